@@ -1,0 +1,70 @@
+// Package buffertest is the one suite every buffer passes, with its benchmarks.
+package buffertest
+
+import (
+	"context"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+// Buffer is all that a buffer owes. Nobody but the suite and the pipeline's
+// wiring asks for the whole of it: distributor, claimer and sink.Worker each
+// declare the few methods they need.
+//
+// Every method is safe for concurrent use, by several processes too, honours
+// its context, and is one round trip where the database allows it. An error
+// that is none of outbox's is the database's (connection, lock, full disk): the
+// caller tries again. No error carries a password.
+type Buffer interface {
+	// Check looks whether the tables, columns and privileges the relay needs
+	// are there: nil, an error wrapping outbox.ErrNotReady that lists all that
+	// is missing and the command that mends each, or the connection's error.
+	Check(ctx context.Context) error
+
+	// Look counts, unclaimed events no further than limit (0: it does not look
+	// at the events at all).
+	Look(ctx context.Context, limit int) (outbox.Backlog, error)
+
+	// Claim stamps a new group_id on up to limit unclaimed events that no other
+	// transaction has locked, in id order, writes the ledger row (leased,
+	// lease_no 1, starts 1) and returns the batch with its events in id order.
+	// nil, nil: there was nothing to claim, and nothing was written.
+	Claim(ctx context.Context, limit int, lease time.Duration) (*outbox.Batch, error)
+
+	// TakeOver leases the batch that has been due longest and is not locked:
+	// waiting and its time has come; leased and its lease is over; marked
+	// delivered and its time has come. lease_no rises by one; starts is one
+	// more than before (a retry was settled with starts 0). A marked batch
+	// stays marked and comes with Delivered filled. nil, nil: nothing is due.
+	// A batch whose event rows are all gone comes with no Events.
+	TakeOver(ctx context.Context, lease time.Duration) (*outbox.Batch, error)
+
+	// Renew makes the lease end lease from now and sets b.LeaseEnd.
+	// ErrLeaseLost if b is not its owner's any more.
+	Renew(ctx context.Context, b *outbox.Batch, lease time.Duration) error
+
+	// Settle writes the outcomes down in one transaction, fenced by b's
+	// group_id and lease_no (ErrLeaseLost: nothing was changed):
+	//   Delivered: exactly those events are deleted.
+	//   Dead: they move to outbox_dead_letters, one row each.
+	//   Retry of all (IDs nil): the ledger row waits, starts 0, due After.
+	//   Retry of a part: the events get Outcome.GroupID, with a ledger row of
+	//     its own: waiting, lease_no 0, starts 0, due After, origins = b's
+	//     origins and then b's group_id.
+	// The old ledger row goes away unless all of the batch is retried.
+	// For a marked batch the delete skips rows that others have locked; while
+	// some are left the batch stays marked, due again soon, and Settle returns
+	// ErrLocked.
+	Settle(ctx context.Context, b *outbox.Batch, outcomes []outbox.Outcome) error
+
+	// Mark notes, on the batch's ledger row alone, that these ids reached the
+	// sink (state delivered, due again soon). Fenced like Settle.
+	Mark(ctx context.Context, b *outbox.Batch, delivered []int64) error
+
+	// Status is the operator's view.
+	Status(ctx context.Context) (outbox.Status, error)
+
+	// Close gives back what the buffer holds, its connections.
+	Close() error
+}

@@ -1,0 +1,136 @@
+package sink
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+// Template makes an event's address of {topic} and {key}: the stream, list,
+// channel, subject or URL it goes to. The zero Template makes "".
+type Template struct {
+	text  string
+	parts []part
+	// Escape is applied to what a placeholder makes (url.PathEscape in a URL);
+	// nil leaves it as it is.
+	Escape func(string) string
+}
+
+type part struct {
+	literal string
+	field   byte // 't' topic, 'k' key, 0 literal
+}
+
+// ParseTemplate reads "orders:{topic}". Any other placeholder is an error; a
+// brace that is not part of one is taken as it is where literalBraces is true
+// (a Redis hash tag), else it is an error too.
+func ParseTemplate(text string, literalBraces bool) (Template, error) {
+	t := Template{text: text}
+	rest := text
+	for rest != "" {
+		open := strings.IndexAny(rest, "{}")
+		if open < 0 {
+			break
+		}
+		var p part
+		switch tail := rest[open:]; {
+		case strings.HasPrefix(tail, "{topic}"):
+			p = part{literal: "{topic}", field: 't'}
+		case strings.HasPrefix(tail, "{key}"):
+			p = part{literal: "{key}", field: 'k'}
+		case literalBraces:
+			p = part{literal: tail[:1]}
+		default:
+			return Template{}, fmt.Errorf("%q has a brace that is neither {topic} nor {key}", text)
+		}
+		if open > 0 {
+			t.parts = append(t.parts, part{literal: rest[:open]})
+		}
+		t.parts = append(t.parts, p)
+		rest = rest[open+len(p.literal):]
+	}
+	if rest != "" {
+		t.parts = append(t.parts, part{literal: rest})
+	}
+	return t, nil
+}
+
+// String returns the template as it was written.
+func (t Template) String() string { return t.text }
+
+// Fixed tells whether every event has the same address.
+func (t Template) Fixed() bool {
+	for _, p := range t.parts {
+		if p.field != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+var errNoKey = errors.New("the address asks for {key}, and the event's key is NULL")
+
+// Address makes the event's address. The error wraps ErrPermanent: the event
+// has no key, and sending it again will not give it one.
+func (t Template) Address(e *outbox.Event) (string, error) {
+	if len(t.parts) == 1 && t.Escape == nil { // "{topic}" costs nothing
+		switch t.parts[0].field {
+		case 't':
+			return e.Topic, nil
+		case 0:
+			return t.parts[0].literal, nil
+		}
+	}
+	var b strings.Builder
+	for _, p := range t.parts {
+		s := p.literal
+		switch p.field {
+		case 't':
+			s = e.Topic
+		case 'k':
+			if e.Key == nil {
+				return "", Permanent(errNoKey)
+			}
+			s = *e.Key
+		}
+		if p.field != 0 && t.Escape != nil {
+			s = t.Escape(s)
+		}
+		b.WriteString(s)
+	}
+	return b.String(), nil
+}
+
+// Group is the events of a batch that share an address.
+type Group struct {
+	Address string
+	// Indexes into Batch.Events, ascending.
+	Indexes []int
+}
+
+// GroupByAddress divides a batch, addresses in the order of their first event.
+// Events that have no address are named in the second result.
+func (t Template) GroupByAddress(b *outbox.Batch) ([]Group, []EventError) {
+	var (
+		groups []Group
+		wrong  []EventError
+		at     = make(map[string]int, 1)
+	)
+	for i := range b.Events {
+		address, err := t.Address(&b.Events[i])
+		if err != nil {
+			wrong = append(wrong, EventError{Index: i, Err: err})
+			continue
+		}
+		g, ok := at[address]
+		if !ok {
+			g = len(groups)
+			at[address] = g
+			groups = append(groups, Group{Address: address, Indexes: make([]int, 0, len(b.Events)-i)})
+		}
+		groups[g].Indexes = append(groups[g].Indexes, i)
+	}
+	return groups, wrong
+}

@@ -1,0 +1,85 @@
+package sink
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"strconv"
+	"unicode/utf8"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+// AppendEnvelope appends the event's JSON envelope to dst, on one line where
+// the payload is on one, and returns the extended slice:
+//
+//	{"id":"17","topic":"...","key":"...","payload":<JSON>,"headers":{...},"created_at":"2026-01-02T03:04:05.123456Z"}
+//
+// key and headers are absent when NULL. The payload is the database's own text,
+// byte for byte; bytes that are not JSON travel as payload_base64.
+// payloadIsJSON spares the look (Batch.PayloadIsJSON).
+func AppendEnvelope(dst []byte, e *outbox.Event, payloadIsJSON bool) []byte {
+	dst = append(dst, `{"id":"`...)
+	dst = strconv.AppendInt(dst, e.ID, 10)
+	dst = append(dst, `","topic":`...)
+	dst = appendJSONString(dst, e.Topic)
+	if e.Key != nil {
+		dst = append(dst, `,"key":`...)
+		dst = appendJSONString(dst, *e.Key)
+	}
+	if payloadIsJSON || json.Valid(e.Payload) && utf8.Valid(e.Payload) {
+		dst = append(dst, `,"payload":`...)
+		dst = append(dst, e.Payload...)
+	} else {
+		dst = append(dst, `,"payload_base64":"`...)
+		dst = base64.StdEncoding.AppendEncode(dst, e.Payload)
+		dst = append(dst, '"')
+	}
+	if e.Headers != nil {
+		dst = append(dst, `,"headers":`...)
+		dst = append(dst, e.Headers...)
+	}
+	dst = append(dst, `,"created_at":"`...)
+	dst = e.CreatedAt.UTC().AppendFormat(dst, "2006-01-02T15:04:05.000000Z")
+	return append(dst, `"}`...)
+}
+
+const hex = "0123456789abcdef"
+
+// appendJSONString appends s quoted; encoding/json has no appending form. Text
+// from a database is UTF-8; what is not is replaced, as encoding/json does.
+func appendJSONString(dst []byte, s string) []byte {
+	dst = append(dst, '"')
+	start := 0
+	for i := 0; i < len(s); {
+		c := s[i]
+		if c >= utf8.RuneSelf {
+			r, size := utf8.DecodeRuneInString(s[i:])
+			if r == utf8.RuneError && size == 1 {
+				dst = append(append(dst, s[start:i]...), "\uFFFD"...)
+				start = i + 1
+			}
+			i += size
+			continue
+		}
+		if c >= ' ' && c != '"' && c != '\\' {
+			i++
+			continue
+		}
+		dst = append(dst, s[start:i]...)
+		switch c {
+		case '"', '\\':
+			dst = append(dst, '\\', c)
+		case '\n':
+			dst = append(dst, '\\', 'n')
+		case '\r':
+			dst = append(dst, '\\', 'r')
+		case '\t':
+			dst = append(dst, '\\', 't')
+		default:
+			dst = append(dst, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
+		}
+		i++
+		start = i
+	}
+	return append(append(dst, s[start:]...), '"')
+}

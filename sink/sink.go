@@ -1,0 +1,89 @@
+// Package sink is where batches go: the [Sink] that drivers implement, the
+// kinds of error they answer with, and the [Worker] that sends a batch, reads
+// the answer and settles it. Retry, backoff, halving and burying live here
+// once, above the drivers: a driver only sends and classifies.
+package sink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+// Sink is a destination. Implementations are safe for concurrent use, keep no
+// reference to the batch after Send has returned, do not change it, do not
+// retry by themselves, and put no secret into an error.
+type Sink interface {
+	// Send delivers the batch before ctx's deadline. nil: every event is durably
+	// accepted. A *BatchError: those it names are not, the others are. An error
+	// wrapping ErrUnavailable: nothing can be said about the events, try later
+	// (UnavailableError can say when). ErrFenced: this group_id was given up
+	// by a later owner; drop the batch. Any other error: the batch as a whole
+	// was refused; wrapped by Permanent, for good.
+	Send(ctx context.Context, b *outbox.Batch) error
+
+	// Check looks whether the sink can be reached and would take events, without
+	// sending any. Its error wraps ErrUnavailable when waiting may help.
+	Check(ctx context.Context) error
+
+	// Close gives back connections. No Send runs any more.
+	Close() error
+}
+
+var (
+	// ErrUnavailable: an outage of the sink, or of an address in it. It is not
+	// an attempt; no event dies of it.
+	ErrUnavailable = errors.New("sink is unavailable")
+	// ErrFenced: the sink knows that this group_id was given up by a later owner.
+	ErrFenced = errors.New("group_id is fenced at the sink")
+	// ErrPermanent: refused for good; trying again cannot help. See Permanent.
+	ErrPermanent = errors.New("refused for good")
+)
+
+// Permanent wraps err so that errors.Is finds ErrPermanent: the event, or the
+// batch as a whole, is refused and sending the same again cannot succeed.
+func Permanent(err error) error { return verdict{err, ErrPermanent} }
+
+// Unavailable wraps err so that errors.Is finds ErrUnavailable.
+func Unavailable(err error) error { return verdict{err, ErrUnavailable} }
+
+// verdict adds a kind to an error without adding to its text.
+type verdict struct{ err, kind error }
+
+func (v verdict) Error() string   { return v.err.Error() }
+func (v verdict) Unwrap() []error { return []error{v.err, v.kind} }
+
+// UnavailableError is an outage that came with a time. errors.Is finds
+// ErrUnavailable in it.
+type UnavailableError struct {
+	Err error
+	// RetryAfter is how long the sink asked to be left alone.
+	RetryAfter time.Duration
+}
+
+func (e *UnavailableError) Error() string   { return e.Err.Error() }
+func (e *UnavailableError) Unwrap() []error { return []error{e.Err, ErrUnavailable} }
+
+// EventError is why one event of a batch was not accepted.
+type EventError struct {
+	// Index of the event in Batch.Events.
+	Index int
+	// Err wraps ErrUnavailable (its address is away: not an attempt),
+	// ErrPermanent (bury it at once), or neither (a refusal that may be tried
+	// again).
+	Err error
+}
+
+// BatchError names the events of a batch that were not accepted; the others
+// were. Each index stands in it once at the most.
+type BatchError struct{ Events []EventError }
+
+func (e *BatchError) Error() string {
+	if len(e.Events) == 0 {
+		return "no event was refused"
+	}
+	return fmt.Sprintf("%d events were not accepted, the first: %v", len(e.Events), e.Events[0].Err)
+}
