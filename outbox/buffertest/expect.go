@@ -1,0 +1,192 @@
+package buffertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/google/uuid"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+// lease is longer than any case runs: a lease ends when a case says so, by
+// Fixture.Overdue, never because the machine was slow.
+const lease = time.Hour
+
+// orders makes n events that tell each other apart.
+func orders(n int) []outbox.Event {
+	events := make([]outbox.Event, n)
+	for i := range events {
+		events[i] = outbox.Event{Topic: "orders.created", Payload: fmt.Appendf(nil, `{"order": %d}`, i)}
+	}
+	return events
+}
+
+// equal compares with go-cmp; nil and empty are the same.
+func equal(t TB, what string, got, want any) {
+	t.Helper()
+	if d := cmp.Diff(want, got, cmpopts.EquateEmpty()); d != "" {
+		t.Fatalf("%s: unexpected difference (-want +got):\n%s", what, d)
+	}
+}
+
+func ok(t TB, what string, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+}
+
+func fails(t TB, what string, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Fatalf("%s: got error %v, want one that is %q", what, err, want)
+	}
+}
+
+// claim claims and expects a batch.
+func claim(t testing.TB, b Buffer, limit int) *outbox.Batch {
+	t.Helper()
+	batch, err := b.Claim(t.Context(), limit, lease)
+	ok(t, "Claim", err)
+	if batch == nil {
+		t.Fatalf("Claim: no batch, although there are unclaimed events")
+	}
+	return batch
+}
+
+// claimNone claims and expects that there is nothing.
+func claimNone(t testing.TB, b Buffer) {
+	t.Helper()
+	batch, err := b.Claim(t.Context(), 1000, lease)
+	ok(t, "Claim", err)
+	if batch != nil {
+		t.Fatalf("Claim: got a batch of events %v, want none", batch.IDs())
+	}
+}
+
+// takeOver takes over and expects a batch.
+func takeOver(t testing.TB, b Buffer) *outbox.Batch {
+	t.Helper()
+	batch, err := b.TakeOver(t.Context(), lease)
+	ok(t, "TakeOver", err)
+	if batch == nil {
+		t.Fatalf("TakeOver: no batch, although one is due")
+	}
+	return batch
+}
+
+// takeOverNone takes over and expects that nothing is due.
+func takeOverNone(t testing.TB, b Buffer) {
+	t.Helper()
+	batch, err := b.TakeOver(t.Context(), lease)
+	ok(t, "TakeOver", err)
+	if batch != nil {
+		t.Fatalf("TakeOver: got batch %s of events %v, want none", batch.GroupID, batch.IDs())
+	}
+}
+
+// lose makes the batch overdue and lets other take it over: the lease of batch
+// is lost.
+func lose(t testing.TB, f *Fixture, batch *outbox.Batch, other Buffer) *outbox.Batch {
+	t.Helper()
+	f.Overdue(t, batch.GroupID, time.Second)
+	taken := takeOver(t, other)
+	if taken.GroupID != batch.GroupID {
+		t.Fatalf("TakeOver: got batch %s, want %s", taken.GroupID, batch.GroupID)
+	}
+	return taken
+}
+
+func settle(t testing.TB, b Buffer, batch *outbox.Batch, outcomes ...outbox.Outcome) {
+	t.Helper()
+	ok(t, "Settle", b.Settle(t.Context(), batch, outcomes))
+}
+
+// delivered is the outcome of a batch, or of some of it, that reached the sink.
+func delivered(ids ...int64) outbox.Outcome {
+	return outbox.Outcome{Verdict: outbox.Delivered, IDs: ids}
+}
+
+// empty expects that the buffer table and the ledger are empty.
+func empty(t testing.TB, f *Fixture) {
+	t.Helper()
+	equal(t, "rows left in the buffer", f.Rows(t), []Row(nil))
+	equal(t, "rows left in the ledger", f.Ledger(t), []LedgerRow(nil))
+}
+
+// ledgerOf returns the batch's ledger row.
+func ledgerOf(t TB, f *Fixture, groupID uuid.UUID) LedgerRow {
+	t.Helper()
+	for _, row := range f.Ledger(t) {
+		if row.GroupID == groupID {
+			return row
+		}
+	}
+	t.Fatalf("batch %s is not in the ledger", groupID)
+	return LedgerRow{}
+}
+
+// rowIDs returns the ids of what is in the buffer table.
+func rowIDs(t TB, f *Fixture) []int64 {
+	t.Helper()
+	rows := f.Rows(t)
+	ids := make([]int64, len(rows))
+	for i, r := range rows {
+		ids[i] = r.ID
+	}
+	return ids
+}
+
+// about expects that a duration is what it should be, give or take the time a
+// case may need on a slow machine.
+func about(t TB, what string, got, want time.Duration) {
+	t.Helper()
+	const slack = 2 * time.Minute
+	if got < want-slack || got > want+slack {
+		t.Fatalf("%s: got %v, want about %v", what, got, want)
+	}
+}
+
+// untouched runs act and expects that it changed nothing anywhere.
+func untouched(t testing.TB, f *Fixture, what string, act func()) {
+	t.Helper()
+	type state struct {
+		Rows   []Row
+		Ledger []LedgerRow
+		Dead   []DeadLetter
+	}
+	look := func() state { return state{f.Rows(t), f.Ledger(t), f.Dead(t)} }
+	before := look()
+	act()
+	after := look()
+	for i := range before.Ledger {
+		before.Ledger[i].DueIn = 0 // it shrinks by itself; compared below
+	}
+	for i := range after.Ledger {
+		after.Ledger[i].DueIn = 0
+	}
+	equal(t, what, after, before)
+}
+
+// eventually calls done until it is true, for at most as long as a late event
+// may take to be seen (promise 8 of the contract) and some.
+func eventually(t testing.TB, what string, done func(context.Context) bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for !done(ctx) {
+		select {
+		case <-ctx.Done():
+			t.Fatalf("%s: it did not happen", what)
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,126 @@
+package buffertest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+// Harness is how the suite gets at one kind of buffer.
+type Harness struct {
+	// Open makes a new, migrated place (a schema, a file) with one empty buffer
+	// table, and opens a buffer on it. Everything is gone when t ends.
+	Open func(t testing.TB, opt Options) *Fixture
+	// RowLocks: several transactions may write to the buffer at once, and a row
+	// that one has changed is locked for the others. Without it one writer at a
+	// time is let in, and the cases that need two of them do not exist.
+	RowLocks bool
+}
+
+// Options say what to open.
+type Options struct {
+	// Bytes: the payload's column takes opaque bytes, not JSON.
+	Bytes bool
+}
+
+// Fixture is an open buffer and what the suite needs to see behind it. Its
+// functions are called by one goroutine at a time.
+type Fixture struct {
+	// Buffer is the one under test.
+	Buffer Buffer
+	// Pipeline is its pipeline's name.
+	Pipeline string
+	// Table is the buffer table's name, as Exec understands it unquoted.
+	Table string
+	// Second opens the buffer that another process would have: same table, same
+	// pipeline, another owner.
+	Second func(t testing.TB) Buffer
+	// Neighbour opens another pipeline with a buffer table of its own, its
+	// ledger and dead letters in the same place.
+	Neighbour func(t testing.TB) *Fixture
+
+	// Begin starts an application's transaction.
+	Begin func(t TB) Tx
+	// Exec runs one statement that every database understands (unqualified
+	// table names, no parameters) outside the buffer's own connections.
+	Exec func(t TB, statement string)
+	// Overdue moves the batch's due_at to that long ago.
+	Overdue func(t TB, groupID uuid.UUID, ago time.Duration)
+	// Rows is what is in the buffer table, by id.
+	Rows func(t TB) []Row
+	// Ledger is what is in outbox_batches, every buffer's, by group_id.
+	Ledger func(t TB) []LedgerRow
+	// Dead is what is in outbox_dead_letters, every pipeline's, by event_id and
+	// died_at.
+	Dead func(t TB) []DeadLetter
+}
+
+// TB is what the fixture's functions need of a test; *testing.T, *testing.B and
+// *rapid.T have it.
+type TB interface {
+	Helper()
+	Fatalf(format string, args ...any)
+}
+
+// Tx is a transaction of the application's.
+type Tx interface {
+	// Insert puts events into the buffer table with plain SQL and returns their
+	// ids, in the events' order.
+	Insert(t TB, events ...outbox.Event) []int64
+	// Exec is [Fixture.Exec] inside the transaction.
+	Exec(t TB, statement string)
+	Commit(t TB)
+	// Rollback does nothing when the transaction has ended.
+	Rollback(t TB)
+}
+
+// Row is what the buffer table says of one event.
+type Row struct {
+	ID      int64
+	GroupID uuid.UUID // uuid.Nil is NULL
+}
+
+// LedgerRow is a row of outbox_batches.
+type LedgerRow struct {
+	GroupID       uuid.UUID
+	Buffer, Claim string
+	State         string // leased, waiting, delivered
+	LeaseNo       int64
+	// DueIn is due_at less the database's clock.
+	DueIn                     time.Duration
+	Owner                     string
+	Starts, Attempts, Outages int
+	Events                    int
+	FirstID, LastID           int64
+	Origins                   []uuid.UUID // nil when there are none
+	Delivered                 []int64     // nil when there are none
+	Error                     string
+	OldestAt, ClaimedAt       time.Time // zero is NULL
+}
+
+// DeadLetter is a row of outbox_dead_letters.
+type DeadLetter struct {
+	Pipeline         string
+	EventID          int64
+	Topic            string
+	Key              *string
+	Payload, Headers []byte // nil is NULL
+	CreatedAt        time.Time
+	GroupID          uuid.UUID
+	Attempts         int
+	Error            string
+	DiedAt           time.Time
+	ToldAt, ClosedAt time.Time // zero is NULL
+}
+
+// Insert commits events in a transaction of their own and returns their ids.
+func (f *Fixture) Insert(t TB, events ...outbox.Event) []int64 {
+	t.Helper()
+	tx := f.Begin(t)
+	ids := tx.Insert(t, events...)
+	tx.Commit(t)
+	return ids
+}

@@ -1,0 +1,26 @@
+package buffertest
+
+import "testing"
+
+// Run holds a buffer to what [Buffer] says. Each case opens a place of its own
+// and runs in parallel with the others.
+func Run(t *testing.T, h Harness) {
+	for _, group := range [][]testCase{claimCases} {
+		for _, c := range group {
+			if c.rowLocks && !h.RowLocks {
+				continue // there is no such situation on this database
+			}
+			t.Run(c.name, func(t *testing.T) {
+				t.Parallel()
+				c.run(t, h)
+			})
+		}
+	}
+}
+
+// testCase is one sentence of the contract between buffer and relay.
+type testCase struct {
+	name     string
+	rowLocks bool // needs two writers at once
+	run      func(t *testing.T, h Harness)
+}
