@@ -1,0 +1,270 @@
+package buffertest
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+var leaseCases = []testCase{
+	{name: "lease/renewed", run: leaseRenewed},
+	{name: "lease/taken over only when it is over", run: leaseTakenOver},
+	{name: "lease/due longest goes first", run: leaseDueLongest},
+	{name: "lease/over but taken by nobody still settles", run: leaseOverdue},
+	{name: "lease/lost, the old owner changes nothing", run: leaseLost},
+	{name: "lease/settled, nothing of the old lease is left", run: leaseSettled},
+	{name: "lease/starts attempts and outages", run: leaseCounts},
+	{name: "lease/no batch is taken over twice", run: leaseTogether},
+	{name: "lease/locked batches are passed over", rowLocks: true, run: leaseLocked},
+}
+
+func leaseRenewed(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	f.Insert(t, orders(2)...)
+	b := claim(t, f.Buffer, 10)
+	before := time.Now()
+	ok(t, "Renew", f.Buffer.Renew(t.Context(), b, 3*lease))
+	after := time.Now()
+	if b.LeaseEnd.Before(before.Add(3*lease-time.Second)) || b.LeaseEnd.After(after.Add(3*lease)) {
+		t.Fatalf("the renewed lease ends %v after the renewal, want %v", b.LeaseEnd.Sub(before), 3*lease)
+	}
+	row := ledgerOf(t, f, b.GroupID)
+	about(t, "due_at of a renewed lease", row.DueIn, 3*lease)
+	equal(t, "lease_no", []int64{row.LeaseNo, b.LeaseNo}, []int64{1, 1})
+
+	f.Overdue(t, b.GroupID, time.Second)
+	ok(t, "Renew of a lease that nobody took", f.Buffer.Renew(t.Context(), b, lease))
+	takeOverNone(t, f.Second(t))
+}
+
+func leaseTakenOver(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	second := f.Second(t)
+	ids := f.Insert(t, orders(3)...)
+	b := claim(t, f.Buffer, 10)
+	owner := ledgerOf(t, f, b.GroupID).Owner
+	takeOverNone(t, second)
+	takeOverNone(t, f.Buffer)
+
+	f.Overdue(t, b.GroupID, time.Second)
+	claimNone(t, second) // stamped is stamped
+	before := time.Now()
+	taken := takeOver(t, second)
+	after := time.Now()
+	equal(t, "group_id", taken.GroupID, b.GroupID)
+	equal(t, "pipeline", taken.Pipeline, f.Pipeline)
+	equal(t, "events", taken.Events, b.Events)
+	equal(t, "lease_no and starts", []int64{taken.LeaseNo, int64(taken.Starts)}, []int64{2, 2})
+	equal(t, "first and last id", []int64{taken.FirstID, taken.LastID}, []int64{ids[0], ids[2]})
+	equal(t, "origins", taken.Origins, []uuid.UUID(nil))
+	if taken.Marked() {
+		t.Fatalf("the batch is marked delivered, nobody marked it")
+	}
+	if taken.LeaseEnd.Before(before.Add(lease-time.Second)) || taken.LeaseEnd.After(after.Add(lease)) {
+		t.Fatalf("the lease ends %v after the take over, want %v", taken.LeaseEnd.Sub(before), lease)
+	}
+	about(t, "age of an event", taken.Age(&taken.Events[0]), 0)
+	row := ledgerOf(t, f, b.GroupID)
+	about(t, "due_at", row.DueIn, lease)
+	if row.Owner == owner || row.Owner == "" {
+		t.Fatalf("the ledger names owner %q after the take over, it was %q before", row.Owner, owner)
+	}
+	takeOverNone(t, f.Buffer)
+	settle(t, second, taken, delivered())
+	empty(t, f)
+}
+
+func leaseDueLongest(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	f.Insert(t, orders(4)...)
+	var batches []*outbox.Batch
+	for range 4 {
+		batches = append(batches, claim(t, f.Buffer, 1))
+	}
+	for i, ago := range []time.Duration{20 * time.Second, 40 * time.Second, 10 * time.Second, 30 * time.Second} {
+		f.Overdue(t, batches[i].GroupID, ago)
+	}
+	for _, i := range []int{1, 3, 0, 2} {
+		equal(t, "batch taken over", takeOver(t, f.Buffer).GroupID, batches[i].GroupID)
+	}
+	takeOverNone(t, f.Buffer)
+}
+
+func leaseOverdue(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	f.Insert(t, orders(2)...)
+	b := claim(t, f.Buffer, 10)
+	f.Overdue(t, b.GroupID, time.Minute)
+	settle(t, f.Buffer, b, delivered())
+	empty(t, f)
+}
+
+// stale tries everything an owner may do and expects that nothing comes of it.
+func stale(t *testing.T, f *Fixture, owner Buffer, b *outbox.Batch) {
+	t.Helper()
+	ids := b.IDs()
+	attempts := map[string]func() error{
+		"Renew":               func() error { return owner.Renew(t.Context(), b, lease) },
+		"Mark":                func() error { return owner.Mark(t.Context(), b, ids) },
+		"Settle of delivered": func() error { return owner.Settle(t.Context(), b, []outbox.Outcome{delivered()}) },
+		"Settle of dead": func() error {
+			return owner.Settle(t.Context(), b, []outbox.Outcome{{Verdict: outbox.Dead, Attempts: 1, Error: "refused"}})
+		},
+		"Settle of retry": func() error {
+			return owner.Settle(t.Context(), b, []outbox.Outcome{{Verdict: outbox.Retry, GroupID: b.GroupID, Attempts: 9}})
+		},
+		"Settle of parts": func() error {
+			return owner.Settle(t.Context(), b, []outbox.Outcome{
+				delivered(ids[0]),
+				{Verdict: outbox.Dead, IDs: ids[1:2], Attempts: 1, Error: "refused"},
+				{Verdict: outbox.Retry, IDs: ids[2:], GroupID: outbox.NewGroupID()},
+			})
+		},
+	}
+	for what, act := range attempts {
+		end := b.LeaseEnd
+		untouched(t, f, what+" of a lost lease", func() { fails(t, what, act(), outbox.ErrLeaseLost) })
+		equal(t, what+": LeaseEnd", b.LeaseEnd, end)
+	}
+}
+
+func leaseLost(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	second := f.Second(t)
+	f.Insert(t, orders(4)...)
+	b := claim(t, f.Buffer, 10)
+	taken := lose(t, f, b, second)
+	stale(t, f, f.Buffer, b)
+
+	// The same process may be both the old owner and the new one.
+	again := lose(t, f, taken, second)
+	stale(t, f, second, taken)
+
+	ok(t, "Mark", second.Mark(t.Context(), again, again.IDs()[:1]))
+	stale(t, f, second, taken)
+	settle(t, second, again, delivered())
+	stale(t, f, f.Buffer, b)
+	empty(t, f)
+}
+
+func leaseSettled(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	f.Insert(t, orders(4)...)
+	b := claim(t, f.Buffer, 10)
+	settle(t, f.Buffer, b, outbox.Outcome{Verdict: outbox.Retry, GroupID: b.GroupID, After: lease})
+	stale(t, f, f.Buffer, b) // it waits, and is nobody's
+
+	taken := lose(t, f, b, f.Buffer)
+	ids := taken.IDs()
+	part := outbox.NewGroupID()
+	settle(t, f.Buffer, taken, delivered(ids[:2]...), outbox.Outcome{Verdict: outbox.Retry, IDs: ids[2:], GroupID: part})
+	stale(t, f, f.Buffer, taken)
+	stale(t, f, f.Buffer, b)
+	settle(t, f.Buffer, takeOver(t, f.Buffer), delivered())
+	empty(t, f)
+}
+
+func leaseCounts(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	ids := f.Insert(t, orders(2)...)
+	counts := func(what string, b *outbox.Batch, starts, attempts, outages int) {
+		t.Helper()
+		want := []int{starts, attempts, outages}
+		equal(t, what+": starts, attempts, outages", []int{b.Starts, b.Attempts, b.Outages}, want)
+		row := ledgerOf(t, f, b.GroupID)
+		equal(t, what+": starts, attempts, outages in the ledger", []int{row.Starts, row.Attempts, row.Outages}, want)
+		equal(t, what+": lease_no in the ledger", row.LeaseNo, b.LeaseNo)
+	}
+	b := claim(t, f.Buffer, 10)
+	counts("claimed", b, 1, 0, 0)
+	b = lose(t, f, b, f.Buffer)
+	counts("taken over", b, 2, 0, 0)
+	b = lose(t, f, b, f.Buffer)
+	counts("taken over twice", b, 3, 0, 0)
+
+	settle(t, f.Buffer, b, outbox.Outcome{Verdict: outbox.Retry, GroupID: b.GroupID, Attempts: 2, Outages: 5, Error: "refused"})
+	row := ledgerOf(t, f, b.GroupID)
+	equal(t, "starts of a batch that waits", row.Starts, 0)
+	equal(t, "error of a batch that waits", row.Error, "refused")
+	b = takeOver(t, f.Buffer)
+	counts("retried", b, 1, 2, 5)
+	equal(t, "lease_no", b.LeaseNo, int64(4))
+	b = lose(t, f, b, f.Buffer)
+	counts("retried and taken over", b, 2, 2, 5)
+
+	part := outbox.NewGroupID()
+	settle(t, f.Buffer, b, delivered(ids[0]), outbox.Outcome{Verdict: outbox.Retry, IDs: ids[1:], GroupID: part, Attempts: 3})
+	equal(t, "lease_no and starts of a part that waits", []int64{ledgerOf(t, f, part).LeaseNo, int64(ledgerOf(t, f, part).Starts)}, []int64{0, 0})
+	b = takeOver(t, f.Buffer)
+	counts("a part", b, 1, 3, 0)
+	equal(t, "lease_no of a part", b.LeaseNo, int64(1))
+}
+
+func leaseTogether(t *testing.T, h Harness) {
+	const batches = 40
+	f := h.Open(t, Options{})
+	buffers := []Buffer{f.Buffer, f.Second(t)}
+	f.Insert(t, orders(batches)...)
+	for range batches {
+		f.Overdue(t, claim(t, f.Buffer, 1).GroupID, time.Minute)
+	}
+	var (
+		mu    sync.Mutex
+		taken = map[uuid.UUID]bool{}
+	)
+	g, ctx := errgroup.WithContext(t.Context())
+	for i := range 4 {
+		g.Go(func() error {
+			for {
+				mu.Lock()
+				all := len(taken) == batches
+				mu.Unlock()
+				if all {
+					return nil
+				}
+				b, err := buffers[i%2].TakeOver(ctx, lease)
+				if err != nil {
+					return err
+				}
+				if b == nil {
+					continue // others are at what is left
+				}
+				mu.Lock()
+				twice := taken[b.GroupID]
+				taken[b.GroupID] = true
+				mu.Unlock()
+				if twice || b.LeaseNo != 2 || len(b.Events) != 1 {
+					return fmt.Errorf("batch %s taken over twice: %t; lease_no %d, events %v", b.GroupID, twice, b.LeaseNo, b.IDs())
+				}
+			}
+		})
+	}
+	ok(t, "taking over together", g.Wait())
+	takeOverNone(t, f.Buffer)
+}
+
+func leaseLocked(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	f.Insert(t, orders(2)...)
+	first, second := claim(t, f.Buffer, 1), claim(t, f.Buffer, 1)
+	f.Overdue(t, first.GroupID, time.Minute)
+	f.Overdue(t, second.GroupID, time.Second)
+	tx := f.Begin(t)
+	defer tx.Rollback(t)
+	tx.Exec(t, fmt.Sprintf("UPDATE outbox_batches SET owner = owner WHERE first_id = %d", first.FirstID))
+	equal(t, "batch taken over beside the locked one", takeOver(t, f.Buffer).GroupID, second.GroupID)
+	takeOverNone(t, f.Buffer)
+	tx.Rollback(t)
+	eventually(t, "take over of a batch that was locked", func(ctx context.Context) bool {
+		b, err := f.Buffer.TakeOver(ctx, lease)
+		ok(t, "TakeOver", err)
+		return b != nil && b.GroupID == first.GroupID
+	})
+}

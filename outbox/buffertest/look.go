@@ -1,0 +1,161 @@
+package buffertest
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+var lookCases = []testCase{
+	{name: "look/unclaimed, no further than the limit", run: lookUnclaimed},
+	{name: "look/batches by state, and what is due", run: lookBatches},
+	{name: "look/events committed late are seen", rowLocks: true, run: lookLate},
+	{name: "status/numbers", run: statusNumbers},
+	{name: "status/oldest transaction", rowLocks: true, run: statusTransaction},
+	{name: "check/ready", run: checkReady},
+	{name: "check/names what is missing", run: checkMissing},
+}
+
+func look(t *testing.T, b Buffer, limit int, want outbox.Backlog) {
+	t.Helper()
+	got, err := b.Look(t.Context(), limit)
+	ok(t, "Look", err)
+	equal(t, fmt.Sprintf("Look(%d)", limit), got, want)
+}
+
+func lookUnclaimed(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	look(t, f.Buffer, 100, outbox.Backlog{})
+	f.Insert(t, orders(30)...)
+	look(t, f.Buffer, 100, outbox.Backlog{Unclaimed: 30})
+	look(t, f.Buffer, 30, outbox.Backlog{Unclaimed: 30})
+	look(t, f.Buffer, 12, outbox.Backlog{Unclaimed: 12})
+	look(t, f.Buffer, 0, outbox.Backlog{})
+	b := claim(t, f.Buffer, 10)
+	look(t, f.Buffer, 100, outbox.Backlog{Unclaimed: 20})
+	look(t, f.Second(t), 100, outbox.Backlog{Unclaimed: 20})
+	settle(t, f.Buffer, b, delivered())
+	look(t, f.Buffer, 100, outbox.Backlog{Unclaimed: 20})
+}
+
+func lookBatches(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	ids := f.Insert(t, orders(5)...)
+	var batches []*outbox.Batch
+	for range ids {
+		batches = append(batches, claim(t, f.Buffer, 1))
+	}
+	look(t, f.Buffer, 100, outbox.Backlog{})
+	f.Overdue(t, batches[0].GroupID, time.Second)
+	look(t, f.Buffer, 100, outbox.Backlog{Due: 1})
+	for _, b := range batches[1:3] {
+		settle(t, f.Buffer, b, outbox.Outcome{Verdict: outbox.Retry, GroupID: b.GroupID, After: lease})
+	}
+	look(t, f.Buffer, 100, outbox.Backlog{Due: 1, Waiting: 2})
+	f.Overdue(t, batches[1].GroupID, time.Second)
+	look(t, f.Buffer, 100, outbox.Backlog{Due: 2, Waiting: 2})
+	ok(t, "Mark", f.Buffer.Mark(t.Context(), batches[3], ids[3:4]))
+	f.Overdue(t, batches[3].GroupID, -lease)
+	look(t, f.Buffer, 100, outbox.Backlog{Due: 2, Waiting: 2, Delivered: 1})
+	f.Overdue(t, batches[3].GroupID, time.Second)
+	look(t, f.Buffer, 0, outbox.Backlog{Due: 3, Waiting: 2, Delivered: 1})
+	for range 3 {
+		settle(t, f.Buffer, takeOver(t, f.Buffer), delivered())
+	}
+	look(t, f.Buffer, 100, outbox.Backlog{Waiting: 1})
+}
+
+// lookLate: a distributor that does not see a late commit hands out no ticket
+// for it.
+func lookLate(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	late := f.Begin(t)
+	defer late.Rollback(t)
+	late.Insert(t, orders(2)...)
+	f.Insert(t, orders(1)...)
+	claim(t, f.Buffer, 10)
+	claimNone(t, f.Buffer)
+	late.Commit(t)
+	eventually(t, "a look at events committed late", func(ctx context.Context) bool {
+		got, err := f.Buffer.Look(ctx, 100)
+		ok(t, "Look", err)
+		return got.Unclaimed == 2
+	})
+}
+
+func statusNumbers(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	status := func() outbox.Status {
+		t.Helper()
+		s, err := f.Second(t).Status(t.Context())
+		ok(t, "Status", err)
+		s.OldestTransaction = 0 // other cases of the suite have theirs open
+		return s
+	}
+	equal(t, "status of an empty buffer", status(), outbox.Status{})
+
+	ids := f.Insert(t, orders(8)...)
+	s := status()
+	if s.OldestPending <= 0 {
+		t.Fatalf("the oldest pending event is %v old", s.OldestPending)
+	}
+	about(t, "oldest pending event", s.OldestPending, 0)
+	equal(t, "status", s, outbox.Status{Pending: 8, OldestPending: s.OldestPending})
+
+	dead, waiting, marked := claim(t, f.Buffer, 2), claim(t, f.Buffer, 2), claim(t, f.Buffer, 1)
+	claim(t, f.Buffer, 2)
+	settle(t, f.Buffer, dead, outbox.Outcome{Verdict: outbox.Dead, Attempts: 1, Error: "refused"})
+	settle(t, f.Buffer, waiting, outbox.Outcome{Verdict: outbox.Retry, GroupID: waiting.GroupID, After: lease})
+	ok(t, "Mark", f.Buffer.Mark(t.Context(), marked, marked.IDs()))
+	s = status()
+	equal(t, "status", s, outbox.Status{Pending: 6, OldestPending: s.OldestPending, Leased: 1, Waiting: 1, Delivered: 1, Dead: 2})
+
+	f.Exec(t, fmt.Sprintf("UPDATE outbox_dead_letters SET closed_at = died_at WHERE event_id = %d", ids[0]))
+	equal(t, "open dead letters", status().Dead, int64(1))
+}
+
+func statusTransaction(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	tx := f.Begin(t)
+	defer tx.Rollback(t)
+	tx.Insert(t, orders(1)...)
+	s, err := f.Buffer.Status(t.Context())
+	ok(t, "Status", err)
+	if s.OldestTransaction <= 0 {
+		t.Fatalf("a transaction is open, and the oldest one is %v old", s.OldestTransaction)
+	}
+}
+
+func checkReady(t *testing.T, h Harness) {
+	for _, opt := range []Options{{}, {Bytes: true}} {
+		f := h.Open(t, opt)
+		ok(t, "Check", f.Buffer.Check(t.Context()))
+		ok(t, "Check of the neighbour", f.Neighbour(t).Buffer.Check(t.Context()))
+	}
+}
+
+func checkMissing(t *testing.T, h Harness) {
+	for _, c := range []struct{ drop, names string }{
+		{"ALTER TABLE %s DROP COLUMN headers", "headers"},
+		{"ALTER TABLE outbox_dead_letters DROP COLUMN told_at", "told_at"},
+		{"DROP TABLE outbox_batches", "outbox_batches"},
+		{"DROP TABLE outbox_dead_letters", "outbox_dead_letters"},
+		{"DROP TABLE outbox_buffers", "outbox_buffers"},
+		{"DROP TABLE %s", "%s"},
+	} {
+		f := h.Open(t, Options{})
+		fill := func(s string) string { return strings.ReplaceAll(s, "%s", f.Table) }
+		f.Exec(t, fill(c.drop))
+		err := f.Buffer.Check(t.Context())
+		fails(t, "Check after "+fill(c.drop), err, outbox.ErrNotReady)
+		for _, want := range []string{fill(c.names), "relay migrate"} {
+			if !strings.Contains(err.Error(), want) {
+				t.Fatalf("Check after %s: the error does not say %q: %v", fill(c.drop), want, err)
+			}
+		}
+	}
+}

@@ -1,0 +1,254 @@
+package buffertest
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+var settleCases = []testCase{
+	{name: "settle/all delivered leaves nothing", run: settleDelivered},
+	{name: "settle/deletes exactly what was delivered", run: settleMixed},
+	{name: "settle/an event between first and last is spared", run: settleBetween},
+	{name: "settle/retry of all keeps the group_id", run: settleRetryAll},
+	{name: "settle/retry of a part gets a new group_id and its origins", run: settleOrigins},
+	{name: "settle/a divided batch waits in parts", run: settleDivided},
+	{name: "settle/dead letters are complete", run: settleDead},
+	{name: "settle/dead letters keep opaque bytes", run: settleDeadBytes},
+	{name: "settle/an event may be buried twice", run: settleDeadTwice},
+	{name: "settle/events that somebody deleted", run: settleVanished},
+	{name: "settle/events locked by others stop neither for long", rowLocks: true, run: settleLocked},
+}
+
+func settleDelivered(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	ids := f.Insert(t, orders(6)...)
+	first, second := claim(t, f.Buffer, 3), claim(t, f.Buffer, 3)
+	settle(t, f.Buffer, first, delivered())
+	equal(t, "rows left", rowIDs(t, f), ids[3:])
+	settle(t, f.Buffer, second, delivered(ids[3:]...)) // naming all is the same as nil
+	empty(t, f)
+	equal(t, "dead letters", f.Dead(t), []DeadLetter(nil))
+}
+
+func settleMixed(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	ids := f.Insert(t, orders(9)...)
+	b := claim(t, f.Buffer, 7)
+	equal(t, "events claimed", b.IDs(), ids[:7])
+	part := outbox.NewGroupID()
+	settle(t, f.Buffer, b,
+		delivered(ids[0], ids[3], ids[6]),
+		outbox.Outcome{Verdict: outbox.Dead, IDs: []int64{ids[1], ids[5]}, Attempts: 4, Error: "refused"},
+		outbox.Outcome{Verdict: outbox.Retry, IDs: []int64{ids[2], ids[4]}, GroupID: part, After: lease, Attempts: 1, Outages: 2, Error: "busy"},
+	)
+	equal(t, "rows left", f.Rows(t), []Row{{ids[2], part}, {ids[4], part}, {ids[7], uuid.Nil}, {ids[8], uuid.Nil}})
+	ledger := f.Ledger(t)
+	equal(t, "ledger rows", len(ledger), 1)
+	row := ledger[0]
+	about(t, "due_at of the part", row.DueIn, lease)
+	if !row.OldestAt.Equal(b.Events[2].CreatedAt) {
+		t.Fatalf("oldest_at of the part is %v, want %v", row.OldestAt, b.Events[2].CreatedAt)
+	}
+	equal(t, "ledger row of the part", row, LedgerRow{
+		GroupID: part, Buffer: row.Buffer, Claim: row.Claim, State: "waiting", DueIn: row.DueIn, Owner: row.Owner,
+		Attempts: 1, Outages: 2, Events: 2, FirstID: ids[2], LastID: ids[4],
+		Origins: []uuid.UUID{b.GroupID}, Error: "busy", OldestAt: row.OldestAt, ClaimedAt: row.ClaimedAt,
+	})
+	dead := f.Dead(t)
+	equal(t, "dead letters", len(dead), 2)
+	for i, id := range []int64{ids[1], ids[5]} {
+		equal(t, "dead letter", []any{dead[i].EventID, dead[i].Attempts, dead[i].Error, dead[i].GroupID}, []any{id, 4, "refused", b.GroupID})
+	}
+}
+
+// settleBetween puts an event between the first and last id of a live batch.
+// On a database with overlapping transactions a late commit does that.
+func settleBetween(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	ids := f.Insert(t, orders(3)...)
+	f.Exec(t, fmt.Sprintf("DELETE FROM %s WHERE id = %d", f.Table, ids[1]))
+	b := claim(t, f.Buffer, 10)
+	equal(t, "events claimed", b.IDs(), []int64{ids[0], ids[2]})
+	f.Exec(t, fmt.Sprintf("INSERT INTO %s (id, topic, payload) VALUES (%d, 'orders.created', '{}')", f.Table, ids[1]))
+	b = lose(t, f, b, f.Buffer)
+	equal(t, "events taken over", b.IDs(), []int64{ids[0], ids[2]})
+	settle(t, f.Buffer, b, delivered())
+	equal(t, "rows left", f.Rows(t), []Row{{ID: ids[1]}})
+}
+
+func settleRetryAll(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	ids := f.Insert(t, orders(3)...)
+	b := claim(t, f.Buffer, 10)
+	settle(t, f.Buffer, b, outbox.Outcome{Verdict: outbox.Retry, GroupID: b.GroupID, After: 2 * lease, Attempts: 1, Error: "refused"})
+	row := ledgerOf(t, f, b.GroupID)
+	equal(t, "state", row.State, "waiting")
+	equal(t, "origins", row.Origins, []uuid.UUID(nil))
+	about(t, "due_at", row.DueIn, 2*lease)
+	takeOverNone(t, f.Buffer)
+	takeOverNone(t, f.Second(t))
+	claimNone(t, f.Buffer)
+
+	f.Overdue(t, b.GroupID, 0)
+	again := takeOver(t, f.Buffer)
+	equal(t, "group_id", again.GroupID, b.GroupID)
+	equal(t, "events", again.IDs(), ids)
+	equal(t, "origins", again.Origins, []uuid.UUID(nil))
+
+	settle(t, f.Buffer, again, outbox.Outcome{Verdict: outbox.Retry, GroupID: b.GroupID}) // at once
+	settle(t, f.Buffer, takeOver(t, f.Buffer), delivered())
+	empty(t, f)
+}
+
+func settleOrigins(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	ids := f.Insert(t, orders(4)...)
+	b := claim(t, f.Buffer, 10)
+	var origins []uuid.UUID
+	for i := range 3 {
+		part := outbox.NewGroupID()
+		settle(t, f.Buffer, b, delivered(ids[i]), outbox.Outcome{Verdict: outbox.Retry, IDs: ids[i+1:], GroupID: part, After: lease})
+		origins = append(origins, b.GroupID)
+		equal(t, "origins in the ledger", ledgerOf(t, f, part).Origins, origins)
+		f.Overdue(t, part, time.Second)
+		b = takeOver(t, f.Buffer)
+		equal(t, "group_id", b.GroupID, part)
+		equal(t, "events", b.IDs(), ids[i+1:])
+		equal(t, "origins", b.Origins, origins)
+	}
+	// A retry of all of it keeps what it came from.
+	settle(t, f.Buffer, b, outbox.Outcome{Verdict: outbox.Retry, GroupID: b.GroupID})
+	b = takeOver(t, f.Buffer)
+	equal(t, "origins", b.Origins, origins)
+	settle(t, f.Buffer, b, delivered())
+	empty(t, f)
+}
+
+func settleDivided(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	ids := f.Insert(t, orders(5)...)
+	b := claim(t, f.Buffer, 10)
+	left, right := outbox.NewGroupID(), outbox.NewGroupID()
+	settle(t, f.Buffer, b,
+		outbox.Outcome{Verdict: outbox.Retry, IDs: ids[:2], GroupID: left, Error: "too large"},
+		outbox.Outcome{Verdict: outbox.Retry, IDs: ids[2:], GroupID: right, Error: "too large"})
+	equal(t, "rows", f.Rows(t), []Row{{ids[0], left}, {ids[1], left}, {ids[2], right}, {ids[3], right}, {ids[4], right}})
+	parts := map[uuid.UUID][]int64{left: ids[:2], right: ids[2:]}
+	for range 2 {
+		p := takeOver(t, f.Buffer)
+		equal(t, "events of the part", p.IDs(), parts[p.GroupID])
+		equal(t, "first and last id", []int64{p.FirstID, p.LastID}, []int64{p.IDs()[0], p.IDs()[len(p.Events)-1]})
+		equal(t, "origins", p.Origins, []uuid.UUID{b.GroupID})
+		settle(t, f.Buffer, p, delivered())
+	}
+	takeOverNone(t, f.Buffer)
+	empty(t, f)
+}
+
+func settleDead(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	deadComplete(t, f, []outbox.Event{
+		{Topic: "orders.größe", Key: text("customer-7"), Payload: []byte(`{"a": "Ü"}`), Headers: outbox.Headers(`{"trace": "00-ab"}`)},
+		{Topic: "t", Key: text(""), Payload: []byte(`null`), Headers: outbox.Headers(`{}`)},
+		{Topic: "t", Payload: []byte(`1`)},
+	})
+}
+
+func settleDeadBytes(t *testing.T, h Harness) {
+	f := h.Open(t, Options{Bytes: true})
+	deadComplete(t, f, []outbox.Event{
+		{Topic: "t", Payload: []byte{0, 1, 0xff, '\'', '\\'}},
+		{Topic: "t", Payload: []byte{}},
+	})
+}
+
+func deadComplete(t *testing.T, f *Fixture, events []outbox.Event) {
+	ids := f.Insert(t, events...)
+	b := claim(t, f.Buffer, 100)
+	const reason = "422 refused: \"größe\" is not 'a' size\nline two"
+	settle(t, f.Buffer, b, outbox.Outcome{Verdict: outbox.Dead, Attempts: 3, Error: reason})
+	empty(t, f)
+	dead := f.Dead(t)
+	equal(t, "dead letters", len(dead), len(events))
+	for i, d := range dead {
+		e := b.Events[i]
+		about(t, "died_at", time.Since(d.DiedAt), 0)
+		equal(t, "dead letter", d, DeadLetter{
+			Pipeline: f.Pipeline, EventID: ids[i], Topic: e.Topic, Key: e.Key, Payload: events[i].Payload, Headers: e.Headers,
+			CreatedAt: e.CreatedAt, GroupID: b.GroupID, Attempts: 3, Error: reason, DiedAt: d.DiedAt,
+		})
+		if (d.Headers == nil) != (e.Headers == nil) {
+			t.Fatalf("headers of the dead letter are %q, want %q", d.Headers, e.Headers)
+		}
+	}
+}
+
+func settleDeadTwice(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	id := f.Insert(t, orders(1)...)[0]
+	first := claim(t, f.Buffer, 10)
+	settle(t, f.Buffer, first, outbox.Outcome{Verdict: outbox.Dead, Attempts: 1, Error: "refused"})
+	f.Exec(t, fmt.Sprintf("INSERT INTO %s (id, topic, payload) VALUES (%d, 'orders.created', '{}')", f.Table, id))
+	// A process that starts looks at all ids, also at those handed out long ago.
+	restarted := f.Second(t)
+	second := claim(t, restarted, 10)
+	equal(t, "events claimed", second.IDs(), []int64{id})
+	settle(t, restarted, second, outbox.Outcome{Verdict: outbox.Dead, Attempts: 2, Error: "refused again"})
+	dead := f.Dead(t)
+	equal(t, "dead letters", len(dead), 2)
+	equal(t, "group_ids of the dead letters", []uuid.UUID{dead[0].GroupID, dead[1].GroupID}, []uuid.UUID{first.GroupID, second.GroupID})
+	empty(t, f)
+}
+
+func settleVanished(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	vanish := func(ids ...int64) {
+		for _, id := range ids {
+			f.Exec(t, fmt.Sprintf("DELETE FROM %s WHERE id = %d", f.Table, id))
+		}
+	}
+	ids := f.Insert(t, orders(4)...)
+	b := claim(t, f.Buffer, 10)
+	vanish(ids[1])
+	settle(t, f.Buffer, b, delivered())
+	empty(t, f)
+
+	ids = f.Insert(t, orders(4)...)
+	b = claim(t, f.Buffer, 10)
+	vanish(ids[0], ids[3])
+	settle(t, f.Buffer, b, delivered(ids[:2]...), outbox.Outcome{Verdict: outbox.Retry, IDs: ids[2:], GroupID: outbox.NewGroupID()})
+	b = takeOver(t, f.Buffer)
+	equal(t, "events left", b.IDs(), ids[2:3])
+	vanish(ids[2])
+	b = lose(t, f, b, f.Buffer)
+	equal(t, "events left", b.IDs(), []int64(nil))
+	settle(t, f.Buffer, b, delivered())
+	empty(t, f)
+}
+
+// settleLocked: the application has a row of the batch locked. The settle gives
+// way in time, changes nothing, and the mark, on a row nobody else wants, holds.
+func settleLocked(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	ids := f.Insert(t, orders(3)...)
+	b := claim(t, f.Buffer, 10)
+	tx := f.Begin(t)
+	defer tx.Rollback(t)
+	tx.Exec(t, fmt.Sprintf("UPDATE %s SET topic = topic WHERE id = %d", f.Table, ids[1]))
+	untouched(t, f, "a settle in front of a lock", func() {
+		if err := f.Buffer.Settle(t.Context(), b, []outbox.Outcome{delivered()}); err == nil {
+			t.Fatalf("Settle went through although a row is locked")
+		}
+	})
+	ok(t, "Mark", f.Buffer.Mark(t.Context(), b, ids))
+	tx.Exec(t, fmt.Sprintf("DELETE FROM %s WHERE id = %d", f.Table, ids[0])) // the application is not disturbed
+	tx.Commit(t)
+	f.Overdue(t, b.GroupID, time.Second)
+	settle(t, f.Buffer, takeOver(t, f.Buffer), delivered())
+	empty(t, f)
+}
