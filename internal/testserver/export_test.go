@@ -1,0 +1,4 @@
+package testserver
+
+// Program is program, for its test.
+var Program = program

@@ -1,0 +1,158 @@
+package testserver
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// PostgresOptions say how a server differs from the one tests share.
+type PostgresOptions struct {
+	// Durable: fsync and full_page_writes on, as in production. Without it a
+	// crash of the machine, not of the server, loses data.
+	Durable bool
+	// Settings are further lines of postgresql.conf, by name.
+	Settings map[string]string
+}
+
+// PostgresServer is a PostgreSQL server of one's own. Its methods are safe for
+// concurrent use.
+type PostgresServer struct {
+	// URL of the database "postgres" as the superuser, with its password.
+	URL string
+
+	*process
+}
+
+// StartPostgres makes a new PostgreSQL cluster and starts it. ctx is for the
+// start only. Close it in the end.
+func StartPostgres(ctx context.Context, opts PostgresOptions) (_ *PostgresServer, err error) {
+	path, err := program("postgres")
+	if err != nil {
+		return nil, err
+	}
+	as, err := unprivileged()
+	if err != nil {
+		return nil, err
+	}
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := as.folder("postgres")
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(dir))
+		}
+	}()
+	password := "secret-" + rand.Text()
+	data := filepath.Join(dir, "data")
+	if err := initdb(ctx, path, dir, data, password, as); err != nil {
+		return nil, err
+	}
+
+	settings := map[string]string{
+		"listen_addresses":          "127.0.0.1",
+		"port":                      strconv.Itoa(port),
+		"unix_socket_directories":   "",
+		"max_connections":           "200",
+		"max_prepared_transactions": "10",
+	}
+	if !opts.Durable {
+		settings["fsync"], settings["full_page_writes"] = "off", "off"
+	}
+	for name, value := range opts.Settings {
+		settings[name] = value
+	}
+	args := []string{"-D", data}
+	for name, value := range settings {
+		args = append(args, "-c", name+"="+value)
+	}
+
+	u := url.URL{
+		Scheme: "postgres", User: url.UserPassword("relay", password),
+		Host: "127.0.0.1:" + strconv.Itoa(port), Path: "/postgres",
+	}
+	s := &PostgresServer{URL: u.String(), process: &process{
+		name: "postgres", path: path, args: args, dir: dir, as: as,
+		stop:  syscall.SIGINT,  // a fast shutdown
+		death: syscall.SIGQUIT, // an immediate one: children and shared memory go too
+	}}
+	s.process.answers = s.ping
+	return s, s.process.Start(ctx)
+}
+
+func initdb(ctx context.Context, postgres, dir, data, password string, as *account) error {
+	path, err := filepath.EvalSymlinks(postgres) // its companions are where it really is
+	if err != nil {
+		return err
+	}
+	pwfile := filepath.Join(dir, "password")
+	if err := as.write(pwfile, password); err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, filepath.Join(filepath.Dir(path), "initdb"),
+		"--pgdata="+data, "--username=relay", "--pwfile="+pwfile, "--auth=scram-sha-256",
+		"--encoding=UTF8", "--locale=C", "--no-sync")
+	cmd.Dir = dir
+	cmd.SysProcAttr = attributes(as, syscall.SIGKILL)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("initdb: %w\n%s", err, out)
+	}
+	return os.Remove(pwfile)
+}
+
+func (s *PostgresServer) ping(ctx context.Context) error {
+	return withConn(ctx, s.URL, func(conn *pgx.Conn) error { return conn.Ping(ctx) })
+}
+
+// NewDatabase makes an empty database and returns its URL.
+func (s *PostgresServer) NewDatabase(ctx context.Context) (string, error) {
+	return createDatabase(ctx, s.URL)
+}
+
+// createDatabase makes an empty database beside the one of the URL.
+func createDatabase(ctx context.Context, serverURL string) (string, error) {
+	u, err := url.Parse(serverURL)
+	if err != nil {
+		return "", errors.New("RELAY_TEST_POSTGRES_URL is not a URL") // without the password url.Parse would show
+	}
+	name := "relay_test_" + rand.Text()
+	u.Path = "/" + name
+	return u.String(), withConn(ctx, serverURL, func(conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize())
+		return err
+	})
+}
+
+// dropDatabase drops what createDatabase made, also under open connections.
+func dropDatabase(ctx context.Context, serverURL, databaseURL string) error {
+	u, err := url.Parse(databaseURL)
+	if err != nil {
+		return err
+	}
+	return withConn(ctx, serverURL, func(conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, "DROP DATABASE "+pgx.Identifier{u.Path[1:]}.Sanitize()+" WITH (FORCE)")
+		return err
+	})
+}
+
+func withConn(ctx context.Context, databaseURL string, f func(*pgx.Conn) error) error {
+	conn, err := pgx.Connect(ctx, databaseURL)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(conn), conn.Close(ctx))
+}

@@ -1,0 +1,79 @@
+package testserver
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+)
+
+// places are where packages put server programs beside PATH. install.sh looks
+// in the same ones.
+var places = []string{
+	"/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/usr/local/pgsql/bin",
+	"/opt/homebrew/bin", "/opt/homebrew/opt/postgresql*/bin",
+	"/usr/local/bin", "/usr/local/opt/postgresql*/bin",
+	"/home/linuxbrew/.linuxbrew/bin", "/home/linuxbrew/.linuxbrew/opt/postgresql*/bin",
+	"/usr/sbin", "/usr/local/sbin",
+}
+
+// program finds an installed program, the newest where there are several. A link
+// stays one: some programs go by the name they are called by.
+func program(name string) (string, error) {
+	path, err := exec.LookPath(name)
+	if err == nil {
+		return filepath.Abs(path)
+	}
+	for _, place := range places {
+		found, err := filepath.Glob(filepath.Join(place, name))
+		if err != nil {
+			return "", err
+		}
+		if len(found) > 0 {
+			return slices.MaxFunc(found, func(a, b string) int { return cmp.Compare(version(a), version(b)) }), nil
+		}
+	}
+	return "", fmt.Errorf("%s is not installed (neither in PATH nor in the usual places): run `make servers`, which installs what the tests need", name)
+}
+
+var number = regexp.MustCompile(`\d+`)
+
+// version is the first number in a path, 0 without one.
+func version(path string) int {
+	n, err := strconv.Atoi(number.FindString(path))
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// freePort picks a port of 127.0.0.1 for a server, and leaves the one 10000
+// above it free for a Redis cluster's bus. Both lie below what systems give to
+// outgoing connections: nothing takes the port while the server is stopped, and
+// a client that tries to reach the stopped server never connects to itself.
+func freePort() (int, error) {
+	var err error
+	for range 100 {
+		port := 12000 + rand.IntN(10000)
+		if err = tryPort(port); err != nil {
+			continue
+		}
+		if err = tryPort(port + 10000); err == nil {
+			return port, nil
+		}
+	}
+	return 0, fmt.Errorf("no free port on 127.0.0.1: %w", err)
+}
+
+func tryPort(port int) error {
+	l, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port})
+	if err != nil {
+		return err
+	}
+	return l.Close()
+}

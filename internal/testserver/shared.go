@@ -1,0 +1,112 @@
+package testserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+// Main runs a package's tests, stops the servers they shared and looks for
+// goroutines that were left behind. Every TestMain calls it.
+func Main(m *testing.M) {
+	code := m.Run()
+	if err := shared.close(); err != nil {
+		code = 1
+		complain("stopping the shared test servers: %v", err)
+	}
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			code = 1
+			complain("%v", err)
+		}
+	}
+	os.Exit(code)
+}
+
+func complain(format string, a ...any) {
+	if _, err := fmt.Fprintf(os.Stderr, format+"\n", a...); err != nil {
+		os.Exit(2)
+	}
+}
+
+// sharedServers are the ones that all tests of a process use. Each is started by
+// the first test that wants it.
+type sharedServers struct {
+	mu      sync.Mutex
+	closers []func() error
+
+	postgres, redis, nats func() (url string, err error)
+}
+
+var shared = newShared()
+
+func newShared() *sharedServers {
+	s := &sharedServers{}
+	s.postgres = s.lazily("RELAY_TEST_POSTGRES_URL", func(ctx context.Context) (string, func() error, error) {
+		server, err := StartPostgres(ctx, PostgresOptions{Settings: map[string]string{
+			// Far from UTC, and not by whole hours: nothing of the relay's may
+			// depend on a session's time zone.
+			"timezone": "Asia/Kathmandu",
+		}})
+		if err != nil {
+			return "", nil, err
+		}
+		return server.URL, server.Close, nil
+	})
+	s.redis = s.lazily("RELAY_TEST_REDIS_URL", func(ctx context.Context) (string, func() error, error) {
+		server, err := StartRedis(ctx, "--databases", "1000")
+		if err != nil {
+			return "", nil, err
+		}
+		return server.URL, server.Close, nil
+	})
+	s.nats = s.lazily("RELAY_TEST_NATS_URL", func(context.Context) (string, func() error, error) {
+		dir, err := os.MkdirTemp("", "relay-nats-")
+		if err != nil {
+			return "", nil, err
+		}
+		server, err := StartNATS(dir)
+		if err != nil {
+			return "", nil, errors.Join(err, os.RemoveAll(dir))
+		}
+		return server.URL, func() error {
+			server.Stop()
+			return os.RemoveAll(dir)
+		}, nil
+	})
+	return s
+}
+
+// lazily returns a function that starts a server when it is first called, or
+// takes the one that the environment variable names. A failure is kept too: the
+// next test need not wait for it again.
+func (s *sharedServers) lazily(env string, start func(context.Context) (string, func() error, error)) func() (string, error) {
+	return sync.OnceValues(func() (string, error) {
+		if url := os.Getenv(env); url != "" {
+			return url, nil
+		}
+		url, stop, err := start(context.Background())
+		if err != nil {
+			return "", err
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.closers = append(s.closers, stop)
+		return url, nil
+	})
+}
+
+func (s *sharedServers) close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var errs []error
+	for _, stop := range s.closers {
+		errs = append(errs, stop())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,127 @@
+package testserver
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+)
+
+// Postgres returns the URL of a new, empty database that is dropped when the test
+// is over, in a PostgreSQL server that the tests of a process share. The role may
+// do everything. The database must not be left with prepared transactions.
+func Postgres(t testing.TB) string {
+	t.Helper()
+	serverURL := must(shared.postgres())(t)
+	databaseURL := must(createDatabase(t.Context(), serverURL))(t)
+	t.Cleanup(func() { check(t, dropDatabase(context.WithoutCancel(t.Context()), serverURL, databaseURL)) })
+	return databaseURL
+}
+
+// OwnPostgres starts a PostgreSQL server for one test, which may stop it.
+func OwnPostgres(t testing.TB, opts PostgresOptions) *PostgresServer {
+	t.Helper()
+	s := must(StartPostgres(t.Context(), opts))(t)
+	t.Cleanup(func() { check(t, s.Close()) })
+	return s
+}
+
+// PgBouncer puts PgBouncer, in transaction mode, in front of the database and
+// returns its URL there.
+func PgBouncer(t testing.TB, postgresURL string) string {
+	t.Helper()
+	s := must(StartPgBouncer(t.Context(), postgresURL))(t)
+	t.Cleanup(func() { check(t, s.Close()) })
+	return s.URL
+}
+
+// Redis starts a Redis server for one test, which may stop it.
+func Redis(t testing.TB, args ...string) *RedisServer {
+	t.Helper()
+	s := must(StartRedis(t.Context(), args...))(t)
+	t.Cleanup(func() { check(t, s.Close()) })
+	return s
+}
+
+// SharedRedis returns the URL of an empty logical database that is flushed when
+// the test is over, in a Redis server that the tests of a process share. Scripts
+// and PUBLISH know no databases: a test that is about them wants its own Redis.
+func SharedRedis(t testing.TB) string {
+	t.Helper()
+	serverURL := must(shared.redis())(t)
+	databaseURL, release, err := takeRedisDatabase(t.Context(), serverURL)
+	check(t, err)
+	t.Cleanup(func() { check(t, release(context.WithoutCancel(t.Context()))) })
+	return databaseURL
+}
+
+// RedisCluster starts a Redis cluster of three masters and returns their
+// addresses.
+func RedisCluster(t testing.TB) (addrs []string) {
+	t.Helper()
+	for _, node := range must(StartRedisCluster(t.Context()))(t) {
+		t.Cleanup(func() { check(t, node.Close()) })
+		addrs = append(addrs, node.Addr)
+	}
+	return addrs
+}
+
+// RedisSentinel starts a Redis master, a replica and a sentinel; a test may kill
+// the master.
+func RedisSentinel(t testing.TB, args ...string) *SentinelServers {
+	t.Helper()
+	s := must(StartRedisSentinel(t.Context(), args...))(t)
+	t.Cleanup(func() { check(t, s.Close()) })
+	return s
+}
+
+// NATS starts a NATS server with JetStream for one test, which may stop it.
+func NATS(t testing.TB, configure ...func(*server.Options)) *NATSServer {
+	t.Helper()
+	return startNATS(t, t.TempDir(), configure...)
+}
+
+// CoreNATS starts a NATS server without JetStream for one test.
+func CoreNATS(t testing.TB, configure ...func(*server.Options)) *NATSServer {
+	t.Helper()
+	return startNATS(t, "", configure...)
+}
+
+func startNATS(t testing.TB, dir string, configure ...func(*server.Options)) *NATSServer {
+	t.Helper()
+	s := must(StartNATS(dir, configure...))(t)
+	t.Cleanup(s.Stop)
+	return s
+}
+
+// SharedNATS returns the URL of a NATS server with JetStream that the tests of a
+// process share: each uses names of streams and subjects of its own.
+func SharedNATS(t testing.TB) string {
+	t.Helper()
+	return must(shared.nats())(t)
+}
+
+// Eventually asks until condition returns nil, and fails the test with its last
+// error after 30 seconds.
+func Eventually(t testing.TB, condition func() error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	check(t, until(ctx, nil, func(context.Context) error { return condition() }))
+}
+
+func must[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		check(t, err)
+		return v
+	}
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

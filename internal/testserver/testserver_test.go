@@ -1,0 +1,335 @@
+package testserver_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+)
+
+func TestMain(m *testing.M) { testserver.Main(m) }
+
+// query runs SQL on a connection of its own and returns the first column of the
+// last statement's first row as text.
+func query(t *testing.T, databaseURL, sql string) string {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), databaseURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := conn.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}()
+	results, err := conn.PgConn().Exec(t.Context(), sql).ReadAll()
+	if err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return string(results[len(results)-1].Rows[0][0])
+}
+
+func expect(t *testing.T, what, got, want string) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s: got %q, want %q", what, got, want)
+	}
+}
+
+// expectGone fails the test if something still listens at the URL's address.
+func expectGone(t *testing.T, serverURL string) {
+	t.Helper()
+	u, err := url.Parse(serverURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := (&net.Dialer{}).DialContext(context.WithoutCancel(t.Context()), "tcp", u.Host)
+	if err == nil {
+		t.Errorf("%s still listens: %v", u.Host, conn.Close())
+	}
+}
+
+// expectTidy fails the test if the temporary folder still holds anything.
+func expectTidy(t *testing.T, dir string) {
+	t.Helper()
+	left, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range left {
+		t.Errorf("%s was left behind", entry.Name())
+	}
+}
+
+// tempDir makes servers of this test keep their data in a folder of its own,
+// which other users may enter.
+func tempDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "testserver-")
+	if err == nil {
+		err = os.Chmod(dir, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Setenv("TMPDIR", dir)
+	return dir
+}
+
+func TestPostgresDatabasesAreNewAndEmpty(t *testing.T) {
+	t.Parallel()
+	one, two := testserver.Postgres(t), testserver.Postgres(t)
+	if one == two {
+		t.Fatal("two tests share a database")
+	}
+	query(t, one, "CREATE TABLE here (n int); SELECT 'made'")
+	expect(t, "table in the other database", query(t, two, "SELECT coalesce(to_regclass('here')::text, 'absent')"), "absent")
+	expect(t, "max_prepared_transactions", query(t, one, "SHOW max_prepared_transactions"), "10")
+}
+
+func TestPostgresDropsItsDatabases(t *testing.T) {
+	t.Parallel()
+	mine := testserver.Postgres(t)
+	var other string
+	t.Run("inner", func(t *testing.T) { other = testserver.Postgres(t) })
+	u, err := url.Parse(other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect(t, "databases of that name", query(t, mine, "SELECT count(*)::text FROM pg_database WHERE datname = '"+u.Path[1:]+"'"), "0")
+}
+
+func TestPostgresKeepsItsDataOverStopAndKill(t *testing.T) {
+	dir := tempDir(t)
+	s, err := testserver.StartPostgres(t.Context(), testserver.PostgresOptions{
+		Durable: true, Settings: map[string]string{"max_connections": "17"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect(t, "fsync", query(t, s.URL, "SHOW fsync"), "on")
+	expect(t, "max_connections", query(t, s.URL, "SHOW max_connections"), "17")
+	query(t, s.URL, "CREATE TABLE kept AS SELECT 1; SELECT 'made'")
+	for name, end := range map[string]func() error{"stop": s.Stop, "kill": s.Kill} {
+		if err := end(); err != nil {
+			t.Fatal(err)
+		}
+		expectGone(t, s.URL)
+		if err := s.Start(t.Context()); err != nil {
+			t.Fatalf("after %s: %v", name, err)
+		}
+		expect(t, "rows after "+name, query(t, s.URL, "SELECT count(*)::text FROM kept"), "1")
+	}
+	if err := s.Start(t.Context()); err == nil {
+		t.Error("a running server was started")
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	expectGone(t, s.URL)
+	expectTidy(t, dir)
+}
+
+func TestPostgresThatCannotStartSaysWhyAndLeavesNothing(t *testing.T) {
+	dir := tempDir(t)
+	_, err := testserver.StartPostgres(t.Context(), testserver.PostgresOptions{
+		Settings: map[string]string{"no_such_setting": "1"},
+	})
+	if err == nil || !strings.Contains(err.Error(), "no_such_setting") {
+		t.Errorf("got %v, want the log's reason", err)
+	}
+	expectTidy(t, dir)
+}
+
+func TestAbsentProgramNamesTheInstallCommand(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	_, err := testserver.Program("no-such-server")
+	if err == nil || !strings.Contains(err.Error(), "make servers") {
+		t.Errorf("got %v, want an error that names `make servers`", err)
+	}
+	if _, err := testserver.Program("pgbouncer"); err != nil {
+		t.Errorf("not found outside of PATH: %v", err)
+	}
+}
+
+func TestPgBouncerPoolsTransactions(t *testing.T) {
+	t.Parallel()
+	direct := testserver.Postgres(t)
+	pooled := testserver.PgBouncer(t, direct)
+	if direct == pooled {
+		t.Fatal("the pooler has the server's URL")
+	}
+	expect(t, "database", query(t, pooled, "SELECT current_database()"), query(t, direct, "SELECT current_database()"))
+
+	// A transaction pooler hands the session on: what one client leaves in it
+	// another finds.
+	query(t, pooled, "SELECT set_config('application_name', 'left by another', false)")
+	expect(t, "application_name", query(t, pooled, "SELECT current_setting('application_name')"), "left by another")
+}
+
+func TestRedisKeepsItsDataOverStopAndKill(t *testing.T) {
+	dir := tempDir(t)
+	s, err := testserver.StartRedis(t.Context(), "--maxmemory", "123456789")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := redis.NewClient(&redis.Options{Addr: s.Addr})
+	defer closeIt(t, c)
+	expect(t, "maxmemory", c.ConfigGet(t.Context(), "maxmemory").Val()["maxmemory"], "123456789")
+	if err := c.Set(t.Context(), "kept", "yes", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	for name, end := range map[string]func() error{"stop": s.Stop, "kill": s.Kill} {
+		if err := end(); err != nil {
+			t.Fatal(err)
+		}
+		expectGone(t, s.URL)
+		if err := s.Start(t.Context()); err != nil {
+			t.Fatalf("after %s: %v", name, err)
+		}
+		expect(t, "key after "+name, c.Get(t.Context(), "kept").Val(), "yes")
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	expectGone(t, s.URL)
+	expectTidy(t, dir)
+}
+
+func TestSharedRedisDatabasesAreEmptyAndFlushed(t *testing.T) {
+	t.Parallel()
+	set := func(t *testing.T, databaseURL string) {
+		t.Helper()
+		opts, err := redis.ParseURL(databaseURL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := redis.NewClient(opts)
+		defer closeIt(t, c)
+		set, err := c.SetNX(t.Context(), "mine", "1", 0).Result()
+		if err != nil || !set {
+			t.Errorf("the database was not empty: %v %v", set, err)
+		}
+	}
+	set(t, testserver.SharedRedis(t))
+	for range 3 {
+		t.Run("inner", func(t *testing.T) { set(t, testserver.SharedRedis(t)) })
+	}
+}
+
+func TestRedisClusterServesEverySlot(t *testing.T) {
+	t.Parallel()
+	c := redis.NewClusterClient(&redis.ClusterOptions{Addrs: testserver.RedisCluster(t)})
+	defer closeIt(t, c)
+	for i := range 100 {
+		if err := c.Set(t.Context(), fmt.Sprint("key", i), i, 0).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestRedisSentinelFailsOver(t *testing.T) {
+	t.Parallel()
+	s := testserver.RedisSentinel(t)
+	c := redis.NewFailoverClient(&redis.FailoverOptions{MasterName: s.MasterName, SentinelAddrs: s.Addrs})
+	defer closeIt(t, c)
+	if err := c.Set(t.Context(), "kept", "yes", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := c.Wait(t.Context(), 1, 0).Result(); err != nil || n != 1 {
+		t.Fatalf("%d replicas have it: %v", n, err)
+	}
+	if err := s.Master.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	testserver.Eventually(t, func() error { return c.Set(t.Context(), "new", "yes", 0).Err() })
+	expect(t, "key after the failover", c.Get(t.Context(), "kept").Val(), "yes")
+}
+
+func TestNATSKeepsItsStreamsOverStop(t *testing.T) {
+	t.Parallel()
+	s := testserver.NATS(t)
+	stream := func() (jetstream.Stream, error) {
+		nc, err := nats.Connect(s.URL)
+		if err != nil {
+			return nil, err
+		}
+		t.Cleanup(nc.Close)
+		js, err := jetstream.New(nc)
+		if err != nil {
+			return nil, err
+		}
+		st, err := js.Stream(t.Context(), "KEPT")
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			st, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "KEPT", Subjects: []string{"kept.>"}})
+		}
+		if err == nil {
+			_, err = js.Publish(t.Context(), "kept.1", nil)
+		}
+		return st, err
+	}
+	if _, err := stream(); err != nil {
+		t.Fatal(err)
+	}
+	s.Stop()
+	expectGone(t, s.URL)
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	st, err := stream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := st.Info(t.Context())
+	if err != nil || info.State.Msgs != 2 {
+		t.Errorf("got %+v, %v, want 2 messages", info, err)
+	}
+}
+
+func TestCoreNATSHasNoJetStream(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]struct {
+		url string
+		has bool
+	}{
+		"core":   {testserver.CoreNATS(t).URL, false},
+		"shared": {testserver.SharedNATS(t), true},
+	} {
+		nc, err := nats.Connect(want.url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		js, err := jetstream.New(nc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = js.AccountInfo(t.Context())
+		if has := err == nil; has != want.has {
+			t.Errorf("%s: JetStream %v (%v)", name, has, err)
+		}
+		nc.Close()
+	}
+}
+
+func closeIt(t *testing.T, c interface{ Close() error }) {
+	t.Helper()
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+}
