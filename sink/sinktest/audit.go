@@ -1,0 +1,167 @@
+package sinktest
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+// account is what was sent, by id. Audits compare it with what arrived.
+type account map[string]sent
+
+type sent struct {
+	event   *outbox.Event
+	groupID string // of the batch it was sent in; "" when it may be one of several
+}
+
+func (a account) add(batches ...*outbox.Batch) {
+	for _, b := range batches {
+		for i := range b.Events {
+			a[strconv.FormatInt(b.Events[i].ID, 10)] = sent{&b.Events[i], b.GroupID.String()}
+		}
+	}
+}
+
+func accountOf(batches ...*outbox.Batch) account {
+	a := account{}
+	a.add(batches...)
+	return a
+}
+
+// exactly fails unless each event arrived once, nothing else did, and each is
+// what was sent.
+func (a account) exactly(t *testing.T, h Harness, d Destination) {
+	t.Helper()
+	a.audit(t, h, d, false)
+}
+
+// atLeast is exactly, except that an event may have arrived more than once.
+func (a account) atLeast(t *testing.T, h Harness, d Destination) {
+	t.Helper()
+	a.audit(t, h, d, true)
+}
+
+func (a account) audit(t *testing.T, h Harness, d Destination, mayRepeat bool) {
+	t.Helper()
+	seen := make(map[string]int, len(a))
+	for _, got := range d.Arrivals(t) {
+		want, known := a[got.ID]
+		if !known {
+			t.Errorf("event %q arrived and was not sent", got.ID)
+			continue
+		}
+		seen[got.ID]++
+		if seen[got.ID] == 1 && !t.Failed() { // one difference is enough to read
+			h.compare(t, d, want, got)
+		}
+	}
+	var missing, twice []string
+	for id := range a {
+		switch n := seen[id]; {
+		case n == 0:
+			missing = append(missing, id)
+		case n > 1:
+			twice = append(twice, id)
+		}
+	}
+	if len(missing) > 0 {
+		t.Errorf("%d of %d events are missing, such as %s", len(missing), len(a), missing[0])
+	}
+	if len(twice) > 0 && !mayRepeat {
+		t.Errorf("%d of %d events arrived more than once, such as %s", len(twice), len(a), twice[0])
+	}
+}
+
+// inOrder fails unless the events of a batch arrived in id order at each address.
+func (a account) inOrder(t *testing.T, d Destination) {
+	t.Helper()
+	type place struct{ address, groupID string }
+	last := map[place]int64{}
+	for _, got := range d.Arrivals(t) {
+		want := a[got.ID]
+		at := place{got.Address, want.groupID}
+		if want.event.ID <= last[at] {
+			t.Fatalf("event %s arrived at %q after event %d", got.ID, got.Address, last[at])
+		}
+		last[at] = want.event.ID
+	}
+}
+
+// compare says in which field an arrival is not what was sent.
+func (h Harness) compare(t *testing.T, d Destination, want sent, got Arrival) {
+	t.Helper()
+	e := want.event
+	differ := func(field string, got, want any) {
+		t.Helper()
+		t.Errorf("event %d: %s arrived as %q, want %q", e.ID, field, got, want)
+	}
+	payload := e.Payload
+	if !h.Keeps.LineBreaks {
+		payload = oneLine(payload)
+	}
+	if !bytes.Equal(got.Payload, payload) && !bytes.Equal(got.Payload, e.Payload) {
+		differ("payload", got.Payload, payload)
+	}
+	if h.Keeps.Topic && got.Topic != e.Topic {
+		differ("topic", got.Topic, e.Topic)
+	}
+	if h.Keeps.Key && text(got.Key) != text(e.Key) {
+		differ("key", text(got.Key), text(e.Key))
+	}
+	if h.Keeps.Headers {
+		h.compareHeaders(t, e, got.Headers)
+	}
+	if h.Keeps.GroupID && want.groupID != "" && got.GroupID != want.groupID {
+		differ("group_id", got.GroupID, want.groupID)
+	}
+	if h.Keeps.CreatedAt && !got.CreatedAt.Equal(e.CreatedAt.Truncate(time.Microsecond)) {
+		differ("created_at", got.CreatedAt, e.CreatedAt)
+	}
+	if d.Address != nil && got.Address != d.Address(e.Topic) {
+		differ("address", got.Address, d.Address(e.Topic))
+	}
+}
+
+func (h Harness) compareHeaders(t *testing.T, e *outbox.Event, got outbox.Headers) {
+	t.Helper()
+	if h.Keeps.HeadersText {
+		want := []byte(e.Headers)
+		if !h.Keeps.LineBreaks {
+			want = oneLine(want)
+		}
+		if (got == nil) != (e.Headers == nil) || !bytes.Equal(got, want) {
+			t.Errorf("event %d: headers arrived as %q, want %q", e.ID, got, want)
+		}
+		return
+	}
+	wantMap, err := e.Headers.Map()
+	if err != nil {
+		t.Fatalf("event %d: %v", e.ID, err)
+	}
+	gotMap, err := got.Map()
+	if err != nil || !maps.Equal(gotMap, wantMap) {
+		t.Errorf("event %d: headers arrived as %q, want %q (%v)", e.ID, got, e.Headers, err)
+	}
+}
+
+// text tells NULL from "".
+func text(s *string) string {
+	if s == nil {
+		return "NULL"
+	}
+	return fmt.Sprintf("%q", *s)
+}
+
+func oneLine(b []byte) []byte {
+	return bytes.Map(func(r rune) rune {
+		if r == '\n' || r == '\r' {
+			return ' '
+		}
+		return r
+	}, b)
+}

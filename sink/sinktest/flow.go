@@ -1,0 +1,180 @@
+package sinktest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/sink"
+)
+
+func topicNo(i int) string { return fmt.Sprintf("%st%d", TopicPrefix, i) }
+
+// orderWithinAddress sends batch after batch: within an address all events come
+// in id order.
+func orderWithinAddress(t *testing.T, h Harness, d Destination) {
+	s := connect(t, d)
+	sent := account{}
+	for range 5 {
+		b := newBatch(100, func(i int, e *outbox.Event) { e.Topic = topicNo(i % 3) })
+		sent.add(mustDeliver(t, s, b)...)
+	}
+	sent.exactly(t, h, d)
+	for id, of := range sent {
+		of.groupID = "" // one line of ids, whatever the batch
+		sent[id] = of
+	}
+	sent.inOrder(t, d)
+}
+
+func concurrentSends(t *testing.T, h Harness, d Destination) {
+	s := connect(t, d)
+	const senders, each = 8, 5
+	parts := make([][]*outbox.Batch, senders)
+	g, ctx := errgroup.WithContext(t.Context())
+	for i := range senders {
+		g.Go(func() error {
+			for range each {
+				sent, err := deliver(ctx, s, newBatch(200, func(n int, e *outbox.Event) { e.Topic = topicNo(n % 2) }))
+				if err != nil {
+					return err
+				}
+				parts[i] = append(parts[i], sent...)
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatalf("Send: %v", err)
+	}
+	sent := account{}
+	for _, p := range parts {
+		sent.add(p...)
+	}
+	sent.exactly(t, h, d)
+	sent.inOrder(t, d)
+}
+
+func contextIsOver(t *testing.T, h Harness, d Destination) {
+	s := connect(t, d)
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	late, cancelLate := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
+	defer cancelLate()
+	sent := account{}
+	for _, ctx := range []context.Context{cancelled, late} {
+		b := newBatch(10, nil)
+		sent.add(b)
+		if err := s.Send(ctx, b); !errors.Is(err, sink.ErrUnavailable) && !errors.Is(err, ctx.Err()) {
+			t.Errorf("Send with a context that is over: got %v, want one that wraps sink.ErrUnavailable or %q", err, ctx.Err())
+		}
+		mustDeliver(t, s, retaken(b))
+	}
+	if h.OnceOnly {
+		sent.exactly(t, h, d)
+	} else {
+		sent.atLeast(t, h, d)
+	}
+}
+
+func check(t *testing.T, h Harness, d Destination) {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := connect(t, d).Check(ctx); err != nil {
+		t.Errorf("Check of a good sink: %v", err)
+	}
+	if got := d.Arrivals(t); len(got) != 0 {
+		t.Errorf("Check sent %d events", len(got))
+	}
+	broken := connect(t, Destination{Connect: h.OpenBroken})
+	outage(t, "Check of a broken sink", broken.Check(ctx))
+	began := time.Now()
+	outage(t, "Send to a broken sink", broken.Send(ctx, newBatch(2, nil)))
+	if took := time.Since(began); took > patience/2 {
+		t.Errorf("Send to a broken sink took %v, it should say so promptly", took)
+	}
+}
+
+func stoppedAndBack(t *testing.T, h Harness, d Destination) {
+	s := connect(t, d)
+	first, second := newBatch(10, nil), newBatch(10, nil)
+	mustDeliver(t, s, first)
+	d.Stop(t)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	outage(t, "Send to a stopped destination", s.Send(ctx, second))
+	outage(t, "Check of a stopped destination", s.Check(ctx))
+	d.Start(t)
+	if err := deliverAtLast(t.Context(), s, retaken(second)); err != nil {
+		t.Fatalf("Send after the destination is back: %v", err)
+	}
+	if err := s.Check(ctx); err != nil {
+		t.Fatalf("Check after the destination is back: %v", err)
+	}
+	accountOf(first, second).exactly(t, h, d)
+}
+
+// stoppedInTheMiddle stops the destination while it is sent to. Batches that met
+// the outage are sent again, so only a sink that remembers delivers once.
+func stoppedInTheMiddle(t *testing.T, h Harness, d Destination) {
+	s := connect(t, d)
+	const senders, each = 4, 25
+	sent := account{}
+	var batches [senders][]*outbox.Batch
+	for i := range senders {
+		for range each {
+			b := newBatch(100, nil)
+			batches[i] = append(batches[i], b)
+			sent.add(b)
+		}
+	}
+	underWay := make(chan struct{}, senders*each)
+	g, ctx := errgroup.WithContext(t.Context())
+	for i := range senders {
+		g.Go(func() error {
+			for _, b := range batches[i] {
+				underWay <- struct{}{}
+				if err := deliverAtLast(ctx, s, b); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	for range 10 {
+		<-underWay
+	}
+	d.Stop(t)
+	d.Start(t)
+	if err := g.Wait(); err != nil {
+		t.Fatalf("Send: %v", err)
+	}
+	if h.OnceOnly {
+		sent.exactly(t, h, d)
+	} else {
+		sent.atLeast(t, h, d)
+	}
+}
+
+func closeLeavesNoGoroutine(t *testing.T, h Harness) {
+	d := h.Open(t)
+	use := func() {
+		s := d.Connect(t)
+		mustDeliver(t, s, newBatch(10, nil))
+		if err := s.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	}
+	use() // what the destination itself starts at first use is not the sink's
+	before := goleak.IgnoreCurrent()
+	use()
+	if err := goleak.Find(before); err != nil {
+		t.Errorf("after Close: %v", err)
+	}
+}

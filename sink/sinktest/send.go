@@ -1,0 +1,155 @@
+package sinktest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/sink"
+)
+
+// patience bounds a Send that should work, on a slow machine too.
+const patience = 30 * time.Second
+
+// lastID makes ids unique in the process: a destination may be shared.
+var lastID atomic.Int64
+
+var createdAt = time.Date(2026, 1, 2, 3, 4, 5, 123456000, time.UTC)
+
+// newBatch makes a batch of n JSON events of one topic; change may make each
+// something else.
+func newBatch(n int, change func(i int, e *outbox.Event)) *outbox.Batch {
+	first := lastID.Add(int64(n)) - int64(n) + 1
+	events := make([]outbox.Event, n)
+	for i := range events {
+		e := &events[i]
+		*e = outbox.Event{
+			ID: first + int64(i), Topic: TopicPrefix + "orders",
+			CreatedAt: createdAt,
+		}
+		if change != nil {
+			change(i, e)
+		}
+		if e.Payload == nil {
+			e.Payload = fmt.Appendf(nil, `{"order": %d}`, i)
+		}
+	}
+	return batchOf(events, nil)
+}
+
+// batchOf is the fresh lease of a batch.
+func batchOf(events []outbox.Event, origins []uuid.UUID) *outbox.Batch {
+	return &outbox.Batch{
+		GroupID: outbox.NewGroupID(), Pipeline: Pipeline, Events: events, PayloadIsJSON: true,
+		Origins: origins, LeaseNo: 1, LeaseEnd: time.Now().Add(time.Hour), Starts: 1,
+		FirstID: events[0].ID, LastID: events[len(events)-1].ID,
+		ClaimedAt: time.Now().UTC(), ClaimedLocal: time.Now(),
+	}
+}
+
+// part is some of b's events under a new group_id, as the relay divides.
+func part(b *outbox.Batch, indexes ...int) *outbox.Batch {
+	events := make([]outbox.Event, len(indexes))
+	for i, at := range indexes {
+		events[i] = b.Events[at]
+	}
+	p := batchOf(events, append(append([]uuid.UUID(nil), b.Origins...), b.GroupID))
+	p.PayloadIsJSON = b.PayloadIsJSON
+	return p
+}
+
+// halve divides b in two.
+func halve(b *outbox.Batch) (first, second *outbox.Batch) {
+	all := make([]int, len(b.Events))
+	for i := range all {
+		all[i] = i
+	}
+	return part(b, all[:len(all)/2]...), part(b, all[len(all)/2:]...)
+}
+
+// retaken is the same batch under its next lease, as after a crash.
+func retaken(b *outbox.Batch) *outbox.Batch {
+	again := *b
+	again.LeaseNo++
+	again.Starts++
+	return &again
+}
+
+// connect opens a sink that is closed when the test ends.
+func connect(t *testing.T, d Destination) sink.Sink {
+	t.Helper()
+	s := d.Connect(t)
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	})
+	return s
+}
+
+// deliver sends the batch and, where the sink wants it divided, its parts. It
+// returns the batches that were sent in the end.
+func deliver(ctx context.Context, s sink.Sink, b *outbox.Batch) ([]*outbox.Batch, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	err := s.Send(ctx, b)
+	var divide *sink.DivideError
+	if !errors.As(err, &divide) {
+		return []*outbox.Batch{b}, err
+	}
+	var parts []*outbox.Batch
+	for _, g := range divide.Groups {
+		p := part(b, g.Indexes...)
+		if err := s.Send(ctx, p); err != nil {
+			return nil, fmt.Errorf("part for %s: %w", g.Address, err)
+		}
+		parts = append(parts, p)
+	}
+	return parts, nil
+}
+
+// mustDeliver is deliver that has to work.
+func mustDeliver(t *testing.T, s sink.Sink, b *outbox.Batch) []*outbox.Batch {
+	t.Helper()
+	parts, err := deliver(t.Context(), s, b)
+	if err != nil {
+		t.Fatalf("Send: %v", err)
+	}
+	return parts
+}
+
+// deliverAtLast sends the batch again and again while that is an outage.
+func deliverAtLast(ctx context.Context, s sink.Sink, b *outbox.Batch) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*patience)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		_, err := deliver(ctx, s, b)
+		if err == nil || !errors.Is(err, sink.ErrUnavailable) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("still an outage: %w", err)
+		case <-tick.C:
+		}
+		b = retaken(b)
+	}
+}
+
+func outage(t *testing.T, what string, err error) {
+	t.Helper()
+	if !errors.Is(err, sink.ErrUnavailable) {
+		t.Fatalf("%s: got %v, want an error that wraps sink.ErrUnavailable", what, err)
+	}
+	if errors.Is(err, sink.ErrPermanent) {
+		t.Fatalf("%s: %v is an outage and a refusal for good at once", what, err)
+	}
+}
