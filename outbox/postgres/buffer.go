@@ -1,0 +1,169 @@
+// Package postgres is the buffer on PostgreSQL: its statements beside its
+// methods, its embedded schema, and Insert for Go applications.
+//
+// # Where claims look
+//
+// Rows that were delivered stay in the index as dead entries until vacuum may
+// take them, which a snapshot held elsewhere can put off for hours. So nothing
+// here reads the index from its left end. Three marks on the id line, kept per
+// process (see marks):
+//
+//	floor ≤ cursor ≤ the sequence's last value
+//
+// Claims look beyond the cursor only. Nothing unclaimed is at or below the
+// floor any more. In between there may be late commits: ids drawn before the
+// cursor passed them, in transactions that committed after; a sweep looks for
+// them every second or so.
+//
+// # The wire
+//
+// Every operation is one pipelined round trip of unnamed statements with
+// parameters in text and results in binary form. Nothing is prepared, no
+// session state is left, so a transaction pooler may stand in between.
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// ClaimStamp is the claim mode of this buffer: the group_id is stamped on every
+// event.
+const ClaimStamp = "stamp"
+
+// Config says which buffer to open. URL and Pipeline are required.
+type Config struct {
+	// URL is a PostgreSQL connection URL, postgres://user:password@host/db.
+	URL string
+	// Table is the buffer table, "outbox_events" when empty; it may be
+	// "schema.table", else the search path finds it.
+	Table string
+	// Schema is where ledger and dead letters live; the table's when empty.
+	Schema string
+	// Pipeline names the pipeline in batches and dead letters.
+	Pipeline string
+	// Owner says in the ledger who holds a lease, for people to read.
+	Owner string
+	// Connections bounds the pool; 8 when 0. Each concurrent call takes one.
+	Connections int
+}
+
+func (c Config) withDefaults() Config {
+	if c.Table == "" {
+		c.Table = "outbox_events"
+	}
+	if c.Connections == 0 {
+		c.Connections = 8
+	}
+	return c
+}
+
+func (c Config) validate() error {
+	if c.URL == "" || c.Pipeline == "" {
+		return errors.New("postgres buffer: URL and Pipeline are required")
+	}
+	return nil
+}
+
+// Buffer is a buffer table on PostgreSQL 12 or later. Its methods are described
+// by buffertest.Buffer; all are safe for concurrent use.
+type Buffer struct {
+	config Config
+	pool   *pgxpool.Pool
+	marks  marks
+
+	table atomic.Pointer[table] // nil until the database was seen once
+}
+
+// Open prepares a buffer; it does not connect. The error is about the
+// configuration, and holds no password.
+func Open(c Config) (*Buffer, error) {
+	c = c.withDefaults()
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	pc, err := pgxpool.ParseConfig(c.URL)
+	if err != nil {
+		return nil, fmt.Errorf("postgres buffer: %w", err)
+	}
+	harden(pc.ConnConfig)
+	pc.MaxConns = int32(min(c.Connections, 1<<16)) //nolint:gosec // bounded
+	pc.MinConns = 0
+	pc.MaxConnIdleTime = 5 * time.Minute
+	pool, err := pgxpool.NewWithConfig(context.Background(), pc)
+	if err != nil {
+		return nil, fmt.Errorf("postgres buffer: %w", err)
+	}
+	return &Buffer{config: c, pool: pool}, nil
+}
+
+// Close closes the connections; it waits for calls under way.
+func (b *Buffer) Close() error {
+	b.pool.Close()
+	return nil
+}
+
+// connConfig reads a URL for the few statements that go through pgx itself.
+func connConfig(url string) (*pgx.ConnConfig, error) {
+	c, err := pgx.ParseConfig(url)
+	if err != nil {
+		return nil, err
+	}
+	harden(c)
+	return c, nil
+}
+
+// harden makes a connection fit for a transaction pooler (nothing prepared) and
+// for a network that swallows packets (a bounded dial).
+func harden(c *pgx.ConnConfig) {
+	c.DefaultQueryExecMode = pgx.QueryExecModeExec
+	c.StatementCacheCapacity = 0
+	c.DescriptionCacheCapacity = 0
+	if c.ConnectTimeout == 0 {
+		c.ConnectTimeout = 10 * time.Second
+	}
+	if c.RuntimeParams["application_name"] == "" {
+		c.RuntimeParams["application_name"] = "relay"
+	}
+}
+
+// table is what Check finds out about the buffer once: where things are and how
+// the payload is kept.
+type table struct {
+	// buffer is "schema.table", as the ledger knows it.
+	buffer string
+	// events is the quoted name of the buffer table.
+	events string
+	// sequence hands out the ids; a name that regclass reads.
+	sequence   string
+	payloadOID uint32
+	// lockTimeout is shorter than the server's deadlock_timeout, so that in a
+	// deadlock with the application it is the relay that gives way.
+	lockTimeout time.Duration
+	names       *strings.Replacer
+}
+
+// sql fills the real names into a statement written with the default ones.
+func (t *table) sql(statement string) string { return t.names.Replace(statement) }
+
+func (t *table) payloadIsJSON() bool {
+	return t.payloadOID == oidJSONB || t.payloadOID == oidJSON
+}
+
+// ready returns the table, looking at the database the first time.
+func (b *Buffer) ready(ctx context.Context) (*table, error) {
+	if t := b.table.Load(); t != nil {
+		return t, nil
+	}
+	if err := b.Check(ctx); err != nil {
+		return nil, err
+	}
+	return b.table.Load(), nil
+}

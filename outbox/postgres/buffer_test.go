@@ -1,0 +1,9 @@
+package postgres_test
+
+import (
+	"testing"
+
+	"github.com/outboxrelay/relay/outbox/buffertest"
+)
+
+func TestBuffer(t *testing.T) { buffertest.Run(t, harness()) }

@@ -1,0 +1,84 @@
+package postgres
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+// decoder turns rows (id, topic, key, payload, headers, created_at) into events.
+// The bytes of many rows share one block of memory, so that a batch costs a
+// handful of allocations and not thousands.
+type decoder struct {
+	payloadOID uint32
+	free       []byte
+	events     []outbox.Event
+	keys       []string
+	lastTopic  string
+}
+
+const (
+	oidJSONB  = 3802
+	oidJSON   = 114
+	oidBytea  = 17
+	blockSize = 256 << 10
+)
+
+// reserve makes room for n events.
+func (d *decoder) reserve(n int) {
+	d.events = make([]outbox.Event, 0, n)
+}
+
+// add is a step's row function.
+func (d *decoder) add(v [][]byte) error {
+	e := outbox.Event{ID: int8Of(v[0]), Topic: d.topic(v[1]), CreatedAt: timeOf(v[5])}
+	if v[2] != nil {
+		if len(d.keys) == cap(d.keys) { // pointers into the old block stay good
+			d.keys = make([]string, 0, 256)
+		}
+		d.keys = append(d.keys, string(v[2]))
+		e.Key = &d.keys[len(d.keys)-1]
+	}
+	payload := v[3]
+	if d.payloadOID == oidJSONB && len(payload) > 0 {
+		payload = payload[1:] // jsonb's version byte
+	}
+	e.Payload = d.bytes(payload)
+	if v[4] != nil && len(v[4]) > 0 {
+		e.Headers = d.bytes(v[4][1:])
+	}
+	d.events = append(d.events, e)
+	return nil
+}
+
+func (d *decoder) bytes(v []byte) []byte {
+	if len(v) == 0 { // empty, which is not NULL
+		return []byte{}
+	}
+	if len(v) > len(d.free) {
+		d.free = make([]byte, max(blockSize, len(v)))
+	}
+	copied := d.free[:len(v):len(v)]
+	copy(copied, v)
+	d.free = d.free[len(v):]
+	return copied
+}
+
+// topic hands out one string for a run of equal topics.
+func (d *decoder) topic(v []byte) string {
+	if string(v) != d.lastTopic {
+		d.lastTopic = string(v)
+	}
+	return d.lastTopic
+}
+
+// sorted returns the events in id order: RETURNING promises none, although the
+// plan gives it.
+func (d *decoder) sorted() []outbox.Event {
+	byID := func(a, b outbox.Event) int { return cmp.Compare(a.ID, b.ID) }
+	if !slices.IsSortedFunc(d.events, byID) {
+		slices.SortFunc(d.events, byID)
+	}
+	return d.events
+}

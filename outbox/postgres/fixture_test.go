@@ -1,0 +1,209 @@
+package postgres_test
+
+import (
+	"context"
+	"database/sql"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffertest"
+	"github.com/outboxrelay/relay/outbox/postgres"
+)
+
+func TestMain(m *testing.M) { testserver.Main(m) }
+
+func harness() buffertest.Harness {
+	return buffertest.Harness{RowLocks: true, Open: func(t testing.TB, opt buffertest.Options) *buffertest.Fixture {
+		return newPlace(t, testserver.Postgres(t), opt).fixture(t, "outbox_events", "orders")
+	}}
+}
+
+// place is a migrated database and a client of its own.
+type place struct {
+	url  string
+	opt  buffertest.Options
+	pool *pgxpool.Pool
+}
+
+func newPlace(t testing.TB, url string, opt buffertest.Options) *place {
+	t.Helper()
+	p := &place{url: url, opt: opt}
+	var err error
+	p.pool, err = pgxpool.New(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.pool.Close)
+	return p
+}
+
+func (p *place) fixture(t testing.TB, table, pipeline string) *buffertest.Fixture {
+	t.Helper()
+	if _, err := postgres.Migrate(t.Context(), p.url, postgres.SchemaConfig{Table: table, Bytes: p.opt.Bytes}); err != nil {
+		t.Fatal(err)
+	}
+	open := func(t testing.TB, owner string) *postgres.Buffer {
+		b, err := postgres.Open(postgres.Config{URL: p.url, Table: table, Pipeline: pipeline, Owner: owner, Connections: 16})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := b.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		return b
+	}
+	return &buffertest.Fixture{
+		Buffer:    open(t, "first"),
+		Pipeline:  pipeline,
+		Table:     table,
+		Second:    func(t testing.TB) buffertest.Buffer { return open(t, "second") },
+		Neighbour: func(t testing.TB) *buffertest.Fixture { return p.fixture(t, "neighbour_events", "neighbour") },
+		Begin: func(t buffertest.TB) buffertest.Tx {
+			tx, err := p.pool.Begin(context.Background())
+			check(t, err)
+			return &applicationTx{tx: tx, table: table}
+		},
+		Exec: func(t buffertest.TB, statement string) {
+			_, err := p.pool.Exec(context.Background(), statement)
+			check(t, err)
+		},
+		Overdue: func(t buffertest.TB, groupID uuid.UUID, ago time.Duration) {
+			_, err := p.pool.Exec(context.Background(),
+				"UPDATE outbox_batches SET due_at = clock_timestamp() - $2::interval WHERE group_id = $1::uuid", groupID.String(), ago)
+			check(t, err)
+		},
+		Rows: func(t buffertest.TB) []buffertest.Row {
+			return query(t, p.pool, "SELECT id, coalesce(group_id, '00000000-0000-0000-0000-000000000000') FROM "+table+" ORDER BY id",
+				func(row pgx.CollectableRow) (r buffertest.Row, err error) {
+					var group string
+					err = row.Scan(&r.ID, &group)
+					r.GroupID = uuid.MustParse(group)
+					return r, err
+				})
+		},
+		Ledger: func(t buffertest.TB) []buffertest.LedgerRow { return query(t, p.pool, ledgerSQL, scanLedger) },
+		Dead:   func(t buffertest.TB) []buffertest.DeadLetter { return query(t, p.pool, deadSQL(p.opt.Bytes), scanDead) },
+	}
+}
+
+func check(t buffertest.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+}
+
+func query[T any](t buffertest.TB, pool *pgxpool.Pool, statement string, scan pgx.RowToFunc[T]) []T {
+	t.Helper()
+	rows, err := pool.Query(context.Background(), statement)
+	check(t, err)
+	all, err := pgx.CollectRows(rows, scan)
+	check(t, err)
+	return all
+}
+
+const ledgerSQL = `
+SELECT group_id::text, buffer, claim, state, lease_no,
+       (extract(epoch FROM due_at - clock_timestamp()) * 1000000)::bigint, owner, starts, attempts, outages,
+       events, first_id, last_id, origins::text[], delivered, coalesce(error, ''), oldest_at, claimed_at
+FROM outbox_batches ORDER BY group_id`
+
+func scanLedger(row pgx.CollectableRow) (r buffertest.LedgerRow, err error) {
+	var (
+		group   string
+		origins []string
+		dueIn   int64
+	)
+	err = row.Scan(&group, &r.Buffer, &r.Claim, &r.State, &r.LeaseNo, &dueIn, &r.Owner, &r.Starts, &r.Attempts, &r.Outages,
+		&r.Events, &r.FirstID, &r.LastID, &origins, &r.Delivered, &r.Error, &r.OldestAt, &r.ClaimedAt)
+	if err != nil {
+		return r, err
+	}
+	r.GroupID = uuid.MustParse(group)
+	r.DueIn = time.Duration(dueIn) * time.Microsecond
+	for _, o := range origins {
+		r.Origins = append(r.Origins, uuid.MustParse(o))
+	}
+	if len(r.Delivered) == 0 {
+		r.Delivered = nil
+	}
+	return r, nil
+}
+
+func deadSQL(bytes bool) string {
+	payload := "convert_to(payload::text, 'UTF8')"
+	if bytes {
+		payload = "payload"
+	}
+	return `SELECT pipeline, event_id, topic, key, ` + payload + `, convert_to(headers::text, 'UTF8'),
+       created_at, group_id::text, attempts, error, died_at, told_at, closed_at
+FROM outbox_dead_letters ORDER BY event_id, died_at`
+}
+
+func scanDead(row pgx.CollectableRow) (d buffertest.DeadLetter, err error) {
+	var (
+		group        string
+		told, closed sql.NullTime
+	)
+	err = row.Scan(&d.Pipeline, &d.EventID, &d.Topic, &d.Key, &d.Payload, &d.Headers, &d.CreatedAt, &group,
+		&d.Attempts, &d.Error, &d.DiedAt, &told, &closed)
+	if err == nil {
+		d.GroupID = uuid.MustParse(group)
+		d.ToldAt, d.ClosedAt = told.Time, closed.Time
+	}
+	return d, err
+}
+
+// applicationTx inserts as an application in any language would.
+type applicationTx struct {
+	tx    pgx.Tx
+	table string
+}
+
+func (a *applicationTx) Insert(t buffertest.TB, events ...outbox.Event) []int64 {
+	t.Helper()
+	batch := &pgx.Batch{}
+	for i := range events {
+		e := &events[i]
+		var headers *string
+		if e.Headers != nil {
+			text := string(e.Headers)
+			headers = &text
+		}
+		batch.Queue("INSERT INTO "+a.table+" (topic, key, payload, headers) VALUES ($1, $2, $3, $4) RETURNING id",
+			e.Topic, e.Key, e.Payload, headers)
+	}
+	results := a.tx.SendBatch(context.Background(), batch)
+	ids := make([]int64, len(events))
+	for i := range ids {
+		check(t, results.QueryRow().Scan(&ids[i]))
+	}
+	check(t, results.Close())
+	return ids
+}
+
+func (a *applicationTx) Exec(t buffertest.TB, statement string) {
+	t.Helper()
+	_, err := a.tx.Exec(context.Background(), statement)
+	check(t, err)
+}
+
+func (a *applicationTx) Commit(t buffertest.TB) {
+	t.Helper()
+	check(t, a.tx.Commit(context.Background()))
+}
+
+func (a *applicationTx) Rollback(t buffertest.TB) {
+	t.Helper()
+	if err := a.tx.Rollback(context.Background()); err != nil && err != pgx.ErrTxClosed { //nolint:errorlint // documented to be returned as it is
+		t.Fatalf("%v", err)
+	}
+}

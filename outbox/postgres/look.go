@@ -1,0 +1,151 @@
+package postgres
+
+import (
+	"context"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+// The last value is read by a statement of its own, before the one that looks:
+// see marks.
+const lastValueSQL = `
+SELECT coalesce(pg_sequence_last_value($1::regclass), 0)`
+
+// Every count is bounded, and every scan begins at a mark.
+const lookSQL = `
+SELECT
+  (SELECT count(*) FROM (
+     SELECT FROM outbox_events WHERE id > $2::bigint AND group_id IS NULL
+     ORDER BY id LIMIT $4::bigint) fresh),
+  (SELECT count(*) FROM (
+     SELECT FROM outbox_events WHERE id > $3::bigint AND id <= $2::bigint AND group_id IS NULL
+     ORDER BY id LIMIT $4::bigint) late),
+  CASE WHEN $6::boolean THEN (
+     SELECT array_agg(virtualtransaction) FROM pg_locks
+     WHERE locktype = 'relation' AND mode = 'RowExclusiveLock' AND relation = $7::regclass
+       AND database = (SELECT oid FROM pg_database WHERE datname = current_database())) END,
+  clock.now,
+  count(*) FILTER (WHERE due_at <= clock.now),
+  count(*) FILTER (WHERE state = 'waiting'),
+  count(*) FILTER (WHERE state = 'delivered'),
+  min(due_at)
+FROM (SELECT clock_timestamp() AS now) clock
+LEFT JOIN outbox_batches ON buffer = $1 AND due_at > $5::timestamptz
+GROUP BY clock.now`
+
+// Look is described by buffertest.Buffer.
+func (b *Buffer) Look(ctx context.Context, limit int) (outbox.Backlog, error) {
+	t, err := b.ready(ctx)
+	if err != nil {
+		return outbox.Backlog{}, err
+	}
+	began := time.Now()
+	r := b.marks.nextLook(began, limit)
+	var (
+		seen    looked
+		backlog outbox.Backlog
+	)
+	err = b.roundTrip(ctx, []step{
+		{sql: t.sql(lastValueSQL), args: []string{t.sequence}, row: func(v [][]byte) error {
+			seen.lastValue = int8Of(v[0])
+			return nil
+		}},
+		{
+			sql: t.sql(lookSQL),
+			args: []string{
+				t.buffer, itoa(r.cursor), itoa(r.lateAfter), itoa(int64(limit)), timestamp(r.dueAfter),
+				boolean(r.sweep), t.sequence,
+			},
+			row: func(v [][]byte) error {
+				seen.fresh, seen.late = int(int8Of(v[0])), int(int8Of(v[1]))
+				arrayOf(v[2], func(holder []byte) { seen.holders = append(seen.holders, string(holder)) })
+				seen.now = timeOf(v[3])
+				backlog.Due, backlog.Waiting, backlog.Delivered = int(int8Of(v[4])), int(int8Of(v[5])), int(int8Of(v[6]))
+				if v[7] != nil {
+					seen.oldestDue = timeOf(v[7])
+				}
+				return nil
+			},
+		},
+	})
+	if err != nil {
+		return outbox.Backlog{}, b.explain(ctx, "counting events", err)
+	}
+	now := time.Now()
+	seen.took = now.Sub(began)
+	b.marks.saw(r, seen, now)
+	backlog.Unclaimed = min(limit, seen.fresh+seen.late)
+	if limit == 0 {
+		return backlog, nil
+	}
+	found, err := b.fullSweep(ctx, t, limit)
+	if err != nil {
+		return outbox.Backlog{}, b.explain(ctx, "sweeping", err)
+	}
+	backlog.Unclaimed = min(limit, backlog.Unclaimed+found)
+	if floor, ok := b.marks.floorToStore(now); ok {
+		return backlog, b.storeFloor(ctx, t, floor)
+	}
+	return backlog, nil
+}
+
+const fullSweepSQL = `
+SELECT count(*) FROM (
+  SELECT FROM outbox_events WHERE id <= $1::bigint AND group_id IS NULL
+  ORDER BY id LIMIT $2::bigint) late`
+
+// fullSweepTimeout bounds a look from the beginning: with a snapshot pinned for
+// hours there may be hundreds of millions of dead entries on its way. Then the
+// next one tries.
+const fullSweepTimeout = 2 * time.Second
+
+// fullSweep looks everywhere up to the cursor, every few minutes, for what the
+// marks cannot know: ids given by hand, drawn in an earlier transaction, or from
+// a sequence with CACHE.
+func (b *Buffer) fullSweep(ctx context.Context, t *table, limit int) (found int, err error) {
+	upTo, due := b.marks.fullSweepDue(time.Now())
+	if !due {
+		return 0, nil
+	}
+	err = b.transact(
+		ctx,
+		settings("statement_timeout", milliseconds(fullSweepTimeout), "enable_seqscan", "off", "jit", "off"),
+		step{sql: t.sql(fullSweepSQL), args: []string{itoa(upTo), itoa(int64(limit))}, row: func(v [][]byte) error {
+			found = int(int8Of(v[0]))
+			return nil
+		}},
+	)
+	if code(err) == codeCancelled && ctx.Err() == nil {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	b.marks.fullySwept(found, time.Now())
+	return found, nil
+}
+
+const storeFloorSQL = `
+UPDATE outbox_buffers SET floor = $2::bigint WHERE buffer = $1`
+
+func (b *Buffer) storeFloor(ctx context.Context, t *table, floor int64) error {
+	err := b.transact(ctx, settings("synchronous_commit", "off"),
+		step{sql: t.sql(storeFloorSQL), args: []string{t.buffer, itoa(floor)}})
+	return b.explain(ctx, "writing down the floor", err)
+}
+
+// timestamp is t as PostgreSQL reads it; the zero time is as old as can be.
+func timestamp(t time.Time) string {
+	if t.IsZero() {
+		return "-infinity"
+	}
+	return t.UTC().Format("2006-01-02 15:04:05.999999Z07:00")
+}
+
+func boolean(v bool) string {
+	if v {
+		return "t"
+	}
+	return "f"
+}

@@ -1,0 +1,175 @@
+package postgres
+
+import (
+	"context"
+	"embed"
+	"fmt"
+	"io/fs"
+	"regexp"
+	"strings"
+	"testing/fstest"
+	"text/template"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/database"
+)
+
+//go:embed schema/*.sql
+var migrations embed.FS
+
+// SchemaConfig says which tables Schema and Migrate make.
+type SchemaConfig struct {
+	// Table is the buffer table, "outbox_events" when empty; it may be
+	// "schema.table".
+	Table string
+	// Schema is where ledger and dead letters live; the table's when empty.
+	Schema string
+	// Bytes makes payload a column of opaque bytes (bytea) and not of JSON.
+	Bytes bool
+}
+
+// Schema returns the DDL for c, ready for psql. It can be run again without
+// harm and never drops anything.
+func Schema(c SchemaConfig) (string, error) {
+	rendered, err := render(c)
+	if err != nil {
+		return "", err
+	}
+	var out strings.Builder
+	err = fs.WalkDir(rendered, ".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		text, err := fs.ReadFile(rendered, path)
+		if err != nil {
+			return err
+		}
+		up, _, _ := strings.Cut(string(text), "-- +goose Down")
+		for line := range strings.Lines(up) {
+			if !strings.HasPrefix(line, "-- +goose") {
+				out.WriteString(line)
+			}
+		}
+		return nil
+	})
+	return strings.TrimLeft(out.String(), "\n"), err
+}
+
+// render fills the names into the migrations.
+func render(c SchemaConfig) (fs.FS, error) {
+	schema, table := splitTable(c.Table)
+	own := c.Schema
+	if own == "" {
+		own = schema
+	}
+	payload := "jsonb"
+	if c.Bytes {
+		payload = "bytea"
+	}
+	names := map[string]string{
+		"Events":      ident(schema, table),
+		"Payload":     payload,
+		"Batches":     ident(own, "outbox_batches"),
+		"BatchesDue":  ident("", "outbox_batches_due"),
+		"DeadLetters": ident(own, "outbox_dead_letters"),
+		"Buffers":     ident(own, "outbox_buffers"),
+	}
+	out := fstest.MapFS{}
+	entries, err := migrations.ReadDir("schema")
+	if err != nil {
+		return nil, err
+	}
+	for _, entry := range entries {
+		t, err := template.ParseFS(migrations, "schema/"+entry.Name())
+		if err != nil {
+			return nil, err
+		}
+		var text strings.Builder
+		if err := t.Execute(&text, names); err != nil {
+			return nil, err
+		}
+		out[entry.Name()] = &fstest.MapFile{Data: []byte(text.String())}
+	}
+	return out, nil
+}
+
+// Migrate creates the tables or brings them up to date, and returns the names
+// of the migrations that were applied, none when there was nothing to do. Two
+// at once wait for each other. Nothing is ever dropped.
+func Migrate(ctx context.Context, url string, c SchemaConfig) ([]string, error) {
+	config, err := connConfig(url)
+	if err != nil {
+		return nil, err
+	}
+	rendered, err := render(c)
+	if err != nil {
+		return nil, err
+	}
+	// A transaction-level lock, held by a connection of its own, also works
+	// through a transaction pooler, where a session's lock would stay behind.
+	guard, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	defer guard.Close(context.WithoutCancel(ctx))
+	tx, err := guard.Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // nothing was written
+	if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(hashtext('relay migrate'))"); err != nil {
+		return nil, err
+	}
+
+	db := stdlib.OpenDB(*config)
+	defer db.Close()
+	schema, table := splitTable(c.Table)
+	store, err := database.NewStore(goose.DialectPostgres, ident(schema, table+"_migrations"))
+	if err != nil {
+		return nil, err
+	}
+	provider, err := goose.NewProvider("", db, rendered, goose.WithStore(store), goose.WithDisableGlobalRegistry(true))
+	if err != nil {
+		return nil, err
+	}
+	results, err := provider.Up(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("migrating %s: %w", table, err)
+	}
+	var applied []string
+	for _, r := range results {
+		applied = append(applied, r.Source.Path)
+	}
+	return applied, nil
+}
+
+// splitTable parts "schema.table"; schema is "" when it is not given.
+func splitTable(name string) (schema, table string) {
+	if name == "" {
+		return "", "outbox_events"
+	}
+	if schema, table, ok := strings.Cut(name, "."); ok {
+		return schema, table
+	}
+	return "", name
+}
+
+// ident quotes a name. Our own names stay as people write them; anything else
+// could be a reserved word.
+func ident(schema, table string) string {
+	if schema == "" {
+		return quote(table)
+	}
+	return quote(schema) + "." + quote(table)
+}
+
+var plainName = regexp.MustCompile(`^(outbox_[a-z_]+|public)$`)
+
+func quote(name string) string {
+	if plainName.MatchString(name) {
+		return name
+	}
+	return pgx.Identifier{name}.Sanitize()
+}

@@ -1,0 +1,70 @@
+package postgres
+
+import (
+	"context"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+// The ledger says exactly what is claimed; what is not is counted from the floor
+// on, to outbox.PendingExact and no further.
+const statusSQL = `
+WITH ledger AS (
+  SELECT count(*) FILTER (WHERE state = 'leased') AS leased,
+         count(*) FILTER (WHERE state = 'waiting') AS waiting,
+         count(*) FILTER (WHERE state = 'delivered') AS delivered,
+         coalesce(sum(events - cardinality(delivered)), 0)::bigint AS claimed,
+         min(oldest_at) FILTER (WHERE events > cardinality(delivered)) AS oldest_at
+  FROM outbox_batches WHERE buffer = $1
+), fresh AS (
+  SELECT count(*) AS events, min(created_at) AS oldest_at FROM (
+    SELECT created_at FROM outbox_events WHERE id > $2::bigint AND group_id IS NULL
+    ORDER BY id LIMIT $3::bigint) counted
+)
+SELECT leased, waiting, delivered, claimed, fresh.events,
+       coalesce(extract(epoch FROM clock_timestamp() - least(ledger.oldest_at, fresh.oldest_at)) * 1000000, 0)::bigint,
+       (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = $4 AND closed_at IS NULL),
+       (SELECT coalesce(max(extract(epoch FROM clock_timestamp() - xact_start)) * 1000000, 0)::bigint
+        FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'),
+       greatest((SELECT reltuples FROM pg_class WHERE oid = $6::regclass), 0)::bigint,
+       $5::bigint - $2::bigint
+FROM ledger, fresh`
+
+// Status is described by buffertest.Buffer.
+func (b *Buffer) Status(ctx context.Context) (outbox.Status, error) {
+	t, err := b.ready(ctx)
+	if err != nil {
+		return outbox.Status{}, err
+	}
+	var s outbox.Status
+	floor, lastValue := b.marks.span()
+	err = b.transact(ctx,
+		settings("jit", "off", "enable_seqscan", "off"),
+		step{
+			sql: t.sql(statusSQL),
+			args: []string{
+				t.buffer, itoa(floor), itoa(outbox.PendingExact + 1), b.config.Pipeline, itoa(lastValue),
+				t.events,
+			},
+			row: func(v [][]byte) error {
+				s.Leased, s.Waiting, s.Delivered = int8Of(v[0]), int8Of(v[1]), int8Of(v[2])
+				claimed, fresh := int8Of(v[3]), int8Of(v[4])
+				if fresh > outbox.PendingExact {
+					// The statistics' count of rows, or the ids drawn since the
+					// floor, whichever is nearer to what was seen.
+					fresh = max(fresh, min(int8Of(v[8]), int8Of(v[9])))
+				}
+				s.Pending = claimed + fresh
+				s.OldestPending = max(0, time.Duration(int8Of(v[5]))*time.Microsecond)
+				s.Dead = int8Of(v[6])
+				s.OldestTransaction = max(0, time.Duration(int8Of(v[7]))*time.Microsecond)
+				return nil
+			},
+		},
+	)
+	if err != nil {
+		return outbox.Status{}, b.explain(ctx, "reading the status", err)
+	}
+	return s, nil
+}
