@@ -55,7 +55,7 @@ type Buffer interface {
 	// The old ledger row goes away unless all of the batch is retried.
 	// For a marked batch the delete skips rows that others have locked; while
 	// some are left the batch stays marked, due again soon, and Settle returns
-	// ErrLocked.
+	// ErrLocked. What is retried goes on under its new group_id all the same.
 	Settle(ctx context.Context, b *outbox.Batch, outcomes []outbox.Outcome) error
 
 	// Mark notes, on the batch's ledger row alone, that these ids reached the
