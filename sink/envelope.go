@@ -1,8 +1,10 @@
 package sink
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"strconv"
 	"unicode/utf8"
 
@@ -16,7 +18,8 @@ import (
 //
 // key and headers are absent when NULL. The payload is the database's own text,
 // byte for byte; bytes that are not JSON travel as payload_base64.
-// payloadIsJSON spares the look (Batch.PayloadIsJSON).
+// payloadIsJSON spares the look (Batch.PayloadIsJSON). Headers are taken to be
+// JSON; CheckHeaders looks.
 func AppendEnvelope(dst []byte, e *outbox.Event, payloadIsJSON bool) []byte {
 	dst = append(dst, `{"id":"`...)
 	dst = strconv.AppendInt(dst, e.ID, 10)
@@ -42,6 +45,41 @@ func AppendEnvelope(dst []byte, e *outbox.Event, payloadIsJSON bool) []byte {
 	dst = e.CreatedAt.UTC().AppendFormat(dst, "2006-01-02T15:04:05.000000Z")
 	return append(dst, `"}`...)
 }
+
+// AppendLine appends the envelope as one line of NDJSON, its line break
+// included. Line breaks between the tokens of a payload or of headers become
+// blanks, which mean the same; inside JSON strings there are none.
+func AppendLine(dst []byte, e *outbox.Event, payloadIsJSON bool) []byte {
+	start := len(dst)
+	dst = AppendEnvelope(dst, e, payloadIsJSON)
+	for _, lineBreak := range []byte{'\n', '\r'} {
+		for line := dst[start:]; ; {
+			i := bytes.IndexByte(line, lineBreak)
+			if i < 0 {
+				break
+			}
+			line[i] = ' '
+			line = line[i+1:]
+		}
+	}
+	return append(dst, '\n')
+}
+
+// CheckHeaders tells whether an envelope can carry the event's headers. The error
+// wraps ErrPermanent: they are not a JSON object, and one such event would
+// spoil the envelopes around it.
+func CheckHeaders(e *outbox.Event) error {
+	if e.Headers == nil {
+		return nil
+	}
+	text := bytes.TrimLeft(e.Headers, " \t\r\n")
+	if len(text) > 0 && text[0] == '{' && json.Valid(text) && utf8.Valid(text) {
+		return nil
+	}
+	return Permanent(errHeaders)
+}
+
+var errHeaders = errors.New("headers are not a JSON object")
 
 const hex = "0123456789abcdef"
 

@@ -14,7 +14,7 @@ import (
 // one goroutine and from four that share a sink. It reports events/s.
 func Bench(b *testing.B, h Harness) {
 	const size = 1000
-	payload := fmt.Appendf(nil, `{"order": 12345, "note": %q}`, strings.Repeat("x", 271))
+	payload := fmt.Appendf(nil, `{"order": 12345, "note": %q}`, strings.Repeat("x", 272))
 	for _, senders := range []int{1, 4} {
 		b.Run(fmt.Sprintf("senders=%d", senders), func(b *testing.B) {
 			d := h.Open(b)

@@ -82,7 +82,6 @@ func jsonPayloads(t *testing.T, h Harness, d Destination) {
 		`{"quote": "\"\\\/", "lines": "\r\n", "escaped": "\u00e9\ud834\udd1e\u0000", "plain": "é☃𝄞"}`,
 		"{\n  \"pretty\": [\r\n\t1\n  ]\n}",
 		`{"</script>": "<&>", "separators": "` + "\u2028\u2029" + `"}`,
-		` {"blanks": "around"} `,
 	}
 	b := newBatch(len(payloads), func(i int, e *outbox.Event) { e.Payload = []byte(payloads[i]) })
 	accountOf(mustDeliver(t, connect(t, d), b)...).exactly(t, h, d)
