@@ -128,7 +128,11 @@ func (t Template) GroupByAddress(b *outbox.Batch) ([]Group, []EventError) {
 		if !ok {
 			g = len(groups)
 			at[address] = g
-			groups = append(groups, Group{Address: address, Indexes: make([]int, 0, len(b.Events)-i)})
+			most := 1
+			if g == 0 { // most batches have one address; many with room for all each would be much
+				most = len(b.Events) - i
+			}
+			groups = append(groups, Group{Address: address, Indexes: make([]int, 0, most)})
 		}
 		groups[g].Indexes = append(groups[g].Indexes, i)
 	}

@@ -191,11 +191,18 @@ func TestRotation(t *testing.T) {
 	expect(t, "ids in the old file", ids(t, path+".1"), "1 2")
 	expect(t, "ids in the new file", ids(t, path), "3 4 5")
 
+	if err := os.Rename(path, path+".2"); err != nil { // and something else is there at once
+		t.Fatal(err)
+	}
+	closeFile(t, create(t, path))
+	send(t, s, batch(6, 6))
+	expect(t, "ids in the next file", ids(t, path), "6")
+
 	if err := os.Truncate(path, 0); err != nil { // logrotate's copytruncate
 		t.Fatal(err)
 	}
-	send(t, s, batch(6, 6))
-	expect(t, "ids after truncation", ids(t, path), "6")
+	send(t, s, batch(7, 7))
+	expect(t, "ids after truncation", ids(t, path), "7")
 }
 
 func TestFolderComesLater(t *testing.T) {
