@@ -18,6 +18,7 @@ var lookCases = []testCase{
 	{name: "status/oldest transaction", rowLocks: true, run: statusTransaction},
 	{name: "check/ready", run: checkReady},
 	{name: "check/names what is missing", run: checkMissing},
+	{name: "check/a table that vanishes while running", run: checkWhileRunning},
 }
 
 func look(t *testing.T, b Buffer, limit int, want outbox.Backlog) {
@@ -139,23 +140,40 @@ func checkReady(t *testing.T, h Harness) {
 }
 
 func checkMissing(t *testing.T, h Harness) {
-	for _, c := range []struct{ drop, names string }{
-		{"ALTER TABLE %s DROP COLUMN headers", "headers"},
-		{"ALTER TABLE outbox_dead_letters DROP COLUMN told_at", "told_at"},
-		{"DROP TABLE outbox_batches", "outbox_batches"},
-		{"DROP TABLE outbox_dead_letters", "outbox_dead_letters"},
-		{"DROP TABLE outbox_buffers", "outbox_buffers"},
-		{"DROP TABLE %s", "%s"},
+	for _, c := range []struct{ drop, names, mends string }{
+		{"ALTER TABLE %s DROP COLUMN headers", "headers", ""},
+		{"ALTER TABLE outbox_dead_letters DROP COLUMN told_at", "told_at", ""},
+		{"DROP TABLE outbox_batches", "outbox_batches", "relay migrate"},
+		{"DROP TABLE outbox_dead_letters", "outbox_dead_letters", "relay migrate"},
+		{"DROP TABLE outbox_buffers", "outbox_buffers", "relay migrate"},
+		{"DROP TABLE %s", "%s", "relay migrate"},
 	} {
 		f := h.Open(t, Options{})
 		fill := func(s string) string { return strings.ReplaceAll(s, "%s", f.Table) }
 		f.Exec(t, fill(c.drop))
 		err := f.Buffer.Check(t.Context())
 		fails(t, "Check after "+fill(c.drop), err, outbox.ErrNotReady)
-		for _, want := range []string{fill(c.names), "relay migrate"} {
+		for _, want := range []string{fill(c.names), c.mends} {
 			if !strings.Contains(err.Error(), want) {
 				t.Fatalf("Check after %s: the error does not say %q: %v", fill(c.drop), want, err)
 			}
 		}
 	}
+}
+
+// checkWhileRunning: a table vanishes under a relay that runs, and what it was
+// about to do says so.
+func checkWhileRunning(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	f.Insert(t, orders(2)...)
+	b := claim(t, f.Buffer, 1)
+	f.Exec(t, "DROP TABLE outbox_batches")
+	_, err := f.Buffer.Claim(t.Context(), 1, lease)
+	fails(t, "Claim", err, outbox.ErrNotReady)
+	_, err = f.Buffer.TakeOver(t.Context(), lease)
+	fails(t, "TakeOver", err, outbox.ErrNotReady)
+	fails(t, "Settle", f.Buffer.Settle(t.Context(), b, []outbox.Outcome{delivered()}), outbox.ErrNotReady)
+	_, err = f.Buffer.Look(t.Context(), 10)
+	fails(t, "Look", err, outbox.ErrNotReady)
+	equal(t, "rows", rowIDs(t, f), append(b.IDs(), b.LastID+1))
 }
