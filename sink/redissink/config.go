@@ -1,0 +1,106 @@
+package redissink
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/outboxrelay/relay/sink"
+)
+
+// Mode is what becomes of an event in Redis.
+type Mode string
+
+// The modes.
+const (
+	Stream  Mode = "stream"  // an entry of a stream, at most once
+	List    Mode = "list"    // RPUSH of its JSON envelope, at least once
+	Publish Mode = "publish" // PUBLISH of its JSON envelope, to whoever listens
+)
+
+// Config says which Redis, and what an event becomes there.
+type Config struct {
+	// URL is where Redis is; required. User and password are part of it, percent
+	// encoded:
+	//
+	//	redis://[user:password@]host[:6379][/db]     rediss:// is with TLS
+	//	redis+cluster://[user:password@]host[:6379],host...
+	//	redis+sentinel://[user:password@]host[:26379],host.../MASTER[/db]
+	//
+	// User and password are for the servers that hold data, not for sentinels.
+	URL string
+	// Mode defaults to Stream.
+	Mode Mode
+	// Stream, List and Channel make the address, each for its mode; all default
+	// to "{topic}". See sink.ParseTemplate; other braces are a Redis hash tag.
+	Stream, List, Channel string
+	// MaxLen is about how many entries a stream is trimmed to after each batch,
+	// never less; 0: it is not trimmed.
+	MaxLen int64
+	// DedupeWindow is how long a stream remembers a group_id, at least 1ms; 0
+	// means 1h.
+	DedupeWindow time.Duration
+	// WaitReplicas is how many replicas must have a batch before it counts as
+	// delivered (WAIT), for streams and lists.
+	WaitReplicas int
+	// WaitTimeout is how long to wait for them, at least 1ms; 0 means 1s.
+	WaitTimeout time.Duration
+}
+
+func (c Config) withDefaults() Config {
+	if c.Mode == "" {
+		c.Mode = Stream
+	}
+	for _, template := range []*string{&c.Stream, &c.List, &c.Channel} {
+		if *template == "" {
+			*template = "{topic}"
+		}
+	}
+	if c.DedupeWindow == 0 {
+		c.DedupeWindow = time.Hour
+	}
+	if c.WaitTimeout == 0 {
+		c.WaitTimeout = time.Second
+	}
+	return c
+}
+
+// validate lists every mistake but those of the URL and the template.
+func (c Config) validate() error {
+	var wrong []error
+	say := func(format string, a ...any) { wrong = append(wrong, fmt.Errorf(format, a...)) }
+	switch c.Mode {
+	case Stream, List:
+	case Publish:
+		if c.WaitReplicas > 0 {
+			say("wait_replicas is %d, but what is published reaches no replica's memory: it goes with mode stream or list", c.WaitReplicas)
+		}
+	default:
+		say("mode is %q, one of stream, list, publish was expected", c.Mode)
+	}
+	if c.MaxLen < 0 {
+		say("maxlen is %d, 0 or more was expected", c.MaxLen)
+	}
+	if c.DedupeWindow < time.Millisecond {
+		say("dedupe_window is %v, at least 1ms was expected", c.DedupeWindow)
+	}
+	if c.WaitReplicas < 0 {
+		say("wait_replicas is %d, 0 or more was expected", c.WaitReplicas)
+	}
+	if c.WaitTimeout < time.Millisecond {
+		say("wait_timeout is %v, at least 1ms was expected", c.WaitTimeout)
+	}
+	return errors.Join(wrong...)
+}
+
+// template is the mode's.
+func (c Config) template() (sink.Template, error) {
+	text := c.Stream
+	switch c.Mode {
+	case List:
+		text = c.List
+	case Publish:
+		text = c.Channel
+	}
+	return sink.ParseTemplate(text, true)
+}

@@ -1,0 +1,36 @@
+package redissink
+
+import (
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/sink"
+)
+
+// maxBytes is about what goes to Redis at once. A script blocks the server while
+// it runs, and its arguments are there three times over: in the client's buffer, in
+// Lua, and in the stream.
+const maxBytes = 64 << 20
+
+// divide returns nil for a batch that may go out as it is, else runs of its events
+// that may. An event that is larger stands alone.
+func divide(b *outbox.Batch) []sink.Group {
+	var parts []sink.Group
+	var part []int
+	size := 0
+	for i := range b.Events {
+		e := &b.Events[i]
+		bytes := len(e.Payload) + len(e.Headers) + len(e.Topic)
+		if e.Key != nil {
+			bytes += len(*e.Key)
+		}
+		if size+bytes > maxBytes && len(part) > 0 {
+			parts = append(parts, sink.Group{Indexes: part})
+			part, size = nil, 0
+		}
+		part = append(part, i)
+		size += bytes
+	}
+	if parts == nil {
+		return nil
+	}
+	return append(parts, sink.Group{Indexes: part})
+}

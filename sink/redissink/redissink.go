@@ -1,0 +1,138 @@
+// Package redissink sends batches to Redis: to streams, each event at most once
+// and each batch all or nothing (stream.lua says how), to lists, or to channels.
+//
+// A batch costs one round trip to each server that it goes to: all its addresses
+// travel in one pipeline, and every reply is read and judged by itself. So an
+// address that is of the wrong type holds up no other.
+package redissink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/sink"
+)
+
+// Sink is Redis as a sink. It is safe for concurrent use.
+type Sink struct {
+	cfg     Config
+	address sink.Template
+	servers servers
+	secret  secret
+}
+
+var _ sink.Sink = (*Sink)(nil)
+
+// New makes a Sink; it connects when it is first used. The error lists every
+// mistake in cfg, and nothing of the URL.
+func New(cfg Config) (*Sink, error) {
+	cfg = cfg.withDefaults()
+	a, errURL := parseURL(cfg.URL)
+	template, errTemplate := cfg.template()
+	if err := errors.Join(errURL, cfg.validate(), errTemplate); err != nil {
+		return nil, err
+	}
+	return &Sink{cfg: cfg, address: template, servers: a.connect(), secret: secret(a.password)}, nil
+}
+
+// Send implements sink.Sink. A server that cannot be reached, and one whose answer
+// says something of itself and not of the events (loading, read-only, out of memory, a key of the
+// wrong type, ...), is an outage of the addresses it holds. A batch whose bytes
+// are too many for one script is to be divided (sink.DivideError).
+func (s *Sink) Send(ctx context.Context, b *outbox.Batch) error {
+	if parts := divide(b); parts != nil {
+		return &sink.DivideError{Groups: parts}
+	}
+	calls, wrong := s.calls(ctx, b)
+	s.exchange(ctx, calls)
+
+	var again []*call
+	for _, c := range calls {
+		if code(c.err) == "NOSCRIPT" {
+			// The server was restarted or its scripts flushed. EVAL runs the
+			// script and makes it known.
+			c.useSource(ctx)
+			again = append(again, c)
+		}
+	}
+	s.exchange(ctx, again)
+	return s.verdict(calls, wrong)
+}
+
+// verdict says what the calls mean for the batch, of which some events are wrong
+// already.
+func (s *Sink) verdict(calls []*call, wrong []sink.EventError) error {
+	var failed []error
+	events, away := wrong, true
+	for _, c := range calls {
+		if c.err == nil {
+			continue
+		}
+		if errors.Is(c.err, sink.ErrFenced) {
+			return c.err // a later owner sends all of it, whatever the address
+		}
+		err := s.secret.redact(classify(fmt.Errorf("redis %s %q: %w", s.cfg.Mode, c.address, c.err)))
+		failed = append(failed, err)
+		away = away && errors.Is(err, sink.ErrUnavailable)
+		events = append(events, c.eventErrors(err)...)
+	}
+	switch {
+	case len(events) == 0:
+		return nil
+	case len(wrong) > 0 || len(failed) < len(calls):
+	case away, len(calls) == 1 && calls[0].position == 0:
+		return failed[0] // an outage, or a refusal, of all there is
+	}
+	slices.SortFunc(events, func(a, b sink.EventError) int { return a.Index - b.Index })
+	return &sink.BatchError{Events: events}
+}
+
+// Check implements sink.Sink: every master answers a PING.
+func (s *Sink) Check(ctx context.Context) error {
+	err := s.servers.ForEachMaster(ctx, func(ctx context.Context, c *redis.Client) error {
+		return c.Ping(ctx).Err()
+	})
+	if err != nil {
+		return s.secret.redact(sink.Unavailable(fmt.Errorf("redis: %w", err)))
+	}
+	return nil
+}
+
+// Warnings looks for settings of the servers that endanger what this sink
+// promises, one sentence each. It is for people: nothing is decided by it.
+func (s *Sink) Warnings(ctx context.Context) []string {
+	found := make(chan string)
+	done := make(chan error, 1)
+	go func() {
+		defer close(found)
+		done <- s.servers.ForEachMaster(ctx, func(ctx context.Context, c *redis.Client) error {
+			info, err := c.InfoMap(ctx, "memory").Result()
+			if err != nil {
+				return err
+			}
+			memory := info["Memory"]
+			if policy := memory["maxmemory_policy"]; memory["maxmemory"] != "0" && policy != "noeviction" {
+				found <- fmt.Sprintf("%s: maxmemory-policy is %s: when memory runs out Redis may drop the markers that keep events from "+
+					"arriving twice, or a stream itself; set it to noeviction", c.Options().Addr, policy)
+			}
+			return nil
+		})
+	}()
+	var warnings []string
+	for w := range found {
+		warnings = append(warnings, w)
+	}
+	if err := <-done; err != nil {
+		warnings = append(warnings, fmt.Sprintf("cannot tell what Redis does when memory runs out: %v", s.secret.redact(err)))
+	}
+	slices.Sort(warnings)
+	return warnings
+}
+
+// Close implements sink.Sink.
+func (s *Sink) Close() error { return s.servers.Close() }
