@@ -1,0 +1,293 @@
+// Package pipeline joins one buffer to one sink: the only room where
+// distributor, claimer and sink worker meet.
+//
+//	distributor ──tickets──▶ workers: claimer ─▶ sink.Worker ──reports──▶ distributor
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/robfig/cron/v3"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/outboxrelay/relay/claimer"
+	"github.com/outboxrelay/relay/distributor"
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/sink"
+)
+
+// Buffer is all that a pipeline asks of a buffer.
+type Buffer interface {
+	distributor.Buffer
+	claimer.Buffer
+	sink.Settler
+	Check(ctx context.Context) error
+	Status(ctx context.Context) (outbox.Status, error)
+}
+
+// Observer hears what a pipeline does; see sink.Observer.
+type Observer interface {
+	sink.Observer
+	// Claimed: a claim or take over that brought a batch took so long.
+	Claimed(b *outbox.Batch, took time.Duration)
+}
+
+// Config of a pipeline. The zero value of every field but Name has the default
+// that CONTRACT names.
+type Config struct {
+	// Name is unique in a process; [a-z0-9_-]+.
+	Name string
+	// Schedule says when to count and fan out; every second when nil.
+	Schedule cron.Schedule
+	// OnSchedule sends fresh events on the schedule only; else the relay goes
+	// on at once while batches come back full (`eager`).
+	OnSchedule bool
+	// BatchSize is the events of a batch at the most; 1000.
+	BatchSize int
+	// MaxBatches is the tickets one distribution may hand out; 50.
+	MaxBatches int
+	// MaxWaiting is the batches that may wait for a retry before claiming
+	// stops; 1000.
+	MaxWaiting int
+	// Workers is the batches claimed and sent at once; 4.
+	Workers int
+	// Lease is how long a silent worker keeps a batch; 30 s.
+	Lease time.Duration
+	// MaxAttempts is how often an event may be refused; 10.
+	MaxAttempts int
+	// Backoff before a retry; 1 s, doubling, up to 5 min.
+	Backoff sink.Backoff
+	// SendTimeout bounds one Send; 30 s.
+	SendTimeout time.Duration
+	// Observer may be nil.
+	Observer Observer
+	// Log may be nil: slog.Default.
+	Log *slog.Logger
+}
+
+func (c Config) withDefaults() Config {
+	def := func(n *int, value int) {
+		if *n == 0 {
+			*n = value
+		}
+	}
+	def(&c.BatchSize, 1000)
+	def(&c.MaxBatches, 50)
+	def(&c.MaxWaiting, 1000)
+	def(&c.Workers, 4)
+	def(&c.MaxAttempts, 10)
+	if c.Schedule == nil {
+		c.Schedule = cron.Every(time.Second)
+	}
+	if c.Lease == 0 {
+		c.Lease = 30 * time.Second
+	}
+	if c.Backoff == (sink.Backoff{}) {
+		c.Backoff = sink.Backoff{Initial: time.Second, Max: 5 * time.Minute, Multiplier: 2}
+	}
+	if c.Observer == nil {
+		c.Observer = nobody{}
+	}
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	c.Log = c.Log.With("pipeline", c.Name)
+	return c
+}
+
+func (c Config) validate() error {
+	if c.Name == "" {
+		return errors.New("pipeline: a name is required")
+	}
+	if c.BatchSize < 0 || c.MaxBatches < 0 || c.MaxWaiting < 0 || c.Workers < 0 || c.MaxAttempts < 0 || c.Lease < 0 {
+		return fmt.Errorf("pipeline %s: a negative number, at least 1 was expected", c.Name)
+	}
+	if c.Backoff.Initial < 0 || c.Backoff.Max < c.Backoff.Initial || c.Backoff.Multiplier < 1 {
+		return fmt.Errorf("pipeline %s: backoff %+v, 0 <= initial <= max and multiplier >= 1 were expected", c.Name, c.Backoff)
+	}
+	return nil
+}
+
+type nobody struct{}
+
+func (nobody) Claimed(*outbox.Batch, time.Duration)                   {}
+func (nobody) Sent(*outbox.Batch, time.Duration)                      {}
+func (nobody) Settled(*outbox.Batch, []outbox.Outcome, time.Duration) {}
+
+// Pipeline moves events from one buffer to one sink. Make one with New.
+type Pipeline struct {
+	config Config
+	buffer Buffer
+	sink   sink.Sink
+	worker *sink.Worker
+	health health
+}
+
+// New joins buffer and sink, which stay the caller's to close, after Run.
+func New(buffer Buffer, s sink.Sink, c Config) (*Pipeline, error) {
+	c = c.withDefaults()
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	return &Pipeline{
+		config: c, buffer: buffer, sink: s,
+		worker: sink.NewWorker(s, buffer, sink.Config{
+			MaxAttempts: c.MaxAttempts, Backoff: c.Backoff, SendTimeout: c.SendTimeout,
+			Observer: c.Observer, Log: c.Log,
+		}),
+		health: health{stalledAfter: max(time.Minute, 2*c.Lease), bufferErr: errStarting},
+	}, nil
+}
+
+// Name is the pipeline's name.
+func (p *Pipeline) Name() string { return p.config.Name }
+
+// Status asks the buffer.
+func (p *Pipeline) Status(ctx context.Context) (outbox.Status, error) { return p.buffer.Status(ctx) }
+
+// Ready returns nil while the pipeline can reach its database and its sink and
+// gets on; else why not.
+func (p *Pipeline) Ready() error {
+	if err := p.worker.Outage(); err != nil {
+		return fmt.Errorf("sink: %w", err)
+	}
+	return p.health.ready(time.Now())
+}
+
+// Run moves events until ctx is done; then nothing more is claimed, and what is
+// in flight is finished and settled. stop ends that too: a Send under way is cut
+// off, and its batch put back or left to its lease. A database or a sink that is
+// away is waited for. Run returns nil when all was settled.
+//
+// ctx must end no later than stop.
+func (p *Pipeline) Run(ctx, stop context.Context) error {
+	if !p.await(ctx, "database", p.buffer.Check, p.health.buffer) || !p.await(ctx, "sink", p.sink.Check, p.health.sink) {
+		return nil
+	}
+	p.config.Log.InfoContext(ctx, "pipeline runs", "workers", p.config.Workers, "batch_size", p.config.BatchSize)
+	defer p.config.Log.InfoContext(stop, "pipeline stopped")
+
+	d := distributor.New(p.buffer, distributor.Config{
+		Schedule: p.config.Schedule, Eager: !p.config.OnSchedule, BatchSize: p.config.BatchSize,
+		MaxBatches: p.config.MaxBatches, MaxWaiting: p.config.MaxWaiting, Workers: p.config.Workers,
+		Allow: p.worker.Allow, Looked: p.health.looked, Log: p.config.Log,
+	})
+	c := claimer.New(p.buffer, claimer.Config{
+		BatchSize: p.config.BatchSize, Lease: p.config.Lease, Claimed: p.config.Observer.Claimed, Log: p.config.Log,
+	})
+	var group errgroup.Group
+	group.Go(func() error { return d.Run(ctx) })
+	group.Go(func() error { p.watchSink(ctx); return nil })
+	for range p.config.Workers {
+		group.Go(func() error {
+			for ticket := range d.Tickets() {
+				if ctx.Err() != nil { // handed out, and then told to stop
+					return nil
+				}
+				report, err := p.work(stop, c, ticket)
+				if err != nil && ctx.Err() != nil {
+					return err // a stop must not leave unsaid what it leaves behind
+				}
+				d.Done(report)
+			}
+			return nil
+		})
+	}
+	return group.Wait()
+}
+
+// work uses one ticket: claim, send, settle. The error is about a batch that was
+// not settled and has no other owner yet.
+func (p *Pipeline) work(stop context.Context, c *claimer.Claimer, ticket distributor.Ticket) (distributor.Report, error) {
+	report := distributor.Report{Ticket: ticket}
+	// Not ctx: a claim that a signal cuts off in mid-commit would lie there
+	// until its lease is over.
+	b, err := c.Claim(stop, ticket.Due)
+	if err != nil {
+		p.health.buffer(err)
+		p.config.Log.WarnContext(stop, "cannot claim a batch", "error", err)
+		report.Err = err
+		return report, nil
+	}
+	if b == nil {
+		return report, nil
+	}
+	report.Events = max(1, len(b.Events))
+	report.Full = len(b.Events) == p.config.BatchSize
+
+	held, release := c.Hold(stop, b)
+	defer release()
+	report.PutBack, report.DueIn, err = p.worker.Work(held, stop, b)
+	if err == nil {
+		p.health.progressed()
+		return report, nil
+	}
+	p.config.Log.WarnContext(stop, "a batch could not be finished", "group_id", b.GroupID, "error", err)
+	if errors.Is(err, outbox.ErrLeaseLost) || errors.Is(err, sink.ErrFenced) {
+		err = nil // its new owner settles it
+	}
+	return report, err
+}
+
+const watchEvery = 10 * time.Second
+
+// watchSink asks the sink from time to time, so that readiness knows of one that
+// went away while nothing was to be sent.
+func (p *Pipeline) watchSink(ctx context.Context) {
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		checkCtx, cancel := context.WithTimeout(ctx, watchEvery)
+		err := p.sink.Check(checkCtx)
+		cancel()
+		if ctx.Err() == nil {
+			p.health.sink(err)
+		}
+	}
+}
+
+const awaitEvery = time.Second
+
+// await waits until check finds its server, and says so once when it does not,
+// again when the reason changes, and every minute. false: ctx is done.
+func (p *Pipeline) await(ctx context.Context, what string, check func(context.Context) error, tell func(error)) bool {
+	var (
+		said   string
+		saidAt time.Time
+		tick   = time.NewTicker(awaitEvery)
+	)
+	defer tick.Stop()
+	for {
+		checkCtx, cancel := context.WithTimeout(ctx, 10*time.Second)
+		err := check(checkCtx)
+		cancel()
+		if ctx.Err() != nil {
+			return false
+		}
+		tell(err)
+		if err == nil {
+			if said != "" {
+				p.config.Log.InfoContext(ctx, what+" is there now")
+			}
+			return true
+		}
+		if err.Error() != said || time.Since(saidAt) >= time.Minute {
+			said, saidAt = err.Error(), time.Now()
+			p.config.Log.WarnContext(ctx, "waiting for the "+what, "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,215 @@
+package sink
+
+import (
+	"errors"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+// judge turns a Send's answer into outcomes:
+//
+//	nil                    all delivered
+//	ErrUnavailable         all wait; no attempt is counted
+//	*DivideError           each part gets a group_id of its own, at once
+//	*BatchError            each event as its own error says
+//	refused as a whole     halved, until the bad event stands alone; alone it is
+//	                       buried, at once if Permanent, else after MaxAttempts
+func (w *Worker) judge(b *outbox.Batch, err error) []outbox.Outcome {
+	if err == nil {
+		return []outbox.Outcome{{Verdict: outbox.Delivered}}
+	}
+	if divide, ok := errors.AsType[*DivideError](err); ok {
+		return divided(b, divide)
+	}
+	if batchErr, ok := errors.AsType[*BatchError](err); ok {
+		return w.each(b, batchErr)
+	}
+	switch {
+	case errors.Is(err, ErrUnavailable):
+		return []outbox.Outcome{w.wait(b, nil, err)}
+	case len(b.Events) > 1:
+		return halve(b, err.Error())
+	default:
+		return []outbox.Outcome{w.refused(b, nil, err)}
+	}
+}
+
+// each judges the events one by one; those a BatchError does not name were
+// delivered. Events that share a fate share an outcome, and so a new group_id.
+func (w *Worker) each(b *outbox.Batch, batchErr *BatchError) []outbox.Outcome {
+	why := make([]error, len(b.Events))
+	for _, e := range batchErr.Events {
+		if e.Index < 0 || e.Index >= len(why) {
+			// Whom the sink means cannot be known: nothing is taken for delivered.
+			return []outbox.Outcome{w.wait(b, nil, batchErr)}
+		}
+		why[e.Index] = e.Err
+	}
+	var (
+		delivered, away, again     []int64
+		awayErr, againErr          error
+		outcomes                   []outbox.Outcome
+		unavailable, refused, dead int
+	)
+	for i, err := range why {
+		id := b.Events[i].ID
+		switch {
+		case err == nil:
+			delivered = append(delivered, id)
+		case errors.Is(err, ErrUnavailable):
+			unavailable++
+			away, awayErr = append(away, id), longest(awayErr, err)
+		case errors.Is(err, ErrPermanent) || b.Attempts+1 >= w.config.MaxAttempts:
+			dead++
+			outcomes = append(outcomes, w.dead(b, []int64{id}, err))
+		default:
+			refused++
+			again, againErr = append(again, id), err
+		}
+	}
+	switch len(why) { // all share one fate: the group_id stays
+	case unavailable:
+		return []outbox.Outcome{w.wait(b, nil, awayErr)}
+	case refused:
+		return []outbox.Outcome{w.retry(b, nil, againErr)}
+	case len(delivered):
+		return []outbox.Outcome{{Verdict: outbox.Delivered}}
+	}
+	if len(delivered) > 0 {
+		outcomes = append(outcomes, outbox.Outcome{Verdict: outbox.Delivered, IDs: delivered})
+	}
+	if len(away) > 0 {
+		outcomes = append(outcomes, w.wait(b, away, awayErr))
+	}
+	if len(again) > 0 {
+		outcomes = append(outcomes, w.retry(b, again, againErr))
+	}
+	return outcomes
+}
+
+// wait: the sink is away; no attempt is counted.
+func (w *Worker) wait(b *outbox.Batch, ids []int64, err error) outbox.Outcome {
+	after := max(w.config.Backoff.After(b.Outages+1), retryAfter(err))
+	return outbox.Outcome{
+		Verdict: outbox.Retry, IDs: ids, GroupID: groupFor(b, ids), After: after,
+		Attempts: b.Attempts, Outages: b.Outages + 1, Error: err.Error(),
+	}
+}
+
+// retry: refused, and to be tried again.
+func (w *Worker) retry(b *outbox.Batch, ids []int64, err error) outbox.Outcome {
+	return outbox.Outcome{
+		Verdict: outbox.Retry, IDs: ids, GroupID: groupFor(b, ids), After: w.config.Backoff.After(b.Attempts + 1),
+		Attempts: b.Attempts + 1, Error: err.Error(),
+	}
+}
+
+func (w *Worker) dead(b *outbox.Batch, ids []int64, err error) outbox.Outcome {
+	return outbox.Outcome{Verdict: outbox.Dead, IDs: ids, Attempts: b.Attempts + 1, Error: err.Error()}
+}
+
+// refused is the verdict on an event that stands alone.
+func (w *Worker) refused(b *outbox.Batch, ids []int64, err error) outbox.Outcome {
+	if errors.Is(err, ErrPermanent) || b.Attempts+1 >= w.config.MaxAttempts {
+		return w.dead(b, ids, err)
+	}
+	return w.retry(b, ids, err)
+}
+
+// groupFor keeps the group_id of a batch that stays whole.
+func groupFor(b *outbox.Batch, ids []int64) uuid.UUID {
+	if ids == nil {
+		return b.GroupID
+	}
+	return outbox.NewGroupID()
+}
+
+// halve parts a batch in two, each due at once. Neither attempts nor outages
+// count on.
+func halve(b *outbox.Batch, why string) []outbox.Outcome {
+	ids := b.IDs()
+	middle := (len(ids) + 1) / 2
+	parts := make([]outbox.Outcome, 0, 2)
+	for _, half := range [][]int64{ids[:middle], ids[middle:]} {
+		parts = append(parts, outbox.Outcome{
+			Verdict: outbox.Retry, IDs: half, GroupID: outbox.NewGroupID(), Attempts: b.Attempts, Error: why,
+		})
+	}
+	return parts
+}
+
+func divided(b *outbox.Batch, divide *DivideError) []outbox.Outcome {
+	parts := make([]outbox.Outcome, 0, len(divide.Groups))
+	for _, g := range divide.Groups {
+		ids := make([]int64, len(g.Indexes))
+		for i, at := range g.Indexes {
+			ids[i] = b.Events[at].ID
+		}
+		parts = append(parts, outbox.Outcome{
+			Verdict: outbox.Retry, IDs: ids, GroupID: outbox.NewGroupID(), Attempts: b.Attempts,
+		})
+	}
+	return parts
+}
+
+// finishMarked: what was delivered before is deleted now, the rest goes on under
+// a new group_id.
+func finishMarked(b *outbox.Batch) []outbox.Outcome {
+	was := make(map[int64]struct{}, len(b.Delivered))
+	for _, id := range b.Delivered {
+		was[id] = struct{}{}
+	}
+	var delivered, rest []int64
+	for i := range b.Events {
+		if id := b.Events[i].ID; contains(was, id) {
+			delivered = append(delivered, id)
+		} else {
+			rest = append(rest, id)
+		}
+	}
+	if len(rest) == 0 {
+		return []outbox.Outcome{{Verdict: outbox.Delivered}}
+	}
+	return []outbox.Outcome{
+		{Verdict: outbox.Delivered, IDs: append([]int64{}, delivered...)},
+		{Verdict: outbox.Retry, IDs: rest, GroupID: outbox.NewGroupID(), Attempts: b.Attempts},
+	}
+}
+
+func contains(set map[int64]struct{}, id int64) bool {
+	_, ok := set[id]
+	return ok
+}
+
+// deliveredIDs are the ids that outcomes say reached the sink.
+func deliveredIDs(b *outbox.Batch, outcomes []outbox.Outcome) []int64 {
+	var ids []int64
+	for i := range outcomes {
+		if outcomes[i].Verdict != outbox.Delivered {
+			continue
+		}
+		if outcomes[i].IDs == nil {
+			return b.IDs()
+		}
+		ids = append(ids, outcomes[i].IDs...)
+	}
+	return ids
+}
+
+func retryAfter(err error) time.Duration {
+	if away, ok := errors.AsType[*UnavailableError](err); ok {
+		return away.RetryAfter
+	}
+	return 0
+}
+
+// longest keeps the error that asks for the longest pause.
+func longest(a, b error) error {
+	if a == nil || retryAfter(b) > retryAfter(a) {
+		return b
+	}
+	return a
+}
