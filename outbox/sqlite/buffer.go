@@ -1,0 +1,224 @@
+// Package sqlite is the embedded buffer: its statements beside its methods, its
+// embedded schema, and Insert for Go applications.
+//
+// # One writer
+//
+// SQLite lets one transaction write at a time, in all processes. A deferred
+// transaction that reads first and writes later may find that it can do neither
+// (SQLITE_BUSY in its middle), so everything here that writes begins IMMEDIATE:
+// it waits for its turn at the start, and from then on nothing stops it. With
+// one writer, ids commit in the order in which they are drawn, no row is ever
+// locked for itself, and a claim has the table to itself.
+//
+// # Where claims look
+//
+// Claims look beyond a cursor, the highest id this process has claimed, so that
+// they do not walk over batches that wait. Once a minute the cursor goes back to
+// the beginning, for the ids and stamps that somebody changed by hand.
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+
+	sqlite "modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+// ClaimStamp is the claim mode of this buffer: the group_id is stamped on every
+// event.
+const ClaimStamp = "stamp"
+
+const defaultTable = "outbox_events"
+
+// Config says which buffer to open. URL and Pipeline are required.
+type Config struct {
+	// URL is sqlite:///absolute/path.db. The file is made by Migrate, not by
+	// Open.
+	URL string
+	// Table is the buffer table, "outbox_events" when empty.
+	Table string
+	// Pipeline names the pipeline in batches and dead letters.
+	Pipeline string
+	// Owner says in the ledger who holds a lease, for people to read.
+	Owner string
+}
+
+func (c Config) withDefaults() Config {
+	if c.Table == "" {
+		c.Table = defaultTable
+	}
+	return c
+}
+
+func (c Config) validate() error {
+	if c.URL == "" || c.Pipeline == "" {
+		return errors.New("sqlite buffer: URL and Pipeline are required")
+	}
+	return validTable(c.Table)
+}
+
+func validTable(name string) error {
+	if strings.ContainsRune(name, 0) || strings.HasPrefix(strings.ToLower(name), "sqlite_") {
+		return fmt.Errorf("sqlite buffer: %q cannot be the name of a table", name)
+	}
+	return nil
+}
+
+// Buffer is a buffer table in a SQLite file. Its methods are described by
+// buffertest.Buffer; all are safe for concurrent use, and by several processes.
+type Buffer struct {
+	config Config
+	file   string
+	db     *sql.DB
+	cursor cursor
+	names  *strings.Replacer
+}
+
+// Open prepares a buffer; it does not touch the file. The error is about the
+// configuration.
+func Open(c Config) (*Buffer, error) {
+	c = c.withDefaults()
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	file, err := fileOf(c.URL)
+	if err != nil {
+		return nil, err
+	}
+	db, err := open(file, "rw")
+	if err != nil {
+		return nil, err
+	}
+	return &Buffer{config: c, file: file, db: db, names: names(c.Table)}, nil
+}
+
+// Close closes the connection; calls under way finish first.
+func (b *Buffer) Close() error { return b.db.Close() }
+
+// fileOf reads the path out of a URL.
+func fileOf(rawURL string) (string, error) {
+	u, err := url.Parse(rawURL)
+	if err != nil || u.Scheme != "sqlite" || u.Host != "" || u.Opaque != "" || !path.IsAbs(u.Path) || u.RawQuery != "" || u.Fragment != "" {
+		return "", fmt.Errorf("sqlite buffer: %q is not a URL of the form sqlite:///absolute/path.db", rawURL)
+	}
+	return u.Path, nil
+}
+
+// open opens the file in mode rw, rwc (create it) or ro. One connection is all
+// a file with one writer needs; in this process callers queue for it in order,
+// and against other processes it waits for the lock for five seconds.
+func open(file, mode string) (*sql.DB, error) {
+	name := url.URL{Scheme: "file", Path: file, RawQuery: url.Values{
+		"mode":      {mode},
+		"_txlock":   {"immediate"},
+		"_dqs":      {"false"},
+		"_error_rc": {"true"},
+		// FULL: a claim that a power cut makes unhappen would come back under
+		// another group_id after it was sent.
+		"_pragma": {"busy_timeout(5000)", "synchronous(FULL)"},
+	}.Encode()}
+	db, err := sql.Open("sqlite", name.String())
+	if err != nil {
+		return nil, fmt.Errorf("opening %s: %w", file, err)
+	}
+	db.SetMaxOpenConns(1)
+	return db, nil
+}
+
+// quote makes a name an identifier.
+func quote(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
+
+// names fills the buffer table's name into a statement written with the
+// default one.
+func names(table string) *strings.Replacer { return strings.NewReplacer(defaultTable, quote(table)) }
+
+// write runs act in a transaction that may write from its first statement on.
+// When it fails nothing has happened or, if the context ended in mid-commit, all
+// of it.
+func (b *Buffer) write(ctx context.Context, doing string, act func(tx transaction) error) error {
+	return b.explain(ctx, doing, b.transact(ctx, act))
+}
+
+func (b *Buffer) transact(ctx context.Context, act func(tx transaction) error) error {
+	tx, err := b.db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback() //nolint:errcheck // after the commit it does nothing, before it the error is known
+	if err := act(transaction{tx, b.names}); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+// transaction fills in the names.
+type transaction struct {
+	tx    *sql.Tx
+	names *strings.Replacer
+}
+
+func (t transaction) exec(ctx context.Context, statement string, args ...any) (rows int64, err error) {
+	result, err := t.tx.ExecContext(ctx, t.names.Replace(statement), args...)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
+func (t transaction) row(ctx context.Context, statement string, args ...any) *sql.Row {
+	return t.tx.QueryRowContext(ctx, t.names.Replace(statement), args...)
+}
+
+func (t transaction) rows(ctx context.Context, statement string, args ...any) (*sql.Rows, error) {
+	return t.tx.QueryContext(ctx, t.names.Replace(statement), args...)
+}
+
+// explain says what was being done. When something may be missing, Check says
+// what, and with which command it comes.
+func (b *Buffer) explain(ctx context.Context, doing string, err error) error {
+	if err == nil {
+		return nil
+	}
+	switch code(err) {
+	case sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_READONLY:
+		if checkErr := b.Check(ctx); errors.Is(checkErr, outbox.ErrNotReady) {
+			err = checkErr
+		}
+	}
+	return fmt.Errorf("%s: %w", doing, err)
+}
+
+// code is the primary result code of an error of SQLite's, else 0.
+func code(err error) int {
+	if e, ok := errors.AsType[*sqlite.Error](err); ok {
+		return e.Code() & 0xff
+	}
+	return 0
+}
+
+// timeFormat is how strftime('%Y-%m-%dT%H:%M:%fZ') writes a time.
+const timeFormat = "2006-01-02T15:04:05.000Z"
+
+// seconds is a modifier of SQLite's date functions. It rounds up: the clock
+// there counts milliseconds, and a lease must not end early.
+func seconds(d time.Duration) string {
+	ms := (d + time.Millisecond - 1) / time.Millisecond
+	return strconv.FormatFloat(float64(ms)/1000, 'f', 3, 64) + " seconds"
+}
+
+// leaseEnd is when a lease that was asked for at start is over: SQLite's clock
+// drops what is less than a millisecond, so the database's end may lie that
+// much earlier than the local one.
+func leaseEnd(start time.Time, lease time.Duration) time.Time {
+	return start.Add(lease - time.Millisecond)
+}

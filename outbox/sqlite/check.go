@@ -1,0 +1,162 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+const columnsSQL = `
+SELECT name FROM pragma_table_info(?1)`
+
+const autoincrementSQL = `
+SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1 AND sql LIKE '%autoincrement%')`
+
+const claimModeSQL = `
+SELECT claim FROM outbox_buffers WHERE buffer = ?1`
+
+// columns of the relay's tables, with what ALTER TABLE would say of them.
+var (
+	eventColumns = []string{
+		"id INTEGER", "topic TEXT", "key TEXT", "payload TEXT", "headers TEXT", "created_at TEXT", "group_id TEXT",
+	}
+	batchColumns = []string{
+		"group_id TEXT", "buffer TEXT", "claim TEXT", "state TEXT", "lease_no INTEGER", "due_at TEXT", "owner TEXT",
+		"starts INTEGER", "attempts INTEGER", "outages INTEGER", "events INTEGER", "first_id INTEGER", "last_id INTEGER",
+		"origins TEXT", "delivered TEXT", "oldest_at TEXT", "claimed_at TEXT", "error TEXT",
+	}
+	deadColumns = []string{
+		"pipeline TEXT", "event_id INTEGER", "topic TEXT", "key TEXT", "payload BLOB", "headers TEXT", "created_at TEXT",
+		"group_id TEXT", "attempts INTEGER", "error TEXT", "died_at TEXT", "told_at TEXT", "closed_at TEXT",
+	}
+	bufferColumns = []string{"buffer TEXT", "claim TEXT"}
+)
+
+const migrateCommand = "relay migrate -c relay.yaml"
+
+// Check is described by buffertest.Buffer. It lists all that is missing, not
+// the first of it.
+func (b *Buffer) Check(ctx context.Context) error {
+	missing, err := b.missing(ctx)
+	if err != nil {
+		return b.unusable(err)
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("%w: %s: %s", outbox.ErrNotReady, b.file, strings.Join(missing, "; "))
+	}
+	return nil
+}
+
+// touchSQL writes nothing, but only where something could be written.
+const touchSQL = `
+DELETE FROM outbox_batches WHERE FALSE`
+
+func (b *Buffer) missing(ctx context.Context) (missing []string, err error) {
+	err = b.transact(ctx, func(tx transaction) error {
+		for _, table := range []struct {
+			name    string
+			columns []string
+		}{
+			{b.config.Table, eventColumns},
+			{"outbox_batches", batchColumns},
+			{"outbox_dead_letters", deadColumns},
+			{"outbox_buffers", bufferColumns},
+		} {
+			lacks, err := tx.lacks(ctx, table.name, table.columns)
+			if err != nil {
+				return err
+			}
+			missing = append(missing, lacks...)
+		}
+		if len(missing) > 0 {
+			return nil
+		}
+		if _, err := tx.exec(ctx, touchSQL); err != nil {
+			return err
+		}
+		var autoincrement bool
+		if err := tx.row(ctx, autoincrementSQL, b.config.Table).Scan(&autoincrement); err != nil {
+			return err
+		}
+		if !autoincrement {
+			missing = append(missing, fmt.Sprintf("table %s hands ids out again after a delete, and a sink would take the new event for a duplicate: make it anew with id INTEGER PRIMARY KEY AUTOINCREMENT", quote(b.config.Table)))
+		}
+		return claimMode(b.config.Table, tx.row(ctx, claimModeSQL, b.config.Table))
+	})
+	return missing, err
+}
+
+// lacks lists what a table has not.
+func (t transaction) lacks(ctx context.Context, table string, columns []string) (lacks []string, err error) {
+	rows, err := t.rows(ctx, columnsSQL, table)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close() //nolint:errcheck // rows.Err has it
+	has := map[string]bool{}
+	for rows.Next() {
+		var name string
+		if err := rows.Scan(&name); err != nil {
+			return nil, err
+		}
+		has[name] = true
+	}
+	if len(has) == 0 {
+		return []string{fmt.Sprintf("table %s does not exist: %s", quote(table), migrateCommand)}, rows.Err()
+	}
+	for _, column := range columns {
+		if name, _, _ := strings.Cut(column, " "); !has[name] {
+			lacks = append(lacks, fmt.Sprintf("table %s has no column %s, and migrate leaves a table that is there as it is: ALTER TABLE %s ADD COLUMN %s", quote(table), name, quote(table), column))
+		}
+	}
+	return lacks, rows.Err()
+}
+
+// claimMode reads how the buffer is claimed: nil when it is as this package
+// does it.
+func claimMode(table string, row *sql.Row) error {
+	var claim string
+	switch err := row.Scan(&claim); {
+	case errors.Is(err, sql.ErrNoRows):
+		return fmt.Errorf("%w: buffer %s is not in outbox_buffers: %s", outbox.ErrNotReady, table, migrateCommand)
+	case err != nil:
+		return err
+	case claim != ClaimStamp:
+		return fmt.Errorf("%w: buffer %s is claimed by %q and this relay would claim by %q; two ways on one table lose track of each other: stop the others, let outbox_batches run empty, then UPDATE outbox_buffers SET claim = '%s' WHERE buffer = '%s'",
+			outbox.ErrNotReady, table, claim, ClaimStamp, ClaimStamp, strings.ReplaceAll(table, "'", "''"))
+	}
+	return nil
+}
+
+// unusable says what is wrong with a file that cannot be opened or written.
+func (b *Buffer) unusable(err error) error {
+	switch code(err) {
+	case sqlite3.SQLITE_CANTOPEN:
+		if folder := filepath.Dir(b.file); notThere(folder) {
+			return fmt.Errorf("%w: the folder %s does not exist; look at source.url, or make it: mkdir -p '%s'", outbox.ErrNotReady, folder, folder)
+		}
+		if notThere(b.file) {
+			return fmt.Errorf("%w: the file %s does not exist; look at source.url, or make it: %s", outbox.ErrNotReady, b.file, migrateCommand)
+		}
+		return fmt.Errorf("%w: the file %s cannot be opened; give the relay's user the right to read and write it and its folder: %w", outbox.ErrNotReady, b.file, err)
+	case sqlite3.SQLITE_NOTADB:
+		return fmt.Errorf("%w: the file %s is not a SQLite database; look at source.url", outbox.ErrNotReady, b.file)
+	case sqlite3.SQLITE_READONLY:
+		return fmt.Errorf("%w: the file %s is read-only; give the relay's user the right to write it and its folder", outbox.ErrNotReady, b.file)
+	}
+	return err
+}
+
+func notThere(path string) bool {
+	_, err := os.Stat(path)
+	return errors.Is(err, fs.ErrNotExist)
+}

@@ -1,0 +1,111 @@
+package sqlite_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffertest"
+	"github.com/outboxrelay/relay/outbox/sqlite"
+)
+
+func isNotReady(err error) bool { return errors.Is(err, outbox.ErrNotReady) }
+
+func TestOpenRefuses(t *testing.T) {
+	t.Parallel()
+	for _, c := range []sqlite.Config{
+		{},
+		{URL: "sqlite:///a.db"},
+		{Pipeline: "p"},
+		{Pipeline: "p", URL: "sqlite://a.db"},
+		{Pipeline: "p", URL: "sqlite:a.db"},
+		{Pipeline: "p", URL: "sqlite:///a.db?mode=memory"},
+		{Pipeline: "p", URL: "postgres:///a.db"},
+		{Pipeline: "p", URL: "/a.db"},
+		{Pipeline: "p", URL: "sqlite:///%zz"},
+	} {
+		if b, err := sqlite.Open(c); err == nil {
+			t.Errorf("Open took %+v: %v", c, b.Close())
+		}
+	}
+}
+
+// TestCheckFile: what is wrong with the file is said by every call, not by Check
+// alone, and nothing makes a file by the way.
+func TestCheckFile(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	garbage := filepath.Join(folder, "garbage.db")
+	check(t, os.WriteFile(garbage, []byte("this is not a database, and it is long enough to have a header of its own, which it has not"), 0o600))
+	missing := filepath.Join(folder, "missing.db")
+	for file, says := range map[string]string{
+		missing:                               "relay migrate -c relay.yaml",
+		garbage:                               "not a SQLite database",
+		folder:                                "cannot be opened",
+		filepath.Join(folder, "none", "a.db"): "mkdir -p",
+	} {
+		b, err := sqlite.Open(sqlite.Config{URL: urlOf(file), Pipeline: "orders"})
+		check(t, err)
+		expectNotReady(t, b.Check(t.Context()), says)
+		_, err = b.Claim(t.Context(), 1, time.Minute)
+		expectNotReady(t, err, says)
+		_, err = b.Status(t.Context())
+		expectNotReady(t, err, says)
+		check(t, b.Close())
+	}
+	if _, err := os.Stat(missing); !errors.Is(err, os.ErrNotExist) {
+		t.Fatalf("looking at a missing file made one: %v", err)
+	}
+}
+
+func TestCheckAutoincrement(t *testing.T) {
+	t.Parallel()
+	db, url := database(t)
+	_, err := db.Exec(`CREATE TABLE outbox_events (id INTEGER PRIMARY KEY, topic TEXT, key TEXT, payload TEXT, headers TEXT, created_at TEXT, group_id TEXT)`)
+	check(t, err)
+	migrate(t, url, sqlite.SchemaConfig{})
+	b, err := sqlite.Open(sqlite.Config{URL: url, Pipeline: "orders"})
+	check(t, err)
+	expectNotReady(t, b.Check(t.Context()), "AUTOINCREMENT")
+	check(t, b.Close())
+}
+
+// TestBusy: an application in mid-transaction is waited for, no longer than the
+// caller wants to.
+func TestBusy(t *testing.T) {
+	t.Parallel()
+	f := harness("outbox_events").Open(t, buffertest.Options{})
+	f.Insert(t, outbox.Event{Topic: "t", Payload: []byte("1")})
+	tx := f.Begin(t)
+	defer tx.Rollback(t)
+	tx.Insert(t, outbox.Event{Topic: "t", Payload: []byte("2")})
+
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := f.Buffer.Claim(ctx, 10, time.Minute); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("Claim under another's lock: got error %v, want the context's", err)
+	}
+	backlog, err := f.Buffer.Look(t.Context(), 10) // readers do not wait
+	check(t, err)
+	if backlog.Unclaimed != 1 {
+		t.Fatalf("Look beside an open transaction: %+v, want one unclaimed event", backlog)
+	}
+
+	claimed := make(chan *outbox.Batch, 1)
+	go func() {
+		defer close(claimed)
+		b, err := f.Buffer.Claim(t.Context(), 10, time.Minute)
+		if err != nil {
+			t.Errorf("Claim: %v", err)
+		}
+		claimed <- b
+	}()
+	tx.Commit(t)
+	if b := <-claimed; b == nil || len(b.Events) != 2 && len(b.Events) != 1 {
+		t.Fatalf("Claim after the lock was gone: %+v", b)
+	}
+}

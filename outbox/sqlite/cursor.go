@@ -1,0 +1,53 @@
+package sqlite
+
+import (
+	"sync"
+	"time"
+)
+
+// sweepEvery is how often claims begin at the beginning. With one writer no
+// event commits behind the cursor; this is for what is done by hand.
+const sweepEvery = time.Minute
+
+// cursor is where claims look: beyond it. The zero cursor is at the beginning.
+type cursor struct {
+	mu       sync.Mutex
+	at       int64
+	highest  int64 // id claimed so far
+	restarts time.Time
+}
+
+// from returns the id beyond which to look.
+func (c *cursor) from() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if time.Since(c.restarts) >= sweepEvery {
+		c.at, c.restarts = 0, time.Now()
+	}
+	return c.at
+}
+
+// claimed moves the cursor up to the last id claimed.
+func (c *cursor) claimed(last int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.at, c.highest = last, max(c.highest, last)
+}
+
+// nothingBeyond: whoever looked beyond from saw nothing unclaimed there, so what
+// there is to come has ids beyond all that were claimed.
+func (c *cursor) nothingBeyond(from int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.at == from {
+		c.at = max(c.at, c.highest)
+	}
+}
+
+// restart goes back to the beginning: a claim was cut off, and nobody knows
+// whether it happened.
+func (c *cursor) restart() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.at = 0
+}

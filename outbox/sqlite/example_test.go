@@ -1,0 +1,126 @@
+package sqlite_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"log"
+	"os"
+	"path/filepath"
+	"time"
+
+	_ "modernc.org/sqlite"
+
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/sqlite"
+)
+
+// An order and the event that tells of it are committed together, or neither is.
+func ExampleInsert() {
+	ctx := context.Background()
+	db, clean := exampleDB()
+	defer clean()
+
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer tx.Rollback() //nolint:errcheck // after the commit it does nothing
+
+	if _, err := tx.ExecContext(ctx, "INSERT INTO orders (customer, total) VALUES (?, ?)", "customer-7", 4200); err != nil {
+		log.Fatal(err)
+	}
+	customer := "customer-7"
+	err = sqlite.Insert(ctx, tx, outbox.Event{
+		Topic:   "orders.created",
+		Key:     &customer,
+		Payload: []byte(`{"customer": "customer-7", "total": 4200}`),
+		Headers: outbox.NewHeaders(map[string]string{"content-type": "application/json"}),
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := tx.Commit(); err != nil {
+		log.Fatal(err)
+	}
+
+	var topic, payload string
+	if err := db.QueryRowContext(ctx, "SELECT topic, payload FROM outbox_events").Scan(&topic, &payload); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(topic, payload)
+	// Output: orders.created {"customer": "customer-7", "total": 4200}
+}
+
+// A claimed batch belongs to its owner until it is settled or its lease is over.
+func ExampleBuffer() {
+	ctx := context.Background()
+	file, clean := exampleFile()
+	defer clean()
+	buffer, err := sqlite.Open(sqlite.Config{URL: "sqlite://" + file, Pipeline: "orders", Owner: "example"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer buffer.Close() //nolint:errcheck // the example is over
+
+	batch, err := buffer.Claim(ctx, 1000, 30*time.Second)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, e := range batch.Events {
+		fmt.Println(e.Topic, string(e.Payload))
+	}
+	if err := buffer.Settle(ctx, batch, []outbox.Outcome{{Verdict: outbox.Delivered}}); err != nil {
+		log.Fatal(err)
+	}
+	backlog, err := buffer.Look(ctx, 1000)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("unclaimed:", backlog.Unclaimed)
+	// Output:
+	// orders.created {"total": 1}
+	// orders.created {"total": 2}
+	// unclaimed: 0
+}
+
+func exampleDB() (*sql.DB, func()) {
+	folder, err := os.MkdirTemp("", "relay-example-*")
+	if err != nil {
+		log.Fatal(err)
+	}
+	file := filepath.Join(folder, "app.db")
+	if _, err := sqlite.Migrate(context.Background(), "sqlite://"+file, sqlite.SchemaConfig{}); err != nil {
+		log.Fatal(err)
+	}
+	db, err := sql.Open("sqlite", "file:"+file+"?_txlock=immediate&_pragma=busy_timeout(5000)")
+	if err != nil {
+		log.Fatal(err)
+	}
+	if _, err := db.Exec("CREATE TABLE orders (id INTEGER PRIMARY KEY, customer TEXT, total INTEGER)"); err != nil {
+		log.Fatal(err)
+	}
+	return db, func() {
+		if err := db.Close(); err != nil {
+			log.Fatal(err)
+		}
+		if err := os.RemoveAll(folder); err != nil {
+			log.Fatal(err)
+		}
+	}
+}
+
+func exampleFile() (string, func()) {
+	db, clean := exampleDB()
+	if _, err := db.Exec(`INSERT INTO outbox_events (topic, payload) VALUES ('orders.created', '{"total": 1}'), ('orders.created', '{"total": 2}')`); err != nil {
+		log.Fatal(err)
+	}
+	var (
+		seq        int
+		name, file string
+	)
+	if err := db.QueryRow("PRAGMA database_list").Scan(&seq, &name, &file); err != nil {
+		log.Fatal(err)
+	}
+	return file, clean
+}

@@ -1,0 +1,225 @@
+package sqlite_test
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"go.uber.org/goleak"
+
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffertest"
+	"github.com/outboxrelay/relay/outbox/sqlite"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestBuffer(t *testing.T) {
+	t.Parallel()
+	buffertest.Run(t, harness("outbox_events"))
+}
+
+// TestBufferOddNames: a table's name is an identifier, whatever is in it.
+func TestBufferOddNames(t *testing.T) {
+	t.Parallel()
+	f := harness(`or"der's 'outbox_events' % ?1 {{.}}`).Open(t, buffertest.Options{})
+	f.Insert(t, outbox.Event{Topic: "t", Payload: []byte("1")}, outbox.Event{Topic: "t", Payload: []byte("2")})
+	check(t, f.Buffer.Check(t.Context()))
+	b, err := f.Buffer.Claim(t.Context(), 10, time.Hour)
+	check(t, err)
+	check(t, f.Buffer.Settle(t.Context(), b, []outbox.Outcome{{Verdict: outbox.Dead, IDs: b.IDs()[:1]}, {Verdict: outbox.Delivered, IDs: b.IDs()[1:]}}))
+	if rows := f.Rows(t); len(rows) != 0 {
+		t.Fatalf("rows left: %v", rows)
+	}
+}
+
+func BenchmarkBuffer(b *testing.B) { buffertest.Benchmark(b, harness("outbox_events")) }
+
+func harness(table string) buffertest.Harness {
+	return buffertest.Harness{Open: func(t testing.TB, opt buffertest.Options) *buffertest.Fixture {
+		return newPlace(t, opt).fixture(t, table, "orders")
+	}}
+}
+
+// place is a file and a client of its own.
+type place struct {
+	url string
+	opt buffertest.Options
+	db  *sql.DB
+}
+
+func newPlace(t testing.TB, opt buffertest.Options) *place {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "app & more?.db")
+	db, err := sql.Open("sqlite", applicationDSN(file))
+	check(t, err)
+	t.Cleanup(func() { check(t, db.Close()) })
+	return &place{url: urlOf(file), opt: opt, db: db}
+}
+
+func (p *place) fixture(t testing.TB, table, pipeline string) *buffertest.Fixture {
+	t.Helper()
+	_, err := sqlite.Migrate(t.Context(), p.url, sqlite.SchemaConfig{Table: table, Bytes: p.opt.Bytes})
+	check(t, err)
+	open := func(t testing.TB, owner string) *sqlite.Buffer {
+		t.Helper()
+		b, err := sqlite.Open(sqlite.Config{URL: p.url, Table: table, Pipeline: pipeline, Owner: owner})
+		check(t, err)
+		t.Cleanup(func() { check(t, b.Close()) })
+		return b
+	}
+	quoted := quote(table)
+	return &buffertest.Fixture{
+		Buffer:    open(t, "first"),
+		Pipeline:  pipeline,
+		Table:     quoted,
+		Second:    func(t testing.TB) buffertest.Buffer { return open(t, "second") },
+		Neighbour: func(t testing.TB) *buffertest.Fixture { return p.fixture(t, "neighbour_events", "neighbour") },
+		Begin: func(t buffertest.TB) buffertest.Tx {
+			tx, err := p.db.Begin()
+			check(t, err)
+			return &applicationTx{tx: tx, table: quoted, bytes: p.opt.Bytes}
+		},
+		Exec: func(t buffertest.TB, statement string) {
+			_, err := p.db.Exec(statement)
+			check(t, err)
+		},
+		Overdue: func(t buffertest.TB, groupID uuid.UUID, ago time.Duration) {
+			_, err := p.db.Exec(`UPDATE outbox_batches SET due_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ? || ' seconds') WHERE group_id = ?`,
+				-ago.Seconds(), groupID.String())
+			check(t, err)
+		},
+		Rows: func(t buffertest.TB) []buffertest.Row {
+			return query(t, p.db, "SELECT id, coalesce(group_id, '00000000-0000-0000-0000-000000000000') FROM "+quoted+" ORDER BY id",
+				func(rows *sql.Rows) (r buffertest.Row, err error) {
+					return r, rows.Scan(&r.ID, &r.GroupID)
+				})
+		},
+		Ledger: func(t buffertest.TB) []buffertest.LedgerRow { return query(t, p.db, ledgerSQL, scanLedger) },
+		Dead:   func(t buffertest.TB) []buffertest.DeadLetter { return query(t, p.db, deadSQL, scanDead) },
+	}
+}
+
+func check(t buffertest.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+}
+
+func query[T any](t buffertest.TB, db *sql.DB, statement string, scan func(*sql.Rows) (T, error)) []T {
+	t.Helper()
+	rows, err := db.Query(statement)
+	check(t, err)
+	defer rows.Close()
+	var all []T
+	for rows.Next() {
+		one, err := scan(rows)
+		check(t, err)
+		all = append(all, one)
+	}
+	check(t, rows.Err())
+	return all
+}
+
+const ledgerSQL = `
+SELECT group_id, buffer, claim, state, lease_no, (julianday(due_at) - julianday('now')) * 86400, owner,
+       starts, attempts, outages, events, first_id, last_id, origins, delivered, coalesce(error, ''),
+       oldest_at, claimed_at
+FROM outbox_batches ORDER BY group_id`
+
+func scanLedger(rows *sql.Rows) (r buffertest.LedgerRow, err error) {
+	var (
+		dueIn                                   float64
+		origins, delivered, oldestAt, claimedAt string
+	)
+	err = rows.Scan(&r.GroupID, &r.Buffer, &r.Claim, &r.State, &r.LeaseNo, &dueIn, &r.Owner,
+		&r.Starts, &r.Attempts, &r.Outages, &r.Events, &r.FirstID, &r.LastID, &origins, &delivered, &r.Error,
+		&oldestAt, &claimedAt)
+	if err != nil {
+		return r, err
+	}
+	r.DueIn = time.Duration(dueIn * float64(time.Second))
+	r.OldestAt, err = timeOf(&oldestAt)
+	if err != nil {
+		return r, err
+	}
+	r.ClaimedAt, err = timeOf(&claimedAt)
+	return r, errors.Join(err, json.Unmarshal([]byte(origins), &r.Origins), json.Unmarshal([]byte(delivered), &r.Delivered))
+}
+
+const deadSQL = `
+SELECT pipeline, event_id, topic, key, payload, headers, created_at, group_id, attempts, error,
+       died_at, told_at, closed_at
+FROM outbox_dead_letters ORDER BY event_id, died_at`
+
+func scanDead(rows *sql.Rows) (d buffertest.DeadLetter, err error) {
+	var created, died, told, closed *string
+	err = rows.Scan(&d.Pipeline, &d.EventID, &d.Topic, &d.Key, &d.Payload, &d.Headers, &created, &d.GroupID, &d.Attempts, &d.Error,
+		&died, &told, &closed)
+	for text, at := range map[*string]*time.Time{created: &d.CreatedAt, died: &d.DiedAt, told: &d.ToldAt, closed: &d.ClosedAt} {
+		if err == nil {
+			*at, err = timeOf(text)
+		}
+	}
+	return d, err
+}
+
+func timeOf(text *string) (time.Time, error) {
+	if text == nil {
+		return time.Time{}, nil
+	}
+	return time.Parse("2006-01-02T15:04:05.000Z", *text)
+}
+
+// applicationTx inserts as an application in any language would.
+type applicationTx struct {
+	tx    *sql.Tx
+	table string
+	bytes bool
+}
+
+func (a *applicationTx) Insert(t buffertest.TB, events ...outbox.Event) []int64 {
+	t.Helper()
+	insert, err := a.tx.Prepare("INSERT INTO " + a.table + " (topic, key, payload, headers) VALUES (?, ?, ?, ?)")
+	check(t, err)
+	defer insert.Close()
+	ids := make([]int64, len(events))
+	for i, e := range events {
+		var payload, headers any = string(e.Payload), nil
+		if a.bytes {
+			payload = e.Payload
+		}
+		if e.Headers != nil {
+			headers = string(e.Headers)
+		}
+		result, err := insert.Exec(e.Topic, e.Key, payload, headers)
+		check(t, err)
+		ids[i], err = result.LastInsertId()
+		check(t, err)
+	}
+	return ids
+}
+
+func (a *applicationTx) Exec(t buffertest.TB, statement string) {
+	t.Helper()
+	_, err := a.tx.ExecContext(context.Background(), statement)
+	check(t, err)
+}
+
+func (a *applicationTx) Commit(t buffertest.TB) {
+	t.Helper()
+	check(t, a.tx.Commit())
+}
+
+func (a *applicationTx) Rollback(t buffertest.TB) {
+	t.Helper()
+	if err := a.tx.Rollback(); err != nil && !errors.Is(err, sql.ErrTxDone) {
+		t.Fatalf("%v", err)
+	}
+}

@@ -1,0 +1,121 @@
+package sqlite_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffertest"
+	"github.com/outboxrelay/relay/outbox/sqlite"
+)
+
+func begin(t *testing.T, db *sql.DB) *sql.Tx {
+	t.Helper()
+	tx, err := db.BeginTx(t.Context(), nil)
+	check(t, err)
+	t.Cleanup(func() {
+		if err := tx.Rollback(); err != nil && !errors.Is(err, sql.ErrTxDone) {
+			t.Error(err)
+		}
+	})
+	return tx
+}
+
+func TestInsert(t *testing.T) {
+	t.Parallel()
+	key := "customer-7"
+	for _, opaque := range []bool{false, true} {
+		p := newPlace(t, buffertest.Options{Bytes: opaque})
+		f := p.fixture(t, "my events", "orders")
+		table := sqlite.Table{Name: "my events", Bytes: opaque}
+		events := make([]outbox.Event, 1234) // several statements, the last one not full
+		for i := range events {
+			events[i] = outbox.Event{Topic: fmt.Sprintf("topic.%d", i), Payload: fmt.Appendf(nil, `{"order": %d}`, i), ID: 99, CreatedAt: time.Unix(0, 0)}
+			if i%2 == 0 {
+				events[i].Key, events[i].Headers = &key, outbox.NewHeaders(map[string]string{"i": "é\"\\"})
+			}
+			if opaque && i%3 == 0 {
+				events[i].Payload = []byte{0xff, 0, byte(i)}
+			}
+			if opaque && i%5 == 0 {
+				events[i].Payload = []byte{}
+			}
+		}
+		tx := begin(t, p.db)
+		check(t, table.Insert(t.Context(), tx))
+		check(t, table.Insert(t.Context(), tx, events...))
+		check(t, tx.Commit())
+
+		b, err := f.Buffer.Claim(t.Context(), 2000, time.Hour)
+		check(t, err)
+		if len(b.Events) != len(events) {
+			t.Fatalf("%d events came out, want %d", len(b.Events), len(events))
+		}
+		for i, got := range b.Events {
+			want := events[i]
+			same := got.Topic == want.Topic && string(got.Payload) == string(want.Payload) && string(got.Headers) == string(want.Headers) &&
+				(got.Headers == nil) == (want.Headers == nil) && (got.Key == nil) == (want.Key == nil) && (got.Key == nil || *got.Key == *want.Key)
+			if !same || time.Since(got.CreatedAt) > time.Hour {
+				t.Fatalf("event %d came out as %+v, want %+v", i, got, want)
+			}
+		}
+	}
+}
+
+func TestInsertRollsBack(t *testing.T) {
+	t.Parallel()
+	db, url := database(t)
+	migrate(t, url, sqlite.SchemaConfig{})
+	tx := begin(t, db)
+	check(t, sqlite.Insert(t.Context(), tx, outbox.Event{Topic: "t", Payload: []byte("1")}))
+	check(t, tx.Rollback())
+	if n := count(t, db); n != 0 {
+		t.Fatalf("%d events are there after a rollback", n)
+	}
+}
+
+// TestInsertInvalid: one bad event, and none is inserted; the transaction goes
+// on.
+func TestInsertInvalid(t *testing.T) {
+	t.Parallel()
+	db, url := database(t)
+	migrate(t, url, sqlite.SchemaConfig{})
+	good := outbox.Event{Topic: "t", Payload: []byte("1")}
+	tx := begin(t, db)
+	for says, bad := range map[string]outbox.Event{
+		"topic is empty":      {Payload: []byte("1")},
+		"payload is not JSON": {Topic: "t", Payload: []byte("{")},
+		"payload is empty":    {Topic: "t"},
+		"headers are not":     {Topic: "t", Payload: []byte("1"), Headers: outbox.Headers("[]")},
+	} {
+		err := sqlite.Insert(t.Context(), tx, good, bad, good)
+		if !errors.Is(err, outbox.ErrInvalidEvent) || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), "event 2 of 3") {
+			t.Errorf("Insert: got error %v, want one that names event 2 and says %q", err, says)
+		}
+	}
+	check(t, sqlite.Insert(t.Context(), tx, good))
+	check(t, tx.Commit())
+	if n := count(t, db); n != 1 {
+		t.Fatalf("%d events are there, want the one good insert", n)
+	}
+}
+
+func TestInsertWithoutTable(t *testing.T) {
+	t.Parallel()
+	db, _ := database(t)
+	err := sqlite.Table{Name: "none"}.Insert(t.Context(), begin(t, db), outbox.Event{Topic: "t", Payload: []byte("1")})
+	if err == nil || !strings.Contains(err.Error(), "into none") {
+		t.Fatalf("Insert into a table that is not there: got error %v", err)
+	}
+}
+
+func count(t *testing.T, db *sql.DB) (n int) {
+	t.Helper()
+	check(t, db.QueryRowContext(context.Background(), "SELECT count(*) FROM outbox_events").Scan(&n))
+	return n
+}

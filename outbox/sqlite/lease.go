@@ -1,0 +1,94 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+const takeOverSQL = `
+UPDATE outbox_batches
+SET state = CASE state WHEN 'waiting' THEN 'leased' ELSE state END,
+    lease_no = lease_no + 1, starts = starts + 1, owner = ?1,
+    due_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?2), claimed_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
+WHERE group_id = (
+  SELECT group_id FROM outbox_batches
+  WHERE buffer = ?3 AND claim = 'stamp' AND due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
+  ORDER BY due_at LIMIT 1)
+RETURNING group_id, lease_no, starts, attempts, outages, events, first_id, last_id, origins, delivered, claimed_at`
+
+const eventsOfSQL = `
+SELECT id, topic, key, payload, headers, created_at
+FROM outbox_events WHERE id BETWEEN ?1 AND ?2 AND group_id = ?3
+ORDER BY id`
+
+// TakeOver is described by buffertest.Buffer.
+func (b *Buffer) TakeOver(ctx context.Context, lease time.Duration) (*outbox.Batch, error) {
+	batch := &outbox.Batch{Pipeline: b.config.Pipeline, LeaseEnd: leaseEnd(time.Now(), lease)}
+	err := b.write(ctx, "taking a batch over", func(tx transaction) error {
+		var (
+			count                         int
+			origins, delivered, claimedAt string
+		)
+		err := tx.row(ctx, takeOverSQL, b.config.Owner, seconds(lease), b.config.Table).Scan(
+			&batch.GroupID, &batch.LeaseNo, &batch.Starts, &batch.Attempts, &batch.Outages, &count,
+			&batch.FirstID, &batch.LastID, &origins, &delivered, &claimedAt)
+		if errors.Is(err, sql.ErrNoRows) {
+			return errNothing
+		}
+		if err != nil {
+			return err
+		}
+		if batch.ClaimedAt, err = time.Parse(timeFormat, claimedAt); err != nil {
+			return err
+		}
+		if err := errors.Join(json.Unmarshal([]byte(origins), &batch.Origins), json.Unmarshal([]byte(delivered), &batch.Delivered)); err != nil {
+			return err
+		}
+		rows, err := tx.rows(ctx, eventsOfSQL, batch.FirstID, batch.LastID, batch.GroupID.String())
+		if err != nil {
+			return err
+		}
+		if batch.Events, err = scanEvents(rows, count); err != nil {
+			return err
+		}
+		return tx.row(ctx, payloadIsJSONSQL, b.config.Table).Scan(&batch.PayloadIsJSON)
+	})
+	if errors.Is(err, errNothing) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	batch.ClaimedLocal = time.Now()
+	return batch, nil
+}
+
+// A batch put back to wait is nobody's, whatever its lease_no.
+const renewSQL = `
+UPDATE outbox_batches SET due_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?1)
+WHERE buffer = ?2 AND group_id = ?3 AND lease_no = ?4 AND state <> 'waiting'`
+
+// Renew is described by buffertest.Buffer.
+func (b *Buffer) Renew(ctx context.Context, batch *outbox.Batch, lease time.Duration) error {
+	end := leaseEnd(time.Now(), lease)
+	err := b.write(ctx, "renewing a lease", func(tx transaction) error {
+		return fenced(tx.exec(ctx, renewSQL, seconds(lease), b.config.Table, batch.GroupID.String(), batch.LeaseNo))
+	})
+	if err == nil {
+		batch.LeaseEnd = end
+	}
+	return err
+}
+
+// fenced looks at what a statement that names group_id and lease_no touched.
+func fenced(rows int64, err error) error {
+	if err == nil && rows == 0 {
+		return outbox.ErrLeaseLost
+	}
+	return err
+}

@@ -1,0 +1,125 @@
+package sqlite
+
+import (
+	"database/sql"
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+// prepared is a migrated file and a buffer on it.
+func prepared(t *testing.T, mode string) *Buffer {
+	t.Helper()
+	url := "sqlite://" + filepath.Join(t.TempDir(), "app.db")
+	if _, err := Migrate(t.Context(), url, SchemaConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	b, err := Open(Config{URL: url, Pipeline: "orders"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if b.db, err = open(b.file, mode); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return b
+}
+
+// TestPlans: no statement about a batch walks the whole buffer, whatever is in
+// it. SQLite has gathered no statistics, and nothing makes it do so.
+func TestPlans(t *testing.T) {
+	t.Parallel()
+	b := prepared(t, "rw")
+	for name, statement := range map[string]string{
+		"pick": pickSQL, "stamp": stampSQL, "eventsOf": eventsOfSQL, "delete": deleteSQL, "bury": burySQL,
+		"move": moveSQL, "openPart": openPartSQL, "look": lookSQL, "status": statusSQL, "takeOver": takeOverSQL,
+	} {
+		rows, err := b.db.QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+b.names.Replace(statement), arguments(statement)...)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		var plan []string
+		for rows.Next() {
+			var (
+				id, parent, unused int
+				detail             string
+			)
+			if err := rows.Scan(&id, &parent, &unused, &detail); err != nil {
+				t.Fatal(err)
+			}
+			plan = append(plan, detail)
+		}
+		if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+			t.Fatal(err)
+		}
+		for _, step := range plan {
+			if strings.HasPrefix(step, "SCAN outbox_events") || strings.HasPrefix(step, "SCAN outbox_batches") || strings.HasPrefix(step, "USE TEMP B-TREE FOR ORDER BY") {
+				t.Errorf("%s: %q in the plan\n%s", name, step, strings.Join(plan, "\n"))
+			}
+		}
+	}
+}
+
+func arguments(statement string) []any {
+	var args []any
+	for strings.Contains(statement, "?"+string(rune('1'+len(args)))) {
+		args = append(args, sql.NullString{})
+	}
+	if strings.Contains(statement, "?10") {
+		args = append(args, sql.NullString{})
+	}
+	return args
+}
+
+func TestCheckReadOnly(t *testing.T) {
+	t.Parallel()
+	b := prepared(t, "ro")
+	for _, err := range []error{b.Check(t.Context()), b.Mark(t.Context(), &outbox.Batch{}, []int64{1})} {
+		if !errors.Is(err, outbox.ErrNotReady) || !strings.Contains(err.Error(), "read-only") {
+			t.Errorf("got error %v, want one that says the file is read-only", err)
+		}
+	}
+}
+
+// TestCursor: once a minute it is at the beginning again, and comes back from
+// there as soon as nothing was found.
+func TestCursor(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var c cursor
+		at := func(want int64) {
+			t.Helper()
+			if got := c.from(); got != want {
+				t.Fatalf("the cursor is at %d, want %d", got, want)
+			}
+		}
+		at(0)
+		c.claimed(1000)
+		at(1000)
+		c.nothingBeyond(1000)
+		at(1000)
+		<-time.After(sweepEvery)
+		at(0)
+		c.claimed(17) // somebody had taken its stamp away
+		at(17)
+		c.nothingBeyond(17)
+		at(1000)
+		c.restart()
+		at(0)
+		c.claimed(2000)
+		c.nothingBeyond(0) // a look that began before the claim
+		at(2000)
+	})
+}

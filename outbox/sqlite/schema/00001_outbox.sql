@@ -1,0 +1,68 @@
+-- +goose Up
+-- +goose StatementBegin
+
+-- The buffer: applications insert here, inside their own transactions. Its only
+-- index is the primary key, and AUTOINCREMENT keeps an id from ever being handed
+-- out twice: a sink would take the second event for a duplicate of the first.
+CREATE TABLE IF NOT EXISTS {{.Events}} (
+    id         INTEGER PRIMARY KEY AUTOINCREMENT,
+    topic      TEXT NOT NULL CHECK (topic <> ''),
+    key        TEXT,
+    payload    {{.Payload}},
+    headers    TEXT CHECK (headers IS NULL OR json_valid(headers) AND json_type(headers) = 'object'),
+    created_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))
+               CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%fZ', created_at)),
+    group_id   TEXT
+);
+
+-- The ledger: one row a live batch; empty when the relay is idle.
+CREATE TABLE IF NOT EXISTS outbox_batches (
+    group_id   TEXT PRIMARY KEY,
+    buffer     TEXT NOT NULL,                -- table the events are in
+    claim      TEXT NOT NULL,                -- how the batch's rows are found: stamp
+    state      TEXT NOT NULL CHECK (state IN ('leased', 'waiting', 'delivered')),
+    lease_no   INTEGER NOT NULL,             -- the fence: rises with every lease
+    due_at     TEXT NOT NULL,                -- lease's end, retry's time, or delete's next time
+    owner      TEXT NOT NULL,                -- who holds the lease, for people to read
+    starts     INTEGER NOT NULL,             -- leases in a row that ended without a word
+    attempts   INTEGER NOT NULL,             -- refusals
+    outages    INTEGER NOT NULL,             -- sends in a row that failed because the sink was away
+    events     INTEGER NOT NULL,
+    first_id   INTEGER NOT NULL,
+    last_id    INTEGER NOT NULL,
+    origins    TEXT NOT NULL DEFAULT '[]',   -- group_ids these events were sent under before, JSON
+    delivered  TEXT NOT NULL DEFAULT '[]',   -- ids that reached the sink and are still to be deleted, JSON
+    oldest_at  TEXT NOT NULL,                -- created_at of the oldest event
+    claimed_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
+    error      TEXT                          -- why it waits
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS outbox_batches_due ON outbox_batches (buffer, due_at);
+
+-- What was refused for good. event_id keeps the event's identity. The payload is
+-- text or blob, as the buffer it came from has it.
+CREATE TABLE IF NOT EXISTS outbox_dead_letters (
+    pipeline   TEXT NOT NULL,
+    event_id   INTEGER NOT NULL,
+    topic      TEXT NOT NULL,
+    key        TEXT,
+    payload    BLOB NOT NULL,
+    headers    TEXT,
+    created_at TEXT NOT NULL,
+    group_id   TEXT NOT NULL,
+    attempts   INTEGER NOT NULL,
+    error      TEXT NOT NULL,
+    died_at    TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
+    told_at    TEXT,                         -- the dead-letter hook heard of it
+    closed_at  TEXT,                         -- replayed or discarded
+    PRIMARY KEY (pipeline, event_id, group_id)
+);
+CREATE INDEX IF NOT EXISTS outbox_dead_letters_open ON outbox_dead_letters (pipeline) WHERE closed_at IS NULL;
+
+-- One row a buffer: how its events are claimed. A relay that would do it in
+-- another way keeps off.
+CREATE TABLE IF NOT EXISTS outbox_buffers (
+    buffer     TEXT PRIMARY KEY,
+    claim      TEXT NOT NULL
+);
+INSERT OR IGNORE INTO outbox_buffers (buffer, claim) VALUES ({{.Buffer}}, 'stamp');
+-- +goose StatementEnd

@@ -1,0 +1,140 @@
+package sqlite
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+// The fences. Each is the first statement of its transaction and names group_id
+// and lease_no: an owner that lost its lease touches nothing, and stops there.
+const (
+	closeLedgerSQL = `
+DELETE FROM outbox_batches
+WHERE buffer = ?1 AND group_id = ?2 AND lease_no = ?3 AND state <> 'waiting'`
+
+	putBackSQL = `
+UPDATE outbox_batches
+SET state = 'waiting', starts = 0, due_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?4),
+    attempts = ?5, outages = ?6, error = ?7
+WHERE buffer = ?1 AND group_id = ?2 AND lease_no = ?3 AND state <> 'waiting'`
+
+	markSQL = `
+UPDATE outbox_batches
+SET state = 'delivered', delivered = ?4, due_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?5)
+WHERE buffer = ?1 AND group_id = ?2 AND lease_no = ?3 AND state <> 'waiting'`
+)
+
+// ?4 is the ids meant as a JSON array, or NULL for all of the batch.
+const (
+	deleteSQL = `
+DELETE FROM outbox_events
+WHERE group_id = ?1 AND id BETWEEN ?2 AND ?3
+  AND (?4 IS NULL OR id IN (SELECT value FROM json_each(?4)))`
+
+	burySQL = `
+INSERT INTO outbox_dead_letters (pipeline, event_id, topic, key, payload, headers, created_at,
+                                 group_id, attempts, error)
+SELECT ?5, id, topic, key, payload, headers, created_at, group_id, ?6, ?7
+FROM outbox_events
+WHERE group_id = ?1 AND id BETWEEN ?2 AND ?3
+  AND (?4 IS NULL OR id IN (SELECT value FROM json_each(?4)))`
+
+	moveSQL = `
+UPDATE outbox_events SET group_id = ?5
+WHERE group_id = ?1 AND id BETWEEN ?2 AND ?3
+  AND (?4 IS NULL OR id IN (SELECT value FROM json_each(?4)))`
+
+	openPartSQL = `
+INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts,
+                            attempts, outages, events, first_id, last_id, oldest_at, origins, error)
+SELECT ?1, ?2, 'stamp', 'waiting', 0, strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?3), ?4, 0,
+       ?5, ?6, count(*), min(id), max(id), min(created_at), ?7, ?8
+FROM outbox_events WHERE group_id = ?1 AND id BETWEEN ?9 AND ?10
+HAVING count(*) > 0`
+)
+
+// Settle is described by buffertest.Buffer. No row is ever locked for itself
+// here, so a marked batch is settled as any other, and ErrLocked never comes.
+func (b *Buffer) Settle(ctx context.Context, batch *outbox.Batch, outcomes []outbox.Outcome) error {
+	for _, o := range outcomes {
+		if o.Verdict == outbox.Retry && (o.IDs == nil) != (o.GroupID == batch.GroupID) {
+			return fmt.Errorf("settling batch %s: a retry of all of it keeps its group_id, one of a part needs a new one, got %s for ids %v",
+				batch.GroupID, o.GroupID, o.IDs)
+		}
+	}
+	return b.write(ctx, "settling a batch", func(tx transaction) error {
+		if len(outcomes) == 1 && outcomes[0].Verdict == outbox.Retry && outcomes[0].IDs == nil {
+			o := outcomes[0]
+			return fenced(tx.exec(ctx, putBackSQL, b.config.Table, batch.GroupID.String(), batch.LeaseNo,
+				seconds(o.After), o.Attempts, o.Outages, o.Error))
+		}
+		if err := fenced(tx.exec(ctx, closeLedgerSQL, b.config.Table, batch.GroupID.String(), batch.LeaseNo)); err != nil {
+			return err
+		}
+		for _, o := range outcomes {
+			if err := b.settle(ctx, tx, batch, o); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func (b *Buffer) settle(ctx context.Context, tx transaction, batch *outbox.Batch, o outbox.Outcome) error {
+	ids, err := idsText(o.IDs)
+	if err != nil {
+		return err
+	}
+	of := []any{batch.GroupID.String(), batch.FirstID, batch.LastID, ids}
+	switch o.Verdict {
+	case outbox.Delivered:
+		_, err = tx.exec(ctx, deleteSQL, of...)
+		return err
+	case outbox.Dead:
+		if _, err := tx.exec(ctx, burySQL, append(of, b.config.Pipeline, o.Attempts, o.Error)...); err != nil {
+			return err
+		}
+		_, err = tx.exec(ctx, deleteSQL, of...)
+		return err
+	case outbox.Retry:
+		if _, err := tx.exec(ctx, moveSQL, append(of, o.GroupID.String())...); err != nil {
+			return err
+		}
+		origins, err := json.Marshal(append(slices.Clone(batch.Origins), batch.GroupID))
+		if err != nil {
+			return err
+		}
+		_, err = tx.exec(ctx, openPartSQL, o.GroupID.String(), b.config.Table, seconds(o.After), b.config.Owner,
+			o.Attempts, o.Outages, string(origins), o.Error, batch.FirstID, batch.LastID)
+		return err
+	}
+	return fmt.Errorf("settling batch %s: unknown verdict %v", batch.GroupID, o.Verdict)
+}
+
+// idsText makes a JSON array of ids; nil stays NULL.
+func idsText(ids []int64) (any, error) {
+	if ids == nil {
+		return nil, nil
+	}
+	text, err := json.Marshal(ids)
+	return string(text), err
+}
+
+// markedAgain is how long a marked batch waits before its delete is tried again.
+const markedAgain = time.Second
+
+// Mark is described by buffertest.Buffer.
+func (b *Buffer) Mark(ctx context.Context, batch *outbox.Batch, delivered []int64) error {
+	ids, err := idsText(delivered)
+	if err != nil {
+		return err
+	}
+	return b.write(ctx, "marking a batch delivered", func(tx transaction) error {
+		return fenced(tx.exec(ctx, markSQL, b.config.Table, batch.GroupID.String(), batch.LeaseNo, ids, seconds(markedAgain)))
+	})
+}
