@@ -1,0 +1,98 @@
+package config
+
+import (
+	"net"
+	"slices"
+	"strings"
+)
+
+// The rules between keys. A value that is wrong by itself was reported before
+// and left at zero, so the rules let zeroes pass.
+
+// at is where a key's value stands, or the section's key without one.
+func (r *reader) at(e entry, there written, key string) Place {
+	if in, ok := there[key]; ok {
+		return r.place(in.node)
+	}
+	return e.key
+}
+
+// once reports the second use of what must be used once.
+func (r *reader) once(what, path string, at Place) {
+	if first, taken := r.used[what]; taken {
+		r.say(at, "%s is taken by the pipeline on line %d already, one of its own was expected", path, first.Line)
+		return
+	}
+	r.used[what] = at
+}
+
+func (a *Admin) check(r *reader, e entry, there written) {
+	host, _, err := net.SplitHostPort(a.Listen)
+	if err != nil || isLoopback(host) || a.Token.Reveal() != "" {
+		return
+	}
+	if token := r.at(e, there, "token"); there["token"].node != nil && r.mistaken(token) {
+		return
+	}
+	r.say(r.at(e, there, "listen"), "admin.listen is beyond loopback without a token, admin.token or 127.0.0.1 was expected")
+}
+
+// mistaken tells whether something was found wrong at a place.
+func (r *reader) mistaken(at Place) bool {
+	return slices.ContainsFunc(r.wrong, func(m Mistake) bool { return m.Place == at })
+}
+
+func (p *Pipeline) check(r *reader, e entry, there written) {
+	if p.Name != "" {
+		r.once("name "+p.Name, "name", r.at(e, there, "name"))
+	}
+}
+
+func (s *Source) check(r *reader, e entry, there written) {
+	schema, _, qualified := strings.Cut(s.Table, ".")
+	if qualified && s.Driver == "sqlite" {
+		r.say(r.at(e, there, "table"), "source.table has a schema, which SQLite has not: a table's name alone was expected")
+	} else if _, given := there["schema"]; qualified && !given {
+		s.Schema = schema
+	}
+	if s.Table == "" || s.URL.Reveal() == "" {
+		return
+	}
+	at := s.Place
+	if _, written := there["table"]; written {
+		at = r.at(e, there, "table")
+	}
+	r.once("table "+s.identity(), "source.table", at)
+}
+
+func (y *Retry) check(r *reader, e entry, there written) {
+	if y.Initial <= y.Max || y.Max == 0 {
+		return
+	}
+	at := r.at(e, there, "max")
+	if _, written := there["initial"]; written {
+		at = r.at(e, there, "initial")
+	}
+	r.say(at, "retry.initial is longer than retry.max, at most that was expected")
+}
+
+func (s *Sink) check(r *reader, e entry, there written) {
+	if s.NATS.Credentials != "" && s.NATS.NKey != "" {
+		r.say(there["nkey"].key, "sink.nkey stands beside sink.credentials, one of them was expected")
+	}
+	if tls, ok := there["tls"]; ok && strings.HasPrefix(s.URL.Reveal(), "http://") {
+		r.say(tls.key, "sink.tls belongs to https://, and sink.url is http://: https:// or no sink.tls was expected")
+	}
+}
+
+func (t *TLS) check(r *reader, e entry, there written) {
+	if (t.Cert == "") == (t.Key == "") {
+		return
+	}
+	for _, pair := range [][2]string{{"cert", "key"}, {"key", "cert"}} {
+		_, one := there[pair[0]]
+		if _, other := there[pair[1]]; one && !other {
+			r.say(there[pair[0]].key, "%s.%s stands alone, %s.%s was expected beside it", e.path, pair[0], e.path, pair[1])
+		}
+	}
+}

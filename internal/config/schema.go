@@ -1,0 +1,252 @@
+package config
+
+import (
+	"slices"
+	"strings"
+	"time"
+)
+
+// key is all there is to know about one key: for the reader, for its messages
+// and for the documentation.
+type key struct {
+	name  string
+	value value
+	// def is the default as it would be written; "" is the zero value.
+	def string
+	// needed: there is no default that serves.
+	needed bool
+	// later: recognised, and not there yet.
+	later bool
+	// of names the variants of its section that the key belongs to, by prefix;
+	// none: to all of them.
+	of   []string
+	help string
+}
+
+// value reads a key's value into the field it is bound to.
+type value interface {
+	// expects says what is taken, after "..., " and before " was expected".
+	expects() string
+	read(*reader, entry)
+}
+
+// section is a mapping whose keys are known.
+type section interface {
+	// keys are read in this order, whatever the file's.
+	keys() []key
+}
+
+// varied is a section of which some keys belong to some variants only. The
+// variant is known once the first keys were read.
+type varied interface{ variant() string }
+
+// checker is a section with rules between its keys.
+type checker interface{ check(*reader, entry, written) }
+
+func variantOf(s section) string {
+	if v, ok := s.(varied); ok {
+		return v.variant()
+	}
+	return ""
+}
+
+// serves tells whether the key belongs to the variant, as far as that is known:
+// "redis" is a redis sink whose mode is not.
+func (k key) serves(variant string) bool {
+	return len(k.of) == 0 || slices.ContainsFunc(k.of, func(of string) bool {
+		return strings.HasPrefix(variant, of) || strings.HasPrefix(of, variant)
+	})
+}
+
+// oneOf lists the keys one may write.
+func oneOf(keys []key, variant string) string {
+	var all []string
+	for _, k := range keys {
+		if !k.later && k.serves(variant) {
+			all = append(all, k.name)
+		}
+	}
+	if len(all) == 1 {
+		return all[0]
+	}
+	return "one of " + strings.Join(all, ", ")
+}
+
+func (c *Config) keys() []key {
+	return []key{
+		{name: "admin", value: mapping{&c.Admin}, help: "The HTTP endpoint for probes, metrics and the dashboard."},
+		{name: "log", value: mapping{&c.Log}, help: "How the relay logs, on standard error."},
+		{
+			name: "shutdown_timeout", value: duration(&c.ShutdownTimeout, time.Millisecond, 24*time.Hour), def: "30s",
+			help: "How long batches in flight may take to finish after the first signal.",
+		},
+		{name: "pipelines", value: pipelines{&c.Pipelines}, needed: true, help: "What goes where."},
+	}
+}
+
+func (a *Admin) keys() []key {
+	return []key{
+		{
+			name: "listen", value: listen(&a.Listen), def: "127.0.0.1:7070",
+			help: `Where to listen; "" switches the endpoint off. Beyond loopback, token is required.`,
+		},
+		{name: "token", value: secret(&a.Token), help: "What `Authorization: Bearer` must carry for whatever changes something."},
+	}
+}
+
+func (l *Log) keys() []key {
+	return []key{
+		{name: "level", value: level(&l.Level), def: "info", help: "The least severe entries that are logged."},
+		{name: "format", value: choice(&l.Format, []string{"text", "json"}), def: "text", help: "How they look."},
+	}
+}
+
+func (p *Pipeline) keys() []key {
+	return []key{
+		{name: "name", value: name(&p.Name), needed: true, help: "Names the pipeline in metrics, logs and at the sink; unique."},
+		{name: "source", value: mapping{&p.Source}, help: "Where the buffer is."},
+		{
+			name: "schedule", value: schedule(&p.Schedule), def: "@every 1s",
+			help: "When to count and fan out: 5 fields, 6 with seconds, `@every`, or a name like `@hourly`; " +
+				"`CRON_TZ=Europe/Berlin` in front of it sets the time zone.",
+		},
+		{
+			name: "eager", value: boolean(&p.Eager), def: "true",
+			help: "Go on at once while batches come back full; false: fresh events on schedule only.",
+		},
+		{name: "batch_size", value: integer(&p.BatchSize, 1, 1_000_000), def: "1000", help: "The most events of a batch."},
+		{name: "max_batches", value: integer(&p.MaxBatches, 1, 1_000_000), def: "50", help: "Tickets one distribution may hand out."},
+		{
+			name: "max_waiting", value: integer(&p.MaxWaiting, 1, 1_000_000), def: "1000",
+			help: "Batches that may wait for a retry before claiming stops.",
+		},
+		{name: "workers", value: integer(&p.Workers, 1, 10_000), def: "4", help: "Batches this process claims and sends at once."},
+		{
+			name: "lease", value: duration(&p.Lease, time.Second, 24*time.Hour), def: "30s",
+			help: "How long a silent worker keeps a batch; extended while it is alive.",
+		},
+		{
+			name: "claim", value: choice(&p.Claim, []string{"auto", "stamp"}, "optimistic", "range"), def: "auto",
+			help: "How events are claimed; `auto` is the best that table and database allow, so far `stamp`.",
+		},
+		{name: "order", value: choice(&p.Order, []string{"none"}, "key"), def: "none", help: "What order is kept by."},
+		{name: "sink", value: mapping{&p.Sink}, help: "Where batches go."},
+		{name: "retry", value: mapping{&p.Retry}, help: "How refused batches are tried again."},
+		{name: "dead_letter", value: unread("a mapping of hook"), later: true, help: "Who hears of dead letters."},
+		{name: "archive", value: unread("a mapping of table"), later: true, help: "Where delivered events are kept."},
+	}
+}
+
+func (s *Source) variant() string { return s.Driver }
+
+func (s *Source) keys() []key {
+	return []key{
+		{name: "url", value: sourceURL{s}, needed: true, help: "The database."},
+		{
+			name: "table", value: table(&s.Table), def: "outbox_events",
+			help: "The buffer table, which may be schema.table on PostgreSQL. Every pipeline has one of its own.",
+		},
+		{
+			name: "schema", value: schemaName(&s.Schema), of: []string{"postgres"},
+			help: "Where ledger and dead letters live; the table's when left out.",
+		},
+		{name: "id", value: unread("a column name"), later: true, help: "The primary key of a table of one's own."},
+		{name: "project", value: unread("SQL"), later: true, help: "What to send from a table of one's own."},
+	}
+}
+
+func (y *Retry) keys() []key {
+	return []key{
+		{
+			name: "max_attempts", value: integer(&y.MaxAttempts, 1, 1_000_000), def: "10",
+			help: "Refusals after which an event is buried. An outage is not one.",
+		},
+		{
+			name: "initial", value: duration(&y.Initial, time.Millisecond, 24*time.Hour), def: "1s",
+			help: "The wait after the first; not above max.",
+		},
+		{name: "max", value: duration(&y.Max, time.Millisecond, 24*time.Hour), def: "5m", help: "The longest wait."},
+		{name: "multiplier", value: number(&y.Multiplier, 1, 1000), def: "2", help: "What the wait grows by each time."},
+	}
+}
+
+// variant is the driver, and with redis the mode as well, once they are known.
+func (s *Sink) variant() string {
+	if s.Driver == "redis" && s.Redis.Mode != "" {
+		return "redis " + s.Redis.Mode
+	}
+	return s.Driver
+}
+
+func (s *Sink) keys() []key {
+	const (
+		redis   = "redis"
+		stream  = "redis stream"
+		list    = "redis list"
+		publish = "redis publish"
+		sidekiq = "redis sidekiq"
+		nats    = "nats"
+		http    = "http"
+	)
+	return []key{
+		{name: "url", value: sinkURL{s}, needed: true, help: "The sink; its scheme says which kind it is. An http URL may hold `{topic}` and `{key}` in its path and query."},
+		{
+			name: "mode", of: []string{redis}, value: choice(&s.Redis.Mode, []string{"stream", "list", "publish"}, "sidekiq"), def: "stream",
+			help: "XADD to a stream, RPUSH to a list, or PUBLISH to a channel.",
+		},
+		{
+			name: "stream", of: []string{stream}, value: redisKey(&s.Redis.Stream), def: "{topic}",
+			help: "The stream's name, made of `{topic}` and `{key}`; it may have a hash tag.",
+		},
+		{name: "list", of: []string{list}, value: redisKey(&s.Redis.List), def: "{topic}", help: "The list's name, likewise."},
+		{name: "channel", of: []string{publish}, value: channel(&s.Redis.Channel), def: "{topic}", help: "The channel's name, without hash tags."},
+		{name: "queue", of: []string{sidekiq}, value: unread("a queue's name"), later: true, help: "The Sidekiq queue."},
+		{name: "class", of: []string{sidekiq}, value: unread("a class name"), later: true, help: "The Sidekiq class."},
+		{
+			name: "maxlen", of: []string{stream}, value: integer(&s.Redis.MaxLen, 1, 1_000_000_000_000),
+			help: "The most entries the stream keeps; all of them when left out.",
+		},
+		{
+			name: "dedupe_window", of: []string{stream}, value: duration(&s.Redis.DedupeWindow, time.Second, 366*24*time.Hour), def: "1h",
+			help: "How long a stream remembers a batch, so that it adds nothing when sent again.",
+		},
+		{
+			name: "wait_replicas", of: []string{stream, list}, value: integer(&s.Redis.WaitReplicas, 0, 1000), def: "0",
+			help: "Replicas that must have a write before it counts.",
+		},
+		{
+			name: "wait_timeout", of: []string{stream, list}, value: duration(&s.Redis.WaitTimeout, time.Millisecond, time.Hour), def: "1s",
+			help: "How long to wait for them.",
+		},
+		{name: "subject", of: []string{nats}, value: subject(&s.NATS.Subject), def: "{topic}", help: "The subject, made of `{topic}` and `{key}`."},
+		{name: "core", of: []string{nats}, value: boolean(&s.NATS.Core), def: "false", help: "Plain NATS, without JetStream and its acknowledgements."},
+		{name: "credentials", of: []string{nats}, value: path(&s.NATS.Credentials), help: "A .creds file."},
+		{name: "nkey", of: []string{nats}, value: path(&s.NATS.NKey), help: "A file with an nkey's seed; not together with credentials."},
+		{name: "method", of: []string{http}, value: choice(&s.HTTP.Method, []string{"POST", "PUT", "PATCH"}), def: "POST", help: "The request's method."},
+		{name: "headers", of: []string{http}, value: headers{&s.HTTP.Headers}, help: "Headers to add; they overrule the relay's own."},
+		{name: "format", of: []string{http}, value: choice(&s.HTTP.Format, []string{"json", "ndjson"}), def: "json", help: "The body: one JSON object, or one line an event."},
+		{
+			name: "timeout", of: []string{http}, value: duration(&s.HTTP.Timeout, time.Millisecond, time.Hour), def: "30s",
+			help: "How long one request may take.",
+		},
+		{name: "tls", of: []string{http}, value: mapping{&s.HTTP.TLS}, help: "For https only."},
+		{name: "request", of: []string{http}, value: unread("a jq program"), later: true, help: "Makes the body to send."},
+		{name: "results", of: []string{http}, value: unread("a jq program"), later: true, help: "Finds the events that did not succeed."},
+		{name: "rate", of: []string{http}, value: unread("a mapping of requests, per"), later: true, help: "The most requests in a time."},
+		{name: "sign", of: []string{http}, value: unread("a mapping of secret"), later: true, help: "Standard Webhooks signatures."},
+		{name: "oauth2", of: []string{http}, value: unread("a mapping"), later: true, help: "OAuth 2 client credentials."},
+		{name: "max_bytes", of: []string{http}, value: unread("an integer"), later: true, help: "The largest body the sink takes."},
+		{name: "refused", of: []string{http}, value: unread("a list of statuses"), later: true, help: "Statuses that refuse the batch."},
+		{name: "unavailable", of: []string{http}, value: unread("a list of statuses"), later: true, help: "Statuses that are an outage."},
+	}
+}
+
+func (t *TLS) keys() []key {
+	return []key{
+		{name: "ca", value: path(&t.CA), help: "PEM certificates to trust instead of the system's."},
+		{name: "cert", value: path(&t.Cert), help: "The client's own certificate, PEM; together with key."},
+		{name: "key", value: path(&t.Key), help: "Its private key, PEM."},
+		{name: "server_name", value: hostName(&t.ServerName), help: "The name to expect in the server's certificate; the URL's host when left out."},
+		{name: "insecure_skip_verify", value: boolean(&t.InsecureSkipVerify), def: "false", help: "Accept any certificate: for tests."},
+	}
+}

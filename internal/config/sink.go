@@ -1,0 +1,107 @@
+package config
+
+import (
+	"cmp"
+	"errors"
+	"regexp"
+	"strings"
+
+	"github.com/outboxrelay/relay/sink"
+)
+
+var sinkSchemes = []scheme{
+	{prefix: "redis://", driver: "redis", example: "redis://host:6379/0", port: "6379", check: redisServer},
+	{prefix: "rediss://", driver: "redis", example: "rediss://host:6379/0", port: "6379", check: redisServer},
+	{prefix: "redis+cluster://", driver: "redis", example: "redis+cluster://host1,host2", port: "6379", check: redisCluster},
+	{prefix: "redis+sentinel://", driver: "redis", example: "redis+sentinel://host1,host2/MASTER/0", port: "26379", check: redisSentinel},
+	{prefix: "nats://", driver: "nats", example: "nats://host:4222", port: "4222", check: natsServers},
+	{prefix: "tls+nats://", driver: "nats", example: "tls+nats://host:4222", port: "4222", check: natsServers},
+	{prefix: "http://", driver: "http", example: "http://host/path", port: "80", check: httpServer},
+	{prefix: "https://", driver: "http", example: "https://host/path", port: "443", check: httpServer},
+	{prefix: "file://", driver: "file", example: "file:///path", port: "1", check: address.isFile},
+	{prefix: "stdout:", driver: "file", example: "stdout:", port: "1", check: address.isEmpty},
+}
+
+func redisServer(a address) error { return cmp.Or(a.oneHost(), databaseNumber(a.path)) }
+
+func redisCluster(a address) error {
+	if a.path == "/0" { // a cluster has no other
+		a.path = ""
+	}
+	return cmp.Or(a.someHosts(), a.noPath())
+}
+
+func redisSentinel(a address) error {
+	master, database, _ := strings.Cut(strings.TrimPrefix(a.path, "/"), "/")
+	if master == "" {
+		return cmp.Or(a.someHosts(), errPath)
+	}
+	return cmp.Or(a.someHosts(), databaseNumber(database))
+}
+
+func natsServers(a address) error { return cmp.Or(a.someHosts(), a.noPath()) }
+
+var errBrace = errors.New("has a brace that is neither {topic} nor {key}")
+
+func httpServer(a address) error {
+	if _, err := sink.ParseTemplate(a.tail, false); err != nil {
+		return errBrace
+	}
+	return a.oneHost()
+}
+
+// sinkURL reads sink.url and learns the driver from its scheme.
+type sinkURL struct{ *Sink }
+
+func (s sinkURL) expects() string { return "a URL like redis://host:6379/0 or nats://host:4222" }
+
+func (s sinkURL) read(r *reader, e entry) {
+	s.Place = r.place(e.node)
+	scalar{what: s.expects(), kind: asText, hide: true, url: true, set: s.set}.read(r, e)
+}
+
+func (s sinkURL) set(in input) error {
+	found, a, err := parseURL(in, sinkSchemes)
+	s.Driver = found.driver
+	if err != nil {
+		return err
+	}
+	s.URL = newSecretURL(in)
+	if found.prefix == "file://" {
+		s.File.Path, err = a.filePath()
+	}
+	return err
+}
+
+var (
+	placeholders = strings.NewReplacer("{topic}", "t", "{key}", "k")
+	// mistyped is a placeholder that would pass for a hash tag.
+	mistyped = regexp.MustCompile(`(?i)\{\s*(topic|key)s?\s*\}`)
+	// tagged has at most one hash tag.
+	tagged = regexp.MustCompile(`^[^{}]*(\{[^{}]+\}[^{}]*)?$`)
+	// subjects are tokens between dots, without wildcards.
+	subjects = regexp.MustCompile(`^[^\s.*>{}]+(\.[^\s.*>{}]+)*$`)
+)
+
+// redisKey is a template of a stream's or a list's name.
+func redisKey(into *string) scalar {
+	return text(into, "a name made of text, {topic}, {key} and at most one {hash tag}", func(s string) bool {
+		s = placeholders.Replace(s)
+		return s != "" && tagged.MatchString(s) && !mistyped.MatchString(s)
+	})
+}
+
+// channel is a template of a channel's name.
+func channel(into *string) scalar {
+	return text(into, "a name made of text, {topic} and {key}", func(s string) bool {
+		s = placeholders.Replace(s)
+		return s != "" && !strings.ContainsAny(s, "{}")
+	})
+}
+
+// subject is a template of a NATS subject.
+func subject(into *string) scalar {
+	return text(into, "a subject like orders.{topic}, without spaces and wildcards", func(s string) bool {
+		return subjects.MatchString(placeholders.Replace(s))
+	})
+}

@@ -1,0 +1,82 @@
+package config
+
+import (
+	"cmp"
+	"strings"
+)
+
+var sourceSchemes = []scheme{
+	{prefix: "postgres://", driver: "postgres", example: "postgres://user:password@host/database", port: "5432", check: postgresServer},
+	{prefix: "postgresql://", driver: "postgres", example: "postgresql://user:password@host/database", port: "5432", check: postgresServer},
+	{prefix: "sqlite://", driver: "sqlite", example: "sqlite:///path.db", port: "1", check: address.isFile},
+	{prefix: "mysql://", later: true},
+}
+
+func postgresServer(a address) error {
+	if a.query.Has("host") { // a Unix socket's folder
+		return nil
+	}
+	return a.someHosts()
+}
+
+// sourceURL reads source.url and learns the driver from its scheme.
+type sourceURL struct{ *Source }
+
+func (s sourceURL) expects() string {
+	return "postgres://user:password@host/database or sqlite:///path.db"
+}
+
+func (s sourceURL) read(r *reader, e entry) {
+	s.Place = r.place(e.node)
+	scalar{what: s.expects(), kind: asText, hide: true, url: true, set: s.set}.read(r, e)
+}
+
+func (s sourceURL) set(in input) error {
+	found, a, err := parseURL(in, sourceSchemes)
+	s.Driver = found.driver
+	if err != nil {
+		return err
+	}
+	s.URL = newSecretURL(in)
+	if s.Driver == "sqlite" {
+		s.Path, err = a.filePath()
+	}
+	return err
+}
+
+// identity is the same for two sources on one table.
+func (s *Source) identity() string {
+	if s.Driver == "sqlite" {
+		return s.Path + " " + s.Table
+	}
+	_, a, err := parseURL(literal(s.URL.Reveal()), sourceSchemes)
+	if err != nil { // it was reported when it was read
+		return ""
+	}
+	hosts := a.hosts
+	for i, h := range hosts {
+		if host, port, _ := cutLast(h, ":"); isLoopback(host) {
+			hosts[i] = "localhost:" + port
+		}
+	}
+	// libpq's parameters overrule the rest of the URL; the user's name is the
+	// database's when nothing says otherwise.
+	where := strings.Join(hosts, ",")
+	if a.query.Has("host") || a.query.Has("port") {
+		where += "?" + a.query.Get("host") + ":" + a.query.Get("port")
+	}
+	database := cmp.Or(a.query.Get("dbname"), a.query.Get("database"),
+		strings.TrimPrefix(a.path, "/"), a.query.Get("user"), a.user)
+	table := s.Table
+	if !strings.Contains(table, ".") {
+		table = "public." + table
+	}
+	return where + "/" + database + " " + table
+}
+
+func cutLast(s, sep string) (before, after string, found bool) {
+	if i := strings.LastIndex(s, sep); i >= 0 {
+		return s[:i], s[i+len(sep):], true
+	}
+	return s, "", false
+}

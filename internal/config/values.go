@@ -1,0 +1,175 @@
+package config
+
+import (
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/goccy/go-yaml/ast"
+	"github.com/robfig/cron/v3"
+)
+
+// unread is the value of a key that is not there yet: what it will take.
+type unread string
+
+func (u unread) expects() string     { return string(u) }
+func (u unread) read(*reader, entry) {}
+
+// mapping is a section within a section.
+type mapping struct{ section }
+
+func (m mapping) expects() string {
+	return "a mapping of " + strings.TrimPrefix(oneOf(m.keys(), variantOf(m.section)), "one of ")
+}
+func (m mapping) read(r *reader, e entry) { r.section(m.section, e) }
+
+// pipelines is the list of them.
+type pipelines struct{ into *[]Pipeline }
+
+func (p pipelines) expects() string { return "a list of at least one pipeline" }
+
+func (p pipelines) read(r *reader, e entry) {
+	sequence, ok := e.node.(*ast.SequenceNode)
+	if !ok {
+		r.sayNode(e, p.expects(), "")
+		return
+	}
+	if len(sequence.Values) == 0 {
+		r.say(r.place(e.node), "%s is empty, %s was expected", e.path, p.expects())
+		return
+	}
+	*p.into = make([]Pipeline, len(sequence.Values))
+	for i, node := range sequence.Values {
+		at := r.place(node)
+		(*p.into)[i].Place = at
+		r.section(&(*p.into)[i], entry{title: "a pipeline", key: at, node: node})
+	}
+}
+
+// headers is a mapping of HTTP headers; any value may be a secret.
+type headers struct{ into *map[string]Secret }
+
+func (h headers) expects() string { return "a mapping of header names to text" }
+
+func (h headers) read(r *reader, e entry) {
+	if e.node == nil {
+		return
+	}
+	pairs, _ := r.mapping(e, h.expects())
+	*h.into = make(map[string]Secret, len(pairs))
+	for _, p := range pairs {
+		if !headerName.MatchString(p.name) {
+			r.say(p.key, "%s is not a header's name, a name like X-Tenant was expected", quote(p.name))
+			continue
+		}
+		name := http.CanonicalHeaderKey(p.name)
+		if _, twice := (*h.into)[name]; twice {
+			r.say(p.key, "the header %s is there twice, once was expected (upper and lower case are the same)", name)
+			continue
+		}
+		var value Secret
+		secret(&value).read(r, entry{path: join(e.path, p.name), key: p.key, node: p.value})
+		(*h.into)[name] = value
+	}
+}
+
+var (
+	headerName   = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
+	pipelineName = regexp.MustCompile(`^[a-z0-9_-]+$`)
+	identifier   = regexp.MustCompile(`^[\p{L}\p{N}_$-]+$`)
+	dnsName      = regexp.MustCompile(`^[0-9A-Za-z_]([0-9A-Za-z_.-]*[0-9A-Za-z_])?$`)
+)
+
+func name(into *string) scalar {
+	return text(into, "a name made of a-z, 0-9, _ and -", pipelineName.MatchString)
+}
+
+// isIdentifier takes what databases take without further ado, 63 bytes at most.
+func isIdentifier(s string) bool { return len(s) <= 63 && identifier.MatchString(s) }
+
+func table(into *string) scalar {
+	return text(into, "a table like outbox_events or app.outbox_events", func(s string) bool {
+		schema, table, qualified := strings.Cut(s, ".")
+		return isIdentifier(schema) && (!qualified || isIdentifier(table))
+	})
+}
+
+func schemaName(into *string) scalar { return text(into, "a schema's name", isIdentifier) }
+
+func path(into *string) scalar {
+	return text(into, "a file's path", func(s string) bool { return s != "" })
+}
+
+func hostName(into *string) scalar { return text(into, "a host name", dnsName.MatchString) }
+
+func level(into *slog.Level) scalar {
+	levels := []string{"debug", "info", "warn", "error"}
+	var word string
+	s := choice(&word, levels)
+	return scalar{what: s.what, kind: s.kind, set: func(in input) error {
+		if err := s.set(in); err != nil {
+			return err
+		}
+		return into.UnmarshalText([]byte(word))
+	}}
+}
+
+// listen is a TCP address to listen on, or "".
+func listen(into *string) scalar {
+	return text(into, `host:port like 127.0.0.1:7070, or "" for off`, func(s string) bool {
+		if s == "" {
+			return true
+		}
+		host, port, err := net.SplitHostPort(s)
+		if err != nil {
+			return false
+		}
+		if _, err := netip.ParseAddr(host); err != nil && host != "" && !dnsName.MatchString(host) {
+			return false
+		}
+		_, err = strconv.ParseUint(port, 10, 16)
+		return err == nil
+	})
+}
+
+// isLoopback tells whether only this machine gets to a host.
+func isLoopback(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.Unmap().IsLoopback() || strings.EqualFold(host, "localhost")
+}
+
+var errFraction = errors.New("is finer than a second, @every with whole seconds was expected")
+
+var cronParser = cron.NewParser(
+	cron.SecondOptional | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow | cron.Descriptor)
+
+func schedule(into *Schedule) scalar {
+	what := `a cron spec of 5 fields, of 6 with seconds, or "@every 1s"`
+	return scalar{what: what, kind: asText, set: func(in input) error {
+		if zone := strings.HasPrefix(in.text, "TZ=") || strings.HasPrefix(in.text, "CRON_TZ="); zone && !strings.Contains(in.text, " ") {
+			return unfit("a time zone alone") // the parser would panic
+		}
+		parsed, err := cronParser.Parse(in.text)
+		if err != nil {
+			return unfit(err.Error())
+		}
+		// The parser rounds to whole seconds in silence.
+		if _, every, ok := strings.Cut(in.text, "@every "); ok {
+			if d, err := time.ParseDuration(strings.TrimSpace(every)); err != nil || d < time.Second || d%time.Second != 0 {
+				return errFraction
+			}
+		}
+		// It looks five years ahead, so a 29th of February is found.
+		if parsed.Next(time.Unix(0, 0)).IsZero() {
+			return unfit("no such day ever comes")
+		}
+		*into = Schedule{Text: in.text, Schedule: parsed}
+		return nil
+	}}
+}
