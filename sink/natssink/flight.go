@@ -1,0 +1,86 @@
+package natssink
+
+import (
+	"context"
+	"errors"
+	"strconv"
+)
+
+// flight is the events of one Send on their way. All but subjects, replyTo and no
+// is guarded by the connection's mutex.
+type flight struct {
+	no uint64
+	// replyTo is the prefix of the events' reply subjects.
+	replyTo string
+	// subjects by index; "" for an event that has none.
+	subjects []string
+	// verdicts by index: errWaiting, nil (accepted) or why not.
+	verdicts []error
+	waiting  int
+	// duplicates counts the accepted events that the stream knew already.
+	duplicates int
+	// finish is called when no event waits any more.
+	finish context.CancelFunc
+}
+
+// errWaiting is the verdict on an event nobody has answered for yet.
+var errWaiting = errors.New("no answer yet")
+
+// launch registers a flight; land it in the end. Events without a subject come
+// with their verdict.
+func (c *connection) launch(subjects []string, verdicts []error, finish context.CancelFunc) *flight {
+	f := &flight{subjects: subjects, verdicts: verdicts, finish: finish}
+	for i := range verdicts {
+		if verdicts[i] == nil {
+			verdicts[i] = errWaiting
+			f.waiting++
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.last++
+	f.no = c.last
+	f.replyTo = c.inbox + strconv.FormatUint(f.no, 36) + "."
+	c.flights[f.no] = f
+	if f.waiting == 0 {
+		finish()
+	}
+	return f
+}
+
+// land ends the flight: answers that come later are ignored. left is the verdict
+// on events that still wait.
+func (c *connection) land(f *flight, left error) (verdicts []error, duplicates int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f.settleAll(left)
+	delete(c.flights, f.no)
+	return f.verdicts, f.duplicates
+}
+
+// settle is the first verdict on an event; later ones do not count.
+func (f *flight) settle(i int, verdict error) bool {
+	if f.verdicts[i] != errWaiting { //nolint:errorlint // a mark, never wrapped
+		return false
+	}
+	f.verdicts[i] = verdict
+	f.waiting--
+	if f.waiting == 0 {
+		f.finish()
+	}
+	return true
+}
+
+func (f *flight) settleAll(verdict error) {
+	for i := range f.verdicts {
+		f.settle(i, verdict)
+	}
+}
+
+func (f *flight) settleSubject(subject string, verdict error) {
+	for i := range f.subjects {
+		if f.subjects[i] == subject {
+			f.settle(i, verdict)
+		}
+	}
+}

@@ -1,0 +1,238 @@
+// Package natssink publishes events to NATS: to JetStream, where an event counts as
+// delivered when a stream has acknowledged it, or to core NATS, where it does
+// when the server has received it.
+//
+// The data is the payload's bytes. The headers are the event's own and
+//
+//	Nats-Msg-Id     <pipeline>:<id>, by which a stream knows an event again
+//	Relay-Group-Id  the batch's group_id
+//	Relay-Key       the event's key; absent when that is NULL
+//
+// which an event's own headers cannot overrule. An event that a NATS header or
+// subject cannot carry as it is (a line break in its key, an empty token in its
+// topic) is refused for good, alone.
+package natssink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/sink"
+)
+
+// Sink publishes to NATS. All Sends share one connection, which is made when it is
+// first needed, and anew when it was lost.
+type Sink struct {
+	servers string
+	options []nats.Option
+	core    bool
+	subject sink.Template
+	log     *slog.Logger
+
+	current    atomic.Pointer[connection]
+	duplicates atomic.Int64
+
+	// turn holds one token; who has it connects, and may touch what follows.
+	turn     chan struct{}
+	failure  error // why the last try failed
+	failedAt time.Time
+}
+
+// New makes a sink; it does not connect yet. The error is about the
+// configuration and names no secret.
+func New(c Config) (*Sink, error) {
+	c = c.withDefaults()
+	list, secure, err := servers(c.URL)
+	if err != nil {
+		return nil, fmt.Errorf("NATS sink: %w", err)
+	}
+	options, err := c.options(secure)
+	if err != nil {
+		return nil, fmt.Errorf("NATS sink: %w", err)
+	}
+	subject, err := sink.ParseTemplate(c.Subject, false)
+	if err == nil && subject.Fixed() {
+		err = checkSubject(c.Subject)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("NATS sink: subject %q: %w", c.Subject, err)
+	}
+	s := &Sink{
+		servers: list, options: options, core: c.Core, subject: subject, log: c.Logger,
+		turn: make(chan struct{}, 1),
+	}
+	s.turn <- struct{}{}
+	return s, nil
+}
+
+// connection returns the connection, or makes one. Callers that come while another
+// one tries get that one's error: a server that does not answer costs one
+// time-out, not one each.
+func (s *Sink) connection(ctx context.Context) (*connection, error) {
+	if c := s.current.Load(); c != nil && c.nc.IsConnected() {
+		return c, nil
+	}
+	came := time.Now()
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-s.turn:
+	}
+	defer func() { s.turn <- struct{}{} }()
+	c := s.current.Load()
+	if c != nil && c.nc.IsConnected() {
+		return c, nil
+	}
+	if s.failedAt.After(came) {
+		return nil, s.failure
+	}
+	if c != nil {
+		c.close()
+	}
+	c, err := dial(ctx, s.servers, s.options, !s.core)
+	if err != nil {
+		s.failure, s.failedAt = fmt.Errorf("connecting to NATS: %w", err), time.Now()
+		return nil, s.failure
+	}
+	s.current.Store(c)
+	return c, nil
+}
+
+// Send publishes the batch's events, in order, and waits for what shows that each
+// was accepted until ctx's deadline. Each event is judged alone: a
+// *sink.BatchError names those that were not accepted, one error wraps
+// sink.ErrUnavailable when that is an outage for all of them.
+//
+// Outages are: no connection, no answer in time, no stream on the subject, a
+// stream that is full, sealed or offline, a lack of permission or resources. An
+// event that is too large, or that NATS cannot carry, is refused for good.
+func (s *Sink) Send(ctx context.Context, b *outbox.Batch) error {
+	if err := ctx.Err(); err != nil {
+		return sink.Unavailable(err)
+	}
+	c, err := s.connection(ctx)
+	if err != nil {
+		return sink.Unavailable(err)
+	}
+	subjects, verdicts := make([]string, len(b.Events)), make([]error, len(b.Events))
+	for i := range b.Events {
+		subjects[i], verdicts[i] = s.subjectOf(&b.Events[i])
+	}
+	answered, finish := context.WithCancel(ctx)
+	defer finish()
+	f := c.launch(subjects, verdicts, finish)
+	c.publish(f, b)
+	verdicts, duplicates := c.land(f, s.await(answered, c))
+	if duplicates > 0 && first(b) {
+		s.duplicates.Add(int64(duplicates))
+		s.log.LogAttrs(ctx, slog.LevelError, "the stream takes new events for duplicates: their ids were used before",
+			slog.String("pipeline", b.Pipeline), slog.String("group_id", b.GroupID.String()),
+			slog.Int("events", duplicates), slog.Int64("first_id", b.FirstID), slog.Int64("last_id", b.LastID))
+	}
+	return sum(subjects, verdicts)
+}
+
+// await waits for the answers. It returns the verdict on events that got none.
+func (s *Sink) await(answered context.Context, c *connection) error {
+	if !s.core {
+		<-answered.Done()
+		return sink.Unavailable(fmt.Errorf("no PubAck came in time: %w", answered.Err()))
+	}
+	err := c.flush(answered)
+	if err == nil {
+		err = c.violationsSettled(answered)
+	}
+	if err != nil {
+		return sink.Unavailable(fmt.Errorf("the server did not confirm it: %w", err))
+	}
+	return nil
+}
+
+// first tells whether none of the batch's events was ever sent before.
+func first(b *outbox.Batch) bool {
+	return b.Starts == 1 && b.Attempts == 0 && b.Outages == 0 && len(b.Origins) == 0
+}
+
+// Duplicates is how many events JetStream took for duplicates although they were
+// sent for the first time: they are lost unless they are the same events. Each
+// batch that has some is logged as an error.
+func (s *Sink) Duplicates() int64 { return s.duplicates.Load() }
+
+// Check connects, and with JetStream asks whether it is enabled and, where all
+// events have one subject, whether a stream takes that. A user without leave to
+// ask passes. The error wraps sink.ErrUnavailable.
+func (s *Sink) Check(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return sink.Unavailable(err)
+	}
+	c, err := s.connection(ctx)
+	if err != nil {
+		return sink.Unavailable(err)
+	}
+	if err := c.flush(ctx); err != nil {
+		return sink.Unavailable(fmt.Errorf("NATS does not answer: %w", err))
+	}
+	if s.core {
+		return nil
+	}
+	if err := s.checkJetStream(ctx, c); err != nil {
+		return sink.Unavailable(err)
+	}
+	return nil
+}
+
+func (s *Sink) checkJetStream(ctx context.Context, c *connection) error {
+	js, err := jetstream.New(c.nc)
+	if err != nil {
+		return err
+	}
+	err = c.ask(ctx, "$JS.API.INFO", func(ctx context.Context) error {
+		_, err := js.AccountInfo(ctx)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("JetStream: %w", err)
+	}
+	if !s.subject.Fixed() {
+		return nil
+	}
+	subject := s.subject.String()
+	err = c.ask(ctx, "$JS.API.STREAM.NAMES", func(ctx context.Context) error {
+		_, err := js.StreamNameBySubject(ctx, subject)
+		return err
+	})
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return fmt.Errorf("subject %q: %w (make one: nats stream add NAME --subjects '%s')", subject, errNoStream, subject)
+	}
+	return err
+}
+
+// ask makes a request to the server, which answers nothing at all when the user
+// has no leave to ask: that ends the waiting, and is no error.
+func (c *connection) ask(ctx context.Context, subject string, request func(context.Context) error) error {
+	answered, finish := context.WithCancel(ctx)
+	defer finish()
+	f := c.launch([]string{subject}, make([]error, 1), finish)
+	err := request(answered)
+	verdicts, _ := c.land(f, nil)
+	if errors.Is(verdicts[0], nats.ErrPermissionViolation) {
+		return nil
+	}
+	return err
+}
+
+// Close ends the connection.
+func (s *Sink) Close() error {
+	if c := s.current.Load(); c != nil {
+		c.close()
+	}
+	return nil
+}

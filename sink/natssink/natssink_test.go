@@ -1,0 +1,178 @@
+package natssink_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/sink"
+	"github.com/outboxrelay/relay/sink/natssink"
+	"github.com/outboxrelay/relay/sink/sinktest"
+)
+
+func TestMain(m *testing.M) { testserver.Main(m) }
+
+var keeps = sinktest.Keeps{Key: true, Headers: true, GroupID: true, Bytes: true, LineBreaks: true}
+
+// streams sends to JetStream, into one stream that takes all the suite's topics.
+var streams = sinktest.Harness{
+	Keeps:    keeps,
+	OnceOnly: true,
+	Open: func(t testing.TB) sinktest.Destination {
+		server := testserver.NATS(t)
+		client := connect(t, server.URL)
+		stream := addStream(t, client, jetstream.StreamConfig{
+			Name: "EVENTS", Subjects: []string{sinktest.TopicPrefix + ">"},
+		})
+		return sinktest.Destination{
+			Connect:  func(t testing.TB) sink.Sink { return newSink(t, natssink.Config{URL: server.URL}) },
+			Arrivals: func(t testing.TB) []sinktest.Arrival { return stored(t, stream) },
+			Address:  func(topic string) string { return topic },
+			Stop:     func(testing.TB) { server.Stop() },
+			Start: func(t testing.TB) {
+				ok(t, server.Start())
+				testserver.Eventually(t, func() error { return client.FlushTimeout(time.Second) })
+			},
+		}
+	},
+	OpenBroken: func(t testing.TB) sink.Sink { return newSink(t, natssink.Config{URL: deadURL(t)}) },
+}
+
+// core publishes to whoever listens. Events that were on their way to a listener
+// when the server stopped are lost to that, so it is not stopped here.
+var core = sinktest.Harness{
+	Keeps: keeps,
+	Open: func(t testing.TB) sinktest.Destination {
+		server := testserver.CoreNATS(t)
+		client := connect(t, server.URL)
+		sub, err := client.SubscribeSync(sinktest.TopicPrefix + ">")
+		ok(t, err)
+		ok(t, sub.SetPendingLimits(-1, -1))
+		ok(t, client.Flush())
+		var all []sinktest.Arrival
+		return sinktest.Destination{
+			Connect: func(t testing.TB) sink.Sink { return newSink(t, natssink.Config{URL: server.URL, Core: true}) },
+			Arrivals: func(t testing.TB) []sinktest.Arrival {
+				ok(t, client.Flush()) // what the server has passed on is here then
+				n, _, err := sub.Pending()
+				ok(t, err)
+				for range n {
+					m, err := sub.NextMsg(time.Second)
+					ok(t, err)
+					all = append(all, arrival(t, m.Subject, m.Header, m.Data))
+				}
+				return all
+			},
+			Address: func(topic string) string { return topic },
+		}
+	},
+	OpenBroken: func(t testing.TB) sink.Sink { return newSink(t, natssink.Config{URL: deadURL(t), Core: true}) },
+}
+
+func TestJetStream(t *testing.T)      { sinktest.Run(t, streams) }
+func TestCore(t *testing.T)           { sinktest.Run(t, core) }
+func BenchmarkJetStream(b *testing.B) { sinktest.Bench(b, streams) }
+func BenchmarkCore(b *testing.B)      { sinktest.Bench(b, core) }
+
+func ok(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func newSink(t testing.TB, c natssink.Config) *natssink.Sink {
+	t.Helper()
+	s, err := natssink.New(c)
+	ok(t, err)
+	return s
+}
+
+// open is newSink for tests that do not close it themselves.
+func open(t testing.TB, c natssink.Config) *natssink.Sink {
+	t.Helper()
+	s := newSink(t, c)
+	t.Cleanup(func() { ok(t, s.Close()) })
+	return s
+}
+
+// connect opens a client that is not the sink's.
+func connect(t testing.TB, url string, opts ...nats.Option) *nats.Conn {
+	t.Helper()
+	closed := make(chan struct{})
+	nc, err := nats.Connect(url, append(opts, nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond),
+		nats.ClosedHandler(func(*nats.Conn) { close(closed) }))...)
+	ok(t, err)
+	t.Cleanup(func() { nc.Close(); <-closed })
+	return nc
+}
+
+// deadURL is one where nothing listens.
+func deadURL(t testing.TB) string {
+	t.Helper()
+	server := testserver.CoreNATS(t)
+	server.Stop()
+	return server.URL
+}
+
+func addStream(t testing.TB, client *nats.Conn, c jetstream.StreamConfig) jetstream.Stream {
+	t.Helper()
+	js, err := jetstream.New(client)
+	ok(t, err)
+	stream, err := js.CreateStream(t.Context(), c)
+	ok(t, err)
+	return stream
+}
+
+// stored reads a stream from its beginning.
+func stored(t testing.TB, stream jetstream.Stream) []sinktest.Arrival {
+	t.Helper()
+	info, err := stream.Info(t.Context())
+	ok(t, err)
+	if info.State.Msgs == 0 {
+		return nil
+	}
+	reader, err := stream.OrderedConsumer(t.Context(), jetstream.OrderedConsumerConfig{})
+	ok(t, err)
+	var all []sinktest.Arrival
+	for len(all) < int(info.State.Msgs) {
+		got, err := reader.Fetch(int(info.State.Msgs)-len(all), jetstream.FetchMaxWait(10*time.Second))
+		ok(t, err)
+		for m := range got.Messages() {
+			all = append(all, arrival(t, m.Subject(), m.Headers(), m.Data()))
+		}
+		ok(t, got.Error())
+	}
+	return all
+}
+
+func arrival(t testing.TB, subject string, header nats.Header, data []byte) sinktest.Arrival {
+	t.Helper()
+	id, isOurs := strings.CutPrefix(header.Get("Nats-Msg-Id"), sinktest.Pipeline+":")
+	if !isOurs {
+		t.Errorf("Nats-Msg-Id is %q, want %s:<id>", header.Get("Nats-Msg-Id"), sinktest.Pipeline)
+	}
+	a := sinktest.Arrival{ID: id, GroupID: header.Get("Relay-Group-Id"), Address: subject, Payload: data}
+	own := map[string]string{}
+	for name, values := range header {
+		if len(values) != 1 {
+			t.Errorf("event %s: header %s has values %q", id, name, values)
+		}
+		switch name {
+		case "Nats-Msg-Id", "Relay-Group-Id":
+		case "Relay-Key":
+			a.Key = &values[0]
+		default:
+			own[name] = values[0]
+		}
+	}
+	if len(own) > 0 {
+		a.Headers = outbox.NewHeaders(own)
+	}
+	return a
+}

@@ -1,0 +1,164 @@
+package natssink
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/sink"
+)
+
+// The relay's own headers. Events cannot overrule them.
+const (
+	headerID      = "Nats-Msg-Id"
+	headerGroupID = "Relay-Group-Id"
+	headerKey     = "Relay-Key"
+)
+
+// maxSubject leaves room for the rest of a protocol line, of which a server takes
+// 4096 bytes unless it is told otherwise; it ends the connection on a longer
+// one.
+const maxSubject = 3900
+
+// subjectOf makes the event's address and looks whether one can publish there. The
+// error is a refusal for good.
+func (s *Sink) subjectOf(e *outbox.Event) (string, error) {
+	subject, err := s.subject.Address(e)
+	if err != nil {
+		return "", err
+	}
+	if err := checkSubject(subject); err != nil {
+		return "", sink.Permanent(fmt.Errorf("subject %q: %w", subject[:min(len(subject), 200)], err))
+	}
+	return subject, nil
+}
+
+func checkSubject(subject string) error {
+	if len(subject) > maxSubject {
+		return fmt.Errorf("it is %d bytes long, at most %d are taken", len(subject), maxSubject)
+	}
+	if strings.ContainsAny(subject, " \t\r\n\x00") {
+		return errors.New("it has a blank, a line break or a NUL in it")
+	}
+	for token := range strings.SplitSeq(subject, ".") {
+		switch token {
+		case "":
+			return errors.New("one of its tokens is empty")
+		case "*", ">":
+			return errors.New("one cannot publish to a wildcard")
+		}
+	}
+	// An event that gives orders to the server is a mistake or an attack.
+	if strings.HasPrefix(subject, "$JS.") || strings.HasPrefix(subject, "$SYS.") {
+		return errors.New("it belongs to the server")
+	}
+	return nil
+}
+
+// publisher makes NATS messages of the events of a batch, one after the other.
+// nats.go is done with one when PublishMsg returns, so there is only one.
+type publisher struct {
+	msg     nats.Msg
+	batch   *outbox.Batch
+	id      [1]string
+	group   [1]string
+	key     [1]string
+	foreign bool // the last event had headers of its own
+}
+
+func newPublisher(b *outbox.Batch) *publisher {
+	p := &publisher{batch: b, group: [1]string{b.GroupID.String()}}
+	p.ownHeaders()
+	return p
+}
+
+func (p *publisher) ownHeaders() {
+	p.msg.Header = nats.Header{headerID: p.id[:], headerGroupID: p.group[:]}
+}
+
+// prepare makes the message of an event. The error is a refusal for good.
+func (p *publisher) prepare(e *outbox.Event, subject, reply string) error {
+	if p.foreign {
+		p.ownHeaders()
+		p.foreign = false
+	}
+	p.msg.Subject, p.msg.Reply, p.msg.Data = subject, reply, e.Payload
+	p.id[0] = p.batch.Pipeline + ":" + strconv.FormatInt(e.ID, 10)
+	if e.Key == nil {
+		delete(p.msg.Header, headerKey)
+	} else {
+		if !fits(*e.Key) {
+			return sink.Permanent(errors.New("key: " + misfit))
+		}
+		p.key[0] = *e.Key
+		p.msg.Header[headerKey] = p.key[:]
+	}
+	if e.Headers == nil {
+		return nil
+	}
+	own, err := e.Headers.Map()
+	if err != nil {
+		return sink.Permanent(err)
+	}
+	p.foreign = true
+	for name, value := range own {
+		if strings.EqualFold(name, headerID) || strings.EqualFold(name, headerGroupID) || strings.EqualFold(name, headerKey) {
+			continue
+		}
+		if !fits(value) {
+			return sink.Permanent(fmt.Errorf("header %q: %s", name, misfit))
+		}
+		p.msg.Header[name] = []string{value}
+	}
+	return nil
+}
+
+const misfit = "a NATS header cannot carry a line break, nor blanks at either end"
+
+// fits tells whether a NATS header carries the value as it is; nats.go would
+// make blanks of line breaks and trim the ends.
+func fits(value string) bool {
+	return !strings.ContainsAny(value, "\r\n") && strings.Trim(value, " \t") == value
+}
+
+// publish publishes what has a subject. Events that NATS cannot carry, and all
+// that is left when the connection breaks, get their verdict.
+func (c *connection) publish(f *flight, b *outbox.Batch) {
+	p := newPublisher(b)
+	for i := range b.Events {
+		if f.subjects[i] == "" {
+			continue
+		}
+		reply := ""
+		if c.inbox != "" {
+			reply = f.replyTo + strconv.FormatInt(int64(i), 36)
+		}
+		err := p.prepare(&b.Events[i], f.subjects[i], reply)
+		if err == nil {
+			err = c.nc.PublishMsg(&p.msg)
+		}
+		switch {
+		case err == nil:
+			continue
+		case errors.Is(err, sink.ErrPermanent):
+		case errors.Is(err, nats.ErrMaxPayload):
+			err = sink.Permanent(fmt.Errorf("payload and headers: %w: the server takes %d bytes (max_payload)", err, c.nc.MaxPayload()))
+		case errors.Is(err, nats.ErrBadHeaderMsg):
+			err = sink.Permanent(errors.New("a header's name is not one of printable ASCII without punctuation"))
+		default:
+			// What was published before may be lost as well.
+			c.nc.Close()
+			c.mu.Lock()
+			f.settleAll(sink.Unavailable(err))
+			c.mu.Unlock()
+			return
+		}
+		c.mu.Lock()
+		f.settle(i, err)
+		c.mu.Unlock()
+	}
+}
