@@ -94,6 +94,8 @@ func (p *place) fixture(t testing.TB, table, pipeline string) *buffertest.Fixtur
 	}
 }
 
+const lease = 30 * time.Second
+
 func check(t buffertest.TB, err error) {
 	t.Helper()
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"embed"
 	"fmt"
+	"hash/fnv"
 	"io/fs"
 	"regexp"
 	"strings"
@@ -125,8 +126,7 @@ func Migrate(ctx context.Context, url string, c SchemaConfig) ([]string, error) 
 
 	db := stdlib.OpenDB(*config)
 	defer db.Close()
-	schema, table := splitTable(c.Table)
-	store, err := database.NewStore(goose.DialectPostgres, ident(schema, table+"_migrations"))
+	store, err := database.NewStore(goose.DialectPostgres, versionTable(c.Table))
 	if err != nil {
 		return nil, err
 	}
@@ -136,13 +136,29 @@ func Migrate(ctx context.Context, url string, c SchemaConfig) ([]string, error) 
 	}
 	results, err := provider.Up(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("migrating %s: %w", table, err)
+		return nil, fmt.Errorf("migrating %s: %w", ident(splitTable(c.Table)), err)
 	}
 	var applied []string
 	for _, r := range results {
 		applied = append(applied, r.Source.Path)
 	}
 	return applied, nil
+}
+
+var notPlain = regexp.MustCompile(`[^a-z0-9_]+`)
+
+// versionTable is where goose notes what was applied to a buffer, in the search
+// path's first schema. goose wants a name that needs no quotes, so anything else
+// is told apart by a hash.
+func versionTable(table string) string {
+	_, name := splitTable(table)
+	plain := notPlain.ReplaceAllString(strings.ToLower(name), "_")
+	if table != "" && plain != table {
+		sum := fnv.New32a()
+		sum.Write([]byte(table)) // a hash never fails
+		plain = fmt.Sprintf("%.40s_%08x", plain, sum.Sum32())
+	}
+	return plain + "_migrations"
 }
 
 // splitTable parts "schema.table"; schema is "" when it is not given.

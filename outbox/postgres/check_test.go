@@ -1,0 +1,237 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffertest"
+	"github.com/outboxrelay/relay/outbox/postgres"
+)
+
+// asRole gives the URL's database a new role with a password and returns the URL
+// for it. Roles are the whole server's, so they are named after the database.
+func (p *place) asRole(t *testing.T, name string, grants ...string) string {
+	t.Helper()
+	u, err := url.Parse(p.url)
+	check(t, err)
+	role := name + strings.ToLower(strings.TrimPrefix(u.Path, "/"))
+	exec := func(statement string) {
+		t.Helper()
+		_, err := p.pool.Exec(context.Background(), statement)
+		check(t, err)
+	}
+	exec(`CREATE ROLE "` + role + `" LOGIN PASSWORD 'pass-word'`)
+	t.Cleanup(func() {
+		exec(`DROP OWNED BY "` + role + `"`)
+		exec(`DROP ROLE "` + role + `"`)
+	})
+	for _, g := range grants {
+		exec(g + ` TO "` + role + `"`)
+	}
+	u.User = url.UserPassword(role, "pass-word")
+	return u.String()
+}
+
+func checkError(t *testing.T, url, table string) error {
+	t.Helper()
+	b, err := postgres.Open(postgres.Config{URL: url, Table: table, Pipeline: "orders"})
+	check(t, err)
+	defer func() { check(t, b.Close()) }()
+	return b.Check(t.Context())
+}
+
+// TestCheckNamesWhatIsMissing: all of it at once, with the command that mends it.
+func TestCheckNamesWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		table  string
+		damage string
+		says   []string
+	}{
+		"no tables": {
+			damage: "DROP TABLE outbox_events, outbox_batches, outbox_dead_letters, outbox_buffers",
+			says: []string{
+				"table outbox_events does not exist", "table outbox_batches does not exist",
+				"table outbox_dead_letters does not exist", "relay migrate -c relay.yaml",
+			},
+		},
+		"another table": {table: "shop.events", says: []string{`table "shop"."events" does not exist`, "relay migrate"}},
+		"two columns": {
+			damage: "ALTER TABLE outbox_events DROP COLUMN headers; ALTER TABLE outbox_batches DROP COLUMN origins",
+			says:   []string{"table public.outbox_events has no column headers", "table public.outbox_batches has no column origins", "relay migrate"},
+		},
+		"ledger unlogged": {
+			damage: "ALTER TABLE outbox_batches SET UNLOGGED",
+			says:   []string{"UNLOGGED", "ALTER TABLE public.outbox_batches SET LOGGED"},
+		},
+		"no sequence": {
+			damage: "ALTER TABLE outbox_events ALTER id DROP IDENTITY",
+			says:   []string{"column id of table public.outbox_events has no sequence"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+			f := p.fixture(t, "outbox_events", "orders")
+			if c.damage != "" {
+				f.Exec(t, c.damage)
+			}
+			err := checkError(t, p.url, c.table)
+			if !errors.Is(err, outbox.ErrNotReady) {
+				t.Fatalf("got %v", err)
+			}
+			for _, says := range c.says {
+				if !strings.Contains(err.Error(), says) {
+					t.Errorf("it does not say %q: %v", says, err)
+				}
+			}
+		})
+	}
+}
+
+// TestPrivileges: what the docs name is enough, and what is less is named.
+func TestPrivileges(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+	f := p.fixture(t, "outbox_events", "orders")
+
+	err := checkError(t, p.asRole(t, "poor_", "GRANT SELECT, INSERT, UPDATE ON outbox_events, outbox_batches, outbox_dead_letters, outbox_buffers"), "")
+	if !errors.Is(err, outbox.ErrNotReady) {
+		t.Fatalf("got %v", err)
+	}
+	for _, says := range []string{"may not DELETE on table public.outbox_events: GRANT DELETE ON public.outbox_events TO", "GRANT DELETE ON public.outbox_batches TO", "GRANT USAGE ON SEQUENCE public.outbox_events_id_seq TO"} {
+		if !strings.Contains(err.Error(), says) {
+			t.Errorf("it does not say %q: %v", says, err)
+		}
+	}
+
+	relay := p.asRole(t, "relay_",
+		"GRANT SELECT, INSERT, UPDATE, DELETE ON outbox_events, outbox_batches, outbox_dead_letters, outbox_buffers",
+		"GRANT USAGE ON ALL SEQUENCES IN SCHEMA public")
+	application := newPlace(t, p.asRole(t, "app_", "GRANT INSERT ON outbox_events"), p.opt)
+	_, err = application.pool.Exec(t.Context(), "INSERT INTO outbox_events (topic, payload) VALUES ('t', '{}'), ('t', '{}'), ('t', '{}')")
+	check(t, err)
+
+	b, err := postgres.Open(postgres.Config{URL: relay, Pipeline: "orders"})
+	check(t, err)
+	defer func() { check(t, b.Close()) }()
+	look, err := b.Look(t.Context(), 10)
+	check(t, err)
+	if look.Unclaimed != 3 {
+		t.Fatalf("%d events were counted", look.Unclaimed)
+	}
+	batch, err := b.Claim(t.Context(), 10, lease)
+	check(t, err)
+	ids := batch.IDs()
+	check(t, b.Renew(t.Context(), batch, lease))
+	check(t, b.Settle(t.Context(), batch, []outbox.Outcome{
+		{Verdict: outbox.Delivered, IDs: ids[:1]},
+		{Verdict: outbox.Dead, IDs: ids[1:2], Error: "no"},
+		{Verdict: outbox.Retry, IDs: ids[2:], GroupID: outbox.NewGroupID()},
+	}))
+	batch, err = b.TakeOver(t.Context(), lease)
+	check(t, err)
+	check(t, b.Settle(t.Context(), batch, []outbox.Outcome{{Verdict: outbox.Delivered}}))
+	_, err = b.Status(t.Context())
+	check(t, err)
+	if rows := f.Rows(t); len(rows) != 0 {
+		t.Fatalf("%d rows are left", len(rows))
+	}
+}
+
+// TestUnreachable: a wrong password, database, host or URL is told as what it is,
+// and never with the password.
+func TestUnreachable(t *testing.T) {
+	t.Parallel()
+	good, err := url.Parse(testserver.Postgres(t))
+	check(t, err)
+	with := func(change func(*url.URL)) string {
+		u := *good
+		change(&u)
+		return u.String()
+	}
+	for name, c := range map[string]struct{ url, says string }{
+		"password": {with(func(u *url.URL) { u.User = url.UserPassword(u.User.Username(), "wrong-secret") }), "user and password in source.url"},
+		"database": {with(func(u *url.URL) { u.Path = "/nowhere" }), "there is no such database"},
+		"port":     {with(func(u *url.URL) { u.Host = "127.0.0.1:1" }), "cannot reach PostgreSQL at 127.0.0.1:1"},
+	} {
+		err := checkError(t, c.url, "")
+		if err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: it does not say %q: %v", name, c.says, err)
+		}
+		if password, _ := good.User.Password(); strings.Contains(err.Error(), password) || strings.Contains(err.Error(), "wrong-secret") {
+			t.Errorf("%s: the password is shown: %v", name, err)
+		}
+	}
+	_, err = postgres.Open(postgres.Config{URL: "postgres://user:pass-word@host:port/db", Pipeline: "orders"})
+	if err == nil || strings.Contains(err.Error(), "pass-word") {
+		t.Errorf("a URL of garbage: %v", err)
+	}
+}
+
+// TestSchemaAndMigrate: the printed DDL, run twice, and a migration after it, and
+// two migrations at once, all end in the same tables, and drop nothing.
+func TestSchemaAndMigrate(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+	ddl, err := postgres.Schema(postgres.SchemaConfig{})
+	check(t, err)
+	for range 2 {
+		_, err := p.pool.Exec(t.Context(), ddl)
+		check(t, err)
+	}
+	_, err = p.pool.Exec(t.Context(), "INSERT INTO outbox_events (topic, payload) VALUES ('t', '{}')")
+	check(t, err)
+
+	done := make(chan error, 4)
+	for range cap(done) {
+		go func() {
+			_, err := postgres.Migrate(context.Background(), p.url, postgres.SchemaConfig{})
+			done <- err
+		}()
+	}
+	for range cap(done) {
+		check(t, <-done)
+	}
+	applied, err := postgres.Migrate(t.Context(), p.url, postgres.SchemaConfig{})
+	check(t, err)
+	if len(applied) != 0 {
+		t.Errorf("applied again: %v", applied)
+	}
+	check(t, checkError(t, p.url, ""))
+	var n int
+	check(t, p.pool.QueryRow(t.Context(), "SELECT count(*) FROM outbox_events").Scan(&n))
+	if n != 1 {
+		t.Errorf("%d events after migrating, want 1", n)
+	}
+}
+
+// TestOtherNames: schemas and tables with names that have to be quoted.
+func TestOtherNames(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+	_, err := p.pool.Exec(t.Context(), `CREATE SCHEMA "Shop"; CREATE SCHEMA "order"`)
+	check(t, err)
+	c := postgres.SchemaConfig{Table: "Shop.user's events", Schema: "order"}
+	_, err = postgres.Migrate(t.Context(), p.url, c)
+	check(t, err)
+	_, err = postgres.Migrate(t.Context(), p.url, c)
+	check(t, err)
+	_, err = p.pool.Exec(t.Context(), `INSERT INTO "Shop"."user's events" (topic, payload) VALUES ('t', '{}')`)
+	check(t, err)
+	b, err := postgres.Open(postgres.Config{URL: p.url, Table: c.Table, Schema: c.Schema, Pipeline: "orders"})
+	check(t, err)
+	defer func() { check(t, b.Close()) }()
+	_, err = b.Look(t.Context(), 10)
+	check(t, err)
+	batch, err := b.Claim(t.Context(), 10, lease)
+	check(t, err)
+	_, err = b.Status(t.Context())
+	check(t, err)
+	check(t, b.Settle(t.Context(), batch, []outbox.Outcome{{Verdict: outbox.Delivered}}))
+}
