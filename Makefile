@@ -1,0 +1,60 @@
+# The commands of development. `make help` lists them.
+GO       ?= go
+TOOL     := $(GO) tool -modfile=tools/go.mod
+PACKAGES ?= ./...
+FUZZTIME ?= 30s
+
+.PHONY: help
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+.PHONY: demo
+demo: ## the whole way of an event, nothing to install
+	$(GO) run ./cmd/relay demo
+
+.PHONY: up
+up: ## PostgreSQL, Redis, NATS, the relay and a producer, in containers
+	docker compose up --build
+
+.PHONY: build
+build: ## bin/relay
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/relay ./cmd/relay
+
+.PHONY: servers
+servers: ## install PostgreSQL, Redis and PgBouncer for the tests, where they are missing
+	@sh internal/testserver/install.sh
+
+.PHONY: test
+test: servers ## every test, on real servers
+	$(GO) test -timeout 20m $(PACKAGES)
+
+.PHONY: race
+race: servers ## every test under the race detector
+	$(GO) test -race -timeout 40m $(PACKAGES)
+
+.PHONY: lint
+lint: ## golangci-lint and gofumpt
+	$(TOOL) golangci-lint run
+
+.PHONY: fmt
+fmt: ## format the code
+	$(TOOL) golangci-lint fmt
+
+.PHONY: fuzz
+fuzz: ## every fuzz test for FUZZTIME (30s) each
+	@set -e; for package in $$($(GO) list $(PACKAGES)); do \
+	  for name in $$($(GO) test -list '^Fuzz' $$package | grep '^Fuzz' || true); do \
+	    $(GO) test -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZTIME) $$package; \
+	  done; \
+	done
+
+.PHONY: bench
+bench: servers ## throughput, WAL, memory and idle cost, on this machine
+	$(GO) test -run '^$$' -bench . -benchtime 3x -timeout 30m ./bench
+
+.PHONY: verify
+verify: lint test ## what a change must pass
+
+.PHONY: vuln
+vuln: ## known vulnerabilities, where their database can be reached
+	$(GO) run golang.org/x/vuln/cmd/govulncheck@latest ./...
