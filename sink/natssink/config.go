@@ -60,8 +60,14 @@ const (
 // not mended behind our back: the next Send makes a new one. So nothing is ever
 // buffered while there is none, and what a connection has said holds for all
 // that was published on it.
-func (c Config) options(secure bool) ([]nats.Option, error) {
+func (c Config) options() ([]nats.Option, error) {
+	urls, secure, err := servers(c.URL)
+	if err != nil {
+		return nil, err
+	}
 	opts := []nats.Option{
+		func(o *nats.Options) error { o.Servers = urls; return nil },
+		login(urls[0]), // for servers that the cluster tells of
 		nats.Name("relay"),
 		nats.NoReconnect(),
 		nats.Timeout(dialTimeout),
@@ -97,6 +103,18 @@ func (c Config) options(secure bool) ([]nats.Option, error) {
 	return opts, nil
 }
 
+// login takes user and password, or the token, out of a URL.
+func login(text string) nats.Option {
+	u, err := url.Parse(text)
+	if err != nil || u.User == nil {
+		return nil // it was parsed before
+	}
+	if password, ok := u.User.Password(); ok {
+		return nats.UserInfo(u.User.Username(), password)
+	}
+	return nats.Token(u.User.Username())
+}
+
 // readable says why a file cannot be read, but not its name: that may be the
 // secret itself, given where a file was expected.
 func readable(path string) error {
@@ -129,10 +147,9 @@ func nkeyOption(seed string) (nats.Option, error) {
 	return nats.Nkey(public, pair.Sign), nil
 }
 
-// servers makes of the URL what nats.Connect takes, and tells whether TLS is asked
-// for. Its errors name no password.
-func servers(text string) (list string, secure bool, err error) {
-	var urls []string
+// servers makes of the URL what nats.go takes, and tells whether TLS is asked for.
+// Its errors name no password.
+func servers(text string) (urls []string, secure bool, err error) {
 	var first *url.URL
 	for _, part := range strings.Split(text, ",") {
 		part = strings.TrimSpace(part)
@@ -142,23 +159,23 @@ func servers(text string) (list string, secure bool, err error) {
 		u, err := url.Parse(part)
 		if err != nil {
 			// url.Parse's error quotes the URL.
-			return "", false, fmt.Errorf("server %d of the url is not a URL, nats://host:4222 was expected", len(urls)+1)
+			return nil, false, fmt.Errorf("server %d of the url is not a URL, nats://host:4222 was expected", len(urls)+1)
 		}
 		if err := checkServer(u); err != nil {
-			return "", false, err
+			return nil, false, err
 		}
 		if first == nil {
 			first = u
 		}
 		if u.Scheme != first.Scheme {
-			return "", false, fmt.Errorf("url %s: scheme %s was expected, as for the first server", redacted(u), first.Scheme)
+			return nil, false, fmt.Errorf("url %s: scheme %s was expected, as for the first server", redacted(u), first.Scheme)
 		}
 		if u.User == nil {
 			u.User = first.User
 		}
 		urls = append(urls, strings.Replace(u.String(), "tls+nats://", "tls://", 1))
 	}
-	return strings.Join(urls, ","), first.Scheme != "nats", nil
+	return urls, first.Scheme != "nats", nil
 }
 
 // redacted shows no password and, where there is none, no user name: that is a

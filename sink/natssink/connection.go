@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -29,13 +30,15 @@ type connection struct {
 	moved   chan struct{} // is closed when denied changes
 }
 
-// dial connects. The error is the connection's; no server's URL is in it.
-func dial(ctx context.Context, servers string, opts []nats.Option, answers bool) (*connection, error) {
+// dial connects to one of the servers in opts, or of more. answers says whether
+// PubAcks are wanted. The error is the connection's; no password is in it.
+func dial(ctx context.Context, opts []nats.Option, more []string, answers bool) (*connection, error) {
 	c := &connection{closed: make(chan struct{}), flights: map[uint64]*flight{}, moved: make(chan struct{})}
 	if answers {
 		c.inbox = nats.NewInbox() + "."
 	}
-	nc, err := nats.Connect(servers, append(opts[:len(opts):len(opts)],
+	nc, err := nats.Connect("", append(slices.Clip(opts),
+		func(o *nats.Options) error { o.Servers = append(slices.Clip(o.Servers), more...); return nil },
 		nats.SetCustomDialer(dialer{ctx}),
 		nats.ErrorHandler(c.handleError),
 		nats.ClosedHandler(c.handleClosed))...)
@@ -69,13 +72,11 @@ func (c *connection) listen(ctx context.Context) error {
 	if err := sub.SetPendingLimits(-1, -1); err != nil { // no answer may be dropped
 		return err
 	}
-	if err := c.flush(ctx); err != nil {
-		return err
+	err = c.flush(ctx)
+	if why := c.nc.LastError(); errors.Is(why, nats.ErrPermissionViolation) {
+		return fmt.Errorf("PubAcks cannot be received, the user needs leave to subscribe to _INBOX.>: %w", why)
 	}
-	if err := c.nc.LastError(); errors.Is(err, nats.ErrPermissionViolation) {
-		return fmt.Errorf("PubAcks cannot be received, the user needs leave to subscribe to _INBOX.>: %w", err)
-	}
-	return nil
+	return err
 }
 
 // flush returns when the server has dealt with all that was published.

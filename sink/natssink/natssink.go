@@ -31,7 +31,6 @@ import (
 // Sink publishes to NATS. All Sends share one connection, which is made when it is
 // first needed, and anew when it was lost.
 type Sink struct {
-	servers string
 	options []nats.Option
 	core    bool
 	subject sink.Template
@@ -41,20 +40,17 @@ type Sink struct {
 	duplicates atomic.Int64
 
 	// turn holds one token; who has it connects, and may touch what follows.
-	turn     chan struct{}
-	failure  error // why the last try failed
-	failedAt time.Time
+	turn       chan struct{}
+	failure    error // why the last try failed
+	failedAt   time.Time
+	discovered []string // servers of the cluster that the last connection heard of
 }
 
 // New makes a sink; it does not connect yet. The error is about the
 // configuration and names no secret.
 func New(c Config) (*Sink, error) {
 	c = c.withDefaults()
-	list, secure, err := servers(c.URL)
-	if err != nil {
-		return nil, fmt.Errorf("NATS sink: %w", err)
-	}
-	options, err := c.options(secure)
+	options, err := c.options()
 	if err != nil {
 		return nil, fmt.Errorf("NATS sink: %w", err)
 	}
@@ -66,7 +62,7 @@ func New(c Config) (*Sink, error) {
 		return nil, fmt.Errorf("NATS sink: subject %q: %w", c.Subject, err)
 	}
 	s := &Sink{
-		servers: list, options: options, core: c.Core, subject: subject, log: c.Logger,
+		options: options, core: c.Core, subject: subject, log: c.Logger,
 		turn: make(chan struct{}, 1),
 	}
 	s.turn <- struct{}{}
@@ -95,9 +91,10 @@ func (s *Sink) connection(ctx context.Context) (*connection, error) {
 		return nil, s.failure
 	}
 	if c != nil {
+		s.discovered = c.nc.DiscoveredServers()
 		c.close()
 	}
-	c, err := dial(ctx, s.servers, s.options, !s.core)
+	c, err := dial(ctx, s.options, s.discovered, !s.core)
 	if err != nil {
 		s.failure, s.failedAt = fmt.Errorf("connecting to NATS: %w", err), time.Now()
 		return nil, s.failure

@@ -124,7 +124,8 @@ func mustDeliver(t *testing.T, s sink.Sink, b *outbox.Batch) []*outbox.Batch {
 	return parts
 }
 
-// deliverAtLast sends the batch again and again while that is an outage.
+// deliverAtLast sends the batch, or what is left of it, again and again while that
+// is an outage.
 func deliverAtLast(ctx context.Context, s sink.Sink, b *outbox.Batch) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*patience)
 	defer cancel()
@@ -132,7 +133,21 @@ func deliverAtLast(ctx context.Context, s sink.Sink, b *outbox.Batch) error {
 	defer tick.Stop()
 	for {
 		_, err := deliver(ctx, s, b)
-		if err == nil || !errors.Is(err, sink.ErrUnavailable) {
+		var some *sink.BatchError
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, sink.ErrUnavailable):
+			b = retaken(b)
+		case errors.As(err, &some):
+			left := make([]int, len(some.Events))
+			for i, e := range some.Events {
+				if left[i] = e.Index; !errors.Is(e.Err, sink.ErrUnavailable) {
+					return err
+				}
+			}
+			b = part(b, left...)
+		default:
 			return err
 		}
 		select {
@@ -140,7 +155,6 @@ func deliverAtLast(ctx context.Context, s sink.Sink, b *outbox.Batch) error {
 			return fmt.Errorf("still an outage: %w", err)
 		case <-tick.C:
 		}
-		b = retaken(b)
 	}
 }
 
