@@ -117,6 +117,17 @@ func statusNumbers(t *testing.T, h Harness) {
 
 	f.Exec(t, fmt.Sprintf("UPDATE outbox_dead_letters SET closed_at = died_at WHERE event_id = %d", ids[0]))
 	equal(t, "open dead letters", status().Dead, int64(1))
+
+	// What was delivered is not pending, even if it could not be deleted yet.
+	f.Exec(t, "DELETE FROM outbox_dead_letters")
+	for _, row := range f.Ledger(t) {
+		if row.GroupID != marked.GroupID {
+			f.Overdue(t, row.GroupID, time.Minute)
+			settle(t, f.Buffer, takeOver(t, f.Buffer), delivered())
+		}
+	}
+	settle(t, f.Buffer, claim(t, f.Buffer, 10), delivered())
+	equal(t, "status when only a marked batch is left", status(), outbox.Status{Delivered: 1})
 }
 
 func statusTransaction(t *testing.T, h Harness) {

@@ -5,10 +5,12 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 	"go.uber.org/goleak"
 
@@ -35,6 +37,30 @@ func TestBufferOddNames(t *testing.T) {
 	check(t, f.Buffer.Settle(t.Context(), b, []outbox.Outcome{{Verdict: outbox.Dead, IDs: b.IDs()[:1]}, {Verdict: outbox.Delivered, IDs: b.IDs()[1:]}}))
 	if rows := f.Rows(t); len(rows) != 0 {
 		t.Fatalf("rows left: %v", rows)
+	}
+}
+
+// TestClaimAmongOthers: events that a hand put back lie among those of a live
+// batch, and a claim takes them only. A process that starts finds them.
+func TestClaimAmongOthers(t *testing.T) {
+	t.Parallel()
+	f := harness("outbox_events").Open(t, buffertest.Options{})
+	one := outbox.Event{Topic: "t", Payload: []byte("1")}
+	ids := f.Insert(t, one, one, one, one, one)
+	first, err := f.Buffer.Claim(t.Context(), 10, time.Hour)
+	check(t, err)
+	f.Exec(t, fmt.Sprintf("UPDATE outbox_events SET group_id = NULL WHERE id IN (%d, %d)", ids[1], ids[3]))
+	second, err := f.Second(t).Claim(t.Context(), 10, time.Hour)
+	check(t, err)
+	want := []buffertest.Row{
+		{ID: ids[0], GroupID: first.GroupID},
+		{ID: ids[1], GroupID: second.GroupID},
+		{ID: ids[2], GroupID: first.GroupID},
+		{ID: ids[3], GroupID: second.GroupID},
+		{ID: ids[4], GroupID: first.GroupID},
+	}
+	if d := cmp.Diff(want, f.Rows(t)); d != "" {
+		t.Fatalf("unexpected rows (-want +got):\n%s", d)
 	}
 }
 
