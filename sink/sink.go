@@ -34,12 +34,12 @@ type Sink interface {
 }
 
 var (
-	// ErrUnavailable: an outage of the sink, or of an address in it. It is not
+	// ErrUnavailable is an outage of the sink, or of an address in it. It is not
 	// an attempt; no event dies of it.
 	ErrUnavailable = errors.New("sink is unavailable")
-	// ErrFenced: the sink knows that this group_id was given up by a later owner.
+	// ErrFenced says that this group_id was given up by a later owner.
 	ErrFenced = errors.New("group_id is fenced at the sink")
-	// ErrPermanent: refused for good; trying again cannot help. See Permanent.
+	// ErrPermanent is a refusal for good; trying again cannot help. See Permanent.
 	ErrPermanent = errors.New("refused for good")
 )
 

@@ -45,7 +45,7 @@ func (d *decoder) add(v [][]byte) error {
 		payload = payload[1:] // jsonb's version byte
 	}
 	e.Payload = d.bytes(payload)
-	if v[4] != nil && len(v[4]) > 0 {
+	if len(v[4]) > 0 { // jsonb is never empty, so this is not NULL
 		e.Headers = d.bytes(v[4][1:])
 	}
 	d.events = append(d.events, e)
