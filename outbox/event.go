@@ -113,6 +113,8 @@ func (e *Event) Validate(jsonPayload bool) error {
 	if e.Headers != nil {
 		if len(e.Headers) > MaxHeadersBytes {
 			say("headers are %d bytes long, at most %d are taken", len(e.Headers), MaxHeadersBytes)
+		} else if !utf8.Valid(e.Headers) {
+			say("headers are not valid UTF-8")
 		} else if _, err := e.Headers.Map(); err != nil {
 			say("%v", err)
 		}

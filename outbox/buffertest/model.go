@@ -2,6 +2,7 @@ package buffertest
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"maps"
 	"slices"
@@ -452,8 +453,11 @@ func (w *world) drain(t *rapid.T) {
 	w.endTransactions(t, true)
 	committed := len(w.rows) + len(w.fate)
 	w.owners = nil
-	deadline := time.Now().Add(20 * time.Second)
-	for len(w.rows) > 0 || len(w.live) > 0 {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
 		for g, l := range w.live {
 			w.f.Overdue(t, g, time.Second)
 			l.due = now
@@ -464,7 +468,12 @@ func (w *world) drain(t *rapid.T) {
 		}
 		w.claimWith(t, w.buffers[0], 100)
 		w.deliver(t)
-		if time.Now().After(deadline) {
+		if len(w.rows) == 0 {
+			break
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
 			fresh, late := w.unclaimed()
 			t.Fatalf("events %v and, committed late, %v were not claimed", fresh, late)
 		}
