@@ -1,0 +1,230 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+)
+
+// beRelay in its environment makes the test program the command itself, so that
+// the tests run what they were compiled with.
+const beRelay = "RELAY_TEST_IS_THE_COMMAND"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(beRelay) != "" {
+		main()
+	}
+	testserver.Main(m)
+}
+
+// relay is a running command.
+type relay struct {
+	t              *testing.T
+	cmd            *exec.Cmd
+	stdout, stderr output
+	ended          chan struct{}
+}
+
+// output is what a command has written so far.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+// start starts relay with further variables of the environment, NAME=value. It is
+// killed when the test is over.
+func start(t *testing.T, env []string, args ...string) *relay {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &relay{t: t, cmd: exec.Command(self, args...), ended: make(chan struct{})}
+	r.cmd.Env = append(cleanEnv(), append(env, beRelay+"=1")...)
+	r.cmd.Stdout, r.cmd.Stderr = &r.stdout, &r.stderr
+	if err := r.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(r.ended)
+		var exit *exec.ExitError
+		if err := r.cmd.Wait(); err != nil && !errors.As(err, &exit) {
+			t.Error(err)
+		}
+	}()
+	t.Cleanup(func() {
+		r.signal(os.Kill)
+		<-r.ended
+		if t.Failed() {
+			t.Logf("relay %s\n--- stdout\n%s\n--- stderr\n%s", strings.Join(args, " "), r.stdout.String(), r.stderr.String())
+		}
+		// What testserver's passwords begin with, and those that tests plant.
+		for _, secret := range []string{"secret-", "s3cret"} {
+			if strings.Contains(r.stdout.String()+r.stderr.String(), secret) {
+				t.Errorf("relay %s shows a secret", strings.Join(args, " "))
+			}
+		}
+	})
+	return r
+}
+
+// cleanEnv is the environment without what relay looks at.
+func cleanEnv() []string {
+	var env []string
+	for _, v := range os.Environ() {
+		if !strings.HasPrefix(v, "RELAY_") && !strings.HasPrefix(v, "PG") {
+			env = append(env, v)
+		}
+	}
+	return env
+}
+
+func (r *relay) signal(s os.Signal) {
+	r.t.Helper()
+	if err := r.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		r.t.Error(err)
+	}
+}
+
+// exit waits for the end and returns the exit status.
+func (r *relay) exit() int {
+	r.t.Helper()
+	testserver.Eventually(r.t, func() error {
+		select {
+		case <-r.ended:
+			return nil
+		default:
+			return fmt.Errorf("relay does not end; it said:\n%s", r.stderr.String())
+		}
+	})
+	return r.cmd.ProcessState.ExitCode()
+}
+
+// says waits until standard error contains text.
+func (r *relay) says(text string) {
+	r.t.Helper()
+	testserver.Eventually(r.t, func() error {
+		if !strings.Contains(r.stderr.String(), text) {
+			return fmt.Errorf("relay did not say %q but:\n%s", text, r.stderr.String())
+		}
+		return nil
+	})
+}
+
+// result is what a command that ended left.
+type result struct {
+	code           int
+	stdout, stderr string
+}
+
+// do runs relay to its end.
+func do(t *testing.T, env []string, args ...string) result {
+	t.Helper()
+	r := start(t, env, args...)
+	code := r.exit()
+	return result{code, r.stdout.String(), r.stderr.String()}
+}
+
+// want checks the exit status, and that the streams contain what they should; ""
+// is an empty stream.
+func (r result) want(t *testing.T, code int, stdout, stderr string) {
+	t.Helper()
+	if r.code != code {
+		t.Errorf("exit status %d, %d was expected", r.code, code)
+	}
+	for _, s := range []struct{ name, got, want string }{{"stdout", r.stdout, stdout}, {"stderr", r.stderr, stderr}} {
+		if !strings.Contains(s.got, s.want) || s.want == "" && s.got != "" {
+			t.Errorf("%s is %q, %q was expected", s.name, s.got, s.want)
+		}
+	}
+}
+
+// write makes a configuration file and returns its path.
+func write(t *testing.T, yaml string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "relay.yaml")
+	if err := os.WriteFile(path, []byte(yaml), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// database is an application's database with the relay's tables in it.
+type database struct {
+	t    *testing.T
+	url  string
+	conn *pgx.Conn
+}
+
+// newDatabase makes a database, migrated by the command.
+func newDatabase(t *testing.T) *database {
+	t.Helper()
+	d := &database{t: t, url: testserver.Postgres(t)}
+	conn, err := pgx.Connect(t.Context(), d.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.conn = conn
+	t.Cleanup(func() {
+		if err := conn.Close(context.WithoutCancel(t.Context())); err != nil {
+			t.Log(err)
+		}
+	})
+	path := write(t, pipeline("p", d.url, "stdout:"))
+	do(t, nil, "migrate", "-c", path).want(t, 0, "p: applied 0001_", "")
+	return d
+}
+
+func (d *database) exec(sql string, args ...any) {
+	d.t.Helper()
+	if _, err := d.conn.Exec(d.t.Context(), sql, args...); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+func (d *database) count(sql string, args ...any) (n int) {
+	d.t.Helper()
+	if err := d.conn.QueryRow(d.t.Context(), sql, args...).Scan(&n); err != nil {
+		d.t.Fatal(err)
+	}
+	return n
+}
+
+// insert commits n events.
+func (d *database) insert(n int) {
+	d.t.Helper()
+	d.exec(`INSERT INTO outbox_events (topic, key, payload)
+		SELECT 'orders', 'k' || i, jsonb_build_object('n', i) FROM generate_series(1, $1::int) i`, n)
+}
+
+// pipeline is the configuration of one pipeline; more are lines of it.
+func pipeline(name, source, sink string, more ...string) string {
+	lines := append([]string{
+		"admin: {listen: \"\"}", "pipelines:",
+		"  - name: " + name, "    source: {url: \"" + source + "\"}", "    sink: {url: \"" + sink + "\"}",
+	}, more...)
+	return strings.Join(lines, "\n") + "\n"
+}

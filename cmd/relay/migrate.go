@@ -1,0 +1,39 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/outboxrelay/relay/internal/config"
+)
+
+func (a *app) migrateCommand() *cobra.Command {
+	return a.configured(&cobra.Command{
+		Use:   "migrate",
+		Short: "Create or upgrade the relay's tables",
+		Long: `Migrate creates the relay's tables in the database of every pipeline, or brings
+them up to date. It can be run again without harm, and never drops anything.`,
+		Example: "  relay migrate -c relay.yaml",
+	}, a.migrate)
+}
+
+func (a *app) migrate(c *cobra.Command, cfg *config.Config) error {
+	for i := range cfg.Pipelines {
+		p := &cfg.Pipelines[i]
+		applied, err := p.Migrate(c.Context())
+		if err != nil {
+			a.fail(fmt.Errorf("%s: %w", p.Name, err))
+			continue
+		}
+		what := "up to date"
+		if len(applied) > 0 {
+			what = "applied " + strings.Join(applied, ", ")
+		}
+		if _, err := fmt.Fprintf(a.stdout, "%s: %s\n", p.Name, what); err != nil {
+			return err
+		}
+	}
+	return nil
+}

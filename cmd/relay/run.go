@@ -1,0 +1,157 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/redis/go-redis/v9/logging"
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/outboxrelay/relay/internal/admin"
+	"github.com/outboxrelay/relay/internal/config"
+)
+
+func (a *app) runCommand() *cobra.Command {
+	return a.configured(&cobra.Command{
+		Use:   "run",
+		Short: "Run every pipeline until a signal",
+		Long: `Run moves events from their tables to their sinks, until SIGTERM or SIGINT. Then
+nothing new is claimed, and what is in flight is finished within
+shutdown_timeout; a second signal ends at once. A database or a sink that is
+away is waited for.`,
+		Example: "  relay check -c relay.yaml && relay migrate -c relay.yaml && relay run -c relay.yaml",
+	}, func(_ *cobra.Command, cfg *config.Config) error { return a.run(cfg) })
+}
+
+func (a *app) run(cfg *config.Config) error {
+	// A pipe that nobody reads is the sink's outage, not the end of the process.
+	signal.Ignore(syscall.SIGPIPE)
+	logging.Disable() // go-redis has a log of its own; its errors come to us anyhow
+	log := logger(a.stderr, cfg.Log, a.redact)
+	slog.SetDefault(log)
+
+	host, err := os.Hostname()
+	if err != nil {
+		return fmt.Errorf("finding this machine's name: %w", err)
+	}
+	metrics := admin.NewMetrics()
+	lines, err := cfg.Open(func(name string) config.Process {
+		return config.Process{
+			Owner:  fmt.Sprintf("%s/%d/%s", host, os.Getpid(), name),
+			Stdout: a.stdout, Observer: metrics.Observer(name), Log: log,
+		}
+	})
+	if err != nil {
+		return err
+	}
+	running, stopped, life := live(cfg.ShutdownTimeout, log)
+	defer life.release()
+
+	serve, err := a.endpoint(running, cfg.Admin, lines, metrics, log)
+	if err != nil {
+		return errors.Join(err, closeAll(lines))
+	}
+	for i, p := range cfg.Pipelines {
+		log.Info("pipeline starts", "pipeline", lines[i].Name(),
+			"source", p.Source.URL, "table", p.Source.Table, "sink", p.Sink.URL, "address", address(&p.Sink))
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- together(running, stopped, life.end, lines, serve) }()
+	select {
+	case err = <-ended:
+	case <-stopped.Done():
+		select {
+		case err = <-ended:
+		case <-time.After(grace):
+			return fmt.Errorf("%w, and something does not let go", errOutOfTime)
+		}
+	}
+	if cause := context.Cause(stopped); cause != nil {
+		err = errors.Join(fmt.Errorf("%w: what was not settled is taken over when its lease is over", cause), err)
+	}
+	return errors.Join(err, closeAll(lines))
+}
+
+// grace is how long whatever was cut off may take to let go.
+const grace = 5 * time.Second
+
+// together runs the pipelines side by side, and the endpoint for as long as any of
+// them runs. A failure of one ends all.
+func together(running, stopped context.Context, end func(), lines []*config.Opened, serve func(context.Context) error) error {
+	serving, leave := context.WithCancel(context.WithoutCancel(running))
+	var group errgroup.Group
+	group.Go(func() error {
+		defer end()
+		return serve(serving)
+	})
+	group.Go(func() error {
+		defer leave()
+		errs := make([]error, len(lines))
+		var pipelines errgroup.Group
+		for i, line := range lines {
+			pipelines.Go(func() error {
+				if errs[i] = line.Run(running, stopped); errs[i] != nil {
+					errs[i] = fmt.Errorf("%s: %w", line.Name(), errs[i])
+					end()
+				}
+				return nil
+			})
+		}
+		return errors.Join(pipelines.Wait(), errors.Join(errs...))
+	})
+	return group.Wait()
+}
+
+func closeAll(lines []*config.Opened) error {
+	var errs []error
+	for _, line := range lines {
+		if err := line.Close(); err != nil {
+			errs = append(errs, fmt.Errorf("closing %s: %w", line.Name(), err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// endpoint returns what serves the admin endpoint until its context is done.
+func (a *app) endpoint(ctx context.Context, c config.Admin, lines []*config.Opened, m *admin.Metrics, log *slog.Logger) (func(context.Context) error, error) {
+	if c.Listen == "" {
+		return func(ctx context.Context) error { <-ctx.Done(); return nil }, nil
+	}
+	l, err := admin.Listen(ctx, c.Listen)
+	if err != nil {
+		return nil, err
+	}
+	pipelines := make([]admin.Pipeline, len(lines))
+	for i, line := range lines {
+		pipelines[i] = line
+	}
+	server := admin.New(pipelines, m, admin.Config{Token: c.Token.Reveal(), Redact: a.redact, Log: log})
+	log.InfoContext(ctx, "admin endpoint listens", "url", "http://"+l.Addr().String()+"/")
+	return func(ctx context.Context) error { return server.Run(ctx, l) }, nil
+}
+
+// logger logs as the configuration wants it. Errors hold what servers said, so
+// secrets are taken out of them.
+func logger(w io.Writer, c config.Log, redact func(string) string) *slog.Logger {
+	options := &slog.HandlerOptions{Level: c.Level, ReplaceAttr: func(_ []string, attr slog.Attr) slog.Attr {
+		if err, ok := attr.Value.Any().(error); ok {
+			return slog.String(attr.Key, redact(err.Error()))
+		}
+		if attr.Key == "error" {
+			return slog.String(attr.Key, redact(attr.Value.String()))
+		}
+		return attr
+	}}
+	if c.Format == "json" {
+		return slog.New(slog.NewJSONHandler(w, options))
+	}
+	return slog.New(slog.NewTextHandler(w, options))
+}

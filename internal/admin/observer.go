@@ -1,0 +1,65 @@
+package admin
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+// Observer is a pipeline.Observer that counts. Safe for concurrent use.
+type Observer struct {
+	delivered, dead                                             prometheus.Counter
+	deliveredBatches, retryBatches, splitBatches, buriedBatches prometheus.Counter
+	claim, send, settle                                         prometheus.Observer
+	latency                                                     *latency
+}
+
+// Claimed implements pipeline.Observer.
+func (o *Observer) Claimed(_ *outbox.Batch, took time.Duration) { o.claim.Observe(took.Seconds()) }
+
+// Sent implements sink.Observer.
+func (o *Observer) Sent(_ *outbox.Batch, took time.Duration) { o.send.Observe(took.Seconds()) }
+
+// Settled implements sink.Observer.
+func (o *Observer) Settled(b *outbox.Batch, outcomes []outbox.Outcome, took time.Duration) {
+	o.settle.Observe(took.Seconds())
+	var (
+		sent      = time.Now().Add(-took) // settling begins when the sink has answered
+		delivered int
+		dead      int
+		split     bool
+		retry     bool
+	)
+	for i := range outcomes {
+		to := &outcomes[i]
+		events := len(to.IDs)
+		if to.IDs == nil {
+			events = len(b.Events)
+		}
+		switch to.Verdict {
+		case outbox.Delivered:
+			delivered += events
+			if !b.Marked() { // nobody remembers when a marked one was sent
+				o.latency.observe(b, to.IDs, sent)
+			}
+		case outbox.Dead:
+			dead += events
+		case outbox.Retry:
+			retry, split = true, split || to.IDs != nil
+		}
+	}
+	o.delivered.Add(float64(delivered))
+	o.dead.Add(float64(dead))
+	switch {
+	case dead > 0:
+		o.buriedBatches.Inc()
+	case split:
+		o.splitBatches.Inc()
+	case retry:
+		o.retryBatches.Inc()
+	default:
+		o.deliveredBatches.Inc()
+	}
+}

@@ -1,0 +1,180 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+// Config of the endpoint.
+type Config struct {
+	// Token guards / and /api; "" leaves them open.
+	Token string
+	// Redact takes secrets out of the texts of errors; nil: there are none.
+	Redact func(text string) string
+	// Log takes warnings; nil: slog.Default.
+	Log *slog.Logger
+}
+
+// Server is the endpoint. Make one with New.
+type Server struct {
+	config    Config
+	metrics   *Metrics
+	snapshots snapshots
+}
+
+// New makes the endpoint of pipelines; once for each Metrics, which learns to show
+// their status.
+func New(pipelines []Pipeline, m *Metrics, c Config) *Server {
+	if c.Redact == nil {
+		c.Redact = func(text string) string { return text }
+	}
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	s := &Server{config: c, metrics: m}
+	for _, p := range pipelines {
+		s.snapshots = append(s.snapshots, newSnapshot(p))
+	}
+	m.registry.MustRegister(gauges{s.snapshots})
+	return s
+}
+
+// Listen opens the address, host:port, that Run is to serve.
+func Listen(ctx context.Context, address string) (net.Listener, error) {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, fmt.Errorf("admin.listen: %s is in use, by another relay perhaps: choose another port, or \"\" for no endpoint: %w", address, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("admin.listen: cannot listen on %s: %w", address, err)
+	}
+	return l, nil
+}
+
+// goodbye is how long requests under way may take when the server stops.
+const goodbye = 2 * time.Second
+
+// Run serves on l, which it closes, until ctx is done; then requests under way are
+// finished. It returns nil, or why it could not serve.
+func (s *Server) Run(ctx context.Context, l net.Listener) error {
+	server := &http.Server{
+		Handler:           s.Handler(),
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       10 * time.Second,
+		WriteTimeout:      30 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    16 << 10,
+		ErrorLog:          slog.NewLogLogger(s.config.Log.Handler(), slog.LevelDebug),
+	}
+	stopped := make(chan error, 1)
+	serving, end := context.WithCancel(ctx)
+	go func() {
+		<-serving.Done()
+		leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbye)
+		defer cancel()
+		err := server.Shutdown(leave)
+		if errors.Is(err, context.DeadlineExceeded) {
+			err = server.Close() // whoever reads that slowly need not hear the end
+		}
+		stopped <- err
+	}()
+	err := server.Serve(l)
+	end()
+	if errors.Is(err, http.ErrServerClosed) {
+		err = nil
+	}
+	return errors.Join(err, <-stopped)
+}
+
+// Handler serves the endpoint's paths.
+func (s *Server) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { s.write(w, http.StatusOK, "text/plain", []byte("ok\n")) })
+	mux.HandleFunc("GET /readyz", s.readyz)
+	mux.Handle("GET /metrics", promhttp.HandlerFor(s.metrics.registry, promhttp.HandlerOpts{
+		ErrorLog: slog.NewLogLogger(s.config.Log.Handler(), slog.LevelWarn),
+	}))
+	mux.Handle("GET /api/status", s.guarded(s.status))
+	mux.Handle("GET /{$}", s.guarded(s.page))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("X-Frame-Options", "DENY")
+		h.Set("Referrer-Policy", "no-referrer")
+		h.Set("Cache-Control", "no-store")
+		mux.ServeHTTP(w, r)
+	})
+}
+
+// readyz says which pipelines are not ready, and why.
+func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
+	type pipeline struct {
+		Name   string `json:"name"`
+		Ready  bool   `json:"ready"`
+		Reason string `json:"reason,omitempty"`
+	}
+	answer := struct {
+		Ready     bool       `json:"ready"`
+		Pipelines []pipeline `json:"pipelines"`
+	}{Ready: true}
+	code := http.StatusOK
+	for _, one := range s.snapshots {
+		p := pipeline{Name: one.pipeline.Name(), Ready: true}
+		if err := one.pipeline.Ready(); err != nil {
+			p.Ready, p.Reason = false, s.config.Redact(err.Error())
+			answer.Ready, code = false, http.StatusServiceUnavailable
+		}
+		answer.Pipelines = append(answer.Pipelines, p)
+	}
+	s.writeJSON(w, code, answer)
+}
+
+func (s *Server) status(w http.ResponseWriter, r *http.Request) {
+	report := s.report(r.Context())
+	code := http.StatusOK
+	if len(report.Errors) > 0 {
+		code = http.StatusServiceUnavailable
+	}
+	s.writeJSON(w, code, report)
+}
+
+// report reads the status of all pipelines.
+func (s *Server) report(ctx context.Context) Report {
+	report := Report{Pipelines: []PipelineReport{}}
+	s.snapshots.each(ctx, func(p Pipeline, status outbox.Status, err error) {
+		if err != nil {
+			report.Errors = append(report.Errors, ReportError{Name: p.Name(), Error: s.config.Redact(err.Error())})
+			return
+		}
+		report.Pipelines = append(report.Pipelines, NewPipelineReport(p.Name(), status))
+	})
+	return report
+}
+
+func (s *Server) writeJSON(w http.ResponseWriter, code int, v any) {
+	text, err := json.MarshalIndent(v, "", "  ")
+	if err != nil { // numbers and strings always marshal
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	s.write(w, code, "application/json", append(text, '\n'))
+}
+
+func (s *Server) write(w http.ResponseWriter, code int, contentType string, body []byte) {
+	w.Header().Set("Content-Type", contentType)
+	w.WriteHeader(code)
+	if _, err := w.Write(body); err != nil {
+		s.config.Log.Debug("an answer was not read", "error", err)
+	}
+}

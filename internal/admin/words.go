@@ -1,0 +1,44 @@
+package admin
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+// Pending writes a count of pending events for people: with a ~ where it is an
+// estimate.
+func Pending(n int64) string {
+	if n > outbox.PendingExact {
+		return "~" + Count(n)
+	}
+	return Count(n)
+}
+
+// Count writes a number for people: 12,345.
+func Count(n int64) string {
+	text := strconv.FormatInt(n, 10)
+	for at := len(text) - 3; at > 0; at -= 3 {
+		text = text[:at] + "," + text[at:]
+	}
+	return text
+}
+
+// Age writes a duration for people, in its two largest units: 850ms, 12s, 3m 20s,
+// 5h 1m, 2d 4h.
+func Age(d time.Duration) string {
+	const day = 24 * time.Hour
+	switch {
+	case d < time.Second:
+		return strconv.FormatInt(d.Milliseconds(), 10) + "ms"
+	case d < time.Minute:
+		return strconv.FormatFloat(d.Truncate(100*time.Millisecond).Seconds(), 'f', -1, 64) + "s"
+	case d < time.Hour:
+		return fmt.Sprintf("%dm %ds", d/time.Minute, d%time.Minute/time.Second)
+	case d < day:
+		return fmt.Sprintf("%dh %dm", d/time.Hour, d%time.Hour/time.Minute)
+	}
+	return fmt.Sprintf("%dd %dh", d/day, d%day/time.Hour)
+}

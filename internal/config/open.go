@@ -1,0 +1,179 @@
+package config
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox/postgres"
+	"github.com/outboxrelay/relay/outbox/sqlite"
+	"github.com/outboxrelay/relay/pipeline"
+	"github.com/outboxrelay/relay/sink"
+	"github.com/outboxrelay/relay/sink/filesink"
+	"github.com/outboxrelay/relay/sink/redissink"
+)
+
+// Process is what a process adds to a pipeline's configuration.
+type Process struct {
+	// Owner says in the ledger who holds a lease, for people to read.
+	Owner string
+	// Stdout is where the sink "stdout:" writes to.
+	Stdout io.Writer
+	// Observer and Log go to the pipeline; both may be nil.
+	Observer pipeline.Observer
+	Log      *slog.Logger
+}
+
+// Opened is a pipeline ready to run, and what it holds.
+type Opened struct {
+	*pipeline.Pipeline
+	buffer Buffer
+	sink   sink.Sink
+}
+
+// Close gives back connections and files. Nothing of the pipeline runs any more.
+func (o *Opened) Close() error { return errors.Join(o.sink.Close(), o.buffer.Close()) }
+
+// Open joins the pipeline's buffer to its sink. Nothing is connected to yet.
+// errors.As finds [Errors] in the error: mistakes that only a driver sees.
+func (p *Pipeline) Open(process Process) (*Opened, error) {
+	buffer, errBuffer := p.OpenBuffer(process.Owner)
+	to, errSink := p.openSink(process.Stdout)
+	wrong := mistakes(at(p.Source.Place, errBuffer), at(p.Sink.Place, errSink))
+	if wrong == nil {
+		line, err := pipeline.New(buffer, to, p.rules(process))
+		if err == nil {
+			return &Opened{Pipeline: line, buffer: buffer, sink: to}, nil
+		}
+		wrong = mistakes(at(p.Place, err))
+	}
+	errs := []error{wrong}
+	if errBuffer == nil {
+		errs = append(errs, buffer.Close())
+	}
+	if errSink == nil {
+		errs = append(errs, to.Close())
+	}
+	return nil, errors.Join(errs...)
+}
+
+// Open opens every pipeline, or none and lists the mistakes of all: see
+// [Pipeline.Open]. each says what the process adds to the one of that name.
+func (c *Config) Open(each func(name string) Process) ([]*Opened, error) {
+	var (
+		all   []*Opened
+		wrong Errors
+	)
+	for i := range c.Pipelines {
+		p := &c.Pipelines[i]
+		o, err := p.Open(each(p.Name))
+		if err != nil {
+			wrong = append(wrong, mistakes(err)...)
+			continue
+		}
+		all = append(all, o)
+	}
+	if wrong == nil {
+		return all, nil
+	}
+	errs := []error{wrong}
+	for _, o := range all {
+		errs = append(errs, o.Close())
+	}
+	return nil, errors.Join(errs...)
+}
+
+// Buffer is a pipeline's buffer.
+type Buffer interface {
+	pipeline.Buffer
+	// Close gives back what the buffer holds.
+	Close() error
+}
+
+// OpenBuffer prepares the pipeline's buffer alone; the caller closes it. Nothing is
+// connected to yet.
+func (p *Pipeline) OpenBuffer(owner string) (Buffer, error) {
+	s := &p.Source
+	switch s.Driver {
+	case "postgres":
+		return postgres.Open(postgres.Config{
+			URL: s.URL.Reveal(), Table: s.Table, Schema: s.Schema, Pipeline: p.Name, Owner: owner,
+			// One a worker, and some for renewing, looking and the status.
+			Connections: p.Workers + 4,
+		})
+	case "sqlite":
+		return sqlite.Open(sqlite.Config{URL: s.URL.Reveal(), Table: s.Table, Pipeline: p.Name, Owner: owner})
+	}
+	return nil, fmt.Errorf("source.url: there is no driver %q", s.Driver)
+}
+
+// Migrate creates the pipeline's tables or brings them up to date, and returns the
+// names of the migrations that were applied: none when there was nothing to do.
+func (p *Pipeline) Migrate(ctx context.Context) (applied []string, err error) {
+	s := &p.Source
+	switch s.Driver {
+	case "postgres":
+		return postgres.Migrate(ctx, s.URL.Reveal(), postgres.SchemaConfig{Table: s.Table, Schema: s.Schema})
+	case "sqlite":
+		return sqlite.Migrate(ctx, s.URL.Reveal(), sqlite.SchemaConfig{Table: s.Table})
+	}
+	return nil, fmt.Errorf("source.url: there is no driver %q", s.Driver)
+}
+
+func (p *Pipeline) openSink(stdout io.Writer) (sink.Sink, error) {
+	s := &p.Sink
+	url := s.URL.Reveal()
+	switch s.Driver {
+	case "redis":
+		return redissink.New(redissink.Config{
+			URL: url, Mode: redissink.Mode(s.Redis.Mode),
+			Stream: s.Redis.Stream, List: s.Redis.List, Channel: s.Redis.Channel,
+			MaxLen: s.Redis.MaxLen, DedupeWindow: s.Redis.DedupeWindow,
+			WaitReplicas: s.Redis.WaitReplicas, WaitTimeout: s.Redis.WaitTimeout,
+		})
+	case "file":
+		return filesink.New(filesink.Config{URL: url}, stdout)
+	}
+	return nil, fmt.Errorf("sink.url: there is no driver %q", s.Driver)
+}
+
+// rules are what the pipeline goes by.
+func (p *Pipeline) rules(process Process) pipeline.Config {
+	return pipeline.Config{
+		Name: p.Name, Schedule: p.Schedule, OnSchedule: !p.Eager,
+		BatchSize: p.BatchSize, MaxBatches: p.MaxBatches, MaxWaiting: p.MaxWaiting, Workers: p.Workers, Lease: p.Lease,
+		MaxAttempts: p.Retry.MaxAttempts,
+		Backoff:     sink.Backoff{Initial: p.Retry.Initial, Max: p.Retry.Max, Multiplier: p.Retry.Multiplier},
+		SendTimeout: p.Sink.sendTimeout(),
+		Observer:    process.Observer, Log: process.Log,
+	}
+}
+
+// sendTimeout leaves room for the waits that the sink was told to make.
+func (s *Sink) sendTimeout() time.Duration {
+	const enough = 30 * time.Second
+	return enough + s.HTTP.Timeout + s.Redis.WaitTimeout
+}
+
+// at makes a mistake of a driver's error.
+func at(place Place, err error) error {
+	if err == nil {
+		return nil
+	}
+	return Errors{{Place: place, Text: oneLine(err.Error())}}
+}
+
+// mistakes gathers those that are in errs; nil when there is none.
+func mistakes(errs ...error) Errors {
+	var all Errors
+	for _, err := range errs {
+		var wrong Errors
+		if errors.As(err, &wrong) {
+			all = append(all, wrong...)
+		}
+	}
+	return all
+}
