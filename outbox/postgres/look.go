@@ -79,51 +79,16 @@ func (b *Buffer) Look(ctx context.Context, limit int) (outbox.Backlog, error) {
 	if limit == 0 {
 		return backlog, nil
 	}
-	found, err := b.fullSweep(ctx, t, limit)
+	late, orphans, err := b.fullSweep(ctx, t, limit)
 	if err != nil {
 		return outbox.Backlog{}, b.explain(ctx, "sweeping", err)
 	}
-	backlog.Unclaimed = min(limit, backlog.Unclaimed+found)
+	backlog.Unclaimed = min(limit, backlog.Unclaimed+late)
+	backlog.Due += orphans
 	if floor, ok := b.marks.floorToStore(now); ok {
 		return backlog, b.storeFloor(ctx, t, floor)
 	}
 	return backlog, nil
-}
-
-const fullSweepSQL = `
-SELECT count(*) FROM (
-  SELECT FROM outbox_events WHERE id <= $1::bigint AND group_id IS NULL
-  ORDER BY id LIMIT $2::bigint) late`
-
-// fullSweepTimeout bounds a look from the beginning: with a snapshot pinned for
-// hours there may be hundreds of millions of dead entries on its way. Then the
-// next one tries.
-const fullSweepTimeout = 2 * time.Second
-
-// fullSweep looks everywhere up to the cursor, every few minutes, for what the
-// marks cannot know: ids given by hand, drawn in an earlier transaction, or from
-// a sequence with CACHE.
-func (b *Buffer) fullSweep(ctx context.Context, t *table, limit int) (found int, err error) {
-	upTo, due := b.marks.fullSweepDue(time.Now())
-	if !due {
-		return 0, nil
-	}
-	err = b.transact(
-		ctx,
-		settings("statement_timeout", milliseconds(fullSweepTimeout), "enable_seqscan", "off", "jit", "off"),
-		step{sql: t.sql(fullSweepSQL), args: []string{itoa(upTo), itoa(int64(limit))}, row: func(v [][]byte) error {
-			found = int(int8Of(v[0]))
-			return nil
-		}},
-	)
-	if code(err) == codeCancelled && ctx.Err() == nil {
-		return 0, nil
-	}
-	if err != nil {
-		return 0, err
-	}
-	b.marks.fullySwept(found, time.Now())
-	return found, nil
 }
 
 const storeFloorSQL = `

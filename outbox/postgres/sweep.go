@@ -1,0 +1,60 @@
+package postgres
+
+import (
+	"context"
+	"time"
+)
+
+const fullSweepSQL = `
+SELECT count(*) FROM (
+  SELECT FROM outbox_events WHERE id <= $1::bigint AND group_id IS NULL
+  ORDER BY id LIMIT $2::bigint) late`
+
+// fullSweepTimeout bounds a look from the beginning: with a snapshot pinned for
+// hours there may be hundreds of millions of dead entries on its way. Then the
+// next one tries.
+const fullSweepTimeout = 2 * time.Second
+
+// fullSweep looks everywhere up to the cursor, every few minutes, for what the
+// marks cannot know: ids given by hand, drawn in an earlier transaction, or from
+// a sequence with CACHE.
+//
+// It also finds orphans: events that carry a group_id without a ledger row (a
+// restore, a hand). They are put back under that group_id, which may have reached
+// the sink before.
+func (b *Buffer) fullSweep(ctx context.Context, t *table, limit int) (late, orphans int, err error) {
+	upTo, due := b.marks.fullSweepDue(time.Now())
+	if !due {
+		return 0, 0, nil
+	}
+	bounded := settings("statement_timeout", milliseconds(fullSweepTimeout), "enable_seqscan", "off", "jit", "off",
+		"synchronous_commit", "on")
+	err = b.transact(ctx, bounded,
+		step{sql: t.sql(fullSweepSQL), args: []string{itoa(upTo), itoa(int64(limit))}, row: func(v [][]byte) error {
+			late = int(int8Of(v[0]))
+			return nil
+		}})
+	if err == nil {
+		b.marks.fullySwept(late, time.Now())
+		var n int64
+		err = b.transact(ctx, bounded,
+			step{sql: t.sql(adoptSQL), args: []string{t.buffer, b.config.Owner}, affected: &n})
+		orphans = int(n)
+	}
+	if code(err) == codeCancelled && ctx.Err() == nil {
+		err = nil // out of time: the next one tries again
+	}
+	return late, orphans, err
+}
+
+// lease_no begins at the clock, so that it is higher than any that was lost.
+const adoptSQL = `
+INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts,
+                            attempts, outages, events, first_id, last_id, oldest_at, error)
+SELECT e.group_id, $1, 'stamp', 'waiting', extract(epoch FROM clock_timestamp())::bigint, clock_timestamp(), $2, 0,
+       0, 0, count(*), min(e.id), max(e.id), min(e.created_at), 'found without a ledger row'
+FROM outbox_events e
+WHERE e.group_id IS NOT NULL
+  AND NOT EXISTS (SELECT FROM outbox_batches l WHERE l.group_id = e.group_id)
+GROUP BY e.group_id
+ON CONFLICT (group_id) DO NOTHING`

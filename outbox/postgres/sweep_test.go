@@ -1,0 +1,41 @@
+package postgres_test
+
+import (
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffertest"
+)
+
+// TestOrphans: events that carry a group_id without a ledger row, as after a
+// restore of the buffer alone, are sent again under it; batches that live are
+// left alone.
+func TestOrphans(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+	f := p.fixture(t, "outbox_events", "orders")
+	event := outbox.Event{Topic: "t", Payload: []byte("{}")}
+	ids := f.Insert(t, event, event, event)
+	live, err := f.Second(t).Claim(t.Context(), 1, lease)
+	check(t, err)
+	f.Exec(t, "UPDATE outbox_events SET group_id = '01890000-0000-7000-8000-000000000001' WHERE group_id IS NULL")
+
+	look, err := f.Buffer.Look(t.Context(), 10)
+	check(t, err)
+	if look.Due != 1 || look.Unclaimed != 0 {
+		t.Fatalf("backlog %+v, want one batch due", look)
+	}
+	b, err := f.Buffer.TakeOver(t.Context(), lease)
+	check(t, err)
+	if b.GroupID != uuid.MustParse("01890000-0000-7000-8000-000000000001") || len(b.Events) != 2 || b.Events[0].ID != ids[1] {
+		t.Fatalf("taken over: %v with %v", b.GroupID, b.IDs())
+	}
+	check(t, f.Buffer.Settle(t.Context(), b, []outbox.Outcome{{Verdict: outbox.Delivered}}))
+	check(t, f.Buffer.Settle(t.Context(), live, []outbox.Outcome{{Verdict: outbox.Delivered}}))
+	if rows, ledger := f.Rows(t), f.Ledger(t); len(rows)+len(ledger) != 0 {
+		t.Fatalf("left: %v %v", rows, ledger)
+	}
+}
