@@ -133,21 +133,27 @@ func (p *process) finish(sig syscall.Signal) error {
 	return nil
 }
 
-// end signals a process and waits until it is gone.
+// end signals a process until it is gone: Redis refuses to end while it writes
+// its first append-only file.
 func (p *process) end(r *run, sig syscall.Signal) error {
-	if err := r.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return err
+	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	defer cancel()
+	again := time.NewTicker(10 * pollEvery)
+	defer again.Stop()
+	for {
+		if err := r.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			return err
+		}
+		select {
+		case <-r.done:
+			return nil
+		case <-again.C:
+		case <-ctx.Done():
+			err := r.cmd.Process.Kill()
+			<-r.done
+			return errors.Join(fmt.Errorf("it did not end within %v of %v and was killed", stopTimeout, sig), err, p.logTail())
+		}
 	}
-	late := time.NewTimer(stopTimeout)
-	defer late.Stop()
-	select {
-	case <-r.done:
-		return nil
-	case <-late.C:
-	}
-	err := r.cmd.Process.Kill()
-	<-r.done
-	return errors.Join(fmt.Errorf("it did not end within %v of %v and was killed", stopTimeout, sig), err, p.logTail())
 }
 
 // logTail is the end of what the server said, as an error.

@@ -2,7 +2,6 @@ package redissink
 
 import (
 	"errors"
-	"regexp"
 	"strings"
 
 	"github.com/outboxrelay/relay/sink"
@@ -36,18 +35,13 @@ var outages = map[string]bool{
 	"WRONGTYPE":   true,
 }
 
-// scriptPlace is what Redis before 7 puts in front of an error that a script's
-// command met.
-var scriptPlace = regexp.MustCompile(`^@?user_script: ?\d+: -?`)
-
 // code is the first word of an error that Redis replied, "" for any other error.
 func code(err error) string {
 	var r reply
 	if !errors.As(err, &r) {
 		return ""
 	}
-	text := scriptPlace.ReplaceAllString(r.Error(), "")
-	word, _, _ := strings.Cut(text, " ")
+	word, _, _ := strings.Cut(r.Error(), " ")
 	return word
 }
 
@@ -69,9 +63,9 @@ func (s secret) redact(err error) error {
 	if s == "" || !strings.Contains(text, string(s)) {
 		return err
 	}
-	err2 := errors.New(strings.ReplaceAll(text, string(s), "***"))
+	clean := errors.New(strings.ReplaceAll(text, string(s), "***"))
 	if errors.Is(err, sink.ErrUnavailable) {
-		return sink.Unavailable(err2)
+		return sink.Unavailable(clean)
 	}
-	return err2
+	return clean
 }

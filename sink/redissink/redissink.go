@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/redis/go-redis/v9"
 
@@ -79,13 +80,15 @@ func (s *Sink) verdict(calls []*call, wrong []sink.EventError) error {
 		err := s.secret.redact(classify(fmt.Errorf("redis %s %q: %w", s.cfg.Mode, c.address, c.err)))
 		failed = append(failed, err)
 		away = away && errors.Is(err, sink.ErrUnavailable)
-		events = append(events, c.eventErrors(err)...)
+		for _, i := range c.indexes {
+			events = append(events, sink.EventError{Index: i, Err: err})
+		}
 	}
 	switch {
 	case len(events) == 0:
 		return nil
 	case len(wrong) > 0 || len(failed) < len(calls):
-	case away, len(calls) == 1 && calls[0].position == 0:
+	case away, len(calls) == 1:
 		return failed[0] // an outage, or a refusal, of all there is
 	}
 	slices.SortFunc(events, func(a, b sink.EventError) int { return a.Index - b.Index })
@@ -106,28 +109,23 @@ func (s *Sink) Check(ctx context.Context) error {
 // Warnings looks for settings of the servers that endanger what this sink
 // promises, one sentence each. It is for people: nothing is decided by it.
 func (s *Sink) Warnings(ctx context.Context) []string {
-	found := make(chan string)
-	done := make(chan error, 1)
-	go func() {
-		defer close(found)
-		done <- s.servers.ForEachMaster(ctx, func(ctx context.Context, c *redis.Client) error {
-			info, err := c.InfoMap(ctx, "memory").Result()
-			if err != nil {
-				return err
-			}
-			memory := info["Memory"]
-			if policy := memory["maxmemory_policy"]; memory["maxmemory"] != "0" && policy != "noeviction" {
-				found <- fmt.Sprintf("%s: maxmemory-policy is %s: when memory runs out Redis may drop the markers that keep events from "+
-					"arriving twice, or a stream itself; set it to noeviction", c.Options().Addr, policy)
-			}
-			return nil
-		})
-	}()
+	var mu sync.Mutex
 	var warnings []string
-	for w := range found {
-		warnings = append(warnings, w)
-	}
-	if err := <-done; err != nil {
+	err := s.servers.ForEachMaster(ctx, func(ctx context.Context, c *redis.Client) error {
+		info, err := c.InfoMap(ctx, "memory").Result()
+		if err != nil {
+			return err
+		}
+		memory := info["Memory"]
+		if policy := memory["maxmemory_policy"]; memory["maxmemory"] != "0" && policy != "noeviction" {
+			mu.Lock()
+			defer mu.Unlock()
+			warnings = append(warnings, fmt.Sprintf("Redis at %s has maxmemory-policy %s: when memory runs out it may drop the markers "+
+				"that keep events from arriving twice, or a stream itself; set it to noeviction", c.Options().Addr, policy))
+		}
+		return nil
+	})
+	if err != nil {
 		warnings = append(warnings, fmt.Sprintf("cannot tell what Redis does when memory runs out: %v", s.secret.redact(err)))
 	}
 	slices.Sort(warnings)

@@ -48,7 +48,7 @@ func BenchmarkSend(b *testing.B) {
 		b.Run(string(cfg.Mode), func(b *testing.B) {
 			sinktest.Bench(b, sinktest.Harness{Open: func(t testing.TB) sinktest.Destination {
 				s := testserver.Redis(t, "--appendonly", "no")
-				cfg.URL, cfg.MaxLen = s.URL, 1_000_000
+				cfg.URL = s.URL
 				return sinktest.Destination{Connect: func(t testing.TB) sink.Sink { return open(t, cfg) }}
 			}})
 		})

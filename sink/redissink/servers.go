@@ -9,9 +9,12 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// ioTimeout bounds one read or write. It is for a connection that hangs where the
-// context has no deadline; Send's has an earlier one.
-const ioTimeout = 30 * time.Second
+const (
+	// ioTimeout bounds one read or write. It is for a connection that hangs
+	// where the context has no deadline; Send's has an earlier one.
+	ioTimeout   = 30 * time.Second
+	writeBuffer = 128 << 10
+)
 
 // servers are the Redis servers of a URL: one, the master that sentinels name, or
 // a cluster. A *redis.ClusterClient is such.
@@ -38,45 +41,27 @@ func (s one) ForEachMaster(ctx context.Context, f func(context.Context, *redis.C
 func (s one) ReloadState(context.Context) {}
 
 // connect makes the clients; they connect when they are first used. Retry lives
-// above the sinks, so every retry of go-redis' own is off. RESP 2 and no
-// identity: nothing is asked of the server that is not needed.
+// above the sinks, so every retry of go-redis' own is off. RESP 2, no identity and
+// no notifications: nothing is asked of a server that is not needed.
 func (a address) connect() servers {
-	const (
-		noRetries = -1
-		oneDial   = 1
-		protocol  = 2
-	)
+	opts := &redis.UniversalOptions{
+		Addrs: a.hosts, Username: a.user, Password: a.password, DB: a.db, MasterName: a.master,
+		MaxRetries: -1, MaxRedirects: -1, DialerRetries: 1,
+		ContextTimeoutEnabled: true, ReadTimeout: ioTimeout, WriteTimeout: ioTimeout,
+		PipelinePoolSize: -1, WriteBufferSize: writeBuffer, // there are only pipelines
+		Protocol: 2, DisableIdentity: true,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+		// A server that wants a password we do not have cuts a long request off
+		// before it says so; to a short one it says so.
+		OnConnect: func(ctx context.Context, c *redis.Conn) error { return c.Ping(ctx).Err() },
+	}
 	switch a.topology {
 	case cluster:
-		return redis.NewClusterClient(&redis.ClusterOptions{
-			Addrs: a.hosts, Username: a.user, Password: a.password,
-			Protocol: protocol, DisableIdentity: true,
-			MaxRedirects: noRetries, MaxRetries: noRetries, DialerRetries: oneDial,
-			ReadTimeout: ioTimeout, WriteTimeout: ioTimeout, ContextTimeoutEnabled: true,
-			MaintNotificationsConfig: noNotifications(),
-		})
+		return redis.NewClusterClient(opts.Cluster())
 	case sentinel:
-		return one{redis.NewFailoverClient(&redis.FailoverOptions{
-			MasterName: a.master, SentinelAddrs: a.hosts,
-			Username: a.user, Password: a.password, DB: a.db,
-			Protocol: protocol, DisableIdentity: true,
-			MaxRetries: noRetries, DialerRetries: oneDial,
-			ReadTimeout: ioTimeout, WriteTimeout: ioTimeout, ContextTimeoutEnabled: true,
-		})}
-	}
-	opts := &redis.Options{
-		Addr: a.hosts[0], Username: a.user, Password: a.password, DB: a.db,
-		Protocol: protocol, DisableIdentity: true,
-		MaxRetries: noRetries, DialerRetries: oneDial,
-		ReadTimeout: ioTimeout, WriteTimeout: ioTimeout, ContextTimeoutEnabled: true,
-		MaintNotificationsConfig: noNotifications(),
-	}
-	if a.topology == tlsAlone {
+		return one{redis.NewFailoverClient(opts.Failover())}
+	case tlsAlone:
 		opts.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12} // the server's name is the host's
 	}
-	return one{redis.NewClient(opts)}
-}
-
-func noNotifications() *maintnotifications.Config {
-	return &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+	return one{redis.NewClient(opts.Simple())}
 }

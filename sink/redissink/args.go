@@ -1,0 +1,158 @@
+package redissink
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/sink"
+)
+
+//go:embed stream.lua
+var streamLua string
+
+var streamScript = redis.NewScript(streamLua)
+
+// calls makes the commands for a batch, and names the events that have no address
+// Redis takes.
+func (s *Sink) calls(ctx context.Context, b *outbox.Batch) ([]*call, []sink.EventError) {
+	groups, wrong := s.address.GroupByAddress(b)
+	calls := make([]*call, 0, len(groups))
+	groupID := b.GroupID.String()
+	newCall := func(g sink.Group, args []any) {
+		calls = append(calls, &call{address: g.Address, indexes: g.Indexes, cmd: redis.NewCmd(ctx, args...)})
+	}
+	for _, g := range groups {
+		var err error
+		switch {
+		case g.Address == "":
+			err = sink.Permanent(fmt.Errorf("the name of the %s is empty", s.cfg.Mode))
+		case s.cfg.Mode == Stream:
+			var args []any
+			if args, err = s.streamArgs(b, g, groupID); err == nil {
+				newCall(g, args)
+			}
+		case s.cfg.Mode == List:
+			args := append(make([]any, 0, 2+len(g.Indexes)), "RPUSH", g.Address)
+			for _, envelope := range envelopes(b, g.Indexes) {
+				args = append(args, envelope)
+			}
+			newCall(g, args)
+		default:
+			for at, envelope := range envelopes(b, g.Indexes) {
+				newCall(sink.Group{Address: g.Address, Indexes: g.Indexes[at : at+1]}, []any{"PUBLISH", g.Address, envelope})
+			}
+		}
+		if err != nil {
+			for _, i := range g.Indexes {
+				wrong = append(wrong, sink.EventError{Index: i, Err: err})
+			}
+		}
+	}
+	return calls, wrong
+}
+
+// bytesArg points to bytes; a pointer costs no allocation to pass on.
+type bytesArg []byte
+
+// MarshalBinary implements encoding.BinaryMarshaler.
+func (b *bytesArg) MarshalBinary() ([]byte, error) { return *b, nil }
+
+// streamArgs are the arguments of the script for the events of a stream; it says
+// what they are.
+func (s *Sink) streamArgs(b *outbox.Batch, g sink.Group, groupID string) ([]any, error) {
+	marker, err := markerPrefix(g.Address)
+	if err != nil {
+		return nil, err
+	}
+	args := make([]any, 0, 11+len(b.Origins)+4*len(g.Indexes))
+	args = append(args, "EVALSHA", streamScript.Hash(), 2+len(b.Origins), g.Address, marker+groupID)
+	for _, origin := range b.Origins {
+		args = append(args, marker+origin.String())
+	}
+	args = append(args, s.cfg.DedupeWindow.Milliseconds(), groupID, s.cfg.MaxLen)
+	for rest := g.Indexes; len(rest) > 0; {
+		run := alike(b, rest)
+		rest = rest[len(run):]
+		first := &b.Events[run[0]]
+		args = append(args, shape(first), len(run), &first.Topic)
+		for _, i := range run {
+			e := &b.Events[i]
+			args = append(args, &e.ID)
+			if e.Key != nil {
+				args = append(args, e.Key)
+			}
+			args = append(args, (*bytesArg)(&e.Payload))
+			if e.Headers != nil {
+				args = append(args, (*bytesArg)(&e.Headers))
+			}
+		}
+	}
+	return args, nil
+}
+
+// alike returns the first indexes, as many as have the first one's topic and
+// shape.
+func alike(b *outbox.Batch, indexes []int) []int {
+	first := &b.Events[indexes[0]]
+	for at, i := range indexes {
+		if e := &b.Events[i]; e.Topic != first.Topic || shape(e) != shape(first) {
+			return indexes[:at]
+		}
+	}
+	return indexes
+}
+
+// shape is the script's word for which fields an event has.
+func shape(e *outbox.Event) string {
+	switch {
+	case e.Key != nil && e.Headers != nil:
+		return "both"
+	case e.Key != nil:
+		return "key"
+	case e.Headers != nil:
+		return "headers"
+	}
+	return "plain"
+}
+
+// markerPrefix is what a stream's markers begin with. They have to share its hash
+// slot.
+func markerPrefix(stream string) (string, error) {
+	open, end := strings.IndexByte(stream, '{'), -1
+	if open >= 0 {
+		end = strings.IndexByte(stream[open:], '}')
+	}
+	switch {
+	case open < 0 && !strings.Contains(stream, "}"):
+		return "{" + stream + "}:relay:", nil
+	case open == 0 && end > 1 && end == len(stream)-1:
+		return stream + "::relay:", nil // not those of the stream without the braces
+	case end > 1:
+		return stream + ":relay:", nil
+	}
+	return "", sink.Permanent(fmt.Errorf("the name of the stream, %q, has braces that are no hash tag such as {orders}", stream))
+}
+
+// envelopes are the events as JSON, each ready to be an argument.
+func envelopes(b *outbox.Batch, indexes []int) []*bytesArg {
+	size := 0
+	for _, i := range indexes {
+		e := &b.Events[i]
+		size += 160 + len(e.Payload) + len(e.Headers) + len(e.Topic)
+	}
+	text := make([]byte, 0, size) // may grow; what was cut from it stays as it is
+	cut := make([]bytesArg, len(indexes))
+	all := make([]*bytesArg, len(indexes))
+	for at, i := range indexes {
+		from := len(text)
+		text = sink.AppendEnvelope(text, &b.Events[i], b.PayloadIsJSON)
+		cut[at] = text[from:len(text):len(text)]
+		all[at] = &cut[at]
+	}
+	return all
+}

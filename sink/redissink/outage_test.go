@@ -1,0 +1,241 @@
+package redissink_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/sink"
+	"github.com/outboxrelay/relay/sink/redissink"
+)
+
+// Each server is in a state of its own in which it takes no events, and gets out of
+// it again.
+func TestServerThatTakesNothing(t *testing.T) {
+	t.Parallel()
+	set := func(name, value string) func(testing.TB, *redis.Client) {
+		return func(t testing.TB, c *redis.Client) { must(t, c.ConfigSet(t.Context(), name, value).Err()) }
+	}
+	for code, state := range map[string]struct {
+		args        []string
+		enter, exit func(testing.TB, *redis.Client)
+	}{
+		"OOM":        {enter: set("maxmemory", "1"), exit: set("maxmemory", "0")},
+		"NOREPLICAS": {enter: set("min-replicas-to-write", "1"), exit: set("min-replicas-to-write", "0")},
+		"READONLY": {
+			enter: func(t testing.TB, c *redis.Client) { must(t, c.SlaveOf(t.Context(), "127.0.0.1", "1").Err()) },
+			exit:  func(t testing.TB, c *redis.Client) { must(t, c.SlaveOf(t.Context(), "NO", "ONE").Err()) },
+		},
+		"MASTERDOWN": {
+			args: []string{"--replica-serve-stale-data", "no"},
+			enter: func(t testing.TB, c *redis.Client) {
+				must(t, c.SlaveOf(t.Context(), "127.0.0.1", "1").Err())
+			},
+			exit: func(t testing.TB, c *redis.Client) { must(t, c.SlaveOf(t.Context(), "NO", "ONE").Err()) },
+		},
+		"NOAUTH": {
+			enter: func(t testing.TB, c *redis.Client) {
+				set("requirepass", "x")(t, c)
+				// Those that were connected before still may; a restart would do the same.
+				must(t, c.ClientKillByFilter(t.Context(), "SKIPME", "yes", "TYPE", "normal").Err())
+			},
+			exit: set("requirepass", ""),
+		},
+		"NOPERM": {
+			enter: func(t testing.TB, c *redis.Client) {
+				must(t, c.Do(t.Context(), "ACL", "SETUSER", "default", "-@scripting", "-rpush", "-publish").Err())
+			},
+			exit: func(t testing.TB, c *redis.Client) {
+				must(t, c.Do(t.Context(), "ACL", "SETUSER", "default", "+@all").Err())
+			},
+		},
+		"CLUSTERDOWN": {
+			args:  []string{"--cluster-enabled", "yes"},
+			enter: func(testing.TB, *redis.Client) {},
+			exit: func(t testing.TB, c *redis.Client) {
+				must(t, c.ClusterAddSlotsRange(t.Context(), 0, 16383).Err())
+				testserver.Eventually(t, func() error { return c.Set(t.Context(), "any", "", 0).Err() })
+			},
+		},
+	} {
+		t.Run(code, func(t *testing.T) {
+			t.Parallel()
+			server, s, c := start(t, redissink.Config{}, state.args...)
+			list := opened(t, redissink.Config{URL: server.URL, Mode: redissink.List, List: "l:{topic}"})
+			b := newBatch("orders", "bills", "orders")
+			state.enter(t, c)
+			expectOutage(t, send(t, s, b), code)
+			expectOutage(t, send(t, list, b), code)
+			state.exit(t, c)
+			mustSend(t, s, b)
+			mustSend(t, list, b)
+			expectStream(t, c, "orders", ids(b)[0], ids(b)[2])
+		})
+	}
+}
+
+func TestBusyServer(t *testing.T) {
+	t.Parallel()
+	_, s, c := start(t, redissink.Config{}, "--busy-reply-threshold", "10")
+	done := make(chan error, 1)
+	endless := redis.NewClient(&redis.Options{Addr: c.Options().Addr, ReadTimeout: -1, MaxRetries: -1})
+	go func() { done <- endless.Eval(context.WithoutCancel(t.Context()), "while true do end", nil).Err() }()
+	testserver.Eventually(t, func() error {
+		if err := c.Ping(t.Context()).Err(); !redis.HasErrorPrefix(err, "BUSY") {
+			return fmt.Errorf("not busy yet: %v", err)
+		}
+		return nil
+	})
+	b := newBatch("orders")
+	expectOutage(t, send(t, s, b), "BUSY")
+	must(t, c.ScriptKill(t.Context()).Err())
+	if err := <-done; err == nil {
+		t.Error("the script came to an end")
+	}
+	must(t, endless.Close())
+	mustSend(t, s, b)
+	expectStream(t, c, "orders", ids(b)...)
+}
+
+func TestLoadingServer(t *testing.T) {
+	t.Parallel()
+	// Each entry of the file takes a millisecond to load; between every 1024 of
+	// them the server answers.
+	server, s, c := start(t, redissink.Config{}, "--key-load-delay", "1000")
+	b := newBatch("orders")
+	_, err := c.Pipelined(t.Context(), func(p redis.Pipeliner) error {
+		for i := range 5000 {
+			p.Set(t.Context(), fmt.Sprint("key", i), i, 0)
+		}
+		return nil
+	})
+	must(t, err)
+	must(t, server.Stop())
+	started := make(chan error, 1)
+	go func() { started <- server.Start(context.WithoutCancel(t.Context())) }()
+	testserver.Eventually(t, func() error {
+		err := send(t, s, b)
+		if !errors.Is(err, sink.ErrUnavailable) {
+			t.Fatalf("got %v, want an outage", err)
+		}
+		if !contains(err, "LOADING") {
+			return err
+		}
+		return nil
+	})
+	must(t, <-started)
+	mustSend(t, s, b)
+	expectStream(t, c, "orders", ids(b)...)
+}
+
+func TestTooFewReplicasIsAnOutage(t *testing.T) {
+	t.Parallel()
+	master, s, c := start(t, redissink.Config{WaitReplicas: 1, WaitTimeout: 50 * time.Millisecond})
+	b := newBatch("orders", "bills")
+	expectOutage(t, send(t, s, b), "0 of 1 replicas")
+	must(t, c.Set(t.Context(), "wrong", "", 0).Err())
+	expectOutage(t, send(t, s, newBatch("orders:2", "wrong")), "")
+
+	host, port, _ := strings.Cut(master.Addr, ":")
+	replica := client(t, testserver.Redis(t, "--replicaof", host+" "+port, "--repl-diskless-sync-delay", "0"))
+	testserver.Eventually(t, func() error { return send(t, s, b) })
+	expectStream(t, c, "orders", ids(b)[0])
+	expectStream(t, replica, "orders", ids(b)[0])
+
+	list := opened(t, redissink.Config{URL: master.URL, Mode: redissink.List, List: "l:{topic}", WaitReplicas: 2, WaitTimeout: 50 * time.Millisecond})
+	expectOutage(t, send(t, list, b), "1 of 2 replicas")
+}
+
+func TestWrongPasswordIsAnOutageAndNotShown(t *testing.T) {
+	t.Parallel()
+	const password = "s3cret/öä"
+	server := testserver.Redis(t, "--requirepass", "another")
+	encoded := "redis://:s3cret%2F%C3%B6%C3%A4@"
+	s := opened(t, redissink.Config{URL: strings.Replace(server.URL, "redis://", encoded, 1)})
+	for _, err := range []error{send(t, s, newBatch("orders")), s.Check(t.Context())} {
+		expectOutage(t, err, "WRONGPASS")
+	}
+
+	// A server that does not know AUTH and HELLO echoes what it was sent.
+	echo := testserver.Redis(t, "--rename-command", "AUTH", "", "--rename-command", "HELLO", "", "--rename-command", "INFO", "")
+	s = opened(t, redissink.Config{URL: strings.Replace(echo.URL, "redis://", encoded, 1)})
+	texts := s.Warnings(t.Context())
+	for _, err := range []error{send(t, s, newBatch("orders", "bills")), s.Check(t.Context())} {
+		expectOutage(t, err, "***")
+		texts = append(texts, err.Error())
+	}
+	for _, text := range texts {
+		if strings.Contains(text, password) {
+			t.Errorf("the password is shown: %s", text)
+		}
+	}
+}
+
+func TestRightPasswordAndDatabase(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	c := redis.NewClient(&redis.Options{Addr: server.Addr, DB: 3})
+	t.Cleanup(func() { must(t, c.Close()) })
+	must(t, c.Do(t.Context(), "ACL", "SETUSER", "relay", "on", ">p@ss:w/rd", "~*", "+@all").Err())
+	s := opened(t, redissink.Config{URL: strings.Replace(server.URL, "redis://", "redis://relay:p%40ss%3Aw%2Frd@", 1) + "/3"})
+	must(t, s.Check(t.Context()))
+	b := newBatch("orders")
+	mustSend(t, s, b)
+	expectStream(t, c, "orders", ids(b)...)
+}
+
+// A request that Redis does not even begin to work on is refused as a whole, so
+// that it is halved.
+func TestRefusedCommand(t *testing.T) {
+	t.Parallel()
+	_, s, c := start(t, redissink.Config{Mode: redissink.List, List: "{topic}"}, "--rename-command", "RPUSH", "")
+	err := send(t, s, newBatch("orders", "orders"))
+	if err == nil || errors.Is(err, sink.ErrUnavailable) || errors.Is(err, sink.ErrPermanent) || errors.As(err, new(*sink.BatchError)) {
+		t.Errorf("got %v, want a refusal of the whole batch that may be tried again", err)
+	}
+	expectParts(t, send(t, s, newBatch("orders", "bills")), nil, 0, 1)
+	must(t, c.Ping(t.Context()).Err())
+}
+
+func TestWarnings(t *testing.T) {
+	t.Parallel()
+	_, s, c := start(t, redissink.Config{})
+	warns := func(want bool) {
+		t.Helper()
+		if got := s.Warnings(t.Context()); (len(got) > 0) != want || want && !strings.Contains(got[0], "maxmemory-policy") {
+			t.Errorf("got %q", got)
+		}
+	}
+	warns(false)
+	must(t, c.ConfigSet(t.Context(), "maxmemory-policy", "volatile-ttl").Err())
+	warns(false)
+	must(t, c.ConfigSet(t.Context(), "maxmemory", "100mb").Err())
+	warns(true)
+	must(t, c.ConfigSet(t.Context(), "maxmemory-policy", "noeviction").Err())
+	warns(false)
+}
+
+func TestPublishReachesSubscribers(t *testing.T) {
+	t.Parallel()
+	_, s, c := start(t, redissink.Config{Mode: redissink.Publish, Channel: "c:{topic}"})
+	sub := c.PSubscribe(t.Context(), "c:*")
+	t.Cleanup(func() { must(t, sub.Close()) })
+	_, err := sub.Receive(t.Context()) // the subscription stands
+	must(t, err)
+	b := newBatch("orders", "bills", "orders")
+	mustSend(t, s, b)
+	for _, i := range []int{0, 2, 1} { // one channel after the other
+		m, err := sub.ReceiveMessage(t.Context())
+		must(t, err)
+		want := string(sink.AppendEnvelope(nil, &b.Events[i], true))
+		if m.Channel != "c:"+b.Events[i].Topic || m.Payload != want {
+			t.Errorf("got %s on %s, want %s", m.Payload, m.Channel, want)
+		}
+	}
+}

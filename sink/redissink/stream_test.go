@@ -1,0 +1,292 @@
+package redissink_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/sink"
+	"github.com/outboxrelay/relay/sink/redissink"
+)
+
+const window = 2 * time.Hour
+
+// start gives a test a Redis server, a sink for its streams and another client.
+func start(t testing.TB, cfg redissink.Config, args ...string) (*testserver.RedisServer, *redissink.Sink, *redis.Client) {
+	t.Helper()
+	server := testserver.Redis(t, args...)
+	cfg.URL, cfg.DedupeWindow = server.URL, window
+	return server, opened(t, cfg), client(t, server)
+}
+
+// opened is a Sink that is closed when the test ends.
+func opened(t testing.TB, cfg redissink.Config) *redissink.Sink {
+	t.Helper()
+	s := open(t, cfg)
+	t.Cleanup(func() { must(t, s.Close()) })
+	return s
+}
+
+func contains(err error, text string) bool { return err != nil && strings.Contains(err.Error(), text) }
+
+func text(s string) *string { return &s }
+
+func TestEntryHasItsFieldsInOrder(t *testing.T) {
+	t.Parallel()
+	_, s, c := start(t, redissink.Config{})
+	b := newBatch(times(5, "orders")...)
+	b.Events[1].Key = text("")
+	b.Events[2].Headers = outbox.Headers(`{"a": "1"}`)
+	b.Events[3].Key, b.Events[3].Headers = text("k☃"), outbox.Headers(`{}`)
+	b.Events[4].Payload = []byte("\x00\xff\r\n")
+	mustSend(t, s, b)
+
+	entries, err := c.Do(t.Context(), "XRANGE", "orders", "-", "+").Slice()
+	must(t, err)
+	groupID := b.GroupID.String()
+	want := [][]string{
+		{"id", "", "topic", "orders", "payload", `{"n": 1}`, "group_id", groupID},
+		{"id", "", "topic", "orders", "key", "", "payload", `{"n": 1}`, "group_id", groupID},
+		{"id", "", "topic", "orders", "payload", `{"n": 1}`, "headers", `{"a": "1"}`, "group_id", groupID},
+		{"id", "", "topic", "orders", "key", "k☃", "payload", `{"n": 1}`, "headers", `{}`, "group_id", groupID},
+		{"id", "", "topic", "orders", "payload", "\x00\xff\r\n", "group_id", groupID},
+	}
+	if len(entries) != len(want) {
+		t.Fatalf("%d entries, want %d", len(entries), len(want))
+	}
+	for i, entry := range entries {
+		var got []string
+		for _, f := range entry.([]any)[1].([]any) {
+			got = append(got, f.(string))
+		}
+		want[i][1] = ids(b)[i]
+		if !slices.Equal(got, want[i]) {
+			t.Errorf("entry %d: %q, want %q", i, got, want[i])
+		}
+	}
+}
+
+func TestSentMarksTheGroup(t *testing.T) {
+	t.Parallel()
+	_, s, c := start(t, redissink.Config{})
+	b := newBatch("orders", "orders")
+	mustSend(t, s, b, b)
+	expectStream(t, c, "orders", ids(b)...)
+	expectMarkers(t, c, "{orders}:relay:", window, map[uuid.UUID]string{b.GroupID: "sent"})
+}
+
+func TestPartOfWhatWasSentAddsNothing(t *testing.T) {
+	t.Parallel()
+	_, s, c := start(t, redissink.Config{})
+	b := newBatch("orders", "orders", "orders")
+	mustSend(t, s, b)
+	p := part(b, 1, 2)
+	q := part(p, 2-1)
+	mustSend(t, s, p, q)
+	expectStream(t, c, "orders", ids(b)...)
+	expectMarkers(t, c, "{orders}:relay:", window, map[uuid.UUID]string{b.GroupID: "sent", p.GroupID: "sent", q.GroupID: "sent"})
+}
+
+func TestPartOfWhatWasNotSentVoidsItsOrigins(t *testing.T) {
+	t.Parallel()
+	_, s, c := start(t, redissink.Config{})
+	b := newBatch("orders", "orders", "orders")
+	p := part(b, 1, 2)
+	q := part(p, 1)
+	mustSend(t, s, q)
+	expectStream(t, c, "orders", ids(q)...)
+	expectMarkers(t, c, "{orders}:relay:", window, map[uuid.UUID]string{b.GroupID: "void", p.GroupID: "void", q.GroupID: "sent"})
+	for _, late := range []*outbox.Batch{b, p} {
+		if err := send(t, s, late); !errors.Is(err, sink.ErrFenced) {
+			t.Errorf("an owner that gave up: got %v, want sink.ErrFenced", err)
+		}
+	}
+	rest := []*outbox.Batch{part(p, 0), part(b, 0)}
+	mustSend(t, s, rest...)
+	mustSend(t, s, rest...)
+	expectStream(t, c, "orders", slices.Concat(ids(q), ids(rest[0]), ids(rest[1]))...)
+}
+
+// A late owner's batch may go to streams where nobody knows yet that it was given
+// up. What it adds there is known to the parts.
+func TestFencedAtOneStreamIsFencedAsAWhole(t *testing.T) {
+	t.Parallel()
+	_, s, c := start(t, redissink.Config{})
+	b := newBatch("orders", "bills", "orders", "bills")
+	orders, bills := part(b, 0, 2), part(b, 1, 3)
+	mustSend(t, s, orders)
+	if err := send(t, s, b); !errors.Is(err, sink.ErrFenced) {
+		t.Errorf("got %v, want sink.ErrFenced", err)
+	}
+	mustSend(t, s, bills)
+	expectStream(t, c, "orders", ids(orders)...)
+	expectStream(t, c, "bills", ids(bills)...)
+}
+
+// The stream has room for a few ids more, so XADD fails in the middle.
+func TestWhatWasAddedBeforeAnErrorIsTakenBack(t *testing.T) {
+	t.Parallel()
+	_, s, c := start(t, redissink.Config{MaxLen: 1})
+	must(t, c.XAdd(t.Context(), &redis.XAddArgs{Stream: "orders", ID: "18446744073709551615-18446744073709551610", Values: []string{"id", "old"}}).Err())
+	b := newBatch(append(times(8, "orders"), "bills")...)
+	p := part(b, 0, 1, 2, 3, 4, 5, 6, 7)
+	q := part(p, 0, 1, 2, 3, 4, 5, 6)
+	err := expectParts(t, send(t, s, b), sink.ErrUnavailable, 0, 1, 2, 3, 4, 5, 6, 7)
+	if !contains(err, "at event 6 of 8") {
+		t.Errorf("got %v, want that the sixth event failed", err)
+	}
+	expectStream(t, c, "orders", "old")
+	expectOutage(t, send(t, s, p), "at event 1 of 8")
+	expectStream(t, c, "orders", "old")
+	expectMarkers(t, c, "{orders}:relay:", window, map[uuid.UUID]string{b.GroupID: "void"})
+
+	// Neither the part itself nor what it is divided into takes the void for
+	// delivered.
+	must(t, c.Del(t.Context(), "orders").Err())
+	must(t, c.XGroupCreateMkStream(t.Context(), "orders", "g", "0").Err())
+	mustSend(t, s, q)
+	expectStream(t, c, "orders", ids(q)...)
+	last := part(p, 7)
+	mustSend(t, s, last)
+	expectStream(t, c, "orders", append(ids(q), ids(last)...)...)
+	expectStream(t, c, "bills", ids(b)[8])
+}
+
+// The user may do all but SET, so the marker fails when the events are in.
+func TestMarkerThatCannotBeSetTakesTheEventsBack(t *testing.T) {
+	t.Parallel()
+	server, _, c := start(t, redissink.Config{})
+	must(t, c.Do(t.Context(), "ACL", "SETUSER", "relay", "on", ">pw", "~*", "+@all", "-set").Err())
+	s := opened(t, redissink.Config{URL: strings.Replace(server.URL, "redis://", "redis://relay:pw@", 1)})
+	b := newBatch("orders", "orders")
+	expectOutage(t, send(t, s, b), "at event 0 of 2")
+	expectStream(t, c, "orders")
+	must(t, c.Do(t.Context(), "ACL", "SETUSER", "relay", "+set").Err())
+	mustSend(t, s, b)
+	expectStream(t, c, "orders", ids(b)...)
+}
+
+func TestWrongTypeHoldsUpNoOtherStream(t *testing.T) {
+	t.Parallel()
+	_, s, c := start(t, redissink.Config{})
+	must(t, c.Set(t.Context(), "bills", "a string", 0).Err())
+	b := newBatch("orders", "bills", "orders", "mails", "bills")
+	err := expectParts(t, send(t, s, b), sink.ErrUnavailable, 1, 4)
+	if !contains(err, `redis stream "bills": WRONGTYPE`) {
+		t.Errorf("the error does not name the stream: %v", err)
+	}
+	expectStream(t, c, "orders", ids(b)[0], ids(b)[2])
+	expectStream(t, c, "mails", ids(b)[3])
+
+	p := part(b, 1, 4)
+	expectOutage(t, send(t, s, p), "WRONGTYPE")
+	must(t, c.Del(t.Context(), "bills").Err())
+	mustSend(t, s, p, p)
+	expectStream(t, c, "bills", ids(p)...)
+}
+
+func TestScriptsFlushedBetweenSends(t *testing.T) {
+	t.Parallel()
+	_, s, c := start(t, redissink.Config{})
+	var sent []string
+	for range 3 {
+		b := newBatch("orders", "bills", "orders")
+		mustSend(t, s, b, b)
+		sent = append(sent, ids(b)[0], ids(b)[2])
+		must(t, c.ScriptFlush(t.Context()).Err())
+	}
+	expectStream(t, c, "orders", sent...)
+	if n := c.XLen(t.Context(), "bills").Val(); n != 3 {
+		t.Errorf("%d bills, want 3", n)
+	}
+}
+
+func TestStreamIsTrimmed(t *testing.T) {
+	t.Parallel()
+	_, s, c := start(t, redissink.Config{MaxLen: 500})
+	for range 10 {
+		mustSend(t, s, newBatch(times(300, "orders")...))
+	}
+	if n := c.XLen(t.Context(), "orders").Val(); n < 500 || n > 700 {
+		t.Errorf("%d entries, want about 500 and no less", n)
+	}
+}
+
+func TestNamesWithBraces(t *testing.T) {
+	t.Parallel()
+	_, s, c := start(t, redissink.Config{})
+	good := []string{"{eu}:orders", "orders:{eu}", "eu", "{eu}", "a{b}c{d", "{a}}"}
+	bad := []string{"{}", "a{}b", "a}b", "a{b", "{", "}{"}
+	b := newBatch(append(slices.Clone(good), bad...)...)
+	err := expectParts(t, send(t, s, b), sink.ErrPermanent, 6, 7, 8, 9, 10, 11)
+	if !contains(err, "hash tag") {
+		t.Errorf("got %v, want an error that explains", err)
+	}
+	for i, stream := range good {
+		expectStream(t, c, stream, ids(b)[i])
+	}
+	expectMarkers(t, c, "{eu}:orders:relay:", window, map[uuid.UUID]string{b.GroupID: "sent"})
+	expectMarkers(t, c, "orders:{eu}:relay:", window, map[uuid.UUID]string{b.GroupID: "sent"})
+
+	tagged := opened(t, redissink.Config{URL: "redis://" + c.Options().Addr, Stream: "{tag}:{topic}"})
+	mustSend(t, tagged, newBatch("orders"))
+	if n := c.XLen(t.Context(), "{tag}:orders").Val(); n != 1 {
+		t.Errorf("%d entries behind the hash tag of the template, want 1", n)
+	}
+}
+
+func TestEventWithoutAddressIsRefusedAlone(t *testing.T) {
+	t.Parallel()
+	_, s, c := start(t, redissink.Config{Stream: "{key}"})
+	b := newBatch("orders", "orders", "orders")
+	b.Events[0].Key, b.Events[2].Key = text("seven"), text("")
+	expectParts(t, send(t, s, b), sink.ErrPermanent, 1, 2)
+	expectStream(t, c, "seven", ids(b)[0])
+
+	// With an outage beside it, each keeps its own kind of error.
+	must(t, c.Del(t.Context(), "seven").Err())
+	must(t, c.Set(t.Context(), "seven", "", 0).Err())
+	var batch *sink.BatchError
+	again := newBatch("orders", "orders")
+	again.Events[0].Key = text("seven")
+	if err := send(t, s, again); !errors.As(err, &batch) || len(batch.Events) != 2 ||
+		!errors.Is(batch.Events[0].Err, sink.ErrUnavailable) || !errors.Is(batch.Events[1].Err, sink.ErrPermanent) {
+		t.Errorf("got %v, want an outage and a refusal", err)
+	}
+}
+
+func TestTooManyBytesAreDivided(t *testing.T) {
+	t.Parallel()
+	_, s, c := start(t, redissink.Config{})
+	b := newBatch(times(5, "orders")...)
+	large := fmt.Appendf(nil, "%q", strings.Repeat("x", 30<<20))
+	for i := range b.Events {
+		b.Events[i].Payload = large
+	}
+	var divide *sink.DivideError
+	if err := send(t, s, b); !errors.As(err, &divide) {
+		t.Fatalf("got %v, want a *sink.DivideError", err)
+	}
+	if n := c.Exists(t.Context(), "orders").Val(); n != 0 {
+		t.Error("something was sent")
+	}
+	var all []int
+	for _, g := range divide.Groups {
+		all = append(all, g.Indexes...)
+		mustSend(t, s, part(b, g.Indexes...))
+	}
+	if len(divide.Groups) != 3 || !slices.Equal(all, []int{0, 1, 2, 3, 4}) {
+		t.Errorf("divided into %v", divide.Groups)
+	}
+	if n := c.XLen(t.Context(), "orders").Val(); n != 5 {
+		t.Errorf("%d entries, want 5", n)
+	}
+}
