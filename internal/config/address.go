@@ -93,6 +93,9 @@ func parseAddress(in input, s scheme) (address, error) {
 		invalid = errExpanded
 	}
 	rest := strings.TrimPrefix(in.text, s.prefix)
+	if s.driver == "nats" { // whose users repeat the scheme for every server
+		rest = strings.ReplaceAll(rest, ","+s.prefix, ",")
+	}
 	end := strings.IndexAny(rest, "/?#")
 	if end < 0 {
 		end = len(rest)
@@ -154,6 +157,13 @@ func (a address) noPath() error {
 	return nil
 }
 
+func (a address) noQuery() error {
+	if strings.Contains(a.tail, "?") {
+		return errQuery
+	}
+	return nil
+}
+
 // filePath is the absolute path in scheme:///path.
 func (a address) filePath() (string, error) {
 	switch {
@@ -161,8 +171,9 @@ func (a address) filePath() (string, error) {
 		return "", errors.New("has no absolute path (after three slashes)")
 	case !filepath.IsAbs(a.path) || strings.HasSuffix(a.path, "/") || strings.ContainsAny(a.path, "{}\x00"):
 		return "", errPath
-	case len(a.query) > 0:
-		return "", errQuery
+	}
+	if err := a.noQuery(); err != nil {
+		return "", err
 	}
 	return filepath.Clean(a.path), nil
 }

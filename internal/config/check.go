@@ -77,7 +77,7 @@ func (y *Retry) check(r *reader, e entry, there written) {
 }
 
 func (s *Sink) check(r *reader, e entry, there written) {
-	if s.NATS.Credentials != "" && s.NATS.NKey != "" {
+	if s.NATS.Credentials.Reveal() != "" && s.NATS.NKey.Reveal() != "" {
 		r.say(there["nkey"].key, "sink.nkey stands beside sink.credentials, one of them was expected")
 	}
 	if tls, ok := there["tls"]; ok && strings.HasPrefix(s.URL.Reveal(), "http://") {

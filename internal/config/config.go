@@ -133,7 +133,7 @@ type RedisSink struct {
 	// Stream, List and Channel are address templates; only the mode's is set.
 	// Stream and List may hold a hash tag beside {topic} and {key}.
 	Stream, List, Channel string
-	// MaxLen trims a stream; 0 does not.
+	// MaxLen is about how many entries a stream is trimmed to; 0: it is not.
 	MaxLen int64
 	// DedupeWindow is how long a stream remembers a batch.
 	DedupeWindow time.Duration
@@ -149,9 +149,9 @@ type NATSSink struct {
 	Subject string
 	// Core: plain NATS without JetStream.
 	Core bool
-	// Credentials is the path of a .creds file, NKey that of a file with an
-	// nkey's seed; "" for none, and never both.
-	Credentials, NKey string
+	// Credentials is the path of a .creds file or its content, NKey the path of
+	// a file with a user's nkey seed or the seed; "" for none, and never both.
+	Credentials, NKey Secret
 }
 
 // HTTPSink is what an http sink needs beside its URL.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode/utf8"
 )
 
 // Place is where something was written; line and column count from 1, columns
@@ -15,6 +16,17 @@ type Place struct {
 }
 
 func (p Place) String() string { return fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.Column) }
+
+// after is the place behind text that begins at p.
+func (p Place) after(text string) Place {
+	if i := strings.LastIndexByte(text, '\n'); i >= 0 {
+		p.Line += strings.Count(text, "\n")
+		p.Column = 1
+		text = text[i+1:]
+	}
+	p.Column += utf8.RuneCountInString(text)
+	return p
+}
 
 func (p Place) compare(o Place) int {
 	return cmp.Or(cmp.Compare(p.Line, o.Line), cmp.Compare(p.Column, o.Column))

@@ -1,19 +1,12 @@
 package config
 
 import (
-	"bytes"
 	"cmp"
-	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
-	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/lexer"
-	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
 )
 
@@ -22,6 +15,7 @@ type reader struct {
 	file     string
 	env      Lookup
 	readFile func(path string) ([]byte, error)
+	places   map[*token.Token]Place
 	wrong    Errors
 	// used remembers names and tables, which only one pipeline may have.
 	used map[string]Place
@@ -60,126 +54,6 @@ func (r *reader) config(text []byte) (*Config, error) {
 		return nil, r.wrong
 	}
 	return &c, nil
-}
-
-// parse returns the root of the one document.
-func (r *reader) parse(text []byte) (ast.Node, bool) {
-	top := Place{r.file, 1, 1}
-	text = bytes.TrimPrefix(text, []byte("\uFEFF"))
-	if len(text) > maxBytes {
-		r.say(top, "the file is %v, a configuration was expected", errTooLarge)
-		return nil, false
-	}
-	if at := invalidUTF8(text); at >= 0 {
-		before := text[:at]
-		line := bytes.LastIndexByte(before, '\n') + 1
-		r.say(Place{r.file, 1 + bytes.Count(before, []byte("\n")), 1 + utf8.RuneCount(before[line:])},
-			"not UTF-8, UTF-8 text was expected")
-		return nil, false
-	}
-	tokens := lexer.Tokenize(string(text))
-	if at, ok := tooDeep(tokens); ok {
-		r.say(r.tokenPlace(at), "nested too deeply, a configuration was expected")
-		return nil, false
-	}
-	file, err := parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
-	if err != nil {
-		r.syntax(text, err)
-		return nil, false
-	}
-	var root ast.Node
-	for _, doc := range file.Docs {
-		_, directive := doc.Body.(*ast.DirectiveNode)
-		switch {
-		case doc.Body == nil || directive:
-		case root == nil:
-			root = doc.Body
-		default:
-			r.say(r.place(doc.Body), "a second YAML document begins here, one was expected")
-			return root, true
-		}
-	}
-	if root == nil {
-		r.say(top, "the file is empty, at least one pipeline was expected")
-	}
-	return root, root != nil
-}
-
-func invalidUTF8(text []byte) int {
-	for i := 0; i < len(text); {
-		c, size := utf8.DecodeRune(text[i:])
-		if c == utf8.RuneError && size == 1 {
-			return i
-		}
-		i += size
-	}
-	return -1
-}
-
-// tooDeep finds nesting that no configuration has and that would cost the
-// parser memory by its square.
-func tooDeep(tokens token.Tokens) (*token.Token, bool) {
-	const most = 50
-	open, line, dashes := 0, 0, 0
-	for _, t := range tokens {
-		if t.Position.Line != line {
-			line, dashes = t.Position.Line, 0
-		}
-		switch t.Type {
-		case token.MappingStartType, token.SequenceStartType:
-			open++
-		case token.MappingEndType, token.SequenceEndType:
-			open--
-		case token.SequenceEntryType, token.MappingKeyType, token.AnchorType, token.TagType:
-			dashes++
-		}
-		if open > most || dashes > most {
-			return t, true
-		}
-	}
-	return nil, false
-}
-
-// needsQuotes finds values that look like text and mean something else to YAML.
-var needsQuotes = regexp.MustCompile(`[:\[{,-]\s+([@*%` + "`" + `]|\{(topic|key)\})|\{.*\$\{`)
-
-// syntax reports what the parser said. Its messages hold no values.
-func (r *reader) syntax(text []byte, err error) {
-	at, message := Place{r.file, 1, 1}, "it cannot be parsed"
-	if e := (yaml.Error)(nil); errors.As(err, &e) {
-		at, message = r.tokenPlace(e.GetToken()), e.GetMessage()
-	}
-	hint := ""
-	lines := bytes.SplitAfter(text, []byte("\n"))
-	if at.Line <= len(lines) && needsQuotes.Match(lines[at.Line-1]) {
-		hint = "; a value that begins with @ * % ` or {, or has ${...} within {...}, goes in quotes"
-	}
-	r.say(at, "not YAML (%s), valid YAML was expected%s", oneLine(message), hint)
-}
-
-func oneLine(s string) string {
-	return strings.Join(strings.Fields(strings.ReplaceAll(s, "\t", `\t`)), " ")
-}
-
-func (r *reader) tokenPlace(t *token.Token) Place {
-	if t == nil || t.Position == nil {
-		return Place{r.file, 1, 1}
-	}
-	return Place{r.file, max(1, t.Position.Line), max(1, t.Position.Column)}
-}
-
-// place is where a node begins. A block mapping begins at its first key; the
-// parser calls the colon behind it the node's token.
-func (r *reader) place(n ast.Node) Place {
-	switch n := n.(type) {
-	case *ast.MappingNode:
-		if !n.IsFlowStyle && len(n.Values) > 0 {
-			return r.tokenPlace(n.Values[0].Key.GetToken())
-		}
-	case *ast.MappingValueNode:
-		return r.tokenPlace(n.Key.GetToken())
-	}
-	return r.tokenPlace(n.GetToken())
 }
 
 // pair is one key of a mapping and its value.
@@ -311,15 +185,14 @@ func (r *reader) known(name string, at Place, section string, keys []key, varian
 	if slices.Contains(all, name) {
 		return
 	}
-	where := ""
+	where, guess := "", ""
 	if section != "" {
 		where = " in " + section
 	}
 	if near := nearest(name, all); near != "" {
-		r.say(at, "unknown key %s%s, %s was expected", quote(name), where, near)
-		return
+		guess = fmt.Sprintf(" (did you mean %s?)", near)
 	}
-	r.say(at, "unknown key %s%s, %s was expected", quote(name), where, oneOf(keys, variant))
+	r.say(at, "unknown key %s%s%s, %s was expected", quote(name), where, guess, oneOf(keys, variant))
 }
 
 func join(section, key string) string {

@@ -33,7 +33,9 @@ type scalar struct {
 	url bool
 	// unit: a number lacks one.
 	unit bool
-	set  func(input) error
+	// lines: an expansion may have several.
+	lines bool
+	set   func(input) error
 }
 
 // unfit is the error of a set whose input is not what was expected. The text,
@@ -73,7 +75,7 @@ func (s scalar) read(r *reader, e entry) {
 	}
 	switch {
 	case len(wrong) > 0:
-	case in.expanded() && hasControl(in.text):
+	case in.expanded() && !s.lines && hasControl(in.text):
 		r.say(at, "%s gets a line break or another control character from %s, %s was expected", e.path, in.names(), s.what)
 	case !in.expanded() && kind != s.kind && kind != asWritten:
 		r.say(at, "%s is %s, %s was expected%s", e.path, s.mistaken(in, kind), s.what, s.hint(in, kind))
@@ -171,6 +173,17 @@ func text(into *string, what string, ok func(string) bool) scalar {
 // secret is text that is never shown.
 func secret(into *Secret) scalar {
 	return scalar{what: "text", kind: asText, hide: true, set: func(in input) error {
+		*into = newSecret(in.text)
+		return nil
+	}}
+}
+
+// credential is a secret that is there: the path of a file or its content.
+func credential(into *Secret) scalar {
+	return scalar{what: "a file's path or its content", kind: asText, hide: true, lines: true, set: func(in input) error {
+		if in.text == "" {
+			return unfit("")
+		}
 		*into = newSecret(in.text)
 		return nil
 	}}

@@ -204,10 +204,10 @@ func (s *Sink) keys() []key {
 		{name: "class", of: []string{sidekiq}, value: unread("a class name"), later: true, help: "The Sidekiq class."},
 		{
 			name: "maxlen", of: []string{stream}, value: integer(&s.Redis.MaxLen, 1, 1_000_000_000_000),
-			help: "The most entries the stream keeps; all of them when left out.",
+			help: "About how many entries the stream is trimmed to; not trimmed when left out.",
 		},
 		{
-			name: "dedupe_window", of: []string{stream}, value: duration(&s.Redis.DedupeWindow, time.Second, 366*24*time.Hour), def: "1h",
+			name: "dedupe_window", of: []string{stream}, value: duration(&s.Redis.DedupeWindow, time.Millisecond, 366*24*time.Hour), def: "1h",
 			help: "How long a stream remembers a batch, so that it adds nothing when sent again.",
 		},
 		{
@@ -220,8 +220,8 @@ func (s *Sink) keys() []key {
 		},
 		{name: "subject", of: []string{nats}, value: subject(&s.NATS.Subject), def: "{topic}", help: "The subject, made of `{topic}` and `{key}`."},
 		{name: "core", of: []string{nats}, value: boolean(&s.NATS.Core), def: "false", help: "Plain NATS, without JetStream and its acknowledgements."},
-		{name: "credentials", of: []string{nats}, value: path(&s.NATS.Credentials), help: "A .creds file."},
-		{name: "nkey", of: []string{nats}, value: path(&s.NATS.NKey), help: "A file with an nkey's seed; not together with credentials."},
+		{name: "credentials", of: []string{nats}, value: credential(&s.NATS.Credentials), help: "A .creds file, or its content from `${file:...}`."},
+		{name: "nkey", of: []string{nats}, value: credential(&s.NATS.NKey), help: "A file with a user's nkey seed, or the seed; not together with credentials."},
 		{name: "method", of: []string{http}, value: choice(&s.HTTP.Method, []string{"POST", "PUT", "PATCH"}), def: "POST", help: "The request's method."},
 		{name: "headers", of: []string{http}, value: headers{&s.HTTP.Headers}, help: "Headers to add; they overrule the relay's own."},
 		{name: "format", of: []string{http}, value: choice(&s.HTTP.Format, []string{"json", "ndjson"}), def: "json", help: "The body: one JSON object, or one line an event."},

@@ -22,13 +22,13 @@ var sinkSchemes = []scheme{
 	{prefix: "stdout:", driver: "file", example: "stdout:", port: "1", check: address.isEmpty},
 }
 
-func redisServer(a address) error { return cmp.Or(a.oneHost(), databaseNumber(a.path)) }
+func redisServer(a address) error { return cmp.Or(a.oneHost(), databaseNumber(a.path), a.noQuery()) }
 
 func redisCluster(a address) error {
 	if a.path == "/0" { // a cluster has no other
 		a.path = ""
 	}
-	return cmp.Or(a.someHosts(), a.noPath())
+	return cmp.Or(a.someHosts(), a.noPath(), a.noQuery())
 }
 
 func redisSentinel(a address) error {
@@ -36,10 +36,10 @@ func redisSentinel(a address) error {
 	if master == "" {
 		return cmp.Or(a.someHosts(), errPath)
 	}
-	return cmp.Or(a.someHosts(), databaseNumber(database))
+	return cmp.Or(a.someHosts(), databaseNumber(database), a.noQuery())
 }
 
-func natsServers(a address) error { return cmp.Or(a.someHosts(), a.noPath()) }
+func natsServers(a address) error { return cmp.Or(a.someHosts(), a.noPath(), a.noQuery()) }
 
 var errBrace = errors.New("has a brace that is neither {topic} nor {key}")
 

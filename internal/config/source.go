@@ -47,7 +47,7 @@ func (s sourceURL) set(in input) error {
 // identity is the same for two sources on one table.
 func (s *Source) identity() string {
 	if s.Driver == "sqlite" {
-		return s.Path + " " + s.Table
+		return s.Path + " " + strings.ToLower(s.Table)
 	}
 	_, a, err := parseURL(literal(s.URL.Reveal()), sourceSchemes)
 	if err != nil { // it was reported when it was read
