@@ -14,6 +14,7 @@ package distributor
 import (
 	"context"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/robfig/cron/v3"
@@ -31,6 +32,8 @@ type Buffer interface {
 type Ticket struct {
 	// Due: take over a batch that is due; else claim fresh events.
 	Due bool
+
+	distribution int // the one it belongs to, unless Due
 }
 
 // Report is what a worker says when it is done with its ticket.
@@ -69,33 +72,45 @@ type Config struct {
 	Log *slog.Logger
 }
 
-// dueEvery is the clock of batches that are due.
-const dueEvery = time.Second
-
-// lookTimeout bounds a count; holdFor is how long tickets wait when the sink or
-// the database is away.
 const (
+	// dueEvery is the clock of batches that are due.
+	dueEvery = time.Second
+	// lookTimeout bounds a look.
 	lookTimeout = 30 * time.Second
-	holdFor     = time.Second
+	// holdFor is how long tickets wait when the sink or the database is away.
+	holdFor = time.Second
 )
 
 // Distributor hands out tickets. Make one with New.
 type Distributor struct {
 	config  Config
 	buffer  Buffer
-	tickets chan Ticket
+	handed  chan Ticket
 	reports chan Report
+	looks   chan look
 
 	// Owned by Run.
 	free      int       // workers without a ticket
-	dueOut    int       // due tickets handed out
-	fresh     int       // fresh tickets left in this distribution
 	due       int       // batches known to be due
+	dueOut    int       // due tickets handed out
+	dueLast   bool      // the last ticket was for a due batch
 	waiting   int       // batches waiting or marked, as last seen
 	schedNext time.Time // the next distribution; zero: never
 	dueNext   time.Time // the next look for due batches
 	hold      time.Time // no ticket before this
+	looking   bool      // a look is under way
 	failing   bool      // the last look failed
+
+	distribution int // counts them
+	tickets      int // it may still hand out
+	left         int // events it counted, less those that tickets were handed out for
+}
+
+// look is a look at the buffer and what it brought.
+type look struct {
+	distribute bool
+	backlog    outbox.Backlog
+	err        error
 }
 
 // New makes a distributor on a buffer. It does nothing before Run.
@@ -112,14 +127,15 @@ func New(buffer Buffer, c Config) *Distributor {
 	return &Distributor{
 		config:  c,
 		buffer:  buffer,
-		tickets: make(chan Ticket, c.Workers), // never more out than workers free
+		handed:  make(chan Ticket, c.Workers), // never more out than workers free
 		reports: make(chan Report, c.Workers),
+		looks:   make(chan look, 1), // never more than one under way
 		free:    c.Workers,
 	}
 }
 
 // Tickets is where workers take their tickets from; closed when Run returns.
-func (d *Distributor) Tickets() <-chan Ticket { return d.tickets }
+func (d *Distributor) Tickets() <-chan Ticket { return d.handed }
 
 // Done is a worker's report on its ticket; there is exactly one a ticket. It
 // never blocks.
@@ -127,7 +143,9 @@ func (d *Distributor) Done(r Report) { d.reports <- r }
 
 // Run hands out tickets until ctx is done, and returns nil.
 func (d *Distributor) Run(ctx context.Context) error {
-	defer close(d.tickets)
+	var looking sync.WaitGroup
+	defer looking.Wait()
+	defer close(d.handed)
 	now := time.Now()
 	d.schedNext, d.dueNext = d.config.Schedule.Next(now), now
 	for {
@@ -138,56 +156,86 @@ func (d *Distributor) Run(ctx context.Context) error {
 			wait.Stop()
 			return nil
 		case r := <-d.reports:
-			wait.Stop()
 			d.report(r)
+		case l := <-d.looks:
+			d.saw(ctx, l)
 		case <-wait.C:
-			d.look(ctx)
+			// A look that takes long must not keep workers waiting that could go on.
+			if distribute, due := d.lookDue(); due {
+				d.looking, d.dueNext = true, time.Now().Add(lookTimeout+dueEvery)
+				looking.Go(func() { d.looks <- d.look(ctx, distribute) })
+			}
 		}
+		wait.Stop()
 	}
 }
 
 // next is when something is to be done although nobody reports.
 func (d *Distributor) next() time.Time {
-	next := d.dueNext
-	if !d.schedNext.IsZero() && d.schedNext.Before(next) { // 30 February never comes
-		next = d.schedNext
+	now := time.Now()
+	next := now.Add(lookTimeout)
+	if !d.looking {
+		next = d.dueNext
+		if !d.schedNext.IsZero() && d.schedNext.Before(next) { // 30 February never comes
+			next = d.schedNext
+		}
 	}
-	if now := time.Now(); d.wanted() && d.hold.After(now) && d.hold.Before(next) {
+	if d.wanted() && d.hold.After(now) && d.hold.Before(next) {
 		next = d.hold
 	}
 	return next
 }
 
 // wanted tells whether tickets could be handed out, and a worker is free.
-func (d *Distributor) wanted() bool { return d.free > 0 && (d.fresh > 0 || d.due > 0) }
+func (d *Distributor) wanted() bool { return d.free > 0 && (d.fresh() || d.due > 0) }
 
-// look counts whatever it is time for: fresh events for a distribution, else
-// due batches only.
-func (d *Distributor) look(ctx context.Context) {
-	now := time.Now()
-	distribute := !d.schedNext.IsZero() && !now.Before(d.schedNext)
-	if !distribute && now.Before(d.dueNext) {
-		return // only a hold is over
+// fresh tells whether the distribution has a ticket left.
+func (d *Distributor) fresh() bool {
+	return d.left > 0 && d.tickets > 0 && d.waiting < d.config.MaxWaiting
+}
+
+// dueBy puts the next look for due batches at t, unless it is sooner already.
+func (d *Distributor) dueBy(t time.Time) {
+	if t.Before(d.dueNext) {
+		d.dueNext = t
 	}
+}
+
+// lookDue tells whether it is time for a look, and whether fresh events are to
+// be counted too.
+func (d *Distributor) lookDue() (distribute, due bool) {
+	now := time.Now()
+	distribute = !d.schedNext.IsZero() && !now.Before(d.schedNext)
+	return distribute, !d.looking && (distribute || !now.Before(d.dueNext))
+}
+
+// look counts: fresh events for a distribution, else due batches only.
+func (d *Distributor) look(ctx context.Context, distribute bool) look {
 	limit := 0
 	if distribute {
 		limit = d.config.MaxBatches * d.config.BatchSize
 	}
-	lookCtx, cancel := context.WithTimeout(ctx, lookTimeout)
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	backlog, err := d.buffer.Look(lookCtx, limit)
+	backlog, err := d.buffer.Look(ctx, limit)
+	return look{distribute, backlog, err}
+}
+
+// saw takes what a look brought.
+func (d *Distributor) saw(ctx context.Context, l look) {
+	d.looking = false
 	if ctx.Err() != nil {
 		return
 	}
-	d.config.Looked(backlog, distribute, err)
-	now = time.Now()
-	d.dueNext = now.Add(dueEvery)
-	if err != nil {
+	d.config.Looked(l.backlog, l.distribute, l.err)
+	now := time.Now()
+	d.dueBy(now.Add(dueEvery))
+	if l.err != nil {
 		if !d.failing {
-			d.config.Log.WarnContext(ctx, "cannot look at the buffer; trying again every second", "error", err)
+			d.config.Log.WarnContext(ctx, "cannot look at the buffer; trying again every second", "error", l.err)
 		}
 		d.failing = true
-		if distribute { // a nightly distribution is not put off until tomorrow
+		if l.distribute { // a nightly distribution is not put off until tomorrow
 			d.schedNext = now.Add(holdFor)
 		}
 		return
@@ -196,9 +244,10 @@ func (d *Distributor) look(ctx context.Context) {
 		d.failing = false
 		d.config.Log.InfoContext(ctx, "the buffer can be looked at again")
 	}
-	d.due, d.waiting = backlog.Due, backlog.Waiting+backlog.Delivered
-	if distribute {
-		d.fresh = min((backlog.Unclaimed+d.config.BatchSize-1)/d.config.BatchSize, d.config.MaxBatches)
+	d.due, d.waiting = l.backlog.Due, l.backlog.Waiting+l.backlog.Delivered
+	if l.distribute {
+		d.distribution++
+		d.left, d.tickets = l.backlog.Unclaimed, d.config.MaxBatches
 		d.schedNext = d.config.Schedule.Next(now)
 	}
 }
@@ -213,15 +262,16 @@ func (d *Distributor) handOut(ctx context.Context) {
 		return
 	}
 	for d.free > 0 {
-		fresh := d.fresh > 0 && d.waiting < d.config.MaxWaiting
-		switch {
-		case d.due > 0 && (!fresh || d.dueOut < max(1, d.config.Workers/2)):
+		share := d.dueOut < d.config.Workers/2 || d.config.Workers == 1 && !d.dueLast
+		switch fresh := d.fresh(); {
+		case d.due > 0 && (share || !fresh):
 			d.due--
 			d.dueOut++
 			d.give(Ticket{Due: true})
 		case fresh:
-			d.fresh--
-			d.give(Ticket{})
+			d.tickets--
+			d.left -= d.config.BatchSize
+			d.give(Ticket{distribution: d.distribution})
 		default:
 			return
 		}
@@ -230,34 +280,36 @@ func (d *Distributor) handOut(ctx context.Context) {
 
 func (d *Distributor) give(t Ticket) {
 	d.free--
-	d.tickets <- t
+	d.dueLast = t.Due
+	d.handed <- t
 }
 
 func (d *Distributor) report(r Report) {
 	d.free++
-	if r.Ticket.Due {
-		d.dueOut--
-	}
 	if r.PutBack {
 		d.waiting++
-		if at := time.Now().Add(r.DueIn); at.Before(d.dueNext) {
-			d.dueNext = at
-		}
+		d.dueBy(time.Now().Add(r.DueIn))
+	}
+	if r.Err != nil { // a database that is away is not asked by every worker at once
+		d.hold = time.Now().Add(holdFor)
 	}
 	switch {
-	case r.Err != nil:
-		// The ticket was not used. A database that is away is not asked by every
-		// worker at once.
-		d.hold = time.Now().Add(holdFor)
-		if !r.Ticket.Due {
-			d.fresh++
-		}
-	case r.Ticket.Due && r.Events == 0:
-		d.due = 0 // somebody else was quicker
 	case r.Ticket.Due:
+		d.dueOut--
+		if r.Events == 0 {
+			d.due = 0 // somebody else was quicker
+		}
+	case r.Ticket.distribution != d.distribution: // counted anew since
+	case r.Err != nil: // the ticket was not used
+		d.tickets++
+		d.left += d.config.BatchSize
 	case r.Events == 0:
-		d.fresh = 0
-	case r.Full && d.config.Eager:
-		d.fresh = max(d.fresh, 1)
+		d.left = 0
+	default:
+		// A batch of late commits is a small one; what was counted is still there.
+		d.left += d.config.BatchSize - r.Events
+		if r.Full && d.config.Eager {
+			d.left, d.tickets = max(d.left, 1), max(d.tickets, 1)
+		}
 	}
 }
