@@ -3,6 +3,7 @@ package sink
 import (
 	"errors"
 	"fmt"
+	"net/url"
 	"strings"
 
 	"github.com/outboxrelay/relay/outbox"
@@ -13,14 +14,12 @@ import (
 type Template struct {
 	text  string
 	parts []part
-	// Escape is applied to what a placeholder makes (url.PathEscape in a URL);
-	// nil leaves it as it is.
-	Escape func(string) string
 }
 
 type part struct {
 	literal string
-	field   byte // 't' topic, 'k' key, 0 literal
+	field   byte                // 't' topic, 'k' key, 0 literal
+	escape  func(string) string // of what a field makes; nil leaves it as it is
 }
 
 // ParseTemplate reads "orders:{topic}". Any other placeholder is an error; a
@@ -57,6 +56,20 @@ func ParseTemplate(text string, literalBraces bool) (Template, error) {
 	return t, nil
 }
 
+// ParseURLTemplate reads "https://host/{topic}?key={key}". What a placeholder makes
+// is escaped as a path segment or, behind the question mark, as a query's value.
+func ParseURLTemplate(text string) (Template, error) {
+	t, err := ParseTemplate(text, false)
+	escape := url.PathEscape
+	for i := range t.parts {
+		if strings.Contains(t.parts[i].literal, "?") {
+			escape = url.QueryEscape
+		}
+		t.parts[i].escape = escape
+	}
+	return t, err
+}
+
 // String returns the template as it was written.
 func (t Template) String() string { return t.text }
 
@@ -75,12 +88,12 @@ var errNoKey = errors.New("the address asks for {key}, and the event's key is NU
 // Address makes the event's address. The error wraps ErrPermanent: the event
 // has no key, and sending it again will not give it one.
 func (t Template) Address(e *outbox.Event) (string, error) {
-	if len(t.parts) == 1 && t.Escape == nil { // "{topic}" costs nothing
-		switch t.parts[0].field {
-		case 't':
+	if len(t.parts) == 1 { // "orders" and "{topic}" cost nothing
+		switch only := t.parts[0]; {
+		case only.field == 0:
+			return only.literal, nil
+		case only.field == 't' && only.escape == nil:
 			return e.Topic, nil
-		case 0:
-			return t.parts[0].literal, nil
 		}
 	}
 	var b strings.Builder
@@ -95,8 +108,8 @@ func (t Template) Address(e *outbox.Event) (string, error) {
 			}
 			s = *e.Key
 		}
-		if p.field != 0 && t.Escape != nil {
-			s = t.Escape(s)
+		if p.field != 0 && p.escape != nil {
+			s = p.escape(s)
 		}
 		b.WriteString(s)
 	}

@@ -2,7 +2,6 @@ package sink_test
 
 import (
 	"errors"
-	"net/url"
 	"strings"
 	"testing"
 
@@ -65,19 +64,25 @@ func TestAddressOfAnEventWithoutKey(t *testing.T) {
 	}
 }
 
-func TestEscapeIsForPlaceholdersOnly(t *testing.T) {
+func TestURLTemplate(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"http://h/{topic}?k={key}": "http://h/a%20b?k=%2F..%2F",
-		"{topic}":                  "a%20b",
-		"a b/":                     "a b/",
+		"http://h/{topic}?k={key}&t={topic}": "http://h/a%20b?k=%2F..%2F%3F&t=a+b",
+		"http://h/{key}":                     "http://h/%2F..%2F%3F",
+		"{topic}":                            "a%20b",
+		"http://h/a%2Fb/?{topic}":            "http://h/a%2Fb/?a+b",
 	} {
-		tmpl := parse(t, text)
-		tmpl.Escape = url.PathEscape
-		got, err := tmpl.Address(&outbox.Event{Topic: "a b", Key: ptr("/../")})
+		tmpl, err := sink.ParseURLTemplate(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := tmpl.Address(&outbox.Event{Topic: "a b", Key: ptr("/../?")})
 		if err != nil || got != want {
 			t.Errorf("%q: got %q, %v, want %q", text, got, err, want)
 		}
+	}
+	if _, err := sink.ParseURLTemplate("http://h/{id}"); err == nil {
+		t.Error("{id} is no placeholder, and there was no error")
 	}
 }
 

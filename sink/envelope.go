@@ -24,10 +24,10 @@ func AppendEnvelope(dst []byte, e *outbox.Event, payloadIsJSON bool) []byte {
 	dst = append(dst, `{"id":"`...)
 	dst = strconv.AppendInt(dst, e.ID, 10)
 	dst = append(dst, `","topic":`...)
-	dst = appendJSONString(dst, e.Topic)
+	dst = AppendJSONString(dst, e.Topic)
 	if e.Key != nil {
 		dst = append(dst, `,"key":`...)
-		dst = appendJSONString(dst, *e.Key)
+		dst = AppendJSONString(dst, *e.Key)
 	}
 	if payloadIsJSON || json.Valid(e.Payload) && utf8.Valid(e.Payload) {
 		dst = append(dst, `,"payload":`...)
@@ -83,9 +83,10 @@ var errHeaders = errors.New("headers are not a JSON object")
 
 const hex = "0123456789abcdef"
 
-// appendJSONString appends s quoted; encoding/json has no appending form. Text
-// from a database is UTF-8; what is not is replaced, as encoding/json does.
-func appendJSONString(dst []byte, s string) []byte {
+// AppendJSONString appends s quoted and escaped; encoding/json has no appending
+// form. Text from a database is UTF-8; what is not is replaced, as encoding/json
+// does.
+func AppendJSONString(dst []byte, s string) []byte {
 	dst = append(dst, '"')
 	start := 0
 	for i := 0; i < len(s); {

@@ -1,0 +1,105 @@
+package httpsink
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/outboxrelay/relay/sink"
+)
+
+// readBytes is how much of an answer is read. A connection with more left on it
+// is not used again.
+const readBytes = 64 << 10
+
+// answer is what a server said.
+type answer struct {
+	status     int
+	retryAfter time.Duration
+	quote      string // of the body, or why it could not be read; safe to show
+}
+
+// read reads the answer as far as it matters and gives the connection back.
+func (r redactor) read(resp *http.Response) answer {
+	text, err := io.ReadAll(io.LimitReader(resp.Body, readBytes))
+	err = errors.Join(err, resp.Body.Close())
+	a := answer{status: resp.StatusCode, retryAfter: retryAfter(resp.Header, time.Now())}
+	a.quote = r.quote(text, err != nil || len(text) == readBytes)
+	if err != nil {
+		a.quote += " (" + r.redact(err.Error()) + ")"
+	}
+	return a
+}
+
+// verdict tells what the status means for the batch.
+func (a answer) verdict() error {
+	if a.status >= 200 && a.status <= 299 {
+		return nil
+	}
+	text := strconv.Itoa(a.status) + " " + http.StatusText(a.status)
+	if a.status >= 300 && a.status <= 399 {
+		text += " (redirects are not followed)"
+	}
+	if a.quote != "" {
+		text += ": " + a.quote
+	}
+	err := errors.New(text)
+	switch {
+	case !isOutage(a.status):
+		return sink.Permanent(err)
+	case a.retryAfter > 0:
+		return &sink.UnavailableError{Err: err, RetryAfter: a.retryAfter}
+	}
+	return sink.Unavailable(err)
+}
+
+// isOutage tells the statuses that say nothing about the events. Those that call
+// for another URL, other credentials or another time are among them.
+func isOutage(status int) bool {
+	switch status {
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusMethodNotAllowed,
+		http.StatusProxyAuthRequired, http.StatusRequestTimeout, http.StatusMisdirectedRequest,
+		http.StatusTooEarly, http.StatusTooManyRequests:
+		return true
+	}
+	return status < 400 || status > 499
+}
+
+// longestRetryAfter bounds what a server can ask for: a slip in a header is not to
+// stop a pipeline for good.
+const longestRetryAfter = 24 * time.Hour
+
+// retryAfter reads the header, seconds or a date. A date is compared with the
+// server's own clock where it says the time.
+func retryAfter(h http.Header, now time.Time) time.Duration {
+	text := h.Get("Retry-After")
+	if seconds, err := strconv.ParseUint(text, 10, 32); err == nil {
+		return min(time.Duration(seconds)*time.Second, longestRetryAfter)
+	} else if errors.Is(err, strconv.ErrRange) {
+		return longestRetryAfter
+	}
+	at, err := http.ParseTime(text)
+	if err != nil {
+		return 0
+	}
+	if theirs, err := http.ParseTime(h.Get("Date")); err == nil {
+		now = theirs
+	}
+	return max(0, min(at.Sub(now), longestRetryAfter))
+}
+
+// failed is the verdict when there was no answer.
+func (r redactor) failed(err error) error {
+	return sink.Unavailable(&hiding{err: err, text: r.redact(err.Error())})
+}
+
+// hiding is an error whose text has been cleaned.
+type hiding struct {
+	err  error
+	text string
+}
+
+func (h *hiding) Error() string { return h.text }
+func (h *hiding) Unwrap() error { return h.err }

@@ -1,0 +1,195 @@
+package httpsink
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/outboxrelay/relay/sink"
+)
+
+// The formats of a request's body.
+const (
+	JSON   = "json"   // one object with all events of the batch
+	NDJSON = "ndjson" // one event a line
+)
+
+// Config says where and how to send.
+type Config struct {
+	// URL is the template of an event's address, http or https. Placeholders may
+	// stand behind the host and are escaped as their place demands. user:password@
+	// becomes basic authentication. Required.
+	URL string
+	// Method is POST, PUT or PATCH; "" means POST.
+	Method string
+	// Headers are set on each request, over the ones of the sink's own.
+	Headers map[string]string
+	// Format is JSON or NDJSON; "" means JSON.
+	Format string
+	// Timeout of a request, its answer included; 0 means 30 seconds.
+	Timeout time.Duration
+	// TLS is for https.
+	TLS TLS
+}
+
+// TLS says how to trust the server and what to show it.
+type TLS struct {
+	// CA is a PEM file with the authorities to trust; "" means the system's.
+	CA string
+	// Cert and Key are PEM files with the client's certificate; "" means none.
+	Cert, Key string
+	// ServerName is what the server's certificate has to name; "" means the
+	// URL's host.
+	ServerName string
+	// InsecureSkipVerify trusts every server.
+	InsecureSkipVerify bool
+}
+
+func (c Config) withDefaults() Config {
+	if c.Method == "" {
+		c.Method = http.MethodPost
+	}
+	if c.Format == "" {
+		c.Format = JSON
+	}
+	if c.Timeout == 0 {
+		c.Timeout = 30 * time.Second
+	}
+	return c
+}
+
+func (c Config) validate() error {
+	if c.Method != http.MethodPost && c.Method != http.MethodPut && c.Method != http.MethodPatch {
+		return fmt.Errorf("method %q: POST, PUT or PATCH was expected", c.Method)
+	}
+	if c.Format != JSON && c.Format != NDJSON {
+		return fmt.Errorf("format %q: json or ndjson was expected", c.Format)
+	}
+	if c.Timeout < 0 {
+		return fmt.Errorf("timeout %v: a time above 0 was expected", c.Timeout)
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Headers)) {
+		if err := checkHeader(name, c.Headers[name]); err != nil {
+			return fmt.Errorf("headers: %w", err)
+		}
+	}
+	return nil
+}
+
+// checkHeader finds what net/http would refuse each time a batch is sent.
+func checkHeader(name, value string) error {
+	const punctuation = "!#$%&'*+-.^_`|~"
+	for _, c := range []byte(name) {
+		isToken := c >= '0' && c <= '9' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z' || strings.IndexByte(punctuation, c) >= 0
+		if !isToken {
+			return fmt.Errorf("%q is not a header's name", name)
+		}
+	}
+	switch http.CanonicalHeaderKey(name) {
+	case "":
+		return errors.New("a header has no name")
+	case "Content-Length", "Transfer-Encoding", "Connection", "Trailer":
+		return fmt.Errorf("%s is not for you to set", name)
+	}
+	for _, c := range []byte(value) {
+		if c < ' ' && c != '\t' || c == 0x7f {
+			return fmt.Errorf("the value of %s has a line break or a control character in it", name)
+		}
+	}
+	return nil
+}
+
+// target is the URL, taken apart.
+type target struct {
+	template sink.Template // without user and password
+	scheme   string
+	host     string // with its port
+	user     *url.Userinfo
+}
+
+// parseURL takes the URL apart. Its errors quote no more of it than its host.
+func parseURL(text string) (target, error) {
+	u, err := url.Parse(strings.NewReplacer("{topic}", "x", "{key}", "x").Replace(text))
+	if err != nil { // url.Parse quotes the URL
+		return target{}, errors.New("url is not a URL, https://host/path was expected")
+	}
+	scheme, rest, _ := strings.Cut(text, "://")
+	authority := rest
+	if end := strings.IndexAny(rest, "/?#"); end >= 0 {
+		authority = rest[:end]
+	}
+	switch {
+	case u.Scheme != "http" && u.Scheme != "https" || u.Opaque != "" || u.Hostname() == "":
+		return target{}, errors.New("url: http://host/path or https://host/path was expected")
+	case strings.Contains(authority, "{"):
+		return target{}, errors.New("url: placeholders may stand behind the host only")
+	case checkPath(text) != nil:
+		return target{}, fmt.Errorf("url of %s: a path without . and .. was expected", u.Host)
+	case strings.Contains(text, "#"):
+		return target{}, fmt.Errorf("url of %s: nothing was expected behind #", u.Host)
+	}
+	at := strings.LastIndex(authority, "@") + 1
+	t := target{scheme: u.Scheme, host: withPort(u), user: u.User}
+	if t.template, err = sink.ParseURLTemplate(scheme + "://" + rest[at:]); err != nil {
+		return target{}, fmt.Errorf("url of %s has a brace that is neither {topic} nor {key}", u.Host)
+	}
+	return t, nil
+}
+
+// withPort is the URL's host with its port, the scheme's where it names none.
+func withPort(u *url.URL) string {
+	port := u.Port()
+	if port == "" {
+		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
+	}
+	return net.JoinHostPort(u.Hostname(), port)
+}
+
+// client makes the configuration of TLS.
+func (t TLS) client() (*tls.Config, error) {
+	c := &tls.Config{
+		MinVersion: tls.VersionTLS12, ServerName: t.ServerName,
+		InsecureSkipVerify: t.InsecureSkipVerify, //nolint:gosec // the user's explicit wish
+	}
+	if t.CA != "" {
+		text, err := os.ReadFile(t.CA)
+		if err != nil {
+			return nil, fmt.Errorf("tls ca: %w", cause(err))
+		}
+		c.RootCAs = x509.NewCertPool()
+		if !c.RootCAs.AppendCertsFromPEM(text) {
+			return nil, errors.New("tls ca: a PEM file with certificates was expected")
+		}
+	}
+	if (t.Cert == "") != (t.Key == "") {
+		return nil, errors.New("tls: cert and key belong together")
+	}
+	if t.Cert != "" {
+		certificate, err := tls.LoadX509KeyPair(t.Cert, t.Key)
+		if err != nil {
+			return nil, fmt.Errorf("tls cert and key: %w", cause(err))
+		}
+		c.Certificates = []tls.Certificate{certificate}
+	}
+	return c, nil
+}
+
+// cause leaves a file's name out: it may be the key itself, given where a file was
+// expected.
+func cause(err error) error {
+	var where *fs.PathError
+	if errors.As(err, &where) {
+		return fmt.Errorf("a file was expected: %w", where.Err)
+	}
+	return err
+}

@@ -1,0 +1,98 @@
+package httpsink
+
+import (
+	"cmp"
+	"encoding/base64"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// redactor cleans text that others wrote before it goes into an error: a server
+// may echo what it was sent.
+type redactor struct {
+	replace *strings.Replacer
+	longest int // in bytes
+}
+
+const (
+	hidden = "***"
+	// shortest is the length below which text is not taken for a secret:
+	// replacing it would leave no error readable, and keep nothing.
+	shortest = 4
+	// quoteBytes is how much of an answer an error quotes.
+	quoteBytes = 200
+)
+
+// newRedactor knows the password, or the user name where there is none, the
+// headers' values, and the values in the query.
+func newRedactor(t target, headers map[string]string) redactor {
+	var secrets []string
+	if t.user != nil {
+		password, ok := t.user.Password()
+		if !ok {
+			password = t.user.Username()
+		}
+		plain := t.user.Username() + ":" + password
+		secrets = append(secrets, password, plain, base64.StdEncoding.EncodeToString([]byte(plain)))
+	}
+	for _, value := range headers {
+		secrets = append(secrets, value)
+		if _, credentials, ok := strings.Cut(value, " "); ok { // Bearer ...
+			secrets = append(secrets, credentials)
+		}
+	}
+	if _, query, ok := strings.Cut(t.template.String(), "?"); ok {
+		for parameter := range strings.SplitSeq(query, "&") {
+			_, value, _ := strings.Cut(parameter, "=")
+			secrets = append(secrets, value)
+			if decoded, err := url.QueryUnescape(value); err == nil {
+				secrets = append(secrets, decoded)
+			}
+		}
+	}
+	var forms []string
+	for _, s := range secrets {
+		if s = strings.TrimSpace(s); len(s) >= shortest {
+			forms = append(forms, s, url.QueryEscape(s), url.PathEscape(s), strings.Trim(strconv.Quote(s), `"`))
+		}
+	}
+	// The longest first: one may be part of another.
+	slices.SortFunc(forms, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
+	r := redactor{}
+	var pairs []string
+	for _, form := range forms {
+		r.longest = max(r.longest, len(form))
+		pairs = append(pairs, form, hidden)
+	}
+	r.replace = strings.NewReplacer(pairs...)
+	return r
+}
+
+func (r redactor) redact(text string) string { return r.replace.Replace(text) }
+
+// quote makes a short line of the beginning of an answer. cut says that the text
+// itself is only a beginning: its end may be half a secret.
+func (r redactor) quote(text []byte, cut bool) string {
+	if cut {
+		text = text[:max(0, len(text)-r.longest)]
+	}
+	line := strings.Map(func(c rune) rune {
+		if c == utf8.RuneError || !unicode.IsPrint(c) {
+			return ' '
+		}
+		return c
+	}, r.redact(string(text)))
+	line = strings.Join(strings.Fields(line), " ")
+	if len(line) <= quoteBytes {
+		return line
+	}
+	end := quoteBytes
+	for !utf8.RuneStart(line[end]) {
+		end--
+	}
+	return line[:end] + "..."
+}
