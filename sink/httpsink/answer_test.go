@@ -1,0 +1,125 @@
+package httpsink
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/outboxrelay/relay/sink"
+)
+
+func TestVerdict(t *testing.T) {
+	t.Parallel()
+	kinds := map[string][]int{
+		"delivered": {200, 201, 202, 204, 207, 299},
+		"outage": {
+			300, 301, 302, 303, 304, 307, 308, 401, 403, 404, 405, 407, 408, 421, 425, 429,
+			500, 501, 502, 503, 504, 507, 599, 600, 999,
+		},
+		"refused": {400, 402, 406, 409, 410, 411, 412, 413, 414, 415, 416, 417, 418, 422, 423, 424, 426, 428, 431, 451, 499},
+	}
+	for want, statuses := range kinds {
+		for _, status := range statuses {
+			err := answer{status: status}.verdict()
+			got := "delivered"
+			switch {
+			case errors.Is(err, sink.ErrUnavailable):
+				got = "outage"
+			case errors.Is(err, sink.ErrPermanent):
+				got = "refused"
+			case err != nil:
+				got = err.Error()
+			}
+			if got != want {
+				t.Errorf("%d: got %s, want %s", status, got, want)
+			}
+		}
+	}
+}
+
+func TestRetryAfter(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for _, c := range []struct {
+		retryAfter, date string
+		want             time.Duration
+	}{
+		{"", "", 0},
+		{"0", "", 0},
+		{"120", "", 2 * time.Minute},
+		{"-1", "", 0},
+		{"1.5", "", 0},
+		{"soon", "", 0},
+		{"86401", "", longestRetryAfter},
+		{"99999999999999999999999999", "", longestRetryAfter},
+		{"Fri, 02 Jan 2026 03:05:05 GMT", "", time.Minute},
+		{"Fri, 02 Jan 2026 03:05:05 GMT", "Fri, 02 Jan 2026 03:05:00 GMT", 5 * time.Second}, // its clock, not ours
+		{"Friday, 02-Jan-26 03:05:05 GMT", "nonsense", time.Minute},
+		{"Fri, 02 Jan 2026 03:04:00 GMT", "", 0},
+		{"Fri, 02 Jan 2096 03:04:00 GMT", "", longestRetryAfter},
+	} {
+		h := http.Header{}
+		h.Set("Retry-After", c.retryAfter)
+		if c.date != "" {
+			h.Set("Date", c.date)
+		}
+		if got := retryAfter(h, now); got != c.want {
+			t.Errorf("Retry-After %q, Date %q: got %v, want %v", c.retryAfter, c.date, got, c.want)
+		}
+	}
+}
+
+// FuzzQuote: whatever a server says, what is quoted is short, one line, and holds
+// no secret.
+func FuzzQuote(f *testing.F) {
+	const secret, token = "s3cr3t/+p%", "t0ken!x"
+	to, err := parseURL("http://app:s3cr3t%2F+p%25@h/?key=" + token)
+	if err != nil {
+		f.Fatal(err)
+	}
+	r := newRedactor(to, map[string]string{"Authorization": "Bearer b3arer-value", "X": "123"})
+	f.Add([]byte("wrong password "+secret+" for you"), false)
+	f.Add([]byte(strings.Repeat("x", 195)+secret), false)
+	f.Add([]byte(strings.Repeat(token, 100)+"t0ken"), true)
+	f.Add([]byte("\x00\n\t\xff 123 b3arer-value s3cr3t%2F%2Bp%25"), false)
+	f.Add([]byte(strings.Repeat("ü", 150)), false)
+	f.Fuzz(func(t *testing.T, text []byte, cut bool) {
+		got := r.quote(text, cut)
+		if len(got) > quoteBytes+3 || !utf8.ValidString(got) || strings.ContainsFunc(got, func(c rune) bool { return !unicode.IsPrint(c) }) {
+			t.Errorf("%q is quoted as %q", text, got)
+		}
+		for _, s := range []string{secret, token, "b3arer-value", "s3cr3t%2F%2Bp%25"} {
+			if strings.Contains(got, s) {
+				t.Errorf("%q is quoted as %q, with a secret", text, got)
+			}
+		}
+	})
+}
+
+func TestQuote(t *testing.T) {
+	t.Parallel()
+	to, err := parseURL("http://s3cr3t@h/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newRedactor(to, map[string]string{"Authorization": "Bearer b3arer"})
+	for text, want := range map[string]string{
+		"": "",
+		"  {\"error\":\r\n\t\"no such index\"}\n": `{"error": "no such index"}`,
+		"password s3cr3t, Bearer b3arer b3arer":   "password ***, *** ***",
+		"basic czNjcjN0OnMzY3IzdA==":              "basic ***",
+		strings.Repeat("é", 101):                  strings.Repeat("é", 100) + "...",
+		"x" + strings.Repeat("é", 101):            "x" + strings.Repeat("é", 99) + "...",
+	} {
+		if got := r.quote([]byte(text), false); got != want {
+			t.Errorf("%q: got %q, want %q", text, got, want)
+		}
+	}
+	if got := r.quote([]byte("your password is s3cr"), true); strings.Contains(got, "s3c") {
+		t.Errorf("half a secret shows: %q", got)
+	}
+}

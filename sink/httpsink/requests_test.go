@@ -1,0 +1,422 @@
+package httpsink_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/sink"
+	"github.com/outboxrelay/relay/sink/httpsink"
+)
+
+var groupID = uuid.MustParse("01890a5d-ac96-774b-bcce-b302099a8057")
+
+// batch has the ids 1, 2, ... and those topics.
+func batch(topics ...string) *outbox.Batch {
+	b := &outbox.Batch{GroupID: groupID, Pipeline: "orders", PayloadIsJSON: true, Starts: 1}
+	for i, topic := range topics {
+		b.Events = append(b.Events, outbox.Event{
+			ID: int64(i + 1), Topic: topic, Payload: []byte("{\n}"), CreatedAt: time.Date(2026, 1, 2, 3, 4, 5, 123456000, time.UTC),
+		})
+	}
+	return b
+}
+
+// serve starts a server and returns its URL.
+func serve(t *testing.T, h http.HandlerFunc) string {
+	t.Helper()
+	s := httptest.NewServer(h)
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
+func open(t *testing.T, c httpsink.Config) *httpsink.Sink {
+	t.Helper()
+	s := newSink(t, c)
+	t.Cleanup(func() { ok(t, s.Close()) })
+	return s
+}
+
+func within(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func outage(t *testing.T, err error) {
+	t.Helper()
+	if !errors.Is(err, sink.ErrUnavailable) || errors.Is(err, sink.ErrPermanent) {
+		t.Fatalf("got %v, want an outage", err)
+	}
+}
+
+type request struct {
+	Method, URL, Host, Body string
+	Header                  http.Header
+}
+
+func TestRequest(t *testing.T) {
+	t.Parallel()
+	const envelopes = `{"id":"1","topic":"a","payload":{` + "\n" + `},"created_at":"2026-01-02T03:04:05.123456Z"},` +
+		`{"id":"2","topic":"a","payload":{` + "\n" + `},"created_at":"2026-01-02T03:04:05.123456Z"}`
+	const lines = `{"id":"1","topic":"a","payload":{ },"created_at":"2026-01-02T03:04:05.123456Z"}` + "\n" +
+		`{"id":"2","topic":"a","payload":{ },"created_at":"2026-01-02T03:04:05.123456Z"}` + "\n"
+	const object = `{"pipeline":"orders","group_id":"01890a5d-ac96-774b-bcce-b302099a8057","events":[` + envelopes + `]}`
+	for name, c := range map[string]struct {
+		config httpsink.Config
+		login  string
+		path   string
+		want   request
+	}{
+		"json": {
+			path: "/in",
+			want: request{Method: "POST", URL: "/in", Body: object, Header: http.Header{"Content-Type": {"application/json"}}},
+		},
+		"ndjson": {
+			config: httpsink.Config{Format: "ndjson", Method: "PUT"}, path: "/in?a=b%20c",
+			want: request{Method: "PUT", URL: "/in?a=b%20c", Body: lines, Header: http.Header{"Content-Type": {"application/x-ndjson"}}},
+		},
+		"headers": {
+			config: httpsink.Config{Headers: map[string]string{
+				"content-type": "application/vnd.api+json", "X-Token": "abc", "host": "virtual.example", "User-Agent": "mine",
+			}},
+			want: request{Method: "POST", URL: "/", Host: "virtual.example", Body: object, Header: http.Header{
+				"Content-Type": {"application/vnd.api+json"}, "X-Token": {"abc"}, "User-Agent": {"mine"},
+			}},
+		},
+		"login": {
+			login: "app:p%40ss@", path: "/{topic}",
+			want: request{Method: "POST", URL: "/a", Body: object, Header: http.Header{
+				"Content-Type": {"application/json"}, "Authorization": {"Basic YXBwOnBAc3M="},
+			}},
+		},
+		"a header instead of the login": {
+			login: "app:pass@", config: httpsink.Config{Headers: map[string]string{"Authorization": "Bearer x"}},
+			want: request{Method: "POST", URL: "/", Body: object, Header: http.Header{
+				"Content-Type": {"application/json"}, "Authorization": {"Bearer x"},
+			}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := make(chan request, 1)
+			url := serve(t, func(_ http.ResponseWriter, r *http.Request) {
+				body, err := io.ReadAll(r.Body)
+				if err != nil {
+					t.Error(err)
+				}
+				got <- request{Method: r.Method, URL: r.RequestURI, Host: r.Host, Body: string(body), Header: r.Header}
+			})
+			c.config.URL = strings.Replace(url, "://", "://"+c.login, 1) + c.path
+			ok(t, open(t, c.config).Send(within(t), batch("a", "a")))
+			r := <-got
+			if c.want.Host == "" {
+				c.want.Host = strings.TrimPrefix(url, "http://")
+			}
+			c.want.Header.Set("Idempotency-Key", groupID.String())
+			if c.want.Header.Get("User-Agent") == "" {
+				c.want.Header.Set("User-Agent", "relay")
+			}
+			r.Header.Del("Accept-Encoding")
+			r.Header.Del("Content-Length")
+			if diff := cmp.Diff(c.want, r); diff != "" {
+				t.Errorf("request (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestStatusAndBodyAreInTheError(t *testing.T) {
+	t.Parallel()
+	url := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusUnprocessableEntity)
+		writes(t, w, "{\"error\":\n\"amount is negative\"}"+strings.Repeat(" and so on", 100))
+	})
+	err := open(t, httpsink.Config{URL: url}).Send(within(t), batch("a"))
+	if !errors.Is(err, sink.ErrPermanent) || errors.Is(err, sink.ErrUnavailable) {
+		t.Errorf("got %v, want a refusal for good", err)
+	}
+	if text := err.Error(); !strings.Contains(text, `422 Unprocessable Entity: {"error": "amount is negative"} and so on`) || len(text) > 300 {
+		t.Errorf("got %q", text)
+	}
+}
+
+func writes(t *testing.T, w io.Writer, text string) {
+	t.Helper()
+	if _, err := io.WriteString(w, text); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestOutageWithATime(t *testing.T) {
+	t.Parallel()
+	url := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Retry-After", "7")
+		w.WriteHeader(http.StatusServiceUnavailable)
+	})
+	err := open(t, httpsink.Config{URL: url}).Send(within(t), batch("a"))
+	outage(t, err)
+	var timed *sink.UnavailableError
+	if !errors.As(err, &timed) || timed.RetryAfter != 7*time.Second {
+		t.Errorf("got %v, want a *sink.UnavailableError of 7s", err)
+	}
+}
+
+func TestRedirectsAreNotFollowed(t *testing.T) {
+	t.Parallel()
+	var followed atomic.Bool
+	elsewhere := serve(t, func(http.ResponseWriter, *http.Request) { followed.Store(true) })
+	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, elsewhere, http.StatusTemporaryRedirect)
+	})
+	outage(t, open(t, httpsink.Config{URL: url}).Send(within(t), batch("a")))
+	if followed.Load() {
+		t.Error("it went elsewhere")
+	}
+}
+
+func TestNoSecretInErrors(t *testing.T) {
+	t.Parallel()
+	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusUnauthorized)
+		user, password, _ := r.BasicAuth()
+		writes(t, w, strings.Join([]string{r.Header.Get("Authorization"), user, password, r.Header.Get("X-Key"), r.RequestURI, r.URL.Query().Get("k")}, " "))
+	})
+	s := open(t, httpsink.Config{
+		URL:     strings.Replace(url, "://", "://app:s3cr%2Fet1@", 1) + "/?k=s3cr%20et2",
+		Headers: map[string]string{"X-Key": "s3cret3"},
+	})
+	bearer := open(t, httpsink.Config{URL: url, Headers: map[string]string{"Authorization": "Bearer s3cret4"}})
+	unreachable := open(t, httpsink.Config{URL: "http://app:s3cret5@127.0.0.1:1/?k=s3cret6"})
+	for _, s := range []*httpsink.Sink{s, bearer, unreachable} {
+		err := s.Send(within(t), batch("a"))
+		outage(t, err)
+		if strings.Contains(err.Error(), "s3cr") || strings.Contains(err.Error(), "YXBwO") {
+			t.Errorf("a secret shows in %v", err)
+		}
+	}
+	if err := unreachable.Check(within(t)); err == nil || strings.Contains(err.Error(), "s3cr") {
+		t.Errorf("Check: %v", err)
+	}
+}
+
+func TestTimeout(t *testing.T) {
+	t.Parallel()
+	release := make(chan struct{})
+	url := serve(t, func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case <-release:
+		case <-r.Context().Done():
+		}
+	})
+	t.Cleanup(func() { close(release) })
+	outage(t, open(t, httpsink.Config{URL: url, Timeout: 20 * time.Millisecond}).Send(within(t), batch("a")))
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	err := open(t, httpsink.Config{URL: url}).Send(ctx, batch("a"))
+	outage(t, err)
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v, want one that wraps context.DeadlineExceeded", err)
+	}
+}
+
+func TestAnswerThatIsCutOff(t *testing.T) {
+	t.Parallel()
+	var status atomic.Int64
+	url := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "1000")
+		w.WriteHeader(int(status.Load()))
+		writes(t, w, "half of it")
+	})
+	s := open(t, httpsink.Config{URL: url})
+	status.Store(200)
+	ok(t, s.Send(within(t), batch("a")))
+	status.Store(400)
+	if err := s.Send(within(t), batch("a")); !errors.Is(err, sink.ErrPermanent) || !strings.Contains(err.Error(), "half of it") {
+		t.Errorf("got %v, want a refusal", err)
+	}
+}
+
+// TestConnectionsAreUsedAgain, also after answers with long bodies.
+func TestConnectionsAreUsedAgain(t *testing.T) {
+	t.Parallel()
+	var opened atomic.Int64
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusBadRequest)
+		writes(t, w, strings.Repeat("x", 20_000))
+	}))
+	server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			opened.Add(1)
+		}
+	}
+	server.Start()
+	t.Cleanup(server.Close)
+	s := open(t, httpsink.Config{URL: server.URL})
+	for range 10 {
+		if err := s.Send(within(t), batch("a")); !errors.Is(err, sink.ErrPermanent) {
+			t.Fatalf("got %v, want a refusal", err)
+		}
+	}
+	if n := opened.Load(); n != 1 {
+		t.Errorf("%d connections were opened, want 1", n)
+	}
+}
+
+func TestDivide(t *testing.T) {
+	t.Parallel()
+	url := serve(t, func(http.ResponseWriter, *http.Request) { t.Error("something was sent") })
+	b := batch("a b", "c", "a b", "d")
+	for i, key := range []string{"1&2", "2", "1&2"} {
+		b.Events[i].Key = &key
+	}
+	err := open(t, httpsink.Config{URL: url + "/{topic}?k={key}"}).Send(within(t), b)
+	var divide *sink.DivideError
+	if !errors.As(err, &divide) || errors.Is(err, sink.ErrUnavailable) || errors.Is(err, sink.ErrPermanent) {
+		t.Fatalf("got %v, want a *sink.DivideError", err)
+	}
+	want := []sink.Group{
+		{Address: url + "/a%20b?k=1%262", Indexes: []int{0, 2}}, {Address: url + "/c?k=2", Indexes: []int{1}}, {Indexes: []int{3}},
+	}
+	if diff := cmp.Diff(want, divide.Groups); diff != "" {
+		t.Errorf("groups (-want +got):\n%s", diff)
+	}
+}
+
+func TestEventsThatCannotBeSent(t *testing.T) {
+	t.Parallel()
+	var body atomic.Value
+	url := serve(t, func(_ http.ResponseWriter, r *http.Request) {
+		text, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		body.Store(string(text))
+	})
+	key := "k"
+	b := batch("a", "a", "a")
+	b.Events[0].Key, b.Events[2].Key = &key, &key
+	b.Events[2].Headers = outbox.Headers("{")
+	refused(t, open(t, httpsink.Config{URL: url + "/{key}", Format: "ndjson"}).Send(within(t), b), 1, 2)
+	if got := body.Load().(string); strings.Count(got, "\n") != 1 || !strings.Contains(got, `"id":"1"`) {
+		t.Errorf("sent: %q", got)
+	}
+	up := ".."
+	b = batch("a")
+	b.Events[0].Key = &up
+	refused(t, open(t, httpsink.Config{URL: url + "/{key}/in"}).Send(within(t), b), 0)
+}
+
+// refused expects a *sink.BatchError that names those events, for good.
+func refused(t *testing.T, err error, want ...int) {
+	t.Helper()
+	var some *sink.BatchError
+	if !errors.As(err, &some) {
+		t.Fatalf("got %v, want a *sink.BatchError", err)
+	}
+	var got []int
+	for _, e := range some.Events {
+		if errors.Is(e.Err, sink.ErrPermanent) {
+			got = append(got, e.Index)
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("refused (-want +got):\n%s", diff)
+	}
+}
+
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if len(r.TLS.PeerCertificates) != 1 {
+			t.Errorf("the client showed %d certificates", len(r.TLS.PeerCertificates))
+		}
+	}))
+	server.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert, MinVersion: tls.VersionTLS12}
+	server.Config.ErrorLog = nil
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	ca := caFile(t, server.Certificate())
+	key, err := x509.MarshalPKCS8PrivateKey(server.TLS.Certificates[0].PrivateKey)
+	ok(t, err)
+	keyFile := filepath.Join(t.TempDir(), "key.pem")
+	ok(t, os.WriteFile(keyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}), 0o600))
+	for name, c := range map[string]struct {
+		tls  httpsink.TLS
+		good bool
+	}{
+		"trusted":            {httpsink.TLS{CA: ca, Cert: ca, Key: keyFile}, true},
+		"trusted by a name":  {httpsink.TLS{CA: ca, Cert: ca, Key: keyFile, ServerName: "example.com"}, true},
+		"everything trusted": {httpsink.TLS{InsecureSkipVerify: true, Cert: ca, Key: keyFile}, true},
+		"unknown authority":  {httpsink.TLS{Cert: ca, Key: keyFile}, false},
+		"another name":       {httpsink.TLS{CA: ca, Cert: ca, Key: keyFile, ServerName: "other.example"}, false},
+	} {
+		s := open(t, httpsink.Config{URL: server.URL, TLS: c.tls})
+		for what, err := range map[string]error{"Send": s.Send(within(t), batch("a")), "Check": s.Check(within(t))} {
+			if (err == nil) != c.good || err != nil && !errors.Is(err, sink.ErrUnavailable) {
+				t.Errorf("%s: %s: %v", name, what, err)
+			}
+		}
+	}
+	outage(t, open(t, httpsink.Config{URL: server.URL, TLS: httpsink.TLS{CA: ca}}).Send(within(t), batch("a")))
+}
+
+func TestNew(t *testing.T) {
+	t.Parallel()
+	notPEM := filepath.Join(t.TempDir(), "file")
+	ok(t, os.WriteFile(notPEM, []byte("x"), 0o600))
+	for _, c := range []struct {
+		config httpsink.Config
+		want   string
+	}{
+		{httpsink.Config{}, "http://host/path or https://host/path was expected"},
+		{httpsink.Config{URL: "redis://s3cret@h"}, "http://host/path or https"},
+		{httpsink.Config{URL: "http:h"}, "http://host/path or https"},
+		{httpsink.Config{URL: "http://:80/"}, "http://host/path or https"},
+		{httpsink.Config{URL: "http://u:s3cret@h:x/"}, "url is not a URL"},
+		{httpsink.Config{URL: "http://u:s3cret@{topic}.example/"}, "placeholders may stand behind the host only"},
+		{httpsink.Config{URL: "http://u:{key}@h/"}, "placeholders may stand behind the host only"},
+		{httpsink.Config{URL: "http://u:s3cret@h/{id}"}, "neither {topic} nor {key}"},
+		{httpsink.Config{URL: "http://u:s3cret@h/a/../b"}, "a path without . and .."},
+		{httpsink.Config{URL: "http://u:s3cret@h/#{topic}"}, "nothing was expected behind #"},
+		{httpsink.Config{URL: "http://h", Method: "GET"}, "POST, PUT or PATCH"},
+		{httpsink.Config{URL: "http://h", Method: "post"}, "POST, PUT or PATCH"},
+		{httpsink.Config{URL: "http://h", Format: "xml"}, "json or ndjson"},
+		{httpsink.Config{URL: "http://h", Timeout: -1}, "a time above 0"},
+		{httpsink.Config{URL: "http://h", Headers: map[string]string{"a b": "s3cret"}}, `"a b" is not a header's name`},
+		{httpsink.Config{URL: "http://h", Headers: map[string]string{"": "s3cret"}}, "no name"},
+		{httpsink.Config{URL: "http://h", Headers: map[string]string{"A": "s3cret\n"}}, "line break"},
+		{httpsink.Config{URL: "http://h", Headers: map[string]string{"content-length": "1"}}, "not for you to set"},
+		{httpsink.Config{URL: "https://h", TLS: httpsink.TLS{CA: "/no/s3cret"}}, "tls ca: a file was expected"},
+		{httpsink.Config{URL: "https://h", TLS: httpsink.TLS{CA: notPEM}}, "a PEM file with certificates"},
+		{httpsink.Config{URL: "https://h", TLS: httpsink.TLS{Cert: notPEM}}, "belong together"},
+		{httpsink.Config{URL: "https://h", TLS: httpsink.TLS{Cert: notPEM, Key: "/no/s3cret"}}, "tls cert and key: a file was expected"},
+	} {
+		_, err := httpsink.New(c.config)
+		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("New(%+v): got %v, want an error that says %q", c.config, err, c.want)
+		}
+	}
+	for _, url := range []string{"http://h", "https://h:8443/{topic}/{key}?a={topic}", "http://[::1]/x", "http://u@h"} {
+		if _, err := httpsink.New(httpsink.Config{URL: url}); err != nil {
+			t.Errorf("New(%q): %v", url, err)
+		}
+	}
+}
