@@ -101,7 +101,7 @@ func (t transaction) lacks(ctx context.Context, table string, columns []string) 
 	if err != nil {
 		return nil, err
 	}
-	defer rows.Close() //nolint:errcheck // rows.Err has it
+	defer rows.Close()
 	has := map[string]bool{}
 	for rows.Next() {
 		var name string

@@ -103,7 +103,7 @@ func (b *Buffer) stamp(ctx context.Context, tx transaction, batch *outbox.Batch,
 
 // scanEvents reads and closes rows, at most limit of them.
 func scanEvents(rows *sql.Rows, limit int) ([]outbox.Event, error) {
-	defer rows.Close() //nolint:errcheck // rows.Err has it
+	defer rows.Close()
 	events := make([]outbox.Event, 0, min(limit, 1024))
 	for rows.Next() {
 		var (

@@ -61,7 +61,7 @@ func ExampleBuffer() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer buffer.Close() //nolint:errcheck // the example is over
+	defer buffer.Close()
 
 	batch, err := buffer.Claim(ctx, 1000, 30*time.Second)
 	if err != nil {

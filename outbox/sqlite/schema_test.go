@@ -21,7 +21,7 @@ func urlOf(file string) string { return (&url.URL{Scheme: "sqlite", Path: file})
 
 // applicationDSN is how an application opens the file.
 func applicationDSN(file string) string {
-	return (&url.URL{Scheme: "file", Path: file, RawQuery: "_txlock=immediate&_pragma=busy_timeout(10000)"}).String()
+	return (&url.URL{Scheme: "file", Path: file, RawQuery: "_txlock=immediate&_pragma=busy_timeout(10000)&_pragma=synchronous(OFF)"}).String()
 }
 
 // database is a file that holds nothing yet.

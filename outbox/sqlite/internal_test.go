@@ -9,6 +9,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/database"
+
 	"github.com/outboxrelay/relay/outbox"
 )
 
@@ -46,30 +49,36 @@ func TestPlans(t *testing.T) {
 		"pick": pickSQL, "stamp": stampSQL, "eventsOf": eventsOfSQL, "delete": deleteSQL, "bury": burySQL,
 		"move": moveSQL, "openPart": openPartSQL, "look": lookSQL, "status": statusSQL, "takeOver": takeOverSQL,
 	} {
-		rows, err := b.db.QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+b.names.Replace(statement), arguments(statement)...)
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		var plan []string
-		for rows.Next() {
-			var (
-				id, parent, unused int
-				detail             string
-			)
-			if err := rows.Scan(&id, &parent, &unused, &detail); err != nil {
-				t.Fatal(err)
-			}
-			plan = append(plan, detail)
-		}
-		if err := errors.Join(rows.Err(), rows.Close()); err != nil {
-			t.Fatal(err)
-		}
+		plan := explain(t, b, statement)
 		for _, step := range plan {
 			if strings.HasPrefix(step, "SCAN outbox_events") || strings.HasPrefix(step, "SCAN outbox_batches") || strings.HasPrefix(step, "USE TEMP B-TREE FOR ORDER BY") {
 				t.Errorf("%s: %q in the plan\n%s", name, step, strings.Join(plan, "\n"))
 			}
 		}
 	}
+}
+
+func explain(t *testing.T, b *Buffer, statement string) (plan []string) {
+	t.Helper()
+	rows, err := b.db.QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+b.names.Replace(statement), arguments(statement)...)
+	if err != nil {
+		t.Fatalf("%s: %v", statement, err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var (
+			id, parent, unused int
+			detail             string
+		)
+		if err := rows.Scan(&id, &parent, &unused, &detail); err != nil {
+			t.Fatal(err)
+		}
+		plan = append(plan, detail)
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return plan
 }
 
 func arguments(statement string) []any {
@@ -93,6 +102,23 @@ func TestCheckReadOnly(t *testing.T) {
 	}
 }
 
+// TestMigrationOnce: of two processes that want to apply the same migration, one
+// is refused and takes back what it did.
+func TestMigrationOnce(t *testing.T) {
+	t.Parallel()
+	b := prepared(t, "rw")
+	store, err := database.NewStore(goose.DialectSQLite3, quote("outbox_events_migrations"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := (once{store}).Insert(t.Context(), b.db, database.InsertRequest{Version: 1}); !errors.Is(err, errAppliedBefore) {
+		t.Fatalf("a migration that was applied before: got error %v", err)
+	}
+	if err := (once{store}).Insert(t.Context(), b.db, database.InsertRequest{Version: 1000}); err != nil {
+		t.Fatalf("a migration that was not applied before: %v", err)
+	}
+}
+
 // TestCursor: once a minute it is at the beginning again, and comes back from
 // there as soon as nothing was found.
 func TestCursor(t *testing.T) {
@@ -113,6 +139,8 @@ func TestCursor(t *testing.T) {
 		<-time.After(sweepEvery)
 		at(0)
 		c.claimed(17) // somebody had taken its stamp away
+		at(17)
+		c.nothingBeyond(1000) // a look that began before the minute was over
 		at(17)
 		c.nothingBeyond(17)
 		at(1000)

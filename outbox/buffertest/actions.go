@@ -1,0 +1,319 @@
+package buffertest
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"pgregory.net/rapid"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+// The actions of the model: each does one thing to the buffer, says what must
+// have come of it, and does the same to the world.
+
+func (w *world) insert(t *rapid.T) {
+	for _, id := range w.f.Insert(t, orders(rapid.IntRange(1, 6).Draw(t, "events"))...) {
+		w.rows[id] = uuid.Nil
+	}
+}
+
+func (w *world) rollBack(t *rapid.T) {
+	tx := w.f.Begin(t)
+	tx.Insert(t, orders(2)...)
+	tx.Rollback(t)
+}
+
+func (w *world) begin(t *rapid.T) {
+	if len(w.open) == 3 {
+		t.Skip("enough transactions are open")
+	}
+	tx := w.f.Begin(t)
+	w.open = append(w.open, &openTx{tx, tx.Insert(t, orders(rapid.IntRange(1, 3).Draw(t, "events"))...)})
+}
+
+func (w *world) commit(t *rapid.T) {
+	if len(w.open) == 0 {
+		t.Skip("no transaction is open")
+	}
+	i := rapid.IntRange(0, len(w.open)-1).Draw(t, "transaction")
+	w.end(t, w.open[i], true)
+	w.open = slices.Delete(w.open, i, i+1)
+}
+
+func (w *world) end(t *rapid.T, tx *openTx, commit bool) {
+	if !commit {
+		tx.tx.Rollback(t)
+		return
+	}
+	tx.tx.Commit(t)
+	for _, id := range tx.ids {
+		w.rows[id] = uuid.Nil
+	}
+}
+
+func (w *world) endTransactions(t *rapid.T, commit bool) {
+	for _, tx := range w.open {
+		w.end(t, tx, commit)
+	}
+	w.open = nil
+}
+
+// unclaimed returns the committed events without a batch, those below the
+// highest id ever claimed apart.
+func (w *world) unclaimed() (fresh, late []int64) {
+	for _, id := range slices.Sorted(maps.Keys(w.rows)) {
+		switch {
+		case w.rows[id] != uuid.Nil:
+		case id < w.maxClaimed:
+			late = append(late, id)
+		default:
+			fresh = append(fresh, id)
+		}
+	}
+	return fresh, late
+}
+
+func (w *world) claim(t *rapid.T) {
+	w.claimWith(t, rapid.SampledFrom(w.buffers).Draw(t, "buffer"), rapid.IntRange(1, 8).Draw(t, "limit"))
+}
+
+func (w *world) claimWith(t *rapid.T, buffer Buffer, limit int) {
+	b, err := buffer.Claim(t.Context(), limit, lease)
+	ok(t, "Claim", err)
+	fresh, late := w.unclaimed()
+	if b == nil {
+		equal(t, "fresh events that a claim did not see", fresh, []int64(nil))
+		return
+	}
+	ids := b.IDs()
+	if len(ids) == 0 || len(ids) > limit || !slices.IsSorted(ids) {
+		t.Fatalf("Claim(%d) returned events %v", limit, ids)
+	}
+	isLate := func(id int64) bool { return slices.Contains(late, id) }
+	gotFresh := slices.DeleteFunc(slices.Clone(ids), isLate)
+	if len(gotFresh) > len(fresh) {
+		t.Fatalf("Claim returned events %v, unclaimed were %v and, late, %v", ids, fresh, late)
+	}
+	equal(t, "fresh events claimed", gotFresh, fresh[:len(gotFresh)])
+	if len(gotFresh) == len(ids) && len(ids) < min(limit, len(fresh)) {
+		t.Fatalf("Claim(%d) returned events %v, unclaimed were %v", limit, ids, fresh)
+	}
+	if w.members[b.GroupID] != nil {
+		t.Fatalf("group_id %s was used before", b.GroupID)
+	}
+	w.members[b.GroupID] = ids
+	w.live[b.GroupID] = &liveBatch{state: "leased", leaseNo: 1, starts: 1}
+	for _, id := range ids {
+		w.rows[id] = b.GroupID
+	}
+	w.maxClaimed = max(w.maxClaimed, ids[len(ids)-1])
+	w.sameBatch(t, b)
+	w.owners = append(w.owners, &owner{buffer, b})
+}
+
+// sameBatch compares what an owner was given with what it must be.
+func (w *world) sameBatch(t *rapid.T, b *outbox.Batch) {
+	l, ids := w.live[b.GroupID], w.members[b.GroupID]
+	equal(t, "events of batch "+b.GroupID.String(), b.IDs(), ids)
+	equal(t, "batch "+b.GroupID.String(),
+		[]any{b.LeaseNo, b.Starts, b.Attempts, b.Outages, b.FirstID, b.LastID},
+		[]any{l.leaseNo, l.starts, l.attempts, l.outages, ids[0], ids[len(ids)-1]})
+	equal(t, "origins of batch "+b.GroupID.String(), b.Origins, l.origins)
+	equal(t, "delivered of batch "+b.GroupID.String(), b.Delivered, l.delivered)
+}
+
+func (w *world) groupIDs() []uuid.UUID {
+	return slices.SortedFunc(maps.Keys(w.live), compareUUID)
+}
+
+func compareUUID(a, b uuid.UUID) int { return slices.Compare(a[:], b[:]) }
+
+func (w *world) overdue(t *rapid.T) {
+	if len(w.live) == 0 {
+		t.Skip("no batch is live")
+	}
+	g := rapid.SampledFrom(w.groupIDs()).Draw(t, "batch")
+	w.f.Overdue(t, g, time.Second)
+	w.live[g].due = now
+}
+
+func (w *world) takeOver(t *rapid.T) {
+	w.takeOverWith(t, rapid.SampledFrom(w.buffers).Draw(t, "buffer"))
+}
+
+func (w *world) takeOverWith(t *rapid.T, buffer Buffer) {
+	b, err := buffer.TakeOver(t.Context(), lease)
+	ok(t, "TakeOver", err)
+	if b == nil {
+		for g, l := range w.live {
+			if l.due == now {
+				t.Fatalf("TakeOver: nothing, although batch %s is due", g)
+			}
+		}
+		return
+	}
+	l := w.live[b.GroupID]
+	if l == nil || l.due == later {
+		t.Fatalf("TakeOver: batch %s is not due: %+v", b.GroupID, l)
+	}
+	if l.state == "waiting" {
+		l.state = "leased"
+	}
+	l.due = later
+	l.leaseNo++
+	l.starts++
+	w.sameBatch(t, b)
+	w.owners = append(w.owners, &owner{buffer, b})
+}
+
+func (w *world) owner(t *rapid.T) *owner {
+	if len(w.owners) == 0 {
+		t.Skip("nobody owns anything")
+	}
+	return rapid.SampledFrom(w.owners).Draw(t, "owner")
+}
+
+// fenced compares an error with what the owner's lease is worth.
+func (w *world) fenced(t *rapid.T, what string, o *owner, err error) bool {
+	if w.holds(o) {
+		ok(t, what, err)
+		return true
+	}
+	fails(t, what+" under a lost lease", err, outbox.ErrLeaseLost)
+	return false
+}
+
+func (w *world) renew(t *rapid.T) {
+	o := w.owner(t)
+	if w.fenced(t, "Renew", o, o.buffer.Renew(t.Context(), o.batch, lease)) {
+		w.live[o.batch.GroupID].due = later
+	}
+}
+
+func (w *world) mark(t *rapid.T) {
+	o := w.owner(t)
+	ids := []int64{}
+	for _, id := range o.batch.IDs() {
+		if slices.Contains(w.marked(o), id) || rapid.Bool().Draw(t, "delivered") {
+			ids = append(ids, id)
+		}
+	}
+	if len(ids) == 0 {
+		t.Skip("nothing was delivered")
+	}
+	if w.fenced(t, "Mark", o, o.buffer.Mark(t.Context(), o.batch, ids)) {
+		l := w.live[o.batch.GroupID]
+		l.state, l.delivered, l.due = "delivered", ids, soon
+	}
+}
+
+// marked is what the owner knows to be delivered: what it was told when it took
+// the batch over, or marked itself.
+func (w *world) marked(o *owner) []int64 {
+	if w.holds(o) {
+		return w.live[o.batch.GroupID].delivered
+	}
+	return o.batch.Delivered
+}
+
+func (w *world) settle(t *rapid.T) {
+	o := w.owner(t)
+	outcomes := w.outcomes(t, o)
+	if w.fenced(t, "Settle", o, o.buffer.Settle(t.Context(), o.batch, outcomes)) {
+		w.settled(t, o, outcomes)
+	}
+}
+
+// outcomes draws one for every event of the batch: delivered, dead, or one of
+// two parts to be sent again.
+func (w *world) outcomes(t *rapid.T, o *owner) []outbox.Outcome {
+	const toDeliver, toBury, toRetry, toRetryToo, fates = 0, 1, 2, 3, 4
+	mixture := rapid.SampledFrom([][]int{
+		{toDeliver},
+		{toBury},
+		{toRetry},
+		{toRetry, toRetryToo},
+		{toDeliver, toRetry},
+		{toDeliver, toBury, toRetry, toRetryToo},
+	}).Draw(t, "mixture")
+	var parts [fates][]int64
+	for _, id := range o.batch.IDs() {
+		fate := toDeliver
+		if !slices.Contains(w.marked(o), id) {
+			fate = rapid.SampledFrom(mixture).Draw(t, "fate")
+		}
+		parts[fate] = append(parts[fate], id)
+	}
+	var outcomes []outbox.Outcome
+	for fate, ids := range parts {
+		if len(ids) == 0 {
+			continue
+		}
+		out := outbox.Outcome{Verdict: outbox.Delivered, IDs: ids}
+		switch fate {
+		case toBury:
+			out.Verdict, out.Attempts, out.Error = outbox.Dead, rapid.IntRange(1, 9).Draw(t, "attempts"), "refused"
+		case toRetry, toRetryToo:
+			out.Verdict, out.GroupID, out.Error = outbox.Retry, outbox.NewGroupID(), "busy"
+			out.Attempts, out.Outages = rapid.IntRange(0, 9).Draw(t, "attempts"), rapid.IntRange(0, 9).Draw(t, "outages")
+			out.After = rapid.SampledFrom([]time.Duration{0, lease}).Draw(t, "after")
+		}
+		if len(ids) == len(o.batch.Events) && rapid.Bool().Draw(t, "as a whole") {
+			out.IDs = nil
+			if out.Verdict == outbox.Retry {
+				out.GroupID = o.batch.GroupID
+			}
+		}
+		outcomes = append(outcomes, out)
+	}
+	return outcomes
+}
+
+// settled does to the model what Settle must have done to the tables.
+func (w *world) settled(t *rapid.T, o *owner, outcomes []outbox.Outcome) {
+	was := w.live[o.batch.GroupID]
+	delete(w.live, o.batch.GroupID)
+	for _, out := range outcomes {
+		ids := out.IDs
+		if ids == nil {
+			ids = o.batch.IDs()
+		}
+		if out.Verdict == outbox.Retry {
+			l := &liveBatch{state: "waiting", attempts: out.Attempts, outages: out.Outages, due: later}
+			if out.After == 0 {
+				l.due = now
+			}
+			if out.GroupID == o.batch.GroupID {
+				l.leaseNo, l.origins = was.leaseNo, was.origins
+			} else {
+				l.origins = append(slices.Clone(was.origins), o.batch.GroupID)
+				w.members[out.GroupID] = ids
+			}
+			w.live[out.GroupID] = l
+			for _, id := range ids {
+				w.rows[id] = out.GroupID
+			}
+			continue
+		}
+		for _, id := range ids {
+			if w.fate[id] != "" {
+				t.Fatalf("event %d is %s although it was %s", id, out.Verdict, w.fate[id])
+			}
+			w.fate[id] = out.Verdict.String()
+			delete(w.rows, id)
+			if out.Verdict == outbox.Dead {
+				w.dead[id] = o.batch.GroupID
+			}
+		}
+	}
+}
+
+// crash: a process forgets what it holds. The batch stays where it is until its
+// time has come.
+func (w *world) crash(t *rapid.T) {
+	o := w.owner(t)
+	w.owners = slices.DeleteFunc(w.owners, func(other *owner) bool { return other == o })
+}
