@@ -7,6 +7,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -254,6 +255,59 @@ func TestAnswerThatIsCutOff(t *testing.T) {
 	}
 }
 
+// TestAnswerThatDoesNotEnd: it is read no further than it matters, and the
+// connection is closed.
+func TestAnswerThatDoesNotEnd(t *testing.T) {
+	t.Parallel()
+	hungUp := make(chan struct{})
+	url := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		for {
+			if _, err := io.WriteString(w, strings.Repeat("x", 1000)); err != nil {
+				close(hungUp)
+				return
+			}
+		}
+	})
+	ok(t, open(t, httpsink.Config{URL: url}).Send(within(t), batch("a")))
+	select {
+	case <-hungUp:
+	case <-within(t).Done():
+		t.Error("the connection is still open")
+	}
+}
+
+// TestEchoOfTheRequestInsteadOfAnAnswer: net/http quotes what it cannot read.
+func TestEchoOfTheRequestInsteadOfAnAnswer(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	ok(t, err)
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		conn, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		request := make([]byte, 4096)
+		n, err := conn.Read(request)
+		if err == nil {
+			_, key, _ := strings.Cut(string(request[:n]), "X-Key")
+			key, _, _ = strings.Cut(key, "\r\n")
+			_, err = conn.Write([]byte("X-Key" + key + "\r\n\r\n"))
+		}
+		if err := errors.Join(err, conn.Close()); err != nil {
+			t.Error(err)
+		}
+	}()
+	t.Cleanup(func() { ok(t, listener.Close()); <-served })
+	s := open(t, httpsink.Config{URL: "http://" + listener.Addr().String(), Headers: map[string]string{"X-Key": "s3cret"}})
+	err = s.Send(within(t), batch("a"))
+	outage(t, err)
+	if text := err.Error(); !strings.Contains(text, "***") || strings.Contains(text, "s3cret") {
+		t.Errorf("got %q", text)
+	}
+}
+
 // TestConnectionsAreUsedAgain, also after answers with long bodies.
 func TestConnectionsAreUsedAgain(t *testing.T) {
 	t.Parallel()
@@ -350,7 +404,7 @@ func TestTLS(t *testing.T) {
 		}
 	}))
 	server.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert, MinVersion: tls.VersionTLS12}
-	server.Config.ErrorLog = nil
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	ca := caFile(t, server.Certificate())
