@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"os"
 	"os/signal"
 	"syscall"
@@ -24,8 +23,10 @@ type life struct {
 var errOutOfTime = errors.New("shutdown_timeout ran out")
 
 // live returns two contexts: running is done when no new work is to begin, stopped
-// when there is no time left for what had begun.
-func live(timeout time.Duration, log *slog.Logger) (running, stopped context.Context, l life) {
+// when there is no time left for what had begun. told hears that running is done;
+// its signal is nil when it was l.end that ended it. atOnce is done on the way out
+// after a second signal.
+func live(timeout time.Duration, told func(os.Signal), atOnce func()) (running, stopped context.Context, l life) {
 	stopped, stop := context.WithCancelCause(context.Background())
 	running, end := context.WithCancel(stopped)
 	signals := make(chan os.Signal, 2)
@@ -37,10 +38,10 @@ func live(timeout time.Duration, log *slog.Logger) (running, stopped context.Con
 		case <-released:
 			return
 		case <-running.Done():
-			log.Info("finishing what is in flight", "shutdown_timeout", timeout)
+			told(nil)
 		case s := <-signals:
-			log.Info("finishing what is in flight; a second signal ends at once", "signal", s, "shutdown_timeout", timeout)
 			end()
+			told(s)
 		}
 		out := time.NewTimer(timeout)
 		defer out.Stop()
@@ -50,6 +51,7 @@ func live(timeout time.Duration, log *slog.Logger) (running, stopped context.Con
 				return
 			case <-signals:
 				// Nothing is said: standard error may be what is stuck.
+				atOnce()
 				os.Exit(statusFailed)
 			case <-out.C:
 				stop(errOutOfTime)

@@ -47,7 +47,8 @@ To see it at work, with nothing to set up:  relay demo`,
 	root.SetErr(a.stderr)
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.AddCommand(
-		a.runCommand(), a.checkCommand(), a.schemaCommand(), a.migrateCommand(), a.statusCommand(), a.versionCommand(),
+		a.runCommand(), a.checkCommand(), a.schemaCommand(), a.migrateCommand(), a.statusCommand(),
+		a.demoCommand(), a.versionCommand(),
 	)
 	return root
 }

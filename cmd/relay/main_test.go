@@ -193,7 +193,7 @@ func newDatabase(t *testing.T) *database {
 			t.Log(err)
 		}
 	})
-	path := write(t, pipeline("p", d.url, "stdout:"))
+	path := write(t, onePipeline("p", d.url, "stdout:"))
 	do(t, nil, "migrate", "-c", path).want(t, 0, "p: applied 0001_", "")
 	return d
 }
@@ -220,8 +220,8 @@ func (d *database) insert(n int) {
 		SELECT 'orders', 'k' || i, jsonb_build_object('n', i) FROM generate_series(1, $1::int) i`, n)
 }
 
-// pipeline is the configuration of one pipeline; more are lines of it.
-func pipeline(name, source, sink string, more ...string) string {
+// onePipeline is the configuration of one pipeline; more are lines of it.
+func onePipeline(name, source, sink string, more ...string) string {
 	lines := append([]string{
 		"admin: {listen: \"\"}", "pipelines:",
 		"  - name: " + name, "    source: {url: \"" + source + "\"}", "    sink: {url: \"" + sink + "\"}",

@@ -52,7 +52,9 @@ func (a *app) run(cfg *config.Config) error {
 	if err != nil {
 		return err
 	}
-	running, stopped, life := live(cfg.ShutdownTimeout, log)
+	running, stopped, life := live(cfg.ShutdownTimeout, func(s os.Signal) {
+		log.Info("finishing what is in flight; a signal ends at once", "signal", s, "shutdown_timeout", cfg.ShutdownTimeout)
+	}, func() {})
 	defer life.release()
 
 	serve, err := a.endpoint(running, cfg.Admin, lines, metrics, log)

@@ -15,7 +15,7 @@ func TestRunToRedis(t *testing.T) {
 	db, url := newDatabase(t), testserver.SharedRedis(t)
 	client := connect(t, url)
 	db.insert(2500)
-	r := start(t, nil, "run", "-c", write(t, pipeline("orders", db.url, url)))
+	r := start(t, nil, "run", "-c", write(t, onePipeline("orders", db.url, url)))
 	testserver.Eventually(t, func() error {
 		if n := client.XLen(t.Context(), "orders").Val(); n != 2500 {
 			return fmt.Errorf("%d events arrived", n)

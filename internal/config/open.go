@@ -13,6 +13,8 @@ import (
 	"github.com/outboxrelay/relay/pipeline"
 	"github.com/outboxrelay/relay/sink"
 	"github.com/outboxrelay/relay/sink/filesink"
+	"github.com/outboxrelay/relay/sink/httpsink"
+	"github.com/outboxrelay/relay/sink/natssink"
 	"github.com/outboxrelay/relay/sink/redissink"
 )
 
@@ -41,7 +43,7 @@ func (o *Opened) Close() error { return errors.Join(o.sink.Close(), o.buffer.Clo
 // errors.As finds [Errors] in the error: mistakes that only a driver sees.
 func (p *Pipeline) Open(process Process) (*Opened, error) {
 	buffer, errBuffer := p.OpenBuffer(process.Owner)
-	to, errSink := p.openSink(process.Stdout)
+	to, errSink := p.openSink(process)
 	wrong := mistakes(at(p.Source.Place, errBuffer), at(p.Sink.Place, errSink))
 	if wrong == nil {
 		line, err := pipeline.New(buffer, to, p.rules(process))
@@ -123,7 +125,7 @@ func (p *Pipeline) Migrate(ctx context.Context) (applied []string, err error) {
 	return nil, fmt.Errorf("source.url: there is no driver %q", s.Driver)
 }
 
-func (p *Pipeline) openSink(stdout io.Writer) (sink.Sink, error) {
+func (p *Pipeline) openSink(process Process) (sink.Sink, error) {
 	s := &p.Sink
 	url := s.URL.Reveal()
 	switch s.Driver {
@@ -134,8 +136,22 @@ func (p *Pipeline) openSink(stdout io.Writer) (sink.Sink, error) {
 			MaxLen: s.Redis.MaxLen, DedupeWindow: s.Redis.DedupeWindow,
 			WaitReplicas: s.Redis.WaitReplicas, WaitTimeout: s.Redis.WaitTimeout,
 		})
+	case "nats":
+		return natssink.New(natssink.Config{
+			URL: url, Subject: s.NATS.Subject, Core: s.NATS.Core,
+			Credentials: s.NATS.Credentials.Reveal(), NKey: s.NATS.NKey.Reveal(), Logger: process.Log,
+		})
+	case "http":
+		headers := make(map[string]string, len(s.HTTP.Headers))
+		for name, value := range s.HTTP.Headers {
+			headers[name] = value.Reveal()
+		}
+		return httpsink.New(httpsink.Config{
+			URL: url, Method: s.HTTP.Method, Headers: headers, Format: s.HTTP.Format,
+			Timeout: s.HTTP.Timeout, TLS: httpsink.TLS(s.HTTP.TLS),
+		})
 	case "file":
-		return filesink.New(filesink.Config{URL: url}, stdout)
+		return filesink.New(filesink.Config{URL: url}, process.Stdout)
 	}
 	return nil, fmt.Errorf("sink.url: there is no driver %q", s.Driver)
 }
@@ -152,7 +168,8 @@ func (p *Pipeline) rules(process Process) pipeline.Config {
 	}
 }
 
-// sendTimeout leaves room for the waits that the sink was told to make.
+// sendTimeout leaves room for the waits that the sink was told to make: they end
+// with the sink's own, better worded errors.
 func (s *Sink) sendTimeout() time.Duration {
 	const enough = 30 * time.Second
 	return enough + s.HTTP.Timeout + s.Redis.WaitTimeout

@@ -16,8 +16,9 @@ func (c *Config) Redactor() func(text string) string {
 	secrets := c.Admin.Token.pieces()
 	for i := range c.Pipelines {
 		p := &c.Pipelines[i]
-		secrets = append(secrets, p.Source.URL.pieces()...)
-		secrets = append(secrets, p.Sink.URL.pieces()...)
+		for _, s := range []Secret{p.Source.URL, p.Sink.URL, p.Sink.NATS.Credentials, p.Sink.NATS.NKey} {
+			secrets = append(secrets, s.pieces()...)
+		}
 		for _, value := range p.Sink.HTTP.Headers {
 			secrets = append(secrets, value.pieces()...)
 		}

@@ -1,0 +1,212 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+)
+
+// destination is a sink's server that can say which ids arrived, in any order, twice
+// if they did.
+type destination struct {
+	url   string
+	count func(ctx context.Context) int
+	ids   func(t *testing.T) []int64
+}
+
+func redisStream(t *testing.T) destination {
+	url := testserver.SharedRedis(t)
+	client := connect(t, url)
+	return destination{
+		url:   url,
+		count: func(ctx context.Context) int { return int(client.XLen(ctx, "orders").Val()) },
+		ids: func(t *testing.T) (ids []int64) {
+			entries, err := client.XRange(t.Context(), "orders", "-", "+").Result()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, e := range entries {
+				ids = append(ids, parseID(t, e.Values["id"].(string)))
+			}
+			return ids
+		},
+	}
+}
+
+func jetStream(t *testing.T) destination {
+	server := testserver.NATS(t)
+	conn, err := nats.Connect(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.Close)
+	js, err := jetstream.New(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	state := func(ctx context.Context) int {
+		info, err := stream.Info(ctx)
+		if err != nil {
+			return 0
+		}
+		return int(info.State.Msgs) //nolint:gosec // thousands
+	}
+	return destination{
+		url:   server.URL,
+		count: state,
+		ids: func(t *testing.T) (ids []int64) {
+			consumer, err := stream.OrderedConsumer(t.Context(), jetstream.OrderedConsumerConfig{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for n := state(t.Context()); len(ids) < n; {
+				events, err := consumer.Fetch(min(1000, n-len(ids)))
+				if err != nil {
+					t.Fatal(err)
+				}
+				for e := range events.Messages() {
+					_, id, _ := strings.Cut(e.Headers().Get("Nats-Msg-Id"), ":")
+					ids = append(ids, parseID(t, id))
+				}
+			}
+			return ids
+		},
+	}
+}
+
+func parseID(t *testing.T, text string) int64 {
+	t.Helper()
+	id, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// TestKill9 kills the relay ten times in the middle of a drain, and starts it
+// again: everything arrives, and nothing twice.
+func TestKill9(t *testing.T) {
+	t.Parallel()
+	for name, open := range map[string]func(*testing.T) destination{"redis": redisStream, "jetstream": jetStream} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			to, db, path := killable(t, open)
+			for range 10 {
+				r := start(t, nil, "run", "-c", path)
+				waitForMore(t, to)
+				r.signal(os.Kill)
+				r.exit()
+			}
+			finish(t, db, to, path)
+		})
+	}
+}
+
+// TestKill9SideBySide: two relays share the work; now the one, now the other is
+// killed.
+func TestKill9SideBySide(t *testing.T) {
+	t.Parallel()
+	to, db, path := killable(t, redisStream)
+	relays := []*relay{start(t, nil, "run", "-c", path), start(t, nil, "run", "-c", path)}
+	for i := range 6 {
+		waitForMore(t, to)
+		relays[i%2].signal(os.Kill)
+		relays[i%2].exit()
+		relays[i%2] = start(t, nil, "run", "-c", path)
+	}
+	finish(t, db, to, path)
+	for _, r := range relays {
+		r.signal(syscall.SIGTERM)
+		if code := r.exit(); code != 0 {
+			t.Errorf("exit status %d", code)
+		}
+	}
+}
+
+// killEvents are enough that ten kills come in the middle.
+const killEvents = 40_000
+
+func killable(t *testing.T, open func(*testing.T) destination) (destination, *database, string) {
+	t.Helper()
+	to, db := open(t), newDatabase(t)
+	db.insert(killEvents)
+	// Small batches and a short lease: more moments to be killed at, and a soon
+	// take over.
+	return to, db, write(t, onePipeline("orders", db.url, to.url, "    batch_size: 50", "    lease: 1s"))
+}
+
+// waitForMore waits until the drain is under way again, and a little longer.
+func waitForMore(t *testing.T, to destination) {
+	t.Helper()
+	more := to.count(t.Context()) + rand.IntN(1500) //nolint:gosec // chance, not secrecy
+	testserver.Eventually(t, func() error {
+		if n := to.count(t.Context()); n <= more && n < killEvents {
+			return fmt.Errorf("%d events arrived, more than %d were expected", n, more)
+		}
+		return nil
+	})
+}
+
+// finish lets one relay run to the end and audits by id.
+func finish(t *testing.T, db *database, to destination, path string) {
+	t.Helper()
+	r := start(t, nil, "run", "-c", path)
+	wait(t, 2*time.Minute, func() error {
+		if n := db.count("SELECT (SELECT count(*) FROM outbox_events) + (SELECT count(*) FROM outbox_batches)"); n != 0 {
+			return fmt.Errorf("%d rows are left in buffer and ledger", n)
+		}
+		return nil
+	})
+	r.signal(syscall.SIGTERM)
+	if code := r.exit(); code != 0 {
+		t.Errorf("exit status %d", code)
+	}
+	ids := to.ids(t)
+	slices.Sort(ids)
+	for i, id := range ids {
+		if id != int64(i+1) {
+			t.Fatalf("event %d stands where %d was expected: missing or twice", id, i+1)
+		}
+	}
+	if len(ids) != killEvents {
+		t.Fatalf("%d events arrived, want %d", len(ids), killEvents)
+	}
+	if n := db.count("SELECT count(*) FROM outbox_dead_letters"); n != 0 {
+		t.Errorf("%d dead letters", n)
+	}
+}
+
+func wait(t *testing.T, atMost time.Duration, done func() error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), atMost)
+	defer cancel()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := done()
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatal(err)
+		case <-tick.C:
+		}
+	}
+}
