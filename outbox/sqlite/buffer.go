@@ -13,7 +13,7 @@
 // # Where claims look
 //
 // Claims look beyond a cursor, the highest id this process has claimed, so that
-// they do not walk over batches that wait. Once a minute the cursor goes back to
+// they do not walk over batches that wait. Every few minutes a look goes back to
 // the beginning, for the ids and stamps that somebody changed by hand.
 package sqlite
 

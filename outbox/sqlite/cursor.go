@@ -5,26 +5,37 @@ import (
 	"time"
 )
 
-// sweepEvery is how often claims begin at the beginning. With one writer no
+// sweepEvery is how often a look begins at the beginning. With one writer no
 // event commits behind the cursor; this is for what is done by hand.
-const sweepEvery = time.Minute
+const sweepEvery = 5 * time.Minute
 
 // cursor is where claims look: beyond it. The zero cursor is at the beginning.
 type cursor struct {
-	mu       sync.Mutex
-	at       int64
-	highest  int64 // id claimed so far
-	restarts time.Time
+	mu      sync.Mutex
+	at      int64
+	highest int64 // id claimed so far
+	swept   time.Time
 }
 
 // from returns the id beyond which to look.
 func (c *cursor) from() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if time.Since(c.restarts) >= sweepEvery {
-		c.at, c.restarts = 0, time.Now()
-	}
 	return c.at
+}
+
+// sweepDue tells whether it is time to look at everything, at the start too.
+func (c *cursor) sweepDue() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return time.Since(c.swept) >= sweepEvery
+}
+
+// sweep begins at the beginning.
+func (c *cursor) sweep() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.at, c.swept = 0, time.Now()
 }
 
 // claimed moves the cursor up to the last id claimed.

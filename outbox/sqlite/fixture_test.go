@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -61,6 +62,38 @@ func TestClaimAmongOthers(t *testing.T) {
 	}
 	if d := cmp.Diff(want, f.Rows(t)); d != "" {
 		t.Fatalf("unexpected rows (-want +got):\n%s", d)
+	}
+}
+
+// TestOrphans: events that carry a group_id without a ledger row, as after a
+// restore of the buffer alone, are sent again under it; batches that live, and
+// stamps that no relay made, are left alone.
+func TestOrphans(t *testing.T) {
+	t.Parallel()
+	f := harness("outbox_events").Open(t, buffertest.Options{})
+	one := outbox.Event{Topic: "t", Payload: []byte("1")}
+	ids := f.Insert(t, one, one, one, one)
+	live, err := f.Second(t).Claim(t.Context(), 1, time.Hour)
+	check(t, err)
+	lost := outbox.NewGroupID()
+	f.Exec(t, fmt.Sprintf("UPDATE outbox_events SET group_id = '%s' WHERE id IN (%d, %d)", lost, ids[1], ids[2]))
+	f.Exec(t, fmt.Sprintf("UPDATE outbox_events SET group_id = 'parked by hand' WHERE id = %d", ids[3]))
+
+	look, err := f.Buffer.Look(t.Context(), 10)
+	check(t, err)
+	if look != (outbox.Backlog{Due: 1, Waiting: 1}) {
+		t.Fatalf("backlog %+v, want one batch that is due", look)
+	}
+	b, err := f.Buffer.TakeOver(t.Context(), time.Hour)
+	check(t, err)
+	if b.GroupID != lost || !slices.Equal(b.IDs(), ids[1:3]) {
+		t.Fatalf("taken over: %s with %v, want %s with %v", b.GroupID, b.IDs(), lost, ids[1:3])
+	}
+	check(t, f.Buffer.Settle(t.Context(), b, []outbox.Outcome{{Verdict: outbox.Delivered}}))
+	check(t, f.Buffer.Settle(t.Context(), live, []outbox.Outcome{{Verdict: outbox.Delivered}}))
+	f.Exec(t, "UPDATE outbox_events SET group_id = NULL WHERE group_id = 'parked by hand'")
+	if rows, ledger := f.Rows(t), f.Ledger(t); !slices.Equal(rows, []buffertest.Row{{ID: ids[3]}}) || len(ledger) != 0 {
+		t.Fatalf("left: %v %v, want event %d", rows, ledger, ids[3])
 	}
 }
 

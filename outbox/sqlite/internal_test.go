@@ -119,35 +119,37 @@ func TestMigrationOnce(t *testing.T) {
 	}
 }
 
-// TestCursor: once a minute it is at the beginning again, and comes back from
+// TestCursor: every few minutes it is at the beginning again, and comes back from
 // there as soon as nothing was found.
 func TestCursor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var c cursor
-		at := func(want int64) {
+		at := func(want int64, due bool) {
 			t.Helper()
-			if got := c.from(); got != want {
-				t.Fatalf("the cursor is at %d, want %d", got, want)
+			if got := c.from(); got != want || c.sweepDue() != due {
+				t.Fatalf("the cursor is at %d, sweep due %t; want %d, %t", got, c.sweepDue(), want, due)
 			}
 		}
-		at(0)
+		at(0, true)
+		c.sweep()
 		c.claimed(1000)
-		at(1000)
+		at(1000, false)
 		c.nothingBeyond(1000)
-		at(1000)
+		at(1000, false)
 		<-time.After(sweepEvery)
-		at(0)
-		c.claimed(17) // somebody had taken its stamp away
-		at(17)
-		c.nothingBeyond(1000) // a look that began before the minute was over
-		at(17)
+		at(1000, true)
+		c.sweep()
+		at(0, false)
+		c.claimed(17)         // somebody had taken its stamp away
+		c.nothingBeyond(1000) // a look that began before the sweep
+		at(17, false)
 		c.nothingBeyond(17)
-		at(1000)
+		at(1000, false)
 		c.restart()
-		at(0)
+		at(0, false)
 		c.claimed(2000)
 		c.nothingBeyond(0) // a look that began before the claim
-		at(2000)
+		at(2000, false)
 	})
 }

@@ -14,8 +14,51 @@ SELECT (SELECT count(*) FROM (SELECT 1 FROM outbox_events WHERE id > ?2 AND grou
        count(*) FILTER (WHERE state = 'delivered')
 FROM outbox_batches WHERE buffer = ?1`
 
-// Look is described by buffertest.Buffer.
+// Orphans are events that carry a group_id of ours without a ledger row: a
+// restore of one table, a hand.
+const orphansSQL = `
+SELECT EXISTS (
+  SELECT 1 FROM outbox_events
+  WHERE group_id GLOB '????????-????-????-????-????????????' AND replace(group_id, '-', '') NOT GLOB '*[^0-9a-f]*'
+    AND NOT EXISTS (SELECT 1 FROM outbox_batches WHERE group_id = outbox_events.group_id))`
+
+// They are put back under that group_id, which may have reached the sink before.
+// lease_no begins at the clock, so that it is higher than any that was lost.
+const adoptSQL = `
+INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts,
+                            attempts, outages, events, first_id, last_id, oldest_at, error)
+SELECT group_id, ?1, 'stamp', 'waiting', unixepoch('now'), strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), ?2, 0,
+       0, 0, count(*), min(id), max(id), min(created_at), 'found without a ledger row'
+FROM outbox_events
+WHERE group_id GLOB '????????-????-????-????-????????????' AND replace(group_id, '-', '') NOT GLOB '*[^0-9a-f]*'
+  AND NOT EXISTS (SELECT 1 FROM outbox_batches WHERE group_id = outbox_events.group_id)
+GROUP BY group_id`
+
+// sweep begins at the beginning, and gives orphans a ledger row.
+func (b *Buffer) sweep(ctx context.Context) error {
+	var orphans bool
+	err := b.db.QueryRowContext(ctx, b.names.Replace(orphansSQL)).Scan(&orphans)
+	if err == nil && orphans { // only then is it worth waiting for the write lock
+		err = b.transact(ctx, func(tx transaction) error {
+			_, err := tx.exec(ctx, adoptSQL, b.config.Table, b.config.Owner)
+			return err
+		})
+	}
+	if err != nil {
+		return b.explain(ctx, "sweeping", err)
+	}
+	b.cursor.sweep()
+	return nil
+}
+
+// Look is described by buffertest.Buffer. At the start, and every few minutes, it
+// looks from the beginning.
 func (b *Buffer) Look(ctx context.Context, limit int) (outbox.Backlog, error) {
+	if limit > 0 && b.cursor.sweepDue() {
+		if err := b.sweep(ctx); err != nil {
+			return outbox.Backlog{}, err
+		}
+	}
 	var l outbox.Backlog
 	from := b.cursor.from()
 	err := b.db.QueryRowContext(ctx, b.names.Replace(lookSQL), b.config.Table, from, limit).
