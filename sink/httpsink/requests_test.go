@@ -2,17 +2,11 @@ package httpsink_test
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"io"
-	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -393,84 +387,5 @@ func refused(t *testing.T, err error, want ...int) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("refused (-want +got):\n%s", diff)
-	}
-}
-
-func TestTLS(t *testing.T) {
-	t.Parallel()
-	server := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		if len(r.TLS.PeerCertificates) != 1 {
-			t.Errorf("the client showed %d certificates", len(r.TLS.PeerCertificates))
-		}
-	}))
-	server.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert, MinVersion: tls.VersionTLS12}
-	server.Config.ErrorLog = log.New(io.Discard, "", 0)
-	server.StartTLS()
-	t.Cleanup(server.Close)
-	ca := caFile(t, server.Certificate())
-	key, err := x509.MarshalPKCS8PrivateKey(server.TLS.Certificates[0].PrivateKey)
-	ok(t, err)
-	keyFile := filepath.Join(t.TempDir(), "key.pem")
-	ok(t, os.WriteFile(keyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}), 0o600))
-	for name, c := range map[string]struct {
-		tls  httpsink.TLS
-		good bool
-	}{
-		"trusted":            {httpsink.TLS{CA: ca, Cert: ca, Key: keyFile}, true},
-		"trusted by a name":  {httpsink.TLS{CA: ca, Cert: ca, Key: keyFile, ServerName: "example.com"}, true},
-		"everything trusted": {httpsink.TLS{InsecureSkipVerify: true, Cert: ca, Key: keyFile}, true},
-		"unknown authority":  {httpsink.TLS{Cert: ca, Key: keyFile}, false},
-		"another name":       {httpsink.TLS{CA: ca, Cert: ca, Key: keyFile, ServerName: "other.example"}, false},
-	} {
-		s := open(t, httpsink.Config{URL: server.URL, TLS: c.tls})
-		for what, err := range map[string]error{"Send": s.Send(within(t), batch("a")), "Check": s.Check(within(t))} {
-			if (err == nil) != c.good || err != nil && !errors.Is(err, sink.ErrUnavailable) {
-				t.Errorf("%s: %s: %v", name, what, err)
-			}
-		}
-	}
-	outage(t, open(t, httpsink.Config{URL: server.URL, TLS: httpsink.TLS{CA: ca}}).Send(within(t), batch("a")))
-}
-
-func TestNew(t *testing.T) {
-	t.Parallel()
-	notPEM := filepath.Join(t.TempDir(), "file")
-	ok(t, os.WriteFile(notPEM, []byte("x"), 0o600))
-	for _, c := range []struct {
-		config httpsink.Config
-		want   string
-	}{
-		{httpsink.Config{}, "http://host/path or https://host/path was expected"},
-		{httpsink.Config{URL: "redis://s3cret@h"}, "http://host/path or https"},
-		{httpsink.Config{URL: "http:h"}, "http://host/path or https"},
-		{httpsink.Config{URL: "http://:80/"}, "http://host/path or https"},
-		{httpsink.Config{URL: "http://u:s3cret@h:x/"}, "url is not a URL"},
-		{httpsink.Config{URL: "http://u:s3cret@{topic}.example/"}, "placeholders may stand behind the host only"},
-		{httpsink.Config{URL: "http://u:{key}@h/"}, "placeholders may stand behind the host only"},
-		{httpsink.Config{URL: "http://u:s3cret@h/{id}"}, "neither {topic} nor {key}"},
-		{httpsink.Config{URL: "http://u:s3cret@h/a/../b"}, "a path without . and .."},
-		{httpsink.Config{URL: "http://u:s3cret@h/#{topic}"}, "nothing was expected behind #"},
-		{httpsink.Config{URL: "http://h", Method: "GET"}, "POST, PUT or PATCH"},
-		{httpsink.Config{URL: "http://h", Method: "post"}, "POST, PUT or PATCH"},
-		{httpsink.Config{URL: "http://h", Format: "xml"}, "json or ndjson"},
-		{httpsink.Config{URL: "http://h", Timeout: -1}, "a time above 0"},
-		{httpsink.Config{URL: "http://h", Headers: map[string]string{"a b": "s3cret"}}, `"a b" is not a header's name`},
-		{httpsink.Config{URL: "http://h", Headers: map[string]string{"": "s3cret"}}, "no name"},
-		{httpsink.Config{URL: "http://h", Headers: map[string]string{"A": "s3cret\n"}}, "line break"},
-		{httpsink.Config{URL: "http://h", Headers: map[string]string{"content-length": "1"}}, "not for you to set"},
-		{httpsink.Config{URL: "https://h", TLS: httpsink.TLS{CA: "/no/s3cret"}}, "tls ca: a file was expected"},
-		{httpsink.Config{URL: "https://h", TLS: httpsink.TLS{CA: notPEM}}, "a PEM file with certificates"},
-		{httpsink.Config{URL: "https://h", TLS: httpsink.TLS{Cert: notPEM}}, "belong together"},
-		{httpsink.Config{URL: "https://h", TLS: httpsink.TLS{Cert: notPEM, Key: "/no/s3cret"}}, "tls cert and key: a file was expected"},
-	} {
-		_, err := httpsink.New(c.config)
-		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "s3cret") {
-			t.Errorf("New(%+v): got %v, want an error that says %q", c.config, err, c.want)
-		}
-	}
-	for _, url := range []string{"http://h", "https://h:8443/{topic}/{key}?a={topic}", "http://[::1]/x", "http://u@h"} {
-		if _, err := httpsink.New(httpsink.Config{URL: url}); err != nil {
-			t.Errorf("New(%q): %v", url, err)
-		}
 	}
 }

@@ -60,7 +60,7 @@ func (c *connection) land(f *flight, left error) (verdicts []error, duplicates i
 
 // settle is the first verdict on an event; later ones do not count.
 func (f *flight) settle(i int, verdict error) bool {
-	if f.verdicts[i] != errWaiting { //nolint:errorlint // a mark, never wrapped
+	if !errors.Is(f.verdicts[i], errWaiting) {
 		return false
 	}
 	f.verdicts[i] = verdict

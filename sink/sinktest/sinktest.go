@@ -13,8 +13,8 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-// Topics the suite uses all begin with this; what follows is a word, not
-// always ASCII.
+// TopicPrefix begins all topics the suite uses; what follows are words with dots
+// between them, not always ASCII.
 const TopicPrefix = "sinktest."
 
 // Pipeline is the name of the pipeline all batches come from.

@@ -1,0 +1,61 @@
+package natssink_test
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/sink/natssink"
+)
+
+func ExampleNew() {
+	if err := publishOne(); err != nil {
+		fmt.Println(err)
+	}
+	// Output:
+	// orders.created map[Nats-Msg-Id:[orders:17] Relay-Key:[customer-7]] {"order": 1}
+}
+
+func publishOne() error {
+	server, err := testserver.StartNATS("")
+	if err != nil {
+		return err
+	}
+	defer server.Stop()
+	client, err := nats.Connect(server.URL)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	received, err := client.SubscribeSync("orders.>")
+	if err != nil {
+		return err
+	}
+	if err := client.Flush(); err != nil {
+		return err
+	}
+
+	s, err := natssink.New(natssink.Config{URL: server.URL, Core: true})
+	if err != nil {
+		return err
+	}
+	key := "customer-7"
+	err = s.Send(context.Background(), &outbox.Batch{
+		GroupID: outbox.NewGroupID(), Pipeline: "orders", PayloadIsJSON: true,
+		Events: []outbox.Event{{ID: 17, Topic: "orders.created", Key: &key, Payload: []byte(`{"order": 1}`)}},
+	})
+	if err != nil {
+		return err
+	}
+	got, err := received.NextMsg(10 * time.Second)
+	if err != nil {
+		return err
+	}
+	delete(got.Header, "Relay-Group-Id") // another one each time
+	fmt.Println(got.Subject, got.Header, string(got.Data))
+	return s.Close()
+}
