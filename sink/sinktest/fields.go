@@ -93,7 +93,10 @@ func opaquePayloads(t *testing.T, h Harness, d Destination) {
 		every[i] = byte(i)
 	}
 	payloads := [][]byte{
-		every, {}, {0}, []byte("\n"), []byte("plain text"), []byte(`{"json": true}`), []byte(`{"half": `),
+		every,
+		{},
+		{0},
+		[]byte("\n"), []byte("plain text"), []byte(`{"json": true}`), []byte(`{"half": `),
 		[]byte("\"invalid \xff utf-8\""), []byte("\xef\xbb\xbf{}"),
 	}
 	b := newBatch(len(payloads), func(i int, e *outbox.Event) { e.Payload = payloads[i] })
