@@ -104,7 +104,8 @@ func (c *Claimer) renew(ctx context.Context, lose context.CancelCauseFunc, b *ou
 			lose(outbox.ErrLeaseLost)
 			return
 		}
-		renewCtx, cancel := context.WithTimeout(ctx, left)
+		// A connection that hangs leaves time for another.
+		renewCtx, cancel := context.WithTimeout(ctx, min(left, c.config.Lease/3))
 		err := c.buffer.Renew(renewCtx, b, c.config.Lease)
 		cancel()
 		switch {
@@ -116,7 +117,7 @@ func (c *Claimer) renew(ctx context.Context, lose context.CancelCauseFunc, b *ou
 			return
 		case err != nil:
 			c.config.Log.WarnContext(ctx, "cannot renew a lease", "group_id", b.GroupID, "error", err)
-			next.Reset(min(time.Second, max(0, time.Until(b.LeaseEnd))))
+			next.Reset(max(0, min(time.Second, c.config.Lease/10, time.Until(b.LeaseEnd))))
 		default:
 			next.Reset(c.config.Lease / 3)
 		}

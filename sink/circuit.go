@@ -18,7 +18,7 @@ type circuit struct {
 	mu       sync.Mutex
 	failures int       // sends in a row that found no sink
 	until    time.Time // no ticket before, while failures >= openAfter
-	pause    bool      // the sink asked for it (Retry-After): until holds anyhow
+	pause    time.Time // the sink asked for it (Retry-After): no ticket before
 	err      error
 }
 
@@ -35,33 +35,40 @@ func (c *circuit) sent(err error, backoff Backoff) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !away {
-		c.failures, c.err, c.pause = 0, nil, false
+		c.failures = 0
 		return
 	}
 	c.failures++
 	c.err = err
-	if asked := retryAfter(err); asked > 0 {
-		c.pause, c.until = true, time.Now().Add(asked)
-		return
+	now := time.Now()
+	c.until = now.Add(min(backoff.After(c.failures), pauseAtMost))
+	if asked := now.Add(retryAfter(err)); asked.After(c.pause) {
+		c.pause = asked // nor does a send that was under way end it sooner
 	}
-	c.until = time.Now().Add(min(backoff.After(c.failures), pauseAtMost))
 }
 
-func (c *circuit) open() bool { return c.pause || c.failures >= openAfter }
+// open tells whether tickets are to be held back, and whether Check may be asked
+// for leave.
+func (c *circuit) open() (open, ask bool) {
+	now := time.Now()
+	paused, away := now.Before(c.pause), c.failures >= openAfter
+	return paused || away, !paused && !now.Before(c.until)
+}
 
 func (c *circuit) allow(ctx context.Context, s Sink, log *slog.Logger) bool {
 	c.mu.Lock()
-	isOpen, waits, failures := c.open(), time.Now().Before(c.until), c.failures
+	open, ask := c.open()
+	failures := c.failures
 	c.mu.Unlock()
-	switch {
-	case !isOpen:
-		return true
-	case waits:
-		return false
+	if !open || !ask {
+		return !open
 	}
 	checkCtx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	err := s.Check(checkCtx)
+	if err == nil {
+		log.InfoContext(ctx, "the sink answers again")
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err != nil {
@@ -69,16 +76,15 @@ func (c *circuit) allow(ctx context.Context, s Sink, log *slog.Logger) bool {
 		c.until = time.Now().Add(min(time.Duration(failures)*time.Second, pauseAtMost))
 		return false
 	}
-	log.InfoContext(ctx, "the sink answers again")
-	c.failures, c.err, c.pause = 0, nil, false
+	c.failures = 0
 	return true
 }
 
 func (c *circuit) outage() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.open() {
-		return nil
+	if open, _ := c.open(); open {
+		return c.err
 	}
-	return c.err
+	return nil
 }

@@ -16,3 +16,23 @@ type DivideError struct {
 func (e *DivideError) Error() string {
 	return fmt.Sprintf("the batch has to be divided into %d parts", len(e.Groups))
 }
+
+// parts tells whether the groups are at least two and share out n events: each
+// stands in exactly one of them.
+func (e *DivideError) parts(n int) bool {
+	seen := make([]bool, n)
+	left := n
+	for _, g := range e.Groups {
+		for _, i := range g.Indexes {
+			if i < 0 || i >= n || seen[i] {
+				return false
+			}
+			seen[i] = true
+			left--
+		}
+		if len(g.Indexes) == 0 {
+			return false
+		}
+	}
+	return left == 0 && len(e.Groups) > 1
+}

@@ -21,14 +21,16 @@ func (w *Worker) judge(b *outbox.Batch, err error) []outbox.Outcome {
 	if err == nil {
 		return []outbox.Outcome{{Verdict: outbox.Delivered}}
 	}
-	if divide, ok := errors.AsType[*DivideError](err); ok {
-		return divided(b, divide)
-	}
-	if batchErr, ok := errors.AsType[*BatchError](err); ok {
-		return w.each(b, batchErr)
-	}
+	divide, isDivide := errors.AsType[*DivideError](err)
+	batchErr, isBatch := errors.AsType[*BatchError](err)
 	switch {
-	case errors.Is(err, ErrUnavailable):
+	case isDivide && divide.parts(len(b.Events)):
+		return divided(b, divide)
+	case isBatch && batchErr.within(len(b.Events)):
+		return w.each(b, batchErr)
+	case isDivide || isBatch || errors.Is(err, ErrUnavailable):
+		// Where an answer names events that are not there, whom it means cannot be
+		// known, and nothing is taken for delivered.
 		return []outbox.Outcome{w.wait(b, nil, err)}
 	case len(b.Events) > 1:
 		return halve(b, err.Error())
@@ -42,10 +44,6 @@ func (w *Worker) judge(b *outbox.Batch, err error) []outbox.Outcome {
 func (w *Worker) each(b *outbox.Batch, batchErr *BatchError) []outbox.Outcome {
 	why := make([]error, len(b.Events))
 	for _, e := range batchErr.Events {
-		if e.Index < 0 || e.Index >= len(why) {
-			// Whom the sink means cannot be known: nothing is taken for delivered.
-			return []outbox.Outcome{w.wait(b, nil, batchErr)}
-		}
 		why[e.Index] = e.Err
 	}
 	var (

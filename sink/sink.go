@@ -87,3 +87,14 @@ func (e *BatchError) Error() string {
 	}
 	return fmt.Sprintf("%d events were not accepted, the first: %v", len(e.Events), e.Events[0].Err)
 }
+
+// within tells whether the error names only events of a batch of n, and says of
+// each why.
+func (e *BatchError) within(n int) bool {
+	for _, event := range e.Events {
+		if event.Index < 0 || event.Index >= n || event.Err == nil {
+			return false
+		}
+	}
+	return true
+}

@@ -114,15 +114,15 @@ func (w *Worker) outcomes(held context.Context, b *outbox.Batch) ([]outbox.Outco
 	began := time.Now()
 	err := w.sink.Send(ctx, b)
 	w.config.Observer.Sent(b, time.Since(began))
+	_, partly := errors.AsType[*BatchError](err)
 	switch {
 	case errors.Is(err, ErrFenced):
 		return nil, fmt.Errorf("batch %s: %w", b.GroupID, err)
-	case err != nil && held.Err() != nil && errors.Is(context.Cause(held), outbox.ErrLeaseLost):
+	case err == nil || partly: // what was accepted is settled, lease or no lease
+	case errors.Is(context.Cause(held), outbox.ErrLeaseLost):
 		return nil, fmt.Errorf("batch %s: %w", b.GroupID, outbox.ErrLeaseLost)
-	case err != nil && ctx.Err() != nil && !errors.Is(err, ErrUnavailable):
-		if batchErr := (*BatchError)(nil); !errors.As(err, &batchErr) {
-			err = Unavailable(err) // cut off: nothing can be said about the events
-		}
+	case ctx.Err() != nil:
+		err = Unavailable(err) // cut off: nothing can be said about the events
 	}
 	w.circuit.sent(err, w.config.Backoff)
 	return w.judge(b, err), nil
@@ -132,7 +132,8 @@ const (
 	settleTimeout = 15 * time.Second
 	settleAgain   = 200 * time.Millisecond
 	settleAtMost  = 5 * time.Second
-	settleTries   = 5 // of a batch of which nothing was delivered
+	lastTry       = time.Second // for each step of a process that is out of time
+	settleTries   = 5           // where the ledger knows all that a new owner needs
 )
 
 // settle writes the outcomes down and does not give up while the process may
@@ -157,7 +158,7 @@ func (w *Worker) settle(stop context.Context, b *outbox.Batch, outcomes []outbox
 				return markErr // the settle went through after all, or another owner has it
 			}
 		}
-		if len(delivered) == 0 && tries == settleTries {
+		if (len(delivered) == 0 || b.Marked()) && tries == settleTries {
 			return fmt.Errorf("batch %s was not settled, it will be taken over: %w", b.GroupID, err)
 		}
 		select {
@@ -170,14 +171,11 @@ func (w *Worker) settle(stop context.Context, b *outbox.Batch, outcomes []outbox
 }
 
 // within runs one step of settling. What was sent is written down also after a
-// signal, so the step ends with its own time, and not with stop.
+// signal, so the step does not end with stop, but lastTry after it.
 func within(stop context.Context, step func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(stop), settleTimeout)
 	defer cancel()
-	if stop.Err() != nil { // the last try of a process that is out of time
-		ctx, cancel = context.WithTimeout(ctx, time.Second)
-		defer cancel()
-	}
+	defer context.AfterFunc(stop, func() { time.AfterFunc(lastTry, cancel) })()
 	return step(ctx)
 }
 

@@ -1,0 +1,504 @@
+package sink_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	"go.uber.org/goleak"
+
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/sink"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var (
+	errDown     = errors.New("connection refused")
+	errBad      = errors.New("no such customer")
+	errDeadlock = errors.New("deadlock detected")
+)
+
+// bench is a worker between a sink and a buffer whose answers the test gives.
+type bench struct {
+	*sink.Worker
+	log bytes.Buffer
+
+	mu     sync.Mutex
+	send   func(ctx context.Context, b *outbox.Batch) error
+	check  func(ctx context.Context) error
+	settle func(ctx context.Context, n int) error // the nth, from 1
+	mark   func(ctx context.Context, n int) error
+
+	sends, checks int
+	settles       [][]outbox.Outcome // tried
+	marks         [][]int64          // tried
+	settled       []outbox.Outcome   // told to the observer
+}
+
+func newBench(change func(*sink.Config)) *bench {
+	b := &bench{}
+	c := sink.Config{
+		MaxAttempts: 3, Backoff: sink.Backoff{Initial: time.Second, Max: time.Minute, Multiplier: 2},
+		Observer: b, Log: slog.New(slog.NewTextHandler(&b.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	}
+	if change != nil {
+		change(&c)
+	}
+	b.Worker = sink.NewWorker(b, b, c)
+	return b
+}
+
+func (b *bench) Send(ctx context.Context, batch *outbox.Batch) error {
+	b.mu.Lock()
+	b.sends++
+	send := b.send
+	b.mu.Unlock()
+	if send == nil {
+		return nil
+	}
+	return send(ctx, batch)
+}
+
+func (b *bench) Check(ctx context.Context) error {
+	b.mu.Lock()
+	b.checks++
+	check := b.check
+	b.mu.Unlock()
+	if check == nil {
+		return nil
+	}
+	return check(ctx)
+}
+
+func (b *bench) Close() error { return nil }
+
+func (b *bench) Settle(ctx context.Context, _ *outbox.Batch, outcomes []outbox.Outcome) error {
+	b.settles = append(b.settles, outcomes)
+	if b.settle == nil {
+		return nil
+	}
+	return b.settle(ctx, len(b.settles))
+}
+
+func (b *bench) Mark(ctx context.Context, _ *outbox.Batch, delivered []int64) error {
+	b.marks = append(b.marks, delivered)
+	if b.mark == nil {
+		return nil
+	}
+	return b.mark(ctx, len(b.marks))
+}
+
+func (b *bench) Sent(*outbox.Batch, time.Duration) {}
+func (b *bench) Settled(_ *outbox.Batch, outcomes []outbox.Outcome, _ time.Duration) {
+	b.settled = outcomes
+}
+
+// answer makes every Send answer so.
+func (b *bench) answer(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.send = func(context.Context, *outbox.Batch) error { return err }
+}
+
+// batchOf makes a freshly claimed batch with ids 101, 102, ...
+func batchOf(n int) *outbox.Batch {
+	b := &outbox.Batch{GroupID: outbox.NewGroupID(), Starts: 1, LeaseNo: 1}
+	for i := range n {
+		b.Events = append(b.Events, outbox.Event{ID: int64(101 + i), Topic: "orders", Payload: []byte("{}")})
+	}
+	if n > 0 {
+		b.FirstID, b.LastID = b.Events[0].ID, b.Events[n-1].ID
+	}
+	return b
+}
+
+// work works on a batch whose lease lasts.
+func (b *bench) work(t *testing.T, batch *outbox.Batch) (putBack bool, dueIn time.Duration, err error) {
+	t.Helper()
+	return b.Work(t.Context(), t.Context(), batch)
+}
+
+func always(err error) func(context.Context, int) error {
+	return func(context.Context, int) error { return err }
+}
+
+// upTo fails the first n times.
+func upTo(n int, err error) func(context.Context, int) error {
+	return func(_ context.Context, nth int) error {
+		if nth <= n {
+			return err
+		}
+		return nil
+	}
+}
+
+func hangs(ctx context.Context, _ int) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func expect[T comparable](t *testing.T, what string, got, want T) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s: got %v, want %v", what, got, want)
+	}
+}
+
+func expectError(t *testing.T, got, want error) {
+	t.Helper()
+	if !errors.Is(got, want) || want == nil && got != nil {
+		t.Errorf("got error %v, want %v", got, want)
+	}
+}
+
+func TestDeliveredBatchIsSettledOnce(t *testing.T) {
+	t.Parallel()
+	b := newBench(nil)
+	putBack, _, err := b.work(t, batchOf(3))
+	expectError(t, err, nil)
+	expect(t, "put back", putBack, false)
+	expect(t, "sends", b.sends, 1)
+	expect(t, "settles", len(b.settles), 1)
+	expect(t, "marks", len(b.marks), 0)
+	if len(b.settled) != 1 || b.settled[0].Verdict != outbox.Delivered || b.settled[0].IDs != nil {
+		t.Errorf("settled %+v, want all delivered", b.settled)
+	}
+	expect(t, "logged", strings.Count(b.log.String(), "level=DEBUG"), 1)
+}
+
+// The settle fails, the mark goes through: the rest is for whoever takes the
+// batch over.
+func TestASettleThatFailsLeavesAMark(t *testing.T) {
+	t.Parallel()
+	b := newBench(nil)
+	b.settle = always(errDeadlock)
+	batch := batchOf(3)
+	b.answer(&sink.BatchError{Events: []sink.EventError{{Index: 1, Err: errBad}}})
+	putBack, dueIn, err := b.work(t, batch)
+	expectError(t, err, nil)
+	expect(t, "put back", putBack, true)
+	expect(t, "due in", dueIn, time.Second)
+	expect(t, "settles", len(b.settles), 1)
+	if len(b.marks) != 1 || !slices.Equal(b.marks[0], []int64{101, 103}) {
+		t.Errorf("marked %v, want the two that were delivered", b.marks)
+	}
+	if b.settled != nil {
+		t.Errorf("told of %+v, which was not settled", b.settled)
+	}
+}
+
+func TestAllOfADeliveredBatchIsMarked(t *testing.T) {
+	t.Parallel()
+	b := newBench(nil)
+	b.settle = always(errDeadlock)
+	if _, _, err := b.work(t, batchOf(3)); err != nil {
+		t.Error(err)
+	}
+	if len(b.marks) != 1 || !slices.Equal(b.marks[0], []int64{101, 102, 103}) {
+		t.Errorf("marked %v, want all", b.marks)
+	}
+}
+
+// Settle and mark fail: both are tried until the database is back, however long
+// that takes, for only this worker knows what reached the sink.
+func TestADatabaseThatIsAwayIsWaitedForAfterASend(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(nil)
+		began := time.Now()
+		b.settle = func(context.Context, int) error {
+			if time.Since(began) < time.Hour {
+				return errDown
+			}
+			return nil
+		}
+		b.mark = always(errDown)
+		_, _, err := b.work(t, batchOf(3))
+		expectError(t, err, nil)
+		expect(t, "sends", b.sends, 1)
+		if n := len(b.settles); n < 60*60/5 || n > 60*60/4 {
+			t.Errorf("%d tries in an hour, one in five seconds was expected", n)
+		}
+		expect(t, "told of outcomes", len(b.settled), 1)
+	})
+}
+
+// It is not known whether the commit happened. It did: the row is gone.
+func TestASettleThatWentThroughUnheard(t *testing.T) {
+	t.Parallel()
+	b := newBench(nil)
+	b.settle = always(errDown)
+	b.mark = always(outbox.ErrLeaseLost)
+	putBack, _, err := b.work(t, batchOf(3))
+	expectError(t, err, outbox.ErrLeaseLost)
+	expect(t, "put back", putBack, false)
+	expect(t, "settles", len(b.settles), 1)
+}
+
+func TestALostLeaseEndsTheSettling(t *testing.T) {
+	t.Parallel()
+	b := newBench(nil)
+	b.settle = always(outbox.ErrLeaseLost)
+	_, _, err := b.work(t, batchOf(3))
+	expectError(t, err, outbox.ErrLeaseLost)
+	expect(t, "settles", len(b.settles), 1)
+	expect(t, "marks", len(b.marks), 0)
+}
+
+// Nothing was delivered: a new owner loses nothing, so this one gives up.
+func TestAnUndeliveredBatchThatCannotBeSettledIsLeft(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(nil)
+		b.answer(sink.Unavailable(errDown))
+		b.settle = always(errDown)
+		putBack, _, err := b.work(t, batchOf(3))
+		expectError(t, err, errDown)
+		expect(t, "put back", putBack, false)
+		expect(t, "settles", len(b.settles), 5)
+		expect(t, "marks", len(b.marks), 0)
+	})
+}
+
+func TestAMarkedBatchThatCannotBeSettledIsLeft(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(nil)
+		b.settle = always(errDown)
+		batch := batchOf(3)
+		batch.Delivered = []int64{101, 102, 103}
+		_, _, err := b.work(t, batch)
+		expectError(t, err, errDown)
+		expect(t, "sends", b.sends, 0)
+		expect(t, "settles", len(b.settles), 5)
+		expect(t, "marks", len(b.marks), 0)
+	})
+}
+
+func TestASettleThatWorksTheSecondTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(nil)
+		b.answer(sink.Unavailable(errDown))
+		b.settle = upTo(1, errDown)
+		putBack, dueIn, err := b.work(t, batchOf(3))
+		expectError(t, err, nil)
+		expect(t, "put back", putBack, true)
+		expect(t, "due in", dueIn, b.settled[0].After)
+	})
+}
+
+func TestAMarkedBatchIsNotSentAgain(t *testing.T) {
+	t.Parallel()
+	b := newBench(nil)
+	batch := batchOf(4)
+	batch.Starts, batch.Attempts, batch.Delivered = 9, 2, []int64{102, 104}
+	putBack, dueIn, err := b.work(t, batch)
+	expectError(t, err, nil)
+	expect(t, "sends", b.sends, 0)
+	expect(t, "put back", putBack, true)
+	expect(t, "due in", dueIn, 0)
+	got := fmt.Sprint(b.settled[0].Verdict, b.settled[0].IDs, b.settled[1].Verdict, b.settled[1].IDs, b.settled[1].Attempts)
+	expect(t, "outcomes", got, "delivered [102 104] retry [101 103] 2")
+	if id := b.settled[1].GroupID; id == batch.GroupID || id == uuid.Nil {
+		t.Errorf("the rest goes on under %v, a new group_id was expected", id)
+	}
+
+	b = newBench(nil)
+	batch.Events = batch.Events[:1] // the delivered ones are deleted already
+	if _, _, err = b.work(t, batch); err != nil {
+		t.Error(err)
+	}
+	if o := b.settled[0]; o.Verdict != outbox.Delivered || o.IDs == nil || len(o.IDs) != 0 {
+		t.Errorf("delivered %v, none of what is left was expected", o.IDs)
+	}
+
+	b = newBench(nil)
+	batch.Delivered = []int64{101}
+	b.settle = always(outbox.ErrLocked)
+	putBack, dueIn, err = b.work(t, batch)
+	expectError(t, err, nil)
+	expect(t, "put back while rows are locked", putBack, true)
+	expect(t, "due in", dueIn, time.Second)
+	expect(t, "marks", len(b.marks), 0)
+}
+
+func TestABatchWhoseEventsAreGoneIsClosed(t *testing.T) {
+	t.Parallel()
+	b := newBench(nil)
+	_, _, err := b.work(t, batchOf(0))
+	expectError(t, err, nil)
+	expect(t, "sends", b.sends, 0)
+	expect(t, "settles", len(b.settles), 1)
+}
+
+func TestABatchThatKillsItsWorkersIsHalved(t *testing.T) {
+	t.Parallel()
+	b := newBench(nil)
+	for starts, want := range map[int]string{
+		3: "delivered []", // one more try
+		4: "retry [101 102 103] retry [104 105]",
+	} {
+		batch := batchOf(5)
+		batch.Starts = starts
+		if _, _, err := b.work(t, batch); err != nil {
+			t.Error(err)
+		}
+		expect(t, fmt.Sprintf("outcomes at start %d", starts), describe(b.settled), want)
+	}
+	expect(t, "sends", b.sends, 1)
+
+	alone := batchOf(1)
+	alone.Starts = 100
+	if _, _, err := b.work(t, alone); err != nil {
+		t.Error(err)
+	}
+	expect(t, "outcomes of one that stands alone", describe(b.settled), "delivered []")
+}
+
+// describe says verdict and ids of each outcome.
+func describe(outcomes []outbox.Outcome) string {
+	parts := make([]string, len(outcomes))
+	for i, o := range outcomes {
+		parts[i] = fmt.Sprint(o.Verdict, " ", o.IDs)
+	}
+	return strings.Join(parts, " ")
+}
+
+// lost is a lease that is lost while the test runs.
+func lost(t *testing.T) context.Context {
+	held, lose := context.WithCancelCause(t.Context())
+	lose(outbox.ErrLeaseLost)
+	return held
+}
+
+func TestASendBesideALostLease(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name    string
+		answer  error
+		err     error
+		settles int
+	}{
+		{"delivered all the same", nil, nil, 1},
+		{"delivered in part", &sink.BatchError{Events: []sink.EventError{{Index: 1, Err: errBad}}}, nil, 1},
+		{"cut off", context.Canceled, outbox.ErrLeaseLost, 0},
+		{"away", sink.Unavailable(errDown), outbox.ErrLeaseLost, 0},
+		{"refused", errBad, outbox.ErrLeaseLost, 0},
+		{"fenced", sink.ErrFenced, sink.ErrFenced, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(nil)
+			b.answer(c.answer)
+			_, _, err := b.Work(lost(t), t.Context(), batchOf(3))
+			expectError(t, err, c.err)
+			expect(t, "settles", len(b.settles), c.settles)
+		})
+	}
+}
+
+func TestAFencedBatchIsDropped(t *testing.T) {
+	t.Parallel()
+	b := newBench(nil)
+	b.answer(fmt.Errorf("redis: %w", sink.ErrFenced))
+	putBack, _, err := b.work(t, batchOf(3))
+	expectError(t, err, sink.ErrFenced)
+	expect(t, "put back", putBack, false)
+	expect(t, "settles", len(b.settles), 0)
+}
+
+func TestASendThatTakesTooLongIsAnOutage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(func(c *sink.Config) { c.SendTimeout = 7 * time.Second })
+		b.send = func(ctx context.Context, _ *outbox.Batch) error {
+			<-ctx.Done()
+			return errors.New("cut off") // whatever a driver makes of it
+		}
+		began := time.Now()
+		putBack, _, err := b.work(t, batchOf(1))
+		expectError(t, err, nil)
+		expect(t, "took", time.Since(began), 7*time.Second)
+		expect(t, "put back", putBack, true)
+		expect(t, "attempts", b.settled[0].Attempts, 0)
+		expect(t, "outages", b.settled[0].Outages, 1)
+	})
+}
+
+func TestAStopCutsASendOffAndPutsTheBatchBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(nil)
+		b.send = func(ctx context.Context, _ *outbox.Batch) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		stop, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		held, release := context.WithCancel(stop)
+		defer release()
+		putBack, _, err := b.Work(held, stop, batchOf(2))
+		expectError(t, err, nil)
+		expect(t, "put back", putBack, true)
+		expect(t, "outcomes", describe(b.settled), "retry []")
+		expect(t, "attempts", b.settled[0].Attempts, 0)
+	})
+}
+
+// A process that is out of time tries once more to write down what it sent, and
+// waits no longer than a second for each step.
+func TestAStopEndsTheSettling(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name     string
+		database func(ctx context.Context, n int) error
+		took     time.Duration
+	}{
+		{"a database that refuses", always(errDown), 4 * time.Second},
+		{"a database that hangs", hangs, 6 * time.Second},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(nil)
+				b.settle, b.mark = c.database, c.database
+				stop, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+				defer cancel()
+				began := time.Now()
+				_, _, err := b.Work(stop, stop, batchOf(2))
+				if err == nil || errors.Is(err, outbox.ErrLeaseLost) {
+					t.Errorf("got %v, an error that the batch was not settled was expected", err)
+				}
+				expect(t, "took", time.Since(began), c.took)
+			})
+		})
+	}
+
+	t.Run("a stop in the past", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			b := newBench(nil)
+			b.settle, b.mark = hangs, hangs
+			stop, cancel := context.WithCancel(t.Context())
+			cancel()
+			began := time.Now()
+			if _, _, err := b.Work(t.Context(), stop, batchOf(2)); err == nil {
+				t.Error("no error from a batch that was sent and not settled")
+			}
+			expect(t, "took", time.Since(began), 2*time.Second)
+			expect(t, "settles", len(b.settles), 1)
+			expect(t, "marks", len(b.marks), 1)
+		})
+	})
+}
