@@ -67,6 +67,7 @@ func TestJudge(t *testing.T) {
 		{"divided into one", 2, 2, divide([]int{0, 1}), "retry []2/5"},
 		{"divided with an event left out", 3, 2, divide([]int{0}, []int{1}), "retry []2/5"},
 		{"divided with an event twice", 2, 2, divide([]int{0, 1}, []int{1}), "retry []2/5"},
+		{"divided with an event twice and one left out", 3, 2, divide([]int{0, 0}, []int{1}), "retry []2/5"},
 		{"divided beyond the batch", 2, 2, divide([]int{0, 1}, []int{2}), "retry []2/5"},
 		{"divided with an empty part", 2, 2, divide([]int{0, 1}, nil), "retry []2/5"},
 	} {
