@@ -76,13 +76,8 @@ func (a *app) demo(events, rate int) (err error) {
 	}
 	d := demo{dir: dir, events: events, rate: rate, audit: newAudit()}
 	d.screen = &screen{out: a.stderr, audit: d.audit, events: events}
-	running, stopped, life := live(demoTimeout, func(s os.Signal) {
-		if s != nil {
-			fmt.Fprintln(d.screen, "The shop closes; what is under way still arrives.") //nolint:errcheck // only to be seen
-		}
-	}, func() { os.RemoveAll(dir) }) //nolint:errcheck // on the way out
+	running, stopped, life := live(demoTimeout, func() { os.RemoveAll(dir) }) //nolint:errcheck // on the way out
 	defer life.release()
-
 	account, err := d.run(running, stopped)
 	if err != nil {
 		return err
@@ -133,6 +128,9 @@ func (d *demo) run(running, stopped context.Context) (_ *account, err error) {
 	group.Go(func() error { return line.Run(relaying, stopped) })
 	group.Go(func() error { return d.screen.run(relaying) })
 	err = shop.sell(running, d.audit, d.events, d.rate)
+	if err == nil && running.Err() != nil {
+		_, err = fmt.Fprintln(d.screen, "The shop is closed; what is under way still arrives.")
+	}
 	if err == nil {
 		err = d.audit.until(stopped, d.audit.settled)
 	}

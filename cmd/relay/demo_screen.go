@@ -39,7 +39,7 @@ func (s *screen) Write(text []byte) (int, error) {
 
 // run shows the progress until ctx is done.
 func (s *screen) run(ctx context.Context) error {
-	if term.IsTerminal(int(s.out.Fd())) {
+	if term.IsTerminal(int(s.out.Fd())) && os.Getenv("TERM") != "dumb" {
 		defer s.draw()()
 	}
 	tick := time.NewTicker(time.Second)

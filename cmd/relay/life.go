@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/signal"
 	"syscall"
@@ -14,34 +15,35 @@ import (
 //	running ──first signal, or end──▶ finishing ──timeout──▶ stopped
 //	                                      └──second signal──▶ exit 1 at once
 type life struct {
-	// end is what the first signal does too.
-	end context.CancelFunc
-	// release gives the signals back; nobody waits for them any more.
+	// end does what the first signal does.
+	end context.CancelCauseFunc
+	// release gives the signals back.
 	release func()
 }
 
-var errOutOfTime = errors.New("shutdown_timeout ran out")
+var (
+	errSignal    = errors.New("a signal")
+	errOutOfTime = errors.New("out of time")
+)
 
-// live returns two contexts: running is done when no new work is to begin, stopped
-// when there is no time left for what had begun. told hears that running is done;
-// its signal is nil when it was l.end that ended it. atOnce is done on the way out
-// after a second signal.
-func live(timeout time.Duration, told func(os.Signal), atOnce func()) (running, stopped context.Context, l life) {
+// live begins a life. running is done when nothing new is to begin, and its cause
+// says why; stopped when there is no time left for what had begun. atOnce is called
+// on the way out after a second signal.
+func live(timeout time.Duration, atOnce func()) (running, stopped context.Context, l life) {
 	stopped, stop := context.WithCancelCause(context.Background())
-	running, end := context.WithCancel(stopped)
+	running, end := context.WithCancelCause(stopped)
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	released, watched := make(chan struct{}), make(chan struct{})
+	// Whoever watches says nothing: standard error may be what is stuck.
 	go func() {
 		defer close(watched)
 		select {
 		case <-released:
 			return
 		case <-running.Done():
-			told(nil)
 		case s := <-signals:
-			end()
-			told(s)
+			end(fmt.Errorf("%w (%v)", errSignal, s))
 		}
 		out := time.NewTimer(timeout)
 		defer out.Stop()
@@ -50,7 +52,6 @@ func live(timeout time.Duration, told func(os.Signal), atOnce func()) (running, 
 			case <-released:
 				return
 			case <-signals:
-				// Nothing is said: standard error may be what is stuck.
 				atOnce()
 				os.Exit(statusFailed)
 			case <-out.C:

@@ -48,7 +48,7 @@ To see it at work, with nothing to set up:  relay demo`,
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.AddCommand(
 		a.runCommand(), a.checkCommand(), a.schemaCommand(), a.migrateCommand(), a.statusCommand(),
-		a.demoCommand(), a.versionCommand(),
+		a.demoCommand(), a.completionCommand(), a.versionCommand(),
 	)
 	return root
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/redis/go-redis/v9/logging"
 
 	"github.com/outboxrelay/relay/internal/testserver"
 )
@@ -25,6 +26,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(beRelay) != "" {
 		main()
 	}
+	logging.Disable() // testserver asks Redis until it is there
 	testserver.Main(m)
 }
 

@@ -8,12 +8,12 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 	"time"
 
 	"github.com/redis/go-redis/v9/logging"
 	"github.com/spf13/cobra"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/outboxrelay/relay/internal/admin"
 	"github.com/outboxrelay/relay/internal/config"
@@ -30,6 +30,9 @@ away is waited for.`,
 		Example: "  relay check -c relay.yaml && relay migrate -c relay.yaml && relay run -c relay.yaml",
 	}, func(_ *cobra.Command, cfg *config.Config) error { return a.run(cfg) })
 }
+
+// letGo is how long whatever was cut off may take to return.
+const letGo = 5 * time.Second
 
 func (a *app) run(cfg *config.Config) error {
 	// A pipe that nobody reads is the sink's outage, not the end of the process.
@@ -52,74 +55,84 @@ func (a *app) run(cfg *config.Config) error {
 	if err != nil {
 		return err
 	}
-	running, stopped, life := live(cfg.ShutdownTimeout, func(s os.Signal) {
-		log.Info("finishing what is in flight; a signal ends at once", "signal", s, "shutdown_timeout", cfg.ShutdownTimeout)
-	}, func() {})
+	running, stopped, life := live(cfg.ShutdownTimeout, func() {})
 	defer life.release()
-
 	serve, err := a.endpoint(running, cfg.Admin, lines, metrics, log)
 	if err != nil {
-		return errors.Join(err, closeAll(lines))
+		return err
 	}
-	for i, p := range cfg.Pipelines {
-		log.Info("pipeline starts", "pipeline", lines[i].Name(),
+	for i := range cfg.Pipelines {
+		p := &cfg.Pipelines[i]
+		log.Info("pipeline starts", "pipeline", p.Name,
 			"source", p.Source.URL, "table", p.Source.Table, "sink", p.Sink.URL, "address", address(&p.Sink))
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- together(running, stopped, life.end, lines, serve) }()
+	ended := make(chan []error, 1)
+	go func() { ended <- append(together(running, stopped, life.end, lines, serve, log), closeAll(lines)...) }()
+	var errs []error
 	select {
-	case err = <-ended:
+	case errs = <-ended:
 	case <-stopped.Done():
+		a.fail(fmt.Errorf("shutdown_timeout of %v ran out: what is not settled is taken over when its lease is over", cfg.ShutdownTimeout))
 		select {
-		case err = <-ended:
-		case <-time.After(grace):
-			return fmt.Errorf("%w, and something does not let go", errOutOfTime)
+		case errs = <-ended:
+		case <-time.After(letGo):
+			errs = []error{errors.New("something in flight does not let go")}
 		}
 	}
-	if cause := context.Cause(stopped); cause != nil {
-		err = errors.Join(fmt.Errorf("%w: what was not settled is taken over when its lease is over", cause), err)
+	for _, err := range errs {
+		a.fail(err)
 	}
-	return errors.Join(err, closeAll(lines))
+	return nil
 }
-
-// grace is how long whatever was cut off may take to let go.
-const grace = 5 * time.Second
 
 // together runs the pipelines side by side, and the endpoint for as long as any of
-// them runs. A failure of one ends all.
-func together(running, stopped context.Context, end func(), lines []*config.Opened, serve func(context.Context) error) error {
+// them runs. The failure of one ends all.
+func together(running, stopped context.Context, end context.CancelCauseFunc, lines []*config.Opened,
+	serve func(context.Context) error, log *slog.Logger,
+) []error {
+	var (
+		mu   sync.Mutex
+		errs []error
+	)
+	failed := func(err error) {
+		end(err)
+		mu.Lock()
+		defer mu.Unlock()
+		errs = append(errs, err)
+	}
+	var pipelines, others sync.WaitGroup
+	for _, line := range lines {
+		pipelines.Go(func() {
+			if err := line.Run(running, stopped); err != nil {
+				failed(fmt.Errorf("pipeline %s: %w", line.Name(), err))
+			}
+		})
+	}
 	serving, leave := context.WithCancel(context.WithoutCancel(running))
-	var group errgroup.Group
-	group.Go(func() error {
-		defer end()
-		return serve(serving)
-	})
-	group.Go(func() error {
-		defer leave()
-		errs := make([]error, len(lines))
-		var pipelines errgroup.Group
-		for i, line := range lines {
-			pipelines.Go(func() error {
-				if errs[i] = line.Run(running, stopped); errs[i] != nil {
-					errs[i] = fmt.Errorf("%s: %w", line.Name(), errs[i])
-					end()
-				}
-				return nil
-			})
+	others.Go(func() {
+		if err := serve(serving); err != nil {
+			failed(err)
 		}
-		return errors.Join(pipelines.Wait(), errors.Join(errs...))
 	})
-	return group.Wait()
+	others.Go(func() {
+		<-running.Done()
+		log.Info("finishing what is in flight; a signal ends at once", "cause", context.Cause(running))
+	})
+	pipelines.Wait()
+	end(errors.New("all pipelines ended"))
+	leave()
+	others.Wait()
+	return errs
 }
 
-func closeAll(lines []*config.Opened) error {
+func closeAll(lines []*config.Opened) []error {
 	var errs []error
 	for _, line := range lines {
 		if err := line.Close(); err != nil {
 			errs = append(errs, fmt.Errorf("closing %s: %w", line.Name(), err))
 		}
 	}
-	return errors.Join(errs...)
+	return errs
 }
 
 // endpoint returns what serves the admin endpoint until its context is done.

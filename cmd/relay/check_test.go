@@ -1,0 +1,91 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	path := write(t, `
+pipelines:
+  - name: orders
+    source: {url: "postgres://app:${PASSWORD}@db/app"}
+    sink: {url: "redis://:s3cret@cache/0", stream: "s:{topic}"}
+  - name: lists
+    source: {url: "sqlite:///var/lib/app.db", table: events}
+    schedule: "*/5 * * * *"
+    batch_size: 10
+    workers: 1
+    sink: {url: "rediss://cache", mode: list}
+  - name: bus
+    source: {url: "postgres://app@db/bus"}
+    sink: {url: "nats://t0ken-s3cret@bus", subject: "orders.{topic}"}
+  - name: hooks
+    source: {url: "postgres://app@db/hooks"}
+    sink: {url: "https://api.example/hook?key=s3cret", format: ndjson, headers: {Authorization: "Bearer s3cret"}}
+  - name: lines
+    source: {url: "postgres://app@db/lines"}
+    sink: {url: "file:///var/log/events"}
+`)
+	do(t, []string{"PASSWORD=pa/ss-s3cret"}, "check", "-c", path).want(t, 0, `ok  orders: postgres://***@db/app (outbox_events) -> redis://***@cache/0 (stream s:{topic}), 4 workers, batches of 1000, @every 1s
+ok  lists: sqlite:///var/lib/app.db (events) -> rediss://cache (list {topic}), 1 workers, batches of 10, */5 * * * *
+ok  bus: postgres://***@db/bus (outbox_events) -> nats://***@bus (JetStream subject orders.{topic}), 4 workers, batches of 1000, @every 1s
+ok  hooks: postgres://***@db/hooks (outbox_events) -> https://api.example/hook?*** (POST ndjson), 4 workers, batches of 1000, @every 1s
+ok  lines: postgres://***@db/lines (outbox_events) -> file:///var/log/events (NDJSON), 4 workers, batches of 1000, @every 1s
+`, "")
+}
+
+func TestCheckListsEveryMistake(t *testing.T) {
+	t.Parallel()
+	path := write(t, `admin: {listen: "0.0.0.0:7070"}
+logs: {level: info}
+pipelines:
+  - name: Orders
+    source: {url: "mysqll://app:s3cret@db/app", tabel: x}
+    batch_size: many
+    claim: range
+    sink: {url: "redis://:s3cret@cache/zero"}
+  - source: {url: "postgres://app:s3cret@db/app"}
+    sink: {url: "${NOT_SET}"}
+`)
+	r := do(t, nil, "check", "-c", path)
+	r.want(t, 2, "", path+":1:")
+	lines := strings.Split(strings.TrimSuffix(r.stderr, "\n"), "\n")
+	if len(lines) != 10 {
+		t.Errorf("%d mistakes were listed, 10 were expected:\n%s", len(lines), r.stderr)
+	}
+	for _, line := range lines {
+		if !strings.HasPrefix(line, path+":") || !strings.Contains(line, "expected") && !strings.Contains(line, "not there yet") && !strings.Contains(line, "is not set") {
+			t.Errorf("%q does not say where, what is wrong and what was expected", line)
+		}
+	}
+}
+
+// What only a sink's driver sees has its place too.
+func TestCheckAsksTheDrivers(t *testing.T) {
+	t.Parallel()
+	garbage := filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(garbage, []byte("no certificate"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	path := write(t, `pipelines:
+  - name: a
+    source: {url: "postgres://app@db/a"}
+    sink:
+      url: https://api.example/
+      tls: {ca: `+garbage+`}
+  - name: b
+    source: {url: "postgres://app@db/b"}
+    sink:
+      url: nats://bus
+      credentials: /nowhere/user.creds
+`)
+	for _, command := range []string{"check", "run"} {
+		r := do(t, nil, command, "-c", path)
+		r.want(t, 2, "", path+":5:12: ")
+		r.want(t, 2, "", path+":10:12: ")
+	}
+}

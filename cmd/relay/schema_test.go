@@ -1,0 +1,33 @@
+package main
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+// schema.sql in the repository's root is what people find first.
+func TestSchemaFile(t *testing.T) {
+	t.Parallel()
+	file, err := os.ReadFile("../../schema.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := do(t, nil, "schema", "postgres"); r.stdout != string(file) || r.code != 0 {
+		t.Error("schema.sql is not what `relay schema postgres` prints: go run ./cmd/relay schema postgres > schema.sql")
+	}
+}
+
+func TestSchema(t *testing.T) {
+	t.Parallel()
+	do(t, nil, "schema").want(t, 0, "payload    jsonb NOT NULL", "")
+	do(t, nil, "schema", "postgres", "--payload", "bytes").want(t, 0, "payload    bytea NOT NULL", "")
+	do(t, nil, "schema", "postgres", "--table", "app.events").want(t, 0, `CREATE TABLE IF NOT EXISTS "app"."events" (`, "")
+	do(t, nil, "schema", "sqlite").want(t, 0, "AUTOINCREMENT", "")
+	do(t, nil, "schema", "sqlite", "--payload", "bytes").want(t, 0, "BLOB NOT NULL", "")
+	for _, database := range []string{"postgres", "sqlite"} {
+		if ddl := do(t, nil, "schema", database).stdout; strings.Contains(strings.ToUpper(ddl), "DROP") {
+			t.Errorf("the schema of %s drops something", database)
+		}
+	}
+}
