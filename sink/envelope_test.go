@@ -30,48 +30,59 @@ func TestAppendEnvelope(t *testing.T) {
 			outbox.Event{
 				ID: 17, Topic: "orders", Key: ptr("customer-7"), Payload: []byte(`{"a": 1}`),
 				Headers: outbox.Headers(`{"h": "v"}`), CreatedAt: createdAt,
-			}, true,
+			},
+			true,
 			`{"id":"17","topic":"orders","key":"customer-7","payload":{"a": 1},"headers":{"h": "v"},"created_at":"2026-01-02T03:04:05.123456Z"}`,
 		},
 		"NULLs are absent": {
-			outbox.Event{ID: 1, Topic: "t", Payload: []byte(`1`), CreatedAt: createdAt}, true,
+			outbox.Event{ID: 1, Topic: "t", Payload: []byte(`1`), CreatedAt: createdAt},
+			true,
 			`{"id":"1","topic":"t","payload":1,"created_at":"2026-01-02T03:04:05.123456Z"}`,
 		},
 		"empty is not NULL": {
-			outbox.Event{ID: 1, Topic: "", Key: ptr(""), Payload: []byte(`""`), Headers: outbox.Headers(`{}`), CreatedAt: createdAt}, true,
+			outbox.Event{ID: 1, Topic: "", Key: ptr(""), Payload: []byte(`""`), Headers: outbox.Headers(`{}`), CreatedAt: createdAt},
+			true,
 			`{"id":"1","topic":"","key":"","payload":"","headers":{},"created_at":"2026-01-02T03:04:05.123456Z"}`,
 		},
 		"the largest and the smallest id": {
-			outbox.Event{ID: -1 << 63, Topic: strconv.Itoa(1<<63 - 1), Payload: []byte(`0`), CreatedAt: createdAt}, true,
+			outbox.Event{ID: -1 << 63, Topic: strconv.Itoa(1<<63 - 1), Payload: []byte(`0`), CreatedAt: createdAt},
+			true,
 			`{"id":"-9223372036854775808","topic":"9223372036854775807","payload":0,"created_at":"2026-01-02T03:04:05.123456Z"}`,
 		},
 		"quotes, line breaks, control characters, beyond ASCII": {
-			outbox.Event{ID: 1, Topic: "\"\\/\b\f\n\r\t\x00\x1f\x7f", Key: ptr("é☃𝄞<&>\u2028"), Payload: []byte(`0`), CreatedAt: createdAt}, true,
+			outbox.Event{ID: 1, Topic: "\"\\/\b\f\n\r\t\x00\x1f\x7f", Key: ptr("é☃𝄞<&>\u2028"), Payload: []byte(`0`), CreatedAt: createdAt},
+			true,
 			`{"id":"1","topic":"\"\\/\u0008\u000c\n\r\t\u0000\u001f` + "\x7f" + `","key":"é☃𝄞<&>` + "\u2028" +
 				`","payload":0,"created_at":"2026-01-02T03:04:05.123456Z"}`,
 		},
 		"what is not UTF-8 is replaced": {
-			outbox.Event{ID: 1, Topic: "a\xffb\xe2\x98", Payload: []byte(`0`), CreatedAt: createdAt}, true,
+			outbox.Event{ID: 1, Topic: "a\xffb\xe2\x98", Payload: []byte(`0`), CreatedAt: createdAt},
+			true,
 			`{"id":"1","topic":"a` + "\uFFFDb\uFFFD\uFFFD" + `","payload":0,"created_at":"2026-01-02T03:04:05.123456Z"}`,
 		},
 		"another time zone, no fraction": {
-			outbox.Event{ID: 1, Topic: "t", Payload: []byte(`0`), CreatedAt: time.Date(2026, 1, 1, 0, 0, 0, 0, time.FixedZone("", 5*3600+2700))}, true,
+			outbox.Event{ID: 1, Topic: "t", Payload: []byte(`0`), CreatedAt: time.Date(2026, 1, 1, 0, 0, 0, 0, time.FixedZone("", 5*3600+2700))},
+			true,
 			`{"id":"1","topic":"t","payload":0,"created_at":"2025-12-31T18:15:00.000000Z"}`,
 		},
 		"opaque bytes that are JSON": {
-			outbox.Event{ID: 1, Topic: "t", Payload: []byte(`{"a":1}`), CreatedAt: createdAt}, false,
+			outbox.Event{ID: 1, Topic: "t", Payload: []byte(`{"a":1}`), CreatedAt: createdAt},
+			false,
 			`{"id":"1","topic":"t","payload":{"a":1},"created_at":"2026-01-02T03:04:05.123456Z"}`,
 		},
 		"opaque bytes that are not": {
-			outbox.Event{ID: 1, Topic: "t", Payload: []byte("\x00\xff{"), CreatedAt: createdAt}, false,
+			outbox.Event{ID: 1, Topic: "t", Payload: []byte("\x00\xff{"), CreatedAt: createdAt},
+			false,
 			`{"id":"1","topic":"t","payload_base64":"AP97","created_at":"2026-01-02T03:04:05.123456Z"}`,
 		},
 		"JSON in all but its UTF-8": {
-			outbox.Event{ID: 1, Topic: "t", Payload: []byte("\"\xff\""), CreatedAt: createdAt}, false,
+			outbox.Event{ID: 1, Topic: "t", Payload: []byte("\"\xff\""), CreatedAt: createdAt},
+			false,
 			`{"id":"1","topic":"t","payload_base64":"Iv8i","created_at":"2026-01-02T03:04:05.123456Z"}`,
 		},
 		"no bytes": {
-			outbox.Event{ID: 1, Topic: "t", Payload: []byte{}, CreatedAt: createdAt}, false,
+			outbox.Event{ID: 1, Topic: "t", Payload: []byte{}, CreatedAt: createdAt},
+			false,
 			`{"id":"1","topic":"t","payload_base64":"","created_at":"2026-01-02T03:04:05.123456Z"}`,
 		},
 	} {

@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -73,50 +72,6 @@ func expect(t *testing.T, what, got, want string) {
 	if got != want {
 		t.Fatalf("%s: got %q, want %q", what, got, want)
 	}
-}
-
-// TestDiskFull runs in a process of its own that may not write large files, which
-// is how a full disk looks from inside: a part is written, then no more.
-func TestDiskFull(t *testing.T) {
-	t.Parallel()
-	path := filepath.Join(t.TempDir(), "events.ndjson")
-	send(t, open(t, path), batch(1, 3))
-	before, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	limit := len(before) + len(before)/2
-	out := runAgain(t, path, strconv.Itoa(limit))
-	expect(t, "what Send answered", out, "outage outage ok")
-	expect(t, "ids in the file", ids(t, path), "1 2 3 4")
-}
-
-// diskFull is the child of TestDiskFull: of three sends the last has room.
-func diskFull(path, limit string) error {
-	most, err := strconv.ParseUint(limit, 10, 64)
-	if err != nil {
-		return err
-	}
-	if err := limitFileSize(most); err != nil {
-		return err
-	}
-	s, err := filesink.New(filesink.Config{URL: "file://" + path}, nil)
-	if err != nil {
-		return err
-	}
-	var said []string
-	for _, b := range []*outbox.Batch{batch(4, 6), batch(4, 6), batch(4, 4)} {
-		switch err := s.Send(context.Background(), b); {
-		case err == nil:
-			said = append(said, "ok")
-		case errors.Is(err, sink.ErrUnavailable) && errors.Is(err, syscall.EFBIG):
-			said = append(said, "outage")
-		default:
-			said = append(said, err.Error())
-		}
-	}
-	_, err = fmt.Print(strings.Join(said, " "))
-	return errors.Join(err, s.Close())
 }
 
 func TestBrokenPipe(t *testing.T) {
