@@ -64,12 +64,19 @@ func (h Headers) Map() (map[string]string, error) {
 	if h == nil {
 		return nil, nil
 	}
-	var m map[string]string
-	if err := json.Unmarshal(h, &m); err != nil {
+	var values map[string]*string // null is no string
+	if err := json.Unmarshal(h, &values); err != nil {
 		return nil, fmt.Errorf("headers are not a JSON object of strings: %w", err)
 	}
-	if m == nil {
+	if values == nil {
 		return nil, errors.New("headers are not a JSON object of strings: null")
+	}
+	m := make(map[string]string, len(values))
+	for name, value := range values {
+		if value == nil {
+			return nil, fmt.Errorf("headers are not a JSON object of strings: %q is null", name)
+		}
+		m[name] = *value
 	}
 	return m, nil
 }

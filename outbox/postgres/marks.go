@@ -73,7 +73,11 @@ func (m *marks) claimRanges() []claimRange {
 func (m *marks) claimed(where claimRange, batch *outbox.Batch, lastValue int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.sequenceIs(lastValue)
+	began := where.after
+	if where.late {
+		began = where.upTo
+	}
+	m.sequenceIs(lastValue, began)
 	switch {
 	case where.late && batch == nil:
 		m.lateWaits = 0
@@ -86,14 +90,16 @@ func (m *marks) claimed(where claimRange, batch *outbox.Batch, lastValue int64) 
 	}
 }
 
-// sequenceIs takes a new M. One below the cursor means that the sequence was set
-// back (a restore, RESTART IDENTITY): look everywhere again.
-func (m *marks) sequenceIs(lastValue int64) {
-	if lastValue < m.cursor {
+// sequenceIs takes an M that was read when the cursor was at began. One below that
+// means that the sequence was set back (a restore, RESTART IDENTITY): look
+// everywhere again. One that is only below the cursor of now is old news.
+func (m *marks) sequenceIs(lastValue, began int64) (setBack bool) {
+	if setBack = lastValue < began; setBack {
 		m.cursor, m.floor, m.watched, m.decided, m.stored = 0, 0, 0, 0, 0
-		m.lateWaits = 0
+		m.lateWaits, m.lastValue = 0, 0
 	}
-	m.lastValue = lastValue
+	m.lastValue = max(m.lastValue, lastValue)
+	return setBack
 }
 
 // lookRange is what the next look counts: fresh events beyond cursor, and late
@@ -154,9 +160,7 @@ type looked struct {
 func (m *marks) saw(r lookRange, l looked, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	cursor := m.cursor
-	m.sequenceIs(l.lastValue)
-	if m.cursor != cursor { // everything this look knew is void
+	if m.sequenceIs(l.lastValue, r.cursor) { // everything this look knew is void
 		return
 	}
 	if l.fresh == 0 && r.limit > 0 {

@@ -58,8 +58,8 @@ func Schema(c SchemaConfig) (string, error) {
 	return strings.TrimLeft(out.String(), "\n"), err
 }
 
-// render fills the names into the migrations.
-func render(c SchemaConfig) (fs.FS, error) {
+// names are what the migrations leave open.
+func (c SchemaConfig) names() map[string]string {
 	schema, table := splitTable(c.Table)
 	own := c.Schema
 	if own == "" {
@@ -69,7 +69,7 @@ func render(c SchemaConfig) (fs.FS, error) {
 	if c.Bytes {
 		payload = "bytea"
 	}
-	names := map[string]string{
+	return map[string]string{
 		"Events":      ident(schema, table),
 		"Payload":     payload,
 		"Batches":     ident(own, "outbox_batches"),
@@ -77,6 +77,11 @@ func render(c SchemaConfig) (fs.FS, error) {
 		"DeadLetters": ident(own, "outbox_dead_letters"),
 		"Buffers":     ident(own, "outbox_buffers"),
 	}
+}
+
+// render fills the names into the migrations.
+func render(c SchemaConfig) (fs.FS, error) {
+	names := c.names()
 	out := fstest.MapFS{}
 	entries, err := migrations.ReadDir("schema")
 	if err != nil {
@@ -142,6 +147,9 @@ func Migrate(ctx context.Context, url string, c SchemaConfig) ([]string, error) 
 	for _, r := range results {
 		applied = append(applied, r.Source.Path)
 	}
+	if len(applied) == 0 {
+		return nil, restore(ctx, tx, c)
+	}
 	return applied, nil
 }
 
@@ -159,6 +167,26 @@ func versionTable(table string) string {
 		plain = fmt.Sprintf("%.40s_%08x", plain, sum.Sum32())
 	}
 	return plain + "_migrations"
+}
+
+// restore makes a table again that was lost, whatever goose has noted: every
+// statement of ours says IF NOT EXISTS.
+func restore(ctx context.Context, tx pgx.Tx, c SchemaConfig) error {
+	own := c.names()
+	var complete bool
+	err := tx.QueryRow(ctx, "SELECT bool_and(to_regclass(name) IS NOT NULL) FROM unnest($1::text[]) name",
+		[]string{own["Events"], own["Batches"], own["DeadLetters"], own["Buffers"]}).Scan(&complete)
+	if err != nil || complete {
+		return err
+	}
+	ddl, err := Schema(c)
+	if err != nil {
+		return err
+	}
+	if _, err := tx.Exec(ctx, ddl, pgx.QueryExecModeSimpleProtocol); err != nil {
+		return fmt.Errorf("making lost tables again: %w", err)
+	}
+	return tx.Commit(ctx)
 }
 
 // splitTable parts "schema.table"; schema is "" when it is not given.
