@@ -77,7 +77,9 @@ func (m *marks) claimed(where claimRange, batch *outbox.Batch, lastValue int64) 
 	if where.late {
 		began = where.upTo
 	}
-	m.sequenceIs(lastValue, began)
+	if m.sequenceIs(lastValue, began) {
+		return
+	}
 	switch {
 	case where.late && batch == nil:
 		m.lateWaits = 0
@@ -90,16 +92,21 @@ func (m *marks) claimed(where claimRange, batch *outbox.Batch, lastValue int64) 
 	}
 }
 
-// sequenceIs takes an M that was read when the cursor was at began. One below that
-// means that the sequence was set back (a restore, RESTART IDENTITY): look
-// everywhere again. One that is only below the cursor of now is old news.
-func (m *marks) sequenceIs(lastValue, began int64) (setBack bool) {
-	if setBack = lastValue < began; setBack {
+// sequenceIs takes an M that was read after the cursor was seen at began. One
+// below that means that the sequence was set back (a restore, RESTART IDENTITY):
+// look everywhere again. One that is only below the cursor of now is old news.
+// void: whatever else was seen since began says nothing any more.
+func (m *marks) sequenceIs(lastValue, began int64) (void bool) {
+	switch {
+	case m.cursor < began: // it was set back meanwhile
+		return true
+	case lastValue < began:
 		m.cursor, m.floor, m.watched, m.decided, m.stored = 0, 0, 0, 0, 0
-		m.lateWaits, m.lastValue = 0, 0
+		m.lateWaits, m.lastValue = 0, lastValue
+		return true
 	}
 	m.lastValue = max(m.lastValue, lastValue)
-	return setBack
+	return false
 }
 
 // lookRange is what the next look counts: fresh events beyond cursor, and late
