@@ -103,11 +103,11 @@ func (c Config) validate() error {
 	if c.Name == "" {
 		return errors.New("pipeline: a name is required")
 	}
-	if c.BatchSize < 0 || c.MaxBatches < 0 || c.MaxWaiting < 0 || c.Workers < 0 || c.MaxAttempts < 0 || c.Lease < 0 {
+	if c.BatchSize < 0 || c.MaxBatches < 0 || c.MaxWaiting < 0 || c.Workers < 0 || c.MaxAttempts < 0 || c.Lease < 0 || c.SendTimeout < 0 {
 		return fmt.Errorf("pipeline %s: a negative number, at least 1 was expected", c.Name)
 	}
-	if c.Backoff.Initial < 0 || c.Backoff.Max < c.Backoff.Initial || c.Backoff.Multiplier < 1 {
-		return fmt.Errorf("pipeline %s: backoff %+v, 0 <= initial <= max and multiplier >= 1 were expected", c.Name, c.Backoff)
+	if c.Backoff.Initial <= 0 || c.Backoff.Max < c.Backoff.Initial || !(c.Backoff.Multiplier >= 1) { // also NaN
+		return fmt.Errorf("pipeline %s: backoff %+v, 0 < initial <= max and multiplier >= 1 were expected", c.Name, c.Backoff)
 	}
 	return nil
 }
@@ -161,7 +161,8 @@ func (p *Pipeline) Ready() error {
 // Run moves events until ctx is done; then nothing more is claimed, and what is
 // in flight is finished and settled. stop ends that too: a Send under way is cut
 // off, and its batch put back or left to its lease. A database or a sink that is
-// away is waited for. Run returns nil when all was settled.
+// away is waited for. Run returns nil when all that was claimed was also finished,
+// else an error that says of one batch what became of it.
 //
 // ctx must end no later than stop.
 func (p *Pipeline) Run(ctx, stop context.Context) error {
@@ -201,7 +202,7 @@ func (p *Pipeline) Run(ctx, stop context.Context) error {
 }
 
 // work uses one ticket: claim, send, settle. The error is about a batch that was
-// not settled and has no other owner yet.
+// not settled and has no other owner yet, or that a stop cut off.
 func (p *Pipeline) work(stop context.Context, c *claimer.Claimer, ticket distributor.Ticket) (distributor.Report, error) {
 	report := distributor.Report{Ticket: ticket}
 	// Not ctx: a claim that a signal cuts off in mid-commit would lie there
@@ -224,7 +225,10 @@ func (p *Pipeline) work(stop context.Context, c *claimer.Claimer, ticket distrib
 	report.PutBack, report.DueIn, err = p.worker.Work(held, stop, b)
 	if err == nil {
 		p.health.progressed()
-		return report, nil
+		if report.PutBack && stop.Err() != nil {
+			err = fmt.Errorf("batch %s was put back unfinished: %w", b.GroupID, context.Cause(stop))
+		}
+		return report, err
 	}
 	p.config.Log.WarnContext(stop, "a batch could not be finished", "group_id", b.GroupID, "error", err)
 	if errors.Is(err, outbox.ErrLeaseLost) || errors.Is(err, sink.ErrFenced) {
