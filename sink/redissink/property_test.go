@@ -1,0 +1,190 @@
+package redissink_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+	"pgregory.net/rapid"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/sink"
+	"github.com/outboxrelay/relay/sink/redissink"
+)
+
+// TestOnceWhateverHappens lets the life of a batch take any turn: sent, sent again
+// after a crash, divided before and after it was sent, sent late by an owner that
+// lost it, its streams out of order for a while. In the end every event is in its
+// stream, once.
+func TestOnceWhateverHappens(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t, "--appendonly", "no")
+	s, c := opened(t, redissink.Config{URL: server.URL}), client(t, server)
+	run := 0
+	rapid.Check(t, func(t *rapid.T) {
+		run++
+		m := &model{ctx: context.Background(), sink: s, client: c, broken: map[string]bool{}}
+		for i := range 3 {
+			m.streams = append(m.streams, fmt.Sprintf("run%d:%d", run, i))
+		}
+		topics := rapid.SliceOfN(rapid.SampledFrom(m.streams), 1, 12).Draw(t, "streams")
+		whole := newBatch(topics...)
+		m.live = []*outbox.Batch{whole}
+		t.Repeat(map[string]func(*rapid.T){
+			"send":   m.send,
+			"crash":  m.crash,
+			"divide": m.divide,
+			"late":   m.late,
+			"break":  m.toggle,
+		})
+		m.finish(t)
+		m.audit(t, whole)
+	})
+}
+
+type model struct {
+	ctx     context.Context
+	sink    *redissink.Sink
+	client  *redis.Client
+	streams []string
+	broken  map[string]bool
+
+	live  []*outbox.Batch // to be sent by their owners
+	done  []*outbox.Batch // sent, and their owners know
+	stale []*outbox.Batch // divided since: nobody owns them
+}
+
+// send is an owner's: it settles what it is told was delivered.
+func (m *model) send(t *rapid.T) {
+	i := m.pick(t, m.live)
+	b := m.live[i]
+	err := m.sink.Send(m.ctx, b)
+	var some *sink.BatchError
+	switch {
+	case err == nil:
+		m.live = append(m.live[:i], m.live[i+1:]...)
+		m.done = append(m.done, b)
+	case errors.As(err, &some):
+		var rest []int
+		for _, e := range some.Events {
+			rest = append(rest, e.Index)
+		}
+		m.live[i] = part(b, rest...)
+		m.stale = append(m.stale, b)
+	case !errors.Is(err, sink.ErrUnavailable):
+		t.Fatalf("an owner was told %v", err)
+	}
+}
+
+// crash makes a batch that was sent one to be sent, as when its settle was lost.
+func (m *model) crash(t *rapid.T) {
+	i := m.pick(t, m.done)
+	m.live = append(m.live, m.done[i])
+	m.done = append(m.done[:i], m.done[i+1:]...)
+}
+
+func (m *model) divide(t *rapid.T) {
+	i := m.pick(t, m.live)
+	b := m.live[i]
+	if len(b.Events) < 2 {
+		t.Skip("too small")
+	}
+	var parts [2][]int
+	for at := range b.Events {
+		side := rapid.IntRange(0, 1).Draw(t, "side")
+		parts[side] = append(parts[side], at)
+	}
+	if len(parts[0]) == 0 || len(parts[1]) == 0 {
+		t.Skip("not divided")
+	}
+	m.live[i] = part(b, parts[0]...)
+	m.live = append(m.live, part(b, parts[1]...))
+	m.stale = append(m.stale, b)
+}
+
+// late is the send of one who owns nothing any more; what it is told is ignored.
+func (m *model) late(t *rapid.T) {
+	b := m.stale[m.pick(t, m.stale)]
+	err := m.sink.Send(m.ctx, b)
+	if err != nil && !errors.Is(err, sink.ErrFenced) && !errors.Is(err, sink.ErrUnavailable) && !errors.As(err, new(*sink.BatchError)) {
+		t.Fatalf("a late owner was told %v", err)
+	}
+}
+
+// toggle puts a key of the wrong type in a stream's place, or the stream back.
+func (m *model) toggle(t *rapid.T) {
+	stream := rapid.SampledFrom(m.streams).Draw(t, "stream")
+	if m.broken[stream] {
+		m.mend(t, stream)
+		return
+	}
+	m.broken[stream] = true
+	m.move(t, stream, stream+":away")
+	m.must(t, m.client.Set(m.ctx, stream, "no stream", 0).Err())
+}
+
+func (m *model) mend(t *rapid.T, stream string) {
+	m.broken[stream] = false
+	m.must(t, m.client.Del(m.ctx, stream).Err())
+	m.move(t, stream+":away", stream)
+}
+
+func (m *model) move(t *rapid.T, from, to string) {
+	if m.client.Exists(m.ctx, from).Val() > 0 {
+		m.must(t, m.client.Rename(m.ctx, from, to).Err())
+	}
+}
+
+// finish mends the streams and lets every owner, then every late one, send.
+func (m *model) finish(t *rapid.T) {
+	for stream, broken := range m.broken {
+		if broken {
+			m.mend(t, stream)
+		}
+	}
+	for _, b := range m.live {
+		if err := m.sink.Send(m.ctx, b); err != nil {
+			t.Fatalf("an owner was told %v", err)
+		}
+	}
+	for _, b := range m.stale {
+		if err := m.sink.Send(m.ctx, b); err != nil && !errors.Is(err, sink.ErrFenced) {
+			t.Fatalf("a late owner was told %v", err)
+		}
+	}
+}
+
+func (m *model) audit(t *rapid.T, whole *outbox.Batch) {
+	arrived := map[string]int{}
+	for _, stream := range m.streams {
+		entries, err := m.client.XRange(m.ctx, stream, "-", "+").Result()
+		m.must(t, err)
+		for _, e := range entries {
+			arrived[stream+" "+fmt.Sprint(e.Values["id"])]++
+		}
+	}
+	for i, id := range ids(whole) {
+		if n := arrived[whole.Events[i].Topic+" "+id]; n != 1 {
+			t.Errorf("event %s arrived %d times", id, n)
+		}
+	}
+	if len(arrived) != len(whole.Events) {
+		t.Errorf("%d events arrived, %d were sent", len(arrived), len(whole.Events))
+	}
+}
+
+func (m *model) pick(t *rapid.T, of []*outbox.Batch) int {
+	if len(of) == 0 {
+		t.Skip("there is none")
+	}
+	return rapid.IntRange(0, len(of)-1).Draw(t, "batch")
+}
+
+func (m *model) must(t *rapid.T, err error) {
+	if err != nil {
+		t.Fatal(err)
+	}
+}
