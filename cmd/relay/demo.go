@@ -100,23 +100,23 @@ type demo struct {
 // events have arrived, and checks them off.
 func (d *demo) run(running, stopped context.Context) (_ *account, err error) {
 	closing := func(close func() error) { err = errors.Join(err, close()) }
-	broker, err := startBroker(running, filepath.Join(d.dir, "broker"))
+	broker, err := startBroker(stopped, filepath.Join(d.dir, "broker"))
 	if err != nil {
 		return nil, err
 	}
 	defer closing(broker.close)
 	database := filepath.Join(d.dir, "shop.db")
-	line, closeLine, err := d.pipeline(running, database, broker.url)
+	line, closeLine, err := d.pipeline(stopped, database, broker.url)
 	if err != nil {
 		return nil, err
 	}
 	defer closing(closeLine)
-	shop, err := openShop(running, database)
+	shop, err := openShop(stopped, database)
 	if err != nil {
 		return nil, err
 	}
 	defer closing(shop.close)
-	drained, endConsuming, err := broker.consume(running, d.audit)
+	drained, endConsuming, err := broker.consume(stopped, d.audit)
 	if err != nil {
 		return nil, err
 	}

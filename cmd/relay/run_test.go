@@ -1,14 +1,24 @@
 package main
 
 import (
+	"context"
+	"encoding/json"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/outboxrelay/relay/internal/testserver"
 )
+
+const rowsLeft = "SELECT (SELECT count(*) FROM outbox_events) + (SELECT count(*) FROM outbox_batches)"
 
 func TestRunToRedis(t *testing.T) {
 	t.Parallel()
@@ -16,17 +26,12 @@ func TestRunToRedis(t *testing.T) {
 	client := connect(t, url)
 	db.insert(2500)
 	r := start(t, nil, "run", "-c", write(t, onePipeline("orders", db.url, url)))
-	testserver.Eventually(t, func() error {
-		if n := client.XLen(t.Context(), "orders").Val(); n != 2500 {
-			return fmt.Errorf("%d events arrived", n)
-		}
-		return nil
-	})
+	arrive(t, client, 2500)
 	r.signal(syscall.SIGTERM)
 	if code := r.exit(); code != 0 {
 		t.Errorf("exit status %d", code)
 	}
-	if n := db.count("SELECT (SELECT count(*) FROM outbox_events) + (SELECT count(*) FROM outbox_batches)"); n != 0 {
+	if n := db.count(rowsLeft); n != 0 {
 		t.Errorf("%d rows are left", n)
 	}
 	if r.stdout.String() != "" {
@@ -48,4 +53,285 @@ func connect(t *testing.T, url string) *redis.Client {
 		}
 	})
 	return c
+}
+
+// arrive waits until so many events are in the stream "orders".
+func arrive(t *testing.T, c *redis.Client, n int64) {
+	t.Helper()
+	testserver.Eventually(t, func() error {
+		if got := c.XLen(t.Context(), "orders").Val(); got != n {
+			return fmt.Errorf("%d events arrived, %d were expected", got, n)
+		}
+		return nil
+	})
+}
+
+// The logs go to standard error, JSON if wanted; what goes to standard output is
+// the sink's.
+func TestRunToStdout(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.insert(3)
+	r := start(t, nil, "run", "-c", write(t, "log: {format: json, level: debug}\n"+onePipeline("orders", db.url, "stdout:")))
+	testserver.Eventually(t, func() error {
+		if n := db.count(rowsLeft); n != 0 {
+			return fmt.Errorf("%d rows are left", n)
+		}
+		return nil
+	})
+	r.signal(syscall.SIGINT)
+	if code := r.exit(); code != 0 {
+		t.Errorf("exit status %d", code)
+	}
+	want := `{"id":"1","topic":"orders","key":"k1","payload":{"n": 1},"created_at":"`
+	if out := r.stdout.String(); !strings.HasPrefix(out, want) || strings.Count(out, "\n") != 3 {
+		t.Errorf("stdout is %q", out)
+	}
+	for line := range strings.Lines(r.stderr.String()) {
+		var entry struct{ Time, Level, Msg string }
+		if err := json.Unmarshal([]byte(line), &entry); err != nil || entry.Msg == "" || entry.Level == "" {
+			t.Errorf("%q is no JSON log entry: %v", line, err)
+		}
+	}
+}
+
+// A signal in the middle of a drain: what was claimed is sent and settled, nothing
+// stays leased, nothing arrives twice later.
+func TestSignalInMidDrain(t *testing.T) {
+	t.Parallel()
+	const events = 30_000
+	db, url := newDatabase(t), testserver.SharedRedis(t)
+	client := connect(t, url)
+	db.insert(events)
+	path := write(t, onePipeline("orders", db.url, url, "    batch_size: 50"))
+	r := start(t, nil, "run", "-c", path)
+	testserver.Eventually(t, func() error {
+		if client.XLen(t.Context(), "orders").Val() == 0 {
+			return fmt.Errorf("nothing arrives")
+		}
+		return nil
+	})
+	r.signal(syscall.SIGTERM)
+	if code := r.exit(); code != 0 {
+		t.Errorf("exit status %d", code)
+	}
+	arrived, left := client.XLen(t.Context(), "orders").Val(), db.count("SELECT count(*) FROM outbox_events")
+	if left == 0 || arrived+int64(left) != events {
+		t.Errorf("%d arrived and %d are left of %d", arrived, left, events)
+	}
+	if n := db.count("SELECT count(*) FROM outbox_batches"); n != 0 {
+		t.Errorf("%d batches are left", n)
+	}
+	start(t, nil, "run", "-c", path)
+	arrive(t, client, events)
+}
+
+// stuck is an HTTP server that takes requests and does not answer them.
+func stuck(t *testing.T) (url string, asked <-chan struct{}) {
+	t.Helper()
+	requests, end := make(chan struct{}, 100), make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if _, err := io.Copy(io.Discard, r.Body); err != nil {
+			t.Log(err)
+		}
+		requests <- struct{}{}
+		select {
+		case <-end:
+		case <-r.Context().Done():
+		}
+	}))
+	t.Cleanup(func() { close(end); server.Close() })
+	return server.URL, requests
+}
+
+func heard(t *testing.T, asked <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-asked:
+	case <-time.After(30 * time.Second):
+		t.Fatal("nothing was sent")
+	}
+}
+
+func TestSecondSignalEndsAtOnce(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	url, asked := stuck(t)
+	db.insert(1)
+	r := start(t, nil, "run", "-c", write(t, "shutdown_timeout: 1h\n"+onePipeline("orders", db.url, url)))
+	heard(t, asked)
+	r.signal(syscall.SIGTERM)
+	r.says("finishing what is in flight")
+	began := time.Now()
+	r.signal(syscall.SIGINT)
+	if code := r.exit(); code != 1 {
+		t.Errorf("exit status %d, 1 was expected", code)
+	}
+	if took := time.Since(began); took > 10*time.Second { // the request has 30 s
+		t.Errorf("it took %v", took)
+	}
+}
+
+func TestShutdownTimeout(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	url, asked := stuck(t)
+	db.insert(1)
+	r := start(t, nil, "run", "-c", write(t, "shutdown_timeout: 50ms\n"+onePipeline("orders", db.url, url)))
+	heard(t, asked)
+	r.signal(syscall.SIGTERM)
+	if code := r.exit(); code != 1 {
+		t.Errorf("exit status %d, 1 was expected", code)
+	}
+	r.says("relay: shutdown_timeout of 50ms ran out")
+	if n := db.count("SELECT count(*) FROM outbox_events"); n != 1 {
+		t.Errorf("%d events are left, 1 was expected", n)
+	}
+	if n := db.count("SELECT count(*) FROM outbox_batches WHERE attempts > 0"); n != 0 {
+		t.Error("being cut off counted as a refusal")
+	}
+}
+
+// One pipeline waits for its database, one for its tables, and one for its sink;
+// none holds up the one that works, and /readyz says what is wrong with each.
+func TestOneHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	db, bare, url := newDatabase(t), testserver.Postgres(t), testserver.SharedRedis(t)
+	client := connect(t, url)
+	db.insert(10)
+	listen := freeAddress(t)
+	path := write(t, "admin: {listen: '"+listen+"', token: t0ken-s3cret}\npipelines:\n"+
+		"  - {name: away, source: {url: '"+unreachable+"'}, sink: {url: 'stdout:'}}\n"+
+		"  - {name: bare, source: {url: '"+bare+"'}, sink: {url: 'stdout:'}}\n"+
+		"  - {name: deaf, source: {url: '"+db.url+"', table: other_events}, sink: {url: 'redis://:s3cret@127.0.0.1:1'}}\n"+
+		"  - {name: orders, source: {url: '"+db.url+"'}, sink: {url: '"+url+"'}}\n")
+	do(t, nil, "migrate", "-c", write(t, "pipelines:\n  - {name: deaf, source: {url: '"+db.url+"', table: other_events}, sink: {url: 'stdout:'}}\n")).
+		want(t, 0, "deaf: applied", "")
+
+	r := start(t, nil, "run", "-c", path)
+	arrive(t, client, 10)
+	r.says("waiting for the sink\" pipeline=deaf")
+	r.says("waiting for the database\" pipeline=away")
+	r.says("relay migrate -c relay.yaml")
+
+	answer, code := get(t, "http://"+listen+"/readyz", "")
+	var readiness struct {
+		Ready     bool
+		Pipelines []struct {
+			Name   string
+			Ready  bool
+			Reason string
+		}
+	}
+	if err := json.Unmarshal([]byte(answer), &readiness); err != nil || code != 503 || readiness.Ready {
+		t.Errorf("readiness is %d %s, %v", code, answer, err)
+	}
+	for i, want := range []struct {
+		name, reason string
+	}{{"away", "database: "}, {"bare", "relay migrate -c relay.yaml"}, {"deaf", "sink: "}, {"orders", ""}} {
+		p := readiness.Pipelines[i]
+		if p.Name != want.name || p.Ready != (want.reason == "") || !strings.Contains(p.Reason, want.reason) {
+			t.Errorf("readiness of %s is %+v", want.name, p)
+		}
+	}
+
+	// The tables come, and the pipeline goes on by itself.
+	do(t, nil, "migrate", "-c", path).want(t, 1, "bare: applied", "relay: away: ")
+	r.says("database is there now\" pipeline=bare")
+
+	for _, path := range []string{"/livez", "/readyz", "/metrics"} {
+		if answer, code = get(t, "http://"+listen+path, ""); code == http.StatusUnauthorized || strings.Contains(answer, "s3cret") {
+			t.Errorf("%s answers %d %s", path, code, answer)
+		}
+	}
+	if _, code = get(t, "http://"+listen+"/api/status", ""); code != http.StatusUnauthorized {
+		t.Errorf("without the token /api/status answers %d", code)
+	}
+	answer, code = get(t, "http://"+listen+"/api/status", "t0ken-s3cret")
+	if code != 503 || !strings.Contains(answer, `"name": "orders",`) || strings.Contains(answer, "s3cret") {
+		t.Errorf("with the token /api/status answers %d %s", code, answer)
+	}
+	r.signal(syscall.SIGTERM)
+	if code := r.exit(); code != 0 {
+		t.Errorf("exit status %d", code)
+	}
+}
+
+// get asks with a token and returns the answer.
+func get(t *testing.T, url, token string) (string, int) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if token != "" {
+		request.Header.Set("Authorization", "Bearer "+token)
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	response, err := client.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := response.Body.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return string(body), response.StatusCode
+}
+
+// freeAddress is one that nobody listens on.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l := listen(t)
+	defer l.Close() //nolint:errcheck // it was not used
+	return l.Addr().String()
+}
+
+func listen(t *testing.T) net.Listener {
+	t.Helper()
+	l, err := new(net.ListenConfig).Listen(context.WithoutCancel(t.Context()), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func TestPortInUse(t *testing.T) {
+	t.Parallel()
+	l := listen(t)
+	defer l.Close() //nolint:errcheck // it was not used
+	path := write(t, "admin: {listen: '"+l.Addr().String()+"'}\npipelines:\n"+
+		"  - {name: p, source: {url: '"+unreachable+"'}, sink: {url: 'stdout:'}}\n")
+	do(t, nil, "run", "-c", path).want(t, 1, "", "relay: admin.listen: "+l.Addr().String()+" is in use")
+}
+
+// A server that repeats in its error what it was sent gives no secret away.
+func TestServerThatEchoes(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.insert(1)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusInternalServerError)
+		if _, err := fmt.Fprintf(w, "I was sent %q and %s", r.Header, r.URL.RequestURI()); err != nil {
+			t.Log(err)
+		}
+	}))
+	t.Cleanup(server.Close)
+	path := write(t, strings.Replace(onePipeline("echo", db.url, server.URL+"/hook?key=${KEY}"),
+		"?key=${KEY}\"}", "?key=${KEY}\", headers: {X-Api-Key: \"${KEY}\", Authorization: \"Bearer b-${KEY}\"}}", 1))
+	r := start(t, []string{"KEY=planted/s3cret"}, "run", "-c", path)
+	r.says("events are sent again later")
+	r.says("500")
+	r.signal(syscall.SIGTERM)
+	if code := r.exit(); code != 0 {
+		t.Errorf("exit status %d", code)
+	}
+	for _, form := range []string{"planted", "s3cret"} {
+		if strings.Contains(r.stderr.String(), form) {
+			t.Errorf("the log shows %q", form)
+		}
+	}
 }

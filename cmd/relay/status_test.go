@@ -1,0 +1,98 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// nobody listens on port 1 of the loopback interface.
+const unreachable = "postgres://app:s3cret@127.0.0.1:1/app"
+
+func TestMigrate(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	file := "sqlite://" + t.TempDir() + "/app.db"
+	path := write(t, "pipelines:\n"+
+		"  - {name: away, source: {url: \""+unreachable+"\"}, sink: {url: 'stdout:'}}\n"+
+		"  - {name: old, source: {url: \""+db.url+"\"}, sink: {url: 'stdout:'}}\n"+
+		"  - {name: new, source: {url: \""+file+"\"}, sink: {url: 'stdout:'}}\n")
+	db.insert(3)
+	first := do(t, nil, "migrate", "-c", path)
+	first.want(t, 1, "old: up to date\nnew: applied 00001_", "relay: away: ")
+	if strings.Count(first.stderr, "\n") != 1 {
+		t.Errorf("stderr is %q, one line was expected", first.stderr)
+	}
+	do(t, nil, "migrate", "-c", path).want(t, 1, "old: up to date\nnew: up to date\n", "relay: away: ")
+	if n := db.count("SELECT count(*) FROM outbox_events"); n != 3 {
+		t.Errorf("%d events are left, 3 were expected", n)
+	}
+}
+
+func TestStatus(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	path := write(t, onePipeline("orders", db.url, "stdout:"))
+	do(t, nil, "status", "-c", path, "--json").want(t, 0, `{
+  "pipelines": [
+    {
+      "name": "orders",
+      "pending": 0,
+      "oldest_pending_seconds": 0,
+      "batches": {
+        "leased": 0,
+        "waiting": 0,
+        "delivered": 0
+      },
+      "dead": 0
+    }
+  ]
+}
+`, "")
+	db.insert(1234)
+	db.exec("UPDATE outbox_events SET created_at = clock_timestamp() - interval '2 hours 5 minutes' WHERE id = 1")
+	db.exec(`INSERT INTO outbox_dead_letters (pipeline, event_id, topic, payload, created_at, group_id, attempts, error)
+		SELECT p, i, 't', '{}', now(), gen_random_uuid(), 1, 'bad' FROM unnest('{orders,orders,other}'::text[]) WITH ORDINALITY e(p, i)`)
+	db.exec(`INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts, attempts, outages, events, first_id, last_id, oldest_at)
+		SELECT gen_random_uuid(), 'public.outbox_events', 'stamp', state, 1, now() + interval '1 day', 'x', 0, 0, 0, 0, 1, 1, now()
+		FROM unnest('{leased,waiting,waiting,delivered}'::text[]) state`)
+
+	do(t, nil, "status", "-c", path).want(t, 0, `PIPELINE  PENDING  OLDEST  LEASED  WAITING  DELIVERED  DEAD
+orders      1,234   2h 5m       1        2          1     2
+`, "")
+	var got struct{ Pipelines []map[string]any }
+	text := do(t, nil, "status", "-c", path, "--json").stdout
+	if err := json.Unmarshal([]byte(text), &got); err != nil {
+		t.Fatal(err)
+	}
+	if oldest := got.Pipelines[0]["oldest_pending_seconds"].(float64); oldest < 7500 || oldest > 7800 {
+		t.Errorf("the oldest event is %v seconds old, 7500 were expected", oldest)
+	}
+	delete(got.Pipelines[0], "oldest_pending_seconds")
+	if diff := cmp.Diff([]map[string]any{{
+		"name": "orders", "pending": 1234.0, "dead": 2.0,
+		"batches": map[string]any{"leased": 1.0, "waiting": 2.0, "delivered": 1.0},
+	}}, got.Pipelines); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestStatusOfOneThatIsAway(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.insert(7)
+	path := write(t, "pipelines:\n"+
+		"  - {name: away, source: {url: \""+unreachable+"\"}, sink: {url: 'stdout:'}}\n"+
+		"  - {name: there, source: {url: \""+db.url+"\"}, sink: {url: 'stdout:'}}\n"+
+		"  - {name: empty, source: {url: \"sqlite://"+t.TempDir()+"/app.db\"}, sink: {url: 'stdout:'}}\n")
+	r := do(t, nil, "status", "-c", path)
+	r.want(t, 1, "there           7 ", "relay: away: ")
+	r.want(t, 1, "there           7 ", "relay: empty: ")
+	r.want(t, 1, "there           7 ", "relay migrate -c relay.yaml")
+	if strings.Contains(r.stdout, "away") || strings.Count(r.stderr, "\n") != 2 {
+		t.Errorf("stdout is %q, stderr %q", r.stdout, r.stderr)
+	}
+	do(t, nil, "status", "-c", path, "--json").want(t, 1, `"name": "there",`, "relay: away: ")
+}
