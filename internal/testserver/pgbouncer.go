@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/jackc/pgx/v5"
@@ -57,7 +58,7 @@ func StartPgBouncer(ctx context.Context, postgresURL string) (_ *PgBouncerServer
 	}
 	users, config := filepath.Join(dir, "users.txt"), filepath.Join(dir, "pgbouncer.ini")
 	err = errors.Join(
-		as.write(users, fmt.Sprintf("%q %q\n", u.User.Username(), password)),
+		as.write(users, quoted(u.User.Username())+" "+quoted(password)+"\n"),
 		as.write(config, fmt.Sprintf(`[databases]
 * = host=%s port=%s
 [pgbouncer]
@@ -82,3 +83,6 @@ pool_mode = transaction
 	}
 	return s, s.Start(ctx)
 }
+
+// quoted is a name or password as PgBouncer's list of users has it.
+func quoted(s string) string { return `"` + strings.ReplaceAll(s, `"`, `""`) + `"` }

@@ -73,7 +73,8 @@ func (p *process) start(ctx context.Context) error {
 		return err
 	}
 	if err := until(ctx, r.done, p.answers); err != nil {
-		return errors.Join(err, p.end(r, syscall.SIGKILL), p.logTail())
+		err = errors.Join(err, p.end(r, syscall.SIGKILL))
+		return errors.Join(err, r.err, p.logTail())
 	}
 	p.run = r
 	return nil
@@ -88,6 +89,7 @@ func (p *process) launch(ctx context.Context) (*run, error) {
 	// The server outlives ctx, which is for its start.
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), p.path, p.args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = p.dir, log, log
+	cmd.Env = append(os.Environ(), "LC_ALL=C") // PostgreSQL on macOS does not start without a locale
 	cmd.SysProcAttr = attributes(p.as, p.death)
 
 	r := &run{cmd: cmd, done: make(chan struct{})}

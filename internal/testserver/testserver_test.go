@@ -18,7 +18,29 @@ import (
 	"github.com/outboxrelay/relay/internal/testserver"
 )
 
-func TestMain(m *testing.M) { testserver.Main(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv(victim) != "" {
+		beVictim()
+	}
+	testserver.Main(m)
+}
+
+// victim, set, makes the test program start servers, say where they are and wait
+// for its end.
+const victim = "TESTSERVER_VICTIM"
+
+func beVictim() {
+	ctx := context.Background()
+	pg, errPG := testserver.StartPostgres(ctx, testserver.PostgresOptions{})
+	rd, errRD := testserver.StartRedis(ctx)
+	if err := errors.Join(errPG, errRD); err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	fmt.Println(pg.URL)
+	fmt.Println(rd.URL)
+	select {}
+}
 
 // query runs SQL on a connection of its own and returns the first column of the
 // last statement's first row as text.
