@@ -1,0 +1,307 @@
+package pipeline_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/postgres"
+	"github.com/outboxrelay/relay/pipeline"
+	"github.com/outboxrelay/relay/sink"
+)
+
+func TestMain(m *testing.M) { testserver.Main(m) }
+
+// database is a PostgreSQL database and the application that works in it.
+type database struct {
+	url string
+	app *pgxpool.Pool
+}
+
+// newDatabase makes a migrated database on the server that tests share.
+func newDatabase(t testing.TB) *database {
+	t.Helper()
+	return databaseAt(t, testserver.Postgres(t))
+}
+
+func databaseAt(t testing.TB, url string) *database {
+	t.Helper()
+	migrate(t, url)
+	app, err := pgxpool.New(t.Context(), url)
+	check(t, err)
+	t.Cleanup(app.Close)
+	return &database{url: url, app: app}
+}
+
+func migrate(t testing.TB, url string) {
+	t.Helper()
+	_, err := postgres.Migrate(t.Context(), url, postgres.SchemaConfig{})
+	check(t, err)
+}
+
+// buffer opens the buffer as a process would.
+func (d *database) buffer(t testing.TB, owner string) *postgres.Buffer {
+	t.Helper()
+	return bufferAt(t, d.url, owner)
+}
+
+func bufferAt(t testing.TB, url, owner string) *postgres.Buffer {
+	t.Helper()
+	b, err := postgres.Open(postgres.Config{URL: url, Pipeline: "orders", Owner: owner, Connections: 12})
+	check(t, err)
+	t.Cleanup(func() { check(t, b.Close()) })
+	return b
+}
+
+const insertSQL = `
+INSERT INTO outbox_events (topic, key, payload)
+SELECT $1, 'customer-' || n % 10, jsonb_build_object('n', n) FROM generate_series(1, $2::int) n
+RETURNING id`
+
+// querier is a pool or a transaction.
+type querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// insertBy inserts events of a topic and returns their ids.
+func insertBy(t testing.TB, q querier, topic string, n int) []int64 {
+	t.Helper()
+	rows, err := q.Query(t.Context(), insertSQL, topic, n)
+	check(t, err)
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	check(t, err)
+	return ids
+}
+
+func (d *database) insert(t testing.TB, topic string, n int) []int64 {
+	t.Helper()
+	return insertBy(t, d.app, topic, n)
+}
+
+// begin opens a transaction of the application's, which is rolled back if the
+// test does not end it.
+func (d *database) begin(t testing.TB) pgx.Tx {
+	t.Helper()
+	tx, err := d.app.Begin(t.Context())
+	check(t, err)
+	t.Cleanup(func() {
+		if err := tx.Rollback(context.Background()); err != nil && !errors.Is(err, pgx.ErrTxClosed) {
+			t.Error(err)
+		}
+	})
+	return tx
+}
+
+func (d *database) exec(t testing.TB, sql string, args ...any) {
+	t.Helper()
+	_, err := d.app.Exec(t.Context(), sql, args...)
+	check(t, err)
+}
+
+// ask returns the one value of a query.
+func ask[T any](t testing.TB, d *database, sql string, args ...any) (v T) {
+	t.Helper()
+	check(t, d.app.QueryRow(t.Context(), sql, args...).Scan(&v))
+	return v
+}
+
+// expectDrained waits until neither events nor batches are left.
+func (d *database) expectDrained(t testing.TB) {
+	t.Helper()
+	testserver.Eventually(t, func() error {
+		var left string
+		err := d.app.QueryRow(t.Context(), `
+			SELECT CASE WHEN EXISTS (SELECT FROM outbox_events) OR EXISTS (SELECT FROM outbox_batches)
+			  THEN format('%s events, %s batches are left', (SELECT count(*) FROM outbox_events), (SELECT count(*) FROM outbox_batches))
+			  ELSE '' END`).Scan(&left)
+		if err == nil && left != "" {
+			err = errors.New(left)
+		}
+		return err
+	})
+}
+
+// often is a schedule that ticks more often than cron can.
+type often time.Duration
+
+func (o often) Next(now time.Time) time.Time { return now.Add(time.Duration(o)) }
+
+// process is a pipeline that runs.
+type process struct {
+	*pipeline.Pipeline
+	cancel context.CancelFunc // the first signal
+	halt   context.CancelFunc // the time to stop is over
+	ended  chan struct{}
+	err    error // what Run returned, once ended
+}
+
+// start runs a pipeline with batches of 100, quick to look and quick to try
+// again. It is stopped, and has to end well, when the test is over.
+func start(t testing.TB, b pipeline.Buffer, s sink.Sink, change func(*pipeline.Config)) *process {
+	t.Helper()
+	c := pipeline.Config{
+		Name: "orders", Schedule: often(20 * time.Millisecond), BatchSize: 100,
+		Backoff: sink.Backoff{Initial: 20 * time.Millisecond, Max: 200 * time.Millisecond, Multiplier: 2},
+		Log:     logOf(t),
+	}
+	if change != nil {
+		change(&c)
+	}
+	joined, err := pipeline.New(b, s, c)
+	check(t, err)
+	p := &process{Pipeline: joined, ended: make(chan struct{})}
+	stop, halt := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(stop)
+	p.cancel, p.halt = cancel, halt
+	go func() {
+		defer close(p.ended)
+		p.err = joined.Run(ctx, stop)
+	}()
+	t.Cleanup(func() {
+		p.stop(t)
+		halt()
+	})
+	return p
+}
+
+// stop stops the pipeline as a signal does.
+func (p *process) stop(t testing.TB) {
+	t.Helper()
+	p.cancel()
+	if err := p.wait(t); err != nil {
+		t.Errorf("Run returned %v", err)
+	}
+}
+
+// wait waits for Run's end and returns its error.
+func (p *process) wait(t testing.TB) error {
+	t.Helper()
+	select {
+	case <-p.ended:
+		return p.err
+	case <-time.After(30 * time.Second):
+		t.Fatal("the pipeline does not stop")
+		return nil
+	}
+}
+
+// expectReady waits until the pipeline says that it is well; expectNotReady, that
+// it is not.
+func (p *process) expectReady(t testing.TB) {
+	t.Helper()
+	testserver.Eventually(t, p.Ready)
+}
+
+func (p *process) expectNotReady(t testing.TB) {
+	t.Helper()
+	testserver.Eventually(t, func() error {
+		if p.Ready() == nil {
+			return errors.New("the pipeline says that it is ready")
+		}
+		return nil
+	})
+}
+
+// logOf is a log that is shown when the test fails.
+func logOf(t testing.TB) *slog.Logger {
+	log := &lockedBuffer{}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the relay's log:\n%s", log.tail(6000))
+		}
+	})
+	return slog.New(slog.NewTextHandler(log, nil))
+}
+
+type lockedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *lockedBuffer) tail(n int) []byte {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Bytes()[max(0, l.buf.Len()-n):]
+}
+
+// gate stands in front of a sink and lets the test in.
+type gate struct {
+	sink.Sink
+	send func(ctx context.Context, b *outbox.Batch, next func() error) error
+}
+
+func (g *gate) Send(ctx context.Context, b *outbox.Batch) error {
+	return g.send(ctx, b, func() error { return g.Sink.Send(ctx, b) })
+}
+
+// expectOnce fails the test unless every id wanted arrived exactly once, and
+// nothing else.
+func expectOnce(t testing.TB, arrived, wanted []int64) {
+	t.Helper()
+	times := make(map[int64]int, len(wanted))
+	for _, id := range arrived {
+		times[id]++
+	}
+	var missing, twice []int64
+	for _, id := range wanted {
+		switch times[id] {
+		case 0:
+			missing = append(missing, id)
+		case 1:
+		default:
+			twice = append(twice, id)
+		}
+		delete(times, id)
+	}
+	if len(missing)+len(twice)+len(times) > 0 {
+		t.Errorf("of %d events %s are missing, %s came more than once; %d came that were never committed",
+			len(wanted), some(missing), some(twice), len(times))
+	}
+}
+
+func some(ids []int64) string {
+	slices.Sort(ids)
+	return fmt.Sprintf("%d %v", len(ids), ids[:min(5, len(ids))])
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func expect[T comparable](t testing.TB, what string, got, want T) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s: got %v, want %v", what, got, want)
+	}
+}
+
+// soon waits for a signal.
+func soon[T any](t testing.TB, what string, signal <-chan T) (v T) {
+	t.Helper()
+	select {
+	case v = <-signal:
+	case <-time.After(30 * time.Second):
+		t.Fatalf("%s: nothing within 30 seconds", what)
+	}
+	return v
+}

@@ -1,0 +1,237 @@
+package pipeline_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/bits"
+	"net/http"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/pipeline"
+	"github.com/outboxrelay/relay/sink"
+)
+
+// dead are the ids in outbox_dead_letters, and the attempts of each.
+func (d *database) dead(t testing.TB) (ids []int64, attempts []int) {
+	t.Helper()
+	rows, err := d.app.Query(t.Context(), "SELECT event_id, attempts FROM outbox_dead_letters ORDER BY event_id, died_at")
+	check(t, err)
+	type letter struct {
+		EventID  int64
+		Attempts int
+	}
+	letters, err := pgx.CollectRows(rows, pgx.RowToStructByPos[letter])
+	check(t, err)
+	for _, l := range letters {
+		ids, attempts = append(ids, l.EventID), append(attempts, l.Attempts)
+	}
+	return ids, attempts
+}
+
+func without(ids []int64, bad ...int64) []int64 {
+	return slices.DeleteFunc(slices.Clone(ids), func(id int64) bool { return slices.Contains(bad, id) })
+}
+
+// One event of a batch is refused by a server that says no more than 400.
+func TestAPoisonEventIsBuriedAloneAndSoon(t *testing.T) {
+	t.Parallel()
+	const batch = 250
+	for name, at := range map[string]int{"first": 0, "in the middle": 101, "last": batch - 1} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d, r := newDatabase(t), newReceiver(t)
+			to := httpAt(t, r)
+			ids := d.insert(t, "orders", batch)
+			poison := ids[at]
+			ids = append(ids, d.insert(t, "orders", 1000)...)
+			r.answers(func(ids []int64) int {
+				if slices.Contains(ids, poison) {
+					return http.StatusBadRequest
+				}
+				return http.StatusOK
+			})
+			start(t, d.buffer(t, "relay"), to, func(c *pipeline.Config) { c.BatchSize = batch })
+			d.expectDrained(t)
+			expectOnce(t, to.arrived(t, "orders"), without(ids, poison))
+			dead, attempts := d.dead(t)
+			if !slices.Equal(dead, []int64{poison}) || attempts[0] != 1 {
+				t.Errorf("buried %v after %v attempts, want %d alone after 1", dead, attempts, poison)
+			}
+			reason := ask[string](t, d, "SELECT error FROM outbox_dead_letters")
+			if reason == "" {
+				t.Error("the dead letter has no reason")
+			}
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			depth := bits.Len(uint(batch - 1))
+			if n := len(r.requests); n > 4+2*depth+1 { // four batches without it
+				t.Errorf("%d requests, at most %d for the poison event and 4 for the others were expected", n, 2*depth+1)
+			}
+		})
+	}
+}
+
+// Everything is refused for good: every event is buried, none is lost.
+func TestABatchThatIsAllPoisonIsBuried(t *testing.T) {
+	t.Parallel()
+	d, r := newDatabase(t), newReceiver(t)
+	ids := d.insert(t, "orders", 20)
+	r.answers(func([]int64) int { return http.StatusUnprocessableEntity })
+	start(t, d.buffer(t, "relay"), httpAt(t, r), func(c *pipeline.Config) { c.BatchSize = 20 })
+	d.expectDrained(t)
+	dead, _ := d.dead(t)
+	if !slices.Equal(dead, ids) {
+		t.Errorf("buried %v, want %v", dead, ids)
+	}
+}
+
+// An outage is not an attempt, however long it lasts.
+func TestNoEventDiesOfAnOutage(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{http.StatusInternalServerError, http.StatusServiceUnavailable, http.StatusTooManyRequests, http.StatusNotFound} {
+		t.Run(http.StatusText(status), func(t *testing.T) {
+			t.Parallel()
+			d, r := newDatabase(t), newReceiver(t)
+			to := httpAt(t, r)
+			ids := d.insert(t, "orders", 2000)
+			r.answers(func([]int64) int { return status })
+			p := start(t, d.buffer(t, "relay"), to, func(c *pipeline.Config) { c.MaxAttempts = 2 })
+			testserver.Eventually(t, func() error {
+				n, err := ask[int](t, d, "SELECT coalesce(max(outages), 0) FROM outbox_batches"), error(nil)
+				if n < 4 {
+					err = fmt.Errorf("%d outages in a row, twice as many as attempts were expected", n)
+				}
+				return err
+			})
+			p.expectNotReady(t)
+			expect(t, "attempts", ask[int](t, d, "SELECT max(attempts) FROM outbox_batches"), 0)
+			expect(t, "events", ask[int](t, d, "SELECT count(*) FROM outbox_events"), len(ids))
+			r.answers(nil)
+			d.expectDrained(t)
+			expectOnce(t, to.arrived(t, "orders"), ids)
+			dead, _ := d.dead(t)
+			expect(t, "dead letters", len(dead), 0)
+			p.expectReady(t)
+		})
+	}
+}
+
+// Refused again and again, with leave to try again: buried after max_attempts.
+func TestAnEventThatIsRefusedTooOftenIsBuried(t *testing.T) {
+	t.Parallel()
+	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
+	ids := d.insert(t, "orders", 300)
+	bad := []int64{ids[0], ids[7], ids[150]}
+	var asked atomic.Int64
+	refuses := &gate{to, func(_ context.Context, b *outbox.Batch, next func() error) error {
+		refused := &sink.BatchError{}
+		rest := *b
+		rest.Events = nil
+		for i := range b.Events {
+			if slices.Contains(bad, b.Events[i].ID) {
+				asked.Add(1)
+				refused.Events = append(refused.Events, sink.EventError{Index: i, Err: errTest})
+			} else {
+				rest.Events = append(rest.Events, b.Events[i])
+			}
+		}
+		if len(refused.Events) == 0 {
+			return next()
+		}
+		if len(rest.Events) > 0 {
+			if err := to.Send(t.Context(), &rest); err != nil {
+				return err
+			}
+		}
+		return refused
+	}}
+	start(t, d.buffer(t, "relay"), refuses, func(c *pipeline.Config) { c.MaxAttempts = 4 })
+	d.expectDrained(t)
+	expectOnce(t, to.arrived(t, "orders"), without(ids, bad...))
+	dead, attempts := d.dead(t)
+	if !slices.Equal(dead, bad) || !slices.Equal(attempts, []int{4, 4, 4}) {
+		t.Errorf("buried %v after %v attempts, want %v after 4 each", dead, attempts, bad)
+	}
+	expect(t, "refusals", asked.Load(), 4*int64(len(bad)))
+}
+
+// One stream is a string: its events wait, those of other topics go on.
+func TestAnAddressThatIsAwayHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	t.Run("redis", func(t *testing.T) {
+		t.Parallel()
+		url := testserver.SharedRedis(t)
+		d, to := newDatabase(t), redisAt(t, url)
+		client := redisClient(t, url)
+		check(t, client.Set(t.Context(), "taken", "by a string", 0).Err())
+		testAwayAddress(t, d, to, func() { check(t, client.Del(t.Context(), "taken").Err()) })
+	})
+	t.Run("jetstream", func(t *testing.T) {
+		t.Parallel()
+		url := testserver.NATS(t).URL
+		d, to := newDatabase(t), natsAt(t, url)
+		addStream(t, url, "free")
+		testAwayAddress(t, d, to, func() { addStream(t, url, "taken") })
+	})
+}
+
+func testAwayAddress(t *testing.T, d *database, to destination, mend func()) {
+	t.Helper()
+	var free, taken []int64
+	for range 20 {
+		free = append(free, d.insert(t, "free", 55)...)
+		taken = append(taken, d.insert(t, "taken", 35)...)
+	}
+	start(t, d.buffer(t, "relay"), to, func(c *pipeline.Config) { c.MaxAttempts = 2 })
+	to.expectArrivals(t, "free", len(free))
+	free = append(free, d.insert(t, "free", 200)...) // and it goes on
+	to.expectArrivals(t, "free", len(free))
+	testserver.Eventually(t, func() error {
+		if n := ask[int](t, d, "SELECT coalesce(max(outages), 0) FROM outbox_batches"); n < 3 {
+			return errors.New("the events of the other topic were not tried several times")
+		}
+		return nil
+	})
+	mend()
+	d.expectDrained(t)
+	expectOnce(t, to.arrived(t, "free"), free)
+	expectOnce(t, to.arrived(t, "taken"), taken)
+	dead, _ := d.dead(t)
+	expect(t, "dead letters", len(dead), 0)
+}
+
+// The sink asks to be left alone: it is, as a whole.
+func TestRetryAfterIsObeyed(t *testing.T) {
+	t.Parallel()
+	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
+	ids := d.insert(t, "orders", 1000)
+	var asked, early atomic.Int64
+	until := make(chan time.Time, 1)
+	busy := &gate{to, func(_ context.Context, _ *outbox.Batch, next func() error) error {
+		switch asked.Add(1) {
+		case 1:
+			const pause = 1500 * time.Millisecond
+			until <- time.Now().Add(pause)
+			return &sink.UnavailableError{Err: errTest, RetryAfter: pause}
+		default:
+			over := <-until
+			if time.Now().Before(over) {
+				early.Add(1)
+			}
+			until <- over
+			return next()
+		}
+	}}
+	start(t, d.buffer(t, "relay"), busy, func(c *pipeline.Config) { c.Workers = 1 })
+	d.expectDrained(t)
+	expect(t, "requests while the sink wanted to be left alone", early.Load(), 0)
+	expectOnce(t, to.arrived(t, "orders"), ids)
+}

@@ -1,0 +1,213 @@
+package pipeline_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/sink"
+	"github.com/outboxrelay/relay/sink/httpsink"
+	"github.com/outboxrelay/relay/sink/natssink"
+	"github.com/outboxrelay/relay/sink/redissink"
+)
+
+// destination is a sink and what arrived there.
+type destination struct {
+	sink.Sink
+	// arrived are the ids of a topic's events, one for each time it came.
+	arrived func(t testing.TB, topic string) []int64
+}
+
+func closeSink(t testing.TB, s sink.Sink) {
+	t.Cleanup(func() { check(t, s.Close()) })
+}
+
+// redisAt is a sink to Redis streams.
+func redisAt(t testing.TB, url string) destination {
+	t.Helper()
+	s, err := redissink.New(redissink.Config{URL: url})
+	check(t, err)
+	closeSink(t, s)
+	client := redisClient(t, url)
+	return destination{s, func(t testing.TB, topic string) (ids []int64) {
+		t.Helper()
+		entries, err := client.XRange(t.Context(), topic, "-", "+").Result()
+		check(t, err)
+		for _, e := range entries {
+			ids = append(ids, number(t, e.Values["id"]))
+		}
+		return ids
+	}}
+}
+
+func redisClient(t testing.TB, url string) *redis.Client {
+	t.Helper()
+	opts, err := redis.ParseURL(url)
+	check(t, err)
+	client := redis.NewClient(opts)
+	t.Cleanup(func() { check(t, client.Close()) })
+	return client
+}
+
+func number(t testing.TB, v any) int64 {
+	t.Helper()
+	id, err := strconv.ParseInt(fmt.Sprint(v), 10, 64)
+	check(t, err)
+	return id
+}
+
+// expectArrivals waits until that many events of a topic have come.
+func (d destination) expectArrivals(t testing.TB, topic string, n int) {
+	t.Helper()
+	testserver.Eventually(t, func() error {
+		if got := len(d.arrived(t, topic)); got < n {
+			return fmt.Errorf("%d of %d events have arrived", got, n)
+		}
+		return nil
+	})
+}
+
+// natsAt is a sink to JetStream. Each topic wants a stream (see addStream).
+func natsAt(t testing.TB, url string) destination {
+	t.Helper()
+	s, err := natssink.New(natssink.Config{URL: url})
+	check(t, err)
+	closeSink(t, s)
+	return destination{s, func(t testing.TB, topic string) (ids []int64) {
+		t.Helper()
+		stream, err := jetStream(t, url).Stream(t.Context(), topic)
+		check(t, err)
+		info, err := stream.Info(t.Context())
+		check(t, err)
+		if info.State.Msgs == 0 {
+			return nil
+		}
+		consumer, err := stream.OrderedConsumer(t.Context(), jetstream.OrderedConsumerConfig{})
+		check(t, err)
+		messages, err := consumer.Fetch(int(info.State.Msgs)) //nolint:gosec // a test's number
+		check(t, err)
+		for m := range messages.Messages() {
+			_, id, _ := strings.Cut(m.Headers().Get(jetstream.MsgIDHeader), ":")
+			ids = append(ids, number(t, id))
+		}
+		check(t, messages.Error())
+		return ids
+	}}
+}
+
+func jetStream(t testing.TB, url string) jetstream.JetStream {
+	t.Helper()
+	nc, err := nats.Connect(url)
+	check(t, err)
+	t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	check(t, err)
+	return js
+}
+
+// addStream makes the stream of a topic.
+func addStream(t testing.TB, url, topic string) {
+	t.Helper()
+	_, err := jetStream(t, url).CreateStream(t.Context(), jetstream.StreamConfig{Name: topic, Subjects: []string{topic}})
+	check(t, err)
+}
+
+// receiver is an HTTP server that takes batches.
+type receiver struct {
+	*httptest.Server
+
+	mu sync.Mutex
+	// answer says which status to answer a request with these ids; nil: 200.
+	answer   func(ids []int64) int
+	requests [][]int64
+	accepted map[string][]int64 // by topic
+}
+
+func newReceiver(t testing.TB) *receiver {
+	r := &receiver{accepted: map[string][]int64{}}
+	r.Server = httptest.NewServer(r)
+	t.Cleanup(r.Close)
+	return r
+}
+
+func (r *receiver) ServeHTTP(w http.ResponseWriter, request *http.Request) {
+	var body struct {
+		Events []struct {
+			ID    int64 `json:"id,string"`
+			Topic string
+		}
+	}
+	if request.Method != http.MethodPost { // a look whether somebody is there
+		return
+	}
+	if err := json.NewDecoder(request.Body).Decode(&body); err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	var ids []int64
+	for _, e := range body.Events {
+		ids = append(ids, e.ID)
+	}
+	r.mu.Lock()
+	answer := r.answer
+	r.mu.Unlock()
+	status := http.StatusOK
+	if answer != nil {
+		status = answer(ids)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.requests = append(r.requests, ids)
+	if status == http.StatusOK {
+		for _, e := range body.Events {
+			r.accepted[e.Topic] = append(r.accepted[e.Topic], e.ID)
+		}
+	}
+	w.WriteHeader(status)
+}
+
+// answers changes what is answered.
+func (r *receiver) answers(answer func(ids []int64) int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.answer = answer
+}
+
+// asked is how many requests came that held the id.
+func (r *receiver) asked(id int64) (n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, ids := range r.requests {
+		if slices.Contains(ids, id) {
+			n++
+		}
+	}
+	return n
+}
+
+// httpAt is a sink to a receiver.
+func httpAt(t testing.TB, r *receiver) destination {
+	t.Helper()
+	s, err := httpsink.New(httpsink.Config{URL: r.URL})
+	check(t, err)
+	closeSink(t, s)
+	return destination{s, func(_ testing.TB, topic string) []int64 {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return slices.Clone(r.accepted[topic])
+	}}
+}
+
+var errTest = errors.New("refused by the test")
