@@ -1,0 +1,87 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"go.uber.org/goleak"
+
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/pipeline"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var (
+	_ pipeline.Observer = (*Observer)(nil)
+	_ Pipeline          = (*pipeline.Pipeline)(nil)
+)
+
+// state is a pipeline in a state of the test's choice. The commands' tests have
+// real ones.
+type state struct {
+	name   string
+	status outbox.Status
+	err    error         // of Status
+	ready  error         // of Ready
+	hangs  chan struct{} // if set, Status waits for it or its context
+	asked  chan struct{} // if set, hears of every Status
+}
+
+func (s *state) Name() string { return s.name }
+func (s *state) Ready() error { return s.ready }
+
+func (s *state) Status(ctx context.Context) (outbox.Status, error) {
+	if s.asked != nil {
+		s.asked <- struct{}{}
+	}
+	if s.hangs != nil {
+		select {
+		case <-s.hangs:
+		case <-ctx.Done():
+			return outbox.Status{}, ctx.Err()
+		}
+	}
+	return s.status, s.err
+}
+
+var errAway = errors.New("dial tcp 10.0.0.1:5432: no route; was sent s3cret")
+
+func two() []Pipeline {
+	return []Pipeline{
+		&state{name: "orders", status: outbox.Status{
+			Pending: 1234, OldestPending: 90*time.Second + 123456*time.Microsecond,
+			Leased: 1, Waiting: 2, Delivered: 3, Dead: 4, OldestTransaction: 5 * time.Second,
+		}},
+		&state{name: "away", err: errAway, ready: errAway},
+	}
+}
+
+// ask has the server answer a request.
+func ask(t *testing.T, s *Server, path string, change ...func(*http.Request)) *httptest.ResponseRecorder {
+	t.Helper()
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
+	for _, c := range change {
+		c(r)
+	}
+	w := httptest.NewRecorder()
+	s.Handler().ServeHTTP(w, r)
+	return w
+}
+
+// batch is n events, the first of which is so old and each next a second younger.
+func batch(n int, oldest time.Duration) *outbox.Batch {
+	now := time.Now()
+	b := &outbox.Batch{GroupID: uuid.New(), ClaimedAt: now.Add(7 * time.Hour), ClaimedLocal: now}
+	for i := range n {
+		b.Events = append(b.Events, outbox.Event{
+			ID: int64(i + 1), CreatedAt: b.ClaimedAt.Add(-oldest + time.Duration(i)*time.Second),
+		})
+	}
+	return b
+}

@@ -1,0 +1,227 @@
+package admin
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+// scrape returns the relay's metrics: values by name and labels, a histogram as its
+// count.
+func scrape(t *testing.T, s *Server) map[string]float64 {
+	t.Helper()
+	values := map[string]float64{}
+	for name, family := range families(t, s) {
+		for _, m := range family.GetMetric() {
+			var labels []string
+			for _, l := range m.GetLabel() {
+				labels = append(labels, l.GetName()+"="+l.GetValue())
+			}
+			value := m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+			if strings.HasPrefix(name, "relay_") {
+				values[name+"{"+strings.Join(labels, ",")+"}"] = value
+			}
+		}
+	}
+	return values
+}
+
+func families(t *testing.T, s *Server) map[string]*dto.MetricFamily {
+	t.Helper()
+	w := ask(t, s, "/metrics")
+	if w.Code != http.StatusOK {
+		t.Fatalf("/metrics answers %d", w.Code)
+	}
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	all, err := parser.TextToMetricFamilies(w.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// observed is a server of the two pipelines with their observers.
+func observed() (*Server, *Observer) {
+	m := NewMetrics()
+	o := m.Observer("orders")
+	m.Observer("away")
+	return New(two(), m, Config{}), o
+}
+
+func TestMetricsAreThereFromTheStart(t *testing.T) {
+	t.Parallel()
+	s, _ := observed()
+	got := scrape(t, s)
+	want := map[string]float64{}
+	for _, p := range []string{"orders", "away"} {
+		for _, name := range []string{
+			"relay_events_delivered_total", "relay_events_dead_total", "relay_claim_seconds", "relay_send_seconds",
+			"relay_settle_seconds", "relay_delivery_latency_seconds",
+		} {
+			want[name+"{pipeline="+p+"}"] = 0
+		}
+		for _, outcome := range []string{"delivered", "retry", "split", "buried"} {
+			want["relay_batches_total{outcome="+outcome+",pipeline="+p+"}"] = 0
+		}
+	}
+	for name, value := range map[string]float64{
+		"relay_events_pending{pipeline=": 1234, "relay_oldest_pending_seconds{pipeline=": 90.123456,
+		"relay_source_oldest_transaction_seconds{pipeline=": 5, "relay_batches{pipeline=": -1,
+	} {
+		if value >= 0 {
+			want[name+"orders}"], want[name+"away}"] = value, math.NaN()
+			continue
+		}
+		for i, state := range []string{"leased", "waiting", "delivered"} {
+			want[name+"orders,state="+state+"}"], want[name+"away,state="+state+"}"] = float64(i+1), math.NaN()
+		}
+	}
+	want["relay_source_up{pipeline=orders}"], want["relay_source_up{pipeline=away}"] = 1, 0
+	want["relay_ready{pipeline=orders}"], want["relay_ready{pipeline=away}"] = 1, 0
+	nans := cmp.Comparer(func(a, b float64) bool { return a == b || math.IsNaN(a) && math.IsNaN(b) })
+	if diff := cmp.Diff(want, got, nans); diff != "" {
+		t.Error(diff)
+	}
+	all := families(t, s)
+	for _, name := range []string{"go_goroutines", "process_resident_memory_bytes"} {
+		if all[name] == nil {
+			t.Errorf("there is no %s", name)
+		}
+	}
+	for name, family := range all {
+		if strings.HasPrefix(name, "relay_") && family.GetHelp() == "" {
+			t.Errorf("%s has no help", name)
+		}
+	}
+}
+
+func TestObserver(t *testing.T) {
+	t.Parallel()
+	ten := batch(10, time.Minute)
+	marked := batch(10, time.Minute)
+	marked.Delivered = []int64{1, 2}
+	all := outbox.Outcome{}
+	some := func(v outbox.Verdict, ids ...int64) outbox.Outcome { return outbox.Outcome{Verdict: v, IDs: ids} }
+	for _, c := range []struct {
+		name     string
+		batch    *outbox.Batch
+		outcomes []outbox.Outcome
+		want     map[string]float64
+	}{
+		{"all delivered", ten, []outbox.Outcome{all}, map[string]float64{"events_delivered_total": 10, "delivered": 1, "delivery_latency_seconds": 10}},
+		{"all again", ten, []outbox.Outcome{{Verdict: outbox.Retry}}, map[string]float64{"retry": 1}},
+		{
+			"a part again", ten,
+			[]outbox.Outcome{some(outbox.Delivered, 1, 2, 3, 5), some(outbox.Retry, 4, 6, 7, 8, 9, 10)},
+			map[string]float64{"events_delivered_total": 4, "split": 1, "delivery_latency_seconds": 4},
+		},
+		{
+			"one dead", ten, []outbox.Outcome{some(outbox.Delivered, 1, 9), some(outbox.Dead, 10), some(outbox.Retry, 2, 3, 4, 5, 6, 7, 8)},
+			map[string]float64{"events_delivered_total": 2, "events_dead_total": 1, "buried": 1, "delivery_latency_seconds": 2},
+		},
+		{"all dead", ten, []outbox.Outcome{{Verdict: outbox.Dead}}, map[string]float64{"events_dead_total": 10, "buried": 1}},
+		{
+			"marked", marked, []outbox.Outcome{some(outbox.Delivered, 1, 2), some(outbox.Retry, 3, 4, 5, 6, 7, 8, 9, 10)},
+			map[string]float64{"events_delivered_total": 2, "split": 1},
+		},
+		{"no events", batch(0, 0), []outbox.Outcome{all}, map[string]float64{"delivered": 1}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s, o := observed()
+			before := scrape(t, s)
+			o.Settled(c.batch, c.outcomes, time.Millisecond)
+			got := map[string]float64{}
+			for name, value := range scrape(t, s) {
+				if difference := value - before[name]; difference != 0 && !math.IsNaN(difference) {
+					got[name] = difference
+				}
+			}
+			want := map[string]float64{"relay_settle_seconds{pipeline=orders}": 1}
+			for name, value := range c.want {
+				if outcomes := []string{"delivered", "retry", "split", "buried"}; slices.Contains(outcomes, name) {
+					want["relay_batches_total{outcome="+name+",pipeline=orders}"] = value
+				} else {
+					want["relay_"+name+"{pipeline=orders}"] = value
+				}
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+	s, o := observed()
+	o.Claimed(ten, time.Second)
+	o.Sent(ten, time.Second)
+	got := scrape(t, s)
+	if got["relay_claim_seconds{pipeline=orders}"] != 1 || got["relay_send_seconds{pipeline=orders}"] != 1 {
+		t.Errorf("a claim and a send were not counted: %v", got)
+	}
+}
+
+// The age counts from the insert to when the sink had the event, by the database's
+// clock, which is hours away from ours here.
+func TestLatency(t *testing.T) {
+	t.Parallel()
+	s, o := observed()
+	b := batch(120, 119*time.Second) // 119 s, 118 s, ..., 0 s
+	o.Settled(b, []outbox.Outcome{{}}, 0)
+	h := families(t, s)["relay_delivery_latency_seconds"].GetMetric()
+	i := slices.IndexFunc(h, func(m *dto.Metric) bool { return m.GetLabel()[0].GetValue() == "orders" })
+	var sum float64
+	want := map[float64]uint64{}
+	for _, bound := range latencyBounds {
+		n := 0
+		for age := range 120 {
+			if time.Duration(age)*time.Second < bound {
+				n++
+			}
+		}
+		want[bound.Seconds()] = uint64(n)
+	}
+	for age := range 120 {
+		sum += float64(age)
+	}
+	got := map[float64]uint64{}
+	for _, bucket := range h[i].GetHistogram().GetBucket() {
+		if !math.IsInf(bucket.GetUpperBound(), 1) {
+			got[bucket.GetUpperBound()] = bucket.GetCumulativeCount()
+		}
+	}
+	// A second's event is a few microseconds older than that, and so beyond the
+	// bound of its own second.
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if mean := h[i].GetHistogram().GetSampleSum(); math.Abs(mean-sum) > 10 {
+		t.Errorf("the sum is %v, %v was expected", mean, sum)
+	}
+	if keys := slices.Collect(maps.Keys(got)); len(keys) != len(latencyBounds) {
+		t.Errorf("%d buckets", len(keys))
+	}
+}
+
+func BenchmarkSettled(b *testing.B) {
+	o := NewMetrics().Observer("orders")
+	ten := batch(1000, time.Minute)
+	for _, outcomes := range [][]outbox.Outcome{{{}}, {{IDs: ten.IDs()}}} {
+		b.Run(fmt.Sprintf("ids=%d", len(outcomes[0].IDs)), func(b *testing.B) {
+			for b.Loop() {
+				o.Settled(ten, outcomes, time.Millisecond)
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/1000, "ns/event")
+		})
+	}
+}

@@ -1,0 +1,264 @@
+package admin
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+func redactor(text string) string { return strings.ReplaceAll(text, "s3cret", "***") }
+
+func TestStatus(t *testing.T) {
+	t.Parallel()
+	s := New(two(), NewMetrics(), Config{Redact: redactor})
+	w := ask(t, s, "/api/status")
+	const want = `{
+  "pipelines": [
+    {
+      "name": "orders",
+      "pending": 1234,
+      "oldest_pending_seconds": 90.123,
+      "batches": {
+        "leased": 1,
+        "waiting": 2,
+        "delivered": 3
+      },
+      "dead": 4
+    }
+  ],
+  "errors": [
+    {
+      "name": "away",
+      "error": "dial tcp 10.0.0.1:5432: no route; was sent ***"
+    }
+  ]
+}
+`
+	if diff := cmp.Diff(want, w.Body.String()); diff != "" || w.Code != http.StatusServiceUnavailable {
+		t.Errorf("status %d %s", w.Code, diff)
+	}
+	w = ask(t, New(two()[:1], NewMetrics(), Config{}), "/api/status")
+	if w.Code != http.StatusOK || strings.Contains(w.Body.String(), "errors") {
+		t.Errorf("status %d %s", w.Code, w.Body)
+	}
+	w = ask(t, New(nil, NewMetrics(), Config{}), "/api/status")
+	if w.Body.String() != "{\n  \"pipelines\": []\n}\n" {
+		t.Errorf("without pipelines: %s", w.Body)
+	}
+}
+
+func TestProbes(t *testing.T) {
+	t.Parallel()
+	s := New(two(), NewMetrics(), Config{Token: "t0ken", Redact: redactor})
+	if w := ask(t, s, "/livez"); w.Code != http.StatusOK {
+		t.Errorf("/livez answers %d", w.Code)
+	}
+	w := ask(t, s, "/readyz")
+	const want = `{
+  "ready": false,
+  "pipelines": [
+    {
+      "name": "orders",
+      "ready": true
+    },
+    {
+      "name": "away",
+      "ready": false,
+      "reason": "dial tcp 10.0.0.1:5432: no route; was sent ***"
+    }
+  ]
+}
+`
+	if diff := cmp.Diff(want, w.Body.String()); diff != "" || w.Code != http.StatusServiceUnavailable {
+		t.Errorf("/readyz %d %s", w.Code, diff)
+	}
+	if w := ask(t, New(two()[:1], NewMetrics(), Config{}), "/readyz"); w.Code != http.StatusOK {
+		t.Errorf("/readyz answers %d", w.Code)
+	}
+}
+
+func TestPage(t *testing.T) {
+	t.Parallel()
+	pipelines := append(two(), &state{name: "many", status: outbox.Status{Pending: 1_234_567}, ready: errors.New("<script>")})
+	w := ask(t, New(pipelines, NewMetrics(), Config{Redact: redactor}), "/")
+	body := w.Body.String()
+	for _, want := range []string{
+		">orders<", ">1,234<", ">1m 30s<", `class="bad">4<`, "was sent ***", ">~1,234,567<", "&lt;script&gt;", pageCSS,
+	} {
+		if !strings.Contains(body, want) {
+			t.Errorf("the page lacks %q", want)
+		}
+	}
+	for _, never := range []string{"s3cret", "<script", "http://", "https://"} {
+		if strings.Contains(body, never) {
+			t.Errorf("the page has %q", never)
+		}
+	}
+	for name, want := range map[string]string{
+		"Content-Security-Policy": "default-src 'none'; style-src 'sha256-", "X-Content-Type-Options": "nosniff",
+		"X-Frame-Options": "DENY", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store", "Content-Type": "text/html",
+	} {
+		if got := w.Header().Get(name); !strings.HasPrefix(got, want) {
+			t.Errorf("%s is %q", name, got)
+		}
+	}
+	if w := ask(t, New(two()[:1], NewMetrics(), Config{}), "/"); !strings.Contains(w.Body.String(), "Every pipeline is ready") {
+		t.Error("the page does not say that all is well")
+	}
+}
+
+func TestPaths(t *testing.T) {
+	t.Parallel()
+	s := New(two(), NewMetrics(), Config{})
+	if w := ask(t, s, "/nothing"); w.Code != http.StatusNotFound {
+		t.Errorf("/nothing answers %d", w.Code)
+	}
+	for _, path := range []string{"/", "/livez", "/readyz", "/metrics", "/api/status"} {
+		if w := ask(t, s, path, func(r *http.Request) { r.Method = http.MethodPost }); w.Code != http.StatusMethodNotAllowed {
+			t.Errorf("POST %s answers %d", path, w.Code)
+		}
+	}
+}
+
+func TestToken(t *testing.T) {
+	t.Parallel()
+	s := New(two()[:1], NewMetrics(), Config{Token: "t0ken"})
+	basic := func(login string) string { return "Basic " + base64.StdEncoding.EncodeToString([]byte(login)) }
+	for authorization, lets := range map[string]bool{
+		"": false, "Bearer": false, "Bearer ": false, "Bearer t0ke": false, "Bearer t0ken2": false, "t0ken": false,
+		"Bearer t0ken": true, "bearer t0ken": true, "Basic t0ken": false,
+		basic("t0ken"): false, basic("t0ken:"): false, basic(":t0ken"): true, basic("anybody:t0ken"): true,
+	} {
+		for _, path := range []string{"/", "/api/status"} {
+			w := ask(t, s, path, func(r *http.Request) { r.Header.Set("Authorization", authorization) })
+			if got := w.Code == http.StatusOK; got != lets || !lets && w.Code != http.StatusUnauthorized {
+				t.Errorf("%s with %q answers %d", path, authorization, w.Code)
+			}
+			if !lets && (strings.Contains(w.Body.String(), "orders") || !strings.HasPrefix(w.Header().Get("WWW-Authenticate"), "Basic ")) {
+				t.Errorf("%s with %q answers %v %s", path, authorization, w.Header(), w.Body)
+			}
+		}
+	}
+	for _, path := range []string{"/livez", "/readyz", "/metrics"} {
+		if w := ask(t, s, path); w.Code != http.StatusOK {
+			t.Errorf("%s answers %d without the token", path, w.Code)
+		}
+	}
+}
+
+// A database that hangs holds up neither a scrape nor another pipeline, and is not
+// asked again by everybody who waits.
+func TestDatabaseThatHangs(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		hanging := &state{name: "hangs", hangs: make(chan struct{}), asked: make(chan struct{}, 10)}
+		s := New([]Pipeline{hanging, two()[0]}, NewMetrics(), Config{})
+		var wait sync.WaitGroup
+		began := time.Now()
+		for range 5 {
+			wait.Go(func() {
+				report := s.report(t.Context())
+				if len(report.Pipelines) != 1 || len(report.Errors) != 1 || !strings.Contains(report.Errors[0].Error, "did not answer within 3s") {
+					t.Errorf("the report is %+v", report)
+				}
+			})
+		}
+		wait.Wait()
+		if took := time.Since(began); took > patience {
+			t.Errorf("it took %v", took)
+		}
+		if n := len(hanging.asked); n != 1 {
+			t.Errorf("the database was asked %d times", n)
+		}
+		close(hanging.hangs)
+		<-time.After(fresh + 1)
+		if report := s.report(t.Context()); len(report.Pipelines) != 2 {
+			t.Errorf("the report is %+v", report)
+		}
+	})
+}
+
+// Whoever goes away in mid-question does not spoil the answer for others.
+func TestCancelledQuestion(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := &state{name: "p", hangs: make(chan struct{}), asked: make(chan struct{}, 10)}
+		s := newSnapshot(p)
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { <-p.asked; cancel() }()
+		if _, err := s.read(ctx); !errors.Is(err, context.Canceled) {
+			t.Errorf("the answer is %v", err)
+		}
+		close(p.hangs)
+		if _, err := s.read(t.Context()); err != nil {
+			t.Errorf("the answer is %v", err)
+		}
+	})
+}
+
+func TestRun(t *testing.T) {
+	t.Parallel()
+	l, err := Listen(t.Context(), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Listen(t.Context(), l.Addr().String()); err == nil || !strings.Contains(err.Error(), "is in use") {
+		t.Errorf("the error is %v", err)
+	}
+	if _, err := Listen(t.Context(), "nowhere.invalid:1"); err == nil || !strings.Contains(err.Error(), "admin.listen: cannot listen") {
+		t.Errorf("the error is %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- New(two(), NewMetrics(), Config{}).Run(ctx, l) }()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+l.Addr().String()+"/livez", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	response, err := (&http.Client{Transport: transport}).Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(io.Discard, response.Body); err != nil || response.Body.Close() != nil || response.StatusCode != http.StatusOK {
+		t.Errorf("/livez answers %d, %v", response.StatusCode, err)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWords(t *testing.T) {
+	t.Parallel()
+	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1,000", 1234567: "1,234,567"} {
+		if got := Count(n); got != want {
+			t.Errorf("%d is written %s", n, got)
+		}
+	}
+	for n, want := range map[int64]string{100_000: "100,000", 100_001: "~100,001"} {
+		if got := Pending(n); got != want {
+			t.Errorf("%d is written %s", n, got)
+		}
+	}
+	for d, want := range map[time.Duration]string{
+		0: "0ms", 850 * time.Millisecond: "850ms", time.Second: "1s", 12345 * time.Millisecond: "12.3s", 59999 * time.Millisecond: "59.9s",
+		time.Minute: "1m 0s", 3*time.Minute + 20*time.Second: "3m 20s", 5*time.Hour + time.Minute: "5h 1m", 52 * time.Hour: "2d 4h",
+	} {
+		if got := Age(d); got != want {
+			t.Errorf("%d is written %s", d, got)
+		}
+	}
+}
