@@ -14,6 +14,7 @@ package distributor
 import (
 	"context"
 	"log/slog"
+	"math"
 	"sync"
 	"time"
 
@@ -62,9 +63,10 @@ type Config struct {
 	// distribution may hand out, MaxWaiting the batches that may wait for a
 	// retry or a delete before claiming stops, Workers the workers there are.
 	BatchSize, MaxBatches, MaxWaiting, Workers int
-	// Allow says whether the sink takes batches just now; while it does not,
-	// no ticket is handed out. nil: always. It may block until ctx is done.
-	Allow func(ctx context.Context) bool
+	// Allow says how many batches the sink takes just now. 0: no ticket is handed
+	// out. 1 is for a trial: due batches and fresh events take turns then. nil: any
+	// number. It may block until ctx is done.
+	Allow func(ctx context.Context) int
 	// Looked hears of every look, its error included; counted tells whether
 	// fresh events were counted too, or due batches only. nil: nobody.
 	Looked func(b outbox.Backlog, counted bool, err error)
@@ -119,7 +121,7 @@ func New(buffer Buffer, c Config) *Distributor {
 		c.Log = slog.Default()
 	}
 	if c.Allow == nil {
-		c.Allow = func(context.Context) bool { return true }
+		c.Allow = func(context.Context) int { return math.MaxInt }
 	}
 	if c.Looked == nil {
 		c.Looked = func(outbox.Backlog, bool, error) {}
@@ -257,12 +259,16 @@ func (d *Distributor) handOut(ctx context.Context) {
 	if !d.wanted() || time.Now().Before(d.hold) {
 		return
 	}
-	if !d.config.Allow(ctx) {
+	allowed := d.config.Allow(ctx)
+	if allowed <= 0 {
 		d.hold = time.Now().Add(holdFor)
 		return
 	}
-	for d.free > 0 {
-		share := d.dueOut < d.config.Workers/2 || d.config.Workers == 1 && !d.dueLast
+	for range min(d.free, allowed) {
+		share := d.dueOut < d.config.Workers/2
+		if allowed == 1 || d.config.Workers == 1 {
+			share = !d.dueLast
+		}
 		switch fresh := d.fresh(); {
 		case d.due > 0 && (share || !fresh):
 			d.due--

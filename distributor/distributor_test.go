@@ -253,14 +253,16 @@ func TestAClosedSinkHoldsTheDistribution(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var (
-			open  atomic.Bool
-			asked atomic.Int64
+			open, asked atomic.Int64
 		)
 		b := start(t, never, &table{unclaimed: 30, due: 1}, func(c *distributor.Config) {
 			c.Schedule = once(10 * time.Minute)
-			c.Allow = func(context.Context) bool {
+			c.Allow = func(context.Context) int {
 				asked.Add(1)
-				return open.Load()
+				if open.CompareAndSwap(1, 0) { // a trial, and then none beside it
+					return 1
+				}
+				return int(open.Load())
 			}
 		})
 		defer b.stop()
@@ -269,9 +271,25 @@ func TestAClosedSinkHoldsTheDistribution(t *testing.T) {
 		if n := asked.Load(); n > 20*60+1 {
 			t.Errorf("asked %d times in 20 minutes, once a second was expected", n)
 		}
-		open.Store(true)
+		open.Store(1)
 		at(20*time.Minute + time.Second)
-		expect(t, "events, fresh and due, when it takes them again", events(b.drain()), 31)
+		trial := b.waits()
+		expect(t, "tickets for a trial", len(trial), 1)
+		expect(t, "of them due, which goes first", dueOf(trial), 1)
+		b.table.take()
+		b.table.set(func(b *table) { b.due = 1 })
+		b.Done(distributor.Report{Ticket: trial[0], Events: 10, PutBack: true}) // in vain
+		at(20*time.Minute + 2*time.Second)
+		expect(t, "tickets before the next", len(b.waits()), 0)
+		open.Store(1)
+		at(20*time.Minute + 3*time.Second)
+		trial = b.waits()
+		expect(t, "tickets for the next", len(trial), 1)
+		expect(t, "of them due, although one is", dueOf(trial), 0)
+		open.Store(100)
+		got := b.use(trial[0]).Events
+		at(20*time.Minute + 4*time.Second)
+		expect(t, "events when it takes them again", got+events(b.drain()), 31)
 		expect(t, "distributions", len(b.table.counted()), 1)
 	})
 }
@@ -357,7 +375,7 @@ func TestIdleCost(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := start(t, spec, &table{}, func(c *distributor.Config) {
 					c.Eager = true
-					c.Allow = func(context.Context) bool { t.Error("an idle distributor asks for the sink"); return true }
+					c.Allow = func(context.Context) int { t.Error("an idle distributor asks for the sink"); return 1 }
 				})
 				defer b.stop()
 				at(10*time.Minute + time.Millisecond)

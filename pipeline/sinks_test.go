@@ -26,8 +26,10 @@ import (
 // destination is a sink and what arrived there.
 type destination struct {
 	sink.Sink
-	// arrived are the ids of a topic's events, one for each time it came.
+	// arrived are the ids of a topic's events, one for each time it came; count is
+	// how many that are.
 	arrived func(t testing.TB, topic string) []int64
+	count   func(t testing.TB, topic string) int
 }
 
 func closeSink(t testing.TB, s sink.Sink) {
@@ -41,7 +43,7 @@ func redisAt(t testing.TB, url string) destination {
 	check(t, err)
 	closeSink(t, s)
 	client := redisClient(t, url)
-	return destination{s, func(t testing.TB, topic string) (ids []int64) {
+	return destination{Sink: s, arrived: func(t testing.TB, topic string) (ids []int64) {
 		t.Helper()
 		entries, err := client.XRange(t.Context(), topic, "-", "+").Result()
 		check(t, err)
@@ -49,6 +51,11 @@ func redisAt(t testing.TB, url string) destination {
 			ids = append(ids, number(t, e.Values["id"]))
 		}
 		return ids
+	}, count: func(t testing.TB, topic string) int {
+		t.Helper()
+		n, err := client.XLen(t.Context(), topic).Result()
+		check(t, err)
+		return int(n)
 	}}
 }
 
@@ -72,7 +79,7 @@ func number(t testing.TB, v any) int64 {
 func (d destination) expectArrivals(t testing.TB, topic string, n int) {
 	t.Helper()
 	testserver.Eventually(t, func() error {
-		if got := len(d.arrived(t, topic)); got < n {
+		if got := d.count(t, topic); got < n {
 			return fmt.Errorf("%d of %d events have arrived", got, n)
 		}
 		return nil
@@ -85,18 +92,12 @@ func natsAt(t testing.TB, url string) destination {
 	s, err := natssink.New(natssink.Config{URL: url})
 	check(t, err)
 	closeSink(t, s)
-	return destination{s, func(t testing.TB, topic string) (ids []int64) {
+	js := jetStream(t, url)
+	return destination{Sink: s, arrived: func(t testing.TB, topic string) (ids []int64) {
 		t.Helper()
-		stream, err := jetStream(t, url).Stream(t.Context(), topic)
+		consumer, err := js.OrderedConsumer(t.Context(), topic, jetstream.OrderedConsumerConfig{})
 		check(t, err)
-		info, err := stream.Info(t.Context())
-		check(t, err)
-		if info.State.Msgs == 0 {
-			return nil
-		}
-		consumer, err := stream.OrderedConsumer(t.Context(), jetstream.OrderedConsumerConfig{})
-		check(t, err)
-		messages, err := consumer.Fetch(int(info.State.Msgs)) //nolint:gosec // a test's number
+		messages, err := consumer.FetchNoWait(1 << 20)
 		check(t, err)
 		for m := range messages.Messages() {
 			_, id, _ := strings.Cut(m.Headers().Get(jetstream.MsgIDHeader), ":")
@@ -104,6 +105,11 @@ func natsAt(t testing.TB, url string) destination {
 		}
 		check(t, messages.Error())
 		return ids
+	}, count: func(t testing.TB, topic string) int {
+		t.Helper()
+		stream, err := js.Stream(t.Context(), topic)
+		check(t, err)
+		return int(stream.CachedInfo().State.Msgs) //nolint:gosec // a test's number
 	}}
 }
 
@@ -203,10 +209,14 @@ func httpAt(t testing.TB, r *receiver) destination {
 	s, err := httpsink.New(httpsink.Config{URL: r.URL})
 	check(t, err)
 	closeSink(t, s)
-	return destination{s, func(_ testing.TB, topic string) []int64 {
+	return destination{Sink: s, arrived: func(_ testing.TB, topic string) []int64 {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		return slices.Clone(r.accepted[topic])
+	}, count: func(_ testing.TB, topic string) int {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return len(r.accepted[topic])
 	}}
 }
 

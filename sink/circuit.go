@@ -3,87 +3,91 @@ package sink
 import (
 	"context"
 	"errors"
-	"log/slog"
+	"math"
 	"sync"
 	"time"
+
+	"github.com/outboxrelay/relay/outbox"
 )
 
 // circuit stops the claiming while the sink is away, so that the backlog stays
-// unclaimed. It opens after several sends in a row that found no sink, and
-// closes when the sink's own Check, or a send, succeeds.
+// unclaimed. It opens after two sends in a row that found no sink. Then the
+// sink's own Check is asked now and then, and when that is content a single batch
+// is let through for a trial, for a sink that answers may still take nothing. A
+// send that goes through closes it.
 //
-// Sends that go through in between keep it closed: an address that is away must
-// not stop those that work.
+// An address that is away must not stop those that work: sends that succeed in
+// part keep the circuit closed, and the events that are left over from them, sent
+// again and again, do not open it.
 type circuit struct {
 	mu       sync.Mutex
-	failures int       // sends in a row that found no sink
-	until    time.Time // no ticket before, while failures >= openAfter
-	pause    time.Time // the sink asked for it (Retry-After): no ticket before
+	failures int           // sends in a row that found no sink
+	wait     time.Duration // between two trials
+	until    time.Time     // no trial before
+	pause    time.Time     // the sink asked for it (Retry-After): nothing before
 	err      error
 }
 
 const (
 	openAfter    = 2
-	pauseAtMost  = 5 * time.Second
+	waitAtMost   = 5 * time.Second
 	checkTimeout = 5 * time.Second
 )
 
-// sent hears how a send ended.
-func (c *circuit) sent(err error, backoff Backoff) {
+// sent hears how a send of b ended, and tells whether that ended an outage.
+func (c *circuit) sent(b *outbox.Batch, err error, backoff Backoff) (back bool) {
 	_, partly := errors.AsType[*BatchError](err)
-	away := errors.Is(err, ErrUnavailable) && !partly
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !away {
+	if partly || !errors.Is(err, ErrUnavailable) {
+		back = c.failures >= openAfter
 		c.failures = 0
-		return
+		return back
 	}
-	c.failures++
 	c.err = err
 	now := time.Now()
-	c.until = now.Add(min(backoff.After(c.failures), pauseAtMost))
 	if asked := now.Add(retryAfter(err)); asked.After(c.pause) {
 		c.pause = asked // nor does a send that was under way end it sooner
 	}
-}
-
-// open tells whether tickets are to be held back, and whether Check may be asked
-// for leave.
-func (c *circuit) open() (open, ask bool) {
-	now := time.Now()
-	paused, away := now.Before(c.pause), c.failures >= openAfter
-	return paused || away, !paused && !now.Before(c.until)
-}
-
-func (c *circuit) allow(ctx context.Context, s Sink, log *slog.Logger) bool {
-	c.mu.Lock()
-	open, ask := c.open()
-	failures := c.failures
-	c.mu.Unlock()
-	if !open || !ask {
-		return !open
-	}
-	checkCtx, cancel := context.WithTimeout(ctx, checkTimeout)
-	defer cancel()
-	err := s.Check(checkCtx)
-	if err == nil {
-		log.InfoContext(ctx, "the sink answers again")
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err != nil {
-		c.err = err
-		c.until = time.Now().Add(min(time.Duration(failures)*time.Second, pauseAtMost))
+	if b.Outages > 0 && c.failures < openAfter {
 		return false
 	}
-	c.failures = 0
-	return true
+	c.failures++
+	c.wait = min(backoff.After(c.failures), waitAtMost)
+	c.until = now.Add(c.wait)
+	return false
 }
 
+// allow returns how many batches may be claimed: any number, 1 for a trial, or 0.
+func (c *circuit) allow(ctx context.Context, s Sink) int {
+	now := time.Now()
+	c.mu.Lock()
+	open, paused, early := c.failures >= openAfter, now.Before(c.pause), now.Before(c.until)
+	c.mu.Unlock()
+	switch {
+	case paused || open && early:
+		return 0
+	case !open:
+		return math.MaxInt
+	}
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	err := s.Check(ctx)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.until = time.Now().Add(c.wait)
+	if err != nil {
+		c.err = err
+		return 0
+	}
+	return 1
+}
+
+// outage is why nothing is claimed; nil when that is not so.
 func (c *circuit) outage() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if open, _ := c.open(); open {
+	if c.failures >= openAfter || time.Now().Before(c.pause) {
 		return c.err
 	}
 	return nil

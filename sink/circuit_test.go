@@ -3,6 +3,7 @@ package sink_test
 import (
 	"context"
 	"errors"
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,10 +29,17 @@ func (b *bench) heals(err error) {
 	b.check = func(context.Context) error { return err }
 }
 
-func expectAllowed(t *testing.T, b *bench, want bool) {
+// What Allow answers.
+const (
+	none  = 0
+	trial = 1
+	all   = math.MaxInt
+)
+
+func expectAllowed(t *testing.T, b *bench, want int) {
 	t.Helper()
 	expect(t, "allowed", b.Allow(t.Context()), want)
-	expect(t, "an outage is known", b.Outage() != nil, !want)
+	expect(t, "an outage is known", b.Outage() != nil, want != all)
 }
 
 func TestCircuitOpensAfterOutagesInARow(t *testing.T) {
@@ -41,16 +49,16 @@ func TestCircuitOpensAfterOutagesInARow(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		answers []error
-		allowed bool
+		allowed int
 	}{
-		{"nothing was sent", nil, true},
-		{"one outage", []error{away}, true},
-		{"two", []error{away, away}, false},
-		{"a success in between", []error{away, nil, away}, true},
-		{"a refusal in between: the sink is there", []error{away, errBad, away}, true},
-		{"an address away in between", []error{away, partly, away}, true},
-		{"addresses away", []error{partly, partly, partly}, true},
-		{"a success after", []error{away, away, away, nil}, true},
+		{"nothing was sent", nil, all},
+		{"one outage", []error{away}, all},
+		{"two", []error{away, away}, none},
+		{"a success in between", []error{away, nil, away}, all},
+		{"a refusal in between: the sink is there", []error{away, errBad, away}, all},
+		{"an address away in between", []error{away, partly, away}, all},
+		{"addresses away", []error{partly, partly, partly}, all},
+		{"a success after", []error{away, away, away, nil}, all},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -66,6 +74,24 @@ func TestCircuitOpensAfterOutagesInARow(t *testing.T) {
 	}
 }
 
+// What is left over for an address that is away is sent again and again; the
+// others go on meanwhile.
+func TestRetriesThatFindNoAddressKeepTheCircuitClosed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(nil)
+		b.answer(sink.Unavailable(errDown))
+		left := batchOf(1)
+		left.Outages = 1
+		for range 10 {
+			if _, _, err := b.work(t, left); err != nil {
+				t.Fatal(err)
+			}
+		}
+		expectAllowed(t, b, all)
+	})
+}
+
 func TestAnOpenCircuitAsksTheSinkNowAndThen(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -73,7 +99,7 @@ func TestAnOpenCircuitAsksTheSinkNowAndThen(t *testing.T) {
 		b.heals(sink.Unavailable(errDown))
 		b.fail(t, 4, sink.Unavailable(errDown))
 		for range 600 { // a distributor asks every second
-			expectAllowed(t, b, false)
+			expectAllowed(t, b, none)
 			<-time.After(time.Second)
 		}
 		if b.checks < 100 || b.checks > 200 {
@@ -82,12 +108,43 @@ func TestAnOpenCircuitAsksTheSinkNowAndThen(t *testing.T) {
 		if !errors.Is(b.Outage(), errDown) {
 			t.Errorf("the outage is %v, want %v", b.Outage(), errDown)
 		}
-		b.heals(nil)
+	})
+}
+
+// A sink that answers may still take nothing.
+func TestATrialEndsAnOutageOnlyWhenItGoesThrough(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(nil)
+		b.fail(t, 4, sink.Unavailable(errDown))
+		trials := 0
+		for range 600 {
+			if n := b.Allow(t.Context()); n != none {
+				expect(t, "allowed", n, trial)
+				trials++
+				b.fail(t, 1, sink.Unavailable(errDown))
+			}
+			expect(t, "an outage is known", b.Outage() != nil, true)
+			<-time.After(time.Second)
+		}
+		if trials < 100 || trials > 300 {
+			t.Errorf("%d trials in ten minutes, one in three to five seconds was expected", trials)
+		}
 		<-time.After(5 * time.Second)
-		expectAllowed(t, b, true)
+		expectAllowed(t, b, trial)
+		expectAllowed(t, b, none) // one is under way
+		b.fail(t, 1, nil)
+		expectAllowed(t, b, all)
 		checks := b.checks
-		expectAllowed(t, b, true)
+		expectAllowed(t, b, all)
 		expect(t, "checks of a closed circuit", b.checks, checks)
+
+		// A trial that found nothing to claim leaves room for another.
+		b.fail(t, 4, sink.Unavailable(errDown))
+		<-time.After(5 * time.Second)
+		expectAllowed(t, b, trial)
+		<-time.After(5 * time.Second)
+		expectAllowed(t, b, trial)
 	})
 }
 
@@ -99,14 +156,14 @@ func TestACheckThatHangsEnds(t *testing.T) {
 		b.fail(t, 2, sink.Unavailable(errDown))
 		<-time.After(5 * time.Second)
 		began := time.Now()
-		expectAllowed(t, b, false)
+		expectAllowed(t, b, none)
 		expect(t, "took", time.Since(began), 5*time.Second)
 
 		<-time.After(5 * time.Second)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		began = time.Now()
-		expect(t, "allowed beside a stop", b.Allow(ctx), false)
+		expect(t, "allowed beside a stop", b.Allow(ctx), none)
 		expect(t, "took", time.Since(began), time.Second)
 	})
 }
@@ -116,16 +173,16 @@ func TestRetryAfterHoldsForTheWholeSink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(nil)
 		b.fail(t, 1, &sink.UnavailableError{Err: errDown, RetryAfter: 10 * time.Minute})
-		expectAllowed(t, b, false)
+		expectAllowed(t, b, none)
 		// Sends that were under way end one way or the other.
 		b.fail(t, 1, nil)
 		b.fail(t, 1, sink.Unavailable(errDown))
 		b.fail(t, 1, &sink.UnavailableError{Err: errDown, RetryAfter: time.Second})
 		b.fail(t, 1, nil)
 		<-time.After(10*time.Minute - time.Second)
-		expectAllowed(t, b, false)
+		expectAllowed(t, b, none)
 		expect(t, "checks while the sink wants to be left alone", b.checks, 0)
 		<-time.After(time.Second)
-		expectAllowed(t, b, true)
+		expectAllowed(t, b, all)
 	})
 }

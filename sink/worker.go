@@ -124,7 +124,9 @@ func (w *Worker) outcomes(held context.Context, b *outbox.Batch) ([]outbox.Outco
 	case ctx.Err() != nil:
 		err = Unavailable(err) // cut off: nothing can be said about the events
 	}
-	w.circuit.sent(err, w.config.Backoff)
+	if back := w.circuit.sent(b, err, w.config.Backoff); back {
+		w.config.Log.InfoContext(held, "the sink takes batches again")
+	}
 	return w.judge(b, err), nil
 }
 
@@ -213,12 +215,10 @@ func (w *Worker) tell(ctx context.Context, b *outbox.Batch, outcomes []outbox.Ou
 	}
 }
 
-// Allow tells whether the sink takes batches as far as is known. After an outage
-// it asks the sink itself, at most every few seconds, so it may take up to
-// five seconds.
-func (w *Worker) Allow(ctx context.Context) bool {
-	return w.circuit.allow(ctx, w.sink, w.config.Log)
-}
+// Allow tells how many batches the sink takes as far as is known: any number
+// (math.MaxInt), none, or, during an outage now and then, one for a trial. The
+// sink itself is asked before, so it may take up to five seconds.
+func (w *Worker) Allow(ctx context.Context) int { return w.circuit.allow(ctx, w.sink) }
 
 // Outage is why the sink is taken to be away; nil when it is not.
 func (w *Worker) Outage() error { return w.circuit.outage() }
