@@ -90,8 +90,8 @@ func StartPostgres(ctx context.Context, opts PostgresOptions) (_ *PostgresServer
 		stop:  syscall.SIGINT,  // a fast shutdown
 		death: syscall.SIGQUIT, // an immediate one: children and shared memory go too
 	}}
-	s.process.answers = s.ping
-	return s, s.process.Start(ctx)
+	s.answers = s.ping
+	return s, s.Start(ctx)
 }
 
 func initdb(ctx context.Context, postgres, dir, data, password string, as *account) error {

@@ -111,9 +111,9 @@ func result(cmd *redis.Cmd, pipeline error) (any, error) {
 	return nil, errors.New("no answer")
 }
 
-// read sets err to what the answer means. Where the script failed, it was not an
-// event's fault: Redis takes any fields, so it is the stream that takes no more,
-// or the user who may not, and the code says so or (ERR) does not.
+// read sets err to what the answer means. When the script failed, it was not an
+// event's fault: Redis takes any fields, so the stream takes no more, or the user
+// may not, and not every version has a code for that.
 func (c *call) read(pipeline error) {
 	v, err := result(c.cmd, pipeline)
 	c.err = err
@@ -126,7 +126,7 @@ func (c *call) read(pipeline error) {
 	case word == "fenced":
 		c.err = sink.ErrFenced
 	case word == "failed" && len(answer) == 3:
-		c.err = fmt.Errorf("%v (at event %v of %d)", answer[2], answer[1], len(c.indexes))
+		c.err = sink.Unavailable(reply{fmt.Errorf("%v (at event %v of %d)", answer[2], answer[1], len(c.indexes))})
 	default:
 		c.err = fmt.Errorf("the script answered %q", answer)
 	}

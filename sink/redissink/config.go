@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/sink"
 )
 
@@ -95,12 +96,24 @@ func (c Config) validate() error {
 
 // template is the mode's.
 func (c Config) template() (sink.Template, error) {
-	text := c.Stream
 	switch c.Mode {
 	case List:
-		text = c.List
+		return sink.ParseTemplate(c.List, true)
 	case Publish:
-		text = c.Channel
+		return sink.ParseTemplate(c.Channel, true)
 	}
-	return sink.ParseTemplate(text, true)
+	template, err := sink.ParseTemplate(c.Stream, true)
+	if err != nil {
+		return template, err
+	}
+	// What is wrong with an ordinary topic's stream is wrong with the template.
+	key := "k"
+	stream, err := template.Address(&outbox.Event{Topic: "t", Key: &key})
+	if err == nil {
+		_, err = markerPrefix(stream)
+	}
+	if err != nil {
+		err = fmt.Errorf("stream is %q: %w", c.Stream, err)
+	}
+	return template, err
 }

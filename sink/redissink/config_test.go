@@ -76,3 +76,12 @@ func TestEveryMistakeIsListed(t *testing.T) {
 		t.Errorf("got %v, want that nobody can wait for what is published", err)
 	}
 }
+
+func TestTemplateThatMakesNoStreamIsAMistake(t *testing.T) {
+	t.Parallel()
+	for _, stream := range []string{"{topic", "orders:{}", "{topic}}", "a}b"} {
+		if _, err := redissink.New(redissink.Config{URL: "redis://h", Stream: stream}); !contains(err, "hash tag") {
+			t.Errorf("%q: got %v, want an error that explains", stream, err)
+		}
+	}
+}

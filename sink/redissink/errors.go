@@ -13,26 +13,34 @@ type reply struct{ error }
 
 func (r reply) Unwrap() error { return r.error }
 
+// scope is whom an outage concerns.
+type scope int
+
+const (
+	ofServer  scope = iota // whatever is sent there
+	ofAddress              // what is sent to this stream or list
+)
+
 // outages are the codes of replies that say something of the server, or of the
 // key, and nothing of the events.
-var outages = map[string]bool{
-	"ASK":         true,
-	"BUSY":        true, // with someone's script
-	"CLUSTERDOWN": true,
-	"DENIED":      true, // protected mode
-	"LOADING":     true,
-	"MASTERDOWN":  true,
-	"MISCONF":     true, // it cannot write to its disk
-	"MOVED":       true,
-	"NOAUTH":      true,
-	"NOPERM":      true,
-	"NOREPLICAS":  true,
-	"NOSCRIPT":    true,
-	"OOM":         true,
-	"READONLY":    true,
-	"TRYAGAIN":    true,
-	"WRONGPASS":   true,
-	"WRONGTYPE":   true,
+var outages = map[string]scope{
+	"ASK":         ofAddress,
+	"BUSY":        ofServer,  // with someone's script
+	"CLUSTERDOWN": ofAddress, // it may be its hash slot alone
+	"DENIED":      ofServer,  // protected mode
+	"LOADING":     ofServer,
+	"MASTERDOWN":  ofServer,
+	"MISCONF":     ofServer, // it cannot write to its disk
+	"MOVED":       ofAddress,
+	"NOAUTH":      ofServer,
+	"NOPERM":      ofAddress,
+	"NOREPLICAS":  ofServer,
+	"NOSCRIPT":    ofServer,
+	"OOM":         ofServer,
+	"READONLY":    ofServer,
+	"TRYAGAIN":    ofAddress,
+	"WRONGPASS":   ofServer,
+	"WRONGTYPE":   ofAddress,
 }
 
 // code is the first word of an error that Redis replied, "" for any other error.
@@ -45,13 +53,18 @@ func code(err error) string {
 	return word
 }
 
-// classify says whether an error is an outage; a refusal stays what it is.
-func classify(err error) error {
-	var r reply
-	if !errors.As(err, &r) || outages[code(err)] {
-		return sink.Unavailable(err)
+// classify makes an outage of an error that is one, and says whose. A refusal stays
+// what it is.
+func classify(err error) (scope, error) {
+	word := code(err)
+	whose, known := outages[word]
+	switch {
+	case word == "":
+		return ofServer, sink.Unavailable(err) // no answer
+	case known:
+		return whose, sink.Unavailable(err)
 	}
-	return err
+	return ofAddress, err // a refusal, or the script says that it is an outage
 }
 
 // secret is a password that no text may show, not even when the server echoes

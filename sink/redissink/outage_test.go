@@ -29,15 +29,15 @@ func TestServerThatTakesNothing(t *testing.T) {
 		"OOM":        {enter: set("maxmemory", "1"), exit: set("maxmemory", "0")},
 		"NOREPLICAS": {enter: set("min-replicas-to-write", "1"), exit: set("min-replicas-to-write", "0")},
 		"READONLY": {
-			enter: func(t testing.TB, c *redis.Client) { must(t, c.SlaveOf(t.Context(), "127.0.0.1", "1").Err()) },
-			exit:  func(t testing.TB, c *redis.Client) { must(t, c.SlaveOf(t.Context(), "NO", "ONE").Err()) },
+			enter: func(t testing.TB, c *redis.Client) { must(t, c.ReplicaOf(t.Context(), "127.0.0.1", "1").Err()) },
+			exit:  func(t testing.TB, c *redis.Client) { must(t, c.ReplicaOf(t.Context(), "NO", "ONE").Err()) },
 		},
 		"MASTERDOWN": {
 			args: []string{"--replica-serve-stale-data", "no"},
 			enter: func(t testing.TB, c *redis.Client) {
-				must(t, c.SlaveOf(t.Context(), "127.0.0.1", "1").Err())
+				must(t, c.ReplicaOf(t.Context(), "127.0.0.1", "1").Err())
 			},
-			exit: func(t testing.TB, c *redis.Client) { must(t, c.SlaveOf(t.Context(), "NO", "ONE").Err()) },
+			exit: func(t testing.TB, c *redis.Client) { must(t, c.ReplicaOf(t.Context(), "NO", "ONE").Err()) },
 		},
 		"NOAUTH": {
 			enter: func(t testing.TB, c *redis.Client) {
@@ -88,7 +88,7 @@ func TestBusyServer(t *testing.T) {
 	go func() { done <- endless.Eval(context.WithoutCancel(t.Context()), "while true do end", nil).Err() }()
 	testserver.Eventually(t, func() error {
 		if err := c.Ping(t.Context()).Err(); !redis.HasErrorPrefix(err, "BUSY") {
-			return fmt.Errorf("not busy yet: %v", err)
+			return fmt.Errorf("not busy yet: %w", err)
 		}
 		return nil
 	})

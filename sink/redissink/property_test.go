@@ -1,7 +1,6 @@
 package redissink_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -26,7 +25,7 @@ func TestOnceWhateverHappens(t *testing.T) {
 	run := 0
 	rapid.Check(t, func(t *rapid.T) {
 		run++
-		m := &model{ctx: context.Background(), sink: s, client: c, broken: map[string]bool{}}
+		m := &model{sink: s, client: c, broken: map[string]bool{}}
 		for i := range 3 {
 			m.streams = append(m.streams, fmt.Sprintf("run%d:%d", run, i))
 		}
@@ -46,7 +45,6 @@ func TestOnceWhateverHappens(t *testing.T) {
 }
 
 type model struct {
-	ctx     context.Context
 	sink    *redissink.Sink
 	client  *redis.Client
 	streams []string
@@ -61,12 +59,13 @@ type model struct {
 func (m *model) send(t *rapid.T) {
 	i := m.pick(t, m.live)
 	b := m.live[i]
-	err := m.sink.Send(m.ctx, b)
+	err := m.sink.Send(t.Context(), b)
 	var some *sink.BatchError
 	switch {
 	case err == nil:
 		m.live = append(m.live[:i], m.live[i+1:]...)
 		m.done = append(m.done, b)
+	case errors.Is(err, sink.ErrUnavailable):
 	case errors.As(err, &some):
 		var rest []int
 		for _, e := range some.Events {
@@ -74,7 +73,7 @@ func (m *model) send(t *rapid.T) {
 		}
 		m.live[i] = part(b, rest...)
 		m.stale = append(m.stale, b)
-	case !errors.Is(err, sink.ErrUnavailable):
+	default:
 		t.Fatalf("an owner was told %v", err)
 	}
 }
@@ -108,7 +107,7 @@ func (m *model) divide(t *rapid.T) {
 // late is the send of one who owns nothing any more; what it is told is ignored.
 func (m *model) late(t *rapid.T) {
 	b := m.stale[m.pick(t, m.stale)]
-	err := m.sink.Send(m.ctx, b)
+	err := m.sink.Send(t.Context(), b)
 	if err != nil && !errors.Is(err, sink.ErrFenced) && !errors.Is(err, sink.ErrUnavailable) && !errors.As(err, new(*sink.BatchError)) {
 		t.Fatalf("a late owner was told %v", err)
 	}
@@ -123,18 +122,18 @@ func (m *model) toggle(t *rapid.T) {
 	}
 	m.broken[stream] = true
 	m.move(t, stream, stream+":away")
-	m.must(t, m.client.Set(m.ctx, stream, "no stream", 0).Err())
+	m.must(t, m.client.Set(t.Context(), stream, "no stream", 0).Err())
 }
 
 func (m *model) mend(t *rapid.T, stream string) {
 	m.broken[stream] = false
-	m.must(t, m.client.Del(m.ctx, stream).Err())
+	m.must(t, m.client.Del(t.Context(), stream).Err())
 	m.move(t, stream+":away", stream)
 }
 
 func (m *model) move(t *rapid.T, from, to string) {
-	if m.client.Exists(m.ctx, from).Val() > 0 {
-		m.must(t, m.client.Rename(m.ctx, from, to).Err())
+	if m.client.Exists(t.Context(), from).Val() > 0 {
+		m.must(t, m.client.Rename(t.Context(), from, to).Err())
 	}
 }
 
@@ -146,12 +145,12 @@ func (m *model) finish(t *rapid.T) {
 		}
 	}
 	for _, b := range m.live {
-		if err := m.sink.Send(m.ctx, b); err != nil {
+		if err := m.sink.Send(t.Context(), b); err != nil {
 			t.Fatalf("an owner was told %v", err)
 		}
 	}
 	for _, b := range m.stale {
-		if err := m.sink.Send(m.ctx, b); err != nil && !errors.Is(err, sink.ErrFenced) {
+		if err := m.sink.Send(t.Context(), b); err != nil && !errors.Is(err, sink.ErrFenced) {
 			t.Fatalf("a late owner was told %v", err)
 		}
 	}
@@ -160,7 +159,7 @@ func (m *model) finish(t *rapid.T) {
 func (m *model) audit(t *rapid.T, whole *outbox.Batch) {
 	arrived := map[string]int{}
 	for _, stream := range m.streams {
-		entries, err := m.client.XRange(m.ctx, stream, "-", "+").Result()
+		entries, err := m.client.XRange(t.Context(), stream, "-", "+").Result()
 		m.must(t, err)
 		for _, e := range entries {
 			arrived[stream+" "+fmt.Sprint(e.Values["id"])]++

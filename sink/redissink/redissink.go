@@ -4,6 +4,12 @@
 // A batch costs one round trip to each server that it goes to: all its addresses
 // travel in one pipeline, and every reply is read and judged by itself. So an
 // address that is of the wrong type holds up no other.
+//
+// A Redis user needs, for streams, the keys themselves and those of the markers
+// ({STREAM}:relay:*) with +ping +evalsha +eval +mget +set +xadd +xrevrange +xdel
+// +xtrim; for lists +ping +rpush; for channels +ping +publish. Further +wait where
+// replicas are waited for, +select for a database other than 0, +cluster|slots in
+// a cluster, and +info for Warnings.
 package redissink
 
 import (
@@ -41,10 +47,12 @@ func New(cfg Config) (*Sink, error) {
 	return &Sink{cfg: cfg, address: template, servers: a.connect(), secret: secret(a.password)}, nil
 }
 
-// Send implements sink.Sink. A server that cannot be reached, and one whose answer
-// says something of itself and not of the events (loading, read-only, out of memory, a key of the
-// wrong type, ...), is an outage of the addresses it holds. A batch whose bytes
-// are too many for one script is to be divided (sink.DivideError).
+// Send implements sink.Sink. It is an outage when a server cannot be reached, and
+// when its answer says something of itself or of a key and not of the events
+// (loading, read-only, out of memory, a key of the wrong type, ...). An outage of
+// nothing but single addresses comes as a *sink.BatchError also when it meets
+// every event, so that it is not taken for the sink's. A batch whose bytes are too
+// many for one script is to be divided (*sink.DivideError).
 func (s *Sink) Send(ctx context.Context, b *outbox.Batch) error {
 	if parts := divide(b); parts != nil {
 		return &sink.DivideError{Groups: parts}
@@ -69,7 +77,8 @@ func (s *Sink) Send(ctx context.Context, b *outbox.Batch) error {
 // already.
 func (s *Sink) verdict(calls []*call, wrong []sink.EventError) error {
 	var failed []error
-	events, away := wrong, true
+	events := wrong
+	away, whole := true, s.address.Fixed()
 	for _, c := range calls {
 		if c.err == nil {
 			continue
@@ -77,22 +86,28 @@ func (s *Sink) verdict(calls []*call, wrong []sink.EventError) error {
 		if errors.Is(c.err, sink.ErrFenced) {
 			return c.err // a later owner sends all of it, whatever the address
 		}
-		err := s.secret.redact(classify(fmt.Errorf("redis %s %q: %w", s.cfg.Mode, c.address, c.err)))
+		whose, err := classify(fmt.Errorf("redis %s %q: %w", s.cfg.Mode, c.address, c.err))
+		err = s.secret.redact(err)
 		failed = append(failed, err)
 		away = away && errors.Is(err, sink.ErrUnavailable)
+		whole = whole || whose == ofServer
 		for _, i := range c.indexes {
 			events = append(events, sink.EventError{Index: i, Err: err})
 		}
 	}
+	slices.SortFunc(events, func(a, b sink.EventError) int { return a.Index - b.Index })
+	some := &sink.BatchError{Events: events}
 	switch {
 	case len(events) == 0:
 		return nil
 	case len(wrong) > 0 || len(failed) < len(calls):
-	case away, len(calls) == 1:
-		return failed[0] // an outage, or a refusal, of all there is
+		return some
+	case away && whole, len(calls) == 1 && !away:
+		return failed[0] // the sink is away, or the batch was refused as a whole
+	case away:
+		return sink.Unavailable(some)
 	}
-	slices.SortFunc(events, func(a, b sink.EventError) int { return a.Index - b.Index })
-	return &sink.BatchError{Events: events}
+	return some
 }
 
 // Check implements sink.Sink: every master answers a PING.

@@ -111,11 +111,21 @@ end
 
 -- The script ran alone, so the stream's last entries are the ones it added. If
 -- there was no stream before, an empty one stays; it is of the right type.
-if added > 0 then
-  local entries = redis.pcall('XREVRANGE', stream, '+', '-', 'COUNT', added)
-  for i = 1, #entries do
-    redis.pcall('XDEL', stream, entries[i][1])
+local function take_back()
+  for _, entry in ipairs(call('XREVRANGE', stream, '+', '-', 'COUNT', added)) do
+    call('XDEL', stream, entry[1])
   end
 end
-local position = adding and added + 1 or 0
-return {'failed', position, type(answer) == 'table' and answer.err or answer}
+
+local function text(err)
+  return type(err) == 'table' and err.err or err
+end
+
+local what, position = text(answer), adding and added + 1 or 0
+if added > 0 then
+  local done, why = pcall(take_back)
+  if not done then
+    what = what .. '; what was added before stays: ' .. text(why)
+  end
+end
+return {'failed', position, what}

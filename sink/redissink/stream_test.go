@@ -139,9 +139,9 @@ func TestWhatWasAddedBeforeAnErrorIsTakenBack(t *testing.T) {
 	b := newBatch(append(times(8, "orders"), "bills")...)
 	p := part(b, 0, 1, 2, 3, 4, 5, 6, 7)
 	q := part(p, 0, 1, 2, 3, 4, 5, 6)
-	err := expectParts(t, send(t, s, b), sink.ErrUnavailable, 0, 1, 2, 3, 4, 5, 6, 7)
-	if !contains(err, "at event 6 of 8") {
-		t.Errorf("got %v, want that the sixth event failed", err)
+	why := expectParts(t, send(t, s, b), sink.ErrUnavailable, 0, 1, 2, 3, 4, 5, 6, 7)
+	if !strings.Contains(why, "at event 6 of 8") {
+		t.Errorf("got %s, want that the sixth event failed", why)
 	}
 	expectStream(t, c, "orders", "old")
 	expectOutage(t, send(t, s, p), "at event 1 of 8")
@@ -179,9 +179,9 @@ func TestWrongTypeHoldsUpNoOtherStream(t *testing.T) {
 	_, s, c := start(t, redissink.Config{})
 	must(t, c.Set(t.Context(), "bills", "a string", 0).Err())
 	b := newBatch("orders", "bills", "orders", "mails", "bills")
-	err := expectParts(t, send(t, s, b), sink.ErrUnavailable, 1, 4)
-	if !contains(err, `redis stream "bills": WRONGTYPE`) {
-		t.Errorf("the error does not name the stream: %v", err)
+	why := expectParts(t, send(t, s, b), sink.ErrUnavailable, 1, 4)
+	if !strings.Contains(why, `redis stream "bills": WRONGTYPE`) {
+		t.Errorf("the error does not name the stream: %s", why)
 	}
 	expectStream(t, c, "orders", ids(b)[0], ids(b)[2])
 	expectStream(t, c, "mails", ids(b)[3])
@@ -191,6 +191,53 @@ func TestWrongTypeHoldsUpNoOtherStream(t *testing.T) {
 	must(t, c.Del(t.Context(), "bills").Err())
 	mustSend(t, s, p, p)
 	expectStream(t, c, "bills", ids(p)...)
+}
+
+// An outage of addresses, all that there are in the batch, is not the sink's, unless
+// the sink has but one.
+func TestOutageOfAnAddressIsNotTheSinks(t *testing.T) {
+	t.Parallel()
+	server, s, c := start(t, redissink.Config{})
+	fixed := opened(t, redissink.Config{URL: server.URL, Stream: "orders"})
+	must(t, c.Set(t.Context(), "orders", "a string", 0).Err())
+	must(t, c.Set(t.Context(), "bills", "a string", 0).Err())
+	for _, b := range []*outbox.Batch{newBatch("orders", "orders"), newBatch("orders", "bills")} {
+		err := send(t, s, b)
+		expectOutage(t, err, "WRONGTYPE")
+		expectParts(t, err, sink.ErrUnavailable, 0, 1)
+	}
+	err := send(t, fixed, newBatch("orders", "bills"))
+	expectOutage(t, err, "WRONGTYPE")
+	if errors.As(err, new(*sink.BatchError)) {
+		t.Errorf("got %v, want an outage of the sink", err)
+	}
+}
+
+func TestLeastPrivileges(t *testing.T) {
+	t.Parallel()
+	server, _, c := start(t, redissink.Config{})
+	user := func(rights ...any) string {
+		t.Helper()
+		must(t, c.Do(t.Context(), append([]any{"ACL", "SETUSER", "relay", "on", ">pw"}, rights...)...).Err())
+		return strings.Replace(server.URL, "redis://", "redis://relay:pw@", 1)
+	}
+	s := opened(t, redissink.Config{MaxLen: 100, URL: user("resetkeys", "~orders", "~{orders}:relay:*",
+		"+ping", "+evalsha", "+eval", "+mget", "+set", "+xadd", "+xrevrange", "+xdel", "+xtrim")})
+	b := newBatch("orders", "orders")
+	mustSend(t, s, b, part(b, 1))
+	mustSend(t, s, part(newBatch("orders", "orders"), 0))
+	must(t, s.Check(t.Context()))
+	must(t, c.Do(t.Context(), "XSETID", "orders", "18446744073709551615-18446744073709551614").Err())
+	expectOutage(t, send(t, s, newBatch("orders", "orders")), "at event 2 of 2")
+	if n := c.XLen(t.Context(), "orders").Val(); n != 3 {
+		t.Errorf("%d entries, want the 3 from before", n)
+	}
+
+	// Who may not take back is told what that means.
+	user("-xdel")
+	must(t, c.Del(t.Context(), "orders").Err())
+	must(t, c.XAdd(t.Context(), &redis.XAddArgs{Stream: "orders", ID: "18446744073709551615-18446744073709551614", Values: []string{"id", "old"}}).Err())
+	expectOutage(t, send(t, s, newBatch("orders", "orders")), "stays")
 }
 
 func TestScriptsFlushedBetweenSends(t *testing.T) {
@@ -226,9 +273,9 @@ func TestNamesWithBraces(t *testing.T) {
 	good := []string{"{eu}:orders", "orders:{eu}", "eu", "{eu}", "a{b}c{d", "{a}}"}
 	bad := []string{"{}", "a{}b", "a}b", "a{b", "{", "}{"}
 	b := newBatch(append(slices.Clone(good), bad...)...)
-	err := expectParts(t, send(t, s, b), sink.ErrPermanent, 6, 7, 8, 9, 10, 11)
-	if !contains(err, "hash tag") {
-		t.Errorf("got %v, want an error that explains", err)
+	why := expectParts(t, send(t, s, b), sink.ErrPermanent, 6, 7, 8, 9, 10, 11)
+	if !strings.Contains(why, "hash tag") {
+		t.Errorf("got %s, want an error that explains", why)
 	}
 	for i, stream := range good {
 		expectStream(t, c, stream, ids(b)[i])
