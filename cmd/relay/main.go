@@ -92,8 +92,11 @@ func (a *app) exit(err error) int {
 // fail tells of an error, on one line, and lets the command go on.
 func (a *app) fail(err error) {
 	a.failed = true
-	a.say("relay: " + strings.Join(strings.Fields(err.Error()), " "))
+	a.say("relay: " + oneLine(err.Error()))
 }
+
+// oneLine takes the line breaks out of a text; pgx likes them.
+func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
 // say writes to standard error.
 func (a *app) say(text string) {

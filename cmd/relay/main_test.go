@@ -129,10 +129,19 @@ func (r *relay) exit() int {
 func (r *relay) says(text string) {
 	r.t.Helper()
 	testserver.Eventually(r.t, func() error {
-		if !strings.Contains(r.stderr.String(), text) {
-			return fmt.Errorf("relay did not say %q but:\n%s", text, r.stderr.String())
+		var ended bool
+		select {
+		case <-r.ended:
+			ended = true
+		default:
 		}
-		return nil
+		switch {
+		case strings.Contains(r.stderr.String(), text):
+			return nil
+		case ended:
+			r.t.Fatalf("relay ended and did not say %q but:\n%s", text, r.stderr.String())
+		}
+		return fmt.Errorf("relay did not say %q", text)
 	})
 }
 

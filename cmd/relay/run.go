@@ -158,10 +158,10 @@ func (a *app) endpoint(ctx context.Context, c config.Admin, lines []*config.Open
 func logger(w io.Writer, c config.Log, redact func(string) string) *slog.Logger {
 	options := &slog.HandlerOptions{Level: c.Level, ReplaceAttr: func(_ []string, attr slog.Attr) slog.Attr {
 		if err, ok := attr.Value.Any().(error); ok {
-			return slog.String(attr.Key, redact(err.Error()))
+			return slog.String(attr.Key, oneLine(redact(err.Error())))
 		}
 		if attr.Key == "error" {
-			return slog.String(attr.Key, redact(attr.Value.String()))
+			return slog.String(attr.Key, oneLine(redact(attr.Value.String())))
 		}
 		return attr
 	}}

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"syscall"
 	"testing"
@@ -334,4 +335,21 @@ func TestServerThatEchoes(t *testing.T) {
 			t.Errorf("the log shows %q", form)
 		}
 	}
+}
+
+// Neither a database nor a Redis that refuses the password gives it away, and the
+// log says what to look at.
+func TestWrongPasswords(t *testing.T) {
+	t.Parallel()
+	db, server := newDatabase(t), testserver.Redis(t, "--requirepass", "s3cret-right")
+	wrong, err := url.Parse(db.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wrong.User = url.UserPassword(wrong.User.Username(), "s3cret-wrong")
+	r := start(t, nil, "run", "-c", write(t, "admin: {listen: ''}\npipelines:\n"+
+		"  - {name: a, source: {url: '"+wrong.String()+"', table: other}, sink: {url: 'stdout:'}}\n"+
+		"  - {name: b, source: {url: '"+db.url+"'}, sink: {url: 'redis://:s3cret-wrong@"+server.Addr+"'}}\n"))
+	r.says("look at user and password in source.url")
+	r.says("WRONGPASS")
 }

@@ -1,0 +1,56 @@
+package config
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestRedactor(t *testing.T) {
+	t.Parallel()
+	env := map[string]string{
+		"PG": `p@ss"w/rd`, "HOOK": "https://hooks.example/services/T0/B0/s3cretpath", "API": "b3arer-t0ken", "NKEY": "SUAsecretseed",
+	}
+	c, err := Parse("relay.yaml", []byte(`
+admin: {token: adm1n-token}
+pipelines:
+  - name: redis
+    source: {url: "postgres://app:${PG}@db/app?sslmode=disable&sslpassword=keypass"}
+    sink: {url: "redis://:c%2Fche@cache/0"}
+  - name: nats
+    source: {url: "postgres://app@db/other"}
+    sink: {url: "nats://n4tstoken@bus", nkey: "${NKEY}"}
+  - name: http
+    source: {url: "sqlite:///var/lib/app.db"}
+    sink: {url: "https://u:basic-pass@api.example/v1?key=qu3rykey&x=ab", headers: {Authorization: "Bearer ${API}"}}
+  - name: hook
+    source: {url: "postgres://app@db/third"}
+    sink: {url: "${HOOK}"}
+`), func(name string) (string, bool) { v, ok := env[name]; return v, ok })
+	if err != nil {
+		t.Fatal(err)
+	}
+	redact := c.Redactor()
+	for _, secret := range []string{
+		"adm1n-token", `p@ss"w/rd`, `p@ss\"w/rd`, "p%40ss%22w%2Frd", "keypass", "c/che", "c%2Fche", "n4tstoken", "SUAsecretseed",
+		"basic-pass", "qu3rykey", "b3arer-t0ken", "Bearer b3arer-t0ken", "services/T0/B0/s3cretpath",
+	} {
+		if got := redact("it said " + secret + "."); got != "it said ***." {
+			t.Errorf("%s becomes %q", secret, got)
+		}
+	}
+	const harmless = `cannot reach app at db:5432 (sslmode=disable): cache, bus, api.example/v1?x=ab, hooks.example, /var/lib/app.db`
+	if got := redact(harmless); got != harmless {
+		t.Errorf("the harmless text becomes %q", got)
+	}
+	if got := redact(c.Pipelines[0].Source.URL.Reveal()); strings.Contains(got, "p%40ss") {
+		t.Errorf("the URL becomes %q", got)
+	}
+}
+
+func TestRedactorWithoutSecrets(t *testing.T) {
+	t.Parallel()
+	c := Config{Pipelines: []Pipeline{{}}}
+	if got := c.Redactor()("text"); got != "text" {
+		t.Errorf("the text becomes %q", got)
+	}
+}
