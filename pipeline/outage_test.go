@@ -1,0 +1,156 @@
+package pipeline_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/pipeline"
+	"github.com/outboxrelay/relay/sink"
+)
+
+// at lets the test in at certain sends, counted from 1: before the batch goes to
+// the sink, or after it went there and before it is settled.
+func at(s sink.Sink, before, after func(n int64)) *gate {
+	var sends atomic.Int64
+	return &gate{s, func(_ context.Context, _ *outbox.Batch, next func() error) error {
+		n := sends.Add(1)
+		before(n)
+		err := next()
+		if err == nil {
+			after(n)
+		}
+		return err
+	}}
+}
+
+func nothing(int64) {}
+
+// The sink goes away in the middle of a drain and comes back.
+func TestASinkThatDiesInMidDrain(t *testing.T) {
+	t.Parallel()
+	t.Run("redis", func(t *testing.T) {
+		t.Parallel()
+		server := testserver.Redis(t, "--appendfsync", "always") // what it said it has it keeps
+		testDyingSink(t, redisAt(t, server.URL), server.Kill, func() error { return server.Start(t.Context()) })
+	})
+	t.Run("jetstream", func(t *testing.T) {
+		t.Parallel()
+		server := testserver.NATS(t)
+		addStream(t, server.URL, "orders")
+		testDyingSink(t, natsAt(t, server.URL), func() error { server.Stop(); return nil }, server.Start)
+	})
+}
+
+func testDyingSink(t *testing.T, to destination, kill, revive func() error) {
+	t.Helper()
+	d := newDatabase(t)
+	ids := d.insert(t, "orders", 10_000)
+	deaths := make(chan error, 2)
+	die := func(when int64) func(int64) {
+		return func(n int64) {
+			if n == when {
+				deaths <- kill()
+			}
+		}
+	}
+	p := start(t, d.buffer(t, "relay"), at(to, die(20), die(60)), nil)
+	for range 2 {
+		check(t, soon(t, "a death of the sink", deaths))
+		p.expectNotReady(t)
+		check(t, revive())
+	}
+	d.expectDrained(t)
+	expectOnce(t, to.arrived(t, "orders"), ids)
+	dead, _ := d.dead(t)
+	expect(t, "dead letters", len(dead), 0)
+	p.expectReady(t)
+}
+
+// PostgreSQL is killed while batches are claimed, under way, and sent but not
+// settled; each time it comes back.
+func TestADatabaseThatDiesInMidDrain(t *testing.T) {
+	t.Parallel()
+	server := testserver.OwnPostgres(t, testserver.PostgresOptions{Durable: true})
+	d, to := databaseAt(t, server.URL), redisAt(t, testserver.SharedRedis(t))
+	ids := d.insert(t, "orders", 10_000)
+	deaths := make(chan error, 4)
+	die := func(when ...int64) func(int64) {
+		return func(n int64) {
+			if slices.Contains(when, n) {
+				deaths <- server.Kill()
+			}
+		}
+	}
+	p := start(t, d.buffer(t, "relay"), at(to, die(10, 50), die(30, 70)), func(c *pipeline.Config) {
+		c.Lease = 2 * time.Second // what the crash left claimed comes back soon
+	})
+	for range 4 {
+		check(t, soon(t, "a death of the database", deaths))
+		p.expectNotReady(t)
+		check(t, server.Start(t.Context()))
+	}
+	d.app.Reset()
+	d.expectDrained(t)
+	expectOnce(t, to.arrived(t, "orders"), ids)
+	p.expectReady(t)
+}
+
+func TestADatabaseThatIsDownAtTheStartIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	server := testserver.OwnPostgres(t, testserver.PostgresOptions{})
+	d, to := databaseAt(t, server.URL), redisAt(t, testserver.SharedRedis(t))
+	ids := d.insert(t, "orders", 500)
+	check(t, server.Stop())
+	p := start(t, d.buffer(t, "relay"), to, nil)
+	testserver.Eventually(t, func() error {
+		if err := p.Ready(); err == nil || !strings.Contains(err.Error(), "database") || !strings.Contains(err.Error(), "127.0.0.1") {
+			return fmt.Errorf("it says %w, want that the database cannot be reached, and where", err)
+		}
+		return nil
+	})
+	check(t, server.Start(t.Context()))
+	d.app.Reset()
+	d.expectDrained(t)
+	expectOnce(t, to.arrived(t, "orders"), ids)
+	p.expectReady(t)
+}
+
+func TestATableThatIsMissingAtTheStartIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	url, to := testserver.Postgres(t), redisAt(t, testserver.SharedRedis(t))
+	p := start(t, bufferAt(t, url, "relay"), to, nil)
+	testserver.Eventually(t, func() error {
+		if err := p.Ready(); !errors.Is(err, outbox.ErrNotReady) || !strings.Contains(err.Error(), "relay migrate") {
+			return fmt.Errorf("it says %w, want the table's name and the command that makes it", err)
+		}
+		return nil
+	})
+	d := databaseAt(t, url)
+	ids := d.insert(t, "orders", 500)
+	d.expectDrained(t)
+	expectOnce(t, to.arrived(t, "orders"), ids)
+}
+
+// The table goes away while the relay runs, and comes back, as by a restore.
+func TestATableThatVanishesIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
+	p := start(t, d.buffer(t, "relay"), to, nil)
+	ids := d.insert(t, "orders", 500)
+	d.expectDrained(t)
+	d.exec(t, "ALTER TABLE outbox_events RENAME TO elsewhere")
+	p.expectNotReady(t)
+	d.exec(t, "ALTER TABLE elsewhere RENAME TO outbox_events")
+	p.expectReady(t)
+	ids = append(ids, d.insert(t, "orders", 500)...)
+	d.expectDrained(t)
+	expectOnce(t, to.arrived(t, "orders"), ids)
+}
