@@ -1,8 +1,10 @@
 package testserver
 
 import (
+	"bufio"
 	"context"
 	"errors"
+	"net"
 	"os"
 	"strconv"
 	"strings"
@@ -75,13 +77,23 @@ func startRedis(ctx context.Context, config []string, args ...string) (_ *RedisS
 // ping takes any answer for one, also a refusal for want of a password, but not
 // that the data is still being loaded.
 func (s *RedisServer) ping(ctx context.Context) error {
-	c := redis.NewClient(&redis.Options{Addr: s.Addr, MaxRetries: -1, DialerRetries: 1, DisableIdentity: true})
-	err := c.Ping(ctx).Err()
-	var answer redis.Error
-	if errors.As(err, &answer) && !strings.HasPrefix(answer.Error(), "LOADING ") {
-		err = nil
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", s.Addr)
+	if err != nil {
+		return err
 	}
-	return errors.Join(err, c.Close())
+	deadline, _ := ctx.Deadline()
+	err = conn.SetDeadline(deadline)
+	if err == nil {
+		_, err = conn.Write([]byte("PING\r\n"))
+	}
+	if err == nil {
+		var answer string
+		answer, err = bufio.NewReader(conn).ReadString('\n')
+		if strings.HasPrefix(answer, "-LOADING ") {
+			err = errors.New(answer)
+		}
+	}
+	return errors.Join(err, conn.Close())
 }
 
 // client talks to the server itself.
