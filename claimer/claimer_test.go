@@ -62,6 +62,7 @@ func (l *ledger) Renew(ctx context.Context, b *outbox.Batch, lease time.Duration
 func (l *ledger) Claim(context.Context, int, time.Duration) (*outbox.Batch, error) {
 	return nil, errAway
 }
+
 func (l *ledger) TakeOver(context.Context, time.Duration) (*outbox.Batch, error) { return nil, errAway }
 
 func refuse(context.Context) error { return errAway }

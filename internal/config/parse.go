@@ -97,7 +97,7 @@ var needsQuotes = regexp.MustCompile(`[:\[{,-]\s+([@*%` + "`" + `]|\{(topic|key)
 // syntax reports what the parser said. Its messages hold no values.
 func (r *reader) syntax(text []byte, err error) {
 	at, message := Place{r.file, 1, 1}, "it cannot be parsed"
-	if e := (yaml.Error)(nil); errors.As(err, &e) {
+	if e := yaml.Error(nil); errors.As(err, &e) {
 		at, message = r.tokenPlace(e.GetToken()), e.GetMessage()
 	}
 	hint := ""

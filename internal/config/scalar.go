@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -112,17 +113,20 @@ func (s scalar) hint(in input, is kind) string {
 
 // accept sets the value and reports what is wrong with it.
 func (r *reader) accept(s scalar, path string, at Place, in input) {
-	switch err := s.set(in).(type) {
-	case nil:
-	case unfit:
-		why := ""
-		if err != "" && !s.hide && !in.expanded() {
-			why = " (" + oneLine(string(err)) + ")"
-		}
-		r.say(at, "%s %s%s, %s was expected", path, s.describe(in), why, s.what)
-	default:
-		r.say(at, "%s %v", path, err)
+	err := s.set(in)
+	if err == nil {
+		return
 	}
+	reason, ok := errors.AsType[unfit](err)
+	if !ok {
+		r.say(at, "%s %v", path, err)
+		return
+	}
+	why := ""
+	if reason != "" && !s.hide && !in.expanded() {
+		why = " (" + oneLine(string(reason)) + ")"
+	}
+	r.say(at, "%s %s%s, %s was expected", path, s.describe(in), why, s.what)
 }
 
 // describe says what a value is, without showing what must not be seen.

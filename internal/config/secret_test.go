@@ -37,7 +37,9 @@ func TestNoPrintingShowsASecret(t *testing.T) {
 	}
 	type unexported struct{ s Secret }
 	for _, v := range []any{
-		c, *c, c.Admin, c.Admin.Token, &c.Admin.Token, c.Pipelines, unexported{c.Admin.Token}, &unexported{c.Admin.Token},
+		c, *c, c.Admin, c.Admin.Token, &c.Admin.Token, c.Pipelines,
+		unexported{c.Admin.Token},
+		&unexported{c.Admin.Token},
 		c.Pipelines[0].Source, c.Pipelines[0].Sink, c.Pipelines[5].Sink, c.Pipelines[5].Sink.HTTP.Headers, c.Pipelines[6].Sink.URL,
 	} {
 		for _, show := range printers {
