@@ -1,0 +1,30 @@
+# docker build .                     the relay: one static program and nothing else
+# docker build --target examples .   the example programs of docker-compose.yml
+
+FROM --platform=$BUILDPLATFORM golang:1.26 AS build
+WORKDIR /src
+COPY go.mod go.sum ./
+RUN go mod download
+COPY . .
+ARG TARGETOS
+ARG TARGETARCH
+ARG RELEASE
+# timetzdata: the time zones that a schedule may name are in the program.
+RUN CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH \
+    go build -trimpath -tags timetzdata -ldflags "-s -w -X main.release=$RELEASE" -o /out/ \
+    ./cmd/relay ./examples/producer ./examples/jetstream
+# What a program finds beside itself: certificate authorities, and /tmp for `relay demo`.
+RUN mkdir -p /rootfs/etc/ssl/certs && cp /etc/ssl/certs/ca-certificates.crt /rootfs/etc/ssl/certs/ \
+    && mkdir -m 1777 /rootfs/tmp
+
+FROM scratch AS base
+COPY --from=build /rootfs/ /
+USER 65532:65532
+
+FROM base AS examples
+COPY --from=build /out/producer /out/jetstream /
+
+FROM base AS relay
+COPY --from=build /out/relay /relay
+EXPOSE 7070
+ENTRYPOINT ["/relay"]

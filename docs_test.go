@@ -1,0 +1,188 @@
+package relay_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+)
+
+// everyDocument looks at every block, command and link.
+func everyDocument(t *testing.T, programs string) {
+	for _, path := range documents(t) {
+		t.Run(path, func(t *testing.T) {
+			t.Parallel()
+			term := newTerminal(t, programs)
+			for _, b := range blocks(t, path) {
+				switch b.lang {
+				case "yaml":
+					checkYAML(t, term, b)
+				case "sh":
+					checkCommands(t, term, b.where, b.text)
+				case "ruby", "php", "python", "js", "java", "go":
+					if b.file() == "" || read(t, b.file()) != b.text+"\n" {
+						t.Errorf("%s: the block is not the text of a file that a comment names: <!-- file: examples/... -->", b.where)
+					}
+				case "sql", "json", "text": // grants, walk, showsMistakes
+				default:
+					t.Errorf("%s: nothing tests blocks of %q", b.where, b.lang)
+				}
+			}
+			for i, line := range strings.Split(read(t, path), "\n") {
+				checkLinks(t, path, i, line)
+				for _, code := range inline.FindAllStringSubmatch(line, -1) {
+					checkCommands(t, term, place(path, i), code[1])
+				}
+			}
+		})
+	}
+}
+
+var (
+	inline   = regexp.MustCompile("`([^`]+)`")
+	variable = regexp.MustCompile(`\$\{([A-Z_]+)\}`)
+	secret   = regexp.MustCompile(`\$\{file:([^}]+)\}`)
+	link     = regexp.MustCompile(`\]\(([^)#]+)(#[^)]*)?\)`)
+	relay    = regexp.MustCompile(`^relay ([a-z]+)(.*)$`)
+	flag     = regexp.MustCompile(`--?[a-z]+`)
+	target   = regexp.MustCompile(`^make ([a-z]+)$`)
+	program  = regexp.MustCompile(`^go run (\./\S+)`)
+)
+
+// checkYAML wants `relay check` to pass a configuration, or a sink alone.
+func checkYAML(t *testing.T, term *terminal, b block) {
+	t.Helper()
+	if b.file() == "bad.yaml" {
+		return
+	}
+	text := b.text
+	if strings.HasPrefix(text, "sink:") {
+		text = "pipelines:\n  - name: p\n    source: {url: \"postgres://localhost/p\"}\n" + indent(text, "    ")
+	}
+	env := map[string]string{}
+	for _, name := range variable.FindAllStringSubmatch(text, -1) {
+		env[name[1]] = "x"
+	}
+	env["DATABASE_URL"], env["REDIS_URL"] = "postgres://localhost/p", "redis://localhost"
+	// Files that are not on this machine.
+	term.write("file", "-----BEGIN NATS USER JWT-----")
+	file := filepath.Join(term.dir, "file")
+	text = secret.ReplaceAllString(text, "${file:"+file+"}")
+	text = strings.ReplaceAll(text, "/etc/relay/nats.creds", file)
+	term.write("check.yaml", text+"\n")
+
+	one := *term
+	for name, value := range env {
+		one.env = append(one.env, name+"="+value)
+	}
+	if out, err := one.sh("relay check -c check.yaml"); err != nil {
+		t.Errorf("%s: relay check: %v\n%s\n%s", b.where, err, out, text)
+	}
+}
+
+// checkCommands wants the commands, flags, targets and programs to be there that
+// lines of a shell name.
+func checkCommands(t *testing.T, term *terminal, where, lines string) {
+	t.Helper()
+	for line := range strings.SplitSeq(lines, "\n") {
+		if m := relay.FindStringSubmatch(line); m != nil {
+			help, err := term.sh("relay " + m[1] + " --help")
+			if err != nil {
+				t.Errorf("%s: there is no command relay %s", where, m[1])
+			}
+			own, _, _ := strings.Cut(m[2], "|")
+			for _, name := range flag.FindAllString(own, -1) {
+				if !regexp.MustCompile(`(^|[ ,])` + name + `\b`).MatchString(help) {
+					t.Errorf("%s: relay %s has no flag %s", where, m[1], name)
+				}
+			}
+		}
+		if m := target.FindStringSubmatch(line); m != nil && !strings.Contains(read(t, "Makefile"), "\n"+m[1]+":") {
+			t.Errorf("%s: the Makefile has no target %s", where, m[1])
+		}
+		if m := program.FindStringSubmatch(line); m != nil && !exists(m[1]) {
+			t.Errorf("%s: there is no %s", where, m[1])
+		}
+	}
+}
+
+// checkLinks wants what a relative link names to be there, the heading included.
+func checkLinks(t *testing.T, path string, i int, line string) {
+	t.Helper()
+	for _, m := range link.FindAllStringSubmatch(line, -1) {
+		if strings.HasPrefix(m[1], "https://") {
+			continue
+		}
+		to := filepath.Join(filepath.Dir(path), m[1])
+		if !exists(to) {
+			t.Errorf("%s: there is no %s", place(path, i), to)
+		} else if m[2] != "" && !strings.Contains(strings.ToLower(read(t, to)), "\n## "+strings.ReplaceAll(m[2][1:], "-", " ")+"\n") {
+			t.Errorf("%s: %s has no heading %s", place(path, i), to, m[2])
+		}
+	}
+}
+
+// grants gives two roles what docs/operations.md names, and no more: with it the
+// application inserts and the relay delivers, buries, and sends again.
+func grants(t *testing.T, programs string) {
+	server := testserver.OwnPostgres(t, testserver.PostgresOptions{}) // roles are the server's
+	database, err := server.NewDatabase(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	as := func(role string) string {
+		_, rest, _ := strings.Cut(database, "@")
+		return "postgres://" + role + ":" + role + "@" + rest
+	}
+	term := newTerminal(t, programs, "OWNER="+database, "RELAY="+as("outbox_relay"), "SHOP="+as("shop"))
+	receiver := term.start("receiver", "-listen", "127.0.0.1:0")
+	config := func(source, sink string) string {
+		return fmt.Sprintf("admin: {listen: \"\"}\npipelines:\n  - name: orders\n    source: {url: \"${%s}\"}\n    sink: {url: %q}\n", source, sink)
+	}
+	term.write("owner.yaml", config("OWNER", "stdout:"))
+	term.write("relay.yaml", config("RELAY", "stdout:"))
+	term.write("keyed.yaml", config("RELAY", "http://"+listensOn(receiver)+"/{key}"))
+
+	var sql []string
+	for _, b := range blocks(t, "docs/operations.md") {
+		if b.lang == "sql" {
+			sql = append(sql, b.text)
+		}
+	}
+	if len(sql) != 4 {
+		t.Fatalf("docs/operations.md has %d blocks of SQL, 4 were expected: grants, look, again, give up", len(sql))
+	}
+	give, look, again, giveUp := sql[0], sql[1], sql[2], sql[3]
+	psql := func(who, statement string) string {
+		t.Helper()
+		return term.must(`psql "$` + who + `" -qAt -v ON_ERROR_STOP=1 <<'SQL'` + "\n" + statement + "\nSQL")
+	}
+	psql("OWNER", "CREATE ROLE outbox_relay LOGIN PASSWORD 'outbox_relay'; CREATE ROLE shop LOGIN PASSWORD 'shop'")
+	term.must("relay migrate -c owner.yaml")
+	psql("OWNER", give)
+
+	// Without a key it has no address under keyed.yaml, and is buried.
+	psql("SHOP", "INSERT INTO outbox_events (topic, payload) VALUES ('orders.created', '{}') RETURNING id")
+	keyed := term.start("relay", "run", "-c", "keyed.yaml")
+	keyed.says(&keyed.stderr, asItIs, "events are dead letters")
+	keyed.stop(os.Interrupt)
+	if got := psql("RELAY", look); !strings.HasPrefix(got, "orders|1|orders.created|the address asks for {key}") {
+		t.Errorf("the dead letters are %q", got)
+	}
+	psql("RELAY", again)
+	if got := psql("RELAY", look); got != "" {
+		t.Errorf("the dead letters are %q", got)
+	}
+	psql("RELAY", giveUp)
+
+	run := term.start("relay", "run", "-c", "relay.yaml")
+	run.says(&run.stdout, asItIs, `{"id":"1","topic":"orders.created","payload":{}`)
+	run.stop(os.Interrupt)
+	if got := term.must("relay status -c relay.yaml --json"); !strings.Contains(got, `"pending": 0`) {
+		t.Errorf("the status is %s", got)
+	}
+}

@@ -1,0 +1,102 @@
+// Command producer is a shop that is always busy: it places orders, each with its
+// event in the same transaction, and ships most of them. Some orders are from nobody;
+// the database refuses those at COMMIT, and their events with them.
+//
+// DATABASE_URL names a database with the tables of shop.sql, outbox_events, and a
+// second buffer outbox_shipments.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+func main() {
+	every := flag.Duration("every", 100*time.Millisecond, "time between two orders")
+	orders := flag.Int("orders", 0, "stop after so many; 0 goes on until a signal")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Getenv("DATABASE_URL"), *every, *orders); err != nil {
+		fmt.Fprintln(os.Stderr, "producer:", err)
+		os.Exit(1)
+	}
+}
+
+// sales is what became of the orders.
+type sales struct{ placed, shipped, refused int }
+
+func (s sales) String() string {
+	return fmt.Sprintf("committed: %d orders placed, %d shipped; rolled back: %d", s.placed, s.shipped, s.refused)
+}
+
+// run sells until ctx is done or there were that many orders, and says every ten
+// seconds, and in the end, how many.
+func run(ctx context.Context, databaseURL string, every time.Duration, orders int) error {
+	pool, err := pgxpool.New(ctx, databaseURL)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	next, report := time.NewTicker(every), time.NewTicker(10*time.Second)
+	defer next.Stop()
+	defer report.Stop()
+
+	var sum sales
+	for n := 1; orders == 0 || n <= orders; {
+		select {
+		case <-ctx.Done():
+			fmt.Println(sum)
+			return nil
+		case <-report.C:
+			fmt.Println(sum)
+		case <-next.C:
+			if err := sum.sell(ctx, pool, n); err != nil && ctx.Err() == nil {
+				return err
+			}
+			n++
+		}
+	}
+	fmt.Println(sum)
+	return nil
+}
+
+// sell places the nth order: every fifth is from nobody, every other one is shipped.
+func (s *sales) sell(ctx context.Context, pool *pgxpool.Pool, n int) error {
+	customer := "customer-7"
+	if n%5 == 0 {
+		customer = "nobody"
+	}
+	order, err := placeOrder(ctx, pool, customer, 100+n)
+	if refused(err) {
+		s.refused++
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	s.placed++
+	if n%2 == 0 {
+		if err := ship(ctx, pool, order); err != nil {
+			return err
+		}
+		s.shipped++
+	}
+	return nil
+}
+
+// refused: the customer does not exist.
+func refused(err error) bool {
+	const foreignKeyViolation = "23503"
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && pg.Code == foreignKeyViolation
+}

@@ -1,0 +1,93 @@
+package relay_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// block is a fenced block of a document.
+type block struct {
+	where   string // file:line
+	section string // the heading of the second level that it stands under
+	hint    string // what a comment just above says: <!-- file: relay.yaml -->
+	lang    string
+	text    string // without the last line break
+}
+
+// file is the name that a hint gives the block, "" without one.
+func (b block) file() string {
+	name, ok := strings.CutPrefix(b.hint, "file: ")
+	if !ok {
+		return ""
+	}
+	return name
+}
+
+// documents are those that users read, decisions apart.
+func documents(t *testing.T) []string {
+	t.Helper()
+	top, err := filepath.Glob("*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	more, err := filepath.Glob("docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append(top, more...)
+}
+
+var comment = regexp.MustCompile(`^<!-- (.*) -->$`)
+
+// blocks returns the fenced blocks of a document.
+func blocks(t *testing.T, path string) []block {
+	t.Helper()
+	var (
+		all           []block
+		open          *block
+		section, hint string
+	)
+	for i, line := range strings.Split(read(t, path), "\n") {
+		fence, isFence := strings.CutPrefix(line, "```")
+		switch {
+		case open != nil && isFence:
+			open.text = strings.TrimSuffix(open.text, "\n")
+			all = append(all, *open)
+			open, hint = nil, ""
+		case open != nil:
+			open.text += line + "\n"
+		case isFence:
+			open = &block{where: place(path, i), section: section, hint: hint, lang: fence}
+		case comment.MatchString(line):
+			hint = comment.FindStringSubmatch(line)[1]
+		default:
+			hint = ""
+			if title, ok := strings.CutPrefix(line, "## "); ok {
+				section = title
+			}
+		}
+	}
+	if open != nil {
+		t.Fatalf("%s: the block does not end", open.where)
+	}
+	return all
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
