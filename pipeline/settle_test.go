@@ -1,0 +1,251 @@
+package pipeline_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/pipeline"
+	"github.com/outboxrelay/relay/sink"
+)
+
+// turnstile holds up sends, one at a time, before or after the batch went to the
+// sink.
+type turnstile struct {
+	sink.Sink
+	after  bool
+	waits  chan *outbox.Batch // a send that has come
+	passes chan struct{}      // lets it through
+}
+
+func newTurnstile(s sink.Sink, after bool) *turnstile {
+	return &turnstile{s, after, make(chan *outbox.Batch, 100), make(chan struct{}, 100)}
+}
+
+func (g *turnstile) Send(ctx context.Context, b *outbox.Batch) error {
+	if !g.after {
+		g.waits <- b
+		<-g.passes
+		// As a process that was stopped goes on where it was, whatever has become
+		// of its lease.
+		return g.Sink.Send(context.WithoutCancel(ctx), b)
+	}
+	err := g.Sink.Send(ctx, b)
+	g.waits <- b
+	<-g.passes
+	return err
+}
+
+// open lets everything through from now on.
+func (g *turnstile) open() {
+	for range cap(g.passes) {
+		g.passes <- struct{}{}
+	}
+}
+
+// oneBatch has one worker send batches of 10.
+func oneBatch(c *pipeline.Config) { c.Workers, c.BatchSize = 1, 10 }
+
+// expectLedger waits until the ledger is as wanted.
+func (d *database) expectLedger(t testing.TB, want string) {
+	t.Helper()
+	testserver.Eventually(t, func() error {
+		if got := ask[string](t, d, "SELECT coalesce(string_agg(state || ' ' || events, ', '), '') FROM outbox_batches"); got != want {
+			return fmt.Errorf("the ledger says %q, want %q", got, want)
+		}
+		return nil
+	})
+}
+
+// An application has locked an event that was sent: the batch is marked, not sent
+// again, and deleted when the lock is gone.
+func TestADeleteThatIsLockedOutLeavesAMark(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	to := redisAt(t, testserver.SharedRedis(t))
+	ids := d.insert(t, "orders", 10)
+	g := newTurnstile(to, true)
+	start(t, d.buffer(t, "relay"), g, oneBatch)
+
+	soon(t, "a send", g.waits)
+	tx := d.begin(t)
+	_, err := tx.Exec(t.Context(), "SELECT FROM outbox_events WHERE id = ANY ($1) FOR UPDATE", ids[3:5])
+	check(t, err)
+	g.open()
+	d.expectLedger(t, "delivered 10")
+	// What is not locked is deleted already; and fresh events go on.
+	testserver.Eventually(t, func() error {
+		if n := ask[int](t, d, "SELECT count(*) FROM outbox_events"); n != 2 {
+			return fmt.Errorf("%d events are left, the two that are locked were expected", n)
+		}
+		return nil
+	})
+	more := d.insert(t, "orders", 25)
+	to.expectArrivals(t, "orders", 35)
+	testserver.Eventually(t, func() error {
+		if n := ask[int64](t, d, "SELECT max(lease_no) FROM outbox_batches"); n < 3 {
+			return fmt.Errorf("%d leases, several tries to delete were expected", n)
+		}
+		return nil
+	})
+	check(t, tx.Commit(t.Context()))
+	d.expectDrained(t)
+	expectOnce(t, to.arrived(t, "orders"), append(ids, more...))
+	if n := len(g.waits); n != 3 {
+		t.Errorf("%d more sends, 3 were expected for the 25 fresh events", n)
+	}
+}
+
+// The application and the relay each hold what the other wants. It is the relay
+// that gives way, also when it tries again.
+func TestTheApplicationIsNeverTheDeadlocksVictim(t *testing.T) {
+	t.Parallel()
+	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
+	g := newTurnstile(to, true)
+	start(t, d.buffer(t, "relay"), g, oneBatch)
+	var all []int64
+	for range 3 {
+		ids := d.insert(t, "orders", 10)
+		all = append(all, ids...)
+		soon(t, "a send", g.waits)
+		tx := d.begin(t)
+		touch := func(id int64) {
+			t.Helper()
+			if _, err := tx.Exec(t.Context(), "UPDATE outbox_events SET headers = '{}' WHERE id = $1", id); err != nil {
+				t.Fatalf("the application was the victim: %v", err)
+			}
+		}
+		touch(ids[9])
+		g.passes <- struct{}{}
+		testserver.Eventually(t, func() error { // it has locked the others and waits
+			if ask[int](t, d, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'relay' AND wait_event_type = 'Lock' AND datname = current_database()") == 0 {
+				return errors.New("the relay waits for no lock")
+			}
+			return nil
+		})
+		touch(ids[0])
+		touch(ids[5])
+		check(t, tx.Commit(t.Context()))
+		d.expectDrained(t)
+	}
+	expectOnce(t, to.arrived(t, "orders"), all)
+	expect(t, "sends", len(g.waits), 0)
+	expect(t, "deadlocks", ask[int](t, d, "SELECT deadlocks::int FROM pg_stat_database WHERE datname = current_database()"), 0)
+}
+
+// takeOver ends the batch's lease by force and takes it over as another process.
+func takeOver(t *testing.T, d *database, by pipeline.Buffer, b *outbox.Batch) *outbox.Batch {
+	t.Helper()
+	var taken *outbox.Batch
+	testserver.Eventually(t, func() error {
+		d.exec(t, "UPDATE outbox_batches SET due_at = clock_timestamp() WHERE group_id = $1::uuid", b.GroupID.String())
+		var err error
+		if taken, err = by.TakeOver(t.Context(), time.Minute); err == nil && taken == nil {
+			err = errors.New("its owner was quicker")
+		}
+		return err
+	})
+	return taken
+}
+
+// A worker stands still while it sends, and another process takes its batch over.
+// When it wakes up it sends, late; and it may change nothing.
+func TestALeaseThatIsLostWhileSending(t *testing.T) {
+	t.Parallel()
+	t.Run("the new owner is done", func(t *testing.T) {
+		t.Parallel()
+		d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
+		ids := d.insert(t, "orders", 10)
+		g := newTurnstile(to, false)
+		start(t, d.buffer(t, "sleeper"), g, oneBatch)
+		other := d.buffer(t, "other")
+		taken := takeOver(t, d, other, soon(t, "a send", g.waits))
+		check(t, to.Send(t.Context(), taken))
+		check(t, other.Settle(t.Context(), taken, []outbox.Outcome{{Verdict: outbox.Delivered}}))
+		g.open()
+		ids = append(ids, d.insert(t, "orders", 10)...) // it works on
+		d.expectDrained(t)
+		expectOnce(t, to.arrived(t, "orders"), ids)
+	})
+	t.Run("the new owner is at it", func(t *testing.T) {
+		t.Parallel()
+		d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
+		ids := d.insert(t, "orders", 10)
+		g := newTurnstile(to, false)
+		start(t, d.buffer(t, "sleeper"), g, oneBatch)
+		other := d.buffer(t, "other")
+		taken := takeOver(t, d, other, soon(t, "a send", g.waits))
+		g.open()
+		more := d.insert(t, "orders", 10)
+		to.expectArrivals(t, "orders", 20) // by the sleeper
+		d.expectLedger(t, "leased 10")
+		expect(t, "events", ask[int](t, d, "SELECT count(*) FROM outbox_events"), 10)
+		check(t, to.Send(t.Context(), taken))
+		check(t, other.Settle(t.Context(), taken, []outbox.Outcome{{Verdict: outbox.Delivered}}))
+		d.expectDrained(t)
+		expectOnce(t, to.arrived(t, "orders"), append(ids, more...))
+	})
+	t.Run("the new owner has divided it", func(t *testing.T) {
+		t.Parallel()
+		d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
+		ids := d.insert(t, "orders", 10)
+		g := newTurnstile(to, false)
+		start(t, d.buffer(t, "sleeper"), g, oneBatch)
+		other := d.buffer(t, "other")
+		batch := soon(t, "a send", g.waits)
+		taken := takeOver(t, d, other, batch)
+		check(t, other.Settle(t.Context(), taken, []outbox.Outcome{
+			{Verdict: outbox.Retry, IDs: ids[:5], GroupID: outbox.NewGroupID()},
+			{Verdict: outbox.Retry, IDs: ids[5:], GroupID: outbox.NewGroupID()},
+		}))
+		for range 2 {
+			half, err := other.TakeOver(t.Context(), time.Minute)
+			check(t, err)
+			check(t, to.Send(t.Context(), half))
+			check(t, other.Settle(t.Context(), half, []outbox.Outcome{{Verdict: outbox.Delivered}}))
+		}
+		g.open()
+		ids = append(ids, d.insert(t, "orders", 10)...)
+		d.expectDrained(t)
+		expectOnce(t, to.arrived(t, "orders"), ids)
+	})
+}
+
+// The lease cannot be renewed: the send is cut off when the lease is over, and the
+// batch is left to whoever takes it.
+func TestALeaseThatCannotBeRenewedEndsTheSend(t *testing.T) {
+	t.Parallel()
+	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
+	ids := d.insert(t, "orders", 10)
+	sending, cut := make(chan *outbox.Batch, 1), make(chan error, 1)
+	first := true
+	g := &gate{to, func(ctx context.Context, b *outbox.Batch, next func() error) error {
+		if first { // one worker
+			first = false
+			sending <- b
+			<-ctx.Done()
+			cut <- context.Cause(ctx)
+			return ctx.Err()
+		}
+		return next()
+	}}
+	start(t, d.buffer(t, "relay"), g, func(c *pipeline.Config) {
+		oneBatch(c)
+		c.Lease = time.Second
+	})
+	soon(t, "a send", sending)
+	tx := d.begin(t)
+	_, err := tx.Exec(t.Context(), "SELECT FROM outbox_batches FOR UPDATE")
+	check(t, err)
+	if err := soon(t, "the end of the send", cut); !errors.Is(err, outbox.ErrLeaseLost) {
+		t.Errorf("the send ended because of %v, want that the lease was lost", err)
+	}
+	expect(t, "attempts and outages", ask[int](t, d, "SELECT attempts + outages FROM outbox_batches"), 0)
+	check(t, tx.Commit(t.Context()))
+	d.expectDrained(t) // taken over
+	expectOnce(t, to.arrived(t, "orders"), ids)
+}

@@ -1,0 +1,149 @@
+package pipeline_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/pipeline"
+)
+
+// states are the ledger's rows by state.
+func (d *database) states(t testing.TB) string {
+	t.Helper()
+	return ask[string](t, d, `
+		SELECT coalesce(string_agg(n || ' ' || state, ', ' ORDER BY state), 'empty')
+		FROM (SELECT state, count(*) AS n FROM outbox_batches GROUP BY state) s`)
+}
+
+// A signal in the middle of a drain: what is in flight is sent and settled, the
+// rest stays unclaimed for the next process.
+func TestASignalInMidDrain(t *testing.T) {
+	t.Parallel()
+	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
+	ids := d.insert(t, "orders", 10_000)
+	var p *process
+	ready := make(chan struct{})
+	signal := func(n int64) {
+		<-ready
+		if n == 30 {
+			p.cancel()
+		}
+	}
+	p = start(t, d.buffer(t, "relay"), at(to, signal, nothing), nil)
+	close(ready)
+	soon(t, "the end", p.ended)
+	expect(t, "Run's error", p.err, nil)
+	expect(t, "the ledger", d.states(t), "empty")
+	sent := to.arrived(t, "orders")
+	if len(sent) < 3000 || len(sent) > 3500 {
+		t.Errorf("%d events went out, 30 batches of 100 and those of 3 other workers were expected", len(sent))
+	}
+	expect(t, "events that stayed", ask[int](t, d, "SELECT count(*) FROM outbox_events WHERE group_id IS NULL"), len(ids)-len(sent))
+
+	start(t, d.buffer(t, "next"), to, nil)
+	d.expectDrained(t)
+	expectOnce(t, to.arrived(t, "orders"), ids)
+}
+
+// The time to stop is over and a sink answers nothing: its batches are handed
+// back, and Run says so.
+func TestAStopThatRunsOutOfTime(t *testing.T) {
+	t.Parallel()
+	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
+	ids := d.insert(t, "orders", 1000)
+	sending := make(chan struct{}, 4)
+	mute := &gate{to, func(ctx context.Context, _ *outbox.Batch, _ func() error) error {
+		sending <- struct{}{}
+		<-ctx.Done()
+		return ctx.Err()
+	}}
+	p := start(t, d.buffer(t, "relay"), mute, nil)
+	for range 4 {
+		soon(t, "four sends", sending)
+	}
+	p.cancel()
+	select {
+	case <-p.ended:
+		t.Fatal("the first signal cut a send off")
+	case <-time.After(200 * time.Millisecond):
+	}
+	p.halt()
+	expectStopError(t, p, "was put back")
+	expect(t, "the ledger", d.states(t), "4 waiting")
+	expect(t, "attempts", ask[int](t, d, "SELECT max(attempts) FROM outbox_batches"), 0)
+
+	start(t, d.buffer(t, "next"), to, nil)
+	d.expectDrained(t)
+	expectOnce(t, to.arrived(t, "orders"), ids)
+}
+
+// expectStopError waits for the end within a few seconds, and takes the error off
+// so that the test's end does not complain of it.
+func expectStopError(t *testing.T, p *process, want string) {
+	t.Helper()
+	select {
+	case <-p.ended:
+	case <-time.After(8 * time.Second):
+		t.Fatal("it does not end")
+	}
+	if p.err == nil || !strings.Contains(p.err.Error(), want) {
+		t.Errorf("Run returned %v, want that a batch %s", p.err, want)
+	}
+	p.err = nil
+}
+
+// The database is away when the time to stop is over: what was sent cannot be
+// settled, and Run says so. The next process sends it again, under the same
+// group_id.
+func TestAStopWithoutADatabase(t *testing.T) {
+	t.Parallel()
+	server := testserver.OwnPostgres(t, testserver.PostgresOptions{Durable: true})
+	d, to := databaseAt(t, server.URL), redisAt(t, testserver.SharedRedis(t))
+	ids := d.insert(t, "orders", 1000)
+	sent := make(chan error, 1)
+	stop := func(n int64) {
+		if n == 3 {
+			sent <- server.Stop()
+		}
+	}
+	p := start(t, d.buffer(t, "relay"), at(to, nothing, stop), func(c *pipeline.Config) {
+		c.Lease = 2 * time.Second
+		c.Workers = 1
+	})
+	check(t, soon(t, "the stop of the database", sent))
+	p.cancel()
+	select {
+	case <-p.ended:
+		t.Fatal("it did not try to settle what it sent")
+	case <-time.After(200 * time.Millisecond):
+	}
+	p.halt()
+	expectStopError(t, p, "was not settled")
+	check(t, server.Start(t.Context()))
+	d.app.Reset()
+	expect(t, "the ledger", d.states(t), "1 leased")
+
+	start(t, d.buffer(t, "next"), to, nil)
+	d.expectDrained(t)
+	expectOnce(t, to.arrived(t, "orders"), ids)
+}
+
+// A signal before there is anything to do, and one while a server is waited for.
+func TestASignalToAnIdlePipeline(t *testing.T) {
+	t.Parallel()
+	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
+	idle := start(t, d.buffer(t, "relay"), to, nil)
+	idle.expectReady(t)
+	idle.stop(t)
+	waits := start(t, bufferAt(t, testserver.Postgres(t), "relay"), to, nil) // not migrated
+	waits.expectNotReady(t)
+	waits.stop(t)
+	if ids := to.arrived(t, "orders"); !slices.Equal(ids, nil) {
+		t.Errorf("%v arrived", ids)
+	}
+}
