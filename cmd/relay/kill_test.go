@@ -22,6 +22,7 @@ import (
 // if they did.
 type destination struct {
 	url   string
+	mode  string // of a Redis sink
 	count func(ctx context.Context) int
 	ids   func(t *testing.T) []int64
 }
@@ -113,7 +114,7 @@ func TestKill9(t *testing.T) {
 				r.signal(os.Kill)
 				r.exit()
 			}
-			finish(t, db, to, path)
+			finish(t, db, to, path, killEvents)
 		})
 	}
 }
@@ -130,7 +131,7 @@ func TestKill9SideBySide(t *testing.T) {
 		relays[i%2].exit()
 		relays[i%2] = start(t, nil, "run", "-c", path)
 	}
-	finish(t, db, to, path)
+	finish(t, db, to, path, killEvents)
 	for _, r := range relays {
 		r.signal(syscall.SIGTERM)
 		if code := r.exit(); code != 0 {
@@ -148,7 +149,7 @@ func killable(t *testing.T, open func(*testing.T) destination) (destination, *da
 	db.insert(killEvents)
 	// Small batches and a short lease: more moments to be killed at, and a soon
 	// take over.
-	return to, db, write(t, onePipeline("orders", db.url, to.url, "    batch_size: 50", "    lease: 1s"))
+	return to, db, write(t, to.configuration(db, "    batch_size: 50", "    lease: 1s"))
 }
 
 // waitForMore waits until the drain is under way again, and a little longer.
@@ -164,7 +165,7 @@ func waitForMore(t *testing.T, to destination) {
 }
 
 // finish lets one relay run to the end and audits by id.
-func finish(t *testing.T, db *database, to destination, path string) {
+func finish(t *testing.T, db *database, to destination, path string, events int) {
 	t.Helper()
 	r := start(t, nil, "run", "-c", path)
 	wait(t, 2*time.Minute, func() error {
@@ -184,8 +185,8 @@ func finish(t *testing.T, db *database, to destination, path string) {
 			t.Fatalf("event %d stands where %d was expected: missing or twice", id, i+1)
 		}
 	}
-	if len(ids) != killEvents {
-		t.Fatalf("%d events arrived, want %d", len(ids), killEvents)
+	if len(ids) != events {
+		t.Fatalf("%d events arrived, want %d", len(ids), events)
 	}
 	if n := db.count("SELECT count(*) FROM outbox_dead_letters"); n != 0 {
 		t.Errorf("%d dead letters", n)
