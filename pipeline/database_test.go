@@ -1,0 +1,272 @@
+package pipeline_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/postgres"
+	"github.com/outboxrelay/relay/pipeline"
+	"github.com/outboxrelay/relay/sink"
+)
+
+// stumbling is a sink that is away for each batch at first, and refuses the ids
+// that divide by 97 for a while: so retries, parts and due times are in play.
+func stumbling(to sink.Sink) *gate {
+	var (
+		mu   sync.Mutex
+		seen = map[int64]int{}
+	)
+	return &gate{to, func(_ context.Context, b *outbox.Batch, next func() error) error {
+		mu.Lock()
+		seen[b.Events[0].ID]++
+		times := seen[b.Events[0].ID]
+		mu.Unlock()
+		refused := &sink.BatchError{}
+		switch {
+		case times == 1 && b.Events[0].ID%3 == 0:
+			return sink.Unavailable(errTest)
+		case b.Attempts == 0:
+			for i := range b.Events {
+				if b.Events[i].ID%97 == 0 {
+					refused.Events = append(refused.Events, sink.EventError{Index: i, Err: errTest})
+				}
+			}
+		}
+		if len(refused.Events) == 0 {
+			return next()
+		}
+		for i := range b.Events { // none of the others was sent either
+			if b.Events[i].ID%97 != 0 {
+				refused.Events = append(refused.Events, sink.EventError{Index: i, Err: sink.Unavailable(errTest)})
+			}
+		}
+		return refused
+	}}
+}
+
+// testWholeWay lets two processes carry what several applications produce, over
+// outages, refusals and retries.
+func testWholeWay(t *testing.T, d *database, relayURL string) {
+	t.Helper()
+	to := redisAt(t, testserver.SharedRedis(t))
+	wanted := d.insert(t, "orders", 2000)
+	for i := range 2 {
+		start(t, bufferAt(t, relayURL, fmt.Sprint("relay-", i)), stumbling(to), nil)
+	}
+	wanted = append(wanted, d.produce(t, "orders", 3, 30)...)
+	d.expectDrained(t)
+	expectOnce(t, to.arrived(t, "orders"), wanted)
+	dead, _ := d.dead(t)
+	expect(t, "dead letters", len(dead), 0)
+}
+
+func TestThroughATransactionPooler(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	testWholeWay(t, d, testserver.PgBouncer(t, d.url))
+}
+
+// What a database can be set to that the relay must not depend on.
+func TestDatabaseDefaults(t *testing.T) {
+	t.Parallel()
+	for _, settings := range []map[string]string{
+		{"default_transaction_isolation": "repeatable read", "timezone": "Pacific/Kiritimati"}, // UTC+14
+		{"default_transaction_isolation": "serializable", "timezone": "Pacific/Marquesas", // UTC-9:30
+			"datestyle": "German", "intervalstyle": "sql_standard", "bytea_output": "escape",
+			"synchronous_commit": "off", "extra_float_digits": "0", "lc_messages": "C"},
+	} {
+		t.Run(settings["default_transaction_isolation"], func(t *testing.T) {
+			t.Parallel()
+			url := testserver.Postgres(t)
+			d := databaseAt(t, url)
+			for name, value := range settings {
+				d.exec(t, fmt.Sprintf("ALTER DATABASE %s SET %s = '%s'", pgx.Identifier{nameOf(t, url)}.Sanitize(), name, value))
+			}
+			d.app.Reset()
+			expect(t, "time zone of a new session", ask[string](t, d, "SHOW timezone"), settings["timezone"])
+			testWholeWay(t, d, url)
+		})
+	}
+}
+
+func nameOf(t *testing.T, databaseURL string) string {
+	t.Helper()
+	u, err := url.Parse(databaseURL)
+	check(t, err)
+	return strings.TrimPrefix(u.Path, "/")
+}
+
+// Transactions that drew their ids long ago commit late, one or several, before
+// and after others that are rolled back.
+func TestLateCommitsArrive(t *testing.T) {
+	t.Parallel()
+	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
+	start(t, d.buffer(t, "relay"), to, nil)
+	wanted := d.insert(t, "orders", 100)
+	early := d.begin(t)
+	late := insertBy(t, early, "orders", 10)
+	never := d.begin(t)
+	insertBy(t, never, "orders", 10)
+	wanted = append(wanted, d.insert(t, "orders", 5000)...)
+	to.expectArrivals(t, "orders", len(wanted))
+	later := d.begin(t)
+	lateToo := insertBy(t, later, "orders", 250) // more than a batch
+	wanted = append(wanted, d.insert(t, "orders", 3000)...)
+	to.expectArrivals(t, "orders", len(wanted))
+
+	check(t, later.Commit(t.Context()))
+	wanted = append(wanted, lateToo...)
+	to.expectArrivals(t, "orders", len(wanted))
+	check(t, never.Rollback(t.Context()))
+	wanted = append(wanted, d.insert(t, "orders", 50)...)
+	to.expectArrivals(t, "orders", len(wanted))
+	check(t, early.Commit(t.Context()))
+	wanted = append(wanted, late...)
+	d.expectDrained(t)
+	expectOnce(t, to.arrived(t, "orders"), wanted)
+}
+
+// The same, and the process that passed the ids by is gone when they commit.
+func TestLateCommitsArriveAtTheNextProcess(t *testing.T) {
+	t.Parallel()
+	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
+	first := start(t, d.buffer(t, "first"), to, nil)
+	wanted := d.insert(t, "orders", 100)
+	tx := d.begin(t)
+	late := insertBy(t, tx, "orders", 10)
+	wanted = append(wanted, d.insert(t, "orders", 1000)...)
+	to.expectArrivals(t, "orders", len(wanted))
+	first.stop(t)
+	start(t, d.buffer(t, "next"), to, nil)
+	wanted = append(wanted, d.insert(t, "orders", 1000)...)
+	to.expectArrivals(t, "orders", len(wanted))
+	check(t, tx.Commit(t.Context()))
+	d.expectDrained(t)
+	expectOnce(t, to.arrived(t, "orders"), append(wanted, late...))
+}
+
+// A prepared transaction holds its ids while nobody is connected for it.
+func TestAPreparedTransactionThatCommitsLate(t *testing.T) {
+	t.Parallel()
+	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
+	start(t, d.buffer(t, "relay"), to, nil)
+	tx := d.begin(t)
+	late := insertBy(t, tx, "orders", 10)
+	_, err := tx.Exec(t.Context(), "PREPARE TRANSACTION 'late'")
+	check(t, err)
+	check(t, ignoreNoTransaction(tx.Commit(t.Context())))
+	wanted := d.insert(t, "orders", 1000)
+	to.expectArrivals(t, "orders", len(wanted))
+	d.exec(t, "COMMIT PREPARED 'late'")
+	d.expectDrained(t)
+	expectOnce(t, to.arrived(t, "orders"), append(wanted, late...))
+}
+
+// ignoreNoTransaction: after PREPARE TRANSACTION there is none to commit, which
+// PostgreSQL only warns of.
+func ignoreNoTransaction(err error) error {
+	if errors.Is(err, pgx.ErrTxCommitRollback) {
+		return nil
+	}
+	return err
+}
+
+// A snapshot that is held elsewhere, in this database and in another one.
+func TestAPinnedSnapshotStopsNothing(t *testing.T) {
+	t.Parallel()
+	d, neighbour := newDatabase(t), newDatabase(t)
+	to := redisAt(t, testserver.SharedRedis(t))
+	for _, elsewhere := range []*database{d, neighbour} {
+		tx, err := elsewhere.app.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+		check(t, err)
+		_, err = tx.Exec(t.Context(), "SELECT count(*) FROM outbox_events")
+		check(t, err)
+		t.Cleanup(func() { check(t, tx.Rollback(context.Background())) })
+	}
+	start(t, d.buffer(t, "relay"), to, func(c *pipeline.Config) { c.BatchSize = 500 })
+	var wanted []int64
+	for range 10 {
+		wanted = append(wanted, d.insert(t, "orders", 3000)...)
+		d.expectDrained(t)
+	}
+	expectOnce(t, to.arrived(t, "orders"), wanted)
+}
+
+// The sequence starts again, with batches that wait for a retry and without.
+func TestASequenceThatIsSetBack(t *testing.T) {
+	t.Parallel()
+	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
+	hold := make(chan struct{})
+	g := &gate{to, func(_ context.Context, b *outbox.Batch, next func() error) error {
+		if b.Events[0].Topic == "stuck" {
+			select {
+			case <-hold:
+			default:
+				return sink.Unavailable(errTest)
+			}
+		}
+		return next()
+	}}
+	start(t, d.buffer(t, "relay"), g, nil)
+	first := d.insert(t, "first", 1000)
+	d.expectDrained(t)
+	d.exec(t, "TRUNCATE outbox_events RESTART IDENTITY")
+	second := d.insert(t, "second", 300)
+	expect(t, "the first id is used again", second[0], first[0])
+	d.expectDrained(t)
+	expectOnce(t, to.arrived(t, "first"), first)
+	expectOnce(t, to.arrived(t, "second"), second)
+
+	d.insert(t, "stuck", 150)
+	testserver.Eventually(t, func() error {
+		if n := ask[int](t, d, "SELECT coalesce(min(outages), 0) FROM outbox_batches"); n == 0 {
+			return errors.New("the stuck events were not tried")
+		}
+		return nil
+	})
+	d.exec(t, "TRUNCATE outbox_events RESTART IDENTITY")
+	third := d.insert(t, "third", 300)
+	to.expectArrivals(t, "third", 300)
+	close(hold)
+	d.expectDrained(t)
+	expectOnce(t, to.arrived(t, "third"), third)
+	expectOnce(t, to.arrived(t, "stuck"), nil)
+}
+
+// Ids given by hand are behind the cursor; only a look from the beginning, made at
+// the start, finds them.
+func TestAnIdGivenByHandArrivesAtTheNextStart(t *testing.T) {
+	t.Parallel()
+	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
+	d.exec(t, "SELECT setval(pg_get_serial_sequence('outbox_events', 'id'), 1000)")
+	first := start(t, d.buffer(t, "relay"), to, nil)
+	wanted := d.insert(t, "orders", 100)
+	d.expectDrained(t)
+	first.stop(t)
+	d.exec(t, "INSERT INTO outbox_events (id, topic, payload) VALUES (5, 'orders', '{}')")
+	start(t, d.buffer(t, "next"), to, nil)
+	d.expectDrained(t)
+	expectOnce(t, to.arrived(t, "orders"), append(wanted, 5))
+}
+
+// One connection for all workers makes it slow, and does not stop it.
+func TestASingleConnectionIsEnough(t *testing.T) {
+	t.Parallel()
+	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
+	b, err := postgres.Open(postgres.Config{URL: d.url, Pipeline: "orders", Owner: "relay", Connections: 1})
+	check(t, err)
+	t.Cleanup(func() { check(t, b.Close()) })
+	ids := d.insert(t, "orders", 2000)
+	start(t, b, stumbling(to), func(c *pipeline.Config) { c.Workers = 8 })
+	d.expectDrained(t)
+	expectOnce(t, to.arrived(t, "orders"), ids)
+}
