@@ -37,7 +37,7 @@ func documents(t *testing.T) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return append(top, more...)
+	return append(append(top, more...), "examples/README.md")
 }
 
 var comment = regexp.MustCompile(`^<!-- (.*) -->$`)
