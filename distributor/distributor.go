@@ -79,8 +79,10 @@ const (
 	dueEvery = time.Second
 	// lookTimeout bounds a look.
 	lookTimeout = 30 * time.Second
-	// holdFor is how long tickets wait when the sink or the database is away.
-	holdFor = time.Second
+	// holdFor is how long tickets wait when the sink or the database is away;
+	// holdFirst, after a first claim that failed, for many a failure is a single one.
+	holdFor   = time.Second
+	holdFirst = 50 * time.Millisecond
 )
 
 // Distributor hands out tickets. Make one with New.
@@ -92,16 +94,17 @@ type Distributor struct {
 	looks   chan look
 
 	// Owned by Run.
-	free      int       // workers without a ticket
-	due       int       // batches known to be due
-	dueOut    int       // due tickets handed out
-	dueLast   bool      // the last ticket was for a due batch
-	waiting   int       // batches waiting or marked, as last seen
-	schedNext time.Time // the next distribution; zero: never
-	dueNext   time.Time // the next look for due batches
-	hold      time.Time // no ticket before this
-	looking   bool      // a look is under way
-	failing   bool      // the last look failed
+	free      int           // workers without a ticket
+	due       int           // batches known to be due
+	dueOut    int           // due tickets handed out
+	dueLast   bool          // the last ticket was for a due batch
+	waiting   int           // batches waiting or marked, as last seen
+	schedNext time.Time     // the next distribution; zero: never
+	dueNext   time.Time     // the next look for due batches
+	hold      time.Time     // no ticket before this
+	holdNext  time.Duration // how long after the next claim that fails
+	looking   bool          // a look is under way
+	failing   bool          // the last look failed
 
 	distribution int // counts them
 	tickets      int // it may still hand out
@@ -132,7 +135,7 @@ func New(buffer Buffer, c Config) *Distributor {
 		handed:  make(chan Ticket, c.Workers), // never more out than workers free
 		reports: make(chan Report, c.Workers),
 		looks:   make(chan look, 1), // never more than one under way
-		free:    c.Workers,
+		free:    c.Workers, holdNext: holdFirst,
 	}
 }
 
@@ -296,8 +299,11 @@ func (d *Distributor) report(r Report) {
 		d.waiting++
 		d.dueBy(time.Now().Add(r.DueIn))
 	}
-	if r.Err != nil { // a database that is away is not asked by every worker at once
-		d.hold = time.Now().Add(holdFor)
+	if r.Err == nil {
+		d.holdNext = holdFirst
+	} else { // a database that is away is not asked by every worker at once
+		d.hold = time.Now().Add(d.holdNext)
+		d.holdNext = min(2*d.holdNext, holdFor)
 	}
 	switch {
 	case r.Ticket.Due:
@@ -314,8 +320,9 @@ func (d *Distributor) report(r Report) {
 	default:
 		// A batch of late commits is a small one; what was counted is still there.
 		d.left += d.config.BatchSize - r.Events
-		if r.Full && d.config.Eager {
-			d.left, d.tickets = max(d.left, 1), max(d.tickets, 1)
+		if r.Full && d.config.Eager { // there may be one for each that is free
+			d.tickets = max(d.tickets, d.free)
+			d.left = max(d.left, 1+(d.free-1)*d.config.BatchSize)
 		}
 	}
 }

@@ -1,0 +1,216 @@
+package pipeline_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/pipeline"
+)
+
+// wire is a TCP proxy in front of a server that does harm to what goes through.
+type wire struct {
+	to       string
+	listener net.Listener
+	// harm is asked once a connection, n from 1, and returns what looks at each
+	// piece that passes, up (to the server) or down: how much of it may still
+	// pass before the connection is cut, -1 for all of it and no cut.
+	harm  func(n int64) func(up bool, piece []byte) int
+	conns atomic.Int64
+	cuts  atomic.Int64
+	open  sync.WaitGroup
+}
+
+// newWire puts a proxy in front of a database and returns the URL through it.
+// TLS is off, so that the proxy sees what passes.
+func newWire(t testing.TB, databaseURL string, harm func(n int64) func(up bool, piece []byte) int) (*wire, string) {
+	t.Helper()
+	u, err := url.Parse(databaseURL)
+	check(t, err)
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	check(t, err)
+	w := &wire{to: u.Host, listener: listener, harm: harm}
+	ctx, cancel := context.WithCancel(context.Background())
+	w.open.Go(func() { w.accept(ctx) })
+	t.Cleanup(func() {
+		cancel()
+		check(t, listener.Close())
+		w.open.Wait()
+	})
+	u.Host = listener.Addr().String()
+	u.RawQuery = "sslmode=disable"
+	return w, u.String()
+}
+
+func (w *wire) accept(ctx context.Context) {
+	for {
+		client, err := w.listener.Accept()
+		if err != nil {
+			return
+		}
+		w.open.Go(func() { w.serve(ctx, client) })
+	}
+}
+
+// serve carries one connection until either side, or the harm, ends it.
+func (w *wire) serve(ctx context.Context, client net.Conn) {
+	defer client.Close() //nolint:errcheck // cutting is the point
+	server, err := (&net.Dialer{}).DialContext(ctx, "tcp", w.to)
+	if err != nil {
+		return
+	}
+	defer server.Close() //nolint:errcheck // cutting is the point
+	harm := w.harm(w.conns.Add(1))
+	var (
+		ways  sync.WaitGroup
+		mu    sync.Mutex // harm looks at one piece at a time
+		carry = func(up bool, from, to net.Conn) {
+			defer from.Close() //nolint:errcheck // cutting is the point
+			defer to.Close()   //nolint:errcheck // cutting is the point
+			piece := make([]byte, 32<<10)
+			for {
+				n, err := from.Read(piece)
+				mu.Lock()
+				pass := harm(up, piece[:n])
+				mu.Unlock()
+				if pass >= 0 && pass < n {
+					w.cuts.Add(1)
+					n, err = pass, io.EOF
+				}
+				if _, writeErr := to.Write(piece[:n]); err != nil || writeErr != nil {
+					return
+				}
+			}
+		}
+	)
+	end := context.AfterFunc(ctx, func() { _ = errors.Join(client.Close(), server.Close()) })
+	defer end()
+	ways.Go(func() { carry(true, client, server) })
+	ways.Go(func() { carry(false, server, client) })
+	ways.Wait()
+}
+
+// cutAfter cuts a connection when so many bytes have gone one way.
+func cutAfter(up bool, after int) func(bool, []byte) int {
+	return func(goesUp bool, piece []byte) int {
+		if goesUp != up {
+			return -1
+		}
+		if after < len(piece) {
+			return after
+		}
+		after -= len(piece)
+		return -1
+	}
+}
+
+// harmless lets everything pass.
+func harmless(bool, []byte) int { return -1 }
+
+// The line is cut anywhere, mostly in the middle of something, again and again
+// while the relay drains: nothing is lost and nothing comes twice.
+func TestALineThatIsCutAnywhere(t *testing.T) {
+	t.Parallel()
+	const seed = 20260102
+	chance := rand.New(rand.NewPCG(seed, seed)) //nolint:gosec // to be the same each time
+	var mu sync.Mutex
+	testWire(t, 20, func(n int64) func(bool, []byte) int {
+		if n > 50 { // and then it holds
+			return harmless
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		return cutAfter(chance.IntN(2) == 0, 1000+chance.IntN(40_000))
+	})
+}
+
+// The server's answer to COMMIT never comes: what was claimed, settled or marked
+// may have happened or not.
+func TestCommitsThatNobodyHearsOf(t *testing.T) {
+	t.Parallel()
+	testWire(t, 20, func(n int64) func(bool, []byte) int {
+		if n > 40 {
+			return harmless
+		}
+		commits := 0
+		return func(up bool, piece []byte) int {
+			if !up && bytes.Contains(piece, []byte("COMMIT\x00")) {
+				if commits++; commits == 2+int(n)%5 {
+					return 0
+				}
+			}
+			return -1
+		}
+	})
+}
+
+// The COMMIT itself never arrives.
+func TestCommitsThatNeverArrive(t *testing.T) {
+	t.Parallel()
+	testWire(t, 20, func(n int64) func(bool, []byte) int {
+		if n > 40 {
+			return harmless
+		}
+		commits := 0
+		return func(up bool, piece []byte) int {
+			if at := bytes.Index(piece, []byte("COMMIT\x00")); up && at >= 0 {
+				if commits++; commits == 2+int(n)%5 {
+					return at
+				}
+			}
+			return -1
+		}
+	})
+}
+
+// testWire drains through a wire that does harm, which has to cut so often.
+func testWire(t *testing.T, cuts int64, harm func(n int64) func(bool, []byte) int) {
+	t.Helper()
+	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
+	w, through := newWire(t, d.url, harm)
+	ids := d.insert(t, "orders", 10_000)
+	stop := make(chan struct{})
+	var more []int64
+	var producing sync.WaitGroup
+	producing.Go(func() { // it goes on as long as the harm does
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(20 * time.Millisecond):
+			}
+			next, err := d.transaction(t.Context(), "orders", 200, true)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			more = append(more, next...)
+		}
+	})
+	start(t, bufferAt(t, through, "relay"), to, func(c *pipeline.Config) {
+		c.BatchSize = 50
+		c.Lease = 1500 * time.Millisecond // what a cut left claimed comes back soon
+	})
+	testserver.Eventually(t, func() error {
+		if n := w.cuts.Load(); n < cuts {
+			return fmt.Errorf("the line was cut %d times, %d were expected", n, cuts)
+		}
+		return nil
+	})
+	close(stop)
+	producing.Wait()
+	d.expectDrained(t)
+	expectOnce(t, to.arrived(t, "orders"), append(ids, more...))
+	dead, _ := d.dead(t)
+	expect(t, "dead letters", len(dead), 0)
+}
