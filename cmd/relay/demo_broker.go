@@ -72,7 +72,7 @@ func (b *broker) close() error {
 // consume hands what is and comes into the stream to the audit, until end is
 // called. drained waits until all that is in the stream was handed over.
 func (b *broker) consume(ctx context.Context, a *audit) (drained func(context.Context) error, end func(), err error) {
-	consumer, err := b.stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{})
+	consumer, err := b.stream.CreateConsumer(ctx, jetstream.ConsumerConfig{AckPolicy: jetstream.AckNonePolicy})
 	if err != nil {
 		return nil, nil, fmt.Errorf("consuming the stream: %w", err)
 	}
@@ -100,5 +100,5 @@ func (b *broker) consume(ctx context.Context, a *audit) (drained func(context.Co
 		}
 		return a.until(ctx, func() bool { return last.Load() >= info.State.LastSeq })
 	}
-	return drained, func() { consuming.Stop(); <-consuming.Closed() }, nil
+	return drained, consuming.Stop, nil
 }

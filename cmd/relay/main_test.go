@@ -10,7 +10,9 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/redis/go-redis/v9/logging"
@@ -111,17 +113,17 @@ func (r *relay) signal(s os.Signal) {
 	}
 }
 
-// exit waits for the end and returns the exit status.
+// exit waits for the end and returns the exit status. A command that does not end
+// has to say where it hangs.
 func (r *relay) exit() int {
 	r.t.Helper()
-	testserver.Eventually(r.t, func() error {
-		select {
-		case <-r.ended:
-			return nil
-		default:
-			return fmt.Errorf("relay does not end; it said:\n%s", r.stderr.String())
-		}
-	})
+	select {
+	case <-r.ended:
+	case <-time.After(2 * time.Minute):
+		r.signal(syscall.SIGQUIT)
+		<-r.ended
+		r.t.Fatal("relay does not end")
+	}
 	return r.cmd.ProcessState.ExitCode()
 }
 

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/base64"
 	"errors"
 	"io"
@@ -112,6 +113,12 @@ func TestPage(t *testing.T) {
 		if got := w.Header().Get(name); !strings.HasPrefix(got, want) {
 			t.Errorf("%s is %q", name, got)
 		}
+	}
+	_, style, _ := strings.Cut(body, "<style>")
+	style, _, _ = strings.Cut(style, "</style>")
+	sum := sha256.Sum256([]byte(style))
+	if !strings.Contains(w.Header().Get("Content-Security-Policy"), base64.StdEncoding.EncodeToString(sum[:])) {
+		t.Error("the policy does not let the page use its style")
 	}
 	if w := ask(t, New(two()[:1], NewMetrics(), Config{}), "/"); !strings.Contains(w.Body.String(), "Every pipeline is ready") {
 		t.Error("the page does not say that all is well")
