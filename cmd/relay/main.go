@@ -46,6 +46,18 @@ To see it at work, with nothing to set up:  relay demo`,
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
 	root.SetVersionTemplate("{{.Version}}\n")
+	root.SetHelpCommand(&cobra.Command{
+		Use:   "help [command]",
+		Short: "Help about any command",
+		RunE: func(_ *cobra.Command, args []string) error {
+			about, _, err := root.Find(args)
+			if err != nil {
+				return usageError{err}
+			}
+			about.InitDefaultHelpFlag()
+			return about.Help()
+		},
+	})
 	root.AddCommand(
 		a.runCommand(), a.checkCommand(), a.schemaCommand(), a.migrateCommand(), a.statusCommand(),
 		a.demoCommand(), a.completionCommand(), a.versionCommand(),

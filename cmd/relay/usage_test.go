@@ -14,6 +14,8 @@ func TestUsage(t *testing.T) {
 	}{
 		{"", 0, "Available Commands:", ""},
 		{"help", 0, "Available Commands:", ""},
+		{"help run", 0, "relay run -c relay.yaml", ""},
+		{"help rum", 2, "", `unknown command "rum"`},
 		{"run --help", 0, "relay run -c relay.yaml", ""},
 		{"version", 0, "relay ", ""},
 		{"--version", 0, "relay ", ""},
