@@ -215,7 +215,10 @@ func (p *process) expectNotReady(t testing.TB) {
 
 // logOf is a log that is shown when the test fails.
 func logOf(t testing.TB) *slog.Logger {
-	log := &lockedBuffer{}
+	return logInto(t, &lockedBuffer{})
+}
+
+func logInto(t testing.TB, log *lockedBuffer) *slog.Logger {
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("the relay's log:\n%s", log.tail(6000))
@@ -233,6 +236,13 @@ func (l *lockedBuffer) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.buf.Write(p)
+}
+
+// count is in how many places of the log a text stands.
+func (l *lockedBuffer) count(text string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return bytes.Count(l.buf.Bytes(), []byte(text))
 }
 
 func (l *lockedBuffer) tail(n int) []byte {

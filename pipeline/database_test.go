@@ -7,7 +7,9 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -58,15 +60,21 @@ func stumbling(to sink.Sink) *gate {
 func testWholeWay(t *testing.T, d *database, relayURL string) {
 	t.Helper()
 	to := redisAt(t, testserver.SharedRedis(t))
-	wanted := d.insert(t, "orders", 2000)
+	wanted := d.insert(t, "orders", 4000)
+	log := &lockedBuffer{}
 	for i := range 2 {
-		start(t, bufferAt(t, relayURL, fmt.Sprint("relay-", i)), stumbling(to), nil)
+		start(t, bufferAt(t, relayURL, fmt.Sprint("relay-", i)), stumbling(to), func(c *pipeline.Config) {
+			c.Log = logInto(t, log)
+		})
 	}
 	wanted = append(wanted, d.produce(t, "orders", 3, 30)...)
 	d.expectDrained(t)
 	expectOnce(t, to.arrived(t, "orders"), wanted)
 	dead, _ := d.dead(t)
 	expect(t, "dead letters", len(dead), 0)
+	expect(t, "claims that failed", log.count("cannot claim"), 0)
+	expect(t, "settles that failed", log.count("cannot settle"), 0)
+	expect(t, "looks that failed", log.count("cannot look"), 0)
 }
 
 func TestThroughATransactionPooler(t *testing.T) {
@@ -110,7 +118,8 @@ func nameOf(t *testing.T, databaseURL string) string {
 func TestLateCommitsArrive(t *testing.T) {
 	t.Parallel()
 	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
-	start(t, d.buffer(t, "relay"), to, nil)
+	b := &looked{Buffer: d.buffer(t, "relay")}
+	start(t, b, to, nil)
 	wanted := d.insert(t, "orders", 100)
 	early := d.begin(t)
 	late := insertBy(t, early, "orders", 10)
@@ -129,10 +138,35 @@ func TestLateCommitsArrive(t *testing.T) {
 	check(t, never.Rollback(t.Context()))
 	wanted = append(wanted, d.insert(t, "orders", 50)...)
 	to.expectArrivals(t, "orders", len(wanted))
+	b.expectLooksFor(t, 5*time.Second) // enough for whatever would pass the ids by
 	check(t, early.Commit(t.Context()))
 	wanted = append(wanted, late...)
 	d.expectDrained(t)
 	expectOnce(t, to.arrived(t, "orders"), wanted)
+}
+
+// looked knows when the buffer was looked at.
+type looked struct {
+	pipeline.Buffer
+	last atomic.Int64 // nanoseconds since 1970
+}
+
+func (l *looked) Look(ctx context.Context, limit int) (outbox.Backlog, error) {
+	b, err := l.Buffer.Look(ctx, limit)
+	l.last.Store(time.Now().UnixNano())
+	return b, err
+}
+
+// expectLooksFor waits until the buffer was looked at so much later than now.
+func (l *looked) expectLooksFor(t testing.TB, d time.Duration) {
+	t.Helper()
+	then := time.Now().Add(d)
+	testserver.Eventually(t, func() error {
+		if last := time.Unix(0, l.last.Load()); last.Before(then) {
+			return fmt.Errorf("the last look was at %v", last)
+		}
+		return nil
+	})
 }
 
 // The same, and the process that passed the ids by is gone when they commit.
@@ -216,12 +250,15 @@ func TestASequenceThatIsSetBack(t *testing.T) {
 		}
 		return next()
 	}}
+	// As after a long life: nothing is left up to 1000.
+	d.exec(t, "SELECT setval(pg_get_serial_sequence('outbox_events', 'id'), 1000)")
+	d.exec(t, "INSERT INTO outbox_buffers (buffer, claim, floor) VALUES ('public.outbox_events', 'stamp', 1000)")
 	start(t, d.buffer(t, "relay"), g, nil)
 	first := d.insert(t, "first", 1000)
 	d.expectDrained(t)
 	d.exec(t, "TRUNCATE outbox_events RESTART IDENTITY")
 	second := d.insert(t, "second", 300)
-	expect(t, "the first id is used again", second[0], first[0])
+	expect(t, "the first id after it", second[0], 1)
 	d.expectDrained(t)
 	expectOnce(t, to.arrived(t, "first"), first)
 	expectOnce(t, to.arrived(t, "second"), second)

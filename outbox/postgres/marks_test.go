@@ -3,6 +3,7 @@ package postgres
 import (
 	"math"
 	"testing"
+	"time"
 
 	"github.com/outboxrelay/relay/outbox"
 )
@@ -36,4 +37,33 @@ func TestASequenceThatWasSetBackDoes(t *testing.T) {
 	if m.cursor != 0 || m.watched != 0 {
 		t.Errorf("cursor %d, watched %d; want 0, 0", m.cursor, m.watched)
 	}
+}
+
+// The floor passes no id whose transaction may still commit: it waits for those
+// that held the sequence when its last value was read, and for a look after they
+// were gone.
+func TestTheFloorWaitsForWhoeverHoldsTheSequence(t *testing.T) {
+	t.Parallel()
+	var (
+		m   marks
+		now = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+	)
+	look := func(wantFloor int64, late int, holders ...string) {
+		t.Helper()
+		now = now.Add(sweepAtMost)
+		m.saw(m.nextLook(now, 1000), looked{lastValue: 100, holders: holders, late: late, now: now}, now)
+		if m.floor != wantFloor {
+			t.Errorf("floor %d, want %d", m.floor, wantFloor)
+		}
+	}
+	m.claimed(claimRange{upTo: math.MaxInt64}, &outbox.Batch{LastID: 90}, 100)
+	for range 5 {
+		look(0, 0, "early", "fast")
+	}
+	look(0, 0, "early", "new")
+	look(0, 0, "early")
+	look(0, 0, "newer") // early is gone: what it inserted is there to be seen now
+	look(0, 7)          // and is seen
+	look(0, 7)          // still not claimed
+	look(100, 0)
 }
