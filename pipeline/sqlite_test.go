@@ -1,0 +1,136 @@
+package pipeline_test
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/sqlite"
+	"github.com/outboxrelay/relay/pipeline"
+)
+
+// file is a SQLite file and the application that works in it.
+type file struct {
+	url string
+	app *sql.DB
+}
+
+func newFile(t testing.TB) *file {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "app.db")
+	f := &file{url: "sqlite://" + path}
+	_, err := sqlite.Migrate(t.Context(), f.url, sqlite.SchemaConfig{})
+	check(t, err)
+	f.app, err = sql.Open("sqlite", "file:"+path+"?_txlock=immediate&_pragma=busy_timeout(20000)")
+	check(t, err)
+	f.app.SetMaxOpenConns(1)
+	t.Cleanup(func() { check(t, f.app.Close()) })
+	return f
+}
+
+func (f *file) buffer(t testing.TB, owner string) *sqlite.Buffer {
+	t.Helper()
+	b, err := sqlite.Open(sqlite.Config{URL: f.url, Pipeline: "orders", Owner: owner})
+	check(t, err)
+	t.Cleanup(func() { check(t, b.Close()) })
+	return b
+}
+
+// transaction inserts n events, and commits or rolls back.
+func (f *file) transaction(t testing.TB, n int, commit bool) {
+	t.Helper()
+	tx, err := f.app.BeginTx(t.Context(), nil)
+	check(t, err)
+	for range n {
+		check(t, sqlite.Insert(t.Context(), tx, outbox.Event{Topic: "orders", Payload: []byte(`{"n":1}`)}))
+	}
+	if commit {
+		check(t, tx.Commit())
+	} else {
+		check(t, tx.Rollback())
+	}
+}
+
+func (f *file) ask(t testing.TB, query string) (n int64) {
+	t.Helper()
+	check(t, f.app.QueryRowContext(t.Context(), query).Scan(&n))
+	return n
+}
+
+func (f *file) expectDrained(t testing.TB) {
+	t.Helper()
+	testserver.Eventually(t, func() error {
+		if n := f.ask(t, "SELECT (SELECT count(*) FROM outbox_events) + (SELECT count(*) FROM outbox_batches)"); n > 0 {
+			return fmt.Errorf("%d events and batches are left", n)
+		}
+		return nil
+	})
+}
+
+// upTo are the ids 1 to n, which AUTOINCREMENT gives to what is committed.
+func upTo(n int64) (ids []int64) {
+	for id := range n {
+		ids = append(ids, id+1)
+	}
+	return ids
+}
+
+// Two processes, an application beside them, roll-backs, and a sink that stumbles.
+func TestFromSQLite(t *testing.T) {
+	t.Parallel()
+	f, to := newFile(t), redisAt(t, testserver.SharedRedis(t))
+	f.transaction(t, 2000, true)
+	for i := range 2 {
+		start(t, f.buffer(t, fmt.Sprint("relay-", i)), stumbling(to), nil)
+	}
+	for i := range 40 {
+		f.transaction(t, 1+i, i%3 != 2)
+	}
+	last := f.ask(t, "SELECT seq FROM sqlite_sequence WHERE name = 'outbox_events'")
+	f.expectDrained(t)
+	expectOnce(t, to.arrived(t, "orders"), upTo(last))
+	expect(t, "dead letters", f.ask(t, "SELECT count(*) FROM outbox_dead_letters"), 0)
+}
+
+func TestAPoisonEventFromSQLite(t *testing.T) {
+	t.Parallel()
+	f, r := newFile(t), newReceiver(t)
+	to := httpAt(t, r)
+	f.transaction(t, 300, true)
+	r.answers(func(ids []int64) int {
+		if slices.Contains(ids, 77) {
+			return http.StatusBadRequest
+		}
+		return http.StatusOK
+	})
+	start(t, f.buffer(t, "relay"), to, nil)
+	f.expectDrained(t)
+	expectOnce(t, to.arrived(t, "orders"), without(upTo(300), 77))
+	expect(t, "the dead letter", f.ask(t, "SELECT group_concat(event_id) FROM outbox_dead_letters"), 77)
+}
+
+// A writer that holds the file longer than anybody waits for it.
+func TestASQLiteFileThatIsBusy(t *testing.T) {
+	t.Parallel()
+	f, to := newFile(t), redisAt(t, testserver.SharedRedis(t))
+	log := &lockedBuffer{}
+	start(t, f.buffer(t, "relay"), to, func(c *pipeline.Config) { c.Log = logInto(t, log) }).expectReady(t)
+	f.transaction(t, 20_000, true)
+	tx, err := f.app.BeginTx(t.Context(), nil)
+	check(t, err)
+	testserver.Eventually(t, func() error {
+		if log.count("level=WARN") == 0 {
+			return errors.New("nobody was locked out")
+		}
+		return nil
+	})
+	check(t, tx.Rollback())
+	f.expectDrained(t)
+	expectOnce(t, to.arrived(t, "orders"), upTo(20_000))
+}
