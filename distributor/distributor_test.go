@@ -252,9 +252,7 @@ func TestClaimingStopsWhileTooManyBatchesWait(t *testing.T) {
 func TestAClosedSinkHoldsTheDistribution(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var (
-			open, asked atomic.Int64
-		)
+		var open, asked atomic.Int64
 		b := start(t, never, &table{unclaimed: 30, due: 1}, func(c *distributor.Config) {
 			c.Schedule = once(10 * time.Minute)
 			c.Allow = func(context.Context) int {

@@ -88,9 +88,11 @@ func TestDatabaseDefaults(t *testing.T) {
 	t.Parallel()
 	for _, settings := range []map[string]string{
 		{"default_transaction_isolation": "repeatable read", "timezone": "Pacific/Kiritimati"}, // UTC+14
-		{"default_transaction_isolation": "serializable", "timezone": "Pacific/Marquesas", // UTC-9:30
+		{
+			"default_transaction_isolation": "serializable", "timezone": "Pacific/Marquesas", // UTC-9:30
 			"datestyle": "German", "intervalstyle": "sql_standard", "bytea_output": "escape",
-			"synchronous_commit": "off", "extra_float_digits": "0", "lc_messages": "C"},
+			"synchronous_commit": "off", "extra_float_digits": "0", "lc_messages": "C",
+		},
 	} {
 		t.Run(settings["default_transaction_isolation"], func(t *testing.T) {
 			t.Parallel()

@@ -191,18 +191,6 @@ func (r *receiver) answers(answer func(ids []int64) int) {
 	r.answer = answer
 }
 
-// asked is how many requests came that held the id.
-func (r *receiver) asked(id int64) (n int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, ids := range r.requests {
-		if slices.Contains(ids, id) {
-			n++
-		}
-	}
-	return n
-}
-
 // httpAt is a sink to a receiver.
 func httpAt(t testing.TB, r *receiver) destination {
 	t.Helper()

@@ -64,19 +64,19 @@ func (w *wire) accept(ctx context.Context) {
 
 // serve carries one connection until either side, or the harm, ends it.
 func (w *wire) serve(ctx context.Context, client net.Conn) {
-	defer client.Close() //nolint:errcheck // cutting is the point
+	defer client.Close()
 	server, err := (&net.Dialer{}).DialContext(ctx, "tcp", w.to)
 	if err != nil {
 		return
 	}
-	defer server.Close() //nolint:errcheck // cutting is the point
+	defer server.Close()
 	harm := w.harm(w.conns.Add(1))
 	var (
 		ways  sync.WaitGroup
 		mu    sync.Mutex // harm looks at one piece at a time
 		carry = func(up bool, from, to net.Conn) {
-			defer from.Close() //nolint:errcheck // cutting is the point
-			defer to.Close()   //nolint:errcheck // cutting is the point
+			defer from.Close()
+			defer to.Close()
 			piece := make([]byte, 32<<10)
 			for {
 				n, err := from.Read(piece)

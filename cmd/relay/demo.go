@@ -76,7 +76,7 @@ func (a *app) demo(events, rate int) (err error) {
 	}
 	d := demo{dir: dir, events: events, rate: rate, audit: newAudit()}
 	d.screen = &screen{out: a.stderr, audit: d.audit, events: events}
-	running, stopped, life := live(demoTimeout, func() { os.RemoveAll(dir) }) //nolint:errcheck // on the way out
+	running, stopped, life := live(demoTimeout, func() { os.RemoveAll(dir) })
 	defer life.release()
 	account, err := d.run(running, stopped)
 	if err != nil {

@@ -87,7 +87,7 @@ func (s *screen) draw() (stop func()) {
 		}
 		progress.Wait()
 		s.drawn.Store(nil)
-		fmt.Fprintln(s.out) //nolint:errcheck // only to be seen
+		fmt.Fprintln(s.out)
 	}
 }
 

@@ -112,5 +112,5 @@ func oneLine(text string) string { return strings.Join(strings.Fields(text), " "
 
 // say writes to standard error.
 func (a *app) say(text string) {
-	fmt.Fprintln(a.stderr, a.redact(text)) //nolint:errcheck // there is nobody left to tell
+	fmt.Fprintln(a.stderr, a.redact(text))
 }

@@ -287,7 +287,7 @@ func get(t *testing.T, url, token string) (string, int) {
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	l := listen(t)
-	defer l.Close() //nolint:errcheck // it was not used
+	defer l.Close()
 	return l.Addr().String()
 }
 
@@ -303,7 +303,7 @@ func listen(t *testing.T) net.Listener {
 func TestPortInUse(t *testing.T) {
 	t.Parallel()
 	l := listen(t)
-	defer l.Close() //nolint:errcheck // it was not used
+	defer l.Close()
 	path := write(t, "admin: {listen: '"+l.Addr().String()+"'}\npipelines:\n"+
 		"  - {name: p, source: {url: '"+unreachable+"'}, sink: {url: 'stdout:'}}\n")
 	do(t, nil, "run", "-c", path).want(t, 1, "", "relay: admin.listen: "+l.Addr().String()+" is in use")

@@ -28,7 +28,7 @@ func main() {
 	}
 	log.Printf("listening on %s", l.Addr())
 	server := &http.Server{Handler: http.HandlerFunc(take), ReadHeaderTimeout: 5 * time.Second}
-	context.AfterFunc(ctx, func() { server.Close() }) //nolint:errcheck // it is over
+	context.AfterFunc(ctx, func() { server.Close() })
 	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 		log.Fatal(err)
 	}

@@ -128,12 +128,14 @@ func TestObserver(t *testing.T) {
 			map[string]float64{"events_delivered_total": 4, "split": 1, "delivery_latency_seconds": 4},
 		},
 		{
-			"one dead", ten, []outbox.Outcome{some(outbox.Delivered, 1, 9), some(outbox.Dead, 10), some(outbox.Retry, 2, 3, 4, 5, 6, 7, 8)},
+			"one dead", ten,
+			[]outbox.Outcome{some(outbox.Delivered, 1, 9), some(outbox.Dead, 10), some(outbox.Retry, 2, 3, 4, 5, 6, 7, 8)},
 			map[string]float64{"events_delivered_total": 2, "events_dead_total": 1, "buried": 1, "delivery_latency_seconds": 2},
 		},
 		{"all dead", ten, []outbox.Outcome{{Verdict: outbox.Dead}}, map[string]float64{"events_dead_total": 10, "buried": 1}},
 		{
-			"marked", marked, []outbox.Outcome{some(outbox.Delivered, 1, 2), some(outbox.Retry, 3, 4, 5, 6, 7, 8, 9, 10)},
+			"marked", marked,
+			[]outbox.Outcome{some(outbox.Delivered, 1, 2), some(outbox.Retry, 3, 4, 5, 6, 7, 8, 9, 10)},
 			map[string]float64{"events_delivered_total": 2, "split": 1},
 		},
 		{"no events", batch(0, 0), []outbox.Outcome{all}, map[string]float64{"delivered": 1}},
