@@ -32,6 +32,10 @@ test: servers ## every test, on real servers
 race: servers ## every test under the race detector
 	$(GO) test -race -timeout 40m $(PACKAGES)
 
+.PHONY: examples
+examples: servers ## the examples in other languages, where their interpreters are installed
+	$(GO) test -v -count=1 -tags examples -run TestLanguages ./examples
+
 .PHONY: lint
 lint: ## golangci-lint and gofumpt
 	$(TOOL) golangci-lint run

@@ -145,10 +145,16 @@ func (r *running) signal(s os.Signal) {
 	}
 }
 
-// stop ends the program as a supervisor would, and wants it to end well.
+// stop ends the program as a supervisor would.
 func (r *running) stop(s os.Signal) {
 	r.term.t.Helper()
 	r.signal(s)
+	r.wait()
+}
+
+// wait waits for the program's end, and wants a good one.
+func (r *running) wait() {
+	r.term.t.Helper()
 	testserver.Eventually(r.term.t, func() error {
 		select {
 		case <-r.ended:

@@ -52,18 +52,17 @@ func compose(t *testing.T, programs string) {
 	}
 
 	term.must(`psql "$DATABASE_URL" -q -f shop.sql`)
-	relay := func(service string) []string { return file.Services[service].Command }
 	example := func(service string) (string, []string) {
 		words := file.Services[service].Entrypoint
 		return strings.TrimPrefix(words[0], "/"), words[1:]
 	}
-	term.must("relay " + strings.Join(relay("migrate"), " "))
-	run := term.start("relay", relay("relay")...)
+	term.must("relay " + strings.Join(file.Services["migrate"].Command, " "))
+	run := term.start("relay", file.Services["relay"].Command...)
 	name, args := example("jetstream")
 	consumer := term.start(name, args...)
 	name, args = example("producer")
 	producer := term.start(name, append(args, "-every", "1ms", "-orders", "200")...)
-	<-producer.ended
+	producer.wait()
 
 	var placed, shipped, refused int
 	if _, err := fmt.Sscanf(producer.stdout.String(), "committed: %d orders placed, %d shipped; rolled back: %d", &placed, &shipped, &refused); err != nil {

@@ -47,7 +47,7 @@ var (
 	variable = regexp.MustCompile(`\$\{([A-Z_]+)\}`)
 	secret   = regexp.MustCompile(`\$\{file:([^}]+)\}`)
 	link     = regexp.MustCompile(`\]\(([^)#]+)(#[^)]*)?\)`)
-	relay    = regexp.MustCompile(`^relay ([a-z]+)(.*)$`)
+	command  = regexp.MustCompile(`^relay ([a-z]+)(.*)$`)
 	flag     = regexp.MustCompile(`--?[a-z]+`)
 	target   = regexp.MustCompile(`^make ([a-z]+)$`)
 	program  = regexp.MustCompile(`^go run (\./\S+)`)
@@ -89,7 +89,7 @@ func checkYAML(t *testing.T, term *terminal, b block) {
 func checkCommands(t *testing.T, term *terminal, where, lines string) {
 	t.Helper()
 	for line := range strings.SplitSeq(lines, "\n") {
-		if m := relay.FindStringSubmatch(line); m != nil {
+		if m := command.FindStringSubmatch(line); m != nil {
 			help, err := term.sh("relay " + m[1] + " --help")
 			if err != nil {
 				t.Errorf("%s: there is no command relay %s", where, m[1])

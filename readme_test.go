@@ -11,7 +11,7 @@ func TestMain(m *testing.M) { testserver.Main(m) }
 
 func TestWhatUsersRead(t *testing.T) {
 	programs := build(t)
-	for name, read := range map[string]func(t *testing.T, programs string){
+	for name, test := range map[string]func(t *testing.T, programs string){
 		"every document":       everyDocument,
 		"the demo":             demo,
 		"five minutes":         fiveMinutes,
@@ -21,7 +21,7 @@ func TestWhatUsersRead(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			read(t, programs)
+			test(t, programs)
 		})
 	}
 }

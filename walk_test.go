@@ -48,7 +48,7 @@ func mistakes(t *testing.T, programs string) {
 // demo ends `relay demo` after a while, as the README did. Each line that is shown
 // must come, other numbers apart.
 func demo(t *testing.T, programs string) {
-	numbers := regexp.MustCompile(`[0-9]+`)
+	numbers := regexp.MustCompile(`[0-9]+([.][0-9]+)?(µs|ms|s)?`)
 	mask := func(text string) string { return numbers.ReplaceAllString(text, "N") }
 	for _, b := range blocks(t, "README.md") {
 		if b.hint != "output: relay demo" {
