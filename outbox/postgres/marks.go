@@ -33,6 +33,7 @@ type marks struct {
 
 	cursor, floor int64
 	lastValue     int64               // M, as last read
+	lastSeen      int64               // M, as the last look read it
 	watched       int64               // the M of step 2; 0: none is being watched
 	holders       map[string]struct{} // step 2
 	decided       int64               // the M of step 3
@@ -102,7 +103,7 @@ func (m *marks) sequenceIs(lastValue, began int64) (void bool) {
 		return true
 	case lastValue < began:
 		m.cursor, m.floor, m.watched, m.decided, m.stored = 0, 0, 0, 0, 0
-		m.lateWaits, m.lastValue = 0, lastValue
+		m.lateWaits, m.lastValue, m.lastSeen = 0, lastValue, 0
 		return true
 	}
 	m.lastValue = max(m.lastValue, lastValue)
@@ -171,9 +172,11 @@ func (m *marks) saw(r lookRange, l looked, now time.Time) {
 		return
 	}
 	if l.fresh == 0 && r.limit > 0 {
-		// What is not there yet may still come: then it is a late commit.
-		m.cursor = max(m.cursor, l.lastValue)
+		// What is not there yet may still come: then it is a late commit. Those
+		// that are open no longer than from one look to the next are spared that.
+		m.cursor = max(m.cursor, min(m.lastSeen, l.lastValue))
 	}
+	m.lastSeen = l.lastValue
 	m.dueFloor = l.now.Add(-floorMargin)
 	if !l.oldestDue.IsZero() && l.oldestDue.Before(m.dueFloor) {
 		m.dueFloor = l.oldestDue.Add(-time.Microsecond)
