@@ -18,7 +18,7 @@ import (
 //
 // It waits for the disk (claimBeginSQL): a claim that a crash forgets after its
 // batch was sent would come back under another group_id. And the planner is kept
-// to the primary key, whatever the statistics say.
+// to the primary key's order (see inOrder), whatever the statistics say.
 const claimSQL = `
 WITH picked AS MATERIALIZED (
   SELECT id, created_at FROM outbox_events
@@ -63,7 +63,8 @@ const claimBeginSQL = `
 SELECT coalesce(pg_sequence_last_value($1::regclass), 0), clock_timestamp(),
        (SELECT claim FROM outbox_buffers WHERE buffer = $2),
        set_config('synchronous_commit', 'on', true), set_config('jit', 'off', true),
-       set_config('enable_seqscan', 'off', true)`
+       set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
+       set_config('enable_sort', 'off', true)`
 
 func (b *Buffer) claim(ctx context.Context, t *table, limit int, lease time.Duration, where claimRange) (
 	batch *outbox.Batch, lastValue int64, err error,

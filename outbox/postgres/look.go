@@ -8,9 +8,11 @@ import (
 )
 
 // The last value is read by a statement of its own, before the one that looks:
-// see marks.
+// see marks. It also keeps the planner to the primary key's order (see inOrder).
 const lastValueSQL = `
-SELECT coalesce(pg_sequence_last_value($1::regclass), 0)`
+SELECT coalesce(pg_sequence_last_value($1::regclass), 0),
+       set_config('jit', 'off', true), set_config('enable_seqscan', 'off', true),
+       set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true)`
 
 // Every count is bounded, and every scan begins at a mark.
 const lookSQL = `

@@ -203,4 +203,11 @@ func settings(pairs ...string) step {
 	return step{sql: sql.String(), args: pairs}
 }
 
+// inOrder makes the planner walk the primary key for ORDER BY id LIMIT n. Statistics
+// taken while most rows were claimed make it believe that there are few
+// unclaimed ones, so that it would rather read the whole backlog and sort it.
+func inOrder(more ...string) step {
+	return settings(append(more, "jit", "off", "enable_seqscan", "off", "enable_bitmapscan", "off", "enable_sort", "off")...)
+}
+
 func milliseconds(d time.Duration) string { return itoa(d.Milliseconds()) }

@@ -40,7 +40,7 @@ func (b *Buffer) Status(ctx context.Context) (outbox.Status, error) {
 	var s outbox.Status
 	floor, lastValue := b.marks.span()
 	err = b.transact(ctx,
-		settings("jit", "off", "enable_seqscan", "off"),
+		inOrder(),
 		step{
 			sql: t.sql(statusSQL),
 			args: []string{

@@ -27,8 +27,7 @@ func (b *Buffer) fullSweep(ctx context.Context, t *table, limit int) (late, orph
 	if !due {
 		return 0, 0, nil
 	}
-	bounded := settings("statement_timeout", milliseconds(fullSweepTimeout), "enable_seqscan", "off", "jit", "off",
-		"synchronous_commit", "on")
+	bounded := inOrder("statement_timeout", milliseconds(fullSweepTimeout), "synchronous_commit", "on")
 	err = b.transact(ctx, bounded,
 		step{sql: t.sql(fullSweepSQL), args: []string{itoa(upTo), itoa(int64(limit))}, row: func(v [][]byte) error {
 			late = int(int8Of(v[0]))
