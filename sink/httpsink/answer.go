@@ -2,6 +2,7 @@ package httpsink
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strconv"
@@ -52,8 +53,16 @@ func (a answer) verdict() error {
 	case a.retryAfter > 0:
 		return &sink.UnavailableError{Err: err, RetryAfter: a.retryAfter}
 	}
-	return sink.Unavailable(err)
+	return sink.Unavailable(fmt.Errorf("%w%w", err, errAddress))
 }
+
+// errAddress marks an answer that came: there is a server, and if it has other
+// URLs they may work. It adds nothing to the text.
+var errAddress = silent{}
+
+type silent struct{}
+
+func (silent) Error() string { return "" }
 
 // isOutage tells the statuses that say nothing about the events. Those that call
 // for another URL, other credentials or another time are among them.

@@ -125,7 +125,11 @@ func (s *Sink) Send(ctx context.Context, b *outbox.Batch) error {
 	}
 	if len(refused) < len(b.Events) {
 		if err := s.post(ctx, groups[0].Address, b, refused); err != nil {
-			return fmt.Errorf("%s %s://%s: %w", s.method, s.scheme, s.host, err)
+			err = fmt.Errorf("%s %s://%s: %w", s.method, s.scheme, s.host, err)
+			if errors.Is(err, errAddress) && !s.template.Fixed() {
+				return awayAt(b, err)
+			}
+			return err
 		}
 	}
 	if len(refused) > 0 {
@@ -269,4 +273,14 @@ func (s *Sink) shakeHands(ctx context.Context) error {
 func (s *Sink) Close() error {
 	s.transport.CloseIdleConnections()
 	return s.conns.closeAll()
+}
+
+// awayAt tells an outage of the batch's URL, while others may work: it is told of
+// the events, so that it stops nobody else's.
+func awayAt(b *outbox.Batch, err error) error {
+	events := make([]sink.EventError, len(b.Events))
+	for i := range events {
+		events[i] = sink.EventError{Index: i, Err: err}
+	}
+	return sink.Unavailable(&sink.BatchError{Events: events})
 }

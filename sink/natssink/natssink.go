@@ -134,7 +134,14 @@ func (s *Sink) Send(ctx context.Context, b *outbox.Batch) error {
 			slog.String("pipeline", b.Pipeline), slog.String("group_id", b.GroupID.String()),
 			slog.Int("events", duplicates), slog.Int64("first_id", b.FirstID), slog.Int64("last_id", b.LastID))
 	}
-	return sum(subjects, verdicts)
+	err = sum(subjects, verdicts, s.subject.Fixed())
+	if _, ofSubjects := errors.AsType[*sink.BatchError](err); ofSubjects && errors.Is(err, sink.ErrUnavailable) && !s.core {
+		// Not one subject has a stream: it may be that JetStream is away.
+		if away := s.checkJetStream(ctx, c); away != nil {
+			return sink.Unavailable(away)
+		}
+	}
+	return err
 }
 
 // await waits for the answers. It returns the verdict on events that got none.

@@ -75,7 +75,7 @@ func TestPermissionsInCore(t *testing.T) {
 	}
 	ok(t, s.Send(within(t, patience), batch("good", "good")))
 	err = s.Send(within(t, patience), batch("bad"))
-	expect(t, "verdicts", verdicts(t, err, 1), "all-outage")
+	expect(t, "verdicts", verdicts(t, err, 1), "outage") // of this subject
 	ok(t, client.Flush())
 	if n, _, err := sub.Pending(); err != nil || n != 42 {
 		t.Errorf("%d arrived (%v), want 42", n, err)

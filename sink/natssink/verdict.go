@@ -98,16 +98,31 @@ func classify(err *jetstream.APIError) error {
 	return err
 }
 
-// sum makes one answer of the verdicts.
-func sum(subjects []string, verdicts []error) error {
+// ofSubject tells an outage that is one subject's (no stream, one that is full,
+// no leave to publish there) from the server's own, which is everybody's.
+func ofSubject(err error) bool {
+	if api, ok := errors.AsType[*jetstream.APIError](err); ok {
+		return api.ErrorCode != codeAccountResources && api.ErrorCode != jetstream.JSErrCodeJetStreamNotEnabled &&
+			api.ErrorCode != jetstream.JSErrCodeJetStreamNotEnabledForAccount
+	}
+	return errors.Is(err, errNoStream) || errors.Is(err, errStrangeAck) || errors.Is(err, nats.ErrPermissionViolation)
+}
+
+// sum makes one answer of the verdicts. An outage of all of them is the sink's,
+// unless other subjects may work: then it is told of the events, so that it
+// stops nobody else's.
+func sum(subjects []string, verdicts []error, oneSubject bool) error {
 	var refused []sink.EventError
-	outages := 0
+	outages, ofSubjects := 0, 0
 	for i, err := range verdicts {
 		if err == nil {
 			continue
 		}
 		if errors.Is(err, sink.ErrUnavailable) {
 			outages++
+			if ofSubject(err) {
+				ofSubjects++
+			}
 		}
 		if subjects[i] != "" {
 			err = fmt.Errorf("subject %q: %w", subjects[i], err)
@@ -120,8 +135,10 @@ func sum(subjects []string, verdicts []error) error {
 	switch {
 	case len(refused) == 0:
 		return nil
-	case outages == len(verdicts):
-		return fmt.Errorf("none of %d events was accepted, the first: %w", outages, refused[0].Err)
+	case outages < len(verdicts):
+		return &sink.BatchError{Events: refused}
+	case !oneSubject && ofSubjects == outages:
+		return sink.Unavailable(&sink.BatchError{Events: refused})
 	}
-	return &sink.BatchError{Events: refused}
+	return fmt.Errorf("none of %d events was accepted, the first: %w", outages, refused[0].Err)
 }

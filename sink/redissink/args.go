@@ -131,7 +131,7 @@ func markerPrefix(stream string) (string, error) {
 	case open < 0 && !strings.Contains(stream, "}"):
 		return "{" + stream + "}:relay:", nil
 	case open == 0 && end > 1 && end == len(stream)-1:
-		return stream + "::relay:", nil // not those of the stream without the braces
+		return stream + ":relay::", nil // not those of the stream without the braces
 	case end > 1:
 		return stream + ":relay:", nil
 	}

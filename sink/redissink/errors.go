@@ -54,8 +54,9 @@ func code(err error) string {
 }
 
 // classify makes an outage of an error that is one, and says whose. A refusal stays
-// what it is.
-func classify(err error) (scope, error) {
+// what it is. What a script's call is answered with is never about an event, for
+// the script catches that: it is a server that cannot run it.
+func classify(err error, script bool) (scope, error) {
 	word := code(err)
 	whose, known := outages[word]
 	switch {
@@ -63,6 +64,8 @@ func classify(err error) (scope, error) {
 		return ofServer, sink.Unavailable(err) // no answer
 	case known:
 		return whose, sink.Unavailable(err)
+	case script && !errors.Is(err, sink.ErrUnavailable):
+		return ofServer, sink.Unavailable(err)
 	}
 	return ofAddress, err // a refusal, or the script says that it is an outage
 }

@@ -203,6 +203,24 @@ func TestRefusedCommand(t *testing.T) {
 	must(t, c.Ping(t.Context()).Err())
 }
 
+// What a script's call is answered with is about the server, never about an event.
+func TestAServerThatRunsNoScripts(t *testing.T) {
+	t.Parallel()
+	_, s, _ := start(t, redissink.Config{}, "--rename-command", "EVALSHA", "")
+	expectOutage(t, send(t, s, newBatch("orders", "orders")), "EVALSHA")
+}
+
+// Streams whose names differ share no markers.
+func TestStreamsOfSimilarNames(t *testing.T) {
+	t.Parallel()
+	_, s, c := start(t, redissink.Config{})
+	b := newBatch("{orders}", "{orders}:", "orders", "{orders}::", "{orders}:relay:")
+	mustSend(t, s, b)
+	for i, e := range b.Events {
+		expectStream(t, c, e.Topic, ids(b)[i])
+	}
+}
+
 func TestWarnings(t *testing.T) {
 	t.Parallel()
 	_, s, c := start(t, redissink.Config{})

@@ -86,7 +86,7 @@ func (s *Sink) verdict(calls []*call, wrong []sink.EventError) error {
 		if errors.Is(c.err, sink.ErrFenced) {
 			return c.err // a later owner sends all of it, whatever the address
 		}
-		whose, err := classify(fmt.Errorf("redis %s %q: %w", s.cfg.Mode, c.address, c.err))
+		whose, err := classify(fmt.Errorf("redis %s %q: %w", s.cfg.Mode, c.address, c.err), s.cfg.Mode == Stream)
 		err = s.secret.redact(err)
 		failed = append(failed, err)
 		away = away && errors.Is(err, sink.ErrUnavailable)

@@ -1,0 +1,53 @@
+package httpsink_test
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/sink"
+	"github.com/outboxrelay/relay/sink/httpsink"
+)
+
+// TestAnAddressThatIsAway: with a URL of many addresses an answer that is an outage
+// is this address' alone, so that it does not stop the others; without an answer,
+// or with one URL, it is the sink's.
+func TestAnAddressThatIsAway(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/busy" {
+			w.Header().Set("Retry-After", "7")
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		http.NotFound(w, r)
+	}))
+	t.Cleanup(server.Close)
+	send := func(url, topic string) error {
+		s, err := httpsink.New(httpsink.Config{URL: url})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		return s.Send(t.Context(), &outbox.Batch{
+			GroupID: outbox.NewGroupID(), PayloadIsJSON: true,
+			Events: []outbox.Event{{ID: 1, Topic: topic, Payload: []byte("{}")}, {ID: 2, Topic: topic, Payload: []byte("{}")}},
+		})
+	}
+	var some *sink.BatchError
+	err := send(server.URL+"/{topic}", "missing")
+	if !errors.Is(err, sink.ErrUnavailable) || !errors.As(err, &some) || len(some.Events) != 2 || !errors.Is(some.Events[1].Err, sink.ErrUnavailable) {
+		t.Errorf("404 at one of many addresses: %v", err)
+	}
+	for name, err := range map[string]error{
+		"the only address": send(server.URL+"/missing", "x"),
+		"nobody there":     send("http://127.0.0.1:1/{topic}", "x"),
+		"Retry-After":      send(server.URL+"/{topic}", "busy"),
+	} {
+		if !errors.Is(err, sink.ErrUnavailable) || errors.As(err, &some) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
