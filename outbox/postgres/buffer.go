@@ -31,6 +31,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -91,7 +92,7 @@ func Open(c Config) (*Buffer, error) {
 	}
 	pc, err := pgxpool.ParseConfig(c.URL)
 	if err != nil {
-		return nil, fmt.Errorf("postgres buffer: %w", err)
+		return nil, fmt.Errorf("postgres buffer: %w", withoutURL(err))
 	}
 	harden(pc.ConnConfig)
 	pc.MaxConns = int32(min(c.Connections, 1<<16)) //nolint:gosec // bounded
@@ -114,10 +115,19 @@ func (b *Buffer) Close() error {
 func connConfig(url string) (*pgx.ConnConfig, error) {
 	c, err := pgx.ParseConfig(url)
 	if err != nil {
-		return nil, err
+		return nil, withoutURL(err)
 	}
 	harden(c)
 	return c, nil
+}
+
+// withoutURL is what is wrong with a URL without the URL, which holds more than a
+// password that is nobody's business.
+func withoutURL(err error) error {
+	if parseErr, ok := errors.AsType[*pgconn.ParseConfigError](err); ok && errors.Unwrap(parseErr) != nil {
+		return fmt.Errorf("source.url cannot be understood: %w", errors.Unwrap(parseErr))
+	}
+	return err
 }
 
 // harden makes a connection fit for a transaction pooler (nothing prepared) and

@@ -95,6 +95,8 @@ func (b *Buffer) claim(ctx context.Context, t *table, limit int, lease time.Dura
 	switch {
 	case err != nil:
 		return nil, 0, err
+	case mode == "": // its row was lost, with a TRUNCATE for one
+		return nil, lastValue, b.register(ctx, t)
 	case mode != ClaimStamp:
 		return nil, 0, otherMode(t, mode)
 	case len(rows.events) == 0:

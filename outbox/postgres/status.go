@@ -15,10 +15,10 @@ WITH ledger AS (
          count(*) FILTER (WHERE state = 'waiting') AS waiting,
          count(*) FILTER (WHERE state = 'delivered') AS delivered,
          coalesce(sum(events - cardinality(delivered)), 0)::bigint AS claimed,
-         min(oldest_at) FILTER (WHERE events > cardinality(delivered)) AS oldest_at
+         min(oldest_at) FILTER (WHERE events > cardinality(delivered) AND isfinite(oldest_at)) AS oldest_at
   FROM outbox_batches WHERE buffer = $1
 ), fresh AS (
-  SELECT count(*) AS events, min(created_at) AS oldest_at FROM (
+  SELECT count(*) AS events, min(created_at) FILTER (WHERE isfinite(created_at)) AS oldest_at FROM (
     SELECT created_at FROM outbox_events WHERE id > $2::bigint AND group_id IS NULL
     ORDER BY id LIMIT $3::bigint) counted
 )

@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/google/uuid"
@@ -37,5 +38,46 @@ func TestOrphans(t *testing.T) {
 	check(t, f.Buffer.Settle(t.Context(), live, []outbox.Outcome{{Verdict: outbox.Delivered}}))
 	if rows, ledger := f.Rows(t), f.Ledger(t); len(rows)+len(ledger) != 0 {
 		t.Fatalf("left: %v %v", rows, ledger)
+	}
+}
+
+// TestTruncatedTables: a cleaner of test databases empties all tables of a running
+// relay.
+func TestTruncatedTables(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+	f := p.fixture(t, "outbox_events", "orders")
+	event := outbox.Event{Topic: "t", Payload: []byte("{}")}
+	f.Insert(t, event)
+	_, err := f.Buffer.Claim(t.Context(), 10, lease)
+	check(t, err)
+	f.Exec(t, "TRUNCATE outbox_events, outbox_batches, outbox_dead_letters, outbox_buffers RESTART IDENTITY")
+	f.Insert(t, event)
+	testserver.Eventually(t, func() error {
+		_, err := f.Buffer.Look(t.Context(), 10)
+		check(t, err)
+		b, err := f.Buffer.Claim(t.Context(), 10, lease)
+		check(t, err)
+		if b == nil {
+			return errors.New("the event was not claimed")
+		}
+		return nil
+	})
+}
+
+// TestOddTimes: a created_at that is no time does not blind the operator.
+func TestOddTimes(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+	f := p.fixture(t, "outbox_events", "orders")
+	f.Exec(t, "INSERT INTO outbox_events (topic, payload, created_at) VALUES ('t', '{}', 'infinity'), ('t', '{}', '-infinity'), ('t', '{}', clock_timestamp() - interval '1 hour')")
+	for range 2 { // unclaimed, and claimed
+		s, err := f.Buffer.Status(t.Context())
+		check(t, err)
+		if s.Pending != 3 {
+			t.Errorf("%d pending, want 3", s.Pending)
+		}
+		_, err = f.Buffer.Claim(t.Context(), 10, lease)
+		check(t, err)
 	}
 }
