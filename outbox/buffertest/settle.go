@@ -20,6 +20,7 @@ var settleCases = []testCase{
 	{name: "settle/dead letters are complete", run: settleDead},
 	{name: "settle/dead letters keep opaque bytes", run: settleDeadBytes},
 	{name: "settle/an event may be buried twice", run: settleDeadTwice},
+	{name: "settle/what is buried already stays as it is", run: settleDeadAlready},
 	{name: "settle/events that somebody deleted", run: settleVanished},
 	{name: "settle/events locked by others stop neither for long", rowLocks: true, run: settleLocked},
 }
@@ -201,6 +202,21 @@ func settleDeadTwice(t *testing.T, h Harness) {
 		dead[d.GroupID] = d.Error
 	}
 	equal(t, "dead letters", dead, map[uuid.UUID]string{first.GroupID: "refused", second.GroupID: "refused again"})
+	empty(t, f)
+}
+
+func settleDeadAlready(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	ids := f.Insert(t, orders(2)...)
+	b := claim(t, f.Buffer, 10)
+	f.Exec(t, fmt.Sprintf(`INSERT INTO outbox_dead_letters (pipeline, event_id, topic, payload, created_at, group_id, attempts, error)
+		SELECT '%s', id, topic, payload, created_at, group_id, 1, 'before' FROM %s WHERE id = %d`, f.Pipeline, f.Table, ids[0]))
+	settle(t, f.Buffer, b, outbox.Outcome{Verdict: outbox.Dead, Attempts: 2, Error: "refused"})
+	dead := map[int64]string{}
+	for _, d := range f.Dead(t) {
+		dead[d.EventID] = d.Error
+	}
+	equal(t, "dead letters", dead, map[int64]string{ids[0]: "before", ids[1]: "refused"})
 	empty(t, f)
 }
 

@@ -42,7 +42,8 @@ INSERT INTO outbox_dead_letters (pipeline, event_id, topic, key, payload, header
 SELECT ?5, id, topic, key, payload, headers, created_at, group_id, ?6, ?7
 FROM outbox_events
 WHERE group_id = ?1 AND id BETWEEN ?2 AND ?3
-  AND (?4 IS NULL OR id IN (SELECT value FROM json_each(?4)))`
+  AND (?4 IS NULL OR id IN (SELECT value FROM json_each(?4)))
+ON CONFLICT (pipeline, event_id, group_id) DO NOTHING`
 
 	moveSQL = `
 UPDATE outbox_events SET group_id = ?5
