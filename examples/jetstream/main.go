@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"log"
@@ -37,7 +38,7 @@ func main() {
 func run(ctx context.Context, url, name, subjects string) error {
 	conn, err := nats.Connect(url)
 	if err != nil {
-		return err
+		return fmt.Errorf("connecting to %s: %w; start nats-server with -js", servers(url), err)
 	}
 	defer conn.Close()
 	js, err := jetstream.New(conn)
@@ -48,8 +49,11 @@ func run(ctx context.Context, url, name, subjects string) error {
 		Name: name, Subjects: []string{subjects},
 		Duplicates: time.Hour, // an event that the relay sends again within it is dropped
 	})
+	if errors.Is(err, nats.ErrNoResponders) {
+		return fmt.Errorf("%s is without JetStream: %w; start nats-server with -js", servers(url), err)
+	}
 	if err != nil {
-		return fmt.Errorf("making stream %s: %w", name, err)
+		return fmt.Errorf("making stream %s on %s: %w", name, servers(url), err)
 	}
 	consumer, err := stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{})
 	if err != nil {
@@ -64,6 +68,15 @@ func run(ctx context.Context, url, name, subjects string) error {
 	defer consuming.Stop()
 	<-ctx.Done()
 	return nil
+}
+
+// servers are the addresses in url, without user, password and token.
+func servers(url string) string {
+	all := strings.Split(url, ",")
+	for i, server := range all {
+		all[i] = server[strings.LastIndexAny(server, "@/")+1:]
+	}
+	return strings.Join(all, ", ")
 }
 
 // text has a line for each header, sorted.

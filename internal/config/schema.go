@@ -90,7 +90,7 @@ func (a *Admin) keys() []key {
 			name: "listen", value: listen(&a.Listen), def: "127.0.0.1:7070",
 			help: `Where to listen; "" switches the endpoint off. Beyond loopback, token is required.`,
 		},
-		{name: "token", value: secret(&a.Token), help: "What `Authorization: Bearer` must carry for whatever changes something."},
+		{name: "token", value: secret(&a.Token), help: "What `Authorization: Bearer` must carry for `/` and `/api`; probes and metrics are open."},
 	}
 }
 
