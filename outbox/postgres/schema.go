@@ -1,10 +1,11 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"embed"
+	"errors"
 	"fmt"
-	"hash/fnv"
 	"io/fs"
 	"regexp"
 	"strings"
@@ -14,7 +15,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
-	"github.com/pressly/goose/v3/database"
+
+	"github.com/outboxrelay/relay/outbox"
 )
 
 //go:embed schema/*.sql
@@ -58,13 +60,16 @@ func Schema(c SchemaConfig) (string, error) {
 	return strings.TrimLeft(out.String(), "\n"), err
 }
 
+// own is the schema of the relay's own tables; "" is found by the search path.
+func (c SchemaConfig) own() string {
+	schema, _ := splitTable(c.Table)
+	return cmp.Or(c.Schema, schema)
+}
+
 // names are what the migrations leave open.
 func (c SchemaConfig) names() map[string]string {
 	schema, table := splitTable(c.Table)
-	own := c.Schema
-	if own == "" {
-		own = schema
-	}
+	own := c.own()
 	payload := "jsonb"
 	if c.Bytes {
 		payload = "bytea"
@@ -103,7 +108,8 @@ func render(c SchemaConfig) (fs.FS, error) {
 
 // Migrate creates the tables or brings them up to date, and returns the names
 // of the migrations that were applied, none when there was nothing to do. Two
-// at once wait for each other. Nothing is ever dropped.
+// at once wait for each other. Nothing is ever dropped. errors.Is finds
+// outbox.ErrNotReady when the role may not do it, and the error names the GRANT.
 func Migrate(ctx context.Context, url string, c SchemaConfig) ([]string, error) {
 	config, err := connConfig(url)
 	if err != nil {
@@ -117,56 +123,72 @@ func Migrate(ctx context.Context, url string, c SchemaConfig) ([]string, error) 
 	// through a transaction pooler, where a session's lock would stay behind.
 	guard, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
-		return nil, err
+		return nil, connectError(config, err)
 	}
 	defer guard.Close(context.WithoutCancel(ctx))
 	tx, err := guard.Begin(ctx)
 	if err != nil {
-		return nil, err
+		return nil, connectError(config, err)
 	}
 	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // nothing was written
 	if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(hashtext('relay migrate'))"); err != nil {
-		return nil, err
+		return nil, connectError(config, err)
 	}
 
-	db := stdlib.OpenDB(*config)
-	defer db.Close()
-	store, err := database.NewStore(goose.DialectPostgres, versionTable(c.Table))
+	applied, err := up(ctx, config, rendered, c)
+	if err == nil && len(applied) == 0 {
+		err = restore(ctx, tx, c)
+	}
+	if code(err) == codeNoPrivilege {
+		err = denied(ctx, tx, c, err)
+	}
 	if err != nil {
-		return nil, err
-	}
-	provider, err := goose.NewProvider("", db, rendered, goose.WithStore(store), goose.WithDisableGlobalRegistry(true))
-	if err != nil {
-		return nil, err
-	}
-	results, err := provider.Up(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("migrating %s: %w", ident(splitTable(c.Table)), err)
-	}
-	var applied []string
-	for _, r := range results {
-		applied = append(applied, r.Source.Path)
-	}
-	if len(applied) == 0 {
-		return nil, restore(ctx, tx, c)
+		return nil, fmt.Errorf("migrating %s: %w", ident(splitTable(c.Table)), connectError(config, err))
 	}
 	return applied, nil
 }
 
-var notPlain = regexp.MustCompile(`[^a-z0-9_]+`)
-
-// versionTable is where goose notes what was applied to a buffer, in the search
-// path's first schema. goose wants a name that needs no quotes, so anything else
-// is told apart by a hash.
-func versionTable(table string) string {
-	_, name := splitTable(table)
-	plain := notPlain.ReplaceAllString(strings.ToLower(name), "_")
-	if table != "" && plain != table {
-		sum := fnv.New32a()
-		sum.Write([]byte(table)) // a hash never fails
-		plain = fmt.Sprintf("%.40s_%08x", plain, sum.Sum32())
+// up applies what is to be applied, and returns the names.
+func up(ctx context.Context, config *pgx.ConnConfig, rendered fs.FS, c SchemaConfig) (applied []string, err error) {
+	store, err := newVersions(c)
+	if err != nil {
+		return nil, err
 	}
-	return plain + "_migrations"
+	db := stdlib.OpenDB(*config)
+	defer db.Close()
+	provider, err := goose.NewProvider(goose.DialectCustom, db, rendered, goose.WithStore(store), goose.WithDisableGlobalRegistry(true))
+	if err != nil {
+		return nil, err
+	}
+	results, err := provider.Up(ctx)
+	for _, r := range results {
+		applied = append(applied, r.Source.Path)
+	}
+	return applied, err
+}
+
+// deniedSQL lists the GRANTs that the role has to be given to create tables.
+const deniedSQL = `
+SELECT current_user::text, coalesce(string_agg(format('GRANT USAGE, CREATE ON SCHEMA %I TO %I', nspname, current_user), '; ' ORDER BY nspname), '')
+FROM pg_namespace
+WHERE nspname IN (coalesce(nullif($1, ''), current_schema()), coalesce(nullif($2, ''), current_schema()))
+  AND NOT (has_schema_privilege(oid, 'USAGE') AND has_schema_privilege(oid, 'CREATE'))`
+
+// denied says what a role needs that may not migrate. It ends tx.
+func denied(ctx context.Context, tx pgx.Tx, c SchemaConfig, err error) error {
+	schema, _ := splitTable(c.Table)
+	var role, grants string
+	conn := tx.Conn()
+	if rollbackErr := tx.Rollback(ctx); rollbackErr != nil {
+		return errors.Join(err, rollbackErr)
+	}
+	if askErr := conn.QueryRow(ctx, deniedSQL, schema, c.own()).Scan(&role, &grants); askErr != nil {
+		return errors.Join(err, askErr)
+	}
+	if grants == "" {
+		grants = "run relay migrate as the role that owns the tables"
+	}
+	return fmt.Errorf("%w: role %s may not do this: %s: %w", outbox.ErrNotReady, role, grants, err)
 }
 
 // restore makes a table again that was lost, whatever goose has noted: every
