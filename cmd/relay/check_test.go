@@ -1,6 +1,8 @@
 package main
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -87,5 +89,32 @@ func TestCheckAsksTheDrivers(t *testing.T) {
 		r := do(t, nil, command, "-c", path)
 		r.want(t, 2, "", path+":5:12: ")
 		r.want(t, 2, "", path+":10:12: ")
+	}
+}
+
+// TestWhatOnlyABufferSees is told by every command, before anything is done.
+func TestWhatOnlyABufferSees(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "app.db")
+	path := write(t, `pipelines:
+  - {name: a, source: {url: "sqlite://`+file+`"}, sink: {url: "stdout:"}}
+  - name: b
+    source: {url: "postgres://app:s3cret@db/b?sslmode=nope"}
+    sink: {url: "stdout:"}
+  - name: c
+    source:
+      url: postgres://app:s3cret@db/c?connect_timeout=soon
+    sink: {url: "stdout:"}
+`)
+	for _, command := range []string{"check", "run", "migrate", "status"} {
+		r := do(t, nil, command, "-c", path)
+		r.want(t, 2, "", path+":4:19: ")
+		r.want(t, 2, "", path+":8:12: ")
+		if strings.Count(r.stderr, "\n") != 2 {
+			t.Errorf("%s: stderr is %q, two lines were expected", command, r.stderr)
+		}
+	}
+	if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a database was made, though the configuration is wrong: %v", err)
 	}
 }

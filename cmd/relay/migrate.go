@@ -20,6 +20,9 @@ them up to date. It can be run again without harm, and never drops anything.`,
 }
 
 func (a *app) migrate(c *cobra.Command, cfg *config.Config) error {
+	if err := cfg.CheckSources(); err != nil {
+		return err
+	}
 	for i := range cfg.Pipelines {
 		p := &cfg.Pipelines[i]
 		applied, err := p.Migrate(c.Context())

@@ -30,6 +30,9 @@ and needs no relay to run. A database that cannot be asked is told on standard
 error, and the exit status is 1; the others are shown all the same.`,
 		Example: "  relay status -c relay.yaml\n  relay status -c relay.yaml --json",
 	}, func(c *cobra.Command, cfg *config.Config) error {
+		if err := cfg.CheckSources(); err != nil {
+			return err
+		}
 		report := a.report(c.Context(), cfg)
 		if !asJSON {
 			_, err := io.WriteString(a.stdout, table(report))

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"net"
 	"strings"
 	"testing"
 
@@ -95,4 +96,23 @@ func TestStatusOfOneThatIsAway(t *testing.T) {
 		t.Errorf("stdout is %q, stderr %q", r.stdout, r.stderr)
 	}
 	do(t, nil, "status", "-c", path, "--json").want(t, 1, `"name": "there",`, "relay: away: ")
+}
+
+// A server that takes the connection and then says nothing is told apart from one
+// that is away.
+func TestADatabaseThatDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // nobody accepts; the kernel does
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := silent.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	path := write(t, onePipeline("a", "postgres://app:s3cret@"+silent.Addr().String()+"/app?sslmode=disable&connect_timeout=1", "stdout:"))
+	for command, stdout := range map[string]string{"status": "PIPELINE", "migrate": ""} {
+		do(t, nil, command, "-c", path).want(t, 1, stdout, "PostgreSQL at "+silent.Addr().String()+" did not answer in time")
+	}
 }

@@ -44,7 +44,7 @@ func (o *Opened) Close() error { return errors.Join(o.sink.Close(), o.buffer.Clo
 func (p *Pipeline) Open(process Process) (*Opened, error) {
 	buffer, errBuffer := p.OpenBuffer(process.Owner)
 	to, errSink := p.openSink(process)
-	wrong := mistakes(at(p.Source.Place, errBuffer), at(p.Sink.Place, errSink))
+	wrong := mistakes(errBuffer, at(p.Sink.Place, errSink))
 	if wrong == nil {
 		line, err := pipeline.New(buffer, to, p.rules(process))
 		if err == nil {
@@ -95,9 +95,35 @@ type Buffer interface {
 	Close() error
 }
 
+// CheckSources lists the mistakes that only the buffers' drivers see, of all
+// pipelines: for commands that go to the databases and open no sink. nil when there
+// is none; else errors.As finds [Errors]. Nothing is connected to.
+func (c *Config) CheckSources() error {
+	var wrong Errors
+	for i := range c.Pipelines {
+		b, err := c.Pipelines[i].OpenBuffer("")
+		if err != nil {
+			wrong = append(wrong, mistakes(err)...)
+			continue
+		}
+		if err := b.Close(); err != nil {
+			return err
+		}
+	}
+	if wrong == nil {
+		return nil
+	}
+	return wrong
+}
+
 // OpenBuffer prepares the pipeline's buffer alone; the caller closes it. Nothing is
-// connected to yet.
+// connected to yet. errors.As finds [Errors] in the error: what only the driver sees.
 func (p *Pipeline) OpenBuffer(owner string) (Buffer, error) {
+	b, err := p.openBuffer(owner)
+	return b, at(p.Source.Place, err)
+}
+
+func (p *Pipeline) openBuffer(owner string) (Buffer, error) {
 	s := &p.Source
 	switch s.Driver {
 	case "postgres":
@@ -114,7 +140,15 @@ func (p *Pipeline) OpenBuffer(owner string) (Buffer, error) {
 
 // Migrate creates the pipeline's tables or brings them up to date, and returns the
 // names of the migrations that were applied: none when there was nothing to do.
+// errors.As finds [Errors] in the error when the configuration is wrong.
 func (p *Pipeline) Migrate(ctx context.Context) (applied []string, err error) {
+	b, err := p.OpenBuffer("") // sees what is wrong before anything is connected to
+	if err != nil {
+		return nil, err
+	}
+	if err := b.Close(); err != nil {
+		return nil, err
+	}
 	s := &p.Source
 	switch s.Driver {
 	case "postgres":
