@@ -40,3 +40,18 @@ func (c *countdown) Settled(b *outbox.Batch, outcomes []outbox.Outcome, _ time.D
 		}
 	}
 }
+
+// rotating hands what happens to one countdown after the other. A round ends before
+// the next begins.
+type rotating struct {
+	current atomic.Pointer[countdown]
+}
+
+func (r *rotating) next(c *countdown) { r.current.Store(c) }
+
+func (r *rotating) Claimed(b *outbox.Batch, took time.Duration) { r.current.Load().Claimed(b, took) }
+func (r *rotating) Sent(*outbox.Batch, time.Duration)           {}
+
+func (r *rotating) Settled(b *outbox.Batch, outcomes []outbox.Outcome, took time.Duration) {
+	r.current.Load().Settled(b, outcomes, took)
+}

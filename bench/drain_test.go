@@ -125,7 +125,7 @@ func (db *database) drain(b *testing.B, s sink.Sink) {
 		}
 		db.fill(b, backlog)
 		from := db.walPosition(b)
-		took += db.run(b, s)
+		took += db.run(b, s, backlog)
 		wal += db.walPosition(b) - from
 		events += backlog
 	}
@@ -136,12 +136,12 @@ func (db *database) drain(b *testing.B, s sink.Sink) {
 
 // run runs a pipeline until the buffer and its ledger are empty, and returns how
 // long it took from the first claim to the last settle.
-func (db *database) run(b *testing.B, s sink.Sink) time.Duration {
+func (db *database) run(b *testing.B, s sink.Sink, events int64) time.Duration {
 	b.Helper()
 	buffer, err := postgres.Open(postgres.Config{URL: db.url, Pipeline: "bench", Owner: "bench", Connections: 6})
 	check(b, err)
 	defer func() { check(b, buffer.Close()) }()
-	count := &countdown{left: backlog, done: make(chan struct{})}
+	count := &countdown{left: events, done: make(chan struct{})}
 	p, err := pipeline.New(buffer, s, pipeline.Config{
 		Name: "bench", Observer: count, Log: slog.New(slog.DiscardHandler),
 	})
