@@ -58,13 +58,16 @@ func (b *Buffer) Claim(ctx context.Context, limit int, lease time.Duration) (*ou
 	return nil, nil
 }
 
-// claimBeginSQL reads the sequence before the claim's own snapshot is taken.
+// claimBeginSQL reads the sequence before the claim's own snapshot is taken. Reading
+// it locks it, and TRUNCATE ... RESTART IDENTITY locks table and sequence in this
+// order: naming the table here does so too, and neither deadlocks with the other.
 const claimBeginSQL = `
 SELECT coalesce(pg_sequence_last_value($1::regclass), 0), clock_timestamp(),
        (SELECT claim FROM outbox_buffers WHERE buffer = $2),
        set_config('synchronous_commit', 'on', true), set_config('jit', 'off', true),
        set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
-       set_config('enable_sort', 'off', true)`
+       set_config('enable_sort', 'off', true)
+WHERE NOT EXISTS (SELECT FROM outbox_events WHERE false)`
 
 func (b *Buffer) claim(ctx context.Context, t *table, limit int, lease time.Duration, where claimRange) (
 	batch *outbox.Batch, lastValue int64, err error,

@@ -8,11 +8,13 @@ import (
 )
 
 // The last value is read by a statement of its own, before the one that looks:
-// see marks. It also keeps the planner to the primary key's order (see inOrder).
+// see marks. It also keeps the planner to the primary key's order (see inOrder),
+// and locks the table before the sequence (see claimBeginSQL).
 const lastValueSQL = `
 SELECT coalesce(pg_sequence_last_value($1::regclass), 0),
        set_config('jit', 'off', true), set_config('enable_seqscan', 'off', true),
-       set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true)`
+       set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true)
+WHERE NOT EXISTS (SELECT FROM outbox_events WHERE false)`
 
 // Every count is bounded, and every scan begins at a mark.
 const lookSQL = `
