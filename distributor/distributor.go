@@ -13,6 +13,7 @@ package distributor
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"math"
 	"sync"
@@ -70,7 +71,11 @@ type Config struct {
 	// Looked hears of every look, its error included; counted tells whether
 	// fresh events were counted too, or due batches only. nil: nobody.
 	Looked func(b outbox.Backlog, counted bool, err error)
-	// Log takes warnings; nil: slog.Default.
+	// Held hears after every look that worked whether MaxWaiting keeps events that
+	// were counted from being claimed: the error says so; nil: it does not.
+	// nil: nobody.
+	Held func(err error)
+	// Log takes warnings, and INFO when their reason is gone; nil: slog.Default.
 	Log *slog.Logger
 }
 
@@ -83,6 +88,9 @@ const (
 	// holdFirst, after a first claim that failed, for many a failure is a single one.
 	holdFor   = time.Second
 	holdFirst = 50 * time.Millisecond
+	// heldAtLeast is how long claiming has to go on before it is said to: beside a
+	// ledger that is nearly full a batch comes and goes every second.
+	heldAtLeast = 10 * time.Second
 )
 
 // Distributor hands out tickets. Make one with New.
@@ -105,6 +113,7 @@ type Distributor struct {
 	holdNext  time.Duration // how long after the next claim that fails
 	looking   bool          // a look is under way
 	failing   bool          // the last look failed
+	heldAt    time.Time     // when MaxWaiting was last seen to stop the claiming; zero: it goes on, or that was said
 
 	distribution int // counts them
 	tickets      int // it may still hand out
@@ -128,6 +137,9 @@ func New(buffer Buffer, c Config) *Distributor {
 	}
 	if c.Looked == nil {
 		c.Looked = func(outbox.Backlog, bool, error) {}
+	}
+	if c.Held == nil {
+		c.Held = func(error) {}
 	}
 	return &Distributor{
 		config:  c,
@@ -194,10 +206,15 @@ func (d *Distributor) next() time.Time {
 // wanted tells whether tickets could be handed out, and a worker is free.
 func (d *Distributor) wanted() bool { return d.free > 0 && (d.fresh() || d.due > 0) }
 
-// fresh tells whether the distribution has a ticket left.
-func (d *Distributor) fresh() bool {
-	return d.left > 0 && d.tickets > 0 && d.waiting < d.config.MaxWaiting
-}
+// fresh tells whether a ticket for fresh events may be handed out.
+func (d *Distributor) fresh() bool { return d.counted() && !d.full() }
+
+// counted tells whether the distribution has a ticket left, if it may be handed
+// out or not.
+func (d *Distributor) counted() bool { return d.left > 0 && d.tickets > 0 }
+
+// full tells whether too many batches wait to claim more.
+func (d *Distributor) full() bool { return d.waiting >= d.config.MaxWaiting }
 
 // dueBy puts the next look for due batches at t, unless it is sooner already.
 func (d *Distributor) dueBy(t time.Time) {
@@ -254,6 +271,25 @@ func (d *Distributor) saw(ctx context.Context, l look) {
 		d.distribution++
 		d.left, d.tickets = l.backlog.Unclaimed, d.config.MaxBatches
 		d.schedNext = d.config.Schedule.Next(now)
+	}
+	d.tellHeld(ctx, now)
+}
+
+// tellHeld says when MaxWaiting stops the claiming, and when it goes on.
+func (d *Distributor) tellHeld(ctx context.Context, now time.Time) {
+	if d.counted() && d.full() {
+		d.config.Held(fmt.Errorf("claiming has stopped: %d batches wait or are marked, max_waiting is %d", d.waiting, d.config.MaxWaiting))
+		if d.heldAt.IsZero() {
+			d.config.Log.WarnContext(ctx, "claiming has stopped: max_waiting batches wait or are marked",
+				"batches", d.waiting, "max_waiting", d.config.MaxWaiting)
+		}
+		d.heldAt = now
+		return
+	}
+	d.config.Held(nil)
+	if !d.heldAt.IsZero() && now.Sub(d.heldAt) >= heldAtLeast {
+		d.heldAt = time.Time{}
+		d.config.Log.InfoContext(ctx, "claiming goes on", "batches", d.waiting, "max_waiting", d.config.MaxWaiting)
 	}
 }
 

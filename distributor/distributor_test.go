@@ -249,6 +249,40 @@ func TestClaimingStopsWhileTooManyBatchesWait(t *testing.T) {
 	})
 }
 
+func TestItIsSaidWhenMaxWaitingStopsTheClaiming(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var held error
+		b := start(t, "@every 1s", &table{}, func(c *distributor.Config) {
+			c.MaxWaiting, c.Held = 3, func(err error) { held = err }
+		})
+		defer b.stop()
+		said := func(when time.Duration, unclaimed, waiting int, wantHeld bool, warnings, infos int) {
+			t.Helper()
+			b.table.set(func(b *table) { b.unclaimed, b.waiting = unclaimed, waiting })
+			at(when + 500*time.Millisecond)
+			expect(t, "held", held != nil, wantHeld)
+			expect(t, "warnings", strings.Count(b.log.String(), "level=WARN"), warnings)
+			expect(t, "infos", strings.Count(b.log.String(), "level=INFO"), infos)
+		}
+		said(2*time.Second, 0, 3, false, 0, 0) // there is nothing to claim
+		said(4*time.Second, 10, 2, false, 0, 0)
+		said(6*time.Second, 10, 3, true, 1, 0)
+		if want := "claiming has stopped: 3 batches wait or are marked, max_waiting is 3"; held.Error() != want {
+			t.Errorf("held says %q, want %q", held, want)
+		}
+		if log := b.log.String(); !strings.Contains(log, "batches=3 max_waiting=3") {
+			t.Errorf("the log does not say how many: %s", log)
+		}
+		said(time.Hour, 10, 7, true, 1, 0)
+		said(time.Hour+2*time.Second, 10, 2, false, 1, 0) // one is being tried
+		said(time.Hour+4*time.Second, 10, 3, true, 1, 0)
+		said(time.Hour+20*time.Second, 10, 2, false, 1, 1)
+		said(2*time.Hour, 10, 2, false, 1, 1)
+		said(3*time.Hour, 10, 3, true, 2, 1)
+	})
+}
+
 func TestAClosedSinkHoldsTheDistribution(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/sink"
 )
 
 var errStarting = errors.New("starting")
@@ -18,11 +19,15 @@ type health struct {
 	mu        sync.Mutex
 	bufferErr error
 	sinkErr   error
-	workSince time.Time // there has been work, and nothing got done, since
+	heldErr   error // fresh events wait, and max_waiting keeps them from being claimed
+	// There have been fresh events, or batches that were due, and nothing got
+	// done, since.
+	freshSince, dueSince time.Time
 }
 
 func (h *health) buffer(err error) { h.set(&h.bufferErr, err) }
 func (h *health) sink(err error)   { h.set(&h.sinkErr, err) }
+func (h *health) held(err error)   { h.set(&h.heldErr, err) }
 
 func (h *health) set(field *error, err error) {
 	h.mu.Lock()
@@ -30,28 +35,41 @@ func (h *health) set(field *error, err error) {
 	*field = err
 }
 
-// looked hears of a look; only one that counted fresh events can tell that there
-// is nothing to do.
+// looked hears of a look; only one that counted fresh events can tell whether
+// there are any.
 func (h *health) looked(backlog outbox.Backlog, counted bool, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.bufferErr = err
-	switch {
-	case err != nil:
-	case backlog.Unclaimed > 0 || backlog.Due > 0:
-		if h.workSince.IsZero() {
-			h.workSince = time.Now()
-		}
-	case counted:
-		h.workSince = time.Time{}
+	if err != nil {
+		return
+	}
+	now := time.Now()
+	note(&h.dueSince, backlog.Due > 0, now)
+	if counted {
+		note(&h.freshSince, backlog.Unclaimed > 0, now)
 	}
 }
 
-// progressed: a batch was settled.
-func (h *health) progressed() {
+// note keeps in since when something began that still is.
+func note(since *time.Time, is bool, now time.Time) {
+	switch {
+	case !is:
+		*since = time.Time{}
+	case since.IsZero():
+		*since = now
+	}
+}
+
+// settled hears of a batch that was settled. That is progress, unless the whole
+// of it only waits again.
+func (h *health) settled(outcomes []outbox.Outcome) {
+	if len(outcomes) == 1 && outcomes[0].Verdict == outbox.Retry {
+		return
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.workSince = time.Time{}
+	h.freshSince, h.dueSince = time.Time{}, time.Time{}
 }
 
 func (h *health) ready(now time.Time) error {
@@ -62,8 +80,24 @@ func (h *health) ready(now time.Time) error {
 		return fmt.Errorf("database: %w", h.bufferErr)
 	case h.sinkErr != nil:
 		return fmt.Errorf("sink: %w", h.sinkErr)
-	case !h.workSince.IsZero() && now.Sub(h.workSince) > h.stalledAfter:
-		return fmt.Errorf("stalled: events wait, and no batch was settled for %v", now.Sub(h.workSince).Round(time.Second))
+	case h.heldErr != nil:
+		return h.heldErr
+	}
+	for _, since := range []time.Time{h.freshSince, h.dueSince} {
+		if stalled := now.Sub(since); !since.IsZero() && stalled > h.stalledAfter {
+			return fmt.Errorf("stalled: events wait, and none was delivered or buried for %v", stalled.Round(time.Second))
+		}
 	}
 	return nil
+}
+
+// observer lets health hear what the worker settles.
+type observer struct {
+	sink.Observer
+	health *health
+}
+
+func (o observer) Settled(b *outbox.Batch, outcomes []outbox.Outcome, took time.Duration) {
+	o.health.settled(outcomes)
+	o.Observer.Settled(b, outcomes, took)
 }

@@ -50,8 +50,8 @@ type Config struct {
 	BatchSize int
 	// MaxBatches is the tickets one distribution may hand out; 50.
 	MaxBatches int
-	// MaxWaiting is the batches that may wait for a retry before claiming
-	// stops; 1000.
+	// MaxWaiting is the batches that may wait for a retry, or for a delete
+	// after they were delivered, before claiming stops; 1000.
 	MaxWaiting int
 	// Workers is the batches claimed and sent at once; 4.
 	Workers int
@@ -133,14 +133,15 @@ func New(buffer Buffer, s sink.Sink, c Config) (*Pipeline, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
-	return &Pipeline{
+	p := &Pipeline{
 		config: c, buffer: buffer, sink: s,
-		worker: sink.NewWorker(s, buffer, sink.Config{
-			MaxAttempts: c.MaxAttempts, Backoff: c.Backoff, SendTimeout: c.SendTimeout,
-			Observer: c.Observer, Log: c.Log,
-		}),
 		health: health{stalledAfter: max(time.Minute, 2*c.Lease), bufferErr: errStarting},
-	}, nil
+	}
+	p.worker = sink.NewWorker(s, buffer, sink.Config{
+		MaxAttempts: c.MaxAttempts, Backoff: c.Backoff, SendTimeout: c.SendTimeout,
+		Observer: observer{c.Observer, &p.health}, Log: c.Log,
+	})
+	return p, nil
 }
 
 // Name is the pipeline's name.
@@ -150,7 +151,9 @@ func (p *Pipeline) Name() string { return p.config.Name }
 func (p *Pipeline) Status(ctx context.Context) (outbox.Status, error) { return p.buffer.Status(ctx) }
 
 // Ready returns nil while the pipeline can reach its database and its sink and
-// gets on; else why not.
+// gets on; else why not. It does not get on while MaxWaiting keeps fresh events
+// from being claimed, nor when events wait and for a minute (two leases, if that
+// is longer) batches were at best put back.
 func (p *Pipeline) Ready() error {
 	if err := p.worker.Outage(); err != nil {
 		return fmt.Errorf("sink: %w", err)
@@ -175,7 +178,7 @@ func (p *Pipeline) Run(ctx, stop context.Context) error {
 	d := distributor.New(p.buffer, distributor.Config{
 		Schedule: p.config.Schedule, Eager: !p.config.OnSchedule, BatchSize: p.config.BatchSize,
 		MaxBatches: p.config.MaxBatches, MaxWaiting: p.config.MaxWaiting, Workers: p.config.Workers,
-		Allow: p.worker.Allow, Looked: p.health.looked, Log: p.config.Log,
+		Allow: p.worker.Allow, Looked: p.health.looked, Held: p.health.held, Log: p.config.Log,
 	})
 	c := claimer.New(p.buffer, claimer.Config{
 		BatchSize: p.config.BatchSize, Lease: p.config.Lease, Claimed: p.config.Observer.Claimed, Log: p.config.Log,
@@ -224,7 +227,6 @@ func (p *Pipeline) work(stop context.Context, c *claimer.Claimer, ticket distrib
 	defer release()
 	report.PutBack, report.DueIn, err = p.worker.Work(held, stop, b)
 	if err == nil {
-		p.health.progressed()
 		if report.PutBack && stop.Err() != nil {
 			err = fmt.Errorf("batch %s was put back unfinished: %w", b.GroupID, context.Cause(stop))
 		}

@@ -1,0 +1,229 @@
+package pipeline_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/robfig/cron/v3"
+
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/pipeline"
+	"github.com/outboxrelay/relay/sink"
+)
+
+// scene is a buffer and a sink whose every look, batch and answer the test sets,
+// for what takes minutes.
+type scene struct {
+	mu      sync.Mutex
+	backlog outbox.Backlog
+	batch   outbox.Batch // what each claim and take over brings; without events: nothing
+	answer  error        // of Send
+	settles int
+}
+
+func (s *scene) set(change func(*scene)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change(s)
+}
+
+func (s *scene) Look(_ context.Context, limit int) (outbox.Backlog, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b := s.backlog
+	b.Unclaimed = min(b.Unclaimed, limit)
+	return b, nil
+}
+
+func (s *scene) lease(lease time.Duration) (*outbox.Batch, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.batch.Events) == 0 {
+		return nil, nil
+	}
+	b := s.batch
+	b.GroupID, b.LeaseNo, b.LeaseEnd = outbox.NewGroupID(), 1, time.Now().Add(lease)
+	return &b, nil
+}
+
+func (s *scene) Claim(_ context.Context, _ int, lease time.Duration) (*outbox.Batch, error) {
+	return s.lease(lease)
+}
+
+func (s *scene) TakeOver(_ context.Context, lease time.Duration) (*outbox.Batch, error) {
+	return s.lease(lease)
+}
+
+func (s *scene) Send(context.Context, *outbox.Batch) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.answer
+}
+
+// Settle takes its time, for the parts of a batch are due at once, and the clock
+// of a bubble goes on only while everybody waits.
+func (s *scene) Settle(context.Context, *outbox.Batch, []outbox.Outcome) error {
+	<-time.After(500 * time.Millisecond)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.settles++
+	return nil
+}
+
+func (s *scene) Renew(context.Context, *outbox.Batch, time.Duration) error { return nil }
+func (s *scene) Mark(context.Context, *outbox.Batch, []int64) error        { return nil }
+func (s *scene) Status(context.Context) (outbox.Status, error)             { return outbox.Status{}, nil }
+func (s *scene) Check(context.Context) error                               { return nil }
+func (s *scene) Close() error                                              { return nil }
+
+// play runs a pipeline in the scene; call it in a bubble.
+func (s *scene) play(t *testing.T, change func(*pipeline.Config)) *process {
+	t.Helper()
+	return start(t, s, s, func(c *pipeline.Config) {
+		c.Schedule = cron.Every(time.Second)
+		if change != nil {
+			change(c)
+		}
+	})
+}
+
+// after lets so much time pass.
+func after(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
+}
+
+func expectReadiness(t *testing.T, p *process, when, want string) {
+	t.Helper()
+	switch err := p.Ready(); {
+	case want == "" && err != nil:
+		t.Errorf("%s: not ready: %v", when, err)
+	case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
+		t.Errorf("%s: readiness is %v, want an error that says %q", when, err, want)
+	}
+}
+
+func three() outbox.Batch {
+	return outbox.Batch{Events: []outbox.Event{{ID: 1}, {ID: 2}, {ID: 3}}, FirstID: 1, LastID: 3}
+}
+
+// each refuses events one by one; nil errors are left out.
+func each(errs ...error) error {
+	refused := &sink.BatchError{}
+	for i, err := range errs {
+		if err != nil {
+			refused.Events = append(refused.Events, sink.EventError{Index: i, Err: err})
+		}
+	}
+	return refused
+}
+
+// Ready is told from what gets done: a batch that is only put back is nothing.
+func TestHealthSeesAPipelineThatStandsStill(t *testing.T) {
+	t.Parallel()
+	const stalled = "stalled: events wait"
+	away, marked := sink.Unavailable(errTest), three()
+	marked.Delivered = []int64{1, 2, 3}
+	for name, c := range map[string]struct {
+		batch  outbox.Batch
+		answer error
+		want   string
+	}{
+		"claims that bring nothing":   {outbox.Batch{}, nil, stalled},
+		"all put back, address away":  {three(), each(away, away, away), stalled},
+		"all put back, refused":       {three(), each(errTest, errTest, errTest), stalled},
+		"delivered":                   {three(), nil, ""},
+		"one delivered":               {three(), each(away, nil, away), ""},
+		"one buried":                  {three(), each(away, sink.Permanent(errTest), away), ""},
+		"halved":                      {three(), errTest, ""},
+		"divided":                     {three(), &sink.DivideError{Groups: []sink.Group{{Indexes: []int{0, 1}}, {Indexes: []int{2}}}}, ""},
+		"marked, and deleted at last": {marked, away, ""},
+	} {
+		for backlog, waits := range map[string]outbox.Backlog{"fresh": {Unclaimed: 1}, "due": {Due: 1}} {
+			t.Run(name+"/"+backlog, func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					s := &scene{batch: c.batch, answer: c.answer, backlog: waits}
+					p := s.play(t, nil)
+					after(59 * time.Second)
+					expectReadiness(t, p, "before a minute is over", "")
+					after(3 * time.Second)
+					expectReadiness(t, p, "after a minute", c.want)
+					after(3 * time.Minute)
+					expectReadiness(t, p, "after four minutes", c.want)
+					s.set(func(s *scene) {
+						if (s.settles == 0) != (len(s.batch.Events) == 0) {
+							t.Errorf("%d batches were settled", s.settles)
+						}
+						s.batch, s.answer = three(), nil
+					})
+					after(2 * time.Second)
+					expectReadiness(t, p, "when events are delivered", "")
+				})
+			})
+		}
+	}
+}
+
+// What nobody works on does not stand still; nor does a batch that waits for its
+// time, whenever fresh events are counted next.
+func TestHealthOfAPipelineWithNothingToDo(t *testing.T) {
+	t.Parallel()
+	for name, schedule := range map[string]cron.Schedule{"every second": cron.Every(time.Second), "nightly": cron.Every(24 * time.Hour)} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := &scene{batch: three(), answer: each(errTest, errTest, errTest), backlog: outbox.Backlog{Due: 1}}
+				p := s.play(t, func(c *pipeline.Config) { c.Schedule = schedule })
+				after(30 * time.Second)
+				s.set(func(s *scene) { s.backlog = outbox.Backlog{Waiting: 1} })
+				after(10 * time.Minute)
+				expectReadiness(t, p, "while it waits for its time", "")
+				s.set(func(s *scene) { s.backlog.Due = 1 })
+				after(2 * time.Minute)
+				expectReadiness(t, p, "when it is due and due again", "stalled")
+			})
+		})
+	}
+}
+
+func TestHealthNamesMaxWaiting(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		log := &lockedBuffer{}
+		s := &scene{backlog: outbox.Backlog{Unclaimed: 5, Waiting: 2, Delivered: 1}}
+		p := s.play(t, func(c *pipeline.Config) { c.MaxWaiting, c.Log = 3, logInto(t, log) })
+		after(3 * time.Second)
+		expectReadiness(t, p, "with three that wait or are marked", "claiming has stopped: 3 batches wait or are marked, max_waiting is 3")
+		expect(t, "warnings", log.count("claiming has stopped"), 1)
+		s.set(func(s *scene) { s.backlog.Unclaimed = 0 })
+		after(2 * time.Second)
+		expectReadiness(t, p, "with nothing fresh", "")
+		s.set(func(s *scene) { s.backlog.Unclaimed = 5 })
+		after(2 * time.Second)
+		expectReadiness(t, p, "with fresh events again", "max_waiting")
+		s.set(func(s *scene) { s.backlog.Delivered, s.batch = 0, three() })
+		after(20 * time.Second)
+		expectReadiness(t, p, "with room again", "")
+		expect(t, "words that it goes on", log.count("claiming goes on"), 1)
+		expect(t, "warnings", log.count("claiming has stopped"), 1)
+	})
+}
+
+// The sink is away, and says so in other words than a pipeline that stalls.
+func TestHealthNamesTheSink(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &scene{batch: three(), answer: sink.Unavailable(errTest), backlog: outbox.Backlog{Unclaimed: 5}}
+		p := s.play(t, nil)
+		after(5 * time.Minute)
+		if err := p.Ready(); !errors.Is(err, errTest) || !strings.HasPrefix(err.Error(), "sink: ") {
+			t.Errorf("readiness is %v, want the sink's error", err)
+		}
+	})
+}
