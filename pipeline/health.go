@@ -19,7 +19,12 @@ type health struct {
 	mu        sync.Mutex
 	bufferErr error
 	sinkErr   error
+	claimErr  error // the last claim failed, and there is something to claim
 	heldErr   error // fresh events wait, and max_waiting keeps them from being claimed
+	// Sends in a row that got nothing through because the sink, or the address
+	// they went to, was away; and why. One alone may be a hiccup.
+	unsent    int
+	unsentWhy string
 	// There have been fresh events, or batches that were due, and nothing got
 	// done, since.
 	freshSince, dueSince time.Time
@@ -28,6 +33,7 @@ type health struct {
 func (h *health) buffer(err error) { h.set(&h.bufferErr, err) }
 func (h *health) sink(err error)   { h.set(&h.sinkErr, err) }
 func (h *health) held(err error)   { h.set(&h.heldErr, err) }
+func (h *health) claim(err error)  { h.set(&h.claimErr, err) }
 
 func (h *health) set(field *error, err error) {
 	h.mu.Lock()
@@ -43,6 +49,12 @@ func (h *health) looked(backlog outbox.Backlog, counted bool, err error) {
 	h.bufferErr = err
 	if err != nil {
 		return
+	}
+	if backlog.Due == 0 && backlog.Waiting == 0 {
+		h.unsent = 0 // nothing was put back, or somebody else has sent it
+		if counted && backlog.Unclaimed == 0 {
+			h.claimErr = nil
+		}
 	}
 	now := time.Now()
 	note(&h.dueSince, backlog.Due > 0, now)
@@ -64,11 +76,16 @@ func note(since *time.Time, is bool, now time.Time) {
 // settled hears of a batch that was settled. That is progress, unless the whole
 // of it only waits again.
 func (h *health) settled(outcomes []outbox.Outcome) {
-	if len(outcomes) == 1 && outcomes[0].Verdict == outbox.Retry {
-		return
-	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if len(outcomes) == 1 && outcomes[0].Verdict == outbox.Retry {
+		if outcomes[0].Outages > 0 {
+			h.unsent++
+			h.unsentWhy = outcomes[0].Error
+		}
+		return
+	}
+	h.unsent = 0
 	h.freshSince, h.dueSince = time.Time{}, time.Time{}
 }
 
@@ -78,8 +95,12 @@ func (h *health) ready(now time.Time) error {
 	switch {
 	case h.bufferErr != nil:
 		return fmt.Errorf("database: %w", h.bufferErr)
+	case h.claimErr != nil:
+		return fmt.Errorf("database: %w", h.claimErr)
 	case h.sinkErr != nil:
 		return fmt.Errorf("sink: %w", h.sinkErr)
+	case h.unsent >= 2:
+		return fmt.Errorf("sink: %d sends in a row got nothing through, the last: %s", h.unsent, h.unsentWhy)
 	case h.heldErr != nil:
 		return h.heldErr
 	}

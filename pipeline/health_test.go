@@ -126,7 +126,7 @@ func each(errs ...error) error {
 // Ready is told from what gets done: a batch that is only put back is nothing.
 func TestHealthSeesAPipelineThatStandsStill(t *testing.T) {
 	t.Parallel()
-	const stalled = "stalled: events wait"
+	const stalled, nothingThrough = "stalled: events wait", "sends in a row got nothing through"
 	away, marked := sink.Unavailable(errTest), three()
 	marked.Delivered = []int64{1, 2, 3}
 	for name, c := range map[string]struct {
@@ -135,7 +135,7 @@ func TestHealthSeesAPipelineThatStandsStill(t *testing.T) {
 		want   string
 	}{
 		"claims that bring nothing":   {outbox.Batch{}, nil, stalled},
-		"all put back, address away":  {three(), each(away, away, away), stalled},
+		"all put back, address away":  {three(), each(away, away, away), nothingThrough},
 		"all put back, refused":       {three(), each(errTest, errTest, errTest), stalled},
 		"delivered":                   {three(), nil, ""},
 		"one delivered":               {three(), each(away, nil, away), ""},
@@ -144,14 +144,16 @@ func TestHealthSeesAPipelineThatStandsStill(t *testing.T) {
 		"divided":                     {three(), &sink.DivideError{Groups: []sink.Group{{Indexes: []int{0, 1}}, {Indexes: []int{2}}}}, ""},
 		"marked, and deleted at last": {marked, away, ""},
 	} {
-		for backlog, waits := range map[string]outbox.Backlog{"fresh": {Unclaimed: 1}, "due": {Due: 1}} {
+		for backlog, waits := range map[string]outbox.Backlog{"fresh": {Unclaimed: 1, Waiting: 1}, "due": {Due: 1, Waiting: 1}} {
 			t.Run(name+"/"+backlog, func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
 					s := &scene{batch: c.batch, answer: c.answer, backlog: waits}
 					p := s.play(t, nil)
 					after(59 * time.Second)
-					expectReadiness(t, p, "before a minute is over", "")
+					if c.want != nothingThrough { // which is seen at once
+						expectReadiness(t, p, "before a minute is over", "")
+					}
 					after(3 * time.Second)
 					expectReadiness(t, p, "after a minute", c.want)
 					after(3 * time.Minute)
@@ -225,5 +227,29 @@ func TestHealthNamesTheSink(t *testing.T) {
 		if err := p.Ready(); !errors.Is(err, errTest) || !strings.HasPrefix(err.Error(), "sink: ") {
 			t.Errorf("readiness is %v, want the sink's error", err)
 		}
+	})
+}
+
+// One batch that is sent in vain again and again is enough, and stays seen between
+// two tries; one that failed once is not.
+func TestHealthSeesThatNothingGetsThrough(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &scene{}
+		p := s.play(t, nil)
+		try := func(batch outbox.Batch, answer error) {
+			s.set(func(s *scene) { s.batch, s.answer, s.backlog = batch, answer, outbox.Backlog{Due: 1, Waiting: 1} })
+			after(time.Second)
+			s.set(func(s *scene) { s.batch, s.backlog = outbox.Batch{}, outbox.Backlog{Waiting: 1} })
+			after(20 * time.Second)
+		}
+		again := three()
+		again.Outages = 1 // it is not the circuit that sees it
+		s.set(func(s *scene) { s.batch = again })
+		try(again, sink.Unavailable(errTest))
+		try(again, sink.Unavailable(errTest))
+		expectReadiness(t, p, "after two in vain", "got nothing through, the last: "+errTest.Error())
+		try(again, nil)
+		expectReadiness(t, p, "when it went through", "")
 	})
 }

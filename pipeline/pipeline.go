@@ -211,8 +211,8 @@ func (p *Pipeline) work(stop context.Context, c *claimer.Claimer, ticket distrib
 	// Not ctx: a claim that a signal cuts off in mid-commit would lie there
 	// until its lease is over.
 	b, err := c.Claim(stop, ticket.Due)
+	p.health.claim(err)
 	if err != nil {
-		p.health.buffer(err)
 		p.config.Log.WarnContext(stop, "cannot claim a batch", "error", err)
 		report.Err = err
 		return report, nil
