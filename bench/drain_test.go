@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"testing"
@@ -64,12 +65,19 @@ func jetStreamSink(b *testing.B) sink.Sink {
 	b.Cleanup(conn.Close)
 	js, err := conn.JetStream()
 	check(b, err)
-	_, err = js.AddStream(&nats.StreamConfig{Name: "ORDERS", Subjects: []string{"orders"}, Storage: nats.FileStorage})
-	check(b, err)
+	// A new stream for each drain: a purged one keeps the message ids of the last.
+	renew := func(ctx context.Context) error {
+		if err := js.DeleteStream("ORDERS", nats.Context(ctx)); err != nil && !errors.Is(err, nats.ErrStreamNotFound) {
+			return err
+		}
+		_, err := js.AddStream(&nats.StreamConfig{Name: "ORDERS", Subjects: []string{"orders"}, Storage: nats.FileStorage}, nats.Context(ctx))
+		return err
+	}
+	check(b, renew(b.Context()))
 	s, err := natssink.New(natssink.Config{URL: server.URL, Subject: "orders"})
 	check(b, err)
 	b.Cleanup(func() { check(b, s.Close()) })
-	return emptied{Sink: s, empty: func(ctx context.Context) error { return js.PurgeStream("ORDERS", nats.Context(ctx)) }}
+	return emptied{Sink: s, empty: renew}
 }
 
 // emptied is a sink that can be emptied between two drains.
