@@ -3,7 +3,6 @@ package pipeline_test
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -93,8 +92,10 @@ func (w *wire) serve(ctx context.Context, client net.Conn) {
 			}
 		}
 	)
-	end := context.AfterFunc(ctx, func() { _ = errors.Join(client.Close(), server.Close()) })
-	defer end()
+	defer context.AfterFunc(ctx, func() {
+		client.Close() //nolint:errcheck // cutting is the point
+		server.Close() //nolint:errcheck // cutting is the point
+	})()
 	ways.Go(func() { carry(true, client, server) })
 	ways.Go(func() { carry(false, server, client) })
 	ways.Wait()
