@@ -93,8 +93,8 @@ func (w *wire) serve(ctx context.Context, client net.Conn) {
 		}
 	)
 	defer context.AfterFunc(ctx, func() {
-		client.Close() //nolint:errcheck // cutting is the point
-		server.Close() //nolint:errcheck // cutting is the point
+		client.Close()
+		server.Close()
 	})()
 	ways.Go(func() { carry(true, client, server) })
 	ways.Go(func() { carry(false, server, client) })
