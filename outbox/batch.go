@@ -108,6 +108,10 @@ type Outcome struct {
 	After time.Duration
 	// Attempts and Outages, for Retry and Dead, are the new counts.
 	Attempts, Outages int
+	// Address, for Retry: the address of the sink whose outage the events wait
+	// for, "" for the sink as a whole. When it is there again they may be sent
+	// before After is over (see Wake). nil: they may not.
+	Address *string
 	// Error, for Retry and Dead, is why; no secret in it.
 	Error string
 }

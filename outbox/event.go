@@ -41,6 +41,9 @@ type Event struct {
 	// CreatedAt is the database's clock when the row was inserted, in UTC,
 	// to the microsecond (millisecond on SQLite).
 	CreatedAt time.Time
+	// DeadLetter, in a batch for a dead-letter hook, is why the event was buried;
+	// else nil.
+	DeadLetter *DeadLetter
 }
 
 // Headers is the text of a JSON object whose values are strings, kept as the

@@ -33,10 +33,28 @@ type Sink interface {
 	Close() error
 }
 
+// Addresser is a Sink whose events may go to different addresses (streams,
+// subjects, URLs), each of which may be away while the others work.
+type Addresser interface {
+	// AddressOf returns the event's address; ok is false when it has none.
+	AddressOf(e *outbox.Event) (address string, ok bool)
+}
+
+// Warner is a Sink that can tell of settings which endanger what it promises, one
+// sentence each, with what mends it. It is for people: nothing is decided by it.
+type Warner interface {
+	Warnings(ctx context.Context) []string
+}
+
 var (
 	// ErrUnavailable is an outage of the sink, or of an address in it. It is not
 	// an attempt; no event dies of it.
 	ErrUnavailable = errors.New("sink is unavailable")
+	// ErrSuspect is found, beside ErrUnavailable, in an outage that may be the
+	// batch's own doing: a 5xx, a time-out, a connection that is cut off in
+	// mid-answer. One that keeps hitting the same batch, while others are
+	// accepted, is taken for a refusal of that batch.
+	ErrSuspect = errors.New("sink is unavailable, perhaps because of the batch")
 	// ErrFenced says that this group_id was given up by a later owner.
 	ErrFenced = errors.New("group_id is fenced at the sink")
 	// ErrPermanent is a refusal for good; trying again cannot help. See Permanent.
@@ -49,6 +67,9 @@ func Permanent(err error) error { return verdict{err, ErrPermanent} }
 
 // Unavailable wraps err so that errors.Is finds ErrUnavailable.
 func Unavailable(err error) error { return verdict{err, ErrUnavailable} }
+
+// Suspect wraps err so that errors.Is finds ErrUnavailable and ErrSuspect.
+func Suspect(err error) error { return verdict{verdict{err, ErrSuspect}, ErrUnavailable} }
 
 // verdict adds a kind to an error without adding to its text.
 type verdict struct{ err, kind error }

@@ -52,6 +52,8 @@ type Buffer interface {
 	//   Retry of a part: the events get Outcome.GroupID, with a ledger row of
 	//     its own: waiting, lease_no 0, starts 0, due After, origins = b's
 	//     origins and then b's group_id.
+	//   With an archive table, what is deleted as delivered is copied there in the
+	//   same transaction, once for each id and group_id.
 	// The old ledger row goes away unless all of the batch is retried.
 	// For a marked batch the delete skips rows that others have locked; while
 	// some are left the batch stays marked, due again soon, and Settle returns
@@ -61,6 +63,51 @@ type Buffer interface {
 	// Mark notes, on the batch's ledger row alone, that these ids reached the
 	// sink (state delivered, due again soon). Fenced like Settle.
 	Mark(ctx context.Context, b *outbox.Batch, delivered []int64) error
+
+	// Away lists the addresses that batches of this buffer wait for because of an
+	// outage (Outcome.Address), each once, "" for the sink as a whole.
+	Away(ctx context.Context) ([]string, error)
+
+	// Wake makes batches that wait for the address due now: up to limit of them, or
+	// all when it is 0, those first that would be due first. It returns how many
+	// were not due before. Batches that wait for another reason (a refusal) are
+	// left alone.
+	Wake(ctx context.Context, address string, limit int) (int, error)
+
+	// Dead lists the pipeline's dead letters that match, with Event.DeadLetter
+	// filled, by event id and group_id, behind after (nil: from the beginning),
+	// no more than limit.
+	Dead(ctx context.Context, f outbox.DeadFilter, after *outbox.DeadKey, limit int) ([]outbox.Event, error)
+
+	// CountDead counts the pipeline's dead letters that match; those closed too,
+	// whatever f.Closed says.
+	CountDead(ctx context.Context, f outbox.DeadFilter) (outbox.DeadCount, error)
+
+	// Replay puts up to limit of the open dead letters that match back into the
+	// buffer, in one transaction: each event under its old id with all that it had,
+	// all under one new group_id whose ledger row waits, is due now, and has
+	// lease_no, starts, attempts and outages 0 and no origins; the dead letters
+	// are closed. One whose id is in the buffer is left alone, and so is one whose
+	// event id another one of this call has. It returns how many went back; 0:
+	// none is left to replay.
+	Replay(ctx context.Context, f outbox.DeadFilter, limit int) (int, error)
+
+	// Discard closes up to limit of the open dead letters that match and returns
+	// how many; 0: none is left.
+	Discard(ctx context.Context, f outbox.DeadFilter, limit int) (int, error)
+
+	// Audit compares ledger and buffer by one snapshot. It reads all of both.
+	Audit(ctx context.Context) (outbox.Audit, error)
+
+	// Repair mends what an Audit finds: it gives orphans a ledger row (waiting, due
+	// now), removes hollow ledger rows and corrects the counts of uneven ones. What
+	// is leased, and its lease not over, is left alone.
+	Repair(ctx context.Context) (outbox.Repair, error)
+
+	// Examine looks at all that may be wrong with the database as it is: tables,
+	// columns, indexes, privileges, the claim's plan, settings, whatever else the
+	// database has. It lists what it looked at, the fine too, and changes nothing.
+	Examine(ctx context.Context) []outbox.Finding
 
 	// Status is the operator's view.
 	Status(ctx context.Context) (outbox.Status, error)

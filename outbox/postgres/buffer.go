@@ -52,6 +52,9 @@ type Config struct {
 	Pipeline string
 	// Owner says in the ledger who holds a lease, for people to read.
 	Owner string
+	// Archive is the table that delivered events are copied to as they are
+	// deleted, by name as Table is; "" for none.
+	Archive string
 	// Connections bounds the pool; 8 when 0. Each concurrent call takes one.
 	Connections int
 }

@@ -31,6 +31,9 @@ type SchemaConfig struct {
 	Schema string
 	// Bytes makes payload a column of opaque bytes (bytea) and not of JSON.
 	Bytes bool
+	// Archive is the table for delivered events, which only Migrate makes; "" for
+	// none. Its name is read as Table is.
+	Archive string
 }
 
 // Schema returns the DDL for c, ready for psql. It can be run again without

@@ -25,6 +25,9 @@ type SchemaConfig struct {
 	Table string
 	// Bytes makes payload a column of opaque bytes and not of JSON.
 	Bytes bool
+	// Archive is the table for delivered events, which only Migrate makes; "" for
+	// none. Its name is read as Table is.
+	Archive string
 }
 
 func (c SchemaConfig) withDefaults() SchemaConfig {

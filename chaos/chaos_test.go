@@ -1,0 +1,3 @@
+package chaos
+
+import _ "github.com/Shopify/toxiproxy/v2"

@@ -1,0 +1,35 @@
+package buffertest
+
+import (
+	"context"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+// Hook is a pipeline's dead letters as the buffer of its dead-letter hook, which is
+// a pipeline of its own: from outbox_dead_letters to any sink. It makes each
+// letter heard at least once, by the same claims, leases, retries and fences as
+// those of a [Buffer], in the same ledger, whose rows name another buffer.
+//
+// A claim stamps a new group_id (hook_group_id) on up to limit dead letters that
+// are open, untold and unclaimed, with different event ids, in the order of
+// these; the batch's events have Event.DeadLetter filled. Settle sets told_at of
+// what is Delivered and does away with the ledger row; what is Retry waits, a part
+// of it under a group_id of its own, as in a Buffer. Dead is an error: a dead letter
+// does not die again. A letter that was closed meanwhile is told all the same.
+// Mark, Away, Wake, Renew and TakeOver are as those of a Buffer. Look counts
+// untold letters as Unclaimed and, at the start and every few minutes, frees
+// those whose ledger row is gone. Status counts them as Pending.
+type Hook interface {
+	Check(ctx context.Context) error
+	Look(ctx context.Context, limit int) (outbox.Backlog, error)
+	Claim(ctx context.Context, limit int, lease time.Duration) (*outbox.Batch, error)
+	TakeOver(ctx context.Context, lease time.Duration) (*outbox.Batch, error)
+	Renew(ctx context.Context, b *outbox.Batch, lease time.Duration) error
+	Settle(ctx context.Context, b *outbox.Batch, outcomes []outbox.Outcome) error
+	Mark(ctx context.Context, b *outbox.Batch, delivered []int64) error
+	Away(ctx context.Context) ([]string, error)
+	Wake(ctx context.Context, address string, limit int) (int, error)
+	Status(ctx context.Context) (outbox.Status, error)
+}

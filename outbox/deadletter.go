@@ -1,0 +1,51 @@
+package outbox
+
+import (
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// DeadLetter is what is known of a buried event beside the event itself.
+type DeadLetter struct {
+	// Pipeline that buried it, and the group_id it had then.
+	Pipeline string
+	GroupID  uuid.UUID
+	// Attempts counts the refusals; 0 for an event that was never sent.
+	Attempts int
+	// Error is the sink's last word, or why it was not sent.
+	Error string
+	// DiedAt is the database's clock when it was buried; ToldAt when the
+	// dead-letter hook had heard of it, ClosedAt when it was replayed or
+	// discarded, zero when not yet.
+	DiedAt, ToldAt, ClosedAt time.Time
+}
+
+// DeadFilter says which dead letters of a pipeline are meant: those that match
+// all of it. The zero value means every open one.
+type DeadFilter struct {
+	// IDs are event ids; nil means any.
+	IDs []int64
+	// Topic is compared as a whole, "" means any.
+	Topic string
+	// Error is a part of the error's text, upper and lower case alike; "" means
+	// any.
+	Error string
+	// OlderThan and NewerThan compare the time since DiedAt, by the database's
+	// clock; 0 means any.
+	OlderThan, NewerThan time.Duration
+	// Closed takes in those that were replayed or discarded.
+	Closed bool
+	// Told leaves out those that the dead-letter hook has not heard of.
+	Told bool
+}
+
+// DeadKey is where a list of dead letters goes on: behind this one.
+type DeadKey struct {
+	EventID int64
+	GroupID uuid.UUID
+}
+
+// DeadCount counts dead letters: the Open ones, how many of them the dead-letter
+// hook has not heard of (Untold), and the Closed ones.
+type DeadCount struct{ Open, Untold, Closed int64 }
