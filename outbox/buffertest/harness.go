@@ -24,6 +24,8 @@ type Harness struct {
 type Options struct {
 	// Bytes: the payload's column takes opaque bytes, not JSON.
 	Bytes bool
+	// Archive: delivered events are copied to the table outbox_archive.
+	Archive bool
 }
 
 // Fixture is an open buffer and what the suite needs to see behind it. Its
@@ -38,6 +40,9 @@ type Fixture struct {
 	// Second opens the buffer that another process would have: same table, same
 	// pipeline, another owner.
 	Second func(t testing.TB) Buffer
+	// Hook opens the dead letters of Pipeline as its hook's buffer: the first call
+	// those of Buffer, each further one those of another process.
+	Hook func(t testing.TB) Hook
 	// Neighbour opens another pipeline with a buffer table of its own, its
 	// ledger and dead letters in the same place.
 	Neighbour func(t testing.TB) *Fixture
@@ -56,6 +61,8 @@ type Fixture struct {
 	// Dead is what is in outbox_dead_letters, every pipeline's, by event_id and
 	// died_at.
 	Dead func(t TB) []DeadLetter
+	// Archived is what is in outbox_archive, by id and group_id.
+	Archived func(t TB) []ArchivedEvent
 }
 
 // TB is what the fixture's functions need of a test; *testing.T, *testing.B and
@@ -97,6 +104,7 @@ type LedgerRow struct {
 	FirstID, LastID           int64
 	Origins                   []uuid.UUID // nil when there are none
 	Delivered                 []int64     // nil when there are none
+	Address                   *string     // nil is NULL
 	Error                     string
 	OldestAt, ClaimedAt       time.Time // zero is NULL
 }
@@ -114,6 +122,17 @@ type DeadLetter struct {
 	Error            string
 	DiedAt           time.Time
 	ToldAt, ClosedAt time.Time // zero is NULL
+	HookGroupID      uuid.UUID // uuid.Nil is NULL
+}
+
+// ArchivedEvent is a row of outbox_archive.
+type ArchivedEvent struct {
+	ID                    int64
+	Topic                 string
+	Key                   *string
+	Payload, Headers      []byte // nil is NULL
+	GroupID               uuid.UUID
+	CreatedAt, ArchivedAt time.Time
 }
 
 // Insert commits events in a transaction of their own and returns their ids.
