@@ -46,6 +46,49 @@ func (p *Pipeline) check(r *reader, e entry, there written) {
 	if p.Name != "" {
 		r.once("name "+p.Name, "name", r.at(e, there, "name"))
 	}
+	if h := p.DeadLetter.Hook; h != nil && h.place() != "" && h.place() == p.Sink.place() {
+		r.say(h.Place, "dead_letter.hook writes to where sink does, and whoever reads there would take dead letters for events: another place was expected")
+	}
+	p.checkArchive(r)
+}
+
+// checkArchive keeps the archive out of the relay's own tables. Those of other
+// pipelines are looked at in the end, when all are known.
+func (p *Pipeline) checkArchive(r *reader) {
+	a := &p.Archive
+	if a.Table == "" {
+		return
+	}
+	if p.Source.Driver == "sqlite" && strings.Contains(a.Table, ".") {
+		r.say(a.Place, "archive.table has a schema, which SQLite has not: a table's name alone was expected")
+		return
+	}
+	own := func(name string) string {
+		if p.Source.Schema != "" {
+			name = p.Source.Schema + "." + name
+		}
+		return p.Source.tableIdentity(name)
+	}
+	for _, name := range []string{"outbox_batches", "outbox_dead_letters", "outbox_buffers"} {
+		if p.Source.tableIdentity(a.Table) == own(name) {
+			r.say(a.Place, "archive.table is the relay's own table %s, one of its own was expected", name)
+		}
+	}
+}
+
+func (c *Config) check(r *reader, _ entry, _ written) {
+	for i := range c.Pipelines {
+		a := &c.Pipelines[i]
+		if a.Archive.Table == "" || a.Source.URL.Reveal() == "" {
+			continue
+		}
+		for j := range c.Pipelines {
+			s := &c.Pipelines[j].Source
+			if s.Table != "" && s.URL.Reveal() != "" && s.identity() == a.Source.identityOf(a.Archive.Table) {
+				r.say(a.Archive.Place, "archive.table is the source.table on line %d, a table of its own was expected", s.Place.Line)
+			}
+		}
+	}
 }
 
 func (s *Source) check(r *reader, e entry, there written) {
@@ -78,10 +121,15 @@ func (y *Retry) check(r *reader, e entry, there written) {
 
 func (s *Sink) check(r *reader, e entry, there written) {
 	if s.NATS.Credentials.Reveal() != "" && s.NATS.NKey.Reveal() != "" {
-		r.say(there["nkey"].key, "sink.nkey stands beside sink.credentials, one of them was expected")
+		r.say(there["nkey"].key, "%s.nkey stands beside %s.credentials, one of them was expected", e.path, e.path)
 	}
 	if tls, ok := there["tls"]; ok && strings.HasPrefix(s.URL.Reveal(), "http://") {
-		r.say(tls.key, "sink.tls belongs to https://, and sink.url is http://: https:// or no sink.tls was expected")
+		r.say(tls.key, "%s.tls belongs to https://, and %s.url is http://: https:// or no %s.tls was expected", e.path, e.path, e.path)
+	}
+	for _, status := range s.HTTP.Unavailable {
+		if slices.Contains(s.HTTP.Refused, status) {
+			r.say(r.at(e, there, "unavailable"), "%s.unavailable has %d, which %s.refused has too: one of them was expected", e.path, status, e.path)
+		}
 	}
 }
 

@@ -72,6 +72,24 @@ type Pipeline struct {
 	Order string
 	Sink  Sink
 	Retry Retry
+	// DeadLetter says who hears of dead letters.
+	DeadLetter DeadLetter
+	// Archive is where delivered events are kept.
+	Archive Archive
+}
+
+// DeadLetter says who hears of dead letters.
+type DeadLetter struct {
+	// Hook is told of each; nil: nobody is.
+	Hook *Sink
+}
+
+// Archive says where delivered events are kept.
+type Archive struct {
+	// Place is where the table was written.
+	Place Place
+	// Table is "table" or "schema.table"; "" keeps none.
+	Table string
 }
 
 // Source is where a buffer is.
@@ -165,6 +183,11 @@ type HTTPSink struct {
 	// Timeout is for one request.
 	Timeout time.Duration
 	TLS     TLS
+	// MaxBytes is the largest body the server takes; 0: there is no limit.
+	MaxBytes int64
+	// Refused and Unavailable are statuses, 300 to 599, that refuse the batch and
+	// that are an outage, whatever they mean else. None is in both.
+	Refused, Unavailable []int
 }
 
 // TLS is zero unless the URL is https.

@@ -86,6 +86,10 @@ func TestContractExampleIsTheDefaults(t *testing.T) {
 	p, m := &example.Pipelines[0], &minimal.Pipelines[0]
 	p.Place, p.Source.Place, p.Sink.Place = m.Place, m.Source.Place, m.Sink.Place
 	p.Source.URL = m.Source.URL
+	if p.DeadLetter.Hook == nil || p.DeadLetter.Hook.URL.Reveal() != "https://ops.example/dead" || p.Archive.Table != "outbox_archive" {
+		t.Errorf("dead_letter %v, archive %v", p.DeadLetter.Hook, p.Archive)
+	}
+	p.DeadLetter, p.Archive = DeadLetter{}, Archive{} // off unless named
 	p.Source.Schema = "" // the contract's "default: the table's" is no text
 	if diff := cmp.Diff(minimal, example, comparers); diff != "" {
 		t.Errorf("defaults against the contract's example (-defaults +example):\n%s", diff)
@@ -126,6 +130,15 @@ func TestEveryPart(t *testing.T) {
 	})
 	check("retry", s.Retry, Retry{1, 10 * time.Millisecond, 10 * time.Millisecond, 1.5})
 
+	hook := s.DeadLetter.Hook
+	check("the hook's URL", hook.URL, secretText("https://ops:h00kS3cret@ops.example/dead?k=h00kS3cret", "https://***@ops.example/dead?***"))
+	check("the hook's part", hook.HTTP, HTTPSink{
+		Method: "POST", Format: "json", Timeout: 3 * time.Second, Headers: map[string]Secret{"X-Key": secretText("h00kS3cret", "***")},
+	})
+	check("archive", s.Archive.Table, "app.outbox_archive")
+	check("no hook", p["list"].DeadLetter, DeadLetter{})
+	check("no archive", p["list"].Archive, Archive{})
+
 	check("sqlite's path", p["list"].Source.Path, "/var/lib/relay/list.db")
 	check("sqlite's driver", p["list"].Source.Driver, "sqlite")
 	check("braces in a default", p["list"].Sink.Redis.List, "queue:{topic}")
@@ -139,7 +152,8 @@ func TestEveryPart(t *testing.T) {
 			"Content-Type":  secretText("application/vnd.api+json", "***"),
 			"X-Literal":     secretText("${NOT_EXPANDED}", "***"),
 		},
-		TLS: TLS{CA: "ca.pem", Cert: "cert.pem", Key: "key.pem", ServerName: "api.internal"},
+		TLS:      TLS{CA: "ca.pem", Cert: "cert.pem", Key: "key.pem", ServerName: "api.internal"},
+		MaxBytes: 1_000_000, Refused: []int{409, 503}, Unavailable: []int{422},
 	})
 	check("http URL", p["bulk"].Sink.URL, secretText(
 		"https://user:l1teralS3cret@api.example/v1/{topic}/bulk?k={key}", "https://***@api.example/v1/{topic}/bulk?***"))

@@ -163,6 +163,8 @@ func (r row) takes() string {
 	switch r.value.(type) {
 	case mapping:
 		return "a mapping, below"
+	case hook:
+		return "a mapping of the keys of `sink`"
 	}
 	return strings.NewReplacer("|", `\|`, "{", "`{", "}", "}`").Replace(r.value.expects())
 }

@@ -16,11 +16,10 @@ func (c *Config) Redactor() func(text string) string {
 	secrets := c.Admin.Token.pieces()
 	for i := range c.Pipelines {
 		p := &c.Pipelines[i]
-		for _, s := range []Secret{p.Source.URL, p.Sink.URL, p.Sink.NATS.Credentials, p.Sink.NATS.NKey} {
-			secrets = append(secrets, s.pieces()...)
-		}
-		for _, value := range p.Sink.HTTP.Headers {
-			secrets = append(secrets, value.pieces()...)
+		secrets = append(secrets, p.Source.URL.pieces()...)
+		secrets = append(secrets, p.Sink.pieces()...)
+		if p.DeadLetter.Hook != nil {
+			secrets = append(secrets, p.DeadLetter.Hook.pieces()...)
 		}
 	}
 	// The longest first: one may be part of another.
@@ -32,6 +31,15 @@ func (c *Config) Redactor() func(text string) string {
 		}
 	}
 	return strings.NewReplacer(pairs...).Replace
+}
+
+// pieces are those of all the sink's secrets.
+func (s *Sink) pieces() []string {
+	secrets := slices.Concat(s.URL.pieces(), s.NATS.Credentials.pieces(), s.NATS.NKey.pieces())
+	for _, value := range s.HTTP.Headers {
+		secrets = append(secrets, value.pieces()...)
+	}
+	return secrets
 }
 
 // shortest is the length below which text is not taken for a secret: replacing

@@ -25,6 +25,7 @@ pipelines:
   - name: hook
     source: {url: "postgres://app@db/third"}
     sink: {url: "${HOOK}"}
+    dead_letter: {hook: {url: "https://u:hook-pass@ops.example/?sig=hook-query", headers: {X-Key: "hook-header"}}}
 `), func(name string) (string, bool) { v, ok := env[name]; return v, ok })
 	if err != nil {
 		t.Fatal(err)
@@ -32,7 +33,7 @@ pipelines:
 	redact := c.Redactor()
 	for _, secret := range []string{
 		"adm1n-token", `p@ss"w/rd`, `p@ss\"w/rd`, "p%40ss%22w%2Frd", "keypass", "c/che", "c%2Fche", "n4tstoken", "SUAsecretseed",
-		"basic-pass", "qu3rykey", "b3arer-t0ken", "Bearer b3arer-t0ken", "services/T0/B0/s3cretpath",
+		"basic-pass", "hook-pass", "hook-query", "hook-header", "qu3rykey", "b3arer-t0ken", "Bearer b3arer-t0ken", "services/T0/B0/s3cretpath",
 	} {
 		if got := redact("it said " + secret + "."); got != "it said ***." {
 			t.Errorf("%s becomes %q", secret, got)

@@ -132,9 +132,23 @@ func (p *Pipeline) keys() []key {
 		{name: "order", value: choice(&p.Order, []string{"none"}, "key"), def: "none", help: "What order is kept by."},
 		{name: "sink", value: mapping{&p.Sink}, help: "Where batches go."},
 		{name: "retry", value: mapping{&p.Retry}, help: "How refused batches are tried again."},
-		{name: "dead_letter", value: unread("a mapping of hook"), later: true, help: "Who hears of dead letters."},
-		{name: "archive", value: unread("a mapping of table"), later: true, help: "Where delivered events are kept."},
+		{name: "dead_letter", value: mapping{&p.DeadLetter}, help: "Who hears of dead letters."},
+		{name: "archive", value: mapping{&p.Archive}, help: "Where delivered events are kept."},
 	}
+}
+
+func (d *DeadLetter) keys() []key {
+	return []key{{
+		name: "hook", value: hook{&d.Hook},
+		help: "Is told of every dead letter, at least once, in batches like any other. Not where the sink writes to.",
+	}}
+}
+
+func (a *Archive) keys() []key {
+	return []key{{
+		name: "table", value: archiveTable{a},
+		help: "The table that delivered events are copied to, in the transaction that deletes them; made by `migrate`. None when left out.",
+	}}
 }
 
 func (s *Source) variant() string { return s.Driver }
@@ -235,9 +249,18 @@ func (s *Sink) keys() []key {
 		{name: "rate", of: []string{http}, value: unread("a mapping of requests, per"), later: true, help: "The most requests in a time."},
 		{name: "sign", of: []string{http}, value: unread("a mapping of secret"), later: true, help: "Standard Webhooks signatures."},
 		{name: "oauth2", of: []string{http}, value: unread("a mapping"), later: true, help: "OAuth 2 client credentials."},
-		{name: "max_bytes", of: []string{http}, value: unread("an integer"), later: true, help: "The largest body the sink takes."},
-		{name: "refused", of: []string{http}, value: unread("a list of statuses"), later: true, help: "Statuses that refuse the batch."},
-		{name: "unavailable", of: []string{http}, value: unread("a list of statuses"), later: true, help: "Statuses that are an outage."},
+		{
+			name: "max_bytes", of: []string{http}, value: integer(&s.HTTP.MaxBytes, 1, 1_000_000_000_000),
+			help: "The largest body the server takes, in bytes; what is larger is divided before it is sent.",
+		},
+		{
+			name: "refused", of: []string{http}, value: statuses{&s.HTTP.Refused},
+			help: "Statuses that refuse the batch, although they would be an outage else.",
+		},
+		{
+			name: "unavailable", of: []string{http}, value: statuses{&s.HTTP.Unavailable},
+			help: "Statuses that are an outage, although they would refuse the batch else.",
+		},
 	}
 }
 

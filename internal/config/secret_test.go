@@ -40,7 +40,7 @@ func TestNoPrintingShowsASecret(t *testing.T) {
 		c, *c, c.Admin, c.Admin.Token, &c.Admin.Token, c.Pipelines,
 		unexported{c.Admin.Token},
 		&unexported{c.Admin.Token},
-		c.Pipelines[0].Source, c.Pipelines[0].Sink, c.Pipelines[5].Sink, c.Pipelines[5].Sink.HTTP.Headers, c.Pipelines[6].Sink.URL,
+		c.Pipelines[0].Source, c.Pipelines[0].Sink, c.Pipelines[0].DeadLetter, c.Pipelines[0].DeadLetter.Hook, c.Pipelines[5].Sink, c.Pipelines[5].Sink.HTTP.Headers, c.Pipelines[6].Sink.URL,
 	} {
 		for _, show := range printers {
 			showsNoSecret(t, show(v))

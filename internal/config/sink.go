@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/outboxrelay/relay/sink"
@@ -104,4 +105,26 @@ func subject(into *string) scalar {
 	return text(into, "a subject like orders.{topic}, without spaces and wildcards", func(s string) bool {
 		return subjects.MatchString(placeholders.Replace(s))
 	})
+}
+
+// place is the same for two sinks that write to one place; "" when it is not known.
+// Who writes is no part of it.
+func (s *Sink) place() string {
+	if s.URL.Reveal() == "" || s.Driver == "file" {
+		return s.URL.Reveal()
+	}
+	_, a, err := parseURL(literal(s.URL.Reveal()), sinkSchemes)
+	if err != nil { // it was reported when it was read
+		return ""
+	}
+	slices.Sort(a.hosts)
+	where := s.Driver + "://" + strings.Join(a.hosts, ",")
+	switch s.Driver {
+	case "redis":
+		path := strings.TrimSuffix("/"+strings.Trim(a.path, "/"), "/0") // database 0 goes without saying
+		return where + strings.TrimSuffix(path, "/") + " " + s.Redis.Mode + " " + cmp.Or(s.Redis.Stream, s.Redis.List, s.Redis.Channel)
+	case "nats":
+		return where + " " + s.NATS.Subject
+	}
+	return where + "/" + strings.TrimPrefix(a.tail, "/")
 }

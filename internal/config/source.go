@@ -45,9 +45,23 @@ func (s sourceURL) set(in input) error {
 }
 
 // identity is the same for two sources on one table.
-func (s *Source) identity() string {
+func (s *Source) identity() string { return s.identityOf(s.Table) }
+
+// tableIdentity is the same for two names of one table in the source's database.
+func (s *Source) tableIdentity(table string) string {
 	if s.Driver == "sqlite" {
-		return s.Path + " " + strings.ToLower(s.Table)
+		return strings.ToLower(table)
+	}
+	if !strings.Contains(table, ".") {
+		table = "public." + table
+	}
+	return table
+}
+
+// identityOf is the identity of a source on another table of the database.
+func (s *Source) identityOf(table string) string {
+	if s.Driver == "sqlite" {
+		return s.Path + " " + s.tableIdentity(table)
 	}
 	_, a, err := parseURL(literal(s.URL.Reveal()), sourceSchemes)
 	if err != nil { // it was reported when it was read
@@ -67,11 +81,7 @@ func (s *Source) identity() string {
 	}
 	database := cmp.Or(a.query.Get("dbname"), a.query.Get("database"),
 		strings.TrimPrefix(a.path, "/"), a.query.Get("user"), a.user)
-	table := s.Table
-	if !strings.Contains(table, ".") {
-		table = "public." + table
-	}
-	return where + "/" + database + " " + table
+	return where + "/" + database + " " + s.tableIdentity(table)
 }
 
 func cutLast(s, sep string) (before, after string, found bool) {

@@ -52,6 +52,54 @@ func (p pipelines) read(r *reader, e entry) {
 	}
 }
 
+// hook is a sink that may be left out.
+type hook struct{ into **Sink }
+
+func (h hook) expects() string { return mapping{&Sink{}}.expects() }
+
+func (h hook) read(r *reader, e entry) {
+	if e.node == nil {
+		return
+	}
+	*h.into = &Sink{}
+	r.section(*h.into, e)
+}
+
+// archiveTable is a table, and the place of its name.
+type archiveTable struct{ *Archive }
+
+func (a archiveTable) expects() string { return table(&a.Table).expects() }
+
+func (a archiveTable) read(r *reader, e entry) {
+	if e.node != nil {
+		a.Place = r.place(e.node)
+	}
+	table(&a.Table).read(r, e)
+}
+
+// statuses is a list of HTTP statuses.
+type statuses struct{ into *[]int }
+
+func (s statuses) expects() string { return "a list of statuses from 300 to 599" }
+
+func (s statuses) read(r *reader, e entry) {
+	if e.node == nil {
+		return
+	}
+	sequence, ok := e.node.(*ast.SequenceNode)
+	if !ok {
+		r.sayNode(e, s.expects(), "")
+		return
+	}
+	for _, node := range sequence.Values {
+		var status int
+		integer(&status, 300, 599).read(r, entry{path: e.path, key: e.key, node: node})
+		if status != 0 {
+			*s.into = append(*s.into, status)
+		}
+	}
+}
+
 // headers is a mapping of HTTP headers; any value may be a secret.
 type headers struct{ into *map[string]Secret }
 
