@@ -100,6 +100,7 @@ type Distributor struct {
 	handed  chan Ticket
 	reports chan Report
 	looks   chan look
+	wakes   chan struct{}
 
 	// Owned by Run.
 	free      int           // workers without a ticket
@@ -112,6 +113,7 @@ type Distributor struct {
 	hold      time.Time     // no ticket before this
 	holdNext  time.Duration // how long after the next claim that fails
 	looking   bool          // a look is under way
+	woken     bool          // by Wake, since it began
 	failing   bool          // the last look failed
 	heldAt    time.Time     // when MaxWaiting was last seen to stop the claiming; zero: it goes on, or that was said
 
@@ -147,6 +149,7 @@ func New(buffer Buffer, c Config) *Distributor {
 		handed:  make(chan Ticket, c.Workers), // never more out than workers free
 		reports: make(chan Report, c.Workers),
 		looks:   make(chan look, 1), // never more than one under way
+		wakes:   make(chan struct{}, 1),
 		free:    c.Workers, holdNext: holdFirst,
 	}
 }
@@ -157,6 +160,15 @@ func (d *Distributor) Tickets() <-chan Ticket { return d.handed }
 // Done is a worker's report on its ticket; there is exactly one a ticket. It
 // never blocks.
 func (d *Distributor) Done(r Report) { d.reports <- r }
+
+// Wake asks for a look at the batches that are due, at once: some were made due
+// now. It never blocks.
+func (d *Distributor) Wake() {
+	select {
+	case d.wakes <- struct{}{}:
+	default: // one is asked for already
+	}
+}
 
 // Run hands out tickets until ctx is done, and returns nil.
 func (d *Distributor) Run(ctx context.Context) error {
@@ -176,10 +188,13 @@ func (d *Distributor) Run(ctx context.Context) error {
 			d.report(r)
 		case l := <-d.looks:
 			d.saw(ctx, l)
+		case <-d.wakes:
+			d.woken = true
+			d.dueBy(time.Now())
 		case <-wait.C:
 			// A look that takes long must not keep workers waiting that could go on.
 			if distribute, due := d.lookDue(); due {
-				d.looking, d.dueNext = true, time.Now().Add(lookTimeout+dueEvery)
+				d.looking, d.woken, d.dueNext = true, false, time.Now().Add(lookTimeout+dueEvery)
 				looking.Go(func() { d.looks <- d.look(ctx, distribute) })
 			}
 		}
@@ -252,6 +267,9 @@ func (d *Distributor) saw(ctx context.Context, l look) {
 	d.config.Looked(l.backlog, l.distribute, l.err)
 	now := time.Now()
 	d.dueBy(now.Add(dueEvery))
+	if d.woken {
+		d.dueBy(now)
+	}
 	if l.err != nil {
 		if !d.failing {
 			d.config.Log.WarnContext(ctx, "cannot look at the buffer; trying again every second", "error", l.err)

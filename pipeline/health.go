@@ -25,6 +25,7 @@ type health struct {
 	// they went to, was away; and why. One alone may be a hiccup.
 	unsent    int
 	unsentWhy string
+	waiting   bool // batches wait, as last seen or done
 	// There have been fresh events, or batches that were due, and nothing got
 	// done, since.
 	freshSince, dueSince time.Time
@@ -34,6 +35,13 @@ func (h *health) buffer(err error) { h.set(&h.bufferErr, err) }
 func (h *health) sink(err error)   { h.set(&h.sinkErr, err) }
 func (h *health) held(err error)   { h.set(&h.heldErr, err) }
 func (h *health) claim(err error)  { h.set(&h.claimErr, err) }
+
+// waits tells whether batches wait.
+func (h *health) waits() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.waiting
+}
 
 func (h *health) set(field *error, err error) {
 	h.mu.Lock()
@@ -56,6 +64,7 @@ func (h *health) looked(backlog outbox.Backlog, counted bool, err error) {
 			h.claimErr = nil
 		}
 	}
+	h.waiting = backlog.Waiting > 0
 	now := time.Now()
 	note(&h.dueSince, backlog.Due > 0, now)
 	if counted {
@@ -78,6 +87,9 @@ func note(since *time.Time, is bool, now time.Time) {
 func (h *health) settled(outcomes []outbox.Outcome) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	for i := range outcomes {
+		h.waiting = h.waiting || outcomes[i].Verdict == outbox.Retry
+	}
 	if len(outcomes) == 1 && outcomes[0].Verdict == outbox.Retry {
 		if outcomes[0].Outages > 0 {
 			h.unsent++

@@ -77,6 +77,8 @@ func (s *scene) Settle(context.Context, *outbox.Batch, []outbox.Outcome) error {
 
 func (s *scene) Renew(context.Context, *outbox.Batch, time.Duration) error { return nil }
 func (s *scene) Mark(context.Context, *outbox.Batch, []int64) error        { return nil }
+func (s *scene) Away(context.Context) ([]string, error)                    { return nil, nil }
+func (s *scene) Wake(context.Context, string, int) (int, error)            { return 0, nil }
 func (s *scene) Status(context.Context) (outbox.Status, error)             { return outbox.Status{}, nil }
 func (s *scene) Check(context.Context) error                               { return nil }
 func (s *scene) Close() error                                              { return nil }

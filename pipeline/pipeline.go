@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"time"
 
 	"github.com/robfig/cron/v3"
@@ -26,7 +27,16 @@ type Buffer interface {
 	claimer.Buffer
 	sink.Settler
 	Check(ctx context.Context) error
+	Away(ctx context.Context) ([]string, error)
+	Wake(ctx context.Context, address string, limit int) (int, error)
 	Status(ctx context.Context) (outbox.Status, error)
+}
+
+// Hook tells a sink of every dead letter: a pipeline of its own, whose buffer is
+// the dead letters. What the sink refuses is tried again, for ever.
+type Hook struct {
+	Buffer Buffer
+	Sink   sink.Sink
 }
 
 // Observer hears what a pipeline does; see sink.Observer.
@@ -63,10 +73,15 @@ type Config struct {
 	Backoff sink.Backoff
 	// SendTimeout bounds one Send; 30 s.
 	SendTimeout time.Duration
+	// Hook hears of every dead letter; nil: nobody does.
+	Hook *Hook
 	// Observer may be nil.
 	Observer Observer
 	// Log may be nil: slog.Default.
 	Log *slog.Logger
+
+	// told: this is the pipeline of a hook.
+	told bool
 }
 
 func (c Config) withDefaults() Config {
@@ -125,6 +140,8 @@ type Pipeline struct {
 	sink   sink.Sink
 	worker *sink.Worker
 	health health
+	back   addresses
+	hook   *Pipeline // nil: there is none
 }
 
 // New joins buffer and sink, which stay the caller's to close, after Run.
@@ -136,12 +153,27 @@ func New(buffer Buffer, s sink.Sink, c Config) (*Pipeline, error) {
 	p := &Pipeline{
 		config: c, buffer: buffer, sink: s,
 		health: health{stalledAfter: max(time.Minute, 2*c.Lease), bufferErr: errStarting},
+		back:   addresses{news: make(chan struct{}, 1)},
 	}
 	p.worker = sink.NewWorker(s, buffer, sink.Config{
-		MaxAttempts: c.MaxAttempts, Backoff: c.Backoff, SendTimeout: c.SendTimeout,
-		Observer: observer{c.Observer, &p.health}, Log: c.Log,
+		MaxAttempts: c.MaxAttempts, NeverBury: c.told, Backoff: c.Backoff, SendTimeout: c.SendTimeout,
+		Back: p.back.add, Observer: observer{c.Observer, &p.health}, Log: c.Log,
 	})
-	return p, nil
+	if c.Hook == nil {
+		return p, nil
+	}
+	var err error
+	p.hook, err = New(c.Hook.Buffer, c.Hook.Sink, c.ofHook())
+	return p, err
+}
+
+// ofHook is the configuration of the hook's pipeline. However many letters the hook
+// refuses, the others are told.
+func (c Config) ofHook() Config {
+	return Config{
+		Name: c.Name, BatchSize: c.BatchSize, MaxWaiting: math.MaxInt, Workers: 1, Lease: c.Lease,
+		Backoff: c.Backoff, SendTimeout: c.SendTimeout, Log: c.Log.With("to", "dead_letter.hook"), told: true,
+	}
 }
 
 // Name is the pipeline's name.
@@ -169,9 +201,21 @@ func (p *Pipeline) Ready() error {
 //
 // ctx must end no later than stop.
 func (p *Pipeline) Run(ctx, stop context.Context) error {
+	if p.hook == nil {
+		return p.run(ctx, stop)
+	}
+	// Side by side from the start: neither waits for the other's sink.
+	var both errgroup.Group
+	both.Go(func() error { return p.run(ctx, stop) })
+	both.Go(func() error { return p.hook.run(ctx, stop) })
+	return both.Wait()
+}
+
+func (p *Pipeline) run(ctx, stop context.Context) error {
 	if !p.await(ctx, "database", p.buffer.Check, p.health.buffer) || !p.await(ctx, "sink", p.sink.Check, p.health.sink) {
 		return nil
 	}
+	p.warn(ctx)
 	p.config.Log.InfoContext(ctx, "pipeline runs", "workers", p.config.Workers, "batch_size", p.config.BatchSize)
 	defer p.config.Log.InfoContext(stop, "pipeline stopped")
 
@@ -186,6 +230,7 @@ func (p *Pipeline) Run(ctx, stop context.Context) error {
 	var group errgroup.Group
 	group.Go(func() error { return d.Run(ctx) })
 	group.Go(func() error { p.watchSink(ctx); return nil })
+	group.Go(func() error { p.wake(ctx, d.Wake); return nil })
 	for range p.config.Workers {
 		group.Go(func() error {
 			for ticket := range d.Tickets() {
@@ -258,6 +303,19 @@ func (p *Pipeline) watchSink(ctx context.Context) {
 		if ctx.Err() == nil {
 			p.health.sink(err)
 		}
+	}
+}
+
+// warn says what endangers the promises at the sink.
+func (p *Pipeline) warn(ctx context.Context) {
+	w, ok := p.sink.(sink.Warner)
+	if !ok {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, watchEvery)
+	defer cancel()
+	for _, warning := range w.Warnings(ctx) {
+		p.config.Log.WarnContext(ctx, warning)
 	}
 }
 

@@ -1,94 +1,36 @@
 package sink
 
 import (
-	"context"
-	"errors"
-	"math"
-	"sync"
 	"time"
-
-	"github.com/outboxrelay/relay/outbox"
 )
 
-// circuit stops the claiming while the sink is away, so that the backlog stays
-// unclaimed. It opens after two sends in a row that found no sink. Then the
-// sink's own Check is asked now and then, and when that is content a single batch
-// is let through for a trial, for a sink that answers may still take nothing. A
-// send that goes through closes it.
-//
-// An address that is away must not stop those that work: sends that succeed in
-// part keep the circuit closed, and the events that are left over from them, sent
-// again and again, do not open it.
+// circuit is what is known of an address that may be away.
 type circuit struct {
-	mu       sync.Mutex
-	failures int           // sends in a row that found no sink
-	wait     time.Duration // between two trials
-	until    time.Time     // no trial before
-	pause    time.Time     // the sink asked for it (Retry-After): nothing before
+	failures int       // sends in a row that found it away
+	until    time.Time // no trial before
+	trial    time.Time // one is under way, and over by then
+	probed   time.Time // no further probe before
 	err      error
 }
 
-const (
-	openAfter    = 2
-	waitAtMost   = 5 * time.Second
-	checkTimeout = 5 * time.Second
-)
+// A trial comes soon enough that the return of a sink is noticed within two
+// seconds, and never so often that it hurts one that is down.
+var trials = Backoff{Initial: 200 * time.Millisecond, Max: 1500 * time.Millisecond, Multiplier: 2}
 
-// sent hears how a send of b ended, and tells whether that ended an outage.
-func (c *circuit) sent(b *outbox.Batch, err error, backoff Backoff) (back bool) {
-	_, partly := errors.AsType[*BatchError](err)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if partly || !errors.Is(err, ErrUnavailable) {
-		back = c.failures >= openAfter
-		c.failures = 0
-		return back
-	}
+func (c *circuit) fail(now time.Time, err error) {
+	c.failures++
 	c.err = err
-	now := time.Now()
-	if asked := now.Add(retryAfter(err)); asked.After(c.pause) {
-		c.pause = asked // nor does a send that was under way end it sooner
-	}
-	if b.Outages > 0 && c.failures < openAfter {
+	c.until, c.trial = now.Add(trials.After(c.failures)), time.Time{}
+}
+
+// due tells whether it is time for a trial.
+func (c *circuit) due(now time.Time) bool { return !now.Before(c.until) && !now.Before(c.trial) }
+
+// probe tells whether to make a waiting batch due now, for a trial.
+func (c *circuit) probe(now time.Time) bool {
+	if !c.due(now) || now.Before(c.probed) {
 		return false
 	}
-	c.failures++
-	c.wait = min(backoff.After(c.failures), waitAtMost)
-	c.until = now.Add(c.wait)
-	return false
-}
-
-// allow returns how many batches may be claimed: any number, 1 for a trial, or 0.
-func (c *circuit) allow(ctx context.Context, s Sink) int {
-	now := time.Now()
-	c.mu.Lock()
-	open, paused, early := c.failures >= openAfter, now.Before(c.pause), now.Before(c.until)
-	c.mu.Unlock()
-	switch {
-	case paused || open && early:
-		return 0
-	case !open:
-		return math.MaxInt
-	}
-	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
-	defer cancel()
-	err := s.Check(ctx)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.until = time.Now().Add(c.wait)
-	if err != nil {
-		c.err = err
-		return 0
-	}
-	return 1
-}
-
-// outage is why nothing is claimed; nil when that is not so.
-func (c *circuit) outage() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.failures >= openAfter || time.Now().Before(c.pause) {
-		return c.err
-	}
-	return nil
+	c.probed = now.Add(trials.After(c.failures + 1))
+	return true
 }

@@ -102,8 +102,8 @@ func TestAnOpenCircuitAsksTheSinkNowAndThen(t *testing.T) {
 			expectAllowed(t, b, none)
 			<-time.After(time.Second)
 		}
-		if b.checks < 100 || b.checks > 200 {
-			t.Errorf("the sink was asked %d times in ten minutes, once in five seconds was expected", b.checks)
+		if b.checks < 300 || b.checks > 600 {
+			t.Errorf("the sink was asked %d times in ten minutes, once in one or two seconds was expected", b.checks)
 		}
 		if !errors.Is(b.Outage(), errDown) {
 			t.Errorf("the outage is %v, want %v", b.Outage(), errDown)
@@ -127,8 +127,8 @@ func TestATrialEndsAnOutageOnlyWhenItGoesThrough(t *testing.T) {
 			expect(t, "an outage is known", b.Outage() != nil, true)
 			<-time.After(time.Second)
 		}
-		if trials < 100 || trials > 300 {
-			t.Errorf("%d trials in ten minutes, one in three to five seconds was expected", trials)
+		if trials < 300 || trials > 600 {
+			t.Errorf("%d trials in ten minutes, one in one or two seconds was expected", trials)
 		}
 		<-time.After(5 * time.Second)
 		expectAllowed(t, b, trial)

@@ -2,6 +2,8 @@ package sink
 
 import (
 	"errors"
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -17,7 +19,8 @@ import (
 //	*BatchError            each event as its own error says
 //	refused as a whole     halved, until the bad event stands alone; alone it is
 //	                       buried, at once if Permanent, else after MaxAttempts
-func (w *Worker) judge(b *outbox.Batch, err error) []outbox.Outcome {
+func (w *Worker) judge(b *outbox.Batch, a answer) []outbox.Outcome {
+	err := a.err
 	if err == nil {
 		return []outbox.Outcome{{Verdict: outbox.Delivered}}
 	}
@@ -31,26 +34,31 @@ func (w *Worker) judge(b *outbox.Batch, err error) []outbox.Outcome {
 	case isDivide || isBatch || errors.Is(err, ErrUnavailable):
 		// Where an answer names events that are not there, whom it means cannot be
 		// known, and nothing is taken for delivered.
-		return []outbox.Outcome{w.wait(b, nil, err)}
+		return []outbox.Outcome{w.wait(b, nil, a.address, err)}
 	case len(b.Events) > 1:
-		return halve(b, err.Error())
+		halves := halve(b, err.Error())
+		if a.struck {
+			w.strikes.inherit(b.GroupID, []uuid.UUID{halves[0].GroupID, halves[1].GroupID})
+		}
+		return halves
 	default:
 		return []outbox.Outcome{w.refused(b, nil, err)}
 	}
 }
 
 // each judges the events one by one; those a BatchError does not name were
-// delivered. Events that share a fate share an outcome, and so a new group_id.
+// delivered. Events that share a fate, and the address that is away, share an
+// outcome, and so a new group_id.
 func (w *Worker) each(b *outbox.Batch, batchErr *BatchError) []outbox.Outcome {
 	why := make([]error, len(b.Events))
 	for _, e := range batchErr.Events {
 		why[e.Index] = e.Err
 	}
 	var (
-		delivered, away, again     []int64
-		awayErr, againErr          error
-		outcomes                   []outbox.Outcome
-		unavailable, refused, dead int
+		delivered, again []int64
+		againErr         error
+		away             aways
+		outcomes         []outbox.Outcome
 	)
 	for i, err := range why {
 		id := b.Events[i].ID
@@ -58,29 +66,28 @@ func (w *Worker) each(b *outbox.Batch, batchErr *BatchError) []outbox.Outcome {
 		case err == nil:
 			delivered = append(delivered, id)
 		case errors.Is(err, ErrUnavailable):
-			unavailable++
-			away, awayErr = append(away, id), longest(awayErr, err)
-		case errors.Is(err, ErrPermanent) || b.Attempts+1 >= w.config.MaxAttempts:
-			dead++
+			away.add(w.addressOf(&b.Events[i]), id, err)
+		case w.kills(b, err):
 			outcomes = append(outcomes, w.dead(b, []int64{id}, err))
 		default:
-			refused++
 			again, againErr = append(again, id), err
 		}
 	}
 	switch len(why) { // all share one fate: the group_id stays
-	case unavailable:
-		return []outbox.Outcome{w.wait(b, nil, awayErr)}
-	case refused:
-		return []outbox.Outcome{w.retry(b, nil, againErr)}
 	case len(delivered):
 		return []outbox.Outcome{{Verdict: outbox.Delivered}}
+	case len(again):
+		return []outbox.Outcome{w.retry(b, nil, againErr)}
 	}
 	if len(delivered) > 0 {
 		outcomes = append(outcomes, outbox.Outcome{Verdict: outbox.Delivered, IDs: delivered})
 	}
-	if len(away) > 0 {
-		outcomes = append(outcomes, w.wait(b, away, awayErr))
+	for _, one := range away {
+		if len(one.ids) == len(why) {
+			return []outbox.Outcome{w.wait(b, nil, one.address, one.err)}
+		}
+		slices.Sort(one.ids)
+		outcomes = append(outcomes, w.wait(b, one.ids, one.address, one.err))
 	}
 	if len(again) > 0 {
 		outcomes = append(outcomes, w.retry(b, again, againErr))
@@ -88,13 +95,41 @@ func (w *Worker) each(b *outbox.Batch, batchErr *BatchError) []outbox.Outcome {
 	return outcomes
 }
 
-// wait: the sink is away; no attempt is counted.
-func (w *Worker) wait(b *outbox.Batch, ids []int64, err error) outbox.Outcome {
-	after := max(w.config.Backoff.After(b.Outages+1), retryAfter(err))
-	return outbox.Outcome{
-		Verdict: outbox.Retry, IDs: ids, GroupID: groupFor(b, ids), After: after,
-		Attempts: b.Attempts, Outages: b.Outages + 1, Error: err.Error(),
+// aways are the events whose addresses are away, by address, in the order of their
+// first event.
+type aways []awayPart
+
+type awayPart struct {
+	address string
+	ids     []int64
+	err     error
+}
+
+func (a *aways) add(address string, id int64, err error) {
+	at := slices.IndexFunc(*a, func(p awayPart) bool { return p.address == address })
+	if at < 0 && len(*a) >= mostParts {
+		address = ""
+		at = slices.IndexFunc(*a, func(p awayPart) bool { return p.address == "" })
 	}
+	if at < 0 {
+		*a = append(*a, awayPart{address: address})
+		at = len(*a) - 1
+	}
+	one := &(*a)[at]
+	one.ids, one.err = append(one.ids, id), longest(one.err, err)
+}
+
+// wait: the sink, or the address, is away; no attempt is counted. Where the sink
+// said for how long, nothing comes sooner.
+func (w *Worker) wait(b *outbox.Batch, ids []int64, address string, err error) outbox.Outcome {
+	o := outbox.Outcome{
+		Verdict: outbox.Retry, IDs: ids, GroupID: groupFor(b, ids), After: w.config.Backoff.After(b.Outages + 1),
+		Attempts: b.Attempts, Outages: b.Outages + 1, Address: &address, Error: err.Error(),
+	}
+	if asked := retryAfter(err); asked > 0 {
+		o.After, o.Address = max(o.After, asked), nil
+	}
+	return o
 }
 
 // retry: refused, and to be tried again.
@@ -109,12 +144,30 @@ func (w *Worker) dead(b *outbox.Batch, ids []int64, err error) outbox.Outcome {
 	return outbox.Outcome{Verdict: outbox.Dead, IDs: ids, Attempts: b.Attempts + 1, Error: err.Error()}
 }
 
+// kills tells whether a refusal is an event's last.
+func (w *Worker) kills(b *outbox.Batch, err error) bool {
+	return !w.config.NeverBury && (errors.Is(err, ErrPermanent) || b.Attempts+1 >= w.config.MaxAttempts)
+}
+
 // refused is the verdict on an event that stands alone.
 func (w *Worker) refused(b *outbox.Batch, ids []int64, err error) outbox.Outcome {
-	if errors.Is(err, ErrPermanent) || b.Attempts+1 >= w.config.MaxAttempts {
+	if w.kills(b, err) {
 		return w.dead(b, ids, err)
 	}
 	return w.retry(b, ids, err)
+}
+
+// unfinished is what becomes of a batch that keeps taking its worker down: halved,
+// until the event that does it stands alone; that is buried unsent.
+func (w *Worker) unfinished(b *outbox.Batch) []outbox.Outcome {
+	why := fmt.Sprintf("%d owners in a row did not finish this batch", b.Starts-1)
+	switch {
+	case len(b.Events) > 1:
+		return halve(b, why)
+	case w.config.NeverBury:
+		return []outbox.Outcome{w.retry(b, nil, errors.New(why))}
+	}
+	return []outbox.Outcome{{Verdict: outbox.Dead, Attempts: b.Attempts, Error: why + ", in which it stood alone"}}
 }
 
 // groupFor keeps the group_id of a batch that stays whole.

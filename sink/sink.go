@@ -38,6 +38,9 @@ type Sink interface {
 type Addresser interface {
 	// AddressOf returns the event's address; ok is false when it has none.
 	AddressOf(e *outbox.Event) (address string, ok bool)
+	// OneAddress tells that all events go to the same address, so that its
+	// outage is the sink's.
+	OneAddress() bool
 }
 
 // Warner is a Sink that can tell of settings which endanger what it promises, one

@@ -29,10 +29,17 @@ type Observer interface {
 type Config struct {
 	// MaxAttempts is how often an event may be refused before it is buried.
 	MaxAttempts int
+	// NeverBury: what is refused is tried again, however often and whatever the
+	// refusal.
+	NeverBury bool
 	// Backoff says how long to wait before a retry.
 	Backoff Backoff
 	// SendTimeout bounds every Send; 30 s when 0.
 	SendTimeout time.Duration
+	// Back hears of an address that takes batches again after an outage, "" of the
+	// sink as a whole, so that those which wait for it can be made due (Wake). It
+	// must be quick; nil: nobody hears.
+	Back func(address string)
 	// Observer may be nil.
 	Observer Observer
 	// Log takes one DEBUG line a batch, WARN for a retry, ERROR for a dead
@@ -47,10 +54,12 @@ const maxStarts = 3
 // Worker sends batches and settles them. Safe for concurrent use; one Worker
 // serves all the goroutines of a pipeline.
 type Worker struct {
-	sink    Sink
-	settler Settler
-	config  Config
-	circuit circuit
+	sink      Sink
+	addresser Addresser // nil where all events go to one address
+	settler   Settler
+	config    Config
+	circuits  circuits
+	strikes   strikes
 }
 
 // NewWorker makes a worker between a sink and the buffer its batches come from.
@@ -64,7 +73,14 @@ func NewWorker(s Sink, settler Settler, c Config) *Worker {
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
-	return &Worker{sink: s, settler: settler, config: c}
+	if c.Back == nil {
+		c.Back = func(string) {}
+	}
+	w := &Worker{sink: s, settler: settler, config: c, circuits: circuits{back: c.Back}}
+	if a, ok := s.(Addresser); ok && !a.OneAddress() {
+		w.addresser = a
+	}
+	return w
 }
 
 type nobody struct{}
@@ -84,7 +100,7 @@ func (w *Worker) Work(held, stop context.Context, b *outbox.Batch) (putBack bool
 	}
 	w.tell(held, b, outcomes)
 	began := time.Now()
-	if err := w.settle(stop, b, outcomes); err != nil {
+	if err := w.settle(held, stop, b, outcomes); err != nil {
 		if errors.Is(err, outbox.ErrLocked) {
 			return true, time.Second, nil
 		}
@@ -106,8 +122,11 @@ func (w *Worker) outcomes(held context.Context, b *outbox.Batch) ([]outbox.Outco
 		return []outbox.Outcome{{Verdict: outbox.Delivered}}, nil
 	case b.Marked():
 		return finishMarked(b), nil
-	case b.Starts > maxStarts && len(b.Events) > 1:
-		return halve(b, fmt.Sprintf("%d owners in a row did not finish this batch", b.Starts-1)), nil
+	case b.Starts > maxStarts:
+		return w.unfinished(b), nil
+	}
+	if aside := w.setAside(b); aside != nil {
+		return aside, nil
 	}
 	ctx, cancel := context.WithTimeout(held, w.config.SendTimeout)
 	defer cancel()
@@ -121,64 +140,16 @@ func (w *Worker) outcomes(held context.Context, b *outbox.Batch) ([]outbox.Outco
 	case err == nil || partly: // what was accepted is settled, lease or no lease
 	case errors.Is(context.Cause(held), outbox.ErrLeaseLost):
 		return nil, fmt.Errorf("batch %s: %w", b.GroupID, outbox.ErrLeaseLost)
-	case ctx.Err() != nil:
+	case held.Err() != nil:
 		err = Unavailable(err) // cut off: nothing can be said about the events
+	case ctx.Err() != nil:
+		err = Suspect(err)
 	}
-	if back := w.circuit.sent(b, err, w.config.Backoff); back {
+	a := w.hear(held, b, err)
+	if a.sinkIsBack {
 		w.config.Log.InfoContext(held, "the sink takes batches again")
 	}
-	return w.judge(b, err), nil
-}
-
-const (
-	settleTimeout = 15 * time.Second
-	settleAgain   = 200 * time.Millisecond
-	settleAtMost  = 5 * time.Second
-	lastTry       = time.Second // for each step of a process that is out of time
-	settleTries   = 5           // where the ledger knows all that a new owner needs
-)
-
-// settle writes the outcomes down and does not give up while the process may
-// live. When it cannot (a lock, a connection lost in mid-commit), the ids that
-// reached the sink are noted on the batch's own row, and only the delete is left
-// for later.
-func (w *Worker) settle(stop context.Context, b *outbox.Batch, outcomes []outbox.Outcome) error {
-	delivered := deliveredIDs(b, outcomes)
-	wait := settleAgain
-	for tries := 1; ; tries++ {
-		err := within(stop, func(ctx context.Context) error { return w.settler.Settle(ctx, b, outcomes) })
-		if err == nil || errors.Is(err, outbox.ErrLeaseLost) || errors.Is(err, outbox.ErrLocked) {
-			return err
-		}
-		w.config.Log.WarnContext(stop, "cannot settle a batch; trying again", "group_id", b.GroupID, "error", err)
-		if len(delivered) > 0 && !b.Marked() {
-			markErr := within(stop, func(ctx context.Context) error { return w.settler.Mark(ctx, b, delivered) })
-			switch {
-			case markErr == nil:
-				return outbox.ErrLocked // its delete is done by whoever takes it over
-			case errors.Is(markErr, outbox.ErrLeaseLost):
-				return markErr // the settle went through after all, or another owner has it
-			}
-		}
-		if (len(delivered) == 0 || b.Marked()) && tries == settleTries {
-			return fmt.Errorf("batch %s was not settled, it will be taken over: %w", b.GroupID, err)
-		}
-		select {
-		case <-stop.Done():
-			return fmt.Errorf("batch %s was not settled, it will be taken over: %w", b.GroupID, err)
-		case <-time.After(wait):
-			wait = min(2*wait, settleAtMost)
-		}
-	}
-}
-
-// within runs one step of settling. What was sent is written down also after a
-// signal, so the step does not end with stop, but lastTry after it.
-func within(stop context.Context, step func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(stop), settleTimeout)
-	defer cancel()
-	defer context.AfterFunc(stop, func() { time.AfterFunc(lastTry, cancel) })()
-	return step(ctx)
+	return w.judge(b, a), nil
 }
 
 // tell logs what was decided: DEBUG a batch, WARN a retry, ERROR a dead letter.
@@ -218,7 +189,11 @@ func (w *Worker) tell(ctx context.Context, b *outbox.Batch, outcomes []outbox.Ou
 // Allow tells how many batches the sink takes as far as is known: any number
 // (math.MaxInt), none, or, during an outage now and then, one for a trial. The
 // sink itself is asked before, so it may take up to five seconds.
-func (w *Worker) Allow(ctx context.Context) int { return w.circuit.allow(ctx, w.sink) }
+func (w *Worker) Allow(ctx context.Context) int { return w.circuits.allow(ctx, w.sink) }
+
+// Probe says for which of the addresses that batches wait for (see Away) it is time
+// for a trial: one batch of each may be made due now (see Wake).
+func (w *Worker) Probe(waitedFor []string) []string { return w.circuits.probe(waitedFor) }
 
 // Outage is why the sink is taken to be away; nil when it is not.
-func (w *Worker) Outage() error { return w.circuit.outage() }
+func (w *Worker) Outage() error { return w.circuits.outage() }

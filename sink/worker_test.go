@@ -95,9 +95,37 @@ func TestASettleThatWentThroughUnheard(t *testing.T) {
 	b.settle = always(errDown)
 	b.mark = always(outbox.ErrLeaseLost)
 	putBack, _, err := b.work(t, batchOf(3))
-	expectError(t, err, outbox.ErrLeaseLost)
+	expectError(t, err, nil)
 	expect(t, "put back", putBack, false)
 	expect(t, "settles", len(b.settles), 1)
+	expect(t, "told of", describe(b.settled), "delivered []")
+
+	// The lease is over by now: it may be another owner who has it.
+	b = newBench(nil)
+	b.settle = always(errDown)
+	b.mark = always(outbox.ErrLeaseLost)
+	_, _, err = b.Work(lost(t), t.Context(), batchOf(3))
+	expectError(t, err, outbox.ErrLeaseLost)
+	expect(t, "told of", describe(b.settled), "")
+}
+
+// Nothing was delivered, so there is no mark to ask: the second try tells.
+func TestARetryThatWentThroughUnheard(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(nil)
+		b.answer(sink.Unavailable(errDown))
+		b.settle = func(_ context.Context, n int) error {
+			if n == 1 {
+				return errDown
+			}
+			return outbox.ErrLeaseLost
+		}
+		putBack, _, err := b.work(t, batchOf(3))
+		expectError(t, err, nil)
+		expect(t, "put back", putBack, true)
+		expect(t, "settles", len(b.settles), 2)
+	})
 }
 
 func TestALostLeaseEndsTheSettling(t *testing.T) {
@@ -214,11 +242,16 @@ func TestABatchThatKillsItsWorkersIsHalved(t *testing.T) {
 	expect(t, "sends", b.sends, 1)
 
 	alone := batchOf(1)
-	alone.Starts = 100
+	alone.Starts, alone.Attempts = 4, 1
 	if _, _, err := b.work(t, alone); err != nil {
 		t.Error(err)
 	}
-	expect(t, "outcomes of one that stands alone", describe(b.settled), "delivered []")
+	expect(t, "outcomes of one that stands alone", describe(b.settled), "dead []")
+	expect(t, "attempts", b.settled[0].Attempts, 1)
+	if why := b.settled[0].Error; !strings.Contains(why, "3 owners in a row did not finish this batch") {
+		t.Errorf("buried because of %q, which does not say why", why)
+	}
+	expect(t, "sends", b.sends, 1)
 }
 
 func TestASendBesideALostLease(t *testing.T) {

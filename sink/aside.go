@@ -1,0 +1,66 @@
+package sink
+
+import (
+	"github.com/outboxrelay/relay/outbox"
+)
+
+// setAside looks whether the batch, or a part of it, is for addresses that are
+// known to be away. nil: send it. Else what becomes of it without being sent:
+//
+//   - a batch for one address that is away is put back whole, unless it is the trial;
+//   - of a mixed batch the events are parted off that would take up a whole
+//     Send's time; the rest goes on at once.
+//
+// Neither is an attempt, nor a further outage.
+func (w *Worker) setAside(b *outbox.Batch) []outbox.Outcome {
+	if w.addresser == nil || w.circuits.aways.Load() == 0 {
+		return nil
+	}
+	if address, one := w.only(b); one {
+		if w.circuits.try(address, w.config.SendTimeout) {
+			return nil
+		}
+		return []outbox.Outcome{w.asideFor(b, nil, address)}
+	}
+	away := map[string][]int64{}
+	var addresses []string
+	var rest []int64
+	for i := range b.Events {
+		id, address := b.Events[i].ID, w.addressOf(&b.Events[i])
+		ids, known := away[address]
+		if !known && (address == "" || len(addresses) == mostParts || !w.circuits.isAway(address)) {
+			rest = append(rest, id)
+			continue
+		}
+		if !known {
+			addresses = append(addresses, address)
+		}
+		away[address] = append(ids, id)
+	}
+	if len(addresses) == 0 {
+		return nil
+	}
+	parts := make([]outbox.Outcome, 0, len(addresses)+1)
+	for _, address := range addresses {
+		parts = append(parts, w.asideFor(b, away[address], address))
+	}
+	if len(rest) > 0 {
+		parts = append(parts, outbox.Outcome{
+			Verdict: outbox.Retry, IDs: rest, GroupID: outbox.NewGroupID(), Attempts: b.Attempts,
+		})
+	}
+	return parts
+}
+
+// mostParts is how many addresses that are away a batch is divided by. Each part is
+// a batch of its own from then on; where events have thousands of addresses those
+// that are left wait together, for the sink as a whole.
+const mostParts = 16
+
+func (w *Worker) asideFor(b *outbox.Batch, ids []int64, address string) outbox.Outcome {
+	return outbox.Outcome{
+		Verdict: outbox.Retry, IDs: ids, GroupID: groupFor(b, ids), Address: &address,
+		After: w.config.Backoff.After(max(1, b.Outages)), Attempts: b.Attempts, Outages: max(1, b.Outages),
+		Error: "not sent: its address is away: " + address,
+	}
+}

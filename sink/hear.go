@@ -1,0 +1,152 @@
+package sink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+// answer is a Send's error and what it says about addresses.
+type answer struct {
+	err error
+	// address that an outage of the whole batch is about; "" is the sink.
+	address string
+	// struck: an outage that was taken for a refusal of the batch.
+	struck     bool
+	sinkIsBack bool
+}
+
+// hear tells circuits and strikes what a Send's error says of the sink and its
+// addresses.
+func (w *Worker) hear(ctx context.Context, b *outbox.Batch, err error) answer {
+	a := answer{err: err}
+	if divide, ok := errors.AsType[*DivideError](err); ok && divide.parts(len(b.Events)) {
+		return a // nothing was sent
+	}
+	if some, ok := errors.AsType[*BatchError](err); ok && some.within(len(b.Events)) {
+		a.sinkIsBack = w.hearEach(b, some)
+		return a
+	}
+	waited := b.Outages > 0
+	if !errors.Is(err, ErrUnavailable) { // also a refusal says that the sink is there
+		a.sinkIsBack = w.circuits.took("", waited)
+		w.eachAddress(b, waited, func(address string) { w.circuits.took(address, waited) })
+		w.strikes.over(b.GroupID)
+		if err == nil {
+			w.accepted(b)
+		}
+		return a
+	}
+	if suspect(err) {
+		a.address = w.awayAt(ctx, b)
+		if w.strikes.hit(b.GroupID, a.address) {
+			a.err = fmt.Errorf("%w: %d times, while others were accepted", withoutKind{err}, maxStrikes)
+			a.struck = true
+			return a
+		}
+	}
+	w.circuits.failed(a.address, waited, err)
+	return a
+}
+
+// awayAt returns the address that a 5xx or a time-out is about: the batch's only
+// one, if the sink as such is there.
+func (w *Worker) awayAt(ctx context.Context, b *outbox.Batch) string {
+	address, one := w.only(b)
+	if !one {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	if w.sink.Check(ctx) != nil {
+		return ""
+	}
+	return address
+}
+
+// accepted lets suspects know that the sink took others.
+func (w *Worker) accepted(b *outbox.Batch) {
+	if !w.strikes.any.Load() {
+		return
+	}
+	w.strikes.took("")
+	w.eachAddress(b, true, w.strikes.took)
+}
+
+// withoutKind keeps an error's text and drops what errors.Is finds in it.
+type withoutKind struct{ err error }
+
+func (w withoutKind) Error() string { return w.err.Error() }
+
+// hearEach takes the answer of a sink that told the events apart. Where some were
+// not accepted because of their address, the sink itself is there.
+func (w *Worker) hearEach(b *outbox.Batch, some *BatchError) (sinkIsBack bool) {
+	waited := b.Outages > 0
+	away := map[string]error{}
+	failed := make(map[int]struct{}, len(some.Events))
+	for _, e := range some.Events {
+		if !errors.Is(e.Err, ErrUnavailable) {
+			continue
+		}
+		failed[e.Index] = struct{}{}
+		if address := w.addressOf(&b.Events[e.Index]); away[address] == nil || retryAfter(e.Err) > retryAfter(away[address]) {
+			away[address] = e.Err
+		}
+	}
+	for address, err := range away {
+		if address != "" {
+			w.circuits.failed(address, waited, err)
+		}
+	}
+	// Addresses that are away are an answer too, but nothing that waits for the
+	// sink goes out because of it.
+	sinkIsBack = w.circuits.took("", waited && len(failed) < len(b.Events))
+	w.eachAddress(b, waited, func(address string) {
+		if away[address] == nil {
+			w.circuits.took(address, waited)
+		}
+	})
+	return sinkIsBack
+}
+
+// addressOf returns the event's address, "" where there is only one or none.
+func (w *Worker) addressOf(e *outbox.Event) string {
+	if w.addresser == nil {
+		return ""
+	}
+	address, _ := w.addresser.AddressOf(e)
+	return address
+}
+
+// only returns the batch's only address; one is false when it has several, and ""
+// stands for the sink's only one.
+func (w *Worker) only(b *outbox.Batch) (address string, one bool) {
+	if w.addresser == nil {
+		return "", false
+	}
+	address = w.addressOf(&b.Events[0])
+	for i := range b.Events[1:] {
+		if w.addressOf(&b.Events[1+i]) != address {
+			return "", false
+		}
+	}
+	return address, address != ""
+}
+
+// eachAddress calls with every address of the batch, each once; with none where
+// nobody wants to know: all is well with every address, and always is not set.
+func (w *Worker) eachAddress(b *outbox.Batch, always bool, call func(address string)) {
+	if w.addresser == nil || !always && w.circuits.aways.Load() == 0 {
+		return
+	}
+	seen := map[string]struct{}{}
+	for i := range b.Events {
+		address := w.addressOf(&b.Events[i])
+		if _, ok := seen[address]; !ok && address != "" {
+			seen[address] = struct{}{}
+			call(address)
+		}
+	}
+}
