@@ -17,7 +17,8 @@ import (
 //	{"id":"17","topic":"...","key":"...","payload":<JSON>,"headers":{...},"created_at":"2026-01-02T03:04:05.123456Z"}
 //
 // key and headers are absent when NULL. The payload is the database's own text,
-// byte for byte; bytes that are not JSON travel as payload_base64.
+// byte for byte; bytes that are not JSON travel as payload_base64. What is sent
+// to a dead-letter hook ends in "dead_letter":{...}; see AppendDeadLetter.
 // payloadIsJSON spares the look (Batch.PayloadIsJSON). Headers are taken to be
 // JSON; CheckHeaders looks.
 func AppendEnvelope(dst []byte, e *outbox.Event, payloadIsJSON bool) []byte {
@@ -42,7 +43,35 @@ func AppendEnvelope(dst []byte, e *outbox.Event, payloadIsJSON bool) []byte {
 		dst = append(dst, e.Headers...)
 	}
 	dst = append(dst, `,"created_at":"`...)
-	dst = e.CreatedAt.UTC().AppendFormat(dst, "2006-01-02T15:04:05.000000Z")
+	dst = e.CreatedAt.UTC().AppendFormat(dst, timeFormat)
+	dst = append(dst, '"')
+	if e.DeadLetter != nil {
+		dst = append(dst, `,"dead_letter":`...)
+		dst = AppendDeadLetter(dst, e.DeadLetter)
+	}
+	return append(dst, '}')
+}
+
+// timeFormat is for times in UTC, to the microsecond.
+const timeFormat = "2006-01-02T15:04:05.000000Z"
+
+// AppendDeadLetter appends why an event was buried, as JSON on one line:
+//
+//	{"pipeline":"...","group_id":"...","attempts":3,"error":"...","died_at":"2026-01-02T03:04:05.123456Z"}
+//
+// The error is somebody else's text, so what is not UTF-8 in it is replaced, and
+// line breaks and control characters are escaped.
+func AppendDeadLetter(dst []byte, d *outbox.DeadLetter) []byte {
+	dst = append(dst, `{"pipeline":`...)
+	dst = AppendJSONString(dst, d.Pipeline)
+	dst = append(dst, `,"group_id":"`...)
+	dst = append(dst, d.GroupID.String()...)
+	dst = append(dst, `","attempts":`...)
+	dst = strconv.AppendInt(dst, int64(d.Attempts), 10)
+	dst = append(dst, `,"error":`...)
+	dst = AppendJSONString(dst, d.Error)
+	dst = append(dst, `,"died_at":"`...)
+	dst = d.DiedAt.UTC().AppendFormat(dst, timeFormat)
 	return append(dst, `"}`...)
 }
 

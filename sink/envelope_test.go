@@ -11,6 +11,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/google/uuid"
+
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/sink"
 )
@@ -80,6 +82,17 @@ func TestAppendEnvelope(t *testing.T) {
 			false,
 			`{"id":"1","topic":"t","payload_base64":"Iv8i","created_at":"2026-01-02T03:04:05.123456Z"}`,
 		},
+		"a dead letter": {
+			outbox.Event{ID: 17, Topic: "t", Payload: []byte(`0`), Headers: outbox.Headers(`{}`), CreatedAt: createdAt, DeadLetter: &outbox.DeadLetter{
+				Pipeline: "orders", GroupID: uuid.MustParse("01890a5d-ac96-774b-bcce-b302099a8057"), Attempts: 10,
+				Error: "422: \"no\xff\"\r\n\x00</a>", DiedAt: time.Date(2026, 2, 3, 6, 5, 6, 7000, time.FixedZone("", 3600)),
+				ToldAt: createdAt, ClosedAt: createdAt,
+			}},
+			true,
+			`{"id":"17","topic":"t","payload":0,"headers":{},"created_at":"2026-01-02T03:04:05.123456Z","dead_letter":{"pipeline":"orders",` +
+				`"group_id":"01890a5d-ac96-774b-bcce-b302099a8057","attempts":10,"error":"422: \"no` + "\uFFFD" + `\"\r\n\u0000</a>",` +
+				`"died_at":"2026-02-03T05:05:06.000007Z"}}`,
+		},
 		"no bytes": {
 			outbox.Event{ID: 1, Topic: "t", Payload: []byte{}, CreatedAt: createdAt},
 			false,
@@ -145,6 +158,7 @@ func FuzzEnvelope(f *testing.F) {
 		}
 		if hasKey {
 			e.Key = &key
+			e.DeadLetter = &outbox.DeadLetter{Error: topic}
 		}
 		line := sink.AppendLine(nil, &e, false)
 		if n := bytes.IndexByte(line, '\n'); n != len(line)-1 || bytes.IndexByte(line, '\r') >= 0 {
@@ -158,6 +172,13 @@ func FuzzEnvelope(f *testing.F) {
 			PayloadBase64 *string         `json:"payload_base64"`
 			Headers       outboxHeaders   `json:"headers"`
 			CreatedAt     time.Time       `json:"created_at"`
+			DeadLetter    *struct {
+				Pipeline string    `json:"pipeline"`
+				GroupID  string    `json:"group_id"`
+				Attempts int       `json:"attempts"`
+				Error    string    `json:"error"`
+				DiedAt   time.Time `json:"died_at"`
+			} `json:"dead_letter"`
 		}
 		dec := json.NewDecoder(bytes.NewReader(line))
 		dec.DisallowUnknownFields()
@@ -166,6 +187,9 @@ func FuzzEnvelope(f *testing.F) {
 		}
 		if got.ID != strconv.FormatInt(id, 10) || got.Topic == nil || *got.Topic != valid(topic) {
 			t.Errorf("id or topic: %q", line)
+		}
+		if (got.DeadLetter != nil) != hasKey || hasKey && got.DeadLetter.Error != valid(topic) {
+			t.Errorf("dead letter: %q", line)
 		}
 		if (got.Key != nil) != hasKey || hasKey && *got.Key != valid(key) {
 			t.Errorf("key: %q", line)

@@ -69,12 +69,12 @@ func (s *Sink) streamArgs(b *outbox.Batch, g sink.Group, groupID string) ([]any,
 	if err != nil {
 		return nil, err
 	}
-	args := make([]any, 0, 11+len(b.Origins)+4*len(g.Indexes))
+	args := make([]any, 0, 12+len(b.Origins)+4*len(g.Indexes))
 	args = append(args, "EVALSHA", streamScript.Hash(), 2+len(b.Origins), g.Address, marker+groupID)
 	for _, origin := range b.Origins {
 		args = append(args, marker+origin.String())
 	}
-	args = append(args, s.cfg.DedupeWindow.Milliseconds(), groupID, s.cfg.MaxLen)
+	args = append(args, s.cfg.DedupeWindow.Milliseconds(), groupID, s.cfg.MaxLen, s.sent)
 	for rest := g.Indexes; len(rest) > 0; {
 		run := alike(b, rest)
 		rest = rest[len(run):]
@@ -82,6 +82,10 @@ func (s *Sink) streamArgs(b *outbox.Batch, g sink.Group, groupID string) ([]any,
 		args = append(args, shape(first), len(run), &first.Topic)
 		for _, i := range run {
 			e := &b.Events[i]
+			if e.DeadLetter != nil {
+				args = appendFields(args, e, groupID)
+				continue
+			}
 			args = append(args, &e.ID)
 			if e.Key != nil {
 				args = append(args, e.Key)
@@ -93,6 +97,19 @@ func (s *Sink) streamArgs(b *outbox.Batch, g sink.Group, groupID string) ([]any,
 		}
 	}
 	return args, nil
+}
+
+// appendFields appends all the fields of a dead letter, names and values.
+func appendFields(args []any, e *outbox.Event, groupID string) []any {
+	args = append(args, "id", &e.ID, "topic", &e.Topic)
+	if e.Key != nil {
+		args = append(args, "key", e.Key)
+	}
+	args = append(args, "payload", (*bytesArg)(&e.Payload))
+	if e.Headers != nil {
+		args = append(args, "headers", (*bytesArg)(&e.Headers))
+	}
+	return append(args, "group_id", groupID, "dead_letter", sink.AppendDeadLetter(nil, e.DeadLetter))
 }
 
 // alike returns the first indexes, as many as have the first one's topic and
@@ -107,9 +124,16 @@ func alike(b *outbox.Batch, indexes []int) []int {
 	return indexes
 }
 
-// shape is the script's word for which fields an event has.
+// shape is the script's word for which fields an event has; for a dead letter, how
+// many names and values appendFields makes.
 func shape(e *outbox.Event) string {
 	switch {
+	case e.DeadLetter != nil && e.Key != nil && e.Headers != nil:
+		return "14"
+	case e.DeadLetter != nil && (e.Key != nil || e.Headers != nil):
+		return "12"
+	case e.DeadLetter != nil:
+		return "10"
 	case e.Key != nil && e.Headers != nil:
 		return "both"
 	case e.Key != nil:

@@ -114,6 +114,9 @@ func expectStream(t testing.TB, c redis.Cmdable, stream string, want ...string) 
 	}
 }
 
+// sent is what a marker says under the default template.
+const sent = "sent {topic}"
+
 // expectMarkers fails unless the markers of a stream (by what they begin with) are
 // these, and each expires within the window.
 func expectMarkers(t testing.TB, c *redis.Client, prefix string, window time.Duration, want map[uuid.UUID]string) {

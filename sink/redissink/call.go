@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"sync"
 
 	"github.com/redis/go-redis/v9"
@@ -49,6 +51,8 @@ func (s *Sink) pipeline(ctx context.Context, server *redis.Client, calls []*call
 	for i, c := range calls {
 		cmds[i] = c.cmd
 	}
+	var written begun
+	written.watch(calls[0].cmd)
 	// WAIT is about what its own connection wrote before.
 	var wait *redis.Cmd
 	if s.cfg.WaitReplicas > 0 {
@@ -62,6 +66,9 @@ func (s *Sink) pipeline(ctx context.Context, server *redis.Client, calls []*call
 	}
 	for _, c := range calls {
 		c.read(err)
+		if written.yet && code(c.err) == "" && cutOff(c.err) {
+			c.err = sink.Suspect(c.err)
+		}
 	}
 	if wait == nil {
 		return
@@ -73,6 +80,34 @@ func (s *Sink) pipeline(ctx context.Context, server *redis.Client, calls []*call
 			}
 		}
 	}
+}
+
+// begun finds out whether a pipeline came as far as to write its first command.
+// go-redis does not say whether an error came before that, when it dialled, logged
+// in or waited for a connection.
+type begun struct {
+	arg string
+	yet bool
+}
+
+// watch puts itself in the place of an argument that every command has.
+func (b *begun) watch(first *redis.Cmd) {
+	args := first.Args()
+	b.arg, args[1] = fmt.Sprint(args[1]), b
+}
+
+// MarshalBinary implements encoding.BinaryMarshaler; go-redis calls it when it
+// writes the command.
+func (b *begun) MarshalBinary() ([]byte, error) {
+	b.yet = true
+	return []byte(b.arg), nil
+}
+
+// cutOff tells a time-out and a connection that was lost. Who was called off while
+// it waited says nothing of the batch.
+func cutOff(err error) bool {
+	_, network := errors.AsType[net.Error](err)
+	return (network || errors.Is(err, io.EOF)) && !errors.Is(err, context.Canceled)
 }
 
 // enough reads the answer to WAIT.

@@ -46,6 +46,9 @@ type Config struct {
 	WaitReplicas int
 	// WaitTimeout is how long to wait for them, at least 1ms; 0 means 1s.
 	WaitTimeout time.Duration
+	// ResendWithin is how long after it was first sent an event may be sent again;
+	// Warnings compares DedupeWindow with it. 0: it does not.
+	ResendWithin time.Duration
 }
 
 func (c Config) withDefaults() Config {

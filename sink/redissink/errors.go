@@ -80,7 +80,10 @@ func (s secret) redact(err error) error {
 		return err
 	}
 	clean := errors.New(strings.ReplaceAll(text, string(s), "***"))
-	if errors.Is(err, sink.ErrUnavailable) {
+	switch {
+	case errors.Is(err, sink.ErrSuspect):
+		return sink.Suspect(clean)
+	case errors.Is(err, sink.ErrUnavailable):
 		return sink.Unavailable(clean)
 	}
 	return clean

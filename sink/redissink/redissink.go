@@ -17,7 +17,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 
 	"github.com/redis/go-redis/v9"
 
@@ -29,11 +28,16 @@ import (
 type Sink struct {
 	cfg     Config
 	address sink.Template
+	sent    string // what a marker says of a group_id that was sent
 	servers servers
 	secret  secret
 }
 
-var _ sink.Sink = (*Sink)(nil)
+var (
+	_ sink.Sink      = (*Sink)(nil)
+	_ sink.Addresser = (*Sink)(nil)
+	_ sink.Warner    = (*Sink)(nil)
+)
 
 // New makes a Sink; it connects when it is first used. The error lists every
 // mistake in cfg, and nothing of the URL.
@@ -44,13 +48,26 @@ func New(cfg Config) (*Sink, error) {
 	if err := errors.Join(errURL, cfg.validate(), errTemplate); err != nil {
 		return nil, err
 	}
-	return &Sink{cfg: cfg, address: template, servers: a.connect(), secret: secret(a.password)}, nil
+	return &Sink{
+		cfg: cfg, address: template, sent: "sent " + template.String(),
+		servers: a.connect(), secret: secret(a.password),
+	}, nil
+}
+
+// AddressOf implements sink.Addresser: the stream, list or channel.
+func (s *Sink) AddressOf(e *outbox.Event) (address string, ok bool) {
+	address, err := s.address.Address(e)
+	if err == nil && s.cfg.Mode == Stream {
+		_, err = markerPrefix(address)
+	}
+	return address, err == nil && address != ""
 }
 
 // Send implements sink.Sink. It is an outage when a server cannot be reached, and
 // when its answer says something of itself or of a key and not of the events
-// (loading, read-only, out of memory, a key of the wrong type, ...). An outage of
-// nothing but single addresses comes as a *sink.BatchError also when it meets
+// (loading, read-only, out of memory, a key of the wrong type, ...). A time-out, or a
+// connection that is lost, after the commands were written may be the batch's doing
+// (sink.ErrSuspect). An outage of nothing but single addresses comes as a *sink.BatchError also when it meets
 // every event, so that it is not taken for the sink's. A batch whose bytes are too
 // many for one script is to be divided (*sink.DivideError).
 func (s *Sink) Send(ctx context.Context, b *outbox.Batch) error {
@@ -119,32 +136,6 @@ func (s *Sink) Check(ctx context.Context) error {
 		return s.secret.redact(sink.Unavailable(fmt.Errorf("redis: %w", err)))
 	}
 	return nil
-}
-
-// Warnings looks for settings of the servers that endanger what this sink
-// promises, one sentence each. It is for people: nothing is decided by it.
-func (s *Sink) Warnings(ctx context.Context) []string {
-	var mu sync.Mutex
-	var warnings []string
-	err := s.servers.ForEachMaster(ctx, func(ctx context.Context, c *redis.Client) error {
-		info, err := c.InfoMap(ctx, "memory").Result()
-		if err != nil {
-			return err
-		}
-		memory := info["Memory"]
-		if policy := memory["maxmemory_policy"]; memory["maxmemory"] != "0" && policy != "noeviction" {
-			mu.Lock()
-			defer mu.Unlock()
-			warnings = append(warnings, fmt.Sprintf("Redis at %s has maxmemory-policy %s: when memory runs out it may drop the markers "+
-				"that keep events from arriving twice, or a stream itself; set it to noeviction", c.Options().Addr, policy))
-		}
-		return nil
-	})
-	if err != nil {
-		warnings = append(warnings, fmt.Sprintf("cannot tell what Redis does when memory runs out: %v", s.secret.redact(err)))
-	}
-	slices.Sort(warnings)
-	return warnings
 }
 
 // Close implements sink.Sink.

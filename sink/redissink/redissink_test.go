@@ -66,8 +66,11 @@ func opener(cfg redissink.Config, prefix string, arrivals func(testing.TB, *redi
 			Connect:  func(t testing.TB) sink.Sink { return open(t, cfg) },
 			Arrivals: func(t testing.TB) []sinktest.Arrival { return arrivals(t, c) },
 			Address:  func(topic string) string { return prefix + topic },
-			Stop:     func(t testing.TB) { must(t, s.Stop()) },
-			Start:    func(t testing.TB) { must(t, s.Start(context.WithoutCancel(t.Context()))) },
+			BreakAddress: func(t testing.TB, topic string) {
+				must(t, c.Set(t.Context(), prefix+topic, "neither stream nor list", 0).Err())
+			},
+			Stop:  func(t testing.TB) { must(t, s.Stop()) },
+			Start: func(t testing.TB) { must(t, s.Start(context.WithoutCancel(t.Context()))) },
 		}
 	}
 }
@@ -128,6 +131,8 @@ func streamArrivals(t testing.TB, c *redis.Client) []sinktest.Arrival {
 					a.Headers = outbox.Headers(v)
 				case "group_id":
 					a.GroupID = v
+				case "dead_letter":
+					a.DeadLetter = v
 				default:
 					t.Errorf("an entry has a field %q", name)
 				}

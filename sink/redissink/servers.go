@@ -3,6 +3,7 @@ package redissink
 import (
 	"context"
 	"crypto/tls"
+	"net"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -13,6 +14,8 @@ const (
 	// ioTimeout bounds one read or write. It is for a connection that hangs
 	// where the context has no deadline; Send's has an earlier one.
 	ioTimeout   = 30 * time.Second
+	dialTimeout = 5 * time.Second // TLS included
+	keepAlive   = 15 * time.Second
 	writeBuffer = 128 << 10
 )
 
@@ -48,6 +51,7 @@ func (a address) connect() servers {
 		Addrs: a.hosts, Username: a.user, Password: a.password, DB: a.db, MasterName: a.master,
 		MaxRetries: -1, MaxRedirects: -1, DialerRetries: 1,
 		ContextTimeoutEnabled: true, ReadTimeout: ioTimeout, WriteTimeout: ioTimeout,
+		Dialer:           a.dial,
 		PipelinePoolSize: -1, WriteBufferSize: writeBuffer, // there are only pipelines
 		Protocol: 2, DisableIdentity: true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
@@ -60,8 +64,15 @@ func (a address) connect() servers {
 		return redis.NewClusterClient(opts.Cluster())
 	case sentinel:
 		return one{redis.NewFailoverClient(opts.Failover())}
-	case tlsAlone:
-		opts.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12} // the server's name is the host's
 	}
 	return one{redis.NewClient(opts.Simple())}
+}
+
+// dial is in place of go-redis' own, which knows no context where it speaks TLS.
+func (a address) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	d := net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}
+	if a.topology == tlsAlone { // the server's name is the host's
+		return (&tls.Dialer{NetDialer: &d, Config: &tls.Config{MinVersion: tls.VersionTLS12}}).DialContext(ctx, network, addr)
+	}
+	return d.DialContext(ctx, network, addr)
 }

@@ -8,13 +8,19 @@
 -- ARGV  1    how long a marker lives, in milliseconds
 --       2    the group_id
 --       3    what the stream is to be trimmed to, about; 0: not at all
---       4..  runs of events that are alike: which of key and headers they have
+--       4    what a marker says of a group_id that was sent: "sent TEMPLATE"
+--       5..  runs of events that are alike: which of key and headers they have
 --            (plain, key, headers, both), how many they are, their topic, and for
---            each its id, key (if it has), payload, headers (if it has)
+--            each its id, key (if it has), payload, headers (if it has). Or, for
+--            dead letters, how many arguments each has, how many they are, their
+--            topic, and for each the names and values of all its fields.
 --
--- A marker is "sent" when all the events that its group_id has in this stream
--- are in it, and "void" when a later owner divided the group and sends its
--- events under other group_ids.
+-- A marker is "sent TEMPLATE" when all the events that its group_id has in this
+-- stream, as that template divides events among streams, are in it. Another
+-- template may give this stream other events of the group, so what was sent under
+-- that one says nothing here: the events are added, for the second time perhaps,
+-- but none is missing. A marker is "void" when a later owner divided the group and
+-- sends its events under other group_ids.
 --
 -- Answers: {"added"}; {"known"}, the events are there already; {"fenced"}, this
 -- group_id was given up; {"failed", at which event, from 1, or 0 where it was a
@@ -22,7 +28,7 @@
 
 local call = redis.call
 local stream, own = KEYS[1], KEYS[2]
-local window, group_id, maxlen = ARGV[1], ARGV[2], ARGV[3]
+local window, group_id, maxlen, sent = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local added, adding = 0, false
 
 local function add_run(shape, topic, from, to)
@@ -44,10 +50,16 @@ local function add_run(shape, topic, from, to)
         'payload', ARGV[i + 1], 'headers', ARGV[i + 2], 'group_id', group_id)
       added = added + 1
     end
-  else
+  elseif shape == 'both' then
     for i = from, to, 4 do
       call('XADD', stream, '*', 'id', ARGV[i], 'topic', topic, 'key', ARGV[i + 1],
         'payload', ARGV[i + 2], 'headers', ARGV[i + 3], 'group_id', group_id)
+      added = added + 1
+    end
+  else
+    local each = tonumber(shape)
+    for i = from, to, each do
+      call('XADD', stream, '*', unpack(ARGV, i, i + each - 1))
       added = added + 1
     end
   end
@@ -59,17 +71,17 @@ end
 
 local function send()
   local markers = call('MGET', unpack(KEYS, 2))
-  if markers[1] == 'sent' then
+  if markers[1] == sent then
     return 'known'
   end
   if markers[1] == 'void' then
     return 'fenced'
   end
   for i = 2, #markers do
-    if markers[i] == 'sent' then
+    if markers[i] == sent then
       -- All the events of that origin are here, so these are. The own marker is
       -- for those that will have this group_id for an origin.
-      mark(own, 'sent')
+      mark(own, sent)
       return 'known'
     end
   end
@@ -80,24 +92,27 @@ local function send()
   -- Nothing is lost by it: "void" makes nobody believe that the events are here.
   -- This batch when it is sent again, and the parts it may be divided into, pass
   -- by void origins and add. And nothing comes twice: who is fenced adds nothing.
+  -- What an origin sent under another template is forgotten by it, and nothing is
+  -- lost by that either: at the worst a part that still goes by that template adds
+  -- once more.
   for i = 3, #KEYS do
     mark(KEYS[i], 'void')
   end
 
   adding = true
   local width = {plain = 2, key = 3, headers = 3, both = 4}
-  local at = 4
+  local at = 5
   while at < #ARGV do
     local shape, count, topic = ARGV[at], tonumber(ARGV[at + 1]), ARGV[at + 2]
     local from = at + 3
-    at = from + count * width[shape]
+    at = from + count * (width[shape] or tonumber(shape))
     add_run(shape, topic, from, at - 1)
   end
   adding = false
 
   -- Last: set earlier, an error above would turn "sent" into a lie, and sending
   -- again into a silent loss.
-  mark(own, 'sent')
+  mark(own, sent)
   return 'added'
 end
 

@@ -80,7 +80,7 @@ func TestSentMarksTheGroup(t *testing.T) {
 	b := newBatch("orders", "orders")
 	mustSend(t, s, b, b)
 	expectStream(t, c, "orders", ids(b)...)
-	expectMarkers(t, c, "{orders}:relay:", window, map[uuid.UUID]string{b.GroupID: "sent"})
+	expectMarkers(t, c, "{orders}:relay:", window, map[uuid.UUID]string{b.GroupID: sent})
 }
 
 func TestPartOfWhatWasSentAddsNothing(t *testing.T) {
@@ -92,7 +92,7 @@ func TestPartOfWhatWasSentAddsNothing(t *testing.T) {
 	q := part(p, 2-1)
 	mustSend(t, s, p, q)
 	expectStream(t, c, "orders", ids(b)...)
-	expectMarkers(t, c, "{orders}:relay:", window, map[uuid.UUID]string{b.GroupID: "sent", p.GroupID: "sent", q.GroupID: "sent"})
+	expectMarkers(t, c, "{orders}:relay:", window, map[uuid.UUID]string{b.GroupID: sent, p.GroupID: sent, q.GroupID: sent})
 }
 
 func TestPartOfWhatWasNotSentVoidsItsOrigins(t *testing.T) {
@@ -103,7 +103,7 @@ func TestPartOfWhatWasNotSentVoidsItsOrigins(t *testing.T) {
 	q := part(p, 1)
 	mustSend(t, s, q)
 	expectStream(t, c, "orders", ids(q)...)
-	expectMarkers(t, c, "{orders}:relay:", window, map[uuid.UUID]string{b.GroupID: "void", p.GroupID: "void", q.GroupID: "sent"})
+	expectMarkers(t, c, "{orders}:relay:", window, map[uuid.UUID]string{b.GroupID: "void", p.GroupID: "void", q.GroupID: sent})
 	for _, late := range []*outbox.Batch{b, p} {
 		if err := send(t, s, late); !errors.Is(err, sink.ErrFenced) {
 			t.Errorf("an owner that gave up: got %v, want sink.ErrFenced", err)
@@ -280,8 +280,8 @@ func TestNamesWithBraces(t *testing.T) {
 	for i, stream := range good {
 		expectStream(t, c, stream, ids(b)[i])
 	}
-	expectMarkers(t, c, "{eu}:orders:relay:", window, map[uuid.UUID]string{b.GroupID: "sent"})
-	expectMarkers(t, c, "orders:{eu}:relay:", window, map[uuid.UUID]string{b.GroupID: "sent"})
+	expectMarkers(t, c, "{eu}:orders:relay:", window, map[uuid.UUID]string{b.GroupID: sent})
+	expectMarkers(t, c, "orders:{eu}:relay:", window, map[uuid.UUID]string{b.GroupID: sent})
 
 	tagged := opened(t, redissink.Config{URL: "redis://" + c.Options().Addr, Stream: "{tag}:{topic}"})
 	mustSend(t, tagged, newBatch("orders"))

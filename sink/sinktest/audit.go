@@ -132,6 +132,7 @@ func (h Harness) compare(t *testing.T, d Destination, want sent, got Arrival) {
 	if h.Keeps.CreatedAt && !got.CreatedAt.Equal(e.CreatedAt.Truncate(time.Microsecond)) {
 		differ("created_at", got.CreatedAt, e.CreatedAt)
 	}
+	compareDeadLetters(t, e, got.DeadLetter)
 	if d.Address != nil && got.Address != d.Address(e.Topic) {
 		differ("address", got.Address, d.Address(e.Topic))
 	}

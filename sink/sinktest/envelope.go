@@ -22,6 +22,7 @@ func ParseEnvelope(t testing.TB, text []byte) Arrival {
 		Base64    *string         `json:"payload_base64"`
 		Headers   json.RawMessage `json:"headers"`
 		CreatedAt string          `json:"created_at"`
+		Dead      json.RawMessage `json:"dead_letter"`
 	}
 	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.DisallowUnknownFields()
@@ -43,6 +44,6 @@ func ParseEnvelope(t testing.TB, text []byte) Arrival {
 	}
 	return Arrival{
 		ID: e.ID, Topic: e.Topic, Key: e.Key, Payload: payload,
-		Headers: outbox.Headers(e.Headers), CreatedAt: created,
+		Headers: outbox.Headers(e.Headers), CreatedAt: created, DeadLetter: string(e.Dead),
 	}
 }

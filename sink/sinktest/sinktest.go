@@ -65,6 +65,10 @@ type Destination struct {
 	// Address is where an event with that topic has to arrive; nil where an
 	// Arrival has no Address.
 	Address func(topic string) string
+	// BreakAddress takes the address of events with that topic away, until the
+	// destination goes, and leaves the others. nil where there is but one, or an
+	// address cannot be away by itself.
+	BreakAddress func(t testing.TB, topic string)
 	// Stop makes the destination unreachable, Start brings it back with what it
 	// held. Both nil where it cannot be stopped (a file).
 	Stop, Start func(t testing.TB)
@@ -82,6 +86,9 @@ type Arrival struct {
 	GroupID   string
 	// Address is the stream, list, subject or path it arrived at.
 	Address string
+	// DeadLetter is the JSON object that says why the event was buried; "" when
+	// there was none.
+	DeadLetter string
 }
 
 // Run holds a sink to what [sink.Sink] says. It must not be called by a test that
@@ -119,6 +126,9 @@ var cases = []testCase{
 	{name: "payloads arrive byte for byte", run: jsonPayloads},
 	{name: "opaque bytes arrive byte for byte", bytes: true, run: opaquePayloads},
 	{name: "many topics", run: manyTopics},
+	{name: "dead letters", run: deadLetters},
+	{name: "addresses are told", run: addressesAreTold},
+	{name: "an address is away", run: anAddressIsAway},
 	{name: "order by id within an address", run: orderWithinAddress},
 	{name: "concurrent sends", run: concurrentSends},
 	{name: "context is over", run: contextIsOver},
