@@ -45,6 +45,7 @@ func expectAllowed(t *testing.T, b *bench, want int) {
 func TestCircuitOpensAfterOutagesInARow(t *testing.T) {
 	t.Parallel()
 	away := sink.Unavailable(errDown)
+	divide := &sink.DivideError{Groups: []sink.Group{{Indexes: []int{0}}, {Indexes: []int{1}}}}
 	partly := &sink.BatchError{Events: []sink.EventError{{Index: 0, Err: away}}}
 	for _, c := range []struct {
 		name    string
@@ -58,6 +59,7 @@ func TestCircuitOpensAfterOutagesInARow(t *testing.T) {
 		{"a refusal in between: the sink is there", []error{away, errBad, away}, all},
 		{"an address away in between", []error{away, partly, away}, all},
 		{"addresses away", []error{partly, partly, partly}, all},
+		{"a batch that has to be divided: nothing was sent", []error{away, divide, away}, none},
 		{"a success after", []error{away, away, away, nil}, all},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -65,7 +67,14 @@ func TestCircuitOpensAfterOutagesInARow(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := newBench(nil)
 				for _, answer := range c.answers {
-					b.fail(t, 1, answer)
+					b.answer(answer)
+					n := 1
+					if answer == divide {
+						n = 2
+					}
+					if _, _, err := b.work(t, batchOf(n)); err != nil {
+						t.Fatal(err)
+					}
 				}
 				expectAllowed(t, b, c.allowed)
 				expect(t, "checks at once", b.checks, 0)

@@ -102,6 +102,9 @@ func TestAnOutageWaitsAsLongAsTheSinkAsks(t *testing.T) {
 		if !putBack || dueIn != 10*time.Minute || err != nil {
 			t.Errorf("%v: put back %v for %v, %v; want 10m0s", answer, putBack, dueIn, err)
 		}
+		if b.settled[0].Address != nil {
+			t.Errorf("%v: it may be sent sooner, when address %q is back", answer, *b.settled[0].Address)
+		}
 	}
 }
 

@@ -1,0 +1,450 @@
+package sink_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sort"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/sink"
+)
+
+// addressed is a bench whose events' addresses are their topics.
+type addressed struct {
+	*bench
+	only bool
+	back []string // heard
+}
+
+func (a *addressed) AddressOf(e *outbox.Event) (string, bool) { return e.Topic, e.Topic != "" }
+func (a *addressed) OneAddress() bool                         { return a.only }
+
+func newAddressed(change func(*sink.Config)) *addressed {
+	a := &addressed{bench: &bench{}}
+	b := a.bench
+	c := sink.Config{
+		MaxAttempts: 3, Backoff: sink.Backoff{Initial: time.Second, Max: time.Minute, Multiplier: 2}, Observer: b,
+		Back: func(address string) { a.back = append(a.back, address) },
+	}
+	if change != nil {
+		change(&c)
+	}
+	a.Worker = sink.NewWorker(a, b, c)
+	return a
+}
+
+// to makes a batch with an event for each of the addresses.
+func to(addresses ...string) *outbox.Batch {
+	b := batchOf(len(addresses))
+	for i, address := range addresses {
+		b.Events[i].Topic = address
+	}
+	return b
+}
+
+// away lets every batch fail whose events are all for the address, as drivers say
+// it: of the events. Mixed ones fail in part.
+func (a *addressed) away(address string, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.send = func(_ context.Context, b *outbox.Batch) error {
+		some := &sink.BatchError{}
+		for i := range b.Events {
+			if b.Events[i].Topic == address {
+				some.Events = append(some.Events, sink.EventError{Index: i, Err: err})
+			}
+		}
+		switch len(some.Events) {
+		case 0:
+			return nil
+		case len(b.Events):
+			return sink.Unavailable(some)
+		}
+		return some
+	}
+}
+
+func (a *addressed) works(t *testing.T, b *outbox.Batch) []outbox.Outcome {
+	t.Helper()
+	if _, _, err := a.work(t, b); err != nil {
+		t.Fatal(err)
+	}
+	return a.settled
+}
+
+// sends tells how many sends act makes.
+func (a *addressed) sendsOf(act func()) int {
+	before := a.sends
+	act()
+	return a.sends - before
+}
+
+func waitsFor(t *testing.T, o outbox.Outcome, address string) {
+	t.Helper()
+	if o.Verdict != outbox.Retry || o.Address == nil || *o.Address != address || o.Outages == 0 || o.After <= 0 {
+		t.Errorf("outcome %+v, a retry that waits for address %q was expected", o, address)
+	}
+}
+
+// One batch at a time finds out whether the address is back; the others are put back
+// unsent, and other addresses do not notice.
+func TestABatchForAnAddressThatIsAwayIsTheTrialOrPutBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := newAddressed(nil)
+		a.away("x", sink.Unavailable(errDown))
+		waitsFor(t, a.works(t, to("x", "x"))[0], "x")
+		expect(t, "sends", a.sends, 1)
+
+		second := to("x", "x")
+		second.Outages, second.Attempts = 3, 1
+		outcomes := a.works(t, second)
+		waitsFor(t, outcomes[0], "x")
+		expect(t, "sends of one put back", a.sends, 1)
+		expect(t, "its outages", outcomes[0].Outages, 3)
+		expect(t, "its attempts", outcomes[0].Attempts, 1)
+		expect(t, "its group_id", outcomes[0].GroupID, second.GroupID)
+		expect(t, "parts", len(outcomes), 1)
+
+		expect(t, "sends of another address", a.sendsOf(func() { a.works(t, to("y")) }), 1)
+		expectAllowed(t, a.bench, all)
+
+		// The trial hangs; nothing goes beside it.
+		<-time.After(2 * time.Second)
+		hang := make(chan struct{})
+		a.mu.Lock()
+		failing := a.send
+		a.send = func(ctx context.Context, b *outbox.Batch) error {
+			<-hang
+			return failing(ctx, b)
+		}
+		a.mu.Unlock()
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			if _, _, err := a.Work(t.Context(), t.Context(), to("x")); err != nil {
+				t.Error(err)
+			}
+		}()
+		synctest.Wait()
+		a.mu.Lock()
+		a.send = failing
+		a.mu.Unlock()
+		expect(t, "sends beside a trial", a.sendsOf(func() { a.works(t, to("x")) }), 0)
+		close(hang)
+		<-done
+
+		a.answer(nil)
+		<-time.After(2 * time.Second)
+		expect(t, "sends of a trial that goes through", a.sendsOf(func() { a.works(t, to("x")) }), 1)
+		expect(t, "heard to be back", strings.Join(a.back, " "), "x")
+		expect(t, "sends after it", a.sendsOf(func() { a.works(t, to("x")); a.works(t, to("x")) }), 2)
+	})
+}
+
+// A time-out and a 5xx say of the address only if the sink as such is there.
+func TestAnOutageThatMayBeTheAddresss(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		answer  error
+		check   error
+		only    bool
+		allowed int
+	}{
+		"a 5xx of one address":              {sink.Suspect(errBad), nil, false, all},
+		"of a sink that does not answer":    {sink.Suspect(errBad), sink.Unavailable(errDown), false, none},
+		"of a sink with one address":        {sink.Suspect(errBad), nil, true, none},
+		"no connection":                     {sink.Unavailable(errDown), nil, false, none},
+		"a time-out nobody has a word for":  {fmt.Errorf("%w", sink.Unavailable(context.DeadlineExceeded)), nil, false, all},
+		"a 5xx with a time, as for a 429":   {sink.Suspect(&sink.UnavailableError{Err: errBad, RetryAfter: time.Hour}), nil, false, none},
+		"no connection to the one address ": {sink.Unavailable(errDown), nil, true, none},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				a := newAddressed(nil)
+				a.only = c.only
+				a.Worker = sink.NewWorker(a, a.bench, sink.Config{MaxAttempts: 3, Backoff: sink.Backoff{Initial: time.Second, Max: time.Minute, Multiplier: 2}})
+				a.heals(c.check)
+				a.answer(c.answer)
+				a.works(t, to("x"))
+				a.works(t, to("y"))
+				expect(t, "allowed", a.Allow(t.Context()), c.allowed)
+			})
+		})
+	}
+}
+
+// An address that takes up all of a Send's time must not do so for the others'
+// events.
+func TestAMixedBatchGoesWithoutTheAddressThatHangs(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := newAddressed(nil)
+		a.away("x", sink.Suspect(errDown))
+		a.works(t, to("x"))
+		mixed := to("y", "x", "z", "x")
+		mixed.Attempts = 2
+		var outcomes []outbox.Outcome
+		expect(t, "sends", a.sendsOf(func() { outcomes = a.works(t, mixed) }), 0)
+		expect(t, "parts", describe(outcomes), "retry [102 104] retry [101 103]")
+		waitsFor(t, outcomes[0], "x")
+		if rest := outcomes[1]; rest.After != 0 || rest.Address != nil || rest.Outages != 0 || rest.Attempts != 2 || rest.GroupID == mixed.GroupID {
+			t.Errorf("the rest %+v was expected to go on at once under a group_id of its own", rest)
+		}
+		// One that says no at once costs nothing.
+		a = newAddressed(nil)
+		a.away("x", sink.Unavailable(errDown))
+		a.works(t, to("x"))
+		expect(t, "sends", a.sendsOf(func() { outcomes = a.works(t, to("y", "x")) }), 1)
+		expect(t, "outcomes", describe(outcomes), "delivered [101] retry [102]")
+		waitsFor(t, outcomes[1], "x")
+	})
+}
+
+// A batch for thousands of addresses does not become thousands of batches.
+func TestManyAddressesThatAreAwayShareAPart(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := newAddressed(nil)
+		some := &sink.BatchError{}
+		batch := batchOf(1000)
+		for i := range batch.Events {
+			batch.Events[i].Topic = fmt.Sprint("address ", i%500)
+			some.Events = append(some.Events, sink.EventError{Index: i, Err: sink.Unavailable(errDown)})
+		}
+		a.answer(sink.Unavailable(some))
+		for range 2 { // then again, when all of them are known to be away
+			outcomes := a.works(t, batch)
+			if len(outcomes) > 18 {
+				t.Fatalf("%d parts", len(outcomes))
+			}
+			var ids []int64
+			for _, o := range outcomes {
+				if !slices.IsSorted(o.IDs) {
+					t.Errorf("ids of a part are not in order: %v", o.IDs)
+				}
+				ids = append(ids, o.IDs...)
+			}
+			slices.Sort(ids)
+			if !slices.Equal(ids, batch.IDs()) {
+				t.Errorf("%d of 1000 events are in the parts", len(ids))
+			}
+			waitsFor(t, outcomes[len(outcomes)-1], "")
+			some.Events = slices.Clone(some.Events)
+			for i := range some.Events {
+				some.Events[i].Err = sink.Suspect(errDown)
+			}
+		}
+	})
+}
+
+// While batches wait one of them is made due now and then; soon enough to notice
+// within two seconds that the address is back, however long they are to wait.
+func TestProbe(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := newAddressed(nil)
+		count := func(seconds int, waitedFor ...string) map[string]int {
+			n := map[string]int{}
+			for range 4 * seconds {
+				for _, address := range a.Probe(waitedFor) {
+					n[address]++
+				}
+				<-time.After(250 * time.Millisecond)
+			}
+			return n
+		}
+		// Nothing is known of these: another process put them there.
+		n := count(60, "", "x", "y")
+		for _, address := range []string{"", "x", "y"} {
+			if n[address] < 60 || n[address] > 240 {
+				t.Errorf("%q was probed %d times in a minute", address, n[address])
+			}
+		}
+		expect(t, "probes without anything that waits", len(count(5)), 0)
+
+		a.away("x", sink.Unavailable(errDown))
+		a.works(t, to("x"))
+		var last time.Time
+		for range 240 {
+			for range a.Probe([]string{"x"}) {
+				if pause := time.Since(last); !last.IsZero() && pause > 2*time.Second {
+					t.Errorf("%v between two probes", pause)
+				}
+				last = time.Now()
+				a.works(t, to("x")) // the probe itself finds it away
+			}
+			<-time.After(250 * time.Millisecond)
+		}
+		if last.IsZero() {
+			t.Error("an address that is away was not probed")
+		}
+
+		a.answer(&sink.UnavailableError{Err: errDown, RetryAfter: time.Hour})
+		a.works(t, to("y"))
+		expect(t, "probes while the sink wants to be left alone", len(count(3500, "x", "y", "")), 0)
+		<-time.After(2 * time.Minute)
+		expect(t, "probes after that", len(count(5, "x", "y", "")), 3)
+	})
+}
+
+// What waited for an outage went through: so may all that wait for it, also where
+// this process knows of no outage because it began a moment ago.
+func TestABatchThatWaitedBringsTheOthersBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := newAddressed(nil)
+		waited := to("x")
+		waited.Outages = 2
+		a.works(t, waited)
+		sort.Strings(a.back)
+		expect(t, "back", fmt.Sprintf("%q", a.back), `["" "x"]`)
+
+		a = newAddressed(nil)
+		a.fail(t, 2, sink.Unavailable(errDown))
+		a.fail(t, 1, nil)
+		expect(t, "back", fmt.Sprintf("%q", a.back), `[""]`)
+		a.fail(t, 3, nil)
+		expect(t, "back", len(a.back), 1)
+	})
+}
+
+// The batch with the poison event gets a 500 each time while others are accepted: a
+// refusal, which is halved. Where nothing is accepted it is an outage.
+func TestA5xxThatKeepsHittingOneBatchIsARefusal(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := newAddressed(nil)
+		poison := func(_ context.Context, b *outbox.Batch) error {
+			if slices.Contains(b.IDs(), 103) {
+				return sink.Suspect(errors.New("500 Internal Server Error"))
+			}
+			return nil
+		}
+		a.send = poison
+		waiting := []*outbox.Batch{batchOf(8)}
+		for i := range waiting[0].Events {
+			waiting[0].Events[i].Topic = "x"
+		}
+		other := func() *outbox.Batch {
+			b := batchOf(1)
+			b.Events[0].ID, b.Events[0].Topic = 900, "x"
+			return b
+		}
+		poisoned, delivered, dead := 0, 0, []int64{}
+		for len(waiting) > 0 && poisoned < 100 {
+			batch := waiting[0]
+			waiting = waiting[1:]
+			if slices.Contains(batch.IDs(), 103) {
+				poisoned++
+			}
+			for _, o := range a.works(t, batch) {
+				ids := o.IDs
+				if ids == nil {
+					ids = batch.IDs()
+				}
+				switch o.Verdict {
+				case outbox.Delivered:
+					delivered += len(ids)
+				case outbox.Dead:
+					dead = append(dead, ids...)
+				default:
+					<-time.After(o.After)
+					part := &outbox.Batch{GroupID: o.GroupID, Starts: 1, Attempts: o.Attempts, Outages: o.Outages}
+					for _, id := range ids {
+						part.Events = append(part.Events, outbox.Event{ID: id, Topic: "x"})
+					}
+					waiting = append(waiting, part)
+				}
+			}
+			<-time.After(2 * time.Second)
+			a.works(t, other())
+			<-time.After(2 * time.Second)
+		}
+		expect(t, "delivered", delivered, 7)
+		expect(t, "dead", fmt.Sprint(dead), "[103]")
+		// Three of the batch, one of each half, and then its attempts.
+		if poisoned > 3+3+3 {
+			t.Errorf("%d sends with the poison event", poisoned)
+		}
+	})
+}
+
+func TestWhatIsNobodysFaultIsNoRefusal(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		err     error
+		address string // of what is accepted meanwhile, "" nothing is
+	}{
+		"a 5xx, and nothing is accepted":      {sink.Suspect(errBad), ""},
+		"a 5xx, and another address accepts":  {sink.Suspect(errBad), "y"},
+		"an outage that is not the batch's":   {sink.Unavailable(errDown), "x"},
+		"one that says when, as with 429 too": {&sink.UnavailableError{Err: errBad, RetryAfter: time.Second}, "x"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				a := newAddressed(nil)
+				batch := to("x", "x")
+				group := uuid.Nil
+				for range 50 {
+					a.answer(c.err)
+					outcomes := a.works(t, batch)
+					if len(outcomes) != 1 || outcomes[0].Verdict != outbox.Retry || outcomes[0].Attempts != 0 {
+						t.Fatalf("outcomes %s, the batch was expected to wait whole", describe(outcomes))
+					}
+					batch.Outages = outcomes[0].Outages
+					if group == uuid.Nil {
+						group = outcomes[0].GroupID
+					}
+					<-time.After(3 * time.Second)
+					if c.address != "" {
+						a.answer(nil)
+						a.works(t, to(c.address))
+					}
+					<-time.After(3 * time.Second)
+				}
+			})
+		})
+	}
+}
+
+// A hook's letters are never buried again.
+func TestNeverBury(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(func(c *sink.Config) { c.NeverBury = true })
+		b.answer(sink.Permanent(errBad))
+		for attempts := range 20 {
+			alone := batchOf(1)
+			alone.Attempts = attempts
+			_, dueIn, err := b.work(t, alone)
+			expectError(t, err, nil)
+			expect(t, "outcome", describe(b.settled), "retry []")
+			expect(t, "attempts", b.settled[0].Attempts, attempts+1)
+			if dueIn <= 0 || dueIn > time.Minute {
+				t.Errorf("it waits %v", dueIn)
+			}
+		}
+		b.answer(&sink.BatchError{Events: []sink.EventError{{Index: 1, Err: sink.Permanent(errBad)}}})
+		if _, _, err := b.work(t, batchOf(2)); err != nil {
+			t.Error(err)
+		}
+		expect(t, "outcomes", describe(b.settled), "delivered [101] retry [102]")
+		alone := batchOf(1)
+		alone.Starts = 9
+		if _, _, err := b.work(t, alone); err != nil {
+			t.Error(err)
+		}
+		expect(t, "outcome of one that takes its worker down", describe(b.settled), "retry []")
+	})
+}
