@@ -1,0 +1,251 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+// longTransaction is the age at which whatever holds vacuum back is worth a word.
+const longTransaction = 5 * time.Minute
+
+// Examine is described by buffertest.Buffer.
+func (b *Buffer) Examine(ctx context.Context) []outbox.Finding {
+	return b.examine(ctx, longTransaction)
+}
+
+func (b *Buffer) examine(ctx context.Context, long time.Duration) []outbox.Finding {
+	e := examination{b: b}
+	if !e.server(ctx) {
+		return e.found
+	}
+	e.tables(ctx)
+	schema, name := splitTable(b.config.Table)
+	events, err := b.lookAt(ctx, schema, name)
+	if e.failed("tables", err) || !events.exists {
+		return e.found
+	}
+	if events.unlogged {
+		e.problem("tables", "table "+events.quoted+" is UNLOGGED, and a crash would empty it", "ALTER TABLE "+events.quoted+" SET LOGGED")
+	}
+	e.indexes(ctx, events)
+	e.plan(ctx, events)
+	e.settings(ctx, events)
+	e.deadlocks(events)
+	e.deadRows(ctx, events)
+	e.sessions(ctx, events)
+	e.holders(ctx, long)
+	return e.found
+}
+
+// examination gathers what is found.
+type examination struct {
+	b     *Buffer
+	found []outbox.Finding
+}
+
+func (e *examination) add(level outbox.Level, about, text, mend string) {
+	e.found = append(e.found, outbox.Finding{Level: level, About: about, Text: text, Mend: mend})
+}
+func (e *examination) fine(about, text string)          { e.add(outbox.Fine, about, text, "") }
+func (e *examination) warn(about, text, mend string)    { e.add(outbox.Warning, about, text, mend) }
+func (e *examination) problem(about, text, mend string) { e.add(outbox.Problem, about, text, mend) }
+
+// failed notes that something could not be looked at.
+func (e *examination) failed(about string, err error) bool {
+	if err != nil {
+		e.problem(about, "it could not be looked at: "+e.b.connectError(err).Error(), "run relay doctor again; if it says the same, look at the server's log")
+	}
+	return err != nil
+}
+
+// ask runs one statement, whose columns are all text.
+func (e *examination) ask(ctx context.Context, about, sql string, row func(v []string), args ...string) bool {
+	return !e.failed(about, e.b.roundTrip(ctx, []step{{sql: sql, args: args, row: func(v [][]byte) error {
+		texts := make([]string, len(v))
+		for i := range v {
+			texts[i] = string(v[i])
+		}
+		row(texts)
+		return nil
+	}}}))
+}
+
+const serverSQL = `
+SELECT current_setting('server_version_num'), current_setting('server_version'), pg_is_in_recovery()::text,
+       current_setting('default_transaction_read_only'), quote_ident(current_database())`
+
+// server tells whether there is one that takes writes: nothing else can be said of
+// one that does not.
+func (e *examination) server(ctx context.Context) bool {
+	const about = "server"
+	var v []string
+	err := e.b.roundTrip(ctx, []step{{sql: serverSQL, row: func(row [][]byte) error {
+		for _, column := range row {
+			v = append(v, string(column))
+		}
+		return nil
+	}}})
+	if err != nil || len(v) != 5 {
+		e.problem(about, e.b.connectError(err).Error(), "start the server, or correct source.url")
+		return false
+	}
+	if number, err := strconv.Atoi(v[0]); err != nil || number < 120000 {
+		e.problem(about, "this is PostgreSQL "+v[1]+", and the relay needs 12 or later", "upgrade the server")
+		return true
+	}
+	switch {
+	case v[2] == "true":
+		e.problem(about, "the server is in recovery: a standby, which cannot be written to", "name the primary in source.url, or both and target_session_attrs=read-write")
+		return false
+	case v[3] == "on":
+		e.problem(about, "transactions are read-only by default (default_transaction_read_only)",
+			"BEGIN READ WRITE; ALTER DATABASE "+v[4]+" SET default_transaction_read_only = off; COMMIT")
+		return false
+	}
+	e.fine(about, "PostgreSQL "+v[1]+", takes writes")
+	return true
+}
+
+// nextFinding is where another of Check's findings begins: they may hold a semicolon.
+var nextFinding = regexp.MustCompile(`; (table|role|column) `)
+
+// tables shows what Check says, a finding each.
+func (e *examination) tables(ctx context.Context) {
+	const about = "tables"
+	err := e.b.Check(ctx)
+	switch {
+	case err == nil:
+		e.fine(about, "tables, columns and privileges are there")
+		return
+	case !errors.Is(err, outbox.ErrNotReady):
+		e.failed(about, err)
+		return
+	}
+	text := strings.TrimPrefix(err.Error(), outbox.ErrNotReady.Error()+": ")
+	for text != "" {
+		one, rest := text, ""
+		if at := nextFinding.FindStringIndex(text); at != nil {
+			one, rest = text[:at[0]], text[at[0]+len("; "):]
+		}
+		text = rest
+		mend := "relay migrate -c relay.yaml"
+		if i := strings.LastIndex(one, ": "); i >= 0 {
+			one, mend = one[:i], one[i+len(": "):]
+		}
+		e.problem(about, one, mend)
+	}
+}
+
+const indexesSQL = `
+SELECT quote_ident(n.nspname) || '.' || quote_ident(c.relname), i.indisprimary::text, (i.indisvalid AND i.indisready)::text,
+       (am.amname = 'btree' AND i.indpred IS NULL AND i.indkey[0] = (
+         SELECT attnum FROM pg_attribute WHERE attrelid = i.indrelid AND attname = 'id' AND NOT attisdropped))::text,
+       coalesce((SELECT quote_ident(conname) FROM pg_constraint WHERE conindid = i.indexrelid AND conrelid = i.indrelid AND contype IN ('p', 'u', 'x') LIMIT 1), '')
+FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_am am ON am.oid = c.relam
+WHERE i.indrelid = $1::regclass
+ORDER BY i.indisprimary DESC, i.indisvalid DESC, c.relname`
+
+// indexes looks for the one that claims walk, and for those that are of no use.
+func (e *examination) indexes(ctx context.Context, events tableFacts) {
+	const about = "indexes"
+	var claims string
+	primary, extra := false, 0
+	answered := e.ask(ctx, about, indexesSQL, func(v []string) {
+		name, isPrimary, valid, walksIDs, constraint := v[0], v[1] == "true", v[2] == "true", v[3] == "true", v[4]
+		primary = primary || isPrimary
+		switch {
+		case walksIDs && claims == "":
+			claims = name
+			if !valid {
+				e.problem(about, "index "+name+" is invalid, and claims cannot use it", "REINDEX INDEX "+name)
+			}
+		case isPrimary: // not on id: somebody needs it
+		case constraint != "":
+			extra++
+			e.warn(about, "constraint "+constraint+" has an index that nothing here uses; stamping an event writes to it, instead of staying on the row's page (a HOT update)",
+				"ALTER TABLE "+events.quoted+" DROP CONSTRAINT "+constraint)
+		default:
+			extra++
+			e.warn(about, "index "+name+" is of no use to the relay; stamping an event writes to it, instead of staying on the row's page (a HOT update)",
+				"DROP INDEX "+name)
+		}
+	}, events.quoted)
+	switch {
+	case !answered:
+	case claims == "" && primary:
+		e.problem(about, "table "+events.quoted+" has no index that begins with id, and each claim reads all of it", "CREATE UNIQUE INDEX ON "+events.quoted+" (id)")
+	case claims == "":
+		e.problem(about, "table "+events.quoted+" has no primary key, and each claim reads all of it", "ALTER TABLE "+events.quoted+" ADD PRIMARY KEY (id)")
+	case extra == 0:
+		e.fine(about, claims+" is the only index of the buffer")
+	}
+}
+
+// planNode is a part of what EXPLAIN answers.
+type planNode struct {
+	Type     string     `json:"Node Type"`
+	Relation string     `json:"Relation Name"`
+	Index    string     `json:"Index Name"`
+	Plans    []planNode `json:"Plans"`
+}
+
+// scans are the nodes that read the relation.
+func (n *planNode) scans(relation string) []planNode {
+	var all []planNode
+	if n.Relation == relation && strings.HasSuffix(n.Type, "Scan") {
+		all = append(all, *n)
+	}
+	for i := range n.Plans {
+		all = append(all, n.Plans[i].scans(relation)...)
+	}
+	return all
+}
+
+// plan explains a claim under the settings of a claim.
+func (e *examination) plan(ctx context.Context, events tableFacts) {
+	const about = "claim plan"
+	t := e.b.table.Load()
+	if t == nil { // what is missing was said
+		return
+	}
+	var answer []byte
+	err := e.b.transact(
+		ctx,
+		step{sql: t.sql(claimBeginSQL), args: []string{t.sequence, t.buffer}},
+		step{
+			sql: "EXPLAIN (FORMAT JSON) " + t.sql(claimSQL),
+			args: []string{
+				t.buffer, outbox.NewGroupID().String(), "0", itoa(1<<63 - 1), "1000", interval(time.Minute), e.b.config.Owner,
+			},
+			row: func(v [][]byte) error { answer = slices.Clone(v[0]); return nil },
+		},
+	)
+	if e.failed(about, err) {
+		return
+	}
+	var plans []struct{ Plan planNode }
+	if err := json.Unmarshal(answer, &plans); err != nil || len(plans) == 0 {
+		e.failed(about, fmt.Errorf("EXPLAIN answered %.100q: %w", answer, err))
+		return
+	}
+	scans := plans[0].Plan.scans(events.name)
+	for _, scan := range scans {
+		if scan.Index == "" || scan.Type == "Bitmap Heap Scan" {
+			e.problem(about, fmt.Sprintf("a claim reads table %s by a %s, not by its primary key", events.quoted, scan.Type),
+				"ANALYZE "+events.quoted+" (and see what is said about indexes)")
+			return
+		}
+	}
+	if len(scans) > 0 {
+		e.fine(about, "a claim walks "+scans[0].Index)
+	}
+}

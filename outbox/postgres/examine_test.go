@@ -1,0 +1,348 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/outbox"
+)
+
+// patient is a migrated database to be broken, examined and mended.
+type patient struct {
+	t    *testing.T
+	url  string
+	conn *pgx.Conn // the superuser's
+}
+
+func newPatient(t *testing.T, url string) *patient {
+	t.Helper()
+	if _, err := Migrate(t.Context(), url, SchemaConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	return &patient{t, url, connect(t, url)}
+}
+
+func connect(t *testing.T, url string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) }) // it may have been terminated
+	return conn
+}
+
+// exec runs statements one by one, each in a transaction of its own.
+func (p *patient) exec(statements string) {
+	p.t.Helper()
+	if strings.HasPrefix(statements, "BEGIN") {
+		if _, err := p.conn.Exec(p.t.Context(), statements, pgx.QueryExecModeSimpleProtocol); err != nil {
+			p.t.Fatalf("%s: %v", statements, err)
+		}
+		return
+	}
+	for statement := range strings.SplitSeq(statements, ";") {
+		if _, err := p.conn.Exec(p.t.Context(), statement); err != nil {
+			p.t.Fatalf("%s: %v", statement, err)
+		}
+	}
+}
+
+// as returns the URL of a new role with these privileges.
+func (p *patient) as(name string, grants ...string) string {
+	p.t.Helper()
+	u, err := url.Parse(p.url)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	role := name + strings.ToLower(strings.TrimPrefix(u.Path, "/"))
+	p.exec(`CREATE ROLE "` + role + `" LOGIN PASSWORD 'pass-word'`)
+	p.t.Cleanup(func() {
+		conn, err := pgx.Connect(context.WithoutCancel(p.t.Context()), p.url)
+		if err != nil {
+			p.t.Error(err)
+			return
+		}
+		defer conn.Close(context.WithoutCancel(p.t.Context()))
+		for _, statement := range []string{`DROP OWNED BY "` + role + `"`, `DROP ROLE "` + role + `"`} {
+			if _, err := conn.Exec(context.WithoutCancel(p.t.Context()), statement); err != nil {
+				p.t.Error(err)
+			}
+		}
+	})
+	for _, g := range grants {
+		p.exec(g + ` TO "` + role + `"`)
+	}
+	u.User = url.UserPassword(role, "pass-word")
+	return u.String()
+}
+
+// examined opens the buffer afresh, as another process would.
+func examined(t *testing.T, url string, long time.Duration) []outbox.Finding {
+	t.Helper()
+	b, err := Open(Config{URL: url, Pipeline: "orders"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	return b.examine(t.Context(), long)
+}
+
+// bad are the findings that are worse than fine.
+func bad(all []outbox.Finding) []outbox.Finding {
+	var some []outbox.Finding
+	for _, f := range all {
+		if f.Level != outbox.Fine {
+			some = append(some, f)
+		}
+	}
+	return some
+}
+
+// find returns the finding of that kind whose text has all of this in it, or nil.
+func find(all []outbox.Finding, level outbox.Level, about, says string) *outbox.Finding {
+	for i, f := range all {
+		if f.Level == level && f.About == about && strings.Contains(f.Text, says) {
+			return &all[i]
+		}
+	}
+	return nil
+}
+
+func TestExamineFindsNothing(t *testing.T) {
+	t.Parallel()
+	p := newPatient(t, testserver.Postgres(t))
+	found := examined(t, p.url, time.Hour)
+	if some := bad(found); len(some) > 0 {
+		t.Errorf("in a database that is as it should be it finds %+v", some)
+	}
+	for _, about := range []string{"server", "tables", "indexes", "claim plan", "autovacuum", "deadlock_timeout", "dead rows", "sessions", "vacuum horizon"} {
+		if find(found, outbox.Fine, about, "") == nil {
+			t.Errorf("it does not say that it looked at %s: %+v", about, found)
+		}
+	}
+}
+
+// TestExamineAndMend: what is broken is found, and what the finding says mends it.
+func TestExamineAndMend(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		damage      string
+		level       outbox.Level
+		about, says string
+		mend        string // the finding's, if not all of its findings' are to be run
+	}{
+		"read-only":        {"ALTER DATABASE %s SET default_transaction_read_only = on", outbox.Problem, "server", "read-only", ""},
+		"ledger unlogged":  {"ALTER TABLE outbox_batches SET UNLOGGED", outbox.Problem, "tables", "table public.outbox_batches is UNLOGGED", ""},
+		"buffer unlogged":  {"ALTER TABLE outbox_events SET UNLOGGED", outbox.Problem, "tables", "table public.outbox_events is UNLOGGED", ""},
+		"no sequence":      {"ALTER TABLE outbox_events ALTER id DROP IDENTITY", outbox.Problem, "tables", "has no sequence", ""},
+		"no column":        {"ALTER TABLE outbox_batches DROP COLUMN error", outbox.Problem, "tables", "has no column error", ""},
+		"two columns":      {"ALTER TABLE outbox_batches DROP COLUMN origins; ALTER TABLE outbox_events DROP COLUMN headers", outbox.Problem, "tables", "has no column headers", ""},
+		"no primary key":   {"ALTER TABLE outbox_events DROP CONSTRAINT outbox_events_pkey", outbox.Problem, "indexes", "has no primary key", "ALTER TABLE public.outbox_events ADD PRIMARY KEY (id)"},
+		"another key":      {"ALTER TABLE outbox_events DROP CONSTRAINT outbox_events_pkey; ALTER TABLE outbox_events ADD PRIMARY KEY (topic, id)", outbox.Problem, "indexes", "no index that begins with id", "CREATE UNIQUE INDEX ON public.outbox_events (id)"},
+		"plan":             {"ALTER TABLE outbox_events DROP CONSTRAINT outbox_events_pkey", outbox.Problem, "claim plan", "by a Seq Scan", "ALTER TABLE public.outbox_events ADD PRIMARY KEY (id)"},
+		"invalid index":    {"UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'outbox_events_pkey'::regclass", outbox.Problem, "indexes", "outbox_events_pkey is invalid", "REINDEX INDEX public.outbox_events_pkey"},
+		"extra index":      {`CREATE INDEX "by group" ON outbox_events (group_id)`, outbox.Warning, "indexes", `public."by group"`, ""},
+		"extra constraint": {"ALTER TABLE outbox_events ADD CONSTRAINT once UNIQUE (topic, key)", outbox.Warning, "indexes", "constraint once", ""},
+		"fillfactor":       {"ALTER TABLE outbox_events RESET (fillfactor)", outbox.Warning, "autovacuum", "fillfactor is unset", ""},
+		"buffer's vacuum":  {"ALTER TABLE outbox_events SET (autovacuum_vacuum_threshold = 1000000, autovacuum_enabled = false)", outbox.Warning, "autovacuum", "autovacuum_vacuum_threshold is 1000000", ""},
+		"ledger's vacuum":  {"ALTER TABLE outbox_batches RESET (autovacuum_vacuum_scale_factor)", outbox.Warning, "autovacuum", "table public.outbox_batches", ""},
+		"deadlock_timeout": {"ALTER DATABASE %s SET deadlock_timeout = '20ms'", outbox.Warning, "deadlock_timeout", "20ms", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newPatient(t, testserver.Postgres(t))
+			damage := c.damage
+			if strings.Contains(damage, "%s") {
+				damage = fmt.Sprintf(damage, pgx.Identifier{p.conn.Config().Database}.Sanitize())
+			}
+			p.exec(damage)
+			found := examined(t, p.url, time.Hour)
+			f := find(found, c.level, c.about, c.says)
+			if f == nil {
+				t.Fatalf("it finds %+v", bad(found))
+			}
+			if c.mend != "" && find(found, outbox.Problem, "indexes", "").Mend != c.mend {
+				t.Fatalf("it would mend by %q", find(found, outbox.Problem, "indexes", "").Mend)
+			}
+			if c.mend != "" {
+				p.exec(c.mend)
+			} else {
+				for _, f := range bad(found) {
+					p.exec(f.Mend)
+				}
+			}
+			if left := bad(examined(t, p.url, time.Hour)); len(left) > 0 {
+				t.Errorf("after mending it finds %+v", left)
+			}
+		})
+	}
+}
+
+func TestExamineWithoutTables(t *testing.T) {
+	t.Parallel()
+	p := newPatient(t, testserver.Postgres(t))
+	p.exec("DROP TABLE outbox_events, outbox_dead_letters")
+	found := examined(t, p.url, time.Hour)
+	for _, table := range []string{"outbox_events", "outbox_dead_letters"} {
+		f := find(found, outbox.Problem, "tables", "table "+table+" does not exist")
+		if f == nil || f.Mend != "relay migrate -c relay.yaml" {
+			t.Errorf("of %s it finds %+v", table, found)
+		}
+	}
+	if _, err := Migrate(t.Context(), p.url, SchemaConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	if left := bad(examined(t, p.url, time.Hour)); len(left) > 0 {
+		t.Errorf("after mending it finds %+v", left)
+	}
+}
+
+// TestExamineRole: a role that may too little learns what to ask for.
+func TestExamineRole(t *testing.T) {
+	t.Parallel()
+	p := newPatient(t, testserver.Postgres(t))
+	poor := p.as("poor_")
+	found := bad(examined(t, poor, time.Hour))
+	if f := find(found, outbox.Problem, "tables", "may not use sequence"); f == nil {
+		t.Errorf("it finds %+v", found)
+	}
+	if f := find(found, outbox.Problem, "tables", "may not SELECT, INSERT, UPDATE, DELETE on table public.outbox_batches"); f == nil {
+		t.Errorf("it finds %+v", found)
+	}
+	if f := find(found, outbox.Warning, "sessions", "does not see"); f == nil || !strings.HasPrefix(f.Mend, "GRANT pg_read_all_stats TO ") {
+		t.Errorf("it finds %+v", found)
+	}
+	for _, f := range found {
+		p.exec(f.Mend)
+	}
+	if left := bad(examined(t, poor, time.Hour)); len(left) > 0 {
+		t.Errorf("after the grants it finds %+v", left)
+	}
+}
+
+// TestExamineDeadRows: many of them are told, and gone after a vacuum.
+func TestExamineDeadRows(t *testing.T) {
+	t.Parallel()
+	p := newPatient(t, testserver.Postgres(t))
+	p.exec("ALTER TABLE outbox_events SET (autovacuum_enabled = false)")
+	p.exec("INSERT INTO outbox_events (topic, payload) SELECT 't', '{}' FROM generate_series(1, 110000)")
+	p.exec("DELETE FROM outbox_events")
+	var f *outbox.Finding
+	testserver.Eventually(t, func() error {
+		if f = find(examined(t, p.url, time.Hour), outbox.Warning, "dead rows", "110000 dead rows beside 0 live ones"); f == nil {
+			return fmt.Errorf("it does not see the dead rows")
+		}
+		return nil
+	})
+	p.exec(f.Mend)
+	testserver.Eventually(t, func() error {
+		if f := find(examined(t, p.url, time.Hour), outbox.Warning, "dead rows", ""); f != nil {
+			return fmt.Errorf("after the vacuum it finds %+v", f)
+		}
+		return nil
+	})
+}
+
+// TestExamineHolders: what keeps vacuum back is named, each with what ends it.
+func TestExamineHolders(t *testing.T) {
+	t.Parallel()
+	p := newPatient(t, testserver.OwnPostgres(t, testserver.PostgresOptions{Settings: map[string]string{"wal_level": "logical", "autovacuum": "off"}}).URL)
+	mend := func(about, says string) {
+		t.Helper()
+		f := find(examined(t, p.url, 0), outbox.Warning, about, says)
+		if f == nil {
+			t.Fatalf("it does not find %q: %+v", says, bad(examined(t, p.url, 0)))
+		}
+		p.exec(f.Mend)
+		testserver.Eventually(t, func() error { // the terminated need a moment
+			if f := find(examined(t, p.url, 0), outbox.Warning, about, says); f != nil {
+				return fmt.Errorf("after mending it finds %+v", f)
+			}
+			return nil
+		})
+	}
+	other := connect(t, p.url)
+	for _, statement := range []string{"SET application_name = 'report'", "BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT 1"} {
+		if _, err := other.Exec(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if some := bad(examined(t, p.url, time.Hour)); find(some, outbox.Warning, "vacuum horizon", "") != nil {
+		t.Errorf("of transactions that are young it says %+v", some)
+	}
+	mend("vacuum horizon", `role relay, application "report", database postgres, idle in transaction`)
+
+	p.exec("BEGIN; INSERT INTO outbox_events (topic, payload) VALUES ('t', '{}'); PREPARE TRANSACTION 'half''done'")
+	mend("vacuum horizon", "prepared as 'half''done'")
+
+	p.exec("SELECT pg_create_logical_replication_slot('forgotten', 'pgoutput')")
+	mend("vacuum horizon", "slot 'forgotten'")
+}
+
+// TestExamineAutovacuum: a server that never vacuums is told of.
+func TestExamineAutovacuum(t *testing.T) {
+	t.Parallel()
+	p := newPatient(t, testserver.OwnPostgres(t, testserver.PostgresOptions{}).URL)
+	p.exec("ALTER SYSTEM SET autovacuum = off; SELECT pg_reload_conf()")
+	var f *outbox.Finding
+	testserver.Eventually(t, func() error { // until the server has read it
+		if f = find(examined(t, p.url, time.Hour), outbox.Warning, "autovacuum", "autovacuum off"); f == nil {
+			return fmt.Errorf("it does not see that autovacuum is off")
+		}
+		return nil
+	})
+	p.exec(f.Mend)
+	testserver.Eventually(t, func() error {
+		if left := bad(examined(t, p.url, time.Hour)); len(left) > 0 {
+			return fmt.Errorf("after mending it finds %+v", left)
+		}
+		return nil
+	})
+}
+
+// TestExamineStandby: after a failover the old primary may be left as a standby.
+func TestExamineStandby(t *testing.T) {
+	t.Parallel()
+	server := testserver.OwnPostgres(t, testserver.PostgresOptions{})
+	p := newPatient(t, server.URL)
+	var data string
+	if err := p.conn.QueryRow(t.Context(), "SHOW data_directory").Scan(&data); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(data, "standby.signal"), nil, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	found := examined(t, server.URL, time.Hour)
+	if f := find(found, outbox.Problem, "server", "in recovery"); f == nil || !strings.Contains(f.Mend, "target_session_attrs=read-write") {
+		t.Errorf("it finds %+v", found)
+	}
+}
+
+// TestExamineNobody: a server that is away is one finding, without a password.
+func TestExamineNobody(t *testing.T) {
+	t.Parallel()
+	found := examined(t, "postgres://app:pass-word@127.0.0.1:1/app", time.Hour)
+	if len(found) != 1 || found[0].Level != outbox.Problem || !strings.Contains(found[0].Text, "cannot reach PostgreSQL at 127.0.0.1:1") || strings.Contains(found[0].Text, "pass-word") {
+		t.Errorf("it finds %+v", found)
+	}
+}
