@@ -22,6 +22,9 @@ func cancelBefore(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	f.Insert(t, orders(4)...)
 	b := claim(t, f.Buffer, 2)
+	settle(t, f.Buffer, b, delivered(b.FirstID), outbox.Outcome{Verdict: outbox.Dead, IDs: b.IDs()[1:], Attempts: 1, Error: "refused"})
+	b = claim(t, f.Buffer, 1)
+	hook := f.Hook(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for what, act := range map[string]func() error{
@@ -33,6 +36,19 @@ func cancelBefore(t *testing.T, h Harness) {
 		"Mark":     func() error { return f.Buffer.Mark(ctx, b, b.IDs()) },
 		"Settle":   func() error { return f.Buffer.Settle(ctx, b, []outbox.Outcome{delivered()}) },
 		"Status":   func() error { _, err := f.Buffer.Status(ctx); return err },
+
+		"Away":      func() error { _, err := f.Buffer.Away(ctx); return err },
+		"Wake":      func() error { _, err := f.Buffer.Wake(ctx, "", 0); return err },
+		"Dead":      func() error { _, err := f.Buffer.Dead(ctx, outbox.DeadFilter{}, nil, 10); return err },
+		"CountDead": func() error { _, err := f.Buffer.CountDead(ctx, outbox.DeadFilter{}); return err },
+		"Replay":    func() error { _, err := f.Buffer.Replay(ctx, outbox.DeadFilter{}, 10); return err },
+		"Discard":   func() error { _, err := f.Buffer.Discard(ctx, outbox.DeadFilter{}, 10); return err },
+		"Audit":     func() error { _, err := f.Buffer.Audit(ctx); return err },
+		"Repair":    func() error { _, err := f.Buffer.Repair(ctx); return err },
+
+		"Hook.Look":     func() error { _, err := hook.Look(ctx, 10); return err },
+		"Hook.Claim":    func() error { _, err := hook.Claim(ctx, 10, lease); return err },
+		"Hook.TakeOver": func() error { _, err := hook.TakeOver(ctx, lease); return err },
 	} {
 		untouched(t, f, what, func() { fails(t, what, act(), context.Canceled) })
 	}

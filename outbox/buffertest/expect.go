@@ -53,8 +53,21 @@ func fails(t TB, what string, err, want error) {
 	}
 }
 
+// batches is what a [Buffer] and a [Hook] do alike.
+type batches interface {
+	Claim(ctx context.Context, limit int, lease time.Duration) (*outbox.Batch, error)
+	TakeOver(ctx context.Context, lease time.Duration) (*outbox.Batch, error)
+	Renew(ctx context.Context, b *outbox.Batch, lease time.Duration) error
+	Settle(ctx context.Context, b *outbox.Batch, outcomes []outbox.Outcome) error
+	Mark(ctx context.Context, b *outbox.Batch, delivered []int64) error
+	Look(ctx context.Context, limit int) (outbox.Backlog, error)
+	Status(ctx context.Context) (outbox.Status, error)
+	Away(ctx context.Context) ([]string, error)
+	Wake(ctx context.Context, address string, limit int) (int, error)
+}
+
 // claim claims and expects a batch.
-func claim(t testing.TB, b Buffer, limit int) *outbox.Batch {
+func claim(t testing.TB, b batches, limit int) *outbox.Batch {
 	t.Helper()
 	batch, err := b.Claim(t.Context(), limit, lease)
 	ok(t, "Claim", err)
@@ -65,7 +78,7 @@ func claim(t testing.TB, b Buffer, limit int) *outbox.Batch {
 }
 
 // claimNone claims and expects that there is nothing.
-func claimNone(t testing.TB, b Buffer) {
+func claimNone(t testing.TB, b batches) {
 	t.Helper()
 	batch, err := b.Claim(t.Context(), 1000, lease)
 	ok(t, "Claim", err)
@@ -75,7 +88,7 @@ func claimNone(t testing.TB, b Buffer) {
 }
 
 // takeOver takes over and expects a batch.
-func takeOver(t testing.TB, b Buffer) *outbox.Batch {
+func takeOver(t testing.TB, b batches) *outbox.Batch {
 	t.Helper()
 	batch, err := b.TakeOver(t.Context(), lease)
 	ok(t, "TakeOver", err)
@@ -86,7 +99,7 @@ func takeOver(t testing.TB, b Buffer) *outbox.Batch {
 }
 
 // takeOverNone takes over and expects that nothing is due.
-func takeOverNone(t testing.TB, b Buffer) {
+func takeOverNone(t testing.TB, b batches) {
 	t.Helper()
 	batch, err := b.TakeOver(t.Context(), lease)
 	ok(t, "TakeOver", err)
@@ -97,7 +110,7 @@ func takeOverNone(t testing.TB, b Buffer) {
 
 // lose makes the batch overdue and lets other take it over: the lease of batch
 // is lost.
-func lose(t testing.TB, f *Fixture, batch *outbox.Batch, other Buffer) *outbox.Batch {
+func lose(t testing.TB, f *Fixture, batch *outbox.Batch, other batches) *outbox.Batch {
 	t.Helper()
 	f.Overdue(t, batch.GroupID, time.Second)
 	taken := takeOver(t, other)
@@ -107,7 +120,7 @@ func lose(t testing.TB, f *Fixture, batch *outbox.Batch, other Buffer) *outbox.B
 	return taken
 }
 
-func settle(t testing.TB, b Buffer, batch *outbox.Batch, outcomes ...outbox.Outcome) {
+func settle(t testing.TB, b batches, batch *outbox.Batch, outcomes ...outbox.Outcome) {
 	t.Helper()
 	ok(t, "Settle", b.Settle(t.Context(), batch, outcomes))
 }
@@ -135,6 +148,38 @@ func ledgerOf(t TB, f *Fixture, groupID uuid.UUID) LedgerRow {
 	t.Fatalf("batch %s is not in the ledger", groupID)
 	return LedgerRow{}
 }
+
+// retry is the outcome of a batch that is to be sent again as a whole.
+func retry(b *outbox.Batch, after time.Duration) outbox.Outcome {
+	return outbox.Outcome{Verdict: outbox.Retry, GroupID: b.GroupID, After: after}
+}
+
+// bury inserts the events, claims and buries them, and returns the batch they
+// were in. Nothing else may be unclaimed.
+func bury(t testing.TB, f *Fixture, reason string, events ...outbox.Event) *outbox.Batch {
+	t.Helper()
+	f.Insert(t, events...)
+	b := claim(t, f.Buffer, len(events))
+	settle(t, f.Buffer, b, outbox.Outcome{Verdict: outbox.Dead, Attempts: 3, Error: reason})
+	return b
+}
+
+// letters returns the event ids of the dead letters in the table for which is
+// says so, in ascending order.
+func letters(t TB, f *Fixture, is func(*DeadLetter) bool) []int64 {
+	t.Helper()
+	ids := []int64{}
+	for _, d := range f.Dead(t) {
+		if is(&d) {
+			ids = append(ids, d.EventID)
+		}
+	}
+	return ids
+}
+
+func isOpen(d *DeadLetter) bool   { return d.ClosedAt.IsZero() }
+func isClosed(d *DeadLetter) bool { return !d.ClosedAt.IsZero() }
+func isTold(d *DeadLetter) bool   { return !d.ToldAt.IsZero() }
 
 // rowIDs returns the ids of what is in the buffer table.
 func rowIDs(t TB, f *Fixture) []int64 {

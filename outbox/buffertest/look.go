@@ -21,7 +21,7 @@ var lookCases = []testCase{
 	{name: "check/a table that vanishes while running", run: checkWhileRunning},
 }
 
-func look(t *testing.T, b Buffer, limit int, want outbox.Backlog) {
+func look(t *testing.T, b batches, limit int, want outbox.Backlog) {
 	t.Helper()
 	got, err := b.Look(t.Context(), limit)
 	ok(t, "Look", err)
@@ -154,7 +154,8 @@ func checkReady(t *testing.T, h Harness) {
 func checkMissing(t *testing.T, h Harness) {
 	for _, c := range []struct{ drop, names, mends string }{
 		{"ALTER TABLE %s DROP COLUMN headers", "headers", ""},
-		{"ALTER TABLE outbox_dead_letters DROP COLUMN told_at", "told_at", ""},
+		{"ALTER TABLE outbox_dead_letters DROP COLUMN died_at", "died_at", ""},
+		{"ALTER TABLE outbox_batches DROP COLUMN address", "address", ""},
 		{"DROP TABLE outbox_batches", "outbox_batches", "relay migrate"},
 		{"DROP TABLE outbox_dead_letters", "outbox_dead_letters", "relay migrate"},
 		{"DROP TABLE outbox_buffers", "outbox_buffers", "relay migrate"},

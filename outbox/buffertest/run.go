@@ -5,7 +5,10 @@ import "testing"
 // Run holds a buffer to what [Buffer] says. Each case opens a place of its own
 // and runs in parallel with the others.
 func Run(t *testing.T, h Harness) {
-	for _, group := range [][]testCase{claimCases, leaseCases, settleCases, markCases, lookCases, cancelCases, modelCases} {
+	for _, group := range [][]testCase{
+		claimCases, leaseCases, settleCases, markCases, lookCases, wakeCases, deadCases, replayCases, archiveCases,
+		hookCases, auditCases, cancelCases, modelCases,
+	} {
 		for _, c := range group {
 			if c.rowLocks && !h.RowLocks {
 				continue // there is no such situation on this database

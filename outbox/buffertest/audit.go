@@ -1,0 +1,287 @@
+package buffertest
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+var auditCases = []testCase{
+	{name: "audit/counts in every state", run: auditCounts},
+	{name: "audit/nothing wrong, nothing mended", run: auditNothing},
+	{name: "repair/orphans have a ledger row again", run: repairOrphans},
+	{name: "repair/an orphan's old owner changes nothing", run: repairFence},
+	{name: "repair/hollow ledger rows are removed", run: repairHollow},
+	{name: "repair/uneven ledger rows are corrected", run: repairUneven},
+	{name: "repair/claims meanwhile lose nothing", run: repairTogether},
+}
+
+func audit(t *testing.T, b Buffer, want outbox.Audit) {
+	t.Helper()
+	got, err := b.Audit(t.Context())
+	ok(t, "Audit", err)
+	equal(t, "audit", got, want)
+}
+
+func repair(t *testing.T, b Buffer, want outbox.Repair) {
+	t.Helper()
+	got, err := b.Repair(t.Context())
+	ok(t, "Repair", err)
+	equal(t, "repaired", got, want)
+}
+
+// drain takes over and claims until nothing is left, and returns how many events
+// there were.
+func drain(t *testing.T, f *Fixture) (events int) {
+	t.Helper()
+	for {
+		b, err := f.Buffer.TakeOver(t.Context(), lease)
+		ok(t, "TakeOver", err)
+		if b == nil {
+			b, err = f.Buffer.Claim(t.Context(), 100, lease)
+			ok(t, "Claim", err)
+		}
+		if b == nil {
+			empty(t, f)
+			return events
+		}
+		events += len(b.Events)
+		settle(t, f.Buffer, b, delivered())
+	}
+}
+
+func auditCounts(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	n := f.Neighbour(t)
+	audit(t, f.Buffer, outbox.Audit{})
+	n.Insert(t, orders(2)...)
+	claim(t, n.Buffer, 1)
+
+	ids := bury(t, f, "refused", orders(4)...).IDs()
+	discard(t, f.Buffer, outbox.DeadFilter{IDs: ids[:1]}, 1, 1)
+	f.Exec(t, fmt.Sprintf("UPDATE outbox_dead_letters SET told_at = died_at WHERE event_id = %d", ids[1]))
+	f.Insert(t, orders(18)...)
+	claim(t, f.Buffer, 1)
+	claim(t, f.Buffer, 2)
+	f.Overdue(t, claim(t, f.Buffer, 1).GroupID, time.Second) // still leased, as far as anybody knows
+	for _, events := range []int{3, 1} {
+		b := claim(t, f.Buffer, events)
+		settle(t, f.Buffer, b, retry(b, lease))
+	}
+	b := claim(t, f.Buffer, 5)
+	ok(t, "Mark", f.Buffer.Mark(t.Context(), b, b.IDs()[1:3]))
+	want := outbox.Audit{
+		Unclaimed: 5, Leased: outbox.Tally{Batches: 3, Events: 4}, Waiting: outbox.Tally{Batches: 2, Events: 4},
+		Marked: outbox.Tally{Batches: 1, Events: 5}, Delivered: 2, Dead: outbox.DeadCount{Open: 3, Untold: 2, Closed: 1},
+	}
+	audit(t, f.Buffer, want)
+	audit(t, f.Second(t), want)
+	audit(t, n.Buffer, outbox.Audit{Unclaimed: 1, Leased: outbox.Tally{Batches: 1, Events: 1}})
+	if !want.Agrees() {
+		t.Fatalf("the audit of a sound buffer does not agree: %+v", want)
+	}
+}
+
+func auditNothing(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	repair(t, f.Buffer, outbox.Repair{})
+	f.Insert(t, orders(6)...)
+	claim(t, f.Buffer, 1)
+	f.Overdue(t, claim(t, f.Buffer, 1).GroupID, time.Second)
+	b, marked := claim(t, f.Buffer, 1), claim(t, f.Buffer, 2)
+	settle(t, f.Buffer, b, retry(b, lease))
+	ok(t, "Mark", f.Buffer.Mark(t.Context(), marked, marked.IDs()[:1]))
+	f.Overdue(t, marked.GroupID, time.Second)
+	untouched(t, f, "Repair of what is sound", func() { repair(t, f.Buffer, outbox.Repair{}) })
+}
+
+func repairOrphans(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	n := f.Neighbour(t)
+	n.Insert(t, orders(1)...)
+	live := claim(t, n.Buffer, 1)
+	ids := f.Insert(t, orders(6)...)
+	first, second, third := claim(t, f.Buffer, 3), claim(t, f.Buffer, 1), claim(t, f.Buffer, 1)
+	settle(t, f.Buffer, third, retry(third, lease))
+	f.Exec(t, fmt.Sprintf("DELETE FROM outbox_batches WHERE group_id IN ('%s', '%s')", first.GroupID, second.GroupID))
+	audit(t, f.Buffer, outbox.Audit{
+		Unclaimed: 1, Waiting: outbox.Tally{Batches: 1, Events: 1}, Orphans: outbox.Tally{Batches: 2, Events: 4},
+	})
+	repair(t, f.Buffer, outbox.Repair{Adopted: outbox.Tally{Batches: 2, Events: 4}})
+	audit(t, f.Buffer, outbox.Audit{Unclaimed: 1, Waiting: outbox.Tally{Batches: 3, Events: 5}})
+	repair(t, f.Buffer, outbox.Repair{})
+	row := ledgerOf(t, f, first.GroupID)
+	equal(t, "ledger row", row, LedgerRow{
+		GroupID: first.GroupID, Buffer: row.Buffer, Claim: row.Claim, State: "waiting", LeaseNo: row.LeaseNo, DueIn: row.DueIn,
+		Owner: row.Owner, Events: 3, FirstID: ids[0], LastID: ids[2], Error: row.Error, OldestAt: row.OldestAt, ClaimedAt: row.ClaimedAt,
+	})
+	equal(t, "buffer and claim", []string{row.Buffer, row.Claim}, []string{ledgerOf(t, f, third.GroupID).Buffer, ledgerOf(t, f, third.GroupID).Claim})
+	if row.DueIn > 0 {
+		t.Fatalf("an orphan that was adopted is due in %v, want now", row.DueIn)
+	}
+	equal(t, "state of the neighbour's batch", ledgerOf(t, f, live.GroupID).State, "leased")
+	settle(t, n.Buffer, live, delivered())
+	f.Overdue(t, third.GroupID, time.Second)
+	equal(t, "events delivered", drain(t, f), 6)
+}
+
+// repairFence: whoever held the lease when the ledger row was lost is alive.
+func repairFence(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	second := f.Second(t)
+	ids := f.Insert(t, orders(4)...)
+	b := claim(t, f.Buffer, 10)
+	for range 3 { // again and again, faster than a clock of seconds
+		for range 2 {
+			b = lose(t, f, b, f.Buffer)
+		}
+		f.Exec(t, fmt.Sprintf("DELETE FROM outbox_batches WHERE group_id = '%s'", b.GroupID))
+		repair(t, second, outbox.Repair{Adopted: outbox.Tally{Batches: 1, Events: 4}})
+		stale(t, f, f.Buffer, b)
+		taken := takeOver(t, second)
+		equal(t, "group_id", taken.GroupID, b.GroupID)
+		equal(t, "events", taken.IDs(), ids)
+		stale(t, f, f.Buffer, b)
+		b = taken
+	}
+	settle(t, second, b, delivered())
+	empty(t, f)
+}
+
+func repairHollow(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	ids := f.Insert(t, orders(6)...)
+	waiting, leased, marked, sound := claim(t, f.Buffer, 2), claim(t, f.Buffer, 1), claim(t, f.Buffer, 2), claim(t, f.Buffer, 1)
+	settle(t, f.Buffer, waiting, retry(waiting, lease))
+	ok(t, "Mark", f.Buffer.Mark(t.Context(), marked, marked.IDs()))
+	f.Overdue(t, marked.GroupID, time.Second)
+	f.Exec(t, fmt.Sprintf("DELETE FROM %s WHERE id < %d", f.Table, ids[5]))
+	audit(t, f.Buffer, outbox.Audit{
+		Leased: outbox.Tally{Batches: 2, Events: 1}, Waiting: outbox.Tally{Batches: 1}, Marked: outbox.Tally{Batches: 1}, Hollow: 3,
+	})
+	repair(t, f.Buffer, outbox.Repair{Removed: 2})
+	audit(t, f.Buffer, outbox.Audit{Leased: outbox.Tally{Batches: 2, Events: 1}, Hollow: 1})
+	ok(t, "Renew of a hollow batch", f.Buffer.Renew(t.Context(), leased, lease))
+	repair(t, f.Buffer, outbox.Repair{})
+	f.Overdue(t, leased.GroupID, time.Second)
+	repair(t, f.Buffer, outbox.Repair{Removed: 1})
+	audit(t, f.Buffer, outbox.Audit{Leased: outbox.Tally{Batches: 1, Events: 1}})
+	fails(t, "Renew after the row was removed", f.Buffer.Renew(t.Context(), leased, lease), outbox.ErrLeaseLost)
+	settle(t, f.Buffer, sound, delivered())
+	empty(t, f)
+}
+
+func repairUneven(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	ids := f.Insert(t, orders(7)...)
+	waiting, leased := claim(t, f.Buffer, 3), claim(t, f.Buffer, 3)
+	settle(t, f.Buffer, waiting, retry(waiting, lease))
+	f.Exec(t, fmt.Sprintf("DELETE FROM %s WHERE id IN (%d, %d)", f.Table, ids[0], ids[4]))
+	audit(t, f.Buffer, outbox.Audit{
+		Unclaimed: 1, Waiting: outbox.Tally{Batches: 1, Events: 2}, Leased: outbox.Tally{Batches: 1, Events: 2}, Uneven: 2,
+	})
+	repair(t, f.Buffer, outbox.Repair{Corrected: 1})
+	row := ledgerOf(t, f, waiting.GroupID)
+	equal(t, "events of the ledger row", row.Events, 2)
+	about(t, "due_at", row.DueIn, lease)
+	equal(t, "events of what is leased", ledgerOf(t, f, leased.GroupID).Events, 3)
+	f.Overdue(t, leased.GroupID, time.Second)
+	repair(t, f.Buffer, outbox.Repair{Corrected: 1})
+	audit(t, f.Buffer, outbox.Audit{
+		Unclaimed: 1, Waiting: outbox.Tally{Batches: 1, Events: 2}, Leased: outbox.Tally{Batches: 1, Events: 2},
+	})
+
+	// One more than the ledger says: it is delivered with the others.
+	f.Exec(t, fmt.Sprintf("UPDATE %s SET group_id = '%s' WHERE id = %d", f.Table, waiting.GroupID, ids[6]))
+	audit(t, f.Buffer, outbox.Audit{
+		Waiting: outbox.Tally{Batches: 1, Events: 3}, Leased: outbox.Tally{Batches: 1, Events: 2}, Uneven: 1,
+	})
+	repair(t, f.Buffer, outbox.Repair{Corrected: 1})
+	f.Overdue(t, waiting.GroupID, time.Second)
+	equal(t, "events delivered", drain(t, f), 5)
+}
+
+// repairTogether: claims and settles in two processes, and repairs in both.
+func repairTogether(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	buffers := []Buffer{f.Buffer, f.Second(t)}
+	ids := f.Insert(t, orders(300)...)
+	var (
+		mu   sync.Mutex
+		left = len(ids)
+		seen = map[int64]int{}
+	)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	g, ctx := errgroup.WithContext(ctx)
+	done := func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return left == 0
+	}
+	for i := range 4 {
+		g.Go(func() error {
+			for !done() {
+				b, err := buffers[i%2].TakeOver(ctx, lease)
+				if err == nil && b == nil {
+					b, err = buffers[i%2].Claim(ctx, 10, lease)
+				}
+				if err != nil {
+					return err
+				}
+				if b == nil {
+					continue
+				}
+				o := []outbox.Outcome{delivered()}
+				if n := len(b.Events); b.Origins == nil && n > 1 {
+					o = []outbox.Outcome{delivered(b.IDs()[:n/2]...), {Verdict: outbox.Retry, IDs: b.IDs()[n/2:], GroupID: outbox.NewGroupID()}}
+				}
+				if err := buffers[i%2].Settle(ctx, b, o); err != nil {
+					return fmt.Errorf("Settle: %w", err)
+				}
+				sent := o[0].IDs
+				if sent == nil {
+					sent = b.IDs()
+				}
+				mu.Lock()
+				left -= len(sent)
+				for _, id := range sent {
+					seen[id]++
+				}
+				mu.Unlock()
+			}
+			return nil
+		})
+	}
+	g.Go(func() error {
+		for i := 0; !done(); i++ {
+			r, err := buffers[i%2].Repair(ctx)
+			if err != nil {
+				return fmt.Errorf("Repair: %w", err)
+			}
+			if r != (outbox.Repair{}) {
+				return fmt.Errorf("Repair mended %+v, and nothing was wrong", r)
+			}
+			a, err := buffers[i%2].Audit(ctx)
+			if err != nil {
+				return fmt.Errorf("Audit: %w", err)
+			}
+			if !a.Agrees() {
+				return fmt.Errorf("Audit by one snapshot does not agree: %+v", a)
+			}
+		}
+		return nil
+	})
+	ok(t, "at the same time", g.Wait())
+	for _, id := range ids {
+		equal(t, fmt.Sprintf("deliveries of event %d", id), seen[id], 1)
+	}
+	audit(t, f.Buffer, outbox.Audit{})
+	empty(t, f)
+}

@@ -1,0 +1,208 @@
+package buffertest
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+var deadCases = []testCase{
+	{name: "dead/letters as they were buried", run: deadFields},
+	{name: "dead/letters of opaque bytes", run: deadFieldsBytes},
+	{name: "dead/filters", run: deadFilters},
+	{name: "dead/page by page", run: deadPages},
+	{name: "dead/other pipelines' letters are not seen", run: deadNeighbours},
+}
+
+// dead lists the event ids of the letters that match.
+func dead(t *testing.T, b Buffer, f outbox.DeadFilter) []int64 {
+	t.Helper()
+	events, err := b.Dead(t.Context(), f, nil, 1000)
+	ok(t, "Dead", err)
+	ids := []int64{}
+	for i := range events {
+		ids = append(ids, events[i].ID)
+	}
+	return ids
+}
+
+func deadFields(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	sameLetters(t, f, []outbox.Event{
+		{Topic: "orders.größe", Key: text("customer-7"), Payload: []byte(`{"a": "Ü"}`), Headers: outbox.Headers(`{"trace": "00-ab"}`)},
+		{Topic: "t", Key: text(""), Payload: []byte(`null`), Headers: outbox.Headers(`{}`)},
+		{Topic: "t", Payload: []byte(`1`)},
+	})
+}
+
+func deadFieldsBytes(t *testing.T, h Harness) {
+	f := h.Open(t, Options{Bytes: true})
+	sameLetters(t, f, []outbox.Event{
+		{Topic: "t", Payload: []byte{0, 1, 0xff, '\'', '\\'}},
+		{Topic: "t", Payload: []byte{}},
+	})
+}
+
+func sameLetters(t *testing.T, f *Fixture, events []outbox.Event) {
+	equal(t, "letters", dead(t, f.Buffer, outbox.DeadFilter{}), []int64(nil))
+	const reason = "422 refused: \"größe\" is not 'a' size\nline two"
+	b := bury(t, f, reason, events...)
+	f.Exec(t, fmt.Sprintf("UPDATE outbox_dead_letters SET told_at = died_at WHERE event_id = %d", b.LastID))
+	got, err := f.Second(t).Dead(t.Context(), outbox.DeadFilter{}, nil, 100)
+	ok(t, "Dead", err)
+	for i, d := range f.Dead(t) {
+		b.Events[i].DeadLetter = &outbox.DeadLetter{
+			Pipeline: f.Pipeline, GroupID: b.GroupID, Attempts: 3, Error: reason,
+			DiedAt: d.DiedAt.UTC(), ToldAt: d.ToldAt, ClosedAt: d.ClosedAt,
+		}
+		about(t, "died_at", time.Since(d.DiedAt), 0)
+	}
+	sameDead(t, got, b.Events)
+}
+
+// sameDead compares events with their letters; the times by what they stand for.
+func sameDead(t *testing.T, got, want []outbox.Event) {
+	t.Helper()
+	equal(t, "dead letters", len(got), len(want))
+	for i := range want {
+		g, w := got[i], want[i]
+		if g.DeadLetter == nil {
+			t.Fatalf("event %d comes without its dead letter", g.ID)
+		}
+		gl, wl := *g.DeadLetter, *w.DeadLetter
+		if !gl.DiedAt.Equal(wl.DiedAt) || !gl.ToldAt.Equal(wl.ToldAt) || !gl.ClosedAt.Equal(wl.ClosedAt) {
+			t.Fatalf("times of the letter of event %d: got %+v, want %+v", g.ID, gl, wl)
+		}
+		if gl.DiedAt.Location() != time.UTC {
+			t.Fatalf("died_at of event %d is in %v, want UTC", g.ID, gl.DiedAt.Location())
+		}
+		gl.DiedAt, gl.ToldAt, gl.ClosedAt = wl.DiedAt, wl.ToldAt, wl.ClosedAt
+		g.DeadLetter, w.DeadLetter = nil, nil
+		equal(t, "event of a dead letter", g, w)
+		equal(t, "dead letter", gl, wl)
+		if (g.Headers == nil) != (w.Headers == nil) {
+			t.Fatalf("headers of event %d are %q, want %q", g.ID, g.Headers, w.Headers)
+		}
+	}
+}
+
+func deadFilters(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	var ids []int64
+	for _, letter := range []struct{ topic, err string }{
+		{"orders.created", "422 Bad Size"},
+		{"orders.created", "100% of 5_000 is too much"},
+		{"orders.paid", "100 of 5000 is too much"},
+		{"Orders.created", "größe 422 bad SIZE"},
+		{"orders.paid", `a\b and a'b`},
+	} {
+		b := bury(t, f, letter.err, outbox.Event{Topic: letter.topic, Payload: []byte("1")})
+		ids = append(ids, b.LastID)
+	}
+	for i, ago := range []time.Duration{5 * lease, 4 * lease, 3 * lease, 2 * lease, 0} {
+		died := time.Now().Add(-ago).UTC().Format("2006-01-02T15:04:05.000Z")
+		f.Exec(t, fmt.Sprintf("UPDATE outbox_dead_letters SET died_at = '%s' WHERE event_id = %d", died, ids[i]))
+	}
+	f.Exec(t, fmt.Sprintf("UPDATE outbox_dead_letters SET closed_at = died_at WHERE event_id = %d", ids[2]))
+	f.Exec(t, fmt.Sprintf("UPDATE outbox_dead_letters SET told_at = died_at WHERE event_id IN (%d, %d)", ids[2], ids[3]))
+
+	at := func(places ...int) []int64 {
+		some := []int64{}
+		for _, i := range places {
+			some = append(some, ids[i])
+		}
+		return some
+	}
+	for _, c := range []struct {
+		filter outbox.DeadFilter
+		open   []int64
+		untold int64
+		closed []int64 // as well, when Closed is set
+	}{
+		{outbox.DeadFilter{}, at(0, 1, 3, 4), 3, at(2)},
+		{outbox.DeadFilter{IDs: at(4, 2, 0)}, at(0, 4), 2, at(2)},
+		{outbox.DeadFilter{IDs: []int64{ids[4] + 1}}, nil, 0, nil},
+		{outbox.DeadFilter{IDs: []int64{}}, nil, 0, nil}, // none is not any
+		{outbox.DeadFilter{Topic: "orders.created"}, at(0, 1), 2, nil},
+		{outbox.DeadFilter{Topic: "orders"}, nil, 0, nil},
+		{outbox.DeadFilter{Topic: "orders%"}, nil, 0, nil},
+		{outbox.DeadFilter{Error: "bad size"}, at(0, 3), 1, nil},
+		{outbox.DeadFilter{Error: "BAD SIZE"}, at(0, 3), 1, nil},
+		{outbox.DeadFilter{Error: "größe"}, at(3), 0, nil},
+		{outbox.DeadFilter{Error: "100%"}, at(1), 1, nil},
+		{outbox.DeadFilter{Error: "5_0"}, at(1), 1, nil},
+		{outbox.DeadFilter{Error: "of%too"}, nil, 0, nil},
+		{outbox.DeadFilter{Error: "too much"}, at(1), 1, at(2)},
+		{outbox.DeadFilter{Error: `A\B`}, at(4), 1, nil},
+		{outbox.DeadFilter{Error: `a'b`}, at(4), 1, nil},
+		{outbox.DeadFilter{OlderThan: 3*lease + lease/2}, at(0, 1), 2, nil},
+		{outbox.DeadFilter{NewerThan: 3*lease + lease/2}, at(3, 4), 1, at(2)},
+		{outbox.DeadFilter{OlderThan: lease, NewerThan: 4*lease + lease/2}, at(1, 3), 1, at(2)},
+		{outbox.DeadFilter{Told: true}, at(3), 0, at(2)},
+		{outbox.DeadFilter{Topic: "orders.created", Error: "bad"}, at(0), 1, nil},
+		{outbox.DeadFilter{Topic: "orders.paid", Error: "100", Told: true, IDs: ids, OlderThan: time.Minute, NewerThan: 9 * lease}, nil, 0, at(2)},
+	} {
+		what := fmt.Sprintf("%+v", c.filter)
+		for _, closed := range []bool{false, true} {
+			c.filter.Closed = closed
+			want := c.open
+			if closed {
+				want = slices.Sorted(slices.Values(slices.Concat(c.open, c.closed)))
+			}
+			equal(t, fmt.Sprintf("letters, closed %t, of %s", closed, what), dead(t, f.Buffer, c.filter), want)
+			n, err := f.Buffer.CountDead(t.Context(), c.filter)
+			ok(t, "CountDead", err)
+			equal(t, fmt.Sprintf("count, closed %t, of %s", closed, what), n,
+				outbox.DeadCount{Open: int64(len(c.open)), Untold: c.untold, Closed: int64(len(c.closed))})
+		}
+	}
+}
+
+func deadPages(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	var want []outbox.DeadKey
+	for range 7 {
+		b := bury(t, f, "refused", orders(1)...)
+		want = append(want, outbox.DeadKey{EventID: b.LastID, GroupID: b.GroupID})
+	}
+	// The third, fourth and fifth are of one event; the ids of their groups rise.
+	for i := range want[3:5] {
+		f.Exec(t, fmt.Sprintf("UPDATE outbox_dead_letters SET event_id = %d WHERE event_id = %d", want[2].EventID, want[3+i].EventID))
+		want[3+i].EventID = want[2].EventID
+	}
+	for _, limit := range []int{1, 2, 3, 7, 100} {
+		var (
+			got   []outbox.DeadKey
+			after *outbox.DeadKey
+		)
+		for {
+			page, err := f.Buffer.Dead(t.Context(), outbox.DeadFilter{}, after, limit)
+			ok(t, "Dead", err)
+			if len(page) == 0 {
+				break
+			}
+			if len(page) > limit {
+				t.Fatalf("a page of %d letters, the limit was %d", len(page), limit)
+			}
+			for _, e := range page {
+				got = append(got, outbox.DeadKey{EventID: e.ID, GroupID: e.DeadLetter.GroupID})
+			}
+			after = &got[len(got)-1]
+		}
+		equal(t, fmt.Sprintf("letters in pages of %d", limit), got, want)
+	}
+}
+
+func deadNeighbours(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	n := f.Neighbour(t)
+	mine := bury(t, f, "refused", orders(2)...)
+	bury(t, n, "refused", orders(3)...)
+	equal(t, "letters", dead(t, f.Buffer, outbox.DeadFilter{}), mine.IDs())
+	count, err := f.Buffer.CountDead(t.Context(), outbox.DeadFilter{})
+	ok(t, "CountDead", err)
+	equal(t, "count", count, outbox.DeadCount{Open: 2, Untold: 2})
+}

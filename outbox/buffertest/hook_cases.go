@@ -1,0 +1,491 @@
+package buffertest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+var hookCases = []testCase{
+	{name: "hook/told of every letter", run: hookTold},
+	{name: "hook/letters of opaque bytes", run: hookBytes},
+	{name: "hook/a batch is divided", run: hookDivided},
+	{name: "hook/retry of all keeps the group_id", run: hookRetry},
+	{name: "hook/lease lost, the old owner changes nothing", run: hookLost},
+	{name: "hook/a dead letter does not die again", run: hookDead},
+	{name: "hook/marked, told first and the rest under a new group_id", run: hookMarked},
+	{name: "hook/waits for an address", run: hookWake},
+	{name: "hook/two processes share", run: hookTogether},
+	{name: "hook/open and untold letters only", run: hookOpenOnly},
+	{name: "hook/closed meanwhile, told all the same", run: hookClosed},
+	{name: "hook/two letters of one event go apart", run: hookSameEvent},
+	{name: "hook/letters without a ledger row are freed", run: hookFreed},
+	{name: "hook/buffer and hook do not see each other's batches", run: hookApart},
+	{name: "hook/status", run: hookStatus},
+	{name: "hook/look counts no further than the limit", run: hookLook},
+}
+
+func hookTold(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	events := orders(5)
+	events[0].Key, events[1].Headers = text("customer-7"), outbox.Headers(`{"trace": "00-ab"}`)
+	toldOf(t, f, events)
+}
+
+func hookBytes(t *testing.T, h Harness) {
+	f := h.Open(t, Options{Bytes: true})
+	toldOf(t, f, []outbox.Event{
+		{Topic: "t", Payload: []byte{0, 1, 0xff, '\'', '\\'}},
+		{Topic: "t", Payload: []byte{}},
+		{Topic: "t", Payload: []byte("1")},
+		{Topic: "t", Payload: []byte("{")},
+	})
+}
+
+func toldOf(t *testing.T, f *Fixture, events []outbox.Event) {
+	first, second := f.Hook(t), f.Hook(t)
+	ok(t, "Check", first.Check(t.Context()))
+	claimNone(t, first)
+	takeOverNone(t, first)
+	buried := bury(t, f, "refused", events...)
+	ids := buried.IDs()
+	f.Insert(t, orders(1)...) // is none of the hook's business
+	rows := f.Rows(t)
+	look(t, first, 100, outbox.Backlog{Unclaimed: len(ids)})
+
+	before := time.Now()
+	b := claim(t, first, 3)
+	after := time.Now()
+	equal(t, "letters claimed", b.IDs(), ids[:3])
+	for i, d := range f.Dead(t)[:3] {
+		equal(t, "hook_group_id", d.HookGroupID, b.GroupID)
+		equal(t, "group_id", d.GroupID, buried.GroupID)
+		buried.Events[i].DeadLetter = &outbox.DeadLetter{
+			Pipeline: f.Pipeline, GroupID: buried.GroupID, Attempts: 3, Error: "refused", DiedAt: d.DiedAt.UTC(),
+		}
+	}
+	sameDead(t, b.Events, buried.Events[:3])
+	equal(t, "pipeline", b.Pipeline, f.Pipeline)
+	equal(t, "lease_no and starts", []int64{b.LeaseNo, int64(b.Starts)}, []int64{1, 1})
+	equal(t, "attempts, outages and origins", []int{b.Attempts, b.Outages, len(b.Origins)}, []int{0, 0, 0})
+	equal(t, "first and last id", []int64{b.FirstID, b.LastID}, []int64{ids[0], ids[2]})
+	if b.LeaseEnd.Before(before.Add(lease-time.Second)) || b.LeaseEnd.After(after.Add(lease)) {
+		t.Fatalf("the lease ends %v after the claim, want %v", b.LeaseEnd.Sub(before), lease)
+	}
+	about(t, "ClaimedAt", b.ClaimedAt.Sub(b.Events[0].DeadLetter.DiedAt), 0)
+	row := ledgerOf(t, f, b.GroupID)
+	about(t, "due_at", row.DueIn, lease)
+	equal(t, "ledger row", row, LedgerRow{
+		GroupID: b.GroupID, Buffer: row.Buffer, Claim: row.Claim, State: "leased", LeaseNo: 1, DueIn: row.DueIn,
+		Owner: row.Owner, Starts: 1, Events: 3, FirstID: ids[0], LastID: ids[2], OldestAt: row.OldestAt, ClaimedAt: row.ClaimedAt,
+	})
+	look(t, second, 100, outbox.Backlog{Unclaimed: len(ids) - 3})
+	rest := claim(t, second, 100)
+	equal(t, "letters claimed", rest.IDs(), ids[3:])
+	claimNone(t, first)
+	equal(t, "letters told", letters(t, f, isTold), []int64(nil))
+
+	settle(t, first, b, delivered())
+	equal(t, "letters told", letters(t, f, isTold), ids[:3])
+	for _, d := range f.Dead(t)[:3] {
+		about(t, "told_at", time.Since(d.ToldAt), 0)
+	}
+	settle(t, second, rest, delivered(rest.IDs()...))
+	equal(t, "letters told", letters(t, f, isTold), ids)
+	equal(t, "letters open", letters(t, f, isOpen), ids)
+	equal(t, "ledger", f.Ledger(t), []LedgerRow(nil))
+	look(t, f.Hook(t), 100, outbox.Backlog{})
+	claimNone(t, second)
+	takeOverNone(t, second)
+	equal(t, "rows of the buffer", f.Rows(t), rows)
+}
+
+func hookDivided(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	ids := bury(t, f, "refused", orders(5)...).IDs()
+	hook := f.Hook(t)
+	b := claim(t, hook, 10)
+	left, right := outbox.NewGroupID(), outbox.NewGroupID()
+	settle(t, hook, b, delivered(ids[0], ids[4]),
+		outbox.Outcome{Verdict: outbox.Retry, IDs: []int64{ids[1], ids[3]}, GroupID: left, After: lease, Attempts: 1, Outages: 2, Error: "busy"},
+		outbox.Outcome{Verdict: outbox.Retry, IDs: ids[2:3], GroupID: right})
+	equal(t, "letters told", letters(t, f, isTold), []int64{ids[0], ids[4]})
+	for i, d := range f.Dead(t) {
+		if want := []uuid.UUID{uuid.Nil, left, right, left, uuid.Nil}[i]; want != uuid.Nil {
+			equal(t, "hook_group_id", d.HookGroupID, want)
+		}
+	}
+	row := ledgerOf(t, f, left)
+	about(t, "due_at", row.DueIn, lease)
+	equal(t, "ledger row of a part", row, LedgerRow{
+		GroupID: left, Buffer: row.Buffer, Claim: row.Claim, State: "waiting", DueIn: row.DueIn, Owner: row.Owner,
+		Attempts: 1, Outages: 2, Events: 2, FirstID: ids[1], LastID: ids[3],
+		Origins: []uuid.UUID{b.GroupID}, Error: "busy", OldestAt: row.OldestAt, ClaimedAt: row.ClaimedAt,
+	})
+	look(t, hook, 100, outbox.Backlog{Due: 1, Waiting: 2})
+	part := takeOver(t, hook)
+	equal(t, "batch taken over", part.GroupID, right)
+	equal(t, "letters", part.IDs(), ids[2:3])
+	equal(t, "origins", part.Origins, []uuid.UUID{b.GroupID})
+	takeOverNone(t, hook)
+	claimNone(t, hook)
+	settle(t, hook, part, delivered())
+	equal(t, "letters told", letters(t, f, isTold), []int64{ids[0], ids[2], ids[4]})
+	f.Overdue(t, left, time.Second)
+	part = takeOver(t, hook)
+	equal(t, "letters", part.IDs(), []int64{ids[1], ids[3]})
+	settle(t, hook, part, delivered())
+	equal(t, "letters told", letters(t, f, isTold), ids)
+	empty(t, f)
+}
+
+func hookRetry(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	ids := bury(t, f, "refused", orders(3)...).IDs()
+	hook := f.Hook(t)
+	b := claim(t, hook, 10)
+	o := retry(b, 2*lease)
+	o.Attempts, o.Outages, o.Error = 3, 4, "500"
+	settle(t, hook, b, o)
+	row := ledgerOf(t, f, b.GroupID)
+	about(t, "due_at", row.DueIn, 2*lease)
+	equal(t, "state and error", []string{row.State, row.Error}, []string{"waiting", "500"})
+	takeOverNone(t, hook)
+	claimNone(t, hook)
+	f.Overdue(t, b.GroupID, time.Second)
+	again := takeOver(t, f.Hook(t))
+	equal(t, "group_id", again.GroupID, b.GroupID)
+	equal(t, "letters", again.Events, b.Events)
+	equal(t, "starts, attempts and outages", []int{again.Starts, again.Attempts, again.Outages}, []int{1, 3, 4})
+	equal(t, "origins", again.Origins, []uuid.UUID(nil))
+	equal(t, "letters told", letters(t, f, isTold), []int64(nil))
+	settle(t, hook, again, delivered())
+	equal(t, "letters told", letters(t, f, isTold), ids)
+	empty(t, f)
+}
+
+func hookLost(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	bury(t, f, "refused", orders(3)...)
+	first, second := f.Hook(t), f.Hook(t)
+	b := claim(t, first, 10)
+	ok(t, "Renew", first.Renew(t.Context(), b, 3*lease))
+	about(t, "due_at of a renewed lease", ledgerOf(t, f, b.GroupID).DueIn, 3*lease)
+	takeOverNone(t, second)
+	taken := lose(t, f, b, second)
+	equal(t, "letters", taken.Events, b.Events)
+	equal(t, "lease_no and starts", []int64{taken.LeaseNo, int64(taken.Starts)}, []int64{2, 2})
+
+	ids := b.IDs()
+	lost := func(when string) {
+		t.Helper()
+		for what, act := range map[string]func() error{
+			"Renew":               func() error { return first.Renew(t.Context(), b, lease) },
+			"Mark":                func() error { return first.Mark(t.Context(), b, ids) },
+			"Settle of delivered": func() error { return first.Settle(t.Context(), b, []outbox.Outcome{delivered()}) },
+			"Settle of retry":     func() error { return first.Settle(t.Context(), b, []outbox.Outcome{retry(b, 0)}) },
+			"Settle of parts": func() error {
+				return first.Settle(t.Context(), b, []outbox.Outcome{
+					delivered(ids[0]), {Verdict: outbox.Retry, IDs: ids[1:], GroupID: outbox.NewGroupID()},
+				})
+			},
+		} {
+			untouched(t, f, what+when, func() { fails(t, what+when, act(), outbox.ErrLeaseLost) })
+		}
+	}
+	lost(" after a take over")
+	settle(t, second, taken, retry(taken, lease))
+	lost(" of a batch that waits")
+	f.Overdue(t, b.GroupID, time.Second)
+	settle(t, second, takeOver(t, second), delivered())
+	lost(" after the end")
+	equal(t, "letters told", letters(t, f, isTold), ids)
+}
+
+func hookDead(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	ids := bury(t, f, "refused", orders(3)...).IDs()
+	hook := f.Hook(t)
+	b := claim(t, hook, 10)
+	for what, outcomes := range map[string][]outbox.Outcome{
+		"all dead":  {{Verdict: outbox.Dead, Attempts: 1, Error: "refused"}},
+		"some dead": {delivered(ids[:2]...), {Verdict: outbox.Dead, IDs: ids[2:], Attempts: 1, Error: "refused"}},
+	} {
+		untouched(t, f, "Settle: "+what, func() {
+			if err := hook.Settle(t.Context(), b, outcomes); err == nil {
+				t.Fatalf("Settle: %s, and no error", what)
+			}
+		})
+	}
+	settle(t, hook, b, delivered())
+	equal(t, "letters told", letters(t, f, isTold), ids)
+}
+
+func hookMarked(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	ids := bury(t, f, "refused", orders(3)...).IDs()
+	first, second := f.Hook(t), f.Hook(t)
+	b := claim(t, first, 10)
+	ok(t, "Mark", first.Mark(t.Context(), b, ids[:2]))
+	equal(t, "letters told", letters(t, f, isTold), []int64(nil))
+	row := ledgerOf(t, f, b.GroupID)
+	equal(t, "state", row.State, "delivered")
+	equal(t, "delivered", row.Delivered, ids[:2])
+	f.Overdue(t, b.GroupID, time.Second)
+	look(t, second, 100, outbox.Backlog{Due: 1, Delivered: 1})
+	b = takeOver(t, second)
+	equal(t, "delivered", b.Delivered, ids[:2])
+	equal(t, "letters", b.IDs(), ids)
+	rest := outbox.NewGroupID()
+	settle(t, second, b, delivered(b.Delivered...), outbox.Outcome{Verdict: outbox.Retry, IDs: ids[2:], GroupID: rest})
+	equal(t, "letters told", letters(t, f, isTold), ids[:2])
+	b = takeOver(t, second)
+	equal(t, "rest", []any{b.GroupID, len(b.Delivered)}, []any{rest, 0})
+	settle(t, second, b, delivered())
+	equal(t, "letters told", letters(t, f, isTold), ids)
+	empty(t, f)
+}
+
+func hookWake(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	bury(t, f, "refused", orders(2)...)
+	hook := f.Hook(t)
+	away(t, hook)
+	b, other := claim(t, hook, 1), claim(t, hook, 1)
+	outage(t, hook, b, "https://ops.example/dead", lease)
+	settle(t, hook, other, retry(other, lease))
+	equal(t, "address", ledgerOf(t, f, b.GroupID).Address, text("https://ops.example/dead"))
+	away(t, hook, "https://ops.example/dead")
+	away(t, f.Buffer)
+	wake(t, f.Buffer, "https://ops.example/dead", 0, 0)
+	takeOverNone(t, hook)
+	wake(t, hook, "https://ops.example/dead", 0, 1)
+	equal(t, "batch woken", takeOver(t, hook).GroupID, b.GroupID)
+	takeOverNone(t, hook)
+
+	f.Insert(t, orders(1)...)
+	outage(t, f.Buffer, claim(t, f.Buffer, 1), "orders", lease)
+	away(t, hook)
+	wake(t, hook, "orders", 0, 0)
+}
+
+func hookTogether(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	ids := bury(t, f, "refused", orders(60)...).IDs()
+	hooks := []Hook{f.Hook(t), f.Hook(t)}
+	var (
+		mu  sync.Mutex
+		got []int64
+	)
+	g, ctx := errgroup.WithContext(t.Context())
+	for i := range 4 {
+		g.Go(func() error {
+			for {
+				b, err := hooks[i%2].Claim(ctx, 7, lease)
+				if err != nil {
+					return fmt.Errorf("Claim: %w", err)
+				}
+				if b == nil {
+					return nil
+				}
+				mu.Lock()
+				got = append(got, b.IDs()...)
+				mu.Unlock()
+				if err := hooks[i%2].Settle(ctx, b, []outbox.Outcome{delivered()}); err != nil {
+					return fmt.Errorf("Settle: %w", err)
+				}
+			}
+		})
+	}
+	ok(t, "at the same time", g.Wait())
+	eventually(t, "all are claimed", func(context.Context) bool { // what others had locked was passed over
+		b, err := hooks[0].Claim(t.Context(), 100, lease)
+		ok(t, "Claim", err)
+		if b != nil {
+			got = append(got, b.IDs()...)
+			settle(t, hooks[0], b, delivered())
+		}
+		return b == nil
+	})
+	slices.Sort(got)
+	equal(t, "letters claimed", got, ids)
+	equal(t, "letters told", letters(t, f, isTold), ids)
+	empty(t, f)
+}
+
+func hookOpenOnly(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	n := f.Neighbour(t)
+	ids := bury(t, f, "refused", orders(4)...).IDs()
+	others := bury(t, n, "refused", orders(2)...).IDs()
+	f.Exec(t, fmt.Sprintf("UPDATE outbox_dead_letters SET told_at = died_at WHERE event_id = %d AND pipeline = '%s'", ids[0], f.Pipeline))
+	discard(t, f.Buffer, outbox.DeadFilter{IDs: ids[1:2]}, 1, 1)
+	hook := f.Hook(t)
+	look(t, hook, 100, outbox.Backlog{Unclaimed: 2})
+	b := claim(t, hook, 10)
+	equal(t, "letters claimed", b.IDs(), ids[2:])
+	settle(t, hook, b, delivered())
+	claimNone(t, hook)
+	for _, d := range f.Dead(t) {
+		if d.Pipeline == n.Pipeline && (!d.ToldAt.IsZero() || d.HookGroupID != uuid.Nil) {
+			t.Fatalf("the hook had its hands on another pipeline's letter: %+v", d)
+		}
+	}
+	equal(t, "letters of the neighbour", claim(t, n.Hook(t), 10).IDs(), others)
+}
+
+func hookClosed(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	ids := bury(t, f, "refused", orders(3)...).IDs()
+	hook := f.Hook(t)
+	b := claim(t, hook, 10)
+	discard(t, f.Buffer, outbox.DeadFilter{IDs: ids[:1]}, 1, 1)
+	replay(t, f.Buffer, outbox.DeadFilter{IDs: ids[1:2]}, 1, 1)
+	again := takeOver(t, f.Buffer)
+	equal(t, "event replayed", again.IDs(), ids[1:2])
+	b = lose(t, f, b, hook)
+	equal(t, "letters", b.IDs(), ids)
+	settle(t, hook, b, delivered())
+	equal(t, "letters told", letters(t, f, isTold), ids)
+	equal(t, "letters closed", letters(t, f, isClosed), ids[:2])
+	equal(t, "rows", f.Rows(t), []Row{{ids[1], again.GroupID}})
+
+	// Dead once more, it is told once more.
+	settle(t, f.Buffer, again, outbox.Outcome{Verdict: outbox.Dead, Attempts: 1, Error: "refused again"})
+	b = claim(t, hook, 10)
+	equal(t, "letters", b.IDs(), ids[1:2])
+	equal(t, "error", b.Events[0].DeadLetter.Error, "refused again")
+	settle(t, hook, b, delivered())
+	empty(t, f)
+}
+
+func hookSameEvent(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	first, second, third := bury(t, f, "refused", orders(1)...), bury(t, f, "refused", orders(1)...), bury(t, f, "refused", orders(1)...)
+	f.Exec(t, fmt.Sprintf("UPDATE outbox_dead_letters SET event_id = %d WHERE event_id = %d", first.FirstID, second.FirstID))
+	hook := f.Hook(t)
+	a, b := claim(t, hook, 10), claim(t, hook, 10)
+	claimNone(t, hook)
+	equal(t, "letters of the first batch", a.IDs(), []int64{first.FirstID, third.FirstID})
+	equal(t, "letters of the second batch", b.IDs(), []int64{first.FirstID})
+	if a.Events[0].DeadLetter.GroupID == b.Events[0].DeadLetter.GroupID {
+		t.Fatalf("both batches have the same letter")
+	}
+	a = lose(t, f, a, hook)
+	equal(t, "letters taken over", a.IDs(), []int64{first.FirstID, third.FirstID})
+	settle(t, hook, a, delivered(first.FirstID), outbox.Outcome{Verdict: outbox.Retry, IDs: []int64{third.FirstID}, GroupID: outbox.NewGroupID()})
+	equal(t, "letters told", letters(t, f, isTold), []int64{first.FirstID})
+	settle(t, hook, b, delivered())
+	settle(t, hook, takeOver(t, hook), delivered())
+	equal(t, "letters told", len(letters(t, f, isTold)), 3)
+	empty(t, f)
+}
+
+// hookFreed: the letters were restored without the ledger.
+func hookFreed(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	n := f.Neighbour(t)
+	bury(t, n, "refused", orders(1)...)
+	ids := bury(t, f, "refused", orders(5)...).IDs()
+	hook := f.Hook(t)
+	told := claim(t, hook, 1)
+	settle(t, hook, told, delivered())
+	lost, live, neighbour := claim(t, hook, 2), claim(t, hook, 2), claim(t, n.Hook(t), 1)
+	f.Exec(t, fmt.Sprintf("DELETE FROM outbox_batches WHERE group_id = '%s'", lost.GroupID))
+	again := f.Hook(t)
+	look(t, again, 100, outbox.Backlog{Unclaimed: 2})
+	b := claim(t, again, 10)
+	equal(t, "letters claimed", b.IDs(), ids[1:3])
+	if b.GroupID == lost.GroupID {
+		t.Fatalf("the letters were claimed under the group_id that they had before")
+	}
+	fails(t, "Settle of what was lost", hook.Settle(t.Context(), lost, []outbox.Outcome{delivered()}), outbox.ErrLeaseLost)
+	for _, d := range f.Dead(t) {
+		if d.Pipeline == n.Pipeline {
+			equal(t, "hook_group_id of the neighbour's letter", d.HookGroupID, neighbour.GroupID)
+		}
+	}
+	settle(t, again, b, delivered())
+	settle(t, hook, live, delivered())
+	equal(t, "letters told", len(letters(t, f, isTold)), 5)
+}
+
+func hookApart(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	bury(t, f, "refused", orders(3)...)
+	hook := f.Hook(t)
+	due, later, marked := claim(t, hook, 1), claim(t, hook, 1), claim(t, hook, 1)
+	settle(t, hook, due, retry(due, 0))
+	settle(t, hook, later, retry(later, lease))
+	ok(t, "Mark", hook.Mark(t.Context(), marked, marked.IDs()))
+	f.Overdue(t, marked.GroupID, -lease)
+
+	look(t, f.Buffer, 100, outbox.Backlog{})
+	takeOverNone(t, f.Buffer)
+	s, err := f.Buffer.Status(t.Context())
+	ok(t, "Status", err)
+	s.OldestTransaction = 0
+	equal(t, "status of the buffer", s, outbox.Status{Dead: 3})
+	audit(t, f.Buffer, outbox.Audit{Dead: outbox.DeadCount{Open: 3, Untold: 3}})
+	untouched(t, f, "Repair of the buffer", func() {
+		r, err := f.Buffer.Repair(t.Context())
+		ok(t, "Repair", err)
+		equal(t, "repaired", r, outbox.Repair{})
+	})
+
+	f.Insert(t, orders(4)...)
+	b := claim(t, f.Buffer, 1)
+	settle(t, f.Buffer, b, retry(b, 0))
+	claim(t, f.Buffer, 1)
+	settle(t, hook, takeOver(t, hook), delivered())
+	takeOverNone(t, hook)
+	look(t, hook, 100, outbox.Backlog{Waiting: 1, Delivered: 1})
+	equal(t, "batch taken over", takeOver(t, f.Buffer).GroupID, b.GroupID)
+	takeOverNone(t, f.Buffer)
+	// Nobody settles the other's batch, either.
+	fails(t, "Settle of the buffer's batch by its hook", hook.Settle(t.Context(), b, []outbox.Outcome{delivered()}), outbox.ErrLeaseLost)
+}
+
+func hookStatus(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	hook := f.Hook(t)
+	status := func() outbox.Status {
+		t.Helper()
+		s, err := hook.Status(t.Context())
+		ok(t, "Status", err)
+		about(t, "oldest pending", s.OldestPending, 0)
+		s.OldestTransaction, s.OldestPending, s.Dead = 0, 0, 0
+		return s
+	}
+	equal(t, "status when there is no letter", status(), outbox.Status{})
+	bury(t, f, "refused", orders(7)...)
+	equal(t, "status", status(), outbox.Status{Pending: 7})
+	waiting, marked := claim(t, hook, 1), claim(t, hook, 2)
+	claim(t, hook, 1)
+	settle(t, hook, waiting, retry(waiting, lease))
+	ok(t, "Mark", hook.Mark(t.Context(), marked, marked.IDs()[:1]))
+	equal(t, "status", status(), outbox.Status{Pending: 6, Leased: 1, Waiting: 1, Delivered: 1})
+	f.Insert(t, orders(3)...)
+	claim(t, f.Buffer, 1)
+	equal(t, "status", status(), outbox.Status{Pending: 6, Leased: 1, Waiting: 1, Delivered: 1})
+}
+
+func hookLook(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	bury(t, f, "refused", orders(12)...)
+	hook := f.Hook(t)
+	for limit, want := range map[int]int{100: 12, 12: 12, 5: 5, 0: 0} {
+		look(t, hook, limit, outbox.Backlog{Unclaimed: want})
+	}
+	b := claim(t, hook, 4)
+	f.Overdue(t, b.GroupID, time.Second)
+	look(t, hook, 100, outbox.Backlog{Unclaimed: 8, Due: 1})
+}

@@ -1,0 +1,344 @@
+package buffertest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+var replayCases = []testCase{
+	{name: "replay/the event is back with all that it had", run: replayComplete},
+	{name: "replay/opaque bytes", run: replayBytes},
+	{name: "replay/refused again is a second letter", run: replayRefused},
+	{name: "replay/an id that is in the buffer is left alone", run: replayInBuffer},
+	{name: "replay/two letters of one event", run: replayTwoLetters},
+	{name: "replay/no further than the limit", run: replayLimit},
+	{name: "replay/by two at once nothing comes back twice", run: replayTogether},
+	{name: "replay/open letters that match, and no others", run: replayFiltered},
+	{name: "replay/ids are not handed out again", run: replayNewIDs},
+	{name: "discard/letters are closed, and that is all", run: discardClosed},
+	{name: "discard/no further than the limit", run: discardLimit},
+	{name: "discard/by two at once nothing is counted twice", run: discardTogether},
+	{name: "discard/open letters that match, and no others", run: discardFiltered},
+}
+
+func replay(t *testing.T, b Buffer, f outbox.DeadFilter, limit, want int) {
+	t.Helper()
+	n, err := b.Replay(t.Context(), f, limit)
+	ok(t, "Replay", err)
+	equal(t, "letters replayed", n, want)
+}
+
+func discard(t *testing.T, b Buffer, f outbox.DeadFilter, limit, want int) {
+	t.Helper()
+	n, err := b.Discard(t.Context(), f, limit)
+	ok(t, "Discard", err)
+	equal(t, "letters discarded", n, want)
+}
+
+func replayComplete(t *testing.T, h Harness) {
+	replayed(t, h.Open(t, Options{}), []outbox.Event{
+		{Topic: "orders.größe", Key: text("customer-7"), Payload: []byte(`{"a": "Ü"}`), Headers: outbox.Headers(`{"trace": "00-ab"}`)},
+		{Topic: "t", Key: text(""), Payload: []byte(`null`), Headers: outbox.Headers(`{}`)},
+		{Topic: "t", Payload: []byte(`1`)},
+	})
+}
+
+func replayBytes(t *testing.T, h Harness) {
+	replayed(t, h.Open(t, Options{Bytes: true}), []outbox.Event{
+		{Topic: "t", Payload: []byte{0, 1, 0xff, '\'', '\\'}},
+		{Topic: "t", Payload: []byte{}},
+	})
+}
+
+func replayed(t *testing.T, f *Fixture, events []outbox.Event) {
+	f.Insert(t, events...)
+	b := claim(t, f.Buffer, 100)
+	was := ledgerOf(t, f, b.GroupID)
+	settle(t, f.Buffer, b, outbox.Outcome{Verdict: outbox.Dead, Attempts: 3, Error: "refused"})
+	empty(t, f)
+	letters := f.Dead(t)
+
+	replay(t, f.Buffer, outbox.DeadFilter{}, 100, len(events))
+	ledger := f.Ledger(t)
+	equal(t, "ledger rows", len(ledger), 1)
+	row := ledger[0]
+	if row.GroupID == b.GroupID || row.GroupID.Version() != 7 {
+		t.Fatalf("the events are back under group_id %s, want a new one of version 7", row.GroupID)
+	}
+	if row.DueIn > 0 || row.DueIn < -time.Minute {
+		t.Fatalf("what was replayed is due in %v, want now", row.DueIn)
+	}
+	if !row.OldestAt.Equal(was.OldestAt) {
+		t.Fatalf("oldest_at is %v, want %v", row.OldestAt, was.OldestAt)
+	}
+	equal(t, "ledger row", row, LedgerRow{
+		GroupID: row.GroupID, Buffer: was.Buffer, Claim: was.Claim, State: "waiting", DueIn: row.DueIn, Owner: row.Owner,
+		Events: len(events), FirstID: b.FirstID, LastID: b.LastID, Error: row.Error, OldestAt: row.OldestAt, ClaimedAt: row.ClaimedAt,
+	})
+	for i, d := range f.Dead(t) {
+		about(t, "closed_at", time.Since(d.ClosedAt), 0)
+		letters[i].ClosedAt = d.ClosedAt
+		equal(t, "dead letter after the replay", d, letters[i])
+	}
+	equal(t, "letters listed", dead(t, f.Buffer, outbox.DeadFilter{}), []int64(nil))
+	claimNone(t, f.Buffer) // nobody else's
+
+	again := takeOver(t, f.Second(t))
+	equal(t, "events", again.Events, b.Events)
+	equal(t, "lease_no and starts", []int64{again.LeaseNo, int64(again.Starts)}, []int64{1, 1})
+	equal(t, "attempts and outages", []int{again.Attempts, again.Outages}, []int{0, 0})
+	equal(t, "origins", again.Origins, []uuid.UUID(nil))
+	settle(t, f.Buffer, again, delivered())
+	empty(t, f)
+	replay(t, f.Buffer, outbox.DeadFilter{}, 100, 0)
+	empty(t, f)
+}
+
+func replayRefused(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	first := bury(t, f, "refused", orders(2)...)
+	replay(t, f.Buffer, outbox.DeadFilter{}, 100, 2)
+	second := takeOver(t, f.Buffer)
+	settle(t, f.Buffer, second, outbox.Outcome{Verdict: outbox.Dead, Attempts: 5, Error: "refused again"})
+	empty(t, f)
+	equal(t, "letters", len(f.Dead(t)), 4)
+	for _, d := range f.Dead(t) {
+		switch d.GroupID {
+		case first.GroupID:
+			if d.ClosedAt.IsZero() || d.Error != "refused" {
+				t.Fatalf("the first letter of event %d: %+v", d.EventID, d)
+			}
+		case second.GroupID:
+			if !d.ClosedAt.IsZero() || d.Error != "refused again" || d.Attempts != 5 {
+				t.Fatalf("the second letter of event %d: %+v", d.EventID, d)
+			}
+		default:
+			t.Fatalf("a letter of event %d under group_id %s", d.EventID, d.GroupID)
+		}
+	}
+	replay(t, f.Buffer, outbox.DeadFilter{}, 100, 2)
+	b := takeOver(t, f.Buffer)
+	equal(t, "events", b.IDs(), first.IDs())
+	settle(t, f.Buffer, b, delivered())
+	empty(t, f)
+	equal(t, "letters closed", letters(t, f, isClosed), []int64{first.FirstID, first.FirstID, first.LastID, first.LastID})
+}
+
+func replayInBuffer(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	b := bury(t, f, "refused", orders(3)...)
+	ids := b.IDs()
+	f.Exec(t, fmt.Sprintf("INSERT INTO %s (id, topic, payload) VALUES (%d, 'restored', '1')", f.Table, ids[0]))
+	for _, want := range ids[1:] { // what cannot go back does not use the limit up
+		replay(t, f.Buffer, outbox.DeadFilter{}, 1, 1)
+		again := takeOver(t, f.Buffer)
+		equal(t, "events", again.IDs(), []int64{want})
+		settle(t, f.Buffer, again, delivered())
+	}
+	untouched(t, f, "Replay of what is in the buffer", func() { replay(t, f.Buffer, outbox.DeadFilter{}, 10, 0) })
+	equal(t, "letters still open", letters(t, f, isOpen), ids[:1])
+	equal(t, "rows", f.Rows(t), []Row{{ID: ids[0]}})
+	f.Exec(t, fmt.Sprintf("DELETE FROM %s WHERE id = %d", f.Table, ids[0]))
+	replay(t, f.Buffer, outbox.DeadFilter{}, 10, 1)
+	settle(t, f.Buffer, takeOver(t, f.Buffer), delivered())
+	empty(t, f)
+}
+
+// replayTwoLetters: two open letters of one event, as a restore may leave them.
+func replayTwoLetters(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	first, second := bury(t, f, "refused", orders(1)...), bury(t, f, "refused", orders(1)...)
+	other := bury(t, f, "refused", orders(1)...)
+	f.Exec(t, fmt.Sprintf("UPDATE outbox_dead_letters SET event_id = %d WHERE event_id = %d", first.FirstID, second.FirstID))
+	replay(t, f.Buffer, outbox.DeadFilter{}, 10, 2)
+	b := takeOver(t, f.Buffer)
+	equal(t, "events", b.IDs(), []int64{first.FirstID, other.FirstID})
+	equal(t, "letters open", letters(t, f, isOpen), []int64{first.FirstID})
+	replay(t, f.Buffer, outbox.DeadFilter{}, 10, 0)
+	settle(t, f.Buffer, b, delivered())
+	replay(t, f.Buffer, outbox.DeadFilter{}, 10, 1) // the other letter stands for itself
+	settle(t, f.Buffer, takeOver(t, f.Buffer), delivered())
+	empty(t, f)
+	equal(t, "letters open", letters(t, f, isOpen), []int64(nil))
+}
+
+func replayLimit(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	ids := bury(t, f, "refused", orders(5)...).IDs()
+	for _, n := range []int{2, 2, 1, 0} {
+		replay(t, f.Buffer, outbox.DeadFilter{}, 2, n)
+	}
+	equal(t, "rows", rowIDs(t, f), ids)
+	equal(t, "batches", len(f.Ledger(t)), 3)
+	for range 3 {
+		settle(t, f.Buffer, takeOver(t, f.Buffer), delivered())
+	}
+	empty(t, f)
+}
+
+// together has two processes do what they can until nothing is left, and returns
+// how much that was.
+func together(t *testing.T, f *Fixture, act func(ctx context.Context, b Buffer) (int, error)) int {
+	t.Helper()
+	buffers := []Buffer{f.Buffer, f.Second(t)}
+	did := make([]int, 2*len(buffers))
+	g, ctx := errgroup.WithContext(t.Context())
+	for i := range did {
+		g.Go(func() error {
+			for {
+				n, err := act(ctx, buffers[i%len(buffers)])
+				if err != nil || n == 0 {
+					return err
+				}
+				did[i] += n
+			}
+		})
+	}
+	ok(t, "at the same time", g.Wait())
+	sum := 0
+	for _, n := range did {
+		sum += n
+	}
+	return sum
+}
+
+func replayTogether(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	ids := bury(t, f, "refused", orders(60)...).IDs()
+	n := together(t, f, func(ctx context.Context, b Buffer) (int, error) {
+		return b.Replay(ctx, outbox.DeadFilter{}, 7)
+	})
+	equal(t, "letters replayed", n, len(ids))
+	equal(t, "rows", rowIDs(t, f), ids)
+	equal(t, "letters open", letters(t, f, isOpen), []int64(nil))
+	agree(t, f)
+	var got []int64
+	for range f.Ledger(t) {
+		b := takeOver(t, f.Buffer)
+		got = append(got, b.IDs()...)
+		settle(t, f.Buffer, b, delivered())
+	}
+	slices.Sort(got)
+	equal(t, "events delivered", got, ids)
+	empty(t, f)
+}
+
+// mixed buries four events: told, discarded, one of another topic, and one that
+// is neither. The neighbour has a letter too.
+func mixed(t *testing.T, h Harness) (f *Fixture, ids []int64) {
+	f = h.Open(t, Options{})
+	events := orders(4)
+	events[2].Topic = "orders.paid"
+	ids = bury(t, f, "refused", events...).IDs()
+	f.Exec(t, fmt.Sprintf("UPDATE outbox_dead_letters SET told_at = died_at WHERE event_id = %d", ids[0]))
+	f.Exec(t, fmt.Sprintf("UPDATE outbox_dead_letters SET closed_at = died_at WHERE event_id = %d", ids[1]))
+	bury(t, f.Neighbour(t), "refused", orders(1)...)
+	return f, ids
+}
+
+func replayFiltered(t *testing.T, h Harness) {
+	f, ids := mixed(t, h)
+	replay(t, f.Buffer, outbox.DeadFilter{Topic: "orders"}, 10, 0)
+	replay(t, f.Buffer, outbox.DeadFilter{IDs: ids[1:2], Closed: true}, 10, 0)
+	for _, c := range []struct {
+		filter outbox.DeadFilter
+		id     int64
+	}{{outbox.DeadFilter{Told: true}, ids[0]}, {outbox.DeadFilter{Topic: "orders.paid"}, ids[2]}, {outbox.DeadFilter{Closed: true}, ids[3]}} {
+		replay(t, f.Buffer, c.filter, 10, 1)
+		b := takeOver(t, f.Buffer)
+		equal(t, "events replayed", b.IDs(), []int64{c.id})
+		settle(t, f.Buffer, b, delivered())
+	}
+	empty(t, f)
+	neighbourOpen(t, f)
+}
+
+// neighbourOpen expects that of all letters the neighbour's alone is open.
+func neighbourOpen(t *testing.T, f *Fixture) {
+	t.Helper()
+	open := 0
+	for _, d := range f.Dead(t) {
+		if d.ClosedAt.IsZero() {
+			open++
+			if d.Pipeline == f.Pipeline {
+				t.Fatalf("the letter of event %d is still open", d.EventID)
+			}
+		}
+	}
+	equal(t, "open letters", open, 1)
+}
+
+func replayNewIDs(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	old := f.Insert(t, orders(1)...)
+	last := bury(t, f, "refused", orders(1)...) // the older of the two
+	equal(t, "event buried", last.IDs(), old)
+	settle(t, f.Buffer, claim(t, f.Buffer, 10), delivered())
+	empty(t, f)
+	replay(t, f.Buffer, outbox.DeadFilter{}, 10, 1)
+	settle(t, f.Buffer, takeOver(t, f.Buffer), delivered())
+	if ids := f.Insert(t, orders(1)...); ids[0] <= old[0]+1 {
+		t.Fatalf("event %d got the id of one that was there before", ids[0])
+	}
+}
+
+func discardClosed(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	ids := bury(t, f, "refused", orders(3)...).IDs()
+	f.Exec(t, fmt.Sprintf("INSERT INTO %s (id, topic, payload) VALUES (%d, 'restored', '1')", f.Table, ids[0]))
+	before := f.Dead(t)
+	discard(t, f.Buffer, outbox.DeadFilter{IDs: ids[:2]}, 10, 2)
+	for i, d := range f.Dead(t) {
+		if (i < 2) == d.ClosedAt.IsZero() {
+			t.Fatalf("the letter of event %d is closed at %v", d.EventID, d.ClosedAt)
+		}
+		if i < 2 {
+			about(t, "closed_at", time.Since(d.ClosedAt), 0)
+		}
+		before[i].ClosedAt = d.ClosedAt
+		equal(t, "letter", d, before[i])
+	}
+	equal(t, "rows", f.Rows(t), []Row{{ID: ids[0]}})
+	equal(t, "ledger", f.Ledger(t), []LedgerRow(nil))
+	discard(t, f.Buffer, outbox.DeadFilter{IDs: ids[:2]}, 10, 0)
+	replay(t, f.Buffer, outbox.DeadFilter{IDs: ids[1:2]}, 10, 0)
+	equal(t, "letters left", dead(t, f.Buffer, outbox.DeadFilter{}), ids[2:])
+}
+
+func discardLimit(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	bury(t, f, "refused", orders(5)...)
+	for i, n := range []int{2, 2, 1, 0} {
+		discard(t, f.Buffer, outbox.DeadFilter{}, 2, n)
+		equal(t, "letters left", len(letters(t, f, isOpen)), []int{3, 1, 0, 0}[i])
+	}
+}
+
+func discardTogether(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	bury(t, f, "refused", orders(60)...)
+	n := together(t, f, func(ctx context.Context, b Buffer) (int, error) {
+		return b.Discard(ctx, outbox.DeadFilter{}, 7)
+	})
+	equal(t, "letters discarded", n, 60)
+	equal(t, "letters open", letters(t, f, isOpen), []int64(nil))
+	empty(t, f)
+}
+
+func discardFiltered(t *testing.T, h Harness) {
+	f, ids := mixed(t, h)
+	discard(t, f.Buffer, outbox.DeadFilter{Topic: "orders"}, 10, 0)
+	discard(t, f.Buffer, outbox.DeadFilter{IDs: ids[1:2], Closed: true}, 10, 0)
+	discard(t, f.Buffer, outbox.DeadFilter{Told: true}, 10, 1)
+	equal(t, "letters left", dead(t, f.Buffer, outbox.DeadFilter{}), ids[2:])
+	discard(t, f.Buffer, outbox.DeadFilter{Error: "REFUSED"}, 10, 2)
+	neighbourOpen(t, f)
+}
