@@ -54,6 +54,9 @@ func New(cfg Config) (*Sink, error) {
 	}, nil
 }
 
+// OneAddress implements sink.Addresser.
+func (s *Sink) OneAddress() bool { return s.address.Fixed() }
+
 // AddressOf implements sink.Addresser: the stream, list or channel.
 func (s *Sink) AddressOf(e *outbox.Event) (address string, ok bool) {
 	address, err := s.address.Address(e)
