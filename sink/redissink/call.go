@@ -66,7 +66,7 @@ func (s *Sink) pipeline(ctx context.Context, server *redis.Client, calls []*call
 	}
 	for _, c := range calls {
 		c.read(err)
-		if written.yet && code(c.err) == "" && cutOff(c.err) {
+		if written.yet && code(c.err) == "" && cutOff(ctx, c.err) {
 			c.err = sink.Suspect(c.err)
 		}
 	}
@@ -105,9 +105,9 @@ func (b *begun) MarshalBinary() ([]byte, error) {
 
 // cutOff tells a time-out and a connection that was lost. Who was called off while
 // it waited says nothing of the batch.
-func cutOff(err error) bool {
+func cutOff(ctx context.Context, err error) bool {
 	_, network := errors.AsType[net.Error](err)
-	return (network || errors.Is(err, io.EOF)) && !errors.Is(err, context.Canceled)
+	return (network || errors.Is(err, io.EOF)) && !errors.Is(ctx.Err(), context.Canceled)
 }
 
 // enough reads the answer to WAIT.

@@ -223,7 +223,7 @@ func TestStreamsOfSimilarNames(t *testing.T) {
 
 func TestWarnings(t *testing.T) {
 	t.Parallel()
-	_, s, c := start(t, redissink.Config{})
+	server, s, c := start(t, redissink.Config{})
 	warns := func(want bool) {
 		t.Helper()
 		if got := s.Warnings(t.Context()); (len(got) > 0) != want || want && !strings.Contains(got[0], "maxmemory-policy") {
@@ -235,8 +235,29 @@ func TestWarnings(t *testing.T) {
 	warns(false)
 	must(t, c.ConfigSet(t.Context(), "maxmemory", "100mb").Err())
 	warns(true)
+	list := opened(t, redissink.Config{URL: server.URL, Mode: redissink.List, ResendWithin: 1000 * window})
+	if got := list.Warnings(t.Context()); len(got) != 1 || !strings.Contains(got[0], "drop a list") {
+		t.Errorf("a list: got %q", got)
+	}
+	publish := opened(t, redissink.Config{URL: server.URL, Mode: redissink.Publish, ResendWithin: 1000 * window})
+	if got := publish.Warnings(t.Context()); len(got) != 0 {
+		t.Errorf("channels: got %q", got)
+	}
 	must(t, c.ConfigSet(t.Context(), "maxmemory-policy", "noeviction").Err())
 	warns(false)
+}
+
+func TestWarnsOfAShortWindow(t *testing.T) {
+	t.Parallel()
+	_, enough, c := start(t, redissink.Config{ResendWithin: window})
+	if got := enough.Warnings(t.Context()); len(got) != 0 {
+		t.Errorf("got %q", got)
+	}
+	short := opened(t, redissink.Config{URL: "redis://" + c.Options().Addr, DedupeWindow: time.Minute, ResendWithin: 6 * time.Minute})
+	got := short.Warnings(t.Context())
+	if len(got) != 1 || !strings.Contains(got[0], "dedupe_window is 1m0s") || !strings.Contains(got[0], "set dedupe_window to 6m0s") {
+		t.Errorf("got %q, want both figures and the key", got)
+	}
 }
 
 func TestPublishReachesSubscribers(t *testing.T) {

@@ -3,6 +3,7 @@ package redissink_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -16,36 +17,48 @@ import (
 
 // TestOnceWhateverHappens lets the life of a batch take any turn: sent, sent again
 // after a crash, divided before and after it was sent, sent late by an owner that
-// lost it, its streams out of order for a while. In the end every event is in its
-// stream, once.
+// lost it, its streams out of order for a while, the stream's template changed.
+// Whatever an owner is told was delivered is in its stream at that moment. In the
+// end every event is in its stream, once; more often only where the template
+// changed.
 func TestOnceWhateverHappens(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t, "--appendonly", "no")
-	s, c := opened(t, redissink.Config{URL: server.URL}), client(t, server)
+	c := client(t, server)
+	byTopic, byKey := opened(t, redissink.Config{URL: server.URL}), opened(t, redissink.Config{URL: server.URL, Stream: "{key}"})
 	run := 0
 	rapid.Check(t, func(t *rapid.T) {
 		run++
-		m := &model{sink: s, client: c, broken: map[string]bool{}}
+		m := &model{sink: byTopic, other: byKey, client: c, broken: map[string]bool{}}
 		for i := range 3 {
 			m.streams = append(m.streams, fmt.Sprintf("run%d:%d", run, i))
 		}
 		topics := rapid.SliceOfN(rapid.SampledFrom(m.streams), 1, 12).Draw(t, "streams")
 		whole := newBatch(topics...)
+		for i := range whole.Events {
+			whole.Events[i].Key = text(rapid.SampledFrom(m.streams).Draw(t, "stream by key"))
+		}
 		m.live = []*outbox.Batch{whole}
-		t.Repeat(map[string]func(*rapid.T){
+		turns := map[string]func(*rapid.T){
 			"send":   m.send,
 			"crash":  m.crash,
 			"divide": m.divide,
 			"late":   m.late,
 			"break":  m.toggle,
-		})
+		}
+		if rapid.Bool().Draw(t, "the template may change") {
+			turns["template"] = m.retemplate
+		}
+		t.Repeat(turns)
 		m.finish(t)
 		m.audit(t, whole)
 	})
 }
 
 type model struct {
-	sink    *redissink.Sink
+	sink    *redissink.Sink // under the template of today
+	other   *redissink.Sink // under the other one
+	changed bool            // the template was changed
 	client  *redis.Client
 	streams []string
 	broken  map[string]bool
@@ -63,6 +76,7 @@ func (m *model) send(t *rapid.T) {
 	var some *sink.BatchError
 	switch {
 	case err == nil:
+		m.holds(t, b, nil)
 		m.live = append(m.live[:i], m.live[i+1:]...)
 		m.done = append(m.done, b)
 	case errors.Is(err, sink.ErrUnavailable):
@@ -71,11 +85,46 @@ func (m *model) send(t *rapid.T) {
 		for _, e := range some.Events {
 			rest = append(rest, e.Index)
 		}
+		m.holds(t, b, rest)
 		m.live[i] = part(b, rest...)
 		m.stale = append(m.stale, b)
 	default:
 		t.Fatalf("an owner was told %v", err)
 	}
+}
+
+// holds fails unless each event of b but the rest is in its stream.
+func (m *model) holds(t *rapid.T, b *outbox.Batch, rest []int) {
+	arrived := m.arrived(t)
+	for i, id := range ids(b) {
+		stream, _ := m.sink.AddressOf(&b.Events[i])
+		if !slices.Contains(rest, i) && arrived[stream+" "+id] == 0 {
+			t.Errorf("an owner was told that event %s is in %s, and it is not", id, stream)
+		}
+	}
+}
+
+// arrived counts, by stream and id; a stream that is out of order holds what it
+// held.
+func (m *model) arrived(t *rapid.T) map[string]int {
+	arrived := map[string]int{}
+	for _, stream := range m.streams {
+		where := stream
+		if m.broken[stream] {
+			where = stream + ":away"
+		}
+		entries, err := m.client.XRange(t.Context(), where, "-", "+").Result()
+		m.must(t, err)
+		for _, e := range entries {
+			arrived[stream+" "+fmt.Sprint(e.Values["id"])]++
+		}
+	}
+	return arrived
+}
+
+// retemplate is a new configuration.
+func (m *model) retemplate(*rapid.T) {
+	m.sink, m.other, m.changed = m.other, m.sink, true
 }
 
 // crash makes a batch that was sent one to be sent, as when its settle was lost.
@@ -107,7 +156,11 @@ func (m *model) divide(t *rapid.T) {
 // late is the send of one who owns nothing any more; what it is told is ignored.
 func (m *model) late(t *rapid.T) {
 	b := m.stale[m.pick(t, m.stale)]
-	err := m.sink.Send(t.Context(), b)
+	s := m.sink
+	if m.changed && rapid.Bool().Draw(t, "under the other template") {
+		s = m.other
+	}
+	err := s.Send(t.Context(), b)
 	if err != nil && !errors.Is(err, sink.ErrFenced) && !errors.Is(err, sink.ErrUnavailable) && !errors.As(err, new(*sink.BatchError)) {
 		t.Fatalf("a late owner was told %v", err)
 	}
@@ -148,6 +201,7 @@ func (m *model) finish(t *rapid.T) {
 		if err := m.sink.Send(t.Context(), b); err != nil {
 			t.Fatalf("an owner was told %v", err)
 		}
+		m.holds(t, b, nil)
 	}
 	for _, b := range m.stale {
 		if err := m.sink.Send(t.Context(), b); err != nil && !errors.Is(err, sink.ErrFenced) {
@@ -157,14 +211,10 @@ func (m *model) finish(t *rapid.T) {
 }
 
 func (m *model) audit(t *rapid.T, whole *outbox.Batch) {
-	arrived := map[string]int{}
-	for _, stream := range m.streams {
-		entries, err := m.client.XRange(t.Context(), stream, "-", "+").Result()
-		m.must(t, err)
-		for _, e := range entries {
-			arrived[stream+" "+fmt.Sprint(e.Values["id"])]++
-		}
+	if m.changed {
+		return // all was there when its owner was told so
 	}
+	arrived := m.arrived(t)
 	for i, id := range ids(whole) {
 		if n := arrived[whole.Events[i].Topic+" "+id]; n != 1 {
 			t.Errorf("event %s arrived %d times", id, n)

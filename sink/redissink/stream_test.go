@@ -42,11 +42,13 @@ func text(s string) *string { return &s }
 func TestEntryHasItsFieldsInOrder(t *testing.T) {
 	t.Parallel()
 	_, s, c := start(t, redissink.Config{})
-	b := newBatch(times(5, "orders")...)
+	b := newBatch(times(6, "orders")...)
 	b.Events[1].Key = text("")
 	b.Events[2].Headers = outbox.Headers(`{"a": "1"}`)
 	b.Events[3].Key, b.Events[3].Headers = text("k☃"), outbox.Headers(`{}`)
 	b.Events[4].Payload = []byte("\x00\xff\r\n")
+	b.Events[5].Key, b.Events[5].Headers, b.Events[5].DeadLetter = text("k"), outbox.Headers(`{}`), &outbox.DeadLetter{Error: "no"}
+	why := sink.AppendDeadLetter(nil, b.Events[5].DeadLetter)
 	mustSend(t, s, b)
 
 	entries, err := c.Do(t.Context(), "XRANGE", "orders", "-", "+").Slice()
@@ -58,6 +60,7 @@ func TestEntryHasItsFieldsInOrder(t *testing.T) {
 		{"id", "", "topic", "orders", "payload", `{"n": 1}`, "headers", `{"a": "1"}`, "group_id", groupID},
 		{"id", "", "topic", "orders", "key", "k☃", "payload", `{"n": 1}`, "headers", `{}`, "group_id", groupID},
 		{"id", "", "topic", "orders", "payload", "\x00\xff\r\n", "group_id", groupID},
+		{"id", "", "topic", "orders", "key", "k", "payload", `{"n": 1}`, "headers", `{}`, "group_id", groupID, "dead_letter", string(why)},
 	}
 	if len(entries) != len(want) {
 		t.Fatalf("%d entries, want %d", len(entries), len(want))
@@ -113,6 +116,39 @@ func TestPartOfWhatWasNotSentVoidsItsOrigins(t *testing.T) {
 	mustSend(t, s, rest...)
 	mustSend(t, s, rest...)
 	expectStream(t, c, "orders", slices.Concat(ids(q), ids(rest[0]), ids(rest[1]))...)
+}
+
+// The operator changes the template while a part of a batch waits: that its origin is
+// sent, in the stream where the part now goes, says nothing of the part.
+func TestSentUnderAnotherTemplateIsNotSent(t *testing.T) {
+	t.Parallel()
+	_, s, c := start(t, redissink.Config{})
+	all := opened(t, redissink.Config{URL: "redis://" + c.Options().Addr, Stream: "orders", DedupeWindow: window})
+	must(t, c.Set(t.Context(), "bills", "a string", 0).Err())
+	b := newBatch("orders", "bills", "orders", "bills")
+	expectParts(t, send(t, s, b), sink.ErrUnavailable, 1, 3)
+	p := part(b, 1, 3)
+	mustSend(t, all, p, p)
+	expectStream(t, c, "orders", ids(b)[0], ids(b)[2], ids(b)[1], ids(b)[3])
+	expectMarkers(t, c, "{orders}:relay:", window, map[uuid.UUID]string{b.GroupID: "void", p.GroupID: "sent orders"})
+
+	// The part's own marker is of the other template too: added again, not lost.
+	must(t, c.Del(t.Context(), "bills").Err())
+	mustSend(t, s, p)
+	expectStream(t, c, "bills", ids(p)...)
+	for _, late := range []*redissink.Sink{s, all} {
+		if err := send(t, late, b); !errors.Is(err, sink.ErrFenced) {
+			t.Errorf("an owner that gave up: got %v, want sink.ErrFenced", err)
+		}
+	}
+
+	// A whole batch that is taken over under another template goes where that says.
+	whole := newBatch("orders", "bills")
+	mustSend(t, s, whole)
+	mustSend(t, all, whole, whole)
+	if got := c.XLen(t.Context(), "orders").Val(); got != 4+1+2 {
+		t.Errorf("%d entries, want 7: the bill beside the order, and that once more", got)
+	}
 }
 
 // A late owner's batch may go to streams where nobody knows yet that it was given
