@@ -1,3 +1,89 @@
+//go:build unix
+
 package chaos
 
-import _ "github.com/Shopify/toxiproxy/v2"
+import (
+	"cmp"
+	"context"
+	"flag"
+	"math/rand/v2"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9/logging"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+)
+
+var (
+	lasts = flag.Duration("chaos.for", 45*time.Second, "how long faults are made")
+	seed  = flag.Uint64("chaos.seed", 0, "what faults and transactions are drawn from; 0: any")
+	rate  = flag.Int("chaos.rate", 0, "events/s to commit; 0: 8000, and 1000 in a run of less than five minutes")
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(beProxies) != "" {
+		serveProxies()
+		return
+	}
+	logging.Disable() // go-redis would tell of every connection that is cut
+	testserver.Main(m)
+}
+
+const (
+	relays = 3
+	settle = 15 * time.Minute // for what is left when the faults are over, at the most
+	stuck  = 90 * time.Second // without any progress then
+)
+
+// TestChaos: nothing lost, nothing twice, whatever is killed.
+func TestChaos(t *testing.T) {
+	t.Parallel()
+	r := newRun(t)
+	t.Logf("seed %d: %s", r.seed, r.again())
+	began := time.Now()
+
+	reading, endReading := context.WithCancel(t.Context())
+	defer endReading()
+	var readers errgroup.Group
+	for _, read := range []func(context.Context) error{r.readRedis, r.readJetStream, r.watchLedger, r.progress} {
+		readers.Go(func() error { return read(reading) })
+	}
+
+	making, endMaking := context.WithTimeout(t.Context(), *lasts)
+	defer endMaking()
+	var makers errgroup.Group
+	for i := range producers {
+		makers.Go(func() error { return r.newProducer(i).Run(making) })
+	}
+	makers.Go(func() error { return r.director(making) })
+	if err := makers.Wait(); err != nil {
+		r.violation("%v", err)
+	}
+	t.Logf("faults and producers ended after %v", time.Since(began).Round(time.Second))
+
+	r.drain(t.Context())
+	for _, p := range r.relays {
+		if status, err := p.end(); err != nil || status != 0 {
+			r.violation("%s ended with status %d when it had nothing to do, 0 was expected: %v", p.name, status, err)
+		}
+	}
+	r.readToTheEnd(t.Context())
+	endReading()
+	if err := readers.Wait(); err != nil {
+		r.violation("%v", err)
+	}
+	audits := r.audit(t.Context())
+	r.report(audits, time.Since(began))
+}
+
+func pickSeed() uint64 { return cmp.Or(*seed, rand.Uint64()>>1) }
+
+func eventsPerSecond() int {
+	if *rate == 0 && *lasts < 5*time.Minute {
+		return 1000
+	}
+	return cmp.Or(*rate, 8000)
+}

@@ -1,0 +1,123 @@
+//go:build unix
+
+package chaos
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// What a producer knows of an id.
+const (
+	committed  uint8 = 1 << iota // COMMIT was answered
+	rolledBack                   // ROLLBACK was asked for, or the connection ended before
+	unknown                      // COMMIT was not answered
+)
+
+// account is what is known of the events of a pipeline: a byte or two an id, and
+// the arrivals in a file, for when there is something to be explained.
+type account struct {
+	pipeline, table string
+	arrived         atomic.Int64 // at the sink, twice where it came twice
+	ends            atomic.Int64 // times that reading the Redis sink found nothing more
+
+	mu       sync.Mutex
+	said     []uint8 // by id
+	seen     []uint8 // by id: how often it arrived
+	arrivals *bufio.Writer
+	file     *os.File
+	failed   error // of the file
+}
+
+func (r *run) newAccount(pipeline, table string) *account {
+	file, err := os.Create(filepath.Join(r.dir, pipeline+".arrivals"))
+	r.check(err)
+	r.t.Cleanup(func() { r.check(file.Close()) })
+	return &account{pipeline: pipeline, table: table, file: file, arrivals: bufio.NewWriterSize(file, 1<<20)}
+}
+
+func (a *account) say(ids []int64, what uint8) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, id := range ids {
+		a.said = reach(a.said, id)
+		a.said[id] |= what
+	}
+}
+
+// reach makes the slice long enough for an index.
+func reach(s []uint8, id int64) []uint8 {
+	if int64(len(s)) <= id {
+		s = append(s, make([]uint8, id+1-int64(len(s))+int64(len(s))/4)...)
+	}
+	return s
+}
+
+// at is s[id], 0 beyond its end.
+func at(s []uint8, id int64) uint8 {
+	if id < 0 || id >= int64(len(s)) {
+		return 0
+	}
+	return s[id]
+}
+
+// arrival is one event as it came to the sink.
+type arrival struct {
+	ID      int64
+	GroupID uuid.UUID
+	At      int64 // the sink's clock, in milliseconds
+}
+
+// arrive notes an event that is in the sink. There is no id beyond maxID.
+func (a *account) arrive(v arrival) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.seen = reach(a.seen, v.ID)
+	if a.seen[v.ID] < math.MaxUint8 {
+		a.seen[v.ID]++
+	}
+	a.arrived.Add(1)
+	if err := binary.Write(a.arrivals, binary.LittleEndian, v); err != nil && a.failed == nil {
+		a.failed = err
+	}
+}
+
+const maxID = 1 << 30
+
+// history returns the arrivals of some ids.
+func (a *account) history(ids map[int64]bool) ([]arrival, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err := errors.Join(a.failed, a.arrivals.Flush()); err != nil {
+		return nil, err
+	}
+	if _, err := a.file.Seek(0, io.SeekStart); err != nil {
+		return nil, err
+	}
+	var found []arrival
+	in := bufio.NewReaderSize(a.file, 1<<20)
+	for {
+		var v arrival
+		switch err := binary.Read(in, binary.LittleEndian, &v); {
+		case errors.Is(err, io.EOF):
+			return found, nil
+		case err != nil:
+			return nil, err
+		}
+		if ids[v.ID] {
+			found = append(found, v)
+		}
+	}
+}
+
+func (v arrival) time() time.Time { return time.UnixMilli(v.At) }

@@ -1,0 +1,165 @@
+//go:build unix
+
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// leftSQL is what is still to be delivered.
+const leftSQL = `
+SELECT (SELECT count(*) FROM outbox_events) + (SELECT count(*) FROM outbox_events2), (SELECT count(*) FROM outbox_batches)`
+
+// drain waits until nothing is left, on healthy servers.
+func (r *run) drain(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, settle)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, r.postgres.URL)
+	r.check(err)
+	defer conn.Close(context.WithoutCancel(ctx))
+	var events, batches, least int64
+	since := time.Now()
+	for tick := 0; ; tick++ {
+		r.check(conn.QueryRow(ctx, leftSQL).Scan(&events, &batches))
+		if events+batches == 0 {
+			return
+		}
+		if tick == 0 || events+batches < least {
+			least, since = events+batches, time.Now()
+		}
+		if tick%10 == 0 {
+			r.t.Logf("draining: %d events and %d batches are left", events, batches)
+		}
+		if time.Since(since) > stuck || !pause(ctx, 500*time.Millisecond) {
+			r.violation("%d events and %d batches are left and get no fewer\n%s", events, batches,
+				rows(ctx, conn, `SELECT * FROM outbox_batches ORDER BY due_at LIMIT 20`))
+			return
+		}
+	}
+}
+
+// audited is what the audit of one pipeline found.
+type audited struct {
+	pipeline                                   string
+	committed, rolledBack, delivered, dead     int64
+	waiting, duplicates, lost, wrong, resolved int64
+}
+
+func (r *run) audit(ctx context.Context) []audited {
+	conn, err := pgx.Connect(ctx, r.postgres.URL)
+	r.check(err)
+	defer conn.Close(context.WithoutCancel(ctx))
+	var all []audited
+	for _, a := range []*account{r.toRedis, r.toJetStream} {
+		all = append(all, r.auditOne(ctx, conn, a))
+	}
+	return all
+}
+
+// What the database says of an id.
+const (
+	there uint8 = 1 << iota // committed
+	bad                     // and no sink takes it
+	dead                    // a dead letter
+	waits                   // in the buffer
+)
+
+// auditOne compares what the database says, what producers were told and what
+// arrived, id by id.
+func (r *run) auditOne(ctx context.Context, conn *pgx.Conn, a *account) audited {
+	truth := r.truth(ctx, conn, a)
+	a.mu.Lock()
+	said, seen := a.said, a.seen
+	a.mu.Unlock()
+	result := audited{pipeline: a.pipeline}
+	found := map[string][]int64{}
+	fault := func(id int64, what string) { found[what] = append(found[what], id) }
+	for id := range int64(max(len(truth), len(said), len(seen))) {
+		is, told, arrived := at(truth, id), at(said, id), at(seen, id)
+		if is&there != 0 {
+			result.committed++
+		}
+		if told&rolledBack != 0 {
+			result.rolledBack++
+		}
+		if told&unknown != 0 && is&there != 0 {
+			result.resolved++
+		}
+		if is&dead != 0 {
+			result.dead++
+		}
+		if is&waits != 0 {
+			result.waiting++
+		}
+		if arrived > 0 {
+			result.delivered++
+		}
+		switch {
+		case is&there == 0 && arrived > 0:
+			fault(id, "never committed, but delivered")
+		case is&there == 0 && is&(dead|waits) != 0:
+			fault(id, "never committed, but dead or waiting")
+		case is&there != 0 && arrived == 0 && is&(dead|waits) == 0:
+			result.lost++
+			fault(id, "lost")
+		case is&there != 0 && is&bad == 0 && is&dead != 0 && arrived == 0:
+			fault(id, "buried, though nothing is wrong with it")
+		}
+		if arrived > 1 {
+			result.duplicates += int64(arrived) - 1
+			fault(id, "delivered more than once")
+		}
+		if arrived > 0 && is&dead != 0 {
+			fault(id, "both delivered and dead")
+		}
+		if arrived > 0 && is&bad != 0 {
+			fault(id, "delivered, though no sink should take it")
+		}
+		if told&committed != 0 && is&there == 0 {
+			fault(id, "committed for the producer and not for the database")
+		}
+		if told&rolledBack != 0 && is&there != 0 {
+			fault(id, "rolled back for the producer and committed for the database")
+		}
+	}
+	if result.waiting > 0 {
+		r.violation("%s: %d events still wait", a.pipeline, result.waiting)
+	}
+	for what, ids := range found {
+		result.wrong += int64(len(ids))
+		r.violation("%s: %d events %s: %v", a.pipeline, len(ids), what, ids[:min(20, len(ids))])
+		r.t.Log(r.history(ctx, conn, a, ids[:min(20, len(ids))]))
+	}
+	if want := result.delivered + result.dead + result.waiting; result.committed != want {
+		r.violation("%s: %d committed, but %d delivered, dead or waiting", a.pipeline, result.committed, want)
+	}
+	return result
+}
+
+// truth is what the database says, by id.
+func (r *run) truth(ctx context.Context, conn *pgx.Conn, a *account) []uint8 {
+	var truth []uint8
+	look := func(what uint8, sql string, args ...any) {
+		rows, err := conn.Query(ctx, sql, args...)
+		r.check(err)
+		var id int64
+		var bits int32
+		_, err = pgx.ForEachRow(rows, []any{&id, &bits}, func() error {
+			if id <= 0 || id > maxID {
+				return fmt.Errorf("there is no event %d", id)
+			}
+			truth = reach(truth, id)
+			truth[id] |= what | uint8(bits)
+			return nil
+		})
+		r.check(err)
+	}
+	look(there, `SELECT id, CASE WHEN good THEN 0 ELSE 2 END FROM chaos_committed WHERE pipeline = $1`, a.pipeline)
+	look(dead, `SELECT event_id, 0 FROM outbox_dead_letters WHERE pipeline = $1`, a.pipeline)
+	look(waits, `SELECT id, 0 FROM `+a.table)
+	return truth
+}

@@ -1,0 +1,267 @@
+//go:build unix
+
+package chaos
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// faults counts what was done, by kind.
+type faults struct {
+	mu    *sync.Mutex
+	times map[string]int
+	kills int // SIGKILL, of any server or relay
+}
+
+func newFaults() faults { return faults{mu: new(sync.Mutex), times: map[string]int{}} }
+
+func (f *faults) add(kind string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.times[kind]++
+}
+
+func (f *faults) kinds() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Sorted(maps.Keys(f.times))
+}
+
+func (f *faults) count(kind string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.times[kind]
+}
+
+const (
+	relayKilled    = "relay: SIGKILL"
+	postgresKilled = "PostgreSQL: SIGKILL"
+	redisKilled    = "Redis: SIGKILL"
+)
+
+// fault is something that is done to one target.
+type fault struct {
+	kind   string
+	target string // nothing else is done to it meanwhile
+	do     func(context.Context) error
+}
+
+// director makes faults, one every half a second or so, until ctx is done, and
+// returns when all of them are over and everything is well again.
+func (r *run) director(ctx context.Context) error {
+	var (
+		rng   = rand.New(rand.NewPCG(r.seed, 0))
+		mu    sync.Mutex
+		busy  = map[string]bool{}
+		under sync.WaitGroup
+		errs  = make(chan error, 1)
+	)
+	take := func(target string) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		if busy[target] {
+			return false
+		}
+		busy[target] = true
+		return true
+	}
+	free := func(target string) {
+		mu.Lock()
+		defer mu.Unlock()
+		delete(busy, target)
+	}
+	defer under.Wait()
+	whole := context.WithoutCancel(ctx) // a fault that was begun is also ended
+	for pause(ctx, time.Duration(300+rng.IntN(600))*time.Millisecond) {
+		select {
+		case err := <-errs:
+			return err
+		default:
+		}
+		for _, p := range r.relays {
+			if take(p.name) {
+				what, err := p.died()
+				free(p.name)
+				if err != nil {
+					return err
+				}
+				if what != "" {
+					r.violation("%s", what)
+				}
+			}
+		}
+		f := r.draw(rng)
+		if !take(f.target) {
+			continue
+		}
+		r.faults.add(f.kind)
+		under.Go(func() {
+			defer free(f.target)
+			if err := f.do(whole); err != nil {
+				select {
+				case errs <- fmt.Errorf("%s (%s): %w", f.kind, f.target, err):
+				default:
+				}
+			}
+		})
+	}
+	under.Wait()
+	select {
+	case err := <-errs:
+		return err
+	default:
+		return nil
+	}
+}
+
+// draw draws one fault. All that it needs of chance it draws at once, so that the
+// seed decides.
+func (r *run) draw(rng *rand.Rand) fault {
+	p := r.relays[rng.IntN(len(r.relays))]
+	span := func(from, to int) time.Duration { return time.Duration(from+rng.IntN(to-from)) * time.Millisecond }
+	away := span(0, 2000)
+	if rng.IntN(2) == 0 {
+		away = 0
+	}
+	switch n := rng.IntN(100); {
+	case n < 26:
+		return fault{relayKilled, p.name, func(ctx context.Context) error { return p.killAndStart(ctx, away) }}
+	case n < 34:
+		return r.stopped(p, span(2500, 7000))
+	case n < 40:
+		return fault{"relay: SIGTERM", p.name, func(ctx context.Context) error { return r.endAndStart(ctx, p, away) }}
+	case n < 42:
+		return restart("PostgreSQL: fast restart", "postgres", r.postgres.Stop, r.postgres.Start, away)
+	case n < 44:
+		return restart(postgresKilled, "postgres", r.postgres.Kill, r.postgres.Start, away)
+	case n < 47:
+		return restart("Redis: SIGTERM", "redis", r.redis.Stop, r.redis.Start, away)
+	case n < 50:
+		return restart(redisKilled, "redis", r.redis.Kill, r.redis.Start, away)
+	case n < 52:
+		stop := func() error { r.nats.Stop(); return nil }
+		return restart("NATS: restart", "nats", stop, func(context.Context) error { return r.nats.Start() }, away)
+	case n < 57:
+		return r.cut(p, rng, span(200, 3000))
+	default:
+		return r.poisonWire(p, rng, span(500, 4000))
+	}
+}
+
+func restart(kind, target string, stop func() error, start func(context.Context) error, away time.Duration) fault {
+	return fault{kind, target, func(ctx context.Context) error {
+		if err := stop(); err != nil {
+			return err
+		}
+		pause(ctx, away)
+		return start(ctx)
+	}}
+}
+
+func (p *relay) killAndStart(ctx context.Context, away time.Duration) error {
+	if err := p.kill(); err != nil {
+		return err
+	}
+	pause(ctx, away)
+	return p.start()
+}
+
+// stopped: a process that sleeps beyond its leases, and wakes up.
+func (r *run) stopped(p *relay, asleep time.Duration) fault {
+	return fault{"relay: SIGSTOP, SIGCONT", p.name, func(ctx context.Context) error {
+		if err := p.signal(syscall.SIGSTOP); err != nil {
+			return err
+		}
+		pause(ctx, asleep)
+		return p.signal(syscall.SIGCONT)
+	}}
+}
+
+func (r *run) endAndStart(ctx context.Context, p *relay, away time.Duration) error {
+	status, err := p.end()
+	switch {
+	case err != nil:
+		r.violation("%s after SIGTERM: %v\n%s", p.name, err, p.said())
+	case status == 0:
+		r.faults.add("relay: exit status 0 after SIGTERM")
+	case status == 1 && p.ranOut():
+		r.faults.add("relay: exit status 1 after SIGTERM, shutdown_timeout ran out")
+	default:
+		r.violation("%s: exit status %d after SIGTERM\n%s", p.name, status, p.said())
+	}
+	pause(ctx, away)
+	return p.start()
+}
+
+func (r *run) server(rng *rand.Rand) string { return []string{"postgres", "redis", "nats"}[rng.IntN(3)] }
+
+// cut ends the connections of a relay to a server, and accepts no others for a
+// while.
+func (r *run) cut(p *relay, rng *rand.Rand, lasts time.Duration) fault {
+	server := r.server(rng)
+	return fault{"wire: cut and refused", p.name + " " + server, func(ctx context.Context) error {
+		if err := p.proxies.tell(order{Do: "off", Proxy: server}); err != nil {
+			return err
+		}
+		pause(ctx, lasts)
+		return p.proxies.tell(order{Do: "on", Proxy: server})
+	}}
+}
+
+// poisonWire makes the wire between a relay and a server a bad one for a while,
+// in one direction, for all connections or for half of them.
+func (r *run) poisonWire(p *relay, rng *rand.Rand, lasts time.Duration) fault {
+	server := r.server(rng)
+	toxic := struct {
+		Name       string         `json:"name"`
+		Type       string         `json:"type"`
+		Stream     string         `json:"stream"`
+		Toxicity   float64        `json:"toxicity"`
+		Attributes map[string]int `json:"attributes"`
+	}{
+		Name: "fault", Stream: []string{"upstream", "downstream"}[rng.IntN(2)], Toxicity: []float64{0.5, 1}[rng.IntN(2)],
+	}
+	var what string
+	switch rng.IntN(8) {
+	case 0, 1:
+		what, toxic.Type = "hangs, then is cut", "timeout"
+		toxic.Attributes = map[string]int{"timeout": 0}
+	case 2:
+		what, toxic.Type = "hangs, ends by itself", "timeout"
+		toxic.Attributes = map[string]int{"timeout": 100 + rng.IntN(2500)}
+	case 3:
+		what, toxic.Type = "slow answers", "latency"
+		toxic.Attributes = map[string]int{"latency": 20 + rng.IntN(600), "jitter": rng.IntN(300)}
+	case 4:
+		what, toxic.Type = "little bandwidth", "bandwidth"
+		toxic.Attributes = map[string]int{"rate": 2 + rng.IntN(100)}
+	case 5:
+		what, toxic.Type = "closes late", "slow_close"
+		toxic.Attributes = map[string]int{"delay": 200 + rng.IntN(2000)}
+	case 6:
+		what, toxic.Type = "reset by peer", "reset_peer"
+		toxic.Attributes = map[string]int{"timeout": rng.IntN(500)}
+	default:
+		what, toxic.Type = "cut in mid-request", "limit_data"
+		toxic.Attributes = map[string]int{"bytes": 1 + rng.IntN(60_000)}
+	}
+	line, err := json.Marshal(toxic)
+	return fault{"wire: " + what, p.name + " " + server, func(ctx context.Context) error {
+		if err != nil {
+			return err
+		}
+		if err := p.proxies.tell(order{Do: "add", Proxy: server, Toxic: line}); err != nil {
+			return err
+		}
+		pause(ctx, lasts)
+		return p.proxies.tell(order{Do: "remove", Proxy: server, Name: "fault"})
+	}}
+}

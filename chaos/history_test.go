@@ -1,0 +1,88 @@
+//go:build unix
+
+package chaos
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// history is what can be told of some events: when they arrived and with which
+// batch, their rows, and the lines of the relays' logs that name these batches.
+func (r *run) history(ctx context.Context, conn *pgx.Conn, a *account, ids []int64) string {
+	var out strings.Builder
+	wanted, groups := map[int64]bool{}, []string{}
+	for _, id := range ids {
+		wanted[id] = true
+	}
+	arrivals, err := a.history(wanted)
+	if err != nil {
+		fmt.Fprintf(&out, "arrivals: %v\n", err)
+	}
+	for _, v := range arrivals {
+		fmt.Fprintf(&out, "event %d arrived at %s in batch %s\n", v.ID, v.time().Format("15:04:05.000"), v.GroupID)
+		groups = append(groups, v.GroupID.String())
+	}
+	out.WriteString(rows(ctx, conn, `SELECT event_id, group_id, attempts, error, died_at FROM outbox_dead_letters
+		WHERE pipeline = $1 AND event_id = ANY ($2)`, a.pipeline, ids))
+	out.WriteString(rows(ctx, conn, `SELECT id, topic, group_id, created_at FROM `+a.table+` WHERE id = ANY ($1)`, ids))
+	out.WriteString(rows(ctx, conn, `SELECT * FROM outbox_batches WHERE EXISTS (SELECT FROM unnest($1::bigint[]) AS id WHERE id BETWEEN first_id AND last_id)
+		LIMIT 20`, ids))
+	for _, p := range r.relays {
+		mentions(&out, p, groups)
+	}
+	return out.String()
+}
+
+// mentions writes the first lines of a relay's log that name one of the batches.
+func mentions(out *strings.Builder, p *relay, groups []string) {
+	file, err := os.Open(p.log)
+	if err != nil {
+		fmt.Fprintln(out, err)
+		return
+	}
+	defer file.Close()
+	lines := bufio.NewScanner(file)
+	lines.Buffer(nil, 1<<20)
+	for said := 0; lines.Scan() && said < 40; {
+		for _, group := range groups {
+			if strings.Contains(lines.Text(), group) {
+				fmt.Fprintf(out, "%s: %.600s\n", p.name, lines.Text())
+				said++
+				break
+			}
+		}
+	}
+}
+
+// rows is the answer to a query as text, a row a line.
+func rows(ctx context.Context, conn *pgx.Conn, sql string, args ...any) string {
+	var out strings.Builder
+	answer, err := conn.Query(ctx, sql, args...)
+	if err != nil {
+		return err.Error() + "\n"
+	}
+	defer answer.Close()
+	for answer.Next() {
+		values, err := answer.Values()
+		if err != nil {
+			return err.Error() + "\n"
+		}
+		for i, field := range answer.FieldDescriptions() {
+			if id, ok := values[i].([16]byte); ok {
+				values[i] = fmt.Sprintf("%x-%x-%x-%x-%x", id[:4], id[4:6], id[6:8], id[8:10], id[10:])
+			}
+			fmt.Fprintf(&out, "%s=%.300s ", field.Name, fmt.Sprint(values[i]))
+		}
+		out.WriteByte('\n')
+	}
+	if err := answer.Err(); err != nil {
+		return err.Error() + "\n"
+	}
+	return out.String()
+}

@@ -1,0 +1,208 @@
+//go:build unix
+
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+const (
+	producers = 6
+	dawdlers  = 2       // of them; they hold their transactions open for seconds
+	late      = 2       // seconds that make a commit a late one
+	backlog   = 300_000 // committed events that are not delivered yet, at which producers wait
+)
+
+// tally is what producers did.
+type tally struct {
+	committed, rolledBack, late, poison, waited atomic.Int64 // events; waited: times that the backlog was too long
+	unknown, brokenOff                          atomic.Int64 // transactions: COMMIT without an answer; failed before it
+}
+
+// producer is an application: it commits and rolls back, on a connection of its
+// own, and connects again when the server was restarted.
+type producer struct {
+	run  *run
+	rng  *rand.Rand
+	slow bool
+	// every is how long from one transaction to the next.
+	every time.Duration
+	conn  *pgx.Conn
+}
+
+// perTransaction is the events of a transaction, on average.
+const perTransaction = 25
+
+func (r *run) newProducer(i int) *producer {
+	p := &producer{run: r, rng: rand.New(rand.NewPCG(r.seed, uint64(i)+1)), slow: i < dawdlers, every: 100 * time.Millisecond}
+	if !p.slow {
+		// Three of ten transactions are rolled back.
+		each := float64(eventsPerSecond()) / 0.7 / (producers - dawdlers) / perTransaction
+		p.every = time.Duration(float64(time.Second) / each)
+	}
+	return p
+}
+
+// Run makes transactions until ctx is done.
+func (p *producer) Run(ctx context.Context) error {
+	defer p.disconnect()
+	for next := time.Now(); ; next = next.Add(p.every) {
+		if behind := time.Since(next); behind > time.Second {
+			next = time.Now() // what was missed while the server was away is not made up for
+		}
+		if !pause(ctx, time.Until(next)) {
+			return nil
+		}
+		if p.run.backlog() > backlog {
+			p.run.producing.waited.Add(1)
+			next = next.Add(time.Second)
+			continue
+		}
+		if p.conn == nil {
+			conn, err := p.connect(ctx)
+			if err != nil {
+				next = next.Add(200 * time.Millisecond)
+				continue
+			}
+			p.conn = conn
+		}
+		if !p.transaction(ctx) {
+			p.disconnect()
+		}
+	}
+}
+
+func (p *producer) connect(ctx context.Context) (*pgx.Conn, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	return pgx.Connect(ctx, p.run.postgres.URL)
+}
+
+func (p *producer) disconnect() {
+	if p.conn == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = p.conn.Close(ctx) // it may be broken
+	p.conn = nil
+}
+
+// draft is a transaction to be made.
+type draft struct {
+	to     *account
+	topics []string
+	sizes  []int32 // of the payloads
+	good   []bool  // the sink takes it
+	hold   time.Duration
+	commit bool
+}
+
+func (p *producer) draw() draft {
+	d := draft{to: p.run.toRedis, commit: p.rng.Float64() < 0.7}
+	topics, bad := []string{"orders", "payments", "refunds"}, p.badForRedis
+	if p.rng.IntN(2) == 0 {
+		d.to = p.run.toJetStream
+		topics, bad = []string{"shop.orders", "shop.payments", "shop.refunds"}, p.badForJetStream
+	}
+	several := p.rng.IntN(50) == 0
+	for range 1 + p.rng.IntN(2*perTransaction-1) {
+		topic := topics[0]
+		if several {
+			topic = topics[p.rng.IntN(len(topics))]
+		}
+		d.add(topic, int32(p.rng.IntN(200)), true)
+	}
+	if p.rng.IntN(40) == 0 {
+		bad(&d)
+	}
+	if p.slow {
+		d.hold = time.Duration(p.rng.IntN(7000)) * time.Millisecond
+	}
+	return d
+}
+
+func (d *draft) add(topic string, size int32, good bool) {
+	d.topics, d.sizes, d.good = append(d.topics, topic), append(d.sizes, size), append(d.good, good)
+}
+
+// Poison: a stream's name that cannot be.
+func (p *producer) badForRedis(d *draft) { d.add("orders}", 10, false) }
+
+// Poison: no subject, too large for the server, too large for the stream.
+func (p *producer) badForJetStream(d *draft) {
+	switch p.rng.IntN(5) {
+	case 0:
+		d.add("shop.orders", maxPayload+1000, false)
+	case 1:
+		d.add("shop.orders", maxEvent+1000, false)
+	default:
+		d.add("shop.or ders", 10, false)
+	}
+}
+
+// insertSQL writes events as an application does and, in the same transaction, that
+// they are there.
+const insertSQL = `
+WITH written AS (
+  INSERT INTO %s (topic, key, payload, headers)
+  SELECT topic, CASE WHEN n %% 3 > 0 THEN 'customer-' || n %% 100 END,
+         jsonb_build_object('good', good, 'pad', repeat('x', size)),
+         CASE WHEN n %% 7 = 0 THEN '{"source": "chaos"}'::jsonb END
+  FROM unnest($2::text[], $3::int[], $4::bool[]) WITH ORDINALITY AS e(topic, size, good, n)
+  RETURNING id, payload->'good' AS good
+), noted AS (
+  INSERT INTO chaos_committed (pipeline, id, good) SELECT $1, id, good::bool FROM written
+)
+SELECT array_agg(id) FROM written`
+
+// transaction makes one transaction, to its end also when ctx is done. It returns
+// false when the connection is of no more use.
+func (p *producer) transaction(ctx context.Context) bool {
+	d, tally := p.draw(), &p.run.producing
+	working, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	defer cancel()
+	var ids []int64
+	tx, err := p.conn.Begin(working)
+	if err == nil {
+		err = tx.QueryRow(working, fmt.Sprintf(insertSQL, d.to.table), d.to.pipeline, d.topics, d.sizes, d.good).Scan(&ids)
+	}
+	if err != nil {
+		tally.brokenOff.Add(1)
+		return false
+	}
+	began := time.Now()
+	pause(ctx, d.hold)
+	if !d.commit {
+		d.to.say(ids, rolledBack)
+		tally.rolledBack.Add(int64(len(ids)))
+		return tx.Rollback(working) == nil
+	}
+	if err := tx.Commit(working); err != nil {
+		// Whatever it says: the server may have committed and then ended.
+		d.to.say(ids, unknown)
+		tally.unknown.Add(1)
+		return false
+	}
+	d.to.say(ids, committed)
+	tally.committed.Add(int64(len(ids)))
+	if time.Since(began) >= late*time.Second {
+		tally.late.Add(int64(len(ids)))
+	}
+	for _, good := range d.good {
+		if !good {
+			tally.poison.Add(1)
+		}
+	}
+	return true
+}
+
+func (r *run) backlog() int64 {
+	return r.producing.committed.Load() - r.toRedis.arrived.Load() - r.toJetStream.arrived.Load()
+}

@@ -1,0 +1,103 @@
+//go:build unix
+
+package chaos
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"syscall"
+	"time"
+)
+
+// relay is a `relay run`, one process after the other.
+type relay struct {
+	name, program, config, log string
+	proxies                    *proxies
+
+	process *process // nil: it does not run
+	began   int64    // where its part of the log begins
+}
+
+func (p *relay) start() error {
+	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	info, err := log.Stat()
+	if err != nil {
+		return err
+	}
+	p.began = info.Size()
+	cmd := exec.Command(p.program, "run", "-c", p.config)
+	cmd.Env = environment()
+	cmd.Stdout, cmd.Stderr = log, log
+	if p.process, err = launch(cmd); err != nil {
+		p.process = nil
+		return fmt.Errorf("starting %s: %w", p.name, err)
+	}
+	_, err = fmt.Fprintf(log, "---- process %d\n", cmd.Process.Pid)
+	return err
+}
+
+// died tells of a process that ended unasked, and starts another.
+func (p *relay) died() (string, error) {
+	if p.process != nil {
+		select {
+		case <-p.process.ended:
+		default:
+			return "", nil
+		}
+		return fmt.Sprintf("%s ended by itself: %v\n%s", p.name, p.process.cmd.ProcessState, p.said()), p.start()
+	}
+	return "", p.start()
+}
+
+// kill ends the process with SIGKILL, also one that is stopped.
+func (p *relay) kill() error {
+	if p.process == nil {
+		return nil
+	}
+	if err := p.signal(syscall.SIGKILL); err != nil {
+		return err
+	}
+	_, err := p.process.wait(20 * time.Second)
+	p.process = nil
+	return err
+}
+
+// end asks the process to end, and returns its exit status. One that does not is
+// killed; the log says where it hung.
+func (p *relay) end() (status int, err error) {
+	if err := p.signal(syscall.SIGTERM); err != nil {
+		return 0, err
+	}
+	// shutdown_timeout is 5 s; after it relay gives what does not let go 5 s more.
+	status, err = p.process.wait(20 * time.Second)
+	if err != nil {
+		_ = p.signal(syscall.SIGQUIT)
+		_, _ = p.process.wait(5 * time.Second)
+		_ = p.kill()
+		return 0, err
+	}
+	p.process = nil
+	return status, nil
+}
+
+// said is what the process wrote to its log.
+func (p *relay) said() []byte {
+	text, err := os.ReadFile(p.log)
+	if err != nil {
+		return []byte(err.Error())
+	}
+	text = text[min(p.began, int64(len(text))):]
+	const most = 4000
+	return text[max(0, len(text)-most):]
+}
+
+// ranOut tells whether the process said that shutdown_timeout ran out.
+func (p *relay) ranOut() bool { return bytes.Contains(p.said(), []byte("shutdown_timeout of ")) }
+
+func (p *relay) signal(s syscall.Signal) error { return p.process.cmd.Process.Signal(s) }

@@ -1,0 +1,111 @@
+//go:build unix
+
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// progress says every ten seconds how far things are, until ctx is done.
+func (r *run) progress(ctx context.Context) error {
+	for began := time.Now(); pause(ctx, 10*time.Second); {
+		r.t.Logf("%4.0f s: %d committed, %d delivered, %d waiting; %d relay kills, %d kills in all",
+			time.Since(began).Seconds(), r.producing.committed.Load(), r.toRedis.arrived.Load()+r.toJetStream.arrived.Load(),
+			max(0, r.backlog()), r.faults.count(relayKilled), r.kills())
+	}
+	return nil
+}
+
+func (r *run) kills() int {
+	return r.faults.count(relayKilled) + r.faults.count(postgresKilled) + r.faults.count(redisKilled)
+}
+
+// watchLedger counts the batches that a second owner has, or had while the database
+// was asked; others come and go between two looks.
+func (r *run) watchLedger(ctx context.Context) error {
+	seen := map[uuid.UUID]bool{}
+	for pause(ctx, time.Second) {
+		asking, cancel := context.WithTimeout(ctx, 5*time.Second)
+		groups, err := r.takenOverNow(asking)
+		cancel()
+		if err != nil {
+			continue // the server is being restarted
+		}
+		for _, id := range groups {
+			seen[id] = true
+		}
+		r.takenOver.Store(int64(len(seen)))
+	}
+	return nil
+}
+
+func (r *run) takenOverNow(ctx context.Context) ([]uuid.UUID, error) {
+	conn, err := pgx.Connect(ctx, r.postgres.URL)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	answer, err := conn.Query(ctx, `SELECT group_id FROM outbox_batches WHERE starts > 1`)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(answer, pgx.RowTo[uuid.UUID])
+}
+
+// report prints what was done and what came of it.
+func (r *run) report(audits []audited, took time.Duration) {
+	var out strings.Builder
+	table := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
+	line := func(format string, a ...any) { fmt.Fprintf(table, format+"\n", a...) }
+	line("fault\ttimes")
+	all := 0
+	for _, kind := range r.faults.kinds() {
+		line("%s\t%d", kind, r.faults.count(kind))
+		if !strings.Contains(kind, "exit status") {
+			all += r.faults.count(kind)
+		}
+	}
+	line("faults in all\t%d", all)
+	line("kills (SIGKILL) in all\t%d", r.kills())
+	line("batches seen taken over, at least\t%d", r.takenOver.Load())
+	line("")
+	line("events\tcommitted\trolled back\tdelivered\tdead\twaiting\tduplicates\tlost")
+	var sum audited
+	for _, a := range audits {
+		line("%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d", a.pipeline, a.committed, a.rolledBack, a.delivered, a.dead, a.waiting, a.duplicates, a.lost)
+		sum.committed += a.committed
+		sum.rolledBack += a.rolledBack
+		sum.delivered += a.delivered
+		sum.dead += a.dead
+		sum.waiting += a.waiting
+		sum.duplicates += a.duplicates
+		sum.lost += a.lost
+		sum.resolved += a.resolved
+	}
+	line("all\t%d\t%d\t%d\t%d\t%d\t%d\t%d",
+		sum.committed, sum.rolledBack, sum.delivered, sum.dead, sum.waiting, sum.duplicates, sum.lost)
+	line("")
+	p := &r.producing
+	line("events committed late (%d s or more after their insert)\t%d", late, p.late.Load())
+	line("poison events of acknowledged commits\t%d", p.poison.Load())
+	line("transactions whose COMMIT was not answered\t%d (%d events had committed)", p.unknown.Load(), sum.resolved)
+	line("transactions broken off before COMMIT\t%d", p.brokenOff.Load())
+	line("times producers waited for the backlog\t%d", p.waited.Load())
+	line("took\t%v", took.Round(time.Second))
+	line("seed\t%d", r.seed)
+	line("again\t%s", r.again())
+	if err := table.Flush(); err != nil {
+		r.t.Error(err)
+	}
+	r.t.Logf("\n%s", out.String())
+	if sum.committed == 0 || sum.rolledBack == 0 || sum.dead == 0 || r.kills() == 0 {
+		r.violation("a run in which nothing was committed, rolled back, buried or killed says nothing")
+	}
+}

@@ -1,0 +1,175 @@
+//go:build unix
+
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+)
+
+// run is one run: its servers, its relays, and what is known of the events.
+type run struct {
+	t    *testing.T
+	seed uint64
+	dir  string // relay's program, its configurations and logs; kept after a failure
+
+	postgres *testserver.PostgresServer
+	redis    *testserver.RedisServer
+	nats     *testserver.NATSServer
+	cache    *redis.Client // not through a proxy, as all the test's own connections
+	stream   jetstream.Stream
+	relays   []*relay
+
+	toRedis, toJetStream *account
+	producing            tally
+	faults               faults
+	takenOver            atomic.Int64 // batches that were seen under another owner than their first
+
+	mu         sync.Mutex
+	violations []string
+}
+
+const (
+	streamName      = "SHOP"
+	duplicateWindow = 10 * time.Minute
+	maxPayload      = 64 << 10 // of the NATS server
+	maxEvent        = 32 << 10 // of the stream
+)
+
+func newRun(t *testing.T) *run {
+	t.Helper()
+	r := &run{t: t, seed: pickSeed(), faults: newFaults()}
+	var err error
+	if r.dir, err = os.MkdirTemp("", "relay-chaos-"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("seed %d; configurations, logs and arrivals are in %s", r.seed, r.dir)
+		} else if err := os.RemoveAll(r.dir); err != nil {
+			t.Error(err)
+		}
+	})
+	r.toRedis, r.toJetStream = r.newAccount("to-redis", "outbox_events"), r.newAccount("to-jetstream", "outbox_events2")
+	r.startServers()
+	r.startRelays()
+	return r
+}
+
+func (r *run) startServers() {
+	r.postgres = testserver.OwnPostgres(r.t, testserver.PostgresOptions{
+		Durable: true,
+		Settings: map[string]string{
+			"checkpoint_timeout": "30s", "max_wal_size": "512MB", // it comes back soon after a crash
+		},
+	})
+	r.redis = testserver.Redis(r.t)
+	r.cache = redis.NewClient(&redis.Options{Addr: r.redis.Addr, MaxRetries: -1})
+	r.t.Cleanup(func() { r.check(r.cache.Close()) })
+	r.nats = testserver.NATS(r.t, func(o *server.Options) { o.MaxPayload = maxPayload })
+	conn, err := nats.Connect(r.nats.URL, nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
+	r.check(err)
+	r.t.Cleanup(conn.Close)
+	js, err := jetstream.New(conn)
+	r.check(err)
+	// Nothing is taken out of the stream: after a restart the server knows again
+	// only the ids of what is still there.
+	r.stream, err = js.CreateStream(r.t.Context(), jetstream.StreamConfig{
+		Name: streamName, Subjects: []string{"shop.>"}, Duplicates: duplicateWindow, MaxMsgSize: maxEvent,
+		MaxBytes: 20 << 30,
+	})
+	r.check(err)
+}
+
+// committedSQL is the truth: a row in it committed with its event, or not at all.
+const committedSQL = `CREATE TABLE chaos_committed (pipeline text NOT NULL, id bigint NOT NULL, good boolean NOT NULL)`
+
+func (r *run) startRelays() {
+	program := filepath.Join(r.dir, "relay")
+	r.check(command(r.t.Context(), "go", "build", "-o", program, "../cmd/relay"))
+	for i := range relays {
+		proxies := r.startProxies(map[string]string{
+			"postgres": hostOf(r.t, r.postgres.URL), "redis": r.redis.Addr, "nats": hostOf(r.t, r.nats.URL),
+		})
+		p := &relay{name: fmt.Sprintf("relay %d", i+1), program: program, proxies: proxies}
+		p.log = filepath.Join(r.dir, fmt.Sprintf("relay-%d.log", i+1))
+		p.config = filepath.Join(r.dir, fmt.Sprintf("relay-%d.yaml", i+1))
+		r.check(os.WriteFile(p.config, []byte(r.configuration(i, proxies)), 0o600))
+		r.relays = append(r.relays, p)
+	}
+	r.check(command(r.t.Context(), program, "migrate", "-c", r.relays[0].config))
+	r.exec(committedSQL)
+	for _, p := range r.relays {
+		r.check(p.start())
+		r.t.Cleanup(func() { r.check(p.kill()) })
+	}
+}
+
+// configuration is relay.yaml of a process: small batches and short times, so that
+// there is more to be hit.
+func (r *run) configuration(i int, proxies *proxies) string {
+	size := []int{100, 300, 1000}[i%3]
+	return fmt.Sprintf(`admin: {listen: ""}
+log: {level: debug}
+shutdown_timeout: 5s
+pipelines:
+  - name: to-redis
+    source: {url: %[1]q, table: outbox_events}
+    batch_size: %[4]d
+    lease: 2s
+    sink: {url: "redis://%[2]s", stream: "{topic}"}
+    retry: {initial: 100ms, max: 5s}
+  - name: to-jetstream
+    source: {url: %[1]q, table: outbox_events2}
+    batch_size: %[5]d
+    lease: 2s
+    sink: {url: "nats://%[3]s", subject: "{topic}"}
+    retry: {initial: 100ms, max: 5s}
+`, withHost(r.t, r.postgres.URL, proxies.address("postgres")), proxies.address("redis"), proxies.address("nats"),
+		size, 1100-size)
+}
+
+func (r *run) check(err error) {
+	r.t.Helper()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// violation notes something that must not be; the run goes on.
+func (r *run) violation(format string, a ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	text := fmt.Sprintf(format, a...)
+	r.violations = append(r.violations, text)
+	r.t.Errorf("seed %d: %s", r.seed, text)
+}
+
+func (r *run) exec(sql string) {
+	r.t.Helper()
+	conn, err := pgx.Connect(r.t.Context(), r.postgres.URL)
+	r.check(err)
+	defer conn.Close(context.WithoutCancel(r.t.Context()))
+	_, err = conn.Exec(r.t.Context(), sql)
+	r.check(err)
+}
+
+// again is the command that draws the same faults.
+func (r *run) again() string {
+	return fmt.Sprintf("go test ./chaos -run TestChaos -count 1 -v -timeout 60m -chaos.for %v -chaos.rate %d -chaos.seed %d",
+		*lasts, eventsPerSecond(), r.seed)
+}
