@@ -42,6 +42,3 @@ func (b *Buffer) Audit(context.Context) (outbox.Audit, error) {
 func (b *Buffer) Repair(context.Context) (outbox.Repair, error) {
 	return outbox.Repair{}, errors.ErrUnsupported
 }
-
-// Examine is described by buffertest.Buffer.
-func (b *Buffer) Examine(context.Context) []outbox.Finding { return nil }

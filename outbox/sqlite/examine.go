@@ -1,0 +1,185 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+// quickCheckTime is how long PRAGMA quick_check, which reads the whole file, may take.
+const quickCheckTime = 5 * time.Second
+
+// Examine is described by buffertest.Buffer.
+func (b *Buffer) Examine(ctx context.Context) []outbox.Finding {
+	e := examination{b: b}
+	e.tables(ctx)
+	if _, err := os.Stat(b.file); err != nil {
+		return e.found
+	}
+	e.pragmas(ctx)
+	e.integrity(ctx)
+	e.indexes(ctx)
+	e.plan(ctx)
+	return e.found
+}
+
+// examination gathers what is found.
+type examination struct {
+	b     *Buffer
+	found []outbox.Finding
+}
+
+func (e *examination) add(level outbox.Level, about, text, mend string) {
+	e.found = append(e.found, outbox.Finding{Level: level, About: about, Text: text, Mend: mend})
+}
+func (e *examination) fine(about, text string)          { e.add(outbox.Fine, about, text, "") }
+func (e *examination) warn(about, text, mend string)    { e.add(outbox.Warning, about, text, mend) }
+func (e *examination) problem(about, text, mend string) { e.add(outbox.Problem, about, text, mend) }
+
+// failed notes that something could not be looked at.
+func (e *examination) failed(about string, err error) bool {
+	if err != nil {
+		e.problem(about, "it could not be looked at: "+e.b.unusable(err).Error(), "run relay doctor again; if it says the same, look at the file "+e.b.file)
+	}
+	return err != nil
+}
+
+// tables shows what Check says, a finding each.
+func (e *examination) tables(ctx context.Context) {
+	const about = "tables"
+	err := e.b.Check(ctx)
+	switch {
+	case err == nil:
+		e.fine(about, "the file can be written; tables and columns are there, and ids are never handed out twice (AUTOINCREMENT)")
+		return
+	case !errors.Is(err, outbox.ErrNotReady):
+		e.failed(about, err)
+		return
+	}
+	text := strings.TrimPrefix(err.Error(), outbox.ErrNotReady.Error()+": ")
+	text = strings.TrimPrefix(text, e.b.file+": ")
+	for text != "" {
+		one, rest, more := strings.Cut(text, "; table ")
+		if text = ""; more {
+			text = "table " + rest
+		}
+		mend := "look at source.url, and at who owns the file and its folder"
+		if i := strings.LastIndex(one, ": "); i >= 0 {
+			one, mend = one[:i], one[i+len(": "):]
+		}
+		e.problem(about, one, mend)
+	}
+}
+
+const pragmasSQL = `
+SELECT (SELECT journal_mode FROM pragma_journal_mode), (SELECT timeout FROM pragma_busy_timeout)`
+
+// pragmas are how readers and writers get past each other.
+func (e *examination) pragmas(ctx context.Context) {
+	const (
+		journal  = "journal_mode"
+		busy     = "busy_timeout"
+		patience = 1000
+	)
+	var (
+		mode    string
+		timeout int
+	)
+	if e.failed(journal, e.b.db.QueryRowContext(ctx, pragmasSQL).Scan(&mode, &timeout)) {
+		return
+	}
+	if mode != "wal" {
+		e.warn(journal, "it is "+mode+", and readers and the writer shut each other out", walSQL)
+	} else {
+		e.fine(journal, "write-ahead log: readers and the writer do not wait for each other")
+	}
+	if timeout < patience {
+		e.warn(busy, fmt.Sprintf("the relay waits %d ms for the application's transactions", timeout), "report it: the relay sets this itself")
+	} else {
+		e.fine(busy, fmt.Sprintf("the relay waits %d ms for the application's transactions", timeout))
+	}
+}
+
+const quickCheckSQL = `
+PRAGMA quick_check(1)`
+
+// integrity looks through the file for as long as that does not take too long.
+func (e *examination) integrity(ctx context.Context) {
+	const about = "integrity"
+	limited, cancel := context.WithTimeout(ctx, quickCheckTime)
+	defer cancel()
+	var verdict string
+	err := e.b.db.QueryRowContext(limited, quickCheckSQL).Scan(&verdict)
+	switch {
+	case err != nil && limited.Err() != nil && ctx.Err() == nil:
+		e.fine(about, fmt.Sprintf("the file is too large to be looked through in %v", quickCheckTime))
+	case err != nil:
+		verdict = err.Error()
+		fallthrough
+	case verdict != "ok":
+		e.problem(about, "the file is damaged: "+strings.Join(strings.Fields(verdict), " "),
+			fmt.Sprintf("stop everything, then restore a backup, or: sqlite3 '%s' .recover | sqlite3 '%s.new'", e.b.file, e.b.file))
+	default:
+		e.fine(about, "the file is sound")
+	}
+}
+
+const indexesSQL = `
+SELECT name FROM pragma_index_list(?1) WHERE origin = 'c'`
+
+// indexes looks for those that are of no use.
+func (e *examination) indexes(ctx context.Context) {
+	const about = "indexes"
+	rows, err := e.b.db.QueryContext(ctx, indexesSQL, e.b.config.Table)
+	if e.failed(about, err) {
+		return
+	}
+	defer rows.Close()
+	extra := 0
+	for rows.Next() {
+		var name string
+		if e.failed(about, rows.Scan(&name)) {
+			return
+		}
+		extra++
+		e.warn(about, fmt.Sprintf("index %s is of no use to the relay, and stamping an event writes to it", quote(name)), "DROP INDEX "+quote(name))
+	}
+	if !e.failed(about, rows.Err()) && extra == 0 {
+		e.fine(about, "the primary key is the only index of the buffer")
+	}
+}
+
+// plan explains a claim.
+func (e *examination) plan(ctx context.Context) {
+	const about = "claim plan"
+	rows, err := e.b.db.QueryContext(ctx, "EXPLAIN QUERY PLAN "+e.b.names.Replace(pickSQL), 0, 1000)
+	if err != nil { // what is missing was said
+		return
+	}
+	defer rows.Close()
+	var steps []string
+	for rows.Next() {
+		var (
+			id, parent, unused int
+			step               string
+		)
+		if e.failed(about, rows.Scan(&id, &parent, &unused, &step)) {
+			return
+		}
+		steps = append(steps, step)
+	}
+	if e.failed(about, rows.Err()) {
+		return
+	}
+	plan := strings.Join(steps, ", ")
+	if len(steps) != 1 || !strings.HasPrefix(plan, "SEARCH") || !strings.Contains(plan, "USING INTEGER PRIMARY KEY") {
+		e.problem(about, "a claim does not walk the primary key: "+plan, "see what is said about indexes and tables")
+		return
+	}
+	e.fine(about, "a claim walks the primary key")
+}

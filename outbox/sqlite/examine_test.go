@@ -1,0 +1,165 @@
+package sqlite_test
+
+import (
+	"bytes"
+	"database/sql"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/sqlite"
+)
+
+// examined opens the buffer afresh, as another process would.
+func examined(t *testing.T, url string) []outbox.Finding {
+	t.Helper()
+	b, err := sqlite.Open(sqlite.Config{URL: url, Pipeline: "orders"})
+	check(t, err)
+	defer func() { check(t, b.Close()) }()
+	return b.Examine(t.Context())
+}
+
+// bad are the findings that are worse than fine.
+func bad(all []outbox.Finding) []outbox.Finding {
+	var some []outbox.Finding
+	for _, f := range all {
+		if f.Level != outbox.Fine {
+			some = append(some, f)
+		}
+	}
+	return some
+}
+
+// find returns the finding of that kind whose text has this in it, or nil.
+func find(all []outbox.Finding, level outbox.Level, about, says string) *outbox.Finding {
+	for i, f := range all {
+		if f.Level == level && f.About == about && strings.Contains(f.Text, says) {
+			return &all[i]
+		}
+	}
+	return nil
+}
+
+func TestExamineFindsNothing(t *testing.T) {
+	t.Parallel()
+	_, url := database(t)
+	migrate(t, url, sqlite.SchemaConfig{})
+	found := examined(t, url)
+	if some := bad(found); len(some) > 0 {
+		t.Errorf("in a file that is as it should be it finds %+v", some)
+	}
+	for _, about := range []string{"tables", "journal_mode", "busy_timeout", "integrity", "indexes", "claim plan"} {
+		if find(found, outbox.Fine, about, "") == nil {
+			t.Errorf("it does not say that it looked at %s: %+v", about, found)
+		}
+	}
+}
+
+// TestExamineAndMend: what is broken is found, and what the finding says mends it.
+func TestExamineAndMend(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		damage      string
+		level       outbox.Level
+		about, says string
+	}{
+		"journal":     {"PRAGMA journal_mode = DELETE", outbox.Warning, "journal_mode", "it is delete"},
+		"extra index": {`CREATE INDEX "by topic" ON outbox_events (topic)`, outbox.Warning, "indexes", `"by topic" is of no use`},
+		"column":      {"ALTER TABLE outbox_batches DROP COLUMN error", outbox.Problem, "tables", `table "outbox_batches" has no column error`},
+		"two columns": {"ALTER TABLE outbox_batches DROP COLUMN error; ALTER TABLE outbox_dead_letters DROP COLUMN told_at", outbox.Problem, "tables", `table "outbox_dead_letters" has no column told_at`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db, url := database(t)
+			migrate(t, url, sqlite.SchemaConfig{})
+			exec(t, db, c.damage)
+			found := examined(t, url)
+			if find(found, c.level, c.about, c.says) == nil {
+				t.Fatalf("it finds %+v", bad(found))
+			}
+			for _, f := range bad(found) {
+				exec(t, db, f.Mend)
+			}
+			if left := bad(examined(t, url)); len(left) > 0 {
+				t.Errorf("after mending it finds %+v", left)
+			}
+		})
+	}
+}
+
+func exec(t *testing.T, db *sql.DB, statements string) {
+	t.Helper()
+	_, err := db.Exec(statements)
+	check(t, err)
+}
+
+// TestExaminePlan: an index that the planner prefers is the plan's ruin.
+func TestExaminePlan(t *testing.T) {
+	t.Parallel()
+	db, url := database(t)
+	migrate(t, url, sqlite.SchemaConfig{})
+	exec(t, db, "CREATE INDEX by_group ON outbox_events (group_id, id)")
+	found := examined(t, url)
+	if find(found, outbox.Problem, "claim plan", "by_group") == nil {
+		t.Fatalf("it finds %+v", bad(found))
+	}
+	exec(t, db, find(found, outbox.Warning, "indexes", "by_group").Mend)
+	if left := bad(examined(t, url)); len(left) > 0 {
+		t.Errorf("after mending it finds %+v", left)
+	}
+}
+
+func TestExamineWithoutTables(t *testing.T) {
+	t.Parallel()
+	db, url := database(t)
+	migrate(t, url, sqlite.SchemaConfig{})
+	exec(t, db, "DROP TABLE outbox_events; DROP TABLE outbox_batches")
+	found := examined(t, url)
+	for _, table := range []string{"outbox_events", "outbox_batches"} {
+		f := find(found, outbox.Problem, "tables", `table "`+table+`" does not exist`)
+		if f == nil || f.Mend != "relay migrate -c relay.yaml" {
+			t.Errorf("of %s it finds %+v", table, found)
+		}
+	}
+	migrate(t, url, sqlite.SchemaConfig{})
+	if left := bad(examined(t, url)); len(left) > 0 {
+		t.Errorf("after mending it finds %+v", left)
+	}
+}
+
+// TestExamineFile: what is wrong with the file itself.
+func TestExamineFile(t *testing.T) {
+	t.Parallel()
+	missing := filepath.Join(t.TempDir(), "none", "app.db")
+	if found := bad(examined(t, urlOf(missing))); len(found) != 1 || !strings.HasPrefix(found[0].Mend, "mkdir -p") {
+		t.Errorf("of a folder that is not there it finds %+v", found)
+	}
+
+	file := filepath.Join(t.TempDir(), "app.db")
+	migrate(t, urlOf(file), sqlite.SchemaConfig{})
+	db, err := sql.Open("sqlite", applicationDSN(file))
+	check(t, err)
+	exec(t, db, "WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i < 5000) INSERT INTO outbox_events (topic, payload) SELECT 'damaged', json_object('n', i) FROM n")
+	exec(t, db, "PRAGMA wal_checkpoint(TRUNCATE)")
+	check(t, db.Close())
+	good, err := os.ReadFile(file)
+	check(t, err)
+
+	damaged := bytes.Clone(good)
+	page := bytes.LastIndex(damaged, []byte("damaged")) / 4096 * 4096
+	copy(damaged[page:], bytes.Repeat([]byte{0xab}, 4096))
+	check(t, os.WriteFile(file, damaged, 0o600))
+	if found := bad(examined(t, urlOf(file))); find(found, outbox.Problem, "integrity", "damaged") == nil {
+		t.Errorf("of a damaged file it finds %+v", found)
+	}
+
+	// A format that only a later SQLite writes makes the file read-only for this one.
+	later := bytes.Clone(good)
+	later[18] = 3
+	check(t, os.WriteFile(file, later, 0o600))
+	if found := bad(examined(t, urlOf(file))); find(found, outbox.Problem, "tables", "is read-only") == nil {
+		t.Errorf("of a file that cannot be written it finds %+v", found)
+	}
+}
