@@ -220,7 +220,7 @@ func (e *examination) plan(ctx context.Context, events tableFacts) {
 	var answer []byte
 	err := e.b.transact(
 		ctx,
-		step{sql: t.sql(claimBeginSQL), args: []string{t.sequence, t.buffer}},
+		settings("jit", "off", "enable_seqscan", "off", "enable_bitmapscan", "off", "enable_sort", "off"),
 		step{
 			sql: "EXPLAIN (FORMAT JSON) " + t.sql(claimSQL),
 			args: []string{
