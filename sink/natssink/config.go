@@ -34,6 +34,10 @@ type Config struct {
 	// TLS is used with the schemes tls and tls+nats; nil means the system's
 	// certificate authorities.
 	TLS *tls.Config
+	// ResendWithin is how long after it was first sent an event may be sent again;
+	// Warnings compares the duplicate windows of the streams with it. 0: it does
+	// not.
+	ResendWithin time.Duration
 	// Logger hears of ids that were used twice; nil means nobody does.
 	Logger *slog.Logger
 }
@@ -54,6 +58,7 @@ const (
 	dialTimeout  = 2 * time.Second
 	writeTimeout = 5 * time.Second
 	pingInterval = 10 * time.Second
+	keepAlive    = 15 * time.Second // of TCP
 )
 
 // options are what every connection is made with. A connection that is lost is

@@ -60,7 +60,7 @@ func dial(ctx context.Context, opts []nats.Option, more []string, answers bool) 
 type dialer struct{ ctx context.Context } //nolint:containedctx // nats.CustomDialer takes none
 
 func (d dialer) Dial(network, address string) (net.Conn, error) {
-	return (&net.Dialer{Timeout: dialTimeout}).DialContext(d.ctx, network, address)
+	return (&net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}).DialContext(d.ctx, network, address)
 }
 
 // listen subscribes to the answers, and looks whether that is allowed.

@@ -229,14 +229,14 @@ func TestHeadersCannotOverruleTheRelay(t *testing.T) {
 	b.Events[0].Headers = outbox.NewHeaders(map[string]string{
 		"Nats-Msg-Id": "mine", "relay-group-id": "mine", "RELAY-KEY": "mine", "Mine": "mine",
 	})
-	b.Events[1].Headers = outbox.NewHeaders(map[string]string{"Relay-Key": "mine"})
+	b.Events[1].Headers = outbox.NewHeaders(map[string]string{"Relay-Key": "mine", "relay-DEAD-letter": "mine"})
 	ok(t, o.sink.Send(within(t, patience), b))
 	got := stored(t, o.stream)
 	if len(got) != 2 || got[0].ID != "1" || got[0].GroupID != b.GroupID.String() || *got[0].Key != key ||
 		string(got[0].Headers) != `{"Mine":"mine"}` {
 		t.Errorf("the first event arrived as %+v", got)
 	}
-	if got[1].Key != nil || got[1].Headers != nil {
+	if got[1].Key != nil || got[1].Headers != nil || got[1].DeadLetter != "" {
 		t.Errorf("the second event arrived as %+v", got[1])
 	}
 }
@@ -268,6 +268,33 @@ func TestDuplicatesOnTheFirstAttempt(t *testing.T) {
 	}
 }
 
+// TestDeadLetterIsNoDuplicateOfItsEvent: the hook tells the very stream that the
+// event goes to when it is replayed.
+func TestDeadLetterIsNoDuplicateOfItsEvent(t *testing.T) {
+	t.Parallel()
+	o := openOrders(t, jetstream.StreamConfig{})
+	dead := batch("orders.a")
+	dead.Events[0].Headers = outbox.NewHeaders(map[string]string{"relay-dead-letter": "mine", "Nats-Msg-Id": "sinktest:1"})
+	dead.Events[0].DeadLetter = &outbox.DeadLetter{Pipeline: "p", GroupID: outbox.NewGroupID(), Attempts: 3, Error: "no\r\nway \xff"}
+	ok(t, o.sink.Send(within(t, patience), dead))
+	ok(t, o.sink.Send(within(t, patience), dead)) // told once more: known
+	ok(t, o.sink.Send(within(t, patience), batch("orders.a")))
+	again := batch("orders.a") // it died once more
+	again.Events[0].DeadLetter = &outbox.DeadLetter{Pipeline: "p", GroupID: outbox.NewGroupID(), Error: "no"}
+	ok(t, o.sink.Send(within(t, patience), again))
+	got := stored(t, o.stream)
+	if len(got) != 3 || got[0].DeadLetter == "" || got[1].DeadLetter != "" || got[2].DeadLetter == "" {
+		t.Fatalf("stored: %+v, want a dead letter, its event and a dead letter", got)
+	}
+	expect(t, "dead letter", got[0].DeadLetter, string(sink.AppendDeadLetter(nil, dead.Events[0].DeadLetter)))
+	if got[0].Headers != nil {
+		t.Errorf("headers %s arrived", got[0].Headers)
+	}
+	if n := o.sink.Duplicates(); n != 0 {
+		t.Errorf("%d dead letters that were told twice count as duplicates", n)
+	}
+}
+
 // TestNoAnswerForOne: someone listens on the subject, but no stream does.
 func TestNoAnswerForOne(t *testing.T) {
 	t.Parallel()
@@ -284,9 +311,23 @@ func TestNoAnswerForOne(t *testing.T) {
 	err = o.sink.Send(within(t, 300*time.Millisecond), batch("orders.a", "silent", "orders.b", "babble", "orders.c"))
 	expect(t, "verdicts", verdicts(t, err, 5), "ok outage ok outage ok")
 	expect(t, "stored", o.ids(t), "1 3 5")
+	some, _ := errors.AsType[*sink.BatchError](err)
+	if silent, babble := some.Events[0].Err, some.Events[1].Err; !errors.Is(silent, sink.ErrSuspect) || errors.Is(babble, sink.ErrSuspect) {
+		t.Errorf("silent: %v, babble: %v; want the silent one to be suspect", silent, babble)
+	}
 	err = o.sink.Send(within(t, 100*time.Millisecond), batch("silent"))
 	expect(t, "verdicts", verdicts(t, err, 1), "all-outage")
-	if !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("got %v, want one that wraps context.DeadlineExceeded", err)
+	if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, sink.ErrSuspect) {
+		t.Errorf("got %v, want one that wraps context.DeadlineExceeded and sink.ErrSuspect", err)
 	}
+	called, callOff := context.WithCancel(within(t, patience))
+	watch, err := o.client.Subscribe("silent", func(*nats.Msg) { callOff() })
+	ok(t, err)
+	ok(t, o.client.Flush())
+	err = o.sink.Send(called, batch("silent"))
+	expect(t, "verdicts when called off", verdicts(t, err, 1), "all-outage")
+	if errors.Is(err, sink.ErrSuspect) {
+		t.Errorf("%v is blamed on the batch", err)
+	}
+	ok(t, watch.Unsubscribe())
 }

@@ -8,6 +8,11 @@
 //	Relay-Group-Id  the batch's group_id
 //	Relay-Key       the event's key; absent when that is NULL
 //
+// and, of a buried event that a dead-letter hook is told of,
+//
+//	Nats-Msg-Id        <pipeline>:<id>:dead:<the group_id it died in>
+//	Relay-Dead-Letter  why, as JSON; see [sink.AppendDeadLetter]
+//
 // which an event's own headers cannot overrule. An event that a NATS header or
 // subject cannot carry as it is (a line break in its key, an empty token in its
 // topic) is refused for good, alone.
@@ -34,6 +39,7 @@ type Sink struct {
 	options []nats.Option
 	core    bool
 	subject sink.Template
+	resend  time.Duration // Config.ResendWithin
 	log     *slog.Logger
 
 	current    atomic.Pointer[connection]
@@ -45,6 +51,12 @@ type Sink struct {
 	failedAt   time.Time
 	discovered []string // servers of the cluster that the last connection heard of
 }
+
+var (
+	_ sink.Sink      = (*Sink)(nil)
+	_ sink.Addresser = (*Sink)(nil)
+	_ sink.Warner    = (*Sink)(nil)
+)
 
 // New makes a sink; it does not connect yet. The error is about the
 // configuration and names no secret.
@@ -62,11 +74,17 @@ func New(c Config) (*Sink, error) {
 		return nil, fmt.Errorf("NATS sink: subject %q: %w", c.Subject, err)
 	}
 	s := &Sink{
-		options: options, core: c.Core, subject: subject, log: c.Logger,
+		options: options, core: c.Core, subject: subject, resend: c.ResendWithin, log: c.Logger,
 		turn: make(chan struct{}, 1),
 	}
 	s.turn <- struct{}{}
 	return s, nil
+}
+
+// AddressOf implements sink.Addresser: the subject.
+func (s *Sink) AddressOf(e *outbox.Event) (address string, ok bool) {
+	address, err := s.subjectOf(e)
+	return address, err == nil
 }
 
 // connection returns the connection, or makes one. Callers that come while another
@@ -109,8 +127,10 @@ func (s *Sink) connection(ctx context.Context) (*connection, error) {
 // sink.ErrUnavailable when that is an outage for all of them.
 //
 // Outages are: no connection, no answer in time, no stream on the subject, a
-// stream that is full, sealed or offline, a lack of permission or resources. An
-// event that is too large, or that NATS cannot carry, is refused for good.
+// stream that is full, sealed or offline, a lack of permission or resources. No
+// answer in time on a connection that stands may be the batch's doing
+// (sink.ErrSuspect). An event that is too large, or that NATS cannot carry, is
+// refused for good.
 func (s *Sink) Send(ctx context.Context, b *outbox.Batch) error {
 	if err := ctx.Err(); err != nil {
 		return sink.Unavailable(err)
@@ -148,21 +168,32 @@ func (s *Sink) Send(ctx context.Context, b *outbox.Batch) error {
 func (s *Sink) await(answered context.Context, c *connection) error {
 	if !s.core {
 		<-answered.Done()
-		return sink.Unavailable(fmt.Errorf("no PubAck came in time: %w", answered.Err()))
+		return unanswered("no PubAck came in time", answered.Err())
 	}
 	err := c.flush(answered)
 	if err == nil {
 		err = c.violationsSettled(answered)
 	}
 	if err != nil {
-		return sink.Unavailable(fmt.Errorf("the server did not confirm it: %w", err))
+		return unanswered("the server did not confirm it", err)
 	}
 	return nil
 }
 
-// first tells whether none of the batch's events was ever sent before.
+// unanswered is an outage, and perhaps the batch's doing if the time ran out; who
+// was called off while it waited says nothing of the batch.
+func unanswered(what string, err error) error {
+	why := fmt.Errorf("%s: %w", what, err)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return sink.Suspect(why)
+	}
+	return sink.Unavailable(why)
+}
+
+// first tells whether none of the batch's events was ever sent before. That is not
+// known of dead letters: what remembers it is their table, not the batch.
 func first(b *outbox.Batch) bool {
-	return b.Starts == 1 && b.Attempts == 0 && b.Outages == 0 && len(b.Origins) == 0
+	return b.Events[0].DeadLetter == nil && b.Starts == 1 && b.Attempts == 0 && b.Outages == 0 && len(b.Origins) == 0
 }
 
 // Duplicates is how many events JetStream took for duplicates although they were
@@ -221,14 +252,24 @@ func (s *Sink) checkJetStream(ctx context.Context, c *connection) error {
 
 // ask makes a request to the server, which answers nothing at all when the user
 // has no leave to ask: that ends the waiting, and is no error.
-func (c *connection) ask(ctx context.Context, subject string, request func(context.Context) error) error {
+func (c *connection) ask(ctx context.Context, subject string, act func(context.Context) error) error {
+	err := c.request(ctx, subject, act)
+	if errors.Is(err, nats.ErrPermissionViolation) {
+		return nil
+	}
+	return err
+}
+
+// request is ask for those to whom a lack of leave matters: the error wraps
+// nats.ErrPermissionViolation then.
+func (c *connection) request(ctx context.Context, subject string, act func(context.Context) error) error {
 	answered, finish := context.WithCancel(ctx)
 	defer finish()
 	f := c.launch([]string{subject}, make([]error, 1), finish)
-	err := request(answered)
+	err := act(answered)
 	verdicts, _ := c.land(f, nil)
 	if errors.Is(verdicts[0], nats.ErrPermissionViolation) {
-		return nil
+		return verdicts[0]
 	}
 	return err
 }

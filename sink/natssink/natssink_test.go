@@ -1,6 +1,7 @@
 package natssink_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -30,7 +31,20 @@ var streams = sinktest.Harness{
 			Name: "EVENTS", Subjects: []string{sinktest.TopicPrefix + ">"},
 		})
 		return sinktest.Destination{
-			Connect:  func(t testing.TB) sink.Sink { return newSink(t, natssink.Config{URL: server.URL}) },
+			Connect: func(t testing.TB) sink.Sink { return newSink(t, natssink.Config{URL: server.URL}) },
+			BreakAddress: func(t testing.TB, topic string) {
+				config := stream.CachedInfo().Config
+				config.Subjects = nil
+				for i := range 10 {
+					if other := fmt.Sprintf("%st%d", sinktest.TopicPrefix, i); other != topic {
+						config.Subjects = append(config.Subjects, other)
+					}
+				}
+				js, err := jetstream.New(client)
+				ok(t, err)
+				_, err = js.UpdateStream(t.Context(), config)
+				ok(t, err)
+			},
 			Arrivals: func(t testing.TB) []sinktest.Arrival { return stored(t, stream) },
 			Address:  func(topic string) string { return topic },
 			Stop:     func(testing.TB) { server.Stop() },
@@ -154,17 +168,21 @@ func stored(t testing.TB, stream jetstream.Stream) []sinktest.Arrival {
 func arrival(t testing.TB, subject string, header nats.Header, data []byte) sinktest.Arrival {
 	t.Helper()
 	id, isOurs := strings.CutPrefix(header.Get("Nats-Msg-Id"), sinktest.Pipeline+":")
+	id, diedIn, dead := strings.Cut(id, ":dead:")
+	if why := header.Get("Relay-Dead-Letter"); dead != (why != "") || !strings.Contains(why, diedIn) {
+		t.Errorf("Nats-Msg-Id is %q, and Relay-Dead-Letter %q", header.Get("Nats-Msg-Id"), why)
+	}
 	if !isOurs {
 		t.Errorf("Nats-Msg-Id is %q, want %s:<id>", header.Get("Nats-Msg-Id"), sinktest.Pipeline)
 	}
-	a := sinktest.Arrival{ID: id, GroupID: header.Get("Relay-Group-Id"), Address: subject, Payload: data}
+	a := sinktest.Arrival{ID: id, GroupID: header.Get("Relay-Group-Id"), Address: subject, Payload: data, DeadLetter: header.Get("Relay-Dead-Letter")}
 	own := map[string]string{}
 	for name, values := range header {
 		if len(values) != 1 {
 			t.Errorf("event %s: header %s has values %q", id, name, values)
 		}
 		switch name {
-		case "Nats-Msg-Id", "Relay-Group-Id":
+		case "Nats-Msg-Id", "Relay-Group-Id", "Relay-Dead-Letter":
 		case "Relay-Key":
 			a.Key = &values[0]
 		default:

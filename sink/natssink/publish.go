@@ -14,9 +14,10 @@ import (
 
 // The relay's own headers. Events cannot overrule them.
 const (
-	headerID      = "Nats-Msg-Id"
-	headerGroupID = "Relay-Group-Id"
-	headerKey     = "Relay-Key"
+	headerID         = "Nats-Msg-Id"
+	headerGroupID    = "Relay-Group-Id"
+	headerKey        = "Relay-Key"
+	headerDeadLetter = "Relay-Dead-Letter"
 )
 
 // maxSubject leaves room for the rest of a protocol line, of which a server takes
@@ -67,7 +68,7 @@ type publisher struct {
 	id      [1]string
 	group   [1]string
 	key     [1]string
-	foreign bool // the last event had headers of its own
+	foreign bool // the last event had headers that others do not have
 }
 
 func newPublisher(b *outbox.Batch) *publisher {
@@ -88,6 +89,13 @@ func (p *publisher) prepare(e *outbox.Event, subject, reply string) error {
 	}
 	p.msg.Subject, p.msg.Reply, p.msg.Data = subject, reply, e.Payload
 	p.id[0] = p.batch.Pipeline + ":" + strconv.FormatInt(e.ID, 10)
+	if d := e.DeadLetter; d != nil {
+		// Another id than the event's own, or a stream that takes both would drop
+		// the event for a duplicate when it is replayed.
+		p.id[0] += ":dead:" + d.GroupID.String()
+		p.msg.Header[headerDeadLetter] = []string{string(sink.AppendDeadLetter(nil, d))}
+		p.foreign = true
+	}
 	if e.Key == nil {
 		delete(p.msg.Header, headerKey)
 	} else {
@@ -106,7 +114,7 @@ func (p *publisher) prepare(e *outbox.Event, subject, reply string) error {
 	}
 	p.foreign = true
 	for name, value := range own {
-		if strings.EqualFold(name, headerID) || strings.EqualFold(name, headerGroupID) || strings.EqualFold(name, headerKey) {
+		if ours(name) {
 			continue
 		}
 		if !fits(value) {
@@ -115,6 +123,16 @@ func (p *publisher) prepare(e *outbox.Event, subject, reply string) error {
 		p.msg.Header[name] = []string{value}
 	}
 	return nil
+}
+
+// ours tells whether a header is the relay's own, however it is written.
+func ours(name string) bool {
+	for _, own := range []string{headerID, headerGroupID, headerKey, headerDeadLetter} {
+		if strings.EqualFold(name, own) {
+			return true
+		}
+	}
+	return false
 }
 
 const misfit = "a NATS header cannot carry a line break, nor blanks at either end"

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/sink"
 	"github.com/outboxrelay/relay/sink/natssink"
 )
 
@@ -132,6 +133,10 @@ func TestServerThatDoesNotSpeak(t *testing.T) {
 	t.Cleanup(func() { ok(t, listener.Close()) })
 	s := open(t, natssink.Config{URL: "nats://" + listener.Addr().String()})
 	began := time.Now()
+	err = s.Send(within(t, 100*time.Millisecond), batch("a"))
+	if kind(err) != "outage" || errors.Is(err, sink.ErrSuspect) {
+		t.Errorf("got %v, want an outage that is not blamed on the batch", err)
+	}
 	var g errgroup.Group
 	for range 8 {
 		g.Go(func() error {

@@ -113,7 +113,7 @@ func ofSubject(err error) bool {
 // stops nobody else's.
 func sum(subjects []string, verdicts []error, oneSubject bool) error {
 	var refused []sink.EventError
-	outages, ofSubjects := 0, 0
+	outages, ofSubjects, worst := 0, 0, 0
 	for i, err := range verdicts {
 		if err == nil {
 			continue
@@ -130,6 +130,9 @@ func sum(subjects []string, verdicts []error, oneSubject bool) error {
 		if errors.Is(err, errNoStream) {
 			err = fmt.Errorf("%w (make one: nats stream add NAME --subjects '%s')", err, subjects[i])
 		}
+		if errors.Is(err, sink.ErrSuspect) && len(refused) > 0 && !errors.Is(refused[worst].Err, sink.ErrSuspect) {
+			worst = len(refused)
+		}
 		refused = append(refused, sink.EventError{Index: i, Err: err})
 	}
 	switch {
@@ -140,5 +143,5 @@ func sum(subjects []string, verdicts []error, oneSubject bool) error {
 	case !oneSubject && ofSubjects == outages:
 		return sink.Unavailable(&sink.BatchError{Events: refused})
 	}
-	return fmt.Errorf("none of %d events was accepted, the first: %w", outages, refused[0].Err)
+	return fmt.Errorf("none of %d events was accepted, such as: %w", outages, refused[worst].Err)
 }
