@@ -87,6 +87,9 @@ func (s *Sink) AddressOf(e *outbox.Event) (address string, ok bool) {
 	return address, err == nil
 }
 
+// OneAddress implements sink.Addresser.
+func (s *Sink) OneAddress() bool { return s.subject.Fixed() }
+
 // connection returns the connection, or makes one. Callers that come while another
 // one tries get that one's error: a server that does not answer costs one
 // time-out, not one each.
