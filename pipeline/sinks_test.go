@@ -17,6 +17,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/sink"
 	"github.com/outboxrelay/relay/sink/httpsink"
 	"github.com/outboxrelay/relay/sink/natssink"
@@ -30,6 +31,19 @@ type destination struct {
 	// how many that are.
 	arrived func(t testing.TB, topic string) []int64
 	count   func(t testing.TB, topic string) int
+}
+
+// AddressOf and OneAddress are the sink's own.
+func (d destination) AddressOf(e *outbox.Event) (string, bool) {
+	if a, ok := d.Sink.(sink.Addresser); ok {
+		return a.AddressOf(e)
+	}
+	return "", false
+}
+
+func (d destination) OneAddress() bool {
+	a, ok := d.Sink.(sink.Addresser)
+	return !ok || a.OneAddress()
 }
 
 func closeSink(t testing.TB, s sink.Sink) {

@@ -1,0 +1,314 @@
+package pipeline_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/pipeline"
+	"github.com/outboxrelay/relay/sink"
+	"github.com/outboxrelay/relay/sink/redissink"
+)
+
+// TestProtocol plays random sequences of what owners of batches do, one step at a
+// time, on a real buffer and a real Redis: claim, send, settle, mark, halve, put
+// back, die between any two steps, lose the lease and not know of it, and wake up
+// at last. Whatever happened, each event is in its stream exactly once.
+func TestProtocol(t *testing.T) {
+	t.Parallel()
+	t.Run("postgres", func(t *testing.T) {
+		t.Parallel()
+		d := newDatabase(t)
+		testProtocol(t, protocol{
+			buffers: []pipeline.Buffer{d.buffer(t, "a"), d.buffer(t, "b")},
+			insert: func(t *rapid.T, topic string) {
+				if _, err := d.app.Exec(t.Context(), "INSERT INTO outbox_events (topic, payload) VALUES ($1, '{}')", topic); err != nil {
+					t.Fatal(err)
+				}
+			},
+			exec: func(t *rapid.T, sql string) {
+				if _, err := d.app.Exec(t.Context(), sql); err != nil {
+					t.Fatal(err)
+				}
+			},
+			overdue: "UPDATE outbox_batches SET due_at = clock_timestamp() - interval '1s'",
+			left:    func() int { return ask[int](t, d, "SELECT count(*) FROM outbox_events") },
+		})
+	})
+	t.Run("sqlite", func(t *testing.T) {
+		t.Parallel()
+		f := newFile(t)
+		exec := func(t *rapid.T, sql string, args ...any) {
+			if _, err := f.app.ExecContext(t.Context(), sql, args...); err != nil {
+				t.Fatal(err)
+			}
+		}
+		testProtocol(t, protocol{
+			buffers: []pipeline.Buffer{f.buffer(t, "a"), f.buffer(t, "b")},
+			insert: func(t *rapid.T, topic string) {
+				exec(t, "INSERT INTO outbox_events (topic, payload) VALUES (?, '{}')", topic)
+			},
+			exec:    func(t *rapid.T, sql string) { exec(t, sql) },
+			overdue: "UPDATE outbox_batches SET due_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '-1 seconds')",
+			left:    func() int { return int(f.ask(t, "SELECT count(*) FROM outbox_events")) },
+		})
+	})
+}
+
+// protocol is a buffer, seen by two processes, and how to get at it.
+type protocol struct {
+	buffers []pipeline.Buffer
+	insert  func(t *rapid.T, topic string)
+	exec    func(t *rapid.T, sql string)
+	overdue string
+	left    func() int
+}
+
+// holder has a batch in hand, whether it still owns it or not.
+type holder struct {
+	buffer pipeline.Buffer
+	batch  *outbox.Batch
+	sent   bool // Redis said that it has them
+}
+
+func testProtocol(t *testing.T, p protocol) {
+	t.Helper()
+	url := testserver.SharedRedis(t)
+	client := redisClient(t, url)
+	var plays atomic.Int64
+	rapid.Check(t, func(t *rapid.T) {
+		for _, table := range []string{"outbox_events", "outbox_batches", "outbox_dead_letters"} {
+			p.exec(t, "DELETE FROM "+table)
+		}
+		prefix := fmt.Sprintf("play%d:", plays.Add(1))
+		to, err := redissink.New(redissink.Config{URL: url, Stream: prefix + "{topic}"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if err := to.Close(); err != nil {
+				t.Error(err)
+			}
+		}()
+		w := &play{protocol: p, to: to}
+		t.Repeat(map[string]func(*rapid.T){
+			"insert":    w.commit,
+			"claim":     w.claim,
+			"take over": w.takeOver,
+			"send":      w.send,
+			"settle":    w.settle,
+			"mark":      w.mark,
+			"halve":     w.halve,
+			"put back":  w.putBack,
+			"die":       func(t *rapid.T) { w.drop(w.holder(t)) },
+			"lapse":     w.lapse,
+			"lapse too": w.lapse, // it is what all this is about
+		})
+		w.drain(t)
+		for _, h := range w.holders { // those that were stopped all the while
+			w.sendBy(t, h)
+			if h.sent {
+				w.settleBy(t, h, outbox.Outcome{Verdict: outbox.Delivered})
+			}
+		}
+		arrived := 0
+		seen := map[string]int{}
+		for _, topic := range topics {
+			entries, err := client.XRange(t.Context(), prefix+topic, "-", "+").Result()
+			if err != nil {
+				t.Fatal(err)
+			}
+			arrived += len(entries)
+			for _, e := range entries {
+				seen[fmt.Sprint(e.Values["id"])]++
+			}
+		}
+		if arrived != w.committed || len(seen) != w.committed {
+			t.Fatalf("%d events were committed, %d arrived, %d of them different ones", w.committed, arrived, len(seen))
+		}
+	})
+}
+
+// topics go to a stream each.
+var topics = []string{"orders", "customers"}
+
+// play is one sequence.
+type play struct {
+	protocol
+	to        sink.Sink
+	committed int
+	holders   []*holder
+}
+
+func (w *play) commit(t *rapid.T) {
+	for range rapid.IntRange(1, 6).Draw(t, "events") {
+		w.insert(t, rapid.SampledFrom(topics).Draw(t, "topic"))
+		w.committed++
+	}
+}
+
+func (w *play) process(t *rapid.T) pipeline.Buffer {
+	return rapid.SampledFrom(w.buffers).Draw(t, "process")
+}
+
+func (w *play) hold(t *rapid.T, buffer pipeline.Buffer, b *outbox.Batch, err error) {
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b != nil {
+		w.holders = append(w.holders, &holder{buffer: buffer, batch: b})
+	}
+}
+
+func (w *play) claim(t *rapid.T) {
+	buffer := w.process(t)
+	b, err := buffer.Claim(t.Context(), rapid.IntRange(2, 6).Draw(t, "limit"), time.Hour)
+	w.hold(t, buffer, b, err)
+}
+
+// lapse: all leases are over, and a batch gets a new owner. The old one does not
+// know.
+func (w *play) lapse(t *rapid.T) {
+	w.exec(t, w.overdue)
+	w.takeOver(t)
+}
+
+func (w *play) takeOver(t *rapid.T) {
+	buffer := w.process(t)
+	b, err := buffer.TakeOver(t.Context(), time.Hour)
+	if b != nil && (b.Marked() || len(b.Events) == 0) { // settled, not sent
+		if _, _, err := w.worker(buffer).Work(t.Context(), t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	w.hold(t, buffer, b, err)
+}
+
+func (w *play) worker(buffer pipeline.Buffer) *sink.Worker {
+	return sink.NewWorker(w.to, buffer, sink.Config{
+		MaxAttempts: 10, Backoff: sink.Backoff{Initial: time.Millisecond, Max: time.Millisecond, Multiplier: 1},
+	})
+}
+
+func (w *play) holder(t *rapid.T) *holder {
+	if len(w.holders) == 0 {
+		t.Skip("nobody holds a batch")
+	}
+	return rapid.SampledFrom(w.holders).Draw(t, "holder")
+}
+
+func (w *play) drop(h *holder) {
+	w.holders = slices.DeleteFunc(w.holders, func(other *holder) bool { return other == h })
+}
+
+func (w *play) send(t *rapid.T) {
+	h := w.holder(t)
+	w.sendBy(t, h)
+	if !h.sent {
+		w.drop(h)
+	}
+}
+
+func (w *play) sendBy(t *rapid.T, h *holder) {
+	switch err := w.to.Send(t.Context(), h.batch); {
+	case err == nil:
+		h.sent = true
+	case !errors.Is(err, sink.ErrFenced):
+		t.Fatal(err)
+	}
+}
+
+// settleBy settles; whoever lost the lease has changed nothing.
+func (w *play) settleBy(t *rapid.T, h *holder, outcomes ...outbox.Outcome) {
+	err := h.buffer.Settle(t.Context(), h.batch, outcomes)
+	if err != nil && !errors.Is(err, outbox.ErrLeaseLost) {
+		t.Fatal(err)
+	}
+}
+
+func (w *play) settle(t *rapid.T) {
+	h := w.holder(t)
+	if !h.sent {
+		t.Skip("it was not sent")
+	}
+	w.settleBy(t, h, outbox.Outcome{Verdict: outbox.Delivered})
+	w.drop(h)
+}
+
+func (w *play) mark(t *rapid.T) {
+	h := w.holder(t)
+	if !h.sent {
+		t.Skip("it was not sent")
+	}
+	err := h.buffer.Mark(t.Context(), h.batch, h.batch.IDs())
+	if err != nil && !errors.Is(err, outbox.ErrLeaseLost) {
+		t.Fatal(err)
+	}
+	w.drop(h)
+}
+
+// halve: as a batch that was started too often, whether a former owner sent it or
+// not.
+func (w *play) halve(t *rapid.T) {
+	var whole []*holder
+	for _, h := range w.holders {
+		if !h.sent && len(h.batch.Events) > 1 {
+			whole = append(whole, h)
+		}
+	}
+	if len(whole) == 0 {
+		t.Skip("no batch to halve")
+	}
+	h := whole[len(whole)-1] // mostly it is still its owner
+	ids := h.batch.IDs()
+	at := rapid.IntRange(1, len(ids)-1).Draw(t, "at")
+	part := func(ids []int64) outbox.Outcome {
+		return outbox.Outcome{Verdict: outbox.Retry, IDs: ids, GroupID: outbox.NewGroupID()}
+	}
+	w.settleBy(t, h, part(ids[:at]), part(ids[at:]))
+	w.drop(h)
+}
+
+// putBack: the answer was lost, on the way there or on the way back.
+func (w *play) putBack(t *rapid.T) {
+	h := w.holder(t)
+	w.settleBy(t, h, outbox.Outcome{Verdict: outbox.Retry, GroupID: h.batch.GroupID, Outages: h.batch.Outages + 1})
+	w.drop(h)
+}
+
+// drain lets one process go on until nothing is left.
+func (w *play) drain(t *rapid.T) {
+	buffer := w.buffers[0]
+	worker := w.worker(buffer)
+	for range 1000 {
+		w.exec(t, w.overdue)
+		b, err := buffer.TakeOver(t.Context(), time.Hour)
+		if b == nil && err == nil {
+			b, err = buffer.Claim(t.Context(), 1000, time.Hour)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b == nil {
+			if w.left() == 0 {
+				return
+			}
+			continue // a late one, that a sweep finds
+		}
+		if b.Starts > 3 { // else it is buried, where it stands alone
+			b.Starts = 1
+		}
+		if _, _, err := worker.Work(t.Context(), t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Fatalf("%d events are left", w.left())
+}
