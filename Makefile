@@ -52,6 +52,10 @@ fuzz: ## every fuzz test for FUZZTIME (30s) each
 	  done; \
 	done
 
+.PHONY: chaos
+chaos: servers ## ten minutes of kills, restarts and cut wires; CHAOS="-chaos.for 1h -chaos.seed N"
+	$(GO) test ./chaos -run TestChaos -count=1 -v -timeout 180m -chaos.for 10m $(CHAOS)
+
 .PHONY: bench
 bench: servers ## throughput, WAL, memory and idle cost, on this machine
 	$(GO) test -run '^$$' -bench . -benchtime 3x -timeout 30m ./bench

@@ -49,10 +49,14 @@ type audited struct {
 	waiting, duplicates, lost, wrong, resolved int64
 }
 
+const takeOversSQL = `
+SELECT count(*), coalesce(percentile_disc(0.5) WITHIN GROUP (ORDER BY late), '0') FROM chaos_take_overs`
+
 func (r *run) audit(ctx context.Context) []audited {
 	conn, err := pgx.Connect(ctx, r.postgres.URL)
 	r.check(err)
 	defer conn.Close(context.WithoutCancel(ctx))
+	r.check(conn.QueryRow(ctx, takeOversSQL).Scan(&r.takeOvers, &r.takeOverMedian))
 	var all []audited
 	for _, a := range []*account{r.toRedis, r.toJetStream} {
 		all = append(all, r.auditOne(ctx, conn, a))

@@ -20,7 +20,7 @@ import (
 var (
 	lasts = flag.Duration("chaos.for", 45*time.Second, "how long faults are made")
 	seed  = flag.Uint64("chaos.seed", 0, "what faults and transactions are drawn from; 0: any")
-	rate  = flag.Int("chaos.rate", 0, "events/s to commit; 0: 8000, and 1000 in a run of less than five minutes")
+	rate  = flag.Int("chaos.rate", 0, "events/s to commit; 0: 9000, and 1000 in a run of less than five minutes")
 )
 
 func TestMain(m *testing.M) {
@@ -48,7 +48,7 @@ func TestChaos(t *testing.T) {
 	reading, endReading := context.WithCancel(t.Context())
 	defer endReading()
 	var readers errgroup.Group
-	for _, read := range []func(context.Context) error{r.readRedis, r.readJetStream, r.watchLedger, r.progress} {
+	for _, read := range []func(context.Context) error{r.readRedis, r.readJetStream, r.progress} {
 		readers.Go(func() error { return read(reading) })
 	}
 
@@ -85,5 +85,5 @@ func eventsPerSecond() int {
 	if *rate == 0 && *lasts < 5*time.Minute {
 		return 1000
 	}
-	return cmp.Or(*rate, 8000)
+	return cmp.Or(*rate, 9000)
 }

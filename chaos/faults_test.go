@@ -18,7 +18,6 @@ import (
 type faults struct {
 	mu    *sync.Mutex
 	times map[string]int
-	kills int // SIGKILL, of any server or relay
 }
 
 func newFaults() faults { return faults{mu: new(sync.Mutex), times: map[string]int{}} }
@@ -80,7 +79,7 @@ func (r *run) director(ctx context.Context) error {
 	}
 	defer under.Wait()
 	whole := context.WithoutCancel(ctx) // a fault that was begun is also ended
-	for pause(ctx, time.Duration(300+rng.IntN(600))*time.Millisecond) {
+	for pause(ctx, time.Duration(250+rng.IntN(500))*time.Millisecond) {
 		select {
 		case err := <-errs:
 			return err
@@ -201,7 +200,9 @@ func (r *run) endAndStart(ctx context.Context, p *relay, away time.Duration) err
 	return p.start()
 }
 
-func (r *run) server(rng *rand.Rand) string { return []string{"postgres", "redis", "nats"}[rng.IntN(3)] }
+func (r *run) server(rng *rand.Rand) string {
+	return []string{"postgres", "redis", "nats"}[rng.IntN(3)]
+}
 
 // cut ends the connections of a relay to a server, and accepts no others for a
 // while.

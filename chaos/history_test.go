@@ -24,8 +24,12 @@ func (r *run) history(ctx context.Context, conn *pgx.Conn, a *account, ids []int
 	if err != nil {
 		fmt.Fprintf(&out, "arrivals: %v\n", err)
 	}
-	for _, v := range arrivals {
-		fmt.Fprintf(&out, "event %d arrived at %s in batch %s\n", v.ID, v.time().Format("15:04:05.000"), v.GroupID)
+	for len(arrivals) > 0 {
+		v, together := arrivals[0], []int64{}
+		for len(arrivals) > 0 && arrivals[0].GroupID == v.GroupID && arrivals[0].At == v.At {
+			together, arrivals = append(together, arrivals[0].ID), arrivals[1:]
+		}
+		fmt.Fprintf(&out, "at %s in batch %s arrived %d\n", v.time().Format("15:04:05.000"), v.GroupID, together)
 		groups = append(groups, v.GroupID.String())
 	}
 	out.WriteString(rows(ctx, conn, `SELECT event_id, group_id, attempts, error, died_at FROM outbox_dead_letters

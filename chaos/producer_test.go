@@ -14,9 +14,10 @@ import (
 
 const (
 	producers = 6
-	dawdlers  = 2       // of them; they hold their transactions open for seconds
-	late      = 2       // seconds that make a commit a late one
-	backlog   = 300_000 // committed events that are not delivered yet, at which producers wait
+	dawdlers  = 2                // of them; they hold their transactions open for seconds
+	late      = 2                // seconds that make a commit a late one
+	catchUp   = 10 * time.Second // of what was missed while the server was away
+	backlog   = 300_000          // committed events that are not delivered yet, at which producers wait
 )
 
 // tally is what producers did.
@@ -37,7 +38,7 @@ type producer struct {
 }
 
 // perTransaction is the events of a transaction, on average.
-const perTransaction = 25
+const perTransaction = 35
 
 func (r *run) newProducer(i int) *producer {
 	p := &producer{run: r, rng: rand.New(rand.NewPCG(r.seed, uint64(i)+1)), slow: i < dawdlers, every: 100 * time.Millisecond}
@@ -53,8 +54,8 @@ func (r *run) newProducer(i int) *producer {
 func (p *producer) Run(ctx context.Context) error {
 	defer p.disconnect()
 	for next := time.Now(); ; next = next.Add(p.every) {
-		if behind := time.Since(next); behind > time.Second {
-			next = time.Now() // what was missed while the server was away is not made up for
+		if behind := time.Since(next); behind > catchUp {
+			next = time.Now()
 		}
 		if !pause(ctx, time.Until(next)) {
 			return nil

@@ -8,9 +8,6 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
-
-	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 )
 
 // progress says every ten seconds how far things are, until ctx is done.
@@ -25,38 +22,6 @@ func (r *run) progress(ctx context.Context) error {
 
 func (r *run) kills() int {
 	return r.faults.count(relayKilled) + r.faults.count(postgresKilled) + r.faults.count(redisKilled)
-}
-
-// watchLedger counts the batches that a second owner has, or had while the database
-// was asked; others come and go between two looks.
-func (r *run) watchLedger(ctx context.Context) error {
-	seen := map[uuid.UUID]bool{}
-	for pause(ctx, time.Second) {
-		asking, cancel := context.WithTimeout(ctx, 5*time.Second)
-		groups, err := r.takenOverNow(asking)
-		cancel()
-		if err != nil {
-			continue // the server is being restarted
-		}
-		for _, id := range groups {
-			seen[id] = true
-		}
-		r.takenOver.Store(int64(len(seen)))
-	}
-	return nil
-}
-
-func (r *run) takenOverNow(ctx context.Context) ([]uuid.UUID, error) {
-	conn, err := pgx.Connect(ctx, r.postgres.URL)
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	answer, err := conn.Query(ctx, `SELECT group_id FROM outbox_batches WHERE starts > 1`)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(answer, pgx.RowTo[uuid.UUID])
 }
 
 // report prints what was done and what came of it.
@@ -74,7 +39,6 @@ func (r *run) report(audits []audited, took time.Duration) {
 	}
 	line("faults in all\t%d", all)
 	line("kills (SIGKILL) in all\t%d", r.kills())
-	line("batches seen taken over, at least\t%d", r.takenOver.Load())
 	line("")
 	line("events\tcommitted\trolled back\tdelivered\tdead\twaiting\tduplicates\tlost")
 	var sum audited
@@ -95,6 +59,7 @@ func (r *run) report(audits []audited, took time.Duration) {
 	p := &r.producing
 	line("events committed late (%d s or more after their insert)\t%d", late, p.late.Load())
 	line("poison events of acknowledged commits\t%d", p.poison.Load())
+	line("take overs\t%d, half of them within %v of the lease's end", r.takeOvers, r.takeOverMedian)
 	line("transactions whose COMMIT was not answered\t%d (%d events had committed)", p.unknown.Load(), sum.resolved)
 	line("transactions broken off before COMMIT\t%d", p.brokenOff.Load())
 	line("times producers waited for the backlog\t%d", p.waited.Load())
@@ -105,7 +70,7 @@ func (r *run) report(audits []audited, took time.Duration) {
 		r.t.Error(err)
 	}
 	r.t.Logf("\n%s", out.String())
-	if sum.committed == 0 || sum.rolledBack == 0 || sum.dead == 0 || r.kills() == 0 {
-		r.violation("a run in which nothing was committed, rolled back, buried or killed says nothing")
+	if sum.committed == 0 || sum.rolledBack == 0 || sum.dead == 0 || r.kills() == 0 || r.takeOvers == 0 {
+		r.violation("a run in which nothing was committed, rolled back, buried, killed or taken over says nothing")
 	}
 }

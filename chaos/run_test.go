@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -37,7 +36,8 @@ type run struct {
 	toRedis, toJetStream *account
 	producing            tally
 	faults               faults
-	takenOver            atomic.Int64 // batches that were seen under another owner than their first
+	takeOvers            int64
+	takeOverMedian       time.Duration // after the lease's end
 
 	mu         sync.Mutex
 	violations []string
@@ -95,8 +95,16 @@ func (r *run) startServers() {
 	r.check(err)
 }
 
-// committedSQL is the truth: a row in it committed with its event, or not at all.
-const committedSQL = `CREATE TABLE chaos_committed (pipeline text NOT NULL, id bigint NOT NULL, good boolean NOT NULL)`
+// tablesSQL makes chaos_committed, which is the truth: a row in it committed with
+// its event, or not at all. chaos_take_overs counts what else nobody would see:
+// batches that another owner leases because the one before did not finish.
+const tablesSQL = `
+CREATE TABLE chaos_committed (pipeline text NOT NULL, id bigint NOT NULL, good boolean NOT NULL);
+CREATE TABLE chaos_take_overs (late interval NOT NULL);
+CREATE FUNCTION chaos_taken_over() RETURNS trigger LANGUAGE plpgsql AS
+  $$ BEGIN INSERT INTO chaos_take_overs VALUES (clock_timestamp() - OLD.due_at); RETURN NULL; END $$;
+CREATE TRIGGER chaos_taken_over AFTER UPDATE ON outbox_batches FOR EACH ROW
+  WHEN (OLD.state = 'leased' AND NEW.lease_no > OLD.lease_no) EXECUTE FUNCTION chaos_taken_over()`
 
 func (r *run) startRelays() {
 	program := filepath.Join(r.dir, "relay")
@@ -112,7 +120,7 @@ func (r *run) startRelays() {
 		r.relays = append(r.relays, p)
 	}
 	r.check(command(r.t.Context(), program, "migrate", "-c", r.relays[0].config))
-	r.exec(committedSQL)
+	r.exec(tablesSQL)
 	for _, p := range r.relays {
 		r.check(p.start())
 		r.t.Cleanup(func() { r.check(p.kill()) })
