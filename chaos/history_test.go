@@ -7,6 +7,9 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -38,13 +41,14 @@ func (r *run) history(ctx context.Context, conn *pgx.Conn, a *account, ids []int
 	out.WriteString(rows(ctx, conn, `SELECT * FROM outbox_batches WHERE EXISTS (SELECT FROM unnest($1::bigint[]) AS id WHERE id BETWEEN first_id AND last_id)
 		LIMIT 20`, ids))
 	for _, p := range r.relays {
-		mentions(&out, p, groups)
+		mentions(&out, p, a.pipeline, groups, ids)
 	}
 	return out.String()
 }
 
-// mentions writes the first lines of a relay's log that name one of the batches.
-func mentions(out *strings.Builder, p *relay, groups []string) {
+// mentions writes the first lines of a relay's log that name one of the batches, or
+// one that may have had one of the events in it.
+func mentions(out *strings.Builder, p *relay, pipeline string, groups []string, ids []int64) {
 	file, err := os.Open(p.log)
 	if err != nil {
 		fmt.Fprintln(out, err)
@@ -54,14 +58,31 @@ func mentions(out *strings.Builder, p *relay, groups []string) {
 	lines := bufio.NewScanner(file)
 	lines.Buffer(nil, 1<<20)
 	for said := 0; lines.Scan() && said < 40; {
-		for _, group := range groups {
-			if strings.Contains(lines.Text(), group) {
-				fmt.Fprintf(out, "%s: %.600s\n", p.name, lines.Text())
-				said++
-				break
-			}
+		line := lines.Text()
+		named := func(group string) bool { return strings.Contains(line, group) }
+		within := func(id int64) bool { return strings.Contains(line, "pipeline="+pipeline) && mayHold(line, id) }
+		if slices.ContainsFunc(groups, named) || slices.ContainsFunc(ids, within) {
+			fmt.Fprintf(out, "%s: %.600s\n", p.name, line)
+			said++
 		}
 	}
+}
+
+var firstAndCount = regexp.MustCompile(`events=(\d+) first_id=(\d+)`)
+
+// mayHold tells whether the batch of a log line may hold the event: the log has
+// its first id, and the last depends on how many were rolled back in between.
+func mayHold(line string, id int64) bool {
+	found := firstAndCount.FindStringSubmatch(line)
+	if found == nil {
+		return false
+	}
+	events, err := strconv.ParseInt(found[1], 10, 64)
+	if err != nil {
+		return false
+	}
+	begins, err := strconv.ParseInt(found[2], 10, 64)
+	return err == nil && begins <= id && id < begins+2*events
 }
 
 // rows is the answer to a query as text, a row a line.
