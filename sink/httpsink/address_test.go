@@ -22,6 +22,10 @@ func TestAnAddressThatIsAway(t *testing.T) {
 			w.WriteHeader(http.StatusServiceUnavailable)
 			return
 		}
+		if r.URL.Path == "/broken" {
+			http.Error(w, "", http.StatusInternalServerError)
+			return
+		}
 		http.NotFound(w, r)
 	}))
 	t.Cleanup(server.Close)
@@ -40,6 +44,10 @@ func TestAnAddressThatIsAway(t *testing.T) {
 	err := send(server.URL+"/{topic}", "missing")
 	if !errors.Is(err, sink.ErrUnavailable) || !errors.As(err, &some) || len(some.Events) != 2 || !errors.Is(some.Events[1].Err, sink.ErrUnavailable) {
 		t.Errorf("404 at one of many addresses: %v", err)
+	}
+	err = send(server.URL+"/{topic}", "broken")
+	if !errors.Is(err, sink.ErrSuspect) || !errors.As(err, &some) || !errors.Is(some.Events[1].Err, sink.ErrSuspect) {
+		t.Errorf("500 at one of many addresses: %v", err)
 	}
 	for name, err := range map[string]error{
 		"the only address": send(server.URL+"/missing", "x"),

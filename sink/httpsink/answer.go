@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -35,7 +36,7 @@ func (r redactor) read(resp *http.Response) answer {
 }
 
 // verdict tells what the status means for the batch.
-func (a answer) verdict() error {
+func (a answer) verdict(overruled statuses) error {
 	if a.status >= 200 && a.status <= 299 {
 		return nil
 	}
@@ -47,13 +48,34 @@ func (a answer) verdict() error {
 		text += ": " + a.quote
 	}
 	err := errors.New(text)
-	switch {
-	case !isOutage(a.status):
+	outage, suspect := overruled.judge(a.status)
+	if !outage {
 		return sink.Permanent(err)
-	case a.retryAfter > 0:
-		return &sink.UnavailableError{Err: err, RetryAfter: a.retryAfter}
 	}
-	return sink.Unavailable(fmt.Errorf("%w%w", err, errAddress))
+	if a.retryAfter > 0 {
+		err = &sink.UnavailableError{Err: err, RetryAfter: a.retryAfter}
+	} else {
+		err = fmt.Errorf("%w%w", err, errAddress)
+	}
+	if suspect {
+		return sink.Suspect(err)
+	}
+	return sink.Unavailable(err)
+}
+
+// statuses are those to which Config gives another meaning.
+type statuses struct{ refused, unavailable []int }
+
+// judge tells whether a status is an outage, and whether that may be the batch's
+// doing. One that was called an outage by name is nothing else.
+func (s statuses) judge(status int) (outage, suspect bool) {
+	switch {
+	case slices.Contains(s.refused, status):
+		return false, false
+	case slices.Contains(s.unavailable, status):
+		return true, false
+	}
+	return isOutage(status), status >= 500
 }
 
 // errAddress marks an answer that came: there is a server, and if it has other

@@ -12,32 +12,68 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
+func kind(err error) string {
+	_, timed := errors.AsType[*sink.UnavailableError](err)
+	kind := "delivered"
+	switch {
+	case errors.Is(err, sink.ErrSuspect) && errors.Is(err, sink.ErrUnavailable):
+		kind = "suspect"
+	case errors.Is(err, sink.ErrUnavailable):
+		kind = "outage"
+	case errors.Is(err, sink.ErrPermanent):
+		kind = "refused"
+	case err != nil:
+		kind = err.Error()
+	}
+	if timed {
+		kind += " for a time"
+	}
+	return kind
+}
+
 func TestVerdict(t *testing.T) {
 	t.Parallel()
 	kinds := map[string][]int{
 		"delivered": {200, 201, 202, 204, 207, 299},
-		"outage": {
-			300, 301, 302, 303, 304, 307, 308, 401, 403, 404, 405, 407, 408, 421, 425, 429,
-			500, 501, 502, 503, 504, 507, 599, 600, 999,
-		},
-		"refused": {400, 402, 406, 409, 410, 411, 412, 413, 414, 415, 416, 417, 418, 422, 423, 424, 426, 428, 431, 451, 499},
+		"outage":    {300, 301, 302, 303, 304, 307, 308, 401, 403, 404, 405, 407, 408, 421, 425, 429},
+		"suspect":   {500, 501, 502, 503, 504, 507, 599, 600, 999},
+		"refused":   {400, 402, 406, 409, 410, 411, 412, 413, 414, 415, 416, 417, 418, 422, 423, 424, 426, 428, 431, 451, 499},
 	}
-	for want, statuses := range kinds {
-		for _, status := range statuses {
-			err := answer{status: status}.verdict()
-			got := "delivered"
-			switch {
-			case errors.Is(err, sink.ErrUnavailable):
-				got = "outage"
-			case errors.Is(err, sink.ErrPermanent):
-				got = "refused"
-			case err != nil:
-				got = err.Error()
-			}
-			if got != want {
+	for want, all := range kinds {
+		for _, status := range all {
+			if got := kind(answer{status: status}.verdict(statuses{})); got != want {
 				t.Errorf("%d: got %s, want %s", status, got, want)
 			}
+			if want != "outage" && want != "suspect" {
+				continue
+			}
+			timed := answer{status: status, retryAfter: time.Second}.verdict(statuses{})
+			if got := kind(timed); got != want+" for a time" {
+				t.Errorf("%d with Retry-After: got %s, want %s for a time", status, got, want)
+			}
 		}
+	}
+}
+
+// TestVerdictsOverruled: whatever the contract calls a status, the configuration
+// has the last word, but not on those beside it.
+func TestVerdictsOverruled(t *testing.T) {
+	t.Parallel()
+	o := statuses{refused: []int{404, 503, 301}, unavailable: []int{422, 500, 599, 100}}
+	for status, want := range map[int]string{
+		404: "refused", 503: "refused", 301: "refused",
+		422: "outage", 500: "outage", 599: "outage", 100: "outage",
+		403: "outage", 405: "outage", 421: "outage", 423: "refused", 501: "suspect", 504: "suspect", 598: "suspect", 200: "delivered",
+	} {
+		if got := kind(answer{status: status}.verdict(o)); got != want {
+			t.Errorf("%d: got %s, want %s", status, got, want)
+		}
+	}
+	if got := kind(answer{status: 422, retryAfter: time.Second}.verdict(o)); got != "outage for a time" {
+		t.Errorf("422 with Retry-After: got %s, want an outage for a time", got)
+	}
+	if got := kind(answer{status: 503, retryAfter: time.Second}.verdict(o)); got != "refused" {
+		t.Errorf("503 with Retry-After: got %s, want refused", got)
 	}
 }
 

@@ -38,6 +38,13 @@ type Config struct {
 	Format string
 	// Timeout of a request, its answer included; 0 means 30 seconds.
 	Timeout time.Duration
+	// MaxBytes is how large a request's body may be; a batch that makes a larger one
+	// is divided before it is sent. 0: no limit.
+	MaxBytes int
+	// Refused and Unavailable are statuses, 100 to 599 but for 2xx, that refuse the
+	// batch for good, and that are an outage and no fault of the batch, whatever
+	// they mean otherwise.
+	Refused, Unavailable []int
 	// TLS is for https.
 	TLS TLS
 }
@@ -78,9 +85,29 @@ func (c Config) validate() error {
 	if c.Timeout < 0 {
 		return fmt.Errorf("timeout %v: a time above 0 was expected", c.Timeout)
 	}
+	if c.MaxBytes < 0 {
+		return fmt.Errorf("max_bytes %d: 0 or more was expected", c.MaxBytes)
+	}
+	if err := errors.Join(checkStatuses("refused", c.Refused), checkStatuses("unavailable", c.Unavailable)); err != nil {
+		return err
+	}
+	for _, status := range c.Refused {
+		if slices.Contains(c.Unavailable, status) {
+			return fmt.Errorf("status %d stands in refused and in unavailable, one of them was expected", status)
+		}
+	}
 	for _, name := range slices.Sorted(maps.Keys(c.Headers)) {
 		if err := checkHeader(name, c.Headers[name]); err != nil {
 			return fmt.Errorf("headers: %w", err)
+		}
+	}
+	return nil
+}
+
+func checkStatuses(key string, statuses []int) error {
+	for _, status := range statuses {
+		if status < 100 || status > 599 || status >= 200 && status <= 299 {
+			return fmt.Errorf("%s: status %d: 100 to 599 was expected, but not 2xx, which is delivered", key, status)
 		}
 	}
 	return nil

@@ -76,6 +76,12 @@ func TestNew(t *testing.T) {
 		{httpsink.Config{URL: "http://h", Method: "post"}, "POST, PUT or PATCH"},
 		{httpsink.Config{URL: "http://h", Format: "xml"}, "json or ndjson"},
 		{httpsink.Config{URL: "http://h", Timeout: -1}, "a time above 0"},
+		{httpsink.Config{URL: "http://h", MaxBytes: -1}, "max_bytes -1"},
+		{httpsink.Config{URL: "http://h", Refused: []int{404, 99}}, "refused: status 99"},
+		{httpsink.Config{URL: "http://h", Unavailable: []int{600}}, "unavailable: status 600"},
+		{httpsink.Config{URL: "http://h", Refused: []int{200}}, "refused: status 200"},
+		{httpsink.Config{URL: "http://h", Unavailable: []int{299}}, "unavailable: status 299"},
+		{httpsink.Config{URL: "http://h", Refused: []int{400, 404}, Unavailable: []int{503, 404}}, "status 404 stands in refused and in unavailable"},
 		{httpsink.Config{URL: "http://h", Headers: map[string]string{"a b": "s3cret"}}, `"a b" is not a header's name`},
 		{httpsink.Config{URL: "http://h", Headers: map[string]string{"": "s3cret"}}, "no name"},
 		{httpsink.Config{URL: "http://h", Headers: map[string]string{"A": "s3cret\n"}}, "line break"},
@@ -89,6 +95,9 @@ func TestNew(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("New(%+v): got %v, want an error that says %q", c.config, err, c.want)
 		}
+	}
+	if _, err := httpsink.New(httpsink.Config{URL: "http://h", Refused: []int{100, 199, 300}, Unavailable: []int{599, 422}}); err != nil {
+		t.Errorf("statuses: %v", err)
 	}
 	for _, url := range []string{"http://h", "https://h:8443/{topic}/{key}?a={topic}", "http://[::1]/x", "http://u@h"} {
 		if _, err := httpsink.New(httpsink.Config{URL: url}); err != nil {

@@ -21,7 +21,7 @@ type connection struct {
 }
 
 func (c *connections) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	raw, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, network, address)
+	raw, err := (&net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}).DialContext(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}

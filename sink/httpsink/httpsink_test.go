@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/outboxrelay/relay/internal/testserver"
@@ -63,6 +64,7 @@ func harness(c httpsink.Config, path string, secure bool) sinktest.Harness {
 			Start:    func(t testing.TB) { s.start(t) },
 		}
 		if path != "" {
+			d.BreakAddress = func(_ testing.TB, topic string) { s.missing.Store("/to/" + topic) }
 			d.Address = func(topic string) string { return "/to/" + topic }
 		}
 		return d
@@ -98,6 +100,8 @@ type bulkServer struct {
 	url    string
 	ca     string // file with the certificate to trust
 	http   *httptest.Server
+
+	missing atomic.Value // a path that is not there
 
 	mu  sync.Mutex
 	all []sinktest.Arrival
@@ -147,6 +151,10 @@ func (s *bulkServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if s.secure && r.ProtoMajor != 2 {
 		s.t.Errorf("the request came over %s", r.Proto)
+	}
+	if r.URL.Path == s.missing.Load() {
+		http.NotFound(w, r)
+		return
 	}
 	groupID := r.Header.Get("Idempotency-Key")
 	var lines [][]byte

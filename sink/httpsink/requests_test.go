@@ -212,26 +212,6 @@ func TestNoSecretInErrors(t *testing.T) {
 	}
 }
 
-func TestTimeout(t *testing.T) {
-	t.Parallel()
-	release := make(chan struct{})
-	url := serve(t, func(_ http.ResponseWriter, r *http.Request) {
-		select {
-		case <-release:
-		case <-r.Context().Done():
-		}
-	})
-	t.Cleanup(func() { close(release) })
-	outage(t, open(t, httpsink.Config{URL: url, Timeout: 20 * time.Millisecond}).Send(within(t), batch("a")))
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-	defer cancel()
-	err := open(t, httpsink.Config{URL: url}).Send(ctx, batch("a"))
-	outage(t, err)
-	if !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("got %v, want one that wraps context.DeadlineExceeded", err)
-	}
-}
-
 func TestAnswerThatIsCutOff(t *testing.T) {
 	t.Parallel()
 	var status atomic.Int64
@@ -325,67 +305,5 @@ func TestConnectionsAreUsedAgain(t *testing.T) {
 	}
 	if n := opened.Load(); n != 1 {
 		t.Errorf("%d connections were opened, want 1", n)
-	}
-}
-
-func TestDivide(t *testing.T) {
-	t.Parallel()
-	url := serve(t, func(http.ResponseWriter, *http.Request) { t.Error("something was sent") })
-	b := batch("a b", "c", "a b", "d")
-	for i, key := range []string{"1&2", "2", "1&2"} {
-		b.Events[i].Key = &key
-	}
-	err := open(t, httpsink.Config{URL: url + "/{topic}?k={key}"}).Send(within(t), b)
-	var divide *sink.DivideError
-	if !errors.As(err, &divide) || errors.Is(err, sink.ErrUnavailable) || errors.Is(err, sink.ErrPermanent) {
-		t.Fatalf("got %v, want a *sink.DivideError", err)
-	}
-	want := []sink.Group{
-		{Address: url + "/a%20b?k=1%262", Indexes: []int{0, 2}}, {Address: url + "/c?k=2", Indexes: []int{1}}, {Indexes: []int{3}},
-	}
-	if diff := cmp.Diff(want, divide.Groups); diff != "" {
-		t.Errorf("groups (-want +got):\n%s", diff)
-	}
-}
-
-func TestEventsThatCannotBeSent(t *testing.T) {
-	t.Parallel()
-	var body atomic.Value
-	url := serve(t, func(_ http.ResponseWriter, r *http.Request) {
-		text, err := io.ReadAll(r.Body)
-		if err != nil {
-			t.Error(err)
-		}
-		body.Store(string(text))
-	})
-	key := "k"
-	b := batch("a", "a", "a")
-	b.Events[0].Key, b.Events[2].Key = &key, &key
-	b.Events[2].Headers = outbox.Headers("{")
-	refused(t, open(t, httpsink.Config{URL: url + "/{key}", Format: "ndjson"}).Send(within(t), b), 1, 2)
-	if got := body.Load().(string); strings.Count(got, "\n") != 1 || !strings.Contains(got, `"id":"1"`) {
-		t.Errorf("sent: %q", got)
-	}
-	up := ".."
-	b = batch("a")
-	b.Events[0].Key = &up
-	refused(t, open(t, httpsink.Config{URL: url + "/{key}/in"}).Send(within(t), b), 0)
-}
-
-// refused expects a *sink.BatchError that names those events, for good.
-func refused(t *testing.T, err error, want ...int) {
-	t.Helper()
-	var some *sink.BatchError
-	if !errors.As(err, &some) {
-		t.Fatalf("got %v, want a *sink.BatchError", err)
-	}
-	var got []int
-	for _, e := range some.Events {
-		if errors.Is(e.Err, sink.ErrPermanent) {
-			got = append(got, e.Index)
-		}
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("refused (-want +got):\n%s", diff)
 	}
 }
