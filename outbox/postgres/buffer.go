@@ -26,6 +26,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -79,9 +80,12 @@ func (c Config) validate() error {
 // Buffer is a buffer table on PostgreSQL 12 or later. Its methods are described
 // by buffertest.Buffer; all are safe for concurrent use.
 type Buffer struct {
+	ledger
 	config Config
 	pool   *pgxpool.Pool
 	marks  marks
+	// patience bounds each short statement.
+	patience time.Duration
 
 	table atomic.Pointer[table] // nil until the database was seen once
 }
@@ -105,7 +109,9 @@ func Open(c Config) (*Buffer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("postgres buffer: %w", err)
 	}
-	return &Buffer{config: c, pool: pool}, nil
+	b := &Buffer{config: c, pool: pool, patience: shortly}
+	b.ledger = ledger{b: b, dueAfter: b.marks.dueAfter}
+	return b, nil
 }
 
 // Close closes the connections; it waits for calls under way.
@@ -114,14 +120,15 @@ func (b *Buffer) Close() error {
 	return nil
 }
 
-// connConfig reads a URL for the few statements that go through pgx itself.
+// connConfig reads a URL for the few statements that go through pgx itself. What it
+// says of a pool is understood, and of no use here.
 func connConfig(url string) (*pgx.ConnConfig, error) {
-	c, err := pgx.ParseConfig(url)
+	c, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		return nil, withoutURL(err)
 	}
-	harden(c)
-	return c, nil
+	harden(c.ConnConfig)
+	return c.ConnConfig, nil
 }
 
 // withoutURL is what is wrong with a URL without the URL, which holds more than a
@@ -133,8 +140,12 @@ func withoutURL(err error) error {
 	return err
 }
 
+// keepAlive tells within half a minute that a server's machine is gone, where nothing
+// of ours is on its way to it.
+var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}
+
 // harden makes a connection fit for a transaction pooler (nothing prepared) and
-// for a network that swallows packets (a bounded dial).
+// for a network that swallows packets (a bounded dial, and probes).
 func harden(c *pgx.ConnConfig) {
 	c.DefaultQueryExecMode = pgx.QueryExecModeExec
 	c.StatementCacheCapacity = 0
@@ -142,6 +153,7 @@ func harden(c *pgx.ConnConfig) {
 	if c.ConnectTimeout == 0 {
 		c.ConnectTimeout = 10 * time.Second
 	}
+	c.DialFunc = (&net.Dialer{Timeout: c.ConnectTimeout, KeepAliveConfig: keepAlive}).DialContext
 	if c.RuntimeParams["application_name"] == "" {
 		c.RuntimeParams["application_name"] = "relay"
 	}
@@ -157,18 +169,23 @@ type table struct {
 	// sequence hands out the ids; a name that regclass reads.
 	sequence   string
 	payloadOID uint32
+	// letterOID is how the dead letters keep a payload.
+	letterOID uint32
+	// archive tells whether delivered events are copied there.
+	archive bool
 	// lockTimeout is shorter than the server's deadlock_timeout, so that in a
 	// deadlock with the application it is the relay that gives way.
 	lockTimeout time.Duration
+	// userTimeout is tcp_user_timeout in milliseconds: "0" where the server's
+	// system has no such thing and would complain in its log each time.
+	userTimeout string
 	names       *strings.Replacer
 }
 
 // sql fills the real names into a statement written with the default ones.
 func (t *table) sql(statement string) string { return t.names.Replace(statement) }
 
-func (t *table) payloadIsJSON() bool {
-	return t.payloadOID == oidJSONB || t.payloadOID == oidJSON
-}
+func isJSON(oid uint32) bool { return oid == oidJSONB || oid == oidJSON }
 
 // ready returns the table, looking at the database the first time.
 func (b *Buffer) ready(ctx context.Context) (*table, error) {

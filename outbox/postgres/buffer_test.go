@@ -7,3 +7,5 @@ import (
 )
 
 func TestBuffer(t *testing.T) { buffertest.Run(t, harness()) }
+
+func BenchmarkBuffer(b *testing.B) { buffertest.Benchmark(b, harness()) }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,7 +26,7 @@ SELECT n.nspname::text, c.relname::text, quote_ident(n.nspname) || '.' || quote_
        coalesce((SELECT atttypid::bigint FROM pg_attribute WHERE attrelid = c.oid AND attname = 'payload' AND NOT attisdropped), 0),
        c.relkind = 'r' AND c.relpersistence = 'u',
        (SELECT extract(epoch FROM current_setting('deadlock_timeout')::interval) * 1000)::bigint,
-       current_user::text, current_database()::text
+       current_user::text, current_database()::text, version() ~ 'linux'
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.oid = to_regclass($1) AND has_schema_privilege(n.oid, 'USAGE')`
 
@@ -67,6 +68,7 @@ var (
 		{"oldest_at", "timestamptz NOT NULL"},
 		{"claimed_at", "timestamptz NOT NULL DEFAULT clock_timestamp()"},
 		{"error", "text"},
+		{"address", "text"},
 	}
 	deadColumns = []column{
 		{"pipeline", "text NOT NULL"},
@@ -82,6 +84,7 @@ var (
 		{"died_at", "timestamptz NOT NULL DEFAULT clock_timestamp()"},
 		{"told_at", "timestamptz"},
 		{"closed_at", "timestamptz"},
+		{"hook_group_id", "uuid"},
 	}
 	bufferColumns = []column{{"buffer", "text PRIMARY KEY"}, {"claim", "text NOT NULL"}, {"floor", "bigint NOT NULL DEFAULT 0"}}
 )
@@ -99,7 +102,7 @@ func (b *Buffer) Check(ctx context.Context) error {
 	if err != nil {
 		return b.connectError(err)
 	}
-	missing.table(events, eventColumns)
+	missing.table(events, eventColumns, all)
 	if events.exists && own == "" {
 		own = events.schema
 	}
@@ -111,7 +114,11 @@ func (b *Buffer) Check(ctx context.Context) error {
 		if others[i], err = b.lookAt(ctx, own, name); err != nil {
 			return b.connectError(err)
 		}
-		missing.table(others[i], wanted[i])
+		missing.table(others[i], wanted[i], all)
+	}
+	archive, err := b.checkArchive(ctx, own, events, &missing)
+	if err != nil {
+		return b.connectError(err)
 	}
 	if others[0].unlogged {
 		missing.add("table %s is UNLOGGED, and a crash would empty it; a claim must not be forgotten: ALTER TABLE %s SET LOGGED",
@@ -128,11 +135,17 @@ func (b *Buffer) Check(ctx context.Context) error {
 	t := &table{
 		buffer:   events.schema + "." + events.name,
 		events:   events.quoted,
-		sequence: events.sequence, payloadOID: events.payloadOID,
+		sequence: events.sequence, payloadOID: events.payloadOID, letterOID: others[1].payloadOID,
+		archive:     archive != "",
+		userTimeout: "0",
 		lockTimeout: max(time.Millisecond, min(events.deadlockTimeout/2, time.Second)),
 		names: strings.NewReplacer(
 			"outbox_events", events.quoted, "outbox_batches", others[0].quoted,
-			"outbox_dead_letters", others[1].quoted, "outbox_buffers", others[2].quoted),
+			"outbox_dead_letters", others[1].quoted, "outbox_buffers", others[2].quoted,
+			"outbox_archive", archive),
+	}
+	if events.linux {
+		t.userTimeout = "30000"
 	}
 	return b.register(ctx, t)
 }
@@ -143,7 +156,7 @@ func (b *Buffer) register(ctx context.Context, t *table) error {
 		claim string
 		floor int64
 	)
-	err := b.transact(ctx, step{sql: t.sql(bufferRowSQL), args: []string{t.buffer}, row: func(v [][]byte) error {
+	err := b.transact(ctx, t.writing(b.patience), step{sql: t.sql(bufferRowSQL), args: []string{t.buffer}, row: func(v [][]byte) error {
 		claim, floor = string(v[0]), int8Of(v[1])
 		return nil
 	}})
@@ -173,6 +186,7 @@ type tableFacts struct {
 	payloadOID                                 uint32
 	deadlockTimeout                            time.Duration
 	role, database                             string
+	linux                                      bool
 }
 
 func (f *tableFacts) has(column string) bool {
@@ -195,7 +209,7 @@ func (b *Buffer) lookAt(ctx context.Context, schema, name string) (tableFacts, e
 		f.payloadOID = uint32(int8Of(v[9])) //nolint:gosec // an oid
 		f.unlogged = isTrue(v[10])
 		f.deadlockTimeout = time.Duration(int8Of(v[11])) * time.Millisecond
-		f.role, f.database = string(v[12]), string(v[13])
+		f.role, f.database, f.linux = string(v[12]), string(v[13]), isTrue(v[14])
 		return nil
 	}}})
 	return f, err
@@ -226,7 +240,10 @@ type findings []string
 
 func (f *findings) add(format string, a ...any) { *f = append(*f, fmt.Sprintf(format, a...)) }
 
-func (f *findings) table(t tableFacts, columns []column) {
+// all is what the relay does with its tables.
+var all = []string{"SELECT", "INSERT", "UPDATE", "DELETE"}
+
+func (f *findings) table(t tableFacts, columns []column, privileges []string) {
 	if !t.exists {
 		f.add("table %s does not exist (or its schema may not be used): relay migrate -c relay.yaml", t.wanted)
 		return
@@ -241,7 +258,7 @@ func (f *findings) table(t tableFacts, columns []column) {
 		may  bool
 		name string
 	}{{t.selects, "SELECT"}, {t.inserts, "INSERT"}, {t.updates, "UPDATE"}, {t.deletes, "DELETE"}} {
-		if !g.may {
+		if !g.may && slices.Contains(privileges, g.name) {
 			grants = append(grants, g.name)
 		}
 	}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/outboxrelay/relay/outbox"
 )
 
@@ -66,7 +64,10 @@ SELECT coalesce(pg_sequence_last_value($1::regclass), 0), clock_timestamp(),
        (SELECT claim FROM outbox_buffers WHERE buffer = $2),
        set_config('synchronous_commit', 'on', true), set_config('jit', 'off', true),
        set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
-       set_config('enable_sort', 'off', true)
+       set_config('enable_sort', 'off', true),
+       set_config('statement_timeout', $3, true), set_config('idle_in_transaction_session_timeout', '30000', true),
+       set_config('tcp_keepalives_idle', '15', true), set_config('tcp_keepalives_interval', '5', true),
+       set_config('tcp_keepalives_count', '3', true), set_config('tcp_user_timeout', $4, true)
 WHERE NOT EXISTS (SELECT FROM outbox_events WHERE false)`
 
 func (b *Buffer) claim(ctx context.Context, t *table, limit int, lease time.Duration, where claimRange) (
@@ -82,9 +83,11 @@ func (b *Buffer) claim(ctx context.Context, t *table, limit int, lease time.Dura
 	rows.reserve(limit)
 	err = b.transact(
 		ctx,
-		step{sql: t.sql(claimBeginSQL), args: []string{t.sequence, t.buffer}, row: func(v [][]byte) error {
+		step{sql: t.sql(claimBeginSQL), args: []string{
+			t.sequence, t.buffer, milliseconds(b.patience), t.userTimeout,
+		}, row: func(v [][]byte) error {
 			lastValue, clock, mode = int8Of(v[0]), timeOf(v[1]), string(v[2])
-			return nil
+			return rows.forget(nil)
 		}},
 		step{
 			sql: t.sql(claimSQL),
@@ -105,110 +108,20 @@ func (b *Buffer) claim(ctx context.Context, t *table, limit int, lease time.Dura
 	case len(rows.events) == 0:
 		return nil, lastValue, nil
 	}
-	return b.leased(t, outbox.Batch{
+	return b.leased(&rows, outbox.Batch{
 		GroupID: groupID, LeaseNo: 1, LeaseEnd: leaseEnd, Starts: 1,
 		ClaimedAt: clock, ClaimedLocal: time.Now(),
-	}, rows.sorted()), lastValue, nil
+	}), lastValue, nil
 }
 
 // leased completes a batch.
-func (b *Buffer) leased(t *table, batch outbox.Batch, events []outbox.Event) *outbox.Batch {
+func (b *Buffer) leased(rows *decoder, batch outbox.Batch) *outbox.Batch {
+	events := rows.sorted()
 	batch.Pipeline = b.config.Pipeline
-	batch.PayloadIsJSON = t.payloadIsJSON()
+	batch.PayloadIsJSON = isJSON(rows.payloadOID)
 	batch.Events = events
 	if len(events) > 0 && batch.FirstID == 0 && batch.LastID == 0 {
 		batch.FirstID, batch.LastID = events[0].ID, events[len(events)-1].ID
 	}
 	return &batch
-}
-
-const takeOverSQL = `
-WITH due AS (
-  SELECT group_id FROM outbox_batches
-  WHERE buffer = $1 AND due_at > $2::timestamptz AND due_at <= (SELECT clock_timestamp())
-  ORDER BY due_at LIMIT 1
-  FOR UPDATE SKIP LOCKED
-), taken AS (
-  UPDATE outbox_batches l
-  SET lease_no = lease_no + 1, starts = starts + 1, owner = $4,
-      state = CASE state WHEN 'delivered' THEN state ELSE 'leased' END,
-      due_at = clock_timestamp() + $3::interval
-  FROM due WHERE l.group_id = due.group_id
-  RETURNING l.*
-)
-SELECT e.id, e.topic, e.key, e.payload, e.headers, e.created_at,
-       t.group_id, t.lease_no, t.starts, t.attempts, t.outages, t.first_id, t.last_id, t.origins, t.delivered,
-       clock_timestamp()
-FROM taken t
-LEFT JOIN outbox_events e ON e.id BETWEEN t.first_id AND t.last_id AND e.group_id = t.group_id`
-
-// TakeOver is described by buffertest.Buffer.
-func (b *Buffer) TakeOver(ctx context.Context, lease time.Duration) (*outbox.Batch, error) {
-	t, err := b.ready(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var (
-		rows  = decoder{payloadOID: t.payloadOID}
-		batch outbox.Batch
-	)
-	leaseEnd := time.Now().Add(lease)
-	err = b.transact(
-		ctx,
-		settings("synchronous_commit", "on", "jit", "off", "enable_seqscan", "off"),
-		step{
-			sql:  t.sql(takeOverSQL),
-			args: []string{t.buffer, timestamp(b.marks.dueAfter()), interval(lease), b.config.Owner},
-			row: func(v [][]byte) error {
-				if batch.LeaseNo == 0 {
-					batch = outbox.Batch{
-						GroupID: uuid.UUID(v[6]), LeaseNo: int8Of(v[7]),
-						Starts: int4Of(v[8]), Attempts: int4Of(v[9]), Outages: int4Of(v[10]),
-						FirstID: int8Of(v[11]), LastID: int8Of(v[12]),
-						LeaseEnd: leaseEnd, ClaimedAt: timeOf(v[15]), ClaimedLocal: time.Now(),
-					}
-					arrayOf(v[13], func(id []byte) { batch.Origins = append(batch.Origins, uuid.UUID(id)) })
-					arrayOf(v[14], func(id []byte) { batch.Delivered = append(batch.Delivered, int8Of(id)) })
-				}
-				if v[0] == nil { // its rows are gone
-					return nil
-				}
-				return rows.add(v)
-			},
-		},
-	)
-	if err != nil {
-		return nil, b.explain(ctx, "taking over a batch", err)
-	}
-	if batch.LeaseNo == 0 {
-		return nil, nil
-	}
-	return b.leased(t, batch, rows.sorted()), nil
-}
-
-const renewSQL = `
-UPDATE outbox_batches SET due_at = clock_timestamp() + $4::interval
-WHERE buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint AND state IN ('leased', 'delivered')`
-
-// Renew is described by buffertest.Buffer.
-func (b *Buffer) Renew(ctx context.Context, batch *outbox.Batch, lease time.Duration) error {
-	t, err := b.ready(ctx)
-	if err != nil {
-		return err
-	}
-	var held int64
-	leaseEnd := time.Now().Add(lease)
-	err = b.transact(ctx, step{
-		sql:      t.sql(renewSQL),
-		args:     []string{t.buffer, batch.GroupID.String(), itoa(batch.LeaseNo), interval(lease)},
-		affected: &held,
-	})
-	if err != nil {
-		return b.explain(ctx, "renewing a lease", err)
-	}
-	if held == 0 {
-		return outbox.ErrLeaseLost
-	}
-	batch.LeaseEnd = leaseEnd
-	return nil
 }

@@ -12,6 +12,7 @@ import (
 // handful of allocations and not thousands.
 type decoder struct {
 	payloadOID uint32
+	pipeline   string // of dead letters
 	free       []byte
 	events     []outbox.Event
 	keys       []string
@@ -28,6 +29,12 @@ const (
 // reserve makes room for n events.
 func (d *decoder) reserve(n int) {
 	d.events = make([]outbox.Event, 0, n)
+}
+
+// forget is the row function of a first step: what came before is run again.
+func (d *decoder) forget([][]byte) error {
+	d.events = d.events[:0]
+	return nil
 }
 
 // add is a step's row function.

@@ -45,11 +45,17 @@ func newPlace(t testing.TB, url string, opt buffertest.Options) *place {
 
 func (p *place) fixture(t testing.TB, table, pipeline string) *buffertest.Fixture {
 	t.Helper()
-	if _, err := postgres.Migrate(t.Context(), p.url, postgres.SchemaConfig{Table: table, Bytes: p.opt.Bytes}); err != nil {
+	archive := ""
+	if p.opt.Archive {
+		archive = "outbox_archive"
+	}
+	if _, err := postgres.Migrate(t.Context(), p.url, postgres.SchemaConfig{Table: table, Bytes: p.opt.Bytes, Archive: archive}); err != nil {
 		t.Fatal(err)
 	}
 	open := func(t testing.TB, owner string) *postgres.Buffer {
-		b, err := postgres.Open(postgres.Config{URL: p.url, Table: table, Pipeline: pipeline, Owner: owner, Connections: 16})
+		b, err := postgres.Open(postgres.Config{
+			URL: p.url, Table: table, Pipeline: pipeline, Owner: owner, Archive: archive, Connections: 16,
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -60,11 +66,19 @@ func (p *place) fixture(t testing.TB, table, pipeline string) *buffertest.Fixtur
 		})
 		return b
 	}
+	first := open(t, "first")
+	hooks := 0
 	return &buffertest.Fixture{
-		Buffer:    open(t, "first"),
-		Pipeline:  pipeline,
-		Table:     table,
-		Second:    func(t testing.TB) buffertest.Buffer { return open(t, "second") },
+		Buffer:   first,
+		Pipeline: pipeline,
+		Table:    table,
+		Second:   func(t testing.TB) buffertest.Buffer { return open(t, "second") },
+		Hook: func(t testing.TB) buffertest.Hook {
+			if hooks++; hooks > 1 {
+				return open(t, "second").Hook()
+			}
+			return first.Hook()
+		},
 		Neighbour: func(t testing.TB) *buffertest.Fixture { return p.fixture(t, "neighbour_events", "neighbour") },
 		Begin: func(t buffertest.TB) buffertest.Tx {
 			tx, err := p.pool.Begin(context.Background())
@@ -91,6 +105,9 @@ func (p *place) fixture(t testing.TB, table, pipeline string) *buffertest.Fixtur
 		},
 		Ledger: func(t buffertest.TB) []buffertest.LedgerRow { return query(t, p.pool, ledgerSQL, scanLedger) },
 		Dead:   func(t buffertest.TB) []buffertest.DeadLetter { return query(t, p.pool, deadSQL(p.opt.Bytes), scanDead) },
+		Archived: func(t buffertest.TB) []buffertest.ArchivedEvent {
+			return query(t, p.pool, archivedSQL(p.opt.Bytes), scanArchived)
+		},
 	}
 }
 
@@ -115,7 +132,7 @@ func query[T any](t buffertest.TB, pool *pgxpool.Pool, statement string, scan pg
 const ledgerSQL = `
 SELECT group_id::text, buffer, claim, state, lease_no,
        (extract(epoch FROM due_at - clock_timestamp()) * 1000000)::bigint, owner, starts, attempts, outages,
-       events, first_id, last_id, origins::text[], delivered, coalesce(error, ''), oldest_at, claimed_at
+       events, first_id, last_id, origins::text[], delivered, address, coalesce(error, ''), oldest_at, claimed_at
 FROM outbox_batches ORDER BY group_id`
 
 func scanLedger(row pgx.CollectableRow) (r buffertest.LedgerRow, err error) {
@@ -125,7 +142,7 @@ func scanLedger(row pgx.CollectableRow) (r buffertest.LedgerRow, err error) {
 		dueIn   int64
 	)
 	err = row.Scan(&group, &r.Buffer, &r.Claim, &r.State, &r.LeaseNo, &dueIn, &r.Owner, &r.Starts, &r.Attempts, &r.Outages,
-		&r.Events, &r.FirstID, &r.LastID, &origins, &r.Delivered, &r.Error, &r.OldestAt, &r.ClaimedAt)
+		&r.Events, &r.FirstID, &r.LastID, &origins, &r.Delivered, &r.Address, &r.Error, &r.OldestAt, &r.ClaimedAt)
 	if err != nil {
 		return r, err
 	}
@@ -141,27 +158,48 @@ func scanLedger(row pgx.CollectableRow) (r buffertest.LedgerRow, err error) {
 }
 
 func deadSQL(bytes bool) string {
-	payload := "convert_to(payload::text, 'UTF8')"
-	if bytes {
-		payload = "payload"
-	}
-	return `SELECT pipeline, event_id, topic, key, ` + payload + `, convert_to(headers::text, 'UTF8'),
-       created_at, group_id::text, attempts, error, died_at, told_at, closed_at
+	return `SELECT pipeline, event_id, topic, key, ` + payloadSQL(bytes) + `, convert_to(headers::text, 'UTF8'),
+       created_at, group_id::text, attempts, error, died_at, told_at, closed_at, hook_group_id::text
 FROM outbox_dead_letters ORDER BY event_id, died_at`
+}
+
+func payloadSQL(bytes bool) string {
+	if bytes {
+		return "payload"
+	}
+	return "convert_to(payload::text, 'UTF8')"
 }
 
 func scanDead(row pgx.CollectableRow) (d buffertest.DeadLetter, err error) {
 	var (
 		group        string
 		told, closed sql.NullTime
+		hook         sql.NullString
 	)
 	err = row.Scan(&d.Pipeline, &d.EventID, &d.Topic, &d.Key, &d.Payload, &d.Headers, &d.CreatedAt, &group,
-		&d.Attempts, &d.Error, &d.DiedAt, &told, &closed)
+		&d.Attempts, &d.Error, &d.DiedAt, &told, &closed, &hook)
 	if err == nil {
 		d.GroupID = uuid.MustParse(group)
 		d.ToldAt, d.ClosedAt = told.Time, closed.Time
 	}
+	if hook.Valid {
+		d.HookGroupID = uuid.MustParse(hook.String)
+	}
 	return d, err
+}
+
+func archivedSQL(bytes bool) string {
+	return `SELECT id, topic, key, ` + payloadSQL(bytes) + `, convert_to(headers::text, 'UTF8'), group_id::text, created_at, archived_at
+FROM outbox_archive ORDER BY id, group_id`
+}
+
+func scanArchived(row pgx.CollectableRow) (a buffertest.ArchivedEvent, err error) {
+	var group string
+	err = row.Scan(&a.ID, &a.Topic, &a.Key, &a.Payload, &a.Headers, &group, &a.CreatedAt, &a.ArchivedAt)
+	if err == nil {
+		a.GroupID = uuid.MustParse(group)
+	}
+	return a, err
 }
 
 // applicationTx inserts as an application in any language would.

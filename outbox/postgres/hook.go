@@ -2,38 +2,125 @@ package postgres
 
 import (
 	"context"
-	"errors"
+	"sync"
 	"time"
 
 	"github.com/outboxrelay/relay/outbox"
 )
 
-// Hook is a pipeline's dead letters as the buffer of its dead-letter hook.
-type Hook struct{ b *Buffer }
+// Hook is a pipeline's dead letters as the buffer of its dead-letter hook. Its
+// methods are described by buffertest.Hook; all are safe for concurrent use.
+type Hook struct {
+	ledger
+
+	mu       sync.Mutex
+	freeNext time.Time
+}
 
 // Hook returns the dead letters of b's pipeline as the buffer of its hook; see
 // buffertest.Hook. It shares b's connections.
-func (b *Buffer) Hook() *Hook { return &Hook{b} }
+func (b *Buffer) Hook() *Hook {
+	return &Hook{ledger: ledger{b: b, suffix: " dead letters", dueAfter: func() time.Time { return time.Time{} }}}
+}
 
-func (h *Hook) Check(context.Context) error { return errors.ErrUnsupported }
-func (h *Hook) Look(context.Context, int) (outbox.Backlog, error) {
-	return outbox.Backlog{}, errors.ErrUnsupported
+// Check is described by buffertest.Buffer.
+func (h *Hook) Check(ctx context.Context) error { return h.b.Check(ctx) }
+
+// Those that are being told have a ledger row, and are counted there.
+const lookForHookSQL = `
+SELECT (SELECT count(*) FROM (
+          SELECT FROM outbox_dead_letters
+          WHERE pipeline = $2 AND closed_at IS NULL AND told_at IS NULL AND hook_group_id IS NULL
+          LIMIT $3::bigint) untold),
+       count(*) FILTER (WHERE due_at <= clock.now),
+       count(*) FILTER (WHERE state = 'waiting'),
+       count(*) FILTER (WHERE state = 'delivered')
+FROM (SELECT clock_timestamp() AS now) clock
+LEFT JOIN outbox_batches ON buffer = $1`
+
+// Look is described by buffertest.Hook.
+func (h *Hook) Look(ctx context.Context, limit int) (outbox.Backlog, error) {
+	t, err := h.b.ready(ctx)
+	if err != nil {
+		return outbox.Backlog{}, err
+	}
+	if err := h.free(ctx, t, limit); err != nil {
+		return outbox.Backlog{}, h.b.explain(ctx, "looking for dead letters without a batch", err)
+	}
+	var backlog outbox.Backlog
+	err = h.b.transact(ctx, reading(h.b.patience, inOrder...), step{
+		sql: t.sql(lookForHookSQL), args: []string{h.name(t), h.b.config.Pipeline, itoa(int64(limit))},
+		row: func(v [][]byte) error {
+			backlog = outbox.Backlog{
+				Unclaimed: int(int8Of(v[0])), Due: int(int8Of(v[1])), Waiting: int(int8Of(v[2])), Delivered: int(int8Of(v[3])),
+			}
+			return nil
+		},
+	})
+	return backlog, h.b.explain(ctx, "counting dead letters to be told", err)
 }
-func (h *Hook) Claim(context.Context, int, time.Duration) (*outbox.Batch, error) {
-	return nil, errors.ErrUnsupported
+
+const freeSQL = `
+UPDATE outbox_dead_letters d SET hook_group_id = NULL
+WHERE pipeline = $1 AND told_at IS NULL AND hook_group_id IS NOT NULL
+  AND NOT EXISTS (SELECT FROM outbox_batches l WHERE l.group_id = d.hook_group_id)`
+
+// free lets go of letters whose ledger row is gone (a restore, a hand), at the first
+// look and as often as the buffer looks everywhere.
+func (h *Hook) free(ctx context.Context, t *table, limit int) error {
+	h.mu.Lock()
+	due := limit > 0 && !time.Now().Before(h.freeNext)
+	if due {
+		h.freeNext = time.Now().Add(fullSweepEvery)
+	}
+	h.mu.Unlock()
+	if !due {
+		return nil
+	}
+	err := h.b.transact(ctx, t.writing(h.b.patience, append([]string{"lock_timeout", milliseconds(t.lockTimeout)}, byKey...)...),
+		step{sql: t.sql(freeSQL), args: []string{h.b.config.Pipeline}})
+	if err != nil {
+		h.mu.Lock()
+		h.freeNext = time.Time{} // the next look tries again
+		h.mu.Unlock()
+	}
+	return err
 }
-func (h *Hook) TakeOver(context.Context, time.Duration) (*outbox.Batch, error) {
-	return nil, errors.ErrUnsupported
-}
-func (h *Hook) Renew(context.Context, *outbox.Batch, time.Duration) error {
-	return errors.ErrUnsupported
-}
-func (h *Hook) Settle(context.Context, *outbox.Batch, []outbox.Outcome) error {
-	return errors.ErrUnsupported
-}
-func (h *Hook) Mark(context.Context, *outbox.Batch, []int64) error { return errors.ErrUnsupported }
-func (h *Hook) Away(context.Context) ([]string, error)             { return nil, errors.ErrUnsupported }
-func (h *Hook) Wake(context.Context, string, int) (int, error)     { return 0, errors.ErrUnsupported }
-func (h *Hook) Status(context.Context) (outbox.Status, error) {
-	return outbox.Status{}, errors.ErrUnsupported
+
+// A letter's age is how long it has been one.
+const hookStatusSQL = `
+WITH ledger AS (
+  SELECT count(*) FILTER (WHERE state = 'leased') AS leased,
+         count(*) FILTER (WHERE state = 'waiting') AS waiting,
+         count(*) FILTER (WHERE state = 'delivered') AS delivered,
+         coalesce(sum(greatest(events - cardinality(delivered), 0)), 0)::bigint AS claimed,
+         min(oldest_at) FILTER (WHERE events > cardinality(delivered) AND isfinite(oldest_at)) AS oldest_at
+  FROM outbox_batches WHERE buffer = $1
+), fresh AS (
+  SELECT count(*) AS letters, min(died_at) FILTER (WHERE isfinite(died_at)) AS oldest_at
+  FROM outbox_dead_letters
+  WHERE pipeline = $2 AND closed_at IS NULL AND told_at IS NULL AND hook_group_id IS NULL
+)
+SELECT leased, waiting, delivered, claimed + fresh.letters,
+       coalesce(extract(epoch FROM clock_timestamp() - least(ledger.oldest_at, fresh.oldest_at)) * 1000000, 0)::bigint
+FROM ledger, fresh`
+
+// Status is described by buffertest.Hook. It knows of no transactions but its own.
+func (h *Hook) Status(ctx context.Context) (outbox.Status, error) {
+	t, err := h.b.ready(ctx)
+	if err != nil {
+		return outbox.Status{}, err
+	}
+	var s outbox.Status
+	err = h.b.transact(ctx, reading(h.b.patience, inOrder...), step{
+		sql: t.sql(hookStatusSQL), args: []string{h.name(t), h.b.config.Pipeline},
+		row: func(v [][]byte) error {
+			s = outbox.Status{
+				Leased: int8Of(v[0]), Waiting: int8Of(v[1]), Delivered: int8Of(v[2]), Pending: int8Of(v[3]),
+				OldestPending: max(0, time.Duration(int8Of(v[4]))*time.Microsecond),
+			}
+			return nil
+		},
+	})
+	return s, h.b.explain(ctx, "reading the status of the dead letters", err)
 }

@@ -13,7 +13,8 @@ import (
 const lastValueSQL = `
 SELECT coalesce(pg_sequence_last_value($1::regclass), 0),
        set_config('jit', 'off', true), set_config('enable_seqscan', 'off', true),
-       set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true)
+       set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true),
+       set_config('statement_timeout', $2, true)
 WHERE NOT EXISTS (SELECT FROM outbox_events WHERE false)`
 
 // Every count is bounded, and every scan begins at a mark.
@@ -51,7 +52,7 @@ func (b *Buffer) Look(ctx context.Context, limit int) (outbox.Backlog, error) {
 		backlog outbox.Backlog
 	)
 	err = b.roundTrip(ctx, []step{
-		{sql: t.sql(lastValueSQL), args: []string{t.sequence}, row: func(v [][]byte) error {
+		{sql: t.sql(lastValueSQL), args: []string{t.sequence, milliseconds(b.patience)}, row: func(v [][]byte) error {
 			seen.lastValue = int8Of(v[0])
 			return nil
 		}},
@@ -99,7 +100,7 @@ const storeFloorSQL = `
 UPDATE outbox_buffers SET floor = $2::bigint WHERE buffer = $1`
 
 func (b *Buffer) storeFloor(ctx context.Context, t *table, floor int64) error {
-	err := b.transact(ctx, settings("synchronous_commit", "off"),
+	err := b.transact(ctx, t.writing(b.patience, "synchronous_commit", "off"),
 		step{sql: t.sql(storeFloorSQL), args: []string{t.buffer, itoa(floor)}})
 	return b.explain(ctx, "writing down the floor", err)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -26,12 +27,27 @@ type step struct {
 // transact runs the steps in one transaction and one round trip: READ COMMITTED
 // whatever the database's default. An error leaves nothing behind, except
 // that a connection lost at the COMMIT leaves it open whether it happened.
+//
+// The victim of a deadlock was rolled back for certain, so all of it is run again
+// at once: a first step that has a row function finds there what to forget.
 func (b *Buffer) transact(ctx context.Context, steps ...step) error {
+	return b.rerun(ctx, steps, codeDeadlock, codeSerialization)
+}
+
+// runs is how often a transaction is run that ends with a code that says so.
+const runs = 3
+
+func (b *Buffer) rerun(ctx context.Context, steps []step, codes ...string) error {
 	all := make([]step, 0, len(steps)+2)
 	all = append(all, step{sql: "BEGIN ISOLATION LEVEL READ COMMITTED"})
 	all = append(all, steps...)
 	all = append(all, step{sql: "COMMIT"})
-	return b.roundTrip(ctx, all)
+	for n := 1; ; n++ {
+		err := b.roundTrip(ctx, all)
+		if err == nil || n == runs || !slices.Contains(codes, code(err)) {
+			return err
+		}
+	}
 }
 
 // roundTrip pipelines the steps behind one Sync.
@@ -97,6 +113,7 @@ const (
 	codeCancelled     = "57014"
 	codeLockTimeout   = "55P03"
 	codeDeadlock      = "40P01"
+	codeSerialization = "40001"
 	codeNoPrivilege   = "42501"
 	codeNoTable       = "42P01"
 	codeNoColumn      = "42703"
@@ -188,26 +205,3 @@ func arrayOf(v []byte, each func([]byte)) {
 		v = v[n:]
 	}
 }
-
-// settings is the first step of a transaction: name, value, name, value, ...,
-// local to it, so that nothing is left on a pooled session.
-func settings(pairs ...string) step {
-	var sql strings.Builder
-	sql.WriteString("SELECT ")
-	for i := range len(pairs) / 2 {
-		if i > 0 {
-			sql.WriteString(", ")
-		}
-		sql.WriteString("set_config($" + strconv.Itoa(2*i+1) + ", $" + strconv.Itoa(2*i+2) + ", true)")
-	}
-	return step{sql: sql.String(), args: pairs}
-}
-
-// inOrder makes the planner walk the primary key for ORDER BY id LIMIT n. Statistics
-// taken while most rows were claimed make it believe that there are few
-// unclaimed ones, so that it would rather read the whole backlog and sort it.
-func inOrder(more ...string) step {
-	return settings(append(more, "jit", "off", "enable_seqscan", "off", "enable_bitmapscan", "off", "enable_sort", "off")...)
-}
-
-func milliseconds(d time.Duration) string { return itoa(d.Milliseconds()) }

@@ -83,7 +83,11 @@ func (c SchemaConfig) names() map[string]string {
 		"Batches":     ident(own, "outbox_batches"),
 		"BatchesDue":  ident("", "outbox_batches_due"),
 		"DeadLetters": ident(own, "outbox_dead_letters"),
-		"Buffers":     ident(own, "outbox_buffers"),
+		// An index is where its table is, and has no schema in CREATE INDEX.
+		"DeadOpen":      ident("", "outbox_dead_letters_open"),
+		"DeadUntold":    ident("", "outbox_dead_letters_untold"),
+		"DeadBeingTold": ident("", "outbox_dead_letters_being_told"),
+		"Buffers":       ident(own, "outbox_buffers"),
 	}
 }
 
@@ -133,7 +137,7 @@ func Migrate(ctx context.Context, url string, c SchemaConfig) ([]string, error) 
 	if err != nil {
 		return nil, connectError(config, err)
 	}
-	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // nothing was written
+	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // nothing was written, or all of it committed
 	if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(hashtext('relay migrate'))"); err != nil {
 		return nil, connectError(config, err)
 	}
@@ -141,6 +145,16 @@ func Migrate(ctx context.Context, url string, c SchemaConfig) ([]string, error) 
 	applied, err := up(ctx, config, rendered, c)
 	if err == nil && len(applied) == 0 {
 		err = restore(ctx, tx, c)
+	}
+	var archived bool
+	if err == nil { // it may be asked for only later than the others
+		archived, err = makeArchive(ctx, tx, c)
+	}
+	if archived {
+		applied = append(applied, "archive "+c.Archive)
+	}
+	if err == nil {
+		err = tx.Commit(ctx)
 	}
 	if code(err) == codeNoPrivilege {
 		err = denied(ctx, tx, c, err)
@@ -174,7 +188,7 @@ func up(ctx context.Context, config *pgx.ConnConfig, rendered fs.FS, c SchemaCon
 const deniedSQL = `
 SELECT current_user::text, coalesce(string_agg(format('GRANT USAGE, CREATE ON SCHEMA %I TO %I', nspname, current_user), '; ' ORDER BY nspname), '')
 FROM pg_namespace
-WHERE nspname IN (coalesce(nullif($1, ''), current_schema()), coalesce(nullif($2, ''), current_schema()))
+WHERE nspname IN (coalesce(nullif($1, ''), current_schema()), coalesce(nullif($2, ''), current_schema()), $3)
   AND NOT (has_schema_privilege(oid, 'USAGE') AND has_schema_privilege(oid, 'CREATE'))`
 
 // denied says what a role needs that may not migrate. It ends tx.
@@ -185,7 +199,8 @@ func denied(ctx context.Context, tx pgx.Tx, c SchemaConfig, err error) error {
 	if rollbackErr := tx.Rollback(ctx); rollbackErr != nil {
 		return errors.Join(err, rollbackErr)
 	}
-	if askErr := conn.QueryRow(ctx, deniedSQL, schema, c.own()).Scan(&role, &grants); askErr != nil {
+	archive, _ := splitTable(c.Archive)
+	if askErr := conn.QueryRow(ctx, deniedSQL, schema, c.own(), archive).Scan(&role, &grants); askErr != nil {
 		return errors.Join(err, askErr)
 	}
 	if grants == "" {
@@ -211,7 +226,7 @@ func restore(ctx context.Context, tx pgx.Tx, c SchemaConfig) error {
 	if _, err := tx.Exec(ctx, ddl, pgx.QueryExecModeSimpleProtocol); err != nil {
 		return fmt.Errorf("making lost tables again: %w", err)
 	}
-	return tx.Commit(ctx)
+	return nil
 }
 
 // splitTable parts "schema.table"; schema is "" when it is not given.

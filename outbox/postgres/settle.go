@@ -2,48 +2,14 @@ package postgres
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"strings"
-	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/outboxrelay/relay/outbox"
 )
 
-// Settle is one round trip whose first statement is the fence: it touches the
-// ledger row that group_id and lease_no name, and leaves in relay.holds whether
-// there was one. Every statement after it asks relay.holds, so an owner that
-// lost its lease changes nothing.
-
-// A batch put back to wait is nobody's, whatever its lease_no.
-const (
-	fenceDeleteSQL = `
-WITH held AS (
-  DELETE FROM outbox_batches
-  WHERE buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint AND state <> 'waiting'
-  RETURNING 1
-) SELECT set_config('relay.holds', count(*)::text, true) FROM held`
-
-	// A marked batch keeps its row until its events are gone.
-	fenceKeepSQL = `
-WITH held AS (
-  UPDATE outbox_batches SET due_at = clock_timestamp() + $4::interval
-  WHERE buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint AND state <> 'waiting'
-  RETURNING 1
-) SELECT set_config('relay.holds', count(*)::text, true) FROM held`
-
-	fenceRetrySQL = `
-WITH held AS (
-  UPDATE outbox_batches
-  SET state = 'waiting', starts = 0, due_at = clock_timestamp() + $4::interval,
-      attempts = $5::int, outages = $6::int, error = $7
-  WHERE buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint AND state <> 'waiting'
-  RETURNING 1
-) SELECT set_config('relay.holds', count(*)::text, true) FROM held`
-)
-
+// Each delete has a companion that copies what it deletes to the archive, in the same
+// statement.
 const (
 	deleteAllSQL = `
 DELETE FROM outbox_events
@@ -65,12 +31,24 @@ WHERE id = ANY (ARRAY(
   ORDER BY id
   FOR UPDATE SKIP LOCKED))`
 
+	archiveAllSQL  = `WITH gone AS (` + deleteAllSQL + archiveSQL
+	archiveSomeSQL = `WITH gone AS (` + deleteSomeSQL + archiveSQL
+	archiveFreeSQL = `WITH gone AS (` + deleteFreeSQL + archiveSQL
+
 	closeLedgerSQL = `
 DELETE FROM outbox_batches
 WHERE current_setting('relay.holds') = '1' AND buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint
   AND NOT EXISTS (
     SELECT FROM outbox_events e
     WHERE e.id BETWEEN $4::bigint AND $5::bigint AND e.group_id = $2::uuid)`
+
+	// Whatever a marked batch has left was locked, and is to be deleted next time.
+	keepLedgerSQL = `
+UPDATE outbox_batches SET events = locked.events, delivered = locked.ids
+FROM (SELECT count(*) AS events, array_agg(id ORDER BY id) AS ids FROM outbox_events
+      WHERE id BETWEEN $4::bigint AND $5::bigint AND group_id = $2::uuid) locked
+WHERE current_setting('relay.holds') = '1' AND buffer = $1 AND outbox_batches.group_id = $2::uuid
+  AND lease_no = $3::bigint AND locked.events > 0`
 
 	burySQL = `
 INSERT INTO outbox_dead_letters (pipeline, event_id, topic, key, payload, headers, created_at,
@@ -91,14 +69,11 @@ WITH moved AS (
   RETURNING id, created_at
 )
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts,
-                            attempts, outages, events, first_id, last_id, oldest_at, origins, error)
+                            attempts, outages, events, first_id, last_id, oldest_at, origins, error, address)
 SELECT $3::uuid, $1, 'stamp', 'waiting', 0, clock_timestamp() + $7::interval, $8, 0,
-       $9::int, $10::int, count(*), min(id), max(id), min(created_at), $11::uuid[], $12
+       $9::int, $10::int, count(*), min(id), max(id), min(created_at), $11::uuid[], $12, $13
 FROM moved HAVING count(*) > 0`
 )
-
-// markedAgain is how long a marked batch waits when its events are locked.
-const markedAgain = time.Second
 
 // Settle is described by buffertest.Buffer.
 func (b *Buffer) Settle(ctx context.Context, batch *outbox.Batch, outcomes []outbox.Outcome) error {
@@ -106,123 +81,70 @@ func (b *Buffer) Settle(ctx context.Context, batch *outbox.Batch, outcomes []out
 	if err != nil {
 		return err
 	}
-	s := settlement{table: t, owner: b.config.Owner, batch: batch}
-	steps, err := s.steps(outcomes)
+	kinds, err := sortOutcomes(outcomes)
 	if err != nil {
 		return err
 	}
-	if err := b.transact(ctx, steps...); err != nil {
-		return b.explain(ctx, "settling a batch", err)
-	}
-	switch {
-	case !s.held:
-		return outbox.ErrLeaseLost
-	case batch.Marked() && s.closed == 0:
-		return outbox.ErrLocked
-	}
-	return nil
+	s := settlement{ledger: b.ledger, table: t, batch: batch}
+	return s.run(ctx, kinds, s.work(kinds))
 }
 
-// settlement builds the steps of one Settle and holds what they answered.
-type settlement struct {
-	table  *table
-	owner  string
-	batch  *outbox.Batch
-	held   bool
-	closed int64
-}
-
-func (s *settlement) steps(outcomes []outbox.Outcome) ([]step, error) {
-	var deleted []int64
-	all, divided := false, false
-	var work []step
-	var retry *outbox.Outcome
-	for i := range outcomes {
-		o := &outcomes[i]
-		if o.IDs == nil && len(outcomes) > 1 {
-			return nil, errors.New("settling a batch: an outcome for all of it stands beside others")
-		}
-		all = o.IDs == nil
-		switch o.Verdict {
-		case outbox.Delivered:
-			deleted = append(deleted, o.IDs...)
-		case outbox.Dead:
-			deleted = append(deleted, o.IDs...)
-			work = append(work, s.bury(o))
-		case outbox.Retry:
-			if all {
-				retry = o
-				continue
-			}
-			divided = true
-			work = append(work, s.move(o))
-		default:
-			return nil, fmt.Errorf("settling a batch: unknown verdict %v", o.Verdict)
-		}
-	}
-	switch {
-	case retry != nil:
-	case s.batch.Marked():
-		if all {
-			deleted = s.batch.IDs()
-		}
-		work = append(work, s.deleteFree(deleted), s.closeLedger())
-	case all:
-		work = append(work, s.deleteAll())
-	default:
-		work = append(work, s.deleteSome(deleted))
-	}
-	// A settle that a crash forgets is done again under the same group_id, so it
-	// need not wait for the disk, unless it made a new one.
-	commit := "off"
-	if divided {
-		commit = "on"
-	}
-	begin := settings("synchronous_commit", commit, "lock_timeout", milliseconds(s.table.lockTimeout),
-		"jit", "off", "enable_seqscan", "off")
-	return append([]step{begin, s.fence(retry)}, work...), nil
-}
-
-func (s *settlement) fence(retry *outbox.Outcome) step {
-	args := []string{s.table.buffer, s.batch.GroupID.String(), itoa(s.batch.LeaseNo)}
-	sql := fenceDeleteSQL
-	switch {
-	case retry != nil:
-		sql = fenceRetrySQL
-		args = append(args, interval(retry.After), itoa(int64(retry.Attempts)), itoa(int64(retry.Outages)), text(retry.Error))
-	case s.batch.Marked():
-		sql = fenceKeepSQL
-		args = append(args, interval(markedAgain))
-	}
-	return step{sql: s.table.sql(sql), args: args, row: func(v [][]byte) error {
-		s.held = string(v[0]) == "1"
+// work is what is done to the events, behind the fence.
+func (s *settlement) work(o kinds) []step {
+	if o.back() {
 		return nil
-	}}
+	}
+	var work []step
+	for _, d := range o.dead {
+		work = append(work, s.bury(d))
+	}
+	for _, r := range o.retry {
+		work = append(work, s.move(r))
+	}
+	gone, dead := o.ids(s.batch)
+	if !s.table.archive { // then they go the same way
+		gone, dead = append(gone, dead...), nil
+	}
+	switch {
+	case s.batch.Marked():
+		work = append(work, s.deletes(deleteFreeSQL, archiveFreeSQL, gone, dead)...)
+		work = append(work, s.closing(closeLedgerSQL, &s.closed), s.closing(keepLedgerSQL, nil))
+	case o.all == nil:
+		work = append(work, s.deletes(deleteSomeSQL, archiveSomeSQL, gone, dead)...)
+	case s.table.archive && o.all.Verdict == outbox.Delivered:
+		work = append(work, step{sql: s.table.sql(archiveAllSQL), args: s.bounds()})
+	default:
+		work = append(work, step{sql: s.table.sql(deleteAllSQL), args: s.bounds()})
+	}
+	return work
+}
+
+// deletes are the steps for those that were delivered and those that were buried.
+func (s *settlement) deletes(deleteSQL, archiveSQL string, delivered, dead []int64) []step {
+	var steps []step
+	deleting := func(sql string, ids []int64) {
+		if len(ids) > 0 {
+			steps = append(steps, step{sql: s.table.sql(sql), args: []string{s.batch.GroupID.String(), idArray(ids)}})
+		}
+	}
+	if s.table.archive {
+		deleting(archiveSQL, delivered)
+	} else {
+		deleting(deleteSQL, delivered)
+	}
+	deleting(deleteSQL, dead)
+	return steps
 }
 
 func (s *settlement) bounds() []string {
 	return []string{s.batch.GroupID.String(), itoa(s.batch.FirstID), itoa(s.batch.LastID)}
 }
 
-func (s *settlement) deleteAll() step {
-	return step{sql: s.table.sql(deleteAllSQL), args: s.bounds()}
-}
-
-func (s *settlement) deleteSome(ids []int64) step {
-	return step{sql: s.table.sql(deleteSomeSQL), args: []string{s.batch.GroupID.String(), idArray(ids)}}
-}
-
-func (s *settlement) deleteFree(ids []int64) step {
-	return step{sql: s.table.sql(deleteFreeSQL), args: []string{s.batch.GroupID.String(), idArray(ids)}}
-}
-
-func (s *settlement) closeLedger() step {
-	return step{
-		sql: s.table.sql(closeLedgerSQL),
-		args: append([]string{s.table.buffer, s.batch.GroupID.String(), itoa(s.batch.LeaseNo)},
-			itoa(s.batch.FirstID), itoa(s.batch.LastID)),
-		affected: &s.closed,
-	}
+// closing is a step about the ledger row and what is left of its events.
+func (s *settlement) closing(sql string, affected *int64) step {
+	return step{sql: s.table.sql(sql), args: []string{
+		s.ledger.name(s.table), s.batch.GroupID.String(), itoa(s.batch.LeaseNo), itoa(s.batch.FirstID), itoa(s.batch.LastID),
+	}, affected: affected}
 }
 
 func (s *settlement) bury(o *outbox.Outcome) step {
@@ -235,43 +157,15 @@ func (s *settlement) bury(o *outbox.Outcome) step {
 }
 
 func (s *settlement) move(o *outbox.Outcome) step {
+	return step{sql: s.table.sql(moveSQL), args: s.part(o)}
+}
+
+// part are the parameters of a statement that gives events a new group_id.
+func (s *settlement) part(o *outbox.Outcome) []string {
 	origins := append(append(make([]uuid.UUID, 0, len(s.batch.Origins)+1), s.batch.Origins...), s.batch.GroupID)
-	return step{sql: s.table.sql(moveSQL), args: []string{
-		s.table.buffer, s.batch.GroupID.String(), o.GroupID.String(), itoa(s.batch.FirstID), itoa(s.batch.LastID),
-		idArray(o.IDs), interval(o.After), s.owner,
-		itoa(int64(o.Attempts)), itoa(int64(o.Outages)), uuidArray(origins), text(o.Error),
-	}}
-}
-
-// text makes an error fit for a text column: UTF-8 without NUL.
-func text(s string) string {
-	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
-}
-
-const markSQL = `
-UPDATE outbox_batches
-SET state = 'delivered', delivered = $4::bigint[], due_at = clock_timestamp() + $5::interval
-WHERE buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint AND state <> 'waiting'`
-
-// Mark is described by buffertest.Buffer.
-func (b *Buffer) Mark(ctx context.Context, batch *outbox.Batch, delivered []int64) error {
-	t, err := b.ready(ctx)
-	if err != nil {
-		return err
+	return []string{
+		s.ledger.name(s.table), s.batch.GroupID.String(), o.GroupID.String(), itoa(s.batch.FirstID), itoa(s.batch.LastID),
+		idArray(o.IDs), interval(o.After), s.ledger.b.config.Owner,
+		itoa(int64(o.Attempts)), itoa(int64(o.Outages)), uuidArray(origins), text(o.Error), optionalText(o.Address),
 	}
-	var held int64
-	err = b.transact(ctx, settings("synchronous_commit", "off"), step{
-		sql: t.sql(markSQL),
-		args: []string{
-			t.buffer, batch.GroupID.String(), itoa(batch.LeaseNo), idArray(delivered), interval(markedAgain),
-		},
-		affected: &held,
-	})
-	if err != nil {
-		return b.explain(ctx, "marking a batch delivered", err)
-	}
-	if held == 0 {
-		return outbox.ErrLeaseLost
-	}
-	return nil
 }

@@ -14,7 +14,7 @@ WITH ledger AS (
   SELECT count(*) FILTER (WHERE state = 'leased') AS leased,
          count(*) FILTER (WHERE state = 'waiting') AS waiting,
          count(*) FILTER (WHERE state = 'delivered') AS delivered,
-         coalesce(sum(events - cardinality(delivered)), 0)::bigint AS claimed,
+         coalesce(sum(greatest(events - cardinality(delivered), 0)), 0)::bigint AS claimed,
          min(oldest_at) FILTER (WHERE events > cardinality(delivered) AND isfinite(oldest_at)) AS oldest_at
   FROM outbox_batches WHERE buffer = $1
 ), fresh AS (
@@ -40,7 +40,7 @@ func (b *Buffer) Status(ctx context.Context) (outbox.Status, error) {
 	var s outbox.Status
 	floor, lastValue := b.marks.span()
 	err = b.transact(ctx,
-		inOrder(),
+		reading(b.patience, inOrder...),
 		step{
 			sql: t.sql(statusSQL),
 			args: []string{

@@ -3,6 +3,8 @@ package postgres
 import (
 	"context"
 	"time"
+
+	"github.com/outboxrelay/relay/outbox"
 )
 
 const fullSweepSQL = `
@@ -27,18 +29,21 @@ func (b *Buffer) fullSweep(ctx context.Context, t *table, limit int) (late, orph
 	if !due {
 		return 0, 0, nil
 	}
-	bounded := inOrder("statement_timeout", milliseconds(fullSweepTimeout), "synchronous_commit", "on")
-	err = b.transact(ctx, bounded,
+	begin := t.writing(fullSweepTimeout, append([]string{"synchronous_commit", "on"}, inOrder...)...)
+	err = b.transact(ctx, begin,
 		step{sql: t.sql(fullSweepSQL), args: []string{itoa(upTo), itoa(int64(limit))}, row: func(v [][]byte) error {
 			late = int(int8Of(v[0]))
 			return nil
 		}})
 	if err == nil {
 		b.marks.fullySwept(late, time.Now())
-		var n int64
-		err = b.transact(ctx, bounded,
-			step{sql: t.sql(adoptSQL), args: []string{t.buffer, b.config.Owner}, affected: &n})
-		orphans = int(n)
+		var adopted outbox.Tally
+		begin.row = func([][]byte) error {
+			adopted = outbox.Tally{}
+			return nil
+		}
+		err = b.transact(ctx, begin, b.adopt(t, &adopted))
+		orphans = int(adopted.Batches)
 	}
 	if code(err) == codeCancelled && ctx.Err() == nil {
 		err = nil // out of time: the next one tries again
@@ -46,14 +51,25 @@ func (b *Buffer) fullSweep(ctx context.Context, t *table, limit int) (late, orph
 	return late, orphans, err
 }
 
-// lease_no begins at the clock, so that it is higher than any that was lost.
+// lease_no begins at the clock's microseconds, so that it is higher than any that was
+// lost.
 const adoptSQL = `
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts,
                             attempts, outages, events, first_id, last_id, oldest_at, error)
-SELECT e.group_id, $1, 'stamp', 'waiting', extract(epoch FROM clock_timestamp())::bigint, clock_timestamp(), $2, 0,
+SELECT e.group_id, $1, 'stamp', 'waiting', (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, clock_timestamp(), $2, 0,
        0, 0, count(*), min(e.id), max(e.id), min(e.created_at), 'found without a ledger row'
 FROM outbox_events e
 WHERE e.group_id IS NOT NULL
   AND NOT EXISTS (SELECT FROM outbox_batches l WHERE l.group_id = e.group_id)
 GROUP BY e.group_id
-ON CONFLICT (group_id) DO NOTHING`
+ON CONFLICT (group_id) DO NOTHING
+RETURNING events::bigint`
+
+// adopt is the step that gives orphans a ledger row.
+func (b *Buffer) adopt(t *table, adopted *outbox.Tally) step {
+	return step{sql: t.sql(adoptSQL), args: []string{t.buffer, b.config.Owner}, row: func(v [][]byte) error {
+		adopted.Batches++
+		adopted.Events += int8Of(v[0])
+		return nil
+	}}
+}

@@ -1,0 +1,93 @@
+package postgres
+
+import (
+	"context"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+// One statement is one snapshot. What is counted of a batch is what carries its
+// group_id, wherever the ledger has its bounds.
+const auditSQL = `
+WITH stamped AS (
+  SELECT e.group_id, count(*) AS events, count(*) FILTER (WHERE e.id = ANY (l.delivered)) AS delivered, l.group_id IS NULL AS orphan
+  FROM outbox_events e LEFT JOIN outbox_batches l ON l.group_id = e.group_id
+  WHERE e.group_id IS NOT NULL
+  GROUP BY e.group_id, l.group_id
+), ledger AS (
+  SELECT l.state, l.events AS said, coalesce(s.events, 0) AS events, coalesce(s.delivered, 0) AS delivered
+  FROM outbox_batches l LEFT JOIN stamped s ON s.group_id = l.group_id
+  WHERE l.buffer = $1
+)
+SELECT (SELECT count(*) FROM outbox_events WHERE group_id IS NULL),
+       count(*) FILTER (WHERE state = 'leased'), coalesce(sum(events) FILTER (WHERE state = 'leased'), 0)::bigint,
+       count(*) FILTER (WHERE state = 'waiting'), coalesce(sum(events) FILTER (WHERE state = 'waiting'), 0)::bigint,
+       count(*) FILTER (WHERE state = 'delivered'), coalesce(sum(events) FILTER (WHERE state = 'delivered'), 0)::bigint,
+       coalesce(sum(delivered) FILTER (WHERE state = 'delivered'), 0)::bigint,
+       count(*) FILTER (WHERE events = 0), count(*) FILTER (WHERE events NOT IN (0, said)),
+       (SELECT count(*) FROM stamped WHERE orphan), (SELECT coalesce(sum(events), 0)::bigint FROM stamped WHERE orphan),
+       (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = $2 AND closed_at IS NULL),
+       (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = $2 AND closed_at IS NULL AND told_at IS NULL),
+       (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = $2 AND closed_at IS NOT NULL)
+FROM ledger`
+
+// Audit is described by buffertest.Buffer.
+func (b *Buffer) Audit(ctx context.Context) (outbox.Audit, error) {
+	t, err := b.ready(ctx)
+	if err != nil {
+		return outbox.Audit{}, err
+	}
+	var a outbox.Audit
+	err = b.transact(ctx, reading(atLength, "jit", "off"), step{
+		sql: t.sql(auditSQL), args: []string{t.buffer, b.config.Pipeline},
+		row: func(v [][]byte) error {
+			n := func(i int) int64 { return int8Of(v[i]) }
+			tally := func(i int) outbox.Tally { return outbox.Tally{Batches: n(i), Events: n(i + 1)} }
+			a = outbox.Audit{
+				Unclaimed: n(0), Leased: tally(1), Waiting: tally(3), Marked: tally(5), Delivered: n(7),
+				Hollow: n(8), Uneven: n(9), Orphans: tally(10),
+				Dead: outbox.DeadCount{Open: n(12), Untold: n(13), Closed: n(14)},
+			}
+			return nil
+		},
+	})
+	return a, b.explain(ctx, "auditing", err)
+}
+
+// What is leased is its owner's, who deletes by the ids it has, whatever is counted.
+const removeHollowSQL = `
+DELETE FROM outbox_batches l
+WHERE buffer = $1 AND NOT (state = 'leased' AND due_at > clock_timestamp())
+  AND NOT EXISTS (SELECT FROM outbox_events e WHERE e.group_id = l.group_id)`
+
+// Of the delivered ids some stay, whatever is left of them: the sink has heard of this
+// group_id, and the rest must not be sent under it.
+const correctUnevenSQL = `
+UPDATE outbox_batches l
+SET events = s.events, first_id = s.first_id, last_id = s.last_id, oldest_at = s.oldest_at,
+    delivered = coalesce((SELECT array_agg(id ORDER BY id) FROM outbox_events
+                          WHERE group_id = l.group_id AND id = ANY (l.delivered)), l.delivered)
+FROM (SELECT group_id, count(*) AS events, min(id) AS first_id, max(id) AS last_id, min(created_at) AS oldest_at
+      FROM outbox_events WHERE group_id IS NOT NULL GROUP BY group_id) s
+WHERE l.buffer = $1 AND s.group_id = l.group_id AND s.events <> l.events
+  AND NOT (l.state = 'leased' AND l.due_at > clock_timestamp())`
+
+// Repair is described by buffertest.Buffer.
+func (b *Buffer) Repair(ctx context.Context) (outbox.Repair, error) {
+	t, err := b.ready(ctx)
+	if err != nil {
+		return outbox.Repair{}, err
+	}
+	var r outbox.Repair
+	begin := t.writing(atLength, "synchronous_commit", "on", "jit", "off")
+	begin.row = func([][]byte) error {
+		r = outbox.Repair{}
+		return nil
+	}
+	err = b.transact(
+		ctx, begin, b.adopt(t, &r.Adopted),
+		step{sql: t.sql(removeHollowSQL), args: []string{t.buffer}, affected: &r.Removed},
+		step{sql: t.sql(correctUnevenSQL), args: []string{t.buffer}, affected: &r.Corrected},
+	)
+	return r, b.explain(ctx, "repairing the ledger", err)
+}

@@ -1,0 +1,154 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+// Settle is one round trip whose first statement is the fence: it touches the
+// ledger row that group_id and lease_no name, and leaves in relay.holds whether
+// there was one. Every statement after it asks relay.holds, so an owner that
+// lost its lease changes nothing.
+
+// A batch put back to wait is nobody's, whatever its lease_no.
+const (
+	fenceDeleteSQL = `
+WITH held AS (
+  DELETE FROM outbox_batches
+  WHERE buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint AND state <> 'waiting'
+  RETURNING 1
+) SELECT set_config('relay.holds', count(*)::text, true) FROM held`
+
+	// A marked batch keeps its row until its events are gone.
+	fenceKeepSQL = `
+WITH held AS (
+  UPDATE outbox_batches SET due_at = clock_timestamp() + $4::interval
+  WHERE buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint AND state <> 'waiting'
+  RETURNING 1
+) SELECT set_config('relay.holds', count(*)::text, true) FROM held`
+
+	fenceRetrySQL = `
+WITH held AS (
+  UPDATE outbox_batches
+  SET state = 'waiting', starts = 0, due_at = clock_timestamp() + $4::interval,
+      attempts = $5::int, outages = $6::int, error = $7, address = $8
+  WHERE buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint AND state <> 'waiting'
+  RETURNING 1
+) SELECT set_config('relay.holds', count(*)::text, true) FROM held`
+)
+
+// settlement is one Settle: of events, or of dead letters.
+type settlement struct {
+	ledger ledger
+	table  *table
+	batch  *outbox.Batch
+	// What the steps answered.
+	held   bool
+	closed int64
+}
+
+// run settles: work is what is done behind the fence.
+func (s *settlement) run(ctx context.Context, o kinds, work []step) error {
+	// A settle that a crash forgets is done again under the same group_id, so it
+	// need not wait for the disk, unless it made a new one.
+	commit := "off"
+	if !o.back() && len(o.retry) > 0 {
+		commit = "on"
+	}
+	b := s.ledger.b
+	begin := s.table.writing(b.patience, "synchronous_commit", commit, "lock_timeout", milliseconds(s.table.lockTimeout),
+		"jit", "off", "enable_seqscan", "off")
+	// After a deadlock with the application it is not run again at once, which could
+	// make the application the next victim: the caller marks the batch.
+	err := b.rerun(ctx, append([]step{begin, s.fence(o)}, work...), codeSerialization)
+	switch {
+	case err != nil:
+		return b.explain(ctx, "settling a batch", err)
+	case !s.held:
+		return outbox.ErrLeaseLost
+	case s.batch.Marked() && !o.back() && s.closed == 0:
+		return outbox.ErrLocked
+	}
+	return nil
+}
+
+func (s *settlement) fence(o kinds) step {
+	args := []string{s.ledger.name(s.table), s.batch.GroupID.String(), itoa(s.batch.LeaseNo)}
+	sql := fenceDeleteSQL
+	switch {
+	case o.back():
+		sql = fenceRetrySQL
+		args = append(args, interval(o.all.After), itoa(int64(o.all.Attempts)), itoa(int64(o.all.Outages)),
+			text(o.all.Error), optionalText(o.all.Address))
+	case s.batch.Marked():
+		sql = fenceKeepSQL
+		args = append(args, interval(markedAgain))
+	}
+	return step{sql: s.table.sql(sql), args: args, row: func(v [][]byte) error {
+		s.held = string(v[0]) == "1"
+		return nil
+	}}
+}
+
+// kinds are the outcomes by their verdict.
+type kinds struct {
+	// all: the only one there is, for all of the batch.
+	all                    *outbox.Outcome
+	delivered, dead, retry []*outbox.Outcome
+}
+
+func sortOutcomes(outcomes []outbox.Outcome) (o kinds, err error) {
+	for i := range outcomes {
+		one := &outcomes[i]
+		if one.IDs == nil {
+			if len(outcomes) > 1 {
+				return o, errors.New("settling a batch: an outcome for all of it stands beside others")
+			}
+			o.all = one
+		}
+		switch one.Verdict {
+		case outbox.Delivered:
+			o.delivered = append(o.delivered, one)
+		case outbox.Dead:
+			o.dead = append(o.dead, one)
+		case outbox.Retry:
+			o.retry = append(o.retry, one)
+		default:
+			return o, fmt.Errorf("settling a batch: unknown verdict %v", one.Verdict)
+		}
+	}
+	return o, nil
+}
+
+// back tells that all of the batch is to be sent again as it is.
+func (o *kinds) back() bool { return o.all != nil && o.all.Verdict == outbox.Retry }
+
+// ids are those that were delivered and those that died.
+func (o *kinds) ids(b *outbox.Batch) (delivered, dead []int64) {
+	of := func(outcomes []*outbox.Outcome) (ids []int64) {
+		for _, one := range outcomes {
+			if one.IDs == nil {
+				return b.IDs()
+			}
+			ids = append(ids, one.IDs...)
+		}
+		return ids
+	}
+	return of(o.delivered), of(o.dead)
+}
+
+// text makes an error fit for a text column: UTF-8 without NUL.
+func text(s string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
+}
+
+func optionalText(s *string) string {
+	if s == nil {
+		return null
+	}
+	return text(*s)
+}

@@ -1,0 +1,87 @@
+package postgres
+
+import (
+	"context"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+// As a claim of events, with the letters' own stamp. Two letters of one event are not
+// in one batch, whose events are told apart by their ids: the older goes first.
+const hookClaimSQL = `
+WITH picked AS MATERIALIZED (
+  SELECT d.event_id, d.group_id, d.died_at FROM outbox_dead_letters d
+  WHERE d.pipeline = $3 AND d.closed_at IS NULL AND d.told_at IS NULL AND d.hook_group_id IS NULL
+    AND NOT EXISTS (
+      SELECT FROM outbox_dead_letters o
+      WHERE o.pipeline = $3 AND o.event_id = d.event_id AND o.closed_at IS NULL AND o.told_at IS NULL
+        AND o.hook_group_id IS NULL AND (o.died_at, o.group_id) < (d.died_at, d.group_id))
+  ORDER BY d.event_id, d.group_id LIMIT $4::bigint
+  FOR UPDATE OF d SKIP LOCKED
+), ledger AS (
+  INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts,
+                              attempts, outages, events, first_id, last_id, oldest_at)
+  SELECT $2::uuid, $1, 'stamp', 'leased', 1, clock_timestamp() + $5::interval, $6, 1,
+         0, 0, count(*), min(event_id), max(event_id), min(died_at)
+  FROM picked HAVING count(*) > 0
+)
+UPDATE outbox_dead_letters d SET hook_group_id = $2::uuid
+FROM picked p WHERE d.pipeline = $3 AND d.event_id = p.event_id AND d.group_id = p.group_id
+RETURNING d.event_id, d.topic, d.key, d.payload, d.headers, d.created_at, ` + letterSQL + `, clock_timestamp()`
+
+// Claim is described by buffertest.Hook.
+func (h *Hook) Claim(ctx context.Context, limit int, lease time.Duration) (*outbox.Batch, error) {
+	t, err := h.b.ready(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var (
+		groupID  = outbox.NewGroupID()
+		rows     = h.letters(t)
+		clock    time.Time
+		leaseEnd = time.Now().Add(lease)
+	)
+	begin := t.writing(h.b.patience, append([]string{"enable_bitmapscan", "off", "enable_sort", "off"}, byKey...)...)
+	begin.row = rows.forget
+	err = h.b.transact(ctx, begin, step{
+		sql: t.sql(hookClaimSQL),
+		args: []string{
+			h.name(t), groupID.String(), h.b.config.Pipeline, itoa(int64(limit)), interval(lease), h.b.config.Owner,
+		},
+		row: func(v [][]byte) error {
+			clock = timeOf(v[12])
+			return rows.addLetter(v)
+		},
+	})
+	if err != nil {
+		return nil, h.b.explain(ctx, "claiming dead letters", err)
+	}
+	if len(rows.events) == 0 {
+		return nil, nil
+	}
+	return h.b.leased(&rows, outbox.Batch{
+		GroupID: groupID, LeaseNo: 1, LeaseEnd: leaseEnd, Starts: 1,
+		ClaimedAt: clock, ClaimedLocal: time.Now(),
+	}), nil
+}
+
+func (h *Hook) letters(t *table) decoder {
+	return decoder{payloadOID: t.letterOID, pipeline: h.b.config.Pipeline}
+}
+
+const hookTakeOverSQL = takenSQL + `
+       d.event_id, d.topic, d.key, d.payload, d.headers, d.created_at, ` + letterSQL + `
+FROM taken t
+LEFT JOIN outbox_dead_letters d ON d.pipeline = $5 AND d.event_id BETWEEN t.first_id AND t.last_id
+  AND d.hook_group_id = t.group_id AND d.told_at IS NULL`
+
+// TakeOver is described by buffertest.Hook.
+func (h *Hook) TakeOver(ctx context.Context, lease time.Duration) (*outbox.Batch, error) {
+	t, err := h.b.ready(ctx)
+	if err != nil {
+		return nil, err
+	}
+	rows := h.letters(t)
+	return h.takeOver(ctx, t, lease, &rows, rows.addLetter, hookTakeOverSQL, h.b.config.Pipeline)
+}

@@ -1,0 +1,49 @@
+package postgres
+
+import (
+	"context"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+// An event goes back under its old id only where no other has it: two letters of one
+// event can be replayed at the same time, and the second must not be closed for the
+// first one's sake. So whatever did not get into the buffer stays open.
+const replaySQL = pickOpenSQL + `
+    AND NOT EXISTS (SELECT FROM outbox_events e WHERE e.id = d.event_id)
+  ORDER BY d.event_id, d.group_id LIMIT $8::bigint
+  FOR UPDATE OF d SKIP LOCKED
+), chosen AS MATERIALIZED (
+  SELECT DISTINCT ON (event_id) event_id, group_id FROM picked ORDER BY event_id, group_id
+), put AS (
+  INSERT INTO outbox_events (id, topic, key, payload, headers, created_at, group_id)
+  OVERRIDING SYSTEM VALUE
+  SELECT d.event_id, d.topic, d.key, d.payload, d.headers, d.created_at, $9::uuid
+  FROM chosen c JOIN outbox_dead_letters d ON d.pipeline = $1 AND d.event_id = c.event_id AND d.group_id = c.group_id
+  ON CONFLICT (id) DO NOTHING
+  RETURNING id, created_at
+), ledger AS (
+  INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts,
+                              attempts, outages, events, first_id, last_id, oldest_at, error)
+  SELECT $9::uuid, $10, 'stamp', 'waiting', 0, clock_timestamp(), $11, 0,
+         0, 0, count(*), min(id), max(id), min(created_at), 'replayed'
+  FROM put HAVING count(*) > 0
+)
+UPDATE outbox_dead_letters d SET closed_at = clock_timestamp()
+FROM put JOIN chosen c ON c.event_id = put.id
+WHERE d.pipeline = $1 AND d.event_id = c.event_id AND d.group_id = c.group_id`
+
+// Replay is described by buffertest.Buffer.
+func (b *Buffer) Replay(ctx context.Context, f outbox.DeadFilter, limit int) (int, error) {
+	t, err := b.ready(ctx)
+	if err != nil {
+		return 0, err
+	}
+	var n int64
+	err = b.transact(ctx, t.writing(aWhile, byKey...), step{
+		sql:      t.sql(replaySQL),
+		args:     b.matching(f, itoa(int64(limit)), outbox.NewGroupID().String(), t.buffer, b.config.Owner),
+		affected: &n,
+	})
+	return int(n), b.explain(ctx, "replaying dead letters", err)
+}

@@ -1,0 +1,12 @@
+-- Delivered events, as they were deleted from the buffer.
+CREATE TABLE IF NOT EXISTS {{.Archive}} (
+    id          bigint NOT NULL,
+    topic       text NOT NULL,
+    key         text,
+    payload     {{.Payload}} NOT NULL,
+    headers     jsonb,
+    created_at  timestamptz NOT NULL,
+    group_id    uuid NOT NULL,
+    archived_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (id, group_id)
+);
