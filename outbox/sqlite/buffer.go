@@ -38,7 +38,11 @@ import (
 // event.
 const ClaimStamp = "stamp"
 
-const defaultTable = "outbox_events"
+// The names that the statements are written with.
+const (
+	defaultTable   = "outbox_events"
+	defaultArchive = "outbox_archive"
+)
 
 // Config says which buffer to open. URL and Pipeline are required.
 type Config struct {
@@ -67,11 +71,21 @@ func (c Config) validate() error {
 	if c.URL == "" || c.Pipeline == "" {
 		return errors.New("sqlite buffer: URL and Pipeline are required")
 	}
-	return validTable(c.Table)
+	return validTables(c.Table, c.Archive)
+}
+
+func validTables(table, archive string) error {
+	if archive == "" {
+		return validTable(table)
+	}
+	if strings.EqualFold(table, archive) {
+		return fmt.Errorf("sqlite buffer: %q cannot be its own archive", table)
+	}
+	return errors.Join(validTable(table), validTable(archive))
 }
 
 func validTable(name string) error {
-	if strings.ContainsRune(name, 0) || strings.HasPrefix(strings.ToLower(name), "sqlite_") {
+	if strings.ContainsRune(name, 0) || strings.HasPrefix(strings.ToLower(name), "sqlite_") || strings.HasSuffix(name, lettersSuffix) {
 		return fmt.Errorf("sqlite buffer: %q cannot be the name of a table", name)
 	}
 	return nil
@@ -86,6 +100,15 @@ type Buffer struct {
 	cursor cursor
 	names  *strings.Replacer
 }
+
+// ledger is the rows of outbox_batches that say buffer, b's table or its dead
+// letters.
+type ledger struct {
+	b      *Buffer
+	buffer string
+}
+
+func (b *Buffer) ledger() ledger { return ledger{b, b.config.Table} }
 
 // Open prepares a buffer; it does not touch the file. The error is about the
 // configuration.
@@ -102,7 +125,7 @@ func Open(c Config) (*Buffer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Buffer{config: c, file: file, db: db, names: names(c.Table)}, nil
+	return &Buffer{config: c, file: file, db: db, names: names(c.Table, c.Archive)}, nil
 }
 
 // Close closes the connection; calls under way finish first.
@@ -141,9 +164,10 @@ func open(file, mode string) (*sql.DB, error) {
 // quote makes a name an identifier.
 func quote(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
 
-// names fills the buffer table's name into a statement written with the
-// default one.
-func names(table string) *strings.Replacer { return strings.NewReplacer(defaultTable, quote(table)) }
+// names fills the tables' names into a statement written with the default ones.
+func names(table, archive string) *strings.Replacer {
+	return strings.NewReplacer(defaultTable, quote(table), defaultArchive, quote(archive))
+}
 
 // write runs act in a transaction that may write from its first statement on.
 // When it fails nothing has happened or, if the context ended in mid-commit, all

@@ -32,13 +32,16 @@ var (
 	batchColumns = []string{
 		"group_id TEXT", "buffer TEXT", "claim TEXT", "state TEXT", "lease_no INTEGER", "due_at TEXT", "owner TEXT",
 		"starts INTEGER", "attempts INTEGER", "outages INTEGER", "events INTEGER", "first_id INTEGER", "last_id INTEGER",
-		"origins TEXT", "delivered TEXT", "oldest_at TEXT", "claimed_at TEXT", "error TEXT",
+		"origins TEXT", "delivered TEXT", "oldest_at TEXT", "claimed_at TEXT", "error TEXT", "address TEXT",
 	}
 	deadColumns = []string{
 		"pipeline TEXT", "event_id INTEGER", "topic TEXT", "key TEXT", "payload BLOB", "headers TEXT", "created_at TEXT",
-		"group_id TEXT", "attempts INTEGER", "error TEXT", "died_at TEXT", "told_at TEXT", "closed_at TEXT",
+		"group_id TEXT", "attempts INTEGER", "error TEXT", "died_at TEXT", "told_at TEXT", "closed_at TEXT", "hook_group_id TEXT",
 	}
-	bufferColumns = []string{"buffer TEXT", "claim TEXT"}
+	bufferColumns  = []string{"buffer TEXT", "claim TEXT"}
+	archiveColumns = []string{
+		"id INTEGER", "topic TEXT", "key TEXT", "payload BLOB", "headers TEXT", "created_at TEXT", "group_id TEXT", "archived_at TEXT",
+	}
 )
 
 const migrateCommand = "relay migrate -c relay.yaml"
@@ -62,15 +65,20 @@ DELETE FROM outbox_batches WHERE FALSE`
 
 func (b *Buffer) missing(ctx context.Context) (missing []string, err error) {
 	err = b.transact(ctx, func(tx transaction) error {
-		for _, table := range []struct {
+		type wanted struct {
 			name    string
 			columns []string
-		}{
+		}
+		tables := []wanted{
 			{b.config.Table, eventColumns},
 			{"outbox_batches", batchColumns},
 			{"outbox_dead_letters", deadColumns},
 			{"outbox_buffers", bufferColumns},
-		} {
+		}
+		if b.config.Archive != "" {
+			tables = append(tables, wanted{b.config.Archive, archiveColumns})
+		}
+		for _, table := range tables {
 			lacks, err := tx.lacks(ctx, table.name, table.columns)
 			if err != nil {
 				return err
@@ -114,7 +122,12 @@ func (t transaction) lacks(ctx context.Context, table string, columns []string) 
 		return []string{fmt.Sprintf("table %s does not exist: %s", quote(table), migrateCommand)}, rows.Err()
 	}
 	for _, column := range columns {
-		if name, _, _ := strings.Cut(column, " "); !has[name] {
+		name, _, _ := strings.Cut(column, " ")
+		switch {
+		case has[name]:
+		case added[table] == column:
+			lacks = append(lacks, fmt.Sprintf("table %s has no column %s: %s", quote(table), name, migrateCommand))
+		default:
 			lacks = append(lacks, fmt.Sprintf("table %s has no column %s, and migrate leaves a table that is there as it is: ALTER TABLE %s ADD COLUMN %s", quote(table), name, quote(table), column))
 		}
 	}

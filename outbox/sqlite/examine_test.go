@@ -68,7 +68,7 @@ func TestExamineAndMend(t *testing.T) {
 		"journal":     {"PRAGMA journal_mode = DELETE", outbox.Warning, "journal_mode", "it is delete"},
 		"extra index": {`CREATE INDEX "by topic" ON outbox_events (topic)`, outbox.Warning, "indexes", `"by topic" is of no use`},
 		"column":      {"ALTER TABLE outbox_batches DROP COLUMN error", outbox.Problem, "tables", `table "outbox_batches" has no column error`},
-		"two columns": {"ALTER TABLE outbox_batches DROP COLUMN error; ALTER TABLE outbox_dead_letters DROP COLUMN told_at", outbox.Problem, "tables", `table "outbox_dead_letters" has no column told_at`},
+		"two columns": {"ALTER TABLE outbox_batches DROP COLUMN error; ALTER TABLE outbox_dead_letters DROP COLUMN died_at", outbox.Problem, "tables", `table "outbox_dead_letters" has no column died_at`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

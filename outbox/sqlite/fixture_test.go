@@ -123,21 +123,33 @@ func newPlace(t testing.TB, opt buffertest.Options) *place {
 
 func (p *place) fixture(t testing.TB, table, pipeline string) *buffertest.Fixture {
 	t.Helper()
-	_, err := sqlite.Migrate(t.Context(), p.url, sqlite.SchemaConfig{Table: table, Bytes: p.opt.Bytes})
+	archive := ""
+	if p.opt.Archive {
+		archive = "outbox_archive"
+	}
+	_, err := sqlite.Migrate(t.Context(), p.url, sqlite.SchemaConfig{Table: table, Bytes: p.opt.Bytes, Archive: archive})
 	check(t, err)
 	open := func(t testing.TB, owner string) *sqlite.Buffer {
 		t.Helper()
-		b, err := sqlite.Open(sqlite.Config{URL: p.url, Table: table, Pipeline: pipeline, Owner: owner})
+		b, err := sqlite.Open(sqlite.Config{URL: p.url, Table: table, Pipeline: pipeline, Owner: owner, Archive: archive})
 		check(t, err)
 		t.Cleanup(func() { check(t, b.Close()) })
 		return b
 	}
 	quoted := quote(table)
+	buffer := open(t, "first")
+	hooks := 0
 	return &buffertest.Fixture{
-		Buffer:    open(t, "first"),
-		Pipeline:  pipeline,
-		Table:     quoted,
-		Second:    func(t testing.TB) buffertest.Buffer { return open(t, "second") },
+		Buffer:   buffer,
+		Pipeline: pipeline,
+		Table:    quoted,
+		Second:   func(t testing.TB) buffertest.Buffer { return open(t, "second") },
+		Hook: func(t testing.TB) buffertest.Hook {
+			if hooks++; hooks == 1 {
+				return buffer.Hook()
+			}
+			return open(t, "another").Hook()
+		},
 		Neighbour: func(t testing.TB) *buffertest.Fixture { return p.fixture(t, "neighbour_events", "neighbour") },
 		Begin: func(t buffertest.TB) buffertest.Tx {
 			tx, err := p.db.Begin()
@@ -161,6 +173,9 @@ func (p *place) fixture(t testing.TB, table, pipeline string) *buffertest.Fixtur
 		},
 		Ledger: func(t buffertest.TB) []buffertest.LedgerRow { return query(t, p.db, ledgerSQL, scanLedger) },
 		Dead:   func(t buffertest.TB) []buffertest.DeadLetter { return query(t, p.db, deadSQL, scanDead) },
+		Archived: func(t buffertest.TB) []buffertest.ArchivedEvent {
+			return query(t, p.db, archivedSQL, scanArchived)
+		},
 	}
 }
 
@@ -189,7 +204,7 @@ func query[T any](t buffertest.TB, db *sql.DB, statement string, scan func(*sql.
 const ledgerSQL = `
 SELECT group_id, buffer, claim, state, lease_no, (julianday(due_at) - julianday('now')) * 86400, owner,
        starts, attempts, outages, events, first_id, last_id, origins, delivered, coalesce(error, ''),
-       oldest_at, claimed_at
+       address, oldest_at, claimed_at
 FROM outbox_batches ORDER BY group_id`
 
 func scanLedger(rows *sql.Rows) (r buffertest.LedgerRow, err error) {
@@ -199,7 +214,7 @@ func scanLedger(rows *sql.Rows) (r buffertest.LedgerRow, err error) {
 	)
 	err = rows.Scan(&r.GroupID, &r.Buffer, &r.Claim, &r.State, &r.LeaseNo, &dueIn, &r.Owner,
 		&r.Starts, &r.Attempts, &r.Outages, &r.Events, &r.FirstID, &r.LastID, &origins, &delivered, &r.Error,
-		&oldestAt, &claimedAt)
+		&r.Address, &oldestAt, &claimedAt)
 	if err != nil {
 		return r, err
 	}
@@ -214,19 +229,35 @@ func scanLedger(rows *sql.Rows) (r buffertest.LedgerRow, err error) {
 
 const deadSQL = `
 SELECT pipeline, event_id, topic, key, payload, headers, created_at, group_id, attempts, error,
-       died_at, told_at, closed_at
+       died_at, told_at, closed_at, coalesce(hook_group_id, '00000000-0000-0000-0000-000000000000')
 FROM outbox_dead_letters ORDER BY event_id, died_at`
 
 func scanDead(rows *sql.Rows) (d buffertest.DeadLetter, err error) {
 	var created, died, told, closed *string
 	err = rows.Scan(&d.Pipeline, &d.EventID, &d.Topic, &d.Key, &d.Payload, &d.Headers, &created, &d.GroupID, &d.Attempts, &d.Error,
-		&died, &told, &closed)
+		&died, &told, &closed, &d.HookGroupID)
 	for text, at := range map[*string]*time.Time{created: &d.CreatedAt, died: &d.DiedAt, told: &d.ToldAt, closed: &d.ClosedAt} {
 		if err == nil {
 			*at, err = timeOf(text)
 		}
 	}
 	return d, err
+}
+
+const archivedSQL = `
+SELECT id, topic, key, payload, headers, group_id, created_at, archived_at
+FROM outbox_archive ORDER BY id, group_id`
+
+func scanArchived(rows *sql.Rows) (a buffertest.ArchivedEvent, err error) {
+	var created, archived string
+	if err := rows.Scan(&a.ID, &a.Topic, &a.Key, &a.Payload, &a.Headers, &a.GroupID, &created, &archived); err != nil {
+		return a, err
+	}
+	if a.CreatedAt, err = timeOf(&created); err != nil {
+		return a, err
+	}
+	a.ArchivedAt, err = timeOf(&archived)
+	return a, err
 }
 
 func timeOf(text *string) (time.Time, error) {

@@ -50,7 +50,7 @@ func (t Table) Insert(ctx context.Context, tx *sql.Tx, events ...outbox.Event) e
 			return fmt.Errorf("event %d of %d: %w", i+1, len(events), err)
 		}
 	}
-	into := names(t.Name).Replace(insertSQL)
+	into := names(t.Name, "").Replace(insertSQL)
 	for len(events) > 0 {
 		n := min(chunk, len(events))
 		args := make([]any, 0, 4*n)

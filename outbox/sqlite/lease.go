@@ -28,13 +28,28 @@ ORDER BY id`
 
 // TakeOver is described by buffertest.Buffer.
 func (b *Buffer) TakeOver(ctx context.Context, lease time.Duration) (*outbox.Batch, error) {
-	batch := &outbox.Batch{Pipeline: b.config.Pipeline, LeaseEnd: leaseEnd(time.Now(), lease)}
-	err := b.write(ctx, "taking a batch over", func(tx transaction) error {
+	return b.ledger().takeOver(ctx, lease, func(tx transaction, batch *outbox.Batch, count int) error {
+		rows, err := tx.rows(ctx, eventsOfSQL, batch.FirstID, batch.LastID, batch.GroupID.String())
+		if err != nil {
+			return err
+		}
+		if batch.Events, err = scanEvents(rows, count); err != nil {
+			return err
+		}
+		return tx.row(ctx, payloadIsJSONSQL, b.config.Table).Scan(&batch.PayloadIsJSON)
+	})
+}
+
+// takeOver leases the batch that has been due longest; read gets its events, of
+// which the ledger counts so many.
+func (l ledger) takeOver(ctx context.Context, lease time.Duration, read func(tx transaction, batch *outbox.Batch, count int) error) (*outbox.Batch, error) {
+	batch := &outbox.Batch{Pipeline: l.b.config.Pipeline, LeaseEnd: leaseEnd(time.Now(), lease)}
+	err := l.b.write(ctx, "taking a batch over", func(tx transaction) error {
 		var (
 			count                         int
 			origins, delivered, claimedAt string
 		)
-		err := tx.row(ctx, takeOverSQL, b.config.Owner, seconds(lease), b.config.Table).Scan(
+		err := tx.row(ctx, takeOverSQL, l.b.config.Owner, seconds(lease), l.buffer).Scan(
 			&batch.GroupID, &batch.LeaseNo, &batch.Starts, &batch.Attempts, &batch.Outages, &count,
 			&batch.FirstID, &batch.LastID, &origins, &delivered, &claimedAt)
 		if errors.Is(err, sql.ErrNoRows) {
@@ -49,14 +64,7 @@ func (b *Buffer) TakeOver(ctx context.Context, lease time.Duration) (*outbox.Bat
 		if err := errors.Join(json.Unmarshal([]byte(origins), &batch.Origins), json.Unmarshal([]byte(delivered), &batch.Delivered)); err != nil {
 			return err
 		}
-		rows, err := tx.rows(ctx, eventsOfSQL, batch.FirstID, batch.LastID, batch.GroupID.String())
-		if err != nil {
-			return err
-		}
-		if batch.Events, err = scanEvents(rows, count); err != nil {
-			return err
-		}
-		return tx.row(ctx, payloadIsJSONSQL, b.config.Table).Scan(&batch.PayloadIsJSON)
+		return read(tx, batch, count)
 	})
 	if errors.Is(err, errNothing) {
 		return nil, nil
@@ -75,9 +83,13 @@ WHERE buffer = ?2 AND group_id = ?3 AND lease_no = ?4 AND state <> 'waiting'`
 
 // Renew is described by buffertest.Buffer.
 func (b *Buffer) Renew(ctx context.Context, batch *outbox.Batch, lease time.Duration) error {
+	return b.ledger().renew(ctx, batch, lease)
+}
+
+func (l ledger) renew(ctx context.Context, batch *outbox.Batch, lease time.Duration) error {
 	end := leaseEnd(time.Now(), lease)
-	err := b.write(ctx, "renewing a lease", func(tx transaction) error {
-		return fenced(tx.exec(ctx, renewSQL, seconds(lease), b.config.Table, batch.GroupID.String(), batch.LeaseNo))
+	err := l.b.write(ctx, "renewing a lease", func(tx transaction) error {
+		return fenced(tx.exec(ctx, renewSQL, seconds(lease), l.buffer, batch.GroupID.String(), batch.LeaseNo))
 	})
 	if err == nil {
 		batch.LeaseEnd = end

@@ -23,16 +23,36 @@ SELECT EXISTS (
     AND NOT EXISTS (SELECT 1 FROM outbox_batches WHERE group_id = outbox_events.group_id))`
 
 // They are put back under that group_id, which may have reached the sink before.
-// lease_no begins at the clock, so that it is higher than any that was lost.
+// lease_no begins at the clock, in millionths of a second, so that it is higher
+// than any that was lost, even a moment ago.
 const adoptSQL = `
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts,
                             attempts, outages, events, first_id, last_id, oldest_at, error)
-SELECT group_id, ?1, 'stamp', 'waiting', unixepoch('now'), strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), ?2, 0,
+SELECT group_id, ?1, 'stamp', 'waiting', CAST(unixepoch('now', 'subsec') * 1000000 AS INTEGER), strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), ?2, 0,
        0, 0, count(*), min(id), max(id), min(created_at), 'found without a ledger row'
 FROM outbox_events
 WHERE group_id GLOB '????????-????-????-????-????????????' AND replace(group_id, '-', '') NOT GLOB '*[^0-9a-f]*'
   AND NOT EXISTS (SELECT 1 FROM outbox_batches WHERE group_id = outbox_events.group_id)
-GROUP BY group_id`
+GROUP BY group_id
+RETURNING events`
+
+// adopt gives orphans a ledger row.
+func (b *Buffer) adopt(ctx context.Context, tx transaction) (adopted outbox.Tally, err error) {
+	rows, err := tx.rows(ctx, adoptSQL, b.config.Table, b.config.Owner)
+	if err != nil {
+		return adopted, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var events int64
+		if err := rows.Scan(&events); err != nil {
+			return adopted, err
+		}
+		adopted.Batches++
+		adopted.Events += events
+	}
+	return adopted, rows.Err()
+}
 
 // sweep begins at the beginning, and gives orphans a ledger row.
 func (b *Buffer) sweep(ctx context.Context) error {
@@ -40,7 +60,7 @@ func (b *Buffer) sweep(ctx context.Context) error {
 	err := b.db.QueryRowContext(ctx, b.names.Replace(orphansSQL)).Scan(&orphans)
 	if err == nil && orphans { // only then is it worth waiting for the write lock
 		err = b.transact(ctx, func(tx transaction) error {
-			_, err := tx.exec(ctx, adoptSQL, b.config.Table, b.config.Owner)
+			_, err := b.adopt(ctx, tx)
 			return err
 		})
 	}
@@ -79,7 +99,7 @@ WITH ledger AS (
   SELECT count(*) FILTER (WHERE state = 'leased') AS leased,
          count(*) FILTER (WHERE state = 'waiting') AS waiting,
          count(*) FILTER (WHERE state = 'delivered') AS delivered,
-         coalesce(sum(events - json_array_length(delivered)), 0) AS claimed,
+         coalesce(sum(max(events - json_array_length(delivered), 0)), 0) AS claimed,
          min(oldest_at) FILTER (WHERE events > json_array_length(delivered)) AS oldest_at
   FROM outbox_batches WHERE buffer = ?1
 ), fresh AS (

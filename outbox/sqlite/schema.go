@@ -42,7 +42,8 @@ func (c SchemaConfig) withDefaults() SchemaConfig {
 const walSQL = `PRAGMA journal_mode = WAL`
 
 // Schema returns the DDL for c, ready for the sqlite3 shell. It can be run again
-// without harm and never drops anything.
+// without harm and never drops anything. Tables that an earlier release made need
+// Migrate: SQL alone cannot tell whether a column is there.
 func Schema(c SchemaConfig) (string, error) {
 	rendered, err := render(c.withDefaults())
 	if err != nil {
@@ -69,7 +70,7 @@ func Schema(c SchemaConfig) (string, error) {
 
 // render fills the names into the migrations.
 func render(c SchemaConfig) (fs.FS, error) {
-	if err := validTable(c.Table); err != nil {
+	if err := validTables(c.Table, c.Archive); err != nil {
 		return nil, err
 	}
 	payload := "TEXT NOT NULL CHECK (typeof(payload) = 'text' AND json_valid(payload))"
@@ -115,7 +116,7 @@ func Migrate(ctx context.Context, url string, c SchemaConfig) (applied []string,
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
-	b := &Buffer{config: Config{Table: c.Table}, file: file, db: db, names: names(c.Table)}
+	b := &Buffer{config: Config{Table: c.Table, Archive: c.Archive}, file: file, db: db, names: names(c.Table, c.Archive)}
 	if _, err := db.ExecContext(ctx, walSQL); err != nil {
 		return nil, b.unusable(err)
 	}
@@ -126,11 +127,17 @@ func Migrate(ctx context.Context, url string, c SchemaConfig) (applied []string,
 	if applied, err = up(ctx, db, rendered, goose.WithStore(once{store})); err != nil {
 		return nil, fmt.Errorf("migrating %s: %w", file, err)
 	}
-	if len(applied) > 0 {
-		return applied, nil
+	if c.Archive != "" {
+		made, err := b.makeArchive(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("making the archive %s in %s: %w", c.Archive, file, err)
+		}
+		if made {
+			applied = append(applied, c.Archive)
+		}
 	}
-	if b.Check(ctx) == nil {
-		return nil, nil
+	if len(applied) > 0 || b.Check(ctx) == nil {
+		return applied, nil
 	}
 	// The version says that everything is there, and it is not.
 	if applied, err = up(ctx, db, rendered, goose.WithStore(store), goose.WithDisableVersioning(true)); err != nil {
@@ -143,7 +150,8 @@ func Migrate(ctx context.Context, url string, c SchemaConfig) (applied []string,
 // first.
 func up(ctx context.Context, db *sql.DB, migrations fs.FS, options ...goose.ProviderOption) (applied []string, err error) {
 	for {
-		provider, err := goose.NewProvider(goose.DialectCustom, db, migrations, append(options, goose.WithDisableGlobalRegistry(true))...)
+		provider, err := goose.NewProvider(goose.DialectCustom, db, migrations, append(options,
+			goose.WithDisableGlobalRegistry(true), goose.WithGoMigrations(addColumns()))...)
 		if err != nil {
 			return nil, err
 		}
@@ -152,12 +160,19 @@ func up(ctx context.Context, db *sql.DB, migrations fs.FS, options ...goose.Prov
 			results = partial.Applied
 		}
 		for _, r := range results {
-			applied = append(applied, path.Base(r.Source.Path))
+			applied = append(applied, nameOf(r.Source))
 		}
 		if !errors.Is(err, errAppliedBefore) {
 			return applied, err
 		}
 	}
+}
+
+func nameOf(s *goose.Source) string {
+	if s.Type == goose.TypeGo {
+		return addColumnsName
+	}
+	return path.Base(s.Path)
 }
 
 // once lets a migration be applied by one process only. It is asked inside the

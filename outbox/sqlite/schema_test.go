@@ -141,7 +141,7 @@ func TestMigrateTogether(t *testing.T) {
 
 func TestSchemaRefusesNames(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"sqlite_events", "SQLite_x", "nul\x00"} {
+	for _, name := range []string{"sqlite_events", "SQLite_x", "nul\x00", "outbox_events dead letters"} {
 		if _, err := sqlite.Schema(sqlite.SchemaConfig{Table: name}); err == nil {
 			t.Errorf("Schema took the table name %q", name)
 		}

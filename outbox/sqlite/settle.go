@@ -20,7 +20,7 @@ WHERE buffer = ?1 AND group_id = ?2 AND lease_no = ?3 AND state <> 'waiting'`
 	putBackSQL = `
 UPDATE outbox_batches
 SET state = 'waiting', starts = 0, due_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?4),
-    attempts = ?5, outages = ?6, error = ?7
+    attempts = ?5, outages = ?6, error = ?7, address = ?8
 WHERE buffer = ?1 AND group_id = ?2 AND lease_no = ?3 AND state <> 'waiting'`
 
 	markSQL = `
@@ -52,33 +52,45 @@ WHERE group_id = ?1 AND id BETWEEN ?2 AND ?3
 
 	openPartSQL = `
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts,
-                            attempts, outages, events, first_id, last_id, oldest_at, origins, error)
+                            attempts, outages, events, first_id, last_id, oldest_at, origins, error, address)
 SELECT ?1, ?2, 'stamp', 'waiting', 0, strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?3), ?4, 0,
-       ?5, ?6, count(*), min(id), max(id), min(created_at), ?7, ?8
-FROM outbox_events WHERE group_id = ?1 AND id BETWEEN ?9 AND ?10
+       ?5, ?6, count(*), min(id), max(id), min(created_at), ?7, ?8, ?9
+FROM outbox_events WHERE group_id = ?1 AND id BETWEEN ?10 AND ?11
 HAVING count(*) > 0`
 )
 
 // Settle is described by buffertest.Buffer. No row is ever locked for itself
 // here, so a marked batch is settled as any other, and ErrLocked never comes.
 func (b *Buffer) Settle(ctx context.Context, batch *outbox.Batch, outcomes []outbox.Outcome) error {
+	return b.ledger().settle(ctx, batch, outcomes, func(tx transaction, o outbox.Outcome, ids any) error {
+		return b.settle(ctx, tx, batch, o, ids)
+	})
+}
+
+// settle closes the batch's ledger row, or puts it back, and has each write one
+// outcome down; ids are the outcome's as a JSON array, NULL for all.
+func (l ledger) settle(ctx context.Context, batch *outbox.Batch, outcomes []outbox.Outcome, each func(tx transaction, o outbox.Outcome, ids any) error) error {
 	for _, o := range outcomes {
 		if o.Verdict == outbox.Retry && (o.IDs == nil) != (o.GroupID == batch.GroupID) {
 			return fmt.Errorf("settling batch %s: a retry of all of it keeps its group_id, one of a part needs a new one, got %s for ids %v",
 				batch.GroupID, o.GroupID, o.IDs)
 		}
 	}
-	return b.write(ctx, "settling a batch", func(tx transaction) error {
+	return l.b.write(ctx, "settling a batch", func(tx transaction) error {
 		if len(outcomes) == 1 && outcomes[0].Verdict == outbox.Retry && outcomes[0].IDs == nil {
 			o := outcomes[0]
-			return fenced(tx.exec(ctx, putBackSQL, b.config.Table, batch.GroupID.String(), batch.LeaseNo,
-				seconds(o.After), o.Attempts, o.Outages, o.Error))
+			return fenced(tx.exec(ctx, putBackSQL, l.buffer, batch.GroupID.String(), batch.LeaseNo,
+				seconds(o.After), o.Attempts, o.Outages, o.Error, o.Address))
 		}
-		if err := fenced(tx.exec(ctx, closeLedgerSQL, b.config.Table, batch.GroupID.String(), batch.LeaseNo)); err != nil {
+		if err := fenced(tx.exec(ctx, closeLedgerSQL, l.buffer, batch.GroupID.String(), batch.LeaseNo)); err != nil {
 			return err
 		}
 		for _, o := range outcomes {
-			if err := b.settle(ctx, tx, batch, o); err != nil {
+			ids, err := idsText(o.IDs)
+			if err != nil {
+				return err
+			}
+			if err := each(tx, o, ids); err != nil {
 				return err
 			}
 		}
@@ -86,35 +98,42 @@ func (b *Buffer) Settle(ctx context.Context, batch *outbox.Batch, outcomes []out
 	})
 }
 
-func (b *Buffer) settle(ctx context.Context, tx transaction, batch *outbox.Batch, o outbox.Outcome) error {
-	ids, err := idsText(o.IDs)
-	if err != nil {
-		return err
-	}
+func (b *Buffer) settle(ctx context.Context, tx transaction, batch *outbox.Batch, o outbox.Outcome, ids any) error {
 	of := []any{batch.GroupID.String(), batch.FirstID, batch.LastID, ids}
 	switch o.Verdict {
 	case outbox.Delivered:
-		_, err = tx.exec(ctx, deleteSQL, of...)
+		if b.config.Archive != "" {
+			if _, err := tx.exec(ctx, archiveSQL, of...); err != nil {
+				return err
+			}
+		}
+		_, err := tx.exec(ctx, deleteSQL, of...)
 		return err
 	case outbox.Dead:
 		if _, err := tx.exec(ctx, burySQL, append(of, b.config.Pipeline, o.Attempts, o.Error)...); err != nil {
 			return err
 		}
-		_, err = tx.exec(ctx, deleteSQL, of...)
+		_, err := tx.exec(ctx, deleteSQL, of...)
 		return err
 	case outbox.Retry:
 		if _, err := tx.exec(ctx, moveSQL, append(of, o.GroupID.String())...); err != nil {
 			return err
 		}
-		origins, err := json.Marshal(append(slices.Clone(batch.Origins), batch.GroupID))
+		origins, err := originsText(batch)
 		if err != nil {
 			return err
 		}
 		_, err = tx.exec(ctx, openPartSQL, o.GroupID.String(), b.config.Table, seconds(o.After), b.config.Owner,
-			o.Attempts, o.Outages, string(origins), o.Error, batch.FirstID, batch.LastID)
+			o.Attempts, o.Outages, origins, o.Error, o.Address, batch.FirstID, batch.LastID)
 		return err
 	}
 	return fmt.Errorf("settling batch %s: unknown verdict %v", batch.GroupID, o.Verdict)
+}
+
+// originsText is the origins of a part of the batch as a JSON array.
+func originsText(batch *outbox.Batch) (string, error) {
+	text, err := json.Marshal(append(slices.Clone(batch.Origins), batch.GroupID))
+	return string(text), err
 }
 
 // idsText makes a JSON array of ids; nil stays NULL.
@@ -131,11 +150,15 @@ const markedAgain = time.Second
 
 // Mark is described by buffertest.Buffer.
 func (b *Buffer) Mark(ctx context.Context, batch *outbox.Batch, delivered []int64) error {
+	return b.ledger().mark(ctx, batch, delivered)
+}
+
+func (l ledger) mark(ctx context.Context, batch *outbox.Batch, delivered []int64) error {
 	ids, err := idsText(delivered)
 	if err != nil {
 		return err
 	}
-	return b.write(ctx, "marking a batch delivered", func(tx transaction) error {
-		return fenced(tx.exec(ctx, markSQL, b.config.Table, batch.GroupID.String(), batch.LeaseNo, ids, seconds(markedAgain)))
+	return l.b.write(ctx, "marking a batch delivered", func(tx transaction) error {
+		return fenced(tx.exec(ctx, markSQL, l.buffer, batch.GroupID.String(), batch.LeaseNo, ids, seconds(markedAgain)))
 	})
 }

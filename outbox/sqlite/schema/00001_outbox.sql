@@ -34,7 +34,8 @@ CREATE TABLE IF NOT EXISTS outbox_batches (
     delivered  TEXT NOT NULL DEFAULT '[]',   -- ids that reached the sink and are still to be deleted, JSON
     oldest_at  TEXT NOT NULL,                -- created_at of the oldest event
     claimed_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
-    error      TEXT                          -- why it waits
+    error      TEXT,                         -- why it waits
+    address    TEXT                          -- of the sink, whose outage it waits for
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS outbox_batches_due ON outbox_batches (buffer, due_at);
 
@@ -54,9 +55,9 @@ CREATE TABLE IF NOT EXISTS outbox_dead_letters (
     died_at    TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
     told_at    TEXT,                         -- the dead-letter hook heard of it
     closed_at  TEXT,                         -- replayed or discarded
+    hook_group_id TEXT,                      -- batch of the dead-letter hook that it is in
     PRIMARY KEY (pipeline, event_id, group_id)
 );
-CREATE INDEX IF NOT EXISTS outbox_dead_letters_open ON outbox_dead_letters (pipeline) WHERE closed_at IS NULL;
 
 -- One row a buffer: how its events are claimed. A relay that would do it in
 -- another way keeps off.

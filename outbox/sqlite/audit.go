@@ -1,0 +1,83 @@
+package sqlite
+
+import (
+	"context"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+// One statement, one snapshot. A ledger row whose bounds leave some of its events
+// out is uneven too: they would not be found by them.
+const auditSQL = `
+WITH held AS MATERIALIZED (
+  SELECT group_id, count(*) AS events, min(id) AS first_id, max(id) AS last_id
+  FROM outbox_events WHERE group_id IS NOT NULL GROUP BY group_id
+), ledger AS MATERIALIZED (
+  SELECT l.state, coalesce(h.events, 0) AS events,
+         h.events IS NOT NULL AND (h.events <> l.events OR h.first_id < l.first_id OR h.last_id > l.last_id) AS uneven
+  FROM outbox_batches AS l LEFT JOIN held AS h USING (group_id) WHERE l.buffer = ?1
+), orphans AS MATERIALIZED (
+  SELECT events FROM held WHERE NOT EXISTS (SELECT 1 FROM outbox_batches WHERE group_id = held.group_id)
+)
+SELECT (SELECT count(*) FROM outbox_events WHERE group_id IS NULL),
+       count(*) FILTER (WHERE state = 'leased'), coalesce(sum(events) FILTER (WHERE state = 'leased'), 0),
+       count(*) FILTER (WHERE state = 'waiting'), coalesce(sum(events) FILTER (WHERE state = 'waiting'), 0),
+       count(*) FILTER (WHERE state = 'delivered'), coalesce(sum(events) FILTER (WHERE state = 'delivered'), 0),
+       (SELECT count(*) FROM outbox_batches AS l, json_each(l.delivered) AS d, outbox_events AS e
+        WHERE l.buffer = ?1 AND l.state = 'delivered' AND e.id = d.value AND e.group_id = l.group_id),
+       (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = ?2 AND closed_at IS NULL),
+       (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = ?2 AND closed_at IS NULL AND told_at IS NULL),
+       (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = ?2 AND closed_at IS NOT NULL),
+       (SELECT count(*) FROM orphans), (SELECT coalesce(sum(events), 0) FROM orphans),
+       count(*) FILTER (WHERE events = 0), count(*) FILTER (WHERE uneven)
+FROM ledger`
+
+// Audit is described by buffertest.Buffer. A stamp that is no group_id of ours, a
+// hand's, counts as an orphan too, which Repair leaves alone.
+func (b *Buffer) Audit(ctx context.Context) (a outbox.Audit, err error) {
+	err = b.db.QueryRowContext(ctx, b.names.Replace(auditSQL), b.config.Table, b.config.Pipeline).Scan(
+		&a.Unclaimed, &a.Leased.Batches, &a.Leased.Events, &a.Waiting.Batches, &a.Waiting.Events,
+		&a.Marked.Batches, &a.Marked.Events, &a.Delivered, &a.Dead.Open, &a.Dead.Untold, &a.Dead.Closed,
+		&a.Orphans.Batches, &a.Orphans.Events, &a.Hollow, &a.Uneven)
+	return a, b.explain(ctx, "auditing", err)
+}
+
+// A marked batch may be held as well: its state does not say so, its due_at does.
+const (
+	removeHollowSQL = `
+DELETE FROM outbox_batches
+WHERE buffer = ?1 AND (state = 'waiting' OR due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))
+  AND group_id NOT IN (SELECT group_id FROM outbox_events WHERE group_id IS NOT NULL)`
+
+	correctUnevenSQL = `
+UPDATE outbox_batches
+SET events = h.events, first_id = h.first_id, last_id = h.last_id, oldest_at = h.oldest_at
+FROM (SELECT group_id, count(*) AS events, min(id) AS first_id, max(id) AS last_id, min(created_at) AS oldest_at
+      FROM outbox_events WHERE group_id IS NOT NULL GROUP BY group_id) AS h
+WHERE h.group_id = outbox_batches.group_id AND buffer = ?1
+  AND (state = 'waiting' OR due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))
+  AND (h.events <> outbox_batches.events OR h.first_id < outbox_batches.first_id OR h.last_id > outbox_batches.last_id)`
+)
+
+// Repair is described by buffertest.Buffer.
+func (b *Buffer) Repair(ctx context.Context) (outbox.Repair, error) {
+	a, err := b.Audit(ctx)
+	if err != nil || a.Agrees() { // only then is it worth keeping all others from writing
+		return outbox.Repair{}, err
+	}
+	var r outbox.Repair
+	err = b.write(ctx, "repairing", func(tx transaction) (err error) {
+		if r.Adopted, err = b.adopt(ctx, tx); err != nil {
+			return err
+		}
+		if r.Removed, err = tx.exec(ctx, removeHollowSQL, b.config.Table); err != nil {
+			return err
+		}
+		r.Corrected, err = tx.exec(ctx, correctUnevenSQL, b.config.Table)
+		return err
+	})
+	if err != nil {
+		return outbox.Repair{}, err
+	}
+	return r, nil
+}

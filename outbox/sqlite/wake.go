@@ -1,0 +1,54 @@
+package sqlite
+
+import (
+	"context"
+)
+
+const awaySQL = `
+SELECT DISTINCT address FROM outbox_batches
+WHERE buffer = ?1 AND state = 'waiting' AND address IS NOT NULL`
+
+// What is due already keeps its place.
+const wakeSQL = `
+UPDATE outbox_batches SET due_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
+WHERE group_id IN (
+  SELECT group_id FROM outbox_batches
+  WHERE buffer = ?1 AND due_at > strftime('%Y-%m-%dT%H:%M:%fZ', 'now') AND state = 'waiting' AND address = ?2
+  ORDER BY due_at LIMIT ?3)`
+
+// Away is described by buffertest.Buffer.
+func (b *Buffer) Away(ctx context.Context) ([]string, error) { return b.ledger().away(ctx) }
+
+// Wake is described by buffertest.Buffer. Batches that are due already do not
+// count towards the limit.
+func (b *Buffer) Wake(ctx context.Context, address string, limit int) (int, error) {
+	return b.ledger().wake(ctx, address, limit)
+}
+
+func (l ledger) away(ctx context.Context) (addresses []string, err error) {
+	rows, err := l.b.db.QueryContext(ctx, awaySQL, l.buffer)
+	if err != nil {
+		return nil, l.b.explain(ctx, "looking for addresses that are away", err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var address string
+		if err := rows.Scan(&address); err != nil {
+			return nil, err
+		}
+		addresses = append(addresses, address)
+	}
+	return addresses, rows.Err()
+}
+
+func (l ledger) wake(ctx context.Context, address string, limit int) (woken int, err error) {
+	if limit == 0 {
+		limit = -1 // all
+	}
+	err = l.b.write(ctx, "waking batches", func(tx transaction) error {
+		rows, err := tx.exec(ctx, wakeSQL, l.buffer, address, limit)
+		woken = int(rows)
+		return err
+	})
+	return woken, err
+}
