@@ -7,10 +7,17 @@ import (
 	"strings"
 )
 
-// guarded lets in who has the token, if one is set.
+// changing guards what changes something: also from the pages of other sites, which
+// a browser would let in with whatever it knows.
+func (s *Server) changing(next http.HandlerFunc) http.Handler {
+	return s.sameOrigin(s.guarded(next))
+}
+
+// guarded lets in who has the token, if one is set; else whoever asks for this
+// machine.
 func (s *Server) guarded(next http.HandlerFunc) http.Handler {
 	if s.config.Token == "" {
-		return next
+		return s.ownHost(next)
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !s.knows(r) {

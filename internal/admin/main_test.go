@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"go.uber.org/goleak"
 
+	"github.com/outboxrelay/relay/internal/config"
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/pipeline"
 )
@@ -19,12 +20,13 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var (
 	_ pipeline.Observer = (*Observer)(nil)
-	_ Pipeline          = (*pipeline.Pipeline)(nil)
+	_ Pipeline          = (*config.Opened)(nil)
 )
 
 // state is a pipeline in a state of the test's choice. The commands' tests have
 // real ones.
 type state struct {
+	Letters
 	name   string
 	status outbox.Status
 	err    error         // of Status
@@ -66,6 +68,7 @@ func two() []Pipeline {
 func ask(t *testing.T, s *Server, path string, change ...func(*http.Request)) *httptest.ResponseRecorder {
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
+	r.Host = "127.0.0.1:7070"
 	for _, c := range change {
 		c(r)
 	}

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -106,6 +107,9 @@ func (s *Server) Handler() http.Handler {
 		ErrorLog: slog.NewLogLogger(s.config.Log.Handler(), slog.LevelWarn),
 	}))
 	mux.Handle("GET /api/status", s.guarded(s.status))
+	mux.Handle("GET /api/dead", s.guarded(s.listDead))
+	mux.Handle("POST /api/dead/replay", s.changing(s.changeDead(func(p Pipeline) Act { return p.Replay })))
+	mux.Handle("POST /api/dead/discard", s.changing(s.changeDead(func(p Pipeline) Act { return p.Discard })))
 	mux.Handle("GET /{$}", s.guarded(s.page))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
@@ -163,12 +167,15 @@ func (s *Server) report(ctx context.Context) Report {
 }
 
 func (s *Server) writeJSON(w http.ResponseWriter, code int, v any) {
-	text, err := json.MarshalIndent(v, "", "  ")
-	if err != nil { // numbers and strings always marshal
+	var text bytes.Buffer
+	enc := json.NewEncoder(&text)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	if err := enc.Encode(v); err != nil { // numbers, strings and what was found to be JSON always marshal
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	s.write(w, code, "application/json", append(text, '\n'))
+	s.write(w, code, "application/json", text.Bytes())
 }
 
 func (s *Server) write(w http.ResponseWriter, code int, contentType string, body []byte) {

@@ -17,6 +17,7 @@ type Pipeline interface {
 	// Ready returns nil, or why the pipeline does not get on.
 	Ready() error
 	Status(ctx context.Context) (outbox.Status, error)
+	Letters
 }
 
 const (

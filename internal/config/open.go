@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/postgres"
 	"github.com/outboxrelay/relay/outbox/sqlite"
 	"github.com/outboxrelay/relay/pipeline"
@@ -29,37 +30,102 @@ type Process struct {
 	Log      *slog.Logger
 }
 
+// Letters are a pipeline's dead letters, as commands and the admin endpoint ask for
+// them.
+type Letters struct {
+	DeadLetters
+	// hooked: there is a dead-letter hook; chunk is how many are changed at once.
+	hooked bool
+	chunk  int
+}
+
+// DeadLetters is the part of a buffer about them; see buffertest.Buffer.
+type DeadLetters interface {
+	Dead(ctx context.Context, f outbox.DeadFilter, after *outbox.DeadKey, limit int) ([]outbox.Event, error)
+	CountDead(ctx context.Context, f outbox.DeadFilter) (outbox.DeadCount, error)
+	Replay(ctx context.Context, f outbox.DeadFilter, limit int) (int, error)
+	Discard(ctx context.Context, f outbox.DeadFilter, limit int) (int, error)
+}
+
+// Hooked tells whether a hook is to hear of a letter before it is closed.
+func (l Letters) Hooked() bool { return l.hooked }
+
+// Chunk is how many letters one transaction may change.
+func (l Letters) Chunk() int { return l.chunk }
+
+// Letters are those of the pipeline, in its buffer.
+func (p *Pipeline) Letters(b Buffer) Letters {
+	return Letters{b, p.DeadLetter.Hook != nil, p.BatchSize}
+}
+
 // Opened is a pipeline ready to run, and what it holds.
 type Opened struct {
 	*pipeline.Pipeline
-	buffer Buffer
-	sink   sink.Sink
+	Letters
+	// Buffer, Sink and Hook (nil: there is none) may be asked; Close closes them.
+	Buffer Buffer
+	Sink   sink.Sink
+	Hook   sink.Sink
 }
 
 // Close gives back connections and files. Nothing of the pipeline runs any more.
-func (o *Opened) Close() error { return errors.Join(o.sink.Close(), o.buffer.Close()) }
+func (o *Opened) Close() error {
+	var errHook error
+	if o.Hook != nil {
+		errHook = o.Hook.Close()
+	}
+	return errors.Join(o.Sink.Close(), errHook, o.Buffer.Close())
+}
 
 // Open joins the pipeline's buffer to its sink. Nothing is connected to yet.
 // errors.As finds [Errors] in the error: mistakes that only a driver sees.
 func (p *Pipeline) Open(process Process) (*Opened, error) {
-	buffer, errBuffer := p.OpenBuffer(process.Owner)
-	to, errSink := p.openSink(process)
-	wrong := mistakes(errBuffer, at(p.Sink.Place, errSink))
+	var (
+		o                          Opened
+		errBuffer, errSink, errNew error
+		errHook                    error
+	)
+	o.Buffer, errBuffer = p.OpenBuffer(process.Owner)
+	o.Sink, errSink = p.openSink(&p.Sink, process)
+	hook := p.DeadLetter.Hook
+	if hook != nil {
+		o.Hook, errHook = p.openSink(hook, process)
+		errHook = at(hook.Place, errHook)
+	}
+	wrong := mistakes(errBuffer, at(p.Sink.Place, errSink), errHook)
 	if wrong == nil {
-		line, err := pipeline.New(buffer, to, p.rules(process))
-		if err == nil {
-			return &Opened{Pipeline: line, buffer: buffer, sink: to}, nil
+		rules := p.rules(process)
+		if hook != nil {
+			rules.Hook = &pipeline.Hook{Buffer: hookOf(o.Buffer), Sink: o.Hook}
 		}
-		wrong = mistakes(at(p.Place, err))
+		if o.Pipeline, errNew = pipeline.New(o.Buffer, o.Sink, rules); errNew == nil {
+			o.Letters = p.Letters(o.Buffer)
+			return &o, nil
+		}
+		wrong = mistakes(at(p.Place, errNew))
 	}
 	errs := []error{wrong}
 	if errBuffer == nil {
-		errs = append(errs, buffer.Close())
+		errs = append(errs, o.Buffer.Close())
 	}
 	if errSink == nil {
-		errs = append(errs, to.Close())
+		errs = append(errs, o.Sink.Close())
+	}
+	if hook != nil && errHook == nil {
+		errs = append(errs, o.Hook.Close())
 	}
 	return nil, errors.Join(errs...)
+}
+
+// hookOf is the buffer's dead letters, as the buffer of its hook.
+func hookOf(b Buffer) pipeline.Buffer {
+	switch b := b.(type) {
+	case *postgres.Buffer:
+		return b.Hook()
+	case *sqlite.Buffer:
+		return b.Hook()
+	}
+	return nil
 }
 
 // Open opens every pipeline, or none and lists the mistakes of all: see
@@ -88,9 +154,14 @@ func (c *Config) Open(each func(name string) Process) ([]*Opened, error) {
 	return nil, errors.Join(errs...)
 }
 
-// Buffer is a pipeline's buffer.
+// Buffer is a pipeline's buffer, and what commands ask of it. Its methods are
+// described by buffertest.Buffer.
 type Buffer interface {
 	pipeline.Buffer
+	DeadLetters
+	Audit(ctx context.Context) (outbox.Audit, error)
+	Repair(ctx context.Context) (outbox.Repair, error)
+	Examine(ctx context.Context) []outbox.Finding
 	// Close gives back what the buffer holds.
 	Close() error
 }
@@ -128,12 +199,12 @@ func (p *Pipeline) openBuffer(owner string) (Buffer, error) {
 	switch s.Driver {
 	case "postgres":
 		return postgres.Open(postgres.Config{
-			URL: s.URL.Reveal(), Table: s.Table, Schema: s.Schema, Pipeline: p.Name, Owner: owner,
+			URL: s.URL.Reveal(), Table: s.Table, Schema: s.Schema, Pipeline: p.Name, Owner: owner, Archive: p.Archive.Table,
 			// One a worker, and some for renewing, looking and the status.
 			Connections: p.Workers + 4,
 		})
 	case "sqlite":
-		return sqlite.Open(sqlite.Config{URL: s.URL.Reveal(), Table: s.Table, Pipeline: p.Name, Owner: owner})
+		return sqlite.Open(sqlite.Config{URL: s.URL.Reveal(), Table: s.Table, Pipeline: p.Name, Owner: owner, Archive: p.Archive.Table})
 	}
 	return nil, fmt.Errorf("source.url: there is no driver %q", s.Driver)
 }
@@ -152,15 +223,15 @@ func (p *Pipeline) Migrate(ctx context.Context) (applied []string, err error) {
 	s := &p.Source
 	switch s.Driver {
 	case "postgres":
-		return postgres.Migrate(ctx, s.URL.Reveal(), postgres.SchemaConfig{Table: s.Table, Schema: s.Schema})
+		return postgres.Migrate(ctx, s.URL.Reveal(), postgres.SchemaConfig{Table: s.Table, Schema: s.Schema, Archive: p.Archive.Table})
 	case "sqlite":
-		return sqlite.Migrate(ctx, s.URL.Reveal(), sqlite.SchemaConfig{Table: s.Table})
+		return sqlite.Migrate(ctx, s.URL.Reveal(), sqlite.SchemaConfig{Table: s.Table, Archive: p.Archive.Table})
 	}
 	return nil, fmt.Errorf("source.url: there is no driver %q", s.Driver)
 }
 
-func (p *Pipeline) openSink(process Process) (sink.Sink, error) {
-	s := &p.Sink
+// openSink prepares the pipeline's sink, or its hook's.
+func (p *Pipeline) openSink(s *Sink, process Process) (sink.Sink, error) {
 	url := s.URL.Reveal()
 	switch s.Driver {
 	case "redis":
@@ -169,11 +240,13 @@ func (p *Pipeline) openSink(process Process) (sink.Sink, error) {
 			Stream: s.Redis.Stream, List: s.Redis.List, Channel: s.Redis.Channel,
 			MaxLen: s.Redis.MaxLen, DedupeWindow: s.Redis.DedupeWindow,
 			WaitReplicas: s.Redis.WaitReplicas, WaitTimeout: s.Redis.WaitTimeout,
+			ResendWithin: p.resendWithin(s),
 		})
 	case "nats":
 		return natssink.New(natssink.Config{
 			URL: url, Subject: s.NATS.Subject, Core: s.NATS.Core,
 			Credentials: s.NATS.Credentials.Reveal(), NKey: s.NATS.NKey.Reveal(), Logger: process.Log,
+			ResendWithin: p.resendWithin(s),
 		})
 	case "http":
 		headers := make(map[string]string, len(s.HTTP.Headers))
@@ -183,6 +256,7 @@ func (p *Pipeline) openSink(process Process) (sink.Sink, error) {
 		return httpsink.New(httpsink.Config{
 			URL: url, Method: s.HTTP.Method, Headers: headers, Format: s.HTTP.Format,
 			Timeout: s.HTTP.Timeout, TLS: httpsink.TLS(s.HTTP.TLS),
+			MaxBytes: int(s.HTTP.MaxBytes), Refused: s.HTTP.Refused, Unavailable: s.HTTP.Unavailable,
 		})
 	case "file":
 		return filesink.New(filesink.Config{URL: url}, process.Stdout)
@@ -201,6 +275,10 @@ func (p *Pipeline) rules(process Process) pipeline.Config {
 		Observer:    process.Observer, Log: process.Log,
 	}
 }
+
+// resendWithin is how long after a send whose end nobody saw the same events may be
+// sent again: when the lease is over, or the longest wait for a retry.
+func (p *Pipeline) resendWithin(s *Sink) time.Duration { return p.Lease + p.Retry.Max + s.sendTimeout() }
 
 // sendTimeout leaves room for the waits that the sink was told to make: they end
 // with the sink's own, better worded errors.

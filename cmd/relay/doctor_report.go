@@ -1,0 +1,67 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+
+	"golang.org/x/term"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+// silent is for commands that tell what they find themselves.
+var silent = slog.New(slog.DiscardHandler)
+
+// printCheckups shows what was found, for people.
+func (a *app) printCheckups(checkups []checkup) error {
+	paint := painter(a.stdout)
+	var (
+		b                  strings.Builder
+		problems, warnings int
+	)
+	for _, c := range checkups {
+		p := c.pipeline
+		fmt.Fprintf(&b, "%s: %s (%s) -> %s (%s)\n", p.Name, p.Source.URL, p.Source.Table, p.Sink.URL, address(&p.Sink))
+		width := 0
+		for _, f := range c.findings {
+			width = max(width, len(f.About))
+		}
+		for _, f := range c.findings {
+			fmt.Fprintf(&b, "  %s  %-*s  %s\n", paint(f.Level), width, f.About, oneLine(a.redact(f.Text)))
+			if f.Mend != "" {
+				fmt.Fprintf(&b, "        %*s  > %s\n", width, "", a.redact(f.Mend))
+			}
+		}
+		b.WriteByte('\n')
+		problems += c.count(outbox.Problem)
+		warnings += c.count(outbox.Warning)
+	}
+	fmt.Fprintf(&b, "%s, %s\n", many(problems, "problem"), many(warnings, "warning"))
+	_, err := io.WriteString(a.stdout, b.String())
+	return err
+}
+
+// many counts things: 1 problem, 2 problems.
+func many(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// isTerminal tells whether people look at f as it is written.
+func isTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
+
+// painter writes a level as a word of four letters, in colour on a terminal.
+func painter(f *os.File) func(outbox.Level) string {
+	words := map[outbox.Level]string{outbox.Fine: "OK  ", outbox.Warning: "WARN", outbox.Problem: "FAIL"}
+	if isTerminal(f) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" {
+		words = map[outbox.Level]string{
+			outbox.Fine: "\x1b[32mOK\x1b[0m  ", outbox.Warning: "\x1b[33mWARN\x1b[0m", outbox.Problem: "\x1b[31mFAIL\x1b[0m",
+		}
+	}
+	return func(l outbox.Level) string { return words[l] }
+}
