@@ -15,8 +15,12 @@ import (
 // have come of it, and does the same to the world.
 
 func (w *world) insert(t *rapid.T) {
-	for _, id := range w.f.Insert(t, orders(rapid.IntRange(1, 6).Draw(t, "events"))...) {
-		w.rows[id] = uuid.Nil
+	w.commits(w.f.Insert(t, orders(rapid.IntRange(1, 6).Draw(t, "events"))...))
+}
+
+func (w *world) commits(ids []int64) {
+	for _, id := range ids {
+		w.rows[id], w.committed[id] = uuid.Nil, true
 	}
 }
 
@@ -49,9 +53,7 @@ func (w *world) end(t *rapid.T, tx *openTx, commit bool) {
 		return
 	}
 	tx.tx.Commit(t)
-	for _, id := range tx.ids {
-		w.rows[id] = uuid.Nil
-	}
+	w.commits(tx.ids)
 }
 
 func (w *world) endTransactions(t *rapid.T, commit bool) {
@@ -111,7 +113,7 @@ func (w *world) claimWith(t *rapid.T, buffer Buffer, limit int) {
 	}
 	w.maxClaimed = max(w.maxClaimed, ids[len(ids)-1])
 	w.sameBatch(t, b)
-	w.owners = append(w.owners, &owner{buffer, b})
+	w.owners = append(w.owners, &owner{buffer, false, b})
 }
 
 // sameBatch compares what an owner was given with what it must be.
@@ -141,22 +143,31 @@ func (w *world) overdue(t *rapid.T) {
 }
 
 func (w *world) takeOver(t *rapid.T) {
-	w.takeOverWith(t, rapid.SampledFrom(w.buffers).Draw(t, "buffer"))
+	buffer, hook := w.either(t)
+	w.takeOverWith(t, buffer, hook)
 }
 
-func (w *world) takeOverWith(t *rapid.T, buffer Buffer) {
+// either draws a buffer or a hook.
+func (w *world) either(t *rapid.T) (buffer batches, hook bool) {
+	if hook = rapid.Bool().Draw(t, "hook"); hook {
+		return rapid.SampledFrom(w.hooks).Draw(t, "hook's buffer"), true
+	}
+	return rapid.SampledFrom(w.buffers).Draw(t, "buffer"), false
+}
+
+func (w *world) takeOverWith(t *rapid.T, buffer batches, hook bool) {
 	b, err := buffer.TakeOver(t.Context(), lease)
 	ok(t, "TakeOver", err)
 	if b == nil {
 		for g, l := range w.live {
-			if l.due == now {
+			if l.due == now && l.hook == hook {
 				t.Fatalf("TakeOver: nothing, although batch %s is due", g)
 			}
 		}
 		return
 	}
 	l := w.live[b.GroupID]
-	if l == nil || l.due == later {
+	if l == nil || l.hook != hook || l.due == later {
 		t.Fatalf("TakeOver: batch %s is not due: %+v", b.GroupID, l)
 	}
 	if l.state == "waiting" {
@@ -166,7 +177,7 @@ func (w *world) takeOverWith(t *rapid.T, buffer Buffer) {
 	l.leaseNo++
 	l.starts++
 	w.sameBatch(t, b)
-	w.owners = append(w.owners, &owner{buffer, b})
+	w.owners = append(w.owners, &owner{buffer, hook, b})
 }
 
 func (w *world) owner(t *rapid.T) *owner {
@@ -245,6 +256,9 @@ func (w *world) outcomes(t *rapid.T, o *owner) []outbox.Outcome {
 		if !slices.Contains(w.marked(o), id) {
 			fate = rapid.SampledFrom(mixture).Draw(t, "fate")
 		}
+		if fate == toBury && o.hook {
+			fate = toRetry
+		}
 		parts[fate] = append(parts[fate], id)
 	}
 	var outcomes []outbox.Outcome
@@ -260,6 +274,7 @@ func (w *world) outcomes(t *rapid.T, o *owner) []outbox.Outcome {
 			out.Verdict, out.GroupID, out.Error = outbox.Retry, outbox.NewGroupID(), "busy"
 			out.Attempts, out.Outages = rapid.IntRange(0, 9).Draw(t, "attempts"), rapid.IntRange(0, 9).Draw(t, "outages")
 			out.After = rapid.SampledFrom([]time.Duration{0, lease}).Draw(t, "after")
+			out.Address = rapid.SampledFrom([]*string{nil, text(""), text("a"), text("b")}).Draw(t, "address")
 		}
 		if len(ids) == len(o.batch.Events) && rapid.Bool().Draw(t, "as a whole") {
 			out.IDs = nil
@@ -282,7 +297,7 @@ func (w *world) settled(t *rapid.T, o *owner, outcomes []outbox.Outcome) {
 			ids = o.batch.IDs()
 		}
 		if out.Verdict == outbox.Retry {
-			l := &liveBatch{state: "waiting", attempts: out.Attempts, outages: out.Outages, due: later}
+			l := &liveBatch{hook: o.hook, state: "waiting", attempts: out.Attempts, outages: out.Outages, address: out.Address, due: later}
 			if out.After == 0 {
 				l.due = now
 			}
@@ -294,18 +309,26 @@ func (w *world) settled(t *rapid.T, o *owner, outcomes []outbox.Outcome) {
 			}
 			w.live[out.GroupID] = l
 			for _, id := range ids {
-				w.rows[id] = out.GroupID
+				if o.hook {
+					w.letterIn(t, o.batch.GroupID, id).hookGroup = out.GroupID
+				} else {
+					w.rows[id] = out.GroupID
+				}
 			}
 			continue
 		}
 		for _, id := range ids {
+			if o.hook {
+				w.letterIn(t, o.batch.GroupID, id).told = true
+				continue
+			}
 			if w.fate[id] != "" {
 				t.Fatalf("event %d is %s although it was %s", id, out.Verdict, w.fate[id])
 			}
 			w.fate[id] = out.Verdict.String()
 			delete(w.rows, id)
 			if out.Verdict == outbox.Dead {
-				w.dead[id] = o.batch.GroupID
+				w.letters[outbox.DeadKey{EventID: id, GroupID: o.batch.GroupID}] = &letter{}
 			}
 		}
 	}

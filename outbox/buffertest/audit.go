@@ -243,7 +243,7 @@ func repairTogether(t *testing.T, h Harness) {
 					o = []outbox.Outcome{delivered(b.IDs()[:n/2]...), {Verdict: outbox.Retry, IDs: b.IDs()[n/2:], GroupID: outbox.NewGroupID()}}
 				}
 				if err := buffers[i%2].Settle(ctx, b, o); err != nil {
-					return fmt.Errorf("Settle: %w", err)
+					return fmt.Errorf("settling: %w", err)
 				}
 				sent := o[0].IDs
 				if sent == nil {
@@ -263,17 +263,17 @@ func repairTogether(t *testing.T, h Harness) {
 		for i := 0; !done(); i++ {
 			r, err := buffers[i%2].Repair(ctx)
 			if err != nil {
-				return fmt.Errorf("Repair: %w", err)
+				return fmt.Errorf("repairing: %w", err)
 			}
 			if r != (outbox.Repair{}) {
-				return fmt.Errorf("Repair mended %+v, and nothing was wrong", r)
+				return fmt.Errorf("a repair mended %+v, and nothing was wrong", r)
 			}
 			a, err := buffers[i%2].Audit(ctx)
 			if err != nil {
-				return fmt.Errorf("Audit: %w", err)
+				return fmt.Errorf("auditing: %w", err)
 			}
 			if !a.Agrees() {
-				return fmt.Errorf("Audit by one snapshot does not agree: %+v", a)
+				return fmt.Errorf("an audit by one snapshot does not agree: %+v", a)
 			}
 		}
 		return nil

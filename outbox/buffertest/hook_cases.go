@@ -291,7 +291,7 @@ func hookTogether(t *testing.T, h Harness) {
 			for {
 				b, err := hooks[i%2].Claim(ctx, 7, lease)
 				if err != nil {
-					return fmt.Errorf("Claim: %w", err)
+					return fmt.Errorf("claiming: %w", err)
 				}
 				if b == nil {
 					return nil
@@ -300,7 +300,7 @@ func hookTogether(t *testing.T, h Harness) {
 				got = append(got, b.IDs()...)
 				mu.Unlock()
 				if err := hooks[i%2].Settle(ctx, b, []outbox.Outcome{delivered()}); err != nil {
-					return fmt.Errorf("Settle: %w", err)
+					return fmt.Errorf("settling: %w", err)
 				}
 			}
 		})

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -22,16 +23,16 @@ var modelCases = []testCase{
 // owners and crashes do, and compares the tables with what they must hold after
 // every step.
 func model(t *testing.T, h Harness) {
-	f := h.Open(t, Options{})
-	buffers := []Buffer{f.Buffer, f.Second(t)}
+	f := h.Open(t, Options{Archive: true})
+	buffers, hooks := []Buffer{f.Buffer, f.Second(t)}, []Hook{f.Hook(t), f.Hook(t)}
 	rapid.Check(t, func(t *rapid.T) {
-		for _, table := range []string{f.Table, "outbox_batches", "outbox_dead_letters"} {
+		for _, table := range []string{f.Table, "outbox_batches", "outbox_dead_letters", "outbox_archive"} {
 			f.Exec(t, "DELETE FROM "+table)
 		}
 		w := &world{
-			f: f, buffers: buffers,
-			rows: map[int64]uuid.UUID{}, fate: map[int64]string{},
-			members: map[uuid.UUID][]int64{}, live: map[uuid.UUID]*liveBatch{}, dead: map[int64]uuid.UUID{},
+			f: f, buffers: buffers, hooks: hooks,
+			committed: map[int64]bool{}, rows: map[int64]uuid.UUID{}, fate: map[int64]string{},
+			members: map[uuid.UUID][]int64{}, live: map[uuid.UUID]*liveBatch{}, letters: map[outbox.DeadKey]*letter{},
 		}
 		actions := map[string]func(*rapid.T){
 			"":          w.compare,
@@ -44,6 +45,11 @@ func model(t *testing.T, h Harness) {
 			"settle":    w.settle,
 			"mark":      w.mark,
 			"crash":     w.crash,
+			"wake":      w.wake,
+			"hook":      w.claimLetters,
+			"replay":    w.replay,
+			"discard":   w.discard,
+			"repair":    w.repair,
 		}
 		// Late commits are waited for at the end, so not every run has them.
 		if h.RowLocks && rapid.IntRange(0, 7).Draw(t, "late commits") == 0 {
@@ -60,24 +66,34 @@ func model(t *testing.T, h Harness) {
 type world struct {
 	f       *Fixture
 	buffers []Buffer
+	hooks   []Hook
 
-	rows       map[int64]uuid.UUID      // the buffer table
-	live       map[uuid.UUID]*liveBatch // the ledger
-	dead       map[int64]uuid.UUID      // the dead letters
-	fate       map[int64]string         // delivered or dead, of events that are gone
-	members    map[uuid.UUID][]int64    // of every group_id there ever was
-	maxClaimed int64                    // unclaimed ids below it were committed late
-	owners     []*owner                 // of today and of the past
+	committed  map[int64]bool             // every event there ever was
+	rows       map[int64]uuid.UUID        // the buffer table
+	live       map[uuid.UUID]*liveBatch   // the ledger
+	letters    map[outbox.DeadKey]*letter // the dead letters
+	fate       map[int64]string           // delivered, dead or discarded, of events that are gone
+	members    map[uuid.UUID][]int64      // of every group_id there ever was
+	maxClaimed int64                      // unclaimed ids below it were committed late
+	owners     []*owner                   // of today and of the past
 	open       []*openTx
 }
 
+// liveBatch is a batch of events or, of a hook, of their letters.
 type liveBatch struct {
+	hook                      bool
 	state                     string
 	due                       due
 	leaseNo                   int64
 	starts, attempts, outages int
 	origins                   []uuid.UUID
 	delivered                 []int64
+	address                   *string
+}
+
+type letter struct {
+	told, closed bool
+	hookGroup    uuid.UUID
 }
 
 // due says whether a take over may, must or must not take the batch.
@@ -91,7 +107,8 @@ const (
 
 // owner is somebody who leased a batch, and may not know that it lost it.
 type owner struct {
-	buffer Buffer
+	buffer batches
+	hook   bool
 	batch  *outbox.Batch
 }
 
@@ -106,7 +123,7 @@ func (w *world) holds(o *owner) bool {
 	return b != nil && b.state != "waiting" && b.leaseNo == o.batch.LeaseNo
 }
 
-// compare looks at all three tables.
+// compare looks at the tables, and whether every event is in one place.
 func (w *world) compare(t *rapid.T) {
 	var rows []Row
 	for id, g := range w.rows {
@@ -120,33 +137,56 @@ func (w *world) compare(t *rapid.T) {
 		l, ids := w.live[g], w.members[g]
 		want = append(want, LedgerRow{
 			GroupID: g, State: l.state, LeaseNo: l.leaseNo, Starts: l.starts, Attempts: l.attempts, Outages: l.outages,
-			Events: len(ids), FirstID: ids[0], LastID: ids[len(ids)-1], Origins: l.origins, Delivered: l.delivered,
+			Events: len(ids), FirstID: ids[0], LastID: ids[len(ids)-1], Origins: l.origins, Delivered: l.delivered, Address: l.address,
 		})
 	}
 	var got []LedgerRow
 	for _, r := range w.f.Ledger(t) {
 		got = append(got, LedgerRow{
 			GroupID: r.GroupID, State: r.State, LeaseNo: r.LeaseNo, Starts: r.Starts, Attempts: r.Attempts, Outages: r.Outages,
-			Events: r.Events, FirstID: r.FirstID, LastID: r.LastID, Origins: r.Origins, Delivered: r.Delivered,
+			Events: r.Events, FirstID: r.FirstID, LastID: r.LastID, Origins: r.Origins, Delivered: r.Delivered, Address: r.Address,
 		})
 	}
 	equal(t, "ledger", got, want)
 
-	dead := map[int64]uuid.UUID{}
-	for _, d := range w.f.Dead(t) {
-		if _, twice := dead[d.EventID]; twice {
-			t.Fatalf("event %d is buried twice", d.EventID)
-		}
-		dead[d.EventID] = d.GroupID
+	wantLetters, gotLetters := map[outbox.DeadKey]letter{}, map[outbox.DeadKey]letter{}
+	open := map[int64]int{}
+	for key, l := range w.letters {
+		wantLetters[key] = l.compared()
 	}
-	equal(t, "dead letters", dead, w.dead)
+	for _, d := range w.f.Dead(t) {
+		l := letter{told: isTold(&d), closed: isClosed(&d), hookGroup: d.HookGroupID}
+		gotLetters[outbox.DeadKey{EventID: d.EventID, GroupID: d.GroupID}] = l.compared()
+		if !l.closed {
+			open[d.EventID]++
+		}
+	}
+	if !maps.Equal(gotLetters, wantLetters) {
+		t.Fatalf("dead letters are %+v, want %+v", gotLetters, wantLetters)
+	}
+
+	for id := range w.committed {
+		_, waits := w.rows[id]
+		fate := w.fate[id]
+		if waits == (fate != "") || (fate == "dead") != (open[id] == 1) || open[id] > 1 {
+			t.Fatalf("event %d: in the buffer %t, fate %q, %d open letters", id, waits, fate, open[id])
+		}
+	}
+}
+
+// compared is a letter as it is to be found: under which group_id it was told is
+// of no interest any more.
+func (l letter) compared() letter {
+	if l.told {
+		l.hookGroup = uuid.Nil
+	}
+	return l
 }
 
 // drain ends as every relay does: all processes but one are gone, and that one
 // goes on until nothing is left.
 func (w *world) drain(t *rapid.T) {
 	w.endTransactions(t, true)
-	committed := len(w.rows) + len(w.fate)
 	w.owners = nil
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
@@ -158,10 +198,12 @@ func (w *world) drain(t *rapid.T) {
 			l.due = now
 		}
 		for len(w.live) > 0 {
-			w.takeOverWith(t, w.buffers[0])
+			w.takeOverWith(t, w.buffers[0], false)
+			w.takeOverWith(t, w.hooks[0], true)
 			w.deliver(t)
 		}
 		w.claimWith(t, w.buffers[0], 100)
+		w.claimLettersWith(t, w.hooks[0], 100)
 		w.deliver(t)
 		if len(w.rows) == 0 {
 			break
@@ -174,9 +216,22 @@ func (w *world) drain(t *rapid.T) {
 		}
 	}
 	w.compare(t)
-	if len(w.fate) != committed {
-		t.Fatalf("%d events were committed, %d were delivered or buried", committed, len(w.fate))
+	for key, l := range w.letters {
+		if !l.closed && !l.told {
+			t.Fatalf("the hook has not heard of the letter of event %d", key.EventID)
+		}
 	}
+	var archived, delivered []int64
+	for _, e := range w.f.Archived(t) {
+		archived = append(archived, e.ID)
+	}
+	for id, fate := range w.fate {
+		if fate == "delivered" {
+			delivered = append(delivered, id)
+		}
+	}
+	slices.Sort(delivered)
+	equal(t, "events in the archive", archived, delivered)
 }
 
 // deliver settles all that is owned.
