@@ -88,7 +88,7 @@ func (a *app) portrait(e *outbox.Event) string {
 	line("group_id", d.GroupID.String())
 	line("attempts", fmt.Sprint(d.Attempts))
 	line("error", plain(a.redact(d.Error)))
-	line("payload", "")
+	b.WriteString("  payload\n")
 	for row := range strings.Lines(payload(e.Payload)) {
 		fmt.Fprintf(&b, "    %s\n", strings.TrimSuffix(row, "\n"))
 	}
