@@ -1,0 +1,162 @@
+package postgres_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffertest"
+)
+
+// TestTheServerBoundsEveryWrite: whatever locks rows has its time, and a client that
+// vanished is noticed long before TCP would.
+func TestTheServerBoundsEveryWrite(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+	f := p.fixture(t, "outbox_events", "orders")
+	buffer, hook, ctx := f.Buffer, f.Hook(t), t.Context()
+	for _, statement := range []string{
+		"CREATE TABLE seen (no int GENERATED ALWAYS AS IDENTITY, bounds text)",
+		`CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+			INSERT INTO seen (bounds) SELECT concat_ws(' ', current_setting('statement_timeout'),
+				current_setting('idle_in_transaction_session_timeout'), current_setting('tcp_keepalives_idle'),
+				current_setting('tcp_keepalives_interval'), current_setting('tcp_keepalives_count'),
+				current_setting('tcp_user_timeout')) WHERE current_setting('application_name') = 'relay';
+			RETURN NULL;
+		END $$`,
+		"CREATE TRIGGER see AFTER INSERT OR UPDATE OR DELETE ON outbox_batches FOR EACH STATEMENT EXECUTE FUNCTION see()",
+		"CREATE TRIGGER see AFTER INSERT OR UPDATE OR DELETE ON outbox_dead_letters FOR EACH STATEMENT EXECUTE FUNCTION see()",
+		"CREATE TRIGGER see AFTER UPDATE ON outbox_buffers FOR EACH STATEMENT EXECUTE FUNCTION see()",
+	} {
+		f.Exec(t, statement)
+	}
+	event := outbox.Event{Topic: "t", Payload: []byte("1")}
+	f.Insert(t, event, event, event)
+	var batch *outbox.Batch
+	died := func(b buffertest.Buffer) error {
+		return b.Settle(ctx, batch, []outbox.Outcome{{Verdict: outbox.Dead, Attempts: 1, Error: "no"}})
+	}
+	const timeouts = " 30s 15 5 3 30000"
+	for _, c := range []struct {
+		doing, limit string
+		do           func() error
+	}{
+		{"check", "15s", func() error { return f.Second(t).Check(ctx) }},
+		{"claim", "15s", func() (err error) { batch, err = buffer.Claim(ctx, 2, lease); return err }},
+		{"renew", "15s", func() error { return buffer.Renew(ctx, batch, lease) }},
+		{"retry", "15s", func() error {
+			return buffer.Settle(ctx, batch, []outbox.Outcome{{Verdict: outbox.Retry, GroupID: batch.GroupID, Outages: 1, After: lease, Address: new("a")}})
+		}},
+		{"wake", "15s", func() error { _, err := buffer.Wake(ctx, "a", 0); return err }},
+		{"take over", "15s", func() (err error) { batch, err = buffer.TakeOver(ctx, lease); return err }},
+		{"mark", "15s", func() error { return buffer.Mark(ctx, batch, batch.IDs()[:1]) }},
+		{"bury", "15s", func() error { return died(buffer) }},
+		{"hook's claim", "15s", func() (err error) { batch, err = hook.Claim(ctx, 1, lease); return err }},
+		{"hook's settle", "15s", func() error { return hook.Settle(ctx, batch, []outbox.Outcome{{Verdict: outbox.Delivered}}) }},
+		{"hook frees", "15s", func() error { _, err := f.Hook(t).Look(ctx, 10); return err }},
+		{"discard", "1min", func() error { _, err := buffer.Discard(ctx, outbox.DeadFilter{}, 1); return err }},
+		{"replay", "1min", func() error { _, err := buffer.Replay(ctx, outbox.DeadFilter{}, 10); return err }},
+		{"repair", "10min", func() error { _, err := buffer.Repair(ctx); return err }},
+		{"sweep", "2s", func() error { _, err := f.Second(t).Look(ctx, 10); return err }},
+	} {
+		f.Exec(t, "TRUNCATE seen")
+		check(t, c.do())
+		got := query(t, p.pool, "SELECT DISTINCT bounds FROM seen", pgx.RowTo[string])
+		want := []string{c.limit + timeouts}
+		if c.doing == "sweep" { // Check comes first, in a process that has just begun
+			want = []string{"15s" + timeouts, c.limit + timeouts}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", c.doing, diff)
+		}
+	}
+}
+
+// TestTheVictimOfADeadlockTriesAgain: it was rolled back for certain.
+func TestTheVictimOfADeadlockTriesAgain(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+	f := p.fixture(t, "outbox_events", "orders")
+	ctx := t.Context()
+	// What a sequence has given is not rolled back.
+	for _, statement := range []string{
+		"CREATE SEQUENCE runs",
+		"CREATE TABLE fails (times int, code text)",
+		"INSERT INTO fails VALUES (0, '40P01')",
+		`CREATE FUNCTION stumble() RETURNS trigger LANGUAGE plpgsql AS $$ DECLARE f fails; BEGIN
+			SELECT * INTO f FROM fails;
+			IF nextval('runs') <= f.times THEN RAISE EXCEPTION USING ERRCODE = f.code, MESSAGE = 'deadlock detected'; END IF;
+			RETURN NULL;
+		END $$`,
+		"CREATE CONSTRAINT TRIGGER stumble AFTER INSERT OR UPDATE OR DELETE ON outbox_batches DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION stumble()",
+	} {
+		f.Exec(t, statement)
+	}
+	failing := func(times int, code string) {
+		t.Helper()
+		f.Exec(t, "ALTER SEQUENCE runs RESTART")
+		f.Exec(t, fmt.Sprintf("UPDATE fails SET times = %d, code = '%s'", times, code))
+	}
+	event := outbox.Event{Topic: "t", Payload: []byte("1")}
+	ids := f.Insert(t, event, event)
+
+	// The trigger is deferred: the rows have come by then, and come again.
+	for _, code := range []string{"40P01", "40001"} {
+		failing(2, code)
+		b, err := f.Buffer.Claim(ctx, 10, lease)
+		check(t, err)
+		if diff := cmp.Diff(ids, b.IDs()); diff != "" {
+			t.Fatalf("claimed (-want +got):\n%s", diff)
+		}
+		for doing, do := range map[string]func() error{
+			"renew": func() error { return f.Buffer.Renew(ctx, b, lease) },
+			"take over": func() error {
+				f.Overdue(t, b.GroupID, lease)
+				failing(2, code)
+				taken, err := f.Buffer.TakeOver(ctx, lease)
+				if err == nil && len(taken.Events) != 2 {
+					err = fmt.Errorf("taken over: %v", taken.IDs())
+				}
+				if err == nil {
+					b = taken
+				}
+				return err
+			},
+			"mark": func() error { return f.Buffer.Mark(ctx, b, nil) },
+		} {
+			failing(2, code)
+			if err := do(); err != nil {
+				t.Errorf("%s: %v", doing, err)
+			}
+		}
+		failing(3, code)
+		if err := f.Buffer.Renew(ctx, b, lease); err == nil || !strings.Contains(err.Error(), code) {
+			t.Errorf("a deadlock that does not end: got %v", err)
+		}
+		failing(0, code)
+		check(t, f.Buffer.Settle(ctx, b, []outbox.Outcome{{Verdict: outbox.Retry, GroupID: b.GroupID, Outages: 1, After: lease, Address: new("a")}}))
+		failing(2, code)
+		if n, err := f.Buffer.Wake(ctx, "a", 0); n != 1 || err != nil {
+			t.Errorf("wake: %d, %v", n, err)
+		}
+		failing(0, code)
+		b, err = f.Buffer.TakeOver(ctx, lease)
+		check(t, err)
+
+		// In a settle it was the application that won: it must not be asked again.
+		failing(1, code)
+		err = f.Buffer.Settle(ctx, b, []outbox.Outcome{{Verdict: outbox.Delivered}})
+		if again := err == nil; again != (code == "40001") {
+			t.Errorf("settle after %s: got %v", code, err)
+		}
+		if err != nil {
+			check(t, f.Buffer.Settle(ctx, b, []outbox.Outcome{{Verdict: outbox.Delivered}}))
+		}
+		ids = f.Insert(t, event, event)
+	}
+}

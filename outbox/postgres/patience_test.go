@@ -1,0 +1,92 @@
+package postgres
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/outbox"
+)
+
+// TestAStatementBehindALock ends by itself, however long the lock is held, and
+// whoever asked may go on waiting.
+func TestAStatementBehindALock(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	databaseURL := testserver.Postgres(t)
+	b := openImpatient(t, databaseURL)
+	app, err := pgx.Connect(ctx, databaseURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer app.Close(context.WithoutCancel(ctx))
+	exec := func(statement string) {
+		t.Helper()
+		if _, err := app.Exec(ctx, statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec("INSERT INTO outbox_events (topic, payload) VALUES ('t', '1'), ('t', '2')")
+	batch, err := b.Claim(ctx, 1, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	outcomes := []outbox.Outcome{{Verdict: outbox.Delivered}}
+	exec("BEGIN")
+	exec("LOCK TABLE outbox_batches, outbox_dead_letters IN ACCESS EXCLUSIVE MODE")
+	var calls sync.WaitGroup
+	for doing, c := range map[string]struct {
+		code string
+		do   func() error
+	}{
+		"claim":        {codeCancelled, func() error { _, err := b.Claim(ctx, 10, time.Hour); return err }},
+		"take over":    {codeCancelled, func() error { _, err := b.TakeOver(ctx, time.Hour); return err }},
+		"renew":        {codeCancelled, func() error { return b.Renew(ctx, batch, time.Hour) }},
+		"mark":         {codeCancelled, func() error { return b.Mark(ctx, batch, batch.IDs()) }},
+		"wake":         {codeCancelled, func() error { _, err := b.Wake(ctx, "", 0); return err }},
+		"away":         {codeCancelled, func() error { _, err := b.Away(ctx); return err }},
+		"look":         {codeCancelled, func() error { _, err := b.Look(ctx, 10); return err }},
+		"status":       {codeCancelled, func() error { _, err := b.Status(ctx); return err }},
+		"hook's claim": {codeCancelled, func() error { _, err := b.Hook().Claim(ctx, 10, time.Hour); return err }},
+		"hook's look":  {codeCancelled, func() error { _, err := b.Hook().Look(ctx, 0); return err }},
+		"settle":       {codeLockTimeout, func() error { return b.Settle(ctx, batch, outcomes) }},
+	} {
+		calls.Go(func() {
+			if err := c.do(); code(err) != c.code {
+				t.Errorf("%s: got %v, want code %s", doing, err, c.code)
+			}
+		})
+	}
+	calls.Wait()
+	exec("ROLLBACK")
+	if err := b.Settle(ctx, batch, outcomes); err != nil {
+		t.Errorf("when the lock is gone: %v", err)
+	}
+}
+
+// openImpatient opens a buffer whose statements have little time, but a settle's
+// lock still less.
+func openImpatient(t *testing.T, databaseURL string) *Buffer {
+	t.Helper()
+	if _, err := Migrate(t.Context(), databaseURL, SchemaConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	b, err := Open(Config{URL: databaseURL, Pipeline: "orders", Connections: 16})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := b.Check(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.patience = time.Second
+	return b
+}
