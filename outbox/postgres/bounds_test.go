@@ -116,6 +116,7 @@ func TestTheVictimOfADeadlockTriesAgain(t *testing.T) {
 		for doing, do := range map[string]func() error{
 			"renew": func() error { return f.Buffer.Renew(ctx, b, lease) },
 			"take over": func() error {
+				failing(0, code)
 				f.Overdue(t, b.GroupID, lease)
 				failing(2, code)
 				taken, err := f.Buffer.TakeOver(ctx, lease)
