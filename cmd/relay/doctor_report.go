@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/term"
 
+	"github.com/outboxrelay/relay/internal/admin"
 	"github.com/outboxrelay/relay/outbox"
 )
 
@@ -39,17 +40,17 @@ func (a *app) printCheckups(checkups []checkup) error {
 		problems += c.count(outbox.Problem)
 		warnings += c.count(outbox.Warning)
 	}
-	fmt.Fprintf(&b, "%s, %s\n", many(problems, "problem"), many(warnings, "warning"))
+	fmt.Fprintf(&b, "%s, %s\n", many(problems, "problem", "problems"), many(warnings, "warning", "warnings"))
 	_, err := io.WriteString(a.stdout, b.String())
 	return err
 }
 
-// many counts things: 1 problem, 2 problems.
-func many(n int, what string) string {
+// many counts things: 1 problem, 2,000 problems.
+func many(n int, one, several string) string {
 	if n == 1 {
-		return "1 " + what
+		return "1 " + one
 	}
-	return fmt.Sprintf("%d %ss", n, what)
+	return admin.Count(int64(n)) + " " + several
 }
 
 // isTerminal tells whether people look at f as it is written.

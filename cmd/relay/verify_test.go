@@ -1,0 +1,260 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/outboxrelay/relay/internal/config"
+	"github.com/outboxrelay/relay/internal/testserver"
+)
+
+func TestVerify(t *testing.T) {
+	t.Parallel()
+	db, url := newDatabase(t), testserver.SharedRedis(t)
+	client := connect(t, url)
+	path := write(t, onePipeline("orders", db.url, url))
+	db.insert(3)
+	db.bury("orders", [3]string{"900", "a", "x"})
+	do(t, nil, "verify", "-c", path).want(t, 0, `PIPELINE  UNCLAIMED  LEASED  WAITING  TO DELETE  DEAD  UNTOLD  CLOSED  LEDGER AND BUFFER
+orders    3          0       0        0          1     -       0       agree
+`, "")
+
+	const row = `INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts, attempts, outages, events, first_id, last_id, oldest_at)
+		SELECT $1::uuid, 'public.outbox_events', 'stamp', 'waiting', 1, now() + interval '1 hour', 'x', 0, 0, 0, 7, 1, 3, now()`
+	db.exec("UPDATE outbox_events SET group_id = '0198c0de-0000-7000-8000-000000000001' WHERE id IN (1, 2)")
+	db.exec("UPDATE outbox_events SET group_id = '0198c0de-0000-7000-8000-000000000002' WHERE id = 3")
+	db.exec(row, "0198c0de-0000-7000-8000-000000000002")
+	db.exec(row, "0198c0de-0000-7000-8000-000000000003")
+	r := do(t, nil, "verify", "-c", path)
+	r.want(t, 1, "orders    0          0       1 (2 batches)", "")
+	for _, says := range []string{
+		"do not agree\n", "\norders: 2 events of 1 batch have a group_id and no ledger row", "\norders: 1 ledger row without any event",
+		"\norders: 1 batch not with as many events as written down",
+	} {
+		if !strings.Contains(r.stdout, says) {
+			t.Errorf("it does not say %q", says)
+		}
+	}
+	do(t, nil, "verify", "-c", path, "--json").want(t, 1, `"agrees": false,`, "")
+	do(t, nil, "verify", "-c", path, "--repair").want(t, 0,
+		"\norders: mended: 2 events of 1 batch have a ledger row again and are due; 1 ledger row without events removed; 1 count corrected\n", "")
+	do(t, nil, "verify", "-c", path, "--json").want(t, 0, `"agrees": true,`, "")
+	db.exec("UPDATE outbox_batches SET due_at = now()")
+	start(t, nil, "run", "-c", path)
+	arrive(t, client, 3)
+	do(t, nil, "verify", "-c", write(t, onePipeline("away", unreachable, "stdout:"))).want(t, 1, "PIPELINE", "relay: away: ")
+}
+
+func TestVerifyUsage(t *testing.T) {
+	t.Parallel()
+	path := write(t, "pipelines:\n"+
+		"  - {name: a, source: {url: '"+unreachable+"'}, sink: {url: 'stdout:'}}\n"+
+		"  - {name: b, source: {url: '"+unreachable+"', table: b}, sink: {url: 'stdout:'}}\n")
+	for args, says := range map[string]string{
+		"--events 5": "there are several pipelines", "--events 0 --pipeline a": "--events is 0", "--events 2000000 --pipeline a": "--events is 2000000",
+		"--events 5 --pipeline c": `there is no pipeline "c", a or b was expected`, "--events 5 --repair --pipeline a": "--repair stands beside --events",
+		"--events 5 --pipeline a --timeout 0s": "--timeout is 0s",
+	} {
+		do(t, nil, append([]string{"verify", "-c", path}, strings.Fields(args)...)...).want(t, 2, "", says)
+	}
+}
+
+// probes is what verify --events --json says.
+func probes(t *testing.T, path string, code int, args ...string) (got probed) {
+	t.Helper()
+	r := do(t, nil, append([]string{"verify", "-c", path, "--json"}, args...)...)
+	if r.code != code {
+		t.Errorf("exit status %d, %d was expected: %s", r.code, code, r.stderr)
+	}
+	if err := json.Unmarshal([]byte(r.stdout), &got); err != nil {
+		t.Fatalf("%q is no JSON: %v", r.stdout, err)
+	}
+	return got
+}
+
+func TestProbesToRedis(t *testing.T) {
+	t.Parallel()
+	db, url := newDatabase(t), testserver.SharedRedis(t)
+	client := connect(t, url)
+	path := write(t, onePipeline("orders", db.url, url, "    batch_size: 100"))
+	db.insert(10)
+	r := do(t, nil, "verify", "-c", path, "--events", "1100", "--timeout", "300ms")
+	r.want(t, 1, "1,100 probes of topic relay.verify went into orders, ids 11-1110 (run ", "")
+	r.want(t, 1, "  unclaimed     1,100  nobody took them: is a relay running? relay run -c relay.yaml; ids 11-1110\n", "")
+
+	start(t, nil, "run", "-c", path)
+	r = do(t, nil, "verify", "-c", path, "--events", "1200")
+	r.want(t, 0, "  delivered     1,200\n  each of the delivered is in Redis stream relay.verify exactly once\n", "")
+	if n := client.XLen(t.Context(), "relay.verify").Val(); n != 2300 {
+		t.Errorf("%d probes arrived, 2300 were expected", n)
+	}
+	payload := client.XRevRangeN(t.Context(), "relay.verify", "+", "-", 1).Val()[0].Values["payload"].(string)
+	var shown struct {
+		Run string `json:"relay_verify"`
+		N   int    `json:"n"`
+	}
+	if err := json.Unmarshal([]byte(payload), &shown); err != nil || !strings.Contains(r.stdout, shown.Run) || shown.N < 1 {
+		t.Errorf("a probe's payload is %s, %v", payload, err)
+	}
+	if got := probes(t, path, 0, "--events", "3", "--topic", "other"); got.Delivered != 3 || got.Sink != "Redis stream other" {
+		t.Errorf("it says %+v", got)
+	}
+}
+
+func TestProbesToJetStream(t *testing.T) {
+	t.Parallel()
+	db, server := newDatabase(t), testserver.NATS(t)
+	conn, err := nats.Connect(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	js, err := jetstream.New(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "PROBES", Subjects: []string{"relay.>"}}); err != nil {
+		t.Fatal(err)
+	}
+	path := write(t, onePipeline("orders", db.url, server.URL))
+	start(t, nil, "run", "-c", path)
+	for range 2 {
+		if got := probes(t, path, 0, "--events", "1500"); got.Delivered != 1500 || got.Sink != "JetStream stream PROBES" {
+			t.Errorf("it says %+v", got)
+		}
+	}
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "QUEUE", Subjects: []string{"work.>"}, Retention: jetstream.WorkQueuePolicy}); err != nil {
+		t.Fatal(err)
+	}
+	if got := probes(t, path, 0, "--events", "5", "--topic", "work.x"); got.Delivered != 5 || !strings.Contains(got.Unread, "forgets what was consumed") {
+		t.Errorf("it says %+v", got)
+	}
+}
+
+// TestProbesThatDoNotArrive: one is dead, some wait, and both say why.
+func TestProbesThatDoNotArrive(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var body struct {
+			Events []struct {
+				Topic   string `json:"topic"`
+				Payload struct {
+					N int `json:"n"`
+				} `json:"payload"`
+			} `json:"events"`
+		}
+		if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
+			t.Error(err)
+		}
+		for _, e := range body.Events {
+			if e.Topic == "away" {
+				w.WriteHeader(http.StatusServiceUnavailable)
+			} else if e.Payload.N == 3 {
+				w.WriteHeader(http.StatusUnprocessableEntity)
+			} else {
+				continue
+			}
+			return
+		}
+	}))
+	t.Cleanup(api.Close)
+	path := write(t, onePipeline("orders", db.url, api.URL, "    retry: {max_attempts: 1, initial: 10ms, max: 20ms}"))
+	r := start(t, nil, "run", "-c", path)
+	got := probes(t, path, 1, "--events", "10")
+	if got.Delivered != 9 || len(got.Dead) != 1 || got.Dead[0].ID != 3 || !strings.Contains(got.Dead[0].Why, "422") || got.Unread != "this kind of sink cannot be asked what arrived" {
+		t.Errorf("it says %+v", got)
+	}
+	do(t, nil, "verify", "-c", path, "--events", "4").want(t, 1, "  dead              1  ", "")
+	got = probes(t, path, 1, "--events", "5", "--topic", "away", "--timeout", "2s")
+	if got.Delivered != 0 || len(got.Waiting)+len(got.Sending)+len(got.Unclaimed) != 5 {
+		t.Errorf("it says %+v", got)
+	}
+	for _, f := range got.Waiting {
+		if !strings.Contains(f.Why, "503") {
+			t.Errorf("it says %+v", f)
+		}
+	}
+	r.signal(syscall.SIGTERM)
+	if code := r.exit(); code != 0 {
+		t.Errorf("exit status %d", code)
+	}
+}
+
+func TestProbesFromSQLite(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	path := write(t, strings.Replace(onePipeline("lines", "sqlite://"+folder+"/app.db", "file://"+folder+"/out.ndjson"), "app.db\"", "app.db\", table: my_events", 1))
+	do(t, nil, "verify", "-c", path, "--events", "5").want(t, 1, "", "relay migrate -c relay.yaml")
+	do(t, nil, "migrate", "-c", path).want(t, 0, "lines: applied", "")
+	start(t, nil, "run", "-c", path)
+	do(t, nil, "verify", "-c", path, "--events", "700").want(t, 0, "  delivered       700\n  whether each arrived once is not known: this kind of sink cannot be asked", "")
+	do(t, nil, "verify", "-c", path).want(t, 0, "agree", "")
+}
+
+// TestCountAtTheSink: what is missing there, or there twice, is told by its id.
+func TestCountAtTheSink(t *testing.T) {
+	t.Parallel()
+	url := testserver.SharedRedis(t)
+	client := connect(t, url)
+	add := func(id string) {
+		t.Helper()
+		if err := client.XAdd(t.Context(), &redis.XAddArgs{Stream: "s", Values: []string{"id", id}}).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	add("3") // of before
+	cfg, err := config.Parse("relay.yaml", []byte(onePipeline("p", unreachable, url)), func(string) (string, bool) { return "", false })
+	if err != nil {
+		t.Fatal(err)
+	}
+	from, err := newStreamBack(t.Context(), &cfg.Pipelines[0].Sink, "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer from.close()
+	for _, id := range []string{"1", "2", "2", "77"} {
+		add(id)
+	}
+	for i := range 1500 { // more than a page
+		add(fmt.Sprint(1000 + i))
+	}
+	add("4")
+	c := probed{Events: 4, Delivered: 4, ids: []int64{1, 2, 3, 4}, arrived: map[int64]int{1: 0, 2: 0, 3: 0, 4: 0}}
+	if err := c.count(t.Context(), from); err != nil {
+		t.Fatal(err)
+	}
+	if c.good() || !slices.Equal(c.Missing, []int64{3}) || !slices.Equal(c.Twice, []int64{2}) {
+		t.Errorf("it says %+v", c)
+	}
+	if text := c.String(); !strings.Contains(text, "missing           1  delivered, and not in Redis stream s; ids 3\n") || !strings.Contains(text, "twice             1  more than once in Redis stream s; ids 2\n") {
+		t.Errorf("it says %s", text)
+	}
+}
+
+func TestRanges(t *testing.T) {
+	t.Parallel()
+	many := make([]int64, 40)
+	for i := range many {
+		many[i] = int64(2 * i)
+	}
+	for want, ids := range map[string][]int64{
+		"": nil, "1": {1}, "1-2": {1, 2}, "1-3, 5, 7-8": {1, 2, 3, 5, 7, 8},
+		"0, 2, 4, 6, 8, 10, 12, 14, 16, 18 and 30 more": many,
+	} {
+		if diff := cmp.Diff(want, ranges(ids)); diff != "" {
+			t.Error(diff)
+		}
+	}
+}
