@@ -262,8 +262,10 @@ func (g *gate) Send(ctx context.Context, b *outbox.Batch) error {
 }
 
 // AddressOf and OneAddress are those of the sink behind.
-func (g *gate) AddressOf(e *outbox.Event) (string, bool) { return destination{Sink: g.Sink}.AddressOf(e) }
-func (g *gate) OneAddress() bool                         { return destination{Sink: g.Sink}.OneAddress() }
+func (g *gate) AddressOf(e *outbox.Event) (string, bool) {
+	return destination{Sink: g.Sink}.AddressOf(e)
+}
+func (g *gate) OneAddress() bool { return destination{Sink: g.Sink}.OneAddress() }
 
 // expectOnce fails the test unless every id wanted arrived exactly once, and
 // nothing else.

@@ -110,7 +110,9 @@ func (c Config) withDefaults() Config {
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
-	c.Log = c.Log.With("pipeline", c.Name)
+	if !c.told {
+		c.Log = c.Log.With("pipeline", c.Name)
+	}
 	return c
 }
 

@@ -1,0 +1,237 @@
+package pipeline_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync/atomic"
+	"testing"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/postgres"
+	"github.com/outboxrelay/relay/pipeline"
+	"github.com/outboxrelay/relay/sink"
+)
+
+// refusing is a receiver that refuses the events for good.
+func refusing(t testing.TB, bad ...int64) (*receiver, destination) {
+	r := newReceiver(t)
+	r.answers(func(ids []int64) int {
+		if slices.ContainsFunc(ids, func(id int64) bool { return slices.Contains(bad, id) }) {
+			return http.StatusUnprocessableEntity
+		}
+		return http.StatusOK
+	})
+	return r, httpAt(t, r)
+}
+
+func hookOf(b *postgres.Buffer, s sink.Sink) func(*pipeline.Config) {
+	return func(c *pipeline.Config) { c.Hook = &pipeline.Hook{Buffer: b.Hook(), Sink: s} }
+}
+
+func (d *database) untold(t testing.TB) int {
+	return ask[int](t, d, "SELECT count(*) FROM outbox_dead_letters WHERE told_at IS NULL")
+}
+
+func (d *database) expectTold(t testing.TB, letters int) {
+	t.Helper()
+	testserver.Eventually(t, func() error {
+		all, untold := ask[int](t, d, "SELECT count(*) FROM outbox_dead_letters"), d.untold(t)
+		if all != letters || untold > 0 {
+			return fmt.Errorf("%d dead letters, %d of them untold; want %d, none untold", all, untold, letters)
+		}
+		return nil
+	})
+}
+
+// Each dead letter reaches the hook, with all that is known of it.
+func TestTheHookHearsOfEveryDeadLetter(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	ids := d.insert(t, "orders", 500)
+	bad := []int64{ids[0], ids[7], ids[499]}
+	_, to := refusing(t, bad...)
+	url := testserver.SharedRedis(t)
+	hook := redisAt(t, url)
+	b := d.buffer(t, "relay")
+	start(t, b, to, hookOf(b, hook))
+	d.expectTold(t, len(bad))
+	d.expectDrained(t)
+	heard := hook.arrived(t, "orders")
+	slices.Sort(heard)
+	if !slices.Equal(heard, bad) {
+		t.Errorf("the hook heard of %v, want %v", heard, bad)
+	}
+	entries, err := redisClient(t, url).XRange(t.Context(), "orders", "-", "+").Result()
+	check(t, err)
+	for _, e := range entries {
+		if e.Values["dead_letter"] == nil {
+			t.Errorf("the hook was not told why event %v died: %v", e.Values["id"], e.Values)
+		}
+	}
+}
+
+// A hook that is down loses nothing and holds up nothing; what it refuses it is
+// told again, and the other letters meanwhile.
+func TestAHookThatFails(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	ids := d.insert(t, "orders", 400)
+	bad := []int64{ids[3], ids[5], ids[200]}
+	_, to := refusing(t, bad...)
+	ear := newReceiver(t)
+	ear.answers(func([]int64) int { return http.StatusInternalServerError })
+	hook := httpAt(t, ear)
+	b := d.buffer(t, "relay")
+	p := start(t, b, to, hookOf(b, hook))
+	testserver.Eventually(t, func() error {
+		if n := len(to.arrived(t, "orders")); n < len(ids)-len(bad) {
+			return fmt.Errorf("%d events arrived beside a hook that is down", n)
+		}
+		return nil
+	})
+	p.expectReady(t)
+	expect(t, "untold", d.untold(t), len(bad))
+
+	// It is up and takes no letter of one event.
+	var refused atomic.Int64
+	ear.answers(func(ids []int64) int {
+		if slices.Contains(ids, bad[1]) {
+			refused.Add(1)
+			return http.StatusBadRequest
+		}
+		return http.StatusOK
+	})
+	testserver.Eventually(t, func() error {
+		if d.untold(t) != 1 || refused.Load() < 4 {
+			return fmt.Errorf("%d letters are untold, one was refused %d times", d.untold(t), refused.Load())
+		}
+		return nil
+	})
+	expect(t, "dead letters", ask[int](t, d, "SELECT count(*) FROM outbox_dead_letters"), len(bad))
+
+	ear.answers(nil)
+	d.expectTold(t, len(bad))
+	heard := hook.arrived(t, "orders")
+	slices.Sort(heard)
+	if !slices.Equal(heard, bad) {
+		t.Errorf("the hook took %v, want %v", heard, bad)
+	}
+	d.expectDrained(t)
+}
+
+// Two processes, of which one dies between telling and noting it down: every letter
+// is told, at least once.
+func TestAProcessThatDiesWhileItTells(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	ids := d.insert(t, "orders", 40)
+	_, to := refusing(t, ids...)
+	hook := redisAt(t, testserver.SharedRedis(t))
+
+	// The first process claims letters, tells them, and is never heard of again.
+	first := d.buffer(t, "first")
+	died := make(chan struct{})
+	var deaths atomic.Int64
+	fatal := &gate{hook, func(ctx context.Context, _ *outbox.Batch, next func() error) error {
+		if deaths.Add(1) > 1 {
+			return next()
+		}
+		if err := next(); err != nil {
+			t.Errorf("telling the hook: %v", err)
+		}
+		close(died)
+		<-ctx.Done() // its lease ends, and it does not settle
+		return ctx.Err()
+	}}
+	p := start(t, first, to, func(c *pipeline.Config) {
+		hookOf(first, fatal)(c)
+	})
+	<-died
+	p.halt() // what a kill leaves: told, and not noted
+	<-p.ended
+	d.exec(t, "UPDATE outbox_batches SET due_at = clock_timestamp() - interval '1s'")
+
+	second := d.buffer(t, "second")
+	start(t, second, to, hookOf(second, hook))
+	d.expectTold(t, len(ids))
+	d.expectDrained(t)
+	heard := hook.arrived(t, "orders")
+	slices.Sort(heard)
+	if heard = slices.Compact(heard); !slices.Equal(heard, ids) {
+		t.Errorf("the hook heard of %v, want %v", heard, ids)
+	}
+	if p.err == nil {
+		t.Error("the process that was halted says that it finished")
+	}
+	p.err = nil // it was expected
+}
+
+// Letters that died before there was a hook are told too; those that were closed
+// are not.
+func TestAHookThatComesLater(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	ids := d.insert(t, "orders", 10)
+	_, to := refusing(t, ids...)
+	p := start(t, d.buffer(t, "first"), to, nil)
+	testserver.Eventually(t, func() error {
+		if n := d.untold(t); n < len(ids) {
+			return fmt.Errorf("%d of %d are buried", n, len(ids))
+		}
+		return nil
+	})
+	p.stop(t)
+	d.exec(t, "UPDATE outbox_dead_letters SET closed_at = now() WHERE event_id = $1", ids[4])
+	hook := redisAt(t, testserver.SharedRedis(t))
+	b := d.buffer(t, "second")
+	start(t, b, to, hookOf(b, hook))
+	testserver.Eventually(t, func() error {
+		if n := d.untold(t); n != 1 {
+			return fmt.Errorf("%d letters are untold, only the closed one was expected", n)
+		}
+		return nil
+	})
+	expectOnce(t, hook.arrived(t, "orders"), without(ids, ids[4]))
+}
+
+// A dead letter is replayed: it goes out under its old id, or dies again.
+func TestReplay(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	ids := d.insert(t, "orders", 30)
+	r, to := refusing(t, ids[3], ids[20])
+	b := d.buffer(t, "relay")
+	start(t, b, to, nil)
+	testserver.Eventually(t, func() error {
+		if dead, _ := d.dead(t); len(dead) != 2 {
+			return errors.New("two dead letters were expected")
+		}
+		return nil
+	})
+	d.expectDrained(t)
+	r.answers(func(refused []int64) int {
+		if slices.Contains(refused, ids[20]) {
+			return http.StatusUnprocessableEntity
+		}
+		return http.StatusOK
+	})
+	n, err := b.Replay(t.Context(), outbox.DeadFilter{}, 100)
+	check(t, err)
+	expect(t, "replayed", n, 2)
+	testserver.Eventually(t, func() error {
+		if n := ask[int](t, d, "SELECT count(*) FROM outbox_dead_letters WHERE closed_at IS NULL"); n != 1 {
+			return fmt.Errorf("%d open dead letters, one was expected", n)
+		}
+		return nil
+	})
+	d.expectDrained(t)
+	expectOnce(t, to.arrived(t, "orders"), without(ids, ids[20]))
+	dead, _ := d.dead(t)
+	if !slices.Equal(dead, []int64{ids[3], ids[20], ids[20]}) {
+		t.Errorf("dead letters of %v, want the one that died twice twice", dead)
+	}
+}

@@ -1,0 +1,129 @@
+package pipeline_test
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/pipeline"
+	"github.com/outboxrelay/relay/sink"
+)
+
+// patient is a backoff longer than any test: what is sent in time was made due.
+func patient(c *pipeline.Config) {
+	c.Backoff = sink.Backoff{Initial: time.Hour, Max: time.Hour, Multiplier: 1}
+}
+
+func (d *database) expectWaiting(t testing.TB, batches int) {
+	t.Helper()
+	testserver.Eventually(t, func() error {
+		if n := ask[int](t, d, "SELECT count(*) FROM outbox_batches WHERE state = 'waiting'"); n < batches {
+			return fmt.Errorf("%d batches wait, at least %d were expected", n, batches)
+		}
+		return nil
+	})
+}
+
+// The sink is back: what waits is sent at once, however long it was to wait.
+func TestTheReturnOfASinkIsNoticed(t *testing.T) {
+	t.Parallel()
+	t.Run("a server that is down", func(t *testing.T) {
+		t.Parallel()
+		server := testserver.Redis(t, "--appendfsync", "always")
+		d, to := newDatabase(t), redisAt(t, server.URL)
+		start(t, d.buffer(t, "relay"), to, patient).expectReady(t)
+		check(t, server.Kill())
+		ids := d.insert(t, "orders", 1000)
+		d.expectWaiting(t, 2)
+		check(t, server.Start(t.Context()))
+		d.expectDrained(t)
+		expectOnce(t, to.arrived(t, "orders"), ids)
+	})
+	for _, status := range []int{http.StatusServiceUnavailable, http.StatusUnauthorized, http.StatusTooManyRequests} {
+		t.Run(http.StatusText(status), func(t *testing.T) {
+			t.Parallel()
+			d, r := newDatabase(t), newReceiver(t)
+			to := httpAt(t, r)
+			r.answers(func([]int64) int { return status })
+			ids := d.insert(t, "orders", 1000)
+			start(t, d.buffer(t, "relay"), to, patient)
+			d.expectWaiting(t, 2)
+			r.answers(nil)
+			d.expectDrained(t)
+			expectOnce(t, to.arrived(t, "orders"), ids)
+		})
+	}
+}
+
+// Of the address that is away everything waits; the others go on, and when it is
+// back its backlog follows at once.
+func TestTheReturnOfAnAddressIsNoticed(t *testing.T) {
+	t.Parallel()
+	url := testserver.NATS(t).URL
+	d, to := newDatabase(t), natsAt(t, url)
+	addStream(t, url, "free")
+	taken := d.insert(t, "taken", 1000)
+	free := d.insert(t, "free", 500)
+	for range 10 { // mixed batches too
+		taken = append(taken, d.insert(t, "taken", 30)...)
+		free = append(free, d.insert(t, "free", 30)...)
+	}
+	start(t, d.buffer(t, "relay"), to, patient)
+	to.expectArrivals(t, "free", len(free))
+	d.expectWaiting(t, 10)
+	addStream(t, url, "taken")
+	d.expectDrained(t)
+	expectOnce(t, to.arrived(t, "taken"), taken)
+	expectOnce(t, to.arrived(t, "free"), free)
+}
+
+// A process that begins knows of no outage: it asks the ledger what waits, and tries
+// one of each.
+func TestAProcessThatBeginsTriesWhatWaits(t *testing.T) {
+	t.Parallel()
+	d, r := newDatabase(t), newReceiver(t)
+	to := httpAt(t, r)
+	r.answers(func([]int64) int { return http.StatusBadGateway })
+	ids := d.insert(t, "orders", 1000)
+	first := start(t, d.buffer(t, "first"), to, patient)
+	d.expectWaiting(t, 2)
+	first.stop(t)
+	r.answers(nil)
+	start(t, d.buffer(t, "second"), to, patient)
+	d.expectDrained(t)
+	expectOnce(t, to.arrived(t, "orders"), ids)
+}
+
+// A 500 that keeps hitting the batch with one event, while others are accepted:
+// that event is found and buried, and all the others are delivered.
+func TestAPoisonEventThatMakesTheServerFailIsBuried(t *testing.T) {
+	t.Parallel()
+	d, r := newDatabase(t), newReceiver(t)
+	to := httpAt(t, r)
+	ids := d.insert(t, "orders", 1000)
+	poison := ids[333]
+	r.answers(func(ids []int64) int {
+		for _, id := range ids {
+			if id == poison {
+				return http.StatusInternalServerError
+			}
+		}
+		return http.StatusOK
+	})
+	start(t, d.buffer(t, "relay"), to, func(c *pipeline.Config) { c.MaxAttempts = 3 })
+	testserver.Eventually(t, func() error { // others come all the while
+		ids = append(ids, d.insert(t, "orders", 1)...)
+		if dead, _ := d.dead(t); len(dead) == 0 {
+			return fmt.Errorf("nothing was buried")
+		}
+		return nil
+	})
+	d.expectDrained(t)
+	expectOnce(t, to.arrived(t, "orders"), without(ids, poison))
+	dead, _ := d.dead(t)
+	if len(dead) != 1 || dead[0] != poison {
+		t.Errorf("buried %v, want %d alone", dead, poison)
+	}
+}
