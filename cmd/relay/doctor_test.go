@@ -1,0 +1,158 @@
+package main
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+)
+
+// diagnosis is what doctor --json says.
+type diagnosis struct {
+	Problems, Warnings int
+	Pipelines          []struct {
+		Name     string
+		Findings []struct{ Level, About, Text, Mend string }
+	}
+}
+
+// find returns what is said at that level of something, joined.
+func (d *diagnosis) find(pipeline, level, about string) string {
+	var texts []string
+	for _, p := range d.Pipelines {
+		for _, f := range p.Findings {
+			if p.Name == pipeline && f.Level == level && f.About == about {
+				texts = append(texts, f.Text+" > "+f.Mend)
+			}
+		}
+	}
+	return strings.Join(texts, "\n")
+}
+
+func diagnose(t *testing.T, path string, code int) (d diagnosis) {
+	t.Helper()
+	r := do(t, nil, "doctor", "-c", path, "--json")
+	if r.code != code || r.stderr != "" {
+		t.Errorf("exit status %d, %d was expected: %s", r.code, code, r.stderr)
+	}
+	if err := json.Unmarshal([]byte(r.stdout), &d); err != nil {
+		t.Fatalf("%q is no JSON: %v", r.stdout, err)
+	}
+	return d
+}
+
+func TestDoctorFindsNothing(t *testing.T) {
+	t.Parallel()
+	db, url := newDatabase(t), testserver.SharedRedis(t)
+	path := write(t, onePipeline("orders", db.url, url))
+	r := do(t, nil, "doctor", "-c", path)
+	r.want(t, 0, "  OK    claim plan        a claim walks outbox_events_pkey\n", "")
+	r.want(t, 0, "\n0 problems, ", "")
+	if strings.Contains(r.stdout, "FAIL") || strings.Contains(r.stdout, "\x1b") {
+		t.Errorf("stdout is %s", r.stdout)
+	}
+	if d := diagnose(t, path, 0); d.Problems != 0 || d.find("orders", "fine", "sink") == "" {
+		t.Errorf("it says %+v", d)
+	}
+}
+
+// TestDoctorFindsProblems: each with what to do, of one pipeline whatever is wrong with
+// another, and without a secret.
+func TestDoctorFindsProblems(t *testing.T) {
+	t.Parallel()
+	db, bare, redisURL := newDatabase(t), testserver.Postgres(t), testserver.SharedRedis(t)
+	db.exec("CREATE INDEX by_topic ON outbox_events (topic)")
+	echo := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {}))
+	gone := echo.URL
+	echo.Close()
+	path := write(t, "pipelines:\n"+
+		"  - {name: orders, source: {url: '"+db.url+"'}, sink: {url: '"+redisURL+"'}, dead_letter: {hook: {url: '"+gone+"/x?key=s3cret'}}}\n"+
+		"  - {name: bare, source: {url: '"+bare+"'}, sink: {url: 'stdout:'}}\n"+
+		"  - {name: away, source: {url: '"+unreachable+"'}, sink: {url: 'redis://:s3cret@127.0.0.1:1'}}\n")
+	d := diagnose(t, path, 1)
+	for _, want := range []struct{ pipeline, level, about, says string }{
+		{"orders", "fine", "tables", ""},
+		{"orders", "warning", "indexes", "> DROP INDEX public.by_topic"},
+		{"orders", "fine", "sink", "answers"},
+		{"orders", "problem", "dead_letter.hook", "connection refused"},
+		{"bare", "problem", "tables", "table outbox_events does not exist"},
+		{"bare", "problem", "tables", "> relay migrate -c relay.yaml"},
+		{"bare", "fine", "sink", "stdout:"},
+		{"away", "problem", "server", "cannot reach PostgreSQL at 127.0.0.1:1"},
+		{"away", "problem", "sink", "> start it"},
+	} {
+		if got := d.find(want.pipeline, want.level, want.about); got == "" || !strings.Contains(got, want.says) {
+			t.Errorf("of %s, %s (%s) it says %q, %q was expected", want.pipeline, want.about, want.level, got, want.says)
+		}
+	}
+	r := do(t, nil, "doctor", "-c", path)
+	r.want(t, 1, "> DROP INDEX public.by_topic\n", "")
+	r.want(t, 1, "  FAIL  tables", "")
+	if d.Problems < 7 || !strings.Contains(r.stdout, "problems, ") {
+		t.Errorf("it counts %d problems: %s", d.Problems, r.stdout)
+	}
+}
+
+// TestDoctorWarns: a window that is too short is named with both figures and the command.
+func TestDoctorWarns(t *testing.T) {
+	t.Parallel()
+	db, server := newDatabase(t), testserver.NATS(t)
+	conn, err := nats.Connect(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	js, err := jetstream.New(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders"}, Duplicates: 10 * time.Second}); err != nil {
+		t.Fatal(err)
+	}
+	path := write(t, onePipeline("orders", db.url, server.URL+"\", subject: \"orders", "    lease: 20s", "    retry: {max: 40s}"))
+	got := diagnose(t, path, 0)
+	// lease + the longest wait + the time of a send
+	if text := got.find("orders", "warning", "sink"); !strings.Contains(text, "10s") || !strings.Contains(text, "1m30s") || !strings.Contains(text, "nats stream edit ORDERS") {
+		t.Errorf("it says %+v", got)
+	}
+}
+
+// TestDoctorOfAPoorRole: what a role may not is named with the GRANT.
+func TestDoctorOfAPoorRole(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	u, err := url.Parse(db.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	role := "poor_" + strings.ToLower(strings.TrimPrefix(u.Path, "/"))
+	db.exec("CREATE ROLE " + role + " LOGIN PASSWORD 's3cret'")
+	defer db.exec("DROP ROLE " + role)
+	u.User = url.UserPassword(role, "s3cret")
+	d := diagnose(t, write(t, onePipeline("orders", u.String(), "stdout:")), 1)
+	if got := d.find("orders", "problem", "tables"); !strings.Contains(got, "> GRANT SELECT, INSERT, UPDATE, DELETE ON public.outbox_events TO") {
+		t.Errorf("it says %+v", d)
+	}
+}
+
+// TestDoctorChangesNothing: neither events nor ledger, and no file of the sink.
+func TestDoctorChangesNothing(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.insert(5)
+	diagnose(t, write(t, onePipeline("orders", db.url, "stdout:")), 0)
+	if n := db.count("SELECT count(*) FROM outbox_events WHERE group_id IS NULL"); n != 5 {
+		t.Errorf("%d events are unclaimed", n)
+	}
+	if n := db.count("SELECT count(*) FROM outbox_batches"); n != 0 {
+		t.Errorf("%d batches were made", n)
+	}
+}
