@@ -6,8 +6,8 @@ import "testing"
 // and runs in parallel with the others.
 func Run(t *testing.T, h Harness) {
 	for _, group := range [][]testCase{
-		claimCases, leaseCases, settleCases, markCases, lookCases, wakeCases, deadCases, replayCases, archiveCases,
-		hookCases, auditCases, cancelCases, modelCases,
+		claimCases, leaseCases, settleCases, markCases, lookCases, wakeCases, deadCases, replayCases, discardCases,
+		archiveCases, hookCases, hookApartCases, auditCases, cancelCases, modelCases,
 	} {
 		for _, c := range group {
 			if c.rowLocks && !h.RowLocks {

@@ -1,0 +1,239 @@
+package buffertest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+var hookApartCases = []testCase{
+	{name: "hook/two processes share", run: hookTogether},
+	{name: "hook/open and untold letters only", run: hookOpenOnly},
+	{name: "hook/closed meanwhile, told all the same", run: hookClosed},
+	{name: "hook/two letters of one event go apart", run: hookSameEvent},
+	{name: "hook/letters without a ledger row are freed", run: hookFreed},
+	{name: "hook/buffer and hook do not see each other's batches", run: hookApart},
+	{name: "hook/status", run: hookStatus},
+	{name: "hook/look counts no further than the limit", run: hookLook},
+}
+
+func hookTogether(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	ids := bury(t, f, "refused", orders(60)...).IDs()
+	hooks := []Hook{f.Hook(t), f.Hook(t)}
+	var (
+		mu  sync.Mutex
+		got []int64
+	)
+	g, ctx := errgroup.WithContext(t.Context())
+	for i := range 4 {
+		g.Go(func() error {
+			for {
+				b, err := hooks[i%2].Claim(ctx, 7, lease)
+				if err != nil {
+					return fmt.Errorf("claiming: %w", err)
+				}
+				if b == nil {
+					return nil
+				}
+				mu.Lock()
+				got = append(got, b.IDs()...)
+				mu.Unlock()
+				if err := hooks[i%2].Settle(ctx, b, []outbox.Outcome{delivered()}); err != nil {
+					return fmt.Errorf("settling: %w", err)
+				}
+			}
+		})
+	}
+	ok(t, "at the same time", g.Wait())
+	eventually(t, "all are claimed", func(context.Context) bool { // what others had locked was passed over
+		b, err := hooks[0].Claim(t.Context(), 100, lease)
+		ok(t, "Claim", err)
+		if b != nil {
+			got = append(got, b.IDs()...)
+			settle(t, hooks[0], b, delivered())
+		}
+		return b == nil
+	})
+	slices.Sort(got)
+	equal(t, "letters claimed", got, ids)
+	equal(t, "letters told", letters(t, f, isTold), ids)
+	empty(t, f)
+}
+
+func hookOpenOnly(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	n := f.Neighbour(t)
+	ids := bury(t, f, "refused", orders(4)...).IDs()
+	others := bury(t, n, "refused", orders(2)...).IDs()
+	f.Exec(t, fmt.Sprintf("UPDATE outbox_dead_letters SET told_at = died_at WHERE event_id = %d AND pipeline = '%s'", ids[0], f.Pipeline))
+	discard(t, f.Buffer, outbox.DeadFilter{IDs: ids[1:2]}, 1, 1)
+	hook := f.Hook(t)
+	look(t, hook, 100, outbox.Backlog{Unclaimed: 2})
+	b := claim(t, hook, 10)
+	equal(t, "letters claimed", b.IDs(), ids[2:])
+	settle(t, hook, b, delivered())
+	claimNone(t, hook)
+	for _, d := range f.Dead(t) {
+		if d.Pipeline == n.Pipeline && (!d.ToldAt.IsZero() || d.HookGroupID != uuid.Nil) {
+			t.Fatalf("the hook had its hands on another pipeline's letter: %+v", d)
+		}
+	}
+	equal(t, "letters of the neighbour", claim(t, n.Hook(t), 10).IDs(), others)
+}
+
+func hookClosed(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	ids := bury(t, f, "refused", orders(3)...).IDs()
+	hook := f.Hook(t)
+	b := claim(t, hook, 10)
+	discard(t, f.Buffer, outbox.DeadFilter{IDs: ids[:1]}, 1, 1)
+	replay(t, f.Buffer, outbox.DeadFilter{IDs: ids[1:2]}, 1, 1)
+	again := takeOver(t, f.Buffer)
+	equal(t, "event replayed", again.IDs(), ids[1:2])
+	b = lose(t, f, b, hook)
+	equal(t, "letters", b.IDs(), ids)
+	settle(t, hook, b, delivered())
+	equal(t, "letters told", letters(t, f, isTold), ids)
+	equal(t, "letters closed", letters(t, f, isClosed), ids[:2])
+	equal(t, "rows", f.Rows(t), []Row{{ids[1], again.GroupID}})
+
+	// Dead once more, it is told once more.
+	settle(t, f.Buffer, again, outbox.Outcome{Verdict: outbox.Dead, Attempts: 1, Error: "refused again"})
+	b = claim(t, hook, 10)
+	equal(t, "letters", b.IDs(), ids[1:2])
+	equal(t, "error", b.Events[0].DeadLetter.Error, "refused again")
+	settle(t, hook, b, delivered())
+	empty(t, f)
+}
+
+func hookSameEvent(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	first, second, third := bury(t, f, "refused", orders(1)...), bury(t, f, "refused", orders(1)...), bury(t, f, "refused", orders(1)...)
+	f.Exec(t, fmt.Sprintf("UPDATE outbox_dead_letters SET event_id = %d WHERE event_id = %d", first.FirstID, second.FirstID))
+	hook := f.Hook(t)
+	a, b := claim(t, hook, 10), claim(t, hook, 10)
+	claimNone(t, hook)
+	equal(t, "letters of the first batch", a.IDs(), []int64{first.FirstID, third.FirstID})
+	equal(t, "letters of the second batch", b.IDs(), []int64{first.FirstID})
+	if a.Events[0].DeadLetter.GroupID == b.Events[0].DeadLetter.GroupID {
+		t.Fatalf("both batches have the same letter")
+	}
+	a = lose(t, f, a, hook)
+	equal(t, "letters taken over", a.IDs(), []int64{first.FirstID, third.FirstID})
+	settle(t, hook, a, delivered(first.FirstID), outbox.Outcome{Verdict: outbox.Retry, IDs: []int64{third.FirstID}, GroupID: outbox.NewGroupID()})
+	equal(t, "letters told", letters(t, f, isTold), []int64{first.FirstID})
+	settle(t, hook, b, delivered())
+	settle(t, hook, takeOver(t, hook), delivered())
+	equal(t, "letters told", len(letters(t, f, isTold)), 3)
+	empty(t, f)
+}
+
+// hookFreed: the letters were restored without the ledger.
+func hookFreed(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	n := f.Neighbour(t)
+	bury(t, n, "refused", orders(1)...)
+	ids := bury(t, f, "refused", orders(5)...).IDs()
+	hook := f.Hook(t)
+	told := claim(t, hook, 1)
+	settle(t, hook, told, delivered())
+	lost, live, neighbour := claim(t, hook, 2), claim(t, hook, 2), claim(t, n.Hook(t), 1)
+	f.Exec(t, fmt.Sprintf("DELETE FROM outbox_batches WHERE group_id = '%s'", lost.GroupID))
+	again := f.Hook(t)
+	look(t, again, 100, outbox.Backlog{Unclaimed: 2})
+	b := claim(t, again, 10)
+	equal(t, "letters claimed", b.IDs(), ids[1:3])
+	if b.GroupID == lost.GroupID {
+		t.Fatalf("the letters were claimed under the group_id that they had before")
+	}
+	fails(t, "Settle of what was lost", hook.Settle(t.Context(), lost, []outbox.Outcome{delivered()}), outbox.ErrLeaseLost)
+	for _, d := range f.Dead(t) {
+		if d.Pipeline == n.Pipeline {
+			equal(t, "hook_group_id of the neighbour's letter", d.HookGroupID, neighbour.GroupID)
+		}
+	}
+	settle(t, again, b, delivered())
+	settle(t, hook, live, delivered())
+	equal(t, "letters told", len(letters(t, f, isTold)), 5)
+}
+
+func hookApart(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	bury(t, f, "refused", orders(3)...)
+	hook := f.Hook(t)
+	due, later, marked := claim(t, hook, 1), claim(t, hook, 1), claim(t, hook, 1)
+	settle(t, hook, due, retry(due, 0))
+	settle(t, hook, later, retry(later, lease))
+	ok(t, "Mark", hook.Mark(t.Context(), marked, marked.IDs()))
+	f.Overdue(t, marked.GroupID, -lease)
+
+	look(t, f.Buffer, 100, outbox.Backlog{})
+	takeOverNone(t, f.Buffer)
+	s, err := f.Buffer.Status(t.Context())
+	ok(t, "Status", err)
+	s.OldestTransaction = 0
+	equal(t, "status of the buffer", s, outbox.Status{Dead: 3})
+	audit(t, f.Buffer, outbox.Audit{Dead: outbox.DeadCount{Open: 3, Untold: 3}})
+	untouched(t, f, "Repair of the buffer", func() {
+		r, err := f.Buffer.Repair(t.Context())
+		ok(t, "Repair", err)
+		equal(t, "repaired", r, outbox.Repair{})
+	})
+
+	f.Insert(t, orders(4)...)
+	b := claim(t, f.Buffer, 1)
+	settle(t, f.Buffer, b, retry(b, 0))
+	claim(t, f.Buffer, 1)
+	settle(t, hook, takeOver(t, hook), delivered())
+	takeOverNone(t, hook)
+	look(t, hook, 100, outbox.Backlog{Waiting: 1, Delivered: 1})
+	equal(t, "batch taken over", takeOver(t, f.Buffer).GroupID, b.GroupID)
+	takeOverNone(t, f.Buffer)
+	// Nobody settles the other's batch, either.
+	fails(t, "Settle of the buffer's batch by its hook", hook.Settle(t.Context(), b, []outbox.Outcome{delivered()}), outbox.ErrLeaseLost)
+}
+
+func hookStatus(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	hook := f.Hook(t)
+	status := func() outbox.Status {
+		t.Helper()
+		s, err := hook.Status(t.Context())
+		ok(t, "Status", err)
+		about(t, "oldest pending", s.OldestPending, 0)
+		s.OldestTransaction, s.OldestPending, s.Dead = 0, 0, 0
+		return s
+	}
+	equal(t, "status when there is no letter", status(), outbox.Status{})
+	bury(t, f, "refused", orders(7)...)
+	equal(t, "status", status(), outbox.Status{Pending: 7})
+	waiting, marked := claim(t, hook, 1), claim(t, hook, 2)
+	claim(t, hook, 1)
+	settle(t, hook, waiting, retry(waiting, lease))
+	ok(t, "Mark", hook.Mark(t.Context(), marked, marked.IDs()[:1]))
+	equal(t, "status", status(), outbox.Status{Pending: 6, Leased: 1, Waiting: 1, Delivered: 1})
+	f.Insert(t, orders(3)...)
+	claim(t, f.Buffer, 1)
+	equal(t, "status", status(), outbox.Status{Pending: 6, Leased: 1, Waiting: 1, Delivered: 1})
+}
+
+func hookLook(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	bury(t, f, "refused", orders(12)...)
+	hook := f.Hook(t)
+	for limit, want := range map[int]int{100: 12, 12: 12, 5: 5, 0: 0} {
+		look(t, hook, limit, outbox.Backlog{Unclaimed: want})
+	}
+	b := claim(t, hook, 4)
+	f.Overdue(t, b.GroupID, time.Second)
+	look(t, hook, 100, outbox.Backlog{Unclaimed: 8, Due: 1})
+}
