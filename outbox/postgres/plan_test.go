@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffertest"
 )
 
@@ -55,5 +56,83 @@ func TestStatisticsThatAreWrongCostNothing(t *testing.T) {
 	})
 	if read > 100_000 {
 		t.Errorf("%d rows were read, the backlog again and again", read)
+	}
+}
+
+// A million letters that are done with, and statistics of an empty table: neither the
+// hook nor a count of the open ones walks over them.
+func TestLettersThatAreDoneWithCostNothing(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+	f := p.fixture(t, "outbox_events", "orders")
+	hook, ctx := f.Hook(t), t.Context()
+	const done = 30_000
+	letters := func(from, to int, closed, told bool) {
+		t.Helper()
+		_, err := p.pool.Exec(ctx, `INSERT INTO outbox_dead_letters
+				(pipeline, event_id, topic, payload, created_at, group_id, attempts, error, closed_at, told_at, hook_group_id)
+			SELECT 'orders', i, 't', '1', now(), gen_random_uuid(), 1, 'no', CASE WHEN $3 THEN now() END,
+			       CASE WHEN $4 THEN now() END, CASE WHEN $4 THEN gen_random_uuid() END
+			FROM generate_series($1::int, $2::int) i`, from, to, closed, told)
+		check(t, err)
+	}
+	f.Exec(t, "ALTER TABLE outbox_dead_letters SET (autovacuum_enabled = false)")
+	f.Exec(t, "ANALYZE outbox_dead_letters")
+	letters(1, 20, false, false) // some at each end, so that a batch of both spans all of them
+	letters(21, done/2, true, true)
+	letters(done/2+1, done, true, false)
+	letters(done+1, done+20, false, false)
+
+	outcome := func(v outbox.Verdict, ids []int64) outbox.Outcome {
+		return outbox.Outcome{Verdict: v, IDs: ids, GroupID: outbox.NewGroupID()}
+	}
+	for range 2 {
+		look, err := hook.Look(ctx, 100)
+		check(t, err)
+		if look.Unclaimed != 40 {
+			t.Fatalf("look: %+v", look)
+		}
+	}
+	b, err := hook.Claim(ctx, 100, time.Hour)
+	check(t, err)
+	ids := b.IDs()
+	check(t, hook.Settle(ctx, b, []outbox.Outcome{outcome(outbox.Delivered, ids[10:30]), outcome(outbox.Retry, append(ids[:10:10], ids[30:]...))}))
+	b, err = hook.TakeOver(ctx, time.Hour)
+	check(t, err)
+	check(t, hook.Mark(ctx, b, b.IDs()))
+	f.Overdue(t, b.GroupID, time.Second)
+	b, err = hook.TakeOver(ctx, time.Hour)
+	check(t, err)
+	check(t, hook.Settle(ctx, b, []outbox.Outcome{{Verdict: outbox.Delivered}}))
+	_, err = hook.Status(ctx)
+	check(t, err)
+	check(t, f.Hook(t).Check(ctx))
+	status, err := f.Buffer.Status(ctx)
+	check(t, err)
+	page, err := f.Buffer.Dead(ctx, outbox.DeadFilter{Told: true}, &outbox.DeadKey{EventID: 3}, 10)
+	check(t, err)
+	discarded, err := f.Buffer.Discard(ctx, outbox.DeadFilter{IDs: ids[:5]}, 10)
+	check(t, err)
+	replayed, err := f.Buffer.Replay(ctx, outbox.DeadFilter{}, 10)
+	check(t, err)
+	if len(ids) != 40 || status.Dead != 40 || len(page) != 10 || discarded != 5 || replayed != 10 {
+		t.Fatalf("%d claimed, %d dead, %d listed, %d discarded, %d replayed", len(ids), status.Dead, len(page), discarded, replayed)
+	}
+
+	check(t, f.Buffer.Close())
+	p.pool.Reset()
+	var read int64
+	testserver.Eventually(t, func() error {
+		var updates, inserts int64
+		err := p.pool.QueryRow(t.Context(), `SELECT n_tup_upd, n_tup_ins, seq_tup_read + idx_tup_fetch + (
+				SELECT sum(idx_tup_read)::bigint FROM pg_stat_user_indexes i WHERE i.relid = t.relid)
+			FROM pg_stat_user_tables t WHERE relname = 'outbox_dead_letters'`).Scan(&updates, &inserts, &read)
+		if err == nil && (updates < 115 || inserts < done+20) {
+			err = fmt.Errorf("%d updates and %d inserts are known, 115 and %d were expected", updates, inserts, done+20)
+		}
+		return err
+	})
+	if read > 5_000 {
+		t.Errorf("%d letters were read, those that are done with among them", read)
 	}
 }

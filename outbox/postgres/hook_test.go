@@ -1,0 +1,63 @@
+package postgres_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffertest"
+)
+
+// TestALetterThatSomebodyHolds does not hold up the hook, and is told when it is free.
+func TestALetterThatSomebodyHolds(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+	f := p.fixture(t, "outbox_events", "orders")
+	hook, ctx := f.Hook(t), t.Context()
+	event := outbox.Event{Topic: "t", Payload: []byte("1")}
+	ids := f.Insert(t, event, event, event)
+	buried(t, f, "no")
+	hold := func(id int64) buffertest.Tx {
+		t.Helper()
+		tx := f.Begin(t)
+		tx.Exec(t, fmt.Sprintf("UPDATE outbox_dead_letters SET topic = topic WHERE event_id = %d", id))
+		return tx
+	}
+	tx := hold(ids[0])
+	b, err := hook.Claim(ctx, 10, lease)
+	check(t, err)
+	expectIDs(t, "claimed", b.IDs(), ids[1:])
+	tx.Rollback(t)
+
+	tx = hold(ids[2])
+	delivered := []outbox.Outcome{{Verdict: outbox.Delivered}}
+	if err := hook.Settle(ctx, b, delivered); err == nil {
+		t.Fatal("settled although a letter is locked")
+	}
+	check(t, hook.Mark(ctx, b, b.IDs()))
+	for _, want := range [][]int64{ids[1:], ids[2:]} {
+		f.Overdue(t, b.GroupID, time.Second)
+		b, err = hook.TakeOver(ctx, lease)
+		check(t, err)
+		expectIDs(t, "still to be noted", b.Delivered, want)
+		expectIDs(t, "letters", b.IDs(), want)
+		if err := hook.Settle(ctx, b, delivered); !errors.Is(err, outbox.ErrLocked) {
+			t.Fatalf("got %v", err)
+		}
+	}
+	tx.Rollback(t)
+	f.Overdue(t, b.GroupID, time.Second)
+	b, err = hook.TakeOver(ctx, lease)
+	check(t, err)
+	check(t, hook.Settle(ctx, b, delivered))
+	count, err := f.Buffer.CountDead(ctx, outbox.DeadFilter{})
+	check(t, err)
+	if diff := cmp.Diff(outbox.DeadCount{Open: 3, Untold: 1}, count); diff != "" {
+		t.Errorf("letters (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,89 @@
+package postgres_test
+
+import (
+	"testing"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffertest"
+	"github.com/outboxrelay/relay/outbox/postgres"
+)
+
+// TestPrivilegesAreEnough: with what the contract names, all of it works.
+func TestPrivilegesAreEnough(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, testserver.Postgres(t), buffertest.Options{Archive: true})
+	f := p.fixture(t, "outbox_events", "orders")
+	url := p.asRole(t, "relay_",
+		"GRANT SELECT, INSERT, UPDATE, DELETE ON outbox_events, outbox_batches, outbox_dead_letters, outbox_buffers, outbox_archive",
+		"GRANT USAGE ON ALL SEQUENCES IN SCHEMA public")
+	b, err := postgres.Open(postgres.Config{URL: url, Pipeline: "orders", Archive: "outbox_archive"})
+	check(t, err)
+	defer func() { check(t, b.Close()) }()
+	hook, ctx := b.Hook(), t.Context()
+	event := outbox.Event{Topic: "t", Payload: []byte("1")}
+	ids := f.Insert(t, event, event, event)
+	check(t, b.Check(ctx))
+	_, err = b.Look(ctx, 10)
+	check(t, err)
+	batch, err := b.Claim(ctx, 10, lease)
+	check(t, err)
+	check(t, b.Settle(ctx, batch, []outbox.Outcome{{Verdict: outbox.Retry, GroupID: batch.GroupID, Outages: 1, After: lease, Address: new("a")}}))
+	away, err := b.Away(ctx)
+	check(t, err)
+	woken, err := b.Wake(ctx, "a", 0)
+	check(t, err)
+	if len(away) != 1 || woken != 1 {
+		t.Fatalf("away %v, woken %d", away, woken)
+	}
+	batch, err = b.TakeOver(ctx, lease)
+	check(t, err)
+	check(t, b.Renew(ctx, batch, lease))
+	check(t, b.Mark(ctx, batch, ids[:1]))
+	check(t, b.Settle(ctx, batch, []outbox.Outcome{
+		{Verdict: outbox.Delivered, IDs: ids[:1]}, {Verdict: outbox.Dead, IDs: ids[1:], Error: "no"},
+	}))
+
+	_, err = hook.Look(ctx, 10)
+	check(t, err)
+	batch, err = hook.Claim(ctx, 10, lease)
+	check(t, err)
+	check(t, hook.Renew(ctx, batch, lease))
+	check(t, hook.Settle(ctx, batch, []outbox.Outcome{
+		{Verdict: outbox.Delivered, IDs: ids[1:2]}, {Verdict: outbox.Retry, IDs: ids[2:], GroupID: outbox.NewGroupID()},
+	}))
+	batch, err = hook.TakeOver(ctx, lease)
+	check(t, err)
+	check(t, hook.Mark(ctx, batch, ids[2:]))
+	check(t, hook.Settle(ctx, batch, []outbox.Outcome{{Verdict: outbox.Delivered}}))
+	_, err = hook.Status(ctx)
+	check(t, err)
+
+	_, err = b.Dead(ctx, outbox.DeadFilter{}, nil, 10)
+	check(t, err)
+	count, err := b.CountDead(ctx, outbox.DeadFilter{Told: true})
+	check(t, err)
+	discarded, err := b.Discard(ctx, outbox.DeadFilter{IDs: ids[1:2]}, 10)
+	check(t, err)
+	replayed, err := b.Replay(ctx, outbox.DeadFilter{}, 10)
+	check(t, err)
+	if count.Open != 2 || discarded != 1 || replayed != 1 {
+		t.Fatalf("%+v, %d discarded, %d replayed", count, discarded, replayed)
+	}
+	f.Exec(t, "DELETE FROM outbox_batches")
+	repaired, err := b.Repair(ctx)
+	check(t, err)
+	audit, err := b.Audit(ctx)
+	check(t, err)
+	if repaired.Adopted.Events != 1 || !audit.Agrees() {
+		t.Fatalf("%+v, %+v", repaired, audit)
+	}
+	batch, err = b.TakeOver(ctx, lease)
+	check(t, err)
+	check(t, b.Settle(ctx, batch, []outbox.Outcome{{Verdict: outbox.Delivered}}))
+	_, err = b.Status(ctx)
+	check(t, err)
+	if rows, archived := f.Rows(t), f.Archived(t); len(rows) != 0 || len(archived) != 2 {
+		t.Fatalf("%d rows are left and %d are in the archive", len(rows), len(archived))
+	}
+}

@@ -1,0 +1,162 @@
+package postgres_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffertest"
+)
+
+// buried claims all there is and buries it.
+func buried(t *testing.T, f *buffertest.Fixture, why string) *outbox.Batch {
+	t.Helper()
+	b, err := f.Buffer.Claim(t.Context(), 1000, lease)
+	check(t, err)
+	check(t, f.Buffer.Settle(t.Context(), b, []outbox.Outcome{{Verdict: outbox.Dead, Attempts: 1, Error: why}}))
+	return b
+}
+
+func expectIDs(t *testing.T, what string, got, want []int64) {
+	t.Helper()
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", what, diff)
+	}
+}
+
+// TestIDsBeyond32Bits: through every statement that has ids.
+func TestIDsBeyond32Bits(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, testserver.Postgres(t), buffertest.Options{Archive: true})
+	f := p.fixture(t, "outbox_events", "orders")
+	hook, ctx := f.Hook(t), t.Context()
+	const first = 1<<40 + 1
+	f.Exec(t, fmt.Sprintf("SELECT setval(pg_get_serial_sequence('outbox_events', 'id'), %d)", first-1))
+	event := outbox.Event{Topic: "t", Payload: []byte("1")}
+	ids := f.Insert(t, event, event, event, event)
+	expectIDs(t, "ids", ids, []int64{first, first + 1, first + 2, first + 3})
+	if look, err := f.Buffer.Look(ctx, 10); err != nil || look.Unclaimed != 4 {
+		t.Fatalf("look: %+v, %v", look, err)
+	}
+
+	expectIDs(t, "buried", buried(t, f, "no").IDs(), ids)
+	b, err := hook.Claim(ctx, 10, lease)
+	check(t, err)
+	expectIDs(t, "claimed by the hook", b.IDs(), ids)
+	part := outbox.NewGroupID()
+	check(t, hook.Settle(ctx, b, []outbox.Outcome{
+		{Verdict: outbox.Delivered, IDs: ids[:2]}, {Verdict: outbox.Retry, IDs: ids[2:], GroupID: part},
+	}))
+	b, err = hook.TakeOver(ctx, lease)
+	check(t, err)
+	expectIDs(t, "taken over by the hook", b.IDs(), ids[2:])
+	check(t, hook.Mark(ctx, b, ids[2:]))
+	f.Overdue(t, b.GroupID, lease)
+	b, err = hook.TakeOver(ctx, lease)
+	check(t, err)
+	expectIDs(t, "marked by the hook", b.Delivered, ids[2:])
+	check(t, hook.Settle(ctx, b, []outbox.Outcome{{Verdict: outbox.Delivered}}))
+
+	events, err := f.Buffer.Dead(ctx, outbox.DeadFilter{Told: true}, &outbox.DeadKey{EventID: ids[0], GroupID: b.Events[0].DeadLetter.GroupID}, 10)
+	check(t, err)
+	if len(events) != 3 || events[0].ID != ids[1] {
+		t.Fatalf("the second page begins with %v", events)
+	}
+	n, err := f.Buffer.Discard(ctx, outbox.DeadFilter{IDs: ids[:1]}, 10)
+	check(t, err)
+	m, err := f.Buffer.Replay(ctx, outbox.DeadFilter{}, 10)
+	check(t, err)
+	if n != 1 || m != 3 {
+		t.Fatalf("%d discarded and %d replayed, want 1 and 3", n, m)
+	}
+	b, err = f.Buffer.TakeOver(ctx, lease)
+	check(t, err)
+	expectIDs(t, "replayed", b.IDs(), ids[1:])
+	part = outbox.NewGroupID()
+	check(t, f.Buffer.Settle(ctx, b, []outbox.Outcome{
+		{Verdict: outbox.Delivered, IDs: ids[1:2]}, {Verdict: outbox.Retry, IDs: ids[2:], GroupID: part},
+	}))
+	b, err = f.Buffer.TakeOver(ctx, lease)
+	check(t, err)
+	expectIDs(t, "a part", b.IDs(), ids[2:])
+	check(t, f.Buffer.Mark(ctx, b, ids[2:]))
+	f.Overdue(t, b.GroupID, lease)
+	b, err = f.Buffer.TakeOver(ctx, lease)
+	check(t, err)
+	check(t, f.Buffer.Settle(ctx, b, []outbox.Outcome{{Verdict: outbox.Delivered}}))
+	var archived []int64
+	for _, a := range f.Archived(t) {
+		archived = append(archived, a.ID)
+	}
+	expectIDs(t, "archived", archived, ids[1:])
+}
+
+// TestReplayIntoAnIdentityThatIsAlwaysGenerated: such a column refuses ids by hand.
+func TestReplayIntoAnIdentityThatIsAlwaysGenerated(t *testing.T) {
+	t.Parallel()
+	for _, id := range []string{
+		"ALTER TABLE outbox_events ALTER id SET GENERATED ALWAYS",
+		`ALTER TABLE outbox_events ALTER id DROP IDENTITY;
+		 CREATE SEQUENCE serial OWNED BY outbox_events.id; ALTER TABLE outbox_events ALTER id SET DEFAULT nextval('serial')`,
+	} {
+		p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+		f := p.fixture(t, "outbox_events", "orders")
+		f.Exec(t, id)
+		event := outbox.Event{Topic: "t", Payload: []byte("1")}
+		ids := f.Insert(t, event, event)
+		buried(t, f, "no")
+		if n, err := f.Buffer.Replay(t.Context(), outbox.DeadFilter{}, 10); n != 2 || err != nil {
+			t.Fatalf("%s: %d replayed, %v", id, n, err)
+		}
+		b, err := f.Buffer.TakeOver(t.Context(), lease)
+		check(t, err)
+		expectIDs(t, "replayed", b.IDs(), ids)
+	}
+}
+
+// TestReplayOfAnIdThatComesBackMeanwhile: somebody restores the event by hand, and has
+// not committed when the replay looks. The letter stays open.
+func TestReplayOfAnIdThatComesBackMeanwhile(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+	f := p.fixture(t, "outbox_events", "orders")
+	event := outbox.Event{Topic: "t", Payload: []byte("1")}
+	ids := f.Insert(t, event, event)
+	buried(t, f, "no")
+	tx := f.Begin(t)
+	tx.Exec(t, fmt.Sprintf("INSERT INTO outbox_events (id, topic, payload) VALUES (%d, 'restored', '1')", ids[0]))
+
+	replayed := make(chan error, 1)
+	var n int
+	go func() {
+		var err error
+		n, err = f.Buffer.Replay(t.Context(), outbox.DeadFilter{}, 10)
+		replayed <- err
+	}()
+	testserver.Eventually(t, func() error {
+		var waits int
+		err := p.pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity
+			WHERE application_name = 'relay' AND wait_event_type = 'Lock' AND datname = current_database()`).Scan(&waits)
+		if err == nil && waits == 0 {
+			err = errors.New("the replay does not wait")
+		}
+		return err
+	})
+	tx.Commit(t)
+	check(t, <-replayed)
+	if n != 1 {
+		t.Errorf("%d replayed, want 1", n)
+	}
+	open, err := f.Buffer.Dead(t.Context(), outbox.DeadFilter{}, nil, 10)
+	check(t, err)
+	if len(open) != 1 || open[0].ID != ids[0] {
+		t.Errorf("open: %v, want event %d", open, ids[0])
+	}
+	b, err := f.Buffer.TakeOver(t.Context(), lease)
+	check(t, err)
+	expectIDs(t, "replayed", b.IDs(), ids[1:])
+}

@@ -1,0 +1,61 @@
+package postgres_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffertest"
+)
+
+// TestAMarkedBatchThatIsLockedAgreesWithItsLedgerRow: what is left is what the row
+// says, and is to be deleted.
+func TestAMarkedBatchThatIsLockedAgreesWithItsLedgerRow(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+	f := p.fixture(t, "outbox_events", "orders")
+	event := outbox.Event{Topic: "t", Payload: []byte("1")}
+	ids := f.Insert(t, event, event, event, event)
+	b, err := f.Buffer.Claim(t.Context(), 10, lease)
+	check(t, err)
+	check(t, f.Buffer.Mark(t.Context(), b, ids[:2]))
+	f.Overdue(t, b.GroupID, lease)
+	b, err = f.Buffer.TakeOver(t.Context(), lease)
+	check(t, err)
+	tx := f.Begin(t)
+	tx.Exec(t, fmt.Sprintf("UPDATE outbox_events SET topic = topic WHERE id IN (%d, %d)", ids[1], ids[2]))
+	err = f.Buffer.Settle(t.Context(), b, []outbox.Outcome{
+		{Verdict: outbox.Delivered, IDs: ids[:2]}, {Verdict: outbox.Dead, IDs: ids[2:3], Error: "no"},
+		{Verdict: outbox.Retry, IDs: ids[3:], GroupID: outbox.NewGroupID(), After: lease},
+	})
+	if !errors.Is(err, outbox.ErrLocked) {
+		t.Fatalf("got %v", err)
+	}
+	audit, err := f.Buffer.Audit(t.Context())
+	check(t, err)
+	want := outbox.Audit{
+		Marked: outbox.Tally{Batches: 1, Events: 2}, Delivered: 2, Waiting: outbox.Tally{Batches: 1, Events: 1},
+		Dead: outbox.DeadCount{Open: 1, Untold: 1},
+	}
+	if diff := cmp.Diff(want, audit); diff != "" {
+		t.Errorf("audit (-want +got):\n%s", diff)
+	}
+	status, err := f.Buffer.Status(t.Context())
+	check(t, err)
+	if status.Pending != 1 {
+		t.Errorf("%d pending, want the one that waits", status.Pending)
+	}
+	tx.Rollback(t)
+	f.Overdue(t, b.GroupID, lease)
+	b, err = f.Buffer.TakeOver(t.Context(), lease)
+	check(t, err)
+	expectIDs(t, "to be deleted", b.Delivered, ids[1:3]) // what was buried is not sent, either
+	check(t, f.Buffer.Settle(t.Context(), b, []outbox.Outcome{{Verdict: outbox.Delivered}}))
+	if rows := f.Rows(t); len(rows) != 1 {
+		t.Errorf("left: %v", rows)
+	}
+}
