@@ -1,0 +1,306 @@
+package admin
+
+import (
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/outboxrelay/relay/outbox/sqlite"
+)
+
+// morgue is a pipeline with real dead letters, in a file of its own.
+type morgue struct {
+	*sqlite.Buffer
+	name   string
+	db     *sql.DB
+	hooked bool
+}
+
+func (m *morgue) Hooked() bool { return m.hooked }
+func (m *morgue) Chunk() int   { return 2 }
+
+func newMorgue(t *testing.T, name string, letters int) *morgue {
+	t.Helper()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	file := filepath.Join(t.TempDir(), "app.db")
+	_, err := sqlite.Migrate(t.Context(), "sqlite://"+file, sqlite.SchemaConfig{})
+	must(err)
+	m := &morgue{name: name}
+	m.Buffer, err = sqlite.Open(sqlite.Config{URL: "sqlite://" + file, Pipeline: name})
+	must(err)
+	m.db, err = sql.Open("sqlite", "file:"+file+"?_pragma=busy_timeout(10000)")
+	must(err)
+	t.Cleanup(func() { must(m.Buffer.Close()); must(m.db.Close()) })
+	for i := range letters {
+		m.exec(t, `INSERT INTO outbox_dead_letters (pipeline, event_id, topic, payload, created_at, group_id, attempts, error, died_at)
+			VALUES (?1, ?2, 'topic' || (?2 % 2), '{"a": "<b>"}', '2026-01-02T03:04:05.123Z', '0198c0de-0000-7000-8000-' || printf('%012d', ?2), 3, 'Refused ' || ?2 || ' s3cret',
+			        strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '-2 hours'))`, name, i+1)
+	}
+	return m
+}
+
+func (m *morgue) Name() string { return m.name }
+func (m *morgue) Ready() error { return nil }
+
+func (m *morgue) exec(t *testing.T, statement string, args ...any) {
+	t.Helper()
+	if _, err := m.db.ExecContext(t.Context(), statement, args...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// open is the ids of open letters.
+func (m *morgue) open(t *testing.T) (ids string) {
+	t.Helper()
+	if err := m.db.QueryRowContext(t.Context(), "SELECT coalesce(group_concat(event_id, ' '), '') FROM (SELECT event_id FROM outbox_dead_letters WHERE closed_at IS NULL ORDER BY event_id)").Scan(&ids); err != nil {
+		t.Fatal(err)
+	}
+	return ids
+}
+
+// ids are those of a list.
+func ids(t *testing.T, w *httptest.ResponseRecorder) string {
+	t.Helper()
+	var letters []struct {
+		Pipeline string `json:"pipeline"`
+		ID       int64  `json:"event_id"`
+	}
+	if err := json.Unmarshal(w.Body.Bytes(), &letters); err != nil {
+		t.Errorf("%d %s is no list: %v", w.Code, w.Body, err)
+	}
+	var all []string
+	for _, l := range letters {
+		all = append(all, fmt.Sprint(l.Pipeline, l.ID))
+	}
+	return strings.Join(all, " ")
+}
+
+func TestListDead(t *testing.T) {
+	t.Parallel()
+	a, b := newMorgue(t, "a", 3), newMorgue(t, "b", 2)
+	a.exec(t, "UPDATE outbox_dead_letters SET closed_at = died_at, key = 'k', headers = '{\"h\": \"x\"}', payload = x'00ff' WHERE event_id = 3")
+	s := New([]Pipeline{a, b}, NewMetrics(), Config{Redact: redactor})
+	for query, want := range map[string]string{
+		"": "a1 a2 b1 b2", "?pipeline=b": "b1 b2", "?topic=topic1": "a1 b1", "?error=REFUSED+2": "a2 b2", "?id=2&id=1&pipeline=a": "a1 a2",
+		"?older_than=1h&newer_than=3h": "a1 a2 b1 b2", "?older_than=3h": "", "?newer_than=1h": "", "?closed=true&pipeline=a": "a1 a2 a3",
+	} {
+		if got := ids(t, ask(t, s, "/api/dead"+query)); got != want {
+			t.Errorf("%s lists %q, %q was expected", query, got, want)
+		}
+	}
+	w := ask(t, s, "/api/dead?id=3&closed=1")
+	died := ids(t, w)
+	var letters []map[string]any
+	if err := json.Unmarshal(w.Body.Bytes(), &letters); err != nil || died != "a3" {
+		t.Fatal(err, died)
+	}
+	delete(letters[0], "died_at")
+	delete(letters[0], "closed_at")
+	if diff := cmp.Diff(map[string]any{
+		"pipeline": "a", "event_id": 3.0, "topic": "topic1", "key": "k", "payload_base64": "AP8=", "headers": map[string]any{"h": "x"},
+		"created_at": "2026-01-02T03:04:05.123000Z", "group_id": "0198c0de-0000-7000-8000-000000000003", "attempts": 3.0,
+		"error": "Refused 3 ***", "told_at": nil,
+	}, letters[0]); diff != "" {
+		t.Error(diff)
+	}
+	if w := ask(t, s, "/api/dead?id=1&pipeline=a"); !strings.Contains(w.Body.String(), `"a": "<b>"`) || !strings.Contains(w.Body.String(), `"headers": null`) {
+		t.Errorf("it lists %s", w.Body)
+	}
+	for query, code := range map[string]int{
+		"?pipeline=c": 404, "?topci=x": 400, "?id=x": 400, "?limit=0": 400, "?limit=1001": 400, "?limit=x": 400, "?older_than=1": 400,
+		"?newer_than=-1h": 400, "?closed=x": 400, "?after=x": 400, "?after=a,1,2": 400,
+	} {
+		if w := ask(t, s, "/api/dead"+query); w.Code != code || !strings.Contains(w.Body.String(), `"error": `) {
+			t.Errorf("%s answers %d %s", query, w.Code, w.Body)
+		}
+	}
+}
+
+// TestPages: following the links, every letter comes once.
+func TestPages(t *testing.T) {
+	t.Parallel()
+	s := New([]Pipeline{newMorgue(t, "a", 5), newMorgue(t, "b", 0), newMorgue(t, "c", 4)}, NewMetrics(), Config{})
+	path, got := "/api/dead?limit=3&error=refused", ""
+	for pages := 0; path != ""; pages++ {
+		if pages > 5 {
+			t.Fatal("the pages have no end")
+		}
+		w := ask(t, s, path)
+		got += ids(t, w) + ";"
+		link := w.Header().Get("Link")
+		path, _, _ = strings.Cut(strings.TrimPrefix(link, "<"), ">")
+		if link != "" && !strings.HasSuffix(link, `>; rel="next"`) {
+			t.Errorf("the link is %q", link)
+		}
+	}
+	if want := "a1 a2 a3;a4 a5 c1;c2 c3 c4;;"; got != want {
+		t.Errorf("the pages are %q, %q was expected", got, want)
+	}
+}
+
+// post orders something as a script would; change makes it something else.
+func post(t *testing.T, s *Server, path, body string, change ...func(*http.Request)) *httptest.ResponseRecorder {
+	t.Helper()
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, strings.NewReader(body))
+	r.Host = "127.0.0.1:7070"
+	r.Header.Set("Content-Type", "application/json")
+	for _, c := range change {
+		c(r)
+	}
+	w := httptest.NewRecorder()
+	s.Handler().ServeHTTP(w, r)
+	return w
+}
+
+func header(name, value string) func(*http.Request) {
+	return func(r *http.Request) { r.Header.Set(name, value) }
+}
+
+func TestChangeDead(t *testing.T) {
+	t.Parallel()
+	a := newMorgue(t, "a", 9)
+	s := New([]Pipeline{newMorgue(t, "z", 3), a}, NewMetrics(), Config{})
+	for _, c := range []struct {
+		path, body, answer, open string
+		events                   int
+	}{
+		{"discard", `{"pipeline": "a", "ids": ["1", "2", "99"]}`, `{"pipeline":"a","changed":2,"untold":0,"skipped":0,"dry_run":false}`, "3 4 5 6 7 8 9", 0},
+		{"replay", `{"pipeline": "a", "ids": "all", "dry_run": true}`, `{"pipeline":"a","changed":7,"untold":0,"skipped":0,"dry_run":true}`, "3 4 5 6 7 8 9", 0},
+		{"replay", `{"pipeline": "a", "ids": "all", "topic": "topic0", "error": "refused", "older_than": "1h", "newer_than": "3h"}`, `{"pipeline":"a","changed":3,"untold":0,"skipped":0,"dry_run":false}`, "3 5 7 9", 3},
+		{"replay", `{"pipeline": "a", "ids": "all", "newer_than": "1h"}`, `{"pipeline":"a","changed":0,"untold":0,"skipped":0,"dry_run":false}`, "3 5 7 9", 3},
+		{"replay", `{"pipeline": "a", "ids": ["3", "5", "7"]}`, `{"pipeline":"a","changed":3,"untold":0,"skipped":0,"dry_run":false}`, "9", 6},
+	} {
+		w := post(t, s, "/api/dead/"+c.path, c.body)
+		var compact strings.Builder
+		for _, field := range strings.Fields(w.Body.String()) {
+			compact.WriteString(field)
+		}
+		if w.Code != http.StatusOK || compact.String() != c.answer || a.open(t) != c.open {
+			t.Errorf("%s %s answers %d %s, open are %s", c.path, c.body, w.Code, w.Body, a.open(t))
+		}
+		var events int
+		if err := a.db.QueryRowContext(t.Context(), "SELECT count(*) FROM outbox_events").Scan(&events); err != nil || events != c.events {
+			t.Errorf("after %s %s there are %d events, %v", c.path, c.body, events, err)
+		}
+	}
+	if got := ids(t, ask(t, s, "/api/dead?pipeline=z")); got != "z1 z2 z3" {
+		t.Errorf("another pipeline has %s", got)
+	}
+}
+
+// TestUntold: what the hook has not heard of is left alone, and counted.
+func TestUntold(t *testing.T) {
+	t.Parallel()
+	a := newMorgue(t, "a", 5)
+	a.hooked = true
+	a.exec(t, "UPDATE outbox_dead_letters SET told_at = died_at WHERE event_id > 2")
+	s := New([]Pipeline{a}, NewMetrics(), Config{})
+	for path, want := range map[string]string{"discard": `"changed": 1,`, "replay": `"changed": 2,`} {
+		body := map[string]string{"discard": `{"pipeline": "a", "ids": ["1", "3"]}`, "replay": `{"pipeline": "a", "ids": ["2", "4", "5"]}`}[path]
+		if w := post(t, s, "/api/dead/"+path, body); !strings.Contains(w.Body.String(), want) || !strings.Contains(w.Body.String(), `"untold": 1,`) {
+			t.Errorf("%s answers %d %s", path, w.Code, w.Body)
+		}
+	}
+	if a.open(t) != "1 2" {
+		t.Errorf("open are %s", a.open(t))
+	}
+}
+
+func TestOrders(t *testing.T) {
+	t.Parallel()
+	a := newMorgue(t, "a", 2)
+	s := New([]Pipeline{a}, NewMetrics(), Config{})
+	const good = `{"pipeline": "a", "ids": "all", "dry_run": true}`
+	for body, code := range map[string]int{
+		good: 200, "": 400, "{}": 400, "[]": 400, `{"pipeline": "a"}`: 400, `{"pipeline": "a", "ids": []}`: 400, `{"pipeline": "a", "ids": [17]}`: 400,
+		`{"pipeline": "a", "ids": ["x"]}`: 400, `{"pipeline": "a", "ids": "17"}`: 400, `{"pipeline": "a", "ids": null}`: 400, `{"ids": "all"}`: 404, `{"pipeline": "b", "ids": "all"}`: 404,
+		`{"pipeline": "a", "ids": "all", "dryrun": true}`: 400, good + good: 400, good + "x": 400, `{"pipeline": "a", "ids": "all", "older_than": "1"}`: 400,
+		`{"pipeline": "a", "ids": "all", "topic": "` + strings.Repeat("x", orderBytes) + `"}`: 413,
+	} {
+		for _, path := range []string{"/api/dead/replay", "/api/dead/discard"} {
+			if w := post(t, s, path, body); w.Code != code || code != 200 && !strings.Contains(w.Body.String(), `"error": `) {
+				t.Errorf("%s %.100s answers %d %s, %d was expected", path, body, w.Code, w.Body, code)
+			}
+		}
+	}
+	if w := ask(t, s, "/api/dead/replay"); w.Code != http.StatusMethodNotAllowed {
+		t.Errorf("GET answers %d", w.Code)
+	}
+	if a.open(t) != "1 2" {
+		t.Errorf("open are %s", a.open(t))
+	}
+}
+
+// TestOtherSites: what a browser sends for another site's page changes nothing, with a
+// token and without.
+func TestOtherSites(t *testing.T) {
+	t.Parallel()
+	a := newMorgue(t, "a", 2)
+	open := New([]Pipeline{a}, NewMetrics(), Config{})
+	tokened := New([]Pipeline{a}, NewMetrics(), Config{Token: "t0ken"})
+	const body = `{"pipeline": "a", "ids": "all", "dry_run": true}`
+	bearer := header("Authorization", "Bearer t0ken")
+	host := func(name string) func(*http.Request) { return func(r *http.Request) { r.Host = name } }
+	for name, c := range map[string]struct {
+		change []func(*http.Request)
+		code   int // without a token; with one where it differs
+		with   int
+	}{
+		"a script":                {nil, 200, 200},
+		"our page":                {[]func(*http.Request){header("Sec-Fetch-Site", "same-origin"), header("Origin", "http://127.0.0.1:7070")}, 200, 200},
+		"the address bar":         {[]func(*http.Request){header("Sec-Fetch-Site", "none")}, 200, 200},
+		"another site":            {[]func(*http.Request){header("Sec-Fetch-Site", "cross-site")}, 403, 403},
+		"another host of a site":  {[]func(*http.Request){header("Sec-Fetch-Site", "same-site")}, 403, 403},
+		"an old browser":          {[]func(*http.Request){header("Origin", "https://evil.example")}, 403, 403},
+		"another port":            {[]func(*http.Request){header("Origin", "http://127.0.0.1:8080")}, 403, 403},
+		"a sandbox":               {[]func(*http.Request){header("Origin", "null")}, 403, 403},
+		"a form":                  {[]func(*http.Request){header("Content-Type", "text/plain")}, 415, 415},
+		"another form":            {[]func(*http.Request){header("Content-Type", "application/x-www-form-urlencoded")}, 415, 415},
+		"no content type":         {[]func(*http.Request){func(r *http.Request) { r.Header.Del("Content-Type") }}, 415, 415},
+		"a charset":               {[]func(*http.Request){header("Content-Type", "application/json; charset=utf-8")}, 200, 200},
+		"a name that is rebound":  {[]func(*http.Request){host("evil.example:7070"), header("Sec-Fetch-Site", "same-origin"), header("Origin", "http://evil.example:7070")}, 403, 200},
+		"localhost":               {[]func(*http.Request){host("localhost:7070")}, 200, 200},
+		"localhost, no port":      {[]func(*http.Request){host("LOCALHOST")}, 200, 200},
+		"a name of localhost's":   {[]func(*http.Request){host("relay.localhost:7070")}, 200, 200},
+		"not of localhost's":      {[]func(*http.Request){host("localhost.evil.example")}, 403, 200},
+		"an address of version 6": {[]func(*http.Request){host("[::1]:7070")}, 200, 200},
+		"no host":                 {[]func(*http.Request){host("")}, 403, 200},
+	} {
+		for _, path := range []string{"/api/dead/replay", "/api/dead/discard"} {
+			if w := post(t, open, path, body, c.change...); w.Code != c.code {
+				t.Errorf("%s: without a token %s answers %d %s, %d was expected", name, path, w.Code, w.Body, c.code)
+			}
+			if w := post(t, tokened, path, body, append(c.change, bearer)...); w.Code != c.with {
+				t.Errorf("%s: with the token %s answers %d %s, %d was expected", name, path, w.Code, w.Body, c.with)
+			}
+			if w := post(t, tokened, path, body, c.change...); w.Code != http.StatusUnauthorized && w.Code != http.StatusForbidden {
+				t.Errorf("%s: without the token that is set %s answers %d", name, path, w.Code)
+			}
+		}
+	}
+	for _, path := range []string{"/", "/api/status", "/api/dead"} {
+		if w := ask(t, open, path, host("evil.example:7070")); w.Code != http.StatusForbidden || strings.Contains(w.Body.String(), "Refused") {
+			t.Errorf("%s tells a name that is rebound %d %s", path, w.Code, w.Body)
+		}
+		if w := ask(t, tokened, path); w.Code != http.StatusUnauthorized {
+			t.Errorf("%s answers %d without the token", path, w.Code)
+		}
+	}
+	for _, path := range []string{"/livez", "/metrics"} { // probes come by any name
+		if w := ask(t, open, path, host("relay.shop.svc:7070")); w.Code != http.StatusOK {
+			t.Errorf("%s answers %d", path, w.Code)
+		}
+	}
+}
