@@ -210,6 +210,23 @@ func TestAMixedBatchGoesWithoutTheAddressThatHangs(t *testing.T) {
 	})
 }
 
+// An answer for one event of the address says that the address is there.
+func TestAnAddressThatAnswersForOneEventIsThere(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		for _, other := range []error{nil, errBad} {
+			a := newAddressed(nil)
+			some := &sink.BatchError{Events: []sink.EventError{{Index: 0, Err: sink.Unavailable(errDown)}, {Index: 2, Err: sink.Unavailable(errDown)}}}
+			if other != nil {
+				some.Events = append(some.Events, sink.EventError{Index: 1, Err: other})
+			}
+			a.answer(some)
+			a.works(t, to("x", "x", "x"))
+			expect(t, "sends after it", a.sendsOf(func() { a.works(t, to("x")) }), 1)
+		}
+	})
+}
+
 // A batch for thousands of addresses does not become thousands of batches.
 func TestManyAddressesThatAreAwayShareAPart(t *testing.T) {
 	t.Parallel()

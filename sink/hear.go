@@ -80,35 +80,40 @@ type withoutKind struct{ err error }
 
 func (w withoutKind) Error() string { return w.err.Error() }
 
-// hearEach takes the answer of a sink that told the events apart. Where some were
-// not accepted because of their address, the sink itself is there.
+// hearEach takes the answer of a sink that told the events apart. An address is away
+// when none of its events got another answer.
 func (w *Worker) hearEach(b *outbox.Batch, some *BatchError) (sinkIsBack bool) {
 	waited := b.Outages > 0
-	away := map[string]error{}
-	failed := make(map[int]struct{}, len(some.Events))
+	failed := make(map[int]error, len(some.Events))
 	for _, e := range some.Events {
-		if !errors.Is(e.Err, ErrUnavailable) {
-			continue
-		}
-		failed[e.Index] = struct{}{}
-		if address := w.addressOf(&b.Events[e.Index]); away[address] == nil || retryAfter(e.Err) > retryAfter(away[address]) {
-			away[address] = e.Err
+		if errors.Is(e.Err, ErrUnavailable) {
+			failed[e.Index] = e.Err
 		}
 	}
-	for address, err := range away {
-		if address != "" {
-			w.circuits.failed(address, waited, err)
+	if w.addresser != nil && (len(failed) > 0 || waited || w.circuits.aways.Load() > 0) {
+		away := map[string]error{} // nil: it is there
+		for i := range b.Events {
+			address := w.addressOf(&b.Events[i])
+			switch why, known := away[address]; {
+			case failed[i] == nil || !known:
+				away[address] = failed[i]
+			case why != nil:
+				away[address] = longest(why, failed[i])
+			}
+		}
+		for address, why := range away {
+			switch {
+			case address == "":
+			case why != nil:
+				w.circuits.failed(address, waited, why)
+			default:
+				w.circuits.took(address, waited)
+			}
 		}
 	}
 	// Addresses that are away are an answer too, but nothing that waits for the
 	// sink goes out because of it.
-	sinkIsBack = w.circuits.took("", waited && len(failed) < len(b.Events))
-	w.eachAddress(b, waited, func(address string) {
-		if away[address] == nil {
-			w.circuits.took(address, waited)
-		}
-	})
-	return sinkIsBack
+	return w.circuits.took("", waited && len(failed) < len(b.Events))
 }
 
 // addressOf returns the event's address, "" where there is only one or none.
