@@ -323,3 +323,35 @@ func TestDeadOfOneThatIsAway(t *testing.T) {
 	do(t, nil, "dead", "list", "-c", path, "--json").want(t, 1, `"event_id": 5,`, "relay: away: ")
 	do(t, nil, "dead", "discard", "-c", path, "--all").want(t, 1, "there: discarded 1 dead letter\n", "relay: away: ")
 }
+
+// TestDeadOverHTTP: the running relay lists and replays.
+func TestDeadOverHTTP(t *testing.T) {
+	t.Parallel()
+	db, url := newDatabase(t), testserver.SharedRedis(t)
+	client := connect(t, url)
+	db.bury("p", [3]string{"7", "orders", "a"}, [3]string{"8", "orders", "b"})
+	listen := freeAddress(t)
+	path := write(t, "admin: {listen: '"+listen+"', token: t0ken-s3cret}\npipelines:\n  - {name: p, source: {url: '"+db.url+"'}, sink: {url: '"+url+"'}}\n")
+	r := start(t, nil, "run", "-c", path)
+	r.says("pipeline runs")
+	if answer, code := get(t, "http://"+listen+"/api/dead?id=7", "t0ken-s3cret"); code != 200 || !strings.Contains(answer, `"event_id": 7,`) || strings.Contains(answer, `"event_id": 8,`) {
+		t.Errorf("it answers %d %s", code, answer)
+	}
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+listen+"/api/dead/replay", strings.NewReader(`{"pipeline": "p", "ids": ["7"]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Content-Type", "application/json")
+	request.Header.Set("Authorization", "Bearer t0ken-s3cret")
+	answer, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := answer.Body.Close(); err != nil || answer.StatusCode != http.StatusOK {
+		t.Errorf("it answers %d, %v", answer.StatusCode, err)
+	}
+	arrive(t, client, 1)
+	if open := db.open("p"); open != "8" {
+		t.Errorf("open are %s", open)
+	}
+}
