@@ -107,7 +107,7 @@ func TestTheVictimOfADeadlockTriesAgain(t *testing.T) {
 
 	// The trigger is deferred: the rows have come by then, and come again.
 	for _, code := range []string{"40P01", "40001"} {
-		failing(2, code)
+		failing(3, code)
 		b, err := f.Buffer.Claim(ctx, 10, lease)
 		check(t, err)
 		if diff := cmp.Diff(ids, b.IDs()); diff != "" {
@@ -118,7 +118,7 @@ func TestTheVictimOfADeadlockTriesAgain(t *testing.T) {
 			"take over": func() error {
 				failing(0, code)
 				f.Overdue(t, b.GroupID, lease)
-				failing(2, code)
+				failing(3, code)
 				taken, err := f.Buffer.TakeOver(ctx, lease)
 				if err == nil && len(taken.Events) != 2 {
 					err = fmt.Errorf("taken over: %v", taken.IDs())
@@ -130,18 +130,18 @@ func TestTheVictimOfADeadlockTriesAgain(t *testing.T) {
 			},
 			"mark": func() error { return f.Buffer.Mark(ctx, b, nil) },
 		} {
-			failing(2, code)
+			failing(3, code)
 			if err := do(); err != nil {
 				t.Errorf("%s: %v", doing, err)
 			}
 		}
-		failing(3, code)
+		failing(4, code)
 		if err := f.Buffer.Renew(ctx, b, lease); err == nil || !strings.Contains(err.Error(), code) {
 			t.Errorf("a deadlock that does not end: got %v", err)
 		}
 		failing(0, code)
 		check(t, f.Buffer.Settle(ctx, b, []outbox.Outcome{{Verdict: outbox.Retry, GroupID: b.GroupID, Outages: 1, After: lease, Address: new("a")}}))
-		failing(2, code)
+		failing(3, code)
 		if n, err := f.Buffer.Wake(ctx, "a", 0); n != 1 || err != nil {
 			t.Errorf("wake: %d, %v", n, err)
 		}

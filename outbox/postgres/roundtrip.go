@@ -34,17 +34,17 @@ func (b *Buffer) transact(ctx context.Context, steps ...step) error {
 	return b.rerun(ctx, steps, codeDeadlock, codeSerialization)
 }
 
-// runs is how often a transaction is run that ends with a code that says so.
-const runs = 3
+// reruns is how often a transaction is run again that ends with one of the codes.
+const reruns = 3
 
 func (b *Buffer) rerun(ctx context.Context, steps []step, codes ...string) error {
 	all := make([]step, 0, len(steps)+2)
 	all = append(all, step{sql: "BEGIN ISOLATION LEVEL READ COMMITTED"})
 	all = append(all, steps...)
 	all = append(all, step{sql: "COMMIT"})
-	for n := 1; ; n++ {
+	for n := 0; ; n++ {
 		err := b.roundTrip(ctx, all)
-		if err == nil || n == runs || !slices.Contains(codes, code(err)) {
+		if err == nil || n == reruns || !slices.Contains(codes, code(err)) {
 			return err
 		}
 	}

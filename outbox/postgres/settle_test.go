@@ -29,7 +29,8 @@ func TestAMarkedBatchThatIsLockedAgreesWithItsLedgerRow(t *testing.T) {
 	tx := f.Begin(t)
 	tx.Exec(t, fmt.Sprintf("UPDATE outbox_events SET topic = topic WHERE id IN (%d, %d)", ids[1], ids[2]))
 	err = f.Buffer.Settle(t.Context(), b, []outbox.Outcome{
-		{Verdict: outbox.Delivered, IDs: ids[:2]}, {Verdict: outbox.Dead, IDs: ids[2:3], Error: "no"},
+		{Verdict: outbox.Delivered, IDs: ids[:2]},
+		{Verdict: outbox.Dead, IDs: ids[2:3], Error: "no"},
 		{Verdict: outbox.Retry, IDs: ids[3:], GroupID: outbox.NewGroupID(), After: lease},
 	})
 	if !errors.Is(err, outbox.ErrLocked) {
