@@ -10,6 +10,7 @@ import (
 
 	"github.com/outboxrelay/relay/outbox/postgres"
 	"github.com/outboxrelay/relay/pipeline"
+	"github.com/outboxrelay/relay/sink"
 )
 
 // BenchmarkPinned lets one relay drain ten rounds of 50,000 events while another
@@ -27,7 +28,7 @@ func BenchmarkPinned(b *testing.B) {
 		check(b, err)
 
 		observer := &rotating{}
-		stopped := db.start(b, observer)
+		stopped := db.start(b, nothing{}, observer)
 		speeds := make([]float64, rounds)
 		for i := range speeds {
 			round := &countdown{left: events, done: make(chan struct{})}
@@ -50,11 +51,11 @@ func BenchmarkPinned(b *testing.B) {
 }
 
 // start runs a pipeline until the returned function is called.
-func (db *database) start(b *testing.B, observer pipeline.Observer) (stop func()) {
+func (db *database) start(b *testing.B, s sink.Sink, observer pipeline.Observer) (stop func()) {
 	b.Helper()
 	buffer, err := postgres.Open(postgres.Config{URL: db.url, Pipeline: "bench", Owner: "bench", Connections: 6})
 	check(b, err)
-	p, err := pipeline.New(buffer, nothing{}, pipeline.Config{
+	p, err := pipeline.New(buffer, s, pipeline.Config{
 		Name: "bench", Observer: observer, Log: slog.New(slog.DiscardHandler),
 	})
 	check(b, err)

@@ -1,0 +1,171 @@
+package bench
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/outbox/postgres"
+	"github.com/outboxrelay/relay/sink/httpsink"
+	"github.com/outboxrelay/relay/sink/redissink"
+)
+
+// BenchmarkRecovery measures what follows an accident, with the default
+// configuration (but for the lease): how long after the end of its lease a dead
+// owner's batch is settled by another; how long after a sink's return the first
+// event arrives there (it was away for half a minute, so waits have grown); and how
+// many requests one poison event in a batch of 1000 costs.
+func BenchmarkRecovery(b *testing.B) {
+	db := newDatabase(b)
+	b.Run("TakeOver", db.takeOver)
+	b.Run("RedisReturns", db.redisReturns)
+	b.Run("HTTPReturns", db.httpReturns)
+	b.Run("Poison", db.poison)
+}
+
+const awayFor = 30 * time.Second
+
+func (db *database) takeOver(b *testing.B) {
+	const lease = 3 * time.Second
+	var took time.Duration
+	n := 0
+	for b.Loop() {
+		db.fill(b, 1000)
+		dead, err := postgres.Open(postgres.Config{URL: db.url, Pipeline: "bench", Owner: "dead"})
+		check(b, err)
+		batch, err := dead.Claim(b.Context(), 1000, lease)
+		check(b, err)
+		check(b, dead.Close())
+		stop := db.start(b, nothing{}, nil)
+		db.untilEmpty(b)
+		took += time.Since(batch.LeaseEnd)
+		n++
+		stop()
+	}
+	b.ReportMetric(took.Seconds()/float64(n), "s-after-lease")
+	b.ReportMetric(0, "ns/op")
+}
+
+func (db *database) untilEmpty(b *testing.B) {
+	b.Helper()
+	until(b, time.Minute, func() bool {
+		var left int
+		check(b, db.pool.QueryRow(b.Context(), "SELECT count(*) FROM outbox_batches").Scan(&left))
+		return left == 0
+	})
+}
+
+func (db *database) redisReturns(b *testing.B) {
+	var took time.Duration
+	n := 0
+	for b.Loop() {
+		db.fill(b, 0)
+		server := testserver.Redis(b)
+		s, err := redissink.New(redissink.Config{URL: server.URL, Stream: "orders"})
+		check(b, err)
+		stop := db.start(b, s, nil)
+		pause(b, 2*time.Second)
+		check(b, server.Stop())
+		db.insert(b, 20_000)
+		pause(b, awayFor)
+		check(b, server.Start(b.Context()))
+		began := time.Now()
+		client := redis.NewClient(&redis.Options{Addr: server.Addr})
+		until(b, time.Minute, func() bool { return client.XLen(b.Context(), "orders").Val() > 0 })
+		took += time.Since(began)
+		n++
+		db.untilEmpty(b)
+		stop()
+		check(b, client.Close())
+		check(b, s.Close())
+	}
+	b.ReportMetric(took.Seconds()/float64(n), "s-to-notice")
+	b.ReportMetric(0, "ns/op")
+}
+
+// httpReturns: the server is there all the while, and says 503.
+func (db *database) httpReturns(b *testing.B) {
+	var took time.Duration
+	n := 0
+	for b.Loop() {
+		db.fill(b, 0)
+		var up, arrived atomic.Bool
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if _, err := io.Copy(io.Discard, r.Body); err != nil || !up.Load() {
+				w.WriteHeader(http.StatusServiceUnavailable)
+				return
+			}
+			arrived.Store(true)
+		}))
+		s, err := httpsink.New(httpsink.Config{URL: server.URL})
+		check(b, err)
+		stop := db.start(b, s, nil)
+		db.insert(b, 20_000)
+		pause(b, awayFor)
+		up.Store(true)
+		began := time.Now()
+		until(b, time.Minute, arrived.Load)
+		took += time.Since(began)
+		n++
+		db.untilEmpty(b)
+		stop()
+		check(b, s.Close())
+		server.Close()
+	}
+	b.ReportMetric(took.Seconds()/float64(n), "s-to-notice")
+	b.ReportMetric(0, "ns/op")
+}
+
+// poison: one event of a batch of 1000 is refused by a server that names no event.
+func (db *database) poison(b *testing.B) {
+	var requests int64
+	n := 0
+	for b.Loop() {
+		db.fill(b, 0)
+		var asked atomic.Int64
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			body, err := io.ReadAll(r.Body)
+			if err != nil {
+				w.WriteHeader(http.StatusInternalServerError)
+				return
+			}
+			asked.Add(1)
+			if bytes.Contains(body, []byte(`"poison": true`)) {
+				w.WriteHeader(http.StatusBadRequest)
+			}
+		}))
+		_, err := db.pool.Exec(b.Context(), fmt.Sprintf(`INSERT INTO outbox_events (topic, payload)
+			SELECT 'orders', jsonb_build_object('poison', i = 617) FROM generate_series(1, %d) i`, 1000))
+		check(b, err)
+		s, err := httpsink.New(httpsink.Config{URL: server.URL})
+		check(b, err)
+		stop := db.start(b, s, nil)
+		until(b, time.Minute, func() bool {
+			var left int
+			check(b, db.pool.QueryRow(b.Context(), "SELECT count(*) FROM outbox_events").Scan(&left))
+			return left == 0
+		})
+		stop()
+		requests += asked.Load()
+		n++
+		check(b, s.Close())
+		server.Close()
+	}
+	b.ReportMetric(float64(requests)/float64(n), "requests")
+	b.ReportMetric(0, "ns/op")
+}
+
+// insert commits events while the relay runs.
+func (db *database) insert(b *testing.B, n int) {
+	b.Helper()
+	_, err := db.pool.Exec(b.Context(), fmt.Sprintf("INSERT INTO outbox_events (topic, payload) SELECT 'orders', %s FROM generate_series(1, %d) i", payloadSQL, n))
+	check(b, err)
+}
