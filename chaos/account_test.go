@@ -28,6 +28,7 @@ const (
 // the arrivals in a file, for when there is something to be explained.
 type account struct {
 	pipeline, table string
+	committed       atomic.Int64 // as far as producers know
 	arrived         atomic.Int64 // at the sink, twice where it came twice
 	ends            atomic.Int64 // times that reading the Redis sink found nothing more
 

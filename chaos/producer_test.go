@@ -22,8 +22,8 @@ const (
 
 // tally is what producers did.
 type tally struct {
-	committed, rolledBack, late, poison, waited atomic.Int64 // events; waited: times that the backlog was too long
-	unknown, brokenOff                          atomic.Int64 // transactions: COMMIT without an answer; failed before it
+	late, poison, waited atomic.Int64 // events; waited: times that the backlog was too long
+	unknown, brokenOff   atomic.Int64 // transactions: COMMIT without an answer; failed before it
 }
 
 // producer is an application: it commits and rolls back, on a connection of its
@@ -182,7 +182,6 @@ func (p *producer) transaction(ctx context.Context) bool {
 	pause(ctx, d.hold)
 	if !d.commit {
 		d.to.say(ids, rolledBack)
-		tally.rolledBack.Add(int64(len(ids)))
 		return tx.Rollback(working) == nil
 	}
 	if err := tx.Commit(working); err != nil {
@@ -192,7 +191,7 @@ func (p *producer) transaction(ctx context.Context) bool {
 		return false
 	}
 	d.to.say(ids, committed)
-	tally.committed.Add(int64(len(ids)))
+	d.to.committed.Add(int64(len(ids)))
 	if time.Since(began) >= late*time.Second {
 		tally.late.Add(int64(len(ids)))
 	}
@@ -204,6 +203,10 @@ func (p *producer) transaction(ctx context.Context) bool {
 	return true
 }
 
+// waiting is the events that were committed and have not arrived. Dead letters are
+// among them.
+func (a *account) waiting() int64 { return max(0, a.committed.Load()-a.arrived.Load()) }
+
 func (r *run) backlog() int64 {
-	return r.producing.committed.Load() - r.toRedis.arrived.Load() - r.toJetStream.arrived.Load()
+	return r.toRedis.waiting() + r.toJetStream.waiting()
 }

@@ -74,7 +74,7 @@ func (p *relay) end() (status int, err error) {
 	if err := p.signal(syscall.SIGTERM); err != nil {
 		return 0, err
 	}
-	// shutdown_timeout is 5 s; after it relay gives what does not let go 5 s more.
+	// shutdown_timeout is 2 s; after it relay gives what does not let go 5 s more.
 	status, err = p.process.wait(20 * time.Second)
 	if err != nil {
 		_ = p.signal(syscall.SIGQUIT)

@@ -13,9 +13,10 @@ import (
 // progress says every ten seconds how far things are, until ctx is done.
 func (r *run) progress(ctx context.Context) error {
 	for began := time.Now(); pause(ctx, 10*time.Second); {
-		r.t.Logf("%4.0f s: %d committed, %d delivered, %d waiting; %d relay kills, %d kills in all",
-			time.Since(began).Seconds(), r.producing.committed.Load(), r.toRedis.arrived.Load()+r.toJetStream.arrived.Load(),
-			max(0, r.backlog()), r.faults.count(relayKilled), r.kills())
+		redis, nats := r.toRedis, r.toJetStream
+		r.t.Logf("%4.0f s: %d committed, %d delivered; waiting or dead: %d %s, %d %s; %d relay kills, %d kills in all",
+			time.Since(began).Seconds(), redis.committed.Load()+nats.committed.Load(), redis.arrived.Load()+nats.arrived.Load(),
+			redis.waiting(), redis.pipeline, nats.waiting(), nats.pipeline, r.faults.count(relayKilled), r.kills())
 	}
 	return nil
 }

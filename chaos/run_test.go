@@ -133,7 +133,7 @@ func (r *run) configuration(i int, proxies *proxies) string {
 	size := []int{100, 300, 1000}[i%3]
 	return fmt.Sprintf(`admin: {listen: ""}
 log: {level: debug}
-shutdown_timeout: 5s
+shutdown_timeout: 2s
 pipelines:
   - name: to-redis
     source: {url: %[1]q, table: outbox_events}
