@@ -43,6 +43,8 @@ func serve(conn net.Conn, then func(net.Conn)) {
 			return
 		case line == "PING":
 			_, err = conn.Write([]byte("+PONG\r\n"))
+		case line == "AUTH":
+			_, err = conn.Write([]byte("+OK\r\n"))
 		case line == "HELLO":
 			_, err = conn.Write([]byte("-ERR unknown command\r\n"))
 		case line == "EVALSHA", line == "RPUSH", line == "PUBLISH":
@@ -87,13 +89,16 @@ func TestCutOffAfterTheCommandsMayBeTheBatch(t *testing.T) {
 	hanging, hangingUp := answers(t, hang), answers(t, func(net.Conn) {})
 	for _, mode := range []redissink.Mode{redissink.Stream, redissink.List, redissink.Publish} {
 		for name, err := range map[string]error{
-			"no answer in time": sendWithin(t, redissink.Config{URL: "redis://" + hanging, Mode: mode}, 200*time.Millisecond),
+			"no answer in time": sendWithin(t, redissink.Config{URL: "redis://:timeout@" + hanging, Mode: mode}, 200*time.Millisecond),
 			"hung up":           sendWithin(t, redissink.Config{URL: "redis://" + hangingUp, Mode: mode}, soon),
 		} {
 			if !errors.Is(err, sink.ErrSuspect) {
 				t.Errorf("%s, %s: got %v, want one that wraps sink.ErrSuspect", mode, name, err)
 			}
 			expectOutage(t, err, "")
+			if contains(err, "timeout") { // the password
+				t.Errorf("%s: a secret shows in %v", mode, err)
+			}
 		}
 	}
 }
