@@ -143,6 +143,9 @@ func (a *app) sure(ctx context.Context, what change, all []letters) error {
 		if err != nil {
 			return err
 		}
+		if l.Hooked() {
+			some.Open -= some.Untold
+		}
 		if some.Open > 0 {
 			n += some.Open
 			names = append(names, l.pipeline.Name)

@@ -2,12 +2,8 @@ package main
 
 import (
 	"encoding/json"
-	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -224,91 +220,6 @@ func TestDeadOfSeveralPipelines(t *testing.T) {
 		t.Errorf("open are %s and %s", db.open("p"), db.open("q"))
 	}
 	do(t, nil, "dead", "list", "-c", path, "--pipeline", "r").want(t, 2, "", `there is no pipeline "r", p or q was expected`)
-}
-
-// hookServer is a dead-letter hook that refuses until it is told not to.
-type hookServer struct {
-	url string
-	mu  sync.Mutex
-	on  bool
-	got []string
-}
-
-func newHookServer(t *testing.T) *hookServer {
-	h := &hookServer{}
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		var body struct {
-			Events []struct {
-				ID         string `json:"id"`
-				DeadLetter struct {
-					Error string `json:"error"`
-				} `json:"dead_letter"`
-			} `json:"events"`
-		}
-		if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
-			t.Error(err)
-		}
-		if !h.on {
-			w.WriteHeader(http.StatusServiceUnavailable)
-			return
-		}
-		for _, e := range body.Events {
-			h.got = append(h.got, e.ID+" "+e.DeadLetter.Error)
-		}
-	}))
-	t.Cleanup(s.Close)
-	h.url = s.URL
-	return h
-}
-
-// TestHook: nothing is replayed or discarded before the hook has heard of it; a hook
-// that is away holds up nothing.
-func TestHook(t *testing.T) {
-	t.Parallel()
-	db, url, hook := newDatabase(t), testserver.SharedRedis(t), newHookServer(t)
-	client := connect(t, url)
-	path := write(t, onePipeline("p", db.url, url, "    retry: {initial: 10ms, max: 50ms}",
-		"    dead_letter: {hook: {url: '"+hook.url+"/?key=planted-s3cret', headers: {X-Key: hook-s3cret}}}"))
-	db.bury("p", [3]string{"1", "a", "first"}, [3]string{"2", "a", "second"})
-	do(t, nil, "dead", "discard", "-c", path, "--all").want(t, 0, "p: discarded 0 dead letters; 2 left: the dead-letter hook has not heard of them yet\n", "")
-	do(t, nil, "dead", "replay", "-c", path, "--id", "2").want(t, 1, "p: replayed 0 dead letters; 1 left", "relay: 2: the dead-letter hook has not heard of it yet")
-	do(t, nil, "dead", "list", "-c", path).want(t, 0, "  no    first\n", "")
-
-	r := start(t, nil, "run", "-c", path)
-	db.insert(10)
-	arrive(t, client, 10)
-	if n := db.count("SELECT count(*) FROM outbox_dead_letters WHERE told_at IS NOT NULL"); n != 0 {
-		t.Errorf("a hook that is away heard of %d", n)
-	}
-	hook.mu.Lock()
-	hook.on = true
-	hook.mu.Unlock()
-	testserver.Eventually(t, func() error {
-		if n := db.count("SELECT count(*) FROM outbox_dead_letters WHERE told_at IS NOT NULL"); n != 2 {
-			return fmt.Errorf("the hook heard of %d", n)
-		}
-		return nil
-	})
-	hook.mu.Lock()
-	if len(hook.got) < 2 || hook.got[0] != "1 first" {
-		t.Errorf("the hook got %q", hook.got)
-	}
-	hook.mu.Unlock()
-	do(t, nil, "dead", "list", "-c", path).want(t, 0, "  yes   first\n", "")
-	do(t, nil, "dead", "discard", "-c", path, "--id", "1").want(t, 0, "p: discarded 1 dead letter\n", "")
-	do(t, nil, "dead", "replay", "-c", path, "--all").want(t, 0, "p: replayed 1 dead letter\n", "")
-	testserver.Eventually(t, func() error {
-		if n := client.XLen(t.Context(), "a").Val(); n != 1 {
-			return fmt.Errorf("%d events arrived", n)
-		}
-		return nil
-	})
-	r.signal(syscall.SIGTERM)
-	if code := r.exit(); code != 0 {
-		t.Errorf("exit status %d", code)
-	}
 }
 
 // TestDeadOfOneThatIsAway: the others are listed all the same.

@@ -77,7 +77,7 @@ and arrived exactly once. Probes are real events: whoever reads the sink gets th
 
 // audited is what an audit found of one pipeline.
 type audited struct {
-	Name string `json:"name"`
+	Name string
 	outbox.Audit
 	hooked bool
 	repair *outbox.Repair
@@ -168,7 +168,9 @@ func tally(t outbox.Tally) string {
 // disagreements says in sentences what is wrong, and what was mended.
 func disagreements(all []audited) string {
 	var text string
-	say := func(d *audited, format string, args ...any) { text += "\n" + d.Name + ": " + fmt.Sprintf(format, args...) }
+	say := func(d *audited, format string, args ...any) {
+		text += "\n" + d.Name + ": " + fmt.Sprintf(format, args...)
+	}
 	for i := range all {
 		d := &all[i]
 		again := "relay verify --repair"

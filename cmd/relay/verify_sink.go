@@ -204,7 +204,9 @@ func nkeyOption(nkey string) (nats.Option, error) {
 	return nats.Nkey(public, pair.Sign), err
 }
 
-func (j *jetStreamBack) where() string { return "JetStream stream " + j.stream.CachedInfo().Config.Name }
+func (j *jetStreamBack) where() string {
+	return "JetStream stream " + j.stream.CachedInfo().Config.Name
+}
 
 func (j *jetStreamBack) arrivals(ctx context.Context, each func(id int64)) error {
 	consumer, err := j.stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{

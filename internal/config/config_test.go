@@ -90,7 +90,7 @@ func TestContractExampleIsTheDefaults(t *testing.T) {
 		t.Errorf("dead_letter %v, archive %v", p.DeadLetter.Hook, p.Archive)
 	}
 	p.DeadLetter, p.Archive = DeadLetter{}, Archive{} // off unless named
-	p.Source.Schema = "" // the contract's "default: the table's" is no text
+	p.Source.Schema = ""                              // the contract's "default: the table's" is no text
 	if diff := cmp.Diff(minimal, example, comparers); diff != "" {
 		t.Errorf("defaults against the contract's example (-defaults +example):\n%s", diff)
 	}

@@ -30,34 +30,6 @@ type Process struct {
 	Log      *slog.Logger
 }
 
-// Letters are a pipeline's dead letters, as commands and the admin endpoint ask for
-// them.
-type Letters struct {
-	DeadLetters
-	// hooked: there is a dead-letter hook; chunk is how many are changed at once.
-	hooked bool
-	chunk  int
-}
-
-// DeadLetters is the part of a buffer about them; see buffertest.Buffer.
-type DeadLetters interface {
-	Dead(ctx context.Context, f outbox.DeadFilter, after *outbox.DeadKey, limit int) ([]outbox.Event, error)
-	CountDead(ctx context.Context, f outbox.DeadFilter) (outbox.DeadCount, error)
-	Replay(ctx context.Context, f outbox.DeadFilter, limit int) (int, error)
-	Discard(ctx context.Context, f outbox.DeadFilter, limit int) (int, error)
-}
-
-// Hooked tells whether a hook is to hear of a letter before it is closed.
-func (l Letters) Hooked() bool { return l.hooked }
-
-// Chunk is how many letters one transaction may change.
-func (l Letters) Chunk() int { return l.chunk }
-
-// Letters are those of the pipeline, in its buffer.
-func (p *Pipeline) Letters(b Buffer) Letters {
-	return Letters{b, p.DeadLetter.Hook != nil, p.BatchSize}
-}
-
 // Opened is a pipeline ready to run, and what it holds.
 type Opened struct {
 	*pipeline.Pipeline
@@ -278,7 +250,9 @@ func (p *Pipeline) rules(process Process) pipeline.Config {
 
 // resendWithin is how long after a send whose end nobody saw the same events may be
 // sent again: when the lease is over, or the longest wait for a retry.
-func (p *Pipeline) resendWithin(s *Sink) time.Duration { return p.Lease + p.Retry.Max + s.sendTimeout() }
+func (p *Pipeline) resendWithin(s *Sink) time.Duration {
+	return p.Lease + p.Retry.Max + s.sendTimeout()
+}
 
 // sendTimeout leaves room for the waits that the sink was told to make: they end
 // with the sink's own, better worded errors.
