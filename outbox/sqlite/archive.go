@@ -31,9 +31,12 @@ WHERE group_id = ?1 AND id BETWEEN ?2 AND ?3
   AND (?4 IS NULL OR id IN (SELECT value FROM json_each(?4)))
 ON CONFLICT (id, group_id) DO NOTHING`
 
-// makeArchive makes the archive table if it is not there. It may be configured
+// makeArchive makes the archive table if there is to be one and it is not there. It may be configured
 // long after the buffer was made, so it is none of the numbered migrations.
 func (b *Buffer) makeArchive(ctx context.Context) (made bool, err error) {
+	if b.config.Archive == "" {
+		return false, nil
+	}
 	err = b.transact(ctx, func(tx transaction) error {
 		var there bool
 		if err := tx.row(ctx, tableExistsSQL, b.config.Archive).Scan(&there); err != nil {

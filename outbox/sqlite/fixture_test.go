@@ -223,8 +223,17 @@ func scanLedger(rows *sql.Rows) (r buffertest.LedgerRow, err error) {
 	if err != nil {
 		return r, err
 	}
-	r.ClaimedAt, err = timeOf(&claimedAt)
-	return r, errors.Join(err, json.Unmarshal([]byte(origins), &r.Origins), json.Unmarshal([]byte(delivered), &r.Delivered))
+	if r.ClaimedAt, err = timeOf(&claimedAt); err != nil {
+		return r, err
+	}
+	const none = "[]" // is nil
+	if origins != none {
+		err = json.Unmarshal([]byte(origins), &r.Origins)
+	}
+	if delivered != none {
+		err = errors.Join(err, json.Unmarshal([]byte(delivered), &r.Delivered))
+	}
+	return r, err
 }
 
 const deadSQL = `

@@ -50,7 +50,8 @@ VALUES (?1, ?2, 'stamp', 'leased', 1, strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?3),
         0, 0, ?5, ?6, ?7, ?8)
 RETURNING claimed_at`
 
-// Claim is described by buffertest.Hook.
+// Claim is described by buffertest.Hook. Letters' payloads are text or bytes, so
+// nothing vouches for their being JSON.
 func (h *Hook) Claim(ctx context.Context, limit int, lease time.Duration) (*outbox.Batch, error) {
 	batch := &outbox.Batch{
 		GroupID: outbox.NewGroupID(), Pipeline: h.b.config.Pipeline, LeaseNo: 1, Starts: 1, LeaseEnd: leaseEnd(time.Now(), lease),

@@ -127,21 +127,18 @@ func Migrate(ctx context.Context, url string, c SchemaConfig) (applied []string,
 	if applied, err = up(ctx, db, rendered, goose.WithStore(once{store})); err != nil {
 		return nil, fmt.Errorf("migrating %s: %w", file, err)
 	}
-	if c.Archive != "" {
-		made, err := b.makeArchive(ctx)
-		if err != nil {
-			return nil, fmt.Errorf("making the archive %s in %s: %w", c.Archive, file, err)
-		}
-		if made {
-			applied = append(applied, c.Archive)
+	made, err := b.makeArchive(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("making the archive %s in %s: %w", c.Archive, file, err)
+	}
+	if len(applied) == 0 && b.Check(ctx) != nil {
+		// The version says that everything is there, and it is not.
+		if applied, err = up(ctx, db, rendered, goose.WithStore(store), goose.WithDisableVersioning(true)); err != nil {
+			return nil, fmt.Errorf("migrating %s again: %w", file, err)
 		}
 	}
-	if len(applied) > 0 || b.Check(ctx) == nil {
-		return applied, nil
-	}
-	// The version says that everything is there, and it is not.
-	if applied, err = up(ctx, db, rendered, goose.WithStore(store), goose.WithDisableVersioning(true)); err != nil {
-		return nil, fmt.Errorf("migrating %s again: %w", file, err)
+	if made {
+		applied = append(applied, c.Archive)
 	}
 	return applied, nil
 }

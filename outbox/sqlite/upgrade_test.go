@@ -96,6 +96,9 @@ func TestArchiveLater(t *testing.T) {
 		}
 	}
 	check(t, b.Check(t.Context()))
+	exec(t, db, "DROP TABLE outbox_batches; DROP TABLE "+quote(name)) // what a hand dropped is made anew, all of it
+	migrate(t, url, sqlite.SchemaConfig{Archive: name})
+	check(t, b.Check(t.Context()))
 	exec(t, db, "INSERT INTO outbox_events (topic, payload) VALUES ('t', '1')")
 	batch, err := b.Claim(t.Context(), 10, time.Minute)
 	check(t, err)
