@@ -53,7 +53,9 @@ func (w *world) outcomes(t *rapid.T, o *owner) []outbox.Outcome {
 			out.Verdict, out.GroupID, out.Error = outbox.Retry, outbox.NewGroupID(), "busy"
 			out.Attempts, out.Outages = rapid.IntRange(0, 9).Draw(t, "attempts"), rapid.IntRange(0, 9).Draw(t, "outages")
 			out.After = rapid.SampledFrom([]time.Duration{0, lease}).Draw(t, "after")
-			out.Address = rapid.SampledFrom([]*string{nil, text(""), text("a"), text("b")}).Draw(t, "address")
+			if out.Outages > 0 {
+				out.Address = rapid.SampledFrom([]*string{nil, text(""), text("a"), text("b")}).Draw(t, "address")
+			}
 		}
 		if len(ids) == len(o.batch.Events) && rapid.Bool().Draw(t, "as a whole") {
 			out.IDs = nil

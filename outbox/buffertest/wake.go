@@ -142,6 +142,7 @@ func wakeWaiting(t *testing.T, h Harness) {
 	f.Overdue(t, marked.GroupID, -lease)
 	f.Overdue(t, batches[2].GroupID, time.Minute)
 
+	wake(t, f.Buffer, "a", 1, 0) // one is due
 	wake(t, f.Buffer, "a", 0, 1)
 	about(t, "due_at of what is leased", ledgerOf(t, f, leased.GroupID).DueIn, lease)
 	about(t, "due_at of what is marked", ledgerOf(t, f, marked.GroupID).DueIn, lease)

@@ -1,26 +1,23 @@
 package sqlite
 
-import (
-	"context"
-)
+import "context"
 
 const awaySQL = `
 SELECT DISTINCT address FROM outbox_batches
 WHERE buffer = ?1 AND state = 'waiting' AND address IS NOT NULL`
 
-// What is due already keeps its place.
+// What is due already is among the limit, and keeps its place.
 const wakeSQL = `
 UPDATE outbox_batches SET due_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
-WHERE group_id IN (
+WHERE due_at > strftime('%Y-%m-%dT%H:%M:%fZ', 'now') AND group_id IN (
   SELECT group_id FROM outbox_batches
-  WHERE buffer = ?1 AND due_at > strftime('%Y-%m-%dT%H:%M:%fZ', 'now') AND state = 'waiting' AND address = ?2
+  WHERE buffer = ?1 AND state = 'waiting' AND address = ?2
   ORDER BY due_at LIMIT ?3)`
 
 // Away is described by buffertest.Buffer.
 func (b *Buffer) Away(ctx context.Context) ([]string, error) { return b.ledger().away(ctx) }
 
-// Wake is described by buffertest.Buffer. Batches that are due already do not
-// count towards the limit.
+// Wake is described by buffertest.Buffer.
 func (b *Buffer) Wake(ctx context.Context, address string, limit int) (int, error) {
 	return b.ledger().wake(ctx, address, limit)
 }
