@@ -43,13 +43,36 @@ func hanging(t *testing.T) (url string, requests <-chan struct{}) {
 	return url, came
 }
 
+// deadline is a context whose time is over when the first request has come.
+type deadline struct {
+	context.Context //nolint:containedctx // it is one
+	over chan struct{}
+}
+
+func (d deadline) Done() <-chan struct{} { return d.over }
+
+func (d deadline) Err() error {
+	select {
+	case <-d.over:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
+}
+
+func deadlineAt(t *testing.T, requests <-chan struct{}) context.Context {
+	t.Helper()
+	d := deadline{within(t), make(chan struct{})}
+	go func() { <-requests; close(d.over) }()
+	return d
+}
+
 func TestTimeout(t *testing.T) {
 	t.Parallel()
-	url, _ := hanging(t)
-	suspect(t, open(t, httpsink.Config{URL: url, Timeout: 20 * time.Millisecond}).Send(within(t), batch("a")), true)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-	defer cancel()
-	err := open(t, httpsink.Config{URL: url}).Send(ctx, batch("a"))
+	slow, _ := hanging(t)
+	outage(t, open(t, httpsink.Config{URL: slow, Timeout: 20 * time.Millisecond}).Send(within(t), batch("a")))
+	url, requests := hanging(t)
+	err := open(t, httpsink.Config{URL: url}).Send(deadlineAt(t, requests), batch("a"))
 	suspect(t, err, true)
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v, want one that wraps context.DeadlineExceeded", err)
@@ -60,10 +83,10 @@ func TestTimeout(t *testing.T) {
 // without a reader.
 func TestTimeoutWithinTheRequest(t *testing.T) {
 	t.Parallel()
-	url, _ := hanging(t)
+	url, requests := hanging(t)
 	b := batch("a")
 	b.Events[0].Payload = []byte(`"` + strings.Repeat("x", 32<<20) + `"`)
-	suspect(t, open(t, httpsink.Config{URL: url, Timeout: 500 * time.Millisecond}).Send(within(t), b), true)
+	suspect(t, open(t, httpsink.Config{URL: url}).Send(deadlineAt(t, requests), b), true)
 }
 
 func TestCalledOffIsNotTheBatch(t *testing.T) {
@@ -113,7 +136,7 @@ func TestNoConnectionIsNotTheBatch(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
 	began := time.Now()
-	suspect(t, open(t, httpsink.Config{URL: "http://" + silent.Addr().String()}).Send(ctx, batch("a")), true)
+	outage(t, open(t, httpsink.Config{URL: "http://" + silent.Addr().String()}).Send(ctx, batch("a")))
 	if took := time.Since(began); took > soon/2 {
 		t.Errorf("a silent server: it took %v", took)
 	}

@@ -308,6 +308,7 @@ func TestNoAnswerForOne(t *testing.T) {
 	})
 	ok(t, err)
 	ok(t, o.client.Flush())
+	ok(t, o.sink.Check(within(t, patience))) // the connection stands
 	err = o.sink.Send(within(t, 300*time.Millisecond), batch("orders.a", "silent", "orders.b", "babble", "orders.c"))
 	expect(t, "verdicts", verdicts(t, err, 5), "ok outage ok outage ok")
 	expect(t, "stored", o.ids(t), "1 3 5")

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -86,10 +87,16 @@ func sendWithin(t *testing.T, cfg redissink.Config, deadline time.Duration) erro
 
 func TestCutOffAfterTheCommandsMayBeTheBatch(t *testing.T) {
 	t.Parallel()
-	hanging, hangingUp := answers(t, hang), answers(t, func(net.Conn) {})
+	var met atomic.Bool
+	hanging, hangingUp := answers(t, func(conn net.Conn) { met.Store(true); hang(conn) }), answers(t, func(net.Conn) {})
 	for _, mode := range []redissink.Mode{redissink.Stream, redissink.List, redissink.Publish} {
+		met.Store(false)
+		var unanswered error
+		for deadline := 200 * time.Millisecond; !met.Load(); deadline *= 2 { // until it is enough to get there
+			unanswered = sendWithin(t, redissink.Config{URL: "redis://:timeout@" + hanging, Mode: mode}, deadline)
+		}
 		for name, err := range map[string]error{
-			"no answer in time": sendWithin(t, redissink.Config{URL: "redis://:timeout@" + hanging, Mode: mode}, 200*time.Millisecond),
+			"no answer in time": unanswered,
 			"hung up":           sendWithin(t, redissink.Config{URL: "redis://" + hangingUp, Mode: mode}, soon),
 		} {
 			if !errors.Is(err, sink.ErrSuspect) {
