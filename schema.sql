@@ -70,3 +70,20 @@ CREATE TABLE IF NOT EXISTS outbox_buffers (
     claim      text NOT NULL,
     floor      bigint NOT NULL DEFAULT 0
 );
+
+-- The address of the sink whose outage a batch waits for, '' for the sink as a
+-- whole: it may be woken. NULL: it may not.
+ALTER TABLE outbox_batches ADD COLUMN IF NOT EXISTS address text;
+
+-- The group_id of the batch in which the dead-letter hook is told; NULL: in none.
+-- It is kept when the hook has heard.
+ALTER TABLE outbox_dead_letters ADD COLUMN IF NOT EXISTS hook_group_id uuid;
+
+-- Those that are open, those to be told, and those being told: none of the relay's
+-- statements walks over the letters that are done with.
+CREATE INDEX IF NOT EXISTS outbox_dead_letters_open ON outbox_dead_letters (pipeline, event_id, group_id)
+    WHERE closed_at IS NULL;
+CREATE INDEX IF NOT EXISTS outbox_dead_letters_untold ON outbox_dead_letters (pipeline, event_id, group_id)
+    WHERE closed_at IS NULL AND told_at IS NULL AND hook_group_id IS NULL;
+CREATE INDEX IF NOT EXISTS outbox_dead_letters_being_told ON outbox_dead_letters (hook_group_id)
+    WHERE told_at IS NULL AND hook_group_id IS NOT NULL;

@@ -63,17 +63,28 @@ func (p *Pipeline) checkArchive(r *reader) {
 		r.say(a.Place, "archive.table has a schema, which SQLite has not: a table's name alone was expected")
 		return
 	}
-	own := func(name string) string {
-		if p.Source.Schema != "" {
-			name = p.Source.Schema + "." + name
-		}
-		return p.Source.tableIdentity(name)
-	}
+	own := func(name string) string { return p.Source.tableIdentity(p.beside(name)) }
 	for _, name := range []string{"outbox_batches", "outbox_dead_letters", "outbox_buffers"} {
-		if p.Source.tableIdentity(a.Table) == own(name) {
+		if p.Source.tableIdentity(p.archive()) == own(name) {
 			r.say(a.Place, "archive.table is the relay's own table %s, one of its own was expected", name)
 		}
 	}
+}
+
+// archive is the archive's table, which is beside the ledger unless it says where.
+func (p *Pipeline) archive() string {
+	if strings.Contains(p.Archive.Table, ".") {
+		return p.Archive.Table
+	}
+	return p.beside(p.Archive.Table)
+}
+
+// beside is a table in the ledger's schema, as far as that is known.
+func (p *Pipeline) beside(table string) string {
+	if p.Source.Schema != "" {
+		return p.Source.Schema + "." + table
+	}
+	return table
 }
 
 func (c *Config) check(r *reader, _ entry, _ written) {
@@ -84,7 +95,7 @@ func (c *Config) check(r *reader, _ entry, _ written) {
 		}
 		for j := range c.Pipelines {
 			s := &c.Pipelines[j].Source
-			if s.Table != "" && s.URL.Reveal() != "" && s.identity() == a.Source.identityOf(a.Archive.Table) {
+			if s.Table != "" && s.URL.Reveal() != "" && s.identity() == a.Source.identityOf(a.archive()) {
 				r.say(a.Archive.Place, "archive.table is the source.table on line %d, a table of its own was expected", s.Place.Line)
 			}
 		}
