@@ -110,7 +110,7 @@ func TestKill9(t *testing.T) {
 			to, db, path := killable(t, open)
 			for range 10 {
 				r := start(t, nil, "run", "-c", path)
-				waitForMore(t, to)
+				waitForMore(t, to, killEvents)
 				r.signal(os.Kill)
 				r.exit()
 			}
@@ -126,7 +126,7 @@ func TestKill9SideBySide(t *testing.T) {
 	to, db, path := killable(t, redisStream)
 	relays := []*relay{start(t, nil, "run", "-c", path), start(t, nil, "run", "-c", path)}
 	for i := range 6 {
-		waitForMore(t, to)
+		waitForMore(t, to, killEvents)
 		relays[i%2].signal(os.Kill)
 		relays[i%2].exit()
 		relays[i%2] = start(t, nil, "run", "-c", path)
@@ -137,6 +137,48 @@ func TestKill9SideBySide(t *testing.T) {
 		if code := r.exit(); code != 0 {
 			t.Errorf("exit status %d", code)
 		}
+	}
+}
+
+// TestStoppedBeyondItsLease: of two relays one is stopped in the middle of what it
+// does, for longer than its lease, and wakes up when the other has taken its batches
+// over. It does no harm.
+func TestStoppedBeyondItsLease(t *testing.T) {
+	t.Parallel()
+	for name, open := range map[string]func(*testing.T) destination{"redis": redisStream, "jetstream": jetStream} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			to, db, path := killable(t, open)
+			relays := []*relay{start(t, nil, "run", "-c", path), start(t, nil, "run", "-c", path)}
+			events := killEvents
+			for i := range 4 {
+				waitForMore(t, to, events)
+				stopped := relays[i%2]
+				stopped.signal(syscall.SIGSTOP)
+				// Its leases are over when nothing that was claimed before is leased
+				// any more, or the other one has it.
+				var before time.Time
+				if err := db.conn.QueryRow(t.Context(), "SELECT clock_timestamp()").Scan(&before); err != nil {
+					t.Fatal(err)
+				}
+				wait(t, time.Minute, func() error {
+					if n := db.count("SELECT count(*) FROM outbox_batches WHERE claimed_at <= $1 AND lease_no = 1 AND state = 'leased'", before); n > 0 {
+						return fmt.Errorf("%d batches of before are still leased", n)
+					}
+					return nil
+				})
+				stopped.signal(syscall.SIGCONT)
+				db.insert(20_000) // the other one may be through with all there was
+				events += 20_000
+			}
+			finish(t, db, to, path, events)
+			for _, r := range relays {
+				r.signal(syscall.SIGTERM)
+				if code := r.exit(); code != 0 {
+					t.Errorf("exit status %d", code)
+				}
+			}
+		})
 	}
 }
 
@@ -153,11 +195,11 @@ func killable(t *testing.T, open func(*testing.T) destination) (destination, *da
 }
 
 // waitForMore waits until the drain is under way again, and a little longer.
-func waitForMore(t *testing.T, to destination) {
+func waitForMore(t *testing.T, to destination, events int) {
 	t.Helper()
 	more := to.count(t.Context()) + rand.IntN(1500) //nolint:gosec // chance, not secrecy
 	testserver.Eventually(t, func() error {
-		if n := to.count(t.Context()); n <= more && n < killEvents {
+		if n := to.count(t.Context()); n <= more && n < events {
 			return fmt.Errorf("%d events arrived, more than %d were expected", n, more)
 		}
 		return nil
@@ -168,6 +210,7 @@ func waitForMore(t *testing.T, to destination) {
 func finish(t *testing.T, db *database, to destination, path string, events int) {
 	t.Helper()
 	r := start(t, nil, "run", "-c", path)
+	r.says("pipeline runs") // before it a signal ends it as it ends any program
 	wait(t, 2*time.Minute, func() error {
 		if n := db.count("SELECT (SELECT count(*) FROM outbox_events) + (SELECT count(*) FROM outbox_batches)"); n != 0 {
 			return fmt.Errorf("%d rows are left in buffer and ledger", n)
