@@ -46,7 +46,7 @@ func hanging(t *testing.T) (url string, requests <-chan struct{}) {
 // deadline is a context whose time is over when the first request has come.
 type deadline struct {
 	context.Context //nolint:containedctx // it is one
-	over chan struct{}
+	over            chan struct{}
 }
 
 func (d deadline) Done() <-chan struct{} { return d.over }
