@@ -120,8 +120,8 @@ func (b *Buffer) Discard(ctx context.Context, f outbox.DeadFilter, limit int) (i
 	return int(n), b.explain(ctx, "discarding dead letters", err)
 }
 
-// byKey makes the planner look each picked letter up by its key: statistics of an empty
-// table make it believe that reading the whole of it is as good.
+// byKey makes the planner look each picked letter up by its key. Statistics taken while
+// all letters were open make it believe that reading the whole table is as good.
 var byKey = []string{
 	"synchronous_commit", "on", "jit", "off", "enable_seqscan", "off", "enable_hashjoin", "off", "enable_mergejoin", "off",
 }
