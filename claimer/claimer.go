@@ -33,7 +33,7 @@ type Config struct {
 }
 
 // claimTimeout bounds a claim: a connection that hangs must not hold a worker.
-const claimTimeout = 30 * time.Second
+const claimTimeout = 15 * time.Second
 
 // Claimer claims batches. Safe for concurrent use.
 type Claimer struct {

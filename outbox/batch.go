@@ -110,7 +110,7 @@ type Outcome struct {
 	Attempts, Outages int
 	// Address, for Retry: the address of the sink whose outage the events wait
 	// for, "" for the sink as a whole. When it is there again they may be sent
-	// before After is over (see Wake). nil: they may not.
+	// before After is over (see Wake); Outages is not 0 then. nil: they may not.
 	Address *string
 	// Error, for Retry and Dead, is why; no secret in it.
 	Error string

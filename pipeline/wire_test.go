@@ -23,7 +23,8 @@ type wire struct {
 	listener net.Listener
 	// harm is asked once a connection, n from 1, and returns what looks at each
 	// piece that passes, up (to the server) or down: how much of it may still
-	// pass before the connection is cut, -1 for all of it and no cut.
+	// pass before the connection is cut, -1 for all of it and no cut, silence for
+	// nothing of it and no cut either.
 	harm  func(n int64) func(up bool, piece []byte) int
 	conns atomic.Int64
 	cuts  atomic.Int64
@@ -82,7 +83,10 @@ func (w *wire) serve(ctx context.Context, client net.Conn) {
 				mu.Lock()
 				pass := harm(up, piece[:n])
 				mu.Unlock()
-				if pass >= 0 && pass < n {
+				switch {
+				case pass == silence && err == nil:
+					n = 0
+				case pass >= 0 && pass < n:
 					w.cuts.Add(1)
 					n, err = pass, io.EOF
 				}
@@ -111,6 +115,23 @@ func cutAfter(up bool, after int) func(bool, []byte) int {
 			return after
 		}
 		after -= len(piece)
+		return -1
+	}
+}
+
+// silence: the connection stays open, and nothing passes.
+const silence = -2
+
+// fallSilentAfter lets so many bytes go one way; then the connection hangs, without
+// an error.
+func fallSilentAfter(up bool, after int) func(bool, []byte) int {
+	return func(goesUp bool, piece []byte) int {
+		if goesUp == up {
+			after -= len(piece)
+		}
+		if after < 0 {
+			return silence
+		}
 		return -1
 	}
 }
@@ -172,6 +193,55 @@ func TestCommitsThatNeverArrive(t *testing.T) {
 			return -1
 		}
 	})
+}
+
+// Connections that hang without an error, in the middle of a claim or of a settle: our
+// own clocks end the waiting, and the server does not keep rows locked for one that
+// will not come back.
+func TestConnectionsThatHang(t *testing.T) {
+	t.Parallel()
+	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
+	const hanging = 4
+	var silent atomic.Int64
+	w, through := newWire(t, d.url, func(n int64) func(bool, []byte) int {
+		if n > hanging {
+			return harmless
+		}
+		hang := fallSilentAfter(n%2 == 0, 3000+1500*int(n))
+		said := false
+		return func(up bool, piece []byte) int {
+			pass := hang(up, piece)
+			if pass == silence && !said {
+				said = true
+				silent.Add(1)
+			}
+			return pass
+		}
+	})
+	ids := d.insert(t, "orders", 10_000)
+	start(t, bufferAt(t, through, "relay"), to, func(c *pipeline.Config) {
+		c.BatchSize = 50
+		c.Lease = 1500 * time.Millisecond
+	})
+	until := time.NewTimer(3 * time.Minute)
+	defer until.Stop()
+	again := time.NewTicker(200 * time.Millisecond)
+	defer again.Stop()
+	for {
+		left := ask[int](t, d, "SELECT (SELECT count(*) FROM outbox_events) + (SELECT count(*) FROM outbox_batches)")
+		if left == 0 {
+			break
+		}
+		select {
+		case <-until.C:
+			t.Fatalf("%d rows are left, %d connections of %d fell silent", left, silent.Load(), w.conns.Load())
+		case <-again.C:
+		}
+	}
+	if silent.Load() < 2 {
+		t.Errorf("%d connections fell silent, more were expected", silent.Load())
+	}
+	expectOnce(t, to.arrived(t, "orders"), ids)
 }
 
 // testWire drains through a wire that does harm, which has to cut so often.

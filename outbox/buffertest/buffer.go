@@ -68,10 +68,11 @@ type Buffer interface {
 	// outage (Outcome.Address), each once, "" for the sink as a whole.
 	Away(ctx context.Context) ([]string, error)
 
-	// Wake makes batches that wait for the address due now: up to limit of them, or
-	// all when it is 0, those first that would be due first. It returns how many
-	// were not due before. Batches that wait for another reason (a refusal) are
-	// left alone.
+	// Wake looks at the batches that wait for the address because of an outage
+	// (Outcome.Address is set and Outages is not 0): at up to limit of them, or all
+	// when it is 0, those first that are due first. It makes them due now and
+	// returns how many were not due before. Batches that wait for another reason
+	// (a refusal) are left alone.
 	Wake(ctx context.Context, address string, limit int) (int, error)
 
 	// Dead lists the pipeline's dead letters that match, with Event.DeadLetter
