@@ -60,6 +60,10 @@ chaos: servers ## ten minutes of kills, restarts and cut wires; CHAOS="-chaos.fo
 bench: servers ## throughput, WAL, memory and idle cost, on this machine
 	$(GO) test -run '^$$' -bench . -benchtime 3x -timeout 30m ./bench
 
+.PHONY: mutants
+mutants: servers ## break the relay on purpose, place by place, and see the tests fail
+	$(GO) run ./internal/mutants
+
 .PHONY: verify
 verify: lint test ## what a change must pass
 

@@ -1,19 +1,201 @@
 package main
 
-// The mutants, and for each the test that stands against it.
+// The mutants, and for each the test that stands against it. docs/guarantees.md names
+// them.
 var mutants = []mutant{
+	// Owning.
+	{
+		name: "the fence is left out",
+		file: "outbox/postgres/fence.go",
+		old:  "  DELETE FROM outbox_batches\n  WHERE buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint AND state <> 'waiting'",
+		new:  "  DELETE FROM outbox_batches\n  WHERE buffer = $1 AND group_id = $2::uuid AND $3::bigint > 0 AND state <> 'waiting'",
+		pkg:  "./outbox/postgres", test: "TestBuffer/lease",
+	},
+	{
+		name: "the fence is left out on SQLite",
+		file: "outbox/sqlite/settle.go",
+		old:  "DELETE FROM outbox_batches\nWHERE buffer = ?1 AND group_id = ?2 AND lease_no = ?3 AND state <> 'waiting'",
+		new:  "DELETE FROM outbox_batches\nWHERE buffer = ?1 AND group_id = ?2 AND ?3 > 0 AND state <> 'waiting'",
+		pkg:  "./outbox/sqlite", test: "TestBuffer/lease",
+	},
+	{
+		name: "the origins are left out",
+		file: "outbox/postgres/settle.go",
+		old:  "origins := append(append(make([]uuid.UUID, 0, len(s.batch.Origins)+1), s.batch.Origins...), s.batch.GroupID)",
+		new:  "origins := []uuid.UUID{}",
+		pkg:  "./pipeline", test: "TestProtocol/postgres",
+	},
+	{
+		name: "a part keeps its group_id",
+		file: "sink/judge.go",
+		old:  "	if ids == nil {\n		return b.GroupID\n	}\n	return outbox.NewGroupID()",
+		new:  "	_ = ids\n	return b.GroupID",
+		pkg:  "./sink", test: "TestJudgeProperties",
+	},
+	{
+		name: "a claim does not wait for the disk",
+		file: "outbox/postgres/claim.go",
+		old:  "set_config('synchronous_commit', 'on', true)",
+		new:  "set_config('synchronous_commit', 'off', true)",
+		pkg:  "./outbox/postgres", test: "TestNewGroupIDsWaitForTheDisk",
+	},
+
+	// Settling.
+	{
+		name: "the group is deleted after a part of it went through",
+		file: "outbox/postgres/settle.go",
+		old:  "  AND id = ANY ($2::bigint[])`\n\n	// What the application",
+		new:  "  AND cardinality($2::bigint[]) > 0`\n\n	// What the application",
+		pkg:  "./outbox/postgres", test: "TestBuffer/settle",
+	},
+	{
+		name: "the group is deleted after a part of it went through, on SQLite",
+		file: "outbox/sqlite/settle.go",
+		old:  "DELETE FROM outbox_events\nWHERE group_id = ?1 AND id BETWEEN ?2 AND ?3\n  AND (?4 IS NULL OR id IN (SELECT value FROM json_each(?4)))",
+		new:  "DELETE FROM outbox_events\nWHERE group_id = ?1 AND id BETWEEN ?2 AND ?3\n  AND (?4 IS NULL OR ?4 <> '')",
+		pkg:  "./outbox/sqlite", test: "TestBuffer/settle",
+	},
+	{
+		name: "no mark is left when a delete fails",
+		file: "sink/settle.go",
+		old:  "		if len(delivered) > 0 && !b.Marked() {",
+		new:  "		if len(delivered) < 0 {",
+		pkg:  "./pipeline", test: "TestADeleteThatIsLockedOutLeavesAMark",
+	},
+	{
+		name: "what was marked is sent again",
+		file: "sink/worker.go",
+		old:  "	case b.Marked():\n		return finishMarked(b), nil\n",
+		new:  "",
+		pkg:  "./sink", test: "TestAMarkedBatchIsNotSentAgain",
+	},
+	{
+		name: "buried events go to the archive",
+		file: "outbox/postgres/settle.go",
+		old:  "	deleting(deleteSQL, dead)\n",
+		new:  "	deleting(archiveSQL, dead)\n",
+		pkg:  "./outbox/postgres", test: "TestBuffer/archive",
+	},
+
+	// Judging.
 	{
 		name: "an outage counts as an attempt",
 		file: "sink/judge.go",
 		old:  "Attempts: b.Attempts, Outages: b.Outages + 1, Address: &address",
 		new:  "Attempts: b.Attempts + 1, Outages: b.Outages + 1, Address: &address",
-		pkg:  "./sink", test: "TestJudge",
+		pkg:  "./pipeline", test: "TestNoEventDiesOfAnOutage",
+	},
+	{
+		name: "a 5xx is a refusal although nothing is accepted",
+		file: "sink/strikes.go",
+		old:  "	if again && !s.accepted[address].After(last.at) {",
+		new:  "	if again && false {",
+		pkg:  "./sink", test: "TestWhatIsNobodysFaultIsNoRefusal",
+	},
+	{
+		name: "a batch that keeps killing its worker is sent for ever",
+		file: "sink/worker.go",
+		old:  "	case b.Starts > maxStarts:",
+		new:  "	case b.Starts < 0:",
+		pkg:  "./sink", test: "TestABatchThatKillsItsWorkersIsHalved",
+	},
+	{
+		name: "Retry-After may be cut short",
+		file: "sink/judge.go",
+		old:  "o.After, o.Address = max(o.After, asked), nil",
+		new:  "o.After = max(o.After, asked)",
+		pkg:  "./sink", test: "TestAnOutageWaitsAsLongAsTheSinkAsks",
+	},
+	{
+		name: "nobody wakes what waits for an outage",
+		file: "pipeline/wake.go",
+		old:  "	n, err := p.buffer.Wake(ctx, address, limit)",
+		new:  "	n, err := 0, error(nil)",
+		pkg:  "./pipeline", test: "TestTheReturnOfASinkIsNoticed",
+	},
+
+	// Finding events.
+	{
+		name: "the floor moves past a gap",
+		file: "outbox/postgres/marks.go",
+		old:  "	if m.watched > 0 && len(m.holders) == 0 {",
+		new:  "	if m.watched > 0 {",
+		pkg:  "./outbox/postgres", test: "TestTheFloorWaitsForWhoeverHoldsTheSequence",
+	},
+	{
+		name: "no sweep looks behind the cursor",
+		file: "outbox/postgres/marks.go",
+		old:  "	if limit > 0 && m.floor < m.cursor && !now.Before(m.sweepNext) {",
+		new:  "	if limit > 0 && m.floor < m.cursor && now.Before(m.sweepNext) {",
+		pkg:  "./pipeline", test: "TestLateCommitsArrive$",
+	},
+	{
+		name: "a sequence that was set back is not noticed",
+		file: "outbox/postgres/marks.go",
+		old:  "	case lastValue < began:",
+		new:  "	case lastValue < 0:",
+		pkg:  "./pipeline", test: "TestASequenceThatIsSetBack",
+	},
+
+	// Redis.
+	{
+		name: "the marker comes first",
+		file: "sink/redissink/stream.lua",
+		old:  "  adding = true\n",
+		new:  "  mark(own, sent)\n  adding = true\n",
+		pkg:  "./sink/redissink", test: "TestWhatWasAddedBeforeAnErrorIsTakenBack",
+	},
+	{
+		name: "nothing is undone on an error in the script",
+		file: "sink/redissink/stream.lua",
+		old:  "    call('XDEL', stream, entry[1])\n",
+		new:  "",
+		pkg:  "./sink/redissink", test: "TestWhatWasAddedBeforeAnErrorIsTakenBack",
 	},
 	{
 		name: "void is left out",
 		file: "sink/redissink/stream.lua",
 		old:  "    mark(KEYS[i], 'void')\n",
 		new:  "",
-		pkg:  "./pipeline", test: "TestProtocol",
+		pkg:  "./pipeline", test: "TestProtocol/postgres",
+	},
+	{
+		name: "a marker of another template counts",
+		file: "sink/redissink/redissink.go",
+		old:  `"sent " + template.String()`,
+		new:  `"sent"`,
+		pkg:  "./sink/redissink", test: "TestSentUnderAnotherTemplateIsNotSent",
+	},
+
+	// NATS and HTTP.
+	{
+		name: "a dead letter has its event's message id",
+		file: "sink/natssink/publish.go",
+		old:  "		p.id[0] += \":dead:\" + d.GroupID.String()\n",
+		new:  "",
+		pkg:  "./sink/natssink", test: "TestDeadLetterIsNoDuplicateOfItsEvent",
+	},
+	{
+		name: "a time-out of the request is nobody's doing",
+		file: "sink/natssink/natssink.go",
+		old:  "return sink.Suspect(why)",
+		new:  "return sink.Unavailable(why)",
+		pkg:  "./sink/natssink", test: "TestNoAnswerForOne",
+	},
+
+	// Dead letters.
+	{
+		name: "a replay forgets to close the letter",
+		file: "outbox/postgres/replay.go",
+		old:  "UPDATE outbox_dead_letters d SET closed_at = clock_timestamp()\nFROM put",
+		new:  "UPDATE outbox_dead_letters d SET closed_at = NULL\nFROM put",
+		pkg:  "./outbox/postgres", test: "TestBuffer/replay",
+	},
+	{
+		name: "what the hook refuses is given up",
+		file: "sink/judge.go",
+		old:  "	return !w.config.NeverBury && (",
+		new:  "	return (",
+		pkg:  "./pipeline", test: "TestAHookThatFails",
 	},
 }
