@@ -44,8 +44,8 @@ var mutants = []mutant{
 	{
 		name: "the group is deleted after a part of it went through",
 		file: "outbox/postgres/settle.go",
-		old:  "  AND id = ANY ($2::bigint[])`\n\n	// What the application",
-		new:  "  AND cardinality($2::bigint[]) > 0`\n\n	// What the application",
+		old:  "	var work []step\n	for _, d := range o.dead {",
+		new:  "	work := []step{{sql: s.table.sql(deleteAllSQL), args: s.bounds()}}\n	for _, d := range o.dead {",
 		pkg:  "./outbox/postgres", test: "TestBuffer/settle",
 	},
 	{
