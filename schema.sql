@@ -87,3 +87,7 @@ CREATE INDEX IF NOT EXISTS outbox_dead_letters_untold ON outbox_dead_letters (pi
     WHERE closed_at IS NULL AND told_at IS NULL AND hook_group_id IS NULL;
 CREATE INDEX IF NOT EXISTS outbox_dead_letters_being_told ON outbox_dead_letters (hook_group_id)
     WHERE told_at IS NULL AND hook_group_id IS NOT NULL;
+
+-- What an ordered buffer's batches hold: the hashes of their events' keys. NULL:
+-- the batch was made without order.
+ALTER TABLE outbox_batches ADD COLUMN IF NOT EXISTS lanes integer[];

@@ -26,6 +26,8 @@ type Options struct {
 	Bytes bool
 	// Archive: delivered events are copied to the table outbox_archive.
 	Archive bool
+	// Ordered: the buffers keep order by key.
+	Ordered bool
 }
 
 // Fixture is an open buffer and what the suite needs to see behind it. Its

@@ -65,9 +65,11 @@ WHERE buffer = $1 AND NOT (state = 'leased' AND due_at > clock_timestamp())
 const correctUnevenSQL = `
 UPDATE outbox_batches l
 SET events = s.events, first_id = s.first_id, last_id = s.last_id, oldest_at = s.oldest_at,
+    lanes = CASE WHEN $2::boolean THEN s.lanes END,
     delivered = coalesce((SELECT array_agg(id ORDER BY id) FROM outbox_events
                           WHERE group_id = l.group_id AND id = ANY (l.delivered)), l.delivered)
-FROM (SELECT group_id, count(*) AS events, min(id) AS first_id, max(id) AS last_id, min(created_at) AS oldest_at
+FROM (SELECT group_id, count(*) AS events, min(id) AS first_id, max(id) AS last_id, min(created_at) AS oldest_at,
+             coalesce(array_agg(DISTINCT hashtext(key)) FILTER (WHERE key IS NOT NULL), '{}') AS lanes
       FROM outbox_events WHERE group_id IS NOT NULL GROUP BY group_id) s
 WHERE l.buffer = $1 AND s.group_id = l.group_id AND s.events <> l.events
   AND NOT (l.state = 'leased' AND l.due_at > clock_timestamp())`
@@ -87,7 +89,7 @@ func (b *Buffer) Repair(ctx context.Context) (outbox.Repair, error) {
 	err = b.transact(
 		ctx, begin, b.adopt(t, &r.Adopted),
 		step{sql: t.sql(removeHollowSQL), args: []string{t.buffer}, affected: &r.Removed},
-		step{sql: t.sql(correctUnevenSQL), args: []string{t.buffer}, affected: &r.Corrected},
+		step{sql: t.sql(correctUnevenSQL), args: []string{t.buffer, boolean(b.config.Ordered)}, affected: &r.Corrected},
 	)
 	return r, b.explain(ctx, "repairing the ledger", err)
 }

@@ -56,6 +56,9 @@ type Config struct {
 	// Archive is the table that delivered events are copied to as they are
 	// deleted, by name as Table is; "" for none.
 	Archive string
+	// Ordered keeps order by key (`order: key`): no event is claimed while an earlier
+	// one of its key is in a live batch.
+	Ordered bool
 	// Connections bounds the pool; 8 when 0. Each concurrent call takes one.
 	Connections int
 }
@@ -84,6 +87,7 @@ type Buffer struct {
 	config Config
 	pool   *pgxpool.Pool
 	marks  marks
+	reach  reach
 	// patience bounds each short statement.
 	patience time.Duration
 
@@ -110,6 +114,7 @@ func Open(c Config) (*Buffer, error) {
 		return nil, fmt.Errorf("postgres buffer: %w", err)
 	}
 	b := &Buffer{config: c, pool: pool, patience: shortly}
+	b.marks.inOrder = c.Ordered
 	b.ledger = ledger{b: b, dueAfter: b.marks.dueAfter}
 	return b, nil
 }

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -30,7 +31,7 @@ const privilegesOfSequenceSQL = `
 SELECT has_sequence_privilege($1, 'USAGE')`
 
 const bufferRowSQL = `
-INSERT INTO outbox_buffers (buffer, claim) VALUES ($1, 'stamp')
+INSERT INTO outbox_buffers (buffer, claim) VALUES ($1, $2)
 ON CONFLICT (buffer) DO UPDATE SET claim = outbox_buffers.claim
 RETURNING claim, floor`
 
@@ -65,6 +66,7 @@ var (
 		{"claimed_at", "timestamptz NOT NULL DEFAULT clock_timestamp()"},
 		{"error", "text"},
 		{"address", "text"},
+		{"lanes", "integer[]"},
 	}
 	deadColumns = []column{
 		{"pipeline", "text NOT NULL"},
@@ -152,25 +154,25 @@ func (b *Buffer) register(ctx context.Context, t *table) error {
 		claim string
 		floor int64
 	)
-	err := b.transact(ctx, t.writing(b.patience), step{sql: t.sql(bufferRowSQL), args: []string{t.buffer}, row: func(v [][]byte) error {
+	err := b.transact(ctx, t.writing(b.patience), step{sql: t.sql(bufferRowSQL), args: []string{t.buffer, b.config.claimMode()}, row: func(v [][]byte) error {
 		claim, floor = string(v[0]), int8Of(v[1])
 		return nil
 	}})
 	if err != nil {
 		return b.connectError(err)
 	}
-	if claim != ClaimStamp {
-		return otherMode(t, claim)
+	if claim != b.config.claimMode() {
+		err := b.changeMode(ctx, t, claim)
+		if claim != ClaimStamp && claim != claimStampKey || err != nil && !errors.Is(err, outbox.ErrNotReady) {
+			return err
+		}
+		// Until the mode can be changed what lives is taken over and sent; Claim says
+		// why nothing is claimed.
 	}
 	if b.table.CompareAndSwap(nil, t) {
 		b.marks.startAt(floor)
 	}
 	return nil
-}
-
-func otherMode(t *table, claim string) error {
-	return fmt.Errorf("%w: buffer %s is claimed by %q and this relay would claim by %q; two ways on one table lose track of each other: stop the others, let outbox_batches run empty, then UPDATE outbox_buffers SET claim = '%s' WHERE buffer = '%s'",
-		outbox.ErrNotReady, t.buffer, claim, ClaimStamp, ClaimStamp, t.buffer)
 }
 
 type tableFacts struct {

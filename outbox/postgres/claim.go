@@ -41,6 +41,10 @@ func (b *Buffer) Claim(ctx context.Context, limit int, lease time.Duration) (*ou
 	if err != nil {
 		return nil, err
 	}
+	if b.config.Ordered {
+		batch, err := b.claimInOrder(ctx, t, limit, lease)
+		return batch, b.explain(ctx, "claiming a batch", err)
+	}
 	// Late commits that a sweep has seen come first, they have waited longest;
 	// when there is nothing fresh either, it is time for a sweep.
 	for _, where := range b.marks.claimRanges() {
@@ -104,7 +108,7 @@ func (b *Buffer) claim(ctx context.Context, t *table, limit int, lease time.Dura
 	case mode == "": // its row was lost, with a TRUNCATE for one
 		return nil, lastValue, b.register(ctx, t)
 	case mode != ClaimStamp:
-		return nil, 0, otherMode(t, mode)
+		return nil, lastValue, b.changeMode(ctx, t, mode)
 	case len(rows.events) == 0:
 		return nil, lastValue, nil
 	}

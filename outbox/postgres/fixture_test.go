@@ -54,7 +54,7 @@ func (p *place) fixture(t testing.TB, table, pipeline string) *buffertest.Fixtur
 	}
 	open := func(t testing.TB, owner string) *postgres.Buffer {
 		b, err := postgres.Open(postgres.Config{
-			URL: p.url, Table: table, Pipeline: pipeline, Owner: owner, Archive: archive, Connections: 16,
+			URL: p.url, Table: table, Pipeline: pipeline, Owner: owner, Archive: archive, Ordered: p.opt.Ordered, Connections: 16,
 		})
 		if err != nil {
 			t.Fatal(err)

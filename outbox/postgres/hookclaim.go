@@ -70,7 +70,7 @@ func (h *Hook) letters(t *table) decoder {
 	return decoder{payloadOID: t.letterOID, pipeline: h.b.config.Pipeline}
 }
 
-const hookTakeOverSQL = takenSQL + `
+const hookTakeOverSQL = dueSQL + takenSQL + `
        d.event_id, d.topic, d.key, d.payload, d.headers, d.created_at, ` + letterSQL + `
 FROM taken t
 LEFT JOIN outbox_dead_letters d ON d.pipeline = $5 AND d.event_id BETWEEN t.first_id AND t.last_id

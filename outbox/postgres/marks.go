@@ -29,6 +29,9 @@ const (
 //  3. all of them are gone: everything up to M is committed or never will be;
 //  4. a look at (floor, M] finds nothing unclaimed: the floor is M.
 type marks struct {
+	// inOrder: claims begin at the floor, and leave behind what is not free.
+	inOrder bool
+
 	mu sync.Mutex
 
 	cursor, floor int64
@@ -123,7 +126,7 @@ func (m *marks) nextLook(now time.Time, limit int) lookRange {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	r := lookRange{cursor: m.cursor, lateAfter: m.cursor, dueAfter: m.dueFloor, limit: limit}
-	if limit > 0 && m.floor < m.cursor && !now.Before(m.sweepNext) {
+	if limit > 0 && m.floor < m.cursor && (m.inOrder || !now.Before(m.sweepNext)) {
 		r.lateAfter, r.sweep = m.floor, true
 	}
 	if !now.Before(m.dueAllNext) {
@@ -137,10 +140,13 @@ func (m *marks) nextLook(now time.Time, limit int) lookRange {
 func (m *marks) fullSweepDue(now time.Time) (upTo int64, due bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.lateWaits > 0 || now.Before(m.fullNext) {
+	if m.lateWaits > 0 && !m.inOrder || now.Before(m.fullNext) {
 		return 0, false
 	}
 	m.fullNext = now.Add(fullSweepEvery)
+	if m.inOrder {
+		return m.floor, true // what waits beyond is seen anyway
+	}
 	return m.cursor, true
 }
 

@@ -21,12 +21,13 @@ const replaySQL = pickOpenSQL + `
   SELECT d.event_id, d.topic, d.key, d.payload, d.headers, d.created_at, $9::uuid
   FROM chosen c JOIN outbox_dead_letters d ON d.pipeline = $1 AND d.event_id = c.event_id AND d.group_id = c.group_id
   ON CONFLICT (id) DO NOTHING
-  RETURNING id, created_at
+  RETURNING id, key, created_at
 ), ledger AS (
   INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts,
-                              attempts, outages, events, first_id, last_id, oldest_at, error)
+                              attempts, outages, events, first_id, last_id, oldest_at, error, lanes)
   SELECT $9::uuid, $10, 'stamp', 'waiting', 0, clock_timestamp(), $11, 0,
-         0, 0, count(*), min(id), max(id), min(created_at), 'replayed'
+         0, 0, count(*), min(id), max(id), min(created_at), 'replayed',
+         CASE WHEN $12::boolean THEN ARRAY(SELECT DISTINCT hashtext(key) FROM put WHERE key IS NOT NULL) END
   FROM put HAVING count(*) > 0
 )
 UPDATE outbox_dead_letters d SET closed_at = clock_timestamp()
@@ -42,7 +43,7 @@ func (b *Buffer) Replay(ctx context.Context, f outbox.DeadFilter, limit int) (in
 	var n int64
 	err = b.transact(ctx, t.writing(aWhile, byKey...), step{
 		sql:      t.sql(replaySQL),
-		args:     b.matching(f, itoa(int64(limit)), outbox.NewGroupID().String(), t.buffer, b.config.Owner),
+		args:     b.matching(f, itoa(int64(limit)), outbox.NewGroupID().String(), t.buffer, b.config.Owner, boolean(b.config.Ordered)),
 		affected: &n,
 	})
 	return int(n), b.explain(ctx, "replaying dead letters", err)

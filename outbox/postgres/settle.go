@@ -66,12 +66,13 @@ WITH moved AS (
   UPDATE outbox_events SET group_id = $3::uuid
   WHERE current_setting('relay.holds') = '1' AND group_id = $2::uuid
     AND id BETWEEN $4::bigint AND $5::bigint AND id = ANY ($6::bigint[])
-  RETURNING id, created_at
+  RETURNING id, key, created_at
 )
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts,
-                            attempts, outages, events, first_id, last_id, oldest_at, origins, error, address)
+                            attempts, outages, events, first_id, last_id, oldest_at, origins, error, address, lanes)
 SELECT $3::uuid, $1, 'stamp', 'waiting', 0, clock_timestamp() + $7::interval, $8, 0,
-       $9::int, $10::int, count(*), min(id), max(id), min(created_at), $11::uuid[], $12, $13
+       $9::int, $10::int, count(*), min(id), max(id), min(created_at), $11::uuid[], $12, $13,
+       CASE WHEN $14::boolean THEN ARRAY(SELECT DISTINCT hashtext(key) FROM moved WHERE key IS NOT NULL) END
 FROM moved HAVING count(*) > 0`
 )
 
@@ -157,7 +158,7 @@ func (s *settlement) bury(o *outbox.Outcome) step {
 }
 
 func (s *settlement) move(o *outbox.Outcome) step {
-	return step{sql: s.table.sql(moveSQL), args: s.part(o)}
+	return step{sql: s.table.sql(moveSQL), args: append(s.part(o), boolean(s.ledger.b.config.Ordered))}
 }
 
 // part are the parameters of a statement that gives events a new group_id.

@@ -55,9 +55,10 @@ func (b *Buffer) fullSweep(ctx context.Context, t *table, limit int) (late, orph
 // lost.
 const adoptSQL = `
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts,
-                            attempts, outages, events, first_id, last_id, oldest_at, error)
+                            attempts, outages, events, first_id, last_id, oldest_at, error, lanes)
 SELECT e.group_id, $1, 'stamp', 'waiting', (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, clock_timestamp(), $2, 0,
-       0, 0, count(*), min(e.id), max(e.id), min(e.created_at), 'found without a ledger row'
+       0, 0, count(*), min(e.id), max(e.id), min(e.created_at), 'found without a ledger row',
+       CASE WHEN $3::boolean THEN coalesce(array_agg(DISTINCT hashtext(e.key)) FILTER (WHERE e.key IS NOT NULL), '{}') END
 FROM outbox_events e
 WHERE e.group_id IS NOT NULL
   AND NOT EXISTS (SELECT FROM outbox_batches l WHERE l.group_id = e.group_id)
@@ -67,7 +68,7 @@ RETURNING events::bigint`
 
 // adopt is the step that gives orphans a ledger row.
 func (b *Buffer) adopt(t *table, adopted *outbox.Tally) step {
-	return step{sql: t.sql(adoptSQL), args: []string{t.buffer, b.config.Owner}, row: func(v [][]byte) error {
+	return step{sql: t.sql(adoptSQL), args: []string{t.buffer, b.config.Owner, boolean(b.config.Ordered)}, row: func(v [][]byte) error {
 		adopted.Batches++
 		adopted.Events += int8Of(v[0])
 		return nil

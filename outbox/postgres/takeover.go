@@ -11,13 +11,15 @@ import (
 
 // Both kinds of batches are taken over like this; what the batch holds is read by
 // the rest of the statement.
-const takenSQL = `
+const dueSQL = `
 WITH due AS (
   SELECT group_id FROM outbox_batches
   WHERE buffer = $1 AND due_at > $2::timestamptz AND due_at <= (SELECT clock_timestamp())
   ORDER BY due_at LIMIT 1
   FOR UPDATE SKIP LOCKED
-), taken AS (
+)`
+
+const takenSQL = `, taken AS (
   UPDATE outbox_batches l
   SET lease_no = lease_no + 1, starts = starts + 1, owner = $4,
       state = CASE state WHEN 'delivered' THEN state ELSE 'leased' END,
@@ -28,10 +30,12 @@ WITH due AS (
 SELECT t.group_id, t.lease_no, t.starts, t.attempts, t.outages, t.first_id, t.last_id, t.origins, t.delivered,
        clock_timestamp(), `
 
-const takeOverSQL = takenSQL + `
+const eventsTakenSQL = `
        e.id, e.topic, e.key, e.payload, e.headers, e.created_at
 FROM taken t
 LEFT JOIN outbox_events e ON e.id BETWEEN t.first_id AND t.last_id AND e.group_id = t.group_id`
+
+const takeOverSQL = dueSQL + takenSQL + eventsTakenSQL
 
 // TakeOver is described by buffertest.Buffer.
 func (b *Buffer) TakeOver(ctx context.Context, lease time.Duration) (*outbox.Batch, error) {
@@ -40,7 +44,11 @@ func (b *Buffer) TakeOver(ctx context.Context, lease time.Duration) (*outbox.Bat
 		return nil, err
 	}
 	rows := decoder{payloadOID: t.payloadOID}
-	return b.takeOver(ctx, t, lease, &rows, rows.add, takeOverSQL)
+	sql := takeOverSQL
+	if b.config.Ordered {
+		sql = takeOverInOrderSQL
+	}
+	return b.takeOver(ctx, t, lease, &rows, rows.add, sql)
 }
 
 // takeOver runs such a statement. add reads the columns after those of the ledger;

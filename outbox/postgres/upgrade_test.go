@@ -61,7 +61,7 @@ func TestUpgrade(t *testing.T) {
 	}
 	applied, err := postgres.Migrate(t.Context(), p.url, postgres.SchemaConfig{})
 	check(t, err)
-	if diff := cmp.Diff([]string{"0002_dead_letters.sql"}, applied); diff != "" {
+	if diff := cmp.Diff([]string{"0002_dead_letters.sql", "0003_order.sql"}, applied); diff != "" {
 		t.Errorf("applied (-want +got):\n%s", diff)
 	}
 	catalog := func(p *place) []string { return query(t, p.pool, catalogSQL, pgx.RowTo[string]) }
