@@ -435,6 +435,33 @@ func TestWhatIsNobodysFaultIsNoRefusal(t *testing.T) {
 	}
 }
 
+// Most answers are a 502, for a load balancer's nodes are down but one: an outage, of
+// which no event dies, although some batches are accepted all the while.
+func TestAServerThatFailsMostOfTheTimeIsAway(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := newAddressed(nil)
+		waiting := make([]*outbox.Batch, 20)
+		for i := range waiting {
+			waiting[i] = to("x", "x")
+		}
+		for n := range 4000 {
+			<-time.After(2 * time.Second)
+			batch := waiting[n%len(waiting)]
+			a.answer(sink.Suspect(errBad))
+			if n%10 == 9 {
+				a.answer(nil)
+				batch = to("x")
+			}
+			for _, o := range a.works(t, batch) {
+				if n%10 != 9 && (o.IDs != nil || o.Verdict != outbox.Retry || o.Attempts != 0) {
+					t.Fatalf("send %d: %s, the batch was expected to wait whole", n, describe(a.settled))
+				}
+			}
+		}
+	})
+}
+
 // A hook's letters are never buried again.
 func TestNeverBury(t *testing.T) {
 	t.Parallel()

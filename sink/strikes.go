@@ -6,7 +6,6 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/google/uuid"
 )
@@ -17,24 +16,28 @@ func suspect(err error) bool {
 }
 
 // strikes remember the batches whose sends ended in an outage that may be their own
-// doing, a 5xx or a time-out. Such an outage counts as a strike when other events
-// were accepted at the same address since the last one; after maxStrikes of them
-// it is taken for a refusal of that batch.
+// doing, a 5xx or a time-out. Such an outage counts as a strike when since the last
+// one other batches were accepted at the same address, more than twice as many as
+// were not: a server of which every other answer is a 502 is away, and no event
+// must die of that. After maxStrikes it is taken for a refusal of that batch.
 //
 // They are this process's own: a batch that is handed from one to the other takes
 // a little longer.
 type strikes struct {
 	any atomic.Bool // whether there are some; read without the lock
 
-	mu       sync.Mutex
-	batches  map[uuid.UUID]strike
-	accepted map[string]time.Time // when an address last took events
+	mu      sync.Mutex
+	batches map[uuid.UUID]strike
+	tallies map[string]tally // by address, since there are strikes
 }
 
 type strike struct {
 	n  int
-	at time.Time
+	at tally // when it was counted, itself included
 }
+
+// tally counts what became of an address's sends.
+type tally struct{ accepted, suspect int }
 
 const (
 	maxStrikes  = 3
@@ -45,18 +48,20 @@ const (
 func (s *strikes) hit(groupID uuid.UUID, address string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := time.Now()
 	if s.batches == nil || len(s.batches) >= mostStrikes {
-		s.batches, s.accepted = map[uuid.UUID]strike{}, map[string]time.Time{}
+		s.batches, s.tallies = map[uuid.UUID]strike{}, map[string]tally{}
 	}
 	s.any.Store(true)
+	now := s.tallies[address]
 	last, again := s.batches[groupID]
-	if again && !s.accepted[address].After(last.at) {
-		return false // nothing was accepted: it is everybody's outage
+	accepted, others := now.accepted-last.at.accepted, now.suspect-last.at.suspect
+	now.suspect++
+	s.tallies[address] = now
+	if again && accepted <= 2*others {
+		return false // it is everybody's outage
 	}
-	last = strike{last.n + 1, now}
-	s.batches[groupID] = last
-	return last.n >= maxStrikes
+	s.batches[groupID] = strike{last.n + 1, now}
+	return last.n+1 >= maxStrikes
 }
 
 // inherit makes the parts of a batch that was struck out suspects that need no
@@ -64,9 +69,10 @@ func (s *strikes) hit(groupID uuid.UUID, address string) bool {
 func (s *strikes) inherit(from uuid.UUID, parts []uuid.UUID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	at := s.batches[from].at
 	delete(s.batches, from)
 	for _, part := range parts {
-		s.batches[part] = strike{maxStrikes - 1, time.Now()}
+		s.batches[part] = strike{maxStrikes - 1, at}
 	}
 }
 
@@ -77,8 +83,10 @@ func (s *strikes) took(address string) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.accepted != nil {
-		s.accepted[address] = time.Now()
+	if s.tallies != nil {
+		now := s.tallies[address]
+		now.accepted++
+		s.tallies[address] = now
 	}
 }
 
@@ -91,7 +99,7 @@ func (s *strikes) over(groupID uuid.UUID) {
 	defer s.mu.Unlock()
 	delete(s.batches, groupID)
 	if len(s.batches) == 0 {
-		s.batches, s.accepted = nil, nil
+		s.batches, s.tallies = nil, nil
 		s.any.Store(false)
 	}
 }

@@ -88,8 +88,8 @@ var mutants = []mutant{
 	{
 		name: "a 5xx is a refusal although nothing is accepted",
 		file: "sink/strikes.go",
-		old:  "	if again && !s.accepted[address].After(last.at) {",
-		new:  "	if again && false {",
+		old:  "	if again && accepted <= 2*others {",
+		new:  "	if again && accepted < 0 {",
 		pkg:  "./sink", test: "TestWhatIsNobodysFaultIsNoRefusal",
 	},
 	{
