@@ -51,7 +51,7 @@ WHERE buffer = ?1 AND (state = 'waiting' OR due_at <= strftime('%Y-%m-%dT%H:%M:%
 
 	correctUnevenSQL = `
 UPDATE outbox_batches
-SET events = h.events, first_id = h.first_id, last_id = h.last_id, oldest_at = h.oldest_at
+SET events = h.events, first_id = h.first_id, last_id = h.last_id, oldest_at = h.oldest_at, lanes = NULL
 FROM (SELECT group_id, count(*) AS events, min(id) AS first_id, max(id) AS last_id, min(created_at) AS oldest_at
       FROM outbox_events WHERE group_id IS NOT NULL GROUP BY group_id) AS h
 WHERE h.group_id = outbox_batches.group_id AND buffer = ?1
@@ -73,8 +73,10 @@ func (b *Buffer) Repair(ctx context.Context) (outbox.Repair, error) {
 		if r.Removed, err = tx.exec(ctx, removeHollowSQL, b.config.Table); err != nil {
 			return err
 		}
-		r.Corrected, err = tx.exec(ctx, correctUnevenSQL, b.config.Table)
-		return err
+		if r.Corrected, err = tx.exec(ctx, correctUnevenSQL, b.config.Table); err != nil {
+			return err
+		}
+		return b.fillLanes(ctx, tx)
 	})
 	if err != nil {
 		return outbox.Repair{}, err

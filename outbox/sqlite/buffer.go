@@ -58,6 +58,9 @@ type Config struct {
 	// Archive is the table that delivered events are copied to as they are
 	// deleted, by name as Table is; "" for none.
 	Archive string
+	// Ordered keeps order by key (`order: key`): no event is claimed while an earlier
+	// one of its key is in a live batch.
+	Ordered bool
 }
 
 func (c Config) withDefaults() Config {
@@ -98,6 +101,7 @@ type Buffer struct {
 	file   string
 	db     *sql.DB
 	cursor cursor
+	reach  reach
 	names  *strings.Replacer
 }
 

@@ -32,7 +32,7 @@ var (
 	batchColumns = []string{
 		"group_id TEXT", "buffer TEXT", "claim TEXT", "state TEXT", "lease_no INTEGER", "due_at TEXT", "owner TEXT",
 		"starts INTEGER", "attempts INTEGER", "outages INTEGER", "events INTEGER", "first_id INTEGER", "last_id INTEGER",
-		"origins TEXT", "delivered TEXT", "oldest_at TEXT", "claimed_at TEXT", "error TEXT", "address TEXT",
+		"origins TEXT", "delivered TEXT", "oldest_at TEXT", "claimed_at TEXT", "error TEXT", "address TEXT", "lanes TEXT",
 	}
 	deadColumns = []string{
 		"pipeline TEXT", "event_id INTEGER", "topic TEXT", "key TEXT", "payload BLOB", "headers TEXT", "created_at TEXT",
@@ -98,7 +98,10 @@ func (b *Buffer) missing(ctx context.Context) (missing []string, err error) {
 		if !autoincrement {
 			missing = append(missing, fmt.Sprintf("table %s hands ids out again after a delete, and a sink would take the new event for a duplicate: make it anew with id INTEGER PRIMARY KEY AUTOINCREMENT", quote(b.config.Table)))
 		}
-		return claimMode(b.config.Table, tx.row(ctx, claimModeSQL, b.config.Table))
+		if err := b.claimMode(ctx, tx); !errors.Is(err, errModeInUse) {
+			return err
+		}
+		return nil // until the mode can be changed what lives is sent; Claim says why nothing is claimed
 	})
 	return missing, err
 }
@@ -125,7 +128,7 @@ func (t transaction) lacks(ctx context.Context, table string, columns []string) 
 		name, _, _ := strings.Cut(column, " ")
 		switch {
 		case has[name]:
-		case added[table] == column:
+		case isAdded(table, column):
 			lacks = append(lacks, fmt.Sprintf("table %s has no column %s: %s", quote(table), name, migrateCommand))
 		default:
 			lacks = append(lacks, fmt.Sprintf("table %s has no column %s, and migrate leaves a table that is there as it is: ALTER TABLE %s ADD COLUMN %s", quote(table), name, quote(table), column))
@@ -134,20 +137,23 @@ func (t transaction) lacks(ctx context.Context, table string, columns []string) 
 	return lacks, rows.Err()
 }
 
-// claimMode reads how the buffer is claimed: nil when it is as this package
-// does it.
-func claimMode(table string, row *sql.Row) error {
-	var claim string
-	switch err := row.Scan(&claim); {
+// claimMode reads how the buffer is claimed: nil when it is as this relay does it,
+// or is from now on.
+func (b *Buffer) claimMode(ctx context.Context, tx transaction) error {
+	var from string
+	table, to := b.config.Table, b.config.claimMode()
+	switch err := tx.row(ctx, claimModeSQL, table).Scan(&from); {
 	case errors.Is(err, sql.ErrNoRows):
 		return fmt.Errorf("%w: buffer %s is not in outbox_buffers: %s", outbox.ErrNotReady, table, migrateCommand)
-	case err != nil:
+	case err != nil || from == to:
 		return err
-	case claim != ClaimStamp:
-		return fmt.Errorf("%w: buffer %s is claimed by %q and this relay would claim by %q; two ways on one table lose track of each other: stop the others, let outbox_batches run empty, then UPDATE outbox_buffers SET claim = '%s' WHERE buffer = '%s'",
-			outbox.ErrNotReady, table, claim, ClaimStamp, ClaimStamp, strings.ReplaceAll(table, "'", "''"))
 	}
-	return nil
+	err := b.changeMode(ctx, tx, from)
+	if errors.Is(err, errOtherMode) || errors.Is(err, errModeInUse) {
+		err = fmt.Errorf("%w: buffer %s is claimed by %q and this relay would claim by %q (%w); two ways on one table lose track of each other: stop the others, let outbox_batches run empty, then UPDATE outbox_buffers SET claim = '%s' WHERE buffer = '%s'",
+			outbox.ErrNotReady, table, from, to, err, to, strings.ReplaceAll(table, "'", "''"))
+	}
+	return err
 }
 
 // unusable says what is wrong with a file that cannot be opened or written.

@@ -25,9 +25,9 @@ WHERE id BETWEEN ?2 AND ?3 AND group_id IS NULL`
 const openLedgerSQL = `
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts,
                             attempts, outages, events, first_id, last_id, oldest_at)
-SELECT ?1, buffer, claim, 'leased', 1, strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?2), ?3, 1,
+SELECT ?1, buffer, 'stamp', 'leased', 1, strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?2), ?3, 1,
        0, 0, ?4, ?5, ?6, ?7
-FROM outbox_buffers WHERE buffer = ?8 AND claim = 'stamp'
+FROM outbox_buffers WHERE buffer = ?8 AND claim = ?9
 RETURNING claimed_at`
 
 const payloadIsJSONSQL = `
@@ -35,6 +35,9 @@ SELECT upper(type) = 'TEXT' FROM pragma_table_info(?1) WHERE name = 'payload'`
 
 // Claim is described by buffertest.Buffer.
 func (b *Buffer) Claim(ctx context.Context, limit int, lease time.Duration) (*outbox.Batch, error) {
+	if b.config.Ordered {
+		return b.claimInOrder(ctx, limit, lease)
+	}
 	start := time.Now()
 	batch := &outbox.Batch{GroupID: outbox.NewGroupID(), Pipeline: b.config.Pipeline, LeaseNo: 1, Starts: 1, LeaseEnd: leaseEnd(start, lease)}
 	committing := false
@@ -52,7 +55,10 @@ func (b *Buffer) Claim(ctx context.Context, limit int, lease time.Duration) (*ou
 			return errNothing
 		}
 		batch.FirstID, batch.LastID = batch.Events[0].ID, batch.Events[len(batch.Events)-1].ID
-		if err := b.stamp(ctx, tx, batch, lease); err != nil {
+		if err := b.open(ctx, tx, batch, lease); err != nil {
+			return err
+		}
+		if _, err := tx.exec(ctx, stampSQL, batch.GroupID.String(), batch.FirstID, batch.LastID); err != nil {
 			return err
 		}
 		b.cursor.claimed(batch.LastID)
@@ -75,8 +81,8 @@ func (b *Buffer) Claim(ctx context.Context, limit int, lease time.Duration) (*ou
 // errNothing ends a transaction that found nothing to do.
 var errNothing = errors.New("nothing there")
 
-// stamp makes the events picked a batch.
-func (b *Buffer) stamp(ctx context.Context, tx transaction, batch *outbox.Batch, lease time.Duration) error {
+// open makes the events picked a batch; they are still to be stamped.
+func (b *Buffer) open(ctx context.Context, tx transaction, batch *outbox.Batch, lease time.Duration) error {
 	oldest := batch.Events[0].CreatedAt
 	for i := range batch.Events {
 		if at := batch.Events[i].CreatedAt; at.Before(oldest) {
@@ -85,17 +91,17 @@ func (b *Buffer) stamp(ctx context.Context, tx transaction, batch *outbox.Batch,
 	}
 	var claimedAt string
 	err := tx.row(ctx, openLedgerSQL, batch.GroupID.String(), seconds(lease), b.config.Owner,
-		len(batch.Events), batch.FirstID, batch.LastID, oldest.Format(timeFormat), b.config.Table).Scan(&claimedAt)
+		len(batch.Events), batch.FirstID, batch.LastID, oldest.Format(timeFormat), b.config.Table, b.config.claimMode()).Scan(&claimedAt)
 	if errors.Is(err, sql.ErrNoRows) {
-		return claimMode(b.config.Table, tx.row(ctx, claimModeSQL, b.config.Table))
+		if err := b.claimMode(ctx, tx); err != nil {
+			return err
+		}
+		return b.open(ctx, tx, batch, lease) // in a mode that has been ours since
 	}
 	if err != nil {
 		return err
 	}
 	if batch.ClaimedAt, err = time.Parse(timeFormat, claimedAt); err != nil {
-		return err
-	}
-	if _, err := tx.exec(ctx, stampSQL, batch.GroupID.String(), batch.FirstID, batch.LastID); err != nil {
 		return err
 	}
 	return tx.row(ctx, payloadIsJSONSQL, b.config.Table).Scan(&batch.PayloadIsJSON)

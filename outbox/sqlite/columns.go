@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"slices"
 	"strings"
 
 	"github.com/pressly/goose/v3"
@@ -11,32 +12,46 @@ import (
 // added is the columns that the first release's tables have not. The tables are
 // made with them, by a script that may be run again. Where they are there without,
 // only Go can see that: SQLite has no ADD COLUMN IF NOT EXISTS.
-var added = map[string]string{
-	"outbox_batches":      "address TEXT",
-	"outbox_dead_letters": "hook_group_id TEXT",
+var added = []struct{ table, column string }{
+	{"outbox_batches", "address TEXT"},
+	{"outbox_dead_letters", "hook_group_id TEXT"},
+	{"outbox_batches", "lanes TEXT"},
 }
 
-const addColumnsName = "00002_columns"
+// isAdded tells whether migrate adds the column.
+func isAdded(table, column string) bool {
+	return slices.ContainsFunc(added, func(one struct{ table, column string }) bool {
+		return one.table == table && one.column == column
+	})
+}
 
-// addColumns is a migration between those that are written in SQL. It may be
-// applied again.
-func addColumns() *goose.Migration {
-	return goose.NewGoMigration(2, &goose.GoFunc{RunTx: func(ctx context.Context, tx *sql.Tx) error {
-		for table, column := range added {
-			name, _, _ := strings.Cut(column, " ")
-			var there bool
-			if err := tx.QueryRowContext(ctx, hasColumnSQL, table, name).Scan(&there); err != nil {
-				return err
-			}
-			if there {
-				continue
-			}
-			if _, err := tx.ExecContext(ctx, "ALTER TABLE "+quote(table)+" ADD COLUMN "+column); err != nil {
-				return err
-			}
+// The migrations between those that are written in SQL, by version.
+var addColumnsNames = map[int64]string{2: "00002_columns", 4: "00004_lanes"}
+
+// addColumns are the migrations that add what is missing, whichever of them it was
+// added for. They may be applied again.
+func addColumns() (all []*goose.Migration) {
+	for version := range addColumnsNames {
+		all = append(all, goose.NewGoMigration(version, &goose.GoFunc{RunTx: addMissing}, nil))
+	}
+	return all
+}
+
+func addMissing(ctx context.Context, tx *sql.Tx) error {
+	for _, one := range added {
+		name, _, _ := strings.Cut(one.column, " ")
+		var there bool
+		if err := tx.QueryRowContext(ctx, hasColumnSQL, one.table, name).Scan(&there); err != nil {
+			return err
 		}
-		return nil
-	}}, nil)
+		if there {
+			continue
+		}
+		if _, err := tx.ExecContext(ctx, "ALTER TABLE "+quote(one.table)+" ADD COLUMN "+one.column); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 const hasColumnSQL = `

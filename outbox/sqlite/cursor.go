@@ -45,6 +45,17 @@ func (c *cursor) claimed(last int64) {
 	c.at, c.highest = last, max(c.highest, last)
 }
 
+// claimedInOrder is claimed where left, unless 0, is the first event that was left
+// behind.
+func (c *cursor) claimedInOrder(last, left int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.at, c.highest = last, max(c.highest, last)
+	if left > 0 {
+		c.at = min(last, left-1)
+	}
+}
+
 // nothingBeyond: whoever looked beyond from saw nothing unclaimed there, so what
 // there is to come has ids beyond all that were claimed.
 func (c *cursor) nothingBeyond(from int64) {

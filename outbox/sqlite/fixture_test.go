@@ -131,7 +131,7 @@ func (p *place) fixture(t testing.TB, table, pipeline string) *buffertest.Fixtur
 	check(t, err)
 	open := func(t testing.TB, owner string) *sqlite.Buffer {
 		t.Helper()
-		b, err := sqlite.Open(sqlite.Config{URL: p.url, Table: table, Pipeline: pipeline, Owner: owner, Archive: archive})
+		b, err := sqlite.Open(sqlite.Config{URL: p.url, Table: table, Pipeline: pipeline, Owner: owner, Archive: archive, Ordered: p.opt.Ordered})
 		check(t, err)
 		t.Cleanup(func() { check(t, b.Close()) })
 		return b

@@ -15,10 +15,10 @@ UPDATE outbox_batches
 SET state = CASE state WHEN 'waiting' THEN 'leased' ELSE state END,
     lease_no = lease_no + 1, starts = starts + 1, owner = ?1,
     due_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?2), claimed_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
-WHERE group_id = (
+WHERE group_id = coalesce(?4, (
   SELECT group_id FROM outbox_batches
   WHERE buffer = ?3 AND claim = 'stamp' AND due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
-  ORDER BY due_at LIMIT 1)
+  ORDER BY due_at LIMIT 1))
 RETURNING group_id, lease_no, starts, attempts, outages, events, first_id, last_id, origins, delivered, claimed_at`
 
 const eventsOfSQL = `
@@ -49,7 +49,15 @@ func (l ledger) takeOver(ctx context.Context, lease time.Duration, read func(tx 
 			count                         int
 			origins, delivered, claimedAt string
 		)
-		err := tx.row(ctx, takeOverSQL, l.b.config.Owner, seconds(lease), l.buffer).Scan(
+		var next any // NULL: the one that has been due longest
+		if l.b.config.Ordered && l.buffer == l.b.config.Table {
+			group, err := l.b.dueInOrder(ctx, tx)
+			if err != nil {
+				return err
+			}
+			next = group
+		}
+		err := tx.row(ctx, takeOverSQL, l.b.config.Owner, seconds(lease), l.buffer, next).Scan(
 			&batch.GroupID, &batch.LeaseNo, &batch.Starts, &batch.Attempts, &batch.Outages, &count,
 			&batch.FirstID, &batch.LastID, &origins, &delivered, &claimedAt)
 		if errors.Is(err, sql.ErrNoRows) {

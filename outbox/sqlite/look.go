@@ -60,8 +60,10 @@ func (b *Buffer) sweep(ctx context.Context) error {
 	err := b.db.QueryRowContext(ctx, b.names.Replace(orphansSQL)).Scan(&orphans)
 	if err == nil && orphans { // only then is it worth waiting for the write lock
 		err = b.transact(ctx, func(tx transaction) error {
-			_, err := b.adopt(ctx, tx)
-			return err
+			if _, err := b.adopt(ctx, tx); err != nil {
+				return err
+			}
+			return b.fillLanes(ctx, tx)
 		})
 	}
 	if err != nil {

@@ -29,10 +29,10 @@ WHERE rowid IN (SELECT value FROM json_each(?1))`
 const replayLedgerSQL = `
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts,
                             attempts, outages, events, first_id, last_id, oldest_at, error)
-SELECT ?1, buffer, claim, 'waiting', 0, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), ?2, 0,
+SELECT ?1, buffer, 'stamp', 'waiting', 0, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), ?2, 0,
        0, 0, count(*), min(id), max(id), min(created_at), 'replayed'
 FROM outbox_buffers, outbox_events
-WHERE buffer = ?3 AND claim = 'stamp' AND group_id = ?1 AND id BETWEEN ?4 AND ?5
+WHERE buffer = ?3 AND claim IN ('stamp', 'stamp key') AND group_id = ?1 AND id BETWEEN ?4 AND ?5
 GROUP BY buffer, claim
 RETURNING events`
 
@@ -60,11 +60,14 @@ func (b *Buffer) Replay(ctx context.Context, f outbox.DeadFilter, limit int) (re
 		}
 		err = tx.row(ctx, replayLedgerSQL, group, b.config.Owner, b.config.Table, first, last).Scan(&replayed)
 		if errors.Is(err, sql.ErrNoRows) {
-			if err = claimMode(b.config.Table, tx.row(ctx, claimModeSQL, b.config.Table)); err == nil {
+			if err = b.claimMode(ctx, tx); err == nil {
 				err = fmt.Errorf("%d letters were put back, and no batch was made of them", len(rowids))
 			}
 		}
-		return err
+		if err != nil {
+			return err
+		}
+		return b.fillLanes(ctx, tx)
 	})
 	if err != nil {
 		return 0, err

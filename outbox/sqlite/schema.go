@@ -148,7 +148,7 @@ func Migrate(ctx context.Context, url string, c SchemaConfig) (applied []string,
 func up(ctx context.Context, db *sql.DB, migrations fs.FS, options ...goose.ProviderOption) (applied []string, err error) {
 	for {
 		provider, err := goose.NewProvider(goose.DialectCustom, db, migrations, append(options,
-			goose.WithDisableGlobalRegistry(true), goose.WithGoMigrations(addColumns()))...)
+			goose.WithDisableGlobalRegistry(true), goose.WithGoMigrations(addColumns()...))...)
 		if err != nil {
 			return nil, err
 		}
@@ -167,7 +167,7 @@ func up(ctx context.Context, db *sql.DB, migrations fs.FS, options ...goose.Prov
 
 func nameOf(s *goose.Source) string {
 	if s.Type == goose.TypeGo {
-		return addColumnsName
+		return addColumnsNames[s.Version]
 	}
 	return path.Base(s.Path)
 }

@@ -125,7 +125,10 @@ func (b *Buffer) settle(ctx context.Context, tx transaction, batch *outbox.Batch
 		}
 		_, err = tx.exec(ctx, openPartSQL, o.GroupID.String(), b.config.Table, seconds(o.After), b.config.Owner,
 			o.Attempts, o.Outages, origins, o.Error, o.Address, batch.FirstID, batch.LastID)
-		return err
+		if err != nil {
+			return err
+		}
+		return b.fillLanes(ctx, tx)
 	}
 	return fmt.Errorf("settling batch %s: unknown verdict %v", batch.GroupID, o.Verdict)
 }

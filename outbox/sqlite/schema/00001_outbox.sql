@@ -35,7 +35,8 @@ CREATE TABLE IF NOT EXISTS outbox_batches (
     oldest_at  TEXT NOT NULL,                -- created_at of the oldest event
     claimed_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
     error      TEXT,                         -- why it waits
-    address    TEXT                          -- of the sink, whose outage it waits for
+    address    TEXT,                         -- of the sink, whose outage it waits for
+    lanes      TEXT                          -- hashes of the keys in it, JSON; NULL: made without order
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS outbox_batches_due ON outbox_batches (buffer, due_at);
 
