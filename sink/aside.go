@@ -22,6 +22,9 @@ func (w *Worker) setAside(b *outbox.Batch) []outbox.Outcome {
 		}
 		return []outbox.Outcome{w.asideFor(b, nil, address)}
 	}
+	if w.config.Ordered {
+		return w.asideInOrder(b)
+	}
 	away := map[string][]int64{}
 	var addresses []string
 	var rest []int64

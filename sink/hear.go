@@ -85,14 +85,21 @@ func (w withoutKind) Error() string { return w.err.Error() }
 func (w *Worker) hearEach(b *outbox.Batch, some *BatchError) (sinkIsBack bool) {
 	waited := b.Outages > 0
 	failed := make(map[int]error, len(some.Events))
+	behind := map[int]struct{}{} // not sent, so they say nothing of their addresses
 	for _, e := range some.Events {
-		if errors.Is(e.Err, ErrUnavailable) {
+		switch {
+		case isBehind(e.Err):
+			behind[e.Index] = struct{}{}
+		case errors.Is(e.Err, ErrUnavailable):
 			failed[e.Index] = e.Err
 		}
 	}
 	if w.addresser != nil && (len(failed) > 0 || waited || w.circuits.aways.Load() > 0) {
 		away := map[string]error{} // nil: it is there
 		for i := range b.Events {
+			if _, unsent := behind[i]; unsent {
+				continue
+			}
 			address := w.addressOf(&b.Events[i])
 			switch why, known := away[address]; {
 			case failed[i] == nil || !known:
@@ -113,7 +120,7 @@ func (w *Worker) hearEach(b *outbox.Batch, some *BatchError) (sinkIsBack bool) {
 	}
 	// Addresses that are away are an answer too, but nothing that waits for the
 	// sink goes out because of it.
-	return w.circuits.took("", waited && len(failed) < len(b.Events))
+	return w.circuits.took("", waited && len(failed)+len(behind) < len(b.Events))
 }
 
 // addressOf returns the event's address, "" where there is only one or none.

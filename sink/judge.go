@@ -28,7 +28,11 @@ func (w *Worker) judge(b *outbox.Batch, a answer) []outbox.Outcome {
 	batchErr, isBatch := errors.AsType[*BatchError](err)
 	switch {
 	case isDivide && divide.parts(len(b.Events)):
-		return divided(b, divide)
+		groups := divide.Groups
+		if w.config.Ordered {
+			groups = inRuns(b, groups)
+		}
+		return w.carry(b, divided(b, groups))
 	case isBatch && batchErr.within(len(b.Events)):
 		return w.each(b, batchErr)
 	case isDivide || isBatch || errors.Is(err, ErrUnavailable):
@@ -36,7 +40,7 @@ func (w *Worker) judge(b *outbox.Batch, a answer) []outbox.Outcome {
 		// known, and nothing is taken for delivered.
 		return []outbox.Outcome{w.wait(b, nil, a.address, err)}
 	case len(b.Events) > 1:
-		halves := halve(b, err.Error())
+		halves := w.carry(b, halve(b, err.Error()))
 		if a.struck {
 			w.strikes.inherit(b.GroupID, []uuid.UUID{halves[0].GroupID, halves[1].GroupID})
 		}
@@ -53,6 +57,9 @@ func (w *Worker) each(b *outbox.Batch, batchErr *BatchError) []outbox.Outcome {
 	why := make([]error, len(b.Events))
 	for _, e := range batchErr.Events {
 		why[e.Index] = e.Err
+	}
+	if w.config.Ordered {
+		return w.eachInOrder(b, why)
 	}
 	var (
 		delivered, again []int64
@@ -163,7 +170,7 @@ func (w *Worker) unfinished(b *outbox.Batch) []outbox.Outcome {
 	why := fmt.Sprintf("%d owners in a row did not finish this batch", b.Starts-1)
 	switch {
 	case len(b.Events) > 1:
-		return halve(b, why)
+		return w.carry(b, halve(b, why))
 	case w.config.NeverBury:
 		return []outbox.Outcome{w.retry(b, nil, errors.New(why))}
 	}
@@ -192,9 +199,9 @@ func halve(b *outbox.Batch, why string) []outbox.Outcome {
 	return parts
 }
 
-func divided(b *outbox.Batch, divide *DivideError) []outbox.Outcome {
-	parts := make([]outbox.Outcome, 0, len(divide.Groups))
-	for _, g := range divide.Groups {
+func divided(b *outbox.Batch, groups []Group) []outbox.Outcome {
+	parts := make([]outbox.Outcome, 0, len(groups))
+	for _, g := range groups {
 		ids := make([]int64, len(g.Indexes))
 		for i, at := range g.Indexes {
 			ids[i] = b.Events[at].ID

@@ -34,6 +34,9 @@ type Config struct {
 	NeverBury bool
 	// Backoff says how long to wait before a retry.
 	Backoff Backoff
+	// Ordered keeps order by key: of a batch that has to be sent again in part, no
+	// event is parted from an earlier one of its key so that it could overtake it.
+	Ordered bool
 	// SendTimeout bounds every Send; 30 s when 0.
 	SendTimeout time.Duration
 	// Back hears of an address that takes batches again after an outage, "" of the
@@ -121,7 +124,7 @@ func (w *Worker) outcomes(held context.Context, b *outbox.Batch) ([]outbox.Outco
 	case len(b.Events) == 0: // somebody else deleted them: only the ledger row is left
 		return []outbox.Outcome{{Verdict: outbox.Delivered}}, nil
 	case b.Marked():
-		return finishMarked(b), nil
+		return w.carry(b, finishMarked(b)), nil
 	case b.Starts > maxStarts:
 		return w.unfinished(b), nil
 	}

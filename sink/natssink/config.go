@@ -27,6 +27,9 @@ type Config struct {
 	// Core publishes without JetStream: delivered then means that the server has
 	// it, not that anyone keeps it.
 	Core bool
+	// Ordered keeps order by key in JetStream: of each key one event at the most is
+	// under way. Without JetStream events are published in order anyway.
+	Ordered bool
 	// Credentials is a .creds file or its content; "" means none.
 	Credentials string
 	// NKey is a file with a user's nkey seed or the seed itself; "" means none.

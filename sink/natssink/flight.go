@@ -17,6 +17,8 @@ type flight struct {
 	// verdicts by index: errWaiting, nil (accepted) or why not.
 	verdicts []error
 	waiting  int
+	// queues keep order; nil: nobody does.
+	queues *queues
 	// duplicates counts the accepted events that the stream knew already.
 	duplicates int
 	// finish is called when no event waits any more.
@@ -28,8 +30,8 @@ var errWaiting = errors.New("no answer yet")
 
 // launch registers a flight; land it in the end. Events without a subject come
 // with their verdict.
-func (c *connection) launch(subjects []string, verdicts []error, finish context.CancelFunc) *flight {
-	f := &flight{subjects: subjects, verdicts: verdicts, finish: finish}
+func (c *connection) launch(subjects []string, verdicts []error, finish context.CancelFunc, q *queues) *flight {
+	f := &flight{subjects: subjects, verdicts: verdicts, queues: q, finish: finish}
 	for i := range verdicts {
 		if verdicts[i] == nil {
 			verdicts[i] = errWaiting
@@ -65,6 +67,9 @@ func (f *flight) settle(i int, verdict error) bool {
 	}
 	f.verdicts[i] = verdict
 	f.waiting--
+	if f.queues != nil {
+		f.queues.settled(f, i, verdict)
+	}
 	if f.waiting == 0 {
 		f.finish()
 	}

@@ -38,6 +38,7 @@ import (
 type Sink struct {
 	options []nats.Option
 	core    bool
+	ordered bool
 	subject sink.Template
 	resend  time.Duration // Config.ResendWithin
 	log     *slog.Logger
@@ -74,7 +75,7 @@ func New(c Config) (*Sink, error) {
 		return nil, fmt.Errorf("NATS sink: subject %q: %w", c.Subject, err)
 	}
 	s := &Sink{
-		options: options, core: c.Core, subject: subject, resend: c.ResendWithin, log: c.Logger,
+		options: options, core: c.Core, ordered: c.Ordered && !c.Core, subject: subject, resend: c.ResendWithin, log: c.Logger,
 		turn: make(chan struct{}, 1),
 	}
 	s.turn <- struct{}{}
@@ -148,8 +149,12 @@ func (s *Sink) Send(ctx context.Context, b *outbox.Batch) error {
 	}
 	answered, finish := context.WithCancel(ctx)
 	defer finish()
-	f := c.launch(subjects, verdicts, finish)
-	c.publish(f, b)
+	f := c.launch(subjects, verdicts, finish, s.queues(b))
+	if s.ordered {
+		c.publishInOrder(answered, f, b)
+	} else {
+		c.publish(f, b)
+	}
 	verdicts, duplicates := c.land(f, s.await(answered, c))
 	if duplicates > 0 && first(b) {
 		s.duplicates.Add(int64(duplicates))
@@ -268,7 +273,7 @@ func (c *connection) ask(ctx context.Context, subject string, act func(context.C
 func (c *connection) request(ctx context.Context, subject string, act func(context.Context) error) error {
 	answered, finish := context.WithCancel(ctx)
 	defer finish()
-	f := c.launch([]string{subject}, make([]error, 1), finish)
+	f := c.launch([]string{subject}, make([]error, 1), finish, nil)
 	err := act(answered)
 	verdicts, _ := c.land(f, nil)
 	if errors.Is(verdicts[0], nats.ErrPermissionViolation) {

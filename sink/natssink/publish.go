@@ -148,35 +148,40 @@ func fits(value string) bool {
 func (c *connection) publish(f *flight, b *outbox.Batch) {
 	p := newPublisher(b)
 	for i := range b.Events {
-		if f.subjects[i] == "" {
-			continue
-		}
-		reply := ""
-		if c.inbox != "" {
-			reply = f.replyTo + strconv.FormatInt(int64(i), 36)
-		}
-		err := p.prepare(&b.Events[i], f.subjects[i], reply)
-		if err == nil {
-			err = c.nc.PublishMsg(&p.msg)
-		}
-		switch {
-		case err == nil:
-			continue
-		case errors.Is(err, sink.ErrPermanent):
-		case errors.Is(err, nats.ErrMaxPayload):
-			err = sink.Permanent(fmt.Errorf("payload and headers: %w: the server takes %d bytes (max_payload)", err, c.nc.MaxPayload()))
-		case errors.Is(err, nats.ErrBadHeaderMsg):
-			err = sink.Permanent(errors.New("a header's name is not one of printable ASCII without punctuation"))
-		default:
-			// What was published before may be lost as well.
-			c.nc.Close()
-			c.mu.Lock()
-			f.settleAll(sink.Unavailable(err))
-			c.mu.Unlock()
+		if f.subjects[i] != "" && !c.publishOne(p, f, b, i) {
 			return
 		}
-		c.mu.Lock()
-		f.settle(i, err)
-		c.mu.Unlock()
 	}
+}
+
+// publishOne publishes an event; false: the connection is broken.
+func (c *connection) publishOne(p *publisher, f *flight, b *outbox.Batch, i int) bool {
+	reply := ""
+	if c.inbox != "" {
+		reply = f.replyTo + strconv.FormatInt(int64(i), 36)
+	}
+	err := p.prepare(&b.Events[i], f.subjects[i], reply)
+	if err == nil {
+		err = c.nc.PublishMsg(&p.msg)
+	}
+	switch {
+	case err == nil:
+		return true
+	case errors.Is(err, sink.ErrPermanent):
+	case errors.Is(err, nats.ErrMaxPayload):
+		err = sink.Permanent(fmt.Errorf("payload and headers: %w: the server takes %d bytes (max_payload)", err, c.nc.MaxPayload()))
+	case errors.Is(err, nats.ErrBadHeaderMsg):
+		err = sink.Permanent(errors.New("a header's name is not one of printable ASCII without punctuation"))
+	default:
+		// What was published before may be lost as well.
+		c.nc.Close()
+		c.mu.Lock()
+		f.settleAll(sink.Unavailable(err))
+		c.mu.Unlock()
+		return false
+	}
+	c.mu.Lock()
+	f.settle(i, err)
+	c.mu.Unlock()
+	return true
 }
