@@ -80,7 +80,7 @@ func (c Config) validate() error {
 	return nil
 }
 
-// Buffer is a buffer table on PostgreSQL 12 or later. Its methods are described
+// Buffer is a buffer table on PostgreSQL 13 or later. Its methods are described
 // by buffertest.Buffer; all are safe for concurrent use.
 type Buffer struct {
 	ledger

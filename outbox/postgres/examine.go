@@ -98,8 +98,8 @@ func (e *examination) server(ctx context.Context) bool {
 		e.problem(about, e.b.connectError(err).Error(), "start the server, or correct source.url")
 		return false
 	}
-	if number, err := strconv.Atoi(v[0]); err != nil || number < 120000 {
-		e.problem(about, "this is PostgreSQL "+v[1]+", and the relay needs 12 or later", "upgrade the server")
+	if number, err := strconv.Atoi(v[0]); err != nil || number < 130000 {
+		e.problem(about, "this is PostgreSQL "+v[1]+", and the relay needs 13 or later", "upgrade the server")
 		return true
 	}
 	switch {
