@@ -65,7 +65,7 @@ var mutants = []mutant{
 	{
 		name: "what was marked is sent again",
 		file: "sink/worker.go",
-		old:  "	case b.Marked():\n		return finishMarked(b), nil\n",
+		old:  "	case b.Marked():\n		return w.carry(b, finishMarked(b)), nil\n",
 		new:  "",
 		pkg:  "./sink", test: "TestAMarkedBatchIsNotSentAgain",
 	},
@@ -125,8 +125,8 @@ var mutants = []mutant{
 	{
 		name: "no sweep looks behind the cursor",
 		file: "outbox/postgres/marks.go",
-		old:  "	if limit > 0 && m.floor < m.cursor && !now.Before(m.sweepNext) {",
-		new:  "	if limit > 0 && m.floor < m.cursor && now.Before(m.sweepNext) {",
+		old:  "m.floor < m.cursor && (m.inOrder || !now.Before(m.sweepNext)) {",
+		new:  "m.floor < m.cursor && (m.inOrder || now.Before(m.sweepNext)) {",
 		pkg:  "./pipeline", test: "TestLateCommitsArrive$",
 	},
 	{
