@@ -69,6 +69,8 @@ type Config struct {
 	Lease time.Duration
 	// MaxAttempts is how often an event may be refused; 10.
 	MaxAttempts int
+	// Ordered keeps order by key; the buffer and the sink have to keep it too.
+	Ordered bool
 	// Backoff before a retry; 1 s, doubling, up to 5 min.
 	Backoff sink.Backoff
 	// SendTimeout bounds one Send; 30 s.
@@ -158,7 +160,7 @@ func New(buffer Buffer, s sink.Sink, c Config) (*Pipeline, error) {
 		back:   addresses{news: make(chan struct{}, 1)},
 	}
 	p.worker = sink.NewWorker(s, buffer, sink.Config{
-		MaxAttempts: c.MaxAttempts, NeverBury: c.told, Backoff: c.Backoff, SendTimeout: c.SendTimeout,
+		MaxAttempts: c.MaxAttempts, NeverBury: c.told, Ordered: c.Ordered, Backoff: c.Backoff, SendTimeout: c.SendTimeout,
 		Back: p.back.add, Observer: observer{c.Observer, &p.health}, Log: c.Log,
 	})
 	if c.Hook == nil {
@@ -244,6 +246,9 @@ func (p *Pipeline) run(ctx, stop context.Context) error {
 					return err // a stop must not leave unsaid what it leaves behind
 				}
 				d.Done(report)
+				if p.config.Ordered && report.Ticket.Due && report.Events > 0 {
+					d.Wake() // another part of the same batch may have waited for this one
+				}
 			}
 			return nil
 		})

@@ -68,7 +68,7 @@ type Pipeline struct {
 	Lease time.Duration
 	// Claim is "auto" or "stamp"; auto means stamp so far.
 	Claim string
-	// Order is "none" so far.
+	// Order is "none" or "key".
 	Order string
 	Sink  Sink
 	Retry Retry

@@ -172,11 +172,14 @@ func (p *Pipeline) openBuffer(owner string) (Buffer, error) {
 	case "postgres":
 		return postgres.Open(postgres.Config{
 			URL: s.URL.Reveal(), Table: s.Table, Schema: s.Schema, Pipeline: p.Name, Owner: owner, Archive: p.Archive.Table,
+			Ordered: p.ordered(),
 			// One a worker, and some for renewing, looking and the status.
 			Connections: p.Workers + 4,
 		})
 	case "sqlite":
-		return sqlite.Open(sqlite.Config{URL: s.URL.Reveal(), Table: s.Table, Pipeline: p.Name, Owner: owner, Archive: p.Archive.Table})
+		return sqlite.Open(sqlite.Config{
+			URL: s.URL.Reveal(), Table: s.Table, Pipeline: p.Name, Owner: owner, Archive: p.Archive.Table, Ordered: p.ordered(),
+		})
 	}
 	return nil, fmt.Errorf("source.url: there is no driver %q", s.Driver)
 }
@@ -218,7 +221,7 @@ func (p *Pipeline) openSink(s *Sink, process Process) (sink.Sink, error) {
 		return natssink.New(natssink.Config{
 			URL: url, Subject: s.NATS.Subject, Core: s.NATS.Core,
 			Credentials: s.NATS.Credentials.Reveal(), NKey: s.NATS.NKey.Reveal(), Logger: process.Log,
-			ResendWithin: p.resendWithin(s),
+			ResendWithin: p.resendWithin(s), Ordered: p.ordered(),
 		})
 	case "http":
 		headers := make(map[string]string, len(s.HTTP.Headers))
@@ -243,10 +246,12 @@ func (p *Pipeline) rules(process Process) pipeline.Config {
 		BatchSize: p.BatchSize, MaxBatches: p.MaxBatches, MaxWaiting: p.MaxWaiting, Workers: p.Workers, Lease: p.Lease,
 		MaxAttempts: p.Retry.MaxAttempts,
 		Backoff:     sink.Backoff{Initial: p.Retry.Initial, Max: p.Retry.Max, Multiplier: p.Retry.Multiplier},
-		SendTimeout: p.Sink.sendTimeout(),
-		Observer:    process.Observer, Log: process.Log,
+		SendTimeout: p.Sink.sendTimeout(), Ordered: p.ordered(),
+		Observer: process.Observer, Log: process.Log,
 	}
 }
+
+func (p *Pipeline) ordered() bool { return p.Order == "key" }
 
 // resendWithin is how long after a send whose end nobody saw the same events may be
 // sent again: when the lease is over, or the longest wait for a retry.

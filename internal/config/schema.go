@@ -129,7 +129,7 @@ func (p *Pipeline) keys() []key {
 			name: "claim", value: choice(&p.Claim, []string{"auto", "stamp"}, "optimistic", "range"), def: "auto",
 			help: "How events are claimed; `auto` is the best that table and database allow, so far `stamp`.",
 		},
-		{name: "order", value: choice(&p.Order, []string{"none"}, "key"), def: "none", help: "What order is kept by."},
+		{name: "order", value: choice(&p.Order, []string{"none", "key"}), def: "none", help: "What order is kept by; see [Order](delivery.md#order)."},
 		{name: "sink", value: mapping{&p.Sink}, help: "Where batches go."},
 		{name: "retry", value: mapping{&p.Retry}, help: "How refused batches are tried again."},
 		{name: "dead_letter", value: mapping{&p.DeadLetter}, help: "Who hears of dead letters."},

@@ -42,6 +42,8 @@ type Fixture struct {
 	// Second opens the buffer that another process would have: same table, same
 	// pipeline, another owner.
 	Second func(t testing.TB) Buffer
+	// Plain is Second without Options.Ordered.
+	Plain func(t testing.TB) Buffer
 	// Hook opens the dead letters of Pipeline as its hook's buffer: the first call
 	// those of Buffer, each further one those of another process.
 	Hook func(t testing.TB) Hook

@@ -7,7 +7,7 @@ import "testing"
 func Run(t *testing.T, h Harness) {
 	for _, group := range [][]testCase{
 		claimCases, leaseCases, settleCases, markCases, lookCases, wakeCases, deadCases, replayCases, discardCases,
-		archiveCases, hookCases, hookApartCases, auditCases, cancelCases, modelCases,
+		archiveCases, hookCases, hookApartCases, auditCases, orderCases, cancelCases, modelCases,
 	} {
 		for _, c := range group {
 			if c.rowLocks && !h.RowLocks {

@@ -52,9 +52,9 @@ func (p *place) fixture(t testing.TB, table, pipeline string) *buffertest.Fixtur
 	if _, err := postgres.Migrate(t.Context(), p.url, postgres.SchemaConfig{Table: table, Bytes: p.opt.Bytes, Archive: archive}); err != nil {
 		t.Fatal(err)
 	}
-	open := func(t testing.TB, owner string) *postgres.Buffer {
+	openAs := func(t testing.TB, owner string, ordered bool) *postgres.Buffer {
 		b, err := postgres.Open(postgres.Config{
-			URL: p.url, Table: table, Pipeline: pipeline, Owner: owner, Archive: archive, Ordered: p.opt.Ordered, Connections: 16,
+			URL: p.url, Table: table, Pipeline: pipeline, Owner: owner, Archive: archive, Ordered: ordered, Connections: 16,
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -66,6 +66,7 @@ func (p *place) fixture(t testing.TB, table, pipeline string) *buffertest.Fixtur
 		})
 		return b
 	}
+	open := func(t testing.TB, owner string) *postgres.Buffer { return openAs(t, owner, p.opt.Ordered) }
 	first := open(t, "first")
 	hooks := 0
 	return &buffertest.Fixture{
@@ -73,6 +74,7 @@ func (p *place) fixture(t testing.TB, table, pipeline string) *buffertest.Fixtur
 		Pipeline: pipeline,
 		Table:    table,
 		Second:   func(t testing.TB) buffertest.Buffer { return open(t, "second") },
+		Plain:    func(t testing.TB) buffertest.Buffer { return openAs(t, "plain", false) },
 		Hook: func(t testing.TB) buffertest.Hook {
 			if hooks++; hooks > 1 {
 				return open(t, "second").Hook()

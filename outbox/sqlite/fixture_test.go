@@ -129,13 +129,14 @@ func (p *place) fixture(t testing.TB, table, pipeline string) *buffertest.Fixtur
 	}
 	_, err := sqlite.Migrate(t.Context(), p.url, sqlite.SchemaConfig{Table: table, Bytes: p.opt.Bytes, Archive: archive})
 	check(t, err)
-	open := func(t testing.TB, owner string) *sqlite.Buffer {
+	openAs := func(t testing.TB, owner string, ordered bool) *sqlite.Buffer {
 		t.Helper()
-		b, err := sqlite.Open(sqlite.Config{URL: p.url, Table: table, Pipeline: pipeline, Owner: owner, Archive: archive, Ordered: p.opt.Ordered})
+		b, err := sqlite.Open(sqlite.Config{URL: p.url, Table: table, Pipeline: pipeline, Owner: owner, Archive: archive, Ordered: ordered})
 		check(t, err)
 		t.Cleanup(func() { check(t, b.Close()) })
 		return b
 	}
+	open := func(t testing.TB, owner string) *sqlite.Buffer { return openAs(t, owner, p.opt.Ordered) }
 	quoted := quote(table)
 	buffer := open(t, "first")
 	hooks := 0
@@ -144,6 +145,7 @@ func (p *place) fixture(t testing.TB, table, pipeline string) *buffertest.Fixtur
 		Pipeline: pipeline,
 		Table:    quoted,
 		Second:   func(t testing.TB) buffertest.Buffer { return open(t, "second") },
+		Plain:    func(t testing.TB) buffertest.Buffer { return openAs(t, "plain", false) },
 		Hook: func(t testing.TB) buffertest.Hook {
 			if hooks++; hooks == 1 {
 				return buffer.Hook()

@@ -1,0 +1,290 @@
+package buffertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+var orderCases = []testCase{
+	{name: "order/a live batch holds its keys", run: orderClaim},
+	{name: "order/no two claimers hold a key", run: orderTogether},
+	{name: "order/a late commit comes before what was committed after it", rowLocks: true, run: orderLate},
+	{name: "order/a locked event is passed over with its key", rowLocks: true, run: orderLocked},
+	{name: "order/parts that share a key go one after the other", run: orderParts},
+	{name: "order/a key that is stuck hides no other", run: orderStuck},
+	{name: "order/what was replayed holds its keys", run: orderReplayed},
+	{name: "order/what was found without a ledger row holds its keys", run: orderAdopted},
+	{name: "order/the mode changes when nothing lives", run: orderMode},
+}
+
+// keyed are events with these keys; "" stands for NULL.
+func keyed(keys ...string) []outbox.Event {
+	events := orders(len(keys))
+	for i, key := range keys {
+		if key != "" {
+			events[i].Key = &key
+		}
+	}
+	return events
+}
+
+func orderClaim(t *testing.T, h Harness) {
+	f := h.Open(t, Options{Ordered: true})
+	other := f.Second(t)
+	ids := f.Insert(t, keyed("a", "b", "a", "", "b", "c")...)
+	first := claim(t, f.Buffer, 2)
+	equal(t, "the first two", first.IDs(), ids[:2])
+	second := claim(t, other, 10)
+	equal(t, "those of other keys and of none", second.IDs(), []int64{ids[3], ids[5]})
+	claimNone(t, f.Buffer)
+	claimNone(t, other)
+	settle(t, other, second, delivered())
+	claimNone(t, f.Buffer)
+	settle(t, f.Buffer, first, delivered())
+	third := claim(t, other, 10)
+	equal(t, "those that waited", third.IDs(), []int64{ids[2], ids[4]})
+	settle(t, other, third, delivered())
+	empty(t, f)
+}
+
+// orderTogether lets eight goroutines on two buffers empty one table.
+func orderTogether(t *testing.T, h Harness) {
+	const events, keys, claimers = 3000, 25, 8
+	f := h.Open(t, Options{Ordered: true})
+	names := make([]string, events)
+	for i := range names {
+		if key := i * 7 % (keys + 1); key > 0 {
+			names[i] = fmt.Sprint("key-", key)
+		}
+	}
+	f.Insert(t, keyed(names...)...)
+	buffers := []Buffer{f.Buffer, f.Second(t)}
+	var (
+		mu      sync.Mutex
+		held    = map[string]bool{}
+		last    = map[string]int64{}
+		claimed int
+	)
+	take := func(b *outbox.Batch) error {
+		mu.Lock()
+		defer mu.Unlock()
+		claimed += len(b.Events)
+		own := map[string]bool{}
+		for i := range b.Events {
+			e := &b.Events[i]
+			switch {
+			case e.Key == nil:
+				continue
+			case held[*e.Key]:
+				return fmt.Errorf("event %d was claimed while an earlier one of %s was in a live batch", e.ID, *e.Key)
+			case e.ID <= last[*e.Key]:
+				return fmt.Errorf("event %d of %s came after event %d", e.ID, *e.Key, last[*e.Key])
+			}
+			own[*e.Key], last[*e.Key] = true, e.ID
+		}
+		for key := range own {
+			held[key] = true
+		}
+		return nil
+	}
+	giveBack := func(b *outbox.Batch) {
+		mu.Lock()
+		defer mu.Unlock()
+		for i := range b.Events {
+			if key := b.Events[i].Key; key != nil {
+				delete(held, *key)
+			}
+		}
+	}
+	all := func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return claimed == events
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	g, ctx := errgroup.WithContext(ctx)
+	for i := range claimers {
+		g.Go(func() error {
+			for !all() {
+				b, err := buffers[i%2].Claim(ctx, 11, lease)
+				if err != nil {
+					return err
+				}
+				if b == nil {
+					continue // others hold the keys, for the moment
+				}
+				if err := take(b); err != nil {
+					return err
+				}
+				giveBack(b)
+				if err := buffers[i%2].Settle(ctx, b, []outbox.Outcome{delivered()}); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	ok(t, "claiming together", g.Wait())
+	empty(t, f)
+}
+
+func orderLate(t *testing.T, h Harness) {
+	f := h.Open(t, Options{Ordered: true})
+	late := f.Begin(t)
+	defer late.Rollback(t)
+	lateIDs := late.Insert(t, keyed("a", "c")...)
+	between := f.Insert(t, keyed("b")...)
+	b := claim(t, f.Buffer, 10)
+	equal(t, "what was committed", b.IDs(), between)
+	late.Commit(t)
+	after := f.Insert(t, keyed("a")...)
+	equal(t, "what was committed since", claim(t, f.Buffer, 10).IDs(), append(lateIDs, after...))
+}
+
+func orderLocked(t *testing.T, h Harness) {
+	f := h.Open(t, Options{Ordered: true})
+	ids := f.Insert(t, keyed("a", "b", "a", "")...)
+	tx := f.Begin(t)
+	defer tx.Rollback(t)
+	tx.Exec(t, fmt.Sprintf("UPDATE %s SET topic = topic WHERE id IN (%d, %d)", f.Table, ids[0], ids[3]))
+	equal(t, "those that are free", claim(t, f.Buffer, 10).IDs(), []int64{ids[1]})
+	claimNone(t, f.Buffer)
+	tx.Rollback(t)
+	equal(t, "those that were locked, and behind them", claim(t, f.Buffer, 10).IDs(), []int64{ids[0], ids[2], ids[3]})
+}
+
+func orderParts(t *testing.T, h Harness) {
+	f := h.Open(t, Options{Ordered: true})
+	other := f.Second(t)
+	ids := f.Insert(t, keyed("a", "b", "a", "b", "c", "a", "d")...)
+	part := func(ids []int64, after time.Duration) outbox.Outcome {
+		return outbox.Outcome{Verdict: outbox.Retry, IDs: ids, GroupID: outbox.NewGroupID(), After: after}
+	}
+	whole := claim(t, f.Buffer, 10)
+	front, back, alone := part(ids[:3], 0), part(ids[3:6], 0), part(ids[6:], 0)
+	settle(t, f.Buffer, whole, front, back, alone)
+	f.Overdue(t, back.GroupID, time.Hour) // longer than the others
+	f.Overdue(t, alone.GroupID, time.Minute)
+
+	equal(t, "a part that shares no key", takeOver(t, f.Buffer).GroupID, alone.GroupID)
+	first := takeOver(t, f.Buffer)
+	equal(t, "the part in front", first.GroupID, front.GroupID)
+	takeOverNone(t, other)
+
+	// Its b is delivered, its a waits, and with it the back, which has an a too.
+	again := part([]int64{ids[0], ids[2]}, time.Hour)
+	settle(t, f.Buffer, first, delivered(ids[1]), again)
+	takeOverNone(t, other)
+	more := f.Insert(t, keyed("a", "b", "e")...)
+	equal(t, "claimed beside them", claim(t, other, 10).IDs(), more[2:])
+
+	f.Overdue(t, again.GroupID, time.Second)
+	second := takeOver(t, other)
+	equal(t, "the part that waited", second.GroupID, again.GroupID)
+	takeOverNone(t, f.Buffer)
+	settle(t, other, second, delivered())
+	last := takeOver(t, f.Buffer)
+	equal(t, "the part behind", last.GroupID, back.GroupID)
+	claimNone(t, other)
+
+	// What was delivered of it is deleted, whoever waits for whom.
+	ok(t, "Mark", f.Buffer.Mark(t.Context(), last, last.IDs()))
+	f.Overdue(t, last.GroupID, time.Second)
+	settle(t, other, takeOver(t, other), delivered())
+	equal(t, "claimed at last", claim(t, f.Buffer, 10).IDs(), more[:2])
+}
+
+func orderStuck(t *testing.T, h Harness) {
+	f := h.Open(t, Options{Ordered: true})
+	names := make([]string, 20_000)
+	for i := range names {
+		names[i] = "stuck"
+	}
+	ids := f.Insert(t, keyed(append(names, "a", "b", "a", "")...)...)
+	b := claim(t, f.Buffer, 100)
+	settle(t, f.Buffer, b, retry(b, lease))
+	eventually(t, "claim of the others", func(ctx context.Context) bool {
+		b, err := f.Buffer.Claim(ctx, 100, lease)
+		ok(t, "Claim", err)
+		if b != nil {
+			equal(t, "the others", b.IDs(), ids[len(names):])
+		}
+		return b != nil
+	})
+	more := f.Insert(t, keyed("c")...)
+	equal(t, "one that comes later", claim(t, f.Buffer, 100).IDs(), more)
+}
+
+func orderReplayed(t *testing.T, h Harness) {
+	f := h.Open(t, Options{Ordered: true})
+	f.Insert(t, keyed("a")...)
+	settle(t, f.Buffer, claim(t, f.Buffer, 10), outbox.Outcome{Verdict: outbox.Dead, Attempts: 1, Error: "refused"})
+	replay(t, f.Buffer, outbox.DeadFilter{}, 10, 1)
+	behind := f.Insert(t, keyed("a", "b")...)
+	b := claim(t, f.Buffer, 10)
+	equal(t, "claimed beside it", b.IDs(), behind[1:])
+	settle(t, f.Buffer, takeOver(t, f.Buffer), delivered())
+	equal(t, "claimed behind it", claim(t, f.Buffer, 10).IDs(), behind[:1])
+}
+
+func orderAdopted(t *testing.T, h Harness) {
+	f := h.Open(t, Options{Ordered: true})
+	ids := f.Insert(t, keyed("a", "b", "a", "c")...)
+	ok(t, "Check", f.Buffer.Check(t.Context())) // as every relay does first
+	f.Exec(t, fmt.Sprintf("UPDATE %s SET group_id = '%s' WHERE id <= %d", f.Table, outbox.NewGroupID(), ids[1]))
+	repair(t, f.Buffer, outbox.Repair{Adopted: outbox.Tally{Batches: 1, Events: 2}})
+	equal(t, "claimed beside it", claim(t, f.Buffer, 10).IDs(), ids[3:])
+	b := takeOver(t, f.Buffer)
+	equal(t, "what was found", b.IDs(), ids[:2])
+	settle(t, f.Buffer, b, delivered())
+	equal(t, "claimed behind it", claim(t, f.Buffer, 10).IDs(), ids[2:3])
+}
+
+func orderMode(t *testing.T, h Harness) {
+	f := h.Open(t, Options{Ordered: true})
+	plain := f.Plain(t)
+	ids := f.Insert(t, keyed("a", "a", "a")...)
+	refused := func(b Buffer) {
+		t.Helper()
+		untouched(t, f, "a claim in the other mode", func() {
+			_, err := b.Claim(t.Context(), 10, lease)
+			fails(t, "Claim", err, outbox.ErrNotReady)
+		})
+	}
+	first := claim(t, plain, 1)
+	refused(f.Buffer)
+	ok(t, "Check", f.Buffer.Check(t.Context())) // for what lives has to be sent
+	first = lose(t, f, first, f.Buffer)
+	refused(f.Buffer)
+	settle(t, f.Buffer, first, delivered())
+
+	var second *outbox.Batch
+	eventually(t, "claim in the new mode", func(ctx context.Context) bool {
+		var err error
+		if second, err = f.Buffer.Claim(ctx, 1, lease); err != nil && !errors.Is(err, outbox.ErrNotReady) {
+			t.Fatalf("Claim: %v", err)
+		}
+		return second != nil
+	})
+	equal(t, "claimed in order", second.IDs(), ids[1:2])
+	claimNone(t, f.Second(t))
+	refused(plain)
+	settle(t, f.Buffer, second, delivered())
+	eventually(t, "claim in the old mode", func(ctx context.Context) bool {
+		b, err := plain.Claim(ctx, 10, lease)
+		if err != nil && !errors.Is(err, outbox.ErrNotReady) {
+			t.Fatalf("Claim: %v", err)
+		}
+		return b != nil && slices.Equal(b.IDs(), ids[2:])
+	})
+}

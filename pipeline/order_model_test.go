@@ -1,0 +1,494 @@
+package pipeline_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"pgregory.net/rapid"
+
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/postgres"
+	"github.com/outboxrelay/relay/outbox/sqlite"
+	"github.com/outboxrelay/relay/pipeline"
+	"github.com/outboxrelay/relay/sink"
+)
+
+// orderedBuffer opens the buffer as a process with order: key would.
+func (d *database) orderedBuffer(t testing.TB, owner string) *postgres.Buffer {
+	t.Helper()
+	b, err := postgres.Open(postgres.Config{URL: d.url, Pipeline: "orders", Owner: owner, Connections: 12, Ordered: true})
+	check(t, err)
+	t.Cleanup(func() { check(t, b.Close()) })
+	return b
+}
+
+func (f *file) orderedBuffer(t testing.TB, owner string) *sqlite.Buffer {
+	t.Helper()
+	b, err := sqlite.Open(sqlite.Config{URL: f.url, Pipeline: "orders", Owner: owner, Ordered: true})
+	check(t, err)
+	t.Cleanup(func() { check(t, b.Close()) })
+	return b
+}
+
+// TestOrderProtocol plays random sequences of what applications, owners of batches and
+// a sink do, one step at a time, on a real buffer. Whatever happened, the events of a
+// key come to the sink in the order of their ids, unless their transactions
+// overlapped, and none is lost.
+func TestOrderProtocol(t *testing.T) {
+	t.Parallel()
+	t.Run("postgres", func(t *testing.T) {
+		t.Parallel()
+		d := newDatabase(t)
+		testOrderProtocol(t, orderedPlace{
+			buffers: []pipeline.Buffer{d.orderedBuffer(t, "a"), d.orderedBuffer(t, "b")},
+			exec: func(t *rapid.T, sql string) {
+				if _, err := d.app.Exec(t.Context(), sql); err != nil {
+					t.Fatal(err)
+				}
+			},
+			overdue: "UPDATE outbox_batches SET due_at = clock_timestamp() - interval '1s'",
+			begin: func(t *rapid.T) application {
+				tx, err := d.app.Begin(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				return application{
+					insert: func(topic string, key *string) (id int64, err error) {
+						return id, tx.QueryRow(t.Context(), "INSERT INTO outbox_events (topic, key, payload) VALUES ($1, $2, '{}') RETURNING id", topic, key).Scan(&id)
+					},
+					commit: func() error { return tx.Commit(t.Context()) },
+					end: func() {
+						if err := tx.Rollback(context.Background()); err != nil && !errors.Is(err, pgx.ErrTxClosed) {
+							t.Error(err)
+						}
+					},
+				}
+			},
+			several: true,
+			dead: func(t *rapid.T) []int64 {
+				rows, err := d.app.Query(t.Context(), "SELECT event_id FROM outbox_dead_letters")
+				if err != nil {
+					t.Fatal(err)
+				}
+				ids, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+				if err != nil {
+					t.Fatal(err)
+				}
+				return ids
+			},
+		})
+	})
+	t.Run("sqlite", func(t *testing.T) {
+		t.Parallel()
+		f := newFile(t)
+		testOrderProtocol(t, orderedPlace{
+			buffers: []pipeline.Buffer{f.orderedBuffer(t, "a"), f.orderedBuffer(t, "b")},
+			exec: func(t *rapid.T, sql string) {
+				if _, err := f.app.ExecContext(t.Context(), sql); err != nil {
+					t.Fatal(err)
+				}
+			},
+			overdue: "UPDATE outbox_batches SET due_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '-1 seconds')",
+			begin: func(t *rapid.T) application {
+				return application{
+					insert: func(topic string, key *string) (id int64, err error) {
+						r, err := f.app.ExecContext(t.Context(), "INSERT INTO outbox_events (topic, key, payload) VALUES (?, ?, '{}')", topic, key)
+						if err != nil {
+							return 0, err
+						}
+						return r.LastInsertId()
+					},
+					commit: func() error { return nil },
+					end:    func() {},
+				}
+			},
+			dead: func(t *rapid.T) (ids []int64) {
+				rows, err := f.app.QueryContext(t.Context(), "SELECT event_id FROM outbox_dead_letters")
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer rows.Close()
+				for rows.Next() {
+					var id int64
+					if err := rows.Scan(&id); err != nil {
+						t.Fatal(err)
+					}
+					ids = append(ids, id)
+				}
+				if err := rows.Err(); err != nil {
+					t.Fatal(err)
+				}
+				return ids
+			},
+		})
+	})
+}
+
+// orderedPlace is a buffer, seen by two processes, and how to get at it.
+type orderedPlace struct {
+	buffers []pipeline.Buffer
+	exec    func(t *rapid.T, sql string)
+	overdue string
+	begin   func(t *rapid.T) application
+	several bool // transactions may be open at once
+	dead    func(t *rapid.T) []int64
+}
+
+// application is a transaction of the application's.
+type application struct {
+	insert func(topic string, key *string) (int64, error)
+	commit func() error
+	end    func()
+
+	began int64 // on the play's clock
+	ids   []int64
+}
+
+func testOrderProtocol(t *testing.T, p orderedPlace) {
+	t.Helper()
+	rapid.Check(t, func(t *rapid.T) {
+		for _, table := range []string{"outbox_events", "outbox_batches", "outbox_dead_letters"} {
+			p.exec(t, "DELETE FROM "+table)
+		}
+		w := &orderedPlay{orderedPlace: p, events: map[int64]*orderedEvent{}, accepted: map[int64]int{}}
+		w.to = &whimsicalSink{w: w, t: t, divides: rapid.Bool().Draw(t, "an address a batch"), whole: rapid.Bool().Draw(t, "refuses batches as a whole")}
+		actions := map[string]func(*rapid.T){
+			"insert":      w.insert,
+			"insert more": w.insert,
+			"claim":       w.claim,
+			"claim too":   w.claim,
+			"take over":   w.takeOver,
+			"work":        w.work,
+			"work too":    w.work,
+			"mark":        w.mark,
+			"die":         func(t *rapid.T) { w.drop(w.holder(t)) },
+			"lapse":       func(t *rapid.T) { p.exec(t, p.overdue); w.takeOver(t) },
+		}
+		if p.several {
+			actions["begin"], actions["commit"] = w.open, w.commit
+			defer func() {
+				for _, tx := range w.transactions {
+					tx.end()
+				}
+			}()
+		}
+		t.Repeat(actions)
+		w.drain(t)
+		w.compare(t)
+	})
+}
+
+// orderedEvent is an event as the play knows it. Its transaction drew its id after
+// began, and was over at committed.
+type orderedEvent struct {
+	key              string
+	began, committed int64
+	poison           bool
+	refusals         int
+}
+
+// orderedPlay is one sequence.
+type orderedPlay struct {
+	orderedPlace
+	to           *whimsicalSink
+	clock        int64
+	events       map[int64]*orderedEvent
+	transactions []*application
+	holders      []*holder
+	accepted     map[int64]int // by id: when the sink first took it
+}
+
+func (w *orderedPlay) insert(t *rapid.T) {
+	tx := w.begin(t)
+	tx.began = w.tick()
+	w.put(t, &tx)
+	w.end(t, &tx)
+}
+
+func (w *orderedPlay) tick() int64 {
+	w.clock++
+	return w.clock
+}
+
+var someKeys = []string{"a", "b", "c", ""}
+
+// put inserts a few events; "" stands for NULL.
+func (w *orderedPlay) put(t *rapid.T, tx *application) {
+	for range rapid.IntRange(1, 4).Draw(t, "events") {
+		e := &orderedEvent{key: rapid.SampledFrom(someKeys).Draw(t, "key"), began: tx.began}
+		e.poison = rapid.IntRange(0, 7).Draw(t, "poison") == 0
+		var key *string
+		if e.key != "" {
+			key = &e.key
+		}
+		id, err := tx.insert(rapid.SampledFrom(topics).Draw(t, "topic"), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tx.ids = append(tx.ids, id)
+		w.events[id] = e
+	}
+}
+
+func (w *orderedPlay) end(t *rapid.T, tx *application) {
+	if err := tx.commit(); err != nil {
+		t.Fatal(err)
+	}
+	now := w.tick()
+	for _, id := range tx.ids {
+		w.events[id].committed = now
+	}
+}
+
+func (w *orderedPlay) open(t *rapid.T) {
+	if len(w.transactions) == 2 {
+		t.Skip("enough transactions are open")
+	}
+	tx := w.begin(t)
+	tx.began = w.tick()
+	w.transactions = append(w.transactions, &tx)
+	w.put(t, &tx)
+}
+
+func (w *orderedPlay) commit(t *rapid.T) {
+	if len(w.transactions) == 0 {
+		t.Skip("no transaction is open")
+	}
+	w.end(t, w.transactions[0])
+	w.transactions = w.transactions[1:]
+}
+
+func (w *orderedPlay) hold(t *rapid.T, buffer pipeline.Buffer, b *outbox.Batch, err error) {
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b == nil {
+		return
+	}
+	if ids := b.IDs(); !slices.IsSorted(ids) {
+		t.Fatalf("a batch has its events in the order %v", ids)
+	}
+	if b.Starts > 3 && len(b.Events) == 1 { // it would be buried
+		b.Starts = 1
+	}
+	w.holders = append(w.holders, &holder{buffer: buffer, batch: b})
+}
+
+func (w *orderedPlay) process(t *rapid.T) pipeline.Buffer {
+	return w.buffers[rapid.IntRange(0, len(w.buffers)-1).Draw(t, "process")]
+}
+
+func (w *orderedPlay) claim(t *rapid.T) {
+	buffer := w.process(t)
+	b, err := buffer.Claim(t.Context(), rapid.IntRange(1, 6).Draw(t, "limit"), time.Hour)
+	w.hold(t, buffer, b, err)
+}
+
+func (w *orderedPlay) takeOver(t *rapid.T) {
+	buffer := w.process(t)
+	b, err := buffer.TakeOver(t.Context(), time.Hour)
+	w.hold(t, buffer, b, err)
+}
+
+func (w *orderedPlay) holder(t *rapid.T) *holder {
+	if len(w.holders) == 0 {
+		t.Skip("nobody holds a batch")
+	}
+	return w.holders[rapid.IntRange(0, len(w.holders)-1).Draw(t, "holder")]
+}
+
+func (w *orderedPlay) drop(h *holder) {
+	w.holders = slices.DeleteFunc(w.holders, func(other *holder) bool { return other == h })
+}
+
+const mostRefusals = 3
+
+func (w *orderedPlay) workBy(t *rapid.T, h *holder) {
+	worker := sink.NewWorker(w.to, h.buffer, sink.Config{
+		MaxAttempts: mostRefusals, Ordered: true, Log: slog.New(slog.DiscardHandler),
+		Backoff: sink.Backoff{Initial: time.Millisecond, Max: time.Millisecond, Multiplier: 1},
+	})
+	if _, _, err := worker.Work(t.Context(), t.Context(), h.batch); err != nil && !errors.Is(err, outbox.ErrLeaseLost) {
+		t.Fatal(err)
+	}
+}
+
+// work: whoever lost the lease may not know it.
+func (w *orderedPlay) work(t *rapid.T) {
+	h := w.holder(t)
+	w.workBy(t, h)
+	w.drop(h)
+}
+
+// mark: it was sent, and cannot be settled.
+func (w *orderedPlay) mark(t *rapid.T) {
+	h := w.holder(t)
+	if h.batch.Marked() || len(h.batch.Events) == 0 || h.batch.Starts > 3 {
+		t.Skip("it is not sent any more")
+	}
+	var delivered []int64
+	err := w.to.Send(t.Context(), h.batch)
+	some, partly := errors.AsType[*sink.BatchError](err)
+	for i, id := range h.batch.IDs() {
+		if err == nil || partly && !slices.ContainsFunc(some.Events, func(e sink.EventError) bool { return e.Index == i }) {
+			delivered = append(delivered, id)
+		}
+	}
+	if len(delivered) > 0 {
+		if err := h.buffer.Mark(t.Context(), h.batch, delivered); err != nil && !errors.Is(err, outbox.ErrLeaseLost) {
+			t.Fatal(err)
+		}
+	}
+	w.drop(h)
+}
+
+// drain lets one process go on until nothing is left, at a sink that has no whims.
+func (w *orderedPlay) drain(t *rapid.T) {
+	for len(w.transactions) > 0 {
+		w.commit(t)
+	}
+	late := w.holders // those that were stopped all the while
+	w.to.calm = true
+	buffer := w.buffers[0]
+	for range 1000 {
+		w.exec(t, w.overdue)
+		b, err := buffer.TakeOver(t.Context(), time.Hour)
+		if b == nil && err == nil {
+			b, err = buffer.Claim(t.Context(), 1000, time.Hour)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b == nil {
+			for _, h := range late {
+				w.workBy(t, h)
+			}
+			return
+		}
+		if b.Starts > 3 { // else it is buried, where it stands alone
+			b.Starts = 1
+		}
+		w.workBy(t, &holder{buffer: buffer, batch: b})
+	}
+	t.Fatal("it does not come to an end")
+}
+
+// compare looks whether all is there, and in order.
+func (w *orderedPlay) compare(t *rapid.T) {
+	dead := w.dead(t)
+	ids := slices.Sorted(maps.Keys(w.events))
+	for i, id := range ids {
+		e := w.events[id]
+		at, accepted := w.accepted[id]
+		buried := slices.Contains(dead, id)
+		switch {
+		case !accepted && !buried:
+			t.Fatalf("event %d is lost", id)
+		case buried && !e.poison && e.refusals < mostRefusals:
+			t.Fatalf("event %d was buried after %d refusals of its own", id, e.refusals)
+		case !accepted || e.key == "":
+			continue
+		}
+		for _, earlier := range ids[:i] {
+			before := w.events[earlier]
+			when, accepted := w.accepted[earlier]
+			if before.key == e.key && before.committed < e.began && accepted && when > at {
+				t.Fatalf("event %d of key %s came after event %d", earlier, e.key, id)
+			}
+		}
+	}
+}
+
+// whimsicalSink takes events as JetStream does, of each key one after the other, or not.
+type whimsicalSink struct {
+	w              *orderedPlay
+	t              *rapid.T
+	divides, whole bool
+	calm           bool
+}
+
+func (s *whimsicalSink) Check(context.Context) error { return nil }
+func (s *whimsicalSink) Close() error                { return nil }
+
+func (s *whimsicalSink) whim(what string, one int) bool {
+	return !s.calm && rapid.IntRange(1, one).Draw(s.t, what) == 1
+}
+
+var errWhim = errors.New("not in the mood")
+
+func (s *whimsicalSink) Send(_ context.Context, b *outbox.Batch) error {
+	if s.divides {
+		byTopic, _ := mustTemplate.GroupByAddress(b)
+		if len(byTopic) > 1 {
+			return &sink.DivideError{Groups: byTopic}
+		}
+	}
+	poisoned := slices.ContainsFunc(b.Events, func(e outbox.Event) bool { return s.w.events[e.ID].poison })
+	switch {
+	case s.whim("outage", 6):
+		return sink.Unavailable(errWhim)
+	case s.whole && poisoned:
+		return sink.Permanent(errWhim)
+	case s.whim("cut off", 6):
+		for i := range b.Events[:rapid.IntRange(0, len(b.Events)).Draw(s.t, "taken")] {
+			if s.w.events[b.Events[i].ID].poison {
+				break
+			}
+			s.take(b.Events[i].ID)
+		}
+		return sink.Unavailable(errWhim)
+	}
+	var failed sink.BatchError
+	stuck := map[string]int64{}
+	for i := range b.Events {
+		id := b.Events[i].ID
+		e := s.w.events[id]
+		var err error
+		if before, is := stuck[e.key]; is {
+			err = &sink.BehindError{ID: before, Err: errWhim}
+		} else {
+			switch {
+			case e.poison:
+				err = sink.Permanent(errWhim)
+			case s.whim("event away", 6):
+				err = sink.Unavailable(errWhim)
+			case s.whim("event refused", 4):
+				e.refusals++
+				err = errWhim
+			}
+			if err != nil && !e.poison && e.key != "" {
+				stuck[e.key] = id
+			}
+		}
+		if err != nil {
+			failed.Events = append(failed.Events, sink.EventError{Index: i, Err: err})
+			continue
+		}
+		s.take(id)
+	}
+	if failed.Events != nil {
+		return &failed
+	}
+	return nil
+}
+
+func (s *whimsicalSink) take(id int64) {
+	if _, known := s.w.accepted[id]; !known {
+		s.w.accepted[id] = len(s.w.accepted)
+	}
+}
+
+var mustTemplate = func() sink.Template {
+	t, err := sink.ParseTemplate("{topic}", false)
+	if err != nil {
+		panic(fmt.Sprint("a template: ", err))
+	}
+	return t
+}()
