@@ -21,17 +21,23 @@ func TestMain(m *testing.M) { testserver.Main(m) }
 var keeps = sinktest.Keeps{Key: true, Headers: true, GroupID: true, Bytes: true, LineBreaks: true}
 
 // streams sends to JetStream, into one stream that takes all the suite's topics.
-var streams = sinktest.Harness{
-	Keeps:    keeps,
-	OnceOnly: true,
-	Open: func(t testing.TB) sinktest.Destination {
+var streams = streamsBy(natssink.Config{})
+
+func streamsBy(c natssink.Config) sinktest.Harness {
+	connectTo := func(t testing.TB, url string) sink.Sink {
+		c := c
+		c.URL = url
+		return newSink(t, c)
+	}
+	h := sinktest.Harness{Keeps: keeps, OnceOnly: true}
+	h.Open = func(t testing.TB) sinktest.Destination {
 		server := testserver.NATS(t)
 		client := connect(t, server.URL)
 		stream := addStream(t, client, jetstream.StreamConfig{
 			Name: "EVENTS", Subjects: []string{sinktest.TopicPrefix + ">"},
 		})
 		return sinktest.Destination{
-			Connect: func(t testing.TB) sink.Sink { return newSink(t, natssink.Config{URL: server.URL}) },
+			Connect: func(t testing.TB) sink.Sink { return connectTo(t, server.URL) },
 			BreakAddress: func(t testing.TB, topic string) {
 				config := stream.CachedInfo().Config
 				config.Subjects = nil
@@ -53,8 +59,9 @@ var streams = sinktest.Harness{
 				testserver.Eventually(t, func() error { return client.FlushTimeout(time.Second) })
 			},
 		}
-	},
-	OpenBroken: func(t testing.TB) sink.Sink { return newSink(t, natssink.Config{URL: deadURL(t)}) },
+	}
+	h.OpenBroken = func(t testing.TB) sink.Sink { return connectTo(t, deadURL(t)) }
+	return h
 }
 
 // core publishes to whoever listens. Events that were on their way to a listener
