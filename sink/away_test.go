@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sort"
 	"strings"
@@ -31,7 +32,7 @@ func newAddressed(change func(*sink.Config)) *addressed {
 	a := &addressed{bench: &bench{}}
 	b := a.bench
 	c := sink.Config{
-		MaxAttempts: 3, Backoff: sink.Backoff{Initial: time.Second, Max: time.Minute, Multiplier: 2}, Observer: b,
+		MaxAttempts: 3, Backoff: sink.Backoff{Initial: time.Second, Max: time.Minute, Multiplier: 2}, Observer: b, Log: slog.New(slog.DiscardHandler),
 		Back: func(address string) { a.back = append(a.back, address) },
 	}
 	if change != nil {
@@ -172,7 +173,7 @@ func TestAnOutageThatMayBeTheAddresss(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				a := newAddressed(nil)
 				a.only = c.only
-				a.Worker = sink.NewWorker(a, a.bench, sink.Config{MaxAttempts: 3, Backoff: sink.Backoff{Initial: time.Second, Max: time.Minute, Multiplier: 2}})
+				a.Worker = sink.NewWorker(a, a.bench, sink.Config{MaxAttempts: 3, Backoff: sink.Backoff{Initial: time.Second, Max: time.Minute, Multiplier: 2}, Log: slog.New(slog.DiscardHandler)})
 				a.heals(c.check)
 				a.answer(c.answer)
 				a.works(t, to("x"))
@@ -283,10 +284,13 @@ func TestProbe(t *testing.T) {
 		// Nothing is known of these: another process put them there.
 		n := count(60, "", "x", "y")
 		for _, address := range []string{"", "x", "y"} {
-			if n[address] < 60 || n[address] > 240 {
+			if n[address] < 30 || n[address] > 120 {
 				t.Errorf("%q was probed %d times in a minute", address, n[address])
 			}
 		}
+		// Nothing was heard of them: perhaps events go elsewhere by now.
+		sort.Strings(a.back)
+		expect(t, "back", fmt.Sprintf("%q", a.back), `["" "x" "y"]`)
 		expect(t, "probes without anything that waits", len(count(5)), 0)
 
 		a.away("x", sink.Unavailable(errDown))
@@ -311,6 +315,66 @@ func TestProbe(t *testing.T) {
 		expect(t, "probes while the sink wants to be left alone", len(count(3500, "x", "y", "")), 0)
 		<-time.After(2 * time.Minute)
 		expect(t, "probes after that", len(count(5, "x", "y", "")), 3)
+	})
+}
+
+// One batch is answered 403 while others are accepted: it waits by itself, longer and
+// longer, and is not sent again and again for a trial.
+func TestABatchThatIsAwayAloneIsNotProbed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		for _, address := range []string{"", "x"} {
+			a := newAddressed(nil)
+			batch := to("x")
+			a.send = func(_ context.Context, b *outbox.Batch) error {
+				switch {
+				case b.GroupID != batch.GroupID:
+					return nil
+				case address == "":
+					return sink.Unavailable(errBad)
+				}
+				return sink.Unavailable(&sink.BatchError{Events: []sink.EventError{{Index: 0, Err: sink.Unavailable(errBad)}}})
+			}
+			a.works(t, batch)
+			probes := 0
+			for range 240 {
+				a.works(t, to("x"))
+				for range a.Probe([]string{address}) {
+					probes++
+					batch.Outages++
+					a.works(t, batch)
+				}
+				<-time.After(250 * time.Millisecond)
+			}
+			expect(t, "probes", probes, 0)
+		}
+	})
+}
+
+// The same after a restart, when the sink is away and nothing is fresh: what waited
+// finds that out, and is tried every second or two.
+func TestWhatWaitedFindsOutThatTheSinkIsAway(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := newAddressed(nil)
+		a.answer(sink.Unavailable(errDown))
+		batch := to("x")
+		sends := 0
+		for range 240 {
+			for range a.Probe([]string{""}) {
+				if batch.Outages++; a.Allow(t.Context()) > 0 {
+					sends++
+					a.works(t, batch)
+				}
+			}
+			<-time.After(250 * time.Millisecond)
+		}
+		if sends < 20 || sends > 70 {
+			t.Errorf("%d sends in a minute", sends)
+		}
+		if a.Outage() == nil {
+			t.Error("the outage is not known")
+		}
 	})
 }
 
@@ -393,6 +457,60 @@ func TestA5xxThatKeepsHittingOneBatchIsARefusal(t *testing.T) {
 		if poisoned > 3+3+3 {
 			t.Errorf("%d sends with the poison event", poisoned)
 		}
+	})
+}
+
+// As httpsink says it of a URL that has a template: of every event.
+func TestA5xxOfAnAddressThatKeepsHittingOneBatch(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := newAddressed(nil)
+		batch := to("x", "x")
+		a.send = func(_ context.Context, b *outbox.Batch) error {
+			if b.GroupID != batch.GroupID {
+				return nil
+			}
+			e := &sink.BatchError{}
+			for i := range b.Events {
+				e.Events = append(e.Events, sink.EventError{Index: i, Err: sink.Suspect(errBad)})
+			}
+			return sink.Suspect(e)
+		}
+		for n := range 3 {
+			outcomes := a.works(t, batch)
+			expect(t, "parts", len(outcomes), 1+n/2) // the third time it is halved
+			batch.Outages++
+			<-time.After(3 * time.Second)
+			a.works(t, to("x"))
+			<-time.After(time.Second)
+		}
+	})
+}
+
+// One other batch a second, and a probe four times a second: that the batch itself
+// fails so often says nothing of the sink.
+func TestA5xxThatKeepsHittingOneBatchOfASlowPipeline(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := newAddressed(nil)
+		batch := to("x", "x")
+		a.send = func(_ context.Context, b *outbox.Batch) error {
+			if b.GroupID == batch.GroupID {
+				return sink.Suspect(errBad)
+			}
+			return nil
+		}
+		for n := range 40 {
+			if n%4 == 3 {
+				a.works(t, to("x"))
+			}
+			if outcomes := a.works(t, batch); len(outcomes) == 2 {
+				return
+			}
+			batch.Outages++
+			<-time.After(2 * time.Second) // longer than a trial waits
+		}
+		t.Error("the batch was not taken for a bad one")
 	})
 }
 

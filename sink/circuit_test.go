@@ -89,10 +89,11 @@ func TestRetriesThatFindNoAddressKeepTheCircuitClosed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(nil)
-		b.answer(sink.Unavailable(errDown))
 		left := batchOf(1)
 		left.Outages = 1
 		for range 10 {
+			b.fail(t, 1, nil) // an event for another address
+			b.answer(sink.Unavailable(errDown))
 			if _, _, err := b.work(t, left); err != nil {
 				t.Fatal(err)
 			}

@@ -41,8 +41,7 @@ const (
 )
 
 // failed hears that a send found the address away, "" the sink as a whole. waited
-// tells that the batch was put back for an outage before: what is left over for an
-// address is sent again and again, and does not make an outage of the sink.
+// tells that the batch was put back for an outage before.
 func (c *circuits) failed(address string, waited bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -51,12 +50,7 @@ func (c *circuits) failed(address string, waited bool, err error) {
 		c.pause = asked // nor does a send that was under way end it sooner
 		c.sink.err = err
 	}
-	switch {
-	case address != "":
-		c.circuit(address).fail(now, err)
-	case !waited || c.sink.failures >= openAfter:
-		c.sink.fail(now, err)
-	}
+	c.circuit(address).fail(now, waited, err)
 }
 
 // circuit returns the address's own, a new one if need be.
@@ -84,12 +78,9 @@ func (c *circuits) took(address string, waited bool) (ended bool) {
 	}
 	c.mu.Lock()
 	if address == "" {
-		ended = c.sink.failures >= openAfter
-		c.sink = circuit{err: c.sink.err}
+		ended = c.sink.took(openAfter)
 	} else if one := c.away[address]; one != nil {
-		ended = one.failures > 0
-		delete(c.away, address)
-		c.aways.Store(int32(len(c.away))) //nolint:gosec // as above
+		ended = one.took(1)
 	}
 	c.mu.Unlock()
 	if ended || waited {
@@ -123,25 +114,39 @@ func (c *circuits) isAway(address string) bool {
 	return one != nil && one.failures > 0 && suspect(one.err)
 }
 
+// forgotten is how long an address that is away is remembered when nothing waits for
+// it: another process may have seen it come back.
+const forgotten = time.Minute
+
 // probe says for which of the addresses that batches wait for it is time for a
-// trial. What nobody waits for any more is forgotten.
+// trial.
 func (c *circuits) probe(waitedFor []string) (due []string) {
+	var unheard []string
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	now := time.Now()
 	wanted := make(map[string]struct{}, len(waitedFor))
 	for _, address := range waitedFor {
 		wanted[address] = struct{}{}
-		if !now.Before(c.pause) && c.circuit(address).probe(now) {
+		if now.Before(c.pause) {
+			continue
+		}
+		switch isDue, vain := c.circuit(address).probe(now); {
+		case vain:
+			unheard = append(unheard, address)
+		case isDue:
 			due = append(due, address)
 		}
 	}
 	for address, one := range c.away {
-		if _, ok := wanted[address]; !ok && one.failures == 0 {
+		if _, ok := wanted[address]; !ok && (one.failures == 0 || now.Sub(one.failedAt) > forgotten) {
 			delete(c.away, address)
 		}
 	}
 	c.aways.Store(int32(len(c.away))) //nolint:gosec // as above
+	c.mu.Unlock()
+	for _, address := range unheard {
+		c.back(address)
+	}
 	return due
 }
 

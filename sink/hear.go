@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 
 	"github.com/outboxrelay/relay/outbox"
 )
@@ -22,33 +23,42 @@ type answer struct {
 // addresses.
 func (w *Worker) hear(ctx context.Context, b *outbox.Batch, err error) answer {
 	a := answer{err: err}
-	if divide, ok := errors.AsType[*DivideError](err); ok && divide.parts(len(b.Events)) {
+	divide, isDivide := errors.AsType[*DivideError](err)
+	if isDivide && divide.parts(len(b.Events)) {
 		return a // nothing was sent
 	}
-	if some, ok := errors.AsType[*BatchError](err); ok && some.within(len(b.Events)) {
+	some, isBatch := errors.AsType[*BatchError](err)
+	address, one := w.only(b)
+	switch {
+	case isBatch && some.within(len(b.Events)):
+		if one && suspect(err) && errors.Is(err, ErrUnavailable) && w.strikes.hit(b.GroupID, address) {
+			return w.struckOut(err)
+		}
 		a.sinkIsBack = w.hearEach(b, some)
 		return a
-	}
-	waited := b.Outages > 0
-	if !errors.Is(err, ErrUnavailable) { // also a refusal says that the sink is there
+	case err == nil || !isBatch && !isDivide && !errors.Is(err, ErrUnavailable): // also a refusal says that the sink is there
+		waited := b.Outages > 0 && err == nil
 		a.sinkIsBack = w.circuits.took("", waited)
 		w.eachAddress(b, waited, func(address string) { w.circuits.took(address, waited) })
 		w.strikes.over(b.GroupID)
 		if err == nil {
-			w.accepted(b)
+			w.eachSuspect(b, nil)
 		}
 		return a
 	}
 	if suspect(err) {
 		a.address = w.awayAt(ctx, b)
 		if w.strikes.hit(b.GroupID, a.address) {
-			a.err = fmt.Errorf("%w: %d times, while others were accepted", withoutKind{err}, maxStrikes)
-			a.struck = true
-			return a
+			return w.struckOut(err)
 		}
 	}
-	w.circuits.failed(a.address, waited, err)
+	w.circuits.failed(a.address, b.Outages > 0, err)
 	return a
+}
+
+// struckOut makes a refusal of an outage.
+func (w *Worker) struckOut(err error) answer {
+	return answer{err: fmt.Errorf("%w: %d times, while others were accepted", withoutKind{err}, maxStrikes), struck: true}
 }
 
 // awayAt returns the address that a 5xx or a time-out is about: the batch's only
@@ -66,13 +76,24 @@ func (w *Worker) awayAt(ctx context.Context, b *outbox.Batch) string {
 	return address
 }
 
-// accepted lets suspects know that the sink took others.
-func (w *Worker) accepted(b *outbox.Batch) {
-	if !w.strikes.any.Load() {
+// eachSuspect lets suspects know that the sink took others: all events of the batch
+// but those that failed.
+func (w *Worker) eachSuspect(b *outbox.Batch, failed map[int]error) {
+	if !w.strikes.any.Load() || len(failed) == len(b.Events) {
 		return
 	}
 	w.strikes.took("")
-	w.eachAddress(b, true, w.strikes.took)
+	seen := map[string]struct{}{}
+	for i := range b.Events {
+		if _, ok := failed[i]; ok {
+			continue
+		}
+		address := w.addressOf(&b.Events[i])
+		if _, ok := seen[address]; !ok && address != "" {
+			seen[address] = struct{}{}
+			w.strikes.took(address)
+		}
+	}
 }
 
 // withoutKind keeps an error's text and drops what errors.Is finds in it.
@@ -117,6 +138,14 @@ func (w *Worker) hearEach(b *outbox.Batch, some *BatchError) (sinkIsBack bool) {
 				w.circuits.took(address, waited)
 			}
 		}
+	}
+	refused := maps.Clone(failed)
+	for _, e := range some.Events {
+		refused[e.Index] = e.Err
+	}
+	w.eachSuspect(b, refused)
+	if len(refused) < len(b.Events) || len(failed) == 0 {
+		w.strikes.over(b.GroupID) // what is left of it goes by other group_ids
 	}
 	// Addresses that are away are an answer too, but nothing that waits for the
 	// sink goes out because of it.

@@ -6,6 +6,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/google/uuid"
 )
@@ -32,8 +33,10 @@ type strikes struct {
 }
 
 type strike struct {
-	n  int
-	at tally // when it was counted, itself included
+	n     int
+	at    tally // when it was counted, itself included
+	own   int   // its sends since then that were not counted
+	since time.Time
 }
 
 // tally counts what became of an address's sends.
@@ -43,6 +46,9 @@ const (
 	maxStrikes  = 3
 	mostStrikes = 10_000 // batches remembered; more of them are no exception but an outage
 )
+
+// longAgo is when a strike is forgotten: another process may have sent the batch.
+const longAgo = time.Hour
 
 // hit counts an outage of the batch and tells whether it was one too many.
 func (s *strikes) hit(groupID uuid.UUID, address string) bool {
@@ -54,14 +60,28 @@ func (s *strikes) hit(groupID uuid.UUID, address string) bool {
 	s.any.Store(true)
 	now := s.tallies[address]
 	last, again := s.batches[groupID]
-	accepted, others := now.accepted-last.at.accepted, now.suspect-last.at.suspect
+	accepted, others := now.accepted-last.at.accepted, now.suspect-last.at.suspect-last.own
 	now.suspect++
 	s.tallies[address] = now
-	if again && accepted <= 2*others {
-		return false // it is everybody's outage
+	if again && accepted <= 2*others { // it is everybody's outage
+		last.own++
+		s.batches[groupID] = last
+		return false
 	}
-	s.batches[groupID] = strike{last.n + 1, now}
+	if !again {
+		s.forget()
+	}
+	s.batches[groupID] = strike{n: last.n + 1, at: now, since: time.Now()}
 	return last.n+1 >= maxStrikes
+}
+
+// forget drops what is long ago.
+func (s *strikes) forget() {
+	for groupID, one := range s.batches {
+		if time.Since(one.since) > longAgo {
+			delete(s.batches, groupID)
+		}
+	}
 }
 
 // inherit makes the parts of a batch that was struck out suspects that need no
@@ -69,10 +89,10 @@ func (s *strikes) hit(groupID uuid.UUID, address string) bool {
 func (s *strikes) inherit(from uuid.UUID, parts []uuid.UUID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at := s.batches[from].at
+	last := s.batches[from]
 	delete(s.batches, from)
 	for _, part := range parts {
-		s.batches[part] = strike{maxStrikes - 1, at}
+		s.batches[part] = strike{n: maxStrikes - 1, at: last.at, since: last.since}
 	}
 }
 
@@ -83,8 +103,7 @@ func (s *strikes) took(address string) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.tallies != nil {
-		now := s.tallies[address]
+	if now, struck := s.tallies[address]; struck { // there are addresses without number
 		now.accepted++
 		s.tallies[address] = now
 	}
