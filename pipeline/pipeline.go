@@ -5,6 +5,7 @@
 package pipeline
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,6 +38,8 @@ type Buffer interface {
 type Hook struct {
 	Buffer Buffer
 	Sink   sink.Sink
+	// SendTimeout bounds one Send; the pipeline's when 0.
+	SendTimeout time.Duration
 }
 
 // Observer hears what a pipeline does; see sink.Observer.
@@ -176,7 +179,7 @@ func New(buffer Buffer, s sink.Sink, c Config) (*Pipeline, error) {
 func (c Config) ofHook() Config {
 	return Config{
 		Name: c.Name, BatchSize: c.BatchSize, MaxWaiting: math.MaxInt, Workers: 1, Lease: c.Lease,
-		Backoff: c.Backoff, SendTimeout: c.SendTimeout, Log: c.Log.With("to", "dead_letter.hook"), told: true,
+		Backoff: c.Backoff, SendTimeout: cmp.Or(c.Hook.SendTimeout, c.SendTimeout), Log: c.Log.With("to", "dead_letter.hook"), told: true,
 	}
 }
 

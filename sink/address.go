@@ -116,6 +116,23 @@ func (t Template) Address(e *outbox.Event) (string, error) {
 	return b.String(), nil
 }
 
+// Values is what the placeholders make of the event, with a blank between them: it tells
+// two addresses apart as well as the addresses themselves do, without what stands
+// around them, which may be secret. The error is Address's.
+func (t Template) Values(e *outbox.Event) (string, error) {
+	only := Template{}
+	for _, p := range t.parts {
+		if p.field == 0 {
+			continue
+		}
+		if len(only.parts) > 0 {
+			only.parts = append(only.parts, part{literal: " "})
+		}
+		only.parts = append(only.parts, p)
+	}
+	return only.Address(e)
+}
+
 // Group is the events of a batch that share an address.
 type Group struct {
 	Address string

@@ -140,3 +140,24 @@ func FuzzTemplate(f *testing.F) {
 		}
 	})
 }
+
+// What an address is known by shows nothing of the template.
+func TestTemplateValues(t *testing.T) {
+	t.Parallel()
+	key := "a b"
+	e := &outbox.Event{Topic: "orders", Key: &key}
+	for text, want := range map[string]string{
+		"https://host/SECRET/{topic}":               "orders",
+		"https://host/{topic}?token=SECRET&k={key}": "orders a+b",
+		"https://host/{key}/{topic}":                "a%20b orders",
+		"https://host/SECRET":                       "",
+	} {
+		template, err := sink.ParseURLTemplate(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := template.Values(e); got != want || err != nil {
+			t.Errorf("%s: %q, %v; want %q", text, got, err, want)
+		}
+	}
+}

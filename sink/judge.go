@@ -1,6 +1,7 @@
 package sink
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -165,14 +166,26 @@ func (w *Worker) refused(b *outbox.Batch, ids []int64, err error) outbox.Outcome
 }
 
 // unfinished is what becomes of a batch that keeps taking its worker down: halved,
-// until the event that does it stands alone; that is buried unsent.
-func (w *Worker) unfinished(b *outbox.Batch) []outbox.Outcome {
+// until the event that does it stands alone; that is buried, unless it turns out to
+// have arrived, and nobody may send it any more.
+func (w *Worker) unfinished(ctx context.Context, b *outbox.Batch) []outbox.Outcome {
 	why := fmt.Sprintf("%d owners in a row did not finish this batch", b.Starts-1)
 	switch {
 	case len(b.Events) > 1:
 		return w.carry(b, halve(b, why))
 	case w.config.NeverBury:
 		return []outbox.Outcome{w.retry(b, nil, errors.New(why))}
+	}
+	if f, ok := w.sink.(Fencer); ok {
+		ctx, cancel := context.WithTimeout(ctx, w.config.SendTimeout)
+		defer cancel()
+		delivered, err := f.Fence(ctx, b)
+		switch {
+		case err != nil:
+			return []outbox.Outcome{w.wait(b, nil, "", err)}
+		case delivered:
+			return []outbox.Outcome{{Verdict: outbox.Delivered}}
+		}
 	}
 	return []outbox.Outcome{{Verdict: outbox.Dead, Attempts: b.Attempts, Error: why + ", in which it stood alone"}}
 }

@@ -49,6 +49,14 @@ type Warner interface {
 	Warnings(ctx context.Context) []string
 }
 
+// Fencer is a Sink that remembers group_ids.
+type Fencer interface {
+	// Fence gives the batch's group_id up, and those of its origins: whoever still
+	// has such a batch in hand adds nothing any more (ErrFenced). delivered tells
+	// that all its events have arrived already. The error wraps ErrUnavailable.
+	Fence(ctx context.Context, b *outbox.Batch) (delivered bool, err error)
+}
+
 var (
 	// ErrUnavailable is an outage of the sink, or of an address in it. It is not
 	// an attempt; no event dies of it.

@@ -126,7 +126,7 @@ func (w *Worker) outcomes(held context.Context, b *outbox.Batch) ([]outbox.Outco
 	case b.Marked():
 		return w.carry(b, finishMarked(b)), nil
 	case b.Starts > maxStarts:
-		return w.unfinished(b), nil
+		return w.unfinished(held, b), nil
 	}
 	if aside := w.setAside(b); aside != nil {
 		return aside, nil

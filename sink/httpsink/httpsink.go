@@ -110,10 +110,15 @@ func (s *Sink) setHeader(c Config) {
 	}
 }
 
-// AddressOf implements sink.Addresser: the URL, without user and password.
+// AddressOf implements sink.Addresser: what {topic} and {key} make of the URL, and no
+// more of it, for a path or a query may be secret.
 func (s *Sink) AddressOf(e *outbox.Event) (address string, ok bool) {
-	address, err := s.template.Address(e)
-	return address, err == nil && checkPath(address) == nil
+	whole, err := s.template.Address(e)
+	if err != nil || checkPath(whole) != nil {
+		return "", false
+	}
+	address, err = s.template.Values(e)
+	return address, err == nil
 }
 
 // OneAddress implements sink.Addresser.

@@ -36,6 +36,7 @@ type Sink struct {
 var (
 	_ sink.Sink      = (*Sink)(nil)
 	_ sink.Addresser = (*Sink)(nil)
+	_ sink.Fencer    = (*Sink)(nil)
 	_ sink.Warner    = (*Sink)(nil)
 )
 
