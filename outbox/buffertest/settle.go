@@ -21,6 +21,7 @@ var settleCases = []testCase{
 	{name: "settle/dead letters keep opaque bytes", run: settleDeadBytes},
 	{name: "settle/an event may be buried twice", run: settleDeadTwice},
 	{name: "settle/what is buried already stays as it is", run: settleDeadAlready},
+	{name: "settle/what was closed is open again", run: settleDeadClosed},
 	{name: "settle/events that somebody deleted", run: settleVanished},
 	{name: "settle/events locked by others stop neither for long", rowLocks: true, run: settleLocked},
 }
@@ -218,6 +219,46 @@ func settleDeadAlready(t *testing.T, h Harness) {
 	}
 	equal(t, "dead letters", dead, map[int64]string{ids[0]: "before", ids[1]: "refused"})
 	empty(t, f)
+}
+
+// settleDeadClosed: a restored buffer brings events back under the group_id they died
+// under, and they are refused again. Their letters are told, being told, and untold,
+// all closed since; the last is open.
+func settleDeadClosed(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	first := bury(t, f, "refused", orders(4)...)
+	ids, hook := first.IDs(), f.Hook(t)
+	settle(t, hook, claim(t, hook, 1), delivered())
+	telling := claim(t, hook, 1)
+	discard(t, f.Buffer, outbox.DeadFilter{IDs: ids[:3]}, 10, 3)
+	f.Exec(t, "UPDATE outbox_dead_letters SET died_at = '2020-01-01T00:00:00.000Z'")
+	before := f.Dead(t)
+	for _, id := range ids {
+		f.Exec(t, fmt.Sprintf(`INSERT INTO %s (id, topic, key, payload, headers, group_id)
+			VALUES (%d, 'restored', 'k', '%d', '{}', '%s')`, f.Table, id, id, first.GroupID))
+	}
+	_, err := f.Buffer.Repair(t.Context())
+	ok(t, "Repair", err)
+	again := takeOver(t, f.Buffer)
+	equal(t, "batch that came back", []any{again.GroupID, again.IDs()}, []any{first.GroupID, ids})
+	settle(t, f.Buffer, again, outbox.Outcome{Verdict: outbox.Dead, Attempts: 7, Error: "refused again"})
+	equal(t, "rows", f.Rows(t), []Row(nil))
+
+	after := f.Dead(t)
+	equal(t, "dead letters", len(after), len(ids))
+	for i, d := range after[:3] {
+		about(t, "died_at", time.Since(d.DiedAt), 0)
+		equal(t, "dead letter", d, DeadLetter{
+			Pipeline: f.Pipeline, EventID: ids[i], Topic: "restored", Key: text("k"), Payload: fmt.Append(nil, ids[i]), Headers: []byte("{}"),
+			CreatedAt: again.Events[i].CreatedAt, GroupID: first.GroupID, Attempts: 7, Error: "refused again", DiedAt: d.DiedAt,
+		})
+	}
+	equal(t, "letter that was open", after[3], before[3])
+
+	settle(t, hook, telling, delivered()) // of the letter that it was
+	equal(t, "letters told", letters(t, f, isTold), []int64(nil))
+	equal(t, "letters to be told", claim(t, hook, 10).IDs(), ids)
+	discard(t, f.Buffer, outbox.DeadFilter{}, 10, 4)
 }
 
 func settleVanished(t *testing.T, h Harness) {

@@ -50,14 +50,20 @@ FROM (SELECT count(*) AS events, array_agg(id ORDER BY id) AS ids FROM outbox_ev
 WHERE current_setting('relay.holds') = '1' AND buffer = $1 AND outbox_batches.group_id = $2::uuid
   AND lease_no = $3::bigint AND locked.events > 0`
 
+	// A restored buffer brings an event back under a group_id that it died under
+	// before. A letter that was closed since is no place for it: it is opened anew.
 	burySQL = `
-INSERT INTO outbox_dead_letters (pipeline, event_id, topic, key, payload, headers, created_at,
-                                 group_id, attempts, error)
+INSERT INTO outbox_dead_letters AS d (pipeline, event_id, topic, key, payload, headers, created_at,
+                                      group_id, attempts, error)
 SELECT $1, e.id, e.topic, e.key, e.payload, e.headers, e.created_at, e.group_id, $5::int, $6
 FROM outbox_events e
 WHERE current_setting('relay.holds') = '1' AND e.group_id = $2::uuid
   AND e.id BETWEEN $3::bigint AND $4::bigint AND ($7::bigint[] IS NULL OR e.id = ANY ($7::bigint[]))
-ON CONFLICT (pipeline, event_id, group_id) DO NOTHING`
+ON CONFLICT (pipeline, event_id, group_id) DO UPDATE
+SET topic = EXCLUDED.topic, key = EXCLUDED.key, payload = EXCLUDED.payload, headers = EXCLUDED.headers,
+    created_at = EXCLUDED.created_at, attempts = EXCLUDED.attempts, error = EXCLUDED.error,
+    died_at = clock_timestamp(), told_at = NULL, closed_at = NULL, hook_group_id = NULL
+WHERE d.closed_at IS NOT NULL`
 
 	// A new group_id: the events change over, with a ledger row that names where
 	// they came from.

@@ -36,14 +36,20 @@ DELETE FROM outbox_events
 WHERE group_id = ?1 AND id BETWEEN ?2 AND ?3
   AND (?4 IS NULL OR id IN (SELECT value FROM json_each(?4)))`
 
+	// A restored buffer brings an event back under a group_id that it died under
+	// before. A letter that was closed since is no place for it: it is opened anew.
 	burySQL = `
-INSERT INTO outbox_dead_letters (pipeline, event_id, topic, key, payload, headers, created_at,
-                                 group_id, attempts, error)
+INSERT INTO outbox_dead_letters AS d (pipeline, event_id, topic, key, payload, headers, created_at,
+                                      group_id, attempts, error)
 SELECT ?5, id, topic, key, payload, headers, created_at, group_id, ?6, ?7
 FROM outbox_events
 WHERE group_id = ?1 AND id BETWEEN ?2 AND ?3
   AND (?4 IS NULL OR id IN (SELECT value FROM json_each(?4)))
-ON CONFLICT (pipeline, event_id, group_id) DO NOTHING`
+ON CONFLICT (pipeline, event_id, group_id) DO UPDATE
+SET topic = excluded.topic, key = excluded.key, payload = excluded.payload, headers = excluded.headers,
+    created_at = excluded.created_at, attempts = excluded.attempts, error = excluded.error,
+    died_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), told_at = NULL, closed_at = NULL, hook_group_id = NULL
+WHERE d.closed_at IS NOT NULL`
 
 	moveSQL = `
 UPDATE outbox_events SET group_id = ?5
