@@ -1,6 +1,7 @@
 package buffertest
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ var wakeCases = []testCase{
 	{name: "wake/addresses that are away", run: wakeAway},
 	{name: "wake/that address alone, soonest first", run: wakeOnly},
 	{name: "wake/only what waits and is not due", run: wakeWaiting},
+	{name: "wake/an address without an outage is none", run: wakeRefused},
 }
 
 // outage puts the batch back to wait for an address.
@@ -150,4 +152,20 @@ func wakeWaiting(t *testing.T, h Harness) {
 		equal(t, "batch taken over", takeOver(t, f.Buffer).GroupID, want.GroupID)
 	}
 	takeOverNone(t, f.Buffer)
+}
+
+// wakeRefused: a relay that knows nothing of addresses put the batch back, and left
+// the one it had.
+func wakeRefused(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	f.Insert(t, orders(2)...)
+	refused, waits := claim(t, f.Buffer, 1), claim(t, f.Buffer, 1)
+	outage(t, f.Buffer, refused, "a", lease)
+	outage(t, f.Buffer, waits, "b", lease)
+	f.Exec(t, fmt.Sprintf("UPDATE outbox_batches SET outages = 0, attempts = 1 WHERE group_id = '%s'", refused.GroupID))
+	away(t, f.Buffer, "b")
+	wake(t, f.Buffer, "a", 0, 0)
+	takeOverNone(t, f.Buffer)
+	wake(t, f.Buffer, "b", 0, 1)
+	equal(t, "batch woken", takeOver(t, f.Buffer).GroupID, waits.GroupID)
 }

@@ -2,16 +2,18 @@ package sqlite
 
 import "context"
 
+// Only an outage has an address. A relay of before it knew addresses leaves one on a
+// batch that was refused, so what has no outages does not count.
 const awaySQL = `
 SELECT DISTINCT address FROM outbox_batches
-WHERE buffer = ?1 AND state = 'waiting' AND address IS NOT NULL`
+WHERE buffer = ?1 AND state = 'waiting' AND address IS NOT NULL AND outages > 0`
 
 // What is due already is among the limit, and keeps its place.
 const wakeSQL = `
 UPDATE outbox_batches SET due_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
 WHERE due_at > strftime('%Y-%m-%dT%H:%M:%fZ', 'now') AND group_id IN (
   SELECT group_id FROM outbox_batches
-  WHERE buffer = ?1 AND state = 'waiting' AND address = ?2
+  WHERE buffer = ?1 AND state = 'waiting' AND address = ?2 AND outages > 0
   ORDER BY due_at LIMIT ?3)`
 
 // Away is described by buffertest.Buffer.
