@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/sink"
 )
@@ -26,6 +28,7 @@ type health struct {
 	unsent    int
 	unsentWhy string
 	waiting   bool // batches wait, as last seen or done
+	sending   map[uuid.UUID]struct{}
 	// There have been fresh events, or batches that were due, and nothing got
 	// done, since.
 	freshSince, dueSince time.Time
@@ -82,16 +85,31 @@ func note(since *time.Time, is bool, now time.Time) {
 	}
 }
 
-// settled hears of a batch that was settled. That is progress, unless the whole
-// of it only waits again.
-func (h *health) settled(outcomes []outbox.Outcome) {
+// mostSending bounds what is remembered of sends whose batch was lost meanwhile.
+const mostSending = 1000
+
+// sent hears of a batch that was sent.
+func (h *health) sent(b *outbox.Batch) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if h.sending == nil || len(h.sending) >= mostSending {
+		h.sending = map[uuid.UUID]struct{}{}
+	}
+	h.sending[b.GroupID] = struct{}{}
+}
+
+// settled hears of a batch that was settled. That is progress, unless the whole
+// of it only waits again.
+func (h *health) settled(b *outbox.Batch, outcomes []outbox.Outcome) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	_, sent := h.sending[b.GroupID]
+	delete(h.sending, b.GroupID)
 	for i := range outcomes {
 		h.waiting = h.waiting || outcomes[i].Verdict == outbox.Retry
 	}
 	if len(outcomes) == 1 && outcomes[0].Verdict == outbox.Retry {
-		if outcomes[0].Outages > 0 {
+		if sent && outcomes[0].Outages > 0 { // not one put aside
 			h.unsent++
 			h.unsentWhy = outcomes[0].Error
 		}
@@ -124,13 +142,18 @@ func (h *health) ready(now time.Time) error {
 	return nil
 }
 
-// observer lets health hear what the worker settles.
+// observer lets health hear what the worker sends and settles.
 type observer struct {
 	sink.Observer
 	health *health
 }
 
+func (o observer) Sent(b *outbox.Batch, took time.Duration) {
+	o.health.sent(b)
+	o.Observer.Sent(b, took)
+}
+
 func (o observer) Settled(b *outbox.Batch, outcomes []outbox.Outcome, took time.Duration) {
-	o.health.settled(outcomes)
+	o.health.settled(b, outcomes)
 	o.Observer.Settled(b, outcomes, took)
 }

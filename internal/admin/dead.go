@@ -123,7 +123,7 @@ func age(name, text string) (time.Duration, error) {
 		return 0, nil
 	}
 	d, err := time.ParseDuration(text)
-	if err != nil || d < 0 {
+	if err != nil || d <= 0 { // 0 is any time, to a filter
 		return 0, fmt.Errorf("%s: a time like 1h was expected", name)
 	}
 	return d, nil

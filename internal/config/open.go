@@ -68,7 +68,7 @@ func (p *Pipeline) Open(process Process) (*Opened, error) {
 	if wrong == nil {
 		rules := p.rules(process)
 		if hook != nil {
-			rules.Hook = &pipeline.Hook{Buffer: hookOf(o.Buffer), Sink: o.Hook}
+			rules.Hook = &pipeline.Hook{Buffer: hookOf(o.Buffer), Sink: o.Hook, SendTimeout: hook.sendTimeout()}
 		}
 		if o.Pipeline, errNew = pipeline.New(o.Buffer, o.Sink, rules); errNew == nil {
 			o.Letters = p.Letters(o.Buffer)
