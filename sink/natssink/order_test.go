@@ -40,15 +40,16 @@ func TestBehindOneThatFailed(t *testing.T) {
 		name     string
 		batch    *outbox.Batch
 		verdicts string
+		behind   int // of these
 		stored   string
 	}{
-		{"all goes well", keyedBatch("orders.x/a", "orders.y/b", "orders.x/a", "orders.z"), "ok ok ok ok", "1 2 3 4"},
-		{"a subject without a stream", keyedBatch("other/a", "orders.x/a", "orders.x/b", "orders.y/b", "orders.y"), "outage outage ok ok ok", "3 4 5"},
-		{"in the middle", keyedBatch("orders.x/a", "other/a", "orders.x/a", "orders.y/a"), "ok outage outage outage", "1"},
-		{"no subject at all", keyedBatch("orders.x/a", "orders..x/a", "orders.x/a"), "ok dead ok", "1 3"},
-		{"a header that NATS cannot carry", keyedBatch("orders.x/a\nb", "orders.x/a\nb", "orders.x/c"), "dead dead ok", "3"},
-		{"no subject behind one that failed", keyedBatch("other/a", "orders..x/a", "orders.x/a"), "outage dead outage", ""},
-		{"no subject in front", keyedBatch("orders..x/a", "orders..y/a", "orders.x/a"), "dead dead ok", "3"},
+		{"all goes well", keyedBatch("orders.x/a", "orders.y/b", "orders.x/a", "orders.z"), "ok ok ok ok", 0, "1 2 3 4"},
+		{"a subject without a stream", keyedBatch("other/a", "orders.x/a", "orders.x/b", "orders.y/b", "orders.y"), "outage outage ok ok ok", 1, "3 4 5"},
+		{"in the middle", keyedBatch("orders.x/a", "other/a", "orders.x/a", "orders.y/a"), "ok outage outage outage", 2, "1"},
+		{"no subject at all", keyedBatch("orders.x/a", "orders..x/a", "orders.x/a"), "ok dead ok", 0, "1 3"},
+		{"a header that NATS cannot carry", keyedBatch("orders.x/a\nb", "orders.x/a\nb", "orders.x/c"), "dead dead ok", 0, "3"},
+		{"no subject behind one that failed", keyedBatch("other/a", "orders..x/a", "orders.x/a"), "outage dead outage", 1, ""},
+		{"no subject in front", keyedBatch("orders..x/a", "orders..y/a", "orders.x/a"), "dead dead ok", 0, "3"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -57,15 +58,20 @@ func TestBehindOneThatFailed(t *testing.T) {
 			err := s.Send(within(t, soon), c.batch)
 			expect(t, "verdicts", verdicts(t, err, len(c.batch.Events)), c.verdicts)
 			expect(t, "stored, sorted by key", byKey(t, o, c.batch), c.stored)
-			some, partly := errors.AsType[*sink.BatchError](err)
-			if !partly {
-				return
-			}
-			for _, e := range some.Events {
-				behind, is := errors.AsType[*sink.BehindError](e.Err)
-				if is && behind.ID >= c.batch.Events[e.Index].ID {
-					t.Errorf("event %d waits behind event %d", c.batch.Events[e.Index].ID, behind.ID)
+			behind := 0
+			if some, partly := errors.AsType[*sink.BatchError](err); partly {
+				for _, e := range some.Events {
+					why, is := errors.AsType[*sink.BehindError](e.Err)
+					if !is {
+						continue
+					}
+					if behind++; why.ID >= c.batch.Events[e.Index].ID {
+						t.Errorf("event %d waits behind event %d", c.batch.Events[e.Index].ID, why.ID)
+					}
 				}
+			}
+			if behind != c.behind {
+				t.Errorf("%d events wait behind others, %d were expected: %v", behind, c.behind, err)
 			}
 		})
 	}
