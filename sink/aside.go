@@ -60,10 +60,14 @@ func (w *Worker) setAside(b *outbox.Batch) []outbox.Outcome {
 // that are left wait together, for the sink as a whole.
 const mostParts = 16
 
+// aside begins the reason of what was not sent.
+const aside = "not sent: its address is away: "
+
 func (w *Worker) asideFor(b *outbox.Batch, ids []int64, address string) outbox.Outcome {
 	return outbox.Outcome{
 		Verdict: outbox.Retry, IDs: ids, GroupID: groupFor(b, ids), Address: &address,
-		After: w.config.Backoff.After(max(1, b.Outages)), Attempts: b.Attempts, Outages: max(1, b.Outages),
-		Error: "not sent: its address is away: " + address,
+		// As long as can be: it is woken when the address is back, or for the trial.
+		After: Backoff{w.config.Backoff.Max, w.config.Backoff.Max, 1}.After(1), Attempts: b.Attempts, Outages: max(1, b.Outages),
+		Error: aside + address,
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 // circuit is what is known of an address, or of the sink as a whole.
 type circuit struct {
+	heard    bool      // something was heard of it
 	works    bool      // the last that was heard of it is that it took something
 	failures int       // sends in a row that found it away
 	failedAt time.Time // the last of them
@@ -28,18 +29,26 @@ func (c *circuit) fail(now time.Time, waited bool, err error) {
 	if waited && c.works {
 		return
 	}
-	c.works = false
+	c.heard, c.works = true, false
 	c.failures++
 	c.failedAt, c.err = now, err
 	c.until, c.trial = now.Add(trials.After(c.failures)), time.Time{}
 }
 
-// took hears that it took something, and tells whether that ended an outage.
-func (c *circuit) took(openAfter int) (ended bool) {
-	ended = c.failures >= openAfter
-	*c = circuit{works: true, err: c.err}
-	return ended
+// took hears that it took something. ended tells whether that ended an outage; news,
+// that nothing was known of it, and what waits for it may have been put there by
+// another process.
+func (c *circuit) took() (ended, news bool) {
+	ended, news = c.open(), !c.heard
+	*c = circuit{heard: true, works: true, err: c.err}
+	return ended, news
 }
+
+// openAfter is how many sends in a row have to find it away: one alone may be the
+// batch's doing, or a hiccup.
+const openAfter = 2
+
+func (c *circuit) open() bool { return c.failures >= openAfter }
 
 // due tells whether it is time for a trial.
 func (c *circuit) due(now time.Time) bool { return !now.Before(c.until) && !now.Before(c.trial) }

@@ -11,7 +11,7 @@ import (
 // circuits keep what is away from what works.
 //
 // While the sink as a whole is away nothing is claimed, so that the backlog stays
-// unclaimed. That begins after two sends in a row that found no sink. Then the
+// unclaimed. That begins after two sends in a row that found no sink (openAfter). Then the
 // sink's own Check is asked now and then, and when that is content a single batch is
 // let through for a trial, for a sink that answers may still take nothing. A send
 // that goes through ends it.
@@ -35,10 +35,7 @@ type circuits struct {
 	away  map[string]*circuit
 }
 
-const (
-	openAfter    = 2
-	checkTimeout = 5 * time.Second
-)
+const checkTimeout = 5 * time.Second
 
 // failed hears that a send found the address away, "" the sink as a whole. waited
 // tells that the batch was put back for an outage before.
@@ -76,14 +73,15 @@ func (c *circuits) took(address string, waited bool) (ended bool) {
 	if address != "" && !waited && c.aways.Load() == 0 {
 		return false
 	}
+	news := false
 	c.mu.Lock()
 	if address == "" {
-		ended = c.sink.took(openAfter)
+		ended, news = c.sink.took()
 	} else if one := c.away[address]; one != nil {
-		ended = one.took(1)
+		ended, news = one.took()
 	}
 	c.mu.Unlock()
-	if ended || waited {
+	if ended || news || waited {
 		c.back(address)
 	}
 	return ended
@@ -96,7 +94,7 @@ func (c *circuits) try(address string, atMost time.Duration) bool {
 	defer c.mu.Unlock()
 	one, now := c.away[address], time.Now()
 	switch {
-	case one == nil || one.failures == 0:
+	case one == nil || !one.open():
 		return true
 	case !one.due(now):
 		return false
@@ -111,7 +109,7 @@ func (c *circuits) isAway(address string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	one := c.away[address]
-	return one != nil && one.failures > 0 && suspect(one.err)
+	return one != nil && one.open() && suspect(one.err)
 }
 
 // forgotten is how long an address that is away is remembered when nothing waits for
@@ -154,7 +152,7 @@ func (c *circuits) probe(waitedFor []string) (due []string) {
 func (c *circuits) allow(ctx context.Context, s Sink) int {
 	now := time.Now()
 	c.mu.Lock()
-	open, paused, early := c.sink.failures >= openAfter, now.Before(c.pause), now.Before(c.sink.until)
+	open, paused, early := c.sink.open(), now.Before(c.pause), now.Before(c.sink.until)
 	c.mu.Unlock()
 	switch {
 	case paused || open && early:
@@ -179,7 +177,7 @@ func (c *circuits) allow(ctx context.Context, s Sink) int {
 func (c *circuits) outage() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.sink.failures >= openAfter || time.Now().Before(c.pause) {
+	if c.sink.open() || time.Now().Before(c.pause) {
 		return c.sink.err
 	}
 	return nil

@@ -15,8 +15,10 @@ type answer struct {
 	// address that an outage of the whole batch is about; "" is the sink.
 	address string
 	// struck: an outage that was taken for a refusal of the batch.
-	struck     bool
+	struck bool
+	// sinkIsBack, or the addresses that are, after an outage.
 	sinkIsBack bool
+	back       []string
 }
 
 // hear tells circuits and strikes what a Send's error says of the sink and its
@@ -34,12 +36,16 @@ func (w *Worker) hear(ctx context.Context, b *outbox.Batch, err error) answer {
 		if one && suspect(err) && errors.Is(err, ErrUnavailable) && w.strikes.hit(b.GroupID, address) {
 			return w.struckOut(err)
 		}
-		a.sinkIsBack = w.hearEach(b, some)
+		w.hearEach(b, some, &a)
 		return a
 	case err == nil || !isBatch && !isDivide && !errors.Is(err, ErrUnavailable): // also a refusal says that the sink is there
 		waited := b.Outages > 0 && err == nil
 		a.sinkIsBack = w.circuits.took("", waited)
-		w.eachAddress(b, waited, func(address string) { w.circuits.took(address, waited) })
+		w.eachAddress(b, waited, func(address string) {
+			if w.circuits.took(address, waited) {
+				a.back = append(a.back, address)
+			}
+		})
 		w.strikes.over(b.GroupID)
 		if err == nil {
 			w.eachSuspect(b, nil)
@@ -103,7 +109,7 @@ func (w withoutKind) Error() string { return w.err.Error() }
 
 // hearEach takes the answer of a sink that told the events apart. An address is away
 // when none of its events got another answer.
-func (w *Worker) hearEach(b *outbox.Batch, some *BatchError) (sinkIsBack bool) {
+func (w *Worker) hearEach(b *outbox.Batch, some *BatchError, a *answer) {
 	waited := b.Outages > 0
 	failed := make(map[int]error, len(some.Events))
 	behind := map[int]struct{}{} // not sent, so they say nothing of their addresses
@@ -134,8 +140,8 @@ func (w *Worker) hearEach(b *outbox.Batch, some *BatchError) (sinkIsBack bool) {
 			case address == "":
 			case why != nil:
 				w.circuits.failed(address, waited, why)
-			default:
-				w.circuits.took(address, waited)
+			case w.circuits.took(address, waited):
+				a.back = append(a.back, address)
 			}
 		}
 	}
@@ -149,7 +155,7 @@ func (w *Worker) hearEach(b *outbox.Batch, some *BatchError) (sinkIsBack bool) {
 	}
 	// Addresses that are away are an answer too, but nothing that waits for the
 	// sink goes out because of it.
-	return w.circuits.took("", waited && len(failed)+len(behind) < len(b.Events))
+	a.sinkIsBack = w.circuits.took("", waited && len(failed)+len(behind) < len(b.Events))
 }
 
 // addressOf returns the event's address, "" where there is only one or none.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/outboxrelay/relay/outbox"
@@ -152,6 +153,9 @@ func (w *Worker) outcomes(held context.Context, b *outbox.Batch) ([]outbox.Outco
 	if a.sinkIsBack {
 		w.config.Log.InfoContext(held, "the sink takes batches again")
 	}
+	for _, address := range a.back {
+		w.config.Log.InfoContext(held, "the address takes events again", "address", address)
+	}
 	return w.judge(b, a), nil
 }
 
@@ -163,8 +167,14 @@ func (w *Worker) tell(ctx context.Context, b *outbox.Batch, outcomes []outbox.Ou
 		switch o.Verdict {
 		case outbox.Retry:
 			level, text = slog.LevelWarn, "events are sent again later"
-			if o.After == 0 && o.Error == "" {
+			switch {
+			case o.After == 0 && o.Error == "" || strings.HasPrefix(o.Error, aside):
 				level = slog.LevelDebug
+			case o.After == 0: // halved: once for all of the batch
+				text = "a batch is divided"
+				if i > 0 {
+					level = slog.LevelDebug
+				}
 			}
 		case outbox.Dead:
 			level, text = slog.LevelError, "events are dead letters"

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -373,4 +374,41 @@ func TestAStopEndsTheSettling(t *testing.T) {
 			expect(t, "marks", len(b.marks), 1)
 		})
 	})
+}
+
+// fencing is a bench whose sink remembers group_ids.
+type fencing struct {
+	*bench
+	delivered bool
+	err       error
+}
+
+func (f *fencing) Fence(context.Context, *outbox.Batch) (bool, error) { return f.delivered, f.err }
+
+// What stands alone and was not finished is given up at the sink before it is buried;
+// what turns out to be there is delivered.
+func TestWhatIsBuriedUnfinishedIsFenced(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		delivered bool
+		err       error
+		want      string
+	}{
+		{false, nil, "dead []"},
+		{true, nil, "delivered []"},
+		{false, sink.Unavailable(errDown), "retry []"},
+	} {
+		f := &fencing{bench: newBench(nil), delivered: c.delivered, err: c.err}
+		f.Worker = sink.NewWorker(f, f.bench, sink.Config{
+			MaxAttempts: 3, Backoff: sink.Backoff{Initial: time.Second, Max: time.Minute, Multiplier: 2}, Observer: f.bench,
+			Log: slog.New(slog.DiscardHandler),
+		})
+		alone := batchOf(1)
+		alone.Starts = 4
+		if _, _, err := f.work(t, alone); err != nil {
+			t.Error(err)
+		}
+		expect(t, "outcome", describe(f.settled), c.want)
+		expect(t, "sends", f.sends, 0)
+	}
 }
