@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing/fstest"
 	"text/template"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
@@ -39,7 +40,7 @@ type SchemaConfig struct {
 // Schema returns the DDL for c, ready for psql. It can be run again without
 // harm and never drops anything.
 func Schema(c SchemaConfig) (string, error) {
-	rendered, err := render(c)
+	rendered, err := render(c, "")
 	if err != nil {
 		return "", err
 	}
@@ -91,8 +92,14 @@ func (c SchemaConfig) names() map[string]string {
 	}
 }
 
-// render fills the names into the migrations.
-func render(c SchemaConfig) (fs.FS, error) {
+// tables are the names of those that there must be.
+func (c SchemaConfig) tables() []string {
+	own := c.names()
+	return []string{own["Events"], own["Batches"], own["DeadLetters"], own["Buffers"]}
+}
+
+// render fills the names into the migrations, each of which begins with first.
+func render(c SchemaConfig, first string) (fs.FS, error) {
 	names := c.names()
 	out := fstest.MapFS{}
 	entries, err := migrations.ReadDir("schema")
@@ -108,21 +115,28 @@ func render(c SchemaConfig) (fs.FS, error) {
 		if err := t.Execute(&text, names); err != nil {
 			return nil, err
 		}
-		out[entry.Name()] = &fstest.MapFile{Data: []byte(text.String())}
+		const begin = "-- +goose Up\n"
+		out[entry.Name()] = &fstest.MapFile{Data: []byte(strings.Replace(text.String(), begin, begin+first, 1))}
 	}
 	return out, nil
 }
 
 // Migrate creates the tables or brings them up to date, and returns the names
 // of the migrations that were applied, none when there was nothing to do. Two
-// at once wait for each other. Nothing is ever dropped. errors.Is finds
+// at once wait for each other. Nothing is ever dropped. Relays go on beside it: while
+// another transaction holds a table that has to be changed, it tries for two minutes,
+// a moment each time; then the error says who holds it. errors.Is finds
 // outbox.ErrNotReady when the role may not do it, and the error names the GRANT.
 func Migrate(ctx context.Context, url string, c SchemaConfig) ([]string, error) {
+	return migrate(ctx, url, c, ddlPatience)
+}
+
+func migrate(ctx context.Context, url string, c SchemaConfig, patience time.Duration) ([]string, error) {
 	config, err := connConfig(url)
 	if err != nil {
 		return nil, err
 	}
-	rendered, err := render(c)
+	rendered, err := render(c, giveWaySQL)
 	if err != nil {
 		return nil, err
 	}
@@ -138,21 +152,15 @@ func Migrate(ctx context.Context, url string, c SchemaConfig) ([]string, error) 
 		return nil, connectError(config, err)
 	}
 	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // nothing was written, or all of it committed
-	if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(hashtext('relay migrate'))"); err != nil {
+	if _, err := tx.Exec(ctx, guardSQL, pgx.QueryExecModeSimpleProtocol); err != nil {
 		return nil, connectError(config, err)
 	}
 
-	applied, err := up(ctx, config, rendered, c)
-	if err == nil && len(applied) == 0 {
-		err = restore(ctx, tx, c)
+	applied, err := up(ctx, config, rendered, c, patience)
+	if err == nil {
+		applied, err = complete(ctx, tx, c, applied, patience)
 	}
-	var archived bool
-	if err == nil { // it may be asked for only later than the others
-		archived, err = makeArchive(ctx, tx, c)
-	}
-	if archived {
-		applied = append(applied, "archive "+c.Archive)
-	}
+	err = held(ctx, tx, c, err)
 	if err == nil {
 		err = tx.Commit(ctx)
 	}
@@ -165,8 +173,13 @@ func Migrate(ctx context.Context, url string, c SchemaConfig) ([]string, error) 
 	return applied, nil
 }
 
+// The guard may be idle for as long as a migration has to wait.
+const guardSQL = `
+SET LOCAL idle_in_transaction_session_timeout = 0;
+SELECT pg_advisory_xact_lock(hashtext('relay migrate'))`
+
 // up applies what is to be applied, and returns the names.
-func up(ctx context.Context, config *pgx.ConnConfig, rendered fs.FS, c SchemaConfig) (applied []string, err error) {
+func up(ctx context.Context, config *pgx.ConnConfig, rendered fs.FS, c SchemaConfig, patience time.Duration) (applied []string, err error) {
 	store, err := newVersions(c)
 	if err != nil {
 		return nil, err
@@ -177,9 +190,39 @@ func up(ctx context.Context, config *pgx.ConnConfig, rendered fs.FS, c SchemaCon
 	if err != nil {
 		return nil, err
 	}
-	results, err := provider.Up(ctx)
-	for _, r := range results {
-		applied = append(applied, r.Source.Path)
+	err = giveWay(ctx, patience, func() error {
+		results, err := provider.Up(ctx)
+		if partial, ok := errors.AsType[*goose.PartialError](err); ok {
+			results = partial.Applied
+		}
+		for _, r := range results {
+			applied = append(applied, r.Source.Path)
+		}
+		return err
+	})
+	return applied, err
+}
+
+// complete makes what is missing although nothing was to be applied, and the archive,
+// which may be asked for only later than the others. It adds to applied.
+func complete(ctx context.Context, tx pgx.Tx, c SchemaConfig, applied []string, patience time.Duration) ([]string, error) {
+	var archived bool
+	err := giveWay(ctx, patience, func() error {
+		return pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) (err error) { // a savepoint
+			if _, err := tx.Exec(ctx, giveWaySQL); err != nil {
+				return err
+			}
+			if len(applied) == 0 {
+				if err := restore(ctx, tx, c); err != nil {
+					return err
+				}
+			}
+			archived, err = makeArchive(ctx, tx, c)
+			return err
+		})
+	})
+	if archived {
+		applied = append(applied, "archive "+c.Archive)
 	}
 	return applied, err
 }
@@ -212,10 +255,8 @@ func denied(ctx context.Context, tx pgx.Tx, c SchemaConfig, err error) error {
 // restore makes a table again that was lost, whatever goose has noted: every
 // statement of ours says IF NOT EXISTS.
 func restore(ctx context.Context, tx pgx.Tx, c SchemaConfig) error {
-	own := c.names()
 	var complete bool
-	err := tx.QueryRow(ctx, "SELECT bool_and(to_regclass(name) IS NOT NULL) FROM unnest($1::text[]) name",
-		[]string{own["Events"], own["Batches"], own["DeadLetters"], own["Buffers"]}).Scan(&complete)
+	err := tx.QueryRow(ctx, "SELECT bool_and(to_regclass(name) IS NOT NULL) FROM unnest($1::text[]) name", c.tables()).Scan(&complete)
 	if err != nil || complete {
 		return err
 	}

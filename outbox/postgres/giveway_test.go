@@ -1,0 +1,92 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+)
+
+// TestMigrateSaysWhoHoldsTheTable, when its patience is over, and has changed nothing.
+func TestMigrateSaysWhoHoldsTheTable(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	url := testserver.Postgres(t)
+	if _, err := Migrate(ctx, url, SchemaConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	reader, err := pgx.Connect(ctx, url+"?application_name=audit")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close(context.WithoutCancel(ctx))
+	exec := func(statements string) {
+		t.Helper()
+		if _, err := reader.Exec(ctx, statements, pgx.QueryExecModeSimpleProtocol); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, damage := range map[string]string{
+		"a migration":      "ALTER TABLE outbox_batches DROP COLUMN lanes; DELETE FROM outbox_events_migrations WHERE version_id = 3",
+		"tables made anew": "DROP TABLE outbox_dead_letters",
+	} {
+		exec(damage)
+		exec("BEGIN; LOCK TABLE outbox_batches IN ACCESS SHARE MODE")
+		_, err := migrate(ctx, url, SchemaConfig{}, 0)
+		if code(err) != codeLockTimeout {
+			t.Errorf("%s: got %v", name, err)
+		}
+		for _, says := range []string{fmt.Sprintf(`pid %d, application "audit", query started at `, reader.PgConn().PID()), "run relay migrate again"} {
+			if err == nil || !strings.Contains(err.Error(), says) {
+				t.Errorf("%s: it does not say %q: %v", name, says, err)
+			}
+		}
+		exec("ROLLBACK")
+		if _, err := migrate(ctx, url, SchemaConfig{}, 0); err != nil {
+			t.Errorf("%s, again: %v", name, err)
+		}
+	}
+}
+
+// TestGiveWay: what waits in vain lets others through, and goes on.
+func TestGiveWay(t *testing.T) {
+	t.Parallel()
+	locked, deadlock, other := &pgconn.PgError{Code: codeLockTimeout}, &pgconn.PgError{Code: codeDeadlock}, errors.New("refused")
+	for name, c := range map[string]struct {
+		does  []error // the last again and again
+		ctx   time.Duration
+		want  error
+		took  time.Duration
+		calls int
+	}{
+		"at once":          {[]error{nil}, time.Hour, nil, 0, 1},
+		"after two pauses": {[]error{locked, deadlock, nil}, time.Hour, nil, 2 * makeWay, 3},
+		"another error":    {[]error{locked, other}, time.Hour, other, makeWay, 2},
+		"patience over":    {[]error{locked}, time.Hour, locked, 9*makeWay + makeWay/2, 10},
+		"context is done":  {[]error{deadlock, locked}, makeWay + makeWay/2, locked, makeWay + makeWay/2, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), c.ctx)
+				defer cancel()
+				start, calls := time.Now(), 0
+				err := giveWay(ctx, 9*makeWay+makeWay/2, func() error {
+					calls++
+					return c.does[min(calls, len(c.does))-1]
+				})
+				if !errors.Is(err, c.want) || calls != c.calls || time.Since(start) != c.took {
+					t.Errorf("%d calls in %v, %v; want %d in %v, %v", calls, time.Since(start), err, c.calls, c.took, c.want)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,82 @@
+package postgres_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffertest"
+	"github.com/outboxrelay/relay/outbox/postgres"
+)
+
+// TestMigrateBesideARelay: a long reader holds the ledger, so it cannot be changed, and
+// the relay of before works on as if nobody wanted to.
+func TestMigrateBesideARelay(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		damage  string
+		applied []string
+	}{
+		"from the first version": {`ALTER TABLE outbox_batches DROP COLUMN address, DROP COLUMN lanes;
+			ALTER TABLE outbox_dead_letters DROP COLUMN hook_group_id;
+			DROP INDEX outbox_dead_letters_open;
+			DELETE FROM outbox_events_migrations WHERE version_id > 1`, []string{"0002_dead_letters.sql", "0003_order.sql"}},
+		"tables made anew": {"DROP TABLE outbox_dead_letters", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+			f := p.fixture(t, "outbox_events", "orders")
+			check(t, f.Buffer.Check(t.Context()))
+			f.Exec(t, c.damage)
+			reader := f.Begin(t)
+			defer reader.Rollback(t)
+			reader.Exec(t, "LOCK TABLE outbox_batches IN ACCESS SHARE MODE")
+
+			var applied []string
+			migrated := make(chan error, 1)
+			go func() {
+				var err error
+				applied, err = postgres.Migrate(t.Context(), p.url, postgres.SchemaConfig{})
+				migrated <- err
+			}()
+			for range 2 {
+				testserver.Eventually(t, func() error {
+					var waits int
+					err := p.pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_locks
+						WHERE NOT granted AND mode = 'AccessExclusiveLock' AND relation = 'outbox_batches'::regclass`).Scan(&waits)
+					if err == nil && waits == 0 {
+						err = errors.New("the migration does not wait")
+					}
+					return err
+				})
+				ids := f.Insert(t, outbox.Event{Topic: "t", Payload: []byte("1")})
+				b, err := f.Buffer.Claim(t.Context(), 10, lease)
+				check(t, err)
+				expectIDs(t, "claimed", b.IDs(), ids)
+				check(t, f.Buffer.Settle(t.Context(), b, []outbox.Outcome{{Verdict: outbox.Delivered}}))
+			}
+			select {
+			case err := <-migrated:
+				t.Fatalf("migrated although the ledger is held: %v", err)
+			default:
+			}
+			reader.Rollback(t)
+			check(t, <-migrated)
+			if diff := cmp.Diff(c.applied, applied); diff != "" {
+				t.Errorf("applied (-want +got):\n%s", diff)
+			}
+			check(t, checkError(t, p.url, ""))
+		})
+	}
+
+	ddl, err := postgres.Schema(postgres.SchemaConfig{})
+	check(t, err)
+	if strings.Contains(ddl, "lock_timeout") {
+		t.Errorf("the printed DDL is for a session that has its own lock_timeout:\n%s", ddl)
+	}
+}
