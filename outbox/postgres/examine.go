@@ -36,6 +36,8 @@ func (b *Buffer) examine(ctx context.Context, long time.Duration) []outbox.Findi
 	if events.unlogged {
 		e.problem("tables", "table "+events.quoted+" is UNLOGGED, and a crash would empty it", "ALTER TABLE "+events.quoted+" SET LOGGED")
 	}
+	e.rowSecurity(ctx, events)
+	e.waiting(ctx)
 	e.indexes(ctx, events)
 	e.plan(ctx, events)
 	e.settings(ctx, events)

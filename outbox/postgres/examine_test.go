@@ -234,6 +234,39 @@ func TestExamineRole(t *testing.T) {
 	}
 }
 
+// TestExamineRowSecurity: what a policy hides from the relay is never sent.
+func TestExamineRowSecurity(t *testing.T) {
+	t.Parallel()
+	p := newPatient(t, testserver.Postgres(t))
+	poor := p.as("secured_")
+	for _, f := range bad(examined(t, poor, time.Hour)) {
+		p.exec(f.Mend)
+	}
+	p.exec("ALTER TABLE outbox_events ENABLE ROW LEVEL SECURITY")
+	found := bad(examined(t, poor, time.Hour))
+	f := find(found, outbox.Problem, "row security", "hides rows of table public.outbox_events")
+	if f == nil {
+		t.Fatalf("it finds %+v", found)
+	}
+	p.exec(f.Mend)
+	if left := bad(examined(t, poor, time.Hour)); len(left) > 0 {
+		t.Errorf("after mending it finds %+v", left)
+	}
+}
+
+// TestExamineWaiting: what waits, and why.
+func TestExamineWaiting(t *testing.T) {
+	t.Parallel()
+	p := newPatient(t, testserver.Postgres(t))
+	p.exec(`INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts, attempts, outages, events,
+		first_id, last_id, oldest_at, error)
+		VALUES (gen_random_uuid(), 'public.outbox_events', 'stamp', 'waiting', 1, now(), 'o', 0, 0, 3, 7, 1, 7, now(), 'WRONGTYPE of a key')`)
+	found := bad(examined(t, p.url, time.Hour))
+	if find(found, outbox.Warning, "batches", "1 wait with 7 events; the newest because: WRONGTYPE of a key") == nil {
+		t.Errorf("it finds %+v", found)
+	}
+}
+
 // TestExamineStandby: after a failover the old primary may be left as a standby.
 func TestExamineStandby(t *testing.T) {
 	t.Parallel()

@@ -21,6 +21,9 @@ func (b *Buffer) Examine(ctx context.Context) []outbox.Finding {
 	if _, err := os.Stat(b.file); err != nil {
 		return e.found
 	}
+	if len(e.found) == 1 && e.found[0].Level == outbox.Fine {
+		e.waiting(ctx)
+	}
 	e.pragmas(ctx)
 	e.integrity(ctx)
 	e.indexes(ctx)
