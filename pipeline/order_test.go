@@ -295,6 +295,33 @@ func testOrderIsKept(t *testing.T, from source, to destination, transactions int
 	k.expectOrder(t, arrived)
 }
 
+// Claims that keep order hold a lock and commit in the middle of a round trip: a
+// transaction pooler lets them.
+func TestOrderThroughATransactionPooler(t *testing.T) {
+	t.Parallel()
+	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
+	url := testserver.PgBouncer(t, d.url)
+	log := &lockedBuffer{}
+	for i := range 2 {
+		start(t, (&database{url: url}).orderedBuffer(t, fmt.Sprint("relay-", i)), to, func(c *pipeline.Config) {
+			inOrder(c)
+			c.Log = logInto(t, log)
+		})
+	}
+	k := &keys{of: map[int64]string{}}
+	for n := range 150 {
+		of := someKeysOf(0, n)
+		ids, err := d.insertKeyed(t.Context(), "orders", of, true)
+		check(t, err)
+		k.add(ids, of)
+	}
+	d.expectDrained(t)
+	arrived := to.arrived(t, "orders")
+	expectOnce(t, arrived, k.ids())
+	k.expectOrder(t, arrived)
+	expect(t, "claims that failed", log.count("cannot claim"), 0)
+}
+
 // An event that is refused again and again holds up its own key, and no other, whether
 // those were in its batch, came with it or later.
 func TestARefusedEventHoldsUpItsOwnKeyOnly(t *testing.T) {
