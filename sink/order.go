@@ -160,7 +160,7 @@ func (w *Worker) asideInOrder(b *outbox.Batch) []outbox.Outcome {
 	var (
 		addresses []string
 		of        = make([]string, len(b.Events)) // "": it may go
-		aside     = map[string][]int64{}
+		waits     = map[string][]int64{}
 		keys      = map[string]string{}
 		rest      []int64
 	)
@@ -187,14 +187,14 @@ func (w *Worker) asideInOrder(b *outbox.Batch) []outbox.Outcome {
 			rest = append(rest, e.ID)
 			continue
 		}
-		if _, known := aside[address]; !known {
+		if _, known := waits[address]; !known {
 			if len(addresses) == mostParts { // the others go with the first: they are away too
 				address = addresses[0]
 			} else {
 				addresses = append(addresses, address)
 			}
 		}
-		aside[address] = append(aside[address], e.ID)
+		waits[address] = append(waits[address], e.ID)
 	}
 	switch {
 	case len(addresses) == 0:
@@ -207,7 +207,7 @@ func (w *Worker) asideInOrder(b *outbox.Batch) []outbox.Outcome {
 	}
 	parts := make([]outbox.Outcome, 0, len(addresses)+1)
 	for _, address := range addresses {
-		parts = append(parts, w.asideFor(b, aside[address], address))
+		parts = append(parts, w.asideFor(b, waits[address], address))
 	}
 	if len(rest) > 0 {
 		parts = append(parts, outbox.Outcome{

@@ -185,6 +185,9 @@ func orderParts(t *testing.T, h Harness) {
 	again := part([]int64{ids[0], ids[2]}, time.Hour)
 	settle(t, f.Buffer, first, delivered(ids[1]), again)
 	takeOverNone(t, other)
+	look, err := f.Buffer.Look(t.Context(), 0)
+	ok(t, "Look", err)
+	equal(t, "batches that are due", look.Due, 0)
 	more := f.Insert(t, keyed("a", "b", "e")...)
 	equal(t, "claimed beside them", claim(t, other, 10).IDs(), more[2:])
 

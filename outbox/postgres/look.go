@@ -81,6 +81,11 @@ func (b *Buffer) Look(ctx context.Context, limit int) (outbox.Backlog, error) {
 	seen.took = now.Sub(began)
 	b.marks.saw(r, seen, now)
 	backlog.Unclaimed = min(limit, seen.fresh+seen.late)
+	if b.config.Ordered && backlog.Due > 0 {
+		if backlog.Due, err = b.countDue(ctx, t); err != nil {
+			return outbox.Backlog{}, b.explain(ctx, "counting batches", err)
+		}
+	}
 	if limit == 0 {
 		return backlog, nil
 	}

@@ -88,6 +88,11 @@ func (b *Buffer) Look(ctx context.Context, limit int) (outbox.Backlog, error) {
 	if err != nil {
 		return outbox.Backlog{}, b.explain(ctx, "looking at the backlog", err)
 	}
+	if b.config.Ordered && l.Due > 0 {
+		if l.Due, err = b.countDue(ctx, l.Due); err != nil {
+			return outbox.Backlog{}, b.explain(ctx, "looking at the backlog", err)
+		}
+	}
 	if limit > 0 && l.Unclaimed == 0 {
 		b.cursor.nothingBeyond(from)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"slices"
 )
 
@@ -51,6 +52,19 @@ func (b *Buffer) dueInOrder(ctx context.Context, tx transaction) (string, error)
 		}
 	}
 	return "", errNothing
+}
+
+// countDue is due, unless all of those that are wait for others: the pipeline would be
+// taken for one that stands still else.
+func (b *Buffer) countDue(ctx context.Context, due int) (int, error) {
+	err := b.transact(ctx, func(tx transaction) error {
+		_, err := b.dueInOrder(ctx, tx)
+		return err
+	})
+	if errors.Is(err, errNothing) {
+		return 0, nil
+	}
+	return due, err
 }
 
 // sharesLanes tells whether the last of some JSON arrays has an element of the others.
