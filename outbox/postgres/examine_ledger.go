@@ -18,7 +18,7 @@ func (e *examination) rowSecurity(ctx context.Context, events tableFacts) {
 
 const whyWaitingSQL = `
 SELECT count(*)::text, coalesce(sum(events), 0)::text, coalesce((array_agg(error ORDER BY claimed_at DESC))[1], '')
-FROM outbox_batches WHERE buffer = $1 AND state = 'waiting'`
+FROM outbox_batches WHERE buffer = $1 AND state = 'waiting' AND attempts + outages > 0`
 
 // waiting says why batches wait.
 func (e *examination) waiting(ctx context.Context) {
@@ -29,7 +29,7 @@ func (e *examination) waiting(ctx context.Context) {
 	}
 	e.ask(ctx, about, t.sql(whyWaitingSQL), func(v []string) {
 		if v[0] == "0" {
-			e.fine(about, "none waits")
+			e.fine(about, "none waits because it was not taken")
 			return
 		}
 		e.warn(about, v[0]+" wait with "+v[1]+" events; the newest because: "+v[2],

@@ -7,8 +7,8 @@ import (
 
 const whyWaitingSQL = `
 SELECT count(*), coalesce(sum(events), 0),
-       coalesce((SELECT error FROM outbox_batches WHERE buffer = ?1 AND state = 'waiting' ORDER BY claimed_at DESC LIMIT 1), '')
-FROM outbox_batches WHERE buffer = ?1 AND state = 'waiting'`
+       coalesce((SELECT error FROM outbox_batches WHERE buffer = ?1 AND state = 'waiting' AND attempts + outages > 0 ORDER BY claimed_at DESC LIMIT 1), '')
+FROM outbox_batches WHERE buffer = ?1 AND state = 'waiting' AND attempts + outages > 0`
 
 // waiting says why batches wait.
 func (e *examination) waiting(ctx context.Context) {
@@ -21,7 +21,7 @@ func (e *examination) waiting(ctx context.Context) {
 	switch {
 	case e.failed(about, err):
 	case batches == 0:
-		e.fine(about, "none waits")
+		e.fine(about, "none waits because it was not taken")
 	default:
 		e.warn(about, fmt.Sprintf("%d wait with %d events; the newest because: %s", batches, events, why),
 			"mend what the reason names; they are sent again by themselves")
