@@ -27,6 +27,8 @@ type Status struct {
 	// Dead counts this pipeline's open dead letters: neither replayed nor
 	// discarded.
 	Dead int64
+	// Untold counts those of Dead that no dead-letter hook has heard of.
+	Untold int64
 	// OldestTransaction is the age of the oldest transaction open on the
 	// database server, other than the relay's; 0 when there is none or the
 	// database has no such thing.

@@ -18,8 +18,9 @@ var (
 	batchesDesc     = desc("relay_batches", "Live batches by state."+unknown, "state")
 	transactionDesc = desc("relay_source_oldest_transaction_seconds",
 		"Age of the oldest transaction open on the database's server; 0 when there is none."+unknown)
-	upDesc    = desc("relay_source_up", "1 when the database told its status, else 0.")
-	readyDesc = desc("relay_ready", "1 when the pipeline reaches its database and its sink and gets on, else 0; /readyz says why.")
+	untoldDesc = desc("relay_dead_letters_untold", "Open dead letters that dead_letter.hook has not heard of: all of them where there is none."+unknown)
+	upDesc     = desc("relay_source_up", "1 when the database told its status, else 0.")
+	readyDesc  = desc("relay_ready", "1 when the pipeline reaches its database and its sink and gets on, else 0; /readyz says why.")
 )
 
 func desc(name, help string, labels ...string) *prometheus.Desc {
@@ -32,7 +33,7 @@ type gauges struct{ snapshots snapshots }
 
 // Describe implements prometheus.Collector.
 func (g gauges) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{pendingDesc, oldestDesc, batchesDesc, transactionDesc, upDesc, readyDesc} {
+	for _, d := range []*prometheus.Desc{pendingDesc, oldestDesc, batchesDesc, transactionDesc, untoldDesc, upDesc, readyDesc} {
 		to <- d
 	}
 }
@@ -55,6 +56,7 @@ func (g gauges) Collect(to chan<- prometheus.Metric) {
 		gauge(batchesDesc, known(float64(s.Waiting)), "waiting")
 		gauge(batchesDesc, known(float64(s.Delivered)), "delivered")
 		gauge(transactionDesc, known(s.OldestTransaction.Seconds()))
+		gauge(untoldDesc, known(float64(s.Untold)))
 		gauge(upDesc, truth(err == nil))
 		gauge(readyDesc, truth(p.Ready() == nil))
 	})

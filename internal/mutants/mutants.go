@@ -137,6 +137,29 @@ var mutants = []mutant{
 		pkg:  "./pipeline", test: "TestASequenceThatIsSetBack",
 	},
 
+	// Order.
+	{
+		name: "a claim takes keys that a batch holds",
+		file: "outbox/postgres/order.go",
+		old:  "lane NOT IN (SELECT lane FROM held)",
+		new:  "lane NOT IN (SELECT lane FROM held WHERE false)",
+		pkg:  "./pipeline", test: "TestOrderProtocol/postgres",
+	},
+	{
+		name: "parts that share a key overtake each other",
+		file: "outbox/postgres/order_parts.go",
+		old:  "s.first_id < d.first_id AND s.lanes && d.lanes",
+		new:  "s.first_id < d.first_id AND false",
+		pkg:  "./pipeline", test: "TestOrderProtocol/postgres",
+	},
+	{
+		name: "JetStream gets the event behind a failed one",
+		file: "sink/natssink/order.go",
+		old:  "case verdict == nil || errors.Is(verdict, sink.ErrPermanent):",
+		new:  "case true:",
+		pkg:  "./sink/natssink", test: "TestBehindOneThatFailed",
+	},
+
 	// Redis.
 	{
 		name: "the marker comes first",
@@ -165,6 +188,14 @@ var mutants = []mutant{
 		old:  `"sent " + template.String()`,
 		new:  `"sent"`,
 		pkg:  "./sink/redissink", test: "TestSentUnderAnotherTemplateIsNotSent",
+	},
+
+	{
+		name: "what is buried unfinished is not fenced",
+		file: "sink/redissink/fence.lua",
+		old:  "    redis.call('SET', KEYS[i], 'void', 'PX', ARGV[1])\n",
+		new:  "",
+		pkg:  "./sink/redissink", test: "TestFence",
 	},
 
 	// NATS and HTTP.

@@ -181,7 +181,7 @@ func hookApart(t *testing.T, h Harness) {
 	s, err := f.Buffer.Status(t.Context())
 	ok(t, "Status", err)
 	s.OldestTransaction = 0
-	equal(t, "status of the buffer", s, outbox.Status{Dead: 3})
+	equal(t, "status of the buffer", s, outbox.Status{Dead: 3, Untold: 3})
 	audit(t, f.Buffer, outbox.Audit{Dead: outbox.DeadCount{Open: 3, Untold: 3}})
 	untouched(t, f, "Repair of the buffer", func() {
 		r, err := f.Buffer.Repair(t.Context())

@@ -114,7 +114,7 @@ func statusNumbers(t *testing.T, h Harness) {
 	settle(t, f.Buffer, waiting, outbox.Outcome{Verdict: outbox.Retry, GroupID: waiting.GroupID, After: lease})
 	ok(t, "Mark", f.Buffer.Mark(t.Context(), marked, marked.IDs()))
 	s = status()
-	equal(t, "status", s, outbox.Status{Pending: 5, OldestPending: s.OldestPending, Leased: 1, Waiting: 1, Delivered: 1, Dead: 2})
+	equal(t, "status", s, outbox.Status{Pending: 5, OldestPending: s.OldestPending, Leased: 1, Waiting: 1, Delivered: 1, Dead: 2, Untold: 2})
 
 	f.Exec(t, fmt.Sprintf("UPDATE outbox_dead_letters SET closed_at = died_at WHERE event_id = %d", ids[0]))
 	equal(t, "open dead letters", status().Dead, int64(1))

@@ -28,7 +28,8 @@ SELECT leased, waiting, delivered, claimed, fresh.events,
        (SELECT coalesce(max(extract(epoch FROM clock_timestamp() - xact_start)) * 1000000, 0)::bigint
         FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'),
        greatest((SELECT reltuples FROM pg_class WHERE oid = $6::regclass), 0)::bigint,
-       $5::bigint - $2::bigint
+       $5::bigint - $2::bigint,
+       (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = $4 AND closed_at IS NULL AND told_at IS NULL)
 FROM ledger, fresh`
 
 // Status is described by buffertest.Buffer.
@@ -57,7 +58,7 @@ func (b *Buffer) Status(ctx context.Context) (outbox.Status, error) {
 				}
 				s.Pending = claimed + fresh
 				s.OldestPending = max(0, time.Duration(int8Of(v[5]))*time.Microsecond)
-				s.Dead = int8Of(v[6])
+				s.Dead, s.Untold = int8Of(v[6]), int8Of(v[10])
 				s.OldestTransaction = max(0, time.Duration(int8Of(v[7]))*time.Microsecond)
 				return nil
 			},

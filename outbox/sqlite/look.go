@@ -119,7 +119,8 @@ SELECT ledger.claimed + fresh.events
        coalesce((julianday('now') - julianday(
          min(coalesce(ledger.oldest_at, fresh.oldest_at), coalesce(fresh.oldest_at, ledger.oldest_at)))) * 86400, 0.0),
        leased, waiting, delivered,
-       (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = ?4 AND closed_at IS NULL)
+       (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = ?4 AND closed_at IS NULL),
+       (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = ?4 AND closed_at IS NULL AND told_at IS NULL)
 FROM ledger, fresh`
 
 // Status is described by buffertest.Buffer.
@@ -129,7 +130,7 @@ func (b *Buffer) Status(ctx context.Context) (outbox.Status, error) {
 		oldest float64
 	)
 	err := b.db.QueryRowContext(ctx, b.names.Replace(statusSQL), b.config.Table, b.cursor.from(), outbox.PendingExact, b.config.Pipeline).
-		Scan(&s.Pending, &oldest, &s.Leased, &s.Waiting, &s.Delivered, &s.Dead)
+		Scan(&s.Pending, &oldest, &s.Leased, &s.Waiting, &s.Delivered, &s.Dead, &s.Untold)
 	if err != nil {
 		return outbox.Status{}, b.explain(ctx, "looking at the status", err)
 	}
