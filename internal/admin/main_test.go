@@ -58,7 +58,7 @@ func two() []Pipeline {
 	return []Pipeline{
 		&state{name: "orders", status: outbox.Status{
 			Pending: 1234, OldestPending: 90*time.Second + 123456*time.Microsecond,
-			Leased: 1, Waiting: 2, Delivered: 3, Dead: 4, OldestTransaction: 5 * time.Second,
+			Leased: 1, Waiting: 2, Delivered: 3, Dead: 4, OldestTransaction: 5 * time.Second, Untold: 2,
 		}},
 		&state{name: "away", err: errAway, ready: errAway},
 	}

@@ -78,7 +78,7 @@ func TestMetricsAreThereFromTheStart(t *testing.T) {
 	}
 	for name, value := range map[string]float64{
 		"relay_events_pending{pipeline=": 1234, "relay_oldest_pending_seconds{pipeline=": 90.123456,
-		"relay_source_oldest_transaction_seconds{pipeline=": 5, "relay_batches{pipeline=": -1,
+		"relay_source_oldest_transaction_seconds{pipeline=": 5, "relay_dead_letters_untold{pipeline=": 2, "relay_batches{pipeline=": -1,
 	} {
 		if value >= 0 {
 			want[name+"orders}"], want[name+"away}"] = value, math.NaN()
