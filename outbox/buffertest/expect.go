@@ -227,7 +227,7 @@ func untouched(t testing.TB, f *Fixture, what string, act func()) {
 // may take to be seen (promise 8 of the contract) and some.
 func eventually(t testing.TB, what string, done func(context.Context) bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()

@@ -216,8 +216,8 @@ func orderStuck(t *testing.T, h Harness) {
 	ids := f.Insert(t, keyed(append(names, "a", "b", "a", "")...)...)
 	b := claim(t, f.Buffer, 100)
 	settle(t, f.Buffer, b, retry(b, lease))
-	eventually(t, "claim of the others", func(ctx context.Context) bool {
-		b, err := f.Buffer.Claim(ctx, 100, lease)
+	eventually(t, "claim of the others", func(context.Context) bool {
+		b, err := f.Buffer.Claim(t.Context(), 100, lease) // slow under the race detector
 		ok(t, "Claim", err)
 		if b != nil {
 			equal(t, "the others", b.IDs(), ids[len(names):])
