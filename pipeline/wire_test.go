@@ -24,7 +24,7 @@ type wire struct {
 	// harm is asked once a connection, n from 1, and returns what looks at each
 	// piece that passes, up (to the server) or down: how much of it may still
 	// pass before the connection is cut, -1 for all of it and no cut, silence for
-	// nothing of it and no cut either.
+	// nothing of it and no cut either, halfClosed for the end of this way alone.
 	harm  func(n int64) func(up bool, piece []byte) int
 	conns atomic.Int64
 	cuts  atomic.Int64
@@ -84,6 +84,13 @@ func (w *wire) serve(ctx context.Context, client net.Conn) {
 				pass := harm(up, piece[:n])
 				mu.Unlock()
 				switch {
+				case pass == halfClosed && err == nil:
+					w.cuts.Add(1)
+					if tcp, ok := to.(*net.TCPConn); !ok || tcp.CloseWrite() != nil {
+						return
+					}
+					<-ctx.Done() // the other way stays open until somebody ends it
+					return
 				case pass == silence && err == nil:
 					n = 0
 				case pass >= 0 && pass < n:
@@ -122,6 +129,22 @@ func cutAfter(up bool, after int) func(bool, []byte) int {
 // silence: the connection stays open, and nothing passes.
 const silence = -2
 
+// halfClosed: the end of one way, the other goes on.
+const halfClosed = -3
+
+// halfCloseAfter lets so many bytes go one way; then that way is at its end.
+func halfCloseAfter(up bool, after int) func(bool, []byte) int {
+	return func(goesUp bool, piece []byte) int {
+		if goesUp != up {
+			return -1
+		}
+		if after -= len(piece); after < 0 {
+			return halfClosed
+		}
+		return -1
+	}
+}
+
 // fallSilentAfter lets so many bytes go one way; then the connection hangs, without
 // an error.
 func fallSilentAfter(up bool, after int) func(bool, []byte) int {
@@ -153,6 +176,18 @@ func TestALineThatIsCutAnywhere(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		return cutAfter(chance.IntN(2) == 0, 1000+chance.IntN(40_000))
+	})
+}
+
+// One way of the line ends, the other stays open: the server hears no more of us, or
+// we of it.
+func TestALineThatIsHalfClosed(t *testing.T) {
+	t.Parallel()
+	testWire(t, 12, func(n int64) func(bool, []byte) int {
+		if n > 24 {
+			return harmless
+		}
+		return halfCloseAfter(n%2 == 0, 2000+700*int(n))
 	})
 }
 
