@@ -84,10 +84,12 @@ const (
 	dueEvery = time.Second
 	// lookTimeout bounds a look.
 	lookTimeout = 30 * time.Second
-	// holdFor is how long tickets wait when the sink or the database is away;
-	// holdFirst, after a first claim that failed, for many a failure is a single one.
+	// holdFor is how long tickets wait when the database is away; holdFirst, after a
+	// first claim that failed, for many a failure is a single one; holdSink, when the
+	// sink is, which costs no more than to ask Allow again.
 	holdFor   = time.Second
 	holdFirst = 50 * time.Millisecond
+	holdSink  = 250 * time.Millisecond
 	// heldAtLeast is how long claiming has to go on before it is said to: beside a
 	// ledger that is nearly full a batch comes and goes every second.
 	heldAtLeast = 10 * time.Second
@@ -318,7 +320,7 @@ func (d *Distributor) handOut(ctx context.Context) {
 	}
 	allowed := d.config.Allow(ctx)
 	if allowed <= 0 {
-		d.hold = time.Now().Add(holdFor)
+		d.hold = time.Now().Add(holdSink)
 		return
 	}
 	for range min(d.free, allowed) {

@@ -377,7 +377,7 @@ func TestWhatWaitedFindsOutThatTheSinkIsAway(t *testing.T) {
 			}
 			<-time.After(250 * time.Millisecond)
 		}
-		if sends < 20 || sends > 70 {
+		if sends < 20 || sends > 110 {
 			t.Errorf("%d sends in a minute", sends)
 		}
 		if a.Outage() == nil {

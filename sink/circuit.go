@@ -19,7 +19,7 @@ type circuit struct {
 
 // A trial comes soon enough that the return of a sink is noticed within two
 // seconds, and never so often that it hurts one that is down.
-var trials = Backoff{Initial: 200 * time.Millisecond, Max: 1500 * time.Millisecond, Multiplier: 2}
+var trials = Backoff{Initial: 200 * time.Millisecond, Max: time.Second, Multiplier: 2}
 
 // fail hears that a send found it away. A batch that waited for an outage already
 // says nothing new where others were taken since: it waits by itself, longer and
