@@ -89,7 +89,7 @@ var mutants = []mutant{
 		name: "a 5xx is a refusal although nothing is accepted",
 		file: "sink/strikes.go",
 		old:  "	if again && accepted <= 2*others {",
-		new:  "	if again && accepted < 0 {",
+		new:  "	if again && accepted < -others {",
 		pkg:  "./sink", test: "TestWhatIsNobodysFaultIsNoRefusal",
 	},
 	{
