@@ -60,13 +60,14 @@ func newStreamBack(ctx context.Context, c *config.Sink, stream string) (*streamB
 		return nil, err
 	}
 	s := &streamBack{client: client, stream: stream, last: "0-0"}
-	info, err := client.XInfoStream(ctx, stream).Result()
-	switch {
-	case err == nil:
-		s.last = info.LastGeneratedID
-	case !strings.Contains(err.Error(), "no such key"): // Redis has no code for it
+	// A stream that is not there yet has no entries, which is no error.
+	newest, err := client.XRevRangeN(ctx, stream, "+", "-", 1).Result()
+	if err != nil {
 		s.close()
 		return nil, fmt.Errorf("looking at stream %s: %w", stream, err)
+	}
+	if len(newest) > 0 {
+		s.last = newest[0].ID
 	}
 	return s, nil
 }
