@@ -203,6 +203,7 @@ func (x *proxies) tell(o order) error {
 	return x.launch()
 }
 
+// end ends the process, which may be gone and its pipe closed.
 func (x *proxies) end() {
 	_ = x.process.cmd.Process.Signal(syscall.SIGKILL)
 	<-x.process.ended

@@ -3,6 +3,7 @@
 package chaos
 
 import (
+	"errors"
 	"bytes"
 	"fmt"
 	"os"
@@ -77,10 +78,9 @@ func (p *relay) end() (status int, err error) {
 	// shutdown_timeout is 2 s; after it relay gives what does not let go 5 s more.
 	status, err = p.process.wait(20 * time.Second)
 	if err != nil {
-		_ = p.signal(syscall.SIGQUIT)
-		_, _ = p.process.wait(5 * time.Second)
-		_ = p.kill()
-		return 0, err
+		hangs := p.signal(syscall.SIGQUIT) // its log says where
+		_, late := p.process.wait(5 * time.Second)
+		return 0, errors.Join(err, hangs, late, p.kill())
 	}
 	p.process = nil
 	return status, nil
