@@ -3,8 +3,8 @@
 package chaos
 
 import (
-	"errors"
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
