@@ -50,6 +50,9 @@ func (p *Pipeline) check(r *reader, e entry, there written) {
 		r.say(h.Place, "dead_letter.hook writes to where sink does, and whoever reads there would take dead letters for events: another place was expected")
 	}
 	p.checkArchive(r)
+	if p.Order == "key" && (p.Claim == "optimistic" || p.Claim == "range") {
+		r.say(r.at(e, there, "claim"), "claim is %s, and order: key stamps its events: auto or stamp was expected", p.Claim)
+	}
 }
 
 // checkArchive keeps the archive out of the relay's own tables. Those of other
@@ -117,6 +120,13 @@ func (s *Source) check(r *reader, e entry, there written) {
 		at = r.at(e, there, "table")
 	}
 	r.once("table "+s.identity(), "source.table", at)
+}
+
+func (s *Supervisor) check(r *reader, e entry, there written) {
+	if s.TerminateAfter == 0 || s.TerminateAfter > s.WarnAfter || s.WarnAfter == 0 {
+		return
+	}
+	r.say(r.at(e, there, "terminate_after"), "%s.terminate_after is not longer than %s.warn_after, which is %s: a longer time was expected, so that somebody hears of it before", e.path, e.path, short(s.WarnAfter))
 }
 
 func (y *Retry) check(r *reader, e entry, there written) {

@@ -55,19 +55,25 @@ type Pipeline struct {
 	Schedule Schedule
 	// Eager: go on at once while batches come back full.
 	Eager bool
-	// BatchSize is the most events of a batch.
-	BatchSize int
+	// BatchSize is the most events of a batch, AutoBatchSize that the relay finds it,
+	// up to BatchSize.
+	BatchSize     int
+	AutoBatchSize bool
 	// MaxBatches is the most tickets of one distribution.
 	MaxBatches int
 	// MaxWaiting is how many batches may wait for a retry before claiming
 	// stops.
 	MaxWaiting int
-	// Workers is how many batches this process claims and sends at once.
-	Workers int
+	// Workers is how many batches this process claims and sends at once, AutoWorkers
+	// that the relay finds it, up to Workers.
+	Workers     int
+	AutoWorkers bool
 	// Lease is how long a silent worker keeps a batch.
 	Lease time.Duration
-	// Claim is "auto" or "stamp"; auto means stamp so far.
+	// Claim is "auto", "stamp", "optimistic" or "range".
 	Claim string
+	// Wake is "auto", "poll" or "notify".
+	Wake string
 	// Order is "none" or "key".
 	Order string
 	Sink  Sink
@@ -106,6 +112,20 @@ type Source struct {
 	Table string
 	// Schema is where ledger and dead letters live; "" means the table's.
 	Schema string
+	// Supervisor watches what holds the database back.
+	Supervisor Supervisor
+}
+
+// Supervisor says what becomes of transactions that hold vacuum back.
+type Supervisor struct {
+	// WarnAfter is the age from which on they are logged.
+	WarnAfter time.Duration
+	// TerminateAfter is the age from which on their sessions are ended; 0: never. It
+	// is longer than WarnAfter.
+	TerminateAfter time.Duration
+	// Users and Applications are whose sessions may be ended, nil: anybody's who is
+	// no superuser. A superuser's only when Users names it.
+	Users, Applications []string
 }
 
 // Schedule is a cron spec.

@@ -41,6 +41,8 @@ func TestDefaults(t *testing.T) {
 				Driver: "postgres",
 				URL:    secretText("postgres://app@db/app", "postgres://***@db/app"),
 				Table:  "outbox_events",
+
+				Supervisor: Supervisor{WarnAfter: 5 * time.Minute},
 			},
 			Schedule:   Schedule{"@every 1s", got.Pipelines[0].Schedule.Schedule},
 			Eager:      true,
@@ -50,6 +52,7 @@ func TestDefaults(t *testing.T) {
 			Workers:    4,
 			Lease:      30 * time.Second,
 			Claim:      "auto",
+			Wake:       "auto",
 			Order:      "none",
 			Sink: Sink{
 				Place:  Place{"minimal.good.yaml", 4, 17},

@@ -172,13 +172,14 @@ func (p *Pipeline) openBuffer(owner string) (Buffer, error) {
 	case "postgres":
 		return postgres.Open(postgres.Config{
 			URL: s.URL.Reveal(), Table: s.Table, Schema: s.Schema, Pipeline: p.Name, Owner: owner, Archive: p.Archive.Table,
-			Ordered: p.ordered(),
+			Ordered: p.ordered(), Claim: outbox.ClaimMode(p.Claim),
 			// One a worker, and some for renewing, looking and the status.
 			Connections: p.Workers + 4,
 		})
 	case "sqlite":
 		return sqlite.Open(sqlite.Config{
-			URL: s.URL.Reveal(), Table: s.Table, Pipeline: p.Name, Owner: owner, Archive: p.Archive.Table, Ordered: p.ordered(),
+			URL: s.URL.Reveal(), Table: s.Table, Pipeline: p.Name, Owner: owner, Archive: p.Archive.Table,
+			Ordered: p.ordered(), Claim: outbox.ClaimMode(p.Claim),
 		})
 	}
 	return nil, fmt.Errorf("source.url: there is no driver %q", s.Driver)

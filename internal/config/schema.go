@@ -114,20 +114,31 @@ func (p *Pipeline) keys() []key {
 			name: "eager", value: boolean(&p.Eager), def: "true",
 			help: "Go on at once while batches come back full; false: fresh events on schedule only.",
 		},
-		{name: "batch_size", value: integer(&p.BatchSize, 1, 1_000_000), def: "1000", help: "The most events of a batch."},
+		{
+			name: "batch_size", value: orAuto(&p.AutoBatchSize, &p.BatchSize, 10_000, integer(&p.BatchSize, 1, 1_000_000)), def: "1000",
+			help: "The most events of a batch; `auto`: as many as the sink takes quickly, up to 10,000.",
+		},
 		{name: "max_batches", value: integer(&p.MaxBatches, 1, 1_000_000), def: "50", help: "Tickets one distribution may hand out."},
 		{
 			name: "max_waiting", value: integer(&p.MaxWaiting, 1, 1_000_000), def: "1000",
 			help: "Batches that may wait for a retry before claiming stops.",
 		},
-		{name: "workers", value: integer(&p.Workers, 1, 10_000), def: "4", help: "Batches this process claims and sends at once."},
+		{
+			name: "workers", value: orAuto(&p.AutoWorkers, &p.Workers, 32, integer(&p.Workers, 1, 10_000)), def: "4",
+			help: "Batches this process claims and sends at once; `auto`: as many as the sink gets quicker by, up to 32.",
+		},
 		{
 			name: "lease", value: duration(&p.Lease, time.Second, 24*time.Hour), def: "30s",
 			help: "How long a silent worker keeps a batch; extended while it is alive.",
 		},
 		{
-			name: "claim", value: choice(&p.Claim, []string{"auto", "stamp"}, "optimistic", "range"), def: "auto",
-			help: "How events are claimed; `auto` is the best that table and database allow, so far `stamp`.",
+			name: "claim", value: choice(&p.Claim, []string{"auto", "stamp", "optimistic", "range"}), def: "auto",
+			help: "How events are claimed; `auto` is the best that table and database allow. See [Claims](operations.md#claims).",
+		},
+		{
+			name: "wake", value: choice(&p.Wake, []string{"auto", "poll", "notify"}), def: "auto",
+			help: "How the relay hears of fresh events between two distributions: `notify` by a trigger that `migrate` makes, `poll` by looking, " +
+				"`auto` by the trigger where there is one and looking else, and not at all where `schedule` is not the default or `eager` is false.",
 		},
 		{name: "order", value: choice(&p.Order, []string{"none", "key"}), def: "none", help: "What order is kept by; see [Order](delivery.md#order)."},
 		{name: "sink", value: mapping{&p.Sink}, help: "Where batches go."},
@@ -164,8 +175,27 @@ func (s *Source) keys() []key {
 			name: "schema", value: schemaName(&s.Schema), of: []string{"postgres"},
 			help: "Where ledger and dead letters live; the table's when left out.",
 		},
+		{name: "supervisor", of: []string{"postgres"}, value: mapping{&s.Supervisor}, help: "Watches the transactions that hold vacuum back."},
 		{name: "id", value: unread("a column name"), later: true, help: "The primary key of a table of one's own."},
 		{name: "project", value: unread("SQL"), later: true, help: "What to send from a table of one's own."},
+	}
+}
+
+func (s *Supervisor) keys() []key {
+	return []key{
+		{
+			name: "warn_after", value: duration(&s.WarnAfter, time.Second, 30*24*time.Hour), def: "5m",
+			help: "The age from which on a transaction, prepared transaction or replication slot that holds vacuum back is logged.",
+		},
+		{
+			name: "terminate_after", value: duration(&s.TerminateAfter, time.Second, 30*24*time.Hour),
+			help: "The age from which on a session whose transaction does so is ended; never when left out. Longer than warn_after.",
+		},
+		{
+			name: "users", value: names(&s.Users),
+			help: "Whose sessions may be ended; anybody's but superusers' when left out. A superuser's only when named here.",
+		},
+		{name: "applications", value: names(&s.Applications), help: "Of which applications (application_name); any when left out."},
 	}
 }
 

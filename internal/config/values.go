@@ -100,6 +100,54 @@ func (s statuses) read(r *reader, e entry) {
 	}
 }
 
+// orAutomatic is a number, or the word auto: then it is the most that may be found.
+type orAutomatic struct {
+	scalar
+	auto *bool
+	into *int
+	most int
+}
+
+func orAuto(auto *bool, into *int, most int, number scalar) orAutomatic {
+	number.what += ` or "auto"`
+	return orAutomatic{scalar: number, auto: auto, into: into, most: most}
+}
+
+func (o orAutomatic) read(r *reader, e entry) {
+	if e.node != nil {
+		if text, _, ok := scalarOf(e.node); ok && text == "auto" {
+			*o.auto, *o.into = true, o.most
+			return
+		}
+	}
+	o.scalar.read(r, e)
+}
+
+// nameList is a list of names of the database's.
+type nameList struct{ into *[]string }
+
+func names(into *[]string) nameList { return nameList{into} }
+
+func (n nameList) expects() string { return "a list of names" }
+
+func (n nameList) read(r *reader, e entry) {
+	if e.node == nil {
+		return
+	}
+	sequence, ok := e.node.(*ast.SequenceNode)
+	if !ok {
+		r.sayNode(e, n.expects(), "")
+		return
+	}
+	for _, node := range sequence.Values {
+		var name string
+		text(&name, "a name", func(s string) bool { return s != "" }).read(r, entry{path: e.path, key: e.key, node: node})
+		if name != "" {
+			*n.into = append(*n.into, name)
+		}
+	}
+}
+
 // headers is a mapping of HTTP headers; any value may be a secret.
 type headers struct{ into *map[string]Secret }
 

@@ -18,6 +18,8 @@ type Harness struct {
 	// that one has changed is locked for the others. Without it one writer at a
 	// time is let in, and the cases that need two of them do not exist.
 	RowLocks bool
+	// Claim is the mode that is tested; the cases that keep order have their own.
+	Claim outbox.ClaimMode
 }
 
 // Options say what to open.
@@ -28,6 +30,8 @@ type Options struct {
 	Archive bool
 	// Ordered: the buffers keep order by key.
 	Ordered bool
+	// Claim is how the buffers claim; "" where they keep order.
+	Claim outbox.ClaimMode
 }
 
 // Fixture is an open buffer and what the suite needs to see behind it. Its

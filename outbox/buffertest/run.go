@@ -5,6 +5,13 @@ import "testing"
 // Run holds a buffer to what [Buffer] says. Each case opens a place of its own
 // and runs in parallel with the others.
 func Run(t *testing.T, h Harness) {
+	open := h.Open
+	h.Open = func(t testing.TB, opt Options) *Fixture {
+		if !opt.Ordered {
+			opt.Claim = h.Claim
+		}
+		return open(t, opt)
+	}
 	for _, group := range [][]testCase{
 		claimCases, leaseCases, settleCases, markCases, lookCases, wakeCases, deadCases, replayCases, discardCases,
 		archiveCases, hookCases, hookApartCases, auditCases, orderCases, cancelCases, modelCases,

@@ -34,11 +34,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
-)
 
-// ClaimStamp is the claim mode of this buffer: the group_id is stamped on every
-// event.
-const ClaimStamp = "stamp"
+	"github.com/outboxrelay/relay/outbox"
+)
 
 // Config says which buffer to open. URL and Pipeline are required.
 type Config struct {
@@ -56,6 +54,8 @@ type Config struct {
 	// Archive is the table that delivered events are copied to as they are
 	// deleted, by name as Table is; "" for none.
 	Archive string
+	// Claim is how events are claimed; outbox.ClaimAuto when empty.
+	Claim outbox.ClaimMode
 	// Ordered keeps order by key (`order: key`): no event is claimed while an earlier
 	// one of its key is in a live batch.
 	Ordered bool

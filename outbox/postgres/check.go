@@ -163,7 +163,7 @@ func (b *Buffer) register(ctx context.Context, t *table) error {
 	}
 	if claim != b.config.claimMode() {
 		err := b.changeMode(ctx, t, claim)
-		if claim != ClaimStamp && claim != claimStampKey || err != nil && !errors.Is(err, outbox.ErrNotReady) {
+		if claim != string(outbox.ClaimStamp) && claim != claimStampKey || err != nil && !errors.Is(err, outbox.ErrNotReady) {
 			return err
 		}
 		// Until the mode can be changed what lives is taken over and sent; Claim says

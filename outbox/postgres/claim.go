@@ -107,7 +107,7 @@ func (b *Buffer) claim(ctx context.Context, t *table, limit int, lease time.Dura
 		return nil, 0, err
 	case mode == "": // its row was lost, with a TRUNCATE for one
 		return nil, lastValue, b.register(ctx, t)
-	case mode != ClaimStamp:
+	case mode != string(outbox.ClaimStamp):
 		return nil, lastValue, b.changeMode(ctx, t, mode)
 	case len(rows.events) == 0:
 		return nil, lastValue, nil

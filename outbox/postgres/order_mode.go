@@ -16,7 +16,7 @@ func (c Config) claimMode() string {
 	if c.Ordered {
 		return claimStampKey
 	}
-	return ClaimStamp
+	return string(outbox.ClaimStamp)
 }
 
 const ledgerIsUsedSQL = `
@@ -39,7 +39,7 @@ WHERE buffer = $1 AND claim = $3 AND NOT EXISTS (SELECT FROM outbox_batches WHER
 // to do.
 func (b *Buffer) changeMode(ctx context.Context, t *table, from string) error {
 	to := b.config.claimMode()
-	if from != ClaimStamp && from != claimStampKey {
+	if from != string(outbox.ClaimStamp) && from != claimStampKey {
 		return otherMode(t, from, to)
 	}
 	var used, changed int64

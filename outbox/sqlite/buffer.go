@@ -34,10 +34,6 @@ import (
 	"github.com/outboxrelay/relay/outbox"
 )
 
-// ClaimStamp is the claim mode of this buffer: the group_id is stamped on every
-// event.
-const ClaimStamp = "stamp"
-
 // The names that the statements are written with.
 const (
 	defaultTable   = "outbox_events"
@@ -58,6 +54,8 @@ type Config struct {
 	// Archive is the table that delivered events are copied to as they are
 	// deleted, by name as Table is; "" for none.
 	Archive string
+	// Claim is how events are claimed; outbox.ClaimAuto when empty.
+	Claim outbox.ClaimMode
 	// Ordered keeps order by key (`order: key`): no event is claimed while an earlier
 	// one of its key is in a live batch.
 	Ordered bool

@@ -131,7 +131,7 @@ func (p *place) fixture(t testing.TB, table, pipeline string) *buffertest.Fixtur
 	check(t, err)
 	openAs := func(t testing.TB, owner string, ordered bool) *sqlite.Buffer {
 		t.Helper()
-		b, err := sqlite.Open(sqlite.Config{URL: p.url, Table: table, Pipeline: pipeline, Owner: owner, Archive: archive, Ordered: ordered})
+		b, err := sqlite.Open(sqlite.Config{URL: p.url, Table: table, Pipeline: pipeline, Owner: owner, Archive: archive, Ordered: ordered, Claim: p.opt.Claim})
 		check(t, err)
 		t.Cleanup(func() { check(t, b.Close()) })
 		return b

@@ -23,7 +23,7 @@ func (c Config) claimMode() string {
 	if c.Ordered {
 		return claimStampKey
 	}
-	return ClaimStamp
+	return string(outbox.ClaimStamp)
 }
 
 const changeModeSQL = `
@@ -34,7 +34,7 @@ WHERE buffer = ?1 AND claim = ?3 AND NOT EXISTS (SELECT 1 FROM outbox_batches WH
 // two that stamp; else errOtherMode, or errModeInUse while a batch lives that was
 // claimed by it.
 func (b *Buffer) changeMode(ctx context.Context, tx transaction, from string) error {
-	if from != ClaimStamp && from != claimStampKey {
+	if from != string(outbox.ClaimStamp) && from != claimStampKey {
 		return errOtherMode
 	}
 	rows, err := tx.exec(ctx, changeModeSQL, b.config.Table, b.config.claimMode(), from)
