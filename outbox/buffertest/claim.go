@@ -348,11 +348,11 @@ func claimOtherMode(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	f.Insert(t, orders(1)...)
 	ok(t, "Check", f.Buffer.Check(t.Context()))
-	f.Exec(t, "UPDATE outbox_buffers SET claim = 'range'")
+	f.Exec(t, "UPDATE outbox_buffers SET claim = 'future'")
 	untouched(t, f, "a refused claim", func() {
 		_, err := f.Buffer.Claim(t.Context(), 10, lease)
 		fails(t, "Claim", err, outbox.ErrNotReady)
-		if !strings.Contains(err.Error(), "range") {
+		if !strings.Contains(err.Error(), "future") {
 			t.Fatalf("the error does not name the buffer's claim mode: %v", err)
 		}
 	})

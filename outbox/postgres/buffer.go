@@ -70,6 +70,9 @@ func (c Config) withDefaults() Config {
 	if c.Connections == 0 {
 		c.Connections = 8
 	}
+	if c.Claim == "" {
+		c.Claim = outbox.ClaimAuto
+	}
 	return c
 }
 
@@ -77,7 +80,11 @@ func (c Config) validate() error {
 	if c.URL == "" || c.Pipeline == "" {
 		return errors.New("postgres buffer: URL and Pipeline are required")
 	}
-	return nil
+	switch c.Claim {
+	case outbox.ClaimAuto, outbox.ClaimStamp, outbox.ClaimOptimistic, outbox.ClaimRange:
+		return nil
+	}
+	return fmt.Errorf("postgres buffer: claim is %q, and not auto, stamp, optimistic or range", c.Claim)
 }
 
 // Buffer is a buffer table on PostgreSQL 13 or later. Its methods are described
@@ -91,7 +98,10 @@ type Buffer struct {
 	// patience bounds each short statement.
 	patience time.Duration
 
-	table atomic.Pointer[table] // nil until the database was seen once
+	table atomic.Pointer[table]  // nil until the database was seen once
+	mode  atomic.Pointer[string] // in which it claims; nil until then
+	// improveNext is when a relay that follows another's mode may change it again.
+	improveNext atomic.Int64 // Unix nanoseconds
 }
 
 // Open prepares a buffer; it does not connect. The error is about the

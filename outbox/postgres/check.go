@@ -154,20 +154,18 @@ func (b *Buffer) register(ctx context.Context, t *table) error {
 		claim string
 		floor int64
 	)
-	err := b.transact(ctx, t.writing(b.patience), step{sql: t.sql(bufferRowSQL), args: []string{t.buffer, b.config.claimMode()}, row: func(v [][]byte) error {
+	err := b.transact(ctx, t.writing(b.patience), step{sql: t.sql(bufferRowSQL), args: []string{t.buffer, b.best(t)}, row: func(v [][]byte) error {
 		claim, floor = string(v[0]), int8Of(v[1])
 		return nil
 	}})
 	if err != nil {
 		return b.connectError(err)
 	}
-	if claim != b.config.claimMode() {
-		err := b.changeMode(ctx, t, claim)
-		if claim != string(outbox.ClaimStamp) && claim != claimStampKey || err != nil && !errors.Is(err, outbox.ErrNotReady) {
-			return err
-		}
-		// Until the mode can be changed what lives is taken over and sent; Claim says
-		// why nothing is claimed.
+	// Until the mode can be changed what lives is taken over and sent; Claim says why
+	// nothing is claimed.
+	err = b.agree(ctx, t, claim)
+	if err != nil && !(errors.Is(err, outbox.ErrNotReady) && slices.Contains(modes, claim)) {
+		return err
 	}
 	if b.table.CompareAndSwap(nil, t) {
 		b.marks.startAt(floor)

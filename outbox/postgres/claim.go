@@ -35,22 +35,21 @@ UPDATE outbox_events SET group_id = $2::uuid
 WHERE id = ANY (ARRAY(SELECT id FROM picked))
 RETURNING id, topic, key, payload, headers, created_at`
 
-// Claim is described by buffertest.Buffer.
-func (b *Buffer) Claim(ctx context.Context, limit int, lease time.Duration) (*outbox.Batch, error) {
-	t, err := b.ready(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if b.config.Ordered {
-		batch, err := b.claimInOrder(ctx, t, limit, lease)
-		return batch, b.explain(ctx, "claiming a batch", err)
-	}
-	// Late commits that a sweep has seen come first, they have waited longest;
-	// when there is nothing fresh either, it is time for a sweep.
+// claimWhere claims in a range of ids. lastValue is the sequence's, read before it
+// looked. The error is storedMode when another mode is stored.
+type claimWhere func(ctx context.Context, t *table, limit int, lease time.Duration, where claimRange) (
+	batch *outbox.Batch, lastValue int64, err error)
+
+// claimAcross claims in one range after the other. Late commits that a sweep has seen
+// come first, they have waited longest; when there is nothing fresh either, it is time
+// for a sweep.
+func (b *Buffer) claimAcross(
+	ctx context.Context, t *table, limit int, lease time.Duration, claim claimWhere,
+) (*outbox.Batch, error) {
 	for _, where := range b.marks.claimRanges() {
-		batch, lastValue, err := b.claim(ctx, t, limit, lease, where)
+		batch, lastValue, err := claim(ctx, t, limit, lease, where)
 		if err != nil {
-			return nil, b.explain(ctx, "claiming a batch", err)
+			return nil, err
 		}
 		b.marks.claimed(where, batch, lastValue)
 		if batch != nil {
@@ -74,7 +73,7 @@ SELECT coalesce(pg_sequence_last_value($1::regclass), 0), clock_timestamp(),
        set_config('tcp_keepalives_count', '3', true), set_config('tcp_user_timeout', $4, true)
 WHERE NOT EXISTS (SELECT FROM outbox_events WHERE false)`
 
-func (b *Buffer) claim(ctx context.Context, t *table, limit int, lease time.Duration, where claimRange) (
+func (b *Buffer) claimStamped(ctx context.Context, t *table, limit int, lease time.Duration, where claimRange) (
 	batch *outbox.Batch, lastValue int64, err error,
 ) {
 	var (
@@ -105,10 +104,8 @@ func (b *Buffer) claim(ctx context.Context, t *table, limit int, lease time.Dura
 	switch {
 	case err != nil:
 		return nil, 0, err
-	case mode == "": // its row was lost, with a TRUNCATE for one
-		return nil, lastValue, b.register(ctx, t)
-	case mode != string(outbox.ClaimStamp):
-		return nil, lastValue, b.changeMode(ctx, t, mode)
+	case mode != claimStamp:
+		return nil, 0, storedMode(mode)
 	case len(rows.events) == 0:
 		return nil, lastValue, nil
 	}

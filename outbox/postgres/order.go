@@ -132,10 +132,8 @@ func (b *Buffer) claimWithin(ctx context.Context, t *table, limit int, lease tim
 	switch {
 	case err != nil:
 		return nil, 0, err
-	case mode == "":
-		return nil, 0, b.register(ctx, t)
 	case mode != claimStampKey:
-		return nil, 0, b.changeMode(ctx, t, mode)
+		return nil, 0, storedMode(mode)
 	case unordered > 0:
 		return nil, 0, unorderedBatches(t, unordered)
 	}
