@@ -1,0 +1,369 @@
+package supervisor_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/supervisor"
+)
+
+func TestMain(m *testing.M) { testserver.Main(m) }
+
+// stage is a source in a bubble: whoever is on it holds the database back, and ages by
+// the bubble's clock.
+type stage struct {
+	t     *testing.T
+	start time.Time
+
+	mu      sync.Mutex
+	on      []outbox.Holder
+	err     error // of Holders
+	missing []outbox.Finding
+	looks   int
+	asked   []int // the pids that were to be ended
+	endErr  error
+	stays   bool // what was ended does not go
+	held    map[outbox.HolderKind]time.Duration
+	log     lockedBuffer
+}
+
+func (s *stage) Holders(context.Context) ([]outbox.Holder, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.looks++
+	all := slices.Clone(s.on)
+	for i := range all {
+		if !all[i].BeganAt.IsZero() {
+			all[i].Age = time.Since(all[i].BeganAt)
+		}
+	}
+	return all, s.err
+}
+
+func (s *stage) End(_ context.Context, h outbox.Holder) (bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.asked = append(s.asked, h.PID)
+	if s.endErr != nil {
+		return false, s.endErr
+	}
+	if !s.stays {
+		s.on = slices.DeleteFunc(s.on, func(o outbox.Holder) bool { return o.PID == h.PID })
+	}
+	return true, nil
+}
+
+func (s *stage) Rights(context.Context, outbox.Watch) ([]outbox.Finding, error) {
+	return s.missing, nil
+}
+
+func (s *stage) Held(kind outbox.HolderKind, age time.Duration) { s.held[kind] = age }
+
+// play runs a supervisor over a stage for as long as f takes.
+func play(t *testing.T, f func(s *stage, v *supervisor.Supervisor), watches ...outbox.Watch) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s := &stage{t: t, start: time.Now(), held: map[outbox.HolderKind]time.Duration{}}
+		v, err := supervisor.New(s, supervisor.Config{Watches: watches, Observer: s, Log: slog.New(slog.NewTextHandler(&s.log, nil))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var wait sync.WaitGroup
+		wait.Go(func() {
+			if err := v.Run(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+		f(s, v)
+		cancel()
+		wait.Wait()
+	})
+}
+
+// enter puts holders on the stage.
+func (s *stage) enter(holders ...outbox.Holder) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.on = append(s.on, holders...)
+}
+
+func (s *stage) change(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f()
+}
+
+// until waits for a time since the start, and for all that happens then.
+func (s *stage) until(d time.Duration) {
+	<-time.After(time.Until(s.start.Add(d)))
+	synctest.Wait()
+}
+
+// says checks what was logged since it was last asked, one line an entry, by its
+// level, text and one attribute each.
+func (s *stage) says(want ...string) {
+	s.t.Helper()
+	lines := slices.Collect(strings.Lines(s.log.take()))
+	for i, line := range lines {
+		if i >= len(want) {
+			break
+		}
+		for part := range strings.SplitSeq(want[i], "|") {
+			if !strings.Contains(line, part) {
+				s.t.Errorf("it says %q, %q was expected in it", line, part)
+			}
+		}
+	}
+	if len(lines) != len(want) {
+		s.t.Errorf("it says %q, %d lines were expected", lines, len(want))
+	}
+}
+
+func client(pid int, began time.Time) outbox.Holder {
+	return outbox.Holder{
+		Kind: outbox.HeldByTransaction, PID: pid, Database: "app", User: "reports", Application: "nightly", State: "idle in transaction",
+		Backend: "client backend", StartedAt: began.Add(-time.Hour), BeganAt: began, Behind: 7, Horizon: 700,
+	}
+}
+
+func TestAWordWhenItPassesAndWhenItDoubles(t *testing.T) {
+	t.Parallel()
+	play(t, func(s *stage, v *supervisor.Supervisor) {
+		s.enter(client(1, s.start))
+		s.until(299 * time.Second)
+		s.says()
+		if _, ok := v.Worst(); ok {
+			t.Error("there is a worst one already")
+		}
+		s.until(300 * time.Second)
+		s.says(`level=WARN|the database is held back|kind=transaction|pid=1|application=nightly|user=reports|state="idle in transaction"|age=5m0s|behind=7`)
+		if h, ok := v.Worst(); !ok || h.PID != 1 || h.Age != 5*time.Minute {
+			t.Errorf("the worst is %+v, %v", h, ok)
+		}
+		s.until(599 * time.Second)
+		s.says()
+		s.until(1199 * time.Second)
+		s.says("level=WARN|age=10m0s")
+		s.until(1201 * time.Second)
+		s.says("level=WARN|age=20m0s")
+		s.change(func() { s.on = nil })
+		s.until(1230 * time.Second)
+		s.says("level=INFO|no longer held back|pid=1")
+		if _, ok := v.Worst(); ok || len(s.asked) > 0 {
+			t.Errorf("there is a worst one still, or one that was ended: %v", s.asked)
+		}
+		s.until(time.Hour)
+		s.says()
+	}, outbox.Watch{})
+}
+
+// One that is old when it is first seen is told of once, and again when it is twice as
+// old as then or more.
+func TestAnOldOneAtTheStart(t *testing.T) {
+	t.Parallel()
+	play(t, func(s *stage, _ *supervisor.Supervisor) {
+		s.enter(client(1, s.start.Add(-time.Hour)))
+		s.until(time.Second)
+		s.says("level=WARN|age=1h0m0s")
+		s.until(15 * time.Minute)
+		s.says()
+	}, outbox.Watch{WarnAfter: time.Minute})
+}
+
+// A reader has no snapshot between two of its statements; that says nothing.
+func TestOutOfSightForAMoment(t *testing.T) {
+	t.Parallel()
+	play(t, func(s *stage, _ *supervisor.Supervisor) {
+		reader := client(1, s.start)
+		for at := 7 * time.Second; at < 100*time.Second; at += 10 * time.Second {
+			s.enter(reader)
+			s.until(at)
+			s.change(func() { s.on = nil })
+			s.until(at + 5*time.Second)
+		}
+		s.until(2 * time.Minute)
+		s.says("level=WARN|age=1m", "level=INFO|no longer") // not each time
+	}, outbox.Watch{WarnAfter: time.Minute})
+}
+
+// Of slots and of what the role may not see nobody knows the age: it counts from when
+// it was seen, as long as it holds the same.
+func TestWhatHasNoAge(t *testing.T) {
+	t.Parallel()
+	play(t, func(s *stage, _ *supervisor.Supervisor) {
+		hidden := outbox.Holder{Kind: outbox.HeldByTransaction, PID: 5, User: "other", Behind: 3, Horizon: 90}
+		unread := outbox.Holder{Kind: outbox.HeldBySlot, Name: "unread", State: "inactive", WAL: 1 << 30}
+		current := outbox.Holder{Kind: outbox.HeldBySlot, Name: "current", State: "active", PID: 6, Horizon: 100}
+		standby := outbox.Holder{Kind: outbox.HeldByTransaction, PID: 7, Backend: "walsender", Behind: 1}
+		for s.enter(hidden, unread, current); ; standby.Horizon++ {
+			s.change(func() { s.on = append(s.on[:3:3], standby) })
+			if standby.Horizon == 4 {
+				break
+			}
+			s.until(time.Duration(standby.Horizon+1) * 50 * time.Second)
+		}
+		s.says(`level=WARN|kind=transaction|pid=5|user=other|seen_for=1m0s`, `level=WARN|kind="replication slot"|name=unread|seen_for=1m0s|wal_bytes=1073741824`,
+			"seen_for=2m0s", "seen_for=2m0s")
+		if s.held[outbox.HeldBySlot] < 3*time.Minute {
+			t.Errorf("it heard %v", s.held)
+		}
+		if len(s.asked) > 0 {
+			t.Errorf("%v were ended", s.asked)
+		}
+	}, outbox.Watch{WarnAfter: time.Minute, TerminateAfter: 90 * time.Second})
+}
+
+// Exactly those are ended that a watch names.
+func TestWhoIsEnded(t *testing.T) {
+	t.Parallel()
+	old := func(pid int, change func(*outbox.Holder)) outbox.Holder {
+		h := client(pid, time.Date(1999, 12, 31, 0, 0, 0, 0, time.UTC)) // the bubble begins a day later
+		change(&h)
+		return h
+	}
+	holders := []outbox.Holder{
+		old(1, func(*outbox.Holder) {}),
+		old(2, func(h *outbox.Holder) { h.Application = "psql" }),
+		old(3, func(h *outbox.Holder) { h.User, h.Superuser = "postgres", true }),
+		old(4, func(h *outbox.Holder) { h.Own = true }),
+		old(5, func(h *outbox.Holder) { h.Backend = "walsender" }),
+		old(6, func(h *outbox.Holder) { h.Backend = "autovacuum worker" }),
+		old(7, func(h *outbox.Holder) { h.Backend = "logical replication worker" }),
+		old(8, func(h *outbox.Holder) { h.Kind, h.Name = outbox.HeldByPrepared, "gid" }),
+		old(9, func(h *outbox.Holder) { h.Kind, h.Name = outbox.HeldBySlot, "slot" }),
+		old(10, func(h *outbox.Holder) { h.User, h.Backend, h.BeganAt = "", "", time.Time{} }),
+		old(11, func(h *outbox.Holder) { h.BeganAt = h.BeganAt.Add(24*time.Hour - time.Minute) }), // too young
+	}
+	const long, never = 5 * time.Minute, 0
+	for name, c := range map[string]struct {
+		watches []outbox.Watch
+		want    []int
+	}{
+		"nobody":          {[]outbox.Watch{{TerminateAfter: never, Users: []string{"reports"}}}, nil},
+		"anybody":         {[]outbox.Watch{{TerminateAfter: long}}, []int{1, 2}},
+		"users":           {[]outbox.Watch{{TerminateAfter: long, Users: []string{"somebody", "postgres"}}}, []int{3}},
+		"applications":    {[]outbox.Watch{{TerminateAfter: long, Applications: []string{"psql"}}}, []int{2}},
+		"both":            {[]outbox.Watch{{TerminateAfter: long, Users: []string{"postgres"}, Applications: []string{"psql"}}}, nil},
+		"one of two":      {[]outbox.Watch{{TerminateAfter: never}, {TerminateAfter: long, Applications: []string{"psql"}}}, []int{2}},
+		"either of two":   {[]outbox.Watch{{TerminateAfter: long, Users: []string{"postgres"}}, {TerminateAfter: long, Applications: []string{"psql"}}}, []int{2, 3}},
+		"not old enough":  {[]outbox.Watch{{TerminateAfter: 25 * time.Hour}}, nil},
+		"the shorter one": {[]outbox.Watch{{TerminateAfter: 25 * time.Hour}, {TerminateAfter: long, Applications: []string{"psql"}}}, []int{2}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			watches := slices.Clone(c.watches)
+			for i := range watches {
+				watches[i].WarnAfter = 2 * time.Minute
+			}
+			play(t, func(s *stage, _ *supervisor.Supervisor) {
+				s.enter(holders...)
+				s.until(30 * time.Second)
+				slices.Sort(s.asked)
+				if !slices.Equal(s.asked, c.want) {
+					t.Errorf("ended were %v, want %v", s.asked, c.want)
+				}
+				if got := strings.Count(s.log.take(), `msg="a session was ended"`); got != len(c.want) {
+					t.Errorf("%d are in the log", got)
+				}
+			}, watches...)
+		})
+	}
+}
+
+// What does not go is not asked at each look, and each answer is told.
+func TestEndingAgain(t *testing.T) {
+	t.Parallel()
+	play(t, func(s *stage, _ *supervisor.Supervisor) {
+		s.change(func() { s.stays = true })
+		s.enter(client(1, s.start))
+		s.until(89 * time.Second)
+		s.says("level=WARN|held back")
+		s.until(90 * time.Second)
+		s.says(`level=WARN|a session was ended|pid=1|application=nightly|user=reports|age=1m30s|answer=terminated`)
+		s.until(119 * time.Second)
+		s.says()
+		s.change(func() { s.endErr = errors.New("permission denied") })
+		s.until(150 * time.Second)
+		s.says("held back|age=2m0s", `level=WARN|a session cannot be ended|pid=1|error="permission denied"`)
+		s.until(269 * time.Second)
+		s.says("held back|age=4m0s")
+		s.until(270 * time.Second)
+		s.says("cannot be ended")
+	}, outbox.Watch{WarnAfter: time.Minute, TerminateAfter: 90 * time.Second})
+}
+
+// A database that is away is told of once, and nothing is known meanwhile.
+func TestADatabaseThatIsAway(t *testing.T) {
+	t.Parallel()
+	play(t, func(s *stage, v *supervisor.Supervisor) {
+		s.change(func() { s.missing = []outbox.Finding{{About: "sessions", Text: "does not see", Mend: "GRANT x"}} })
+		s.until(0)
+		s.says("level=WARN|does not see|about=sessions|GRANT x")
+		s.enter(client(1, s.start))
+		s.until(61 * time.Second)
+		s.says("held back")
+		s.change(func() { s.err = errors.New("no route") })
+		s.until(300 * time.Second)
+		s.says("level=WARN|cannot look|no route")
+		if _, ok := v.Worst(); ok || s.held[outbox.HeldByTransaction] >= 0 || s.held[outbox.HeldBySlot] >= 0 {
+			t.Errorf("something is known: %v", s.held)
+		}
+		s.change(func() { s.err = nil })
+		s.until(310 * time.Second)
+		s.says("held back|age=5m5s")
+		if s.held[outbox.HeldByTransaction] < 5*time.Minute || s.held[outbox.HeldBySlot] != 0 {
+			t.Errorf("it heard %v", s.held)
+		}
+		if s.looks != 63 {
+			t.Errorf("it looked %d times in 310 s", s.looks)
+		}
+	}, outbox.Watch{WarnAfter: time.Minute})
+}
+
+func TestBadConfig(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		config supervisor.Config
+		says   string
+	}{
+		{supervisor.Config{}, "a watch is required"},
+		{supervisor.Config{Watches: []outbox.Watch{{}}, Every: -1}, "above 0"},
+		{supervisor.Config{Watches: []outbox.Watch{{}, {WarnAfter: -1}}}, "no negative time"},
+		{supervisor.Config{Watches: []outbox.Watch{{TerminateAfter: 5 * time.Minute}}}, "longer than warn_after was expected, which is 5m0s"},
+	} {
+		if _, err := supervisor.New(nil, c.config); err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%+v: %v, %q was expected", c.config, err, c.says)
+		}
+	}
+}
+
+// lockedBuffer is a log to be read while it is written.
+type lockedBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+// take returns what was written since it was last taken.
+func (b *lockedBuffer) take() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	defer b.text.Reset()
+	return b.text.String()
+}
