@@ -59,6 +59,9 @@ type Config struct {
 	// Ordered keeps order by key (`order: key`): no event is claimed while an earlier
 	// one of its key is in a live batch.
 	Ordered bool
+	// Watch says from which age on Examine tells of what holds the database back, and
+	// what the role needs for what is to be ended.
+	Watch outbox.Watch
 	// Connections bounds the pool; 8 when 0. Each concurrent call takes one.
 	Connections int
 }
@@ -73,6 +76,7 @@ func (c Config) withDefaults() Config {
 	if c.Claim == "" {
 		c.Claim = outbox.ClaimAuto
 	}
+	c.Watch = c.Watch.WithDefaults()
 	return c
 }
 

@@ -14,12 +14,9 @@ import (
 	"github.com/outboxrelay/relay/outbox"
 )
 
-// longTransaction is the age at which whatever holds vacuum back is worth a word.
-const longTransaction = 5 * time.Minute
-
 // Examine is described by buffertest.Buffer.
 func (b *Buffer) Examine(ctx context.Context) []outbox.Finding {
-	return b.examine(ctx, longTransaction)
+	return b.examine(ctx, b.config.Watch.WarnAfter)
 }
 
 func (b *Buffer) examine(ctx context.Context, long time.Duration) []outbox.Finding {

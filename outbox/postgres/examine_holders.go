@@ -113,9 +113,9 @@ func ending(h *outbox.Holder) string {
 	}
 	switch {
 	case h.Kind == outbox.HeldByPrepared:
-		return there + "ROLLBACK PREPARED " + literal(h.Name)
+		return there + "ROLLBACK PREPARED " + inQuotes(h.Name)
 	case h.Unread():
-		return there + "SELECT pg_drop_replication_slot(" + literal(h.Name) + ")"
+		return there + "SELECT pg_drop_replication_slot(" + inQuotes(h.Name) + ")"
 	case h.Kind == outbox.HeldBySlot:
 		return fmt.Sprintf("look at what reads it (pid %d), and why it does not get on", h.PID)
 	case h.Own:
@@ -128,8 +128,8 @@ func ending(h *outbox.Holder) string {
 	return "SELECT pg_terminate_backend(" + itoa(int64(h.PID)) + ")"
 }
 
-// literal quotes a text as SQL does.
-func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
+// inQuotes quotes a text as SQL does.
+func inQuotes(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
 
 // textArray is texts as PostgreSQL reads an array of them.
 func textArray(texts []string) string {

@@ -32,42 +32,6 @@ func TestExamineDeadRows(t *testing.T) {
 	})
 }
 
-// TestExamineHolders: what keeps vacuum back is named, each with what ends it.
-func TestExamineHolders(t *testing.T) {
-	t.Parallel()
-	p := newPatient(t, testserver.OwnPostgres(t, testserver.PostgresOptions{Settings: map[string]string{"wal_level": "logical", "autovacuum": "off"}}).URL)
-	mend := func(about, says string) {
-		t.Helper()
-		f := find(examined(t, p.url, 0), outbox.Warning, about, says)
-		if f == nil {
-			t.Fatalf("it does not find %q: %+v", says, bad(examined(t, p.url, 0)))
-		}
-		p.exec(f.Mend)
-		testserver.Eventually(t, func() error { // the terminated need a moment
-			if f := find(examined(t, p.url, 0), outbox.Warning, about, says); f != nil {
-				return fmt.Errorf("after mending it finds %+v", f)
-			}
-			return nil
-		})
-	}
-	other := connect(t, p.url)
-	for _, statement := range []string{"SET application_name = 'report'", "BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT 1"} {
-		if _, err := other.Exec(t.Context(), statement); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if some := bad(examined(t, p.url, time.Hour)); find(some, outbox.Warning, "vacuum horizon", "") != nil {
-		t.Errorf("of transactions that are young it says %+v", some)
-	}
-	mend("vacuum horizon", `role relay, application "report", database postgres, idle in transaction`)
-
-	p.exec("BEGIN; INSERT INTO outbox_events (topic, payload) VALUES ('t', '{}'); PREPARE TRANSACTION 'half''done'")
-	mend("vacuum horizon", "prepared as 'half''done'")
-
-	p.exec("SELECT pg_create_logical_replication_slot('forgotten', 'pgoutput')")
-	mend("vacuum horizon", "slot 'forgotten'")
-}
-
 // TestExamineAutovacuum: a server that never vacuums is told of.
 func TestExamineAutovacuum(t *testing.T) {
 	t.Parallel()

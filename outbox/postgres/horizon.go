@@ -21,7 +21,7 @@ import (
 // application and both ids; the rest is NULL. Transactions and slots come apart, so
 // that many of one hide none of the other. The WAL of a lost slot is gone, and with it
 // what it held.
-const holdersSQL = `
+const horizonSQL = `
 (SELECT 'transaction', '', a.pid, coalesce(a.datname, '')::text, coalesce(a.usename, '')::text, coalesce(a.application_name, ''),
         coalesce(a.state, ''), coalesce(a.backend_type, ''), coalesce(r.rolsuper, false),
         coalesce(a.application_name IN ('relay', current_setting('application_name')), false),
@@ -71,7 +71,7 @@ const mostHolders = 100
 func (b *Buffer) Holders(ctx context.Context) ([]outbox.Holder, error) {
 	var all []outbox.Holder
 	err := b.roundTrip(ctx, []step{reading(b.patience, "jit", "off"), {
-		sql: holdersSQL, args: []string{itoa(mostHolders)},
+		sql: horizonSQL, args: []string{itoa(mostHolders)},
 		row: func(v [][]byte) error {
 			all = append(all, holderOf(v))
 			return nil
@@ -99,8 +99,6 @@ func holderOf(v [][]byte) outbox.Holder {
 	}
 	return h
 }
-
-func isTrue(v []byte) bool { return len(v) == 1 && v[0] == 1 }
 
 // microseconds is an age, which a clock that was set back makes negative; NULL is 0.
 func microseconds(v []byte) time.Duration {

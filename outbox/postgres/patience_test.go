@@ -44,15 +44,15 @@ func TestAStatementBehindALock(t *testing.T) {
 		do   func() error
 	}{
 		"claim":        {codeCancelled, func() error { _, err := b.Claim(ctx, 10, time.Hour); return err }},
-		"take over":    {codeCancelled, func() error { _, err := b.TakeOver(ctx, time.Hour); return err }},
-		"renew":        {codeCancelled, func() error { return b.Renew(ctx, batch, time.Hour) }},
-		"mark":         {codeCancelled, func() error { return b.Mark(ctx, batch, batch.IDs()) }},
-		"wake":         {codeCancelled, func() error { _, err := b.Wake(ctx, "", 0); return err }},
-		"away":         {codeCancelled, func() error { _, err := b.Away(ctx); return err }},
+		"take over":    {codeLockTimeout, func() error { _, err := b.TakeOver(ctx, time.Hour); return err }},
+		"renew":        {codeLockTimeout, func() error { return b.Renew(ctx, batch, time.Hour) }},
+		"mark":         {codeLockTimeout, func() error { return b.Mark(ctx, batch, batch.IDs()) }},
+		"wake":         {codeLockTimeout, func() error { _, err := b.Wake(ctx, "", 0); return err }},
+		"away":         {codeLockTimeout, func() error { _, err := b.Away(ctx); return err }},
 		"look":         {codeCancelled, func() error { _, err := b.Look(ctx, 10); return err }},
-		"status":       {codeCancelled, func() error { _, err := b.Status(ctx); return err }},
-		"hook's claim": {codeCancelled, func() error { _, err := b.Hook().Claim(ctx, 10, time.Hour); return err }},
-		"hook's look":  {codeCancelled, func() error { _, err := b.Hook().Look(ctx, 0); return err }},
+		"status":       {codeLockTimeout, func() error { _, err := b.Status(ctx); return err }},
+		"hook's claim": {codeLockTimeout, func() error { _, err := b.Hook().Claim(ctx, 10, time.Hour); return err }},
+		"hook's look":  {codeLockTimeout, func() error { _, err := b.Hook().Look(ctx, 0); return err }},
 		"settle":       {codeLockTimeout, func() error { return b.Settle(ctx, batch, outcomes) }},
 	} {
 		calls.Go(func() {

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -18,11 +19,15 @@ const (
 )
 
 // reading is the first step of a transaction that locks no rows: its settings, name,
-// value, name, value, ..., and for how long each of its statements may run.
+// value, name, value, ..., and for how long each of its statements may run. It waits
+// for a lock for two thirds of that, unless the settings say otherwise, so that the
+// error tells a lock from a statement that is slow.
 func reading(limit time.Duration, pairs ...string) step {
-	return settings(append([]string{
-		"statement_timeout", milliseconds(limit), "idle_in_transaction_session_timeout", "30000",
-	}, pairs...)...)
+	bounds := []string{"statement_timeout", milliseconds(limit), "idle_in_transaction_session_timeout", "30000"}
+	if !slices.Contains(pairs, "lock_timeout") {
+		bounds = append(bounds, "lock_timeout", milliseconds(limit*2/3))
+	}
+	return settings(append(bounds, pairs...)...)
 }
 
 // writing is the same for one that locks rows. The user timeout is how long the
