@@ -25,7 +25,9 @@ type connection struct {
 
 	mu      sync.Mutex
 	flights map[uint64]*flight
-	last    uint64        // flight
+	fast    map[uint64]*fastBatch
+	last    uint64 // flight or fast batch
+	known   knowledge
 	denied  error         // the last permission violation that was dealt with
 	moved   chan struct{} // is closed when denied changes
 }
@@ -33,7 +35,7 @@ type connection struct {
 // dial connects to one of the servers in opts, or of more. answers says whether
 // PubAcks are wanted. The error is the connection's; no password is in it.
 func dial(ctx context.Context, opts []nats.Option, more []string, answers bool) (*connection, error) {
-	c := &connection{closed: make(chan struct{}), flights: map[uint64]*flight{}, moved: make(chan struct{})}
+	c := &connection{closed: make(chan struct{}), flights: map[uint64]*flight{}, fast: map[uint64]*fastBatch{}, moved: make(chan struct{})}
 	if answers {
 		c.inbox = nats.NewInbox() + "."
 	}
@@ -174,6 +176,10 @@ func (c *connection) violationsSettled(ctx context.Context) error {
 
 // handleAnswer is called by one goroutine, answer by answer.
 func (c *connection) handleAnswer(m *nats.Msg) {
+	if strings.HasSuffix(m.Subject, fastSuffix) {
+		c.handleFastAnswer(m)
+		return
+	}
 	number, index, ok := strings.Cut(strings.TrimPrefix(m.Subject, c.inbox), ".")
 	if !ok {
 		return
@@ -193,7 +199,7 @@ func (c *connection) handleAnswer(m *nats.Msg) {
 	if !ok || int(i) >= len(f.verdicts) {
 		return // too late: nobody waits any more
 	}
-	if f.settle(int(i), verdict) && duplicate {
+	if f.settle(int(i), verdict) && duplicate && !f.sent[int(i)] {
 		f.duplicates++
 	}
 }

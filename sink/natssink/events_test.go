@@ -61,6 +61,17 @@ func batch(topics ...string) *outbox.Batch {
 	return b
 }
 
+// bothWays runs the test with a stream that allows fast batches and with one that does
+// not: what comes of the events is the same.
+func bothWays(t *testing.T, test func(t *testing.T, fast bool)) {
+	for name, fast := range map[string]bool{"one by one": false, "fast": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, fast)
+		})
+	}
+}
+
 func within(t *testing.T, d time.Duration) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)
@@ -146,16 +157,18 @@ func TestFullStream(t *testing.T) {
 		"per subject": {MaxMsgsPerSubject: 2, DiscardNewPerSubject: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			limit.Discard = jetstream.DiscardNew
-			o := openOrders(t, limit)
-			b := batch("orders.a", "orders.a", "orders.a", "orders.a")
-			err := o.sink.Send(within(t, patience), b)
-			expect(t, "verdicts", verdicts(t, err, 4), "ok ok outage outage")
-			b.Starts = 2
-			err = o.sink.Send(within(t, patience), b)
-			expect(t, "verdicts when sent again", verdicts(t, err, 4), "ok ok outage outage")
-			expect(t, "stored", o.ids(t), "1 2")
+			bothWays(t, func(t *testing.T, fast bool) {
+				limit := limit
+				limit.Discard, limit.AllowBatchPublish = jetstream.DiscardNew, fast
+				o := openOrders(t, limit)
+				b := batch("orders.a", "orders.a", "orders.a", "orders.a")
+				err := o.sink.Send(within(t, patience), b)
+				expect(t, "verdicts", verdicts(t, err, 4), "ok ok outage outage")
+				b.Starts = 2
+				err = o.sink.Send(within(t, patience), b)
+				expect(t, "verdicts when sent again", verdicts(t, err, 4), "ok ok outage outage")
+				expect(t, "stored", o.ids(t), "1 2")
+			})
 		})
 	}
 }
@@ -170,25 +183,29 @@ func TestTooLarge(t *testing.T) {
 		"for the stream": {stream: jetstream.StreamConfig{MaxMsgSize: 1000}, server: func(*server.Options) {}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			o := openOrders(t, c.stream, c.server)
-			b := batch("orders.a", "orders.b", "orders.c")
-			b.Events[1].Payload = bytes.Repeat([]byte("7"), 1000)
-			err := o.sink.Send(within(t, patience), b)
-			expect(t, "verdicts", verdicts(t, err, 3), "ok dead ok")
-			expect(t, "stored", o.ids(t), "1 3")
+			bothWays(t, func(t *testing.T, fast bool) {
+				config := c.stream
+				config.AllowBatchPublish = fast
+				o := openOrders(t, config, c.server)
+				b := batch("orders.a", "orders.b", "orders.c")
+				b.Events[1].Payload = bytes.Repeat([]byte("7"), 1000)
+				err := o.sink.Send(within(t, patience), b)
+				expect(t, "verdicts", verdicts(t, err, 3), "ok dead ok")
+				expect(t, "stored", o.ids(t), "1 3")
+			})
 		})
 	}
 }
 
 func TestInvalidSubjects(t *testing.T) {
-	t.Parallel()
-	o := openOrders(t, jetstream.StreamConfig{})
-	b := batch("orders.a", "", "orders.a b", "orders..b", ".orders", "orders.", "orders.*", "orders.>", ">", "orders.\n", "a\x00b",
-		"$JS.API.STREAM.DELETE.ORDERS", "$SYS.REQ.SERVER.PING", "orders."+strings.Repeat("x", 4000), "orders.a*b>")
-	err := o.sink.Send(within(t, patience), b)
-	expect(t, "verdicts", verdicts(t, err, len(b.Events)), "ok"+strings.Repeat(" dead", len(b.Events)-2)+" ok")
-	expect(t, "stored", o.ids(t), fmt.Sprintf("1 %d", len(b.Events)))
+	bothWays(t, func(t *testing.T, fast bool) {
+		o := openOrders(t, jetstream.StreamConfig{AllowBatchPublish: fast})
+		b := batch("orders.a", "", "orders.a b", "orders..b", ".orders", "orders.", "orders.*", "orders.>", ">", "orders.\n", "a\x00b",
+			"$JS.API.STREAM.DELETE.ORDERS", "$SYS.REQ.SERVER.PING", "orders."+strings.Repeat("x", 4000), "orders.a*b>")
+		err := o.sink.Send(within(t, patience), b)
+		expect(t, "verdicts", verdicts(t, err, len(b.Events)), "ok"+strings.Repeat(" dead", len(b.Events)-2)+" ok")
+		expect(t, "stored", o.ids(t), fmt.Sprintf("1 %d", len(b.Events)))
+	})
 }
 
 func TestSubjectWithoutKey(t *testing.T) {
@@ -202,22 +219,23 @@ func TestSubjectWithoutKey(t *testing.T) {
 }
 
 func TestEventsThatHeadersCannotCarry(t *testing.T) {
-	t.Parallel()
-	o := openOrders(t, jetstream.StreamConfig{})
-	headers := []string{
-		`{"good": "value"}`, `{"a": "two\nlines"}`, `{"a": "carriage\rreturn"}`, `{"a": " blank"}`, `{"a": "tab\t"}`, `{"two words": "x"}`,
-		`{"": "x"}`, `{"colon:": "x"}`, `{"größe": "x"}`, `{"line\nbreak": "x"}`, `{"a": 1}`, `[]`, `null`, `{`, ``, `{"a": "gr\u00f6\u00dfe"}`,
-	}
-	b := batch(slices.Repeat([]string{"orders.a"}, len(headers)+2)...)
-	for i, h := range headers {
-		b.Events[i].Headers = outbox.Headers(h)
-	}
-	for i, key := range []string{"two\nlines", "blank "} {
-		b.Events[len(headers)+i].Key = &key
-	}
-	err := o.sink.Send(within(t, patience), b)
-	expect(t, "verdicts", verdicts(t, err, len(b.Events)), "ok"+strings.Repeat(" dead", len(headers)-2)+" ok dead dead")
-	expect(t, "stored", o.ids(t), "1 16")
+	bothWays(t, func(t *testing.T, fast bool) {
+		o := openOrders(t, jetstream.StreamConfig{AllowBatchPublish: fast})
+		headers := []string{
+			`{"good": "value"}`, `{"a": "two\nlines"}`, `{"a": "carriage\rreturn"}`, `{"a": " blank"}`, `{"a": "tab\t"}`, `{"two words": "x"}`,
+			`{"": "x"}`, `{"colon:": "x"}`, `{"größe": "x"}`, `{"line\nbreak": "x"}`, `{"a": 1}`, `[]`, `null`, `{`, ``, `{"a": "gr\u00f6\u00dfe"}`,
+		}
+		b := batch(slices.Repeat([]string{"orders.a"}, len(headers)+2)...)
+		for i, h := range headers {
+			b.Events[i].Headers = outbox.Headers(h)
+		}
+		for i, key := range []string{"two\nlines", "blank "} {
+			b.Events[len(headers)+i].Key = &key
+		}
+		err := o.sink.Send(within(t, patience), b)
+		expect(t, "verdicts", verdicts(t, err, len(b.Events)), "ok"+strings.Repeat(" dead", len(headers)-2)+" ok dead dead")
+		expect(t, "stored", o.ids(t), "1 16")
+	})
 }
 
 func TestHeadersCannotOverruleTheRelay(t *testing.T) {
@@ -242,30 +260,31 @@ func TestHeadersCannotOverruleTheRelay(t *testing.T) {
 }
 
 func TestDuplicatesOnTheFirstAttempt(t *testing.T) {
-	t.Parallel()
-	o := openOrders(t, jetstream.StreamConfig{})
-	var log bytes.Buffer
-	s := open(t, natssink.Config{URL: o.url, Logger: slog.New(slog.NewTextHandler(&log, nil))})
-	b := batch("orders.a", "orders.b")
-	ok(t, s.Send(within(t, patience), b))
-	for _, again := range []func(*outbox.Batch){
-		func(b *outbox.Batch) { b.Starts = 2 }, func(b *outbox.Batch) { b.Attempts = 1 }, func(b *outbox.Batch) { b.Outages = 1 },
-		func(b *outbox.Batch) { b.Origins = append(b.Origins, outbox.NewGroupID()) },
-	} {
+	bothWays(t, func(t *testing.T, fast bool) {
+		o := openOrders(t, jetstream.StreamConfig{AllowBatchPublish: fast})
+		var log bytes.Buffer
+		s := open(t, natssink.Config{URL: o.url, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		b := batch("orders.a", "orders.b")
-		again(b)
 		ok(t, s.Send(within(t, patience), b))
-	}
-	if s.Duplicates() != 0 || log.Len() != 0 {
-		t.Fatalf("batches sent again: %d duplicates, log %q", s.Duplicates(), &log)
-	}
-	ok(t, s.Send(within(t, patience), batch("orders.a", "orders.b", "orders.c")))
-	if s.Duplicates() != 2 {
-		t.Errorf("got %d duplicates, want 2", s.Duplicates())
-	}
-	if !strings.Contains(log.String(), "level=ERROR") || !strings.Contains(log.String(), "events=2") {
-		t.Errorf("log: %q", &log)
-	}
+		for _, again := range []func(*outbox.Batch){
+			func(b *outbox.Batch) { b.Starts = 2 }, func(b *outbox.Batch) { b.Attempts = 1 }, func(b *outbox.Batch) { b.Outages = 1 },
+			func(b *outbox.Batch) { b.Origins = append(b.Origins, outbox.NewGroupID()) },
+		} {
+			b := batch("orders.a", "orders.b")
+			again(b)
+			ok(t, s.Send(within(t, patience), b))
+		}
+		if s.Duplicates() != 0 || log.Len() != 0 {
+			t.Fatalf("batches sent again: %d duplicates, log %q", s.Duplicates(), &log)
+		}
+		ok(t, s.Send(within(t, patience), batch("orders.a", "orders.b", "orders.c")))
+		if s.Duplicates() != 2 {
+			t.Errorf("got %d duplicates, want 2", s.Duplicates())
+		}
+		if !strings.Contains(log.String(), "level=ERROR") || !strings.Contains(log.String(), "events=2") {
+			t.Errorf("log: %q", &log)
+		}
+	})
 }
 
 // TestDeadLetterIsNoDuplicateOfItsEvent: the hook tells the very stream that the
@@ -297,38 +316,39 @@ func TestDeadLetterIsNoDuplicateOfItsEvent(t *testing.T) {
 
 // TestNoAnswerForOne: someone listens on the subject, but no stream does.
 func TestNoAnswerForOne(t *testing.T) {
-	t.Parallel()
-	o := openOrders(t, jetstream.StreamConfig{})
-	_, err := o.client.SubscribeSync("silent")
-	ok(t, err)
-	_, err = o.client.Subscribe("babble", func(m *nats.Msg) {
-		if err := m.Respond([]byte("+OK")); err != nil {
-			t.Error(err)
+	bothWays(t, func(t *testing.T, fast bool) {
+		o := openOrders(t, jetstream.StreamConfig{AllowBatchPublish: fast})
+		_, err := o.client.SubscribeSync("silent")
+		ok(t, err)
+		_, err = o.client.Subscribe("babble", func(m *nats.Msg) {
+			if err := m.Respond([]byte("+OK")); err != nil {
+				t.Error(err)
+			}
+		})
+		ok(t, err)
+		ok(t, o.client.Flush())
+		ok(t, o.sink.Check(within(t, patience))) // the connection stands
+		err = o.sink.Send(within(t, 300*time.Millisecond), batch("orders.a", "silent", "orders.b", "babble", "orders.c"))
+		expect(t, "verdicts", verdicts(t, err, 5), "ok outage ok outage ok")
+		expect(t, "stored", o.ids(t), "1 3 5")
+		some, _ := errors.AsType[*sink.BatchError](err)
+		if silent, babble := some.Events[0].Err, some.Events[1].Err; !errors.Is(silent, sink.ErrSuspect) || errors.Is(babble, sink.ErrSuspect) {
+			t.Errorf("silent: %v, babble: %v; want the silent one to be suspect", silent, babble)
 		}
+		err = o.sink.Send(within(t, 100*time.Millisecond), batch("silent"))
+		expect(t, "verdicts", verdicts(t, err, 1), "all-outage")
+		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, sink.ErrSuspect) {
+			t.Errorf("got %v, want one that wraps context.DeadlineExceeded and sink.ErrSuspect", err)
+		}
+		called, callOff := context.WithCancel(within(t, patience))
+		watch, err := o.client.Subscribe("silent", func(*nats.Msg) { callOff() })
+		ok(t, err)
+		ok(t, o.client.Flush())
+		err = o.sink.Send(called, batch("silent"))
+		expect(t, "verdicts when called off", verdicts(t, err, 1), "all-outage")
+		if errors.Is(err, sink.ErrSuspect) {
+			t.Errorf("%v is blamed on the batch", err)
+		}
+		ok(t, watch.Unsubscribe())
 	})
-	ok(t, err)
-	ok(t, o.client.Flush())
-	ok(t, o.sink.Check(within(t, patience))) // the connection stands
-	err = o.sink.Send(within(t, 300*time.Millisecond), batch("orders.a", "silent", "orders.b", "babble", "orders.c"))
-	expect(t, "verdicts", verdicts(t, err, 5), "ok outage ok outage ok")
-	expect(t, "stored", o.ids(t), "1 3 5")
-	some, _ := errors.AsType[*sink.BatchError](err)
-	if silent, babble := some.Events[0].Err, some.Events[1].Err; !errors.Is(silent, sink.ErrSuspect) || errors.Is(babble, sink.ErrSuspect) {
-		t.Errorf("silent: %v, babble: %v; want the silent one to be suspect", silent, babble)
-	}
-	err = o.sink.Send(within(t, 100*time.Millisecond), batch("silent"))
-	expect(t, "verdicts", verdicts(t, err, 1), "all-outage")
-	if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, sink.ErrSuspect) {
-		t.Errorf("got %v, want one that wraps context.DeadlineExceeded and sink.ErrSuspect", err)
-	}
-	called, callOff := context.WithCancel(within(t, patience))
-	watch, err := o.client.Subscribe("silent", func(*nats.Msg) { callOff() })
-	ok(t, err)
-	ok(t, o.client.Flush())
-	err = o.sink.Send(called, batch("silent"))
-	expect(t, "verdicts when called off", verdicts(t, err, 1), "all-outage")
-	if errors.Is(err, sink.ErrSuspect) {
-		t.Errorf("%v is blamed on the batch", err)
-	}
-	ok(t, watch.Unsubscribe())
 }

@@ -19,8 +19,11 @@ type flight struct {
 	waiting  int
 	// queues keep order; nil: nobody does.
 	queues *queues
-	// duplicates counts the accepted events that the stream knew already.
+	// duplicates counts the accepted events that the stream knew already, but for
+	// those in sent.
 	duplicates int
+	// sent are the events that this Send may have had stored before.
+	sent map[int]bool
 	// finish is called when no event waits any more.
 	finish context.CancelFunc
 }
@@ -30,8 +33,8 @@ var errWaiting = errors.New("no answer yet")
 
 // launch registers a flight; land it in the end. Events without a subject come
 // with their verdict.
-func (c *connection) launch(subjects []string, verdicts []error, finish context.CancelFunc, q *queues) *flight {
-	f := &flight{subjects: subjects, verdicts: verdicts, queues: q, finish: finish}
+func (c *connection) launch(subjects []string, verdicts []error, finish context.CancelFunc) *flight {
+	f := &flight{subjects: subjects, verdicts: verdicts, finish: finish}
 	for i := range verdicts {
 		if verdicts[i] == nil {
 			verdicts[i] = errWaiting
@@ -74,6 +77,37 @@ func (f *flight) settle(i int, verdict error) bool {
 		f.finish()
 	}
 	return true
+}
+
+// known notes that the event may be stored though it has no verdict yet.
+func (f *flight) known(i int) {
+	if !errors.Is(f.verdicts[i], errWaiting) {
+		return
+	}
+	if f.sent == nil {
+		f.sent = map[int]bool{}
+	}
+	f.sent[i] = true
+}
+
+// waiting are the indexes of the events that have no verdict, of those in the groups
+// or of the others.
+func (c *connection) waiting(f *flight, groups []group, grouped bool) []int {
+	in := make([]bool, len(f.verdicts))
+	for _, g := range groups {
+		for _, i := range g.events {
+			in[i] = true
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := make([]int, 0, f.waiting)
+	for i, verdict := range f.verdicts {
+		if in[i] == grouped && errors.Is(verdict, errWaiting) {
+			all = append(all, i)
+		}
+	}
+	return all
 }
 
 func (f *flight) settleAll(verdict error) {

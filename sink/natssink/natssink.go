@@ -23,6 +23,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -149,13 +150,15 @@ func (s *Sink) Send(ctx context.Context, b *outbox.Batch) error {
 	}
 	answered, finish := context.WithCancel(ctx)
 	defer finish()
-	f := c.launch(subjects, verdicts, finish, s.queues(b))
-	if s.ordered {
-		c.publishInOrder(answered, f, b)
-	} else {
-		c.publish(f, b)
-	}
+	groups := s.groups(ctx, c, b, subjects)
+	f := c.launch(subjects, verdicts, finish)
+	missing := s.publish(answered, c, f, b, groups)
 	verdicts, duplicates := c.land(f, s.await(answered, c))
+	for of, n := range missing {
+		if s.remains(ctx, c, of) {
+			duplicates += n
+		}
+	}
 	if duplicates > 0 && first(b) {
 		s.duplicates.Add(int64(duplicates))
 		s.log.LogAttrs(ctx, slog.LevelError, "the stream takes new events for duplicates: their ids were used before",
@@ -163,6 +166,9 @@ func (s *Sink) Send(ctx context.Context, b *outbox.Batch) error {
 			slog.Int("events", duplicates), slog.Int64("first_id", b.FirstID), slog.Int64("last_id", b.LastID))
 	}
 	err = sum(subjects, verdicts, s.subject.Fixed())
+	if err != nil && slices.ContainsFunc(verdicts, func(v error) bool { return errors.Is(v, errNoStream) }) {
+		c.forget() // what takes the subject may be made any time
+	}
 	if _, ofSubjects := errors.AsType[*sink.BatchError](err); ofSubjects && errors.Is(err, sink.ErrUnavailable) && !s.core {
 		// Not one subject has a stream: it may be that JetStream is away.
 		if away := s.checkJetStream(ctx, c); away != nil {
@@ -170,6 +176,24 @@ func (s *Sink) Send(ctx context.Context, b *outbox.Batch) error {
 		}
 	}
 	return err
+}
+
+// publish publishes all of the flight: the groups as fast batches and what they leave
+// over one by one, as everything else. missing is as publishGroups has it.
+func (s *Sink) publish(answered context.Context, c *connection, f *flight, b *outbox.Batch, groups []group) (missing map[*stream]int) {
+	p := newPublisher(b)
+	if !s.ordered {
+		c.publish(p, f, c.waiting(f, groups, false))
+	}
+	missing = c.publishGroups(answered, p, f, groups)
+	switch {
+	case answered.Err() != nil:
+	case s.ordered:
+		c.publishInOrder(answered, p, f)
+	default:
+		c.publish(p, f, c.waiting(f, groups, true))
+	}
+	return missing
 }
 
 // await waits for the answers. It returns the verdict on events that got none.
@@ -273,7 +297,7 @@ func (c *connection) ask(ctx context.Context, subject string, act func(context.C
 func (c *connection) request(ctx context.Context, subject string, act func(context.Context) error) error {
 	answered, finish := context.WithCancel(ctx)
 	defer finish()
-	f := c.launch([]string{subject}, make([]error, 1), finish, nil)
+	f := c.launch([]string{subject}, make([]error, 1), finish)
 	err := act(answered)
 	verdicts, _ := c.land(f, nil)
 	if errors.Is(verdicts[0], nats.ErrPermissionViolation) {

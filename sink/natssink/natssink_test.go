@@ -20,10 +20,14 @@ func TestMain(m *testing.M) { testserver.Main(m) }
 
 var keeps = sinktest.Keeps{Key: true, Headers: true, GroupID: true, Bytes: true, LineBreaks: true}
 
-// streams sends to JetStream, into one stream that takes all the suite's topics.
-var streams = streamsBy(natssink.Config{})
+// streams sends to JetStream, into one stream that takes all the suite's topics; batched
+// to one that allows fast batches.
+var (
+	streams = streamsBy(natssink.Config{}, false)
+	batched = streamsBy(natssink.Config{}, true)
+)
 
-func streamsBy(c natssink.Config) sinktest.Harness {
+func streamsBy(c natssink.Config, fast bool) sinktest.Harness {
 	connectTo := func(t testing.TB, url string) sink.Sink {
 		c := c
 		c.URL = url
@@ -34,7 +38,7 @@ func streamsBy(c natssink.Config) sinktest.Harness {
 		server := testserver.NATS(t)
 		client := connect(t, server.URL)
 		stream := addStream(t, client, jetstream.StreamConfig{
-			Name: "EVENTS", Subjects: []string{sinktest.TopicPrefix + ">"},
+			Name: "EVENTS", Subjects: []string{sinktest.TopicPrefix + ">"}, AllowBatchPublish: fast,
 		})
 		return sinktest.Destination{
 			Connect: func(t testing.TB) sink.Sink { return connectTo(t, server.URL) },
@@ -95,10 +99,16 @@ var core = sinktest.Harness{
 	OpenBroken: func(t testing.TB) sink.Sink { return newSink(t, natssink.Config{URL: deadURL(t), Core: true}) },
 }
 
-func TestJetStream(t *testing.T)      { sinktest.Run(t, streams) }
-func TestCore(t *testing.T)           { sinktest.Run(t, core) }
-func BenchmarkJetStream(b *testing.B) { sinktest.Bench(b, streams) }
-func BenchmarkCore(b *testing.B)      { sinktest.Bench(b, core) }
+func TestJetStream(t *testing.T)     { sinktest.Run(t, streams) }
+func TestJetStreamFast(t *testing.T) { sinktest.Run(t, batched) }
+func TestCore(t *testing.T)          { sinktest.Run(t, core) }
+func BenchmarkCore(b *testing.B)     { sinktest.Bench(b, core) }
+
+// BenchmarkJetStream compares both ways in one run.
+func BenchmarkJetStream(b *testing.B) {
+	b.Run("one by one", func(b *testing.B) { sinktest.Bench(b, streams) })
+	b.Run("fast", func(b *testing.B) { sinktest.Bench(b, batched) })
+}
 
 func ok(t testing.TB, err error) {
 	t.Helper()

@@ -58,9 +58,11 @@ func (q *queues) settled(f *flight, i int, verdict error) {
 }
 
 // publishInOrder publishes as the queues say until every event has its verdict, or
-// answered is done.
-func (c *connection) publishInOrder(answered context.Context, f *flight, b *outbox.Batch) {
-	p := newPublisher(b)
+// answered is done. Events that have theirs let the next one go, or not, as well.
+func (c *connection) publishInOrder(answered context.Context, p *publisher, f *flight) {
+	c.mu.Lock()
+	f.queues = newQueues(p.batch)
+	c.mu.Unlock()
 	for {
 		select {
 		case <-answered.Done():
@@ -68,21 +70,16 @@ func (c *connection) publishInOrder(answered context.Context, f *flight, b *outb
 		case i := <-f.queues.ready:
 			c.mu.Lock()
 			verdict := f.verdicts[i]
-			if !errors.Is(verdict, errWaiting) { // it cannot be published, or not without leave
+			if !errors.Is(verdict, errWaiting) { // it cannot be published, or not without leave, or is stored
 				f.queues.settled(f, i, verdict)
 			}
 			c.mu.Unlock()
-			if errors.Is(verdict, errWaiting) && !c.publishOne(p, f, b, i) {
+			if !errors.Is(verdict, errWaiting) {
+				continue
+			}
+			if _, alive := c.publishOne(p, f, i, c.replyTo(f, i)); !alive {
 				return
 			}
 		}
 	}
-}
-
-// queues are nil where no order is kept.
-func (s *Sink) queues(b *outbox.Batch) *queues {
-	if !s.ordered {
-		return nil
-	}
-	return newQueues(b)
 }

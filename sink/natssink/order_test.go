@@ -15,7 +15,9 @@ import (
 	"github.com/outboxrelay/relay/sink/sinktest"
 )
 
-func TestJetStreamInOrder(t *testing.T) { sinktest.Run(t, streamsBy(natssink.Config{Ordered: true})) }
+func TestJetStreamInOrder(t *testing.T) {
+	bothWays(t, func(t *testing.T, fast bool) { sinktest.Run(t, streamsBy(natssink.Config{Ordered: true}, fast)) })
+}
 
 // keyedBatch makes one event a word "subject/key".
 func keyedBatch(words ...string) *outbox.Batch {
@@ -52,27 +54,28 @@ func TestBehindOneThatFailed(t *testing.T) {
 		{"no subject in front", keyedBatch("orders..x/a", "orders..y/a", "orders.x/a"), "dead dead ok", 0, "3"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			o := openOrders(t, jetstream.StreamConfig{})
-			s := open(t, natssink.Config{URL: o.url, Ordered: true})
-			err := s.Send(within(t, soon), c.batch)
-			expect(t, "verdicts", verdicts(t, err, len(c.batch.Events)), c.verdicts)
-			expect(t, "stored, sorted by key", byKey(t, o, c.batch), c.stored)
-			behind := 0
-			if some, partly := errors.AsType[*sink.BatchError](err); partly {
-				for _, e := range some.Events {
-					why, is := errors.AsType[*sink.BehindError](e.Err)
-					if !is {
-						continue
-					}
-					if behind++; why.ID >= c.batch.Events[e.Index].ID {
-						t.Errorf("event %d waits behind event %d", c.batch.Events[e.Index].ID, why.ID)
+			bothWays(t, func(t *testing.T, fast bool) {
+				o := openOrders(t, jetstream.StreamConfig{AllowBatchPublish: fast})
+				s := open(t, natssink.Config{URL: o.url, Ordered: true})
+				err := s.Send(within(t, soon), c.batch)
+				expect(t, "verdicts", verdicts(t, err, len(c.batch.Events)), c.verdicts)
+				expect(t, "stored, sorted by key", byKey(t, o, c.batch), c.stored)
+				behind := 0
+				if some, partly := errors.AsType[*sink.BatchError](err); partly {
+					for _, e := range some.Events {
+						why, is := errors.AsType[*sink.BehindError](e.Err)
+						if !is {
+							continue
+						}
+						if behind++; why.ID >= c.batch.Events[e.Index].ID {
+							t.Errorf("event %d waits behind event %d", c.batch.Events[e.Index].ID, why.ID)
+						}
 					}
 				}
-			}
-			if behind != c.behind {
-				t.Errorf("%d events wait behind others, %d were expected: %v", behind, c.behind, err)
-			}
+				if behind != c.behind {
+					t.Errorf("%d events wait behind others, %d were expected: %v", behind, c.behind, err)
+				}
+			})
 		})
 	}
 }

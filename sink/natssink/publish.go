@@ -143,30 +143,34 @@ func fits(value string) bool {
 	return !strings.ContainsAny(value, "\r\n") && strings.Trim(value, " \t") == value
 }
 
-// publish publishes what has a subject. Events that NATS cannot carry, and all
-// that is left when the connection breaks, get their verdict.
-func (c *connection) publish(f *flight, b *outbox.Batch) {
-	p := newPublisher(b)
-	for i := range b.Events {
-		if f.subjects[i] != "" && !c.publishOne(p, f, b, i) {
+// publish publishes events one by one, each to be acknowledged alone. Events that NATS
+// cannot carry, and all that is left when the connection breaks, get their verdict.
+func (c *connection) publish(p *publisher, f *flight, indexes []int) {
+	for _, i := range indexes {
+		if _, alive := c.publishOne(p, f, i, c.replyTo(f, i)); !alive {
 			return
 		}
 	}
 }
 
-// publishOne publishes an event; false: the connection is broken.
-func (c *connection) publishOne(p *publisher, f *flight, b *outbox.Batch, i int) bool {
-	reply := ""
-	if c.inbox != "" {
-		reply = f.replyTo + strconv.FormatInt(int64(i), 36)
+// replyTo is where the answer to an event that is published alone comes; "" without
+// JetStream.
+func (c *connection) replyTo(f *flight, i int) string {
+	if c.inbox == "" {
+		return ""
 	}
-	err := p.prepare(&b.Events[i], f.subjects[i], reply)
+	return f.replyTo + strconv.FormatInt(int64(i), 36)
+}
+
+// publishOne publishes an event, or settles it; not alive: the connection is broken.
+func (c *connection) publishOne(p *publisher, f *flight, i int, reply string) (published, alive bool) {
+	err := p.prepare(&p.batch.Events[i], f.subjects[i], reply)
 	if err == nil {
 		err = c.nc.PublishMsg(&p.msg)
 	}
 	switch {
 	case err == nil:
-		return true
+		return true, true
 	case errors.Is(err, sink.ErrPermanent):
 	case errors.Is(err, nats.ErrMaxPayload):
 		err = sink.Permanent(fmt.Errorf("payload and headers: %w: the server takes %d bytes (max_payload)", err, c.nc.MaxPayload()))
@@ -178,10 +182,10 @@ func (c *connection) publishOne(p *publisher, f *flight, b *outbox.Batch, i int)
 		c.mu.Lock()
 		f.settleAll(sink.Unavailable(err))
 		c.mu.Unlock()
-		return false
+		return false, false
 	}
 	c.mu.Lock()
 	f.settle(i, err)
 	c.mu.Unlock()
-	return true
+	return false, true
 }

@@ -44,22 +44,23 @@ func restricted(publish, subscribe []string) func(*server.Options) {
 func as(user, url string) string { return strings.Replace(url, "://", "://"+user+"@", 1) }
 
 func TestPermissions(t *testing.T) {
-	t.Parallel()
-	url := testserver.NATS(t, restricted([]string{"orders.good"}, []string{"_INBOX.>"})).URL
-	stream := addStream(t, connect(t, as("all:pw", url)), jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders.>"}})
-	s := open(t, natssink.Config{URL: as("relay:pw", url)})
-	began := time.Now()
-	err := s.Send(within(t, patience), batch("orders.good", "orders.bad", "orders.good", "orders.worse"))
-	expect(t, "verdicts", verdicts(t, err, 4), "ok outage ok outage")
-	says(t, err, `"orders.bad"`, "ermissions")
-	expect(t, "stored", ids(stored(t, stream)), "1 3")
-	if took := time.Since(began); took > soon {
-		t.Errorf("it took %v", took)
-	}
-	ok(t, s.Check(within(t, patience))) // it may not ask, but it may publish
-	if took := time.Since(began); took > soon {
-		t.Errorf("with Check it took %v", took)
-	}
+	bothWays(t, func(t *testing.T, fast bool) {
+		url := testserver.NATS(t, restricted([]string{"orders.good", "$JS.API.STREAM.LIST"}, []string{"_INBOX.>"})).URL
+		stream := addStream(t, connect(t, as("all:pw", url)), jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders.>"}, AllowBatchPublish: fast})
+		s := open(t, natssink.Config{URL: as("relay:pw", url)})
+		began := time.Now()
+		err := s.Send(within(t, patience), batch("orders.good", "orders.bad", "orders.good", "orders.worse"))
+		expect(t, "verdicts", verdicts(t, err, 4), "ok outage ok outage")
+		says(t, err, `"orders.bad"`, "ermissions")
+		expect(t, "stored", ids(stored(t, stream)), "1 3")
+		if took := time.Since(began); took > soon {
+			t.Errorf("it took %v", took)
+		}
+		ok(t, s.Check(within(t, patience))) // it may not ask, but it may publish
+		if took := time.Since(began); took > soon {
+			t.Errorf("with Check it took %v", took)
+		}
+	})
 }
 
 func TestPermissionsInCore(t *testing.T) {

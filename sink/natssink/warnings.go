@@ -32,7 +32,8 @@ func (s *Sink) Warnings(ctx context.Context) []string {
 			s.subject, s.subject, s.window(0))}
 	}
 	var warnings []string
-	for _, c := range streams {
+	for _, info := range streams {
+		c := &info.Config
 		if c.NoAck {
 			warnings = append(warnings, fmt.Sprintf("stream %s acknowledges nothing, so no event counts as delivered there; run: nats stream edit %s --ack",
 				c.Name, c.Name))
@@ -61,20 +62,25 @@ const listStreams = "$JS.API.STREAM.LIST"
 
 // streams are those that take this sink's subjects, or may. The error wraps
 // nats.ErrPermissionViolation when the user may not ask.
-func (s *Sink) streams(ctx context.Context) ([]jetstream.StreamConfig, error) {
+func (s *Sink) streams(ctx context.Context) ([]*jetstream.StreamInfo, error) {
 	c, err := s.connection(ctx)
 	if err != nil {
 		return nil, err
 	}
+	return c.listStreams(ctx, pattern(s.subject))
+}
+
+// listStreams lists the streams with subjects that overlap the pattern.
+func (c *connection) listStreams(ctx context.Context, pattern string) ([]*jetstream.StreamInfo, error) {
 	js, err := jetstream.New(c.nc)
 	if err != nil {
 		return nil, err
 	}
-	var streams []jetstream.StreamConfig
+	var streams []*jetstream.StreamInfo
 	err = c.request(ctx, listStreams, func(ctx context.Context) error {
-		list := js.ListStreams(ctx, jetstream.WithStreamListSubject(pattern(s.subject)))
+		list := js.ListStreams(ctx, jetstream.WithStreamListSubject(pattern))
 		for info := range list.Info() {
-			streams = append(streams, info.Config)
+			streams = append(streams, info)
 		}
 		return list.Err()
 	})
