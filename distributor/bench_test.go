@@ -52,6 +52,7 @@ type table struct {
 	waiting   int
 	err       error
 	hangs     bool // every look until it is cancelled
+	takes     time.Duration
 	looks     []seen
 }
 
@@ -73,6 +74,11 @@ func (b *table) Look(ctx context.Context, limit int) (outbox.Backlog, error) {
 	}
 	if b.err != nil {
 		return outbox.Backlog{}, b.err
+	}
+	if takes := b.takes; takes > 0 {
+		b.mu.Unlock()
+		<-time.After(takes)
+		b.mu.Lock()
 	}
 	return outbox.Backlog{Unclaimed: min(limit, b.unclaimed), Due: b.due, Waiting: b.waiting}, nil
 }
@@ -133,6 +139,7 @@ type bench struct {
 	log   *bytes.Buffer
 	size  int
 	stop  func()
+	crews sync.WaitGroup // they end when it stops
 }
 
 // start runs a distributor with batches of 10 and, unless said otherwise, 4
@@ -151,14 +158,17 @@ func start(t *testing.T, spec string, b *table, change func(*distributor.Config)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- d.Run(ctx) }()
-	return &bench{Distributor: d, table: b, log: &log, size: c.BatchSize, stop: func() {
+	all := &bench{Distributor: d, table: b, log: &log, size: c.BatchSize}
+	all.stop = func() {
 		cancel()
 		if err := <-ended; err != nil {
 			t.Errorf("Run returned %v", err)
 		}
 		for range d.Tickets() { // handed out, and nobody took them
 		}
-	}}
+		all.crews.Wait()
+	}
+	return all
 }
 
 // at waits until the bubble's clock says so and nobody is busy.

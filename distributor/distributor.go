@@ -5,7 +5,11 @@
 //	tickets = min(ceil(unclaimed / batch_size), max_batches), as workers come free
 //
 // Fresh events are counted on the schedule; with Eager a worker whose batch came
-// back full gets the next ticket at once. Batches that are due (a retry, a lost
+// back full gets the next ticket at once. With Poll a claim needs no count: a ring of
+// the Bell is worth a ticket at once, and so is, where none is heard, a few
+// milliseconds after a claim that brought events, then twice that, up to a second.
+// While so many commits ring that it holds up the application, the bell is muted and
+// the relay polls (see waking). Batches that are due (a retry, a lost
 // owner, a delete to be done again) have a clock of their own, so that a nightly
 // schedule does not put off a retry until tomorrow; while fresh events wait they
 // get up to half of the workers.
@@ -34,8 +38,11 @@ type Buffer interface {
 type Ticket struct {
 	// Due: take over a batch that is due; else claim fresh events.
 	Due bool
+	// BatchSize is the events the batch may hold.
+	BatchSize int
 
-	distribution int // the one it belongs to, unless Due
+	distribution int  // the one it belongs to, unless Due; noDistribution: none
+	asked        bool // it answers a ring or a poll
 }
 
 // Report is what a worker says when it is done with its ticket.
@@ -49,21 +56,32 @@ type Report struct {
 	// PutBack: a batch was put back, due after DueIn.
 	PutBack bool
 	DueIn   time.Duration
+	// Took is how long the claim took.
+	Took time.Duration
 	// Err: claiming failed; nothing is known of the backlog.
 	Err error
 }
 
-// Config of a distributor. All fields but Eager, Allow and Log are required.
+// Config of a distributor. Schedule and the four numbers are required.
 type Config struct {
 	// Schedule says when to count and fan out.
 	Schedule cron.Schedule
 	// Eager goes on at once while batches come back full; else fresh events are
 	// claimed on schedule only, up to what was counted then.
 	Eager bool
+	// Poll claims fresh events between two distributions too.
+	Poll bool
+	// Bell tells of commits, which are then claimed at once; only with Poll. nil: what
+	// was committed is found by polling alone.
+	Bell Bell
 	// BatchSize is the events a batch may hold, MaxBatches the tickets one
 	// distribution may hand out, MaxWaiting the batches that may wait for a
 	// retry or a delete before claiming stops, Workers the workers there are.
 	BatchSize, MaxBatches, MaxWaiting, Workers int
+	// Limits says how many events a batch may hold now, and how many tickets may be
+	// out: BatchSize and Workers at the most, which it stands for; nil: these. It must
+	// be quick. More is heard of with the next report.
+	Limits func() (batchSize, tickets int)
 	// Allow says how many batches the sink takes just now. 0: no ticket is handed
 	// out. 1 is for a trial: due batches and fresh events take turns then. nil: any
 	// number. It may block until ctx is done.
@@ -119,10 +137,15 @@ type Distributor struct {
 	failing   bool          // the last look failed
 	heldAt    time.Time     // when MaxWaiting was last seen to stop the claiming; zero: it goes on, or that was said
 
+	waking
+
 	distribution int // counts them
 	tickets      int // it may still hand out
 	left         int // events it counted, less those that tickets were handed out for
 }
+
+// noDistribution is that of a ticket which nothing was counted for.
+const noDistribution = -1
 
 // look is a look at the buffer and what it brought.
 type look struct {
@@ -136,6 +159,9 @@ func New(buffer Buffer, c Config) *Distributor {
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
+	if c.Limits == nil {
+		c.Limits = func() (int, int) { return c.BatchSize, c.Workers }
+	}
 	if c.Allow == nil {
 		c.Allow = func(context.Context) int { return math.MaxInt }
 	}
@@ -145,6 +171,9 @@ func New(buffer Buffer, c Config) *Distributor {
 	if c.Held == nil {
 		c.Held = func(error) {}
 	}
+	if !c.Poll {
+		c.Bell = nil
+	}
 	return &Distributor{
 		config:  c,
 		buffer:  buffer,
@@ -153,6 +182,7 @@ func New(buffer Buffer, c Config) *Distributor {
 		looks:   make(chan look, 1), // never more than one under way
 		wakes:   make(chan struct{}, 1),
 		free:    c.Workers, holdNext: holdFirst,
+		waking: waking{bell: c.Bell, on: c.Poll},
 	}
 }
 
@@ -179,6 +209,7 @@ func (d *Distributor) Run(ctx context.Context) error {
 	defer close(d.handed)
 	now := time.Now()
 	d.schedNext, d.dueNext = d.config.Schedule.Next(now), now
+	d.waking.start(now)
 	for {
 		d.handOut(ctx)
 		wait := time.NewTimer(time.Until(d.next()))
@@ -193,7 +224,10 @@ func (d *Distributor) Run(ctx context.Context) error {
 		case <-d.wakes:
 			d.woken = true
 			d.dueBy(time.Now())
+		case <-d.rings():
+			d.heard(time.Now())
 		case <-wait.C:
+			d.tick(time.Now())
 			// A look that takes long must not keep workers waiting that could go on.
 			if distribute, due := d.lookDue(); due {
 				d.looking, d.woken, d.dueNext = true, false, time.Now().Add(lookTimeout+dueEvery)
@@ -217,6 +251,9 @@ func (d *Distributor) next() time.Time {
 	if d.wanted() && d.hold.After(now) && d.hold.Before(next) {
 		next = d.hold
 	}
+	if !d.poll.IsZero() && d.poll.Before(next) {
+		next = d.poll
+	}
 	return next
 }
 
@@ -224,7 +261,7 @@ func (d *Distributor) next() time.Time {
 func (d *Distributor) wanted() bool { return d.free > 0 && (d.fresh() || d.due > 0) }
 
 // fresh tells whether a ticket for fresh events may be handed out.
-func (d *Distributor) fresh() bool { return d.counted() && !d.full() }
+func (d *Distributor) fresh() bool { return (d.counted() || d.asked) && !d.full() }
 
 // counted tells whether the distribution has a ticket left, if it may be handed
 // out or not.
@@ -244,15 +281,16 @@ func (d *Distributor) dueBy(t time.Time) {
 // be counted too.
 func (d *Distributor) lookDue() (distribute, due bool) {
 	now := time.Now()
-	distribute = !d.schedNext.IsZero() && !now.Before(d.schedNext)
-	return distribute, !d.looking && (distribute || !now.Before(d.dueNext))
+	scheduled := !d.schedNext.IsZero() && !now.Before(d.schedNext)
+	return scheduled || d.countsAt(now), !d.looking && (scheduled || !now.Before(d.dueNext))
 }
 
 // look counts: fresh events for a distribution, else due batches only.
 func (d *Distributor) look(ctx context.Context, distribute bool) look {
 	limit := 0
 	if distribute {
-		limit = d.config.MaxBatches * d.config.BatchSize
+		size, _ := d.config.Limits()
+		limit = d.config.MaxBatches * size
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
@@ -291,6 +329,7 @@ func (d *Distributor) saw(ctx context.Context, l look) {
 		d.distribution++
 		d.left, d.tickets = l.backlog.Unclaimed, d.config.MaxBatches
 		d.schedNext = d.config.Schedule.Next(now)
+		d.waking.looked(now)
 	}
 	d.tellHeld(ctx, now)
 }
@@ -318,25 +357,34 @@ func (d *Distributor) handOut(ctx context.Context) {
 	if !d.wanted() || time.Now().Before(d.hold) {
 		return
 	}
+	size, tickets := d.config.Limits()
+	room := min(d.free, tickets-(d.config.Workers-d.free))
+	if room <= 0 {
+		return
+	}
 	allowed := d.config.Allow(ctx)
 	if allowed <= 0 {
 		d.hold = time.Now().Add(holdSink)
 		return
 	}
-	for range min(d.free, allowed) {
-		share := d.dueOut < d.config.Workers/2
-		if allowed == 1 || d.config.Workers == 1 {
-			share = !d.dueLast
+	for range min(room, allowed) {
+		share := d.dueOut < tickets/2
+		if allowed == 1 || tickets == 1 { // a claim that may find nothing is no trial
+			share = !d.dueLast || !d.counted()
 		}
 		switch fresh := d.fresh(); {
 		case d.due > 0 && (share || !fresh):
 			d.due--
 			d.dueOut++
-			d.give(Ticket{Due: true})
+			d.give(Ticket{Due: true, BatchSize: size})
 		case fresh:
-			d.tickets--
-			d.left -= d.config.BatchSize
-			d.give(Ticket{distribution: d.distribution})
+			t := Ticket{BatchSize: size, distribution: noDistribution, asked: d.answer(time.Now())}
+			if d.counted() {
+				d.tickets--
+				d.left -= size
+				t.distribution = d.distribution
+			}
+			d.give(t)
 		default:
 			return
 		}
@@ -361,24 +409,34 @@ func (d *Distributor) report(r Report) {
 		d.hold = time.Now().Add(d.holdNext)
 		d.holdNext = min(2*d.holdNext, holdFor)
 	}
+	if !r.Ticket.Due {
+		d.claimed(r, time.Now())
+	}
 	switch {
 	case r.Ticket.Due:
 		d.dueOut--
 		if r.Events == 0 {
 			d.due = 0 // somebody else was quicker
 		}
+	case r.Ticket.distribution == noDistribution:
+		d.goOn(r)
 	case r.Ticket.distribution != d.distribution: // counted anew since
 	case r.Err != nil: // the ticket was not used
 		d.tickets++
-		d.left += d.config.BatchSize
+		d.left += r.Ticket.BatchSize
 	case r.Events == 0:
 		d.left = 0
 	default:
 		// A batch of late commits is a small one; what was counted is still there.
-		d.left += d.config.BatchSize - r.Events
-		if r.Full && d.config.Eager { // there may be one for each that is free
-			d.tickets = max(d.tickets, d.free)
-			d.left = max(d.left, 1+(d.free-1)*d.config.BatchSize)
-		}
+		d.left += r.Ticket.BatchSize - r.Events
+		d.goOn(r)
+	}
+}
+
+// goOn, after a full batch: there may be one for each that is free.
+func (d *Distributor) goOn(r Report) {
+	if r.Full && d.config.Eager {
+		d.tickets = max(d.tickets, d.free)
+		d.left = max(d.left, 1+(d.free-1)*r.Ticket.BatchSize)
 	}
 }
