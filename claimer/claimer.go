@@ -18,10 +18,8 @@ type Buffer interface {
 	Renew(ctx context.Context, b *outbox.Batch, lease time.Duration) error
 }
 
-// Config of a claimer. BatchSize and Lease are required.
+// Config of a claimer. Lease is required.
 type Config struct {
-	// BatchSize is the events of a batch at the most.
-	BatchSize int
 	// Lease is how long a silent worker keeps a batch. It is renewed after a
 	// third of it.
 	Lease time.Duration
@@ -52,9 +50,9 @@ func New(buffer Buffer, c Config) *Claimer {
 	return &Claimer{buffer: buffer, config: c}
 }
 
-// Claim claims fresh events, or takes over a batch that is due. nil, nil: there
-// is none.
-func (c *Claimer) Claim(ctx context.Context, due bool) (*outbox.Batch, error) {
+// Claim claims up to limit fresh events, or takes over a batch that is due. nil, nil:
+// there is none.
+func (c *Claimer) Claim(ctx context.Context, limit int, due bool) (*outbox.Batch, error) {
 	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
 	defer cancel()
 	began := time.Now()
@@ -65,7 +63,7 @@ func (c *Claimer) Claim(ctx context.Context, due bool) (*outbox.Batch, error) {
 	if due {
 		b, err = c.buffer.TakeOver(ctx, c.config.Lease)
 	} else {
-		b, err = c.buffer.Claim(ctx, c.config.BatchSize, c.config.Lease)
+		b, err = c.buffer.Claim(ctx, limit, c.config.Lease)
 	}
 	if b != nil {
 		c.config.Claimed(b, time.Since(began))

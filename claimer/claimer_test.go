@@ -75,7 +75,7 @@ func hang(ctx context.Context) error {
 // hold holds a fresh lease in a bubble.
 func hold(ctx context.Context) (l *ledger, held context.Context, release func()) {
 	l = &ledger{began: time.Now()}
-	c := claimer.New(l, claimer.Config{BatchSize: 10, Lease: lease, Log: slog.New(slog.DiscardHandler)})
+	c := claimer.New(l, claimer.Config{Lease: lease, Log: slog.New(slog.DiscardHandler)})
 	held, release = c.Hold(ctx, &outbox.Batch{GroupID: outbox.NewGroupID(), LeaseEnd: time.Now().Add(lease)})
 	return l, held, release
 }
@@ -129,7 +129,7 @@ func TestALeaseWithLittleLeftIsRenewedSooner(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := &ledger{began: time.Now()}
-		c := claimer.New(l, claimer.Config{BatchSize: 10, Lease: lease, Log: slog.New(slog.DiscardHandler)})
+		c := claimer.New(l, claimer.Config{Lease: lease, Log: slog.New(slog.DiscardHandler)})
 		held, release := c.Hold(t.Context(), &outbox.Batch{LeaseEnd: time.Now().Add(4 * time.Second)})
 		defer release()
 		pass(13 * time.Second)
@@ -205,7 +205,7 @@ func TestAShortLeaseIsTriedAgainToo(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := &ledger{began: time.Now(), answer: refuse}
-		c := claimer.New(l, claimer.Config{BatchSize: 10, Lease: time.Second, Log: slog.New(slog.DiscardHandler)})
+		c := claimer.New(l, claimer.Config{Lease: time.Second, Log: slog.New(slog.DiscardHandler)})
 		held, release := c.Hold(t.Context(), &outbox.Batch{LeaseEnd: time.Now().Add(time.Second)})
 		defer release()
 		pass(900 * time.Millisecond)
@@ -221,7 +221,7 @@ func TestReleaseEndsARenewalUnderWayAndWaitsForIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		l := &ledger{began: time.Now()}
-		c := claimer.New(l, claimer.Config{BatchSize: 10, Lease: lease, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		c := claimer.New(l, claimer.Config{Lease: lease, Log: slog.New(slog.NewTextHandler(&log, nil))})
 		held, release := c.Hold(t.Context(), &outbox.Batch{LeaseEnd: time.Now().Add(lease)})
 		ended := make(chan struct{})
 		l.set(func(ctx context.Context) error {
@@ -304,20 +304,20 @@ func TestClaim(t *testing.T) {
 			told *outbox.Batch
 			took time.Duration
 		)
-		c := claimer.New(s, claimer.Config{BatchSize: 10, Lease: lease, Claimed: func(b *outbox.Batch, d time.Duration) { told, took = b, d }})
-		if b, err := c.Claim(t.Context(), false); b != s.fresh || err != nil || told != b || took != 3*time.Millisecond || s.limit != 10 {
+		c := claimer.New(s, claimer.Config{Lease: lease, Claimed: func(b *outbox.Batch, d time.Duration) { told, took = b, d }})
+		if b, err := c.Claim(t.Context(), 10, false); b != s.fresh || err != nil || told != b || took != 3*time.Millisecond || s.limit != 10 {
 			t.Errorf("got %+v, %v, told of %+v after %v, limit %d", b, err, told, took, s.limit)
 		}
-		if b, err := c.Claim(t.Context(), true); b != s.due || err != nil || told != b {
+		if b, err := c.Claim(t.Context(), 10, true); b != s.due || err != nil || told != b {
 			t.Errorf("got %+v, %v, told of %+v; the due batch was expected", b, err, told)
 		}
 		told, s.due = nil, nil
-		if b, err := c.Claim(t.Context(), true); b != nil || err != nil || told != nil {
+		if b, err := c.Claim(t.Context(), 10, true); b != nil || err != nil || told != nil {
 			t.Errorf("got %+v, %v, told of %+v; nothing was due", b, err, told)
 		}
 		s.hangs = true
 		before := time.Now()
-		if b, err := c.Claim(t.Context(), false); b != nil || !errors.Is(err, context.DeadlineExceeded) || time.Since(before) != 15*time.Second {
+		if b, err := c.Claim(t.Context(), 10, false); b != nil || !errors.Is(err, context.DeadlineExceeded) || time.Since(before) != 15*time.Second {
 			t.Errorf("got %+v, %v after %v; a connection that hangs is given up after 15s", b, err, time.Since(before))
 		}
 	})

@@ -176,9 +176,9 @@ func TestASinkThatIsAwayHoldsUpNoOtherPipeline(t *testing.T) {
 		start(t, other.buffer(t, "relay"), alive, nil)
 		other.expectDrained(t)
 		expectOnce(t, alive.arrived(t, "orders"), wanted)
-		testserver.Eventually(t, func() error { // a batch a worker, and no more
-			if n := ask[int](t, d, "SELECT count(*) FROM outbox_events WHERE group_id IS NOT NULL"); n != 400 {
-				return fmt.Errorf("%d events are claimed, 400 were expected", n)
+		testserver.Eventually(t, func() error { // a batch a worker, and two ahead
+			if n := ask[int](t, d, "SELECT count(*) FROM outbox_events WHERE group_id IS NOT NULL"); n != 600 {
+				return fmt.Errorf("%d events are claimed, 600 were expected", n)
 			}
 			return nil
 		})

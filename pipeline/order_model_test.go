@@ -315,7 +315,7 @@ func (w *orderedPlay) workBy(t *rapid.T, h *holder) {
 		MaxAttempts: mostRefusals, Ordered: true, Log: slog.New(slog.DiscardHandler),
 		Backoff: sink.Backoff{Initial: time.Millisecond, Max: time.Millisecond, Multiplier: 1},
 	})
-	if _, _, err := worker.Work(t.Context(), t.Context(), h.batch); err != nil && !errors.Is(err, outbox.ErrLeaseLost) {
+	if _, err := worker.Work(t.Context(), t.Context(), h.batch); err != nil && !errors.Is(err, outbox.ErrLeaseLost) {
 		t.Fatal(err)
 	}
 }

@@ -59,15 +59,20 @@ type Config struct {
 	// OnSchedule sends fresh events on the schedule only; else the relay goes
 	// on at once while batches come back full (`eager`).
 	OnSchedule bool
-	// BatchSize is the events of a batch at the most; 1000.
-	BatchSize int
+	// BatchSize is the events of a batch at the most; 1000. AutoBatchSize: how many
+	// they are is found, by how long sends take, and BatchSize bounds it; 10,000.
+	BatchSize     int
+	AutoBatchSize bool
 	// MaxBatches is the tickets one distribution may hand out; 50.
 	MaxBatches int
 	// MaxWaiting is the batches that may wait for a retry, or for a delete
 	// after they were delivered, before claiming stops; 1000.
 	MaxWaiting int
-	// Workers is the batches claimed and sent at once; 4.
-	Workers int
+	// Workers is the batches sent at once; 4. Half as many more, at least two, are
+	// claimed ahead or being settled meanwhile. AutoWorkers: how many are sent at once
+	// is found, and Workers bounds it; 32.
+	Workers     int
+	AutoWorkers bool
 	// Lease is how long a silent worker keeps a batch; 30 s.
 	Lease time.Duration
 	// MaxAttempts is how often an event may be refused; 10.
@@ -94,6 +99,12 @@ func (c Config) withDefaults() Config {
 		if *n == 0 {
 			*n = value
 		}
+	}
+	if c.AutoBatchSize {
+		def(&c.BatchSize, 10_000)
+	}
+	if c.AutoWorkers {
+		def(&c.Workers, 32)
 	}
 	def(&c.BatchSize, 1000)
 	def(&c.MaxBatches, 50)
@@ -148,6 +159,7 @@ type Pipeline struct {
 	worker *sink.Worker
 	health health
 	back   addresses
+	flow   *flow
 	hook   *Pipeline // nil: there is none
 }
 
@@ -161,10 +173,11 @@ func New(buffer Buffer, s sink.Sink, c Config) (*Pipeline, error) {
 		config: c, buffer: buffer, sink: s,
 		health: health{stalledAfter: max(time.Minute, 2*c.Lease), bufferErr: errStarting},
 		back:   addresses{news: make(chan struct{}, 1)},
+		flow:   newFlow(c),
 	}
 	p.worker = sink.NewWorker(s, buffer, sink.Config{
 		MaxAttempts: c.MaxAttempts, NeverBury: c.told, Ordered: c.Ordered, Backoff: c.Backoff, SendTimeout: c.SendTimeout,
-		Back: p.back.add, Observer: observer{c.Observer, &p.health}, Log: c.Log,
+		Turn: p.flow.turn, Back: p.back.add, Observer: observer{c.Observer, &p.health}, Log: c.Log,
 	})
 	if c.Hook == nil {
 		return p, nil
@@ -177,8 +190,12 @@ func New(buffer Buffer, s sink.Sink, c Config) (*Pipeline, error) {
 // ofHook is the configuration of the hook's pipeline. However many letters the hook
 // refuses, the others are told.
 func (c Config) ofHook() Config {
+	size := c.BatchSize
+	if c.AutoBatchSize {
+		size = 0 // the usual
+	}
 	return Config{
-		Name: c.Name, BatchSize: c.BatchSize, MaxWaiting: math.MaxInt, Workers: 1, Lease: c.Lease,
+		Name: c.Name, BatchSize: size, MaxWaiting: math.MaxInt, Workers: 1, Lease: c.Lease,
 		Backoff: c.Backoff, SendTimeout: cmp.Or(c.Hook.SendTimeout, c.SendTimeout), Log: c.Log.With("to", "dead_letter.hook"), told: true,
 	}
 }
@@ -226,25 +243,28 @@ func (p *Pipeline) run(ctx, stop context.Context) error {
 	p.config.Log.InfoContext(ctx, "pipeline runs", "workers", p.config.Workers, "batch_size", p.config.BatchSize)
 	defer p.config.Log.InfoContext(stop, "pipeline stopped")
 
+	defer context.AfterFunc(ctx, p.flow.stop)()
 	d := distributor.New(p.buffer, distributor.Config{
 		Schedule: p.config.Schedule, Eager: !p.config.OnSchedule, BatchSize: p.config.BatchSize,
-		MaxBatches: p.config.MaxBatches, MaxWaiting: p.config.MaxWaiting, Workers: p.config.Workers,
-		Allow: p.worker.Allow, Looked: p.health.looked, Held: p.health.held, Log: p.config.Log,
+		MaxBatches: p.config.MaxBatches, MaxWaiting: p.config.MaxWaiting, Workers: inHand(p.config.Workers),
+		Limits: p.flow.limits, Allow: p.worker.Allow, Looked: p.health.looked, Held: p.health.held, Log: p.config.Log,
 	})
 	c := claimer.New(p.buffer, claimer.Config{
-		BatchSize: p.config.BatchSize, Lease: p.config.Lease, Claimed: p.config.Observer.Claimed, Log: p.config.Log,
+		Lease: p.config.Lease, Claimed: p.config.Observer.Claimed, Log: p.config.Log,
 	})
 	var group errgroup.Group
 	group.Go(func() error { return d.Run(ctx) })
 	group.Go(func() error { p.watchSink(ctx); return nil })
 	group.Go(func() error { p.wake(ctx, d.Wake); return nil })
-	for range p.config.Workers {
+	for range inHand(p.config.Workers) {
 		group.Go(func() error {
 			for ticket := range d.Tickets() {
 				if ctx.Err() != nil { // handed out, and then told to stop
 					return nil
 				}
+				p.flow.taken()
 				report, err := p.work(stop, c, ticket)
+				p.flow.left()
 				if err != nil && ctx.Err() != nil {
 					return err // a stop must not leave unsaid what it leaves behind
 				}
@@ -262,10 +282,10 @@ func (p *Pipeline) run(ctx, stop context.Context) error {
 // work uses one ticket: claim, send, settle. The error is about a batch that was
 // not settled and has no other owner yet, or that a stop cut off.
 func (p *Pipeline) work(stop context.Context, c *claimer.Claimer, ticket distributor.Ticket) (distributor.Report, error) {
-	report := distributor.Report{Ticket: ticket}
+	report, began := distributor.Report{Ticket: ticket}, time.Now()
 	// Not ctx: a claim that a signal cuts off in mid-commit would lie there
 	// until its lease is over.
-	b, err := c.Claim(stop, ticket.Due)
+	b, err := c.Claim(stop, ticket.BatchSize, ticket.Due)
 	p.health.claim(err)
 	if err != nil {
 		p.config.Log.WarnContext(stop, "cannot claim a batch", "error", err)
@@ -275,12 +295,20 @@ func (p *Pipeline) work(stop context.Context, c *claimer.Claimer, ticket distrib
 	if b == nil {
 		return report, nil
 	}
+	claimed := time.Now()
 	report.Events = max(1, len(b.Events))
-	report.Full = len(b.Events) == p.config.BatchSize
+	report.Full = len(b.Events) == ticket.BatchSize
 
 	held, release := c.Hold(stop, b)
 	defer release()
-	report.PutBack, report.DueIn, err = p.worker.Work(held, stop, b)
+	done, err := p.worker.Work(held, stop, b)
+	report.PutBack, report.DueIn = done.PutBack, done.DueIn
+	if !ticket.Due {
+		p.flow.hear(stop, heard{
+			limit: ticket.BatchSize, events: len(b.Events), claimed: began, ended: time.Now(),
+			sent: done.Sent, took: claimed.Sub(began) + done.Sent + done.Settled, news: newsOf(done.SendErr, done.Sent > 0),
+		})
+	}
 	if err == nil {
 		if report.PutBack && stop.Err() != nil {
 			err = fmt.Errorf("batch %s was put back unfinished: %w", b.GroupID, context.Cause(stop))

@@ -184,7 +184,7 @@ func (w *play) takeOver(t *rapid.T) {
 	buffer := w.process(t)
 	b, err := buffer.TakeOver(t.Context(), time.Hour)
 	if b != nil && (b.Marked() || len(b.Events) == 0) { // settled, not sent
-		if _, _, err := w.worker(buffer).Work(t.Context(), t.Context(), b); err != nil {
+		if _, err := w.worker(buffer).Work(t.Context(), t.Context(), b); err != nil {
 			t.Fatal(err)
 		}
 		return
@@ -306,7 +306,7 @@ func (w *play) drain(t *rapid.T) {
 		if b.Starts > 3 { // else it is buried, where it stands alone
 			b.Starts = 1
 		}
-		if _, _, err := worker.Work(t.Context(), t.Context(), b); err != nil {
+		if _, err := worker.Work(t.Context(), t.Context(), b); err != nil {
 			t.Fatal(err)
 		}
 	}

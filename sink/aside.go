@@ -7,12 +7,22 @@ import (
 // setAside looks whether the batch, or a part of it, is for addresses that are
 // known to be away. nil: send it. Else what becomes of it without being sent:
 //
-//   - a batch for one address that is away is put back whole, unless it is the trial;
+//   - a batch that was claimed before the sink as a whole was found away is put back
+//     whole, and any while the sink asks for a pause;
+//   - so is a batch for one address that is away, unless it is the trial;
 //   - of a mixed batch the events are parted off that would take up a whole
 //     Send's time; the rest goes on at once.
 //
-// Neither is an attempt, nor a further outage.
+// None is an attempt, nor a further outage.
 func (w *Worker) setAside(b *outbox.Batch) []outbox.Outcome {
+	if pause, err := w.circuits.since(b.ClaimedLocal); err != nil {
+		o := w.asideFor(b, nil, "")
+		o.Error = aside + err.Error()
+		if pause > 0 { // nothing comes sooner
+			o.After, o.Address = max(w.config.Backoff.After(o.Outages), pause), nil
+		}
+		return []outbox.Outcome{o}
+	}
 	if w.addresser == nil || w.circuits.aways.Load() == 0 {
 		return nil
 	}
@@ -61,13 +71,19 @@ func (w *Worker) setAside(b *outbox.Batch) []outbox.Outcome {
 const mostParts = 16
 
 // aside begins the reason of what was not sent.
-const aside = "not sent: its address is away: "
+const aside = "not sent: "
 
 func (w *Worker) asideFor(b *outbox.Batch, ids []int64, address string) outbox.Outcome {
 	return outbox.Outcome{
 		Verdict: outbox.Retry, IDs: ids, GroupID: groupFor(b, ids), Address: &address,
 		// As long as can be: it is woken when the address is back, or for the trial.
 		After: Backoff{w.config.Backoff.Max, w.config.Backoff.Max, 1}.After(1), Attempts: b.Attempts, Outages: max(1, b.Outages),
-		Error: aside + address,
+		Error: aside + "its address is away: " + address,
 	}
+}
+
+// handedBack is what becomes of a batch that gets no turn any more: as if it had not
+// been claimed, and due at once.
+func handedBack(b *outbox.Batch) []outbox.Outcome {
+	return []outbox.Outcome{{Verdict: outbox.Retry, GroupID: b.GroupID, Attempts: b.Attempts, Outages: b.Outages}}
 }

@@ -132,7 +132,7 @@ func TestABatchForAnAddressThatIsAwayIsTheTrialOrPutBack(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			if _, _, err := a.Work(t.Context(), t.Context(), to("x")); err != nil {
+			if _, err := a.Work(t.Context(), t.Context(), to("x")); err != nil {
 				t.Error(err)
 			}
 		}()

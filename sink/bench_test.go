@@ -122,7 +122,8 @@ func batchOf(n int) *outbox.Batch {
 // work works on a batch whose lease lasts.
 func (b *bench) work(t *testing.T, batch *outbox.Batch) (putBack bool, dueIn time.Duration, err error) {
 	t.Helper()
-	return b.Work(t.Context(), t.Context(), batch)
+	done, err := b.Work(t.Context(), t.Context(), batch)
+	return done.PutBack, done.DueIn, err
 }
 
 func always(err error) func(context.Context, int) error {

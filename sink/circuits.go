@@ -173,6 +173,21 @@ func (c *circuits) allow(ctx context.Context, s Sink) int {
 	return 1
 }
 
+// since tells why a batch that was claimed then had better not be sent now: the sink
+// asked for a pause, which lasts so long yet, or it was found away since. What was
+// claimed after that is the trial. nil: send it.
+func (c *circuits) since(claimed time.Time) (pause time.Duration, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch pause = time.Until(c.pause); {
+	case pause > 0:
+		return pause, c.sink.err
+	case c.sink.open() && claimed.Before(c.sink.failedAt) && !claimed.IsZero():
+		return 0, c.sink.err
+	}
+	return 0, nil
+}
+
 // outage is why nothing is claimed; nil when that is not so.
 func (c *circuits) outage() error {
 	c.mu.Lock()

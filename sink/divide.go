@@ -11,6 +11,8 @@ type DivideError struct {
 	// exactly one of them. Events that have no address are a part too: the
 	// driver refuses them when that part is sent.
 	Groups []Group
+	// TooLarge: it has to be divided for its size.
+	TooLarge bool
 }
 
 func (e *DivideError) Error() string {

@@ -104,7 +104,7 @@ func TestJudgeInOrderProperties(t *testing.T) {
 			}
 		}
 		a.answer(orderedAnswer(rt, b))
-		if _, _, err := a.Work(t.Context(), t.Context(), b); err != nil {
+		if _, err := a.Work(t.Context(), t.Context(), b); err != nil {
 			rt.Fatal(err)
 		}
 		expectOrder(rt, b, a.settled)

@@ -68,6 +68,8 @@ var (
 	ErrSuspect = errors.New("sink is unavailable, perhaps because of the batch")
 	// ErrFenced says that this group_id was given up by a later owner.
 	ErrFenced = errors.New("group_id is fenced at the sink")
+	// ErrTooLarge is found in the refusal of a batch for its size.
+	ErrTooLarge = errors.New("too large")
 	// ErrPermanent is a refusal for good; trying again cannot help. See Permanent.
 	ErrPermanent = errors.New("refused for good")
 )
@@ -75,6 +77,9 @@ var (
 // Permanent wraps err so that errors.Is finds ErrPermanent: the event, or the
 // batch as a whole, is refused and sending the same again cannot succeed.
 func Permanent(err error) error { return verdict{err, ErrPermanent} }
+
+// TooLarge wraps err so that errors.Is finds ErrTooLarge.
+func TooLarge(err error) error { return verdict{err, ErrTooLarge} }
 
 // Unavailable wraps err so that errors.Is finds ErrUnavailable.
 func Unavailable(err error) error { return verdict{err, ErrUnavailable} }

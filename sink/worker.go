@@ -40,6 +40,10 @@ type Config struct {
 	Ordered bool
 	// SendTimeout bounds every Send; 30 s when 0.
 	SendTimeout time.Duration
+	// Turn waits until the batch may be sent, so that batches can be claimed ahead;
+	// done gives the turn back. It ends with ctx, and earlier when there will be no
+	// turn: ok is false then, and the batch is handed back unsent. nil: at once.
+	Turn func(ctx context.Context) (done func(), ok bool)
 	// Back hears of an address that takes batches again after an outage, "" of the
 	// sink as a whole, so that those which wait for it can be made due (Wake). It
 	// must be quick; nil: nobody hears.
@@ -80,6 +84,9 @@ func NewWorker(s Sink, settler Settler, c Config) *Worker {
 	if c.Back == nil {
 		c.Back = func(string) {}
 	}
+	if c.Turn == nil {
+		c.Turn = func(context.Context) (func(), bool) { return func() {}, true }
+	}
 	w := &Worker{sink: s, settler: settler, config: c, circuits: circuits{back: c.Back}}
 	if a, ok := s.(Addresser); ok && !a.OneAddress() {
 		w.addresser = a
@@ -92,35 +99,48 @@ type nobody struct{}
 func (nobody) Sent(*outbox.Batch, time.Duration)                      {}
 func (nobody) Settled(*outbox.Batch, []outbox.Outcome, time.Duration) {}
 
+// Done is how the work on a batch went.
+type Done struct {
+	// PutBack: a batch of these events waits, due after DueIn.
+	PutBack bool
+	DueIn   time.Duration
+	// Sent and Settled are how long the Send and the settling took; 0 when there was
+	// none. SendErr is what Send answered.
+	Sent, Settled time.Duration
+	SendErr       error
+}
+
 // Work sends b and settles it. held is done when the lease is lost: then nothing
 // more is sent, and what was sent is still settled, if the fence lets it.
-// stop is done when the process has no time left to settle. putBack tells that
-// a batch of these events waits, due after dueIn. The error is why the batch
-// could not be settled; its lease, or its mark, brings it back.
-func (w *Worker) Work(held, stop context.Context, b *outbox.Batch) (putBack bool, dueIn time.Duration, err error) {
-	outcomes, err := w.outcomes(held, b)
+// stop is done when the process has no time left to settle. The error is why the
+// batch could not be settled; its lease, or its mark, brings it back.
+func (w *Worker) Work(held, stop context.Context, b *outbox.Batch) (Done, error) {
+	var d Done
+	outcomes, err := w.outcomes(held, b, &d)
 	if err != nil {
-		return false, 0, err
+		return d, err
 	}
 	w.tell(held, b, outcomes)
 	began := time.Now()
 	if err := w.settle(held, stop, b, outcomes); err != nil {
 		if errors.Is(err, outbox.ErrLocked) {
-			return true, time.Second, nil
+			d.PutBack, d.DueIn = true, time.Second
+			return d, nil
 		}
-		return false, 0, err
+		return d, err
 	}
-	w.config.Observer.Settled(b, outcomes, time.Since(began))
+	d.Settled = time.Since(began)
+	w.config.Observer.Settled(b, outcomes, d.Settled)
 	for i := range outcomes {
-		if o := &outcomes[i]; o.Verdict == outbox.Retry && (!putBack || o.After < dueIn) {
-			putBack, dueIn = true, o.After
+		if o := &outcomes[i]; o.Verdict == outbox.Retry && (!d.PutBack || o.After < d.DueIn) {
+			d.PutBack, d.DueIn = true, o.After
 		}
 	}
-	return putBack, dueIn, nil
+	return d, nil
 }
 
 // outcomes finds out what becomes of every event of the batch.
-func (w *Worker) outcomes(held context.Context, b *outbox.Batch) ([]outbox.Outcome, error) {
+func (w *Worker) outcomes(held context.Context, b *outbox.Batch, d *Done) ([]outbox.Outcome, error) {
 	switch {
 	case len(b.Events) == 0: // somebody else deleted them: only the ledger row is left
 		return []outbox.Outcome{{Verdict: outbox.Delivered}}, nil
@@ -129,6 +149,15 @@ func (w *Worker) outcomes(held context.Context, b *outbox.Batch) ([]outbox.Outco
 	case b.Starts > maxStarts:
 		return w.unfinished(held, b), nil
 	}
+	done, ok := w.config.Turn(held)
+	switch {
+	case !ok && errors.Is(context.Cause(held), outbox.ErrLeaseLost):
+		return nil, fmt.Errorf("batch %s: %w", b.GroupID, outbox.ErrLeaseLost)
+	case !ok:
+		return handedBack(b), nil
+	}
+	defer done()
+	// Not before: what was heard of the sink while the batch waited counts.
 	if aside := w.setAside(b); aside != nil {
 		return aside, nil
 	}
@@ -136,7 +165,8 @@ func (w *Worker) outcomes(held context.Context, b *outbox.Batch) ([]outbox.Outco
 	defer cancel()
 	began := time.Now()
 	err := w.sink.Send(ctx, b)
-	w.config.Observer.Sent(b, time.Since(began))
+	d.Sent, d.SendErr = time.Since(began), err
+	w.config.Observer.Sent(b, d.Sent)
 	_, partly := errors.AsType[*BatchError](err)
 	switch {
 	case errors.Is(err, ErrFenced):

@@ -105,7 +105,7 @@ func TestASettleThatWentThroughUnheard(t *testing.T) {
 	b = newBench(nil)
 	b.settle = always(errDown)
 	b.mark = always(outbox.ErrLeaseLost)
-	_, _, err = b.Work(lost(t), t.Context(), batchOf(3))
+	_, err = b.Work(lost(t), t.Context(), batchOf(3))
 	expectError(t, err, outbox.ErrLeaseLost)
 	expect(t, "told of", describe(b.settled), "")
 }
@@ -274,7 +274,7 @@ func TestASendBesideALostLease(t *testing.T) {
 			t.Parallel()
 			b := newBench(nil)
 			b.answer(c.answer)
-			_, _, err := b.Work(lost(t), t.Context(), batchOf(3))
+			_, err := b.Work(lost(t), t.Context(), batchOf(3))
 			expectError(t, err, c.err)
 			expect(t, "settles", len(b.settles), c.settles)
 		})
@@ -321,9 +321,9 @@ func TestAStopCutsASendOffAndPutsTheBatchBack(t *testing.T) {
 		defer cancel()
 		held, release := context.WithCancel(stop)
 		defer release()
-		putBack, _, err := b.Work(held, stop, batchOf(2))
+		done, err := b.Work(held, stop, batchOf(2))
 		expectError(t, err, nil)
-		expect(t, "put back", putBack, true)
+		expect(t, "put back", done.PutBack, true)
 		expect(t, "outcomes", describe(b.settled), "retry []")
 		expect(t, "attempts", b.settled[0].Attempts, 0)
 	})
@@ -349,7 +349,7 @@ func TestAStopEndsTheSettling(t *testing.T) {
 				stop, cancel := context.WithTimeout(t.Context(), 4*time.Second)
 				defer cancel()
 				began := time.Now()
-				_, _, err := b.Work(stop, stop, batchOf(2))
+				_, err := b.Work(stop, stop, batchOf(2))
 				if err == nil || errors.Is(err, outbox.ErrLeaseLost) {
 					t.Errorf("got %v, an error that the batch was not settled was expected", err)
 				}
@@ -366,7 +366,7 @@ func TestAStopEndsTheSettling(t *testing.T) {
 			stop, cancel := context.WithCancel(t.Context())
 			cancel()
 			began := time.Now()
-			if _, _, err := b.Work(t.Context(), stop, batchOf(2)); err == nil {
+			if _, err := b.Work(t.Context(), stop, batchOf(2)); err == nil {
 				t.Error("no error from a batch that was sent and not settled")
 			}
 			expect(t, "took", time.Since(began), 2*time.Second)

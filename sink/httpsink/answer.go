@@ -50,6 +50,9 @@ func (a answer) verdict(overruled statuses) error {
 	err := errors.New(text)
 	outage, suspect := overruled.judge(a.status)
 	if !outage {
+		if a.status == http.StatusRequestEntityTooLarge {
+			err = sink.TooLarge(err)
+		}
 		return sink.Permanent(err)
 	}
 	if a.retryAfter > 0 {

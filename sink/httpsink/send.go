@@ -26,7 +26,7 @@ func (s *Sink) Send(ctx context.Context, b *outbox.Batch) error {
 	}
 	groups, refused := s.template.GroupByAddress(b)
 	if len(groups) > 1 {
-		return divide(groups, refused)
+		return divide(groups, refused, false)
 	}
 	for _, g := range groups {
 		misled := checkPath(g.Address)
@@ -45,7 +45,7 @@ func (s *Sink) Send(ctx context.Context, b *outbox.Batch) error {
 		parts, tooLarge := body.parts(s.maxBytes)
 		refused = append(refused, tooLarge...)
 		if len(parts) > 1 {
-			return divide(parts, refused)
+			return divide(parts, refused, true)
 		}
 		body = s.body(b, refused)
 	}
@@ -66,7 +66,7 @@ func (s *Sink) Send(ctx context.Context, b *outbox.Batch) error {
 }
 
 // divide asks for parts that can be sent each as one request.
-func divide(groups []sink.Group, refused []sink.EventError) error {
+func divide(groups []sink.Group, refused []sink.EventError, tooLarge bool) error {
 	if len(refused) > 0 {
 		var none sink.Group
 		for _, e := range refused {
@@ -75,7 +75,7 @@ func divide(groups []sink.Group, refused []sink.EventError) error {
 		slices.Sort(none.Indexes)
 		groups = append(groups, none)
 	}
-	return &sink.DivideError{Groups: groups}
+	return &sink.DivideError{Groups: groups, TooLarge: tooLarge}
 }
 
 // checkPath refuses an address that a topic or key of ".." would lead elsewhere.

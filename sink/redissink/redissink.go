@@ -76,7 +76,7 @@ func (s *Sink) AddressOf(e *outbox.Event) (address string, ok bool) {
 // many for one script is to be divided (*sink.DivideError).
 func (s *Sink) Send(ctx context.Context, b *outbox.Batch) error {
 	if parts := divide(b); parts != nil {
-		return &sink.DivideError{Groups: parts}
+		return &sink.DivideError{Groups: parts, TooLarge: true}
 	}
 	calls, wrong := s.calls(ctx, b)
 	s.exchange(ctx, calls)
