@@ -35,7 +35,7 @@ func (b *Buffer) Rights(ctx context.Context, w outbox.Watch) ([]outbox.Finding, 
 		},
 	}})
 	if err != nil {
-		return nil, b.explain(ctx, "looking at the role's rights", err)
+		return nil, fmt.Errorf("looking at the role's rights: %w", b.connectError(err))
 	}
 	return found, nil
 }

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/outboxrelay/relay/outbox"
@@ -78,7 +79,7 @@ func (b *Buffer) Holders(ctx context.Context) ([]outbox.Holder, error) {
 		},
 	}})
 	if err != nil {
-		return nil, b.explain(ctx, "looking at what holds the database back", err)
+		return nil, fmt.Errorf("looking at what holds the database back: %w", b.connectError(err))
 	}
 	return all, nil
 }
@@ -138,7 +139,7 @@ func (b *Buffer) End(ctx context.Context, h outbox.Holder) (ended bool, err erro
 	}})
 	switch {
 	case err != nil:
-		return false, b.explain(ctx, "ending a session", err)
+		return false, fmt.Errorf("ending a session: %w", b.connectError(err))
 	case found && !ended:
 		return false, errors.New("ending a session: the server could not signal it")
 	}

@@ -1,0 +1,418 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/outbox"
+)
+
+// logical is a server that can have slots, and where nothing begins by itself.
+func logical(t *testing.T) *testserver.PostgresServer {
+	return testserver.OwnPostgres(t, testserver.PostgresOptions{Settings: map[string]string{"wal_level": "logical", "autovacuum": "off"}})
+}
+
+// opened is a buffer on a database, which need not have tables.
+func opened(t *testing.T, url string, w outbox.Watch) *Buffer {
+	t.Helper()
+	b, err := Open(Config{URL: url, Pipeline: "orders", Watch: w})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return b
+}
+
+// session connects as an application of that name, and runs statements.
+func session(t *testing.T, url, application string, statements ...string) *pgx.Conn {
+	t.Helper()
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.RuntimeParams["application_name"] = application
+	conn, err := pgx.ConnectConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) }) // it may have been ended
+	for _, statement := range statements {
+		run(t, conn, statement)
+	}
+	return conn
+}
+
+func run(t *testing.T, conn *pgx.Conn, statement string) {
+	t.Helper()
+	if _, err := conn.Exec(t.Context(), statement, pgx.QueryExecModeSimpleProtocol); err != nil {
+		t.Fatalf("%s: %v", statement, err)
+	}
+}
+
+func pid(conn *pgx.Conn) int { return int(conn.PgConn().PID()) }
+
+func holders(t *testing.T, b *Buffer) []outbox.Holder {
+	t.Helper()
+	all, err := b.Holders(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// holderOfPID returns the transaction of a session, or nil.
+func holderOfPID(all []outbox.Holder, pid int) *outbox.Holder {
+	i := slices.IndexFunc(all, func(h outbox.Holder) bool { return h.PID == pid })
+	if i < 0 {
+		return nil
+	}
+	return &all[i]
+}
+
+const (
+	repeatable = "BEGIN ISOLATION LEVEL REPEATABLE READ"
+	writes     = "CREATE TEMP TABLE written ON COMMIT DROP AS SELECT 1"
+)
+
+// elsewhere is another database of the server.
+func elsewhere(t *testing.T, server *testserver.PostgresServer) (url, name string) {
+	t.Helper()
+	url, err := server.NewDatabase(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return url, connect(t, url).Config().Database
+}
+
+// TestHolders: each kind is found with its facts, and nothing else.
+func TestHolders(t *testing.T) {
+	t.Parallel()
+	server := logical(t)
+	far, name := elsewhere(t, server)
+	b := opened(t, server.URL, outbox.Watch{})
+	if all := holders(t, b); len(all) > 0 {
+		t.Fatalf("on an idle server it finds %+v", all)
+	}
+
+	hand := session(t, server.URL, "hand", "SELECT pg_create_logical_replication_slot('forgotten', 'pgoutput')",
+		"SELECT pg_create_physical_replication_slot('unread', true)",
+		"CREATE TABLE kept (n int) WITH (autovacuum_enabled = off)")
+	prepared := session(t, far, "shop", "BEGIN", "CREATE TABLE t ()", "PREPARE TRANSACTION 'half''done'")
+	reader := session(t, server.URL, "report", repeatable, "SELECT 1")
+	writer := session(t, far, "batch", "BEGIN", writes)
+	own := session(t, server.URL, "relay", repeatable, "SELECT 1")
+	// None of these holds anything.
+	idle := session(t, server.URL, "idle", "BEGIN", "SELECT 1")
+	foreign := session(t, far, "foreign", repeatable, "SELECT 1")
+	for range 3 {
+		run(t, hand, "INSERT INTO kept VALUES (1)")
+	}
+	vacuum := session(t, server.URL, "vacuum", "SET vacuum_cost_delay = 100", "SET vacuum_cost_limit = 1")
+	run(t, hand, "INSERT INTO kept SELECT generate_series(1, 100000)")
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, _ = vacuum.Exec(context.WithoutCancel(t.Context()), "VACUUM kept") // ended by the test
+	}()
+	t.Cleanup(func() {
+		if _, err := hand.Exec(context.WithoutCancel(t.Context()), "SELECT pg_terminate_backend($1::int)", pid(vacuum)); err != nil {
+			t.Error(err)
+		}
+		<-ended
+	})
+	testserver.Eventually(t, func() error {
+		var n int
+		if err := hand.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_progress_vacuum").Scan(&n); err != nil || n != 1 {
+			return fmt.Errorf("%d vacuums run: %w", n, err)
+		}
+		return nil
+	})
+
+	all := holders(t, b)
+	for i := range all {
+		h := &all[i]
+		if h.Behind < 4 && h.Name != "unread" {
+			t.Errorf("%+v is hardly behind", h)
+		}
+		if h.Horizon == 0 && h.Name != "unread" {
+			t.Errorf("%+v holds nothing", h)
+		}
+		if i > 0 && h.Behind > all[i-1].Behind {
+			t.Errorf("%+v is not in order", h)
+		}
+		if session := h.Kind == outbox.HeldByTransaction; session != (h.QueryAge > 0) || session == h.StartedAt.IsZero() {
+			t.Errorf("%+v: query %v, session %v", h, h.QueryAge, h.StartedAt)
+		}
+		if slot := h.Kind == outbox.HeldBySlot; slot != (h.Age == 0) || slot != h.BeganAt.IsZero() || slot != (h.WAL > 0) {
+			t.Errorf("%+v: age %v", h, h.Age)
+		}
+		if at := time.Since(h.BeganAt.Add(h.Age)); !h.BeganAt.IsZero() && at.Abs() > time.Minute {
+			t.Errorf("%+v did not begin %v ago", h, h.Age)
+		}
+	}
+	slices.SortFunc(all, func(a, b outbox.Holder) int { return slices.Compare([]byte(a.Application+a.Name), []byte(b.Application+b.Name)) })
+	want := []outbox.Holder{
+		{Kind: outbox.HeldByTransaction, PID: pid(writer), Application: "batch", State: "idle in transaction", Database: name, Elsewhere: true},
+		{Kind: outbox.HeldBySlot, Name: "forgotten", Database: "postgres", State: "inactive", Catalogs: true},
+		{Kind: outbox.HeldByPrepared, Name: "half'done", Database: name, Elsewhere: true},
+		{Kind: outbox.HeldByTransaction, PID: pid(own), Application: "relay", State: "idle in transaction", Database: "postgres", Own: true},
+		{Kind: outbox.HeldByTransaction, PID: pid(reader), Application: "report", State: "idle in transaction", Database: "postgres"},
+		{Kind: outbox.HeldBySlot, Name: "unread", State: "inactive"},
+	}
+	for i := range want {
+		if h := &want[i]; h.Kind != outbox.HeldBySlot {
+			h.User, h.Superuser = "relay", true
+		}
+		if want[i].Kind == outbox.HeldByTransaction {
+			want[i].Backend = "client backend"
+		}
+	}
+	if diff := cmp.Diff(want, all, cmpopts.IgnoreFields(outbox.Holder{}, "StartedAt", "BeganAt", "Age", "QueryAge", "Behind", "Horizon", "WAL")); diff != "" {
+		t.Error(diff)
+	}
+	for _, conn := range []*pgx.Conn{idle, foreign, prepared, vacuum} {
+		if h := holderOfPID(all, pid(conn)); h != nil {
+			t.Errorf("%+v holds nothing", h)
+		}
+	}
+}
+
+// TestHolderOnAStandby: what a standby's feedback holds is its walsender's.
+func TestHolderOnAStandby(t *testing.T) {
+	t.Parallel()
+	server := logical(t)
+	standby := testserver.Standby(t, server)
+	session(t, standby.URL, "hand", "ALTER SYSTEM SET hot_standby_feedback = on", "ALTER SYSTEM SET wal_receiver_status_interval = '1s'", "SELECT pg_reload_conf()")
+	b := opened(t, server.URL, outbox.Watch{})
+	var sender outbox.Holder
+	testserver.Eventually(t, func() error {
+		for _, h := range holders(t, b) {
+			if h.Backend == "walsender" || h.Kind == outbox.HeldBySlot {
+				sender = h
+				return nil
+			}
+		}
+		return fmt.Errorf("the standby holds nothing")
+	})
+	if sender.Horizon == 0 || sender.Elsewhere || sender.Own {
+		t.Errorf("it is %+v", sender)
+	}
+	if ended, err := b.End(t.Context(), sender); ended || err != nil {
+		t.Errorf("it was ended: %v, %v", ended, err)
+	}
+}
+
+// replica is a walsender with a snapshot, as a subscriber's first copy has one.
+func replica(t *testing.T, server string) *pgconn.PgConn {
+	t.Helper()
+	u, err := url.Parse(server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.RawQuery = "replication=database&application_name=copy"
+	conn, err := pgconn.Connect(t.Context(), u.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
+	for _, statement := range []string{
+		"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", "CREATE_REPLICATION_SLOT copy TEMPORARY LOGICAL pgoutput USE_SNAPSHOT",
+	} {
+		if _, err := conn.Exec(t.Context(), statement).ReadAll(); err != nil {
+			t.Fatalf("%s: %v", statement, err)
+		}
+	}
+	return conn
+}
+
+// TestEnd: exactly what Holders saw is ended, and only a client's.
+func TestEnd(t *testing.T) {
+	t.Parallel()
+	server := logical(t)
+	culprit := session(t, server.URL, "report", repeatable, "SELECT 1")
+	own := session(t, server.URL, "relay", repeatable, "SELECT 1")
+	sender := replica(t, server.URL)
+	b := opened(t, server.URL, outbox.Watch{})
+	all := holders(t, b)
+	saw := holderOfPID(all, pid(culprit))
+	end := func(h *outbox.Holder, want bool) {
+		t.Helper()
+		if h == nil {
+			t.Fatalf("it is not among %+v", all)
+		}
+		if ended, err := b.End(t.Context(), *h); ended != want || err != nil {
+			t.Errorf("ended: %v, %v; want %v", ended, err, want)
+		}
+	}
+	end(holderOfPID(all, pid(own)), false)
+	end(holderOfPID(all, int(sender.PID())), false)
+	if !slices.ContainsFunc(all, func(h outbox.Holder) bool { return h.PID == int(sender.PID()) && h.Backend == "walsender" }) {
+		t.Errorf("a subscriber's first copy is not among %+v", all)
+	}
+	for name, change := range map[string]func(*outbox.Holder){
+		"a later session of that pid": func(h *outbox.Holder) { h.StartedAt = h.StartedAt.Add(-time.Microsecond) },
+		"an earlier transaction":      func(h *outbox.Holder) { h.BeganAt = h.BeganAt.Add(-time.Microsecond) },
+		"another application":         func(h *outbox.Holder) { h.Application = "psql" },
+		"another session":             func(h *outbox.Holder) { h.PID = pid(own) },
+		"nobody knows since when":     func(h *outbox.Holder) { h.BeganAt = time.Time{} },
+		"a prepared one":              func(h *outbox.Holder) { h.Kind = outbox.HeldByPrepared },
+	} {
+		other := *saw
+		change(&other)
+		if ended, err := b.End(t.Context(), other); ended || err != nil {
+			t.Errorf("%s was ended: %v", name, err)
+		}
+	}
+	run(t, culprit, "COMMIT")
+	end(saw, false) // it holds nothing
+	run(t, culprit, repeatable)
+	run(t, culprit, "SELECT 1")
+	end(saw, false) // a new transaction
+	for _, conn := range []*pgx.Conn{culprit, own} {
+		run(t, conn, "SELECT 1")
+	}
+	all = holders(t, b)
+	end(holderOfPID(all, pid(culprit)), true)
+	if _, err := culprit.Exec(t.Context(), "SELECT 1"); code(err) != "57P01" {
+		t.Errorf("it goes on: %v", err)
+	}
+	run(t, own, "SELECT 1")
+}
+
+// TestHoldersOfOthers: what a role sees that may see little, and what it learns.
+func TestHoldersOfOthers(t *testing.T) {
+	t.Parallel()
+	p := newPatient(t, logical(t).URL)
+	poor, other := p.as("poor_"), p.as("other_")
+	culprit := session(t, other, "report", repeatable, "SELECT 1")
+	p.exec("CREATE TABLE t (n int); INSERT INTO t VALUES (1)")
+	w := outbox.Watch{TerminateAfter: time.Hour}
+	b := opened(t, poor, w)
+	h := holderOfPID(holders(t, b), pid(culprit))
+	want := &outbox.Holder{
+		Kind: outbox.HeldByTransaction, PID: pid(culprit), Database: "postgres", User: culprit.Config().User, Application: "report", Behind: 2,
+	}
+	if diff := cmp.Diff(want, h, cmpopts.IgnoreFields(outbox.Holder{}, "Horizon")); diff != "" || h.Horizon == 0 {
+		t.Errorf("horizon %d, %s", h.Horizon, diff)
+	}
+	if ended, err := b.End(t.Context(), *h); ended || err != nil {
+		t.Errorf("one of which little is known was ended: %v, %v", ended, err)
+	}
+	rights := func(w outbox.Watch, want ...string) {
+		t.Helper()
+		found, err := b.Rights(t.Context(), w)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var mends []string
+		for _, f := range found {
+			if f.Level != outbox.Warning || f.About == "" || f.Text == "" {
+				t.Errorf("it says %+v", f)
+			}
+			mends = append(mends, f.Mend)
+		}
+		if diff := cmp.Diff(want, mends); diff != "" {
+			t.Error(diff)
+		}
+	}
+	role := b.pool.Config().ConnConfig.User
+	rights(outbox.Watch{}, "GRANT pg_read_all_stats TO "+role)
+	rights(w, "GRANT pg_read_all_stats TO "+role, "GRANT pg_signal_backend TO "+role)
+	p.exec("GRANT pg_read_all_stats TO " + role)
+	rights(outbox.Watch{})
+	rights(w, "GRANT pg_signal_backend TO "+role)
+
+	all := holders(t, b)
+	h = holderOfPID(all, pid(culprit))
+	if h.Age == 0 || h.State == "" || h.Backend == "" {
+		t.Errorf("it sees %+v", h)
+	}
+	if ended, err := b.End(t.Context(), *h); ended || code(err) != codeNoPrivilege {
+		t.Errorf("ended: %v, %v", ended, err)
+	}
+
+	// Without the GRANT it may end whom it is a member of.
+	odd := `o"dd, {x}`
+	p.exec("CREATE ROLE " + pgx.Identifier{odd}.Sanitize() + "; GRANT " + pgx.Identifier{odd}.Sanitize() + " TO " + role)
+	w.Users = []string{odd}
+	rights(w)
+	w.Users = []string{odd, "nobody", "relay"}
+	rights(w, "GRANT pg_signal_backend TO "+role, "connect as a superuser, or take it out of source.supervisor.users", "correct source.supervisor.users")
+	p.exec("GRANT pg_signal_backend TO " + role)
+	if ended, err := b.End(t.Context(), *h); !ended || err != nil {
+		t.Errorf("ended: %v, %v", ended, err)
+	}
+	super := session(t, p.url, "report", repeatable, "SELECT 1")
+	if ended, err := b.End(t.Context(), *holderOfPID(holders(t, b), pid(super))); ended || code(err) != codeNoPrivilege {
+		t.Errorf("a superuser's was ended: %v, %v", ended, err)
+	}
+	for _, statement := range []string{"REVOKE pg_read_all_stats, pg_signal_backend FROM " + role, "DROP ROLE " + pgx.Identifier{odd}.Sanitize()} {
+		p.exec(statement)
+	}
+	run(t, super, "COMMIT")
+}
+
+// TestExamineHolders: what keeps vacuum back is named, each with what ends it.
+func TestExamineHolders(t *testing.T) {
+	t.Parallel()
+	server := logical(t)
+	far, name := elsewhere(t, server)
+	p := newPatient(t, server.URL)
+	mend := func(says, mend string) {
+		t.Helper()
+		f := find(examined(t, p.url, time.Nanosecond), outbox.Warning, "vacuum horizon", says)
+		if f == nil || f.Mend != mend {
+			t.Fatalf("%q, to be mended by %q, is not what it finds: %+v", says, mend, bad(examined(t, p.url, time.Nanosecond)))
+		}
+		p.exec(mend)
+		testserver.Eventually(t, func() error { // those that are ended need a moment
+			if f := find(examined(t, p.url, time.Nanosecond), outbox.Warning, "vacuum horizon", says); f != nil {
+				return fmt.Errorf("after mending it finds %+v", f)
+			}
+			return nil
+		})
+	}
+	other := session(t, p.url, "report", repeatable, "SELECT 1")
+	if found := examined(t, p.url, time.Hour); find(found, outbox.Fine, "vacuum horizon", "nothing older than 1h0m0s") == nil {
+		t.Errorf("of transactions that are young it says %+v", bad(found))
+	}
+	mend(fmt.Sprintf(`(pid %d, user relay, application "report", database postgres, idle in transaction, its last query began`, pid(other)),
+		fmt.Sprintf("SELECT pg_terminate_backend(%d)", pid(other)))
+	p.exec("BEGIN; INSERT INTO outbox_events (topic, payload) VALUES ('t', '{}'); PREPARE TRANSACTION 'half''done'")
+	mend(`the transaction prepared as "half'done" is open for `, "ROLLBACK PREPARED 'half''done'")
+	p.exec("SELECT pg_create_logical_replication_slot('forgotten', 'pgoutput')")
+	mend(`nobody reads the replication slot "forgotten"`, "SELECT pg_drop_replication_slot('forgotten')")
+
+	own := session(t, p.url, "relay", repeatable, "SELECT 1")
+	session(t, far, "shop", "BEGIN", "CREATE TABLE t ()", "PREPARE TRANSACTION 'far'")
+	found := examined(t, p.url, time.Nanosecond)
+	for says, mend := range map[string]string{
+		fmt.Sprintf("pid %d", pid(own)):   "it is a relay's, and ends by itself",
+		`the transaction prepared as "far`: "in database " + quote(name) + ": ROLLBACK PREPARED 'far'",
+	} {
+		if f := find(found, outbox.Warning, "vacuum horizon", says); f == nil || f.Mend != mend {
+			t.Errorf("of %s it says %+v", says, bad(found))
+		}
+	}
+	run(t, connect(t, far), "ROLLBACK PREPARED 'far'")
+	for _, backend := range []string{"walsender", "autovacuum worker"} {
+		if mend := ending(&outbox.Holder{Kind: outbox.HeldByTransaction, PID: 7, Backend: backend}); strings.Contains(mend, "SELECT") {
+			t.Errorf("a %s is ended by %q", backend, mend)
+		}
+	}
+}

@@ -1,0 +1,84 @@
+package postgres
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/outbox"
+)
+
+// TestEveryTransactionIsBounded: what the relay's transactions set holds in them, through
+// a transaction pooler too, and nothing of it is left in the session.
+func TestEveryTransactionIsBounded(t *testing.T) {
+	t.Parallel()
+	direct := testserver.Postgres(t)
+	if _, err := Migrate(t.Context(), direct, SchemaConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	for name, url := range map[string]string{"direct": direct, "PgBouncer": testserver.PgBouncer(t, direct)} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b, err := Open(Config{URL: url, Pipeline: "orders", Connections: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer b.Close()
+			if err := b.Check(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			table := b.table.Load()
+			for _, c := range []struct {
+				begin step
+				want  string
+			}{
+				{reading(shortly, "jit", "off"), "15s 30s 10s off"},
+				{table.writing(aWhile), "1min 30s 40s on"},
+				{table.writing(shortly, "lock_timeout", "700", "jit", "off"), "15s 30s 700ms off"},
+			} {
+				if got := b.bounds(t, c.begin); got != c.want {
+					t.Errorf("in a transaction: %q, want %q", got, c.want)
+				}
+				if got := b.bounds(t, step{sql: "SELECT 1"}); got != "0 0 0 on" {
+					t.Errorf("after it: %q", got)
+				}
+			}
+			// One round trip without BEGIN is a transaction too.
+			var got []string
+			err = b.roundTrip(t.Context(), []step{reading(shortly), {sql: boundsSQL, row: func(v [][]byte) error {
+				got = append(got, string(v[0]))
+				return nil
+			}}})
+			if diff := cmp.Diff([]string{"15s 30s 10s on"}, got); diff != "" || err != nil {
+				t.Errorf("%s, %v", diff, err)
+			}
+			if _, err := b.Holders(t.Context()); err != nil {
+				t.Error(err)
+			}
+			if _, err := b.Rights(t.Context(), outbox.Watch{TerminateAfter: time.Hour}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+const boundsSQL = `
+SELECT concat_ws(' ', current_setting('statement_timeout'), current_setting('idle_in_transaction_session_timeout'),
+                 current_setting('lock_timeout'), current_setting('jit'))`
+
+// bounds are the settings in a transaction that begins so.
+func (b *Buffer) bounds(t *testing.T, begin step) string {
+	t.Helper()
+	var got []string
+	err := b.transact(t.Context(), begin, step{sql: boundsSQL, row: func(v [][]byte) error {
+		got = append(got, string(v[0]))
+		return nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Join(got, "; ")
+}
