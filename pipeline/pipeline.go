@@ -59,6 +59,10 @@ type Config struct {
 	// OnSchedule sends fresh events on the schedule only; else the relay goes
 	// on at once while batches come back full (`eager`).
 	OnSchedule bool
+	// Poll claims fresh events between two distributions too, and Bell, which needs
+	// Poll and may be nil, says when (`wake`).
+	Poll bool
+	Bell Bell
 	// BatchSize is the events of a batch at the most; 1000. AutoBatchSize: how many
 	// they are is found, by how long sends take, and BatchSize bounds it; 10,000.
 	BatchSize     int
@@ -245,7 +249,7 @@ func (p *Pipeline) run(ctx, stop context.Context) error {
 
 	defer context.AfterFunc(ctx, p.flow.stop)()
 	d := distributor.New(p.buffer, distributor.Config{
-		Schedule: p.config.Schedule, Eager: !p.config.OnSchedule, BatchSize: p.config.BatchSize,
+		Schedule: p.config.Schedule, Eager: !p.config.OnSchedule, Poll: p.config.Poll, Bell: p.config.Bell, BatchSize: p.config.BatchSize,
 		MaxBatches: p.config.MaxBatches, MaxWaiting: p.config.MaxWaiting, Workers: inHand(p.config.Workers),
 		Limits: p.flow.limits, Allow: p.worker.Allow, Looked: p.health.looked, Held: p.health.held, Log: p.config.Log,
 	})
@@ -254,6 +258,9 @@ func (p *Pipeline) run(ctx, stop context.Context) error {
 	})
 	var group errgroup.Group
 	group.Go(func() error { return d.Run(ctx) })
+	if p.config.Bell != nil {
+		group.Go(func() error { p.config.Bell.Run(ctx); return nil })
+	}
 	group.Go(func() error { p.watchSink(ctx); return nil })
 	group.Go(func() error { p.wake(ctx, d.Wake); return nil })
 	for range inHand(p.config.Workers) {
@@ -286,6 +293,7 @@ func (p *Pipeline) work(stop context.Context, c *claimer.Claimer, ticket distrib
 	// Not ctx: a claim that a signal cuts off in mid-commit would lie there
 	// until its lease is over.
 	b, err := c.Claim(stop, ticket.BatchSize, ticket.Due)
+	report.Took = time.Since(began)
 	p.health.claim(err)
 	if err != nil {
 		p.config.Log.WarnContext(stop, "cannot claim a batch", "error", err)
