@@ -56,6 +56,9 @@ type Config struct {
 	Archive string
 	// Claim is how events are claimed; outbox.ClaimAuto when empty.
 	Claim outbox.ClaimMode
+	// Wake is how the relay hears of events, for Examine and for what the Bell says;
+	// outbox.WakeAuto when empty.
+	Wake outbox.WakeMode
 	// Ordered keeps order by key (`order: key`): no event is claimed while an earlier
 	// one of its key is in a live batch.
 	Ordered bool

@@ -35,6 +35,9 @@ type SchemaConfig struct {
 	// Archive is the table for delivered events, which only Migrate makes; "" for
 	// none. Its name is read as Table is.
 	Archive string
+	// Notify installs the trigger that rings when events are inserted, which only
+	// Migrate makes. It is never dropped.
+	Notify bool
 }
 
 // Schema returns the DDL for c, ready for psql. It can be run again without
@@ -82,13 +85,17 @@ func (c SchemaConfig) names() map[string]string {
 		"Events":      ident(schema, table),
 		"Payload":     payload,
 		"Batches":     ident(own, "outbox_batches"),
-		"BatchesDue":  ident("", "outbox_batches_due"),
 		"DeadLetters": ident(own, "outbox_dead_letters"),
 		// An index is where its table is, and has no schema in CREATE INDEX.
+		"BatchesDue":    ident("", "outbox_batches_due"),
+		"BatchesLast":   ident("", "outbox_batches_last"),
 		"DeadOpen":      ident("", "outbox_dead_letters_open"),
 		"DeadUntold":    ident("", "outbox_dead_letters_untold"),
 		"DeadBeingTold": ident("", "outbox_dead_letters_being_told"),
 		"Buffers":       ident(own, "outbox_buffers"),
+		"Truncated":     ident(own, "outbox_truncated"),
+		// Where the ledger is, for a trigger; nothing: where the buffer is.
+		"OwnSchema": literal(own),
 	}
 }
 
@@ -203,10 +210,10 @@ func up(ctx context.Context, config *pgx.ConnConfig, rendered fs.FS, c SchemaCon
 	return applied, err
 }
 
-// complete makes what is missing although nothing was to be applied, and the archive,
-// which may be asked for only later than the others. It adds to applied.
+// complete makes what is missing although nothing was to be applied, and the archive
+// and the trigger, which may be asked for only later than the others. It adds to applied.
 func complete(ctx context.Context, tx pgx.Tx, c SchemaConfig, applied []string, patience time.Duration) ([]string, error) {
-	var archived bool
+	var archived, rings bool
 	err := giveWay(ctx, patience, func() error {
 		return pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) (err error) { // a savepoint
 			if _, err := tx.Exec(ctx, giveWaySQL); err != nil {
@@ -217,12 +224,17 @@ func complete(ctx context.Context, tx pgx.Tx, c SchemaConfig, applied []string, 
 					return err
 				}
 			}
-			archived, err = makeArchive(ctx, tx, c)
+			if archived, err = makeArchive(ctx, tx, c); err == nil {
+				rings, err = makeRing(ctx, tx, c)
+			}
 			return err
 		})
 	})
 	if archived {
 		applied = append(applied, "archive "+c.Archive)
+	}
+	if rings {
+		applied = append(applied, ringApplied)
 	}
 	return applied, err
 }
@@ -288,6 +300,14 @@ func ident(schema, table string) string {
 		return quote(table)
 	}
 	return quote(schema) + "." + quote(table)
+}
+
+// literal is a text between quotes; nothing when it is empty.
+func literal(s string) string {
+	if s == "" {
+		return ""
+	}
+	return "'" + strings.ReplaceAll(s, "'", "''") + "'"
 }
 
 var plainName = regexp.MustCompile(`^(outbox_[a-z_]+|public)$`)

@@ -1,0 +1,72 @@
+package postgres
+
+import (
+	"cmp"
+	"context"
+	_ "embed"
+	"fmt"
+	"strings"
+	"text/template"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// ringTrigger is the name of the trigger that rings; applied is what Migrate calls it.
+const (
+	ringTrigger = "outbox_ring"
+	ringApplied = "trigger outbox_ring"
+)
+
+//go:embed schema/notify/notify.sql
+var notifyDDL string
+
+var notifyTemplate = template.Must(template.New("notify").Parse(notifyDDL))
+
+// ringSQL is the table's oid, and whether its trigger is installed and enabled; no row
+// when there is no such table.
+const ringSQL = `
+SELECT c.oid::bigint, t.oid IS NOT NULL, coalesce(t.tgenabled IN ('O', 'A'), false)
+FROM pg_class c LEFT JOIN pg_trigger t ON t.tgrelid = c.oid AND t.tgname = 'outbox_ring' AND NOT t.tgisinternal
+WHERE c.oid = to_regclass($1)`
+
+// ring is what there is of the trigger.
+type ring struct {
+	oid                int64 // the table's; 0: there is none
+	installed, enabled bool
+}
+
+// works: an insert rings.
+func (r ring) works() bool { return r.oid != 0 && r.enabled }
+
+// ring asks for the trigger on a table, through the pool.
+func (b *Buffer) ring(ctx context.Context, events string) (r ring, err error) {
+	err = b.roundTrip(ctx, []step{{sql: ringSQL, args: []string{events}, row: func(v [][]byte) error {
+		r = ring{int8Of(v[0]), isTrue(v[1]), isTrue(v[2])}
+		return nil
+	}}})
+	return r, err
+}
+
+// makeRing installs the trigger, if there is to be one and is none. One that was
+// disabled stays so.
+func makeRing(ctx context.Context, tx pgx.Tx, c SchemaConfig) (made bool, err error) {
+	if !c.Notify {
+		return false, nil
+	}
+	schema, _ := splitTable(c.Table)
+	events := c.names()["Events"]
+	var r ring
+	if err := tx.QueryRow(ctx, ringSQL, events).Scan(&r.oid, &r.installed, &r.enabled); err != nil || r.installed {
+		return false, err
+	}
+	var ddl strings.Builder
+	if err := notifyTemplate.Execute(&ddl, map[string]string{
+		"Events": events, "EventsText": strings.ReplaceAll(events, "'", "''"), "Ring": ident(cmp.Or(c.own(), schema), ringTrigger),
+	}); err != nil {
+		return false, err
+	}
+	if _, err := tx.Exec(ctx, ddl.String(), pgx.QueryExecModeSimpleProtocol); err != nil {
+		return false, fmt.Errorf("making the trigger that rings: %w", err)
+	}
+	return true, nil
+}
