@@ -50,6 +50,7 @@ func (p *Pipeline) check(r *reader, e entry, there written) {
 		r.say(h.Place, "dead_letter.hook writes to where sink does, and whoever reads there would take dead letters for events: another place was expected")
 	}
 	p.checkArchive(r)
+	p.checkWake(r, r.at(e, there, "wake"), r.at(e, there, "eager"))
 	if p.Order == "key" && (p.Claim == "optimistic" || p.Claim == "range") {
 		r.say(r.at(e, there, "claim"), "claim is %s, and order: key stamps its events: auto or stamp was expected", p.Claim)
 	}

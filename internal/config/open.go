@@ -67,6 +67,7 @@ func (p *Pipeline) Open(process Process) (*Opened, error) {
 	wrong := mistakes(errBuffer, at(p.Sink.Place, errSink), errHook)
 	if wrong == nil {
 		rules := p.rules(process)
+		rules.Poll, rules.Bell = p.wakes(o.Buffer, process.Log)
 		if hook != nil {
 			rules.Hook = &pipeline.Hook{Buffer: hookOf(o.Buffer), Sink: o.Hook, SendTimeout: hook.sendTimeout()}
 		}
@@ -172,7 +173,7 @@ func (p *Pipeline) openBuffer(owner string) (Buffer, error) {
 	case "postgres":
 		return postgres.Open(postgres.Config{
 			URL: s.URL.Reveal(), Table: s.Table, Schema: s.Schema, Pipeline: p.Name, Owner: owner, Archive: p.Archive.Table,
-			Ordered: p.ordered(), Claim: outbox.ClaimMode(p.Claim),
+			Ordered: p.ordered(), Claim: outbox.ClaimMode(p.Claim), Wake: p.wake(),
 			// One a worker, and some for renewing, looking and the status.
 			Connections: p.Workers + 4,
 		})
@@ -199,7 +200,7 @@ func (p *Pipeline) Migrate(ctx context.Context) (applied []string, err error) {
 	s := &p.Source
 	switch s.Driver {
 	case "postgres":
-		return postgres.Migrate(ctx, s.URL.Reveal(), postgres.SchemaConfig{Table: s.Table, Schema: s.Schema, Archive: p.Archive.Table})
+		return postgres.Migrate(ctx, s.URL.Reveal(), postgres.SchemaConfig{Table: s.Table, Schema: s.Schema, Archive: p.Archive.Table, Notify: p.wake() == outbox.WakeNotify})
 	case "sqlite":
 		return sqlite.Migrate(ctx, s.URL.Reveal(), sqlite.SchemaConfig{Table: s.Table, Archive: p.Archive.Table})
 	}
@@ -244,7 +245,8 @@ func (p *Pipeline) openSink(s *Sink, process Process) (sink.Sink, error) {
 func (p *Pipeline) rules(process Process) pipeline.Config {
 	return pipeline.Config{
 		Name: p.Name, Schedule: p.Schedule, OnSchedule: !p.Eager,
-		BatchSize: p.BatchSize, MaxBatches: p.MaxBatches, MaxWaiting: p.MaxWaiting, Workers: p.Workers, Lease: p.Lease,
+		BatchSize: p.BatchSize, AutoBatchSize: p.AutoBatchSize, MaxBatches: p.MaxBatches, MaxWaiting: p.MaxWaiting,
+		Workers: p.Workers, AutoWorkers: p.AutoWorkers, Lease: p.Lease,
 		MaxAttempts: p.Retry.MaxAttempts,
 		Backoff:     sink.Backoff{Initial: p.Retry.Initial, Max: p.Retry.Max, Multiplier: p.Retry.Multiplier},
 		SendTimeout: p.Sink.sendTimeout(), Ordered: p.ordered(),
