@@ -54,6 +54,9 @@ func (w *world) end(t *rapid.T, tx *openTx, commit bool) {
 	}
 	tx.tx.Commit(t)
 	w.commits(tx.ids)
+	for _, id := range tx.ids {
+		w.slow[id] = true
+	}
 }
 
 func (w *world) endTransactions(t *rapid.T, commit bool) {
@@ -86,6 +89,52 @@ func (w *world) claimWith(t *rapid.T, buffer Buffer, limit int) {
 	b, err := buffer.Claim(t.Context(), limit, lease)
 	ok(t, "Claim", err)
 	fresh, late := w.unclaimed()
+	if w.random {
+		w.chosen(t, b, limit, append(late, fresh...))
+	} else {
+		w.first(t, b, limit, fresh, late)
+	}
+	if b == nil {
+		return
+	}
+	if w.members[b.GroupID] != nil {
+		t.Fatalf("group_id %s was used before", b.GroupID)
+	}
+	ids := b.IDs()
+	w.members[b.GroupID] = ids
+	w.live[b.GroupID] = &liveBatch{state: "leased", leaseNo: 1, starts: 1}
+	for _, id := range ids {
+		w.rows[id] = b.GroupID
+	}
+	w.maxClaimed = max(w.maxClaimed, ids[len(ids)-1])
+	w.sameBatch(t, b)
+	w.owners = append(w.owners, &owner{buffer, false, b})
+}
+
+// chosen expects a claim of any unclaimed events, and none only when nothing is left
+// but what was committed late.
+func (w *world) chosen(t *rapid.T, b *outbox.Batch, limit int, unclaimed []int64) {
+	if b == nil {
+		unclaimed = slices.DeleteFunc(unclaimed, func(id int64) bool { return w.slow[id] })
+		if len(unclaimed) > 0 {
+			t.Fatalf("a claim did not see events %v", unclaimed)
+		}
+		return
+	}
+	ids := b.IDs()
+	if len(ids) == 0 || len(ids) > limit || !slices.IsSorted(ids) {
+		t.Fatalf("Claim(%d) returned events %v", limit, ids)
+	}
+	for _, id := range ids {
+		if !slices.Contains(unclaimed, id) {
+			t.Fatalf("Claim returned events %v, unclaimed were %v", ids, unclaimed)
+		}
+	}
+}
+
+// first expects a claim of the first unclaimed events, and perhaps of such as were
+// committed late.
+func (w *world) first(t *rapid.T, b *outbox.Batch, limit int, fresh, late []int64) {
 	if b == nil {
 		equal(t, "fresh events that a claim did not see", fresh, []int64(nil))
 		return
@@ -103,17 +152,6 @@ func (w *world) claimWith(t *rapid.T, buffer Buffer, limit int) {
 	if len(gotFresh) == len(ids) && len(ids) < min(limit, len(fresh)) {
 		t.Fatalf("Claim(%d) returned events %v, unclaimed were %v", limit, ids, fresh)
 	}
-	if w.members[b.GroupID] != nil {
-		t.Fatalf("group_id %s was used before", b.GroupID)
-	}
-	w.members[b.GroupID] = ids
-	w.live[b.GroupID] = &liveBatch{state: "leased", leaseNo: 1, starts: 1}
-	for _, id := range ids {
-		w.rows[id] = b.GroupID
-	}
-	w.maxClaimed = max(w.maxClaimed, ids[len(ids)-1])
-	w.sameBatch(t, b)
-	w.owners = append(w.owners, &owner{buffer, false, b})
 }
 
 // sameBatch compares what an owner was given with what it must be.

@@ -30,6 +30,8 @@ type Options struct {
 	Archive bool
 	// Ordered: the buffers keep order by key.
 	Ordered bool
+	// Random: claims that choose at random do so, and not the first they could choose.
+	Random bool
 	// Claim is how the buffers claim; "" where they keep order.
 	Claim outbox.ClaimMode
 }

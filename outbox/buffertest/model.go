@@ -23,14 +23,14 @@ var modelCases = []testCase{
 // owners and crashes do, and compares the tables with what they must hold after
 // every step.
 func model(t *testing.T, h Harness) {
-	f := h.Open(t, Options{Archive: true})
+	f := h.Open(t, Options{Archive: true, Random: true})
 	buffers, hooks := []Buffer{f.Buffer, f.Second(t)}, []Hook{f.Hook(t), f.Hook(t)}
 	rapid.Check(t, func(t *rapid.T) {
 		for _, table := range []string{f.Table, "outbox_batches", "outbox_dead_letters", "outbox_archive"} {
 			f.Exec(t, "DELETE FROM "+table)
 		}
 		w := &world{
-			f: f, buffers: buffers, hooks: hooks,
+			f: f, buffers: buffers, hooks: hooks, random: h.Claim == outbox.ClaimOptimistic, slow: map[int64]bool{},
 			committed: map[int64]bool{}, rows: map[int64]uuid.UUID{}, fate: map[int64]string{},
 			members: map[uuid.UUID][]int64{}, live: map[uuid.UUID]*liveBatch{}, letters: map[outbox.DeadKey]*letter{},
 		}
@@ -67,6 +67,7 @@ type world struct {
 	f       *Fixture
 	buffers []Buffer
 	hooks   []Hook
+	random  bool // claims choose at random
 
 	committed  map[int64]bool             // every event there ever was
 	rows       map[int64]uuid.UUID        // the buffer table
@@ -74,7 +75,8 @@ type world struct {
 	letters    map[outbox.DeadKey]*letter // the dead letters
 	fate       map[int64]string           // delivered, dead or discarded, of events that are gone
 	members    map[uuid.UUID][]int64      // of every group_id there ever was
-	maxClaimed int64                      // unclaimed ids below it were committed late
+	maxClaimed int64                      // unclaimed ids below it were committed late, or not chosen
+	slow       map[int64]bool             // drawn in transactions that stayed open for a while
 	owners     []*owner                   // of today and of the past
 	open       []*openTx
 }

@@ -25,10 +25,11 @@ SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1 CO
 // the same group_id.
 const archiveSQL = `
 INSERT INTO outbox_archive (id, topic, key, payload, headers, created_at, group_id)
-SELECT id, topic, key, payload, headers, created_at, group_id
+SELECT id, topic, key, payload, headers, created_at, ?6
 FROM outbox_events
-WHERE group_id = ?1 AND id BETWEEN ?2 AND ?3
+WHERE group_id IS ?1 AND id BETWEEN ?2 AND ?3
   AND (?4 IS NULL OR id IN (SELECT value FROM json_each(?4)))
+  AND (?5 IS NULL OR created_at <= ?5)
 ON CONFLICT (id, group_id) DO NOTHING`
 
 // makeArchive makes the archive table if there is to be one and it is not there. It may be configured

@@ -22,6 +22,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/url"
 	"path"
 	"strconv"
@@ -65,12 +66,24 @@ func (c Config) withDefaults() Config {
 	if c.Table == "" {
 		c.Table = defaultTable
 	}
+	if c.Claim == "" {
+		c.Claim = outbox.ClaimAuto
+	}
 	return c
 }
 
 func (c Config) validate() error {
 	if c.URL == "" || c.Pipeline == "" {
 		return errors.New("sqlite buffer: URL and Pipeline are required")
+	}
+	switch c.Claim {
+	case outbox.ClaimAuto, outbox.ClaimStamp:
+	case outbox.ClaimOptimistic, outbox.ClaimRange:
+		if c.Ordered {
+			return fmt.Errorf("sqlite buffer: order by key stamps its events, and cannot claim by %q", c.Claim)
+		}
+	default:
+		return fmt.Errorf("sqlite buffer: events cannot be claimed by %q", c.Claim)
 	}
 	return validTables(c.Table, c.Archive)
 }
@@ -101,6 +114,8 @@ type Buffer struct {
 	cursor cursor
 	reach  reach
 	names  *strings.Replacer
+	// choose is which of n batches of a window an optimistic claim tries.
+	choose func(n int) int
 }
 
 // ledger is the rows of outbox_batches that say buffer, b's table or its dead
@@ -127,7 +142,7 @@ func Open(c Config) (*Buffer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Buffer{config: c, file: file, db: db, names: names(c.Table, c.Archive)}, nil
+	return &Buffer{config: c, file: file, db: db, names: names(c.Table, c.Archive), choose: rand.IntN}, nil
 }
 
 // Close closes the connection; calls under way finish first.
@@ -178,8 +193,17 @@ func (b *Buffer) write(ctx context.Context, doing string, act func(tx transactio
 	return b.explain(ctx, doing, b.transact(ctx, act))
 }
 
+// read runs act in a transaction of one snapshot, which locks nothing.
+func (b *Buffer) read(ctx context.Context, doing string, act func(tx transaction) error) error {
+	return b.explain(ctx, doing, b.begin(ctx, &sql.TxOptions{ReadOnly: true}, act))
+}
+
 func (b *Buffer) transact(ctx context.Context, act func(tx transaction) error) error {
-	tx, err := b.db.BeginTx(ctx, nil)
+	return b.begin(ctx, nil, act)
+}
+
+func (b *Buffer) begin(ctx context.Context, options *sql.TxOptions, act func(tx transaction) error) error {
+	tx, err := b.db.BeginTx(ctx, options)
 	if err != nil {
 		return err
 	}

@@ -2,7 +2,6 @@ package sqlite
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -21,9 +20,6 @@ SELECT name FROM pragma_table_info(?1)`
 const autoincrementSQL = `
 SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1 AND sql LIKE '%autoincrement%')`
 
-const claimModeSQL = `
-SELECT claim FROM outbox_buffers WHERE buffer = ?1`
-
 // columns of the relay's tables, with what ALTER TABLE would say of them.
 var (
 	eventColumns = []string{
@@ -33,6 +29,7 @@ var (
 		"group_id TEXT", "buffer TEXT", "claim TEXT", "state TEXT", "lease_no INTEGER", "due_at TEXT", "owner TEXT",
 		"starts INTEGER", "attempts INTEGER", "outages INTEGER", "events INTEGER", "first_id INTEGER", "last_id INTEGER",
 		"origins TEXT", "delivered TEXT", "oldest_at TEXT", "claimed_at TEXT", "error TEXT", "address TEXT", "lanes TEXT",
+		"members TEXT", "newest_at TEXT",
 	}
 	deadColumns = []string{
 		"pipeline TEXT", "event_id INTEGER", "topic TEXT", "key TEXT", "payload BLOB", "headers TEXT", "created_at TEXT",
@@ -98,7 +95,7 @@ func (b *Buffer) missing(ctx context.Context) (missing []string, err error) {
 		if !autoincrement {
 			missing = append(missing, fmt.Sprintf("table %s hands ids out again after a delete, and a sink would take the new event for a duplicate: make it anew with id INTEGER PRIMARY KEY AUTOINCREMENT", quote(b.config.Table)))
 		}
-		if err := b.claimMode(ctx, tx); !errors.Is(err, errModeInUse) {
+		if _, err := b.mode(ctx, tx); !errors.Is(err, errModeInUse) {
 			return err
 		}
 		return nil // until the mode can be changed what lives is sent; Claim says why nothing is claimed
@@ -135,25 +132,6 @@ func (t transaction) lacks(ctx context.Context, table string, columns []string) 
 		}
 	}
 	return lacks, rows.Err()
-}
-
-// claimMode reads how the buffer is claimed: nil when it is as this relay does it,
-// or is from now on.
-func (b *Buffer) claimMode(ctx context.Context, tx transaction) error {
-	var from string
-	table, to := b.config.Table, b.config.claimMode()
-	switch err := tx.row(ctx, claimModeSQL, table).Scan(&from); {
-	case errors.Is(err, sql.ErrNoRows):
-		return fmt.Errorf("%w: buffer %s is not in outbox_buffers: %s", outbox.ErrNotReady, table, migrateCommand)
-	case err != nil || from == to:
-		return err
-	}
-	err := b.changeMode(ctx, tx, from)
-	if errors.Is(err, errOtherMode) || errors.Is(err, errModeInUse) {
-		err = fmt.Errorf("%w: buffer %s is claimed by %q and this relay would claim by %q (%w); two ways on one table lose track of each other: stop the others, let outbox_batches run empty, then UPDATE outbox_buffers SET claim = '%s' WHERE buffer = '%s'",
-			outbox.ErrNotReady, table, from, to, err, to, strings.ReplaceAll(table, "'", "''"))
-	}
-	return err
 }
 
 // unusable says what is wrong with a file that cannot be opened or written.

@@ -78,7 +78,7 @@ func TestCheckAutoincrement(t *testing.T) {
 // caller wants to.
 func TestBusy(t *testing.T) {
 	t.Parallel()
-	f := harness("outbox_events").Open(t, buffertest.Options{})
+	f := harness("outbox_events", outbox.ClaimStamp).Open(t, buffertest.Options{Claim: outbox.ClaimStamp})
 	f.Insert(t, outbox.Event{Topic: "t", Payload: []byte("1")})
 	tx := f.Begin(t)
 	defer tx.Rollback(t)

@@ -15,6 +15,14 @@ SELECT id, topic, key, payload, headers, created_at
 FROM outbox_events WHERE id > ?1 AND group_id IS NULL
 ORDER BY id LIMIT ?2`
 
+// The runs of free ids are gone through one after the other, each along the primary
+// key: what live batches hold is not walked over.
+const pickFreeSQL = `
+SELECT e.id, e.topic, e.key, e.payload, e.headers, e.created_at
+FROM json_each(?1) AS free CROSS JOIN outbox_events AS e
+WHERE e.id BETWEEN json_extract(free.value, '$[0]') AND json_extract(free.value, '$[1]') AND e.group_id IS NULL
+LIMIT ?2`
+
 // No other transaction writes between the pick and the stamp, so the unclaimed
 // rows from the first id picked to the last are the ones picked. (One UPDATE
 // with RETURNING is slower by a third: it keeps all rows twice.)
@@ -24,10 +32,9 @@ WHERE id BETWEEN ?2 AND ?3 AND group_id IS NULL`
 
 const openLedgerSQL = `
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts,
-                            attempts, outages, events, first_id, last_id, oldest_at)
-SELECT ?1, buffer, 'stamp', 'leased', 1, strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?2), ?3, 1,
-       0, 0, ?4, ?5, ?6, ?7
-FROM outbox_buffers WHERE buffer = ?8 AND claim = ?9
+                            attempts, outages, events, first_id, last_id, oldest_at, members, newest_at)
+VALUES (?1, ?2, ?3, 'leased', 1, strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?4), ?5, 1,
+        0, 0, ?6, ?7, ?8, ?9, ?10, ?11)
 RETURNING claimed_at`
 
 const payloadIsJSONSQL = `
@@ -35,36 +42,89 @@ SELECT upper(type) = 'TEXT' FROM pragma_table_info(?1) WHERE name = 'payload'`
 
 // Claim is described by buffertest.Buffer.
 func (b *Buffer) Claim(ctx context.Context, limit int, lease time.Duration) (*outbox.Batch, error) {
-	if b.config.Ordered {
+	switch {
+	case b.config.Ordered:
 		return b.claimInOrder(ctx, limit, lease)
+	case b.config.Claim == outbox.ClaimOptimistic:
+		return b.claimOptimistic(ctx, limit, lease)
 	}
-	start := time.Now()
-	batch := &outbox.Batch{GroupID: outbox.NewGroupID(), Pipeline: b.config.Pipeline, LeaseNo: 1, Starts: 1, LeaseEnd: leaseEnd(start, lease)}
+	batch, err := b.claimNext(ctx, limit, lease)
+	if errors.Is(err, errOptimistic) {
+		return b.claimOptimistic(ctx, limit, lease)
+	}
+	return batch, err
+}
+
+var (
+	// errNothing ends a transaction that found nothing to do.
+	errNothing = errors.New("nothing there")
+	// errOptimistic and errNotOptimistic end one of the wrong kind: `auto` follows what
+	// is stored, which may change at any time.
+	errOptimistic    = errors.New("the buffer is claimed optimistically")
+	errNotOptimistic = errors.New("the buffer is not claimed optimistically any more")
+)
+
+// claimNext makes a batch of the next events, by stamp or by range.
+func (b *Buffer) claimNext(ctx context.Context, limit int, lease time.Duration) (*outbox.Batch, error) {
+	batch := b.batch(lease)
 	committing := false
 	err := b.write(ctx, "claiming a batch", func(tx transaction) error {
-		from := b.cursor.from()
-		rows, err := tx.rows(ctx, pickSQL, from, limit)
+		mode, err := b.mode(ctx, tx)
 		if err != nil {
 			return err
 		}
-		if batch.Events, err = scanEvents(rows, limit); err != nil {
+		if mode == claimOptimistic {
+			return errOptimistic
+		}
+		from := b.cursor.from()
+		if batch.Events, err = b.pickNext(ctx, tx, mode, from, limit); err != nil {
 			return err
 		}
 		if len(batch.Events) == 0 {
 			b.cursor.nothingBeyond(from)
 			return errNothing
 		}
-		batch.FirstID, batch.LastID = batch.Events[0].ID, batch.Events[len(batch.Events)-1].ID
-		if err := b.open(ctx, tx, batch, lease); err != nil {
+		if mode == claimRange {
+			err = b.open(ctx, tx, batch, lease, runsOf(batch.IDs()))
+		} else if err = b.open(ctx, tx, batch, lease, nil); err == nil {
+			_, err = tx.exec(ctx, stampSQL, batch.GroupID.String(), batch.FirstID, batch.LastID)
+		}
+		if err != nil {
 			return err
 		}
-		if _, err := tx.exec(ctx, stampSQL, batch.GroupID.String(), batch.FirstID, batch.LastID); err != nil {
-			return err
-		}
-		b.cursor.claimed(batch.LastID)
+		b.cursor.claimed(from, batch.LastID, 0)
 		committing = true
 		return nil
 	})
+	return b.claimed(batch, err, committing)
+}
+
+func (b *Buffer) pickNext(ctx context.Context, tx transaction, mode string, from int64, limit int) ([]outbox.Event, error) {
+	statement, args := pickSQL, []any{from, limit}
+	if mode == claimRange {
+		free, err := b.free(ctx, tx, from)
+		if err != nil {
+			return nil, err
+		}
+		statement, args = pickFreeSQL, []any{free, limit}
+	}
+	rows, err := tx.rows(ctx, statement, args...)
+	if err != nil {
+		return nil, err
+	}
+	return scanEvents(rows, limit)
+}
+
+// batch begins a new one.
+func (b *Buffer) batch(lease time.Duration) *outbox.Batch {
+	return &outbox.Batch{
+		GroupID: outbox.NewGroupID(), Pipeline: b.config.Pipeline, LeaseNo: 1, Starts: 1, LeaseEnd: leaseEnd(time.Now(), lease),
+	}
+}
+
+// claimed is what a claim returns after its transaction. When that failed while it was
+// committing, nobody knows whether it happened.
+func (b *Buffer) claimed(batch *outbox.Batch, err error, committing bool) (*outbox.Batch, error) {
 	switch {
 	case errors.Is(err, errNothing):
 		return nil, nil
@@ -78,26 +138,34 @@ func (b *Buffer) Claim(ctx context.Context, limit int, lease time.Duration) (*ou
 	return batch, nil
 }
 
-// errNothing ends a transaction that found nothing to do.
-var errNothing = errors.New("nothing there")
-
-// open makes the events picked a batch; they are still to be stamped.
-func (b *Buffer) open(ctx context.Context, tx transaction, batch *outbox.Batch, lease time.Duration) error {
+// open makes the events picked a batch: members of it by range or, when members is nil,
+// by a stamp that they have or are still to get.
+func (b *Buffer) open(ctx context.Context, tx transaction, batch *outbox.Batch, lease time.Duration, members runs) error {
+	batch.FirstID, batch.LastID = batch.Events[0].ID, batch.Events[len(batch.Events)-1].ID
 	oldest := batch.Events[0].CreatedAt
+	newest := oldest
 	for i := range batch.Events {
-		if at := batch.Events[i].CreatedAt; at.Before(oldest) {
+		at := batch.Events[i].CreatedAt
+		if at.Before(oldest) {
 			oldest = at
 		}
+		if at.After(newest) {
+			newest = at
+		}
 	}
-	var claimedAt string
-	err := tx.row(ctx, openLedgerSQL, batch.GroupID.String(), seconds(lease), b.config.Owner,
-		len(batch.Events), batch.FirstID, batch.LastID, oldest.Format(timeFormat), b.config.Table, b.config.claimMode()).Scan(&claimedAt)
-	if errors.Is(err, sql.ErrNoRows) {
-		if err := b.claimMode(ctx, tx); err != nil {
+	args := []any{
+		batch.GroupID.String(), b.config.Table, claimStamp, seconds(lease), b.config.Owner,
+		len(batch.Events), batch.FirstID, batch.LastID, oldest.Format(timeFormat), nil, nil,
+	}
+	if members != nil {
+		text, err := members.text()
+		if err != nil {
 			return err
 		}
-		return b.open(ctx, tx, batch, lease) // in a mode that has been ours since
+		args[2], args[9], args[10] = claimRange, text, newest.Format(timeFormat)
 	}
+	var claimedAt string
+	err := tx.row(ctx, openLedgerSQL, args...).Scan(&claimedAt)
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,8 @@ var added = []struct{ table, column string }{
 	{"outbox_batches", "address TEXT"},
 	{"outbox_dead_letters", "hook_group_id TEXT"},
 	{"outbox_batches", "lanes TEXT"},
+	{"outbox_batches", "members TEXT"},
+	{"outbox_batches", "newest_at TEXT"},
 }
 
 // isAdded tells whether migrate adds the column.
@@ -26,7 +28,7 @@ func isAdded(table, column string) bool {
 }
 
 // The migrations between those that are written in SQL, by version.
-var addColumnsNames = map[int64]string{2: "00002_columns", 4: "00004_lanes"}
+var addColumnsNames = map[int64]string{2: "00002_columns", 4: "00004_lanes", 5: "00005_members"}
 
 // addColumns are the migrations that add what is missing, whichever of them it was
 // added for. They may be applied again.

@@ -38,19 +38,18 @@ func (c *cursor) sweep() {
 	c.at, c.swept = 0, time.Now()
 }
 
-// claimed moves the cursor up to the last id claimed.
-func (c *cursor) claimed(last int64) {
+// claimed tells what a claim that looked beyond from took last. The cursor moves up to
+// there, or to just before left, the first event that was left behind; 0: none was.
+// When it is not at from any more, a sweep began or another claim moved it, and it
+// stays.
+func (c *cursor) claimed(from, last, left int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.at, c.highest = last, max(c.highest, last)
-}
-
-// claimedInOrder is claimed where left, unless 0, is the first event that was left
-// behind.
-func (c *cursor) claimedInOrder(last, left int64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.at, c.highest = last, max(c.highest, last)
+	c.highest = max(c.highest, last)
+	if c.at != from {
+		return
+	}
+	c.at = last
 	if left > 0 {
 		c.at = min(last, left-1)
 	}

@@ -109,7 +109,7 @@ ORDER BY event_id`
 
 // TakeOver is described by buffertest.Hook.
 func (h *Hook) TakeOver(ctx context.Context, lease time.Duration) (*outbox.Batch, error) {
-	return h.ledger().takeOver(ctx, lease, func(tx transaction, batch *outbox.Batch, count int) error {
+	return h.ledger().takeOver(ctx, lease, func(tx transaction, batch *outbox.Batch, count int, _ holding) error {
 		rows, err := tx.rows(ctx, lettersOfSQL, batch.GroupID.String(), h.b.config.Pipeline)
 		if err != nil {
 			return err
@@ -148,7 +148,11 @@ HAVING count(*) > 0`
 // Settle is described by buffertest.Hook.
 func (h *Hook) Settle(ctx context.Context, batch *outbox.Batch, outcomes []outbox.Outcome) error {
 	l := h.ledger()
-	return l.settle(ctx, batch, outcomes, func(tx transaction, o outbox.Outcome, ids any) error {
+	return l.settle(ctx, batch, outcomes, func(tx transaction, _ holding, o outbox.Outcome) error {
+		ids, err := idsText(o.IDs)
+		if err != nil {
+			return err
+		}
 		of := []any{batch.GroupID.String(), h.b.config.Pipeline, ids}
 		switch o.Verdict {
 		case outbox.Delivered:

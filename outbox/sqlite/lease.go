@@ -17,19 +17,27 @@ SET state = CASE state WHEN 'waiting' THEN 'leased' ELSE state END,
     due_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?2), claimed_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
 WHERE group_id = coalesce(?4, (
   SELECT group_id FROM outbox_batches
-  WHERE buffer = ?3 AND claim = 'stamp' AND due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
+  WHERE buffer = ?3 AND claim IN ('stamp', 'range') AND due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
   ORDER BY due_at LIMIT 1))
-RETURNING group_id, lease_no, starts, attempts, outages, events, first_id, last_id, origins, delivered, claimed_at`
+RETURNING group_id, lease_no, starts, attempts, outages, events, first_id, last_id, origins, delivered, claimed_at,
+          members, newest_at`
 
 const eventsOfSQL = `
 SELECT id, topic, key, payload, headers, created_at
-FROM outbox_events WHERE id BETWEEN ?1 AND ?2 AND group_id = ?3
+FROM outbox_events
+WHERE group_id IS ?1 AND id BETWEEN ?2 AND ?3
+  AND (?4 IS NULL OR id IN (SELECT value FROM json_each(?4)))
+  AND (?5 IS NULL OR created_at <= ?5)
 ORDER BY id`
 
 // TakeOver is described by buffertest.Buffer.
 func (b *Buffer) TakeOver(ctx context.Context, lease time.Duration) (*outbox.Batch, error) {
-	return b.ledger().takeOver(ctx, lease, func(tx transaction, batch *outbox.Batch, count int) error {
-		rows, err := tx.rows(ctx, eventsOfSQL, batch.FirstID, batch.LastID, batch.GroupID.String())
+	return b.ledger().takeOver(ctx, lease, func(tx transaction, batch *outbox.Batch, count int, of holding) error {
+		which, err := of.extent(batch, nil)
+		if err != nil {
+			return err
+		}
+		rows, err := tx.rows(ctx, eventsOfSQL, which.args()...)
 		if err != nil {
 			return err
 		}
@@ -41,12 +49,13 @@ func (b *Buffer) TakeOver(ctx context.Context, lease time.Duration) (*outbox.Bat
 }
 
 // takeOver leases the batch that has been due longest; read gets its events, of
-// which the ledger counts so many.
-func (l ledger) takeOver(ctx context.Context, lease time.Duration, read func(tx transaction, batch *outbox.Batch, count int) error) (*outbox.Batch, error) {
+// which the ledger counts so many, and holds them like that.
+func (l ledger) takeOver(ctx context.Context, lease time.Duration, read func(tx transaction, batch *outbox.Batch, count int, of holding) error) (*outbox.Batch, error) {
 	batch := &outbox.Batch{Pipeline: l.b.config.Pipeline, LeaseEnd: leaseEnd(time.Now(), lease)}
 	err := l.b.write(ctx, "taking a batch over", func(tx transaction) error {
 		var (
 			count                         int
+			of                            holding
 			origins, delivered, claimedAt string
 		)
 		var next any // NULL: the one that has been due longest
@@ -59,7 +68,7 @@ func (l ledger) takeOver(ctx context.Context, lease time.Duration, read func(tx 
 		}
 		err := tx.row(ctx, takeOverSQL, l.b.config.Owner, seconds(lease), l.buffer, next).Scan(
 			&batch.GroupID, &batch.LeaseNo, &batch.Starts, &batch.Attempts, &batch.Outages, &count,
-			&batch.FirstID, &batch.LastID, &origins, &delivered, &claimedAt)
+			&batch.FirstID, &batch.LastID, &origins, &delivered, &claimedAt, &of.members, &of.newest)
 		if errors.Is(err, sql.ErrNoRows) {
 			return errNothing
 		}
@@ -72,7 +81,7 @@ func (l ledger) takeOver(ctx context.Context, lease time.Duration, read func(tx 
 		if err := errors.Join(json.Unmarshal([]byte(origins), &batch.Origins), json.Unmarshal([]byte(delivered), &batch.Delivered)); err != nil {
 			return err
 		}
-		return read(tx, batch, count)
+		return read(tx, batch, count, of)
 	})
 	if errors.Is(err, errNothing) {
 		return nil, nil

@@ -8,7 +8,10 @@ import (
 )
 
 const lookSQL = `
-SELECT (SELECT count(*) FROM (SELECT 1 FROM outbox_events WHERE id > ?2 AND group_id IS NULL LIMIT ?3)),
+SELECT (SELECT count(*) FROM (
+          SELECT 1 FROM json_each(?2) AS free CROSS JOIN outbox_events AS e
+          WHERE e.id BETWEEN json_extract(free.value, '$[0]') AND json_extract(free.value, '$[1]') AND e.group_id IS NULL
+          LIMIT ?3)),
        count(*) FILTER (WHERE due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
        count(*) FILTER (WHERE state = 'waiting'),
        count(*) FILTER (WHERE state = 'delivered')
@@ -22,7 +25,8 @@ SELECT EXISTS (
   WHERE group_id GLOB '????????-????-????-????-????????????' AND replace(group_id, '-', '') NOT GLOB '*[^0-9a-f]*'
     AND NOT EXISTS (SELECT 1 FROM outbox_batches WHERE group_id = outbox_events.group_id))`
 
-// They are put back under that group_id, which may have reached the sink before.
+// They are put back under that group_id, which may have reached the sink before,
+// whatever the mode is: a ledger row says for itself how its events are found.
 // lease_no begins at the clock, in millionths of a second, so that it is higher
 // than any that was lost, even a moment ago.
 const adoptSQL = `
@@ -83,10 +87,15 @@ func (b *Buffer) Look(ctx context.Context, limit int) (outbox.Backlog, error) {
 	}
 	var l outbox.Backlog
 	from := b.cursor.from()
-	err := b.db.QueryRowContext(ctx, b.names.Replace(lookSQL), b.config.Table, from, limit).
-		Scan(&l.Unclaimed, &l.Due, &l.Waiting, &l.Delivered)
+	err := b.read(ctx, "looking at the backlog", func(tx transaction) error {
+		free, err := b.free(ctx, tx, from)
+		if err != nil {
+			return err
+		}
+		return tx.row(ctx, lookSQL, b.config.Table, free, limit).Scan(&l.Unclaimed, &l.Due, &l.Waiting, &l.Delivered)
+	})
 	if err != nil {
-		return outbox.Backlog{}, b.explain(ctx, "looking at the backlog", err)
+		return outbox.Backlog{}, err
 	}
 	if b.config.Ordered && l.Due > 0 {
 		if l.Due, err = b.countDue(ctx, l.Due); err != nil {
@@ -111,8 +120,9 @@ WITH ledger AS (
   FROM outbox_batches WHERE buffer = ?1
 ), fresh AS (
   SELECT count(*) AS events, max(id) AS last_id, min(created_at) AS oldest_at FROM (
-    SELECT id, created_at FROM outbox_events WHERE id > ?2 AND group_id IS NULL
-    ORDER BY id LIMIT ?3)
+    SELECT e.id, e.created_at FROM json_each(?2) AS free CROSS JOIN outbox_events AS e
+    WHERE e.id BETWEEN json_extract(free.value, '$[0]') AND json_extract(free.value, '$[1]') AND e.group_id IS NULL
+    LIMIT ?3)
 )
 SELECT ledger.claimed + fresh.events
          + CASE WHEN fresh.events < ?3 THEN 0 ELSE (SELECT max(id) FROM outbox_events) - fresh.last_id END,
@@ -129,10 +139,16 @@ func (b *Buffer) Status(ctx context.Context) (outbox.Status, error) {
 		s      outbox.Status
 		oldest float64
 	)
-	err := b.db.QueryRowContext(ctx, b.names.Replace(statusSQL), b.config.Table, b.cursor.from(), outbox.PendingExact, b.config.Pipeline).
-		Scan(&s.Pending, &oldest, &s.Leased, &s.Waiting, &s.Delivered, &s.Dead, &s.Untold)
+	err := b.read(ctx, "looking at the status", func(tx transaction) error {
+		free, err := b.free(ctx, tx, b.cursor.from())
+		if err != nil {
+			return err
+		}
+		return tx.row(ctx, statusSQL, b.config.Table, free, outbox.PendingExact, b.config.Pipeline).
+			Scan(&s.Pending, &oldest, &s.Leased, &s.Waiting, &s.Delivered, &s.Dead, &s.Untold)
+	})
 	if err != nil {
-		return outbox.Status{}, b.explain(ctx, "looking at the status", err)
+		return outbox.Status{}, err
 	}
 	s.OldestPending = max(0, time.Duration(oldest*float64(time.Second)))
 	return s, nil

@@ -13,42 +13,6 @@ import (
 	"github.com/outboxrelay/relay/outbox"
 )
 
-// claimStampKey is the claim mode where order is kept by key: a live batch holds its
-// keys' lanes, and nothing of theirs is claimed while it lives. A lane is a key's
-// hash: two keys in one lane wait for each other, and no harm is done.
-const claimStampKey = "stamp key"
-
-// claimMode is the mode that this relay claims in.
-func (c Config) claimMode() string {
-	if c.Ordered {
-		return claimStampKey
-	}
-	return string(outbox.ClaimStamp)
-}
-
-const changeModeSQL = `
-UPDATE outbox_buffers SET claim = ?2
-WHERE buffer = ?1 AND claim = ?3 AND NOT EXISTS (SELECT 1 FROM outbox_batches WHERE buffer = ?1)`
-
-// changeMode makes the buffer's claim mode this relay's, if it is the other one of the
-// two that stamp; else errOtherMode, or errModeInUse while a batch lives that was
-// claimed by it.
-func (b *Buffer) changeMode(ctx context.Context, tx transaction, from string) error {
-	if from != string(outbox.ClaimStamp) && from != claimStampKey {
-		return errOtherMode
-	}
-	rows, err := tx.exec(ctx, changeModeSQL, b.config.Table, b.config.claimMode(), from)
-	if err == nil && rows == 0 {
-		err = errModeInUse
-	}
-	return err
-}
-
-var (
-	errOtherMode = errors.New("this relay does not know the mode")
-	errModeInUse = errors.New("batches of the other mode live")
-)
-
 // lane is what a key holds.
 func lane(key string) uint32 {
 	h := fnv.New32a()
@@ -92,13 +56,11 @@ func (b *Buffer) claimInOrder(ctx context.Context, limit int, lease time.Duratio
 // claimWithin looks at no more than reach events that wait; seen is how many it looked
 // at.
 func (b *Buffer) claimWithin(ctx context.Context, limit int, lease time.Duration, reach int) (*outbox.Batch, int, error) {
-	batch := &outbox.Batch{
-		GroupID: outbox.NewGroupID(), Pipeline: b.config.Pipeline, LeaseNo: 1, Starts: 1, LeaseEnd: leaseEnd(time.Now(), lease),
-	}
+	batch := b.batch(lease)
 	var p picked
 	committing := false
 	err := b.write(ctx, "claiming a batch", func(tx transaction) error {
-		if err := b.claimMode(ctx, tx); err != nil {
+		if _, err := b.mode(ctx, tx); err != nil {
 			return err
 		}
 		if err := b.fillLanes(ctx, tx); err != nil {
@@ -134,7 +96,7 @@ func (b *Buffer) claimWithin(ctx context.Context, limit int, lease time.Duration
 			return err
 		}
 		batch.FirstID, batch.LastID = p.ids[0], p.ids[len(p.ids)-1]
-		if err := b.open(ctx, tx, batch, lease); err != nil {
+		if err := b.open(ctx, tx, batch, lease, nil); err != nil {
 			return err
 		}
 		if _, err := tx.exec(ctx, stampPickedSQL, batch.GroupID.String(), ids); err != nil {
@@ -143,7 +105,7 @@ func (b *Buffer) claimWithin(ctx context.Context, limit int, lease time.Duration
 		if err := b.fillLanes(ctx, tx); err != nil {
 			return err
 		}
-		b.cursor.claimedInOrder(batch.LastID, p.left)
+		b.cursor.claimed(from, batch.LastID, p.left)
 		committing = true
 		return nil
 	})

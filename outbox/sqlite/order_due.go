@@ -12,7 +12,7 @@ const (
 	dueSQL = `
 SELECT group_id, first_id, CASE state WHEN 'delivered' THEN '' ELSE coalesce(json_extract(origins, '$[0]'), '') END
 FROM outbox_batches
-WHERE buffer = ?1 AND claim = 'stamp' AND due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
+WHERE buffer = ?1 AND claim IN ('stamp', 'range') AND due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
 ORDER BY due_at`
 
 	// The batch itself comes last.

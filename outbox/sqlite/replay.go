@@ -28,12 +28,13 @@ WHERE rowid IN (SELECT value FROM json_each(?1))`
 
 const replayLedgerSQL = `
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts,
-                            attempts, outages, events, first_id, last_id, oldest_at, error)
-SELECT ?1, buffer, 'stamp', 'waiting', 0, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), ?2, 0,
-       0, 0, count(*), min(id), max(id), min(created_at), 'replayed'
-FROM outbox_buffers, outbox_events
-WHERE buffer = ?3 AND claim IN ('stamp', 'stamp key') AND group_id = ?1 AND id BETWEEN ?4 AND ?5
-GROUP BY buffer, claim
+                            attempts, outages, events, first_id, last_id, oldest_at, error, members, newest_at)
+SELECT ?5, ?6, ?7, 'waiting', 0, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), ?8, 0,
+       0, 0, count(*), min(id), max(id), min(created_at), 'replayed', ?9, iif(?9 IS NULL, NULL, max(created_at))
+FROM outbox_events
+WHERE group_id IS ?1 AND id BETWEEN ?2 AND ?3
+  AND (?4 IS NULL OR id IN (SELECT value FROM json_each(?4)))
+HAVING count(*) > 0
 RETURNING events`
 
 // Replay is described by buffertest.Buffer.
@@ -43,7 +44,7 @@ func (b *Buffer) Replay(ctx context.Context, f outbox.DeadFilter, limit int) (re
 		return 0, err
 	}
 	err = b.write(ctx, "replaying dead letters", func(tx transaction) error {
-		rowids, first, last, err := pickReplay(tx.rows(ctx, pickReplaySQL, append(args, limit)...))
+		rowids, ids, err := pickReplay(tx.rows(ctx, pickReplaySQL, append(args, limit)...))
 		if err != nil || len(rowids) == 0 {
 			return err
 		}
@@ -52,18 +53,17 @@ func (b *Buffer) Replay(ctx context.Context, f outbox.DeadFilter, limit int) (re
 			return err
 		}
 		group := outbox.NewGroupID().String()
-		if _, err := tx.exec(ctx, putInSQL, group, letters); err != nil {
+		p, err := b.putIn(ctx, tx, group, ids)
+		if err != nil {
+			return err
+		}
+		if _, err := tx.exec(ctx, putInSQL, p.which.stamp, letters); err != nil {
 			return err
 		}
 		if _, err := tx.exec(ctx, closeLettersSQL, letters); err != nil {
 			return err
 		}
-		err = tx.row(ctx, replayLedgerSQL, group, b.config.Owner, b.config.Table, first, last).Scan(&replayed)
-		if errors.Is(err, sql.ErrNoRows) {
-			if err = b.claimMode(ctx, tx); err == nil {
-				err = fmt.Errorf("%d letters were put back, and no batch was made of them", len(rowids))
-			}
-		}
+		err = tx.row(ctx, replayLedgerSQL, append(p.which.args()[:4], group, b.config.Table, p.claim, b.config.Owner, p.members)...).Scan(&replayed)
 		if err != nil {
 			return err
 		}
@@ -75,27 +75,52 @@ func (b *Buffer) Replay(ctx context.Context, f outbox.DeadFilter, limit int) (re
 	return replayed, nil
 }
 
-// pickReplay reads and closes rows: letters by rowid, and the first and last of
-// their event ids.
-func pickReplay(rows *sql.Rows, err error) (rowids []int64, first, last int64, _ error) {
+// replay is how a batch of events that were put back is held.
+type replay struct {
+	claim   string
+	which   extent
+	members any
+}
+
+// putIn makes it for the mode that the buffer is claimed in, whatever this relay's is.
+func (b *Buffer) putIn(ctx context.Context, tx transaction, group string, ids []int64) (replay, error) {
+	mode, err := b.stored(ctx, tx)
 	if err != nil {
-		return nil, 0, 0, err
+		return replay{}, err
+	}
+	switch mode {
+	case claimStamp, claimStampKey, claimOptimistic:
+		return replay{claimStamp, extent{stamp: group, first: ids[0], last: ids[len(ids)-1]}, nil}, nil
+	case claimRange:
+		held := runsOf(ids)
+		which, err := held.extent()
+		if err != nil {
+			return replay{}, err
+		}
+		members, err := held.text()
+		return replay{claimRange, which, members}, err
+	}
+	_, err = b.mode(ctx, tx) // says what is wrong
+	return replay{}, errors.Join(err, fmt.Errorf("%d letters cannot be put back into a buffer that is claimed by %q", len(ids), mode))
+}
+
+// pickReplay reads and closes rows: letters by rowid, and their event ids in order.
+func pickReplay(rows *sql.Rows, err error) (rowids, ids []int64, _ error) {
+	if err != nil {
+		return nil, nil, err
 	}
 	defer rows.Close()
 	for rows.Next() {
 		var (
-			rowid int64
-			group string
+			rowid, id int64
+			group     string
 		)
-		if err := rows.Scan(&rowid, &last, &group); err != nil {
-			return nil, 0, 0, err
+		if err := rows.Scan(&rowid, &id, &group); err != nil {
+			return nil, nil, err
 		}
-		if rowids == nil {
-			first = last
-		}
-		rowids = append(rowids, rowid)
+		rowids, ids = append(rowids, rowid), append(ids, id)
 	}
-	return rowids, first, last, rows.Err()
+	return rowids, ids, rows.Err()
 }
 
 const discardSQL = `

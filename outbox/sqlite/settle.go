@@ -2,7 +2,9 @@ package sqlite
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -15,7 +17,8 @@ import (
 const (
 	closeLedgerSQL = `
 DELETE FROM outbox_batches
-WHERE buffer = ?1 AND group_id = ?2 AND lease_no = ?3 AND state <> 'waiting'`
+WHERE buffer = ?1 AND group_id = ?2 AND lease_no = ?3 AND state <> 'waiting'
+RETURNING members, newest_at`
 
 	putBackSQL = `
 UPDATE outbox_batches
@@ -29,22 +32,24 @@ SET state = 'delivered', delivered = ?4, due_at = strftime('%Y-%m-%dT%H:%M:%fZ',
 WHERE buffer = ?1 AND group_id = ?2 AND lease_no = ?3 AND state <> 'waiting'`
 )
 
-// ?4 is the ids meant as a JSON array, or NULL for all of the batch.
+// ?1 to ?5 are an extent.
 const (
 	deleteSQL = `
 DELETE FROM outbox_events
-WHERE group_id = ?1 AND id BETWEEN ?2 AND ?3
-  AND (?4 IS NULL OR id IN (SELECT value FROM json_each(?4)))`
+WHERE group_id IS ?1 AND id BETWEEN ?2 AND ?3
+  AND (?4 IS NULL OR id IN (SELECT value FROM json_each(?4)))
+  AND (?5 IS NULL OR created_at <= ?5)`
 
 	// A restored buffer brings an event back under a group_id that it died under
 	// before. A letter that was closed since is no place for it: it is opened anew.
 	burySQL = `
 INSERT INTO outbox_dead_letters AS d (pipeline, event_id, topic, key, payload, headers, created_at,
                                       group_id, attempts, error)
-SELECT ?5, id, topic, key, payload, headers, created_at, group_id, ?6, ?7
+SELECT ?7, id, topic, key, payload, headers, created_at, ?6, ?8, ?9
 FROM outbox_events
-WHERE group_id = ?1 AND id BETWEEN ?2 AND ?3
+WHERE group_id IS ?1 AND id BETWEEN ?2 AND ?3
   AND (?4 IS NULL OR id IN (SELECT value FROM json_each(?4)))
+  AND (?5 IS NULL OR created_at <= ?5)
 ON CONFLICT (pipeline, event_id, group_id) DO UPDATE
 SET topic = excluded.topic, key = excluded.key, payload = excluded.payload, headers = excluded.headers,
     created_at = excluded.created_at, attempts = excluded.attempts, error = excluded.error,
@@ -52,30 +57,36 @@ SET topic = excluded.topic, key = excluded.key, payload = excluded.payload, head
 WHERE d.closed_at IS NOT NULL`
 
 	moveSQL = `
-UPDATE outbox_events SET group_id = ?5
-WHERE group_id = ?1 AND id BETWEEN ?2 AND ?3
-  AND (?4 IS NULL OR id IN (SELECT value FROM json_each(?4)))`
+UPDATE outbox_events SET group_id = ?6
+WHERE group_id IS ?1 AND id BETWEEN ?2 AND ?3
+  AND (?4 IS NULL OR id IN (SELECT value FROM json_each(?4)))
+  AND (?5 IS NULL OR created_at <= ?5)`
 
 	openPartSQL = `
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts,
-                            attempts, outages, events, first_id, last_id, oldest_at, origins, error, address)
-SELECT ?1, ?2, 'stamp', 'waiting', 0, strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?3), ?4, 0,
-       ?5, ?6, count(*), min(id), max(id), min(created_at), ?7, ?8, ?9
-FROM outbox_events WHERE group_id = ?1 AND id BETWEEN ?10 AND ?11
+                            attempts, outages, events, first_id, last_id, oldest_at, origins, error, address,
+                            members, newest_at)
+SELECT ?6, ?7, ?8, 'waiting', 0, strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?9), ?10, 0,
+       ?11, ?12, count(*), min(id), max(id), min(created_at), ?13, ?14, ?15,
+       ?16, ?5
+FROM outbox_events
+WHERE group_id IS ?1 AND id BETWEEN ?2 AND ?3
+  AND (?4 IS NULL OR id IN (SELECT value FROM json_each(?4)))
+  AND (?5 IS NULL OR created_at <= ?5)
 HAVING count(*) > 0`
 )
 
 // Settle is described by buffertest.Buffer. No row is ever locked for itself
 // here, so a marked batch is settled as any other, and ErrLocked never comes.
 func (b *Buffer) Settle(ctx context.Context, batch *outbox.Batch, outcomes []outbox.Outcome) error {
-	return b.ledger().settle(ctx, batch, outcomes, func(tx transaction, o outbox.Outcome, ids any) error {
-		return b.settle(ctx, tx, batch, o, ids)
+	return b.ledger().settle(ctx, batch, outcomes, func(tx transaction, of holding, o outbox.Outcome) error {
+		return b.settle(ctx, tx, batch, of, o)
 	})
 }
 
 // settle closes the batch's ledger row, or puts it back, and has each write one
-// outcome down; ids are the outcome's as a JSON array, NULL for all.
-func (l ledger) settle(ctx context.Context, batch *outbox.Batch, outcomes []outbox.Outcome, each func(tx transaction, o outbox.Outcome, ids any) error) error {
+// outcome down.
+func (l ledger) settle(ctx context.Context, batch *outbox.Batch, outcomes []outbox.Outcome, each func(tx transaction, of holding, o outbox.Outcome) error) error {
 	for _, o := range outcomes {
 		if o.Verdict == outbox.Retry && (o.IDs == nil) != (o.GroupID == batch.GroupID) {
 			return fmt.Errorf("settling batch %s: a retry of all of it keeps its group_id, one of a part needs a new one, got %s for ids %v",
@@ -88,15 +99,16 @@ func (l ledger) settle(ctx context.Context, batch *outbox.Batch, outcomes []outb
 			return fenced(tx.exec(ctx, putBackSQL, l.buffer, batch.GroupID.String(), batch.LeaseNo,
 				seconds(o.After), o.Attempts, o.Outages, o.Error, o.Address))
 		}
-		if err := fenced(tx.exec(ctx, closeLedgerSQL, l.buffer, batch.GroupID.String(), batch.LeaseNo)); err != nil {
+		var of holding
+		err := tx.row(ctx, closeLedgerSQL, l.buffer, batch.GroupID.String(), batch.LeaseNo).Scan(&of.members, &of.newest)
+		if errors.Is(err, sql.ErrNoRows) {
+			return outbox.ErrLeaseLost
+		}
+		if err != nil {
 			return err
 		}
 		for _, o := range outcomes {
-			ids, err := idsText(o.IDs)
-			if err != nil {
-				return err
-			}
-			if err := each(tx, o, ids); err != nil {
+			if err := each(tx, of, o); err != nil {
 				return err
 			}
 		}
@@ -104,39 +116,57 @@ func (l ledger) settle(ctx context.Context, batch *outbox.Batch, outcomes []outb
 	})
 }
 
-func (b *Buffer) settle(ctx context.Context, tx transaction, batch *outbox.Batch, o outbox.Outcome, ids any) error {
-	of := []any{batch.GroupID.String(), batch.FirstID, batch.LastID, ids}
+func (b *Buffer) settle(ctx context.Context, tx transaction, batch *outbox.Batch, of holding, o outbox.Outcome) error {
+	which, err := of.extent(batch, o.IDs)
+	if err != nil {
+		return err
+	}
+	group := batch.GroupID.String()
 	switch o.Verdict {
 	case outbox.Delivered:
 		if b.config.Archive != "" {
-			if _, err := tx.exec(ctx, archiveSQL, of...); err != nil {
+			if _, err := tx.exec(ctx, archiveSQL, append(which.args(), group)...); err != nil {
 				return err
 			}
 		}
-		_, err := tx.exec(ctx, deleteSQL, of...)
+		_, err := tx.exec(ctx, deleteSQL, which.args()...)
 		return err
 	case outbox.Dead:
-		if _, err := tx.exec(ctx, burySQL, append(of, b.config.Pipeline, o.Attempts, o.Error)...); err != nil {
+		if _, err := tx.exec(ctx, burySQL, append(which.args(), group, b.config.Pipeline, o.Attempts, o.Error)...); err != nil {
 			return err
 		}
-		_, err := tx.exec(ctx, deleteSQL, of...)
+		_, err := tx.exec(ctx, deleteSQL, which.args()...)
 		return err
 	case outbox.Retry:
-		if _, err := tx.exec(ctx, moveSQL, append(of, o.GroupID.String())...); err != nil {
-			return err
-		}
-		origins, err := originsText(batch)
-		if err != nil {
-			return err
-		}
-		_, err = tx.exec(ctx, openPartSQL, o.GroupID.String(), b.config.Table, seconds(o.After), b.config.Owner,
-			o.Attempts, o.Outages, origins, o.Error, o.Address, batch.FirstID, batch.LastID)
-		if err != nil {
-			return err
-		}
-		return b.fillLanes(ctx, tx)
+		return b.part(ctx, tx, batch, which, o)
 	}
 	return fmt.Errorf("settling batch %s: unknown verdict %v", batch.GroupID, o.Verdict)
+}
+
+// part gives some of the batch's events a batch of their own.
+func (b *Buffer) part(ctx context.Context, tx transaction, batch *outbox.Batch, which extent, o outbox.Outcome) error {
+	origins, err := originsText(batch)
+	if err != nil {
+		return err
+	}
+	claim, members := claimRange, any(nil)
+	if which.stamp == nil {
+		if members, err = which.held.text(); err != nil {
+			return err
+		}
+	} else {
+		claim = claimStamp
+		if _, err := tx.exec(ctx, moveSQL, append(which.args(), o.GroupID.String())...); err != nil {
+			return err
+		}
+		which.stamp, which.ids = o.GroupID.String(), nil
+	}
+	_, err = tx.exec(ctx, openPartSQL, append(which.args(), o.GroupID.String(), b.config.Table, claim, seconds(o.After), b.config.Owner,
+		o.Attempts, o.Outages, origins, o.Error, o.Address, members)...)
+	if err != nil {
+		return err
+	}
+	return b.fillLanes(ctx, tx)
 }
 
 // originsText is the origins of a part of the batch as a JSON array.

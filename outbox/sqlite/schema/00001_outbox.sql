@@ -19,7 +19,7 @@ CREATE TABLE IF NOT EXISTS {{.Events}} (
 CREATE TABLE IF NOT EXISTS outbox_batches (
     group_id   TEXT PRIMARY KEY,
     buffer     TEXT NOT NULL,                -- table the events are in
-    claim      TEXT NOT NULL,                -- how the batch's rows are found: stamp
+    claim      TEXT NOT NULL,                -- how the batch's rows are found: stamp or range
     state      TEXT NOT NULL CHECK (state IN ('leased', 'waiting', 'delivered')),
     lease_no   INTEGER NOT NULL,             -- the fence: rises with every lease
     due_at     TEXT NOT NULL,                -- lease's end, retry's time, or delete's next time
@@ -36,7 +36,9 @@ CREATE TABLE IF NOT EXISTS outbox_batches (
     claimed_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
     error      TEXT,                         -- why it waits
     address    TEXT,                         -- of the sink, whose outage it waits for
-    lanes      TEXT                          -- hashes of the keys in it, JSON; NULL: made without order
+    lanes      TEXT,                         -- hashes of the keys in it, JSON; NULL: made without order
+    members    TEXT,                         -- range: first and last id of each run of its events, JSON
+    newest_at  TEXT                          -- range: created_at of the youngest event
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS outbox_batches_due ON outbox_batches (buffer, due_at);
 

@@ -1,0 +1,117 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+// claimStampKey is the claim mode where order is kept by key: a live batch holds its
+// keys' lanes, and nothing of theirs is claimed while it lives. A lane is a key's
+// hash: two keys in one lane wait for each other, and no harm is done.
+const claimStampKey = "stamp key"
+
+// The other modes, as they are stored.
+const (
+	claimStamp      = string(outbox.ClaimStamp)
+	claimOptimistic = string(outbox.ClaimOptimistic)
+	claimRange      = string(outbox.ClaimRange)
+)
+
+const claimModeSQL = `
+SELECT claim FROM outbox_buffers WHERE buffer = ?1`
+
+const changeModeSQL = `
+UPDATE outbox_buffers SET claim = ?2
+WHERE buffer = ?1 AND claim = ?3 AND NOT EXISTS (SELECT 1 FROM outbox_batches WHERE buffer = ?1)`
+
+var (
+	errOtherMode = errors.New("this relay does not know the mode")
+	errModeInUse = errors.New("batches of the other mode live")
+)
+
+// mode returns how the buffer is claimed, when it is as this relay does it, or is from
+// now on: it changes only while no batch lives. `auto` follows what is stored until
+// then.
+func (b *Buffer) mode(ctx context.Context, tx transaction) (string, error) {
+	table := b.config.Table
+	from, err := b.stored(ctx, tx)
+	if err != nil {
+		return "", err
+	}
+	to, err := b.wanted(ctx, tx)
+	if err != nil || from == to {
+		return to, err
+	}
+	err = errOtherMode
+	switch from {
+	case claimStamp, claimStampKey, claimOptimistic, claimRange:
+		changed, changeErr := tx.exec(ctx, changeModeSQL, table, to, from)
+		switch {
+		case changeErr != nil:
+			return "", changeErr
+		case changed > 0:
+			return to, nil
+		case b.config.Claim == outbox.ClaimAuto && !b.config.Ordered && from != claimStampKey:
+			return from, nil
+		}
+		err = errModeInUse
+	}
+	return "", fmt.Errorf("%w: buffer %s is claimed by %q and this relay would claim by %q (%w); two ways on one table lose track of each other: stop the others, let outbox_batches run empty, then UPDATE outbox_buffers SET claim = '%s' WHERE buffer = '%s'",
+		outbox.ErrNotReady, table, from, to, err, to, strings.ReplaceAll(table, "'", "''"))
+}
+
+// stored is the mode that the buffer is claimed in by whoever claims.
+func (b *Buffer) stored(ctx context.Context, tx transaction) (mode string, err error) {
+	err = tx.row(ctx, claimModeSQL, b.config.Table).Scan(&mode)
+	if errors.Is(err, sql.ErrNoRows) {
+		err = fmt.Errorf("%w: buffer %s is not in outbox_buffers: %s", outbox.ErrNotReady, b.config.Table, migrateCommand)
+	}
+	return mode, err
+}
+
+// wanted is the mode that the configuration asks for, or stamp where range does not hold.
+func (b *Buffer) wanted(ctx context.Context, tx transaction) (string, error) {
+	switch {
+	case b.config.Ordered:
+		return claimStampKey, nil
+	case b.config.Claim == outbox.ClaimStamp, b.config.Claim == outbox.ClaimOptimistic:
+		return string(b.config.Claim), nil
+	}
+	grows, err := b.grows(ctx, tx)
+	if err != nil || grows {
+		return claimRange, err
+	}
+	return claimStamp, nil
+}
+
+// An id is the table's row number and never handed out again: then it grows.
+const growsSQL = `
+SELECT EXISTS (SELECT 1 FROM pragma_table_info(?1) WHERE name = 'id' AND upper(type) = 'INTEGER' AND pk = 1)
+   AND EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1 AND sql LIKE '%autoincrement%')`
+
+func (b *Buffer) grows(ctx context.Context, tx transaction) (grows bool, err error) {
+	err = tx.row(ctx, growsSQL, b.config.Table).Scan(&grows)
+	return grows, err
+}
+
+// Warnings says what is done otherwise than it was asked for, a sentence each; none
+// where nothing is, or where the file cannot be looked at, which Check says.
+func (b *Buffer) Warnings(ctx context.Context) []string {
+	if b.config.Claim != outbox.ClaimRange {
+		return nil
+	}
+	grows := true
+	err := b.read(ctx, "looking at the key", func(tx transaction) (err error) {
+		grows, err = b.grows(ctx, tx)
+		return err
+	})
+	if err != nil || grows {
+		return nil
+	}
+	return []string{fmt.Sprintf("claim: range needs ids that only grow, and id of table %s is no INTEGER PRIMARY KEY AUTOINCREMENT: its events are claimed by stamp", quote(b.config.Table))}
+}

@@ -1,0 +1,255 @@
+package sqlite_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffertest"
+	"github.com/outboxrelay/relay/outbox/sqlite"
+)
+
+var byRange = buffertest.Options{Claim: outbox.ClaimRange}
+
+func ones(n int) []outbox.Event {
+	return slices.Repeat([]outbox.Event{{Topic: "t", Payload: []byte("1")}}, n)
+}
+
+func claim(t *testing.T, b buffertest.Buffer, limit int) *outbox.Batch {
+	t.Helper()
+	batch, err := b.Claim(t.Context(), limit, time.Hour)
+	check(t, err)
+	if batch == nil {
+		t.Fatal("nothing was claimed")
+	}
+	return batch
+}
+
+func deliver(t *testing.T, b buffertest.Buffer, batch *outbox.Batch) {
+	t.Helper()
+	check(t, b.Settle(t.Context(), batch, []outbox.Outcome{{Verdict: outbox.Delivered}}))
+}
+
+func expectIDs(t *testing.T, what string, got, want []int64) {
+	t.Helper()
+	if !slices.Equal(got, want) {
+		t.Fatalf("%s: %v, want %v", what, got, want)
+	}
+}
+
+// TestRangeHoldsExactIDs: an event that appears between a batch's first and last, under
+// an id that was given by hand, is not the batch's: neither sent nor deleted with it,
+// and claimed by whoever looks from the beginning.
+func TestRangeHoldsExactIDs(t *testing.T) {
+	t.Parallel()
+	f := harness("outbox_events", outbox.ClaimRange).Open(t, byRange)
+	f.Insert(t, ones(10)...)
+	f.Exec(t, "DELETE FROM outbox_events WHERE id IN (3, 7)")
+	first, last := claim(t, f.Buffer, 4), claim(t, f.Buffer, 4)
+	expectIDs(t, "first batch", first.IDs(), []int64{1, 2, 4, 5})
+	expectIDs(t, "last batch", last.IDs(), []int64{6, 8, 9, 10})
+	f.Exec(t, "INSERT INTO outbox_events (id, topic, payload, created_at) VALUES (3, 'old', '3', '2020-01-02T03:04:05.678Z'), (7, 'old', '7', '2020-01-02T03:04:05.678Z')")
+
+	f.Overdue(t, first.GroupID, time.Second)
+	first, err := f.Buffer.TakeOver(t.Context(), time.Hour)
+	check(t, err)
+	expectIDs(t, "first batch taken over", first.IDs(), []int64{1, 2, 4, 5})
+	look, err := f.Second(t).Look(t.Context(), 10)
+	check(t, err)
+	if look.Unclaimed != 2 {
+		t.Fatalf("backlog %+v, want the two that were given ids by hand", look)
+	}
+	late := claim(t, f.Second(t), 10)
+	expectIDs(t, "claimed between", late.IDs(), []int64{3, 7})
+	deliver(t, f.Buffer, first)
+	deliver(t, f.Buffer, last)
+	expectIDs(t, "left", rowIDs(t, f), []int64{3, 7})
+	deliver(t, f.Buffer, late)
+	expectIDs(t, "left", rowIDs(t, f), nil)
+}
+
+func rowIDs(t *testing.T, f *buffertest.Fixture) (ids []int64) {
+	t.Helper()
+	for _, r := range f.Rows(t) {
+		ids = append(ids, r.ID)
+	}
+	return ids
+}
+
+// TestRangeAndIDsHandedOutAgain: somebody empties the buffer and sets its sequence back
+// while batches live. What comes under their ids then is not theirs.
+func TestRangeAndIDsHandedOutAgain(t *testing.T) {
+	t.Parallel()
+	f := harness("outbox_events", outbox.ClaimRange).Open(t, buffertest.Options{Claim: outbox.ClaimRange, Archive: true})
+	f.Insert(t, ones(6)...)
+	delivered, dead, taken := claim(t, f.Buffer, 2), claim(t, f.Buffer, 2), claim(t, f.Buffer, 2)
+	f.Exec(t, "DELETE FROM outbox_events")
+	f.Exec(t, "DELETE FROM sqlite_sequence WHERE name = 'outbox_events'")
+	for range 6 {
+		f.Exec(t, "INSERT INTO outbox_events (topic, payload, created_at) VALUES ('new', '2', strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '1 seconds'))")
+	}
+	deliver(t, f.Buffer, delivered)
+	check(t, f.Buffer.Settle(t.Context(), dead, []outbox.Outcome{
+		{Verdict: outbox.Dead, IDs: dead.IDs()[:1], Error: "refused"},
+		{Verdict: outbox.Retry, IDs: dead.IDs()[1:], GroupID: outbox.NewGroupID()},
+	}))
+	if letters, archived := f.Dead(t), f.Archived(t); len(letters) != 0 || len(archived) != 0 {
+		t.Fatalf("buried %v, archived %v: events that were never sent", letters, archived)
+	}
+	f.Overdue(t, taken.GroupID, time.Second)
+	taken, err := f.Buffer.TakeOver(t.Context(), time.Hour)
+	check(t, err)
+	expectIDs(t, "taken over", taken.IDs(), []int64{})
+	deliver(t, f.Buffer, taken)
+	if ledger := f.Ledger(t); len(ledger) != 0 {
+		t.Fatalf("the ledger has %+v", ledger)
+	}
+	expectIDs(t, "claimed then", claim(t, f.Second(t), 10).IDs(), []int64{1, 2, 3, 4, 5, 6})
+}
+
+// TestRangeUnreadableMembers: a ledger row whose members a hand spoilt holds nothing.
+// It is no obstacle, and its events are sent under another group_id.
+func TestRangeUnreadableMembers(t *testing.T) {
+	t.Parallel()
+	for _, members := range []string{"", "[", "{}", "[[1]]", "[[2, 1]]", "[[2, 3], [1, 1]]", "[[1, 2], [2, 3]]", "[[1, 9000000000000000000]]", `[["1", 2]]`, "[[-9223372036854775808, 9223372036854775807]]"} {
+		f := harness("outbox_events", outbox.ClaimRange).Open(t, byRange)
+		f.Insert(t, ones(3)...)
+		spoilt := claim(t, f.Buffer, 10)
+		f.Exec(t, "UPDATE outbox_batches SET members = '"+members+"'")
+		f.Overdue(t, spoilt.GroupID, time.Second)
+		taken, err := f.Buffer.TakeOver(t.Context(), time.Hour)
+		check(t, err)
+		if members != "[[1]]" { // which is one event to JSON: a missing number is 0
+			expectIDs(t, "held by "+members, taken.IDs(), []int64{})
+		}
+		deliver(t, f.Buffer, taken)
+		expectIDs(t, "claimed after "+members, claim(t, f.Second(t), 10).IDs(), []int64{1, 2, 3})
+	}
+}
+
+// TestClaimModes: the mode changes, from each to each, as soon as no batch lives; until
+// then whoever asked for another one does not claim, and who asked for none follows.
+func TestClaimModes(t *testing.T) {
+	t.Parallel()
+	asked := []outbox.ClaimMode{outbox.ClaimStamp, outbox.ClaimOptimistic, outbox.ClaimRange}
+	for _, from := range asked {
+		for _, to := range append(slices.Clone(asked), outbox.ClaimAuto) {
+			if from == to || from == outbox.ClaimRange && to == outbox.ClaimAuto {
+				continue
+			}
+			t.Run(fmt.Sprintf("%s to %s", from, to), func(t *testing.T) {
+				t.Parallel()
+				changeMode(t, from, to)
+			})
+		}
+	}
+}
+
+func changeMode(t *testing.T, from, to outbox.ClaimMode) {
+	db, url := database(t)
+	migrate(t, url, sqlite.SchemaConfig{})
+	stored := func(want outbox.ClaimMode) {
+		t.Helper()
+		var mode string
+		check(t, db.QueryRow("SELECT claim FROM outbox_buffers").Scan(&mode))
+		if mode != string(want) {
+			t.Fatalf("the mode is %q, want %q", mode, want)
+		}
+	}
+	open := func(mode outbox.ClaimMode) *sqlite.Buffer {
+		b, err := sqlite.Open(sqlite.Config{URL: url, Pipeline: "orders", Claim: mode})
+		check(t, err)
+		t.Cleanup(func() { check(t, b.Close()) })
+		return b
+	}
+	exec(t, db, strings.Repeat("INSERT INTO outbox_events (topic, payload) VALUES ('t', '1');", 6))
+	before, after := open(from), open(to)
+	seen := map[int64]uuid.UUID{}
+	note := func(b *outbox.Batch) {
+		t.Helper()
+		for _, id := range b.IDs() {
+			if other, twice := seen[id]; twice {
+				t.Fatalf("event %d is in %s and in %s", id, other, b.GroupID)
+			}
+			seen[id] = b.GroupID
+		}
+	}
+	live := claim(t, before, 2)
+	note(live)
+	stored(from)
+	check(t, after.Check(t.Context())) // what lives is to be sent, so it runs
+	if to == outbox.ClaimAuto {
+		followed := claim(t, after, 2)
+		note(followed)
+		stored(from)
+		deliver(t, before, followed)
+		to = outbox.ClaimRange
+	} else {
+		_, err := after.Claim(t.Context(), 2, time.Hour)
+		expectNotReady(t, err, fmt.Sprintf("claimed by %q and this relay would claim by %q", from, to))
+		stored(from)
+	}
+	deliver(t, after, live) // by whoever: its ledger row says how
+	changed := claim(t, after, 1)
+	note(changed)
+	stored(to)
+	_, err := before.Claim(t.Context(), 2, time.Hour)
+	expectNotReady(t, err, fmt.Sprintf("claimed by %q and this relay would claim by %q", to, from))
+	deliver(t, before, changed)
+	last := claim(t, before, 10) // and back
+	note(last)
+	stored(from)
+	deliver(t, after, last)
+	if len(seen) != 6 {
+		t.Fatalf("%d events were claimed, want all 6", len(seen))
+	}
+	audit, err := after.Audit(t.Context())
+	check(t, err)
+	if audit != (outbox.Audit{}) {
+		t.Fatalf("left is %+v", audit)
+	}
+}
+
+// TestRangeWhereItDoesNotHold: it is said, and the events are stamped.
+func TestRangeWhereItDoesNotHold(t *testing.T) {
+	t.Parallel()
+	db, url := database(t)
+	exec(t, db, `CREATE TABLE outbox_events (no INTEGER PRIMARY KEY AUTOINCREMENT, id INTEGER NOT NULL, topic TEXT, key TEXT, payload TEXT, headers TEXT,
+		created_at TEXT DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')), group_id TEXT)`)
+	migrate(t, url, sqlite.SchemaConfig{})
+	exec(t, db, "INSERT INTO outbox_events (id, topic, payload) VALUES (7, 't', '1')")
+	for mode, says := range map[outbox.ClaimMode]string{
+		outbox.ClaimRange: `claim: range needs ids that only grow, and id of table "outbox_events" is no INTEGER PRIMARY KEY AUTOINCREMENT: its events are claimed by stamp`,
+		outbox.ClaimAuto:  "", outbox.ClaimStamp: "", outbox.ClaimOptimistic: "",
+	} {
+		b, err := sqlite.Open(sqlite.Config{URL: url, Pipeline: "orders", Claim: mode})
+		check(t, err)
+		if got := strings.Join(b.Warnings(t.Context()), "\n"); got != says {
+			t.Errorf("claim: %s: the warnings are %q, want %q", mode, got, says)
+		}
+		if mode == outbox.ClaimRange {
+			batch := claim(t, b, 10)
+			var stamped string
+			check(t, db.QueryRow("SELECT group_id FROM outbox_events").Scan(&stamped))
+			if stamped != batch.GroupID.String() {
+				t.Errorf("the event is stamped with %q, want %s", stamped, batch.GroupID)
+			}
+			deliver(t, b, batch)
+			exec(t, db, "INSERT INTO outbox_events (id, topic, payload) VALUES (7, 't', '1')")
+		}
+		check(t, b.Close())
+	}
+	_, sound := database(t)
+	migrate(t, sound, sqlite.SchemaConfig{})
+	b, err := sqlite.Open(sqlite.Config{URL: sound, Pipeline: "orders", Claim: outbox.ClaimRange})
+	check(t, err)
+	if warnings := b.Warnings(t.Context()); len(warnings) != 0 {
+		t.Errorf("the warnings of a sound table are %q", warnings)
+	}
+	check(t, b.Close())
+}
