@@ -75,8 +75,8 @@ const (
 	firstWorkers = 2
 	// roundSends is how many batches at least make a round.
 	roundSends = 8
-	// probeEvery is after how many rounds half as many batches are sent for a round, to
-	// see anew how long one takes when nothing queues.
+	// probeEvery is after how many rounds a quarter as many batches are sent for half a
+	// round, to see anew how long one takes when nothing queues.
 	probeEvery = 64
 )
 
@@ -144,34 +144,40 @@ func (a *autoSize) set(size int) bool {
 type autoWorkers struct {
 	now, most int
 
-	best   float64 // the nanoseconds an event took in the quickest round
-	since  time.Time
-	sends  int     // heard in this round
-	took   float64 // nanoseconds an event, summed up
-	rounds int     // since the last probe
-	after  int     // in a probe: what comes after it; else 0
+	best   float64   // the nanoseconds an event took in the quickest round
+	since  time.Time // the limit last changed
+	halved time.Time // it was last halved
+	sends  int       // heard in this round
+	took   float64   // nanoseconds an event, summed up
+	rounds int       // since the last probe
+	after  int       // in a probe: what comes after it; else 0
 }
 
 func newAutoWorkers(most int) autoWorkers {
 	return autoWorkers{now: min(firstWorkers, most), most: most}
 }
 
-// hear tells whether the limit changed. Of what was claimed before it last changed,
-// nothing counts: an outage that meets all that is in hand is one, and how long a
-// batch took says something of those beside it.
+// hear tells whether the limit changed. An outage that meets all that is in hand is one,
+// and how long a batch took counts when it was claimed under this very limit.
 func (a *autoWorkers) hear(h heard) bool {
 	switch {
-	case h.claimed.Before(a.since):
-		return false
 	case h.news == away || h.news == timedOut:
-		a.after = 0
-		return a.set(a.now/2, h.ended)
-	case h.news != well || !h.busy || h.events < h.limit || h.events == 0:
+		if h.claimed.Before(a.halved) {
+			return false
+		}
+		most := max(a.now, a.after)
+		a.after, a.halved = 0, h.ended
+		return a.set(most/2, h.ended)
+	case h.claimed.Before(a.since), h.news != well || !h.busy || h.events < h.limit || h.events == 0:
 		return false
 	}
 	a.sends++
 	a.took += float64(h.took) / float64(h.events)
-	if a.sends < max(roundSends, 2*a.now) {
+	round := max(roundSends, 2*a.now)
+	if a.after > 0 {
+		round /= 2
+	}
+	if a.sends < round {
 		return false
 	}
 	took := a.took / float64(a.sends)
@@ -187,7 +193,7 @@ func (a *autoWorkers) hear(h heard) bool {
 	a.rounds++
 	if a.rounds >= probeEvery && a.now > 1 {
 		a.rounds, a.after = 0, a.now
-		return a.set(a.now/2, h.ended)
+		return a.set(a.now/4, h.ended)
 	}
 	queue := 0.0 // of those in hand, so many do nothing but wait
 	if took > 0 {

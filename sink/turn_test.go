@@ -1,0 +1,130 @@
+package sink_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/sink"
+)
+
+// turns hands out turns while there are any, and counts those that are out.
+type turns struct{ left, out int }
+
+func (t *turns) take(context.Context) (done func(), ok bool) {
+	if t.left == 0 {
+		return nil, false
+	}
+	t.left--
+	t.out++
+	return func() { t.out-- }, true
+}
+
+func TestEveryTurnIsGivenBack(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]error{
+		"delivered": nil, "refused": errBad, "refused for good": sink.Permanent(errBad), "an outage": sink.Unavailable(errDown),
+		"a time-out": sink.Suspect(errDown), "fenced": sink.ErrFenced,
+		"in part": &sink.BatchError{Events: []sink.EventError{{Index: 1, Err: errBad}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			to := &turns{left: 1}
+			b := newBench(func(c *sink.Config) { c.Turn = to.take })
+			b.answer(answer)
+			_, _, _ = b.work(t, batchOf(3))
+			expect(t, "sends", b.sends, 1)
+			expect(t, "turns that are out", to.out, 0)
+		})
+	}
+}
+
+func TestABatchThatGetsNoTurnIsHandedBack(t *testing.T) {
+	t.Parallel()
+	b := newBench(func(c *sink.Config) { c.Turn = (&turns{}).take })
+	batch := batchOf(3)
+	batch.Attempts, batch.Outages = 2, 1
+	putBack, dueIn, err := b.work(t, batch)
+	expectError(t, err, nil)
+	expect(t, "put back", putBack, true)
+	expect(t, "due in", dueIn, 0)
+	expect(t, "sends", b.sends, 0)
+	expect(t, "outcomes", describe(b.settled), "retry []")
+	o := b.settled[0]
+	if o.GroupID != batch.GroupID || o.Attempts != 2 || o.Outages != 1 {
+		t.Errorf("it was put back as %+v", o)
+	}
+	_, err = b.Work(lost(t), t.Context(), batchOf(3))
+	expectError(t, err, outbox.ErrLeaseLost)
+	expect(t, "settles", len(b.settles), 1)
+}
+
+// What is settled and not sent needs no turn.
+func TestAMarkedBatchNeedsNoTurn(t *testing.T) {
+	t.Parallel()
+	b := newBench(func(c *sink.Config) { c.Turn = (&turns{}).take })
+	batch := batchOf(2)
+	batch.Delivered = batch.IDs()
+	putBack, _, err := b.work(t, batch)
+	expectError(t, err, nil)
+	expect(t, "put back", putBack, false)
+	expect(t, "outcomes", describe(b.settled), "delivered []")
+}
+
+// A batch that was claimed before the sink was found away is not sent into the outage;
+// one that was claimed after is, for it is the trial.
+func TestWhatWasClaimedBeforeAnOutageIsPutBackUnsent(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(nil)
+		claimed := func() *outbox.Batch {
+			batch := batchOf(3)
+			batch.ClaimedLocal = time.Now()
+			<-time.After(time.Millisecond)
+			return batch
+		}
+		first, second, ahead := claimed(), claimed(), claimed()
+		b.answer(sink.Unavailable(errDown))
+		for _, batch := range []*outbox.Batch{first, second} {
+			_, _, err := b.work(t, batch)
+			expectError(t, err, nil)
+		}
+		putBack, _, err := b.work(t, ahead)
+		expectError(t, err, nil)
+		expect(t, "put back", putBack, true)
+		expect(t, "sends", b.sends, 2)
+		o := b.settled[0]
+		if o.GroupID != ahead.GroupID || o.Attempts != 0 || o.Address == nil || *o.Address != "" {
+			t.Errorf("it was put back as %+v", o)
+		}
+		b.answer(nil)
+		trial := claimed()
+		_, _, err = b.work(t, trial)
+		expectError(t, err, nil)
+		expect(t, "sends", b.sends, 3)
+		_, _, err = b.work(t, ahead) // the outage is over
+		expectError(t, err, nil)
+		expect(t, "sends", b.sends, 4)
+	})
+}
+
+func TestWhatWasClaimedBeforeAPauseIsPutBackUntilItIsOver(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(nil)
+		ahead := batchOf(3)
+		ahead.ClaimedLocal = time.Now()
+		b.answer(&sink.UnavailableError{Err: errDown, RetryAfter: time.Hour})
+		_, _, err := b.work(t, batchOf(3))
+		expectError(t, err, nil)
+		_, dueIn, err := b.work(t, ahead)
+		expectError(t, err, nil)
+		expect(t, "sends", b.sends, 1)
+		expect(t, "due in", dueIn, time.Hour)
+		if o := b.settled[0]; o.Address != nil {
+			t.Error("it is woken by the sink's return, before its time")
+		}
+	})
+}
