@@ -91,3 +91,25 @@ CREATE INDEX IF NOT EXISTS outbox_dead_letters_being_told ON outbox_dead_letters
 -- What an ordered buffer's batches hold: the hashes of their events' keys. NULL:
 -- the batch was made without order.
 ALTER TABLE outbox_batches ADD COLUMN IF NOT EXISTS lanes integer[];
+
+-- The ids that a batch holds, where it was claimed as a range: exactly those that
+-- could be seen, so that what commits late between them is no part of it. NULL: its
+-- events carry its group_id.
+ALTER TABLE outbox_batches ADD COLUMN IF NOT EXISTS members int8multirange;
+
+-- A claim asks which ids beyond its cursor live batches hold, and walks over none of
+-- the rows of batches that are gone.
+CREATE INDEX IF NOT EXISTS outbox_batches_last ON outbox_batches (buffer, last_id);
+
+-- TRUNCATE of the buffer takes its batches with it: after RESTART IDENTITY their ids
+-- would be those of other events.
+CREATE OR REPLACE FUNCTION outbox_truncated() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    EXECUTE format('DELETE FROM %I.outbox_batches WHERE buffer = $1', coalesce(TG_ARGV[0], TG_TABLE_SCHEMA))
+    USING TG_TABLE_SCHEMA || '.' || TG_TABLE_NAME;
+    RETURN NULL;
+END $$;
+REVOKE ALL ON FUNCTION outbox_truncated() FROM PUBLIC;
+CREATE OR REPLACE TRIGGER outbox_truncated AFTER TRUNCATE ON outbox_events
+    FOR EACH STATEMENT EXECUTE FUNCTION outbox_truncated();

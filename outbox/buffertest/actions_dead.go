@@ -2,7 +2,6 @@ package buffertest
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"slices"
 
@@ -174,7 +173,7 @@ func (w *world) repair(t *rapid.T) {
 	}
 	slices.SortFunc(lost, compareUUID)
 	g := rapid.SampledFrom(lost).Draw(t, "batch")
-	w.f.Exec(t, fmt.Sprintf("DELETE FROM outbox_batches WHERE group_id = '%s'", g))
+	orphan(t, w.f, g, w.members[g])
 	r, err := rapid.SampledFrom(w.buffers).Draw(t, "buffer").Repair(t.Context())
 	ok(t, "Repair", err)
 	equal(t, "repaired", r, outbox.Repair{Adopted: outbox.Tally{Batches: 1, Events: int64(len(w.members[g]))}})

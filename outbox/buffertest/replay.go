@@ -69,7 +69,7 @@ func replayed(t *testing.T, f *Fixture, events []outbox.Event) {
 		t.Fatalf("oldest_at is %v, want %v", row.OldestAt, was.OldestAt)
 	}
 	equal(t, "ledger row", row, LedgerRow{
-		GroupID: row.GroupID, Buffer: was.Buffer, Claim: was.Claim, State: "waiting", DueIn: row.DueIn, Owner: row.Owner,
+		GroupID: row.GroupID, Buffer: was.Buffer, Claim: row.Claim, State: "waiting", DueIn: row.DueIn, Owner: row.Owner,
 		Events: len(events), FirstID: b.FirstID, LastID: b.LastID, Error: row.Error, OldestAt: row.OldestAt, ClaimedAt: row.ClaimedAt,
 	})
 	for i, d := range f.Dead(t) {

@@ -1,6 +1,10 @@
 package buffertest
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/outboxrelay/relay/outbox"
+)
 
 // Run holds a buffer to what [Buffer] says. Each case opens a place of its own
 // and runs in parallel with the others.
@@ -13,12 +17,13 @@ func Run(t *testing.T, h Harness) {
 		return open(t, opt)
 	}
 	for _, group := range [][]testCase{
-		claimCases, leaseCases, settleCases, markCases, lookCases, wakeCases, deadCases, replayCases, discardCases,
+		claimCases, rangeCases, leaseCases, settleCases, markCases, lookCases, wakeCases, deadCases, replayCases, discardCases,
 		archiveCases, hookCases, hookApartCases, auditCases, orderCases, cancelCases, modelCases,
 	} {
 		for _, c := range group {
-			if c.rowLocks && !h.RowLocks {
-				continue // there is no such situation on this database
+			ranged := h.Claim == outbox.ClaimRange
+			if c.rowLocks && !h.RowLocks || c.stamped && ranged || c.ranged && !ranged {
+				continue // there is no such situation
 			}
 			t.Run(c.name, func(t *testing.T) {
 				t.Parallel()
@@ -32,5 +37,7 @@ func Run(t *testing.T, h Harness) {
 type testCase struct {
 	name     string
 	rowLocks bool // needs two writers at once
+	stamped  bool // needs events that carry their group_id
+	ranged   bool // needs a ledger that says which ids a batch holds
 	run      func(t *testing.T, h Harness)
 }

@@ -13,7 +13,7 @@ import (
 var settleCases = []testCase{
 	{name: "settle/all delivered leaves nothing", run: settleDelivered},
 	{name: "settle/deletes exactly what was delivered", run: settleMixed},
-	{name: "settle/an event between first and last is spared", run: settleBetween},
+	{name: "settle/an event between first and last is spared", stamped: true, run: settleBetween},
 	{name: "settle/retry of all keeps the group_id", run: settleRetryAll},
 	{name: "settle/retry of a part gets a new group_id and its origins", run: settleOrigins},
 	{name: "settle/a divided batch waits in parts", run: settleDivided},
@@ -211,7 +211,7 @@ func settleDeadAlready(t *testing.T, h Harness) {
 	ids := f.Insert(t, orders(2)...)
 	b := claim(t, f.Buffer, 10)
 	f.Exec(t, fmt.Sprintf(`INSERT INTO outbox_dead_letters (pipeline, event_id, topic, payload, created_at, group_id, attempts, error)
-		SELECT '%s', id, topic, payload, created_at, group_id, 1, 'before' FROM %s WHERE id = %d`, f.Pipeline, f.Table, ids[0]))
+		SELECT '%s', id, topic, payload, created_at, '%s', 1, 'before' FROM %s WHERE id = %d`, f.Pipeline, b.GroupID, f.Table, ids[0]))
 	settle(t, f.Buffer, b, outbox.Outcome{Verdict: outbox.Dead, Attempts: 2, Error: "refused"})
 	dead := map[int64]string{}
 	for _, d := range f.Dead(t) {

@@ -13,9 +13,9 @@ import (
 // archiveSQL ends a statement whose WITH deletes what was delivered. An event can be
 // there already: a restored buffer delivers it again under the group_id it had.
 const archiveSQL = `
-RETURNING id, topic, key, payload, headers, created_at, group_id)
+RETURNING id, topic, key, payload, headers, created_at)
 INSERT INTO outbox_archive (id, topic, key, payload, headers, created_at, group_id)
-SELECT id, topic, key, payload, headers, created_at, group_id FROM gone
+SELECT id, topic, key, payload, headers, created_at, $1::uuid FROM gone
 ON CONFLICT (id, group_id) DO NOTHING`
 
 //go:embed schema/archive/archive.sql

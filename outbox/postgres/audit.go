@@ -6,20 +6,33 @@ import (
 	"github.com/outboxrelay/relay/outbox"
 )
 
-// One statement is one snapshot. What is counted of a batch is what carries its
-// group_id, wherever the ledger has its bounds.
-const auditSQL = `
-WITH stamped AS (
+// foundSQL is every event that a batch has: by the ids that are its members, and of the
+// others by the group_id that they carry, wherever the ledger has its bounds.
+const foundSQL = `
+WITH members AS MATERIALIZED (
+  SELECT group_id, first_id, last_id, members + '{}' AS members FROM outbox_batches
+  WHERE buffer = $1 AND members IS NOT NULL
+), held AS MATERIALIZED (
+  SELECT coalesce(range_agg(m), '{}') AS members FROM members, unnest(members.members) m
+), found AS (
+  SELECT group_id, id, key, created_at FROM outbox_events
+  WHERE group_id IS NOT NULL AND NOT id <@ (SELECT members FROM held)
+  UNION ALL
+  SELECT m.group_id, e.id, e.key, e.created_at
+  FROM members m JOIN outbox_events e ON e.id BETWEEN m.first_id AND m.last_id AND e.id <@ m.members
+)`
+
+// One statement is one snapshot.
+const auditSQL = foundSQL + `, stamped AS (
   SELECT e.group_id, count(*) AS events, count(*) FILTER (WHERE e.id = ANY (l.delivered)) AS delivered, l.group_id IS NULL AS orphan
-  FROM outbox_events e LEFT JOIN outbox_batches l ON l.group_id = e.group_id
-  WHERE e.group_id IS NOT NULL
+  FROM found e LEFT JOIN outbox_batches l ON l.group_id = e.group_id
   GROUP BY e.group_id, l.group_id
 ), ledger AS (
   SELECT l.state, l.events AS said, coalesce(s.events, 0) AS events, coalesce(s.delivered, 0) AS delivered
   FROM outbox_batches l LEFT JOIN stamped s ON s.group_id = l.group_id
   WHERE l.buffer = $1
 )
-SELECT (SELECT count(*) FROM outbox_events WHERE group_id IS NULL),
+SELECT (SELECT count(*) FROM outbox_events WHERE group_id IS NULL AND NOT id <@ (SELECT members FROM held)),
        count(*) FILTER (WHERE state = 'leased'), coalesce(sum(events) FILTER (WHERE state = 'leased'), 0)::bigint,
        count(*) FILTER (WHERE state = 'waiting'), coalesce(sum(events) FILTER (WHERE state = 'waiting'), 0)::bigint,
        count(*) FILTER (WHERE state = 'delivered'), coalesce(sum(events) FILTER (WHERE state = 'delivered'), 0)::bigint,
@@ -55,22 +68,24 @@ func (b *Buffer) Audit(ctx context.Context) (outbox.Audit, error) {
 }
 
 // What is leased is its owner's, who deletes by the ids it has, whatever is counted.
-const removeHollowSQL = `
+const removeHollowSQL = foundSQL + `
 DELETE FROM outbox_batches l
 WHERE buffer = $1 AND NOT (state = 'leased' AND due_at > clock_timestamp())
-  AND NOT EXISTS (SELECT FROM outbox_events e WHERE e.group_id = l.group_id)`
+  AND NOT EXISTS (SELECT FROM found f WHERE f.group_id = l.group_id)`
 
 // Of the delivered ids some stay, whatever is left of them: the sink has heard of this
 // group_id, and the rest must not be sent under it.
-const correctUnevenSQL = `
+const correctUnevenSQL = foundSQL + `
 UPDATE outbox_batches l
 SET events = s.events, first_id = s.first_id, last_id = s.last_id, oldest_at = s.oldest_at,
     lanes = CASE WHEN $2::boolean THEN s.lanes END,
-    delivered = coalesce((SELECT array_agg(id ORDER BY id) FROM outbox_events
+    members = CASE WHEN l.members IS NOT NULL THEN s.members END,
+    delivered = coalesce((SELECT array_agg(id ORDER BY id) FROM found
                           WHERE group_id = l.group_id AND id = ANY (l.delivered)), l.delivered)
 FROM (SELECT group_id, count(*) AS events, min(id) AS first_id, max(id) AS last_id, min(created_at) AS oldest_at,
+             range_agg(int8range(id, id, '[]')) AS members,
              coalesce(array_agg(DISTINCT hashtext(key)) FILTER (WHERE key IS NOT NULL), '{}') AS lanes
-      FROM outbox_events WHERE group_id IS NOT NULL GROUP BY group_id) s
+      FROM found GROUP BY group_id) s
 WHERE l.buffer = $1 AND s.group_id = l.group_id AND s.events <> l.events
   AND NOT (l.state = 'leased' AND l.due_at > clock_timestamp())`
 

@@ -67,6 +67,7 @@ var (
 		{"error", "text"},
 		{"address", "text"},
 		{"lanes", "integer[]"},
+		{"members", "int8multirange"},
 	}
 	deadColumns = []column{
 		{"pipeline", "text NOT NULL"},

@@ -12,7 +12,11 @@ import (
 // Settle is one round trip whose first statement is the fence: it touches the
 // ledger row that group_id and lease_no name, and leaves in relay.holds whether
 // there was one. Every statement after it asks relay.holds, so an owner that
-// lost its lease changes nothing.
+// lost its lease changes nothing. relay.ranged says how the batch's rows are found:
+// '1' by the ids that its members are, '' by its group_id on them.
+const heldConfigSQL = `
+SELECT set_config('relay.holds', count(*)::text, true),
+       set_config('relay.ranged', CASE WHEN bool_or(ranged) THEN '1' ELSE '' END, true) FROM held`
 
 // A batch put back to wait is nobody's, whatever its lease_no.
 const (
@@ -20,16 +24,16 @@ const (
 WITH held AS (
   DELETE FROM outbox_batches
   WHERE buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint AND state <> 'waiting'
-  RETURNING 1
-) SELECT set_config('relay.holds', count(*)::text, true) FROM held`
+  RETURNING members IS NOT NULL AS ranged
+)` + heldConfigSQL
 
 	// A marked batch keeps its row until its events are gone.
 	fenceKeepSQL = `
 WITH held AS (
   UPDATE outbox_batches SET due_at = clock_timestamp() + $4::interval
   WHERE buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint AND state <> 'waiting'
-  RETURNING 1
-) SELECT set_config('relay.holds', count(*)::text, true) FROM held`
+  RETURNING members IS NOT NULL AS ranged
+)` + heldConfigSQL
 
 	fenceRetrySQL = `
 WITH held AS (
@@ -37,8 +41,8 @@ WITH held AS (
   SET state = 'waiting', starts = 0, due_at = clock_timestamp() + $4::interval,
       attempts = $5::int, outages = $6::int, error = $7, address = $8
   WHERE buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint AND state <> 'waiting'
-  RETURNING 1
-) SELECT set_config('relay.holds', count(*)::text, true) FROM held`
+  RETURNING members IS NOT NULL AS ranged
+)` + heldConfigSQL
 )
 
 // settlement is one Settle: of events, or of dead letters.

@@ -80,7 +80,7 @@ func (s *telling) work(o kinds) []step {
 	}
 	var work []step
 	for _, r := range o.retry {
-		work = append(work, step{sql: s.table.sql(moveLettersSQL), args: append(s.part(r), s.ledger.b.config.Pipeline)})
+		work = append(work, step{sql: s.table.sql(moveLettersSQL), args: append(s.part(r, idArray(r.IDs)), s.ledger.b.config.Pipeline)})
 	}
 	if len(o.delivered) > 0 {
 		work = append(work, s.tell(o))

@@ -19,12 +19,15 @@ WHERE NOT EXISTS (SELECT FROM outbox_events WHERE false)`
 
 // Every count is bounded, and every scan begins at a mark.
 const lookSQL = `
+WITH` + heldSQL + `
 SELECT
   (SELECT count(*) FROM (
-     SELECT FROM outbox_events WHERE id > $2::bigint AND group_id IS NULL
+     SELECT FROM outbox_events WHERE id > greatest($8::bigint, (SELECT upto FROM held))
+       AND group_id IS NULL AND NOT id <@ (SELECT members FROM held)
      ORDER BY id LIMIT $4::bigint) fresh),
   (SELECT count(*) FROM (
-     SELECT FROM outbox_events WHERE id > $3::bigint AND id <= $2::bigint AND group_id IS NULL
+     SELECT FROM outbox_events WHERE id > $2::bigint AND id <= $8::bigint
+       AND group_id IS NULL AND NOT id <@ (SELECT members FROM held)
      ORDER BY id LIMIT $4::bigint) late),
   CASE WHEN $6::boolean THEN (
      SELECT array_agg(virtualtransaction) FROM pg_locks
@@ -59,8 +62,8 @@ func (b *Buffer) Look(ctx context.Context, limit int) (outbox.Backlog, error) {
 		{
 			sql: t.sql(lookSQL),
 			args: []string{
-				t.buffer, itoa(r.cursor), itoa(r.lateAfter), itoa(int64(limit)), timestamp(r.dueAfter),
-				boolean(r.sweep), t.sequence,
+				t.buffer, itoa(r.lateAfter), itoa(r.lastValue), itoa(int64(limit)), timestamp(r.dueAfter),
+				boolean(r.sweep), t.sequence, itoa(r.cursor),
 			},
 			row: func(v [][]byte) error {
 				seen.fresh, seen.late = int(int8Of(v[0])), int(int8Of(v[1]))

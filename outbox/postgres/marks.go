@@ -120,12 +120,13 @@ type lookRange struct {
 	sweep             bool // lateAfter is the floor; who holds the sequence is asked too
 	limit             int  // counts stop here; 0: events are not looked at
 	dueAfter          time.Time
+	lastValue         int64 // M, as last read
 }
 
 func (m *marks) nextLook(now time.Time, limit int) lookRange {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	r := lookRange{cursor: m.cursor, lateAfter: m.cursor, dueAfter: m.dueFloor, limit: limit}
+	r := lookRange{cursor: m.cursor, lateAfter: m.cursor, dueAfter: m.dueFloor, limit: limit, lastValue: m.lastValue}
 	if limit > 0 && m.floor < m.cursor && (m.inOrder || !now.Before(m.sweepNext)) {
 		r.lateAfter, r.sweep = m.floor, true
 	}

@@ -16,11 +16,12 @@ const (
 	// claimStampKey is the mode where order is kept by key: stamped as ever, and
 	// the ledger knows each batch's lanes.
 	claimStampKey = "stamp key"
+	claimRanges   = string(outbox.ClaimRange)
 )
 
 // modes are those that are known here; in any other somebody else claims, who may be
 // newer.
-var modes = []string{claimStamp, claimStampKey}
+var modes = []string{claimStamp, claimStampKey, claimRanges}
 
 // best is the mode that this relay would claim in.
 func (b *Buffer) best(*table) string {
@@ -58,6 +59,8 @@ func (b *Buffer) claimBy(ctx context.Context, t *table, mode string, limit int, 
 		return b.claimInOrder(ctx, t, limit, lease)
 	case claimStamp:
 		return b.claimAcross(ctx, t, limit, lease, b.claimStamped)
+	case claimRanges:
+		return b.claimAcross(ctx, t, limit, lease, b.claimRanged)
 	}
 	return nil, fmt.Errorf("this relay does not know how to claim by %q", mode)
 }

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"slices"
 
 	"github.com/google/uuid"
 
@@ -9,17 +10,15 @@ import (
 )
 
 // Each delete has a companion that copies what it deletes to the archive, in the same
-// statement.
+// statement. The bounds beside the set are what makes the plan: a walk along the
+// primary key from the first to the last, whatever the statistics say.
 const (
-	deleteAllSQL = `
+	// Exactly these ids, and of those that carry a group_id the batch's alone.
+	deleteSQL = `
 DELETE FROM outbox_events
-WHERE current_setting('relay.holds') = '1' AND group_id = $1::uuid
-  AND id BETWEEN $2::bigint AND $3::bigint`
-
-	deleteSomeSQL = `
-DELETE FROM outbox_events
-WHERE current_setting('relay.holds') = '1' AND group_id = $1::uuid
-  AND id = ANY ($2::bigint[])`
+WHERE current_setting('relay.holds') = '1'
+  AND id BETWEEN $2::bigint AND $3::bigint AND id <@ $4::int8multirange
+  AND (group_id = $1::uuid OR (SELECT current_setting('relay.ranged') = '1'))`
 
 	// What the application has locked is left for the next time: in a deadlock
 	// between the two it must not be the application that is shot.
@@ -27,26 +26,31 @@ WHERE current_setting('relay.holds') = '1' AND group_id = $1::uuid
 DELETE FROM outbox_events
 WHERE id = ANY (ARRAY(
   SELECT id FROM outbox_events
-  WHERE current_setting('relay.holds') = '1' AND group_id = $1::uuid AND id = ANY ($2::bigint[])
+  WHERE current_setting('relay.holds') = '1'
+    AND id BETWEEN $2::bigint AND $3::bigint AND id <@ $4::int8multirange
+    AND (group_id = $1::uuid OR (SELECT current_setting('relay.ranged') = '1'))
   ORDER BY id
   FOR UPDATE SKIP LOCKED))`
 
-	archiveAllSQL  = `WITH gone AS (` + deleteAllSQL + archiveSQL
-	archiveSomeSQL = `WITH gone AS (` + deleteSomeSQL + archiveSQL
-	archiveFreeSQL = `WITH gone AS (` + deleteFreeSQL + archiveSQL
+	archiveDeletedSQL = `WITH gone AS (` + deleteSQL + archiveSQL
+	archiveFreeSQL    = `WITH gone AS (` + deleteFreeSQL + archiveSQL
 
 	closeLedgerSQL = `
 DELETE FROM outbox_batches
 WHERE current_setting('relay.holds') = '1' AND buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint
   AND NOT EXISTS (
     SELECT FROM outbox_events e
-    WHERE e.id BETWEEN $4::bigint AND $5::bigint AND e.group_id = $2::uuid)`
+    WHERE e.id BETWEEN $4::bigint AND $5::bigint AND (e.group_id = $2::uuid
+      OR e.id <@ $6::int8multirange AND (SELECT current_setting('relay.ranged') = '1')))`
 
 	// Whatever a marked batch has left was locked, and is to be deleted next time.
 	keepLedgerSQL = `
-UPDATE outbox_batches SET events = locked.events, delivered = locked.ids
-FROM (SELECT count(*) AS events, array_agg(id ORDER BY id) AS ids FROM outbox_events
-      WHERE id BETWEEN $4::bigint AND $5::bigint AND group_id = $2::uuid) locked
+UPDATE outbox_batches SET events = locked.events, delivered = locked.ids,
+       members = CASE WHEN outbox_batches.members IS NOT NULL THEN locked.members END
+FROM (SELECT count(*) AS events, array_agg(id ORDER BY id) AS ids, range_agg(int8range(id, id, '[]')) AS members
+      FROM outbox_events
+      WHERE id BETWEEN $4::bigint AND $5::bigint AND (group_id = $2::uuid
+        OR id <@ $6::int8multirange AND (SELECT current_setting('relay.ranged') = '1'))) locked
 WHERE current_setting('relay.holds') = '1' AND buffer = $1 AND outbox_batches.group_id = $2::uuid
   AND lease_no = $3::bigint AND locked.events > 0`
 
@@ -55,10 +59,11 @@ WHERE current_setting('relay.holds') = '1' AND buffer = $1 AND outbox_batches.gr
 	burySQL = `
 INSERT INTO outbox_dead_letters AS d (pipeline, event_id, topic, key, payload, headers, created_at,
                                       group_id, attempts, error)
-SELECT $1, e.id, e.topic, e.key, e.payload, e.headers, e.created_at, e.group_id, $5::int, $6
+SELECT $1, e.id, e.topic, e.key, e.payload, e.headers, e.created_at, $2::uuid, $5::int, $6
 FROM outbox_events e
-WHERE current_setting('relay.holds') = '1' AND e.group_id = $2::uuid
-  AND e.id BETWEEN $3::bigint AND $4::bigint AND ($7::bigint[] IS NULL OR e.id = ANY ($7::bigint[]))
+WHERE current_setting('relay.holds') = '1'
+  AND e.id BETWEEN $3::bigint AND $4::bigint AND e.id <@ $7::int8multirange
+  AND (e.group_id = $2::uuid OR (SELECT current_setting('relay.ranged') = '1'))
 ON CONFLICT (pipeline, event_id, group_id) DO UPDATE
 SET topic = EXCLUDED.topic, key = EXCLUDED.key, payload = EXCLUDED.payload, headers = EXCLUDED.headers,
     created_at = EXCLUDED.created_at, attempts = EXCLUDED.attempts, error = EXCLUDED.error,
@@ -71,7 +76,8 @@ WHERE d.closed_at IS NOT NULL`
 WITH moved AS (
   UPDATE outbox_events SET group_id = $3::uuid
   WHERE current_setting('relay.holds') = '1' AND group_id = $2::uuid
-    AND id BETWEEN $4::bigint AND $5::bigint AND id = ANY ($6::bigint[])
+    AND id BETWEEN $4::bigint AND $5::bigint AND id <@ $6::int8multirange
+    AND current_setting('relay.ranged') = ''
   RETURNING id, key, created_at
 )
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts,
@@ -80,6 +86,20 @@ SELECT $3::uuid, $1, 'stamp', 'waiting', 0, clock_timestamp() + $7::interval, $8
        $9::int, $10::int, count(*), min(id), max(id), min(created_at), $11::uuid[], $12, $13,
        CASE WHEN $14::boolean THEN ARRAY(SELECT DISTINCT hashtext(key) FROM moved WHERE key IS NOT NULL) END
 FROM moved HAVING count(*) > 0`
+
+	// The events of a range stay as they are.
+	moveRangeSQL = `
+WITH moved AS MATERIALIZED (
+  SELECT id, created_at FROM outbox_events
+  WHERE current_setting('relay.holds') = '1' AND current_setting('relay.ranged') = '1'
+    AND id BETWEEN $4::bigint AND $5::bigint AND id <@ $6::int8multirange
+)
+INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts,
+                            attempts, outages, events, first_id, last_id, oldest_at, origins, error, address, members)
+SELECT $3::uuid, $1, 'range', 'waiting', 0, clock_timestamp() + $7::interval, $8, 0,
+       $9::int, $10::int, count(*), min(id), max(id), min(created_at), $11::uuid[], $12, $13,
+       range_agg(int8range(id, id, '[]'))
+FROM moved WHERE $2::uuid IS NOT NULL HAVING count(*) > 0`
 )
 
 // Settle is described by buffertest.Buffer.
@@ -106,24 +126,18 @@ func (s *settlement) work(o kinds) []step {
 		work = append(work, s.bury(d))
 	}
 	for _, r := range o.retry {
-		work = append(work, s.move(r))
+		work = append(work, s.move(r)...)
 	}
 	gone, dead := o.ids(s.batch)
 	if !s.table.archive { // then they go the same way
 		gone, dead = append(gone, dead...), nil
 	}
-	switch {
-	case s.batch.Marked():
-		work = append(work, s.deletes(deleteFreeSQL, archiveFreeSQL, gone, dead)...)
-		work = append(work, s.closing(closeLedgerSQL, &s.closed), s.closing(keepLedgerSQL, nil))
-	case o.all == nil:
-		work = append(work, s.deletes(deleteSomeSQL, archiveSomeSQL, gone, dead)...)
-	case s.table.archive && o.all.Verdict == outbox.Delivered:
-		work = append(work, step{sql: s.table.sql(archiveAllSQL), args: s.bounds()})
-	default:
-		work = append(work, step{sql: s.table.sql(deleteAllSQL), args: s.bounds()})
+	if !s.batch.Marked() {
+		return append(work, s.deletes(deleteSQL, archiveDeletedSQL, gone, dead)...)
 	}
-	return work
+	work = append(work, s.deletes(deleteFreeSQL, archiveFreeSQL, gone, dead)...)
+	left := multirange(append(gone, dead...))
+	return append(work, s.closing(closeLedgerSQL, &s.closed, left), s.closing(keepLedgerSQL, nil, left))
 }
 
 // deletes are the steps for those that were delivered and those that were buried.
@@ -131,7 +145,10 @@ func (s *settlement) deletes(deleteSQL, archiveSQL string, delivered, dead []int
 	var steps []step
 	deleting := func(sql string, ids []int64) {
 		if len(ids) > 0 {
-			steps = append(steps, step{sql: s.table.sql(sql), args: []string{s.batch.GroupID.String(), idArray(ids)}})
+			slices.Sort(ids)
+			steps = append(steps, step{sql: s.table.sql(sql), args: []string{
+				s.batch.GroupID.String(), itoa(ids[0]), itoa(ids[len(ids)-1]), multirange(ids),
+			}})
 		}
 	}
 	if s.table.archive {
@@ -148,31 +165,37 @@ func (s *settlement) bounds() []string {
 }
 
 // closing is a step about the ledger row and what is left of its events.
-func (s *settlement) closing(sql string, affected *int64) step {
-	return step{sql: s.table.sql(sql), args: []string{
+func (s *settlement) closing(sql string, affected *int64, more ...string) step {
+	return step{sql: s.table.sql(sql), args: append([]string{
 		s.ledger.name(s.table), s.batch.GroupID.String(), itoa(s.batch.LeaseNo), itoa(s.batch.FirstID), itoa(s.batch.LastID),
-	}, affected: affected}
+	}, more...), affected: affected}
 }
 
 func (s *settlement) bury(o *outbox.Outcome) step {
-	ids := null
-	if o.IDs != nil {
-		ids = idArray(o.IDs)
+	ids := o.IDs
+	if ids == nil {
+		ids = s.batch.IDs()
 	}
 	args := append([]string{s.batch.Pipeline}, s.bounds()...)
-	return step{sql: s.table.sql(burySQL), args: append(args, itoa(int64(o.Attempts)), text(o.Error), ids)}
+	return step{sql: s.table.sql(burySQL), args: append(args, itoa(int64(o.Attempts)), text(o.Error), multirange(ids))}
 }
 
-func (s *settlement) move(o *outbox.Outcome) step {
-	return step{sql: s.table.sql(moveSQL), args: append(s.part(o), boolean(s.ledger.b.config.Ordered))}
+// move are the steps that give events a new group_id. One of them does it: how the
+// batch's rows are found is known behind the fence.
+func (s *settlement) move(o *outbox.Outcome) []step {
+	args := s.part(o, multirange(o.IDs))
+	return []step{
+		{sql: s.table.sql(moveSQL), args: append(slices.Clone(args), boolean(s.ledger.b.config.Ordered))},
+		{sql: s.table.sql(moveRangeSQL), args: args},
+	}
 }
 
 // part are the parameters of a statement that gives events a new group_id.
-func (s *settlement) part(o *outbox.Outcome) []string {
+func (s *settlement) part(o *outbox.Outcome, ids string) []string {
 	origins := append(append(make([]uuid.UUID, 0, len(s.batch.Origins)+1), s.batch.Origins...), s.batch.GroupID)
 	return []string{
 		s.ledger.name(s.table), s.batch.GroupID.String(), o.GroupID.String(), itoa(s.batch.FirstID), itoa(s.batch.LastID),
-		idArray(o.IDs), interval(o.After), s.ledger.b.config.Owner,
+		ids, interval(o.After), s.ledger.b.config.Owner,
 		itoa(int64(o.Attempts)), itoa(int64(o.Outages)), uuidArray(origins), text(o.Error), optionalText(o.Address),
 	}
 }

@@ -10,7 +10,7 @@ import (
 // The ledger says exactly what is claimed; what is not is counted from the floor
 // on, to outbox.PendingExact and no further.
 const statusSQL = `
-WITH ledger AS (
+WITH` + heldSQL + `, ledger AS (
   SELECT count(*) FILTER (WHERE state = 'leased') AS leased,
          count(*) FILTER (WHERE state = 'waiting') AS waiting,
          count(*) FILTER (WHERE state = 'delivered') AS delivered,
@@ -19,16 +19,17 @@ WITH ledger AS (
   FROM outbox_batches WHERE buffer = $1
 ), fresh AS (
   SELECT count(*) AS events, min(created_at) FILTER (WHERE isfinite(created_at)) AS oldest_at FROM (
-    SELECT created_at FROM outbox_events WHERE id > $2::bigint AND group_id IS NULL
-    ORDER BY id LIMIT $3::bigint) counted
+    SELECT created_at FROM outbox_events
+    WHERE id > $2::bigint AND group_id IS NULL AND NOT id <@ (SELECT members FROM held)
+    ORDER BY id LIMIT $6::bigint) counted
 )
 SELECT leased, waiting, delivered, claimed, fresh.events,
        coalesce(extract(epoch FROM clock_timestamp() - least(ledger.oldest_at, fresh.oldest_at)) * 1000000, 0)::bigint,
        (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = $4 AND closed_at IS NULL),
        (SELECT coalesce(max(extract(epoch FROM clock_timestamp() - xact_start)) * 1000000, 0)::bigint
         FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'),
-       greatest((SELECT reltuples FROM pg_class WHERE oid = $6::regclass), 0)::bigint,
-       $5::bigint - $2::bigint,
+       greatest((SELECT reltuples FROM pg_class WHERE oid = $5::regclass), 0)::bigint,
+       $3::bigint - $2::bigint,
        (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = $4 AND closed_at IS NULL AND told_at IS NULL)
 FROM ledger, fresh`
 
@@ -45,8 +46,7 @@ func (b *Buffer) Status(ctx context.Context) (outbox.Status, error) {
 		step{
 			sql: t.sql(statusSQL),
 			args: []string{
-				t.buffer, itoa(floor), itoa(outbox.PendingExact + 1), b.config.Pipeline, itoa(lastValue),
-				t.events,
+				t.buffer, itoa(floor), itoa(lastValue), b.config.Pipeline, t.events, itoa(outbox.PendingExact + 1),
 			},
 			row: func(v [][]byte) error {
 				s.Leased, s.Waiting, s.Delivered = int8Of(v[0]), int8Of(v[1]), int8Of(v[2])

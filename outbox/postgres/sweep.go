@@ -2,15 +2,17 @@ package postgres
 
 import (
 	"context"
+	"math"
 	"time"
 
 	"github.com/outboxrelay/relay/outbox"
 )
 
 const fullSweepSQL = `
+WITH` + heldSQL + `
 SELECT count(*) FROM (
-  SELECT FROM outbox_events WHERE id <= $1::bigint AND group_id IS NULL
-  ORDER BY id LIMIT $2::bigint) late`
+  SELECT FROM outbox_events WHERE id <= $3::bigint AND group_id IS NULL AND NOT id <@ (SELECT members FROM held)
+  ORDER BY id LIMIT $4::bigint) late`
 
 // fullSweepTimeout bounds a look from the beginning: with a snapshot pinned for
 // hours there may be hundreds of millions of dead entries on its way. Then the
@@ -31,7 +33,7 @@ func (b *Buffer) fullSweep(ctx context.Context, t *table, limit int) (late, orph
 	}
 	begin := t.writing(fullSweepTimeout, append([]string{"synchronous_commit", "on"}, inOrder...)...)
 	err = b.transact(ctx, begin,
-		step{sql: t.sql(fullSweepSQL), args: []string{itoa(upTo), itoa(int64(limit))}, row: func(v [][]byte) error {
+		step{sql: t.sql(fullSweepSQL), args: []string{t.buffer, itoa(math.MinInt64), itoa(upTo), itoa(int64(limit))}, row: func(v [][]byte) error {
 			late = int(int8Of(v[0]))
 			return nil
 		}})
@@ -45,13 +47,14 @@ func (b *Buffer) fullSweep(ctx context.Context, t *table, limit int) (late, orph
 		err = b.transact(ctx, begin, b.adopt(t, &adopted))
 		orphans = int(adopted.Batches)
 	}
-	if code(err) == codeCancelled && ctx.Err() == nil {
+	if c := code(err); (c == codeCancelled || c == codeLockTimeout) && ctx.Err() == nil {
 		err = nil // out of time: the next one tries again
 	}
 	return late, orphans, err
 }
 
-// lease_no begins at the clock's microseconds, so that it is higher than any that was
+// They are found by their group_id whatever the mode: a ledger row says for itself how
+// its events are found. lease_no begins at the clock's microseconds, so that it is higher than any that was
 // lost.
 const adoptSQL = `
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts,
@@ -62,6 +65,7 @@ SELECT e.group_id, $1, 'stamp', 'waiting', (extract(epoch FROM clock_timestamp()
 FROM outbox_events e
 WHERE e.group_id IS NOT NULL
   AND NOT EXISTS (SELECT FROM outbox_batches l WHERE l.group_id = e.group_id)
+  AND NOT e.id <@ (SELECT coalesce(range_agg(m), '{}') FROM outbox_batches, unnest(members) m WHERE buffer = $1)
 GROUP BY e.group_id
 ON CONFLICT (group_id) DO NOTHING
 RETURNING events::bigint`

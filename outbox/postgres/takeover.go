@@ -10,7 +10,8 @@ import (
 )
 
 // Both kinds of batches are taken over like this; what the batch holds is read by
-// the rest of the statement.
+// the rest of the statement. An event is of a batch whose group_id it carries, or whose
+// members it is among (in one piece: see claimedRangeSQL).
 const dueSQL = `
 WITH due AS (
   SELECT group_id FROM outbox_batches
@@ -25,7 +26,7 @@ const takenSQL = `, taken AS (
       state = CASE state WHEN 'delivered' THEN state ELSE 'leased' END,
       due_at = clock_timestamp() + $3::interval
   FROM due WHERE l.group_id = due.group_id
-  RETURNING l.*
+  RETURNING l.*, l.members + '{}' AS held
 )
 SELECT t.group_id, t.lease_no, t.starts, t.attempts, t.outages, t.first_id, t.last_id, t.origins, t.delivered,
        clock_timestamp(), `
@@ -33,7 +34,7 @@ SELECT t.group_id, t.lease_no, t.starts, t.attempts, t.outages, t.first_id, t.la
 const eventsTakenSQL = `
        e.id, e.topic, e.key, e.payload, e.headers, e.created_at
 FROM taken t
-LEFT JOIN outbox_events e ON e.id BETWEEN t.first_id AND t.last_id AND e.group_id = t.group_id`
+LEFT JOIN outbox_events e ON e.id BETWEEN t.first_id AND t.last_id AND (e.group_id = t.group_id OR e.id <@ t.held)`
 
 const takeOverSQL = dueSQL + takenSQL + eventsTakenSQL
 

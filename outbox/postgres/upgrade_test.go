@@ -21,6 +21,7 @@ FROM information_schema.columns WHERE table_schema = 'public'
 UNION ALL SELECT indexdef FROM pg_indexes WHERE schemaname = 'public'
 UNION ALL SELECT conrelid::regclass || ' ' || conname || ' ' || pg_get_constraintdef(oid) FROM pg_constraint
           WHERE connamespace = 'public'::regnamespace
+UNION ALL SELECT pg_get_triggerdef(oid) FROM pg_trigger WHERE NOT tgisinternal
 ORDER BY line`
 
 // TestUpgrade: a database of the first schema, with batches that live and dead
@@ -61,7 +62,7 @@ func TestUpgrade(t *testing.T) {
 	}
 	applied, err := postgres.Migrate(t.Context(), p.url, postgres.SchemaConfig{})
 	check(t, err)
-	if diff := cmp.Diff([]string{"0002_dead_letters.sql", "0003_order.sql"}, applied); diff != "" {
+	if diff := cmp.Diff([]string{"0002_dead_letters.sql", "0003_order.sql", "0004_range.sql"}, applied); diff != "" {
 		t.Errorf("applied (-want +got):\n%s", diff)
 	}
 	catalog := func(p *place) []string { return query(t, p.pool, catalogSQL, pgx.RowTo[string]) }

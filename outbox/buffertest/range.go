@@ -1,0 +1,243 @@
+package buffertest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+var rangeCases = []testCase{
+	{name: "range/events are left as they are", ranged: true, run: rangeUntouched},
+	{name: "range/gaps belong to nobody", ranged: true, run: rangeGaps},
+	{name: "range/what others have locked is claimed all the same", ranged: true, rowLocks: true, run: rangeLocked},
+	{name: "range/late commits between the ids of a batch", ranged: true, rowLocks: true, run: rangeLate},
+	{name: "range/a cursor far behind claims nothing that another process has", ranged: true, run: rangeBehind},
+	{name: "range/ids given by hand", ranged: true, run: rangeByHand},
+	{name: "range/what live batches hold is no backlog", ranged: true, run: rangeBacklog},
+}
+
+// unstamped expects that it is the ledger alone that knows what a batch holds.
+func unstamped(t *testing.T, f *Fixture) {
+	t.Helper()
+	before := f.Rows(t)
+	f.Exec(t, "UPDATE "+f.Table+" SET group_id = NULL WHERE group_id IS NOT NULL")
+	equal(t, "rows, when no event carries a group_id", f.Rows(t), before)
+}
+
+func rangeUntouched(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	ids := f.Insert(t, orders(8)...)
+	b := claim(t, f.Buffer, 10)
+	equal(t, "claim of the ledger row", ledgerOf(t, f, b.GroupID).Claim, "range")
+	unstamped(t, f)
+	left, right := outbox.NewGroupID(), outbox.NewGroupID()
+	settle(
+		t, f.Buffer, b, delivered(ids[0], ids[4]), outbox.Outcome{Verdict: outbox.Dead, IDs: ids[5:6], Attempts: 1, Error: "refused"},
+		outbox.Outcome{Verdict: outbox.Retry, IDs: []int64{ids[1], ids[6]}, GroupID: left},
+		outbox.Outcome{Verdict: outbox.Retry, IDs: []int64{ids[2], ids[3], ids[7]}, GroupID: right, After: lease},
+	)
+	unstamped(t, f)
+	equal(t, "rows", f.Rows(t), []Row{{ids[1], left}, {ids[2], right}, {ids[3], right}, {ids[6], left}, {ids[7], right}})
+	b = takeOver(t, f.Second(t))
+	equal(t, "the part that is due", b.IDs(), []int64{ids[1], ids[6]})
+	equal(t, "claim of its ledger row", ledgerOf(t, f, left).Claim, "range")
+	settle(t, f.Buffer, b, delivered())
+	b = lose(t, f, &outbox.Batch{GroupID: right}, f.Buffer)
+	equal(t, "the other part", b.IDs(), []int64{ids[2], ids[3], ids[7]})
+	ok(t, "Mark", f.Buffer.Mark(t.Context(), b, ids[3:4]))
+	b = lose(t, f, b, f.Buffer)
+	settle(t, f.Buffer, b, delivered(ids[3]), outbox.Outcome{Verdict: outbox.Retry, IDs: []int64{ids[2], ids[7]}, GroupID: outbox.NewGroupID()})
+	claimNone(t, f.Buffer)
+	settle(t, f.Buffer, takeOver(t, f.Buffer), delivered())
+	empty(t, f)
+}
+
+// rangeGaps has events appear in a batch's gaps, as late commits do; a hand makes it so
+// on every database.
+func rangeGaps(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	ids := f.Insert(t, orders(12)...)
+	gaps := []int64{ids[1], ids[2], ids[5], ids[10]}
+	for _, id := range gaps {
+		f.Exec(t, fmt.Sprintf("DELETE FROM %s WHERE id = %d", f.Table, id))
+	}
+	b := claim(t, f.Buffer, 100)
+	equal(t, "events claimed", b.IDs(), []int64{ids[0], ids[3], ids[4], ids[6], ids[7], ids[8], ids[9], ids[11]})
+	for _, id := range gaps {
+		f.Exec(t, fmt.Sprintf("INSERT INTO %s (id, topic, payload) VALUES (%d, 't', '1')", f.Table, id))
+	}
+	held := b.IDs()
+	b = lose(t, f, b, f.Buffer)
+	equal(t, "events taken over", b.IDs(), held)
+	part := outbox.NewGroupID()
+	settle(t, f.Buffer, b, delivered(held[1:7]...), outbox.Outcome{Verdict: outbox.Retry, IDs: []int64{held[0], held[7]}, GroupID: part})
+	b = takeOver(t, f.Buffer)
+	equal(t, "events of the part", b.IDs(), []int64{held[0], held[7]})
+	settle(t, f.Buffer, b, outbox.Outcome{Verdict: outbox.Dead, Attempts: 1, Error: "refused"})
+	equal(t, "rows left", rowIDs(t, f), gaps)
+	second := f.Second(t) // looks everywhere first
+	_, err := second.Look(t.Context(), 100)
+	ok(t, "Look", err)
+	b = claim(t, second, 100)
+	equal(t, "events claimed in the gaps", b.IDs(), gaps)
+	settle(t, second, b, delivered())
+	empty(t, f)
+}
+
+func rangeLocked(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	ids := f.Insert(t, orders(3)...)
+	tx := f.Begin(t)
+	defer tx.Rollback(t)
+	tx.Exec(t, fmt.Sprintf("DELETE FROM %s WHERE id = %d", f.Table, ids[0]))
+	tx.Exec(t, fmt.Sprintf("UPDATE %s SET topic = topic WHERE id = %d", f.Table, ids[2]))
+	b := claim(t, f.Buffer, 10)
+	equal(t, "events claimed", b.IDs(), ids)
+	tx.Commit(t)
+	b = lose(t, f, b, f.Buffer)
+	equal(t, "events left", b.IDs(), ids[1:])
+	settle(t, f.Buffer, b, delivered())
+	empty(t, f)
+}
+
+// rangeLate has transactions commit late between the ids of batches that end in every
+// way there is.
+func rangeLate(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	ends := map[string]func(*outbox.Batch){
+		"delivered": func(b *outbox.Batch) { settle(t, f.Buffer, b, delivered()) },
+		"buried": func(b *outbox.Batch) {
+			settle(t, f.Buffer, b, outbox.Outcome{Verdict: outbox.Dead, Attempts: 1, Error: "refused"})
+		},
+		"marked": func(b *outbox.Batch) {
+			ok(t, "Mark", f.Buffer.Mark(t.Context(), b, b.IDs()))
+			settle(t, f.Buffer, lose(t, f, b, f.Buffer), delivered())
+		},
+		"retried": func(b *outbox.Batch) {
+			settle(t, f.Buffer, b, retry(b, 0))
+			settle(t, f.Buffer, takeOver(t, f.Buffer), delivered())
+		},
+		"divided": func(b *outbox.Batch) {
+			settle(t, f.Buffer, b, outbox.Outcome{Verdict: outbox.Retry, IDs: b.IDs(), GroupID: outbox.NewGroupID()})
+			settle(t, f.Buffer, takeOver(t, f.Buffer), delivered())
+		},
+	}
+	for end, endIt := range ends {
+		late := f.Begin(t)
+		defer late.Rollback(t)
+		first := f.Insert(t, orders(1)...)
+		lateIDs := late.Insert(t, orders(2)...)
+		last := f.Insert(t, orders(1)...)
+		b := claim(t, f.Buffer, 10)
+		equal(t, end+": events claimed", b.IDs(), []int64{first[0], last[0]})
+		late.Commit(t)
+		endIt(b)
+		equal(t, end+": rows left", f.Rows(t), []Row{{ID: lateIDs[0]}, {ID: lateIDs[1]}})
+		var got []int64
+		eventually(t, end+": claim of those that were late", func(ctx context.Context) bool {
+			_, err := f.Buffer.Look(ctx, 10)
+			ok(t, "Look", err)
+			b, err := f.Buffer.Claim(ctx, 10, lease)
+			ok(t, "Claim", err)
+			if b != nil {
+				got = append(got, b.IDs()...)
+				settle(t, f.Buffer, b, delivered())
+			}
+			return len(got) >= len(lateIDs)
+		})
+		equal(t, end+": events claimed late", got, lateIDs)
+		empty(t, f)
+	}
+}
+
+func rangeBehind(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	second := f.Second(t)
+	ids := f.Insert(t, orders(100)...)
+	b := claim(t, second, 1) // its cursor stays here
+	for at := 1; at < 61; at += 20 {
+		equal(t, "events claimed", claim(t, f.Buffer, 20).IDs(), ids[at:at+20])
+	}
+	settle(t, second, b, delivered())
+	first := lose(t, f, &outbox.Batch{GroupID: f.Rows(t)[0].GroupID}, f.Buffer) // a hole in what is held
+	settle(t, f.Buffer, first, delivered())
+	equal(t, "events claimed from far behind", claim(t, second, 20).IDs(), ids[61:81])
+	equal(t, "events claimed", claim(t, f.Buffer, 100).IDs(), ids[81:])
+	claimNone(t, second)
+	claimNone(t, f.Buffer)
+	var held []int64
+	for _, r := range f.Ledger(t) {
+		b := lose(t, f, &outbox.Batch{GroupID: r.GroupID}, second)
+		held = append(held, b.IDs()...)
+		settle(t, second, b, delivered())
+	}
+	slices.Sort(held)
+	equal(t, "events of all batches", held, ids[21:])
+	empty(t, f)
+}
+
+func rangeByHand(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	ids := f.Insert(t, orders(3)...)
+	byHand := func(id int64) {
+		f.Exec(t, fmt.Sprintf("INSERT INTO %s (id, topic, payload) VALUES (%d, 'by hand', '1')", f.Table, id))
+	}
+	const beyond = 1_000_000
+	byHand(beyond)
+	first := claim(t, f.Buffer, 10)
+	equal(t, "events claimed", first.IDs(), append(ids, beyond))
+	second := f.Second(t)
+	more := f.Insert(t, orders(2)...)
+	b := claim(t, f.Buffer, 1)
+	equal(t, "events claimed beside the one beyond", b.IDs(), more[:1])
+	b2 := claim(t, second, 10)
+	equal(t, "events claimed from the beginning", b2.IDs(), more[1:])
+	claimNone(t, f.Buffer)
+	claimNone(t, second)
+	settle(t, f.Buffer, first, delivered())
+	settle(t, f.Buffer, b, delivered())
+
+	byHand(ids[1]) // where all is done with
+	third := f.Second(t)
+	eventually(t, "claim of the one below", func(ctx context.Context) bool {
+		_, err := third.Look(ctx, 10)
+		ok(t, "Look", err)
+		b, err = third.Claim(ctx, 10, lease)
+		ok(t, "Claim", err)
+		return b != nil
+	})
+	equal(t, "events claimed below", b.IDs(), ids[1:2])
+	settle(t, third, b, delivered())
+	settle(t, second, b2, delivered())
+	empty(t, f)
+}
+
+func rangeBacklog(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	second := f.Second(t)
+	f.Insert(t, orders(10)...)
+	b := claim(t, f.Buffer, 4)
+	settle(t, f.Buffer, b, retry(b, lease))
+	claim(t, f.Buffer, 3)
+	for range 3 { // the first one looks everywhere, others from the marks
+		for _, buffer := range []Buffer{f.Buffer, second} {
+			look, err := buffer.Look(t.Context(), 100)
+			ok(t, "Look", err)
+			equal(t, "backlog", look, outbox.Backlog{Unclaimed: 3, Waiting: 1})
+			s, err := buffer.Status(t.Context())
+			ok(t, "Status", err)
+			equal(t, "pending", s.Pending, int64(10))
+		}
+	}
+	f.Overdue(t, b.GroupID, time.Second)
+	look, err := second.Look(t.Context(), 0)
+	ok(t, "Look", err)
+	equal(t, "backlog", look, outbox.Backlog{Waiting: 1, Due: 1})
+	audit(t, second, outbox.Audit{
+		Unclaimed: 3, Leased: outbox.Tally{Batches: 1, Events: 3}, Waiting: outbox.Tally{Batches: 1, Events: 4},
+	})
+}

@@ -1,0 +1,131 @@
+package postgres
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+// A range claim leaves the events as they are: what a batch holds is said by its
+// ledger row, as the exact set of ids that could be seen. Claims on a buffer are made
+// one after the other (see claimLockSQL), each with a snapshot that is later than the
+// lock. So it sees every batch that was claimed before it, and an event that it can
+// see is in a live batch, or nobody's: what was delivered goes in the same transaction
+// as its ledger row.
+
+// heldSQL is what live batches hold beyond $2: nothing is '{}' and not NULL, for
+// NOT (id <@ NULL) is not true. Their order is asked for so that the index on last_id
+// is taken whatever the statistics say. An id that was given by hand may lie far
+// beyond the sequence's last value, $3: it is held, and what comes before it may be
+// nobody's; up to others a claim of fresh events need not look, and a sweep finds what
+// is left between them.
+const heldSQL = `
+beyond AS MATERIALIZED (
+  SELECT last_id, members FROM outbox_batches
+  WHERE buffer = $1 AND last_id > $2::bigint AND members IS NOT NULL
+  ORDER BY last_id
+), held AS MATERIALIZED (
+  SELECT coalesce((SELECT range_agg(m) FROM beyond, unnest(members) m), '{}') AS members,
+         greatest($2::bigint, (SELECT max(last_id) FROM beyond WHERE last_id <= $3::bigint)) AS upto
+)`
+
+// Most batches have no gaps. Those that do have theirs from roll-backs and from
+// transactions that were still open.
+const claimRangeSQL = `
+WITH` + heldSQL + `, picked AS MATERIALIZED (
+  SELECT id, created_at FROM outbox_events
+  WHERE id > CASE WHEN $5::boolean THEN $2::bigint ELSE (SELECT upto FROM held) END AND id <= $4::bigint
+    AND group_id IS NULL AND NOT id <@ (SELECT members FROM held)
+    AND EXISTS (SELECT FROM outbox_buffers WHERE buffer = $1 AND claim = 'range')
+  ORDER BY id LIMIT $6::bigint
+)
+INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts,
+                            attempts, outages, events, first_id, last_id, oldest_at, members)
+SELECT $7::uuid, $1, 'range', 'leased', 1, clock_timestamp() + $8::interval, $9, 1,
+       0, 0, count(*), min(id), max(id), min(created_at),
+       CASE WHEN max(id) - min(id) < count(*) THEN int8multirange(int8range(min(id), max(id), '[]'))
+            ELSE (SELECT range_agg(int8range(id, id, '[]')) FROM picked) END
+FROM picked HAVING count(*) > 0
+RETURNING first_id, last_id`
+
+// The batch is read when the lock was given back: a client that stops reading must
+// not sit on it. (members + '{}' is the same set in one piece: else one of many gaps
+// would be unpacked again for each row.)
+const claimedRangeSQL = `
+WITH l AS MATERIALIZED (
+  SELECT first_id, last_id, members + '{}' AS members FROM outbox_batches WHERE group_id = $1::uuid
+)
+SELECT e.id, e.topic, e.key, e.payload, e.headers, e.created_at
+FROM l JOIN outbox_events e ON e.id BETWEEN l.first_id AND l.last_id AND e.id <@ l.members`
+
+// claimRanged is a claimWhere.
+func (b *Buffer) claimRanged(ctx context.Context, t *table, limit int, lease time.Duration, where claimRange) (
+	batch *outbox.Batch, lastValue int64, err error,
+) {
+	var (
+		fresh    = outbox.Batch{GroupID: outbox.NewGroupID(), LeaseNo: 1, LeaseEnd: time.Now().Add(lease), Starts: 1}
+		rows     = decoder{payloadOID: t.payloadOID}
+		mode     string
+		claimed  bool
+		_, known = b.marks.span()
+	)
+	rows.reserve(limit)
+	err = b.transact(
+		ctx,
+		step{sql: t.sql(claimBeginSQL), args: []string{
+			t.sequence, t.buffer, milliseconds(b.patience), t.userTimeout,
+		}, row: func(v [][]byte) error {
+			lastValue, fresh.ClaimedAt, mode = int8Of(v[0]), timeOf(v[1]), string(v[2])
+			claimed = false
+			return rows.forget(nil)
+		}},
+		step{sql: claimLockSQL, args: []string{t.buffer}},
+		step{
+			sql: t.sql(claimRangeSQL),
+			args: []string{
+				t.buffer, itoa(where.after), itoa(known), itoa(where.upTo), boolean(where.late), itoa(int64(limit)),
+				fresh.GroupID.String(), interval(lease), b.config.Owner,
+			},
+			row: func(v [][]byte) error {
+				claimed, fresh.FirstID, fresh.LastID = true, int8Of(v[0]), int8Of(v[1])
+				return nil
+			},
+		},
+		step{sql: "COMMIT"},
+		step{sql: "BEGIN ISOLATION LEVEL READ COMMITTED"},
+		t.writing(b.patience, "jit", "off", "enable_seqscan", "off"),
+		step{sql: t.sql(claimedRangeSQL), args: []string{fresh.GroupID.String()}, row: rows.add},
+	)
+	switch {
+	case err != nil:
+		return nil, 0, err
+	case mode != claimRanges:
+		return nil, 0, storedMode(mode)
+	case !claimed:
+		return nil, lastValue, nil
+	}
+	fresh.ClaimedLocal = time.Now()
+	return b.leased(&rows, fresh), lastValue, nil
+}
+
+// multirange is a set of ids, in ascending order, as PostgreSQL reads it.
+func multirange(ids []int64) string {
+	text := make([]byte, 0, 64)
+	text = append(text, '{')
+	for i := 0; i < len(ids); {
+		first := i
+		for i++; i < len(ids) && ids[i] == ids[i-1]+1; i++ {
+		}
+		if first > 0 {
+			text = append(text, ',')
+		}
+		text = append(text, '[')
+		text = strconv.AppendInt(text, ids[first], 10)
+		text = append(text, ',')
+		text = strconv.AppendInt(text, ids[i-1], 10)
+		text = append(text, ']')
+	}
+	return string(append(text, '}'))
+}
