@@ -57,8 +57,9 @@ chaos: servers ## ten minutes of kills, restarts and cut wires; CHAOS="-chaos.fo
 	$(GO) test ./chaos -run TestChaos -count=1 -v -timeout 180m -chaos.for 10m $(CHAOS)
 
 .PHONY: bench
-bench: servers ## throughput, WAL, memory and idle cost, on this machine
-	$(GO) test -run '^$$' -bench . -benchtime 3x -timeout 30m ./bench
+bench: servers ## the figures of docs/performance.md, on this machine; BENCH="-scale 0.1" for a quick look
+	$(GO) test -run '^$$' -bench 'Drain|Strategies|Cost' -benchtime 3x -v -timeout 30m ./bench $(BENCH)
+	$(GO) test -run '^$$' -bench 'Pinned|TenMillion|Latency|Process|Recovery' -benchtime 1x -v -timeout 30m ./bench $(BENCH)
 
 .PHONY: mutants
 mutants: servers ## break the relay on purpose, place by place, and see the tests fail

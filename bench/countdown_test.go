@@ -3,6 +3,7 @@ package bench
 import (
 	"sync"
 	"sync/atomic"
+	"testing"
 	"time"
 
 	"github.com/outboxrelay/relay/outbox"
@@ -18,10 +19,30 @@ type countdown struct {
 	once  sync.Once
 	began time.Time
 	took  time.Duration // good when done is closed
+
+	mu     sync.Mutex
+	claims []time.Duration
+}
+
+func newCountdown(events int) *countdown {
+	return &countdown{left: int64(events), done: make(chan struct{})}
+}
+
+// await fails when the end does not come in time.
+func (c *countdown) await(b *testing.B, atMost time.Duration) {
+	b.Helper()
+	select {
+	case <-c.done:
+	case <-time.After(atMost):
+		b.Fatalf("%d of %d events were delivered in %v", c.seen.Load(), c.left, atMost)
+	}
 }
 
 func (c *countdown) Claimed(_ *outbox.Batch, took time.Duration) {
 	c.once.Do(func() { c.began = time.Now().Add(-took) })
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.claims = append(c.claims, took)
 }
 func (c *countdown) Sent(*outbox.Batch, time.Duration) {}
 

@@ -1,7 +1,12 @@
-// Package bench measures the relay on real servers: how fast a backlog drains to
-// each sink beside what the SQL alone can do in the same run, the WAL an event
-// costs, and what a relay uses while it holds a backlog and while it is idle.
+// Package bench measures the relay on real servers, beside the loop that a good
+// engineer would write instead: how fast a backlog drains and what an event costs,
+// what a pinned snapshot and ten million waiting events change, how soon an event
+// arrives, what it takes from the application, and what an idle relay uses.
 //
-// `make bench` runs it. Timings are noisy and never decide a test: compare
-// figures of one run.
+//	go test -run '^$' -bench Drain -benchtime 3x -v ./bench
+//
+// -v, because the tables are what to read. docs/performance.md says what each
+// measures and what came out. Timings are noisy and never decide a test: compare
+// figures of one run. What fails a benchmark is an event that was lost, came twice or
+// was left behind.
 package bench

@@ -1,74 +1,145 @@
 package bench
 
 import (
-	"context"
 	"fmt"
-	"log/slog"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/outboxrelay/relay/outbox/postgres"
-	"github.com/outboxrelay/relay/pipeline"
-	"github.com/outboxrelay/relay/sink"
+	"github.com/outboxrelay/relay/outbox"
 )
 
-// BenchmarkPinned lets one relay drain ten rounds of 50,000 events while another
-// session holds a snapshot, so that no dead row can go, and reports the median of
-// the first three rounds and of the last three.
+// BenchmarkPinned has twenty rounds of 50,000 events drained while another session
+// holds a snapshot, so that no dead row can go. It reports the last round's rate
+// beside the second's (in the first there is nothing dead yet), and what claims
+// took. There is no sink: what one costs would only hide what claims cost more.
 func BenchmarkPinned(b *testing.B) {
-	const rounds, events = 10, 50_000
+	const rounds = 20
+	events := scaled(50_000)
 	db := newDatabase(b)
-	var first, last float64
+	contenders := db.relays(b, outbox.ClaimRange, outbox.ClaimStamp)
 	for b.Loop() {
-		db.fill(b, 0)
-		pinned, err := db.pool.BeginTx(b.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
-		check(b, err)
-		_, err = pinned.Exec(b.Context(), "SELECT count(*) FROM outbox_events")
-		check(b, err)
-
-		observer := &rotating{}
-		stopped := db.start(b, nothing{}, observer)
-		speeds := make([]float64, rounds)
-		for i := range speeds {
-			round := &countdown{left: events, done: make(chan struct{})}
-			observer.next(round)
-			_, err := db.pool.Exec(b.Context(),
-				fmt.Sprintf("INSERT INTO outbox_events (topic, payload) SELECT 'orders', %s FROM generate_series(1, %d) i", payloadSQL, events))
-			check(b, err)
-			<-round.done
-			speeds[i] = events / round.took.Seconds()
+		t := table{head: []string{"", "events/s of round 2", "of the last", "last to second", "median of rounds 16-20 to 2-6", "claim p50 ms, rounds 2-6", "16-20", "p99 ms, rounds 2-6", "16-20"}}
+		var chart strings.Builder
+		for _, c := range contenders {
+			db.fill(b, eventsTable, 0)
+			unpin := db.pin(b, eventsTable)
+			series := db.rounds(b, outbox.ClaimMode(c.name), rounds, events)
+			unpin()
+			series.tell(b, &t, &chart, c.name)
 		}
-		stopped()
-		check(b, pinned.Rollback(b.Context()))
-		b.Logf("events/s by round: %.0f", speeds)
-		first += median(speeds[:3])
-		last += median(speeds[rounds-3:])
+		if wanted("loop") {
+			db.fill(b, loopTable, 0)
+			unpin := db.pin(b, loopTable)
+			series := db.loopRounds(b, rounds, events)
+			unpin()
+			series.tell(b, &t, &chart, "loop")
+		}
+		b.Logf("%d rounds of %d events under a pinned snapshot\n%s\nthousand events/s by round:\n%s", rounds, events, t, &chart)
 	}
-	b.ReportMetric(first/float64(b.N), "events/s-first")
-	b.ReportMetric(last/float64(b.N), "events/s-last")
 	b.ReportMetric(0, "ns/op")
 }
 
-// start runs a pipeline until the returned function is called.
-func (db *database) start(b *testing.B, s sink.Sink, observer pipeline.Observer) (stop func()) {
+// pin opens a snapshot that sees the table as it is now, until unpin is called.
+func (db *database) pin(b *testing.B, table string) (unpin func()) {
 	b.Helper()
-	buffer, err := postgres.Open(postgres.Config{URL: db.url, Pipeline: "bench", Owner: "bench", Connections: 6})
+	tx, err := db.pool.BeginTx(b.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 	check(b, err)
-	p, err := pipeline.New(buffer, s, pipeline.Config{
-		Name: "bench", Observer: observer, Log: slog.New(slog.DiscardHandler),
-	})
+	_, err = tx.Exec(b.Context(), "SELECT count(*) FROM "+table)
 	check(b, err)
-	ctx, cancel := context.WithCancel(b.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- p.Run(ctx, b.Context()) }()
-	return func() {
-		cancel()
-		check(b, <-ended)
-		check(b, buffer.Close())
-	}
+	return func() { check(b, tx.Rollback(b.Context())) }
 }
 
-func median(three []float64) float64 {
-	return max(min(three[0], three[1]), min(max(three[0], three[1]), three[2]))
+// series is what became of the rounds, in their order.
+type series struct {
+	speeds []float64   // events/s
+	claims [][]float64 // milliseconds each took
+}
+
+func (s *series) add(events int, took time.Duration, claims []time.Duration) {
+	s.speeds = append(s.speeds, float64(events)/took.Seconds())
+	var ms []float64
+	for _, d := range claims {
+		ms = append(ms, milliseconds(d))
+	}
+	s.claims = append(s.claims, ms)
+}
+
+// rounds has a relay drain one round after the other, claiming in a mode.
+func (db *database) rounds(b *testing.B, mode outbox.ClaimMode, rounds, events int) (s series) {
+	b.Helper()
+	observer := &rotating{}
+	observer.next(newCountdown(events))
+	stop := db.start(b, mode, nothing{}, observer)
+	for range rounds {
+		round := newCountdown(events)
+		observer.next(round)
+		db.insert(b, eventsTable, events)
+		round.await(b, 2*time.Minute)
+		s.add(events, round.took, round.claims)
+	}
+	stop()
+	db.mustBeEmpty(b, eventsTable)
+	return s
+}
+
+// loopFor is when the loop is stopped: what it has shown by then is enough.
+const loopFor = time.Minute
+
+// loopRounds is the same for the loop, until it has had a minute.
+func (db *database) loopRounds(b *testing.B, rounds, events int) (s series) {
+	b.Helper()
+	ctx, cancel := bounded(b, loopFor)
+	defer cancel()
+	for i := range rounds {
+		db.insert(b, loopTable, events)
+		var picks picks
+		took := db.loop(b, ctx, 2, nowhere().loop, picks.add)
+		if ctx.Err() != nil {
+			b.Logf("the loop was stopped after %v, in round %d", loopFor, i+1)
+			return s
+		}
+		s.add(events, took, picks.took)
+	}
+	db.mustBeEmpty(b, loopTable)
+	return s
+}
+
+// window are the values of rounds from..to, counted from 1, as far as there are
+// such.
+func window[T any](of []T, from, to int) []T { return of[min(from-1, len(of)):min(to, len(of))] }
+
+func (s *series) tell(b *testing.B, t *table, chart *strings.Builder, name string) {
+	b.Helper()
+	n := len(s.speeds)
+	if n < 2 {
+		b.Fatalf("%s: %d rounds are too few to say anything", name, n)
+	}
+	early, late := window(s.speeds, 2, 6), s.speeds[max(1, n-5):]
+	claims := func(of [][]float64, q float64) float64 {
+		var all []float64
+		for _, c := range of {
+			all = append(all, c...)
+		}
+		return quantile(all, q)
+	}
+	earlyClaims, lateClaims := window(s.claims, 2, 6), s.claims[max(1, n-5):]
+	last, steady := s.speeds[n-1]/s.speeds[1], median(late)/median(early)
+	t.add(name, s.speeds[1], s.speeds[n-1], last, steady,
+		claims(earlyClaims, .5), claims(lateClaims, .5), claims(earlyClaims, .99), claims(lateClaims, .99))
+	if name != "loop" {
+		b.ReportMetric(claims(lateClaims, .99)/claims(earlyClaims, .99), name+"-p99-late/early")
+	}
+	b.ReportMetric(last, name+"-last/second")
+	b.ReportMetric(steady, name+"-late/early")
+	fmt.Fprintf(chart, "%s: [", name)
+	for i, v := range s.speeds {
+		if i > 0 {
+			chart.WriteString(", ")
+		}
+		fmt.Fprintf(chart, "%.1f", v/1000)
+	}
+	chart.WriteString("]\n")
 }

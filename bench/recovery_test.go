@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/postgres"
 	"github.com/outboxrelay/relay/sink/httpsink"
 	"github.com/outboxrelay/relay/sink/redissink"
@@ -38,13 +39,13 @@ func (db *database) takeOver(b *testing.B) {
 	var took time.Duration
 	n := 0
 	for b.Loop() {
-		db.fill(b, 1000)
+		db.fill(b, eventsTable, 1000)
 		dead, err := postgres.Open(postgres.Config{URL: db.url, Pipeline: "bench", Owner: "dead"})
 		check(b, err)
 		batch, err := dead.Claim(b.Context(), 1000, lease)
 		check(b, err)
 		check(b, dead.Close())
-		stop := db.start(b, nothing{}, nil)
+		stop := db.start(b, outbox.ClaimAuto, nothing{}, nil)
 		db.untilEmpty(b)
 		took += time.Since(batch.LeaseEnd)
 		n++
@@ -54,27 +55,18 @@ func (db *database) takeOver(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-func (db *database) untilEmpty(b *testing.B) {
-	b.Helper()
-	until(b, time.Minute, func() bool {
-		var left int
-		check(b, db.pool.QueryRow(b.Context(), "SELECT count(*) FROM outbox_batches").Scan(&left))
-		return left == 0
-	})
-}
-
 func (db *database) redisReturns(b *testing.B) {
 	var took time.Duration
 	n := 0
 	for b.Loop() {
-		db.fill(b, 0)
+		db.fill(b, eventsTable, 0)
 		server := testserver.Redis(b)
 		s, err := redissink.New(redissink.Config{URL: server.URL, Stream: "orders"})
 		check(b, err)
-		stop := db.start(b, s, nil)
+		stop := db.start(b, outbox.ClaimAuto, s, nil)
 		pause(b, 2*time.Second)
 		check(b, server.Stop())
-		db.insert(b, 20_000)
+		db.insert(b, eventsTable, 20_000)
 		pause(b, awayFor)
 		check(b, server.Start(b.Context()))
 		began := time.Now()
@@ -96,7 +88,7 @@ func (db *database) httpReturns(b *testing.B) {
 	var took time.Duration
 	n := 0
 	for b.Loop() {
-		db.fill(b, 0)
+		db.fill(b, eventsTable, 0)
 		var up, arrived atomic.Bool
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if _, err := io.Copy(io.Discard, r.Body); err != nil || !up.Load() {
@@ -107,8 +99,8 @@ func (db *database) httpReturns(b *testing.B) {
 		}))
 		s, err := httpsink.New(httpsink.Config{URL: server.URL})
 		check(b, err)
-		stop := db.start(b, s, nil)
-		db.insert(b, 20_000)
+		stop := db.start(b, outbox.ClaimAuto, s, nil)
+		db.insert(b, eventsTable, 20_000)
 		pause(b, awayFor)
 		up.Store(true)
 		began := time.Now()
@@ -129,7 +121,7 @@ func (db *database) poison(b *testing.B) {
 	var requests int64
 	n := 0
 	for b.Loop() {
-		db.fill(b, 0)
+		db.fill(b, eventsTable, 0)
 		var asked atomic.Int64
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			body, err := io.ReadAll(r.Body)
@@ -147,7 +139,7 @@ func (db *database) poison(b *testing.B) {
 		check(b, err)
 		s, err := httpsink.New(httpsink.Config{URL: server.URL})
 		check(b, err)
-		stop := db.start(b, s, nil)
+		stop := db.start(b, outbox.ClaimAuto, s, nil)
 		until(b, time.Minute, func() bool {
 			var left int
 			check(b, db.pool.QueryRow(b.Context(), "SELECT count(*) FROM outbox_events").Scan(&left))
@@ -161,11 +153,4 @@ func (db *database) poison(b *testing.B) {
 	}
 	b.ReportMetric(float64(requests)/float64(n), "requests")
 	b.ReportMetric(0, "ns/op")
-}
-
-// insert commits events while the relay runs.
-func (db *database) insert(b *testing.B, n int) {
-	b.Helper()
-	_, err := db.pool.Exec(b.Context(), fmt.Sprintf("INSERT INTO outbox_events (topic, payload) SELECT 'orders', %s FROM generate_series(1, %d) i", payloadSQL, n))
-	check(b, err)
 }

@@ -1,0 +1,98 @@
+package bench
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+)
+
+// command is the relay as people run it, and its configuration.
+type command struct {
+	binary string
+	db     *database
+}
+
+// build builds the relay.
+func build(b *testing.B, db *database) command {
+	b.Helper()
+	c := command{binary: filepath.Join(b.TempDir(), "relay"), db: db}
+	out, err := exec.CommandContext(b.Context(), "go", "build", "-o", c.binary, "../cmd/relay").CombinedOutput()
+	if err != nil {
+		b.Fatalf("%v\n%s", err, out)
+	}
+	return c
+}
+
+// settings of the one pipeline.
+type settings struct {
+	table      string // outbox_events when empty
+	wake       string // auto when empty
+	supervisor bool
+	sink       string // a URL; stdout when empty
+	maxlen     int    // of the sink's stream; 0: it is not trimmed
+}
+
+func (c command) configure(b *testing.B, s settings) (path string) {
+	b.Helper()
+	supervisor, trimmed := "", ""
+	if s.supervisor {
+		supervisor = ", supervisor: {warn_after: 5m}"
+	}
+	if s.maxlen > 0 {
+		trimmed = fmt.Sprintf(", maxlen: %d", s.maxlen)
+	}
+	yaml := fmt.Sprintf(`admin: {listen: ""}
+log: {level: error}
+pipelines:
+- name: orders
+  source: {url: %q, table: %s%s}
+  wake: %s
+  sink: {url: %q%s}
+`, c.db.url, cmp.Or(s.table, eventsTable), supervisor, cmp.Or(s.wake, "auto"), cmp.Or(s.sink, "stdout:"), trimmed)
+	path = filepath.Join(b.TempDir(), "relay.yaml")
+	check(b, os.WriteFile(path, []byte(yaml), 0o600))
+	return path
+}
+
+// migrate makes the tables that the settings want.
+func (c command) migrate(b *testing.B, s settings) {
+	b.Helper()
+	out, err := exec.CommandContext(b.Context(), c.binary, "migrate", "-c", c.configure(b, s)).CombinedOutput()
+	if err != nil {
+		b.Fatalf("%v\n%s", err, out)
+	}
+}
+
+// run starts the relay, until stop is called, or the benchmark ends.
+func (c command) run(b *testing.B, s settings) (pid int, stop func()) {
+	b.Helper()
+	// The context of a benchmark ends before its cleanups, which ask for the end.
+	cmd := exec.CommandContext(context.WithoutCancel(b.Context()), c.binary, "run", "-c", c.configure(b, s))
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	check(b, cmd.Start())
+	stopped := false
+	stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		check(b, cmd.Process.Signal(syscall.SIGTERM))
+		check(b, cmd.Wait())
+	}
+	b.Cleanup(stop)
+	return cmd.Process.Pid, stop
+}
+
+// hasTrigger tells whether something in the database tells the relay of events in a
+// table.
+func (db *database) hasTrigger(b *testing.B, table string) bool {
+	b.Helper()
+	return ask[bool](b, db, `SELECT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = $1::regclass AND NOT tgisinternal
+		AND tgtype & 4 <> 0)`, table) // on INSERT
+}

@@ -1,0 +1,150 @@
+package bench
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+// contender is one way of getting a backlog to a sink.
+type contender struct {
+	name    string
+	table   string
+	batched bool // its stream takes fast ingest
+	drain   func(b *testing.B, to place, events int) time.Duration
+}
+
+// loops is the loop with one, two and four workers. The best is the measure of the
+// others.
+func (db *database) loops() (all []contender) {
+	for _, workers := range []int{1, 2, 4} {
+		all = append(all, contender{
+			name: fmt.Sprintf("loop%d", workers), table: loopTable,
+			drain: func(b *testing.B, to place, _ int) time.Duration {
+				ctx, cancel := bounded(b, 2*time.Minute)
+				defer cancel()
+				return db.loop(b, ctx, workers, to.loop, func(time.Duration) {})
+			},
+		})
+	}
+	return all
+}
+
+// relays is the relay, claiming in each of the modes that it has.
+func (db *database) relays(b *testing.B, modes ...outbox.ClaimMode) (all []contender) {
+	b.Helper()
+	for _, mode := range modes {
+		if !wanted(string(mode)) || !db.claims(b, mode) {
+			continue
+		}
+		all = append(all, contender{
+			name: string(mode), table: eventsTable, batched: true,
+			drain: func(b *testing.B, to place, events int) time.Duration {
+				took := db.relay(b, mode, to.sink, events)
+				if used := db.claimMode(b); used != mode {
+					b.Fatalf("%s was asked for, and the relay claimed by %s", mode, used)
+				}
+				return took
+			},
+		})
+	}
+	return all
+}
+
+// figures of one drain. Times are CPU's, of an event.
+type figures struct {
+	rate                  float64 // events/s
+	postgres, own, broker float64 // microseconds an event
+	wal                   float64 // bytes an event
+}
+
+// measure drains one backlog.
+func (db *database) measure(b *testing.B, c contender, to place, events int) figures {
+	b.Helper()
+	to.empty(b, c)
+	db.fill(b, c.table, events)
+	wal, postgres, own, broker := db.walBytes(b), familyTime(b, db.pid), ownTime(b), cpuTime(b, to.pid)
+	took := c.drain(b, to, events)
+	each := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 / float64(events) }
+	f := figures{
+		rate:     float64(events) / took.Seconds(),
+		postgres: each(familyTime(b, db.pid) - postgres),
+		own:      each(ownTime(b) - own),
+		broker:   each(cpuTime(b, to.pid) - broker),
+		wal:      float64(db.walBytes(b)-wal) / float64(events),
+	}
+	db.mustBeEmpty(b, c.table)
+	if to.count != nil {
+		if n := to.count(b); n != events {
+			b.Fatalf("%s: %d of %d events arrived", c.name, n, events)
+		}
+	}
+	return f
+}
+
+// race lets contenders drain backlogs of their own, one after the other, b.N times
+// around, and reports medians. Each round begins with another one. What it compares
+// with the loop it compares round by round.
+func (db *database) race(b *testing.B, to place, contenders []contender, events int) {
+	b.Helper()
+	results := map[string][]figures{}
+	for round := 0; b.Loop(); round++ {
+		for i := range contenders {
+			c := contenders[(i+round)%len(contenders)]
+			results[c.name] = append(results[c.name], db.measure(b, c, to, events))
+		}
+	}
+	best := bestLoop(results)
+	t := table{head: []string{"", "events/s", "to loop", "PostgreSQL µs", "to loop", "own µs", "broker µs", "WAL B", "to loop"}}
+	for _, c := range contenders {
+		mine := results[c.name]
+		of := func(get func(figures) float64) float64 { return medianOf(mine, get) }
+		to := func(get func(figures) float64) float64 { return ratio(mine, results[best], get) }
+		t.add(c.name, of(rate), to(rate), of(postgresTime), to(postgresTime), of(ownWork), of(brokerWork), of(walSize), to(walSize))
+		b.ReportMetric(of(rate), c.name+"-events/s")
+		b.ReportMetric(of(postgresTime), c.name+"-pg-µs/event")
+		b.ReportMetric(of(walSize), c.name+"-walB/event")
+		if best != "" && !strings.HasPrefix(c.name, "loop") {
+			b.ReportMetric(to(rate), c.name+"/loop")
+		}
+	}
+	b.ReportMetric(0, "ns/op")
+	b.Logf("%d events, medians of %d rounds; ratios are to %s, round by round\n%s", events, b.N, best, t)
+}
+
+func rate(f figures) float64         { return f.rate }
+func postgresTime(f figures) float64 { return f.postgres }
+func ownWork(f figures) float64      { return f.own }
+func brokerWork(f figures) float64   { return f.broker }
+func walSize(f figures) float64      { return f.wal }
+
+// bestLoop is the number of workers that the loop is quickest with.
+func bestLoop(results map[string][]figures) (best string) {
+	for name, mine := range results {
+		if strings.HasPrefix(name, "loop") && (best == "" || medianOf(mine, rate) > medianOf(results[best], rate)) {
+			best = name
+		}
+	}
+	return best
+}
+
+// ratio is the median of what each round of a contender is to the same round of
+// another; NaN without rounds.
+func ratio(mine, other []figures, get func(figures) float64) float64 {
+	var each []float64
+	for i := range min(len(mine), len(other)) {
+		each = append(each, get(mine[i])/get(other[i]))
+	}
+	return median(each)
+}
+
+func medianOf(of []figures, get func(figures) float64) float64 {
+	values := make([]float64, len(of))
+	for i := range of {
+		values[i] = get(of[i])
+	}
+	return median(values)
+}

@@ -1,0 +1,88 @@
+package bench
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// What processes have used is read from /proc, see proc_pid_stat(5): the benchmarks
+// run on Linux only.
+
+// tick is the unit that the kernel counts in (USER_HZ), 10 ms wherever Go runs.
+const tick = 10 * time.Millisecond
+
+// stat returns the fields of /proc/PID/stat from the third on: the second may have
+// spaces in it.
+func stat(pid int) ([]string, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return nil, err
+	}
+	return strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:])), nil
+}
+
+// ticks adds up fields of a stat, which are counted from 1 in the manual.
+func ticks(tb testing.TB, stat []string, first, last int) (sum time.Duration) {
+	tb.Helper()
+	for _, f := range stat[first-3 : last-2] {
+		n, err := strconv.Atoi(f)
+		check(tb, err)
+		sum += time.Duration(n) * tick
+	}
+	return sum
+}
+
+// cpuTime is what a process has used, without its children.
+func cpuTime(tb testing.TB, pid int) time.Duration {
+	tb.Helper()
+	if pid == 0 {
+		return 0
+	}
+	s, err := stat(pid)
+	check(tb, err)
+	return ticks(tb, s, 14, 15)
+}
+
+// familyTime is what a process and all its children have used, those included that
+// have ended since: the parent waited for them, and they are in its account.
+func familyTime(tb testing.TB, parent int) time.Duration {
+	tb.Helper()
+	s, err := stat(parent)
+	check(tb, err)
+	sum := ticks(tb, s, 14, 17)
+	all, err := filepath.Glob("/proc/[0-9]*")
+	check(tb, err)
+	for _, dir := range all {
+		pid, err := strconv.Atoi(filepath.Base(dir))
+		check(tb, err)
+		if s, err := stat(pid); err == nil && s[1] == strconv.Itoa(parent) { // else it ended meanwhile
+			sum += ticks(tb, s, 14, 15)
+		}
+	}
+	return sum
+}
+
+// ownTime is what this process has used.
+func ownTime(tb testing.TB) time.Duration {
+	tb.Helper()
+	var usage syscall.Rusage
+	check(tb, syscall.Getrusage(syscall.RUSAGE_SELF, &usage))
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+}
+
+// peakMemory is the most a process was resident with, in MB.
+func peakMemory(tb testing.TB, pid int) float64 {
+	tb.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	check(tb, err)
+	_, line, _ := strings.Cut(string(text), "VmHWM:")
+	n, err := strconv.Atoi(strings.Fields(line)[0])
+	check(tb, err)
+	return float64(n) / 1024
+}

@@ -1,0 +1,70 @@
+package bench
+
+import (
+	"context"
+	"flag"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+)
+
+var (
+	scale = flag.Float64("scale", 1, "what numbers of events, and times to measure for, are multiplied by: 0.1 for a quick look")
+	only  = flag.String("only", "", "the contenders to run, by name, separated by commas; all when empty")
+)
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(natsFolder); dir != "" {
+		serveNATS(dir)
+		return
+	}
+	testserver.Main(m)
+}
+
+// scaled is n events, or as many as -scale makes of it, in whole batches.
+func scaled(n int) int { return max(1, int(float64(n)**scale)/batchSize) * batchSize }
+
+// scaledTime is d, or what -scale makes of it.
+func scaledTime(d time.Duration) time.Duration {
+	return max(time.Second, time.Duration(float64(d)**scale))
+}
+
+// wanted tells whether -only lets a contender run.
+func wanted(name string) bool {
+	return *only == "" || slices.Contains(strings.Split(*only, ","), name)
+}
+
+func check(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
+}
+
+func pause(b *testing.B, d time.Duration) {
+	b.Helper()
+	select {
+	case <-time.After(d):
+	case <-b.Context().Done():
+		b.Fatal(b.Context().Err())
+	}
+}
+
+func until(b *testing.B, atMost time.Duration, done func() bool) {
+	b.Helper()
+	for end := time.Now().Add(atMost); !done(); pause(b, 100*time.Millisecond) {
+		if time.Now().After(end) {
+			b.Fatal("it did not happen in time")
+		}
+	}
+}
+
+// bounded is the benchmark's context with an end. What is still not done then is
+// lost, and fails.
+func bounded(b *testing.B, atMost time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(b.Context(), atMost)
+}

@@ -1,0 +1,58 @@
+package bench
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+)
+
+// natsFolder is the environment variable that makes the test binary a NATS server
+// whose files are there.
+const natsFolder = "RELAY_BENCH_NATS"
+
+// serveNATS serves until its input is closed, as it is when whoever started it is
+// gone, however that ended.
+func serveNATS(dir string) {
+	server, err := testserver.StartNATS(dir)
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	defer server.Stop()
+	fmt.Println(server.URL)
+	if _, err := io.Copy(io.Discard, os.Stdin); err != nil {
+		os.Exit(1)
+	}
+}
+
+// startNATS runs a server in a process of its own: in this one its work would
+// count as the relay's.
+func startNATS(b *testing.B) (url string, pid int) {
+	b.Helper()
+	self, err := os.Executable()
+	check(b, err)
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), natsFolder+"="+b.TempDir())
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	check(b, err)
+	out, err := cmd.StdoutPipe()
+	check(b, err)
+	check(b, cmd.Start())
+	b.Cleanup(func() {
+		check(b, in.Close())
+		check(b, cmd.Wait())
+	})
+	url, err = bufio.NewReader(out).ReadString('\n')
+	check(b, err)
+	if !strings.HasPrefix(url, "nats://") {
+		b.Fatal(url)
+	}
+	return strings.TrimSpace(url), cmd.Process.Pid
+}

@@ -1,0 +1,63 @@
+package bench
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/postgres"
+	"github.com/outboxrelay/relay/pipeline"
+	"github.com/outboxrelay/relay/sink"
+)
+
+// claims tells whether the relay claims in a mode that is asked for: no figure may
+// stand under the name of another.
+func (db *database) claims(b *testing.B, mode outbox.ClaimMode) bool {
+	b.Helper()
+	db.fill(b, eventsTable, batchSize)
+	db.relay(b, mode, nothing{}, batchSize)
+	used := db.claimMode(b)
+	if mode != outbox.ClaimAuto && used != mode {
+		b.Logf("LEFT OUT: %s was asked for, and the relay claims by %s", mode, used)
+		return false
+	}
+	return true
+}
+
+// claimMode is how the buffer was claimed last.
+func (db *database) claimMode(b *testing.B) outbox.ClaimMode {
+	b.Helper()
+	return ask[outbox.ClaimMode](b, db, "SELECT claim FROM outbox_buffers WHERE buffer = 'public.outbox_events'")
+}
+
+// relay runs a pipeline in this process until so many events are delivered, and
+// returns how long it took from the begin of the first claim to the last settle.
+func (db *database) relay(b *testing.B, mode outbox.ClaimMode, s sink.Sink, events int) time.Duration {
+	b.Helper()
+	count := newCountdown(events)
+	stop := db.start(b, mode, s, count)
+	count.await(b, 2*time.Minute)
+	stop()
+	return count.took
+}
+
+// start runs a pipeline until the returned function is called.
+func (db *database) start(b *testing.B, mode outbox.ClaimMode, s sink.Sink, observer pipeline.Observer) (stop func()) {
+	b.Helper()
+	buffer, err := postgres.Open(postgres.Config{URL: db.url, Pipeline: "bench", Owner: "bench", Connections: 6, Claim: mode})
+	check(b, err)
+	p, err := pipeline.New(buffer, s, pipeline.Config{
+		Name: "bench", Observer: observer, Log: slog.New(slog.DiscardHandler),
+	})
+	check(b, err)
+	ctx, cancel := context.WithCancel(b.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- p.Run(ctx, b.Context()) }()
+	return func() {
+		cancel()
+		check(b, <-ended)
+		check(b, buffer.Close())
+	}
+}

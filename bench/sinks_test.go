@@ -1,0 +1,170 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/sink"
+	"github.com/outboxrelay/relay/sink/natssink"
+	"github.com/outboxrelay/relay/sink/redissink"
+)
+
+// place is a broker's: where events go, the relay's way and the loop's.
+type place struct {
+	pid   int // of the broker; 0 for none
+	sink  sink.Sink
+	loop  func(*testing.B) push
+	empty func(*testing.B, contender)
+	count func(*testing.B) int // of what arrived
+}
+
+// nothing is a sink that takes everything.
+type nothing struct{}
+
+func (nothing) Send(context.Context, *outbox.Batch) error { return nil }
+func (nothing) Check(context.Context) error               { return nil }
+func (nothing) Close() error                              { return nil }
+
+func nowhere() place {
+	return place{
+		sink:  nothing{},
+		loop:  func(*testing.B) push { return func(context.Context, []loopEvent) error { return nil } },
+		empty: func(*testing.B, contender) {},
+	}
+}
+
+const orders = "orders"
+
+// redisStream is a stream of one's own Redis, which is as redis-server comes: without
+// an append-only file.
+func redisStream(b *testing.B) place {
+	b.Helper()
+	server := testserver.Redis(b, "--appendonly", "no")
+	s, err := redissink.New(redissink.Config{URL: server.URL, Stream: orders})
+	check(b, err)
+	b.Cleanup(func() { check(b, s.Close()) })
+	client := redis.NewClient(&redis.Options{Addr: server.Addr})
+	b.Cleanup(func() { check(b, client.Close()) })
+	return place{
+		pid:   redisPID(b, client),
+		sink:  s,
+		loop:  func(*testing.B) push { return xadds(client) },
+		empty: func(b *testing.B, _ contender) { check(b, client.FlushAll(b.Context()).Err()) },
+		count: func(b *testing.B) int {
+			n, err := client.XLen(b.Context(), orders).Result()
+			check(b, err)
+			return int(n)
+		},
+	}
+}
+
+func redisPID(b *testing.B, client *redis.Client) int {
+	b.Helper()
+	info, err := client.Info(b.Context(), "server").Result()
+	check(b, err)
+	_, after, _ := strings.Cut(info, "process_id:")
+	pid, err := strconv.Atoi(strings.Fields(after)[0])
+	check(b, err)
+	return pid
+}
+
+// xadds is a pipeline of XADDs with the fields that the relay's entries have.
+func xadds(client *redis.Client) push {
+	return func(ctx context.Context, events []loopEvent) error {
+		pipe := client.Pipeline()
+		for i := range events {
+			e := &events[i]
+			values := make([]any, 0, 10)
+			values = append(values, "id", e.id, "topic", e.topic)
+			if e.key != nil {
+				values = append(values, "key", *e.key)
+			}
+			values = append(values, "payload", e.payload)
+			if e.headers != nil {
+				values = append(values, "headers", e.headers)
+			}
+			pipe.XAdd(ctx, &redis.XAddArgs{Stream: orders, Values: values})
+		}
+		_, err := pipe.Exec(ctx)
+		return err
+	}
+}
+
+// jetStream is a stream in files. The relay's takes batches (fast ingest), the
+// loop's does not.
+func jetStream(b *testing.B) place {
+	b.Helper()
+	url, pid := startNATS(b)
+	conn, err := nats.Connect(url)
+	check(b, err)
+	b.Cleanup(conn.Close)
+	js, err := jetstream.New(conn)
+	check(b, err)
+	// A new stream for each drain: a purged one keeps the ids of the last.
+	empty := func(b *testing.B, c contender) {
+		if err := js.DeleteStream(b.Context(), "ORDERS"); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+			b.Fatal(err)
+		}
+		_, err := js.CreateStream(b.Context(), jetstream.StreamConfig{
+			Name: "ORDERS", Subjects: []string{orders}, Storage: jetstream.FileStorage, AllowBatchPublish: c.batched,
+		})
+		check(b, err)
+	}
+	s, err := natssink.New(natssink.Config{URL: url, Subject: orders})
+	check(b, err)
+	b.Cleanup(func() { check(b, s.Close()) })
+	return place{
+		pid: pid, sink: s, empty: empty,
+		loop: func(b *testing.B) push { return publishes(b, url) },
+		count: func(b *testing.B) int {
+			stream, err := js.Stream(b.Context(), "ORDERS")
+			check(b, err)
+			return int(stream.CachedInfo().State.Msgs) //nolint:gosec // as many as were sent
+		},
+	}
+}
+
+// publishes publishes a batch and then awaits every acknowledgement. The id in the
+// header is what keeps JetStream from taking an event twice.
+func publishes(b *testing.B, url string) push {
+	conn, err := nats.Connect(url)
+	check(b, err)
+	b.Cleanup(conn.Close)
+	js, err := jetstream.New(conn)
+	check(b, err)
+	return func(ctx context.Context, events []loopEvent) error {
+		acks := make([]jetstream.PubAckFuture, len(events))
+		for i := range events {
+			e := &events[i]
+			m := nats.NewMsg(orders)
+			m.Data = e.payload
+			m.Header.Set(jetstream.MsgIDHeader, strconv.FormatInt(e.id, 10))
+			if e.key != nil {
+				m.Header.Set("Key", *e.key)
+			}
+			var err error
+			if acks[i], err = js.PublishMsgAsync(m); err != nil {
+				return err
+			}
+		}
+		for _, ack := range acks {
+			select {
+			case <-ack.Ok():
+			case err := <-ack.Err():
+				return err
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		return nil
+	}
+}
