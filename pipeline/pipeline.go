@@ -352,16 +352,17 @@ func (p *Pipeline) watchSink(ctx context.Context) {
 	}
 }
 
-// warn says what endangers the promises at the sink.
+// warn says what endangers the promises at the sink, and what of the configuration is
+// not done at the buffer.
 func (p *Pipeline) warn(ctx context.Context) {
-	w, ok := p.sink.(sink.Warner)
-	if !ok {
-		return
-	}
 	ctx, cancel := context.WithTimeout(ctx, watchEvery)
 	defer cancel()
-	for _, warning := range w.Warnings(ctx) {
-		p.config.Log.WarnContext(ctx, warning)
+	for _, side := range []any{p.buffer, p.sink} {
+		if w, ok := side.(sink.Warner); ok {
+			for _, warning := range w.Warnings(ctx) {
+				p.config.Log.WarnContext(ctx, warning)
+			}
+		}
 	}
 }
 
