@@ -129,6 +129,13 @@ func examineSink(ctx context.Context, about string, c *config.Sink, s sink.Sink)
 			found = append(found, outbox.Finding{Level: outbox.Warning, About: about, Text: text})
 		}
 	}
+	if adviser, ok := s.(interface {
+		Advice(context.Context) []string
+	}); ok {
+		for _, text := range adviser.Advice(ctx) {
+			found = append(found, outbox.Finding{About: about, Text: text})
+		}
+	}
 	return found
 }
 

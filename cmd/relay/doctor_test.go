@@ -123,6 +123,9 @@ func TestDoctorWarns(t *testing.T) {
 	if text := got.find("orders", "warning", "sink"); !strings.Contains(text, "10s") || !strings.Contains(text, "1m30s") || !strings.Contains(text, "nats stream edit ORDERS") {
 		t.Errorf("it says %+v", got)
 	}
+	if text := got.find("orders", "fine", "sink"); !strings.Contains(text, "nats stream edit ORDERS --allow-fast") {
+		t.Errorf("it says %+v", got)
+	}
 }
 
 // TestDoctorOfAPoorRole: what a role may not is named with the GRANT.

@@ -165,7 +165,7 @@ func (s *fastBatch) hear(a *fastAnswer, seq int, op byte) {
 	case a.Error != nil:
 		s.spoil(seq, a.Error)
 		s.refused(a.Error, op)
-	case a.Stream == "" || a.Batch != s.id || a.Count > len(s.events):
+	case a.Stream == "" || a.Batch != s.id || a.Count < 0 || a.Count > len(s.events):
 		s.spoil(1, errStrangeAck)
 		s.over = true
 	default:
@@ -183,10 +183,10 @@ func (s *fastBatch) spoil(seq int, why error) {
 // refused tells whether a refusal that is worded like that of any message is the last
 // word: else the PubAck for what came before is still to come.
 func (s *fastBatch) refused(err *jetstream.APIError, op byte) {
-	switch {
-	case op == opStart:
+	switch op {
+	case opStart:
 		s.over, s.nothing = true, true
-	case op == opClose || op == opPing:
+	case opClose, opPing:
 		s.over = true
 	}
 	switch err.ErrorCode {

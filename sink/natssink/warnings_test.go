@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/outboxrelay/relay/internal/testserver"
@@ -82,4 +83,35 @@ func TestWarningsWithoutAServer(t *testing.T) {
 	t.Parallel()
 	warns(t, natssink.Config{URL: deadURL(t), ResendWithin: time.Minute}, []string{"cannot tell"})
 	warns(t, natssink.Config{URL: testserver.CoreNATS(t).URL, ResendWithin: time.Minute}, []string{"cannot tell", "JetStream"})
+}
+
+// TestAdvice: streams that could take fast batches are named, to whoever asks.
+func TestAdvice(t *testing.T) {
+	t.Parallel()
+	url := testserver.NATS(t, func(o *server.Options) {
+		o.Users = []*server.User{{Username: "all", Password: "pw"}, {Username: "relay", Password: "pw", Permissions: &server.Permissions{
+			Publish: &server.SubjectPermission{Allow: []string{"orders.>"}},
+		}}}
+	}).URL
+	client := connect(t, as("all:pw", url))
+	addStream(t, client, jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders.>"}})
+	addStream(t, client, jetstream.StreamConfig{Name: "FAST", Subjects: []string{"fast"}, AllowBatchPublish: true})
+	addStream(t, client, jetstream.StreamConfig{Name: "DEAF", Subjects: []string{"deaf"}, NoAck: true})
+	addStream(t, client, jetstream.StreamConfig{Name: "OTHER", Subjects: []string{"other"}})
+	advice := func(user, subject string, core bool) string {
+		s := open(t, natssink.Config{URL: as(user, url), Subject: subject, Core: core})
+		return strings.Join(s.Advice(within(t, soon)), "\n")
+	}
+	got := advice("all:pw", "{topic}", false)
+	if !strings.Contains(got, "nats stream edit ORDERS --allow-fast") || !strings.Contains(got, "nats stream edit OTHER") ||
+		strings.Contains(got, "FAST") || strings.Contains(got, "DEAF") {
+		t.Errorf("it says %q", got)
+	}
+	for _, none := range []string{
+		advice("all:pw", "fast", false), advice("all:pw", "nowhere", false), advice("all:pw", "orders.x", true), advice("relay:pw", "orders.x", false),
+	} {
+		if none != "" {
+			t.Errorf("it says %q", none)
+		}
+	}
 }

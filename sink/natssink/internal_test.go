@@ -1,0 +1,46 @@
+package natssink
+
+import "testing"
+
+func TestCovers(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		filter, subject string
+		want            bool
+	}{
+		{"a", "a", true},
+		{"a", "b", false},
+		{"a", "a.b", false},
+		{"a.b", "a", false},
+		{"a.*", "a.b", true},
+		{"a.*", "a", false},
+		{"a.*", "a.b.c", false},
+		{"*.b", "a.b", true},
+		{"*.b", "a.c", false},
+		{"a.>", "a", false},
+		{"a.>", "a.b", true},
+		{"a.>", "a.b.c", true},
+		{"a.>", "b.c", false},
+		{"*.*.>", "a.b", false},
+		{"*.*.>", "a.b.c.d", true},
+		{">", "a", true},
+		{"ab", "a", false},
+		{"a", "ab", false},
+	} {
+		if got := covers(c.filter, c.subject); got != c.want {
+			t.Errorf("%s, %s: got %v", c.filter, c.subject, got)
+		}
+	}
+}
+
+func TestKnowsFast(t *testing.T) {
+	t.Parallel()
+	for version, want := range map[string]bool{
+		"2.14.0": true, "2.15.2": true, "2.14.0-RC.1": true, "3.0.0": true, "2.100.1": true,
+		"2.13.9": false, "2.9.1": false, "1.14.0": false, "": false, "x": false,
+	} {
+		if got := knowsFast(version); got != want {
+			t.Errorf("%s: got %v", version, got)
+		}
+	}
+}

@@ -1,0 +1,306 @@
+package natssink_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/sink"
+	"github.com/outboxrelay/relay/sink/natssink"
+	"github.com/outboxrelay/relay/sink/sinktest"
+)
+
+// wire passes on what a client and a server say until it has seen so much, or a word of
+// the server's, and cuts the connection then, once.
+type wire struct {
+	url   string
+	after atomic.Int64 // bytes from the client; 0: no limit
+	word  []byte       // of the server's, which is not passed on any more
+	cut   atomic.Bool
+}
+
+func openWire(t *testing.T, serverURL string, word string) *wire {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	ok(t, err)
+	w := &wire{url: "nats://" + listener.Addr().String(), word: []byte(word)}
+	var wait sync.WaitGroup
+	t.Cleanup(func() { ok(t, listener.Close()); wait.Wait() })
+	wait.Go(func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			to, err := net.Dial("tcp", strings.TrimPrefix(serverURL, "nats://"))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			wait.Go(func() {
+				w.pass(to, client, func(p []byte) bool { return w.after.Load() > 0 && w.after.Add(-int64(len(p))) <= 0 })
+			})
+			wait.Go(func() {
+				w.pass(client, to, func(p []byte) bool { return len(w.word) > 0 && !w.cut.Load() && bytes.Contains(p, w.word) })
+			})
+		}
+	})
+	return w
+}
+
+// pass copies until last says that this is not passed on any more.
+func (w *wire) pass(to io.WriteCloser, from io.ReadCloser, last func([]byte) bool) {
+	defer to.Close()
+	defer from.Close()
+	buf := make([]byte, 4096)
+	for {
+		n, err := from.Read(buf)
+		if n > 0 && last(buf[:n]) {
+			w.cut.Store(true)
+			return
+		}
+		if err == nil {
+			_, err = to.Write(buf[:n])
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+func large(n int) *outbox.Batch {
+	b := many(n, "orders.a")
+	for i := range b.Events {
+		b.Events[i].Payload = bytes.Repeat([]byte("7"), 300)
+	}
+	return b
+}
+
+// TestCutInABatch: nothing is delivered of a batch whose last answer did not come; what is
+// sent again, whole or in halves, by the same sink or another one, is stored once.
+func TestCutInABatch(t *testing.T) {
+	t.Parallel()
+	const n = 800
+	type loss struct {
+		after int64
+		word  string
+	}
+	for _, l := range []loss{{1, ""}, {20_000, ""}, {150_000, ""}, {300_000, ""}, {0, `"type":"ack"`}, {0, `"batch":`}} {
+		for _, again := range []string{"retry", "taken over", "halves"} {
+			t.Run(fmt.Sprintf("%d%s/%s", l.after, l.word, again), func(t *testing.T) {
+				t.Parallel()
+				o := openOrders(t, allowed)
+				w := openWire(t, o.url, l.word)
+				s := open(t, natssink.Config{URL: w.url})
+				ok(t, s.Check(within(t, patience))) // connects
+				w.after.Store(l.after)
+				b := large(n)
+				err := s.Send(within(t, soon), b)
+				if !w.cut.Load() {
+					t.Fatal("the wire was not cut")
+				}
+				expect(t, "verdict", verdicts(t, err, 1), "all-outage")
+				w.after.Store(0)
+				parts := []*outbox.Batch{b}
+				switch again {
+				case "retry":
+					b.Outages = 1
+				case "taken over":
+					b.Starts = 2
+					s = open(t, natssink.Config{URL: o.url})
+				case "halves":
+					first, second := *b, *b
+					first.Events, second.Events = b.Events[:n/2], b.Events[n/2:]
+					for _, half := range []*outbox.Batch{&first, &second} {
+						half.Origins = append(half.Origins, b.GroupID)
+						half.GroupID = outbox.NewGroupID()
+					}
+					parts = []*outbox.Batch{&first, &second}
+				}
+				for _, part := range parts {
+					ok(t, s.Send(within(t, patience), part))
+				}
+				expect(t, "stored", o.ids(t), upTo(n))
+				if d := s.Duplicates(); d != 0 {
+					t.Errorf("%d duplicates were counted", d)
+				}
+			})
+		}
+	}
+}
+
+// TestRestartsInTheMiddle: the server goes and comes while several send; all arrives, once.
+func TestRestartsInTheMiddle(t *testing.T) {
+	t.Parallel()
+	broker := testserver.NATS(t)
+	client := connect(t, broker.URL)
+	stream := addStream(t, client, jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders.>"}, AllowBatchPublish: true})
+	s := open(t, natssink.Config{URL: broker.URL})
+	const senders, batches, size = 3, 12, 400
+	var sent atomic.Int64
+	g, ctx := errgroup.WithContext(within(t, 2*patience))
+	for sender := range senders {
+		g.Go(func() error {
+			for n := range batches {
+				b := large(size)
+				for i := range b.Events {
+					b.Events[i].ID += int64((sender*batches + n) * size)
+				}
+				for {
+					err := s.Send(ctx, b)
+					sent.Add(1)
+					if err == nil {
+						break
+					}
+					if !errors.Is(err, sink.ErrUnavailable) {
+						if _, partly := errors.AsType[*sink.BatchError](err); !partly {
+							return err
+						}
+					}
+					b.Outages++
+					if ctx.Err() != nil {
+						return ctx.Err()
+					}
+				}
+			}
+			return nil
+		})
+	}
+	g.Go(func() error {
+		for n := range int64(3) {
+			testserver.Eventually(t, func() error {
+				if sent.Load() < 8*(n+1) {
+					return errors.New("not yet")
+				}
+				return nil
+			})
+			broker.Stop()
+			if err := broker.Start(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	ok(t, g.Wait())
+	testserver.Eventually(t, func() error { return client.FlushTimeout(time.Second) })
+	once(t, stored(t, stream), senders*batches*size)
+}
+
+// once fails unless the events 1 to n are stored, each once.
+func once(t *testing.T, got []sinktest.Arrival, n int) {
+	t.Helper()
+	seen := map[string]int{}
+	for _, a := range got {
+		if seen[a.ID]++; seen[a.ID] > 1 {
+			t.Errorf("event %s is stored %d times", a.ID, seen[a.ID])
+		}
+	}
+	if len(seen) != n {
+		t.Errorf("%d events are stored, %d were sent", len(seen), n)
+	}
+}
+
+// clustered is three servers with JetStream that know each other.
+func clustered(t *testing.T) []*testserver.NATSServer {
+	t.Helper()
+	ports := make([]int, 3)
+	var routes []string
+	for i := range ports {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		ok(t, err)
+		ports[i] = l.Addr().(*net.TCPAddr).Port
+		ok(t, l.Close())
+		routes = append(routes, fmt.Sprintf("nats://127.0.0.1:%d", ports[i]))
+	}
+	var g errgroup.Group
+	servers := make([]*testserver.NATSServer, len(ports))
+	for i, port := range ports {
+		dir := t.TempDir()
+		g.Go(func() (err error) {
+			servers[i], err = testserver.StartNATS(dir, func(o *server.Options) {
+				o.ServerName = fmt.Sprintf("n%d", i)
+				o.Cluster = server.ClusterOpts{Name: "test", Host: "127.0.0.1", Port: port}
+				o.Routes = server.RoutesFromStr(strings.Join(routes, ","))
+			})
+			return err
+		})
+	}
+	err := g.Wait()
+	t.Cleanup(func() {
+		for _, s := range servers {
+			if s != nil {
+				s.Stop()
+			}
+		}
+	})
+	ok(t, err)
+	return servers
+}
+
+// TestLeaderChanges: the stream of three servers changes its leader in the middle of fast
+// batches; all arrives, once.
+func TestLeaderChanges(t *testing.T) {
+	t.Parallel()
+	servers := clustered(t)
+	client := connect(t, servers[0].URL)
+	js, err := jetstream.New(client)
+	ok(t, err)
+	var stream jetstream.Stream
+	testserver.Eventually(t, func() error {
+		stream, err = js.CreateStream(within(t, time.Second), jetstream.StreamConfig{
+			Name: "ORDERS", Subjects: []string{"orders.>"}, Replicas: 3, AllowBatchPublish: true,
+		})
+		return err
+	})
+	s := open(t, natssink.Config{URL: servers[0].URL, Ordered: true})
+	const batches, size = 20, 300
+	ctx := within(t, 2*patience)
+	var fell int
+	for n := range batches {
+		b := large(size)
+		key := "all of one key"
+		for i := range b.Events {
+			b.Events[i].ID += int64(n * size)
+			b.Events[i].Key = &key
+		}
+		var g errgroup.Group
+		if n%5 == 2 {
+			g.Go(func() error {
+				_, err := client.RequestWithContext(ctx, "$JS.API.STREAM.LEADER.STEPDOWN.ORDERS", nil)
+				return err
+			})
+		}
+		for {
+			attempt := within(t, 3*time.Second) // what a leader took with it is answered by nobody
+			err := s.Send(attempt, b)
+			if err == nil {
+				break
+			}
+			fell++
+			b.Outages++
+			ok(t, ctx.Err())
+		}
+		ok(t, g.Wait())
+	}
+	t.Logf("%d sends failed", fell)
+	once(t, stored(t, stream), batches*size)
+	got := strings.Fields(ids(stored(t, stream)))
+	for i := range got {
+		if got[i] != fmt.Sprint(i+1) {
+			t.Fatalf("event %s is stored as number %d", got[i], i+1)
+		}
+	}
+}
