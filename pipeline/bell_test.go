@@ -1,0 +1,201 @@
+package pipeline_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/postgres"
+	"github.com/outboxrelay/relay/pipeline"
+	"github.com/outboxrelay/relay/sink"
+)
+
+// heeded is a bell that remembers what it said.
+type heeded struct {
+	*postgres.Bell
+	rings, deafs atomic.Int64
+	hears        atomic.Bool
+}
+
+func (h *heeded) Heard() (int, bool) {
+	commits, hears := h.Bell.Heard()
+	h.rings.Add(int64(commits))
+	if h.hears.Swap(hears) && !hears {
+		h.deafs.Add(1)
+	}
+	return commits, hears
+}
+
+func (h *heeded) expectHears(t *testing.T) {
+	t.Helper()
+	testserver.Eventually(t, func() error {
+		if !h.hears.Load() {
+			return errors.New("it does not hear")
+		}
+		return nil
+	})
+}
+
+// counting counts the looks that count fresh events.
+type counting struct {
+	*postgres.Buffer
+	counts, claims atomic.Int64
+}
+
+func (c *counting) Look(ctx context.Context, limit int) (outbox.Backlog, error) {
+	if limit > 0 {
+		c.counts.Add(1)
+	}
+	return c.Buffer.Look(ctx, limit)
+}
+
+func (c *counting) Claim(ctx context.Context, limit int, lease time.Duration) (*outbox.Batch, error) {
+	c.claims.Add(1)
+	return c.Buffer.Claim(ctx, limit, lease)
+}
+
+// rings installs the trigger.
+func rings(t *testing.T, d *database) {
+	t.Helper()
+	_, err := postgres.Migrate(t.Context(), d.url, postgres.SchemaConfig{Notify: true})
+	check(t, err)
+}
+
+// wakeable starts a relay whose schedule is an hour away.
+func wakeable(t *testing.T, to sink.Sink, log *slog.Logger, c postgres.Config) (*counting, *heeded) {
+	t.Helper()
+	c.Pipeline, c.Connections = "orders", 12
+	b, err := postgres.Open(c)
+	check(t, err)
+	t.Cleanup(func() { check(t, b.Close()) })
+	counted, bell := &counting{Buffer: b}, &heeded{Bell: b.Bell(log)}
+	start(t, counted, to, func(p *pipeline.Config) {
+		p.Schedule, p.Poll, p.Bell, p.Ordered = often(time.Hour), true, bell, c.Ordered
+	})
+	return counted, bell
+}
+
+// With an hour until the next distribution, and nothing counted, only the wake-up can
+// have sent them.
+func TestCommitsWakeTheRelay(t *testing.T) {
+	t.Parallel()
+	for _, order := range []bool{false, true} {
+		t.Run(fmt.Sprintf("order by key: %t", order), func(t *testing.T) {
+			t.Parallel()
+			d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
+			rings(t, d)
+			counted, bell := wakeable(t, to, logOf(t), postgres.Config{URL: d.url, Ordered: order})
+			bell.expectHears(t)
+			d.exec(t, "INSERT INTO outbox_events (topic, key, payload) VALUES ('plain', 'k', '{}')")
+			to.expectArrivals(t, "plain", 1)
+
+			tx := d.begin(t)
+			for range 5 {
+				check(t, postgres.Insert(t.Context(), tx, outbox.Event{Topic: "go", Key: new("k"), Payload: []byte("{}")}))
+				insertBy(t, tx, "sql", 10)
+			}
+			d.exec(t, "INSERT INTO outbox_events (topic, key, payload) VALUES ('plain', 'k', '{}')")
+			to.expectArrivals(t, "plain", 2)
+			expect(t, "events of a transaction that is open", len(to.arrived(t, "sql")), 0)
+			check(t, tx.Commit(t.Context()))
+			to.expectArrivals(t, "go", 5)
+			to.expectArrivals(t, "sql", 50)
+			d.insert(t, "large", 1000) // ten batches, and ten keys
+			to.expectArrivals(t, "large", 1000)
+			d.expectDrained(t)
+			expect(t, "times it went deaf", bell.deafs.Load(), 0)
+			if n := counted.counts.Load(); n > 1 { // the one at the start
+				t.Errorf("fresh events were counted %d times", n)
+			}
+		})
+	}
+}
+
+// Many commit at once, until ringing is muted and not any more, with several relays, one
+// of which loses its connection.
+func TestAStormOfCommits(t *testing.T) {
+	t.Parallel()
+	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
+	rings(t, d)
+	_, first := wakeable(t, to, logOf(t), postgres.Config{URL: d.url})
+	first.expectHears(t)
+	wakeable(t, to, logOf(t), postgres.Config{URL: d.url})
+	var (
+		mu     sync.Mutex
+		wanted []int64
+		apps   sync.WaitGroup
+	)
+	for app := range 4 {
+		apps.Go(func() {
+			for n := range 300 {
+				ids, err := d.transaction(t.Context(), "orders", 1, true)
+				if err != nil {
+					t.Errorf("inserting: %v", err)
+					return
+				}
+				mu.Lock()
+				wanted = append(wanted, ids...)
+				mu.Unlock()
+				if app == 0 && n%100 == 50 {
+					_, err = d.app.Exec(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+						WHERE datname = current_database() AND pid <> pg_backend_pid() AND (query LIKE 'LISTEN%' OR query LIKE '%pg_try_advisory_lock%')`)
+					if err != nil {
+						t.Errorf("ending sessions: %v", err)
+					}
+				}
+			}
+		})
+	}
+	apps.Wait()
+	d.expectDrained(t)
+	expectOnce(t, to.arrived(t, "orders"), wanted)
+}
+
+// Without the trigger, and through a pooler, events are looked for; a claim that finds
+// none is not repeated for ever.
+func TestPollingWithoutNotifications(t *testing.T) {
+	t.Parallel()
+	for name, pooled := range map[string]bool{"no trigger": false, "through a pooler": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
+			url, log := d.url, &lockedBuffer{}
+			if pooled {
+				rings(t, d)
+				url = testserver.PgBouncer(t, d.url)
+			}
+			counted, bell := wakeable(t, to, slog.New(slog.NewTextHandler(log, nil)), postgres.Config{URL: url, Wake: outbox.WakeNotify})
+			testserver.Eventually(t, func() error {
+				if log.count("level=WARN") != 1 {
+					return errors.New("it is not said that nothing is heard")
+				}
+				return nil
+			})
+			for n := range 5 {
+				d.insert(t, "orders", 1)
+				to.expectArrivals(t, "orders", n+1)
+			}
+			// Idle: every second a look that counts, and no claim.
+			claims := counted.claims.Load()
+			counts := counted.counts.Load()
+			testserver.Eventually(t, func() error {
+				if n := counted.counts.Load(); n < counts+5 {
+					return fmt.Errorf("%d looks counted", n-counts)
+				}
+				return nil
+			})
+			if n := counted.claims.Load() - claims; n > 12 {
+				t.Errorf("%d claims of nothing", n)
+			}
+			expect(t, "it hears", bell.hears.Load(), false)
+			expect(t, "rings", bell.rings.Load(), 0)
+		})
+	}
+}
