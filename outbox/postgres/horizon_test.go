@@ -165,7 +165,9 @@ func TestHolders(t *testing.T) {
 			t.Errorf("%+v did not begin %v ago", h, h.Age)
 		}
 	}
-	slices.SortFunc(all, func(a, b outbox.Holder) int { return slices.Compare([]byte(a.Application+a.Name), []byte(b.Application+b.Name)) })
+	slices.SortFunc(all, func(a, b outbox.Holder) int {
+		return slices.Compare([]byte(a.Application+a.Name), []byte(b.Application+b.Name))
+	})
 	want := []outbox.Holder{
 		{Kind: outbox.HeldByTransaction, PID: pid(writer), Application: "batch", State: "idle in transaction", Database: name, Elsewhere: true},
 		{Kind: outbox.HeldBySlot, Name: "forgotten", Database: "postgres", State: "inactive", Catalogs: true},
@@ -402,7 +404,7 @@ func TestExamineHolders(t *testing.T) {
 	session(t, far, "shop", "BEGIN", "CREATE TABLE t ()", "PREPARE TRANSACTION 'far'")
 	found := examined(t, p.url, time.Nanosecond)
 	for says, mend := range map[string]string{
-		fmt.Sprintf("pid %d", pid(own)):   "it is a relay's, and ends by itself",
+		fmt.Sprintf("pid %d", pid(own)):    "it is a relay's, and ends by itself",
 		`the transaction prepared as "far`: "in database " + quote(name) + ": ROLLBACK PREPARED 'far'",
 	} {
 		if f := find(found, outbox.Warning, "vacuum horizon", says); f == nil || f.Mend != mend {
