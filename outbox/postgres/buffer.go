@@ -94,7 +94,7 @@ func (c Config) validate() error {
 	return fmt.Errorf("postgres buffer: claim is %q, and not auto, stamp, optimistic or range", c.Claim)
 }
 
-// Buffer is a buffer table on PostgreSQL 13 or later. Its methods are described
+// Buffer is a buffer table on PostgreSQL 14 or later. Its methods are described
 // by buffertest.Buffer; all are safe for concurrent use.
 type Buffer struct {
 	ledger
@@ -195,6 +195,8 @@ type table struct {
 	letterOID uint32
 	// archive tells whether delivered events are copied there.
 	archive bool
+	// unfit is why range claims do not suit it; "" where they do.
+	unfit string
 	// lockTimeout is shorter than the server's deadlock_timeout, so that in a
 	// deadlock with the application it is the relay that gives way.
 	lockTimeout time.Duration

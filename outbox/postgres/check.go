@@ -146,6 +146,9 @@ func (b *Buffer) Check(ctx context.Context) error {
 	if events.linux {
 		t.userTimeout = "30000"
 	}
+	if t.unfit, err = b.unfit(ctx, t); err != nil {
+		return b.connectError(err)
+	}
 	return b.register(ctx, t)
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"regexp"
 	"slices"
 	"strconv"
@@ -34,6 +35,7 @@ func (b *Buffer) examine(ctx context.Context, long time.Duration) []outbox.Findi
 		e.problem("tables", "table "+events.quoted+" is UNLOGGED, and a crash would empty it", "ALTER TABLE "+events.quoted+" SET LOGGED")
 	}
 	e.rowSecurity(ctx, events)
+	e.claims(ctx)
 	e.waiting(ctx)
 	e.indexes(ctx, events)
 	e.plan(ctx, events)
@@ -97,8 +99,8 @@ func (e *examination) server(ctx context.Context) bool {
 		e.problem(about, e.b.connectError(err).Error(), "start the server, or correct source.url")
 		return false
 	}
-	if number, err := strconv.Atoi(v[0]); err != nil || number < 130000 {
-		e.problem(about, "this is PostgreSQL "+v[1]+", and the relay needs 13 or later", "upgrade the server")
+	if number, err := strconv.Atoi(v[0]); err != nil || number < 140000 {
+		e.problem(about, "this is PostgreSQL "+v[1]+", and the relay needs 14 or later", "upgrade the server")
 		return true
 	}
 	switch {
@@ -170,11 +172,11 @@ func (e *examination) indexes(ctx context.Context, events tableFacts) {
 		case isPrimary: // not on id: somebody needs it
 		case constraint != "":
 			extra++
-			e.warn(about, "constraint "+constraint+" has an index that nothing here uses; stamping an event writes to it, instead of staying on the row's page (a HOT update)",
+			e.warn(about, "constraint "+constraint+" has an index that nothing here uses; each event costs the application a write to it, and each stamp another",
 				"ALTER TABLE "+events.quoted+" DROP CONSTRAINT "+constraint)
 		default:
 			extra++
-			e.warn(about, "index "+name+" is of no use to the relay; stamping an event writes to it, instead of staying on the row's page (a HOT update)",
+			e.warn(about, "index "+name+" is of no use to the relay; each event costs the application a write to it, and each stamp another",
 				"DROP INDEX "+name)
 		}
 	}, events.quoted)
@@ -216,15 +218,20 @@ func (e *examination) plan(ctx context.Context, events tableFacts) {
 	if t == nil { // what is missing was said
 		return
 	}
+	sql, args := claimSQL, []string{
+		t.buffer, outbox.NewGroupID().String(), "0", itoa(math.MaxInt64), "1000", interval(time.Minute), e.b.config.Owner,
+	}
+	if e.b.ClaimMode() == outbox.ClaimRange {
+		sql, args = claimRangeSQL, []string{
+			t.buffer, "0", "0", itoa(math.MaxInt64), "f", "1000", outbox.NewGroupID().String(), interval(time.Minute), e.b.config.Owner,
+		}
+	}
 	var answer []byte
 	err := e.b.transact(
 		ctx,
 		settings("jit", "off", "enable_seqscan", "off", "enable_bitmapscan", "off", "enable_sort", "off"),
 		step{
-			sql: "EXPLAIN (FORMAT JSON) " + t.sql(claimSQL),
-			args: []string{
-				t.buffer, outbox.NewGroupID().String(), "0", itoa(1<<63 - 1), "1000", interval(time.Minute), e.b.config.Owner,
-			},
+			sql: "EXPLAIN (FORMAT JSON) " + t.sql(sql), args: args,
 			row: func(v [][]byte) error { answer = slices.Clone(v[0]); return nil },
 		},
 	)

@@ -13,7 +13,7 @@ import (
 // ledger row that group_id and lease_no name, and leaves in relay.holds whether
 // there was one. Every statement after it asks relay.holds, so an owner that
 // lost its lease changes nothing. relay.ranged says how the batch's rows are found:
-// '1' by the ids that its members are, '' by its group_id on them.
+// '1' by the ids that its members are, ” by its group_id on them.
 const heldConfigSQL = `
 SELECT set_config('relay.holds', count(*)::text, true),
        set_config('relay.ranged', CASE WHEN bool_or(ranged) THEN '1' ELSE '' END, true) FROM held`

@@ -24,12 +24,15 @@ const (
 var modes = []string{claimStamp, claimStampKey, claimRanges}
 
 // best is the mode that this relay would claim in.
-func (b *Buffer) best(*table) string {
+func (b *Buffer) best(t *table) string {
 	switch {
 	case b.config.Ordered:
 		return claimStampKey
-	case b.config.Claim == outbox.ClaimAuto:
-		return claimStamp
+	case b.config.Claim == outbox.ClaimAuto || b.config.Claim == outbox.ClaimRange:
+		if t.unfit != "" {
+			return claimStamp
+		}
+		return claimRanges
 	}
 	return string(b.config.Claim)
 }

@@ -88,7 +88,7 @@ func TestTheModeWaitsForClaimsUnderWay(t *testing.T) {
 	}
 	var mode string
 	check(t, p.pool.QueryRow(ctx, "SELECT claim FROM outbox_buffers").Scan(&mode))
-	if mode != "stamp" {
+	if mode != "range" {
 		t.Errorf("the mode is %q, while a batch lives that was claimed in the other", mode)
 	}
 	f.Exec(t, "DELETE FROM outbox_batches")

@@ -1,15 +1,126 @@
 package postgres_test
 
 import (
+	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffertest"
+	"github.com/outboxrelay/relay/outbox/postgres"
 )
+
+// The application truncates its table, with a role that has no business with the
+// ledger, and the ids begin again: what lived is gone, and none of it is taken for what
+// comes after.
+func TestTruncateTakesItsBatchesWithIt(t *testing.T) {
+	t.Parallel()
+	for _, c := range []postgres.SchemaConfig{{}, {Table: "Order Events"}, {Table: "shop.events", Schema: "ledgers"}} {
+		t.Run(c.Schema+"."+c.Table, func(t *testing.T) {
+			t.Parallel()
+			truncated(t, c)
+		})
+	}
+}
+
+func truncated(t *testing.T, c postgres.SchemaConfig) {
+	p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+	ctx := t.Context()
+	exec := func(statement string) {
+		t.Helper()
+		_, err := p.pool.Exec(ctx, statement)
+		check(t, err)
+	}
+	exec("CREATE SCHEMA shop")
+	exec("CREATE SCHEMA ledgers")
+	_, err := postgres.Migrate(ctx, p.url, c)
+	check(t, err)
+	table, ledger, quoted := "outbox_events", "outbox_batches", c.Table
+	switch {
+	case c.Schema != "":
+		table, ledger = "shop.events", "ledgers.outbox_batches"
+	case c.Table != "":
+		table = `"Order Events"`
+	default:
+		quoted = table
+	}
+	open := func(owner string) *postgres.Buffer {
+		b, err := postgres.Open(postgres.Config{
+			URL: p.url, Table: quoted, Schema: c.Schema, Pipeline: "orders", Owner: owner, Claim: outbox.ClaimRange,
+		})
+		check(t, err)
+		t.Cleanup(func() { check(t, b.Close()) })
+		return b
+	}
+	buffer, second := open("first"), open("second")
+	insert := func() { exec("INSERT INTO " + table + " (topic, payload) SELECT 't', '{}' FROM generate_series(1, 10)") }
+	claim := func(limit int) *outbox.Batch {
+		t.Helper()
+		b, err := buffer.Claim(ctx, limit, lease)
+		check(t, err)
+		return b
+	}
+	insert()
+	leased, waiting := claim(3), claim(3)
+	check(t, buffer.Settle(ctx, waiting, []outbox.Outcome{{Verdict: outbox.Retry, GroupID: waiting.GroupID}}))
+	// Of another table, whose dead letters and batches are beside them.
+	exec("INSERT INTO " + ledger + ` (group_id, buffer, claim, state, lease_no, due_at, owner, starts, attempts, outages, events, first_id, last_id, oldest_at)
+		SELECT gen_random_uuid(), buffer, 'stamp', 'leased', 1, now() + interval '1h', 'other', 1, 0, 0, 1, 1, 1, now()
+		FROM (SELECT DISTINCT buffer || suffix AS buffer FROM ` + ledger + `, (VALUES (' dead letters'), ('_too')) s (suffix)) others`)
+	if c.Table != "" { // RESTART IDENTITY is for the owner
+		shop, err := pgx.Connect(ctx, p.asRole(t, "shop_", "GRANT USAGE ON SCHEMA public, shop", "GRANT TRUNCATE ON "+table))
+		check(t, err)
+		_, err = shop.Exec(ctx, "TRUNCATE "+table)
+		check(t, err)
+		check(t, shop.Close(ctx))
+		exec("ALTER SEQUENCE " + strings.TrimSuffix(table, `"`) + "_id_seq" + strings.Repeat(`"`, strings.Count(table, `"`)/2) + " RESTART")
+	} else {
+		exec("TRUNCATE " + table + " RESTART IDENTITY")
+	}
+
+	var left int
+	check(t, p.pool.QueryRow(ctx, "SELECT count(*) FROM "+ledger).Scan(&left))
+	if left != 2 {
+		t.Errorf("%d batches are left, the two of others were expected", left)
+	}
+	insert()
+	if err := buffer.Settle(ctx, leased, []outbox.Outcome{{Verdict: outbox.Delivered}}); !errors.Is(err, outbox.ErrLeaseLost) {
+		t.Errorf("settling what was truncated: %v", err)
+	}
+	if b, err := buffer.TakeOver(ctx, lease); b != nil || err != nil {
+		t.Errorf("taken over: %v, %v", b, err)
+	}
+	seen := map[int64]bool{}
+	testserver.Eventually(t, func() error {
+		for _, b := range []*postgres.Buffer{buffer, second} {
+			if _, err := b.Look(ctx, 100); err != nil {
+				return err
+			}
+			batch, err := b.Claim(ctx, 4, lease)
+			if err != nil {
+				return err
+			}
+			if batch != nil {
+				for _, id := range batch.IDs() {
+					if seen[id] {
+						t.Errorf("event %d was claimed twice", id)
+					}
+					seen[id] = true
+				}
+			}
+		}
+		if len(seen) < 10 {
+			return fmt.Errorf("%d events were claimed", len(seen))
+		}
+		return nil
+	})
+}
 
 // TRUNCATE ... RESTART IDENTITY locks the table and then its sequence. A claim and
 // a look that wait for the table must not hold the sequence meanwhile.

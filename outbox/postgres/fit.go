@@ -1,0 +1,117 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+// Range claims live on ids that grow: a cursor passes each once, and what commits late
+// is found between floor and cursor. Where ids come from anywhere else all would still
+// be sent, but by looking at everything again and again; stamps are no worse there.
+
+// Ids that were given by hand, now and then, do no harm; more of them, or an
+// import that left its sequence behind, are somebody else's numbering. Nothing else is
+// asked of the events: to look for the highest id could mean to walk over all the dead
+// rows at that end.
+const (
+	byHand = 1000
+
+	idsSQL = `
+SELECT s.seqincrement > 0, s.seqcycle,
+       EXISTS (SELECT FROM pg_attribute a
+               LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+               WHERE a.attrelid = $2::regclass AND a.attname = 'id' AND NOT a.attisdropped
+                 AND (a.attidentity <> '' OR EXISTS (
+                   SELECT FROM pg_depend WHERE classid = 'pg_attrdef'::regclass AND objid = d.oid
+                     AND refclassid = 'pg_class'::regclass AND refobjid = s.seqrelid))),
+       coalesce(pg_sequence_last_value(s.seqrelid), 0), has_table_privilege('pg_subscription_rel', 'SELECT')
+FROM pg_sequence s WHERE s.seqrelid = $1::regclass`
+
+	idsBeyondSQL = `
+SELECT FROM outbox_events WHERE id > $1::bigint ORDER BY id LIMIT 1`
+
+	subscribedSQL = `
+SELECT FROM pg_subscription_rel WHERE srrelid = $1::regclass LIMIT 1`
+)
+
+// unfit says why range claims do not suit the buffer, and what would change that; ""
+// where they do.
+func (b *Buffer) unfit(ctx context.Context, t *table) (string, error) {
+	var (
+		there, grows, cycles, defaults, readable bool
+		lastValue, beyond, subscribed            int64
+	)
+	err := b.roundTrip(ctx, []step{{sql: idsSQL, args: []string{t.sequence, t.events}, row: func(v [][]byte) error {
+		there, grows, cycles, defaults = true, isTrue(v[0]), isTrue(v[1]), isTrue(v[2])
+		lastValue, readable = int8Of(v[3]), isTrue(v[4])
+		return nil
+	}}})
+	if err != nil {
+		return "", err
+	}
+	steps := []step{
+		reading(b.patience, inOrder...),
+		{sql: t.sql(idsBeyondSQL), args: []string{itoa(lastValue + byHand)}, affected: &beyond},
+	}
+	if readable {
+		steps = append(steps, step{sql: subscribedSQL, args: []string{t.events}, affected: &subscribed})
+	}
+	if err := b.transact(ctx, steps...); err != nil {
+		return "", err
+	}
+	switch {
+	case !there || !defaults:
+		return fmt.Sprintf("column id of table %s does not take its ids from sequence %s by itself: ALTER TABLE %s ALTER id SET DEFAULT nextval('%s')",
+			t.events, t.sequence, t.events, t.sequence), nil
+	case !grows:
+		return fmt.Sprintf("sequence %s counts down: ALTER SEQUENCE %s INCREMENT BY 1 MAXVALUE 9223372036854775807", t.sequence, t.sequence), nil
+	case cycles:
+		return fmt.Sprintf("sequence %s begins again at its end: ALTER SEQUENCE %s NO CYCLE", t.sequence, t.sequence), nil
+	case subscribed > 0:
+		return fmt.Sprintf("table %s is filled by a subscription, with the ids of another server: run the relay where they are inserted", t.events), nil
+	case beyond > 0:
+		return fmt.Sprintf("table %s has ids far beyond its sequence's last value %d, which somebody else has given: leave them to sequence %s, and SELECT setval('%s', max(id)) FROM %s",
+			t.events, lastValue, t.sequence, t.sequence, t.events), nil
+	}
+	return "", nil
+}
+
+// Warnings tells what was asked for in the configuration and is not done, one sentence
+// each, with what is done instead and what mends it. It is for people: nothing is
+// decided by it.
+func (b *Buffer) Warnings(context.Context) []string {
+	t := b.table.Load()
+	if t == nil || t.unfit == "" || b.config.Claim != outbox.ClaimRange || b.config.Ordered {
+		return nil
+	}
+	return []string{"claim: range was asked for, and events are claimed by stamp: " + t.unfit}
+}
+
+// claims says in which mode this relay claims, and why not in a better one.
+func (e *examination) claims(context.Context) {
+	const about = "claim"
+	t := e.b.table.Load()
+	if t == nil { // what is missing was said
+		return
+	}
+	mode := e.b.ClaimMode()
+	switch {
+	case t.unfit == "" || e.b.config.Ordered:
+		e.fine(about, "by "+string(mode))
+	case e.b.config.Claim == outbox.ClaimRange:
+		why, mend := parted(t.unfit)
+		e.warn(about, "by "+string(mode)+", although claim: range was asked for: "+why, mend)
+	default:
+		why, _ := parted(t.unfit)
+		e.fine(about, "by "+string(mode)+"; not by range, for "+why)
+	}
+}
+
+// parted parts a sentence from the statement at its end.
+func parted(text string) (why, mend string) {
+	why, mend, _ = strings.Cut(text, ": ")
+	return why, mend
+}

@@ -1,0 +1,237 @@
+package postgres_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffertest"
+	"github.com/outboxrelay/relay/outbox/postgres"
+)
+
+// as opens the buffer as a process does that claims so.
+func (p *place) as(t *testing.T, mode outbox.ClaimMode) *postgres.Buffer {
+	t.Helper()
+	b, err := postgres.Open(postgres.Config{URL: p.url, Pipeline: "orders", Owner: string(mode), Claim: mode})
+	check(t, err)
+	t.Cleanup(func() { check(t, b.Close()) })
+	return b
+}
+
+func (p *place) storedMode(t *testing.T) string {
+	t.Helper()
+	return query(t, p.pool, "SELECT claim FROM outbox_buffers", pgx.RowTo[string])[0]
+}
+
+func expectMode(t *testing.T, b *postgres.Buffer, want outbox.ClaimMode) {
+	t.Helper()
+	if got := b.ClaimMode(); got != want {
+		t.Errorf("it claims by %q, want %q", got, want)
+	}
+}
+
+var oneEvent = outbox.Event{Topic: "t", Payload: []byte("1")}
+
+// The mode changes when nothing lives, and not before: who asked for another does not
+// claim, but sends what there is.
+func TestTheModeChangesWhenNothingLives(t *testing.T) {
+	t.Parallel()
+	for _, c := range [][2]outbox.ClaimMode{
+		{outbox.ClaimStamp, outbox.ClaimRange}, {outbox.ClaimRange, outbox.ClaimStamp},
+		{outbox.ClaimOptimistic, outbox.ClaimRange}, {outbox.ClaimRange, outbox.ClaimOptimistic},
+	} {
+		t.Run(fmt.Sprintf("%s to %s", c[0], c[1]), func(t *testing.T) {
+			t.Parallel()
+			p := newPlace(t, testserver.Postgres(t), buffertest.Options{Claim: c[0]})
+			f := p.fixture(t, "outbox_events", "orders")
+			ctx := t.Context()
+			ids := f.Insert(t, oneEvent, oneEvent, oneEvent)
+			first, err := f.Buffer.Claim(ctx, 2, lease)
+			check(t, err)
+			other := p.as(t, c[1])
+			check(t, other.Check(ctx))
+			for range 2 {
+				_, err = other.Claim(ctx, 10, lease)
+				if !errors.Is(err, outbox.ErrNotReady) || !strings.Contains(err.Error(), fmt.Sprintf("claimed by %q and this relay would claim by %q", c[0], c[1])) {
+					t.Fatalf("a claim in another mode: %v", err)
+				}
+			}
+			f.Overdue(t, first.GroupID, lease)
+			taken, err := other.TakeOver(ctx, lease)
+			check(t, err)
+			expectIDs(t, "taken over", taken.IDs(), ids[:2])
+			part := outbox.NewGroupID()
+			check(t, other.Settle(ctx, taken, []outbox.Outcome{
+				{Verdict: outbox.Delivered, IDs: ids[:1]}, {Verdict: outbox.Retry, IDs: ids[1:2], GroupID: part},
+			}))
+			_, err = other.Claim(ctx, 10, lease)
+			if !errors.Is(err, outbox.ErrNotReady) {
+				t.Fatalf("a claim while a part lives: %v", err)
+			}
+			taken, err = other.TakeOver(ctx, lease)
+			check(t, err)
+			expectIDs(t, "part taken over", taken.IDs(), ids[1:2])
+			check(t, other.Settle(ctx, taken, []outbox.Outcome{{Verdict: outbox.Delivered}}))
+
+			b, err := other.Claim(ctx, 10, lease)
+			check(t, err)
+			expectIDs(t, "claimed when nothing lived", b.IDs(), ids[2:])
+			expectMode(t, other, c[1])
+			_, err = f.Buffer.Claim(ctx, 10, lease)
+			if !errors.Is(err, outbox.ErrNotReady) {
+				t.Fatalf("a claim in the mode of before: %v", err)
+			}
+			check(t, other.Settle(ctx, b, []outbox.Outcome{{Verdict: outbox.Delivered}}))
+		})
+	}
+}
+
+// Auto takes range; while batches live it follows what others do, and goes back to
+// range when they are gone.
+func TestAutoFollows(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, testserver.Postgres(t), buffertest.Options{Claim: outbox.ClaimStamp})
+	f := p.fixture(t, "outbox_events", "orders")
+	ctx := t.Context()
+	ids := f.Insert(t, oneEvent, oneEvent)
+	stamped, err := f.Buffer.Claim(ctx, 1, lease)
+	check(t, err)
+	auto := p.as(t, outbox.ClaimAuto)
+	expectMode(t, auto, "")
+	b, err := auto.Claim(ctx, 10, lease)
+	check(t, err)
+	expectIDs(t, "claimed beside another's", b.IDs(), ids[1:])
+	expectMode(t, auto, outbox.ClaimStamp)
+	check(t, auto.Settle(ctx, b, []outbox.Outcome{{Verdict: outbox.Delivered}}))
+	check(t, f.Buffer.Settle(ctx, stamped, []outbox.Outcome{{Verdict: outbox.Delivered}}))
+
+	testserver.Eventually(t, func() error {
+		if b, err := auto.Claim(ctx, 10, lease); b != nil || err != nil {
+			return fmt.Errorf("claimed %v, %w", b, err)
+		}
+		if mode := auto.ClaimMode(); mode != outbox.ClaimRange {
+			return fmt.Errorf("it claims by %s", mode)
+		}
+		return nil
+	})
+	if mode := p.storedMode(t); mode != "range" {
+		t.Errorf("the stored mode is %q", mode)
+	}
+	ids = f.Insert(t, oneEvent)
+	b, err = auto.Claim(ctx, 10, lease)
+	check(t, err)
+	expectIDs(t, "claimed by range", b.IDs(), ids)
+	if claim := f.Ledger(t)[0].Claim; claim != "range" {
+		t.Errorf("the ledger says %q", claim)
+	}
+}
+
+// A range claim that is under way keeps the mode as it is.
+func TestTheModeWaitsForARangeUnderWay(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, testserver.Postgres(t), buffertest.Options{Claim: outbox.ClaimRange})
+	f := p.fixture(t, "outbox_events", "orders")
+	ctx := t.Context()
+	f.Insert(t, oneEvent)
+	check(t, f.Buffer.Check(ctx))
+	stamp := p.as(t, outbox.ClaimStamp)
+	tx, err := p.pool.Begin(ctx)
+	check(t, err)
+	defer tx.Rollback(ctx) //nolint:errcheck // committed, or the test has failed
+	_, err = tx.Exec(ctx, `INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts,
+			attempts, outages, events, first_id, last_id, oldest_at, members)
+		SELECT gen_random_uuid(), buffer, 'range', 'leased', 1, now() + interval '1h', 'other', 1, 0, 0, 1, 1, 1, now(), '{[1,1]}'
+		FROM outbox_buffers`)
+	check(t, err)
+	claimed := make(chan error, 1)
+	go func() {
+		_, err := stamp.Claim(ctx, 10, lease)
+		claimed <- err
+	}()
+	testserver.Eventually(t, func() error { // it waits, or has waited long enough
+		var waits bool
+		err := p.pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_locks
+			WHERE relation = 'outbox_batches'::regclass AND mode = 'ShareLock' AND NOT granted)`).Scan(&waits)
+		if err == nil && !waits && len(claimed) == 0 {
+			err = errors.New("nobody waits for the claim")
+		}
+		return err
+	})
+	check(t, tx.Commit(ctx))
+	if err := <-claimed; !errors.Is(err, outbox.ErrNotReady) {
+		t.Errorf("a claim in another mode: %v", err)
+	}
+	if mode := p.storedMode(t); mode != "range" {
+		t.Errorf("the mode is %q, while a batch lives that was claimed by range", mode)
+	}
+}
+
+// Where range claims do not suit the ids, it is said, with what is done instead.
+func TestWhereRangeDoesNotHold(t *testing.T) {
+	t.Parallel()
+	for says, does := range map[string]string{
+		"does not take its ids from sequence": "ALTER TABLE outbox_events ALTER id DROP IDENTITY; CREATE SEQUENCE ids OWNED BY outbox_events.id",
+		"counts down":                         "ALTER SEQUENCE outbox_events_id_seq INCREMENT BY -1 MINVALUE -1000 RESTART -1",
+		"begins again at its end":             "ALTER SEQUENCE outbox_events_id_seq CYCLE",
+		"ids far beyond its sequence":         "INSERT INTO outbox_events (id, topic, payload) VALUES (1000000, 't', '1')",
+		"is filled by a subscription": `CREATE SUBSCRIPTION orders CONNECTION 'dbname=none' PUBLICATION none WITH (connect = false);
+			INSERT INTO pg_subscription_rel SELECT oid, 'outbox_events'::regclass, 'r' FROM pg_subscription WHERE subname = 'orders'`,
+	} {
+		t.Run(says, func(t *testing.T) {
+			t.Parallel()
+			p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+			p.fixture(t, "outbox_events", "orders")
+			ctx := t.Context()
+			for statement := range strings.SplitSeq(does, ";") {
+				_, err := p.pool.Exec(ctx, statement)
+				check(t, err)
+			}
+			if strings.Contains(does, "SUBSCRIPTION") {
+				defer func() {
+					for _, s := range []string{"ALTER SUBSCRIPTION orders SET (slot_name = NONE)", "DROP SUBSCRIPTION orders"} {
+						_, err := p.pool.Exec(ctx, s)
+						check(t, err)
+					}
+				}()
+			}
+			for _, mode := range []outbox.ClaimMode{outbox.ClaimRange, outbox.ClaimAuto} {
+				b := p.as(t, mode)
+				check(t, b.Check(ctx))
+				expectMode(t, b, outbox.ClaimStamp)
+				warnings := strings.Join(b.Warnings(ctx), "; ")
+				asked := mode == outbox.ClaimRange
+				if asked != strings.Contains(warnings, says) || asked != strings.Contains(warnings, "claimed by stamp: ") {
+					t.Errorf("%s: it warns: %q", mode, warnings)
+				}
+				level := outbox.Fine
+				if asked {
+					level = outbox.Warning
+				}
+				about := slices.DeleteFunc(b.Examine(ctx), func(f outbox.Finding) bool { return f.About != "claim" })
+				if len(about) != 1 || about[0].Level != level || !strings.Contains(about[0].Text, says) ||
+					!strings.HasPrefix(about[0].Text, "by stamp") || (about[0].Mend != "") != asked {
+					t.Errorf("%s: it is found: %+v", mode, about)
+				}
+			}
+			stamp := p.as(t, outbox.ClaimStamp)
+			check(t, stamp.Check(ctx))
+			if warnings := stamp.Warnings(ctx); len(warnings) > 0 {
+				t.Errorf("stamp was asked for, and it warns: %q", warnings)
+			}
+		})
+	}
+	p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+	p.fixture(t, "outbox_events", "orders")
+	b := p.as(t, outbox.ClaimRange)
+	check(t, b.Check(t.Context()))
+	expectMode(t, b, outbox.ClaimRange)
+	if warnings := b.Warnings(t.Context()); len(warnings) > 0 {
+		t.Errorf("range holds, and it warns: %q", warnings)
+	}
+}
