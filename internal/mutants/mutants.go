@@ -67,7 +67,7 @@ var mutants = []mutant{
 		file: "outbox/sqlite/optimistic.go",
 		old:  "	return window[first:end], left\n",
 		new:  "	return window[first:end], 0 * left\n",
-		pkg:  "./outbox/sqlite", test: "TestOptimisticTogether",
+		pkg:  "./outbox/sqlite", test: "TestBufferOptimistic/optimistic",
 	},
 	{
 		name: "no mark is left when a delete fails",

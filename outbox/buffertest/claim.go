@@ -25,7 +25,7 @@ var claimCases = []testCase{
 	{name: "claim/no event goes to two claimers", run: claimTogether},
 	{name: "claim/rolled back events never appear", run: claimRolledBack},
 	{name: "claim/events committed late are claimed", rowLocks: true, run: claimLate},
-	{name: "claim/locked events are passed over and come later", rowLocks: true, stamped: true, run: claimLocked},
+	{name: "claim/locked events are passed over and come later", rowLocks: true, stamped: true, locking: true, run: claimLocked},
 	{name: "claim/pipelines in one place keep apart", run: claimNeighbours},
 	{name: "claim/refused under another claim mode", run: claimOtherMode},
 }

@@ -17,12 +17,13 @@ func Run(t *testing.T, h Harness) {
 		return open(t, opt)
 	}
 	for _, group := range [][]testCase{
-		claimCases, rangeCases, leaseCases, settleCases, markCases, lookCases, wakeCases, deadCases, replayCases, discardCases,
+		claimCases, rangeCases, optimisticCases, leaseCases, settleCases, markCases, lookCases, wakeCases, deadCases, replayCases, discardCases,
 		archiveCases, hookCases, hookApartCases, auditCases, orderCases, cancelCases, modelCases,
 	} {
 		for _, c := range group {
-			ranged := h.Claim == outbox.ClaimRange
-			if c.rowLocks && !h.RowLocks || c.stamped && ranged || c.ranged && !ranged {
+			ranged, optimistic := h.Claim == outbox.ClaimRange, h.Claim == outbox.ClaimOptimistic
+			if c.rowLocks && !h.RowLocks || c.stamped && ranged || c.ranged && !ranged ||
+				c.optimistic && !optimistic || c.locking && optimistic {
 				continue // there is no such situation
 			}
 			t.Run(c.name, func(t *testing.T) {
@@ -39,5 +40,8 @@ type testCase struct {
 	rowLocks bool // needs two writers at once
 	stamped  bool // needs events that carry their group_id
 	ranged   bool // needs a ledger that says which ids a batch holds
-	run      func(t *testing.T, h Harness)
+	locking  bool // needs claims that pass over what is locked
+	// needs claims that choose without a lock
+	optimistic bool
+	run        func(t *testing.T, h Harness)
 }

@@ -26,6 +26,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"strings"
 	"sync/atomic"
@@ -102,6 +103,8 @@ type Buffer struct {
 	pool   *pgxpool.Pool
 	marks  marks
 	reach  reach
+	// choose is which of n batches of its window an optimistic claim tries.
+	choose func(n int) int
 	// patience bounds each short statement.
 	patience time.Duration
 
@@ -130,7 +133,7 @@ func Open(c Config) (*Buffer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("postgres buffer: %w", err)
 	}
-	b := &Buffer{config: c, pool: pool, patience: shortly}
+	b := &Buffer{config: c, pool: pool, patience: shortly, choose: rand.IntN}
 	b.marks.inOrder = c.Ordered
 	b.ledger = ledger{b: b, dueAfter: b.marks.dueAfter}
 	return b, nil

@@ -59,6 +59,9 @@ func (p *place) fixture(t testing.TB, table, pipeline string) *buffertest.Fixtur
 		if err != nil {
 			t.Fatal(err)
 		}
+		if !p.opt.Random {
+			postgres.ChooseFirst(b)
+		}
 		t.Cleanup(func() {
 			if err := b.Close(); err != nil {
 				t.Error(err)

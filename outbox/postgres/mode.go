@@ -21,7 +21,7 @@ const (
 
 // modes are those that are known here; in any other somebody else claims, who may be
 // newer.
-var modes = []string{claimStamp, claimStampKey, claimRanges}
+var modes = []string{claimStamp, claimStampKey, claimOptimistic, claimRanges}
 
 // best is the mode that this relay would claim in.
 func (b *Buffer) best(t *table) string {
@@ -62,6 +62,8 @@ func (b *Buffer) claimBy(ctx context.Context, t *table, mode string, limit int, 
 		return b.claimInOrder(ctx, t, limit, lease)
 	case claimStamp:
 		return b.claimAcross(ctx, t, limit, lease, b.claimStamped)
+	case claimOptimistic:
+		return b.claimFromWindow(ctx, t, limit, lease)
 	case claimRanges:
 		return b.claimAcross(ctx, t, limit, lease, b.claimRanged)
 	}

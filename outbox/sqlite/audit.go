@@ -6,36 +6,40 @@ import (
 	"github.com/outboxrelay/relay/outbox"
 )
 
-// By whom events are held: by their stamp, or by the members of a ledger row.
-const eventsHeldSQL = `
-  SELECT group_id, TRUE AS stamped, count(*) AS events, min(id) AS first_id, max(id) AS last_id, min(created_at) AS oldest_at
-  FROM outbox_events WHERE group_id IS NOT NULL GROUP BY group_id
-  UNION ALL
-  SELECT l.group_id, FALSE, count(*), min(e.id), max(e.id), min(e.created_at)
-  FROM outbox_batches AS l CROSS JOIN json_each(l.members) AS run CROSS JOIN outbox_events AS e
-  WHERE l.buffer = ?1 AND e.group_id IS NULL AND e.created_at <= l.newest_at
-    AND e.id BETWEEN json_extract(run.value, '$[0]') AND json_extract(run.value, '$[1]')
-  GROUP BY l.group_id
+// heldBySQL is what each batch holds: the members of its ledger row, and what carries
+// its group_id, wherever the ledger has its bounds.
+const heldBySQL = `
+  SELECT group_id, sum(events) AS events, sum(unstamped) AS unstamped,
+         min(first_id) AS first_id, max(last_id) AS last_id, min(oldest_at) AS oldest_at
+  FROM (
+    SELECT group_id, count(*) AS events, 0 AS unstamped, min(id) AS first_id, max(id) AS last_id, min(created_at) AS oldest_at
+    FROM outbox_events WHERE group_id IS NOT NULL GROUP BY group_id
+    UNION ALL
+    SELECT l.group_id, count(*), count(*), min(e.id), max(e.id), min(e.created_at)
+    FROM outbox_batches AS l CROSS JOIN json_each(l.members) AS run CROSS JOIN outbox_events AS e
+    WHERE l.buffer = ?1 AND e.group_id IS NULL AND e.created_at <= l.newest_at
+      AND e.id BETWEEN json_extract(run.value, '$[0]') AND json_extract(run.value, '$[1]')
+    GROUP BY l.group_id
+  ) GROUP BY group_id
 `
 
 // One statement, one snapshot. A ledger row whose bounds leave some of its events
 // out is uneven too: they would not be found by them.
 const auditSQL = `
-WITH held AS MATERIALIZED (` + eventsHeldSQL + `), ledger AS MATERIALIZED (
+WITH held AS MATERIALIZED (` + heldBySQL + `), ledger AS MATERIALIZED (
   SELECT l.state, coalesce(h.events, 0) AS events,
          h.events IS NOT NULL AND (h.events <> l.events OR h.first_id < l.first_id OR h.last_id > l.last_id) AS uneven
-  FROM outbox_batches AS l LEFT JOIN held AS h ON h.group_id = l.group_id AND h.stamped = (l.members IS NULL)
-  WHERE l.buffer = ?1
+  FROM outbox_batches AS l LEFT JOIN held AS h USING (group_id) WHERE l.buffer = ?1
 ), orphans AS MATERIALIZED (
   SELECT events FROM held WHERE NOT EXISTS (SELECT 1 FROM outbox_batches WHERE group_id = held.group_id)
 )
-SELECT (SELECT count(*) FROM outbox_events WHERE group_id IS NULL) - (SELECT coalesce(sum(events), 0) FROM held WHERE NOT stamped),
+SELECT (SELECT count(*) FROM outbox_events WHERE group_id IS NULL) - (SELECT coalesce(sum(unstamped), 0) FROM held),
        count(*) FILTER (WHERE state = 'leased'), coalesce(sum(events) FILTER (WHERE state = 'leased'), 0),
        count(*) FILTER (WHERE state = 'waiting'), coalesce(sum(events) FILTER (WHERE state = 'waiting'), 0),
        count(*) FILTER (WHERE state = 'delivered'), coalesce(sum(events) FILTER (WHERE state = 'delivered'), 0),
        (SELECT count(*) FROM outbox_batches AS l, json_each(l.delivered) AS d, outbox_events AS e
         WHERE l.buffer = ?1 AND l.state = 'delivered' AND e.id = d.value
-          AND e.group_id IS iif(l.members IS NULL, l.group_id, NULL)),
+          AND (e.group_id = l.group_id OR l.members IS NOT NULL AND e.group_id IS NULL AND e.created_at <= l.newest_at)),
        (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = ?2 AND closed_at IS NULL),
        (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = ?2 AND closed_at IS NULL AND told_at IS NULL),
        (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = ?2 AND closed_at IS NOT NULL),
@@ -56,17 +60,17 @@ func (b *Buffer) Audit(ctx context.Context) (a outbox.Audit, err error) {
 // A marked batch may be held as well: its state does not say so, its due_at does.
 const (
 	removeHollowSQL = `
-WITH held AS MATERIALIZED (` + eventsHeldSQL + `)
+WITH held AS MATERIALIZED (` + heldBySQL + `)
 DELETE FROM outbox_batches
 WHERE buffer = ?1 AND (state = 'waiting' OR due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))
-  AND group_id NOT IN (SELECT group_id FROM held WHERE stamped = (outbox_batches.members IS NULL))`
+  AND group_id NOT IN (SELECT group_id FROM held)`
 
 	correctUnevenSQL = `
-WITH held AS MATERIALIZED (` + eventsHeldSQL + `)
+WITH held AS MATERIALIZED (` + heldBySQL + `)
 UPDATE outbox_batches
 SET events = h.events, first_id = h.first_id, last_id = h.last_id, oldest_at = h.oldest_at, lanes = NULL
 FROM held AS h
-WHERE h.group_id = outbox_batches.group_id AND h.stamped = (outbox_batches.members IS NULL) AND buffer = ?1
+WHERE h.group_id = outbox_batches.group_id AND buffer = ?1
   AND (state = 'waiting' OR due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))
   AND (h.events <> outbox_batches.events OR h.first_id < outbox_batches.first_id OR h.last_id > outbox_batches.last_id)`
 )
@@ -83,6 +87,9 @@ func (b *Buffer) Repair(ctx context.Context) (outbox.Repair, error) {
 			return err
 		}
 		if r.Removed, err = tx.exec(ctx, removeHollowSQL, b.config.Table); err != nil {
+			return err
+		}
+		if err := b.correctMembers(ctx, tx); err != nil {
 			return err
 		}
 		if r.Corrected, err = tx.exec(ctx, correctUnevenSQL, b.config.Table); err != nil {

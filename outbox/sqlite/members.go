@@ -131,7 +131,7 @@ WHERE buffer = ?1 AND claim = 'range' AND last_id > ?2`
 // free are the ids beyond from that no live batch holds by range. A batch whose members
 // cannot be read holds nothing: its events are sent again rather than lost.
 func (b *Buffer) free(ctx context.Context, tx transaction, from int64) (string, error) {
-	all, err := texts(tx.rows(ctx, heldSQL, b.config.Table, from))
+	all, err := column[string](tx.rows(ctx, heldSQL, b.config.Table, from))
 	if err != nil {
 		return "", err
 	}

@@ -50,20 +50,8 @@ func (b *Buffer) claimOptimistic(ctx context.Context, limit int, lease time.Dura
 }
 
 func (b *Buffer) window(ctx context.Context, from int64, limit int) ([]int64, error) {
-	rows, err := b.db.QueryContext(ctx, b.names.Replace(windowSQL), from, windowOf*limit)
-	if err != nil {
-		return nil, b.explain(ctx, "looking for events to claim", err)
-	}
-	defer rows.Close()
-	var ids []int64
-	for rows.Next() {
-		var id int64
-		if err := rows.Scan(&id); err != nil {
-			return nil, b.explain(ctx, "looking for events to claim", err)
-		}
-		ids = append(ids, id)
-	}
-	return ids, b.explain(ctx, "looking for events to claim", rows.Err())
+	ids, err := column[int64](b.db.QueryContext(ctx, b.names.Replace(windowSQL), from, windowOf*limit))
+	return ids, b.explain(ctx, "looking for events to claim", err)
 }
 
 // choose takes one of the full batches of the window, or what there is when it has none;

@@ -196,12 +196,12 @@ func (b *Buffer) fillLanes(ctx context.Context, tx transaction) error {
 	if !b.config.Ordered {
 		return nil
 	}
-	groups, err := texts(tx.rows(ctx, withoutLanesSQL, b.config.Table))
+	groups, err := column[string](tx.rows(ctx, withoutLanesSQL, b.config.Table))
 	if err != nil {
 		return err
 	}
 	for _, group := range groups {
-		keys, err := texts(tx.rows(ctx, keysOfSQL, group))
+		keys, err := column[string](tx.rows(ctx, keysOfSQL, group))
 		if err != nil {
 			return err
 		}
@@ -221,14 +221,14 @@ func (b *Buffer) fillLanes(ctx context.Context, tx transaction) error {
 	return nil
 }
 
-// texts reads and closes rows of one column.
-func texts(rows *sql.Rows, err error) (all []string, _ error) {
+// column reads and closes rows of one column.
+func column[T any](rows *sql.Rows, err error) (all []T, _ error) {
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
 	for rows.Next() {
-		var one string
+		var one T
 		if err := rows.Scan(&one); err != nil {
 			return nil, err
 		}

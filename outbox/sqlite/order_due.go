@@ -43,7 +43,7 @@ func (b *Buffer) dueInOrder(ctx context.Context, tx transaction) (string, error)
 		if one.root == "" {
 			return one.group, nil
 		}
-		lanes, err := texts(tx.rows(ctx, siblingsSQL, b.config.Table, one.root, one.firstID))
+		lanes, err := column[string](tx.rows(ctx, siblingsSQL, b.config.Table, one.root, one.firstID))
 		if err != nil {
 			return "", err
 		}
