@@ -22,7 +22,7 @@ const (
 // reached the sink are noted on the batch's own row, and only the delete is left
 // for later.
 func (w *Worker) settle(held, stop context.Context, b *outbox.Batch, outcomes []outbox.Outcome) error {
-	delivered := deliveredIDs(b, outcomes)
+	var delivered []int64
 	wait := settleAgain
 	for tries := 1; ; tries++ {
 		err := within(stop, func(ctx context.Context) error { return w.settler.Settle(ctx, b, outcomes) })
@@ -32,6 +32,7 @@ func (w *Worker) settle(held, stop context.Context, b *outbox.Batch, outcomes []
 		if errors.Is(err, outbox.ErrLeaseLost) {
 			return w.wentThrough(held, tries > 1, err)
 		}
+		delivered = deliveredIDs(b, outcomes)
 		w.config.Log.WarnContext(stop, "cannot settle a batch; trying again", "group_id", b.GroupID, "error", err)
 		if len(delivered) > 0 && !b.Marked() {
 			markErr := within(stop, func(ctx context.Context) error { return w.settler.Mark(ctx, b, delivered) })

@@ -9,10 +9,13 @@ import (
 
 // decoder turns rows (id, topic, key, payload, headers, created_at) into events.
 // The bytes of many rows share one block of memory, so that a batch costs a
-// handful of allocations and not thousands.
+// handful of allocations and not thousands. They are copied out of pgx's read buffer,
+// once, because pgx reads the next rows into it.
 type decoder struct {
 	payloadOID uint32
 	pipeline   string // of dead letters
+	limit      int    // of events; 0: not known
+	used       int    // bytes, in all blocks
 	free       []byte
 	events     []outbox.Event
 	keys       []string
@@ -20,20 +23,48 @@ type decoder struct {
 }
 
 const (
-	oidJSONB  = 3802
-	oidJSON   = 114
-	oidBytea  = 17
-	blockSize = 256 << 10
+	oidJSONB = 3802
+	oidJSON  = 114
+	oidBytea = 17
+
+	// Most claims of a relay that keeps up bring an event or two, so the first room
+	// is small, and the next is about what the rest of a full batch takes.
+	firstBlock  = 4 << 10
+	mostBlock   = 1 << 20
+	firstEvents = 64
 )
 
-// reserve makes room for n events.
-func (d *decoder) reserve(n int) {
-	d.events = make([]outbox.Event, 0, n)
+// reserve says that there may be n events.
+func (d *decoder) reserve(n int) { d.limit = n }
+
+// room makes room for another event.
+func (d *decoder) room() {
+	n := len(d.events)
+	if n < cap(d.events) {
+		return
+	}
+	most := d.limit
+	if n >= most {
+		most = max(firstEvents, 2*n)
+	}
+	grown := make([]outbox.Event, n, min(most, max(firstEvents, 16*n)))
+	copy(grown, d.events)
+	d.events = grown
+}
+
+// block is how large the next block is: for the rest of a full batch by what events
+// took so far, but not many times that.
+func (d *decoder) block(least int) int {
+	size := max(firstBlock, 8*d.used)
+	if n := len(d.events); n > 0 && d.limit > n {
+		size = min(size, d.used/n*(d.limit-n)*17/16)
+	}
+	return max(least, min(max(firstBlock, size), mostBlock))
 }
 
 // forget is the row function of a first step: what came before is run again.
 func (d *decoder) forget([][]byte) error {
-	d.events = d.events[:0]
+	d.events, d.used = d.events[:0], 0
 	return nil
 }
 
@@ -42,7 +73,7 @@ func (d *decoder) add(v [][]byte) error {
 	e := outbox.Event{ID: int8Of(v[0]), Topic: d.topic(v[1]), CreatedAt: timeOf(v[5])}
 	if v[2] != nil {
 		if len(d.keys) == cap(d.keys) { // pointers into the old block stay good
-			d.keys = make([]string, 0, 256)
+			d.keys = make([]string, 0, max(8, min(len(d.events), 256)))
 		}
 		d.keys = append(d.keys, string(v[2]))
 		e.Key = &d.keys[len(d.keys)-1]
@@ -55,6 +86,7 @@ func (d *decoder) add(v [][]byte) error {
 	if len(v[4]) > 0 { // jsonb is never empty, so this is not NULL
 		e.Headers = d.bytes(v[4][1:])
 	}
+	d.room()
 	d.events = append(d.events, e)
 	return nil
 }
@@ -64,8 +96,9 @@ func (d *decoder) bytes(v []byte) []byte {
 		return []byte{}
 	}
 	if len(v) > len(d.free) {
-		d.free = make([]byte, max(blockSize, len(v)))
+		d.free = make([]byte, d.block(len(v)))
 	}
+	d.used += len(v)
 	copied := d.free[:len(v):len(v)]
 	copy(copied, v)
 	d.free = d.free[len(v):]

@@ -69,7 +69,7 @@ func (s *Sink) streamArgs(b *outbox.Batch, g sink.Group, groupID string) ([]any,
 	if err != nil {
 		return nil, err
 	}
-	args := make([]any, 0, 12+len(b.Origins)+4*len(g.Indexes))
+	args := make([]any, 0, 12+len(b.Origins)+fields(b, g.Indexes))
 	args = append(args, "EVALSHA", streamScript.Hash(), 2+len(b.Origins), g.Address, marker+groupID)
 	for _, origin := range b.Origins {
 		args = append(args, marker+origin.String())
@@ -97,6 +97,22 @@ func (s *Sink) streamArgs(b *outbox.Batch, g sink.Group, groupID string) ([]any,
 		}
 	}
 	return args, nil
+}
+
+// fields is how many arguments the events are where all have the shape of the first.
+func fields(b *outbox.Batch, indexes []int) int {
+	first := &b.Events[indexes[0]]
+	if first.DeadLetter != nil {
+		return 14 * len(indexes)
+	}
+	each := 2
+	if first.Key != nil {
+		each++
+	}
+	if first.Headers != nil {
+		each++
+	}
+	return each * len(indexes)
 }
 
 // appendFields appends all the fields of a dead letter, names and values.

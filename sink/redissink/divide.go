@@ -13,15 +13,18 @@ const maxBytes = 64 << 20
 // divide returns nil for a batch that may go out as it is, else runs of its events
 // that may. An event that is larger stands alone.
 func divide(b *outbox.Batch) []sink.Group {
+	all := 0
+	for i := range b.Events {
+		all += sizeOf(&b.Events[i])
+	}
+	if all <= maxBytes || len(b.Events) < 2 {
+		return nil
+	}
 	var parts []sink.Group
 	var part []int
 	size := 0
 	for i := range b.Events {
-		e := &b.Events[i]
-		bytes := len(e.Payload) + len(e.Headers) + len(e.Topic)
-		if e.Key != nil {
-			bytes += len(*e.Key)
-		}
+		bytes := sizeOf(&b.Events[i])
 		if size+bytes > maxBytes && len(part) > 0 {
 			parts = append(parts, sink.Group{Indexes: part})
 			part, size = nil, 0
@@ -29,8 +32,13 @@ func divide(b *outbox.Batch) []sink.Group {
 		part = append(part, i)
 		size += bytes
 	}
-	if parts == nil {
-		return nil
-	}
 	return append(parts, sink.Group{Indexes: part})
+}
+
+func sizeOf(e *outbox.Event) int {
+	size := len(e.Payload) + len(e.Headers) + len(e.Topic)
+	if e.Key != nil {
+		size += len(*e.Key)
+	}
+	return size
 }

@@ -1,0 +1,83 @@
+package httpsink
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+)
+
+// counted counts what is written to a connection, and how often.
+type counted struct {
+	net.Conn
+	mu     sync.Mutex
+	writes int
+}
+
+func (c *counted) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	c.writes++
+	c.mu.Unlock()
+	return c.Conn.Write(p)
+}
+
+// A body goes out as it lies in memory, beside a first write with the head, and one
+// that net/http reads from elsewhere goes out too.
+func TestABodyIsWrittenAtOnce(t *testing.T) {
+	t.Parallel()
+	got := make(chan []byte, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		got <- body
+	}))
+	defer server.Close()
+	sent := bytes.Repeat([]byte("0123456789"), 50_000)
+	for name, c := range map[string]struct {
+		body io.Reader
+		most int
+	}{
+		"in memory": {bytes.NewReader(sent), 3},
+		"elsewhere": {io.MultiReader(bytes.NewReader(sent)), 1000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			conns := &connections{open: map[*connection]struct{}{}}
+			var to *counted
+			transport := &http.Transport{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+				conn, err := conns.dial(ctx, network, address)
+				if err != nil {
+					return nil, err
+				}
+				own := conn.(*connection)
+				to = &counted{Conn: own.Conn}
+				own.Conn = to
+				return own, nil
+			}}
+			defer transport.CloseIdleConnections()
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL, c.body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.ContentLength = int64(len(sent))
+			resp, err := transport.RoundTrip(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := resp.Body.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Equal(<-got, sent) {
+				t.Error("another body arrived")
+			}
+			if to.writes > c.most {
+				t.Errorf("%d writes, %d at the most were expected", to.writes, c.most)
+			}
+		})
+	}
+}
