@@ -37,6 +37,7 @@ func (b *Buffer) examine(ctx context.Context, long time.Duration) []outbox.Findi
 	e.rowSecurity(ctx, events)
 	e.claims(ctx)
 	e.waiting(ctx)
+	e.wake(ctx, events)
 	e.indexes(ctx, events)
 	e.plan(ctx, events)
 	e.settings(ctx, events)

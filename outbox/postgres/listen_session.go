@@ -69,21 +69,25 @@ func (l *Bell) listen(ctx context.Context, well func()) error {
 // server's own is that of whoever ran the statement.
 const backendSQL = `SELECT pg_backend_pid()`
 
+func throughPooler(ctx context.Context, conn *pgx.Conn) (bool, error) {
+	var pid uint32
+	err := conn.QueryRow(ctx, backendSQL).Scan(&pid)
+	return pid != conn.PgConn().PID(), err
+}
+
 // check asks whether the connection is the server's own, and the trigger there.
 func (s *listener) check(ctx context.Context, t *table) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	var (
-		pid uint32
-		r   ring
-	)
-	if err := s.conn.QueryRow(ctx, backendSQL).Scan(&pid); err != nil {
+	pooled, err := throughPooler(ctx, s.conn)
+	if err != nil {
 		return err
 	}
-	if pid != s.conn.PgConn().PID() {
+	if pooled {
 		return errPooled
 	}
-	err := s.conn.QueryRow(ctx, ringSQL, t.events).Scan(&r.oid, &r.installed, &r.enabled)
+	var r ring
+	err = s.conn.QueryRow(ctx, ringSQL, t.events).Scan(&r.oid, &r.installed, &r.enabled)
 	if err == nil && (!r.works() || r.oid != s.oid) {
 		err = errNoRing
 	}

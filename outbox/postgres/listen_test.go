@@ -510,3 +510,39 @@ func TestTheTriggerOfAnyTable(t *testing.T) {
 	check(t, p.pool.QueryRow(t.Context(), "SELECT count(*) FROM pg_trigger WHERE tgname = 'outbox_ring'").Scan(&n))
 	expect(t, "triggers in the end", n, 4)
 }
+
+func TestExamineTellsHowTheRelayIsWoken(t *testing.T) {
+	t.Parallel()
+	r := newRung(t)
+	pooled := testserver.PgBouncer(t, r.url)
+	for _, c := range []struct {
+		url, before string
+		wake        outbox.WakeMode
+		level       outbox.Level
+		want        string
+	}{
+		{r.url, "", outbox.WakeNotify, outbox.Fine, "commits ring"},
+		{r.url, "", outbox.WakeAuto, outbox.Fine, "commits ring"},
+		{pooled, "", outbox.WakeNotify, outbox.Warning, "goes through a pooler"},
+		{pooled, "", outbox.WakeAuto, outbox.Fine, "goes through a pooler"},
+		{r.url, "DROP TRIGGER outbox_ring ON outbox_events", outbox.WakeNotify, outbox.Warning, "no trigger outbox_ring"},
+		{r.url, "", outbox.WakeAuto, outbox.Fine, "events are looked for"},
+	} {
+		if c.before != "" {
+			r.exec(t, c.before)
+		}
+		b, err := postgres.Open(postgres.Config{URL: c.url, Pipeline: "orders", Wake: c.wake})
+		check(t, err)
+		found := false
+		for _, f := range b.Examine(t.Context()) {
+			if f.About == "wake-ups" {
+				found = true
+				if f.Level != c.level || !strings.Contains(f.Text, c.want) || (f.Mend == "") != (c.level == outbox.Fine) {
+					t.Errorf("wake %s: %+v, %q was expected", c.wake, f, c.want)
+				}
+			}
+		}
+		expect(t, "it is told how the relay is woken", found, true)
+		check(t, b.Close())
+	}
+}

@@ -16,6 +16,14 @@ const (
 	floorMargin    = time.Minute     // ledger rows due before this are old ones, seen already
 )
 
+// Claims look for late commits by themselves (see soonLate) as often as lateEvery, where
+// the last brought no more than few events, within lateSpan ids.
+const (
+	lateEvery = 10 * time.Millisecond
+	lateSpan  = 5000
+	few       = 100
+)
+
 // marks are this process' knowledge of the id line of its buffer and of the
 // time line of its ledger. They only save work: whatever they hide is found by
 // a sweep, and nothing is deleted or skipped for good because of them.
@@ -44,6 +52,9 @@ type marks struct {
 	fullNext      time.Time
 	lateWaits     int   // late events the last sweep saw and no claim has taken yet
 	lateFrom      int64 // where that sweep began
+	gapAt         int64 // up to there a claim has passed ids by
+	few           bool  // events came with the last claim of fresh ones
+	lateNext      time.Time
 	dueFloor      time.Time
 	dueAllNext    time.Time
 	storedAt      time.Time
@@ -62,14 +73,28 @@ type claimRange struct {
 func (m *marks) claimRanges() []claimRange {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	fresh := claimRange{after: m.cursor, upTo: math.MaxInt64}
+	fresh, late := claimRange{after: m.cursor, upTo: math.MaxInt64}, claimRange{after: m.floor, upTo: m.cursor, late: true}
 	switch {
 	case m.lateWaits > 0:
 		return []claimRange{{after: m.lateFrom, upTo: m.cursor, late: true}, fresh}
+	case m.soonLate(time.Now()):
+		return []claimRange{late, fresh}
 	case m.floor < m.cursor:
-		return []claimRange{fresh, {after: m.floor, upTo: m.cursor, late: true}}
+		return []claimRange{fresh, late}
 	}
 	return []claimRange{fresh}
+}
+
+// soonLate tells whether to look for late events first although no sweep saw one. Of
+// two transactions that overlap the later often commits first; when every claim finds
+// something fresh, the other would wait for a sweep. Where much is claimed, or to be
+// walked, that is time enough.
+func (m *marks) soonLate(now time.Time) bool {
+	if m.floor >= m.gapAt || !m.few || m.cursor-m.floor > lateSpan || now.Before(m.lateNext) {
+		return false
+	}
+	m.lateNext = now.Add(lateEvery)
+	return true
 }
 
 // claimed tells what a claim in such a range brought; batch may be nil.
@@ -93,6 +118,10 @@ func (m *marks) claimed(where claimRange, batch *outbox.Batch, lastValue int64) 
 		// An id beyond M was given by hand; a cursor beyond M would hide what
 		// the sequence hands out next.
 		m.cursor = max(m.cursor, min(batch.LastID, lastValue))
+		m.few = len(batch.Events) <= few
+		if batch.FirstID > where.after+1 || batch.LastID-batch.FirstID >= int64(len(batch.Events)) {
+			m.gapAt = batch.LastID
+		}
 	}
 }
 
@@ -106,7 +135,7 @@ func (m *marks) sequenceIs(lastValue, began int64) (void bool) {
 		return true
 	case lastValue < began:
 		m.cursor, m.floor, m.watched, m.decided, m.stored = 0, 0, 0, 0, 0
-		m.lateWaits, m.lastValue, m.lastSeen = 0, lastValue, 0
+		m.lateWaits, m.gapAt, m.lastValue, m.lastSeen = 0, 0, lastValue, 0
 		return true
 	}
 	m.lastValue = max(m.lastValue, lastValue)

@@ -67,3 +67,46 @@ func TestTheFloorWaitsForWhoeverHoldsTheSequence(t *testing.T) {
 	look(0, 7)          // still not claimed
 	look(100, 0)
 }
+
+// Claims find something fresh all the time, and one of them passed an id by: it is
+// looked for before a sweep is due, now and then, and where there is little to walk.
+func TestALateCommitDoesNotWaitForASweep(t *testing.T) {
+	t.Parallel()
+	lateFirst := func(m *marks) bool {
+		all := m.claimRanges()
+		return len(all) == 2 && all[0].late
+	}
+	claim := func(m *marks, first, last int64, events int) {
+		where := claimRange{after: m.cursor, upTo: math.MaxInt64}
+		m.claimed(where, &outbox.Batch{FirstID: first, LastID: last, Events: make([]outbox.Event, events)}, last)
+	}
+	for name, c := range map[string]struct {
+		first, last int64
+		events      int
+		want        bool
+	}{
+		"nothing was passed by":       {101, 103, 3, false},
+		"an id before the batch was":  {102, 104, 3, true},
+		"an id within the batch was":  {101, 104, 3, true},
+		"much is claimed":             {102, 1101, 1000, false},
+		"there is much to walk":       {6000, 6001, 2, false},
+		"a batch of one, and no gaps": {101, 101, 1, false},
+	} {
+		var m marks
+		m.startAt(100)
+		claim(&m, c.first, c.last, c.events)
+		if got := lateFirst(&m); got != c.want {
+			t.Errorf("%s: late events are looked for first: %t", name, got)
+		}
+		if lateFirst(&m) {
+			t.Errorf("%s: they are looked for again at once", name)
+		}
+	}
+	var m marks
+	m.startAt(100)
+	claim(&m, 102, 102, 1)
+	m.floor = 102
+	if lateFirst(&m) {
+		t.Error("they are looked for below the floor")
+	}
+}
