@@ -7,8 +7,8 @@ var mutants = []mutant{
 	{
 		name: "the fence is left out",
 		file: "outbox/postgres/fence.go",
-		old:  "  DELETE FROM outbox_batches\n  WHERE buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint AND state <> 'waiting'",
-		new:  "  DELETE FROM outbox_batches\n  WHERE buffer = $1 AND group_id = $2::uuid AND $3::bigint > 0 AND state <> 'waiting'",
+		old:  "DELETE FROM outbox_batches\nWHERE buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint AND state <> 'waiting'",
+		new:  "DELETE FROM outbox_batches\nWHERE buffer = $1 AND group_id = $2::uuid AND $3::bigint > 0 AND state <> 'waiting'",
 		pkg:  "./outbox/postgres", test: "TestBuffer/lease",
 	},
 	{
@@ -151,6 +151,43 @@ var mutants = []mutant{
 		pkg:  "./pipeline", test: "TestASequenceThatIsSetBack",
 	},
 
+	// Ranges.
+	{
+		name: "a claim takes what live batches hold",
+		file: "outbox/postgres/range.go",
+		old:  "AND group_id IS NULL AND NOT id <@ (SELECT members FROM held)\n      AND EXISTS",
+		new:  "AND group_id IS NULL AND NOT id <@ (SELECT members * '{}' FROM held)\n      AND EXISTS",
+		pkg:  "./outbox/postgres", test: "TestBufferRange/range",
+	},
+	{
+		name: "a range is deleted from its first id to its last",
+		file: "outbox/postgres/settle.go",
+		old:  "AND id <@ $4::int8multirange\n  AND (group_id = $1::uuid OR (SELECT current_setting('relay.ranged') = '1'))`",
+		new:  "AND $4::int8multirange IS NOT NULL\n  AND (group_id = $1::uuid OR (SELECT current_setting('relay.ranged') = '1'))`",
+		pkg:  "./outbox/postgres", test: "TestBufferRange/range",
+	},
+	{
+		name: "a range has no gaps",
+		file: "outbox/postgres/range.go",
+		old:  "CASE WHEN last_id - first_id < n THEN",
+		new:  "CASE WHEN last_id - first_id < n + 1000 THEN",
+		pkg:  "./outbox/postgres", test: "TestBufferRange/range",
+	},
+	{
+		name: "two range claims do not wait for each other",
+		file: "outbox/postgres/range.go",
+		old:  "step{sql: claimLockSQL, args: []string{t.buffer}},",
+		new:  "step{sql: claimLockSQL, args: []string{outbox.NewGroupID().String()}},",
+		pkg:  "./outbox/postgres", test: "TestBufferRange/claim",
+	},
+	{
+		name: "a buffer that was truncated leaves its batches behind",
+		file: "outbox/postgres/schema/0004_range.sql",
+		old:  "DELETE FROM %I.outbox_batches WHERE buffer = $1'",
+		new:  "DELETE FROM %I.outbox_batches WHERE buffer = $1 AND false'",
+		pkg:  "./outbox/postgres", test: "TestTruncateTakesItsBatchesWithIt",
+	},
+
 	// Order.
 	{
 		name: "a claim takes keys that a batch holds",
@@ -226,6 +263,27 @@ var mutants = []mutant{
 		old:  "return sink.Suspect(why)",
 		new:  "return sink.Unavailable(why)",
 		pkg:  "./sink/natssink", test: "TestNoAnswerForOne",
+	},
+	{
+		name: "the count of a fast batch is not compared",
+		file: "sink/natssink/fast.go",
+		old:  "for _, i := range s.events[:count] {",
+		new:  "for _, i := range s.events {",
+		pkg:  "./sink/natssink", test: "TestAnswersToAFastBatch",
+	},
+	{
+		name: "an error in a fast batch is not heard",
+		file: "sink/natssink/fast.go",
+		old:  "	if s.spoiled == 0 || seq < s.spoiled {",
+		new:  "	if why == nil {",
+		pkg:  "./sink/natssink", test: "TestAnswersToAFastBatch",
+	},
+	{
+		name: "what was sent before goes in a fast batch",
+		file: "sink/natssink/ingest.go",
+		old:  "|| !first(b) {",
+		new:  "{",
+		pkg:  "./sink/natssink", test: "TestWhatMayHaveBeenSentBefore",
 	},
 
 	// Dead letters.

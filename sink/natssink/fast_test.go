@@ -363,6 +363,22 @@ func TestDuplicatesInAFastBatch(t *testing.T) {
 	expect(t, "stored", o.ids(t), upTo(15))
 }
 
+// TestStreamMadeAnew: its sequences begin again, which is no sign of duplicates.
+func TestStreamMadeAnew(t *testing.T) {
+	t.Parallel()
+	o := openOrders(t, allowed)
+	js, err := jetstream.New(o.client)
+	ok(t, err)
+	ok(t, o.sink.Send(within(t, patience), many(3, "orders.a")))
+	ok(t, js.DeleteStream(t.Context(), "ORDERS"))
+	o.stream = addStream(t, o.client, o.stream.CachedInfo().Config)
+	ok(t, o.sink.Send(within(t, patience), many(10, "orders.a")))
+	expect(t, "stored", o.ids(t), upTo(10))
+	if n := o.sink.Duplicates(); n != 0 {
+		t.Errorf("%d duplicates were counted", n)
+	}
+}
+
 // TestManySendersAtOnce: batches of several workers on one connection do not mix up.
 func TestManySendersAtOnce(t *testing.T) {
 	t.Parallel()

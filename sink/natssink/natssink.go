@@ -13,7 +13,9 @@
 //	Nats-Msg-Id        <pipeline>:<id>:dead:<the group_id it died in>
 //	Relay-Dead-Letter  why, as JSON; see [sink.AppendDeadLetter]
 //
-// which an event's own headers cannot overrule. An event that a NATS header or
+// which an event's own headers cannot overrule. Where a stream allows it, events that
+// are sent for the first time go in fast batches that it acknowledges as a whole
+// (ADR-50 of nats-architecture-and-design; decision 0015 here), all others one by one. An event that a NATS header or
 // subject cannot carry as it is (a line break in its key, an empty token in its
 // topic) is refused for good, alone.
 package natssink
@@ -230,7 +232,8 @@ func first(b *outbox.Batch) bool {
 
 // Duplicates is how many events JetStream took for duplicates although they were
 // sent for the first time: they are lost unless they are the same events. Each
-// batch that has some is logged as an error.
+// batch that has some is logged as an error. Of fast batches it is at least as many:
+// while others write to the stream, some cannot be told.
 func (s *Sink) Duplicates() int64 { return s.duplicates.Load() }
 
 // Check connects, and with JetStream asks whether it is enabled and, where all

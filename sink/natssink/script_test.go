@@ -29,6 +29,12 @@ type told struct {
 // batches, and takes that stream's place. Events that come alone are refused.
 func answerInstead(t *testing.T, c natssink.Config, answer func(told)) (orders, *natssink.Sink) {
 	t.Helper()
+	return answerBoth(t, c, answer, `{"error":{"code":503,"err_code":10077,"description":"alone"}}`)
+}
+
+// answerBoth is answerInstead with another answer to events that come alone.
+func answerBoth(t *testing.T, c natssink.Config, answer func(told), alone string) (orders, *natssink.Sink) {
+	t.Helper()
 	o := openOrders(t, allowed)
 	c.URL = o.url
 	s := open(t, c)
@@ -46,7 +52,7 @@ func answerInstead(t *testing.T, c natssink.Config, answer func(told)) (orders, 
 	_, err = o.client.Subscribe("orders.>", func(m *nats.Msg) {
 		tokens := strings.Split(m.Reply, ".")
 		if len(tokens) < 6 || tokens[len(tokens)-1] != "$FI" {
-			respond(t, m, `{"error":{"code":503,"err_code":10077,"description":"alone"}}`)
+			respond(t, m, alone)
 			return
 		}
 		tokens = tokens[len(tokens)-6:]
@@ -215,6 +221,28 @@ func TestStreamThatDidNotGetAllRests(t *testing.T) {
 		expect(t, "verdicts", verdicts(t, s.Send(within(t, patience), many(5, "orders.a")), 5), "outage outage outage outage outage")
 		if n := fast.Load(); n < want || n > want+1 { // and perhaps the end of the batch
 			t.Errorf("%d events went in fast batches so far, %d were expected", n, want)
+		}
+	}
+}
+
+// TestOwnDuplicates: what this Send may have had stored itself is no duplicate of
+// another event's; what it cannot is.
+func TestOwnDuplicates(t *testing.T) {
+	t.Parallel()
+	const unknown = `{"stream":"ORDERS","seq":0,"error":{"code":400,"err_code":10208,"description":"batch publish ID unknown"}}`
+	for text, want := range map[string]int64{
+		unknown: 0,
+		`{"stream":"ORDERS","seq":0,"batch":"ID","count":5}`:  5,
+		`{"stream":"ORDERS","seq":99,"batch":"ID","count":3}`: 0,
+	} {
+		_, s := answerBoth(t, natssink.Config{}, func(m told) {
+			if m.op == "2" || m.op == "3" {
+				respond(t, m.Msg, strings.Replace(text, "ID", m.id, 1))
+			}
+		}, `{"stream":"ORDERS","seq":7,"duplicate":true}`)
+		ok(t, s.Send(within(t, patience), many(5, "orders.a")))
+		if n := s.Duplicates(); n != want {
+			t.Errorf("%s: %d duplicates were counted, %d were expected", text, n, want)
 		}
 	}
 }
