@@ -195,7 +195,12 @@ type database struct {
 // newDatabase makes a database, migrated by the command.
 func newDatabase(t *testing.T) *database {
 	t.Helper()
-	d := &database{t: t, url: testserver.Postgres(t)}
+	return newDatabaseAt(t, testserver.Postgres(t))
+}
+
+func newDatabaseAt(t *testing.T, url string) *database {
+	t.Helper()
+	d := &database{t: t, url: url}
 	conn, err := pgx.Connect(t.Context(), d.url)
 	if err != nil {
 		t.Fatal(err)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/outboxrelay/relay/internal/admin"
 	"github.com/outboxrelay/relay/internal/config"
+	"github.com/outboxrelay/relay/supervisor"
 )
 
 func (a *app) runCommand() *cobra.Command {
@@ -55,6 +56,10 @@ func (a *app) run(cfg *config.Config) error {
 	if err != nil {
 		return err
 	}
+	supervisors, err := cfg.Supervise(lines, func(names ...string) supervisor.Observer { return metrics.Horizon(names...) }, log)
+	if err != nil {
+		return errors.Join(append(closeAll(lines), err)...)
+	}
 	running, stopped, life := live(cfg.ShutdownTimeout, func() {})
 	defer life.release()
 	serve, err := a.endpoint(running, cfg.Admin, lines, metrics, log)
@@ -67,7 +72,9 @@ func (a *app) run(cfg *config.Config) error {
 			"source", p.Source.URL, "table", p.Source.Table, "sink", p.Sink.URL, "address", address(&p.Sink))
 	}
 	ended := make(chan []error, 1)
-	go func() { ended <- append(together(running, stopped, life.end, lines, serve, log), closeAll(lines)...) }()
+	go func() {
+		ended <- append(together(running, stopped, life.end, lines, supervisors, serve, log), closeAll(lines)...)
+	}()
 	var errs []error
 	select {
 	case errs = <-ended:
@@ -85,10 +92,10 @@ func (a *app) run(cfg *config.Config) error {
 	return nil
 }
 
-// together runs the pipelines side by side, and the endpoint for as long as any of
-// them runs. The failure of one ends all.
+// together runs the pipelines side by side, the supervisors until they are to end, and
+// the endpoint for as long as any of the pipelines runs. The failure of one ends all.
 func together(running, stopped context.Context, end context.CancelCauseFunc, lines []*config.Opened,
-	serve func(context.Context) error, log *slog.Logger,
+	supervisors []*supervisor.Supervisor, serve func(context.Context) error, log *slog.Logger,
 ) []error {
 	var (
 		mu   sync.Mutex
@@ -105,6 +112,13 @@ func together(running, stopped context.Context, end context.CancelCauseFunc, lin
 		pipelines.Go(func() {
 			if err := line.Run(running, stopped); err != nil {
 				failed(fmt.Errorf("pipeline %s: %w", line.Name(), err))
+			}
+		})
+	}
+	for _, s := range supervisors {
+		others.Go(func() {
+			if err := s.Run(running); err != nil {
+				failed(err)
 			}
 		})
 	}

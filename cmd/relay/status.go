@@ -15,6 +15,7 @@ import (
 	"github.com/outboxrelay/relay/internal/admin"
 	"github.com/outboxrelay/relay/internal/config"
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/supervisor"
 )
 
 // statusTimeout is how long a database may take to answer.
@@ -53,10 +54,11 @@ func (a *app) report(ctx context.Context, cfg *config.Config) admin.Report {
 	var (
 		wait     sync.WaitGroup
 		statuses = make([]outbox.Status, len(cfg.Pipelines))
+		holders  = make([]*outbox.Holder, len(cfg.Pipelines))
 		errs     = make([]error, len(cfg.Pipelines))
 	)
 	for i := range cfg.Pipelines {
-		wait.Go(func() { statuses[i], errs[i] = status(ctx, &cfg.Pipelines[i]) })
+		wait.Go(func() { statuses[i], holders[i], errs[i] = status(ctx, &cfg.Pipelines[i]) })
 	}
 	wait.Wait()
 	report := admin.Report{Pipelines: []admin.PipelineReport{}}
@@ -66,21 +68,37 @@ func (a *app) report(ctx context.Context, cfg *config.Config) admin.Report {
 			a.fail(fmt.Errorf("%s: %w", name, err))
 			continue
 		}
-		report.Pipelines = append(report.Pipelines, admin.NewPipelineReport(name, statuses[i]))
+		one := admin.NewPipelineReport(name, statuses[i])
+		if holders[i] != nil {
+			one.HeldBackBy = admin.NewHolderReport(*holders[i])
+		}
+		report.Pipelines = append(report.Pipelines, one)
 	}
 	return report
 }
 
-func status(ctx context.Context, p *config.Pipeline) (s outbox.Status, err error) {
+// status is a buffer's, and what holds its database furthest back if that is worth a
+// word.
+func status(ctx context.Context, p *config.Pipeline) (s outbox.Status, worst *outbox.Holder, err error) {
 	b, err := p.OpenBuffer("status")
 	if err != nil {
-		return s, err
+		return s, nil, err
 	}
 	s, err = b.Status(ctx)
+	if source, ok := b.(supervisor.Source); ok && err == nil {
+		var all []outbox.Holder
+		all, err = source.Holders(ctx)
+		for i := range all {
+			if h := &all[i]; h.Beyond(p.Source.Supervisor.WarnAfter) {
+				worst = h
+				break
+			}
+		}
+	}
 	if closeErr := b.Close(); err == nil {
 		err = closeErr
 	}
-	return s, err
+	return s, worst, err
 }
 
 // table shows a report, the first column to the left and numbers to the right.
@@ -109,6 +127,11 @@ func table(r admin.Report) string {
 			fmt.Fprintf(&b, "  %*s", widths[i+1], cell)
 		}
 		b.WriteByte('\n')
+	}
+	for _, p := range r.Pipelines {
+		if p.HeldBackBy != nil {
+			fmt.Fprintf(&b, "%s is held back: %s. relay doctor says what ends it.\n", p.Name, oneLine(p.HeldBackBy.Text))
+		}
 	}
 	return b.String()
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/sqlite"
 )
 
@@ -53,6 +54,8 @@ func newMorgue(t *testing.T, name string, letters int) *morgue {
 
 func (m *morgue) Name() string { return m.name }
 func (m *morgue) Ready() error { return nil }
+
+func (m *morgue) Worst() (h outbox.Holder, ok bool) { return h, ok }
 
 func (m *morgue) exec(t *testing.T, statement string, args ...any) {
 	t.Helper()

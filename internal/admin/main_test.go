@@ -14,6 +14,7 @@ import (
 	"github.com/outboxrelay/relay/internal/config"
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/pipeline"
+	"github.com/outboxrelay/relay/supervisor"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -21,6 +22,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 var (
 	_ pipeline.Observer = (*Observer)(nil)
 	_ Pipeline          = (*config.Opened)(nil)
+
+	_ supervisor.Observer = (*Horizon)(nil)
 )
 
 // state is a pipeline in a state of the test's choice. The commands' tests have
@@ -29,14 +32,22 @@ type state struct {
 	Letters
 	name   string
 	status outbox.Status
-	err    error         // of Status
-	ready  error         // of Ready
+	err    error // of Status
+	ready  error // of Ready
+	worst  *outbox.Holder
 	hangs  chan struct{} // if set, Status waits for it or its context
 	asked  chan struct{} // if set, hears of every Status
 }
 
 func (s *state) Name() string { return s.name }
 func (s *state) Ready() error { return s.ready }
+
+func (s *state) Worst() (outbox.Holder, bool) {
+	if s.worst == nil {
+		return outbox.Holder{}, false
+	}
+	return *s.worst, true
+}
 
 func (s *state) Status(ctx context.Context) (outbox.Status, error) {
 	if s.asked != nil {

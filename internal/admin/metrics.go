@@ -21,6 +21,7 @@ type Metrics struct {
 	batches             *prometheus.CounterVec
 	claim, send, settle *prometheus.HistogramVec
 	latencies           latencies
+	horizon             *prometheus.GaugeVec
 }
 
 // NewMetrics makes a registry of its own, with the metrics of the process in it.
@@ -44,7 +45,12 @@ func NewMetrics() *Metrics {
 		send:   histogram("relay_send_seconds", "How long one attempt at sending a batch took, however it ended."),
 		settle: histogram("relay_settle_seconds", "How long it took to write down what became of a batch."),
 	}
-	m.registry.MustRegister(m.delivered, m.dead, m.batches, m.claim, m.send, m.settle, &m.latencies,
+	m.horizon = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "relay_source_horizon_seconds",
+		Help: "Age of the oldest transaction, prepared transaction and replication slot that keeps dead rows, or WAL, on the database's server, " +
+			"as the supervisor last saw it, or for how long it saw it; 0 when there is none. NaN while the database cannot be asked.",
+	}, []string{"kind", label})
+	m.registry.MustRegister(m.horizon, m.delivered, m.dead, m.batches, m.claim, m.send, m.settle, &m.latencies,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -52,6 +58,7 @@ func NewMetrics() *Metrics {
 // Observer returns a pipeline's observer, to be called once a pipeline. Every
 // metric it counts is there from now on.
 func (m *Metrics) Observer(pipeline string) *Observer {
+	m.Horizon(pipeline).held(0)
 	batches := m.batches.MustCurryWith(prometheus.Labels{label: pipeline})
 	return &Observer{
 		delivered: m.delivered.WithLabelValues(pipeline), dead: m.dead.WithLabelValues(pipeline),

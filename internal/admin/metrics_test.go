@@ -75,6 +75,9 @@ func TestMetricsAreThereFromTheStart(t *testing.T) {
 		for _, outcome := range []string{"delivered", "retry", "split", "buried"} {
 			want["relay_batches_total{outcome="+outcome+",pipeline="+p+"}"] = 0
 		}
+		for _, kind := range []string{"transaction", "prepared", "slot"} {
+			want["relay_source_horizon_seconds{kind="+kind+",pipeline="+p+"}"] = 0
+		}
 	}
 	for name, value := range map[string]float64{
 		"relay_events_pending{pipeline=": 1234, "relay_oldest_pending_seconds{pipeline=": 90.123456,
@@ -103,6 +106,31 @@ func TestMetricsAreThereFromTheStart(t *testing.T) {
 	for name, family := range all {
 		if strings.HasPrefix(name, "relay_") && family.GetHelp() == "" {
 			t.Errorf("%s has no help", name)
+		}
+	}
+}
+
+// What holds a database back is shown for every pipeline on it, and not known while it
+// cannot be asked.
+func TestHorizon(t *testing.T) {
+	t.Parallel()
+	m := NewMetrics()
+	s := New(two(), m, Config{})
+	m.Observer("apart")
+	h := m.Horizon("orders", "away")
+	h.Held(outbox.HeldByTransaction, 90*time.Second)
+	h.Held(outbox.HeldByPrepared, 0)
+	h.Held(outbox.HeldBySlot, -1)
+	got := scrape(t, s)
+	for _, c := range []struct {
+		kind  string
+		value float64
+	}{{"transaction", 90}, {"prepared", 0}, {"slot", math.NaN()}} {
+		for pipeline, want := range map[string]float64{"orders": c.value, "away": c.value, "apart": 0} {
+			v, ok := got["relay_source_horizon_seconds{kind="+c.kind+",pipeline="+pipeline+"}"]
+			if !ok || v != want && !(math.IsNaN(v) && math.IsNaN(want)) {
+				t.Errorf("%s of %s is %v, %v; want %v", c.kind, pipeline, v, ok, want)
+			}
 		}
 	}
 }

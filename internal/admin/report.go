@@ -22,6 +22,31 @@ type PipelineReport struct {
 	OldestPendingSeconds float64 `json:"oldest_pending_seconds"`
 	Batches              Batches `json:"batches"`
 	Dead                 int64   `json:"dead"`
+	// HeldBackBy is what keeps the database's dead rows, where that is worth a word.
+	HeldBackBy *HolderReport `json:"held_back_by,omitempty"`
+}
+
+// HolderReport is what holds a database back.
+type HolderReport struct {
+	Kind        string  `json:"kind"`
+	Name        string  `json:"name,omitempty"`
+	PID         int     `json:"pid,omitempty"`
+	Application string  `json:"application,omitempty"`
+	User        string  `json:"user,omitempty"`
+	Database    string  `json:"database,omitempty"`
+	State       string  `json:"state,omitempty"`
+	AgeSeconds  float64 `json:"age_seconds"`
+	Behind      int64   `json:"behind"`
+	// Text says all of it in a line.
+	Text string `json:"text"`
+}
+
+// NewHolderReport shows a holder.
+func NewHolderReport(h outbox.Holder) *HolderReport {
+	return &HolderReport{
+		Kind: string(h.Kind), Name: h.Name, PID: h.PID, Application: h.Application, User: h.User, Database: h.Database, State: h.State,
+		AgeSeconds: h.Age.Round(time.Millisecond).Seconds(), Behind: h.Behind, Text: h.String(),
+	}
 }
 
 // Batches are the live batches by state.

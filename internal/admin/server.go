@@ -161,7 +161,11 @@ func (s *Server) report(ctx context.Context) Report {
 			report.Errors = append(report.Errors, ReportError{Name: p.Name(), Error: s.config.Redact(err.Error())})
 			return
 		}
-		report.Pipelines = append(report.Pipelines, NewPipelineReport(p.Name(), status))
+		one := NewPipelineReport(p.Name(), status)
+		if h, ok := p.Worst(); ok {
+			one.HeldBackBy = NewHolderReport(h)
+		}
+		report.Pipelines = append(report.Pipelines, one)
 	})
 	return report
 }

@@ -4,7 +4,9 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
+	"html"
 	"io"
 	"net/http"
 	"strings"
@@ -56,6 +58,37 @@ func TestStatus(t *testing.T) {
 	w = ask(t, New(nil, NewMetrics(), Config{}), "/api/status")
 	if w.Body.String() != "{\n  \"pipelines\": []\n}\n" {
 		t.Errorf("without pipelines: %s", w.Body)
+	}
+}
+
+// What holds a database back is one more key, and a line of the page.
+func TestHeldBack(t *testing.T) {
+	t.Parallel()
+	s := New([]Pipeline{
+		&state{name: "quiet"},
+		&state{name: "orders", worst: &outbox.Holder{
+			Kind: outbox.HeldByTransaction, PID: 7, Application: "<b>report", User: "bob", Database: "app", State: "idle in transaction",
+			Backend: "client backend", Age: 2 * time.Hour, QueryAge: time.Hour, Behind: 1234, Horizon: 9,
+		}},
+	}, NewMetrics(), Config{})
+	var got struct{ Pipelines []map[string]any }
+	if err := json.Unmarshal(ask(t, s, "/api/status").Body.Bytes(), &got); err != nil {
+		t.Fatal(err)
+	}
+	const text = `a transaction is open for 2h0m0s (pid 7, user bob, application "<b>report", database app, idle in transaction, ` +
+		`its last query began 1h0m0s ago), 1234 transactions behind: no dead row younger than it goes away`
+	if diff := cmp.Diff(map[string]any{
+		"kind": "transaction", "pid": 7.0, "application": "<b>report", "user": "bob", "database": "app", "state": "idle in transaction",
+		"age_seconds": 7200.0, "behind": 1234.0, "text": text,
+	}, got.Pipelines[1]["held_back_by"]); diff != "" {
+		t.Error(diff)
+	}
+	if held, ok := got.Pipelines[0]["held_back_by"]; ok {
+		t.Errorf("quiet is held back by %v", held)
+	}
+	page := ask(t, s, "/").Body.String()
+	if !strings.Contains(page, `<b>orders</b> is held back: `+html.EscapeString(text)) || strings.Count(page, "held back") != 1 {
+		t.Errorf("the page is %s", page)
 	}
 }
 

@@ -17,6 +17,8 @@ type Pipeline interface {
 	// Ready returns nil, or why the pipeline does not get on.
 	Ready() error
 	Status(ctx context.Context) (outbox.Status, error)
+	// Worst returns what holds its database furthest back, if that is worth a word.
+	Worst() (outbox.Holder, bool)
 	Letters
 }
 

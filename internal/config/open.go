@@ -17,6 +17,7 @@ import (
 	"github.com/outboxrelay/relay/sink/httpsink"
 	"github.com/outboxrelay/relay/sink/natssink"
 	"github.com/outboxrelay/relay/sink/redissink"
+	"github.com/outboxrelay/relay/supervisor"
 )
 
 // Process is what a process adds to a pipeline's configuration.
@@ -38,6 +39,8 @@ type Opened struct {
 	Buffer Buffer
 	Sink   sink.Sink
 	Hook   sink.Sink
+	// supervisor is the database's, nil before Supervise and where there is none.
+	supervisor *supervisor.Supervisor
 }
 
 // Close gives back connections and files. Nothing of the pipeline runs any more.
@@ -174,6 +177,7 @@ func (p *Pipeline) openBuffer(owner string) (Buffer, error) {
 		return postgres.Open(postgres.Config{
 			URL: s.URL.Reveal(), Table: s.Table, Schema: s.Schema, Pipeline: p.Name, Owner: owner, Archive: p.Archive.Table,
 			Ordered: p.ordered(), Claim: outbox.ClaimMode(p.Claim), Wake: p.wake(),
+			Watch: s.Supervisor.Watch(),
 			// One a worker, and some for renewing, looking and the status.
 			Connections: p.Workers + 4,
 		})

@@ -47,6 +47,9 @@ func (s sourceURL) set(in input) error {
 // identity is the same for two sources on one table.
 func (s *Source) identity() string { return s.identityOf(s.Table) }
 
+// database is the same for two sources in one database.
+func (s *Source) database() string { return s.identityOf("") }
+
 // tableIdentity is the same for two names of one table in the source's database.
 func (s *Source) tableIdentity(table string) string {
 	if s.Driver == "sqlite" {

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+)
+
+// holding opens a transaction with a snapshot, on a database whose relay warns after a
+// second, and returns once it is that old.
+func holding(t *testing.T, db *database, application string) *pgx.Conn {
+	t.Helper()
+	config, err := pgx.ParseConfig(db.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.RuntimeParams["application_name"] = application
+	conn, err := pgx.ConnectConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) }) // it may have been ended
+	for _, statement := range []string{"BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT 1"} {
+		if _, err := conn.Exec(t.Context(), statement, pgx.QueryExecModeSimpleProtocol); err != nil {
+			t.Fatal(err)
+		}
+	}
+	testserver.Eventually(t, func() error {
+		if db.count("SELECT count(*) FROM pg_stat_activity WHERE pid = $1::int AND xact_start < clock_timestamp() - interval '1 second'", int64(conn.PgConn().PID())) == 0 {
+			return fmt.Errorf("it is too young")
+		}
+		return nil
+	})
+	return conn
+}
+
+// twoOn are two pipelines on one database.
+func twoOn(db *database, listen, supervisor string) string {
+	return "admin: {listen: \"" + listen + "\"}\npipelines:\n" +
+		"  - {name: orders, source: {url: '" + db.url + "', supervisor: " + supervisor + "}, sink: {url: 'stdout:'}}\n" +
+		"  - {name: bills, source: {url: '" + db.url + "', table: bills, supervisor: {warn_after: 1s}}, sink: {url: 'stdout:'}}\n"
+}
+
+// TestHeldBack: status, doctor and dashboard name who holds the database back, and run
+// tells of it, once for both pipelines, and ends it if it is told to.
+func TestHeldBack(t *testing.T) {
+	t.Parallel()
+	// On a server of its own: what other tests write would hold this database back, too.
+	db := newDatabaseAt(t, testserver.OwnPostgres(t, testserver.PostgresOptions{}).URL)
+	listen := freeAddress(t)
+	path := write(t, twoOn(db, listen, "{warn_after: 1s, terminate_after: 1h}"))
+	if r := do(t, nil, "migrate", "-c", path); r.code != 0 {
+		t.Fatal(r.stderr)
+	}
+	culprit := holding(t, db, "nightly report")
+	pid := culprit.PgConn().PID()
+	who := fmt.Sprintf(`(pid %d, user relay, application "nightly report", database %s, idle in transaction, its last query began `, pid, db.conn.Config().Database)
+
+	status := do(t, nil, "status", "-c", path)
+	status.want(t, 0, "\norders is held back: a transaction is open for ", "")
+	status.want(t, 0, "\nbills is held back: a transaction is open for ", "")
+	status.want(t, 0, who, "")
+	var report struct {
+		Pipelines []struct {
+			Held *struct {
+				PID  uint32
+				Age  float64 `json:"age_seconds"`
+				Kind string
+			} `json:"held_back_by"`
+		}
+	}
+	if err := json.Unmarshal([]byte(do(t, nil, "status", "-c", path, "--json").stdout), &report); err != nil {
+		t.Fatal(err)
+	}
+	if h := report.Pipelines[0].Held; h == nil || h.PID != pid || h.Age < 1 || h.Kind != "transaction" {
+		t.Errorf("it says %+v", h)
+	}
+	d := diagnose(t, path, 0)
+	if got := d.find("orders", "warning", "vacuum horizon"); !strings.Contains(got, who) || !strings.Contains(got, fmt.Sprintf("> SELECT pg_terminate_backend(%d)", pid)) {
+		t.Errorf("it says %s", got)
+	}
+
+	r := start(t, nil, "run", "-c", path)
+	r.says(fmt.Sprintf(`msg="the database is held back" pipeline=orders,bills kind=transaction pid=%d application="nightly report" user=relay`, pid))
+	metrics, _ := get(t, "http://"+listen+"/metrics", "")
+	for _, pipeline := range []string{"orders", "bills"} {
+		for _, kind := range []string{"prepared", "slot", "transaction"} {
+			name := fmt.Sprintf(`relay_source_horizon_seconds{kind="%s",pipeline="%s"} `, kind, pipeline)
+			if _, value, ok := strings.Cut(metrics, name); !ok || strings.HasPrefix(value, "NaN") || (kind == "transaction") == strings.HasPrefix(value, "0\n") {
+				t.Errorf("of %s of %s it has %.20q", kind, pipeline, value)
+			}
+		}
+	}
+	if page, _ := get(t, "http://"+listen+"/", ""); !strings.Contains(page, "<b>bills</b> is held back: a transaction") {
+		t.Errorf("the page is %s", page)
+	}
+	if strings.Contains(r.stderr.String(), "pipeline=bills kind=") {
+		t.Error("the database was looked at twice")
+	}
+	r.signal(syscall.SIGTERM)
+	if code := r.exit(); code != 0 {
+		t.Errorf("exit status %d", code)
+	}
+
+	ends := start(t, nil, "run", "-c", write(t, twoOn(db, "", "{warn_after: 1s, terminate_after: 1001ms, users: [relay], applications: [nightly report]}")))
+	ends.says(fmt.Sprintf(`msg="a session was ended" pipeline=orders,bills kind=transaction pid=%d`, pid))
+	if _, err := culprit.Exec(t.Context(), "SELECT 1"); err == nil {
+		t.Error("the culprit goes on")
+	}
+}
+
+// TestARoleThatMayNotEnd: what is configured and not allowed is said at the start and by
+// doctor, with the GRANT.
+func TestARoleThatMayNotEnd(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	role := "poor_" + strings.ToLower(db.conn.Config().Database)
+	db.exec("CREATE ROLE " + role + " LOGIN PASSWORD 's3cret'")
+	db.exec("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO " + role)
+	db.exec("GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO " + role)
+	t.Cleanup(func() { db.execLast("DROP OWNED BY "+role, "DROP ROLE "+role) })
+	at := strings.LastIndex(db.url, "@")
+	path := write(t, "admin: {listen: ''}\npipelines:\n  - {name: orders, source: {url: 'postgres://"+role+":s3cret"+db.url[at:]+
+		"', supervisor: {terminate_after: 1h}}, sink: {url: 'stdout:'}}\n")
+	d := diagnose(t, path, 0)
+	for about, grant := range map[string]string{"sessions": "pg_read_all_stats", "terminate_after": "pg_signal_backend"} {
+		if got := d.find("orders", "warning", about); !strings.HasSuffix(got, "> GRANT "+grant+" TO "+role) {
+			t.Errorf("of %s it says %q", about, got)
+		}
+	}
+	r := start(t, nil, "run", "-c", path)
+	for about, grant := range map[string]string{"sessions": "pg_read_all_stats", "terminate_after": "pg_signal_backend"} {
+		r.says(` pipeline=orders about=` + about + ` mend="GRANT ` + grant + " TO " + role)
+	}
+	r.signal(syscall.SIGTERM)
+	if code := r.exit(); code != 0 {
+		t.Errorf("exit status %d", code)
+	}
+}
+
+// execLast runs statements at the end of a test.
+func (d *database) execLast(statements ...string) {
+	for _, statement := range statements {
+		if _, err := d.conn.Exec(context.WithoutCancel(d.t.Context()), statement); err != nil {
+			d.t.Error(err)
+		}
+	}
+}
