@@ -10,39 +10,30 @@ import (
 )
 
 // Settle is one round trip whose first statement is the fence: it touches the
-// ledger row that group_id and lease_no name, and leaves in relay.holds whether
-// there was one. Every statement after it asks relay.holds, so an owner that
-// lost its lease changes nothing. relay.ranged says how the batch's rows are found:
-// '1' by the ids that its members are, ” by its group_id on them.
-const heldConfigSQL = `
-SELECT set_config('relay.holds', count(*)::text, true),
-       set_config('relay.ranged', CASE WHEN bool_or(ranged) THEN '1' ELSE '' END, true) FROM held`
+// ledger row that group_id and lease_no name, and leaves in relay.holds that there was
+// one. Every statement after it asks relay.holds, so an owner that lost its lease
+// changes nothing. relay.ranged says how the batch's rows are found: '1' by the ids that
+// are its members, '' by its group_id on them.
+const holdsSQL = `
+RETURNING set_config('relay.holds', '1', true),
+          set_config('relay.ranged', CASE WHEN members IS NULL THEN '' ELSE '1' END, true)`
 
 // A batch put back to wait is nobody's, whatever its lease_no.
 const (
 	fenceDeleteSQL = `
-WITH held AS (
-  DELETE FROM outbox_batches
-  WHERE buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint AND state <> 'waiting'
-  RETURNING members IS NOT NULL AS ranged
-)` + heldConfigSQL
+DELETE FROM outbox_batches
+WHERE buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint AND state <> 'waiting'` + holdsSQL
 
 	// A marked batch keeps its row until its events are gone.
 	fenceKeepSQL = `
-WITH held AS (
-  UPDATE outbox_batches SET due_at = clock_timestamp() + $4::interval
-  WHERE buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint AND state <> 'waiting'
-  RETURNING members IS NOT NULL AS ranged
-)` + heldConfigSQL
+UPDATE outbox_batches SET due_at = clock_timestamp() + $4::interval
+WHERE buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint AND state <> 'waiting'` + holdsSQL
 
 	fenceRetrySQL = `
-WITH held AS (
-  UPDATE outbox_batches
-  SET state = 'waiting', starts = 0, due_at = clock_timestamp() + $4::interval,
-      attempts = $5::int, outages = $6::int, error = $7, address = $8
-  WHERE buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint AND state <> 'waiting'
-  RETURNING members IS NOT NULL AS ranged
-)` + heldConfigSQL
+UPDATE outbox_batches
+SET state = 'waiting', starts = 0, due_at = clock_timestamp() + $4::interval,
+    attempts = $5::int, outages = $6::int, error = $7, address = $8
+WHERE buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint AND state <> 'waiting'` + holdsSQL
 )
 
 // settlement is one Settle: of events, or of dead letters.
@@ -65,7 +56,11 @@ func (s *settlement) run(ctx context.Context, o kinds, work []step) error {
 	}
 	b := s.ledger.b
 	begin := s.table.writing(b.patience, "synchronous_commit", commit, "lock_timeout", milliseconds(s.table.lockTimeout),
-		"jit", "off", "enable_seqscan", "off")
+		"jit", "off", "enable_seqscan", "off", "relay.holds", "", "relay.ranged", "")
+	begin.row = func([][]byte) error {
+		s.held = false
+		return nil
+	}
 	// After a deadlock with the application it is not run again at once, which could
 	// make the application the next victim: the caller marks the batch.
 	err := b.rerun(ctx, append([]step{begin, s.fence(o)}, work...), codeSerialization)
@@ -92,8 +87,8 @@ func (s *settlement) fence(o kinds) step {
 		sql = fenceKeepSQL
 		args = append(args, interval(markedAgain))
 	}
-	return step{sql: s.table.sql(sql), args: args, row: func(v [][]byte) error {
-		s.held = string(v[0]) == "1"
+	return step{sql: s.table.sql(sql), args: args, row: func([][]byte) error {
+		s.held = true
 		return nil
 	}}
 }

@@ -39,7 +39,13 @@ func (b *Buffer) best(t *table) string {
 
 // follows tells whether this relay may claim in another mode than its best.
 func (b *Buffer) follows(mode string) bool {
-	return b.config.Claim == outbox.ClaimAuto && !b.config.Ordered && mode != claimStampKey
+	switch {
+	case b.config.Ordered || mode == claimStampKey:
+		return false
+	case b.config.Claim == outbox.ClaimRange: // and its best is stamp
+		return mode == claimRanges
+	}
+	return b.config.Claim == outbox.ClaimAuto
 }
 
 // ClaimMode is the mode that this relay claims in; "" as long as it has not seen the

@@ -22,32 +22,33 @@ import (
 // nobody's; up to others a claim of fresh events need not look, and a sweep finds what
 // is left between them.
 const heldSQL = `
-beyond AS MATERIALIZED (
-  SELECT last_id, members FROM outbox_batches
-  WHERE buffer = $1 AND last_id > $2::bigint AND members IS NOT NULL
-  ORDER BY last_id
-), held AS MATERIALIZED (
-  SELECT coalesce((SELECT range_agg(m) FROM beyond, unnest(members) m), '{}') AS members,
-         greatest($2::bigint, (SELECT max(last_id) FROM beyond WHERE last_id <= $3::bigint)) AS upto
+held AS MATERIALIZED (
+  SELECT coalesce(range_agg(m), '{}') AS members,
+         greatest($2::bigint, max(last_id) FILTER (WHERE last_id <= $3::bigint)) AS upto
+  FROM (SELECT last_id, members FROM outbox_batches
+        WHERE buffer = $1 AND last_id > $2::bigint AND members IS NOT NULL
+        ORDER BY last_id) beyond, unnest(members) m
 )`
 
 // Most batches have no gaps. Those that do have theirs from roll-backs and from
 // transactions that were still open.
 const claimRangeSQL = `
-WITH` + heldSQL + `, picked AS MATERIALIZED (
-  SELECT id, created_at FROM outbox_events
-  WHERE id > CASE WHEN $5::boolean THEN $2::bigint ELSE (SELECT upto FROM held) END AND id <= $4::bigint
-    AND group_id IS NULL AND NOT id <@ (SELECT members FROM held)
-    AND EXISTS (SELECT FROM outbox_buffers WHERE buffer = $1 AND claim = 'range')
-  ORDER BY id LIMIT $6::bigint
-)
+WITH` + heldSQL + `
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts,
                             attempts, outages, events, first_id, last_id, oldest_at, members)
 SELECT $7::uuid, $1, 'range', 'leased', 1, clock_timestamp() + $8::interval, $9, 1,
-       0, 0, count(*), min(id), max(id), min(created_at),
-       CASE WHEN max(id) - min(id) < count(*) THEN int8multirange(int8range(min(id), max(id), '[]'))
-            ELSE (SELECT range_agg(int8range(id, id, '[]')) FROM picked) END
-FROM picked HAVING count(*) > 0
+       0, 0, n, first_id, last_id, oldest_at,
+       CASE WHEN last_id - first_id < n THEN int8multirange(int8range(first_id, last_id, '[]'))
+            ELSE (SELECT range_agg(int8range(id, id, '[]')) FROM unnest(ids) id) END
+FROM (
+  SELECT count(*) AS n, min(id) AS first_id, max(id) AS last_id, min(created_at) AS oldest_at, array_agg(id) AS ids
+  FROM (
+    SELECT id, created_at FROM outbox_events
+    WHERE id > CASE WHEN $5::boolean THEN $2::bigint ELSE (SELECT upto FROM held) END AND id <= $4::bigint
+      AND group_id IS NULL AND NOT id <@ (SELECT members FROM held)
+      AND EXISTS (SELECT FROM outbox_buffers WHERE buffer = $1 AND claim = 'range')
+    ORDER BY id LIMIT $6::bigint) picked
+) batch WHERE n > 0
 RETURNING first_id, last_id`
 
 // The batch is read when the lock was given back: a client that stops reading must
