@@ -375,6 +375,7 @@ func TestRingsWhileTheSinkIsAway(t *testing.T) {
 			}
 		})
 		defer b.stop()
+		bell.takes = 150 * ms
 		c := b.crew(4, ms, ms)
 		for range 10000 {
 			b.commit(bell, 1)
@@ -422,10 +423,16 @@ func TestARingWaitsForRoom(t *testing.T) {
 		expect(t, "tickets of a storm", len(out), 4)
 		b.Done(distributor.Report{Ticket: out[0], Err: errors.New("connection reset")})
 		for _, ticket := range out[1:] {
-			b.Done(distributor.Report{Ticket: ticket})
+			b.use(ticket)
 		}
 		at(7 * time.Second)
-		expect(t, "events of the ticket that was not used", events(b.drain()), 20)
+		expect(t, "events left", events(b.drain()), 0)
+		b.commit(bell, 1)
+		out = b.waits()
+		expect(t, "tickets of one ring", len(out), 1)
+		b.Done(distributor.Report{Ticket: out[0], Err: errors.New("connection reset")})
+		at(8 * time.Second)
+		expect(t, "events of a ticket that was not used", events(b.drain()), 1)
 	})
 }
 

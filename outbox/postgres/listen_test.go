@@ -426,20 +426,21 @@ func TestTheTriggerNeedsNothingOfTheApplication(t *testing.T) {
 	r := newRung(t)
 	e := r.listen(t, r.url, outbox.WakeNotify)
 	e.expectHears(t, true)
-	conn, err := pgx.Connect(t.Context(), r.asRole(t, "shop_", "GRANT INSERT ON outbox_events"))
+	r.exec(t, "CREATE SCHEMA evil")
+	conn, err := pgx.Connect(t.Context(), r.asRole(t, "shop_", "GRANT INSERT ON outbox_events", "GRANT ALL ON SCHEMA evil"))
 	check(t, err)
 	defer conn.Close(context.Background())
 	for _, statement := range []string{
 		plainInsert,
-		`CREATE FUNCTION pg_temp.pg_notify(text, text) RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE 'evil'; END $$`,
-		`CREATE FUNCTION pg_temp.concat(VARIADIC text[]) RETURNS text LANGUAGE plpgsql AS $$ BEGIN RAISE 'evil'; END $$`,
-		`CREATE FUNCTION pg_temp.concat(text, oid) RETURNS text LANGUAGE plpgsql AS $$ BEGIN RAISE 'evil'; END $$`,
-		`CREATE FUNCTION pg_temp.pg_try_advisory_xact_lock_shared(int, int) RETURNS boolean LANGUAGE sql AS 'SELECT true'`,
+		`CREATE FUNCTION evil.pg_notify(text, text) RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE 'evil'; END $$`,
+		`CREATE FUNCTION evil.concat(VARIADIC text[]) RETURNS text LANGUAGE plpgsql AS $$ BEGIN RAISE 'evil'; END $$`,
+		`CREATE FUNCTION evil.concat(text, oid) RETURNS text LANGUAGE plpgsql AS $$ BEGIN RAISE 'evil'; END $$`,
+		`CREATE FUNCTION evil.pg_try_advisory_xact_lock_shared(int, int) RETURNS boolean LANGUAGE sql AS 'SELECT true'`,
 		`CREATE DOMAIN pg_temp.regclass AS text CHECK (false)`,
 		`CREATE DOMAIN pg_temp.int4 AS text CHECK (false)`,
 		`CREATE DOMAIN pg_temp.text AS pg_catalog.text CHECK (false)`,
 		`CREATE TEMP TABLE outbox_ring (n int)`,
-		`SET search_path = pg_temp, pg_catalog, public`,
+		`SET search_path = evil, pg_temp, pg_catalog, public`,
 		`INSERT INTO public.outbox_events (topic, payload) VALUES ('t', '{}')`,
 		`SET search_path = ''`,
 		`INSERT INTO public.outbox_events (topic, payload) VALUES ('t', '{}')`,
