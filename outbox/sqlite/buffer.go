@@ -10,11 +10,37 @@
 // one writer, ids commit in the order in which they are drawn, no row is ever
 // locked for itself, and a claim has the table to itself.
 //
+// # How events are claimed
+//
+// Three ways, one for all processes on a buffer: outbox_buffers says which, and it
+// changes only while no batch lives. How a batch's events are found is said by its
+// ledger row, so whoever has the lease can settle it.
+//
+// By range, which `auto` takes: a claim writes a ledger row whose members are the ids of
+// the batch, and leaves the events alone. An event is written once and deleted once.
+// By stamp: the claim also writes the group_id on each event. Optimistically: it reads a
+// window of events without a lock, chooses a batch's worth at random, and then stamps
+// what is still unclaimed of that. With one writer there is nothing to be won by it; it
+// is there for what has to be the same everywhere.
+//
+// `order: key` stamps.
+//
 // # Where claims look
 //
 // Claims look beyond a cursor, the highest id this process has claimed, so that
-// they do not walk over batches that wait. Every few minutes a look goes back to
-// the beginning, for the ids and stamps that somebody changed by hand.
+// they do not walk over batches that wait. What lies beyond it and is held by a batch of
+// another process's, they step over: by its stamp, or from one gap between the members
+// of live batches to the next. An optimistic claim's cursor stays before the first event
+// that was not chosen. Every few minutes, and at the start, a look goes back to the
+// beginning, for the ids and stamps that somebody changed by hand.
+//
+// # Ids that are handed out again
+//
+// AUTOINCREMENT never does so, but a hand can set sqlite_sequence back, and there is no
+// trigger that would notice. A batch by range would then hold events that came later. So
+// its ledger row also says how young its youngest event was (newest_at), and one that is
+// younger than that is not the batch's: it is neither deleted nor sent with it, and
+// found by the next look from the beginning once the batch is gone.
 package sqlite
 
 import (
