@@ -132,23 +132,24 @@ func (h *Holder) String() string {
 
 // what is it, and how old.
 func (h *Holder) what() string {
-	age := "for a time that nobody knows"
+	var age string
 	switch {
 	case h.AtLeast:
-		age = "for at least " + roughly(h.Age)
+		age = " for at least " + roughly(h.Age)
 	case h.Age > 0:
-		age = "for " + roughly(h.Age)
+		age = " for " + roughly(h.Age)
+	case h.Kind == HeldByTransaction:
+		age = " since a time that this role may not see"
 	}
-	switch h.Kind {
-	case HeldByPrepared:
-		return fmt.Sprintf("the transaction prepared as %q is open %s", h.Name, age)
-	case HeldBySlot:
-		if h.Unread() {
-			return fmt.Sprintf("nobody reads the replication slot %q %s", h.Name, age)
-		}
-		return fmt.Sprintf("the replication slot %q has not moved %s", h.Name, age)
+	switch {
+	case h.Kind == HeldByPrepared:
+		return fmt.Sprintf("the transaction prepared as %q is open%s", h.Name, age)
+	case h.Unread():
+		return fmt.Sprintf("nobody reads the replication slot %q%s", h.Name, age)
+	case h.Kind == HeldBySlot:
+		return fmt.Sprintf("the replication slot %q has not moved%s", h.Name, age)
 	}
-	return "a transaction is open " + age
+	return "a transaction is open" + age
 }
 
 func (h *Holder) keeps() string {

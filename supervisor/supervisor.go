@@ -14,7 +14,7 @@ import (
 
 // Source is what a supervisor asks of a database.
 type Source interface {
-	// Holders are what holds it back now, those furthest behind first.
+	// Holders are what holds it back now, the worst first.
 	Holders(ctx context.Context) ([]outbox.Holder, error)
 	// End ends a transaction's session, if it is still the one that Holders saw, and
 	// tells whether it did.

@@ -61,13 +61,13 @@ UNION ALL
  WHERE s.wal_status IS DISTINCT FROM 'lost'
    AND (s.xmin IS NOT NULL OR s.catalog_xmin IS NOT NULL OR NOT s.active AND s.restart_lsn IS NOT NULL)
  ORDER BY behind DESC, s.slot_name LIMIT $1::bigint)
-ORDER BY behind DESC, 14 DESC NULLS LAST`
+ORDER BY 18, behind DESC, 14 DESC NULLS LAST`
 
 // mostHolders is how many are looked at of each kind.
 const mostHolders = 100
 
-// Holders returns what holds the database back now, those that are furthest behind
-// first, at most a hundred of each kind. A session that only reads in another database
+// Holders returns what holds the database back now, those that keep only the catalogs'
+// rows last and else those that are furthest behind first, at most a hundred of each kind. A session that only reads in another database
 // is none, nor is this one. It asks for no table, and works before Migrate.
 func (b *Buffer) Holders(ctx context.Context) ([]outbox.Holder, error) {
 	var all []outbox.Holder
