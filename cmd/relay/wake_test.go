@@ -1,0 +1,46 @@
+package main
+
+import (
+	"errors"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+)
+
+// wake: notify from the configuration to the sink: migrate installs the trigger, doctor
+// sees it, and with an hour until the next distribution a commit is enough.
+func TestWakeNotify(t *testing.T) {
+	t.Parallel()
+	db, url := newDatabase(t), testserver.SharedRedis(t)
+	client := connect(t, url)
+	path := write(t, onePipeline("orders", db.url, url, "    wake: notify", "    schedule: '0 0 30 2 *'"))
+	if warned := diagnose(t, path, 0).find("orders", "warning", "wake-ups"); !strings.Contains(warned, "relay migrate -c relay.yaml") {
+		t.Errorf("without the trigger doctor says %q", warned)
+	}
+	do(t, nil, "migrate", "-c", path).want(t, 0, "orders: applied trigger outbox_ring\n", "")
+	do(t, nil, "migrate", "-c", path).want(t, 0, "orders: up to date\n", "")
+	if warned := diagnose(t, path, 0).find("orders", "warning", "wake-ups"); warned != "" {
+		t.Errorf("with the trigger doctor says %q", warned)
+	}
+	r := start(t, nil, "run", "-c", path)
+	testserver.Eventually(t, func() error {
+		if db.count(`SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted AND mode = 'ExclusiveLock'
+			AND objid = 'outbox_events'::regclass AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`) == 0 {
+			return errors.New("the relay does not sleep")
+		}
+		return nil
+	})
+	db.insert(1)
+	arrive(t, client, 1)
+	db.insert(2500)
+	arrive(t, client, 2501)
+	r.signal(syscall.SIGTERM)
+	if code := r.exit(); code != 0 {
+		t.Errorf("exit status %d", code)
+	}
+	if strings.Contains(r.stderr.String(), "level=WARN") {
+		t.Errorf("it warned: %s", r.stderr.String())
+	}
+}
