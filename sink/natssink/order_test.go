@@ -16,7 +16,11 @@ import (
 )
 
 func TestJetStreamInOrder(t *testing.T) {
-	bothWays(t, func(t *testing.T, fast bool) { sinktest.Run(t, streamsBy(natssink.Config{Ordered: true}, fast)) })
+	sinktest.Run(t, streamsBy(natssink.Config{Ordered: true}, false))
+}
+
+func TestJetStreamInOrderFast(t *testing.T) {
+	sinktest.Run(t, streamsBy(natssink.Config{Ordered: true}, true))
 }
 
 // keyedBatch makes one event a word "subject/key".
