@@ -10,18 +10,20 @@ import (
 )
 
 // wake: notify from the configuration to the sink: migrate installs the trigger, doctor
-// sees it, and with an hour until the next distribution a commit is enough.
+// sees it, and with nine hours until the next distribution a commit is enough.
 func TestWakeNotify(t *testing.T) {
 	t.Parallel()
 	db, url := newDatabase(t), testserver.SharedRedis(t)
 	client := connect(t, url)
-	path := write(t, onePipeline("orders", db.url, url, "    wake: notify", "    schedule: '0 0 30 2 *'"))
-	if warned := diagnose(t, path, 0).find("orders", "warning", "wake-ups"); !strings.Contains(warned, "relay migrate -c relay.yaml") {
+	path := write(t, onePipeline("orders", db.url, url, "    wake: notify", "    schedule: '@every 9h'"))
+	before := diagnose(t, path, 0)
+	if warned := before.find("orders", "warning", "wake-ups"); !strings.Contains(warned, "relay migrate -c relay.yaml") {
 		t.Errorf("without the trigger doctor says %q", warned)
 	}
 	do(t, nil, "migrate", "-c", path).want(t, 0, "orders: applied trigger outbox_ring\n", "")
 	do(t, nil, "migrate", "-c", path).want(t, 0, "orders: up to date\n", "")
-	if warned := diagnose(t, path, 0).find("orders", "warning", "wake-ups"); warned != "" {
+	after := diagnose(t, path, 0)
+	if warned := after.find("orders", "warning", "wake-ups"); warned != "" {
 		t.Errorf("with the trigger doctor says %q", warned)
 	}
 	r := start(t, nil, "run", "-c", path)
