@@ -27,7 +27,7 @@ func everyDocument(t *testing.T, programs string) {
 					if b.file() == "" || read(t, b.file()) != b.text+"\n" {
 						t.Errorf("%s: the block is not the text of a file that a comment names: <!-- file: examples/... -->", b.where)
 					}
-				case "sql", "json", "text": // grants, walk, showsMistakes
+				case "sql", "json", "text", "mermaid": // grants, walk, showsMistakes; a chart is for the eye
 				default:
 					t.Errorf("%s: nothing tests blocks of %q", b.where, b.lang)
 				}

@@ -59,12 +59,17 @@ pipelines:
 	return path
 }
 
-// migrate makes the tables that the settings want.
+// migrate makes the tables that the settings want, and the trigger.
 func (c command) migrate(b *testing.B, s settings) {
 	b.Helper()
 	out, err := exec.CommandContext(b.Context(), c.binary, "migrate", "-c", c.configure(b, s)).CombinedOutput()
 	if err != nil {
 		b.Fatalf("%v\n%s", err, out)
+	}
+	const insertTriggersSQL = `
+SELECT count(*) FROM pg_trigger WHERE tgrelid = $1::regclass AND NOT tgisinternal AND tgtype & 4 <> 0`
+	if n := ask[int](b, c.db, insertTriggersSQL, cmp.Or(s.table, eventsTable)); s.wake == "notify" && n == 0 {
+		b.Fatal("migrate made no trigger for wake: notify")
 	}
 }
 
@@ -87,12 +92,4 @@ func (c command) run(b *testing.B, s settings) (pid int, stop func()) {
 	}
 	b.Cleanup(stop)
 	return cmd.Process.Pid, stop
-}
-
-// hasTrigger tells whether something in the database tells the relay of events in a
-// table.
-func (db *database) hasTrigger(b *testing.B, table string) bool {
-	b.Helper()
-	return ask[bool](b, db, `SELECT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = $1::regclass AND NOT tgisinternal
-		AND tgtype & 4 <> 0)`, table) // on INSERT
 }

@@ -19,7 +19,7 @@ func BenchmarkPinned(b *testing.B) {
 	const rounds = 20
 	events := scaled(50_000)
 	db := newDatabase(b)
-	contenders := db.relays(b, outbox.ClaimRange, outbox.ClaimStamp)
+	contenders := db.relays(outbox.ClaimRange, outbox.ClaimStamp)
 	for b.Loop() {
 		t := table{head: []string{"", "events/s of round 2", "of the last", "last to second", "median of rounds 16-20 to 2-6", "claim p50 ms, rounds 2-6", "16-20", "p99 ms, rounds 2-6", "16-20"}}
 		var chart strings.Builder
@@ -81,6 +81,7 @@ func (db *database) rounds(b *testing.B, mode outbox.ClaimMode, rounds, events i
 		s.add(events, round.took, round.claims)
 	}
 	stop()
+	db.claimedBy(b, mode)
 	db.mustBeEmpty(b, eventsTable)
 	return s
 }
