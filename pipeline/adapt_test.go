@@ -290,3 +290,27 @@ func TestSlots(t *testing.T) {
 		}
 	})
 }
+
+// A turn that comes at the moment its waiter gives up is not lost.
+func TestASlotThatComesTooLateIsGivenBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &slots{limit: 1}
+		for range 200 {
+			s.take(t.Context())
+			ctx, leave := context.WithCancel(t.Context())
+			go func() {
+				if s.take(ctx) {
+					s.give()
+				}
+			}()
+			synctest.Wait()
+			s.give()
+			leave()
+			synctest.Wait()
+			if s.taken != 0 {
+				t.Fatalf("%d slots are taken by nobody", s.taken)
+			}
+		}
+	})
+}
