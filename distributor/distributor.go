@@ -209,7 +209,7 @@ func (d *Distributor) Run(ctx context.Context) error {
 	defer close(d.handed)
 	now := time.Now()
 	d.schedNext, d.dueNext = d.config.Schedule.Next(now), now
-	d.waking.start(now)
+	d.start(now)
 	for {
 		d.handOut(ctx)
 		wait := time.NewTimer(time.Until(d.next()))
@@ -329,7 +329,7 @@ func (d *Distributor) saw(ctx context.Context, l look) {
 		d.distribution++
 		d.left, d.tickets = l.backlog.Unclaimed, d.config.MaxBatches
 		d.schedNext = d.config.Schedule.Next(now)
-		d.waking.looked(now)
+		d.looked(now)
 	}
 	d.tellHeld(ctx, now)
 }

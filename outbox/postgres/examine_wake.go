@@ -51,6 +51,6 @@ func (b *Buffer) pooled(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // it was good for one question
+	defer conn.Close(context.WithoutCancel(ctx))
 	return throughPooler(ctx, conn)
 }

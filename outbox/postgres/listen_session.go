@@ -53,7 +53,7 @@ func (l *Bell) listen(ctx context.Context, well func()) error {
 	defer func() {
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
-		conn.Close(closing) //nolint:errcheck // it is given up either way
+		conn.Close(closing)
 	}()
 	s := &listener{bell: l, conn: conn, oid: r.oid}
 	if err := s.check(ctx, t); err != nil {
