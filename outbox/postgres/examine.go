@@ -35,7 +35,7 @@ func (b *Buffer) examine(ctx context.Context, long time.Duration) []outbox.Findi
 		e.problem("tables", "table "+events.quoted+" is UNLOGGED, and a crash would empty it", "ALTER TABLE "+events.quoted+" SET LOGGED")
 	}
 	e.rowSecurity(ctx, events)
-	e.claims(ctx)
+	e.claims(ctx, events)
 	e.waiting(ctx)
 	e.wake(ctx, events)
 	e.indexes(ctx, events)

@@ -157,7 +157,7 @@ func TestExamineAndMend(t *testing.T) {
 		"invalid index":    {"UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'outbox_events_pkey'::regclass", outbox.Problem, "indexes", "outbox_events_pkey is invalid", "REINDEX INDEX public.outbox_events_pkey"},
 		"extra index":      {`CREATE INDEX "by group" ON outbox_events (group_id)`, outbox.Warning, "indexes", `public."by group"`, ""},
 		"extra constraint": {"ALTER TABLE outbox_events ADD CONSTRAINT once UNIQUE (topic, key)", outbox.Warning, "indexes", "constraint once", ""},
-		"fillfactor":       {"ALTER TABLE outbox_events RESET (fillfactor)", outbox.Warning, "autovacuum", "fillfactor is unset", ""},
+		"fillfactor":       {"ALTER TABLE outbox_batches RESET (fillfactor)", outbox.Warning, "autovacuum", "fillfactor is unset", ""},
 		"buffer's vacuum":  {"ALTER TABLE outbox_events SET (autovacuum_vacuum_threshold = 1000000, autovacuum_enabled = false)", outbox.Warning, "autovacuum", "autovacuum_vacuum_threshold is 1000000", ""},
 		"ledger's vacuum":  {"ALTER TABLE outbox_batches RESET (autovacuum_vacuum_scale_factor)", outbox.Warning, "autovacuum", "table public.outbox_batches", ""},
 		"deadlock_timeout": {"ALTER DATABASE %s SET deadlock_timeout = '20ms'", outbox.Warning, "deadlock_timeout", "20ms", ""},

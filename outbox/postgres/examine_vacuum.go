@@ -4,9 +4,12 @@ import (
 	"context"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/outboxrelay/relay/outbox"
 )
 
 // What keeps dead rows away: they are what every walk along the index passes.
@@ -35,6 +38,9 @@ func (e *examination) settings(ctx context.Context, events tableFacts) {
 		wanted := want["outbox_batches"]
 		if v[0] == events.name {
 			wanted = want["outbox_events"]
+			if e.b.ClaimMode() == outbox.ClaimRange { // which stamps nothing
+				wanted = slices.DeleteFunc(wanted, func(w [2]string) bool { return w[0] == "fillfactor" })
+			}
 		}
 		if now, set := unlike(v[2], wanted); set != "" {
 			good = false
@@ -88,8 +94,8 @@ func storage() (map[string][][2]string, error) {
 	}
 	all := map[string][][2]string{}
 	for _, table := range tableDDL.FindAllStringSubmatch(ddl, -1) {
-		for option := range strings.SplitSeq(table[2], ",") {
-			if name, value, ok := strings.Cut(strings.TrimSpace(option), " = "); ok {
+		for line := range strings.Lines(table[2]) {
+			if name, value, ok := strings.Cut(strings.Trim(line, " ,\n"), " = "); ok && !strings.HasPrefix(name, "--") {
 				all[table[1]] = append(all[table[1]], [2]string{name, value})
 			}
 		}

@@ -13,7 +13,7 @@ import (
 // ledger row that group_id and lease_no name, and leaves in relay.holds that there was
 // one. Every statement after it asks relay.holds, so an owner that lost its lease
 // changes nothing. relay.ranged says how the batch's rows are found: '1' by the ids that
-// are its members, '' by its group_id on them.
+// are its members, ” by its group_id on them.
 const holdsSQL = `
 RETURNING set_config('relay.holds', '1', true),
           set_config('relay.ranged', CASE WHEN members IS NULL THEN '' ELSE '1' END, true)`

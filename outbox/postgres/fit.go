@@ -90,8 +90,14 @@ func (b *Buffer) Warnings(context.Context) []string {
 	return []string{"claim: range was asked for, and events are claimed by stamp: " + t.unfit}
 }
 
+// A TRUNCATE trigger is the only one with this bit.
+const truncateSQL = `
+SELECT EXISTS (SELECT FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
+               WHERE t.tgrelid = $1::regclass AND t.tgtype & 32 <> 0 AND t.tgenabled IN ('O', 'A')
+                 AND p.proname = 'outbox_truncated')::text`
+
 // claims says in which mode this relay claims, and why not in a better one.
-func (e *examination) claims(context.Context) {
+func (e *examination) claims(ctx context.Context, events tableFacts) {
 	const about = "claim"
 	t := e.b.table.Load()
 	if t == nil { // what is missing was said
@@ -108,6 +114,20 @@ func (e *examination) claims(context.Context) {
 		why, _ := parted(t.unfit)
 		e.fine(about, "by "+string(mode)+"; not by range, for "+why)
 	}
+	if mode != outbox.ClaimRange {
+		return
+	}
+	e.ask(ctx, about, truncateSQL, func(v []string) {
+		if v[0] != "true" {
+			own := e.b.config.Schema
+			if own == "" {
+				own = events.schema
+			}
+			e.warn(about, "nothing takes the batches of table "+events.quoted+" away when it is truncated, and after RESTART IDENTITY other events would have their ids",
+				"CREATE TRIGGER outbox_truncated AFTER TRUNCATE ON "+events.quoted+" FOR EACH STATEMENT EXECUTE FUNCTION "+
+					ident(own, "outbox_truncated")+"("+literal(own)+")")
+		}
+	}, events.quoted)
 }
 
 // parted parts a sentence from the statement at its end.

@@ -235,3 +235,44 @@ func TestWhereRangeDoesNotHold(t *testing.T) {
 		t.Errorf("range holds, and it warns: %q", warnings)
 	}
 }
+
+// Without its trigger TRUNCATE would leave batches behind; doctor says how it is made
+// again.
+func TestALostTriggerIsNamed(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+	f := p.fixture(t, "outbox_events", "orders")
+	ctx := t.Context()
+	b := p.as(t, outbox.ClaimRange)
+	about := func() []outbox.Finding {
+		return slices.DeleteFunc(b.Examine(ctx), func(f outbox.Finding) bool { return f.About != "claim" || f.Level == outbox.Fine })
+	}
+	if got := about(); len(got) > 0 {
+		t.Errorf("the trigger is there: %+v", got)
+	}
+	f.Exec(t, "DROP TRIGGER outbox_truncated ON outbox_events")
+	got := about()
+	if len(got) != 1 || !strings.Contains(got[0].Text, "when it is truncated") {
+		t.Fatalf("the trigger is gone: %+v", got)
+	}
+	f.Exec(t, got[0].Mend)
+	if got := about(); len(got) > 0 {
+		t.Errorf("it was made again: %+v", got)
+	}
+}
+
+// Room for stamps is of no use where nothing is stamped, and missed where it is.
+func TestFillfactorIsForStamps(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+	f := p.fixture(t, "outbox_events", "orders")
+	f.Exec(t, "ALTER TABLE outbox_events SET (fillfactor = 100)")
+	for mode, want := range map[outbox.ClaimMode]bool{outbox.ClaimRange: false, outbox.ClaimStamp: true} {
+		warned := slices.ContainsFunc(p.as(t, mode).Examine(t.Context()), func(f outbox.Finding) bool {
+			return f.Level == outbox.Warning && strings.Contains(f.Text, "fillfactor is 100")
+		})
+		if warned != want {
+			t.Errorf("%s: warned: %t", mode, warned)
+		}
+	}
+}

@@ -59,7 +59,9 @@ func truncated(t *testing.T, c postgres.SchemaConfig) {
 		return b
 	}
 	buffer, second := open("first"), open("second")
-	insert := func() { exec("INSERT INTO " + table + " (topic, payload) SELECT 't', '{}' FROM generate_series(1, 10)") }
+	insert := func() {
+		exec("INSERT INTO " + table + " (topic, payload) SELECT 't', '{}' FROM generate_series(1, 10)")
+	}
 	claim := func(limit int) *outbox.Batch {
 		t.Helper()
 		b, err := buffer.Claim(ctx, limit, lease)
