@@ -14,7 +14,8 @@ const lastValueSQL = `
 SELECT coalesce(pg_sequence_last_value($1::regclass), 0),
        set_config('jit', 'off', true), set_config('enable_seqscan', 'off', true),
        set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true),
-       set_config('statement_timeout', $2, true)
+       set_config('statement_timeout', $2, true), set_config('lock_timeout', $3, true),
+       set_config('idle_in_transaction_session_timeout', '30000', true)
 WHERE NOT EXISTS (SELECT FROM outbox_events WHERE false)`
 
 // Every count is bounded, and every scan begins at a mark.
@@ -55,7 +56,7 @@ func (b *Buffer) Look(ctx context.Context, limit int) (outbox.Backlog, error) {
 		backlog outbox.Backlog
 	)
 	err = b.roundTrip(ctx, []step{
-		{sql: t.sql(lastValueSQL), args: []string{t.sequence, milliseconds(b.patience)}, row: func(v [][]byte) error {
+		{sql: t.sql(lastValueSQL), args: []string{t.sequence, milliseconds(b.patience), milliseconds(b.patience * 2 / 3)}, row: func(v [][]byte) error {
 			seen.lastValue = int8Of(v[0])
 			return nil
 		}},

@@ -49,7 +49,7 @@ func TestAStatementBehindALock(t *testing.T) {
 		"mark":         {codeLockTimeout, func() error { return b.Mark(ctx, batch, batch.IDs()) }},
 		"wake":         {codeLockTimeout, func() error { _, err := b.Wake(ctx, "", 0); return err }},
 		"away":         {codeLockTimeout, func() error { _, err := b.Away(ctx); return err }},
-		"look":         {codeCancelled, func() error { _, err := b.Look(ctx, 10); return err }},
+		"look":         {codeLockTimeout, func() error { _, err := b.Look(ctx, 10); return err }},
 		"status":       {codeLockTimeout, func() error { _, err := b.Status(ctx); return err }},
 		"hook's claim": {codeLockTimeout, func() error { _, err := b.Hook().Claim(ctx, 10, time.Hour); return err }},
 		"hook's look":  {codeLockTimeout, func() error { _, err := b.Hook().Look(ctx, 0); return err }},
