@@ -19,7 +19,8 @@
 //
 // Every operation is one pipelined round trip of unnamed statements with
 // parameters in text and results in binary form. Nothing is prepared, no
-// session state is left, so a transaction pooler may stand in between.
+// session state is left, so a transaction pooler may stand in between. Only
+// the Bell listens, on a connection of its own, and sees a pooler.
 package postgres
 
 import (
