@@ -168,7 +168,7 @@ func (b *Buffer) register(ctx context.Context, t *table) error {
 	// Until the mode can be changed what lives is taken over and sent; Claim says why
 	// nothing is claimed.
 	err = b.agree(ctx, t, claim)
-	if err != nil && !(errors.Is(err, outbox.ErrNotReady) && slices.Contains(modes, claim)) {
+	if err != nil && (!errors.Is(err, outbox.ErrNotReady) || !slices.Contains(modes, claim)) {
 		return err
 	}
 	if b.table.CompareAndSwap(nil, t) {

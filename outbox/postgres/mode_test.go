@@ -43,8 +43,10 @@ var oneEvent = outbox.Event{Topic: "t", Payload: []byte("1")}
 func TestTheModeChangesWhenNothingLives(t *testing.T) {
 	t.Parallel()
 	for _, c := range [][2]outbox.ClaimMode{
-		{outbox.ClaimStamp, outbox.ClaimRange}, {outbox.ClaimRange, outbox.ClaimStamp},
-		{outbox.ClaimOptimistic, outbox.ClaimRange}, {outbox.ClaimRange, outbox.ClaimOptimistic},
+		{outbox.ClaimStamp, outbox.ClaimRange},
+		{outbox.ClaimRange, outbox.ClaimStamp},
+		{outbox.ClaimOptimistic, outbox.ClaimRange},
+		{outbox.ClaimRange, outbox.ClaimOptimistic},
 	} {
 		t.Run(fmt.Sprintf("%s to %s", c[0], c[1]), func(t *testing.T) {
 			t.Parallel()
