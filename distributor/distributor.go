@@ -291,6 +291,9 @@ func (d *Distributor) look(ctx context.Context, distribute bool) look {
 	if distribute {
 		size, _ := d.config.Limits()
 		limit = d.config.MaxBatches * size
+		if d.config.Eager { // full batches call for more, whatever was counted
+			limit = min(limit, 2*d.config.Workers*size)
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()

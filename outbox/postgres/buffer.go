@@ -106,6 +106,10 @@ type Buffer struct {
 	reach  reach
 	// choose is which of n batches of its window an optimistic claim tries.
 	choose func(n int) int
+	// unprepared: statements cannot be prepared, whatever the connection looks like.
+	unprepared atomic.Bool
+	// stamping holds one for each claim that stamps just now.
+	stamping chan struct{}
 	// patience bounds each short statement.
 	patience time.Duration
 
@@ -130,11 +134,11 @@ func Open(c Config) (*Buffer, error) {
 	pc.MaxConns = int32(min(c.Connections, 1<<16)) //nolint:gosec // bounded
 	pc.MinConns = 0
 	pc.MaxConnIdleTime = 5 * time.Minute
-	pool, err := pgxpool.NewWithConfig(context.Background(), pc)
-	if err != nil {
+	b := &Buffer{config: c, patience: shortly, choose: rand.IntN, stamping: make(chan struct{}, stampAtOnce)}
+	pc.AfterConnect = b.remember
+	if b.pool, err = pgxpool.NewWithConfig(context.Background(), pc); err != nil {
 		return nil, fmt.Errorf("postgres buffer: %w", err)
 	}
-	b := &Buffer{config: c, pool: pool, patience: shortly, choose: rand.IntN}
 	b.marks.inOrder = c.Ordered
 	b.ledger = ledger{b: b, dueAfter: b.marks.dueAfter}
 	return b, nil

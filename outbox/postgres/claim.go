@@ -65,13 +65,19 @@ func (b *Buffer) claimAcross(
 const claimBeginSQL = `
 SELECT coalesce(pg_sequence_last_value($1::regclass), 0), clock_timestamp(),
        (SELECT claim FROM outbox_buffers WHERE buffer = $2),
-       set_config('synchronous_commit', 'on', true), set_config('jit', 'off', true),
+       set_config('synchronous_commit', 'on', true), set_config('jit', 'off', true), set_config('plan_cache_mode', 'force_generic_plan', true),
        set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
        set_config('enable_sort', 'off', true),
-       set_config('statement_timeout', $3, true), set_config('idle_in_transaction_session_timeout', '30000', true),
+       set_config('statement_timeout', $3, true), set_config('lock_timeout', ($3::int * 2 / 3)::text, true),
+       set_config('idle_in_transaction_session_timeout', '30000', true),
        set_config('tcp_keepalives_idle', '15', true), set_config('tcp_keepalives_interval', '5', true),
        set_config('tcp_keepalives_count', '3', true), set_config('tcp_user_timeout', $4, true)
 WHERE NOT EXISTS (SELECT FROM outbox_events WHERE false)`
+
+// stampAtOnce is how many claims of this process stamp at the same time: one reads
+// while the other writes. More would walk over the rows that each other has locked,
+// for a quarter more of the server's time.
+const stampAtOnce = 2
 
 func (b *Buffer) claimStamped(ctx context.Context, t *table, limit int, lease time.Duration, where claimRange) (
 	batch *outbox.Batch, lastValue int64, err error,
@@ -84,16 +90,22 @@ func (b *Buffer) claimStamped(ctx context.Context, t *table, limit int, lease ti
 		leaseEnd = time.Now().Add(lease)
 	)
 	rows.reserve(limit)
+	select {
+	case b.stamping <- struct{}{}:
+		defer func() { <-b.stamping }()
+	case <-ctx.Done():
+		return nil, 0, ctx.Err()
+	}
 	err = b.transact(
 		ctx,
-		step{sql: t.sql(claimBeginSQL), args: []string{
+		step{often: true, sql: t.sql(claimBeginSQL), args: []string{
 			t.sequence, t.buffer, milliseconds(b.patience), t.userTimeout,
 		}, row: func(v [][]byte) error {
 			lastValue, clock, mode = int8Of(v[0]), timeOf(v[1]), string(v[2])
 			return rows.forget(nil)
 		}},
 		step{
-			sql: t.sql(claimSQL),
+			often: true, sql: t.sql(claimSQL),
 			args: []string{
 				t.buffer, groupID.String(), itoa(where.after), itoa(where.upTo), itoa(int64(limit)), interval(lease),
 				b.config.Owner,

@@ -27,7 +27,7 @@ SELECT
        AND group_id IS NULL AND NOT id <@ (SELECT members FROM held)
      ORDER BY id LIMIT $4::bigint) fresh),
   (SELECT count(*) FROM (
-     SELECT FROM outbox_events WHERE id > $2::bigint AND id <= $8::bigint
+     SELECT FROM outbox_events WHERE id > $2::bigint AND id <= $9::bigint
        AND group_id IS NULL AND NOT id <@ (SELECT members FROM held)
      ORDER BY id LIMIT $4::bigint) late),
   CASE WHEN $6::boolean THEN (
@@ -64,7 +64,7 @@ func (b *Buffer) Look(ctx context.Context, limit int) (outbox.Backlog, error) {
 			sql: t.sql(lookSQL),
 			args: []string{
 				t.buffer, itoa(r.lateAfter), itoa(r.lastValue), itoa(int64(limit)), timestamp(r.dueAfter),
-				boolean(r.sweep), t.sequence, itoa(r.cursor),
+				boolean(r.sweep), t.sequence, itoa(r.cursor), itoa(r.lateUpTo),
 			},
 			row: func(v [][]byte) error {
 				seen.fresh, seen.late = int(int8Of(v[0])), int(int8Of(v[1]))
@@ -93,7 +93,7 @@ func (b *Buffer) Look(ctx context.Context, limit int) (outbox.Backlog, error) {
 	if limit == 0 {
 		return backlog, nil
 	}
-	late, orphans, err := b.fullSweep(ctx, t, limit)
+	late, orphans, err := b.fullSweep(ctx, t, limit, backlog.Unclaimed == limit)
 	if err != nil {
 		return outbox.Backlog{}, b.explain(ctx, "sweeping", err)
 	}

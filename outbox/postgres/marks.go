@@ -13,6 +13,7 @@ const (
 	sweepEvery     = time.Second     // for late commits, between floor and cursor
 	sweepAtMost    = 3 * time.Second // even when a look takes long
 	fullSweepEvery = 5 * time.Minute // everywhere: ids given by hand, sequences with CACHE
+	fullSweepLater = time.Minute     // how long it is put off while a backlog waits
 	floorMargin    = time.Minute     // ledger rows due before this are old ones, seen already
 )
 
@@ -59,6 +60,8 @@ type marks struct {
 	dueAllNext    time.Time
 	storedAt      time.Time
 	stored        int64
+	runs          runs      // claimed here, beyond the floor
+	waitsSince    time.Time // a look everywhere waits until less is waiting
 }
 
 // claimRange is where a claim looks: (after, upTo]. late: for late commits, not
@@ -73,13 +76,13 @@ type claimRange struct {
 func (m *marks) claimRanges() []claimRange {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	fresh, late := claimRange{after: m.cursor, upTo: math.MaxInt64}, claimRange{after: m.floor, upTo: m.cursor, late: true}
+	fresh, late := claimRange{after: m.cursor, upTo: math.MaxInt64}, claimRange{after: m.floor, upTo: m.runs.before(m.cursor), late: true}
 	switch {
 	case m.lateWaits > 0:
 		return []claimRange{{after: m.lateFrom, upTo: m.cursor, late: true}, fresh}
 	case m.soonLate(time.Now()):
 		return []claimRange{late, fresh}
-	case m.floor < m.cursor:
+	case late.after < late.upTo:
 		return []claimRange{fresh, late}
 	}
 	return []claimRange{fresh}
@@ -109,6 +112,7 @@ func (m *marks) claimed(where claimRange, batch *outbox.Batch, lastValue int64) 
 	if m.sequenceIs(lastValue, began) {
 		return
 	}
+	defer m.passRuns(batch)
 	switch {
 	case where.late && batch == nil:
 		m.lateWaits = 0
@@ -125,6 +129,16 @@ func (m *marks) claimed(where claimRange, batch *outbox.Batch, lastValue int64) 
 	}
 }
 
+// passRuns notes what was claimed, batch may be nil, and moves the floor over what
+// has no gap.
+func (m *marks) passRuns(batch *outbox.Batch) {
+	if batch != nil && batch.LastID <= m.cursor {
+		m.runs.add(batch)
+	}
+	m.floor = m.runs.follow(m.floor)
+	m.cursor = max(m.cursor, m.floor)
+}
+
 // sequenceIs takes an M that was read after the cursor was seen at began. One
 // below that means that the sequence was set back (a restore, RESTART IDENTITY):
 // look everywhere again. One that is only below the cursor of now is old news.
@@ -134,7 +148,7 @@ func (m *marks) sequenceIs(lastValue, began int64) (void bool) {
 	case m.cursor < began: // it was set back meanwhile
 		return true
 	case lastValue < began:
-		m.cursor, m.floor, m.watched, m.decided, m.stored = 0, 0, 0, 0, 0
+		m.cursor, m.floor, m.watched, m.decided, m.stored, m.runs = 0, 0, 0, 0, 0, nil
 		m.lateWaits, m.gapAt, m.lastValue, m.lastSeen = 0, 0, lastValue, 0
 		return true
 	}
@@ -143,21 +157,22 @@ func (m *marks) sequenceIs(lastValue, began int64) (void bool) {
 }
 
 // lookRange is what the next look counts: fresh events beyond cursor, and late
-// ones in (lateAfter, cursor], an empty range while no sweep is due.
+// ones in (lateAfter, lateUpTo], an empty range while no sweep is due.
 type lookRange struct {
-	cursor, lateAfter int64
-	sweep             bool // lateAfter is the floor; who holds the sequence is asked too
-	limit             int  // counts stop here; 0: events are not looked at
-	dueAfter          time.Time
-	lastValue         int64 // M, as last read
+	cursor              int64
+	lateAfter, lateUpTo int64
+	sweep               bool // lateAfter is the floor; who holds the sequence is asked too
+	limit               int  // counts stop here; 0: events are not looked at
+	dueAfter            time.Time
+	lastValue           int64 // M, as last read
 }
 
 func (m *marks) nextLook(now time.Time, limit int) lookRange {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	r := lookRange{cursor: m.cursor, lateAfter: m.cursor, dueAfter: m.dueFloor, limit: limit, lastValue: m.lastValue}
+	r := lookRange{cursor: m.cursor, lateAfter: m.cursor, lateUpTo: m.cursor, dueAfter: m.dueFloor, limit: limit, lastValue: m.lastValue}
 	if limit > 0 && m.floor < m.cursor && (m.inOrder || !now.Before(m.sweepNext)) {
-		r.lateAfter, r.sweep = m.floor, true
+		r.lateAfter, r.lateUpTo, r.sweep = m.floor, m.runs.before(m.cursor), true
 	}
 	if !now.Before(m.dueAllNext) {
 		r.dueAfter = time.Time{}
@@ -166,13 +181,23 @@ func (m *marks) nextLook(now time.Time, limit int) lookRange {
 	return r
 }
 
-// fullSweepDue tells whether to look everywhere, and up to where.
-func (m *marks) fullSweepDue(now time.Time) (upTo int64, due bool) {
+// fullSweepDue tells whether to look everywhere, and up to where. While more waits than
+// was counted it is put off for a minute: it would walk over all of that.
+func (m *marks) fullSweepDue(now time.Time, more bool) (upTo int64, due bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.lateWaits > 0 && !m.inOrder || now.Before(m.fullNext) {
 		return 0, false
 	}
+	if more {
+		if m.waitsSince.IsZero() {
+			m.waitsSince = now
+		}
+		if now.Sub(m.waitsSince) < fullSweepLater {
+			return 0, false
+		}
+	}
+	m.waitsSince = time.Time{}
 	m.fullNext = now.Add(fullSweepEvery)
 	if m.inOrder {
 		return m.floor, true // what waits beyond is seen anyway
@@ -228,7 +253,7 @@ func (m *marks) saw(r lookRange, l looked, now time.Time) {
 func (m *marks) advanceFloor(r lookRange, l looked) {
 	// Step 4 for the M decided before this look began.
 	if m.decided > 0 && l.late == 0 {
-		m.floor = max(m.floor, min(m.decided, r.cursor))
+		m.floor = m.runs.follow(max(m.floor, min(m.decided, r.lateUpTo)))
 		m.decided = 0
 	}
 	// Step 3.

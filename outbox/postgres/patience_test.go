@@ -43,7 +43,7 @@ func TestAStatementBehindALock(t *testing.T) {
 		code string
 		do   func() error
 	}{
-		"claim":        {codeCancelled, func() error { _, err := b.Claim(ctx, 10, time.Hour); return err }},
+		"claim":        {codeLockTimeout, func() error { _, err := b.Claim(ctx, 10, time.Hour); return err }},
 		"take over":    {codeLockTimeout, func() error { _, err := b.TakeOver(ctx, time.Hour); return err }},
 		"renew":        {codeLockTimeout, func() error { return b.Renew(ctx, batch, time.Hour) }},
 		"mark":         {codeLockTimeout, func() error { return b.Mark(ctx, batch, batch.IDs()) }},

@@ -31,7 +31,7 @@ held AS MATERIALIZED (
 )`
 
 // Most batches have no gaps. Those that do have theirs from roll-backs and from
-// transactions that were still open.
+// transactions that were still open, and are looked at once more, by the same snapshot.
 const claimRangeSQL = `
 WITH` + heldSQL + `
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts,
@@ -39,9 +39,10 @@ INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, ow
 SELECT $7::uuid, $1, 'range', 'leased', 1, clock_timestamp() + $8::interval, $9, 1,
        0, 0, n, first_id, last_id, oldest_at,
        CASE WHEN last_id - first_id < n THEN int8multirange(int8range(first_id, last_id, '[]'))
-            ELSE (SELECT range_agg(int8range(id, id, '[]')) FROM unnest(ids) id) END
+            ELSE (SELECT range_agg(int8range(id, id, '[]')) FROM outbox_events
+                  WHERE id BETWEEN first_id AND last_id AND group_id IS NULL AND NOT id <@ (SELECT members FROM held)) END
 FROM (
-  SELECT count(*) AS n, min(id) AS first_id, max(id) AS last_id, min(created_at) AS oldest_at, array_agg(id) AS ids
+  SELECT count(*) AS n, min(id) AS first_id, max(id) AS last_id, min(created_at) AS oldest_at
   FROM (
     SELECT id, created_at FROM outbox_events
     WHERE id > CASE WHEN $5::boolean THEN $2::bigint ELSE (SELECT upto FROM held) END AND id <= $4::bigint
@@ -75,16 +76,16 @@ func (b *Buffer) claimRanged(ctx context.Context, t *table, limit int, lease tim
 	rows.reserve(limit)
 	err = b.transact(
 		ctx,
-		step{sql: t.sql(claimBeginSQL), args: []string{
+		step{often: true, sql: t.sql(claimBeginSQL), args: []string{
 			t.sequence, t.buffer, milliseconds(b.patience), t.userTimeout,
 		}, row: func(v [][]byte) error {
 			lastValue, fresh.ClaimedAt, mode = int8Of(v[0]), timeOf(v[1]), string(v[2])
 			claimed = false
 			return rows.forget(nil)
 		}},
-		step{sql: claimLockSQL, args: []string{t.buffer}},
+		step{often: true, sql: claimLockSQL, args: []string{t.buffer}},
 		step{
-			sql: t.sql(claimRangeSQL),
+			often: true, sql: t.sql(claimRangeSQL),
 			args: []string{
 				t.buffer, itoa(where.after), itoa(known), itoa(where.upTo), boolean(where.late), itoa(int64(limit)),
 				fresh.GroupID.String(), interval(lease), b.config.Owner,
@@ -96,8 +97,8 @@ func (b *Buffer) claimRanged(ctx context.Context, t *table, limit int, lease tim
 		},
 		step{sql: "COMMIT"},
 		step{sql: "BEGIN ISOLATION LEVEL READ COMMITTED"},
-		t.writing(b.patience, "jit", "off", "enable_seqscan", "off"),
-		step{sql: t.sql(claimedRangeSQL), args: []string{fresh.GroupID.String()}, row: rows.add},
+		t.writing(b.patience, generic...),
+		step{often: true, sql: t.sql(claimedRangeSQL), args: []string{fresh.GroupID.String()}, row: rows.add},
 	)
 	switch {
 	case err != nil:

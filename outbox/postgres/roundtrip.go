@@ -22,6 +22,9 @@ type step struct {
 	row func(values [][]byte) error
 	// affected receives the number of rows the statement touched.
 	affected *int64
+	// often: it is run for each batch, and its plan is the same whatever its
+	// parameters; see prepared.
+	often bool
 }
 
 // transact runs the steps in one transaction and one round trip: READ COMMITTED
@@ -68,15 +71,31 @@ func (b *Buffer) roundTrip(ctx context.Context, steps []step) error {
 				values[i] = []byte(a)
 			}
 		}
-		batch.ExecParams(s.sql, values, nil, nil, []int16{1})
+		name := ""
+		if s.often {
+			if name, err = prepared(ctx, conn.Conn().PgConn(), s.sql); err != nil {
+				return err
+			}
+		}
+		if name != "" {
+			batch.ExecPrepared(name, values, nil, []int16{1})
+		} else {
+			batch.ExecParams(s.sql, values, nil, nil, []int16{1})
+		}
 	}
 	results := conn.Conn().PgConn().ExecBatch(ctx, batch)
 	err = read(results, steps)
 	if closeErr := results.Close(); err == nil {
 		err = closeErr
 	}
-	if readOnly(err) {
+	switch code(err) {
+	case codeReadOnly:
 		// A failover has left us on what is a standby now: connect afresh.
+		b.pool.Reset()
+	case codeNoStatement, codeStatementThere:
+		b.unprepared.Store(true) // somebody hands the server's sessions around after all
+		b.pool.Reset()
+	case codeOtherResult: // a column's type has changed: to be prepared anew
 		b.pool.Reset()
 	}
 	return err
@@ -109,19 +128,22 @@ func read(results *pgconn.MultiResultReader, steps []step) error {
 
 // Codes of https://www.postgresql.org/docs/current/errcodes-appendix.html
 const (
-	codeReadOnly      = "25006"
-	codeCancelled     = "57014"
-	codeLockTimeout   = "55P03"
-	codeDeadlock      = "40P01"
-	codeSerialization = "40001"
-	codeNoPrivilege   = "42501"
-	codeNoTable       = "42P01"
-	codeNoColumn      = "42703"
-	codeNoSchema      = "3F000"
-	codeNoObject      = "42704"
-	codeNoDatabase    = "3D000"
-	codeBadAuth       = "28P01"
-	codeBadAuthMethod = "28000"
+	codeReadOnly       = "25006"
+	codeNoStatement    = "26000"
+	codeStatementThere = "42P05"
+	codeOtherResult    = "0A000"
+	codeCancelled      = "57014"
+	codeLockTimeout    = "55P03"
+	codeDeadlock       = "40P01"
+	codeSerialization  = "40001"
+	codeNoPrivilege    = "42501"
+	codeNoTable        = "42P01"
+	codeNoColumn       = "42703"
+	codeNoSchema       = "3F000"
+	codeNoObject       = "42704"
+	codeNoDatabase     = "3D000"
+	codeBadAuth        = "28P01"
+	codeBadAuthMethod  = "28000"
 )
 
 func code(err error) string {
@@ -130,8 +152,6 @@ func code(err error) string {
 	}
 	return ""
 }
-
-func readOnly(err error) bool { return code(err) == codeReadOnly }
 
 // null stands for NULL among the arguments, which are texts.
 const null = "\x00"

@@ -49,12 +49,15 @@ func settings(pairs ...string) step {
 		}
 		sql.WriteString("set_config($" + strconv.Itoa(2*i+1) + ", $" + strconv.Itoa(2*i+2) + ", true)")
 	}
-	return step{sql: sql.String(), args: pairs}
+	return step{often: true, sql: sql.String(), args: pairs}
 }
 
 // inOrder makes the planner walk the primary key for ORDER BY id LIMIT n. Statistics
 // taken while most rows were claimed make it believe that there are few
 // unclaimed ones, so that it would rather read the whole backlog and sort it.
 var inOrder = []string{"jit", "off", "enable_seqscan", "off", "enable_bitmapscan", "off", "enable_sort", "off"}
+
+// generic is what statements that are prepared want, and find rows by a key.
+var generic = []string{"jit", "off", "enable_seqscan", "off", "enable_bitmapscan", "off", "plan_cache_mode", "force_generic_plan"}
 
 func milliseconds(d time.Duration) string { return itoa(d.Milliseconds()) }

@@ -20,6 +20,12 @@ WHERE current_setting('relay.holds') = '1'
   AND id BETWEEN $2::bigint AND $3::bigint AND id <@ $4::int8multirange
   AND (group_id = $1::uuid OR (SELECT current_setting('relay.ranged') = '1'))`
 
+	// Ids without a gap between them are these and no others.
+	deleteRunSQL = `
+DELETE FROM outbox_events
+WHERE current_setting('relay.holds') = '1' AND id BETWEEN $2::bigint AND $3::bigint
+  AND (group_id = $1::uuid OR (SELECT current_setting('relay.ranged') = '1'))`
+
 	// What the application has locked is left for the next time: in a deadlock
 	// between the two it must not be the application that is shot.
 	deleteFreeSQL = `
@@ -141,22 +147,27 @@ func (s *settlement) work(o kinds) []step {
 }
 
 // deletes are the steps for those that were delivered and those that were buried.
-func (s *settlement) deletes(deleteSQL, archiveSQL string, delivered, dead []int64) []step {
+func (s *settlement) deletes(plainSQL, archiveSQL string, delivered, dead []int64) []step {
 	var steps []step
 	deleting := func(sql string, ids []int64) {
 		if len(ids) > 0 {
 			slices.Sort(ids)
-			steps = append(steps, step{sql: s.table.sql(sql), args: []string{
-				s.batch.GroupID.String(), itoa(ids[0]), itoa(ids[len(ids)-1]), multirange(ids),
-			}})
+			first, last := ids[0], ids[len(ids)-1]
+			args := []string{s.batch.GroupID.String(), itoa(first), itoa(last)}
+			if sql == deleteSQL && last-first == int64(len(ids))-1 {
+				sql = deleteRunSQL
+			} else {
+				args = append(args, multirange(ids))
+			}
+			steps = append(steps, step{often: true, sql: s.table.sql(sql), args: args})
 		}
 	}
 	if s.table.archive {
 		deleting(archiveSQL, delivered)
 	} else {
-		deleting(deleteSQL, delivered)
+		deleting(plainSQL, delivered)
 	}
-	deleting(deleteSQL, dead)
+	deleting(plainSQL, dead)
 	return steps
 }
 

@@ -26,8 +26,8 @@ const fullSweepTimeout = 2 * time.Second
 // It also finds orphans: events that carry a group_id without a ledger row (a
 // restore, a hand). They are put back under that group_id, which may have reached
 // the sink before.
-func (b *Buffer) fullSweep(ctx context.Context, t *table, limit int) (late, orphans int, err error) {
-	upTo, due := b.marks.fullSweepDue(time.Now())
+func (b *Buffer) fullSweep(ctx context.Context, t *table, limit int, more bool) (late, orphans int, err error) {
+	upTo, due := b.marks.fullSweepDue(time.Now(), more)
 	if !due {
 		return 0, 0, nil
 	}
