@@ -101,7 +101,7 @@ func (b *Buffer) checkArchive(ctx context.Context, own string, events tableFacts
 	if !archive.exists || len(*missing) > before {
 		return archive.quoted, nil
 	}
-	return archive.quoted, b.roundTrip(ctx, []step{{sql: archiveKeySQL, args: []string{archive.quoted}, row: func(v [][]byte) error {
+	return archive.quoted, b.roundTrip(ctx, []step{reading(b.patience), {sql: archiveKeySQL, args: []string{archive.quoted}, row: func(v [][]byte) error {
 		if !isTrue(v[0]) {
 			missing.add("table %s, the archive, may hold an event twice: ALTER TABLE %s ADD PRIMARY KEY (id, group_id)", archive.quoted, archive.quoted)
 		}

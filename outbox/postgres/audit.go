@@ -51,7 +51,7 @@ func (b *Buffer) Audit(ctx context.Context) (outbox.Audit, error) {
 		return outbox.Audit{}, err
 	}
 	var a outbox.Audit
-	err = b.transact(ctx, reading(atLength, "jit", "off"), step{
+	err = b.transact(ctx, reading(atLength), step{
 		sql: t.sql(auditSQL), args: []string{t.buffer, b.config.Pipeline},
 		row: func(v [][]byte) error {
 			n := func(i int) int64 { return int8Of(v[i]) }
@@ -96,7 +96,7 @@ func (b *Buffer) Repair(ctx context.Context) (outbox.Repair, error) {
 		return outbox.Repair{}, err
 	}
 	var r outbox.Repair
-	begin := t.writing(atLength, "synchronous_commit", "on", "jit", "off")
+	begin := t.writing(atLength, "synchronous_commit", "on")
 	begin.row = func([][]byte) error {
 		r = outbox.Repair{}
 		return nil

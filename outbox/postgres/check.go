@@ -200,7 +200,7 @@ func (f *tableFacts) has(column string) bool {
 
 func (b *Buffer) lookAt(ctx context.Context, schema, name string) (tableFacts, error) {
 	f := tableFacts{wanted: ident(schema, name)}
-	err := b.roundTrip(ctx, []step{{sql: lookAtTableSQL, args: []string{f.wanted}, row: func(v [][]byte) error {
+	err := b.roundTrip(ctx, []step{reading(b.patience), {sql: lookAtTableSQL, args: []string{f.wanted}, row: func(v [][]byte) error {
 		f.exists = true
 		f.schema, f.name, f.quoted = string(v[0]), string(v[1]), string(v[2])
 		arrayOf(v[3], func(c []byte) { f.columns = append(f.columns, string(c)) })
@@ -223,7 +223,7 @@ func (b *Buffer) checkSequence(ctx context.Context, events tableFacts, missing *
 			events.quoted, events.quoted)
 		return nil
 	}
-	return b.connectError(b.roundTrip(ctx, []step{{
+	return b.connectError(b.roundTrip(ctx, []step{reading(b.patience), {
 		sql: privilegesOfSequenceSQL, args: []string{events.sequence},
 		row: func(v [][]byte) error {
 			if !isTrue(v[0]) {

@@ -57,7 +57,7 @@ func (b *Buffer) Dead(ctx context.Context, f outbox.DeadFilter, after *outbox.De
 		eventID, groupID = itoa(after.EventID), after.GroupID.String()
 	}
 	rows := decoder{payloadOID: t.letterOID, pipeline: b.config.Pipeline}
-	begin := reading(aWhile, "jit", "off", "enable_seqscan", "off")
+	begin := reading(aWhile, "enable_seqscan", "off")
 	begin.row = rows.forget
 	err = b.transact(ctx, begin, step{
 		sql:  t.sql(deadSQL),
@@ -83,7 +83,7 @@ func (b *Buffer) CountDead(ctx context.Context, f outbox.DeadFilter) (outbox.Dea
 		return outbox.DeadCount{}, err
 	}
 	var n outbox.DeadCount
-	err = b.transact(ctx, reading(aWhile, "jit", "off", "enable_seqscan", "off"), step{
+	err = b.transact(ctx, reading(aWhile, "enable_seqscan", "off"), step{
 		sql: t.sql(countDeadSQL), args: b.matching(f),
 		row: func(v [][]byte) error {
 			n = outbox.DeadCount{Open: int8Of(v[0]), Untold: int8Of(v[1]), Closed: int8Of(v[2])}
@@ -123,7 +123,7 @@ func (b *Buffer) Discard(ctx context.Context, f outbox.DeadFilter, limit int) (i
 // byKey makes the planner look each picked letter up by its key. Statistics taken while
 // all letters were open make it believe that reading the whole table is as good.
 var byKey = []string{
-	"synchronous_commit", "on", "jit", "off", "enable_seqscan", "off", "enable_hashjoin", "off", "enable_mergejoin", "off",
+	"synchronous_commit", "on", "enable_seqscan", "off", "enable_hashjoin", "off", "enable_mergejoin", "off",
 }
 
 // addLetter is a step's row function for an event's columns and letterSQL.

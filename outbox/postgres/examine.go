@@ -43,7 +43,7 @@ func (b *Buffer) examine(ctx context.Context, long time.Duration) []outbox.Findi
 	e.settings(ctx, events)
 	e.deadlocks(events)
 	e.deadRows(ctx, events)
-	e.sessions(ctx, events)
+	e.sessions(ctx)
 	e.holders(ctx, long)
 	return e.found
 }
@@ -71,7 +71,7 @@ func (e *examination) failed(about string, err error) bool {
 
 // ask runs one statement, whose columns are all text.
 func (e *examination) ask(ctx context.Context, about, sql string, row func(v []string), args ...string) bool {
-	return !e.failed(about, e.b.roundTrip(ctx, []step{{sql: sql, args: args, row: func(v [][]byte) error {
+	return !e.failed(about, e.b.roundTrip(ctx, []step{reading(aWhile), {sql: sql, args: args, row: func(v [][]byte) error {
 		texts := make([]string, len(v))
 		for i := range v {
 			texts[i] = string(v[i])
@@ -90,7 +90,7 @@ SELECT current_setting('server_version_num'), current_setting('server_version'),
 func (e *examination) server(ctx context.Context) bool {
 	const about = "server"
 	var v []string
-	err := e.b.roundTrip(ctx, []step{{sql: serverSQL, row: func(row [][]byte) error {
+	err := e.b.roundTrip(ctx, []step{reading(e.b.patience), {sql: serverSQL, row: func(row [][]byte) error {
 		for _, column := range row {
 			v = append(v, string(column))
 		}
@@ -230,7 +230,7 @@ func (e *examination) plan(ctx context.Context, events tableFacts) {
 	var answer []byte
 	err := e.b.transact(
 		ctx,
-		settings("jit", "off", "enable_seqscan", "off", "enable_bitmapscan", "off", "enable_sort", "off"),
+		reading(e.b.patience, inOrder...),
 		step{
 			sql: "EXPLAIN (FORMAT JSON) " + t.sql(sql), args: args,
 			row: func(v [][]byte) error { answer = slices.Clone(v[0]); return nil },

@@ -27,7 +27,7 @@ SELECT quote_ident(current_user),
 // what is done instead and the GRANT that mends it; nil when nothing is missing.
 func (b *Buffer) Rights(ctx context.Context, w outbox.Watch) ([]outbox.Finding, error) {
 	var found []outbox.Finding
-	err := b.roundTrip(ctx, []step{reading(b.patience, "jit", "off"), {
+	err := b.roundTrip(ctx, []step{reading(b.patience), {
 		sql: rightsSQL, args: []string{textArray(w.Users)},
 		row: func(v [][]byte) error {
 			found = missingRights(w, string(v[0]), string(v[1]) == "true", string(v[2]) == "true", string(v[3]), string(v[4]))
@@ -74,7 +74,7 @@ func missingRights(w outbox.Watch, role string, sees, ends bool, superusers, unk
 }
 
 // sessions tells whether this role sees and may do what it is configured for.
-func (e *examination) sessions(ctx context.Context, _ tableFacts) {
+func (e *examination) sessions(ctx context.Context) {
 	const about = "sessions"
 	found, err := e.b.Rights(ctx, e.b.config.Watch)
 	if e.failed(about, err) {

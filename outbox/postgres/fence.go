@@ -56,7 +56,7 @@ func (s *settlement) run(ctx context.Context, o kinds, work []step) error {
 	}
 	b := s.ledger.b
 	begin := s.table.writing(b.patience, "synchronous_commit", commit, "lock_timeout", milliseconds(s.table.lockTimeout),
-		"jit", "off", "enable_seqscan", "off", "enable_bitmapscan", "off", "plan_cache_mode", "force_generic_plan", "relay.holds", "", "relay.ranged", "")
+		"enable_seqscan", "off", "enable_bitmapscan", "off", "plan_cache_mode", "force_generic_plan", "relay.holds", "", "relay.ranged", "")
 	begin.row = func([][]byte) error {
 		s.held = false
 		return nil

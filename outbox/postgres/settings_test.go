@@ -35,9 +35,9 @@ func TestEveryTransactionIsBounded(t *testing.T) {
 				begin step
 				want  string
 			}{
-				{reading(shortly, "jit", "off"), "15s 30s 10s off"},
-				{table.writing(aWhile), "1min 30s 40s on"},
-				{table.writing(shortly, "lock_timeout", "700", "jit", "off"), "15s 30s 700ms off"},
+				{reading(shortly), "15s 30s 10s off"},
+				{table.writing(aWhile), "1min 30s 40s off"},
+				{table.writing(shortly, "lock_timeout", "700"), "15s 30s 700ms off"},
 			} {
 				if got := b.bounds(t, c.begin); got != c.want {
 					t.Errorf("in a transaction: %q, want %q", got, c.want)
@@ -52,7 +52,7 @@ func TestEveryTransactionIsBounded(t *testing.T) {
 				got = append(got, string(v[0]))
 				return nil
 			}}})
-			if diff := cmp.Diff([]string{"15s 30s 10s on"}, got); diff != "" || err != nil {
+			if diff := cmp.Diff([]string{"15s 30s 10s off"}, got); diff != "" || err != nil {
 				t.Errorf("%s, %v", diff, err)
 			}
 			if _, err := b.Holders(t.Context()); err != nil {

@@ -59,7 +59,7 @@ func (l ledger) takeOver(
 ) (*outbox.Batch, error) {
 	var batch outbox.Batch
 	leaseEnd := time.Now().Add(lease)
-	begin := t.writing(l.b.patience, "synchronous_commit", "on", "jit", "off", "enable_seqscan", "off")
+	begin := t.writing(l.b.patience, "synchronous_commit", "on", "enable_seqscan", "off")
 	begin.row = func([][]byte) error {
 		batch = outbox.Batch{}
 		return rows.forget(nil)
