@@ -20,9 +20,6 @@ import (
 const (
 	// demoRate is orders a second where nobody says how many or how fast: to look at.
 	demoRate = 500
-	// demoEvery is how often the relay looks for events; a configuration's
-	// schedule has whole seconds.
-	demoEvery = 100 * time.Millisecond
 	// demoTimeout is how long events may take to arrive after the last commit.
 	demoTimeout = 30 * time.Second
 )
@@ -160,7 +157,7 @@ func (d *demo) pipeline(ctx context.Context, database, brokerURL string) (*pipel
 	}
 	release := func() error { return errors.Join(to.Close(), buffer.Close()) }
 	line, err := pipeline.New(buffer, to, pipeline.Config{
-		Name: "demo", Schedule: every(demoEvery),
+		Name: "demo", Poll: true,
 		Log: slog.New(slog.NewTextHandler(d.screen, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
 	if err != nil {
@@ -168,9 +165,3 @@ func (d *demo) pipeline(ctx context.Context, database, brokerURL string) (*pipel
 	}
 	return line, release, nil
 }
-
-// every is a cron.Schedule that may be finer than a second.
-type every time.Duration
-
-// Next implements cron.Schedule.
-func (e every) Next(t time.Time) time.Time { return t.Add(time.Duration(e)) }
