@@ -2,6 +2,7 @@
 GO       ?= go
 TOOL     := $(GO) tool -modfile=tools/go.mod
 PACKAGES ?= ./...
+CLAIM    ?= range
 FUZZTIME ?= 30s
 
 .PHONY: help
@@ -53,8 +54,8 @@ fuzz: ## every fuzz test for FUZZTIME (30s) each
 	done
 
 .PHONY: chaos
-chaos: servers ## ten minutes of kills, restarts and cut wires; CHAOS="-chaos.for 1h -chaos.seed N"
-	$(GO) test ./chaos -run TestChaos -count=1 -v -timeout 180m -chaos.for 10m $(CHAOS)
+chaos: servers ## ten minutes of kills, restarts and cut wires; CLAIM=range|stamp|optimistic CHAOS="-chaos.for 1h -chaos.seed N"
+	$(GO) test ./chaos -run TestChaos -count=1 -v -timeout 180m -chaos.for 10m -chaos.claim $(CLAIM) $(CHAOS)
 
 .PHONY: bench
 bench: servers ## the figures of docs/performance.md, on this machine; BENCH="-scale 0.1" for a quick look

@@ -51,7 +51,7 @@ func TestChaos(t *testing.T) {
 	reading, endReading := context.WithCancel(t.Context())
 	defer endReading()
 	var readers errgroup.Group
-	for _, read := range []func(context.Context) error{r.readRedis, r.readJetStream, r.progress} {
+	for _, read := range []func(context.Context) error{r.readRedis, r.readJetStream, r.watchRings, r.progress} {
 		readers.Go(func() error { return read(reading) })
 	}
 
@@ -68,6 +68,7 @@ func TestChaos(t *testing.T) {
 	t.Logf("faults and producers ended after %v", time.Since(began).Round(time.Second))
 
 	r.drain(t.Context())
+	r.ring(t.Context())
 	for _, p := range r.relays {
 		if status, err := p.end(); err != nil || status != 0 {
 			r.violation("%s ended with status %d when it had nothing to do, 0 was expected: %v", p.name, status, err)
@@ -79,6 +80,7 @@ func TestChaos(t *testing.T) {
 		r.violation("%v", err)
 	}
 	audits := r.audit(t.Context())
+	r.checkWays(t.Context())
 	r.report(audits, time.Since(began))
 }
 

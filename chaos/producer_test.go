@@ -165,8 +165,10 @@ SELECT array_agg(id) FROM written`
 
 // transaction makes one transaction, to its end also when ctx is done. It returns
 // false when the connection is of no more use.
-func (p *producer) transaction(ctx context.Context) bool {
-	d, tally := p.draw(), &p.run.producing
+func (p *producer) transaction(ctx context.Context) bool { return p.make(ctx, p.draw()) }
+
+func (p *producer) make(ctx context.Context, d draft) bool {
+	tally := &p.run.producing
 	working, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
 	var ids []int64

@@ -5,6 +5,8 @@ package chaos
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -63,6 +65,9 @@ func (r *run) report(audits []audited, took time.Duration) {
 	line("take overs\t%d, half of them within %v of the lease's end", r.takeOvers, r.takeOverMedian)
 	line("transactions whose COMMIT was not answered\t%d (%d events had committed)", p.unknown.Load(), sum.resolved)
 	line("transactions broken off before COMMIT\t%d", p.brokenOff.Load())
+	line("claimed by\t%s", byName(r.ways.claimed))
+	line("wake: notify\t%d notifications heard on outbox_events", r.ways.rings.Load())
+	line("JetStream\t%d events published in fast batches, %d one by one", r.ways.fast.Load(), r.ways.oneByOne.Load())
 	line("times producers waited for the backlog\t%d", p.waited.Load())
 	line("took\t%v", took.Round(time.Second))
 	line("seed\t%d", r.seed)
@@ -74,4 +79,13 @@ func (r *run) report(audits []audited, took time.Duration) {
 	if sum.committed == 0 || sum.rolledBack == 0 || sum.dead == 0 || r.kills() == 0 || r.takeOvers == 0 {
 		r.violation("a run in which nothing was committed, rolled back, buried, killed or taken over says nothing")
 	}
+}
+
+// byName is a map as text, in order.
+func byName(m map[string]string) string {
+	var all []string
+	for _, name := range slices.Sorted(maps.Keys(m)) {
+		all = append(all, name+": "+m[name])
+	}
+	return strings.Join(all, ", ")
 }

@@ -36,6 +36,7 @@ type run struct {
 	toRedis, toJetStream *account
 	producing            tally
 	faults               faults
+	ways                 ways
 	takeOvers            int64
 	takeOverMedian       time.Duration // after the lease's end
 
@@ -53,7 +54,8 @@ const (
 func newRun(t *testing.T) *run {
 	t.Helper()
 	r := &run{t: t, seed: pickSeed(), faults: newFaults()}
-	var err error
+	err := checkFlags()
+	r.check(err)
 	if r.dir, err = os.MkdirTemp("", "relay-chaos-"); err != nil {
 		t.Fatal(err)
 	}
@@ -90,9 +92,10 @@ func (r *run) startServers() {
 	// only the ids of what is still there.
 	r.stream, err = js.CreateStream(r.t.Context(), jetstream.StreamConfig{
 		Name: streamName, Subjects: []string{"shop.>"}, Duplicates: duplicateWindow, MaxMsgSize: maxEvent,
-		MaxBytes: 20 << 30,
+		MaxBytes: 20 << 30, AllowBatchPublish: true,
 	})
 	r.check(err)
+	r.watchIngest(conn)
 }
 
 // tablesSQL makes chaos_committed, which is the truth: a row in it committed with
@@ -138,17 +141,21 @@ pipelines:
   - name: to-redis
     source: {url: %[1]q, table: outbox_events}
     batch_size: %[4]d
+    claim: %[6]s
+    wake: notify
     lease: 2s
     sink: {url: "redis://%[2]s", stream: "{topic}"}
     retry: {initial: 100ms, max: 5s}
   - name: to-jetstream
     source: {url: %[1]q, table: outbox_events2}
     batch_size: %[5]d
+    claim: %[6]s
+    wake: poll
     lease: 2s
     sink: {url: "nats://%[3]s", subject: "{topic}"}
     retry: {initial: 100ms, max: 5s}
 `, withHost(r.t, r.postgres.URL, proxies.address("postgres")), proxies.address("redis"), proxies.address("nats"),
-		size, 1100-size)
+		size, 1100-size, *claim)
 }
 
 func (r *run) check(err error) {
@@ -178,6 +185,6 @@ func (r *run) exec(sql string) {
 
 // again is the command that draws the same faults.
 func (r *run) again() string {
-	return fmt.Sprintf("go test ./chaos -run TestChaos -count 1 -v -timeout 60m -chaos.for %v -chaos.rate %d -chaos.seed %d",
-		*lasts, eventsPerSecond(), r.seed)
+	return fmt.Sprintf("go test ./chaos -run TestChaos -count 1 -v -timeout 60m -chaos.for %v -chaos.rate %d -chaos.claim %s -chaos.seed %d",
+		*lasts, eventsPerSecond(), *claim, r.seed)
 }
