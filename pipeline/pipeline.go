@@ -207,6 +207,9 @@ func (c Config) ofHook() Config {
 // Name is the pipeline's name.
 func (p *Pipeline) Name() string { return p.config.Name }
 
+// Limits are the limits in force: the events of a batch, and the batches sent at once.
+func (p *Pipeline) Limits() (batchSize, workers int) { return p.flow.inForce() }
+
 // Status asks the buffer.
 func (p *Pipeline) Status(ctx context.Context) (outbox.Status, error) { return p.buffer.Status(ctx) }
 
@@ -244,7 +247,7 @@ func (p *Pipeline) run(ctx, stop context.Context) error {
 		return nil
 	}
 	p.warn(ctx)
-	p.config.Log.InfoContext(ctx, "pipeline runs", "workers", p.config.Workers, "batch_size", p.config.BatchSize)
+	p.config.Log.InfoContext(ctx, "pipeline runs", p.ways()...)
 	defer p.config.Log.InfoContext(stop, "pipeline stopped")
 
 	defer context.AfterFunc(ctx, p.flow.stop)()
@@ -328,77 +331,4 @@ func (p *Pipeline) work(stop context.Context, c *claimer.Claimer, ticket distrib
 		err = nil // its new owner settles it
 	}
 	return report, err
-}
-
-const watchEvery = 10 * time.Second
-
-// watchSink asks the sink from time to time, so that readiness knows of one that
-// went away while nothing was to be sent.
-func (p *Pipeline) watchSink(ctx context.Context) {
-	tick := time.NewTicker(watchEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		checkCtx, cancel := context.WithTimeout(ctx, watchEvery)
-		err := p.sink.Check(checkCtx)
-		cancel()
-		if ctx.Err() == nil {
-			p.health.sink(err)
-		}
-	}
-}
-
-// warn says what endangers the promises at the sink, and what of the configuration is
-// not done at the buffer.
-func (p *Pipeline) warn(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, watchEvery)
-	defer cancel()
-	for _, side := range []any{p.buffer, p.sink} {
-		if w, ok := side.(sink.Warner); ok {
-			for _, warning := range w.Warnings(ctx) {
-				p.config.Log.WarnContext(ctx, warning)
-			}
-		}
-	}
-}
-
-const awaitEvery = time.Second
-
-// await waits until check finds its server, and says so once when it does not,
-// again when the reason changes, and every minute. false: ctx is done.
-func (p *Pipeline) await(ctx context.Context, what string, check func(context.Context) error, tell func(error)) bool {
-	var (
-		said   string
-		saidAt time.Time
-		tick   = time.NewTicker(awaitEvery)
-	)
-	defer tick.Stop()
-	for {
-		checkCtx, cancel := context.WithTimeout(ctx, 10*time.Second)
-		err := check(checkCtx)
-		cancel()
-		if ctx.Err() != nil {
-			return false
-		}
-		tell(err)
-		if err == nil {
-			if said != "" {
-				p.config.Log.InfoContext(ctx, what+" is there now")
-			}
-			return true
-		}
-		if err.Error() != said || time.Since(saidAt) >= time.Minute {
-			said, saidAt = err.Error(), time.Now()
-			p.config.Log.WarnContext(ctx, "waiting for the "+what, "error", err)
-		}
-		select {
-		case <-ctx.Done():
-			return false
-		case <-tick.C:
-		}
-	}
 }

@@ -1,6 +1,22 @@
 // Package postgres is the buffer on PostgreSQL: its statements beside its
 // methods, its embedded schema, and Insert for Go applications.
 //
+// # How events are claimed
+//
+// Three ways, one for all relays on a buffer: outbox_buffers says which, and it changes
+// only while no batch lives. How a batch's events are found is said by its ledger row,
+// so whoever has the lease can settle it.
+//
+// By range, which `auto` takes where ids grow by a sequence: a claim writes a ledger row
+// whose members are the ids of the batch, and leaves the events alone. An event is
+// written once and deleted once. Claims wait for each other. By stamp, which `auto`
+// takes elsewhere: a claim also writes the group_id on each event, and steps over what
+// another has locked. Optimistically: it reads a window of events without a lock,
+// chooses a batch's worth at random, and then stamps what is still unclaimed of that.
+//
+// `order: key` stamps. Its claims wait for each other, and pass by the keys that live
+// batches hold.
+//
 // # Where claims look
 //
 // Rows that were delivered stay in the index as dead entries until vacuum may
@@ -17,10 +33,12 @@
 //
 // # The wire
 //
-// Every operation is one pipelined round trip of unnamed statements with
-// parameters in text and results in binary form. Nothing is prepared, no
-// session state is left, so a transaction pooler may stand in between. Only
-// the Bell listens, on a connection of its own, and sees a pooler.
+// A transaction is one pipelined round trip, with parameters in text and results
+// in binary form; its settings end with it, so a transaction pooler may stand in
+// between. Statements that are run for each batch, to claim it by range or by
+// stamp and to settle it, are prepared once a connection where that is the
+// server's own. Behind a pooler they are unnamed, as all others are everywhere.
+// Only the Bell listens, on a connection of its own, and sees a pooler.
 package postgres
 
 import (
@@ -174,7 +192,7 @@ func withoutURL(err error) error {
 // of ours is on its way to it.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}
 
-// harden makes a connection fit for a transaction pooler (nothing prepared) and
+// harden makes a connection fit for a transaction pooler (pgx prepares nothing) and
 // for a network that swallows packets (a bounded dial, and probes).
 func harden(c *pgx.ConnConfig) {
 	c.DefaultQueryExecMode = pgx.QueryExecModeExec

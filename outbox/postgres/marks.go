@@ -64,28 +64,28 @@ type marks struct {
 	waitsSince    time.Time // a look everywhere waits until less is waiting
 }
 
-// claimRange is where a claim looks: (after, upTo]. late: for late commits, not
+// stretch is where a claim looks: (after, upTo]. late: for late commits, not
 // for fresh events.
-type claimRange struct {
+type stretch struct {
 	after, upTo int64
 	late        bool
 }
 
-// claimRanges are where the next claim looks, one after the other until it finds
+// stretches are where the next claim looks, one after the other until it finds
 // something.
-func (m *marks) claimRanges() []claimRange {
+func (m *marks) stretches() []stretch {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	fresh, late := claimRange{after: m.cursor, upTo: math.MaxInt64}, claimRange{after: m.floor, upTo: m.runs.before(m.cursor), late: true}
+	fresh, late := stretch{after: m.cursor, upTo: math.MaxInt64}, stretch{after: m.floor, upTo: m.runs.before(m.cursor), late: true}
 	switch {
 	case m.lateWaits > 0:
-		return []claimRange{{after: m.lateFrom, upTo: m.cursor, late: true}, fresh}
+		return []stretch{{after: m.lateFrom, upTo: m.cursor, late: true}, fresh}
 	case m.soonLate(time.Now()):
-		return []claimRange{late, fresh}
+		return []stretch{late, fresh}
 	case late.after < late.upTo:
-		return []claimRange{fresh, late}
+		return []stretch{fresh, late}
 	}
-	return []claimRange{fresh}
+	return []stretch{fresh}
 }
 
 // soonLate tells whether to look for late events first although no sweep saw one. Of
@@ -100,9 +100,9 @@ func (m *marks) soonLate(now time.Time) bool {
 	return true
 }
 
-// claimed tells what a claim in such a range brought; batch may be nil.
+// claimed tells what a claim in such a stretch brought; batch may be nil.
 // lastValue is M, read before the claim looked.
-func (m *marks) claimed(where claimRange, batch *outbox.Batch, lastValue int64) {
+func (m *marks) claimed(where stretch, batch *outbox.Batch, lastValue int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	began := where.after

@@ -15,7 +15,7 @@ func TestAnOldLastValueDoesNotSetTheCursorBack(t *testing.T) {
 	t.Parallel()
 	var m marks
 	m.startAt(100)
-	fresh := claimRange{after: 100, upTo: math.MaxInt64}
+	fresh := stretch{after: 100, upTo: math.MaxInt64}
 	m.claimed(fresh, &outbox.Batch{LastID: 190}, 200)
 	m.claimed(fresh, &outbox.Batch{LastID: 150}, 160)
 	if m.cursor != 190 || m.floor != 100 {
@@ -28,7 +28,7 @@ func TestASequenceThatWasSetBackDoes(t *testing.T) {
 	var m marks
 	m.startAt(100)
 	r := lookRange{cursor: 100, lateAfter: 100, sweep: true, limit: 10}
-	m.claimed(claimRange{after: 100, upTo: math.MaxInt64}, nil, 7)
+	m.claimed(stretch{after: 100, upTo: math.MaxInt64}, nil, 7)
 	if m.cursor != 0 || m.floor != 0 {
 		t.Errorf("cursor %d, floor %d; want 0, 0", m.cursor, m.floor)
 	}
@@ -56,7 +56,7 @@ func TestTheFloorWaitsForWhoeverHoldsTheSequence(t *testing.T) {
 			t.Errorf("floor %d, want %d", m.floor, wantFloor)
 		}
 	}
-	m.claimed(claimRange{upTo: math.MaxInt64}, &outbox.Batch{LastID: 90}, 100)
+	m.claimed(stretch{upTo: math.MaxInt64}, &outbox.Batch{LastID: 90}, 100)
 	for range 5 {
 		look(0, 0, "early", "fast")
 	}
@@ -73,11 +73,11 @@ func TestTheFloorWaitsForWhoeverHoldsTheSequence(t *testing.T) {
 func TestALateCommitDoesNotWaitForASweep(t *testing.T) {
 	t.Parallel()
 	lateFirst := func(m *marks) bool {
-		all := m.claimRanges()
+		all := m.stretches()
 		return len(all) == 2 && all[0].late
 	}
 	claim := func(m *marks, first, last int64, events int) {
-		where := claimRange{after: m.cursor, upTo: math.MaxInt64}
+		where := stretch{after: m.cursor, upTo: math.MaxInt64}
 		m.claimed(where, &outbox.Batch{FirstID: first, LastID: last, Events: make([]outbox.Event, events)}, last)
 	}
 	for name, c := range map[string]struct {

@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -16,12 +15,12 @@ const (
 	// claimStampKey is the mode where order is kept by key: stamped as ever, and
 	// the ledger knows each batch's lanes.
 	claimStampKey = "stamp key"
-	claimRanges   = string(outbox.ClaimRange)
+	claimRange    = string(outbox.ClaimRange)
 )
 
 // modes are those that are known here; in any other somebody else claims, who may be
 // newer.
-var modes = []string{claimStamp, claimStampKey, claimOptimistic, claimRanges}
+var modes = []string{claimStamp, claimStampKey, claimOptimistic, claimRange}
 
 // best is the mode that this relay would claim in.
 func (b *Buffer) best(t *table) string {
@@ -32,7 +31,7 @@ func (b *Buffer) best(t *table) string {
 		if t.unfit != "" {
 			return claimStamp
 		}
-		return claimRanges
+		return claimRange
 	}
 	return string(b.config.Claim)
 }
@@ -43,7 +42,7 @@ func (b *Buffer) follows(mode string) bool {
 	case b.config.Ordered || mode == claimStampKey:
 		return false
 	case b.config.Claim == outbox.ClaimRange: // and its best is stamp
-		return mode == claimRanges
+		return mode == claimRange
 	}
 	return b.config.Claim == outbox.ClaimAuto
 }
@@ -70,7 +69,7 @@ func (b *Buffer) claimBy(ctx context.Context, t *table, mode string, limit int, 
 		return b.claimAcross(ctx, t, limit, lease, b.claimStamped)
 	case claimOptimistic:
 		return b.claimFromWindow(ctx, t, limit, lease)
-	case claimRanges:
+	case claimRange:
 		return b.claimAcross(ctx, t, limit, lease, b.claimRanged)
 	}
 	return nil, fmt.Errorf("this relay does not know how to claim by %q", mode)
@@ -126,7 +125,7 @@ WHERE buffer = $1 AND claim = $3 AND NOT EXISTS (SELECT FROM outbox_batches WHER
 // changeMode stores another mode, if no batch lives.
 func (b *Buffer) changeMode(ctx context.Context, t *table, from, to string) (bool, error) {
 	var used, changed int64
-	err := b.roundTrip(ctx, []step{{sql: t.sql(ledgerIsUsedSQL), args: []string{t.buffer}, affected: &used}})
+	err := b.roundTrip(ctx, []step{reading(b.patience), {sql: t.sql(ledgerIsUsedSQL), args: []string{t.buffer}, affected: &used}})
 	if err == nil && used == 0 {
 		err = b.transact(
 			ctx, t.writing(b.patience, "lock_timeout", milliseconds(t.lockTimeout), "synchronous_commit", "on"),
@@ -168,30 +167,4 @@ func otherMode(t *table, from, to string) error {
 func unorderedBatches(t *table, n int64) error {
 	return fmt.Errorf("%w: %d batches of buffer %s were made by a relay without order: key; claiming goes on when they are done: stop that relay",
 		outbox.ErrNotReady, n, t.buffer)
-}
-
-// Claim is described by buffertest.Buffer.
-func (b *Buffer) Claim(ctx context.Context, limit int, lease time.Duration) (*outbox.Batch, error) {
-	t, err := b.ready(ctx)
-	if err != nil {
-		return nil, err
-	}
-	for tries := 0; ; tries++ {
-		mode := *b.mode.Load()
-		batch, err := b.claimBy(ctx, t, mode, limit, lease)
-		again := false
-		if stored, ok := errors.AsType[storedMode](err); ok {
-			if stored == "" {
-				err = b.register(ctx, t)
-			} else {
-				err = b.agree(ctx, t, string(stored))
-			}
-			again = err == nil
-		} else if err == nil && batch == nil {
-			again, err = b.improve(ctx, t, mode)
-		}
-		if !again || tries == 2 {
-			return batch, b.explain(ctx, "claiming a batch", err)
-		}
-	}
 }

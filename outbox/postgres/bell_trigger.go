@@ -40,7 +40,7 @@ func (r ring) works() bool { return r.oid != 0 && r.enabled }
 
 // ring asks for the trigger on a table, through the pool.
 func (b *Buffer) ring(ctx context.Context, events string) (r ring, err error) {
-	err = b.roundTrip(ctx, []step{{sql: ringSQL, args: []string{events}, row: func(v [][]byte) error {
+	err = b.roundTrip(ctx, []step{reading(b.patience), {sql: ringSQL, args: []string{events}, row: func(v [][]byte) error {
 		r = ring{int8Of(v[0]), isTrue(v[1]), isTrue(v[2])}
 		return nil
 	}}})

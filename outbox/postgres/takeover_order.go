@@ -29,7 +29,7 @@ SELECT count(*)` + dueInOrder
 // countDue is how many batches are due and wait for no other: the pipeline would be
 // taken for one that stands still else.
 func (b *Buffer) countDue(ctx context.Context, t *table) (due int, err error) {
-	err = b.transact(ctx, reading(b.patience, "jit", "off", "enable_seqscan", "off"), step{
+	err = b.transact(ctx, reading(b.patience, "enable_seqscan", "off"), step{
 		sql: t.sql(countDueInOrderSQL), args: []string{t.buffer, timestamp(b.marks.dueAfter())},
 		row: func(v [][]byte) error {
 			due = int(int8Of(v[0]))

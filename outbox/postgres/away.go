@@ -18,7 +18,7 @@ func (l ledger) Away(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	var addresses []string
-	begin := reading(l.b.patience, "jit", "off", "enable_seqscan", "off")
+	begin := reading(l.b.patience, "enable_seqscan", "off")
 	begin.row = func([][]byte) error {
 		addresses = nil
 		return nil
@@ -59,7 +59,7 @@ func (l ledger) Wake(ctx context.Context, address string, limit int) (int, error
 		most = itoa(int64(limit))
 	}
 	var woken int64
-	err = l.b.transact(ctx, t.writing(l.b.patience, "synchronous_commit", "off", "jit", "off", "enable_seqscan", "off"), step{
+	err = l.b.transact(ctx, t.writing(l.b.patience, "synchronous_commit", "off", "enable_seqscan", "off"), step{
 		sql:      t.sql(wakeSQL),
 		args:     []string{l.name(t), timestamp(l.dueAfter()), text(address), most},
 		affected: &woken,

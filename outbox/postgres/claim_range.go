@@ -63,7 +63,7 @@ SELECT e.id, e.topic, e.key, e.payload, e.headers, e.created_at
 FROM l JOIN outbox_events e ON e.id BETWEEN l.first_id AND l.last_id AND e.id <@ l.members`
 
 // claimRanged is a claimWhere.
-func (b *Buffer) claimRanged(ctx context.Context, t *table, limit int, lease time.Duration, where claimRange) (
+func (b *Buffer) claimRanged(ctx context.Context, t *table, limit int, lease time.Duration, where stretch) (
 	batch *outbox.Batch, lastValue int64, err error,
 ) {
 	var (
@@ -103,7 +103,7 @@ func (b *Buffer) claimRanged(ctx context.Context, t *table, limit int, lease tim
 	switch {
 	case err != nil:
 		return nil, 0, err
-	case mode != claimRanges:
+	case mode != claimRange:
 		return nil, 0, storedMode(mode)
 	case !claimed:
 		return nil, lastValue, nil

@@ -44,7 +44,7 @@ func (b *Buffer) unfit(ctx context.Context, t *table) (string, error) {
 		there, grows, cycles, defaults, readable bool
 		lastValue, beyond, subscribed            int64
 	)
-	err := b.roundTrip(ctx, []step{{sql: idsSQL, args: []string{t.sequence, t.events}, row: func(v [][]byte) error {
+	err := b.roundTrip(ctx, []step{reading(b.patience), {sql: idsSQL, args: []string{t.sequence, t.events}, row: func(v [][]byte) error {
 		there, grows, cycles, defaults = true, isTrue(v[0]), isTrue(v[1]), isTrue(v[2])
 		lastValue, readable = int8Of(v[3]), isTrue(v[4])
 		return nil
@@ -111,8 +111,8 @@ func (e *examination) claims(ctx context.Context, events tableFacts) {
 		why, mend := parted(t.unfit)
 		e.warn(about, "by "+string(mode)+", although claim: range was asked for: "+why, mend)
 	default:
-		why, _ := parted(t.unfit)
-		e.fine(about, "by "+string(mode)+"; not by range, for "+why)
+		why, mend := parted(t.unfit)
+		e.add(outbox.Fine, about, "by "+string(mode)+"; not by range, for "+why, mend)
 	}
 	if mode != outbox.ClaimRange {
 		return

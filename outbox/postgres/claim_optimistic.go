@@ -51,9 +51,9 @@ const (
 	lockedFor = 100 * time.Millisecond
 )
 
-// claimFromWindow claims in one range after the other, as claimAcross does.
+// claimFromWindow claims in one stretch after the other, as claimAcross does.
 func (b *Buffer) claimFromWindow(ctx context.Context, t *table, limit int, lease time.Duration) (*outbox.Batch, error) {
-	for _, where := range b.marks.claimRanges() {
+	for _, where := range b.marks.stretches() {
 		batch, err := b.claimAmong(ctx, t, limit, lease, where)
 		if batch != nil || err != nil {
 			return batch, err
@@ -66,7 +66,7 @@ func (b *Buffer) claimFromWindow(ctx context.Context, t *table, limit int, lease
 // its choice is locked it chooses half as many the next time, so that one that the
 // application has does not hold up those around it.
 func (b *Buffer) claimAmong(
-	ctx context.Context, t *table, limit int, lease time.Duration, where claimRange,
+	ctx context.Context, t *table, limit int, lease time.Duration, where stretch,
 ) (*outbox.Batch, error) {
 	atOnce := limit
 	for range choices {
@@ -102,9 +102,9 @@ func upTo(left int64, batch *outbox.Batch) *outbox.Batch {
 	return &outbox.Batch{Events: batch.Events, LastID: left - 1}
 }
 
-// window reads the first unclaimed ids of a range. lastValue is the sequence's, read
+// window reads the first unclaimed ids of a stretch. lastValue is the sequence's, read
 // before.
-func (b *Buffer) window(ctx context.Context, t *table, size int, where claimRange) (ids []int64, lastValue int64, err error) {
+func (b *Buffer) window(ctx context.Context, t *table, size int, where stretch) (ids []int64, lastValue int64, err error) {
 	var mode string
 	err = b.transact(
 		ctx,

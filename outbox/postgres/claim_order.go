@@ -126,7 +126,7 @@ func (b *Buffer) claimWithin(ctx context.Context, t *table, limit int, lease tim
 		},
 		step{sql: "COMMIT"},
 		step{sql: "BEGIN ISOLATION LEVEL READ COMMITTED"},
-		t.writing(b.patience, "jit", "off", "enable_seqscan", "off"),
+		t.writing(b.patience, "enable_seqscan", "off"),
 		step{sql: t.sql(claimedSQL), args: []string{groupID.String()}, row: rows.add},
 	)
 	switch {

@@ -71,7 +71,7 @@ const mostHolders = 100
 // is none, nor is this one. It asks for no table, and works before Migrate.
 func (b *Buffer) Holders(ctx context.Context) ([]outbox.Holder, error) {
 	var all []outbox.Holder
-	err := b.roundTrip(ctx, []step{reading(b.patience, "jit", "off"), {
+	err := b.roundTrip(ctx, []step{reading(b.patience), {
 		sql: horizonSQL, args: []string{itoa(mostHolders)},
 		row: func(v [][]byte) error {
 			all = append(all, holderOf(v))
@@ -129,7 +129,7 @@ func (b *Buffer) End(ctx context.Context, h outbox.Holder) (ended bool, err erro
 		return false, nil
 	}
 	found := false
-	err = b.roundTrip(ctx, []step{reading(b.patience, "jit", "off"), {
+	err = b.roundTrip(ctx, []step{reading(b.patience), {
 		sql:  endSQL,
 		args: []string{itoa(int64(h.PID)), timestamp(h.StartedAt), timestamp(h.BeganAt), h.Application},
 		row: func(v [][]byte) error {
