@@ -12,6 +12,8 @@ import (
 
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/postgres"
+	"github.com/outboxrelay/relay/outbox/sqlite"
 	"github.com/outboxrelay/relay/pipeline"
 	"github.com/outboxrelay/relay/sink"
 	"github.com/outboxrelay/relay/sink/redissink"
@@ -23,48 +25,80 @@ import (
 // at last. Whatever happened, each event is in its stream exactly once.
 func TestProtocol(t *testing.T) {
 	t.Parallel()
-	t.Run("postgres", func(t *testing.T) {
-		t.Parallel()
-		d := newDatabase(t)
-		testProtocol(t, protocol{
-			buffers: []pipeline.Buffer{d.buffer(t, "a"), d.buffer(t, "b")},
-			insert: func(t *rapid.T, topic string) {
-				if _, err := d.app.Exec(t.Context(), "INSERT INTO outbox_events (topic, payload) VALUES ($1, '{}')", topic); err != nil {
-					t.Fatal(err)
-				}
-			},
-			exec: func(t *rapid.T, sql string) {
-				if _, err := d.app.Exec(t.Context(), sql); err != nil {
-					t.Fatal(err)
-				}
-			},
-			overdue: "UPDATE outbox_batches SET due_at = clock_timestamp() - interval '1s'",
-			left:    func() int { return ask[int](t, d, "SELECT count(*) FROM outbox_events") },
-		})
-	})
-	t.Run("sqlite", func(t *testing.T) {
-		t.Parallel()
-		f := newFile(t)
-		exec := func(t *rapid.T, sql string, args ...any) {
-			if _, err := f.app.ExecContext(t.Context(), sql, args...); err != nil {
-				t.Fatal(err)
+	for name, open := range map[string]func(*testing.T, outbox.ClaimMode) protocol{"postgres": protocolOnPostgres, "sqlite": protocolOnSQLite} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for _, mode := range []outbox.ClaimMode{outbox.ClaimRange, outbox.ClaimStamp} {
+				t.Run(string(mode), func(t *testing.T) {
+					t.Parallel()
+					p := open(t, mode)
+					testProtocol(t, p)
+					for _, b := range p.buffers {
+						expect(t, "claimed by", b.ClaimMode(), mode)
+					}
+				})
 			}
-		}
-		testProtocol(t, protocol{
-			buffers: []pipeline.Buffer{f.buffer(t, "a"), f.buffer(t, "b")},
-			insert: func(t *rapid.T, topic string) {
-				exec(t, "INSERT INTO outbox_events (topic, payload) VALUES (?, '{}')", topic)
-			},
-			exec:    func(t *rapid.T, sql string) { exec(t, sql) },
-			overdue: "UPDATE outbox_batches SET due_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '-1 seconds')",
-			left:    func() int { return int(f.ask(t, "SELECT count(*) FROM outbox_events")) },
 		})
-	})
+	}
+}
+
+func protocolOnPostgres(t *testing.T, mode outbox.ClaimMode) protocol {
+	d := newDatabase(t)
+	buffer := func(owner string) claimedBy {
+		b, err := postgres.Open(postgres.Config{URL: d.url, Pipeline: "orders", Owner: owner, Claim: mode})
+		check(t, err)
+		t.Cleanup(func() { check(t, b.Close()) })
+		return b
+	}
+	exec := func(t *rapid.T, sql string, args ...any) {
+		if _, err := d.app.Exec(t.Context(), sql, args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return protocol{
+		buffers: []claimedBy{buffer("a"), buffer("b")},
+		insert: func(t *rapid.T, topic string) {
+			exec(t, "INSERT INTO outbox_events (topic, payload) VALUES ($1, '{}')", topic)
+		},
+		exec:    func(t *rapid.T, sql string) { exec(t, sql) },
+		overdue: "UPDATE outbox_batches SET due_at = clock_timestamp() - interval '1s'",
+		left:    func() int { return ask[int](t, d, "SELECT count(*) FROM outbox_events") },
+	}
+}
+
+func protocolOnSQLite(t *testing.T, mode outbox.ClaimMode) protocol {
+	f := newFile(t)
+	buffer := func(owner string) claimedBy {
+		b, err := sqlite.Open(sqlite.Config{URL: f.url, Pipeline: "orders", Owner: owner, Claim: mode})
+		check(t, err)
+		t.Cleanup(func() { check(t, b.Close()) })
+		return b
+	}
+	exec := func(t *rapid.T, sql string, args ...any) {
+		if _, err := f.app.ExecContext(t.Context(), sql, args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return protocol{
+		buffers: []claimedBy{buffer("a"), buffer("b")},
+		insert: func(t *rapid.T, topic string) {
+			exec(t, "INSERT INTO outbox_events (topic, payload) VALUES (?, '{}')", topic)
+		},
+		exec:    func(t *rapid.T, sql string) { exec(t, sql) },
+		overdue: "UPDATE outbox_batches SET due_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '-1 seconds')",
+		left:    func() int { return int(f.ask(t, "SELECT count(*) FROM outbox_events")) },
+	}
+}
+
+// claimedBy is a buffer that says how it is claimed.
+type claimedBy interface {
+	pipeline.Buffer
+	ClaimMode() outbox.ClaimMode
 }
 
 // protocol is a buffer, seen by two processes, and how to get at it.
 type protocol struct {
-	buffers []pipeline.Buffer
+	buffers []claimedBy
 	insert  func(t *rapid.T, topic string)
 	exec    func(t *rapid.T, sql string)
 	overdue string
