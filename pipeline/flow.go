@@ -46,6 +46,13 @@ func (f *flow) limits() (batchSize, batches int) {
 	return f.size.now, inHand(f.workers.now)
 }
 
+// inForce is the same, of the batches that are sent at once.
+func (f *flow) inForce() (batchSize, workers int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.size.now, f.workers.now
+}
+
 // turnWithin is how long after a signal a batch that was claimed ahead may still get
 // its turn.
 const turnWithin = time.Second

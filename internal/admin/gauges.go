@@ -20,6 +20,8 @@ var (
 		"Age of the oldest transaction open on the database's server; 0 when there is none."+unknown)
 	untoldDesc = desc("relay_dead_letters_untold", "Open dead letters that dead_letter.hook has not heard of: all of them where there is none."+unknown)
 	upDesc     = desc("relay_source_up", "1 when the database told its status, else 0.")
+	sizeDesc   = desc("relay_batch_size", "Events that a batch may hold: what batch_size says, or auto has found.")
+	atOnceDesc = desc("relay_workers", "Batches that are sent at once at the most: what workers says, or auto has found.")
 	readyDesc  = desc("relay_ready", "1 when the pipeline reaches its database and its sink and gets on, else 0; /readyz says why.")
 )
 
@@ -33,7 +35,7 @@ type gauges struct{ snapshots snapshots }
 
 // Describe implements prometheus.Collector.
 func (g gauges) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{pendingDesc, oldestDesc, batchesDesc, transactionDesc, untoldDesc, upDesc, readyDesc} {
+	for _, d := range []*prometheus.Desc{pendingDesc, oldestDesc, batchesDesc, transactionDesc, untoldDesc, upDesc, readyDesc, sizeDesc, atOnceDesc} {
 		to <- d
 	}
 }
@@ -59,6 +61,9 @@ func (g gauges) Collect(to chan<- prometheus.Metric) {
 		gauge(untoldDesc, known(float64(s.Untold)))
 		gauge(upDesc, truth(err == nil))
 		gauge(readyDesc, truth(p.Ready() == nil))
+		batchSize, workers := p.Limits()
+		gauge(sizeDesc, float64(batchSize))
+		gauge(atOnceDesc, float64(workers))
 	})
 }
 

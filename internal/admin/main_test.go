@@ -42,6 +42,8 @@ type state struct {
 func (s *state) Name() string { return s.name }
 func (s *state) Ready() error { return s.ready }
 
+func (s *state) Limits() (batchSize, workers int) { return 1000, 4 }
+
 func (s *state) Worst() (outbox.Holder, bool) {
 	if s.worst == nil {
 		return outbox.Holder{}, false

@@ -93,6 +93,9 @@ func TestMetricsAreThereFromTheStart(t *testing.T) {
 	}
 	want["relay_source_up{pipeline=orders}"], want["relay_source_up{pipeline=away}"] = 1, 0
 	want["relay_ready{pipeline=orders}"], want["relay_ready{pipeline=away}"] = 1, 0
+	for _, p := range []string{"orders", "away"} {
+		want["relay_batch_size{pipeline="+p+"}"], want["relay_workers{pipeline="+p+"}"] = 1000, 4
+	}
 	nans := cmp.Comparer(func(a, b float64) bool { return a == b || math.IsNaN(a) && math.IsNaN(b) })
 	if diff := cmp.Diff(want, got, nans); diff != "" {
 		t.Error(diff)

@@ -36,7 +36,9 @@ type HolderReport struct {
 	Database    string  `json:"database,omitempty"`
 	State       string  `json:"state,omitempty"`
 	AgeSeconds  float64 `json:"age_seconds"`
-	Behind      int64   `json:"behind"`
+	// QueryAgeSeconds is how long ago its last query began, where that is known.
+	QueryAgeSeconds float64 `json:"query_age_seconds,omitempty"`
+	Behind          int64   `json:"behind"`
 	// Text says all of it in a line.
 	Text string `json:"text"`
 }
@@ -45,7 +47,8 @@ type HolderReport struct {
 func NewHolderReport(h outbox.Holder) *HolderReport {
 	return &HolderReport{
 		Kind: string(h.Kind), Name: h.Name, PID: h.PID, Application: h.Application, User: h.User, Database: h.Database, State: h.State,
-		AgeSeconds: h.Age.Round(time.Millisecond).Seconds(), Behind: h.Behind, Text: h.String(),
+		AgeSeconds: h.Age.Round(time.Millisecond).Seconds(), QueryAgeSeconds: h.QueryAge.Round(time.Millisecond).Seconds(),
+		Behind: h.Behind, Text: h.String(),
 	}
 }
 

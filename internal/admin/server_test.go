@@ -79,7 +79,7 @@ func TestHeldBack(t *testing.T) {
 		`its last query began 1h0m0s ago), 1234 transactions behind: no dead row younger than it goes away`
 	if diff := cmp.Diff(map[string]any{
 		"kind": "transaction", "pid": 7.0, "application": "<b>report", "user": "bob", "database": "app", "state": "idle in transaction",
-		"age_seconds": 7200.0, "behind": 1234.0, "text": text,
+		"age_seconds": 7200.0, "query_age_seconds": 3600.0, "behind": 1234.0, "text": text,
 	}, got.Pipelines[1]["held_back_by"]); diff != "" {
 		t.Error(diff)
 	}

@@ -19,6 +19,8 @@ type Pipeline interface {
 	Status(ctx context.Context) (outbox.Status, error)
 	// Worst returns what holds its database furthest back, if that is worth a word.
 	Worst() (outbox.Holder, bool)
+	// Limits are the events of a batch and the batches sent at once, as they are now.
+	Limits() (batchSize, workers int)
 	Letters
 }
 

@@ -217,7 +217,7 @@ func TestWhereRangeDoesNotHold(t *testing.T) {
 				}
 				about := slices.DeleteFunc(b.Examine(ctx), func(f outbox.Finding) bool { return f.About != "claim" })
 				if len(about) != 1 || about[0].Level != level || !strings.Contains(about[0].Text, says) ||
-					!strings.HasPrefix(about[0].Text, "by stamp") || (about[0].Mend != "") != asked {
+					!strings.HasPrefix(about[0].Text, "by stamp") || about[0].Mend == "" {
 					t.Errorf("%s: it is found: %+v", mode, about)
 				}
 			}

@@ -53,6 +53,7 @@ import (
 	"path"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	sqlite "modernc.org/sqlite"
@@ -142,6 +143,8 @@ type Buffer struct {
 	names  *strings.Replacer
 	// choose is which of n batches of a window an optimistic claim tries.
 	choose func(n int) int
+	// claims is the mode that this relay claims in, nil before it has seen the file.
+	claims atomic.Pointer[string]
 }
 
 // ledger is the rows of outbox_batches that say buffer, b's table or its dead

@@ -22,6 +22,7 @@ func (b *Buffer) Examine(ctx context.Context) []outbox.Finding {
 		return e.found
 	}
 	if len(e.found) == 1 && e.found[0].Level == outbox.Fine {
+		e.claims(ctx)
 		e.waiting(ctx)
 	}
 	e.pragmas(ctx)
@@ -76,6 +77,25 @@ func (e *examination) tables(ctx context.Context) {
 			one, mend = one[:i], one[i+len(": "):]
 		}
 		e.problem(about, one, mend)
+	}
+}
+
+// claims says in which mode this relay claims, and why not in a better one.
+func (e *examination) claims(ctx context.Context) {
+	const (
+		about = "claim"
+		anew  = "make it anew with id INTEGER PRIMARY KEY AUTOINCREMENT"
+	)
+	unfit, err := e.b.unfit(ctx)
+	by := "by " + string(e.b.ClaimMode())
+	switch {
+	case e.failed(about, err):
+	case unfit == "" || e.b.config.Ordered || e.b.config.Claim == outbox.ClaimStamp || e.b.config.Claim == outbox.ClaimOptimistic:
+		e.fine(about, by)
+	case e.b.config.Claim == outbox.ClaimRange:
+		e.warn(about, by+", although claim: range was asked for: "+unfit, anew)
+	default:
+		e.add(outbox.Fine, about, by+"; not by range, for "+unfit, anew)
 	}
 }
 

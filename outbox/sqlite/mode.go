@@ -44,8 +44,13 @@ func (b *Buffer) mode(ctx context.Context, tx transaction) (string, error) {
 		return "", err
 	}
 	to, err := b.wanted(ctx, tx)
-	if err != nil || from == to {
-		return to, err
+	if err != nil {
+		return "", err
+	}
+	claims := to
+	defer func() { b.claims.Store(&claims) }()
+	if from == to {
+		return to, nil
 	}
 	err = errOtherMode
 	switch from {
@@ -57,12 +62,26 @@ func (b *Buffer) mode(ctx context.Context, tx transaction) (string, error) {
 		case changed > 0:
 			return to, nil
 		case b.config.Claim == outbox.ClaimAuto && !b.config.Ordered && from != claimStampKey:
+			claims = from
 			return from, nil
 		}
 		err = errModeInUse
 	}
 	return "", fmt.Errorf("%w: buffer %s is claimed by %q and this relay would claim by %q (%w); two ways on one table lose track of each other: stop the others, let outbox_batches run empty, then UPDATE outbox_buffers SET claim = '%s' WHERE buffer = '%s'",
 		outbox.ErrNotReady, table, from, to, err, to, strings.ReplaceAll(table, "'", "''"))
+}
+
+// ClaimMode is the mode that this relay claims in; "" as long as it has not seen the
+// file.
+func (b *Buffer) ClaimMode() outbox.ClaimMode {
+	mode := b.claims.Load()
+	switch {
+	case mode == nil:
+		return ""
+	case *mode == claimStampKey:
+		return outbox.ClaimStamp
+	}
+	return outbox.ClaimMode(*mode)
 }
 
 // stored is the mode that the buffer is claimed in by whoever claims.
@@ -105,13 +124,22 @@ func (b *Buffer) Warnings(ctx context.Context) []string {
 	if b.config.Claim != outbox.ClaimRange {
 		return nil
 	}
-	grows := true
+	unfit, err := b.unfit(ctx)
+	if err != nil || unfit == "" {
+		return nil
+	}
+	return []string{"claim: range needs ids that only grow, and " + unfit + ": its events are claimed by stamp"}
+}
+
+// unfit says why range claims do not suit the table; "" where they do.
+func (b *Buffer) unfit(ctx context.Context) (string, error) {
+	grows := false
 	err := b.read(ctx, "looking at the key", func(tx transaction) (err error) {
 		grows, err = b.grows(ctx, tx)
 		return err
 	})
 	if err != nil || grows {
-		return nil
+		return "", err
 	}
-	return []string{fmt.Sprintf("claim: range needs ids that only grow, and id of table %s is no INTEGER PRIMARY KEY AUTOINCREMENT: its events are claimed by stamp", quote(b.config.Table))}
+	return "id of table " + quote(b.config.Table) + " is no INTEGER PRIMARY KEY AUTOINCREMENT", nil
 }

@@ -223,6 +223,10 @@ func TestRangeWhereItDoesNotHold(t *testing.T) {
 		created_at TEXT DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')), group_id TEXT)`)
 	migrate(t, url, sqlite.SchemaConfig{})
 	exec(t, db, "INSERT INTO outbox_events (id, topic, payload) VALUES (7, 't', '1')")
+	finds := map[outbox.ClaimMode]string{
+		outbox.ClaimRange: "warning: by stamp, although claim: range was asked for: id of table",
+		outbox.ClaimAuto:  "fine: by stamp; not by range, for id of table", outbox.ClaimStamp: "fine: by stamp", outbox.ClaimOptimistic: "fine: by optimistic",
+	}
 	for mode, says := range map[outbox.ClaimMode]string{
 		outbox.ClaimRange: `claim: range needs ids that only grow, and id of table "outbox_events" is no INTEGER PRIMARY KEY AUTOINCREMENT: its events are claimed by stamp`,
 		outbox.ClaimAuto:  "", outbox.ClaimStamp: "", outbox.ClaimOptimistic: "",
@@ -231,6 +235,11 @@ func TestRangeWhereItDoesNotHold(t *testing.T) {
 		check(t, err)
 		if got := strings.Join(b.Warnings(t.Context()), "\n"); got != says {
 			t.Errorf("claim: %s: the warnings are %q, want %q", mode, got, says)
+		}
+		found := slices.DeleteFunc(b.Examine(t.Context()), func(f outbox.Finding) bool { return f.About != "claim" })
+		mends := mode == outbox.ClaimRange || mode == outbox.ClaimAuto
+		if len(found) != 1 || !strings.HasPrefix(found[0].Level.String()+": "+found[0].Text, finds[mode]) || (found[0].Mend != "") != mends {
+			t.Errorf("claim: %s: it finds %+v, want %q", mode, found, finds[mode])
 		}
 		if mode == outbox.ClaimRange {
 			batch := claim(t, b, 10)
