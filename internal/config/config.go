@@ -64,8 +64,8 @@ type Pipeline struct {
 	// MaxWaiting is how many batches may wait for a retry before claiming
 	// stops.
 	MaxWaiting int
-	// Workers is how many batches this process claims and sends at once, AutoWorkers
-	// that the relay finds it, up to Workers.
+	// Workers is how many batches this process sends at once (half as many more, two
+	// at least, are claimed ahead), AutoWorkers that the relay finds it, up to Workers.
 	Workers     int
 	AutoWorkers bool
 	// Lease is how long a silent worker keeps a batch.

@@ -125,7 +125,7 @@ func (p *Pipeline) keys() []key {
 		},
 		{
 			name: "workers", value: orAuto(&p.AutoWorkers, &p.Workers, 32, integer(&p.Workers, 1, 10_000)), def: "4",
-			help: "Batches this process claims and sends at once; `auto`: as many as the sink gets quicker by, up to 32.",
+			help: "Batches this process sends at once; half as many more, two at least, are claimed ahead. `auto`: as many as the sink gets quicker by, up to 32.",
 		},
 		{
 			name: "lease", value: duration(&p.Lease, time.Second, 24*time.Hour), def: "30s",

@@ -26,9 +26,16 @@ type Buffer interface {
 	// at the events at all).
 	Look(ctx context.Context, limit int) (outbox.Backlog, error)
 
-	// Claim stamps a new group_id on up to limit unclaimed events that no other
-	// transaction has locked, in id order, writes the ledger row (leased,
-	// lease_no 1, starts 1) and returns the batch with its events in id order.
+	// Claim makes up to limit unclaimed events a batch with a new group_id: it
+	// writes the ledger row (leased, lease_no 1, starts 1) and returns the batch
+	// with its events in id order. Which events, and how the ledger knows them, is
+	// the mode's (outbox.ClaimMode):
+	//   stamp: the first in id order that no other transaction has locked get the
+	//     group_id.
+	//   optimistic: some from a window of the first ones do; one that is locked
+	//     holds up no others.
+	//   range: the first in id order, locked or not; the ledger row names their
+	//     ids, and the events are left as they are.
 	// nil, nil: there was nothing to claim, and nothing was written.
 	Claim(ctx context.Context, limit int, lease time.Duration) (*outbox.Batch, error)
 
