@@ -1,0 +1,50 @@
+package main
+
+import (
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// What was asked for and is not done is said, with what is done instead and what mends
+// it; and the log says in which way the pipeline runs.
+func TestRunWarnsOfTheBuffer(t *testing.T) {
+	t.Parallel()
+	cycles := newDatabase(t)
+	cycles.exec("ALTER SEQUENCE outbox_events_id_seq CYCLE")
+	sound, file := newDatabase(t), "sqlite://"+t.TempDir()+"/app.db"
+	inFile := write(t, onePipeline("orders", file, "stdout:", "    batch_size: auto", "    workers: 2"))
+	do(t, nil, "migrate", "-c", inFile).want(t, 0, "applied", "")
+	for _, c := range []struct{ path, runs, warns string }{
+		{
+			write(t, onePipeline("orders", cycles.url, "stdout:", "    claim: range", "    wake: poll")),
+			`msg="pipeline runs" pipeline=orders workers=4 batch_size=1000 wake=poll claim=stamp`,
+			`level=WARN msg="claim: range was asked for, and events are claimed by stamp: sequence public.outbox_events_id_seq begins again at its end: ` +
+				`ALTER SEQUENCE public.outbox_events_id_seq NO CYCLE" pipeline=orders`,
+		},
+		{
+			write(t, onePipeline("orders", sound.url, "stdout:", "    wake: notify", "    workers: auto")),
+			`msg="pipeline runs" pipeline=orders workers=auto batch_size=1000 wake="notify, else poll" claim=range`,
+			`level=WARN msg="wake is notify, and the table has no trigger outbox_ring that is enabled; ` +
+				`events are looked for instead: a few milliseconds after others, else every second" pipeline=orders mend="relay migrate -c relay.yaml; `,
+		},
+		{inFile, `msg="pipeline runs" pipeline=orders workers=2 batch_size=auto wake=poll claim=range`, ""},
+		{
+			write(t, onePipeline("orders", file, "stdout:", "    claim: stamp", "    eager: false")),
+			`msg="pipeline runs" pipeline=orders workers=4 batch_size=1000 wake=schedule claim=stamp`, "",
+		},
+	} {
+		r := start(t, nil, "run", "-c", c.path)
+		r.says(c.runs)
+		if c.warns != "" {
+			r.says(c.warns)
+		}
+		r.signal(syscall.SIGTERM)
+		if code := r.exit(); code != 0 {
+			t.Errorf("exit status %d", code)
+		}
+		if c.warns == "" && strings.Contains(r.stderr.String(), "level=WARN") {
+			t.Errorf("it warned: %s", r.stderr.String())
+		}
+	}
+}
