@@ -150,6 +150,13 @@ var mutants = []mutant{
 		new:  "	case lastValue < 0:",
 		pkg:  "./pipeline", test: "TestASequenceThatIsSetBack",
 	},
+	{
+		name: "a run with a gap is remembered",
+		file: "outbox/postgres/runs.go",
+		old:  "	if fresh.last-fresh.first != int64(len(b.Events))-1 {",
+		new:  "	if fresh.last < fresh.first {",
+		pkg:  "./outbox/postgres", test: "TestRunsProperties",
+	},
 
 	// Ranges.
 	{
@@ -284,6 +291,33 @@ var mutants = []mutant{
 		old:  "|| !first(b) {",
 		new:  "{",
 		pkg:  "./sink/natssink", test: "TestWhatMayHaveBeenSentBefore",
+	},
+
+	// What was claimed ahead.
+	{
+		name: "what was claimed ahead is sent although the sink went away",
+		file: "sink/worker.go",
+		old: "	done, ok := w.config.Turn(held)\n	switch {\n	case !ok && errors.Is(context.Cause(held), outbox.ErrLeaseLost):\n" +
+			"		return nil, fmt.Errorf(\"batch %s: %w\", b.GroupID, outbox.ErrLeaseLost)\n	case !ok:\n		return handedBack(b), nil\n	}\n	defer done()\n" +
+			"	// Not before: what was heard of the sink while the batch waited counts.\n	if aside := w.setAside(b); aside != nil {",
+		new: "	aside := w.setAside(b)\n	done, ok := w.config.Turn(held)\n	if !ok {\n		return handedBack(b), nil\n	}\n	defer done()\n	if aside != nil {",
+		pkg: "./pipeline", test: "TestWhatWasClaimedAheadHeedsRetryAfter",
+	},
+
+	// The supervisor.
+	{
+		name: "a session is ended in its next transaction",
+		file: "outbox/postgres/holders.go",
+		old:  "AND backend_start = $2::timestamptz AND xact_start = $3::timestamptz",
+		new:  "AND backend_start = $2::timestamptz AND $3::timestamptz IS NOT NULL",
+		pkg:  "./outbox/postgres", test: "TestEnd$",
+	},
+	{
+		name: "a superuser is ended whom nobody named",
+		file: "supervisor/end.go",
+		old:  "	case h.Superuser && !slices.Contains(w.Users, h.User):\n		return false\n",
+		new:  "",
+		pkg:  "./supervisor", test: "TestWhoIsEnded",
 	},
 
 	// Dead letters.
