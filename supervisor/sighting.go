@@ -98,19 +98,12 @@ func facts(h *outbox.Holder) []any {
 	add("database", h.Database, h.Database != "")
 	add("state", h.State, h.State != "")
 	if h.AtLeast {
-		all = append(all, "seen_for", roughly(h.Age))
+		all = append(all, "seen_for", h.Age.Round(time.Millisecond))
 	} else {
-		all = append(all, "age", roughly(h.Age))
+		all = append(all, "age", h.Age.Round(time.Millisecond))
 	}
-	add("query_age", roughly(h.QueryAge), h.QueryAge > 0)
+	add("query_age", h.QueryAge.Round(time.Millisecond), h.QueryAge > 0)
 	add("behind", h.Behind, true)
 	add("wal_bytes", h.WAL, h.WAL > 0)
 	return all
-}
-
-func roughly(d time.Duration) time.Duration {
-	if d < time.Second {
-		return d.Round(time.Millisecond)
-	}
-	return d.Round(time.Second)
 }
