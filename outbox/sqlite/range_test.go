@@ -184,6 +184,9 @@ func changeMode(t *testing.T, from, to outbox.ClaimMode) {
 	stored(from)
 	check(t, after.Check(t.Context())) // what lives is to be sent, so it runs
 	if to == outbox.ClaimAuto {
+		if got := after.ClaimMode(); got != from {
+			t.Errorf("it says that it claims by %q, and follows %q", got, from)
+		}
 		followed := claim(t, after, 2)
 		note(followed)
 		stored(from)
