@@ -293,6 +293,17 @@ func (p *Pipeline) run(ctx, stop context.Context) error {
 // not settled and has no other owner yet, or that a stop cut off.
 func (p *Pipeline) work(stop context.Context, c *claimer.Claimer, ticket distributor.Ticket) (distributor.Report, error) {
 	report, began := distributor.Report{Ticket: ticket}, time.Now()
+	turn := stop
+	if ticket.Due {
+		// A take over counts as a start, and three that end without a word make a batch
+		// one that kills its workers. So it is not taken over ahead: whoever does so sends.
+		done, ok := p.flow.turn(stop)
+		if !ok {
+			return report, nil
+		}
+		defer done()
+		turn = context.WithValue(stop, hasTurn{}, true)
+	}
 	// Not ctx: a claim that a signal cuts off in mid-commit would lie there
 	// until its lease is over.
 	b, err := c.Claim(stop, ticket.BatchSize, ticket.Due)
@@ -310,7 +321,7 @@ func (p *Pipeline) work(stop context.Context, c *claimer.Claimer, ticket distrib
 	report.Events = max(1, len(b.Events))
 	report.Full = len(b.Events) == ticket.BatchSize
 
-	held, release := c.Hold(stop, b)
+	held, release := c.Hold(turn, b)
 	defer release()
 	done, err := p.worker.Work(held, stop, b)
 	report.PutBack, report.DueIn = done.PutBack, done.DueIn

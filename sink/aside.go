@@ -83,7 +83,12 @@ func (w *Worker) asideFor(b *outbox.Batch, ids []int64, address string) outbox.O
 }
 
 // handedBack is what becomes of a batch that gets no turn any more: as if it had not
-// been claimed, and due at once.
+// been claimed, and due at once. One that somebody else may have sent must not look like
+// a fresh one.
 func handedBack(b *outbox.Batch) []outbox.Outcome {
-	return []outbox.Outcome{{Verdict: outbox.Retry, GroupID: b.GroupID, Attempts: b.Attempts, Outages: b.Outages}}
+	outages := b.Outages
+	if b.Starts > 1 {
+		outages = max(1, outages)
+	}
+	return []outbox.Outcome{{Verdict: outbox.Retry, GroupID: b.GroupID, Attempts: b.Attempts, Outages: outages}}
 }

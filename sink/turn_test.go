@@ -59,6 +59,12 @@ func TestABatchThatGetsNoTurnIsHandedBack(t *testing.T) {
 	_, err = b.Work(lost(t), t.Context(), batchOf(3))
 	expectError(t, err, outbox.ErrLeaseLost)
 	expect(t, "settles", len(b.settles), 1)
+
+	takenOver := batchOf(3) // somebody else may have sent it
+	takenOver.Starts = 2
+	_, _, err = b.work(t, takenOver)
+	expectError(t, err, nil)
+	expect(t, "outages of what may have been sent", b.settled[0].Outages, 1)
 }
 
 // What is settled and not sent needs no turn.

@@ -83,7 +83,7 @@ SET events = s.events, first_id = s.first_id, last_id = s.last_id, oldest_at = s
     delivered = coalesce((SELECT array_agg(id ORDER BY id) FROM found
                           WHERE group_id = l.group_id AND id = ANY (l.delivered)), l.delivered)
 FROM (SELECT group_id, count(*) AS events, min(id) AS first_id, max(id) AS last_id, min(created_at) AS oldest_at,
-             range_agg(int8range(id, id, '[]')) AS members,
+             range_agg(int8range(id, nullif(id, 9223372036854775807), '[]')) AS members,
              coalesce(array_agg(DISTINCT hashtext(key)) FILTER (WHERE key IS NOT NULL), '{}') AS lanes
       FROM found GROUP BY group_id) s
 WHERE l.buffer = $1 AND s.group_id = l.group_id AND s.events <> l.events

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"math"
 	"strconv"
 	"time"
 
@@ -32,14 +33,15 @@ held AS MATERIALIZED (
 
 // Most batches have no gaps. Those that do have theirs from roll-backs and from
 // transactions that were still open, and are looked at once more, by the same snapshot.
+// A range has no end beyond the highest id there can be.
 const claimRangeSQL = `
 WITH` + heldSQL + `
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts,
                             attempts, outages, events, first_id, last_id, oldest_at, members)
 SELECT $7::uuid, $1, 'range', 'leased', 1, clock_timestamp() + $8::interval, $9, 1,
        0, 0, n, first_id, last_id, oldest_at,
-       CASE WHEN last_id - first_id < n THEN int8multirange(int8range(first_id, last_id, '[]'))
-            ELSE (SELECT range_agg(int8range(id, id, '[]')) FROM outbox_events
+       CASE WHEN last_id::numeric - first_id < n THEN int8multirange(int8range(first_id, nullif(last_id, 9223372036854775807), '[]'))
+            ELSE (SELECT range_agg(int8range(id, nullif(id, 9223372036854775807), '[]')) FROM outbox_events
                   WHERE id BETWEEN first_id AND last_id AND group_id IS NULL AND NOT id <@ (SELECT members FROM held)) END
 FROM (
   SELECT count(*) AS n, min(id) AS first_id, max(id) AS last_id, min(created_at) AS oldest_at
@@ -126,6 +128,10 @@ func multirange(ids []int64) string {
 		text = append(text, '[')
 		text = strconv.AppendInt(text, ids[first], 10)
 		text = append(text, ',')
+		if ids[i-1] == math.MaxInt64 { // there is no bound beyond it
+			text = append(text, ')')
+			continue
+		}
 		text = strconv.AppendInt(text, ids[i-1], 10)
 		text = append(text, ']')
 	}

@@ -267,8 +267,10 @@ func denied(ctx context.Context, tx pgx.Tx, c SchemaConfig, err error) error {
 // restore makes a table again that was lost, whatever goose has noted: every
 // statement of ours says IF NOT EXISTS.
 func restore(ctx context.Context, tx pgx.Tx, c SchemaConfig) error {
-	var complete bool
-	err := tx.QueryRow(ctx, "SELECT bool_and(to_regclass(name) IS NOT NULL) FROM unnest($1::text[]) name", c.tables()).Scan(&complete)
+	var complete, events bool
+	names := c.names()
+	err := tx.QueryRow(ctx, "SELECT bool_and(to_regclass(name) IS NOT NULL), to_regclass($2) IS NOT NULL FROM unnest($1::text[]) name",
+		c.tables(), names["Events"]).Scan(&complete, &events)
 	if err != nil || complete {
 		return err
 	}
@@ -279,8 +281,15 @@ func restore(ctx context.Context, tx pgx.Tx, c SchemaConfig) error {
 	if _, err := tx.Exec(ctx, ddl, pgx.QueryExecModeSimpleProtocol); err != nil {
 		return fmt.Errorf("making lost tables again: %w", err)
 	}
-	return nil
+	if !events { // what batches live had is gone, and their ids will be those of others
+		_, err = tx.Exec(ctx, fmt.Sprintf(forgetBatchesSQL, names["Batches"]), names["Events"])
+	}
+	return err
 }
+
+const forgetBatchesSQL = `
+DELETE FROM %s WHERE buffer = (
+  SELECT nspname || '.' || relname FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace WHERE c.oid = to_regclass($1))`
 
 // splitTable parts "schema.table"; schema is "" when it is not given.
 func splitTable(name string) (schema, table string) {

@@ -53,7 +53,7 @@ WHERE current_setting('relay.holds') = '1' AND buffer = $1 AND group_id = $2::uu
 	keepLedgerSQL = `
 UPDATE outbox_batches SET events = locked.events, delivered = locked.ids,
        members = CASE WHEN outbox_batches.members IS NOT NULL THEN locked.members END
-FROM (SELECT count(*) AS events, array_agg(id ORDER BY id) AS ids, range_agg(int8range(id, id, '[]')) AS members
+FROM (SELECT count(*) AS events, array_agg(id ORDER BY id) AS ids, range_agg(int8range(id, nullif(id, 9223372036854775807), '[]')) AS members
       FROM outbox_events
       WHERE id BETWEEN $4::bigint AND $5::bigint AND (group_id = $2::uuid
         OR id <@ $6::int8multirange AND (SELECT current_setting('relay.ranged') = '1'))) locked
@@ -104,7 +104,7 @@ INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, ow
                             attempts, outages, events, first_id, last_id, oldest_at, origins, error, address, members)
 SELECT $3::uuid, $1, 'range', 'waiting', 0, clock_timestamp() + $7::interval, $8, 0,
        $9::int, $10::int, count(*), min(id), max(id), min(created_at), $11::uuid[], $12, $13,
-       range_agg(int8range(id, id, '[]'))
+       range_agg(int8range(id, nullif(id, 9223372036854775807), '[]'))
 FROM moved WHERE $2::uuid IS NOT NULL HAVING count(*) > 0`
 )
 

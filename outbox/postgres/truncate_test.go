@@ -164,3 +164,47 @@ func TestTruncateDoesNotDeadlockWithTheRelay(t *testing.T) {
 		t.Errorf("the relay was the victim: %v", err)
 	}
 }
+
+// A transaction that had a snapshot before the batch was claimed cannot see it, and may
+// not make its ids those of other events.
+func TestTruncateWithAnOldSnapshotIsRefused(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, testserver.Postgres(t), buffertest.Options{Claim: outbox.ClaimRange})
+	f := p.fixture(t, "outbox_events", "orders")
+	ctx := t.Context()
+	f.Insert(t, outbox.Event{Topic: "t", Payload: []byte("{}")})
+	tx, err := p.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	check(t, err)
+	defer tx.Rollback(ctx) //nolint:errcheck // nothing of it is to stay
+	_, err = tx.Exec(ctx, "SELECT 1")
+	check(t, err)
+	b, err := f.Buffer.Claim(ctx, 10, lease)
+	check(t, err)
+	if _, err = tx.Exec(ctx, "TRUNCATE outbox_events RESTART IDENTITY"); err == nil || !strings.Contains(err.Error(), "READ COMMITTED") {
+		t.Errorf("TRUNCATE under REPEATABLE READ: %v", err)
+	}
+	check(t, tx.Rollback(ctx))
+	check(t, f.Buffer.Settle(ctx, b, []outbox.Outcome{{Verdict: outbox.Delivered}}))
+}
+
+// The events' table is dropped and made anew: what lived is not taken for what comes
+// after.
+func TestATableThatIsMadeAnew(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, testserver.Postgres(t), buffertest.Options{Claim: outbox.ClaimRange})
+	f := p.fixture(t, "outbox_events", "orders")
+	ctx := t.Context()
+	f.Insert(t, outbox.Event{Topic: "t", Payload: []byte("{}")}, outbox.Event{Topic: "t", Payload: []byte("{}")})
+	b, err := f.Buffer.Claim(ctx, 10, lease)
+	check(t, err)
+	f.Exec(t, "DROP TABLE outbox_events")
+	_, err = postgres.Migrate(ctx, p.url, postgres.SchemaConfig{})
+	check(t, err)
+	ids := f.Insert(t, outbox.Event{Topic: "new", Payload: []byte("{}")}, outbox.Event{Topic: "new", Payload: []byte("{}")})
+	if err := f.Buffer.Settle(ctx, b, []outbox.Outcome{{Verdict: outbox.Delivered}}); !errors.Is(err, outbox.ErrLeaseLost) {
+		t.Errorf("settling what was dropped: %v", err)
+	}
+	if rows := f.Rows(t); len(rows) != len(ids) {
+		t.Errorf("of %d new events %d are left, and nobody has sent one", len(ids), len(rows))
+	}
+}

@@ -57,8 +57,8 @@ func (r runs) text() (string, error) {
 // ids are all of them.
 func (r runs) ids() (ids []int64) {
 	for _, run := range r {
-		for id := run[0]; id <= run[1]; id++ {
-			ids = append(ids, id)
+		for n := range run[1] - run[0] + 1 { // the last may be the highest id there is
+			ids = append(ids, run[0]+n)
 		}
 	}
 	return ids

@@ -15,6 +15,12 @@ CREATE INDEX IF NOT EXISTS {{.BatchesLast}} ON {{.Batches}} (buffer, last_id);
 CREATE OR REPLACE FUNCTION {{.Truncated}}() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
+    -- With a snapshot of before it would not see the batches that were claimed since.
+    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+        RAISE EXCEPTION 'TRUNCATE of %.% needs a transaction that is READ COMMITTED, and this one is %',
+            TG_TABLE_SCHEMA, TG_TABLE_NAME, upper(current_setting('transaction_isolation'))
+            USING HINT = 'BEGIN ISOLATION LEVEL READ COMMITTED; TRUNCATE ...; COMMIT';
+    END IF;
     EXECUTE format('DELETE FROM %I.outbox_batches WHERE buffer = $1', coalesce(TG_ARGV[0], TG_TABLE_SCHEMA))
     USING TG_TABLE_SCHEMA || '.' || TG_TABLE_NAME;
     RETURN NULL;

@@ -1,0 +1,63 @@
+package postgres_test
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffertest"
+)
+
+// The highest id there is, and ids as far apart as can be: they are claimed, divided,
+// marked and deleted as any other, and stand in nobody's way.
+func TestIDsAtTheEnds(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []outbox.ClaimMode{outbox.ClaimRange, outbox.ClaimStamp} {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			p := newPlace(t, testserver.Postgres(t), buffertest.Options{Claim: mode})
+			f := p.fixture(t, "outbox_events", "orders")
+			ctx := t.Context()
+			check(t, f.Buffer.Check(ctx))
+			f.Insert(t, outbox.Event{Topic: "t", Payload: []byte("{}")})
+			for _, id := range []int64{math.MinInt64 + 1, math.MaxInt64 - 1, math.MaxInt64} {
+				f.Exec(t, fmt.Sprintf("INSERT INTO outbox_events (id, topic, payload) VALUES (%d, 't', '{}')", id))
+			}
+			for n := range 20 {
+				if len(f.Rows(t)) == 0 {
+					break
+				}
+				_, err := f.Buffer.Look(ctx, 100)
+				check(t, err)
+				b, err := f.Buffer.Claim(ctx, 10, lease)
+				check(t, err)
+				if b == nil {
+					b, err = f.Buffer.TakeOver(ctx, lease)
+					check(t, err)
+				}
+				if b == nil {
+					continue
+				}
+				ids := b.IDs()
+				switch {
+				case n%2 == 0 && len(ids) > 1:
+					check(t, f.Buffer.Settle(ctx, b, []outbox.Outcome{
+						{Verdict: outbox.Delivered, IDs: ids[:1]},
+						{Verdict: outbox.Retry, IDs: ids[1:], GroupID: outbox.NewGroupID()},
+					}))
+				default:
+					check(t, f.Buffer.Mark(ctx, b, ids))
+					check(t, f.Buffer.Settle(ctx, b, []outbox.Outcome{{Verdict: outbox.Delivered}}))
+				}
+			}
+			if rows := f.Rows(t); len(rows) > 0 {
+				t.Errorf("left are %v", rows)
+			}
+			if ledger := f.Ledger(t); len(ledger) > 0 {
+				t.Errorf("the ledger has %v", ledger)
+			}
+		})
+	}
+}

@@ -1,0 +1,59 @@
+package pipeline
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/outboxrelay/relay/claimer"
+	"github.com/outboxrelay/relay/distributor"
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/sink"
+)
+
+// dueBuffer counts take overs; there is never anything to take over.
+type dueBuffer struct {
+	Buffer
+	takenOver int
+}
+
+func (b *dueBuffer) TakeOver(context.Context, time.Duration) (*outbox.Batch, error) {
+	b.takenOver++
+	return nil, nil
+}
+
+// anySink is never asked.
+type anySink struct{ sink.Sink }
+
+// A batch that is due is taken over when there is leave to send and not before: three
+// take overs that end without a word bury an event, and what was never sent must not be.
+func TestNothingIsTakenOverAhead(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		buffer := &dueBuffer{}
+		p, err := New(buffer, anySink{}, Config{Name: "orders", Workers: 1, Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		done, ok := p.flow.turn(t.Context())
+		if !ok {
+			t.Fatal("the only slot is taken")
+		}
+		c := claimer.New(buffer, claimer.Config{Lease: time.Minute})
+		go func() { _, _ = p.work(t.Context(), c, distributor.Ticket{Due: true}) }()
+		synctest.Wait()
+		if buffer.takenOver != 0 {
+			t.Error("a batch was taken over while another was being sent in the only slot")
+		}
+		done()
+		synctest.Wait()
+		if buffer.takenOver != 1 {
+			t.Errorf("%d batches were taken over when the slot was free", buffer.takenOver)
+		}
+		if _, ok := p.flow.turn(t.Context()); !ok {
+			t.Error("the slot was not given back")
+		}
+	})
+}
