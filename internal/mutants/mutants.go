@@ -176,8 +176,8 @@ var mutants = []mutant{
 	{
 		name: "a range has no gaps",
 		file: "outbox/postgres/claim_range.go",
-		old:  "CASE WHEN last_id - first_id < n THEN",
-		new:  "CASE WHEN last_id - first_id < n + 1000 THEN",
+		old:  "CASE WHEN last_id::numeric - first_id < n THEN",
+		new:  "CASE WHEN last_id::numeric - first_id < n + 1000 THEN",
 		pkg:  "./outbox/postgres", test: "TestBufferRange/range",
 	},
 	{
