@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"strconv"
 
 	"github.com/jackc/pgx/v5"
@@ -27,14 +28,15 @@ func (b *Buffer) remember(ctx context.Context, conn *pgx.Conn) error {
 		return nil
 	}
 	pooled, err := throughPooler(ctx, conn)
-	if err == nil && !pooled {
-		conn.PgConn().CustomData()[statementsKey] = statements{}
+	if err != nil || pooled {
+		return err
 	}
-	return err
+	conn.PgConn().CustomData()[statementsKey] = statements{}
+	return nil
 }
 
 // prepared is the name of the statement on this connection; "": it has none here.
-func prepared(ctx context.Context, conn *pgconn.PgConn, sql string) (string, error) {
+func (b *Buffer) prepared(ctx context.Context, conn *pgconn.PgConn, sql string) (string, error) {
 	known, ok := conn.CustomData()[statementsKey].(statements)
 	if !ok {
 		return "", nil
@@ -42,10 +44,26 @@ func prepared(ctx context.Context, conn *pgconn.PgConn, sql string) (string, err
 	name, ok := known[sql]
 	if !ok {
 		name = "relay_" + strconv.Itoa(len(known))
-		if _, err := conn.Prepare(ctx, name, sql, nil); err != nil {
+		if err := b.prepare(ctx, conn, name, sql); err != nil {
 			return "", err
 		}
 		known[sql] = name
 	}
 	return name, nil
+}
+
+// prepare has a transaction of its own: to prepare is to wait for the tables' locks, and
+// that must be bounded at the server too.
+func (b *Buffer) prepare(ctx context.Context, conn *pgconn.PgConn, name, sql string) error {
+	begin := "BEGIN; SET LOCAL statement_timeout = " + milliseconds(b.patience) + "; SET LOCAL lock_timeout = " + milliseconds(b.patience*2/3)
+	if _, err := conn.Exec(ctx, begin).ReadAll(); err != nil {
+		return err
+	}
+	_, err := conn.Prepare(ctx, name, sql, nil)
+	end := "COMMIT"
+	if err != nil {
+		end = "ROLLBACK"
+	}
+	_, endErr := conn.Exec(ctx, end).ReadAll()
+	return errors.Join(err, endErr)
 }

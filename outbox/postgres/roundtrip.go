@@ -73,7 +73,7 @@ func (b *Buffer) roundTrip(ctx context.Context, steps []step) error {
 		}
 		name := ""
 		if s.often {
-			if name, err = prepared(ctx, conn.Conn().PgConn(), s.sql); err != nil {
+			if name, err = b.prepared(ctx, conn.Conn().PgConn(), s.sql); err != nil {
 				return err
 			}
 		}
