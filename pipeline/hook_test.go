@@ -88,8 +88,8 @@ func TestAHookThatFails(t *testing.T) {
 	b := d.buffer(t, "relay")
 	p := start(t, b, to, hookOf(b, hook))
 	testserver.Eventually(t, func() error {
-		if n := len(to.arrived(t, "orders")); n < len(ids)-len(bad) {
-			return fmt.Errorf("%d events arrived beside a hook that is down", n)
+		if n := len(to.arrived(t, "orders")); n < len(ids)-len(bad) || d.untold(t) < len(bad) {
+			return fmt.Errorf("%d events arrived beside a hook that is down, %d letters are untold", n, d.untold(t))
 		}
 		return nil
 	})
