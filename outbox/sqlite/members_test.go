@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"math"
 	"slices"
 	"testing"
 
@@ -64,4 +65,14 @@ func TestChoose(t *testing.T) {
 			t.Fatalf("of %v %v were chosen: the first that is left is %d, want %d", window, chosen, left, first)
 		}
 	})
+}
+
+// The highest id there is ends the list, and not the memory.
+func TestRunsUpToTheHighestID(t *testing.T) {
+	t.Parallel()
+	got := runs{{1, 2}, {math.MaxInt64 - 1, math.MaxInt64}}.ids()
+	want := []int64{1, 2, math.MaxInt64 - 1, math.MaxInt64}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
 }
