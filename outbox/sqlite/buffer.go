@@ -197,7 +197,7 @@ func open(file, mode string) (*sql.DB, error) {
 		"_error_rc": {"true"},
 		// FULL: a claim that a power cut makes unhappen would come back under
 		// another group_id after it was sent.
-		"_pragma": {"busy_timeout(5000)", "synchronous(FULL)"},
+		"_pragma": {fmt.Sprintf("busy_timeout(%d)", busyTimeout.Milliseconds()), "synchronous(FULL)"},
 	}.Encode()}
 	db, err := sql.Open("sqlite", name.String())
 	if err != nil {

@@ -11,9 +11,11 @@ import (
 	"strings"
 	"testing/fstest"
 	"text/template"
+	"time"
 
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/database"
+	sqlite3 "modernc.org/sqlite/lib"
 )
 
 //go:embed schema/*.sql
@@ -117,7 +119,7 @@ func Migrate(ctx context.Context, url string, c SchemaConfig) (applied []string,
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
 	b := &Buffer{config: Config{Table: c.Table, Archive: c.Archive}, file: file, db: db, names: names(c.Table, c.Archive)}
-	if _, err := db.ExecContext(ctx, walSQL); err != nil {
+	if err := writeAhead(ctx, db); err != nil {
 		return nil, b.unusable(err)
 	}
 	store, err := database.NewStore(goose.DialectSQLite3, quote(c.Table+"_migrations"))
@@ -142,6 +144,31 @@ func Migrate(ctx context.Context, url string, c SchemaConfig) (applied []string,
 	}
 	return applied, nil
 }
+
+// writeAhead switches to write-ahead logging. Where another process does the same to
+// a new file, SQLite says at once that the file is locked, without the wait of
+// busy_timeout: who waits there could wait for each other
+// (https://sqlite.org/c3ref/busy_handler.html).
+func writeAhead(ctx context.Context, db *sql.DB) error {
+	ctx, cancel := context.WithTimeout(ctx, busyTimeout)
+	defer cancel()
+	again := time.NewTicker(10 * time.Millisecond)
+	defer again.Stop()
+	for {
+		_, err := db.ExecContext(ctx, walSQL)
+		if code(err) != sqlite3.SQLITE_BUSY {
+			return err
+		}
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// busyTimeout is how long a connection waits for another process's lock.
+const busyTimeout = 5 * time.Second
 
 // up applies what is to be applied, and begins again when another process came
 // first.
