@@ -126,3 +126,21 @@ END $$;
 REVOKE ALL ON FUNCTION outbox_truncated() FROM PUBLIC;
 CREATE OR REPLACE TRIGGER outbox_truncated AFTER TRUNCATE ON outbox_events
     FOR EACH STATEMENT EXECUTE FUNCTION outbox_truncated();
+
+-- Of a buffer table of the user's own whose primary key is a uuid: the keys of the
+-- batch's events, in the order of the numbers first_id to last_id that stand for them
+-- in the relay.
+ALTER TABLE outbox_batches ADD COLUMN IF NOT EXISTS uuids uuid[];
+
+-- What such a table's event was: its uuid, and its row, so that it can be put back.
+ALTER TABLE outbox_dead_letters ADD COLUMN IF NOT EXISTS event_uuid uuid;
+ALTER TABLE outbox_dead_letters ADD COLUMN IF NOT EXISTS event_row jsonb;
+
+-- Numbers for events that have none: each batch takes as many as the largest has.
+CREATE SEQUENCE IF NOT EXISTS outbox_numbers INCREMENT BY 1000000;
+
+-- Rates that processes share: when the next request may begin.
+CREATE TABLE IF NOT EXISTS outbox_rates (
+    name    text PRIMARY KEY,
+    next_at timestamptz NOT NULL
+);

@@ -46,6 +46,10 @@ type Batch struct {
 	// it is settled, not sent.
 	Delivered []int64
 
+	// ProjectErr is why the batch of a table of the user's own could not be projected:
+	// there is nothing to send. It may be one event's doing.
+	ProjectErr error
+
 	// ClaimedAt is the database's clock when this lease was taken, and
 	// ClaimedLocal the local one just after; together they tell how old an
 	// event is without trusting two clocks to agree.

@@ -5,9 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/google/uuid"
 )
 
 // Limits that [Event.Validate] holds. They are far beyond what a broker takes;
@@ -29,6 +32,9 @@ const (
 type Event struct {
 	// ID is the decimal primary key; it is the event's identity for ever.
 	ID int64
+	// UUID is the primary key where that is a uuid, in a table of the user's own; ID is
+	// then a number that stands for it inside the relay. Else it is uuid.Nil.
+	UUID uuid.UUID
 	// Topic says what kind of event this is; required.
 	Topic string
 	// Key is what order and partitioning go by; nil is NULL, which is not "".
@@ -41,10 +47,26 @@ type Event struct {
 	// CreatedAt is the database's clock when the row was inserted, in UTC,
 	// to the microsecond (millisecond on SQLite).
 	CreatedAt time.Time
+	// Unprojected: the projection of a table of the user's own returned no row for the
+	// event, so there is nothing to send: Topic and Payload are the table's name and
+	// the row.
+	Unprojected bool
 	// DeadLetter, in a batch for a dead-letter hook, is why the event was buried;
 	// else nil.
 	DeadLetter *DeadLetter
 }
+
+// AppendIdentity appends what the event is called outside of the relay, for ever: its
+// primary key, decimal or a uuid.
+func (e *Event) AppendIdentity(dst []byte) []byte {
+	if e.UUID == uuid.Nil {
+		return strconv.AppendInt(dst, e.ID, 10)
+	}
+	return append(dst, e.UUID.String()...)
+}
+
+// Identity is what AppendIdentity appends.
+func (e *Event) Identity() string { return string(e.AppendIdentity(nil)) }
 
 // Headers is the text of a JSON object whose values are strings, kept as the
 // database wrote it so that sinks which speak JSON pass it on untouched.

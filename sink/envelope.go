@@ -23,7 +23,7 @@ import (
 // JSON; CheckHeaders looks.
 func AppendEnvelope(dst []byte, e *outbox.Event, payloadIsJSON bool) []byte {
 	dst = append(dst, `{"id":"`...)
-	dst = strconv.AppendInt(dst, e.ID, 10)
+	dst = e.AppendIdentity(dst)
 	dst = append(dst, `","topic":`...)
 	dst = AppendJSONString(dst, e.Topic)
 	if e.Key != nil {

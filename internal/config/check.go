@@ -2,6 +2,7 @@ package config
 
 import (
 	"net"
+	"net/url"
 	"slices"
 	"strings"
 )
@@ -49,6 +50,7 @@ func (p *Pipeline) check(r *reader, e entry, there written) {
 	if h := p.DeadLetter.Hook; h != nil && h.place() != "" && h.place() == p.Sink.place() {
 		r.say(h.Place, "dead_letter.hook writes to where sink does, and whoever reads there would take dead letters for events: another place was expected")
 	}
+	p.checkOwn(r, e, there)
 	p.checkArchive(r)
 	p.checkWake(r, r.at(e, there, "wake"), r.at(e, there, "eager"))
 	if p.Order == "key" && (p.Claim == "optimistic" || p.Claim == "range") {
@@ -113,6 +115,7 @@ func (s *Source) check(r *reader, e entry, there written) {
 	} else if _, given := there["schema"]; qualified && !given {
 		s.Schema = schema
 	}
+	s.checkOwn(r, e, there)
 	if s.Table == "" || s.URL.Reveal() == "" {
 		return
 	}
@@ -148,9 +151,33 @@ func (s *Sink) check(r *reader, e entry, there written) {
 	if tls, ok := there["tls"]; ok && strings.HasPrefix(s.URL.Reveal(), "http://") {
 		r.say(tls.key, "%s.tls belongs to https://, and %s.url is http://: https:// or no %s.tls was expected", e.path, e.path, e.path)
 	}
+	s.checkAuthorization(r, e, there)
+	if _, given := there["request"]; s.HTTP.Format == "form" && !given {
+		r.say(r.at(e, there, "format"), "%s.format is form, and form fields are what %s.request makes: that was expected beside it", e.path, e.path)
+	} else if s.HTTP.Format == "cloudevents" && given {
+		r.say(there["request"].key, "%s.request stands beside %s.format: cloudevents, one of them was expected", e.path, e.path)
+	}
 	for _, status := range s.HTTP.Unavailable {
 		if slices.Contains(s.HTTP.Refused, status) {
 			r.say(r.at(e, there, "unavailable"), "%s.unavailable has %d, which %s.refused has too: one of them was expected", e.path, status, e.path)
+		}
+	}
+}
+
+// checkAuthorization wants one way to fill the header Authorization.
+func (s *Sink) checkAuthorization(r *reader, e entry, there written) {
+	var first string
+	if u, err := url.Parse(placeholders.Replace(s.URL.Reveal())); s.Driver == "http" && err == nil && u.User != nil {
+		first = "the user in " + e.path + ".url"
+	}
+	for _, name := range []string{"bearer", "basic", "oauth2"} {
+		in, given := there[name]
+		switch {
+		case !given:
+		case first != "":
+			r.say(in.key, "%s.%s stands beside %s, and both fill Authorization: one of them was expected", e.path, name, first)
+		default:
+			first = e.path + "." + name
 		}
 	}
 }

@@ -14,6 +14,9 @@ import (
 	"time"
 
 	"github.com/robfig/cron/v3"
+
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/sink"
 )
 
 // Config is a whole relay.yaml, checked and with its defaults filled in. It can
@@ -112,6 +115,11 @@ type Source struct {
 	Table string
 	// Schema is where ledger and dead letters live; "" means the table's.
 	Schema string
+	// Own is how events are found in a table of the user's own, and what is sent of
+	// them; zero: it is the relay's own table. A preset is filled in already.
+	Own outbox.Own
+	// Preset is "" or one of presets.
+	Preset string
 	// Supervisor watches what holds the database back.
 	Supervisor Supervisor
 }
@@ -166,8 +174,11 @@ type Sink struct {
 
 // RedisSink is what a redis sink needs beside its URL.
 type RedisSink struct {
-	// Mode is "stream", "list" or "publish".
+	// Mode is "stream", "list", "publish", "sidekiq" or "asynq".
 	Mode string
+	// Queue and Class are templates, of the queue's name and of the class that runs an
+	// event (asynq: the task's type); only where Mode is one of those two.
+	Queue, Class string
 	// Stream, List and Channel are address templates; only the mode's is set.
 	// Stream and List may hold a hash tag beside {topic} and {key}.
 	Stream, List, Channel string
@@ -185,6 +196,8 @@ type RedisSink struct {
 type NATSSink struct {
 	// Subject is an address template.
 	Subject string
+	// Format is "payload" or "cloudevents".
+	Format string
 	// Core: plain NATS without JetStream.
 	Core bool
 	// Credentials is the path of a .creds file or its content, NKey the path of
@@ -196,10 +209,30 @@ type NATSSink struct {
 type HTTPSink struct {
 	// Method is "POST", "PUT" or "PATCH".
 	Method string
-	// Headers have canonical names; nil when there are none.
+	// Headers have canonical names, and values that may hold {topic} and {key}; nil
+	// when there are none.
 	Headers map[string]Secret
-	// Format is "json" or "ndjson".
+	// Format is "json", "ndjson", "array", "form" or "cloudevents".
 	Format string
+	// Request and Results are jq programs; "" for none.
+	Request, Results string
+	// Gzip compresses the body.
+	Gzip bool
+	// Rate is how many requests may begin in a time; zero: as many as can. RateShared:
+	// it holds for all processes together.
+	Rate       sink.Rate
+	RateShared bool
+	// MaxInFlight is how many requests may be under way at once; 0: as many as workers.
+	MaxInFlight int
+	// Bearer is a token, Basic a user and password, OAuth2 client credentials, each for
+	// the header Authorization; one of them at most.
+	Bearer Secret
+	Basic  Basic
+	OAuth2 OAuth2
+	// Sign adds Standard Webhooks signatures.
+	Sign Sign
+	// Proxy is a URL; "" goes by the environment.
+	Proxy Secret
 	// Timeout is for one request.
 	Timeout time.Duration
 	TLS     TLS
@@ -208,6 +241,27 @@ type HTTPSink struct {
 	// Refused and Unavailable are statuses, 300 to 599, that refuse the batch and
 	// that are an outage, whatever they mean else. None is in both.
 	Refused, Unavailable []int
+}
+
+// Basic is HTTP basic authentication; zero: none.
+type Basic struct {
+	User     string
+	Password Secret
+}
+
+// OAuth2 are client credentials (RFC 6749, 4.4); zero: none.
+type OAuth2 struct {
+	TokenURL     Secret
+	ClientID     string
+	ClientSecret Secret
+	Scopes       []string
+	Audience     string
+}
+
+// Sign is how requests are signed (standardwebhooks.com); zero: they are not.
+type Sign struct {
+	// Secret is whsec_ and base64.
+	Secret Secret
 }
 
 // TLS is zero unless the URL is https.

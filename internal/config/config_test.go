@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/outboxrelay/relay/outbox"
 )
 
 // comparers look at what cmp cannot look into.
@@ -92,7 +94,10 @@ func TestContractExampleIsTheDefaults(t *testing.T) {
 	if p.DeadLetter.Hook == nil || p.DeadLetter.Hook.URL.Reveal() != "https://ops.example/dead" || p.Archive.Table != "outbox_archive" {
 		t.Errorf("dead_letter %v, archive %v", p.DeadLetter.Hook, p.Archive)
 	}
-	p.DeadLetter, p.Archive = DeadLetter{}, Archive{} // off unless named
+	if p.Source.Own.ID != "id" || !strings.Contains(p.Source.Own.Project, "contact_activity_events") {
+		t.Errorf("source.id and source.project: %+v", p.Source.Own)
+	}
+	p.DeadLetter, p.Archive, p.Source.Own = DeadLetter{}, Archive{}, outbox.Own{} // off unless named
 	p.Source.Schema = ""                              // the contract's "default: the table's" is no text
 	if diff := cmp.Diff(minimal, example, comparers); diff != "" {
 		t.Errorf("defaults against the contract's example (-defaults +example):\n%s", diff)
@@ -146,8 +151,8 @@ func TestEveryPart(t *testing.T) {
 	check("sqlite's driver", p["list"].Source.Driver, "sqlite")
 	check("braces in a default", p["list"].Sink.Redis.List, "queue:{topic}")
 	check("channel", p["publish"].Sink.Redis, RedisSink{Mode: "publish", Channel: "events.{topic}"})
-	check("nats", p["jetstream"].Sink.NATS, NATSSink{Subject: "orders.{topic}", Credentials: secretText("/etc/relay/user.creds", "***")})
-	check("core nats", p["core"].Sink.NATS, NATSSink{Subject: "{topic}", Core: true, NKey: secretText("SUAS3cret", "***")})
+	check("nats", p["jetstream"].Sink.NATS, NATSSink{Subject: "orders.{topic}", Format: "payload", Credentials: secretText("/etc/relay/user.creds", "***")})
+	check("core nats", p["core"].Sink.NATS, NATSSink{Subject: "{topic}", Format: "payload", Core: true, NKey: secretText("SUAS3cret", "***")})
 	check("http", p["bulk"].Sink.HTTP, HTTPSink{
 		Method: "PUT", Format: "ndjson", Timeout: 5 * time.Second,
 		Headers: map[string]Secret{

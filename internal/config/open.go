@@ -61,10 +61,10 @@ func (p *Pipeline) Open(process Process) (*Opened, error) {
 		errHook                    error
 	)
 	o.Buffer, errBuffer = p.OpenBuffer(process.Owner)
-	o.Sink, errSink = p.openSink(&p.Sink, process)
+	o.Sink, errSink = p.openSink(&p.Sink, o.Buffer, process)
 	hook := p.DeadLetter.Hook
 	if hook != nil {
-		o.Hook, errHook = p.openSink(hook, process)
+		o.Hook, errHook = p.openSink(hook, o.Buffer, process)
 		errHook = at(hook.Place, errHook)
 	}
 	wrong := mistakes(errBuffer, at(p.Sink.Place, errSink), errHook)
@@ -138,6 +138,8 @@ type Buffer interface {
 	Audit(ctx context.Context) (outbox.Audit, error)
 	Repair(ctx context.Context) (outbox.Repair, error)
 	Examine(ctx context.Context) []outbox.Finding
+	Peek(ctx context.Context, limit int) (*outbox.Batch, error)
+	sink.Bucket
 	// Close gives back what the buffer holds.
 	Close() error
 }
@@ -176,7 +178,7 @@ func (p *Pipeline) openBuffer(owner string) (Buffer, error) {
 	case "postgres":
 		return postgres.Open(postgres.Config{
 			URL: s.URL.Reveal(), Table: s.Table, Schema: s.Schema, Pipeline: p.Name, Owner: owner, Archive: p.Archive.Table,
-			Ordered: p.ordered(), Claim: outbox.ClaimMode(p.Claim), Wake: p.wake(),
+			Ordered: p.ordered(), Claim: outbox.ClaimMode(p.Claim), Wake: p.wake(), Own: s.Own,
 			Watch: s.Supervisor.Watch(),
 			// One a worker, and some for renewing, looking and the status.
 			Connections: p.Workers + 4,
@@ -184,7 +186,7 @@ func (p *Pipeline) openBuffer(owner string) (Buffer, error) {
 	case "sqlite":
 		return sqlite.Open(sqlite.Config{
 			URL: s.URL.Reveal(), Table: s.Table, Pipeline: p.Name, Owner: owner, Archive: p.Archive.Table,
-			Ordered: p.ordered(), Claim: outbox.ClaimMode(p.Claim),
+			Ordered: p.ordered(), Claim: outbox.ClaimMode(p.Claim), Own: s.Own,
 		})
 	}
 	return nil, fmt.Errorf("source.url: there is no driver %q", s.Driver)
@@ -204,28 +206,28 @@ func (p *Pipeline) Migrate(ctx context.Context) (applied []string, err error) {
 	s := &p.Source
 	switch s.Driver {
 	case "postgres":
-		return postgres.Migrate(ctx, s.URL.Reveal(), postgres.SchemaConfig{Table: s.Table, Schema: s.Schema, Archive: p.Archive.Table, Notify: p.wake() == outbox.WakeNotify})
+		return postgres.Migrate(ctx, s.URL.Reveal(), postgres.SchemaConfig{Table: s.Table, Schema: s.Schema, Archive: p.Archive.Table, Notify: p.wake() == outbox.WakeNotify, Own: s.Own.Is()})
 	case "sqlite":
-		return sqlite.Migrate(ctx, s.URL.Reveal(), sqlite.SchemaConfig{Table: s.Table, Archive: p.Archive.Table})
+		return sqlite.Migrate(ctx, s.URL.Reveal(), sqlite.SchemaConfig{Table: s.Table, Archive: p.Archive.Table, Own: s.Own.Is()})
 	}
 	return nil, fmt.Errorf("source.url: there is no driver %q", s.Driver)
 }
 
 // openSink prepares the pipeline's sink, or its hook's.
-func (p *Pipeline) openSink(s *Sink, process Process) (sink.Sink, error) {
+func (p *Pipeline) openSink(s *Sink, b Buffer, process Process) (sink.Sink, error) {
 	url := s.URL.Reveal()
 	switch s.Driver {
 	case "redis":
 		return redissink.New(redissink.Config{
 			URL: url, Mode: redissink.Mode(s.Redis.Mode),
-			Stream: s.Redis.Stream, List: s.Redis.List, Channel: s.Redis.Channel,
+			Stream: s.Redis.Stream, List: s.Redis.List, Channel: s.Redis.Channel, Queue: s.Redis.Queue, Class: s.Redis.Class,
 			MaxLen: s.Redis.MaxLen, DedupeWindow: s.Redis.DedupeWindow,
 			WaitReplicas: s.Redis.WaitReplicas, WaitTimeout: s.Redis.WaitTimeout,
 			ResendWithin: p.resendWithin(s),
 		})
 	case "nats":
 		return natssink.New(natssink.Config{
-			URL: url, Subject: s.NATS.Subject, Core: s.NATS.Core,
+			URL: url, Subject: s.NATS.Subject, Core: s.NATS.Core, Format: s.NATS.Format,
 			Credentials: s.NATS.Credentials.Reveal(), NKey: s.NATS.NKey.Reveal(), Logger: process.Log,
 			ResendWithin: p.resendWithin(s), Ordered: p.ordered(),
 		})
@@ -238,11 +240,27 @@ func (p *Pipeline) openSink(s *Sink, process Process) (sink.Sink, error) {
 			URL: url, Method: s.HTTP.Method, Headers: headers, Format: s.HTTP.Format,
 			Timeout: s.HTTP.Timeout, TLS: httpsink.TLS(s.HTTP.TLS),
 			MaxBytes: int(s.HTTP.MaxBytes), Refused: s.HTTP.Refused, Unavailable: s.HTTP.Unavailable,
+			Request: s.HTTP.Request, Results: s.HTTP.Results, Gzip: s.HTTP.Gzip, Single: p.BatchSize == 1,
+			Rate: s.HTTP.Rate, Shared: p.bucket(s, b), Pipeline: p.Name, MaxInFlight: s.HTTP.MaxInFlight,
+			Bearer: s.HTTP.Bearer.Reveal(), Basic: httpsink.Basic{User: s.HTTP.Basic.User, Password: s.HTTP.Basic.Password.Reveal()},
+			OAuth2: httpsink.OAuth2{
+				TokenURL: s.HTTP.OAuth2.TokenURL.Reveal(), ClientID: s.HTTP.OAuth2.ClientID, ClientSecret: s.HTTP.OAuth2.ClientSecret.Reveal(),
+				Scopes: s.HTTP.OAuth2.Scopes, Audience: s.HTTP.OAuth2.Audience,
+			},
+			Sign: s.HTTP.Sign.Secret.Reveal(), Proxy: s.HTTP.Proxy.Reveal(),
 		})
 	case "file":
 		return filesink.New(filesink.Config{URL: url}, process.Stdout)
 	}
 	return nil, fmt.Errorf("sink.url: there is no driver %q", s.Driver)
+}
+
+// bucket is the buffer's where the sink's rate is shared; nil: it is not.
+func (p *Pipeline) bucket(s *Sink, b Buffer) sink.Bucket {
+	if !s.HTTP.RateShared {
+		return nil
+	}
+	return b
 }
 
 // rules are what the pipeline goes by.

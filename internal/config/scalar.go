@@ -36,7 +36,9 @@ type scalar struct {
 	unit bool
 	// lines: an expansion may have several.
 	lines bool
-	set   func(input) error
+	// multiline: it may be written in several, too.
+	multiline bool
+	set       func(input) error
 }
 
 // unfit is the error of a set whose input is not what was expected. The text,
@@ -66,7 +68,7 @@ func (s scalar) read(r *reader, e entry) {
 		r.sayNode(e, s.what, hint)
 		return
 	}
-	if hasControl(text) {
+	if hasControl(text) && !s.multiline {
 		r.say(at, "%s has a line break or another control character, %s was expected", e.path, s.what)
 		return
 	}

@@ -176,8 +176,23 @@ func (s *Source) keys() []key {
 			help: "Where ledger and dead letters live; the table's when left out.",
 		},
 		{name: "supervisor", of: []string{"postgres"}, value: mapping{&s.Supervisor}, help: "Watches the transactions that hold vacuum back."},
-		{name: "id", value: unread("a column name"), later: true, help: "The primary key of a table of one's own."},
-		{name: "project", value: unread("SQL"), later: true, help: "What to send from a table of one's own."},
+		{
+			name: "id", value: columnName(&s.Own.ID),
+			help: "The primary key of a table of your own: an integer that grows, or a uuid on PostgreSQL. `id` when left out. See [Tables of your own](tables.md).",
+		},
+		{
+			name: "cursor", value: columnName(&s.Own.Cursor), of: []string{"postgres"},
+			help: "A column that grows (an integer, unique, not null) beside a primary key that does not, so that claims need not walk over dead rows.",
+		},
+		{
+			name: "project", value: lines(&s.Own.Project, "a SELECT with the batch's group_id as its parameter"),
+			help: "What to send from a table of your own: a SELECT that is run once a batch, `$1` (`?` on SQLite) its group_id, and returns one row an event with " +
+				"columns `id` and `payload`, and perhaps `topic`, `key`, `headers` and `created_at`. It makes the table yours: nothing is added to it.",
+		},
+		{
+			name: "preset", value: choice(&s.Preset, presetNames()),
+			help: "`id` and `project` of a table whose shape is known; see [Presets](tables.md#presets).",
+		},
 	}
 }
 
@@ -229,14 +244,15 @@ func (s *Sink) keys() []key {
 		list    = "redis list"
 		publish = "redis publish"
 		sidekiq = "redis sidekiq"
+		asynq   = "redis asynq"
 		nats    = "nats"
 		http    = "http"
 	)
 	return []key{
 		{name: "url", value: sinkURL{s}, needed: true, help: "The sink; its scheme says which kind it is. An http URL may hold `{topic}` and `{key}` in its path and query."},
 		{
-			name: "mode", of: []string{redis}, value: choice(&s.Redis.Mode, []string{"stream", "list", "publish"}, "sidekiq"), def: "stream",
-			help: "XADD to a stream, RPUSH to a list, or PUBLISH to a channel.",
+			name: "mode", of: []string{redis}, value: choice(&s.Redis.Mode, []string{"stream", "list", "publish", "sidekiq", "asynq"}), def: "stream",
+			help: "XADD to a stream, RPUSH to a list, PUBLISH to a channel, or what Sidekiq or asynq runs. See [Sidekiq and asynq](sinks.md#sidekiq-and-asynq).",
 		},
 		{
 			name: "stream", of: []string{stream}, value: redisKey(&s.Redis.Stream), def: "{topic}",
@@ -244,22 +260,22 @@ func (s *Sink) keys() []key {
 		},
 		{name: "list", of: []string{list}, value: redisKey(&s.Redis.List), def: "{topic}", help: "The list's name, likewise."},
 		{name: "channel", of: []string{publish}, value: channel(&s.Redis.Channel), def: "{topic}", help: "The channel's name, without hash tags."},
-		{name: "queue", of: []string{sidekiq}, value: unread("a queue's name"), later: true, help: "The Sidekiq queue."},
-		{name: "class", of: []string{sidekiq}, value: unread("a class name"), later: true, help: "The Sidekiq class."},
+		{name: "queue", of: []string{sidekiq, asynq}, value: channel(&s.Redis.Queue), def: "default", help: "The queue, made of text, `{topic}` and `{key}`."},
+		{name: "class", of: []string{sidekiq, asynq}, value: channel(&s.Redis.Class), def: "{topic}", help: "The class that runs an event, and with asynq the type of its task."},
 		{
 			name: "maxlen", of: []string{stream}, value: integer(&s.Redis.MaxLen, 1, 1_000_000_000_000),
 			help: "About how many entries the stream is trimmed to; not trimmed when left out.",
 		},
 		{
-			name: "dedupe_window", of: []string{stream}, value: duration(&s.Redis.DedupeWindow, time.Millisecond, 366*24*time.Hour), def: "1h",
-			help: "How long a stream remembers a batch, so that it adds nothing when sent again.",
+			name: "dedupe_window", of: []string{stream, asynq}, value: duration(&s.Redis.DedupeWindow, time.Millisecond, 366*24*time.Hour), def: "1h",
+			help: "How long a stream remembers a batch, and asynq a task, so that it adds nothing when sent again.",
 		},
 		{
-			name: "wait_replicas", of: []string{stream, list}, value: integer(&s.Redis.WaitReplicas, 0, 1000), def: "0",
+			name: "wait_replicas", of: []string{stream, list, sidekiq, asynq}, value: integer(&s.Redis.WaitReplicas, 0, 1000), def: "0",
 			help: "Replicas that must have a write before it counts.",
 		},
 		{
-			name: "wait_timeout", of: []string{stream, list}, value: duration(&s.Redis.WaitTimeout, time.Millisecond, time.Hour), def: "1s",
+			name: "wait_timeout", of: []string{stream, list, sidekiq, asynq}, value: duration(&s.Redis.WaitTimeout, time.Millisecond, time.Hour), def: "1s",
 			help: "How long to wait for them.",
 		},
 		{name: "subject", of: []string{nats}, value: subject(&s.NATS.Subject), def: "{topic}", help: "The subject, made of `{topic}` and `{key}`."},
@@ -267,18 +283,36 @@ func (s *Sink) keys() []key {
 		{name: "credentials", of: []string{nats}, value: credential(&s.NATS.Credentials), help: "A .creds file, or its content from `${file:...}`."},
 		{name: "nkey", of: []string{nats}, value: credential(&s.NATS.NKey), help: "A file with a user's nkey seed, or the seed; not together with credentials."},
 		{name: "method", of: []string{http}, value: choice(&s.HTTP.Method, []string{"POST", "PUT", "PATCH"}), def: "POST", help: "The request's method."},
-		{name: "headers", of: []string{http}, value: headers{&s.HTTP.Headers}, help: "Headers to add; they overrule the relay's own."},
-		{name: "format", of: []string{http}, value: choice(&s.HTTP.Format, []string{"json", "ndjson"}), def: "json", help: "The body: one JSON object, or one line an event."},
+		{name: "headers", of: []string{http}, value: headers{&s.HTTP.Headers}, help: "Headers to add, with `{topic}` and `{key}` where wanted; they overrule the relay's own."},
+		{
+			name: "format", of: []string{nats, http}, value: sinkFormat{s},
+			help: "http: `json` (the default), one JSON object; `ndjson`, one event a line; `array`, an array of events; `form`, fields of what `request` makes; " +
+				"`cloudevents`, batched, and structured with `batch_size: 1`. nats: `payload` (the default), or `cloudevents`, its attributes in the headers (binary mode).",
+		},
+		{name: "gzip", of: []string{http}, value: boolean(&s.HTTP.Gzip), def: "false", help: "Compress the body."},
 		{
 			name: "timeout", of: []string{http}, value: duration(&s.HTTP.Timeout, time.Millisecond, time.Hour), def: "30s",
 			help: "How long one request may take.",
 		},
 		{name: "tls", of: []string{http}, value: mapping{&s.HTTP.TLS}, help: "For https only."},
-		{name: "request", of: []string{http}, value: unread("a jq program"), later: true, help: "Makes the body to send."},
-		{name: "results", of: []string{http}, value: unread("a jq program"), later: true, help: "Finds the events that did not succeed."},
-		{name: "rate", of: []string{http}, value: unread("a mapping of requests, per"), later: true, help: "The most requests in a time."},
-		{name: "sign", of: []string{http}, value: unread("a mapping of secret"), later: true, help: "Standard Webhooks signatures."},
-		{name: "oauth2", of: []string{http}, value: unread("a mapping"), later: true, help: "OAuth 2 client credentials."},
+		{
+			name: "request", of: []string{http}, value: program(&s.HTTP.Request),
+			help: "A jq program that makes the body to send, of the body that would be sent without it. See [jq](http.md#request).",
+		},
+		{
+			name: "results", of: []string{http}, value: program(&s.HTTP.Results),
+			help: "A jq program that finds the events which did not succeed in the answer `{status, headers, body, events}`: an array of `{id | index, error, retry}`. See [Results](http.md#results).",
+		},
+		{name: "rate", of: []string{http}, value: optional{mapping{&httpRate{&s.HTTP}}}, help: "The most requests in a time."},
+		{
+			name: "max_in_flight", of: []string{http}, value: integer(&s.HTTP.MaxInFlight, 1, 10_000),
+			help: "The most requests under way at once in this process; as many as `workers` when left out.",
+		},
+		{name: "bearer", of: []string{http}, value: secret(&s.HTTP.Bearer), help: "A token for `Authorization: Bearer`."},
+		{name: "basic", of: []string{http}, value: optional{mapping{&s.HTTP.Basic}}, help: "A user and password for `Authorization: Basic`."},
+		{name: "oauth2", of: []string{http}, value: optional{mapping{&s.HTTP.OAuth2}}, help: "Client credentials, for a token that is fetched and renewed."},
+		{name: "sign", of: []string{http}, value: optional{mapping{&s.HTTP.Sign}}, help: "Standard Webhooks signatures."},
+		{name: "proxy", of: []string{http}, value: proxyURL(&s.HTTP.Proxy), help: "A proxy's URL; HTTPS_PROXY, HTTP_PROXY and NO_PROXY decide when left out."},
 		{
 			name: "max_bytes", of: []string{http}, value: integer(&s.HTTP.MaxBytes, 1, 1_000_000_000_000),
 			help: "The largest body the server takes, in bytes; what is larger is divided before it is sent.",
@@ -292,6 +326,41 @@ func (s *Sink) keys() []key {
 			help: "Statuses that are an outage, although they would refuse the batch else.",
 		},
 	}
+}
+
+// httpRate is the section about an HTTP sink's rate.
+type httpRate struct{ *HTTPSink }
+
+func (h *httpRate) keys() []key {
+	return []key{
+		{name: "requests", value: integer(&h.Rate.Requests, 1, 1_000_000), needed: true, help: "How many requests may begin in that time."},
+		{name: "per", value: duration(&h.Rate.Per, time.Millisecond, 24*time.Hour), def: "1s", help: "The time."},
+		{
+			name: "shared", value: boolean(&h.RateShared), def: "false",
+			help: "The rate holds for all processes that run the pipeline together; they count in its database.",
+		},
+	}
+}
+
+func (b *Basic) keys() []key {
+	return []key{
+		{name: "user", value: text(&b.User, "a user's name", func(s string) bool { return s != "" }), needed: true, help: "The user."},
+		{name: "password", value: secret(&b.Password), help: "The password."},
+	}
+}
+
+func (o *OAuth2) keys() []key {
+	return []key{
+		{name: "token_url", value: tokenURL(&o.TokenURL), needed: true, help: "Where tokens are fetched."},
+		{name: "client_id", value: text(&o.ClientID, "a client's id", func(s string) bool { return s != "" }), needed: true, help: "The client."},
+		{name: "client_secret", value: secret(&o.ClientSecret), needed: true, help: "Its secret."},
+		{name: "scopes", value: names(&o.Scopes), help: "What the token is to be good for."},
+		{name: "audience", value: text(&o.Audience, "an audience", func(s string) bool { return s != "" }), help: "Whom the token is for, where the server wants to know."},
+	}
+}
+
+func (s *Sign) keys() []key {
+	return []key{{name: "secret", value: signingSecret(&s.Secret), needed: true, help: "`whsec_` and the key in base64, 24 to 64 bytes of it."}}
 }
 
 func (t *TLS) keys() []key {

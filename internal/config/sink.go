@@ -107,6 +107,27 @@ func subject(into *string) scalar {
 	})
 }
 
+// sinkFormat is a choice that is the driver's.
+type sinkFormat struct{ *Sink }
+
+func (f sinkFormat) choice() (of scalar, def string) {
+	if f.Driver == "nats" {
+		return choice(&f.NATS.Format, []string{"payload", "cloudevents"}), "payload"
+	}
+	return choice(&f.HTTP.Format, []string{"json", "ndjson", "array", "form", "cloudevents"}), "json"
+}
+
+func (f sinkFormat) expects() string {
+	of, _ := f.choice()
+	return of.expects()
+}
+
+func (f sinkFormat) read(r *reader, e entry) {
+	of, def := f.choice()
+	e.def = def
+	of.read(r, e)
+}
+
 // place is the same for two sinks that write to one place; "" when it is not known.
 // Who writes is no part of it.
 func (s *Sink) place() string {

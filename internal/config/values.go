@@ -15,12 +15,6 @@ import (
 	"github.com/robfig/cron/v3"
 )
 
-// unread is the value of a key that is not there yet: what it will take.
-type unread string
-
-func (u unread) expects() string     { return string(u) }
-func (u unread) read(*reader, entry) {}
-
 // mapping is a section within a section.
 type mapping struct{ section }
 
@@ -28,6 +22,15 @@ func (m mapping) expects() string {
 	return "a mapping of " + strings.TrimPrefix(oneOf(m.keys(), variantOf(m.section)), "one of ")
 }
 func (m mapping) read(r *reader, e entry) { r.section(m.section, e) }
+
+// optional is a section whose keys count only where it is there.
+type optional struct{ mapping }
+
+func (o optional) read(r *reader, e entry) {
+	if e.node != nil {
+		o.mapping.read(r, e)
+	}
+}
 
 // pipelines is the list of them.
 type pipelines struct{ into *[]Pipeline }

@@ -117,6 +117,15 @@ type Buffer interface {
 	// database has. It lists what it looked at, the fine too, and changes nothing.
 	Examine(ctx context.Context) []outbox.Finding
 
+	// Peek returns the up to limit events that a claim would take first, as it would
+	// bring them (a table of the user's own: projected, with ProjectErr where that
+	// failed), and claims nothing: nothing is written, and nobody waits. nil, nil: there
+	// are none.
+	Peek(ctx context.Context, limit int) (*outbox.Batch, error)
+
+	// TakeToken is described by sink.Bucket.
+	TakeToken(ctx context.Context, name string, requests int, per time.Duration) (time.Duration, error)
+
 	// Status is the operator's view.
 	Status(ctx context.Context) (outbox.Status, error)
 

@@ -82,6 +82,9 @@ type Config struct {
 	// Ordered keeps order by key (`order: key`): no event is claimed while an earlier
 	// one of its key is in a live batch.
 	Ordered bool
+	// Own is how events are found in a table of the user's own; zero: the table is the
+	// relay's.
+	Own outbox.Own
 	// Watch says from which age on Examine tells of what holds the database back, and
 	// what the role needs for what is to be ended.
 	Watch outbox.Watch

@@ -68,6 +68,7 @@ var (
 		{"address", "text"},
 		{"lanes", "integer[]"},
 		{"members", "int8multirange"},
+		{"uuids", "uuid[]"},
 	}
 	deadColumns = []column{
 		{"pipeline", "text NOT NULL"},
@@ -84,6 +85,8 @@ var (
 		{"told_at", "timestamptz"},
 		{"closed_at", "timestamptz"},
 		{"hook_group_id", "uuid"},
+		{"event_uuid", "uuid"},
+		{"event_row", "jsonb"},
 	}
 	bufferColumns = []column{{"buffer", "text PRIMARY KEY"}, {"claim", "text NOT NULL"}, {"floor", "bigint NOT NULL DEFAULT 0"}}
 )

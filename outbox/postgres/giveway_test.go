@@ -35,7 +35,7 @@ func TestMigrateSaysWhoHoldsTheTable(t *testing.T) {
 		}
 	}
 	for name, damage := range map[string]string{
-		"a migration":      "ALTER TABLE outbox_batches DROP COLUMN members; DELETE FROM outbox_events_migrations WHERE version_id = 4",
+		"a migration":      "ALTER TABLE outbox_batches DROP COLUMN uuids; DELETE FROM outbox_events_migrations WHERE version_id = 5",
 		"tables made anew": "DROP TABLE outbox_dead_letters",
 	} {
 		exec(damage)

@@ -24,7 +24,7 @@ func TestMigrateBesideARelay(t *testing.T) {
 		"from the first version": {`ALTER TABLE outbox_batches DROP COLUMN address, DROP COLUMN lanes;
 			ALTER TABLE outbox_dead_letters DROP COLUMN hook_group_id;
 			DROP INDEX outbox_dead_letters_open;
-			DELETE FROM outbox_events_migrations WHERE version_id > 1`, []string{"0002_dead_letters.sql", "0003_order.sql", "0004_range.sql"}},
+			DELETE FROM outbox_events_migrations WHERE version_id > 1`, []string{"0002_dead_letters.sql", "0003_order.sql", "0004_range.sql", "0005_own.sql"}},
 		"tables made anew": {"DROP TABLE outbox_dead_letters", nil},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -38,6 +38,8 @@ type SchemaConfig struct {
 	// Notify installs the trigger that rings when events are inserted, which only
 	// Migrate makes. It is never dropped.
 	Notify bool
+	// Own: the buffer table is the user's own; it is not made, and not touched.
+	Own bool
 }
 
 // Schema returns the DDL for c, ready for psql. It can be run again without
@@ -93,6 +95,8 @@ func (c SchemaConfig) names() map[string]string {
 		"DeadUntold":    ident("", "outbox_dead_letters_untold"),
 		"DeadBeingTold": ident("", "outbox_dead_letters_being_told"),
 		"Buffers":       ident(own, "outbox_buffers"),
+		"Numbers":       ident(own, "outbox_numbers"),
+		"Rates":         ident(own, "outbox_rates"),
 		"Truncated":     ident(own, "outbox_truncated"),
 		// Where the ledger is, for a trigger; nothing: where the buffer is.
 		"OwnSchema": literal(own),

@@ -62,7 +62,7 @@ func TestUpgrade(t *testing.T) {
 	}
 	applied, err := postgres.Migrate(t.Context(), p.url, postgres.SchemaConfig{})
 	check(t, err)
-	if diff := cmp.Diff([]string{"0002_dead_letters.sql", "0003_order.sql", "0004_range.sql"}, applied); diff != "" {
+	if diff := cmp.Diff([]string{"0002_dead_letters.sql", "0003_order.sql", "0004_range.sql", "0005_own.sql"}, applied); diff != "" {
 		t.Errorf("applied (-want +got):\n%s", diff)
 	}
 	catalog := func(p *place) []string { return query(t, p.pool, catalogSQL, pgx.RowTo[string]) }

@@ -18,6 +18,7 @@ var added = []struct{ table, column string }{
 	{"outbox_batches", "lanes TEXT"},
 	{"outbox_batches", "members TEXT"},
 	{"outbox_batches", "newest_at TEXT"},
+	{"outbox_dead_letters", "event_row TEXT"},
 }
 
 // isAdded tells whether migrate adds the column.
@@ -28,7 +29,7 @@ func isAdded(table, column string) bool {
 }
 
 // The migrations between those that are written in SQL, by version.
-var addColumnsNames = map[int64]string{2: "00002_columns", 4: "00004_lanes", 5: "00005_members"}
+var addColumnsNames = map[int64]string{2: "00002_columns", 4: "00004_lanes", 5: "00005_members", 6: "00006_own"}
 
 // addColumns are the migrations that add what is missing, whichever of them it was
 // added for. They may be applied again.

@@ -30,6 +30,8 @@ type SchemaConfig struct {
 	// Archive is the table for delivered events, which only Migrate makes; "" for
 	// none. Its name is read as Table is.
 	Archive string
+	// Own: the buffer table is the user's own; it is not made, and not touched.
+	Own bool
 }
 
 func (c SchemaConfig) withDefaults() SchemaConfig {

@@ -36,7 +36,7 @@ func TestUpgrade(t *testing.T) {
 	expectNotReady(t, b.Check(t.Context()), `table "outbox_batches" has no column address: relay migrate`)
 	expectNotReady(t, b.Check(t.Context()), `table "outbox_dead_letters" has no column hook_group_id: relay migrate`)
 
-	want := []string{"00002_columns", "00003_dead_letters.sql", "00004_lanes", "00005_members"}
+	want := []string{"00002_columns", "00003_dead_letters.sql", "00004_lanes", "00005_members", "00006_own", "00007_rates.sql"}
 	if applied := migrate(t, url, sqlite.SchemaConfig{}); !slices.Equal(applied, want) {
 		t.Fatalf("applied %v, want %v", applied, want)
 	}

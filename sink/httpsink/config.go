@@ -20,8 +20,11 @@ import (
 
 // The formats of a request's body.
 const (
-	JSON   = "json"   // one object with all events of the batch
-	NDJSON = "ndjson" // one event a line
+	JSON        = "json"        // one object with all events of the batch
+	NDJSON      = "ndjson"      // one event a line
+	Array       = "array"       // an array of events
+	Form        = "form"        // form fields, of the object that Request makes
+	CloudEvents = "cloudevents" // CloudEvents 1.0, batched; structured where Single
 )
 
 // Config says where and how to send.
@@ -32,10 +35,39 @@ type Config struct {
 	URL string
 	// Method is POST, PUT or PATCH; "" means POST.
 	Method string
-	// Headers are set on each request, over the ones of the sink's own.
+	// Headers are set on each request, over the ones of the sink's own. Their values may
+	// hold {topic} and {key}; other braces stay as they are.
 	Headers map[string]string
-	// Format is JSON or NDJSON; "" means JSON.
+	// Format of the body; "" means JSON.
 	Format string
+	// Single: no batch has more than one event.
+	Single bool
+	// Request is a jq program that makes the body, of the body that would be sent without
+	// it; "" for none. A result that is a string is sent as it is; as NDJSON an array is
+	// sent one element a line, as Form an object in fields.
+	Request string
+	// Results is a jq program that says which events did not succeed, of
+	// {status, headers, body, events}; "" for none.
+	Results string
+	// Gzip compresses bodies.
+	Gzip bool
+	// Rate is how many requests may begin in a time; zero: any number. Shared counts for
+	// all processes, under the name of the Pipeline; nil: this process counts alone.
+	Rate     sink.Rate
+	Shared   sink.Bucket
+	Pipeline string
+	// MaxInFlight is how many requests may be under way at once; 0: any number.
+	MaxInFlight int
+	// Bearer is a token, Basic a user and password, OAuth2 fetches tokens: one of them at
+	// the most, for the header Authorization.
+	Bearer string
+	Basic  Basic
+	OAuth2 OAuth2
+	// Sign is the key, whsec_ and base64, by which requests are signed as Standard
+	// Webhooks says; "" for none.
+	Sign string
+	// Proxy is a proxy's URL; "" goes by the environment (http.ProxyFromEnvironment).
+	Proxy string
 	// Timeout of a request, its answer included; 0 means 30 seconds.
 	Timeout time.Duration
 	// MaxBytes is how large a request's body may be; a batch that makes a larger one
@@ -47,6 +79,17 @@ type Config struct {
 	Refused, Unavailable []int
 	// TLS is for https.
 	TLS TLS
+}
+
+// Basic is HTTP basic authentication; no User: none.
+type Basic struct{ User, Password string }
+
+// OAuth2 are client credentials (RFC 6749, 4.4); no TokenURL: none.
+type OAuth2 struct {
+	TokenURL, ClientID, ClientSecret string
+	Scopes                           []string
+	// Audience is sent with the request for a token, where it is not "".
+	Audience string
 }
 
 // TLS says how to trust the server and what to show it.

@@ -24,6 +24,8 @@ type Config struct {
 	URL string
 	// Subject is the template of an event's address; "" means "{topic}".
 	Subject string
+	// Format is "payload" or "cloudevents"; "" means payload.
+	Format string
 	// Core publishes without JetStream: delivered then means that the server has
 	// it, not that anyone keeps it.
 	Core bool

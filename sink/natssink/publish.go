@@ -88,7 +88,7 @@ func (p *publisher) prepare(e *outbox.Event, subject, reply string) error {
 		p.foreign = false
 	}
 	p.msg.Subject, p.msg.Reply, p.msg.Data = subject, reply, e.Payload
-	p.id[0] = p.batch.Pipeline + ":" + strconv.FormatInt(e.ID, 10)
+	p.id[0] = p.batch.Pipeline + ":" + e.Identity()
 	if d := e.DeadLetter; d != nil {
 		// Another id than the event's own, or a stream that takes both would drop
 		// the event for a duplicate when it is replayed.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/outboxrelay/relay/outbox"
@@ -86,7 +87,7 @@ func (s *Sink) streamArgs(b *outbox.Batch, g sink.Group, groupID string) ([]any,
 				args = appendFields(args, e, groupID)
 				continue
 			}
-			args = append(args, &e.ID)
+			args = append(args, identity(e))
 			if e.Key != nil {
 				args = append(args, e.Key)
 			}
@@ -117,7 +118,7 @@ func fields(b *outbox.Batch, indexes []int) int {
 
 // appendFields appends all the fields of a dead letter, names and values.
 func appendFields(args []any, e *outbox.Event, groupID string) []any {
-	args = append(args, "id", &e.ID, "topic", &e.Topic)
+	args = append(args, "id", identity(e), "topic", &e.Topic)
 	if e.Key != nil {
 		args = append(args, "key", e.Key)
 	}
@@ -126,6 +127,14 @@ func appendFields(args []any, e *outbox.Event, groupID string) []any {
 		args = append(args, "headers", (*bytesArg)(&e.Headers))
 	}
 	return append(args, "group_id", groupID, "dead_letter", sink.AppendDeadLetter(nil, e.DeadLetter))
+}
+
+// identity is the event's, as an argument: its number as it is, without a copy.
+func identity(e *outbox.Event) any {
+	if e.UUID == uuid.Nil {
+		return &e.ID
+	}
+	return e.UUID.String()
 }
 
 // alike returns the first indexes, as many as have the first one's topic and

@@ -35,6 +35,9 @@ type Config struct {
 	// Stream, List and Channel make the address, each for its mode; all default
 	// to "{topic}". See sink.ParseTemplate; other braces are a Redis hash tag.
 	Stream, List, Channel string
+	// Queue and Class are templates as well: the queue, "default" when "", and the class
+	// that runs an event (asynq: its task's type), "{topic}" when "".
+	Queue, Class string
 	// MaxLen is about how many entries a stream is trimmed to after each batch,
 	// never less; 0: it is not trimmed.
 	MaxLen int64

@@ -59,6 +59,7 @@ CREATE TABLE IF NOT EXISTS outbox_dead_letters (
     told_at    TEXT,                         -- the dead-letter hook heard of it
     closed_at  TEXT,                         -- replayed or discarded
     hook_group_id TEXT,                      -- batch of the dead-letter hook that it is in
+    event_row  TEXT,                         -- the row of a table of the user's own, JSON
     PRIMARY KEY (pipeline, event_id, group_id)
 );
 

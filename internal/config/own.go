@@ -1,0 +1,49 @@
+package config
+
+import "github.com/outboxrelay/relay/outbox"
+
+// The rules about a table of the user's own.
+
+// checkOwn tells what such a table does not go with.
+func (p *Pipeline) checkOwn(r *reader, e entry, there written) {
+	if !p.Source.Own.Is() {
+		return
+	}
+	if p.Order == "key" {
+		r.say(r.at(e, there, "order"), "order is key, and events of a table of your own have no key before they are projected: none was expected")
+	}
+	if p.Claim == string(outbox.ClaimRange) || p.Claim == string(outbox.ClaimOptimistic) {
+		r.say(r.at(e, there, "claim"), "claim is %s, and source.project finds events by their group_id: auto or stamp was expected", p.Claim)
+	}
+	if p.Wake == string(outbox.WakeNotify) {
+		r.say(r.at(e, there, "wake"), "wake is notify, and migrate makes no trigger on a table of your own: auto or poll was expected")
+	}
+}
+
+// checkOwn fills the preset in and keeps apart what contradicts itself.
+func (s *Source) checkOwn(r *reader, e entry, there written) {
+	_, projects := there["project"]
+	_, preset := there["preset"]
+	for _, name := range []string{"id", "cursor"} {
+		if _, given := there[name]; given && !projects && !preset {
+			r.say(there[name].key, "%s.%s stands alone, %s.project or %s.preset was expected beside it", e.path, name, e.path, e.path)
+		}
+	}
+	if projects && preset {
+		r.say(there["preset"].key, "%s.preset stands beside %s.project, one of them was expected", e.path, e.path)
+		return
+	}
+	if make, known := presets[s.Preset]; known && s.Driver != "" && s.Table != "" {
+		cursor, id := s.Own.Cursor, s.Own.ID
+		s.Own = make(s.Driver, s.Table)
+		if cursor != "" {
+			s.Own.Cursor = cursor
+		}
+		if id != "" {
+			s.Own.ID = id
+		}
+	}
+	if s.Own.Is() && s.Own.ID == "" {
+		s.Own.ID = "id"
+	}
+}
