@@ -19,13 +19,18 @@ type DeadLetter struct {
 	// dead-letter hook had heard of it, ClosedAt when it was replayed or
 	// discarded, zero when not yet.
 	DiedAt, ToldAt, ClosedAt time.Time
+	// Row is the row of a table of the user's own that a replay puts back, a JSON
+	// object; nil for an event of the relay's own table.
+	Row []byte
 }
 
 // DeadFilter says which dead letters of a pipeline are meant: those that match
 // all of it. The zero value means every open one.
 type DeadFilter struct {
-	// IDs are event ids; nil means any.
-	IDs []int64
+	// IDs and UUIDs name the events that are meant, by their integer or uuid primary
+	// keys, either of them; both nil means any.
+	IDs   []int64
+	UUIDs []uuid.UUID
 	// Topic is compared as a whole, "" means any.
 	Topic string
 	// Error is a part of the error's text, upper and lower case alike; "" means
