@@ -59,7 +59,7 @@ chaos: servers ## ten minutes of kills, restarts and cut wires; CLAIM=range|stam
 
 .PHONY: bench
 bench: servers ## the figures of docs/performance.md, on this machine; BENCH="-scale 0.1" for a quick look
-	$(GO) test -run '^$$' -bench 'Drain|Strategies|Cost' -benchtime 3x -v -timeout 30m ./bench $(BENCH)
+	$(GO) test -run '^$$' -bench 'Drain|Strategies|Cost|Projection|JQ' -benchtime 3x -v -timeout 30m ./bench $(BENCH)
 	$(GO) test -run '^$$' -bench 'Pinned|TenMillion|Latency|Process|Recovery' -benchtime 1x -v -timeout 30m ./bench $(BENCH)
 
 .PHONY: mutants

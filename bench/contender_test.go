@@ -14,7 +14,9 @@ type contender struct {
 	name    string
 	table   string
 	batched bool // its stream takes fast ingest
-	drain   func(b *testing.B, to place, events int) time.Duration
+	// fill puts the backlog in the empty table; nil: events like the relay's own.
+	fill  func(b *testing.B)
+	drain func(b *testing.B, to place, events int) time.Duration
 }
 
 // loops is the loop with one, two and four workers. The best is the measure of the
@@ -62,7 +64,13 @@ type figures struct {
 func (db *database) measure(b *testing.B, c contender, to place, events int) figures {
 	b.Helper()
 	to.empty(b, c)
-	db.fill(b, c.table, events)
+	db.fillWith(b, c.table, func() {
+		if c.fill != nil {
+			c.fill(b)
+			return
+		}
+		db.insert(b, c.table, events)
+	})
 	wal, postgres, own, broker := db.walBytes(b), familyTime(b, db.pid), ownTime(b), cpuTime(b, to.pid)
 	took := c.drain(b, to, events)
 	each := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 / float64(events) }

@@ -66,8 +66,13 @@ const payloadSQL = `jsonb_build_object('order', i, 'pad', repeat('x', 277 - leng
 // fill empties a table and puts n events in it.
 func (db *database) fill(tb testing.TB, table string, n int) {
 	tb.Helper()
+	db.fillWith(tb, table, func() { db.insert(tb, table, n) })
+}
+
+func (db *database) fillWith(tb testing.TB, table string, insert func()) {
+	tb.Helper()
 	db.exec(tb, "TRUNCATE outbox_batches, "+table)
-	db.insert(tb, table, n)
+	insert()
 	db.exec(tb, "VACUUM ANALYZE "+table)
 	db.exec(tb, "CHECKPOINT")
 }

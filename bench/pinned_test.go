@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/postgres"
 )
 
 // BenchmarkPinned has twenty rounds of 50,000 events drained while another session
@@ -72,7 +73,7 @@ func (db *database) rounds(b *testing.B, mode outbox.ClaimMode, rounds, events i
 	b.Helper()
 	observer := &rotating{}
 	observer.next(newCountdown(events))
-	stop := db.start(b, mode, nothing{}, observer)
+	stop := db.start(b, postgres.Config{Claim: mode}, nothing{}, observer)
 	for range rounds {
 		round := newCountdown(events)
 		observer.next(round)

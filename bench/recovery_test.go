@@ -45,7 +45,7 @@ func (db *database) takeOver(b *testing.B) {
 		batch, err := dead.Claim(b.Context(), 1000, lease)
 		check(b, err)
 		check(b, dead.Close())
-		stop := db.start(b, outbox.ClaimAuto, nothing{}, nil)
+		stop := db.start(b, postgres.Config{}, nothing{}, nil)
 		db.untilEmpty(b)
 		took += time.Since(batch.LeaseEnd)
 		n++
@@ -63,7 +63,7 @@ func (db *database) redisReturns(b *testing.B) {
 		server := testserver.Redis(b)
 		s, err := redissink.New(redissink.Config{URL: server.URL, Stream: "orders"})
 		check(b, err)
-		stop := db.start(b, outbox.ClaimAuto, s, nil)
+		stop := db.start(b, postgres.Config{}, s, nil)
 		pause(b, 2*time.Second)
 		check(b, server.Stop())
 		db.insert(b, eventsTable, 20_000)
@@ -99,7 +99,7 @@ func (db *database) httpReturns(b *testing.B) {
 		}))
 		s, err := httpsink.New(httpsink.Config{URL: server.URL})
 		check(b, err)
-		stop := db.start(b, outbox.ClaimAuto, s, nil)
+		stop := db.start(b, postgres.Config{}, s, nil)
 		db.insert(b, eventsTable, 20_000)
 		pause(b, awayFor)
 		up.Store(true)
@@ -139,7 +139,7 @@ func (db *database) poison(b *testing.B) {
 		check(b, err)
 		s, err := httpsink.New(httpsink.Config{URL: server.URL})
 		check(b, err)
-		stop := db.start(b, outbox.ClaimAuto, s, nil)
+		stop := db.start(b, postgres.Config{}, s, nil)
 		until(b, time.Minute, func() bool {
 			var left int
 			check(b, db.pool.QueryRow(b.Context(), "SELECT count(*) FROM outbox_events").Scan(&left))

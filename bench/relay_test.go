@@ -32,17 +32,24 @@ func (db *database) claimMode(b *testing.B) outbox.ClaimMode {
 // returns how long it took from the begin of the first claim to the last settle.
 func (db *database) relay(b *testing.B, mode outbox.ClaimMode, s sink.Sink, events int) time.Duration {
 	b.Helper()
+	return db.drained(b, postgres.Config{Claim: mode}, s, events)
+}
+
+// drained does so with the buffer that c says.
+func (db *database) drained(b *testing.B, c postgres.Config, s sink.Sink, events int) time.Duration {
+	b.Helper()
 	count := newCountdown(events)
-	stop := db.start(b, mode, s, count)
+	stop := db.start(b, c, s, count)
 	count.await(b, 2*time.Minute)
 	stop()
 	return count.took
 }
 
 // start runs a pipeline until the returned function is called.
-func (db *database) start(b *testing.B, mode outbox.ClaimMode, s sink.Sink, observer pipeline.Observer) (stop func()) {
+func (db *database) start(b *testing.B, c postgres.Config, s sink.Sink, observer pipeline.Observer) (stop func()) {
 	b.Helper()
-	buffer, err := postgres.Open(postgres.Config{URL: db.url, Pipeline: "bench", Owner: "bench", Connections: 6, Claim: mode})
+	c.URL, c.Pipeline, c.Owner, c.Connections = db.url, "bench", "bench", 6
+	buffer, err := postgres.Open(c)
 	check(b, err)
 	p, err := pipeline.New(buffer, s, pipeline.Config{
 		Name: "bench", Observer: observer, Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),

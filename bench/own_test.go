@@ -1,0 +1,50 @@
+package bench
+
+import (
+	"testing"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/postgres"
+)
+
+// The tables of somebody's own: events that are no more than a reference, and what they
+// are about, which is what the relay's own table has as its payload.
+const (
+	ownTable = "contact_activity_events"
+
+	ownSchemaSQL = `
+CREATE TABLE contact_activities (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, topic text NOT NULL, payload jsonb NOT NULL);
+CREATE TABLE contact_activity_events (
+  id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  contact_activity_id bigint NOT NULL REFERENCES contact_activities,
+  created_at timestamptz NOT NULL DEFAULT now(),
+  group_id uuid
+) WITH (fillfactor = 50)`
+
+	fillOwnSQL = `
+INSERT INTO contact_activity_events (contact_activity_id) SELECT id FROM contact_activities ORDER BY id`
+
+	projectSQL = `
+SELECT e.id, a.topic, a.payload
+FROM contact_activity_events e JOIN contact_activities a ON a.id = e.contact_activity_id
+WHERE e.group_id = $1`
+)
+
+// BenchmarkProjection drains the relay's own table, by range and by stamp, and a table
+// of somebody's own whose projection joins what the events are about, to Redis.
+func BenchmarkProjection(b *testing.B) {
+	db := newDatabase(b)
+	db.exec(b, ownSchemaSQL)
+	events := scaled(300_000)
+	db.insert(b, "contact_activities", events)
+	_, err := postgres.Migrate(b.Context(), db.url, postgres.SchemaConfig{Table: ownTable, Own: true})
+	check(b, err)
+	contenders := append(db.relays(outbox.ClaimRange, outbox.ClaimStamp), contender{
+		name: "projection", table: ownTable, fill: func(b *testing.B) { db.exec(b, fillOwnSQL) },
+		drain: func(b *testing.B, to place, events int) time.Duration {
+			return db.drained(b, postgres.Config{Table: ownTable, Own: outbox.Own{ID: "id", Project: projectSQL}}, to.sink, events)
+		},
+	})
+	db.race(b, redisStream(b), contenders, events)
+}
