@@ -13,7 +13,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/outboxrelay/relay/internal/testserver"
-	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/postgres"
 	"github.com/outboxrelay/relay/sink/httpsink"
 	"github.com/outboxrelay/relay/sink/redissink"
