@@ -222,6 +222,8 @@ type table struct {
 	payloadOID uint32
 	// letterOID is how the dead letters keep a payload.
 	letterOID uint32
+	// own is nil where the table is the relay's.
+	own *own
 	// archive tells whether delivered events are copied there.
 	archive bool
 	// unfit is why range claims do not suit it; "" where they do.

@@ -104,7 +104,15 @@ func (b *Buffer) Check(ctx context.Context) error {
 	if err != nil {
 		return b.connectError(err)
 	}
-	missing.table(events, eventColumns, all)
+	var mine ownFacts
+	if b.config.Own.Is() {
+		if mine, err = b.lookAtOwn(ctx, events); err != nil {
+			return b.connectError(err)
+		}
+		missing.own(mine, b.config)
+	} else {
+		missing.table(events, eventColumns, all)
+	}
 	if events.exists && own == "" {
 		own = events.schema
 	}
@@ -126,7 +134,7 @@ func (b *Buffer) Check(ctx context.Context) error {
 		missing.add("table %s is UNLOGGED, and a crash would empty it; a claim must not be forgotten: ALTER TABLE %s SET LOGGED",
 			others[0].quoted, others[0].quoted)
 	}
-	if events.exists && events.has("id") {
+	if events.exists && events.has("id") && !b.config.Own.Is() {
 		if err := b.checkSequence(ctx, events, &missing); err != nil {
 			return err
 		}
@@ -148,6 +156,11 @@ func (b *Buffer) Check(ctx context.Context) error {
 	}
 	if events.linux {
 		t.userTimeout = "30000"
+	}
+	if b.config.Own.Is() {
+		t.own = mine.own(b.config.Own.ID, b.config.Own.Cursor)
+		t.sequence = t.own.number.sequence
+		return b.register(ctx, t)
 	}
 	if t.unfit, err = b.unfit(ctx, t); err != nil {
 		return b.connectError(err)

@@ -1,0 +1,130 @@
+package postgres
+
+import (
+	"context"
+	"slices"
+	"strings"
+)
+
+// ownFacts is what the catalog says of a table of the user's own.
+type ownFacts struct {
+	table   tableFacts
+	columns []ownColumn
+}
+
+// ownColumn is one of its columns.
+type ownColumn struct {
+	name, quoted string
+	// kind is the type's name, and oid the type; those that a domain is made of.
+	kind string
+	oid  uint32
+	// generated: the database computes it, and takes no value for it.
+	notNull, generated bool
+	// unique: an index on it alone keeps its values apart; primary: it alone is the
+	// primary key.
+	unique, primary bool
+	// sequence is the name of the one that its default draws from, as regclass reads
+	// it; "" for none.
+	sequence string
+}
+
+const (
+	oidInt8        = 20
+	oidInt2        = 21
+	oidInt4        = 23
+	oidText        = 25
+	oidVarchar     = 1043
+	oidTimestamp   = 1114
+	oidTimestamptz = 1184
+	oidUUID        = 2950
+)
+
+func (c ownColumn) isInteger() bool { return c.oid == oidInt8 || c.oid == oidInt4 || c.oid == oidInt2 }
+
+// column is the one of that name; its name is "" when there is none.
+func (f *ownFacts) column(name string) ownColumn {
+	if i := slices.IndexFunc(f.columns, func(c ownColumn) bool { return c.name == name }); i >= 0 {
+		return f.columns[i]
+	}
+	return ownColumn{}
+}
+
+// Every column, in its order. A default may draw from a sequence that another table owns.
+const ownColumnsSQL = `
+SELECT a.attname::text, quote_ident(a.attname), t.oid::bigint, format_type(t.oid, NULL), a.attnotnull, a.attgenerated <> '',
+       EXISTS (SELECT FROM pg_index i WHERE i.indrelid = a.attrelid AND i.indisunique AND i.indisvalid AND i.indpred IS NULL
+                 AND i.indnkeyatts = 1 AND i.indkey[0] = a.attnum),
+       EXISTS (SELECT FROM pg_index i WHERE i.indrelid = a.attrelid AND i.indisprimary AND i.indnkeyatts = 1 AND i.indkey[0] = a.attnum),
+       coalesce(pg_get_serial_sequence($1, a.attname), (
+         SELECT format('%I.%I', n.nspname, s.relname)
+         FROM pg_attrdef f JOIN pg_depend d ON d.classid = 'pg_attrdef'::regclass AND d.objid = f.oid
+              JOIN pg_class s ON d.refclassid = 'pg_class'::regclass AND s.oid = d.refobjid AND s.relkind = 'S'
+              JOIN pg_namespace n ON n.oid = s.relnamespace
+         WHERE f.adrelid = a.attrelid AND f.adnum = a.attnum LIMIT 1), '')
+FROM pg_attribute a JOIN pg_type d ON d.oid = a.atttypid
+     JOIN pg_type t ON t.oid = coalesce(nullif(d.typbasetype, 0), d.oid)
+WHERE a.attrelid = $1::regclass AND a.attnum > 0 AND NOT a.attisdropped
+ORDER BY a.attnum`
+
+// lookAtOwn reads the table's columns, if there is one.
+func (b *Buffer) lookAtOwn(ctx context.Context, table tableFacts) (ownFacts, error) {
+	f := ownFacts{table: table}
+	if !table.exists {
+		return f, nil
+	}
+	begin := reading(b.patience)
+	begin.row = func([][]byte) error {
+		f.columns = nil
+		return nil
+	}
+	return f, b.roundTrip(ctx, []step{begin, {sql: ownColumnsSQL, args: []string{table.quoted}, row: func(v [][]byte) error {
+		f.columns = append(f.columns, ownColumn{
+			name: string(v[0]), quoted: string(v[1]), kind: string(v[3]),
+			oid:     uint32(int8Of(v[2])), //nolint:gosec // an oid
+			notNull: isTrue(v[4]), generated: isTrue(v[5]), unique: isTrue(v[6]), primary: isTrue(v[7]),
+			sequence: string(v[8]),
+		})
+		return nil
+	}}})
+}
+
+// own is what the statements about a table of the user's own are written with.
+type own struct {
+	// key is what the projection names an event by. number is the integer that is the
+	// event's ID; its name is "" where the key is a uuid that no cursor stands beside.
+	key, number ownColumn
+	// created is when the event e was inserted, an expression.
+	created string
+	// insert are the columns that take a value, quoted.
+	insert []string
+}
+
+// numbered tells whether the table has integers for its events.
+func (o *own) numbered() bool { return o.number.name != "" }
+
+// own is what is used of the table when nothing is missing.
+func (f *ownFacts) own(id, cursor string) *own {
+	o := &own{key: f.column(id), created: "clock_timestamp()"}
+	if cursor != "" {
+		o.number = f.column(cursor)
+	} else if o.key.isInteger() {
+		o.number = o.key
+	}
+	switch c := f.column("created_at"); c.oid {
+	case oidTimestamptz:
+		o.created = "coalesce(e." + c.quoted + ", clock_timestamp())"
+	case oidTimestamp:
+		o.created = "coalesce(e." + c.quoted + " AT TIME ZONE 'UTC', clock_timestamp())"
+	}
+	for _, c := range f.columns {
+		if !c.generated {
+			o.insert = append(o.insert, c.quoted)
+		}
+	}
+	return o
+}
+
+// columnList is a list of them in SQL, each behind prefix.
+func columnList(prefix string, quoted []string) string {
+	return prefix + strings.Join(quoted, ", "+prefix)
+}
