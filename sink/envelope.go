@@ -30,7 +30,7 @@ func AppendEnvelope(dst []byte, e *outbox.Event, payloadIsJSON bool) []byte {
 		dst = append(dst, `,"key":`...)
 		dst = AppendJSONString(dst, *e.Key)
 	}
-	if payloadIsJSON || json.Valid(e.Payload) && utf8.Valid(e.Payload) {
+	if IsJSON(e, payloadIsJSON) {
 		dst = append(dst, `,"payload":`...)
 		dst = append(dst, e.Payload...)
 	} else {
@@ -50,6 +50,12 @@ func AppendEnvelope(dst []byte, e *outbox.Event, payloadIsJSON bool) []byte {
 		dst = AppendDeadLetter(dst, e.DeadLetter)
 	}
 	return append(dst, '}')
+}
+
+// IsJSON tells whether the payload is JSON, and so can stand within JSON as it is.
+// payloadIsJSON spares the look.
+func IsJSON(e *outbox.Event, payloadIsJSON bool) bool {
+	return payloadIsJSON || json.Valid(e.Payload) && utf8.Valid(e.Payload)
 }
 
 // timeFormat is for times in UTC, to the microsecond.
