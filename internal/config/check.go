@@ -5,6 +5,8 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+
+	"github.com/outboxrelay/relay/outbox"
 )
 
 // The rules between keys. A value that is wrong by itself was reported before
@@ -65,9 +67,12 @@ func (p *Pipeline) checkArchive(r *reader) {
 	if a.Table == "" {
 		return
 	}
-	if p.Source.Driver == "sqlite" && strings.Contains(a.Table, ".") {
-		r.say(a.Place, "archive.table has a schema, which SQLite has not: a table's name alone was expected")
-		return
+	if schema, name, _ := outbox.SplitTable(a.Table); p.Source.Driver == "sqlite" {
+		if schema != "" {
+			r.say(a.Place, "archive.table has a schema, which SQLite has not: a table's name alone was expected")
+			return
+		}
+		a.Table = name
 	}
 	own := func(name string) string { return p.Source.tableIdentity(p.beside(name)) }
 	for _, name := range []string{"outbox_batches", "outbox_dead_letters", "outbox_buffers"} {
@@ -79,7 +84,7 @@ func (p *Pipeline) checkArchive(r *reader) {
 
 // archive is the archive's table, which is beside the ledger unless it says where.
 func (p *Pipeline) archive() string {
-	if strings.Contains(p.Archive.Table, ".") {
+	if schema, _, _ := outbox.SplitTable(p.Archive.Table); schema != "" && p.Source.Driver != "sqlite" {
 		return p.Archive.Table
 	}
 	return p.beside(p.Archive.Table)
@@ -88,7 +93,7 @@ func (p *Pipeline) archive() string {
 // beside is a table in the ledger's schema, as far as that is known.
 func (p *Pipeline) beside(table string) string {
 	if p.Source.Schema != "" {
-		return p.Source.Schema + "." + table
+		return outbox.QuoteName(p.Source.Schema) + "." + table
 	}
 	return table
 }
@@ -109,10 +114,13 @@ func (c *Config) check(r *reader, _ entry, _ written) {
 }
 
 func (s *Source) check(r *reader, e entry, there written) {
-	schema, _, qualified := strings.Cut(s.Table, ".")
-	if qualified && s.Driver == "sqlite" {
+	schema, name, _ := outbox.SplitTable(s.Table)
+	switch _, given := there["schema"]; {
+	case s.Driver == "sqlite" && schema != "":
 		r.say(r.at(e, there, "table"), "source.table has a schema, which SQLite has not: a table's name alone was expected")
-	} else if _, given := there["schema"]; qualified && !given {
+	case s.Driver == "sqlite":
+		s.Table = name
+	case schema != "" && !given:
 		s.Schema = schema
 	}
 	s.checkOwn(r, e, there)

@@ -3,6 +3,8 @@ package config
 import (
 	"cmp"
 	"strings"
+
+	"github.com/outboxrelay/relay/outbox"
 )
 
 var sourceSchemes = []scheme{
@@ -55,10 +57,8 @@ func (s *Source) tableIdentity(table string) string {
 	if s.Driver == "sqlite" {
 		return strings.ToLower(table)
 	}
-	if !strings.Contains(table, ".") {
-		table = "public." + table
-	}
-	return table
+	schema, name, _ := outbox.SplitTable(table)
+	return outbox.QuoteName(cmp.Or(schema, "public")) + "." + outbox.QuoteName(name)
 }
 
 // identityOf is the identity of a source on another table of the database.

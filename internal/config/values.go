@@ -13,6 +13,8 @@ import (
 
 	"github.com/goccy/go-yaml/ast"
 	"github.com/robfig/cron/v3"
+
+	"github.com/outboxrelay/relay/outbox"
 )
 
 // mapping is a section within a section.
@@ -181,7 +183,6 @@ func (h headers) read(r *reader, e entry) {
 var (
 	headerName   = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
 	pipelineName = regexp.MustCompile(`^[a-z0-9_-]+$`)
-	identifier   = regexp.MustCompile(`^[\p{L}\p{N}_$-]+$`)
 	dnsName      = regexp.MustCompile(`^[0-9A-Za-z_]([0-9A-Za-z_.-]*[0-9A-Za-z_])?$`)
 )
 
@@ -189,17 +190,28 @@ func name(into *string) scalar {
 	return text(into, "a name made of a-z, 0-9, _ and -", pipelineName.MatchString)
 }
 
-// isIdentifier takes what databases take without further ado, 63 bytes at most.
-func isIdentifier(s string) bool { return len(s) <= 63 && identifier.MatchString(s) }
+// sqlName is a table's name: parts that need no quotes, or have them.
+var sqlName = regexp.MustCompile(`^(?:[\p{L}\p{N}_$-]+|"(?:[^"]|"")+")(?:\.(?:[\p{L}\p{N}_$-]+|"(?:[^"]|"")+"))?$`)
 
 func table(into *string) scalar {
-	return text(into, "a table like outbox_events or app.outbox_events", func(s string) bool {
-		schema, table, qualified := strings.Cut(s, ".")
-		return isIdentifier(schema) && (!qualified || isIdentifier(table))
+	return text(into, `a table like outbox_events, app.outbox_events or "my schema"."Odd Table"`, func(s string) bool {
+		schema, table, _ := outbox.SplitTable(s)
+		return sqlName.MatchString(s) && len(schema) <= 63 && len(table) <= 63
 	})
 }
 
-func schemaName(into *string) scalar { return text(into, "a schema's name", isIdentifier) }
+// schemaName is a schema as the database has it; quotes around it are taken off.
+func schemaName(into *string) scalar {
+	what := "a schema's name"
+	return scalar{what: what, kind: asText, set: func(in input) error {
+		schema, name, _ := outbox.SplitTable(in.text)
+		if schema != "" || !sqlName.MatchString(in.text) || len(name) > 63 {
+			return unfit("")
+		}
+		*into = name
+		return nil
+	}}
+}
 
 func path(into *string) scalar {
 	return text(into, "a file's path", func(s string) bool { return s != "" })

@@ -295,15 +295,13 @@ const forgetBatchesSQL = `
 DELETE FROM %s WHERE buffer = (
   SELECT nspname || '.' || relname FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace WHERE c.oid = to_regclass($1))`
 
-// splitTable parts "schema.table"; schema is "" when it is not given.
+// splitTable parts a table's name; schema is "" when it is not given.
 func splitTable(name string) (schema, table string) {
 	if name == "" {
 		return "", "outbox_events"
 	}
-	if schema, table, ok := strings.Cut(name, "."); ok {
-		return schema, table
-	}
-	return "", name
+	schema, table, _ = outbox.SplitTable(name) // config says what is no name
+	return schema, table
 }
 
 // ident quotes a name. Our own names stay as people write them; anything else

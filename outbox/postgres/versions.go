@@ -33,7 +33,10 @@ var notPlain = regexp.MustCompile(`[^a-z0-9_]+`)
 // versionTable names the version table after the buffer's. What has a schema, or
 // needs quotes, is told apart by a hash: two buffers may share a ledger.
 func versionTable(table string) string {
-	_, name := splitTable(table)
+	schema, name := splitTable(table)
+	if strings.HasPrefix(table, `"`) || strings.Contains(table, `."`) { // one table, however it is written
+		table = strings.TrimPrefix(schema+"."+name, ".")
+	}
 	plain := notPlain.ReplaceAllString(strings.ToLower(name), "_")
 	if table != "" && plain != table {
 		sum := fnv.New32a()
