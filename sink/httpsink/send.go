@@ -1,11 +1,9 @@
 package httpsink
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"net/http/httptrace"
 	"slices"
 	"strings"
@@ -17,52 +15,40 @@ import (
 
 // Send sends the batch as one request before ctx's deadline. It returns a
 // *sink.DivideError, before anything is sent, when the events have more than one
-// URL or their body has more than Config.MaxBytes; a *sink.BatchError for events
-// that have no URL, whose headers are not JSON, or that are larger than MaxBytes
-// each alone; otherwise what the answer's status means for the batch as a whole.
+// URL, headers that differ, or a body of more than Config.MaxBytes; a *sink.BatchError
+// for events that have no URL, whose headers are not JSON, that are larger than MaxBytes
+// each alone, or that Results names; otherwise what the answer's status means for the
+// batch as a whole. A Request that fails is an outage and suspect, for nothing was sent;
+// Results that fail are an outage.
 func (s *Sink) Send(ctx context.Context, b *outbox.Batch) error {
 	if err := ctx.Err(); err != nil {
 		return sink.Unavailable(err)
 	}
-	groups, refused := s.template.GroupByAddress(b)
-	if len(groups) > 1 {
-		return divide(groups, refused, false)
+	r, refused, err := s.prepare(ctx, b)
+	if err != nil {
+		return err
 	}
-	for _, g := range groups {
-		misled := checkPath(g.Address)
-		for _, i := range g.Indexes {
-			err := misled
-			if err == nil {
-				err = sink.CheckHeaders(&b.Events[i])
-			}
-			if err != nil {
-				refused = append(refused, sink.EventError{Index: i, Err: err})
-			}
-		}
-	}
-	body := s.body(b, refused)
-	if s.maxBytes > 0 && len(body.text) > s.maxBytes {
-		parts, tooLarge := body.parts(s.maxBytes)
-		refused = append(refused, tooLarge...)
-		if len(parts) > 1 {
-			return divide(parts, refused, true)
-		}
-		body = s.body(b, refused)
-	}
-	if len(refused) < len(b.Events) {
-		if err := s.post(ctx, groups[0].Address, b, body.text); err != nil {
+	if r != nil {
+		failed, err := s.post(ctx, r, b)
+		if err != nil {
 			err = fmt.Errorf("%s %s://%s: %w", s.method, s.scheme, s.host, err)
-			if errors.Is(err, errAddress) && !s.template.Fixed() {
+			if errors.Is(err, errAddress) && !s.OneAddress() {
 				return awayAt(b, err)
 			}
 			return err
 		}
+		refused = append(refused, failed...)
 	}
-	if len(refused) > 0 {
-		slices.SortFunc(refused, func(a, b sink.EventError) int { return a.Index - b.Index })
-		return &sink.BatchError{Events: refused}
+	return inOrder(refused)
+}
+
+// inOrder is the error that names those events; nil where there is none.
+func inOrder(refused []sink.EventError) error {
+	if len(refused) == 0 {
+		return nil
 	}
-	return nil
+	slices.SortFunc(refused, func(a, b sink.EventError) int { return a.Index - b.Index })
+	return &sink.BatchError{Events: refused}
 }
 
 // divide asks for parts that can be sent each as one request.
@@ -102,32 +88,26 @@ func awayAt(b *outbox.Batch, err error) error {
 	return sink.Unavailable(&sink.BatchError{Events: events})
 }
 
-const headerIdempotency = "Idempotency-Key"
-
-func (s *Sink) post(ctx context.Context, address string, b *outbox.Batch, body []byte) error {
+// post sends a request and tells which events the answer says failed, or what it says
+// of all.
+func (s *Sink) post(ctx context.Context, r *request, b *outbox.Batch) (failed []sink.EventError, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	written := &progress{}
-	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, written.trace()), s.method, address, bytes.NewReader(body))
+	req, err := s.httpRequest(httptrace.WithClientTrace(ctx, written.trace()), r, b)
 	if err != nil {
-		return s.redactor.failed(err)
-	}
-	req.Header, req.Host = s.header.Clone(), s.hostName
-	if _, overruled := req.Header[headerIdempotency]; !overruled {
-		// It also lets net/http send the request again when the server has just
-		// closed the connection it went out on.
-		req.Header.Set(headerIdempotency, b.GroupID.String())
+		return nil, s.redactor.failed(err)
 	}
 	// The transport, and not a Client, which would follow redirects.
 	resp, err := s.transport.RoundTrip(req)
 	switch {
 	case err == nil:
-		return s.redactor.read(resp).verdict(s.statuses)
+		return nil, s.redactor.read(resp).verdict(s.statuses)
 	case written.yet.Load() && !errors.Is(ctx.Err(), context.Canceled):
-		return sink.Suspect(s.redactor.failed(err))
+		return nil, sink.Suspect(s.redactor.failed(err))
 	}
 	// There is no connection, or the sender was called off.
-	return s.redactor.failed(err)
+	return nil, s.redactor.failed(err)
 }
 
 // progress notes whether a request, or at least its head, was written. net/http may
