@@ -168,7 +168,7 @@ func dataContentType(own map[string]string, isJSON bool) string {
 		}
 		media, _, err := mime.ParseMediaType(own[name])
 		if err == nil && !strings.HasSuffix(media, "json") && !strings.HasPrefix(media, "application/cloudevents") {
-			return own[name]
+			return strings.TrimSpace(own[name])
 		}
 	}
 	return "application/octet-stream"

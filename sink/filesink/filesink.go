@@ -43,7 +43,8 @@ type Config struct {
 // Sink writes events to a file or to standard output. It is safe for concurrent
 // use: one batch is written at a time.
 type Sink struct {
-	out output
+	out  output
+	name string // where it leads, for people to read
 	// turn holds one token; who has it writes. A mutex would not let go of those
 	// whose context is over.
 	turn    chan struct{}
@@ -68,7 +69,10 @@ func New(c Config, stdout io.Writer) (*Sink, error) {
 	if err != nil {
 		return nil, fmt.Errorf("file sink: %w", err)
 	}
-	s := &Sink{out: out, turn: make(chan struct{}, 1)}
+	s := &Sink{out: out, name: "standard output", turn: make(chan struct{}, 1)}
+	if f, ok := out.(*file); ok {
+		s.name = f.path
+	}
 	s.buffers.New = func() any { return new([]byte) }
 	s.turn <- struct{}{}
 	return s, nil
@@ -104,15 +108,7 @@ func (c Config) output(stdout io.Writer) (output, error) {
 func (s *Sink) Send(ctx context.Context, b *outbox.Batch) error {
 	buffer := s.buffers.Get().(*[]byte)
 	defer s.buffers.Put(buffer)
-	lines := (*buffer)[:0]
-	var refused []sink.EventError
-	for i := range b.Events {
-		if err := sink.CheckHeaders(&b.Events[i]); err != nil {
-			refused = append(refused, sink.EventError{Index: i, Err: err})
-			continue
-		}
-		lines = sink.AppendLine(lines, &b.Events[i], b.PayloadIsJSON)
-	}
+	lines, refused := appendLines((*buffer)[:0], b)
 	*buffer = lines
 	if err := s.exclusively(ctx, func() error { return s.out.write(lines) }); err != nil {
 		return fmt.Errorf("writing %d events: %w", len(b.Events), sink.Unavailable(err))

@@ -51,6 +51,9 @@ func (c Config) withDefaults() Config {
 	if c.Subject == "" {
 		c.Subject = "{topic}"
 	}
+	if c.Format == "" {
+		c.Format = payload
+	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}

@@ -13,7 +13,9 @@
 //	Nats-Msg-Id        <pipeline>:<id>:dead:<the group_id it died in>
 //	Relay-Dead-Letter  why, as JSON; see [sink.AppendDeadLetter]
 //
-// which an event's own headers cannot overrule. Where a stream allows it, events that
+// which an event's own headers cannot overrule. With the format cloudevents each message
+// is a CloudEvent as well, in binary mode: its attributes are headers named ce-...; see
+// [sink.CloudEventAttributes]. Where a stream allows it, events that
 // are sent for the first time go in fast batches that it acknowledges as a whole
 // (ADR-50 of nats-architecture-and-design; decision 0015 here), all others one by one. An event that a NATS header or
 // subject cannot carry as it is (a line break in its key, an empty token in its
@@ -45,6 +47,8 @@ type Sink struct {
 	subject sink.Template
 	resend  time.Duration // Config.ResendWithin
 	log     *slog.Logger
+	// cloudEvents is Config.Format.
+	cloudEvents bool
 
 	current    atomic.Pointer[connection]
 	duplicates atomic.Int64
@@ -60,6 +64,7 @@ var (
 	_ sink.Sink      = (*Sink)(nil)
 	_ sink.Addresser = (*Sink)(nil)
 	_ sink.Warner    = (*Sink)(nil)
+	_ sink.Previewer = (*Sink)(nil)
 )
 
 // New makes a sink; it does not connect yet. The error is about the
@@ -77,9 +82,13 @@ func New(c Config) (*Sink, error) {
 	if err != nil {
 		return nil, fmt.Errorf("NATS sink: subject %q: %w", c.Subject, err)
 	}
+	if err := c.checkFormat(); err != nil {
+		return nil, fmt.Errorf("NATS sink: %w", err)
+	}
 	s := &Sink{
 		options: options, core: c.Core, ordered: c.Ordered && !c.Core, subject: subject, resend: c.ResendWithin, log: c.Logger,
-		turn: make(chan struct{}, 1),
+		cloudEvents: c.Format == cloudEvents,
+		turn:        make(chan struct{}, 1),
 	}
 	s.turn <- struct{}{}
 	return s, nil
@@ -183,7 +192,7 @@ func (s *Sink) Send(ctx context.Context, b *outbox.Batch) error {
 // publish publishes all of the flight: the groups as fast batches and what they leave
 // over one by one, as everything else. missing is as publishGroups has it.
 func (s *Sink) publish(answered context.Context, c *connection, f *flight, b *outbox.Batch, groups []group) (missing map[*stream]int) {
-	p := newPublisher(b)
+	p := s.newPublisher(b)
 	if !s.ordered {
 		c.publish(p, f, c.waiting(f, groups, false))
 	}

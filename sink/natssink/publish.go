@@ -20,6 +20,8 @@ const (
 	headerDeadLetter = "Relay-Dead-Letter"
 )
 
+var ownHeaders = []string{headerID, headerGroupID, headerKey, headerDeadLetter}
+
 // maxSubject leaves room for the rest of a protocol line, of which a server takes
 // 4096 bytes unless it is told otherwise; it ends the connection on a longer
 // one.
@@ -69,10 +71,12 @@ type publisher struct {
 	group   [1]string
 	key     [1]string
 	foreign bool // the last event had headers that others do not have
+	// cloudEvents: the message is a CloudEvent too.
+	cloudEvents bool
 }
 
-func newPublisher(b *outbox.Batch) *publisher {
-	p := &publisher{batch: b, group: [1]string{b.GroupID.String()}}
+func (s *Sink) newPublisher(b *outbox.Batch) *publisher {
+	p := &publisher{batch: b, group: [1]string{b.GroupID.String()}, cloudEvents: s.cloudEvents}
 	p.ownHeaders()
 	return p
 }
@@ -105,6 +109,12 @@ func (p *publisher) prepare(e *outbox.Event, subject, reply string) error {
 		p.key[0] = *e.Key
 		p.msg.Header[headerKey] = p.key[:]
 	}
+	if p.cloudEvents {
+		p.foreign = true
+		if err := setAttributes(p.msg.Header, p.batch, e); err != nil {
+			return err
+		}
+	}
 	if e.Headers == nil {
 		return nil
 	}
@@ -114,7 +124,7 @@ func (p *publisher) prepare(e *outbox.Event, subject, reply string) error {
 	}
 	p.foreign = true
 	for name, value := range own {
-		if ours(name) {
+		if ours(name) || p.cloudEvents && ofCloudEvents(name) {
 			continue
 		}
 		if !fits(value) {
@@ -127,7 +137,7 @@ func (p *publisher) prepare(e *outbox.Event, subject, reply string) error {
 
 // ours tells whether a header is the relay's own, however it is written.
 func ours(name string) bool {
-	for _, own := range []string{headerID, headerGroupID, headerKey, headerDeadLetter} {
+	for _, own := range ownHeaders {
 		if strings.EqualFold(name, own) {
 			return true
 		}

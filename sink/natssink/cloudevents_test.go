@@ -1,0 +1,148 @@
+package natssink_test
+
+import (
+	"maps"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cloudevents/sdk-go/v2/binding/spec"
+	"github.com/cloudevents/sdk-go/v2/event"
+	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/sink"
+	"github.com/outboxrelay/relay/sink/natssink"
+)
+
+// readCloudEvent reads a message in binary mode as the NATS Protocol Binding says, with the
+// setters of CloudEvents' Go SDK.
+func readCloudEvent(t *testing.T, h nats.Header, data []byte) event.Event {
+	t.Helper()
+	version := spec.WithPrefix("ce-").Version(h.Get("ce-specversion"))
+	if version == nil {
+		t.Fatalf("no version in %v", h)
+	}
+	attributes := version.NewContext()
+	for name, values := range h {
+		if !strings.HasPrefix(name, version.Prefix()) {
+			continue
+		}
+		value, err := url.PathUnescape(values[0])
+		ok(t, err)
+		ok(t, version.SetAttribute(attributes.(event.EventContextWriter), name, value))
+	}
+	e := event.Event{Context: attributes, DataEncoded: data}
+	ok(t, e.Validate())
+	return e
+}
+
+func TestCloudEvents(t *testing.T) {
+	bothWays(t, func(t *testing.T, fast bool) {
+		o := openOrders(t, jetstream.StreamConfig{AllowBatchPublish: fast})
+		s := open(t, natssink.Config{URL: o.url, Format: "cloudevents"})
+		sub, err := o.client.SubscribeSync("orders.>")
+		ok(t, err)
+		ok(t, o.client.Flush())
+		b := batch("orders.a", "orders.b", "orders.c", "orders.d", "orders.e")
+		b.PayloadIsJSON = false
+		b.Events[0].Key = text("Zoë \"7\" 100%")
+		b.Events[1].Payload = []byte("\x00\xff")
+		b.Events[1].Headers = outbox.NewHeaders(map[string]string{
+			"traceparent": "00-1", "Content-Type": "text/plain ", "CE-id": "forged", "ce-forged": "1", "X-Own": "o", "Nats-msg-id": "forged",
+		})
+		b.Events[2].Headers = outbox.Headers(`{"tenant": "a\u0001b"}`) // no attribute may be that
+		b.Events[3].DeadLetter = &outbox.DeadLetter{Pipeline: b.Pipeline, GroupID: b.GroupID, Error: "no\nsuch ☃"}
+		err = s.Send(within(t, patience), b)
+		expect(t, "verdicts", verdicts(t, err, 5), "ok ok dead ok ok")
+		says(t, err, "tenant")
+
+		arrived := map[string]*nats.Msg{}
+		for range 4 {
+			m, err := sub.NextMsg(patience)
+			ok(t, err)
+			arrived[m.Subject] = m
+		}
+		letter := string(sink.AppendDeadLetter(nil, b.Events[3].DeadLetter))
+		none := map[string]any{}
+		for i, want := range map[int]struct {
+			subject, contentType string
+			extensions           map[string]any
+		}{
+			0: {"Zoë \"7\" 100%", "application/json", none},
+			1: {"", "text/plain", map[string]any{"traceparent": "00-1"}},
+			3: {"", "application/json", map[string]any{"deadletter": letter}},
+			4: {"", "application/json", none},
+		} {
+			m := arrived[b.Events[i].Topic]
+			e := readCloudEvent(t, m.Header, m.Data)
+			id := b.Events[i].Identity()
+			if b.Events[i].DeadLetter != nil {
+				id += ":dead:" + b.GroupID.String()
+			}
+			extensions := e.Extensions()
+			if extensions == nil {
+				extensions = none
+			}
+			if e.ID() != id || e.Source() != "/relay/"+b.Pipeline || e.Type() != b.Events[i].Topic || e.Subject() != want.subject ||
+				e.DataContentType() != want.contentType || m.Header.Get("content-type") != want.contentType ||
+				!e.Time().Equal(b.Events[i].CreatedAt.Truncate(time.Microsecond)) || string(m.Data) != string(b.Events[i].Payload) {
+				t.Errorf("event %d arrived as %v", i, e)
+			}
+			if diff := cmp.Diff(want.extensions, extensions); diff != "" {
+				t.Errorf("event %d: extensions:\n%s", i, diff)
+			}
+			if got := m.Header.Get("Nats-Msg-Id"); got != b.Pipeline+":"+id || m.Header.Get("Relay-Group-Id") != b.GroupID.String() {
+				t.Errorf("event %d has headers %v", i, m.Header)
+			}
+		}
+		names := slices.Sorted(maps.Keys(arrived["orders.b"].Header))
+		expect(t, "headers", strings.Join(names, " "),
+			"Nats-Msg-Id Relay-Group-Id X-Own ce-datacontenttype ce-id ce-source ce-specversion ce-time ce-traceparent ce-type content-type traceparent")
+	})
+}
+
+func TestUnknownFormat(t *testing.T) {
+	t.Parallel()
+	_, err := natssink.New(natssink.Config{URL: "nats://h", Format: "xml"})
+	says(t, err, "format", "xml", "cloudevents")
+}
+
+// What is previewed is what arrives.
+func TestPreview(t *testing.T) {
+	t.Parallel()
+	o := openOrders(t, jetstream.StreamConfig{})
+	s := open(t, natssink.Config{URL: o.url, Format: "cloudevents", Subject: "orders.{key}"})
+	b := batch("a", "b", "c", "d")
+	b.Events[0].Key, b.Events[0].Headers = text("x"), outbox.Headers(`{"X-Own": "1", "A-Own": "2"}`)
+	b.Events[1].Key, b.Events[3].Key = text("y"), text("a b")
+	shown, err := s.Preview(t.Context(), b)
+	expect(t, "verdicts", verdicts(t, err, 4), "ok ok dead dead")
+	says(t, err, "{key}")
+
+	sub, err := o.client.SubscribeSync("orders.>")
+	ok(t, err)
+	ok(t, o.client.Flush())
+	expect(t, "verdicts", verdicts(t, s.Send(within(t, patience), b), 4), "ok ok dead dead")
+	for i, sh := range shown {
+		m, err := sub.NextMsg(patience)
+		ok(t, err)
+		if sh.Line != "PUB "+m.Subject || string(sh.Body) != string(m.Data) || len(sh.Header) != len(m.Header) || !slices.Equal(sh.Events, []int{i}) {
+			t.Errorf("shown was %+v, what arrived %+v", sh, m)
+		}
+		for _, field := range sh.Header {
+			if m.Header.Get(field.Name) != field.Value {
+				t.Errorf("header %s is %q, shown was %q", field.Name, m.Header.Get(field.Name), field.Value)
+			}
+		}
+	}
+	if len(shown) != 2 || shown[0].Header[0].Name != "Nats-Msg-Id" || shown[0].Header[3].Name != "A-Own" {
+		t.Errorf("shown was %+v", shown)
+	}
+}
+
+func text(s string) *string { return &s }
