@@ -20,6 +20,13 @@ type Harness struct {
 	RowLocks bool
 	// Claim is the mode that is tested; the cases that keep order have their own.
 	Claim outbox.ClaimMode
+	// Own: the buffer tables are a user's own, with integer ids, and what is sent is
+	// what [Options.Project] makes of them. They have the columns of the relay's table,
+	// with nothing demanded of topic and headers, and three more, which may be NULL:
+	// parent_id (an integer), seal (text, UNIQUE) and raw (bytes; Tx.Insert puts some
+	// there). Beside them is a table parents (id integer primary key, name text) that
+	// nothing refers to.
+	Own bool
 }
 
 // Options say what to open.
@@ -34,6 +41,10 @@ type Options struct {
 	Random bool
 	// Claim is how the buffers claim; "" where they keep order.
 	Claim outbox.ClaimMode
+	// Project is the projection of a harness that is Own: SQL that every database
+	// understands, with {table} for the buffer's table and {group} for the parameter.
+	// "": it returns the table's columns as they are.
+	Project string
 }
 
 // Fixture is an open buffer and what the suite needs to see behind it. Its
@@ -66,6 +77,9 @@ type Fixture struct {
 	Overdue func(t TB, groupID uuid.UUID, ago time.Duration)
 	// Rows is what is in the buffer table, by id.
 	Rows func(t TB) []Row
+	// Row is all that a user's own table says of one event, its group_id apart, in any
+	// form that tells two rows apart.
+	Row func(t TB, id int64) string
 	// Ledger is what is in outbox_batches, every buffer's, by group_id.
 	Ledger func(t TB) []LedgerRow
 	// Dead is what is in outbox_dead_letters, every pipeline's, by event_id and

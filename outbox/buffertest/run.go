@@ -16,14 +16,20 @@ func Run(t *testing.T, h Harness) {
 		}
 		return open(t, opt)
 	}
-	for _, group := range [][]testCase{
+	groups := [][]testCase{
 		claimCases, rangeCases, optimisticCases, leaseCases, settleCases, markCases, lookCases, wakeCases, deadCases, replayCases, discardCases,
-		archiveCases, hookCases, hookApartCases, auditCases, orderCases, cancelCases, modelCases,
-	} {
+		archiveCases, hookCases, hookApartCases, auditCases, cancelCases, modelCases, peekCases,
+	}
+	if h.Own {
+		groups = append(groups, ownCases, ownLetterCases)
+	} else {
+		groups = append(groups, orderCases)
+	}
+	for _, group := range groups {
 		for _, c := range group {
 			ranged, optimistic := h.Claim == outbox.ClaimRange, h.Claim == outbox.ClaimOptimistic
 			if c.rowLocks && !h.RowLocks || c.stamped && ranged || c.ranged && !ranged ||
-				c.optimistic && !optimistic || c.locking && optimistic {
+				c.optimistic && !optimistic || c.locking && optimistic || c.relays && h.Own {
 				continue // there is no such situation
 			}
 			t.Run(c.name, func(t *testing.T) {
@@ -41,6 +47,7 @@ type testCase struct {
 	stamped  bool // needs events that carry their group_id
 	ranged   bool // needs a ledger that says which ids a batch holds
 	locking  bool // needs claims that pass over what is locked
+	relays   bool // needs a table of the relay's own
 	// needs claims that choose without a lock
 	optimistic bool
 	run        func(t *testing.T, h Harness)

@@ -1,0 +1,293 @@
+package buffertest
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+var ownCases = []testCase{
+	{name: "own/what the projection returns, and what it leaves out", run: ownFields},
+	{name: "own/without a parent there is nothing to send", run: ownUnprojected},
+	{name: "own/projected again when taken over", run: ownAgain},
+	{name: "own/a projection that goes wrong says how", run: ownWrong},
+	{name: "own/halving finds the event that cannot be projected", run: ownHalved},
+	{name: "own/peek projects and claims nothing", run: ownPeek},
+	{name: "own/check names what is missing", run: ownCheck},
+}
+
+// joined needs each event's parent.
+const joined = `
+SELECT e.id AS id, p.name AS topic, e.key AS key, e.payload AS payload, e.headers AS headers
+FROM {table} e JOIN parents p ON p.id = e.parent_id
+WHERE e.group_id = {group} ORDER BY e.id DESC`
+
+// insertWithParents commits events that have a parent each, of the event's id, which is
+// named as the event's topic.
+func insertWithParents(t TB, f *Fixture, events ...outbox.Event) []int64 {
+	t.Helper()
+	ids := f.Insert(t, events...)
+	for i, id := range ids {
+		f.Exec(t, fmt.Sprintf("INSERT INTO parents (id, name) VALUES (%d, '%s')", id, events[i].Topic))
+		f.Exec(t, fmt.Sprintf("UPDATE %s SET parent_id = id WHERE id = %d", f.Table, id))
+	}
+	return ids
+}
+
+// bereave takes the parents away.
+func bereave(t TB, f *Fixture, ids ...int64) {
+	t.Helper()
+	for _, id := range ids {
+		f.Exec(t, fmt.Sprintf("DELETE FROM parents WHERE id = %d", id))
+	}
+}
+
+func ownFields(t *testing.T, h Harness) {
+	f := h.Open(t, Options{Project: joined})
+	events := orders(3)
+	events[0].Key, events[0].Headers = text("k"), outbox.Headers(`{"a": "b"}`)
+	ids := insertWithParents(t, f, events...)
+	b := claim(t, f.Buffer, 10)
+	sameEvents(t, "claimed", b, true, ids, events)
+	if b.ProjectErr != nil || slices.ContainsFunc(b.Events, func(e outbox.Event) bool { return e.Unprojected }) {
+		t.Fatalf("a batch that was projected comes with %v and %+v", b.ProjectErr, b.Events)
+	}
+	settle(t, f.Buffer, b, delivered())
+	empty(t, f)
+
+	f = h.Open(t, Options{Project: `SELECT id AS id, payload AS payload FROM {table} WHERE group_id = {group}`})
+	ids = f.Insert(t, events...)
+	for i := range events {
+		events[i].Topic, events[i].Key, events[i].Headers = named(f), nil, nil
+	}
+	sameEvents(t, "claimed, with the least there may be", claim(t, f.Buffer, 10), true, ids, events)
+}
+
+// named is the table's name as events of it are called.
+func named(f *Fixture) string { return strings.ReplaceAll(strings.Trim(f.Table, `"`), `""`, `"`) }
+
+func ownUnprojected(t *testing.T, h Harness) {
+	f := h.Open(t, Options{Project: joined})
+	ids := insertWithParents(t, f, orders(4)...)
+	f.Exec(t, fmt.Sprintf("UPDATE %s SET seal = 'größe' WHERE id = %d", f.Table, ids[2]))
+	bereave(t, f, ids[0], ids[2])
+	b := claim(t, f.Buffer, 10)
+	ok(t, "the projection", b.ProjectErr)
+	equal(t, "events", b.IDs(), ids)
+	equal(t, "PayloadIsJSON", b.PayloadIsJSON, true)
+	for i, e := range b.Events {
+		if e.Unprojected != (i%2 == 0) {
+			t.Fatalf("event %d of %v: Unprojected is %t", e.ID, ids, e.Unprojected)
+		}
+	}
+	e := b.Events[2]
+	equal(t, "topic of an event without a parent", e.Topic, named(f))
+	var row struct {
+		ID   int64  `json:"id"`
+		Seal string `json:"seal"`
+	}
+	ok(t, "the row as JSON", json.Unmarshal(e.Payload, &row))
+	equal(t, "id and seal", []any{row.ID, row.Seal}, []any{ids[2], "größe"})
+
+	rest := outbox.NewGroupID()
+	settle(t, f.Buffer, b, outbox.Outcome{Verdict: outbox.Dead, IDs: []int64{ids[0], ids[2]}, Error: outbox.NotProjected},
+		outbox.Outcome{Verdict: outbox.Retry, IDs: []int64{ids[1], ids[3]}, GroupID: rest})
+	letters := f.Dead(t)
+	equal(t, "letters", len(letters), 2)
+	equal(t, "letter", []any{letters[1].EventID, letters[1].Topic, letters[1].Error}, []any{ids[2], named(f), outbox.NotProjected})
+	ok(t, "the row as JSON", json.Unmarshal(letters[1].Payload, &row))
+	b = takeOver(t, f.Buffer)
+	equal(t, "the rest", []any{b.GroupID, b.IDs()}, []any{rest, []int64{ids[1], ids[3]}})
+	bereave(t, f, ids...)
+	b = lose(t, f, b, f.Second(t))
+	for _, e := range b.Events {
+		equal(t, "Unprojected", e.Unprojected, true)
+	}
+	settle(t, f.Buffer, b, outbox.Outcome{Verdict: outbox.Dead, Error: outbox.NotProjected})
+	empty(t, f)
+}
+
+func ownAgain(t *testing.T, h Harness) {
+	f := h.Open(t, Options{Project: joined})
+	ids := insertWithParents(t, f, orders(2)...)
+	b := claim(t, f.Buffer, 10)
+	f.Exec(t, "UPDATE parents SET name = 'changed'")
+	b = lose(t, f, b, f.Buffer)
+	equal(t, "topics", []string{b.Events[0].Topic, b.Events[1].Topic}, []string{"changed", "changed"})
+
+	f.Exec(t, "ALTER TABLE parents RENAME TO elsewhere")
+	b = lose(t, f, b, f.Buffer)
+	wrong(t, b, ids, "parents")
+	f.Exec(t, "ALTER TABLE elsewhere RENAME TO parents")
+	settle(t, f.Buffer, b, retry(b, 0))
+	b = takeOver(t, f.Buffer)
+	ok(t, "the projection that was mended", b.ProjectErr)
+	settle(t, f.Buffer, b, delivered())
+	empty(t, f)
+}
+
+// wrong expects a batch of these events that could not be projected, and an error of one
+// line that names all of that.
+func wrong(t *testing.T, b *outbox.Batch, ids []int64, names ...string) {
+	t.Helper()
+	equal(t, "events of a batch that cannot be projected", b.IDs(), ids)
+	if b.ProjectErr == nil {
+		t.Fatalf("a projection that goes wrong is not noticed: %+v", b.Events)
+	}
+	said := b.ProjectErr.Error()
+	for _, name := range names {
+		if !strings.Contains(said, name) {
+			t.Fatalf("the error does not name %s: %s", name, said)
+		}
+	}
+	if strings.Contains(said, "\n") {
+		t.Fatalf("the error has more than one line: %q", said)
+	}
+}
+
+// ownWrong: {bad} is an event's topic that the projections trip over.
+func ownWrong(t *testing.T, h Harness) {
+	const rows = ` FROM {table} e WHERE e.group_id = {group}`
+	for name, c := range map[string]struct {
+		project string
+		bad     outbox.Event
+		says    []string // {id} is the bad event's
+	}{
+		"an event twice": {
+			project: `SELECT id AS id, payload AS payload FROM {table} e CROSS JOIN (SELECT 1 AS n UNION ALL SELECT 2) AS twice
+			          WHERE e.group_id = {group} AND (twice.n = 1 OR e.topic = 'bad')`, says: []string{"{id}", "twice"},
+		},
+		"an event of no batch": {
+			project: `SELECT e.id + CASE WHEN e.topic = 'bad' THEN 1000000 ELSE 0 END AS id, e.payload AS payload` + rows, says: []string{"10000"},
+		},
+		"no id":           {project: `SELECT CASE WHEN e.topic <> 'bad' THEN e.id END AS id, e.payload AS payload` + rows, says: []string{"id"}},
+		"no payload":      {project: `SELECT e.id AS id, CASE WHEN e.topic <> 'bad' THEN e.payload END AS payload` + rows, says: []string{"{id}", "payload"}},
+		"no such column":  {project: `SELECT e.id AS id, e.nonsense AS payload` + rows, says: []string{"nonsense"}},
+		"no column id":    {project: `SELECT e.payload AS payload` + rows, says: []string{"id"}},
+		"without payload": {project: `SELECT e.id AS id` + rows, says: []string{"payload"}},
+		"headers that are no object": {
+			project: `SELECT e.id AS id, e.payload AS payload, e.headers AS headers` + rows,
+			bad:     outbox.Event{Headers: outbox.Headers(`["a"]`)}, says: []string{"{id}", "headers"},
+		},
+		"text that is no JSON": {
+			project: `SELECT e.id AS id, CASE WHEN e.topic = 'bad' THEN '{no' ELSE '{}' END AS payload` + rows, says: []string{"{id}", "payload"},
+		},
+		"an error in one row": {
+			project: `SELECT e.id AS id, e.payload AS payload,
+			          CASE WHEN abs(CAST(CASE WHEN e.topic = 'bad' THEN -9223372036854775808 ELSE -1 END AS bigint)) = 1 THEN 'x' END AS topic` + rows,
+			says: []string{},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := h.Open(t, Options{Project: c.project})
+			events := orders(3)
+			c.bad.Topic, c.bad.Payload = "bad", events[1].Payload
+			events[1] = c.bad
+			ids := f.Insert(t, events...)
+			says := slices.Clone(c.says)
+			for i := range says {
+				says[i] = strings.ReplaceAll(says[i], "{id}", fmt.Sprint(ids[1]))
+			}
+			b := claim(t, f.Buffer, 10)
+			wrong(t, b, ids, says...)
+			equal(t, "state", ledgerOf(t, f, b.GroupID).State, "leased")
+			ok(t, "Renew", f.Buffer.Renew(t.Context(), b, lease))
+			settle(t, f.Buffer, b, retry(b, 0))
+			wrong(t, takeOver(t, f.Second(t)), ids, says...)
+		})
+	}
+}
+
+func ownHalved(t *testing.T, h Harness) {
+	f := h.Open(t, Options{Project: `
+		SELECT e.id AS id, CASE WHEN e.topic = 'bad' THEN '{no' ELSE '{}' END AS payload FROM {table} e WHERE e.group_id = {group}`})
+	events := orders(4)
+	events[2].Topic = "bad"
+	ids := f.Insert(t, events...)
+	b := claim(t, f.Buffer, 10)
+	wrong(t, b, ids)
+	left, right := outbox.NewGroupID(), outbox.NewGroupID()
+	settle(t, f.Buffer, b, outbox.Outcome{Verdict: outbox.Retry, IDs: ids[:2], GroupID: left}, outbox.Outcome{Verdict: outbox.Retry, IDs: ids[2:], GroupID: right})
+	for range 2 {
+		switch b = takeOver(t, f.Buffer); b.GroupID {
+		case left:
+			ok(t, "the half without the bad event", b.ProjectErr)
+			settle(t, f.Buffer, b, delivered())
+		default:
+			wrong(t, b, ids[2:])
+			settle(t, f.Buffer, b, outbox.Outcome{Verdict: outbox.Dead, Attempts: 1, Error: "its projection failed"})
+		}
+	}
+	empty(t, f)
+	for _, d := range f.Dead(t) { // there is no content but the row
+		equal(t, "topic", d.Topic, named(f))
+		if !json.Valid(d.Payload) {
+			t.Fatalf("the payload of the letter of event %d is no JSON: %s", d.EventID, d.Payload)
+		}
+	}
+	equal(t, "letters", letters(t, f, isOpen), ids[2:])
+}
+
+func ownPeek(t *testing.T, h Harness) {
+	f := h.Open(t, Options{Project: joined})
+	ids := insertWithParents(t, f, orders(4)...)
+	bereave(t, f, ids[1])
+	b := peek(t, f, 3)
+	equal(t, "events", b.IDs(), ids[:3])
+	for i, e := range b.Events {
+		if e.Unprojected != (i == 1) {
+			t.Fatalf("event %d of %v: Unprojected is %t", e.ID, ids, e.Unprojected)
+		}
+	}
+	equal(t, "topic", b.Events[0].Topic, "orders.created")
+	f.Exec(t, "DROP TABLE parents")
+	wrong(t, peek(t, f, 2), ids[:2], "parents")
+}
+
+func ownCheck(t *testing.T, h Harness) {
+	for name, c := range map[string]struct {
+		project, exec string
+		says          []string
+	}{
+		"group_id":          {exec: "ALTER TABLE %s DROP COLUMN group_id", says: []string{"%s", "ADD COLUMN group_id"}},
+		"the table":         {exec: "DROP TABLE %s", says: []string{"%s"}},
+		"the ledger":        {exec: "DROP TABLE outbox_batches", says: []string{"outbox_batches", "relay migrate"}},
+		"a parent":          {project: joined, exec: "DROP TABLE parents", says: []string{"parents"}},
+		"a column payload":  {project: "SELECT id AS id FROM {table} WHERE group_id = {group}", says: []string{"payload"}},
+		"a column id":       {project: "SELECT payload AS payload FROM {table} WHERE group_id = {group}", says: []string{"id"}},
+		"the parameter":     {project: "SELECT id AS id, payload AS payload FROM {table}", says: []string{"parameter"}},
+		"no error, it runs": {project: joined},
+	} {
+		f := h.Open(t, Options{Project: c.project})
+		fill := func(s string) string { return strings.ReplaceAll(s, "%s", f.Table) }
+		if c.exec != "" {
+			f.Exec(t, fill(c.exec))
+		}
+		err := f.Buffer.Check(t.Context())
+		problems := 0
+		for _, found := range f.Buffer.Examine(t.Context()) {
+			if found.Level == outbox.Problem {
+				problems++
+			}
+		}
+		if c.says == nil {
+			ok(t, "Check", err)
+			equal(t, "problems", problems, 0)
+			continue
+		}
+		fails(t, "Check without "+name, err, outbox.ErrNotReady)
+		if problems == 0 {
+			t.Fatalf("Examine without %s finds no problem", name)
+		}
+		for _, want := range c.says {
+			if !strings.Contains(strings.ReplaceAll(err.Error(), `"`, ""), strings.ReplaceAll(fill(want), `"`, "")) {
+				t.Fatalf("Check without %s: the error does not say %q: %v", name, fill(want), err)
+			}
+		}
+	}
+}

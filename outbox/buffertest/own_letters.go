@@ -1,0 +1,137 @@
+package buffertest
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+var ownLetterCases = []testCase{
+	{name: "own/a letter keeps the row, and replay puts it back", run: ownReplayed},
+	{name: "own/a letter whose row does not go in stays open", run: ownUnique},
+	{name: "own/a group_id is never taken away", run: ownStamped},
+	{name: "own/the archive has what was sent", run: ownArchive},
+}
+
+func ownReplayed(t *testing.T, h Harness) {
+	f := h.Open(t, Options{Project: joined})
+	events := orders(4)
+	events[1].Key, events[1].Headers = text(`a "key'`), outbox.Headers(`{"a": "b"}`)
+	ids := insertWithParents(t, f, events...)
+	f.Exec(t, "UPDATE "+f.Table+" SET seal = 'Ü 📦 \"\\ ''' WHERE id = "+fmt.Sprint(ids[1]))
+	f.Exec(t, "UPDATE "+f.Table+" SET seal = '' WHERE id = "+fmt.Sprint(ids[2]))
+	bereave(t, f, ids[3])
+	rows := func() (all []string) {
+		for _, id := range ids {
+			all = append(all, f.Row(t, id))
+		}
+		return all
+	}
+	before := rows()
+	b := claim(t, f.Buffer, 10)
+	settle(t, f.Buffer, b, outbox.Outcome{Verdict: outbox.Dead, Attempts: 3, Error: "refused"})
+	empty(t, f)
+	for i, d := range f.Dead(t) {
+		e := b.Events[i]
+		if !d.CreatedAt.Equal(e.CreatedAt) || (d.Headers == nil) != (e.Headers == nil) {
+			t.Fatalf("letter: %+v, want %+v", d, e)
+		}
+		equal(t, "what was sent, in the letter", []any{d.EventID, d.Topic, d.Key, string(d.Payload), string(d.Headers), d.GroupID},
+			[]any{e.ID, e.Topic, e.Key, string(e.Payload), string(e.Headers), b.GroupID})
+	}
+	f.Exec(t, fmt.Sprintf("INSERT INTO parents (id, name) VALUES (%d, 'orders.created')", ids[3]))
+	replay(t, f.Buffer, outbox.DeadFilter{}, 10, 4)
+	equal(t, "rows", rows(), before)
+	again := takeOver(t, f.Buffer)
+	if again.GroupID == b.GroupID {
+		t.Fatalf("the events are back under the group_id they died under")
+	}
+	sameEvents(t, "replayed", again, true, ids, events)
+	settle(t, f.Buffer, again, delivered())
+	empty(t, f)
+}
+
+// ownUnique: meanwhile the application has put in a row that leaves no place for one of
+// the letters' rows.
+func ownUnique(t *testing.T, h Harness) {
+	f := h.Open(t, Options{Project: joined})
+	ids := insertWithParents(t, f, orders(3)...)
+	for _, id := range ids {
+		f.Exec(t, fmt.Sprintf("UPDATE %s SET seal = 'of %d' WHERE id = %d", f.Table, id, id))
+	}
+	settle(t, f.Buffer, claim(t, f.Buffer, 10), outbox.Outcome{Verdict: outbox.Dead, Attempts: 1, Error: "refused"})
+	other := insertWithParents(t, f, orders(1)...)
+	f.Exec(t, fmt.Sprintf("UPDATE %s SET seal = 'of %d' WHERE id = %d", f.Table, ids[0], other[0]))
+
+	replay(t, f.Buffer, outbox.DeadFilter{}, 1, 1) // what cannot go back does not use the limit up
+	equal(t, "events", takeOver(t, f.Buffer).IDs(), ids[1:2])
+	replay(t, f.Buffer, outbox.DeadFilter{}, 10, 1)
+	equal(t, "events", takeOver(t, f.Buffer).IDs(), ids[2:])
+	untouched(t, f, "Replay of what does not go in", func() { replay(t, f.Buffer, outbox.DeadFilter{}, 10, 0) })
+	equal(t, "letters open", letters(t, f, isOpen), ids[:1])
+	equal(t, "rows", rowIDs(t, f), []int64{ids[1], ids[2], other[0]})
+
+	settle(t, f.Buffer, claim(t, f.Buffer, 10), delivered())
+	replay(t, f.Buffer, outbox.DeadFilter{}, 10, 1)
+	equal(t, "letters open", letters(t, f, isOpen), []int64(nil))
+}
+
+// ownStamped: a stamp that was taken away would make an event fresh again, and it went
+// out under a group_id that the sink may remember.
+func ownStamped(t *testing.T, h Harness) {
+	f := h.Open(t, Options{Project: joined})
+	ids := insertWithParents(t, f, orders(6)...)
+	stamped := func(after string) {
+		t.Helper()
+		for _, r := range f.Rows(t) {
+			if r.GroupID == uuid.Nil {
+				t.Fatalf("event %d has no group_id after %s", r.ID, after)
+			}
+		}
+		claimNone(t, f.Buffer)
+	}
+	b := claim(t, f.Buffer, 10)
+	stamped("a claim")
+	settle(t, f.Buffer, b, retry(b, 0))
+	stamped("a retry")
+	b = takeOver(t, f.Buffer)
+	settle(t, f.Buffer, b, delivered(ids[0]), outbox.Outcome{Verdict: outbox.Dead, IDs: ids[1:3], Attempts: 1, Error: "refused"},
+		outbox.Outcome{Verdict: outbox.Retry, IDs: ids[3:], GroupID: outbox.NewGroupID()})
+	stamped("a settle of parts")
+	replay(t, f.Buffer, outbox.DeadFilter{}, 10, 2)
+	stamped("a replay")
+	for range 2 {
+		b = takeOver(t, f.Buffer)
+		ok(t, "Mark", f.Buffer.Mark(t.Context(), b, b.IDs()[:1]))
+		b = lose(t, f, b, f.Buffer)
+		rest := b.IDs()[1:]
+		settle(t, f.Buffer, b, delivered(b.Delivered...), outbox.Outcome{Verdict: outbox.Retry, IDs: rest, GroupID: outbox.NewGroupID(), After: lease})
+		stamped("a settle of a marked batch")
+	}
+	equal(t, "rows", rowIDs(t, f), []int64{ids[2], ids[4], ids[5]})
+	_, err := f.Buffer.Repair(t.Context())
+	ok(t, "Repair", err)
+	stamped("a repair")
+}
+
+func ownArchive(t *testing.T, h Harness) {
+	f := h.Open(t, Options{Archive: true, Project: joined})
+	ok(t, "Check", f.Buffer.Check(t.Context()))
+	ids := insertWithParents(t, f, orders(3)...)
+	f.Exec(t, "UPDATE parents SET name = 'by the parent'")
+	b := claim(t, f.Buffer, 10)
+	ok(t, "Mark", f.Buffer.Mark(t.Context(), b, ids[:1]))
+	b = lose(t, f, b, f.Second(t))
+	settle(t, f.Buffer, b, delivered(b.Delivered...), outbox.Outcome{Verdict: outbox.Retry, IDs: ids[1:], GroupID: outbox.NewGroupID()})
+	b = takeOver(t, f.Buffer)
+	settle(t, f.Buffer, b, delivered())
+	empty(t, f)
+	all := f.Archived(t)
+	equal(t, "events in the archive", len(all), 3)
+	for i, a := range all {
+		equal(t, "event in the archive", []any{a.ID, a.Topic, string(a.Payload)}, []any{ids[i], "by the parent", fmt.Sprintf(`{"order": %d}`, i)})
+	}
+}
