@@ -37,6 +37,9 @@ func makeArchive(ctx context.Context, tx pgx.Tx, c SchemaConfig) (made bool, err
 	name := ident(archiveName(c.Archive, c.own()))
 	var payload string
 	var there bool
+	if c.Own { // what is projected is kept as dead letters keep it
+		names["Events"] = names["DeadLetters"]
+	}
 	if err := tx.QueryRow(ctx, payloadTypeSQL, names["Events"], name).Scan(&payload, &there); err != nil || there {
 		return false, err
 	}

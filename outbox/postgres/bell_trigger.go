@@ -50,7 +50,7 @@ func (b *Buffer) ring(ctx context.Context, events string) (r ring, err error) {
 // makeRing installs the trigger, if there is to be one and is none. One that was
 // disabled stays so.
 func makeRing(ctx context.Context, tx pgx.Tx, c SchemaConfig) (made bool, err error) {
-	if !c.Notify {
+	if !c.Notify || c.Own {
 		return false, nil
 	}
 	schema, _ := splitTable(c.Table)

@@ -38,7 +38,8 @@ type SchemaConfig struct {
 	// Notify installs the trigger that rings when events are inserted, which only
 	// Migrate makes. It is never dropped.
 	Notify bool
-	// Own: the buffer table is the user's own; it is not made, and not touched.
+	// Own: the buffer table is the user's own, which is not made and not touched; Schema
+	// is made where it is named and not there.
 	Own bool
 }
 
@@ -79,9 +80,12 @@ func (c SchemaConfig) own() string {
 func (c SchemaConfig) names() map[string]string {
 	schema, table := splitTable(c.Table)
 	own := c.own()
-	payload := "jsonb"
+	payload, yes := "jsonb", ""
 	if c.Bytes {
 		payload = "bytea"
+	}
+	if c.Own {
+		yes = "yes"
 	}
 	return map[string]string{
 		"Events":      ident(schema, table),
@@ -100,13 +104,19 @@ func (c SchemaConfig) names() map[string]string {
 		"Truncated":     ident(own, "outbox_truncated"),
 		// Where the ledger is, for a trigger; nothing: where the buffer is.
 		"OwnSchema": literal(own),
+		// Anything: the buffer is the user's.
+		"Own": yes,
 	}
 }
 
 // tables are the names of those that there must be.
 func (c SchemaConfig) tables() []string {
 	own := c.names()
-	return []string{own["Events"], own["Batches"], own["DeadLetters"], own["Buffers"]}
+	all := []string{own["Batches"], own["DeadLetters"], own["Buffers"], own["Numbers"], own["Rates"]}
+	if c.Own {
+		return all
+	}
+	return append(all, own["Events"])
 }
 
 // render fills the names into the migrations, each of which begins with first.
@@ -147,10 +157,6 @@ func migrate(ctx context.Context, url string, c SchemaConfig, patience time.Dura
 	if err != nil {
 		return nil, err
 	}
-	rendered, err := render(c, giveWaySQL)
-	if err != nil {
-		return nil, err
-	}
 	// A transaction-level lock, held by a connection of its own, also works
 	// through a transaction pooler, where a session's lock would stay behind.
 	guard, err := pgx.ConnectConfig(ctx, config)
@@ -167,7 +173,10 @@ func migrate(ctx context.Context, url string, c SchemaConfig, patience time.Dura
 		return nil, connectError(config, err)
 	}
 
-	applied, err := up(ctx, config, rendered, c, patience)
+	if c, err = c.beside(ctx, tx); err != nil {
+		return nil, connectError(config, err)
+	}
+	applied, err := up(ctx, config, c, patience)
 	if err == nil {
 		applied, err = complete(ctx, tx, c, applied, patience)
 	}
@@ -190,13 +199,20 @@ SET LOCAL idle_in_transaction_session_timeout = 0;
 SELECT pg_advisory_xact_lock(hashtext('relay migrate'))`
 
 // up applies what is to be applied, and returns the names.
-func up(ctx context.Context, config *pgx.ConnConfig, rendered fs.FS, c SchemaConfig, patience time.Duration) (applied []string, err error) {
+func up(ctx context.Context, config *pgx.ConnConfig, c SchemaConfig, patience time.Duration) (applied []string, err error) {
+	rendered, err := render(c, giveWaySQL)
+	if err != nil {
+		return nil, err
+	}
 	store, err := newVersions(c)
 	if err != nil {
 		return nil, err
 	}
 	db := stdlib.OpenDB(*config)
 	defer db.Close()
+	if applied, err = makeSchema(ctx, db, c); err != nil {
+		return nil, err
+	}
 	provider, err := goose.NewProvider(goose.DialectCustom, db, rendered, goose.WithStore(store), goose.WithDisableGlobalRegistry(true))
 	if err != nil {
 		return nil, err
@@ -253,6 +269,9 @@ WHERE nspname IN (coalesce(nullif($1, ''), current_schema()), coalesce(nullif($2
 // denied says what a role needs that may not migrate. It ends tx.
 func denied(ctx context.Context, tx pgx.Tx, c SchemaConfig, err error) error {
 	schema, _ := splitTable(c.Table)
+	if c.Own {
+		schema = c.own()
+	}
 	var role, grants string
 	conn := tx.Conn()
 	if rollbackErr := tx.Rollback(ctx); rollbackErr != nil {
@@ -261,6 +280,11 @@ func denied(ctx context.Context, tx pgx.Tx, c SchemaConfig, err error) error {
 	archive, _ := splitTable(c.Archive)
 	if askErr := conn.QueryRow(ctx, deniedSQL, schema, c.own(), archive).Scan(&role, &grants); askErr != nil {
 		return errors.Join(err, askErr)
+	}
+	if missing, askErr := schemaIsMissing(ctx, conn, c); askErr != nil {
+		return errors.Join(err, askErr)
+	} else if missing {
+		grants = "CREATE SCHEMA " + quote(c.Schema) + " AUTHORIZATION " + quote(role)
 	}
 	if grants == "" {
 		grants = "run relay migrate as the role that owns the tables"
@@ -285,7 +309,7 @@ func restore(ctx context.Context, tx pgx.Tx, c SchemaConfig) error {
 	if _, err := tx.Exec(ctx, ddl, pgx.QueryExecModeSimpleProtocol); err != nil {
 		return fmt.Errorf("making lost tables again: %w", err)
 	}
-	if !events { // what batches live had is gone, and their ids will be those of others
+	if !events && !c.Own { // what batches live had is gone, and their ids will be those of others
 		_, err = tx.Exec(ctx, fmt.Sprintf(forgetBatchesSQL, names["Batches"]), names["Events"])
 	}
 	return err

@@ -1,5 +1,5 @@
 -- +goose Up
-
+{{if not .Own}}
 -- The buffer: applications insert here, inside their own transactions. The
 -- primary key is its only index.
 CREATE TABLE IF NOT EXISTS {{.Events}} (
@@ -24,7 +24,7 @@ CREATE TABLE IF NOT EXISTS {{.Events}} (
     autovacuum_analyze_scale_factor = 0,
     autovacuum_analyze_threshold = 50000
 );
-
+{{end}}
 -- The ledger: one row a live batch; empty when the relay is idle.
 CREATE TABLE IF NOT EXISTS {{.Batches}} (
     group_id   uuid PRIMARY KEY,

@@ -8,6 +8,7 @@ ALTER TABLE {{.Batches}} ADD COLUMN IF NOT EXISTS members int8multirange;
 -- A claim asks which ids beyond its cursor live batches hold, and walks over none of
 -- the rows of batches that are gone.
 CREATE INDEX IF NOT EXISTS {{.BatchesLast}} ON {{.Batches}} (buffer, last_id);
+{{- if not .Own}}
 
 -- TRUNCATE of the buffer takes its batches with it: after RESTART IDENTITY their ids
 -- would be those of other events.
@@ -29,3 +30,4 @@ END $$;
 REVOKE ALL ON FUNCTION {{.Truncated}}() FROM PUBLIC;
 CREATE OR REPLACE TRIGGER outbox_truncated AFTER TRUNCATE ON {{.Events}}
     FOR EACH STATEMENT EXECUTE FUNCTION {{.Truncated}}({{.OwnSchema}});
+{{- end}}

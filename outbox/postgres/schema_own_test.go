@@ -1,0 +1,116 @@
+package postgres_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffertest"
+	"github.com/outboxrelay/relay/outbox/postgres"
+)
+
+// shapeSQL is what a migration could have changed about the user's tables.
+const shapeSQL = `
+SELECT format('%s.%s %s %s', table_name, column_name, data_type, column_default) AS line
+FROM information_schema.columns WHERE table_schema = 'app'
+UNION ALL SELECT indexdef FROM pg_indexes WHERE schemaname = 'app'
+UNION ALL SELECT pg_get_triggerdef(t.oid) FROM pg_trigger t JOIN pg_class c ON c.oid = tgrelid WHERE relnamespace = 'app'::regnamespace AND NOT tgisinternal
+UNION ALL SELECT relname || coalesce(array_to_string(reloptions, ','), '') FROM pg_class WHERE relnamespace = 'app'::regnamespace
+ORDER BY line`
+
+// TestMigrateBesideATableOfTheUsers: the relay's tables are made, by a role that does
+// not own the user's, again when they are lost, and the user's table stays as it is.
+func TestMigrateBesideATableOfTheUsers(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		config  postgres.SchemaConfig
+		schema  string
+		applied []string
+	}{
+		"in a schema of its own": {
+			postgres.SchemaConfig{Table: `app."Activity Events"`, Schema: "the relay's", Own: true}, "the relay's",
+			[]string{"schema the relay's"},
+		},
+		"beside it":                {postgres.SchemaConfig{Table: `"app"."Activity Events"`, Own: true}, "app", nil},
+		"found by the search path": {postgres.SchemaConfig{Table: `"Activity Events"`, Own: true}, "app", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+			exec := func(statement string) {
+				t.Helper()
+				_, err := p.pool.Exec(t.Context(), statement)
+				check(t, err)
+			}
+			exec("CREATE SCHEMA app")
+			exec(`CREATE TABLE app."Activity Events" (id bigint PRIMARY KEY, group_id uuid)`)
+			migrator := p.asRole(t, "migrator_", "GRANT USAGE, CREATE ON SCHEMA app, public", `GRANT CREATE ON DATABASE "`+p.pool.Config().ConnConfig.Database+`"`) +
+				"?search_path=public,app"
+			shape := func() []string { return query(t, p.pool, shapeSQL, pgx.RowTo[string]) }
+			before := shape()
+			applied, err := postgres.Migrate(t.Context(), migrator, c.config)
+			check(t, err)
+			want := append(c.applied, "0001_outbox.sql", "0002_dead_letters.sql", "0003_order.sql", "0004_range.sql", "0005_own.sql")
+			if diff := cmp.Diff(want, applied); diff != "" {
+				t.Errorf("applied (-want +got):\n%s", diff)
+			}
+			tables := func() []string {
+				return query(t, p.pool, "SELECT relname::text FROM pg_class WHERE relnamespace = '"+pgx.Identifier{strings.ReplaceAll(c.schema, "'", "''")}.Sanitize()+
+					"'::regnamespace AND relkind IN ('r', 'S') AND relname LIKE 'outbox\\_%' AND relname NOT LIKE '%id\\_seq' ORDER BY 1", pgx.RowTo[string])
+			}
+			ours := []string{"outbox_batches", "outbox_buffers", "outbox_dead_letters", "outbox_numbers", "outbox_rates"}
+			if diff := cmp.Diff(ours, tables()); diff != "" {
+				t.Errorf("tables (-want +got):\n%s", diff)
+			}
+			if c.schema != "app" {
+				if diff := cmp.Diff(before, shape()); diff != "" {
+					t.Errorf("the user's schema (-before +after):\n%s", diff)
+				}
+			}
+			for _, again := range []struct{ lost, kind string }{{"outbox_rates", "TABLE"}, {"outbox_numbers", "SEQUENCE"}, {"outbox_batches", "TABLE"}, {"", ""}} {
+				if again.lost != "" {
+					exec("DROP " + again.kind + " " + pgx.Identifier{c.schema, again.lost}.Sanitize())
+				}
+				applied, err = postgres.Migrate(t.Context(), migrator, c.config)
+				check(t, err)
+				if diff := cmp.Diff(ours, tables()); diff != "" || len(applied) > 0 {
+					t.Errorf("again, without %s: applied %v, tables (-want +got):\n%s", again.lost, applied, diff)
+				}
+			}
+			triggers := query(t, p.pool, "SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal", pgx.RowTo[int])[0]
+			events := query(t, p.pool, "SELECT to_regclass('outbox_events') IS NOT NULL OR to_regclass('app.outbox_events') IS NOT NULL", pgx.RowTo[bool])[0]
+			if triggers != 0 || events {
+				t.Errorf("%d triggers were made, and a buffer table: %v", triggers, events)
+			}
+		})
+	}
+}
+
+// TestMigrateBesideMayNot: a role that may not make the schema learns who could.
+func TestMigrateBesideMayNot(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+	_, err := p.pool.Exec(t.Context(), "CREATE TABLE activity_events (id bigint PRIMARY KEY, group_id uuid)")
+	check(t, err)
+	poor := p.asRole(t, "poor_")
+	config := postgres.SchemaConfig{Table: "activity_events", Schema: "the relay", Own: true}
+	_, err = postgres.Migrate(t.Context(), poor, config)
+	const says = `CREATE SCHEMA "the relay" AUTHORIZATION "poor_`
+	if !errors.Is(err, outbox.ErrNotReady) || !strings.Contains(err.Error(), says) {
+		t.Fatalf("it does not say %q: %v", says, err)
+	}
+	_, statement, _ := strings.Cut(err.Error(), "CREATE SCHEMA ")
+	statement, _, _ = strings.Cut(statement, ": ")
+	_, err = p.pool.Exec(t.Context(), "CREATE SCHEMA "+statement)
+	check(t, err)
+	applied, err := postgres.Migrate(t.Context(), poor, config)
+	check(t, err)
+	if len(applied) != 5 {
+		t.Errorf("applied %v", applied)
+	}
+}
