@@ -37,10 +37,10 @@ func (r redactor) read(resp *http.Response) answer {
 
 // verdict tells what the status means for the batch.
 func (a answer) verdict(overruled statuses) error {
-	if a.status >= 200 && a.status <= 299 {
+	if isSuccess(a.status) {
 		return nil
 	}
-	text := strconv.Itoa(a.status) + " " + http.StatusText(a.status)
+	text := statusText(a.status)
 	if a.status >= 300 && a.status <= 399 {
 		text += " (redirects are not followed)"
 	}
@@ -79,6 +79,12 @@ func (s statuses) judge(status int) (outage, suspect bool) {
 		return true, false
 	}
 	return isOutage(status), status >= 500
+}
+
+// isAway tells whether a status is an outage.
+func (s statuses) isAway(status int) bool {
+	outage, _ := s.judge(status)
+	return outage && !isSuccess(status)
 }
 
 // errAddress marks an answer that came: there is a server, and if it has other
@@ -125,9 +131,10 @@ func retryAfter(h http.Header, now time.Time) time.Duration {
 }
 
 // failed is the verdict when there was no answer.
-func (r redactor) failed(err error) error {
-	return sink.Unavailable(&hiding{err: err, text: r.redact(err.Error())})
-}
+func (r redactor) failed(err error) error { return sink.Unavailable(r.clean(err)) }
+
+// clean takes secrets out of an error's text.
+func (r redactor) clean(err error) error { return &hiding{err: err, text: r.redact(err.Error())} }
 
 // hiding is an error whose text has been cleaned.
 type hiding struct {

@@ -1,13 +1,19 @@
 package httpsink
 
 import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
 	"fmt"
+	"net/http"
+	"sync"
 
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/sink"
 )
 
-// body is what is sent for a batch.
+// body is what is sent for a batch without a program.
 type body struct {
 	text []byte
 	// around is the bytes of text that are no event's: what begins and ends it.
@@ -19,53 +25,58 @@ type body struct {
 	comma int
 }
 
-// body makes the body of all events but the refused ones. It is a new one each
-// time: net/http may still read it after it has returned the answer.
-func (s *Sink) body(b *outbox.Batch, refused []sink.EventError) body {
+// format is what stands around the events of a body, and how one is written.
+type format struct {
+	begin, end string
+	comma      int // bytes behind an event that the last one does without
+	add        func([]byte, *outbox.Event) []byte
+}
+
+func (s *Sink) formatOf(b *outbox.Batch) format {
+	envelope := func(text []byte, e *outbox.Event) []byte {
+		return append(sink.AppendEnvelope(text, e, b.PayloadIsJSON), ',')
+	}
+	cloudEvent := func(text []byte, e *outbox.Event) []byte { return append(sink.AppendCloudEvent(text, b, e), ',') }
+	switch {
+	case s.format == NDJSON:
+		return format{add: func(text []byte, e *outbox.Event) []byte { return sink.AppendLine(text, e, b.PayloadIsJSON) }}
+	case s.format == Array:
+		return format{"[", "]", 1, envelope}
+	case s.format == CloudEvents && s.single:
+		return format{comma: 1, add: cloudEvent}
+	case s.format == CloudEvents:
+		return format{"[", "]", 1, cloudEvent}
+	}
+	begin := append([]byte(`{"pipeline":`), sink.AppendJSONString(nil, b.Pipeline)...)
+	return format{string(begin) + `,"group_id":"` + b.GroupID.String() + `","events":[`, "]}", 1, envelope}
+}
+
+// body makes the body of those events. It is a new one each time: net/http may still
+// read it after it has returned the answer.
+func (s *Sink) body(b *outbox.Batch, kept []int) body {
 	size := 128
-	for i := range b.Events {
+	for _, i := range kept {
 		e := &b.Events[i]
 		size += 128 + len(e.Topic) + len(e.Payload) + len(e.Headers)
 		if e.Key != nil {
 			size += len(*e.Key)
 		}
 	}
-	made := body{text: make([]byte, 0, size), sizes: make([]int, len(b.Events))}
-	for _, e := range refused {
-		made.sizes[e.Index] = -1
+	f := s.formatOf(b)
+	made := body{
+		text: append(make([]byte, 0, size), f.begin...), sizes: make([]int, len(b.Events)),
+		around: len(f.begin) + len(f.end), comma: f.comma,
 	}
-	if s.format == NDJSON {
-		made.events(b, func(text []byte, e *outbox.Event) []byte { return sink.AppendLine(text, e, b.PayloadIsJSON) })
-		return made
+	for _, i := range kept {
+		before := len(made.text)
+		made.text = f.add(made.text, &b.Events[i])
+		made.sizes[i] = len(made.text) - before
 	}
-	made.text = append(made.text, `{"pipeline":`...)
-	made.text = sink.AppendJSONString(made.text, b.Pipeline)
-	made.text = append(made.text, `,"group_id":"`...)
-	made.text = append(made.text, b.GroupID.String()...)
-	made.text = append(made.text, `","events":[`...)
-	made.comma = 1
-	const end = "]}"
-	made.around = len(made.text) + len(end)
-	made.events(b, func(text []byte, e *outbox.Event) []byte {
-		return append(sink.AppendEnvelope(text, e, b.PayloadIsJSON), ',')
-	})
-	if made.text[len(made.text)-1] == ',' {
-		made.text = made.text[:len(made.text)-1]
+	if len(kept) > 0 {
+		made.text = made.text[:len(made.text)-f.comma]
 	}
-	made.text = append(made.text, end...)
+	made.text = append(made.text, f.end...)
 	return made
-}
-
-func (m *body) events(b *outbox.Batch, add func([]byte, *outbox.Event) []byte) {
-	for i := range b.Events {
-		if m.sizes[i] < 0 {
-			m.sizes[i] = 0
-			continue
-		}
-		before := len(m.text)
-		m.text = add(m.text, &b.Events[i])
-		m.sizes[i] = len(m.text) - before
-	}
 }
 
 // parts divides the events, in order, into as few bodies as fit into that many
@@ -80,8 +91,7 @@ func (m *body) parts(most int) (parts []sink.Group, tooLarge []sink.EventError) 
 		case size == 0:
 			continue
 		case alone > most:
-			err := fmt.Errorf("its body is %d bytes, max_bytes is %d", alone, most)
-			tooLarge = append(tooLarge, sink.EventError{Index: i, Err: sink.Permanent(err)})
+			tooLarge = append(tooLarge, sink.EventError{Index: i, Err: tooMany(alone, most)})
 			continue
 		case length+size-m.comma > most:
 			parts = append(parts, sink.Group{Indexes: part})
@@ -94,4 +104,106 @@ func (m *body) parts(most int) (parts []sink.Group, tooLarge []sink.EventError) 
 		parts = append(parts, sink.Group{Indexes: part})
 	}
 	return parts, tooLarge
+}
+
+func tooMany(bytes, most int) error {
+	return sink.Permanent(fmt.Errorf("its body is %d bytes, max_bytes is %d", bytes, most))
+}
+
+// program makes the body with Config.Request, of what would be sent without it.
+func (s *Sink) program(ctx context.Context, b *outbox.Batch, envelopes []any) ([]byte, error) {
+	made, err := s.request.run(ctx, map[string]any{
+		"pipeline": b.Pipeline, "group_id": b.GroupID.String(), "events": envelopes,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if text, ok := made.(string); ok {
+		return []byte(text), nil
+	}
+	w := writer{text: make([]byte, 0, 1024), most: mostResult}
+	lines, isArray := made.([]any)
+	switch {
+	case s.format == Form:
+		err = w.form(made)
+	case s.format == NDJSON && isArray:
+		for _, line := range lines {
+			if err = w.value(line, 1); err != nil {
+				break
+			}
+			w.text = append(w.text, '\n')
+		}
+	default:
+		err = w.value(made, 0)
+		if s.format == NDJSON {
+			w.text = append(w.text, '\n')
+		}
+	}
+	return w.text, err
+}
+
+// contentType is that of the format.
+func (c Config) contentType() string {
+	switch {
+	case c.Format == NDJSON:
+		return "application/x-ndjson"
+	case c.Format == Form:
+		return "application/x-www-form-urlencoded"
+	case c.Format == CloudEvents && c.Single:
+		return sink.CloudEventType
+	case c.Format == CloudEvents:
+		return sink.CloudEventsType
+	}
+	return "application/json"
+}
+
+func (c Config) validateBody() error {
+	switch c.Format {
+	case JSON, NDJSON, Array:
+	case Form:
+		if c.Request == "" {
+			return errors.New("format form: the fields are what request makes, which was expected")
+		}
+	case CloudEvents:
+		if c.Request != "" {
+			return errors.New("format cloudevents stands beside request, one of them was expected")
+		}
+	default:
+		return fmt.Errorf("format %q: json, ndjson, array, form or cloudevents was expected", c.Format)
+	}
+	for name, value := range c.Headers {
+		switch canonical := http.CanonicalHeaderKey(name); {
+		case c.Gzip && canonical == headerEncoding:
+			return errors.New("headers: Content-Encoding is gzip's to set")
+		case canonical == "Host" && !headerTemplate(value).Fixed():
+			return errors.New("headers: Host cannot be made of {topic} and {key}")
+		}
+	}
+	return nil
+}
+
+const headerEncoding = "Content-Encoding"
+
+// compressors are used again: a new one takes a megabyte.
+var compressors = sync.Pool{New: func() any {
+	w, err := gzip.NewWriterLevel(nil, gzip.BestSpeed)
+	if err != nil { // the level is one
+		panic(err)
+	}
+	return w
+}}
+
+// compressed is gzip of text, as quick as can be: what a network is spared with more
+// effort is little, for JSON.
+func compressed(text []byte) ([]byte, error) {
+	w, _ := compressors.Get().(*gzip.Writer)
+	defer compressors.Put(w)
+	var into bytes.Buffer
+	into.Grow(len(text)/4 + 64)
+	w.Reset(&into)
+	if _, err := w.Write(text); err != nil {
+		return nil, err
+	}
+	err := w.Close()
+	return into.Bytes(), err
 }

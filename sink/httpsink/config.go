@@ -122,8 +122,8 @@ func (c Config) validate() error {
 	if c.Method != http.MethodPost && c.Method != http.MethodPut && c.Method != http.MethodPatch {
 		return fmt.Errorf("method %q: POST, PUT or PATCH was expected", c.Method)
 	}
-	if c.Format != JSON && c.Format != NDJSON {
-		return fmt.Errorf("format %q: json or ndjson was expected", c.Format)
+	if err := c.validateBody(); err != nil {
+		return err
 	}
 	if c.Timeout < 0 {
 		return fmt.Errorf("timeout %v: a time above 0 was expected", c.Timeout)

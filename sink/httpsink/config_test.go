@@ -74,7 +74,7 @@ func TestNew(t *testing.T) {
 		{httpsink.Config{URL: "http://u:s3cret@h/#{topic}"}, "nothing was expected behind #"},
 		{httpsink.Config{URL: "http://h", Method: "GET"}, "POST, PUT or PATCH"},
 		{httpsink.Config{URL: "http://h", Method: "post"}, "POST, PUT or PATCH"},
-		{httpsink.Config{URL: "http://h", Format: "xml"}, "json or ndjson"},
+		{httpsink.Config{URL: "http://h", Format: "xml"}, "json, ndjson, array, form or cloudevents"},
 		{httpsink.Config{URL: "http://h", Timeout: -1}, "a time above 0"},
 		{httpsink.Config{URL: "http://h", MaxBytes: -1}, "max_bytes -1"},
 		{httpsink.Config{URL: "http://h", Refused: []int{404, 99}}, "refused: status 99"},

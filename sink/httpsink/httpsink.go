@@ -22,10 +22,10 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/sink"
 )
 
@@ -34,7 +34,12 @@ type Sink struct {
 	target
 	method    string
 	format    string
+	single    bool
+	gzip      bool
+	request   *program // nil: none
+	results   *program // nil: none
 	header    http.Header
+	made      []madeHeader
 	hostName  string // in place of the URL's; "" for none
 	timeout   time.Duration
 	maxBytes  int // of a body; 0: no limit
@@ -74,7 +79,7 @@ func New(c Config) (*Sink, error) {
 	conns := &connections{open: map[*connection]struct{}{}}
 	s := &Sink{
 		conns: conns, target: to, method: c.Method, format: c.Format, timeout: c.Timeout,
-		maxBytes: c.MaxBytes, statuses: statuses{refused: c.Refused, unavailable: c.Unavailable},
+		maxBytes: c.MaxBytes, single: c.Single, gzip: c.Gzip, statuses: statuses{refused: c.Refused, unavailable: c.Unavailable},
 		redactor: newRedactor(to, c.Headers),
 		transport: &http.Transport{
 			Proxy:               http.ProxyFromEnvironment,
@@ -86,16 +91,18 @@ func New(c Config) (*Sink, error) {
 			IdleConnTimeout:     idleTimeout,
 		},
 	}
+	if s.request, err = compile(c.Request, CheckRequest); err != nil {
+		return nil, fmt.Errorf("HTTP sink: request: %w", err)
+	}
+	if s.results, err = compile(c.Results, CheckResults); err != nil {
+		return nil, fmt.Errorf("HTTP sink: results: %w", err)
+	}
 	s.setHeader(c)
 	return s, nil
 }
 
 func (s *Sink) setHeader(c Config) {
-	contentType := "application/json"
-	if c.Format == NDJSON {
-		contentType = "application/x-ndjson"
-	}
-	s.header = http.Header{"Content-Type": {contentType}, "User-Agent": {"relay"}}
+	s.header = http.Header{"Content-Type": {c.contentType()}, "User-Agent": {"relay"}}
 	if s.user != nil {
 		password, _ := s.user.Password()
 		r := http.Request{Header: s.header}
@@ -106,23 +113,14 @@ func (s *Sink) setHeader(c Config) {
 			s.hostName = value
 			continue
 		}
+		if t := headerTemplate(value); !t.Fixed() {
+			s.made = append(s.made, madeHeader{http.CanonicalHeaderKey(name), t})
+			continue
+		}
 		s.header.Set(name, value)
 	}
+	slices.SortFunc(s.made, func(a, b madeHeader) int { return strings.Compare(a.name, b.name) })
 }
-
-// AddressOf implements sink.Addresser: what {topic} and {key} make of the URL, and no
-// more of it, for a path or a query may be secret.
-func (s *Sink) AddressOf(e *outbox.Event) (address string, ok bool) {
-	whole, err := s.template.Address(e)
-	if err != nil || checkPath(whole) != nil {
-		return "", false
-	}
-	address, err = s.template.Values(e)
-	return address, err == nil
-}
-
-// OneAddress implements sink.Addresser.
-func (s *Sink) OneAddress() bool { return s.template.Fixed() }
 
 // Check connects to the server, or to the proxy in front of it, and shakes hands.
 // It sends no request, for any could mean something. The error wraps

@@ -27,6 +27,8 @@ const (
 	quoteBytes = 200
 )
 
+var placeholder = strings.NewReplacer("{topic}", "\x00", "{key}", "\x00")
+
 // newRedactor knows the password, or the user name where there is none, the
 // headers' values, and the values in the query.
 func newRedactor(t target, headers map[string]string) redactor {
@@ -40,7 +42,8 @@ func newRedactor(t target, headers map[string]string) redactor {
 		secrets = append(secrets, password, plain, base64.StdEncoding.EncodeToString([]byte(plain)))
 	}
 	for _, value := range headers {
-		secrets = append(secrets, value)
+		// What is made of topic and key is not secret.
+		secrets = append(secrets, strings.Split(placeholder.Replace(value), "\x00")...)
 		if _, credentials, ok := strings.Cut(value, " "); ok { // Bearer ...
 			secrets = append(secrets, credentials)
 		}
@@ -77,6 +80,14 @@ func (r redactor) redact(text string) string { return r.replace.Replace(text) }
 // quote makes a short line of the beginning of an answer. cut says that the text
 // itself is only a beginning: its end may be half a secret.
 func (r redactor) quote(text []byte, cut bool) string {
+	return r.line(string(text), cut, quoteBytes)
+}
+
+// line makes a line of at most that many bytes, and "...".
+func (r redactor) line(text string, cut bool, most int) string {
+	if enough := 4*most + r.longest; len(text) > enough {
+		text, cut = text[:enough], true
+	}
 	if cut {
 		text = text[:max(0, len(text)-r.longest)]
 	}
@@ -85,14 +96,13 @@ func (r redactor) quote(text []byte, cut bool) string {
 			return ' '
 		}
 		return c
-	}, r.redact(string(text)))
+	}, r.redact(text))
 	line = strings.Join(strings.Fields(line), " ")
-	if len(line) <= quoteBytes {
+	if len(line) <= most {
 		return line
 	}
-	end := quoteBytes
-	for !utf8.RuneStart(line[end]) {
-		end--
+	for !utf8.RuneStart(line[most]) {
+		most--
 	}
-	return line[:end] + "..."
+	return line[:most] + "..."
 }

@@ -3,6 +3,8 @@ package httpsink
 import (
 	"bytes"
 	"context"
+	"fmt"
+	"maps"
 	"net/http"
 
 	"github.com/outboxrelay/relay/outbox"
@@ -11,55 +13,143 @@ import (
 
 // request is what is sent of a batch.
 type request struct {
-	url  string
-	body []byte
-	// events are the indexes of those that are in it.
+	url    string
+	header http.Header // that is made of topic and key; nil: none
+	body   []byte      // before it is compressed
+	// events are the indexes of those that are in it, and values the same events as
+	// programs see them, where there is one.
 	events []int
+	values []any
 }
 
 const headerIdempotency = "Idempotency-Key"
 
 // prepare makes the batch's request; nil where all events are refused. Nothing was sent
 // when it fails.
-func (s *Sink) prepare(_ context.Context, b *outbox.Batch) (*request, []sink.EventError, error) {
-	groups, refused := s.template.GroupByAddress(b)
+func (s *Sink) prepare(ctx context.Context, b *outbox.Batch) (*request, []sink.EventError, error) {
+	groups, refused := s.groups(b)
 	if len(groups) > 1 {
 		return nil, nil, divide(groups, refused, false)
 	}
-	for _, g := range groups {
-		misled := checkPath(g.Address)
-		for _, i := range g.Indexes {
-			err := misled
-			if err == nil {
-				err = sink.CheckHeaders(&b.Events[i])
-			}
-			if err != nil {
-				refused = append(refused, sink.EventError{Index: i, Err: err})
-			}
-		}
+	if len(groups) == 0 {
+		return nil, refused, nil
 	}
-	body := s.body(b, refused)
+	r := &request{url: groups[0].Address, events: make([]int, 0, len(b.Events))}
+	misled := checkPath(r.url)
+	for _, i := range groups[0].Indexes {
+		err := misled
+		if err == nil {
+			err = s.checkEvent(&b.Events[i])
+		}
+		if err != nil {
+			refused = append(refused, sink.EventError{Index: i, Err: err})
+			continue
+		}
+		r.events = append(r.events, i)
+	}
+	if s.request != nil || s.results != nil {
+		var unread []sink.EventError
+		r.values, r.events, unread = envelopes(b, r.events)
+		refused = append(refused, unread...)
+	}
+	if len(r.events) == 0 {
+		return nil, refused, nil
+	}
+	if s.single && s.format == CloudEvents && len(r.events) > 1 {
+		return nil, nil, divide(each(r.events), refused, false)
+	}
+	var err error
+	if r.header, err = s.madeFor(&b.Events[r.events[0]]); err != nil {
+		return nil, nil, err
+	}
+	if s.request != nil {
+		return s.fill(ctx, b, r, refused)
+	}
+	body := s.body(b, r.events)
 	if s.maxBytes > 0 && len(body.text) > s.maxBytes {
 		parts, tooLarge := body.parts(s.maxBytes)
 		refused = append(refused, tooLarge...)
 		if len(parts) > 1 {
 			return nil, nil, divide(parts, refused, true)
+		} else if len(parts) == 0 {
+			return nil, refused, nil
 		}
-		body = s.body(b, refused)
+		r.only(parts[0].Indexes)
+		body = s.body(b, r.events)
 	}
-	if len(refused) == len(b.Events) {
-		return nil, refused, nil
+	r.body = body.text
+	return r, refused, nil
+}
+
+// only leaves out the events that are not in kept.
+func (r *request) only(kept []int) {
+	if r.values != nil {
+		var values []any
+		at := 0
+		for i, index := range r.events {
+			if at < len(kept) && kept[at] == index {
+				values = append(values, r.values[i])
+				at++
+			}
+		}
+		r.values = values
 	}
-	return &request{url: groups[0].Address, body: body.text}, refused, nil
+	r.events = kept
+}
+
+// checkEvent finds what would spoil the events around it.
+func (s *Sink) checkEvent(e *outbox.Event) error {
+	if s.format == CloudEvents {
+		return sink.CheckCloudEvent(e)
+	}
+	return sink.CheckHeaders(e)
+}
+
+// fill makes the request's body with the program. One that is too large is halved: how
+// much of it is whose the program alone knows.
+func (s *Sink) fill(ctx context.Context, b *outbox.Batch, r *request, refused []sink.EventError) (*request, []sink.EventError, error) {
+	var err error
+	if r.body, err = s.program(ctx, b, r.values); err != nil {
+		// It may be one event's doing: while batches go through it is found by halving.
+		return nil, nil, sink.Suspect(fmt.Errorf("not sent: request: %s", s.redactor.line(err.Error(), false, quoteBytes)))
+	}
+	switch n := len(r.events); {
+	case s.maxBytes == 0 || len(r.body) <= s.maxBytes:
+		return r, refused, nil
+	case n == 1:
+		return nil, append(refused, sink.EventError{Index: r.events[0], Err: tooMany(len(r.body), s.maxBytes)}), nil
+	default:
+		return nil, nil, divide([]sink.Group{{Indexes: r.events[:n/2]}, {Indexes: r.events[n/2:]}}, refused, true)
+	}
+}
+
+// each is a part for every event.
+func each(indexes []int) []sink.Group {
+	parts := make([]sink.Group, len(indexes))
+	for i, index := range indexes {
+		parts[i].Indexes = []int{index}
+	}
+	return parts
 }
 
 // httpRequest is the request as it goes out.
 func (s *Sink) httpRequest(ctx context.Context, r *request, b *outbox.Batch) (*http.Request, error) {
-	req, err := http.NewRequestWithContext(ctx, s.method, r.url, bytes.NewReader(r.body))
+	body := r.body
+	if s.gzip {
+		var err error
+		if body, err = compressed(r.body); err != nil {
+			return nil, err
+		}
+	}
+	req, err := http.NewRequestWithContext(ctx, s.method, r.url, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
 	req.Header, req.Host = s.header.Clone(), s.hostName
+	maps.Copy(req.Header, r.header)
+	if s.gzip {
+		req.Header.Set(headerEncoding, "gzip")
+	}
 	if _, overruled := req.Header[headerIdempotency]; !overruled {
 		// It also lets net/http send the request again when the server has just
 		// closed the connection it went out on.

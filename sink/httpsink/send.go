@@ -102,7 +102,7 @@ func (s *Sink) post(ctx context.Context, r *request, b *outbox.Batch) (failed []
 	resp, err := s.transport.RoundTrip(req)
 	switch {
 	case err == nil:
-		return nil, s.redactor.read(resp).verdict(s.statuses)
+		return s.heard(ctx, resp, r, b)
 	case written.yet.Load() && !errors.Is(ctx.Err(), context.Canceled):
 		return nil, sink.Suspect(s.redactor.failed(err))
 	}
