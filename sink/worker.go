@@ -21,7 +21,7 @@ type Settler interface {
 // Observer hears what a worker does. Its methods are called by many goroutines
 // and must be quick.
 type Observer interface {
-	// Sent: one attempt at the sink took so long.
+	// Sent: one attempt at the sink took so long, without the wait for a rate (Waited).
 	Sent(b *outbox.Batch, took time.Duration)
 	// Settled: the outcomes are written down; nil IDs mean all of the batch.
 	Settled(b *outbox.Batch, outcomes []outbox.Outcome, took time.Duration)
@@ -166,9 +166,10 @@ func (w *Worker) outcomes(held context.Context, b *outbox.Batch, d *Done) ([]out
 	}
 	ctx, cancel := context.WithTimeout(held, w.config.SendTimeout)
 	defer cancel()
+	ctx, waited := withWait(ctx)
 	began := time.Now()
 	err := w.send(ctx, b)
-	d.Sent, d.SendErr = time.Since(began), err
+	d.Sent, d.SendErr = time.Since(began)-waited(), err
 	w.config.Observer.Sent(b, d.Sent)
 	_, partly := errors.AsType[*BatchError](err)
 	switch {

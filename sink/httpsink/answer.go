@@ -6,7 +6,6 @@ import (
 	"io"
 	"net/http"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/outboxrelay/relay/sink"
@@ -27,7 +26,8 @@ type answer struct {
 func (r redactor) read(resp *http.Response) answer {
 	text, err := io.ReadAll(io.LimitReader(resp.Body, readBytes))
 	err = errors.Join(err, resp.Body.Close())
-	a := answer{status: resp.StatusCode, retryAfter: retryAfter(resp.Header, time.Now())}
+	a := answer{status: resp.StatusCode}
+	a.retryAfter, _ = pauses(a.status, resp.Header, time.Now())
 	a.quote = r.quote(text, err != nil || len(text) == readBytes)
 	if err != nil {
 		a.quote += " (" + r.redact(err.Error()) + ")"
@@ -105,29 +105,6 @@ func isOutage(status int) bool {
 		return true
 	}
 	return status < 400 || status > 499
-}
-
-// longestRetryAfter bounds what a server can ask for: a slip in a header is not to
-// stop a pipeline for good.
-const longestRetryAfter = 24 * time.Hour
-
-// retryAfter reads the header, seconds or a date. A date is compared with the
-// server's own clock where it says the time.
-func retryAfter(h http.Header, now time.Time) time.Duration {
-	text := h.Get("Retry-After")
-	if seconds, err := strconv.ParseUint(text, 10, 32); err == nil {
-		return min(time.Duration(seconds)*time.Second, longestRetryAfter)
-	} else if errors.Is(err, strconv.ErrRange) {
-		return longestRetryAfter
-	}
-	at, err := http.ParseTime(text)
-	if err != nil {
-		return 0
-	}
-	if theirs, err := http.ParseTime(h.Get("Date")); err == nil {
-		now = theirs
-	}
-	return max(0, min(at.Sub(now), longestRetryAfter))
 }
 
 // failed is the verdict when there was no answer.

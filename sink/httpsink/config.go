@@ -144,7 +144,7 @@ func (c Config) validate() error {
 			return fmt.Errorf("headers: %w", err)
 		}
 	}
-	return nil
+	return c.validateAccess()
 }
 
 func checkStatuses(key string, statuses []int) error {

@@ -16,12 +16,8 @@ package httpsink
 
 import (
 	"context"
-	"crypto/tls"
-	"errors"
 	"fmt"
-	"net"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -47,6 +43,9 @@ type Sink struct {
 	redactor  redactor
 	transport *http.Transport
 	conns     *connections
+	limiter   *limiter
+	tokens    *tokens // nil: none are fetched
+	signer    signer  // nil: requests are not signed
 }
 
 var (
@@ -76,13 +75,21 @@ func New(c Config) (*Sink, error) {
 	if err != nil {
 		return nil, fmt.Errorf("HTTP sink: %w", err)
 	}
+	proxy, err := proxyOf(c.Proxy)
+	if err != nil {
+		return nil, fmt.Errorf("HTTP sink: %w", err)
+	}
+	signer, err := newSigner(c.Sign)
+	if err != nil {
+		return nil, fmt.Errorf("HTTP sink: %w", err)
+	}
 	conns := &connections{open: map[*connection]struct{}{}}
 	s := &Sink{
 		conns: conns, target: to, method: c.Method, format: c.Format, timeout: c.Timeout,
 		maxBytes: c.MaxBytes, single: c.Single, gzip: c.Gzip, statuses: statuses{refused: c.Refused, unavailable: c.Unavailable},
-		redactor: newRedactor(to, c.Headers),
+		limiter: newLimiter(c), signer: signer,
 		transport: &http.Transport{
-			Proxy:               http.ProxyFromEnvironment,
+			Proxy:               proxy,
 			DialContext:         conns.dial,
 			TLSClientConfig:     tlsConfig,
 			TLSHandshakeTimeout: dialTimeout,
@@ -97,6 +104,8 @@ func New(c Config) (*Sink, error) {
 	if s.results, err = compile(c.Results, CheckResults); err != nil {
 		return nil, fmt.Errorf("HTTP sink: results: %w", err)
 	}
+	s.redactor = newRedactor(to, c.Headers, append(c.accessSecrets(), s.proxySecrets()...)...)
+	s.tokens = newTokens(c, s.transport, s.redactor)
 	s.setHeader(c)
 	return s, nil
 }
@@ -108,6 +117,7 @@ func (s *Sink) setHeader(c Config) {
 		r := http.Request{Header: s.header}
 		r.SetBasicAuth(s.user.Username(), password)
 	}
+	c.setAuthorization(s.header)
 	for name, value := range c.Headers {
 		if strings.EqualFold(name, "Host") {
 			s.hostName = value
@@ -122,8 +132,8 @@ func (s *Sink) setHeader(c Config) {
 	slices.SortFunc(s.made, func(a, b madeHeader) int { return strings.Compare(a.name, b.name) })
 }
 
-// Check connects to the server, or to the proxy in front of it, and shakes hands.
-// It sends no request, for any could mean something. The error wraps
+// Check connects to the server, through the proxy in front of it, and shakes hands.
+// It sends the server no request, for any could mean something. The error wraps
 // sink.ErrUnavailable.
 func (s *Sink) Check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
@@ -134,37 +144,9 @@ func (s *Sink) Check(ctx context.Context) error {
 	return nil
 }
 
-func (s *Sink) shakeHands(ctx context.Context) error {
-	proxy, err := s.transport.Proxy(&http.Request{URL: &url.URL{Scheme: s.scheme, Host: s.host}})
-	if err != nil {
-		return err
-	}
-	host := s.host
-	if proxy != nil {
-		host = withPort(proxy)
-	}
-	conn, err := s.transport.DialContext(ctx, "tcp", host)
-	if err != nil {
-		return err
-	}
-	if proxy == nil && s.scheme == "https" {
-		config := s.transport.TLSClientConfig.Clone()
-		if config.ServerName == "" {
-			if config.ServerName, _, err = net.SplitHostPort(host); err != nil {
-				return errors.Join(err, conn.Close())
-			}
-		}
-		shaken := tls.Client(conn, config)
-		if err := shaken.HandshakeContext(ctx); err != nil {
-			return errors.Join(err, conn.Close())
-		}
-		conn = shaken
-	}
-	return conn.Close()
-}
-
 // Close closes the connections.
 func (s *Sink) Close() error {
 	s.transport.CloseIdleConnections()
+	s.tokens.close()
 	return s.conns.closeAll()
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"unicode"
 	"unicode/utf8"
 )
@@ -16,6 +17,15 @@ import (
 type redactor struct {
 	replace *strings.Replacer
 	longest int // in bytes
+	later   *learnt
+}
+
+// learnt are the secrets that were learnt since: tokens, the last few, for an answer
+// may come after its token was renewed.
+type learnt struct {
+	mu    sync.Mutex
+	forms [8][]string
+	at    int
 }
 
 const (
@@ -30,9 +40,8 @@ const (
 var placeholder = strings.NewReplacer("{topic}", "\x00", "{key}", "\x00")
 
 // newRedactor knows the password, or the user name where there is none, the
-// headers' values, and the values in the query.
-func newRedactor(t target, headers map[string]string) redactor {
-	var secrets []string
+// headers' values, the values in the query, and the secrets beside them.
+func newRedactor(t target, headers map[string]string, secrets ...string) redactor {
 	if t.user != nil {
 		password, ok := t.user.Password()
 		if !ok {
@@ -59,13 +68,11 @@ func newRedactor(t target, headers map[string]string) redactor {
 	}
 	var forms []string
 	for _, s := range secrets {
-		if s = strings.TrimSpace(s); len(s) >= shortest {
-			forms = append(forms, s, url.QueryEscape(s), url.PathEscape(s), strings.Trim(strconv.Quote(s), `"`))
-		}
+		forms = append(forms, formsOf(s)...)
 	}
 	// The longest first: one may be part of another.
 	slices.SortFunc(forms, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
-	r := redactor{}
+	r := redactor{later: &learnt{}}
 	var pairs []string
 	for _, form := range forms {
 		r.longest = max(r.longest, len(form))
@@ -75,7 +82,47 @@ func newRedactor(t target, headers map[string]string) redactor {
 	return r
 }
 
-func (r redactor) redact(text string) string { return r.replace.Replace(text) }
+// formsOf is a secret as others may write it; nil where it is too short to be one.
+func formsOf(secret string) []string {
+	if secret = strings.TrimSpace(secret); len(secret) < shortest {
+		return nil
+	}
+	return []string{secret, url.QueryEscape(secret), url.PathEscape(secret), strings.Trim(strconv.Quote(secret), `"`)}
+}
+
+// learn adds a secret.
+func (r redactor) learn(secret string) {
+	r.later.mu.Lock()
+	defer r.later.mu.Unlock()
+	r.later.forms[r.later.at] = formsOf(secret)
+	r.later.at = (r.later.at + 1) % len(r.later.forms)
+}
+
+// learnt returns what was learnt.
+func (r redactor) learnt() (forms []string) {
+	r.later.mu.Lock()
+	defer r.later.mu.Unlock()
+	for _, secret := range r.later.forms {
+		forms = append(forms, secret...)
+	}
+	return forms
+}
+
+// margin is how much of a text that was cut may be a part of a secret.
+func (r redactor) margin() int {
+	most := r.longest
+	for _, form := range r.learnt() {
+		most = max(most, len(form))
+	}
+	return most
+}
+
+func (r redactor) redact(text string) string {
+	for _, form := range r.learnt() {
+		text = strings.ReplaceAll(text, form, hidden)
+	}
+	return r.replace.Replace(text)
+}
 
 // quote makes a short line of the beginning of an answer. cut says that the text
 // itself is only a beginning: its end may be half a secret.
@@ -89,7 +136,7 @@ func (r redactor) line(text string, cut bool, most int) string {
 		text, cut = text[:enough], true
 	}
 	if cut {
-		text = text[:max(0, len(text)-r.longest)]
+		text = text[:max(0, len(text)-r.margin())]
 	}
 	line := strings.Map(func(c rune) rune {
 		if c == utf8.RuneError || !unicode.IsPrint(c) {

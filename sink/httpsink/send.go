@@ -91,6 +91,11 @@ func awayAt(b *outbox.Batch, err error) error {
 // post sends a request and tells which events the answer says failed, or what it says
 // of all.
 func (s *Sink) post(ctx context.Context, r *request, b *outbox.Batch) (failed []sink.EventError, err error) {
+	leave, err := s.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave.done()
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	written := &progress{}
@@ -98,10 +103,12 @@ func (s *Sink) post(ctx context.Context, r *request, b *outbox.Batch) (failed []
 	if err != nil {
 		return nil, s.redactor.failed(err)
 	}
+	s.admit(req, leave, b.GroupID.String(), r.body)
 	// The transport, and not a Client, which would follow redirects.
 	resp, err := s.transport.RoundTrip(req)
 	switch {
 	case err == nil:
+		s.learn(resp, leave)
 		return s.heard(ctx, resp, r, b)
 	case written.yet.Load() && !errors.Is(ctx.Err(), context.Canceled):
 		return nil, sink.Suspect(s.redactor.failed(err))
