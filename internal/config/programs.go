@@ -5,6 +5,11 @@ import (
 	"errors"
 	"net/url"
 	"strings"
+
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/token"
+
+	"github.com/outboxrelay/relay/sink/httpsink"
 )
 
 // lines is text that may have several lines.
@@ -18,8 +23,75 @@ func lines(into *string, what string) scalar {
 	}}
 }
 
-// program is a jq program.
-func program(into *string) scalar { return lines(into, "a jq program") }
+// program is a jq program, and what looks whether it is one.
+type program struct {
+	scalar
+	into  *string
+	check func(text string) error
+}
+
+func request(into *string) program {
+	return program{lines(into, "a jq program"), into, httpsink.CheckRequest}
+}
+
+func results(into *string) program {
+	return program{lines(into, "a jq program"), into, httpsink.CheckResults}
+}
+
+func (p program) read(r *reader, e entry) {
+	p.scalar.read(r, e)
+	if e.node == nil || *p.into == "" {
+		return
+	}
+	wrong, ok := errors.AsType[*httpsink.ProgramError](p.check(*p.into))
+	if !ok {
+		return
+	}
+	at := r.place(e.node)
+	if in, _ := r.expand(textOf(e.node), false); in.expanded() {
+		// The places are others, and what was expanded may be secret.
+		r.say(at, "%s is no jq program as expanded from %s, one was expected", e.path, in.names())
+		return
+	}
+	if exact, ok := r.within(e.node, wrong.Line, wrong.Column); ok {
+		r.say(exact, "%s is not right (%s), a jq program was expected", e.path, oneLine(wrong.Text))
+		return
+	}
+	r.say(at, "%s is not right (%s), a jq program was expected", e.path, oneLine(wrong.Error()))
+}
+
+func textOf(n ast.Node) string {
+	text, _, _ := scalarOf(n)
+	return text
+}
+
+// within is where a line and column of a scalar's text stand in the file; false where
+// YAML has folded the lines, or where line is 0.
+func (r *reader) within(n ast.Node, line, column int) (Place, bool) {
+	at, text := r.place(n), textOf(n)
+	if line == 0 {
+		return at, false
+	}
+	literal, ok := n.(*ast.LiteralNode)
+	switch isBlock := ok && strings.HasPrefix(literal.Start.Value, "|"); {
+	case isBlock:
+		// The token begins with the first word, wherever that stands.
+		at = r.tokenPlace(literal.Value.GetToken())
+		first := Place{Line: 1, Column: 1}.after(text[:len(text)-len(strings.TrimLeft(text, " \t\n"))])
+		at.Line, at.Column = at.Line+line-first.Line, at.Column+column-first.Column
+		return at, true
+	case ok:
+		return at, false
+	}
+	written := strings.TrimSpace(n.GetToken().Origin)
+	switch n.GetToken().Type {
+	case token.SingleQuoteType, token.DoubleQuoteType:
+		at.Column++
+		written = strings.Trim(written, `'"`)
+	}
+	at.Column += column - 1
+	return at, written == text
+}
 
 // columnName is a column's name as the database has it, whatever that is.
 func columnName(into *string) scalar {

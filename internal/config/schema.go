@@ -296,11 +296,11 @@ func (s *Sink) keys() []key {
 		},
 		{name: "tls", of: []string{http}, value: mapping{&s.HTTP.TLS}, help: "For https only."},
 		{
-			name: "request", of: []string{http}, value: program(&s.HTTP.Request),
+			name: "request", of: []string{http}, value: request(&s.HTTP.Request),
 			help: "A jq program that makes the body to send, of the body that would be sent without it. See [jq](http.md#request).",
 		},
 		{
-			name: "results", of: []string{http}, value: program(&s.HTTP.Results),
+			name: "results", of: []string{http}, value: results(&s.HTTP.Results),
 			help: "A jq program that finds the events which did not succeed in the answer `{status, headers, body, events}`: an array of `{id | index, error, retry}`. See [Results](http.md#results).",
 		},
 		{name: "rate", of: []string{http}, value: optional{mapping{&httpRate{&s.HTTP}}}, help: "The most requests in a time."},
