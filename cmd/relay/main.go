@@ -61,7 +61,7 @@ To see it at work, with nothing to set up:  relay demo`,
 	root.AddCommand(
 		a.runCommand(), a.checkCommand(), a.schemaCommand(), a.migrateCommand(), a.statusCommand(),
 		a.doctorCommand(), a.deadCommand(), a.verifyCommand(),
-		a.previewCommand(), a.demoCommand(), a.completionCommand(), a.versionCommand(),
+		a.initCommand(), a.previewCommand(), a.demoCommand(), a.completionCommand(), a.versionCommand(),
 	)
 	return root
 }

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/outboxrelay/relay/internal/draft"
+	"github.com/outboxrelay/relay/internal/survey"
+)
+
+// whatNext says what was written, what to do in the database and the environment, and
+// the commands that come then.
+func whatNext(d *draft.Draft, found *survey.Database) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s is written: %s to %s.\n", d.File, d.Source.Name, d.Sink.Text)
+	for _, warning := range warnings(d) {
+		fmt.Fprintf(&b, "\n%s\n", warning)
+	}
+	first := "First"
+	if steps := d.Source.Steps(found); len(steps) > 0 {
+		fmt.Fprintf(&b, "\n%s, in the database:\n", first)
+		first = "Then"
+		for _, step := range steps {
+			fmt.Fprintf(&b, "\n  -- %s\n  %s\n", step.Why, step.SQL)
+		}
+	}
+	var unset []draft.Variable
+	for _, v := range d.Variables() {
+		if value, set := os.LookupEnv(v.Name); !set || v.Value != "" && v.Value != value {
+			unset = append(unset, v)
+		}
+	}
+	if len(unset) > 0 {
+		fmt.Fprintf(&b, "\n%s, in the environment:\n\n", first)
+		for _, v := range unset {
+			fmt.Fprintf(&b, "  export %s=...   # %s\n", v.Name, v.What)
+		}
+	}
+	made := "make the relay's own tables"
+	if d.Source.IsOwn() && d.Source.Driver == "postgres" {
+		made += ", in the schema " + draft.Schema
+	}
+	file := d.FileArgument()
+	fmt.Fprintf(&b, "\nThen:\n\n  relay migrate -c %s   # %s\n  relay preview -c %s   # see what the next events would send\n  relay run -c %s       # send\n",
+		file, made, file, file)
+	return b.String()
+}
+
+// warnings are about what a table of the user's own is not made for.
+func warnings(d *draft.Draft) []string {
+	t := d.Source.Table
+	if t == nil || !d.Source.IsOwn() {
+		return nil
+	}
+	all := []string{"Each row of " + d.Source.Name + " is an event, and is deleted once it was delivered."}
+	if len(t.ReferredBy) > 0 {
+		all = append(all, "Look: "+strings.Join(t.ReferredBy, ", ")+" refer to it, and may keep its rows from\nbeing deleted, or go with them.")
+	}
+	if t.Reuses {
+		all = append(all, "Look: SQLite hands an id out again after a delete, and a sink would take the new\nevent for a duplicate: make the table anew with "+t.Key[0]+" INTEGER PRIMARY KEY AUTOINCREMENT.")
+	}
+	return all
+}

@@ -1,0 +1,140 @@
+package survey
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+const schemasSQL = `
+SELECT n.nspname::text, has_schema_privilege(n.oid, 'CREATE')
+FROM pg_namespace n
+WHERE n.nspname NOT LIKE 'pg\_%' AND n.nspname <> 'information_schema'`
+
+const mayMakeSQL = `
+SELECT current_user::text, has_database_privilege(current_database(), 'CREATE')`
+
+// A partition is no table of its own here: its table is.
+const tablesSQL = `
+SELECT c.oid, n.nspname::text, c.relname::text,
+       array_remove(ARRAY[
+           CASE WHEN NOT has_table_privilege(c.oid, 'SELECT') THEN 'SELECT' END,
+           CASE WHEN NOT has_table_privilege(c.oid, 'UPDATE') THEN 'UPDATE' END,
+           CASE WHEN NOT has_table_privilege(c.oid, 'INSERT') THEN 'INSERT' END,
+           CASE WHEN NOT has_table_privilege(c.oid, 'DELETE') THEN 'DELETE' END], NULL)
+FROM pg_class c
+JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence <> 't'
+  AND n.nspname NOT LIKE 'pg\_%' AND n.nspname <> 'information_schema'
+ORDER BY n.nspname, c.relname`
+
+const columnsSQL = `
+SELECT a.attrelid, a.attnum, a.attname::text, format_type(t.oid, NULL), a.attnotnull,
+       a.attidentity <> '' OR COALESCE(pg_get_expr(d.adbin, d.adrelid) LIKE 'nextval(%', false),
+       EXISTS (SELECT FROM pg_index i WHERE i.indrelid = a.attrelid AND i.indisunique AND i.indnkeyatts = 1
+               AND i.indkey[0] = a.attnum AND i.indpred IS NULL AND i.indisvalid),
+       EXISTS (SELECT FROM pg_index i WHERE i.indrelid = a.attrelid AND i.indkey[0] = a.attnum AND i.indisvalid)
+FROM pg_attribute a
+JOIN pg_type y ON y.oid = a.atttypid
+JOIN pg_type t ON t.oid = COALESCE(NULLIF(y.typbasetype, 0), y.oid) -- what a domain is made of
+LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+WHERE a.attrelid = ANY ($1) AND a.attnum > 0 AND NOT a.attisdropped
+ORDER BY a.attrelid, a.attnum`
+
+const keysSQL = `
+SELECT i.indrelid, a.attname::text
+FROM pg_index i
+CROSS JOIN LATERAL unnest(i.indkey::smallint[]) WITH ORDINALITY k (attnum, at)
+JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+WHERE i.indrelid = ANY ($1) AND i.indisprimary AND k.at <= i.indnkeyatts
+ORDER BY i.indrelid, k.at`
+
+const refsSQL = `
+SELECT c.conrelid, a.attname::text, c.confrelid, f.attname::text, cardinality(c.conkey)
+FROM pg_constraint c
+JOIN pg_attribute a ON a.attrelid = c.conrelid AND a.attnum = c.conkey[1]
+JOIN pg_attribute f ON f.attrelid = c.confrelid AND f.attnum = c.confkey[1]
+WHERE c.contype = 'f' AND c.conrelid = ANY ($1) AND c.conparentid = 0
+ORDER BY c.conrelid, a.attnum, c.oid`
+
+func lookPostgres(ctx context.Context, url string) (d *Database, err error) {
+	c, err := pgx.ParseConfig(url)
+	if err != nil {
+		return nil, err
+	}
+	c.DefaultQueryExecMode = pgx.QueryExecModeExec // also through a pooler
+	conn, err := pgx.ConnectConfig(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		err = errors.Join(err, conn.Close(late))
+	}()
+	// One snapshot, so that the answers fit each other.
+	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // it wrote nothing
+	d = &Database{Schemas: map[string]bool{}}
+	if err := tx.QueryRow(ctx, mayMakeSQL).Scan(&d.Role, &d.MayMake); err != nil {
+		return nil, err
+	}
+	return d, d.readPostgres(ctx, tx)
+}
+
+func (d *Database) readPostgres(ctx context.Context, tx pgx.Tx) error {
+	tables, oids := map[uint32]*Table{}, []uint32{}
+	var (
+		schema, name, to string
+		mayMake          bool
+		lacks            []string
+		oid, toOID       uint32
+		at, columns      int
+		c                Column
+	)
+	for _, q := range []struct {
+		sql  string
+		into []any
+		do   func()
+	}{
+		{schemasSQL, []any{&schema, &mayMake}, func() { d.Schemas[schema] = mayMake }},
+		{tablesSQL, []any{&oid, &schema, &name, &lacks}, func() {
+			t := &Table{Schema: schema, Name: name, Lacks: lacks, Unread: len(lacks) > 0 && lacks[0] == "SELECT"}
+			tables[oid], oids, lacks = t, append(oids, oid), nil
+			d.Tables = append(d.Tables, t)
+		}},
+		{columnsSQL, []any{&oid, &at, &c.Name, &c.Type, &c.NotNull, &c.Grows, &c.Unique, &c.Indexed}, func() {
+			c.Type = baseType(c.Type)
+			tables[oid].Columns = append(tables[oid].Columns, c)
+		}},
+		{keysSQL, []any{&oid, &name}, func() { tables[oid].Key = append(tables[oid].Key, name) }},
+		{refsSQL, []any{&oid, &name, &toOID, &to, &columns}, func() {
+			from, parent := tables[oid], tables[toOID]
+			if parent == nil || parent == from {
+				return
+			}
+			parent.ReferredBy = append(parent.ReferredBy, from.FullName())
+			if columns == 1 {
+				from.Refs = append(from.Refs, Ref{Column: name, Table: parent, To: to})
+			}
+		}},
+	} {
+		args := []any{}
+		if q.sql != schemasSQL && q.sql != tablesSQL {
+			args = append(args, oids)
+		}
+		rows, err := tx.Query(ctx, q.sql, args...)
+		if err != nil {
+			return err
+		}
+		if _, err := pgx.ForEachRow(rows, q.into, func() error { q.do(); return nil }); err != nil {
+			return err
+		}
+	}
+	return nil
+}

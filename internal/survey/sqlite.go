@@ -1,0 +1,126 @@
+package survey
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+
+	_ "modernc.org/sqlite" // the driver
+)
+
+const sqliteTablesSQL = `
+SELECT name, sql LIKE '%autoincrement%' FROM sqlite_schema
+WHERE type = 'table' AND name NOT LIKE 'sqlite\_%' ESCAPE '\' ORDER BY name`
+
+const sqliteColumnsSQL = `
+SELECT name, type, "notnull", pk FROM pragma_table_info(?1) ORDER BY cid`
+
+const sqliteIndexesSQL = `
+SELECT i."unique", i.partial, (SELECT name FROM pragma_index_info(i.name) WHERE seqno = 0),
+       (SELECT count(*) FROM pragma_index_info(i.name))
+FROM pragma_index_list(?1) i`
+
+const sqliteRefsSQL = `
+SELECT "from", "table", COALESCE("to", ''), (SELECT count(*) FROM pragma_foreign_key_list(?1) o WHERE o.id = f.id)
+FROM pragma_foreign_key_list(?1) f WHERE f.seq = 0 ORDER BY f.id DESC`
+
+func lookSQLite(ctx context.Context, source string) (d *Database, err error) {
+	path := strings.TrimPrefix(source, "sqlite://")
+	if decoded, err := url.PathUnescape(path); err == nil {
+		path = decoded
+	}
+	name := &url.URL{Scheme: "file", Path: path, RawQuery: "mode=ro&_pragma=busy_timeout(5000)"}
+	db, err := sql.Open("sqlite", name.String())
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	tx, err := db.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	defer func() { _ = tx.Rollback() }() // it wrote nothing
+	d = &Database{}
+	if err := d.readSQLite(ctx, tx); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return d, nil
+}
+
+func (d *Database) readSQLite(ctx context.Context, tx *sql.Tx) error {
+	each := func(query string, args []any, into []any, do func()) error {
+		rows, err := tx.QueryContext(ctx, query, args...)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			if err := rows.Scan(into...); err != nil {
+				return err
+			}
+			do()
+		}
+		return rows.Err()
+	}
+	var (
+		name, kind, to  string
+		keeps, notNull  bool
+		unique, partial bool
+		pk, columns     int
+		first           sql.NullString
+		named           = map[string]*Table{}
+	)
+	if err := each(sqliteTablesSQL, nil, []any{&name, &keeps}, func() {
+		t := &Table{Name: name, Reuses: !keeps}
+		d.Tables, named[strings.ToLower(name)] = append(d.Tables, t), t
+	}); err != nil {
+		return err
+	}
+	for _, t := range d.Tables {
+		key := map[int]string{}
+		if err := each(sqliteColumnsSQL, []any{t.Name}, []any{&name, &kind, &notNull, &pk}, func() {
+			c := Column{Name: name, Type: baseType(kind), NotNull: notNull || pk > 0}
+			t.Columns = append(t.Columns, c)
+			if pk > 0 {
+				key[pk] = name
+			}
+		}); err != nil {
+			return err
+		}
+		for i := range len(key) {
+			t.Key = append(t.Key, key[i+1])
+		}
+		if err := each(sqliteIndexesSQL, []any{t.Name}, []any{&unique, &partial, &first, &columns}, func() {
+			if c := t.Column(first.String); first.Valid && c != nil {
+				c.Indexed = true
+				c.Unique = c.Unique || unique && !partial && columns == 1
+			}
+		}); err != nil {
+			return err
+		}
+	}
+	for _, t := range d.Tables {
+		if err := each(sqliteRefsSQL, []any{t.Name}, []any{&name, &kind, &to, &columns}, func() {
+			parent := named[strings.ToLower(kind)]
+			if parent == nil || parent == t {
+				return
+			}
+			if !slices.Contains(parent.ReferredBy, t.Name) {
+				parent.ReferredBy = append(parent.ReferredBy, t.Name)
+			}
+			if to == "" && len(parent.Key) == 1 { // REFERENCES parent, without a column
+				to = parent.Key[0]
+			}
+			if columns == 1 && to != "" {
+				t.Refs = append(t.Refs, Ref{Column: name, Table: parent, To: to})
+			}
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
