@@ -18,7 +18,7 @@ func Run(t *testing.T, h Harness) {
 	}
 	groups := [][]testCase{
 		claimCases, rangeCases, optimisticCases, leaseCases, settleCases, markCases, lookCases, wakeCases, deadCases, replayCases, discardCases,
-		archiveCases, hookCases, hookApartCases, auditCases, cancelCases, modelCases, peekCases,
+		archiveCases, hookCases, hookApartCases, bucketCases, auditCases, cancelCases, modelCases, peekCases,
 	}
 	if h.Own {
 		groups = append(groups, ownCases, ownLetterCases)

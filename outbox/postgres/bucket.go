@@ -2,11 +2,49 @@ package postgres
 
 import (
 	"context"
-	"errors"
+	"fmt"
+	"strings"
 	"time"
+
+	"github.com/outboxrelay/relay/outbox"
 )
 
-// TakeToken implements sink.Bucket.
-func (b *Buffer) TakeToken(_ context.Context, _ string, _ int, _ time.Duration) (time.Duration, error) {
-	return 0, errors.New("shared rates are not there yet")
+// takeTokenSQL moves the time of the next request on, and returns the one before it: the
+// generic cell rate algorithm (ITU-T I.371), on the database's clock. Who waits for the
+// row meanwhile reads the clock after that. A time far ahead is left over from another
+// rate, or from before the clock was set back: nobody waits for that.
+const takeTokenSQL = `
+INSERT INTO outbox_rates AS r (name, next_at) VALUES ($1, clock_timestamp() + $2::interval)
+ON CONFLICT (name) DO UPDATE
+SET next_at = greatest(clock_timestamp(), least(r.next_at, clock_timestamp() + 1000 * $2::interval)) + $2::interval
+RETURNING (extract(epoch FROM r.next_at - $2::interval - clock_timestamp()) * 1000000)::bigint`
+
+// TakeToken implements sink.Bucket. The commit does not wait for the disk: a crash of the
+// server may forget the last few tokens, and then as many requests may follow too soon,
+// which the sink can do nothing worse about than refuse.
+func (b *Buffer) TakeToken(ctx context.Context, name string, requests int, per time.Duration) (time.Duration, error) {
+	const doing = "taking a token of the shared rate"
+	t, err := b.ready(ctx)
+	if err != nil {
+		return 0, b.explain(ctx, doing, err)
+	}
+	rates := strings.TrimSuffix(t.sql("outbox_buffers"), "outbox_buffers") + "outbox_rates"
+	sql := strings.ReplaceAll(takeTokenSQL, "outbox_rates", rates)
+	n := time.Duration(requests) * time.Microsecond
+	every := max(1, (per+n-1)/n) * time.Microsecond // rounded up: no more than that many
+	var wait time.Duration
+	err = b.transact(ctx, t.writing(b.patience, "synchronous_commit", "off"), step{
+		often: true, sql: sql, args: []string{name, interval(every)},
+		row: func(v [][]byte) error {
+			wait = max(0, time.Duration(int8Of(v[0]))*time.Microsecond)
+			return nil
+		},
+	})
+	switch code(err) {
+	case codeNoTable, codeNoColumn, codeNoSchema:
+		return 0, fmt.Errorf("%s: %w: table %s does not exist or is not as it should be: relay migrate -c relay.yaml", doing, outbox.ErrNotReady, rates)
+	case codeNoPrivilege:
+		return 0, fmt.Errorf("%s: %w: the relay's role may not use table %s: GRANT SELECT, INSERT, UPDATE, DELETE ON %s to it", doing, outbox.ErrNotReady, rates, rates)
+	}
+	return wait, b.explain(ctx, doing, err)
 }

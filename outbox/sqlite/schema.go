@@ -135,7 +135,7 @@ func Migrate(ctx context.Context, url string, c SchemaConfig) (applied []string,
 	if err != nil {
 		return nil, fmt.Errorf("making the archive %s in %s: %w", c.Archive, file, err)
 	}
-	if len(applied) == 0 && b.Check(ctx) != nil {
+	if len(applied) == 0 && (b.Check(ctx) != nil || b.lacksRates(ctx)) {
 		// The version says that everything is there, and it is not.
 		if applied, err = up(ctx, db, rendered, goose.WithStore(store), goose.WithDisableVersioning(true)); err != nil {
 			return nil, fmt.Errorf("migrating %s again: %w", file, err)

@@ -1,0 +1,58 @@
+package postgres_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffertest"
+	"github.com/outboxrelay/relay/outbox/postgres"
+)
+
+// TestBucketAsAnyRole: tokens are taken in a database whose transactions are
+// SERIALIZABLE by default, by a role with no more than its privileges on a table in
+// another schema; without them the error says which.
+func TestBucketAsAnyRole(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+	f := p.fixture(t, "outbox_events", "orders")
+	f.Exec(t, "CREATE SCHEMA relay")
+	_, err := postgres.Migrate(t.Context(), p.url, postgres.SchemaConfig{Table: "public.own_events", Schema: "relay"})
+	check(t, err)
+	const others = "own_events, relay.outbox_batches, relay.outbox_dead_letters, relay.outbox_buffers"
+	url := p.asRole(t, "relay_", "GRANT SELECT, INSERT, UPDATE, DELETE ON "+others, "GRANT USAGE ON ALL SEQUENCES IN SCHEMA public", "GRANT USAGE ON SCHEMA relay")
+	take := func(url string) (time.Duration, error) {
+		b, err := postgres.Open(postgres.Config{URL: url, Table: "public.own_events", Schema: "relay", Pipeline: "own"})
+		check(t, err)
+		defer func() { check(t, b.Close()) }()
+		return b.TakeToken(t.Context(), "own", 1, time.Hour)
+	}
+	_, err = take(url)
+	if !errors.Is(err, outbox.ErrNotReady) || !strings.Contains(err.Error(), "GRANT SELECT, INSERT, UPDATE, DELETE ON relay.outbox_rates") {
+		t.Errorf("without privileges: %v", err)
+	}
+	url = p.asRole(t, "relay2_", "GRANT SELECT, INSERT, UPDATE, DELETE ON "+others+", relay.outbox_rates", "GRANT USAGE ON ALL SEQUENCES IN SCHEMA public", "GRANT USAGE ON SCHEMA relay")
+	f.Exec(t, "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = serializable', current_database()); END $$")
+	wait, err := take(url)
+	check(t, err)
+	again, err := take(url)
+	check(t, err)
+	if wait != 0 || again < 59*time.Minute || again > time.Hour {
+		t.Errorf("waits of %v and %v, want none and an hour", wait, again)
+	}
+}
+
+// TestALostRatesTableIsMadeAgain by migrate, whose versions say that it is there.
+func TestALostRatesTableIsMadeAgain(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+	f := p.fixture(t, "outbox_events", "orders")
+	f.Exec(t, "DROP TABLE outbox_rates")
+	_, err := postgres.Migrate(t.Context(), p.url, postgres.SchemaConfig{})
+	check(t, err)
+	_, err = f.Buffer.TakeToken(t.Context(), "orders", 10, time.Second)
+	check(t, err)
+}
