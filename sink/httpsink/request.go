@@ -110,8 +110,12 @@ func (s *Sink) checkEvent(e *outbox.Event) error {
 func (s *Sink) fill(ctx context.Context, b *outbox.Batch, r *request, refused []sink.EventError) (*request, []sink.EventError, error) {
 	var err error
 	if r.body, err = s.program(ctx, b, r.values); err != nil {
+		err = fmt.Errorf("request: %s (nothing was sent)", s.redactor.line(err.Error(), false, quoteBytes))
+		if ctx.Err() != nil { // it was called off
+			return nil, nil, sink.Unavailable(err)
+		}
 		// It may be one event's doing: while batches go through it is found by halving.
-		return nil, nil, sink.Suspect(fmt.Errorf("not sent: request: %s", s.redactor.line(err.Error(), false, quoteBytes)))
+		return nil, nil, sink.Suspect(err)
 	}
 	switch n := len(r.events); {
 	case s.maxBytes == 0 || len(r.body) <= s.maxBytes:
