@@ -178,6 +178,9 @@ func (s *Sink) checkAuthorization(r *reader, e entry, there written) {
 	if u, err := url.Parse(placeholders.Replace(s.URL.Reveal())); s.Driver == "http" && err == nil && u.User != nil {
 		first = "the user in " + e.path + ".url"
 	}
+	if _, given := s.HTTP.Headers["Authorization"]; given && first == "" { // over the URL's it may stand
+		first = e.path + ".headers.Authorization"
+	}
 	for _, name := range []string{"bearer", "basic", "oauth2"} {
 		in, given := there[name]
 		switch {

@@ -72,7 +72,7 @@ func (p *Pipeline) Open(process Process) (*Opened, error) {
 		rules := p.rules(process)
 		rules.Poll, rules.Bell = p.wakes(o.Buffer, process.Log)
 		if hook != nil {
-			rules.Hook = &pipeline.Hook{Buffer: hookOf(o.Buffer), Sink: o.Hook, SendTimeout: hook.sendTimeout()}
+			rules.Hook = &pipeline.Hook{Buffer: hookOf(o.Buffer), Sink: o.Hook, SendTimeout: hook.sendTimeout(1)}
 		}
 		if o.Pipeline, errNew = pipeline.New(o.Buffer, o.Sink, rules); errNew == nil {
 			o.Letters = p.Letters(o.Buffer)
@@ -241,7 +241,7 @@ func (p *Pipeline) openSink(s *Sink, b Buffer, process Process) (sink.Sink, erro
 			Timeout: s.HTTP.Timeout, TLS: httpsink.TLS(s.HTTP.TLS),
 			MaxBytes: int(s.HTTP.MaxBytes), Refused: s.HTTP.Refused, Unavailable: s.HTTP.Unavailable,
 			Request: s.HTTP.Request, Results: s.HTTP.Results, Gzip: s.HTTP.Gzip, Single: p.BatchSize == 1,
-			Rate: s.HTTP.Rate, Shared: p.bucket(s, b), Pipeline: p.Name, MaxInFlight: s.HTTP.MaxInFlight,
+			Rate: s.HTTP.Rate, Shared: s.bucket(b), Pipeline: p.bucketName(s), MaxInFlight: s.HTTP.MaxInFlight,
 			Bearer: s.HTTP.Bearer.Reveal(), Basic: httpsink.Basic{User: s.HTTP.Basic.User, Password: s.HTTP.Basic.Password.Reveal()},
 			OAuth2: httpsink.OAuth2{
 				TokenURL: s.HTTP.OAuth2.TokenURL.Reveal(), ClientID: s.HTTP.OAuth2.ClientID, ClientSecret: s.HTTP.OAuth2.ClientSecret.Reveal(),
@@ -256,11 +256,20 @@ func (p *Pipeline) openSink(s *Sink, b Buffer, process Process) (sink.Sink, erro
 }
 
 // bucket is the buffer's where the sink's rate is shared; nil: it is not.
-func (p *Pipeline) bucket(s *Sink, b Buffer) sink.Bucket {
+func (s *Sink) bucket(b Buffer) sink.Bucket {
 	if !s.HTTP.RateShared {
 		return nil
 	}
 	return b
+}
+
+// bucketName is under which name the sink's rate is counted: the pipeline's, and another
+// for its hook. A colon is in no pipeline's name.
+func (p *Pipeline) bucketName(s *Sink) string {
+	if s == p.DeadLetter.Hook {
+		return p.Name + ":hook"
+	}
+	return p.Name
 }
 
 // rules are what the pipeline goes by.
@@ -271,7 +280,7 @@ func (p *Pipeline) rules(process Process) pipeline.Config {
 		Workers: p.Workers, AutoWorkers: p.AutoWorkers, Lease: p.Lease,
 		MaxAttempts: p.Retry.MaxAttempts,
 		Backoff:     sink.Backoff{Initial: p.Retry.Initial, Max: p.Retry.Max, Multiplier: p.Retry.Multiplier},
-		SendTimeout: p.Sink.sendTimeout(), Ordered: p.ordered(),
+		SendTimeout: p.Sink.sendTimeout(p.Workers), Ordered: p.ordered(),
 		Observer: process.Observer, Log: process.Log,
 	}
 }
@@ -281,14 +290,27 @@ func (p *Pipeline) ordered() bool { return p.Order == "key" }
 // resendWithin is how long after a send whose end nobody saw the same events may be
 // sent again: when the lease is over, or the longest wait for a retry.
 func (p *Pipeline) resendWithin(s *Sink) time.Duration {
-	return p.Lease + p.Retry.Max + s.sendTimeout()
+	return p.Lease + p.Retry.Max + s.sendTimeout(p.Workers)
 }
 
 // sendTimeout leaves room for the waits that the sink was told to make: they end
 // with the sink's own, better worded errors.
-func (s *Sink) sendTimeout() time.Duration {
-	const enough = 30 * time.Second
-	return enough + s.HTTP.Timeout + s.Redis.WaitTimeout
+// Where as many send at once as there are workers, each may wait for the others.
+func (s *Sink) sendTimeout(workers int) time.Duration {
+	const (
+		enough = 30 * time.Second
+		// More than that no batch is held for its turn.
+		longestTurn = 10 * time.Minute
+	)
+	var turn time.Duration
+	n := time.Duration(workers)
+	if s.HTTP.Rate.Requests > 0 {
+		turn = n * (s.HTTP.Rate.Per / time.Duration(s.HTTP.Rate.Requests))
+	}
+	if s.HTTP.MaxInFlight > 0 {
+		turn += n / time.Duration(s.HTTP.MaxInFlight) * s.HTTP.Timeout
+	}
+	return enough + s.HTTP.Timeout + s.Redis.WaitTimeout + min(turn, longestTurn)
 }
 
 // at makes a mistake of a driver's error.

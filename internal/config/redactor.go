@@ -39,6 +39,10 @@ func (s *Sink) pieces() []string {
 	for _, value := range s.HTTP.Headers {
 		secrets = append(secrets, value.pieces()...)
 	}
+	h := &s.HTTP
+	for _, one := range []Secret{h.Bearer, h.Basic.Password, h.OAuth2.TokenURL, h.OAuth2.ClientSecret, h.Sign.Secret, h.Proxy} {
+		secrets = append(secrets, one.pieces()...)
+	}
 	return secrets
 }
 

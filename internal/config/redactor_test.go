@@ -25,6 +25,19 @@ pipelines:
   - name: hook
     source: {url: "postgres://app@db/third"}
     sink: {url: "${HOOK}"}
+  - name: oauth2
+    source: {url: "postgres://app@db/fourth"}
+    sink:
+      url: "https://api.example/in"
+      oauth2: {token_url: "https://u:t0ken-pass@auth.example/token?tenant=qu3ry-tenant", client_id: relay, client_secret: cl1ent-secret}
+      proxy: "http://u:pr0xy-pass@proxy.example:3128"
+      sign: {secret: whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw}
+  - name: bearer
+    source: {url: "postgres://app@db/fifth"}
+    sink: {url: "https://api.example/in", bearer: be4rer-token}
+  - name: basic
+    source: {url: "postgres://app@db/sixth"}
+    sink: {url: "https://api.example/in", basic: {user: u, password: b4sic-password}}
     dead_letter: {hook: {url: "https://u:hook-pass@ops.example/?sig=hook-query", headers: {X-Key: "hook-header"}}}
 `), func(name string) (string, bool) { v, ok := env[name]; return v, ok })
 	if err != nil {
@@ -33,7 +46,8 @@ pipelines:
 	redact := c.Redactor()
 	for _, secret := range []string{
 		"adm1n-token", `p@ss"w/rd`, `p@ss\"w/rd`, "p%40ss%22w%2Frd", "keypass", "c/che", "c%2Fche", "n4tstoken", "SUAsecretseed",
-		"basic-pass", "hook-pass", "hook-query", "hook-header", "qu3rykey", "b3arer-t0ken", "Bearer b3arer-t0ken", "services/T0/B0/s3cretpath",
+		"basic-pass", "hook-pass", "hook-query", "hook-header", "qu3rykey", "b3arer-t0ken", "Bearer b3arer-t0ken",
+		"t0ken-pass", "qu3ry-tenant", "cl1ent-secret", "pr0xy-pass", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "be4rer-token", "b4sic-password", "services/T0/B0/s3cretpath",
 	} {
 		if got := redact("it said " + secret + "."); got != "it said ***." {
 			t.Errorf("%s becomes %q", secret, got)
