@@ -33,15 +33,14 @@ func (s *Source) checkOwn(r *reader, e entry, there written) {
 		r.say(there["preset"].key, "%s.preset stands beside %s.project, one of them was expected", e.path, e.path)
 		return
 	}
-	if make, known := presets[s.Preset]; known && s.Driver != "" && s.Table != "" {
-		cursor, id := s.Own.Cursor, s.Own.ID
-		s.Own = make(s.Driver, s.Table)
-		if cursor != "" {
-			s.Own.Cursor = cursor
+	if p, known := presets[s.Preset]; known && s.Driver != "" && s.Table != "" {
+		own, fits := p.own(s.Driver, s.Table, s.Own.ID)
+		if !fits {
+			r.say(r.at(e, there, "preset"), "%s.preset is %s, which is a table on PostgreSQL: %s.project was expected for %s", e.path, s.Preset, e.path, s.Driver)
+			return
 		}
-		if id != "" {
-			s.Own.ID = id
-		}
+		own.Cursor = s.Own.Cursor
+		s.Own = own
 	}
 	if s.Own.Is() && s.Own.ID == "" {
 		s.Own.ID = "id"
