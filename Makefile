@@ -22,7 +22,7 @@ build: ## bin/relay
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/relay ./cmd/relay
 
 .PHONY: servers
-servers: ## install PostgreSQL, Redis and PgBouncer for the tests, where they are missing
+servers: ## install PostgreSQL, Redis, PgBouncer and Sidekiq for the tests, where they are missing
 	@sh internal/testserver/install.sh
 
 .PHONY: test

@@ -1,7 +1,8 @@
 // Package testserver starts throwaway servers for tests and for relay bench:
 // PostgreSQL, PgBouncer and Redis from the installed programs, NATS from its Go
 // module in process. Each listens on a free port of 127.0.0.1 and keeps its data
-// in a temporary folder that goes away with it.
+// in a temporary folder that goes away with it. Sidekiq, which listens to a Redis
+// server, is started in the same way.
 //
 // Functions that start with Start return errors and know nothing of testing;
 // the others take a testing.TB and are thin wrappers around them. A package

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs the server programs that the tests start: PostgreSQL, Redis (which is
-# its own sentinel) and PgBouncer. Quick when all of them are there.
+# its own sentinel), PgBouncer and Sidekiq. Quick when all of them are there.
 set -eu
 
 # The places are those of program.go.
@@ -10,14 +10,14 @@ found() {
 		/opt/homebrew/bin /opt/homebrew/opt/postgresql*/bin \
 		/usr/local/bin /usr/local/opt/postgresql*/bin \
 		/home/linuxbrew/.linuxbrew/bin /home/linuxbrew/.linuxbrew/opt/postgresql*/bin \
-		/usr/sbin /usr/local/sbin; do
+		/opt/homebrew/lib/ruby/gems/*/bin /usr/local/lib/ruby/gems/*/bin /usr/sbin /usr/local/sbin; do
 		[ -x "$place/$1" ] && return
 	done
 	return 1
 }
 
 missing() {
-	for program in postgres redis-server pgbouncer; do
+	for program in postgres redis-server pgbouncer sidekiq; do
 		found "$program" || printf '%s ' "$program"
 	done
 }
@@ -35,12 +35,13 @@ echo "installing: $(missing)" >&2
 if command -v apt-get >/dev/null 2>&1; then
 	as_root apt-get update -q >&2
 	as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends \
-		postgresql redis-server pgbouncer >&2
+		postgresql redis-server pgbouncer ruby-sidekiq >&2
 elif command -v brew >/dev/null 2>&1; then
-	brew install postgresql@16 redis pgbouncer >&2
+	brew install postgresql@16 redis pgbouncer ruby >&2
+	"$(brew --prefix ruby)/bin/gem" install sidekiq >&2
 fi
 if [ -n "$(missing)" ]; then
-	echo "The tests need PostgreSQL (server programs), Redis 6.2 or later and PgBouncer. Not found: $(missing)" >&2
+	echo "The tests need PostgreSQL (server programs), Redis 6.2 or later, PgBouncer and Sidekiq. Not found: $(missing)" >&2
 	echo "Install them with your system's package tool and run this again." >&2
 	exit 1
 fi

@@ -19,7 +19,7 @@ var places = []string{
 	"/opt/homebrew/bin", "/opt/homebrew/opt/postgresql*/bin",
 	"/usr/local/bin", "/usr/local/opt/postgresql*/bin",
 	"/home/linuxbrew/.linuxbrew/bin", "/home/linuxbrew/.linuxbrew/opt/postgresql*/bin",
-	"/usr/sbin", "/usr/local/sbin",
+	"/opt/homebrew/lib/ruby/gems/*/bin", "/usr/local/lib/ruby/gems/*/bin", "/usr/sbin", "/usr/local/sbin",
 }
 
 // program finds an installed program, the newest where there are several. A link

@@ -76,6 +76,14 @@ func RedisSentinel(t testing.TB, args ...string) *SentinelServers {
 	return s
 }
 
+// Sidekiq starts Sidekiq for one test; see [StartSidekiq].
+func Sidekiq(t testing.TB, redis *RedisServer, workers string, queues ...string) *SidekiqServer {
+	t.Helper()
+	s := must(StartSidekiq(t.Context(), redis, workers, queues...))(t)
+	t.Cleanup(func() { check(t, s.Close()) })
+	return s
+}
+
 // NATS starts a NATS server with JetStream for one test, which may stop it.
 func NATS(t testing.TB, configure ...func(*server.Options)) *NATSServer {
 	t.Helper()

@@ -19,39 +19,48 @@ var streamLua string
 var streamScript = redis.NewScript(streamLua)
 
 // calls makes the commands for a batch, and names the events that have no address
-// Redis takes.
+// Redis takes, or that the mode cannot carry.
 func (s *Sink) calls(ctx context.Context, b *outbox.Batch) ([]*call, []sink.EventError) {
 	groups, wrong := s.address.GroupByAddress(b)
 	calls := make([]*call, 0, len(groups))
-	groupID := b.GroupID.String()
-	newCall := func(g sink.Group, args []any) {
-		calls = append(calls, &call{address: g.Address, indexes: g.Indexes, cmd: redis.NewCmd(ctx, args...)})
-	}
 	for _, g := range groups {
-		var err error
-		switch {
-		case g.Address == "":
-			err = sink.Permanent(fmt.Errorf("the name of the %s is empty", s.cfg.Mode))
-		case s.cfg.Mode == Stream:
-			var args []any
-			if args, err = s.streamArgs(b, g, groupID); err == nil {
-				newCall(g, args)
-			}
-		case s.cfg.Mode == List:
-			args := append(make([]any, 0, 2+len(g.Indexes)), "RPUSH", g.Address)
-			for _, envelope := range envelopes(b, g.Indexes) {
-				args = append(args, envelope)
-			}
-			newCall(g, args)
-		default:
-			for at, envelope := range envelopes(b, g.Indexes) {
-				newCall(sink.Group{Address: g.Address, Indexes: g.Indexes[at : at+1]}, []any{"PUBLISH", g.Address, envelope})
-			}
-		}
-		if err != nil {
+		if err := s.checkAddress(g.Address); err != nil {
 			for _, i := range g.Indexes {
 				wrong = append(wrong, sink.EventError{Index: i, Err: err})
 			}
+			continue
+		}
+		c := &call{address: g.Address, key: g.Address, indexes: g.Indexes}
+		var args []any
+		switch s.cfg.Mode {
+		case Stream:
+			c.script, args = streamScript, s.streamArgs(b, g)
+		case Asynq:
+			c.script, c.key = asynqScript, asynqPrefix(g.Address)
+			var refused []sink.EventError
+			args, c.indexes, refused = s.asynqArgs(b, g)
+			wrong = append(wrong, refused...)
+		case Sidekiq:
+			c.key = sidekiqKey(g.Address)
+			var refused []sink.EventError
+			args, c.indexes, refused = s.sidekiqArgs(b, g)
+			wrong = append(wrong, refused...)
+		case List:
+			args = append(make([]any, 0, 2+len(g.Indexes)), "RPUSH", g.Address)
+			for _, envelope := range envelopes(b, g.Indexes) {
+				args = append(args, envelope)
+			}
+		default:
+			for at, envelope := range envelopes(b, g.Indexes) {
+				calls = append(calls, &call{
+					address: g.Address, key: g.Address, indexes: g.Indexes[at : at+1],
+					cmd: redis.NewCmd(ctx, "PUBLISH", g.Address, envelope),
+				})
+			}
+		}
+		if args != nil {
+			c.cmd = redis.NewCmd(ctx, args...)
+			calls = append(calls, c)
 		}
 	}
 	return calls, wrong
@@ -65,11 +74,9 @@ func (b *bytesArg) MarshalBinary() ([]byte, error) { return *b, nil }
 
 // streamArgs are the arguments of the script for the events of a stream; it says
 // what they are.
-func (s *Sink) streamArgs(b *outbox.Batch, g sink.Group, groupID string) ([]any, error) {
-	marker, err := markerPrefix(g.Address)
-	if err != nil {
-		return nil, err
-	}
+func (s *Sink) streamArgs(b *outbox.Batch, g sink.Group) []any {
+	groupID := b.GroupID.String()
+	marker, _ := markerPrefix(g.Address) // checkAddress has looked
 	args := make([]any, 0, 12+len(b.Origins)+fields(b, g.Indexes))
 	args = append(args, "EVALSHA", streamScript.Hash(), 2+len(b.Origins), g.Address, marker+groupID)
 	for _, origin := range b.Origins {
@@ -97,7 +104,7 @@ func (s *Sink) streamArgs(b *outbox.Batch, g sink.Group, groupID string) ([]any,
 			}
 		}
 	}
-	return args, nil
+	return args
 }
 
 // fields is how many arguments the events are where all have the shape of the first.
@@ -116,7 +123,7 @@ func fields(b *outbox.Batch, indexes []int) int {
 	return each * len(indexes)
 }
 
-// appendFields appends all the fields of a dead letter, names and values.
+// appendFields appends all the fields of an event, names and values.
 func appendFields(args []any, e *outbox.Event, groupID string) []any {
 	args = append(args, "id", identity(e), "topic", &e.Topic)
 	if e.Key != nil {
@@ -126,7 +133,11 @@ func appendFields(args []any, e *outbox.Event, groupID string) []any {
 	if e.Headers != nil {
 		args = append(args, "headers", (*bytesArg)(&e.Headers))
 	}
-	return append(args, "group_id", groupID, "dead_letter", sink.AppendDeadLetter(nil, e.DeadLetter))
+	args = append(args, "group_id", groupID)
+	if e.DeadLetter != nil {
+		args = append(args, "dead_letter", sink.AppendDeadLetter(nil, e.DeadLetter))
+	}
+	return args
 }
 
 // identity is the event's, as an argument: its number as it is, without a copy.

@@ -13,11 +13,14 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-// call is one command to Redis: a script for the events of a stream, an RPUSH for
-// those of a list, a PUBLISH for one event.
+// call is one command to Redis: a script for the events of a stream or of a queue of
+// asynq's, an RPUSH or LPUSH for those of a list or of a queue of Sidekiq's, a PUBLISH for
+// one event.
 type call struct {
 	address string
-	indexes []int // of its events in the batch
+	key     string        // it is sent to who holds that
+	indexes []int         // of its events in the batch
+	script  *redis.Script // nil: it is none
 	cmd     *redis.Cmd
 	err     error
 }
@@ -26,7 +29,7 @@ type call struct {
 func (s *Sink) exchange(ctx context.Context, calls []*call) {
 	byServer := make(map[*redis.Client][]*call, 1)
 	for _, c := range calls {
-		server, err := s.servers.MasterForKey(ctx, c.address)
+		server, err := s.servers.MasterForKey(ctx, c.key)
 		if err != nil {
 			c.err = err
 			continue
@@ -154,7 +157,7 @@ func (c *call) read(pipeline error) {
 	c.err = err
 	answer, scripted := v.([]any)
 	if err != nil || !scripted {
-		return // RPUSH and PUBLISH answer with a number
+		return // the other commands answer with a number
 	}
 	switch word := fmt.Sprint(answer[:min(1, len(answer))]...); {
 	case word == "added", word == "known":
@@ -167,9 +170,16 @@ func (c *call) read(pipeline error) {
 	}
 }
 
+func (c *call) source() string {
+	if c.script == asynqScript {
+		return asynqLua
+	}
+	return streamLua
+}
+
 // useSource makes the call carry the script itself.
 func (c *call) useSource(ctx context.Context) {
 	args := c.cmd.Args()
-	args[0], args[1] = "EVAL", streamLua
+	args[0], args[1] = "EVAL", c.source()
 	c.cmd, c.err = redis.NewCmd(ctx, args...), nil
 }

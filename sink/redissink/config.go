@@ -17,6 +17,8 @@ const (
 	Stream  Mode = "stream"  // an entry of a stream, at most once
 	List    Mode = "list"    // RPUSH of its JSON envelope, at least once
 	Publish Mode = "publish" // PUBLISH of its JSON envelope, to whoever listens
+	Sidekiq Mode = "sidekiq" // what Sidekiq runs, at least once
+	Asynq   Mode = "asynq"   // a task that asynq runs, added at most once
 )
 
 // Config says which Redis, and what an event becomes there.
@@ -41,11 +43,11 @@ type Config struct {
 	// MaxLen is about how many entries a stream is trimmed to after each batch,
 	// never less; 0: it is not trimmed.
 	MaxLen int64
-	// DedupeWindow is how long a stream remembers a group_id, at least 1ms; 0
-	// means 1h.
+	// DedupeWindow is how long a stream, or a queue of asynq's, remembers a group_id,
+	// at least 1ms; 0 means 1h.
 	DedupeWindow time.Duration
 	// WaitReplicas is how many replicas must have a batch before it counts as
-	// delivered (WAIT), for streams and lists.
+	// delivered (WAIT), for all modes but Publish.
 	WaitReplicas int
 	// WaitTimeout is how long to wait for them, at least 1ms; 0 means 1s.
 	WaitTimeout time.Duration
@@ -58,7 +60,10 @@ func (c Config) withDefaults() Config {
 	if c.Mode == "" {
 		c.Mode = Stream
 	}
-	for _, template := range []*string{&c.Stream, &c.List, &c.Channel} {
+	if c.Queue == "" {
+		c.Queue = "default"
+	}
+	for _, template := range []*string{&c.Stream, &c.List, &c.Channel, &c.Class} {
 		if *template == "" {
 			*template = "{topic}"
 		}
@@ -77,13 +82,13 @@ func (c Config) validate() error {
 	var wrong []error
 	say := func(format string, a ...any) { wrong = append(wrong, fmt.Errorf(format, a...)) }
 	switch c.Mode {
-	case Stream, List:
+	case Stream, List, Sidekiq, Asynq:
 	case Publish:
 		if c.WaitReplicas > 0 {
-			say("wait_replicas is %d, but what is published reaches no replica's memory: it goes with mode stream or list", c.WaitReplicas)
+			say("wait_replicas is %d, but what is published reaches no replica's memory: it goes with the other modes", c.WaitReplicas)
 		}
 	default:
-		say("mode is %q, one of stream, list, publish was expected", c.Mode)
+		say("mode is %q, one of stream, list, publish, sidekiq, asynq was expected", c.Mode)
 	}
 	if c.MaxLen < 0 {
 		say("maxlen is %d, 0 or more was expected", c.MaxLen)
@@ -100,6 +105,12 @@ func (c Config) validate() error {
 	return errors.Join(wrong...)
 }
 
+// remembers tells whether what was sent is remembered, by markers.
+func (m Mode) remembers() bool { return m == Stream || m == Asynq }
+
+// queues tells whether the address is a queue, and its name to be made known first.
+func (m Mode) queues() bool { return m == Sidekiq || m == Asynq }
+
 // template is the mode's.
 func (c Config) template() (sink.Template, error) {
 	switch c.Mode {
@@ -107,6 +118,8 @@ func (c Config) template() (sink.Template, error) {
 		return sink.ParseTemplate(c.List, true)
 	case Publish:
 		return sink.ParseTemplate(c.Channel, true)
+	case Sidekiq, Asynq:
+		return sink.ParseTemplate(c.Queue, true)
 	}
 	template, err := sink.ParseTemplate(c.Stream, true)
 	if err != nil {

@@ -16,16 +16,16 @@ var fenceLua string
 
 var fenceScript = redis.NewScript(fenceLua)
 
-// Fence implements sink.Fencer, by the markers of the batch's streams. Lists and
-// channels remember nothing: nothing is known to have arrived there.
+// Fence implements sink.Fencer, by the markers of the batch's streams, or queues of
+// asynq's. The others remember nothing: nothing is known to have arrived there.
 func (s *Sink) Fence(ctx context.Context, b *outbox.Batch) (delivered bool, err error) {
-	if s.cfg.Mode != Stream {
+	if !s.cfg.Mode.remembers() {
 		return false, nil
 	}
 	groups, wrong := s.address.GroupByAddress(b)
 	delivered = len(wrong) == 0
 	for _, g := range groups {
-		marker, err := markerPrefix(g.Address)
+		marker, err := s.markers(g.Address)
 		if err != nil { // nothing is ever sent there
 			delivered = false
 			continue
@@ -34,15 +34,27 @@ func (s *Sink) Fence(ctx context.Context, b *outbox.Batch) (delivered bool, err 
 		for _, origin := range b.Origins {
 			keys = append(keys, marker+origin.String())
 		}
-		server, err := s.servers.MasterForKey(ctx, g.Address)
+		server, err := s.servers.MasterForKey(ctx, keys[0])
 		if err != nil {
-			return false, s.secret.redact(sink.Unavailable(fmt.Errorf("redis stream %q: %w", g.Address, err)))
+			return false, s.secret.redact(sink.Unavailable(fmt.Errorf("redis %s %q: %w", s.cfg.Mode, g.Address, err)))
 		}
 		there, err := fenceScript.Run(ctx, server, keys, s.cfg.DedupeWindow.Milliseconds(), s.sent).Int()
 		if err != nil {
-			return false, s.secret.redact(sink.Unavailable(fmt.Errorf("redis stream %q: giving a group_id up: %w", g.Address, err)))
+			return false, s.secret.redact(sink.Unavailable(fmt.Errorf("redis %s %q: giving a group_id up: %w", s.cfg.Mode, g.Address, err)))
 		}
 		delivered = delivered && there == 1
 	}
 	return delivered, nil
+}
+
+// markers is what the markers of an address begin with. The error says that nothing can
+// be sent there.
+func (s *Sink) markers(address string) (string, error) {
+	if err := s.checkAddress(address); err != nil {
+		return "", err
+	}
+	if s.cfg.Mode == Asynq {
+		return asynqPrefix(address) + "relay:", nil
+	}
+	return markerPrefix(address)
 }

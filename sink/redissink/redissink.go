@@ -1,13 +1,17 @@
 // Package redissink sends batches to Redis: to streams, each event at most once
-// and each batch all or nothing (stream.lua says how), to lists, or to channels.
+// and each batch all or nothing (stream.lua says how), to lists, to channels, or to the
+// queues of Sidekiq and of asynq, each in its own format.
 //
 // A batch costs one round trip to each server that it goes to: all its addresses
 // travel in one pipeline, and every reply is read and judged by itself. So an
-// address that is of the wrong type holds up no other.
+// address that is of the wrong type holds up no other. Queues cost a second round trip
+// before that: their names are made known first.
 //
 // A Redis user needs, for streams, the keys themselves and those of the markers
 // ({STREAM}:relay:*) with +ping +evalsha +eval +mget +set +xadd +xrevrange +xdel
-// +xtrim; for lists +ping +rpush; for channels +ping +publish. Further +wait where
+// +xtrim; for lists +ping +rpush; for channels +ping +publish; for Sidekiq the keys
+// queues and queue:* with +ping +sadd +lpush; for asynq the keys asynq:* with +ping
+// +evalsha +eval +mget +set +exists +hset +del +lpush +lpop +sadd. Further +wait where
 // replicas are waited for, +select for a database other than 0, +cluster|slots in
 // a cluster, and +info for Warnings.
 package redissink
@@ -28,7 +32,8 @@ import (
 type Sink struct {
 	cfg     Config
 	address sink.Template
-	sent    string // what a marker says of a group_id that was sent
+	class   sink.Template // of Sidekiq and asynq
+	sent    string        // what a marker says of a group_id that was sent
 	servers servers
 	secret  secret
 }
@@ -38,6 +43,7 @@ var (
 	_ sink.Addresser = (*Sink)(nil)
 	_ sink.Fencer    = (*Sink)(nil)
 	_ sink.Warner    = (*Sink)(nil)
+	_ sink.Previewer = (*Sink)(nil)
 )
 
 // New makes a Sink; it connects when it is first used. The error lists every
@@ -46,11 +52,15 @@ func New(cfg Config) (*Sink, error) {
 	cfg = cfg.withDefaults()
 	a, errURL := parseURL(cfg.URL)
 	template, errTemplate := cfg.template()
-	if err := errors.Join(errURL, cfg.validate(), errTemplate); err != nil {
+	class, errClass := sink.ParseTemplate(cfg.Class, false)
+	if errClass != nil {
+		errClass = fmt.Errorf("class: %w", errClass)
+	}
+	if err := errors.Join(errURL, cfg.validate(), errTemplate, errClass); err != nil {
 		return nil, err
 	}
 	return &Sink{
-		cfg: cfg, address: template, sent: "sent " + template.String(),
+		cfg: cfg, address: template, class: class, sent: "sent " + template.String(),
 		servers: a.connect(), secret: secret(a.password),
 	}, nil
 }
@@ -58,13 +68,35 @@ func New(cfg Config) (*Sink, error) {
 // OneAddress implements sink.Addresser.
 func (s *Sink) OneAddress() bool { return s.address.Fixed() }
 
-// AddressOf implements sink.Addresser: the stream, list or channel.
+// AddressOf implements sink.Addresser: the stream, list, channel or queue.
 func (s *Sink) AddressOf(e *outbox.Event) (address string, ok bool) {
 	address, err := s.address.Address(e)
-	if err == nil && s.cfg.Mode == Stream {
-		_, err = markerPrefix(address)
+	if err == nil {
+		err = s.checkAddress(address)
 	}
-	return address, err == nil && address != ""
+	return address, err == nil
+}
+
+// checkAddress tells whether events can go there. The error is a refusal for good.
+func (s *Sink) checkAddress(address string) error {
+	switch {
+	case address == "":
+		return sink.Permanent(fmt.Errorf("the name of the %s is empty", s.cfg.Mode.what()))
+	case s.cfg.Mode == Asynq:
+		return checkQueue(address)
+	case s.cfg.Mode == Stream:
+		_, err := markerPrefix(address)
+		return err
+	}
+	return nil
+}
+
+// what is the address's kind.
+func (m Mode) what() string {
+	if m.queues() {
+		return "queue"
+	}
+	return string(m)
 }
 
 // Send implements sink.Sink. It is an outage when a server cannot be reached, and
@@ -79,6 +111,11 @@ func (s *Sink) Send(ctx context.Context, b *outbox.Batch) error {
 		return &sink.DivideError{Groups: parts, TooLarge: true}
 	}
 	calls, wrong := s.calls(ctx, b)
+	if s.cfg.Mode.queues() && len(calls) > 0 {
+		if err := s.announce(ctx, calls); err != nil {
+			return err
+		}
+	}
 	s.exchange(ctx, calls)
 
 	var again []*call
@@ -107,7 +144,7 @@ func (s *Sink) verdict(calls []*call, wrong []sink.EventError) error {
 		if errors.Is(c.err, sink.ErrFenced) {
 			return c.err // a later owner sends all of it, whatever the address
 		}
-		whose, err := classify(fmt.Errorf("redis %s %q: %w", s.cfg.Mode, c.address, c.err), s.cfg.Mode == Stream)
+		whose, err := classify(fmt.Errorf("redis %s %q: %w", s.cfg.Mode, c.address, c.err), c.script != nil)
 		err = s.secret.redact(err)
 		failed = append(failed, err)
 		away = away && errors.Is(err, sink.ErrUnavailable)

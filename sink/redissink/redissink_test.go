@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 
 func TestStream(t *testing.T) {
 	sinktest.Run(t, sinktest.Harness{
-		Open:       opener(redissink.Config{Stream: "s:{topic}"}, "s:", streamArrivals),
+		Open:       opener(redissink.Config{Stream: "s:{topic}"}, "", "s:", streamArrivals),
 		OpenBroken: openBroken,
 		Keeps: sinktest.Keeps{
 			Topic: true, Key: true, Headers: true, GroupID: true,
@@ -34,7 +34,7 @@ func TestStream(t *testing.T) {
 
 func TestList(t *testing.T) {
 	sinktest.Run(t, sinktest.Harness{
-		Open:       opener(redissink.Config{Mode: redissink.List, List: "l:{topic}"}, "l:", listArrivals),
+		Open:       opener(redissink.Config{Mode: redissink.List, List: "l:{topic}"}, "", "l:", listArrivals),
 		OpenBroken: openBroken,
 		Keeps: sinktest.Keeps{
 			Topic: true, Key: true, Headers: true, CreatedAt: true,
@@ -55,8 +55,9 @@ func BenchmarkSend(b *testing.B) {
 	}
 }
 
-// opener makes destinations that are a Redis server each.
-func opener(cfg redissink.Config, prefix string, arrivals func(testing.TB, *redis.Client) []sinktest.Arrival) func(testing.TB) sinktest.Destination {
+// opener makes destinations that are a Redis server each. The key of an address begins
+// with before.
+func opener(cfg redissink.Config, before, prefix string, arrivals func(testing.TB, *redis.Client) []sinktest.Arrival) func(testing.TB) sinktest.Destination {
 	return func(t testing.TB) sinktest.Destination {
 		s := testserver.Redis(t)
 		cfg := cfg
@@ -67,7 +68,11 @@ func opener(cfg redissink.Config, prefix string, arrivals func(testing.TB, *redi
 			Arrivals: func(t testing.TB) []sinktest.Arrival { return arrivals(t, c) },
 			Address:  func(topic string) string { return prefix + topic },
 			BreakAddress: func(t testing.TB, topic string) {
-				must(t, c.Set(t.Context(), prefix+topic, "neither stream nor list", 0).Err())
+				key := before + prefix + topic
+				if cfg.Mode == redissink.Asynq {
+					key += "}:pending"
+				}
+				must(t, c.Set(t.Context(), key, "neither stream nor list", 0).Err())
 			},
 			Stop:  func(t testing.TB) { must(t, s.Stop()) },
 			Start: func(t testing.TB) { must(t, s.Start(context.WithoutCancel(t.Context()))) },

@@ -13,7 +13,7 @@ import (
 // sink, that endanger what this sink promises.
 func (s *Sink) Warnings(ctx context.Context) []string {
 	var warnings []string
-	if within := s.cfg.ResendWithin; s.cfg.Mode == Stream && s.cfg.DedupeWindow < within {
+	if within := s.cfg.ResendWithin; s.cfg.Mode.remembers() && s.cfg.DedupeWindow < within {
 		warnings = append(warnings, fmt.Sprintf("dedupe_window is %v, but an event may be sent again up to %v after it was first sent, "+
 			"and arrive twice; set dedupe_window to %v or more", s.cfg.DedupeWindow, within, within))
 	}
@@ -26,6 +26,10 @@ func (s *Sink) evictions(ctx context.Context) []string {
 	switch s.cfg.Mode {
 	case List:
 		what = "a list with all that is in it"
+	case Sidekiq:
+		what = "a queue with all that is in it"
+	case Asynq:
+		what = "the markers that keep events from arriving twice, or a queue with all that is in it"
 	case Publish:
 		return nil // keeps nothing there
 	}

@@ -1,0 +1,66 @@
+package testserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+// SidekiqServer is a Sidekiq, which takes what it runs from a Redis server.
+type SidekiqServer struct {
+	*process
+}
+
+// StartSidekiq starts Sidekiq for queues of a Redis server, the first one before the
+// others. workers is Ruby: the classes that it runs. ctx is for the start only. Close it
+// in the end, before the Redis server.
+func StartSidekiq(ctx context.Context, redis *RedisServer, workers string, queues ...string) (_ *SidekiqServer, err error) {
+	path, err := program("sidekiq")
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "relay-sidekiq-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(dir))
+		}
+	}()
+	file := filepath.Join(dir, "workers.rb")
+	if err := os.WriteFile(file, []byte(fmt.Sprintf(sidekiqConfig, redis.URL)+workers), 0o600); err != nil {
+		return nil, err
+	}
+	args := []string{"-r", file, "-e", "production", "-c", "10", "-t", "1"}
+	for _, queue := range queues {
+		args = append(args, "-q", queue)
+	}
+	s := &SidekiqServer{&process{
+		name: "sidekiq", path: path, args: args, dir: dir,
+		stop: syscall.SIGTERM, death: syscall.SIGKILL,
+	}}
+	s.answers = func(ctx context.Context) error {
+		c := redis.client()
+		n, err := c.SCard(ctx, "processes").Result()
+		if err == nil && n == 0 {
+			err = errors.New("it has not told of itself yet")
+		}
+		return errors.Join(err, c.Close())
+	}
+	return s, s.Start(ctx)
+}
+
+// sidekiqConfig looks for retries that are due often, in Sidekiq's new way to say so and
+// in its old one. Its log is on standard output.
+var sidekiqConfig = strings.TrimSpace(`
+require "sidekiq"
+Sidekiq.configure_server do |config|
+  config.redis = {url: "%s"}
+  (config.respond_to?(:options) ? config.options : config)[:poll_interval_average] = 1
+end
+`) + "\n"
