@@ -111,9 +111,9 @@ func tooMany(bytes, most int) error {
 }
 
 // program makes the body with Config.Request, of what would be sent without it.
-func (s *Sink) program(ctx context.Context, b *outbox.Batch, envelopes []any) ([]byte, error) {
+func (s *Sink) program(ctx context.Context, b *outbox.Batch, r *request) ([]byte, error) {
 	made, err := s.request.run(ctx, map[string]any{
-		"pipeline": b.Pipeline, "group_id": b.GroupID.String(), "events": envelopes,
+		"pipeline": b.Pipeline, "group_id": b.GroupID.String(), "events": r.values,
 	})
 	if err != nil {
 		return nil, err
@@ -121,23 +121,25 @@ func (s *Sink) program(ctx context.Context, b *outbox.Batch, envelopes []any) ([
 	if text, ok := made.(string); ok {
 		return []byte(text), nil
 	}
-	w := writer{text: make([]byte, 0, 1024), most: mostResult}
+	size := 1024
+	for _, i := range r.events {
+		size += len(b.Events[i].Payload) + 64
+	}
+	w := writer{text: make([]byte, 0, size), most: mostResult, texts: r.in.texts}
 	lines, isArray := made.([]any)
 	switch {
 	case s.format == Form:
 		err = w.form(made)
 	case s.format == NDJSON && isArray:
 		for _, line := range lines {
-			if err = w.value(line, 1); err != nil {
+			if err = w.line(line); err != nil {
 				break
 			}
-			w.text = append(w.text, '\n')
 		}
+	case s.format == NDJSON:
+		err = w.line(made)
 	default:
 		err = w.value(made, 0)
-		if s.format == NDJSON {
-			w.text = append(w.text, '\n')
-		}
 	}
 	return w.text, err
 }

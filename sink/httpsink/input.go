@@ -8,12 +8,19 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
+// input makes what programs see.
+type input struct {
+	parser parser
+	texts  texts
+}
+
 // envelopes are the events as programs see them: what sink.AppendEnvelope makes, read.
-// Those that cannot be read are refused.
-func envelopes(b *outbox.Batch, kept []int) (all []any, still []int, refused []sink.EventError) {
+// Those that cannot be read are refused, and still are those that were not.
+func (in *input) envelopes(b *outbox.Batch, kept []int) (all []any, still []int, refused []sink.EventError) {
 	all, still = make([]any, 0, len(kept)), kept[:0]
+	in.texts = make(texts, len(kept))
 	for _, i := range kept {
-		one, err := envelope(b, &b.Events[i])
+		one, err := in.envelope(b, &b.Events[i])
 		if err != nil {
 			refused = append(refused, sink.EventError{Index: i, Err: sink.Permanent(err)})
 			continue
@@ -26,7 +33,7 @@ func envelopes(b *outbox.Batch, kept []int) (all []any, still []int, refused []s
 // timeFormat is created_at's: UTC, to the microsecond.
 const timeFormat = "2006-01-02T15:04:05.000000Z"
 
-func envelope(b *outbox.Batch, e *outbox.Event) (map[string]any, error) {
+func (in *input) envelope(b *outbox.Batch, e *outbox.Event) (map[string]any, error) {
 	one := make(map[string]any, 8) // one group of Go's map
 	one["id"] = e.Identity()
 	one["topic"] = e.Topic
@@ -34,16 +41,20 @@ func envelope(b *outbox.Batch, e *outbox.Event) (map[string]any, error) {
 		one["key"] = *e.Key
 	}
 	if sink.IsJSON(e, b.PayloadIsJSON) {
-		payload, err := parseJSON(string(e.Payload))
+		text := string(e.Payload)
+		payload, err := in.parser.parse(text)
 		if err != nil {
 			return nil, fmt.Errorf("its payload cannot be read: %w", err)
+		}
+		if object, ok := payload.(map[string]any); ok {
+			in.texts[identity(object)] = text
 		}
 		one["payload"] = payload
 	} else {
 		one["payload_base64"] = base64.StdEncoding.EncodeToString(e.Payload)
 	}
 	if e.Headers != nil {
-		headers, err := parseJSON(string(e.Headers))
+		headers, err := in.parser.parse(string(e.Headers))
 		if err != nil {
 			return nil, fmt.Errorf("its headers cannot be read: %w", err)
 		}
@@ -51,7 +62,7 @@ func envelope(b *outbox.Batch, e *outbox.Event) (map[string]any, error) {
 	}
 	one["created_at"] = e.CreatedAt.UTC().Format(timeFormat)
 	if e.DeadLetter != nil {
-		why, err := parseJSON(string(sink.AppendDeadLetter(nil, e.DeadLetter)))
+		why, err := in.parser.parse(string(sink.AppendDeadLetter(nil, e.DeadLetter)))
 		if err != nil {
 			return nil, err
 		}

@@ -20,6 +20,7 @@ type request struct {
 	// programs see them, where there is one.
 	events []int
 	values []any
+	in     input
 }
 
 const headerIdempotency = "Idempotency-Key"
@@ -49,7 +50,7 @@ func (s *Sink) prepare(ctx context.Context, b *outbox.Batch) (*request, []sink.E
 	}
 	if s.request != nil || s.results != nil {
 		var unread []sink.EventError
-		r.values, r.events, unread = envelopes(b, r.events)
+		r.values, r.events, unread = r.in.envelopes(b, r.events)
 		refused = append(refused, unread...)
 	}
 	if len(r.events) == 0 {
@@ -109,7 +110,7 @@ func (s *Sink) checkEvent(e *outbox.Event) error {
 // much of it is whose the program alone knows.
 func (s *Sink) fill(ctx context.Context, b *outbox.Batch, r *request, refused []sink.EventError) (*request, []sink.EventError, error) {
 	var err error
-	if r.body, err = s.program(ctx, b, r.values); err != nil {
+	if r.body, err = s.program(ctx, b, r); err != nil {
 		err = fmt.Errorf("request: %s (nothing was sent)", s.redactor.line(err.Error(), false, quoteBytes))
 		if ctx.Err() != nil { // it was called off
 			return nil, nil, sink.Unavailable(err)

@@ -34,7 +34,7 @@ func batch(topics ...string) *outbox.Batch {
 }
 
 // serve starts a server and returns its URL.
-func serve(t *testing.T, h http.HandlerFunc) string {
+func serve(t testing.TB, h http.HandlerFunc) string {
 	t.Helper()
 	s := httptest.NewServer(h)
 	t.Cleanup(s.Close)

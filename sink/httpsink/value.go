@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -29,8 +30,11 @@ var (
 const mostDepth = 10_000
 
 // parseJSON reads one JSON value. Strings share text.
-func parseJSON(text string) (any, error) {
-	p := parser{text: text}
+func parseJSON(text string) (any, error) { return new(parser).parse(text) }
+
+// parse is parseJSON, with what is left of the one before.
+func (p *parser) parse(text string) (any, error) {
+	p.text, p.at, p.fields, p.values = text, 0, p.fields[:0], p.values[:0]
 	v, err := p.value(0)
 	if err != nil {
 		return nil, err
@@ -44,6 +48,10 @@ func parseJSON(text string) (any, error) {
 type parser struct {
 	text string
 	at   int
+	// fields and values are those of the objects and arrays that are not whole yet: maps
+	// and slices are made when it is known how large they are.
+	fields []field
+	values []any
 }
 
 // next is the next byte that is no white space, without reading it; 0 at the end.
@@ -88,11 +96,11 @@ func (p *parser) word(word string) error {
 
 func (p *parser) object(depth int) (any, error) {
 	p.at++
-	all := make(map[string]any)
 	if p.next() == '}' {
 		p.at++
-		return all, nil
+		return map[string]any{}, nil
 	}
+	from := len(p.fields)
 	for {
 		if p.next() != '"' {
 			return nil, errJSON
@@ -105,43 +113,55 @@ func (p *parser) object(depth int) (any, error) {
 			return nil, errJSON
 		}
 		p.at++
-		if all[key], err = p.value(depth + 1); err != nil {
+		v, err := p.value(depth + 1)
+		if err != nil {
 			return nil, err
 		}
-		switch c := p.next(); c {
+		p.fields = append(p.fields, field{key, v})
+		switch p.next() {
 		case ',':
 			p.at++
+			continue
 		case '}':
 			p.at++
-			return all, nil
 		default:
 			return nil, errJSON
 		}
+		all := make(map[string]any, len(p.fields)-from)
+		for i := range p.fields[from:] {
+			one := &p.fields[from+i]
+			all[one.name] = one.value
+		}
+		p.fields = p.fields[:from]
+		return all, nil
 	}
 }
 
 func (p *parser) array(depth int) (any, error) {
 	p.at++
-	all := []any{}
 	if p.next() == ']' {
 		p.at++
-		return all, nil
+		return []any{}, nil
 	}
+	from := len(p.values)
 	for {
 		v, err := p.value(depth + 1)
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, v)
-		switch c := p.next(); c {
+		p.values = append(p.values, v)
+		switch p.next() {
 		case ',':
 			p.at++
+			continue
 		case ']':
 			p.at++
-			return all, nil
 		default:
 			return nil, errJSON
 		}
+		all := slices.Clone(p.values[from:])
+		p.values = p.values[:from]
+		return all, nil
 	}
 }
 
@@ -279,7 +299,16 @@ func (p *parser) skip(c byte) bool {
 type writer struct {
 	text []byte
 	most int // bytes of text
+	// texts are those that objects were read from, and are written as again.
+	texts texts
 }
+
+// texts are the payloads that are objects, as the database wrote them. A program that
+// hands one on untouched hands on the same map: gojq changes none in place that it was
+// given.
+type texts map[uintptr]string
+
+func identity(object map[string]any) uintptr { return reflect.ValueOf(object).Pointer() }
 
 var errMuch = fmt.Errorf("it makes more than %d MiB", mostResult>>20)
 
@@ -339,12 +368,31 @@ func (w *writer) scalar(v any) error {
 	return nil
 }
 
+// line writes a value on a line of its own; a payload's text may have several.
+func (w *writer) line(v any) error {
+	from := len(w.text)
+	if err := w.value(v, 0); err != nil {
+		return err
+	}
+	for i, c := range w.text[from:] {
+		if c == '\n' || c == '\r' {
+			w.text[from+i] = ' '
+		}
+	}
+	w.text = append(w.text, '\n')
+	return nil
+}
+
 type field struct {
 	name  string
 	value any
 }
 
 func (w *writer) object(all map[string]any, depth int) error {
+	if text, ok := w.texts[identity(all)]; ok {
+		w.text = append(w.text, text...)
+		return nil
+	}
 	var room [16]field
 	fields := sorted(room[:0], all)
 	w.text = append(w.text, '{')

@@ -142,7 +142,9 @@ func TestEnvelopeAsAValue(t *testing.T) {
 		}
 		e.Payload = []byte(rapid.SampledFrom([]string{`{"a": 1.10}`, "12345678901234567890", "{", "", "\xff", `"\u00e9"`, "[1,\n2]"}).Draw(t, "payload"))
 		isJSON := json.Valid(e.Payload) && utf8.Valid(e.Payload) && rapid.Bool().Draw(t, "vouched")
-		got, err := envelope(&outbox.Batch{PayloadIsJSON: isJSON}, &e)
+		var in input
+		in.texts = texts{}
+		got, err := in.envelope(&outbox.Batch{PayloadIsJSON: isJSON}, &e)
 		if err != nil {
 			t.Fatal(err)
 		}
