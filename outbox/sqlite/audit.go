@@ -50,11 +50,13 @@ FROM ledger`
 // Audit is described by buffertest.Buffer. A stamp that is no group_id of ours, a
 // hand's, counts as an orphan too, which Repair leaves alone.
 func (b *Buffer) Audit(ctx context.Context) (a outbox.Audit, err error) {
-	err = b.db.QueryRowContext(ctx, b.names.Replace(auditSQL), b.config.Table, b.config.Pipeline).Scan(
-		&a.Unclaimed, &a.Leased.Batches, &a.Leased.Events, &a.Waiting.Batches, &a.Waiting.Events,
-		&a.Marked.Batches, &a.Marked.Events, &a.Delivered, &a.Dead.Open, &a.Dead.Untold, &a.Dead.Closed,
-		&a.Orphans.Batches, &a.Orphans.Events, &a.Hollow, &a.Uneven)
-	return a, b.explain(ctx, "auditing", err)
+	err = b.read(ctx, "auditing", func(tx transaction) error {
+		return tx.row(ctx, auditSQL, b.config.Table, b.config.Pipeline).Scan(
+			&a.Unclaimed, &a.Leased.Batches, &a.Leased.Events, &a.Waiting.Batches, &a.Waiting.Events,
+			&a.Marked.Batches, &a.Marked.Events, &a.Delivered, &a.Dead.Open, &a.Dead.Untold, &a.Dead.Closed,
+			&a.Orphans.Batches, &a.Orphans.Events, &a.Hollow, &a.Uneven)
+	})
+	return a, err
 }
 
 // A marked batch may be held as well: its state does not say so, its due_at does.
@@ -68,7 +70,7 @@ WHERE buffer = ?1 AND (state = 'waiting' OR due_at <= strftime('%Y-%m-%dT%H:%M:%
 	correctUnevenSQL = `
 WITH held AS MATERIALIZED (` + heldBySQL + `)
 UPDATE outbox_batches
-SET events = h.events, first_id = h.first_id, last_id = h.last_id, oldest_at = h.oldest_at, lanes = NULL
+SET events = h.events, first_id = h.first_id, last_id = h.last_id, oldest_at = coalesce(h.oldest_at, outbox_batches.oldest_at), lanes = NULL
 FROM held AS h
 WHERE h.group_id = outbox_batches.group_id AND buffer = ?1
   AND (state = 'waiting' OR due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))

@@ -34,6 +34,16 @@
 // that was not chosen. Every few minutes, and at the start, a look goes back to the
 // beginning, for the ids and stamps that somebody changed by hand.
 //
+// # Tables of the user's own
+//
+// A table of the user's own ([Config.Own]) has an INTEGER PRIMARY KEY and a column
+// group_id, for the uuid's text or its 16 bytes, as its declared type says. Its events are
+// claimed by stamp. What is sent is what the projection says when the claim has committed,
+// on a connection that cannot write; a batch that is taken over is projected again. What
+// archive and dead letters hold is what was projected, and a letter has the row too, so
+// that replay can put it back. Foreign keys are not enforced for what the relay does, as is
+// SQLite's own default.
+//
 // # Ids that are handed out again
 //
 // AUTOINCREMENT never does so, but a hand can set sqlite_sequence back, and there is no
@@ -106,6 +116,9 @@ func (c Config) validate() error {
 	if c.URL == "" || c.Pipeline == "" {
 		return errors.New("sqlite buffer: URL and Pipeline are required")
 	}
+	if err := c.validateOwn(); err != nil {
+		return err
+	}
 	switch c.Claim {
 	case outbox.ClaimAuto, outbox.ClaimStamp:
 	case outbox.ClaimOptimistic, outbox.ClaimRange:
@@ -116,6 +129,23 @@ func (c Config) validate() error {
 		return fmt.Errorf("sqlite buffer: events cannot be claimed by %q", c.Claim)
 	}
 	return validTables(c.Table, c.Archive)
+}
+
+// validateOwn looks at what goes with a table of the user's own.
+func (c Config) validateOwn() error {
+	switch {
+	case !c.Own.Is():
+		return nil
+	case c.Own.ID == "" || strings.ContainsRune(c.Own.ID, 0):
+		return fmt.Errorf("sqlite buffer: table %s is the user's own, and %q cannot be its primary key's column", quote(c.Table), c.Own.ID)
+	case c.Own.Cursor != "":
+		return fmt.Errorf("sqlite buffer: a table of the user's own has an INTEGER PRIMARY KEY in SQLite, which grows: there is no use for the cursor %q", c.Own.Cursor)
+	case c.Ordered:
+		return errors.New("sqlite buffer: order by key needs the relay's own table, and a projection was given")
+	case c.Claim != outbox.ClaimAuto && c.Claim != outbox.ClaimStamp:
+		return fmt.Errorf("sqlite buffer: events of a table of the user's own are claimed by stamp, and cannot be by %q", c.Claim)
+	}
+	return nil
 }
 
 func validTables(table, archive string) error {
@@ -148,6 +178,8 @@ type Buffer struct {
 	choose func(n int) int
 	// claims is the mode that this relay claims in, nil before it has seen the file.
 	claims atomic.Pointer[string]
+	// own is nil where the table is the relay's.
+	own *own
 }
 
 // ledger is the rows of outbox_batches that say buffer, b's table or its dead
@@ -174,11 +206,25 @@ func Open(c Config) (*Buffer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Buffer{config: c, file: file, db: db, names: names(c.Table, c.Archive), choose: rand.IntN}, nil
+	b := &Buffer{config: c, file: file, db: db, names: names(c.Table, c.Archive), choose: rand.IntN}
+	if c.Own.Is() {
+		reads, err := openWith(file, "rw", "query_only(1)")
+		if err != nil {
+			return nil, errors.Join(err, db.Close())
+		}
+		reads.SetMaxIdleConns(4)
+		b.own = &own{reads: reads}
+	}
+	return b, nil
 }
 
-// Close closes the connection; calls under way finish first.
-func (b *Buffer) Close() error { return b.db.Close() }
+// Close closes the connections; calls under way finish first.
+func (b *Buffer) Close() error {
+	if b.own == nil {
+		return b.db.Close()
+	}
+	return errors.Join(b.own.reads.Close(), b.db.Close())
+}
 
 // fileOf reads the path out of a URL.
 func fileOf(rawURL string) (string, error) {
@@ -193,6 +239,15 @@ func fileOf(rawURL string) (string, error) {
 // a file with one writer needs; in this process callers queue for it in order,
 // and against other processes it waits for the lock for five seconds.
 func open(file, mode string) (*sql.DB, error) {
+	db, err := openWith(file, mode)
+	if err == nil {
+		db.SetMaxOpenConns(1)
+	}
+	return db, err
+}
+
+// openWith opens the file with more pragmas, for any number of connections.
+func openWith(file, mode string, pragmas ...string) (*sql.DB, error) {
 	name := url.URL{Scheme: "file", Path: file, RawQuery: url.Values{
 		"mode":      {mode},
 		"_txlock":   {"immediate"},
@@ -200,13 +255,12 @@ func open(file, mode string) (*sql.DB, error) {
 		"_error_rc": {"true"},
 		// FULL: a claim that a power cut makes unhappen would come back under
 		// another group_id after it was sent.
-		"_pragma": {fmt.Sprintf("busy_timeout(%d)", busyTimeout.Milliseconds()), "synchronous(FULL)"},
+		"_pragma": append([]string{fmt.Sprintf("busy_timeout(%d)", busyTimeout.Milliseconds()), "synchronous(FULL)"}, pragmas...),
 	}.Encode()}
 	db, err := sql.Open("sqlite", name.String())
 	if err != nil {
 		return nil, fmt.Errorf("opening %s: %w", file, err)
 	}
-	db.SetMaxOpenConns(1)
 	return db, nil
 }
 
@@ -235,12 +289,23 @@ func (b *Buffer) transact(ctx context.Context, act func(tx transaction) error) e
 }
 
 func (b *Buffer) begin(ctx context.Context, options *sql.TxOptions, act func(tx transaction) error) error {
-	tx, err := b.db.BeginTx(ctx, options)
+	return b.beginOn(ctx, b.db, options, act)
+}
+
+func (b *Buffer) beginOn(ctx context.Context, db *sql.DB, options *sql.TxOptions, act func(tx transaction) error) error {
+	tx, err := db.BeginTx(ctx, options)
 	if err != nil {
 		return err
 	}
 	defer tx.Rollback() //nolint:errcheck // after the commit it does nothing, before it the error is known
-	if err := act(transaction{tx, b.names}); err != nil {
+	t := transaction{tx: tx, names: b.names}
+	if b.own != nil {
+		if t.shape, err = b.shapeOf(ctx, tx); err != nil {
+			return err
+		}
+		t.names = t.shape.names
+	}
+	if err := act(t); err != nil {
 		return err
 	}
 	return tx.Commit()
@@ -250,6 +315,7 @@ func (b *Buffer) begin(ctx context.Context, options *sql.TxOptions, act func(tx 
 type transaction struct {
 	tx    *sql.Tx
 	names *strings.Replacer
+	shape *shape // of a table of the user's own, else nil
 }
 
 func (t transaction) exec(ctx context.Context, statement string, args ...any) (rows int64, err error) {

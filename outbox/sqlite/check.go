@@ -34,6 +34,7 @@ var (
 	deadColumns = []string{
 		"pipeline TEXT", "event_id INTEGER", "topic TEXT", "key TEXT", "payload BLOB", "headers TEXT", "created_at TEXT",
 		"group_id TEXT", "attempts INTEGER", "error TEXT", "died_at TEXT", "told_at TEXT", "closed_at TEXT", "hook_group_id TEXT",
+		"event_row TEXT",
 	}
 	bufferColumns  = []string{"buffer TEXT", "claim TEXT"}
 	archiveColumns = []string{
@@ -62,21 +63,11 @@ DELETE FROM outbox_batches WHERE FALSE`
 
 func (b *Buffer) missing(ctx context.Context) (missing []string, err error) {
 	err = b.transact(ctx, func(tx transaction) error {
-		type wanted struct {
-			name    string
-			columns []string
+		if missing, err = b.missingTables(ctx, tx, b.own != nil); err != nil {
+			return err
 		}
-		tables := []wanted{
-			{b.config.Table, eventColumns},
-			{"outbox_batches", batchColumns},
-			{"outbox_dead_letters", deadColumns},
-			{"outbox_buffers", bufferColumns},
-		}
-		if b.config.Archive != "" {
-			tables = append(tables, wanted{b.config.Archive, archiveColumns})
-		}
-		for _, table := range tables {
-			lacks, err := tx.lacks(ctx, table.name, table.columns)
+		if b.own != nil {
+			lacks, err := b.missingOwn(ctx, tx)
 			if err != nil {
 				return err
 			}
@@ -88,6 +79,10 @@ func (b *Buffer) missing(ctx context.Context) (missing []string, err error) {
 		if _, err := tx.exec(ctx, touchSQL); err != nil {
 			return err
 		}
+		if b.own != nil {
+			_, err := b.mode(ctx, tx)
+			return unlessInUse(err)
+		}
 		var autoincrement bool
 		if err := tx.row(ctx, autoincrementSQL, b.config.Table).Scan(&autoincrement); err != nil {
 			return err
@@ -95,12 +90,64 @@ func (b *Buffer) missing(ctx context.Context) (missing []string, err error) {
 		if !autoincrement {
 			missing = append(missing, fmt.Sprintf("table %s hands ids out again after a delete, and a sink would take the new event for a duplicate: make it anew with id INTEGER PRIMARY KEY AUTOINCREMENT", quote(b.config.Table)))
 		}
-		if _, err := b.mode(ctx, tx); !errors.Is(err, errModeInUse) {
-			return err
-		}
-		return nil // until the mode can be changed what lives is sent; Claim says why nothing is claimed
+		_, err := b.mode(ctx, tx)
+		return unlessInUse(err)
 	})
 	return missing, err
+}
+
+// unlessInUse: until the mode can be changed what lives is sent; Claim says why nothing
+// is claimed.
+func unlessInUse(err error) error {
+	if errors.Is(err, errModeInUse) {
+		return nil
+	}
+	return err
+}
+
+// missingTables lists what is missing of the relay's tables; own: the buffer is not one
+// of them.
+func (b *Buffer) missingTables(ctx context.Context, tx transaction, own bool) (missing []string, err error) {
+	type wanted struct {
+		name    string
+		columns []string
+	}
+	tables := []wanted{
+		{"outbox_batches", batchColumns},
+		{"outbox_dead_letters", deadColumns},
+		{"outbox_buffers", bufferColumns},
+	}
+	if !own {
+		tables = append([]wanted{{b.config.Table, eventColumns}}, tables...)
+	}
+	if b.config.Archive != "" {
+		tables = append(tables, wanted{b.config.Archive, archiveColumns})
+	}
+	for _, table := range tables {
+		lacks, err := tx.lacks(ctx, table.name, table.columns)
+		if err != nil {
+			return nil, err
+		}
+		missing = append(missing, lacks...)
+	}
+	return missing, nil
+}
+
+// complete tells whether there is all that migrate makes; own: the buffer is none of it.
+func (b *Buffer) complete(ctx context.Context, own bool) bool {
+	if !own {
+		return b.Check(ctx) == nil
+	}
+	whole := false
+	err := b.transact(ctx, func(tx transaction) error {
+		missing, err := b.missingTables(ctx, tx, own)
+		if err == nil && len(missing) == 0 {
+			_, err = b.stored(ctx, tx)
+			whole = err == nil
+		}
+		return err
+	})
+	return err == nil && whole
 }
 
 // lacks lists what a table has not.

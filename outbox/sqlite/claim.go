@@ -43,6 +43,8 @@ SELECT upper(type) = 'TEXT' FROM pragma_table_info(?1) WHERE name = 'payload'`
 // Claim is described by buffertest.Buffer.
 func (b *Buffer) Claim(ctx context.Context, limit int, lease time.Duration) (*outbox.Batch, error) {
 	switch {
+	case b.own != nil:
+		return b.claimOwn(ctx, limit, lease)
 	case b.config.Ordered:
 		return b.claimInOrder(ctx, limit, lease)
 	case b.config.Claim == outbox.ClaimOptimistic:
@@ -171,6 +173,14 @@ func (b *Buffer) open(ctx context.Context, tx transaction, batch *outbox.Batch, 
 	}
 	if batch.ClaimedAt, err = time.Parse(timeFormat, claimedAt); err != nil {
 		return err
+	}
+	return b.payloadIsJSON(ctx, tx, batch)
+}
+
+// payloadIsJSON asks the table; a projection says so itself.
+func (b *Buffer) payloadIsJSON(ctx context.Context, tx transaction, batch *outbox.Batch) error {
+	if b.own != nil {
+		return nil
 	}
 	return tx.row(ctx, payloadIsJSONSQL, b.config.Table).Scan(&batch.PayloadIsJSON)
 }

@@ -130,6 +130,8 @@ type place struct {
 	url string
 	opt buffertest.Options
 	db  *sql.DB
+	// group is the type of group_id where the tables are a user's own, else "".
+	group string
 }
 
 func newPlace(t testing.TB, opt buffertest.Options) *place {
@@ -147,11 +149,15 @@ func (p *place) fixture(t testing.TB, table, pipeline string) *buffertest.Fixtur
 	if p.opt.Archive {
 		archive = "outbox_archive"
 	}
-	_, err := sqlite.Migrate(t.Context(), p.url, sqlite.SchemaConfig{Table: table, Bytes: p.opt.Bytes, Archive: archive})
+	var own outbox.Own
+	if p.group != "" {
+		own = p.makeOwn(t, table)
+	}
+	_, err := sqlite.Migrate(t.Context(), p.url, sqlite.SchemaConfig{Table: table, Bytes: p.opt.Bytes, Archive: archive, Own: own.Is()})
 	check(t, err)
 	openAs := func(t testing.TB, owner string, ordered bool) *sqlite.Buffer {
 		t.Helper()
-		b, err := sqlite.Open(sqlite.Config{URL: p.url, Table: table, Pipeline: pipeline, Owner: owner, Archive: archive, Ordered: ordered, Claim: p.opt.Claim})
+		b, err := sqlite.Open(sqlite.Config{URL: p.url, Table: table, Pipeline: pipeline, Owner: owner, Archive: archive, Ordered: ordered, Claim: p.opt.Claim, Own: own})
 		check(t, err)
 		t.Cleanup(func() { check(t, b.Close()) })
 		if !p.opt.Random {
@@ -179,10 +185,10 @@ func (p *place) fixture(t testing.TB, table, pipeline string) *buffertest.Fixtur
 		Begin: func(t buffertest.TB) buffertest.Tx {
 			tx, err := p.db.Begin()
 			check(t, err)
-			return &applicationTx{tx: tx, table: quoted, bytes: p.opt.Bytes}
+			return &applicationTx{tx: tx, table: quoted, bytes: p.opt.Bytes, own: p.group != ""}
 		},
 		Exec: func(t buffertest.TB, statement string) {
-			_, err := p.db.Exec(statement)
+			_, err := p.db.Exec(p.inTheirForm(statement, quoted))
 			check(t, err)
 		},
 		Overdue: func(t buffertest.TB, groupID uuid.UUID, ago time.Duration) {
@@ -193,6 +199,7 @@ func (p *place) fixture(t testing.TB, table, pipeline string) *buffertest.Fixtur
 		Rows: func(t buffertest.TB) []buffertest.Row {
 			return p.rows(t, table)
 		},
+		Row:    func(t buffertest.TB, id int64) string { return p.row(t, table, id) },
 		Ledger: func(t buffertest.TB) []buffertest.LedgerRow { return query(t, p.db, ledgerSQL, scanLedger) },
 		Dead:   func(t buffertest.TB) []buffertest.DeadLetter { return query(t, p.db, deadSQL, scanDead) },
 		Archived: func(t buffertest.TB) []buffertest.ArchivedEvent {
@@ -210,7 +217,7 @@ func (p *place) rows(t buffertest.TB, table string) []buffertest.Row {
 		return query(t, p.db, "SELECT id FROM "+quote(table)+" ORDER BY id", func(rows *sql.Rows) (r buffertest.Row, err error) { return r, rows.Scan(&r.ID) })
 	}
 	return query(t, p.db, `
-		SELECT id, coalesce(group_id, (
+		SELECT id, coalesce(CASE WHEN typeof(group_id) = 'blob' THEN hex(group_id) ELSE group_id END, (
 		         SELECT l.group_id FROM outbox_batches AS l, json_each(l.members) AS run
 		         WHERE l.buffer = '`+strings.ReplaceAll(table, "'", "''")+`' AND e.id BETWEEN run.value ->> 0 AND run.value ->> 1
 		       ), '00000000-0000-0000-0000-000000000000')
@@ -322,11 +329,16 @@ type applicationTx struct {
 	tx    *sql.Tx
 	table string
 	bytes bool
+	own   bool
 }
 
 func (a *applicationTx) Insert(t buffertest.TB, events ...outbox.Event) []int64 {
 	t.Helper()
-	insert, err := a.tx.Prepare("INSERT INTO " + a.table + " (topic, key, payload, headers) VALUES (?, ?, ?, ?)")
+	statement := "INSERT INTO " + a.table + " (topic, key, payload, headers) VALUES (?, ?, ?, ?)"
+	if a.own {
+		statement = "INSERT INTO " + a.table + " (topic, key, payload, headers, raw) VALUES (?, ?, ?, ?, X'00FF80277B7D')"
+	}
+	insert, err := a.tx.Prepare(statement)
 	check(t, err)
 	defer insert.Close()
 	ids := make([]int64, len(events))

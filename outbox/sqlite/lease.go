@@ -20,7 +20,7 @@ WHERE group_id = coalesce(?4, (
   WHERE buffer = ?3 AND claim IN ('stamp', 'range') AND due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
   ORDER BY due_at LIMIT 1))
 RETURNING group_id, lease_no, starts, attempts, outages, events, first_id, last_id, origins, delivered, claimed_at,
-          members, newest_at`
+          members, newest_at, oldest_at`
 
 const eventsOfSQL = `
 SELECT id, topic, key, payload, headers, created_at
@@ -32,6 +32,15 @@ ORDER BY id`
 
 // TakeOver is described by buffertest.Buffer.
 func (b *Buffer) TakeOver(ctx context.Context, lease time.Duration) (*outbox.Batch, error) {
+	if b.own != nil {
+		batch, err := b.ledger().takeOver(ctx, lease, func(tx transaction, batch *outbox.Batch, count int, of holding) error {
+			return idsOf(ctx, tx, batch, count, of)
+		})
+		if batch != nil {
+			b.project(ctx, batch, lease)
+		}
+		return batch, err
+	}
 	return b.ledger().takeOver(ctx, lease, func(tx transaction, batch *outbox.Batch, count int, of holding) error {
 		which, err := of.extent(batch, nil)
 		if err != nil {
@@ -44,7 +53,7 @@ func (b *Buffer) TakeOver(ctx context.Context, lease time.Duration) (*outbox.Bat
 		if batch.Events, err = scanEvents(rows, count); err != nil {
 			return err
 		}
-		return tx.row(ctx, payloadIsJSONSQL, b.config.Table).Scan(&batch.PayloadIsJSON)
+		return b.payloadIsJSON(ctx, tx, batch)
 	})
 }
 
@@ -68,7 +77,7 @@ func (l ledger) takeOver(ctx context.Context, lease time.Duration, read func(tx 
 		}
 		err := tx.row(ctx, takeOverSQL, l.b.config.Owner, seconds(lease), l.buffer, next).Scan(
 			&batch.GroupID, &batch.LeaseNo, &batch.Starts, &batch.Attempts, &batch.Outages, &count,
-			&batch.FirstID, &batch.LastID, &origins, &delivered, &claimedAt, &of.members, &of.newest)
+			&batch.FirstID, &batch.LastID, &origins, &delivered, &claimedAt, &of.members, &of.newest, &of.oldest)
 		if errors.Is(err, sql.ErrNoRows) {
 			return errNothing
 		}

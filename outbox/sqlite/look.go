@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"database/sql"
 	"time"
 
 	"github.com/outboxrelay/relay/outbox"
@@ -21,9 +22,9 @@ FROM outbox_batches WHERE buffer = ?1`
 // restore of one table, a hand.
 const orphansSQL = `
 SELECT EXISTS (
-  SELECT 1 FROM outbox_events
+  SELECT 1 FROM outbox_events AS e
   WHERE group_id GLOB '????????-????-????-????-????????????' AND replace(group_id, '-', '') NOT GLOB '*[^0-9a-f]*'
-    AND NOT EXISTS (SELECT 1 FROM outbox_batches WHERE group_id = outbox_events.group_id))`
+    AND NOT EXISTS (SELECT 1 FROM outbox_batches WHERE group_id = e.group_id))`
 
 // They are put back under that group_id, which may have reached the sink before,
 // whatever the mode is: a ledger row says for itself how its events are found.
@@ -33,10 +34,10 @@ const adoptSQL = `
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts,
                             attempts, outages, events, first_id, last_id, oldest_at, error)
 SELECT group_id, ?1, 'stamp', 'waiting', CAST(unixepoch('now', 'subsec') * 1000000 AS INTEGER), strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), ?2, 0,
-       0, 0, count(*), min(id), max(id), min(created_at), 'found without a ledger row'
-FROM outbox_events
+       0, 0, count(*), min(id), max(id), coalesce(min(created_at), strftime('%Y-%m-%dT%H:%M:%fZ', 'now')), 'found without a ledger row'
+FROM outbox_events AS e
 WHERE group_id GLOB '????????-????-????-????-????????????' AND replace(group_id, '-', '') NOT GLOB '*[^0-9a-f]*'
-  AND NOT EXISTS (SELECT 1 FROM outbox_batches WHERE group_id = outbox_events.group_id)
+  AND NOT EXISTS (SELECT 1 FROM outbox_batches WHERE group_id = e.group_id)
 GROUP BY group_id
 RETURNING events`
 
@@ -61,7 +62,9 @@ func (b *Buffer) adopt(ctx context.Context, tx transaction) (adopted outbox.Tall
 // sweep begins at the beginning, and gives orphans a ledger row.
 func (b *Buffer) sweep(ctx context.Context) error {
 	var orphans bool
-	err := b.db.QueryRowContext(ctx, b.names.Replace(orphansSQL)).Scan(&orphans)
+	err := b.begin(ctx, &sql.TxOptions{ReadOnly: true}, func(tx transaction) error {
+		return tx.row(ctx, orphansSQL).Scan(&orphans)
+	})
 	if err == nil && orphans { // only then is it worth waiting for the write lock
 		err = b.transact(ctx, func(tx transaction) error {
 			if _, err := b.adopt(ctx, tx); err != nil {

@@ -79,7 +79,10 @@ func (r runs) among(ids []int64) runs {
 
 // holding is what the ledger says of how a batch's events are found: by range when
 // there are members, else by their stamp.
-type holding struct{ members, newest *string }
+type holding struct {
+	members, newest *string
+	oldest          string // created_at of its oldest event
+}
 
 // extent is which rows of the buffer a statement means.
 type extent struct {

@@ -96,6 +96,8 @@ func (b *Buffer) stored(ctx context.Context, tx transaction) (mode string, err e
 // wanted is the mode that the configuration asks for, or stamp where range does not hold.
 func (b *Buffer) wanted(ctx context.Context, tx transaction) (string, error) {
 	switch {
+	case b.own != nil:
+		return claimStamp, nil
 	case b.config.Ordered:
 		return claimStampKey, nil
 	case b.config.Claim == outbox.ClaimStamp, b.config.Claim == outbox.ClaimOptimistic:

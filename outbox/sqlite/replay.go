@@ -30,7 +30,7 @@ const replayLedgerSQL = `
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts,
                             attempts, outages, events, first_id, last_id, oldest_at, error, members, newest_at)
 SELECT ?5, ?6, ?7, 'waiting', 0, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), ?8, 0,
-       0, 0, count(*), min(id), max(id), min(created_at), 'replayed', ?9, iif(?9 IS NULL, NULL, max(created_at))
+       0, 0, count(*), min(id), max(id), coalesce(min(created_at), strftime('%Y-%m-%dT%H:%M:%fZ', 'now')), 'replayed', ?9, iif(?9 IS NULL, NULL, max(created_at))
 FROM outbox_events
 WHERE group_id IS ?1 AND id BETWEEN ?2 AND ?3
   AND (?4 IS NULL OR id IN (SELECT value FROM json_each(?4)))
@@ -42,6 +42,9 @@ func (b *Buffer) Replay(ctx context.Context, f outbox.DeadFilter, limit int) (re
 	args, err := b.match(f)
 	if err != nil {
 		return 0, err
+	}
+	if b.own != nil {
+		return b.replayOwn(ctx, args, limit)
 	}
 	err = b.write(ctx, "replaying dead letters", func(tx transaction) error {
 		rowids, ids, err := pickReplay(tx.rows(ctx, pickReplaySQL, append(args, limit)...))

@@ -81,10 +81,11 @@ func render(c SchemaConfig) (fs.FS, error) {
 	if c.Bytes {
 		payload = "BLOB NOT NULL CHECK (typeof(payload) = 'blob')"
 	}
-	values := map[string]string{
+	values := map[string]any{
 		"Events":  quote(c.Table),
 		"Buffer":  "'" + strings.ReplaceAll(c.Table, "'", "''") + "'",
 		"Payload": payload,
+		"Own":     c.Own,
 	}
 	templates, err := template.ParseFS(migrations, "schema/*.sql")
 	if err != nil {
@@ -135,7 +136,7 @@ func Migrate(ctx context.Context, url string, c SchemaConfig) (applied []string,
 	if err != nil {
 		return nil, fmt.Errorf("making the archive %s in %s: %w", c.Archive, file, err)
 	}
-	if len(applied) == 0 && (b.Check(ctx) != nil || b.lacksRates(ctx)) {
+	if len(applied) == 0 && (!b.complete(ctx, c.Own) || b.lacksRates(ctx)) {
 		// The version says that everything is there, and it is not.
 		if applied, err = up(ctx, db, rendered, goose.WithStore(store), goose.WithDisableVersioning(true)); err != nil {
 			return nil, fmt.Errorf("migrating %s again: %w", file, err)

@@ -18,7 +18,7 @@ const (
 	closeLedgerSQL = `
 DELETE FROM outbox_batches
 WHERE buffer = ?1 AND group_id = ?2 AND lease_no = ?3 AND state <> 'waiting'
-RETURNING members, newest_at`
+RETURNING members, newest_at, oldest_at`
 
 	putBackSQL = `
 UPDATE outbox_batches
@@ -67,7 +67,7 @@ INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, ow
                             attempts, outages, events, first_id, last_id, oldest_at, origins, error, address,
                             members, newest_at)
 SELECT ?6, ?7, ?8, 'waiting', 0, strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?9), ?10, 0,
-       ?11, ?12, count(*), min(id), max(id), min(created_at), ?13, ?14, ?15,
+       ?11, ?12, count(*), min(id), max(id), coalesce(min(created_at), ?17), ?13, ?14, ?15,
        ?16, ?5
 FROM outbox_events
 WHERE group_id IS ?1 AND id BETWEEN ?2 AND ?3
@@ -100,7 +100,7 @@ func (l ledger) settle(ctx context.Context, batch *outbox.Batch, outcomes []outb
 				seconds(o.After), o.Attempts, o.Outages, o.Error, o.Address))
 		}
 		var of holding
-		err := tx.row(ctx, closeLedgerSQL, l.buffer, batch.GroupID.String(), batch.LeaseNo).Scan(&of.members, &of.newest)
+		err := tx.row(ctx, closeLedgerSQL, l.buffer, batch.GroupID.String(), batch.LeaseNo).Scan(&of.members, &of.newest, &of.oldest)
 		if errors.Is(err, sql.ErrNoRows) {
 			return outbox.ErrLeaseLost
 		}
@@ -122,6 +122,9 @@ func (b *Buffer) settle(ctx context.Context, tx transaction, batch *outbox.Batch
 		return err
 	}
 	group := batch.GroupID.String()
+	if b.own != nil {
+		return b.settleOwn(ctx, tx, batch, of, which, o)
+	}
 	switch o.Verdict {
 	case outbox.Delivered:
 		if b.config.Archive != "" {
@@ -138,13 +141,13 @@ func (b *Buffer) settle(ctx context.Context, tx transaction, batch *outbox.Batch
 		_, err := tx.exec(ctx, deleteSQL, which.args()...)
 		return err
 	case outbox.Retry:
-		return b.part(ctx, tx, batch, which, o)
+		return b.part(ctx, tx, batch, of, which, o)
 	}
 	return fmt.Errorf("settling batch %s: unknown verdict %v", batch.GroupID, o.Verdict)
 }
 
 // part gives some of the batch's events a batch of their own.
-func (b *Buffer) part(ctx context.Context, tx transaction, batch *outbox.Batch, which extent, o outbox.Outcome) error {
+func (b *Buffer) part(ctx context.Context, tx transaction, batch *outbox.Batch, of holding, which extent, o outbox.Outcome) error {
 	origins, err := originsText(batch)
 	if err != nil {
 		return err
@@ -156,13 +159,18 @@ func (b *Buffer) part(ctx context.Context, tx transaction, batch *outbox.Batch, 
 		}
 	} else {
 		claim = claimStamp
-		if _, err := tx.exec(ctx, moveSQL, append(which.args(), o.GroupID.String())...); err != nil {
+		if b.own != nil {
+			_, err = tx.exec(ctx, moveOwnSQL, append(tx.shape.own(which, batch.GroupID).args()[:4], tx.shape.stamp(o.GroupID))...)
+		} else {
+			_, err = tx.exec(ctx, moveSQL, append(which.args(), o.GroupID.String())...)
+		}
+		if err != nil {
 			return err
 		}
 		which.stamp, which.ids = o.GroupID.String(), nil
 	}
 	_, err = tx.exec(ctx, openPartSQL, append(which.args(), o.GroupID.String(), b.config.Table, claim, seconds(o.After), b.config.Owner,
-		o.Attempts, o.Outages, origins, o.Error, o.Address, members)...)
+		o.Attempts, o.Outages, origins, o.Error, o.Address, members, of.oldest)...)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 -- +goose Up
 -- +goose StatementBegin
 
+{{if not .Own -}}
 -- The buffer: applications insert here, inside their own transactions. Its only
 -- index is the primary key, and AUTOINCREMENT keeps an id from ever being handed
 -- out twice: a sink would take the second event for a duplicate of the first.
@@ -15,6 +16,7 @@ CREATE TABLE IF NOT EXISTS {{.Events}} (
     group_id   TEXT
 );
 
+{{end -}}
 -- The ledger: one row a live batch; empty when the relay is idle.
 CREATE TABLE IF NOT EXISTS outbox_batches (
     group_id   TEXT PRIMARY KEY,

@@ -1,0 +1,124 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"strings"
+	"sync/atomic"
+
+	"github.com/google/uuid"
+)
+
+// # Tables of the user's own
+//
+// A statement that only reads events is written for the relay's table, and of a user's
+// own it sees the columns id, created_at and group_id under those names (see
+// shape.view). One that writes is written for itself, with own_events for the table and
+// own_id for its key, as names in SQL go.
+
+// own is what a buffer on a table of the user's own has beside.
+type own struct {
+	// reads is where projections run: nothing can be written there.
+	reads *sql.DB
+	shape atomic.Pointer[shape]
+}
+
+// shape is what a table of the user's own is like, as of one version of the schema.
+type shape struct {
+	version int64
+	columns []string // names as they are written, generated ones apart
+	bytes   bool     // group_id takes the 16 bytes of the uuid, not its text
+	names   *strings.Replacer
+}
+
+// Whoever alters a table changes the version.
+const schemaVersionSQL = `
+SELECT schema_version FROM pragma_schema_version`
+
+const ownColumnsSQL = `
+SELECT name, upper(type), hidden FROM pragma_table_xinfo(?1)`
+
+// shapeOf looks at the table if it may have changed since the last time.
+func (b *Buffer) shapeOf(ctx context.Context, tx *sql.Tx) (*shape, error) {
+	var version int64
+	if err := tx.QueryRowContext(ctx, schemaVersionSQL).Scan(&version); err != nil {
+		return nil, err
+	}
+	if s := b.own.shape.Load(); s != nil && s.version == version {
+		return s, nil
+	}
+	rows, err := tx.QueryContext(ctx, ownColumnsSQL, b.config.Table)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	s := &shape{version: version}
+	created := "NULL"
+	for rows.Next() {
+		var (
+			name, is string
+			hidden   int
+		)
+		if err := rows.Scan(&name, &is, &hidden); err != nil {
+			return nil, err
+		}
+		switch strings.ToLower(name) {
+		case "group_id":
+			s.bytes = isBytes(is)
+		case "created_at":
+			created = timeOf(quote(name))
+		}
+		if hidden == 0 {
+			s.columns = append(s.columns, name)
+		}
+	}
+	group := "group_id"
+	if s.bytes {
+		group = textOfUUID
+	}
+	view := "(SELECT " + quote(b.config.Own.ID) + " AS id, " + created + " AS created_at, " + group + " AS group_id FROM " + quote(b.config.Table) + ")"
+	s.names = strings.NewReplacer(defaultTable, view, defaultArchive, quote(b.config.Archive),
+		"own_events", quote(b.config.Table), "own_id", quote(b.config.Own.ID), "own_columns", s.values())
+	b.own.shape.Store(s)
+	return s, rows.Err()
+}
+
+// isBytes tells of a column's declared type, in upper case, whether it is for bytes.
+func isBytes(declared string) bool {
+	return strings.Contains(declared, "BLOB") || strings.Contains(declared, "BINARY") || strings.Contains(declared, "BYTE")
+}
+
+// What no uuid is, a hand's stamp, stays as it is.
+const textOfUUID = `CASE WHEN typeof(group_id) = 'blob' AND length(group_id) = 16
+    THEN lower(substr(hex(group_id), 1, 8) || '-' || substr(hex(group_id), 9, 4) || '-' || substr(hex(group_id), 13, 4) || '-' ||
+               substr(hex(group_id), 17, 4) || '-' || substr(hex(group_id), 21))
+    ELSE group_id END`
+
+// timeOf is the time in a column in timeFormat: any of the forms that SQLite has
+// (https://sqlite.org/lang_datefunc.html), or milliseconds since 1970, which are
+// widespread too. NULL when it is none.
+func timeOf(column string) string {
+	return "strftime('%Y-%m-%dT%H:%M:%fZ', CASE WHEN typeof(" + column + ") IN ('integer', 'real') AND abs(" + column + ") > 253402300799" +
+		" THEN " + column + " / 1000.0 ELSE " + column + " END, 'auto')"
+}
+
+// values are all columns as what they hold: the plus keeps the driver from making
+// something else of it because of the declared type.
+func (s *shape) values() string {
+	var list strings.Builder
+	for i, name := range s.columns {
+		if i > 0 {
+			list.WriteString(", ")
+		}
+		list.WriteString("+" + quote(name))
+	}
+	return list.String()
+}
+
+// stamp is a group_id as the table has it.
+func (s *shape) stamp(group uuid.UUID) any {
+	if s.bytes {
+		return group[:]
+	}
+	return group.String()
+}

@@ -1,0 +1,290 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+// project fills in what the projection says of the batch's events: one snapshot, for a
+// batch that was committed. Whatever goes wrong is in batch.ProjectErr: the batch is
+// leased, and whoever has it lets it wait.
+//
+// A batch that is delivered already needs its content for the archive alone.
+func (b *Buffer) project(ctx context.Context, batch *outbox.Batch, lease time.Duration) {
+	if len(batch.Events) == 0 || batch.Marked() && b.config.Archive == "" {
+		return
+	}
+	// Nobody renews the lease before the batch is returned.
+	limited, cancel := context.WithTimeout(ctx, lease/2)
+	defer cancel()
+	err := b.beginOn(limited, b.own.reads, &sql.TxOptions{ReadOnly: true}, func(tx transaction) error {
+		return b.projectIn(limited, tx, batch)
+	})
+	if err == nil {
+		return
+	}
+	if limited.Err() != nil && ctx.Err() == nil {
+		err = fmt.Errorf("the projection takes longer than half a lease, %v: make it faster, by an index perhaps, or lease longer", lease/2)
+	}
+	batch.ProjectErr = oneLine(err)
+}
+
+// oneLine is err in one line; a database says things in several.
+func oneLine(err error) error {
+	if text := err.Error(); strings.ContainsAny(text, "\r\n") {
+		return errors.New(strings.Join(strings.Fields(text), " "))
+	}
+	return err
+}
+
+// projectIn does it in a transaction that sees the batch's stamp. When it fails the
+// events are as they were.
+func (b *Buffer) projectIn(ctx context.Context, tx transaction, batch *outbox.Batch) error {
+	stamp := tx.shape.stamp(batch.GroupID)
+	columns, err := b.projected(ctx, tx, stamp)
+	if err != nil {
+		return err
+	}
+	rows, err := tx.tx.QueryContext(ctx, columns.statement(b.config.Own.Project), stamp)
+	if err != nil {
+		return projectionErr(err)
+	}
+	p := projection{topic: b.config.Table, columns: columns, events: slices.Clone(batch.Events), isJSON: true}
+	if err := p.read(rows); err != nil {
+		return err
+	}
+	if slices.Contains(p.seen, false) {
+		which := extent{stamp: stamp, first: batch.FirstID, last: batch.LastID}
+		if err := p.fillIn(ctx, tx, which); err != nil {
+			return err
+		}
+	}
+	batch.Events, batch.PayloadIsJSON = p.events, p.isJSON
+	return nil
+}
+
+func projectionErr(err error) error { return fmt.Errorf("the projection does not run: %w", err) }
+
+// within makes the user's SELECT a part of ours. So it is one, and one only.
+func within(project string) string {
+	return "(\n" + strings.TrimRight(project, "; \t\r\n") + "\n)"
+}
+
+// projected are the columns that the projection returns, by what they are for; the names
+// are the projection's own, and those that it does not return are "".
+type projected struct{ id, topic, key, payload, headers, createdAt string }
+
+// projected asks for the columns of the projection, which is the user's, and so are the
+// tables it reads: they may change at any time.
+func (b *Buffer) projected(ctx context.Context, tx transaction, args ...any) (p projected, err error) {
+	rows, err := tx.tx.QueryContext(ctx, "SELECT * FROM "+within(b.config.Own.Project)+" LIMIT 0", args...)
+	if err != nil {
+		return p, projectionErr(err)
+	}
+	defer rows.Close()
+	names, err := rows.Columns()
+	if err != nil {
+		return p, err
+	}
+	for _, name := range names {
+		switch strings.ToLower(name) {
+		case "id":
+			p.id = name
+		case "topic":
+			p.topic = name
+		case "key":
+			p.key = name
+		case "payload":
+			p.payload = name
+		case "headers":
+			p.headers = name
+		case "created_at":
+			p.createdAt = name
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return p, projectionErr(err)
+	}
+	switch {
+	case p.id == "":
+		return p, fmt.Errorf("the projection returns no column id, which says whose row it is: it returns %s", strings.Join(names, ", "))
+	case p.payload == "":
+		return p, fmt.Errorf("the projection returns no column payload, which is what is sent: it returns %s", strings.Join(names, ", "))
+	}
+	return p, nil
+}
+
+// statement asks for them in order.
+func (p projected) statement(project string) string {
+	value := func(column string) string {
+		if column == "" {
+			return "NULL"
+		}
+		return "+" + quote(column)
+	}
+	created := "NULL"
+	if p.createdAt != "" {
+		created = timeOf(quote(p.createdAt))
+	}
+	return "SELECT " + strings.Join([]string{value(p.id), value(p.topic), value(p.key), value(p.payload), value(p.headers), created}, ", ") +
+		" FROM " + within(project)
+}
+
+// projection puts what the projection returns into the events.
+type projection struct {
+	topic   string // of events that have none
+	columns projected
+	events  []outbox.Event // in id order
+	seen    []bool
+	isJSON  bool
+}
+
+// read reads and closes rows.
+func (p *projection) read(rows *sql.Rows) error {
+	defer rows.Close()
+	p.seen = make([]bool, len(p.events))
+	for rows.Next() {
+		var (
+			id, topic, key, payload, headers any
+			created                          sql.NullString
+		)
+		if err := rows.Scan(&id, &topic, &key, &payload, &headers, &created); err != nil {
+			return projectionErr(err)
+		}
+		e, err := p.event(id)
+		if err != nil {
+			return err
+		}
+		if err := p.fill(e, topic, key, payload, headers); err != nil {
+			return fmt.Errorf("the projection of event %d: %w", e.ID, err)
+		}
+		if at, err := time.Parse(timeFormat, created.String); created.Valid && err == nil {
+			e.CreatedAt = at
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return projectionErr(err)
+	}
+	return nil
+}
+
+// event is the one that a row is of.
+func (p *projection) event(id any) (*outbox.Event, error) {
+	if id == nil {
+		return nil, errors.New("the projection returns a row whose id is NULL: the event's key was expected")
+	}
+	n, is := id.(int64)
+	if !is {
+		return nil, fmt.Errorf("the projection returns the id %s, the event's key was expected, an integer", shown(id))
+	}
+	i, found := slices.BinarySearchFunc(p.events, n, byID)
+	switch {
+	case !found:
+		return nil, fmt.Errorf("the projection returns event %d, which is not in the batch: it has to say WHERE group_id = ?", n)
+	case p.seen[i]:
+		return nil, fmt.Errorf("the projection returns event %d twice, one row an event was expected", n)
+	}
+	p.seen[i] = true
+	return &p.events[i], nil
+}
+
+func (p *projection) fill(e *outbox.Event, topic, key, payload, headers any) error {
+	switch v := topic.(type) {
+	case nil:
+		e.Topic = p.topic
+	case string:
+		if e.Topic = v; v == "" {
+			return errors.New("its topic is empty, a name was expected")
+		}
+	default:
+		return fmt.Errorf("its topic is %s, text was expected", shown(topic))
+	}
+	switch v := key.(type) {
+	case nil:
+	case string:
+		e.Key = &v
+	case int64:
+		text := strconv.FormatInt(v, 10)
+		e.Key = &text
+	default:
+		return fmt.Errorf("its key is %s, text was expected", shown(key))
+	}
+	switch v := headers.(type) {
+	case nil:
+	case string:
+		if e.Headers = outbox.Headers(v); !strings.HasPrefix(strings.TrimSpace(v), "{") || !json.Valid(e.Headers) {
+			return errors.New("its headers are not a JSON object of strings")
+		}
+	default:
+		return fmt.Errorf("its headers are %s, a JSON object of strings was expected", shown(headers))
+	}
+	switch v := payload.(type) {
+	case nil:
+		return errors.New("its payload is NULL, JSON or a blob was expected")
+	case []byte:
+		e.Payload, p.isJSON = append([]byte{}, v...), false
+		return nil
+	case string:
+		e.Payload = []byte(v)
+	case int64: // in a column of a type that SQLite does not know, JSON numbers become numbers
+		e.Payload = strconv.AppendInt(nil, v, 10)
+	case float64:
+		e.Payload = appendReal(nil, v)
+	}
+	if !json.Valid(e.Payload) {
+		return errors.New("its payload is text that is no JSON: return JSON, or opaque bytes as a blob")
+	}
+	return nil
+}
+
+// shown is a value for an error: what kind it is, and if it is short and harmless what.
+func shown(value any) string {
+	switch v := value.(type) {
+	case string:
+		return fmt.Sprintf("%.20q (text)", v)
+	case []byte:
+		return "a blob"
+	}
+	return fmt.Sprint(value)
+}
+
+// fillIn says of the events that the projection left out what their rows are. Those that
+// somebody deleted are no events any more.
+func (p *projection) fillIn(ctx context.Context, tx transaction, which extent) error {
+	var missing []int64
+	for i, seen := range p.seen {
+		if !seen {
+			missing = append(missing, p.events[i].ID)
+		}
+	}
+	var err error
+	if which.ids, err = idsText(missing); err != nil {
+		return err
+	}
+	rows, err := tx.rowsOf(ctx, which)
+	if err != nil {
+		return err
+	}
+	left := p.events[:0]
+	for i, e := range p.events {
+		if !p.seen[i] {
+			if len(rows) == 0 || rows[0].id != e.ID {
+				continue
+			}
+			e.Unprojected, e.Topic, e.Payload = true, p.topic, []byte(rows[0].text)
+			rows = rows[1:]
+		}
+		left = append(left, e)
+	}
+	p.events = left
+	return nil
+}
