@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/outboxrelay/relay/internal/admin"
 	"github.com/outboxrelay/relay/internal/config"
 	"github.com/outboxrelay/relay/outbox"
 )
@@ -49,7 +50,7 @@ type deadFlags struct {
 func (f *deadFlags) bind(c *cobra.Command) {
 	flags := c.Flags()
 	flags.StringVar(&f.pipeline, "pipeline", "", "this pipeline's only")
-	flags.StringSliceVar(&f.ids, "id", nil, "these events only; several times, or 17,18")
+	flags.StringSliceVar(&f.ids, "id", nil, "these events only, numbers or uuids; several times, or 17,18")
 	flags.StringVar(&f.topic, "topic", "", "this topic's only")
 	flags.StringVar(&f.error, "error", "", "those with this text in their error, upper and lower case alike")
 	flags.DurationVar(&f.olderThan, "older-than", 0, "those that died longer ago, like 1h")
@@ -76,16 +77,25 @@ func (f *deadFlags) filter() (outbox.DeadFilter, error) {
 	if f.all && len(f.ids) > 0 {
 		return filter, usage("--all stands beside --id, one of them was expected")
 	}
-	for _, text := range f.ids {
-		id, err := strconv.ParseInt(strings.TrimSpace(text), 10, 64)
-		if err != nil {
-			return filter, usage("--id is %q, an event's id was expected", text)
+	if len(f.ids) > 0 {
+		var err error
+		if filter.IDs, filter.UUIDs, err = admin.Named(f.ids); err != nil {
+			return filter, usage("--id: %v", err)
 		}
-		filter.IDs = append(filter.IDs, id)
 	}
-	slices.Sort(filter.IDs)
-	filter.IDs = slices.Compact(filter.IDs)
 	return filter, nil
+}
+
+// named are the events that a filter names, as they are called.
+func named(f outbox.DeadFilter) []string {
+	var all []string
+	for _, id := range f.IDs {
+		all = append(all, strconv.FormatInt(id, 10))
+	}
+	for _, id := range f.UUIDs {
+		all = append(all, id.String())
+	}
+	return all
 }
 
 // letters are one pipeline's dead letters.
@@ -183,23 +193,23 @@ func (l *letters) count(ctx context.Context) (outbox.DeadCount, error) {
 // unambiguous refuses ids of which several pipelines have letters: they are different
 // events.
 func unambiguous(ctx context.Context, all []letters) error {
-	if len(all) == 1 || len(all[0].filter.IDs) == 0 {
+	if len(all) == 1 || len(named(all[0].filter)) == 0 {
 		return nil
 	}
-	has := map[int64][]string{}
+	has := map[string][]string{}
 	for _, l := range all {
 		if err := l.each(ctx, func(e *outbox.Event) (bool, error) {
-			if names := has[e.ID]; !slices.Contains(names, l.pipeline.Name) {
-				has[e.ID] = append(names, l.pipeline.Name)
+			if names := has[e.Identity()]; !slices.Contains(names, l.pipeline.Name) {
+				has[e.Identity()] = append(names, l.pipeline.Name)
 			}
 			return true, nil
 		}); err != nil {
 			return err
 		}
 	}
-	for _, id := range all[0].filter.IDs {
+	for _, id := range named(all[0].filter) {
 		if names := has[id]; len(names) > 1 {
-			return usage("several pipelines have a dead letter %d: --pipeline %s was expected", id, strings.Join(names, " or --pipeline "))
+			return usage("several pipelines have a dead letter %s: --pipeline %s was expected", id, strings.Join(names, " or --pipeline "))
 		}
 	}
 	return nil

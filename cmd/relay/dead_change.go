@@ -167,20 +167,19 @@ func (a *app) sure(ctx context.Context, what change, all []letters) error {
 
 // letterKey tells dead letters of one event apart.
 type letterKey struct {
-	pipeline string
-	id       int64
-	group    uuid.UUID
+	pipeline, id string
+	group        uuid.UUID
 }
 
 // open lists the open letters that were named by their ids.
 func open(ctx context.Context, all []letters) (map[letterKey]bool, error) {
 	keys := map[letterKey]bool{}
 	for _, l := range all {
-		if len(l.filter.IDs) == 0 {
+		if len(named(l.filter)) == 0 {
 			continue
 		}
 		if err := l.each(ctx, func(e *outbox.Event) (bool, error) {
-			keys[letterKey{l.pipeline.Name, e.ID, e.DeadLetter.GroupID}] = true
+			keys[letterKey{l.pipeline.Name, e.Identity(), e.DeadLetter.GroupID}] = true
 			return true, nil
 		}); err != nil {
 			return nil, err
@@ -191,40 +190,41 @@ func open(ctx context.Context, all []letters) (map[letterKey]bool, error) {
 
 // tellNamed says of each event that was named and not changed why.
 func (a *app) tellNamed(ctx context.Context, all []letters, before map[letterKey]bool, dryRun bool) error {
-	why, changed := map[int64]string{}, map[int64]bool{}
+	why, changed := map[string]string{}, map[string]bool{}
 	for _, l := range all {
-		if len(l.filter.IDs) == 0 {
+		if len(named(l.filter)) == 0 {
 			continue
 		}
 		l.filter.Closed = true
 		if err := l.each(ctx, func(e *outbox.Event) (bool, error) {
-			wasOpen := before[letterKey{l.pipeline.Name, e.ID, e.DeadLetter.GroupID}]
+			id := e.Identity()
+			wasOpen := before[letterKey{l.pipeline.Name, e.Identity(), e.DeadLetter.GroupID}]
 			switch isClosed := !e.DeadLetter.ClosedAt.IsZero(); {
 			case wasOpen && isClosed:
-				changed[e.ID] = true
+				changed[id] = true
 			case isClosed:
-				if why[e.ID] == "" {
-					why[e.ID] = "it was closed before, " + ago(e.DeadLetter.ClosedAt) + " ago"
+				if why[id] == "" {
+					why[id] = "it was closed before, " + ago(e.DeadLetter.ClosedAt) + " ago"
 				}
 			case l.Hooked() && e.DeadLetter.ToldAt.IsZero():
-				why[e.ID] = "the dead-letter hook has not heard of it yet"
+				why[id] = "the dead-letter hook has not heard of it yet"
 			case dryRun:
-				changed[e.ID] = true
+				changed[id] = true
 			default:
-				why[e.ID] = "its id is in the buffer"
+				why[id] = "its id is in the buffer"
 			}
 			return true, nil
 		}); err != nil {
 			return err
 		}
 	}
-	for _, id := range all[0].filter.IDs {
+	for _, id := range named(all[0].filter) {
 		switch {
 		case changed[id]:
 		case why[id] != "":
-			a.fail(fmt.Errorf("%d: %s", id, why[id]))
+			a.fail(fmt.Errorf("%s: %s", id, why[id]))
 		default:
-			a.fail(fmt.Errorf("%d: there is no such dead letter", id))
+			a.fail(fmt.Errorf("%s: there is no such dead letter", id))
 		}
 	}
 	return nil

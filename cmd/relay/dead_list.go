@@ -141,7 +141,7 @@ func (a *app) row(l letters, e *outbox.Event, closed bool) []string {
 	case l.Hooked():
 		told = "no"
 	}
-	row := []string{d.Pipeline, strconv.FormatInt(e.ID, 10), plain(e.Topic), plain(key), strconv.Itoa(d.Attempts), ago(d.DiedAt), told}
+	row := []string{d.Pipeline, e.Identity(), plain(e.Topic), plain(key), strconv.Itoa(d.Attempts), ago(d.DiedAt), told}
 	if closed {
 		row = append(row, ago(d.ClosedAt))
 	}

@@ -35,10 +35,10 @@ func (a *app) deadShowCommand() *cobra.Command {
 					return err
 				}
 			}
-			found := map[int64]bool{}
+			found := map[string]bool{}
 			for _, l := range all {
 				if err := l.each(ctx, func(e *outbox.Event) (bool, error) {
-					found[e.ID] = true
+					found[e.Identity()] = true
 					if f.asJSON {
 						return true, nil
 					}
@@ -48,9 +48,9 @@ func (a *app) deadShowCommand() *cobra.Command {
 					a.fail(err)
 				}
 			}
-			for _, id := range all[0].filter.IDs {
+			for _, id := range named(all[0].filter) {
 				if !found[id] {
-					a.fail(fmt.Errorf("%d: there is no such dead letter%s", id, unlessClosed(f.closed)))
+					a.fail(fmt.Errorf("%s: there is no such dead letter%s", id, unlessClosed(f.closed)))
 				}
 			}
 			return nil
@@ -73,7 +73,7 @@ func (a *app) portrait(e *outbox.Event) string {
 	var b strings.Builder
 	d := e.DeadLetter
 	line := func(name, value string) { fmt.Fprintf(&b, "  %-9s %s\n", name, value) }
-	fmt.Fprintf(&b, "%s %d\n", d.Pipeline, e.ID)
+	fmt.Fprintf(&b, "%s %s\n", d.Pipeline, e.Identity())
 	line("topic", plain(e.Topic))
 	if e.Key != nil {
 		line("key", plain(*e.Key))
@@ -88,9 +88,15 @@ func (a *app) portrait(e *outbox.Event) string {
 	line("group_id", d.GroupID.String())
 	line("attempts", fmt.Sprint(d.Attempts))
 	line("error", plain(a.redact(d.Error)))
-	b.WriteString("  payload\n")
-	for row := range strings.Lines(payload(e.Payload)) {
-		fmt.Fprintf(&b, "    %s\n", strings.TrimSuffix(row, "\n"))
+	block := func(name string, content []byte) {
+		b.WriteString("  " + name + "\n")
+		for row := range strings.Lines(payload(content)) {
+			fmt.Fprintf(&b, "    %s\n", strings.TrimSuffix(row, "\n"))
+		}
+	}
+	block("payload", e.Payload)
+	if d.Row != nil {
+		block("row, which replay puts back", d.Row)
 	}
 	b.WriteByte('\n')
 	return b.String()

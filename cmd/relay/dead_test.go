@@ -200,7 +200,7 @@ func TestDeadDiscard(t *testing.T) {
 	do(t, nil, "dead", "discard", "-c", path, "--all").want(t, 0, "p: discarded 1 dead letter\n", "")
 	do(t, nil, "dead", "discard", "-c", path, "--all").want(t, 0, "p: discarded 0 dead letters\n", "")
 	do(t, nil, "dead", "discard", "-c", path, "--all", "--id", "1").want(t, 2, "", "--all stands beside --id")
-	do(t, nil, "dead", "discard", "-c", path, "--id", "one").want(t, 2, "", `--id is "one", an event's id was expected`)
+	do(t, nil, "dead", "discard", "-c", path, "--id", "one").want(t, 2, "", `--id: "one" is no event's id, a number or a uuid was expected`)
 }
 
 // TestDeadOfSeveralPipelines: an id alone may mean two events.

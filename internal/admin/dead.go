@@ -98,7 +98,7 @@ func parseDeadQuery(values url.Values) (deadQuery, error) {
 		case "newer_than":
 			q.filter.NewerThan, err = age(name, value)
 		case "id":
-			q.filter.IDs, err = eventIDs(all)
+			q.filter.IDs, q.filter.UUIDs, err = Named(all)
 		case "closed":
 			q.filter.Closed, err = strconv.ParseBool(value)
 		case "limit":
@@ -129,18 +129,6 @@ func age(name, text string) (time.Duration, error) {
 	return d, nil
 }
 
-func eventIDs(texts []string) ([]int64, error) {
-	ids := make([]int64, len(texts))
-	for i, text := range texts {
-		var err error
-		if ids[i], err = strconv.ParseInt(text, 10, 64); err != nil {
-			return nil, errors.New("an event's id was expected")
-		}
-	}
-	slices.Sort(ids)
-	return slices.Compact(ids), nil
-}
-
 // parseAfter reads PIPELINE,ID,GROUP_ID.
 func parseAfter(text string) (pipeline string, key *outbox.DeadKey, err error) {
 	parts := strings.Split(text, ",")
@@ -157,7 +145,7 @@ func parseAfter(text string) (pipeline string, key *outbox.DeadKey, err error) {
 // next is the same question for what is behind last.
 func (q *deadQuery) next(asked *url.URL, last DeadLetter) string {
 	values := asked.Query()
-	values.Set("after", fmt.Sprintf("%s,%d,%s", last.Pipeline, last.EventID, last.GroupID))
+	values.Set("after", fmt.Sprintf("%s,%d,%s", last.Pipeline, last.EventID.id, last.GroupID))
 	return asked.Path + "?" + values.Encode()
 }
 
@@ -189,9 +177,10 @@ func (o *order) filter() (f outbox.DeadFilter, err error) {
 	case json.Unmarshal(o.IDs, &word) == nil && word == "all":
 		return f, nil
 	case json.Unmarshal(o.IDs, &texts) == nil && len(texts) > 0:
-		if f.IDs, err = eventIDs(texts); err == nil {
+		if f.IDs, f.UUIDs, err = Named(texts); err == nil {
 			return f, nil
 		}
+		return f, fmt.Errorf("ids: %w", err)
 	}
 	return f, errors.New(`ids: a list like ["17"], or "all", was expected`)
 }

@@ -1,10 +1,17 @@
 package admin
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/google/uuid"
 
 	"github.com/outboxrelay/relay/outbox"
 )
@@ -78,10 +85,10 @@ func Change(ctx context.Context, l Letters, act Act, f outbox.DeadFilter, dryRun
 // DeadLetter is one as `relay dead list --json` and GET /api/dead show it: the columns
 // of outbox_dead_letters.
 type DeadLetter struct {
-	Pipeline string  `json:"pipeline"`
-	EventID  int64   `json:"event_id"`
-	Topic    string  `json:"topic"`
-	Key      *string `json:"key"`
+	Pipeline string   `json:"pipeline"`
+	EventID  Identity `json:"event_id"`
+	Topic    string   `json:"topic"`
+	Key      *string  `json:"key"`
 	// Payload where it is JSON, else PayloadBase64.
 	Payload       json.RawMessage `json:"payload,omitempty"`
 	PayloadBase64 *[]byte         `json:"payload_base64,omitempty"`
@@ -93,15 +100,17 @@ type DeadLetter struct {
 	DiedAt        instant         `json:"died_at"`
 	ToldAt        instant         `json:"told_at"`
 	ClosedAt      instant         `json:"closed_at"`
+	// EventRow is what a replay puts back, where the table is the user's own.
+	EventRow json.RawMessage `json:"event_row,omitempty"`
 }
 
 // NewDeadLetter shows a dead letter; redact takes secrets out of its error.
 func NewDeadLetter(e *outbox.Event, redact func(string) string) DeadLetter {
 	d := e.DeadLetter
 	shown := DeadLetter{
-		Pipeline: d.Pipeline, EventID: e.ID, Topic: e.Topic, Key: e.Key, Headers: json.RawMessage(e.Headers),
+		Pipeline: d.Pipeline, EventID: Identity{e.ID, e.UUID}, Topic: e.Topic, Key: e.Key, Headers: json.RawMessage(e.Headers),
 		CreatedAt: instant(e.CreatedAt), GroupID: d.GroupID.String(), Attempts: d.Attempts, Error: redact(d.Error),
-		DiedAt: instant(d.DiedAt), ToldAt: instant(d.ToldAt), ClosedAt: instant(d.ClosedAt),
+		DiedAt: instant(d.DiedAt), ToldAt: instant(d.ToldAt), ClosedAt: instant(d.ClosedAt), EventRow: d.Row,
 	}
 	if json.Valid(e.Payload) && utf8.Valid(e.Payload) {
 		shown.Payload = e.Payload
@@ -109,6 +118,39 @@ func NewDeadLetter(e *outbox.Event, redact func(string) string) DeadLetter {
 		shown.PayloadBase64 = &e.Payload
 	}
 	return shown
+}
+
+// Identity is what an event is called: a number in JSON, and a text where it is a uuid.
+type Identity struct {
+	id   int64
+	uuid uuid.UUID
+}
+
+// MarshalJSON writes it.
+func (i Identity) MarshalJSON() ([]byte, error) {
+	if i.uuid == uuid.Nil {
+		return strconv.AppendInt(nil, i.id, 10), nil
+	}
+	return json.Marshal(i.uuid.String())
+}
+
+// Named reads the ids of events, decimal or uuids, for a filter that means those alone.
+// The error names the first that is neither.
+func Named(texts []string) (ids []int64, uuids []uuid.UUID, err error) {
+	ids = []int64{} // not nil, which is any
+	for _, text := range texts {
+		text = strings.TrimSpace(text)
+		if id, err := strconv.ParseInt(text, 10, 64); err == nil {
+			ids = append(ids, id)
+		} else if id, err := uuid.Parse(text); err == nil && id != uuid.Nil {
+			uuids = append(uuids, id)
+		} else {
+			return nil, nil, fmt.Errorf("%q is no event's id, a number or a uuid was expected", text)
+		}
+	}
+	slices.Sort(ids)
+	slices.SortFunc(uuids, func(a, b uuid.UUID) int { return bytes.Compare(a[:], b[:]) })
+	return slices.Compact(ids), slices.Compact(uuids), nil
 }
 
 // instant is a time to the microsecond; null when it is not set.
