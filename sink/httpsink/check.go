@@ -64,12 +64,15 @@ func check(text string) (*gojq.Query, error) {
 			what, word = "a program has no modules", ""
 		case "input(s)/0 is not allowed":
 			what, word = "there is no other input: the program's own is the value .", "input"
+			if find(text, word) < 0 {
+				word = "inputs"
+			}
 		default:
 			what, word = err.Error(), ""
 		}
 		return nil, wrongAt(text, find(text, word), what)
 	}
-	for _, word := range formats.FindAllString(withoutComments(text, true), -1) {
+	for _, word := range formats.FindAllString(onlyCode(text), -1) {
 		if word = word[strings.IndexByte(word, '@'):]; !slices.Contains(knownFormats, word) {
 			return nil, wrongAt(text, find(text, word), "format not defined: "+word)
 		}
@@ -95,51 +98,54 @@ func wrongAt(text string, at int, what string) *ProgramError {
 }
 
 // find is where a name is used: gojq tells which one it does not know, and not where it
-// stands. -1: not found. Names within strings come last, for "\(name)".
+// stands. -1: not found. That it is the key of an object comes last.
 func find(text, name string) int {
 	if name == "" {
 		return -1
 	}
-	used := regexp.MustCompile(`(^|[^\w.$@:])` + regexp.QuoteMeta(name) + `(\s*:|\b)`)
+	before := `[^\w.$@:]`
 	if strings.HasPrefix(name, "$") || strings.HasPrefix(name, "@") {
-		used = regexp.MustCompile(`(^|[^\w@])` + regexp.QuoteMeta(name) + `(\b)`)
+		before = `[^\w@]`
 	}
-	for _, strings := range []bool{true, false} {
-		last := -1
-		for _, m := range used.FindAllStringSubmatchIndex(withoutComments(text, strings), -1) {
-			last = m[3] // behind what stands before it
-			if m[4] == m[5] {
-				return last
-			}
-		} // only as the key of an object
-		if last >= 0 {
-			return last
+	used := regexp.MustCompile(`(^|` + before + `)` + regexp.QuoteMeta(name) + `(\s*:|\b)`)
+	last := -1
+	for _, m := range used.FindAllStringSubmatchIndex(onlyCode(text), -1) {
+		last = m[3] // behind what stands before it
+		if m[4] == m[5] {
+			break
 		}
 	}
-	return -1
+	return last
 }
 
-// withoutComments blanks what is no code out, byte for byte.
-func withoutComments(text string, stringsToo bool) string {
+// onlyCode blanks comments and the text of strings out, byte for byte; "\(...)" is code.
+func onlyCode(text string) string {
 	made := []byte(text)
-	inString, inComment := false, false
+	var open []int // for each string around this place, the parentheses that are open in its code
+	inString := false
 	for i := 0; i < len(text); i++ {
-		c := text[i]
-		switch {
-		case inComment:
-			inComment = c != '\n'
+		switch c := text[i]; {
+		case inString && c == '\\' && i+1 < len(text):
+			made[i] = ' '
+			if i++; text[i] == '(' {
+				open, inString = append(open, 0), false
+				continue
+			}
+			made[i] = ' '
 		case c == '"':
 			inString = !inString
-		case inString && c == '\\' && i+1 < len(text):
-			if stringsToo {
+		case inString:
+			made[i] = ' '
+		case c == '#':
+			for ; i < len(text) && text[i] != '\n'; i++ {
 				made[i] = ' '
 			}
-			i++
-		case !inString && c == '#':
-			inComment = true
-		}
-		if (inComment || stringsToo && inString) && text[i] != '\n' {
-			made[i] = ' '
+		case len(open) > 0 && c == '(':
+			open[len(open)-1]++
+		case len(open) > 0 && c == ')':
+			if open[len(open)-1]--; open[len(open)-1] < 0 {
+				open, inString = open[:len(open)-1], true
+			}
 		}
 	}
 	return string(made)

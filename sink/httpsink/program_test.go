@@ -1,0 +1,386 @@
+package httpsink_test
+
+import (
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/sink"
+	"github.com/outboxrelay/relay/sink/httpsink"
+)
+
+// keeping keeps the bodies and content types of what it gets.
+func keeping(t *testing.T) (url string, bodies *[]string) {
+	t.Helper()
+	bodies = new([]string)
+	url = serve(t, func(_ http.ResponseWriter, r *http.Request) {
+		text, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		*bodies = append(*bodies, r.Header.Get("Content-Type")+" "+string(text))
+	})
+	return url, bodies
+}
+
+const envelope1 = `{"created_at":"2026-01-02T03:04:05.123456Z","id":"1","payload":{"n":12345678901234567890,` + "\n" + `"f":1.10},"topic":"a"}`
+
+// numbered has two events with numbers that a float does not hold, and a third of bytes.
+func numbered() *outbox.Batch {
+	b := batch("a", "b", "c")
+	b.PayloadIsJSON = false
+	for i, payload := range []string{"{\"n\":12345678901234567890,\n\"f\":1.10}", `[1e400, "<\u00e9>"]`, "\x00{"} {
+		b.Events[i].Payload = []byte(payload)
+	}
+	key := "k"
+	b.Events[1].Key, b.Events[1].Headers = &key, outbox.Headers(`{"h":"v"}`)
+	return b
+}
+
+// TestRequestMakesTheBody: of what would be sent without it, in the format's own way.
+func TestRequestMakesTheBody(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		config httpsink.Config
+		want   string
+	}{
+		"whole": {
+			httpsink.Config{Request: "del(.events[1:])"},
+			`application/json {"events":[` + envelope1 + `],"group_id":"` + groupID.String() + `","pipeline":"orders"}`,
+		},
+		"fields": {
+			httpsink.Config{Request: `[.events[] | [.id, .topic, .key, .headers.h, .created_at, .payload_base64]]`},
+			`application/json [["1","a",null,null,"2026-01-02T03:04:05.123456Z",null],["2","b","k","v","2026-01-02T03:04:05.123456Z",null],` +
+				`["3","c",null,null,"2026-01-02T03:04:05.123456Z","AHs="]]`,
+		},
+		"digits": {
+			httpsink.Config{Request: `.events[0].payload.n as $n | {n: $n, same: ($n == 12345678901234567890), more: ($n + 1), f: .events[0].payload.f, e: .events[1].payload}`},
+			`application/json {"e":[1e400,"<é>"],"f":1.10,"more":12345678901234567891,"n":12345678901234567890,"same":true}`,
+		},
+		"array":  {httpsink.Config{Format: "array", Request: `[.events[].id | tonumber]`}, `application/json [1,2,3]`},
+		"scalar": {httpsink.Config{Request: `.events | length`}, `application/json 3`},
+		"string": {httpsink.Config{Request: `.events | map(.id) | join("\n") + "\u00e9"`}, "application/json 1\n2\n3é"},
+		"empty":  {httpsink.Config{Request: `""`}, "application/json "},
+		"lines": {
+			httpsink.Config{Format: "ndjson", Request: `[.events[:2][] | {index: {_id: .id}}, .payload, "x"]`},
+			"application/x-ndjson {\"index\":{\"_id\":\"1\"}}\n{\"n\":12345678901234567890, \"f\":1.10}\n\"x\"\n{\"index\":{\"_id\":\"2\"}}\n[1e400,\"<é>\"]\n\"x\"\n",
+		},
+		"one line": {httpsink.Config{Format: "ndjson", Request: `{n: (.events | length)}`}, "application/x-ndjson {\"n\":3}\n"},
+		"a string of lines": {
+			httpsink.Config{Format: "ndjson", Request: `[.events[] | {id} | tojson + "\n"] | add`},
+			"application/x-ndjson {\"id\":\"1\"}\n{\"id\":\"2\"}\n{\"id\":\"3\"}\n",
+		},
+		"form": {
+			httpsink.Config{Format: "form", Request: `{amount: 5, metadata: {"event id": .events[0].id}, items: [.events[:2][] | {price: .topic}]}`},
+			"application/x-www-form-urlencoded amount=5&items[0][price]=a&items[1][price]=b&metadata[event+id]=1",
+		},
+		"a string of fields": {httpsink.Config{Format: "form", Request: `"a=\(.events[0].id | @uri)"`}, "application/x-www-form-urlencoded a=1"},
+		"no environment":     {httpsink.Config{Request: `[env, $ENV, (env | length)]`}, "application/json [{},{},0]"},
+		"a payload changed":  {httpsink.Config{Request: `.events[0].payload | .f = 2, . | select(.f == 2)`}, `application/json {"f":2,"n":12345678901234567890}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url, bodies := keeping(t)
+			c.config.URL = url
+			ok(t, open(t, c.config).Send(within(t), numbered()))
+			if diff := cmp.Diff([]string{c.want}, *bodies); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestRequestThatFails: nothing is sent, and it may be one event's doing.
+func TestRequestThatFails(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ format, program, want string }{
+		"error":          {"", `error("no \(.events[0].topic)")`, `request: error: no a`},
+		"wrong shape":    {"", `.events.x`, `request: expected an object but got: array`},
+		"not this event": {"", `[.events[] | .payload.n + 1]`, `request: expected an object but got: array`},
+		"null":           {"", `[.nothing[]]`, `request: cannot iterate over: null`},
+		"none":           {"", `empty`, `request: it made no result`},
+		"several":        {"", `.events[]`, `request: it made more than one result, one was expected: [...] around`},
+		"then an error":  {"", `1, error("late")`, `request: error: late`},
+		"halted":         {"", `halt`, `request: halt`},
+		"not fields":     {"form", `[.events[].id]`, `request: form fields are made of an object, and it made an array`},
+		"no number":      {"form", `3`, `it made a number`},
+		"endless":        {"", `def f: 1 + f; f`, `request: it `},
+		"larger":         {"", `"0123456789" * 1000 | reduce range(20) as $i (.; [., .])`, `request: it makes more than 256 MiB`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url, bodies := keeping(t)
+			err := open(t, httpsink.Config{URL: url, Format: c.format, Request: c.program}).Send(within(t), numbered())
+			suspect(t, err, true)
+			if !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "nothing was sent") || len(err.Error()) > 400 {
+				t.Errorf("got %v, want one that says %q", err, c.want)
+			}
+			if len(*bodies) > 0 {
+				t.Errorf("sent: %q", *bodies)
+			}
+		})
+	}
+}
+
+// TestAProgramThatDoesNotEnd is stopped, by the clock.
+func TestAProgramThatDoesNotEnd(t *testing.T) {
+	t.Parallel()
+	url, _ := keeping(t)
+	err := open(t, httpsink.Config{URL: url, Request: "last(repeat(1))"}).Send(within(t), batch("a"))
+	suspect(t, err, true)
+	if !strings.Contains(err.Error(), "did not end within 5s") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestPayloadThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	url, bodies := keeping(t)
+	b := batch("a", "a", "a")
+	b.Events[0].Payload = []byte("{")
+	b.Events[2].Payload = []byte(strings.Repeat("[", 20_000) + strings.Repeat("]", 20_000))
+	refused(t, open(t, httpsink.Config{URL: url, Request: "[.events[].id]"}).Send(within(t), b), 0, 2)
+	if diff := cmp.Diff([]string{`application/json ["2"]`}, *bodies); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestMaxBytesOfWhatRequestMakes: it is halved until it fits, and what does not fit alone
+// is refused alone.
+func TestMaxBytesOfWhatRequestMakes(t *testing.T) {
+	t.Parallel()
+	url, bodies := keeping(t)
+	s := open(t, httpsink.Config{URL: url, Request: `[.events[].payload]`, MaxBytes: 10})
+	b := batch("a", "a", "a", "a", "a")
+	for i, payload := range []string{"1", "22", "333", `"too long"`, "55555555"} {
+		b.Events[i].Payload = []byte(payload)
+	}
+	b.Events[1].Headers = outbox.Headers("{") // refused beside them
+	var divide *sink.DivideError
+	if err := s.Send(within(t), b); !errors.As(err, &divide) || !divide.TooLarge {
+		t.Fatalf("got %v, want a *sink.DivideError for its size", err)
+	}
+	if diff := cmp.Diff([]sink.Group{{Indexes: []int{0, 2}}, {Indexes: []int{3, 4}}, {Indexes: []int{1}}}, divide.Groups); diff != "" {
+		t.Errorf("groups (-want +got):\n%s", diff)
+	}
+	alone := *b
+	alone.Events = b.Events[3:4]
+	err := s.Send(within(t), &alone)
+	refused(t, err, 0)
+	if !strings.Contains(err.Error(), "its body is 12 bytes, max_bytes is 10") {
+		t.Errorf("got %v", err)
+	}
+	if len(*bodies) > 0 {
+		t.Errorf("sent: %q", *bodies)
+	}
+	alone.Events = b.Events[4:]
+	ok(t, s.Send(within(t), &alone)) // exactly as large as may be
+}
+
+// TestFormats without a program.
+func TestFormats(t *testing.T) {
+	t.Parallel()
+	b := batch("a", "b")
+	var envelopes, events []string
+	for i := range b.Events {
+		envelopes = append(envelopes, string(sink.AppendEnvelope(nil, &b.Events[i], true)))
+		events = append(events, string(sink.AppendCloudEvent(nil, b, &b.Events[i])))
+	}
+	for name, c := range map[string]struct {
+		config httpsink.Config
+		want   string
+	}{
+		"array":       {httpsink.Config{Format: "array"}, "application/json [" + strings.Join(envelopes, ",") + "]"},
+		"cloudevents": {httpsink.Config{Format: "cloudevents"}, sink.CloudEventsType + " [" + strings.Join(events, ",") + "]"},
+	} {
+		url, bodies := keeping(t)
+		c.config.URL = url
+		ok(t, open(t, c.config).Send(within(t), b))
+		if diff := cmp.Diff([]string{c.want}, *bodies); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+		c.config.MaxBytes = len(c.want) - 1 - strings.Index(c.want, " [")
+		ok(t, open(t, c.config).Send(within(t), b))
+		c.config.MaxBytes--
+		if err := open(t, c.config).Send(within(t), b); !errors.As(err, new(*sink.DivideError)) {
+			t.Errorf("%s, a byte less: %v", name, err)
+		}
+	}
+	url, bodies := keeping(t)
+	s := open(t, httpsink.Config{URL: url, Format: "cloudevents", Single: true})
+	var divide *sink.DivideError
+	if err := s.Send(within(t), b); !errors.As(err, &divide) || divide.TooLarge || len(divide.Groups) != 2 {
+		t.Errorf("two events, structured: %v", err)
+	}
+	one := *b
+	one.Events = b.Events[:1]
+	ok(t, s.Send(within(t), &one))
+	if diff := cmp.Diff([]string{sink.CloudEventType + " " + events[0]}, *bodies); diff != "" {
+		t.Error(diff)
+	}
+	one.Events = []outbox.Event{{ID: 1, Payload: []byte("1")}} // a type is never empty
+	refused(t, s.Send(within(t), &one), 0)
+}
+
+// TestGzip: max_bytes counts before.
+func TestGzip(t *testing.T) {
+	t.Parallel()
+	b := batch("a", "a")
+	plain, want := keeping(t)
+	ok(t, open(t, httpsink.Config{URL: plain}).Send(within(t), b))
+	var requests atomic.Int64
+	url := serve(t, func(_ http.ResponseWriter, r *http.Request) {
+		requests.Add(1)
+		if got := r.Header.Get("Content-Encoding"); got != "gzip" {
+			t.Errorf("Content-Encoding is %q", got)
+		}
+		compressed, err := gzip.NewReader(r.Body)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		text, err := io.ReadAll(compressed)
+		if err != nil || r.Header.Get("Content-Type")+" "+string(text) != (*want)[0] {
+			t.Errorf("%v: got %q", err, text)
+		}
+	})
+	length := len((*want)[0]) - len("application/json ")
+	s := open(t, httpsink.Config{URL: url, Gzip: true, MaxBytes: length})
+	for range 3 { // the compressor is used again
+		ok(t, s.Send(within(t), b))
+	}
+	if err := open(t, httpsink.Config{URL: url, Gzip: true, MaxBytes: length - 1}).Send(within(t), b); !errors.As(err, new(*sink.DivideError)) {
+		t.Errorf("got %v, want it divided", err)
+	}
+	if n := requests.Load(); n != 3 {
+		t.Errorf("%d requests were made, want 3", n)
+	}
+}
+
+// TestProgramErrors: where the mistake is, in lines and columns of the program.
+func TestProgramErrors(t *testing.T) {
+	t.Parallel()
+	for program, want := range map[string]string{
+		"[.events[] |\n  {id: .id]":             `line 2, column 11 of the program: unexpected token "]"`,
+		".events | map(":                        `line 1, column 15 of the program: unexpected EOF`,
+		"# é\n.\"é\" | nope(.x)":                `line 2, column 8 of the program: function not defined: nope/1`,
+		"{id: .id,\n n: $count}":                `line 2, column 5 of the program: variable not defined: $count`,
+		"{foo: \"foo\", a: .foo, b: \"\\(foo)\"}": `line 1, column 29 of the program: function not defined: foo/0`,
+		".events[0] |\n@base63":                 `line 2, column 1 of the program: format not defined: @base63`,
+		"[inputs]":                              `line 1, column 2 of the program: there is no other input`,
+		`import "x" as x; .`:                    `a program has no modules`,
+		"input_filename":                        `function not defined: input_filename/0`,
+		"  # nothing":                           `missing query`,
+	} {
+		for _, check := range []func(string) error{httpsink.CheckRequest, httpsink.CheckResults} {
+			if err := check(program); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%q: got %v, want %s", program, err, want)
+			}
+		}
+		if _, err := httpsink.New(httpsink.Config{URL: "http://h", Request: program}); err == nil || !strings.Contains(err.Error(), "request: "+want) && !strings.Contains(err.Error(), want) {
+			t.Errorf("New: %v", err)
+		}
+	}
+	for program, want := range map[string]string{
+		`{id: .id}`:                               `it makes an object, an array of {id or index, error, retry} was expected`,
+		`.body.errors | "x"`:                      `it makes a string`,
+		`[.body.errors[] | "x"]`:                  `it makes an array of a string`,
+		`[.body[] | {id, retryable: true}]`:       `line 1, column 17 of the program: "retryable" is no key of a result`,
+		`[.body[] | {error: .m, retry: .status}]`: `neither id nor index`,
+	} {
+		if err := httpsink.CheckResults(program); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got %v, want %s", program, err, want)
+		}
+		ok(t, httpsink.CheckRequest(program))
+	}
+	for _, program := range []string{
+		"[]", `[.body[] | {id, error, retry: false}]`, `[.body[] | {index: .i, "error": .m}]`, `.body.errors`, `[.body[] | {(.k): 1}]`,
+		`if .status == 400 then [] else [.events[] | {id}] end`, `def f: [.body]; f`, `{"a@b": "@nope"} | [.[] | @json "\(.)"] | map({id: .})`,
+	} {
+		ok(t, httpsink.CheckResults(program))
+	}
+}
+
+// TestHeadersOfTopicAndKey: a batch is divided by them, and what cannot be a header is
+// refused alone.
+func TestHeadersOfTopicAndKey(t *testing.T) {
+	t.Parallel()
+	var got []string
+	url := serve(t, func(_ http.ResponseWriter, r *http.Request) {
+		got = append(got, r.Header.Get("X-Tenant")+" "+r.Header.Get("X-Braces")+" "+r.Header.Get("Idempotency-Key"))
+	})
+	s := open(t, httpsink.Config{URL: url, Headers: map[string]string{
+		"x-tenant": "s3cret-{key}", "X-Braces": `{"a": {id}, "t": "{topic}"}`, "Idempotency-Key": "{topic}/{key}",
+	}})
+	b := batch("a", "a", "a", "b", "a")
+	for i, key := range []string{"k", "l", "k", "k", "\r\nX-Evil: 1"} {
+		b.Events[i].Key = &key
+	}
+	var divide *sink.DivideError
+	if err := s.Send(within(t), b); !errors.As(err, &divide) {
+		t.Fatalf("got %v, want a *sink.DivideError", err)
+	}
+	want := []sink.Group{{Address: url, Indexes: []int{0, 2}}, {Address: url, Indexes: []int{1}}, {Address: url, Indexes: []int{3}}, {Indexes: []int{4}}}
+	if diff := cmp.Diff(want, divide.Groups); diff != "" {
+		t.Errorf("groups (-want +got):\n%s", diff)
+	}
+	one := *b
+	one.Events = []outbox.Event{b.Events[0], b.Events[2], b.Events[4]}
+	err := s.Send(within(t), &one)
+	refused(t, err, 2)
+	if text := err.Error(); strings.Contains(text, "s3cret") || !strings.Contains(text, "line break or a control character into the header") {
+		t.Errorf("got %q", text)
+	}
+	if diff := cmp.Diff([]string{`s3cret-k {"a": {id}, "t": "a"} a/k`}, got); diff != "" {
+		t.Errorf("headers (-want +got):\n%s", diff)
+	}
+	b = batch("a") // no key
+	refused(t, s.Send(within(t), b), 0)
+	if _, isOne := s.AddressOf(&b.Events[0]); isOne || s.OneAddress() {
+		t.Error("an event without a key has an address, or all have one")
+	}
+	first, _ := s.AddressOf(&one.Events[0])
+	if second, _ := s.AddressOf(&one.Events[1]); first != second || strings.Contains(first, "s3cret") || first == "" {
+		t.Errorf("the addresses are %q and %q", first, second)
+	}
+	if _, err := httpsink.New(httpsink.Config{URL: url, Headers: map[string]string{"Host": "{key}.example"}}); err == nil {
+		t.Error("a Host made of keys is taken")
+	}
+}
+
+// TestAwayByHeader: who is away is one value of the header, and that is no secret.
+func TestAwayByHeader(t *testing.T) {
+	t.Parallel()
+	url := serve(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) })
+	key := "k"
+	b := batch("a")
+	b.Events[0].Key = &key
+	err := open(t, httpsink.Config{URL: url, Headers: map[string]string{"X-Token": "s3cret-{key}"}}).Send(within(t), b)
+	outage(t, err)
+	if some, ok := errors.AsType[*sink.BatchError](err); !ok || len(some.Events) != 1 || strings.Contains(err.Error(), "s3cret") {
+		t.Errorf("got %v, want an outage of the event's address", err)
+	}
+}
+
+func TestSecretsInEchoedMadeHeaders(t *testing.T) {
+	t.Parallel()
+	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusBadRequest)
+		writes(t, w, "got "+r.Header.Get("X-Token"))
+	})
+	key := "k"
+	b := batch("a")
+	b.Events[0].Key = &key
+	err := open(t, httpsink.Config{URL: url, Headers: map[string]string{"X-Token": "s3cret-{key}"}}).Send(within(t), b)
+	if want := "got ***k"; !strings.Contains(fmt.Sprint(err), want) {
+		t.Errorf("got %v, want %q in it", err, want)
+	}
+}

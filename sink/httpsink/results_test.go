@@ -1,0 +1,293 @@
+package httpsink_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/sink"
+	"github.com/outboxrelay/relay/sink/httpsink"
+)
+
+// answering answers each request so.
+func answering(t *testing.T, status int, body string, headers ...string) (url string) {
+	t.Helper()
+	return serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		for i := 0; i < len(headers); i += 2 {
+			w.Header().Add(headers[i], headers[i+1])
+		}
+		w.WriteHeader(status)
+		writes(t, w, body)
+	})
+}
+
+// fates says of each event named: index, whether for good, and why.
+func fates(t *testing.T, err error) (all []string) {
+	t.Helper()
+	some, ok := errors.AsType[*sink.BatchError](err)
+	if !ok || errors.Is(err, sink.ErrUnavailable) {
+		t.Fatalf("got %v, want a *sink.BatchError", err)
+	}
+	for _, e := range some.Events {
+		fate := "again"
+		if errors.Is(e.Err, sink.ErrPermanent) {
+			fate = "for good"
+		}
+		if errors.Is(e.Err, sink.ErrUnavailable) {
+			fate = "away"
+		}
+		all = append(all, fmt.Sprintf("%d %s: %v", e.Index, fate, e.Err))
+	}
+	return all
+}
+
+func TestResults(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("x", 10_000)
+	for name, c := range map[string]struct {
+		program string
+		status  int
+		body    string
+		want    []string
+	}{
+		"by id": {
+			`[.body.errors[] | {id: .context.id[0], error: .message, retry: (.code == "BUSY")}]`, 207,
+			`{"errors":[{"message":"no such lead","context":{"id":["2"]}},{"message":"busy","code":"BUSY","context":{"id":["1"]}}]}`,
+			[]string{"0 again: busy", "1 for good: no such lead"},
+		},
+		"by index": {
+			`[.body | to_entries[] | select(.value.ErrorCode != 0) | {index: .key, error: .value.Message}]`, 200,
+			`[{"ErrorCode":0},{"ErrorCode":406,"Message":"inactive\nrecipient\u0000"},{"ErrorCode":0}]`,
+			[]string{"1 for good: inactive recipient"},
+		},
+		"by both, in any order, twice": {
+			`[{id: "3", index: 2, error: "c"}, {index: 0, error: "a", retry: true}, {id: 3, error: "again"}]`, 200, "{}",
+			[]string{"0 again: a", "2 for good: c"},
+		},
+		"a number as id":     {`[{id: .body.id}]`, 200, `{"id": 2}`, []string{"1 for good: refused without a reason (200 OK)"}},
+		"an integer as 1.0":  {`[{index: 1.0, error: ""}]`, 200, "", []string{"1 for good: refused without a reason (200 OK)"}},
+		"error is an object": {`[{index: 0, error: .body}]`, 422, `{"b":1.10,"a":[null]}`, []string{`0 for good: {"a":[null],"b":1.10}`}},
+		"nulls":              {`[{id: "1", index: null, error: null, retry: null}]`, 400, "", []string{"0 for good: refused without a reason (400 Bad Request)"}},
+		"all":                {`[.events[] | {id, error: .topic}]`, 400, "", []string{"0 for good: a", "1 for good: b", "2 for good: c"}},
+		"a long reason":      {`[{index: 0, error: .body}]`, 200, long, []string{"0 for good: " + long[:4096] + "..."}},
+		"headers and status": {
+			`[{index: 0, error: "\(.status) \(.headers["x-a"]) \(.headers | has("X-A"))"}]`, 201, "", []string{"0 for good: 201 1, 2 false"},
+		},
+		"text":           {`[{index: 0, error: (.body | type)}]`, 200, "not JSON", []string{"0 for good: string"}},
+		"two values":     {`[{index: 0, error: .body}]`, 200, "1 2", []string{"0 for good: 1 2"}},
+		"nothing":        {`[{index: 0, error: (.body | tojson)}]`, 200, "", []string{`0 for good: ""`}},
+		"digits":         {`[{index: 0, error: .body}]`, 200, "12345678901234567890.10", []string{"0 for good: 12345678901234567890.10"}},
+		"what was sent":  {`[{index: 1, error: (.events | map(.topic) | add)}]`, 200, "", []string{"1 for good: abc"}},
+		"not Unicode":    {`[{index: 0, error: .body.e}]`, 200, "{\"e\":\"a\xffb\"}", []string{"0 for good: a b"}},
+		"the key itself": {`[{index: 0, error: .body}]`, 200, `"your key s3cretKey is old"`, []string{"0 for good: your key *** is old"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := answering(t, c.status, c.body, "X-A", "1", "x-a", "2")
+			s := open(t, httpsink.Config{URL: url, Results: c.program, Headers: map[string]string{"X-Key": "s3cretKey"}})
+			if diff := cmp.Diff(c.want, fates(t, s.Send(within(t), batch("a", "b", "c")))); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestResultsThatFail settle nothing, and are not blamed on the batch: its halves would
+// go out under other group_ids.
+func TestResultsThatFail(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ program, body, want string }{
+		"error":              {`error("odd")`, "", "results: error: odd"},
+		"not JSON":           {`[.body.errors[] | {id}]`, "<html>", "expected an object but got: string"},
+		"none":               {`empty`, "", "it made no result"},
+		"several":            {`.body[]`, "[[],[]]", "it made more than one result"},
+		"no array":           {`.body`, `{"a":1}`, "it made an object, an array of {id or index, error, retry} was expected"},
+		"null":               {`.body.errors`, `{}`, "it made null, an array"},
+		"no object":          {`.body`, `["17"]`, "result 0: it is a string, an object {id or index, error, retry} was expected"},
+		"neither":            {`.body`, `[{"index":0},{"error":"x"}]`, "result 1: it has neither id nor index"},
+		"unknown id":         {`.body`, `[{"id":"17"}]`, `result 0: its id is "17", and no such event was sent`},
+		"unknown number":     {`.body`, `[{"id":17}]`, `its id is 17, and no such event was sent`},
+		"no id":              {`.body`, `[{"id":["1"]}]`, `its id is an array, a string was expected`},
+		"out of range":       {`.body`, `[{"index":3}]`, "its index is 3, and 3 events were sent: 0 to 2 was expected"},
+		"below":              {`.body`, `[{"index":-1}]`, "its index is -1, and"},
+		"far out":            {`.body`, `[{"index":1e400}]`, "its index is 1e400, an"},
+		"half":               {`.body`, `[{"index":0.5}]`, "its index is 0.5, an integer was expected"},
+		"no index":           {`.body`, `[{"index":"0"}]`, `its index is "0", an integer was expected`},
+		"contradiction":      {`.body`, `[{"index":0,"id":"2"}]`, `its id is "2" and its index 0, and these are two events`},
+		"two fates":          {`.body`, `[{"index":0},{"id":"1","retry":true}]`, "result 1: it names an event that was named before, with another retry"},
+		"no boolean":         {`.body`, `[{"index":0,"retry":"yes"}]`, "its retry is a string, true or false was expected"},
+		"another key":        {`.body`, `[{"index":0,"retryable":true}]`, `it has "retryable", id or index, error, retry were expected`},
+		"a good and a bad":   {`.body`, `[{"index":0},{"index":17}]`, "result 1: its index is 17"},
+		"too long an answer": {`.body`, `"` + strings.Repeat("x", 16<<20) + `"`, "the answer has more than 16 MiB"},
+		"the key itself":     {`error(.body)`, `"s3cretKey"`, "results: error: ***"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for _, status := range []int{200, 207, 400, 422} {
+				s := open(t, httpsink.Config{
+					URL: answering(t, status, c.body), Results: c.program, Headers: map[string]string{"X-Key": "s3cretKey"},
+				})
+				err := s.Send(within(t), batch("a", "b", "c"))
+				suspect(t, err, false)
+				if !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), fmt.Sprint(status)) || len(err.Error()) > 400 {
+					t.Errorf("got %v, want one that says %q", err, c.want)
+				}
+				if len(c.body) > 1<<20 {
+					return // once is enough
+				}
+			}
+		})
+	}
+}
+
+// TestAnswerCutOffBeforeResults: half an answer tells nothing.
+func TestAnswerCutOffBeforeResults(t *testing.T) {
+	t.Parallel()
+	url := answering(t, 200, "[]", "Content-Length", "1000")
+	err := open(t, httpsink.Config{URL: url, Results: ".body"}).Send(within(t), batch("a"))
+	suspect(t, err, false)
+	if !strings.Contains(err.Error(), "the answer could not be read") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestStatusBeforeResults: an outage is one, whatever the body says; of the other
+// statuses the program decides, but for a refusal in which it finds nothing.
+func TestStatusBeforeResults(t *testing.T) {
+	t.Parallel()
+	for status, want := range map[int]string{
+		200: "delivered", 204: "delivered", 400: "refused", 409: "refused", 413: "refused", 422: "refused",
+		301: "away", 401: "away", 403: "away", 404: "away", 408: "away", 429: "away", 500: "away", 503: "away",
+	} {
+		for _, none := range []bool{true, false} {
+			url := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Retry-After", "7")
+				w.WriteHeader(status)
+			})
+			program := `[{index: 0, error: "one"}]`
+			if none {
+				program = "[]"
+			}
+			err := open(t, httpsink.Config{URL: url, Results: program}).Send(within(t), batch("a", "b"))
+			switch {
+			case want == "away":
+				outage(t, err)
+				if timed, ok := errors.AsType[*sink.UnavailableError](err); status >= 400 && (!ok || timed.RetryAfter != 7*time.Second) {
+					t.Errorf("%d: Retry-After is lost in %v", status, err)
+				}
+			case !none:
+				if diff := cmp.Diff([]string{"0 for good: one"}, fates(t, err)); diff != "" {
+					t.Errorf("%d (-want +got):\n%s", status, diff)
+				}
+			case want == "delivered":
+				ok(t, err)
+			default:
+				if _, some := errors.AsType[*sink.BatchError](err); some || !errors.Is(err, sink.ErrPermanent) || errors.Is(err, sink.ErrTooLarge) != (status == 413) {
+					t.Errorf("%d: got %v, want the batch refused as a whole", status, err)
+				}
+			}
+		}
+	}
+	// The other way round, when it is configured so.
+	s := open(t, httpsink.Config{URL: answering(t, 503, ""), Results: `[{index: 0}]`, Refused: []int{503}})
+	refused(t, s.Send(within(t), batch("a", "b")), 0)
+}
+
+// TestResultsBesideEventsThatWereNotSent: indexes count what was sent.
+func TestResultsBesideEventsThatWereNotSent(t *testing.T) {
+	t.Parallel()
+	for _, request := range []string{"", "[.events[].id]"} {
+		s := open(t, httpsink.Config{
+			URL: answering(t, 200, "[]"), Request: request, MaxBytes: 1000,
+			Results: `[{index: 1, error: "\(.events | map(.id))"}]`,
+		})
+		b := batch("a", "a", "a", "a")
+		b.Events[0].Headers = outbox.Headers("no")
+		if request == "" {
+			b.Events[2].Payload = []byte(`"` + strings.Repeat("x", 2000) + `"`) // larger than max_bytes
+		} else {
+			b.Events[2].Payload = []byte("{")
+		}
+		err := s.Send(within(t), b)
+		got := fates(t, err)
+		if len(got) != 3 || got[2] != `3 for good: ["2","4"]` || !strings.HasPrefix(got[0], "0 for good: headers") || !strings.HasPrefix(got[1], "2 for good: its ") {
+			t.Errorf("request %q: got %q", request, got)
+		}
+	}
+}
+
+// TestResultsAtOneOfManyURLs: what fails there stops nobody else.
+func TestResultsAtOneOfManyURLs(t *testing.T) {
+	t.Parallel()
+	err := open(t, httpsink.Config{URL: answering(t, 200, "") + "/{topic}", Results: `error("x")`}).Send(within(t), batch("a", "a"))
+	outage(t, err)
+	if some, ok := errors.AsType[*sink.BatchError](err); !ok || len(some.Events) != 2 {
+		t.Errorf("got %v, want an outage of the events' address", err)
+	}
+}
+
+// TestExactlyThoseThatAreNamed are not delivered, however they are named.
+func TestExactlyThoseThatAreNamed(t *testing.T) {
+	t.Parallel()
+	type result struct {
+		ID    string `json:"id,omitempty"`
+		Index *int   `json:"index,omitempty"`
+		Error string `json:"error,omitempty"`
+		Retry bool   `json:"retry,omitempty"`
+	}
+	answers := make(chan []byte, 1)
+	url := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		if _, err := w.Write(<-answers); err != nil {
+			t.Error(err)
+		}
+	})
+	s := open(t, httpsink.Config{URL: url, Results: ".body"})
+	rapid.Check(t, func(r *rapid.T) {
+		b := batch(make([]string, rapid.IntRange(1, 30).Draw(r, "events"))...)
+		named := rapid.SliceOfDistinct(rapid.IntRange(0, len(b.Events)-1), rapid.ID[int]).Draw(r, "named")
+		results := []result{}
+		want := map[int]bool{}
+		for _, i := range named {
+			one := result{Retry: rapid.Bool().Draw(r, "retry"), Error: rapid.String().Draw(r, "error")}
+			how := rapid.IntRange(0, 2).Draw(r, "how")
+			if how != 0 {
+				one.ID = b.Events[i].Identity()
+			}
+			if how != 1 {
+				one.Index = &i
+			}
+			for range rapid.IntRange(1, 2).Draw(r, "times") {
+				results = append(results, one)
+			}
+			want[i] = one.Retry
+		}
+		text, err := json.Marshal(results)
+		if err != nil {
+			r.Fatal(err)
+		}
+		answers <- text
+		err = s.Send(t.Context(), b)
+		got := map[int]bool{}
+		if some, ok := errors.AsType[*sink.BatchError](err); ok {
+			for at, e := range some.Events {
+				if _, twice := got[e.Index]; twice || at > 0 && e.Index < some.Events[at-1].Index || e.Err.Error() == "" {
+					r.Fatalf("the events are not in order, or without a reason: %v", some.Events)
+				}
+				got[e.Index] = !errors.Is(e.Err, sink.ErrPermanent)
+			}
+		} else if err != nil {
+			r.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			r.Fatalf("%s (-want +got):\n%s", text, diff)
+		}
+	})
+}
