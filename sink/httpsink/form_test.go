@@ -26,9 +26,9 @@ func formOf(t testing.TB, text string) string {
 func TestForm(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		`{}`: "",
-		`{"amount":2000,"currency":"eur"}`:              "amount=2000&currency=eur",
-		`{"metadata":{"order id":"17&18"},"paid":true}`: "metadata[order+id]=17%2618&paid=true",
+		`{}`:                               "",
+		`{"amount":2000,"currency":"eur"}`: "amount=2000&currency=eur",
+		`{"metadata":{"order id":"17&18"},"paid":true}`:                                   "metadata[order+id]=17%2618&paid=true",
 		`{"items":[{"price":"p","quantity":1.50},{"price":"q"}],"off":false,"none":null}`: "items[0][price]=p&items[0][quantity]=1.50&items[1][price]=q&off=false",
 		`{"a":[],"b":{},"c":["x",["y"],null,"z"],"d":""}`:                                 "c[0]=x&c[1][0]=y&c[3]=z&d=",
 		`{"a[b]":"é","n":12345678901234567890,"f":1e+30}`:                                 "a%5Bb%5D=%C3%A9&f=1e%2B30&n=12345678901234567890",

@@ -62,7 +62,7 @@ func (p *program) run(ctx context.Context, input any) (any, error) {
 // them one that goes round and round would take the process with it.
 const (
 	mostTime   = 5 * time.Second
-	mostMemory = 1 << 30 // bytes that the process may grow by meanwhile
+	mostMemory = 512 << 20 // bytes that the process may grow by meanwhile
 )
 
 var (

@@ -113,7 +113,7 @@ func TestRequestThatFails(t *testing.T) {
 		"not fields":     {"form", `[.events[].id]`, `request: form fields are made of an object, and it made an array`},
 		"no number":      {"form", `3`, `it made a number`},
 		"endless":        {"", `def f: 1 + f; f`, `request: it `},
-		"larger":         {"", `"0123456789" * 1000 | reduce range(20) as $i (.; [., .])`, `request: it makes more than 256 MiB`},
+		"larger":         {"", `"0123456789" * 1000 | reduce range(20) as $i (.; [., .])`, `request: it makes more than 128 MiB`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -269,16 +269,16 @@ func TestGzip(t *testing.T) {
 func TestProgramErrors(t *testing.T) {
 	t.Parallel()
 	for program, want := range map[string]string{
-		"[.events[] |\n  {id: .id]":             `line 2, column 11 of the program: unexpected token "]"`,
-		".events | map(":                        `line 1, column 15 of the program: unexpected EOF`,
-		"# é\n.\"é\" | nope(.x)":                `line 2, column 8 of the program: function not defined: nope/1`,
-		"{id: .id,\n n: $count}":                `line 2, column 5 of the program: variable not defined: $count`,
+		"[.events[] |\n  {id: .id]":               `line 2, column 11 of the program: unexpected token "]"`,
+		".events | map(":                          `line 1, column 15 of the program: unexpected EOF`,
+		"# é\n.\"é\" | nope(.x)":                  `line 2, column 8 of the program: function not defined: nope/1`,
+		"{id: .id,\n n: $count}":                  `line 2, column 5 of the program: variable not defined: $count`,
 		"{foo: \"foo\", a: .foo, b: \"\\(foo)\"}": `line 1, column 29 of the program: function not defined: foo/0`,
-		".events[0] |\n@base63":                 `line 2, column 1 of the program: format not defined: @base63`,
-		"[inputs]":                              `line 1, column 2 of the program: there is no other input`,
-		`import "x" as x; .`:                    `a program has no modules`,
-		"input_filename":                        `function not defined: input_filename/0`,
-		"  # nothing":                           `missing query`,
+		".events[0] |\n@base63":                   `line 2, column 1 of the program: format not defined: @base63`,
+		"[inputs]":                                `line 1, column 2 of the program: there is no other input`,
+		`import "x" as x; .`:                      `a program has no modules`,
+		"input_filename":                          `function not defined: input_filename/0`,
+		"  # nothing":                             `missing query`,
 	} {
 		for _, check := range []func(string) error{httpsink.CheckRequest, httpsink.CheckResults} {
 			if err := check(program); err == nil || !strings.Contains(err.Error(), want) {

@@ -314,7 +314,7 @@ var errMuch = fmt.Errorf("it makes more than %d MiB", mostResult>>20)
 
 // mostResult is how large what a program makes may be, in bytes of JSON: the value may
 // hold one of its parts many times.
-const mostResult = 256 << 20
+const mostResult = 128 << 20
 
 func (w *writer) value(v any, depth int) error {
 	switch {
