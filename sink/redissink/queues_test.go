@@ -242,4 +242,12 @@ func TestAsynqFence(t *testing.T) {
 		t.Errorf("got %v", got)
 	}
 	expectMarkers(t, c, "asynq:{a}:relay:", window, map[uuid.UUID]string{again.GroupID: "sent {topic}", b.GroupID: "void"})
+
+	// An owner that lost its lease adds nothing, although asynq has done and forgotten all.
+	whole := newBatch("a", "b")
+	mustSend(t, s, part(whole, 0), part(whole, 1))
+	must(t, c.Del(t.Context(), append(keys(t, c, "hash"), "asynq:{a}:pending", "asynq:{b}:pending")...).Err())
+	if err := send(t, s, whole); !errors.Is(err, sink.ErrFenced) {
+		t.Errorf("got %v, want sink.ErrFenced", err)
+	}
 }

@@ -13,7 +13,7 @@
 // queues and queue:* with +ping +sadd +lpush; for asynq the keys asynq:* with +ping
 // +evalsha +eval +mget +set +exists +hset +del +lpush +lpop +sadd. Further +wait where
 // replicas are waited for, +select for a database other than 0, +cluster|slots in
-// a cluster, and +info for Warnings.
+// a cluster, and +info +config|get for Warnings.
 package redissink
 
 import (
