@@ -32,7 +32,9 @@ const auditSQL = foundSQL + `, stamped AS (
   FROM outbox_batches l LEFT JOIN stamped s ON s.group_id = l.group_id
   WHERE l.buffer = $1
 )
-SELECT (SELECT count(*) FROM outbox_events WHERE group_id IS NULL AND NOT id <@ (SELECT members FROM held)),
+SELECT (SELECT count(*) FROM outbox_events WHERE group_id IS NULL AND NOT id <@ (SELECT members FROM held)),` + auditedSQL
+
+const auditedSQL = `
        count(*) FILTER (WHERE state = 'leased'), coalesce(sum(events) FILTER (WHERE state = 'leased'), 0)::bigint,
        count(*) FILTER (WHERE state = 'waiting'), coalesce(sum(events) FILTER (WHERE state = 'waiting'), 0)::bigint,
        count(*) FILTER (WHERE state = 'delivered'), coalesce(sum(events) FILTER (WHERE state = 'delivered'), 0)::bigint,
@@ -52,7 +54,7 @@ func (b *Buffer) Audit(ctx context.Context) (outbox.Audit, error) {
 	}
 	var a outbox.Audit
 	err = b.transact(ctx, reading(atLength), step{
-		sql: t.sql(auditSQL), args: []string{t.buffer, b.config.Pipeline},
+		sql: t.either(auditSQL, auditOwnSQL), args: []string{t.buffer, b.config.Pipeline},
 		row: func(v [][]byte) error {
 			n := func(i int) int64 { return int8Of(v[i]) }
 			tally := func(i int) outbox.Tally { return outbox.Tally{Batches: n(i), Events: n(i + 1)} }
@@ -103,8 +105,8 @@ func (b *Buffer) Repair(ctx context.Context) (outbox.Repair, error) {
 	}
 	err = b.transact(
 		ctx, begin, b.adopt(t, &r.Adopted),
-		step{sql: t.sql(removeHollowSQL), args: []string{t.buffer}, affected: &r.Removed},
-		step{sql: t.sql(correctUnevenSQL), args: []string{t.buffer, boolean(b.config.Ordered)}, affected: &r.Corrected},
+		step{sql: t.either(removeHollowSQL, removeHollowOwnSQL), args: []string{t.buffer}, affected: &r.Removed},
+		step{sql: t.either(correctUnevenSQL, correctUnevenOwnSQL), args: []string{t.buffer, boolean(b.config.Ordered)}, affected: &r.Corrected},
 	)
 	return r, b.explain(ctx, "repairing the ledger", err)
 }

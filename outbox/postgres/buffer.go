@@ -112,9 +112,13 @@ func (c Config) validate() error {
 	}
 	switch c.Claim {
 	case outbox.ClaimAuto, outbox.ClaimStamp, outbox.ClaimOptimistic, outbox.ClaimRange:
-		return nil
+	default:
+		return fmt.Errorf("postgres buffer: claim is %q, and not auto, stamp, optimistic or range", c.Claim)
 	}
-	return fmt.Errorf("postgres buffer: claim is %q, and not auto, stamp, optimistic or range", c.Claim)
+	if c.Own.Is() {
+		return c.validateOwn()
+	}
+	return nil
 }
 
 // Buffer is a buffer table on PostgreSQL 14 or later. Its methods are described

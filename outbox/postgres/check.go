@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -142,6 +143,11 @@ func (b *Buffer) Check(ctx context.Context) error {
 	if err := missing.err(); err != nil {
 		return err
 	}
+	names := []string{
+		"outbox_events", events.quoted, "outbox_batches", others[0].quoted,
+		"outbox_dead_letters", others[1].quoted, "outbox_buffers", others[2].quoted,
+		"outbox_archive", archive,
+	}
 	t := &table{
 		buffer:   events.schema + "." + events.name,
 		events:   events.quoted,
@@ -149,17 +155,15 @@ func (b *Buffer) Check(ctx context.Context) error {
 		archive:     archive != "",
 		userTimeout: "0",
 		lockTimeout: max(time.Millisecond, min(events.deadlockTimeout/2, time.Second)),
-		names: strings.NewReplacer(
-			"outbox_events", events.quoted, "outbox_batches", others[0].quoted,
-			"outbox_dead_letters", others[1].quoted, "outbox_buffers", others[2].quoted,
-			"outbox_archive", archive),
+		names:       strings.NewReplacer(names...),
 	}
 	if events.linux {
 		t.userTimeout = "30000"
 	}
 	if b.config.Own.Is() {
-		t.own = mine.own(b.config.Own.ID, b.config.Own.Cursor)
-		t.sequence = t.own.number.sequence
+		t.own = mine.own(b.config.Own)
+		t.sequence = cmp.Or(t.own.number.sequence, null)
+		t.names = strings.NewReplacer(append(t.own.words(events.quoted, strings.TrimSuffix(others[0].quoted, "outbox_batches")+"outbox_numbers", t.letterOID), names...)...)
 		return b.register(ctx, t)
 	}
 	if t.unfit, err = b.unfit(ctx, t); err != nil {

@@ -13,7 +13,7 @@ import (
 // open letters is used.
 const matchSQL = `
   d.pipeline = $1
-  AND ($2::bigint[] IS NULL OR d.event_id = ANY ($2::bigint[]))
+  AND ($2::bigint[] IS NULL AND $8::uuid[] IS NULL OR d.event_id = ANY ($2::bigint[]) OR $8::uuid[] IS NOT NULL AND d.event_uuid = ANY ($8::uuid[]))
   AND ($3 = '' OR d.topic = $3)
   AND ($4 = '' OR position(lower($4) IN lower(d.error)) > 0)
   AND ($5::interval IS NULL OR d.died_at <= (SELECT clock_timestamp()) - $5::interval)
@@ -22,7 +22,10 @@ const matchSQL = `
 
 // matching are the parameters of matchSQL.
 func (b *Buffer) matching(f outbox.DeadFilter, more ...string) []string {
-	ids, older, newer := null, null, null
+	ids, uuids, older, newer := null, null, null, null
+	if f.UUIDs != nil {
+		uuids = uuidArray(f.UUIDs)
+	}
 	if f.IDs != nil {
 		ids = idArray(f.IDs)
 	}
@@ -32,19 +35,19 @@ func (b *Buffer) matching(f outbox.DeadFilter, more ...string) []string {
 	if f.NewerThan != 0 {
 		newer = interval(f.NewerThan)
 	}
-	return append([]string{b.config.Pipeline, ids, text(f.Topic), text(f.Error), older, newer, boolean(f.Told)}, more...)
+	return append([]string{b.config.Pipeline, ids, text(f.Topic), text(f.Error), older, newer, boolean(f.Told), uuids}, more...)
 }
 
 // letterSQL is the rest of a row after an event's own columns.
-const letterSQL = `d.group_id, d.attempts, d.error, d.died_at, d.told_at, d.closed_at`
+const letterSQL = `d.group_id, d.attempts, d.error, d.died_at, d.told_at, d.closed_at, d.event_uuid`
 
 const deadSQL = `
-SELECT d.event_id, d.topic, d.key, d.payload, d.headers, d.created_at, ` + letterSQL + `
+SELECT d.event_id, d.topic, d.key, d.payload, d.headers, d.created_at, ` + letterSQL + `, d.event_row
 FROM outbox_dead_letters d
 WHERE ` + matchSQL + `
-  AND ($8::boolean OR d.closed_at IS NULL)
-  AND ($9::bigint IS NULL OR (d.event_id, d.group_id) > ($9::bigint, $10::uuid))
-ORDER BY d.event_id, d.group_id LIMIT $11::bigint`
+  AND ($9::boolean OR d.closed_at IS NULL)
+  AND ($10::bigint IS NULL OR (d.event_id, d.group_id) > ($10::bigint, $11::uuid))
+ORDER BY d.event_id, d.group_id LIMIT $12::bigint`
 
 // Dead is described by buffertest.Buffer.
 func (b *Buffer) Dead(ctx context.Context, f outbox.DeadFilter, after *outbox.DeadKey, limit int) ([]outbox.Event, error) {
@@ -62,7 +65,7 @@ func (b *Buffer) Dead(ctx context.Context, f outbox.DeadFilter, after *outbox.De
 	err = b.transact(ctx, begin, step{
 		sql:  t.sql(deadSQL),
 		args: b.matching(f, boolean(f.Closed), eventID, groupID, itoa(int64(limit))),
-		row:  rows.addLetter,
+		row:  rows.addRow,
 	})
 	return rows.events, b.explain(ctx, "listing dead letters", err)
 }
@@ -101,7 +104,7 @@ WITH picked AS MATERIALIZED (
   WHERE d.closed_at IS NULL AND ` + matchSQL
 
 const discardSQL = pickOpenSQL + `
-  ORDER BY d.event_id, d.group_id LIMIT $8::bigint
+  ORDER BY d.event_id, d.group_id LIMIT $9::bigint
   FOR UPDATE SKIP LOCKED
 )
 UPDATE outbox_dead_letters d SET closed_at = clock_timestamp()
@@ -141,6 +144,21 @@ func (d *decoder) addLetter(v [][]byte) error {
 	if v[5] != nil {
 		letter.ClosedAt = timeOf(v[5])
 	}
-	d.events[len(d.events)-1].DeadLetter = letter
+	event := &d.events[len(d.events)-1]
+	event.DeadLetter = letter
+	if v[6] != nil {
+		event.UUID = uuid.UUID(v[6])
+	}
+	return nil
+}
+
+// addRow is addLetter, with the row that a replay puts back.
+func (d *decoder) addRow(v [][]byte) error {
+	if err := d.addLetter(v); err != nil {
+		return err
+	}
+	if row := v[13]; len(row) > 0 {
+		d.events[len(d.events)-1].DeadLetter.Row = d.bytes(row[1:]) // jsonb's version byte
+	}
 	return nil
 }

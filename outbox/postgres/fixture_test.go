@@ -3,6 +3,8 @@ package postgres_test
 import (
 	"context"
 	"database/sql"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -29,6 +31,7 @@ type place struct {
 	url  string
 	opt  buffertest.Options
 	pool *pgxpool.Pool
+	own  *ownShape // nil: the tables are the relay's
 }
 
 func newPlace(t testing.TB, url string, opt buffertest.Options) *place {
@@ -49,12 +52,13 @@ func (p *place) fixture(t testing.TB, table, pipeline string) *buffertest.Fixtur
 	if p.opt.Archive {
 		archive = "outbox_archive"
 	}
-	if _, err := postgres.Migrate(t.Context(), p.url, postgres.SchemaConfig{Table: table, Bytes: p.opt.Bytes, Archive: archive}); err != nil {
+	own := p.own.make(t, p, table)
+	if _, err := postgres.Migrate(t.Context(), p.url, postgres.SchemaConfig{Table: table, Bytes: p.opt.Bytes, Archive: archive, Own: own.Is()}); err != nil {
 		t.Fatal(err)
 	}
 	openAs := func(t testing.TB, owner string, ordered bool) *postgres.Buffer {
 		b, err := postgres.Open(postgres.Config{
-			URL: p.url, Table: table, Pipeline: pipeline, Owner: owner, Archive: archive, Ordered: ordered, Claim: p.opt.Claim, Connections: 16,
+			URL: p.url, Table: table, Pipeline: pipeline, Owner: owner, Archive: archive, Ordered: ordered, Claim: p.opt.Claim, Own: own, Connections: 16,
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -100,7 +104,7 @@ func (p *place) fixture(t testing.TB, table, pipeline string) *buffertest.Fixtur
 			check(t, err)
 		},
 		Rows: func(t buffertest.TB) []buffertest.Row {
-			held := `(SELECT l.group_id FROM outbox_batches l WHERE l.buffer = 'public.` + table + `' AND e.id <@ l.members)`
+			held := `(SELECT l.group_id FROM outbox_batches l WHERE l.buffer = 'public.` + table + `' AND e.id::bigint <@ l.members)`
 			if !query(t, p.pool, "SELECT to_regclass('outbox_batches') IS NOT NULL", pgx.RowTo[bool])[0] {
 				held = "NULL" // a case has dropped it
 			}
@@ -111,6 +115,10 @@ func (p *place) fixture(t testing.TB, table, pipeline string) *buffertest.Fixtur
 					r.GroupID = uuid.MustParse(group)
 					return r, err
 				})
+		},
+		Row: func(t buffertest.TB, id int64) string {
+			rows := query(t, p.pool, fmt.Sprintf("SELECT (to_jsonb(e) - 'group_id')::text FROM %s e WHERE id = %d", table, id), pgx.RowTo[string])
+			return strings.Join(rows, "; ")
 		},
 		Ledger: func(t buffertest.TB) []buffertest.LedgerRow { return query(t, p.pool, ledgerSQL, scanLedger) },
 		Dead:   func(t buffertest.TB) []buffertest.DeadLetter { return query(t, p.pool, deadSQL(p.opt.Bytes), scanDead) },

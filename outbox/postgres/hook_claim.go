@@ -50,7 +50,7 @@ func (h *Hook) Claim(ctx context.Context, limit int, lease time.Duration) (*outb
 			h.name(t), groupID.String(), h.b.config.Pipeline, itoa(int64(limit)), interval(lease), h.b.config.Owner,
 		},
 		row: func(v [][]byte) error {
-			clock = timeOf(v[12])
+			clock = timeOf(v[13])
 			return rows.addLetter(v)
 		},
 	})

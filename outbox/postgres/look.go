@@ -61,7 +61,7 @@ func (b *Buffer) Look(ctx context.Context, limit int) (outbox.Backlog, error) {
 			return nil
 		}},
 		{
-			sql: t.sql(lookSQL),
+			sql: t.either(lookSQL, lookOwnSQL),
 			args: []string{
 				t.buffer, itoa(r.lateAfter), itoa(r.lastValue), itoa(int64(limit)), timestamp(r.dueAfter),
 				boolean(r.sweep), t.sequence, itoa(r.cursor), itoa(r.lateUpTo),

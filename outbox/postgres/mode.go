@@ -27,6 +27,8 @@ func (b *Buffer) best(t *table) string {
 	switch {
 	case b.config.Ordered:
 		return claimStampKey
+	case b.config.Own.Is(): // the projection finds events by their group_id
+		return claimStamp
 	case b.config.Claim == outbox.ClaimAuto || b.config.Claim == outbox.ClaimRange:
 		if t.unfit != "" {
 			return claimStamp
@@ -66,6 +68,9 @@ func (b *Buffer) claimBy(ctx context.Context, t *table, mode string, limit int, 
 	case claimStampKey:
 		return b.claimInOrder(ctx, t, limit, lease)
 	case claimStamp:
+		if t.own != nil {
+			return b.claimAcross(ctx, t, limit, lease, b.claimOwn)
+		}
 		return b.claimAcross(ctx, t, limit, lease, b.claimStamped)
 	case claimOptimistic:
 		return b.claimFromWindow(ctx, t, limit, lease)

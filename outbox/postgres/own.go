@@ -2,8 +2,11 @@ package postgres
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
-	"strings"
+
+	"github.com/outboxrelay/relay/outbox"
 )
 
 // ownFacts is what the catalog says of a table of the user's own.
@@ -33,7 +36,6 @@ const (
 	oidInt2        = 21
 	oidInt4        = 23
 	oidText        = 25
-	oidVarchar     = 1043
 	oidTimestamp   = 1114
 	oidTimestamptz = 1184
 	oidUUID        = 2950
@@ -88,43 +90,17 @@ func (b *Buffer) lookAtOwn(ctx context.Context, table tableFacts) (ownFacts, err
 	}}})
 }
 
-// own is what the statements about a table of the user's own are written with.
-type own struct {
-	// key is what the projection names an event by. number is the integer that is the
-	// event's ID; its name is "" where the key is a uuid that no cursor stands beside.
-	key, number ownColumn
-	// created is when the event e was inserted, an expression.
-	created string
-	// insert are the columns that take a value, quoted.
-	insert []string
-}
-
-// numbered tells whether the table has integers for its events.
-func (o *own) numbered() bool { return o.number.name != "" }
-
-// own is what is used of the table when nothing is missing.
-func (f *ownFacts) own(id, cursor string) *own {
-	o := &own{key: f.column(id), created: "clock_timestamp()"}
-	if cursor != "" {
-		o.number = f.column(cursor)
-	} else if o.key.isInteger() {
-		o.number = o.key
+// validateOwn tells what a table of the user's own does not go with.
+func (c Config) validateOwn() error {
+	switch {
+	case c.Own.ID == "":
+		return errors.New("postgres buffer: Own.ID is empty, the name of the table's primary key was expected")
+	case c.Ordered:
+		return errors.New("postgres buffer: Ordered, and events of a table of your own have no key before they are projected")
+	case c.Claim == outbox.ClaimRange || c.Claim == outbox.ClaimOptimistic:
+		return fmt.Errorf("postgres buffer: claim is %q, and a projection finds events by their group_id: auto or stamp was expected", c.Claim)
+	case c.Wake == outbox.WakeNotify:
+		return fmt.Errorf("postgres buffer: wake is %q, and nothing is added to a table of your own: auto or poll was expected", c.Wake)
 	}
-	switch c := f.column("created_at"); c.oid {
-	case oidTimestamptz:
-		o.created = "coalesce(e." + c.quoted + ", clock_timestamp())"
-	case oidTimestamp:
-		o.created = "coalesce(e." + c.quoted + " AT TIME ZONE 'UTC', clock_timestamp())"
-	}
-	for _, c := range f.columns {
-		if !c.generated {
-			o.insert = append(o.insert, c.quoted)
-		}
-	}
-	return o
-}
-
-// columnList is a list of them in SQL, each behind prefix.
-func columnList(prefix string, quoted []string) string {
-	return prefix + strings.Join(quoted, ", "+prefix)
+	return nil
 }

@@ -2,12 +2,97 @@ package postgres
 
 import (
 	"context"
-	"errors"
+	"slices"
+	"time"
 
 	"github.com/outboxrelay/relay/outbox"
 )
 
+const peekSQL = `
+WITH` + heldSQL + `
+SELECT id, topic, key, payload, headers, created_at, clock_timestamp() FROM outbox_events
+WHERE id > $2::bigint AND group_id IS NULL AND NOT id <@ (SELECT members FROM held)
+ORDER BY id LIMIT $4::bigint`
+
 // Peek is described by buffertest.Buffer.
-func (b *Buffer) Peek(context.Context, int) (*outbox.Batch, error) {
-	return nil, errors.New("peek is not there yet")
+func (b *Buffer) Peek(ctx context.Context, limit int) (*outbox.Batch, error) {
+	t, err := b.ready(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if t.own != nil {
+		return b.peekOwn(ctx, t, limit)
+	}
+	var clock time.Time
+	floor, lastValue := b.marks.span()
+	rows := decoder{payloadOID: t.payloadOID}
+	begin := reading(b.patience, inOrder...)
+	begin.row = rows.forget
+	err = b.transact(ctx, begin, step{
+		sql: t.sql(peekSQL), args: []string{t.buffer, itoa(floor), itoa(lastValue), itoa(int64(limit))},
+		row: func(v [][]byte) error {
+			clock = timeOf(v[6])
+			return rows.add(v)
+		},
+	})
+	switch {
+	case err != nil:
+		return nil, b.explain(ctx, "peeking", err)
+	case len(rows.events) == 0:
+		return nil, nil
+	}
+	return b.leased(&rows, outbox.Batch{GroupID: outbox.NewGroupID(), ClaimedAt: clock, ClaimedLocal: time.Now()}), nil
+}
+
+// A projection asks for what carries a group_id, so that is stamped, and then taken back
+// with all the rest.
+const stampToPeekSQL = `
+UPDATE outbox_events e SET group_id = $1::uuid
+WHERE own_find = ANY (ARRAY(
+  SELECT own_find FROM outbox_events e WHERE own_id > $2::bigint AND e.group_id IS NULL
+  ORDER BY own_id LIMIT $3::bigint
+  FOR UPDATE SKIP LOCKED))
+RETURNING own_id::bigint, own_name, own_created, (to_jsonb(e) || '{"group_id": null}')::text, clock_timestamp()`
+
+func (b *Buffer) peekOwn(ctx context.Context, t *table, limit int) (*outbox.Batch, error) {
+	var (
+		p        = newProjection(t, outbox.NewGroupID())
+		clock    time.Time
+		rows     = map[int64][]byte{}
+		floor, _ = b.marks.span()
+	)
+	begin := t.writing(b.patience, inOrder...)
+	begin.row = p.forget
+	steps := []step{
+		{sql: "BEGIN ISOLATION LEVEL READ COMMITTED"}, begin,
+		{sql: t.sql(stampToPeekSQL), args: []string{p.groupID.String(), itoa(floor), itoa(int64(limit))}, row: func(v [][]byte) error {
+			clock = timeOf(v[4])
+			if err := p.claimed(v); err != nil {
+				return err
+			}
+			e := &p.events[len(p.events)-1]
+			if !t.own.numbered() {
+				e.ID = int64(len(p.events))
+			}
+			rows[e.ID] = slices.Clone(v[3])
+			return nil
+		}},
+	}
+	// The planner and the right to write are given back before what is the user's.
+	plan := settings("transaction_read_only", "on", "enable_seqscan", "on", "enable_bitmapscan", "on", "enable_sort", "on")
+	steps = append(steps, plan)
+	steps = append(steps, b.projecting(p)[1:3]...)
+	steps = append(steps, step{sql: "ROLLBACK"})
+	if err := b.project(ctx, p, steps); err != nil {
+		return nil, b.explain(ctx, "peeking", err)
+	}
+	if len(p.events) == 0 {
+		return nil, nil
+	}
+	for i := range p.events {
+		if e := &p.events[i]; e.Unprojected {
+			e.Payload = rows[e.ID]
+		}
+	}
+	return b.projected(p, outbox.Batch{GroupID: p.groupID, ClaimedAt: clock, ClaimedLocal: time.Now()}), nil
 }

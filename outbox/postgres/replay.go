@@ -11,23 +11,23 @@ import (
 // first one's sake. So whatever did not get into the buffer stays open.
 const replaySQL = pickOpenSQL + `
     AND NOT EXISTS (SELECT FROM outbox_events e WHERE e.id = d.event_id)
-  ORDER BY d.event_id, d.group_id LIMIT $8::bigint
+  ORDER BY d.event_id, d.group_id LIMIT $9::bigint
   FOR UPDATE OF d SKIP LOCKED
 ), chosen AS MATERIALIZED (
   SELECT DISTINCT ON (event_id) event_id, group_id FROM picked ORDER BY event_id, group_id
 ), put AS (
   INSERT INTO outbox_events (id, topic, key, payload, headers, created_at, group_id)
   OVERRIDING SYSTEM VALUE
-  SELECT d.event_id, d.topic, d.key, d.payload, d.headers, d.created_at, $9::uuid
+  SELECT d.event_id, d.topic, d.key, d.payload, d.headers, d.created_at, $10::uuid
   FROM chosen c JOIN outbox_dead_letters d ON d.pipeline = $1 AND d.event_id = c.event_id AND d.group_id = c.group_id
   ON CONFLICT (id) DO NOTHING
   RETURNING id, key, created_at
 ), ledger AS (
   INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts,
                               attempts, outages, events, first_id, last_id, oldest_at, error, lanes)
-  SELECT $9::uuid, $10, 'stamp', 'waiting', 0, clock_timestamp(), $11, 0,
+  SELECT $10::uuid, $11, 'stamp', 'waiting', 0, clock_timestamp(), $12, 0,
          0, 0, count(*), min(id), max(id), min(created_at), 'replayed',
-         CASE WHEN $12::boolean THEN ARRAY(SELECT DISTINCT hashtext(key) FROM put WHERE key IS NOT NULL) END
+         CASE WHEN $13::boolean THEN ARRAY(SELECT DISTINCT hashtext(key) FROM put WHERE key IS NOT NULL) END
   FROM put HAVING count(*) > 0
 )
 UPDATE outbox_dead_letters d SET closed_at = clock_timestamp()
@@ -39,6 +39,9 @@ func (b *Buffer) Replay(ctx context.Context, f outbox.DeadFilter, limit int) (in
 	t, err := b.ready(ctx)
 	if err != nil {
 		return 0, err
+	}
+	if t.own != nil {
+		return b.replayOwn(ctx, t, f, limit)
 	}
 	var n int64
 	err = b.transact(ctx, t.writing(aWhile, byKey...), step{

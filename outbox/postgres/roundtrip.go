@@ -25,6 +25,9 @@ type step struct {
 	// often: it is run for each batch, and its plan is the same whatever its
 	// parameters; see prepared.
 	often bool
+	// foreign: it is not ours, and may return what it likes: its only parameter is a
+	// uuid, its values come as texts, and foreign hears first which columns there are.
+	foreign func([]pgconn.FieldDescription)
 }
 
 // transact runs the steps in one transaction and one round trip: READ COMMITTED
@@ -77,9 +80,12 @@ func (b *Buffer) roundTrip(ctx context.Context, steps []step) error {
 				return err
 			}
 		}
-		if name != "" {
+		switch {
+		case s.foreign != nil:
+			batch.ExecParams(s.sql, values, []uint32{oidUUID}, nil, nil)
+		case name != "":
 			batch.ExecPrepared(name, values, nil, []int16{1})
-		} else {
+		default:
 			batch.ExecParams(s.sql, values, nil, nil, []int16{1})
 		}
 	}
@@ -107,6 +113,9 @@ func read(results *pgconn.MultiResultReader, steps []step) error {
 			return results.Close()
 		}
 		reader := results.ResultReader()
+		if s.foreign != nil {
+			s.foreign(reader.FieldDescriptions())
+		}
 		for reader.NextRow() {
 			if s.row == nil {
 				continue

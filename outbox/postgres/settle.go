@@ -119,6 +119,9 @@ func (b *Buffer) Settle(ctx context.Context, batch *outbox.Batch, outcomes []out
 		return err
 	}
 	s := settlement{ledger: b.ledger, table: t, batch: batch}
+	if t.own != nil {
+		return s.run(ctx, kinds, s.workOwn(kinds))
+	}
 	return s.run(ctx, kinds, s.work(kinds))
 }
 

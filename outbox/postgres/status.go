@@ -44,7 +44,7 @@ func (b *Buffer) Status(ctx context.Context) (outbox.Status, error) {
 	err = b.transact(ctx,
 		reading(b.patience, inOrder...),
 		step{
-			sql: t.sql(statusSQL),
+			sql: t.either(statusSQL, statusOwnSQL),
 			args: []string{
 				t.buffer, itoa(floor), itoa(lastValue), b.config.Pipeline, t.events, itoa(outbox.PendingExact + 1),
 			},

@@ -33,7 +33,7 @@ func (b *Buffer) fullSweep(ctx context.Context, t *table, limit int, more bool) 
 	}
 	begin := t.writing(fullSweepTimeout, append([]string{"synchronous_commit", "on"}, inOrder...)...)
 	err = b.transact(ctx, begin,
-		step{sql: t.sql(fullSweepSQL), args: []string{t.buffer, itoa(math.MinInt64), itoa(upTo), itoa(int64(limit))}, row: func(v [][]byte) error {
+		step{sql: t.either(fullSweepSQL, fullSweepOwnSQL), args: []string{t.buffer, itoa(math.MinInt64), itoa(upTo), itoa(int64(limit))}, row: func(v [][]byte) error {
 			late = int(int8Of(v[0]))
 			return nil
 		}})
@@ -72,7 +72,7 @@ RETURNING events::bigint`
 
 // adopt is the step that gives orphans a ledger row.
 func (b *Buffer) adopt(t *table, adopted *outbox.Tally) step {
-	return step{sql: t.sql(adoptSQL), args: []string{t.buffer, b.config.Owner, boolean(b.config.Ordered)}, row: func(v [][]byte) error {
+	return step{sql: t.either(adoptSQL, adoptOwnSQL), args: []string{t.buffer, b.config.Owner, boolean(b.config.Ordered)}, row: func(v [][]byte) error {
 		adopted.Batches++
 		adopted.Events += int8Of(v[0])
 		return nil

@@ -44,6 +44,9 @@ func (b *Buffer) TakeOver(ctx context.Context, lease time.Duration) (*outbox.Bat
 	if err != nil {
 		return nil, err
 	}
+	if t.own != nil {
+		return b.takeOverOwn(ctx, t, lease)
+	}
 	rows := decoder{payloadOID: t.payloadOID}
 	sql := takeOverSQL
 	if b.config.Ordered {
@@ -59,7 +62,11 @@ func (l ledger) takeOver(
 ) (*outbox.Batch, error) {
 	var batch outbox.Batch
 	leaseEnd := time.Now().Add(lease)
-	begin := t.writing(l.b.patience, "synchronous_commit", "on", "enable_seqscan", "off")
+	plan := []string{"synchronous_commit", "on", "enable_seqscan", "off"}
+	if t.own != nil {
+		plan = byKey
+	}
+	begin := t.writing(l.b.patience, plan...)
 	begin.row = func([][]byte) error {
 		batch = outbox.Batch{}
 		return rows.forget(nil)

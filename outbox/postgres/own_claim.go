@@ -1,0 +1,209 @@
+package postgres
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/outboxrelay/relay/outbox"
+)
+
+// As claimSQL (which see), without the events' content: that is the projection's.
+const claimOwnSQL = `
+WITH picked AS MATERIALIZED (
+  SELECT own_find AS find, own_created AS created_at FROM outbox_events e
+  WHERE own_id > $3::bigint AND own_id <= $4::bigint AND e.group_id IS NULL
+    AND EXISTS (SELECT FROM outbox_buffers WHERE buffer = $1 AND claim = 'stamp')
+  ORDER BY own_id LIMIT $5::bigint
+  FOR UPDATE SKIP LOCKED
+), ledger AS (
+  INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts,
+                              attempts, outages, events, first_id, last_id, oldest_at, uuids)
+  SELECT $2::uuid, $1, 'stamp', 'leased', 1, clock_timestamp() + $6::interval, $7, 1,
+         0, 0, events, first_id, coalesce(last_id, first_id + events - 1), oldest_at, uuids
+  FROM (SELECT count(*) AS events, min(created_at) AS oldest_at, own_block FROM picked HAVING count(*) > 0) block
+)
+UPDATE outbox_events e SET group_id = $2::uuid
+WHERE own_find = ANY (ARRAY(SELECT find FROM picked))
+RETURNING own_id::bigint, own_name, own_created`
+
+// Where events have no numbers of their own.
+const numbersSQL = `
+SELECT first_id, uuids FROM outbox_batches WHERE group_id = $1::uuid AND uuids IS NOT NULL`
+
+// claimOwn is a claimWhere.
+func (b *Buffer) claimOwn(ctx context.Context, t *table, limit int, lease time.Duration, where stretch) (
+	batch *outbox.Batch, lastValue int64, err error,
+) {
+	select {
+	case b.stamping <- struct{}{}:
+		defer func() { <-b.stamping }()
+	case <-ctx.Done():
+		return nil, 0, ctx.Err()
+	}
+	var (
+		groupID = outbox.NewGroupID()
+		p       = newProjection(t, groupID)
+		clock   time.Time
+		mode    string
+		until   = time.Now().Add(lease)
+	)
+	p.reserve(limit)
+	steps := []step{
+		{sql: "BEGIN ISOLATION LEVEL READ COMMITTED"},
+		{often: true, sql: t.sql(claimBeginSQL), args: []string{
+			t.sequence, t.buffer, milliseconds(b.patience), t.userTimeout,
+		}, row: func(v [][]byte) error {
+			lastValue, clock, mode = int8Of(v[0]), timeOf(v[1]), string(v[2])
+			return p.forget(nil)
+		}},
+		{
+			often: true, sql: t.sql(claimOwnSQL),
+			args: []string{
+				t.buffer, groupID.String(), itoa(where.after), itoa(where.upTo), itoa(int64(limit)), interval(lease),
+				b.config.Owner,
+			},
+			row: p.claimed,
+		},
+	}
+	if !t.own.numbered() {
+		steps = append(steps, step{often: true, sql: t.sql(numbersSQL), args: []string{groupID.String()}, row: p.number})
+	}
+	steps = append(steps, step{sql: "COMMIT"})
+	err = b.project(ctx, p, append(steps, b.projecting(p)...))
+	if err == nil {
+		err = b.readRows(ctx, p)
+	}
+	switch {
+	case err != nil:
+		return nil, 0, err
+	case mode != claimStamp:
+		return nil, 0, storedMode(mode)
+	case len(p.events) == 0:
+		return nil, lastValue, nil
+	}
+	return b.projected(p, outbox.Batch{
+		GroupID: groupID, LeaseNo: 1, LeaseEnd: until, Starts: 1,
+		ClaimedAt: clock, ClaimedLocal: time.Now(),
+	}), lastValue, nil
+}
+
+// claimed takes a row of a claim: an event's number, the key by which the projection
+// names it where that is another, and when it was inserted.
+func (p *projection) claimed(v [][]byte) error {
+	e := outbox.Event{ID: int8Of(v[0]), Topic: p.own.topic, CreatedAt: timeOf(v[2])}
+	if v[1] != nil {
+		name := string(v[1])
+		if p.own.key.oid == oidUUID {
+			id, err := uuid.Parse(name)
+			if err != nil {
+				return err
+			}
+			e.UUID = id
+		} else {
+			p.names[name] = e.ID
+		}
+	}
+	p.room()
+	p.events = append(p.events, e)
+	return nil
+}
+
+// number gives the events their numbers, by the ledger's list of them.
+func (p *projection) number(v [][]byte) error {
+	numbers := make(map[uuid.UUID]int64, len(p.events))
+	next := int8Of(v[0])
+	arrayOf(v[1], func(key []byte) {
+		numbers[uuid.UUID(key)] = next
+		next++
+	})
+	for i := range p.events {
+		p.events[i].ID = numbers[p.events[i].UUID]
+	}
+	return nil
+}
+
+// sort puts the events in the order of their ids.
+func (p *projection) sort() {
+	slices.SortFunc(p.events, func(a, b outbox.Event) int { return cmp.Compare(a.ID, b.ID) })
+	if p.own.key.oid == oidUUID {
+		p.uuids = make(map[uuid.UUID]int64, len(p.events))
+		for i := range p.events {
+			p.uuids[p.events[i].UUID] = p.events[i].ID
+		}
+	}
+}
+
+// projected completes a batch.
+func (b *Buffer) projected(p *projection, batch outbox.Batch) *outbox.Batch {
+	batch.Pipeline, batch.Events = b.config.Pipeline, p.events
+	batch.ProjectErr, batch.PayloadIsJSON = p.err, p.err != nil || p.payload != payloadBytes
+	if n := len(p.events); n > 0 && batch.FirstID == 0 && batch.LastID == 0 {
+		batch.FirstID, batch.LastID = p.events[0].ID, p.events[n-1].ID
+	}
+	return &batch
+}
+
+const takeOverOwnSQL = dueSQL + takenSQL + `
+       own_number, own_name, own_created
+FROM taken t
+own_taken`
+
+// takeOverOwn is TakeOver for a table of the user's own. What is sent was never stored:
+// it is projected again.
+func (b *Buffer) takeOverOwn(ctx context.Context, t *table, lease time.Duration) (*outbox.Batch, error) {
+	p := newProjection(t, uuid.Nil)
+	batch, err := b.takeOver(ctx, t, lease, &p.decoder, p.claimed, takeOverOwnSQL)
+	if err != nil || batch == nil {
+		return nil, err
+	}
+	p.sort()
+	p.groupID = batch.GroupID
+	// What was delivered is only deleted, unless it is to be remembered.
+	if len(p.events) > 0 && (!batch.Marked() || t.archive) {
+		err := b.project(ctx, p, b.projecting(p))
+		if err == nil {
+			err = b.readRows(ctx, p)
+		}
+		if err != nil {
+			return nil, b.explain(ctx, "projecting a batch that was taken over", err)
+		}
+	}
+	return b.projected(p, *batch), nil
+}
+
+// rowsSQL are the rows of events that the projection did not return.
+const rowsSQL = `
+SELECT own_uuid, own_id::bigint, to_jsonb(e)::text FROM outbox_events e
+WHERE e.group_id = $1::uuid AND own_find = ANY ($2::own_finds)`
+
+// readRows fills in what is known of events that there is nothing to send of.
+func (b *Buffer) readRows(ctx context.Context, p *projection) error {
+	var missing []int64
+	for i := range p.events {
+		if e := &p.events[i]; e.Unprojected && e.Payload == nil {
+			e.Payload = []byte("null") // its row is gone too
+			missing = append(missing, e.ID)
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	return b.transact(ctx, reading(b.patience, generic...), step{
+		sql: p.table.sql(rowsSQL), args: []string{p.groupID.String(), p.own.finds(&outbox.Batch{Events: p.events}, missing)}, row: p.unprojected,
+	})
+}
+
+// unprojected takes a row of rowsSQL.
+func (p *projection) unprojected(v [][]byte) error {
+	id := int8Of(v[1])
+	if v[0] != nil && !p.own.numbered() {
+		id = p.uuids[uuid.UUID(v[0])]
+	}
+	if e := eventOf(p.events, id); e != nil && e.Unprojected {
+		e.Payload = slices.Clone(v[2])
+	}
+	return nil
+}

@@ -1,0 +1,275 @@
+package postgres
+
+import (
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+// As the statements of the relay's own table (see settle.go). Events are found one by
+// one: keys need not be numbers, and numbers need not be near each other.
+const (
+	deleteOwnSQL = `
+DELETE FROM outbox_events e
+WHERE current_setting('relay.holds') = '1' AND own_find = ANY ($2::own_finds) AND e.group_id = $1::uuid`
+
+	deleteFreeOwnSQL = `
+DELETE FROM outbox_events e
+WHERE own_find = ANY (ARRAY(
+  SELECT own_find FROM outbox_events e
+  WHERE current_setting('relay.holds') = '1' AND own_find = ANY ($2::own_finds) AND e.group_id = $1::uuid
+  ORDER BY own_find
+  FOR UPDATE SKIP LOCKED))`
+
+	// What was sent comes with the statement. Of an event that there was nothing to
+	// send of, the row is what there is.
+	archiveOwnSQL = `
+RETURNING own_id::bigint AS id, to_jsonb(e) AS event_row)
+INSERT INTO outbox_archive (id, topic, key, payload, headers, created_at, group_id)
+SELECT id, s.topic, s.key, coalesce(own_payload, own_row), s.headers::jsonb, s.created_at, $1::uuid
+FROM gone JOIN unnest($3::bigint[], $4::text[], $5::text[], $6::text[], $7::text[], $8::timestamptz[])
+  s(id, topic, key, payload, headers, created_at) USING (id)
+ON CONFLICT (id, group_id) DO NOTHING`
+
+	archiveDeletedOwnSQL = `WITH gone AS (` + deleteOwnSQL + archiveOwnSQL
+	archiveFreeOwnSQL    = `WITH gone AS (` + deleteFreeOwnSQL + archiveOwnSQL
+
+	closeLedgerOwnSQL = `
+DELETE FROM outbox_batches l
+WHERE current_setting('relay.holds') = '1' AND l.buffer = $1 AND l.group_id = $2::uuid AND l.lease_no = $3::bigint
+  AND NOT EXISTS (SELECT FROM outbox_events e WHERE own_find = ANY ($4::own_finds) AND e.group_id = $2::uuid)`
+
+	keepLedgerOwnSQL = `
+UPDATE outbox_batches l SET events = locked.events, delivered = locked.ids
+FROM (SELECT count(*) AS events, array_agg(own_marked ORDER BY find) AS ids
+      FROM (SELECT own_find AS find FROM outbox_events e WHERE own_find = ANY ($4::own_finds) AND e.group_id = $2::uuid) f,
+           (SELECT first_id, uuids FROM outbox_batches WHERE group_id = $2::uuid) was) locked
+WHERE current_setting('relay.holds') = '1' AND l.buffer = $1 AND l.group_id = $2::uuid
+  AND l.lease_no = $3::bigint AND locked.events > 0`
+
+	// The letter has what was sent, and the row, which a replay puts back.
+	buryOwnSQL = `
+WITH found AS MATERIALIZED (
+  SELECT own_find AS find, own_uuid AS key, to_jsonb(e) AS event_row, own_created AS created_at FROM outbox_events e
+  WHERE current_setting('relay.holds') = '1' AND own_find = ANY ($5::own_finds) AND e.group_id = $2::uuid
+)
+INSERT INTO outbox_dead_letters AS d (pipeline, event_id, topic, key, payload, headers, created_at,
+                                      group_id, attempts, error, event_uuid, event_row)
+SELECT $1, s.id, s.topic, s.key, coalesce(own_payload, own_row), s.headers::jsonb, s.created_at,
+       $2::uuid, $3::int, $4, f.key, f.event_row
+FROM unnest($5::own_finds, $6::bigint[], $7::text[], $8::text[], $9::text[], $10::text[], $11::timestamptz[])
+  s(find, id, topic, key, payload, headers, created_at) JOIN found f USING (find)
+ON CONFLICT (pipeline, event_id, group_id) DO UPDATE
+SET topic = EXCLUDED.topic, key = EXCLUDED.key, payload = EXCLUDED.payload, headers = EXCLUDED.headers,
+    created_at = EXCLUDED.created_at, attempts = EXCLUDED.attempts, error = EXCLUDED.error,
+    event_uuid = EXCLUDED.event_uuid, event_row = EXCLUDED.event_row,
+    died_at = clock_timestamp(), told_at = NULL, closed_at = NULL, hook_group_id = NULL
+WHERE d.closed_at IS NOT NULL`
+
+	moveOwnSQL = `
+WITH moved AS (
+  UPDATE outbox_events e SET group_id = $3::uuid
+  WHERE current_setting('relay.holds') = '1' AND own_find = ANY ($4::own_finds) AND e.group_id = $2::uuid
+  RETURNING own_find AS find, own_created AS created_at
+)
+INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts,
+                            attempts, outages, events, first_id, last_id, oldest_at, origins, error, address, uuids)
+SELECT $3::uuid, $1, 'stamp', 'waiting', 0, clock_timestamp() + $5::interval, $6, 0,
+       $7::int, $8::int, events, first_id, coalesce(last_id, first_id + events - 1), oldest_at, $9::uuid[], $10, $11, uuids
+FROM (SELECT count(*) AS events, min(created_at) AS oldest_at, own_block FROM moved HAVING count(*) > 0) block`
+)
+
+// workOwn is work for a table of the user's own.
+func (s *settlement) workOwn(o kinds) []step {
+	if o.back() {
+		return nil
+	}
+	var work []step
+	for _, d := range o.dead {
+		work = append(work, s.buryOwn(d))
+	}
+	for _, r := range o.retry {
+		work = append(work, s.moveOwn(r))
+	}
+	gone, dead := o.ids(s.batch)
+	plainSQL, archiveSQL := deleteOwnSQL, archiveDeletedOwnSQL
+	if s.batch.Marked() {
+		plainSQL, archiveSQL = deleteFreeOwnSQL, archiveFreeOwnSQL
+	}
+	if s.table.archive {
+		if len(gone) > 0 {
+			slices.Sort(gone)
+			work = append(work, step{sql: s.table.sql(archiveSQL), args: append([]string{s.batch.GroupID.String(), s.finds(gone)}, s.contents(gone)...)})
+		}
+	} else { // they go the same way
+		dead = append(gone, dead...)
+	}
+	if len(dead) > 0 {
+		slices.Sort(dead)
+		work = append(work, step{often: true, sql: s.table.sql(plainSQL), args: []string{s.batch.GroupID.String(), s.finds(dead)}})
+	}
+	if s.batch.Marked() {
+		closing := func(sql string, affected *int64) step {
+			return step{sql: s.table.sql(sql), args: []string{
+				s.ledger.name(s.table), s.batch.GroupID.String(), itoa(s.batch.LeaseNo), s.finds(s.batch.IDs()),
+			}, affected: affected}
+		}
+		work = append(work, closing(closeLedgerOwnSQL, &s.closed), closing(keepLedgerOwnSQL, nil))
+	}
+	return work
+}
+
+func (s *settlement) finds(ids []int64) string { return s.table.own.finds(s.batch, ids) }
+
+func (s *settlement) buryOwn(o *outbox.Outcome) step {
+	ids := o.IDs
+	if ids == nil {
+		ids = s.batch.IDs()
+	}
+	args := []string{s.batch.Pipeline, s.batch.GroupID.String(), itoa(int64(o.Attempts)), text(o.Error), s.finds(ids)}
+	return step{sql: s.table.sql(buryOwnSQL), args: append(args, s.contents(ids)...)}
+}
+
+func (s *settlement) moveOwn(o *outbox.Outcome) step {
+	origins := append(append(make([]uuid.UUID, 0, len(s.batch.Origins)+1), s.batch.Origins...), s.batch.GroupID)
+	return step{sql: s.table.sql(moveOwnSQL), args: []string{
+		s.ledger.name(s.table), s.batch.GroupID.String(), o.GroupID.String(), s.finds(o.IDs), interval(o.After), s.ledger.b.config.Owner,
+		itoa(int64(o.Attempts)), itoa(int64(o.Outages)), uuidArray(origins), text(o.Error), optionalText(o.Address),
+	}}
+}
+
+// contents are what was sent of these events, in arrays: their ids, topics, keys,
+// payloads, headers and times.
+func (s *settlement) contents(ids []int64) []string {
+	var numbers, topics, keys, payloads, headers, times array
+	for _, id := range ids {
+		e := eventOf(s.batch.Events, id)
+		if e == nil {
+			continue
+		}
+		numbers.add(strconv.AppendInt(nil, id, 10))
+		topics.add([]byte(e.Topic))
+		if e.Key == nil {
+			keys.add(nil)
+		} else {
+			keys.add(append([]byte{}, *e.Key...))
+		}
+		payloads.add(s.payload(e))
+		headers.add(e.Headers)
+		times.add([]byte(timestamp(e.CreatedAt)))
+	}
+	return []string{numbers.String(), topics.String(), keys.String(), payloads.String(), headers.String(), times.String()}
+}
+
+// payload is how a letter's column reads what was sent; nil: nothing was.
+func (s *settlement) payload(e *outbox.Event) []byte {
+	switch {
+	case e.Payload == nil:
+		return nil
+	case !isJSON(s.table.letterOID):
+		return []byte(`\x` + hex.EncodeToString(e.Payload))
+	case fitsJSONB(e.Payload):
+		return e.Payload
+	}
+	// A letter is for people, and for the hook; what a replay puts back is the row.
+	wrapped := map[string]string{"payload_base64": base64.StdEncoding.EncodeToString(e.Payload)}
+	text, err := json.Marshal(wrapped)
+	if err != nil { // strings always marshal
+		panic(err)
+	}
+	return text
+}
+
+// fitsJSONB tells whether jsonb takes the JSON: it has no text with a NUL or half a
+// surrogate in it, and no number of a hundred thousand digits.
+func fitsJSONB(payload []byte) bool {
+	if !utf8.Valid(payload) || !json.Valid(payload) {
+		return false
+	}
+	quoted := false
+	for i := 0; i < len(payload); i++ {
+		switch c := payload[i]; {
+		case c == '"':
+			quoted = !quoted
+		case c == '\\':
+			i++
+			if payload[i] == 'u' && (hexOf(payload, i+1) == 0 || !paired(payload, &i)) {
+				return false
+			}
+		case !quoted && (c == 'e' || c == 'E') && exponent(payload[i+1:]) > len("+1000"):
+			return false
+		}
+	}
+	return true
+}
+
+// exponent is how long one is; true and false have none.
+func exponent(text []byte) int {
+	n := 0
+	for n < len(text) && strings.IndexByte("+-0123456789", text[n]) >= 0 {
+		n++
+	}
+	return n
+}
+
+// hexOf is the number that four hex digits are.
+func hexOf(text []byte, at int) uint64 {
+	if at+4 > len(text) {
+		return 0
+	}
+	n, err := strconv.ParseUint(string(text[at:at+4]), 16, 32)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// paired tells whether the escape, whose u is at i, is no half of a surrogate pair, and
+// moves i over the pair.
+func paired(text []byte, i *int) bool {
+	switch n := hexOf(text, *i+1); {
+	case n >= 0xd800 && n < 0xdc00:
+		*i += len("d800")
+		if !strings.HasPrefix(string(text[*i+1:min(len(text), *i+3)]), `\u`) {
+			return false
+		}
+		low := hexOf(text, *i+3)
+		*i += len(`\udc00`)
+		return low >= 0xdc00 && low < 0xe000
+	case n >= 0xdc00 && n < 0xe000:
+		return false
+	}
+	return true
+}
+
+// array is an array as PostgreSQL reads it.
+type array struct{ text []byte }
+
+// add adds an element; nil is NULL.
+func (a *array) add(element []byte) {
+	if len(a.text) > 0 {
+		a.text = append(a.text, ',')
+	}
+	if element == nil {
+		a.text = append(a.text, "NULL"...)
+		return
+	}
+	a.text = append(a.text, '"')
+	for _, c := range element {
+		if c == '"' || c == '\\' {
+			a.text = append(a.text, '\\')
+		}
+		a.text = append(a.text, c)
+	}
+	a.text = append(a.text, '"')
+}
+
+func (a *array) String() string { return "{" + string(a.text) + "}" }
