@@ -68,6 +68,7 @@ func checkYAML(t *testing.T, term *terminal, b block) {
 		env[name[1]] = "x"
 	}
 	env["DATABASE_URL"], env["REDIS_URL"] = "postgres://localhost/p", "redis://localhost"
+	env["SLACK_WEBHOOK_URL"] = "https://hooks.slack.com/services/x"
 	// Files that are not on this machine.
 	term.write("file", "-----BEGIN NATS USER JWT-----")
 	file := filepath.Join(term.dir, "file")

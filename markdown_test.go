@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -37,7 +38,11 @@ func documents(t *testing.T) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return append(append(top, more...), "examples/README.md")
+	recipes, err := filepath.Glob("docs/recipes/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.Concat(top, more, recipes, []string{"examples/README.md"})
 }
 
 var comment = regexp.MustCompile(`^<!-- (.*) -->$`)

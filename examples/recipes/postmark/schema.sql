@@ -1,0 +1,13 @@
+-- The application's own table: a row is an e-mail to send, inserted in the transaction
+-- that it is about.
+CREATE TABLE outgoing_emails (
+    id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    recipient  text NOT NULL,
+    subject    text NOT NULL,
+    body       text NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    group_id   uuid -- the relay's: NULL until it claims the row
+);
+
+-- By this the projection finds the rows of a batch.
+CREATE INDEX ON outgoing_emails (group_id) WHERE group_id IS NOT NULL;

@@ -1,0 +1,43 @@
+package recipes_test
+
+import (
+	"strconv"
+	"testing"
+)
+
+// stripe has two hundred invoices, of which some cards are declined and some amounts are
+// too small to charge.
+func stripe(t *testing.T, program string) {
+	server := newStripe(t, append([]fault{hang}, slowDay...))
+	r := cook(t, program, "stripe", "STRIPE_URL="+server.URL+"/v1/{topic}", "STRIPE_SECRET_KEY="+stripeKey, "STRIPE_TIMEOUT=2s")
+
+	var good []string
+	bad := map[string]string{}
+	for i := range 200 {
+		card, cents := "pm_card_visa", 1000+i
+		switch i % 20 {
+		case 3:
+			card = "pm_card_visa_chargeDeclined"
+		case 9:
+			cents = i % 50
+		}
+		r.exec("INSERT INTO invoices (customer, payment_method, cents) VALUES ($1, $2, $3)", "cus_"+strconv.Itoa(i), card, cents)
+		id := strconv.FormatInt(r.id("SELECT max(id) FROM outbox_events"), 10)
+		switch i % 20 {
+		case 3:
+			bad[id] = "card_declined: Your card was declined."
+		case 9:
+			bad[id] = "amount_too_small: Amount must be at least €0.50 eur"
+		default:
+			good = append(good, id)
+		}
+	}
+	r.deliver()
+	server.want(good, bad, r.dead())
+	if server.intents != len(good) {
+		t.Errorf("%d payments were made, %d were due", server.intents, len(good))
+	}
+	if server.conflicts != 0 {
+		t.Errorf("%d conflicts never came", server.conflicts)
+	}
+}
