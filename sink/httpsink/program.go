@@ -12,7 +12,11 @@ import (
 
 // program is a jq program that is ready to run, by many at once. It sees its input and
 // the time of day; no environment, no file and no module.
-type program struct{ code *gojq.Code }
+type program struct {
+	code *gojq.Code
+	// isNarrow: it does not look at the events beside an answer.
+	isNarrow bool
+}
 
 // compile returns nil for no program. Its error is a *ProgramError.
 func compile(text string, check func(string) error) (*program, error) {
@@ -30,7 +34,7 @@ func compile(text string, check func(string) error) (*program, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &program{code}, nil
+	return &program{code, isNarrow(query)}, nil
 }
 
 var (

@@ -48,7 +48,7 @@ func (s *Sink) prepare(ctx context.Context, b *outbox.Batch) (*request, []sink.E
 		}
 		r.events = append(r.events, i)
 	}
-	if s.request != nil || s.results != nil {
+	if s.request != nil || s.results != nil && !s.results.isNarrow {
 		var unread []sink.EventError
 		r.values, r.events, unread = r.in.envelopes(b, r.events)
 		refused = append(refused, unread...)

@@ -58,9 +58,11 @@ func (s *Sink) heard(ctx context.Context, resp *http.Response, r *request, b *ou
 // failures runs the program and reads what it made. An error is no secret's, but it
 // quotes others.
 func (s *Sink) failures(ctx context.Context, resp *http.Response, text string, r *request, b *outbox.Batch) ([]sink.EventError, error) {
-	made, err := s.results.run(ctx, map[string]any{
-		"status": resp.StatusCode, "headers": headerValues(resp.Header), "body": bodyValue(text), "events": r.values,
-	})
+	said := map[string]any{"status": resp.StatusCode, "headers": headerValues(resp.Header), "body": bodyValue(text)}
+	if !s.results.isNarrow {
+		said["events"] = r.values
+	}
+	made, err := s.results.run(ctx, said)
 	if err != nil {
 		return nil, err
 	}
