@@ -251,3 +251,25 @@ func TestAsynqFence(t *testing.T) {
 		t.Errorf("got %v, want sink.ErrFenced", err)
 	}
 }
+
+// The rights that the package's comment names are enough.
+func TestLeastPrivilegesForQueues(t *testing.T) {
+	t.Parallel()
+	for mode, rights := range map[redissink.Mode][]any{
+		redissink.Sidekiq: {"~queues", "~queue:*", "+ping", "+sadd", "+lpush"},
+		redissink.Asynq: {
+			"~asynq:*", "+ping", "+evalsha", "+eval", "+mget", "+set", "+exists", "+hset", "+del", "+lpush", "+lpop", "+sadd",
+		},
+	} {
+		server, _, c := start(t, redissink.Config{})
+		must(t, c.Do(t.Context(), append([]any{"ACL", "SETUSER", "relay", "on", ">pw"}, rights...)...).Err())
+		s := opened(t, redissink.Config{URL: strings.Replace(server.URL, "redis://", "redis://relay:pw@", 1), Mode: mode})
+		mustSend(t, s, newBatch("a", "b"), newBatch("a"))
+		must(t, s.Check(t.Context()))
+		must(t, c.Do(t.Context(), "ACL", "SETUSER", "relay", "-lpush").Err())
+		expectOutage(t, send(t, s, newBatch("a", "b")), "default")
+		if n := len(keys(t, c, "hash")); mode == redissink.Asynq && n != 3 {
+			t.Errorf("%d tasks, want 3", n)
+		}
+	}
+}
