@@ -123,7 +123,7 @@ func (a *app) askSource(ctx context.Context, q *questions, f *initFlags, d *draf
 	}
 	return q.ask(question{
 		flag: "--source", given: f.source, proposed: proposed,
-		text: "The database's URL, like postgres://user:password@host/database or sqlite:///path.db,\nor a variable of the environment, like ${DATABASE_URL}",
+		text: "The database: postgres://user:password@host/database, sqlite:///path.db,\nor a variable of the environment, ${DATABASE_URL}",
 	}, func(answer string) error {
 		u, err := urlOf(asSQLite(answer), "source", "the database's URL")
 		if err != nil {
@@ -210,7 +210,7 @@ func tryURL(source, sink string) (*config.Pipeline, error) {
 func askName(q *questions, f *initFlags, d *draft.Draft) error {
 	return q.ask(question{
 		flag: "--name", given: f.name, proposed: draft.NameOf(d.Source.Name),
-		text: "A name for the pipeline, made of a-z, 0-9, _ and -; metrics, logs and the sink know it by that",
+		text: "A name for the pipeline, made of a-z, 0-9, _ and -",
 	}, func(answer string) error {
 		if strings.Trim(answer, "abcdefghijklmnopqrstuvwxyz0123456789_-") != "" || answer == "" {
 			return usage("--name is %q, a name made of a-z, 0-9, _ and - was expected", answer)

@@ -68,7 +68,7 @@ func (q *questions) ask(what question, take func(answer string) error) error {
 			continue
 		}
 		if err := take(answer); err != nil {
-			fmt.Fprintf(q.out, "%s\n", oneLine(q.show(err.Error())))
+			fmt.Fprintf(q.out, "%s\n", wrapped(q.show(err.Error())))
 			continue
 		}
 		return nil
@@ -94,4 +94,24 @@ func (q *questions) read() (string, error) {
 		return "", errNoAnswer
 	}
 	return strings.TrimSpace(answer), err
+}
+
+// wrapped is text in lines that fit a terminal.
+func wrapped(text string) string {
+	const widest = 78
+	var b strings.Builder
+	at := 0
+	for word := range strings.FieldsSeq(text) {
+		switch {
+		case at > 0 && at+1+len(word) > widest:
+			b.WriteByte('\n')
+			at = 0
+		case at > 0:
+			b.WriteByte(' ')
+			at++
+		}
+		b.WriteString(word)
+		at += len(word)
+	}
+	return b.String()
 }

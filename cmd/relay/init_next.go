@@ -13,9 +13,9 @@ import (
 // the commands that come then.
 func whatNext(d *draft.Draft, found *survey.Database) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s is written: %s to %s.\n", d.File, d.Source.Name, d.Sink.Text)
+	fmt.Fprintf(&b, "%s is written: from %s\nto %s\n", d.File, d.Source.Name, d.Sink.Text)
 	for _, warning := range warnings(d) {
-		fmt.Fprintf(&b, "\n%s\n", warning)
+		fmt.Fprintf(&b, "\n%s\n", wrapped(warning))
 	}
 	first := "First"
 	if steps := d.Source.Steps(found); len(steps) > 0 {
@@ -55,10 +55,10 @@ func warnings(d *draft.Draft) []string {
 	}
 	all := []string{"Each row of " + d.Source.Name + " is an event, and is deleted once it was delivered."}
 	if len(t.ReferredBy) > 0 {
-		all = append(all, "Look: "+strings.Join(t.ReferredBy, ", ")+" refer to it, and may keep its rows from\nbeing deleted, or go with them.")
+		all = append(all, "Look: "+strings.Join(t.ReferredBy, ", ")+" refer to it, and may keep its rows from being deleted, or go with them.")
 	}
 	if t.Reuses {
-		all = append(all, "Look: SQLite hands an id out again after a delete, and a sink would take the new\nevent for a duplicate: make the table anew with "+t.Key[0]+" INTEGER PRIMARY KEY AUTOINCREMENT.")
+		all = append(all, "Look: SQLite hands an id out again after a delete, and a sink would take the new event for a duplicate: make the table anew with "+t.Key[0]+" INTEGER PRIMARY KEY AUTOINCREMENT.")
 	}
 	return all
 }

@@ -45,8 +45,8 @@ func (a *app) askTable(q *questions, f *initFlags, d *draft.Draft, found *survey
 		if t != nil {
 			s.Name = t.FullName()
 		}
-		if t != nil && t.Kind() == survey.Debezium && f.preset == "" {
-			s.Preset = "debezium"
+		if t != nil && t.Kind() == survey.Known && f.preset == "" {
+			s.Preset = t.Shape()
 		}
 		if err := q.confirm(&s); err != nil {
 			return err
@@ -114,8 +114,8 @@ func describe(t *survey.Table) string {
 	switch t.Kind() {
 	case survey.Relays:
 		return "the relay's own shape"
-	case survey.Debezium:
-		return "Debezium's shape"
+	case survey.Known:
+		return "the shape of preset " + t.Shape()
 	case survey.Stamped:
 		if len(t.Refs) > 0 {
 			return "has a group_id, refers to " + t.Refs[0].Table.FullName()
@@ -138,7 +138,7 @@ func tableList(all []offered, most int) string {
 func proposed(all []offered, asked bool) string {
 	if asked {
 		for i, o := range all {
-			if o.kind == survey.Stamped || o.kind == survey.Debezium {
+			if o.kind == survey.Stamped || o.kind == survey.Known {
 				return strconv.Itoa(i + 1)
 			}
 		}

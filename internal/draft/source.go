@@ -101,6 +101,11 @@ func (s *Source) Steps(d *survey.Database) []Step {
 	if len(t.Lacks) > 0 {
 		steps = append(steps, Step{"as the table's owner", "GRANT SELECT, INSERT, UPDATE, DELETE ON " + name + " TO " + ident("postgres", d.Role) + ";"})
 	}
+	for _, c := range t.Columns {
+		if c.Unseen != "" {
+			steps = append(steps, Step{"likewise; claims look how far it is", "GRANT SELECT ON SEQUENCE " + c.Unseen + " TO " + ident("postgres", d.Role) + ";"})
+		}
+	}
 	if p := parent(t); p != nil && p.Table.Unread {
 		steps = append(steps, Step{"as its owner; the projection reads it", "GRANT SELECT ON " + table(s.Driver, p.Table) + " TO " + ident("postgres", d.Role) + ";"})
 	}

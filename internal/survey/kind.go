@@ -15,8 +15,8 @@ const (
 	Relays Kind = iota
 	// Stamped: a table of the user's own with a column group_id for the relay.
 	Stamped
-	// Debezium: a table as Debezium's outbox event router has it.
-	Debezium
+	// Known: a table of a shape that has a preset.
+	Known
 	// Plain: any other table with a primary key that serves.
 	Plain
 	// Unfit: it cannot be one, as it is.
@@ -33,12 +33,24 @@ func (t *Table) Kind() Kind {
 		return Relays
 	case t.Unfit() != "":
 		return Unfit
-	case t.has("id", "aggregatetype", "aggregateid", "type", "payload"):
-		return Debezium
+	case t.Shape() != "":
+		return Known
 	case t.Column(group) != nil:
 		return Stamped
 	}
 	return Plain
+}
+
+// Shape is the preset for the table, "" when there is none. Those of tables which others
+// may be reading from are to be asked for by name.
+func (t *Table) Shape() string {
+	switch {
+	case t.has("id", "aggregatetype", "aggregateid", "type", "payload"):
+		return "debezium"
+	case t.has("id", "identifier", "event", "payload", "aggregate", "aggregate_identifier"):
+		return "rails"
+	}
+	return ""
 }
 
 // rank puts tables that sound like events before others of their kind.

@@ -30,12 +30,17 @@ WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence <> '
   AND n.nspname NOT LIKE 'pg\_%' AND n.nspname <> 'information_schema'
 ORDER BY n.nspname, c.relname`
 
+// Only of a sequence may be asked what one may do with it, hence CASE.
 const columnsSQL = `
 SELECT a.attrelid, a.attnum, a.attname::text, format_type(t.oid, NULL), a.attnotnull,
        a.attidentity <> '' OR COALESCE(pg_get_expr(d.adbin, d.adrelid) LIKE 'nextval(%', false),
        EXISTS (SELECT FROM pg_index i WHERE i.indrelid = a.attrelid AND i.indisunique AND i.indnkeyatts = 1
                AND i.indkey[0] = a.attnum AND i.indpred IS NULL AND i.indisvalid),
-       EXISTS (SELECT FROM pg_index i WHERE i.indrelid = a.attrelid AND i.indkey[0] = a.attnum AND i.indisvalid)
+       EXISTS (SELECT FROM pg_index i WHERE i.indrelid = a.attrelid AND i.indkey[0] = a.attnum AND i.indisvalid),
+       COALESCE((SELECT s.oid::regclass::text FROM pg_depend o JOIN pg_class s ON s.oid = o.objid
+                 WHERE o.classid = 'pg_class'::regclass AND o.refclassid = 'pg_class'::regclass AND o.refobjid = a.attrelid
+                   AND o.refobjsubid = a.attnum
+                   AND CASE WHEN s.relkind = 'S' THEN NOT has_sequence_privilege(s.oid, 'SELECT') END LIMIT 1), '')
 FROM pg_attribute a
 JOIN pg_type y ON y.oid = a.atttypid
 JOIN pg_type t ON t.oid = COALESCE(NULLIF(y.typbasetype, 0), y.oid) -- what a domain is made of
@@ -108,7 +113,7 @@ func (d *Database) readPostgres(ctx context.Context, tx pgx.Tx) error {
 			tables[oid], oids, lacks = t, append(oids, oid), nil
 			d.Tables = append(d.Tables, t)
 		}},
-		{columnsSQL, []any{&oid, &at, &c.Name, &c.Type, &c.NotNull, &c.Grows, &c.Unique, &c.Indexed}, func() {
+		{columnsSQL, []any{&oid, &at, &c.Name, &c.Type, &c.NotNull, &c.Grows, &c.Unique, &c.Indexed, &c.Unseen}, func() {
 			c.Type = baseType(c.Type)
 			tables[oid].Columns = append(tables[oid].Columns, c)
 		}},

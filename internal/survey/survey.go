@@ -61,6 +61,9 @@ type Column struct {
 	Grows bool
 	// Indexed: it is the first column of an index.
 	Indexed bool
+	// Unseen is the sequence that values come from, in SQL, where the role may not look
+	// at it; else "".
+	Unseen string
 }
 
 // Ref is a foreign key.

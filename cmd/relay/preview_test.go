@@ -1,0 +1,126 @@
+package main
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+)
+
+var groupID = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
+
+// What is shown is what would be sent, without its secrets, and nothing is written.
+func TestPreviewShowsTheRequest(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.insert(4)
+	path := write(t, onePipeline("orders", db.url, "http://bob:s3cret-1@127.0.0.1:1/{topic}?key=s3cret-2", "    batch_size: 2")+
+		"    retry: {max_attempts: 1}\n")
+	before := db.count("SELECT sum(xmin::text::bigint) FROM outbox_events")
+	r := do(t, nil, "preview", "-c", path)
+	r.want(t, 0, "orders: postgres://***@127.0.0.1:", "")
+	_, shown, _ := strings.Cut(r.stdout, "\n")
+	shown = created.ReplaceAllString(groupID.ReplaceAllString(shown, "GROUP"), `"created_at": "NOW"`)
+	event := func(n int) string {
+		return fmt.Sprintf(`    {
+      "id": "%d",
+      "topic": "orders",
+      "key": "k%d",
+      "payload": {
+        "n": %d
+      },
+      "created_at": "NOW"
+    }`, n, n, n)
+	}
+	request := func(i int, events string, bodies ...string) string {
+		return fmt.Sprintf(`
+request %d of 2: %s
+POST http://127.0.0.1:1/orders?key=***
+Authorization: Basic ***
+Content-Type: application/json
+Idempotency-Key: GROUP
+User-Agent: relay
+
+{
+  "pipeline": "orders",
+  "group_id": "GROUP",
+  "events": [
+%s
+  ]
+}
+`, i, events, strings.Join(bodies, ",\n"))
+	}
+	want := "3 events looked at; nothing is claimed, nothing is sent.\n" +
+		request(1, "events 1, 2", event(1), event(2)) + request(2, "event 3", event(3))
+	if shown != want {
+		t.Errorf("preview shows\n%s\n%s was expected", shown, want)
+	}
+	if after := db.count("SELECT sum(xmin::text::bigint) FROM outbox_events"); after != before || db.count("SELECT count(*) FROM outbox_batches") != 0 {
+		t.Error("preview wrote something")
+	}
+	do(t, nil, "preview", "-c", path, "-n", "1").want(t, 0, "1 event looked at", "")
+}
+
+var created = regexp.MustCompile(`"created_at": "[^"]+"`)
+
+// What would not be sent is said, with why.
+func TestPreviewSaysWhatWouldNotBeSent(t *testing.T) {
+	t.Parallel()
+	db := newYours(t, false)
+	db.exec(strings.Replace(activities, "REFERENCES contact_activities", "", 1))
+	source := "{url: \"" + db.url + "\", table: contact_activity_events, schema: relay, project: \"SELECT e.id, 't' AS topic, a.lead_id::text AS key, to_jsonb(a) AS payload FROM contact_activity_events e JOIN contact_activities a ON a.id = e.contact_activity_id WHERE e.group_id = $1\"}"
+	yaml := "pipelines:\n  - name: orders\n    source: " + source + "\n    sink: {url: \"http://127.0.0.1:1/{key}\"}\n"
+	path := write(t, yaml)
+	do(t, nil, "migrate", "-c", path).want(t, 0, "applied", "")
+	do(t, nil, "preview", "-c", path).want(t, 0, "no event waits. Insert one, and look again:\n\n  INSERT INTO contact_activity_events ...", "")
+	db.exec(`INSERT INTO contact_activities (lead_id, kind) VALUES (7, 'opened'); INSERT INTO contact_activity_events (contact_activity_id) VALUES (1), (99), (98)`)
+	r := do(t, nil, "preview", "-c", path)
+	r.want(t, 0, "3 events looked at", "")
+	for _, want := range []string{"request 1 of 1: event 1\nPOST http://127.0.0.1:1/7\n", "not sent: events 2, 3\nsource.project returns no row for them: buried before"} {
+		if !strings.Contains(r.stdout, want) {
+			t.Errorf("%q is not in\n%s", want, r.stdout)
+		}
+	}
+
+	broken := write(t, strings.Replace(yaml, "a.lead_id::text", "(1 / (a.lead_id - 7))::text", 1))
+	do(t, nil, "preview", "-c", broken).want(t, 0, "source.project fails, so nothing would be sent:\n", "")
+	do(t, nil, "preview", "-c", broken).want(t, 0, "division by zero", "")
+
+	plain := newDatabase(t)
+	plain.exec("INSERT INTO outbox_events (topic, payload) VALUES ('orders', '{}'), ('orders', '1')")
+	refuses := write(t, onePipeline("orders", plain.url, "http://127.0.0.1:1/{key}"))
+	do(t, nil, "preview", "-c", refuses).want(t, 0, "\nnot sent: event 1\n", "")
+	do(t, nil, "preview", "-c", refuses).want(t, 0, "\nnot sent: event 2\n", "")
+}
+
+// Every kind of sink can be previewed, one pipeline after another, and one that is away
+// holds up no other.
+func TestPreviewOfEachSink(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.insert(2)
+	for name, try := range map[string]struct{ sink, want string }{
+		"redis": {testserver.SharedRedis(t), "XADD orders"},
+		"list":  {testserver.SharedRedis(t) + `", mode: list, list: "l`, "RPUSH l"},
+		"nats":  {"nats://127.0.0.1:1", "PUB orders"},
+		"file":  {"stdout:", `{"id":"1","topic":"orders","key":"k1","payload":{"n": 1},`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			path := write(t, onePipeline("orders", db.url, try.sink)+
+				"  - {name: away, source: {url: '"+unreachable+"'}, sink: {url: 'stdout:'}}\n")
+			do(t, nil, "preview", "-c", path).want(t, 1, try.want, "relay: away: ")
+			do(t, nil, "preview", "-c", path, "--pipeline", "orders").want(t, 0, try.want, "")
+		})
+	}
+}
+
+func TestPreviewRefuses(t *testing.T) {
+	t.Parallel()
+	path := write(t, onePipeline("orders", unreachable, "stdout:"))
+	do(t, nil, "preview", "-c", path, "-n", "0").want(t, 2, "", "-n is 0, a number from 1 to 1000 was expected")
+	do(t, nil, "preview", "-c", path, "--pipeline", "other").want(t, 2, "", `there is no pipeline "other", orders was expected`)
+	do(t, nil, "preview", "-c", path).want(t, 1, "", "relay: orders: ")
+}
