@@ -1,0 +1,280 @@
+package postgres_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffertest"
+	"github.com/outboxrelay/relay/outbox/postgres"
+)
+
+// ours is a table of the user's own and a relay on it.
+type ours struct {
+	*place
+	*postgres.Buffer
+	config postgres.Config
+}
+
+// newOurs makes the tables, and the relay's in a schema of its own.
+func newOurs(t *testing.T, url, ddl string, own outbox.Own, table string) *ours {
+	t.Helper()
+	o := &ours{place: newPlace(t, url, buffertest.Options{}), config: postgres.Config{
+		URL: url, Table: table, Schema: "relay", Pipeline: "ours", Own: own, Connections: 4,
+	}}
+	o.exec(t, ddl)
+	if _, err := postgres.Migrate(t.Context(), url, postgres.SchemaConfig{Table: table, Schema: "relay", Own: true}); err != nil {
+		t.Fatal(err)
+	}
+	o.Buffer = o.open(t, o.config)
+	return o
+}
+
+func (o *ours) open(t *testing.T, c postgres.Config) *postgres.Buffer {
+	t.Helper()
+	b, err := postgres.Open(c)
+	check(t, err)
+	t.Cleanup(func() { check(t, b.Close()) })
+	return b
+}
+
+func (o *ours) exec(t *testing.T, statement string) {
+	t.Helper()
+	_, err := o.pool.Exec(t.Context(), statement)
+	check(t, err)
+}
+
+func (o *ours) text(t *testing.T, statement string) string {
+	t.Helper()
+	return strings.Join(query(t, o.pool, statement, pgx.RowTo[string]), " ")
+}
+
+func (o *ours) claim(t *testing.T, limit int) *outbox.Batch {
+	t.Helper()
+	b, err := o.Claim(t.Context(), limit, lease)
+	check(t, err)
+	if b == nil {
+		t.Fatal("nothing was claimed")
+	}
+	return b
+}
+
+func (o *ours) takeOver(t *testing.T) *outbox.Batch {
+	t.Helper()
+	o.exec(t, "UPDATE relay.outbox_batches SET due_at = clock_timestamp() - interval '1 second'")
+	b, err := o.TakeOver(t.Context(), lease)
+	check(t, err)
+	if b == nil {
+		t.Fatal("nothing was taken over")
+	}
+	return b
+}
+
+func (o *ours) settle(t *testing.T, b *outbox.Batch, outcomes ...outbox.Outcome) {
+	t.Helper()
+	check(t, o.Settle(t.Context(), b, outcomes))
+}
+
+// agrees expects that ledger and buffer agree.
+func (o *ours) agrees(t *testing.T, after string) outbox.Audit {
+	t.Helper()
+	a, err := o.Audit(t.Context())
+	check(t, err)
+	if !a.Agrees() {
+		t.Fatalf("after %s: %+v", after, a)
+	}
+	return a
+}
+
+func uuidsOf(b *outbox.Batch) (keys []string) {
+	for _, e := range b.Events {
+		keys = append(keys, e.Identity())
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+const (
+	uuidDDL = `
+CREATE SCHEMA relay;
+CREATE TABLE "Changes" ("The key" uuid PRIMARY KEY DEFAULT gen_random_uuid(), body text NOT NULL, group_id uuid);
+CREATE INDEX ON "Changes" ("The key") WHERE group_id IS NULL;
+CREATE UNIQUE INDEX ON "Changes" (body) WHERE group_id IS NULL`
+	uuidProject = `SELECT "The key" AS id, 'change' AS topic, body AS key, to_jsonb(body) AS payload FROM "Changes" WHERE group_id = $1`
+)
+
+func newUUIDs(t *testing.T, events int) *ours {
+	t.Helper()
+	o := newOurs(t, testserver.Postgres(t), uuidDDL, outbox.Own{ID: "The key", Project: uuidProject}, "Changes")
+	o.insert(t, 1, events)
+	return o
+}
+
+func (o *ours) insert(t *testing.T, from, to int) {
+	t.Helper()
+	o.exec(t, fmt.Sprintf(`INSERT INTO "Changes" (body) SELECT 'body ' || i FROM generate_series(%d, %d) i`, from, to))
+}
+
+// Every step that a batch can take, where its events have no numbers but their uuids.
+func TestUUIDs(t *testing.T) {
+	t.Parallel()
+	o := newUUIDs(t, 10)
+	look, err := o.Look(t.Context(), 100)
+	check(t, err)
+	if look.Unclaimed != 10 {
+		t.Fatalf("look: %+v", look)
+	}
+	b := o.claim(t, 8)
+	if n := b.LastID - b.FirstID; len(b.Events) != 8 || n != 7 || b.Events[7].ID != b.LastID || b.ProjectErr != nil {
+		t.Fatalf("claimed %+v", b)
+	}
+	for _, e := range b.Events {
+		if e.UUID == uuid.Nil || e.Topic != "change" || e.Key == nil || string(e.Payload) != `"`+*e.Key+`"` {
+			t.Fatalf("an event comes as %+v", e)
+		}
+	}
+	status, err := o.Status(t.Context())
+	check(t, err)
+	if status.Pending != 10 || status.Leased != 1 {
+		t.Fatalf("status: %+v", status)
+	}
+	o.agrees(t, "a claim")
+
+	// A part is delivered, one dies, the rest goes on in numbers of its own.
+	ids, part := b.IDs(), outbox.NewGroupID()
+	dead := b.Events[3]
+	o.settle(t, b, outbox.Outcome{Verdict: outbox.Delivered, IDs: ids[:3]},
+		outbox.Outcome{Verdict: outbox.Dead, IDs: ids[3:4], Attempts: 1, Error: "no"},
+		outbox.Outcome{Verdict: outbox.Retry, IDs: ids[4:], GroupID: part})
+	o.agrees(t, "a settle in parts")
+	rest := o.takeOver(t)
+	want := uuidsOf(&outbox.Batch{Events: b.Events[4:]})
+	if rest.GroupID != part || !slices.Equal(uuidsOf(rest), want) || rest.FirstID <= b.LastID {
+		t.Fatalf("the rest is %+v, want %v", rest, want)
+	}
+
+	// Marked, with one of them held by somebody.
+	check(t, o.Mark(t.Context(), rest, rest.IDs()[:3]))
+	marked := o.takeOver(t)
+	if !slices.Equal(marked.Delivered, rest.IDs()[:3]) || !slices.Equal(uuidsOf(marked), want) {
+		t.Fatalf("marked: %+v", marked)
+	}
+	tx, err := o.pool.Begin(t.Context())
+	check(t, err)
+	_, err = tx.Exec(t.Context(), `UPDATE "Changes" SET body = body WHERE "The key" = $1`, marked.Events[1].UUID.String())
+	check(t, err)
+	last := outbox.NewGroupID()
+	outcomes := []outbox.Outcome{{Verdict: outbox.Delivered, IDs: marked.Delivered}, {Verdict: outbox.Retry, IDs: marked.IDs()[3:], GroupID: last}}
+	if err := o.Settle(t.Context(), marked, outcomes); !errors.Is(err, outbox.ErrLocked) {
+		t.Fatalf("settled although an event is locked: %v", err)
+	}
+	check(t, tx.Rollback(t.Context()))
+	o.agrees(t, "a settle beside a lock")
+	o.exec(t, fmt.Sprintf("UPDATE relay.outbox_batches SET due_at = 'infinity' WHERE group_id = '%s'", last))
+	again, err := o.TakeOver(t.Context(), lease)
+	check(t, err)
+	for again == nil {
+		o.exec(t, "UPDATE relay.outbox_batches SET due_at = clock_timestamp() WHERE state = 'delivered'")
+		again, err = o.TakeOver(t.Context(), lease)
+		check(t, err)
+	}
+	if !slices.Equal(again.Delivered, marked.IDs()[1:2]) || again.Events[0].UUID != marked.Events[1].UUID {
+		t.Fatalf("still to be deleted: %+v", again)
+	}
+	o.settle(t, again, outbox.Outcome{Verdict: outbox.Delivered})
+	one := o.takeOver(t)
+	o.settle(t, one, outbox.Outcome{Verdict: outbox.Delivered})
+	if left := o.agrees(t, "all of it"); left.Unclaimed != 2 || left.Dead.Open != 1 {
+		t.Fatalf("left: %+v", left)
+	}
+
+	// The letter is found by its uuid, and replayed as it was.
+	letters, err := o.Dead(t.Context(), outbox.DeadFilter{UUIDs: []uuid.UUID{dead.UUID}}, nil, 10)
+	check(t, err)
+	none, err := o.CountDead(t.Context(), outbox.DeadFilter{UUIDs: []uuid.UUID{uuid.New()}})
+	check(t, err)
+	if len(letters) != 1 || letters[0].UUID != dead.UUID || letters[0].DeadLetter.Row == nil || none.Open != 0 {
+		t.Fatalf("letters: %+v, of another %+v", letters, none)
+	}
+	if n, err := o.Replay(t.Context(), outbox.DeadFilter{UUIDs: []uuid.UUID{dead.UUID}}, 10); n != 1 || err != nil {
+		t.Fatalf("replayed %d, %v", n, err)
+	}
+	back := o.takeOver(t)
+	if len(back.Events) != 1 || back.Events[0].UUID != dead.UUID || string(back.Events[0].Payload) != string(dead.Payload) {
+		t.Fatalf("back: %+v", back)
+	}
+	o.settle(t, back, outbox.Outcome{Verdict: outbox.Delivered})
+}
+
+// What a restore or a hand may leave is found and mended by keys too.
+func TestUUIDsThatDoNotAddUp(t *testing.T) {
+	t.Parallel()
+	o := newUUIDs(t, 9)
+	uneven, hollow, orphan := o.claim(t, 3), o.claim(t, 3), o.claim(t, 3)
+	o.exec(t, fmt.Sprintf(`DELETE FROM "Changes" WHERE "The key" = '%s' OR group_id = '%s'`, uneven.Events[0].UUID, hollow.GroupID))
+	o.exec(t, fmt.Sprintf(`INSERT INTO "Changes" (body, group_id) SELECT 'by hand ' || i, '%s' FROM generate_series(1, 2) i`, uneven.GroupID))
+	o.exec(t, fmt.Sprintf(`DELETE FROM relay.outbox_batches WHERE group_id = '%s'`, orphan.GroupID))
+	check(t, o.Mark(t.Context(), uneven, uneven.IDs()[:2]))
+	o.exec(t, "UPDATE relay.outbox_batches SET due_at = clock_timestamp() - interval '1 second'")
+	a, err := o.Audit(t.Context())
+	check(t, err)
+	if a.Uneven != 1 || a.Hollow != 1 || a.Orphans != (outbox.Tally{Batches: 1, Events: 3}) || a.Delivered != 1 {
+		t.Fatalf("audit: %+v", a)
+	}
+	r, err := o.Repair(t.Context())
+	check(t, err)
+	if r != (outbox.Repair{Adopted: a.Orphans, Removed: 1, Corrected: 1}) {
+		t.Fatalf("repair: %+v", r)
+	}
+	o.agrees(t, "a repair")
+	events := 0
+	for {
+		b, err := o.TakeOver(t.Context(), lease)
+		check(t, err)
+		if b == nil {
+			break
+		}
+		events += len(b.Events)
+		if b.GroupID == uneven.GroupID && (len(b.Events) != 4 || !slices.Equal(b.Delivered, uneven.IDs()[1:2]) || b.Events[0].UUID != uneven.Events[1].UUID) {
+			t.Fatalf("what was corrected: %+v", b)
+		}
+	}
+	if events != 7 {
+		t.Errorf("%d events were taken over, 7 were expected", events)
+	}
+}
+
+// A look everywhere leases orphans again, and Peek shows what a claim would take.
+func TestUUIDsAreLookedFor(t *testing.T) {
+	t.Parallel()
+	o := newUUIDs(t, 3)
+	peeked, err := o.Peek(t.Context(), 2)
+	check(t, err)
+	if len(peeked.Events) != 2 || peeked.ProjectErr != nil || peeked.Events[0].Topic != "change" || peeked.Events[0].UUID == uuid.Nil {
+		t.Fatalf("peeked at %+v", peeked)
+	}
+	if a := o.agrees(t, "a peek"); a.Unclaimed != 3 {
+		t.Fatalf("after a peek: %+v", a)
+	}
+	b := o.claim(t, 10)
+	o.exec(t, "DELETE FROM relay.outbox_batches")
+	second := o.open(t, o.config)
+	look, err := second.Look(t.Context(), 10)
+	check(t, err)
+	if look.Due != 1 {
+		t.Fatalf("look: %+v", look)
+	}
+	again, err := second.TakeOver(t.Context(), time.Minute)
+	check(t, err)
+	if again.GroupID != b.GroupID || !slices.Equal(uuidsOf(again), uuidsOf(b)) {
+		t.Fatalf("taken over: %+v", again)
+	}
+}
