@@ -44,7 +44,7 @@ func TestList(t *testing.T) {
 }
 
 func BenchmarkSend(b *testing.B) {
-	for _, cfg := range []redissink.Config{{Mode: redissink.Stream}, {Mode: redissink.List}, {Mode: redissink.Publish}} {
+	for _, cfg := range []redissink.Config{{Mode: redissink.Stream}, {Mode: redissink.List}, {Mode: redissink.Publish}, {Mode: redissink.Sidekiq}, {Mode: redissink.Asynq}} {
 		b.Run(string(cfg.Mode), func(b *testing.B) {
 			sinktest.Bench(b, sinktest.Harness{Open: func(t testing.TB) sinktest.Destination {
 				s := testserver.Redis(t, "--appendonly", "no")
