@@ -177,6 +177,9 @@ func (o *tokens) failed(err error) error {
 		}
 		retry, _ = pauses(answer.Response.StatusCode, answer.Response.Header, time.Now())
 	} else {
+		if outer, ok := errors.AsType[*url.Error](err); ok { // it quotes the URL
+			err = outer.Err
+		}
 		why = o.redactor.quote([]byte(err.Error()), false)
 	}
 	err = errors.New("no token from " + o.host + ": " + why)

@@ -1,0 +1,115 @@
+package httpsink
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+// wire is a network in memory, so that a server and its clients can live in a
+// synctest bubble, by its clock.
+type wire struct {
+	conns chan net.Conn
+	over  chan struct{}
+	once  sync.Once
+}
+
+func (w *wire) Accept() (net.Conn, error) {
+	select {
+	case c := <-w.conns:
+		return c, nil
+	case <-w.over:
+		return nil, net.ErrClosed
+	}
+}
+
+func (w *wire) Close() error {
+	w.once.Do(func() { close(w.over) })
+	return nil
+}
+
+func (w *wire) Addr() net.Addr { return &net.UnixAddr{Name: "wire"} }
+
+func (w *wire) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	ours, theirs := net.Pipe()
+	select {
+	case w.conns <- theirs:
+		return ours, nil
+	case <-w.over:
+		return nil, net.ErrClosed
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// inBubble makes a sink whose server is in the same bubble. done ends both.
+func inBubble(t *testing.T, c Config, h http.HandlerFunc) (s *Sink, done func()) {
+	t.Helper()
+	w := &wire{conns: make(chan net.Conn), over: make(chan struct{})}
+	server := &http.Server{Handler: h, ReadHeaderTimeout: time.Hour}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(w) }()
+	if c.URL == "" {
+		c.URL = "http://api.example/in"
+	}
+	s, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.transport.DialContext = w.dial
+	s.transport.Proxy = nil
+	if s.tokens != nil {
+		s.tokens.transport.DialContext, s.tokens.transport.Proxy = w.dial, nil
+	}
+	return s, func() {
+		if err := errors.Join(s.Close(), server.Shutdown(context.Background())); err != nil {
+			t.Error(err)
+		}
+		if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
+			t.Error(err)
+		}
+	}
+}
+
+func oneEvent() *outbox.Batch {
+	return &outbox.Batch{
+		GroupID: outbox.NewGroupID(), Pipeline: "orders", PayloadIsJSON: true, Starts: 1,
+		Events: []outbox.Event{{ID: 1, Topic: "a", Payload: []byte(`{}`)}},
+	}
+}
+
+// arrivals notes when requests came.
+type arrivals struct {
+	mu  sync.Mutex
+	all []time.Time
+}
+
+func (a *arrivals) note() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.all = append(a.all, time.Now())
+}
+
+func (a *arrivals) list() []time.Time {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return append([]time.Time(nil), a.all...)
+}
+
+// most is how many there are in any window of that length, wherever it begins.
+func most(all []time.Time, window time.Duration) (n int) {
+	first := 0
+	for i := range all {
+		for all[i].Sub(all[first]) >= window {
+			first++
+		}
+		n = max(n, i-first+1)
+	}
+	return n
+}

@@ -1,0 +1,382 @@
+package httpsink_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/outboxrelay/relay/sink"
+	"github.com/outboxrelay/relay/sink/httpsink"
+)
+
+const (
+	clientID     = "relay client"
+	clientSecret = "s3cret/cl%ient"
+)
+
+// issuer is a token endpoint (RFC 6749, 4.4), and the API that asks for its tokens.
+type issuer struct {
+	t *testing.T
+
+	mu        sync.Mutex
+	requests  int    // for a token
+	expiresIn string // as JSON; "": not said
+	// params: the client's credentials are taken from the body and not from the header.
+	params bool
+	// answer is what it does instead; nil: it issues a token.
+	answer func(w http.ResponseWriter, r *http.Request)
+	wait   <-chan struct{} // before it answers; nil: at once
+	form   map[string][]string
+	good   string // the token that the API takes
+	sent   []string
+	echo   bool // the API tells what it was sent
+}
+
+func (i *issuer) with(change func()) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	change()
+}
+
+// token implements the endpoint.
+func (i *issuer) token(w http.ResponseWriter, r *http.Request) {
+	i.mu.Lock()
+	i.requests++
+	n, answer, wait, params, expires := i.requests, i.answer, i.wait, i.params, i.expiresIn
+	i.mu.Unlock()
+	bad := r.ParseForm() // before the wait: a client that hangs up is noticed when the body was read
+	if wait != nil {
+		select {
+		case <-wait:
+		case <-r.Context().Done():
+			return
+		}
+	}
+	if answer != nil {
+		answer(w, r)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json;charset=UTF-8")
+	w.Header().Set("Cache-Control", "no-store")
+	fail := func(status int, code string) {
+		w.WriteHeader(status)
+		writes(i.t, w, `{"error": "`+code+`", "error_description": "sent `+r.Header.Get("Authorization")+`"}`)
+	}
+	if bad != nil || r.Method != http.MethodPost || r.Header.Get("Content-Type") != "application/x-www-form-urlencoded" {
+		fail(http.StatusBadRequest, "invalid_request")
+		return
+	}
+	id, secret, _ := r.BasicAuth()
+	if params {
+		id, secret = r.PostForm.Get("client_id"), r.PostForm.Get("client_secret")
+	}
+	// RFC 6749, 2.3.1: in the header they are encoded as in a form.
+	if !params && (id != "relay+client" || secret != "s3cret%2Fcl%25ient") || params && (id != clientID || secret != clientSecret) {
+		w.Header().Set("WWW-Authenticate", "Basic")
+		fail(http.StatusUnauthorized, "invalid_client")
+		return
+	}
+	if r.PostForm.Get("grant_type") != "client_credentials" {
+		fail(http.StatusBadRequest, "unsupported_grant_type")
+		return
+	}
+	answered := map[string]any{"access_token": fmt.Sprintf("t0ken-%d", n), "token_type": "bearer"}
+	if expires != "" {
+		answered["expires_in"] = json.RawMessage(expires)
+	}
+	i.with(func() { i.form, i.good = r.PostForm, fmt.Sprintf("t0ken-%d", n) })
+	if err := json.NewEncoder(w).Encode(answered); err != nil {
+		i.t.Error(err)
+	}
+}
+
+// api implements what takes the tokens.
+func (i *issuer) api(w http.ResponseWriter, r *http.Request) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	got := r.Header.Get("Authorization")
+	i.sent = append(i.sent, got)
+	if got != "Bearer "+i.good {
+		w.WriteHeader(http.StatusUnauthorized)
+		if i.echo {
+			writes(i.t, w, "who is "+strings.TrimPrefix(got, "Bearer ")+" with "+got+"?")
+		}
+	}
+}
+
+func (i *issuer) counts() (requests int, sent []string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.requests, slices.Clone(i.sent)
+}
+
+func newIssuer(t *testing.T) (i *issuer, c httpsink.Config) {
+	t.Helper()
+	i = &issuer{t: t, expiresIn: "3600"}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/token", i.token)
+	mux.HandleFunc("/in", i.api)
+	url := serve(t, mux.ServeHTTP)
+	return i, httpsink.Config{URL: url + "/in", OAuth2: httpsink.OAuth2{TokenURL: url + "/token", ClientID: clientID, ClientSecret: clientSecret}}
+}
+
+func TestATokenIsFetchedOnce(t *testing.T) {
+	t.Parallel()
+	i, c := newIssuer(t)
+	c.OAuth2.Scopes, c.OAuth2.Audience = []string{"events.write", "events.read"}, "https://api.example"
+	s := open(t, c)
+	if n, _ := i.counts(); n != 0 {
+		t.Error("a token was fetched before it was needed")
+	}
+	release := make(chan struct{})
+	i.with(func() { i.wait = release })
+	var group sync.WaitGroup
+	for range 8 {
+		group.Go(func() {
+			if err := s.Send(within(t), batch("a")); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	close(release)
+	group.Wait()
+	ok(t, s.Send(within(t), batch("a")))
+	n, sent := i.counts()
+	if n != 1 || len(sent) != 9 {
+		t.Errorf("%d tokens fetched for %d requests, want 1 for 9", n, len(sent))
+	}
+	if got := fmt.Sprint(i.form); got != "map[audience:[https://api.example] grant_type:[client_credentials] scope:[events.write events.read]]" {
+		t.Errorf("it was asked for with %s", got)
+	}
+}
+
+// TestCredentialsInTheBody: an endpoint that does not know the header, and PayPal's
+// expires_in.
+func TestCredentialsInTheBody(t *testing.T) {
+	t.Parallel()
+	i, c := newIssuer(t)
+	i.params, i.expiresIn = true, `"3600"`
+	s := open(t, c)
+	ok(t, s.Send(within(t), batch("a")))
+	ok(t, s.Send(within(t), batch("a")))
+	if n, _ := i.counts(); n != 2 {
+		t.Errorf("%d requests for a token, want the refused and the good one", n)
+	}
+}
+
+func TestA401DropsTheToken(t *testing.T) {
+	t.Parallel()
+	i, c := newIssuer(t)
+	s := open(t, c)
+	ok(t, s.Send(within(t), batch("a")))
+	i.with(func() { i.good = "revoked" })
+	outage(t, s.Send(within(t), batch("a")))
+	ok(t, s.Send(within(t), batch("a")))
+	n, sent := i.counts()
+	if want := []string{"Bearer t0ken-1", "Bearer t0ken-1", "Bearer t0ken-2"}; n != 2 || !slices.Equal(sent, want) {
+		t.Errorf("%d tokens, %q sent, want %q", n, sent, want)
+	}
+}
+
+// TestNoToken: whatever keeps a token from being had is an outage, with its reason in
+// words and no secret, and no request is made without one.
+func TestNoToken(t *testing.T) {
+	t.Parallel()
+	elsewhere := make(chan string, 10)
+	other := serve(t, func(_ http.ResponseWriter, r *http.Request) {
+		elsewhere <- r.Header.Get("Authorization")
+	})
+	says := func(status int, kind, text string) func(http.ResponseWriter, *http.Request) {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", kind)
+			w.WriteHeader(status)
+			writes(t, w, text)
+		}
+	}
+	for name, c := range map[string]struct {
+		answer func(http.ResponseWriter, *http.Request)
+		want   string
+		retry  time.Duration
+	}{
+		"refused":        {says(400, "application/json", `{"error": "invalid_scope", "error_description": "no such scope, `+clientSecret+`"}`), "400 Bad Request: invalid_scope no such scope, ***", 0},
+		"wrong secret":   {says(401, "application/json", `{"error": "invalid_client"}`), "401 Unauthorized: invalid_client", 0},
+		"in a page":      {says(502, "text/html", "<h1>Bad\nGateway</h1> "+clientSecret), "502 Bad Gateway: <h1>Bad Gateway</h1> ***", 0},
+		"error with 200": {says(200, "application/json", `{"error": "temporarily_unavailable"}`), "temporarily_unavailable", 0},
+		"not JSON":       {says(200, "application/json", "{"), "cannot parse json", 0},
+		"nothing":        {says(200, "application/json", ""), "cannot parse json", 0},
+		"no token":       {says(200, "application/json", `{"token_type": "bearer"}`), "missing access_token", 0},
+		"line break":     {says(200, "application/json", `{"access_token": "a\nbcdef"}`), "invalid header field value", 0},
+		"cut off":        {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "EOF", 0},
+		"redirect": {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, other, http.StatusTemporaryRedirect) },
+			"307 Temporary Redirect (redirects are not followed)", 0},
+		"too many": {func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Retry-After", "7")
+			w.WriteHeader(http.StatusTooManyRequests)
+		}, "429 Too Many Requests", 7 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			i, config := newIssuer(t)
+			i.answer = c.answer
+			err := open(t, config).Send(within(t), batch("a"))
+			outage(t, err)
+			if !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "cl%ient") || strings.Contains(err.Error(), "\n") {
+				t.Errorf("got %q, want one that says %q", err, c.want)
+			}
+			if name != "line break" && !strings.Contains(err.Error(), "no token from 127.0.0.1") {
+				t.Errorf("got %q, which does not name the server", err)
+			}
+			suspect(t, err, false)
+			var retry time.Duration
+			if timed, ok := errors.AsType[*sink.UnavailableError](err); ok {
+				retry = timed.RetryAfter
+			}
+			if retry != c.retry {
+				t.Errorf("got a wait of %v, want %v", retry, c.retry)
+			}
+			if _, sent := i.counts(); len(sent) != 0 {
+				t.Errorf("%d requests were made without a token", len(sent))
+			}
+		})
+	}
+	t.Cleanup(func() {
+		if len(elsewhere) > 0 {
+			t.Errorf("the credentials went elsewhere: %q", <-elsewhere)
+		}
+	})
+}
+
+func TestATokenEndpointThatIsNotThere(t *testing.T) {
+	t.Parallel()
+	i, c := newIssuer(t)
+	c.OAuth2.TokenURL = "http://app:p4ssword@127.0.0.1:1/token?key=qu3ry"
+	err := open(t, c).Send(within(t), batch("a"))
+	suspect(t, err, false)
+	if text := err.Error(); !strings.Contains(text, "no token from 127.0.0.1:1: dial tcp") || strings.Contains(text, "qu3ry") || strings.Contains(text, "p4ss") {
+		t.Errorf("got %q", text)
+	}
+	if _, sent := i.counts(); len(sent) != 0 {
+		t.Error("a request was made without a token")
+	}
+}
+
+// TestATokenEndpointThatIsSlow: it costs no more than the sink's time-out, ends with
+// the deadline, and others do not wait for whoever was called off.
+func TestATokenEndpointThatIsSlow(t *testing.T) {
+	t.Parallel()
+	i, c := newIssuer(t)
+	i.wait = make(chan struct{}) // for ever
+	c.Timeout = 20 * time.Millisecond
+	err := open(t, c).Send(within(t), batch("a"))
+	suspect(t, err, false)
+	if !strings.Contains(err.Error(), "no token from") {
+		t.Errorf("got %v", err)
+	}
+
+	i, c = newIssuer(t)
+	release := make(chan struct{})
+	i.wait = release
+	s := open(t, c)
+	first, callOff := context.WithCancel(t.Context())
+	called := make(chan error, 1)
+	go func() { called <- s.Send(first, batch("a")) }()
+	for n := 0; n < 1; n, _ = i.counts() {
+		select {
+		case <-within(t).Done():
+			t.Fatal("no request for a token came")
+		case <-time.After(time.Millisecond):
+		}
+	}
+	second := make(chan error, 1)
+	go func() { second <- s.Send(within(t), batch("a")) }()
+	callOff()
+	suspect(t, <-called, false)
+	close(release)
+	ok(t, <-second)
+}
+
+// TestTokensAreNotShown, neither the one that is used nor those before it, however the
+// server quotes them.
+func TestTokensAreNotShown(t *testing.T) {
+	t.Parallel()
+	i, c := newIssuer(t)
+	i.echo = true
+	s := open(t, c)
+	for range 3 {
+		ok(t, s.Send(within(t), batch("a")))
+		i.with(func() { i.good = "revoked" })
+		err := s.Send(within(t), batch("a"))
+		outage(t, err)
+		if text := err.Error(); strings.Contains(text, "t0ken") || !strings.Contains(text, "who is *** with Bearer ***?") {
+			t.Errorf("got %q", text)
+		}
+	}
+}
+
+// TestTokensOverMutualTLS: the endpoint is reached with the sink's authorities and its
+// certificate.
+func TestTokensOverMutualTLS(t *testing.T) {
+	t.Parallel()
+	i := &issuer{t: t, expiresIn: "3600"}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/token", i.token)
+	mux.HandleFunc("/in", i.api)
+	server := httptest.NewUnstartedServer(mux)
+	cert, key, pool := clientCertificate(t)
+	server.TLS = &tls.Config{ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool, MinVersion: tls.VersionTLS12}
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	ok(t, os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}), 0o600))
+	c := httpsink.Config{
+		URL: server.URL + "/in", TLS: httpsink.TLS{CA: ca, Cert: cert, Key: key, ServerName: "example.com"},
+		OAuth2: httpsink.OAuth2{TokenURL: server.URL + "/token", ClientID: clientID, ClientSecret: clientSecret},
+	}
+	ok(t, open(t, c).Send(within(t), batch("a")))
+	c.TLS.Cert, c.TLS.Key = "", ""
+	suspect(t, open(t, c).Send(within(t), batch("a")), false)
+	if n, sent := i.counts(); n != 1 || len(sent) != 1 {
+		t.Errorf("%d tokens and %d requests, want one of each", n, len(sent))
+	}
+}
+
+// clientCertificate makes one that signs itself, as files, and who trusts it.
+func clientCertificate(t *testing.T) (cert, key string, pool *x509.CertPool) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	ok(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "relay"}, NotAfter: time.Now().Add(time.Hour),
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, BasicConstraintsValid: true, IsCA: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
+	ok(t, err)
+	encoded, err := x509.MarshalPKCS8PrivateKey(private)
+	ok(t, err)
+	cert, key = filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
+	ok(t, os.WriteFile(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
+	ok(t, os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: encoded}), 0o600))
+	pool = x509.NewCertPool()
+	parsed, err := x509.ParseCertificate(der)
+	ok(t, err)
+	pool.AddCert(parsed)
+	return cert, key, pool
+}
