@@ -1,0 +1,91 @@
+package postgres_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/outbox"
+)
+
+// As TestStatisticsThatAreWrongCostNothing: a claim, a settle and a take over find their
+// events by the primary key, whatever the statistics say and however many others wait.
+func TestAnOwnTablesBacklogIsNotRead(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		ddl, project string
+		own          outbox.Own
+	}{
+		"integer": {ddl: "id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY", own: outbox.Own{ID: "id"}},
+		"uuid":    {ddl: "id uuid PRIMARY KEY DEFAULT gen_random_uuid()", own: outbox.Own{ID: "id"}},
+		"cursor":  {ddl: "id uuid PRIMARY KEY DEFAULT gen_random_uuid(), seq bigserial UNIQUE", own: outbox.Own{ID: "id", Cursor: "seq"}},
+	} {
+		for _, statistics := range []string{"empty", "claimed"} {
+			t.Run(name+", statistics of "+statistics, func(t *testing.T) {
+				t.Parallel()
+				c.own.Project = "SELECT id, to_jsonb(id) AS payload FROM things WHERE group_id = $1"
+				ownBacklog(t, newOurs(t, testserver.Postgres(t), `
+					CREATE SCHEMA relay;
+					CREATE TABLE things (`+c.ddl+`, group_id uuid) WITH (autovacuum_enabled = false);
+					CREATE INDEX ON things (id) WHERE group_id IS NULL;
+					CREATE INDEX ON things (group_id) WHERE group_id IS NOT NULL`, c.own, "things"), statistics)
+			})
+		}
+	}
+}
+
+func ownBacklog(t *testing.T, o *ours, statistics string) {
+	analyze := func(when string) {
+		t.Helper()
+		if when == statistics {
+			o.exec(t, "ANALYZE things, relay.outbox_batches")
+		}
+	}
+	insert := func(n int) {
+		t.Helper()
+		o.exec(t, fmt.Sprintf("INSERT INTO things (group_id) SELECT NULL FROM generate_series(1, %d)", n))
+	}
+	analyze("empty")
+	insert(2000)
+	_, err := o.Look(t.Context(), 1) // the first one looks everywhere
+	check(t, err)
+	if b, err := o.Claim(t.Context(), 2000, time.Hour); err != nil || len(b.Events) != 2000 || b.ProjectErr != nil {
+		t.Fatalf("claimed %v, %v", b, err)
+	}
+	analyze("claimed")
+	insert(30_000)
+	for range 10 {
+		_, err := o.Look(t.Context(), 100)
+		check(t, err)
+		b, err := o.Claim(t.Context(), 10, time.Hour)
+		if err != nil || len(b.Events) != 10 {
+			t.Fatalf("claimed %v, %v", b, err)
+		}
+		part := outbox.NewGroupID()
+		o.settle(t, b, outbox.Outcome{Verdict: outbox.Delivered, IDs: b.IDs()[:4]}, outbox.Outcome{Verdict: outbox.Retry, IDs: b.IDs()[4:], GroupID: part})
+		b, err = o.TakeOver(t.Context(), time.Hour)
+		check(t, err)
+		if len(b.Events) != 6 || b.ProjectErr != nil {
+			t.Fatalf("taken over: %+v", b)
+		}
+		check(t, o.Mark(t.Context(), b, b.IDs()))
+		o.settle(t, b, outbox.Outcome{Verdict: outbox.Delivered})
+	}
+	check(t, o.Close()) // sessions that end give their counts away
+	o.pool.Reset()
+	var read int64
+	testserver.Eventually(t, func() error {
+		var deletes, inserts int64
+		err := o.pool.QueryRow(t.Context(), `SELECT n_tup_del, n_tup_ins, seq_tup_read + idx_tup_fetch + (
+				SELECT sum(idx_tup_read)::bigint FROM pg_stat_user_indexes i WHERE i.relid = t.relid)
+			FROM pg_stat_user_tables t WHERE relname = 'things'`).Scan(&deletes, &inserts, &read)
+		if err == nil && (deletes < 100 || inserts < 32_000) {
+			err = fmt.Errorf("%d deletes and %d inserts are known, 100 and 32000 were expected", deletes, inserts)
+		}
+		return err
+	})
+	if read > 30_000 {
+		t.Errorf("%d rows were read, the backlog again and again", read)
+	}
+}

@@ -1,0 +1,231 @@
+package postgres_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/postgres"
+)
+
+// The table that needs everything at once: names with quotes and dots, a key and a column
+// that are generated, one event at most a contact that is not claimed yet, times without
+// a zone, rows that have no event's columns.
+const (
+	activitiesTable = `"The ""app"""."Activity.events"`
+	activitiesDDL   = `
+CREATE SCHEMA relay;
+CREATE SCHEMA "The ""app""";
+CREATE TABLE "The ""app""".activities (id bigint PRIMARY KEY, lead text, data jsonb);
+CREATE TABLE ` + activitiesTable + ` (
+	"Id of ""it""" integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+	activity bigint NOT NULL, doubled bigint GENERATED ALWAYS AS (activity * 2) STORED, note json NOT NULL DEFAULT 'null',
+	created_at timestamp NOT NULL DEFAULT '2026-01-02 03:04:05.123456', group_id uuid);
+CREATE UNIQUE INDEX ON ` + activitiesTable + ` (activity) WHERE group_id IS NULL;
+CREATE INDEX ON ` + activitiesTable + ` (group_id) WHERE group_id IS NOT NULL`
+	activitiesProject = `
+SELECT e."Id of ""it""" AS id, a.lead AS key, a.data AS payload, jsonb_build_object('lead', a.lead) AS headers, a.id AS whatever
+FROM ` + activitiesTable + ` e JOIN "The ""app""".activities a ON a.id = e.activity
+WHERE e.group_id = $1; -- of the batch`
+)
+
+func newActivities(t *testing.T, url string, n int) *ours {
+	t.Helper()
+	o := newOurs(t, url, activitiesDDL, outbox.Own{ID: `Id of "it"`, Project: activitiesProject}, activitiesTable)
+	o.add(t, n)
+	return o
+}
+
+// add inserts events 1 to n and what they are about.
+func (o *ours) add(t *testing.T, n int) {
+	t.Helper()
+	o.exec(t, fmt.Sprintf(`INSERT INTO "The ""app""".activities SELECT i, 'lead ' || i, jsonb_build_object('n', i) FROM generate_series(1, %d) i`, n))
+	o.exec(t, fmt.Sprintf(`INSERT INTO %s (activity) SELECT i FROM generate_series(1, %d) i`, activitiesTable, n))
+}
+
+func TestATableOfYourOwn(t *testing.T) {
+	t.Parallel()
+	direct := testserver.Postgres(t)
+	o := newActivities(t, direct, 4)
+	pooled := o.config
+	pooled.URL = testserver.PgBouncer(t, direct)
+	o.Buffer = o.open(t, pooled)
+	check(t, o.Check(t.Context()))
+	rows := `SELECT (to_jsonb(e) - 'group_id')::text FROM ` + activitiesTable + ` e ORDER BY 1`
+	before := o.text(t, rows)
+
+	b := o.claim(t, 10)
+	if b.ProjectErr != nil || !slices.Equal(b.IDs(), []int64{1, 2, 3, 4}) || !b.PayloadIsJSON {
+		t.Fatalf("claimed %+v", b)
+	}
+	e := b.Events[2]
+	if e.Topic != "Activity.events" || *e.Key != "lead 3" || string(e.Payload) != `{"n": 3}` || string(e.Headers) != `{"lead": "lead 3"}` ||
+		e.CreatedAt.Format("2006-01-02 15:04:05.999999 MST") != "2026-01-02 03:04:05.123456 UTC" || e.UUID != uuid.Nil {
+		t.Fatalf("an event comes as %+v", e)
+	}
+
+	// The application goes on with the same activities: what is claimed stays claimed.
+	o.exec(t, `INSERT INTO `+activitiesTable+` (activity) SELECT i FROM generate_series(1, 2) i`)
+	o.settle(t, b, outbox.Outcome{Verdict: outbox.Retry, GroupID: b.GroupID, Error: "away"})
+	o.exec(t, `DELETE FROM "The ""app""".activities WHERE id = 2`)
+	b = o.takeOver(t)
+	if !b.Events[1].Unprojected || b.Events[0].Unprojected || b.ProjectErr != nil {
+		t.Fatalf("an event that lost its parent while it waited: %+v", b.Events)
+	}
+	rest := outbox.NewGroupID()
+	o.settle(t, b, outbox.Outcome{Verdict: outbox.Dead, IDs: []int64{2}, Error: outbox.NotProjected},
+		outbox.Outcome{Verdict: outbox.Retry, IDs: []int64{1, 3, 4}, GroupID: rest})
+	b = o.takeOver(t)
+	o.settle(t, b, outbox.Outcome{Verdict: outbox.Dead, Attempts: 1, Error: "no"})
+	if left := o.text(t, `SELECT activity::text FROM `+activitiesTable+` ORDER BY 1`); left != "1 2" {
+		t.Fatalf("left: %s", left)
+	}
+
+	// All of them go back as they were, identity, generated column and JSON null too.
+	o.exec(t, `DELETE FROM `+activitiesTable)
+	if n, err := o.Replay(t.Context(), outbox.DeadFilter{}, 10); n != 4 || err != nil {
+		t.Fatalf("replayed %d, %v", n, err)
+	}
+	if after := o.text(t, rows); after != before {
+		t.Errorf("after the replay: %s, want %s", after, before)
+	}
+	if b = o.takeOver(t); !slices.Equal(b.IDs(), []int64{1, 2, 3, 4}) {
+		t.Fatalf("replayed: %+v", b)
+	}
+}
+
+// A projection sees one snapshot, and can write nothing; whatever is wrong with it is the
+// batch's, and what ails the database is not.
+func TestAProjectionsTransaction(t *testing.T) {
+	t.Parallel()
+	o := newActivities(t, testserver.Postgres(t), 3)
+	o.exec(t, `CREATE FUNCTION says() RETURNS text LANGUAGE plpgsql AS $$ BEGIN
+		RETURN current_setting('transaction_isolation') || ', ' || current_setting('transaction_read_only') || ', ' || current_setting('TimeZone'); END $$`)
+	project := func(what string) string {
+		return strings.Replace(activitiesProject, "a.data AS payload", what+" AS payload", 1)
+	}
+	with := func(what string) *outbox.Batch {
+		t.Helper()
+		c := o.config
+		c.Own.Project = project(what)
+		b, err := o.open(t, c).Claim(t.Context(), 1, lease)
+		check(t, err)
+		return b
+	}
+	if b := with("to_jsonb(says())"); string(b.Events[0].Payload) != `"repeatable read, on, UTC"` {
+		t.Errorf("a projection runs in %s", b.Events[0].Payload)
+	}
+	o.exec(t, `CREATE OR REPLACE FUNCTION says() RETURNS text LANGUAGE plpgsql AS $$ BEGIN INSERT INTO "The ""app""".activities VALUES (99); RETURN 'x'; END $$`)
+	b := with("to_jsonb(says())")
+	if b.ProjectErr == nil || !strings.Contains(b.ProjectErr.Error(), "read-only") || len(b.Events) != 1 || b.Events[0].Payload != nil {
+		t.Errorf("a projection that writes: %+v", b)
+	}
+
+	// The session ends in the middle: the claim is committed, and its lease brings it back.
+	c := o.config
+	c.Own.Project = project("to_jsonb(pg_terminate_backend(pg_backend_pid()))")
+	b, err := o.open(t, c).Claim(t.Context(), 1, lease)
+	if b != nil || err == nil {
+		t.Fatalf("claimed %+v, %v although the session was ended", b, err)
+	}
+	if rows := o.text(t, "SELECT events::text || ' ' || state FROM relay.outbox_batches WHERE first_id = 3"); rows != "1 leased" {
+		t.Fatalf("the ledger says %q of the batch whose session was ended", rows)
+	}
+	for range 3 {
+		if b = o.takeOver(t); b.ProjectErr != nil {
+			t.Fatal(b.ProjectErr)
+		}
+		o.settle(t, b, outbox.Outcome{Verdict: outbox.Delivered})
+	}
+	o.agrees(t, "all of that")
+}
+
+// What a projection may return, and what it may not: see also the suite.
+func TestWhatAProjectionReturns(t *testing.T) {
+	t.Parallel()
+	const batch = ` FROM ` + activitiesTable + ` e WHERE e.group_id = $1`
+	o := newActivities(t, testserver.Postgres(t), 1)
+	for _, c := range []struct{ project, event, says string }{
+		{`SELECT 1::numeric AS id, 'x'::json AS payload`, "", "invalid input syntax for type json"},
+		{`SELECT e."Id of ""it"""::text AS id, '{"a":  1}'::json AS payload, 17 AS key, '2026-01-01 00:00:00+02'::timestamptz AS created_at`, `17 {"a":  1} 2025-12-31T22:00:00Z`, ""},
+		{`SELECT 1::bigint AS id, '\x00ff'::bytea AS payload, NULL AS topic, 'infinity'::timestamptz AS created_at`, "\x00\xff", ""},
+		{`SELECT 1::bigint AS id, ' [1] '::text AS payload, '' AS topic`, "", "topic of event 1 is empty"},
+		{`SELECT 1 AS id, 1 AS payload`, "", "jsonb"},
+		{`SELECT 1 AS id, 2 AS id, '1'::jsonb AS payload`, "", "columns id"},
+		{`SELECT 1 AS id, '1'::jsonb AS payload, '{"a": "\u0000"}'::json AS headers`, "", "headers of event 1"},
+		{`SELECT 1 AS id, '1'::jsonb AS payload, 'soon' AS created_at`, "", "created_at"},
+	} {
+		config := o.config
+		config.Own.Project = c.project + batch
+		buffer := o.open(t, config)
+		o.exec(t, `UPDATE `+activitiesTable+` SET group_id = NULL; DELETE FROM relay.outbox_batches`)
+		b, err := buffer.Claim(t.Context(), 10, lease)
+		if err == nil {
+			err = b.ProjectErr
+		}
+		if c.says != "" {
+			if err == nil || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%s: got %v, want an error that says %q", c.project, err, c.says)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%s: %v", c.project, err)
+			continue
+		}
+		e, got := b.Events[0], string(b.Events[0].Payload)
+		if e.Key != nil {
+			got = *e.Key + " " + got + " " + e.CreatedAt.Format("2006-01-02T15:04:05Z07:00")
+		}
+		if got != c.event || e.Topic != "Activity.events" {
+			t.Errorf("%s: %q of topic %s, want %q", c.project, got, e.Topic, c.event)
+		}
+	}
+}
+
+// JSON that jsonb does not take is no reason to keep an event that is to be buried.
+func TestLettersOfWhatJSONBDoesNotTake(t *testing.T) {
+	t.Parallel()
+	o := newActivities(t, testserver.Postgres(t), 1)
+	for _, payload := range []string{`"\u0000"`, `"\ud83d"`, `"\\u0000 \ud83d\ude00 e123456789"`, `1e999999`, `{"a": [1.5e3, "\"", true]}`} {
+		config := o.config
+		config.Own.Project = `SELECT 1 AS id, '` + payload + `'::json AS payload FROM ` + activitiesTable + ` WHERE group_id = $1`
+		o.exec(t, `UPDATE `+activitiesTable+` SET group_id = NULL; DELETE FROM relay.outbox_batches`)
+		buffer := o.open(t, config)
+		b, err := buffer.Claim(t.Context(), 10, lease)
+		check(t, err)
+		if b.ProjectErr != nil || string(b.Events[0].Payload) != payload {
+			t.Fatalf("%s is claimed as %+v", payload, b)
+		}
+		check(t, buffer.Settle(t.Context(), b, []outbox.Outcome{{Verdict: outbox.Dead, Attempts: 1, Error: "no"}}))
+		if n, err := buffer.Replay(t.Context(), outbox.DeadFilter{}, 1); n != 1 || err != nil {
+			t.Fatalf("replayed %d, %v", n, err)
+		}
+	}
+	as := o.text(t, "SELECT CASE WHEN payload ? 'payload_base64' THEN 'base64' ELSE 'itself' END FROM relay.outbox_dead_letters ORDER BY died_at")
+	if as != "base64 base64 itself base64 itself" {
+		t.Errorf("the letters have their payloads as %s", as)
+	}
+}
+
+func TestWhatATableOfYourOwnDoesNotGoWith(t *testing.T) {
+	t.Parallel()
+	own := outbox.Own{ID: "id", Project: "SELECT 1"}
+	for says, c := range map[string]postgres.Config{
+		"ID is empty":      {Own: outbox.Own{Project: "SELECT 1"}},
+		"Ordered":          {Own: own, Ordered: true},
+		"auto or stamp":    {Own: own, Claim: outbox.ClaimRange},
+		"auto or stamp ":   {Own: own, Claim: outbox.ClaimOptimistic},
+		"auto or poll was": {Own: own, Wake: outbox.WakeNotify},
+	} {
+		c.URL, c.Pipeline = "postgres://localhost/x", "orders"
+		if _, err := postgres.Open(c); err == nil || !strings.Contains(err.Error(), strings.TrimSpace(says)) {
+			t.Errorf("got %v, want an error that says %q", err, says)
+		}
+	}
+}
