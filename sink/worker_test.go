@@ -412,3 +412,99 @@ func TestWhatIsBuriedUnfinishedIsFenced(t *testing.T) {
 		expect(t, "sends", f.sends, 0)
 	}
 }
+
+// Events that there is nothing to send of are buried before the rest is first sent, which
+// goes on under a group_id of its own.
+func TestWhatIsNotProjectedIsBuriedBeforeTheRestIsSent(t *testing.T) {
+	t.Parallel()
+	b := newBench(nil)
+	batch := batchOf(4)
+	batch.Attempts = 2
+	batch.Events[1].Unprojected, batch.Events[3].Unprojected = true, true
+	putBack, dueIn, err := b.work(t, batch)
+	expectError(t, err, nil)
+	expect(t, "put back", putBack, true)
+	expect(t, "due in", dueIn, 0)
+	expect(t, "sends", b.sends, 0)
+	if describe(b.settled) != "dead [102 104] retry [101 103]" {
+		t.Fatalf("settled %s", describe(b.settled))
+	}
+	dead, rest := b.settled[0], b.settled[1]
+	expect(t, "why", dead.Error, outbox.NotProjected)
+	expect(t, "attempts of the rest", rest.Attempts, 2)
+	if rest.GroupID == batch.GroupID || rest.GroupID == uuid.Nil {
+		t.Errorf("the rest has group_id %s, a new one was expected", rest.GroupID)
+	}
+
+	b = newBench(nil)
+	batch = batchOf(2)
+	batch.Events[0].Unprojected, batch.Events[1].Unprojected = true, true
+	putBack, _, err = b.work(t, batch)
+	expectError(t, err, nil)
+	expect(t, "put back", putBack, false)
+	expect(t, "settled", describe(b.settled), "dead []")
+}
+
+// A marked batch is done with first, whatever is left of what it was about.
+func TestAMarkedBatchIsNotAskedForItsProjection(t *testing.T) {
+	t.Parallel()
+	b := newBench(nil)
+	batch := batchOf(2)
+	batch.Delivered = []int64{101, 102}
+	batch.Events[0].Unprojected = true
+	_, _, err := b.work(t, batch)
+	expectError(t, err, nil)
+	if strings.Contains(describe(b.settled), "dead") {
+		t.Errorf("settled %s, what was delivered is no dead letter", describe(b.settled))
+	}
+}
+
+// Nothing is sent of a batch that could not be projected, and nobody dies of it while
+// nothing else goes through. While other batches do, it is halved, and what stands alone
+// is buried.
+func TestABatchThatCannotBeProjected(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(nil)
+		failed := errors.New(`column "lead" does not exist`)
+		bad := func(n int) *outbox.Batch {
+			batch := batchOf(n)
+			batch.ProjectErr = failed
+			batch.Events[0].Unprojected = true
+			return batch
+		}
+		batch := bad(4)
+		for range 10 {
+			putBack, _, err := b.work(t, batch)
+			expectError(t, err, nil)
+			expect(t, "put back", putBack, true)
+			expect(t, "settled", describe(b.settled), "retry []")
+			if o := b.settled[0]; o.Attempts != 0 || !strings.Contains(o.Error, failed.Error()) {
+				t.Fatalf("settled %+v", o)
+			}
+			batch.Outages++
+			<-time.After(time.Minute)
+		}
+		expect(t, "sends", b.sends, 0)
+
+		for _, c := range []struct {
+			events int
+			want   string
+		}{{4, "retry [101 102] retry [103 104]"}, {1, "dead []"}} {
+			b := newBench(func(c *sink.Config) { c.MaxAttempts = 1 })
+			batch := bad(c.events)
+			for tries := 0; describe(b.settled) != c.want; tries++ {
+				if tries == 10 {
+					t.Fatalf("%d events: settled %s, want %s", c.events, describe(b.settled), c.want)
+				}
+				for range 3 { // others are delivered
+					_, _, err := b.work(t, batchOf(1))
+					expectError(t, err, nil)
+				}
+				_, _, err := b.work(t, batch)
+				expectError(t, err, nil)
+				<-time.After(time.Minute)
+			}
+		}
+	})
+}
