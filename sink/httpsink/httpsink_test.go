@@ -42,7 +42,18 @@ func secured() sinktest.Harness {
 	return h
 }
 
+// translated sends what plain does, each body made by one program and each answer read by
+// another.
+func translated() sinktest.Harness {
+	h := harness(httpsink.Config{
+		Request: `{pipeline, group_id, events: [.events[] | .]}`, Results: `[.events[] | select(.id == "none") | {id}]`,
+	}, "", false)
+	h.Keeps.LineBreaks, h.Keeps.HeadersText = true, false
+	return h
+}
+
 func TestJSON(t *testing.T)             { sinktest.Run(t, plain()) }
+func TestPrograms(t *testing.T)         { sinktest.Run(t, translated()) }
 func TestNDJSONOverHTTP2(t *testing.T)  { sinktest.Run(t, secured()) }
 func BenchmarkJSON(b *testing.B)        { sinktest.Bench(b, plain()) }
 func BenchmarkNDJSONHTTP2(b *testing.B) { sinktest.Bench(b, secured()) }

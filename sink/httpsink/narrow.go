@@ -30,7 +30,7 @@ func isNarrow(q *gojq.Query) bool {
 
 func isNarrowTerm(t *gojq.Term) bool {
 	for _, suffix := range t.SuffixList {
-		if index := suffix.Index; index != nil && !(isNarrow(index.Start) && isNarrow(index.End) && isNarrowString(index.Str)) {
+		if index := suffix.Index; index != nil && (!isNarrow(index.Start) || !isNarrow(index.End) || !isNarrowString(index.Str)) {
 			return false
 		}
 	}
