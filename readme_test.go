@@ -15,6 +15,7 @@ func TestWhatUsersRead(t *testing.T) {
 		"every document":       everyDocument,
 		"the demo":             demo,
 		"five minutes":         fiveMinutes,
+		"ten minutes":          tenMinutes,
 		"mistakes":             mistakes,
 		"grants, dead letters": grants,
 		"docker-compose.yml":   compose,
