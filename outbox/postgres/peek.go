@@ -64,7 +64,8 @@ func (b *Buffer) peekOwn(ctx context.Context, t *table, limit int) (*outbox.Batc
 	begin := t.writing(b.patience, inOrder...)
 	begin.row = p.forget
 	steps := []step{
-		{sql: "BEGIN ISOLATION LEVEL READ COMMITTED"}, begin,
+		{sql: "BEGIN ISOLATION LEVEL READ COMMITTED"},
+		begin,
 		{sql: t.sql(stampToPeekSQL), args: []string{p.groupID.String(), itoa(floor), itoa(int64(limit))}, row: func(v [][]byte) error {
 			clock = timeOf(v[4])
 			if err := p.claimed(v); err != nil {

@@ -75,7 +75,8 @@ func (b *Buffer) projecting(p *projection) []step {
 		return nil
 	}
 	return []step{
-		{sql: "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"}, begin,
+		{sql: "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"},
+		begin,
 		{sql: b.config.Own.Project, args: []string{p.groupID.String()}, foreign: p.fields, row: p.projected},
 		{sql: "COMMIT"},
 	}
@@ -205,7 +206,7 @@ func (p *projection) projected(v [][]byte) error {
 		if !isObject(headers) {
 			p.fail("the projection's headers of event %s are no JSON object, one of strings was expected: say jsonb_build_object(...) AS headers in source.project", name)
 		}
-		e.Headers = p.decoder.bytes(headers)
+		e.Headers = p.bytes(headers)
 	}
 	if created := column(columnCreatedAt); created != nil {
 		p.created(e, name, created)
@@ -236,7 +237,7 @@ func (p *projection) content(e *outbox.Event, name, payload []byte) {
 		return
 	case payloadJSON:
 	}
-	e.Payload = p.decoder.bytes(payload)
+	e.Payload = p.bytes(payload)
 }
 
 // event is the one that the projection names; nil: there is none in the batch.
