@@ -24,7 +24,7 @@ SELECT n.nspname::text, c.relname::text, quote_ident(n.nspname) || '.' || quote_
        coalesce((SELECT atttypid::bigint FROM pg_attribute WHERE attrelid = c.oid AND attname = 'payload' AND NOT attisdropped), 0),
        c.relkind = 'r' AND c.relpersistence = 'u',
        (SELECT extract(epoch FROM current_setting('deadlock_timeout')::interval) * 1000)::bigint,
-       current_user::text, current_database()::text, version() ~ 'linux'
+       current_user::text, current_database()::text, version() ~ 'linux', c.relkind IN ('r', 'p')
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.oid = to_regclass($1) AND has_schema_privilege(n.oid, 'USAGE')`
 
@@ -110,7 +110,9 @@ func (b *Buffer) Check(ctx context.Context) error {
 		if mine, err = b.lookAtOwn(ctx, events); err != nil {
 			return b.connectError(err)
 		}
-		missing.own(mine, b.config)
+		if err := b.checkOwn(ctx, mine, &missing); err != nil {
+			return b.connectError(err)
+		}
 	} else {
 		missing.table(events, eventColumns, all)
 	}
@@ -200,6 +202,7 @@ func (b *Buffer) register(ctx context.Context, t *table) error {
 type tableFacts struct {
 	wanted, schema, name, quoted               string
 	exists, selects, inserts, updates, deletes bool
+	isTable                                    bool
 	unlogged                                   bool
 	columns                                    []string
 	sequence                                   string
@@ -229,7 +232,7 @@ func (b *Buffer) lookAt(ctx context.Context, schema, name string) (tableFacts, e
 		f.payloadOID = uint32(int8Of(v[9])) //nolint:gosec // an oid
 		f.unlogged = isTrue(v[10])
 		f.deadlockTimeout = time.Duration(int8Of(v[11])) * time.Millisecond
-		f.role, f.database, f.linux = string(v[12]), string(v[13]), isTrue(v[14])
+		f.role, f.database, f.linux, f.isTable = string(v[12]), string(v[13]), isTrue(v[14]), isTrue(v[15])
 		return nil
 	}}})
 	return f, err
@@ -255,10 +258,23 @@ func (b *Buffer) checkSequence(ctx context.Context, events tableFacts, missing *
 	}}))
 }
 
-// findings collects what is missing.
-type findings []string
+// findings collects what is missing, and what mends it.
+type findings []finding
 
-func (f *findings) add(format string, a ...any) { *f = append(*f, fmt.Sprintf(format, a...)) }
+type finding struct{ text, mend string }
+
+// add takes a sentence that ends with ": " and what mends it.
+func (f *findings) add(format string, a ...any) {
+	text := fmt.Sprintf(format, a...)
+	if i := strings.LastIndex(text, ": "); i >= 0 {
+		f.say(text[:i], text[i+len(": "):])
+	} else {
+		f.say(text, "relay migrate -c relay.yaml")
+	}
+}
+
+// say takes what may have ": " in it.
+func (f *findings) say(text, mend string) { *f = append(*f, finding{text, mend}) }
 
 // all is what the relay does with its tables.
 var all = []string{"SELECT", "INSERT", "UPDATE", "DELETE"}
@@ -292,5 +308,18 @@ func (f findings) err() error {
 	if len(f) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%w: %s", outbox.ErrNotReady, strings.Join(f, "; "))
+	return &unready{f}
+}
+
+// unready is the error of Check, an outbox.ErrNotReady.
+type unready struct{ findings findings }
+
+func (u *unready) Unwrap() error { return outbox.ErrNotReady }
+
+func (u *unready) Error() string {
+	texts := make([]string, len(u.findings))
+	for i, f := range u.findings {
+		texts[i] = f.text + ": " + f.mend
+	}
+	return outbox.ErrNotReady.Error() + ": " + strings.Join(texts, "; ")
 }

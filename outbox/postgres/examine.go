@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -38,7 +37,11 @@ func (b *Buffer) examine(ctx context.Context, long time.Duration) []outbox.Findi
 	e.claims(ctx, events)
 	e.waiting(ctx)
 	e.wake(ctx, events)
-	e.indexes(ctx, events)
+	if e.b.config.Own.Is() {
+		e.own(ctx, events)
+	} else {
+		e.indexes(ctx, events)
+	}
 	e.plan(ctx, events)
 	e.settings(ctx, events)
 	e.deadlocks(events)
@@ -117,33 +120,24 @@ func (e *examination) server(ctx context.Context) bool {
 	return true
 }
 
-// nextFinding is where another of Check's findings begins: they may hold a semicolon.
-var nextFinding = regexp.MustCompile(`; (table|role|column) `)
-
 // tables shows what Check says, a finding each.
 func (e *examination) tables(ctx context.Context) {
 	const about = "tables"
 	err := e.b.Check(ctx)
+	missing, unready := errors.AsType[*unready](err)
 	switch {
 	case err == nil:
 		e.fine(about, "tables, columns and privileges are there")
-		return
-	case !errors.Is(err, outbox.ErrNotReady):
+	case unready:
+		for _, f := range missing.findings {
+			e.problem(about, f.text, f.mend)
+		}
+	case errors.Is(err, outbox.ErrNotReady):
+		var one findings
+		one.add("%s", strings.TrimPrefix(err.Error(), outbox.ErrNotReady.Error()+": "))
+		e.problem(about, one[0].text, one[0].mend)
+	default:
 		e.failed(about, err)
-		return
-	}
-	text := strings.TrimPrefix(err.Error(), outbox.ErrNotReady.Error()+": ")
-	for text != "" {
-		one, rest := text, ""
-		if at := nextFinding.FindStringIndex(text); at != nil {
-			one, rest = text[:at[0]], text[at[0]+len("; "):]
-		}
-		text = rest
-		mend := "relay migrate -c relay.yaml"
-		if i := strings.LastIndex(one, ": "); i >= 0 {
-			one, mend = one[:i], one[i+len(": "):]
-		}
-		e.problem(about, one, mend)
 	}
 }
 
@@ -222,7 +216,9 @@ func (e *examination) plan(ctx context.Context, events tableFacts) {
 	sql, args := claimSQL, []string{
 		t.buffer, outbox.NewGroupID().String(), "0", itoa(math.MaxInt64), "1000", interval(time.Minute), e.b.config.Owner,
 	}
-	if e.b.ClaimMode() == outbox.ClaimRange {
+	if t.own != nil {
+		sql = claimOwnSQL
+	} else if e.b.ClaimMode() == outbox.ClaimRange {
 		sql, args = claimRangeSQL, []string{
 			t.buffer, "0", "0", itoa(math.MaxInt64), "f", "1000", outbox.NewGroupID().String(), interval(time.Minute), e.b.config.Owner,
 		}
@@ -245,6 +241,9 @@ func (e *examination) plan(ctx context.Context, events tableFacts) {
 		return
 	}
 	scans := plans[0].Plan.scans(events.name)
+	if t.own != nil && !t.own.numbered() { // ownUUID says how such a table is read
+		return
+	}
 	for _, scan := range scans {
 		if scan.Index == "" || scan.Type == "Bitmap Heap Scan" {
 			e.problem(about, fmt.Sprintf("a claim reads table %s by a %s, not by its primary key", events.quoted, scan.Type),

@@ -15,6 +15,10 @@ func (e *examination) wake(ctx context.Context, events tableFacts) {
 	if e.b.config.Wake == outbox.WakePoll {
 		return
 	}
+	if e.b.config.Own.Is() {
+		e.fine(about, instead)
+		return
+	}
 	r, err := e.b.ring(ctx, events.quoted)
 	if e.failed(about, err) {
 		return

@@ -38,6 +38,9 @@ func (e *examination) settings(ctx context.Context, events tableFacts) {
 		wanted := want["outbox_batches"]
 		if v[0] == events.name {
 			wanted = want["outbox_events"]
+			if e.b.config.Own.Is() { // it is the user's to set
+				wanted = nil
+			}
 			if e.b.ClaimMode() == outbox.ClaimRange { // which stamps nothing
 				wanted = slices.DeleteFunc(wanted, func(w [2]string) bool { return w[0] == "fillfactor" })
 			}

@@ -1,35 +1,150 @@
 package postgres
 
-// own tells what is missing of a table of the user's own.
-func (f *findings) own(t ownFacts, c Config) {
-	if !t.table.exists {
-		f.add("table %s does not exist (or its schema may not be used): it is yours to make", t.table.wanted)
+import (
+	"cmp"
+	"context"
+	"strings"
+)
+
+// checkOwn tells what is missing of a table of the user's own, all of it.
+func (b *Buffer) checkOwn(ctx context.Context, t ownFacts, missing *findings) error {
+	switch {
+	case !t.table.exists:
+		missing.add("table %s, which source.project makes your own, does not exist (or its schema may not be used): make it, or correct source.table", t.table.wanted)
+		return nil
+	case !t.table.isTable:
+		missing.add("%s is no table, and events are claimed and deleted in one: name the table behind it as source.table", t.table.quoted)
+		return nil
+	}
+	before := len(*missing)
+	missing.ownKey(t, b.config)
+	missing.ownCursor(t, b.config)
+	missing.ownGroup(t)
+	if err := b.checkOwnRights(ctx, t, missing); err != nil {
+		return err
+	}
+	if len(*missing) > before { // the projection would only say it again
+		return nil
+	}
+	return b.checkProjection(ctx, t, missing)
+}
+
+// ownKey looks at the primary key.
+func (f *findings) ownKey(t ownFacts, c Config) {
+	table, key := t.table.quoted, t.column(c.Own.ID)
+	if key.name == "" {
+		var names []string
+		for _, c := range t.columns {
+			names = append(names, c.quoted)
+		}
+		f.add("table %s has no column %s, which source.id names: name its primary key there, one of %s", table, quote(c.Own.ID), strings.Join(names, ", "))
 		return
 	}
-	f.table(t.table, nil, all)
-	key := t.column(c.Own.ID)
+	if !key.unique {
+		f.add("column %s of table %s, which source.id names, is not unique: ALTER TABLE %s ADD UNIQUE (%s)", key.quoted, table, table, key.quoted)
+	}
+	if !key.notNull {
+		f.add("column %s of table %s, which source.id names, may be NULL: ALTER TABLE %s ALTER COLUMN %s SET NOT NULL", key.quoted, table, table, key.quoted)
+	}
 	switch {
-	case key.name == "":
-		f.add("table %s has no column %q, which source.id names: name its primary key", t.table.quoted, c.Own.ID)
-	case !key.unique || !key.notNull:
-		f.add("column %s of table %s is not its primary key: ALTER TABLE %s ADD PRIMARY KEY (%s)", key.quoted, t.table.quoted, t.table.quoted, key.quoted)
 	case c.Own.Cursor == "" && !key.isInteger() && key.oid != oidUUID:
-		f.add("the primary key %s of table %s is %s, an integer or a uuid was expected: name a column that grows as source.cursor", key.quoted, t.table.quoted, key.kind)
+		f.add("column %s of table %s is %s, and an integer that grows or a uuid was expected; name a column that grows as source.cursor: %s", key.quoted, table, key.kind, addCursor(table))
 	case c.Own.Cursor == "" && !key.isInteger() && c.Archive != "":
-		f.add("the primary key %s of table %s is a uuid, and an archive is kept by integers: leave archive.table out, or name a column that grows as source.cursor", key.quoted, t.table.quoted)
+		f.add("column %s of table %s is a uuid, and an archive is kept by integers; leave archive.table out, or name a column that grows as source.cursor: %s", key.quoted, table, addCursor(table))
 	}
-	if c.Own.Cursor != "" {
-		switch cursor := t.column(c.Own.Cursor); {
-		case cursor.name == "":
-			f.add("table %s has no column %q, which source.cursor names", t.table.quoted, c.Own.Cursor)
-		case !cursor.isInteger() || !cursor.unique || !cursor.notNull:
-			f.add("column %s of table %s, which source.cursor names, is %s; an integer that is unique and not null was expected", cursor.quoted, t.table.quoted, cursor.kind)
-		}
+}
+
+// ownCursor looks at the column that grows beside the primary key.
+func (f *findings) ownCursor(t ownFacts, c Config) {
+	if c.Own.Cursor == "" {
+		return
 	}
+	table, cursor := t.table.quoted, t.column(c.Own.Cursor)
+	switch {
+	case cursor.name == "":
+		f.add("table %s has no column %s, which source.cursor names: ALTER TABLE %s ADD COLUMN %s bigint GENERATED ALWAYS AS IDENTITY UNIQUE",
+			table, quote(c.Own.Cursor), table, quote(c.Own.Cursor))
+	case !cursor.isInteger():
+		f.add("column %s of table %s, which source.cursor names, is %s, and an integer was expected; name another: %s", cursor.quoted, table, cursor.kind, addCursor(table))
+	case !cursor.unique:
+		f.add("column %s of table %s, which source.cursor names, is not unique: ALTER TABLE %s ADD UNIQUE (%s)", cursor.quoted, table, table, cursor.quoted)
+	case !cursor.notNull:
+		f.add("column %s of table %s, which source.cursor names, may be NULL: ALTER TABLE %s ALTER COLUMN %s SET NOT NULL", cursor.quoted, table, table, cursor.quoted)
+	}
+}
+
+// addCursor is the statement that makes a column to name as source.cursor.
+func addCursor(table string) string {
+	return "ALTER TABLE " + table + " ADD COLUMN seq bigint GENERATED ALWAYS AS IDENTITY UNIQUE"
+}
+
+// ownGroup looks at the one column that is the relay's.
+func (f *findings) ownGroup(t ownFacts) {
+	table := t.table.quoted
 	switch group := t.column("group_id"); {
 	case group.name == "":
-		f.add("table %s has no column group_id: ALTER TABLE %s ADD COLUMN group_id uuid", t.table.quoted, t.table.quoted)
-	case group.oid != oidUUID || group.notNull:
-		f.add("column group_id of table %s is %s, a uuid that may be NULL was expected", t.table.quoted, group.kind)
+		f.add("table %s has no column group_id, in which claims are stamped: ALTER TABLE %s ADD COLUMN group_id uuid", table, table)
+	case group.generated:
+		f.add("column group_id of table %s is computed, and claims write to it: ALTER TABLE %s ALTER COLUMN group_id DROP EXPRESSION", table, table)
+	case group.oid != oidUUID:
+		f.add("column group_id of table %s is %s, and uuid was expected: ALTER TABLE %s ALTER COLUMN group_id TYPE uuid USING NULL", table, group.kind, table)
+	case group.notNull:
+		f.add("column group_id of table %s may not be NULL, as it is of an event that is not claimed: ALTER TABLE %s ALTER COLUMN group_id DROP NOT NULL", table, table)
 	}
+}
+
+// What a role may do with the table column by column, with the sequence that hands its
+// integers out, and with the one that makes numbers where it has none. Whoever may not
+// use a schema may use nothing in it.
+const ownRightsSQL = `
+SELECT coalesce((SELECT has_column_privilege(attrelid, attnum, 'UPDATE') FROM pg_attribute
+                 WHERE attrelid = $1::regclass AND attname = 'group_id' AND NOT attisdropped), true),
+       coalesce(has_sequence_privilege(to_regclass($2), 'SELECT, USAGE'), true),
+       to_regclass($3) IS NOT NULL, coalesce(has_sequence_privilege(to_regclass($3), 'USAGE'), false)`
+
+// checkOwnRights looks at what a role needs to run. Who may not INSERT cannot replay, and
+// sends all the same: Examine tells.
+func (b *Buffer) checkOwnRights(ctx context.Context, t ownFacts, missing *findings) error {
+	ledger := b.config.Schema
+	if ledger == "" {
+		ledger = t.table.schema
+	}
+	own := t.own(b.config.Own)
+	numbers, sequence := ident(ledger, "outbox_numbers"), own.number.sequence
+	var stamps, looks, thereAre, draws bool
+	err := b.roundTrip(ctx, []step{reading(b.patience), {
+		sql: ownRightsSQL, args: []string{t.table.quoted, cmp.Or(sequence, null), numbers},
+		row: func(v [][]byte) error {
+			stamps, looks, thereAre, draws = isTrue(v[0]), isTrue(v[1]), isTrue(v[2]), isTrue(v[3])
+			return nil
+		},
+	}})
+	if err != nil {
+		return err
+	}
+	table, role := t.table.quoted, quote(t.table.role)
+	var grants []string
+	for _, g := range []struct {
+		may  bool
+		name string
+	}{{t.table.selects, "SELECT"}, {stamps, "UPDATE (group_id)"}, {t.table.deletes, "DELETE"}} {
+		if !g.may {
+			grants = append(grants, g.name)
+		}
+	}
+	if len(grants) > 0 {
+		list := strings.Join(grants, ", ")
+		missing.add("role %s may not %s on table %s: GRANT %s ON %s TO %s", t.table.role, list, table, list, table, role)
+	}
+	if !looks {
+		missing.add("role %s may not see the last value of sequence %s: GRANT SELECT ON SEQUENCE %s TO %s", t.table.role, sequence, sequence, role)
+	}
+	switch {
+	case own.numbered() || own.key.name == "":
+	case !thereAre:
+		missing.add("sequence %s does not exist: relay migrate -c relay.yaml", numbers)
+	case !draws:
+		missing.add("role %s may not use sequence %s: GRANT USAGE ON SEQUENCE %s TO %s", t.table.role, numbers, numbers, role)
+	}
+	return nil
 }

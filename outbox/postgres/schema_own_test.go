@@ -33,7 +33,8 @@ func TestMigrateBesideATableOfTheUsers(t *testing.T) {
 		applied []string
 	}{
 		"in a schema of its own": {
-			postgres.SchemaConfig{Table: `app."Activity Events"`, Schema: "the relay's", Own: true}, "the relay's",
+			postgres.SchemaConfig{Table: `app."Activity Events"`, Schema: "the relay's", Own: true},
+			"the relay's",
 			[]string{"schema the relay's"},
 		},
 		"beside it":                {postgres.SchemaConfig{Table: `"app"."Activity Events"`, Own: true}, "app", nil},

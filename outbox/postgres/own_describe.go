@@ -1,0 +1,172 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// checkProjection has the server read the projection, which runs nothing: whether it is
+// SQL, and what it returns.
+func (b *Buffer) checkProjection(ctx context.Context, t ownFacts, missing *findings) error {
+	d, err := b.describe(ctx)
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && isForeign(err) {
+		missing.say(misread(b.config.Own.Project, pgErr), "correct source.project")
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	before := len(*missing)
+	if missing.projection(d, t.column(b.config.Own.ID)); len(*missing) > before {
+		return nil
+	}
+	// What it reads is looked at when it is planned; nothing of it is run.
+	err = b.roundTrip(ctx, []step{reading(b.patience), {
+		sql: "EXPLAIN " + b.config.Own.Project, args: []string{uuid.Nil.String()}, foreign: func([]pgconn.FieldDescription) {},
+	}})
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	switch {
+	case !ok || !isForeign(err):
+		return err
+	case pgErr.Code == codeNoPrivilege:
+		missing.say("role "+t.table.role+" may not read what source.project reads: "+pgErr.Message, "GRANT SELECT ON ... TO "+quote(t.table.role))
+	default:
+		missing.say("source.project cannot be planned: "+pgErr.Message, "correct source.project")
+	}
+	return nil
+}
+
+// described is what a projection is, for the server.
+type described struct {
+	columns []pgconn.FieldDescription
+	// types are the names of the columns' types.
+	types []string
+	// parameters are how many it has, as far as the server can tell.
+	parameters int
+}
+
+// describe parses and describes the projection. Its parameter is a uuid; a second look,
+// at which nothing is said of that, tells whether it is used.
+func (b *Buffer) describe(ctx context.Context) (d described, err error) {
+	ctx, cancel := context.WithTimeout(ctx, b.patience)
+	defer cancel()
+	conn, err := b.pool.Acquire(ctx)
+	if err != nil {
+		return d, err
+	}
+	defer conn.Release()
+	pg := conn.Conn().PgConn()
+	statement, err := pg.Prepare(ctx, "", b.config.Own.Project, []uint32{oidUUID})
+	if err != nil {
+		return d, err
+	}
+	d.columns, d.parameters = statement.Fields, len(statement.ParamOIDs)
+	if statement, err = pg.Prepare(ctx, "", b.config.Own.Project, nil); err == nil {
+		d.parameters = len(statement.ParamOIDs)
+	} else if !isForeign(err) {
+		return d, err
+	}
+	kinds := conn.Conn().TypeMap()
+	for _, c := range d.columns {
+		name := fmt.Sprintf("type %d", c.DataTypeOID)
+		if kind, known := kinds.TypeForOID(c.DataTypeOID); known {
+			name = kind.Name
+		}
+		d.types = append(d.types, name)
+	}
+	return d, nil
+}
+
+// misread says what the server has against a projection, and where in it.
+func misread(project string, err *pgconn.PgError) string {
+	where := ""
+	if err.Position > 0 {
+		line, column := place(project, int(err.Position))
+		where = fmt.Sprintf(" at line %d, column %d", line, column)
+	}
+	text := "source.project is not right" + where + ": " + err.Message
+	if err.Hint != "" {
+		text += " (" + strings.TrimSuffix(err.Hint, ".") + ")"
+	}
+	return text
+}
+
+// place is the line and the column of a text's position, all of which count characters
+// from 1.
+func place(text string, position int) (line, column int) {
+	line, column = 1, 1
+	for i, c := range text {
+		if utf8.RuneCountInString(text[:i]) >= position-1 {
+			break
+		}
+		if column++; c == '\n' {
+			line, column = line+1, 1
+		}
+	}
+	return line, column
+}
+
+// projectedTypes are the types of the columns that a projection may return, nil where
+// every type has a text that will do, and what to say of others.
+var projectedTypes = [len(projectable)][]uint32{
+	columnPayload:   {oidJSONB, oidJSON, oidBytea, oidText, oidVarchar, oidBpchar, oidName, oidUnknown},
+	columnHeaders:   {oidJSONB, oidJSON, oidText, oidVarchar, oidUnknown},
+	columnCreatedAt: {oidTimestamp, oidTimestamptz},
+}
+
+var projectedWanted = [len(projectable)]string{
+	columnPayload: "jsonb, json, bytea or JSON in a text", columnHeaders: "json or jsonb", columnCreatedAt: "timestamptz",
+}
+
+const mendProject = "correct source.project, which returns a row an event with columns id and payload, and perhaps topic, key, headers and created_at"
+
+// projection looks at what a projection returns.
+func (f *findings) projection(d described, key ownColumn) {
+	switch {
+	case len(d.columns) == 0:
+		f.say("source.project returns nothing, and a SELECT was expected", mendProject)
+		return
+	case d.parameters == 0:
+		f.say("source.project does not use $1, the group_id of the batch that it is run for", "end it with WHERE e.group_id = $1")
+	case d.parameters > 1:
+		f.say(fmt.Sprintf("source.project has %d parameters, and $1, the batch's group_id, is the only one there is", d.parameters), "end it with WHERE e.group_id = $1")
+	}
+	var seen [len(projectable)]bool
+	for i, c := range d.columns {
+		at := slices.Index(projectable[:], c.Name)
+		switch {
+		case at < 0: // its own business
+			continue
+		case seen[at]:
+			f.say("source.project returns two columns "+c.Name, mendProject)
+		case at == columnID && !sameKind(c.DataTypeOID, key):
+			f.say(fmt.Sprintf("source.project returns an id that is %s, and the key %s is %s", d.types[i], key.quoted, key.kind), "return "+key.quoted+" AS id")
+		case projectedTypes[at] != nil && !slices.Contains(projectedTypes[at], c.DataTypeOID):
+			f.say(fmt.Sprintf("source.project returns a column %s that is %s, and %s was expected", c.Name, d.types[i], projectedWanted[at]), mendProject)
+		}
+		seen[at] = true
+	}
+	for _, at := range []int{columnID, columnPayload} {
+		if !seen[at] {
+			f.say("source.project returns no column "+projectable[at], mendProject)
+		}
+	}
+}
+
+// sameKind tells whether values of a type are a key's, or their texts.
+func sameKind(oid uint32, key ownColumn) bool {
+	switch oid {
+	case oidText, oidVarchar:
+		return true
+	case oidInt8, oidInt4, oidInt2:
+		return key.isInteger()
+	}
+	return oid == key.oid
+}

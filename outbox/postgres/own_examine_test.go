@@ -1,0 +1,365 @@
+package postgres
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/outbox"
+)
+
+// activities is the table of the first paragraph of issue 5, its parent, and what is
+// sent of them.
+const activities = `
+CREATE SCHEMA app;
+CREATE TABLE app.contact_activities (id bigint PRIMARY KEY, lead_id bigint NOT NULL, kind text);
+CREATE TABLE app.contact_activity_events (
+  id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  contact_activity_id bigint NOT NULL,
+  created_at timestamptz NOT NULL DEFAULT now(),
+  group_id uuid);
+INSERT INTO app.contact_activities SELECT i, i % 3, 'call' FROM generate_series(1, 8) i;
+INSERT INTO app.contact_activity_events (contact_activity_id) SELECT i FROM generate_series(1, 8) i`
+
+const projectActivities = `
+SELECT e.id, 'contact.activity' AS topic, a.lead_id::text AS key, to_jsonb(a) AS payload, e.created_at
+FROM app.contact_activity_events e JOIN app.contact_activities a ON a.id = e.contact_activity_id
+WHERE e.group_id = $1`
+
+// ofTheirs is a pipeline on that table.
+func ofTheirs(url string) Config {
+	return Config{
+		URL: url, Pipeline: "activities", Table: "app.contact_activity_events", Schema: "relay",
+		Own: outbox.Own{ID: "id", Project: projectActivities},
+	}
+}
+
+func newOwnPatient(t *testing.T) *patient {
+	t.Helper()
+	url := testserver.Postgres(t)
+	p := &patient{t, url, connect(t, url)}
+	p.exec(activities)
+	if _, err := Migrate(t.Context(), url, SchemaConfig{Table: "app.contact_activity_events", Schema: "relay", Own: true}); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// examinedAs opens the buffer afresh.
+func examinedAs(t *testing.T, c Config) []outbox.Finding {
+	t.Helper()
+	b, err := Open(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	return b.examine(t.Context(), time.Hour)
+}
+
+func TestExamineATableOfTheUsersFindsNothing(t *testing.T) {
+	t.Parallel()
+	p := newOwnPatient(t)
+	found := examinedAs(t, ofTheirs(p.url))
+	if some := bad(found); len(some) > 0 {
+		t.Errorf("in a database that is as it should be it finds %+v", some)
+	}
+	for about, says := range map[string]string{
+		"tables": "", "claim": "by stamp", "claim plan": "contact_activity_events_pkey", "wake-ups": "every second", "autovacuum": "",
+		"your table": "claims begin at a cursor", "projection": "a row for each of the next 8 events",
+	} {
+		if find(found, outbox.Fine, about, says) == nil {
+			t.Errorf("it does not say %q of %s: %+v", says, about, found)
+		}
+	}
+	p.exec("DELETE FROM app.contact_activity_events")
+	if find(examinedAs(t, ofTheirs(p.url)), outbox.Fine, "projection", "there is no event") == nil {
+		t.Errorf("without events it finds %+v", found)
+	}
+}
+
+// TestExamineATableOfTheUsers: what is broken is found, and what the findings say mends
+// it.
+func TestExamineATableOfTheUsers(t *testing.T) {
+	t.Parallel()
+	const events = "app.contact_activity_events"
+	for name, c := range map[string]struct {
+		damage      string
+		config      func(*Config)
+		level       outbox.Level
+		about, says string
+		// mend, where the finding's is not SQL alone: what does what it says.
+		mend string
+	}{
+		"no group_id":       {damage: "ALTER TABLE " + events + " DROP COLUMN group_id", level: outbox.Problem, about: "tables", says: "has no column group_id"},
+		"group_id of text":  {damage: "ALTER TABLE " + events + " ALTER group_id TYPE text", level: outbox.Problem, about: "tables", says: "column group_id of table app.contact_activity_events is text"},
+		"group_id not null": {damage: "DELETE FROM " + events + "; ALTER TABLE " + events + " ALTER group_id SET NOT NULL", level: outbox.Problem, about: "tables", says: "may not be NULL"},
+		"group_id computed": {damage: "ALTER TABLE " + events + " DROP COLUMN group_id, ADD COLUMN group_id uuid GENERATED ALWAYS AS (NULL) STORED", level: outbox.Problem, about: "tables", says: "group_id of table app.contact_activity_events is computed"},
+		"no key":            {damage: "ALTER TABLE " + events + " DROP CONSTRAINT contact_activity_events_pkey", level: outbox.Problem, about: "tables", says: "column id of table app.contact_activity_events, which source.id names, is not unique"},
+		"nullable key": {
+			damage: "ALTER TABLE " + events + " DROP CONSTRAINT contact_activity_events_pkey, ALTER id DROP IDENTITY, ALTER id DROP NOT NULL, ADD UNIQUE (id)",
+			level:  outbox.Problem, about: "tables", says: "may be NULL",
+		},
+		"no such key": {
+			config: func(c *Config) { c.Own.ID = "Id" }, level: outbox.Problem, about: "tables",
+			says: `has no column "Id", which source.id names`, mend: "-",
+		},
+		"a key of text": {
+			damage: "ALTER TABLE " + events + " ALTER id DROP IDENTITY; ALTER TABLE app.contact_activity_events ALTER id TYPE text", level: outbox.Problem, about: "tables",
+			says: "column id of table app.contact_activity_events is text", mend: "cursor",
+		},
+		"no cursor column": {
+			config: func(c *Config) { c.Own.Cursor = "place in line" }, level: outbox.Problem, about: "tables",
+			says: `has no column "place in line", which source.cursor names`,
+		},
+		"cursor of text": {
+			damage: "ALTER TABLE " + events + " ADD COLUMN seq text", config: func(c *Config) { c.Own.Cursor = "seq" }, level: outbox.Problem, about: "tables",
+			says: "column seq of table app.contact_activity_events, which source.cursor names, is text", mend: "-",
+		},
+		"cursor not unique": {
+			damage: "ALTER TABLE " + events + " ADD COLUMN seq bigserial", config: func(c *Config) { c.Own.Cursor = "seq" }, level: outbox.Problem, about: "tables",
+			says: "column seq of table app.contact_activity_events, which source.cursor names, is not unique",
+		},
+		"cursor nullable": {
+			damage: "CREATE SEQUENCE app.s; ALTER TABLE " + events + " ADD COLUMN seq bigint DEFAULT nextval('app.s') UNIQUE", config: func(c *Config) { c.Own.Cursor = "seq" }, level: outbox.Problem, about: "tables",
+			says: "column seq of table app.contact_activity_events, which source.cursor names, may be NULL",
+		},
+		"a view": {
+			damage: "CREATE VIEW app.v AS SELECT * FROM " + events, config: func(c *Config) { c.Table = "app.v" }, level: outbox.Problem, about: "tables",
+			says: "app.v is no table", mend: "-",
+		},
+		"no table": {config: func(c *Config) { c.Table = "app.nothing" }, level: outbox.Problem, about: "tables", says: `table "app"."nothing", which source.project makes your own, does not exist`, mend: "-"},
+		"32 bits":  {damage: "ALTER TABLE " + events + " ALTER id TYPE integer; ALTER SEQUENCE app.contact_activity_events_id_seq AS integer", level: outbox.Warning, about: "your table", says: "is integer, which ends at 2147483647"},
+		"no sequence": {
+			damage: "ALTER TABLE " + events + " ALTER id DROP IDENTITY", level: outbox.Warning, about: "your table",
+			says: "takes its values from no sequence, and so they are claimed without the cursor's protection",
+		},
+		"down":   {damage: "ALTER SEQUENCE app.contact_activity_events_id_seq INCREMENT BY -1 MINVALUE -100", level: outbox.Warning, about: "your table", says: "counts down"},
+		"cycles": {damage: "ALTER SEQUENCE app.contact_activity_events_id_seq CYCLE", level: outbox.Warning, about: "your table", says: "begins again at its end"},
+		"uuid": {
+			damage: "ALTER TABLE " + events + " ALTER id DROP IDENTITY; ALTER TABLE app.contact_activity_events ALTER id TYPE uuid USING gen_random_uuid()", level: outbox.Warning, about: "your table",
+			says: "without the cursor's protection: claims walk over dead rows while a long transaction pins them; name a growing column as source.cursor, " +
+				"or have an index at least: CREATE INDEX ON app.contact_activity_events (id) WHERE group_id IS NULL", mend: "cursor",
+		},
+		"uuid, indexed": {
+			damage: "ALTER TABLE " + events + " ALTER id DROP IDENTITY; ALTER TABLE app.contact_activity_events ALTER id TYPE uuid USING gen_random_uuid(); CREATE INDEX waiting ON " + events + " (id) WHERE group_id IS NULL",
+			level:  outbox.Fine, about: "your table", says: "claimed by index app.waiting, in no order, and without the cursor's protection", mend: "cursor",
+		},
+		"held back": {
+			damage: "CREATE TABLE app.log (event bigint PRIMARY KEY REFERENCES " + events + ")", level: outbox.Warning, about: "foreign keys",
+			says: "constraint log_event_fkey of table app.log holds back what is delivered", mend: "ALTER TABLE app.log DROP CONSTRAINT log_event_fkey",
+		},
+		"read whole": {
+			damage: "CREATE TABLE app.log (id int, event bigint REFERENCES " + events + " ON DELETE CASCADE); CREATE INDEX ON app.log (id, event)", level: outbox.Warning,
+			about: "foreign keys", says: "table app.log refers to table app.contact_activity_events by columns without an index",
+		},
+		"autovacuum": {damage: "ALTER TABLE " + events + " SET (autovacuum_enabled = false)", level: outbox.Warning, about: "autovacuum", says: "autovacuum_enabled is false"},
+		"unlogged":   {damage: "ALTER TABLE " + events + " SET UNLOGGED", level: outbox.Problem, about: "tables", says: "is UNLOGGED"},
+		"ledger":     {damage: "DROP TABLE relay.outbox_batches", level: outbox.Problem, about: "tables", says: `table "relay".outbox_batches does not exist`, mend: "migrate"},
+		"no parents": {
+			damage: "DELETE FROM app.contact_activities WHERE id IN (2, 3)", level: outbox.Warning, about: "projection",
+			says: `of the next 8 events it returns no row for 2, which would be buried as "not projected": 2, 3`, mend: "INSERT INTO app.contact_activities VALUES (2, 2, ''), (3, 0, '')",
+		},
+		"rows twice": {
+			damage: "ALTER TABLE app.contact_activities DROP CONSTRAINT contact_activities_pkey; INSERT INTO app.contact_activities VALUES (4, 9, '')", level: outbox.Problem,
+			about: "projection", says: "event 4 twice", mend: "DELETE FROM app.contact_activities WHERE lead_id = 9",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newOwnPatient(t)
+			config := ofTheirs(p.url)
+			if c.damage != "" {
+				p.exec(c.damage)
+			}
+			if c.config != nil {
+				c.config(&config)
+			}
+			found := examinedAs(t, config)
+			f := find(found, c.level, c.about, c.says)
+			if f == nil || f.Mend == "" {
+				t.Fatalf("it finds %+v", bad(found))
+			}
+			checked := check(t, config)
+			if (c.level == outbox.Problem && c.about == "tables" && name != "unlogged") != errors.Is(checked, outbox.ErrNotReady) || checked != nil && !strings.Contains(checked.Error(), c.says+"") {
+				t.Errorf("Check says %v", checked)
+			}
+			switch c.mend {
+			case "-":
+				return
+			case "cursor":
+				p.exec(f.Mend)
+				config.Own.Cursor = "seq"
+			case "migrate":
+				if _, err := Migrate(t.Context(), p.url, SchemaConfig{Table: config.Table, Schema: "relay", Own: true}); err != nil {
+					t.Fatal(err)
+				}
+			case "":
+				for range 2 { // a second finding may have been behind the first
+					for _, f := range bad(examinedAs(t, config)) {
+						p.exec(f.Mend)
+					}
+				}
+			default:
+				p.exec(c.mend)
+			}
+			if left := bad(examinedAs(t, config)); len(left) > 0 {
+				t.Errorf("after mending it finds %+v", left)
+			}
+		})
+	}
+}
+
+func check(t *testing.T, c Config) error {
+	t.Helper()
+	b, err := Open(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	return b.Check(t.Context())
+}
+
+// TestExamineTriggers: those that fire for what the relay does are told, and no others.
+func TestExamineTriggers(t *testing.T) {
+	t.Parallel()
+	p := newOwnPatient(t)
+	if _, err := p.conn.Exec(t.Context(), "CREATE FUNCTION app.f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$"); err != nil {
+		t.Fatal(err)
+	}
+	for name, when := range map[string]string{
+		"audited": "AFTER UPDATE OR DELETE", "stamped": "AFTER UPDATE OF group_id", "inserted": "AFTER INSERT", "moved": "AFTER UPDATE OF contact_activity_id",
+	} {
+		p.exec("CREATE TRIGGER " + name + " " + when + " ON app.contact_activity_events FOR EACH ROW EXECUTE FUNCTION app.f()")
+	}
+	found := examinedAs(t, ofTheirs(p.url))
+	var told []string
+	for _, f := range found {
+		if f.About == "triggers" && f.Level == outbox.Fine {
+			told = append(told, f.Text)
+		}
+	}
+	if len(told) != 2 || !strings.Contains(told[0], "trigger audited fires on UPDATE and DELETE:") || !strings.Contains(told[1], "trigger stamped fires on UPDATE:") {
+		t.Errorf("it tells of %q", told)
+	}
+}
+
+// TestExamineProjections: what is wrong with one, and where.
+func TestExamineProjections(t *testing.T) {
+	t.Parallel()
+	p := newOwnPatient(t)
+	const from = " FROM app.contact_activity_events e WHERE e.group_id = $1"
+	for name, c := range map[string]struct{ project, says string }{
+		"syntax":        {"SELECT e.id,\n  'ü' AS topic,\n  e.id AS payload FORM app.contact_activity_events", `source.project is not right at line 3, column 19: syntax error at or near "FORM"`},
+		"no column":     {"SELECT e.id, e.bodi AS payload" + from, "at line 1, column 14: column e.bodi does not exist"},
+		"hint":          {"SELECT e.id, '{}' AS payload, e.contact_activityid AS key" + from, `(Perhaps you meant to reference the column "e.contact_activity_id")`},
+		"no table":      {"SELECT id, payload FROM nowhere WHERE group_id = $1", `at line 1, column 25: relation "nowhere" does not exist`},
+		"uuid as text":  {"SELECT id, '{}' AS payload FROM app.contact_activity_events WHERE group_id::text = $1", "operator does not exist: text = uuid"},
+		"two of them":   {"SELECT 1; SELECT 2", "cannot insert multiple commands"},
+		"no SELECT":     {"DELETE FROM app.contact_activity_events WHERE group_id = $1", "returns nothing, and a SELECT was expected"},
+		"no parameter":  {"SELECT id, '{}' AS payload FROM app.contact_activity_events", "does not use $1"},
+		"two of those":  {"SELECT id, $2::text AS payload" + from, "has 2 parameters"},
+		"no id":         {"SELECT '{}' AS payload" + from, "returns no column id"},
+		"no payload":    {"SELECT id" + from, "returns no column payload"},
+		"id twice":      {"SELECT *, id, '{}' AS payload" + from, "returns two columns id"},
+		"another id":    {"SELECT e.created_at AS id, '{}' AS payload" + from, "returns an id that is timestamptz, and the key id is bigint"},
+		"a payload":     {"SELECT id, 3 AS payload" + from, "returns a column payload that is int4, and jsonb, json, bytea or JSON in a text was expected"},
+		"headers":       {"SELECT id, '{}' AS payload, 7 AS headers" + from, "returns a column headers that is int4, and json or jsonb was expected"},
+		"created_at":    {"SELECT id, '{}' AS payload, 'now' AS created_at" + from, "returns a column created_at that is text, and timestamptz was expected"},
+		"a domain's id": {"SELECT id, '{}'::jsonb AS payload, now() AS created_at, '{}'::json AS headers, 3 AS key, true AS other" + from, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			config := ofTheirs(p.url)
+			config.Own.Project = c.project
+			err := check(t, config)
+			if c.says == "" {
+				if err != nil {
+					t.Errorf("it says %v", err)
+				}
+				return
+			}
+			if !errors.Is(err, outbox.ErrNotReady) || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("it says %v", err)
+			}
+			if f := find(examinedAs(t, config), outbox.Problem, "tables", c.says); f == nil || f.Mend == "" {
+				t.Errorf("doctor finds %+v", f)
+			}
+		})
+	}
+}
+
+// TestExamineOwnRole: a role that may too little learns what to ask for, and what is
+// only for replay.
+func TestExamineOwnRole(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		prepare, says, sequence string
+		cursor                  string
+	}{
+		"an integer": {"SELECT 1", "may not see the last value of sequence app.contact_activity_events_id_seq", "SELECT", ""},
+		"a uuid":     {"ALTER TABLE app.contact_activity_events ALTER id DROP IDENTITY; ALTER TABLE app.contact_activity_events ALTER id TYPE uuid USING gen_random_uuid(); CREATE INDEX ON app.contact_activity_events (id) WHERE group_id IS NULL", `may not use sequence "relay".outbox_numbers`, "USAGE", ""},
+		"a cursor":   {"ALTER TABLE app.contact_activity_events ALTER id DROP IDENTITY; ALTER TABLE app.contact_activity_events ALTER id TYPE uuid USING gen_random_uuid(), ADD COLUMN seq bigserial UNIQUE", "may not see the last value of sequence app.contact_activity_events_seq_seq", "SELECT", "seq"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newOwnPatient(t)
+			p.exec(c.prepare)
+			poor := ofTheirs(p.as("poor_", "GRANT USAGE ON SCHEMA app, relay", "GRANT pg_read_all_stats"))
+			poor.Own.Cursor = c.cursor
+			found := bad(examinedAs(t, poor))
+			for _, says := range []string{"may not SELECT, UPDATE (group_id), DELETE on table app.contact_activity_events", c.says} {
+				if find(found, outbox.Problem, "tables", says) == nil {
+					t.Errorf("it does not say %q: %+v", says, found)
+				}
+			}
+			for _, f := range found {
+				if strings.HasPrefix(f.Mend, "GRANT") {
+					p.exec(f.Mend)
+				}
+			}
+			// Now the projection can be read, but for its parents.
+			found = bad(examinedAs(t, poor))
+			if len(found) != 1 || !strings.Contains(found[0].Text, "permission denied for table contact_activities") {
+				t.Fatalf("after the first grants it finds %+v", found)
+			}
+			p.exec("GRANT SELECT ON app.contact_activities TO PUBLIC")
+			found = bad(examinedAs(t, poor))
+			if len(found) != 1 || found[0].Level != outbox.Warning || !strings.Contains(found[0].Text, "which nothing needs but relay dead replay") {
+				t.Fatalf("after the grants it finds %+v", found)
+			}
+			p.exec(found[0].Mend)
+			if left := bad(examinedAs(t, poor)); len(left) > 0 {
+				t.Errorf("after all grants it finds %+v", left)
+			}
+		})
+	}
+}
+
+// TestExamineOwnRowSecurity: what a policy hides is never sent.
+func TestExamineOwnRowSecurity(t *testing.T) {
+	t.Parallel()
+	p := newOwnPatient(t)
+	poor := ofTheirs(p.as("secured_", "GRANT USAGE ON SCHEMA app, relay", "GRANT pg_read_all_stats", "GRANT ALL ON ALL TABLES IN SCHEMA app, relay", "GRANT ALL ON ALL SEQUENCES IN SCHEMA app, relay"))
+	if left := bad(examinedAs(t, poor)); len(left) > 0 {
+		t.Fatalf("before it finds %+v", left)
+	}
+	p.exec("ALTER TABLE app.contact_activity_events ENABLE ROW LEVEL SECURITY")
+	f := find(examinedAs(t, poor), outbox.Problem, "row security", "hides rows of table app.contact_activity_events")
+	if f == nil {
+		t.Fatal("it does not see the policy")
+	}
+	p.exec(f.Mend)
+	if left := bad(examinedAs(t, poor)); len(left) > 0 {
+		t.Errorf("after mending it finds %+v", left)
+	}
+}
