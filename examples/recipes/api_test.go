@@ -22,6 +22,7 @@ const (
 	down                       // 503
 	cutBefore                  // the connection is cut before the request is read
 	cutAfter                   // it is accepted, and the connection is cut in the answer
+	empty                      // 200 and no answer to anything, from something in between
 	hang                       // it is accepted, and no answer comes until the relay gives up
 )
 
@@ -65,7 +66,7 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	switch f {
-	case busy, down:
+	case busy, down, empty:
 		a.says[f](w)
 	case hang:
 		a.locked(httptest.NewRecorder(), r, body)

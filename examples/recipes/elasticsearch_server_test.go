@@ -37,7 +37,8 @@ const elasticKey = "VnVhQ2ZHY0JDZGJrUW0tZTVhT3g6czNjcmV0"
 
 func newElastic(t *testing.T) *elasticServer {
 	e := &elasticServer{documents: map[string]elasticDocument{}, maxBytes: 100_000, full: map[string]bool{}}
-	e.api = newAPI(t, slowDay, e.bulk, map[fault]func(http.ResponseWriter){
+	e.api = newAPI(t, append([]fault{empty}, slowDay...), e.bulk, map[fault]func(http.ResponseWriter){
+		empty: func(w http.ResponseWriter) { say(w, http.StatusOK, map[string]any{"errors": false, "items": []any{}}) },
 		busy: func(w http.ResponseWriter) {
 			elasticFailed(w, http.StatusTooManyRequests, "circuit_breaking_exception", "[parent] Data too large")
 		},

@@ -25,8 +25,9 @@ const postmarkToken = "b1946ac9-s3cret"
 
 func newPostmark(t *testing.T) *postmarkServer {
 	p := &postmarkServer{inactive: map[string]bool{}, poor: map[string]bool{}}
-	p.api = newAPI(t, slowDay, p.batch, map[fault]func(http.ResponseWriter){
-		busy: later(http.StatusTooManyRequests, postmarkError(429, "Rate limit exceeded.")),
+	p.api = newAPI(t, append([]fault{empty}, slowDay...), p.batch, map[fault]func(http.ResponseWriter){
+		empty: func(w http.ResponseWriter) { say(w, http.StatusOK, []any{}) },
+		busy:  later(http.StatusTooManyRequests, postmarkError(429, "Rate limit exceeded.")),
 		down: func(w http.ResponseWriter) {
 			say(w, http.StatusServiceUnavailable, postmarkError(100, "We are undergoing maintenance."))
 		},

@@ -31,7 +31,8 @@ const (
 
 func newSalesforce(t *testing.T) *salesforceServer {
 	s := &salesforceServer{leads: map[string]bool{}, locked: map[string]bool{}}
-	s.api = newAPI(t, slowDay, s.serve, map[fault]func(http.ResponseWriter){
+	s.api = newAPI(t, append([]fault{empty}, slowDay...), s.serve, map[fault]func(http.ResponseWriter){
+		empty: func(w http.ResponseWriter) { say(w, http.StatusOK, []any{}) },
 		// There is no 429: the limit of a day is a 403.
 		busy: func(w http.ResponseWriter) {
 			salesforceFailed(w, http.StatusForbidden, "REQUEST_LIMIT_EXCEEDED", "TotalRequests Limit exceeded.")
