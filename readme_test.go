@@ -18,6 +18,7 @@ func TestWhatUsersRead(t *testing.T) {
 		"ten minutes":          tenMinutes,
 		"mistakes":             mistakes,
 		"grants, dead letters": grants,
+		"tables of your own":   tables,
 		"docker-compose.yml":   compose,
 	} {
 		t.Run(name, func(t *testing.T) {
