@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -205,6 +206,9 @@ func (e *examination) plan(ctx context.Context) {
 	if err != nil { // what is missing was said
 		return
 	}
+	steps = slices.DeleteFunc(steps, func(step string) bool { // what is found goes through an aggregate
+		return strings.HasPrefix(step, "CO-ROUTINE") || strings.HasPrefix(step, "SCAN (subquery")
+	})
 	plan := strings.Join(steps, ", ")
 	// An index of the user's own on group_id has the key too, in order.
 	byIndex := e.b.own != nil && strings.Contains(plan, "(group_id=? AND rowid>?)")

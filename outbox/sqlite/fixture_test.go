@@ -117,6 +117,7 @@ func BenchmarkBuffer(b *testing.B) {
 	for _, mode := range []outbox.ClaimMode{outbox.ClaimStamp, outbox.ClaimRange, outbox.ClaimOptimistic} {
 		b.Run(string(mode), func(b *testing.B) { buffertest.Benchmark(b, harness("outbox_events", mode)) })
 	}
+	b.Run("own", func(b *testing.B) { buffertest.Benchmark(b, ownHarness("contact_activity_events", "TEXT")) })
 }
 
 func harness(table string, mode outbox.ClaimMode) buffertest.Harness {

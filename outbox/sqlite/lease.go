@@ -33,8 +33,8 @@ ORDER BY id`
 // TakeOver is described by buffertest.Buffer.
 func (b *Buffer) TakeOver(ctx context.Context, lease time.Duration) (*outbox.Batch, error) {
 	if b.own != nil {
-		batch, err := b.ledger().takeOver(ctx, lease, func(tx transaction, batch *outbox.Batch, count int, of holding) error {
-			return idsOf(ctx, tx, batch, count, of)
+		batch, err := b.ledger().takeOver(ctx, lease, func(tx transaction, batch *outbox.Batch, _ int, of holding) error {
+			return idsOf(ctx, tx, batch, of)
 		})
 		if batch != nil {
 			b.project(ctx, batch, lease)

@@ -145,6 +145,7 @@ type projection struct {
 	columns projected
 	events  []outbox.Event // in id order
 	seen    []bool
+	next    int // mostly the event that the next row is of
 	isJSON  bool
 }
 
@@ -186,7 +187,11 @@ func (p *projection) event(id any) (*outbox.Event, error) {
 	if !is {
 		return nil, fmt.Errorf("the projection returns the id %s, the event's key was expected, an integer", shown(id))
 	}
-	i, found := slices.BinarySearchFunc(p.events, n, byID)
+	i, found := p.next, true
+	if i >= len(p.events) || p.events[i].ID != n {
+		i, found = slices.BinarySearchFunc(p.events, n, byID)
+	}
+	p.next = i + 1
 	switch {
 	case !found:
 		return nil, fmt.Errorf("the projection returns event %d, which is not in the batch: it has to say WHERE group_id = ?", n)
