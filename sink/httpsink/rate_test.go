@@ -1,0 +1,162 @@
+package httpsink_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/outbox/postgres"
+	"github.com/outboxrelay/relay/outbox/sqlite"
+	"github.com/outboxrelay/relay/sink"
+	"github.com/outboxrelay/relay/sink/httpsink"
+)
+
+// buckets opens as many buffers as there are processes, on PostgreSQL and on SQLite.
+var buckets = map[string]func(t testing.TB, n int) []sink.Bucket{
+	"PostgreSQL": func(t testing.TB, n int) (all []sink.Bucket) {
+		url := testserver.Postgres(t)
+		_, err := postgres.Migrate(t.Context(), url, postgres.SchemaConfig{})
+		ok(t, err)
+		for range n {
+			b, err := postgres.Open(postgres.Config{URL: url, Pipeline: "orders"})
+			ok(t, err)
+			t.Cleanup(func() { ok(t, b.Close()) })
+			all = append(all, b)
+		}
+		return all
+	},
+	"SQLite": func(t testing.TB, n int) (all []sink.Bucket) {
+		url := "sqlite://" + filepath.Join(t.TempDir(), "app.db")
+		_, err := sqlite.Migrate(t.Context(), url, sqlite.SchemaConfig{})
+		ok(t, err)
+		for range n {
+			b, err := sqlite.Open(sqlite.Config{URL: url, Pipeline: "orders"})
+			ok(t, err)
+			t.Cleanup(func() { ok(t, b.Close()) })
+			all = append(all, b)
+		}
+		return all
+	},
+}
+
+// TestARateThatIsShared: what one process has used up, another has not; nor has it a
+// request to make without a token, when the database is away.
+func TestARateThatIsShared(t *testing.T) {
+	t.Parallel()
+	for name, open3 := range buckets {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var came atomic.Int64
+			url := serve(t, func(http.ResponseWriter, *http.Request) { came.Add(1) })
+			c := httpsink.Config{URL: url, Pipeline: "orders", Rate: sink.Rate{Requests: 1, Per: time.Hour}}
+			all := open3(t, 3)
+			c.Shared = all[0]
+			ok(t, open(t, c).Send(within(t), batch("a")))
+			for _, b := range all[1:] {
+				c.Shared = b
+				s := open(t, c)
+				for range 2 { // the token is kept for the next
+					err := s.Send(within(t), batch("a"))
+					timed, is := errors.AsType[*sink.UnavailableError](err)
+					if !is || timed.RetryAfter < 50*time.Minute || timed.RetryAfter > 2*time.Hour {
+						t.Errorf("got %v, want to be told of one hour, or two", err)
+					}
+				}
+			}
+			c.Pipeline = "orders:hook"
+			ok(t, open(t, c).Send(within(t), batch("a")))
+			if n := came.Load(); n != 2 {
+				t.Errorf("%d requests, want one a name", n)
+			}
+		})
+	}
+}
+
+// brokenBucket is a database that is away.
+type brokenBucket struct{}
+
+func (brokenBucket) TakeToken(context.Context, string, int, time.Duration) (time.Duration, error) {
+	return 0, fmt.Errorf("cannot reach the database: %w", context.DeadlineExceeded)
+}
+
+func TestNoRequestWithoutAToken(t *testing.T) {
+	t.Parallel()
+	var came atomic.Int64
+	url := serve(t, func(http.ResponseWriter, *http.Request) { came.Add(1) })
+	s := open(t, httpsink.Config{URL: url, Pipeline: "orders", Shared: brokenBucket{}, Rate: sink.Rate{Requests: 10, Per: time.Second}})
+	err := s.Send(within(t), batch("a"))
+	suspect(t, err, false)
+	if errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "no token could be taken: cannot reach the database") {
+		t.Errorf("got %v", err)
+	}
+	if came.Load() != 0 {
+		t.Error("a request was made")
+	}
+}
+
+// BenchmarkRate takes a minute each: 10 requests a second, by one process with four
+// workers, and by three that share the rate. Metrics: by how much it was missed, and the
+// most requests in any second, as the server saw them.
+func BenchmarkRate(b *testing.B) {
+	b.Run("alone", func(b *testing.B) { aMinute(b, make([]sink.Bucket, 1)) })
+	for name, open := range buckets {
+		b.Run("shared/"+name, func(b *testing.B) { aMinute(b, open(b, 3)) })
+	}
+}
+
+func aMinute(b *testing.B, processes []sink.Bucket) {
+	const perSecond, atLength = 10, time.Minute
+	var (
+		mu   sync.Mutex
+		came []time.Time
+	)
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		came = append(came, time.Now())
+	}))
+	defer server.Close()
+	for b.Loop() {
+		came = came[:0]
+		ctx, stop := context.WithTimeout(b.Context(), atLength)
+		var group sync.WaitGroup
+		for _, shared := range processes {
+			s := newSink(b, httpsink.Config{URL: server.URL, Pipeline: "orders", Shared: shared, Rate: sink.Rate{Requests: perSecond, Per: time.Second}})
+			defer s.Close()
+			for range 4 {
+				group.Go(func() {
+					for ctx.Err() == nil {
+						one, cancel := context.WithTimeout(b.Context(), time.Minute)
+						if err := s.Send(one, batch("a")); err != nil {
+							b.Error(err)
+						}
+						cancel()
+					}
+				})
+			}
+		}
+		group.Wait()
+		stop()
+	}
+	took, first, most := came[len(came)-1].Sub(came[0]), 0, 0
+	for i := range came {
+		for came[i].Sub(came[first]) >= time.Second {
+			first++
+		}
+		most = max(most, i-first+1)
+	}
+	rate := float64(len(came)-1) / took.Seconds()
+	b.ReportMetric(100*(rate/perSecond-1), "%off")
+	b.ReportMetric(float64(most), "most/s")
+	b.ReportMetric(rate, "requests/s")
+	b.ReportMetric(0, "ns/op")
+}
