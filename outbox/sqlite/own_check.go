@@ -21,7 +21,9 @@ SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1 CO
                  FROM pragma_table_info(?1) WHERE name = 'group_id' COLLATE NOCASE), FALSE),
        (SELECT l.name FROM pragma_index_list(?1) AS l
         WHERE l."unique" AND 1 = (SELECT count(*) FROM pragma_index_info(l.name))
-          AND EXISTS (SELECT 1 FROM pragma_index_info(l.name) WHERE name = 'group_id' COLLATE NOCASE) LIMIT 1)`
+          AND EXISTS (SELECT 1 FROM pragma_index_info(l.name) WHERE name = 'group_id' COLLATE NOCASE) LIMIT 1),
+       EXISTS (SELECT 1 FROM pragma_index_list(?1) AS l JOIN pragma_index_info(l.name) AS c
+               WHERE c.seqno = 0 AND c.name = 'group_id' COLLATE NOCASE)`
 
 // ownTable is what a table of the user's own says of itself.
 type ownTable struct {
@@ -32,11 +34,12 @@ type ownTable struct {
 	groupType                          sql.NullString
 	groupFull                          bool           // group_id is NOT NULL, or has a DEFAULT
 	groupUnique                        sql.NullString // index that lets a group_id be there only once
+	groupIndexed                       bool
 }
 
 func (b *Buffer) ownTable(ctx context.Context, tx transaction) (t ownTable, err error) {
 	err = tx.tx.QueryRowContext(ctx, ownTableSQL, b.config.Table, b.config.Own.ID).Scan(&t.there, &t.autoincrement, &t.withoutRowid,
-		&t.keys, &t.keyType, &t.keyIs, &t.groupType, &t.groupFull, &t.groupUnique)
+		&t.keys, &t.keyType, &t.keyIs, &t.groupType, &t.groupFull, &t.groupUnique, &t.groupIndexed)
 	return t, err
 }
 
@@ -118,8 +121,11 @@ func (e *examination) own(ctx context.Context) {
 	}
 	for _, step := range steps {
 		if strings.HasPrefix(step, "SCAN") {
-			e.warn(plan, "the projection walks over a table for every batch: "+step+"; harmless where that is small",
-				"if it is the events: CREATE INDEX "+quote(e.b.config.Table+"_group_id")+" ON "+table+" (group_id) WHERE group_id IS NOT NULL; if it is another: an index on the column it is joined by")
+			mend := "CREATE INDEX " + quote(e.b.config.Table+"_group_id") + " ON " + table + " (group_id) WHERE group_id IS NOT NULL"
+			if t.groupIndexed {
+				mend = "an index on the column by which that table is joined"
+			}
+			e.warn(plan, "the projection walks over a table for every batch: "+step+"; harmless where that is small", mend)
 			return
 		}
 	}

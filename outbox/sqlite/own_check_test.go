@@ -111,13 +111,19 @@ func TestExamineOwn(t *testing.T) {
 	if f == nil || len(bad(found)) != 1 {
 		t.Fatalf("without an index on group_id it finds %+v", bad(found))
 	}
-	_, statement, _ := strings.Cut(f.Mend, ": ")
-	statement, _, _ = strings.Cut(statement, ";")
-	run(t, db, statement)
+	run(t, db, f.Mend)
 	found = b.Examine(t.Context())
 	if len(bad(found)) != 0 {
 		t.Fatalf("with an index on group_id it finds %+v", bad(found))
 	}
+	run(t, db, "ALTER TABLE p RENAME TO other")
+	run(t, db, "CREATE TABLE p (id INTEGER, name)")
+	found = b.Examine(t.Context())
+	if f := find(found, outbox.Warning, "projection plan", "SCAN p"); f == nil || !strings.Contains(f.Mend, "joined") {
+		t.Fatalf("without an index on the parent's key it finds %+v", bad(found))
+	}
+	run(t, db, "CREATE INDEX parents ON p (id)")
+	found = b.Examine(t.Context())
 	for _, about := range []string{"tables", "claim", "ids", "projection plan", "claim plan", "integrity"} {
 		if find(found, outbox.Fine, about, "") == nil {
 			t.Errorf("it does not say that it looked at %s: %+v", about, found)
