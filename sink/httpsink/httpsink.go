@@ -1,10 +1,12 @@
 // Package httpsink sends a batch as one HTTP request.
 //
-// The body is {"pipeline": "...", "group_id": "...", "events": [ENVELOPE, ...]} or,
-// as NDJSON, one envelope a line; see [sink.AppendEnvelope]. Idempotency-Key is
-// the group_id, so a server can tell a batch that is sent again.
+// The body is {"pipeline": "...", "group_id": "...", "events": [ENVELOPE, ...]}, or what
+// Config.Format says; see [sink.AppendEnvelope]. A jq program, Config.Request, may make
+// another one of it. Idempotency-Key is the group_id, so a server can tell a batch that
+// is sent again.
 //
-// The status alone decides. 2xx: delivered. 3xx (redirects are not followed), 401,
+// The status alone decides, unless another program, Config.Results, finds in an answer
+// that is no outage which events failed. 2xx: delivered. 3xx (redirects are not followed), 401,
 // 403, 404, 405, 407, 408, 421, 425, 429 and 5xx, and no answer at all: an
 // outage, for as long as Retry-After says if it is given. Any other 4xx: the
 // batch as a whole is refused for good. Config.Refused and Config.Unavailable

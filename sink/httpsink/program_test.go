@@ -130,13 +130,14 @@ func TestRequestThatFails(t *testing.T) {
 	}
 }
 
-// TestAProgramThatDoesNotEnd is stopped, by the clock.
+// TestAProgramThatDoesNotEnd is stopped, by the clock, or for the memory that the tests
+// beside it take.
 func TestAProgramThatDoesNotEnd(t *testing.T) {
 	t.Parallel()
 	url, _ := keeping(t)
 	err := open(t, httpsink.Config{URL: url, Request: "last(repeat(1))"}).Send(within(t), batch("a"))
 	suspect(t, err, true)
-	if !strings.Contains(err.Error(), "did not end within 5s") {
+	if text := err.Error(); !strings.Contains(text, "did not end within 5s") && !strings.Contains(text, "it took more than 512 MiB") {
 		t.Errorf("got %v", err)
 	}
 }

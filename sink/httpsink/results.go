@@ -34,7 +34,7 @@ func (s *Sink) heard(ctx context.Context, resp *http.Response, r *request, b *ou
 	err = errors.Join(err, resp.Body.Close())
 	switch {
 	case err != nil:
-		err = fmt.Errorf("the answer could not be read: %w", s.redactor.clean(err))
+		err = fmt.Errorf("the answer could not be read: %w", err)
 	case len(text) > answerBytes:
 		err = fmt.Errorf("the answer has more than %d MiB, which is the most that is read", answerBytes>>20)
 	}
