@@ -131,23 +131,6 @@ func (c Config) validate() error {
 	return validTables(c.Table, c.Archive)
 }
 
-// validateOwn looks at what goes with a table of the user's own.
-func (c Config) validateOwn() error {
-	switch {
-	case !c.Own.Is():
-		return nil
-	case c.Own.ID == "" || strings.ContainsRune(c.Own.ID, 0):
-		return fmt.Errorf("sqlite buffer: table %s is the user's own, and %q cannot be its primary key's column", quote(c.Table), c.Own.ID)
-	case c.Own.Cursor != "":
-		return fmt.Errorf("sqlite buffer: a table of the user's own has an INTEGER PRIMARY KEY in SQLite, which grows: there is no use for the cursor %q", c.Own.Cursor)
-	case c.Ordered:
-		return errors.New("sqlite buffer: order by key needs the relay's own table, and a projection was given")
-	case c.Claim != outbox.ClaimAuto && c.Claim != outbox.ClaimStamp:
-		return fmt.Errorf("sqlite buffer: events of a table of the user's own are claimed by stamp, and cannot be by %q", c.Claim)
-	}
-	return nil
-}
-
 func validTables(table, archive string) error {
 	if archive == "" {
 		return validTable(table)

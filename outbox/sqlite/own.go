@@ -3,24 +3,43 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"fmt"
 	"strings"
 	"sync/atomic"
 
 	"github.com/google/uuid"
+
+	"github.com/outboxrelay/relay/outbox"
 )
 
-// # Tables of the user's own
+// own is what a buffer on a table of the user's own has beside.
 //
 // A statement that only reads events is written for the relay's table, and of a user's
-// own it sees the columns id, created_at and group_id under those names (see
-// shape.view). One that writes is written for itself, with own_events for the table and
-// own_id for its key, as names in SQL go.
-
-// own is what a buffer on a table of the user's own has beside.
+// own it sees the columns id, created_at and group_id under those names (see shapeOf).
+// One that writes is written for itself, with own_events for the table and own_id for its
+// key, as names in SQL go.
 type own struct {
 	// reads is where projections run: nothing can be written there.
 	reads *sql.DB
 	shape atomic.Pointer[shape]
+}
+
+// validateOwn looks at what goes with a table of the user's own.
+func (c Config) validateOwn() error {
+	switch {
+	case !c.Own.Is():
+		return nil
+	case c.Own.ID == "" || strings.ContainsRune(c.Own.ID, 0):
+		return fmt.Errorf("sqlite buffer: table %s is the user's own, and %q cannot be its primary key's column", quote(c.Table), c.Own.ID)
+	case c.Own.Cursor != "":
+		return fmt.Errorf("sqlite buffer: a table of the user's own has an INTEGER PRIMARY KEY in SQLite, which grows: there is no use for the cursor %q", c.Own.Cursor)
+	case c.Ordered:
+		return errors.New("sqlite buffer: order by key needs the relay's own table, and a projection was given")
+	case c.Claim != outbox.ClaimAuto && c.Claim != outbox.ClaimStamp:
+		return fmt.Errorf("sqlite buffer: events of a table of the user's own are claimed by stamp, and cannot be by %q", c.Claim)
+	}
+	return nil
 }
 
 // shape is what a table of the user's own is like, as of one version of the schema.
