@@ -91,6 +91,9 @@ func (b *Buffer) shapeOf(ctx context.Context, tx *sql.Tx) (*shape, error) {
 			s.columns = append(s.columns, name)
 		}
 	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
 	group := "group_id"
 	if s.bytes {
 		group = textOfUUID
@@ -99,7 +102,7 @@ func (b *Buffer) shapeOf(ctx context.Context, tx *sql.Tx) (*shape, error) {
 	s.names = strings.NewReplacer(defaultTable, view, defaultArchive, quote(b.config.Archive),
 		"own_events", quote(b.config.Table), "own_id", quote(b.config.Own.ID), "own_columns", s.values())
 	b.own.shape.Store(s)
-	return s, rows.Err()
+	return s, nil
 }
 
 // isBytes tells of a column's declared type, in upper case, whether it is for bytes.
