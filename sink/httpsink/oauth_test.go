@@ -225,8 +225,9 @@ func TestNoToken(t *testing.T) {
 		"no token":       {says(200, "application/json", `{"token_type": "bearer"}`), "missing access_token", 0},
 		"line break":     {says(200, "application/json", `{"access_token": "a\nbcdef"}`), "invalid header field value", 0},
 		"cut off":        {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "EOF", 0},
-		"redirect": {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, other, http.StatusTemporaryRedirect) },
-			"307 Temporary Redirect (redirects are not followed)", 0},
+		"redirect": {func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, other, http.StatusTemporaryRedirect)
+		}, "307 Temporary Redirect (redirects are not followed)", 0},
 		"too many": {func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Retry-After", "7")
 			w.WriteHeader(http.StatusTooManyRequests)
