@@ -232,7 +232,7 @@ func TestInitRefuses(t *testing.T) {
 func TestInitForce(t *testing.T) {
 	t.Parallel()
 	db := newYours(t, false)
-	path := write(t, strings.Repeat("# a long file\n", 1000))
+	path := write(t, strings.Repeat("left: over\n", 2000))
 	do(t, nil, "init", "--source", db.url, "--sink", "stdout:", "-o", path, "--force").want(t, 0, "is written", "")
 	do(t, db.env, "check", "-c", path).want(t, 0, "ok  events", "")
 }
@@ -252,6 +252,7 @@ func TestInitSaysWhatToGrant(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "relay.yaml")
 	wrote := do(t, nil, "init", "--source", source, "--sink", "stdout:", "--table", "contact_activity_events", "-o", path)
 	wrote.want(t, 0, `GRANT SELECT, INSERT, UPDATE, DELETE ON contact_activity_events TO "the relay";`, "")
+	wrote.want(t, 0, `GRANT SELECT ON SEQUENCE contact_activity_events_id_seq TO "the relay";`, "")
 	for _, step := range steps(wrote.stdout) {
 		owner.exec(step)
 	}
