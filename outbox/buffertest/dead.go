@@ -59,6 +59,9 @@ func sameLetters(t *testing.T, f *Fixture, events []outbox.Event) {
 			DiedAt: d.DiedAt.UTC(), ToldAt: d.ToldAt, ClosedAt: d.ClosedAt,
 		}
 		about(t, "died_at", time.Since(d.DiedAt), 0)
+		if i < len(got) && got[i].DeadLetter != nil { // a user's own table has a row to put back
+			b.Events[i].DeadLetter.Row = got[i].DeadLetter.Row
+		}
 	}
 	sameDead(t, got, b.Events)
 }

@@ -193,6 +193,15 @@ func ownWrong(t *testing.T, h Harness) {
 			for i := range says {
 				says[i] = strings.ReplaceAll(says[i], "{id}", fmt.Sprint(ids[1]))
 			}
+			if err := f.Buffer.Check(t.Context()); err != nil { // what is wrong for every batch may be seen at the start
+				fails(t, "Check", err, outbox.ErrNotReady)
+				for _, name := range says {
+					if !strings.Contains(err.Error(), name) {
+						t.Fatalf("the error does not name %s: %v", name, err)
+					}
+				}
+				return
+			}
 			b := claim(t, f.Buffer, 10)
 			wrong(t, b, ids, says...)
 			equal(t, "state", ledgerOf(t, f, b.GroupID).State, "leased")

@@ -134,7 +134,7 @@ func (f *findings) projection(d described, key ownColumn) {
 		f.say("source.project returns nothing, and a SELECT was expected", mendProject)
 		return
 	case d.parameters == 0:
-		f.say("source.project does not use $1, the group_id of the batch that it is run for", "end it with WHERE e.group_id = $1")
+		f.say("source.project does not use $1, its parameter, which is the group_id of the batch that it is run for", "end it with WHERE e.group_id = $1")
 	case d.parameters > 1:
 		f.say(fmt.Sprintf("source.project has %d parameters, and $1, the batch's group_id, is the only one there is", d.parameters), "end it with WHERE e.group_id = $1")
 	}
