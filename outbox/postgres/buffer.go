@@ -17,6 +17,17 @@
 // `order: key` stamps. Its claims wait for each other, and pass by the keys that live
 // batches hold.
 //
+// # Tables of the user's own
+//
+// Their claims stamp, and read nothing but keys: what is sent is what the projection
+// returns, which is run behind the claim's commit, or after a take over, in a
+// transaction that sees one snapshot and can write nothing (see projection). An event is
+// known by its integer key, or by the cursor beside its key. Where there is neither, by
+// its uuid: numbers stand for the events of each batch, the ledger row has their keys,
+// and there are no marks, so that claims need an index of what is unclaimed. The
+// statements are those of the files own_, the same for every table but for the words
+// that begin with own_.
+//
 // # Where claims look
 //
 // Rows that were delivered stay in the index as dead entries until vacuum may
