@@ -71,9 +71,14 @@ func (f *flow) turn(ctx context.Context) (done func(), ok bool) {
 	return f.slots.give, true
 }
 
-// stop hands back what waits for its turn, and not at once: most sends take
-// milliseconds.
-func (f *flow) stop() { time.AfterFunc(turnWithin, f.slots.close) }
+// stop hands back what waits for its turn, or within a Send for its request's, and not
+// at once: most sends take milliseconds. drain ends the context of sink.WithDrain.
+func (f *flow) stop(drain context.CancelFunc) {
+	time.AfterFunc(turnWithin, func() {
+		f.slots.close()
+		drain()
+	})
+}
 
 // taken and left count the batches in hand.
 func (f *flow) taken() { f.count(1) }

@@ -250,7 +250,10 @@ func (p *Pipeline) run(ctx, stop context.Context) error {
 	p.config.Log.InfoContext(ctx, "pipeline runs", p.ways()...)
 	defer p.config.Log.InfoContext(stop, "pipeline stopped")
 
-	defer context.AfterFunc(ctx, p.flow.stop)()
+	draining, drain := context.WithCancel(context.WithoutCancel(ctx))
+	defer drain()
+	stop = sink.WithDrain(stop, draining)
+	defer context.AfterFunc(ctx, func() { p.flow.stop(drain) })()
 	d := distributor.New(p.buffer, distributor.Config{
 		Schedule: p.config.Schedule, Eager: !p.config.OnSchedule, Poll: p.config.Poll, Bell: p.config.Bell, BatchSize: p.config.BatchSize,
 		MaxBatches: p.config.MaxBatches, MaxWaiting: p.config.MaxWaiting, Workers: inHand(p.config.Workers),

@@ -82,7 +82,7 @@ func (w *Worker) asideFor(b *outbox.Batch, ids []int64, address string) outbox.O
 	}
 }
 
-// handedBack is what becomes of a batch that gets no turn any more: as if it had not
+// handedBack is what becomes of a batch that gets no turn, or no request, any more: as if it had not
 // been claimed, and due at once. One that somebody else may have sent must not look like
 // a fresh one.
 func handedBack(b *outbox.Batch) []outbox.Outcome {

@@ -2,6 +2,8 @@ package sink_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -134,3 +136,47 @@ func TestWhatWasClaimedBeforeAPauseIsPutBackUntilItIsOver(t *testing.T) {
 		}
 	})
 }
+
+// A Send that the end of the process found waiting is as none: it is no attempt, no outage
+// and no news of the sink.
+func TestABatchThatWasNotSentIsHandedBack(t *testing.T) {
+	t.Parallel()
+	drain, begin := context.WithCancel(t.Context())
+	to := &turns{left: 2}
+	watched := &sends{}
+	b := newBench(func(c *sink.Config) { c.Turn, c.Observer = to.take, watched })
+	b.send = func(ctx context.Context, _ *outbox.Batch) error {
+		before, over := sink.BeforeSend(ctx)
+		defer over()
+		begin()
+		<-before.Done()
+		if errors.Is(context.Cause(ctx), sink.ErrNotSent) {
+			t.Error("requests that have begun are called off")
+		}
+		return fmt.Errorf("POST http://api: %w", context.Cause(before))
+	}
+	batch := batchOf(3)
+	batch.Attempts, batch.Outages = 2, 1
+	done, err := b.Work(sink.WithDrain(t.Context(), drain), t.Context(), batch)
+	expectError(t, err, nil)
+	expect(t, "put back", done.PutBack, true)
+	expect(t, "due in", done.DueIn, 0)
+	expect(t, "outcomes", describe(b.settles[0]), "retry []")
+	expect(t, "sends that were heard of", watched.n, 0)
+	expect(t, "Send's answer", done.SendErr, nil)
+	expect(t, "the outage", b.Outage(), nil)
+	expect(t, "turns that are out", to.out, 0)
+	o := b.settles[0][0]
+	if o.GroupID != batch.GroupID || o.Attempts != 2 || o.Outages != 1 || o.After != 0 || o.Error != "" {
+		t.Errorf("it was put back as %+v", o)
+	}
+	_, err = b.Work(sink.WithDrain(lost(t), drain), t.Context(), batchOf(3))
+	expectError(t, err, outbox.ErrLeaseLost)
+	expect(t, "settles", len(b.settles), 1)
+}
+
+// sends counts those that a worker tells of.
+type sends struct{ n int }
+
+func (s *sends) Sent(*outbox.Batch, time.Duration)                      { s.n++ }
+func (s *sends) Settled(*outbox.Batch, []outbox.Outcome, time.Duration) {}

@@ -169,6 +169,13 @@ func (w *Worker) outcomes(held context.Context, b *outbox.Batch, d *Done) ([]out
 	ctx, waited := withWait(ctx)
 	began := time.Now()
 	err := w.send(ctx, b)
+	switch {
+	case !errors.Is(err, ErrNotSent):
+	case errors.Is(context.Cause(held), outbox.ErrLeaseLost):
+		return nil, fmt.Errorf("batch %s: %w", b.GroupID, outbox.ErrLeaseLost)
+	default:
+		return handedBack(b), nil
+	}
 	d.Sent, d.SendErr = time.Since(began)-waited(), err
 	w.config.Observer.Sent(b, d.Sent)
 	_, partly := errors.AsType[*BatchError](err)

@@ -9,6 +9,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/outboxrelay/relay/sink"
 )
 
 // validateAccess looks at what lets requests in, and when.
@@ -104,9 +106,20 @@ type leave struct {
 	done  func() // gives the place back
 }
 
-// enter waits until a request may begin. A token that has to be fetched comes first: no
-// request is counted that could not be made.
+// enter waits until a request may begin; sink.ErrNotSent: the process stopped meanwhile.
 func (s *Sink) enter(ctx context.Context) (leave, error) {
+	ctx, over := sink.BeforeSend(ctx)
+	defer over()
+	l, err := s.wait(ctx)
+	if err != nil && errors.Is(context.Cause(ctx), sink.ErrNotSent) {
+		return leave{}, sink.ErrNotSent
+	}
+	return l, err
+}
+
+// wait is for leave. A token that has to be fetched comes first: no request is counted
+// that could not be made.
+func (s *Sink) wait(ctx context.Context) (leave, error) {
 	if _, err := s.tokens.get(ctx); err != nil {
 		return leave{}, err
 	}

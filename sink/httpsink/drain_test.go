@@ -1,0 +1,95 @@
+package httpsink
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/outboxrelay/relay/sink"
+)
+
+// TestNoRequestBeginsWhenTheProcessDrains: who waits for one, whatever for, is sent away
+// at once, with nothing sent; a request that has begun is finished.
+func TestNoRequestBeginsWhenTheProcessDrains(t *testing.T) {
+	t.Parallel()
+	const slow = 20 * time.Second
+	for name, c := range map[string]struct {
+		config Config
+		first  bool // a request is under way
+	}{
+		"rate":          {Config{Rate: sink.Rate{Requests: 1, Per: time.Minute}}, true},
+		"shared rate":   {Config{Rate: sink.Rate{Requests: 1, Per: time.Minute}, Shared: farAhead{}, Pipeline: "orders"}, false},
+		"bucket":        {Config{Rate: sink.Rate{Requests: 1, Per: time.Minute}, Shared: mute{}, Pipeline: "orders"}, false},
+		"max_in_flight": {Config{MaxInFlight: 1}, true},
+		"pause":         {Config{}, false},
+		"token":         {Config{OAuth2: OAuth2{TokenURL: "http://auth.example/token", ClientID: "relay", ClientSecret: "s3cret"}}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				var came arrivals
+				s, done := inBubble(t, c.config, func(_ http.ResponseWriter, r *http.Request) {
+					if r.URL.Path == "/token" {
+						if err := r.ParseForm(); err != nil { // a client that hangs up is noticed when the body was read
+							t.Error(err)
+						}
+						<-r.Context().Done()
+						return
+					}
+					came.note()
+					<-time.After(slow)
+				})
+				defer done()
+				if name == "pause" {
+					s.limiter.pause(shortly, "the server asked for a pause")
+				}
+				drain, begin := context.WithCancel(t.Context())
+				ctx, cancel := context.WithTimeout(sink.WithDrain(t.Context(), drain), 5*time.Minute)
+				defer cancel()
+				began, want := time.Now(), 0
+				var group sync.WaitGroup
+				if c.first {
+					want = 1
+					group.Go(func() {
+						if err := s.Send(ctx, oneEvent()); err != nil || time.Since(began) != slow {
+							t.Errorf("the request that had begun ended after %v with %v", time.Since(began), err)
+						}
+					})
+					synctest.Wait()
+				}
+				for range 3 {
+					group.Go(func() {
+						if err := s.Send(ctx, oneEvent()); !errors.Is(err, sink.ErrNotSent) || time.Since(began) != time.Second {
+							t.Errorf("after %v: %v, want to be sent away at a second", time.Since(began), err)
+						}
+					})
+				}
+				<-time.After(time.Second)
+				begin()
+				group.Wait()
+				if n := len(came.list()); n != want {
+					t.Errorf("%d requests, want %d", n, want)
+				}
+			})
+		})
+	}
+}
+
+// farAhead is a bucket that is used up, mute one whose database answers nothing.
+type (
+	farAhead struct{}
+	mute     struct{}
+)
+
+func (farAhead) TakeToken(context.Context, string, int, time.Duration) (time.Duration, error) {
+	return time.Minute, nil
+}
+
+func (mute) TakeToken(ctx context.Context, _ string, _ int, _ time.Duration) (time.Duration, error) {
+	<-ctx.Done()
+	return 0, ctx.Err()
+}
