@@ -46,8 +46,10 @@ func (c Config) validateOwn() error {
 type shape struct {
 	version int64
 	columns []string // names as they are written, generated ones apart
+	all     []string // and with those
 	bytes   bool     // group_id takes the 16 bytes of the uuid, not its text
 	names   *strings.Replacer
+	sees    atomic.Int32 // the projection's sight
 }
 
 // Whoever alters a table changes the version.
@@ -87,6 +89,7 @@ func (b *Buffer) shapeOf(ctx context.Context, tx *sql.Tx) (*shape, error) {
 		case "created_at":
 			created = timeOf(quote(name))
 		}
+		s.all = append(s.all, name)
 		if hidden == 0 {
 			s.columns = append(s.columns, name)
 		}

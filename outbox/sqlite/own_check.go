@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/google/uuid"
+
+	"github.com/outboxrelay/relay/outbox"
 )
 
 const ownTableSQL = `
@@ -101,12 +103,13 @@ func (e *examination) own(ctx context.Context) {
 	var (
 		t     ownTable
 		steps []string
+		sees  sight
 	)
 	err := e.b.read(ctx, "looking at the table", func(tx transaction) (err error) {
 		if t, err = e.b.ownTable(ctx, tx); err != nil {
 			return err
 		}
-		steps, err = e.projectionPlan(ctx, tx)
+		steps, sees, err = e.projectionPlan(ctx, tx)
 		return err
 	})
 	if e.failed(plan, err) {
@@ -119,23 +122,45 @@ func (e *examination) own(ctx context.Context) {
 		e.warn(ids, "table "+table+" has no AUTOINCREMENT: when the events with the highest ids are gone their ids are handed out again, and a sink may take the new event for a duplicate",
 			fmt.Sprintf("make the table anew with %s INTEGER PRIMARY KEY AUTOINCREMENT and copy its rows", quote(e.b.config.Own.ID)))
 	}
-	for _, step := range steps {
-		if strings.HasPrefix(step, "SCAN") {
-			mend := "CREATE INDEX " + quote(e.b.config.Table+"_group_id") + " ON " + table + " (group_id) WHERE group_id IS NOT NULL"
-			if t.groupIndexed {
-				mend = "an index on the column by which that table is joined"
-			}
-			e.warn(plan, "the projection walks over a table for every batch: "+step+"; harmless where that is small", mend)
-			return
+	if step := walk(steps); step != "" {
+		mend := "CREATE INDEX " + quote(e.b.config.Table+"_group_id") + " ON " + table + " (group_id) WHERE group_id IS NOT NULL"
+		switch {
+		case sees == batchOnly || t.groupIndexed:
+			mend = "an index on the column by which that table is joined"
+		case sees == elsewhere:
+			mend = "write the table's name without its schema, and not a view's, in source.project: " + table
 		}
+		e.warn(plan, "the projection walks over a table for every batch: "+step+"; harmless where that is small", mend)
+		return
 	}
 	e.fine(plan, "the projection finds its rows by indexes")
 }
 
-func (e *examination) projectionPlan(ctx context.Context, tx transaction) ([]string, error) {
-	columns, err := e.b.projected(ctx, tx, tx.shape.stamp(uuid.Nil))
+// projectionPlan is how a batch is projected.
+func (e *examination) projectionPlan(ctx context.Context, tx transaction) ([]string, sight, error) {
+	statement, err := e.b.projecting(ctx, tx, &outbox.Batch{GroupID: uuid.Nil, FirstID: 1, LastID: 1000})
 	if err != nil {
-		return nil, err
+		return nil, unknown, err
 	}
-	return planSteps(tx.tx.QueryContext(ctx, "EXPLAIN QUERY PLAN "+columns.statement(e.b.config.Own.Project), tx.shape.stamp(uuid.Nil)))
+	steps, err := planSteps(tx.tx.QueryContext(ctx, "EXPLAIN QUERY PLAN "+statement, tx.shape.stamp(uuid.Nil)))
+	return steps, sight(tx.shape.sees.Load()), err
+}
+
+// walk is the first step that walks over a table, "" if there is none. What the plan
+// itself puts together is none.
+func walk(steps []string) string {
+	made := map[string]bool{}
+	for _, step := range steps {
+		for _, how := range []string{"CO-ROUTINE ", "MATERIALIZE "} {
+			if name, is := strings.CutPrefix(step, how); is {
+				made[name] = true
+			}
+		}
+	}
+	for _, step := range steps {
+		if name, is := strings.CutPrefix(step, "SCAN "); is && !made[name] && name != "CONSTANT ROW" {
+			return step
+		}
+	}
+	return ""
 }

@@ -50,15 +50,15 @@ func oneLine(err error) error {
 // events are as they were.
 func (b *Buffer) projectIn(ctx context.Context, tx transaction, batch *outbox.Batch) error {
 	stamp := tx.shape.stamp(batch.GroupID)
-	columns, err := b.projected(ctx, tx, stamp)
+	statement, err := b.projecting(ctx, tx, batch)
 	if err != nil {
 		return err
 	}
-	rows, err := tx.tx.QueryContext(ctx, columns.statement(b.config.Own.Project), stamp)
+	rows, err := tx.tx.QueryContext(ctx, statement, stamp)
 	if err != nil {
 		return projectionErr(err)
 	}
-	p := projection{topic: b.config.Table, columns: columns, events: slices.Clone(batch.Events), isJSON: true}
+	p := projection{topic: b.config.Table, events: slices.Clone(batch.Events), isJSON: true}
 	if err := p.read(rows); err != nil {
 		return err
 	}
@@ -75,8 +75,51 @@ func (b *Buffer) projectIn(ctx context.Context, tx transaction, batch *outbox.Ba
 func projectionErr(err error) error { return fmt.Errorf("the projection does not run: %w", err) }
 
 // within makes the user's SELECT a part of ours. So it is one, and one only.
-func within(project string) string {
-	return "(\n" + strings.TrimRight(project, "; \t\r\n") + "\n)"
+func within(project string) string { return "(\n" + ending(project) + "\n)" }
+
+// ending is the project without the semicolons and comments that it ends in. Quotes are
+// closed as they were opened, and a quote in quotes is there twice.
+func ending(project string) string {
+	end := 0
+	for i := 0; i < len(project); {
+		rest, n := project[i:], 1
+		switch closing := closes(rest); {
+		case closing != "":
+			comment := closing == "\n" || closing == "*/"
+			from := 1
+			if comment {
+				from = 2
+			}
+			if n = strings.Index(rest[from:], closing); n < 0 {
+				n = len(rest)
+			} else {
+				n += from + len(closing)
+			}
+			if !comment {
+				end = i + n
+			}
+		case !strings.ContainsRune("; \t\r\n\f", rune(rest[0])):
+			end = i + 1
+		}
+		i += n
+	}
+	return project[:end]
+}
+
+// closes is what ends the quotes or the comment that the text begins with, "" if it
+// begins with neither.
+func closes(text string) string {
+	switch {
+	case strings.HasPrefix(text, "--"):
+		return "\n"
+	case strings.HasPrefix(text, "/*"):
+		return "*/"
+	case text[0] == '[':
+		return "]"
+	case strings.ContainsRune("'\"`", rune(text[0])):
+		return text[:1]
+	}
+	return ""
 }
 
 // projected are the columns that the projection returns, by what they are for; the names
@@ -141,12 +184,11 @@ func (p projected) statement(project string) string {
 
 // projection puts what the projection returns into the events.
 type projection struct {
-	topic   string // of events that have none
-	columns projected
-	events  []outbox.Event // in id order
-	seen    []bool
-	next    int // mostly the event that the next row is of
-	isJSON  bool
+	topic  string         // of events that have none
+	events []outbox.Event // in id order
+	seen   []bool
+	next   int // mostly the event that the next row is of
+	isJSON bool
 }
 
 // read reads and closes rows.
