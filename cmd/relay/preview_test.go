@@ -65,6 +65,18 @@ User-Agent: relay
 
 var created = regexp.MustCompile(`"created_at": "[^"]+"`)
 
+// Of a URL that came from the environment as a whole, what is shown elsewhere is shown;
+// and the kind of the body is no secret, where headers say it.
+func TestPreviewOfAURLFromTheEnvironment(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.insert(1)
+	path := write(t, "pipelines:\n- name: orders\n  source: {url: '"+db.url+"'}\n  sink: {url: '${HOOK}', headers: {Content-Type: application/vnd.api+json, X-Key: s3cret-3}}\n")
+	r := do(t, []string{"HOOK=http://127.0.0.1:1/services/s3cret-4"}, "preview", "-c", path)
+	r.want(t, 0, "POST http://127.0.0.1:1/***\nContent-Type: application/vnd.api+json\n", "")
+	r.want(t, 0, "X-Key: ***\n", "")
+}
+
 // What would not be sent is said, with why.
 func TestPreviewSaysWhatWouldNotBeSent(t *testing.T) {
 	t.Parallel()

@@ -6,44 +6,58 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/outboxrelay/relay/sink/httpsink"
 )
 
 // Redactor returns a function that replaces every secret of the configuration by
-// ***, for texts that others wrote: a server may echo in its error what it was
+// ***, and a URL by what may be shown of it, for texts that others wrote: a server may echo in its error what it was
 // sent. The packages that talk to servers take out what they know of; this is the
 // second line. It may be called by several goroutines at once.
 func (c *Config) Redactor() func(text string) string {
-	secrets := c.Admin.Token.pieces()
+	var all []Secret
+	all = append(all, c.Admin.Token)
 	for i := range c.Pipelines {
 		p := &c.Pipelines[i]
-		secrets = append(secrets, p.Source.URL.pieces()...)
-		secrets = append(secrets, p.Sink.pieces()...)
+		all = append(all, p.Source.URL)
+		all = append(all, p.Sink.secrets()...)
 		if p.DeadLetter.Hook != nil {
-			secrets = append(secrets, p.DeadLetter.Hook.pieces()...)
+			all = append(all, p.DeadLetter.Hook.secrets()...)
+		}
+	}
+	var secrets []string
+	shown := map[string]string{} // by the URL
+	for _, s := range all {
+		secrets = append(secrets, s.pieces()...)
+		if s.shown != hidden {
+			shown[s.Reveal()] = s.shown
 		}
 	}
 	// The longest first: one may be part of another.
 	slices.SortFunc(secrets, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
 	var pairs []string
 	for _, s := range secrets {
-		for _, form := range []string{s, url.QueryEscape(s), url.PathEscape(s), strings.Trim(strconv.Quote(s), `"`)} {
+		pairs = append(pairs, s, cmp.Or(shown[s], hidden))
+		for _, form := range []string{url.QueryEscape(s), url.PathEscape(s), strings.Trim(strconv.Quote(s), `"`)} {
 			pairs = append(pairs, form, hidden)
 		}
 	}
 	return strings.NewReplacer(pairs...).Replace
 }
 
-// pieces are those of all the sink's secrets.
-func (s *Sink) pieces() []string {
-	secrets := slices.Concat(s.URL.pieces(), s.NATS.Credentials.pieces(), s.NATS.NKey.pieces())
-	for _, value := range s.HTTP.Headers {
-		secrets = append(secrets, value.pieces()...)
-	}
+// secrets are all that the sink has.
+func (s *Sink) secrets() []Secret {
 	h := &s.HTTP
-	for _, one := range []Secret{h.Bearer, h.Basic.Password, h.OAuth2.TokenURL, h.OAuth2.ClientSecret, h.Sign.Secret, h.Proxy} {
-		secrets = append(secrets, one.pieces()...)
+	all := []Secret{
+		s.URL, s.NATS.Credentials, s.NATS.NKey,
+		h.Bearer, h.Basic.Password, h.OAuth2.TokenURL, h.OAuth2.ClientSecret, h.Sign.Secret, h.Proxy,
 	}
-	return secrets
+	for name, value := range h.Headers {
+		if httpsink.MayBeSecret(name) {
+			all = append(all, value)
+		}
+	}
+	return all
 }
 
 // shortest is the length below which text is not taken for a secret: replacing

@@ -21,7 +21,7 @@ pipelines:
     sink: {url: "nats://n4tstoken@bus", nkey: "${NKEY}"}
   - name: http
     source: {url: "sqlite:///var/lib/app.db"}
-    sink: {url: "https://u:basic-pass@api.example/v1?key=qu3rykey&x=ab", headers: {Authorization: "Bearer ${API}"}}
+    sink: {url: "https://u:basic-pass@api.example/v1?key=qu3rykey&x=ab", headers: {Authorization: "Bearer ${API}", accept: application/json, Content-Type: application/vnd.api+json, X-Kind: cust0m-header}}
   - name: hook
     source: {url: "postgres://app@db/third"}
     sink: {url: "${HOOK}"}
@@ -46,14 +46,23 @@ pipelines:
 	redact := c.Redactor()
 	for _, secret := range []string{
 		"adm1n-token", `p@ss"w/rd`, `p@ss\"w/rd`, "p%40ss%22w%2Frd", "keypass", "c/che", "c%2Fche", "n4tstoken", "SUAsecretseed",
-		"basic-pass", "hook-pass", "hook-query", "hook-header", "qu3rykey", "b3arer-t0ken", "Bearer b3arer-t0ken",
+		"basic-pass", "hook-pass", "hook-query", "hook-header", "qu3rykey", "b3arer-t0ken", "Bearer b3arer-t0ken", "cust0m-header",
 		"t0ken-pass", "qu3ry-tenant", "cl1ent-secret", "pr0xy-pass", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "be4rer-token", "b4sic-password", "services/T0/B0/s3cretpath",
 	} {
 		if got := redact("it said " + secret + "."); got != "it said ***." {
 			t.Errorf("%s becomes %q", secret, got)
 		}
 	}
-	const harmless = `cannot reach app at db:5432 (sslmode=disable): cache, bus, api.example/v1?x=ab, hooks.example, /var/lib/app.db`
+	for text, want := range map[string]string{
+		"POST " + env["HOOK"]:              "POST https://hooks.example/***",
+		"POST " + env["HOOK"] + "/more":    "POST https://hooks.example/***/more",
+		c.Pipelines[0].Source.URL.Reveal(): "postgres://***@db/app?***",
+	} {
+		if got := redact(text); got != want {
+			t.Errorf("a URL becomes %q, want %q", got, want)
+		}
+	}
+	const harmless = `application/json or application/vnd.api+json: cannot reach app at db:5432 (sslmode=disable): cache, bus, api.example/v1?x=ab, hooks.example, /var/lib/app.db`
 	if got := redact(harmless); got != harmless {
 		t.Errorf("the harmless text becomes %q", got)
 	}

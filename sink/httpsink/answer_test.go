@@ -142,14 +142,18 @@ func TestQuote(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := newRedactor(to, map[string]string{"Authorization": "Bearer b3arer"})
+	r := newRedactor(to, map[string]string{
+		"Authorization": "Bearer b3arer", "accept": "application/json", "Content-Type": "application/vnd.api+json", "X-Accept": "cust0m", "Cookie": "c00kie",
+	})
 	for text, want := range map[string]string{
 		"": "",
-		"  {\"error\":\r\n\t\"no such index\"}\n": `{"error": "no such index"}`,
-		"password s3cr3t, Bearer b3arer b3arer":   "password ***, *** ***",
-		"basic czNjcjN0OnMzY3IzdA==":              "basic ***",
-		strings.Repeat("é", 101):                  strings.Repeat("é", 100) + "...",
-		"x" + strings.Repeat("é", 101):            "x" + strings.Repeat("é", 99) + "...",
+		"  {\"error\":\r\n\t\"no such index\"}\n":             `{"error": "no such index"}`,
+		"password s3cr3t, Bearer b3arer b3arer":               "password ***, *** ***",
+		"basic czNjcjN0OnMzY3IzdA==":                          "basic ***",
+		"415: application/json, not application/vnd.api+json": "415: application/json, not application/vnd.api+json",
+		"got cust0m, c00kie":                                  "got ***, ***",
+		strings.Repeat("é", 101):                              strings.Repeat("é", 100) + "...",
+		"x" + strings.Repeat("é", 101):                        "x" + strings.Repeat("é", 99) + "...",
 	} {
 		if got := r.quote([]byte(text), false); got != want {
 			t.Errorf("%q: got %q, want %q", text, got, want)

@@ -117,12 +117,6 @@ func looksSecret(segment string) bool {
 	return len(segment) >= 16 && digit && (upper && lower || (upper || lower) && !mark)
 }
 
-// harmless are the headers whose values are never secret.
-var harmless = []string{
-	"Accept", "Accept-Encoding", "Accept-Language", "Content-Encoding", "Content-Language", "Content-Type", "Host",
-	headerIdempotency, "Prefer", "User-Agent", "Webhook-Id", "Webhook-Timestamp",
-}
-
 // shownHeader are the request's headers by name.
 func (s *Sink) shownHeader(req *http.Request) (all []sink.Field) {
 	if req.Host != "" && s.hostName != "" {
@@ -132,7 +126,7 @@ func (s *Sink) shownHeader(req *http.Request) (all []sink.Field) {
 		at := slices.IndexFunc(s.made, func(m madeHeader) bool { return m.name == name })
 		for _, value := range req.Header[name] {
 			switch {
-			case slices.Contains(harmless, name) || strings.Contains(name, "Version"):
+			case !MayBeSecret(name) || strings.Contains(name, "Version"):
 			case at >= 0 && onlyPlaceholders(s.made[at].template.String()):
 			case name == headerAuthorization:
 				scheme, _, _ := strings.Cut(value, " ")

@@ -3,6 +3,7 @@ package httpsink
 import (
 	"cmp"
 	"encoding/base64"
+	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
@@ -39,8 +40,19 @@ const (
 
 var placeholder = strings.NewReplacer("{topic}", "\x00", "{key}", "\x00")
 
-// newRedactor knows the password, or the user name where there is none, the
-// headers' values, the values in the query, and the secrets beside them.
+// harmless are the headers whose values are never secret.
+var harmless = []string{
+	"Accept", "Accept-Charset", "Accept-Encoding", "Accept-Language", "Cache-Control", "Content-Encoding", "Content-Language",
+	"Content-Type", "Host", headerIdempotency, "Prefer", "User-Agent", "Webhook-Id", "Webhook-Timestamp",
+}
+
+// MayBeSecret tells whether a header's value may be one: of all but a few standard names.
+func MayBeSecret(header string) bool {
+	return !slices.Contains(harmless, http.CanonicalHeaderKey(header))
+}
+
+// newRedactor knows the password, or the user name where there is none, the values of
+// the headers that may hold one, those in the query, and the secrets beside them.
 func newRedactor(t target, headers map[string]string, secrets ...string) redactor {
 	if t.user != nil {
 		password, ok := t.user.Password()
@@ -50,7 +62,10 @@ func newRedactor(t target, headers map[string]string, secrets ...string) redacto
 		plain := t.user.Username() + ":" + password
 		secrets = append(secrets, password, plain, base64.StdEncoding.EncodeToString([]byte(plain)))
 	}
-	for _, value := range headers {
+	for name, value := range headers {
+		if !MayBeSecret(name) {
+			continue
+		}
 		// What is made of topic and key is not secret.
 		secrets = append(secrets, strings.Split(placeholder.Replace(value), "\x00")...)
 		if _, credentials, ok := strings.Cut(value, " "); ok { // Bearer ...
