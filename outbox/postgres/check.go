@@ -166,6 +166,9 @@ func (b *Buffer) Check(ctx context.Context) error {
 		t.own = mine.own(b.config.Own)
 		t.sequence = cmp.Or(t.own.number.sequence, null)
 		t.names = strings.NewReplacer(append(t.own.words(events.quoted, strings.TrimSuffix(others[0].quoted, "outbox_batches")+"outbox_numbers", t.letterOID), names...)...)
+		if err := b.shadow(ctx, t, events); err != nil {
+			return b.connectError(err)
+		}
 		return b.register(ctx, t)
 	}
 	if t.unfit, err = b.unfit(ctx, t); err != nil {

@@ -190,6 +190,7 @@ func (e *examination) indexes(ctx context.Context, events tableFacts) {
 type planNode struct {
 	Type     string     `json:"Node Type"`
 	Relation string     `json:"Relation Name"`
+	Schema   string     `json:"Schema"`
 	Index    string     `json:"Index Name"`
 	Plans    []planNode `json:"Plans"`
 }

@@ -31,6 +31,7 @@ func (e *examination) own(ctx context.Context, events tableFacts) {
 	}
 	e.ownReferences(ctx, events)
 	e.ownTriggers(ctx, events)
+	e.ownShadow(ctx, events)
 	e.ownProjection(ctx)
 }
 

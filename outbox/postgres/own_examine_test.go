@@ -20,6 +20,7 @@ CREATE TABLE app.contact_activity_events (
   contact_activity_id bigint NOT NULL,
   created_at timestamptz NOT NULL DEFAULT now(),
   group_id uuid);
+CREATE INDEX stamped ON app.contact_activity_events (group_id) WHERE group_id IS NOT NULL;
 INSERT INTO app.contact_activities SELECT i, i % 3, 'call' FROM generate_series(1, 8) i;
 INSERT INTO app.contact_activity_events (contact_activity_id) SELECT i FROM generate_series(1, 8) i`
 
@@ -71,11 +72,21 @@ func TestExamineATableOfTheUsersFindsNothing(t *testing.T) {
 	}
 	for about, says := range map[string]string{
 		"tables": "", "claim": "by stamp", "claim plan": "contact_activity_events_pkey", "wake-ups": "every second", "autovacuum": "",
-		"your table": "claims begin at a cursor", "projection": "a row for each of the next 8 events",
+		"your table": "claims begin at a cursor", "projection": "a row for each of the next 8 events", "projection ": "by index app.stamped; not by column id, for its name",
 	} {
-		if find(found, outbox.Fine, about, says) == nil {
+		if find(found, outbox.Fine, strings.TrimSpace(about), says) == nil {
 			t.Errorf("it does not say %q of %s: %+v", says, about, found)
 		}
+	}
+	p.exec("DROP INDEX app.stamped")
+	bare, between := ofTheirs(p.url), "?"
+	if strings.Contains(p.url, "?") {
+		between = "&"
+	}
+	bare.URL += between + "search_path=app"
+	bare.Own.Project = strings.ReplaceAll(bare.Own.Project, "app.", "")
+	if found := examinedAs(t, bare); len(bad(found)) > 0 || find(found, outbox.Fine, "projection", "it finds a batch's rows of table app.contact_activity_events by column id") == nil {
+		t.Errorf("of a projection in the shadow it says %+v", found)
 	}
 	p.exec("DELETE FROM app.contact_activity_events")
 	if find(examinedAs(t, ofTheirs(p.url)), outbox.Fine, "projection", "there is no event") == nil {
@@ -164,6 +175,14 @@ func TestExamineATableOfTheUsers(t *testing.T) {
 		"no parents": {
 			damage: "DELETE FROM app.contact_activities WHERE id IN (2, 3)", level: outbox.Warning, about: "projection",
 			says: `of the next 8 events it returns no row for 2, which would be buried as "not projected": 2, 3`, mend: "INSERT INTO app.contact_activities VALUES (2, 2, ''), (3, 0, '')",
+		},
+		"read for each batch": {
+			damage: "DROP INDEX app.stamped", level: outbox.Warning, about: "projection",
+			says: "for each batch it reads all of table app.contact_activity_events, for its name without the schema does not lead to it",
+		},
+		"another index": {
+			damage: "DROP INDEX app.stamped; CREATE INDEX ON app.contact_activity_events (group_id) WHERE group_id IS NULL; CREATE INDEX ON app.contact_activity_events (id, group_id)",
+			level:  outbox.Warning, about: "projection", says: "for each batch it reads all",
 		},
 		"rows twice": {
 			damage: "ALTER TABLE app.contact_activities DROP CONSTRAINT contact_activities_pkey; INSERT INTO app.contact_activities VALUES (4, 9, '')", level: outbox.Problem,

@@ -28,8 +28,7 @@ func TestAnOwnTablesBacklogIsNotRead(t *testing.T) {
 				ownBacklog(t, newOurs(t, testserver.Postgres(t), `
 					CREATE SCHEMA relay;
 					CREATE TABLE things (`+c.ddl+`, group_id uuid) WITH (autovacuum_enabled = false);
-					CREATE INDEX ON things (id) WHERE group_id IS NULL;
-					CREATE INDEX ON things (group_id) WHERE group_id IS NOT NULL`, c.own, "things"), statistics)
+					CREATE INDEX ON things (id) WHERE group_id IS NULL`, c.own, "things"), statistics)
 			})
 		}
 	}

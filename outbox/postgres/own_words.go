@@ -17,8 +17,11 @@ type own struct {
 	created string
 	// insert are the columns that take a value.
 	insert []ownColumn
-	// topic is what an event is called whose projection does not say.
+	// topic is what an event is called whose projection does not say: the table's name.
 	topic string
+	// project is how the projection is run: in the shadow of the batch's rows, or as it
+	// stands, and plain says why then.
+	project, plain string
 }
 
 // own is what is used of the table when nothing is missing.
@@ -107,13 +110,18 @@ LEFT JOIN `+events+` e ON e.`+o.key.quoted+` = u.find AND e.group_id = t.group_i
 	)
 }
 
+// found is the column that events are found by.
+func (o *own) found() ownColumn {
+	if o.numbered() {
+		return o.number
+	}
+	return o.key
+}
+
 // putBack are the columns of a row r that a replay puts back, and their values: the
 // letter c says which event it is.
 func (o *own) putBack() (columns, values string) {
-	found := o.number.name
-	if !o.numbered() {
-		found = o.key.name
-	}
+	found := o.found().name
 	for i, c := range o.insert {
 		value := "r." + c.quoted
 		switch {

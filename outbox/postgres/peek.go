@@ -44,14 +44,23 @@ func (b *Buffer) Peek(ctx context.Context, limit int) (*outbox.Batch, error) {
 	return b.leased(&rows, outbox.Batch{GroupID: outbox.NewGroupID(), ClaimedAt: clock, ClaimedLocal: time.Now()}), nil
 }
 
-// A projection asks for what carries a group_id, so that is stamped, and then taken back
-// with all the rest.
+// A projection asks for what carries a group_id, so that is stamped and has a row in the
+// ledger, all of which is taken back.
 const stampToPeekSQL = `
-UPDATE outbox_events e SET group_id = $1::uuid
-WHERE own_find = ANY (ARRAY(
-  SELECT own_find FROM outbox_events e WHERE own_id > $2::bigint AND e.group_id IS NULL
+WITH picked AS MATERIALIZED (
+  SELECT own_find AS find, own_created AS created_at FROM outbox_events e
+  WHERE own_id > $2::bigint AND e.group_id IS NULL
   ORDER BY own_id LIMIT $3::bigint
-  FOR UPDATE SKIP LOCKED))
+  FOR UPDATE SKIP LOCKED
+), ledger AS (
+  INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts,
+                              attempts, outages, events, first_id, last_id, oldest_at, uuids)
+  SELECT $1::uuid, $4, 'stamp', 'leased', 1, clock_timestamp(), $5, 1,
+         0, 0, events, first_id, coalesce(last_id, first_id + events - 1), oldest_at, uuids
+  FROM (SELECT count(*) AS events, min(created_at) AS oldest_at, own_block FROM picked HAVING count(*) > 0) block
+)
+UPDATE outbox_events e SET group_id = $1::uuid
+WHERE own_find = ANY (ARRAY(SELECT find FROM picked))
 RETURNING own_id::bigint, own_name, own_created, (to_jsonb(e) || '{"group_id": null}')::text, clock_timestamp()`
 
 func (b *Buffer) peekOwn(ctx context.Context, t *table, limit int) (*outbox.Batch, error) {
@@ -66,7 +75,7 @@ func (b *Buffer) peekOwn(ctx context.Context, t *table, limit int) (*outbox.Batc
 	steps := []step{
 		{sql: "BEGIN ISOLATION LEVEL READ COMMITTED"},
 		begin,
-		{sql: t.sql(stampToPeekSQL), args: []string{p.groupID.String(), itoa(floor), itoa(int64(limit))}, row: func(v [][]byte) error {
+		{sql: t.sql(stampToPeekSQL), args: []string{p.groupID.String(), itoa(floor), itoa(int64(limit)), t.buffer, b.config.Owner}, row: func(v [][]byte) error {
 			clock = timeOf(v[4])
 			if err := p.claimed(v); err != nil {
 				return err

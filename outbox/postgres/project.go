@@ -77,7 +77,7 @@ func (b *Buffer) projecting(p *projection) []step {
 	return []step{
 		{sql: "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"},
 		begin,
-		{sql: b.config.Own.Project, args: []string{p.groupID.String()}, foreign: p.fields, row: p.projected},
+		{sql: p.own.project, args: []string{p.groupID.String()}, foreign: p.fields, row: p.projected},
 		{sql: "COMMIT"},
 	}
 }
