@@ -51,6 +51,9 @@ type Event struct {
 	// event, so there is nothing to send: Topic and Payload are the table's name and
 	// the row.
 	Unprojected bool
+	// ProjectErr is what is wrong with what the projection returned for the event: there
+	// is nothing to send of it.
+	ProjectErr error
 	// DeadLetter, in a batch for a dead-letter hook, is why the event was buried;
 	// else nil.
 	DeadLetter *DeadLetter

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strings"
 	"time"
 
@@ -149,7 +148,7 @@ func (w *Worker) outcomes(held context.Context, b *outbox.Batch, d *Done) ([]out
 		return w.carry(b, finishMarked(b)), nil
 	case b.Starts > maxStarts:
 		return w.unfinished(held, b), nil
-	case b.ProjectErr == nil && slices.ContainsFunc(b.Events, func(e outbox.Event) bool { return e.Unprojected }):
+	case missing(b):
 		return unprojected(b), nil
 	}
 	done, ok := w.config.Turn(held)
@@ -198,36 +197,6 @@ func (w *Worker) outcomes(held context.Context, b *outbox.Batch, d *Done) ([]out
 		w.config.Log.InfoContext(held, "the address takes events again", "address", address)
 	}
 	return w.judge(b, a), nil
-}
-
-// send sends what there is to send. A projection that fails may be one event's doing:
-// nothing can be said about the others, and while batches go through it is found by
-// halving.
-func (w *Worker) send(ctx context.Context, b *outbox.Batch) error {
-	if b.ProjectErr != nil {
-		return Suspect(fmt.Errorf("not sent, its projection failed: %w", b.ProjectErr))
-	}
-	return w.sink.Send(ctx, b)
-}
-
-// unprojected: events that there is nothing to send of are buried, and the rest goes on
-// at once under a new group_id. Nobody knows whether it was sent before with them.
-func unprojected(b *outbox.Batch) []outbox.Outcome {
-	dead := outbox.Outcome{Verdict: outbox.Dead, Attempts: b.Attempts, Error: outbox.NotProjected}
-	rest := outbox.Outcome{Verdict: outbox.Retry, Attempts: b.Attempts}
-	for i := range b.Events {
-		o := &rest
-		if b.Events[i].Unprojected {
-			o = &dead
-		}
-		o.IDs = append(o.IDs, b.Events[i].ID)
-	}
-	if len(rest.IDs) == 0 {
-		dead.IDs = nil
-		return []outbox.Outcome{dead}
-	}
-	rest.GroupID = outbox.NewGroupID()
-	return []outbox.Outcome{dead, rest}
 }
 
 // tell logs what was decided: DEBUG a batch, WARN a retry, ERROR a dead letter.

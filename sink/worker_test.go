@@ -508,3 +508,36 @@ func TestABatchThatCannotBeProjected(t *testing.T) {
 		}
 	})
 }
+
+// TestEventsThatCannotBeProjectedAreParted: the others of a fresh batch go on at once,
+// and no event goes on without them of one that may have been sent.
+func TestEventsThatCannotBeProjectedAreParted(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		bad := func(n int, which ...int) *outbox.Batch {
+			batch := batchOf(n)
+			for _, i := range which {
+				batch.Events[i].ProjectErr = errors.New("it is there twice")
+			}
+			return batch
+		}
+		again := bad(3, 1)
+		again.Outages = 1
+		for want, batch := range map[string]*outbox.Batch{
+			"retry [101 103] retry [102]": bad(3, 1),
+			"retry []":                    bad(2, 0, 1),
+			"retry [] ":                   again,
+		} {
+			b := newBench(nil)
+			_, _, err := b.work(t, batch)
+			expectError(t, err, nil)
+			expect(t, "settled", describe(b.settled), strings.TrimSpace(want))
+			expect(t, "sends", b.sends, 0)
+			for i, o := range b.settled {
+				if parted := len(b.settled) > 1; parted == (o.GroupID == batch.GroupID) || parted != (o.After == 0) || o.Attempts != 0 {
+					t.Errorf("%s: outcome %d is %+v", want, i, o)
+				}
+			}
+		}
+	})
+}

@@ -115,7 +115,7 @@ func TestPreviewOfParts(t *testing.T) {
 func TestPreviewOfAProgramThatFails(t *testing.T) {
 	t.Parallel()
 	s := open(t, httpsink.Config{URL: "http://127.0.0.1:1", Request: `error("no")`})
-	if _, err := s.Preview(within(t), batch("a")); !errors.Is(err, sink.ErrUnavailable) || !strings.Contains(err.Error(), "request: error: no") {
+	if _, err := s.Preview(within(t), batch("a")); !errors.Is(err, sink.ErrUnavailable) || !strings.Contains(err.Error(), "request of event 1: error: no") {
 		t.Errorf("got %v", err)
 	}
 }

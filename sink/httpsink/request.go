@@ -109,13 +109,20 @@ func (s *Sink) checkEvent(e *outbox.Event) error {
 // fill makes the request's body with the program. One that is too large is halved: how
 // much of it is whose the program alone knows.
 func (s *Sink) fill(ctx context.Context, b *outbox.Batch, r *request, refused []sink.EventError) (*request, []sink.EventError, error) {
-	var err error
-	if r.body, err = s.program(ctx, b, r); err != nil {
-		err = fmt.Errorf("request: %s (nothing was sent)", s.redactor.line(err.Error(), false, quoteBytes))
+	var failed error
+	if r.body, failed = s.program(ctx, b, r); failed != nil {
+		of := ""
+		if len(r.events) == 1 {
+			of = " of event " + b.Events[r.events[0]].Identity()
+		}
+		err := fmt.Errorf("request%s: %s (nothing was sent; relay preview tries it)", of, s.redactor.line(failed.Error(), false, quoteBytes))
 		if ctx.Err() != nil { // it was called off
 			return nil, nil, sink.Unavailable(err)
 		}
-		// It may be one event's doing: while batches go through it is found by halving.
+		if parts := s.blame(ctx, b, r, failed); parts != nil {
+			return nil, nil, divide(parts, refused, false)
+		}
+		// It takes none of them. While other batches go through, that is these events' doing.
 		return nil, nil, sink.Suspect(err)
 	}
 	switch n := len(r.events); {
