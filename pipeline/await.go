@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/outboxrelay/relay/outbox"
@@ -35,7 +36,11 @@ func (p *Pipeline) await(ctx context.Context, what string, check func(context.Co
 		}
 		if err.Error() != said || time.Since(saidAt) >= time.Minute {
 			said, saidAt = err.Error(), time.Now()
-			p.config.Log.WarnContext(ctx, "waiting for the "+what, "error", err)
+			text := "waiting for the " + what
+			if errors.Is(err, outbox.ErrNotReady) {
+				text = "waiting until the " + what + " is made ready"
+			}
+			p.config.Log.WarnContext(ctx, text, "error", err)
 		}
 		select {
 		case <-ctx.Done():

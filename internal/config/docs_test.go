@@ -23,6 +23,8 @@ func documented() []row {
 			switch v := k.value.(type) {
 			case mapping:
 				walk(here, v.section)
+			case optional:
+				walk(here, v.section)
 			case pipelines:
 				walk(here, &Pipeline{})
 			}
@@ -161,7 +163,7 @@ func sectioned(rows []row) []row {
 
 func (r row) takes() string {
 	switch r.value.(type) {
-	case mapping:
+	case mapping, optional:
 		return "a mapping, below"
 	case hook:
 		return "a mapping of the keys of `sink`"

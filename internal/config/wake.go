@@ -19,7 +19,7 @@ func (p *Pipeline) betweenDistributions() bool {
 
 // wake is how the relay hears of events; it looks for them where nothing is to ring.
 func (p *Pipeline) wake() outbox.WakeMode {
-	if !p.betweenDistributions() {
+	if !p.betweenDistributions() || p.Source.Own.Is() { // migrate makes no trigger there
 		return outbox.WakePoll
 	}
 	return outbox.WakeMode(p.Wake)
