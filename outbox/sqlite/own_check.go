@@ -146,8 +146,8 @@ func (e *examination) projectionPlan(ctx context.Context, tx transaction) ([]str
 	return steps, sight(tx.shape.sees.Load()), err
 }
 
-// walk is the first step that walks over a table, "" if there is none. What the plan
-// itself puts together is none.
+// walk is the first step that walks over a table, "" if there is none; an index that SQLite
+// makes for the statement takes such a walk. What the plan itself puts together is no table.
 func walk(steps []string) string {
 	made := map[string]bool{}
 	for _, step := range steps {
@@ -158,7 +158,8 @@ func walk(steps []string) string {
 		}
 	}
 	for _, step := range steps {
-		if name, is := strings.CutPrefix(step, "SCAN "); is && !made[name] && name != "CONSTANT ROW" {
+		name, is := strings.CutPrefix(step, "SCAN ")
+		if is && !made[name] && name != "CONSTANT ROW" || strings.Contains(step, " USING AUTOMATIC ") {
 			return step
 		}
 	}

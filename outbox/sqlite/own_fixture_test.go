@@ -46,10 +46,6 @@ func (p *place) makeOwn(t testing.TB, table string) outbox.Own {
 			upper_topic AS (upper(topic)), length_of_it AS (length(topic)) STORED
 		)`)
 	check(t, err)
-	if _, is := t.(*testing.B); is { // as doctor advises
-		_, err := p.db.Exec("CREATE INDEX " + quote(table+"_group_id") + " ON " + quote(table) + " (group_id) WHERE group_id IS NOT NULL")
-		check(t, err)
-	}
 	project := p.opt.Project
 	if project == "" {
 		project = "SELECT id, topic, key, payload, headers, created_at FROM {table} WHERE group_id = {group}"

@@ -13,7 +13,7 @@ import (
 
 // A projection says WHERE group_id = ?, and without an index on that column it walks over
 // all that waits. So it runs with the table in the shadow of a common table expression of
-// the same name, which holds what lies between the batch's first id and its last.
+// the same name, which holds the batch's rows and finds them by their ids.
 //
 // It must mean the same. What is read of the table by another name, main.x or through a
 // view, is the table as it is, and any other reading has to be of this batch's group_id
@@ -32,25 +32,28 @@ const (
 // rowids are names of the key that no column list has. See https://sqlite.org/rowidtable.html.
 var rowids = []string{"rowid", "oid", "_rowid_"}
 
-// shadow is the common table expression that hides the table from the projection. The
-// range has few rows, and joins had better begin with it: nothing else says so, as SQLite
-// guesses a range to be a large part of the table. The values stand in the text: the only
-// parameter is the projection's.
+// shadow is the common table expression that hides the table from the projection. SQLite
+// takes a range for a large part of the table, and would begin a join elsewhere: so it is
+// told that few rows have the group_id. The values stand in the text: the only parameter is
+// the projection's.
 func (b *Buffer) shadow(s *shape, batch *outbox.Batch) string {
 	project := strings.ToLower(b.config.Own.Project)
 	id, table := quote(b.config.Own.ID), quote(b.config.Table)
-	names := make([]string, 0, len(s.all)+len(rowids))
+	var names, values []string
 	for _, name := range s.all {
-		names = append(names, quote(name))
+		names, values = append(names, quote(name)), append(values, quote(name))
 	}
-	values := names
 	for _, name := range rowids {
 		if strings.Contains(project, name) && !s.has(name) {
-			names, values = append(names[:len(names):len(names)], quote(name)), append(values[:len(values):len(values)], id)
+			names, values = append(names, name), append(values, id)
 		}
 	}
-	return fmt.Sprintf("WITH %s (%s) AS NOT MATERIALIZED (SELECT %s FROM main.%s WHERE likelihood(%s >= %d, 0.0001) AND likelihood(%[5]s <= %[7]d, 0.0001))\n",
-		table, strings.Join(names, ", "), strings.Join(values, ", "), table, id, batch.FirstID, batch.LastID)
+	group := "'" + batch.GroupID.String() + "'"
+	if s.bytes {
+		group = fmt.Sprintf("X'%x'", batch.GroupID[:])
+	}
+	return fmt.Sprintf("WITH %s (%s) AS NOT MATERIALIZED (SELECT %s FROM main.%s WHERE %s BETWEEN %d AND %d AND likelihood(group_id = %s, 0.000001))\n",
+		table, strings.Join(names, ", "), strings.Join(values, ", "), table, id, batch.FirstID, batch.LastID, group)
 }
 
 // has tells whether the table has a column of that name.

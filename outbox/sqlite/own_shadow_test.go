@@ -77,7 +77,7 @@ func TestShadow(t *testing.T) {
 		"SELECT id, payload FROM (SELECT *, row_number() OVER (PARTITION BY group_id ORDER BY id) AS n FROM t) WHERE group_id = ?":  {batchOnly, found},
 		"SELECT rowid AS id, payload FROM t WHERE group_id = ?":                                                                     {batchOnly, found},
 		"SELECT e.OID AS id, e._rowid_ AS payload FROM t e WHERE group_id = ?":                                                      {batchOnly, "2=2 3=3 5=5 6=6"},
-		"SELECT e.id, (SELECT count(*) FROM t WHERE group_id = ?1 AND rowid + 0 < e.id) AS payload FROM t e WHERE group_id = ?1":        {batchOnly, "2=0 3=1 5=2 6=3"},
+		"SELECT e.id, (SELECT count(*) FROM t WHERE group_id = ?1 AND rowid + 0 < e.id) AS payload FROM t e WHERE group_id = ?1":    {batchOnly, "2=0 3=1 5=2 6=3"},
 		"SELECT e.id, (SELECT count(*) FROM t WHERE group_id = ?1 AND rowid < e.id) AS payload FROM t e WHERE group_id = ?1":        {more, "2=0 3=1 5=2 6=3"},
 		// One name, more than the batch.
 		"SELECT id, (SELECT count(*) FROM t o WHERE o.p = e.p) AS payload FROM t e WHERE group_id = ?":                                   {more, "2=4 3=4 5=4 6=4"},
@@ -88,7 +88,7 @@ func TestShadow(t *testing.T) {
 		"WITH e AS (SELECT * FROM t) SELECT a.id, count(*) AS payload FROM e a JOIN e b ON a.p = b.p WHERE a.group_id = ? GROUP BY a.id": {more, "2=4 3=4 5=4 6=4"},
 		"SELECT id, n AS payload FROM (SELECT id, group_id, row_number() OVER (ORDER BY id) AS n FROM t) WHERE group_id = ?":             {more, "2=2 3=3 5=5 6=6"},
 		"SELECT id, payload FROM (SELECT * FROM t ORDER BY id LIMIT 3) WHERE group_id = ?":                                               {more, "unprojected"},
-		"SELECT min(id) AS id, count(*) AS payload FROM t GROUP BY p HAVING min(coalesce(group_id, 'z')) = ?":                                           {more, "not in the batch"},
+		"SELECT min(id) AS id, count(*) AS payload FROM t GROUP BY p HAVING min(coalesce(group_id, 'z')) = ?":                            {more, "not in the batch"},
 		"SELECT id, payload FROM t WHERE group_id = ? OR group_id IS NULL":                                                               {more, "not in the batch"},
 		"SELECT id, payload FROM t WHERE group_id >= ?":                                                                                  {more, "not in the batch"},
 		"SELECT id, payload FROM t WHERE group_id IN (?, 'another')":                                                                     {more, "not in the batch"},
@@ -191,5 +191,88 @@ func TestEnding(t *testing.T) {
 		if got := ending(project); got != want {
 			t.Errorf("%q ends as %q, want %q", project, got, want)
 		}
+	}
+}
+
+// TestPlansShadow: a projection walks over no events but those between the batch's first
+// and last, whatever is known of the tables, with no index on group_id; and over no parents
+// unless these are known to be few.
+func TestPlansShadow(t *testing.T) {
+	t.Parallel()
+	const (
+		many    = "INSERT INTO t (p, payload) WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000) SELECT i % 3 + 1, i FROM n"
+		parents = "INSERT INTO p (name) WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000) SELECT i FROM n"
+	)
+	for name, c := range map[string]struct {
+		statements []string
+		few        bool
+	}{
+		"nothing known":          {nil, false},
+		"few parents":            {[]string{many, "ANALYZE"}, true},
+		"many parents":           {[]string{many, parents, "ANALYZE"}, false},
+		"no index on the parent": {[]string{many, "DROP INDEX parents", "ANALYZE"}, true},
+		"an empty table":         {[]string{"DELETE FROM t", "ANALYZE"}, true},
+		"it was empty":           {[]string{"DELETE FROM t", "ANALYZE", many}, true},
+		"an index on group_id":   {[]string{many, "CREATE INDEX groups ON t (group_id)", "ANALYZE"}, true},
+	} {
+		for _, project := range []string{
+			"SELECT * FROM t WHERE group_id = ?",
+			"SELECT e.id, p.name AS payload FROM t e JOIN p ON p.id = e.p WHERE e.group_id = ?",
+			"SELECT e.id, p.name AS payload FROM p JOIN t e ON p.id = e.p WHERE e.group_id = ? ORDER BY p.name, e.id",
+			"SELECT e.id, p.name AS payload FROM t e LEFT JOIN p ON p.id = e.p AND p.name > '' WHERE e.group_id = ?",
+			"WITH mine AS (SELECT * FROM t WHERE group_id = ?) SELECT e.id, p.name AS payload FROM mine e JOIN p ON p.id = e.p GROUP BY e.id",
+		} {
+			b := theirTable(t, project)
+			for _, statement := range c.statements {
+				if _, err := b.db.ExecContext(t.Context(), statement); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var steps []string
+			err := b.read(t.Context(), "looking at the plan", func(tx transaction) (err error) {
+				steps, _, err = (&examination{b: b}).projectionPlan(t.Context(), tx)
+				return err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			events := 0
+			for _, step := range steps {
+				switch {
+				case strings.Contains(step, "main.t"):
+					events++
+					if !strings.Contains(step, "rowid>? AND rowid<?)") && !strings.Contains(step, "INDEX groups (group_id=?") {
+						t.Errorf("%s, %s: %q", name, project, steps)
+					}
+				case walk([]string{step}) != "" && !strings.HasPrefix(step, "SCAN (subquery") && (!c.few || !strings.HasPrefix(step, "SCAN p")):
+					t.Errorf("%s, %s: %q", name, project, steps)
+				}
+			}
+			if events != 1 {
+				t.Errorf("%s, %s: it reads the events %d times: %q", name, project, events, steps)
+			}
+		}
+	}
+}
+
+// BenchmarkShadow claims 1,000 of 200,000 events that wait, with no index on group_id.
+func BenchmarkShadow(b *testing.B) {
+	for name, sees := range map[string]sight{"shadow": batchOnly, "plain": more} {
+		b.Run(name, func(b *testing.B) {
+			buffer := theirTable(b, "SELECT e.id, p.name AS payload FROM t e JOIN p ON p.id = e.p WHERE e.group_id = ?")
+			const many = "INSERT INTO t (p, payload) WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 200000) SELECT i % 3 + 1, hex(randomblob(150)) FROM n"
+			if _, err := buffer.db.ExecContext(b.Context(), many); err != nil {
+				b.Fatal(err)
+			}
+			for first := true; b.Loop(); first = false {
+				batch, err := buffer.Claim(b.Context(), 1000, time.Hour)
+				if err != nil || batch == nil || batch.ProjectErr != nil {
+					b.Fatal(batch, err)
+				}
+				if first {
+					buffer.own.shape.Load().sees.Store(int32(sees))
+				}
+			}
+		})
 	}
 }
