@@ -1,0 +1,99 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// ownSQL is a table of the user's own by each kind of key, and what its events are about,
+// of which every hundredth is gone.
+const ownSQL = `
+CREATE TABLE activities (id bigint PRIMARY KEY, lead text NOT NULL);
+CREATE TABLE "Activity Events" ("The Id" %s PRIMARY KEY, activity_id bigint NOT NULL, group_id uuid);
+INSERT INTO activities SELECT i, 'lead ' || i FROM generate_series(1, %[2]d) i WHERE i %% 100 <> 0;
+INSERT INTO "Activity Events" (activity_id) SELECT i FROM generate_series(1, %[2]d) i`
+
+const ownSource = `pipelines:
+  - name: activities
+    source:
+      url: %q
+      table: Activity Events
+      schema: relay
+      id: The Id
+      project: |
+        SELECT e."The Id" AS id, 'orders' AS topic, a.lead AS key, to_jsonb(a) AS payload
+        FROM "Activity Events" e JOIN activities a ON a.id = e.activity_id
+        WHERE e.group_id = $1
+    batch_size: 50
+    lease: 1s
+    sink: {url: %q}
+admin: {listen: ""}
+`
+
+// TestKill9OwnTable kills the relay in the middle of the drain of a table of the user's
+// own: everything that can be projected arrives once, and the rest is buried once.
+func TestKill9OwnTable(t *testing.T) {
+	t.Parallel()
+	const events, kills = 15_000, 6
+	for name, key := range map[string]string{
+		"integer": "bigint GENERATED ALWAYS AS IDENTITY",
+		"uuid":    "uuid DEFAULT gen_random_uuid()",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			to, db := redisStream(t), newDatabase(t)
+			for statement := range strings.SplitSeq(fmt.Sprintf(ownSQL, key, events), ";\n") {
+				db.exec(statement)
+			}
+			path := write(t, strings.Replace(fmt.Sprintf(ownSource, db.url, to.url), "Activity Events\n", "'\"Activity Events\"'\n", 1))
+			do(t, nil, "migrate", "-c", path).want(t, 0, "activities: applied schema relay, 0001_", "")
+			for range kills {
+				r := start(t, nil, "run", "-c", path)
+				waitForMore(t, to, events-events/100)
+				r.signal(os.Kill)
+				r.exit()
+			}
+			r := start(t, nil, "run", "-c", path)
+			r.says("pipeline runs")
+			wait(t, 2*time.Minute, func() error {
+				if n := db.count(`SELECT (SELECT count(*) FROM "Activity Events") + (SELECT count(*) FROM relay.outbox_batches)`); n != 0 {
+					return fmt.Errorf("%d rows are left in buffer and ledger", n)
+				}
+				return nil
+			})
+			r.signal(syscall.SIGTERM)
+			if code := r.exit(); code != 0 {
+				t.Errorf("exit status %d", code)
+			}
+			var arrived, want []string
+			entries, err := connect(t, to.url).XRange(t.Context(), "orders", "-", "+").Result()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, e := range entries {
+				arrived = append(arrived, e.Values["key"].(string))
+			}
+			for i := 1; i <= events; i++ {
+				if i%100 != 0 {
+					want = append(want, fmt.Sprintf("lead %d", i))
+				}
+			}
+			slices.Sort(arrived)
+			slices.Sort(want)
+			if diff := cmp.Diff(want, arrived); diff != "" {
+				t.Errorf("arrived (-want +got):\n%.2000s", diff)
+			}
+			const deadSQL = `SELECT count(*) FILTER (WHERE error = 'not projected' AND (event_row->>'activity_id')::int % 100 = 0) - 1000 * count(*) FILTER (WHERE error <> 'not projected') FROM relay.outbox_dead_letters`
+			if n := db.count(deadSQL); n != events/100 {
+				t.Errorf("%d letters are those of events without what they are about, want %d", n, events/100)
+			}
+		})
+	}
+}
