@@ -16,25 +16,24 @@ import (
 
 // A projection says WHERE group_id = $1, and without an index on that column it reads all
 // that waits; with one, each stamp has the index to write. So it runs with the table in the
-// shadow of a common table expression of the same name, which holds the batch's rows and
-// finds them by their ids: names in a WITH go before those of tables, and in the WITH
+// shadow of a common table expression of the same name, which holds the rows where the batch
+// is and finds them by their ids: names in a WITH go before those of tables, and in the WITH
 // itself the table is meant.
 //
 // It must mean the same. What reads the table by its schema, or through a view, reads it as
-// it is; whatever else is read by its bare name has to be of this batch alone. The planner
-// says whether it is: see shadow.
+// it is; whatever is read by its bare name has to be of this batch alone. The planner says
+// whether it is: see shadow.
 
-// The batch's rows are found as its take over finds them. What bounds them is looked up
-// beforehand, and joins nothing.
+// Where the batch is, as its take over finds it; which rows are its own is what the
+// projection asks itself. What bounds them is looked up beforehand, and joins nothing.
 const (
 	shadowSQL = `
 SELECT e.* FROM outbox_events e
-WHERE own_find BETWEEN (SELECT first_id FROM outbox_batches WHERE group_id = $1) AND (SELECT last_id FROM outbox_batches WHERE group_id = $1)
-  AND e.group_id = $1`
+WHERE own_find BETWEEN (SELECT first_id FROM outbox_batches WHERE group_id = $1) AND (SELECT last_id FROM outbox_batches WHERE group_id = $1)`
 
 	shadowUUIDsSQL = `
 SELECT e.* FROM outbox_events e
-WHERE own_find = ANY ((SELECT uuids FROM outbox_batches WHERE group_id = $1)::uuid[]) AND e.group_id = $1`
+WHERE own_find = ANY ((SELECT uuids FROM outbox_batches WHERE group_id = $1)::uuid[])`
 )
 
 // All rows but the batch's. (A NULL is not unequal.)
