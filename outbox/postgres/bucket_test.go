@@ -1,10 +1,14 @@
 package postgres_test
 
 import (
+	"context"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox"
@@ -55,4 +59,54 @@ func TestALostRatesTableIsMadeAgain(t *testing.T) {
 	check(t, err)
 	_, err = f.Buffer.TakeToken(t.Context(), "orders", 10, time.Second)
 	check(t, err)
+}
+
+// TestBucketThroughPgBouncer: in transaction mode several processes draw from one bucket,
+// and what a token's transaction sets does not stay behind on a connection of the pool.
+func TestBucketThroughPgBouncer(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+	p.fixture(t, "outbox_events", "orders")
+	pooled := testserver.PgBouncer(t, p.url)
+	const each = 10
+	waits := make(chan time.Duration, 3*each)
+	var group sync.WaitGroup
+	began := time.Now()
+	for range 3 {
+		b, err := postgres.Open(postgres.Config{URL: pooled, Pipeline: "orders"})
+		check(t, err)
+		t.Cleanup(func() { check(t, b.Close()) })
+		group.Go(func() {
+			for range each {
+				wait, err := b.TakeToken(t.Context(), "orders", 1, time.Hour)
+				if err != nil {
+					t.Error(err)
+				}
+				waits <- wait
+			}
+		})
+	}
+	group.Wait()
+	close(waits)
+	took := time.Since(began)
+	seen := map[time.Duration]bool{}
+	for wait := range waits {
+		// Each hour once, less what went by since the first token.
+		hour := (wait + took).Truncate(time.Hour)
+		if seen[hour] || wait > hour {
+			t.Errorf("a wait of %v after %v, want each hour once", wait, took)
+		}
+		seen[hour] = true
+	}
+	if len(seen) != 3*each {
+		t.Errorf("%d different hours, want %d", len(seen), 3*each)
+	}
+	conn, err := pgx.Connect(t.Context(), pooled)
+	check(t, err)
+	defer func() { check(t, conn.Close(context.WithoutCancel(t.Context()))) }()
+	var commit string
+	check(t, conn.QueryRow(t.Context(), "SHOW synchronous_commit", pgx.QueryExecModeSimpleProtocol).Scan(&commit))
+	if commit != "on" {
+		t.Errorf("synchronous_commit is %s for whoever comes next", commit)
+	}
 }

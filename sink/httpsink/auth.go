@@ -69,7 +69,7 @@ func (c Config) setAuthorization(h http.Header) {
 
 // accessSecrets are those that a server may echo.
 func (c Config) accessSecrets() []string {
-	all := []string{c.Bearer, c.Sign, c.OAuth2.ClientSecret}
+	all := []string{c.Bearer, c.Sign}
 	for _, u := range []*url.Userinfo{
 		url.UserPassword(c.Basic.User, c.Basic.Password),
 		url.UserPassword(c.OAuth2.ClientID, c.OAuth2.ClientSecret),

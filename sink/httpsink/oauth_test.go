@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
 	"errors"
@@ -15,6 +16,7 @@ import (
 	"math/big"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -329,6 +331,36 @@ func TestTokensAreNotShown(t *testing.T) {
 		if text := err.Error(); strings.Contains(text, "t0ken") || !strings.Contains(text, "who is *** with Bearer ***?") {
 			t.Errorf("got %q", text)
 		}
+	}
+}
+
+// TestSecretsThatATokenEndpointEchoes: the client's, in each of the forms in which it may
+// have been sent, and the one in the endpoint's URL.
+func TestSecretsThatATokenEndpointEchoes(t *testing.T) {
+	t.Parallel()
+	const id, secret, password = clientID, clientSecret, "url-p4ss"
+	basic := func(user, password string) string {
+		return base64.StdEncoding.EncodeToString([]byte(user + ":" + password))
+	}
+	for name, echoed := range map[string]string{
+		"secret": secret, "encoded": url.QueryEscape(secret), "pair": id + ":" + secret,
+		"basic": basic(id, secret), "basic, encoded": basic(url.QueryEscape(id), url.QueryEscape(secret)),
+		"of the URL": password, "basic, of the URL": basic("app", password),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			i, c := newIssuer(t)
+			i.answer = func(w http.ResponseWriter, _ *http.Request) {
+				w.WriteHeader(http.StatusBadGateway)
+				writes(t, w, "got "+echoed+".")
+			}
+			c.OAuth2.TokenURL = strings.Replace(c.OAuth2.TokenURL, "://", "://app:"+password+"@", 1)
+			err := open(t, c).Send(within(t), batch("a"))
+			outage(t, err)
+			if !strings.HasSuffix(err.Error(), "502 Bad Gateway: got ***.") {
+				t.Errorf("got %q", err)
+			}
+		})
 	}
 }
 

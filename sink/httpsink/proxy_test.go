@@ -164,6 +164,13 @@ func TestProxy(t *testing.T) {
 				t.Errorf("through the proxy went %q, want %q", got, want)
 			}
 
+			stranger := config // expects another server behind the proxy
+			if stranger.TLS.ServerName = "another.example"; c.secureServer && !c.secureProxy {
+				if err := open(t, stranger).Check(within(t)); err == nil || !strings.Contains(err.Error(), "another.example") {
+					t.Errorf("Check of a server with another name: %v", err)
+				}
+			}
+
 			config.Proxy = through(proxyURL, "wr0ng/p%ss")
 			config.OAuth2 = httpsink.OAuth2{}
 			wrong := open(t, config)

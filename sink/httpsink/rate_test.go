@@ -26,13 +26,13 @@ var buckets = map[string]func(t testing.TB, n int) []sink.Bucket{
 		url := testserver.Postgres(t)
 		_, err := postgres.Migrate(t.Context(), url, postgres.SchemaConfig{})
 		ok(t, err)
-		for range n {
-			b, err := postgres.Open(postgres.Config{URL: url, Pipeline: "orders"})
-			ok(t, err)
-			t.Cleanup(func() { ok(t, b.Close()) })
-			all = append(all, b)
-		}
-		return all
+		return bucketsAt(t, url, n)
+	},
+	"PgBouncer": func(t testing.TB, n int) (all []sink.Bucket) {
+		url := testserver.Postgres(t)
+		_, err := postgres.Migrate(t.Context(), url, postgres.SchemaConfig{})
+		ok(t, err)
+		return bucketsAt(t, testserver.PgBouncer(t, url), n)
 	},
 	"SQLite": func(t testing.TB, n int) (all []sink.Bucket) {
 		url := "sqlite://" + filepath.Join(t.TempDir(), "app.db")
@@ -46,6 +46,16 @@ var buckets = map[string]func(t testing.TB, n int) []sink.Bucket{
 		}
 		return all
 	},
+}
+
+func bucketsAt(t testing.TB, url string, n int) (all []sink.Bucket) {
+	for range n {
+		b, err := postgres.Open(postgres.Config{URL: url, Pipeline: "orders"})
+		ok(t, err)
+		t.Cleanup(func() { ok(t, b.Close()) })
+		all = append(all, b)
+	}
+	return all
 }
 
 // TestARateThatIsShared: what one process has used up, another has not; nor has it a

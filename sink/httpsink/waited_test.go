@@ -1,0 +1,58 @@
+package httpsink
+
+import (
+	"context"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/sink"
+)
+
+// TestTheWaitForATurnIsNotTheServers: what a worker takes for the time of a Send is the
+// request's, whatever it waited for.
+func TestTheWaitForATurnIsNotTheServers(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]Config{
+		"rate":          {Rate: sink.Rate{Requests: 1, Per: time.Minute}},
+		"max_in_flight": {MaxInFlight: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				const answer = 3 * time.Second
+				s, done := inBubble(t, c, func(http.ResponseWriter, *http.Request) { <-time.After(answer) })
+				defer done()
+				w := sink.NewWorker(s, settles{}, sink.Config{
+					MaxAttempts: 1, Backoff: sink.Backoff{Initial: time.Second, Max: time.Second, Multiplier: 1}, SendTimeout: 5 * time.Minute,
+				})
+				began, all := time.Now(), make(chan sink.Done)
+				for range 2 {
+					go func() {
+						d, err := w.Work(t.Context(), t.Context(), oneEvent())
+						if err != nil || d.SendErr != nil {
+							t.Error(err, d.SendErr)
+						}
+						all <- d
+					}()
+				}
+				for range 2 {
+					if d := <-all; d.Sent != answer {
+						t.Errorf("a Send took %v, want %v", d.Sent, answer)
+					}
+				}
+				if took := time.Since(began); took < 2*answer {
+					t.Errorf("nobody waited: both were over after %v", took)
+				}
+			})
+		})
+	}
+}
+
+// settles takes all outcomes.
+type settles struct{}
+
+func (settles) Settle(context.Context, *outbox.Batch, []outbox.Outcome) error { return nil }
+func (settles) Mark(context.Context, *outbox.Batch, []int64) error            { return nil }
