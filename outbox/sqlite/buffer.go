@@ -39,10 +39,12 @@
 // A table of the user's own ([Config.Own]) has an INTEGER PRIMARY KEY and a column
 // group_id, for the uuid's text or its 16 bytes, as its declared type says. Its events are
 // claimed by stamp. What is sent is what the projection says when the claim has committed,
-// on a connection that cannot write; a batch that is taken over is projected again. What
-// archive and dead letters hold is what was projected, and a letter has the row too, so
-// that replay can put it back. Foreign keys are not enforced for what the relay does, as is
-// SQLite's own default.
+// on a connection that cannot write; a batch that is taken over is projected again. It
+// finds the batch by its ids and needs no index on group_id: a common table expression of
+// the table's name has those rows alone, wherever SQLite shows that the projection reads
+// nothing of that name but what has the batch's group_id. What archive and dead letters
+// hold is what was projected, and a letter has the row too, so that replay can put it back.
+// Foreign keys are not enforced for what the relay does, as is SQLite's own default.
 //
 // # Ids that are handed out again
 //

@@ -58,7 +58,7 @@ func TestRowsRefused(t *testing.T) {
 }
 
 // TestPlansOwn: no statement of ours about events walks over a table of the user's own,
-// with no index there but its key.
+// with no index there but its key. See TestPlansShadow for projections.
 func TestPlansOwn(t *testing.T) {
 	t.Parallel()
 	for _, group := range []string{"TEXT", "BLOB"} {

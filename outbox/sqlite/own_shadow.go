@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -13,7 +14,7 @@ import (
 
 // A projection says WHERE group_id = ?, and without an index on that column it walks over
 // all that waits. So it runs with the table in the shadow of a common table expression of
-// the same name, which holds the batch's rows and finds them by their ids.
+// the same name, which holds what lies between the batch's first id and its last.
 //
 // It must mean the same. What is read of the table by another name, main.x or through a
 // view, is the table as it is, and any other reading has to be of this batch's group_id
@@ -32,10 +33,10 @@ const (
 // rowids are names of the key that no column list has. See https://sqlite.org/rowidtable.html.
 var rowids = []string{"rowid", "oid", "_rowid_"}
 
-// shadow is the common table expression that hides the table from the projection. SQLite
-// takes a range for a large part of the table, and would begin a join elsewhere: so it is
-// told that few rows have the group_id. The values stand in the text: the only parameter is
-// the projection's.
+// shadow is the common table expression that hides the table from the projection. Of what
+// lies between the batch's ids the projection itself takes those with its group_id: without
+// that there is no shadow. The ids stand in the text: the only parameter is the
+// projection's.
 func (b *Buffer) shadow(s *shape, batch *outbox.Batch) string {
 	project := strings.ToLower(b.config.Own.Project)
 	id, table := quote(b.config.Own.ID), quote(b.config.Table)
@@ -48,12 +49,8 @@ func (b *Buffer) shadow(s *shape, batch *outbox.Batch) string {
 			names, values = append(names, name), append(values, id)
 		}
 	}
-	group := "'" + batch.GroupID.String() + "'"
-	if s.bytes {
-		group = fmt.Sprintf("X'%x'", batch.GroupID[:])
-	}
-	return fmt.Sprintf("WITH %s (%s) AS NOT MATERIALIZED (SELECT %s FROM main.%s WHERE %s BETWEEN %d AND %d AND likelihood(group_id = %s, 0.000001))\n",
-		table, strings.Join(names, ", "), strings.Join(values, ", "), table, id, batch.FirstID, batch.LastID, group)
+	return fmt.Sprintf("WITH %s (%s) AS NOT MATERIALIZED (SELECT %s FROM main.%s WHERE %s BETWEEN %d AND %d)\n",
+		table, strings.Join(names, ", "), strings.Join(values, ", "), table, id, batch.FirstID, batch.LastID)
 }
 
 // has tells whether the table has a column of that name.
@@ -115,7 +112,7 @@ func (b *Buffer) sightOf(ctx context.Context, s *shape, plain, hidden string, st
 	if err := tx.QueryRowContext(ctx, schemaVersionSQL).Scan(&version); err != nil {
 		return unknown, err
 	} else if version != s.version {
-		return unknown, fmt.Errorf("the schema was changed meanwhile")
+		return unknown, errors.New("the schema was changed meanwhile")
 	}
 	ops, err := programOf(tx.QueryContext(ctx, "EXPLAIN "+hidden, stamp))
 	if err != nil || ops == nil {
