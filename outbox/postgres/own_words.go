@@ -126,7 +126,7 @@ func (o *own) putBack() (columns, values string) {
 		value := "r." + c.quoted
 		switch {
 		case c.name == "group_id":
-			value = "$10::uuid"
+			value = "$12::uuid"
 		case c.name == found:
 			value = "c.find"
 		case c.notNull && isJSON(c.oid): // in a row as JSON it is not to be told from NULL

@@ -1,0 +1,66 @@
+package postgres_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/outbox"
+)
+
+// What the table does not take any more, now or at the commit, stays a letter and does not
+// hold up the others.
+func TestLettersThatATableOfYourOwnRefuses(t *testing.T) {
+	t.Parallel()
+	o := newActivities(t, testserver.Postgres(t), 9)
+	b := o.claim(t, 10)
+	o.settle(t, b, outbox.Outcome{Verdict: outbox.Dead, Attempts: 1, Error: "no"})
+	o.exec(t, `
+DELETE FROM "The ""app""".activities WHERE id = 7;
+ALTER TABLE `+activitiesTable+` ADD CONSTRAINT never CHECK (activity <> 2),
+	ADD CONSTRAINT parent FOREIGN KEY (activity) REFERENCES "The ""app""".activities DEFERRABLE INITIALLY DEFERRED;
+UPDATE relay.outbox_dead_letters SET event_row = event_row || '{"activity": 1e30}' WHERE event_id = 1;
+CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not this one'; END $$;
+CREATE TRIGGER refuse BEFORE INSERT ON `+activitiesTable+` FOR EACH ROW WHEN (NEW.activity = 9) EXECUTE FUNCTION refuse()`)
+	replay := func(limit, want int, what string) {
+		t.Helper()
+		if n, err := o.Replay(t.Context(), outbox.DeadFilter{}, limit); n != want || err != nil {
+			t.Fatalf("replaying %s: %d, %v; %d were expected", what, n, err, want)
+		}
+	}
+	replay(2, 2, "two")
+	replay(10, 3, "the rest")
+	replay(10, 0, "what is refused")
+	if in := o.text(t, "SELECT activity::text FROM "+activitiesTable+" ORDER BY activity"); in != "3 4 5 6 8" {
+		t.Errorf("activities %s are back", in)
+	}
+	o.agrees(t, "a replay")
+	o.exec(t, `
+DROP TRIGGER refuse ON `+activitiesTable+`;
+ALTER TABLE `+activitiesTable+` DROP CONSTRAINT never, DROP CONSTRAINT parent;
+UPDATE relay.outbox_dead_letters SET event_row = event_row || '{"activity": 1}' WHERE event_id = 1`)
+	replay(10, 4, "what was refused")
+	o.agrees(t, "another replay")
+
+	// A column that has to have a value keeps all of them out.
+	for {
+		b, err := o.TakeOver(t.Context(), lease)
+		check(t, err)
+		if b == nil {
+			break
+		}
+		o.settle(t, b, outbox.Outcome{Verdict: outbox.Dead, Attempts: 1, Error: "no"})
+	}
+	o.exec(t, `ALTER TABLE `+activitiesTable+` ADD COLUMN since text NOT NULL`)
+	replay(10, 0, "all")
+	var ids []int64
+	letters, err := o.Dead(t.Context(), outbox.DeadFilter{}, nil, 20)
+	check(t, err)
+	for _, l := range letters {
+		ids = append(ids, l.ID)
+	}
+	slices.Sort(ids)
+	if !slices.Equal(ids, []int64{1, 2, 3, 4, 5, 6, 7, 8, 9}) {
+		t.Errorf("the open letters are those of %v", ids)
+	}
+}
