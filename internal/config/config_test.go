@@ -98,7 +98,7 @@ func TestContractExampleIsTheDefaults(t *testing.T) {
 		t.Errorf("source.id and source.project: %+v", p.Source.Own)
 	}
 	p.DeadLetter, p.Archive, p.Source.Own = DeadLetter{}, Archive{}, outbox.Own{} // off unless named
-	p.Source.Schema = ""                              // the contract's "default: the table's" is no text
+	p.Source.Schema = ""                                                          // the contract's "default: the table's" is no text
 	if diff := cmp.Diff(minimal, example, comparers); diff != "" {
 		t.Errorf("defaults against the contract's example (-defaults +example):\n%s", diff)
 	}

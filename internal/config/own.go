@@ -1,12 +1,16 @@
 package config
 
-import "github.com/outboxrelay/relay/outbox"
+import (
+	"strings"
+
+	"github.com/outboxrelay/relay/outbox"
+)
 
 // The rules about a table of the user's own.
 
 // checkOwn tells what such a table does not go with.
 func (p *Pipeline) checkOwn(r *reader, e entry, there written) {
-	if !p.Source.Own.Is() {
+	if !p.Source.Own.Is() && p.Source.Preset == "" {
 		return
 	}
 	if p.Order == "key" {
@@ -20,6 +24,9 @@ func (p *Pipeline) checkOwn(r *reader, e entry, there written) {
 	}
 }
 
+// parameters are how a projection names the batch's group_id, by driver.
+var parameters = map[string]string{"postgres": "$1", "sqlite": "?"}
+
 // checkOwn fills the preset in and keeps apart what contradicts itself.
 func (s *Source) checkOwn(r *reader, e entry, there written) {
 	_, projects := there["project"]
@@ -32,6 +39,9 @@ func (s *Source) checkOwn(r *reader, e entry, there written) {
 	if projects && preset {
 		r.say(there["preset"].key, "%s.preset stands beside %s.project, one of them was expected", e.path, e.path)
 		return
+	}
+	if sign := parameters[s.Driver]; projects && s.Own.Is() && !strings.Contains(s.Own.Project, sign) {
+		r.say(r.at(e, there, "project"), "%s.project has no %s, which is the group_id of the batch that it is run for: WHERE group_id = %s was expected", e.path, sign, sign)
 	}
 	if p, known := presets[s.Preset]; known && s.Driver != "" && s.Table != "" {
 		own, fits := p.own(s.Driver, s.Table, s.Own.ID)

@@ -67,6 +67,24 @@ FROM TABLE e WHERE e.group_id = $1`}},
 
 func presetNames() []string { return slices.Sorted(maps.Keys(presets)) }
 
+// presetName is one of them. One that is not known is kept: the table is the user's own
+// all the same, and what else is wrong with it is said beside.
+func presetName(into *string) scalar {
+	s := choice(into, presetNames())
+	known := s.set
+	s.set = func(in input) error {
+		err := known(in)
+		if *into = in.text; err == nil {
+			return nil
+		}
+		if near := nearest(in.text, presetNames()); near != "" {
+			return unfit("did you mean " + near + "?")
+		}
+		return err
+	}
+	return s
+}
+
 // own is the preset for a table, whose key may be another; false: not with that driver.
 func (p preset) own(driver, table, id string) (outbox.Own, bool) {
 	project, known := p.project[driver]

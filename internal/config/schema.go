@@ -190,7 +190,7 @@ func (s *Source) keys() []key {
 				"columns `id` and `payload`, and perhaps `topic`, `key`, `headers` and `created_at`. It makes the table yours: nothing is added to it.",
 		},
 		{
-			name: "preset", value: choice(&s.Preset, presetNames()),
+			name: "preset", value: presetName(&s.Preset),
 			help: "`id` and `project` of a table whose shape is known; see [Presets](tables.md#presets).",
 		},
 	}
