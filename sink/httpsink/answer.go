@@ -40,15 +40,20 @@ func (a answer) verdict(overruled statuses) error {
 	if isSuccess(a.status) {
 		return nil
 	}
+	outage, suspect := overruled.judge(a.status)
 	text := statusText(a.status)
-	if a.status >= 300 && a.status <= 399 {
+	switch {
+	case a.status >= 300 && a.status <= 399:
 		text += " (redirects are not followed)"
+	case outage && (a.status == http.StatusUnauthorized || a.status == http.StatusForbidden):
+		text += " (look at what authorizes the sink; the events wait)"
+	case outage && a.status == http.StatusProxyAuthRequired:
+		text += " (look at the user and password of the proxy; the events wait)"
 	}
 	if a.quote != "" {
 		text += ": " + a.quote
 	}
 	err := errors.New(text)
-	outage, suspect := overruled.judge(a.status)
 	if !outage {
 		if a.status == http.StatusRequestEntityTooLarge {
 			err = sink.TooLarge(err)

@@ -77,6 +77,25 @@ func TestVerdictsOverruled(t *testing.T) {
 	}
 }
 
+// TestWhatAuthorizes: an outage that only the user can end says what to look at.
+func TestWhatAuthorizes(t *testing.T) {
+	t.Parallel()
+	for status, want := range map[int]string{
+		401: "401 Unauthorized (look at what authorizes the sink; the events wait): no such key",
+		403: "403 Forbidden (look at what authorizes the sink; the events wait): no such key",
+		407: "407 Proxy Authentication Required (look at the user and password of the proxy; the events wait): no such key",
+		404: "404 Not Found: no such key",
+	} {
+		a := answer{status: status, quote: "no such key"}
+		if err := a.verdict(statuses{}); !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+		if err := a.verdict(statuses{refused: []int{status}}); strings.Contains(err.Error(), "wait") {
+			t.Errorf("a refusal says %v, and its events do not wait", err)
+		}
+	}
+}
+
 func TestRetryAfter(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)

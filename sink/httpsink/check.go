@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/itchyny/gojq"
@@ -50,7 +51,7 @@ func CheckResults(text string) error {
 func check(text string) (*gojq.Query, error) {
 	query, err := gojq.Parse(text)
 	if e, ok := errors.AsType[*gojq.ParseError](err); ok {
-		return nil, wrongAt(text, max(0, e.Offset-len(e.Token)), e.Error())
+		return nil, wrongAt(text, min(max(0, e.Offset-len(e.Token)), ending(text)), e.Error())
 	} else if err != nil {
 		return nil, &ProgramError{Text: err.Error()}
 	}
@@ -95,6 +96,14 @@ func wrongAt(text string, at int, what string) *ProgramError {
 	before := text[:min(at, len(text))]
 	line := before[strings.LastIndexByte(before, '\n')+1:]
 	return &ProgramError{Line: 1 + strings.Count(before, "\n"), Column: 1 + utf8.RuneCountInString(line), Text: what}
+}
+
+// ending is where the last character of the program stands: what is missing at its end is
+// missing there, and not on the lines behind it.
+func ending(text string) int {
+	text = strings.TrimRightFunc(text, unicode.IsSpace)
+	_, size := utf8.DecodeLastRuneInString(text)
+	return len(text) - size
 }
 
 // find is where a name is used: gojq tells which one it does not know, and not where it

@@ -269,7 +269,8 @@ func TestProgramErrors(t *testing.T) {
 	t.Parallel()
 	for program, want := range map[string]string{
 		"[.events[] |\n  {id: .id]":               `line 2, column 11 of the program: unexpected token "]"`,
-		".events | map(":                          `line 1, column 15 of the program: unexpected EOF`,
+		".events | map(":                          `line 1, column 14 of the program: unexpected EOF`,
+		"[.events[] |\n  {id: \"é\" \n\n":         `line 2, column 10 of the program: unexpected EOF`,
 		"# é\n.\"é\" | nope(.x)":                  `line 2, column 8 of the program: function not defined: nope/1`,
 		"{id: .id,\n n: $count}":                  `line 2, column 5 of the program: variable not defined: $count`,
 		"{foo: \"foo\", a: .foo, b: \"\\(foo)\"}": `line 1, column 29 of the program: function not defined: foo/0`,

@@ -58,12 +58,16 @@ func (s *Sink) heard(ctx context.Context, resp *http.Response, r *request, b *ou
 // failures runs the program and reads what it made. An error is no secret's, but it
 // quotes others.
 func (s *Sink) failures(ctx context.Context, resp *http.Response, text string, r *request, b *outbox.Batch) ([]sink.EventError, error) {
-	said := map[string]any{"status": resp.StatusCode, "headers": headerValues(resp.Header), "body": bodyValue(text)}
+	body, isJSON := bodyValue(text)
+	said := map[string]any{"status": resp.StatusCode, "headers": headerValues(resp.Header), "body": body}
 	if !s.results.isNarrow {
 		said["events"] = r.values
 	}
 	made, err := s.results.run(ctx, said)
-	if err != nil {
+	switch {
+	case err != nil && !isJSON:
+		return nil, fmt.Errorf("%w (the body is not JSON)", err)
+	case err != nil:
 		return nil, err
 	}
 	list, ok := made.([]any)
@@ -89,12 +93,12 @@ func headerValues(h http.Header) map[string]any {
 }
 
 // bodyValue is the body as JSON, or as a string when it is none.
-func bodyValue(text string) any {
+func bodyValue(text string) (value any, isJSON bool) {
 	text = strings.ToValidUTF8(text, "\uFFFD")
 	if v, err := parseJSON(text); err == nil {
-		return v
+		return v, true
 	}
-	return text
+	return text, false
 }
 
 // verdicts gathers what a program says of the events.

@@ -106,7 +106,7 @@ func TestResultsThatFail(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ program, body, want string }{
 		"error":              {`error("odd")`, "", "results: error: odd"},
-		"not JSON":           {`[.body.errors[] | {id}]`, "<html>", "expected an object but got: string"},
+		"not JSON":           {`[.body.errors[] | {id}]`, "<html>", "expected an object but got: string (\"<html>\") (the body is not JSON)"},
 		"none":               {`empty`, "", "it made no result"},
 		"several":            {`.body[]`, "[[],[]]", "it made more than one result"},
 		"no array":           {`.body`, `{"a":1}`, "it made an object, an array of {id or index, error, retry} was expected"},
