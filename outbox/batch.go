@@ -47,8 +47,13 @@ type Batch struct {
 	Delivered []int64
 
 	// ProjectErr is why the batch of a table of the user's own could not be projected:
-	// there is nothing to send. It may be one event's doing.
+	// there is nothing to send. errors.Is finds ErrEventData where it is some event's
+	// doing, and ErrDatabase where it is the database's; else it may be anybody's. What is
+	// wrong with one event is in Event.ProjectErr.
 	ProjectErr error
+	// Projected: what is sent of the events, and where, was projected, and may be other
+	// than it was when they were sent before.
+	Projected bool
 
 	// ClaimedAt is the database's clock when this lease was taken, and
 	// ClaimedLocal the local one just after; together they tell how old an

@@ -138,6 +138,9 @@ type Group struct {
 	Address string
 	// Indexes into Batch.Events, ascending.
 	Indexes []int
+	// Err, in a DivideError, is why these events are refused, while others of the
+	// batch could be sent; nil: they are to be sent by themselves.
+	Err error
 }
 
 // GroupByAddress divides a batch, addresses in the order of their first event.

@@ -170,7 +170,7 @@ func (w *Worker) addressOf(e *outbox.Event) string {
 // only returns the batch's only address; one is false when it has several, and ""
 // stands for the sink's only one.
 func (w *Worker) only(b *outbox.Batch) (address string, one bool) {
-	if w.addresser == nil {
+	if w.addresser == nil || wrong(b) != nil { // of what is not projected nobody knows where it goes
 		return "", false
 	}
 	address = w.addressOf(&b.Events[0])

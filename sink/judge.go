@@ -16,7 +16,8 @@ import (
 //
 //	nil                    all delivered
 //	ErrUnavailable         all wait; no attempt is counted
-//	*DivideError           each part gets a group_id of its own, at once
+//	*DivideError           each part gets a group_id of its own, at once, but for those
+//	                       that are refused while others of the batch can be sent
 //	*BatchError            each event as its own error says
 //	refused as a whole     halved, until the bad event stands alone; alone it is
 //	                       buried, at once if Permanent, else after MaxAttempts
@@ -33,7 +34,7 @@ func (w *Worker) judge(b *outbox.Batch, a answer) []outbox.Outcome {
 		if w.config.Ordered {
 			groups = inRuns(b, groups)
 		}
-		return w.carry(b, divided(b, groups))
+		return w.carry(b, w.divided(b, groups))
 	case isBatch && batchErr.within(len(b.Events)):
 		return w.each(b, batchErr)
 	case isDivide || isBatch || errors.Is(err, ErrUnavailable):
@@ -212,12 +213,16 @@ func halve(b *outbox.Batch, why string) []outbox.Outcome {
 	return parts
 }
 
-func divided(b *outbox.Batch, groups []Group) []outbox.Outcome {
+func (w *Worker) divided(b *outbox.Batch, groups []Group) []outbox.Outcome {
 	parts := make([]outbox.Outcome, 0, len(groups))
 	for _, g := range groups {
 		ids := make([]int64, len(g.Indexes))
 		for i, at := range g.Indexes {
 			ids[i] = b.Events[at].ID
+		}
+		if g.Err != nil {
+			parts = append(parts, w.refused(b, ids, g.Err))
+			continue
 		}
 		parts = append(parts, outbox.Outcome{
 			Verdict: outbox.Retry, IDs: ids, GroupID: outbox.NewGroupID(), Attempts: b.Attempts,

@@ -2,6 +2,7 @@ package sink
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/outboxrelay/relay/outbox"
@@ -42,38 +43,64 @@ func unprojected(b *outbox.Batch) []outbox.Outcome {
 	return []outbox.Outcome{dead, rest}
 }
 
-// send sends what there is to send. A projection that fails may be one event's doing:
-// while other batches go through it is found by halving. Where it is known whose, the
-// others need not wait, unless the batch may have been sent before.
+// send sends what there is to send. Where the projection returned nothing that can be
+// sent of some events, and the others are fine, it is these events' doing: they are
+// refused, and the others need not wait. Else it may be the projection's, and while
+// other batches go through the event is found by halving. A batch that may have been
+// sent before is not divided without need.
 func (w *Worker) send(ctx context.Context, b *outbox.Batch) error {
-	wrong, bad := b.ProjectErr, 0
-	for i := range b.Events {
-		if err := b.Events[i].ProjectErr; err != nil {
-			bad++
-			if wrong == nil {
-				wrong = err
-			}
-		}
-	}
-	fresh := b.Starts <= 1 && b.Outages == 0 && b.Attempts == 0
+	err := wrong(b)
 	switch {
-	case wrong == nil:
+	case err == nil:
 		return w.sink.Send(ctx, b)
-	case b.ProjectErr == nil && bad < len(b.Events) && fresh:
-		return parted(b)
+	case errors.Is(b.ProjectErr, outbox.ErrDatabase):
+		return Unavailable(notProjected(err))
+	case !IsFresh(b) || len(b.Events) < 2:
+	case b.ProjectErr == nil:
+		if parts := parted(b); len(parts.Groups[0].Indexes) > 0 {
+			return parts
+		}
+	case errors.Is(b.ProjectErr, outbox.ErrEventData):
+		half := &DivideError{Groups: make([]Group, 2)}
+		for i := range b.Events {
+			g := &half.Groups[2*i/len(b.Events)]
+			g.Indexes = append(g.Indexes, i)
+		}
+		return half
 	}
-	return Suspect(fmt.Errorf("not sent, its projection failed: %w", wrong))
+	return Suspect(notProjected(err))
 }
 
-// parted asks for the events that cannot be sent to be parted from those that can.
-func parted(b *outbox.Batch) error {
-	var good, bad Group
-	for i := range b.Events {
-		to := &good
-		if b.Events[i].ProjectErr != nil {
-			to = &bad
-		}
-		to.Indexes = append(to.Indexes, i)
+// wrong is what is wrong with the batch's projection, or with the first event's of which
+// something is; nil: all of it can be sent.
+func wrong(b *outbox.Batch) error {
+	if b.ProjectErr != nil {
+		return b.ProjectErr
 	}
-	return &DivideError{Groups: []Group{good, bad}}
+	for i := range b.Events {
+		if err := b.Events[i].ProjectErr; err != nil {
+			return err
+		}
+	}
+	return nil
 }
+
+func notProjected(err error) error { return fmt.Errorf("not sent, its projection failed: %w", err) }
+
+// parted parts the events that cannot be sent from those that can.
+func parted(b *outbox.Batch) *DivideError {
+	groups := make([]Group, 1)
+	for i := range b.Events {
+		if err := b.Events[i].ProjectErr; err != nil {
+			groups = append(groups, Group{Indexes: []int{i}, Err: Permanent(notProjected(err))})
+			continue
+		}
+		groups[0].Indexes = append(groups[0].Indexes, i)
+	}
+	return &DivideError{Groups: groups}
+}
+
+// IsFresh tells whether the batch cannot have been sent before: nobody did, and nobody
+// held it who said nothing. A driver may divide such a batch, or refuse a part of it,
+// although it knows no more than that it cannot be sent as it is.
+func IsFresh(b *outbox.Batch) bool { return b.Starts <= 1 && b.Outages == 0 && b.Attempts == 0 }

@@ -146,10 +146,10 @@ func (w *Worker) outcomes(held context.Context, b *outbox.Batch, d *Done) ([]out
 		return []outbox.Outcome{{Verdict: outbox.Delivered}}, nil
 	case b.Marked():
 		return w.carry(b, finishMarked(b)), nil
-	case b.Starts > maxStarts:
-		return w.unfinished(held, b), nil
 	case missing(b):
 		return unprojected(b), nil
+	case b.Starts > maxStarts && wrong(b) == nil: // else it was the projection
+		return w.unfinished(held, b), nil
 	}
 	done, ok := w.config.Turn(held)
 	switch {

@@ -509,8 +509,9 @@ func TestABatchThatCannotBeProjected(t *testing.T) {
 	})
 }
 
-// TestEventsThatCannotBeProjectedAreParted: the others of a fresh batch go on at once,
-// and no event goes on without them of one that may have been sent.
+// TestEventsThatCannotBeProjectedAreParted: where it is known which they are, they are
+// refused and the others of a fresh batch go on at once; where it is known only that some
+// are, a fresh batch is halved. What may have been sent is left whole.
 func TestEventsThatCannotBeProjectedAreParted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -521,21 +522,37 @@ func TestEventsThatCannotBeProjectedAreParted(t *testing.T) {
 			}
 			return batch
 		}
-		again := bad(3, 1)
-		again.Outages = 1
-		for want, batch := range map[string]*outbox.Batch{
-			"retry [101 103] retry [102]": bad(3, 1),
-			"retry []":                    bad(2, 0, 1),
-			"retry [] ":                   again,
+		failed := func(n int, err error) *outbox.Batch {
+			batch := batchOf(n)
+			batch.ProjectErr = err
+			return batch
+		}
+		again := func(batch *outbox.Batch) *outbox.Batch {
+			batch.Outages = 1
+			return batch
+		}
+		data := fmt.Errorf("division by zero: %w", outbox.ErrEventData)
+		for name, c := range map[string]struct {
+			batch *outbox.Batch
+			want  string
+		}{
+			"one":                    {bad(3, 1), "retry [101 103] dead [102]"},
+			"all":                    {bad(2, 0, 1), "retry []"},
+			"one, perhaps sent":      {again(bad(3, 1)), "retry []"},
+			"its data":               {failed(3, data), "retry [101 102] retry [103]"},
+			"its data, alone":        {failed(1, data), "retry []"},
+			"its data, perhaps sent": {again(failed(3, data)), "retry []"},
+			"the projection":         {failed(3, errors.New("no such column")), "retry []"},
 		} {
 			b := newBench(nil)
-			_, _, err := b.work(t, batch)
+			_, _, err := b.work(t, c.batch)
 			expectError(t, err, nil)
-			expect(t, "settled", describe(b.settled), strings.TrimSpace(want))
+			expect(t, name, describe(b.settled), c.want)
 			expect(t, "sends", b.sends, 0)
 			for i, o := range b.settled {
-				if parted := len(b.settled) > 1; parted == (o.GroupID == batch.GroupID) || parted != (o.After == 0) || o.Attempts != 0 {
-					t.Errorf("%s: outcome %d is %+v", want, i, o)
+				whole := len(b.settled) == 1
+				if o.Verdict == outbox.Retry && (whole != (o.GroupID == c.batch.GroupID) || whole != (o.After > 0) || o.Attempts != 0) {
+					t.Errorf("%s: outcome %d is %+v", name, i, o)
 				}
 			}
 		}

@@ -3,6 +3,7 @@ package httpsink
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/sink"
@@ -12,21 +13,24 @@ import (
 // among ten thousand needs 28 runs.
 const mostBlames = 64
 
-// blame parts the events of a batch that the program failed over into those that it
-// takes together and those that it does not, by halving. Nothing is sent meanwhile, so
-// the good need not wait with the bad. nil: it takes none, and the program itself is to
-// blame; or nobody knows whether the batch was sent before, and under which body.
+// blame finds the events that the program cannot take, by running it over halves of the
+// batch; nothing is sent meanwhile. Where it takes others of the same batch it is these
+// events' doing, and they are refused. What was not looked at is a part of its own, and
+// looked at when that is sent. nil: the program takes none, and is to blame itself; or the
+// batch may have been sent before.
 func (s *Sink) blame(ctx context.Context, b *outbox.Batch, r *request, failed error) []sink.Group {
-	fresh := b.Starts <= 1 && b.Outages == 0 && b.Attempts == 0
-	if !fresh || len(r.events) < 2 || errors.Is(failed, errTime) || errors.Is(failed, errMemory) {
+	if !sink.IsFresh(b) || len(r.events) < 2 || isLimit(failed) || errors.Is(failed, errNone) || errors.Is(failed, errSeveral) {
 		return nil
 	}
-	var good, bad []int
-	runs := 0
+	var (
+		good, unseen []int
+		bad          []sink.Group
+		runs         int
+	)
 	var part func(from, to int)
 	part = func(from, to int) {
 		if runs == mostBlames || ctx.Err() != nil {
-			bad = append(bad, r.events[from:to]...)
+			unseen = append(unseen, r.events[from:to]...)
 			return
 		}
 		runs++
@@ -36,8 +40,11 @@ func (s *Sink) blame(ctx context.Context, b *outbox.Batch, r *request, failed er
 		switch {
 		case err == nil:
 			good = append(good, some.events...)
+		case isLimit(err): // however often it is run
+			runs = mostBlames
+			unseen = append(unseen, some.events...)
 		case to-from == 1:
-			bad = append(bad, some.events...)
+			bad = append(bad, sink.Group{Indexes: some.events, Err: sink.Permanent(s.requestError(b, &some, err))})
 		default:
 			part(from, (from+to)/2)
 			part((from+to)/2, to)
@@ -46,8 +53,26 @@ func (s *Sink) blame(ctx context.Context, b *outbox.Batch, r *request, failed er
 	middle := len(r.events) / 2
 	part(0, middle)
 	part(middle, len(r.events))
-	if len(good) == 0 || len(bad) == 0 || ctx.Err() != nil {
+	if len(good) == 0 || ctx.Err() != nil {
 		return nil
 	}
-	return []sink.Group{{Indexes: good}, {Indexes: bad}}
+	parts := append([]sink.Group{{Indexes: good}}, bad...)
+	if len(unseen) > 0 {
+		parts = append(parts, sink.Group{Indexes: unseen})
+	}
+	if len(parts) == 1 { // it takes each half, and not the whole
+		return []sink.Group{{Indexes: r.events[:middle]}, {Indexes: r.events[middle:]}}
+	}
+	return parts
+}
+
+func isLimit(err error) bool { return errors.Is(err, errTime) || errors.Is(err, errMemory) }
+
+// requestError says which program failed, over which event where it is one alone.
+func (s *Sink) requestError(b *outbox.Batch, r *request, err error) error {
+	of := ""
+	if len(r.events) == 1 {
+		of = " of event " + b.Events[r.events[0]].Identity()
+	}
+	return fmt.Errorf("request%s: %s (nothing was sent; relay preview tries it)", of, s.redactor.line(err.Error(), false, quoteBytes))
 }

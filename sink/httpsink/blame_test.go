@@ -2,7 +2,7 @@ package httpsink_test
 
 import (
 	"errors"
-	"slices"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -33,9 +33,8 @@ func TestBadEventsAreParted(t *testing.T) {
 			}
 			want[which] = append(want[which], i)
 		}
-		b := batch(topics...)
 		*bodies = nil
-		err := s.Send(t.Context(), b)
+		err := s.Send(t.Context(), batch(topics...))
 		divide, isDivide := errors.AsType[*sink.DivideError](err)
 		switch {
 		case len(want[1]) == 0:
@@ -50,18 +49,64 @@ func TestBadEventsAreParted(t *testing.T) {
 			if !isDivide || len(*bodies) > 0 {
 				t.Fatalf("got %v, want a *sink.DivideError; sent %q", err, *bodies)
 			}
-			// Where there are many bad ones, good ones beside them are parted later.
-			good := divide.Groups[0].Indexes
-			if bad := divide.Groups[1].Indexes; len(good)+len(bad) != len(topics) || slices.ContainsFunc(good, func(i int) bool { return topics[i] == "bad" }) {
-				t.Fatalf("%q are parted into %v and %v", topics, good, bad)
-			}
-			if len(want[1]) <= 4 {
-				if diff := cmp.Diff(want[0], good); diff != "" {
-					t.Fatalf("the good ones (-want +got):\n%s", diff)
+			var good, bad []int
+			for _, g := range divide.Groups {
+				switch {
+				case g.Err != nil:
+					bad = append(bad, g.Indexes...)
+					if i := g.Indexes[0]; len(g.Indexes) != 1 || topics[i] != "bad" || !errors.Is(g.Err, sink.ErrPermanent) ||
+						!strings.Contains(g.Err.Error(), fmt.Sprintf("request of event %d: error: no %[1]d (nothing was sent", i+1)) {
+						t.Fatalf("%q: %v are refused with %v", topics, g.Indexes, g.Err)
+					}
+				case len(want[1]) <= 4: // else some are looked at later
+					good = append(good, g.Indexes...)
 				}
+			}
+			if diff := cmp.Diff(want, [2][]int{good, bad}); diff != "" && len(want[1]) <= 4 {
+				t.Fatalf("good and bad ones (-want +got):\n%s", diff)
 			}
 		}
 	})
+}
+
+// TestMoreBadEventsThanAreLookedFor: what was not looked at is looked at when it is sent.
+func TestMoreBadEventsThanAreLookedFor(t *testing.T) {
+	t.Parallel()
+	url, bodies := keeping(t)
+	s := open(t, httpsink.Config{URL: url, Request: pickyJQ})
+	var topics []string
+	for range 200 {
+		topics = append(topics, "good", "bad")
+	}
+	left, buried := []*outbox.Batch{batch(topics...)}, 0
+	for len(left) > 0 {
+		b := left[0]
+		left = left[1:]
+		err := s.Send(within(t), b)
+		divide, isDivide := errors.AsType[*sink.DivideError](err)
+		if !isDivide {
+			ok(t, err)
+			continue
+		}
+		for _, g := range divide.Groups {
+			if g.Err != nil {
+				buried++
+				continue
+			}
+			part := *b
+			part.Events = nil
+			for _, i := range g.Indexes {
+				part.Events = append(part.Events, b.Events[i])
+			}
+			left = append(left, &part)
+		}
+	}
+	if buried != 200 {
+		t.Errorf("%d of 200 bad events are refused", buried)
+	}
+	if n := strings.Count(strings.Join(*bodies, ""), `"`) / 2; n != 200 {
+		t.Errorf("%d of 200 good events are sent: %q", n, *bodies)
+	}
 }
 
 // TestWhatMayHaveBeenSentIsNotParted: its parts would go out under other group_ids.

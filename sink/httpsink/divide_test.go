@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
 
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/sink"
@@ -134,6 +135,67 @@ func expectWhole(t *testing.T, err error, bodies []string, most int) {
 	}
 }
 
+// sendParts sends a batch as a worker does: where some events are refused before anything
+// is sent, the others go out by themselves. The indexes are the batch's.
+func sendParts(t *testing.T, s *httpsink.Sink, b *outbox.Batch) error {
+	t.Helper()
+	err := s.Send(within(t), b)
+	divide, isDivide := errors.AsType[*sink.DivideError](err)
+	if !isDivide {
+		return err
+	}
+	all := &sink.BatchError{}
+	for _, g := range divide.Groups {
+		part := *b
+		part.GroupID, part.Events = uuid.New(), nil
+		for _, i := range g.Indexes {
+			part.Events = append(part.Events, b.Events[i])
+			if g.Err != nil {
+				all.Events = append(all.Events, sink.EventError{Index: i, Err: g.Err})
+			}
+		}
+		if g.Err != nil {
+			continue
+		}
+		err := s.Send(within(t), &part)
+		some, partly := errors.AsType[*sink.BatchError](err)
+		if !partly {
+			ok(t, err)
+			continue
+		}
+		for _, e := range some.Events {
+			all.Events = append(all.Events, sink.EventError{Index: g.Indexes[e.Index], Err: e.Err})
+		}
+	}
+	slices.SortFunc(all.Events, func(a, b sink.EventError) int { return a.Index - b.Index })
+	return all
+}
+
+// TestASetIsNeverSentInPart: under its group_id nothing goes out but all of it.
+func TestASetIsNeverSentInPart(t *testing.T) {
+	t.Parallel()
+	sent := map[string]int{}
+	url := serve(t, func(_ http.ResponseWriter, r *http.Request) {
+		text, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		sent[r.Header.Get("Idempotency-Key")] = strings.Count(string(text), `"id":`)
+	})
+	s := open(t, httpsink.Config{URL: url, MaxBytes: 500})
+	b := batch("a", "a", "a")
+	small := b.Events[1].Payload
+	b.Events[1].Payload = fmt.Appendf(nil, "%q", strings.Repeat("x", 1000))
+	if err := s.Send(within(t), b); !errors.As(err, new(*sink.DivideError)) || len(sent) > 0 {
+		t.Errorf("got %v, want a *sink.DivideError; sent %v", err, sent)
+	}
+	b.Events[1].Payload = small // projected anew, it fits
+	ok(t, s.Send(within(t), b))
+	if diff := cmp.Diff(map[string]int{groupID.String(): 3}, sent); diff != "" {
+		t.Errorf("events by Idempotency-Key (-want +got):\n%s", diff)
+	}
+}
+
 // TestAnEventTooLargeIsRefusedAlone: those beside it are delivered.
 func TestAnEventTooLargeIsRefusedAlone(t *testing.T) {
 	t.Parallel()
@@ -147,7 +209,7 @@ func TestAnEventTooLargeIsRefusedAlone(t *testing.T) {
 	})
 	b := batch("a", "a", "a")
 	b.Events[1].Payload = fmt.Appendf(nil, "%q", strings.Repeat("x", 1000))
-	refused(t, open(t, httpsink.Config{URL: url, MaxBytes: 500}).Send(within(t), b), 1)
+	refused(t, sendParts(t, open(t, httpsink.Config{URL: url, MaxBytes: 500}), b), 1)
 	got := body.Load().(string)
 	if strings.Count(got, `"id":`) != 2 || strings.Contains(got, "xxx") {
 		t.Errorf("sent: %q", got)
@@ -175,7 +237,7 @@ func TestEventsThatCannotBeSent(t *testing.T) {
 	b := batch("a", "a", "a")
 	b.Events[0].Key, b.Events[2].Key = &key, &key
 	b.Events[2].Headers = outbox.Headers("{")
-	refused(t, open(t, httpsink.Config{URL: url + "/{key}", Format: "ndjson"}).Send(within(t), b), 1, 2)
+	refused(t, sendParts(t, open(t, httpsink.Config{URL: url + "/{key}", Format: "ndjson"}), b), 1, 2)
 	if got := body.Load().(string); strings.Count(got, "\n") != 1 || !strings.Contains(got, `"id":"1"`) {
 		t.Errorf("sent: %q", got)
 	}

@@ -39,7 +39,7 @@ func TestHeadersOfTopicAndKey(t *testing.T) {
 	}
 	one := *b
 	one.Events = []outbox.Event{b.Events[0], b.Events[2], b.Events[4]}
-	err := s.Send(within(t), &one)
+	err := sendParts(t, s, &one)
 	refused(t, err, 2)
 	if text := err.Error(); strings.Contains(text, "s3cret") || !strings.Contains(text, "line break or a control character into the header") {
 		t.Errorf("got %q", text)

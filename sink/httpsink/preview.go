@@ -43,6 +43,12 @@ func (p *preview) add(ctx context.Context, b *outbox.Batch, at []int) error {
 	r, refused, err := p.prepare(ctx, b)
 	if divide, ok := errors.AsType[*sink.DivideError](err); ok {
 		for _, g := range divide.Groups {
+			if g.Err != nil {
+				for _, i := range g.Indexes {
+					p.refused = append(p.refused, sink.EventError{Index: at[i], Err: g.Err})
+				}
+				continue
+			}
 			part := *b
 			part.GroupID, part.Events = outbox.NewGroupID(), nil
 			var partAt []int

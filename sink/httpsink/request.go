@@ -3,7 +3,6 @@ package httpsink
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"maps"
 	"net/http"
 
@@ -111,11 +110,7 @@ func (s *Sink) checkEvent(e *outbox.Event) error {
 func (s *Sink) fill(ctx context.Context, b *outbox.Batch, r *request, refused []sink.EventError) (*request, []sink.EventError, error) {
 	var failed error
 	if r.body, failed = s.program(ctx, b, r); failed != nil {
-		of := ""
-		if len(r.events) == 1 {
-			of = " of event " + b.Events[r.events[0]].Identity()
-		}
-		err := fmt.Errorf("request%s: %s (nothing was sent; relay preview tries it)", of, s.redactor.line(failed.Error(), false, quoteBytes))
+		err := s.requestError(b, r, failed)
 		if ctx.Err() != nil { // it was called off
 			return nil, nil, sink.Unavailable(err)
 		}

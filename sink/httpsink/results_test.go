@@ -216,7 +216,7 @@ func TestResultsBesideEventsThatWereNotSent(t *testing.T) {
 		} else {
 			b.Events[2].Payload = []byte("{")
 		}
-		err := s.Send(within(t), b)
+		err := sendParts(t, s, b)
 		got := fates(t, err)
 		if len(got) != 3 || got[2] != `3 for good: ["2","4"]` || !strings.HasPrefix(got[0], "0 for good: headers") || !strings.HasPrefix(got[1], "2 for good: its ") {
 			t.Errorf("request %q: got %q", request, got)

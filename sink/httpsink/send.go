@@ -28,6 +28,11 @@ func (s *Sink) Send(ctx context.Context, b *outbox.Batch) error {
 	if err != nil {
 		return err
 	}
+	if r != nil && len(refused) > 0 {
+		// The set that the server sees under this group_id must not grow, should they be
+		// fit to be sent another time: projected anew, or after max_bytes was changed.
+		return without(r.events, refused)
+	}
 	if r != nil {
 		failed, err := s.post(ctx, r, b)
 		if err != nil {
@@ -62,6 +67,15 @@ func divide(groups []sink.Group, refused []sink.EventError, tooLarge bool) error
 		groups = append(groups, none)
 	}
 	return &sink.DivideError{Groups: groups, TooLarge: tooLarge}
+}
+
+// without asks for the events to be parted from those that are refused.
+func without(events []int, refused []sink.EventError) error {
+	groups := []sink.Group{{Indexes: events}}
+	for _, e := range refused {
+		groups = append(groups, sink.Group{Indexes: []int{e.Index}, Err: e.Err})
+	}
+	return &sink.DivideError{Groups: groups}
 }
 
 // checkPath refuses an address that a topic or key of ".." would lead elsewhere.
