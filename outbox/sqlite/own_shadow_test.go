@@ -200,8 +200,8 @@ func TestEnding(t *testing.T) {
 func TestPlansShadow(t *testing.T) {
 	t.Parallel()
 	const (
-		many    = "INSERT INTO t (p, payload) WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000) SELECT i % 3 + 1, i FROM n"
-		parents = "INSERT INTO p (name) WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000) SELECT i FROM n"
+		many    = "INSERT INTO t (p, payload) WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000) SELECT i % 3 + 1, i FROM n"
+		parents = "INSERT INTO p (name) WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000) SELECT i FROM n"
 	)
 	for name, c := range map[string]struct {
 		statements []string
