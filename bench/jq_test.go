@@ -36,7 +36,9 @@ func BenchmarkJQ(b *testing.B) {
 	b.Cleanup(server.Close)
 	var contenders []contender
 	for _, c := range []struct{ name, request, results string }{
-		{name: "plain"}, {name: "request", request: requestJQ}, {name: "results", results: resultsJQ},
+		{name: "plain"},
+		{name: "request", request: requestJQ},
+		{name: "results", results: resultsJQ},
 		{name: "request+results", request: requestJQ, results: resultsJQ},
 	} {
 		s, err := httpsink.New(httpsink.Config{URL: server.URL, Request: c.request, Results: c.results})

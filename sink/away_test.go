@@ -618,3 +618,33 @@ func TestNeverBury(t *testing.T) {
 		expect(t, "outcome of one that takes its worker down", describe(b.settled), "retry []")
 	})
 }
+
+// TestWhatIsNotProjectedIsAtNoAddress: nobody knows where its events go, and those that
+// are accepted elsewhere show that it is their own doing.
+func TestWhatIsNotProjectedIsAtNoAddress(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := newAddressed(nil)
+		bad := to("table", "table")
+		bad.ProjectErr = errors.New("it cannot be done")
+		for tries := 1; ; tries++ {
+			for range 3 { // others are delivered
+				a.works(t, to("x"))
+			}
+			outcomes := a.works(t, bad)
+			if len(outcomes) == 2 { // halved
+				break
+			}
+			waitsFor(t, outcomes[0], "")
+			if tries == 10 {
+				t.Fatalf("settled %s", describe(outcomes))
+			}
+			bad.Outages++
+			<-time.After(time.Minute)
+		}
+		bad.ProjectErr, bad.Starts = errors.New("it cannot be done"), 9 // nobody sent it
+		if outcomes := a.works(t, bad); outcomes[0].Verdict == outbox.Dead {
+			t.Errorf("settled %s", describe(outcomes))
+		}
+	})
+}
