@@ -121,7 +121,7 @@ func checkLinks(t *testing.T, path string, i int, line string) {
 		to := filepath.Join(filepath.Dir(path), m[1])
 		if !exists(to) {
 			t.Errorf("%s: there is no %s", place(path, i), to)
-		} else if m[2] != "" && !strings.Contains(strings.ToLower(read(t, to)), "\n## "+strings.ReplaceAll(m[2][1:], "-", " ")+"\n") {
+		} else if m[2] != "" && !strings.Contains(strings.ToLower(read(t, to)), "# "+strings.ReplaceAll(m[2][1:], "-", " ")+"\n") {
 			t.Errorf("%s: %s has no heading %s", place(path, i), to, m[2])
 		}
 	}
