@@ -109,7 +109,11 @@ func (f *initFlags) missing(q *questions) error {
 	if names == nil {
 		return nil
 	}
-	return usage("init asks on a terminal only: %s was expected", strings.Join(names, " and "))
+	verb := "was"
+	if len(names) > 1 {
+		verb = "were"
+	}
+	return usage("init asks on a terminal only: %s %s expected", strings.Join(names, " and "), verb)
 }
 
 // databaseVariable is where many keep the database's URL.

@@ -68,7 +68,7 @@ func (q *questions) ask(what question, take func(answer string) error) error {
 			continue
 		}
 		if err := take(answer); err != nil {
-			fmt.Fprintf(q.out, "%s\n", wrapped(q.show(err.Error())))
+			fmt.Fprintf(q.out, "%s\n", wrapped(oneLine(q.show(err.Error()))))
 			continue
 		}
 		return nil

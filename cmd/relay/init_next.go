@@ -17,6 +17,10 @@ func whatNext(d *draft.Draft, found *survey.Database) string {
 	for _, warning := range warnings(d) {
 		fmt.Fprintf(&b, "\n%s\n", wrapped(warning))
 	}
+	if add := d.Source.AddCursor(); add != "" {
+		fmt.Fprintf(&b, "\n%s\n\n    %s;\n", wrapped("Its primary key is a uuid, which does not grow: each claim reads all of the table, in no order, and the more "+
+			"of it the longer another session holds an old snapshot. If you may add a column, write cursor: seq below source after"), add)
+	}
 	first := "First"
 	if steps := d.Source.Steps(found); len(steps) > 0 {
 		fmt.Fprintf(&b, "\n%s, in the database:\n", first)
@@ -47,13 +51,18 @@ func whatNext(d *draft.Draft, found *survey.Database) string {
 	return b.String()
 }
 
-// warnings are about what a table of the user's own is not made for.
+// warnings are about what the API has to find in a payload, and what a table of the
+// user's own is not made for.
 func warnings(d *draft.Draft) []string {
+	var all []string
+	for _, warning := range d.Warnings() {
+		all = append(all, "Look: "+warning)
+	}
 	t := d.Source.Table
 	if t == nil || !d.Source.IsOwn() {
-		return nil
+		return all
 	}
-	all := []string{"Each row of " + d.Source.Name + " is an event, and is deleted once it was delivered."}
+	all = append(all, "Each row of "+d.Source.Name+" is an event, and is deleted once it was delivered.")
 	if len(t.ReferredBy) > 0 {
 		all = append(all, "Look: "+strings.Join(t.ReferredBy, ", ")+" refer to it, and may keep its rows from being deleted, or go with them.")
 	}

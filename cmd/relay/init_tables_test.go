@@ -19,8 +19,7 @@ CREATE TABLE contact_activities (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, lead_id bigint NOT NULL, kind text NOT NULL);
 CREATE TABLE contact_activity_events (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, contact_activity_id bigint NOT NULL REFERENCES contact_activities,
-    created_at timestamptz NOT NULL DEFAULT now(), group_id uuid);
-CREATE INDEX ON contact_activity_events (group_id) WHERE group_id IS NOT NULL`
+    created_at timestamptz NOT NULL DEFAULT now(), group_id uuid)`
 	addActivity = `
 WITH l AS (INSERT INTO leads (email) VALUES ('ann@example.com') RETURNING id),
      a AS (INSERT INTO contact_activities (lead_id, kind) SELECT id, 'opened' FROM l RETURNING id)
@@ -56,8 +55,7 @@ INSERT INTO "My Shop"."Odd.Events" ("Order") VALUES (1)`
 	inFile = `
 CREATE TABLE customer (id INTEGER PRIMARY KEY, name TEXT, photo BLOB, settings JSON);
 CREATE TABLE customer_events (id INTEGER PRIMARY KEY AUTOINCREMENT, customer_id INTEGER NOT NULL REFERENCES customer,
-    "order" TEXT, created_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ')), group_id TEXT);
-CREATE INDEX customer_events_group_id ON customer_events (group_id) WHERE group_id IS NOT NULL`
+    "order" TEXT, created_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ')), group_id TEXT)`
 	addInFile = `
 INSERT INTO customer (name, photo, settings) VALUES ('Ann', x'00ff', '{"a":1}');
 INSERT INTO customer_events (customer_id) VALUES (1)`

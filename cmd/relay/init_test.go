@@ -34,6 +34,12 @@ func TestInitToDelivery(t *testing.T) {
 			wrote := do(t, nil, append([]string{"init", "--source", db.url, "--sink", "stdout:", "-o", path}, try.args...)...)
 			wrote.want(t, 0, path+" is written: from ", "")
 			golden(t, try.name, db, path)
+			if asked := strings.Contains(wrote.stdout, "CREATE INDEX"); asked != (try.name == "odd") {
+				t.Error("a table that is named by its bare name needs no index, one of another schema does")
+			}
+			if adds := strings.Contains(wrote.stdout, " ADD COLUMN seq bigint GENERATED ALWAYS AS IDENTITY UNIQUE;\n"); adds != (try.name == "uuids-alone" || try.name == "debezium") {
+				t.Error("a uuid alone is what a column that grows is proposed for")
+			}
 			do(t, db.env, "check", "-c", path).want(t, 0, "ok  ", "")
 
 			for _, step := range steps(wrote.stdout) {
@@ -197,7 +203,7 @@ func TestInitRefuses(t *testing.T) {
 		args []string
 		want string
 	}{
-		"nothing":      {2, nil, "relay: init asks on a terminal only: --source and --sink was expected"},
+		"nothing":      {2, nil, "relay: init asks on a terminal only: --source and --sink were expected"},
 		"no sink":      {2, []string{"--source", db.url}, "relay: init asks on a terminal only: --sink was expected"},
 		"overwriting":  {2, []string{"--source", db.url, "--sink", "stdout:", "-o", there}, there + " is there already, --force writes over it, -o writes another file"},
 		"no database":  {2, []string{"--source", "mysql://a:s3cret@h/d", "--sink", "stdout:"}, "source.url mysql:// is not there yet"},
@@ -216,7 +222,10 @@ func TestInitRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			args := append([]string{"init", "-o", filepath.Join(folder, name)}, try.args...)
-			do(t, nil, args...).want(t, try.code, "", try.want)
+			r := do(t, nil, args...)
+			if r.want(t, try.code, "", try.want); strings.Count(r.stderr, "dial error") > 1 {
+				t.Errorf("it says twice why: %s", r.stderr)
+			}
 			if _, err := os.Stat(filepath.Join(folder, name)); err == nil {
 				t.Error("a file was written")
 			}

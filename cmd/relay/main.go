@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -108,8 +109,17 @@ func (a *app) fail(err error) {
 	a.say("relay: " + oneLine(err.Error()))
 }
 
-// oneLine takes the line breaks out of a text; pgx likes them.
-func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
+// oneLine takes the line breaks out of a text, and lines that say the same again: pgx
+// tells of each try, with TLS and without.
+func oneLine(text string) string {
+	var lines []string
+	for line := range strings.Lines(text) {
+		if line = strings.Join(strings.Fields(line), " "); line != "" && !slices.Contains(lines, line) {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, " ")
+}
 
 // say writes to standard error.
 func (a *app) say(text string) {

@@ -57,18 +57,19 @@ func hubspot(path string) api {
 bearer: ${HUBSPOT_TOKEN}
 rate: {requests: 10, per: 1s}   # shared: true counts for all processes
 # A payload holds the properties of one object, as HubSpot calls them, and EMAIL
-# is what it is found by. Of several events about one object the last is sent.
+# is what it is found by: an event without one is refused, and becomes a dead
+# letter. Of several events about one object the last is sent.
 request: |
-  {inputs: [.events | group_by(.payload.EMAIL)[] | last
+  {inputs: [.events | group_by(.payload.EMAIL // error("event \(.id) has no EMAIL"))[] | last
     | {id: .payload.EMAIL, idProperty: "EMAIL", properties: .payload, objectWriteTraceId: .id}]}
 # 207 says which inputs were refused. Others about the same object are tried
 # again without it.
 results: |
   [select(.status == 207) | .events as $events
     | .body.errors[] | .message as $why
-    | (.context.objectWriteTraceId // error("an error without objectWriteTraceId: \($why)"))[] as $id
-    | ($events[] | select(.id == $id) | .payload.EMAIL) as $object
-    | $events[] | select(.payload.EMAIL == $object)
+    | (.context.objectWriteTraceId[]? // error("an error without objectWriteTraceId: \($why)")) as $id
+    | (($events[] | select(.id == $id)) // error("an error about \($id), which was not sent: \($why)")) as $bad
+    | $events[] | select(.payload.EMAIL == $bad.payload.EMAIL)
     | {id, error: $why, retry: (.id != $id)}]
 `, "EMAIL", property)),
 	}
@@ -83,10 +84,11 @@ max_bytes: 50_000_000
 # A payload is one e-mail: From, To, Subject, TextBody, ...
 request: |
   [.events[].payload]
-# The answer has one entry an e-mail, in order. 100, 405 and 429 pass by.
+# The answer has one entry an e-mail, in order; one that is missing is no success.
+# 100, 405 and 429 pass by.
 results: |
-  [select(.status == 200) | .body | to_entries[] | .key as $index | .value
-    | select(.ErrorCode != 0)
+  [select(.status == 200) | .body as $answers | range(.events | length) as $index
+    | $answers[$index] // error("no answer to e-mail \($index)") | select(.ErrorCode != 0)
     | {index: $index, error: "\(.ErrorCode) \(.Message)", retry: (.ErrorCode | IN(100, 405, 429))}]
 `),
 }
@@ -109,9 +111,11 @@ max_bytes: 10_000_000
 # The topic is the index, the key the document's id.
 request: |
   [.events[] | {index: {_index: .topic, _id: .keyVERSION}}, .payload]
-# The answer has one entry a document, in order. 409: a newer version is there already.
+# The answer has one entry a document, in order; one that is missing is no success.
+# 409: a newer version is there already.
 results: |
-  [select(.status == 200) | .body.items | to_entries[] | .key as $index | .value.index
+  [select(.status == 200) | .body.items as $answers | range(.events | length) as $index
+    | $answers[$index].index // error("no answer to document \($index)")
     | select(.status >= 300 and .status != 409)
     | {index: $index, error: "\(.error.type): \(.error.reason)", retry: (.status == 429 or .status >= 500)}]
 `, "VERSION", version)
@@ -130,7 +134,8 @@ rate: {requests: 80, per: 1s}
 unavailable: [409, 424]   # to be tried again with the same Idempotency-Key
 # A payload holds the fields of the object.
 request: |
-  .events[0].payload
+  if .events[1] then error("Stripe takes one object a request: batch_size: 1 was expected") else .events[0] end
+    | .payload
 results: |
   [select(.status >= 300) | .body.error
     | {index: 0, error: "\(.code // .type): \(.message)", retry: false}]
@@ -157,10 +162,10 @@ oauth2:
 request: |
   {allOrNone: false,
    records: [.events[] | {attributes: {type: .topic}, Relay_Event__c: .id} + .payload]}
-# The answer has one entry a row, in order.
+# The answer has one entry a row, in order; one that is missing is no success.
 results: |
-  [select(.status == 200) | .body | to_entries[] | .key as $index | .value
-    | select(.success | not)
+  [select(.status == 200) | .body as $answers | range(.events | length) as $index
+    | $answers[$index] // error("no answer to record \($index)") | select(.success | not)
     | {index: $index, error: (.errors | map("\(.statusCode): \(.message)") | join("; ")),
        retry: any(.errors[]; .statusCode | IN("UNABLE_TO_LOCK_ROW", "QUERY_TIMEOUT", "REQUEST_RUNNING_TOO_LONG"))}]
 `),
@@ -171,7 +176,7 @@ var slack = api{
 	name: "Slack", recipe: "docs/recipes/slack.md", batch: 20, batchWhy: "as many as one reads in one post",
 	text: always(`
 rate: {requests: 1, per: 1s}
-unavailable: [400, 410]
+unavailable: [410]
 request: |
   def escape: gsub("&"; "&amp;") | gsub("<"; "&lt;") | gsub(">"; "&gt;");
   {text: ([.events[] | "• *\(.topic | escape)* \(.payload | tojson | escape)"] | join("\n"))}

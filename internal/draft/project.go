@@ -7,10 +7,11 @@ import (
 	"github.com/outboxrelay/relay/internal/survey"
 )
 
-// proposal is a projection, and what there is to say about it.
+// proposal is a projection, and what there is to say about it: warnings on the terminal
+// too.
 type proposal struct {
-	sql   string
-	notes []string
+	sql             string
+	notes, warnings []string
 }
 
 // The columns of a table of events that mean what an event has.
@@ -43,7 +44,7 @@ func propose(driver string, t *survey.Table, wants string) proposal {
 	for _, join := range b.joins {
 		sql += join + "\n"
 	}
-	return proposal{sql + "WHERE e.group_id = " + parameter, b.notes}
+	return proposal{sql + "WHERE e.group_id = " + parameter, append(b.warnings, b.notes...), b.warnings}
 }
 
 // parent is the row that an event is about: what it refers to first, and must.
@@ -65,7 +66,8 @@ type proposer struct {
 	wants   string
 	joins   []string
 	columns []string
-	notes   []string
+
+	notes, warnings []string
 }
 
 func (b *proposer) column(of, name, as string) {
@@ -147,6 +149,9 @@ func (b *proposer) isPayload(c *survey.Column) bool {
 func (b *proposer) payload() {
 	if c := b.find(payloadColumns, b.isPayload); c != nil {
 		b.column("e", c.Name, "payload")
+		if b.wants != "" {
+			b.warnings = append(b.warnings, unseen(b.wants))
+		}
 		for i := range b.t.Refs {
 			b.notes = append(b.notes, "What "+b.t.Refs[i].Column+" refers to can be sent too: "+b.join("JOIN", "e", "p", &b.t.Refs[i]))
 		}
@@ -176,23 +181,6 @@ func (b *proposer) payload() {
 		return
 	}
 	b.columns = append(b.columns, b.object(of, t, wanted)+" AS payload")
-}
-
-// wanted is the pair that the payload has to have and the row t has not, where a row
-// that it refers to has it; "" when there is nothing to add.
-func (b *proposer) wanted(of string, t *survey.Table) string {
-	if b.wants == "" || t.Column(b.wants) != nil {
-		return ""
-	}
-	for i := range t.Refs {
-		if ref := &t.Refs[i]; ref.Table.Column(b.wants) != nil {
-			b.joins = append(b.joins, b.join("JOIN", of, "w", ref))
-			b.admit(ref)
-			return text(b.wants) + ", w." + ident(b.driver, b.wants)
-		}
-	}
-	b.notes = append(b.notes, "The payload has to have "+b.wants+", and there is no column of that name: add it, or change sink.request.")
-	return ""
 }
 
 func (b *proposer) join(how, of, as string, ref *survey.Ref) string {

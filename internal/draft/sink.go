@@ -67,7 +67,7 @@ const anAPI = `
 # results finds the events that were not, in {status, headers, body, events}:
 # an array of {id or index, error, retry}.
 #results: |
-#  [.body.errors[]? | {index: .index, error: .message, retry: false}]
+#  [(.body.errors // [])[] | {index: .index, error: .message, retry: false}]
 #headers: {X-Tenant: "7"}
 #bearer: ${API_TOKEN}   # or basic, oauth2, sign, tls: docs/http.md
 #rate: {requests: 10, per: 1s}   # shared: true counts for all processes

@@ -59,8 +59,18 @@ func (s *Source) cursor(w *writer) {
 		return
 	}
 	w.comment(3, "The primary key is a uuid, which does not grow. It works; while another session holds an old snapshot, claims get "+
-		"slower. With a column that grows they do not: ALTER TABLE "+s.Name+" ADD COLUMN seq bigint GENERATED ALWAYS AS IDENTITY UNIQUE")
+		"slower. With a column that grows they do not: "+s.AddCursor())
 	w.line(3, "#cursor: seq")
+}
+
+// AddCursor is a statement for a table whose primary key is a uuid, with no column beside
+// it that grows; "" for others.
+func (s *Source) AddCursor() string {
+	t := s.Table
+	if t == nil || s.Driver != "postgres" || !s.IsOwn() || t.Unfit() != "" || t.Column(t.Key[0]).Integer() || t.Cursor() != "" {
+		return ""
+	}
+	return "ALTER TABLE " + table(s.Driver, t) + " ADD COLUMN seq bigint GENERATED ALWAYS AS IDENTITY UNIQUE"
 }
 
 // when is how often events are looked for.
@@ -88,15 +98,13 @@ func (s *Source) Steps(d *survey.Database) []Step {
 	case group.NotNull && s.Driver == "postgres":
 		steps = append(steps, Step{"a row that is in no batch has a group_id of NULL", "ALTER TABLE " + name + " ALTER COLUMN group_id DROP NOT NULL;"})
 	}
-	if group := t.Column("group_id"); group == nil || !group.Indexed {
-		index := "CREATE INDEX CONCURRENTLY ON " + name
-		if s.Driver == "sqlite" {
-			index = "CREATE INDEX " + ident(s.Driver, t.Name+"_group_id") + " ON " + name
-		}
-		steps = append(steps, Step{"the projection finds a batch's rows by it", index + " (group_id) WHERE group_id IS NOT NULL;"})
-	}
 	if s.Driver != "postgres" {
 		return steps
+	}
+	// A table that is named by its bare name needs no index for a projection to find a
+	// batch's rows.
+	if group := t.Column("group_id"); t.Schema != "public" && (group == nil || !group.Indexed) {
+		steps = append(steps, Step{"the projection finds a batch's rows by it", "CREATE INDEX CONCURRENTLY ON " + name + " (group_id) WHERE group_id IS NOT NULL;"})
 	}
 	if len(t.Lacks) > 0 {
 		steps = append(steps, Step{"as the table's owner", "GRANT SELECT, INSERT, UPDATE, DELETE ON " + name + " TO " + ident("postgres", d.Role) + ";"})

@@ -27,6 +27,48 @@ func (d *Database) guess(t *Table) {
 	}
 }
 
+// Likeness is how like a column's name is to the one that is looked for, the nearest
+// first.
+type Likeness int
+
+// The likenesses: email itself; Email and e_mail; contact_email; email_address.
+const (
+	Same Likeness = iota
+	Spelt
+	Ends
+	Has
+)
+
+// Alike finds the column whose name is most like name; nil when there is none. What is
+// only like it has to be text.
+func (t *Table) Alike(name string) (found *Column, best Likeness) {
+	if c := t.Column(name); c != nil {
+		return c, Same
+	}
+	bare := func(name string) string { return strings.ToLower(strings.ReplaceAll(name, "_", "")) }
+	want := bare(name)
+	for i := range t.Columns {
+		c := &t.Columns[i]
+		var like Likeness
+		switch has := bare(c.Name); {
+		case !c.Text():
+			continue
+		case has == want:
+			like = Spelt
+		case strings.HasSuffix(has, want):
+			like = Ends
+		case strings.Contains(has, want):
+			like = Has
+		default:
+			continue
+		}
+		if found == nil || like < best {
+			found, best = c, like
+		}
+	}
+	return found, best
+}
+
 // plurals are what a table of such rows could be called.
 func plurals(one string) []string {
 	all := []string{one + "s", one, one + "es"}

@@ -19,6 +19,3 @@ CREATE TABLE contact_activity_events (
     created_at          timestamptz NOT NULL DEFAULT now(),
     group_id            uuid -- the relay's: NULL until it claims the event
 );
-
--- By this the projection finds the events of a batch.
-CREATE INDEX ON contact_activity_events (group_id) WHERE group_id IS NOT NULL;

@@ -8,6 +8,3 @@ CREATE TABLE outgoing_emails (
     created_at timestamptz NOT NULL DEFAULT now(),
     group_id   uuid -- the relay's: NULL until it claims the row
 );
-
--- By this the projection finds the rows of a batch.
-CREATE INDEX ON outgoing_emails (group_id) WHERE group_id IS NOT NULL;

@@ -9,6 +9,3 @@ CREATE TABLE new_leads (
     created_at timestamptz NOT NULL DEFAULT now(),
     group_id   uuid -- the relay's: NULL until it claims the row
 );
-
--- By this the projection finds the rows of a batch.
-CREATE INDEX ON new_leads (group_id) WHERE group_id IS NOT NULL;
