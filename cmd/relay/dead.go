@@ -57,6 +57,15 @@ func (f *deadFlags) bind(c *cobra.Command) {
 	flags.DurationVar(&f.newerThan, "newer-than", 0, "those that died since, like 1h")
 	flags.BoolVar(&f.all, "all", false, "all of them")
 	flags.BoolVar(&f.asJSON, "json", false, "print JSON")
+	c.Args = idsByFlag
+}
+
+// idsByFlag says where the ids go that stand behind a command.
+func idsByFlag(c *cobra.Command, args []string) error {
+	if _, _, err := admin.Named(args); len(args) == 0 || err != nil {
+		return cobra.NoArgs(c, args)
+	}
+	return usage("%s is no command: %s --id %s was expected", strings.Join(args, " "), c.CommandPath(), strings.Join(args, ","))
 }
 
 // chosen refuses a command that does not say which letters it means.

@@ -33,6 +33,19 @@ func (d *database) open(pipeline string) string {
 	return ids
 }
 
+// An id that stands where none is expected gets the command that was meant.
+func TestDeadIDsAreFlags(t *testing.T) {
+	t.Parallel()
+	for args, says := range map[string]string{
+		"show 51":        "relay: 51 is no command: relay dead show --id 51 was expected\n",
+		"replay 51 52":   "relay: 51 52 is no command: relay dead replay --id 51,52 was expected\n",
+		"discard 51":     "relay dead discard --id 51 was expected\n",
+		"show something": `relay: unknown command "something" for "relay dead show"`,
+	} {
+		do(t, nil, append([]string{"dead"}, strings.Fields(args+" -c relay.yaml")...)...).want(t, 2, "", says)
+	}
+}
+
 func TestDeadList(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)

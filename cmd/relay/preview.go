@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9/logging"
@@ -37,7 +38,9 @@ headers, without their secrets, and its body, JSON with its lines indented.
 Nothing is claimed, nothing is sent and nothing is written.
 
 It also says what would not be sent: events that the projection returns no row
-for, and those that the sink would refuse.`,
+for, and those that the sink would refuse. The exit status is 1 when source.project
+or sink.request fails over all of them. Events in batches that wait for a retry are
+not shown; how many wait, and why, is said when there are no others.`,
 		Example: "  relay preview -c relay.yaml\n  relay preview -c relay.yaml --pipeline orders -n 1",
 	}, func(_ *cobra.Command, cfg *config.Config) error {
 		if events < 1 || events > mostPreviewed {
@@ -81,6 +84,7 @@ func (a *app) preview(ctx context.Context, chosen []*config.Pipeline, events int
 			a.fail(fmt.Errorf("%s: %w", p.Name, err))
 			continue
 		}
+		a.failed = a.failed || shown.projectErr != nil
 		if err := a.printPreview(p, shown, i > 0); err != nil {
 			return err
 		}
@@ -93,8 +97,12 @@ func (a *app) preview(ctx context.Context, chosen []*config.Pipeline, events int
 
 // previewed is what would become of the next events of a pipeline.
 type previewed struct {
-	// events is how many were looked at; 0: none waits.
+	// events is how many were looked at; 0: none is unclaimed.
 	events int
+	// claimed are in batches that wait for a retry, are leased, or lack their delete;
+	// why is what the newest of those waits for, "" for nothing. Known where events is 0.
+	claimed outbox.Status
+	why     string
 	// projectErr is why nothing can be said of them.
 	projectErr error
 	requests   []request
@@ -124,7 +132,11 @@ func look(ctx context.Context, p *config.Pipeline, line *config.Opened, limit in
 		return shown, fmt.Errorf("%s cannot be previewed", p.Sink.URL)
 	}
 	b, err := line.Buffer.Peek(ctx, limit)
-	if err != nil || b == nil {
+	if err != nil {
+		return shown, err
+	}
+	if b == nil {
+		err = shown.batches(ctx, line.Buffer)
 		return shown, err
 	}
 	if shown.events = len(b.Events); b.ProjectErr != nil {
@@ -147,6 +159,21 @@ func look(ctx context.Context, p *config.Pipeline, line *config.Opened, limit in
 		sent = sent[n:]
 	}
 	return shown, nil
+}
+
+// batches looks at what is claimed already.
+func (p *previewed) batches(ctx context.Context, b config.Buffer) (err error) {
+	if p.claimed, err = b.Status(ctx); err != nil || p.claimed.Waiting == 0 {
+		return err
+	}
+	for _, f := range b.Examine(ctx) {
+		if f.About == "batches" && f.Level != outbox.Fine {
+			if _, p.why, _ = strings.Cut(f.Text, "because: "); p.why == "" {
+				p.why = f.Text
+			}
+		}
+	}
+	return nil
 }
 
 // part is a batch of some of a batch's events, as a claim would make it.

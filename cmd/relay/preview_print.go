@@ -19,6 +19,8 @@ func (a *app) printPreview(p *config.Pipeline, shown previewed, again bool) erro
 	}
 	fmt.Fprintf(&b, "%s: %s (%s) -> %s (%s)\n", p.Name, p.Source.URL, p.Source.Table, p.Sink.URL, address(&p.Sink))
 	switch {
+	case shown.events == 0 && shown.claimed.Pending > 0:
+		b.WriteString(a.redact(claimedWords(p, &shown)))
 	case shown.events == 0:
 		b.WriteString("no event waits. Insert one, and look again:\n\n" + example(p) + "\n")
 	case shown.projectErr != nil:
@@ -50,6 +52,25 @@ func (a *app) printRequests(b *strings.Builder, paint func(colour, string) strin
 	for _, r := range shown.refused {
 		fmt.Fprintf(b, "\n%s event %s\n%s\n", paint(yellow, "not sent:"), r.event, plain(a.redact(r.err.Error())))
 	}
+}
+
+// claimedWords tells of events that are in batches, when there are no others.
+func claimedWords(p *config.Pipeline, shown *previewed) string {
+	s := &shown.claimed
+	events, waiting := many(int(s.Pending), "event", "events"), many(int(s.Waiting), "batch", "batches")
+	switch {
+	case s.Waiting == 0:
+		return fmt.Sprintf("no event is unclaimed: a relay has claimed %s, and sends them.\n", events)
+	case s.Leased > 0:
+		events += " are being sent, or"
+	}
+	why := ""
+	if shown.why != "" {
+		why = " (the last error: " + plain(shown.why) + ")"
+	}
+	return fmt.Sprintf("no event is unclaimed: %s wait in %s for a retry%s.\n\n"+
+		"Mend what it names. A relay that runs sends them again by itself, at most %v\nafter its last try. Preview shows unclaimed events only.\n",
+		events, waiting, why, p.Retry.Max)
 }
 
 // eventsOf names events: "event 17", "events 17, 18 and 998 more".

@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"regexp"
 	"strings"
 	"testing"
@@ -97,8 +99,8 @@ func TestPreviewSaysWhatWouldNotBeSent(t *testing.T) {
 	}
 
 	broken := write(t, strings.Replace(yaml, "a.lead_id::text", "(1 / (a.lead_id - 7))::text", 1))
-	do(t, nil, "preview", "-c", broken).want(t, 0, "source.project fails, so nothing would be sent:\n", "")
-	do(t, nil, "preview", "-c", broken).want(t, 0, "division by zero", "")
+	do(t, nil, "preview", "-c", broken).want(t, 1, "source.project fails, so nothing would be sent:\n", "")
+	do(t, nil, "preview", "-c", broken).want(t, 1, "division by zero", "")
 
 	plain := newDatabase(t)
 	plain.exec("INSERT INTO outbox_events (topic, payload) VALUES ('orders', '{}'), ('orders', '1')")
@@ -106,6 +108,36 @@ func TestPreviewSaysWhatWouldNotBeSent(t *testing.T) {
 	do(t, nil, "preview", "-c", refuses).want(t, 0, "\nnot sent: event 1\n", "")
 	do(t, nil, "preview", "-c", refuses).want(t, 0, "\nnot sent: event 2\n", "")
 }
+
+// What waits for a retry is told of when nothing else waits.
+func TestPreviewTellsOfRetries(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "not today", http.StatusServiceUnavailable)
+	}))
+	t.Cleanup(server.Close)
+	for _, sqlite := range []bool{false, true} {
+		t.Run(map[bool]string{true: "sqlite", false: "postgres"}[sqlite], func(t *testing.T) {
+			t.Parallel()
+			db := newYours(t, sqlite)
+			path := write(t, onePipeline("orders", db.url, server.URL))
+			do(t, nil, "migrate", "-c", path).want(t, 0, "applied", "")
+			do(t, nil, "preview", "-c", path).want(t, 0, "no event waits. Insert one", "")
+			db.exec(`INSERT INTO outbox_events (topic, payload) VALUES ('orders', '{"n": 1}'), ('orders', '{"n": 2}')`)
+			start(t, nil, "run", "-c", path)
+			testserver.Eventually(t, func() error {
+				r := do(t, nil, "preview", "-c", path)
+				if !retries.MatchString(r.stdout) || r.code != 0 {
+					return fmt.Errorf("it says %d %q", r.code, r.stdout)
+				}
+				return nil
+			})
+		})
+	}
+}
+
+var retries = regexp.MustCompile(`\nno event is unclaimed: 2 events wait in 1 batch for a retry \(the last error: [^\n]*503 Service Unavailable: not today[^\n]*\)\.\n\n` +
+	`Mend what it names\. A relay that runs sends them again by itself, at most 5m0s\nafter its last try\. Preview shows unclaimed events only\.\n$`)
 
 // Every kind of sink can be previewed, one pipeline after another, and one that is away
 // holds up no other.

@@ -37,7 +37,8 @@ With --events N it commits N probe events to the buffer, as an application does,
 until a running relay has moved them, and accounts for each by its id: delivered, dead,
 waiting, or not even claimed. Where the sink can be read (Redis streams, JetStream), it
 is counted there how often each arrived. The exit status is 1 unless all were delivered,
-and arrived exactly once. Probes are real events: whoever reads the sink gets them.`,
+and arrived exactly once. Probes are real events: whoever reads the sink gets them. They
+need the relay's own table: in one of yours a row means what your application means by it.`,
 		Example: `  relay verify -c relay.yaml
   relay verify -c relay.yaml --repair
   relay verify -c relay.yaml --pipeline orders --events 10000`,
@@ -62,6 +63,9 @@ and arrived exactly once. Probes are real events: whoever reads the sink gets th
 			return usage("--timeout is %v, a time like 1m was expected", probe.timeout)
 		case len(chosen) > 1:
 			return usage("there are several pipelines: --pipeline NAME was expected beside --events")
+		case chosen[0].Source.Own.Is():
+			return usage("%s: %s is a table of your own, and a probe is a row of the relay's own table: --events does not go with it. relay verify without it audits the table, "+
+				"relay preview shows what its next events would send", chosen[0].Name, chosen[0].Source.Table)
 		}
 		return a.probe(c.Context(), chosen[0], probe, asJSON)
 	})

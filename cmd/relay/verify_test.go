@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -67,6 +68,33 @@ func TestVerifyUsage(t *testing.T) {
 		"--events 5 --pipeline a --timeout 0s": "--timeout is 0s",
 	} {
 		do(t, nil, append([]string{"verify", "-c", path}, strings.Fields(args)...)...).want(t, 2, "", says)
+	}
+}
+
+// A table of the user's own is audited; no probe is a row of it.
+func TestVerifyOfYours(t *testing.T) {
+	t.Parallel()
+	for _, try := range drafts {
+		if try.tables == "" || !strings.Contains("activities debezium odd sqlite", try.name) {
+			continue
+		}
+		t.Run(try.name, func(t *testing.T) {
+			t.Parallel()
+			db := newYours(t, try.name == "sqlite")
+			db.exec(try.tables)
+			path := filepath.Join(t.TempDir(), "relay.yaml")
+			wrote := do(t, nil, append([]string{"init", "--source", db.url, "--sink", "stdout:", "--name", "yours", "-o", path}, try.args...)...)
+			wrote.want(t, 0, "is written", "")
+			for _, step := range steps(wrote.stdout) {
+				db.exec(step)
+			}
+			do(t, db.env, "migrate", "-c", path).want(t, 0, "applied", "")
+			db.exec(try.insert)
+			do(t, db.env, "verify", "-c", path).want(t, 0, "yours     1          0       0        0          0     -       0       agree\n", "")
+			do(t, db.env, "verify", "-c", path, "--events", "3").want(t, 2, "",
+				"is a table of your own, and a probe is a row of the relay's own table: --events does not go with it. relay verify without it ")
+			do(t, db.env, "verify", "-c", path, "--json").want(t, 0, `"unclaimed": 1,`, "")
+		})
 	}
 }
 
