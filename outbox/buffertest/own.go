@@ -14,8 +14,6 @@ var ownCases = []testCase{
 	{name: "own/what the projection returns, and what it leaves out", run: ownFields},
 	{name: "own/without a parent there is nothing to send", run: ownUnprojected},
 	{name: "own/projected again when taken over", run: ownAgain},
-	{name: "own/a projection that goes wrong says how", run: ownWrong},
-	{name: "own/halving finds the event that cannot be projected", run: ownHalved},
 	{name: "own/peek projects and claims nothing", run: ownPeek},
 	{name: "own/check names what is missing", run: ownCheck},
 }
@@ -53,8 +51,9 @@ func ownFields(t *testing.T, h Harness) {
 	ids := insertWithParents(t, f, events...)
 	b := claim(t, f.Buffer, 10)
 	sameEvents(t, "claimed", b, true, ids, events)
-	if b.ProjectErr != nil || slices.ContainsFunc(b.Events, func(e outbox.Event) bool { return e.Unprojected }) {
-		t.Fatalf("a batch that was projected comes with %v and %+v", b.ProjectErr, b.Events)
+	bad := func(e outbox.Event) bool { return e.Unprojected || e.ProjectErr != nil }
+	if !b.Projected || b.ProjectErr != nil || slices.ContainsFunc(b.Events, bad) {
+		t.Fatalf("a batch that was projected comes with %t, %v and %+v", b.Projected, b.ProjectErr, b.Events)
 	}
 	settle(t, f.Buffer, b, delivered())
 	empty(t, f)
@@ -117,6 +116,7 @@ func ownAgain(t *testing.T, h Harness) {
 	b := claim(t, f.Buffer, 10)
 	f.Exec(t, "UPDATE parents SET name = 'changed'")
 	b = lose(t, f, b, f.Buffer)
+	equal(t, "Projected", b.Projected, true)
 	equal(t, "topics", []string{b.Events[0].Topic, b.Events[1].Topic}, []string{"changed", "changed"})
 
 	f.Exec(t, "ALTER TABLE parents RENAME TO elsewhere")
@@ -130,123 +130,12 @@ func ownAgain(t *testing.T, h Harness) {
 	empty(t, f)
 }
 
-// wrong expects a batch of these events that could not be projected, and an error of one
-// line that names all of that.
-func wrong(t *testing.T, b *outbox.Batch, ids []int64, names ...string) {
-	t.Helper()
-	equal(t, "events of a batch that cannot be projected", b.IDs(), ids)
-	if b.ProjectErr == nil {
-		t.Fatalf("a projection that goes wrong is not noticed: %+v", b.Events)
-	}
-	said := b.ProjectErr.Error()
-	for _, name := range names {
-		if !strings.Contains(said, name) {
-			t.Fatalf("the error does not name %s: %s", name, said)
-		}
-	}
-	if strings.Contains(said, "\n") {
-		t.Fatalf("the error has more than one line: %q", said)
-	}
-}
-
-// ownWrong: {bad} is an event's topic that the projections trip over.
-func ownWrong(t *testing.T, h Harness) {
-	const rows = ` FROM {table} e WHERE e.group_id = {group}`
-	for name, c := range map[string]struct {
-		project string
-		bad     outbox.Event
-		says    []string // {id} is the bad event's
-	}{
-		"an event twice": {
-			project: `SELECT id AS id, payload AS payload FROM {table} e CROSS JOIN (SELECT 1 AS n UNION ALL SELECT 2) AS twice
-			          WHERE e.group_id = {group} AND (twice.n = 1 OR e.topic = 'bad')`, says: []string{"{id}", "twice"},
-		},
-		"an event of no batch": {
-			project: `SELECT e.id + CASE WHEN e.topic = 'bad' THEN 1000000 ELSE 0 END AS id, e.payload AS payload` + rows, says: []string{"10000"},
-		},
-		"no id":           {project: `SELECT CASE WHEN e.topic <> 'bad' THEN e.id END AS id, e.payload AS payload` + rows, says: []string{"id"}},
-		"no payload":      {project: `SELECT e.id AS id, CASE WHEN e.topic <> 'bad' THEN e.payload END AS payload` + rows, says: []string{"{id}", "payload"}},
-		"no such column":  {project: `SELECT e.id AS id, e.nonsense AS payload` + rows, says: []string{"nonsense"}},
-		"no column id":    {project: `SELECT e.payload AS payload` + rows, says: []string{"id"}},
-		"without payload": {project: `SELECT e.id AS id` + rows, says: []string{"payload"}},
-		"headers that are no object": {
-			project: `SELECT e.id AS id, e.payload AS payload, e.headers AS headers` + rows,
-			bad:     outbox.Event{Headers: outbox.Headers(`["a"]`)}, says: []string{"{id}", "headers"},
-		},
-		"text that is no JSON": {
-			project: `SELECT e.id AS id, CASE WHEN e.topic = 'bad' THEN '{no' ELSE '{}' END AS payload` + rows, says: []string{"{id}", "payload"},
-		},
-		"an error in one row": {
-			project: `SELECT e.id AS id, e.payload AS payload,
-			          CASE WHEN abs(CAST(CASE WHEN e.topic = 'bad' THEN -9223372036854775808 ELSE -1 END AS bigint)) = 1 THEN 'x' END AS topic` + rows,
-			says: []string{},
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			f := h.Open(t, Options{Project: c.project})
-			events := orders(3)
-			c.bad.Topic, c.bad.Payload = "bad", events[1].Payload
-			events[1] = c.bad
-			ids := f.Insert(t, events...)
-			says := slices.Clone(c.says)
-			for i := range says {
-				says[i] = strings.ReplaceAll(says[i], "{id}", fmt.Sprint(ids[1]))
-			}
-			if err := f.Buffer.Check(t.Context()); err != nil { // what is wrong for every batch may be seen at the start
-				fails(t, "Check", err, outbox.ErrNotReady)
-				for _, name := range says {
-					if !strings.Contains(err.Error(), name) {
-						t.Fatalf("the error does not name %s: %v", name, err)
-					}
-				}
-				return
-			}
-			b := claim(t, f.Buffer, 10)
-			wrong(t, b, ids, says...)
-			equal(t, "state", ledgerOf(t, f, b.GroupID).State, "leased")
-			ok(t, "Renew", f.Buffer.Renew(t.Context(), b, lease))
-			settle(t, f.Buffer, b, retry(b, 0))
-			wrong(t, takeOver(t, f.Second(t)), ids, says...)
-		})
-	}
-}
-
-func ownHalved(t *testing.T, h Harness) {
-	f := h.Open(t, Options{Project: `
-		SELECT e.id AS id, CASE WHEN e.topic = 'bad' THEN '{no' ELSE '{}' END AS payload FROM {table} e WHERE e.group_id = {group}`})
-	events := orders(4)
-	events[2].Topic = "bad"
-	ids := f.Insert(t, events...)
-	b := claim(t, f.Buffer, 10)
-	wrong(t, b, ids)
-	left, right := outbox.NewGroupID(), outbox.NewGroupID()
-	settle(t, f.Buffer, b, outbox.Outcome{Verdict: outbox.Retry, IDs: ids[:2], GroupID: left}, outbox.Outcome{Verdict: outbox.Retry, IDs: ids[2:], GroupID: right})
-	for range 2 {
-		switch b = takeOver(t, f.Buffer); b.GroupID {
-		case left:
-			ok(t, "the half without the bad event", b.ProjectErr)
-			settle(t, f.Buffer, b, delivered())
-		default:
-			wrong(t, b, ids[2:])
-			settle(t, f.Buffer, b, outbox.Outcome{Verdict: outbox.Dead, Attempts: 1, Error: "its projection failed"})
-		}
-	}
-	empty(t, f)
-	for _, d := range f.Dead(t) { // there is no content but the row
-		equal(t, "topic", d.Topic, named(f))
-		if !json.Valid(d.Payload) {
-			t.Fatalf("the payload of the letter of event %d is no JSON: %s", d.EventID, d.Payload)
-		}
-	}
-	equal(t, "letters", letters(t, f, isOpen), ids[2:])
-}
-
 func ownPeek(t *testing.T, h Harness) {
 	f := h.Open(t, Options{Project: joined})
 	ids := insertWithParents(t, f, orders(4)...)
 	bereave(t, f, ids[1])
 	b := peek(t, f, 3)
+	equal(t, "Projected", b.Projected, true)
 	equal(t, "events", b.IDs(), ids[:3])
 	for i, e := range b.Events {
 		if e.Unprojected != (i == 1) {

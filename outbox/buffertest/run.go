@@ -21,7 +21,7 @@ func Run(t *testing.T, h Harness) {
 		archiveCases, hookCases, hookApartCases, bucketCases, auditCases, cancelCases, modelCases, peekCases,
 	}
 	if h.Own {
-		groups = append(groups, ownCases, ownLetterCases)
+		groups = append(groups, ownCases, ownWrongCases, ownLetterCases)
 	} else {
 		groups = append(groups, orderCases)
 	}

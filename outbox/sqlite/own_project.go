@@ -15,11 +15,12 @@ import (
 )
 
 // project fills in what the projection says of the batch's events: one snapshot, for a
-// batch that was committed. Whatever goes wrong is in batch.ProjectErr: the batch is
-// leased, and whoever has it lets it wait.
+// batch that was committed. Whatever goes wrong is in batch.ProjectErr, or in the event's
+// if one event's row shows it: the batch is leased, and whoever has it lets it wait.
 //
 // A batch that is delivered already needs its content for the archive alone.
 func (b *Buffer) project(ctx context.Context, batch *outbox.Batch, lease time.Duration) {
+	batch.Projected = true
 	if len(batch.Events) == 0 || batch.Marked() && b.config.Archive == "" {
 		return
 	}
@@ -29,21 +30,15 @@ func (b *Buffer) project(ctx context.Context, batch *outbox.Batch, lease time.Du
 	err := b.beginOn(limited, b.own.reads, &sql.TxOptions{ReadOnly: true}, func(tx transaction) error {
 		return b.projectIn(limited, tx, batch)
 	})
-	if err == nil {
-		return
+	switch {
+	case err == nil:
+	case ctx.Err() != nil:
+		batch.ProjectErr = fmt.Errorf("%w: %w", outbox.ErrDatabase, err)
+	case limited.Err() != nil:
+		batch.ProjectErr = fmt.Errorf("the projection takes longer than half a lease, %v: make it faster, by an index perhaps, or lease longer", lease/2)
+	default:
+		batch.ProjectErr = blamed(err)
 	}
-	if limited.Err() != nil && ctx.Err() == nil {
-		err = fmt.Errorf("the projection takes longer than half a lease, %v: make it faster, by an index perhaps, or lease longer", lease/2)
-	}
-	batch.ProjectErr = oneLine(err)
-}
-
-// oneLine is err in one line; a database says things in several.
-func oneLine(err error) error {
-	if text := err.Error(); strings.ContainsAny(text, "\r\n") {
-		return errors.New(strings.Join(strings.Fields(text), " "))
-	}
-	return err
 }
 
 // projectIn does it in a transaction that sees the batch's stamp. When it fails the
@@ -56,7 +51,7 @@ func (b *Buffer) projectIn(ctx context.Context, tx transaction, batch *outbox.Ba
 	}
 	rows, err := tx.tx.QueryContext(ctx, statement, stamp)
 	if err != nil {
-		return projectionErr(err)
+		return runErr(err)
 	}
 	p := projection{topic: b.config.Table, events: slices.Clone(batch.Events), isJSON: true}
 	if err := p.read(rows); err != nil {
@@ -71,8 +66,6 @@ func (b *Buffer) projectIn(ctx context.Context, tx transaction, batch *outbox.Ba
 	batch.Events, batch.PayloadIsJSON = p.events, p.isJSON
 	return nil
 }
-
-func projectionErr(err error) error { return fmt.Errorf("the projection does not run: %w", err) }
 
 // within makes the user's SELECT a part of ours. So it is one, and one only.
 func within(project string) string { return "(\n" + ending(project) + "\n)" }
@@ -201,47 +194,56 @@ func (p *projection) read(rows *sql.Rows) error {
 			created                          sql.NullString
 		)
 		if err := rows.Scan(&id, &topic, &key, &payload, &headers, &created); err != nil {
-			return projectionErr(err)
+			return runErr(err)
 		}
-		e, err := p.event(id)
+		i, err := p.find(id)
 		if err != nil {
 			return err
 		}
-		if err := p.fill(e, topic, key, payload, headers); err != nil {
-			return fmt.Errorf("the projection of event %d: %w", e.ID, err)
+		e := &p.events[i]
+		switch {
+		case e.ProjectErr != nil: // the first thing that is wrong will do
+			continue
+		case p.seen[i]:
+			err = fmt.Errorf("the projection returns event %d twice, one row an event was expected", e.ID)
+		default:
+			p.seen[i] = true
+			if err = p.fill(e, topic, key, payload, headers); err != nil {
+				err = fmt.Errorf("the projection of event %d: %w", e.ID, err)
+			}
+		}
+		if err != nil {
+			*e = outbox.Event{ID: e.ID, Topic: p.topic, CreatedAt: e.CreatedAt, ProjectErr: err}
+			continue
 		}
 		if at, err := time.Parse(timeFormat, created.String); created.Valid && err == nil {
 			e.CreatedAt = at
 		}
 	}
 	if err := rows.Err(); err != nil {
-		return projectionErr(err)
+		return runErr(err)
 	}
 	return nil
 }
 
-// event is the one that a row is of.
-func (p *projection) event(id any) (*outbox.Event, error) {
+// find is where the event stands that a row is of.
+func (p *projection) find(id any) (int, error) {
 	if id == nil {
-		return nil, errors.New("the projection returns a row whose id is NULL: the event's key was expected")
+		return 0, errors.New("the projection returns a row whose id is NULL: the event's key was expected")
 	}
 	n, is := id.(int64)
 	if !is {
-		return nil, fmt.Errorf("the projection returns the id %s, the event's key was expected, an integer", shown(id))
+		return 0, fmt.Errorf("the projection returns the id %s, the event's key was expected, an integer", shown(id))
 	}
 	i, found := p.next, true
 	if i >= len(p.events) || p.events[i].ID != n {
 		i, found = slices.BinarySearchFunc(p.events, n, byID)
 	}
-	p.next = i + 1
-	switch {
-	case !found:
-		return nil, fmt.Errorf("the projection returns event %d, which is not in the batch: it has to say WHERE group_id = ?", n)
-	case p.seen[i]:
-		return nil, fmt.Errorf("the projection returns event %d twice, one row an event was expected", n)
+	if !found {
+		return 0, fmt.Errorf("the projection returns event %d, which is not in the batch: it has to say WHERE group_id = ?", n)
 	}
-	p.seen[i] = true
-	return &p.events[i], nil
+	p.next = i + 1
+	return i, nil
 }
 
 func (p *projection) fill(e *outbox.Event, topic, key, payload, headers any) error {

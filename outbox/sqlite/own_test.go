@@ -3,6 +3,7 @@ package sqlite_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -199,8 +200,12 @@ func TestOwnContents(t *testing.T) {
 	} {
 		db, b := theirs(t, "CREATE TABLE t (id INTEGER PRIMARY KEY, payload, group_id TEXT); INSERT INTO t (payload) VALUES (1)", sqlite.Config{Own: outbox.Own{Project: project}})
 		batch := claimed(t, b)
-		if batch.ProjectErr == nil || !strings.Contains(batch.ProjectErr.Error(), says) {
-			t.Errorf("%s: got %v, want an error that says %q", project, batch.ProjectErr, says)
+		err := batch.ProjectErr
+		if err == nil {
+			err = batch.Events[0].ProjectErr
+		}
+		if err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: got %v, want an error that says %q", project, err, says)
 		}
 		if left := query(t, db, "SELECT count(*) FROM t", func(rows *sql.Rows) (n int, err error) { return n, rows.Scan(&n) }); left[0] != 1 {
 			t.Errorf("%s: %d events are left", project, left[0])
@@ -229,7 +234,7 @@ func TestOwnProjectionIsBounded(t *testing.T) {
 	defer cancel()
 	batch, err = b.TakeOver(ctx, time.Hour)
 	check(t, err)
-	if batch == nil || batch.ProjectErr == nil || !slices.Equal(batch.IDs(), []int64{1}) {
+	if batch == nil || !errors.Is(batch.ProjectErr, outbox.ErrDatabase) || !slices.Equal(batch.IDs(), []int64{1}) {
 		t.Fatalf("got %+v", batch)
 	}
 	check(t, b.Renew(t.Context(), batch, time.Hour))

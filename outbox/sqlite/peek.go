@@ -91,10 +91,11 @@ func (b *Buffer) peekOwn(ctx context.Context, batch *outbox.Batch, limit int) (_
 		if _, err := tx.exec(ctx, readOnlySQL); err != nil {
 			return err
 		}
+		batch.Projected = true
 		limited, cancel := context.WithTimeout(ctx, peekTime)
 		defer cancel()
 		if err := b.projectIn(limited, tx, batch); err != nil {
-			batch.ProjectErr = oneLine(err)
+			batch.ProjectErr = blamed(err)
 		}
 		return errNothing
 	}))

@@ -1,0 +1,207 @@
+package buffertest
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+var ownWrongCases = []testCase{
+	{name: "own/a projection that goes wrong says how", run: ownWrong},
+	{name: "own/an event that cannot be sent keeps none of the others", run: ownBad},
+	{name: "own/halving finds the event that cannot be projected", run: ownHalved},
+}
+
+// wrong expects a batch of these events that could not be projected, and an error of one
+// line that names all of that.
+func wrong(t *testing.T, b *outbox.Batch, ids []int64, names ...string) {
+	t.Helper()
+	equal(t, "events of a batch that cannot be projected", b.IDs(), ids)
+	if b.ProjectErr == nil {
+		t.Fatalf("a projection that goes wrong is not noticed: %+v", b.Events)
+	}
+	for _, e := range b.Events {
+		ok(t, "an event of a batch that cannot be projected", e.ProjectErr)
+	}
+	saysAll(t, b.ProjectErr, names)
+}
+
+func saysAll(t *testing.T, err error, names []string) {
+	t.Helper()
+	said := err.Error()
+	for _, name := range names {
+		if !strings.Contains(said, name) {
+			t.Fatalf("the error does not name %s: %s", name, said)
+		}
+	}
+	if strings.Contains(said, "\n") {
+		t.Fatalf("the error has more than one line: %q", said)
+	}
+}
+
+// wrongEvent expects that of these events the one at bad alone is to blame, and an error of
+// one line that names all of that.
+func wrongEvent(t *testing.T, b *outbox.Batch, ids []int64, bad int, names ...string) {
+	t.Helper()
+	equal(t, "events of a batch with one that cannot be sent", b.IDs(), ids)
+	ok(t, "a batch with one event that cannot be sent", b.ProjectErr)
+	for i := range b.Events {
+		e := &b.Events[i]
+		switch {
+		case i != bad:
+			ok(t, fmt.Sprintf("event %d of %v", e.ID, ids), e.ProjectErr)
+			equal(t, "Unprojected", e.Unprojected, false)
+			if e.Payload == nil {
+				t.Fatalf("event %d has no payload: %+v", e.ID, e)
+			}
+		case e.ProjectErr == nil || e.Payload != nil || e.Headers != nil || e.Unprojected:
+			t.Fatalf("there is something to send of an event that cannot be: %+v", e)
+		default:
+			saysAll(t, e.ProjectErr, names)
+		}
+	}
+}
+
+// overflows is 1 for every event but the bad one, of which it is an error.
+const overflows = `abs(CAST(CASE WHEN e.topic = 'bad' THEN -9223372036854775808 ELSE -1 END AS bigint))`
+
+// ownWrong: the projections trip over the event whose topic is bad.
+func ownWrong(t *testing.T, h Harness) {
+	const rows = ` FROM {table} e WHERE e.group_id = {group}`
+	for name, c := range map[string]struct {
+		project string
+		bad     outbox.Event
+		says    []string // {id} is the bad event's
+		event   bool     // it is the event's doing
+		is      error
+	}{
+		"an event twice": {
+			project: `SELECT id AS id, payload AS payload FROM {table} e CROSS JOIN (SELECT 1 AS n UNION ALL SELECT 2 UNION ALL SELECT 3) AS times
+			          WHERE e.group_id = {group} AND (times.n = 1 OR e.topic = 'bad')`, says: []string{"{id}", "twice"}, event: true,
+		},
+		"an event of no batch": {
+			project: `SELECT e.id + CASE WHEN e.topic = 'bad' THEN 1000000 ELSE 0 END AS id, e.payload AS payload` + rows, says: []string{"10000"},
+		},
+		"no id":           {project: `SELECT CASE WHEN e.topic <> 'bad' THEN e.id END AS id, e.payload AS payload` + rows, says: []string{"id"}},
+		"no payload":      {project: `SELECT e.id AS id, CASE WHEN e.topic <> 'bad' THEN e.payload END AS payload` + rows, says: []string{"{id}", "payload"}, event: true},
+		"no such column":  {project: `SELECT e.id AS id, e.nonsense AS payload` + rows, says: []string{"nonsense"}},
+		"no column id":    {project: `SELECT e.payload AS payload` + rows, says: []string{"id"}},
+		"without payload": {project: `SELECT e.id AS id` + rows, says: []string{"payload"}},
+		"no topic": {
+			project: `SELECT e.id AS id, e.payload AS payload, CASE WHEN e.topic = 'bad' THEN '' ELSE e.topic END AS topic` + rows,
+			says:    []string{"{id}", "topic"}, event: true,
+		},
+		"headers that are no object": {
+			project: `SELECT e.id AS id, e.payload AS payload, e.headers AS headers` + rows,
+			bad:     outbox.Event{Headers: outbox.Headers(`["a"]`)}, says: []string{"{id}", "headers"}, event: true,
+		},
+		"text that is no JSON": {
+			project: `SELECT e.id AS id, CASE WHEN e.topic = 'bad' THEN '{no' ELSE '{}' END AS payload` + rows, says: []string{"{id}", "payload"}, event: true,
+		},
+		"an error in one row": {
+			project: `SELECT e.id AS id, e.payload AS payload, CASE WHEN ` + overflows + ` = 1 THEN 'x' END AS topic` + rows, is: outbox.ErrEventData,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := h.Open(t, Options{Project: c.project})
+			events := orders(3)
+			c.bad.Topic, c.bad.Payload = "bad", events[1].Payload
+			events[1] = c.bad
+			ids := f.Insert(t, events...)
+			says := slices.Clone(c.says)
+			for i := range says {
+				says[i] = strings.ReplaceAll(says[i], "{id}", fmt.Sprint(ids[1]))
+			}
+			if err := f.Buffer.Check(t.Context()); err != nil { // what is wrong for every batch may be seen at the start
+				fails(t, "Check", err, outbox.ErrNotReady)
+				for _, name := range says {
+					if !strings.Contains(err.Error(), name) {
+						t.Fatalf("the error does not name %s: %v", name, err)
+					}
+				}
+				return
+			}
+			expect := func(b *outbox.Batch) {
+				t.Helper()
+				if c.event {
+					wrongEvent(t, b, ids, 1, says...)
+					return
+				}
+				wrong(t, b, ids, says...)
+				if c.is != nil {
+					fails(t, "the projection", b.ProjectErr, c.is)
+				}
+			}
+			expect(peek(t, f, 10))
+			b := claim(t, f.Buffer, 10)
+			expect(b)
+			equal(t, "state", ledgerOf(t, f, b.GroupID).State, "leased")
+			ok(t, "Renew", f.Buffer.Renew(t.Context(), b, lease))
+			settle(t, f.Buffer, b, retry(b, 0))
+			expect(takeOver(t, f.Second(t)))
+		})
+	}
+}
+
+func ownBad(t *testing.T, h Harness) {
+	f := h.Open(t, Options{Project: `
+		SELECT e.id AS id, e.key AS key, e.headers AS headers, CASE WHEN e.topic = 'bad' THEN NULL ELSE e.payload END AS payload
+		FROM {table} e WHERE e.group_id = {group}`})
+	events := orders(4)
+	events[2].Topic, events[2].Key, events[2].Headers = "bad", text("k"), outbox.Headers(`{"a": "b"}`)
+	ids := f.Insert(t, events...)
+	b := claim(t, f.Buffer, 10)
+	wrongEvent(t, b, ids, 2, fmt.Sprint(ids[2]))
+	rest := outbox.NewGroupID()
+	settle(t, f.Buffer, b, outbox.Outcome{Verdict: outbox.Dead, IDs: ids[2:3], Attempts: 1, Error: "its projection failed"},
+		outbox.Outcome{Verdict: outbox.Retry, IDs: []int64{ids[0], ids[1], ids[3]}, GroupID: rest})
+	b = takeOver(t, f.Buffer)
+	equal(t, "the rest", []any{b.GroupID, b.IDs()}, []any{rest, []int64{ids[0], ids[1], ids[3]}})
+	for _, e := range b.Events {
+		ok(t, "an event that can be sent", e.ProjectErr)
+	}
+	settle(t, f.Buffer, b, delivered())
+	empty(t, f)
+	onlyRows(t, f, ids[2:3])
+}
+
+// onlyRows expects letters of these events alone, with no content but their rows.
+func onlyRows(t *testing.T, f *Fixture, ids []int64) {
+	t.Helper()
+	for _, d := range f.Dead(t) {
+		equal(t, "topic", d.Topic, named(f))
+		if !json.Valid(d.Payload) {
+			t.Fatalf("the payload of the letter of event %d is no JSON: %s", d.EventID, d.Payload)
+		}
+	}
+	equal(t, "letters", letters(t, f, isOpen), ids)
+}
+
+func ownHalved(t *testing.T, h Harness) {
+	f := h.Open(t, Options{Project: `
+		SELECT e.id AS id, CASE WHEN ` + overflows + ` = 1 THEN '{}' END AS payload FROM {table} e WHERE e.group_id = {group}`})
+	events := orders(4)
+	events[2].Topic = "bad"
+	ids := f.Insert(t, events...)
+	b := claim(t, f.Buffer, 10)
+	wrong(t, b, ids)
+	left, right := outbox.NewGroupID(), outbox.NewGroupID()
+	settle(t, f.Buffer, b, outbox.Outcome{Verdict: outbox.Retry, IDs: ids[:2], GroupID: left}, outbox.Outcome{Verdict: outbox.Retry, IDs: ids[2:], GroupID: right})
+	for range 2 {
+		switch b = takeOver(t, f.Buffer); b.GroupID {
+		case left:
+			ok(t, "the half without the bad event", b.ProjectErr)
+			settle(t, f.Buffer, b, delivered())
+		default:
+			wrong(t, b, ids[2:])
+			settle(t, f.Buffer, b, outbox.Outcome{Verdict: outbox.Dead, Attempts: 1, Error: "its projection failed"})
+		}
+	}
+	empty(t, f)
+	onlyRows(t, f, ids[2:])
+}
