@@ -179,14 +179,14 @@ func (p *Pipeline) openBuffer(owner string) (Buffer, error) {
 		return postgres.Open(postgres.Config{
 			URL: s.URL.Reveal(), Table: s.Table, Schema: s.Schema, Pipeline: p.Name, Owner: owner, Archive: p.Archive.Table,
 			Ordered: p.ordered(), Claim: outbox.ClaimMode(p.Claim), Wake: p.wake(), Own: s.Own,
-			Watch: s.Supervisor.Watch(),
+			SharedRate: p.sharesRate(), Watch: s.Supervisor.Watch(),
 			// One a worker, and some for renewing, looking and the status.
 			Connections: p.Workers + 4,
 		})
 	case "sqlite":
 		return sqlite.Open(sqlite.Config{
 			URL: s.URL.Reveal(), Table: s.Table, Pipeline: p.Name, Owner: owner, Archive: p.Archive.Table,
-			Ordered: p.ordered(), Claim: outbox.ClaimMode(p.Claim), Own: s.Own,
+			Ordered: p.ordered(), Claim: outbox.ClaimMode(p.Claim), Own: s.Own, SharedRate: p.sharesRate(),
 		})
 	}
 	return nil, fmt.Errorf("source.url: there is no driver %q", s.Driver)
@@ -261,6 +261,11 @@ func (s *Sink) bucket(b Buffer) sink.Bucket {
 		return nil
 	}
 	return b
+}
+
+// sharesRate tells whether a rate of the pipeline's, or of its hook's, is in the database.
+func (p *Pipeline) sharesRate() bool {
+	return p.Sink.HTTP.RateShared || p.DeadLetter.Hook != nil && p.DeadLetter.Hook.HTTP.RateShared
 }
 
 // bucketName is under which name the sink's rate is counted: the pipeline's, and another

@@ -29,6 +29,9 @@ pipelines:
 	if p.Sink.bucket(b) != b || p.DeadLetter.Hook.bucket(b) != b || alone.Sink.bucket(b) != nil {
 		t.Error("another bucket than the buffer's, or one that nobody asked for")
 	}
+	if !p.sharesRate() || alone.sharesRate() {
+		t.Error("a buffer does not know whether it counts a rate")
+	}
 	if got := []string{p.bucketName(&p.Sink), p.bucketName(p.DeadLetter.Hook)}; got[0] != "orders" || got[1] != "orders:hook" {
 		t.Errorf("the buckets are named %q", got)
 	}

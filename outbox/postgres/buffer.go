@@ -96,6 +96,8 @@ type Config struct {
 	// Own is how events are found in a table of the user's own; zero: the table is the
 	// relay's.
 	Own outbox.Own
+	// SharedRate: TakeToken is to be called, and Check looks whether it can be.
+	SharedRate bool
 	// Watch says from which age on Examine tells of what holds the database back, and
 	// what the role needs for what is to be ended.
 	Watch outbox.Watch

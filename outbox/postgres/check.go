@@ -24,7 +24,8 @@ SELECT n.nspname::text, c.relname::text, quote_ident(n.nspname) || '.' || quote_
        coalesce((SELECT atttypid::bigint FROM pg_attribute WHERE attrelid = c.oid AND attname = 'payload' AND NOT attisdropped), 0),
        c.relkind = 'r' AND c.relpersistence = 'u',
        (SELECT extract(epoch FROM current_setting('deadlock_timeout')::interval) * 1000)::bigint,
-       current_user::text, current_database()::text, version() ~ 'linux', c.relkind IN ('r', 'p')
+       current_user::text, current_database()::text, version() ~ 'linux', c.relkind IN ('r', 'p'),
+       CASE WHEN c.relkind = 'p' THEN pg_get_partkeydef(c.oid) ELSE '' END
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.oid = to_regclass($1) AND has_schema_privilege(n.oid, 'USAGE')`
 
@@ -89,6 +90,7 @@ var (
 		{"event_uuid", "uuid"},
 		{"event_row", "jsonb"},
 	}
+	rateColumns   = []column{{"name", "text PRIMARY KEY"}, {"next_at", "timestamptz NOT NULL"}}
 	bufferColumns = []column{{"buffer", "text PRIMARY KEY"}, {"claim", "text NOT NULL"}, {"floor", "bigint NOT NULL DEFAULT 0"}}
 )
 
@@ -116,8 +118,12 @@ func (b *Buffer) Check(ctx context.Context) error {
 	} else {
 		missing.table(events, eventColumns, all)
 	}
-	if events.exists && own == "" {
+	switch {
+	case own != "":
+	case events.exists:
 		own = events.schema
+	case events.closed != "":
+		own = schema
 	}
 	var (
 		others = make([]tableFacts, 3)
@@ -128,6 +134,13 @@ func (b *Buffer) Check(ctx context.Context) error {
 			return b.connectError(err)
 		}
 		missing.table(others[i], wanted[i], all)
+	}
+	if b.config.SharedRate {
+		rates, err := b.lookAt(ctx, own, "outbox_rates")
+		if err != nil {
+			return b.connectError(err)
+		}
+		missing.table(rates, rateColumns, []string{"SELECT", "INSERT", "UPDATE"})
 	}
 	archive, err := b.checkArchive(ctx, own, events, &missing)
 	if err != nil {
@@ -206,13 +219,16 @@ type tableFacts struct {
 	wanted, schema, name, quoted               string
 	exists, selects, inserts, updates, deletes bool
 	isTable                                    bool
-	unlogged                                   bool
-	columns                                    []string
-	sequence                                   string
-	payloadOID                                 uint32
-	deadlockTimeout                            time.Duration
-	role, database                             string
-	linux                                      bool
+	// partitioned is by what it is, RANGE (created_at); closed is its schema where the
+	// role may not use that, and then nothing else is known but the role.
+	partitioned, closed string
+	unlogged            bool
+	columns             []string
+	sequence            string
+	payloadOID          uint32
+	deadlockTimeout     time.Duration
+	role, database      string
+	linux               bool
 }
 
 func (f *tableFacts) has(column string) bool {
@@ -226,7 +242,11 @@ func (f *tableFacts) has(column string) bool {
 
 func (b *Buffer) lookAt(ctx context.Context, schema, name string) (tableFacts, error) {
 	f := tableFacts{wanted: ident(schema, name)}
-	err := b.roundTrip(ctx, []step{reading(b.patience), {sql: lookAtTableSQL, args: []string{f.wanted}, row: func(v [][]byte) error {
+	var err error
+	if f.closed, f.role, err = b.closed(ctx, schema); err != nil || f.closed != "" {
+		return f, err
+	}
+	err = b.roundTrip(ctx, []step{reading(b.patience), {sql: lookAtTableSQL, args: []string{f.wanted}, row: func(v [][]byte) error {
 		f.exists = true
 		f.schema, f.name, f.quoted = string(v[0]), string(v[1]), string(v[2])
 		arrayOf(v[3], func(c []byte) { f.columns = append(f.columns, string(c)) })
@@ -236,6 +256,7 @@ func (b *Buffer) lookAt(ctx context.Context, schema, name string) (tableFacts, e
 		f.unlogged = isTrue(v[10])
 		f.deadlockTimeout = time.Duration(int8Of(v[11])) * time.Millisecond
 		f.role, f.database, f.linux, f.isTable = string(v[12]), string(v[13]), isTrue(v[14]), isTrue(v[15])
+		f.partitioned = string(v[16])
 		return nil
 	}}})
 	return f, err
@@ -283,6 +304,10 @@ func (f *findings) say(text, mend string) { *f = append(*f, finding{text, mend})
 var all = []string{"SELECT", "INSERT", "UPDATE", "DELETE"}
 
 func (f *findings) table(t tableFacts, columns []column, privileges []string) {
+	if t.closed != "" {
+		f.closed(t.closed, t.role)
+		return
+	}
 	if !t.exists {
 		f.add("table %s does not exist (or its schema may not be used): relay migrate -c relay.yaml", t.wanted)
 		return

@@ -64,9 +64,10 @@ func (e *examination) fine(about, text string)          { e.add(outbox.Fine, abo
 func (e *examination) warn(about, text, mend string)    { e.add(outbox.Warning, about, text, mend) }
 func (e *examination) problem(about, text, mend string) { e.add(outbox.Problem, about, text, mend) }
 
-// failed notes that something could not be looked at.
+// failed notes that something could not be looked at; not that the role may not, where
+// Check has said what it may not.
 func (e *examination) failed(about string, err error) bool {
-	if err != nil {
+	if err != nil && (code(err) != codeNoPrivilege || e.b.table.Load() != nil || about == "tables") {
 		e.problem(about, "it could not be looked at: "+e.b.connectError(err).Error(), "run relay doctor again; if it says the same, look at the server's log")
 	}
 	return err != nil
@@ -205,6 +206,11 @@ func (n *planNode) scans(relation string) []planNode {
 		all = append(all, n.Plans[i].scans(relation)...)
 	}
 	return all
+}
+
+// has tells whether there is a node of a type.
+func (n *planNode) has(kind string) bool {
+	return n.Type == kind || slices.ContainsFunc(n.Plans, func(m planNode) bool { return m.has(kind) })
 }
 
 // plan explains a claim under the settings of a claim.

@@ -9,6 +9,9 @@ import (
 // checkOwn tells what is missing of a table of the user's own, all of it.
 func (b *Buffer) checkOwn(ctx context.Context, t ownFacts, missing *findings) error {
 	switch {
+	case t.table.closed != "":
+		missing.closed(t.table.closed, t.table.role)
+		return nil
 	case !t.table.exists:
 		missing.add("table %s, which source.project makes your own, does not exist (or its schema may not be used): make it, or correct source.table", t.table.wanted)
 		return nil
@@ -41,7 +44,7 @@ func (f *findings) ownKey(t ownFacts, c Config) {
 		return
 	}
 	if !key.unique {
-		f.add("column %s of table %s, which source.id names, is not unique: ALTER TABLE %s ADD UNIQUE (%s)", key.quoted, table, table, key.quoted)
+		f.add("column %s of table %s, which source.id names, is not unique%s: %s", key.quoted, table, t.table.why(key), t.table.mendUnique(key))
 	}
 	if !key.notNull {
 		f.add("column %s of table %s, which source.id names, may be NULL: ALTER TABLE %s ALTER COLUMN %s SET NOT NULL", key.quoted, table, table, key.quoted)
@@ -67,10 +70,31 @@ func (f *findings) ownCursor(t ownFacts, c Config) {
 	case !cursor.isInteger():
 		f.add("column %s of table %s, which source.cursor names, is %s, and an integer was expected; name another: %s", cursor.quoted, table, cursor.kind, addCursor(table))
 	case !cursor.unique:
-		f.add("column %s of table %s, which source.cursor names, is not unique: ALTER TABLE %s ADD UNIQUE (%s)", cursor.quoted, table, table, cursor.quoted)
+		f.add("column %s of table %s, which source.cursor names, is not unique%s: %s", cursor.quoted, table, t.table.why(cursor), t.table.mendUnique(cursor))
 	case !cursor.notNull:
 		f.add("column %s of table %s, which source.cursor names, may be NULL: ALTER TABLE %s ALTER COLUMN %s SET NOT NULL", cursor.quoted, table, table, cursor.quoted)
 	}
+}
+
+// why says why PostgreSQL does not keep a column's values apart in a partitioned table: an
+// index is one a partition, and knows of no other.
+func (f *tableFacts) why(c ownColumn) string {
+	if f.uniqueable(c) {
+		return ""
+	}
+	return ", and cannot be in a table that is partitioned by " + f.partitioned
+}
+
+// mendUnique is what makes a column unique.
+func (f *tableFacts) mendUnique(c ownColumn) string {
+	if f.uniqueable(c) {
+		return "ALTER TABLE " + f.quoted + " ADD UNIQUE (" + c.quoted + ")"
+	}
+	return "have the events in a table that is not partitioned, or partitioned by " + c.quoted + " alone, and name that as source.table"
+}
+
+func (f *tableFacts) uniqueable(c ownColumn) bool {
+	return f.partitioned == "" || strings.HasSuffix(f.partitioned, " ("+c.quoted+")")
 }
 
 // addCursor is the statement that makes a column to name as source.cursor.
@@ -110,10 +134,19 @@ func (b *Buffer) checkOwnRights(ctx context.Context, t ownFacts, missing *findin
 		ledger = t.table.schema
 	}
 	own := t.own(b.config.Own)
+	closed, role, err := b.closed(ctx, ledger)
+	if err != nil {
+		return err
+	}
 	numbers, sequence := ident(ledger, "outbox_numbers"), own.number.sequence
 	var stamps, looks, thereAre, draws bool
-	err := b.roundTrip(ctx, []step{reading(b.patience), {
-		sql: ownRightsSQL, args: []string{t.table.quoted, cmp.Or(sequence, null), numbers},
+	asked := numbers
+	if closed != "" {
+		missing.closed(closed, role)
+		asked = null
+	}
+	err = b.roundTrip(ctx, []step{reading(b.patience), {
+		sql: ownRightsSQL, args: []string{t.table.quoted, cmp.Or(sequence, null), asked},
 		row: func(v [][]byte) error {
 			stamps, looks, thereAre, draws = isTrue(v[0]), isTrue(v[1]), isTrue(v[2]), isTrue(v[3])
 			return nil
@@ -122,7 +155,8 @@ func (b *Buffer) checkOwnRights(ctx context.Context, t ownFacts, missing *findin
 	if err != nil {
 		return err
 	}
-	table, role := t.table.quoted, quote(t.table.role)
+	table := t.table.quoted
+	role = quote(t.table.role)
 	var grants []string
 	for _, g := range []struct {
 		may  bool
@@ -140,7 +174,7 @@ func (b *Buffer) checkOwnRights(ctx context.Context, t ownFacts, missing *findin
 		missing.add("role %s may not see the last value of sequence %s: GRANT SELECT ON SEQUENCE %s TO %s", t.table.role, sequence, sequence, role)
 	}
 	switch {
-	case own.numbered() || own.key.name == "":
+	case own.numbered() || own.key.name == "" || closed != "":
 	case !thereAre:
 		missing.add("sequence %s does not exist: relay migrate -c relay.yaml", numbers)
 	case !draws:

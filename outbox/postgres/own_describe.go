@@ -16,31 +16,40 @@ import (
 // SQL, and what it returns.
 func (b *Buffer) checkProjection(ctx context.Context, t ownFacts, missing *findings) error {
 	d, err := b.describe(ctx)
-	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && isForeign(err) {
-		missing.say(misread(b.config.Own.Project, pgErr), "correct source.project")
-		return nil
-	}
 	if err != nil {
-		return err
+		return b.refusedToRead(ctx, err, t.table.role, missing)
 	}
 	before := len(*missing)
 	if missing.projection(d, t.column(b.config.Own.ID)); len(*missing) > before {
 		return nil
 	}
 	// What it reads is looked at when it is planned; nothing of it is run.
-	err = b.roundTrip(ctx, []step{reading(b.patience), {
-		sql: "EXPLAIN " + b.config.Own.Project, args: []string{uuid.Nil.String()}, foreign: func([]pgconn.FieldDescription) {},
-	}})
-	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	plan, err := b.planOf(ctx, b.config.Own.Project, uuid.Nil)
+	if err != nil {
+		return b.refusedToRead(ctx, err, t.table.role, missing)
+	}
 	switch {
-	case !ok || !isForeign(err):
-		return err
-	case pgErr.Code == codeNoPrivilege:
-		missing.say("role "+t.table.role+" may not read what source.project reads: "+pgErr.Message, "GRANT SELECT ON ... TO "+quote(t.table.role))
-	default:
-		missing.say("source.project cannot be planned: "+pgErr.Message, "correct source.project")
+	case plan.has("ModifyTable"):
+		missing.say("source.project writes (INSERT, UPDATE, DELETE or MERGE), and is run where nothing can be written: the relay deletes events itself", "make it a SELECT")
+	case plan.has("LockRows"):
+		missing.say("source.project locks rows (FOR UPDATE or FOR SHARE), and is run where nothing can be locked", "leave that out")
 	}
 	return nil
+}
+
+// refusedToRead tells what the server has against a projection, where the error says that.
+func (b *Buffer) refusedToRead(ctx context.Context, err error, role string, missing *findings) error {
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok || !isForeign(err) {
+		return err
+	}
+	if pgErr.Code != codeNoPrivilege {
+		missing.say(misread(b.config.Own.Project, pgErr), "correct source.project")
+		return nil
+	}
+	mend, err := b.readable(ctx, pgErr.Message, role)
+	missing.say("role "+role+" may not read what source.project reads: "+pgErr.Message, mend)
+	return err
 }
 
 // described is what a projection is, for the server.

@@ -285,6 +285,9 @@ func TestExamineProjections(t *testing.T) {
 		"uuid as text":  {"SELECT id, '{}' AS payload FROM app.contact_activity_events WHERE group_id::text = $1", "operator does not exist: text = uuid"},
 		"two of them":   {"SELECT 1; SELECT 2", "cannot insert multiple commands"},
 		"no SELECT":     {"DELETE FROM app.contact_activity_events WHERE group_id = $1", "returns nothing, and a SELECT was expected"},
+		"deletes":       {"DELETE FROM app.contact_activity_events WHERE group_id = $1 RETURNING id, '{}'::jsonb AS payload", "source.project writes (INSERT, UPDATE, DELETE or MERGE)"},
+		"deletes first": {"WITH gone AS (DELETE FROM app.contact_activity_events WHERE group_id = $1 RETURNING id) SELECT id, '{}' AS payload FROM gone", "source.project writes"},
+		"locks":         {"SELECT id, '{}' AS payload" + from + " FOR UPDATE", "source.project locks rows"},
 		"no parameter":  {"SELECT id, '{}' AS payload FROM app.contact_activity_events", "does not use $1"},
 		"two of those":  {"SELECT id, $2::text AS payload" + from, "has 2 parameters"},
 		"no id":         {"SELECT '{}' AS payload" + from, "returns no column id"},
@@ -348,10 +351,10 @@ func TestExamineOwnRole(t *testing.T) {
 			}
 			// Now the projection can be read, but for its parents.
 			found = bad(examinedAs(t, poor))
-			if len(found) != 1 || !strings.Contains(found[0].Text, "permission denied for table contact_activities") {
+			if len(found) != 1 || !strings.Contains(found[0].Text, "permission denied for table contact_activities") || !strings.HasPrefix(found[0].Mend, "GRANT SELECT ON app.contact_activities TO ") {
 				t.Fatalf("after the first grants it finds %+v", found)
 			}
-			p.exec("GRANT SELECT ON app.contact_activities TO PUBLIC")
+			p.exec(found[0].Mend)
 			found = bad(examinedAs(t, poor))
 			if len(found) != 1 || found[0].Level != outbox.Warning || !strings.Contains(found[0].Text, "which nothing needs but relay dead replay") {
 				t.Fatalf("after the grants it finds %+v", found)
@@ -361,6 +364,92 @@ func TestExamineOwnRole(t *testing.T) {
 				t.Errorf("after all grants it finds %+v", left)
 			}
 		})
+	}
+}
+
+// TestExamineClosedSchemas: whoever may not use a schema learns so, and all the rest.
+func TestExamineClosedSchemas(t *testing.T) {
+	t.Parallel()
+	p := newOwnPatient(t)
+	p.exec("CREATE SCHEMA elsewhere; ALTER TABLE app.contact_activities SET SCHEMA elsewhere")
+	poor := ofTheirs(p.as("shut_out_", "GRANT USAGE ON SCHEMA app", "GRANT pg_read_all_stats", "GRANT ALL ON ALL TABLES IN SCHEMA relay, elsewhere",
+		"GRANT ALL ON ALL SEQUENCES IN SCHEMA app, relay"))
+	poor.Own.Project = strings.ReplaceAll(projectActivities, "app.contact_activities a", "elsewhere.contact_activities a")
+	found := bad(examinedAs(t, poor))
+	if len(found) != 2 || find(found, outbox.Problem, "tables", "may not use schema relay") == nil || find(found, outbox.Problem, "tables", "may not SELECT, UPDATE (group_id), DELETE on table app.contact_activity_events") == nil {
+		t.Errorf("it finds %+v", found)
+	}
+	if err := check(t, poor); !errors.Is(err, outbox.ErrNotReady) || strings.Count(err.Error(), "GRANT USAGE ON SCHEMA relay TO ") != 1 {
+		t.Errorf("Check says %v", err)
+	}
+	for _, f := range found {
+		p.exec(f.Mend)
+	}
+	p.exec("REVOKE ALL ON SCHEMA app FROM " + strings.Fields(found[0].Mend)[len(strings.Fields(found[0].Mend))-1])
+	found = bad(examinedAs(t, poor))
+	if len(found) != 1 || find(found, outbox.Problem, "tables", "may not use schema app") == nil {
+		t.Errorf("of the table's own schema it finds %+v", found)
+	}
+	p.exec(found[0].Mend)
+	found = bad(examinedAs(t, poor))
+	if len(found) != 1 || !strings.HasPrefix(found[0].Mend, "GRANT USAGE ON SCHEMA elsewhere TO ") {
+		t.Fatalf("of what the projection reads it finds %+v", found)
+	}
+	p.exec(found[0].Mend)
+	for _, f := range bad(examinedAs(t, poor)) {
+		if f.Level == outbox.Problem {
+			t.Errorf("after mending it finds %+v", f)
+		}
+	}
+}
+
+// TestExamineAPartitionedTable: PostgreSQL keeps apart only what it partitions by.
+func TestExamineAPartitionedTable(t *testing.T) {
+	t.Parallel()
+	p := newOwnPatient(t)
+	p.exec(`CREATE TABLE app.by_time (id bigserial, created_at timestamptz DEFAULT now(), group_id uuid, PRIMARY KEY (id, created_at)) PARTITION BY RANGE (created_at);
+CREATE TABLE app.by_id (id bigserial, group_id uuid) PARTITION BY RANGE (id)`)
+	for table, want := range map[string]string{
+		"by_time": "column id of table app.by_time, which source.id names, is not unique, and cannot be in a table that is partitioned by RANGE (created_at): " +
+			"have the events in a table that is not partitioned, or partitioned by id alone, and name that as source.table",
+		"by_id": "column id of table app.by_id, which source.id names, is not unique: ALTER TABLE app.by_id ADD UNIQUE (id)",
+	} {
+		config := ofTheirs(p.url)
+		config.Table = "app." + table
+		if err := check(t, config); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("of %s it says %v", table, err)
+		}
+	}
+	p.exec("ALTER TABLE app.by_id ADD UNIQUE (id)")
+}
+
+// TestExamineASharedRate: what it is counted in, where one is shared.
+func TestExamineASharedRate(t *testing.T) {
+	t.Parallel()
+	p := newOwnPatient(t)
+	config := ofTheirs(p.as("rated_", "GRANT USAGE ON SCHEMA app, relay", "GRANT pg_read_all_stats", "GRANT ALL ON ALL TABLES IN SCHEMA app, relay", "GRANT ALL ON ALL SEQUENCES IN SCHEMA app, relay"))
+	config.SharedRate = true
+	if left := bad(examinedAs(t, config)); len(left) > 0 {
+		t.Fatalf("before it finds %+v", left)
+	}
+	role := strings.Split(strings.TrimPrefix(config.URL, "postgres://"), ":")[0]
+	p.exec(`REVOKE ALL ON relay.outbox_rates FROM "` + role + `"`)
+	f := find(examinedAs(t, config), outbox.Problem, "tables", "may not SELECT, INSERT, UPDATE on table relay.outbox_rates")
+	if f == nil {
+		t.Fatal("it does not see what the role may not")
+	}
+	p.exec(f.Mend)
+	if left := bad(examinedAs(t, config)); len(left) > 0 {
+		t.Errorf("after mending it finds %+v", left)
+	}
+	p.exec("DROP TABLE relay.outbox_rates")
+	f = find(examinedAs(t, config), outbox.Problem, "tables", `table "relay".outbox_rates does not exist`)
+	if f == nil || f.Mend != "relay migrate -c relay.yaml" {
+		t.Errorf("of the missing table it says %+v", f)
+	}
+	config.SharedRate = false
+	if left := bad(examinedAs(t, config)); len(left) > 0 {
+		t.Errorf("without a shared rate it finds %+v", left)
 	}
 }
 

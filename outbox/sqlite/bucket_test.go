@@ -14,8 +14,17 @@ func TestALostRatesTableIsMadeAgain(t *testing.T) {
 	p := newPlace(t, buffertest.Options{})
 	f := p.fixture(t, "outbox_events", "orders")
 	f.Exec(t, "DROP TABLE outbox_rates")
-	_, err := sqlite.Migrate(t.Context(), p.url, sqlite.SchemaConfig{})
+	needs, err := sqlite.Open(sqlite.Config{URL: p.url, Pipeline: "orders", SharedRate: true})
 	check(t, err)
+	expectNotReady(t, needs.Check(t.Context()), `table "outbox_rates" does not exist: relay migrate`)
+	check(t, needs.Close())
+	check(t, f.Buffer.Check(t.Context())) // which needs none
+	_, err = sqlite.Migrate(t.Context(), p.url, sqlite.SchemaConfig{})
+	check(t, err)
+	b, err := sqlite.Open(sqlite.Config{URL: p.url, Pipeline: "orders", SharedRate: true})
+	check(t, err)
+	defer func() { check(t, b.Close()) }()
+	check(t, b.Check(t.Context()))
 	_, err = f.Buffer.TakeToken(t.Context(), "orders", 10, time.Second)
 	check(t, err)
 }

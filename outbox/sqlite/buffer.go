@@ -102,6 +102,8 @@ type Config struct {
 	// Own is how events are found in a table of the user's own; zero: the table is the
 	// relay's.
 	Own outbox.Own
+	// SharedRate: TakeToken is to be called, and Check looks whether it can be.
+	SharedRate bool
 }
 
 func (c Config) withDefaults() Config {

@@ -36,6 +36,7 @@ var (
 		"group_id TEXT", "attempts INTEGER", "error TEXT", "died_at TEXT", "told_at TEXT", "closed_at TEXT", "hook_group_id TEXT",
 		"event_row TEXT",
 	}
+	rateColumns    = []string{"name TEXT", "next_at TEXT"}
 	bufferColumns  = []string{"buffer TEXT", "claim TEXT"}
 	archiveColumns = []string{
 		"id INTEGER", "topic TEXT", "key TEXT", "payload BLOB", "headers TEXT", "created_at TEXT", "group_id TEXT", "archived_at TEXT",
@@ -116,6 +117,9 @@ func (b *Buffer) missingTables(ctx context.Context, tx transaction, own bool) (m
 		{"outbox_batches", batchColumns},
 		{"outbox_dead_letters", deadColumns},
 		{"outbox_buffers", bufferColumns},
+	}
+	if b.config.SharedRate {
+		tables = append(tables, wanted{"outbox_rates", rateColumns})
 	}
 	if !own {
 		tables = append([]wanted{{b.config.Table, eventColumns}}, tables...)

@@ -1,0 +1,63 @@
+package postgres
+
+import (
+	"context"
+	"slices"
+)
+
+// A schema that the role may not use. Whoever asks for a table there by its name gets an
+// error and no answer, and so this is asked first.
+const closedSQL = `
+SELECT quote_ident(nspname), current_user::text FROM pg_namespace
+WHERE nspname = $1 AND NOT has_schema_privilege(oid, 'USAGE')`
+
+// closed returns the schema's quoted name and the role that may not use it; "" where it
+// may, where there is no such schema, and where none is named.
+func (b *Buffer) closed(ctx context.Context, schema string) (quoted, role string, err error) {
+	if schema == "" {
+		return "", "", nil
+	}
+	err = b.roundTrip(ctx, []step{reading(b.patience), {sql: closedSQL, args: []string{schema}, row: func(v [][]byte) error {
+		quoted, role = string(v[0]), string(v[1])
+		return nil
+	}}})
+	return quoted, role, err
+}
+
+// closed tells of a schema that may not be used, once.
+func (f *findings) closed(quoted, role string) {
+	one := finding{"role " + role + " may not use schema " + quoted, "GRANT USAGE ON SCHEMA " + quoted + " TO " + quote(role)}
+	if !slices.Contains(*f, one) {
+		*f = append(*f, one)
+	}
+}
+
+// What a role lacks to read what a statement of the user's reads: a table or a schema that
+// it may not, and that the server's error ends with, in whatever language.
+const unreadableSQL = `
+SELECT 'SELECT ON ' || quote_ident(n.nspname) || '.' || quote_ident(c.relname)
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND NOT has_table_privilege(c.oid, 'SELECT')
+  AND right($1, length(c.relname) + 1) = ' ' || c.relname AND strpos($2, c.relname) > 0
+  AND (strpos($2, n.nspname) > 0 OR n.nspname = ANY (current_schemas(false)))
+UNION ALL
+SELECT 'USAGE ON SCHEMA ' || quote_ident(nspname)
+FROM pg_namespace WHERE NOT has_schema_privilege(oid, 'USAGE') AND right($1, length(nspname) + 1) = ' ' || nspname`
+
+// readable is the statement that lets a role read what it was denied.
+func (b *Buffer) readable(ctx context.Context, denied, role string) (string, error) {
+	var grants []string
+	begin := reading(b.patience)
+	begin.row = func([][]byte) error {
+		grants = nil
+		return nil
+	}
+	err := b.roundTrip(ctx, []step{begin, {sql: unreadableSQL, args: []string{denied, b.config.Own.Project}, row: func(v [][]byte) error {
+		grants = append(grants, string(v[0]))
+		return nil
+	}}})
+	if len(grants) != 1 { // the error does not say which
+		grants = []string{"SELECT ON ..."}
+	}
+	return "GRANT " + grants[0] + " TO " + quote(role), err
+}
