@@ -178,16 +178,20 @@ func urlOf(answer, kind, what string) (draft.URL, error) {
 	return draft.Masked(answer, kind, os.LookupEnv), nil
 }
 
+// shortestSecret is the length below which text is not taken out: it would leave nothing
+// readable, and keep nothing.
+const shortestSecret = 4
+
 // redactor takes the secrets of a URL out of a text, beside what was taken out before.
 func redactor(u draft.URL, before func(string) string) func(string) string {
 	var pairs []string
 	for _, v := range u.Variables {
-		if v.Value != "" {
+		if len(v.Value) >= shortestSecret {
 			pairs = append(pairs, v.Value, "***", url.PathEscape(v.Value), "***", url.QueryEscape(v.Value), "***")
 		}
 	}
 	if at := strings.LastIndex(u.Full, "@"); at >= 0 { // of a URL that is one variable
-		if _, password, ok := strings.Cut(strings.SplitN(u.Full[:at], "://", 2)[1], ":"); ok && password != "" {
+		if _, password, ok := strings.Cut(strings.SplitN(u.Full[:at], "://", 2)[1], ":"); ok && len(password) >= shortestSecret {
 			pairs = append(pairs, password, "***")
 		}
 	}
