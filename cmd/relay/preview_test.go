@@ -136,7 +136,7 @@ func TestPreviewTellsOfRetries(t *testing.T) {
 	}
 }
 
-var retries = regexp.MustCompile(`\nno event is unclaimed: 2 events wait in 1 batch for a retry \(the last error: [^\n]*503 Service Unavailable: not today[^\n]*\)\.\n\n` +
+var retries = regexp.MustCompile(`\nno event is unclaimed: 2 events wait in 1 batch for a retry \(the last error: POST http[^\n]*503 Service Unavailable: not today[^\n]*\)\.\n\n` +
 	`Mend what it names\. A relay that runs sends them again by itself, at most 5m0s\nafter its last try\. Preview shows unclaimed events only\.\n$`)
 
 // Every kind of sink can be previewed, one pipeline after another, and one that is away
