@@ -149,6 +149,10 @@ func look(ctx context.Context, p *config.Pipeline, line *config.Opened, limit in
 			shown.buried = append(shown.buried, e.Identity())
 			continue
 		}
+		if e.ProjectErr != nil {
+			shown.refused = append(shown.refused, refusal{e.Identity(), e.ProjectErr})
+			continue
+		}
 		sent = append(sent, e)
 	}
 	for len(sent) > 0 {
