@@ -44,7 +44,9 @@
 // the table's name has those rows alone, wherever SQLite shows that the projection reads
 // nothing of that name but what has the batch's group_id. What archive and dead letters
 // hold is what was projected, and a letter has the row too, so that replay can put it back.
-// Foreign keys are not enforced for what the relay does, as is SQLite's own default.
+// Foreign keys are enforced for what the relay does there, although SQLite's own default
+// is that they are not: rows that refer to an event go with it, or hold it back, and an
+// event whose parent is gone is not put back.
 //
 // # Ids that are handed out again
 //
@@ -189,7 +191,7 @@ func Open(c Config) (*Buffer, error) {
 	if err != nil {
 		return nil, err
 	}
-	db, err := open(file, "rw")
+	db, err := open(file, "rw", c.pragmas()...)
 	if err != nil {
 		return nil, err
 	}
@@ -225,8 +227,8 @@ func fileOf(rawURL string) (string, error) {
 // open opens the file in mode rw, rwc (create it) or ro. One connection is all
 // a file with one writer needs; in this process callers queue for it in order,
 // and against other processes it waits for the lock for five seconds.
-func open(file, mode string) (*sql.DB, error) {
-	db, err := openWith(file, mode)
+func open(file, mode string, pragmas ...string) (*sql.DB, error) {
+	db, err := openWith(file, mode, pragmas...)
 	if err == nil {
 		db.SetMaxOpenConns(1)
 	}

@@ -28,6 +28,7 @@ func (b *Buffer) Examine(ctx context.Context) []outbox.Finding {
 		e.waiting(ctx)
 		if b.own != nil {
 			e.own(ctx)
+			e.references(ctx)
 		}
 	}
 	e.pragmas(ctx)

@@ -42,6 +42,15 @@ func (c Config) validateOwn() error {
 	return nil
 }
 
+// pragmas are what a connection that writes begins with. The foreign keys of a user's own
+// tables are meant, even if each connection has to say so.
+func (c Config) pragmas() []string {
+	if c.Own.Is() {
+		return []string{"foreign_keys(1)"}
+	}
+	return nil
+}
+
 // shape is what a table of the user's own is like, as of one version of the schema.
 type shape struct {
 	version int64

@@ -26,17 +26,42 @@ type ownLetter struct {
 }
 
 // replayOwn is Replay where the table is the user's own. A row that the table's
-// constraints leave no place for stays where it is, and the next one is tried.
+// constraints leave no place for stays where it is, and the next one is tried. What a
+// deferred foreign key refuses is known at the commit only: then as many are tried as
+// half of that, until it stands alone.
 func (b *Buffer) replayOwn(ctx context.Context, args []any, limit int) (replayed int, err error) {
+	after := int64(math.MinInt64)
+	for size, halved := limit, false; size > 0; {
+		n, last, err := b.replayBehind(ctx, args, size, after)
+		switch {
+		case code(err) != sqlite3.SQLITE_CONSTRAINT && err != nil:
+			return replayed, err
+		case err != nil && size > 1:
+			size, halved = size/2, true
+			continue
+		case err == nil:
+			if replayed += n; n == 0 || !halved {
+				return replayed, nil
+			}
+			size *= 2
+		}
+		after, size = last, min(size, limit-replayed)
+	}
+	return replayed, nil
+}
+
+// replayBehind puts up to limit events behind one back, as one batch. last is the last
+// that was tried.
+func (b *Buffer) replayBehind(ctx context.Context, args []any, limit int, after int64) (replayed int, last int64, err error) {
+	last = after
 	err = b.write(ctx, "replaying dead letters", func(tx transaction) error {
 		if _, err := b.mode(ctx, tx); err != nil {
 			return err
 		}
 		group := outbox.NewGroupID()
 		var rowids, ids []int64
-		after := int64(math.MinInt64)
 		for len(ids) < limit {
-			letters, err := scanOwnLetters(tx.rows(ctx, pickOwnReplaySQL, append(slices.Clone(args), limit-len(ids), after)...))
+			letters, err := scanOwnLetters(tx.rows(ctx, pickOwnReplaySQL, append(slices.Clone(args), limit-len(ids), last)...))
 			if err != nil {
 				return err
 			}
@@ -44,7 +69,7 @@ func (b *Buffer) replayOwn(ctx context.Context, args []any, limit int) (replayed
 				break
 			}
 			for _, l := range letters {
-				after = l.id
+				last = l.id
 				in, err := b.putOwnIn(ctx, tx, l, tx.shape.stamp(group))
 				if err != nil {
 					return err
@@ -68,9 +93,9 @@ func (b *Buffer) replayOwn(ctx context.Context, args []any, limit int) (replayed
 			b.config.Owner, nil).Scan(&replayed)
 	})
 	if err != nil {
-		return 0, err
+		return 0, last, err
 	}
-	return replayed, nil
+	return replayed, last, nil
 }
 
 // putOwnIn puts a letter's row back into the table, under a stamp. in: there was a place
@@ -99,7 +124,7 @@ func (b *Buffer) putOwnIn(ctx context.Context, tx transaction, l ownLetter, stam
 	statement := "INSERT INTO " + quote(b.config.Table) + " (" + strings.Join(columns, ", ") + ") VALUES (?" + strings.Repeat(", ?", len(values)-1) + ") ON CONFLICT DO NOTHING"
 	result, err := tx.tx.ExecContext(ctx, statement, values...)
 	switch {
-	case code(err) == sqlite3.SQLITE_CONSTRAINT: // NOT NULL, CHECK, a trigger's RAISE
+	case code(err) == sqlite3.SQLITE_CONSTRAINT: // NOT NULL, CHECK, a foreign key, a trigger's RAISE
 		return false, nil
 	case err != nil:
 		return false, err

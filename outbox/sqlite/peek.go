@@ -76,7 +76,7 @@ const readOnlySQL = `PRAGMA query_only = ON`
 // what it would see. This keeps other writers waiting, so it is done at most for peekTime. The
 // connection is one of its own: it can write no more when the projection has begun.
 func (b *Buffer) peekOwn(ctx context.Context, batch *outbox.Batch, limit int) (_ *outbox.Batch, err error) {
-	db, err := open(b.file, "rw")
+	db, err := open(b.file, "rw", b.config.pragmas()...)
 	if err != nil {
 		return nil, err
 	}
