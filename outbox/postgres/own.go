@@ -39,6 +39,8 @@ const (
 	oidTimestamp   = 1114
 	oidTimestamptz = 1184
 	oidUUID        = 2950
+	oidJSONArray   = 199
+	firstUserOID   = 16384
 )
 
 func (c ownColumn) isInteger() bool { return c.oid == oidInt8 || c.oid == oidInt4 || c.oid == oidInt2 }

@@ -45,7 +45,7 @@ func (b *Buffer) claimOwn(ctx context.Context, t *table, limit int, lease time.D
 	}
 	var (
 		groupID = outbox.NewGroupID()
-		p       = newProjection(t, groupID)
+		p       = newProjection(t, groupID).within(ctx, lease)
 		clock   time.Time
 		mode    string
 		until   = time.Now().Add(lease)
@@ -73,9 +73,6 @@ func (b *Buffer) claimOwn(ctx context.Context, t *table, limit int, lease time.D
 	}
 	steps = append(steps, step{sql: "COMMIT"})
 	err = b.project(ctx, p, append(steps, b.projecting(p)...))
-	if err == nil {
-		err = b.readRows(ctx, p)
-	}
 	switch {
 	case err != nil:
 		return nil, 0, err
@@ -84,6 +81,7 @@ func (b *Buffer) claimOwn(ctx context.Context, t *table, limit int, lease time.D
 	case len(p.events) == 0:
 		return nil, lastValue, nil
 	}
+	b.readRows(ctx, p)
 	return b.projected(p, outbox.Batch{
 		GroupID: groupID, LeaseNo: 1, LeaseEnd: until, Starts: 1,
 		ClaimedAt: clock, ClaimedLocal: time.Now(),
@@ -139,7 +137,7 @@ func (p *projection) sort() {
 // projected completes a batch.
 func (b *Buffer) projected(p *projection, batch outbox.Batch) *outbox.Batch {
 	batch.Pipeline, batch.Events = b.config.Pipeline, p.events
-	batch.ProjectErr, batch.PayloadIsJSON = p.err, p.err != nil || p.payload != payloadBytes
+	batch.Projected, batch.ProjectErr, batch.PayloadIsJSON = true, p.err, p.err != nil || p.payload != payloadBytes
 	if n := len(p.events); n > 0 && batch.FirstID == 0 && batch.LastID == 0 {
 		batch.FirstID, batch.LastID = p.events[0].ID, p.events[n-1].ID
 	}
@@ -159,28 +157,26 @@ func (b *Buffer) takeOverOwn(ctx context.Context, t *table, lease time.Duration)
 	if err != nil || batch == nil {
 		return nil, err
 	}
-	p.sort()
+	p.begin()
 	p.groupID = batch.GroupID
 	// What was delivered is only deleted, unless it is to be remembered.
 	if len(p.events) > 0 && (!batch.Marked() || t.archive) {
-		err := b.project(ctx, p, b.projecting(p))
-		if err == nil {
-			err = b.readRows(ctx, p)
-		}
-		if err != nil {
+		if err := b.project(ctx, p, b.projecting(p.within(ctx, lease))); err != nil {
 			return nil, b.explain(ctx, "projecting a batch that was taken over", err)
 		}
+		b.readRows(ctx, p)
 	}
 	return b.projected(p, *batch), nil
 }
 
 // rowsSQL are the rows of events that the projection did not return.
 const rowsSQL = `
-SELECT own_uuid, own_id::bigint, to_jsonb(e)::text FROM outbox_events e
+SELECT own_uuid, own_id::bigint, own_json::text FROM outbox_events e
 WHERE e.group_id = $1::uuid AND own_find = ANY ($2::own_finds)`
 
-// readRows fills in what is known of events that there is nothing to send of.
-func (b *Buffer) readRows(ctx context.Context, p *projection) error {
+// readRows fills in what is known of events that there is nothing to send of. A batch
+// that is held is handed out even where that cannot be read: a letter has the row anyway.
+func (b *Buffer) readRows(ctx context.Context, p *projection) {
 	var missing []int64
 	for i := range p.events {
 		if e := &p.events[i]; e.Unprojected && e.Payload == nil {
@@ -189,9 +185,10 @@ func (b *Buffer) readRows(ctx context.Context, p *projection) error {
 		}
 	}
 	if len(missing) == 0 {
-		return nil
+		return
 	}
-	return b.transact(ctx, reading(b.patience, generic...), step{
+	//nolint:errcheck // see above
+	b.transact(ctx, reading(min(b.patience, p.limit), generic...), step{
 		sql: p.table.sql(rowsSQL), args: []string{p.groupID.String(), p.own.finds(&outbox.Batch{Events: p.events}, missing)}, row: p.unprojected,
 	})
 }

@@ -6,8 +6,6 @@ import (
 	"encoding/json"
 	"slices"
 	"strconv"
-	"strings"
-	"unicode/utf8"
 
 	"github.com/google/uuid"
 
@@ -32,7 +30,7 @@ WHERE own_find = ANY (ARRAY(
 	// What was sent comes with the statement. Of an event that there was nothing to
 	// send of, the row is what there is.
 	archiveOwnSQL = `
-RETURNING own_id::bigint AS id, to_jsonb(e) AS event_row)
+RETURNING own_id::bigint AS id, own_json AS event_row)
 INSERT INTO outbox_archive (id, topic, key, payload, headers, created_at, group_id)
 SELECT id, s.topic, s.key, coalesce(own_payload, own_row), s.headers::jsonb, s.created_at, $1::uuid
 FROM gone JOIN unnest($3::bigint[], $4::text[], $5::text[], $6::text[], $7::text[], $8::timestamptz[])
@@ -58,7 +56,7 @@ WHERE current_setting('relay.holds') = '1' AND l.buffer = $1 AND l.group_id = $2
 	// The letter has what was sent, and the row, which a replay puts back.
 	buryOwnSQL = `
 WITH found AS MATERIALIZED (
-  SELECT own_find AS find, own_uuid AS key, to_jsonb(e) AS event_row, own_created AS created_at FROM outbox_events e
+  SELECT own_find AS find, own_uuid AS key, own_json AS event_row, own_created AS created_at FROM outbox_events e
   WHERE current_setting('relay.holds') = '1' AND own_find = ANY ($5::own_finds) AND e.group_id = $2::uuid
 )
 INSERT INTO outbox_dead_letters AS d (pipeline, event_id, topic, key, payload, headers, created_at,
@@ -187,89 +185,3 @@ func (s *settlement) payload(e *outbox.Event) []byte {
 	}
 	return text
 }
-
-// fitsJSONB tells whether jsonb takes the JSON: it has no text with a NUL or half a
-// surrogate in it, and no number of a hundred thousand digits.
-func fitsJSONB(payload []byte) bool {
-	if !utf8.Valid(payload) || !json.Valid(payload) {
-		return false
-	}
-	quoted := false
-	for i := 0; i < len(payload); i++ {
-		switch c := payload[i]; {
-		case c == '"':
-			quoted = !quoted
-		case c == '\\':
-			i++
-			if payload[i] == 'u' && (hexOf(payload, i+1) == 0 || !paired(payload, &i)) {
-				return false
-			}
-		case !quoted && (c == 'e' || c == 'E') && exponent(payload[i+1:]) > len("+1000"):
-			return false
-		}
-	}
-	return true
-}
-
-// exponent is how long one is; true and false have none.
-func exponent(text []byte) int {
-	n := 0
-	for n < len(text) && strings.IndexByte("+-0123456789", text[n]) >= 0 {
-		n++
-	}
-	return n
-}
-
-// hexOf is the number that four hex digits are.
-func hexOf(text []byte, at int) uint64 {
-	if at+4 > len(text) {
-		return 0
-	}
-	n, err := strconv.ParseUint(string(text[at:at+4]), 16, 32)
-	if err != nil {
-		return 0
-	}
-	return n
-}
-
-// paired tells whether the escape, whose u is at i, is no half of a surrogate pair, and
-// moves i over the pair.
-func paired(text []byte, i *int) bool {
-	switch n := hexOf(text, *i+1); {
-	case n >= 0xd800 && n < 0xdc00:
-		*i += len("d800")
-		if !strings.HasPrefix(string(text[*i+1:min(len(text), *i+3)]), `\u`) {
-			return false
-		}
-		low := hexOf(text, *i+3)
-		*i += len(`\udc00`)
-		return low >= 0xdc00 && low < 0xe000
-	case n >= 0xdc00 && n < 0xe000:
-		return false
-	}
-	return true
-}
-
-// array is an array as PostgreSQL reads it.
-type array struct{ text []byte }
-
-// add adds an element; nil is NULL.
-func (a *array) add(element []byte) {
-	if len(a.text) > 0 {
-		a.text = append(a.text, ',')
-	}
-	if element == nil {
-		a.text = append(a.text, "NULL"...)
-		return
-	}
-	a.text = append(a.text, '"')
-	for _, c := range element {
-		if c == '"' || c == '\\' {
-			a.text = append(a.text, '\\')
-		}
-		a.text = append(a.text, c)
-	}
-	a.text = append(a.text, '"')
-}
-
-func (a *array) String() string { return "{" + string(a.text) + "}" }

@@ -15,6 +15,8 @@ type own struct {
 	// created is when the event e was inserted, an expression; where nothing in the
 	// table says so, it is now.
 	created string
+	// row is the event e as jsonb, an expression.
+	row string
 	// insert are the columns that take a value.
 	insert []ownColumn
 	// topic is what an event is called whose projection does not say: the table's name.
@@ -38,6 +40,7 @@ func (f *ownFacts) own(c outbox.Own) *own {
 	case oidTimestamp:
 		o.created = "CASE WHEN isfinite(e." + c.quoted + ") THEN e." + c.quoted + " AT TIME ZONE 'UTC' ELSE clock_timestamp() END"
 	}
+	o.row = f.asJSONB()
 	for _, c := range f.columns {
 		if !c.generated {
 			o.insert = append(o.insert, c)
@@ -62,6 +65,7 @@ func (o *own) words(events, numbers string, letterOID uint32) []string {
 	words := []string{
 		"own_uuid", keyUUID,
 		"own_created", o.created,
+		"own_json", o.row,
 		"own_columns", columns,
 		"own_values", values,
 	}
@@ -129,7 +133,9 @@ func (o *own) putBack() (columns, values string) {
 			value = "$12::uuid"
 		case c.name == found:
 			value = "c.find"
-		case c.notNull && isJSON(c.oid): // in a row as JSON it is not to be told from NULL
+		case c.isText():
+			value = "(c.event_row->>" + literal(c.name) + ")::" + c.kind
+		case c.notNull && c.oid == oidJSONB: // in a row as JSON it is not to be told from NULL
 			value = "coalesce(" + value + ", 'null')"
 		}
 		if i > 0 {

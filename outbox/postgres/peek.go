@@ -61,7 +61,7 @@ WITH picked AS MATERIALIZED (
 )
 UPDATE outbox_events e SET group_id = $1::uuid
 WHERE own_find = ANY (ARRAY(SELECT find FROM picked))
-RETURNING own_id::bigint, own_name, own_created, (to_jsonb(e) || '{"group_id": null}')::text, clock_timestamp()`
+RETURNING own_id::bigint, own_name, own_created, (own_json || '{"group_id": null}')::text, clock_timestamp()`
 
 func (b *Buffer) peekOwn(ctx context.Context, t *table, limit int) (*outbox.Batch, error) {
 	var (

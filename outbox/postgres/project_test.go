@@ -1,0 +1,123 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/outbox"
+)
+
+// projecting is the same table with another projection.
+func (o *ours) projecting(t *testing.T, project string) *ours {
+	t.Helper()
+	c := o.config
+	c.Own.Project = project
+	return &ours{place: o.place, Buffer: o.open(t, c), config: c}
+}
+
+// refresh takes all claims back.
+func (o *ours) refresh(t *testing.T) {
+	t.Helper()
+	o.exec(t, `UPDATE `+activitiesTable+` SET group_id = NULL; DELETE FROM relay.outbox_batches`)
+}
+
+// See also the suite: event 2 alone is bad, whichever of its rows comes first.
+func TestAnEventsOwnFault(t *testing.T) {
+	t.Parallel()
+	o := newActivities(t, testserver.Postgres(t), 3)
+	for columns, says := range map[string]string{
+		`CASE WHEN activity <> 2 OR n = 1 THEN '{}'::jsonb END AS payload`:                                                   "event 2 twice",
+		`CASE WHEN activity <> 2 OR n = 2 THEN '{}'::jsonb END AS payload`:                                                   "event 2 is NULL",
+		`'{}'::jsonb AS payload, CASE WHEN activity = 2 THEN '0044-03-15 BC' ELSE 'infinity' END::timestamptz AS created_at`: `event 2 is "0044-03-15`,
+		`'{}'::jsonb AS payload, CASE WHEN activity = 2 THEN E' \n' ELSE 't' END AS topic, n::text AS key`:                   "event 2 twice",
+	} {
+		p := o.projecting(t, `SELECT "Id of ""it""" AS id, `+columns+` FROM `+activitiesTable+` e CROSS JOIN generate_series(1, 2) n
+			WHERE e.group_id = $1 AND (n = 1 OR activity = 2) ORDER BY n`)
+		o.refresh(t)
+		b := p.claim(t, 10)
+		if b.ProjectErr != nil || len(b.Events) != 3 || !b.Projected {
+			t.Fatalf("%s: claimed %+v", columns, b)
+		}
+		for i, e := range b.Events {
+			switch err := e.ProjectErr; {
+			case i != 1 && (err != nil || e.Payload == nil || e.Unprojected):
+				t.Errorf("%s: %+v", columns, e)
+			case i == 1 && (err == nil || e.Payload != nil || e.Key != nil || e.Unprojected || e.Topic != "Activity.events"):
+				t.Errorf("%s: there is something of an event that is bad: %+v", columns, e)
+			case i == 1 && !strings.Contains(err.Error(), says):
+				t.Errorf("%s: got %v, want an error that says %q", columns, err, says)
+			}
+		}
+	}
+}
+
+// What the database says of a projection, and whose doing that is.
+func TestWhoseDoingItIs(t *testing.T) {
+	t.Parallel()
+	o := newActivities(t, testserver.Postgres(t), 3)
+	o.exec(t, `CREATE FUNCTION fail(sqlstate text) RETURNS jsonb LANGUAGE plpgsql AS $$ BEGIN RAISE 'it is %', sqlstate USING ERRCODE = sqlstate; END $$`)
+	kinds := []error{outbox.ErrEventData, outbox.ErrDatabase}
+	for payload, kind := range map[string]error{
+		`to_jsonb(1 / (activity - 2))`:                        outbox.ErrEventData,
+		`to_jsonb(('x' || activity)::bigint)`:                 outbox.ErrEventData,
+		`(SELECT to_jsonb(id) FROM "The ""app""".activities)`: outbox.ErrEventData,
+		`fail('53100')`: outbox.ErrDatabase, `fail('57P01')`: outbox.ErrDatabase, `fail('58030')`: outbox.ErrDatabase,
+		`fail('XX000')`: outbox.ErrDatabase, `fail('55P03')`: outbox.ErrDatabase, `fail('57014')`: outbox.ErrDatabase,
+		`fail('08006')`: outbox.ErrDatabase, `fail('40P01')`: outbox.ErrDatabase,
+		`to_jsonb(pg_terminate_backend(pg_backend_pid()))`: outbox.ErrDatabase,
+		`fail('42501')`: nil, `fail('P0001')`: nil,
+	} {
+		p := o.projecting(t, strings.Replace(activitiesProject, "a.data AS payload", payload+" AS payload", 1))
+		o.refresh(t)
+		for starts, claim := range []func(*testing.T) *outbox.Batch{
+			func(t *testing.T) *outbox.Batch { return p.claim(t, 10) }, p.takeOver, p.takeOver, p.takeOver, p.takeOver,
+		} {
+			b := claim(t)
+			if err := b.ProjectErr; err == nil || strings.Contains(err.Error(), "\n") || b.Starts != starts+1 || !slices.Equal(b.IDs(), []int64{1, 2, 3}) {
+				t.Fatalf("%s: %+v", payload, b)
+			}
+			for _, k := range kinds {
+				if is := errors.Is(b.ProjectErr, k); is != errors.Is(kind, k) {
+					t.Errorf("%s: %v is %v: %t", payload, b.ProjectErr, k, is)
+				}
+			}
+			for _, e := range b.Events {
+				if e.Payload != nil || e.ProjectErr != nil || e.Unprojected {
+					t.Errorf("%s: %+v", payload, e)
+				}
+			}
+		}
+	}
+}
+
+// A projection that takes for ever leaves time to settle its batch.
+func TestAProjectionThatTakesForEver(t *testing.T) {
+	t.Parallel()
+	o := newActivities(t, testserver.Postgres(t), 1)
+	p := o.projecting(t, strings.Replace(activitiesProject, "a.data AS payload", "to_jsonb(pg_sleep(600)::text) AS payload", 1))
+	expect := func(b *outbox.Batch, err error, says string) {
+		t.Helper()
+		if err != nil || b == nil || b.ProjectErr == nil || errors.Is(b.ProjectErr, outbox.ErrDatabase) || b.ProjectErr.Error() != says {
+			t.Fatalf("got %+v, %v; want one that says %q", b, err, says)
+		}
+	}
+	const ofTheLease = "the projection did not end within 1s, half of the lease: have an index for what it looks up, a smaller batch_size, or a longer lease"
+	b, err := p.Claim(t.Context(), 1, 2*time.Second)
+	expect(b, err, ofTheLease)
+	o.exec(t, "UPDATE relay.outbox_batches SET due_at = clock_timestamp() - interval '1 second'")
+	b, err = p.TakeOver(t.Context(), 2*time.Second)
+	expect(b, err, ofTheLease)
+	p.settle(t, b, outbox.Outcome{Verdict: outbox.Retry, GroupID: b.GroupID})
+
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+	defer cancel()
+	b, err = p.TakeOver(ctx, time.Hour)
+	if err != nil || b == nil || b.ProjectErr == nil || !strings.Contains(b.ProjectErr.Error(), "did not end within 3.") || strings.Contains(b.ProjectErr.Error(), "lease") {
+		t.Fatalf("got %+v, %v", b, err)
+	}
+}
