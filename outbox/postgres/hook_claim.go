@@ -8,10 +8,12 @@ import (
 )
 
 // As a claim of events, with the letters' own stamp. Two letters of one event are not
-// in one batch, whose events are told apart by their ids: the older goes first.
+// in one batch, whose events are told apart by their ids, or by their uuids: the older
+// goes first. A later letter of a uuid has a greater number, so it is not picked before
+// the earlier one is.
 const hookClaimSQL = `
 WITH picked AS MATERIALIZED (
-  SELECT d.event_id, d.group_id, d.died_at FROM outbox_dead_letters d
+  SELECT d.event_id, d.group_id, d.died_at, d.event_uuid FROM outbox_dead_letters d
   WHERE d.pipeline = $3 AND d.closed_at IS NULL AND d.told_at IS NULL AND d.hook_group_id IS NULL
     AND NOT EXISTS (
       SELECT FROM outbox_dead_letters o
@@ -19,15 +21,19 @@ WITH picked AS MATERIALIZED (
         AND o.hook_group_id IS NULL AND (o.died_at, o.group_id) < (d.died_at, d.group_id))
   ORDER BY d.event_id, d.group_id LIMIT $4::bigint
   FOR UPDATE OF d SKIP LOCKED
+), apart AS MATERIALIZED (
+  SELECT event_id, group_id, died_at
+  FROM (SELECT *, row_number() OVER (PARTITION BY event_uuid ORDER BY event_id) AS n FROM picked) p
+  WHERE n = 1 OR event_uuid IS NULL
 ), ledger AS (
   INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts,
                               attempts, outages, events, first_id, last_id, oldest_at)
   SELECT $2::uuid, $1, 'stamp', 'leased', 1, clock_timestamp() + $5::interval, $6, 1,
          0, 0, count(*), min(event_id), max(event_id), min(died_at)
-  FROM picked HAVING count(*) > 0
+  FROM apart HAVING count(*) > 0
 )
 UPDATE outbox_dead_letters d SET hook_group_id = $2::uuid
-FROM picked p WHERE d.pipeline = $3 AND d.event_id = p.event_id AND d.group_id = p.group_id
+FROM apart p WHERE d.pipeline = $3 AND d.event_id = p.event_id AND d.group_id = p.group_id
 RETURNING d.event_id, d.topic, d.key, d.payload, d.headers, d.created_at, ` + letterSQL + `, clock_timestamp()`
 
 // Claim is described by buffertest.Hook.
