@@ -223,7 +223,7 @@ var mutants = []mutant{
 		name: "the marker comes first",
 		file: "sink/redissink/stream.lua",
 		old:  "  adding = true\n",
-		new:  "  mark(own, sent)\n  adding = true\n",
+		new:  "  mark(own, says)\n  adding = true\n",
 		pkg:  "./sink/redissink", test: "TestWhatWasAddedBeforeAnErrorIsTakenBack",
 	},
 	{
@@ -236,7 +236,7 @@ var mutants = []mutant{
 	{
 		name: "void is left out",
 		file: "sink/redissink/stream.lua",
-		old:  "    mark(KEYS[i], 'void')\n",
+		old:  "    mark(KEYS[i], void(markers[i - 1]))\n",
 		new:  "",
 		pkg:  "./pipeline", test: "TestProtocol/postgres",
 	},
@@ -249,9 +249,16 @@ var mutants = []mutant{
 	},
 
 	{
+		name: "a marker proves events that it does not name",
+		file: "sink/redissink/markers.lua",
+		old:  "    all = all and known[name]\n",
+		new:  "",
+		pkg:  "./sink/redissink", test: "TestAPartThatIsProjectedElsewhereIsSent",
+	},
+	{
 		name: "what is buried unfinished is not fenced",
 		file: "sink/redissink/fence.lua",
-		old:  "    redis.call('SET', KEYS[i], 'void', 'PX', ARGV[1])\n",
+		old:  "    call('SET', KEYS[i], void(markers[i]), 'PX', ARGV[1])\n",
 		new:  "",
 		pkg:  "./sink/redissink", test: "TestFence",
 	},
@@ -291,6 +298,59 @@ var mutants = []mutant{
 		old:  "|| !first(b) {",
 		new:  "{",
 		pkg:  "./sink/natssink", test: "TestWhatMayHaveBeenSentBefore",
+	},
+
+	// Bulk APIs and queues.
+	{
+		name: "a result that names an unknown event counts as success",
+		file: "sink/httpsink/results.go",
+		old:  "	at, err := v.event(result)\n	if err != nil {\n		return err\n	}",
+		new:  "	at, err := v.event(result)\n	if err != nil {\n		return nil\n	}",
+		pkg:  "./sink/httpsink", test: "TestResultsThatFail",
+	},
+	{
+		name: "a request program that takes none of the events is a refusal",
+		file: "sink/httpsink/request.go",
+		old:  "return nil, nil, sink.Suspect(err)",
+		new:  "return nil, nil, sink.Permanent(err)",
+		pkg:  "./sink/httpsink", test: "TestRequestThatFails",
+	},
+	{
+		name: "a token that was refused is used again",
+		file: "sink/httpsink/auth.go",
+		old:  "		s.tokens.drop(l.token)\n",
+		new:  "		_ = l.token\n",
+		pkg:  "./sink/httpsink", test: "TestA401DropsTheToken",
+	},
+	{
+		name: "asynq's marker comes first",
+		file: "sink/redissink/asynq.lua",
+		old:  "  for i = 5, #ARGV, 2 do\n",
+		new:  "  mark(own, sent)\n  for i = 5, #ARGV, 2 do\n",
+		pkg:  "./sink/redissink", test: "TestTasksAddedBeforeAnErrorAreTakenBack",
+	},
+	{
+		name: "Sidekiq gets the last first",
+		file: "sink/redissink/sidekiq.go",
+		old:  `"LPUSH", sidekiqKey(`,
+		new:  `"RPUSH", sidekiqKey(`,
+		pkg:  "./sink/redissink", test: "TestSidekiqQueue",
+	},
+
+	// Tables of the user's own.
+	{
+		name: "what is not projected goes on to the sink",
+		file: "sink/project.go",
+		old:  "			o = &dead\n",
+		new:  "			_ = &dead\n",
+		pkg:  "./sink", test: "TestWhatIsNotProjectedIsBuriedBeforeTheRestIsSent",
+	},
+	{
+		name: "a row is put back over another, on SQLite",
+		file: "outbox/sqlite/own_replay.go",
+		old:  `"INSERT INTO " + quote(b.config.Table) + " (" + strings.Join(columns, ", ") + ") VALUES (?" + strings.Repeat(", ?", len(values)-1) + ") ON CONFLICT DO NOTHING"`,
+		new:  `"INSERT OR REPLACE INTO " + quote(b.config.Table) + " (" + strings.Join(columns, ", ") + ") VALUES (?" + strings.Repeat(", ?", len(values)-1) + ")"`,
+		pkg:  "./outbox/sqlite", test: "TestBufferOwn$/own",
 	},
 
 	// What was claimed ahead.
