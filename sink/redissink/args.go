@@ -2,9 +2,6 @@ package redissink
 
 import (
 	"context"
-	_ "embed"
-	"fmt"
-	"strings"
 
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
@@ -12,11 +9,6 @@ import (
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/sink"
 )
-
-//go:embed stream.lua
-var streamLua string
-
-var streamScript = redis.NewScript(streamLua)
 
 // calls makes the commands for a batch, and names the events that have no address
 // Redis takes, or that the mode cannot carry.
@@ -82,7 +74,7 @@ func (s *Sink) streamArgs(b *outbox.Batch, g sink.Group) []any {
 	for _, origin := range b.Origins {
 		args = append(args, marker+origin.String())
 	}
-	args = append(args, s.cfg.DedupeWindow.Milliseconds(), groupID, s.cfg.MaxLen, s.sent)
+	args = append(args, s.cfg.DedupeWindow.Milliseconds(), groupID, s.cfg.MaxLen, s.proof(b, g))
 	for rest := g.Indexes; len(rest) > 0; {
 		run := alike(b, rest)
 		rest = rest[len(run):]
@@ -178,24 +170,6 @@ func shape(e *outbox.Event) string {
 		return "headers"
 	}
 	return "plain"
-}
-
-// markerPrefix is what a stream's markers begin with. They have to share its hash
-// slot.
-func markerPrefix(stream string) (string, error) {
-	open, end := strings.IndexByte(stream, '{'), -1
-	if open >= 0 {
-		end = strings.IndexByte(stream[open:], '}')
-	}
-	switch {
-	case open < 0 && !strings.Contains(stream, "}"):
-		return "{" + stream + "}:relay:", nil
-	case open == 0 && end > 1 && end == len(stream)-1:
-		return stream + ":relay::", nil // not those of the stream without the braces
-	case end > 1:
-		return stream + ":relay:", nil
-	}
-	return "", sink.Permanent(fmt.Errorf("the name of the stream, %q, has braces that are no hash tag such as {orders}", stream))
 }
 
 // envelopes are the events as JSON, each ready to be an argument.

@@ -1,7 +1,6 @@
 package redissink
 
 import (
-	_ "embed"
 	"errors"
 	"fmt"
 	"maps"
@@ -10,17 +9,11 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/redis/go-redis/v9"
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/sink"
 )
-
-//go:embed asynq.lua
-var asynqLua string
-
-var asynqScript = redis.NewScript(asynqLua)
 
 // What asynq's own client gives a task that asks for nothing else.
 const (
@@ -56,7 +49,7 @@ func (s *Sink) asynqArgs(b *outbox.Batch, g sink.Group) (args []any, indexes []i
 	for _, origin := range b.Origins {
 		args = append(args, marker+origin.String())
 	}
-	args = append(args, s.cfg.DedupeWindow.Milliseconds(), s.sent, prefix+"t:", time.Now().UnixNano())
+	args = append(args, s.cfg.DedupeWindow.Milliseconds(), s.proof(b, g), prefix+"t:", time.Now().UnixNano())
 	for _, i := range g.Indexes {
 		t, err := s.taskOf(b, &b.Events[i], g.Address)
 		if err != nil {

@@ -1,13 +1,13 @@
 -- Adds one batch's events to one queue of asynq's: all of them or none, and at most once.
 -- What is written, and in which order it is taken, is asynq's own way (v0.26, enqueueCmd in
--- internal/rdb/rdb.go). How markers are kept, and why the own one comes last, is told in
--- stream.lua.
+-- internal/rdb/rdb.go). Why the own marker comes last is told in stream.lua.
 --
 -- KEYS  1    the queue's list of pending ids, asynq:{QUEUE}:pending
 --       2    this group_id's marker
 --       3..  the markers of its origins, the group_ids the events had before
 -- ARGV  1    how long a marker lives, in milliseconds
---       2    what a marker says of a group_id that was sent: "sent TEMPLATE"
+--       2    what a marker says of a group_id that was sent, "sent TEMPLATE", or the
+--            names of the events: see markers.lua
 --       3    what the keys of the queue's tasks begin with, asynq:{QUEUE}:t:
 --       4    the time, in nanoseconds since 1970
 --       5..  for each event its task's id and encoded text
@@ -17,7 +17,6 @@
 --
 -- Answers as stream.lua does.
 
-local call = redis.call
 local pending, own = KEYS[1], KEYS[2]
 local window, sent, prefix, now = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local ids, event = {}, 0 -- the ids whose tasks were written; at which event that is
@@ -29,26 +28,24 @@ end
 
 local function send()
   local markers = call('MGET', unpack(KEYS, 2))
-  if markers[1] == sent then
-    return 'known'
-  end
-  if markers[1] == 'void' then
+  if is_void(markers[1]) then
     return 'fenced'
   end
-  for i = 2, #markers do
-    if markers[i] == sent then
-      mark(own, sent)
-      return 'known'
+  local all, says, here = weigh(markers, sent)
+  if all then
+    if markers[1] ~= says then
+      mark(own, says)
     end
+    return 'known'
   end
   for i = 3, #KEYS do
-    mark(KEYS[i], 'void')
+    mark(KEYS[i], void(markers[i - 1]))
   end
 
   for i = 5, #ARGV, 2 do
     event = event + 1
     local key = prefix .. ARGV[i]
-    if call('EXISTS', key) == 0 then
+    if not here[event] and call('EXISTS', key) == 0 then
       ids[#ids + 1] = ARGV[i]
       call('HSET', key, 'msg', ARGV[i + 1], 'state', 'pending', 'pending_since', now)
     end
@@ -60,7 +57,7 @@ local function send()
     pushed = to
   end
 
-  mark(own, sent)
+  mark(own, says)
   return 'added'
 end
 

@@ -42,7 +42,9 @@ func part(b *outbox.Batch, indexes ...int) *outbox.Batch {
 	for _, i := range indexes {
 		events = append(events, b.Events[i])
 	}
-	return batchOf(events, append(slices.Clone(b.Origins), b.GroupID))
+	p := batchOf(events, append(slices.Clone(b.Origins), b.GroupID))
+	p.Projected = b.Projected
+	return p
 }
 
 func ids(b *outbox.Batch) []string {

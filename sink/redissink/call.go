@@ -172,9 +172,9 @@ func (c *call) read(pipeline error) {
 
 func (c *call) source() string {
 	if c.script == asynqScript {
-		return asynqLua
+		return asynqSource
 	}
-	return streamLua
+	return streamSource
 }
 
 // useSource makes the call carry the script itself.

@@ -35,6 +35,23 @@ func divide(b *outbox.Batch) []sink.Group {
 	return append(parts, sink.Group{Indexes: part})
 }
 
+// refuse parts the events that are wrong from the others.
+func refuse(b *outbox.Batch, wrong []sink.EventError) []sink.Group {
+	refused := make([]error, len(b.Events))
+	for _, e := range wrong {
+		refused[e.Index] = e.Err
+	}
+	groups := make([]sink.Group, 1, 1+len(wrong))
+	for i, err := range refused {
+		if err == nil {
+			groups[0].Indexes = append(groups[0].Indexes, i)
+			continue
+		}
+		groups = append(groups, sink.Group{Indexes: []int{i}, Err: err})
+	}
+	return groups
+}
+
 func sizeOf(e *outbox.Event) int {
 	size := len(e.Payload) + len(e.Headers) + len(e.Topic)
 	if e.Key != nil {

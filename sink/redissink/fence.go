@@ -2,19 +2,11 @@ package redissink
 
 import (
 	"context"
-	_ "embed"
 	"fmt"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/sink"
 )
-
-//go:embed fence.lua
-var fenceLua string
-
-var fenceScript = redis.NewScript(fenceLua)
 
 // Fence implements sink.Fencer, by the markers of the batch's streams, or queues of
 // asynq's. The others remember nothing: nothing is known to have arrived there.
@@ -38,23 +30,11 @@ func (s *Sink) Fence(ctx context.Context, b *outbox.Batch) (delivered bool, err 
 		if err != nil {
 			return false, s.secret.redact(sink.Unavailable(fmt.Errorf("redis %s %q: %w", s.cfg.Mode, g.Address, err)))
 		}
-		there, err := fenceScript.Run(ctx, server, keys, s.cfg.DedupeWindow.Milliseconds(), s.sent).Int()
+		there, err := fenceScript.Run(ctx, server, keys, s.cfg.DedupeWindow.Milliseconds(), s.proof(b, g)).Int()
 		if err != nil {
 			return false, s.secret.redact(sink.Unavailable(fmt.Errorf("redis %s %q: giving a group_id up: %w", s.cfg.Mode, g.Address, err)))
 		}
 		delivered = delivered && there == 1
 	}
 	return delivered, nil
-}
-
-// markers is what the markers of an address begin with. The error says that nothing can
-// be sent there.
-func (s *Sink) markers(address string) (string, error) {
-	if err := s.checkAddress(address); err != nil {
-		return "", err
-	}
-	if s.cfg.Mode == Asynq {
-		return asynqPrefix(address) + "relay:", nil
-	}
-	return markerPrefix(address)
 }

@@ -1,22 +1,20 @@
--- Gives a group_id up: whoever still has the batch in hand adds nothing any more. The
--- markers are those of stream.lua.
+-- Gives a group_id up: whoever still has the batch in hand adds nothing any more.
 --
--- KEYS  1    this group_id's marker in a stream
+-- KEYS  1    this group_id's marker at an address
 --       2..  the markers of its origins
 -- ARGV  1    how long a marker lives, in milliseconds
---       2    what the markers of this template say when all is in the stream
+--       2    what a marker says of a group_id that was sent, "sent TEMPLATE", or the
+--            names of the events: see markers.lua
 --
--- Answers 1 when the events are in the stream, else 0.
+-- Answers 1 when the events are there, else 0.
 
-local markers = redis.call('MGET', unpack(KEYS))
-for i = 1, #markers do
-  if markers[i] == ARGV[2] then
-    return 1
-  end
+local markers = call('MGET', unpack(KEYS))
+if weigh(markers, ARGV[2]) then
+  return 1
 end
 for i = 1, #KEYS do
-  if not markers[i] then
-    redis.call('SET', KEYS[i], 'void', 'PX', ARGV[1])
+  if not is_void(markers[i]) then
+    call('SET', KEYS[i], void(markers[i]), 'PX', ARGV[1])
   end
 end
 return 0

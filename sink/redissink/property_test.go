@@ -17,10 +17,11 @@ import (
 
 // TestOnceWhateverHappens lets the life of a batch take any turn: sent, sent again
 // after a crash, divided before and after it was sent, sent late by an owner that
-// lost it, its streams out of order for a while, the stream's template changed.
-// Whatever an owner is told was delivered is in its stream at that moment. In the
-// end every event is in its stream, once; more often only where the template
-// changed.
+// lost it, its streams out of order for a while, the stream's template changed, its
+// events projected to other streams. Whatever an owner is told was delivered is in its
+// stream at that moment. In the end every event is in its stream, once; more often only
+// where the template changed. Where it was projected it may be in other streams too, but
+// in none twice.
 func TestOnceWhateverHappens(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t, "--appendonly", "no")
@@ -38,6 +39,7 @@ func TestOnceWhateverHappens(t *testing.T) {
 		for i := range whole.Events {
 			whole.Events[i].Key = text(rapid.SampledFrom(m.streams).Draw(t, "stream by key"))
 		}
+		whole.Projected = rapid.Bool().Draw(t, "projected")
 		m.live = []*outbox.Batch{whole}
 		turns := map[string]func(*rapid.T){
 			"send":   m.send,
@@ -48,6 +50,9 @@ func TestOnceWhateverHappens(t *testing.T) {
 		}
 		if rapid.Bool().Draw(t, "the template may change") {
 			turns["template"] = m.retemplate
+		}
+		if whole.Projected {
+			turns["project"] = m.project
 		}
 		t.Repeat(turns)
 		m.finish(t)
@@ -125,6 +130,20 @@ func (m *model) arrived(t *rapid.T) map[string]int {
 // retemplate is a new configuration.
 func (m *model) retemplate(*rapid.T) {
 	m.sink, m.other, m.changed = m.other, m.sink, true
+}
+
+// project sends events of a batch elsewhere from now on. One who held it before may not
+// know.
+func (m *model) project(t *rapid.T) {
+	i := m.pick(t, m.live)
+	b := m.live[i]
+	m.stale = append(m.stale, b)
+	m.live[i] = projected(b)
+	for at := range m.live[i].Events {
+		e := &m.live[i].Events[at]
+		e.Topic = rapid.SampledFrom(append(m.streams[:len(m.streams):len(m.streams)], e.Topic)).Draw(t, "stream")
+		e.Key = text(rapid.SampledFrom(append(m.streams[:len(m.streams):len(m.streams)], *e.Key)).Draw(t, "stream by key"))
+	}
 }
 
 // crash makes a batch that was sent one to be sent, as when its settle was lost.
@@ -211,10 +230,18 @@ func (m *model) finish(t *rapid.T) {
 }
 
 func (m *model) audit(t *rapid.T, whole *outbox.Batch) {
+	arrived := m.arrived(t)
+	if whole.Projected {
+		for where, n := range arrived {
+			if n > 1 {
+				t.Errorf("%s arrived %d times", where, n)
+			}
+		}
+		return
+	}
 	if m.changed {
 		return // all was there when its owner was told so
 	}
-	arrived := m.arrived(t)
 	for i, id := range ids(whole) {
 		if n := arrived[whole.Events[i].Topic+" "+id]; n != 1 {
 			t.Errorf("event %s arrived %d times", id, n)

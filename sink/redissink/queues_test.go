@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -173,8 +174,12 @@ func TestEventsThatNoQueueTakes(t *testing.T) {
 	b.Events[1].Key = text(" ")
 	b.Events[4].Key = text("\xff")
 	b.Events[6].Headers = outbox.Headers(`[]`)
-	expectParts(t, send(t, asynqs, b), sink.ErrPermanent, 1, 2, 3, 4, 5, 6, 7)
-	if got := asynqArrivals(t, c); len(got) != 1 || got[0].Address != "a" {
+	var divide *sink.DivideError
+	if err := send(t, asynqs, b); !errors.As(err, &divide) || len(divide.Groups) != 8 || !slices.Equal(divide.Groups[0].Indexes, []int{0}) {
+		t.Errorf("got %v, want what can be sent parted from what cannot", err)
+	}
+	expectParts(t, send(t, asynqs, part(b, 1, 2, 3, 4, 5, 6, 7)), sink.ErrPermanent, 0, 1, 2, 3, 4, 5, 6)
+	if got := asynqArrivals(t, c); len(got) != 0 {
 		t.Errorf("got %v", got)
 	}
 }

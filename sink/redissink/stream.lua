@@ -8,59 +8,69 @@
 -- ARGV  1    how long a marker lives, in milliseconds
 --       2    the group_id
 --       3    what the stream is to be trimmed to, about; 0: not at all
---       4    what a marker says of a group_id that was sent: "sent TEMPLATE"
+--       4    what a marker says of a group_id that was sent, "sent TEMPLATE", or the
+--            names of the events: see markers.lua
 --       5..  runs of events that are alike: which of key and headers they have
 --            (plain, key, headers, both), how many they are, their topic, and for
 --            each its id, key (if it has), payload, headers (if it has). Or, for
 --            dead letters, how many arguments each has, how many they are, their
 --            topic, and for each the names and values of all its fields.
 --
--- A marker is "sent TEMPLATE" when all the events that its group_id has in this
--- stream, as that template divides events among streams, are in it. Another
--- template may give this stream other events of the group, so what was sent under
--- that one says nothing here: the events are added, for the second time perhaps,
--- but none is missing. A marker is "void" when a later owner divided the group and
--- sends its events under other group_ids.
---
 -- Answers: {"added"}; {"known"}, the events are there already; {"fenced"}, this
 -- group_id was given up; {"failed", at which event, from 1, or 0 where it was a
 -- marker, the error}, nothing was added.
 
-local call = redis.call
 local stream, own = KEYS[1], KEYS[2]
 local window, group_id, maxlen, sent = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local added, adding = 0, false
+local here                -- by position, the events that are in the stream already
+local event, added = 0, 0 -- which it is the turn of, how many were added
+local adding = false
 
 local function add_run(shape, topic, from, to)
   if shape == 'plain' then
     for i = from, to, 2 do
-      call('XADD', stream, '*', 'id', ARGV[i], 'topic', topic,
-        'payload', ARGV[i + 1], 'group_id', group_id)
-      added = added + 1
+      event = event + 1
+      if not here[event] then
+        call('XADD', stream, '*', 'id', ARGV[i], 'topic', topic,
+          'payload', ARGV[i + 1], 'group_id', group_id)
+        added = added + 1
+      end
     end
   elseif shape == 'key' then
     for i = from, to, 3 do
-      call('XADD', stream, '*', 'id', ARGV[i], 'topic', topic, 'key', ARGV[i + 1],
-        'payload', ARGV[i + 2], 'group_id', group_id)
-      added = added + 1
+      event = event + 1
+      if not here[event] then
+        call('XADD', stream, '*', 'id', ARGV[i], 'topic', topic, 'key', ARGV[i + 1],
+          'payload', ARGV[i + 2], 'group_id', group_id)
+        added = added + 1
+      end
     end
   elseif shape == 'headers' then
     for i = from, to, 3 do
-      call('XADD', stream, '*', 'id', ARGV[i], 'topic', topic,
-        'payload', ARGV[i + 1], 'headers', ARGV[i + 2], 'group_id', group_id)
-      added = added + 1
+      event = event + 1
+      if not here[event] then
+        call('XADD', stream, '*', 'id', ARGV[i], 'topic', topic,
+          'payload', ARGV[i + 1], 'headers', ARGV[i + 2], 'group_id', group_id)
+        added = added + 1
+      end
     end
   elseif shape == 'both' then
     for i = from, to, 4 do
-      call('XADD', stream, '*', 'id', ARGV[i], 'topic', topic, 'key', ARGV[i + 1],
-        'payload', ARGV[i + 2], 'headers', ARGV[i + 3], 'group_id', group_id)
-      added = added + 1
+      event = event + 1
+      if not here[event] then
+        call('XADD', stream, '*', 'id', ARGV[i], 'topic', topic, 'key', ARGV[i + 1],
+          'payload', ARGV[i + 2], 'headers', ARGV[i + 3], 'group_id', group_id)
+        added = added + 1
+      end
     end
   else
     local each = tonumber(shape)
     for i = from, to, each do
-      call('XADD', stream, '*', unpack(ARGV, i, i + each - 1))
-      added = added + 1
+      event = event + 1
+      if not here[event] then
+        call('XADD', stream, '*', unpack(ARGV, i, i + each - 1))
+        added = added + 1
+      end
     end
   end
 end
@@ -71,19 +81,17 @@ end
 
 local function send()
   local markers = call('MGET', unpack(KEYS, 2))
-  if markers[1] == sent then
-    return 'known'
-  end
-  if markers[1] == 'void' then
+  if is_void(markers[1]) then
     return 'fenced'
   end
-  for i = 2, #markers do
-    if markers[i] == sent then
-      -- All the events of that origin are here, so these are. The own marker is
-      -- for those that will have this group_id for an origin.
-      mark(own, sent)
-      return 'known'
+  local all, says
+  all, says, here = weigh(markers, sent)
+  if all then
+    -- The own marker is for those that will have this group_id for an origin.
+    if markers[1] ~= says then
+      mark(own, says)
     end
+    return 'known'
   end
 
   -- An owner of an origin that comes late, its lease long lost, must not add the
@@ -96,7 +104,7 @@ local function send()
   -- lost by that either: at the worst a part that still goes by that template adds
   -- once more.
   for i = 3, #KEYS do
-    mark(KEYS[i], 'void')
+    mark(KEYS[i], void(markers[i - 1]))
   end
 
   adding = true
@@ -112,7 +120,7 @@ local function send()
 
   -- Last: set earlier, an error above would turn "sent" into a lie, and sending
   -- again into a silent loss.
-  mark(own, sent)
+  mark(own, says)
   return 'added'
 end
 
@@ -136,7 +144,7 @@ local function text(err)
   return type(err) == 'table' and err.err or err
 end
 
-local what, position = text(answer), adding and added + 1 or 0
+local what, position = text(answer), adding and event or 0
 if added > 0 then
   local done, why = pcall(take_back)
   if not done then
