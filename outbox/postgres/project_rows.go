@@ -79,8 +79,6 @@ func (p *projection) projected(v [][]byte) error {
 		p.fail("the projection returns event %q, which is not in the batch: its id must be column %s of table %s, and WHERE group_id = $1 must be in source.project",
 			name, p.own.key.quoted, p.table.events)
 		return nil
-	case e.ProjectErr != nil: // once is enough
-		return nil
 	case e.Payload != nil:
 		refuse(e, "the projection returns event %s twice, and one row an event was expected: look at the joins in source.project", name)
 		return nil
