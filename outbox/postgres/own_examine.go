@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -163,19 +164,32 @@ func (e *examination) ownProjection(ctx context.Context) {
 		return
 	}
 	n := len(batch.Events)
-	if batch.ProjectErr != nil {
-		why, mend := batch.ProjectErr.Error(), "correct source.project"
+	if errors.Is(batch.ProjectErr, outbox.ErrDatabase) {
+		e.failed(about, batch.ProjectErr)
+		return
+	}
+	wrong, of := batch.ProjectErr, ":"
+	var missing, refused []string
+	for i := range batch.Events {
+		switch ev := &batch.Events[i]; {
+		case ev.Unprojected:
+			missing = append(missing, ev.Identity())
+		case ev.ProjectErr != nil:
+			if refused = append(refused, ev.Identity()); wrong == nil {
+				wrong = ev.ProjectErr
+			}
+		}
+	}
+	if len(refused) > 0 {
+		of = fmt.Sprintf(", %d could not be sent (%s):", len(refused), strings.Join(refused, ", "))
+	}
+	if wrong != nil {
+		why, mend := wrong.Error(), "correct source.project"
 		if i := strings.LastIndex(why, ": "); i >= 0 {
 			why, mend = why[:i], why[i+len(": "):]
 		}
-		e.problem(about, fmt.Sprintf("of the next %d events: %s", n, why), mend)
+		e.problem(about, fmt.Sprintf("of the next %d events%s %s", n, of, why), mend)
 		return
-	}
-	var missing []string
-	for i := range batch.Events {
-		if batch.Events[i].Unprojected {
-			missing = append(missing, batch.Events[i].Identity())
-		}
 	}
 	if len(missing) > 0 {
 		e.warn(about, fmt.Sprintf("of the next %d events it returns no row for %d, which would be buried as %q: %s", n, len(missing), outbox.NotProjected, strings.Join(missing, ", ")),

@@ -186,7 +186,7 @@ func TestExamineATableOfTheUsers(t *testing.T) {
 		},
 		"rows twice": {
 			damage: "ALTER TABLE app.contact_activities DROP CONSTRAINT contact_activities_pkey; INSERT INTO app.contact_activities VALUES (4, 9, '')", level: outbox.Problem,
-			about: "projection", says: "event 4 twice", mend: "DELETE FROM app.contact_activities WHERE lead_id = 9",
+			about: "projection", says: "1 could not be sent (4): the projection returns event 4 twice", mend: "DELETE FROM app.contact_activities WHERE lead_id = 9",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
