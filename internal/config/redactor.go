@@ -102,6 +102,11 @@ func urlPieces(scheme, rest string, pathToo bool) []string {
 	if _, path, found := strings.Cut(rest, "/"); found && pathToo {
 		add(path, url.PathUnescape)
 	}
+	if strings.HasPrefix(scheme, "http") {
+		for _, segment := range httpsink.SecretSegments(scheme + "://" + rest) {
+			add(segment, url.PathUnescape)
+		}
+	}
 	for parameter := range strings.SplitSeq(query, "&") {
 		name, value, _ := strings.Cut(parameter, "=")
 		if strings.HasPrefix(scheme, "http") || strings.Contains(name, "password") {

@@ -3,6 +3,8 @@ package config
 import (
 	"log/slog"
 	"strings"
+
+	"github.com/outboxrelay/relay/sink/httpsink"
 )
 
 // hidden stands for what must not be seen.
@@ -25,7 +27,8 @@ func newSecret(text string) Secret {
 
 // newSecretURL is a URL to be shown without userinfo, query and what an
 // expansion put in. Of a URL that is an expansion as a whole, an http path is
-// hidden too: webhooks carry their secret there.
+// hidden too: webhooks carry their secret there. Of one that is written out, what
+// looks like a token is.
 func newSecretURL(in input) Secret {
 	shown := in.shown
 	if in.whole {
@@ -67,8 +70,12 @@ func redact(url string, hidePath bool) string {
 		user, rest = hidden+"@", rest[at+1:]
 	}
 	rest, _, query := cutAny(rest, "?#")
-	if host, _, path := cutAny(rest, "/"); path && hidePath && strings.HasPrefix(scheme, "http") {
-		rest = host + "/" + hidden
+	if host, _, path := cutAny(rest, "/"); path && strings.HasPrefix(scheme, "http") {
+		if hidePath {
+			rest = host + "/" + hidden
+		} else {
+			rest = strings.TrimPrefix(httpsink.ShownPath(scheme+"://"+rest), scheme+"://")
+		}
 	}
 	if query {
 		rest += "?" + hidden

@@ -75,6 +75,30 @@ func TestShownURL(t *testing.T) {
 	}
 }
 
+// What looks like a token in the path of an API's URL is not shown, wherever it is written.
+func TestShownURLOfAnAPI(t *testing.T) {
+	t.Parallel()
+	for written, want := range map[string]string{
+		"https://u:l1teralS3cret@api.example/v1/{topic}?k=l1teralS3cret": "https://***@api.example/v1/{topic}?***",
+		"https://api.example/in/l1teralS3cretl1teral/{key}":              "https://api.example/in/***/{key}",
+		"https://hooks.zapier.com/hooks/catch/123456/S3cret":             "https://hooks.zapier.com/hooks/catch/***/***",
+		"https://api.telegram.org/bot1:S3cret/sendMessage":               "https://api.telegram.org/***/sendMessage",
+		"https://api.example/services/data/v61.0/composite/sobjects":     "https://api.example/services/data/v61.0/composite/sobjects",
+		"https://api.example/in/${RELAY_ADMIN_TOKEN}/more":               "https://api.example/in/***/more",
+	} {
+		c := parseGood(t, pipelineWith(fmt.Sprintf("sink: {url: '%s'}", written)))
+		if got := c.Pipelines[0].Sink.URL.String(); got != want {
+			t.Errorf("%s is shown as %s, wanted %s", written, got, want)
+		}
+		if got := c.Redactor()("refused: " + written); got != "refused: "+want && strings.Contains(got, "S3cret") {
+			t.Errorf("in a text %s becomes %s, wanted %s", written, got, want)
+		}
+		if got := c.Redactor()("l1teralS3cretl1teral is unknown"); strings.Contains(written, "/l1teral") && got != "*** is unknown" {
+			t.Errorf("the token in a text becomes %s", got)
+		}
+	}
+}
+
 // Whatever key an expanded secret is put under, no message shows it, nor one
 // written literally where it belongs.
 func TestNoMessageShowsAnExpandedValue(t *testing.T) {

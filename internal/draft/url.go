@@ -1,10 +1,13 @@
 package draft
 
 import (
+	"fmt"
 	"net/url"
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/outboxrelay/relay/sink/httpsink"
 )
 
 // URL is a URL as it may be written into a file.
@@ -33,7 +36,10 @@ var (
 	expansion    = regexp.MustCompile(`\$\{([A-Za-z_][A-Za-z0-9_]*)\}`)
 	variableName = regexp.MustCompile(`^[A-Z][A-Z0-9_]*$`)
 	// telling are the names of a query's parameters that hold secrets.
-	telling = regexp.MustCompile(`(?i)(key|token|secret|pass|auth|sig|code|credential)`)
+	telling = regexp.MustCompile(`(?i)(key|token|secret|pass|pwd|auth|sig|code|credential|jwt|bearer|^p$)`)
+	// harmless are those of a query's parameters of an API that are known to hold none.
+	harmless = regexp.MustCompile(`(?i)^(api.?)?(version|v)$|^(tenant|account|project|workspace|org|organi[sz]ation|region|thread|user|client)(.?id)?$|` +
+		`^(format|type|mode|source|event|topic|channel|index|pipeline|refresh|routing|pretty|wait|timeout|limit|fields|properties|lang|language|locale|database|db|table|collection|precision|async|upsert|strict|op_type|content.?type)$`)
 	notName = regexp.MustCompile(`[^A-Z0-9]+`)
 )
 
@@ -119,11 +125,15 @@ func Masked(text, kind string, env Lookup) URL {
 		authority = user + authority[at:]
 	}
 	path, query, asked := strings.Cut(tail, "?")
+	isAPI := strings.HasPrefix(scheme, "http")
+	if isAPI {
+		path = u.putSegments(authority, path, scheme, kind, n.other, env)
+	}
 	if asked {
 		parameters := strings.Split(query, "&")
 		for i, parameter := range parameters {
 			name, value, _ := strings.Cut(parameter, "=")
-			if value != "" && telling.MatchString(name) && !strings.Contains(value, "{") {
+			if value != "" && !strings.Contains(value, "{") && (telling.MatchString(name) || isAPI && mayBeSecret(name, value)) {
 				variable := strings.Trim(notName.ReplaceAllString(strings.ToUpper(name), "_"), "_")
 				if kind == "source" {
 					variable = "DATABASE_" + variable
@@ -149,18 +159,32 @@ func namesFor(scheme, kind string) names {
 	return names{"API_PASSWORD", "API_TOKEN", "SINK_", "the API"}
 }
 
+// putSegments puts variables in the place of what looks like a token in an API's path.
+func (u *URL) putSegments(authority, path, scheme, kind, other string, env Lookup) string {
+	secret := httpsink.SecretSegments(scheme + "://" + authority + path)
+	segments, name := strings.Split(path, "/"), "API_PATH_TOKEN"
+	for i, segment := range segments {
+		if len(secret) == 0 || segment != secret[0] {
+			continue
+		}
+		segments[i] = u.put(name, other, "what looks like a token in the path of "+kind+".url", decoded(segment), env)
+		secret, name = secret[1:], fmt.Sprintf("API_PATH_TOKEN_%d", i+1)
+	}
+	return strings.Join(segments, "/")
+}
+
+// mayBeSecret tells whether a parameter of an API's URL may hold a secret: all but what is
+// known to be none, or is too short for one.
+func mayBeSecret(name, value string) bool {
+	return len(value) >= 4 && value != "true" && value != "false" && !harmless.MatchString(name)
+}
+
 // secretPath names the variable for a URL that is a secret as a whole: webhooks.
 func secretPath(text string) (name, what string) {
-	host, path := hostAndPath(text)
-	switch {
-	case host == "hooks.slack.com" && len(path) > 1:
-		return "SLACK_WEBHOOK_URL", "the incoming webhook's URL; whoever has it may post"
-	case strings.HasSuffix(host, "discord.com") && strings.HasPrefix(path, "/api/webhooks/"):
-		return "DISCORD_WEBHOOK_URL", "the webhook's URL; whoever has it may post"
-	case strings.HasSuffix(host, ".webhook.office.com"):
-		return "TEAMS_WEBHOOK_URL", "the webhook's URL; whoever has it may post"
+	if name = httpsink.Webhook(text); name == "" {
+		return "", ""
 	}
-	return "", ""
+	return name + "_URL", "the URL itself; whoever has it may post"
 }
 
 // put adds a variable and returns how it is written.

@@ -26,6 +26,17 @@ func TestMasked(t *testing.T) {
 		{"https://s3cret@h/{topic}?hapikey=s3cret&tenant=7&key={key}", "sink", "https://${API_TOKEN}@h/{topic}?hapikey=${HAPIKEY}&tenant=7&key={key}"},
 		{"https://hooks.slack.com/services/T/B/s3cret", "sink", "${SLACK_WEBHOOK_URL}"},
 		{"https://discord.com/api/webhooks/1/s3cret", "sink", "${DISCORD_WEBHOOK_URL}"},
+		{"https://discordapp.com/api/webhooks/1/s3cret", "sink", "${DISCORD_WEBHOOK_URL}"},
+		{"https://x.webhook.office.com/webhookb2/s3cret", "sink", "${TEAMS_WEBHOOK_URL}"},
+		{"https://hooks.zapier.com/hooks/catch/1/s3cret", "sink", "${ZAPIER_WEBHOOK_URL}"},
+		{"https://api.telegram.org/bot1:s3cret/sendMessage", "sink", "${TELEGRAM_BOT_URL}"},
+		{"https://h/v1/s3cretS3CRETs3cret/s3cretS3CRETs3cret2/in", "sink", "https://h/v1/${API_PATH_TOKEN}/${API_PATH_TOKEN_3}/in"},
+		{"https://h/in?p=s3cret&pwd=s3cret&jwt=s3cret&Bearer=s3cret&odd=s3cret", "sink", "https://h/in?p=${P}&pwd=${PWD}&jwt=${JWT}&Bearer=${BEARER}&odd=${ODD}"},
+		{
+			"https://h/v61.0/crm-objects-2024-01/batch?api-version=2024-01&tenant_id=acme-1&dry=true&format=json&n=100", "sink",
+			"https://h/v61.0/crm-objects-2024-01/batch?api-version=2024-01&tenant_id=acme-1&dry=true&format=json&n=100",
+		},
+		{"postgres://db/app?application_name=relay&pwd=s3cret", "source", "postgres://db/app?application_name=relay&pwd=${DATABASE_PWD}"},
 		{"stdout:", "sink", "stdout:"},
 	} {
 		u := Masked(try.url, try.kind, env)

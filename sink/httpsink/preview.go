@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"unicode"
 
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/sink"
@@ -92,8 +91,9 @@ func (s *Sink) shownURL(url string) string {
 	path, query, hasQuery := strings.Cut(url, "?")
 	pathOf, queryOf, _ := strings.Cut(s.template.String(), "?")
 	segments, templates := strings.Split(path, "/"), strings.Split(pathOf, "/")
-	for i := 3; i < len(segments) && i < len(templates); i++ { // behind https://host
-		if templates[i] == segments[i] && looksSecret(segments[i]) {
+	secret := secretIn(pathOf)
+	for i := firstSegment; i < len(segments) && i < len(templates); i++ {
+		if templates[i] == segments[i] && secret(segments[i]) {
 			segments[i] = hidden
 		}
 	}
@@ -109,18 +109,6 @@ func (s *Sink) shownURL(url string) string {
 		}
 	}
 	return path + "?" + strings.Join(parameters, "&")
-}
-
-// looksSecret tells what may be a token from the words that paths are made of.
-func looksSecret(segment string) bool {
-	var digit, upper, lower, mark bool
-	for _, c := range segment {
-		digit = digit || unicode.IsDigit(c)
-		upper = upper || unicode.IsUpper(c)
-		lower = lower || unicode.IsLower(c)
-		mark = mark || c == '-' || c == '.' || c == '_'
-	}
-	return len(segment) >= 16 && digit && (upper && lower || (upper || lower) && !mark)
 }
 
 // shownHeader are the request's headers by name.

@@ -52,7 +52,8 @@ func MayBeSecret(header string) bool {
 }
 
 // newRedactor knows the password, or the user name where there is none, the values of
-// the headers that may hold one, those in the query, and the secrets beside them.
+// the headers that may hold one, those in the query, what looks like a token in the path,
+// and the secrets beside them.
 func newRedactor(t target, headers map[string]string, secrets ...string) redactor {
 	if t.user != nil {
 		password, ok := t.user.Password()
@@ -72,6 +73,7 @@ func newRedactor(t target, headers map[string]string, secrets ...string) redacto
 			secrets = append(secrets, credentials)
 		}
 	}
+	secrets = append(secrets, SecretSegments(t.template.String())...)
 	if _, query, ok := strings.Cut(t.template.String(), "?"); ok {
 		for parameter := range strings.SplitSeq(query, "&") {
 			_, value, _ := strings.Cut(parameter, "=")
