@@ -46,8 +46,8 @@ func unprojected(b *outbox.Batch) []outbox.Outcome {
 // send sends what there is to send. Where the projection returned nothing that can be
 // sent of some events, and the others are fine, it is these events' doing: they are
 // refused, and the others need not wait. Else it may be the projection's, and while
-// other batches go through the event is found by halving. A batch that may have been
-// sent before is not divided without need.
+// other batches go through the event is found by halving. It is so whoever held the batch
+// before: what cannot be sent was not sent, unless the projection has changed since.
 func (w *Worker) send(ctx context.Context, b *outbox.Batch) error {
 	err := wrong(b)
 	switch {
@@ -55,7 +55,7 @@ func (w *Worker) send(ctx context.Context, b *outbox.Batch) error {
 		return w.sink.Send(ctx, b)
 	case errors.Is(b.ProjectErr, outbox.ErrDatabase):
 		return Unavailable(notProjected(err))
-	case !IsFresh(b) || len(b.Events) < 2:
+	case len(b.Events) < 2:
 	case b.ProjectErr == nil:
 		if parts := parted(b); len(parts.Groups[0].Indexes) > 0 {
 			return parts
@@ -99,8 +99,3 @@ func parted(b *outbox.Batch) *DivideError {
 	}
 	return &DivideError{Groups: groups}
 }
-
-// IsFresh tells whether the batch cannot have been sent before: nobody did, and nobody
-// held it who said nothing. A driver may divide such a batch, or refuse a part of it,
-// although it knows no more than that it cannot be sent as it is.
-func IsFresh(b *outbox.Batch) bool { return b.Starts <= 1 && b.Outages == 0 && b.Attempts == 0 }

@@ -510,8 +510,8 @@ func TestABatchThatCannotBeProjected(t *testing.T) {
 }
 
 // TestEventsThatCannotBeProjectedAreParted: where it is known which they are, they are
-// refused and the others of a fresh batch go on at once; where it is known only that some
-// are, a fresh batch is halved. What may have been sent is left whole.
+// refused and the others go on at once; where it is known only that some
+// are, the batch is halved; whoever held it before.
 func TestEventsThatCannotBeProjectedAreParted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -538,10 +538,10 @@ func TestEventsThatCannotBeProjectedAreParted(t *testing.T) {
 		}{
 			"one":                    {bad(3, 1), "retry [101 103] dead [102]"},
 			"all":                    {bad(2, 0, 1), "retry []"},
-			"one, perhaps sent":      {again(bad(3, 1)), "retry []"},
+			"one, tried before":      {again(bad(3, 1)), "retry [101 103] dead [102]"},
 			"its data":               {failed(3, data), "retry [101 102] retry [103]"},
 			"its data, alone":        {failed(1, data), "retry []"},
-			"its data, perhaps sent": {again(failed(3, data)), "retry []"},
+			"its data, tried before": {again(failed(3, data)), "retry [101 102] retry [103]"},
 			"the projection":         {failed(3, errors.New("no such column")), "retry []"},
 		} {
 			b := newBench(nil)

@@ -16,10 +16,11 @@ const mostBlames = 64
 // blame finds the events that the program cannot take, by running it over halves of the
 // batch; nothing is sent meanwhile. Where it takes others of the same batch it is these
 // events' doing, and they are refused. What was not looked at is a part of its own, and
-// looked at when that is sent. nil: the program takes none, and is to blame itself; or the
-// batch may have been sent before.
+// looked at when that is sent. nil: the program takes none, and is to blame itself. It is
+// so whoever held the batch before: what a program fails over was not sent, unless the
+// projection has changed since.
 func (s *Sink) blame(ctx context.Context, b *outbox.Batch, r *request, failed error) []sink.Group {
-	if !sink.IsFresh(b) || len(r.events) < 2 || isLimit(failed) || errors.Is(failed, errNone) || errors.Is(failed, errSeveral) {
+	if len(r.events) < 2 || isLimit(failed) || errors.Is(failed, errNone) || errors.Is(failed, errSeveral) {
 		return nil
 	}
 	var (

@@ -3,6 +3,7 @@ package httpsink_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -109,21 +110,23 @@ func TestMoreBadEventsThanAreLookedFor(t *testing.T) {
 	}
 }
 
-// TestWhatMayHaveBeenSentIsNotParted: its parts would go out under other group_ids.
-func TestWhatMayHaveBeenSentIsNotParted(t *testing.T) {
+// TestBadEventsArePartedWhoeverHeldTheBatch: an owner who died, or an outage before, is no
+// reason for the good ones to wait.
+func TestBadEventsArePartedWhoeverHeldTheBatch(t *testing.T) {
 	t.Parallel()
 	url, bodies := keeping(t)
 	s := open(t, httpsink.Config{URL: url, Request: pickyJQ})
-	for name, sent := range map[string]func(*outbox.Batch){
+	for name, before := range map[string]func(*outbox.Batch){
 		"an outage":         func(b *outbox.Batch) { b.Outages = 1 },
 		"a refusal":         func(b *outbox.Batch) { b.Attempts = 1 },
 		"an owner who died": func(b *outbox.Batch) { b.Starts = 2 },
 	} {
 		b := batch("good", "bad", "good")
-		sent(b)
+		before(b)
 		err := s.Send(within(t), b)
-		if errors.As(err, new(*sink.DivideError)) || !errors.Is(err, sink.ErrSuspect) || !strings.Contains(err.Error(), "no 2") {
-			t.Errorf("%s: got %v, want a suspect outage", name, err)
+		divide, isDivide := errors.AsType[*sink.DivideError](err)
+		if !isDivide || len(divide.Groups) != 2 || !slices.Equal(divide.Groups[0].Indexes, []int{0, 2}) || !errors.Is(divide.Groups[1].Err, sink.ErrPermanent) {
+			t.Errorf("%s: got %v, want the second to be parted", name, err)
 		}
 	}
 	err := s.Send(within(t), batch("bad"))
