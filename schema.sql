@@ -32,7 +32,7 @@ CREATE TABLE IF NOT EXISTS outbox_batches (
     lease_no   bigint NOT NULL,               -- the fence: rises with every lease
     due_at     timestamptz NOT NULL,          -- lease's end, retry's time, or delete's next time
     owner      text NOT NULL,                 -- who holds the lease, for people to read
-    starts     integer NOT NULL,              -- leases in a row that ended without a word
+    unfinished_leases integer NOT NULL,       -- leases in a row that ended without a word
     attempts   integer NOT NULL,              -- refusals
     outages    integer NOT NULL,              -- sends in a row that failed because the sink was away
     events     integer NOT NULL,
@@ -65,7 +65,7 @@ CREATE TABLE IF NOT EXISTS outbox_dead_letters (
     attempts   integer NOT NULL,
     error      text NOT NULL,
     died_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
-    told_at    timestamptz,                   -- the dead-letter hook heard of it
+    notified_at timestamptz,                      -- the dead-letter hook heard of it
     closed_at  timestamptz,                   -- replayed or discarded
     PRIMARY KEY (pipeline, event_id, group_id)
 );
@@ -90,10 +90,10 @@ ALTER TABLE outbox_dead_letters ADD COLUMN IF NOT EXISTS hook_group_id uuid;
 -- statements walks over the letters that are done with.
 CREATE INDEX IF NOT EXISTS outbox_dead_letters_open ON outbox_dead_letters (pipeline, event_id, group_id)
     WHERE closed_at IS NULL;
-CREATE INDEX IF NOT EXISTS outbox_dead_letters_untold ON outbox_dead_letters (pipeline, event_id, group_id)
-    WHERE closed_at IS NULL AND told_at IS NULL AND hook_group_id IS NULL;
-CREATE INDEX IF NOT EXISTS outbox_dead_letters_being_told ON outbox_dead_letters (hook_group_id)
-    WHERE told_at IS NULL AND hook_group_id IS NOT NULL;
+CREATE INDEX IF NOT EXISTS outbox_dead_letters_unnotified ON outbox_dead_letters (pipeline, event_id, group_id)
+    WHERE closed_at IS NULL AND notified_at IS NULL AND hook_group_id IS NULL;
+CREATE INDEX IF NOT EXISTS outbox_dead_letters_notifying ON outbox_dead_letters (hook_group_id)
+    WHERE notified_at IS NULL AND hook_group_id IS NOT NULL;
 
 -- What an ordered buffer's batches hold: the hashes of their events' keys. NULL:
 -- the batch was made without order.

@@ -116,7 +116,7 @@ const (
 SELECT buffer, claim FROM outbox_buffers ORDER BY buffer`
 
 	triggersSQL = `
-SELECT tgrelid::regclass::text, tgname FROM pg_trigger WHERE tgname = 'outbox_ring'`
+SELECT tgrelid::regclass::text, tgname FROM pg_trigger WHERE tgname = 'outbox_notify'`
 )
 
 // checkWays compares what was asked for with what was done.

@@ -33,7 +33,7 @@ func hookOf(b *postgres.Buffer, s sink.Sink) func(*pipeline.Config) {
 }
 
 func (d *database) untold(t testing.TB) int {
-	return ask[int](t, d, "SELECT count(*) FROM outbox_dead_letters WHERE told_at IS NULL")
+	return ask[int](t, d, "SELECT count(*) FROM outbox_dead_letters WHERE notified_at IS NULL")
 }
 
 func (d *database) expectTold(t testing.TB, letters int) {

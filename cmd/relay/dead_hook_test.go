@@ -65,14 +65,14 @@ func TestHook(t *testing.T) {
 	r := start(t, nil, "run", "-c", path)
 	db.insert(10)
 	arrive(t, client, 10)
-	if n := db.count("SELECT count(*) FROM outbox_dead_letters WHERE told_at IS NOT NULL"); n != 0 {
+	if n := db.count("SELECT count(*) FROM outbox_dead_letters WHERE notified_at IS NOT NULL"); n != 0 {
 		t.Errorf("a hook that is away heard of %d", n)
 	}
 	hook.mu.Lock()
 	hook.on = true
 	hook.mu.Unlock()
 	testserver.Eventually(t, func() error {
-		if n := db.count("SELECT count(*) FROM outbox_dead_letters WHERE told_at IS NOT NULL"); n != 2 {
+		if n := db.count("SELECT count(*) FROM outbox_dead_letters WHERE notified_at IS NOT NULL"); n != 2 {
 			return fmt.Errorf("the hook heard of %d", n)
 		}
 		return nil

@@ -73,7 +73,7 @@ func TestDeadList(t *testing.T) {
     "attempts": 3,
     "error": "422: no such tenant\n\u001b[31mred",
     "died_at": "2026-02-03T04:05:06.000000Z",
-    "told_at": null,
+    "notified_at": null,
     "closed_at": null
   }
 ]

@@ -56,7 +56,7 @@ func TestStatus(t *testing.T) {
 	db.exec("UPDATE outbox_events SET created_at = clock_timestamp() - interval '2 hours 5 minutes' WHERE id = 1")
 	db.exec(`INSERT INTO outbox_dead_letters (pipeline, event_id, topic, payload, created_at, group_id, attempts, error)
 		SELECT p, i, 't', '{}', now(), gen_random_uuid(), 1, 'bad' FROM unnest('{orders,orders,other}'::text[]) WITH ORDINALITY e(p, i)`)
-	db.exec(`INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts, attempts, outages, events, first_id, last_id, oldest_at)
+	db.exec(`INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases, attempts, outages, events, first_id, last_id, oldest_at)
 		SELECT gen_random_uuid(), 'public.outbox_events', 'stamp', state, 1, now() + interval '1 day', 'x', 0, 0, 0, 0, 1, 1, now()
 		FROM unnest('{leased,waiting,waiting,delivered}'::text[]) state`)
 

@@ -31,7 +31,7 @@ func TestVerify(t *testing.T) {
 orders    3          0       0        0          1     -       0       agree
 `, "")
 
-	const row = `INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts, attempts, outages, events, first_id, last_id, oldest_at)
+	const row = `INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases, attempts, outages, events, first_id, last_id, oldest_at)
 		SELECT $1::uuid, 'public.outbox_events', 'stamp', 'waiting', 1, now() + interval '1 hour', 'x', 0, 0, 0, 7, 1, 3, now()`
 	db.exec("UPDATE outbox_events SET group_id = '0198c0de-0000-7000-8000-000000000001' WHERE id IN (1, 2)")
 	db.exec("UPDATE outbox_events SET group_id = '0198c0de-0000-7000-8000-000000000002' WHERE id = 3")

@@ -20,7 +20,7 @@ func TestWakeNotify(t *testing.T) {
 	if warned := before.find("orders", "warning", "wake-ups"); !strings.Contains(warned, "relay migrate -c relay.yaml") {
 		t.Errorf("without the trigger doctor says %q", warned)
 	}
-	do(t, nil, "migrate", "-c", path).want(t, 0, "orders: applied trigger outbox_ring\n", "")
+	do(t, nil, "migrate", "-c", path).want(t, 0, "orders: applied trigger outbox_notify\n", "")
 	do(t, nil, "migrate", "-c", path).want(t, 0, "orders: up to date\n", "")
 	after := diagnose(t, path, 0)
 	if warned := after.find("orders", "warning", "wake-ups"); warned != "" {

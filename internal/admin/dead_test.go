@@ -115,7 +115,7 @@ func TestListDead(t *testing.T) {
 	if diff := cmp.Diff(map[string]any{
 		"pipeline": "a", "event_id": 3.0, "topic": "topic1", "key": "k", "payload_base64": "AP8=", "headers": map[string]any{"h": "x"},
 		"created_at": "2026-01-02T03:04:05.123000Z", "group_id": "0198c0de-0000-7000-8000-000000000003", "attempts": 3.0,
-		"error": "Refused 3 ***", "told_at": nil,
+		"error": "Refused 3 ***", "notified_at": nil,
 	}, letters[0]); diff != "" {
 		t.Error(diff)
 	}
@@ -209,7 +209,7 @@ func TestUntold(t *testing.T) {
 	t.Parallel()
 	a := newMorgue(t, "a", 5)
 	a.hooked = true
-	a.exec(t, "UPDATE outbox_dead_letters SET told_at = died_at WHERE event_id > 2")
+	a.exec(t, "UPDATE outbox_dead_letters SET notified_at = died_at WHERE event_id > 2")
 	s := New([]Pipeline{a}, NewMetrics(), Config{})
 	for path, want := range map[string]string{"discard": `"changed": 1,`, "replay": `"changed": 2,`} {
 		body := map[string]string{"discard": `{"pipeline": "a", "ids": ["1", "3"]}`, "replay": `{"pipeline": "a", "ids": ["2", "4", "5"]}`}[path]

@@ -98,7 +98,7 @@ type DeadLetter struct {
 	Attempts      int             `json:"attempts"`
 	Error         string          `json:"error"`
 	DiedAt        instant         `json:"died_at"`
-	ToldAt        instant         `json:"told_at"`
+	ToldAt        instant         `json:"notified_at"`
 	ClosedAt      instant         `json:"closed_at"`
 	// EventRow is what a replay puts back, where the table is the user's own.
 	EventRow json.RawMessage `json:"event_row,omitempty"`

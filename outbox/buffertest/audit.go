@@ -66,7 +66,7 @@ func auditCounts(t *testing.T, h Harness) {
 
 	ids := bury(t, f, "refused", orders(4)...).IDs()
 	discard(t, f.Buffer, outbox.DeadFilter{IDs: ids[:1]}, 1, 1)
-	f.Exec(t, fmt.Sprintf("UPDATE outbox_dead_letters SET told_at = died_at WHERE event_id = %d", ids[1]))
+	f.Exec(t, fmt.Sprintf("UPDATE outbox_dead_letters SET notified_at = died_at WHERE event_id = %d", ids[1]))
 	f.Insert(t, orders(18)...)
 	claim(t, f.Buffer, 1)
 	claim(t, f.Buffer, 2)

@@ -50,7 +50,7 @@ func sameLetters(t *testing.T, f *Fixture, events []outbox.Event) {
 	equal(t, "letters", dead(t, f.Buffer, outbox.DeadFilter{}), []int64(nil))
 	const reason = "422 refused: \"größe\" is not 'a' size\nline two"
 	b := bury(t, f, reason, events...)
-	f.Exec(t, fmt.Sprintf("UPDATE outbox_dead_letters SET told_at = died_at WHERE event_id = %d", b.LastID))
+	f.Exec(t, fmt.Sprintf("UPDATE outbox_dead_letters SET notified_at = died_at WHERE event_id = %d", b.LastID))
 	got, err := f.Second(t).Dead(t.Context(), outbox.DeadFilter{}, nil, 100)
 	ok(t, "Dead", err)
 	for i, d := range f.Dead(t) {
@@ -110,7 +110,7 @@ func deadFilters(t *testing.T, h Harness) {
 		f.Exec(t, fmt.Sprintf("UPDATE outbox_dead_letters SET died_at = '%s' WHERE event_id = %d", died, ids[i]))
 	}
 	f.Exec(t, fmt.Sprintf("UPDATE outbox_dead_letters SET closed_at = died_at WHERE event_id = %d", ids[2]))
-	f.Exec(t, fmt.Sprintf("UPDATE outbox_dead_letters SET told_at = died_at WHERE event_id IN (%d, %d)", ids[2], ids[3]))
+	f.Exec(t, fmt.Sprintf("UPDATE outbox_dead_letters SET notified_at = died_at WHERE event_id IN (%d, %d)", ids[2], ids[3]))
 
 	at := func(places ...int) []int64 {
 		some := []int64{}

@@ -14,7 +14,7 @@ import (
 //
 // A claim stamps a new group_id (hook_group_id) on up to limit dead letters that
 // are open, untold and unclaimed, with different event ids, in the order of
-// these; the batch's events have Event.DeadLetter filled. Settle sets told_at of
+// these; the batch's events have Event.DeadLetter filled. Settle sets notified_at of
 // what is Delivered and does away with the ledger row; what is Retry waits, a part
 // of it under a group_id of its own, as in a Buffer. Dead is an error: a dead letter
 // does not die again. A letter that was closed meanwhile is told all the same.

@@ -74,7 +74,7 @@ func hookOpenOnly(t *testing.T, h Harness) {
 	n := f.Neighbour(t)
 	ids := bury(t, f, "refused", orders(4)...).IDs()
 	others := bury(t, n, "refused", orders(2)...).IDs()
-	f.Exec(t, fmt.Sprintf("UPDATE outbox_dead_letters SET told_at = died_at WHERE event_id = %d AND pipeline = '%s'", ids[0], f.Pipeline))
+	f.Exec(t, fmt.Sprintf("UPDATE outbox_dead_letters SET notified_at = died_at WHERE event_id = %d AND pipeline = '%s'", ids[0], f.Pipeline))
 	discard(t, f.Buffer, outbox.DeadFilter{IDs: ids[1:2]}, 1, 1)
 	hook := f.Hook(t)
 	look(t, hook, 100, outbox.Backlog{Unclaimed: 2})

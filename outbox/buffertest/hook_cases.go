@@ -83,7 +83,7 @@ func toldOf(t *testing.T, f *Fixture, events []outbox.Event) {
 	settle(t, first, b, delivered())
 	equal(t, "letters told", letters(t, f, isTold), ids[:3])
 	for _, d := range f.Dead(t)[:3] {
-		about(t, "told_at", time.Since(d.ToldAt), 0)
+		about(t, "notified_at", time.Since(d.ToldAt), 0)
 	}
 	settle(t, second, rest, delivered(rest.IDs()...))
 	equal(t, "letters told", letters(t, f, isTold), ids)

@@ -227,7 +227,7 @@ func mixed(t *testing.T, h Harness) (f *Fixture, ids []int64) {
 	events := orders(4)
 	events[2].Topic = "orders.paid"
 	ids = bury(t, f, "refused", events...).IDs()
-	f.Exec(t, fmt.Sprintf("UPDATE outbox_dead_letters SET told_at = died_at WHERE event_id = %d", ids[0]))
+	f.Exec(t, fmt.Sprintf("UPDATE outbox_dead_letters SET notified_at = died_at WHERE event_id = %d", ids[0]))
 	f.Exec(t, fmt.Sprintf("UPDATE outbox_dead_letters SET closed_at = died_at WHERE event_id = %d", ids[1]))
 	bury(t, f.Neighbour(t), "refused", orders(1)...)
 	return f, ids

@@ -42,7 +42,7 @@ const auditedSQL = `
        count(*) FILTER (WHERE events = 0), count(*) FILTER (WHERE events NOT IN (0, said)),
        (SELECT count(*) FROM stamped WHERE orphan), (SELECT coalesce(sum(events), 0)::bigint FROM stamped WHERE orphan),
        (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = $2 AND closed_at IS NULL),
-       (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = $2 AND closed_at IS NULL AND told_at IS NULL),
+       (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = $2 AND closed_at IS NULL AND notified_at IS NULL),
        (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = $2 AND closed_at IS NOT NULL)
 FROM ledger`
 

@@ -124,7 +124,7 @@ const (
 
 // Why nothing can be heard although the database answers.
 var (
-	errNoRing = errors.New("table has no trigger outbox_ring that is enabled")
+	errNoRing = errors.New("table has no trigger outbox_notify that is enabled")
 	errPooled = errors.New("source.url goes through a pooler, where notifications get lost")
 )
 
@@ -192,6 +192,6 @@ func (l *Bell) tell(ctx context.Context, said, err error) {
 
 // What mends it.
 const (
-	mendRing   = "relay migrate -c relay.yaml; ALTER TABLE ... ENABLE TRIGGER outbox_ring where it is disabled"
+	mendRing   = "relay migrate -c relay.yaml; ALTER TABLE ... ENABLE TRIGGER outbox_notify where it is disabled"
 	mendPooled = "a source.url that goes to the database directly, or wake: poll"
 )

@@ -29,7 +29,7 @@ func newRung(t *testing.T) rung {
 	p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
 	applied, err := postgres.Migrate(t.Context(), p.url, postgres.SchemaConfig{Notify: true})
 	check(t, err)
-	if n := len(applied); n == 0 || applied[n-1] != "trigger outbox_ring" {
+	if n := len(applied); n == 0 || applied[n-1] != "trigger outbox_notify" {
 		t.Errorf("applied %v, the trigger in the end was expected", applied)
 	}
 	return rung{p}
@@ -401,11 +401,11 @@ func TestWithoutTheTriggerNothingIsHeard(t *testing.T) {
 	t.Parallel()
 	r := newRung(t)
 	for _, statement := range []string{
-		"ALTER TABLE outbox_events DISABLE TRIGGER outbox_ring", "DROP TRIGGER outbox_ring ON outbox_events",
+		"ALTER TABLE outbox_events DISABLE TRIGGER outbox_notify", "DROP TRIGGER outbox_notify ON outbox_events",
 	} {
 		r.exec(t, statement)
 		asked, auto := r.listen(t, r.url, outbox.WakeNotify), r.listen(t, r.url, outbox.WakeAuto)
-		asked.expectLog(t, "no trigger outbox_ring", 1)
+		asked.expectLog(t, "no trigger outbox_notify", 1)
 		asked.expectLog(t, "relay migrate", 1)
 		asked.stop()
 		auto.stop()
@@ -413,7 +413,7 @@ func TestWithoutTheTriggerNothingIsHeard(t *testing.T) {
 	}
 	applied, err := postgres.Migrate(t.Context(), r.url, postgres.SchemaConfig{Notify: true})
 	check(t, err)
-	if diff := cmp.Diff([]string{"trigger outbox_ring"}, applied); diff != "" {
+	if diff := cmp.Diff([]string{"trigger outbox_notify"}, applied); diff != "" {
 		t.Errorf("applied (-want +got):\n%s", diff)
 	}
 	r.listen(t, r.url, outbox.WakeAuto).expectHears(t, true)
@@ -439,7 +439,7 @@ func TestTheTriggerNeedsNothingOfTheApplication(t *testing.T) {
 		`CREATE DOMAIN pg_temp.regclass AS text CHECK (false)`,
 		`CREATE DOMAIN pg_temp.int4 AS text CHECK (false)`,
 		`CREATE DOMAIN pg_temp.text AS pg_catalog.text CHECK (false)`,
-		`CREATE TEMP TABLE outbox_ring (n int)`,
+		`CREATE TEMP TABLE outbox_notify (n int)`,
 		`SET search_path = evil, pg_temp, pg_catalog, public`,
 		`INSERT INTO public.outbox_events (topic, payload) VALUES ('t', '{}')`,
 		`SET search_path = ''`,
@@ -469,7 +469,7 @@ func TestTheTriggerOfAnyTable(t *testing.T) {
 			check(t, err)
 			n := 0
 			for _, name := range applied {
-				if name == "trigger outbox_ring" {
+				if name == "trigger outbox_notify" {
 					n++
 				}
 			}
@@ -508,7 +508,7 @@ func TestTheTriggerOfAnyTable(t *testing.T) {
 	_, err := postgres.Migrate(t.Context(), p.url, postgres.SchemaConfig{})
 	check(t, err)
 	var n int
-	check(t, p.pool.QueryRow(t.Context(), "SELECT count(*) FROM pg_trigger WHERE tgname = 'outbox_ring'").Scan(&n))
+	check(t, p.pool.QueryRow(t.Context(), "SELECT count(*) FROM pg_trigger WHERE tgname = 'outbox_notify'").Scan(&n))
 	expect(t, "triggers in the end", n, 4)
 }
 
@@ -526,7 +526,7 @@ func TestExamineTellsHowTheRelayIsWoken(t *testing.T) {
 		{r.url, "", outbox.WakeAuto, outbox.Fine, "commits ring"},
 		{pooled, "", outbox.WakeNotify, outbox.Warning, "goes through a pooler"},
 		{pooled, "", outbox.WakeAuto, outbox.Fine, "goes through a pooler"},
-		{r.url, "DROP TRIGGER outbox_ring ON outbox_events", outbox.WakeNotify, outbox.Warning, "no trigger outbox_ring"},
+		{r.url, "DROP TRIGGER outbox_notify ON outbox_events", outbox.WakeNotify, outbox.Warning, "no trigger outbox_notify"},
 		{r.url, "", outbox.WakeAuto, outbox.Fine, "events are looked for"},
 	} {
 		if c.before != "" {

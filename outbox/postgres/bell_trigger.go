@@ -13,8 +13,8 @@ import (
 
 // ringTrigger is the name of the trigger that rings; applied is what Migrate calls it.
 const (
-	ringTrigger = "outbox_ring"
-	ringApplied = "trigger outbox_ring"
+	ringTrigger = "outbox_notify"
+	ringApplied = "trigger outbox_notify"
 )
 
 //go:embed schema/notify/notify.sql
@@ -26,7 +26,7 @@ var notifyTemplate = template.Must(template.New("notify").Parse(notifyDDL))
 // when there is no such table.
 const ringSQL = `
 SELECT c.oid::bigint, t.oid IS NOT NULL, coalesce(t.tgenabled IN ('O', 'A'), false)
-FROM pg_class c LEFT JOIN pg_trigger t ON t.tgrelid = c.oid AND t.tgname = 'outbox_ring' AND NOT t.tgisinternal
+FROM pg_class c LEFT JOIN pg_trigger t ON t.tgrelid = c.oid AND t.tgname = 'outbox_notify' AND NOT t.tgisinternal
 WHERE c.oid = to_regclass($1)`
 
 // ring is what there is of the trigger.

@@ -30,7 +30,7 @@ WITH stamped AS (
     AND EXISTS (SELECT FROM outbox_buffers WHERE buffer = $1 AND claim = 'optimistic')
   RETURNING id, topic, key, payload, headers, created_at
 ), ledger AS (
-  INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts,
+  INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                               attempts, outages, events, first_id, last_id, oldest_at)
   SELECT $2::uuid, $1, 'stamp', 'leased', 1, clock_timestamp() + $4::interval, $5, 1,
          0, 0, count(*), min(id), max(id), min(created_at)

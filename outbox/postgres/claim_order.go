@@ -51,7 +51,7 @@ WITH held AS MATERIALIZED (
   WHERE id = ANY (ARRAY(SELECT id FROM free))
   RETURNING id, key, created_at
 ), ledger AS (
-  INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts,
+  INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                               attempts, outages, events, first_id, last_id, oldest_at, lanes)
   SELECT $2::uuid, $1, 'stamp', 'leased', 1, clock_timestamp() + $6::interval, $7, 1,
          0, 0, count(*), min(id), max(id), min(created_at),

@@ -36,7 +36,7 @@ held AS MATERIALIZED (
 // A range has no end beyond the highest id there can be.
 const claimRangeSQL = `
 WITH` + heldSQL + `
-INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts,
+INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                             attempts, outages, events, first_id, last_id, oldest_at, members)
 SELECT $7::uuid, $1, 'range', 'leased', 1, clock_timestamp() + $8::interval, $9, 1,
        0, 0, n, first_id, last_id, oldest_at,

@@ -18,7 +18,7 @@ const matchSQL = `
   AND ($4 = '' OR position(lower($4) IN lower(d.error)) > 0)
   AND ($5::interval IS NULL OR d.died_at <= (SELECT clock_timestamp()) - $5::interval)
   AND ($6::interval IS NULL OR d.died_at > (SELECT clock_timestamp()) - $6::interval)
-  AND (NOT $7::boolean OR d.told_at IS NOT NULL)`
+  AND (NOT $7::boolean OR d.notified_at IS NOT NULL)`
 
 // matching are the parameters of matchSQL.
 func (b *Buffer) matching(f outbox.DeadFilter, more ...string) []string {
@@ -39,7 +39,7 @@ func (b *Buffer) matching(f outbox.DeadFilter, more ...string) []string {
 }
 
 // letterSQL is the rest of a row after an event's own columns.
-const letterSQL = `d.group_id, d.attempts, d.error, d.died_at, d.told_at, d.closed_at, d.event_uuid`
+const letterSQL = `d.group_id, d.attempts, d.error, d.died_at, d.notified_at, d.closed_at, d.event_uuid`
 
 const deadSQL = `
 SELECT d.event_id, d.topic, d.key, d.payload, d.headers, d.created_at, ` + letterSQL + `, d.event_row
@@ -74,7 +74,7 @@ func (b *Buffer) Dead(ctx context.Context, f outbox.DeadFilter, after *outbox.De
 // as many as there are.
 const countDeadSQL = `
 SELECT open.letters, open.untold, closed.letters
-FROM (SELECT count(*) AS letters, count(*) FILTER (WHERE d.told_at IS NULL) AS untold
+FROM (SELECT count(*) AS letters, count(*) FILTER (WHERE d.notified_at IS NULL) AS untold
       FROM outbox_dead_letters d WHERE d.closed_at IS NULL AND ` + matchSQL + `) open,
      (SELECT count(*) AS letters
       FROM outbox_dead_letters d WHERE d.closed_at IS NOT NULL AND ` + matchSQL + `) closed`

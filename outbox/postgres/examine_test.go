@@ -258,7 +258,7 @@ func TestExamineRowSecurity(t *testing.T) {
 func TestExamineWaiting(t *testing.T) {
 	t.Parallel()
 	p := newPatient(t, testserver.Postgres(t))
-	p.exec(`INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts, attempts, outages, events,
+	p.exec(`INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases, attempts, outages, events,
 		first_id, last_id, oldest_at, error)
 		VALUES (gen_random_uuid(), 'public.outbox_events', 'stamp', 'waiting', 1, now(), 'o', 0, 0, 3, 7, 1, 7, now(), 'WRONGTYPE of a key')`)
 	found := bad(examined(t, p.url, time.Hour))

@@ -31,7 +31,7 @@ WHERE buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint AND state <>
 
 	fenceRetrySQL = `
 UPDATE outbox_batches
-SET state = 'waiting', starts = 0, due_at = clock_timestamp() + $4::interval,
+SET state = 'waiting', unfinished_leases = 0, due_at = clock_timestamp() + $4::interval,
     attempts = $5::int, outages = $6::int, error = $7, address = $8
 WHERE buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint AND state <> 'waiting'` + holdsSQL
 )

@@ -148,7 +148,7 @@ func query[T any](t buffertest.TB, pool *pgxpool.Pool, statement string, scan pg
 
 const ledgerSQL = `
 SELECT group_id::text, buffer, claim, state, lease_no,
-       (extract(epoch FROM due_at - clock_timestamp()) * 1000000)::bigint, owner, starts, attempts, outages,
+       (extract(epoch FROM due_at - clock_timestamp()) * 1000000)::bigint, owner, unfinished_leases, attempts, outages,
        events, first_id, last_id, origins::text[], delivered, address, coalesce(error, ''), oldest_at, claimed_at
 FROM outbox_batches ORDER BY group_id`
 
@@ -176,7 +176,7 @@ func scanLedger(row pgx.CollectableRow) (r buffertest.LedgerRow, err error) {
 
 func deadSQL(bytes bool) string {
 	return `SELECT pipeline, event_id, topic, key, ` + payloadSQL(bytes) + `, convert_to(headers::text, 'UTF8'),
-       created_at, group_id::text, attempts, error, died_at, told_at, closed_at, hook_group_id::text
+       created_at, group_id::text, attempts, error, died_at, notified_at, closed_at, hook_group_id::text
 FROM outbox_dead_letters ORDER BY event_id, died_at`
 }
 

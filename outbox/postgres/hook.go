@@ -30,7 +30,7 @@ func (h *Hook) Check(ctx context.Context) error { return h.b.Check(ctx) }
 const lookForHookSQL = `
 SELECT (SELECT count(*) FROM (
           SELECT FROM outbox_dead_letters
-          WHERE pipeline = $2 AND closed_at IS NULL AND told_at IS NULL AND hook_group_id IS NULL
+          WHERE pipeline = $2 AND closed_at IS NULL AND notified_at IS NULL AND hook_group_id IS NULL
           LIMIT $3::bigint) untold),
        count(*) FILTER (WHERE due_at <= clock.now),
        count(*) FILTER (WHERE state = 'waiting'),
@@ -62,7 +62,7 @@ func (h *Hook) Look(ctx context.Context, limit int) (outbox.Backlog, error) {
 
 const freeSQL = `
 UPDATE outbox_dead_letters d SET hook_group_id = NULL
-WHERE pipeline = $1 AND told_at IS NULL AND hook_group_id IS NOT NULL
+WHERE pipeline = $1 AND notified_at IS NULL AND hook_group_id IS NOT NULL
   AND NOT EXISTS (SELECT FROM outbox_batches l WHERE l.group_id = d.hook_group_id)`
 
 // free lets go of letters whose ledger row is gone (a restore, a hand), at the first
@@ -99,7 +99,7 @@ WITH ledger AS (
 ), fresh AS (
   SELECT count(*) AS letters, min(died_at) FILTER (WHERE isfinite(died_at)) AS oldest_at
   FROM outbox_dead_letters
-  WHERE pipeline = $2 AND closed_at IS NULL AND told_at IS NULL AND hook_group_id IS NULL
+  WHERE pipeline = $2 AND closed_at IS NULL AND notified_at IS NULL AND hook_group_id IS NULL
 )
 SELECT leased, waiting, delivered, claimed + fresh.letters,
        coalesce(extract(epoch FROM clock_timestamp() - least(ledger.oldest_at, fresh.oldest_at)) * 1000000, 0)::bigint

@@ -14,10 +14,10 @@ import (
 const hookClaimSQL = `
 WITH picked AS MATERIALIZED (
   SELECT d.event_id, d.group_id, d.died_at, d.event_uuid FROM outbox_dead_letters d
-  WHERE d.pipeline = $3 AND d.closed_at IS NULL AND d.told_at IS NULL AND d.hook_group_id IS NULL
+  WHERE d.pipeline = $3 AND d.closed_at IS NULL AND d.notified_at IS NULL AND d.hook_group_id IS NULL
     AND NOT EXISTS (
       SELECT FROM outbox_dead_letters o
-      WHERE o.pipeline = $3 AND o.event_id = d.event_id AND o.closed_at IS NULL AND o.told_at IS NULL
+      WHERE o.pipeline = $3 AND o.event_id = d.event_id AND o.closed_at IS NULL AND o.notified_at IS NULL
         AND o.hook_group_id IS NULL AND (o.died_at, o.group_id) < (d.died_at, d.group_id))
   ORDER BY d.event_id, d.group_id LIMIT $4::bigint
   FOR UPDATE OF d SKIP LOCKED
@@ -26,7 +26,7 @@ WITH picked AS MATERIALIZED (
   FROM (SELECT *, row_number() OVER (PARTITION BY event_uuid ORDER BY event_id) AS n FROM picked) p
   WHERE n = 1 OR event_uuid IS NULL
 ), ledger AS (
-  INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts,
+  INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                               attempts, outages, events, first_id, last_id, oldest_at)
   SELECT $2::uuid, $1, 'stamp', 'leased', 1, clock_timestamp() + $5::interval, $6, 1,
          0, 0, count(*), min(event_id), max(event_id), min(died_at)
@@ -80,7 +80,7 @@ const hookTakeOverSQL = dueSQL + takenSQL + `
        d.event_id, d.topic, d.key, d.payload, d.headers, d.created_at, ` + letterSQL + `
 FROM taken t
 LEFT JOIN outbox_dead_letters d ON d.pipeline = $5 AND d.event_id BETWEEN t.first_id AND t.last_id
-  AND d.hook_group_id = t.group_id AND d.told_at IS NULL`
+  AND d.hook_group_id = t.group_id AND d.notified_at IS NULL`
 
 // TakeOver is described by buffertest.Hook.
 func (h *Hook) TakeOver(ctx context.Context, lease time.Duration) (*outbox.Batch, error) {

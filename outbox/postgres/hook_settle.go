@@ -10,17 +10,17 @@ import (
 // The letters of a batch are found by their stamp while they are untold.
 const (
 	tellSQL = `
-UPDATE outbox_dead_letters SET told_at = clock_timestamp()
+UPDATE outbox_dead_letters SET notified_at = clock_timestamp()
 WHERE current_setting('relay.holds') = '1' AND hook_group_id = $1::uuid
-  AND event_id BETWEEN $2::bigint AND $3::bigint AND pipeline = $4 AND told_at IS NULL
+  AND event_id BETWEEN $2::bigint AND $3::bigint AND pipeline = $4 AND notified_at IS NULL
   AND ($5::bigint[] IS NULL OR event_id = ANY ($5::bigint[]))`
 
 	tellFreeSQL = `
-UPDATE outbox_dead_letters SET told_at = clock_timestamp()
-WHERE hook_group_id = $1::uuid AND told_at IS NULL AND pipeline = $4 AND event_id = ANY (ARRAY(
+UPDATE outbox_dead_letters SET notified_at = clock_timestamp()
+WHERE hook_group_id = $1::uuid AND notified_at IS NULL AND pipeline = $4 AND event_id = ANY (ARRAY(
   SELECT event_id FROM outbox_dead_letters
   WHERE current_setting('relay.holds') = '1' AND hook_group_id = $1::uuid
-    AND event_id BETWEEN $2::bigint AND $3::bigint AND pipeline = $4 AND told_at IS NULL
+    AND event_id BETWEEN $2::bigint AND $3::bigint AND pipeline = $4 AND notified_at IS NULL
     AND ($5::bigint[] IS NULL OR event_id = ANY ($5::bigint[]))
   ORDER BY event_id
   FOR UPDATE SKIP LOCKED))`
@@ -28,11 +28,11 @@ WHERE hook_group_id = $1::uuid AND told_at IS NULL AND pipeline = $4 AND event_i
 	moveLettersSQL = `
 WITH moved AS (
   UPDATE outbox_dead_letters SET hook_group_id = $3::uuid
-  WHERE current_setting('relay.holds') = '1' AND hook_group_id = $2::uuid AND told_at IS NULL
+  WHERE current_setting('relay.holds') = '1' AND hook_group_id = $2::uuid AND notified_at IS NULL
     AND event_id BETWEEN $4::bigint AND $5::bigint AND pipeline = $14 AND event_id = ANY ($6::bigint[])
   RETURNING event_id, died_at
 )
-INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts,
+INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                             attempts, outages, events, first_id, last_id, oldest_at, origins, error, address)
 SELECT $3::uuid, $1, 'stamp', 'waiting', 0, clock_timestamp() + $7::interval, $8, 0,
        $9::int, $10::int, count(*), min(event_id), max(event_id), min(died_at), $11::uuid[], $12, $13
@@ -43,12 +43,12 @@ DELETE FROM outbox_batches
 WHERE current_setting('relay.holds') = '1' AND buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint
   AND NOT EXISTS (
     SELECT FROM outbox_dead_letters d
-    WHERE d.event_id BETWEEN $4::bigint AND $5::bigint AND d.hook_group_id = $2::uuid AND d.told_at IS NULL)`
+    WHERE d.event_id BETWEEN $4::bigint AND $5::bigint AND d.hook_group_id = $2::uuid AND d.notified_at IS NULL)`
 
 	keepHookLedgerSQL = `
 UPDATE outbox_batches SET events = locked.events, delivered = locked.ids
 FROM (SELECT count(*) AS events, array_agg(event_id ORDER BY event_id) AS ids FROM outbox_dead_letters
-      WHERE event_id BETWEEN $4::bigint AND $5::bigint AND hook_group_id = $2::uuid AND told_at IS NULL) locked
+      WHERE event_id BETWEEN $4::bigint AND $5::bigint AND hook_group_id = $2::uuid AND notified_at IS NULL) locked
 WHERE current_setting('relay.holds') = '1' AND buffer = $1 AND outbox_batches.group_id = $2::uuid
   AND lease_no = $3::bigint AND locked.events > 0`
 )

@@ -146,7 +146,7 @@ func TestTheModeWaitsForARangeUnderWay(t *testing.T) {
 	tx, err := p.pool.Begin(ctx)
 	check(t, err)
 	defer tx.Rollback(ctx) //nolint:errcheck // committed, or the test has failed
-	_, err = tx.Exec(ctx, `INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts,
+	_, err = tx.Exec(ctx, `INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
 			attempts, outages, events, first_id, last_id, oldest_at, members)
 		SELECT gen_random_uuid(), buffer, 'range', 'leased', 1, now() + interval '1h', 'other', 1, 0, 0, 1, 1, 1, now(), '{[1,1]}'
 		FROM outbox_buffers`)

@@ -52,7 +52,7 @@ SELECT leased, waiting, delivered, claimed, fresh.events,
         FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'),
        greatest((SELECT reltuples FROM pg_class WHERE oid = $5::regclass), 0)::bigint,
        CASE WHEN $3::bigint > 0 THEN $3::bigint - $2::bigint ELSE 9223372036854775807 END,
-       (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = $4 AND closed_at IS NULL AND told_at IS NULL)
+       (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = $4 AND closed_at IS NULL AND notified_at IS NULL)
 FROM ledger, fresh`
 )
 
@@ -91,7 +91,7 @@ WHERE l.buffer = $1 AND s.group_id = l.group_id AND s.events <> l.events
   AND $2::boolean IS NOT NULL AND NOT (l.state = 'leased' AND l.due_at > clock_timestamp())`
 
 	adoptOwnSQL = foundOwnSQL + `
-INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts,
+INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                             attempts, outages, events, first_id, last_id, oldest_at, error, uuids)
 SELECT group_id, $1, 'stamp', 'waiting', (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, clock_timestamp(), $2, 0,
        0, 0, events, first_id, coalesce(last_id, first_id + events - 1), oldest_at, 'found without a ledger row', uuids

@@ -33,7 +33,7 @@ const replayOwnSQL = pickOwnSQL + `), chosen AS MATERIALIZED (
   ON CONFLICT DO NOTHING
   RETURNING own_find AS find, own_created AS created_at
 ), ledger AS (
-  INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts,
+  INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                               attempts, outages, events, first_id, last_id, oldest_at, error, uuids)
   SELECT $12::uuid, $13, 'stamp', 'waiting', 0, clock_timestamp(), $14, 0,
          0, 0, events, first_id, coalesce(last_id, first_id + events - 1), oldest_at, 'replayed', uuids

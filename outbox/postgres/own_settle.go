@@ -69,7 +69,7 @@ ON CONFLICT (pipeline, event_id, group_id) DO UPDATE
 SET topic = EXCLUDED.topic, key = EXCLUDED.key, payload = EXCLUDED.payload, headers = EXCLUDED.headers,
     created_at = EXCLUDED.created_at, attempts = EXCLUDED.attempts, error = EXCLUDED.error,
     event_uuid = EXCLUDED.event_uuid, event_row = EXCLUDED.event_row,
-    died_at = clock_timestamp(), told_at = NULL, closed_at = NULL, hook_group_id = NULL
+    died_at = clock_timestamp(), notified_at = NULL, closed_at = NULL, hook_group_id = NULL
 WHERE d.closed_at IS NOT NULL`
 
 	moveOwnSQL = `
@@ -78,7 +78,7 @@ WITH moved AS (
   WHERE current_setting('relay.holds') = '1' AND own_find = ANY ($4::own_finds) AND e.group_id = $2::uuid
   RETURNING own_find AS find, own_created AS created_at
 )
-INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts,
+INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                             attempts, outages, events, first_id, last_id, oldest_at, origins, error, address, uuids)
 SELECT $3::uuid, $1, 'stamp', 'waiting', 0, clock_timestamp() + $5::interval, $6, 0,
        $7::int, $8::int, events, first_id, coalesce(last_id, first_id + events - 1), oldest_at, $9::uuid[], $10, $11, uuids

@@ -53,7 +53,7 @@ WITH picked AS MATERIALIZED (
   ORDER BY own_id LIMIT $3::bigint
   FOR UPDATE SKIP LOCKED
 ), ledger AS (
-  INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts,
+  INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                               attempts, outages, events, first_id, last_id, oldest_at, uuids)
   SELECT $1::uuid, $4, 'stamp', 'leased', 1, clock_timestamp(), $5, 1,
          0, 0, events, first_id, coalesce(last_id, first_id + events - 1), oldest_at, uuids

@@ -107,7 +107,7 @@ func lettersDoneWith(t *testing.T, statistics string) {
 	letters := func(from, to int, closed, told bool) {
 		t.Helper()
 		_, err := p.pool.Exec(ctx, `INSERT INTO outbox_dead_letters
-				(pipeline, event_id, topic, payload, created_at, group_id, attempts, error, closed_at, told_at, hook_group_id)
+				(pipeline, event_id, topic, payload, created_at, group_id, attempts, error, closed_at, notified_at, hook_group_id)
 			SELECT 'orders', i, 't', '1', now(), gen_random_uuid(), 1, 'no', CASE WHEN $3 THEN now() END,
 			       CASE WHEN $4 THEN now() END, CASE WHEN $4 THEN gen_random_uuid() END
 			FROM generate_series($1::int, $2::int) i`, from, to, closed, told)

@@ -23,7 +23,7 @@ const replaySQL = pickOpenSQL + `
   ON CONFLICT (id) DO NOTHING
   RETURNING id, key, created_at
 ), ledger AS (
-  INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts,
+  INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                               attempts, outages, events, first_id, last_id, oldest_at, error, lanes)
   SELECT $10::uuid, $11, 'stamp', 'waiting', 0, clock_timestamp(), $12, 0,
          0, 0, count(*), min(id), max(id), min(created_at), 'replayed',

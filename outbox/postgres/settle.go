@@ -73,7 +73,7 @@ WHERE current_setting('relay.holds') = '1'
 ON CONFLICT (pipeline, event_id, group_id) DO UPDATE
 SET topic = EXCLUDED.topic, key = EXCLUDED.key, payload = EXCLUDED.payload, headers = EXCLUDED.headers,
     created_at = EXCLUDED.created_at, attempts = EXCLUDED.attempts, error = EXCLUDED.error,
-    died_at = clock_timestamp(), told_at = NULL, closed_at = NULL, hook_group_id = NULL
+    died_at = clock_timestamp(), notified_at = NULL, closed_at = NULL, hook_group_id = NULL
 WHERE d.closed_at IS NOT NULL`
 
 	// A new group_id: the events change over, with a ledger row that names where
@@ -86,7 +86,7 @@ WITH moved AS (
     AND current_setting('relay.ranged') = ''
   RETURNING id, key, created_at
 )
-INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts,
+INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                             attempts, outages, events, first_id, last_id, oldest_at, origins, error, address, lanes)
 SELECT $3::uuid, $1, 'stamp', 'waiting', 0, clock_timestamp() + $7::interval, $8, 0,
        $9::int, $10::int, count(*), min(id), max(id), min(created_at), $11::uuid[], $12, $13,
@@ -100,7 +100,7 @@ WITH moved AS MATERIALIZED (
   WHERE current_setting('relay.holds') = '1' AND current_setting('relay.ranged') = '1'
     AND id BETWEEN $4::bigint AND $5::bigint AND id <@ $6::int8multirange
 )
-INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts,
+INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                             attempts, outages, events, first_id, last_id, oldest_at, origins, error, address, members)
 SELECT $3::uuid, $1, 'range', 'waiting', 0, clock_timestamp() + $7::interval, $8, 0,
        $9::int, $10::int, count(*), min(id), max(id), min(created_at), $11::uuid[], $12, $13,

@@ -30,7 +30,7 @@ SELECT leased, waiting, delivered, claimed, fresh.events,
         FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'),
        greatest((SELECT reltuples FROM pg_class WHERE oid = $5::regclass), 0)::bigint,
        $3::bigint - $2::bigint,
-       (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = $4 AND closed_at IS NULL AND told_at IS NULL)
+       (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = $4 AND closed_at IS NULL AND notified_at IS NULL)
 FROM ledger, fresh`
 
 // Status is described by buffertest.Buffer.

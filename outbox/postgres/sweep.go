@@ -57,7 +57,7 @@ func (b *Buffer) fullSweep(ctx context.Context, t *table, limit int, more bool) 
 // its events are found. lease_no begins at the clock's microseconds, so that it is higher than any that was
 // lost.
 const adoptSQL = `
-INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts,
+INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                             attempts, outages, events, first_id, last_id, oldest_at, error, lanes)
 SELECT e.group_id, $1, 'stamp', 'waiting', (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, clock_timestamp(), $2, 0,
        0, 0, count(*), min(e.id), max(e.id), min(e.created_at), 'found without a ledger row',

@@ -22,13 +22,13 @@ WITH due AS (
 
 const takenSQL = `, taken AS (
   UPDATE outbox_batches l
-  SET lease_no = lease_no + 1, starts = starts + 1, owner = $4,
+  SET lease_no = lease_no + 1, unfinished_leases = unfinished_leases + 1, owner = $4,
       state = CASE state WHEN 'delivered' THEN state ELSE 'leased' END,
       due_at = clock_timestamp() + $3::interval
   FROM due WHERE l.group_id = due.group_id
   RETURNING l.*, l.members + '{}' AS held
 )
-SELECT t.group_id, t.lease_no, t.starts, t.attempts, t.outages, t.first_id, t.last_id, t.origins, t.delivered,
+SELECT t.group_id, t.lease_no, t.unfinished_leases, t.attempts, t.outages, t.first_id, t.last_id, t.origins, t.delivered,
        clock_timestamp(), `
 
 const eventsTakenSQL = `

@@ -72,7 +72,7 @@ func truncated(t *testing.T, c postgres.SchemaConfig) {
 	leased, waiting := claim(3), claim(3)
 	check(t, buffer.Settle(ctx, waiting, []outbox.Outcome{{Verdict: outbox.Retry, GroupID: waiting.GroupID}}))
 	// Of another table, whose dead letters and batches are beside them.
-	exec("INSERT INTO " + ledger + ` (group_id, buffer, claim, state, lease_no, due_at, owner, starts, attempts, outages, events, first_id, last_id, oldest_at)
+	exec("INSERT INTO " + ledger + ` (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases, attempts, outages, events, first_id, last_id, oldest_at)
 		SELECT gen_random_uuid(), buffer, 'stamp', 'leased', 1, now() + interval '1h', 'other', 1, 0, 0, 1, 1, 1, now()
 		FROM (SELECT DISTINCT buffer || suffix AS buffer FROM ` + ledger + `, (VALUES (' dead letters'), ('_too')) s (suffix)) others`)
 	if c.Table != "" { // RESTART IDENTITY is for the owner

@@ -48,7 +48,7 @@ func TestUpgrade(t *testing.T) {
 		INSERT INTO outbox_events_migrations (version_id, is_applied) VALUES (0, true), (1, true)`)
 	exec("INSERT INTO outbox_events (topic, payload) SELECT 't', to_jsonb(i) FROM generate_series(1, 3) i")
 	exec(`WITH stamped AS (UPDATE outbox_events SET group_id = '01890000-0000-7000-8000-000000000001' WHERE id < 3 RETURNING *)
-		INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts, attempts, outages, events, first_id, last_id, oldest_at)
+		INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases, attempts, outages, events, first_id, last_id, oldest_at)
 		SELECT group_id, 'public.outbox_events', 'stamp', 'waiting', 1, now(), 'old', 0, 0, 1, count(*), min(id), max(id), min(created_at)
 		FROM stamped GROUP BY group_id`)
 	exec(`INSERT INTO outbox_dead_letters (pipeline, event_id, topic, payload, created_at, group_id, attempts, error)

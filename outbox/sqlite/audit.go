@@ -41,7 +41,7 @@ SELECT (SELECT count(*) FROM outbox_events WHERE group_id IS NULL) - (SELECT coa
         WHERE l.buffer = ?1 AND l.state = 'delivered' AND e.id = d.value
           AND (e.group_id = l.group_id OR l.members IS NOT NULL AND e.group_id IS NULL AND e.created_at <= l.newest_at)),
        (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = ?2 AND closed_at IS NULL),
-       (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = ?2 AND closed_at IS NULL AND told_at IS NULL),
+       (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = ?2 AND closed_at IS NULL AND notified_at IS NULL),
        (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = ?2 AND closed_at IS NOT NULL),
        (SELECT count(*) FROM orphans), (SELECT coalesce(sum(events), 0) FROM orphans),
        count(*) FILTER (WHERE events = 0), count(*) FILTER (WHERE uneven)

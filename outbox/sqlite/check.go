@@ -27,13 +27,13 @@ var (
 	}
 	batchColumns = []string{
 		"group_id TEXT", "buffer TEXT", "claim TEXT", "state TEXT", "lease_no INTEGER", "due_at TEXT", "owner TEXT",
-		"starts INTEGER", "attempts INTEGER", "outages INTEGER", "events INTEGER", "first_id INTEGER", "last_id INTEGER",
+		"unfinished_leases INTEGER", "attempts INTEGER", "outages INTEGER", "events INTEGER", "first_id INTEGER", "last_id INTEGER",
 		"origins TEXT", "delivered TEXT", "oldest_at TEXT", "claimed_at TEXT", "error TEXT", "address TEXT", "lanes TEXT",
 		"members TEXT", "newest_at TEXT",
 	}
 	deadColumns = []string{
 		"pipeline TEXT", "event_id INTEGER", "topic TEXT", "key TEXT", "payload BLOB", "headers TEXT", "created_at TEXT",
-		"group_id TEXT", "attempts INTEGER", "error TEXT", "died_at TEXT", "told_at TEXT", "closed_at TEXT", "hook_group_id TEXT",
+		"group_id TEXT", "attempts INTEGER", "error TEXT", "died_at TEXT", "notified_at TEXT", "closed_at TEXT", "hook_group_id TEXT",
 		"event_row TEXT",
 	}
 	rateColumns    = []string{"name TEXT", "next_at TEXT"}

@@ -31,7 +31,7 @@ UPDATE outbox_events SET group_id = ?1
 WHERE id BETWEEN ?2 AND ?3 AND group_id IS NULL`
 
 const openLedgerSQL = `
-INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts,
+INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                             attempts, outages, events, first_id, last_id, oldest_at, members, newest_at)
 VALUES (?1, ?2, ?3, 'leased', 1, strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?4), ?5, 1,
         0, 0, ?6, ?7, ?8, ?9, ?10, ?11)

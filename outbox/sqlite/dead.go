@@ -18,7 +18,7 @@ const matchSQL = `pipeline = ?1
   AND (?4 = '' OR instr(lower(error), lower(?4)) > 0)
   AND (?5 IS NULL OR died_at < strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?5))
   AND (?6 IS NULL OR died_at > strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?6))
-  AND (?7 = FALSE OR told_at IS NOT NULL)`
+  AND (?7 = FALSE OR notified_at IS NOT NULL)`
 
 func (b *Buffer) match(f outbox.DeadFilter) ([]any, error) {
 	ids, err := idsText(f.IDs)
@@ -39,21 +39,21 @@ func (b *Buffer) match(f outbox.DeadFilter) ([]any, error) {
 const (
 	deadOpenSQL = `
 SELECT rowid, event_id, topic, key, payload, headers, created_at,
-       pipeline, group_id, attempts, error, died_at, told_at, closed_at
+       pipeline, group_id, attempts, error, died_at, notified_at, closed_at
 FROM outbox_dead_letters
 WHERE closed_at IS NULL AND (event_id, group_id) > (?8, ?9) AND ` + matchSQL + `
 ORDER BY event_id, group_id LIMIT ?10`
 
 	deadSQL = `
 SELECT rowid, event_id, topic, key, payload, headers, created_at,
-       pipeline, group_id, attempts, error, died_at, told_at, closed_at
+       pipeline, group_id, attempts, error, died_at, notified_at, closed_at
 FROM outbox_dead_letters
 WHERE (event_id, group_id) > (?8, ?9) AND ` + matchSQL + `
 ORDER BY event_id, group_id LIMIT ?10`
 
 	countDeadSQL = `
 SELECT count(*) FILTER (WHERE closed_at IS NULL),
-       count(*) FILTER (WHERE closed_at IS NULL AND told_at IS NULL),
+       count(*) FILTER (WHERE closed_at IS NULL AND notified_at IS NULL),
        count(*) FILTER (WHERE closed_at IS NOT NULL)
 FROM outbox_dead_letters
 WHERE ` + matchSQL

@@ -100,7 +100,7 @@ func TestExamineWaiting(t *testing.T) {
 	t.Parallel()
 	db, url := database(t)
 	migrate(t, url, sqlite.SchemaConfig{})
-	exec(t, db, `INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts, attempts, outages, events,
+	exec(t, db, `INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases, attempts, outages, events,
 		first_id, last_id, oldest_at, error)
 		VALUES ('01a1fef6-c696-79c6-8170-f6838d738d66', 'outbox_events', 'stamp', 'waiting', 1, '2026-01-01T00:00:00.000Z', 'o', 0, 0, 3, 7, 1, 7,
 		'2026-01-01T00:00:00.000Z', 'WRONGTYPE of a key')`)

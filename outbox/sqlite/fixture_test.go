@@ -252,7 +252,7 @@ func query[T any](t buffertest.TB, db *sql.DB, statement string, scan func(*sql.
 
 const ledgerSQL = `
 SELECT group_id, buffer, claim, state, lease_no, (julianday(due_at) - julianday('now')) * 86400, owner,
-       starts, attempts, outages, events, first_id, last_id, origins, delivered, coalesce(error, ''),
+       unfinished_leases, attempts, outages, events, first_id, last_id, origins, delivered, coalesce(error, ''),
        address, oldest_at, claimed_at
 FROM outbox_batches ORDER BY group_id`
 
@@ -287,7 +287,7 @@ func scanLedger(rows *sql.Rows) (r buffertest.LedgerRow, err error) {
 
 const deadSQL = `
 SELECT pipeline, event_id, topic, key, payload, headers, created_at, group_id, attempts, error,
-       died_at, told_at, closed_at, coalesce(hook_group_id, '00000000-0000-0000-0000-000000000000')
+       died_at, notified_at, closed_at, coalesce(hook_group_id, '00000000-0000-0000-0000-000000000000')
 FROM outbox_dead_letters ORDER BY event_id, died_at`
 
 func scanDead(rows *sql.Rows) (d buffertest.DeadLetter, err error) {

@@ -34,9 +34,9 @@ func (h *Hook) Check(ctx context.Context) error { return h.b.Check(ctx) }
 // are from its row.
 const pickLettersSQL = `
 SELECT rowid, event_id, topic, key, payload, headers, created_at,
-       pipeline, min(group_id), attempts, error, died_at, told_at, closed_at
+       pipeline, min(group_id), attempts, error, died_at, notified_at, closed_at
 FROM outbox_dead_letters
-WHERE pipeline = ?1 AND closed_at IS NULL AND told_at IS NULL AND hook_group_id IS NULL
+WHERE pipeline = ?1 AND closed_at IS NULL AND notified_at IS NULL AND hook_group_id IS NULL
 GROUP BY event_id ORDER BY event_id LIMIT ?2`
 
 const stampLettersSQL = `
@@ -44,7 +44,7 @@ UPDATE outbox_dead_letters SET hook_group_id = ?1
 WHERE rowid IN (SELECT value FROM json_each(?2))`
 
 const openLettersLedgerSQL = `
-INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts,
+INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                             attempts, outages, events, first_id, last_id, oldest_at)
 VALUES (?1, ?2, 'stamp', 'leased', 1, strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?3), ?4, 1,
         0, 0, ?5, ?6, ?7, ?8)
@@ -103,8 +103,8 @@ func (h *Hook) Claim(ctx context.Context, limit int, lease time.Duration) (*outb
 
 const lettersOfSQL = `
 SELECT rowid, event_id, topic, key, payload, headers, created_at,
-       pipeline, group_id, attempts, error, died_at, told_at, closed_at
-FROM outbox_dead_letters WHERE pipeline = ?2 AND hook_group_id = ?1 AND told_at IS NULL
+       pipeline, group_id, attempts, error, died_at, notified_at, closed_at
+FROM outbox_dead_letters WHERE pipeline = ?2 AND hook_group_id = ?1 AND notified_at IS NULL
 ORDER BY event_id`
 
 // TakeOver is described by buffertest.Hook.
@@ -127,21 +127,21 @@ func (h *Hook) Renew(ctx context.Context, batch *outbox.Batch, lease time.Durati
 // ?3 is the event ids meant as a JSON array, or NULL for all of the batch.
 const (
 	tellSQL = `
-UPDATE outbox_dead_letters SET told_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
-WHERE pipeline = ?2 AND hook_group_id = ?1 AND told_at IS NULL
+UPDATE outbox_dead_letters SET notified_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
+WHERE pipeline = ?2 AND hook_group_id = ?1 AND notified_at IS NULL
   AND (?3 IS NULL OR event_id IN (SELECT value FROM json_each(?3)))`
 
 	moveLettersSQL = `
 UPDATE outbox_dead_letters SET hook_group_id = ?4
-WHERE pipeline = ?2 AND hook_group_id = ?1 AND told_at IS NULL
+WHERE pipeline = ?2 AND hook_group_id = ?1 AND notified_at IS NULL
   AND (?3 IS NULL OR event_id IN (SELECT value FROM json_each(?3)))`
 
 	openLettersPartSQL = `
-INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts,
+INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                             attempts, outages, events, first_id, last_id, oldest_at, origins, error, address)
 SELECT ?1, ?2, 'stamp', 'waiting', 0, strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?3), ?4, 0,
        ?5, ?6, count(*), min(event_id), max(event_id), min(died_at), ?7, ?8, ?9
-FROM outbox_dead_letters WHERE pipeline = ?10 AND hook_group_id = ?1 AND told_at IS NULL
+FROM outbox_dead_letters WHERE pipeline = ?10 AND hook_group_id = ?1 AND notified_at IS NULL
 HAVING count(*) > 0`
 )
 

@@ -10,7 +10,7 @@ import (
 const lookLettersSQL = `
 SELECT (SELECT count(*) FROM (
           SELECT 1 FROM outbox_dead_letters
-          WHERE pipeline = ?2 AND closed_at IS NULL AND told_at IS NULL AND hook_group_id IS NULL LIMIT ?3)),
+          WHERE pipeline = ?2 AND closed_at IS NULL AND notified_at IS NULL AND hook_group_id IS NULL LIMIT ?3)),
        count(*) FILTER (WHERE due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
        count(*) FILTER (WHERE state = 'waiting'),
        count(*) FILTER (WHERE state = 'delivered')
@@ -22,12 +22,12 @@ const (
 	strayLettersSQL = `
 SELECT EXISTS (
   SELECT 1 FROM outbox_dead_letters
-  WHERE pipeline = ?1 AND hook_group_id IS NOT NULL AND told_at IS NULL
+  WHERE pipeline = ?1 AND hook_group_id IS NOT NULL AND notified_at IS NULL
     AND NOT EXISTS (SELECT 1 FROM outbox_batches WHERE group_id = outbox_dead_letters.hook_group_id))`
 
 	freeLettersSQL = `
 UPDATE outbox_dead_letters SET hook_group_id = NULL
-WHERE pipeline = ?1 AND hook_group_id IS NOT NULL AND told_at IS NULL
+WHERE pipeline = ?1 AND hook_group_id IS NOT NULL AND notified_at IS NULL
   AND NOT EXISTS (SELECT 1 FROM outbox_batches WHERE group_id = outbox_dead_letters.hook_group_id)`
 )
 
@@ -71,7 +71,7 @@ WITH ledger AS (
   FROM outbox_batches WHERE buffer = ?1
 ), fresh AS (
   SELECT count(*) AS events, min(died_at) AS oldest_at FROM outbox_dead_letters
-  WHERE pipeline = ?2 AND closed_at IS NULL AND told_at IS NULL AND hook_group_id IS NULL
+  WHERE pipeline = ?2 AND closed_at IS NULL AND notified_at IS NULL AND hook_group_id IS NULL
 )
 SELECT ledger.claimed + fresh.events,
        coalesce((julianday('now') - julianday(

@@ -13,13 +13,13 @@ import (
 const takeOverSQL = `
 UPDATE outbox_batches
 SET state = CASE state WHEN 'waiting' THEN 'leased' ELSE state END,
-    lease_no = lease_no + 1, starts = starts + 1, owner = ?1,
+    lease_no = lease_no + 1, unfinished_leases = unfinished_leases + 1, owner = ?1,
     due_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?2), claimed_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
 WHERE group_id = coalesce(?4, (
   SELECT group_id FROM outbox_batches
   WHERE buffer = ?3 AND claim IN ('stamp', 'range') AND due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
   ORDER BY due_at LIMIT 1))
-RETURNING group_id, lease_no, starts, attempts, outages, events, first_id, last_id, origins, delivered, claimed_at,
+RETURNING group_id, lease_no, unfinished_leases, attempts, outages, events, first_id, last_id, origins, delivered, claimed_at,
           members, newest_at, oldest_at`
 
 const eventsOfSQL = `

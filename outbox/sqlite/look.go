@@ -31,7 +31,7 @@ SELECT EXISTS (
 // lease_no begins at the clock, in millionths of a second, so that it is higher
 // than any that was lost, even a moment ago.
 const adoptSQL = `
-INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts,
+INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                             attempts, outages, events, first_id, last_id, oldest_at, error)
 SELECT group_id, ?1, 'stamp', 'waiting', CAST(unixepoch('now', 'subsec') * 1000000 AS INTEGER), strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), ?2, 0,
        0, 0, count(*), min(id), max(id), coalesce(min(created_at), strftime('%Y-%m-%dT%H:%M:%fZ', 'now')), 'found without a ledger row'
@@ -133,7 +133,7 @@ SELECT ledger.claimed + fresh.events
          min(coalesce(ledger.oldest_at, fresh.oldest_at), coalesce(fresh.oldest_at, ledger.oldest_at)))) * 86400, 0.0),
        leased, waiting, delivered,
        (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = ?4 AND closed_at IS NULL),
-       (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = ?4 AND closed_at IS NULL AND told_at IS NULL)
+       (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = ?4 AND closed_at IS NULL AND notified_at IS NULL)
 FROM ledger, fresh`
 
 // Status is described by buffertest.Buffer.

@@ -31,7 +31,7 @@ VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
 ON CONFLICT (pipeline, event_id, group_id) DO UPDATE
 SET topic = excluded.topic, key = excluded.key, payload = excluded.payload, headers = excluded.headers,
     created_at = excluded.created_at, attempts = excluded.attempts, error = excluded.error, event_row = excluded.event_row,
-    died_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), told_at = NULL, closed_at = NULL, hook_group_id = NULL
+    died_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), notified_at = NULL, closed_at = NULL, hook_group_id = NULL
 WHERE d.closed_at IS NOT NULL`
 
 	archiveOwnSQL = `

@@ -27,7 +27,7 @@ UPDATE outbox_dead_letters SET closed_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
 WHERE rowid IN (SELECT value FROM json_each(?1))`
 
 const replayLedgerSQL = `
-INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts,
+INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                             attempts, outages, events, first_id, last_id, oldest_at, error, members, newest_at)
 SELECT ?5, ?6, ?7, 'waiting', 0, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), ?8, 0,
        0, 0, count(*), min(id), max(id), coalesce(min(created_at), strftime('%Y-%m-%dT%H:%M:%fZ', 'now')), 'replayed', ?9, iif(?9 IS NULL, NULL, max(created_at))

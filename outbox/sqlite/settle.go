@@ -22,7 +22,7 @@ RETURNING members, newest_at, oldest_at`
 
 	putBackSQL = `
 UPDATE outbox_batches
-SET state = 'waiting', starts = 0, due_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?4),
+SET state = 'waiting', unfinished_leases = 0, due_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?4),
     attempts = ?5, outages = ?6, error = ?7, address = ?8
 WHERE buffer = ?1 AND group_id = ?2 AND lease_no = ?3 AND state <> 'waiting'`
 
@@ -53,7 +53,7 @@ WHERE group_id IS ?1 AND id BETWEEN ?2 AND ?3
 ON CONFLICT (pipeline, event_id, group_id) DO UPDATE
 SET topic = excluded.topic, key = excluded.key, payload = excluded.payload, headers = excluded.headers,
     created_at = excluded.created_at, attempts = excluded.attempts, error = excluded.error,
-    died_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), told_at = NULL, closed_at = NULL, hook_group_id = NULL
+    died_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), notified_at = NULL, closed_at = NULL, hook_group_id = NULL
 WHERE d.closed_at IS NOT NULL`
 
 	moveSQL = `
@@ -63,7 +63,7 @@ WHERE group_id IS ?1 AND id BETWEEN ?2 AND ?3
   AND (?5 IS NULL OR created_at <= ?5)`
 
 	openPartSQL = `
-INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts,
+INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                             attempts, outages, events, first_id, last_id, oldest_at, origins, error, address,
                             members, newest_at)
 SELECT ?6, ?7, ?8, 'waiting', 0, strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?9), ?10, 0,

@@ -34,7 +34,7 @@ CREATE TABLE IF NOT EXISTS {{.Batches}} (
     lease_no   bigint NOT NULL,               -- the fence: rises with every lease
     due_at     timestamptz NOT NULL,          -- lease's end, retry's time, or delete's next time
     owner      text NOT NULL,                 -- who holds the lease, for people to read
-    starts     integer NOT NULL,              -- leases in a row that ended without a word
+    unfinished_leases integer NOT NULL,       -- leases in a row that ended without a word
     attempts   integer NOT NULL,              -- refusals
     outages    integer NOT NULL,              -- sends in a row that failed because the sink was away
     events     integer NOT NULL,
@@ -67,7 +67,7 @@ CREATE TABLE IF NOT EXISTS {{.DeadLetters}} (
     attempts   integer NOT NULL,
     error      text NOT NULL,
     died_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
-    told_at    timestamptz,                   -- the dead-letter hook heard of it
+    notified_at timestamptz,                      -- the dead-letter hook heard of it
     closed_at  timestamptz,                   -- replayed or discarded
     PRIMARY KEY (pipeline, event_id, group_id)
 );

@@ -13,6 +13,6 @@ ALTER TABLE {{.DeadLetters}} ADD COLUMN IF NOT EXISTS hook_group_id uuid;
 CREATE INDEX IF NOT EXISTS {{.DeadOpen}} ON {{.DeadLetters}} (pipeline, event_id, group_id)
     WHERE closed_at IS NULL;
 CREATE INDEX IF NOT EXISTS {{.DeadUntold}} ON {{.DeadLetters}} (pipeline, event_id, group_id)
-    WHERE closed_at IS NULL AND told_at IS NULL AND hook_group_id IS NULL;
+    WHERE closed_at IS NULL AND notified_at IS NULL AND hook_group_id IS NULL;
 CREATE INDEX IF NOT EXISTS {{.DeadBeingTold}} ON {{.DeadLetters}} (hook_group_id)
-    WHERE told_at IS NULL AND hook_group_id IS NOT NULL;
+    WHERE notified_at IS NULL AND hook_group_id IS NOT NULL;

@@ -26,7 +26,7 @@ CREATE TABLE IF NOT EXISTS outbox_batches (
     lease_no   INTEGER NOT NULL,             -- the fence: rises with every lease
     due_at     TEXT NOT NULL,                -- lease's end, retry's time, or delete's next time
     owner      TEXT NOT NULL,                -- who holds the lease, for people to read
-    starts     INTEGER NOT NULL,             -- leases in a row that ended without a word
+    unfinished_leases INTEGER NOT NULL,       -- leases in a row that ended without a word
     attempts   INTEGER NOT NULL,             -- refusals
     outages    INTEGER NOT NULL,             -- sends in a row that failed because the sink was away
     events     INTEGER NOT NULL,
@@ -58,7 +58,7 @@ CREATE TABLE IF NOT EXISTS outbox_dead_letters (
     attempts   INTEGER NOT NULL,
     error      TEXT NOT NULL,
     died_at    TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
-    told_at    TEXT,                         -- the dead-letter hook heard of it
+    notified_at TEXT,                            -- the dead-letter hook heard of it
     closed_at  TEXT,                         -- replayed or discarded
     hook_group_id TEXT,                      -- batch of the dead-letter hook that it is in
     event_row  TEXT,                         -- the row of a table of the user's own, JSON

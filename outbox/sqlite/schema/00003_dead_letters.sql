@@ -5,8 +5,8 @@
 -- looks for those that are neither does not walk over the others.
 CREATE INDEX IF NOT EXISTS outbox_dead_letters_listed ON outbox_dead_letters (pipeline, event_id, group_id)
     WHERE closed_at IS NULL;
-CREATE INDEX IF NOT EXISTS outbox_dead_letters_untold ON outbox_dead_letters (pipeline, event_id, group_id)
-    WHERE closed_at IS NULL AND told_at IS NULL AND hook_group_id IS NULL;
-CREATE INDEX IF NOT EXISTS outbox_dead_letters_telling ON outbox_dead_letters (pipeline, hook_group_id, event_id)
-    WHERE hook_group_id IS NOT NULL AND told_at IS NULL;
+CREATE INDEX IF NOT EXISTS outbox_dead_letters_unnotified ON outbox_dead_letters (pipeline, event_id, group_id)
+    WHERE closed_at IS NULL AND notified_at IS NULL AND hook_group_id IS NULL;
+CREATE INDEX IF NOT EXISTS outbox_dead_letters_notifying ON outbox_dead_letters (pipeline, hook_group_id, event_id)
+    WHERE hook_group_id IS NOT NULL AND notified_at IS NULL;
 -- +goose StatementEnd

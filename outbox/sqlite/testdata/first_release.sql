@@ -21,7 +21,7 @@ CREATE TABLE IF NOT EXISTS outbox_batches (
     lease_no   INTEGER NOT NULL,
     due_at     TEXT NOT NULL,
     owner      TEXT NOT NULL,
-    starts     INTEGER NOT NULL,
+    unfinished_leases INTEGER NOT NULL,
     attempts   INTEGER NOT NULL,
     outages    INTEGER NOT NULL,
     events     INTEGER NOT NULL,
@@ -47,7 +47,7 @@ CREATE TABLE IF NOT EXISTS outbox_dead_letters (
     attempts   INTEGER NOT NULL,
     error      TEXT NOT NULL,
     died_at    TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
-    told_at    TEXT,
+    notified_at    TEXT,
     closed_at  TEXT,
     PRIMARY KEY (pipeline, event_id, group_id)
 );
@@ -73,7 +73,7 @@ INSERT INTO outbox_events (id, topic, key, payload, headers, created_at, group_i
     (5, 't', NULL, '5', NULL, '2026-01-02T03:04:05.678Z', '01900000-0000-7000-8000-000000000002'),
     (6, 't', NULL, '6', NULL, '2026-01-02T03:04:05.678Z', '01900000-0000-7000-8000-000000000003'),
     (7, 't', NULL, '7', NULL, '2026-01-02T03:04:05.678Z', NULL);
-INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, starts, attempts, outages, events, first_id, last_id, delivered, oldest_at, error) VALUES
+INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases, attempts, outages, events, first_id, last_id, delivered, oldest_at, error) VALUES
     ('01900000-0000-7000-8000-000000000001', 'outbox_events', 'stamp', 'leased', 1, '2026-01-02T03:04:06.000Z', 'o', 1, 0, 0, 2, 3, 4, '[]', '2026-01-02T03:04:05.678Z', NULL),
     ('01900000-0000-7000-8000-000000000002', 'outbox_events', 'stamp', 'waiting', 2, '2026-01-02T03:04:07.000Z', 'o', 0, 1, 2, 1, 5, 5, '[]', '2026-01-02T03:04:05.678Z', 'busy'),
     ('01900000-0000-7000-8000-000000000003', 'outbox_events', 'stamp', 'delivered', 1, '2026-01-02T03:04:08.000Z', 'o', 1, 0, 0, 1, 6, 6, '[6]', '2026-01-02T03:04:05.678Z', NULL);

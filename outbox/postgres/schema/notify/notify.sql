@@ -11,6 +11,6 @@ END $ring$;
 -- insert rings. While the relay is awake, or there is none, the insert shares it until
 -- its transaction is over, and nobody falls asleep beside it. In WHEN and not in the
 -- function: most inserts need not enter that.
-CREATE TRIGGER outbox_ring AFTER INSERT ON {{.Events}} FOR EACH STATEMENT
+CREATE TRIGGER outbox_notify AFTER INSERT ON {{.Events}} FOR EACH STATEMENT
     WHEN (NOT pg_catalog.pg_try_advisory_xact_lock_shared(1919711607, '{{.EventsText}}'::pg_catalog.regclass::pg_catalog.oid::pg_catalog.int4))
     EXECUTE FUNCTION {{.Ring}}();
