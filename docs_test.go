@@ -121,13 +121,25 @@ func checkLinks(t *testing.T, path string, i int, line string) {
 		to := filepath.Join(filepath.Dir(path), m[1])
 		if !exists(to) {
 			t.Errorf("%s: there is no %s", place(path, i), to)
-		} else if m[2] != "" && !strings.Contains(strings.ToLower(read(t, to)), "# "+strings.ReplaceAll(m[2][1:], "-", " ")+"\n") {
+		} else if m[2] != "" && !hasHeading(read(t, to), m[2][1:]) {
 			t.Errorf("%s: %s has no heading %s", place(path, i), to, m[2])
 		}
 	}
 }
 
-// grants gives two roles what docs/operations.md names, and no more: with it the
+// hasHeading reports whether a heading of a document has this anchor.
+func hasHeading(text, anchor string) bool {
+	for line := range strings.SplitSeq(text, "\n") {
+		if hashes, title, ok := strings.Cut(line, " "); ok && strings.Trim(hashes, "#") == "" && hashes != "" {
+			if strings.ReplaceAll(strings.ToLower(title), " ", "-") == anchor {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// grants gives two roles what docs/installing.md names, and no more: with it the
 // application inserts and the relay delivers, buries, and sends again.
 func grants(t *testing.T, programs string) {
 	server := testserver.OwnPostgres(t, testserver.PostgresOptions{}) // roles are the server's
@@ -149,13 +161,13 @@ func grants(t *testing.T, programs string) {
 	term.write("keyed.yaml", config("RELAY", "http://"+listensOn(receiver)+"/{key}"))
 
 	var sql []string
-	for _, b := range blocks(t, "docs/operations.md") {
+	for _, b := range blocks(t, "docs/installing.md") {
 		if b.lang == "sql" {
 			sql = append(sql, b.text)
 		}
 	}
 	if len(sql) != 1 {
-		t.Fatalf("docs/operations.md has %d blocks of SQL, 1 was expected: the grants", len(sql))
+		t.Fatalf("docs/installing.md has %d blocks of SQL, 1 was expected: the grants", len(sql))
 	}
 	give := sql[0]
 	psql := func(who, statement string) string {

@@ -15,20 +15,19 @@ import (
 func fiveMinutes(t *testing.T, programs string) {
 	w := newWalk(t, programs)
 	for _, b := range blocks(t, "README.md") {
-		if b.section == "Five minutes to the real thing" {
+		if b.section == "Quick start" {
 			w.step(b)
 		}
 	}
 	w.done()
 }
 
-// mistakes are shown under Commands.
+// mistakes are shown in docs/commands.md.
 func mistakes(t *testing.T, programs string) {
 	term := newTerminal(t, programs)
 	script, shown := "", 0
-	for _, b := range blocks(t, "README.md") {
+	for _, b := range blocks(t, "docs/commands.md") {
 		switch {
-		case b.section != "Commands":
 		case b.file() != "":
 			term.write(b.file(), b.text+"\n")
 		case b.lang == "sh":

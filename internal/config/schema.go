@@ -133,7 +133,7 @@ func (p *Pipeline) keys() []key {
 		},
 		{
 			name: "claim", value: choice(&p.Claim, []string{"auto", "stamp", "optimistic", "range"}), def: "auto",
-			help: "How events are claimed; `auto` is the best that table and database allow. See [Claims](operations.md#claims).",
+			help: "How events are claimed; `auto` is the best that table and database allow. See [Claims](claims.md).",
 		},
 		{
 			name: "wake", value: choice(&p.Wake, []string{"auto", "poll", "notify"}), def: "auto",
