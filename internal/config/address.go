@@ -11,43 +11,42 @@ import (
 	"strings"
 )
 
-// address is a URL taken apart. It may have several hosts, as clusters do, which
-// net/url does not take.
+// address is a parsed URL. It may have several hosts, which net/url rejects.
 type address struct {
-	// hosts are in lower case and have a port, the scheme's default if need be.
+	// hosts are in lower case, each with a port (the scheme's default if it has none).
 	hosts []string
 	user  string
-	// path is decoded.
+	// path is percent-decoded.
 	path  string
 	query url.Values
-	// tail is path and query as they were written.
+	// tail is the path and query as written.
 	tail string
 }
 
-// scheme is a kind of URL.
+// scheme is a supported kind of URL.
 type scheme struct {
 	prefix, driver, example, port string
 	check                         func(address) error
-	later                         bool
+	planned                       bool
 }
 
-// parseURL takes a URL of one of the schemes. The scheme is returned beside an
-// error too, if it is one of them.
+// parseURL parses a URL of one of the schemes. It returns a known scheme even with an
+// error.
 func parseURL(in input, schemes []scheme) (scheme, address, error) {
 	at := slices.IndexFunc(schemes, func(s scheme) bool { return strings.HasPrefix(in.text, s.prefix) })
 	if at < 0 {
 		return scheme{}, address{}, unknownScheme(in, schemes)
 	}
 	s := schemes[at]
-	if s.later {
-		return s, address{}, fmt.Errorf("%s is not there yet: remove it", s.prefix)
+	if s.planned {
+		return s, address{}, fmt.Errorf("has the scheme %s, which is not supported yet; expected %s", s.prefix, or(prefixes(schemes)))
 	}
 	a, err := parseAddress(in, s)
 	if err == nil {
 		err = s.check(a)
 	}
 	if err != nil {
-		err = fmt.Errorf("%w, %s was expected", err, s.example)
+		err = fmt.Errorf("%w; expected %s", err, s.example)
 	}
 	return s, a, err
 }
@@ -62,28 +61,31 @@ func unknownScheme(in input, schemes []scheme) error {
 	case ok && schemeName.MatchString(name):
 		wrong = fmt.Sprintf("has the unknown scheme %q", clip(name))
 	}
-	var known []string
-	for _, s := range schemes {
-		if !s.later {
-			known = append(known, s.prefix)
-		}
-	}
-	return fmt.Errorf("%s, %s was expected", wrong, or(known))
+	return fmt.Errorf("%s; expected %s", wrong, or(prefixes(schemes)))
 }
 
-// What can be wrong with a URL, worded to stand between the key's name and what
-// was expected. None holds anything of the URL: a secret may be anywhere in it.
+func prefixes(schemes []scheme) (all []string) {
+	for _, s := range schemes {
+		if !s.planned {
+			all = append(all, s.prefix)
+		}
+	}
+	return all
+}
+
+// The errors of a URL, to stand between the key and "; expected ...". They quote
+// nothing of the URL, because any part may be secret.
 var (
 	errNoHost   = errors.New("has no host")
 	errHost     = errors.New("has an invalid host")
 	errPort     = errors.New("has an invalid port")
 	errOneHost  = errors.New("has several hosts")
 	errPath     = errors.New("has an invalid path")
-	errMore     = errors.New("has more than its scheme")
+	errMore     = errors.New("has more than a scheme")
 	errQuery    = errors.New("has a query (?)")
-	errInvalid  = errors.New("is not a valid URL (special characters in a password are percent-encoded)")
-	errExpanded = errors.New("is not a valid URL once expanded (an expanded value is percent-encoded in it, " +
-		"so host and port need one each)")
+	errInvalid  = errors.New("is not a valid URL (percent-encode special characters in a password)")
+	errExpanded = errors.New("is not a valid URL after expansion (an expanded value is percent-encoded, " +
+		"so host and port each need their own)")
 )
 
 // parseAddress takes scheme://[user[:password]@]host[:port][,host...][/path][?query].
@@ -93,7 +95,7 @@ func parseAddress(in input, s scheme) (address, error) {
 		invalid = errExpanded
 	}
 	rest := strings.TrimPrefix(in.text, s.prefix)
-	if s.driver == "nats" { // whose users repeat the scheme for every server
+	if s.driver == "nats" { // NATS clients repeat the scheme for every server
 		rest = strings.ReplaceAll(rest, ","+s.prefix, ",")
 	}
 	end := strings.IndexAny(rest, "/?#")
@@ -134,7 +136,7 @@ func parseAddress(in input, s scheme) (address, error) {
 	return a, nil
 }
 
-// oneHost and someHosts want what they say.
+// oneHost requires exactly one host, someHosts at least one.
 func (a address) oneHost() error {
 	if len(a.hosts) > 1 {
 		return errOneHost
@@ -149,7 +151,7 @@ func (a address) someHosts() error {
 	return nil
 }
 
-// noPath wants none, or no more than a slash.
+// noPath allows no path except "/".
 func (a address) noPath() error {
 	if a.path != "" && a.path != "/" {
 		return errPath
@@ -168,7 +170,7 @@ func (a address) noQuery() error {
 func (a address) filePath() (string, error) {
 	switch {
 	case len(a.hosts) > 0:
-		return "", errors.New("has no absolute path (after three slashes)")
+		return "", errors.New("has no absolute path (three slashes)")
 	case !filepath.IsAbs(a.path) || strings.HasSuffix(a.path, "/") || strings.ContainsAny(a.path, "{}\x00"):
 		return "", errPath
 	}
@@ -187,7 +189,7 @@ func (a address) isEmpty() error {
 
 func (a address) isFile() error { _, err := a.filePath(); return err }
 
-// databaseNumber wants a path that is one of Redis's, /0 when left out.
+// databaseNumber requires an empty path or the number of a Redis database.
 func databaseNumber(path string) error {
 	number := strings.TrimPrefix(path, "/")
 	if number == "" {

@@ -9,59 +9,64 @@ import (
 	"github.com/outboxrelay/relay/outbox"
 )
 
-// The rules between keys. A value that is wrong by itself was reported before
-// and left at zero, so the rules let zeroes pass.
+// The rules that involve several keys. An invalid value was reported before and left
+// at zero, so the rules ignore zero values.
 
-// at is where a key's value stands, or the section's key without one.
-func (r *reader) at(e entry, there written, key string) Place {
-	if in, ok := there[key]; ok {
+// at is the place of a key's value, or of its section if the key is absent.
+func (r *reader) at(e entry, present entries, key string) Place {
+	if in, ok := present[key]; ok {
 		return r.place(in.node)
 	}
 	return e.key
 }
 
-// once reports the second use of what must be used once.
-func (r *reader) once(what, path string, at Place) {
-	if first, taken := r.used[what]; taken {
-		r.say(at, "%s is taken by the pipeline on line %d already, one of its own was expected", path, first.Line)
-		return
-	}
-	r.used[what] = at
+// exclusive reports two keys of a section that must not be used together.
+func (r *reader) exclusive(e entry, present entries, key, other string) {
+	r.errorf(present[key].key, "%s.%s is used together with %s.%s; expected one of them", e.path, key, e.path, other)
 }
 
-func (a *Admin) check(r *reader, e entry, there written) {
+// requireUnique reports the second use of a value that must be unique.
+func (r *reader) requireUnique(path, value, identity string, at Place) {
+	if first, used := r.used[path+" "+identity]; used {
+		r.errorf(at, "%s is %s, which the pipeline on line %d already uses; expected another", path, quote(value), first.Line)
+		return
+	}
+	r.used[path+" "+identity] = at
+}
+
+func (a *Admin) check(r *reader, e entry, present entries) {
 	host, _, err := net.SplitHostPort(a.Listen)
 	if err != nil || isLoopback(host) || a.Token.Reveal() != "" {
 		return
 	}
-	if token := r.at(e, there, "token"); there["token"].node != nil && r.mistaken(token) {
+	if token := r.at(e, present, "token"); present["token"].node != nil && r.hasErrorAt(token) {
 		return
 	}
-	r.say(r.at(e, there, "listen"), "admin.listen is beyond loopback without a token, admin.token or 127.0.0.1 was expected")
+	r.errorf(r.at(e, present, "listen"), "admin.listen is beyond loopback and admin.token is missing; expected admin.token, or an address like 127.0.0.1:7070")
 }
 
-// mistaken tells whether something was found wrong at a place.
-func (r *reader) mistaken(at Place) bool {
-	return slices.ContainsFunc(r.wrong, func(m Mistake) bool { return m.Place == at })
+// hasErrorAt reports whether an error was found at a place.
+func (r *reader) hasErrorAt(at Place) bool {
+	return slices.ContainsFunc(r.errs, func(err Error) bool { return err.Place == at })
 }
 
-func (p *Pipeline) check(r *reader, e entry, there written) {
+func (p *Pipeline) check(r *reader, e entry, present entries) {
 	if p.Name != "" {
-		r.once("name "+p.Name, "name", r.at(e, there, "name"))
+		r.requireUnique("name", p.Name, p.Name, r.at(e, present, "name"))
 	}
-	if h := p.DeadLetter.Hook; h != nil && h.place() != "" && h.place() == p.Sink.place() {
-		r.say(h.Place, "dead_letter.hook writes to where sink does, and whoever reads there would take dead letters for events: another place was expected")
+	if h := p.DeadLetter.Hook; h != nil && h.target() != "" && h.target() == p.Sink.target() {
+		r.errorf(h.Place, "dead_letter.hook.url is the target of the sink, whose consumers would take dead letters for events; expected another target")
 	}
-	p.checkOwn(r, e, there)
+	p.checkCustomTable(r, e, present)
 	p.checkArchive(r)
-	p.checkWake(r, r.at(e, there, "wake"), r.at(e, there, "eager"))
-	if p.Order == "key" && (p.Claim == "optimistic" || p.Claim == "range") {
-		r.say(r.at(e, there, "claim"), "claim is %s, and order: key stamps its events: auto or stamp was expected", p.Claim)
+	p.checkWake(r, r.at(e, present, "wake"), r.at(e, present, "eager"))
+	if p.Order == "key" && p.Claim == "range" {
+		r.errorf(r.at(e, present, "claim"), `claim is "range", which order: key does not support; expected "auto" or "stamp"`)
 	}
 }
 
-// checkArchive keeps the archive out of the relay's own tables. Those of other
-// pipelines are looked at in the end, when all are known.
+// checkArchive rejects the relay's own tables as archive. [Config.check] compares the
+// tables of all pipelines.
 func (p *Pipeline) checkArchive(r *reader) {
 	a := &p.Archive
 	if a.Table == "" {
@@ -69,36 +74,35 @@ func (p *Pipeline) checkArchive(r *reader) {
 	}
 	if schema, name, _ := outbox.SplitTable(a.Table); p.Source.Driver == "sqlite" {
 		if schema != "" {
-			r.say(a.Place, "archive.table has a schema, which SQLite has not: a table's name alone was expected")
+			r.errorf(a.Place, "archive.table is %s, and SQLite has no schemas; expected a table name without a schema", quote(a.Table))
 			return
 		}
 		a.Table = name
 	}
-	own := func(name string) string { return p.Source.tableIdentity(p.beside(name)) }
 	for _, name := range []string{"outbox_batches", "outbox_dead_letters", "outbox_buffers"} {
-		if p.Source.tableIdentity(p.archive()) == own(name) {
-			r.say(a.Place, "archive.table is the relay's own table %s, one of its own was expected", name)
+		if p.Source.tableIdentity(p.archiveName()) == p.Source.tableIdentity(p.inLedgerSchema(name)) {
+			r.errorf(a.Place, "archive.table is %s, one of the relay's own tables; expected another table", name)
 		}
 	}
 }
 
-// archive is the archive's table, which is beside the ledger unless it says where.
-func (p *Pipeline) archive() string {
+// archiveName is the archive with its schema, by default the ledger's.
+func (p *Pipeline) archiveName() string {
 	if schema, _, _ := outbox.SplitTable(p.Archive.Table); schema != "" && p.Source.Driver != "sqlite" {
 		return p.Archive.Table
 	}
-	return p.beside(p.Archive.Table)
+	return p.inLedgerSchema(p.Archive.Table)
 }
 
-// beside is a table in the ledger's schema, as far as that is known.
-func (p *Pipeline) beside(table string) string {
+// inLedgerSchema adds the ledger's schema to a table name, if the schema is known.
+func (p *Pipeline) inLedgerSchema(table string) string {
 	if p.Source.Schema != "" {
 		return outbox.QuoteName(p.Source.Schema) + "." + table
 	}
 	return table
 }
 
-func (c *Config) check(r *reader, _ entry, _ written) {
+func (c *Config) check(r *reader, _ entry, _ entries) {
 	for i := range c.Pipelines {
 		a := &c.Pipelines[i]
 		if a.Archive.Table == "" || a.Source.URL.Reveal() == "" {
@@ -106,101 +110,99 @@ func (c *Config) check(r *reader, _ entry, _ written) {
 		}
 		for j := range c.Pipelines {
 			s := &c.Pipelines[j].Source
-			if s.Table != "" && s.URL.Reveal() != "" && s.identity() == a.Source.identityOf(a.archive()) {
-				r.say(a.Archive.Place, "archive.table is the source.table on line %d, a table of its own was expected", s.Place.Line)
+			if s.Table != "" && s.URL.Reveal() != "" && s.identity() == a.Source.identityOf(a.archiveName()) {
+				r.errorf(a.Archive.Place, "archive.table is %s, the source.table on line %d; expected another table", quote(a.Archive.Table), s.Place.Line)
 			}
 		}
 	}
 }
 
-func (s *Source) check(r *reader, e entry, there written) {
+func (s *Source) check(r *reader, e entry, present entries) {
 	schema, name, _ := outbox.SplitTable(s.Table)
-	switch _, given := there["schema"]; {
+	switch _, given := present["schema"]; {
 	case s.Driver == "sqlite" && schema != "":
-		r.say(r.at(e, there, "table"), "source.table has a schema, which SQLite has not: a table's name alone was expected")
+		r.errorf(r.at(e, present, "table"), "source.table is %s, and SQLite has no schemas; expected a table name without a schema", quote(s.Table))
 	case s.Driver == "sqlite":
 		s.Table = name
 	case schema != "" && !given:
 		s.Schema = schema
 	}
-	s.checkOwn(r, e, there)
+	s.checkCustomTable(r, e, present)
 	if s.Table == "" || s.URL.Reveal() == "" {
 		return
 	}
 	at := s.Place
-	if _, written := there["table"]; written {
-		at = r.at(e, there, "table")
+	if _, written := present["table"]; written {
+		at = r.at(e, present, "table")
 	}
-	r.once("table "+s.identity(), "source.table", at)
+	r.requireUnique("source.table", s.Table, s.identity(), at)
 }
 
-func (s *Supervisor) check(r *reader, e entry, there written) {
+func (s *Supervisor) check(r *reader, e entry, present entries) {
 	if s.TerminateAfter == 0 || s.TerminateAfter > s.WarnAfter || s.WarnAfter == 0 {
 		return
 	}
-	r.say(r.at(e, there, "terminate_after"), "%s.terminate_after is not longer than %s.warn_after, which is %s: a longer time was expected, so that somebody hears of it before", e.path, e.path, short(s.WarnAfter))
+	r.errorf(r.at(e, present, "terminate_after"), "%s.terminate_after is %s; expected more than %s.warn_after (%s), so that a warning comes first",
+		e.path, short(s.TerminateAfter), e.path, short(s.WarnAfter))
 }
 
-func (y *Retry) check(r *reader, e entry, there written) {
+func (y *Retry) check(r *reader, e entry, present entries) {
 	if y.Initial <= y.Max || y.Max == 0 {
 		return
 	}
-	at := r.at(e, there, "max")
-	if _, written := there["initial"]; written {
-		at = r.at(e, there, "initial")
+	at := r.at(e, present, "max")
+	if _, written := present["initial"]; written {
+		at = r.at(e, present, "initial")
 	}
-	r.say(at, "retry.initial is longer than retry.max, at most that was expected")
+	r.errorf(at, "retry.initial is %s; expected at most retry.max (%s)", short(y.Initial), short(y.Max))
 }
 
-func (s *Sink) check(r *reader, e entry, there written) {
+func (s *Sink) check(r *reader, e entry, present entries) {
 	if s.NATS.Credentials.Reveal() != "" && s.NATS.NKey.Reveal() != "" {
-		r.say(there["nkey"].key, "%s.nkey stands beside %s.credentials, one of them was expected", e.path, e.path)
+		r.exclusive(e, present, "nkey", "credentials")
 	}
-	if tls, ok := there["tls"]; ok && strings.HasPrefix(s.URL.Reveal(), "http://") {
-		r.say(tls.key, "%s.tls belongs to https://, and %s.url is http://: https:// or no %s.tls was expected", e.path, e.path, e.path)
+	if tls, ok := present["tls"]; ok && strings.HasPrefix(s.URL.Reveal(), "http://") {
+		r.errorf(tls.key, "%s.tls is used with an http:// URL; expected https:// in %s.url, or no %s.tls", e.path, e.path, e.path)
 	}
-	s.checkAuthorization(r, e, there)
-	if _, given := there["request"]; s.HTTP.Format == "form" && !given {
-		r.say(r.at(e, there, "format"), "%s.format is form, and form fields are what %s.request makes: that was expected beside it", e.path, e.path)
+	s.checkAuthorization(r, e, present)
+	if _, given := present["request"]; s.HTTP.Format == "form" && !given {
+		r.errorf(r.at(e, present, "format"), `%s.format is "form", and %s.request is missing; expected %s.request, which makes the fields`, e.path, e.path, e.path)
 	} else if s.HTTP.Format == "cloudevents" && given {
-		r.say(there["request"].key, "%s.request stands beside %s.format: cloudevents, one of them was expected", e.path, e.path)
+		r.errorf(present["request"].key, `%s.request is used together with %s.format "cloudevents"; expected one of them`, e.path, e.path)
 	}
 	for _, status := range s.HTTP.Unavailable {
 		if slices.Contains(s.HTTP.Refused, status) {
-			r.say(r.at(e, there, "unavailable"), "%s.unavailable has %d, which %s.refused has too: one of them was expected", e.path, status, e.path)
+			r.errorf(r.at(e, present, "unavailable"), "%s.unavailable has %d, and so does %s.refused; expected it in one of them", e.path, status, e.path)
 		}
 	}
 }
 
-// checkAuthorization wants one way to fill the header Authorization.
-func (s *Sink) checkAuthorization(r *reader, e entry, there written) {
+// checkAuthorization allows one source for the header Authorization.
+func (s *Sink) checkAuthorization(r *reader, e entry, present entries) {
 	var first string
 	if u, err := url.Parse(placeholders.Replace(s.URL.Reveal())); s.Driver == "http" && err == nil && u.User != nil {
 		first = "the user in " + e.path + ".url"
 	}
-	if _, given := s.HTTP.Headers["Authorization"]; given && first == "" { // over the URL's it may stand
+	if _, given := s.HTTP.Headers["Authorization"]; given && first == "" { // a header may override the URL's user
 		first = e.path + ".headers.Authorization"
 	}
 	for _, name := range []string{"bearer", "basic", "oauth2"} {
-		in, given := there[name]
+		in, given := present[name]
 		switch {
 		case !given:
 		case first != "":
-			r.say(in.key, "%s.%s stands beside %s, and both fill Authorization: one of them was expected", e.path, name, first)
+			r.errorf(in.key, "%s.%s is used together with %s, and both set Authorization; expected one of them", e.path, name, first)
 		default:
 			first = e.path + "." + name
 		}
 	}
 }
 
-func (t *TLS) check(r *reader, e entry, there written) {
-	if (t.Cert == "") == (t.Key == "") {
-		return
-	}
+func (t *TLS) check(r *reader, e entry, present entries) {
 	for _, pair := range [][2]string{{"cert", "key"}, {"key", "cert"}} {
-		_, one := there[pair[0]]
-		if _, other := there[pair[1]]; one && !other {
-			r.say(there[pair[0]].key, "%s.%s stands alone, %s.%s was expected beside it", e.path, pair[0], e.path, pair[1])
+		_, one := present[pair[0]]
+		if _, other := present[pair[1]]; one && !other {
+			r.errorf(present[pair[0]].key, "%s.%s is used without %s.%s; expected both", e.path, pair[0], e.path, pair[1])
 		}
 	}
 }

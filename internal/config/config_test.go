@@ -21,7 +21,7 @@ var comparers = cmp.Options{
 	cmp.Comparer(func(a, b Schedule) bool { return a.Text == b.Text && (a.Schedule == nil) == (b.Schedule == nil) }),
 }
 
-func TestDefaults(t *testing.T) {
+func TestParse_FillsInDefaults(t *testing.T) {
 	t.Parallel()
 	got, err := parseFile(t, "testdata/minimal.good.yaml")
 	if err != nil {
@@ -71,7 +71,7 @@ func TestDefaults(t *testing.T) {
 }
 
 // The contract's example says what the defaults are.
-func TestContractExampleIsTheDefaults(t *testing.T) {
+func TestParse_DocumentedExampleIsTheDefaults(t *testing.T) {
 	t.Parallel()
 	example, err := parseFile(t, "testdata/contract.good.yaml")
 	if err != nil {
@@ -104,7 +104,7 @@ func TestContractExampleIsTheDefaults(t *testing.T) {
 	}
 }
 
-func TestEveryPart(t *testing.T) {
+func TestParse_ReadsEveryKey(t *testing.T) {
 	t.Parallel()
 	c, err := parseFile(t, "testdata/full.good.yaml")
 	if err != nil {
@@ -139,7 +139,7 @@ func TestEveryPart(t *testing.T) {
 	check("retry", s.Retry, Retry{1, 10 * time.Millisecond, 10 * time.Millisecond, 1.5})
 
 	hook := s.DeadLetter.Hook
-	check("the hook's URL", hook.URL, secretText("https://ops:h00kS3cret@ops.example/dead?k=h00kS3cret", "https://***@ops.example/dead?***"))
+	check("the hook's URL", hook.URL, secretText("https://ops:h00kS3cret@ops.example/dead?k=h00kS3cret", "https://***@ops.example/***"))
 	check("the hook's part", hook.HTTP, HTTPSink{
 		Method: "POST", Format: "json", Timeout: 3 * time.Second, Headers: map[string]Secret{"X-Key": secretText("h00kS3cret", "***")},
 	})
@@ -164,8 +164,8 @@ func TestEveryPart(t *testing.T) {
 		MaxBytes: 1_000_000, Refused: []int{409, 503}, Unavailable: []int{422},
 	})
 	check("http URL", p["bulk"].Sink.URL, secretText(
-		"https://user:l1teralS3cret@api.example/v1/{topic}/bulk?k={key}", "https://***@api.example/v1/{topic}/bulk?***"))
-	check("webhook", p["hook"].Sink.URL, secretText(environment["HOOK_URL"], "https://hooks.example/***?***"))
+		"https://user:l1teralS3cret@api.example/v1/{topic}/bulk?k={key}", "https://***@api.example/***"))
+	check("webhook", p["hook"].Sink.URL, secretText(environment["HOOK_URL"], "https://hooks.example/***"))
 	check("http's defaults", p["hook"].Sink.HTTP, HTTPSink{Method: "POST", Format: "json", Timeout: 30 * time.Second})
 	check("stdout", p["stdout"].Sink.File, FileSink{})
 	check("file", p["file"].Sink.File, FileSink{Path: "/var/log/events.ndjson"})
@@ -175,7 +175,7 @@ func TestEveryPart(t *testing.T) {
 }
 
 // A qualified table names the ledger's schema too.
-func TestSchemaIsTheTables(t *testing.T) {
+func TestParse_SchemaOfTableIsDefault(t *testing.T) {
 	t.Parallel()
 	c := parseGood(t, pipelineWith("source: {url: postgres://app@db/app, table: app.events}"))
 	if got := c.Pipelines[0].Source.Schema; got != "app" {
@@ -212,7 +212,7 @@ func TestLoad(t *testing.T) {
 }
 
 // Windows line ends, a byte order mark and comments move nothing.
-func TestPlacesAreWhereAnEditorSaysTheyAre(t *testing.T) {
+func TestPlace_MatchesEditors(t *testing.T) {
 	t.Parallel()
 	const text = "# é\r\nlog: {level: nö, format: \"x\"} # é\r\npipelines:\r\n- name: 'É'\r\n  batch_size:   \t-1\r\n  retry:\r\n\r\n    max: >-\r\n      1d\r\n"
 	_, err := Parse("f", []byte("\uFEFF"+text), lookup)
@@ -229,15 +229,15 @@ func TestPlacesAreWhereAnEditorSaysTheyAre(t *testing.T) {
 	}
 }
 
-func TestPlaceOfASyntaxErrorWithWindowsLineEnds(t *testing.T) {
+func TestPlace_SyntaxErrorWithWindowsLineEnds(t *testing.T) {
 	t.Parallel()
 	_, err := Parse("f", []byte("# one\r\n# two\r\nlog: {}\r\nname: @x\r\n"), lookup)
-	if err == nil || !strings.HasPrefix(err.Error(), "f:4:7: not YAML") {
+	if err == nil || !strings.HasPrefix(err.Error(), "f:4:7: the file is not valid YAML") {
 		t.Errorf("%v, wanted a syntax error at f:4:7", err)
 	}
 }
 
-func secretText(text, shown string) Secret { return Secret{text: &text, shown: shown} }
+func secretText(text, masked string) Secret { return Secret{text: &text, masked: masked} }
 
 // pipelineWith is a good file, with some of a pipeline's keys instead of the
 // usual ones.

@@ -8,14 +8,14 @@ import (
 	"unicode/utf8"
 )
 
-// input is the text of a scalar, its expansions done.
+// input is the text of a scalar after expansion.
 type input struct {
 	text string
-	// shown is text with *** for whatever an expansion put in.
-	shown string
-	// from names the expansions, "${NAME}"; none when it was written literally.
+	// masked is text with *** in the place of each expanded value.
+	masked string
+	// from names the expansions, "${NAME}"; nil if there are none.
 	from []string
-	// whole: the scalar is one expansion and nothing else.
+	// whole reports whether the scalar is a single expansion and nothing else.
 	whole bool
 }
 
@@ -24,29 +24,29 @@ func (in input) expanded() bool { return len(in.from) > 0 }
 // names lists the expansions for a message.
 func (in input) names() string { return strings.Join(in.from, " and ") }
 
-func literal(text string) input { return input{text: text, shown: text} }
+func literal(text string) input { return input{text: text, masked: text} }
 
 var (
 	variable = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]*)(:-)?`)
 
-	errNotClosed = errors.New("has a ${ that is not closed, a } was expected ($${ stands for ${ itself)")
-	errUnknown   = errors.New("has a ${...} that is not understood, " +
-		"${NAME}, ${NAME:-default} or ${file:/path} was expected ($${ stands for ${ itself)")
-	errNested = errors.New("has a ${...} within a default, text was expected there")
+	errNotClosed = errors.New("has an unclosed ${; expected } ($${ is a literal ${)")
+	errUnknown   = errors.New("has an unknown ${...}; " +
+		"expected ${NAME}, ${NAME:-default} or ${file:/path} ($${ is a literal ${)")
+	errNested = errors.New("has ${...} in a default; expected plain text")
 )
 
-// expand replaces each ${NAME}, ${NAME:-default} (when it is unset or empty, as
-// in a shell) and ${file:/path}; $${ stands for ${. What is put in is not looked
-// at again. In a URL it is percent-encoded, unless it is all of it. The errors
-// are worded to follow the key's name and hold no value.
+// expand replaces ${NAME}, ${NAME:-default} (for an unset or empty variable, as in a
+// shell) and ${file:/path}; $${ becomes ${. Expanded values are not expanded again.
+// In a URL they are percent-encoded, unless they are the whole URL. The errors
+// follow the key's name and contain no value.
 func (r *reader) expand(text string, inURL bool) (input, []error) {
 	var (
-		value, shown strings.Builder
-		in           input
-		wrong        []error
-		rest         = text
+		value, masked strings.Builder
+		in            input
+		errs          []error
+		rest          = text
 	)
-	write := func(s string) { value.WriteString(s); shown.WriteString(s) }
+	write := func(s string) { value.WriteString(s); masked.WriteString(s) }
 	for {
 		start := strings.Index(rest, "${")
 		if start < 0 {
@@ -59,7 +59,7 @@ func (r *reader) expand(text string, inURL bool) (input, []error) {
 		}
 		body, after, ok := cutClosing(rest[start+2:])
 		if !ok {
-			return input{}, append(wrong, errNotClosed)
+			return input{}, append(errs, errNotClosed)
 		}
 		write(rest[:start])
 		in.whole = start == 0 && len(rest) == len(text) && after == ""
@@ -67,7 +67,7 @@ func (r *reader) expand(text string, inURL bool) (input, []error) {
 
 		name, s, err := r.lookup(body)
 		if err != nil {
-			wrong = append(wrong, err)
+			errs = append(errs, err)
 			continue
 		}
 		if inURL && !in.whole {
@@ -75,18 +75,18 @@ func (r *reader) expand(text string, inURL bool) (input, []error) {
 		}
 		in.from = append(in.from, "${"+name+"}")
 		value.WriteString(s)
-		shown.WriteString(hidden)
+		masked.WriteString(hidden)
 	}
 	write(rest)
-	in.text, in.shown = value.String(), shown.String()
-	return in, wrong
+	in.text, in.masked = value.String(), masked.String()
+	return in, errs
 }
 
-// lookup finds what stands for ${body}, and the body's name for messages.
+// lookup returns the value of ${body} and its name for messages.
 func (r *reader) lookup(body string) (name, value string, err error) {
 	if path, ok := strings.CutPrefix(body, "file:"); ok && path != "" {
 		text, err := r.readFile(path)
-		if err != nil { // the path is the file's own text, not a secret
+		if err != nil { // the path is in the file and not secret
 			return "", "", fmt.Errorf("cannot be expanded: %w", err)
 		}
 		if !utf8.Valid(text) {
@@ -110,14 +110,14 @@ func (r *reader) lookup(body string) (name, value string, err error) {
 	case hasDefault && value == "":
 		value = rest
 	case !set:
-		return "", "", fmt.Errorf("needs the environment variable %s, which is not set (${%s:-default} would give it a default)", name, name)
+		return "", "", fmt.Errorf("needs the environment variable %s, which is not set; set it, or write ${%s:-default}", name, name)
 	case !utf8.ValidString(value):
 		return "", "", fmt.Errorf("needs the environment variable %s, which is not UTF-8 text", name)
 	}
 	return name, value, nil
 }
 
-// cutClosing cuts s at the } that closes it, so that a default may be {topic}.
+// cutClosing cuts s at its closing }. A default may contain {topic}.
 func cutClosing(s string) (body, after string, ok bool) {
 	depth := 1
 	for i := range len(s) {
@@ -133,8 +133,8 @@ func cutClosing(s string) (body, after string, ok bool) {
 	return "", "", false
 }
 
-// percentEncode leaves only RFC 3986's unreserved characters as they are, so
-// that the result cannot end the part of the URL it stands in.
+// percentEncode keeps only the unreserved characters of RFC 3986, so that a value
+// cannot end its part of the URL.
 func percentEncode(s string) string {
 	var b strings.Builder
 	for _, c := range []byte(s) {

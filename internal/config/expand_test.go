@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestExpansion(t *testing.T) {
+func TestExpand(t *testing.T) {
 	t.Parallel()
 	for written, want := range map[string]string{
 		"plain":                       "plain",
@@ -36,7 +36,7 @@ func TestExpansion(t *testing.T) {
 
 // Whatever an expanded value is, it stays within the part of the URL it is in,
 // and arrives there unchanged.
-func TestExpandedValuesStayWithinTheirPartOfTheURL(t *testing.T) {
+func TestExpand_StaysWithinItsPartOfURL(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		password := rapid.StringMatching(`[^\x00-\x1f\x7f-\x{9f}]{0,20}`).Draw(t, "password")
@@ -61,7 +61,7 @@ func TestExpandedValuesStayWithinTheirPartOfTheURL(t *testing.T) {
 
 // An expanded value is data: it cannot add keys, end a quote or begin another
 // expansion.
-func TestExpandedValuesAreNoYAML(t *testing.T) {
+func TestExpand_AddsNoYAML(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		value := rapid.StringMatching(`[^\x00-\x1f\x7f-\x{9f}]{0,30}`).Draw(t, "value")
@@ -78,7 +78,7 @@ func TestExpandedValuesAreNoYAML(t *testing.T) {
 	})
 }
 
-func TestNesting(t *testing.T) {
+func TestExpand_Nesting(t *testing.T) {
 	t.Parallel()
 	const deep = 40_000
 	for _, text := range []string{

@@ -42,7 +42,7 @@ func FuzzParse(f *testing.F) {
 				continue
 			}
 			var mistakes Errors
-			if !errors.As(err, &mistakes) || !slices.IsSortedFunc(mistakes, func(a, b Mistake) int { return a.Place.compare(b.Place) }) {
+			if !errors.As(err, &mistakes) || !slices.IsSortedFunc(mistakes, func(a, b Error) int { return a.Place.compare(b.Place) }) {
 				t.Errorf("not a sorted list of mistakes: %v", err)
 			}
 			for _, l := range strings.Split(err.Error(), "\n") {

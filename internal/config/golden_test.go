@@ -54,7 +54,7 @@ func files(t *testing.T, pattern string) []string {
 	return all
 }
 
-func TestGoodFilesAreAccepted(t *testing.T) {
+func TestGoodFiles_AreAccepted(t *testing.T) {
 	t.Parallel()
 	for _, path := range files(t, "*.good.yaml") {
 		t.Run(filepath.Base(path), func(t *testing.T) {
@@ -67,7 +67,7 @@ func TestGoodFilesAreAccepted(t *testing.T) {
 }
 
 // Beside every bad file stands the list of its mistakes.
-func TestBadFilesAreRefused(t *testing.T) {
+func TestBadFiles_AreRejected(t *testing.T) {
 	t.Parallel()
 	for _, path := range files(t, "*.bad.yaml") {
 		t.Run(filepath.Base(path), func(t *testing.T) {
@@ -77,7 +77,7 @@ func TestBadFilesAreRefused(t *testing.T) {
 			if c != nil || !errors.As(err, &list) {
 				t.Fatalf("wanted Errors and no Config, got %v, %v", c, err)
 			}
-			sorted := slices.IsSortedFunc(list, func(a, b Mistake) int { return a.Place.compare(b.Place) })
+			sorted := slices.IsSortedFunc(list, func(a, b Error) int { return a.Place.compare(b.Place) })
 			if !sorted {
 				t.Error("the mistakes are not sorted by place")
 			}

@@ -22,9 +22,9 @@ import (
 
 var example = regexp.MustCompile("(?m)^(?:<!-- ([a-z]+) ?([0-9]*) -->\n)?```([a-z]+)\n((?s:.*?)\n)```$")
 
-// TestHTTPExamples: each example of docs/http.md sends what it says, and makes of an
+// TestDocumentation_HTTPExamples: each example of docs/http.md sends what it says, and makes of an
 // answer what it says.
-func TestHTTPExamples(t *testing.T) {
+func TestDocumentation_HTTPExamples(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/http.md")
 	if err != nil {

@@ -67,7 +67,7 @@ func (p *Pipeline) Open(process Process) (*Opened, error) {
 		o.Hook, errHook = p.openSink(hook, o.Buffer, process)
 		errHook = at(hook.Place, errHook)
 	}
-	wrong := mistakes(errBuffer, at(p.Sink.Place, errSink), errHook)
+	wrong := validationErrors(errBuffer, at(p.Sink.Place, errSink), errHook)
 	if wrong == nil {
 		rules := p.rules(process)
 		rules.Poll, rules.Bell = p.wakes(o.Buffer, process.Log)
@@ -78,7 +78,7 @@ func (p *Pipeline) Open(process Process) (*Opened, error) {
 			o.Letters = p.Letters(o.Buffer)
 			return &o, nil
 		}
-		wrong = mistakes(at(p.Place, errNew))
+		wrong = validationErrors(at(p.Place, errNew))
 	}
 	errs := []error{wrong}
 	if errBuffer == nil {
@@ -115,7 +115,7 @@ func (c *Config) Open(each func(name string) Process) ([]*Opened, error) {
 		p := &c.Pipelines[i]
 		o, err := p.Open(each(p.Name))
 		if err != nil {
-			wrong = append(wrong, mistakes(err)...)
+			wrong = append(wrong, validationErrors(err)...)
 			continue
 		}
 		all = append(all, o)
@@ -152,7 +152,7 @@ func (c *Config) CheckSources() error {
 	for i := range c.Pipelines {
 		b, err := c.Pipelines[i].OpenBuffer("")
 		if err != nil {
-			wrong = append(wrong, mistakes(err)...)
+			wrong = append(wrong, validationErrors(err)...)
 			continue
 		}
 		if err := b.Close(); err != nil {
@@ -327,7 +327,7 @@ func at(place Place, err error) error {
 }
 
 // mistakes gathers those that are in errs; nil when there is none.
-func mistakes(errs ...error) Errors {
+func validationErrors(errs ...error) Errors {
 	var all Errors
 	for _, err := range errs {
 		var wrong Errors

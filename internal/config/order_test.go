@@ -11,7 +11,7 @@ import (
 )
 
 // order: key reaches the buffer and the pipeline.
-func TestOrderIsPassedOn(t *testing.T) {
+func TestOpen_PassesOrder(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "app.db")
 	for order, claimed := range map[string]int{"none": 2, "key": 1} {

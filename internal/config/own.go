@@ -6,47 +6,45 @@ import (
 	"github.com/outboxrelay/relay/outbox"
 )
 
-// The rules about a table of the user's own.
-
-// checkOwn tells what such a table does not go with.
-func (p *Pipeline) checkOwn(r *reader, e entry, there written) {
+// checkCustomTable rejects what a custom table does not support.
+func (p *Pipeline) checkCustomTable(r *reader, e entry, present entries) {
 	if !p.Source.Own.Is() && p.Source.Preset == "" {
 		return
 	}
 	if p.Order == "key" {
-		r.say(r.at(e, there, "order"), "order is key, and events of a table of your own have no key before they are projected: none was expected")
+		r.errorf(r.at(e, present, "order"), `order is "key", which a custom table (source.project, source.preset) does not support; expected "none"`)
 	}
-	if p.Claim == string(outbox.ClaimRange) || p.Claim == string(outbox.ClaimOptimistic) {
-		r.say(r.at(e, there, "claim"), "claim is %s, and source.project finds events by their group_id: auto or stamp was expected", p.Claim)
+	if p.Claim == string(outbox.ClaimRange) {
+		r.errorf(r.at(e, present, "claim"), `claim is "range", which a custom table (source.project, source.preset) does not support; expected "auto" or "stamp"`)
 	}
 	if p.Wake == string(outbox.WakeNotify) {
-		r.say(r.at(e, there, "wake"), "wake is notify, and migrate makes no trigger on a table of your own: auto or poll was expected")
+		r.errorf(r.at(e, present, "wake"), `wake is "notify", which a custom table (source.project, source.preset) does not support; expected "auto" or "poll"`)
 	}
 }
 
-// parameters are how a projection names the batch's group_id, by driver.
+// parameters stand for the batch's group_id in a projection, by driver.
 var parameters = map[string]string{"postgres": "$1", "sqlite": "?"}
 
-// checkOwn fills the preset in and keeps apart what contradicts itself.
-func (s *Source) checkOwn(r *reader, e entry, there written) {
-	_, projects := there["project"]
-	_, preset := there["preset"]
+// checkCustomTable fills in the preset and rejects keys that contradict each other.
+func (s *Source) checkCustomTable(r *reader, e entry, present entries) {
+	_, projects := present["project"]
+	_, preset := present["preset"]
 	for _, name := range []string{"id", "cursor"} {
-		if _, given := there[name]; given && !projects && !preset {
-			r.say(there[name].key, "%s.%s stands alone, %s.project or %s.preset was expected beside it", e.path, name, e.path, e.path)
+		if _, given := present[name]; given && !projects && !preset {
+			r.errorf(present[name].key, "%s.%s is used without a custom table; expected %s.project or %s.preset too", e.path, name, e.path, e.path)
 		}
 	}
 	if projects && preset {
-		r.say(there["preset"].key, "%s.preset stands beside %s.project, one of them was expected", e.path, e.path)
+		r.exclusive(e, present, "preset", "project")
 		return
 	}
 	if sign := parameters[s.Driver]; projects && s.Own.Is() && !strings.Contains(s.Own.Project, sign) {
-		r.say(r.at(e, there, "project"), "%s.project has no %s, which is the group_id of the batch that it is run for: WHERE group_id = %s was expected", e.path, sign, sign)
+		r.errorf(r.at(e, present, "project"), "%s.project does not select the rows of a batch; expected WHERE group_id = %s", e.path, sign)
 	}
 	if p, known := presets[s.Preset]; known && s.Driver != "" && s.Table != "" {
 		own, fits := p.own(s.Driver, s.Table, s.Own.ID)
 		if !fits {
-			r.say(r.at(e, there, "preset"), "%s.preset is %s, which is a table on PostgreSQL: %s.project was expected for %s", e.path, s.Preset, e.path, s.Driver)
+			r.errorf(r.at(e, present, "preset"), "%s.preset is %q, which exists for PostgreSQL only; expected %s.project", e.path, s.Preset, e.path)
 			return
 		}
 		own.Cursor = s.Own.Cursor

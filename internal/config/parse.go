@@ -14,23 +14,23 @@ import (
 	"github.com/goccy/go-yaml/token"
 )
 
-// parse returns the root of the one document.
+// parse returns the root of the only document.
 func (r *reader) parse(text []byte) (ast.Node, bool) {
 	top := Place{r.file, 1, 1}
 	text = bytes.TrimPrefix(text, []byte("\uFEFF"))
 	if len(text) > maxBytes {
-		r.say(top, "the file is %v, a configuration was expected", errTooLarge)
+		r.errorf(top, "the file is %v; expected a configuration", errTooLarge)
 		return nil, false
 	}
 	if at := invalidUTF8(text); at >= 0 {
-		r.say(top.after(string(text[:at])), "not UTF-8, UTF-8 text was expected")
+		r.errorf(top.after(string(text[:at])), "the file is not UTF-8; expected UTF-8 text")
 		return nil, false
 	}
 	text = bytes.ReplaceAll(text, []byte("\r\n"), []byte("\n"))
 	tokens := lexer.Tokenize(string(text))
 	r.places = locate(r.file, string(text), tokens)
 	if at, ok := tooDeep(tokens); ok {
-		r.say(r.tokenPlace(at), "nested too deeply, a configuration was expected")
+		r.errorf(r.tokenPlace(at), "the file is nested too deeply; expected a configuration")
 		return nil, false
 	}
 	file, err := parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
@@ -46,12 +46,12 @@ func (r *reader) parse(text []byte) (ast.Node, bool) {
 		case root == nil:
 			root = doc.Body
 		default:
-			r.say(r.place(doc.Body), "a second YAML document begins here, one was expected")
+			r.errorf(r.place(doc.Body), "the file has a second YAML document; expected one")
 			return root, true
 		}
 	}
 	if root == nil {
-		r.say(top, "the file is empty, at least one pipeline was expected")
+		r.errorf(top, "the file is empty; expected at least one pipeline")
 	}
 	return root, root != nil
 }
@@ -67,10 +67,10 @@ func invalidUTF8(text []byte) int {
 	return -1
 }
 
-// tooDeep finds nesting that no configuration has and that would cost the
-// parser memory by its square.
+// tooDeep finds nesting that no configuration needs. The parser's memory grows with
+// the square of the depth.
 func tooDeep(tokens token.Tokens) (*token.Token, bool) {
-	const most = 50
+	const maxDepth = 50
 	open, line, dashes := 0, 0, 0
 	for _, t := range tokens {
 		if t.Position.Line != line {
@@ -84,37 +84,36 @@ func tooDeep(tokens token.Tokens) (*token.Token, bool) {
 		case token.SequenceEntryType, token.MappingKeyType, token.AnchorType, token.TagType:
 			dashes++
 		}
-		if open > most || dashes > most {
+		if open > maxDepth || dashes > maxDepth {
 			return t, true
 		}
 	}
 	return nil, false
 }
 
-// needsQuotes finds values that look like text and mean something else to YAML.
+// needsQuotes finds values that look like text but are YAML syntax.
 var needsQuotes = regexp.MustCompile(`[:\[{,-]\s+([@*%` + "`" + `]|\{(topic|key)\})|\{.*\$\{`)
 
-// syntax reports what the parser said. Its messages hold no values.
+// syntax reports an error of the parser. The error contains no values.
 func (r *reader) syntax(text []byte, err error) {
-	at, message := Place{r.file, 1, 1}, "it cannot be parsed"
+	at, message := Place{r.file, 1, 1}, "parsing failed"
 	if e := yaml.Error(nil); errors.As(err, &e) {
 		at, message = r.tokenPlace(e.GetToken()), e.GetMessage()
 	}
 	hint := ""
 	lines := bytes.SplitAfter(text, []byte("\n"))
 	if at.Line <= len(lines) && needsQuotes.Match(lines[at.Line-1]) {
-		hint = "; a value that begins with @ * % ` or {, or has ${...} within {...}, goes in quotes"
+		hint = " (quote a value that starts with @ * % ` or {, or that has ${...} within {...})"
 	}
-	r.say(at, "not YAML (%s), valid YAML was expected%s", oneLine(message), hint)
+	r.errorf(at, "the file is not valid YAML: %s; expected YAML%s", oneLine(message), hint)
 }
 
 func oneLine(s string) string {
 	return strings.Join(strings.Fields(strings.ReplaceAll(s, "\t", `\t`)), " ")
 }
 
-// locate finds each token in the text. The lexer's own columns are off where
-// white space or tabs surround a value, but its tokens come in order and know
-// the text they were made of.
+// locate finds each token in the text. The lexer's own columns are wrong near tabs
+// and spaces, but its tokens are in order and have their original text.
 func locate(file, text string, tokens token.Tokens) map[*token.Token]Place {
 	places := make(map[*token.Token]Place, len(tokens))
 	at := Place{file, 1, 1}
@@ -142,8 +141,8 @@ func (r *reader) tokenPlace(t *token.Token) Place {
 	return Place{r.file, max(1, t.Position.Line), max(1, t.Position.Column)}
 }
 
-// place is where a node begins. A block mapping begins at its first key; the
-// parser calls the colon behind it the node's token.
+// place is where a node starts. A block mapping starts at its first key, not at its
+// token, which is the colon.
 func (r *reader) place(n ast.Node) Place {
 	switch n := n.(type) {
 	case *ast.MappingNode:

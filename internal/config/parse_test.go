@@ -11,14 +11,14 @@ import (
 
 // Every name and value is found where it stands, whatever is around it. Each is
 // a word of its own here, so that a search finds it too.
-func TestPlaces(t *testing.T) {
+func TestPlace_OfNodes(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		text := layout(t)
 		r := newReader("f", lookup, nil)
 		root, ok := r.parse([]byte(text))
 		if !ok {
-			t.Fatalf("%v\n%s", r.wrong, text)
+			t.Fatalf("%v\n%s", r.errs, text)
 		}
 		found := 0
 		ast.Walk(visitor(func(n ast.Node) {

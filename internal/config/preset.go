@@ -70,7 +70,7 @@ func presetNames() []string { return slices.Sorted(maps.Keys(presets)) }
 // presetName is one of them. One that is not known is kept: the table is the user's own
 // all the same, and what else is wrong with it is said beside.
 func presetName(into *string) scalar {
-	s := choice(into, presetNames())
+	s := choice(into, presetNames()...)
 	known := s.set
 	s.set = func(in input) error {
 		err := known(in)
@@ -78,7 +78,7 @@ func presetName(into *string) scalar {
 			return nil
 		}
 		if near := nearest(in.text, presetNames()); near != "" {
-			return unfit("did you mean " + near + "?")
+			return invalid("did you mean " + near + "?")
 		}
 		return err
 	}

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestPresetsQuoteNames: a table and a key of any name are in the projection as SQL.
-func TestPresetsQuoteNames(t *testing.T) {
+// TestPreset_QuotesNames: a table and a key of any name are in the projection as SQL.
+func TestPreset_QuotesNames(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ source, id, has string }{
 		{`{url: "postgres://db/app", preset: debezium, table: outbox}`, "id", `SELECT e."id" AS id, 'outbox.event.' || e.aggregatetype AS topic`},

@@ -12,18 +12,18 @@ import (
 	"github.com/outboxrelay/relay/sink/httpsink"
 )
 
-// lines is text that may have several lines.
-func lines(into *string, what string) scalar {
+// multiline is text of one or more lines.
+func multiline(into *string, what string) scalar {
 	return scalar{what: what, kind: asText, lines: true, multiline: true, set: func(in input) error {
 		if strings.TrimSpace(in.text) == "" {
-			return unfit("")
+			return invalid("")
 		}
 		*into = in.text
 		return nil
 	}}
 }
 
-// program is a jq program, and what looks whether it is one.
+// program is a jq program and the function that compiles it.
 type program struct {
 	scalar
 	into  *string
@@ -31,11 +31,11 @@ type program struct {
 }
 
 func request(into *string) program {
-	return program{lines(into, "a jq program"), into, httpsink.CheckRequest}
+	return program{multiline(into, "a jq program"), into, httpsink.CheckRequest}
 }
 
 func results(into *string) program {
-	return program{lines(into, "a jq program"), into, httpsink.CheckResults}
+	return program{multiline(into, "a jq program"), into, httpsink.CheckResults}
 }
 
 func (p program) read(r *reader, e entry) {
@@ -49,15 +49,15 @@ func (p program) read(r *reader, e entry) {
 	}
 	at := r.place(e.node)
 	if in, _ := r.expand(textOf(e.node), false); in.expanded() {
-		// The places are others, and what was expanded may be secret.
-		r.say(at, "%s is no jq program as expanded from %s, one was expected", e.path, in.names())
+		// The places differ after expansion, and the expanded values may be secret.
+		r.errorf(at, "%s is invalid as expanded from %s; expected a jq program", e.path, in.names())
 		return
 	}
 	if exact, ok := r.within(e.node, wrong.Line, wrong.Column); ok {
-		r.say(exact, "%s is not right (%s), a jq program was expected", e.path, oneLine(wrong.Text))
+		r.errorf(exact, "%s is invalid (%s); expected a jq program", e.path, oneLine(wrong.Text))
 		return
 	}
-	r.say(at, "%s is not right (%s), a jq program was expected", e.path, oneLine(wrong.Error()))
+	r.errorf(at, "%s is invalid (%s); expected a jq program", e.path, oneLine(wrong.Error()))
 }
 
 func textOf(n ast.Node) string {
@@ -65,8 +65,8 @@ func textOf(n ast.Node) string {
 	return text
 }
 
-// within is where a line and column of a scalar's text stand in the file; false where
-// YAML has folded the lines, or where line is 0.
+// within returns the place in the file of a line and column of a scalar. It returns
+// false if YAML folded the lines, or if line is 0.
 func (r *reader) within(n ast.Node, line, column int) (Place, bool) {
 	at, text := r.place(n), textOf(n)
 	if line == 0 {
@@ -75,7 +75,7 @@ func (r *reader) within(n ast.Node, line, column int) (Place, bool) {
 	literal, ok := n.(*ast.LiteralNode)
 	switch isBlock := ok && strings.HasPrefix(literal.Start.Value, "|"); {
 	case isBlock:
-		// The token begins with the first word, wherever that stands.
+		// The token starts at the first word.
 		at = r.tokenPlace(literal.Value.GetToken())
 		first := Place{Line: 1, Column: 1}.after(text[:len(text)-len(strings.TrimLeft(text, " \t\n"))])
 		at.Line, at.Column = at.Line+line-first.Line, at.Column+column-first.Column
@@ -93,12 +93,12 @@ func (r *reader) within(n ast.Node, line, column int) (Place, bool) {
 	return at, written == text
 }
 
-// columnName is a column's name as the database has it, whatever that is.
+// columnName is any column name that the database accepts, without quotes.
 func columnName(into *string) scalar {
-	return text(into, "a column's name", func(s string) bool { return s != "" && len(s) <= 63 })
+	return text(into, "a column name", func(s string) bool { return s != "" && len(s) <= 63 })
 }
 
-var errURL = errors.New("is no URL, http://host or https://host was expected")
+var errURL = errors.New("is not an http URL; expected http://host or https://host")
 
 func httpURL(into *Secret) scalar {
 	return scalar{what: "a URL like https://host/path", kind: asText, hide: true, url: true, set: func(in input) error {
@@ -111,16 +111,13 @@ func httpURL(into *Secret) scalar {
 	}}
 }
 
-func proxyURL(into *Secret) scalar { return httpURL(into) }
-func tokenURL(into *Secret) scalar { return httpURL(into) }
-
-// signingSecret is a key of Standard Webhooks.
+// signingSecret is a Standard Webhooks key.
 func signingSecret(into *Secret) scalar {
 	return scalar{what: "whsec_ and 24 to 64 bytes in base64", kind: asText, hide: true, set: func(in input) error {
 		text, ok := strings.CutPrefix(in.text, "whsec_")
 		key, err := base64.StdEncoding.DecodeString(text)
 		if !ok || err != nil || len(key) < 24 || len(key) > 64 {
-			return unfit("")
+			return invalid("")
 		}
 		*into = newSecret(in.text)
 		return nil

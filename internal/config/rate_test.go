@@ -7,9 +7,9 @@ import (
 	"github.com/outboxrelay/relay/outbox/sqlite"
 )
 
-// TestASharedRateIsCountedApart: a pipeline and its hook write to different APIs, so
+// TestOpen_SharedRatesAreSeparate: a pipeline and its hook write to different APIs, so
 // each has a bucket of its own in the buffer.
-func TestASharedRateIsCountedApart(t *testing.T) {
+func TestOpen_SharedRatesAreSeparate(t *testing.T) {
 	t.Parallel()
 	c, err := Parse("relay.yaml", []byte(`
 pipelines:
@@ -37,9 +37,9 @@ pipelines:
 	}
 }
 
-// TestASendMayWaitForItsTurn: where the others come first, its time is not up before
+// TestSendTimeout_IncludesRateLimit: where the others come first, its time is not up before
 // theirs is.
-func TestASendMayWaitForItsTurn(t *testing.T) {
+func TestSendTimeout_IncludesRateLimit(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]time.Duration{
 		`timeout: 10s`: 40 * time.Second,

@@ -4,20 +4,19 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/token"
 )
 
-// reader walks one file from its root to its scalars and gathers every mistake.
+// reader reads one file from its root to its scalars and collects all errors.
 type reader struct {
 	file     string
 	env      Lookup
 	readFile func(path string) ([]byte, error)
 	places   map[*token.Token]Place
-	wrong    Errors
-	// used remembers names and tables, which only one pipeline may have.
+	errs     Errors
+	// used has the names and tables that only one pipeline may use.
 	used map[string]Place
 }
 
@@ -25,46 +24,45 @@ func newReader(file string, env Lookup, readFile func(string) ([]byte, error)) *
 	return &reader{file: file, env: env, readFile: readFile, used: map[string]Place{}}
 }
 
-// entry is a key as it stands in the file, or would if it were there.
+// entry is a key in the file, or a key that the file lacks.
 type entry struct {
-	// path names the key in messages, within its pipeline: "retry.max".
+	// path is the key in messages, relative to its pipeline: "retry.max".
 	path string
-	// title stands for an empty path.
+	// title replaces an empty path in messages.
 	title string
-	// key is the place of the key, or of the nearest parent that was written.
+	// key is the place of the key, or of its nearest parent in the file.
 	key Place
-	// node is the value; nil when the key was not written.
+	// node is the value; nil if the file lacks the key.
 	node ast.Node
-	// def is the default, as it would be written.
+	// def is the default as YAML text.
 	def string
 }
 
-func (r *reader) say(at Place, format string, a ...any) {
-	r.wrong = append(r.wrong, Mistake{Place: at, Text: fmt.Sprintf(format, a...)})
+func (r *reader) errorf(at Place, format string, a ...any) {
+	r.errs = append(r.errs, Error{Place: at, Text: fmt.Sprintf(format, a...)})
 }
 
-// config reads a whole file.
+// config reads a file.
 func (r *reader) config(text []byte) (*Config, error) {
 	var c Config
 	if root, ok := r.parse(text); ok {
 		r.section(&c, entry{title: "the file", key: Place{r.file, 1, 1}, node: root})
 	}
-	if len(r.wrong) > 0 {
-		r.wrong.sort()
-		return nil, r.wrong
+	if len(r.errs) > 0 {
+		r.errs.sort()
+		return nil, r.errs
 	}
 	return &c, nil
 }
 
-// pair is one key of a mapping and its value.
+// pair is a key of a mapping and its value.
 type pair struct {
 	name  string
 	key   Place
 	value ast.Node
 }
 
-// mapping returns the pairs of e's value, without those whose key is wrong;
-// false when it is no mapping.
+// mapping returns the valid pairs of e's value, and false if it is not a mapping.
 func (r *reader) mapping(e entry, expects string) ([]pair, bool) {
 	var values []*ast.MappingValueNode
 	switch n := e.node.(type) {
@@ -73,7 +71,7 @@ func (r *reader) mapping(e entry, expects string) ([]pair, bool) {
 	case *ast.MappingValueNode:
 		values = []*ast.MappingValueNode{n}
 	default:
-		r.sayNode(e, expects, "")
+		r.wrongType(e, expects, "")
 		return nil, false
 	}
 	var pairs []pair
@@ -85,14 +83,14 @@ func (r *reader) mapping(e entry, expects string) ([]pair, bool) {
 		case *ast.StringNode:
 			name = k.Value
 		case *ast.MergeKeyNode:
-			r.say(at, "the key is a merge key (<<), the keys themselves were expected")
+			r.errorf(at, "the key is a merge key (<<); expected the keys themselves")
 			continue
 		default:
-			r.say(at, "a key is %s, a name was expected", nodeKind(v.Key))
+			r.errorf(at, "the key is %s; expected a name", nodeKind(v.Key))
 			continue
 		}
 		if before, twice := first[name]; twice {
-			r.say(at, "the key %s is there twice, once was expected (it is on line %d too)", quote(name), before.Line)
+			r.errorf(at, "key %s is repeated (see line %d); expected it once", quote(name), before.Line)
 			continue
 		}
 		first[name] = at
@@ -101,13 +99,13 @@ func (r *reader) mapping(e entry, expects string) ([]pair, bool) {
 	return pairs, true
 }
 
-// sayNode reports a value of the wrong shape.
-func (r *reader) sayNode(e entry, expects, hint string) {
+// wrongType reports a value of the wrong type.
+func (r *reader) wrongType(e entry, expects, hint string) {
 	switch e.node.(type) {
 	case *ast.AnchorNode, *ast.AliasNode, *ast.TagNode:
 		expects, hint = "the value itself", ""
 	}
-	r.say(r.place(e.node), "%s is %s, %s was expected%s", cmp.Or(e.path, e.title), nodeKind(e.node), expects, hint)
+	r.errorf(r.place(e.node), "%s is %s; expected %s%s", cmp.Or(e.path, e.title), nodeKind(e.node), expects, hint)
 }
 
 func nodeKind(n ast.Node) string {
@@ -134,50 +132,48 @@ func nodeKind(n ast.Node) string {
 	return "something else"
 }
 
-// written is what a section's mapping holds, by key.
-type written map[string]entry
+// entries are the keys that are present in a section, by name.
+type entries map[string]entry
 
-// section reads a mapping by its schema; a nil node is one that was left out,
-// whose defaults are filled in and whose needed keys are missing.
+// section reads a mapping by its keys. If the file lacks the section, the defaults
+// apply and required keys are missing.
 func (r *reader) section(s section, e entry) {
 	keys := s.keys()
-	there := written{}
+	present := entries{}
 	if e.node != nil {
 		pairs, ok := r.mapping(e, mapping{s}.expects())
 		if !ok {
 			return
 		}
 		for _, p := range pairs {
-			there[p.name] = entry{path: join(e.path, p.name), key: p.key, node: p.value}
+			present[p.name] = entry{path: join(e.path, p.name), key: p.key, node: p.value}
 		}
 	}
 	for _, k := range keys {
-		in, ok := there[k.name]
+		in, ok := present[k.name]
 		if !ok {
 			in = entry{path: join(e.path, k.name), key: e.key, def: k.def}
 		}
 		switch variant := variantOf(s); {
-		case !ok && k.needed:
-			r.say(e.key, "%s is missing, %s was expected", in.path, k.value.expects())
-		case ok && k.later:
-			r.say(in.key, "%s is not there yet: remove it", in.path)
-		case k.serves(variant):
+		case !ok && k.required:
+			r.errorf(e.key, "%s is missing; expected %s", in.path, k.value.expects())
+		case k.appliesTo(variant):
 			k.value.read(r, in)
 		case ok:
-			r.say(in.key, "%s belongs to %s, not to %s: %s was expected",
-				in.path, strings.Join(k.of, " and "), variant, oneOf(keys, variant))
+			r.errorf(in.key, "%s is a key of %s; expected a key of %s: %s",
+				in.path, or(k.variants), variant, or(keyNames(keys, variant)))
 		}
 	}
-	for name, in := range there {
-		r.known(name, in.key, e.path, keys, variantOf(s))
+	for name, in := range present {
+		r.reportUnknownKey(name, in.key, e.path, keys, variantOf(s))
 	}
 	if c, ok := s.(checker); ok {
-		c.check(r, e, there)
+		c.check(r, e, present)
 	}
 }
 
-// known reports a name that is none of the keys.
-func (r *reader) known(name string, at Place, section string, keys []key, variant string) {
+// reportUnknownKey reports a name that is not one of the keys.
+func (r *reader) reportUnknownKey(name string, at Place, section string, keys []key, variant string) {
 	all := make([]string, len(keys))
 	for i, k := range keys {
 		all[i] = k.name
@@ -192,7 +188,7 @@ func (r *reader) known(name string, at Place, section string, keys []key, varian
 	if near := nearest(name, all); near != "" {
 		guess = fmt.Sprintf(" (did you mean %s?)", near)
 	}
-	r.say(at, "unknown key %s%s%s, %s was expected", quote(name), where, guess, oneOf(keys, variant))
+	r.errorf(at, "unknown key %s%s%s; expected %s", quote(name), where, guess, or(keyNames(keys, variant)))
 }
 
 func join(section, key string) string {

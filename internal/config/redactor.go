@@ -10,10 +10,10 @@ import (
 	"github.com/outboxrelay/relay/sink/httpsink"
 )
 
-// Redactor returns a function that replaces every secret of the configuration by
-// ***, and a URL by what may be shown of it, for texts that others wrote: a server may echo in its error what it was
-// sent. The packages that talk to servers take out what they know of; this is the
-// second line. It may be called by several goroutines at once.
+// Redactor returns a function that replaces every secret in a text by ***, and every
+// URL by its masked form. It is the second line of defence, for texts of servers,
+// which may echo what they received: sinks and buffers redact their own errors. The
+// function is safe for concurrent use.
 func (c *Config) Redactor() func(text string) string {
 	var all []Secret
 	all = append(all, c.Admin.Token)
@@ -26,18 +26,18 @@ func (c *Config) Redactor() func(text string) string {
 		}
 	}
 	var secrets []string
-	shown := map[string]string{} // by the URL
+	masked := map[string]string{} // by URL
 	for _, s := range all {
 		secrets = append(secrets, s.pieces()...)
-		if s.shown != hidden {
-			shown[s.Reveal()] = s.shown
+		if s.masked != hidden {
+			masked[s.Reveal()] = s.masked
 		}
 	}
-	// The longest first: one may be part of another.
+	// Longest first: a secret may be part of another.
 	slices.SortFunc(secrets, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
 	var pairs []string
 	for _, s := range secrets {
-		pairs = append(pairs, s, cmp.Or(shown[s], hidden))
+		pairs = append(pairs, s, cmp.Or(masked[s], hidden))
 		for _, form := range []string{url.QueryEscape(s), url.PathEscape(s), strings.Trim(strconv.Quote(s), `"`)} {
 			pairs = append(pairs, form, hidden)
 		}
@@ -45,7 +45,7 @@ func (c *Config) Redactor() func(text string) string {
 	return strings.NewReplacer(pairs...).Replace
 }
 
-// secrets are all that the sink has.
+// secrets are all secrets of the sink.
 func (s *Sink) secrets() []Secret {
 	h := &s.HTTP
 	all := []Secret{
@@ -60,27 +60,31 @@ func (s *Sink) secrets() []Secret {
 	return all
 }
 
-// shortest is the length below which text is not taken for a secret: replacing
-// it would leave no error readable and keep nothing.
-const shortest = 4
+const (
+	// minSecret is the length of the shortest secret that is replaced. Replacing
+	// shorter ones would make errors unreadable and protect nothing.
+	minSecret = 4
+	// minPathSecret is the same for a single segment of an http path.
+	minPathSecret = 16
+)
 
 // pieces are the parts of a secret that a server may have seen and repeat.
 func (s Secret) pieces() []string {
 	text := s.Reveal()
-	if text == s.shown { // a URL with nothing to hide, or no secret
+	if text == s.masked { // not a secret, or a URL without one
 		return nil
 	}
 	all := []string{text}
 	if scheme, rest, isURL := strings.Cut(text, "://"); isURL {
-		all = append(all, urlPieces(scheme, rest, strings.HasSuffix(s.shown, "/"+hidden))...)
+		all = append(all, urlPieces(scheme, rest)...)
 	} else if _, credentials, found := strings.Cut(text, " "); found { // Authorization: Bearer ...
 		all = append(all, credentials)
 	}
-	return slices.DeleteFunc(all, func(piece string) bool { return len(piece) < shortest })
+	return slices.DeleteFunc(all, func(piece string) bool { return len(piece) < minSecret })
 }
 
 // urlPieces are the secrets of a URL, as written and decoded.
-func urlPieces(scheme, rest string, pathToo bool) []string {
+func urlPieces(scheme, rest string) []string {
 	var all []string
 	add := func(written string, decode func(string) (string, error)) {
 		all = append(all, written)
@@ -93,23 +97,24 @@ func urlPieces(scheme, rest string, pathToo bool) []string {
 		switch {
 		case found:
 			add(password, url.PathUnescape)
-		case !strings.HasPrefix(scheme, "postgres"): // a token, at NATS and many an API
+		case !strings.HasPrefix(scheme, "postgres"): // a token, as for NATS and many APIs
 			add(user, url.PathUnescape)
 		}
 		rest = rest[at+1:]
 	}
+	isHTTP := strings.HasPrefix(scheme, "http")
 	rest, query, _ := strings.Cut(rest, "?")
-	if _, path, found := strings.Cut(rest, "/"); found && pathToo {
+	if _, path, found := strings.Cut(rest, "/"); found && isHTTP {
 		add(path, url.PathUnescape)
-	}
-	if strings.HasPrefix(scheme, "http") {
-		for _, segment := range httpsink.SecretSegments(scheme + "://" + rest) {
-			add(segment, url.PathUnescape)
+		for segment := range strings.SplitSeq(path, "/") {
+			if len(segment) >= minPathSecret {
+				add(segment, url.PathUnescape)
+			}
 		}
 	}
 	for parameter := range strings.SplitSeq(query, "&") {
 		name, value, _ := strings.Cut(parameter, "=")
-		if strings.HasPrefix(scheme, "http") || strings.Contains(name, "password") {
+		if isHTTP || strings.Contains(name, "password") {
 			add(value, url.QueryUnescape)
 		}
 	}

@@ -71,7 +71,7 @@ pipelines:
 	}
 }
 
-func TestRedactorWithoutSecrets(t *testing.T) {
+func TestRedactor_NoSecrets(t *testing.T) {
 	t.Parallel()
 	c := Config{Pipelines: []Pipeline{{}}}
 	if got := c.Redactor()("text"); got != "text" {

@@ -14,46 +14,46 @@ import (
 	"github.com/goccy/go-yaml/token"
 )
 
-// kind is what YAML makes of a scalar.
+// kind is the YAML type of a scalar.
 type kind string
 
 const (
-	asWritten kind = "" // text without quotes: libraries differ about what is a number
+	asWritten kind = "" // plain text: YAML libraries disagree on what is a number
 	asText    kind = "text"
 	asNumber  kind = "number"
 	asBool    kind = "boolean"
 )
 
-// scalar is a value that is one word or line.
+// scalar is a value that is a single word or line.
 type scalar struct {
 	what string
 	kind kind
-	// hide: never show the value, although it was written literally.
+	// hide keeps the value out of messages.
 	hide bool
-	// url: expansions are percent-encoded.
+	// url percent-encodes expansions.
 	url bool
-	// unit: a number lacks one.
+	// unit means that a bare number lacks a unit.
 	unit bool
-	// lines: an expansion may have several.
+	// lines allows line breaks in an expansion.
 	lines bool
-	// multiline: it may be written in several, too.
+	// multiline allows line breaks in the file too.
 	multiline bool
 	set       func(input) error
 }
 
-// unfit is the error of a set whose input is not what was expected. The text,
-// if any, says why and may hold the input: it is shown only where that is no
-// secret. Any other error is worded to follow the key's name and holds none.
-type unfit string
+// invalid is the error that set returns for an unexpected value. Its text gives the
+// reason, may be empty and may quote the value; it is not shown for secrets. Any
+// other error of set must follow the key's name and must not contain the value.
+type invalid string
 
-func (u unfit) Error() string { return string(u) }
+func (u invalid) Error() string { return string(u) }
 
 func (s scalar) expects() string { return s.what }
 
 func (s scalar) read(r *reader, e entry) {
 	if e.node == nil {
 		if e.def != "" {
-			r.accept(s, e.path, e.key, literal(e.def))
+			r.assign(s, e.path, e.key, literal(e.def))
 		}
 		return
 	}
@@ -65,32 +65,32 @@ func (s scalar) read(r *reader, e entry) {
 		case *ast.MappingNode, *ast.SequenceNode:
 			hint = " (text that begins with { or [ goes in quotes)"
 		}
-		r.sayNode(e, s.what, hint)
+		r.wrongType(e, s.what, hint)
 		return
 	}
 	if hasControl(text) && !s.multiline {
-		r.say(at, "%s has a line break or another control character, %s was expected", e.path, s.what)
+		r.errorf(at, "%s has a line break or another control character; expected %s", e.path, s.what)
 		return
 	}
-	in, wrong := r.expand(text, s.url)
-	for _, err := range wrong {
-		r.say(at, "%s %v", e.path, err)
+	in, errs := r.expand(text, s.url)
+	for _, err := range errs {
+		r.errorf(at, "%s %v", e.path, err)
 	}
 	switch {
-	case len(wrong) > 0:
+	case len(errs) > 0:
 	case in.expanded() && !s.lines && hasControl(in.text):
-		r.say(at, "%s gets a line break or another control character from %s, %s was expected", e.path, in.names(), s.what)
+		r.errorf(at, "%s has a line break or another control character from %s; expected %s", e.path, in.names(), s.what)
 	case !in.expanded() && kind != s.kind && kind != asWritten:
-		r.say(at, "%s is %s, %s was expected%s", e.path, s.mistaken(in, kind), s.what, s.hint(in, kind))
+		r.errorf(at, "%s is %s; expected %s%s", e.path, s.describeKind(in, kind), s.what, s.hint(in, kind))
 	default:
-		r.accept(s, e.path, at, in)
+		r.assign(s, e.path, at, in)
 	}
 }
 
 func hasControl(text string) bool { return strings.ContainsFunc(text, unicode.IsControl) }
 
-// mistaken describes a scalar of the wrong kind.
-func (s scalar) mistaken(in input, is kind) string {
+// describeKind describes a scalar of the wrong kind.
+func (s scalar) describeKind(in input, is kind) string {
 	switch {
 	case s.hide:
 		return "a " + string(is)
@@ -100,7 +100,7 @@ func (s scalar) mistaken(in input, is kind) string {
 	return fmt.Sprintf("the %s %s", is, clip(in.text))
 }
 
-// hint says how to mend a scalar of the wrong kind.
+// hint says how to fix a scalar of the wrong kind.
 func (s scalar) hint(in input, is kind) string {
 	switch {
 	case s.kind != asText && is == asText:
@@ -113,41 +113,41 @@ func (s scalar) hint(in input, is kind) string {
 	return " (in quotes)"
 }
 
-// accept sets the value and reports what is wrong with it.
-func (r *reader) accept(s scalar, path string, at Place, in input) {
+// assign sets the value, or reports why it is invalid.
+func (r *reader) assign(s scalar, path string, at Place, in input) {
 	err := s.set(in)
 	if err == nil {
 		return
 	}
-	reason, ok := errors.AsType[unfit](err)
+	reason, ok := errors.AsType[invalid](err)
 	if !ok {
-		r.say(at, "%s %v", path, err)
+		r.errorf(at, "%s %v", path, err)
 		return
 	}
 	why := ""
 	if reason != "" && !s.hide && !in.expanded() {
 		why = " (" + oneLine(string(reason)) + ")"
 	}
-	r.say(at, "%s %s%s, %s was expected", path, s.describe(in), why, s.what)
+	r.errorf(at, "%s %s%s; expected %s", path, s.describe(in), why, s.what)
 }
 
-// describe says what a value is, without showing what must not be seen.
+// describe describes an invalid value without showing secrets.
 func (s scalar) describe(in input) string {
 	switch {
 	case in.expanded():
-		return "is not right as expanded from " + in.names()
+		return "is invalid as expanded from " + in.names()
 	case s.hide:
-		return "is not right"
+		return "is invalid"
 	case s.kind == asText || !plainNumber.MatchString(in.text):
 		return "is " + quote(in.text)
 	}
 	return "is " + clip(in.text)
 }
 
-// plainNumber is what was probably meant as a number.
+// plainNumber matches text that was probably meant as a number.
 var plainNumber = regexp.MustCompile(`^[-+.0-9][-+.0-9A-Za-z_]*$`)
 
-// scalarOf returns a scalar's text and kind; false for any other node.
+// scalarOf returns the text and kind of a scalar, and false for other nodes.
 func scalarOf(n ast.Node) (string, kind, bool) {
 	switch n := n.(type) {
 	case *ast.StringNode:
@@ -165,18 +165,18 @@ func scalarOf(n ast.Node) (string, kind, bool) {
 	return "", "", false
 }
 
-// text is text that ok likes.
-func text(into *string, what string, ok func(string) bool) scalar {
+// text is text that valid accepts.
+func text(into *string, what string, valid func(string) bool) scalar {
 	return scalar{what: what, kind: asText, set: func(in input) error {
-		if !ok(in.text) {
-			return unfit("")
+		if !valid(in.text) {
+			return invalid("")
 		}
 		*into = in.text
 		return nil
 	}}
 }
 
-// secret is text that is never shown.
+// secret is text that no message shows.
 func secret(into *Secret) scalar {
 	return scalar{what: "text", kind: asText, hide: true, set: func(in input) error {
 		*into = newSecret(in.text)
@@ -184,27 +184,26 @@ func secret(into *Secret) scalar {
 	}}
 }
 
-// credential is a secret that is there: the path of a file or its content.
+// credential is a secret: the path of a file or its content.
 func credential(into *Secret) scalar {
-	return scalar{what: "a file's path or its content", kind: asText, hide: true, lines: true, set: func(in input) error {
+	return scalar{what: "a file path or the file's content", kind: asText, hide: true, lines: true, set: func(in input) error {
 		if in.text == "" {
-			return unfit("")
+			return invalid("")
 		}
 		*into = newSecret(in.text)
 		return nil
 	}}
 }
 
-// integer is written in decimal, 1000 or 1_000; other notations mean different
-// numbers to different readers of YAML.
+// integer is decimal, 1000 or 1_000. YAML libraries disagree on other notations.
 func integer[T int | int64](into *T, low, high T) scalar {
 	return scalar{what: fmt.Sprintf("an integer from %d to %d", low, high), kind: asNumber, set: func(in input) error {
 		if !decimal(in.text) {
-			return unfit("")
+			return invalid("")
 		}
 		n, err := strconv.ParseInt(strings.ReplaceAll(in.text, "_", ""), 10, 64)
 		if err != nil || n < int64(low) || n > int64(high) {
-			return unfit("")
+			return invalid("")
 		}
 		*into = T(n)
 		return nil
@@ -220,8 +219,8 @@ func decimal(s string) bool {
 func number(into *float64, low, high float64) scalar {
 	return scalar{what: fmt.Sprintf("a number from %v to %v", low, high), kind: asNumber, set: func(in input) error {
 		n, err := strconv.ParseFloat(in.text, 64)
-		if err != nil || !(low <= n && n <= high) { // NaN is neither
-			return unfit("")
+		if err != nil || !(low <= n && n <= high) { // NaN fails too
+			return invalid("")
 		}
 		*into = n
 		return nil
@@ -236,7 +235,7 @@ func boolean(into *bool) scalar {
 		case "false", "False", "FALSE":
 			*into = false
 		default:
-			return unfit("")
+			return invalid("")
 		}
 		return nil
 	}}
@@ -247,14 +246,14 @@ func duration(into *time.Duration, low, high time.Duration) scalar {
 	return scalar{what: what, kind: asText, unit: true, set: func(in input) error {
 		d, err := time.ParseDuration(in.text)
 		if err != nil || d < low || d > high {
-			return unfit("")
+			return invalid("")
 		}
 		*into = d
 		return nil
 	}}
 }
 
-// short is d without the parts that are zero: 24h, not 24h0m0s.
+// short is d without its zero parts: 24h, not 24h0m0s.
 func short(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {
@@ -266,18 +265,28 @@ func short(d time.Duration) string {
 	return s
 }
 
-// choice is one of a few words; later are recognised and not there yet.
-func choice(into *string, words []string, later ...string) scalar {
+// choice is one of a few words.
+func choice(into *string, words ...string) scalar {
 	return scalar{what: or(quoted(words)), kind: asText, set: func(in input) error {
-		switch {
-		case slices.Contains(words, in.text):
-			*into = in.text
-			return nil
-		case slices.Contains(later, in.text):
-			return fmt.Errorf("%s is not there yet: remove it", in.text)
+		if !slices.Contains(words, in.text) {
+			return invalid("")
 		}
-		return unfit("")
+		*into = in.text
+		return nil
 	}}
+}
+
+// claimMode is a claim mode. It names the one that was removed.
+func claimMode(into *string) scalar {
+	s := choice(into, "auto", "stamp", "range")
+	set := s.set
+	s.set = func(in input) error {
+		if in.text == "optimistic" {
+			return fmt.Errorf(`is "optimistic", which was removed; expected %s`, s.what)
+		}
+		return set(in)
+	}
+	return s
 }
 
 func quoted(words []string) []string {

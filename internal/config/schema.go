@@ -6,81 +6,73 @@ import (
 	"time"
 )
 
-// key is all there is to know about one key: for the reader, for its messages
-// and for the documentation.
+// key defines one key for the reader, its error messages and the documentation.
 type key struct {
 	name  string
 	value value
-	// def is the default as it would be written; "" is the zero value.
+	// def is the default as YAML text; "" is the zero value.
 	def string
-	// needed: there is no default that serves.
-	needed bool
-	// later: recognised, and not there yet.
-	later bool
-	// of names the variants of its section that the key belongs to, by prefix;
-	// none: to all of them.
-	of   []string
-	help string
+	// required reports whether the key has no default.
+	required bool
+	// variants are prefixes of the section variants that have the key; nil means all.
+	variants []string
+	help     string
 }
 
-// value reads a key's value into the field it is bound to.
+// value reads a key's value into the field that it is bound to.
 type value interface {
-	// expects says what is taken, after "..., " and before " was expected".
+	// expects describes valid values, to follow "expected ".
 	expects() string
 	read(*reader, entry)
 }
 
 // section is a mapping whose keys are known.
 type section interface {
-	// keys are read in this order, whatever the file's.
+	// keys are read in this order, regardless of their order in the file.
 	keys() []key
 }
 
-// varied is a section of which some keys belong to some variants only. The
-// variant is known once the first keys were read.
-type varied interface{ variant() string }
+// variantSection is a section in which some keys belong to some variants only. The
+// first keys decide the variant.
+type variantSection interface{ variant() string }
 
-// checker is a section with rules between its keys.
-type checker interface{ check(*reader, entry, written) }
+// checker is a section with rules that involve several keys.
+type checker interface{ check(*reader, entry, entries) }
 
 func variantOf(s section) string {
-	if v, ok := s.(varied); ok {
+	if v, ok := s.(variantSection); ok {
 		return v.variant()
 	}
 	return ""
 }
 
-// serves tells whether the key belongs to the variant, as far as that is known:
-// "redis" is a redis sink whose mode is not.
-func (k key) serves(variant string) bool {
-	return len(k.of) == 0 || slices.ContainsFunc(k.of, func(of string) bool {
-		return strings.HasPrefix(variant, of) || strings.HasPrefix(of, variant)
+// appliesTo reports whether a variant may have the key. "redis" is a redis sink of
+// unknown mode.
+func (k key) appliesTo(variant string) bool {
+	return len(k.variants) == 0 || slices.ContainsFunc(k.variants, func(v string) bool {
+		return strings.HasPrefix(variant, v) || strings.HasPrefix(v, variant)
 	})
 }
 
-// oneOf lists the keys one may write.
-func oneOf(keys []key, variant string) string {
-	var all []string
+// keyNames lists the keys that a variant may have.
+func keyNames(keys []key, variant string) (names []string) {
 	for _, k := range keys {
-		if !k.later && k.serves(variant) {
-			all = append(all, k.name)
+		if k.appliesTo(variant) {
+			names = append(names, k.name)
 		}
 	}
-	if len(all) == 1 {
-		return all[0]
-	}
-	return "one of " + strings.Join(all, ", ")
+	return names
 }
 
 func (c *Config) keys() []key {
 	return []key{
 		{name: "admin", value: mapping{&c.Admin}, help: "The HTTP endpoint for probes, metrics and the dashboard."},
-		{name: "log", value: mapping{&c.Log}, help: "How the relay logs, on standard error."},
+		{name: "log", value: mapping{&c.Log}, help: "Logging, on standard error."},
 		{
 			name: "shutdown_timeout", value: duration(&c.ShutdownTimeout, time.Millisecond, 24*time.Hour), def: "30s",
 			help: "How long batches in flight may take to finish after the first signal.",
 		},
-		{name: "pipelines", value: pipelines{&c.Pipelines}, needed: true, help: "What goes where."},
+		{name: "pipelines", value: pipelines{&c.Pipelines}, required: true, help: "The pipelines; each connects a buffer to a sink."},
 	}
 }
 
@@ -88,77 +80,77 @@ func (a *Admin) keys() []key {
 	return []key{
 		{
 			name: "listen", value: listen(&a.Listen), def: "127.0.0.1:7070",
-			help: `Where to listen; "" switches the endpoint off. Beyond loopback, token is required.`,
+			help: `The address to listen on; "" disables the endpoint. Beyond loopback, token is required.`,
 		},
-		{name: "token", value: secret(&a.Token), help: "What `Authorization: Bearer` must carry for `/` and `/api`; probes and metrics are open."},
+		{name: "token", value: secret(&a.Token), help: "The bearer token that `/` and `/api` require. Probes and metrics need none."},
 	}
 }
 
 func (l *Log) keys() []key {
 	return []key{
-		{name: "level", value: level(&l.Level), def: "info", help: "The least severe entries that are logged."},
-		{name: "format", value: choice(&l.Format, []string{"text", "json"}), def: "text", help: "How they look."},
+		{name: "level", value: level(&l.Level), def: "info", help: "The lowest level that is logged."},
+		{name: "format", value: choice(&l.Format, "text", "json"), def: "text", help: "The format of log lines."},
 	}
 }
 
 func (p *Pipeline) keys() []key {
 	return []key{
-		{name: "name", value: name(&p.Name), needed: true, help: "Names the pipeline in metrics, logs and at the sink; unique."},
-		{name: "source", value: mapping{&p.Source}, help: "Where the buffer is."},
+		{name: "name", value: name(&p.Name), required: true, help: "The name in metrics, logs and at the sink; unique."},
+		{name: "source", value: mapping{&p.Source}, help: "The buffer."},
 		{
 			name: "schedule", value: schedule(&p.Schedule), def: "@every 1s",
-			help: "When to count and fan out: 5 fields, 6 with seconds, `@every`, or a name like `@hourly`; " +
-				"`CRON_TZ=Europe/Berlin` in front of it sets the time zone.",
+			help: "When to count the backlog and issue tickets: a cron spec of 5 fields, of 6 with seconds, `@every`, or a name like `@hourly`. " +
+				"The prefix `CRON_TZ=Europe/Berlin` sets the time zone.",
 		},
 		{
 			name: "eager", value: boolean(&p.Eager), def: "true",
-			help: "Go on at once while batches come back full; false: fresh events on schedule only.",
+			help: "Continue immediately while batches are full; false: claim fresh events on schedule only.",
 		},
 		{
 			name: "batch_size", value: orAuto(&p.AutoBatchSize, &p.BatchSize, 10_000, integer(&p.BatchSize, 1, 1_000_000)), def: "1000",
-			help: "The most events of a batch; `auto`: as many as the sink takes quickly, up to 10,000.",
+			help: "The maximum number of events in a batch; `auto` finds the best value up to 10,000.",
 		},
-		{name: "max_batches", value: integer(&p.MaxBatches, 1, 1_000_000), def: "50", help: "Tickets one distribution may hand out."},
+		{name: "max_batches", value: integer(&p.MaxBatches, 1, 1_000_000), def: "50", help: "The maximum number of tickets of one distribution."},
 		{
 			name: "max_waiting", value: integer(&p.MaxWaiting, 1, 1_000_000), def: "1000",
-			help: "Batches that may wait for a retry before claiming stops.",
+			help: "The number of batches that may wait for a retry before claiming stops.",
 		},
 		{
 			name: "workers", value: orAuto(&p.AutoWorkers, &p.Workers, 32, integer(&p.Workers, 1, 10_000)), def: "4",
-			help: "Batches this process sends at once; half as many more, two at least, are claimed ahead. `auto`: as many as the sink gets quicker by, up to 32.",
+			help: "The number of batches that this process sends at once; half as many more, at least two, are claimed ahead. `auto` finds the best value up to 32.",
 		},
 		{
 			name: "lease", value: duration(&p.Lease, time.Second, 24*time.Hour), def: "30s",
-			help: "How long a silent worker keeps a batch; extended while it is alive.",
+			help: "How long a batch belongs to a worker; renewed while the worker is alive.",
 		},
 		{
-			name: "claim", value: choice(&p.Claim, []string{"auto", "stamp", "optimistic", "range"}), def: "auto",
-			help: "How events are claimed; `auto` is the best that table and database allow. See [Claims](claims.md).",
+			name: "claim", value: claimMode(&p.Claim), def: "auto",
+			help: "How events are claimed; `auto` picks the best mode that the table and the database allow. See [Claims](claims.md).",
 		},
 		{
-			name: "wake", value: choice(&p.Wake, []string{"auto", "poll", "notify"}), def: "auto",
-			help: "How the relay hears of fresh events between two distributions: `notify` by a trigger that `migrate` makes, `poll` by looking, " +
-				"`auto` by the trigger where there is one and looking else, and not at all where `schedule` is not the default or `eager` is false.",
+			name: "wake", value: choice(&p.Wake, "auto", "poll", "notify"), def: "auto",
+			help: "How the relay learns of fresh events between two distributions: `notify` uses a trigger that `migrate` installs, `poll` counts them, " +
+				"`auto` uses the trigger if it exists and polls otherwise. With `auto`, another `schedule` than the default or `eager: false` disables both.",
 		},
-		{name: "order", value: choice(&p.Order, []string{"none", "key"}), def: "none", help: "What order is kept by; see [Order](delivery.md#order)."},
-		{name: "sink", value: mapping{&p.Sink}, help: "Where batches go."},
-		{name: "retry", value: mapping{&p.Retry}, help: "How refused batches are tried again."},
-		{name: "dead_letter", value: mapping{&p.DeadLetter}, help: "Who hears of dead letters."},
-		{name: "archive", value: mapping{&p.Archive}, help: "Where delivered events are kept."},
+		{name: "order", value: choice(&p.Order, "none", "key"), def: "none", help: "`key` keeps the order of events with the same key. See [Order](delivery.md#order)."},
+		{name: "sink", value: mapping{&p.Sink}, help: "Where batches are sent."},
+		{name: "retry", value: mapping{&p.Retry}, help: "When rejected events are retried."},
+		{name: "dead_letter", value: mapping{&p.DeadLetter}, help: "What happens to dead letters."},
+		{name: "archive", value: mapping{&p.Archive}, help: "A table for delivered events."},
 	}
 }
 
 func (d *DeadLetter) keys() []key {
 	return []key{{
 		name: "hook", value: hook{&d.Hook},
-		help: "Is told of every dead letter, at least once, in batches like any other. Not where the sink writes to.",
+		help: "A sink that is notified of every dead letter at least once, in batches. Its target must differ from the sink's.",
 	}}
 }
 
 func (a *Archive) keys() []key {
 	return []key{{
 		name: "table", value: archiveTable{a},
-		help: "The table that delivered events are copied to, in the transaction that deletes them; made by `migrate`. None when left out.",
+		help: "The table that delivered events are copied to, in the transaction that deletes them; created by `migrate`. Default: no archive.",
 	}}
 }
 
@@ -166,32 +158,32 @@ func (s *Source) variant() string { return s.Driver }
 
 func (s *Source) keys() []key {
 	return []key{
-		{name: "url", value: sourceURL{s}, needed: true, help: "The database."},
+		{name: "url", value: sourceURL{s}, required: true, help: "The database."},
 		{
 			name: "table", value: table(&s.Table), def: "outbox_events",
-			help: "The buffer table, which may be schema.table on PostgreSQL. Every pipeline has one of its own.",
+			help: "The buffer table; may be schema.table on PostgreSQL. Each pipeline needs its own.",
 		},
 		{
-			name: "schema", value: schemaName(&s.Schema), of: []string{"postgres"},
-			help: "Where ledger and dead letters live; the table's when left out.",
+			name: "schema", value: schemaName(&s.Schema), variants: []string{"postgres"},
+			help: "The schema of ledger and dead letters. Default: the table's schema.",
 		},
-		{name: "supervisor", of: []string{"postgres"}, value: mapping{&s.Supervisor}, help: "Watches the transactions that hold vacuum back."},
+		{name: "supervisor", variants: []string{"postgres"}, value: mapping{&s.Supervisor}, help: "Watches long-running transactions that block vacuum."},
 		{
 			name: "id", value: columnName(&s.Own.ID),
-			help: "The primary key of a table of your own: an integer that grows, or a uuid on PostgreSQL. `id` when left out. See [Tables of your own](tables.md).",
+			help: "The primary key of a custom table: a growing integer, or a uuid on PostgreSQL. Default: `id`. See [Custom tables](tables.md).",
 		},
 		{
-			name: "cursor", value: columnName(&s.Own.Cursor), of: []string{"postgres"},
-			help: "A column that grows (an integer, unique, not null) beside a primary key that does not, so that claims need not walk over dead rows.",
+			name: "cursor", value: columnName(&s.Own.Cursor), variants: []string{"postgres"},
+			help: "A growing column (integer, unique, not null) of a custom table whose primary key does not grow. Claims then skip dead rows.",
 		},
 		{
-			name: "project", value: lines(&s.Own.Project, "a SELECT with the batch's group_id as its parameter"),
-			help: "What to send from a table of your own: a SELECT that is run once a batch, `$1` (`?` on SQLite) its group_id, and returns one row an event with " +
-				"columns `id` and `payload`, and perhaps `topic`, `key`, `headers` and `created_at`. It makes the table yours: nothing is added to it.",
+			name: "project", value: multiline(&s.Own.Project, "a SELECT from the rows of a batch"),
+			help: "What to send from a custom table: a SELECT that runs once for each batch, with `$1` (`?` on SQLite) as its group_id. It returns one row for each event, " +
+				"with the columns `id` and `payload` and optionally `topic`, `key`, `headers` and `created_at`. It makes the table a custom table, which `migrate` does not change.",
 		},
 		{
 			name: "preset", value: presetName(&s.Preset),
-			help: "`id` and `project` of a table whose shape is known; see [Presets](tables.md#presets).",
+			help: "`id` and `project` for a known table layout. See [Presets](tables.md#presets).",
 		},
 	}
 }
@@ -200,17 +192,17 @@ func (s *Supervisor) keys() []key {
 	return []key{
 		{
 			name: "warn_after", value: duration(&s.WarnAfter, time.Second, 30*24*time.Hour), def: "5m",
-			help: "The age from which on a transaction, prepared transaction or replication slot that holds vacuum back is logged.",
+			help: "The age from which a transaction, prepared transaction or replication slot that blocks vacuum is logged.",
 		},
 		{
 			name: "terminate_after", value: duration(&s.TerminateAfter, time.Second, 30*24*time.Hour),
-			help: "The age from which on a session whose transaction does so is ended; never when left out. Longer than warn_after.",
+			help: "The age from which the session of such a transaction is terminated; more than warn_after. Default: never.",
 		},
 		{
 			name: "users", value: names(&s.Users),
-			help: "Whose sessions may be ended; anybody's but superusers' when left out. A superuser's only when named here.",
+			help: "The users whose sessions may be terminated. Default: all except superusers, who must be named here.",
 		},
-		{name: "applications", value: names(&s.Applications), help: "Of which applications (application_name); any when left out."},
+		{name: "applications", value: names(&s.Applications), help: "The applications (application_name) whose sessions may be terminated. Default: all."},
 	}
 }
 
@@ -218,18 +210,18 @@ func (y *Retry) keys() []key {
 	return []key{
 		{
 			name: "max_attempts", value: integer(&y.MaxAttempts, 1, 1_000_000), def: "10",
-			help: "Refusals after which an event is buried. An outage is not one.",
+			help: "Attempts after which an event becomes a dead letter. An outage is not an attempt.",
 		},
 		{
 			name: "initial", value: duration(&y.Initial, time.Millisecond, 24*time.Hour), def: "1s",
-			help: "The wait after the first; not above max.",
+			help: "The delay after the first attempt; at most max.",
 		},
-		{name: "max", value: duration(&y.Max, time.Millisecond, 24*time.Hour), def: "5m", help: "The longest wait."},
-		{name: "multiplier", value: number(&y.Multiplier, 1, 1000), def: "2", help: "What the wait grows by each time."},
+		{name: "max", value: duration(&y.Max, time.Millisecond, 24*time.Hour), def: "5m", help: "The longest delay."},
+		{name: "multiplier", value: number(&y.Multiplier, 1, 1000), def: "2", help: "The factor between a delay and the next."},
 	}
 }
 
-// variant is the driver, and with redis the mode as well, once they are known.
+// variant is the driver, with the mode for redis, as far as they are known.
 func (s *Sink) variant() string {
 	if s.Driver == "redis" && s.Redis.Mode != "" {
 		return "redis " + s.Redis.Mode
@@ -249,126 +241,126 @@ func (s *Sink) keys() []key {
 		http    = "http"
 	)
 	return []key{
-		{name: "url", value: sinkURL{s}, needed: true, help: "The sink; its scheme says which kind it is. An http URL may hold `{topic}` and `{key}` in its path and query."},
+		{name: "url", value: sinkURL{s}, required: true, help: "The sink; the scheme selects the kind. The path and query of an http URL may contain `{topic}` and `{key}`."},
 		{
-			name: "mode", of: []string{redis}, value: choice(&s.Redis.Mode, []string{"stream", "list", "publish", "sidekiq", "asynq"}), def: "stream",
-			help: "XADD to a stream, RPUSH to a list, PUBLISH to a channel, or what Sidekiq or asynq runs. See [Sidekiq and asynq](sinks.md#sidekiq-and-asynq).",
+			name: "mode", variants: []string{redis}, value: choice(&s.Redis.Mode, "stream", "list", "publish", "sidekiq", "asynq"), def: "stream",
+			help: "XADD to a stream, RPUSH to a list, PUBLISH to a channel, or jobs for Sidekiq or asynq. See [Sidekiq and asynq](sinks.md#sidekiq-and-asynq).",
 		},
 		{
-			name: "stream", of: []string{stream}, value: redisKey(&s.Redis.Stream), def: "{topic}",
-			help: "The stream's name, made of `{topic}` and `{key}`; it may have a hash tag.",
+			name: "stream", variants: []string{stream}, value: redisKey(&s.Redis.Stream), def: "{topic}",
+			help: "The name of the stream; may contain `{topic}`, `{key}` and a hash tag.",
 		},
-		{name: "list", of: []string{list}, value: redisKey(&s.Redis.List), def: "{topic}", help: "The list's name, likewise."},
-		{name: "channel", of: []string{publish}, value: channel(&s.Redis.Channel), def: "{topic}", help: "The channel's name, without hash tags."},
-		{name: "queue", of: []string{sidekiq, asynq}, value: channel(&s.Redis.Queue), def: "default", help: "The queue, made of text, `{topic}` and `{key}`."},
-		{name: "class", of: []string{sidekiq, asynq}, value: channel(&s.Redis.Class), def: "{topic}", help: "The class that runs an event, and with asynq the type of its task."},
+		{name: "list", variants: []string{list}, value: redisKey(&s.Redis.List), def: "{topic}", help: "The name of the list; may contain `{topic}`, `{key}` and a hash tag."},
+		{name: "channel", variants: []string{publish}, value: channel(&s.Redis.Channel), def: "{topic}", help: "The name of the channel; may contain `{topic}` and `{key}`."},
+		{name: "queue", variants: []string{sidekiq, asynq}, value: channel(&s.Redis.Queue), def: "default", help: "The queue; may contain `{topic}` and `{key}`."},
+		{name: "class", variants: []string{sidekiq, asynq}, value: channel(&s.Redis.Class), def: "{topic}", help: "The class of the job, or the type of the asynq task; may contain `{topic}` and `{key}`."},
 		{
-			name: "maxlen", of: []string{stream}, value: integer(&s.Redis.MaxLen, 1, 1_000_000_000_000),
-			help: "About how many entries the stream is trimmed to; not trimmed when left out.",
-		},
-		{
-			name: "dedupe_window", of: []string{stream, asynq}, value: duration(&s.Redis.DedupeWindow, time.Millisecond, 366*24*time.Hour), def: "1h",
-			help: "How long a stream remembers a batch, and asynq a task, so that it adds nothing when sent again.",
+			name: "maxlen", variants: []string{stream}, value: integer(&s.Redis.MaxLen, 1, 1_000_000_000_000),
+			help: "The approximate number of entries that the stream is trimmed to. Default: not trimmed.",
 		},
 		{
-			name: "wait_replicas", of: []string{stream, list, sidekiq, asynq}, value: integer(&s.Redis.WaitReplicas, 0, 1000), def: "0",
-			help: "Replicas that must have a write before it counts.",
+			name: "dedupe_window", variants: []string{stream, asynq}, value: duration(&s.Redis.DedupeWindow, time.Millisecond, 366*24*time.Hour), def: "1h",
+			help: "How long a batch (asynq: a task) is remembered, so that sending it again adds nothing.",
 		},
 		{
-			name: "wait_timeout", of: []string{stream, list, sidekiq, asynq}, value: duration(&s.Redis.WaitTimeout, time.Millisecond, time.Hour), def: "1s",
-			help: "How long to wait for them.",
-		},
-		{name: "subject", of: []string{nats}, value: subject(&s.NATS.Subject), def: "{topic}", help: "The subject, made of `{topic}` and `{key}`."},
-		{name: "core", of: []string{nats}, value: boolean(&s.NATS.Core), def: "false", help: "Plain NATS, without JetStream and its acknowledgements."},
-		{name: "credentials", of: []string{nats}, value: credential(&s.NATS.Credentials), help: "A .creds file, or its content from `${file:...}`."},
-		{name: "nkey", of: []string{nats}, value: credential(&s.NATS.NKey), help: "A file with a user's nkey seed, or the seed; not together with credentials."},
-		{name: "method", of: []string{http}, value: choice(&s.HTTP.Method, []string{"POST", "PUT", "PATCH"}), def: "POST", help: "The request's method."},
-		{name: "headers", of: []string{http}, value: headers{&s.HTTP.Headers}, help: "Headers to add, with `{topic}` and `{key}` where wanted; they overrule the relay's own."},
-		{
-			name: "format", of: []string{nats, http}, value: sinkFormat{s},
-			help: "http: `json` (the default), one JSON object; `ndjson`, one event a line; `array`, an array of events; `form`, fields of what `request` makes; " +
-				"`cloudevents`, batched, and structured with `batch_size: 1`. nats: `payload` (the default), or `cloudevents`, its attributes in the headers (binary mode).",
-		},
-		{name: "gzip", of: []string{http}, value: boolean(&s.HTTP.Gzip), def: "false", help: "Compress the body."},
-		{
-			name: "timeout", of: []string{http}, value: duration(&s.HTTP.Timeout, time.Millisecond, time.Hour), def: "30s",
-			help: "How long one request may take.",
-		},
-		{name: "tls", of: []string{http}, value: mapping{&s.HTTP.TLS}, help: "For https only."},
-		{
-			name: "request", of: []string{http}, value: request(&s.HTTP.Request),
-			help: "A jq program that makes the body to send, of the body that would be sent without it. See [jq](http.md#request).",
+			name: "wait_replicas", variants: []string{stream, list, sidekiq, asynq}, value: integer(&s.Redis.WaitReplicas, 0, 1000), def: "0",
+			help: "The number of replicas that must acknowledge a write.",
 		},
 		{
-			name: "results", of: []string{http}, value: results(&s.HTTP.Results),
-			help: "A jq program that finds the events which did not succeed in the answer `{status, headers, body, events}`: an array of `{id | index, error, retry}`. See [Results](http.md#results).",
+			name: "wait_timeout", variants: []string{stream, list, sidekiq, asynq}, value: duration(&s.Redis.WaitTimeout, time.Millisecond, time.Hour), def: "1s",
+			help: "How long to wait for the replicas.",
 		},
-		{name: "rate", of: []string{http}, value: optional{mapping{&httpRate{&s.HTTP}}}, help: "The most requests in a time."},
+		{name: "subject", variants: []string{nats}, value: subject(&s.NATS.Subject), def: "{topic}", help: "The subject; may contain `{topic}` and `{key}`."},
+		{name: "core", variants: []string{nats}, value: boolean(&s.NATS.Core), def: "false", help: "Plain NATS: no JetStream, no acknowledgements."},
+		{name: "credentials", variants: []string{nats}, value: credential(&s.NATS.Credentials), help: "A .creds file, or its content as `${file:...}`."},
+		{name: "nkey", variants: []string{nats}, value: credential(&s.NATS.NKey), help: "A file with the seed of a user nkey, or the seed; not with credentials."},
+		{name: "method", variants: []string{http}, value: choice(&s.HTTP.Method, "POST", "PUT", "PATCH"), def: "POST", help: "The request method."},
+		{name: "headers", variants: []string{http}, value: headers{&s.HTTP.Headers}, help: "Additional headers; values may contain `{topic}` and `{key}`. They override the relay's own."},
 		{
-			name: "max_in_flight", of: []string{http}, value: integer(&s.HTTP.MaxInFlight, 1, 10_000),
-			help: "The most requests under way at once in this process; as many as `workers` when left out.",
+			name: "format", variants: []string{nats, http}, value: sinkFormat{s},
+			help: "http: `json` (default), one JSON object; `ndjson`, one event a line; `array`, an array of events; `form`, the fields that `request` returns; " +
+				"`cloudevents`, batched, or structured with `batch_size: 1`. nats: `payload` (default); `cloudevents`, with its attributes in the headers (binary mode).",
 		},
-		{name: "bearer", of: []string{http}, value: secret(&s.HTTP.Bearer), help: "A token for `Authorization: Bearer`."},
-		{name: "basic", of: []string{http}, value: optional{mapping{&s.HTTP.Basic}}, help: "A user and password for `Authorization: Basic`."},
-		{name: "oauth2", of: []string{http}, value: optional{mapping{&s.HTTP.OAuth2}}, help: "Client credentials, for a token that is fetched and renewed."},
-		{name: "sign", of: []string{http}, value: optional{mapping{&s.HTTP.Sign}}, help: "Standard Webhooks signatures."},
-		{name: "proxy", of: []string{http}, value: proxyURL(&s.HTTP.Proxy), help: "A proxy's URL; HTTPS_PROXY, HTTP_PROXY and NO_PROXY decide when left out."},
+		{name: "gzip", variants: []string{http}, value: boolean(&s.HTTP.Gzip), def: "false", help: "Compresses the body."},
 		{
-			name: "max_bytes", of: []string{http}, value: integer(&s.HTTP.MaxBytes, 1, 1_000_000_000_000),
-			help: "The largest body the server takes, in bytes; what is larger is divided before it is sent.",
+			name: "timeout", variants: []string{http}, value: duration(&s.HTTP.Timeout, time.Millisecond, time.Hour), def: "30s",
+			help: "The timeout of a request.",
+		},
+		{name: "tls", variants: []string{http}, value: mapping{&s.HTTP.TLS}, help: "TLS settings; https only."},
+		{
+			name: "request", variants: []string{http}, value: request(&s.HTTP.Request),
+			help: "A jq program from the default body to the body to send. See [jq](http.md#request).",
 		},
 		{
-			name: "refused", of: []string{http}, value: statuses{&s.HTTP.Refused},
-			help: "Statuses that refuse the batch, although they would be an outage else.",
+			name: "results", variants: []string{http}, value: results(&s.HTTP.Results),
+			help: "A jq program from the response `{status, headers, body, events}` to the events that failed: an array of `{id | index, error, retry}`. See [Results](http.md#results).",
+		},
+		{name: "rate", variants: []string{http}, value: optional{mapping{&httpRate{&s.HTTP}}}, help: "A rate limit."},
+		{
+			name: "max_in_flight", variants: []string{http}, value: integer(&s.HTTP.MaxInFlight, 1, 10_000),
+			help: "The maximum number of concurrent requests of this process. Default: `workers`.",
+		},
+		{name: "bearer", variants: []string{http}, value: secret(&s.HTTP.Bearer), help: "A token for `Authorization: Bearer`."},
+		{name: "basic", variants: []string{http}, value: optional{mapping{&s.HTTP.Basic}}, help: "A user and password for `Authorization: Basic`."},
+		{name: "oauth2", variants: []string{http}, value: optional{mapping{&s.HTTP.OAuth2}}, help: "Client credentials, for a token that the relay fetches and renews."},
+		{name: "sign", variants: []string{http}, value: optional{mapping{&s.HTTP.Sign}}, help: "Standard Webhooks signatures."},
+		{name: "proxy", variants: []string{http}, value: httpURL(&s.HTTP.Proxy), help: "The URL of a proxy. Default: HTTPS_PROXY, HTTP_PROXY and NO_PROXY."},
+		{
+			name: "max_bytes", variants: []string{http}, value: integer(&s.HTTP.MaxBytes, 1, 1_000_000_000_000),
+			help: "The largest body that the server accepts, in bytes. Larger batches are split before they are sent.",
 		},
 		{
-			name: "unavailable", of: []string{http}, value: statuses{&s.HTTP.Unavailable},
-			help: "Statuses that are an outage, although they would refuse the batch else.",
+			name: "refused", variants: []string{http}, value: statuses{&s.HTTP.Refused},
+			help: "Status codes to treat as a rejection instead of an outage.",
+		},
+		{
+			name: "unavailable", variants: []string{http}, value: statuses{&s.HTTP.Unavailable},
+			help: "Status codes to treat as an outage instead of a rejection.",
 		},
 	}
 }
 
-// httpRate is the section about an HTTP sink's rate.
+// httpRate is the rate limit of an http sink.
 type httpRate struct{ *HTTPSink }
 
 func (h *httpRate) keys() []key {
 	return []key{
-		{name: "requests", value: integer(&h.Rate.Requests, 1, 1_000_000), needed: true, help: "How many requests may begin in that time."},
-		{name: "per", value: duration(&h.Rate.Per, time.Millisecond, 24*time.Hour), def: "1s", help: "The time."},
+		{name: "requests", value: integer(&h.Rate.Requests, 1, 1_000_000), required: true, help: "The number of requests that may start within `per`."},
+		{name: "per", value: duration(&h.Rate.Per, time.Millisecond, 24*time.Hour), def: "1s", help: "The interval."},
 		{
 			name: "shared", value: boolean(&h.RateShared), def: "false",
-			help: "The rate holds for all processes that run the pipeline together; they count in its database.",
+			help: "The limit applies to all processes of the pipeline together; they count in its database.",
 		},
 	}
 }
 
 func (b *Basic) keys() []key {
 	return []key{
-		{name: "user", value: text(&b.User, "a user's name", func(s string) bool { return s != "" }), needed: true, help: "The user."},
+		{name: "user", value: text(&b.User, "a user name", func(s string) bool { return s != "" }), required: true, help: "The user."},
 		{name: "password", value: secret(&b.Password), help: "The password."},
 	}
 }
 
 func (o *OAuth2) keys() []key {
 	return []key{
-		{name: "token_url", value: tokenURL(&o.TokenURL), needed: true, help: "Where tokens are fetched."},
-		{name: "client_id", value: text(&o.ClientID, "a client's id", func(s string) bool { return s != "" }), needed: true, help: "The client."},
-		{name: "client_secret", value: secret(&o.ClientSecret), needed: true, help: "Its secret."},
-		{name: "scopes", value: names(&o.Scopes), help: "What the token is to be good for."},
-		{name: "audience", value: text(&o.Audience, "an audience", func(s string) bool { return s != "" }), help: "Whom the token is for, where the server wants to know."},
+		{name: "token_url", value: httpURL(&o.TokenURL), required: true, help: "The token endpoint."},
+		{name: "client_id", value: text(&o.ClientID, "a client id", func(s string) bool { return s != "" }), required: true, help: "The client id."},
+		{name: "client_secret", value: secret(&o.ClientSecret), required: true, help: "The client secret."},
+		{name: "scopes", value: names(&o.Scopes), help: "The scopes of the token."},
+		{name: "audience", value: text(&o.Audience, "an audience", func(s string) bool { return s != "" }), help: "The audience of the token, if the server requires one."},
 	}
 }
 
 func (s *Sign) keys() []key {
-	return []key{{name: "secret", value: signingSecret(&s.Secret), needed: true, help: "`whsec_` and the key in base64, 24 to 64 bytes of it."}}
+	return []key{{name: "secret", value: signingSecret(&s.Secret), required: true, help: "`whsec_` and the key in base64, 24 to 64 bytes."}}
 }
 
 func (t *TLS) keys() []key {
 	return []key{
-		{name: "ca", value: path(&t.CA), help: "PEM certificates to trust instead of the system's."},
-		{name: "cert", value: path(&t.Cert), help: "The client's own certificate, PEM; together with key."},
-		{name: "key", value: path(&t.Key), help: "Its private key, PEM."},
-		{name: "server_name", value: hostName(&t.ServerName), help: "The name to expect in the server's certificate; the URL's host when left out."},
-		{name: "insecure_skip_verify", value: boolean(&t.InsecureSkipVerify), def: "false", help: "Accept any certificate: for tests."},
+		{name: "ca", value: path(&t.CA), help: "A PEM file of certificates to trust instead of the system's."},
+		{name: "cert", value: path(&t.Cert), help: "The client certificate, a PEM file; requires key."},
+		{name: "key", value: path(&t.Key), help: "The client's private key, a PEM file."},
+		{name: "server_name", value: hostName(&t.ServerName), help: "The name to expect in the server's certificate. Default: the host of the URL."},
+		{name: "insecure_skip_verify", value: boolean(&t.InsecureSkipVerify), def: "false", help: "Accepts any certificate; for tests only."},
 	}
 }

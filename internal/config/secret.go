@@ -3,41 +3,37 @@ package config
 import (
 	"log/slog"
 	"strings"
-
-	"github.com/outboxrelay/relay/sink/httpsink"
 )
 
-// hidden stands for what must not be seen.
+// hidden replaces secrets.
 const hidden = "***"
 
-// Secret is text that is not shown however it is printed, logged or marshalled;
-// of a URL the harmless parts are. Compare what Reveal returns.
+// Secret is text that is masked when it is printed, logged or marshalled. A URL shows
+// its harmless parts. Compare the results of Reveal, not Secrets.
 type Secret struct {
-	// A pointer, because even printing by reflection does not follow one.
-	text  *string
-	shown string
+	// A pointer, because even printing by reflection does not follow it.
+	text   *string
+	masked string
 }
 
 func newSecret(text string) Secret {
 	if text == "" {
 		return Secret{}
 	}
-	return Secret{text: &text, shown: hidden}
+	return Secret{text: &text, masked: hidden}
 }
 
-// newSecretURL is a URL to be shown without userinfo, query and what an
-// expansion put in. Of a URL that is an expansion as a whole, an http path is
-// hidden too: webhooks carry their secret there. Of one that is written out, what
-// looks like a token is.
+// newSecretURL is a URL that shows its scheme, host and, unless it is http, its path,
+// without what an expansion added. A URL that is one expansion shows them too.
 func newSecretURL(in input) Secret {
-	shown := in.shown
+	masked := in.masked
 	if in.whole {
-		shown = in.text
+		masked = in.text
 	}
-	return Secret{text: &in.text, shown: redact(shown, in.whole)}
+	return Secret{text: &in.text, masked: maskURL(masked)}
 }
 
-// Reveal returns the text itself; "" for the zero Secret.
+// Reveal returns the text; "" for the zero Secret.
 func (s Secret) Reveal() string {
 	if s.text == nil {
 		return ""
@@ -45,48 +41,37 @@ func (s Secret) Reveal() string {
 	return *s.text
 }
 
-// String returns what may be shown.
-func (s Secret) String() string { return s.shown }
+// String returns the masked text.
+func (s Secret) String() string { return s.masked }
 
-// GoString is String in quotes.
-func (s Secret) GoString() string { return `"` + s.shown + `"` }
+// GoString returns the masked text in quotes.
+func (s Secret) GoString() string { return `"` + s.masked + `"` }
 
-// LogValue is what slog shows.
-func (s Secret) LogValue() slog.Value { return slog.StringValue(s.shown) }
+// LogValue implements slog.LogValuer.
+func (s Secret) LogValue() slog.Value { return slog.StringValue(s.masked) }
 
-// MarshalText is what JSON and the like show.
-func (s Secret) MarshalText() ([]byte, error) { return []byte(s.shown), nil }
+// MarshalText implements encoding.TextMarshaler.
+func (s Secret) MarshalText() ([]byte, error) { return []byte(s.masked), nil }
 
-// redact is for URLs that were found valid.
-func redact(url string, hidePath bool) string {
+// maskURL masks the user, the query and, of an http URL, the path: webhooks have
+// secrets in their paths. The URL must be valid.
+func maskURL(url string) string {
 	scheme, rest, ok := strings.Cut(url, "://")
 	if !ok {
 		return url // stdout:
 	}
-	// Whatever stands before the last @ may belong to a password, even if the
-	// rules of URLs say that it ended earlier.
+	// Everything before the last @ may belong to a password, even if the syntax of
+	// URLs says that the password ended earlier.
 	user := ""
 	if at := strings.LastIndex(rest, "@"); at >= 0 {
 		user, rest = hidden+"@", rest[at+1:]
 	}
-	rest, _, query := cutAny(rest, "?#")
-	if host, _, path := cutAny(rest, "/"); path && strings.HasPrefix(scheme, "http") {
-		if hidePath {
-			rest = host + "/" + hidden
-		} else {
-			rest = strings.TrimPrefix(httpsink.ShownPath(scheme+"://"+rest), scheme+"://")
-		}
+	end := "?#"
+	if strings.HasPrefix(scheme, "http") {
+		end = "/?#"
 	}
-	if query {
-		rest += "?" + hidden
+	if i := strings.IndexAny(rest, end); i >= 0 && rest[i:] != "/" {
+		rest = rest[:i+1] + hidden
 	}
 	return scheme + "://" + user + rest
-}
-
-// cutAny is strings.Cut at the first of some characters.
-func cutAny(s, chars string) (before, after string, found bool) {
-	if i := strings.IndexAny(s, chars); i >= 0 {
-		return s[:i], s[i+1:], true
-	}
-	return s, "", false
 }

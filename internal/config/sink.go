@@ -26,7 +26,7 @@ var sinkSchemes = []scheme{
 func redisServer(a address) error { return cmp.Or(a.oneHost(), databaseNumber(a.path), a.noQuery()) }
 
 func redisCluster(a address) error {
-	if a.path == "/0" { // a cluster has no other
+	if a.path == "/0" { // the only database of a cluster
 		a.path = ""
 	}
 	return cmp.Or(a.someHosts(), a.noPath(), a.noQuery())
@@ -42,7 +42,7 @@ func redisSentinel(a address) error {
 
 func natsServers(a address) error { return cmp.Or(a.someHosts(), a.noPath(), a.noQuery()) }
 
-var errBrace = errors.New("has a brace that is neither {topic} nor {key}")
+var errBrace = errors.New("has a brace other than {topic} and {key}")
 
 func httpServer(a address) error {
 	if _, err := sink.ParseTemplate(a.tail, false); err != nil {
@@ -51,7 +51,7 @@ func httpServer(a address) error {
 	return a.oneHost()
 }
 
-// sinkURL reads sink.url and learns the driver from its scheme.
+// sinkURL reads sink.url and sets the driver by its scheme.
 type sinkURL struct{ *Sink }
 
 func (s sinkURL) expects() string { return "a URL like redis://host:6379/0 or nats://host:4222" }
@@ -76,25 +76,25 @@ func (s sinkURL) set(in input) error {
 
 var (
 	placeholders = strings.NewReplacer("{topic}", "t", "{key}", "k")
-	// mistyped is a placeholder that would pass for a hash tag.
+	// mistyped matches a wrong placeholder, which would be taken as a hash tag.
 	mistyped = regexp.MustCompile(`(?i)\{\s*(topic|key)s?\s*\}`)
-	// tagged has at most one hash tag.
+	// tagged matches text with at most one hash tag.
 	tagged = regexp.MustCompile(`^[^{}]*(\{[^{}]+\}[^{}]*)?$`)
-	// subjects are tokens between dots, without wildcards.
+	// subjects matches tokens between dots, without wildcards.
 	subjects = regexp.MustCompile(`^[^\s.*>{}]+(\.[^\s.*>{}]+)*$`)
 )
 
-// redisKey is a template of a stream's or a list's name.
+// redisKey is a template of the name of a stream or list.
 func redisKey(into *string) scalar {
-	return text(into, "a name made of text, {topic}, {key} and at most one {hash tag}", func(s string) bool {
+	return text(into, "a name of text, {topic}, {key} and at most one {hash tag}", func(s string) bool {
 		s = placeholders.Replace(s)
 		return s != "" && tagged.MatchString(s) && !mistyped.MatchString(s)
 	})
 }
 
-// channel is a template of a channel's name.
+// channel is a template of the name of a channel.
 func channel(into *string) scalar {
-	return text(into, "a name made of text, {topic} and {key}", func(s string) bool {
+	return text(into, "a name of text, {topic} and {key}", func(s string) bool {
 		s = placeholders.Replace(s)
 		return s != "" && !strings.ContainsAny(s, "{}")
 	})
@@ -107,42 +107,42 @@ func subject(into *string) scalar {
 	})
 }
 
-// sinkFormat is a choice that is the driver's.
+// sinkFormat is a choice that depends on the driver.
 type sinkFormat struct{ *Sink }
 
-func (f sinkFormat) choice() (of scalar, def string) {
+func (f sinkFormat) choice() (formats scalar, def string) {
 	if f.Driver == "nats" {
-		return choice(&f.NATS.Format, []string{"payload", "cloudevents"}), "payload"
+		return choice(&f.NATS.Format, "payload", "cloudevents"), "payload"
 	}
-	return choice(&f.HTTP.Format, []string{"json", "ndjson", "array", "form", "cloudevents"}), "json"
+	return choice(&f.HTTP.Format, "json", "ndjson", "array", "form", "cloudevents"), "json"
 }
 
 func (f sinkFormat) expects() string {
-	of, _ := f.choice()
-	return of.expects()
+	formats, _ := f.choice()
+	return formats.expects()
 }
 
 func (f sinkFormat) read(r *reader, e entry) {
-	of, def := f.choice()
+	formats, def := f.choice()
 	e.def = def
-	of.read(r, e)
+	formats.read(r, e)
 }
 
-// place is the same for two sinks that write to one place; "" when it is not known.
-// Who writes is no part of it.
-func (s *Sink) place() string {
+// target is equal for two sinks that write to the same place, regardless of the user;
+// "" if it is unknown.
+func (s *Sink) target() string {
 	if s.URL.Reveal() == "" || s.Driver == "file" {
 		return s.URL.Reveal()
 	}
 	_, a, err := parseURL(literal(s.URL.Reveal()), sinkSchemes)
-	if err != nil { // it was reported when it was read
+	if err != nil { // already reported
 		return ""
 	}
 	slices.Sort(a.hosts)
 	where := s.Driver + "://" + strings.Join(a.hosts, ",")
 	switch s.Driver {
 	case "redis":
-		path := strings.TrimSuffix("/"+strings.Trim(a.path, "/"), "/0") // database 0 goes without saying
+		path := strings.TrimSuffix("/"+strings.Trim(a.path, "/"), "/0") // the default
 		return where + strings.TrimSuffix(path, "/") + " " + s.Redis.Mode + " " + cmp.Or(s.Redis.Stream, s.Redis.List, s.Redis.Channel)
 	case "nats":
 		return where + " " + s.NATS.Subject

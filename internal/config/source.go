@@ -11,17 +11,17 @@ var sourceSchemes = []scheme{
 	{prefix: "postgres://", driver: "postgres", example: "postgres://user:password@host/database", port: "5432", check: postgresServer},
 	{prefix: "postgresql://", driver: "postgres", example: "postgresql://user:password@host/database", port: "5432", check: postgresServer},
 	{prefix: "sqlite://", driver: "sqlite", example: "sqlite:///path.db", port: "1", check: address.isFile},
-	{prefix: "mysql://", later: true},
+	{prefix: "mysql://", planned: true},
 }
 
 func postgresServer(a address) error {
-	if a.query.Has("host") { // a Unix socket's folder
+	if a.query.Has("host") { // the directory of a Unix socket
 		return nil
 	}
 	return a.someHosts()
 }
 
-// sourceURL reads source.url and learns the driver from its scheme.
+// sourceURL reads source.url and sets the driver by its scheme.
 type sourceURL struct{ *Source }
 
 func (s sourceURL) expects() string {
@@ -46,13 +46,13 @@ func (s sourceURL) set(in input) error {
 	return err
 }
 
-// identity is the same for two sources on one table.
+// identity is equal for two sources with the same table.
 func (s *Source) identity() string { return s.identityOf(s.Table) }
 
-// database is the same for two sources in one database.
+// database is equal for two sources in the same database.
 func (s *Source) database() string { return s.identityOf("") }
 
-// tableIdentity is the same for two names of one table in the source's database.
+// tableIdentity is equal for two names of the same table in the source's database.
 func (s *Source) tableIdentity(table string) string {
 	if s.Driver == "sqlite" {
 		return strings.ToLower(table)
@@ -61,13 +61,13 @@ func (s *Source) tableIdentity(table string) string {
 	return outbox.QuoteName(cmp.Or(schema, "public")) + "." + outbox.QuoteName(name)
 }
 
-// identityOf is the identity of a source on another table of the database.
+// identityOf is the identity of another table in the source's database.
 func (s *Source) identityOf(table string) string {
 	if s.Driver == "sqlite" {
 		return s.Path + " " + s.tableIdentity(table)
 	}
 	_, a, err := parseURL(literal(s.URL.Reveal()), sourceSchemes)
-	if err != nil { // it was reported when it was read
+	if err != nil { // already reported
 		return ""
 	}
 	hosts := a.hosts
@@ -76,8 +76,8 @@ func (s *Source) identityOf(table string) string {
 			hosts[i] = "localhost:" + port
 		}
 	}
-	// libpq's parameters overrule the rest of the URL; the user's name is the
-	// database's when nothing says otherwise.
+	// libpq's parameters override the rest of the URL. The default database has the
+	// name of the user.
 	where := strings.Join(hosts, ",")
 	if a.query.Has("host") || a.query.Has("port") {
 		where += "?" + a.query.Get("host") + ":" + a.query.Get("port")

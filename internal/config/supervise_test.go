@@ -17,8 +17,8 @@ type deaf struct{}
 
 func (deaf) Held(outbox.HolderKind, time.Duration) {}
 
-// TestOneSupervisorADatabase: however many pipelines are on it, and however they name it.
-func TestOneSupervisorADatabase(t *testing.T) {
+// TestSupervise_OnePerDatabase: however many pipelines are on it, and however they name it.
+func TestSupervise_OnePerDatabase(t *testing.T) {
 	t.Parallel()
 	c := parseGood(t, `pipelines:
   - {name: a, source: {url: "postgres://x@localhost/app", supervisor: {warn_after: 1m}}, sink: {url: "stdout:"}}

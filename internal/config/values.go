@@ -17,15 +17,15 @@ import (
 	"github.com/outboxrelay/relay/outbox"
 )
 
-// mapping is a section within a section.
+// mapping is a nested section.
 type mapping struct{ section }
 
 func (m mapping) expects() string {
-	return "a mapping of " + strings.TrimPrefix(oneOf(m.keys(), variantOf(m.section)), "one of ")
+	return "a mapping of " + strings.Join(keyNames(m.keys(), variantOf(m.section)), ", ")
 }
 func (m mapping) read(r *reader, e entry) { r.section(m.section, e) }
 
-// optional is a section whose keys count only where it is there.
+// optional is a section that is read only if it is present.
 type optional struct{ mapping }
 
 func (o optional) read(r *reader, e entry) {
@@ -34,7 +34,7 @@ func (o optional) read(r *reader, e entry) {
 	}
 }
 
-// pipelines is the list of them.
+// pipelines is a list of pipelines.
 type pipelines struct{ into *[]Pipeline }
 
 func (p pipelines) expects() string { return "a list of at least one pipeline" }
@@ -42,11 +42,11 @@ func (p pipelines) expects() string { return "a list of at least one pipeline" }
 func (p pipelines) read(r *reader, e entry) {
 	sequence, ok := e.node.(*ast.SequenceNode)
 	if !ok {
-		r.sayNode(e, p.expects(), "")
+		r.wrongType(e, p.expects(), "")
 		return
 	}
 	if len(sequence.Values) == 0 {
-		r.say(r.place(e.node), "%s is empty, %s was expected", e.path, p.expects())
+		r.errorf(r.place(e.node), "%s is empty; expected %s", e.path, p.expects())
 		return
 	}
 	*p.into = make([]Pipeline, len(sequence.Values))
@@ -57,7 +57,7 @@ func (p pipelines) read(r *reader, e entry) {
 	}
 }
 
-// hook is a sink that may be left out.
+// hook is an optional sink.
 type hook struct{ into **Sink }
 
 func (h hook) expects() string { return mapping{&Sink{}}.expects() }
@@ -70,7 +70,7 @@ func (h hook) read(r *reader, e entry) {
 	r.section(*h.into, e)
 }
 
-// archiveTable is a table, and the place of its name.
+// archiveTable is the name of a table and its place.
 type archiveTable struct{ *Archive }
 
 func (a archiveTable) expects() string { return table(&a.Table).expects() }
@@ -93,7 +93,7 @@ func (s statuses) read(r *reader, e entry) {
 	}
 	sequence, ok := e.node.(*ast.SequenceNode)
 	if !ok {
-		r.sayNode(e, s.expects(), "")
+		r.wrongType(e, s.expects(), "")
 		return
 	}
 	for _, node := range sequence.Values {
@@ -105,30 +105,30 @@ func (s statuses) read(r *reader, e entry) {
 	}
 }
 
-// orAutomatic is a number, or the word auto: then it is the most that may be found.
+// orAutomatic is a number or "auto". With "auto", the field gets the upper limit.
 type orAutomatic struct {
 	scalar
 	auto *bool
 	into *int
-	most int
+	max  int
 }
 
-func orAuto(auto *bool, into *int, most int, number scalar) orAutomatic {
+func orAuto(auto *bool, into *int, limit int, number scalar) orAutomatic {
 	number.what += ` or "auto"`
-	return orAutomatic{scalar: number, auto: auto, into: into, most: most}
+	return orAutomatic{scalar: number, auto: auto, into: into, max: limit}
 }
 
 func (o orAutomatic) read(r *reader, e entry) {
 	if e.node != nil {
 		if text, _, ok := scalarOf(e.node); ok && text == "auto" {
-			*o.auto, *o.into = true, o.most
+			*o.auto, *o.into = true, o.max
 			return
 		}
 	}
 	o.scalar.read(r, e)
 }
 
-// nameList is a list of names of the database's.
+// nameList is a list of database names.
 type nameList struct{ into *[]string }
 
 func names(into *[]string) nameList { return nameList{into} }
@@ -141,7 +141,7 @@ func (n nameList) read(r *reader, e entry) {
 	}
 	sequence, ok := e.node.(*ast.SequenceNode)
 	if !ok {
-		r.sayNode(e, n.expects(), "")
+		r.wrongType(e, n.expects(), "")
 		return
 	}
 	for _, node := range sequence.Values {
@@ -153,7 +153,7 @@ func (n nameList) read(r *reader, e entry) {
 	}
 }
 
-// headers is a mapping of HTTP headers; any value may be a secret.
+// headers is a mapping of HTTP headers. Every value may be a secret.
 type headers struct{ into *map[string]Secret }
 
 func (h headers) expects() string { return "a mapping of header names to text" }
@@ -166,12 +166,12 @@ func (h headers) read(r *reader, e entry) {
 	*h.into = make(map[string]Secret, len(pairs))
 	for _, p := range pairs {
 		if !headerName.MatchString(p.name) {
-			r.say(p.key, "%s is not a header's name, a name like X-Tenant was expected", quote(p.name))
+			r.errorf(p.key, "header name is %s; expected a name like X-Tenant", quote(p.name))
 			continue
 		}
 		name := http.CanonicalHeaderKey(p.name)
 		if _, twice := (*h.into)[name]; twice {
-			r.say(p.key, "the header %s is there twice, once was expected (upper and lower case are the same)", name)
+			r.errorf(p.key, "header %s is repeated; expected each header once (names are not case-sensitive)", name)
 			continue
 		}
 		var value Secret
@@ -187,10 +187,10 @@ var (
 )
 
 func name(into *string) scalar {
-	return text(into, "a name made of a-z, 0-9, _ and -", pipelineName.MatchString)
+	return text(into, "a name of a-z, 0-9, _ and -", pipelineName.MatchString)
 }
 
-// sqlName is a table's name: parts that need no quotes, or have them.
+// sqlName matches a table name with an optional schema. Each part is plain or quoted.
 var sqlName = regexp.MustCompile(`^(?:[\p{L}\p{N}_$-]+|"(?:[^"]|"")+")(?:\.(?:[\p{L}\p{N}_$-]+|"(?:[^"]|"")+"))?$`)
 
 func table(into *string) scalar {
@@ -200,13 +200,13 @@ func table(into *string) scalar {
 	})
 }
 
-// schemaName is a schema as the database has it; quotes around it are taken off.
+// schemaName is the name of a schema, with or without quotes.
 func schemaName(into *string) scalar {
-	what := "a schema's name"
+	what := "a schema name"
 	return scalar{what: what, kind: asText, set: func(in input) error {
 		schema, name, _ := outbox.SplitTable(in.text)
 		if schema != "" || !sqlName.MatchString(in.text) || len(name) > 63 {
-			return unfit("")
+			return invalid("")
 		}
 		*into = name
 		return nil
@@ -214,15 +214,14 @@ func schemaName(into *string) scalar {
 }
 
 func path(into *string) scalar {
-	return text(into, "a file's path", func(s string) bool { return s != "" })
+	return text(into, "a file path", func(s string) bool { return s != "" })
 }
 
 func hostName(into *string) scalar { return text(into, "a host name", dnsName.MatchString) }
 
 func level(into *slog.Level) scalar {
-	levels := []string{"debug", "info", "warn", "error"}
 	var word string
-	s := choice(&word, levels)
+	s := choice(&word, "debug", "info", "warn", "error")
 	return scalar{what: s.what, kind: s.kind, set: func(in input) error {
 		if err := s.set(in); err != nil {
 			return err
@@ -231,9 +230,9 @@ func level(into *slog.Level) scalar {
 	}}
 }
 
-// listen is a TCP address to listen on, or "".
+// listen is a TCP address to listen on, or "" for none.
 func listen(into *string) scalar {
-	return text(into, `host:port like 127.0.0.1:7070, or "" for off`, func(s string) bool {
+	return text(into, `host:port like 127.0.0.1:7070, or "" to disable it`, func(s string) bool {
 		if s == "" {
 			return true
 		}
@@ -249,13 +248,13 @@ func listen(into *string) scalar {
 	})
 }
 
-// isLoopback tells whether only this machine gets to a host.
+// isLoopback reports whether host is reachable from this machine only.
 func isLoopback(host string) bool {
 	ip, err := netip.ParseAddr(host)
 	return err == nil && ip.Unmap().IsLoopback() || strings.EqualFold(host, "localhost")
 }
 
-var errFraction = errors.New("is finer than a second, @every with whole seconds was expected")
+var errFraction = errors.New("has a fraction of a second; expected @every with whole seconds")
 
 var cronParser = cron.NewParser(
 	cron.SecondOptional | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow | cron.Descriptor)
@@ -264,21 +263,21 @@ func schedule(into *Schedule) scalar {
 	what := `a cron spec of 5 fields, of 6 with seconds, or "@every 1s"`
 	return scalar{what: what, kind: asText, set: func(in input) error {
 		if zone := strings.HasPrefix(in.text, "TZ=") || strings.HasPrefix(in.text, "CRON_TZ="); zone && !strings.Contains(in.text, " ") {
-			return unfit("a time zone alone") // the parser would panic
+			return invalid("time zone without a schedule") // the parser would panic
 		}
 		parsed, err := cronParser.Parse(in.text)
 		if err != nil {
-			return unfit(err.Error())
+			return invalid(err.Error())
 		}
-		// The parser rounds to whole seconds in silence.
+		// The parser would round to whole seconds silently.
 		if _, every, ok := strings.Cut(in.text, "@every "); ok {
 			if d, err := time.ParseDuration(strings.TrimSpace(every)); err != nil || d < time.Second || d%time.Second != 0 {
 				return errFraction
 			}
 		}
-		// It looks five years ahead, so a 29th of February is found.
+		// Next searches five years ahead, so it finds the 29th of February.
 		if parsed.Next(time.Unix(0, 0)).IsZero() {
-			return unfit("no such day ever comes")
+			return invalid("that date never occurs")
 		}
 		*into = Schedule{Text: in.text, Schedule: parsed}
 		return nil

@@ -8,18 +8,18 @@ import (
 	"github.com/outboxrelay/relay/pipeline"
 )
 
-// everySecond is the schedule that nobody asked for.
+// everySecond is the default schedule.
 const everySecond = "@every 1s"
 
-// betweenDistributions tells whether fresh events are claimed between distributions:
-// whoever gave a schedule gets that one, unless he wrote how he is to be woken too.
+// betweenDistributions reports whether fresh events are claimed between distributions.
+// A schedule in the configuration prevents it, unless wake is set too.
 func (p *Pipeline) betweenDistributions() bool {
 	return p.Eager && (p.Wake != string(outbox.WakeAuto) || p.Schedule.Text == everySecond)
 }
 
-// wake is how the relay hears of events; it looks for them where nothing is to ring.
+// wake is the wake mode of the buffer: polling if nothing would notify.
 func (p *Pipeline) wake() outbox.WakeMode {
-	if !p.betweenDistributions() || p.Source.Own.Is() { // migrate makes no trigger there
+	if !p.betweenDistributions() || p.Source.Own.Is() { // migrate installs no trigger on a custom table
 		return outbox.WakePoll
 	}
 	return outbox.WakeMode(p.Wake)
@@ -38,13 +38,13 @@ func (p *Pipeline) wakes(b Buffer, log *slog.Logger) (bool, pipeline.Bell) {
 	return on, nil
 }
 
-// checkWake keeps apart what contradicts itself.
+// checkWake rejects a wake mode that the other keys do not support.
 func (p *Pipeline) checkWake(r *reader, at, eager Place) {
 	switch {
 	case p.Wake == "" || p.Wake == string(outbox.WakeAuto):
-	case !p.Eager && !r.mistaken(eager):
-		r.say(at, "wake is %s, and eager: false sends fresh events on schedule only: auto, or eager: true, was expected", p.Wake)
+	case !p.Eager && !r.hasErrorAt(eager):
+		r.errorf(at, `wake is %q, and eager: false claims fresh events on schedule only; expected "auto", or eager: true`, p.Wake)
 	case p.Wake == string(outbox.WakeNotify) && p.Source.Driver == "sqlite":
-		r.say(at, "wake is notify, and SQLite notifies nobody: auto or poll was expected")
+		r.errorf(at, `wake is "notify", which SQLite does not support; expected "auto" or "poll"`)
 	}
 }

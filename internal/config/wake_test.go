@@ -8,7 +8,7 @@ import (
 )
 
 // Who gave a schedule gets it; who wrote how he is to be woken too, is.
-func TestWakeIsPassedOn(t *testing.T) {
+func TestOpen_PassesWake(t *testing.T) {
 	t.Parallel()
 	const postgres, sqlite = "postgres://app@db/app", "sqlite:///var/lib/relay/app.db"
 	for _, c := range []struct {

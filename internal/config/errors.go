@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// Place is where something was written; line and column count from 1, columns
-// in characters.
+// Place is a position in a file. Line and Column count from 1; Column counts
+// characters.
 type Place struct {
 	File         string
 	Line, Column int
@@ -17,7 +17,7 @@ type Place struct {
 
 func (p Place) String() string { return fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.Column) }
 
-// after is the place behind text that begins at p.
+// after returns the place where text that starts at p ends.
 func (p Place) after(text string) Place {
 	if i := strings.LastIndexByte(text, '\n'); i >= 0 {
 		p.Line += strings.Count(text, "\n")
@@ -32,36 +32,34 @@ func (p Place) compare(o Place) int {
 	return cmp.Or(cmp.Compare(p.Line, o.Line), cmp.Compare(p.Column, o.Column))
 }
 
-// Mistake is one thing wrong with a configuration.
-type Mistake struct {
-	// Place is the value's, or the key's when the key is wrong.
+// Error is one mistake in a configuration.
+type Error struct {
+	// Place is where the value starts, or the key if the key is wrong.
 	Place Place
-	// Text says what is wrong and what was expected, on one line and without
-	// any secret.
+	// Text is one line, "<key> is <value>; expected <what>", without secrets.
 	Text string
 }
 
-func (m Mistake) Error() string { return m.Place.String() + ": " + m.Text }
+func (e Error) Error() string { return e.Place.String() + ": " + e.Text }
 
-// Errors is every mistake of a configuration, sorted by place.
-type Errors []Mistake
+// Errors are all mistakes in a configuration, sorted by place.
+type Errors []Error
 
-// Error lists the mistakes, one a line: file:line:column: what is wrong, what
-// was expected.
+// Error returns one line for each mistake: file:line:column: text.
 func (e Errors) Error() string {
 	lines := make([]string, len(e))
-	for i, m := range e {
-		lines[i] = m.Error()
+	for i, one := range e {
+		lines[i] = one.Error()
 	}
 	return strings.Join(lines, "\n")
 }
 
 func (e Errors) sort() {
-	slices.SortStableFunc(e, func(a, b Mistake) int { return a.Place.compare(b.Place) })
+	slices.SortStableFunc(e, func(a, b Error) int { return a.Place.compare(b.Place) })
 }
 
-// quote shows what was written in the file, unless it looks like an address
-// with a password, or the half of one that a stray comma cut off.
+// quote returns text in quotes. It hides text that may be part of a URL with a
+// password.
 func quote(text string) string {
 	if strings.Contains(text, "://") || strings.LastIndex(text, "@") > 0 {
 		return "(not shown)"
@@ -77,7 +75,8 @@ func clip(text string) string {
 	return text
 }
 
-// nearest returns the word that text was probably meant to be, or "".
+// nearest returns the word with the smallest edit distance from text, or "" if all
+// are too far.
 func nearest(text string, words []string) string {
 	text = strings.ReplaceAll(strings.ToLower(text), "-", "_")
 	best, found := 1+max(1, (len(text)+2)/3), ""
@@ -89,7 +88,7 @@ func nearest(text string, words []string) string {
 	return found
 }
 
-// distance counts the insertions, deletions and replacements from a to b.
+// distance is the Levenshtein distance.
 func distance(a, b string) int {
 	if len(a) > 100 {
 		return len(a)
