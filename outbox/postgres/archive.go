@@ -1,6 +1,8 @@
 package postgres
 
 import (
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+
 	"context"
 	_ "embed"
 	"fmt"
@@ -34,7 +36,7 @@ func makeArchive(ctx context.Context, tx pgx.Tx, c SchemaConfig) (made bool, err
 		return false, nil
 	}
 	names := c.names()
-	name := ident(archiveName(c.Archive, c.own()))
+	name := pg.Ident(archiveName(c.Archive, c.own()))
 	var payload string
 	var there bool
 	if c.Own { // what is projected is kept as dead letters keep it
@@ -56,7 +58,7 @@ func makeArchive(ctx context.Context, tx pgx.Tx, c SchemaConfig) (made bool, err
 // archiveName parts the name of an archive, which is beside the ledger when it does
 // not say where.
 func archiveName(archive, own string) (schema, table string) {
-	if schema, table = splitTable(archive); schema == "" {
+	if schema, table = pg.SplitTable(archive); schema == "" {
 		schema = own
 	}
 	return schema, table
@@ -95,7 +97,7 @@ func (b *Buffer) checkArchive(ctx context.Context, own string, events tableFacts
 		return "", err
 	}
 	payload := "jsonb"
-	if events.payloadOID == oidBytea {
+	if events.payloadOID == pg.OIDBytea {
 		payload = "bytea"
 	}
 	before := len(*missing)
@@ -104,8 +106,8 @@ func (b *Buffer) checkArchive(ctx context.Context, own string, events tableFacts
 	if !archive.exists || len(*missing) > before {
 		return archive.quoted, nil
 	}
-	return archive.quoted, b.roundTrip(ctx, []step{reading(b.patience), {sql: archiveKeySQL, args: []string{archive.quoted}, row: func(v [][]byte) error {
-		if !isTrue(v[0]) {
+	return archive.quoted, b.db.RoundTrip(ctx, []pg.Step{pg.ReadTx(b.db.StatementTimeout), {SQL: archiveKeySQL, Args: []string{archive.quoted}, Row: func(v [][]byte) error {
+		if !pg.ReadBool(v[0]) {
 			missing.add("table %s, the archive, may hold an event twice: ALTER TABLE %s ADD PRIMARY KEY (id, group_id)", archive.quoted, archive.quoted)
 		}
 		return nil

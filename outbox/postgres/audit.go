@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 // foundSQL is every event that a batch has: by the ids that are its members, and of the
@@ -53,10 +54,10 @@ func (b *Buffer) Audit(ctx context.Context) (outbox.Audit, error) {
 		return outbox.Audit{}, err
 	}
 	var a outbox.Audit
-	err = b.transact(ctx, reading(atLength), step{
-		sql: t.either(auditSQL, auditOwnSQL), args: []string{t.buffer, b.config.Pipeline},
-		row: func(v [][]byte) error {
-			n := func(i int) int64 { return int8Of(v[i]) }
+	err = b.db.Transact(ctx, pg.ReadTx(pg.ScanTimeout), pg.Step{
+		SQL: t.either(auditSQL, auditOwnSQL), Args: []string{t.buffer, b.config.Pipeline},
+		Row: func(v [][]byte) error {
+			n := func(i int) int64 { return pg.ReadInt8(v[i]) }
 			tally := func(i int) outbox.Tally { return outbox.Tally{Batches: n(i), Events: n(i + 1)} }
 			a = outbox.Audit{
 				Unclaimed: n(0), Leased: tally(1), Waiting: tally(3), Marked: tally(5), Delivered: n(7),
@@ -98,15 +99,15 @@ func (b *Buffer) Repair(ctx context.Context) (outbox.Repair, error) {
 		return outbox.Repair{}, err
 	}
 	var r outbox.Repair
-	begin := t.writing(atLength, "synchronous_commit", "on")
-	begin.row = func([][]byte) error {
+	begin := b.db.WriteTx(pg.ScanTimeout, "synchronous_commit", "on")
+	begin.Row = func([][]byte) error {
 		r = outbox.Repair{}
 		return nil
 	}
-	err = b.transact(
+	err = b.db.Transact(
 		ctx, begin, b.adopt(t, &r.Adopted),
-		step{sql: t.either(removeHollowSQL, removeHollowOwnSQL), args: []string{t.buffer}, affected: &r.Removed},
-		step{sql: t.either(correctUnevenSQL, correctUnevenOwnSQL), args: []string{t.buffer, boolean(b.config.Ordered)}, affected: &r.Corrected},
+		pg.Step{SQL: t.either(removeHollowSQL, removeHollowOwnSQL), Args: []string{t.buffer}, Affected: &r.Removed},
+		pg.Step{SQL: t.either(correctUnevenSQL, correctUnevenOwnSQL), Args: []string{t.buffer, pg.Bool(b.config.Ordered)}, Affected: &r.Corrected},
 	)
 	return r, b.explain(ctx, "repairing the ledger", err)
 }

@@ -1,6 +1,8 @@
 package postgres
 
 import (
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+
 	"context"
 	"slices"
 )
@@ -18,14 +20,14 @@ func (l ledger) Away(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	var addresses []string
-	begin := reading(l.b.patience, "enable_seqscan", "off")
-	begin.row = func([][]byte) error {
+	begin := pg.ReadTx(l.b.db.StatementTimeout, "enable_seqscan", "off")
+	begin.Row = func([][]byte) error {
 		addresses = nil
 		return nil
 	}
-	err = l.b.transact(ctx, begin, step{
-		sql: t.sql(awaySQL), args: []string{l.name(t), timestamp(l.dueAfter())},
-		row: func(v [][]byte) error {
+	err = l.b.db.Transact(ctx, begin, pg.Step{
+		SQL: t.sql(awaySQL), Args: []string{l.name(t), pg.Timestamp(l.dueAfter())},
+		Row: func(v [][]byte) error {
 			addresses = append(addresses, string(v[0]))
 			return nil
 		},
@@ -54,15 +56,15 @@ func (l ledger) Wake(ctx context.Context, address string, limit int) (int, error
 	if err != nil {
 		return 0, err
 	}
-	most := null // of all there are
+	most := pg.Null // of all there are
 	if limit > 0 {
-		most = itoa(int64(limit))
+		most = pg.Int(int64(limit))
 	}
 	var woken int64
-	err = l.b.transact(ctx, t.writing(l.b.patience, "synchronous_commit", "off", "enable_seqscan", "off"), step{
-		sql:      t.sql(wakeSQL),
-		args:     []string{l.name(t), timestamp(l.dueAfter()), text(address), most},
-		affected: &woken,
+	err = l.b.db.Transact(ctx, l.b.db.WriteTx(l.b.db.StatementTimeout, "synchronous_commit", "off", "enable_seqscan", "off"), pg.Step{
+		SQL:      t.sql(wakeSQL),
+		Args:     []string{l.name(t), pg.Timestamp(l.dueAfter()), pg.Text(address), most},
+		Affected: &woken,
 	})
 	return int(woken), l.b.explain(ctx, "waking batches", err)
 }

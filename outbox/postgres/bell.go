@@ -186,7 +186,7 @@ func (l *Bell) tell(ctx context.Context, said, err error) {
 			l.log.InfoContext(ctx, err.Error()+"; "+instead)
 		}
 	case said == nil || errors.Is(said, errNoRing) || errors.Is(said, errPooled):
-		l.log.WarnContext(ctx, "commits cannot be heard; "+instead+", until they can", "error", l.b.connectError(err))
+		l.log.WarnContext(ctx, "commits cannot be heard; "+instead+", until they can", "error", l.b.db.ConnectError(err))
 	}
 }
 

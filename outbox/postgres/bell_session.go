@@ -1,6 +1,8 @@
 package postgres
 
 import (
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+
 	"context"
 	"fmt"
 	"time"
@@ -42,7 +44,7 @@ func (l *Bell) listen(ctx context.Context, well func()) error {
 	if !r.works() {
 		return errNoRing
 	}
-	config, err := connConfig(l.b.config.URL)
+	config, err := pg.ConnConfig(l.b.config.URL)
 	if err != nil {
 		return err
 	}
@@ -65,21 +67,11 @@ func (l *Bell) listen(ctx context.Context, well func()) error {
 	return s.serve(ctx, t, well)
 }
 
-// A pooler answers with a process id of its own making when a client connects; the
-// server's own is that of whoever ran the statement.
-const backendSQL = `SELECT pg_backend_pid()`
-
-func throughPooler(ctx context.Context, conn *pgx.Conn) (bool, error) {
-	var pid uint32
-	err := conn.QueryRow(ctx, backendSQL).Scan(&pid)
-	return pid != conn.PgConn().PID(), err
-}
-
 // check asks whether the connection is the server's own, and the trigger there.
 func (s *listener) check(ctx context.Context, t *table) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	pooled, err := throughPooler(ctx, s.conn)
+	pooled, err := pg.ThroughPooler(ctx, s.conn)
 	if err != nil {
 		return err
 	}
@@ -104,7 +96,7 @@ SELECT set_config('statement_timeout', '15s', false), set_config('lock_timeout',
 func (s *listener) begin(ctx context.Context, t *table) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	if _, err := s.conn.Exec(ctx, sessionSQL, t.userTimeout, milliseconds(3*stillThere)); err != nil {
+	if _, err := s.conn.Exec(ctx, sessionSQL, s.bell.b.db.UserTimeout(), pg.Milliseconds(3*stillThere)); err != nil {
 		return err
 	}
 	_, err := s.conn.Exec(ctx, fmt.Sprintf("LISTEN relay_%d", s.oid))

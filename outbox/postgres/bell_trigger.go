@@ -1,6 +1,8 @@
 package postgres
 
 import (
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+
 	"cmp"
 	"context"
 	_ "embed"
@@ -40,8 +42,8 @@ func (r ring) works() bool { return r.oid != 0 && r.enabled }
 
 // ring asks for the trigger on a table, through the pool.
 func (b *Buffer) ring(ctx context.Context, events string) (r ring, err error) {
-	err = b.roundTrip(ctx, []step{reading(b.patience), {sql: ringSQL, args: []string{events}, row: func(v [][]byte) error {
-		r = ring{int8Of(v[0]), isTrue(v[1]), isTrue(v[2])}
+	err = b.db.RoundTrip(ctx, []pg.Step{pg.ReadTx(b.db.StatementTimeout), {SQL: ringSQL, Args: []string{events}, Row: func(v [][]byte) error {
+		r = ring{pg.ReadInt8(v[0]), pg.ReadBool(v[1]), pg.ReadBool(v[2])}
 		return nil
 	}}})
 	return r, err
@@ -53,7 +55,7 @@ func makeRing(ctx context.Context, tx pgx.Tx, c SchemaConfig) (made bool, err er
 	if !c.Notify || c.Own {
 		return false, nil
 	}
-	schema, _ := splitTable(c.Table)
+	schema, _ := pg.SplitTable(c.Table)
 	events := c.names()["Events"]
 	var r ring
 	if err := tx.QueryRow(ctx, ringSQL, events).Scan(&r.oid, &r.installed, &r.enabled); err != nil || r.installed {
@@ -61,7 +63,7 @@ func makeRing(ctx context.Context, tx pgx.Tx, c SchemaConfig) (made bool, err er
 	}
 	var ddl strings.Builder
 	if err := notifyTemplate.Execute(&ddl, map[string]string{
-		"Events": events, "EventsText": strings.ReplaceAll(events, "'", "''"), "Ring": ident(cmp.Or(c.own(), schema), ringTrigger),
+		"Events": events, "EventsText": strings.ReplaceAll(events, "'", "''"), "Ring": pg.Ident(cmp.Or(c.own(), schema), ringTrigger),
 	}); err != nil {
 		return false, err
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 // takeTokenSQL moves the time of the next request on, and returns the one before it: the
@@ -33,17 +34,17 @@ func (b *Buffer) TakeToken(ctx context.Context, name string, requests int, per t
 	n := time.Duration(requests) * time.Microsecond
 	every := max(1, (per+n-1)/n) * time.Microsecond // rounded up: no more than that many
 	var wait time.Duration
-	err = b.transact(ctx, t.writing(b.patience, "synchronous_commit", "off"), step{
-		often: true, sql: sql, args: []string{name, interval(every)},
-		row: func(v [][]byte) error {
-			wait = max(0, time.Duration(int8Of(v[0]))*time.Microsecond)
+	err = b.db.Transact(ctx, b.db.WriteTx(b.db.StatementTimeout, "synchronous_commit", "off"), pg.Step{
+		Prepare: true, SQL: sql, Args: []string{name, pg.Interval(every)},
+		Row: func(v [][]byte) error {
+			wait = max(0, time.Duration(pg.ReadInt8(v[0]))*time.Microsecond)
 			return nil
 		},
 	})
-	switch code(err) {
-	case codeNoTable, codeNoColumn, codeNoSchema:
+	switch pg.Code(err) {
+	case pg.CodeNoTable, pg.CodeNoColumn, pg.CodeNoSchema:
 		return 0, fmt.Errorf("%s: %w: table %s does not exist or is not as it should be: relay migrate -c relay.yaml", doing, outbox.ErrNotReady, rates)
-	case codeNoPrivilege:
+	case pg.CodeNoPrivilege:
 		return 0, fmt.Errorf("%s: %w: the relay's role may not use table %s: GRANT SELECT, INSERT, UPDATE, DELETE ON %s to it", doing, outbox.ErrNotReady, rates, rates)
 	}
 	return wait, b.explain(ctx, doing, err)

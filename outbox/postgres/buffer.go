@@ -57,16 +57,12 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"strings"
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 // Config says which buffer to open. URL and Pipeline are required.
@@ -139,17 +135,13 @@ func (c Config) validate() error {
 type Buffer struct {
 	ledger
 	config Config
-	pool   *pgxpool.Pool
+	db     *pg.DB
 	marks  marks
 	reach  reach
 	// choose is which of n batches of its window an optimistic claim tries.
 	choose func(n int) int
-	// unprepared: statements cannot be prepared, whatever the connection looks like.
-	unprepared atomic.Bool
 	// stamping holds one for each claim that stamps just now.
 	stamping chan struct{}
-	// patience bounds each short statement.
-	patience time.Duration
 
 	table atomic.Pointer[table]  // nil until the database was seen once
 	mode  atomic.Pointer[string] // in which it claims; nil until then
@@ -164,19 +156,11 @@ func Open(c Config) (*Buffer, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
-	pc, err := pgxpool.ParseConfig(c.URL)
+	db, err := pg.Open(c.URL, c.Connections)
 	if err != nil {
-		return nil, fmt.Errorf("postgres buffer: %w", withoutURL(err))
-	}
-	harden(pc.ConnConfig)
-	pc.MaxConns = int32(min(c.Connections, 1<<16)) //nolint:gosec // bounded
-	pc.MinConns = 0
-	pc.MaxConnIdleTime = 5 * time.Minute
-	b := &Buffer{config: c, patience: shortly, choose: rand.IntN, stamping: make(chan struct{}, stampAtOnce)}
-	pc.AfterConnect = b.remember
-	if b.pool, err = pgxpool.NewWithConfig(context.Background(), pc); err != nil {
 		return nil, fmt.Errorf("postgres buffer: %w", err)
 	}
+	b := &Buffer{config: c, db: db, choose: rand.IntN, stamping: make(chan struct{}, stampAtOnce)}
 	b.marks.inOrder = c.Ordered
 	b.ledger = ledger{b: b, dueAfter: b.marks.dueAfter}
 	return b, nil
@@ -184,47 +168,8 @@ func Open(c Config) (*Buffer, error) {
 
 // Close closes the connections; it waits for calls under way.
 func (b *Buffer) Close() error {
-	b.pool.Close()
+	b.db.Close()
 	return nil
-}
-
-// connConfig reads a URL for the few statements that go through pgx itself. What it
-// says of a pool is understood, and of no use here.
-func connConfig(url string) (*pgx.ConnConfig, error) {
-	c, err := pgxpool.ParseConfig(url)
-	if err != nil {
-		return nil, withoutURL(err)
-	}
-	harden(c.ConnConfig)
-	return c.ConnConfig, nil
-}
-
-// withoutURL is what is wrong with a URL without the URL, which holds more than a
-// password that is nobody's business.
-func withoutURL(err error) error {
-	if parseErr, ok := errors.AsType[*pgconn.ParseConfigError](err); ok && errors.Unwrap(parseErr) != nil {
-		return fmt.Errorf("source.url cannot be understood: %w", errors.Unwrap(parseErr))
-	}
-	return err
-}
-
-// keepAlive tells within half a minute that a server's machine is gone, where nothing
-// of ours is on its way to it.
-var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}
-
-// harden makes a connection fit for a transaction pooler (pgx prepares nothing) and
-// for a network that swallows packets (a bounded dial, and probes).
-func harden(c *pgx.ConnConfig) {
-	c.DefaultQueryExecMode = pgx.QueryExecModeExec
-	c.StatementCacheCapacity = 0
-	c.DescriptionCacheCapacity = 0
-	if c.ConnectTimeout == 0 {
-		c.ConnectTimeout = 10 * time.Second
-	}
-	c.DialFunc = (&net.Dialer{Timeout: c.ConnectTimeout, KeepAliveConfig: keepAlive}).DialContext
-	if c.RuntimeParams["application_name"] == "" {
-		c.RuntimeParams["application_name"] = "relay"
-	}
 }
 
 // table is what Check finds out about the buffer once: where things are and how
@@ -248,16 +193,11 @@ type table struct {
 	// lockTimeout is shorter than the server's deadlock_timeout, so that in a
 	// deadlock with the application it is the relay that gives way.
 	lockTimeout time.Duration
-	// userTimeout is tcp_user_timeout in milliseconds: "0" where the server's
-	// system has no such thing and would complain in its log each time.
-	userTimeout string
 	names       *strings.Replacer
 }
 
 // sql fills the real names into a statement written with the default ones.
 func (t *table) sql(statement string) string { return t.names.Replace(statement) }
-
-func isJSON(oid uint32) bool { return oid == oidJSONB || oid == oidJSON }
 
 // ready returns the table, looking at the database the first time.
 func (b *Buffer) ready(ctx context.Context) (*table, error) {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 // lookAtTableSQL says where a table is and what this role may do with it; no row when
@@ -99,21 +100,21 @@ type column struct{ name, definition string }
 // Check is described by buffertest.Buffer. It lists all that is missing, not
 // the first of it.
 func (b *Buffer) Check(ctx context.Context) error {
-	schema, name := splitTable(b.config.Table)
+	schema, name := pg.SplitTable(b.config.Table)
 	own := b.config.Schema
 	var missing findings
 
 	events, err := b.lookAt(ctx, schema, name)
 	if err != nil {
-		return b.connectError(err)
+		return b.db.ConnectError(err)
 	}
 	var mine ownFacts
 	if b.config.Own.Is() {
 		if mine, err = b.lookAtOwn(ctx, events); err != nil {
-			return b.connectError(err)
+			return b.db.ConnectError(err)
 		}
 		if err := b.checkOwn(ctx, mine, &missing); err != nil {
-			return b.connectError(err)
+			return b.db.ConnectError(err)
 		}
 	} else {
 		missing.table(events, eventColumns, all)
@@ -131,20 +132,20 @@ func (b *Buffer) Check(ctx context.Context) error {
 	)
 	for i, name := range []string{"outbox_batches", "outbox_dead_letters", "outbox_buffers"} {
 		if others[i], err = b.lookAt(ctx, own, name); err != nil {
-			return b.connectError(err)
+			return b.db.ConnectError(err)
 		}
 		missing.table(others[i], wanted[i], all)
 	}
 	if b.config.SharedRate {
 		rates, err := b.lookAt(ctx, own, "outbox_rates")
 		if err != nil {
-			return b.connectError(err)
+			return b.db.ConnectError(err)
 		}
 		missing.table(rates, rateColumns, []string{"SELECT", "INSERT", "UPDATE"})
 	}
 	archive, err := b.checkArchive(ctx, own, events, &missing)
 	if err != nil {
-		return b.connectError(err)
+		return b.db.ConnectError(err)
 	}
 	if others[0].unlogged {
 		missing.add("table %s is UNLOGGED, and a crash would empty it; a claim must not be forgotten: ALTER TABLE %s SET LOGGED",
@@ -168,24 +169,21 @@ func (b *Buffer) Check(ctx context.Context) error {
 		events:   events.quoted,
 		sequence: events.sequence, payloadOID: events.payloadOID, letterOID: others[1].payloadOID,
 		archive:     archive != "",
-		userTimeout: "0",
 		lockTimeout: max(time.Millisecond, min(events.deadlockTimeout/2, time.Second)),
 		names:       strings.NewReplacer(names...),
 	}
-	if events.linux {
-		t.userTimeout = "30000"
-	}
+	b.db.ServerRunsLinux(events.linux)
 	if b.config.Own.Is() {
 		t.own = mine.own(b.config.Own)
-		t.sequence = cmp.Or(t.own.number.sequence, null)
+		t.sequence = cmp.Or(t.own.number.sequence, pg.Null)
 		t.names = strings.NewReplacer(append(t.own.words(events.quoted, strings.TrimSuffix(others[0].quoted, "outbox_batches")+"outbox_numbers", t.letterOID), names...)...)
 		if err := b.shadow(ctx, t, events); err != nil {
-			return b.connectError(err)
+			return b.db.ConnectError(err)
 		}
 		return b.register(ctx, t)
 	}
 	if t.unfit, err = b.unfit(ctx, t); err != nil {
-		return b.connectError(err)
+		return b.db.ConnectError(err)
 	}
 	return b.register(ctx, t)
 }
@@ -196,12 +194,12 @@ func (b *Buffer) register(ctx context.Context, t *table) error {
 		claim string
 		floor int64
 	)
-	err := b.transact(ctx, t.writing(b.patience), step{sql: t.sql(bufferRowSQL), args: []string{t.buffer, b.best(t)}, row: func(v [][]byte) error {
-		claim, floor = string(v[0]), int8Of(v[1])
+	err := b.db.Transact(ctx, b.db.WriteTx(b.db.StatementTimeout), pg.Step{SQL: t.sql(bufferRowSQL), Args: []string{t.buffer, b.best(t)}, Row: func(v [][]byte) error {
+		claim, floor = string(v[0]), pg.ReadInt8(v[1])
 		return nil
 	}})
 	if err != nil {
-		return b.connectError(err)
+		return b.db.ConnectError(err)
 	}
 	// Until the mode can be changed what lives is taken over and sent; Claim says why
 	// nothing is claimed.
@@ -241,28 +239,26 @@ func (f *tableFacts) has(column string) bool {
 }
 
 func (b *Buffer) lookAt(ctx context.Context, schema, name string) (tableFacts, error) {
-	f := tableFacts{wanted: ident(schema, name)}
+	f := tableFacts{wanted: pg.Ident(schema, name)}
 	var err error
 	if f.closed, f.role, err = b.closed(ctx, schema); err != nil || f.closed != "" {
 		return f, err
 	}
-	err = b.roundTrip(ctx, []step{reading(b.patience), {sql: lookAtTableSQL, args: []string{f.wanted}, row: func(v [][]byte) error {
+	err = b.db.RoundTrip(ctx, []pg.Step{pg.ReadTx(b.db.StatementTimeout), {SQL: lookAtTableSQL, Args: []string{f.wanted}, Row: func(v [][]byte) error {
 		f.exists = true
 		f.schema, f.name, f.quoted = string(v[0]), string(v[1]), string(v[2])
-		arrayOf(v[3], func(c []byte) { f.columns = append(f.columns, string(c)) })
-		f.selects, f.inserts, f.updates, f.deletes = isTrue(v[4]), isTrue(v[5]), isTrue(v[6]), isTrue(v[7])
+		pg.ReadArray(v[3], func(c []byte) { f.columns = append(f.columns, string(c)) })
+		f.selects, f.inserts, f.updates, f.deletes = pg.ReadBool(v[4]), pg.ReadBool(v[5]), pg.ReadBool(v[6]), pg.ReadBool(v[7])
 		f.sequence = string(v[8])
-		f.payloadOID = uint32(int8Of(v[9])) //nolint:gosec // an oid
-		f.unlogged = isTrue(v[10])
-		f.deadlockTimeout = time.Duration(int8Of(v[11])) * time.Millisecond
-		f.role, f.database, f.linux, f.isTable = string(v[12]), string(v[13]), isTrue(v[14]), isTrue(v[15])
+		f.payloadOID = uint32(pg.ReadInt8(v[9])) //nolint:gosec // an oid
+		f.unlogged = pg.ReadBool(v[10])
+		f.deadlockTimeout = time.Duration(pg.ReadInt8(v[11])) * time.Millisecond
+		f.role, f.database, f.linux, f.isTable = string(v[12]), string(v[13]), pg.ReadBool(v[14]), pg.ReadBool(v[15])
 		f.partitioned = string(v[16])
 		return nil
 	}}})
 	return f, err
 }
-
-func isTrue(v []byte) bool { return len(v) == 1 && v[0] == 1 }
 
 func (b *Buffer) checkSequence(ctx context.Context, events tableFacts, missing *findings) error {
 	if events.sequence == "" {
@@ -270,12 +266,12 @@ func (b *Buffer) checkSequence(ctx context.Context, events tableFacts, missing *
 			events.quoted, events.quoted)
 		return nil
 	}
-	return b.connectError(b.roundTrip(ctx, []step{reading(b.patience), {
-		sql: privilegesOfSequenceSQL, args: []string{events.sequence},
-		row: func(v [][]byte) error {
-			if !isTrue(v[0]) {
+	return b.db.ConnectError(b.db.RoundTrip(ctx, []pg.Step{pg.ReadTx(b.db.StatementTimeout), {
+		SQL: privilegesOfSequenceSQL, Args: []string{events.sequence},
+		Row: func(v [][]byte) error {
+			if !pg.ReadBool(v[0]) {
 				missing.add("role %s may not use sequence %s: GRANT USAGE ON SEQUENCE %s TO %s",
-					events.role, events.sequence, events.sequence, quote(events.role))
+					events.role, events.sequence, events.sequence, pg.Quote(events.role))
 			}
 			return nil
 		},
@@ -328,7 +324,7 @@ func (f *findings) table(t tableFacts, columns []column, privileges []string) {
 	}
 	if len(grants) > 0 {
 		list := strings.Join(grants, ", ")
-		f.add("role %s may not %s on table %s: GRANT %s ON %s TO %s", t.role, list, t.quoted, list, t.quoted, quote(t.role))
+		f.add("role %s may not %s on table %s: GRANT %s ON %s TO %s", t.role, list, t.quoted, list, t.quoted, pg.Quote(t.role))
 	}
 }
 

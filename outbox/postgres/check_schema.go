@@ -1,6 +1,8 @@
 package postgres
 
 import (
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+
 	"context"
 	"slices"
 )
@@ -17,7 +19,7 @@ func (b *Buffer) closed(ctx context.Context, schema string) (quoted, role string
 	if schema == "" {
 		return "", "", nil
 	}
-	err = b.roundTrip(ctx, []step{reading(b.patience), {sql: closedSQL, args: []string{schema}, row: func(v [][]byte) error {
+	err = b.db.RoundTrip(ctx, []pg.Step{pg.ReadTx(b.db.StatementTimeout), {SQL: closedSQL, Args: []string{schema}, Row: func(v [][]byte) error {
 		quoted, role = string(v[0]), string(v[1])
 		return nil
 	}}})
@@ -26,7 +28,7 @@ func (b *Buffer) closed(ctx context.Context, schema string) (quoted, role string
 
 // closed tells of a schema that may not be used, once.
 func (f *findings) closed(quoted, role string) {
-	one := finding{"role " + role + " may not use schema " + quoted, "GRANT USAGE ON SCHEMA " + quoted + " TO " + quote(role)}
+	one := finding{"role " + role + " may not use schema " + quoted, "GRANT USAGE ON SCHEMA " + quoted + " TO " + pg.Quote(role)}
 	if !slices.Contains(*f, one) {
 		*f = append(*f, one)
 	}
@@ -47,17 +49,17 @@ FROM pg_namespace WHERE NOT has_schema_privilege(oid, 'USAGE') AND right($1, len
 // readable is the statement that lets a role read what it was denied.
 func (b *Buffer) readable(ctx context.Context, denied, role string) (string, error) {
 	var grants []string
-	begin := reading(b.patience)
-	begin.row = func([][]byte) error {
+	begin := pg.ReadTx(b.db.StatementTimeout)
+	begin.Row = func([][]byte) error {
 		grants = nil
 		return nil
 	}
-	err := b.roundTrip(ctx, []step{begin, {sql: unreadableSQL, args: []string{denied, b.config.Own.Project}, row: func(v [][]byte) error {
+	err := b.db.RoundTrip(ctx, []pg.Step{begin, {SQL: unreadableSQL, Args: []string{denied, b.config.Own.Project}, Row: func(v [][]byte) error {
 		grants = append(grants, string(v[0]))
 		return nil
 	}}})
 	if len(grants) != 1 { // the error does not say which
 		grants = []string{"SELECT ON ..."}
 	}
-	return "GRANT " + grants[0] + " TO " + quote(role), err
+	return "GRANT " + grants[0] + " TO " + pg.Quote(role), err
 }

@@ -157,7 +157,7 @@ func TestUnreachable(t *testing.T) {
 	}
 	for name, c := range map[string]struct{ url, says string }{
 		"password": {with(func(u *url.URL) { u.User = url.UserPassword(u.User.Username(), "wrong-secret") }), "user and password in source.url"},
-		"database": {with(func(u *url.URL) { u.Path = "/nowhere" }), "there is no such database"},
+		"database": {with(func(u *url.URL) { u.Path = "/nowhere" }), "the database does not exist"},
 		"port":     {with(func(u *url.URL) { u.Host = "127.0.0.1:1" }), "cannot reach PostgreSQL at 127.0.0.1:1"},
 	} {
 		err := checkError(t, c.url, "")

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 // Claim is described by buffertest.Buffer.
@@ -74,10 +75,10 @@ SELECT coalesce(pg_sequence_last_value($1::regclass), 0), clock_timestamp(),
 WHERE NOT EXISTS (SELECT FROM outbox_events WHERE false)`
 
 // leased completes a batch.
-func (b *Buffer) leased(rows *decoder, batch outbox.Batch) *outbox.Batch {
-	events := rows.sorted()
+func (b *Buffer) leased(rows *pg.EventDecoder, batch outbox.Batch) *outbox.Batch {
+	events := rows.Sorted()
 	batch.Pipeline = b.config.Pipeline
-	batch.PayloadIsJSON = isJSON(rows.payloadOID)
+	batch.PayloadIsJSON = pg.IsJSON(rows.PayloadOID)
 	batch.Events = events
 	if len(events) > 0 && batch.FirstID == 0 && batch.LastID == 0 {
 		batch.FirstID, batch.LastID = events[0].ID, events[len(events)-1].ID

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 // Range claims live on ids that grow: a cursor passes each once, and what commits late
@@ -44,22 +45,22 @@ func (b *Buffer) unfit(ctx context.Context, t *table) (string, error) {
 		there, grows, cycles, defaults, readable bool
 		lastValue, beyond, subscribed            int64
 	)
-	err := b.roundTrip(ctx, []step{reading(b.patience), {sql: idsSQL, args: []string{t.sequence, t.events}, row: func(v [][]byte) error {
-		there, grows, cycles, defaults = true, isTrue(v[0]), isTrue(v[1]), isTrue(v[2])
-		lastValue, readable = int8Of(v[3]), isTrue(v[4])
+	err := b.db.RoundTrip(ctx, []pg.Step{pg.ReadTx(b.db.StatementTimeout), {SQL: idsSQL, Args: []string{t.sequence, t.events}, Row: func(v [][]byte) error {
+		there, grows, cycles, defaults = true, pg.ReadBool(v[0]), pg.ReadBool(v[1]), pg.ReadBool(v[2])
+		lastValue, readable = pg.ReadInt8(v[3]), pg.ReadBool(v[4])
 		return nil
 	}}})
 	if err != nil {
 		return "", err
 	}
-	steps := []step{
-		reading(b.patience, inOrder...),
-		{sql: t.sql(idsBeyondSQL), args: []string{itoa(lastValue + byHand)}, affected: &beyond},
+	steps := []pg.Step{
+		pg.ReadTx(b.db.StatementTimeout, pg.PlanByPrimaryKey...),
+		{SQL: t.sql(idsBeyondSQL), Args: []string{pg.Int(lastValue + byHand)}, Affected: &beyond},
 	}
 	if readable {
-		steps = append(steps, step{sql: subscribedSQL, args: []string{t.events}, affected: &subscribed})
+		steps = append(steps, pg.Step{SQL: subscribedSQL, Args: []string{t.events}, Affected: &subscribed})
 	}
-	if err := b.transact(ctx, steps...); err != nil {
+	if err := b.db.Transact(ctx, steps...); err != nil {
 		return "", err
 	}
 	switch {
@@ -125,7 +126,7 @@ func (e *examination) claims(ctx context.Context, events tableFacts) {
 			}
 			e.warn(about, "nothing takes the batches of table "+events.quoted+" away when it is truncated, and after RESTART IDENTITY other events would have their ids",
 				"CREATE TRIGGER outbox_truncated AFTER TRUNCATE ON "+events.quoted+" FOR EACH STATEMENT EXECUTE FUNCTION "+
-					ident(own, "outbox_truncated")+"("+literal(own)+")")
+					pg.Ident(own, "outbox_truncated")+"("+pg.Literal(own)+")")
 		}
 	}, events.quoted)
 }

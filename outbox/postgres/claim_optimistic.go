@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 // An optimistic claim locks nothing while it chooses. It reads a window of unclaimed
@@ -81,7 +82,7 @@ func (b *Buffer) claimAmong(
 		chosen, left := choose(window, atOnce, b.choose)
 		batch, err := b.claimChosen(ctx, t, chosen, lease)
 		switch {
-		case code(err) == codeLockTimeout:
+		case pg.Code(err) == pg.CodeLockTimeout:
 			atOnce = max(1, min(atOnce, len(chosen))/2)
 		case err != nil:
 			return nil, err
@@ -106,19 +107,19 @@ func upTo(left int64, batch *outbox.Batch) *outbox.Batch {
 // before.
 func (b *Buffer) window(ctx context.Context, t *table, size int, where stretch) (ids []int64, lastValue int64, err error) {
 	var mode string
-	err = b.transact(
+	err = b.db.Transact(
 		ctx,
-		step{sql: t.sql(claimBeginSQL), args: []string{
-			t.sequence, t.buffer, milliseconds(b.patience), t.userTimeout,
-		}, row: func(v [][]byte) error {
-			lastValue, mode, ids = int8Of(v[0]), string(v[2]), ids[:0]
+		pg.Step{SQL: t.sql(claimBeginSQL), Args: []string{
+			t.sequence, t.buffer, pg.Milliseconds(b.db.StatementTimeout), b.db.UserTimeout(),
+		}, Row: func(v [][]byte) error {
+			lastValue, mode, ids = pg.ReadInt8(v[0]), string(v[2]), ids[:0]
 			return nil
 		}},
-		step{
-			sql:  t.sql(windowSQL),
-			args: []string{itoa(where.after), itoa(where.upTo), itoa(int64(size))},
-			row: func(v [][]byte) error {
-				ids = append(ids, int8Of(v[0]))
+		pg.Step{
+			SQL:  t.sql(windowSQL),
+			Args: []string{pg.Int(where.after), pg.Int(where.upTo), pg.Int(int64(size))},
+			Row: func(v [][]byte) error {
+				ids = append(ids, pg.ReadInt8(v[0]))
 				return nil
 			},
 		},
@@ -149,25 +150,25 @@ func choose(window []int64, limit int, among func(n int) int) (chosen []int64, l
 func (b *Buffer) claimChosen(ctx context.Context, t *table, chosen []int64, lease time.Duration) (*outbox.Batch, error) {
 	var (
 		groupID  = outbox.NewGroupID()
-		rows     = decoder{payloadOID: t.payloadOID}
+		rows     = pg.EventDecoder{PayloadOID: t.payloadOID}
 		clock    time.Time
 		mode     string
 		leaseEnd = time.Now().Add(lease)
 	)
-	rows.reserve(len(chosen))
-	err := b.transact(
+	rows.Reserve(len(chosen))
+	err := b.db.Transact(
 		ctx,
-		step{sql: t.sql(claimBeginSQL), args: []string{
-			t.sequence, t.buffer, milliseconds(b.patience), t.userTimeout,
-		}, row: func(v [][]byte) error {
-			clock, mode = timeOf(v[1]), string(v[2])
-			return rows.forget(nil)
+		pg.Step{SQL: t.sql(claimBeginSQL), Args: []string{
+			t.sequence, t.buffer, pg.Milliseconds(b.db.StatementTimeout), b.db.UserTimeout(),
+		}, Row: func(v [][]byte) error {
+			clock, mode = pg.ReadTime(v[1]), string(v[2])
+			return rows.Reset(nil)
 		}},
-		settings("lock_timeout", milliseconds(min(lockedFor, t.lockTimeout))),
-		step{
-			sql:  t.sql(claimChosenSQL),
-			args: []string{t.buffer, groupID.String(), idArray(chosen), interval(lease), b.config.Owner},
-			row:  rows.add,
+		pg.SetLocal("lock_timeout", pg.Milliseconds(min(lockedFor, t.lockTimeout))),
+		pg.Step{
+			SQL:  t.sql(claimChosenSQL),
+			Args: []string{t.buffer, groupID.String(), pg.IDArray(chosen), pg.Interval(lease), b.config.Owner},
+			Row:  rows.Append,
 		},
 	)
 	switch {
@@ -175,7 +176,7 @@ func (b *Buffer) claimChosen(ctx context.Context, t *table, chosen []int64, leas
 		return nil, err
 	case mode != claimOptimistic:
 		return nil, storedMode(mode)
-	case len(rows.events) == 0:
+	case len(rows.Events) == 0:
 		return nil, nil
 	}
 	return b.leased(&rows, outbox.Batch{

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 // Order is kept by key: a live batch holds its keys' lanes, and nothing of theirs is
@@ -96,7 +97,7 @@ func (b *Buffer) claimWithin(ctx context.Context, t *table, limit int, lease tim
 ) {
 	var (
 		groupID            = outbox.NewGroupID()
-		rows               = decoder{payloadOID: t.payloadOID}
+		rows               = pg.EventDecoder{PayloadOID: t.payloadOID}
 		clock              time.Time
 		mode               string
 		lastValue          int64
@@ -104,30 +105,30 @@ func (b *Buffer) claimWithin(ctx context.Context, t *table, limit int, lease tim
 		from               = b.marks.floorOfClaims()
 		leaseEnd           = time.Now().Add(lease)
 	)
-	rows.reserve(limit)
-	err = b.transact(
+	rows.Reserve(limit)
+	err = b.db.Transact(
 		ctx,
-		step{sql: t.sql(claimBeginSQL), args: []string{
-			t.sequence, t.buffer, milliseconds(b.patience), t.userTimeout,
-		}, row: func(v [][]byte) error {
-			lastValue, clock, mode = int8Of(v[0]), timeOf(v[1]), string(v[2])
-			return rows.forget(nil)
+		pg.Step{SQL: t.sql(claimBeginSQL), Args: []string{
+			t.sequence, t.buffer, pg.Milliseconds(b.db.StatementTimeout), b.db.UserTimeout(),
+		}, Row: func(v [][]byte) error {
+			lastValue, clock, mode = pg.ReadInt8(v[0]), pg.ReadTime(v[1]), string(v[2])
+			return rows.Reset(nil)
 		}},
-		step{sql: claimLockSQL, args: []string{t.buffer}},
-		step{
-			sql: t.sql(claimInOrderSQL),
-			args: []string{
-				t.buffer, groupID.String(), itoa(from), itoa(reach), itoa(int64(limit)), interval(lease), b.config.Owner,
+		pg.Step{SQL: claimLockSQL, Args: []string{t.buffer}},
+		pg.Step{
+			SQL: t.sql(claimInOrderSQL),
+			Args: []string{
+				t.buffer, groupID.String(), pg.Int(from), pg.Int(reach), pg.Int(int64(limit)), pg.Interval(lease), b.config.Owner,
 			},
-			row: func(v [][]byte) error {
-				stamped, unordered, seen = int8Of(v[0]), int8Of(v[1]), int8Of(v[2])
+			Row: func(v [][]byte) error {
+				stamped, unordered, seen = pg.ReadInt8(v[0]), pg.ReadInt8(v[1]), pg.ReadInt8(v[2])
 				return nil
 			},
 		},
-		step{sql: "COMMIT"},
-		step{sql: "BEGIN ISOLATION LEVEL READ COMMITTED"},
-		t.writing(b.patience, "enable_seqscan", "off"),
-		step{sql: t.sql(claimedSQL), args: []string{groupID.String()}, row: rows.add},
+		pg.Step{SQL: "COMMIT"},
+		pg.Step{SQL: "BEGIN ISOLATION LEVEL READ COMMITTED"},
+		b.db.WriteTx(b.db.StatementTimeout, "enable_seqscan", "off"),
+		pg.Step{SQL: t.sql(claimedSQL), Args: []string{groupID.String()}, Row: rows.Append},
 	)
 	switch {
 	case err != nil:

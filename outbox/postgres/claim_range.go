@@ -2,11 +2,10 @@ package postgres
 
 import (
 	"context"
-	"math"
-	"strconv"
 	"time"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 // A range claim leaves the events as they are: what a batch holds is said by its
@@ -70,37 +69,37 @@ func (b *Buffer) claimRanged(ctx context.Context, t *table, limit int, lease tim
 ) {
 	var (
 		fresh    = outbox.Batch{GroupID: outbox.NewGroupID(), LeaseNo: 1, LeaseEnd: time.Now().Add(lease), Starts: 1}
-		rows     = decoder{payloadOID: t.payloadOID}
+		rows     = pg.EventDecoder{PayloadOID: t.payloadOID}
 		mode     string
 		claimed  bool
 		_, known = b.marks.span()
 	)
-	rows.reserve(limit)
-	err = b.transact(
+	rows.Reserve(limit)
+	err = b.db.Transact(
 		ctx,
-		step{often: true, sql: t.sql(claimBeginSQL), args: []string{
-			t.sequence, t.buffer, milliseconds(b.patience), t.userTimeout,
-		}, row: func(v [][]byte) error {
-			lastValue, fresh.ClaimedAt, mode = int8Of(v[0]), timeOf(v[1]), string(v[2])
+		pg.Step{Prepare: true, SQL: t.sql(claimBeginSQL), Args: []string{
+			t.sequence, t.buffer, pg.Milliseconds(b.db.StatementTimeout), b.db.UserTimeout(),
+		}, Row: func(v [][]byte) error {
+			lastValue, fresh.ClaimedAt, mode = pg.ReadInt8(v[0]), pg.ReadTime(v[1]), string(v[2])
 			claimed = false
-			return rows.forget(nil)
+			return rows.Reset(nil)
 		}},
-		step{often: true, sql: claimLockSQL, args: []string{t.buffer}},
-		step{
-			often: true, sql: t.sql(claimRangeSQL),
-			args: []string{
-				t.buffer, itoa(where.after), itoa(known), itoa(where.upTo), boolean(where.late), itoa(int64(limit)),
-				fresh.GroupID.String(), interval(lease), b.config.Owner,
+		pg.Step{Prepare: true, SQL: claimLockSQL, Args: []string{t.buffer}},
+		pg.Step{
+			Prepare: true, SQL: t.sql(claimRangeSQL),
+			Args: []string{
+				t.buffer, pg.Int(where.after), pg.Int(known), pg.Int(where.upTo), pg.Bool(where.late), pg.Int(int64(limit)),
+				fresh.GroupID.String(), pg.Interval(lease), b.config.Owner,
 			},
-			row: func(v [][]byte) error {
-				claimed, fresh.FirstID, fresh.LastID = true, int8Of(v[0]), int8Of(v[1])
+			Row: func(v [][]byte) error {
+				claimed, fresh.FirstID, fresh.LastID = true, pg.ReadInt8(v[0]), pg.ReadInt8(v[1])
 				return nil
 			},
 		},
-		step{sql: "COMMIT"},
-		step{sql: "BEGIN ISOLATION LEVEL READ COMMITTED"},
-		t.writing(b.patience, generic...),
-		step{often: true, sql: t.sql(claimedRangeSQL), args: []string{fresh.GroupID.String()}, row: rows.add},
+		pg.Step{SQL: "COMMIT"},
+		pg.Step{SQL: "BEGIN ISOLATION LEVEL READ COMMITTED"},
+		b.db.WriteTx(b.db.StatementTimeout, pg.PlanGeneric...),
+		pg.Step{Prepare: true, SQL: t.sql(claimedRangeSQL), Args: []string{fresh.GroupID.String()}, Row: rows.Append},
 	)
 	switch {
 	case err != nil:
@@ -112,28 +111,4 @@ func (b *Buffer) claimRanged(ctx context.Context, t *table, limit int, lease tim
 	}
 	fresh.ClaimedLocal = time.Now()
 	return b.leased(&rows, fresh), lastValue, nil
-}
-
-// multirange is a set of ids, in ascending order, as PostgreSQL reads it.
-func multirange(ids []int64) string {
-	text := make([]byte, 0, 64)
-	text = append(text, '{')
-	for i := 0; i < len(ids); {
-		first := i
-		for i++; i < len(ids) && ids[i] == ids[i-1]+1; i++ {
-		}
-		if first > 0 {
-			text = append(text, ',')
-		}
-		text = append(text, '[')
-		text = strconv.AppendInt(text, ids[first], 10)
-		text = append(text, ',')
-		if ids[i-1] == math.MaxInt64 { // there is no bound beyond it
-			text = append(text, ')')
-			continue
-		}
-		text = strconv.AppendInt(text, ids[i-1], 10)
-		text = append(text, ']')
-	}
-	return string(append(text, '}'))
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 // A claim is one statement. It picks by the primary key, from the cursor on, so
@@ -16,7 +17,7 @@ import (
 //
 // It waits for the disk (claimBeginSQL): a claim that a crash forgets after its
 // batch was sent would come back under another group_id. And the planner is kept
-// to the primary key's order (see inOrder), whatever the statistics say.
+// to the primary key's order (see pg.PlanByPrimaryKey), whatever the statistics say.
 const claimSQL = `
 WITH picked AS MATERIALIZED (
   SELECT id, created_at FROM outbox_events
@@ -45,33 +46,33 @@ func (b *Buffer) claimStamped(ctx context.Context, t *table, limit int, lease ti
 ) {
 	var (
 		groupID  = outbox.NewGroupID()
-		rows     = decoder{payloadOID: t.payloadOID}
+		rows     = pg.EventDecoder{PayloadOID: t.payloadOID}
 		clock    time.Time
 		mode     string
 		leaseEnd = time.Now().Add(lease)
 	)
-	rows.reserve(limit)
+	rows.Reserve(limit)
 	select {
 	case b.stamping <- struct{}{}:
 		defer func() { <-b.stamping }()
 	case <-ctx.Done():
 		return nil, 0, ctx.Err()
 	}
-	err = b.transact(
+	err = b.db.Transact(
 		ctx,
-		step{often: true, sql: t.sql(claimBeginSQL), args: []string{
-			t.sequence, t.buffer, milliseconds(b.patience), t.userTimeout,
-		}, row: func(v [][]byte) error {
-			lastValue, clock, mode = int8Of(v[0]), timeOf(v[1]), string(v[2])
-			return rows.forget(nil)
+		pg.Step{Prepare: true, SQL: t.sql(claimBeginSQL), Args: []string{
+			t.sequence, t.buffer, pg.Milliseconds(b.db.StatementTimeout), b.db.UserTimeout(),
+		}, Row: func(v [][]byte) error {
+			lastValue, clock, mode = pg.ReadInt8(v[0]), pg.ReadTime(v[1]), string(v[2])
+			return rows.Reset(nil)
 		}},
-		step{
-			often: true, sql: t.sql(claimSQL),
-			args: []string{
-				t.buffer, groupID.String(), itoa(where.after), itoa(where.upTo), itoa(int64(limit)), interval(lease),
+		pg.Step{
+			Prepare: true, SQL: t.sql(claimSQL),
+			Args: []string{
+				t.buffer, groupID.String(), pg.Int(where.after), pg.Int(where.upTo), pg.Int(int64(limit)), pg.Interval(lease),
 				b.config.Owner,
 			},
-			row: rows.add,
+			Row: rows.Append,
 		},
 	)
 	switch {
@@ -79,7 +80,7 @@ func (b *Buffer) claimStamped(ctx context.Context, t *table, limit int, lease ti
 		return nil, 0, err
 	case mode != claimStamp:
 		return nil, 0, storedMode(mode)
-	case len(rows.events) == 0:
+	case len(rows.Events) == 0:
 		return nil, lastValue, nil
 	}
 	return b.leased(&rows, outbox.Batch{

@@ -6,6 +6,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 // matchSQL is a DeadFilter, by the parameters of matching. The server plans with their
@@ -22,20 +23,20 @@ const matchSQL = `
 
 // matching are the parameters of matchSQL.
 func (b *Buffer) matching(f outbox.DeadFilter, more ...string) []string {
-	ids, uuids, older, newer := null, null, null, null
+	ids, uuids, older, newer := pg.Null, pg.Null, pg.Null, pg.Null
 	if f.UUIDs != nil {
-		uuids = uuidArray(f.UUIDs)
+		uuids = pg.UUIDArray(f.UUIDs)
 	}
 	if f.IDs != nil {
-		ids = idArray(f.IDs)
+		ids = pg.IDArray(f.IDs)
 	}
 	if f.OlderThan != 0 {
-		older = interval(f.OlderThan)
+		older = pg.Interval(f.OlderThan)
 	}
 	if f.NewerThan != 0 {
-		newer = interval(f.NewerThan)
+		newer = pg.Interval(f.NewerThan)
 	}
-	return append([]string{b.config.Pipeline, ids, text(f.Topic), text(f.Error), older, newer, boolean(f.Told), uuids}, more...)
+	return append([]string{b.config.Pipeline, ids, pg.Text(f.Topic), pg.Text(f.Error), older, newer, pg.Bool(f.Told), uuids}, more...)
 }
 
 // letterSQL is the rest of a row after an event's own columns.
@@ -55,19 +56,19 @@ func (b *Buffer) Dead(ctx context.Context, f outbox.DeadFilter, after *outbox.De
 	if err != nil {
 		return nil, err
 	}
-	eventID, groupID := null, null
+	eventID, groupID := pg.Null, pg.Null
 	if after != nil {
-		eventID, groupID = itoa(after.EventID), after.GroupID.String()
+		eventID, groupID = pg.Int(after.EventID), after.GroupID.String()
 	}
-	rows := decoder{payloadOID: t.letterOID, pipeline: b.config.Pipeline}
-	begin := reading(aWhile, "enable_seqscan", "off")
-	begin.row = rows.forget
-	err = b.transact(ctx, begin, step{
-		sql:  t.sql(deadSQL),
-		args: b.matching(f, boolean(f.Closed), eventID, groupID, itoa(int64(limit))),
-		row:  rows.addRow,
+	rows := deadLetterDecoder{pg.EventDecoder{PayloadOID: t.letterOID}, b.config.Pipeline}
+	begin := pg.ReadTx(pg.BulkTimeout, "enable_seqscan", "off")
+	begin.Row = rows.Reset
+	err = b.db.Transact(ctx, begin, pg.Step{
+		SQL:  t.sql(deadSQL),
+		Args: b.matching(f, pg.Bool(f.Closed), eventID, groupID, pg.Int(int64(limit))),
+		Row:  rows.addRow,
 	})
-	return rows.events, b.explain(ctx, "listing dead letters", err)
+	return rows.Events, b.explain(ctx, "listing dead letters", err)
 }
 
 // The open ones are counted by their index. Whoever asks for the closed ones waits for
@@ -86,10 +87,10 @@ func (b *Buffer) CountDead(ctx context.Context, f outbox.DeadFilter) (outbox.Dea
 		return outbox.DeadCount{}, err
 	}
 	var n outbox.DeadCount
-	err = b.transact(ctx, reading(aWhile, "enable_seqscan", "off"), step{
-		sql: t.sql(countDeadSQL), args: b.matching(f),
-		row: func(v [][]byte) error {
-			n = outbox.DeadCount{Open: int8Of(v[0]), Untold: int8Of(v[1]), Closed: int8Of(v[2])}
+	err = b.db.Transact(ctx, pg.ReadTx(pg.BulkTimeout, "enable_seqscan", "off"), pg.Step{
+		SQL: t.sql(countDeadSQL), Args: b.matching(f),
+		Row: func(v [][]byte) error {
+			n = outbox.DeadCount{Open: pg.ReadInt8(v[0]), Untold: pg.ReadInt8(v[1]), Closed: pg.ReadInt8(v[2])}
 			return nil
 		},
 	})
@@ -117,34 +118,34 @@ func (b *Buffer) Discard(ctx context.Context, f outbox.DeadFilter, limit int) (i
 		return 0, err
 	}
 	var n int64
-	err = b.transact(ctx, t.writing(aWhile, byKey...), step{
-		sql: t.sql(discardSQL), args: b.matching(f, itoa(int64(limit))), affected: &n,
+	err = b.db.Transact(ctx, b.db.WriteTx(pg.BulkTimeout, pg.PlanByKey...), pg.Step{
+		SQL: t.sql(discardSQL), Args: b.matching(f, pg.Int(int64(limit))), Affected: &n,
 	})
 	return int(n), b.explain(ctx, "discarding dead letters", err)
 }
 
-// byKey makes the planner look each picked letter up by its key. Statistics taken while
-// all letters were open make it believe that reading the whole table is as good.
-var byKey = []string{
-	"synchronous_commit", "on", "enable_seqscan", "off", "enable_hashjoin", "off", "enable_mergejoin", "off",
+// deadLetterDecoder decodes an event's columns and letterSQL.
+type deadLetterDecoder struct {
+	pg.EventDecoder
+	pipeline string
 }
 
 // addLetter is a step's row function for an event's columns and letterSQL.
-func (d *decoder) addLetter(v [][]byte) error {
-	if err := d.add(v); err != nil {
+func (d *deadLetterDecoder) addLetter(v [][]byte) error {
+	if err := d.Append(v); err != nil {
 		return err
 	}
 	v = v[6:]
 	letter := &outbox.DeadLetter{
-		Pipeline: d.pipeline, GroupID: uuid.UUID(v[0]), Attempts: int4Of(v[1]), Error: string(v[2]), DiedAt: timeOf(v[3]),
+		Pipeline: d.pipeline, GroupID: uuid.UUID(v[0]), Attempts: pg.ReadInt4(v[1]), Error: string(v[2]), DiedAt: pg.ReadTime(v[3]),
 	}
 	if v[4] != nil {
-		letter.ToldAt = timeOf(v[4])
+		letter.ToldAt = pg.ReadTime(v[4])
 	}
 	if v[5] != nil {
-		letter.ClosedAt = timeOf(v[5])
+		letter.ClosedAt = pg.ReadTime(v[5])
 	}
-	event := &d.events[len(d.events)-1]
+	event := &d.Events[len(d.Events)-1]
 	event.DeadLetter = letter
 	if v[6] != nil {
 		event.UUID = uuid.UUID(v[6])
@@ -153,12 +154,12 @@ func (d *decoder) addLetter(v [][]byte) error {
 }
 
 // addRow is addLetter, with the row that a replay puts back.
-func (d *decoder) addRow(v [][]byte) error {
+func (d *deadLetterDecoder) addRow(v [][]byte) error {
 	if err := d.addLetter(v); err != nil {
 		return err
 	}
 	if row := v[13]; len(row) > 0 {
-		d.events[len(d.events)-1].DeadLetter.Row = d.bytes(row[1:]) // jsonb's version byte
+		d.Events[len(d.Events)-1].DeadLetter.Row = d.Copy(pg.ReadJSON(row))
 	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 // Examine is described by buffertest.Buffer.
@@ -25,7 +26,7 @@ func (b *Buffer) examine(ctx context.Context, long time.Duration) []outbox.Findi
 		return e.found
 	}
 	e.tables(ctx)
-	schema, name := splitTable(b.config.Table)
+	schema, name := pg.SplitTable(b.config.Table)
 	events, err := b.lookAt(ctx, schema, name)
 	if e.failed("tables", err) || !events.exists {
 		return e.found
@@ -67,15 +68,15 @@ func (e *examination) problem(about, text, mend string) { e.add(outbox.Problem, 
 // failed notes that something could not be looked at; not that the role may not, where
 // Check has said what it may not.
 func (e *examination) failed(about string, err error) bool {
-	if err != nil && (code(err) != codeNoPrivilege || e.b.table.Load() != nil || about == "tables") {
-		e.problem(about, "it could not be looked at: "+e.b.connectError(err).Error(), "run relay doctor again; if it says the same, look at the server's log")
+	if err != nil && (pg.Code(err) != pg.CodeNoPrivilege || e.b.table.Load() != nil || about == "tables") {
+		e.problem(about, "it could not be looked at: "+e.b.db.ConnectError(err).Error(), "run relay doctor again; if it says the same, look at the server's log")
 	}
 	return err != nil
 }
 
 // ask runs one statement, whose columns are all text.
 func (e *examination) ask(ctx context.Context, about, sql string, row func(v []string), args ...string) bool {
-	return !e.failed(about, e.b.roundTrip(ctx, []step{reading(aWhile), {sql: sql, args: args, row: func(v [][]byte) error {
+	return !e.failed(about, e.b.db.RoundTrip(ctx, []pg.Step{pg.ReadTx(pg.BulkTimeout), {SQL: sql, Args: args, Row: func(v [][]byte) error {
 		texts := make([]string, len(v))
 		for i := range v {
 			texts[i] = string(v[i])
@@ -94,14 +95,14 @@ SELECT current_setting('server_version_num'), current_setting('server_version'),
 func (e *examination) server(ctx context.Context) bool {
 	const about = "server"
 	var v []string
-	err := e.b.roundTrip(ctx, []step{reading(e.b.patience), {sql: serverSQL, row: func(row [][]byte) error {
+	err := e.b.db.RoundTrip(ctx, []pg.Step{pg.ReadTx(e.b.db.StatementTimeout), {SQL: serverSQL, Row: func(row [][]byte) error {
 		for _, column := range row {
 			v = append(v, string(column))
 		}
 		return nil
 	}}})
 	if err != nil || len(v) != 5 {
-		e.problem(about, e.b.connectError(err).Error(), "start the server, or correct source.url")
+		e.problem(about, e.b.db.ConnectError(err).Error(), "start the server, or correct source.url")
 		return false
 	}
 	if number, err := strconv.Atoi(v[0]); err != nil || number < 140000 {
@@ -221,22 +222,22 @@ func (e *examination) plan(ctx context.Context, events tableFacts) {
 		return
 	}
 	sql, args := claimSQL, []string{
-		t.buffer, outbox.NewGroupID().String(), "0", itoa(math.MaxInt64), "1000", interval(time.Minute), e.b.config.Owner,
+		t.buffer, outbox.NewGroupID().String(), "0", pg.Int(math.MaxInt64), "1000", pg.Interval(time.Minute), e.b.config.Owner,
 	}
 	if t.own != nil {
 		sql = claimOwnSQL
 	} else if e.b.ClaimMode() == outbox.ClaimRange {
 		sql, args = claimRangeSQL, []string{
-			t.buffer, "0", "0", itoa(math.MaxInt64), "f", "1000", outbox.NewGroupID().String(), interval(time.Minute), e.b.config.Owner,
+			t.buffer, "0", "0", pg.Int(math.MaxInt64), "f", "1000", outbox.NewGroupID().String(), pg.Interval(time.Minute), e.b.config.Owner,
 		}
 	}
 	var answer []byte
-	err := e.b.transact(
+	err := e.b.db.Transact(
 		ctx,
-		reading(e.b.patience, inOrder...),
-		step{
-			sql: "EXPLAIN (FORMAT JSON) " + t.sql(sql), args: args,
-			row: func(v [][]byte) error { answer = slices.Clone(v[0]); return nil },
+		pg.ReadTx(e.b.db.StatementTimeout, pg.PlanByPrimaryKey...),
+		pg.Step{
+			SQL: "EXPLAIN (FORMAT JSON) " + t.sql(sql), Args: args,
+			Row: func(v [][]byte) error { answer = slices.Clone(v[0]); return nil },
 		},
 	)
 	if e.failed(about, err) {

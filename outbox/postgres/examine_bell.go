@@ -6,6 +6,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 // wake says how the relay hears of events.
@@ -47,7 +48,7 @@ func (e *examination) wake(ctx context.Context, events tableFacts) {
 func (b *Buffer) pooled(ctx context.Context) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	config, err := connConfig(b.config.URL)
+	config, err := pg.ConnConfig(b.config.URL)
 	if err != nil {
 		return false, err
 	}
@@ -56,5 +57,5 @@ func (b *Buffer) pooled(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	return throughPooler(ctx, conn)
+	return pg.ThroughPooler(ctx, conn)
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 // Who may do what: https://www.postgresql.org/docs/current/predefined-roles.html. A
@@ -27,15 +28,15 @@ SELECT quote_ident(current_user),
 // what is done instead and the GRANT that mends it; nil when nothing is missing.
 func (b *Buffer) Rights(ctx context.Context, w outbox.Watch) ([]outbox.Finding, error) {
 	var found []outbox.Finding
-	err := b.roundTrip(ctx, []step{reading(b.patience), {
-		sql: rightsSQL, args: []string{textArray(w.Users)},
-		row: func(v [][]byte) error {
+	err := b.db.RoundTrip(ctx, []pg.Step{pg.ReadTx(b.db.StatementTimeout), {
+		SQL: rightsSQL, Args: []string{textArray(w.Users)},
+		Row: func(v [][]byte) error {
 			found = missingRights(w, string(v[0]), string(v[1]) == "true", string(v[2]) == "true", string(v[3]), string(v[4]))
 			return nil
 		},
 	}})
 	if err != nil {
-		return nil, fmt.Errorf("looking at the role's rights: %w", b.connectError(err))
+		return nil, fmt.Errorf("looking at the role's rights: %w", b.db.ConnectError(err))
 	}
 	return found, nil
 }
@@ -109,7 +110,7 @@ func (e *examination) holders(ctx context.Context, long time.Duration) {
 func ending(h *outbox.Holder) string {
 	there := ""
 	if h.Elsewhere {
-		there = "in database " + quote(h.Database) + ": "
+		there = "in database " + pg.Quote(h.Database) + ": "
 	}
 	switch {
 	case h.Kind == outbox.HeldByPrepared:
@@ -125,7 +126,7 @@ func ending(h *outbox.Holder) string {
 	case h.Backend == "autovacuum worker":
 		return "it ends by itself"
 	}
-	return "SELECT pg_terminate_backend(" + itoa(int64(h.PID)) + ")"
+	return "SELECT pg_terminate_backend(" + pg.Int(int64(h.PID)) + ")"
 }
 
 // inQuotes quotes a text as SQL does.
@@ -135,7 +136,7 @@ func inQuotes(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") +
 func textArray(texts []string) string {
 	quoted := make([]string, len(texts))
 	for i, s := range texts {
-		quoted[i] = `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(text(s)) + `"`
+		quoted[i] = `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(pg.Text(s)) + `"`
 	}
 	return "{" + strings.Join(quoted, ",") + "}"
 }

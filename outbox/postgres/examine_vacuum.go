@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 // What keeps dead rows away: they are what every walk along the index passes.
@@ -50,7 +51,7 @@ func (e *examination) settings(ctx context.Context, events tableFacts) {
 			e.warn(about, fmt.Sprintf("table %s is not set as the relay's schema has it (%s), and keeps more dead rows than it need", v[1], now),
 				"ALTER TABLE "+v[1]+" SET ("+set+")")
 		}
-	}, events.quoted, ident(own, "outbox_batches"))
+	}, events.quoted, pg.Ident(own, "outbox_batches"))
 	switch {
 	case !answered:
 	case server == "off" || count == "off":
@@ -114,7 +115,7 @@ func (e *examination) deadlocks(events tableFacts) {
 	)
 	if d := events.deadlockTimeout; d < shortest {
 		e.warn(about, fmt.Sprintf("it is %v; the relay gives way to the application within half of that, and so gives up locks that it had only to wait for", d),
-			"ALTER DATABASE "+quote(events.database)+" SET deadlock_timeout = '1s'")
+			"ALTER DATABASE "+pg.Quote(events.database)+" SET deadlock_timeout = '1s'")
 		return
 	}
 	e.fine(about, events.deadlockTimeout.String())

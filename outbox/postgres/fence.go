@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 // Settle is one round trip whose first statement is the fence: it touches the
@@ -47,7 +47,7 @@ type settlement struct {
 }
 
 // run settles: work is what is done behind the fence.
-func (s *settlement) run(ctx context.Context, o kinds, work []step) error {
+func (s *settlement) run(ctx context.Context, o kinds, work []pg.Step) error {
 	// A settle that a crash forgets is done again under the same group_id, so it
 	// need not wait for the disk, unless it made a new one.
 	commit := "off"
@@ -55,15 +55,15 @@ func (s *settlement) run(ctx context.Context, o kinds, work []step) error {
 		commit = "on"
 	}
 	b := s.ledger.b
-	begin := s.table.writing(b.patience, "synchronous_commit", commit, "lock_timeout", milliseconds(s.table.lockTimeout),
+	begin := b.db.WriteTx(b.db.StatementTimeout, "synchronous_commit", commit, "lock_timeout", pg.Milliseconds(s.table.lockTimeout),
 		"enable_seqscan", "off", "enable_bitmapscan", "off", "plan_cache_mode", "force_generic_plan", "relay.holds", "", "relay.ranged", "")
-	begin.row = func([][]byte) error {
+	begin.Row = func([][]byte) error {
 		s.held = false
 		return nil
 	}
 	// After a deadlock with the application it is not run again at once, which could
 	// make the application the next victim: the caller marks the batch.
-	err := b.rerun(ctx, append([]step{begin, s.fence(o)}, work...), codeSerialization)
+	err := b.db.RetryTx(ctx, append([]pg.Step{begin, s.fence(o)}, work...), pg.CodeSerialization)
 	switch {
 	case err != nil:
 		return b.explain(ctx, "settling a batch", err)
@@ -75,19 +75,19 @@ func (s *settlement) run(ctx context.Context, o kinds, work []step) error {
 	return nil
 }
 
-func (s *settlement) fence(o kinds) step {
-	args := []string{s.ledger.name(s.table), s.batch.GroupID.String(), itoa(s.batch.LeaseNo)}
+func (s *settlement) fence(o kinds) pg.Step {
+	args := []string{s.ledger.name(s.table), s.batch.GroupID.String(), pg.Int(s.batch.LeaseNo)}
 	sql := fenceDeleteSQL
 	switch {
 	case o.back():
 		sql = fenceRetrySQL
-		args = append(args, interval(o.all.After), itoa(int64(o.all.Attempts)), itoa(int64(o.all.Outages)),
-			text(o.all.Error), optionalText(o.all.Address))
+		args = append(args, pg.Interval(o.all.After), pg.Int(int64(o.all.Attempts)), pg.Int(int64(o.all.Outages)),
+			pg.Text(o.all.Error), pg.OptionalText(o.all.Address))
 	case s.batch.Marked():
 		sql = fenceKeepSQL
-		args = append(args, interval(markedAgain))
+		args = append(args, pg.Interval(markedAgain))
 	}
-	return step{often: true, sql: s.table.sql(sql), args: args, row: func([][]byte) error {
+	return pg.Step{Prepare: true, SQL: s.table.sql(sql), Args: args, Row: func([][]byte) error {
 		s.held = true
 		return nil
 	}}
@@ -138,16 +138,4 @@ func (o *kinds) ids(b *outbox.Batch) (delivered, dead []int64) {
 		return ids
 	}
 	return of(o.delivered), of(o.dead)
-}
-
-// text makes an error fit for a text column: UTF-8 without NUL.
-func text(s string) string {
-	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
-}
-
-func optionalText(s *string) string {
-	if s == nil {
-		return null
-	}
-	return text(*s)
 }

@@ -1,6 +1,8 @@
 package postgres
 
 import (
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+
 	"context"
 	"fmt"
 	"strings"
@@ -44,8 +46,8 @@ func giveWay(ctx context.Context, patience time.Duration, do func() error) error
 // inTheWay tells whether others hold what is wanted. A replay locks letters first and
 // the ledger then, a migration the other way round.
 func inTheWay(err error) bool {
-	c := code(err)
-	return c == codeLockTimeout || c == codeDeadlock
+	c := pg.Code(err)
+	return c == pg.CodeLockTimeout || c == pg.CodeDeadlock
 }
 
 // The relay's own transactions are shorter than the wait was. What others do is seen
@@ -68,7 +70,7 @@ func held(ctx context.Context, tx pgx.Tx, c SchemaConfig, err error) error {
 	if !inTheWay(err) {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), aWhile)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pg.BulkTimeout)
 	defer cancel()
 	const says = "a transaction holds a table that is to be changed (%s); end it or wait for its end, and run relay migrate again: %w"
 	rows, askErr := tx.Query(ctx, holdersSQL, c.tables())

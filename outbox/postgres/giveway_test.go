@@ -1,6 +1,8 @@
 package postgres
 
 import (
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+
 	"context"
 	"errors"
 	"fmt"
@@ -41,7 +43,7 @@ func TestMigrateSaysWhoHoldsTheTable(t *testing.T) {
 		exec(damage)
 		exec("BEGIN; LOCK TABLE outbox_batches IN ACCESS SHARE MODE")
 		_, err := migrate(ctx, url, SchemaConfig{}, 0)
-		if code(err) != codeLockTimeout {
+		if pg.Code(err) != pg.CodeLockTimeout {
 			t.Errorf("%s: got %v", name, err)
 		}
 		for _, says := range []string{fmt.Sprintf(`pid %d, application "audit", query started at `, reader.PgConn().PID()), "run relay migrate again"} {
@@ -59,7 +61,7 @@ func TestMigrateSaysWhoHoldsTheTable(t *testing.T) {
 // TestGiveWay: what waits in vain lets others through, and goes on.
 func TestGiveWay(t *testing.T) {
 	t.Parallel()
-	locked, deadlock, other := &pgconn.PgError{Code: codeLockTimeout}, &pgconn.PgError{Code: codeDeadlock}, errors.New("refused")
+	locked, deadlock, other := &pgconn.PgError{Code: pg.CodeLockTimeout}, &pgconn.PgError{Code: pg.CodeDeadlock}, errors.New("refused")
 	for name, c := range map[string]struct {
 		does  []error // the last again and again
 		ctx   time.Duration

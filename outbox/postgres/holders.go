@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 // What holds vacuum back, by ComputeXidHorizons and GetSnapshotData of the server's
@@ -71,39 +71,34 @@ const mostHolders = 100
 // is none, nor is this one. It asks for no table, and works before Migrate.
 func (b *Buffer) Holders(ctx context.Context) ([]outbox.Holder, error) {
 	var all []outbox.Holder
-	err := b.roundTrip(ctx, []step{reading(b.patience), {
-		sql: horizonSQL, args: []string{itoa(mostHolders)},
-		row: func(v [][]byte) error {
+	err := b.db.RoundTrip(ctx, []pg.Step{pg.ReadTx(b.db.StatementTimeout), {
+		SQL: horizonSQL, Args: []string{pg.Int(mostHolders)},
+		Row: func(v [][]byte) error {
 			all = append(all, holderOf(v))
 			return nil
 		},
 	}})
 	if err != nil {
-		return nil, fmt.Errorf("looking at what holds the database back: %w", b.connectError(err))
+		return nil, fmt.Errorf("looking at what holds the database back: %w", b.db.ConnectError(err))
 	}
 	return all, nil
 }
 
 func holderOf(v [][]byte) outbox.Holder {
 	h := outbox.Holder{
-		Kind: outbox.HolderKind(v[0]), Name: string(v[1]), PID: int4Of(v[2]),
+		Kind: outbox.HolderKind(v[0]), Name: string(v[1]), PID: pg.ReadInt4(v[2]),
 		Database: string(v[3]), User: string(v[4]), Application: string(v[5]), State: string(v[6]), Backend: string(v[7]),
-		Superuser: isTrue(v[8]), Own: isTrue(v[9]), Elsewhere: isTrue(v[10]),
-		Age: microseconds(v[13]), QueryAge: microseconds(v[14]),
-		Behind: int8Of(v[15]), Horizon: int8Of(v[16]), Catalogs: isTrue(v[17]), WAL: int8Of(v[18]),
+		Superuser: pg.ReadBool(v[8]), Own: pg.ReadBool(v[9]), Elsewhere: pg.ReadBool(v[10]),
+		Age: pg.ReadAge(v[13]), QueryAge: pg.ReadAge(v[14]),
+		Behind: pg.ReadInt8(v[15]), Horizon: pg.ReadInt8(v[16]), Catalogs: pg.ReadBool(v[17]), WAL: pg.ReadInt8(v[18]),
 	}
 	if v[11] != nil {
-		h.StartedAt = timeOf(v[11])
+		h.StartedAt = pg.ReadTime(v[11])
 	}
 	if v[12] != nil {
-		h.BeganAt = timeOf(v[12])
+		h.BeganAt = pg.ReadTime(v[12])
 	}
 	return h
-}
-
-// microseconds is an age, which a clock that was set back makes negative; NULL is 0.
-func microseconds(v []byte) time.Duration {
-	return max(0, time.Duration(int8Of(v))*time.Microsecond)
 }
 
 // A process id is used again, and a session goes on to its next transaction. So what
@@ -129,17 +124,17 @@ func (b *Buffer) End(ctx context.Context, h outbox.Holder) (ended bool, err erro
 		return false, nil
 	}
 	found := false
-	err = b.roundTrip(ctx, []step{reading(b.patience), {
-		sql:  endSQL,
-		args: []string{itoa(int64(h.PID)), timestamp(h.StartedAt), timestamp(h.BeganAt), h.Application},
-		row: func(v [][]byte) error {
-			found, ended = true, isTrue(v[0])
+	err = b.db.RoundTrip(ctx, []pg.Step{pg.ReadTx(b.db.StatementTimeout), {
+		SQL:  endSQL,
+		Args: []string{pg.Int(int64(h.PID)), pg.Timestamp(h.StartedAt), pg.Timestamp(h.BeganAt), h.Application},
+		Row: func(v [][]byte) error {
+			found, ended = true, pg.ReadBool(v[0])
 			return nil
 		},
 	}})
 	switch {
 	case err != nil:
-		return false, fmt.Errorf("ending a session: %w", b.connectError(err))
+		return false, fmt.Errorf("ending a session: %w", b.db.ConnectError(err))
 	case found && !ended:
 		return false, errors.New("ending a session: the server could not signal it")
 	}

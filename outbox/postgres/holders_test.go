@@ -16,6 +16,7 @@ import (
 
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 // logical is a server that can have slots, and where nothing begins by itself.
@@ -290,7 +291,7 @@ func TestEnd(t *testing.T) {
 	}
 	all = holders(t, b)
 	end(holderOfPID(all, pid(culprit)), true)
-	if _, err := culprit.Exec(t.Context(), "SELECT 1"); code(err) != "57P01" {
+	if _, err := culprit.Exec(t.Context(), "SELECT 1"); pg.Code(err) != "57P01" {
 		t.Errorf("it goes on: %v", err)
 	}
 	run(t, own, "SELECT 1")
@@ -332,7 +333,11 @@ func TestHoldersOfOthers(t *testing.T) {
 			t.Error(diff)
 		}
 	}
-	role := b.pool.Config().ConnConfig.User
+	config, err := pg.ConnConfig(b.config.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	role := config.User
 	rights(outbox.Watch{}, "GRANT pg_read_all_stats TO "+role)
 	rights(w, "GRANT pg_read_all_stats TO "+role, "GRANT pg_signal_backend TO "+role)
 	p.exec("GRANT pg_read_all_stats TO " + role)
@@ -344,7 +349,7 @@ func TestHoldersOfOthers(t *testing.T) {
 	if h.Age == 0 || h.State == "" || h.Backend == "" {
 		t.Errorf("it sees %+v", h)
 	}
-	if ended, err := b.End(t.Context(), *h); ended || code(err) != codeNoPrivilege {
+	if ended, err := b.End(t.Context(), *h); ended || pg.Code(err) != pg.CodeNoPrivilege {
 		t.Errorf("ended: %v, %v", ended, err)
 	}
 
@@ -360,7 +365,7 @@ func TestHoldersOfOthers(t *testing.T) {
 		t.Errorf("ended: %v, %v", ended, err)
 	}
 	super := session(t, p.url, "report", repeatable, "SELECT 1")
-	if ended, err := b.End(t.Context(), *holderOfPID(holders(t, b), pid(super))); ended || code(err) != codeNoPrivilege {
+	if ended, err := b.End(t.Context(), *holderOfPID(holders(t, b), pid(super))); ended || pg.Code(err) != pg.CodeNoPrivilege {
 		t.Errorf("a superuser's was ended: %v, %v", ended, err)
 	}
 	for _, statement := range []string{"REVOKE pg_read_all_stats, pg_signal_backend FROM " + role, "DROP ROLE " + pgx.Identifier{odd}.Sanitize()} {
@@ -405,7 +410,7 @@ func TestExamineHolders(t *testing.T) {
 	found := examined(t, p.url, time.Nanosecond)
 	for says, mend := range map[string]string{
 		fmt.Sprintf("pid %d", pid(own)):    "it is a relay's, and ends by itself",
-		`the transaction prepared as "far`: "in database " + quote(name) + ": ROLLBACK PREPARED 'far'",
+		`the transaction prepared as "far`: "in database " + pg.Quote(name) + ": ROLLBACK PREPARED 'far'",
 	} {
 		if f := find(found, outbox.Warning, "vacuum horizon", says); f == nil || f.Mend != mend {
 			t.Errorf("of %s it says %+v", says, bad(found))

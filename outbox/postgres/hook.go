@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 // Hook is a pipeline's dead letters as the buffer of its dead-letter hook. Its
@@ -48,11 +49,11 @@ func (h *Hook) Look(ctx context.Context, limit int) (outbox.Backlog, error) {
 		return outbox.Backlog{}, h.b.explain(ctx, "looking for dead letters without a batch", err)
 	}
 	var backlog outbox.Backlog
-	err = h.b.transact(ctx, reading(h.b.patience, inOrder...), step{
-		sql: t.sql(lookForHookSQL), args: []string{h.name(t), h.b.config.Pipeline, itoa(int64(limit))},
-		row: func(v [][]byte) error {
+	err = h.b.db.Transact(ctx, pg.ReadTx(h.b.db.StatementTimeout, pg.PlanByPrimaryKey...), pg.Step{
+		SQL: t.sql(lookForHookSQL), Args: []string{h.name(t), h.b.config.Pipeline, pg.Int(int64(limit))},
+		Row: func(v [][]byte) error {
 			backlog = outbox.Backlog{
-				Unclaimed: int(int8Of(v[0])), Due: int(int8Of(v[1])), Waiting: int(int8Of(v[2])), Delivered: int(int8Of(v[3])),
+				Unclaimed: int(pg.ReadInt8(v[0])), Due: int(pg.ReadInt8(v[1])), Waiting: int(pg.ReadInt8(v[2])), Delivered: int(pg.ReadInt8(v[3])),
 			}
 			return nil
 		},
@@ -77,8 +78,8 @@ func (h *Hook) free(ctx context.Context, t *table, limit int) error {
 	if !due {
 		return nil
 	}
-	err := h.b.transact(ctx, t.writing(h.b.patience, append([]string{"lock_timeout", milliseconds(t.lockTimeout)}, byKey...)...),
-		step{sql: t.sql(freeSQL), args: []string{h.b.config.Pipeline}})
+	err := h.b.db.Transact(ctx, h.b.db.WriteTx(h.b.db.StatementTimeout, append([]string{"lock_timeout", pg.Milliseconds(t.lockTimeout)}, pg.PlanByKey...)...),
+		pg.Step{SQL: t.sql(freeSQL), Args: []string{h.b.config.Pipeline}})
 	if err != nil {
 		h.mu.Lock()
 		h.freeNext = time.Time{} // the next look tries again
@@ -112,12 +113,12 @@ func (h *Hook) Status(ctx context.Context) (outbox.Status, error) {
 		return outbox.Status{}, err
 	}
 	var s outbox.Status
-	err = h.b.transact(ctx, reading(h.b.patience, inOrder...), step{
-		sql: t.sql(hookStatusSQL), args: []string{h.name(t), h.b.config.Pipeline},
-		row: func(v [][]byte) error {
+	err = h.b.db.Transact(ctx, pg.ReadTx(h.b.db.StatementTimeout, pg.PlanByPrimaryKey...), pg.Step{
+		SQL: t.sql(hookStatusSQL), Args: []string{h.name(t), h.b.config.Pipeline},
+		Row: func(v [][]byte) error {
 			s = outbox.Status{
-				Leased: int8Of(v[0]), Waiting: int8Of(v[1]), Delivered: int8Of(v[2]), Pending: int8Of(v[3]),
-				OldestPending: max(0, time.Duration(int8Of(v[4]))*time.Microsecond),
+				Leased: pg.ReadInt8(v[0]), Waiting: pg.ReadInt8(v[1]), Delivered: pg.ReadInt8(v[2]), Pending: pg.ReadInt8(v[3]),
+				OldestPending: max(0, time.Duration(pg.ReadInt8(v[4]))*time.Microsecond),
 			}
 			return nil
 		},

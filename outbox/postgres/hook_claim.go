@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 // As a claim of events, with the letters' own stamp. Two letters of one event are not
@@ -48,32 +49,32 @@ func (h *Hook) Claim(ctx context.Context, limit int, lease time.Duration) (*outb
 		clock    time.Time
 		leaseEnd = time.Now().Add(lease)
 	)
-	begin := t.writing(h.b.patience, append([]string{"enable_bitmapscan", "off", "enable_sort", "off"}, byKey...)...)
-	begin.row = rows.forget
-	err = h.b.transact(ctx, begin, step{
-		sql: t.sql(hookClaimSQL),
-		args: []string{
-			h.name(t), groupID.String(), h.b.config.Pipeline, itoa(int64(limit)), interval(lease), h.b.config.Owner,
+	begin := h.b.db.WriteTx(h.b.db.StatementTimeout, append([]string{"enable_bitmapscan", "off", "enable_sort", "off"}, pg.PlanByKey...)...)
+	begin.Row = rows.Reset
+	err = h.b.db.Transact(ctx, begin, pg.Step{
+		SQL: t.sql(hookClaimSQL),
+		Args: []string{
+			h.name(t), groupID.String(), h.b.config.Pipeline, pg.Int(int64(limit)), pg.Interval(lease), h.b.config.Owner,
 		},
-		row: func(v [][]byte) error {
-			clock = timeOf(v[13])
+		Row: func(v [][]byte) error {
+			clock = pg.ReadTime(v[13])
 			return rows.addLetter(v)
 		},
 	})
 	if err != nil {
 		return nil, h.b.explain(ctx, "claiming dead letters", err)
 	}
-	if len(rows.events) == 0 {
+	if len(rows.Events) == 0 {
 		return nil, nil
 	}
-	return h.b.leased(&rows, outbox.Batch{
+	return h.b.leased(&rows.EventDecoder, outbox.Batch{
 		GroupID: groupID, LeaseNo: 1, LeaseEnd: leaseEnd, Starts: 1,
 		ClaimedAt: clock, ClaimedLocal: time.Now(),
 	}), nil
 }
 
-func (h *Hook) letters(t *table) decoder {
-	return decoder{payloadOID: t.letterOID, pipeline: h.b.config.Pipeline}
+func (h *Hook) letters(t *table) deadLetterDecoder {
+	return deadLetterDecoder{pg.EventDecoder{PayloadOID: t.letterOID}, h.b.config.Pipeline}
 }
 
 const hookTakeOverSQL = dueSQL + takenSQL + `
@@ -89,5 +90,5 @@ func (h *Hook) TakeOver(ctx context.Context, lease time.Duration) (*outbox.Batch
 		return nil, err
 	}
 	rows := h.letters(t)
-	return h.takeOver(ctx, t, lease, &rows, rows.addLetter, hookTakeOverSQL, h.b.config.Pipeline)
+	return h.takeOver(ctx, t, lease, &rows.EventDecoder, rows.addLetter, hookTakeOverSQL, h.b.config.Pipeline)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 // The letters of a batch are found by their stamp while they are untold.
@@ -74,13 +75,13 @@ func (h *Hook) Settle(ctx context.Context, batch *outbox.Batch, outcomes []outbo
 type telling struct{ settlement }
 
 // work is what is done to the letters, behind the fence.
-func (s *telling) work(o kinds) []step {
+func (s *telling) work(o kinds) []pg.Step {
 	if o.back() {
 		return nil
 	}
-	var work []step
+	var work []pg.Step
 	for _, r := range o.retry {
-		work = append(work, step{sql: s.table.sql(moveLettersSQL), args: append(s.part(r, idArray(r.IDs)), s.ledger.b.config.Pipeline)})
+		work = append(work, pg.Step{SQL: s.table.sql(moveLettersSQL), Args: append(s.part(r, pg.IDArray(r.IDs)), s.ledger.b.config.Pipeline)})
 	}
 	if len(o.delivered) > 0 {
 		work = append(work, s.tell(o))
@@ -91,15 +92,15 @@ func (s *telling) work(o kinds) []step {
 	return work
 }
 
-func (s *telling) tell(o kinds) step {
+func (s *telling) tell(o kinds) pg.Step {
 	sql := tellSQL
 	if s.batch.Marked() {
 		sql = tellFreeSQL
 	}
-	ids := null
+	ids := pg.Null
 	if o.all == nil {
 		told, _ := o.ids(s.batch)
-		ids = idArray(told)
+		ids = pg.IDArray(told)
 	}
-	return step{sql: s.table.sql(sql), args: append(s.bounds(), s.ledger.b.config.Pipeline, ids)}
+	return pg.Step{SQL: s.table.sql(sql), Args: append(s.bounds(), s.ledger.b.config.Pipeline, ids)}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 // Table is a buffer table to insert into. The zero Table is outbox_events with
@@ -68,7 +69,7 @@ func (t Table) insert(events []outbox.Event, exec func(statement string, args []
 		n := min(len(events), insertAtOnce)
 		statement, args := t.statement(events[:n])
 		if err := exec(statement, args); err != nil {
-			return fmt.Errorf("inserting %d events into %s: %w", n, ident(splitTable(t.Name)), explainInsert(err))
+			return fmt.Errorf("inserting %d events into %s: %w", n, pg.Ident(pg.SplitTable(t.Name)), explainInsert(err))
 		}
 		events = events[n:]
 	}
@@ -80,7 +81,7 @@ func (t Table) insert(events []outbox.Event, exec func(statement string, args []
 func (t Table) statement(events []outbox.Event) (string, []any) {
 	var sql strings.Builder
 	args := make([]any, 0, 4*len(events))
-	sql.WriteString("INSERT INTO " + ident(splitTable(t.Name)) + " (topic, key, payload, headers) VALUES ")
+	sql.WriteString("INSERT INTO " + pg.Ident(pg.SplitTable(t.Name)) + " (topic, key, payload, headers) VALUES ")
 	for i := range events {
 		e := &events[i]
 		if i > 0 {
@@ -114,10 +115,10 @@ func optional(h outbox.Headers) *string {
 
 // explainInsert names what mends a table that is not there, or not ours to write.
 func explainInsert(err error) error {
-	switch code(err) {
-	case codeNoTable, codeNoColumn:
+	switch pg.Code(err) {
+	case pg.CodeNoTable, pg.CodeNoColumn:
 		return fmt.Errorf("%w (the relay's tables are made by: relay migrate -c relay.yaml)", err)
-	case codeNoPrivilege:
+	case pg.CodeNoPrivilege:
 		return fmt.Errorf("%w (the application's role needs GRANT INSERT on the table)", err)
 	}
 	return err

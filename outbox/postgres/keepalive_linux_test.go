@@ -1,6 +1,8 @@
 package postgres
 
 import (
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+
 	"net"
 	"syscall"
 	"testing"
@@ -18,18 +20,18 @@ func TestConnectionsAreProbed(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer b.Close()
-	conn, err := b.pool.Acquire(t.Context())
+	conn, err := b.db.Acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Release()
 	probed(t, conn.Conn().PgConn().Conn())
 
-	config, err := connConfig(url)
+	config, err := pg.ConnConfig(url)
 	if err != nil {
 		t.Fatal(err)
 	}
-	dialled, err := config.DialFunc(t.Context(), "tcp", net.JoinHostPort(config.Host, itoa(int64(config.Port))))
+	dialled, err := config.DialFunc(t.Context(), "tcp", net.JoinHostPort(config.Host, pg.Int(int64(config.Port))))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 // ledger is the live batches of one buffer: its rows of outbox_batches. A pipeline's
@@ -33,10 +34,10 @@ func (l ledger) Renew(ctx context.Context, batch *outbox.Batch, lease time.Durat
 	}
 	var held int64
 	leaseEnd := time.Now().Add(lease)
-	err = l.b.transact(ctx, t.writing(l.b.patience), step{
-		sql:      t.sql(renewSQL),
-		args:     []string{l.name(t), batch.GroupID.String(), itoa(batch.LeaseNo), interval(lease)},
-		affected: &held,
+	err = l.b.db.Transact(ctx, l.b.db.WriteTx(l.b.db.StatementTimeout), pg.Step{
+		SQL:      t.sql(renewSQL),
+		Args:     []string{l.name(t), batch.GroupID.String(), pg.Int(batch.LeaseNo), pg.Interval(lease)},
+		Affected: &held,
 	})
 	if err != nil {
 		return l.b.explain(ctx, "renewing a lease", err)
@@ -63,12 +64,12 @@ func (l ledger) Mark(ctx context.Context, batch *outbox.Batch, delivered []int64
 		return err
 	}
 	var held int64
-	err = l.b.transact(ctx, t.writing(l.b.patience, "synchronous_commit", "off"), step{
-		sql: t.sql(markSQL),
-		args: []string{
-			l.name(t), batch.GroupID.String(), itoa(batch.LeaseNo), idArray(delivered), interval(markedAgain),
+	err = l.b.db.Transact(ctx, l.b.db.WriteTx(l.b.db.StatementTimeout, "synchronous_commit", "off"), pg.Step{
+		SQL: t.sql(markSQL),
+		Args: []string{
+			l.name(t), batch.GroupID.String(), pg.Int(batch.LeaseNo), pg.IDArray(delivered), pg.Interval(markedAgain),
 		},
-		affected: &held,
+		Affected: &held,
 	})
 	if err != nil {
 		return l.b.explain(ctx, "marking a batch delivered", err)

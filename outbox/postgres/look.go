@@ -5,10 +5,11 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 // The last value is read by a statement of its own, before the one that looks:
-// see marks. It also keeps the planner to the primary key's order (see inOrder),
+// see marks. It also keeps the planner to the primary key's order (see pg.PlanByPrimaryKey),
 // and locks the table before the sequence (see claimBeginSQL).
 const lastValueSQL = `
 SELECT coalesce(pg_sequence_last_value($1::regclass), 0),
@@ -55,24 +56,24 @@ func (b *Buffer) Look(ctx context.Context, limit int) (outbox.Backlog, error) {
 		seen    looked
 		backlog outbox.Backlog
 	)
-	err = b.roundTrip(ctx, []step{
-		{sql: t.sql(lastValueSQL), args: []string{t.sequence, milliseconds(b.patience), milliseconds(b.patience * 2 / 3)}, row: func(v [][]byte) error {
-			seen.lastValue = int8Of(v[0])
+	err = b.db.RoundTrip(ctx, []pg.Step{
+		{SQL: t.sql(lastValueSQL), Args: []string{t.sequence, pg.Milliseconds(b.db.StatementTimeout), pg.Milliseconds(b.db.StatementTimeout * 2 / 3)}, Row: func(v [][]byte) error {
+			seen.lastValue = pg.ReadInt8(v[0])
 			return nil
 		}},
 		{
-			sql: t.either(lookSQL, lookOwnSQL),
-			args: []string{
-				t.buffer, itoa(r.lateAfter), itoa(r.lastValue), itoa(int64(limit)), timestamp(r.dueAfter),
-				boolean(r.sweep), t.sequence, itoa(r.cursor), itoa(r.lateUpTo),
+			SQL: t.either(lookSQL, lookOwnSQL),
+			Args: []string{
+				t.buffer, pg.Int(r.lateAfter), pg.Int(r.lastValue), pg.Int(int64(limit)), pg.Timestamp(r.dueAfter),
+				pg.Bool(r.sweep), t.sequence, pg.Int(r.cursor), pg.Int(r.lateUpTo),
 			},
-			row: func(v [][]byte) error {
-				seen.fresh, seen.late = int(int8Of(v[0])), int(int8Of(v[1]))
-				arrayOf(v[2], func(holder []byte) { seen.holders = append(seen.holders, string(holder)) })
-				seen.now = timeOf(v[3])
-				backlog.Due, backlog.Waiting, backlog.Delivered = int(int8Of(v[4])), int(int8Of(v[5])), int(int8Of(v[6]))
+			Row: func(v [][]byte) error {
+				seen.fresh, seen.late = int(pg.ReadInt8(v[0])), int(pg.ReadInt8(v[1]))
+				pg.ReadArray(v[2], func(holder []byte) { seen.holders = append(seen.holders, string(holder)) })
+				seen.now = pg.ReadTime(v[3])
+				backlog.Due, backlog.Waiting, backlog.Delivered = int(pg.ReadInt8(v[4])), int(pg.ReadInt8(v[5])), int(pg.ReadInt8(v[6]))
 				if v[7] != nil {
-					seen.oldestDue = timeOf(v[7])
+					seen.oldestDue = pg.ReadTime(v[7])
 				}
 				return nil
 			},
@@ -109,22 +110,7 @@ const storeFloorSQL = `
 UPDATE outbox_buffers SET floor = $2::bigint WHERE buffer = $1`
 
 func (b *Buffer) storeFloor(ctx context.Context, t *table, floor int64) error {
-	err := b.transact(ctx, t.writing(b.patience, "synchronous_commit", "off"),
-		step{sql: t.sql(storeFloorSQL), args: []string{t.buffer, itoa(floor)}})
+	err := b.db.Transact(ctx, b.db.WriteTx(b.db.StatementTimeout, "synchronous_commit", "off"),
+		pg.Step{SQL: t.sql(storeFloorSQL), Args: []string{t.buffer, pg.Int(floor)}})
 	return b.explain(ctx, "writing down the floor", err)
-}
-
-// timestamp is t as PostgreSQL reads it; the zero time is as old as can be.
-func timestamp(t time.Time) string {
-	if t.IsZero() {
-		return "-infinity"
-	}
-	return t.UTC().Format("2006-01-02 15:04:05.999999Z07:00")
-}
-
-func boolean(v bool) string {
-	if v {
-		return "t"
-	}
-	return "f"
 }

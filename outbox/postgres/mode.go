@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 // The claim modes as outbox_buffers has them.
@@ -130,16 +131,16 @@ WHERE buffer = $1 AND claim = $3 AND NOT EXISTS (SELECT FROM outbox_batches WHER
 // changeMode stores another mode, if no batch lives.
 func (b *Buffer) changeMode(ctx context.Context, t *table, from, to string) (bool, error) {
 	var used, changed int64
-	err := b.roundTrip(ctx, []step{reading(b.patience), {sql: t.sql(ledgerIsUsedSQL), args: []string{t.buffer}, affected: &used}})
+	err := b.db.RoundTrip(ctx, []pg.Step{pg.ReadTx(b.db.StatementTimeout), {SQL: t.sql(ledgerIsUsedSQL), Args: []string{t.buffer}, Affected: &used}})
 	if err == nil && used == 0 {
-		err = b.transact(
-			ctx, t.writing(b.patience, "lock_timeout", milliseconds(t.lockTimeout), "synchronous_commit", "on"),
-			step{sql: claimLockSQL, args: []string{t.buffer}},
-			step{sql: t.sql(lockLedgerSQL)},
-			step{sql: t.sql(changeModeSQL), args: []string{t.buffer, to, from}, affected: &changed},
+		err = b.db.Transact(
+			ctx, b.db.WriteTx(b.db.StatementTimeout, "lock_timeout", pg.Milliseconds(t.lockTimeout), "synchronous_commit", "on"),
+			pg.Step{SQL: claimLockSQL, Args: []string{t.buffer}},
+			pg.Step{SQL: t.sql(lockLedgerSQL)},
+			pg.Step{SQL: t.sql(changeModeSQL), Args: []string{t.buffer, to, from}, Affected: &changed},
 		)
 	}
-	if code(err) == codeLockTimeout { // somebody is at the ledger
+	if pg.Code(err) == pg.CodeLockTimeout { // somebody is at the ledger
 		return false, nil
 	}
 	return changed > 0, err

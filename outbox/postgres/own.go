@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 // ownFacts is what the catalog says of a table of the user's own.
@@ -31,19 +32,9 @@ type ownColumn struct {
 	sequence string
 }
 
-const (
-	oidInt8        = 20
-	oidInt2        = 21
-	oidInt4        = 23
-	oidText        = 25
-	oidTimestamp   = 1114
-	oidTimestamptz = 1184
-	oidUUID        = 2950
-	oidJSONArray   = 199
-	firstUserOID   = 16384
-)
-
-func (c ownColumn) isInteger() bool { return c.oid == oidInt8 || c.oid == oidInt4 || c.oid == oidInt2 }
+func (c ownColumn) isInteger() bool {
+	return c.oid == pg.OIDInt8 || c.oid == pg.OIDInt4 || c.oid == pg.OIDInt2
+}
 
 // column is the one of that name; its name is "" when there is none.
 func (f *ownFacts) column(name string) ownColumn {
@@ -76,16 +67,16 @@ func (b *Buffer) lookAtOwn(ctx context.Context, table tableFacts) (ownFacts, err
 	if !table.exists {
 		return f, nil
 	}
-	begin := reading(b.patience)
-	begin.row = func([][]byte) error {
+	begin := pg.ReadTx(b.db.StatementTimeout)
+	begin.Row = func([][]byte) error {
 		f.columns = nil
 		return nil
 	}
-	return f, b.roundTrip(ctx, []step{begin, {sql: ownColumnsSQL, args: []string{table.quoted}, row: func(v [][]byte) error {
+	return f, b.db.RoundTrip(ctx, []pg.Step{begin, {SQL: ownColumnsSQL, Args: []string{table.quoted}, Row: func(v [][]byte) error {
 		f.columns = append(f.columns, ownColumn{
 			name: string(v[0]), quoted: string(v[1]), kind: string(v[3]),
-			oid:     uint32(int8Of(v[2])), //nolint:gosec // an oid
-			notNull: isTrue(v[4]), generated: isTrue(v[5]), unique: isTrue(v[6]), primary: isTrue(v[7]),
+			oid:     uint32(pg.ReadInt8(v[2])), //nolint:gosec // an oid
+			notNull: pg.ReadBool(v[4]), generated: pg.ReadBool(v[5]), unique: pg.ReadBool(v[6]), primary: pg.ReadBool(v[7]),
 			sequence: string(v[8]),
 		})
 		return nil

@@ -1,6 +1,8 @@
 package postgres
 
 import (
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+
 	"cmp"
 	"context"
 	"strings"
@@ -40,7 +42,7 @@ func (f *findings) ownKey(t ownFacts, c Config) {
 		for _, c := range t.columns {
 			names = append(names, c.quoted)
 		}
-		f.add("table %s has no column %s, which source.id names: name its primary key there, one of %s", table, quote(c.Own.ID), strings.Join(names, ", "))
+		f.add("table %s has no column %s, which source.id names: name its primary key there, one of %s", table, pg.Quote(c.Own.ID), strings.Join(names, ", "))
 		return
 	}
 	if !key.unique {
@@ -50,7 +52,7 @@ func (f *findings) ownKey(t ownFacts, c Config) {
 		f.add("column %s of table %s, which source.id names, may be NULL: ALTER TABLE %s ALTER COLUMN %s SET NOT NULL", key.quoted, table, table, key.quoted)
 	}
 	switch {
-	case c.Own.Cursor == "" && !key.isInteger() && key.oid != oidUUID:
+	case c.Own.Cursor == "" && !key.isInteger() && key.oid != pg.OIDUUID:
 		f.add("column %s of table %s is %s, and an integer that grows or a uuid was expected; name a column that grows as source.cursor: %s", key.quoted, table, key.kind, addCursor(table))
 	case c.Own.Cursor == "" && !key.isInteger() && c.Archive != "":
 		f.add("column %s of table %s is a uuid, and an archive is kept by integers; leave archive.table out, or name a column that grows as source.cursor: %s", key.quoted, table, addCursor(table))
@@ -66,7 +68,7 @@ func (f *findings) ownCursor(t ownFacts, c Config) {
 	switch {
 	case cursor.name == "":
 		f.add("table %s has no column %s, which source.cursor names: ALTER TABLE %s ADD COLUMN %s bigint GENERATED ALWAYS AS IDENTITY UNIQUE",
-			table, quote(c.Own.Cursor), table, quote(c.Own.Cursor))
+			table, pg.Quote(c.Own.Cursor), table, pg.Quote(c.Own.Cursor))
 	case !cursor.isInteger():
 		f.add("column %s of table %s, which source.cursor names, is %s, and an integer was expected; name another: %s", cursor.quoted, table, cursor.kind, addCursor(table))
 	case !cursor.unique:
@@ -110,7 +112,7 @@ func (f *findings) ownGroup(t ownFacts) {
 		f.add("table %s has no column group_id, in which claims are stamped: ALTER TABLE %s ADD COLUMN group_id uuid", table, table)
 	case group.generated:
 		f.add("column group_id of table %s is computed, and claims write to it: ALTER TABLE %s ALTER COLUMN group_id DROP EXPRESSION", table, table)
-	case group.oid != oidUUID:
+	case group.oid != pg.OIDUUID:
 		f.add("column group_id of table %s is %s, and uuid was expected: ALTER TABLE %s ALTER COLUMN group_id TYPE uuid USING NULL", table, group.kind, table)
 	case group.notNull:
 		f.add("column group_id of table %s may not be NULL, as it is of an event that is not claimed: ALTER TABLE %s ALTER COLUMN group_id DROP NOT NULL", table, table)
@@ -138,17 +140,17 @@ func (b *Buffer) checkOwnRights(ctx context.Context, t ownFacts, missing *findin
 	if err != nil {
 		return err
 	}
-	numbers, sequence := ident(ledger, "outbox_numbers"), own.number.sequence
+	numbers, sequence := pg.Ident(ledger, "outbox_numbers"), own.number.sequence
 	var stamps, looks, thereAre, draws bool
 	asked := numbers
 	if closed != "" {
 		missing.closed(closed, role)
-		asked = null
+		asked = pg.Null
 	}
-	err = b.roundTrip(ctx, []step{reading(b.patience), {
-		sql: ownRightsSQL, args: []string{t.table.quoted, cmp.Or(sequence, null), asked},
-		row: func(v [][]byte) error {
-			stamps, looks, thereAre, draws = isTrue(v[0]), isTrue(v[1]), isTrue(v[2]), isTrue(v[3])
+	err = b.db.RoundTrip(ctx, []pg.Step{pg.ReadTx(b.db.StatementTimeout), {
+		SQL: ownRightsSQL, Args: []string{t.table.quoted, cmp.Or(sequence, pg.Null), asked},
+		Row: func(v [][]byte) error {
+			stamps, looks, thereAre, draws = pg.ReadBool(v[0]), pg.ReadBool(v[1]), pg.ReadBool(v[2]), pg.ReadBool(v[3])
 			return nil
 		},
 	}})
@@ -156,7 +158,7 @@ func (b *Buffer) checkOwnRights(ctx context.Context, t ownFacts, missing *findin
 		return err
 	}
 	table := t.table.quoted
-	role = quote(t.table.role)
+	role = pg.Quote(t.table.role)
 	var grants []string
 	for _, g := range []struct {
 		may  bool

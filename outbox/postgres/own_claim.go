@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 // As claimSQL (which see), without the events' content: that is the projection's.
@@ -50,35 +51,35 @@ func (b *Buffer) claimOwn(ctx context.Context, t *table, limit int, lease time.D
 		mode    string
 		until   = time.Now().Add(lease)
 	)
-	p.reserve(limit)
-	steps := []step{
-		{sql: "BEGIN ISOLATION LEVEL READ COMMITTED"},
-		{often: true, sql: t.sql(claimBeginSQL), args: []string{
-			t.sequence, t.buffer, milliseconds(b.patience), t.userTimeout,
-		}, row: func(v [][]byte) error {
-			lastValue, clock, mode = int8Of(v[0]), timeOf(v[1]), string(v[2])
-			return p.forget(nil)
+	p.Reserve(limit)
+	steps := []pg.Step{
+		{SQL: "BEGIN ISOLATION LEVEL READ COMMITTED"},
+		{Prepare: true, SQL: t.sql(claimBeginSQL), Args: []string{
+			t.sequence, t.buffer, pg.Milliseconds(b.db.StatementTimeout), b.db.UserTimeout(),
+		}, Row: func(v [][]byte) error {
+			lastValue, clock, mode = pg.ReadInt8(v[0]), pg.ReadTime(v[1]), string(v[2])
+			return p.Reset(nil)
 		}},
 		{
-			often: true, sql: t.sql(claimOwnSQL),
-			args: []string{
-				t.buffer, groupID.String(), itoa(where.after), itoa(where.upTo), itoa(int64(limit)), interval(lease),
+			Prepare: true, SQL: t.sql(claimOwnSQL),
+			Args: []string{
+				t.buffer, groupID.String(), pg.Int(where.after), pg.Int(where.upTo), pg.Int(int64(limit)), pg.Interval(lease),
 				b.config.Owner,
 			},
-			row: p.claimed,
+			Row: p.claimed,
 		},
 	}
 	if !t.own.numbered() {
-		steps = append(steps, step{often: true, sql: t.sql(numbersSQL), args: []string{groupID.String()}, row: p.number})
+		steps = append(steps, pg.Step{Prepare: true, SQL: t.sql(numbersSQL), Args: []string{groupID.String()}, Row: p.number})
 	}
-	steps = append(steps, step{sql: "COMMIT"})
+	steps = append(steps, pg.Step{SQL: "COMMIT"})
 	err = b.project(ctx, p, append(steps, b.projecting(p)...))
 	switch {
 	case err != nil:
 		return nil, 0, err
 	case mode != claimStamp:
 		return nil, 0, storedMode(mode)
-	case len(p.events) == 0:
+	case len(p.Events) == 0:
 		return nil, lastValue, nil
 	}
 	b.readRows(ctx, p)
@@ -91,10 +92,10 @@ func (b *Buffer) claimOwn(ctx context.Context, t *table, limit int, lease time.D
 // claimed takes a row of a claim: an event's number, the key by which the projection
 // names it where that is another, and when it was inserted.
 func (p *projection) claimed(v [][]byte) error {
-	e := outbox.Event{ID: int8Of(v[0]), Topic: p.own.topic, CreatedAt: timeOf(v[2])}
+	e := outbox.Event{ID: pg.ReadInt8(v[0]), Topic: p.own.topic, CreatedAt: pg.ReadTime(v[2])}
 	if v[1] != nil {
 		name := string(v[1])
-		if p.own.key.oid == oidUUID {
+		if p.own.key.oid == pg.OIDUUID {
 			id, err := uuid.Parse(name)
 			if err != nil {
 				return err
@@ -104,42 +105,42 @@ func (p *projection) claimed(v [][]byte) error {
 			p.names[name] = e.ID
 		}
 	}
-	p.room()
-	p.events = append(p.events, e)
+	p.Grow()
+	p.Events = append(p.Events, e)
 	return nil
 }
 
 // number gives the events their numbers, by the ledger's list of them.
 func (p *projection) number(v [][]byte) error {
-	numbers := make(map[uuid.UUID]int64, len(p.events))
-	next := int8Of(v[0])
-	arrayOf(v[1], func(key []byte) {
+	numbers := make(map[uuid.UUID]int64, len(p.Events))
+	next := pg.ReadInt8(v[0])
+	pg.ReadArray(v[1], func(key []byte) {
 		numbers[uuid.UUID(key)] = next
 		next++
 	})
-	for i := range p.events {
-		p.events[i].ID = numbers[p.events[i].UUID]
+	for i := range p.Events {
+		p.Events[i].ID = numbers[p.Events[i].UUID]
 	}
 	return nil
 }
 
 // sort puts the events in the order of their ids.
 func (p *projection) sort() {
-	slices.SortFunc(p.events, func(a, b outbox.Event) int { return cmp.Compare(a.ID, b.ID) })
-	if p.own.key.oid == oidUUID {
-		p.uuids = make(map[uuid.UUID]int64, len(p.events))
-		for i := range p.events {
-			p.uuids[p.events[i].UUID] = p.events[i].ID
+	slices.SortFunc(p.Events, func(a, b outbox.Event) int { return cmp.Compare(a.ID, b.ID) })
+	if p.own.key.oid == pg.OIDUUID {
+		p.uuids = make(map[uuid.UUID]int64, len(p.Events))
+		for i := range p.Events {
+			p.uuids[p.Events[i].UUID] = p.Events[i].ID
 		}
 	}
 }
 
 // projected completes a batch.
 func (b *Buffer) projected(p *projection, batch outbox.Batch) *outbox.Batch {
-	batch.Pipeline, batch.Events = b.config.Pipeline, p.events
+	batch.Pipeline, batch.Events = b.config.Pipeline, p.Events
 	batch.Projected, batch.ProjectErr, batch.PayloadIsJSON = true, p.err, p.err != nil || p.payload != payloadBytes
-	if n := len(p.events); n > 0 && batch.FirstID == 0 && batch.LastID == 0 {
-		batch.FirstID, batch.LastID = p.events[0].ID, p.events[n-1].ID
+	if n := len(p.Events); n > 0 && batch.FirstID == 0 && batch.LastID == 0 {
+		batch.FirstID, batch.LastID = p.Events[0].ID, p.Events[n-1].ID
 	}
 	return &batch
 }
@@ -153,14 +154,14 @@ own_taken`
 // it is projected again.
 func (b *Buffer) takeOverOwn(ctx context.Context, t *table, lease time.Duration) (*outbox.Batch, error) {
 	p := newProjection(t, uuid.Nil)
-	batch, err := b.takeOver(ctx, t, lease, &p.decoder, p.claimed, takeOverOwnSQL)
+	batch, err := b.takeOver(ctx, t, lease, &p.EventDecoder, p.claimed, takeOverOwnSQL)
 	if err != nil || batch == nil {
 		return nil, err
 	}
 	p.begin()
 	p.groupID = batch.GroupID
 	// What was delivered is only deleted, unless it is to be remembered.
-	if len(p.events) > 0 && (!batch.Marked() || t.archive) {
+	if len(p.Events) > 0 && (!batch.Marked() || t.archive) {
 		if err := b.project(ctx, p, b.projecting(p.within(ctx, lease))); err != nil {
 			return nil, b.explain(ctx, "projecting a batch that was taken over", err)
 		}
@@ -178,8 +179,8 @@ WHERE e.group_id = $1::uuid AND own_find = ANY ($2::own_finds)`
 // that is held is handed out even where that cannot be read: a letter has the row anyway.
 func (b *Buffer) readRows(ctx context.Context, p *projection) {
 	var missing []int64
-	for i := range p.events {
-		if e := &p.events[i]; e.Unprojected && e.Payload == nil {
+	for i := range p.Events {
+		if e := &p.Events[i]; e.Unprojected && e.Payload == nil {
 			e.Payload = []byte("null") // its row is gone too
 			missing = append(missing, e.ID)
 		}
@@ -188,18 +189,18 @@ func (b *Buffer) readRows(ctx context.Context, p *projection) {
 		return
 	}
 	//nolint:errcheck // see above
-	b.transact(ctx, reading(min(b.patience, p.limit), generic...), step{
-		sql: p.table.sql(rowsSQL), args: []string{p.groupID.String(), p.own.finds(&outbox.Batch{Events: p.events}, missing)}, row: p.unprojected,
+	b.db.Transact(ctx, pg.ReadTx(min(b.db.StatementTimeout, p.limit), pg.PlanGeneric...), pg.Step{
+		SQL: p.table.sql(rowsSQL), Args: []string{p.groupID.String(), p.own.finds(&outbox.Batch{Events: p.Events}, missing)}, Row: p.unprojected,
 	})
 }
 
 // unprojected takes a row of rowsSQL.
 func (p *projection) unprojected(v [][]byte) error {
-	id := int8Of(v[1])
+	id := pg.ReadInt8(v[1])
 	if v[0] != nil && !p.own.numbered() {
 		id = p.uuids[uuid.UUID(v[0])]
 	}
-	if e := eventOf(p.events, id); e != nil && e.Unprojected {
+	if e := eventOf(p.Events, id); e != nil && e.Unprojected {
 		e.Payload = slices.Clone(v[2])
 	}
 	return nil

@@ -1,6 +1,8 @@
 package postgres
 
 import (
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+
 	"context"
 	"errors"
 	"fmt"
@@ -40,10 +42,10 @@ func (b *Buffer) checkProjection(ctx context.Context, t ownFacts, missing *findi
 // refusedToRead tells what the server has against a projection, where the error says that.
 func (b *Buffer) refusedToRead(ctx context.Context, err error, role string, missing *findings) error {
 	pgErr, ok := errors.AsType[*pgconn.PgError](err)
-	if !ok || !isForeign(err) {
+	if !ok || !pg.IsStatementError(err) {
 		return err
 	}
-	if pgErr.Code != codeNoPrivilege {
+	if pgErr.Code != pg.CodeNoPrivilege {
 		missing.say(misread(b.config.Own.Project, pgErr), "correct source.project")
 		return nil
 	}
@@ -64,22 +66,22 @@ type described struct {
 // describe parses and describes the projection. Its parameter is a uuid; a second look,
 // at which nothing is said of that, tells whether it is used.
 func (b *Buffer) describe(ctx context.Context) (d described, err error) {
-	ctx, cancel := context.WithTimeout(ctx, b.patience)
+	ctx, cancel := context.WithTimeout(ctx, b.db.StatementTimeout)
 	defer cancel()
-	conn, err := b.pool.Acquire(ctx)
+	conn, err := b.db.Acquire(ctx)
 	if err != nil {
 		return d, err
 	}
 	defer conn.Release()
-	pg := conn.Conn().PgConn()
-	statement, err := pg.Prepare(ctx, "", b.config.Own.Project, []uint32{oidUUID})
+	pgConn := conn.Conn().PgConn()
+	statement, err := pgConn.Prepare(ctx, "", b.config.Own.Project, []uint32{pg.OIDUUID})
 	if err != nil {
 		return d, err
 	}
 	d.columns, d.parameters = statement.Fields, len(statement.ParamOIDs)
-	if statement, err = pg.Prepare(ctx, "", b.config.Own.Project, nil); err == nil {
+	if statement, err = pgConn.Prepare(ctx, "", b.config.Own.Project, nil); err == nil {
 		d.parameters = len(statement.ParamOIDs)
-	} else if !isForeign(err) {
+	} else if !pg.IsStatementError(err) {
 		return d, err
 	}
 	kinds := conn.Conn().TypeMap()
@@ -125,9 +127,9 @@ func place(text string, position int) (line, column int) {
 // projectedTypes are the types of the columns that a projection may return, nil where
 // every type has a text that will do, and what to say of others.
 var projectedTypes = [len(projectable)][]uint32{
-	columnPayload:   {oidJSONB, oidJSON, oidBytea, oidText, oidVarchar, oidBpchar, oidName, oidUnknown},
-	columnHeaders:   {oidJSONB, oidJSON, oidText, oidVarchar, oidUnknown},
-	columnCreatedAt: {oidTimestamp, oidTimestamptz},
+	columnPayload:   {pg.OIDJSONB, pg.OIDJSON, pg.OIDBytea, pg.OIDText, pg.OIDVarchar, pg.OIDBpchar, pg.OIDName, pg.OIDUnknown},
+	columnHeaders:   {pg.OIDJSONB, pg.OIDJSON, pg.OIDText, pg.OIDVarchar, pg.OIDUnknown},
+	columnCreatedAt: {pg.OIDTimestamp, pg.OIDTimestamptz},
 }
 
 var projectedWanted = [len(projectable)]string{
@@ -172,9 +174,9 @@ func (f *findings) projection(d described, key ownColumn) {
 // sameKind tells whether values of a type are a key's, or their texts.
 func sameKind(oid uint32, key ownColumn) bool {
 	switch oid {
-	case oidText, oidVarchar:
+	case pg.OIDText, pg.OIDVarchar:
 		return true
-	case oidInt8, oidInt4, oidInt2:
+	case pg.OIDInt8, pg.OIDInt4, pg.OIDInt2:
 		return key.isInteger()
 	}
 	return oid == key.oid

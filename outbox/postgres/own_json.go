@@ -1,6 +1,8 @@
 package postgres
 
 import (
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+
 	"encoding/json"
 	"slices"
 	"strconv"
@@ -30,7 +32,7 @@ func (f *ownFacts) asJSONB() string {
 // PostgreSQL's own, in which there may be json, or a cast to it that brings another value
 // back.
 func (c ownColumn) isText() bool {
-	return c.oid == oidJSON || c.oid == oidJSONArray || c.oid >= firstUserOID
+	return c.oid == pg.OIDJSON || c.oid == pg.OIDJSONArray || c.oid >= pg.FirstUserOID
 }
 
 // fitsJSONB tells whether jsonb takes the JSON: it has no text with a NUL or half a
@@ -122,27 +124,3 @@ func paired(text []byte, i *int) bool {
 	}
 	return true
 }
-
-// array is an array as PostgreSQL reads it.
-type array struct{ text []byte }
-
-// add adds an element; nil is NULL.
-func (a *array) add(element []byte) {
-	if len(a.text) > 0 {
-		a.text = append(a.text, ',')
-	}
-	if element == nil {
-		a.text = append(a.text, "NULL"...)
-		return
-	}
-	a.text = append(a.text, '"')
-	for _, c := range element {
-		if c == '"' || c == '\\' {
-			a.text = append(a.text, '\\')
-		}
-		a.text = append(a.text, c)
-	}
-	a.text = append(a.text, '"')
-}
-
-func (a *array) String() string { return "{" + string(a.text) + "}" }

@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 // The letters behind one, $10 and $11, in whose places no other event is.
@@ -53,19 +54,19 @@ func (b *Buffer) replayOwn(ctx context.Context, t *table, f outbox.DeadFilter, l
 	var last, refused letterKey
 	for size, halved := limit, false; size > 0; {
 		var n, picked int64
-		begin := t.writing(aWhile, byKey...)
-		begin.row = func([][]byte) error {
+		begin := b.db.WriteTx(pg.BulkTimeout, pg.PlanByKey...)
+		begin.Row = func([][]byte) error {
 			n, picked = 0, 0
 			return nil
 		}
 		behind, before := last.args(), last
-		steps := []step{begin}
+		steps := []pg.Step{begin}
 		if size == 1 {
-			steps = append(steps, step{sql: t.sql(nextOpenOwnSQL), args: b.matching(f, append([]string{"1"}, behind...)...), row: refused.read})
+			steps = append(steps, pg.Step{SQL: t.sql(nextOpenOwnSQL), Args: b.matching(f, append([]string{"1"}, behind...)...), Row: refused.read})
 		}
-		args := append(append([]string{itoa(int64(size))}, behind...), outbox.NewGroupID().String(), t.buffer, b.config.Owner)
-		err := b.transact(ctx, append(steps, step{sql: t.sql(replayOwnSQL), args: b.matching(f, args...), row: func(v [][]byte) error {
-			n = int8Of(v[2])
+		args := append(append([]string{pg.Int(int64(size))}, behind...), outbox.NewGroupID().String(), t.buffer, b.config.Owner)
+		err := b.db.Transact(ctx, append(steps, pg.Step{SQL: t.sql(replayOwnSQL), Args: b.matching(f, args...), Row: func(v [][]byte) error {
+			n = pg.ReadInt8(v[2])
 			picked++
 			return last.read(v)
 		}})...)
@@ -94,20 +95,20 @@ type letterKey struct {
 }
 
 func (k *letterKey) read(v [][]byte) error {
-	*k = letterKey{int8Of(v[0]), uuid.UUID(v[1]), true}
+	*k = letterKey{pg.ReadInt8(v[0]), uuid.UUID(v[1]), true}
 	return nil
 }
 
 func (k *letterKey) args() []string {
 	if !k.is {
-		return []string{null, null}
+		return []string{pg.Null, pg.Null}
 	}
-	return []string{itoa(k.eventID), k.groupID.String()}
+	return []string{pg.Int(k.eventID), k.groupID.String()}
 }
 
 // refuses tells whether it is a row that was not taken: by a constraint, a type or a
 // trigger.
 func refuses(err error) bool {
-	c := code(err)
+	c := pg.Code(err)
 	return strings.HasPrefix(c, "22") || strings.HasPrefix(c, "23") || strings.HasPrefix(c, "P0")
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 // As the statements of the relay's own table (see settle.go). Events are found one by
@@ -86,11 +87,11 @@ FROM (SELECT count(*) AS events, min(created_at) AS oldest_at, own_block FROM mo
 )
 
 // workOwn is work for a table of the user's own.
-func (s *settlement) workOwn(o kinds) []step {
+func (s *settlement) workOwn(o kinds) []pg.Step {
 	if o.back() {
 		return nil
 	}
-	var work []step
+	var work []pg.Step
 	for _, d := range o.dead {
 		work = append(work, s.buryOwn(d))
 	}
@@ -105,20 +106,20 @@ func (s *settlement) workOwn(o kinds) []step {
 	if s.table.archive {
 		if len(gone) > 0 {
 			slices.Sort(gone)
-			work = append(work, step{sql: s.table.sql(archiveSQL), args: append([]string{s.batch.GroupID.String(), s.finds(gone)}, s.contents(gone)...)})
+			work = append(work, pg.Step{SQL: s.table.sql(archiveSQL), Args: append([]string{s.batch.GroupID.String(), s.finds(gone)}, s.contents(gone)...)})
 		}
 	} else { // they go the same way
 		dead = append(gone, dead...)
 	}
 	if len(dead) > 0 {
 		slices.Sort(dead)
-		work = append(work, step{often: true, sql: s.table.sql(plainSQL), args: []string{s.batch.GroupID.String(), s.finds(dead)}})
+		work = append(work, pg.Step{Prepare: true, SQL: s.table.sql(plainSQL), Args: []string{s.batch.GroupID.String(), s.finds(dead)}})
 	}
 	if s.batch.Marked() {
-		closing := func(sql string, affected *int64) step {
-			return step{sql: s.table.sql(sql), args: []string{
-				s.ledger.name(s.table), s.batch.GroupID.String(), itoa(s.batch.LeaseNo), s.finds(s.batch.IDs()),
-			}, affected: affected}
+		closing := func(sql string, affected *int64) pg.Step {
+			return pg.Step{SQL: s.table.sql(sql), Args: []string{
+				s.ledger.name(s.table), s.batch.GroupID.String(), pg.Int(s.batch.LeaseNo), s.finds(s.batch.IDs()),
+			}, Affected: affected}
 		}
 		work = append(work, closing(closeLedgerOwnSQL, &s.closed), closing(keepLedgerOwnSQL, nil))
 	}
@@ -127,42 +128,42 @@ func (s *settlement) workOwn(o kinds) []step {
 
 func (s *settlement) finds(ids []int64) string { return s.table.own.finds(s.batch, ids) }
 
-func (s *settlement) buryOwn(o *outbox.Outcome) step {
+func (s *settlement) buryOwn(o *outbox.Outcome) pg.Step {
 	ids := o.IDs
 	if ids == nil {
 		ids = s.batch.IDs()
 	}
-	args := []string{s.batch.Pipeline, s.batch.GroupID.String(), itoa(int64(o.Attempts)), text(o.Error), s.finds(ids)}
-	return step{sql: s.table.sql(buryOwnSQL), args: append(args, s.contents(ids)...)}
+	args := []string{s.batch.Pipeline, s.batch.GroupID.String(), pg.Int(int64(o.Attempts)), pg.Text(o.Error), s.finds(ids)}
+	return pg.Step{SQL: s.table.sql(buryOwnSQL), Args: append(args, s.contents(ids)...)}
 }
 
-func (s *settlement) moveOwn(o *outbox.Outcome) step {
+func (s *settlement) moveOwn(o *outbox.Outcome) pg.Step {
 	origins := append(append(make([]uuid.UUID, 0, len(s.batch.Origins)+1), s.batch.Origins...), s.batch.GroupID)
-	return step{sql: s.table.sql(moveOwnSQL), args: []string{
-		s.ledger.name(s.table), s.batch.GroupID.String(), o.GroupID.String(), s.finds(o.IDs), interval(o.After), s.ledger.b.config.Owner,
-		itoa(int64(o.Attempts)), itoa(int64(o.Outages)), uuidArray(origins), text(o.Error), optionalText(o.Address),
+	return pg.Step{SQL: s.table.sql(moveOwnSQL), Args: []string{
+		s.ledger.name(s.table), s.batch.GroupID.String(), o.GroupID.String(), s.finds(o.IDs), pg.Interval(o.After), s.ledger.b.config.Owner,
+		pg.Int(int64(o.Attempts)), pg.Int(int64(o.Outages)), pg.UUIDArray(origins), pg.Text(o.Error), pg.OptionalText(o.Address),
 	}}
 }
 
 // contents are what was sent of these events, in arrays: their ids, topics, keys,
 // payloads, headers and times.
 func (s *settlement) contents(ids []int64) []string {
-	var numbers, topics, keys, payloads, headers, times array
+	var numbers, topics, keys, payloads, headers, times pg.Array
 	for _, id := range ids {
 		e := eventOf(s.batch.Events, id)
 		if e == nil {
 			continue
 		}
-		numbers.add(strconv.AppendInt(nil, id, 10))
-		topics.add([]byte(e.Topic))
+		numbers.Append(strconv.AppendInt(nil, id, 10))
+		topics.Append([]byte(e.Topic))
 		if e.Key == nil {
-			keys.add(nil)
+			keys.Append(nil)
 		} else {
-			keys.add(append([]byte{}, *e.Key...))
+			keys.Append(append([]byte{}, *e.Key...))
 		}
-		payloads.add(s.payload(e))
-		headers.add(e.Headers)
-		times.add([]byte(timestamp(e.CreatedAt)))
+		payloads.Append(s.payload(e))
+		headers.Append(e.Headers)
+		times.Append([]byte(pg.Timestamp(e.CreatedAt)))
 	}
 	return []string{numbers.String(), topics.String(), keys.String(), payloads.String(), headers.String(), times.String()}
 }
@@ -172,7 +173,7 @@ func (s *settlement) payload(e *outbox.Event) []byte {
 	switch {
 	case e.Payload == nil:
 		return nil
-	case !isJSON(s.table.letterOID):
+	case !pg.IsJSON(s.table.letterOID):
 		return []byte(`\x` + hex.EncodeToString(e.Payload))
 	case fitsJSONB(e.Payload):
 		return e.Payload

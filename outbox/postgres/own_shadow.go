@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 // A projection says WHERE group_id = $1, and without an index on that column it reads all
@@ -100,9 +101,9 @@ func (b *Buffer) shadow(ctx context.Context, t *table, events tableFacts) error 
 	project := b.config.Own.Project
 	t.own.project = project
 	var leads, many bool
-	err := b.roundTrip(ctx, []step{reading(b.patience), {
-		sql: bareNameSQL, args: []string{pgx.Identifier{events.name}.Sanitize(), events.quoted}, row: func(v [][]byte) error {
-			leads, many = isTrue(v[0]), isTrue(v[1])
+	err := b.db.RoundTrip(ctx, []pg.Step{pg.ReadTx(b.db.StatementTimeout), {
+		SQL: bareNameSQL, Args: []string{pgx.Identifier{events.name}.Sanitize(), events.quoted}, Row: func(v [][]byte) error {
+			leads, many = pg.ReadBool(v[0]), pg.ReadBool(v[1])
 			return nil
 		},
 	}})
@@ -131,8 +132,8 @@ func (b *Buffer) shadow(ctx context.Context, t *table, events tableFacts) error 
 	shadowed := under(t, rows, project)
 	for _, sql := range []string{shadowed, under(t, othersSQL, project), under(t, unclaimedSQL, project)} {
 		scans, err := b.scansOf(ctx, events, sql)
-		passing := slices.Contains([]string{codeCancelled, codeLockTimeout, codeDeadlock, codeSerialization}, code(err))
-		if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && isForeign(err) && !passing {
+		passing := slices.Contains([]string{pg.CodeCancelled, pg.CodeLockTimeout, pg.CodeDeadlock, pg.CodeSerialization}, pg.Code(err))
+		if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pg.IsStatementError(err) && !passing {
 			t.own.plain = "source.project asks for what only the table itself has: " + pgErr.Message
 			return nil
 		}
@@ -167,9 +168,9 @@ func (b *Buffer) scansOf(ctx context.Context, events tableFacts, sql string) (in
 // group_id. Nothing is run of it.
 func (b *Buffer) planOf(ctx context.Context, sql string, groupID uuid.UUID) (*planNode, error) {
 	var answer []byte
-	err := b.roundTrip(ctx, []step{reading(b.patience, "constraint_exclusion", "on"), {
-		sql: "EXPLAIN (VERBOSE, FORMAT JSON) " + sql, args: []string{groupID.String()},
-		foreign: func([]pgconn.FieldDescription) {}, row: func(v [][]byte) error {
+	err := b.db.RoundTrip(ctx, []pg.Step{pg.ReadTx(b.db.StatementTimeout, "constraint_exclusion", "on"), {
+		SQL: "EXPLAIN (VERBOSE, FORMAT JSON) " + sql, Args: []string{groupID.String()},
+		UserSQL: func([]pgconn.FieldDescription) {}, Row: func(v [][]byte) error {
 			answer = slices.Clone(v[0])
 			return nil
 		},

@@ -72,7 +72,12 @@ INSERT INTO "Odd; ""table""" ("the kind") SELECT 'kind ' || i FROM generate_seri
 				return
 			}
 			rows := func(sql string) []string {
-				got, err := b.pool.Query(t.Context(), sql, group.String())
+				conn, err := b.db.Acquire(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer conn.Release()
+				got, err := conn.Query(t.Context(), sql, group.String())
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -4,6 +4,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 // own is how the statements about a table of the user's own find and name its events e.
@@ -35,9 +36,9 @@ func (f *ownFacts) own(c outbox.Own) *own {
 		o.number = o.key
 	}
 	switch c := f.column("created_at"); c.oid {
-	case oidTimestamptz:
+	case pg.OIDTimestamptz:
 		o.created = "CASE WHEN isfinite(e." + c.quoted + ") THEN e." + c.quoted + " ELSE clock_timestamp() END"
-	case oidTimestamp:
+	case pg.OIDTimestamp:
 		o.created = "CASE WHEN isfinite(e." + c.quoted + ") THEN e." + c.quoted + " AT TIME ZONE 'UTC' ELSE clock_timestamp() END"
 	}
 	o.row = f.asJSONB()
@@ -58,7 +59,7 @@ func (o *own) numbered() bool { return o.number.name != "" }
 // of the sequence that numbers are drawn from, and how letters keep a payload.
 func (o *own) words(events, numbers string, letterOID uint32) []string {
 	keyed, keyUUID := "e."+o.key.quoted, "NULL::uuid"
-	if o.key.oid == oidUUID {
+	if o.key.oid == pg.OIDUUID {
 		keyUUID = keyed
 	}
 	columns, values := o.putBack()
@@ -69,7 +70,7 @@ func (o *own) words(events, numbers string, letterOID uint32) []string {
 		"own_columns", columns,
 		"own_values", values,
 	}
-	if isJSON(letterOID) {
+	if pg.IsJSON(letterOID) {
 		words = append(words, "own_payload", "s.payload::jsonb", "own_row", "event_row")
 	} else {
 		words = append(words, "own_payload", "s.payload::bytea", "own_row", "convert_to(event_row::text, 'UTF8')")
@@ -83,7 +84,7 @@ func (o *own) words(events, numbers string, letterOID uint32) []string {
 			"own_finds", "uuid[]",
 			"own_find", keyed,
 			"own_letter", "event_uuid",
-			"own_block", "nextval("+literal(numbers)+") + 1 AS first_id, NULL::bigint AS last_id, array_agg(find ORDER BY created_at, find) AS uuids",
+			"own_block", "nextval("+pg.Literal(numbers)+") + 1 AS first_id, NULL::bigint AS last_id, array_agg(find ORDER BY created_at, find) AS uuids",
 			"own_taken", `LEFT JOIN LATERAL unnest(t.uuids) WITH ORDINALITY u(find, n) ON true
 LEFT JOIN `+events+` e ON e.`+o.key.quoted+` = u.find AND e.group_id = t.group_id`,
 			"own_number", "CASE WHEN e.group_id IS NOT NULL THEN t.first_id + u.n - 1 END",
@@ -134,8 +135,8 @@ func (o *own) putBack() (columns, values string) {
 		case c.name == found:
 			value = "c.find"
 		case c.isText():
-			value = "(c.event_row->>" + literal(c.name) + ")::" + c.kind
-		case c.notNull && c.oid == oidJSONB: // in a row as JSON it is not to be told from NULL
+			value = "(c.event_row->>" + pg.Literal(c.name) + ")::" + c.kind
+		case c.notNull && c.oid == pg.OIDJSONB: // in a row as JSON it is not to be told from NULL
 			value = "coalesce(" + value + ", 'null')"
 		}
 		if i > 0 {
@@ -149,7 +150,7 @@ func (o *own) putBack() (columns, values string) {
 // finds are the events of these ids by what they are found by, an array.
 func (o *own) finds(b *outbox.Batch, ids []int64) string {
 	if o.numbered() {
-		return idArray(ids)
+		return pg.IDArray(ids)
 	}
 	keys := make([]uuid.UUID, 0, len(ids))
 	for _, id := range ids {
@@ -157,7 +158,7 @@ func (o *own) finds(b *outbox.Batch, ids []int64) string {
 			keys = append(keys, e.UUID)
 		}
 	}
-	return uuidArray(keys)
+	return pg.UUIDArray(keys)
 }
 
 // eventOf is the event of that id; nil when there is none.

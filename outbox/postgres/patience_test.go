@@ -10,6 +10,7 @@ import (
 
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 // TestAStatementBehindALock ends by itself, however long the lock is held, and
@@ -43,20 +44,20 @@ func TestAStatementBehindALock(t *testing.T) {
 		code string
 		do   func() error
 	}{
-		"claim":        {codeLockTimeout, func() error { _, err := b.Claim(ctx, 10, time.Hour); return err }},
-		"take over":    {codeLockTimeout, func() error { _, err := b.TakeOver(ctx, time.Hour); return err }},
-		"renew":        {codeLockTimeout, func() error { return b.Renew(ctx, batch, time.Hour) }},
-		"mark":         {codeLockTimeout, func() error { return b.Mark(ctx, batch, batch.IDs()) }},
-		"wake":         {codeLockTimeout, func() error { _, err := b.Wake(ctx, "", 0); return err }},
-		"away":         {codeLockTimeout, func() error { _, err := b.Away(ctx); return err }},
-		"look":         {codeLockTimeout, func() error { _, err := b.Look(ctx, 10); return err }},
-		"status":       {codeLockTimeout, func() error { _, err := b.Status(ctx); return err }},
-		"hook's claim": {codeLockTimeout, func() error { _, err := b.Hook().Claim(ctx, 10, time.Hour); return err }},
-		"hook's look":  {codeLockTimeout, func() error { _, err := b.Hook().Look(ctx, 0); return err }},
-		"settle":       {codeLockTimeout, func() error { return b.Settle(ctx, batch, outcomes) }},
+		"claim":        {pg.CodeLockTimeout, func() error { _, err := b.Claim(ctx, 10, time.Hour); return err }},
+		"take over":    {pg.CodeLockTimeout, func() error { _, err := b.TakeOver(ctx, time.Hour); return err }},
+		"renew":        {pg.CodeLockTimeout, func() error { return b.Renew(ctx, batch, time.Hour) }},
+		"mark":         {pg.CodeLockTimeout, func() error { return b.Mark(ctx, batch, batch.IDs()) }},
+		"wake":         {pg.CodeLockTimeout, func() error { _, err := b.Wake(ctx, "", 0); return err }},
+		"away":         {pg.CodeLockTimeout, func() error { _, err := b.Away(ctx); return err }},
+		"look":         {pg.CodeLockTimeout, func() error { _, err := b.Look(ctx, 10); return err }},
+		"status":       {pg.CodeLockTimeout, func() error { _, err := b.Status(ctx); return err }},
+		"hook's claim": {pg.CodeLockTimeout, func() error { _, err := b.Hook().Claim(ctx, 10, time.Hour); return err }},
+		"hook's look":  {pg.CodeLockTimeout, func() error { _, err := b.Hook().Look(ctx, 0); return err }},
+		"settle":       {pg.CodeLockTimeout, func() error { return b.Settle(ctx, batch, outcomes) }},
 	} {
 		calls.Go(func() {
-			if err := c.do(); code(err) != c.code {
+			if err := c.do(); pg.Code(err) != c.code {
 				t.Errorf("%s: got %v, want code %s", doing, err, c.code)
 			}
 		})
@@ -87,6 +88,6 @@ func openImpatient(t *testing.T, databaseURL string) *Buffer {
 	if err := b.Check(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	b.patience = time.Second
+	b.db.StatementTimeout = time.Second
 	return b
 }

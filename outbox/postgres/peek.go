@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 const peekSQL = `
@@ -25,20 +26,20 @@ func (b *Buffer) Peek(ctx context.Context, limit int) (*outbox.Batch, error) {
 	}
 	var clock time.Time
 	floor, lastValue := b.marks.span()
-	rows := decoder{payloadOID: t.payloadOID}
-	begin := reading(b.patience, inOrder...)
-	begin.row = rows.forget
-	err = b.transact(ctx, begin, step{
-		sql: t.sql(peekSQL), args: []string{t.buffer, itoa(floor), itoa(lastValue), itoa(int64(limit))},
-		row: func(v [][]byte) error {
-			clock = timeOf(v[6])
-			return rows.add(v)
+	rows := pg.EventDecoder{PayloadOID: t.payloadOID}
+	begin := pg.ReadTx(b.db.StatementTimeout, pg.PlanByPrimaryKey...)
+	begin.Row = rows.Reset
+	err = b.db.Transact(ctx, begin, pg.Step{
+		SQL: t.sql(peekSQL), Args: []string{t.buffer, pg.Int(floor), pg.Int(lastValue), pg.Int(int64(limit))},
+		Row: func(v [][]byte) error {
+			clock = pg.ReadTime(v[6])
+			return rows.Append(v)
 		},
 	})
 	switch {
 	case err != nil:
 		return nil, b.explain(ctx, "peeking", err)
-	case len(rows.events) == 0:
+	case len(rows.Events) == 0:
 		return nil, nil
 	}
 	return b.leased(&rows, outbox.Batch{GroupID: outbox.NewGroupID(), ClaimedAt: clock, ClaimedLocal: time.Now()}), nil
@@ -70,37 +71,37 @@ func (b *Buffer) peekOwn(ctx context.Context, t *table, limit int) (*outbox.Batc
 		rows     = map[int64][]byte{}
 		floor, _ = b.marks.span()
 	)
-	begin := t.writing(b.patience, inOrder...)
-	begin.row = p.forget
-	steps := []step{
-		{sql: "BEGIN ISOLATION LEVEL READ COMMITTED"},
+	begin := b.db.WriteTx(b.db.StatementTimeout, pg.PlanByPrimaryKey...)
+	begin.Row = p.Reset
+	steps := []pg.Step{
+		{SQL: "BEGIN ISOLATION LEVEL READ COMMITTED"},
 		begin,
-		{sql: t.sql(stampToPeekSQL), args: []string{p.groupID.String(), itoa(floor), itoa(int64(limit)), t.buffer, b.config.Owner}, row: func(v [][]byte) error {
-			clock = timeOf(v[4])
+		{SQL: t.sql(stampToPeekSQL), Args: []string{p.groupID.String(), pg.Int(floor), pg.Int(int64(limit)), t.buffer, b.config.Owner}, Row: func(v [][]byte) error {
+			clock = pg.ReadTime(v[4])
 			if err := p.claimed(v); err != nil {
 				return err
 			}
-			e := &p.events[len(p.events)-1]
+			e := &p.Events[len(p.Events)-1]
 			if !t.own.numbered() {
-				e.ID = int64(len(p.events))
+				e.ID = int64(len(p.Events))
 			}
 			rows[e.ID] = slices.Clone(v[3])
 			return nil
 		}},
 	}
 	// The planner and the right to write are given back before what is the user's.
-	plan := settings("transaction_read_only", "on", "enable_seqscan", "on", "enable_bitmapscan", "on", "enable_sort", "on")
+	plan := pg.SetLocal("transaction_read_only", "on", "enable_seqscan", "on", "enable_bitmapscan", "on", "enable_sort", "on")
 	steps = append(steps, plan)
 	steps = append(steps, b.projecting(p)[1:3]...)
-	steps = append(steps, step{sql: "ROLLBACK"})
+	steps = append(steps, pg.Step{SQL: "ROLLBACK"})
 	if err := b.project(ctx, p, steps); err != nil {
 		return nil, b.explain(ctx, "peeking", err)
 	}
-	if len(p.events) == 0 {
+	if len(p.Events) == 0 {
 		return nil, nil
 	}
-	for i := range p.events {
-		if e := &p.events[i]; e.Unprojected {
+	for i := range p.Events {
+		if e := &p.Events[i]; e.Unprojected {
 			e.Payload = rows[e.ID]
 		}
 	}

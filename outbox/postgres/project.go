@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 // A projection is a statement of the user's. It is run when the claim is committed, so
@@ -24,7 +25,7 @@ import (
 // times is taken for one that kills its workers.
 type projection struct {
 	// The events, by their ids once they are sorted, and their bytes.
-	decoder
+	pg.EventDecoder
 	table   *table
 	own     *own
 	groupID uuid.UUID
@@ -81,21 +82,21 @@ func (p *projection) within(ctx context.Context, lease time.Duration) *projectio
 }
 
 // projecting are the steps of the projection, in a transaction of its own.
-func (b *Buffer) projecting(p *projection) []step {
+func (b *Buffer) projecting(p *projection) []pg.Step {
 	if p.limit == 0 {
-		p.limit = b.patience
+		p.limit = b.db.StatementTimeout
 	}
-	begin := p.table.writing(p.limit, "lock_timeout", milliseconds(max(min(p.limit, b.patience)*2/3, time.Millisecond)),
+	begin := b.db.WriteTx(p.limit, "lock_timeout", pg.Milliseconds(max(min(p.limit, b.db.StatementTimeout)*2/3, time.Millisecond)),
 		"TimeZone", "UTC", "DateStyle", "ISO, YMD", "bytea_output", "hex")
-	begin.row = func([][]byte) error {
+	begin.Row = func([][]byte) error {
 		p.begin()
 		return nil
 	}
-	return []step{
-		{sql: "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"},
+	return []pg.Step{
+		{SQL: "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"},
 		begin,
-		{sql: p.own.project, args: []string{p.groupID.String()}, foreign: p.fields, row: p.projected},
-		{sql: "COMMIT"},
+		{SQL: p.own.project, Args: []string{p.groupID.String()}, UserSQL: p.fields, Row: p.projected},
+		{SQL: "COMMIT"},
 	}
 }
 
@@ -106,15 +107,15 @@ func (p *projection) begin() {
 }
 
 // project runs steps that end with the projection's.
-func (b *Buffer) project(ctx context.Context, p *projection, steps []step) error {
+func (b *Buffer) project(ctx context.Context, p *projection, steps []pg.Step) error {
 	for n := 0; ; n++ {
 		began := time.Now()
-		err := b.roundTrip(ctx, steps)
+		err := b.db.RoundTrip(ctx, steps)
 		switch {
 		case err == nil:
 		case p.held:
-			p.failed(b.connectError(err), time.Since(began))
-		case n == reruns || !slices.Contains([]string{codeDeadlock, codeSerialization}, code(err)):
+			p.failed(b.db.ConnectError(err), time.Since(began))
+		case n == pg.MaxRetries || !slices.Contains([]string{pg.CodeDeadlock, pg.CodeSerialization}, pg.Code(err)):
 			return err
 		default: // all of it was rolled back
 			continue
@@ -127,8 +128,8 @@ func (b *Buffer) project(ctx context.Context, p *projection, steps []step) error
 
 // end is when all rows were read: some events may have none, or none that will do.
 func (p *projection) end() {
-	for i := range p.events {
-		e := &p.events[i]
+	for i := range p.Events {
+		e := &p.Events[i]
 		switch {
 		case p.err != nil:
 			p.empty(e, nil)
@@ -171,12 +172,12 @@ func (e lineError) Unwrap() error { return e.error }
 // failed is when the projection came to no end.
 func (p *projection) failed(err error, took time.Duration) {
 	const see = "run source.project with a group_id of table %s to see it"
-	switch c := code(err); {
-	case c == codeCancelled && took >= p.limit && p.byLease:
+	switch c := pg.Code(err); {
+	case c == pg.CodeCancelled && took >= p.limit && p.byLease:
 		p.fail("the projection did not end within %s, half of the lease: have an index for what it looks up, a smaller batch_size, or a longer lease", p.limit)
-	case c == codeCancelled && took >= p.limit:
+	case c == pg.CodeCancelled && took >= p.limit:
 		p.fail("the projection did not end within %s: have an index for what it looks up, or a smaller batch_size", p.limit)
-	case c == codeCancelled || !isForeign(err):
+	case c == pg.CodeCancelled || !pg.IsStatementError(err):
 		p.fail("%w: %w", outbox.ErrDatabase, err)
 	case strings.HasPrefix(c, "22"), strings.HasPrefix(c, "21"): // a value, or a row too many
 		p.fail("%w: %w: "+see, outbox.ErrEventData, err, p.table.events)
@@ -192,8 +193,8 @@ func isForeign(err error) bool {
 	if _, connecting := errors.AsType[*pgconn.ConnectError](err); connecting {
 		return false
 	}
-	c := code(err)
-	for _, class := range []string{"08", "25P", "40", "53", codeLockTimeout, "57P", "58", "XX"} {
+	c := pg.Code(err)
+	for _, class := range []string{"08", "25P", "40", "53", pg.CodeLockTimeout, "57P", "58", "XX"} {
 		if strings.HasPrefix(c, class) {
 			return false
 		}

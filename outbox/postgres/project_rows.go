@@ -12,17 +12,11 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 // What is wrong with the columns is the projection's, and with a row that names an event of
 // the batch, that event's: the others need not wait for it.
-
-const (
-	oidVarchar = 1043
-	oidBpchar  = 1042
-	oidName    = 19
-	oidUnknown = 705
-)
 
 // fields finds the columns.
 func (p *projection) fields(all []pgconn.FieldDescription) {
@@ -46,11 +40,11 @@ func (p *projection) fields(all []pgconn.FieldDescription) {
 		}
 	}
 	switch payload := all[p.columns[columnPayload]].DataTypeOID; payload {
-	case oidJSONB, oidJSON:
+	case pg.OIDJSONB, pg.OIDJSON:
 		p.payload = payloadJSON
-	case oidText, oidVarchar, oidBpchar, oidName, oidUnknown:
+	case pg.OIDText, pg.OIDVarchar, pg.OIDBpchar, pg.OIDName, pg.OIDUnknown:
 		p.payload = payloadText
-	case oidBytea:
+	case pg.OIDBytea:
 		p.payload = payloadBytes
 	default:
 		p.fail("the projection's column payload is neither jsonb, json, text nor bytea: say to_jsonb(...) AS payload in source.project")
@@ -84,7 +78,7 @@ func (p *projection) projected(v [][]byte) error {
 		return nil
 	}
 	if topic := column(columnTopic); topic != nil {
-		e.Topic = p.topic(topic)
+		e.Topic = p.Topic(topic)
 		if e.Topic == "" {
 			refuse(e, "the projection's topic of event %s is empty, a name was expected: say nullif(..., '') AS topic in source.project for the table's name", name)
 		}
@@ -97,7 +91,7 @@ func (p *projection) projected(v [][]byte) error {
 		if !isObject(headers) {
 			refuse(e, "the projection's headers of event %s are no JSON object, one of strings was expected: say jsonb_build_object(...) AS headers in source.project", name)
 		}
-		e.Headers = p.bytes(headers)
+		e.Headers = p.Copy(headers)
 	}
 	if created := column(columnCreatedAt); created != nil {
 		insertedAt(e, name, created)
@@ -128,7 +122,7 @@ func (p *projection) content(e *outbox.Event, name, payload []byte) {
 		return
 	case payloadJSON:
 	}
-	e.Payload = p.bytes(payload)
+	e.Payload = p.Copy(payload)
 }
 
 // event is the one that the projection names; nil: there is none in the batch.
@@ -152,7 +146,7 @@ func (p *projection) event(name []byte) *outbox.Event {
 	if !known {
 		return nil
 	}
-	return eventOf(p.events, id)
+	return eventOf(p.Events, id)
 }
 
 // insertedAt takes when an event was made. What is infinite says nothing.

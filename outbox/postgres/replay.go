@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 // An event goes back under its old id only where no other has it: two letters of one
@@ -44,10 +45,10 @@ func (b *Buffer) Replay(ctx context.Context, f outbox.DeadFilter, limit int) (in
 		return b.replayOwn(ctx, t, f, limit)
 	}
 	var n int64
-	err = b.transact(ctx, t.writing(aWhile, byKey...), step{
-		sql:      t.sql(replaySQL),
-		args:     b.matching(f, itoa(int64(limit)), outbox.NewGroupID().String(), t.buffer, b.config.Owner, boolean(b.config.Ordered)),
-		affected: &n,
+	err = b.db.Transact(ctx, b.db.WriteTx(pg.BulkTimeout, pg.PlanByKey...), pg.Step{
+		SQL:      t.sql(replaySQL),
+		Args:     b.matching(f, pg.Int(int64(limit)), outbox.NewGroupID().String(), t.buffer, b.config.Owner, pg.Bool(b.config.Ordered)),
+		Affected: &n,
 	})
 	return int(n), b.explain(ctx, "replaying dead letters", err)
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"regexp"
 	"strings"
 	"testing/fstest"
 	"text/template"
@@ -18,6 +17,7 @@ import (
 	"github.com/pressly/goose/v3"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 //go:embed schema/*.sql
@@ -72,13 +72,13 @@ func Schema(c SchemaConfig) (string, error) {
 
 // own is the schema of the relay's own tables; "" is found by the search path.
 func (c SchemaConfig) own() string {
-	schema, _ := splitTable(c.Table)
+	schema, _ := pg.SplitTable(c.Table)
 	return cmp.Or(c.Schema, schema)
 }
 
 // names are what the migrations leave open.
 func (c SchemaConfig) names() map[string]string {
-	schema, table := splitTable(c.Table)
+	schema, table := pg.SplitTable(c.Table)
 	own := c.own()
 	payload, yes := "jsonb", ""
 	if c.Bytes {
@@ -88,22 +88,22 @@ func (c SchemaConfig) names() map[string]string {
 		yes = "yes"
 	}
 	return map[string]string{
-		"Events":      ident(schema, table),
+		"Events":      pg.Ident(schema, table),
 		"Payload":     payload,
-		"Batches":     ident(own, "outbox_batches"),
-		"DeadLetters": ident(own, "outbox_dead_letters"),
+		"Batches":     pg.Ident(own, "outbox_batches"),
+		"DeadLetters": pg.Ident(own, "outbox_dead_letters"),
 		// An index is where its table is, and has no schema in CREATE INDEX.
-		"BatchesDue":    ident("", "outbox_batches_due"),
-		"BatchesLast":   ident("", "outbox_batches_last"),
-		"DeadOpen":      ident("", "outbox_dead_letters_open"),
-		"DeadUntold":    ident("", "outbox_dead_letters_unnotified"),
-		"DeadBeingTold": ident("", "outbox_dead_letters_notifying"),
-		"Buffers":       ident(own, "outbox_buffers"),
-		"Numbers":       ident(own, "outbox_numbers"),
-		"Rates":         ident(own, "outbox_rates"),
-		"Truncated":     ident(own, "outbox_truncated"),
+		"BatchesDue":    pg.Ident("", "outbox_batches_due"),
+		"BatchesLast":   pg.Ident("", "outbox_batches_last"),
+		"DeadOpen":      pg.Ident("", "outbox_dead_letters_open"),
+		"DeadUntold":    pg.Ident("", "outbox_dead_letters_unnotified"),
+		"DeadBeingTold": pg.Ident("", "outbox_dead_letters_notifying"),
+		"Buffers":       pg.Ident(own, "outbox_buffers"),
+		"Numbers":       pg.Ident(own, "outbox_numbers"),
+		"Rates":         pg.Ident(own, "outbox_rates"),
+		"Truncated":     pg.Ident(own, "outbox_truncated"),
 		// Where the ledger is, for a trigger; nothing: where the buffer is.
-		"OwnSchema": literal(own),
+		"OwnSchema": pg.Literal(own),
 		// Anything: the buffer is the user's.
 		"Own": yes,
 	}
@@ -153,7 +153,7 @@ func Migrate(ctx context.Context, url string, c SchemaConfig) ([]string, error) 
 }
 
 func migrate(ctx context.Context, url string, c SchemaConfig, patience time.Duration) ([]string, error) {
-	config, err := connConfig(url)
+	config, err := pg.ConnConfig(url)
 	if err != nil {
 		return nil, err
 	}
@@ -161,20 +161,20 @@ func migrate(ctx context.Context, url string, c SchemaConfig, patience time.Dura
 	// through a transaction pooler, where a session's lock would stay behind.
 	guard, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
-		return nil, connectError(config, err)
+		return nil, pg.ConnectError(config, err)
 	}
 	defer guard.Close(context.WithoutCancel(ctx))
 	tx, err := guard.Begin(ctx)
 	if err != nil {
-		return nil, connectError(config, err)
+		return nil, pg.ConnectError(config, err)
 	}
 	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // nothing was written, or all of it committed
 	if _, err := tx.Exec(ctx, guardSQL, pgx.QueryExecModeSimpleProtocol); err != nil {
-		return nil, connectError(config, err)
+		return nil, pg.ConnectError(config, err)
 	}
 
 	if c, err = c.beside(ctx, tx); err != nil {
-		return nil, connectError(config, err)
+		return nil, pg.ConnectError(config, err)
 	}
 	applied, err := up(ctx, config, c, patience)
 	if err == nil {
@@ -184,11 +184,11 @@ func migrate(ctx context.Context, url string, c SchemaConfig, patience time.Dura
 	if err == nil {
 		err = tx.Commit(ctx)
 	}
-	if code(err) == codeNoPrivilege {
+	if pg.Code(err) == pg.CodeNoPrivilege {
 		err = denied(ctx, tx, c, err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("migrating %s: %w", ident(splitTable(c.Table)), connectError(config, err))
+		return nil, fmt.Errorf("migrating %s: %w", pg.Ident(pg.SplitTable(c.Table)), pg.ConnectError(config, err))
 	}
 	return applied, nil
 }
@@ -268,7 +268,7 @@ WHERE nspname IN (coalesce(nullif($1, ''), current_schema()), coalesce(nullif($2
 
 // denied says what a role needs that may not migrate. It ends tx.
 func denied(ctx context.Context, tx pgx.Tx, c SchemaConfig, err error) error {
-	schema, _ := splitTable(c.Table)
+	schema, _ := pg.SplitTable(c.Table)
 	if c.Own {
 		schema = c.own()
 	}
@@ -277,14 +277,14 @@ func denied(ctx context.Context, tx pgx.Tx, c SchemaConfig, err error) error {
 	if rollbackErr := tx.Rollback(ctx); rollbackErr != nil {
 		return errors.Join(err, rollbackErr)
 	}
-	archive, _ := splitTable(c.Archive)
+	archive, _ := pg.SplitTable(c.Archive)
 	if askErr := conn.QueryRow(ctx, deniedSQL, schema, c.own(), archive).Scan(&role, &grants); askErr != nil {
 		return errors.Join(err, askErr)
 	}
 	if missing, askErr := schemaIsMissing(ctx, conn, c); askErr != nil {
 		return errors.Join(err, askErr)
 	} else if missing {
-		grants = "CREATE SCHEMA " + quote(c.Schema) + " AUTHORIZATION " + quote(role)
+		grants = "CREATE SCHEMA " + pg.Quote(c.Schema) + " AUTHORIZATION " + pg.Quote(role)
 	}
 	if grants == "" {
 		grants = "run relay migrate as the role that owns the tables"
@@ -318,38 +318,3 @@ func restore(ctx context.Context, tx pgx.Tx, c SchemaConfig) error {
 const forgetBatchesSQL = `
 DELETE FROM %s WHERE buffer = (
   SELECT nspname || '.' || relname FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace WHERE c.oid = to_regclass($1))`
-
-// splitTable parts a table's name; schema is "" when it is not given.
-func splitTable(name string) (schema, table string) {
-	if name == "" {
-		return "", "outbox_events"
-	}
-	schema, table, _ = outbox.SplitTable(name) // config says what is no name
-	return schema, table
-}
-
-// ident quotes a name. Our own names stay as people write them; anything else
-// could be a reserved word.
-func ident(schema, table string) string {
-	if schema == "" {
-		return quote(table)
-	}
-	return quote(schema) + "." + quote(table)
-}
-
-// literal is a text between quotes; nothing when it is empty.
-func literal(s string) string {
-	if s == "" {
-		return ""
-	}
-	return "'" + strings.ReplaceAll(s, "'", "''") + "'"
-}
-
-var plainName = regexp.MustCompile(`^(outbox_[a-z_]+|public)$`)
-
-func quote(name string) string {
-	if plainName.MatchString(name) {
-		return name
-	}
-	return pgx.Identifier{name}.Sanitize()
-}

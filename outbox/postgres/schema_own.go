@@ -1,6 +1,8 @@
 package postgres
 
 import (
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+
 	"context"
 	"database/sql"
 	"errors"
@@ -18,7 +20,7 @@ func (c SchemaConfig) beside(ctx context.Context, tx pgx.Tx) (SchemaConfig, erro
 	if !c.Own || c.own() != "" {
 		return c, nil
 	}
-	err := tx.QueryRow(ctx, schemaOfTableSQL, ident(splitTable(c.Table))).Scan(&c.Schema)
+	err := tx.QueryRow(ctx, schemaOfTableSQL, pg.Ident(pg.SplitTable(c.Table))).Scan(&c.Schema)
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = nil
 	}
@@ -49,7 +51,7 @@ func makeSchema(ctx context.Context, db *sql.DB, c SchemaConfig) (applied []stri
 	if err := db.QueryRowContext(ctx, schemaExistsSQL, c.Schema).Scan(&exists); err != nil || exists {
 		return nil, err
 	}
-	if _, err := db.ExecContext(ctx, "CREATE SCHEMA IF NOT EXISTS "+quote(c.Schema)); err != nil {
+	if _, err := db.ExecContext(ctx, "CREATE SCHEMA IF NOT EXISTS "+pg.Quote(c.Schema)); err != nil {
 		return nil, err
 	}
 	return []string{"schema " + c.Schema}, nil

@@ -9,6 +9,7 @@ import (
 
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 // TestEveryTransactionIsBounded: what the relay's transactions set holds in them, through
@@ -30,25 +31,24 @@ func TestEveryTransactionIsBounded(t *testing.T) {
 			if err := b.Check(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			table := b.table.Load()
 			for _, c := range []struct {
-				begin step
+				begin pg.Step
 				want  string
 			}{
-				{reading(shortly), "15s 30s 10s off"},
-				{table.writing(aWhile), "1min 30s 40s off"},
-				{table.writing(shortly, "lock_timeout", "700"), "15s 30s 700ms off"},
+				{pg.ReadTx(pg.ShortTimeout), "15s 30s 10s off"},
+				{b.db.WriteTx(pg.BulkTimeout), "1min 30s 40s off"},
+				{b.db.WriteTx(pg.ShortTimeout, "lock_timeout", "700"), "15s 30s 700ms off"},
 			} {
 				if got := b.bounds(t, c.begin); got != c.want {
 					t.Errorf("in a transaction: %q, want %q", got, c.want)
 				}
-				if got := b.bounds(t, step{sql: "SELECT 1"}); got != "0 0 0 on" {
+				if got := b.bounds(t, pg.Step{SQL: "SELECT 1"}); got != "0 0 0 on" {
 					t.Errorf("after it: %q", got)
 				}
 			}
 			// One round trip without BEGIN is a transaction too.
 			var got []string
-			err = b.roundTrip(t.Context(), []step{reading(shortly), {sql: boundsSQL, row: func(v [][]byte) error {
+			err = b.db.RoundTrip(t.Context(), []pg.Step{pg.ReadTx(pg.ShortTimeout), {SQL: boundsSQL, Row: func(v [][]byte) error {
 				got = append(got, string(v[0]))
 				return nil
 			}}})
@@ -70,10 +70,10 @@ SELECT concat_ws(' ', current_setting('statement_timeout'), current_setting('idl
                  current_setting('lock_timeout'), current_setting('jit'))`
 
 // bounds are the settings in a transaction that begins so.
-func (b *Buffer) bounds(t *testing.T, begin step) string {
+func (b *Buffer) bounds(t *testing.T, begin pg.Step) string {
 	t.Helper()
 	var got []string
-	err := b.transact(t.Context(), begin, step{sql: boundsSQL, row: func(v [][]byte) error {
+	err := b.db.Transact(t.Context(), begin, pg.Step{SQL: boundsSQL, Row: func(v [][]byte) error {
 		got = append(got, string(v[0]))
 		return nil
 	}})

@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 // Each delete has a companion that copies what it deletes to the archive, in the same
@@ -126,11 +127,11 @@ func (b *Buffer) Settle(ctx context.Context, batch *outbox.Batch, outcomes []out
 }
 
 // work is what is done to the events, behind the fence.
-func (s *settlement) work(o kinds) []step {
+func (s *settlement) work(o kinds) []pg.Step {
 	if o.back() {
 		return nil
 	}
-	var work []step
+	var work []pg.Step
 	for _, d := range o.dead {
 		work = append(work, s.bury(d))
 	}
@@ -145,24 +146,24 @@ func (s *settlement) work(o kinds) []step {
 		return append(work, s.deletes(deleteSQL, archiveDeletedSQL, gone, dead)...)
 	}
 	work = append(work, s.deletes(deleteFreeSQL, archiveFreeSQL, gone, dead)...)
-	left := multirange(append(gone, dead...))
+	left := pg.Multirange(append(gone, dead...))
 	return append(work, s.closing(closeLedgerSQL, &s.closed, left), s.closing(keepLedgerSQL, nil, left))
 }
 
 // deletes are the steps for those that were delivered and those that were buried.
-func (s *settlement) deletes(plainSQL, archiveSQL string, delivered, dead []int64) []step {
-	var steps []step
+func (s *settlement) deletes(plainSQL, archiveSQL string, delivered, dead []int64) []pg.Step {
+	var steps []pg.Step
 	deleting := func(sql string, ids []int64) {
 		if len(ids) > 0 {
 			slices.Sort(ids)
 			first, last := ids[0], ids[len(ids)-1]
-			args := []string{s.batch.GroupID.String(), itoa(first), itoa(last)}
+			args := []string{s.batch.GroupID.String(), pg.Int(first), pg.Int(last)}
 			if sql == deleteSQL && last-first == int64(len(ids))-1 {
 				sql = deleteRunSQL
 			} else {
-				args = append(args, multirange(ids))
+				args = append(args, pg.Multirange(ids))
 			}
-			steps = append(steps, step{often: true, sql: s.table.sql(sql), args: args})
+			steps = append(steps, pg.Step{Prepare: true, SQL: s.table.sql(sql), Args: args})
 		}
 	}
 	if s.table.archive {
@@ -175,32 +176,32 @@ func (s *settlement) deletes(plainSQL, archiveSQL string, delivered, dead []int6
 }
 
 func (s *settlement) bounds() []string {
-	return []string{s.batch.GroupID.String(), itoa(s.batch.FirstID), itoa(s.batch.LastID)}
+	return []string{s.batch.GroupID.String(), pg.Int(s.batch.FirstID), pg.Int(s.batch.LastID)}
 }
 
 // closing is a step about the ledger row and what is left of its events.
-func (s *settlement) closing(sql string, affected *int64, more ...string) step {
-	return step{sql: s.table.sql(sql), args: append([]string{
-		s.ledger.name(s.table), s.batch.GroupID.String(), itoa(s.batch.LeaseNo), itoa(s.batch.FirstID), itoa(s.batch.LastID),
-	}, more...), affected: affected}
+func (s *settlement) closing(sql string, affected *int64, more ...string) pg.Step {
+	return pg.Step{SQL: s.table.sql(sql), Args: append([]string{
+		s.ledger.name(s.table), s.batch.GroupID.String(), pg.Int(s.batch.LeaseNo), pg.Int(s.batch.FirstID), pg.Int(s.batch.LastID),
+	}, more...), Affected: affected}
 }
 
-func (s *settlement) bury(o *outbox.Outcome) step {
+func (s *settlement) bury(o *outbox.Outcome) pg.Step {
 	ids := o.IDs
 	if ids == nil {
 		ids = s.batch.IDs()
 	}
 	args := append([]string{s.batch.Pipeline}, s.bounds()...)
-	return step{sql: s.table.sql(burySQL), args: append(args, itoa(int64(o.Attempts)), text(o.Error), multirange(ids))}
+	return pg.Step{SQL: s.table.sql(burySQL), Args: append(args, pg.Int(int64(o.Attempts)), pg.Text(o.Error), pg.Multirange(ids))}
 }
 
 // move are the steps that give events a new group_id. One of them does it: how the
 // batch's rows are found is known behind the fence.
-func (s *settlement) move(o *outbox.Outcome) []step {
-	args := s.part(o, multirange(o.IDs))
-	return []step{
-		{sql: s.table.sql(moveSQL), args: append(slices.Clone(args), boolean(s.ledger.b.config.Ordered))},
-		{sql: s.table.sql(moveRangeSQL), args: args},
+func (s *settlement) move(o *outbox.Outcome) []pg.Step {
+	args := s.part(o, pg.Multirange(o.IDs))
+	return []pg.Step{
+		{SQL: s.table.sql(moveSQL), Args: append(slices.Clone(args), pg.Bool(s.ledger.b.config.Ordered))},
+		{SQL: s.table.sql(moveRangeSQL), Args: args},
 	}
 }
 
@@ -208,8 +209,8 @@ func (s *settlement) move(o *outbox.Outcome) []step {
 func (s *settlement) part(o *outbox.Outcome, ids string) []string {
 	origins := append(append(make([]uuid.UUID, 0, len(s.batch.Origins)+1), s.batch.Origins...), s.batch.GroupID)
 	return []string{
-		s.ledger.name(s.table), s.batch.GroupID.String(), o.GroupID.String(), itoa(s.batch.FirstID), itoa(s.batch.LastID),
-		ids, interval(o.After), s.ledger.b.config.Owner,
-		itoa(int64(o.Attempts)), itoa(int64(o.Outages)), uuidArray(origins), text(o.Error), optionalText(o.Address),
+		s.ledger.name(s.table), s.batch.GroupID.String(), o.GroupID.String(), pg.Int(s.batch.FirstID), pg.Int(s.batch.LastID),
+		ids, pg.Interval(o.After), s.ledger.b.config.Owner,
+		pg.Int(int64(o.Attempts)), pg.Int(int64(o.Outages)), pg.UUIDArray(origins), pg.Text(o.Error), pg.OptionalText(o.Address),
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 // The ledger says exactly what is claimed; what is not is counted from the floor
@@ -41,25 +42,25 @@ func (b *Buffer) Status(ctx context.Context) (outbox.Status, error) {
 	}
 	var s outbox.Status
 	floor, lastValue := b.marks.span()
-	err = b.transact(ctx,
-		reading(b.patience, inOrder...),
-		step{
-			sql: t.either(statusSQL, statusOwnSQL),
-			args: []string{
-				t.buffer, itoa(floor), itoa(lastValue), b.config.Pipeline, t.events, itoa(outbox.PendingExact + 1),
+	err = b.db.Transact(ctx,
+		pg.ReadTx(b.db.StatementTimeout, pg.PlanByPrimaryKey...),
+		pg.Step{
+			SQL: t.either(statusSQL, statusOwnSQL),
+			Args: []string{
+				t.buffer, pg.Int(floor), pg.Int(lastValue), b.config.Pipeline, t.events, pg.Int(outbox.PendingExact + 1),
 			},
-			row: func(v [][]byte) error {
-				s.Leased, s.Waiting, s.Delivered = int8Of(v[0]), int8Of(v[1]), int8Of(v[2])
-				claimed, fresh := int8Of(v[3]), int8Of(v[4])
+			Row: func(v [][]byte) error {
+				s.Leased, s.Waiting, s.Delivered = pg.ReadInt8(v[0]), pg.ReadInt8(v[1]), pg.ReadInt8(v[2])
+				claimed, fresh := pg.ReadInt8(v[3]), pg.ReadInt8(v[4])
 				if fresh > outbox.PendingExact {
 					// The statistics' count of rows, or the ids drawn since the
 					// floor, whichever is nearer to what was seen.
-					fresh = max(fresh, min(int8Of(v[8]), int8Of(v[9])))
+					fresh = max(fresh, min(pg.ReadInt8(v[8]), pg.ReadInt8(v[9])))
 				}
 				s.Pending = claimed + fresh
-				s.OldestPending = max(0, time.Duration(int8Of(v[5]))*time.Microsecond)
-				s.Dead, s.Untold = int8Of(v[6]), int8Of(v[10])
-				s.OldestTransaction = max(0, time.Duration(int8Of(v[7]))*time.Microsecond)
+				s.OldestPending = max(0, time.Duration(pg.ReadInt8(v[5]))*time.Microsecond)
+				s.Dead, s.Untold = pg.ReadInt8(v[6]), pg.ReadInt8(v[10])
+				s.OldestTransaction = max(0, time.Duration(pg.ReadInt8(v[7]))*time.Microsecond)
 				return nil
 			},
 		},

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 const fullSweepSQL = `
@@ -31,23 +32,23 @@ func (b *Buffer) fullSweep(ctx context.Context, t *table, limit int, more bool) 
 	if !due {
 		return 0, 0, nil
 	}
-	begin := t.writing(fullSweepTimeout, append([]string{"synchronous_commit", "on"}, inOrder...)...)
-	err = b.transact(ctx, begin,
-		step{sql: t.either(fullSweepSQL, fullSweepOwnSQL), args: []string{t.buffer, itoa(math.MinInt64), itoa(upTo), itoa(int64(limit))}, row: func(v [][]byte) error {
-			late = int(int8Of(v[0]))
+	begin := b.db.WriteTx(fullSweepTimeout, append([]string{"synchronous_commit", "on"}, pg.PlanByPrimaryKey...)...)
+	err = b.db.Transact(ctx, begin,
+		pg.Step{SQL: t.either(fullSweepSQL, fullSweepOwnSQL), Args: []string{t.buffer, pg.Int(math.MinInt64), pg.Int(upTo), pg.Int(int64(limit))}, Row: func(v [][]byte) error {
+			late = int(pg.ReadInt8(v[0]))
 			return nil
 		}})
 	if err == nil {
 		b.marks.fullySwept(late, time.Now())
 		var adopted outbox.Tally
-		begin.row = func([][]byte) error {
+		begin.Row = func([][]byte) error {
 			adopted = outbox.Tally{}
 			return nil
 		}
-		err = b.transact(ctx, begin, b.adopt(t, &adopted))
+		err = b.db.Transact(ctx, begin, b.adopt(t, &adopted))
 		orphans = int(adopted.Batches)
 	}
-	if c := code(err); (c == codeCancelled || c == codeLockTimeout) && ctx.Err() == nil {
+	if c := pg.Code(err); (c == pg.CodeCancelled || c == pg.CodeLockTimeout) && ctx.Err() == nil {
 		err = nil // out of time: the next one tries again
 	}
 	return late, orphans, err
@@ -71,10 +72,10 @@ ON CONFLICT (group_id) DO NOTHING
 RETURNING events::bigint`
 
 // adopt is the step that gives orphans a ledger row.
-func (b *Buffer) adopt(t *table, adopted *outbox.Tally) step {
-	return step{sql: t.either(adoptSQL, adoptOwnSQL), args: []string{t.buffer, b.config.Owner, boolean(b.config.Ordered)}, row: func(v [][]byte) error {
+func (b *Buffer) adopt(t *table, adopted *outbox.Tally) pg.Step {
+	return pg.Step{SQL: t.either(adoptSQL, adoptOwnSQL), Args: []string{t.buffer, b.config.Owner, pg.Bool(b.config.Ordered)}, Row: func(v [][]byte) error {
 		adopted.Batches++
-		adopted.Events += int8Of(v[0])
+		adopted.Events += pg.ReadInt8(v[0])
 		return nil
 	}}
 }

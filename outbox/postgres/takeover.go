@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 // Both kinds of batches are taken over like this; what the batch holds is read by
@@ -47,43 +48,43 @@ func (b *Buffer) TakeOver(ctx context.Context, lease time.Duration) (*outbox.Bat
 	if t.own != nil {
 		return b.takeOverOwn(ctx, t, lease)
 	}
-	rows := decoder{payloadOID: t.payloadOID}
+	rows := pg.EventDecoder{PayloadOID: t.payloadOID}
 	sql := takeOverSQL
 	if b.config.Ordered {
 		sql = takeOverInOrderSQL
 	}
-	return b.takeOver(ctx, t, lease, &rows, rows.add, sql)
+	return b.takeOver(ctx, t, lease, &rows, rows.Append, sql)
 }
 
 // takeOver runs such a statement. add reads the columns after those of the ledger;
 // args are those of the statement's rest.
 func (l ledger) takeOver(
-	ctx context.Context, t *table, lease time.Duration, rows *decoder, add func([][]byte) error, sql string, args ...string,
+	ctx context.Context, t *table, lease time.Duration, rows *pg.EventDecoder, add func([][]byte) error, sql string, args ...string,
 ) (*outbox.Batch, error) {
 	var batch outbox.Batch
 	leaseEnd := time.Now().Add(lease)
 	plan := []string{"synchronous_commit", "on", "enable_seqscan", "off"}
 	if t.own != nil {
-		plan = byKey
+		plan = pg.PlanByKey
 	}
-	begin := t.writing(l.b.patience, plan...)
-	begin.row = func([][]byte) error {
+	begin := l.b.db.WriteTx(l.b.db.StatementTimeout, plan...)
+	begin.Row = func([][]byte) error {
 		batch = outbox.Batch{}
-		return rows.forget(nil)
+		return rows.Reset(nil)
 	}
-	err := l.b.transact(ctx, begin, step{
-		sql:  t.sql(sql),
-		args: append([]string{l.name(t), timestamp(l.dueAfter()), interval(lease), l.b.config.Owner}, args...),
-		row: func(v [][]byte) error {
+	err := l.b.db.Transact(ctx, begin, pg.Step{
+		SQL:  t.sql(sql),
+		Args: append([]string{l.name(t), pg.Timestamp(l.dueAfter()), pg.Interval(lease), l.b.config.Owner}, args...),
+		Row: func(v [][]byte) error {
 			if batch.LeaseNo == 0 {
 				batch = outbox.Batch{
-					GroupID: uuid.UUID(v[0]), LeaseNo: int8Of(v[1]),
-					Starts: int4Of(v[2]), Attempts: int4Of(v[3]), Outages: int4Of(v[4]),
-					FirstID: int8Of(v[5]), LastID: int8Of(v[6]),
-					LeaseEnd: leaseEnd, ClaimedAt: timeOf(v[9]), ClaimedLocal: time.Now(),
+					GroupID: uuid.UUID(v[0]), LeaseNo: pg.ReadInt8(v[1]),
+					Starts: pg.ReadInt4(v[2]), Attempts: pg.ReadInt4(v[3]), Outages: pg.ReadInt4(v[4]),
+					FirstID: pg.ReadInt8(v[5]), LastID: pg.ReadInt8(v[6]),
+					LeaseEnd: leaseEnd, ClaimedAt: pg.ReadTime(v[9]), ClaimedLocal: time.Now(),
 				}
-				arrayOf(v[7], func(id []byte) { batch.Origins = append(batch.Origins, uuid.UUID(id)) })
-				arrayOf(v[8], func(id []byte) { batch.Delivered = append(batch.Delivered, int8Of(id)) })
+				pg.ReadArray(v[7], func(id []byte) { batch.Origins = append(batch.Origins, uuid.UUID(id)) })
+				pg.ReadArray(v[8], func(id []byte) { batch.Delivered = append(batch.Delivered, pg.ReadInt8(id)) })
 			}
 			if v[10] == nil { // its rows are gone
 				return nil

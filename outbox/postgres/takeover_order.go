@@ -1,5 +1,7 @@
 package postgres
 
+import "github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+
 import "context"
 
 // The parts of one batch may share keys. They have the first of their origins in
@@ -29,10 +31,10 @@ SELECT count(*)` + dueInOrder
 // countDue is how many batches are due and wait for no other: the pipeline would be
 // taken for one that stands still else.
 func (b *Buffer) countDue(ctx context.Context, t *table) (due int, err error) {
-	err = b.transact(ctx, reading(b.patience, "enable_seqscan", "off"), step{
-		sql: t.sql(countDueInOrderSQL), args: []string{t.buffer, timestamp(b.marks.dueAfter())},
-		row: func(v [][]byte) error {
-			due = int(int8Of(v[0]))
+	err = b.db.Transact(ctx, pg.ReadTx(b.db.StatementTimeout, "enable_seqscan", "off"), pg.Step{
+		SQL: t.sql(countDueInOrderSQL), Args: []string{t.buffer, pg.Timestamp(b.marks.dueAfter())},
+		Row: func(v [][]byte) error {
+			due = int(pg.ReadInt8(v[0]))
 			return nil
 		},
 	})

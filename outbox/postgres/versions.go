@@ -1,6 +1,8 @@
 package postgres
 
 import (
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+
 	"context"
 	"fmt"
 	"hash/fnv"
@@ -17,7 +19,7 @@ import (
 type versions struct{ database.Store }
 
 func newVersions(c SchemaConfig) (versions, error) {
-	store, err := database.NewStore(goose.DialectPostgres, ident(c.own(), versionTable(c.Table)))
+	store, err := database.NewStore(goose.DialectPostgres, pg.Ident(c.own(), versionTable(c.Table)))
 	return versions{store}, err
 }
 
@@ -33,7 +35,7 @@ var notPlain = regexp.MustCompile(`[^a-z0-9_]+`)
 // versionTable names the version table after the buffer's. What has a schema, or
 // needs quotes, is told apart by a hash: two buffers may share a ledger.
 func versionTable(table string) string {
-	schema, name := splitTable(table)
+	schema, name := pg.SplitTable(table)
 	if strings.HasPrefix(table, `"`) || strings.Contains(table, `."`) { // one table, however it is written
 		table = strings.TrimPrefix(schema+"."+name, ".")
 	}

@@ -1,4 +1,4 @@
-package postgres
+package pg
 
 import (
 	"bytes"
@@ -24,24 +24,24 @@ func rowOf(id int, key, payload, headers []byte) [][]byte {
 func TestDecodedRowsAreTheirOwn(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		d := decoder{payloadOID: oidJSONB}
-		d.reserve(rapid.SampledFrom([]int{0, 1, 10, 1000, 10_000}).Draw(t, "limit"))
+		d := EventDecoder{PayloadOID: OIDJSONB}
+		d.Reserve(rapid.SampledFrom([]int{0, 1, 10, 1000, 10_000}).Draw(t, "limit"))
 		most := rapid.SampledFrom([]int{10, 3000, 100_000}).Draw(t, "bytes")
 		n := rapid.IntRange(0, 200).Draw(t, "events")
 		for i := range n {
 			c := byte(i)
 			row := rowOf(i, bytes.Repeat([]byte{c}, i%7), bytes.Repeat([]byte{c}, 1+i*7919%most), bytes.Repeat([]byte{c}, 1+i%100))
-			if err := d.add(row); err != nil {
+			if err := d.Append(row); err != nil {
 				t.Fatal(err)
 			}
 			for _, v := range row {
 				clear(v)
 			}
 		}
-		if len(d.events) != n {
-			t.Fatalf("%d events of %d", len(d.events), n)
+		if len(d.Events) != n {
+			t.Fatalf("%d events of %d", len(d.Events), n)
 		}
-		for i, e := range d.events {
+		for i, e := range d.Events {
 			c := byte(i)
 			if e.ID != int64(i) || e.Topic != "orders" || *e.Key != string(bytes.Repeat([]byte{c}, i%7)) ||
 				!bytes.Equal(e.Payload, bytes.Repeat([]byte{c}, 1+i*7919%most)) || !bytes.Equal(e.Headers, bytes.Repeat([]byte{c}, 1+i%100)) {
@@ -72,10 +72,10 @@ func TestDecodingTakesAsMuchMemoryAsThereIs(t *testing.T) {
 }
 
 func decode(limit, events int, row [][]byte) {
-	d := decoder{payloadOID: oidJSONB}
-	d.reserve(limit)
+	d := EventDecoder{PayloadOID: OIDJSONB}
+	d.Reserve(limit)
 	for range events {
-		_ = d.add(row)
+		_ = d.Append(row)
 	}
 }
 

@@ -1,0 +1,89 @@
+package pg
+
+import (
+	"encoding/binary"
+	"time"
+)
+
+// Results are in PostgreSQL's binary form, big-endian.
+
+// Types, by pg_type.dat.
+const (
+	OIDBytea       = 17
+	OIDName        = 19
+	OIDInt8        = 20
+	OIDInt2        = 21
+	OIDInt4        = 23
+	OIDText        = 25
+	OIDJSON        = 114
+	OIDJSONArray   = 199
+	OIDUnknown     = 705
+	OIDBpchar      = 1042
+	OIDVarchar     = 1043
+	OIDTimestamp   = 1114
+	OIDTimestamptz = 1184
+	OIDUUID        = 2950
+	OIDUUIDArray   = 2951
+	OIDInt8Array   = 1016
+	OIDJSONB       = 3802
+	// FirstUserOID is the first of types that are not PostgreSQL's own.
+	FirstUserOID = 16384
+)
+
+// IsJSON reports whether a type is json or jsonb.
+func IsJSON(oid uint32) bool { return oid == OIDJSONB || oid == OIDJSON }
+
+// ReadInt8 reads a bigint; NULL is 0.
+func ReadInt8(v []byte) int64 {
+	if len(v) != 8 {
+		return 0
+	}
+	return int64(binary.BigEndian.Uint64(v)) //nolint:gosec // two's complement on the wire
+}
+
+// ReadInt4 reads an integer; NULL is 0.
+func ReadInt4(v []byte) int {
+	if len(v) != 4 {
+		return 0
+	}
+	return int(int32(binary.BigEndian.Uint32(v))) //nolint:gosec // two's complement on the wire
+}
+
+// ReadBool reads a boolean; NULL is false.
+func ReadBool(v []byte) bool { return len(v) == 1 && v[0] == 1 }
+
+// epoch2000 is where timestamptz counts from, in Unix microseconds.
+const epoch2000 = 946684800000000
+
+// ReadTime reads a timestamptz.
+func ReadTime(v []byte) time.Time { return time.UnixMicro(ReadInt8(v) + epoch2000).UTC() }
+
+// ReadAge reads a bigint of microseconds. A clock that was set back makes it negative,
+// which counts as 0, and so does NULL.
+func ReadAge(v []byte) time.Duration { return max(0, time.Duration(ReadInt8(v))*time.Microsecond) }
+
+// ReadArray calls each with the elements of a one-dimensional array without NULLs.
+func ReadArray(v []byte, each func([]byte)) {
+	if len(v) < 20 { // no dimension: empty
+		return
+	}
+	v = v[20:]
+	for len(v) >= 4 {
+		n := int(binary.BigEndian.Uint32(v))
+		v = v[4:]
+		if n > len(v) {
+			return
+		}
+		each(v[:n])
+		v = v[n:]
+	}
+}
+
+// ReadJSON reads a json or jsonb value as text, which is valid as long as v is. (Binary
+// jsonb begins with its version, a byte that no JSON text begins with.)
+func ReadJSON(v []byte) []byte {
+	if len(v) > 0 && v[0] == 1 {
+		return v[1:]
+	}
+	return v
+}

@@ -1,0 +1,131 @@
+package pg
+
+import (
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Parameters are texts, in the form that PostgreSQL reads.
+
+// Null stands for NULL among the parameters.
+const Null = "\x00"
+
+// Int is an integer.
+func Int(n int64) string { return strconv.FormatInt(n, 10) }
+
+// Bool is a boolean.
+func Bool(v bool) string {
+	if v {
+		return "t"
+	}
+	return "f"
+}
+
+// Interval is a duration as an interval.
+func Interval(d time.Duration) string {
+	return strconv.FormatInt(d.Microseconds(), 10) + " microseconds"
+}
+
+// Milliseconds is a duration as settings have it.
+func Milliseconds(d time.Duration) string { return Int(d.Milliseconds()) }
+
+// Timestamp is a timestamptz; the zero time is -infinity.
+func Timestamp(t time.Time) string {
+	if t.IsZero() {
+		return "-infinity"
+	}
+	return t.UTC().Format("2006-01-02 15:04:05.999999Z07:00")
+}
+
+// Text makes a string fit for a text column: UTF-8 without NUL.
+func Text(s string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
+}
+
+// OptionalText is Text; nil is NULL.
+func OptionalText(s *string) string {
+	if s == nil {
+		return Null
+	}
+	return Text(*s)
+}
+
+// IDArray is a bigint[].
+func IDArray(ids []int64) string {
+	text := make([]byte, 0, 2+len(ids)*8)
+	text = append(text, '{')
+	for i, id := range ids {
+		if i > 0 {
+			text = append(text, ',')
+		}
+		text = strconv.AppendInt(text, id, 10)
+	}
+	return string(append(text, '}'))
+}
+
+// UUIDArray is a uuid[].
+func UUIDArray(ids []uuid.UUID) string {
+	var text strings.Builder
+	text.WriteByte('{')
+	for i, id := range ids {
+		if i > 0 {
+			text.WriteByte(',')
+		}
+		text.WriteString(id.String())
+	}
+	text.WriteByte('}')
+	return text.String()
+}
+
+// Multirange is an int8multirange of exactly these ids, which are in ascending order.
+func Multirange(ids []int64) string {
+	text := make([]byte, 0, 64)
+	text = append(text, '{')
+	for i := 0; i < len(ids); {
+		first := i
+		for i++; i < len(ids) && ids[i] == ids[i-1]+1; i++ {
+		}
+		if first > 0 {
+			text = append(text, ',')
+		}
+		text = append(text, '[')
+		text = strconv.AppendInt(text, ids[first], 10)
+		text = append(text, ',')
+		if ids[i-1] == math.MaxInt64 { // no bound is beyond it
+			text = append(text, ')')
+			continue
+		}
+		text = strconv.AppendInt(text, ids[i-1], 10)
+		text = append(text, ']')
+	}
+	return string(append(text, '}'))
+}
+
+// Array builds an array of texts.
+type Array struct{ text []byte }
+
+// Append appends an element; nil is NULL.
+func (a *Array) Append(element []byte) {
+	if len(a.text) > 0 {
+		a.text = append(a.text, ',')
+	}
+	if element == nil {
+		a.text = append(a.text, "NULL"...)
+		return
+	}
+	a.text = append(a.text, '"')
+	for _, c := range element {
+		if c == '"' || c == '\\' {
+			a.text = append(a.text, '\\')
+		}
+		a.text = append(a.text, c)
+	}
+	a.text = append(a.text, '"')
+}
+
+// String is the parameter.
+func (a *Array) String() string { return "{" + string(a.text) + "}" }

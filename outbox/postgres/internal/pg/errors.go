@@ -1,0 +1,78 @@
+package pg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+// Codes of https://www.postgresql.org/docs/current/errcodes-appendix.html
+const (
+	CodeReadOnly           = "25006"
+	CodeNoStatement        = "26000"
+	CodeDuplicateStatement = "42P05"
+	CodeResultChanged      = "0A000"
+	CodeCancelled          = "57014"
+	CodeLockTimeout        = "55P03"
+	CodeDeadlock           = "40P01"
+	CodeSerialization      = "40001"
+	CodeNoPrivilege        = "42501"
+	CodeNoTable            = "42P01"
+	CodeNoColumn           = "42703"
+	CodeNoSchema           = "3F000"
+	CodeNoObject           = "42704"
+	CodeNoDatabase         = "3D000"
+	CodeBadAuth            = "28P01"
+	CodeBadAuthMethod      = "28000"
+)
+
+// Code is the server's code of an error, "" if the error is not the server's.
+func Code(err error) string {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return pgErr.Code
+	}
+	return ""
+}
+
+// IsStatementError reports whether the server objects to the statement itself. Other errors
+// are about the connection, a lock, or a server that stops or is full.
+func IsStatementError(err error) bool {
+	if _, connecting := errors.AsType[*pgconn.ConnectError](err); connecting {
+		return false
+	}
+	c := Code(err)
+	for _, class := range []string{"08", "25P", "40", "53", CodeLockTimeout, "57P", "58", "XX"} {
+		if strings.HasPrefix(c, class) {
+			return false
+		}
+	}
+	return c != ""
+}
+
+// ConnectError adds to an error of this database how to fix it.
+func (db *DB) ConnectError(err error) error { return ConnectError(db.pool.Config().ConnConfig, err) }
+
+// ConnectError adds how to fix a connection that cannot be made. pgx keeps the password
+// out of its errors, and the server's name out of a deadline's.
+func ConnectError(to *pgx.ConnConfig, err error) error {
+	switch Code(err) {
+	case CodeBadAuth, CodeBadAuthMethod:
+		return fmt.Errorf("%w: the database rejects the role; check user and password in source.url, and pg_hba.conf: %w", outbox.ErrNotReady, err)
+	case CodeNoDatabase:
+		return fmt.Errorf("%w: the database does not exist; check source.url, or run createdb: %w", outbox.ErrNotReady, err)
+	}
+	connectErr, connecting := errors.AsType[*pgconn.ConnectError](err)
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("PostgreSQL at %s:%d did not answer in time: %w", to.Host, to.Port, err)
+	case connecting && connectErr.Config != nil:
+		return fmt.Errorf("cannot reach PostgreSQL at %s:%d: %w", connectErr.Config.Host, connectErr.Config.Port, err)
+	}
+	return err
+}

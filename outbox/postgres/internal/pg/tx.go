@@ -1,0 +1,138 @@
+package pg
+
+import (
+	"context"
+	"slices"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Step is one statement of a round trip.
+type Step struct {
+	SQL  string
+	Args []string
+	// Row is called for each row. The values are in binary form and valid during the call
+	// only. nil: rows are ignored.
+	Row func(values [][]byte) error
+	// Affected receives the number of rows that the statement affected.
+	Affected *int64
+	// Prepare: the statement runs for each batch, and has one plan for all parameters.
+	Prepare bool
+	// UserSQL marks a statement of the user's, which may return any columns: its only
+	// parameter is a uuid, its values come as texts, and UserSQL gets the columns before
+	// the rows.
+	UserSQL func([]pgconn.FieldDescription)
+}
+
+// Transact runs the steps in one READ COMMITTED transaction and one round trip, whatever
+// the database's default isolation level. An error leaves nothing behind, except that a
+// connection lost at the COMMIT leaves open whether it happened.
+//
+// After a deadlock or a serialization failure the server has rolled everything back, so
+// Transact runs all steps again at once: a first step with a Row function resets there
+// what earlier rows left.
+func (db *DB) Transact(ctx context.Context, steps ...Step) error {
+	return db.RetryTx(ctx, steps, CodeDeadlock, CodeSerialization)
+}
+
+// MaxRetries is how often a transaction runs again that fails with a code that is retried.
+const MaxRetries = 3
+
+// RetryTx is Transact, which retries after the given codes only.
+func (db *DB) RetryTx(ctx context.Context, steps []Step, codes ...string) error {
+	all := make([]Step, 0, len(steps)+2)
+	all = append(all, Begin)
+	all = append(all, steps...)
+	all = append(all, Commit)
+	for n := 0; ; n++ {
+		err := db.RoundTrip(ctx, all)
+		if err == nil || n == MaxRetries || !slices.Contains(codes, Code(err)) {
+			return err
+		}
+	}
+}
+
+// Begin and Commit end one transaction of a round trip and begin the next.
+var (
+	Begin  = Step{SQL: "BEGIN ISOLATION LEVEL READ COMMITTED"}
+	Commit = Step{SQL: "COMMIT"}
+)
+
+// RoundTrip pipelines the steps behind one Sync.
+func (db *DB) RoundTrip(ctx context.Context, steps []Step) error {
+	conn, err := db.pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	// Release closes a connection that is broken, or still in a transaction.
+	defer conn.Release()
+
+	batch := &pgconn.Batch{}
+	for _, s := range steps {
+		values := make([][]byte, len(s.Args))
+		for i, a := range s.Args {
+			if a != Null {
+				values[i] = []byte(a)
+			}
+		}
+		name := ""
+		if s.Prepare {
+			if name, err = db.prepared(ctx, conn.Conn().PgConn(), s.SQL); err != nil {
+				return err
+			}
+		}
+		switch {
+		case s.UserSQL != nil:
+			batch.ExecParams(s.SQL, values, []uint32{OIDUUID}, nil, nil)
+		case name != "":
+			batch.ExecPrepared(name, values, nil, []int16{1})
+		default:
+			batch.ExecParams(s.SQL, values, nil, nil, []int16{1})
+		}
+	}
+	results := conn.Conn().PgConn().ExecBatch(ctx, batch)
+	err = read(results, steps)
+	if closeErr := results.Close(); err == nil {
+		err = closeErr
+	}
+	switch Code(err) {
+	case CodeReadOnly:
+		// After a failover this connection leads to a standby: connect anew.
+		db.pool.Reset()
+	case CodeNoStatement, CodeDuplicateStatement:
+		// Something between the relay and the server reassigns sessions.
+		db.preparedDisabled.Store(true)
+		db.pool.Reset()
+	case CodeResultChanged: // a column's type has changed: prepare anew
+		db.pool.Reset()
+	}
+	return err
+}
+
+func read(results *pgconn.MultiResultReader, steps []Step) error {
+	for _, s := range steps {
+		if !results.NextResult() {
+			return results.Close()
+		}
+		reader := results.ResultReader()
+		if s.UserSQL != nil {
+			s.UserSQL(reader.FieldDescriptions())
+		}
+		for reader.NextRow() {
+			if s.Row == nil {
+				continue
+			}
+			if err := s.Row(reader.Values()); err != nil {
+				return err
+			}
+		}
+		tag, err := reader.Close()
+		if err != nil {
+			return err
+		}
+		if s.Affected != nil {
+			*s.Affected = tag.RowsAffected()
+		}
+	}
+	return nil
+}
