@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // contender is one way of getting a backlog to a sink.
@@ -36,7 +36,7 @@ func (db *database) loops() (all []contender) {
 }
 
 // relays is the relay, claiming in each of the modes that -only lets run.
-func (db *database) relays(modes ...outbox.ClaimMode) (all []contender) {
+func (db *database) relays(modes ...buffer.ClaimMode) (all []contender) {
 	for _, mode := range modes {
 		if !wanted(string(mode)) {
 			continue

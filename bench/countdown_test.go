@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // countdown closes done when as many events as were left have been delivered,
@@ -38,17 +38,17 @@ func (c *countdown) await(b *testing.B, atMost time.Duration) {
 	}
 }
 
-func (c *countdown) Claimed(_ *outbox.Batch, took time.Duration) {
+func (c *countdown) Claimed(_ *buffer.Lease, took time.Duration) {
 	c.once.Do(func() { c.began = time.Now().Add(-took) })
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.claims = append(c.claims, took)
 }
-func (c *countdown) Sent(*outbox.Batch, time.Duration) {}
+func (c *countdown) Sent(*buffer.Lease, time.Duration) {}
 
-func (c *countdown) Settled(b *outbox.Batch, outcomes []outbox.Outcome, _ time.Duration) {
+func (c *countdown) Settled(b *buffer.Lease, outcomes []buffer.Outcome, _ time.Duration) {
 	for i := range outcomes {
-		if outcomes[i].Verdict != outbox.Delivered {
+		if outcomes[i].Verdict != buffer.Delivered {
 			continue
 		}
 		n := int64(len(outcomes[i].IDs))
@@ -70,9 +70,9 @@ type rotating struct {
 
 func (r *rotating) next(c *countdown) { r.current.Store(c) }
 
-func (r *rotating) Claimed(b *outbox.Batch, took time.Duration) { r.current.Load().Claimed(b, took) }
-func (r *rotating) Sent(*outbox.Batch, time.Duration)           {}
+func (r *rotating) Claimed(b *buffer.Lease, took time.Duration) { r.current.Load().Claimed(b, took) }
+func (r *rotating) Sent(*buffer.Lease, time.Duration)           {}
 
-func (r *rotating) Settled(b *outbox.Batch, outcomes []outbox.Outcome, took time.Duration) {
+func (r *rotating) Settled(b *buffer.Lease, outcomes []buffer.Outcome, took time.Duration) {
 	r.current.Load().Settled(b, outcomes, took)
 }

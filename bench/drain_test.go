@@ -3,7 +3,7 @@ package bench
 import (
 	"testing"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // BenchmarkDrain lets the loop and the relay in turn drain 300,000 waiting events of
@@ -14,10 +14,10 @@ func BenchmarkDrain(b *testing.B) {
 	db := newDatabase(b)
 	events := scaled(300_000)
 	b.Run("Redis", func(b *testing.B) {
-		db.race(b, redisStream(b), db.all(outbox.ClaimRange, outbox.ClaimStamp, outbox.ClaimOptimistic), events)
+		db.race(b, redisStream(b), db.all(buffer.ClaimRange, buffer.ClaimStamp, buffer.ClaimOptimistic), events)
 	})
 	b.Run("JetStream", func(b *testing.B) {
-		db.race(b, jetStream(b), db.all(outbox.ClaimRange, outbox.ClaimStamp), events)
+		db.race(b, jetStream(b), db.all(buffer.ClaimRange, buffer.ClaimStamp), events)
 	})
 }
 
@@ -25,11 +25,11 @@ func BenchmarkDrain(b *testing.B) {
 // SQL alone, which bounds what it does with a sink.
 func BenchmarkStrategies(b *testing.B) {
 	db := newDatabase(b)
-	db.race(b, nowhere(), db.all(outbox.ClaimRange, outbox.ClaimStamp, outbox.ClaimOptimistic), scaled(300_000))
+	db.race(b, nowhere(), db.all(buffer.ClaimRange, buffer.ClaimStamp, buffer.ClaimOptimistic), scaled(300_000))
 }
 
 // all are the loop and the relay in the modes that -only lets run.
-func (db *database) all(modes ...outbox.ClaimMode) (all []contender) {
+func (db *database) all(modes ...buffer.ClaimMode) (all []contender) {
 	for _, c := range db.loops() {
 		if wanted(c.name) {
 			all = append(all, c)

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres"
 	"github.com/outboxrelay/relay/sink/httpsink"
 )
@@ -47,7 +47,7 @@ func BenchmarkJQ(b *testing.B) {
 		contenders = append(contenders, contender{
 			name: c.name, table: eventsTable,
 			drain: func(b *testing.B, _ place, events int) time.Duration {
-				return db.drained(b, postgres.Config{Claim: outbox.ClaimAuto}, s, events)
+				return db.drained(b, postgres.Config{Claim: buffer.ClaimAuto}, s, events)
 			},
 		})
 	}

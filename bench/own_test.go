@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres"
 )
 
@@ -40,10 +40,10 @@ func BenchmarkProjection(b *testing.B) {
 	db.insert(b, "contact_activities", events)
 	_, err := postgres.Migrate(b.Context(), db.url, postgres.SchemaConfig{Table: ownTable, Own: true})
 	check(b, err)
-	contenders := append(db.relays(outbox.ClaimRange, outbox.ClaimStamp), contender{
+	contenders := append(db.relays(buffer.ClaimRange, buffer.ClaimStamp), contender{
 		name: "projection", table: ownTable, fill: func(b *testing.B) { db.exec(b, fillOwnSQL) },
 		drain: func(b *testing.B, to place, events int) time.Duration {
-			return db.drained(b, postgres.Config{Table: ownTable, Own: outbox.Own{ID: "id", Project: projectSQL}}, to.sink, events)
+			return db.drained(b, postgres.Config{Table: ownTable, Own: buffer.Own{ID: "id", Project: projectSQL}}, to.sink, events)
 		},
 	})
 	db.race(b, redisStream(b), contenders, events)

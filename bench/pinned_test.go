@@ -8,7 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres"
 )
 
@@ -20,14 +20,14 @@ func BenchmarkPinned(b *testing.B) {
 	const rounds = 20
 	events := scaled(50_000)
 	db := newDatabase(b)
-	contenders := db.relays(outbox.ClaimRange, outbox.ClaimStamp)
+	contenders := db.relays(buffer.ClaimRange, buffer.ClaimStamp)
 	for b.Loop() {
 		t := table{head: []string{"", "events/s of round 2", "of the last", "last to second", "median of rounds 16-20 to 2-6", "claim p50 ms, rounds 2-6", "16-20", "p99 ms, rounds 2-6", "16-20"}}
 		var chart strings.Builder
 		for _, c := range contenders {
 			db.fill(b, eventsTable, 0)
 			unpin := db.pin(b, eventsTable)
-			series := db.rounds(b, outbox.ClaimMode(c.name), rounds, events)
+			series := db.rounds(b, buffer.ClaimMode(c.name), rounds, events)
 			unpin()
 			series.tell(b, &t, &chart, c.name)
 		}
@@ -69,7 +69,7 @@ func (s *series) add(events int, took time.Duration, claims []time.Duration) {
 }
 
 // rounds has a relay drain one round after the other, claiming in a mode.
-func (db *database) rounds(b *testing.B, mode outbox.ClaimMode, rounds, events int) (s series) {
+func (db *database) rounds(b *testing.B, mode buffer.ClaimMode, rounds, events int) (s series) {
 	b.Helper()
 	observer := &rotating{}
 	observer.next(newCountdown(events))

@@ -46,7 +46,7 @@ func (db *database) takeOver(b *testing.B) {
 		check(b, dead.Close())
 		stop := db.start(b, postgres.Config{}, nothing{}, nil)
 		db.untilEmpty(b)
-		took += time.Since(batch.LeaseEnd)
+		took += time.Since(batch.Ends)
 		n++
 		stop()
 	}

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres"
 	"github.com/outboxrelay/relay/pipeline"
 	"github.com/outboxrelay/relay/sink"
@@ -15,7 +15,7 @@ import (
 
 // claimedBy fails when the buffer was not claimed in the mode that was asked for: no
 // figure may stand under the name of another.
-func (db *database) claimedBy(b *testing.B, mode outbox.ClaimMode) {
+func (db *database) claimedBy(b *testing.B, mode buffer.ClaimMode) {
 	b.Helper()
 	if used := db.claimMode(b); used != mode {
 		b.Fatalf("%s was asked for, and the relay claimed by %s", mode, used)
@@ -23,14 +23,14 @@ func (db *database) claimedBy(b *testing.B, mode outbox.ClaimMode) {
 }
 
 // claimMode is how the buffer was claimed last.
-func (db *database) claimMode(b *testing.B) outbox.ClaimMode {
+func (db *database) claimMode(b *testing.B) buffer.ClaimMode {
 	b.Helper()
-	return ask[outbox.ClaimMode](b, db, "SELECT claim FROM outbox_buffers WHERE buffer = 'public.outbox_events'")
+	return ask[buffer.ClaimMode](b, db, "SELECT claim FROM outbox_buffers WHERE buffer = 'public.outbox_events'")
 }
 
 // relay runs a pipeline in this process until so many events are delivered, and
 // returns how long it took from the begin of the first claim to the last settle.
-func (db *database) relay(b *testing.B, mode outbox.ClaimMode, s sink.Sink, events int) time.Duration {
+func (db *database) relay(b *testing.B, mode buffer.ClaimMode, s sink.Sink, events int) time.Duration {
 	b.Helper()
 	return db.drained(b, postgres.Config{Claim: mode}, s, events)
 }
@@ -49,9 +49,9 @@ func (db *database) drained(b *testing.B, c postgres.Config, s sink.Sink, events
 func (db *database) start(b *testing.B, c postgres.Config, s sink.Sink, observer pipeline.Observer) (stop func()) {
 	b.Helper()
 	c.URL, c.Pipeline, c.Owner, c.Connections = db.url, "bench", "bench", 6
-	buffer, err := postgres.Open(c)
+	buf, err := postgres.Open(c)
 	check(b, err)
-	p, err := pipeline.New(buffer, s, pipeline.Config{
+	p, err := pipeline.New(buf, s, pipeline.Config{
 		Name: "bench", Observer: observer, Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
 	check(b, err)
@@ -61,6 +61,6 @@ func (db *database) start(b *testing.B, c postgres.Config, s sink.Sink, observer
 	return func() {
 		cancel()
 		check(b, <-ended)
-		check(b, buffer.Close())
+		check(b, buf.Close())
 	}
 }

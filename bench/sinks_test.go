@@ -12,7 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/outboxrelay/relay/internal/testserver"
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 	"github.com/outboxrelay/relay/sink/natssink"
 	"github.com/outboxrelay/relay/sink/redissink"
@@ -30,7 +30,7 @@ type place struct {
 // nothing is a sink that takes everything.
 type nothing struct{}
 
-func (nothing) Send(context.Context, *outbox.Batch) error { return nil }
+func (nothing) Send(context.Context, *buffer.Batch) error { return nil }
 func (nothing) Check(context.Context) error               { return nil }
 func (nothing) Close() error                              { return nil }
 

@@ -14,14 +14,14 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/nats-io/nats.go"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 var claim = flag.String("chaos.claim", "range", "how the relays claim: range, stamp or optimistic")
 
 // claims are those that a run can be asked for; what auto means is not for a run to
 // find out.
-var claims = []string{string(outbox.ClaimRange), string(outbox.ClaimStamp), string(outbox.ClaimOptimistic)}
+var claims = []string{string(buffer.ClaimRange), string(buffer.ClaimStamp), string(buffer.ClaimOptimistic)}
 
 // ways are those that events went, as seen from outside of the relays: a run that was
 // to try one, and did not, says nothing about it.
@@ -128,9 +128,9 @@ func (r *run) checkWays(ctx context.Context) {
 	if len(r.ways.claimed) != 2 {
 		r.violation("the buffers are %v, two were expected", r.ways.claimed)
 	}
-	for buffer, mode := range r.ways.claimed {
+	for buf, mode := range r.ways.claimed {
 		if mode != *claim {
-			r.violation("%s is claimed by %s, %s was asked for", buffer, mode, *claim)
+			r.violation("%s is claimed by %s, %s was asked for", buf, mode, *claim)
 		}
 	}
 	if len(r.ways.trigger) != 1 || r.ways.trigger["outbox_events"] == "" {

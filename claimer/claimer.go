@@ -8,14 +8,14 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // Buffer is what a claimer needs of a buffer.
 type Buffer interface {
-	Claim(ctx context.Context, limit int, lease time.Duration) (*outbox.Batch, error)
-	TakeOver(ctx context.Context, lease time.Duration) (*outbox.Batch, error)
-	Renew(ctx context.Context, b *outbox.Batch, lease time.Duration) error
+	Claim(ctx context.Context, limit int, lease time.Duration) (*buffer.Lease, error)
+	TakeOver(ctx context.Context, lease time.Duration) (*buffer.Lease, error)
+	Renew(ctx context.Context, b *buffer.Lease, lease time.Duration) error
 }
 
 // Config of a claimer. Lease is required.
@@ -25,7 +25,7 @@ type Config struct {
 	Lease time.Duration
 	// Claimed hears how long each claim or take over took that brought a batch.
 	// nil: nobody.
-	Claimed func(b *outbox.Batch, took time.Duration)
+	Claimed func(b *buffer.Lease, took time.Duration)
 	// Log takes warnings; nil: slog.Default.
 	Log *slog.Logger
 }
@@ -40,24 +40,24 @@ type Claimer struct {
 }
 
 // New makes a claimer on a buffer.
-func New(buffer Buffer, c Config) *Claimer {
+func New(b Buffer, c Config) *Claimer {
 	if c.Claimed == nil {
-		c.Claimed = func(*outbox.Batch, time.Duration) {}
+		c.Claimed = func(*buffer.Lease, time.Duration) {}
 	}
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
-	return &Claimer{buffer: buffer, config: c}
+	return &Claimer{buffer: b, config: c}
 }
 
 // Claim claims up to limit fresh events, or takes over a batch that is due. nil, nil:
 // there is none.
-func (c *Claimer) Claim(ctx context.Context, limit int, due bool) (*outbox.Batch, error) {
+func (c *Claimer) Claim(ctx context.Context, limit int, due bool) (*buffer.Lease, error) {
 	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
 	defer cancel()
 	began := time.Now()
 	var (
-		b   *outbox.Batch
+		b   *buffer.Lease
 		err error
 	)
 	if due {
@@ -73,8 +73,8 @@ func (c *Claimer) Claim(ctx context.Context, limit int, due bool) (*outbox.Batch
 
 // Hold keeps b's lease until release is called, which waits for a renewal under
 // way and must be called once. held is done when ctx is, when release is called,
-// or when the lease is lost or over; context.Cause then finds outbox.ErrLeaseLost.
-func (c *Claimer) Hold(ctx context.Context, b *outbox.Batch) (held context.Context, release func()) {
+// or when the lease is lost or over; context.Cause then finds buffer.ErrLeaseLost.
+func (c *Claimer) Hold(ctx context.Context, b *buffer.Lease) (held context.Context, release func()) {
 	held, cancel := context.WithCancelCause(ctx)
 	ended := make(chan struct{})
 	go func() {
@@ -87,8 +87,8 @@ func (c *Claimer) Hold(ctx context.Context, b *outbox.Batch) (held context.Conte
 	}
 }
 
-func (c *Claimer) renew(ctx context.Context, lose context.CancelCauseFunc, b *outbox.Batch) {
-	next := time.NewTimer(min(c.config.Lease/3, time.Until(b.LeaseEnd)/2))
+func (c *Claimer) renew(ctx context.Context, lose context.CancelCauseFunc, b *buffer.Lease) {
+	next := time.NewTimer(min(c.config.Lease/3, time.Until(b.Ends)/2))
 	defer next.Stop()
 	for {
 		select {
@@ -96,10 +96,10 @@ func (c *Claimer) renew(ctx context.Context, lose context.CancelCauseFunc, b *ou
 			return
 		case <-next.C:
 		}
-		left := time.Until(b.LeaseEnd)
+		left := time.Until(b.Ends)
 		if left <= 0 {
 			c.config.Log.WarnContext(ctx, "lease is over before it could be renewed", "group_id", b.GroupID)
-			lose(outbox.ErrLeaseLost)
+			lose(buffer.ErrLeaseLost)
 			return
 		}
 		// A connection that hangs leaves time for another.
@@ -109,13 +109,13 @@ func (c *Claimer) renew(ctx context.Context, lose context.CancelCauseFunc, b *ou
 		switch {
 		case ctx.Err() != nil:
 			return
-		case errors.Is(err, outbox.ErrLeaseLost):
+		case errors.Is(err, buffer.ErrLeaseLost):
 			c.config.Log.WarnContext(ctx, "lease was lost to another owner", "group_id", b.GroupID)
-			lose(outbox.ErrLeaseLost)
+			lose(buffer.ErrLeaseLost)
 			return
 		case err != nil:
 			c.config.Log.WarnContext(ctx, "cannot renew a lease", "group_id", b.GroupID, "error", err)
-			next.Reset(max(0, min(time.Second, c.config.Lease/10, time.Until(b.LeaseEnd))))
+			next.Reset(max(0, min(time.Second, c.config.Lease/10, time.Until(b.Ends))))
 		default:
 			next.Reset(c.config.Lease / 3)
 		}

@@ -14,7 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/outboxrelay/relay/claimer"
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -44,7 +44,7 @@ func (l *ledger) renewed() []time.Duration {
 	return slices.Clone(l.renewals)
 }
 
-func (l *ledger) Renew(ctx context.Context, b *outbox.Batch, lease time.Duration) error {
+func (l *ledger) Renew(ctx context.Context, b *buffer.Lease, lease time.Duration) error {
 	l.mu.Lock()
 	l.renewals = append(l.renewals, time.Since(l.began))
 	answer := l.answer
@@ -55,15 +55,15 @@ func (l *ledger) Renew(ctx context.Context, b *outbox.Batch, lease time.Duration
 			return err
 		}
 	}
-	b.LeaseEnd = end
+	b.Ends = end
 	return nil
 }
 
-func (l *ledger) Claim(context.Context, int, time.Duration) (*outbox.Batch, error) {
+func (l *ledger) Claim(context.Context, int, time.Duration) (*buffer.Lease, error) {
 	return nil, errAway
 }
 
-func (l *ledger) TakeOver(context.Context, time.Duration) (*outbox.Batch, error) { return nil, errAway }
+func (l *ledger) TakeOver(context.Context, time.Duration) (*buffer.Lease, error) { return nil, errAway }
 
 func refuse(context.Context) error { return errAway }
 
@@ -76,7 +76,7 @@ func hang(ctx context.Context) error {
 func hold(ctx context.Context) (l *ledger, held context.Context, release func()) {
 	l = &ledger{began: time.Now()}
 	c := claimer.New(l, claimer.Config{Lease: lease, Log: slog.New(slog.DiscardHandler)})
-	held, release = c.Hold(ctx, &outbox.Batch{GroupID: outbox.NewGroupID(), LeaseEnd: time.Now().Add(lease)})
+	held, release = c.Hold(ctx, &buffer.Lease{Batch: buffer.Batch{GroupID: buffer.NewGroupID()}, Ends: time.Now().Add(lease)})
 	return l, held, release
 }
 
@@ -102,7 +102,7 @@ func expectHeld(t *testing.T, held context.Context) {
 
 func expectLost(t *testing.T, held context.Context) {
 	t.Helper()
-	if !errors.Is(context.Cause(held), outbox.ErrLeaseLost) {
+	if !errors.Is(context.Cause(held), buffer.ErrLeaseLost) {
 		t.Fatalf("the lease is held, or ended because of %v; ErrLeaseLost was expected", context.Cause(held))
 	}
 }
@@ -130,7 +130,7 @@ func TestALeaseWithLittleLeftIsRenewedSooner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &ledger{began: time.Now()}
 		c := claimer.New(l, claimer.Config{Lease: lease, Log: slog.New(slog.DiscardHandler)})
-		held, release := c.Hold(t.Context(), &outbox.Batch{LeaseEnd: time.Now().Add(4 * time.Second)})
+		held, release := c.Hold(t.Context(), &buffer.Lease{Ends: time.Now().Add(4 * time.Second)})
 		defer release()
 		pass(13 * time.Second)
 		expectHeld(t, held)
@@ -145,7 +145,7 @@ func TestALeaseThatAnotherOwnerHasIsLostAtOnce(t *testing.T) {
 		defer release()
 		pass(9 * time.Second)
 		expectHeld(t, held)
-		l.set(func(context.Context) error { return outbox.ErrLeaseLost })
+		l.set(func(context.Context) error { return buffer.ErrLeaseLost })
 		pass(time.Second)
 		expectLost(t, held)
 		pass(time.Hour)
@@ -206,7 +206,7 @@ func TestAShortLeaseIsTriedAgainToo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &ledger{began: time.Now(), answer: refuse}
 		c := claimer.New(l, claimer.Config{Lease: time.Second, Log: slog.New(slog.DiscardHandler)})
-		held, release := c.Hold(t.Context(), &outbox.Batch{LeaseEnd: time.Now().Add(time.Second)})
+		held, release := c.Hold(t.Context(), &buffer.Lease{Ends: time.Now().Add(time.Second)})
 		defer release()
 		pass(900 * time.Millisecond)
 		expectHeld(t, held)
@@ -222,7 +222,7 @@ func TestReleaseEndsARenewalUnderWayAndWaitsForIt(t *testing.T) {
 		var log bytes.Buffer
 		l := &ledger{began: time.Now()}
 		c := claimer.New(l, claimer.Config{Lease: lease, Log: slog.New(slog.NewTextHandler(&log, nil))})
-		held, release := c.Hold(t.Context(), &outbox.Batch{LeaseEnd: time.Now().Add(lease)})
+		held, release := c.Hold(t.Context(), &buffer.Lease{Ends: time.Now().Add(lease)})
 		ended := make(chan struct{})
 		l.set(func(ctx context.Context) error {
 			defer close(ended)
@@ -241,7 +241,7 @@ func TestReleaseEndsARenewalUnderWayAndWaitsForIt(t *testing.T) {
 		if took := time.Since(before); took != time.Second {
 			t.Errorf("release took %v, want 1s", took)
 		}
-		if errors.Is(context.Cause(held), outbox.ErrLeaseLost) {
+		if errors.Is(context.Cause(held), buffer.ErrLeaseLost) {
 			t.Error("a released lease counts as lost")
 		}
 		if log.Len() > 0 {
@@ -271,12 +271,12 @@ func TestAStopEndsTheHold(t *testing.T) {
 // source answers claims.
 type source struct {
 	*ledger
-	fresh, due *outbox.Batch
+	fresh, due *buffer.Lease
 	limit      int
 	hangs      bool
 }
 
-func (s *source) Claim(ctx context.Context, limit int, d time.Duration) (*outbox.Batch, error) {
+func (s *source) Claim(ctx context.Context, limit int, d time.Duration) (*buffer.Lease, error) {
 	if s.hangs {
 		return nil, hang(ctx)
 	}
@@ -285,7 +285,7 @@ func (s *source) Claim(ctx context.Context, limit int, d time.Duration) (*outbox
 	return s.fresh, s.lease(d)
 }
 
-func (s *source) TakeOver(_ context.Context, d time.Duration) (*outbox.Batch, error) {
+func (s *source) TakeOver(_ context.Context, d time.Duration) (*buffer.Lease, error) {
 	return s.due, s.lease(d)
 }
 
@@ -299,12 +299,12 @@ func (s *source) lease(d time.Duration) error {
 func TestClaim(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := &source{fresh: &outbox.Batch{FirstID: 1}, due: &outbox.Batch{FirstID: 2}}
+		s := &source{fresh: &buffer.Lease{FirstID: 1}, due: &buffer.Lease{FirstID: 2}}
 		var (
-			told *outbox.Batch
+			told *buffer.Lease
 			took time.Duration
 		)
-		c := claimer.New(s, claimer.Config{Lease: lease, Claimed: func(b *outbox.Batch, d time.Duration) { told, took = b, d }})
+		c := claimer.New(s, claimer.Config{Lease: lease, Claimed: func(b *buffer.Lease, d time.Duration) { told, took = b, d }})
 		if b, err := c.Claim(t.Context(), 10, false); b != s.fresh || err != nil || told != b || took != 3*time.Millisecond || s.limit != 10 {
 			t.Errorf("got %+v, %v, told of %+v after %v, limit %d", b, err, told, took, s.limit)
 		}

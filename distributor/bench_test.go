@@ -13,7 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/outboxrelay/relay/distributor"
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -62,7 +62,7 @@ type seen struct {
 	limit int
 }
 
-func (b *table) Look(ctx context.Context, limit int) (outbox.Backlog, error) {
+func (b *table) Look(ctx context.Context, limit int) (buffer.Backlog, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.looks = append(b.looks, seen{sinceMidnight(), limit})
@@ -70,17 +70,17 @@ func (b *table) Look(ctx context.Context, limit int) (outbox.Backlog, error) {
 		b.mu.Unlock()
 		<-ctx.Done()
 		b.mu.Lock()
-		return outbox.Backlog{}, ctx.Err()
+		return buffer.Backlog{}, ctx.Err()
 	}
 	if b.err != nil {
-		return outbox.Backlog{}, b.err
+		return buffer.Backlog{}, b.err
 	}
 	if takes := b.takes; takes > 0 {
 		b.mu.Unlock()
 		<-time.After(takes)
 		b.mu.Lock()
 	}
-	return outbox.Backlog{Unclaimed: min(limit, b.unclaimed), Due: b.due, Waiting: b.waiting}, nil
+	return buffer.Backlog{Unclaimed: min(limit, b.unclaimed), Due: b.due, Waiting: b.waiting}, nil
 }
 
 func (b *table) set(change func(b *table)) {

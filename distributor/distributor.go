@@ -25,13 +25,13 @@ import (
 
 	"github.com/robfig/cron/v3"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // Buffer is what a distributor needs of a buffer.
 type Buffer interface {
 	// Look counts, unclaimed events no further than limit.
-	Look(ctx context.Context, limit int) (outbox.Backlog, error)
+	Look(ctx context.Context, limit int) (buffer.Backlog, error)
 }
 
 // Config of a distributor. Schedule and the four numbers are required.
@@ -60,7 +60,7 @@ type Config struct {
 	Allow func(ctx context.Context) int
 	// Looked hears of every look, its error included; counted tells whether
 	// fresh events were counted too, or due batches only. nil: nobody.
-	Looked func(b outbox.Backlog, counted bool, err error)
+	Looked func(b buffer.Backlog, counted bool, err error)
 	// Held hears after every look that worked whether MaxWaiting keeps events that
 	// were counted from being claimed: the error says so; nil: it does not.
 	// nil: nobody.
@@ -119,12 +119,12 @@ type Distributor struct {
 // look is a look at the buffer and what it brought.
 type look struct {
 	distribute bool
-	backlog    outbox.Backlog
+	backlog    buffer.Backlog
 	err        error
 }
 
 // New makes a distributor on a buffer. It does nothing before Run.
-func New(buffer Buffer, c Config) *Distributor {
+func New(b Buffer, c Config) *Distributor {
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
@@ -135,7 +135,7 @@ func New(buffer Buffer, c Config) *Distributor {
 		c.Allow = func(context.Context) int { return math.MaxInt }
 	}
 	if c.Looked == nil {
-		c.Looked = func(outbox.Backlog, bool, error) {}
+		c.Looked = func(buffer.Backlog, bool, error) {}
 	}
 	if c.Held == nil {
 		c.Held = func(error) {}
@@ -145,7 +145,7 @@ func New(buffer Buffer, c Config) *Distributor {
 	}
 	return &Distributor{
 		config:  c,
-		buffer:  buffer,
+		buffer:  b,
 		handed:  make(chan Ticket, c.Workers), // never more out than workers free
 		reports: make(chan Report, c.Workers),
 		looks:   make(chan look, 1), // never more than one under way

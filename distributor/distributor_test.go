@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/distributor"
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 func TestFreshEventsAreCountedOnSchedule(t *testing.T) {
@@ -333,7 +333,7 @@ func TestALookThatFailsIsTriedAgain(t *testing.T) {
 		var told atomic.Value
 		b := start(t, never, &table{unclaimed: 30}, func(c *distributor.Config) {
 			c.Schedule = once(10 * time.Minute)
-			c.Looked = func(_ outbox.Backlog, _ bool, err error) { told.Store(fmt.Sprint(err)) }
+			c.Looked = func(_ buffer.Backlog, _ bool, err error) { told.Store(fmt.Sprint(err)) }
 		})
 		defer b.stop()
 		at(9 * time.Minute)

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/pipeline"
 )
 
@@ -43,9 +43,9 @@ func (d *database) drainInto(b *testing.B, to *slow, batches, workers int) time.
 	d.exec(b, "TRUNCATE outbox_events, outbox_batches")
 	d.insert(b, "orders", batches*100)
 	d.exec(b, "VACUUM ANALYZE outbox_events")
-	buffer := d.buffer(b, "bench")
+	buf := d.buffer(b, "bench")
 	end := &ending{left: int64(batches) * 100, done: make(chan struct{})}
-	p, err := pipeline.New(buffer, to, pipeline.Config{
+	p, err := pipeline.New(buf, to, pipeline.Config{
 		Name: "orders", BatchSize: 100, Workers: workers, MaxBatches: batches, Schedule: often(20 * time.Millisecond),
 		Observer: end, Log: slog.New(slog.DiscardHandler),
 	})
@@ -67,7 +67,7 @@ func (d *database) drainInto(b *testing.B, to *slow, batches, workers int) time.
 // slow is a sink of which every Send takes as long.
 type slow struct{ latency time.Duration }
 
-func (s *slow) Send(ctx context.Context, _ *outbox.Batch) error {
+func (s *slow) Send(ctx context.Context, _ *buffer.Batch) error {
 	select {
 	case <-time.After(s.latency):
 		return nil
@@ -86,12 +86,12 @@ type ending struct {
 	done  chan struct{}
 }
 
-func (e *ending) Claimed(_ *outbox.Batch, took time.Duration) {
+func (e *ending) Claimed(_ *buffer.Lease, took time.Duration) {
 	began := time.Now().Add(-took)
 	e.began.CompareAndSwap(nil, &began)
 }
-func (*ending) Sent(*outbox.Batch, time.Duration) {}
-func (e *ending) Settled(b *outbox.Batch, _ []outbox.Outcome, _ time.Duration) {
+func (*ending) Sent(*buffer.Lease, time.Duration) {}
+func (e *ending) Settled(b *buffer.Lease, _ []buffer.Outcome, _ time.Duration) {
 	if atomic.AddInt64(&e.left, -int64(len(b.Events))) == 0 {
 		e.took = time.Since(*e.began.Load())
 		close(e.done)

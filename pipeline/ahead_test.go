@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/internal/testserver"
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/pipeline"
 	"github.com/outboxrelay/relay/sink"
 )
@@ -29,7 +29,7 @@ func block(s sink.Sink) *blocked {
 	b := &blocked{sending: make(chan struct{}, 1), release: sync.OnceFunc(func() { close(goOn) })}
 	var first sync.Once
 	var now atomic.Int64
-	b.gate = &gate{s, func(_ context.Context, _ *outbox.Batch, next func() error) error {
+	b.gate = &gate{s, func(_ context.Context, _ *buffer.Batch, next func() error) error {
 		n := now.Add(1)
 		defer now.Add(-1)
 		for most := b.most.Load(); n > most && !b.most.CompareAndSwap(most, n); most = b.most.Load() {
@@ -125,7 +125,7 @@ func TestWhatWasClaimedAheadHeedsRetryAfter(t *testing.T) {
 	var sends atomic.Int64
 	sending, goOn := make(chan struct{}, 1), make(chan struct{})
 	release := sync.OnceFunc(func() { close(goOn) })
-	s := &gate{to, func(context.Context, *outbox.Batch, func() error) error {
+	s := &gate{to, func(context.Context, *buffer.Batch, func() error) error {
 		sends.Add(1)
 		sending <- struct{}{}
 		<-goOn
@@ -150,7 +150,7 @@ func TestEveryAnswerGivesItsSlotBack(t *testing.T) {
 	ids := d.insert(t, "orders", 2000)
 	var sends atomic.Int64
 	odd := errors.New("odd")
-	s := &gate{to, func(_ context.Context, b *outbox.Batch, next func() error) error {
+	s := &gate{to, func(_ context.Context, b *buffer.Batch, next func() error) error {
 		switch n := sends.Add(1); {
 		case n > 24:
 			return next()
@@ -196,7 +196,7 @@ func TestLimitsThatFindThemselves(t *testing.T) {
 		sizes    = map[int]bool{}
 		tooLarge = sink.Permanent(sink.TooLarge(errors.New("413")))
 	)
-	s := &gate{to, func(_ context.Context, b *outbox.Batch, next func() error) error {
+	s := &gate{to, func(_ context.Context, b *buffer.Batch, next func() error) error {
 		n := now.Add(1)
 		defer now.Add(-1)
 		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
 
@@ -37,7 +37,7 @@ func (p *Pipeline) await(ctx context.Context, what string, check func(context.Co
 		if err.Error() != said || time.Since(saidAt) >= time.Minute {
 			said, saidAt = err.Error(), time.Now()
 			text := "waiting for the " + what
-			if errors.Is(err, outbox.ErrNotReady) {
+			if errors.Is(err, buffer.ErrNotReady) {
 				text = "waiting until the " + what + " is made ready"
 			}
 			p.config.Log.WarnContext(ctx, text, "error", err)
@@ -83,7 +83,7 @@ func (p *Pipeline) ways() []any {
 		wake = "poll"
 	}
 	all := []any{"workers", limit(c.Workers, c.AutoWorkers), "batch_size", limit(c.BatchSize, c.AutoBatchSize), "wake", wake}
-	if b, ok := p.buffer.(interface{ ClaimMode() outbox.ClaimMode }); ok {
+	if b, ok := p.buffer.(interface{ ClaimMode() buffer.ClaimMode }); ok {
 		all = append(all, "claim", b.ClaimMode())
 	}
 	return all

@@ -6,14 +6,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outboxrelay/relay/delivery"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/pipeline"
-	"github.com/outboxrelay/relay/sink"
 )
 
 // patient is a backoff longer than any test: what is sent in time was made due.
 func patient(c *pipeline.Config) {
-	c.Backoff = sink.Backoff{Initial: time.Hour, Max: time.Hour, Multiplier: 1}
+	c.Backoff = delivery.Backoff{Initial: time.Hour, Max: time.Hour, Multiplier: 1}
 }
 
 func (d *database) expectWaiting(t testing.TB, batches int) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres"
 	"github.com/outboxrelay/relay/pipeline"
 	"github.com/outboxrelay/relay/sink"
@@ -49,14 +50,14 @@ type counting struct {
 	counts, claims atomic.Int64
 }
 
-func (c *counting) Look(ctx context.Context, limit int) (outbox.Backlog, error) {
+func (c *counting) Look(ctx context.Context, limit int) (buffer.Backlog, error) {
 	if limit > 0 {
 		c.counts.Add(1)
 	}
 	return c.Buffer.Look(ctx, limit)
 }
 
-func (c *counting) Claim(ctx context.Context, limit int, lease time.Duration) (*outbox.Batch, error) {
+func (c *counting) Claim(ctx context.Context, limit int, lease time.Duration) (*buffer.Lease, error) {
 	c.claims.Add(1)
 	return c.Buffer.Claim(ctx, limit, lease)
 }
@@ -171,7 +172,7 @@ func TestPollingWithoutNotifications(t *testing.T) {
 				rings(t, d)
 				url = testserver.PgBouncer(t, d.url)
 			}
-			counted, bell := wakeable(t, to, slog.New(slog.NewTextHandler(log, nil)), postgres.Config{URL: url, Wake: outbox.WakeNotify})
+			counted, bell := wakeable(t, to, slog.New(slog.NewTextHandler(log, nil)), postgres.Config{URL: url, Wake: buffer.WakeNotify})
 			testserver.Eventually(t, func() error {
 				if log.count("level=WARN") != 1 {
 					return errors.New("it is not said that nothing is heard")

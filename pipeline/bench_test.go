@@ -14,8 +14,10 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/outboxrelay/relay/delivery"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres"
 	"github.com/outboxrelay/relay/pipeline"
 	"github.com/outboxrelay/relay/sink"
@@ -152,7 +154,7 @@ func start(t testing.TB, b pipeline.Buffer, s sink.Sink, change func(*pipeline.C
 	t.Helper()
 	c := pipeline.Config{
 		Name: "orders", Schedule: often(20 * time.Millisecond), BatchSize: 100,
-		Backoff: sink.Backoff{Initial: 20 * time.Millisecond, Max: 200 * time.Millisecond, Multiplier: 2},
+		Backoff: delivery.Backoff{Initial: 20 * time.Millisecond, Max: 200 * time.Millisecond, Multiplier: 2},
 		Log:     logOf(t),
 	}
 	if change != nil {
@@ -254,10 +256,10 @@ func (l *lockedBuffer) tail(n int) []byte {
 // gate stands in front of a sink and lets the test in.
 type gate struct {
 	sink.Sink
-	send func(ctx context.Context, b *outbox.Batch, next func() error) error
+	send func(ctx context.Context, b *buffer.Batch, next func() error) error
 }
 
-func (g *gate) Send(ctx context.Context, b *outbox.Batch) error {
+func (g *gate) Send(ctx context.Context, b *buffer.Batch) error {
 	return g.send(ctx, b, func() error { return g.Sink.Send(ctx, b) })
 }
 

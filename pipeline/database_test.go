@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/outboxrelay/relay/internal/testserver"
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres"
 	"github.com/outboxrelay/relay/pipeline"
 	"github.com/outboxrelay/relay/sink"
@@ -26,23 +26,26 @@ func stumbling(to sink.Sink) *gate {
 	var (
 		mu   sync.Mutex
 		seen = map[int64]int{}
+		bad  = map[int64]bool{} // refused once
 	)
-	return &gate{to, func(_ context.Context, b *outbox.Batch, next func() error) error {
+	return &gate{to, func(_ context.Context, b *buffer.Batch, next func() error) error {
 		mu.Lock()
 		seen[b.Events[0].ID]++
 		times := seen[b.Events[0].ID]
-		mu.Unlock()
 		refused := &sink.BatchError{}
 		switch {
 		case times == 1 && b.Events[0].ID%3 == 0:
+			mu.Unlock()
 			return sink.Unavailable(errTest)
-		case b.Attempts == 0:
+		default:
 			for i := range b.Events {
-				if b.Events[i].ID%97 == 0 {
+				if id := b.Events[i].ID; id%97 == 0 && !bad[id] {
+					bad[id] = true
 					refused.Events = append(refused.Events, sink.EventError{Index: i, Err: errTest})
 				}
 			}
 		}
+		mu.Unlock()
 		if len(refused.Events) == 0 {
 			return next()
 		}
@@ -153,7 +156,7 @@ type looked struct {
 	last atomic.Int64 // nanoseconds since 1970
 }
 
-func (l *looked) Look(ctx context.Context, limit int) (outbox.Backlog, error) {
+func (l *looked) Look(ctx context.Context, limit int) (buffer.Backlog, error) {
 	b, err := l.Buffer.Look(ctx, limit)
 	l.last.Store(time.Now().UnixNano())
 	return b, err
@@ -242,7 +245,7 @@ func TestASequenceThatIsSetBack(t *testing.T) {
 	t.Parallel()
 	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
 	hold := make(chan struct{})
-	g := &gate{to, func(_ context.Context, b *outbox.Batch, next func() error) error {
+	g := &gate{to, func(_ context.Context, b *buffer.Batch, next func() error) error {
 		if b.Events[0].Topic == "stuck" {
 			select {
 			case <-hold:

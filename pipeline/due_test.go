@@ -9,7 +9,7 @@ import (
 
 	"github.com/outboxrelay/relay/claimer"
 	"github.com/outboxrelay/relay/distributor"
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
 
@@ -19,7 +19,7 @@ type dueBuffer struct {
 	takenOver int
 }
 
-func (b *dueBuffer) TakeOver(context.Context, time.Duration) (*outbox.Batch, error) {
+func (b *dueBuffer) TakeOver(context.Context, time.Duration) (*buffer.Lease, error) {
 	b.takenOver++
 	return nil, nil
 }
@@ -32,8 +32,8 @@ type anySink struct{ sink.Sink }
 func TestNothingIsTakenOverAhead(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		buffer := &dueBuffer{}
-		p, err := New(buffer, anySink{}, Config{Name: "orders", Workers: 1, Log: slog.New(slog.DiscardHandler)})
+		buf := &dueBuffer{}
+		p, err := New(buf, anySink{}, Config{Name: "orders", Workers: 1, Log: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -41,16 +41,16 @@ func TestNothingIsTakenOverAhead(t *testing.T) {
 		if !ok {
 			t.Fatal("the only slot is taken")
 		}
-		c := claimer.New(buffer, claimer.Config{Lease: time.Minute})
+		c := claimer.New(buf, claimer.Config{Lease: time.Minute})
 		go func() { _, _ = p.work(t.Context(), c, distributor.Ticket{Due: true}) }()
 		synctest.Wait()
-		if buffer.takenOver != 0 {
+		if buf.takenOver != 0 {
 			t.Error("a batch was taken over while another was being sent in the only slot")
 		}
 		done()
 		synctest.Wait()
-		if buffer.takenOver != 1 {
-			t.Errorf("%d batches were taken over when the slot was free", buffer.takenOver)
+		if buf.takenOver != 1 {
+			t.Errorf("%d batches were taken over when the slot was free", buf.takenOver)
 		}
 		if _, ok := p.flow.turn(t.Context()); !ok {
 			t.Error("the slot was not given back")

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/internal/testserver"
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/pipeline"
 )
 
@@ -121,14 +121,14 @@ type share struct {
 	delivered int
 }
 
-func (s *share) Claimed(*outbox.Batch, time.Duration) {}
-func (s *share) Sent(*outbox.Batch, time.Duration)    {}
-func (s *share) Settled(b *outbox.Batch, outcomes []outbox.Outcome, _ time.Duration) {
+func (s *share) Claimed(*buffer.Lease, time.Duration) {}
+func (s *share) Sent(*buffer.Lease, time.Duration)    {}
+func (s *share) Settled(b *buffer.Lease, outcomes []buffer.Outcome, _ time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, o := range outcomes {
 		switch {
-		case o.Verdict != outbox.Delivered:
+		case o.Verdict != buffer.Delivered:
 		case o.IDs == nil:
 			s.delivered += len(b.Events)
 		default:

@@ -8,8 +8,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/outboxrelay/relay/outbox"
-	"github.com/outboxrelay/relay/sink"
+	"github.com/outboxrelay/relay/delivery"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 var errStarting = errors.New("starting")
@@ -54,7 +54,7 @@ func (h *health) set(field *error, err error) {
 
 // looked hears of a look; only one that counted fresh events can tell whether
 // there are any.
-func (h *health) looked(backlog outbox.Backlog, counted bool, err error) {
+func (h *health) looked(backlog buffer.Backlog, counted bool, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.bufferErr = err
@@ -89,7 +89,7 @@ func note(since *time.Time, is bool, now time.Time) {
 const mostSending = 1000
 
 // sent hears of a batch that was sent.
-func (h *health) sent(b *outbox.Batch) {
+func (h *health) sent(b *buffer.Lease) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.sending == nil || len(h.sending) >= mostSending {
@@ -100,15 +100,15 @@ func (h *health) sent(b *outbox.Batch) {
 
 // settled hears of a batch that was settled. That is progress, unless the whole
 // of it only waits again.
-func (h *health) settled(b *outbox.Batch, outcomes []outbox.Outcome) {
+func (h *health) settled(b *buffer.Lease, outcomes []buffer.Outcome) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	_, sent := h.sending[b.GroupID]
 	delete(h.sending, b.GroupID)
 	for i := range outcomes {
-		h.waiting = h.waiting || outcomes[i].Verdict == outbox.Retry
+		h.waiting = h.waiting || outcomes[i].Verdict == buffer.Retry
 	}
-	if len(outcomes) == 1 && outcomes[0].Verdict == outbox.Retry {
+	if len(outcomes) == 1 && outcomes[0].Verdict == buffer.Retry {
 		if sent && outcomes[0].Outages > 0 { // not one put aside
 			h.unsent++
 			h.unsentWhy = outcomes[0].Error
@@ -144,16 +144,16 @@ func (h *health) ready(now time.Time) error {
 
 // observer lets health hear what the worker sends and settles.
 type observer struct {
-	sink.Observer
+	delivery.Observer
 	health *health
 }
 
-func (o observer) Sent(b *outbox.Batch, took time.Duration) {
+func (o observer) Sent(b *buffer.Lease, took time.Duration) {
 	o.health.sent(b)
 	o.Observer.Sent(b, took)
 }
 
-func (o observer) Settled(b *outbox.Batch, outcomes []outbox.Outcome, took time.Duration) {
+func (o observer) Settled(b *buffer.Lease, outcomes []buffer.Outcome, took time.Duration) {
 	o.health.settled(b, outcomes)
 	o.Observer.Settled(b, outcomes, took)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/robfig/cron/v3"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/pipeline"
 	"github.com/outboxrelay/relay/sink"
 )
@@ -20,8 +21,8 @@ import (
 // for what takes minutes.
 type scene struct {
 	mu      sync.Mutex
-	backlog outbox.Backlog
-	batch   outbox.Batch // what each claim and take over brings; without events: nothing
+	backlog buffer.Backlog
+	batch   buffer.Lease // what each claim and take over brings; without events: nothing
 	answer  error        // of Send
 	settles int
 }
@@ -32,7 +33,7 @@ func (s *scene) set(change func(*scene)) {
 	change(s)
 }
 
-func (s *scene) Look(_ context.Context, limit int) (outbox.Backlog, error) {
+func (s *scene) Look(_ context.Context, limit int) (buffer.Backlog, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	b := s.backlog
@@ -40,26 +41,26 @@ func (s *scene) Look(_ context.Context, limit int) (outbox.Backlog, error) {
 	return b, nil
 }
 
-func (s *scene) lease(lease time.Duration) (*outbox.Batch, error) {
+func (s *scene) lease(lease time.Duration) (*buffer.Lease, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.batch.Events) == 0 {
 		return nil, nil
 	}
 	b := s.batch
-	b.GroupID, b.LeaseNo, b.LeaseEnd = outbox.NewGroupID(), 1, time.Now().Add(lease)
+	b.GroupID, b.LeaseNo, b.Ends = buffer.NewGroupID(), 1, time.Now().Add(lease)
 	return &b, nil
 }
 
-func (s *scene) Claim(_ context.Context, _ int, lease time.Duration) (*outbox.Batch, error) {
+func (s *scene) Claim(_ context.Context, _ int, lease time.Duration) (*buffer.Lease, error) {
 	return s.lease(lease)
 }
 
-func (s *scene) TakeOver(_ context.Context, lease time.Duration) (*outbox.Batch, error) {
+func (s *scene) TakeOver(_ context.Context, lease time.Duration) (*buffer.Lease, error) {
 	return s.lease(lease)
 }
 
-func (s *scene) Send(context.Context, *outbox.Batch) error {
+func (s *scene) Send(context.Context, *buffer.Batch) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.answer
@@ -67,7 +68,7 @@ func (s *scene) Send(context.Context, *outbox.Batch) error {
 
 // Settle takes its time, for the parts of a batch are due at once, and the clock
 // of a bubble goes on only while everybody waits.
-func (s *scene) Settle(context.Context, *outbox.Batch, []outbox.Outcome) error {
+func (s *scene) Settle(context.Context, *buffer.Lease, []buffer.Outcome) error {
 	<-time.After(500 * time.Millisecond)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -75,11 +76,11 @@ func (s *scene) Settle(context.Context, *outbox.Batch, []outbox.Outcome) error {
 	return nil
 }
 
-func (s *scene) Renew(context.Context, *outbox.Batch, time.Duration) error { return nil }
-func (s *scene) Mark(context.Context, *outbox.Batch, []int64) error        { return nil }
+func (s *scene) Renew(context.Context, *buffer.Lease, time.Duration) error { return nil }
+func (s *scene) Mark(context.Context, *buffer.Lease, []int64) error        { return nil }
 func (s *scene) Away(context.Context) ([]string, error)                    { return nil, nil }
 func (s *scene) Wake(context.Context, string, int) (int, error)            { return 0, nil }
-func (s *scene) Status(context.Context) (outbox.Status, error)             { return outbox.Status{}, nil }
+func (s *scene) Status(context.Context) (buffer.Status, error)             { return buffer.Status{}, nil }
 func (s *scene) Check(context.Context) error                               { return nil }
 func (s *scene) Close() error                                              { return nil }
 
@@ -110,8 +111,8 @@ func expectReadiness(t *testing.T, p *process, when, want string) {
 	}
 }
 
-func three() outbox.Batch {
-	return outbox.Batch{Events: []outbox.Event{{ID: 1}, {ID: 2}, {ID: 3}}, FirstID: 1, LastID: 3}
+func three() buffer.Lease {
+	return buffer.Lease{Batch: buffer.Batch{Events: []outbox.Event{{ID: 1}, {ID: 2}, {ID: 3}}}, FirstID: 1, LastID: 3}
 }
 
 // each refuses events one by one; nil errors are left out.
@@ -132,11 +133,11 @@ func TestHealthSeesAPipelineThatStandsStill(t *testing.T) {
 	away, marked := sink.Unavailable(errTest), three()
 	marked.Delivered = []int64{1, 2, 3}
 	for name, c := range map[string]struct {
-		batch  outbox.Batch
+		batch  buffer.Lease
 		answer error
 		want   string
 	}{
-		"claims that bring nothing":   {outbox.Batch{}, nil, stalled},
+		"claims that bring nothing":   {buffer.Lease{}, nil, stalled},
 		"all put back, address away":  {three(), each(away, away, away), nothingThrough},
 		"all put back, refused":       {three(), each(errTest, errTest, errTest), stalled},
 		"delivered":                   {three(), nil, ""},
@@ -146,7 +147,7 @@ func TestHealthSeesAPipelineThatStandsStill(t *testing.T) {
 		"divided":                     {three(), &sink.DivideError{Groups: []sink.Group{{Indexes: []int{0, 1}}, {Indexes: []int{2}}}}, ""},
 		"marked, and deleted at last": {marked, away, ""},
 	} {
-		for backlog, waits := range map[string]outbox.Backlog{"fresh": {Unclaimed: 1, Waiting: 1}, "due": {Due: 1, Waiting: 1}} {
+		for backlog, waits := range map[string]buffer.Backlog{"fresh": {Unclaimed: 1, Waiting: 1}, "due": {Due: 1, Waiting: 1}} {
 			t.Run(name+"/"+backlog, func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
@@ -182,10 +183,10 @@ func TestHealthOfAPipelineWithNothingToDo(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				s := &scene{batch: three(), answer: each(errTest, errTest, errTest), backlog: outbox.Backlog{Due: 1}}
+				s := &scene{batch: three(), answer: each(errTest, errTest, errTest), backlog: buffer.Backlog{Due: 1}}
 				p := s.play(t, func(c *pipeline.Config) { c.Schedule = schedule })
 				after(30 * time.Second)
-				s.set(func(s *scene) { s.backlog = outbox.Backlog{Waiting: 1} })
+				s.set(func(s *scene) { s.backlog = buffer.Backlog{Waiting: 1} })
 				after(10 * time.Minute)
 				expectReadiness(t, p, "while it waits for its time", "")
 				s.set(func(s *scene) { s.backlog.Due = 1 })
@@ -200,7 +201,7 @@ func TestHealthNamesMaxWaiting(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		log := &lockedBuffer{}
-		s := &scene{backlog: outbox.Backlog{Unclaimed: 5, Waiting: 2, Delivered: 1}}
+		s := &scene{backlog: buffer.Backlog{Unclaimed: 5, Waiting: 2, Delivered: 1}}
 		p := s.play(t, func(c *pipeline.Config) { c.MaxWaiting, c.Log = 3, logInto(t, log) })
 		after(3 * time.Second)
 		expectReadiness(t, p, "with three that wait or are marked", "claiming has stopped: 3 batches wait or are marked, max_waiting is 3")
@@ -223,7 +224,7 @@ func TestHealthNamesMaxWaiting(t *testing.T) {
 func TestHealthNamesTheSink(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := &scene{batch: three(), answer: sink.Unavailable(errTest), backlog: outbox.Backlog{Unclaimed: 5}}
+		s := &scene{batch: three(), answer: sink.Unavailable(errTest), backlog: buffer.Backlog{Unclaimed: 5}}
 		p := s.play(t, nil)
 		after(5 * time.Minute)
 		if err := p.Ready(); !errors.Is(err, errTest) || !strings.HasPrefix(err.Error(), "sink: ") {
@@ -239,10 +240,10 @@ func TestHealthSeesThatNothingGetsThrough(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &scene{}
 		p := s.play(t, nil)
-		try := func(batch outbox.Batch, answer error) {
-			s.set(func(s *scene) { s.batch, s.answer, s.backlog = batch, answer, outbox.Backlog{Due: 1, Waiting: 1} })
+		try := func(batch buffer.Lease, answer error) {
+			s.set(func(s *scene) { s.batch, s.answer, s.backlog = batch, answer, buffer.Backlog{Due: 1, Waiting: 1} })
 			after(time.Second)
-			s.set(func(s *scene) { s.batch, s.backlog = outbox.Batch{}, outbox.Backlog{Waiting: 1} })
+			s.set(func(s *scene) { s.batch, s.backlog = buffer.Lease{}, buffer.Backlog{Waiting: 1} })
 			after(20 * time.Second)
 		}
 		try(three(), nil)

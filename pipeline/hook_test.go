@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/outboxrelay/relay/internal/testserver"
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres"
 	"github.com/outboxrelay/relay/pipeline"
 	"github.com/outboxrelay/relay/sink"
@@ -136,7 +136,7 @@ func TestAProcessThatDiesWhileItTells(t *testing.T) {
 	first := d.buffer(t, "first")
 	died := make(chan struct{})
 	var deaths atomic.Int64
-	fatal := &gate{hook, func(ctx context.Context, _ *outbox.Batch, next func() error) error {
+	fatal := &gate{hook, func(ctx context.Context, _ *buffer.Batch, next func() error) error {
 		if deaths.Add(1) > 1 {
 			return next()
 		}
@@ -219,7 +219,7 @@ func TestReplay(t *testing.T) {
 		}
 		return http.StatusOK
 	})
-	n, err := b.Replay(t.Context(), outbox.DeadFilter{}, 100)
+	n, err := b.Replay(t.Context(), buffer.DeadFilter{}, 100)
 	check(t, err)
 	expect(t, "replayed", n, 2)
 	testserver.Eventually(t, func() error {

@@ -13,7 +13,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"pgregory.net/rapid"
 
+	"github.com/outboxrelay/relay/delivery"
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres"
 	"github.com/outboxrelay/relay/outbox/sqlite"
 	"github.com/outboxrelay/relay/pipeline"
@@ -265,7 +267,7 @@ func (w *orderedPlay) commit(t *rapid.T) {
 	w.transactions = w.transactions[1:]
 }
 
-func (w *orderedPlay) hold(t *rapid.T, buffer pipeline.Buffer, b *outbox.Batch, err error) {
+func (w *orderedPlay) hold(t *rapid.T, buf pipeline.Buffer, b *buffer.Lease, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -275,10 +277,10 @@ func (w *orderedPlay) hold(t *rapid.T, buffer pipeline.Buffer, b *outbox.Batch, 
 	if ids := b.IDs(); !slices.IsSorted(ids) {
 		t.Fatalf("a batch has its events in the order %v", ids)
 	}
-	if b.Starts > 3 && len(b.Events) == 1 { // it would be buried
-		b.Starts = 1
+	if b.UnfinishedLeases > 3 && len(b.Events) == 1 { // it would be buried
+		b.UnfinishedLeases = 1
 	}
-	w.holders = append(w.holders, &holder{buffer: buffer, batch: b})
+	w.holders = append(w.holders, &holder{buf: buf, batch: b})
 }
 
 func (w *orderedPlay) process(t *rapid.T) pipeline.Buffer {
@@ -286,15 +288,15 @@ func (w *orderedPlay) process(t *rapid.T) pipeline.Buffer {
 }
 
 func (w *orderedPlay) claim(t *rapid.T) {
-	buffer := w.process(t)
-	b, err := buffer.Claim(t.Context(), rapid.IntRange(1, 6).Draw(t, "limit"), time.Hour)
-	w.hold(t, buffer, b, err)
+	buf := w.process(t)
+	b, err := buf.Claim(t.Context(), rapid.IntRange(1, 6).Draw(t, "limit"), time.Hour)
+	w.hold(t, buf, b, err)
 }
 
 func (w *orderedPlay) takeOver(t *rapid.T) {
-	buffer := w.process(t)
-	b, err := buffer.TakeOver(t.Context(), time.Hour)
-	w.hold(t, buffer, b, err)
+	buf := w.process(t)
+	b, err := buf.TakeOver(t.Context(), time.Hour)
+	w.hold(t, buf, b, err)
 }
 
 func (w *orderedPlay) holder(t *rapid.T) *holder {
@@ -311,11 +313,11 @@ func (w *orderedPlay) drop(h *holder) {
 const mostRefusals = 3
 
 func (w *orderedPlay) workBy(t *rapid.T, h *holder) {
-	worker := sink.NewWorker(w.to, h.buffer, sink.Config{
+	worker := delivery.NewWorker(w.to, h.buf, delivery.Config{
 		MaxAttempts: mostRefusals, Ordered: true, Log: slog.New(slog.DiscardHandler),
-		Backoff: sink.Backoff{Initial: time.Millisecond, Max: time.Millisecond, Multiplier: 1},
+		Backoff: delivery.Backoff{Initial: time.Millisecond, Max: time.Millisecond, Multiplier: 1},
 	})
-	if _, err := worker.Work(t.Context(), t.Context(), h.batch); err != nil && !errors.Is(err, outbox.ErrLeaseLost) {
+	if _, err := worker.Work(t.Context(), t.Context(), h.batch); err != nil && !errors.Is(err, buffer.ErrLeaseLost) {
 		t.Fatal(err)
 	}
 }
@@ -330,11 +332,11 @@ func (w *orderedPlay) work(t *rapid.T) {
 // mark: it was sent, and cannot be settled.
 func (w *orderedPlay) mark(t *rapid.T) {
 	h := w.holder(t)
-	if h.batch.Marked() || len(h.batch.Events) == 0 || h.batch.Starts > 3 {
+	if h.batch.DeliveryRecorded() || len(h.batch.Events) == 0 || h.batch.UnfinishedLeases > 3 {
 		t.Skip("it is not sent any more")
 	}
 	var delivered []int64
-	err := w.to.Send(t.Context(), h.batch)
+	err := w.to.Send(t.Context(), &h.batch.Batch)
 	some, partly := errors.AsType[*sink.BatchError](err)
 	for i, id := range h.batch.IDs() {
 		if err == nil || partly && !slices.ContainsFunc(some.Events, func(e sink.EventError) bool { return e.Index == i }) {
@@ -342,7 +344,7 @@ func (w *orderedPlay) mark(t *rapid.T) {
 		}
 	}
 	if len(delivered) > 0 {
-		if err := h.buffer.Mark(t.Context(), h.batch, delivered); err != nil && !errors.Is(err, outbox.ErrLeaseLost) {
+		if err := h.buf.Mark(t.Context(), h.batch, delivered); err != nil && !errors.Is(err, buffer.ErrLeaseLost) {
 			t.Fatal(err)
 		}
 	}
@@ -356,12 +358,12 @@ func (w *orderedPlay) drain(t *rapid.T) {
 	}
 	late := w.holders // those that were stopped all the while
 	w.to.calm = true
-	buffer := w.buffers[0]
+	buf := w.buffers[0]
 	for range 1000 {
 		w.exec(t, w.overdue)
-		b, err := buffer.TakeOver(t.Context(), time.Hour)
+		b, err := buf.TakeOver(t.Context(), time.Hour)
 		if b == nil && err == nil {
-			b, err = buffer.Claim(t.Context(), 1000, time.Hour)
+			b, err = buf.Claim(t.Context(), 1000, time.Hour)
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -372,10 +374,10 @@ func (w *orderedPlay) drain(t *rapid.T) {
 			}
 			return
 		}
-		if b.Starts > 3 { // else it is buried, where it stands alone
-			b.Starts = 1
+		if b.UnfinishedLeases > 3 { // else it is buried, where it stands alone
+			b.UnfinishedLeases = 1
 		}
-		w.workBy(t, &holder{buffer: buffer, batch: b})
+		w.workBy(t, &holder{buf: buf, batch: b})
 	}
 	t.Fatal("it does not come to an end")
 }
@@ -423,7 +425,7 @@ func (s *whimsicalSink) whim(what string, one int) bool {
 
 var errWhim = errors.New("not in the mood")
 
-func (s *whimsicalSink) Send(_ context.Context, b *outbox.Batch) error {
+func (s *whimsicalSink) Send(_ context.Context, b *buffer.Batch) error {
 	if s.divides {
 		byTopic, _ := mustTemplate.GroupByAddress(b)
 		if len(byTopic) > 1 {

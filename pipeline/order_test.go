@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/internal/testserver"
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/pipeline"
 	"github.com/outboxrelay/relay/sink"
 	"github.com/outboxrelay/relay/sink/natssink"
@@ -176,7 +176,7 @@ func TestOrderIsKept(t *testing.T) {
 
 // poison refuses the ids that divide by 101 for good.
 func poison(to sink.Sink) *gate {
-	return &gate{to, func(_ context.Context, b *outbox.Batch, next func() error) error {
+	return &gate{to, func(_ context.Context, b *buffer.Batch, next func() error) error {
 		refused := &sink.BatchError{}
 		for i := range b.Events {
 			if b.Events[i].ID%101 == 0 {
@@ -201,8 +201,9 @@ func stumblingInOrder(to sink.Sink) *gate {
 	var (
 		mu   sync.Mutex
 		seen = map[int64]int{}
+		bad  = map[int64]bool{} // refused once
 	)
-	return &gate{to, func(_ context.Context, b *outbox.Batch, next func() error) error {
+	return &gate{to, func(_ context.Context, b *buffer.Batch, next func() error) error {
 		mu.Lock()
 		seen[b.Events[0].ID]++
 		times := seen[b.Events[0].ID]
@@ -219,9 +220,11 @@ func stumblingInOrder(to sink.Sink) *gate {
 			if _, known := first[*e.Key]; !known {
 				first[*e.Key] = i
 			}
-			if e.ID%13 == 0 && b.Attempts == 0 {
+			if mu.Lock(); e.ID%13 == 0 && !bad[e.ID] {
+				bad[e.ID] = true
 				refuse[first[*e.Key]] = true
 			}
+			mu.Unlock()
 		}
 		if len(refuse) == 0 {
 			return next()
@@ -259,7 +262,7 @@ func testOrderIsKept(t *testing.T, from source, to destination, transactions int
 			return false // the others were quicker, or the file is busy
 		}
 		if sent {
-			err = poison(to).Send(t.Context(), b)
+			err = poison(to).Send(t.Context(), &b.Batch)
 		}
 		return err == nil
 	}
@@ -338,7 +341,7 @@ func TestARefusedEventHoldsUpItsOwnKeyOnly(t *testing.T) {
 			}
 			first := insert("a", "b", "a", "", "b", "c")
 			lets := make(chan struct{})
-			refusing := &gate{to, func(_ context.Context, b *outbox.Batch, next func() error) error {
+			refusing := &gate{to, func(_ context.Context, b *buffer.Batch, next func() error) error {
 				select {
 				case <-lets:
 					return next()

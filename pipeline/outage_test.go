@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/internal/testserver"
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/pipeline"
 	"github.com/outboxrelay/relay/sink"
 )
@@ -20,7 +20,7 @@ import (
 // the sink, or after it went there and before it is settled.
 func at(s sink.Sink, before, after func(n int64)) *gate {
 	var sends atomic.Int64
-	return &gate{s, func(_ context.Context, _ *outbox.Batch, next func() error) error {
+	return &gate{s, func(_ context.Context, _ *buffer.Batch, next func() error) error {
 		n := sends.Add(1)
 		before(n)
 		err := next()
@@ -134,7 +134,7 @@ func TestATableThatIsMissingAtTheStartIsWaitedFor(t *testing.T) {
 	url, to := testserver.Postgres(t), redisAt(t, testserver.SharedRedis(t))
 	p := start(t, bufferAt(t, url, "relay"), to, nil)
 	testserver.Eventually(t, func() error {
-		if err := p.Ready(); !errors.Is(err, outbox.ErrNotReady) || !strings.Contains(err.Error(), "relay migrate") {
+		if err := p.Ready(); !errors.Is(err, buffer.ErrNotReady) || !strings.Contains(err.Error(), "relay migrate") {
 			return fmt.Errorf("it says %w, want the table's name and the command that makes it", err)
 		}
 		return nil

@@ -1,7 +1,7 @@
 // Package pipeline joins one buffer to one sink: the only room where
 // distributor, claimer and sink worker meet.
 //
-//	distributor ──tickets──▶ workers: claimer ─▶ sink.Worker ──reports──▶ distributor
+//	distributor ──tickets──▶ workers: claimer ─▶ delivery.Worker ──reports──▶ distributor
 package pipeline
 
 import (
@@ -17,8 +17,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/outboxrelay/relay/claimer"
+	"github.com/outboxrelay/relay/delivery"
 	"github.com/outboxrelay/relay/distributor"
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
 
@@ -26,11 +27,11 @@ import (
 type Buffer interface {
 	distributor.Buffer
 	claimer.Buffer
-	sink.Settler
+	delivery.Settler
 	Check(ctx context.Context) error
 	Away(ctx context.Context) ([]string, error)
 	Wake(ctx context.Context, address string, limit int) (int, error)
-	Status(ctx context.Context) (outbox.Status, error)
+	Status(ctx context.Context) (buffer.Status, error)
 }
 
 // Hook tells a sink of every dead letter: a pipeline of its own, whose buffer is
@@ -42,11 +43,11 @@ type Hook struct {
 	SendTimeout time.Duration
 }
 
-// Observer hears what a pipeline does; see sink.Observer.
+// Observer hears what a pipeline does; see delivery.Observer.
 type Observer interface {
-	sink.Observer
+	delivery.Observer
 	// Claimed: a claim or take over that brought a batch took so long.
-	Claimed(b *outbox.Batch, took time.Duration)
+	Claimed(b *buffer.Lease, took time.Duration)
 }
 
 // Config of a pipeline. The zero value of every field but Name has the default
@@ -84,7 +85,7 @@ type Config struct {
 	// Ordered keeps order by key; the buffer and the sink have to keep it too.
 	Ordered bool
 	// Backoff before a retry; 1 s, doubling, up to 5 min.
-	Backoff sink.Backoff
+	Backoff delivery.Backoff
 	// SendTimeout bounds one Send; 30 s.
 	SendTimeout time.Duration
 	// Hook hears of every dead letter; nil: nobody does.
@@ -121,8 +122,8 @@ func (c Config) withDefaults() Config {
 	if c.Lease == 0 {
 		c.Lease = 30 * time.Second
 	}
-	if c.Backoff == (sink.Backoff{}) {
-		c.Backoff = sink.Backoff{Initial: time.Second, Max: 5 * time.Minute, Multiplier: 2}
+	if c.Backoff == (delivery.Backoff{}) {
+		c.Backoff = delivery.Backoff{Initial: time.Second, Max: 5 * time.Minute, Multiplier: 2}
 	}
 	if c.Observer == nil {
 		c.Observer = nobody{}
@@ -151,16 +152,16 @@ func (c Config) validate() error {
 
 type nobody struct{}
 
-func (nobody) Claimed(*outbox.Batch, time.Duration)                   {}
-func (nobody) Sent(*outbox.Batch, time.Duration)                      {}
-func (nobody) Settled(*outbox.Batch, []outbox.Outcome, time.Duration) {}
+func (nobody) Claimed(*buffer.Lease, time.Duration)                   {}
+func (nobody) Sent(*buffer.Lease, time.Duration)                      {}
+func (nobody) Settled(*buffer.Lease, []buffer.Outcome, time.Duration) {}
 
 // Pipeline moves events from one buffer to one sink. Make one with New.
 type Pipeline struct {
 	config Config
 	buffer Buffer
 	sink   sink.Sink
-	worker *sink.Worker
+	worker *delivery.Worker
 	health health
 	back   addresses
 	flow   *flow
@@ -179,7 +180,7 @@ func New(buffer Buffer, s sink.Sink, c Config) (*Pipeline, error) {
 		back:   addresses{news: make(chan struct{}, 1)},
 		flow:   newFlow(c),
 	}
-	p.worker = sink.NewWorker(s, buffer, sink.Config{
+	p.worker = delivery.NewWorker(s, buffer, delivery.Config{
 		MaxAttempts: c.MaxAttempts, NeverBury: c.told, Ordered: c.Ordered, Backoff: c.Backoff, SendTimeout: c.SendTimeout,
 		Turn: p.flow.turn, Back: p.back.add, Observer: observer{c.Observer, &p.health}, Log: c.Log,
 	})
@@ -211,7 +212,7 @@ func (p *Pipeline) Name() string { return p.config.Name }
 func (p *Pipeline) Limits() (batchSize, workers int) { return p.flow.inForce() }
 
 // Status asks the buffer.
-func (p *Pipeline) Status(ctx context.Context) (outbox.Status, error) { return p.buffer.Status(ctx) }
+func (p *Pipeline) Status(ctx context.Context) (buffer.Status, error) { return p.buffer.Status(ctx) }
 
 // Ready returns nil while the pipeline can reach its database and its sink and
 // gets on; else why not. It does not get on while MaxWaiting keeps fresh events
@@ -341,7 +342,7 @@ func (p *Pipeline) work(stop context.Context, c *claimer.Claimer, ticket distrib
 		return report, err
 	}
 	p.config.Log.WarnContext(stop, "a batch could not be finished", "group_id", b.GroupID, "error", err)
-	if errors.Is(err, outbox.ErrLeaseLost) || errors.Is(err, sink.ErrFenced) {
+	if errors.Is(err, buffer.ErrLeaseLost) || errors.Is(err, sink.ErrFenced) {
 		err = nil // its new owner settles it
 	}
 	return report, err

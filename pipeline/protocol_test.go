@@ -10,8 +10,9 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/outboxrelay/relay/delivery"
 	"github.com/outboxrelay/relay/internal/testserver"
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres"
 	"github.com/outboxrelay/relay/outbox/sqlite"
 	"github.com/outboxrelay/relay/pipeline"
@@ -25,10 +26,10 @@ import (
 // at last. Whatever happened, each event is in its stream exactly once.
 func TestProtocol(t *testing.T) {
 	t.Parallel()
-	for name, open := range map[string]func(*testing.T, outbox.ClaimMode) protocol{"postgres": protocolOnPostgres, "sqlite": protocolOnSQLite} {
+	for name, open := range map[string]func(*testing.T, buffer.ClaimMode) protocol{"postgres": protocolOnPostgres, "sqlite": protocolOnSQLite} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			for _, mode := range []outbox.ClaimMode{outbox.ClaimRange, outbox.ClaimStamp} {
+			for _, mode := range []buffer.ClaimMode{buffer.ClaimRange, buffer.ClaimStamp} {
 				t.Run(string(mode), func(t *testing.T) {
 					t.Parallel()
 					p := open(t, mode)
@@ -42,9 +43,9 @@ func TestProtocol(t *testing.T) {
 	}
 }
 
-func protocolOnPostgres(t *testing.T, mode outbox.ClaimMode) protocol {
+func protocolOnPostgres(t *testing.T, mode buffer.ClaimMode) protocol {
 	d := newDatabase(t)
-	buffer := func(owner string) claimedBy {
+	buf := func(owner string) claimedBy {
 		b, err := postgres.Open(postgres.Config{URL: d.url, Pipeline: "orders", Owner: owner, Claim: mode})
 		check(t, err)
 		t.Cleanup(func() { check(t, b.Close()) })
@@ -56,7 +57,7 @@ func protocolOnPostgres(t *testing.T, mode outbox.ClaimMode) protocol {
 		}
 	}
 	return protocol{
-		buffers: []claimedBy{buffer("a"), buffer("b")},
+		buffers: []claimedBy{buf("a"), buf("b")},
 		insert: func(t *rapid.T, topic string) {
 			exec(t, "INSERT INTO outbox_events (topic, payload) VALUES ($1, '{}')", topic)
 		},
@@ -66,9 +67,9 @@ func protocolOnPostgres(t *testing.T, mode outbox.ClaimMode) protocol {
 	}
 }
 
-func protocolOnSQLite(t *testing.T, mode outbox.ClaimMode) protocol {
+func protocolOnSQLite(t *testing.T, mode buffer.ClaimMode) protocol {
 	f := newFile(t)
-	buffer := func(owner string) claimedBy {
+	buf := func(owner string) claimedBy {
 		b, err := sqlite.Open(sqlite.Config{URL: f.url, Pipeline: "orders", Owner: owner, Claim: mode})
 		check(t, err)
 		t.Cleanup(func() { check(t, b.Close()) })
@@ -80,7 +81,7 @@ func protocolOnSQLite(t *testing.T, mode outbox.ClaimMode) protocol {
 		}
 	}
 	return protocol{
-		buffers: []claimedBy{buffer("a"), buffer("b")},
+		buffers: []claimedBy{buf("a"), buf("b")},
 		insert: func(t *rapid.T, topic string) {
 			exec(t, "INSERT INTO outbox_events (topic, payload) VALUES (?, '{}')", topic)
 		},
@@ -93,7 +94,7 @@ func protocolOnSQLite(t *testing.T, mode outbox.ClaimMode) protocol {
 // claimedBy is a buffer that says how it is claimed.
 type claimedBy interface {
 	pipeline.Buffer
-	ClaimMode() outbox.ClaimMode
+	ClaimMode() buffer.ClaimMode
 }
 
 // protocol is a buffer, seen by two processes, and how to get at it.
@@ -107,9 +108,9 @@ type protocol struct {
 
 // holder has a batch in hand, whether it still owns it or not.
 type holder struct {
-	buffer pipeline.Buffer
-	batch  *outbox.Batch
-	sent   bool // Redis said that it has them
+	buf   pipeline.Buffer
+	batch *buffer.Lease
+	sent  bool // Redis said that it has them
 }
 
 func testProtocol(t *testing.T, p protocol) {
@@ -149,7 +150,7 @@ func testProtocol(t *testing.T, p protocol) {
 		for _, h := range w.holders { // those that were stopped all the while
 			w.sendBy(t, h)
 			if h.sent {
-				w.settleBy(t, h, outbox.Outcome{Verdict: outbox.Delivered})
+				w.settleBy(t, h, buffer.Outcome{Verdict: buffer.Delivered})
 			}
 		}
 		arrived := 0
@@ -192,19 +193,19 @@ func (w *play) process(t *rapid.T) pipeline.Buffer {
 	return rapid.SampledFrom(w.buffers).Draw(t, "process")
 }
 
-func (w *play) hold(t *rapid.T, buffer pipeline.Buffer, b *outbox.Batch, err error) {
+func (w *play) hold(t *rapid.T, buf pipeline.Buffer, b *buffer.Lease, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
 	if b != nil {
-		w.holders = append(w.holders, &holder{buffer: buffer, batch: b})
+		w.holders = append(w.holders, &holder{buf: buf, batch: b})
 	}
 }
 
 func (w *play) claim(t *rapid.T) {
-	buffer := w.process(t)
-	b, err := buffer.Claim(t.Context(), rapid.IntRange(2, 6).Draw(t, "limit"), time.Hour)
-	w.hold(t, buffer, b, err)
+	buf := w.process(t)
+	b, err := buf.Claim(t.Context(), rapid.IntRange(2, 6).Draw(t, "limit"), time.Hour)
+	w.hold(t, buf, b, err)
 }
 
 // lapse: all leases are over, and a batch gets a new owner. The old one does not
@@ -215,20 +216,20 @@ func (w *play) lapse(t *rapid.T) {
 }
 
 func (w *play) takeOver(t *rapid.T) {
-	buffer := w.process(t)
-	b, err := buffer.TakeOver(t.Context(), time.Hour)
-	if b != nil && (b.Marked() || len(b.Events) == 0) { // settled, not sent
-		if _, err := w.worker(buffer).Work(t.Context(), t.Context(), b); err != nil {
+	buf := w.process(t)
+	b, err := buf.TakeOver(t.Context(), time.Hour)
+	if b != nil && (b.DeliveryRecorded() || len(b.Events) == 0) { // settled, not sent
+		if _, err := w.worker(buf).Work(t.Context(), t.Context(), b); err != nil {
 			t.Fatal(err)
 		}
 		return
 	}
-	w.hold(t, buffer, b, err)
+	w.hold(t, buf, b, err)
 }
 
-func (w *play) worker(buffer pipeline.Buffer) *sink.Worker {
-	return sink.NewWorker(w.to, buffer, sink.Config{
-		MaxAttempts: 10, Backoff: sink.Backoff{Initial: time.Millisecond, Max: time.Millisecond, Multiplier: 1},
+func (w *play) worker(buf pipeline.Buffer) *delivery.Worker {
+	return delivery.NewWorker(w.to, buf, delivery.Config{
+		MaxAttempts: 10, Backoff: delivery.Backoff{Initial: time.Millisecond, Max: time.Millisecond, Multiplier: 1},
 	})
 }
 
@@ -252,7 +253,7 @@ func (w *play) send(t *rapid.T) {
 }
 
 func (w *play) sendBy(t *rapid.T, h *holder) {
-	switch err := w.to.Send(t.Context(), h.batch); {
+	switch err := w.to.Send(t.Context(), &h.batch.Batch); {
 	case err == nil:
 		h.sent = true
 	case !errors.Is(err, sink.ErrFenced):
@@ -261,9 +262,9 @@ func (w *play) sendBy(t *rapid.T, h *holder) {
 }
 
 // settleBy settles; whoever lost the lease has changed nothing.
-func (w *play) settleBy(t *rapid.T, h *holder, outcomes ...outbox.Outcome) {
-	err := h.buffer.Settle(t.Context(), h.batch, outcomes)
-	if err != nil && !errors.Is(err, outbox.ErrLeaseLost) {
+func (w *play) settleBy(t *rapid.T, h *holder, outcomes ...buffer.Outcome) {
+	err := h.buf.Settle(t.Context(), h.batch, outcomes)
+	if err != nil && !errors.Is(err, buffer.ErrLeaseLost) {
 		t.Fatal(err)
 	}
 }
@@ -273,7 +274,7 @@ func (w *play) settle(t *rapid.T) {
 	if !h.sent {
 		t.Skip("it was not sent")
 	}
-	w.settleBy(t, h, outbox.Outcome{Verdict: outbox.Delivered})
+	w.settleBy(t, h, buffer.Outcome{Verdict: buffer.Delivered})
 	w.drop(h)
 }
 
@@ -282,8 +283,8 @@ func (w *play) mark(t *rapid.T) {
 	if !h.sent {
 		t.Skip("it was not sent")
 	}
-	err := h.buffer.Mark(t.Context(), h.batch, h.batch.IDs())
-	if err != nil && !errors.Is(err, outbox.ErrLeaseLost) {
+	err := h.buf.Mark(t.Context(), h.batch, h.batch.IDs())
+	if err != nil && !errors.Is(err, buffer.ErrLeaseLost) {
 		t.Fatal(err)
 	}
 	w.drop(h)
@@ -304,8 +305,8 @@ func (w *play) halve(t *rapid.T) {
 	h := whole[len(whole)-1] // mostly it is still its owner
 	ids := h.batch.IDs()
 	at := rapid.IntRange(1, len(ids)-1).Draw(t, "at")
-	part := func(ids []int64) outbox.Outcome {
-		return outbox.Outcome{Verdict: outbox.Retry, IDs: ids, GroupID: outbox.NewGroupID()}
+	part := func(ids []int64) buffer.Outcome {
+		return buffer.Outcome{Verdict: buffer.Retry, IDs: ids, GroupID: buffer.NewGroupID()}
 	}
 	w.settleBy(t, h, part(ids[:at]), part(ids[at:]))
 	w.drop(h)
@@ -314,19 +315,19 @@ func (w *play) halve(t *rapid.T) {
 // putBack: the answer was lost, on the way there or on the way back.
 func (w *play) putBack(t *rapid.T) {
 	h := w.holder(t)
-	w.settleBy(t, h, outbox.Outcome{Verdict: outbox.Retry, GroupID: h.batch.GroupID, Outages: h.batch.Outages + 1})
+	w.settleBy(t, h, buffer.Outcome{Verdict: buffer.Retry, GroupID: h.batch.GroupID, Outages: h.batch.Outages + 1})
 	w.drop(h)
 }
 
 // drain lets one process go on until nothing is left.
 func (w *play) drain(t *rapid.T) {
-	buffer := w.buffers[0]
-	worker := w.worker(buffer)
+	buf := w.buffers[0]
+	worker := w.worker(buf)
 	for range 1000 {
 		w.exec(t, w.overdue)
-		b, err := buffer.TakeOver(t.Context(), time.Hour)
+		b, err := buf.TakeOver(t.Context(), time.Hour)
 		if b == nil && err == nil {
-			b, err = buffer.Claim(t.Context(), 1000, time.Hour)
+			b, err = buf.Claim(t.Context(), 1000, time.Hour)
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -337,8 +338,8 @@ func (w *play) drain(t *rapid.T) {
 			}
 			continue // a late one, that a sweep finds
 		}
-		if b.Starts > 3 { // else it is buried, where it stands alone
-			b.Starts = 1
+		if b.UnfinishedLeases > 3 { // else it is buried, where it stands alone
+			b.UnfinishedLeases = 1
 		}
 		if _, err := worker.Work(t.Context(), t.Context(), b); err != nil {
 			t.Fatal(err)

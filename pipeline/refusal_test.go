@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/outboxrelay/relay/internal/testserver"
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/pipeline"
 	"github.com/outboxrelay/relay/sink"
 )
@@ -142,7 +142,7 @@ func TestAnEventThatIsRefusedTooOftenIsBuried(t *testing.T) {
 	ids := d.insert(t, "orders", 300)
 	bad := []int64{ids[0], ids[7], ids[150]}
 	var asked atomic.Int64
-	refuses := &gate{to, func(_ context.Context, b *outbox.Batch, next func() error) error {
+	refuses := &gate{to, func(_ context.Context, b *buffer.Batch, next func() error) error {
 		refused := &sink.BatchError{}
 		rest := *b
 		rest.Events = nil
@@ -227,7 +227,7 @@ func TestRetryAfterIsObeyed(t *testing.T) {
 	ids := d.insert(t, "orders", 1000)
 	var asked, early atomic.Int64
 	until := make(chan time.Time, 1)
-	busy := &gate{to, func(_ context.Context, _ *outbox.Batch, next func() error) error {
+	busy := &gate{to, func(_ context.Context, _ *buffer.Batch, next func() error) error {
 		switch asked.Add(1) {
 		case 1:
 			const pause = 1500 * time.Millisecond

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/internal/testserver"
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/pipeline"
 	"github.com/outboxrelay/relay/sink"
 )
@@ -18,15 +18,15 @@ import (
 type turnstile struct {
 	sink.Sink
 	after  bool
-	waits  chan *outbox.Batch // a send that has come
+	waits  chan *buffer.Batch // a send that has come
 	passes chan struct{}      // lets it through
 }
 
 func newTurnstile(s sink.Sink, after bool) *turnstile {
-	return &turnstile{s, after, make(chan *outbox.Batch, 100), make(chan struct{}, 100)}
+	return &turnstile{s, after, make(chan *buffer.Batch, 100), make(chan struct{}, 100)}
 }
 
-func (g *turnstile) Send(ctx context.Context, b *outbox.Batch) error {
+func (g *turnstile) Send(ctx context.Context, b *buffer.Batch) error {
 	if !g.after {
 		g.waits <- b
 		<-g.passes
@@ -138,9 +138,9 @@ func TestTheApplicationIsNeverTheDeadlocksVictim(t *testing.T) {
 }
 
 // takeOver ends the batch's lease by force and takes it over as another process.
-func takeOver(t *testing.T, d *database, by pipeline.Buffer, b *outbox.Batch) *outbox.Batch {
+func takeOver(t *testing.T, d *database, by pipeline.Buffer, b *buffer.Batch) *buffer.Lease {
 	t.Helper()
-	var taken *outbox.Batch
+	var taken *buffer.Lease
 	testserver.Eventually(t, func() error {
 		d.exec(t, "UPDATE outbox_batches SET due_at = clock_timestamp() WHERE group_id = $1::uuid", b.GroupID.String())
 		var err error
@@ -164,8 +164,8 @@ func TestALeaseThatIsLostWhileSending(t *testing.T) {
 		start(t, d.buffer(t, "sleeper"), g, oneBatch)
 		other := d.buffer(t, "other")
 		taken := takeOver(t, d, other, soon(t, "a send", g.waits))
-		check(t, to.Send(t.Context(), taken))
-		check(t, other.Settle(t.Context(), taken, []outbox.Outcome{{Verdict: outbox.Delivered}}))
+		check(t, to.Send(t.Context(), &taken.Batch))
+		check(t, other.Settle(t.Context(), taken, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 		g.open()
 		ids = append(ids, d.insert(t, "orders", 10)...) // it works on
 		d.expectDrained(t)
@@ -184,8 +184,8 @@ func TestALeaseThatIsLostWhileSending(t *testing.T) {
 		to.expectArrivals(t, "orders", 20) // by the sleeper
 		d.expectLedger(t, "leased 10")
 		expect(t, "events", ask[int](t, d, "SELECT count(*) FROM outbox_events"), 10)
-		check(t, to.Send(t.Context(), taken))
-		check(t, other.Settle(t.Context(), taken, []outbox.Outcome{{Verdict: outbox.Delivered}}))
+		check(t, to.Send(t.Context(), &taken.Batch))
+		check(t, other.Settle(t.Context(), taken, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 		d.expectDrained(t)
 		expectOnce(t, to.arrived(t, "orders"), append(ids, more...))
 	})
@@ -198,15 +198,15 @@ func TestALeaseThatIsLostWhileSending(t *testing.T) {
 		other := d.buffer(t, "other")
 		batch := soon(t, "a send", g.waits)
 		taken := takeOver(t, d, other, batch)
-		check(t, other.Settle(t.Context(), taken, []outbox.Outcome{
-			{Verdict: outbox.Retry, IDs: ids[:5], GroupID: outbox.NewGroupID()},
-			{Verdict: outbox.Retry, IDs: ids[5:], GroupID: outbox.NewGroupID()},
+		check(t, other.Settle(t.Context(), taken, []buffer.Outcome{
+			{Verdict: buffer.Retry, IDs: ids[:5], GroupID: buffer.NewGroupID()},
+			{Verdict: buffer.Retry, IDs: ids[5:], GroupID: buffer.NewGroupID()},
 		}))
 		for range 2 {
 			half, err := other.TakeOver(t.Context(), time.Minute)
 			check(t, err)
-			check(t, to.Send(t.Context(), half))
-			check(t, other.Settle(t.Context(), half, []outbox.Outcome{{Verdict: outbox.Delivered}}))
+			check(t, to.Send(t.Context(), &half.Batch))
+			check(t, other.Settle(t.Context(), half, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 		}
 		g.open()
 		ids = append(ids, d.insert(t, "orders", 10)...)
@@ -221,9 +221,9 @@ func TestALeaseThatCannotBeRenewedEndsTheSend(t *testing.T) {
 	t.Parallel()
 	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
 	ids := d.insert(t, "orders", 10)
-	sending, cut := make(chan *outbox.Batch, 1), make(chan error, 1)
+	sending, cut := make(chan *buffer.Batch, 1), make(chan error, 1)
 	first := true
-	g := &gate{to, func(ctx context.Context, b *outbox.Batch, next func() error) error {
+	g := &gate{to, func(ctx context.Context, b *buffer.Batch, next func() error) error {
 		if first { // one worker
 			first = false
 			sending <- b
@@ -241,7 +241,7 @@ func TestALeaseThatCannotBeRenewedEndsTheSend(t *testing.T) {
 	tx := d.begin(t)
 	_, err := tx.Exec(t.Context(), "SELECT FROM outbox_batches FOR UPDATE")
 	check(t, err)
-	if err := soon(t, "the end of the send", cut); !errors.Is(err, outbox.ErrLeaseLost) {
+	if err := soon(t, "the end of the send", cut); !errors.Is(err, buffer.ErrLeaseLost) {
 		t.Errorf("the send ended because of %v, want that the lease was lost", err)
 	}
 	expect(t, "attempts and outages", ask[int](t, d, "SELECT attempts + outages FROM outbox_batches"), 0)

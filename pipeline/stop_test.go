@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/internal/testserver"
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/pipeline"
 )
 
@@ -69,7 +69,7 @@ func TestAStopThatRunsOutOfTime(t *testing.T) {
 	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
 	ids := d.insert(t, "orders", 1000)
 	sending := make(chan struct{}, 4)
-	mute := &gate{to, func(ctx context.Context, _ *outbox.Batch, _ func() error) error {
+	mute := &gate{to, func(ctx context.Context, _ *buffer.Batch, _ func() error) error {
 		sending <- struct{}{}
 		<-ctx.Done()
 		return ctx.Err()

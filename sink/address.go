@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // Template makes an event's address of {topic} and {key}: the stream, list,
@@ -145,7 +146,7 @@ type Group struct {
 
 // GroupByAddress divides a batch, addresses in the order of their first event.
 // Events that have no address are named in the second result.
-func (t Template) GroupByAddress(b *outbox.Batch) ([]Group, []EventError) {
+func (t Template) GroupByAddress(b *buffer.Batch) ([]Group, []EventError) {
 	var (
 		groups []Group
 		wrong  []EventError

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
 
@@ -88,7 +89,7 @@ func TestURLTemplate(t *testing.T) {
 
 func TestGroupByAddress(t *testing.T) {
 	t.Parallel()
-	b := &outbox.Batch{Events: []outbox.Event{
+	b := &buffer.Batch{Events: []outbox.Event{
 		{Topic: "b", Key: ptr("1")}, {Topic: "a", Key: ptr("1")}, {Topic: "b"}, {Topic: "b", Key: ptr("1")}, {Topic: "a", Key: ptr("2")},
 	}}
 	groups, wrong := parse(t, "{topic}:{key}").GroupByAddress(b)
@@ -100,7 +101,7 @@ func TestGroupByAddress(t *testing.T) {
 	if len(wrong) != 1 || wrong[0].Index != 2 || !errors.Is(wrong[0].Err, sink.ErrPermanent) {
 		t.Errorf("events without an address: %v", wrong)
 	}
-	if groups, wrong := parse(t, "x").GroupByAddress(&outbox.Batch{}); len(groups)+len(wrong) != 0 {
+	if groups, wrong := parse(t, "x").GroupByAddress(&buffer.Batch{}); len(groups)+len(wrong) != 0 {
 		t.Errorf("an empty batch has %v %v", groups, wrong)
 	}
 }

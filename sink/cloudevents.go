@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // The media types of CloudEvents in JSON: of one, and of an array of them.
@@ -29,7 +30,7 @@ const (
 // The attributes are those of CloudEventAttributes, as far as they can be made;
 // CheckCloudEvent looks. The payload is the database's own text, byte for byte; bytes that
 // are not JSON travel as data_base64.
-func AppendCloudEvent(dst []byte, b *outbox.Batch, e *outbox.Event) []byte {
+func AppendCloudEvent(dst []byte, b *buffer.Batch, e *outbox.Event) []byte {
 	attributes, _ := CloudEventAttributes(b, e)
 	for i, attribute := range attributes {
 		dst = append(dst, "{,"[min(i, 1)])
@@ -49,7 +50,7 @@ func AppendCloudEvent(dst []byte, b *outbox.Batch, e *outbox.Event) []byte {
 // CheckCloudEvent tells whether the event can be a CloudEvent. The error wraps
 // ErrPermanent.
 func CheckCloudEvent(e *outbox.Event) error {
-	_, err := CloudEventAttributes(&outbox.Batch{PayloadIsJSON: true}, e)
+	_, err := CloudEventAttributes(&buffer.Batch{PayloadIsJSON: true}, e)
 	return err
 }
 
@@ -73,7 +74,7 @@ func CheckCloudEvent(e *outbox.Event) error {
 // The error wraps ErrPermanent, and the attributes are those that can be had: the topic is
 // empty, an attribute's value has characters that a CloudEvent cannot carry, or the headers
 // are not a JSON object of strings.
-func CloudEventAttributes(b *outbox.Batch, e *outbox.Event) ([]Field, error) {
+func CloudEventAttributes(b *buffer.Batch, e *outbox.Event) ([]Field, error) {
 	own, err := e.Headers.Map()
 	attributes := append(make([]Field, 0, 8+len(own)),
 		Field{"specversion", "1.0"},

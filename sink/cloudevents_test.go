@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
 
@@ -50,7 +51,7 @@ func TestCloudEventIsReadByItsSDK(t *testing.T) {
 	t.Parallel()
 	groupID := uuid.MustParse("01890a5d-ac96-774b-bcce-b302099a8057")
 	letter := &outbox.DeadLetter{Pipeline: "orders", GroupID: groupID, Attempts: 3, Error: "no \"such\"\ncustomer\u0085", DiedAt: createdAt}
-	b := &outbox.Batch{Pipeline: "orders", Events: []outbox.Event{
+	b := &buffer.Batch{Pipeline: "orders", Events: []outbox.Event{
 		{ID: 17, Topic: "orders.created", Key: ptr("customer-7"), Payload: []byte(`{"b": 1, "a": [1.0]}`), CreatedAt: createdAt, Headers: outbox.NewHeaders(map[string]string{
 			"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "TraceState": "a=b", "tracestate": "c=d", "Tenant": "7",
 			"x-request-id": "left out", "ID": "reserved", "data_base64": "reserved", "deadletter": "ours", "content-type": "application/vnd.shop+json",
@@ -120,7 +121,7 @@ func TestEventThatCanBeNoCloudEvent(t *testing.T) {
 		if err := sink.CheckCloudEvent(&e); !errors.Is(err, sink.ErrPermanent) || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: got %v, want a refusal for good that names it", name, err)
 		}
-		if text := sink.AppendCloudEvent(nil, &outbox.Batch{}, &e); !json.Valid(text) {
+		if text := sink.AppendCloudEvent(nil, &buffer.Batch{}, &e); !json.Valid(text) {
 			t.Errorf("%s: %s would spoil those around it", name, text)
 		}
 	}

@@ -19,9 +19,9 @@ func (e *DivideError) Error() string {
 	return fmt.Sprintf("the batch has to be divided into %d parts", len(e.Groups))
 }
 
-// parts tells whether the groups are at least two and share out n events: each
+// Valid reports whether the groups are at least two and share out n events: each
 // stands in exactly one of them.
-func (e *DivideError) parts(n int) bool {
+func (e *DivideError) Valid(n int) bool {
 	seen := make([]bool, n)
 	left := n
 	for _, g := range e.Groups {

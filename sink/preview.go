@@ -3,7 +3,7 @@ package sink
 import (
 	"context"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // Previewer is a Sink that can show what Send would send of a batch, without sending
@@ -12,7 +12,7 @@ type Previewer interface {
 	// Preview returns what Send would send, in its order: where Send asks for the batch
 	// to be divided, of each part. Events that it would refuse are in the error, a
 	// *BatchError, beside what is sent of the others.
-	Preview(ctx context.Context, b *outbox.Batch) ([]Shown, error)
+	Preview(ctx context.Context, b *buffer.Batch) ([]Shown, error)
 }
 
 // Shown is one request, command or publish, for people to read.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // Sink is a destination. Implementations are safe for concurrent use, keep no
@@ -24,7 +25,7 @@ type Sink interface {
 	// by a later owner; drop the batch. ErrNotSent: nothing was sent, see BeforeSend.
 	// Any other error: the batch as a whole was refused; wrapped by Permanent, for
 	// good.
-	Send(ctx context.Context, b *outbox.Batch) error
+	Send(ctx context.Context, b *buffer.Batch) error
 
 	// Check looks whether the sink can be reached and would take events, without
 	// sending any. Its error wraps ErrUnavailable when waiting may help.
@@ -55,7 +56,7 @@ type Fencer interface {
 	// Fence gives the batch's group_id up, and those of its origins: whoever still
 	// has such a batch in hand adds nothing any more (ErrFenced). delivered tells
 	// that all its events have arrived already. The error wraps ErrUnavailable.
-	Fence(ctx context.Context, b *outbox.Batch) (delivered bool, err error)
+	Fence(ctx context.Context, b *buffer.Batch) (delivered bool, err error)
 }
 
 var (
@@ -129,9 +130,9 @@ func (e *BatchError) Error() string {
 	return fmt.Sprintf("%d events were not accepted, the first: %v", len(e.Events), e.Events[0].Err)
 }
 
-// within tells whether the error names only events of a batch of n, and says of
+// Valid reports whether the error names only events of a batch of n, and says of
 // each why.
-func (e *BatchError) within(n int) bool {
+func (e *BatchError) Valid(n int) bool {
 	for _, event := range e.Events {
 		if event.Index < 0 || event.Index >= n || event.Err == nil {
 			return false

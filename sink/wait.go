@@ -17,8 +17,8 @@ func Waited(ctx context.Context, d time.Duration) {
 
 type waitKey struct{}
 
-// withWait lets Waited be heard: waited returns the sum.
-func withWait(ctx context.Context) (_ context.Context, waited func() time.Duration) {
+// WithWait lets Waited be heard: waited returns the sum.
+func WithWait(ctx context.Context) (_ context.Context, waited func() time.Duration) {
 	var sum atomic.Int64
 	return context.WithValue(ctx, waitKey{}, &sum), func() time.Duration { return time.Duration(sum.Load()) }
 }

@@ -5,16 +5,16 @@ import (
 	"slices"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // ends tells whether a watch has a holder ended. That it is still the one that was seen
 // is for the database to say, when it is ended.
-func ends(w *outbox.Watch, h *outbox.Holder) bool {
+func ends(w *buffer.Watch, h *buffer.Holder) bool {
 	switch {
 	case w.TerminateAfter == 0 || h.Age < w.TerminateAfter:
 		return false
-	case h.Kind != outbox.HeldByTransaction || h.Backend != "client backend" || h.Own || h.BeganAt.IsZero():
+	case h.Kind != buffer.HeldByTransaction || h.Backend != "client backend" || h.Own || h.BeganAt.IsZero():
 		return false
 	case h.Superuser && !slices.Contains(w.Users, h.User):
 		return false
@@ -31,7 +31,7 @@ const endAgain = time.Minute
 // end ends a holder when a watch says so.
 func (s *Supervisor) end(ctx context.Context, one *sighting, now time.Time) {
 	h := &one.holder
-	if now.Before(one.endNext) || !slices.ContainsFunc(s.config.Watches, func(w outbox.Watch) bool { return ends(&w, h) }) {
+	if now.Before(one.endNext) || !slices.ContainsFunc(s.config.Watches, func(w buffer.Watch) bool { return ends(&w, h) }) {
 		return
 	}
 	one.endWait = max(endAgain, 2*one.endWait)

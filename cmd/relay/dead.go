@@ -14,6 +14,7 @@ import (
 	"github.com/outboxrelay/relay/internal/admin"
 	"github.com/outboxrelay/relay/internal/config"
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 func (a *app) deadCommand() *cobra.Command {
@@ -78,8 +79,8 @@ func (f *deadFlags) chosen() error {
 }
 
 // filter makes of the flags what a buffer takes.
-func (f *deadFlags) filter() (outbox.DeadFilter, error) {
-	filter := outbox.DeadFilter{Topic: f.topic, Error: f.error, OlderThan: f.olderThan, NewerThan: f.newerThan, Closed: f.closed}
+func (f *deadFlags) filter() (buffer.DeadFilter, error) {
+	filter := buffer.DeadFilter{Topic: f.topic, Error: f.error, OlderThan: f.olderThan, NewerThan: f.newerThan, Closed: f.closed}
 	if f.olderThan < 0 || f.newerThan < 0 {
 		return filter, usage("--older-than and --newer-than are times ago, like 1h")
 	}
@@ -96,7 +97,7 @@ func (f *deadFlags) filter() (outbox.DeadFilter, error) {
 }
 
 // named are the events that a filter names, as they are called.
-func named(f outbox.DeadFilter) []string {
+func named(f buffer.DeadFilter) []string {
 	var all []string
 	for _, id := range f.IDs {
 		all = append(all, strconv.FormatInt(id, 10))
@@ -112,7 +113,7 @@ type letters struct {
 	config.Letters
 	pipeline *config.Pipeline
 	buffer   config.Buffer
-	filter   outbox.DeadFilter
+	filter   buffer.DeadFilter
 }
 
 // withLetters opens the buffers that are meant, and has work done with them.
@@ -167,7 +168,7 @@ const pageSize = 200
 // each hands the letters that match to tell, in order, until it returns false. A page
 // takes no longer than statusTimeout.
 func (l *letters) each(ctx context.Context, tell func(*outbox.Event) (more bool, err error)) error {
-	var after *outbox.DeadKey
+	var after *buffer.DeadKey
 	for {
 		page, cancel := context.WithTimeout(ctx, statusTimeout)
 		events, err := l.Dead(page, l.filter, after, pageSize)
@@ -180,7 +181,7 @@ func (l *letters) each(ctx context.Context, tell func(*outbox.Event) (more bool,
 			if more, err := tell(e); err != nil || !more {
 				return err
 			}
-			after = &outbox.DeadKey{EventID: e.ID, GroupID: e.DeadLetter.GroupID}
+			after = &buffer.DeadKey{EventID: e.ID, GroupID: e.DeadLetter.GroupID}
 		}
 		if len(events) < pageSize {
 			return nil
@@ -189,7 +190,7 @@ func (l *letters) each(ctx context.Context, tell func(*outbox.Event) (more bool,
 }
 
 // count counts those that match, by state.
-func (l *letters) count(ctx context.Context) (outbox.DeadCount, error) {
+func (l *letters) count(ctx context.Context) (buffer.DeadCount, error) {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	n, err := l.CountDead(ctx, l.filter)

@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/outboxrelay/relay/internal/config"
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
 
@@ -45,7 +45,7 @@ work. Below each stands what to do. The exit status is 1 when something fails.`,
 			a.fail(err)
 		}
 		for _, c := range checkups {
-			a.failed = a.failed || c.count(outbox.Problem) > 0
+			a.failed = a.failed || c.count(buffer.Problem) > 0
 		}
 		if asJSON {
 			return a.printJSON(checkupsJSON(checkups, a.redact))
@@ -59,10 +59,10 @@ work. Below each stands what to do. The exit status is 1 when something fails.`,
 // checkup is what was found about one pipeline.
 type checkup struct {
 	pipeline *config.Pipeline
-	findings []outbox.Finding
+	findings []buffer.Finding
 }
 
-func (c *checkup) count(level outbox.Level) (n int) {
+func (c *checkup) count(level buffer.Level) (n int) {
 	for _, f := range c.findings {
 		if f.Level == level {
 			n++
@@ -75,17 +75,17 @@ func (c *checkup) count(level outbox.Level) (n int) {
 func examine(ctx context.Context, cfg *config.Config, lines []*config.Opened) []checkup {
 	type part struct {
 		pipeline int
-		look     func(context.Context) []outbox.Finding
-		found    []outbox.Finding
+		look     func(context.Context) []buffer.Finding
+		found    []buffer.Finding
 	}
 	var parts []part
 	for i, line := range lines {
 		p := &cfg.Pipelines[i]
 		parts = append(parts,
 			part{pipeline: i, look: line.Buffer.Examine},
-			part{pipeline: i, look: func(ctx context.Context) []outbox.Finding { return examineSink(ctx, "sink", &p.Sink, line.Sink) }})
+			part{pipeline: i, look: func(ctx context.Context) []buffer.Finding { return examineSink(ctx, "sink", &p.Sink, line.Sink) }})
 		if line.Hook != nil {
-			parts = append(parts, part{pipeline: i, look: func(ctx context.Context) []outbox.Finding {
+			parts = append(parts, part{pipeline: i, look: func(ctx context.Context) []buffer.Finding {
 				return examineSink(ctx, "dead_letter.hook", p.DeadLetter.Hook, line.Hook)
 			}})
 		}
@@ -110,7 +110,7 @@ func examine(ctx context.Context, cfg *config.Config, lines []*config.Opened) []
 }
 
 // examineSink asks whether a sink would take events, and what endangers them there.
-func examineSink(ctx context.Context, about string, c *config.Sink, s sink.Sink) []outbox.Finding {
+func examineSink(ctx context.Context, about string, c *config.Sink, s sink.Sink) []buffer.Finding {
 	where := fmt.Sprintf("%s (%s)", c.URL, address(c))
 	if err := s.Check(ctx); err != nil {
 		mend := "correct " + about + " in the configuration"
@@ -121,19 +121,19 @@ func examineSink(ctx context.Context, about string, c *config.Sink, s sink.Sink)
 		case errors.Is(err, sink.ErrUnavailable):
 			mend = "start it, make room in it, or correct " + about + "; events wait until then"
 		}
-		return []outbox.Finding{{Level: outbox.Problem, About: about, Text: err.Error(), Mend: mend}}
+		return []buffer.Finding{{Level: buffer.Problem, About: about, Text: err.Error(), Mend: mend}}
 	}
-	found := []outbox.Finding{{About: about, Text: where + " answers"}}
+	found := []buffer.Finding{{About: about, Text: where + " answers"}}
 	if warner, ok := s.(sink.Warner); ok {
 		for _, text := range warner.Warnings(ctx) {
-			found = append(found, outbox.Finding{Level: outbox.Warning, About: about, Text: text})
+			found = append(found, buffer.Finding{Level: buffer.Warning, About: about, Text: text})
 		}
 	}
 	if adviser, ok := s.(interface {
 		Advice(context.Context) []string
 	}); ok {
 		for _, text := range adviser.Advice(ctx) {
-			found = append(found, outbox.Finding{About: about, Text: text})
+			found = append(found, buffer.Finding{About: about, Text: text})
 		}
 	}
 	return found
@@ -169,8 +169,8 @@ func checkupsJSON(checkups []checkup, redact func(string) string) any {
 		for _, f := range c.findings {
 			p.Findings = append(p.Findings, finding{f.Level.String(), f.About, oneLine(redact(f.Text)), redact(f.Mend)})
 		}
-		all.Problems += c.count(outbox.Problem)
-		all.Warnings += c.count(outbox.Warning)
+		all.Problems += c.count(buffer.Problem)
+		all.Warnings += c.count(buffer.Warning)
 		all.Pipelines = append(all.Pipelines, p)
 	}
 	return all

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/outboxrelay/relay/internal/admin"
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // silent is for commands that tell what they find themselves.
@@ -37,8 +37,8 @@ func (a *app) printCheckups(checkups []checkup) error {
 			}
 		}
 		b.WriteByte('\n')
-		problems += c.count(outbox.Problem)
-		warnings += c.count(outbox.Warning)
+		problems += c.count(buffer.Problem)
+		warnings += c.count(buffer.Warning)
 	}
 	fmt.Fprintf(&b, "%s, %s\n", many(problems, "problem", "problems"), many(warnings, "warning", "warnings"))
 	_, err := io.WriteString(a.stdout, b.String())
@@ -57,12 +57,12 @@ func many(n int, one, several string) string {
 func isTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
 
 // painter writes a level as a word of four letters, in colour on a terminal.
-func painter(f *os.File) func(outbox.Level) string {
-	words := map[outbox.Level]string{outbox.Fine: "OK  ", outbox.Warning: "WARN", outbox.Problem: "FAIL"}
+func painter(f *os.File) func(buffer.Level) string {
+	words := map[buffer.Level]string{buffer.Fine: "OK  ", buffer.Warning: "WARN", buffer.Problem: "FAIL"}
 	if isTerminal(f) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" {
-		words = map[outbox.Level]string{
-			outbox.Fine: "\x1b[32mOK\x1b[0m  ", outbox.Warning: "\x1b[33mWARN\x1b[0m", outbox.Problem: "\x1b[31mFAIL\x1b[0m",
+		words = map[buffer.Level]string{
+			buffer.Fine: "\x1b[32mOK\x1b[0m  ", buffer.Warning: "\x1b[33mWARN\x1b[0m", buffer.Problem: "\x1b[31mFAIL\x1b[0m",
 		}
 	}
-	return func(l outbox.Level) string { return words[l] }
+	return func(l buffer.Level) string { return words[l] }
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/outboxrelay/relay/internal/config"
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
 
@@ -101,7 +102,7 @@ type previewed struct {
 	events int
 	// claimed are in batches that wait for a retry, are leased, or lack their delete;
 	// why is what the newest of those waits for, "" for nothing. Known where events is 0.
-	claimed outbox.Status
+	claimed buffer.Status
 	why     string
 	// projectErr is why nothing can be said of them.
 	projectErr error
@@ -171,7 +172,7 @@ func (p *previewed) batches(ctx context.Context, b config.Buffer) (err error) {
 		return err
 	}
 	for _, f := range b.Examine(ctx) {
-		if f.About == "batches" && f.Level != outbox.Fine {
+		if f.About == "batches" && f.Level != buffer.Fine {
 			if _, p.why, _ = strings.Cut(f.Text, "because: "); p.why == "" {
 				p.why = f.Text
 			}
@@ -181,16 +182,16 @@ func (p *previewed) batches(ctx context.Context, b config.Buffer) (err error) {
 }
 
 // part is a batch of some of a batch's events, as a claim would make it.
-func part(b *outbox.Batch, events []outbox.Event) *outbox.Batch {
+func part(b *buffer.Lease, events []outbox.Event) *buffer.Lease {
 	some := *b
-	some.GroupID, some.Events = outbox.NewGroupID(), events
+	some.GroupID, some.Events = buffer.NewGroupID(), events
 	some.FirstID, some.LastID = events[0].ID, events[len(events)-1].ID
 	return &some
 }
 
 // add asks what would be sent of a batch.
-func (p *previewed) add(ctx context.Context, s sink.Previewer, b *outbox.Batch) error {
-	shown, err := s.Preview(ctx, b)
+func (p *previewed) add(ctx context.Context, s sink.Previewer, b *buffer.Lease) error {
+	shown, err := s.Preview(ctx, &b.Batch)
 	for _, one := range shown {
 		r := request{Shown: one}
 		for _, i := range one.Events {

@@ -14,7 +14,7 @@ import (
 
 	"github.com/outboxrelay/relay/internal/admin"
 	"github.com/outboxrelay/relay/internal/config"
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/supervisor"
 )
 
@@ -53,8 +53,8 @@ func (a *app) report(ctx context.Context, cfg *config.Config) admin.Report {
 	defer cancel()
 	var (
 		wait     sync.WaitGroup
-		statuses = make([]outbox.Status, len(cfg.Pipelines))
-		holders  = make([]*outbox.Holder, len(cfg.Pipelines))
+		statuses = make([]buffer.Status, len(cfg.Pipelines))
+		holders  = make([]*buffer.Holder, len(cfg.Pipelines))
 		errs     = make([]error, len(cfg.Pipelines))
 	)
 	for i := range cfg.Pipelines {
@@ -79,14 +79,14 @@ func (a *app) report(ctx context.Context, cfg *config.Config) admin.Report {
 
 // status is a buffer's, and what holds its database furthest back if that is worth a
 // word.
-func status(ctx context.Context, p *config.Pipeline) (s outbox.Status, worst *outbox.Holder, err error) {
+func status(ctx context.Context, p *config.Pipeline) (s buffer.Status, worst *buffer.Holder, err error) {
 	b, err := p.OpenBuffer("status")
 	if err != nil {
 		return s, nil, err
 	}
 	s, err = b.Status(ctx)
 	if source, ok := b.(supervisor.Source); ok && err == nil {
-		var all []outbox.Holder
+		var all []buffer.Holder
 		all, err = source.Holders(ctx)
 		for i := range all {
 			if h := &all[i]; h.Beyond(p.Source.Supervisor.WarnAfter) {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/outboxrelay/relay/internal/admin"
 	"github.com/outboxrelay/relay/internal/config"
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // auditTime is how long an audit may take: it reads all of buffer and ledger.
@@ -82,9 +82,9 @@ need the relay's own table: in one of yours a row means what your application me
 // audited is what an audit found of one pipeline.
 type audited struct {
 	Name string
-	outbox.Audit
+	buffer.Audit
 	hooked bool
-	repair *outbox.Repair
+	repair *buffer.Repair
 	err    error
 }
 
@@ -162,7 +162,7 @@ func auditTable(all []audited) string {
 }
 
 // tally shows batches and their events.
-func tally(t outbox.Tally) string {
+func tally(t buffer.Tally) string {
 	if t.Batches == 0 {
 		return "0"
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/outboxrelay/relay/internal/config"
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // maxProbes bounds the ids that are kept and asked for.
@@ -189,7 +190,7 @@ func (c *probed) sort(ctx context.Context, pipeline *config.Pipeline, b config.B
 			c.Sending = append(c.Sending, l.id)
 		}
 	}
-	dead := letters{Letters: pipeline.Letters(b), pipeline: pipeline, filter: outbox.DeadFilter{
+	dead := letters{Letters: pipeline.Letters(b), pipeline: pipeline, filter: buffer.DeadFilter{
 		Topic: c.Topic, NewerThan: took + time.Minute, Closed: true,
 	}}
 	if err := dead.each(ctx, func(e *outbox.Event) (bool, error) {

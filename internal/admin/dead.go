@@ -17,7 +17,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 const (
@@ -74,11 +74,11 @@ func (s *Server) listDead(w http.ResponseWriter, r *http.Request) {
 // deadQuery is what GET /api/dead asks for.
 type deadQuery struct {
 	pipeline string
-	filter   outbox.DeadFilter
+	filter   buffer.DeadFilter
 	limit    int
 	// A page begins in the pipeline begin, behind after.
 	begin string
-	after *outbox.DeadKey
+	after *buffer.DeadKey
 }
 
 func parseDeadQuery(values url.Values) (deadQuery, error) {
@@ -130,13 +130,13 @@ func age(name, text string) (time.Duration, error) {
 }
 
 // parseAfter reads PIPELINE,ID,GROUP_ID.
-func parseAfter(text string) (pipeline string, key *outbox.DeadKey, err error) {
+func parseAfter(text string) (pipeline string, key *buffer.DeadKey, err error) {
 	parts := strings.Split(text, ",")
 	if len(parts) == 3 {
 		id, errID := strconv.ParseInt(parts[1], 10, 64)
 		group, errGroup := uuid.Parse(parts[2])
 		if errID == nil && errGroup == nil {
-			return parts[0], &outbox.DeadKey{EventID: id, GroupID: group}, nil
+			return parts[0], &buffer.DeadKey{EventID: id, GroupID: group}, nil
 		}
 	}
 	return "", nil, errors.New("what the header Link names was expected")
@@ -161,8 +161,8 @@ type order struct {
 }
 
 // filter reads what is meant; "all" has to be said.
-func (o *order) filter() (f outbox.DeadFilter, err error) {
-	f = outbox.DeadFilter{Topic: o.Topic, Error: o.Error}
+func (o *order) filter() (f buffer.DeadFilter, err error) {
+	f = buffer.DeadFilter{Topic: o.Topic, Error: o.Error}
 	var errAge, errAge2 error
 	f.OlderThan, errAge = age("older_than", o.OlderThan)
 	f.NewerThan, errAge2 = age("newer_than", o.NewerThan)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/sqlite"
 )
 
@@ -56,7 +56,7 @@ func (m *morgue) Name() string { return m.name }
 func (m *morgue) Ready() error { return nil }
 
 func (m *morgue) Limits() (batchSize, workers int)  { return 0, 0 }
-func (m *morgue) Worst() (h outbox.Holder, ok bool) { return h, ok }
+func (m *morgue) Worst() (h buffer.Holder, ok bool) { return h, ok }
 
 func (m *morgue) exec(t *testing.T, statement string, args ...any) {
 	t.Helper()

@@ -6,7 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 const unknown = " NaN while relay_source_up is 0."
@@ -42,7 +42,7 @@ func (g gauges) Describe(to chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (g gauges) Collect(to chan<- prometheus.Metric) {
-	g.snapshots.each(context.Background(), func(p Pipeline, s outbox.Status, err error) {
+	g.snapshots.each(context.Background(), func(p Pipeline, s buffer.Status, err error) {
 		gauge := func(d *prometheus.Desc, value float64, labels ...string) {
 			to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, append(labels, p.Name())...)
 		}

@@ -6,7 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // Horizon is a supervisor.Observer that shows what holds a database back, for each of
@@ -24,18 +24,18 @@ func (m *Metrics) Horizon(pipelines ...string) *Horizon {
 
 // held sets all kinds.
 func (h *Horizon) held(age time.Duration) {
-	for _, kind := range outbox.HolderKinds() {
+	for _, kind := range buffer.HolderKinds() {
 		h.Held(kind, age)
 	}
 }
 
 // Held implements supervisor.Observer.
-func (h *Horizon) Held(kind outbox.HolderKind, age time.Duration) {
+func (h *Horizon) Held(kind buffer.HolderKind, age time.Duration) {
 	seconds := age.Seconds()
 	if age < 0 {
 		seconds = math.NaN()
 	}
-	words := map[outbox.HolderKind]string{outbox.HeldByTransaction: "transaction", outbox.HeldByPrepared: "prepared", outbox.HeldBySlot: "slot"}
+	words := map[buffer.HolderKind]string{buffer.HeldByTransaction: "transaction", buffer.HeldByPrepared: "prepared", buffer.HeldBySlot: "slot"}
 	for _, one := range h.of {
 		one.WithLabelValues(words[kind]).Set(seconds)
 	}

@@ -6,7 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 var latencyDesc = desc("relay_delivery_latency_seconds",
@@ -35,7 +35,7 @@ type latency struct {
 
 // observe takes the events of b that ids names in ascending order, nil for all,
 // as delivered at a time.
-func (l *latency) observe(b *outbox.Batch, ids []int64, delivered time.Time) {
+func (l *latency) observe(b *buffer.Lease, ids []int64, delivered time.Time) {
 	// The database's clock when they were delivered.
 	now := b.ClaimedAt.Add(delivered.Sub(b.ClaimedLocal))
 	var (

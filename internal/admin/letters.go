@@ -14,15 +14,16 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // Letters are a pipeline's dead letters; the methods with a context are described by
 // buffertest.Buffer. All are safe for concurrent use.
 type Letters interface {
-	Dead(ctx context.Context, f outbox.DeadFilter, after *outbox.DeadKey, limit int) ([]outbox.Event, error)
-	CountDead(ctx context.Context, f outbox.DeadFilter) (outbox.DeadCount, error)
-	Replay(ctx context.Context, f outbox.DeadFilter, limit int) (int, error)
-	Discard(ctx context.Context, f outbox.DeadFilter, limit int) (int, error)
+	Dead(ctx context.Context, f buffer.DeadFilter, after *buffer.DeadKey, limit int) ([]outbox.Event, error)
+	CountDead(ctx context.Context, f buffer.DeadFilter) (buffer.DeadCount, error)
+	Replay(ctx context.Context, f buffer.DeadFilter, limit int) (int, error)
+	Discard(ctx context.Context, f buffer.DeadFilter, limit int) (int, error)
 	// Hooked: the pipeline has a dead-letter hook, which is to hear of a letter
 	// before it is closed.
 	Hooked() bool
@@ -31,7 +32,7 @@ type Letters interface {
 }
 
 // Act is what is done with dead letters: Letters.Replay or Letters.Discard.
-type Act func(ctx context.Context, f outbox.DeadFilter, limit int) (int, error)
+type Act func(ctx context.Context, f buffer.DeadFilter, limit int) (int, error)
 
 // Changed is what became of dead letters, as commands and POST /api/dead answer.
 type Changed struct {
@@ -48,7 +49,7 @@ type Changed struct {
 // Change does act with all the open letters that match, chunk by chunk; progress, if
 // not nil, hears of each: how many so far, of how many. With an error, what was done
 // before it stands in Changed.
-func Change(ctx context.Context, l Letters, act Act, f outbox.DeadFilter, dryRun bool, progress func(done, of int64)) (Changed, error) {
+func Change(ctx context.Context, l Letters, act Act, f buffer.DeadFilter, dryRun bool, progress func(done, of int64)) (Changed, error) {
 	c := Changed{DryRun: dryRun}
 	f.Closed, f.Told = false, false
 	n, err := l.CountDead(ctx, f)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/outboxrelay/relay/internal/config"
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/pipeline"
 	"github.com/outboxrelay/relay/supervisor"
 )
@@ -31,10 +32,10 @@ var (
 type state struct {
 	Letters
 	name   string
-	status outbox.Status
+	status buffer.Status
 	err    error // of Status
 	ready  error // of Ready
-	worst  *outbox.Holder
+	worst  *buffer.Holder
 	hangs  chan struct{} // if set, Status waits for it or its context
 	asked  chan struct{} // if set, hears of every Status
 }
@@ -44,14 +45,14 @@ func (s *state) Ready() error { return s.ready }
 
 func (s *state) Limits() (batchSize, workers int) { return 1000, 4 }
 
-func (s *state) Worst() (outbox.Holder, bool) {
+func (s *state) Worst() (buffer.Holder, bool) {
 	if s.worst == nil {
-		return outbox.Holder{}, false
+		return buffer.Holder{}, false
 	}
 	return *s.worst, true
 }
 
-func (s *state) Status(ctx context.Context) (outbox.Status, error) {
+func (s *state) Status(ctx context.Context) (buffer.Status, error) {
 	if s.asked != nil {
 		s.asked <- struct{}{}
 	}
@@ -59,7 +60,7 @@ func (s *state) Status(ctx context.Context) (outbox.Status, error) {
 		select {
 		case <-s.hangs:
 		case <-ctx.Done():
-			return outbox.Status{}, ctx.Err()
+			return buffer.Status{}, ctx.Err()
 		}
 	}
 	return s.status, s.err
@@ -69,7 +70,7 @@ var errAway = errors.New("dial tcp 10.0.0.1:5432: no route; was sent s3cret")
 
 func two() []Pipeline {
 	return []Pipeline{
-		&state{name: "orders", status: outbox.Status{
+		&state{name: "orders", status: buffer.Status{
 			Pending: 1234, OldestPending: 90*time.Second + 123456*time.Microsecond,
 			Leased: 1, Waiting: 2, Delivered: 3, Dead: 4, OldestTransaction: 5 * time.Second, Untold: 2,
 		}},
@@ -91,9 +92,9 @@ func ask(t *testing.T, s *Server, path string, change ...func(*http.Request)) *h
 }
 
 // batch is n events, the first of which is so old and each next a second younger.
-func batch(n int, oldest time.Duration) *outbox.Batch {
+func batch(n int, oldest time.Duration) *buffer.Lease {
 	now := time.Now()
-	b := &outbox.Batch{GroupID: uuid.New(), ClaimedAt: now.Add(7 * time.Hour), ClaimedLocal: now}
+	b := &buffer.Lease{Batch: buffer.Batch{GroupID: uuid.New()}, ClaimedAt: now.Add(7 * time.Hour), ClaimedLocal: now}
 	for i := range n {
 		b.Events = append(b.Events, outbox.Event{
 			ID: int64(i + 1), CreatedAt: b.ClaimedAt.Add(-oldest + time.Duration(i)*time.Second),

@@ -15,7 +15,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // scrape returns the relay's metrics: values by name and labels, a histogram as its
@@ -121,9 +121,9 @@ func TestHorizon(t *testing.T) {
 	s := New(two(), m, Config{})
 	m.Observer("apart")
 	h := m.Horizon("orders", "away")
-	h.Held(outbox.HeldByTransaction, 90*time.Second)
-	h.Held(outbox.HeldByPrepared, 0)
-	h.Held(outbox.HeldBySlot, -1)
+	h.Held(buffer.HeldByTransaction, 90*time.Second)
+	h.Held(buffer.HeldByPrepared, 0)
+	h.Held(buffer.HeldBySlot, -1)
 	got := scrape(t, s)
 	for _, c := range []struct {
 		kind  string
@@ -143,33 +143,33 @@ func TestObserver(t *testing.T) {
 	ten := batch(10, time.Minute)
 	marked := batch(10, time.Minute)
 	marked.Delivered = []int64{1, 2}
-	all := outbox.Outcome{}
-	some := func(v outbox.Verdict, ids ...int64) outbox.Outcome { return outbox.Outcome{Verdict: v, IDs: ids} }
+	all := buffer.Outcome{}
+	some := func(v buffer.Verdict, ids ...int64) buffer.Outcome { return buffer.Outcome{Verdict: v, IDs: ids} }
 	for _, c := range []struct {
 		name     string
-		batch    *outbox.Batch
-		outcomes []outbox.Outcome
+		batch    *buffer.Lease
+		outcomes []buffer.Outcome
 		want     map[string]float64
 	}{
-		{"all delivered", ten, []outbox.Outcome{all}, map[string]float64{"events_delivered_total": 10, "delivered": 1, "delivery_latency_seconds": 10}},
-		{"all again", ten, []outbox.Outcome{{Verdict: outbox.Retry}}, map[string]float64{"retry": 1}},
+		{"all delivered", ten, []buffer.Outcome{all}, map[string]float64{"events_delivered_total": 10, "delivered": 1, "delivery_latency_seconds": 10}},
+		{"all again", ten, []buffer.Outcome{{Verdict: buffer.Retry}}, map[string]float64{"retry": 1}},
 		{
 			"a part again", ten,
-			[]outbox.Outcome{some(outbox.Delivered, 1, 2, 3, 5), some(outbox.Retry, 4, 6, 7, 8, 9, 10)},
+			[]buffer.Outcome{some(buffer.Delivered, 1, 2, 3, 5), some(buffer.Retry, 4, 6, 7, 8, 9, 10)},
 			map[string]float64{"events_delivered_total": 4, "split": 1, "delivery_latency_seconds": 4},
 		},
 		{
 			"one dead", ten,
-			[]outbox.Outcome{some(outbox.Delivered, 1, 9), some(outbox.Dead, 10), some(outbox.Retry, 2, 3, 4, 5, 6, 7, 8)},
+			[]buffer.Outcome{some(buffer.Delivered, 1, 9), some(buffer.Dead, 10), some(buffer.Retry, 2, 3, 4, 5, 6, 7, 8)},
 			map[string]float64{"events_delivered_total": 2, "events_dead_total": 1, "buried": 1, "delivery_latency_seconds": 2},
 		},
-		{"all dead", ten, []outbox.Outcome{{Verdict: outbox.Dead}}, map[string]float64{"events_dead_total": 10, "buried": 1}},
+		{"all dead", ten, []buffer.Outcome{{Verdict: buffer.Dead}}, map[string]float64{"events_dead_total": 10, "buried": 1}},
 		{
 			"marked", marked,
-			[]outbox.Outcome{some(outbox.Delivered, 1, 2), some(outbox.Retry, 3, 4, 5, 6, 7, 8, 9, 10)},
+			[]buffer.Outcome{some(buffer.Delivered, 1, 2), some(buffer.Retry, 3, 4, 5, 6, 7, 8, 9, 10)},
 			map[string]float64{"events_delivered_total": 2, "split": 1},
 		},
-		{"no events", batch(0, 0), []outbox.Outcome{all}, map[string]float64{"delivered": 1}},
+		{"no events", batch(0, 0), []buffer.Outcome{all}, map[string]float64{"delivered": 1}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -210,7 +210,7 @@ func TestLatency(t *testing.T) {
 	t.Parallel()
 	s, o := observed()
 	b := batch(120, 119*time.Second) // 119 s, 118 s, ..., 0 s
-	o.Settled(b, []outbox.Outcome{{}}, 0)
+	o.Settled(b, []buffer.Outcome{{}}, 0)
 	h := families(t, s)["relay_delivery_latency_seconds"].GetMetric()
 	i := slices.IndexFunc(h, func(m *dto.Metric) bool { return m.GetLabel()[0].GetValue() == "orders" })
 	var sum float64
@@ -249,7 +249,7 @@ func TestLatency(t *testing.T) {
 func BenchmarkSettled(b *testing.B) {
 	o := NewMetrics().Observer("orders")
 	ten := batch(1000, time.Minute)
-	for _, outcomes := range [][]outbox.Outcome{{{}}, {{IDs: ten.IDs()}}} {
+	for _, outcomes := range [][]buffer.Outcome{{{}}, {{IDs: ten.IDs()}}} {
 		b.Run(fmt.Sprintf("ids=%d", len(outcomes[0].IDs)), func(b *testing.B) {
 			for b.Loop() {
 				o.Settled(ten, outcomes, time.Millisecond)

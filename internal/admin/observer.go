@@ -5,7 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // Observer is a pipeline.Observer that counts. Safe for concurrent use.
@@ -17,13 +17,13 @@ type Observer struct {
 }
 
 // Claimed implements pipeline.Observer.
-func (o *Observer) Claimed(_ *outbox.Batch, took time.Duration) { o.claim.Observe(took.Seconds()) }
+func (o *Observer) Claimed(_ *buffer.Lease, took time.Duration) { o.claim.Observe(took.Seconds()) }
 
-// Sent implements sink.Observer.
-func (o *Observer) Sent(_ *outbox.Batch, took time.Duration) { o.send.Observe(took.Seconds()) }
+// Sent implements delivery.Observer.
+func (o *Observer) Sent(_ *buffer.Lease, took time.Duration) { o.send.Observe(took.Seconds()) }
 
-// Settled implements sink.Observer.
-func (o *Observer) Settled(b *outbox.Batch, outcomes []outbox.Outcome, took time.Duration) {
+// Settled implements delivery.Observer.
+func (o *Observer) Settled(b *buffer.Lease, outcomes []buffer.Outcome, took time.Duration) {
 	o.settle.Observe(took.Seconds())
 	var (
 		sent      = time.Now().Add(-took) // settling begins when the sink has answered
@@ -39,14 +39,14 @@ func (o *Observer) Settled(b *outbox.Batch, outcomes []outbox.Outcome, took time
 			events = len(b.Events)
 		}
 		switch to.Verdict {
-		case outbox.Delivered:
+		case buffer.Delivered:
 			delivered += events
-			if !b.Marked() { // nobody remembers when a marked one was sent
+			if !b.DeliveryRecorded() { // nobody remembers when a marked one was sent
 				o.latency.observe(b, to.IDs, sent)
 			}
-		case outbox.Dead:
+		case buffer.Dead:
 			dead += events
-		case outbox.Retry:
+		case buffer.Retry:
 			retry, split = true, split || to.IDs != nil
 		}
 	}

@@ -3,7 +3,7 @@ package admin
 import (
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // Report is the status of all pipelines, as `relay status --json` and
@@ -44,7 +44,7 @@ type HolderReport struct {
 }
 
 // NewHolderReport shows a holder.
-func NewHolderReport(h outbox.Holder) *HolderReport {
+func NewHolderReport(h buffer.Holder) *HolderReport {
 	return &HolderReport{
 		Kind: string(h.Kind), Name: h.Name, PID: h.PID, Application: h.Application, User: h.User, Database: h.Database, State: h.State,
 		AgeSeconds: h.Age.Round(time.Millisecond).Seconds(), QueryAgeSeconds: h.QueryAge.Round(time.Millisecond).Seconds(),
@@ -66,7 +66,7 @@ type ReportError struct {
 }
 
 // NewPipelineReport shows a pipeline's status.
-func NewPipelineReport(name string, s outbox.Status) PipelineReport {
+func NewPipelineReport(name string, s buffer.Status) PipelineReport {
 	return PipelineReport{
 		Name: name, Pending: s.Pending,
 		OldestPendingSeconds: s.OldestPending.Round(time.Millisecond).Seconds(),

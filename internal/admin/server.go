@@ -14,7 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // Config of the endpoint.
@@ -156,7 +156,7 @@ func (s *Server) status(w http.ResponseWriter, r *http.Request) {
 // report reads the status of all pipelines.
 func (s *Server) report(ctx context.Context) Report {
 	report := Report{Pipelines: []PipelineReport{}}
-	s.snapshots.each(ctx, func(p Pipeline, status outbox.Status, err error) {
+	s.snapshots.each(ctx, func(p Pipeline, status buffer.Status, err error) {
 		if err != nil {
 			report.Errors = append(report.Errors, ReportError{Name: p.Name(), Error: s.config.Redact(err.Error())})
 			return

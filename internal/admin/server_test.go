@@ -17,7 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 func redactor(text string) string { return strings.ReplaceAll(text, "s3cret", "***") }
@@ -66,8 +66,8 @@ func TestHeldBack(t *testing.T) {
 	t.Parallel()
 	s := New([]Pipeline{
 		&state{name: "quiet"},
-		&state{name: "orders", worst: &outbox.Holder{
-			Kind: outbox.HeldByTransaction, PID: 7, Application: "<b>report", User: "bob", Database: "app", State: "idle in transaction",
+		&state{name: "orders", worst: &buffer.Holder{
+			Kind: buffer.HeldByTransaction, PID: 7, Application: "<b>report", User: "bob", Database: "app", State: "idle in transaction",
 			Backend: "client backend", Age: 2 * time.Hour, QueryAge: time.Hour, Behind: 1234, Horizon: 9,
 		}},
 	}, NewMetrics(), Config{})
@@ -124,7 +124,7 @@ func TestProbes(t *testing.T) {
 
 func TestPage(t *testing.T) {
 	t.Parallel()
-	pipelines := append(two(), &state{name: "many", status: outbox.Status{Pending: 1_234_567}, ready: errors.New("<script>")})
+	pipelines := append(two(), &state{name: "many", status: buffer.Status{Pending: 1_234_567}, ready: errors.New("<script>")})
 	w := ask(t, New(pipelines, NewMetrics(), Config{Redact: redactor}), "/")
 	body := w.Body.String()
 	for _, want := range []string{

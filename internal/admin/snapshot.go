@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // Pipeline is what the endpoint asks of a pipeline. Its methods are safe for
@@ -16,9 +16,9 @@ type Pipeline interface {
 	Name() string
 	// Ready returns nil, or why the pipeline does not get on.
 	Ready() error
-	Status(ctx context.Context) (outbox.Status, error)
+	Status(ctx context.Context) (buffer.Status, error)
 	// Worst returns what holds its database furthest back, if that is worth a word.
-	Worst() (outbox.Holder, bool)
+	Worst() (buffer.Holder, bool)
 	// Limits are the events of a batch and the batches sent at once, as they are now.
 	Limits() (batchSize, workers int)
 	Letters
@@ -41,7 +41,7 @@ type snapshot struct {
 
 	// Owned by whoever has the token.
 	at     time.Time
-	status outbox.Status
+	status buffer.Status
 	err    error
 }
 
@@ -53,13 +53,13 @@ func newSnapshot(p Pipeline) *snapshot {
 
 // read returns a status no older than fresh, or why there is none. It takes no
 // longer than patience, and asks once for all who want to know at the same time.
-func (s *snapshot) read(ctx context.Context) (outbox.Status, error) {
+func (s *snapshot) read(ctx context.Context) (buffer.Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	select {
 	case <-s.turn:
 	case <-ctx.Done():
-		return outbox.Status{}, unanswered(ctx.Err())
+		return buffer.Status{}, unanswered(ctx.Err())
 	}
 	defer func() { s.turn <- struct{}{} }()
 	if s.at.IsZero() || time.Since(s.at) > fresh {
@@ -84,9 +84,9 @@ type snapshots []*snapshot
 
 // each reads all of them at the same time, so that a database that hangs holds up
 // no other, and hands them to tell one after the other, in order.
-func (all snapshots) each(ctx context.Context, tell func(Pipeline, outbox.Status, error)) {
+func (all snapshots) each(ctx context.Context, tell func(Pipeline, buffer.Status, error)) {
 	type answer struct {
-		status outbox.Status
+		status buffer.Status
 		err    error
 	}
 	answers := make([]answer, len(all))

@@ -5,13 +5,13 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // Pending writes a count of pending events for people: with a ~ where it is an
 // estimate.
 func Pending(n int64) string {
-	if n > outbox.PendingExact {
+	if n > buffer.PendingExact {
 		return "~" + Count(n)
 	}
 	return Count(n)

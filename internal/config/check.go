@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // The rules that involve several keys. An invalid value was reported before and left
@@ -72,7 +72,7 @@ func (p *Pipeline) checkArchive(r *reader) {
 	if a.Table == "" {
 		return
 	}
-	if schema, name, _ := outbox.SplitTable(a.Table); p.Source.Driver == "sqlite" {
+	if schema, name, _ := buffer.SplitTable(a.Table); p.Source.Driver == "sqlite" {
 		if schema != "" {
 			r.errorf(a.Place, "archive.table is %s, and SQLite has no schemas; expected a table name without a schema", quote(a.Table))
 			return
@@ -88,7 +88,7 @@ func (p *Pipeline) checkArchive(r *reader) {
 
 // archiveName is the archive with its schema, by default the ledger's.
 func (p *Pipeline) archiveName() string {
-	if schema, _, _ := outbox.SplitTable(p.Archive.Table); schema != "" && p.Source.Driver != "sqlite" {
+	if schema, _, _ := buffer.SplitTable(p.Archive.Table); schema != "" && p.Source.Driver != "sqlite" {
 		return p.Archive.Table
 	}
 	return p.inLedgerSchema(p.Archive.Table)
@@ -97,7 +97,7 @@ func (p *Pipeline) archiveName() string {
 // inLedgerSchema adds the ledger's schema to a table name, if the schema is known.
 func (p *Pipeline) inLedgerSchema(table string) string {
 	if p.Source.Schema != "" {
-		return outbox.QuoteName(p.Source.Schema) + "." + table
+		return buffer.QuoteName(p.Source.Schema) + "." + table
 	}
 	return table
 }
@@ -118,7 +118,7 @@ func (c *Config) check(r *reader, _ entry, _ entries) {
 }
 
 func (s *Source) check(r *reader, e entry, present entries) {
-	schema, name, _ := outbox.SplitTable(s.Table)
+	schema, name, _ := buffer.SplitTable(s.Table)
 	switch _, given := present["schema"]; {
 	case s.Driver == "sqlite" && schema != "":
 		r.errorf(r.at(e, present, "table"), "source.table is %s, and SQLite has no schemas; expected a table name without a schema", quote(s.Table))

@@ -15,7 +15,7 @@ import (
 
 	"github.com/robfig/cron/v3"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
 
@@ -117,7 +117,7 @@ type Source struct {
 	Schema string
 	// Own is how events are found in a table of the user's own, and what is sent of
 	// them; zero: it is the relay's own table. A preset is filled in already.
-	Own outbox.Own
+	Own buffer.Own
 	// Preset is "" or one of presets.
 	Preset string
 	// Supervisor watches what holds the database back.

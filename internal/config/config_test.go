@@ -12,7 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // comparers look at what cmp cannot look into.
@@ -97,7 +97,7 @@ func TestParse_DocumentedExampleIsTheDefaults(t *testing.T) {
 	if p.Source.Own.ID != "id" || !strings.Contains(p.Source.Own.Project, "contact_activity_events") {
 		t.Errorf("source.id and source.project: %+v", p.Source.Own)
 	}
-	p.DeadLetter, p.Archive, p.Source.Own = DeadLetter{}, Archive{}, outbox.Own{} // off unless named
+	p.DeadLetter, p.Archive, p.Source.Own = DeadLetter{}, Archive{}, buffer.Own{} // off unless named
 	p.Source.Schema = ""                                                          // the contract's "default: the table's" is no text
 	if diff := cmp.Diff(minimal, example, comparers); diff != "" {
 		t.Errorf("defaults against the contract's example (-defaults +example):\n%s", diff)

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
 
@@ -30,7 +31,7 @@ func TestDocumentation_HTTPExamples(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &outbox.Batch{GroupID: outbox.NewGroupID(), Pipeline: "crm", PayloadIsJSON: true}
+	b := &buffer.Lease{Batch: buffer.Batch{GroupID: buffer.NewGroupID(), Pipeline: "crm", PayloadIsJSON: true}}
 	var (
 		opened sink.Sink
 		status int
@@ -54,7 +55,7 @@ func TestDocumentation_HTTPExamples(t *testing.T) {
 		case "events":
 			b.Events = exampleEvents(t, block)
 		case "sent":
-			shown, err := opened.(sink.Previewer).Preview(t.Context(), b)
+			shown, err := opened.(sink.Previewer).Preview(t.Context(), &b.Batch)
 			if err != nil || len(shown) != 1 {
 				t.Fatalf("%v, %d requests for\n%s", err, len(shown), block)
 			}
@@ -68,7 +69,7 @@ func TestDocumentation_HTTPExamples(t *testing.T) {
 				t.Fatal(err)
 			}
 		case "then":
-			if diff := cmp.Diff(block, outcome(b, opened.Send(t.Context(), b))); diff != "" {
+			if diff := cmp.Diff(block, outcome(b, opened.Send(t.Context(), &b.Batch))); diff != "" {
 				t.Errorf("(-docs +outcome):\n%s", diff)
 			}
 			tried++
@@ -119,7 +120,7 @@ func exampleEvents(t *testing.T, text string) (events []outbox.Event) {
 }
 
 // outcome says what became of each event, or of all.
-func outcome(b *outbox.Batch, err error) string {
+func outcome(b *buffer.Lease, err error) string {
 	some, ok := errors.AsType[*sink.BatchError](err)
 	if err != nil && !ok {
 		_, said, _ := strings.Cut(err.Error(), ": ")

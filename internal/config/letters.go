@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // Letters are a pipeline's dead letters, as commands and the admin endpoint ask for
@@ -17,10 +18,10 @@ type Letters struct {
 
 // DeadLetters is the part of a buffer about them; see buffertest.Buffer.
 type DeadLetters interface {
-	Dead(ctx context.Context, f outbox.DeadFilter, after *outbox.DeadKey, limit int) ([]outbox.Event, error)
-	CountDead(ctx context.Context, f outbox.DeadFilter) (outbox.DeadCount, error)
-	Replay(ctx context.Context, f outbox.DeadFilter, limit int) (int, error)
-	Discard(ctx context.Context, f outbox.DeadFilter, limit int) (int, error)
+	Dead(ctx context.Context, f buffer.DeadFilter, after *buffer.DeadKey, limit int) ([]outbox.Event, error)
+	CountDead(ctx context.Context, f buffer.DeadFilter) (buffer.DeadCount, error)
+	Replay(ctx context.Context, f buffer.DeadFilter, limit int) (int, error)
+	Discard(ctx context.Context, f buffer.DeadFilter, limit int) (int, error)
 }
 
 // Hooked tells whether a hook is to hear of a letter before it is closed.

@@ -8,7 +8,8 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/delivery"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres"
 	"github.com/outboxrelay/relay/outbox/sqlite"
 	"github.com/outboxrelay/relay/pipeline"
@@ -135,10 +136,10 @@ func (c *Config) Open(each func(name string) Process) ([]*Opened, error) {
 type Buffer interface {
 	pipeline.Buffer
 	DeadLetters
-	Audit(ctx context.Context) (outbox.Audit, error)
-	Repair(ctx context.Context) (outbox.Repair, error)
-	Examine(ctx context.Context) []outbox.Finding
-	Peek(ctx context.Context, limit int) (*outbox.Batch, error)
+	Audit(ctx context.Context) (buffer.Audit, error)
+	Repair(ctx context.Context) (buffer.Repair, error)
+	Examine(ctx context.Context) []buffer.Finding
+	Peek(ctx context.Context, limit int) (*buffer.Lease, error)
 	sink.Bucket
 	// Close gives back what the buffer holds.
 	Close() error
@@ -178,7 +179,7 @@ func (p *Pipeline) openBuffer(owner string) (Buffer, error) {
 	case "postgres":
 		return postgres.Open(postgres.Config{
 			URL: s.URL.Reveal(), Table: s.Table, Schema: s.Schema, Pipeline: p.Name, Owner: owner, Archive: p.Archive.Table,
-			Ordered: p.ordered(), Claim: outbox.ClaimMode(p.Claim), Wake: p.wake(), Own: s.Own,
+			Ordered: p.ordered(), Claim: buffer.ClaimMode(p.Claim), Wake: p.wake(), Own: s.Own,
 			SharedRate: p.sharesRate(), Watch: s.Supervisor.Watch(),
 			// One a worker, and some for renewing, looking and the status.
 			Connections: p.Workers + 4,
@@ -186,7 +187,7 @@ func (p *Pipeline) openBuffer(owner string) (Buffer, error) {
 	case "sqlite":
 		return sqlite.Open(sqlite.Config{
 			URL: s.URL.Reveal(), Table: s.Table, Pipeline: p.Name, Owner: owner, Archive: p.Archive.Table,
-			Ordered: p.ordered(), Claim: outbox.ClaimMode(p.Claim), Own: s.Own, SharedRate: p.sharesRate(),
+			Ordered: p.ordered(), Claim: buffer.ClaimMode(p.Claim), Own: s.Own, SharedRate: p.sharesRate(),
 		})
 	}
 	return nil, fmt.Errorf("source.url: there is no driver %q", s.Driver)
@@ -206,7 +207,7 @@ func (p *Pipeline) Migrate(ctx context.Context) (applied []string, err error) {
 	s := &p.Source
 	switch s.Driver {
 	case "postgres":
-		return postgres.Migrate(ctx, s.URL.Reveal(), postgres.SchemaConfig{Table: s.Table, Schema: s.Schema, Archive: p.Archive.Table, Notify: p.wake() == outbox.WakeNotify, Own: s.Own.Is()})
+		return postgres.Migrate(ctx, s.URL.Reveal(), postgres.SchemaConfig{Table: s.Table, Schema: s.Schema, Archive: p.Archive.Table, Notify: p.wake() == buffer.WakeNotify, Own: s.Own.Is()})
 	case "sqlite":
 		return sqlite.Migrate(ctx, s.URL.Reveal(), sqlite.SchemaConfig{Table: s.Table, Archive: p.Archive.Table, Own: s.Own.Is()})
 	}
@@ -284,7 +285,7 @@ func (p *Pipeline) rules(process Process) pipeline.Config {
 		BatchSize: p.BatchSize, AutoBatchSize: p.AutoBatchSize, MaxBatches: p.MaxBatches, MaxWaiting: p.MaxWaiting,
 		Workers: p.Workers, AutoWorkers: p.AutoWorkers, Lease: p.Lease,
 		MaxAttempts: p.Retry.MaxAttempts,
-		Backoff:     sink.Backoff{Initial: p.Retry.Initial, Max: p.Retry.Max, Multiplier: p.Retry.Multiplier},
+		Backoff:     delivery.Backoff{Initial: p.Retry.Initial, Max: p.Retry.Max, Multiplier: p.Retry.Multiplier},
 		SendTimeout: p.Sink.sendTimeout(p.Workers), Ordered: p.ordered(),
 		Observer: process.Observer, Log: process.Log,
 	}

@@ -3,7 +3,7 @@ package config
 import (
 	"strings"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // checkCustomTable rejects what a custom table does not support.
@@ -14,10 +14,10 @@ func (p *Pipeline) checkCustomTable(r *reader, e entry, present entries) {
 	if p.Order == "key" {
 		r.errorf(r.at(e, present, "order"), `order is "key", which a custom table (source.project, source.preset) does not support; expected "none"`)
 	}
-	if p.Claim == string(outbox.ClaimRange) {
+	if p.Claim == string(buffer.ClaimRange) {
 		r.errorf(r.at(e, present, "claim"), `claim is "range", which a custom table (source.project, source.preset) does not support; expected "auto" or "stamp"`)
 	}
-	if p.Wake == string(outbox.WakeNotify) {
+	if p.Wake == string(buffer.WakeNotify) {
 		r.errorf(r.at(e, present, "wake"), `wake is "notify", which a custom table (source.project, source.preset) does not support; expected "auto" or "poll"`)
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // preset is a table whose shape is known: how events are found in one of that name.
@@ -86,15 +86,15 @@ func presetName(into *string) scalar {
 }
 
 // own is the preset for a table, whose key may be another; false: not with that driver.
-func (p preset) own(driver, table, id string) (outbox.Own, bool) {
+func (p preset) own(driver, table, id string) (buffer.Own, bool) {
 	project, known := p.project[driver]
-	name := outbox.QuoteName(table)
-	if schema, plain, _ := outbox.SplitTable(table); driver != "sqlite" {
-		if name = outbox.QuoteName(plain); schema != "" {
-			name = outbox.QuoteName(schema) + "." + name
+	name := buffer.QuoteName(table)
+	if schema, plain, _ := buffer.SplitTable(table); driver != "sqlite" {
+		if name = buffer.QuoteName(plain); schema != "" {
+			name = buffer.QuoteName(schema) + "." + name
 		}
 	}
 	id = cmp.Or(id, p.id)
-	fill := strings.NewReplacer("FROM TABLE e", "FROM "+name+" e", "e.ID", "e."+outbox.QuoteName(id))
-	return outbox.Own{ID: id, Project: fill.Replace(project)}, known
+	fill := strings.NewReplacer("FROM TABLE e", "FROM "+name+" e", "e.ID", "e."+buffer.QuoteName(id))
+	return buffer.Own{ID: id, Project: fill.Replace(project)}, known
 }

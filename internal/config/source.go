@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"strings"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 var sourceSchemes = []scheme{
@@ -57,8 +57,8 @@ func (s *Source) tableIdentity(table string) string {
 	if s.Driver == "sqlite" {
 		return strings.ToLower(table)
 	}
-	schema, name, _ := outbox.SplitTable(table)
-	return outbox.QuoteName(cmp.Or(schema, "public")) + "." + outbox.QuoteName(name)
+	schema, name, _ := buffer.SplitTable(table)
+	return buffer.QuoteName(cmp.Or(schema, "public")) + "." + buffer.QuoteName(name)
 }
 
 // identityOf is the identity of another table in the source's database.

@@ -9,13 +9,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/supervisor"
 )
 
 type deaf struct{}
 
-func (deaf) Held(outbox.HolderKind, time.Duration) {}
+func (deaf) Held(buffer.HolderKind, time.Duration) {}
 
 // TestSupervise_OnePerDatabase: however many pipelines are on it, and however they name it.
 func TestSupervise_OnePerDatabase(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 	"github.com/robfig/cron/v3"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // mapping is a nested section.
@@ -195,7 +195,7 @@ var sqlName = regexp.MustCompile(`^(?:[\p{L}\p{N}_$-]+|"(?:[^"]|"")+")(?:\.(?:[\
 
 func table(into *string) scalar {
 	return text(into, `a table like outbox_events, app.outbox_events or "my schema"."Odd Table"`, func(s string) bool {
-		schema, table, _ := outbox.SplitTable(s)
+		schema, table, _ := buffer.SplitTable(s)
 		return sqlName.MatchString(s) && len(schema) <= 63 && len(table) <= 63
 	})
 }
@@ -204,7 +204,7 @@ func table(into *string) scalar {
 func schemaName(into *string) scalar {
 	what := "a schema name"
 	return scalar{what: what, kind: asText, set: func(in input) error {
-		schema, name, _ := outbox.SplitTable(in.text)
+		schema, name, _ := buffer.SplitTable(in.text)
 		if schema != "" || !sqlName.MatchString(in.text) || len(name) > 63 {
 			return invalid("")
 		}

@@ -3,7 +3,7 @@ package config
 import (
 	"log/slog"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres"
 	"github.com/outboxrelay/relay/pipeline"
 )
@@ -14,22 +14,22 @@ const everySecond = "@every 1s"
 // betweenDistributions reports whether fresh events are claimed between distributions.
 // A schedule in the configuration prevents it, unless wake is set too.
 func (p *Pipeline) betweenDistributions() bool {
-	return p.Eager && (p.Wake != string(outbox.WakeAuto) || p.Schedule.Text == everySecond)
+	return p.Eager && (p.Wake != string(buffer.WakeAuto) || p.Schedule.Text == everySecond)
 }
 
 // wake is the wake mode of the buffer: polling if nothing would notify.
-func (p *Pipeline) wake() outbox.WakeMode {
+func (p *Pipeline) wake() buffer.WakeMode {
 	if !p.betweenDistributions() || p.Source.Own.Is() { // migrate installs no trigger on a custom table
-		return outbox.WakePoll
+		return buffer.WakePoll
 	}
-	return outbox.WakeMode(p.Wake)
+	return buffer.WakeMode(p.Wake)
 }
 
 // wakes tells whether fresh events are claimed between distributions, and what rings
 // then; nil: nothing does.
 func (p *Pipeline) wakes(b Buffer, log *slog.Logger) (bool, pipeline.Bell) {
 	on := p.betweenDistributions()
-	if b, ok := b.(*postgres.Buffer); ok && p.wake() != outbox.WakePoll {
+	if b, ok := b.(*postgres.Buffer); ok && p.wake() != buffer.WakePoll {
 		if log == nil {
 			log = slog.Default()
 		}
@@ -41,10 +41,10 @@ func (p *Pipeline) wakes(b Buffer, log *slog.Logger) (bool, pipeline.Bell) {
 // checkWake rejects a wake mode that the other keys do not support.
 func (p *Pipeline) checkWake(r *reader, at, eager Place) {
 	switch {
-	case p.Wake == "" || p.Wake == string(outbox.WakeAuto):
+	case p.Wake == "" || p.Wake == string(buffer.WakeAuto):
 	case !p.Eager && !r.hasErrorAt(eager):
 		r.errorf(at, `wake is %q, and eager: false claims fresh events on schedule only; expected "auto", or eager: true`, p.Wake)
-	case p.Wake == string(outbox.WakeNotify) && p.Source.Driver == "sqlite":
+	case p.Wake == string(buffer.WakeNotify) && p.Source.Driver == "sqlite":
 		r.errorf(at, `wake is "notify", which SQLite does not support; expected "auto" or "poll"`)
 	}
 }

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // Who gave a schedule gets it; who wrote how he is to be woken too, is.
@@ -15,20 +15,20 @@ func TestOpen_PassesWake(t *testing.T) {
 		url, keys string
 		poll      bool
 		bell      bool
-		mode      outbox.WakeMode
+		mode      buffer.WakeMode
 	}{
-		{postgres, "", true, true, outbox.WakeAuto},
-		{postgres, "schedule: '@every 1s'", true, true, outbox.WakeAuto},
-		{postgres, "schedule: '@every 5s'", false, false, outbox.WakePoll},
-		{postgres, "schedule: '0 2 * * *', wake: auto", false, false, outbox.WakePoll},
-		{postgres, "eager: false", false, false, outbox.WakePoll},
-		{postgres, "wake: poll", true, false, outbox.WakePoll},
-		{postgres, "wake: notify", true, true, outbox.WakeNotify},
-		{postgres, "schedule: '0 2 * * *', wake: poll", true, false, outbox.WakePoll},
-		{postgres, "schedule: '0 2 * * *', wake: notify", true, true, outbox.WakeNotify},
-		{sqlite, "", true, false, outbox.WakeAuto},
-		{sqlite, "schedule: '@every 5s'", false, false, outbox.WakePoll},
-		{sqlite, "schedule: '@every 5s', wake: poll", true, false, outbox.WakePoll},
+		{postgres, "", true, true, buffer.WakeAuto},
+		{postgres, "schedule: '@every 1s'", true, true, buffer.WakeAuto},
+		{postgres, "schedule: '@every 5s'", false, false, buffer.WakePoll},
+		{postgres, "schedule: '0 2 * * *', wake: auto", false, false, buffer.WakePoll},
+		{postgres, "eager: false", false, false, buffer.WakePoll},
+		{postgres, "wake: poll", true, false, buffer.WakePoll},
+		{postgres, "wake: notify", true, true, buffer.WakeNotify},
+		{postgres, "schedule: '0 2 * * *', wake: poll", true, false, buffer.WakePoll},
+		{postgres, "schedule: '0 2 * * *', wake: notify", true, true, buffer.WakeNotify},
+		{sqlite, "", true, false, buffer.WakeAuto},
+		{sqlite, "schedule: '@every 5s'", false, false, buffer.WakePoll},
+		{sqlite, "schedule: '@every 5s', wake: poll", true, false, buffer.WakePoll},
 	} {
 		t.Run(c.url[:6]+" "+c.keys, func(t *testing.T) {
 			t.Parallel()

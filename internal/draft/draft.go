@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/outboxrelay/relay/internal/survey"
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // Draft is what a relay.yaml is written of.
@@ -157,7 +157,7 @@ func shellQuoted(text string) string {
 
 // NameOf makes a pipeline's name of a table's.
 func NameOf(table string) string {
-	_, name, _ := outbox.SplitTable(table)
+	_, name, _ := buffer.SplitTable(table)
 	name = strings.Trim(unnamed.ReplaceAllString(strings.ToLower(name), "_"), "_")
 	if name == "" || name == "outbox_events" {
 		return "events"

@@ -28,7 +28,7 @@ var mutants = []mutant{
 	{
 		name: "a part keeps its group_id",
 		file: "sink/judge.go",
-		old:  "	if ids == nil {\n		return b.GroupID\n	}\n	return outbox.NewGroupID()",
+		old:  "	if ids == nil {\n		return b.GroupID\n	}\n	return buffer.NewGroupID()",
 		new:  "	_ = ids\n	return b.GroupID",
 		pkg:  "./sink", test: "TestJudgeProperties",
 	},
@@ -72,14 +72,14 @@ var mutants = []mutant{
 	{
 		name: "no mark is left when a delete fails",
 		file: "sink/settle.go",
-		old:  "		if len(delivered) > 0 && !b.Marked() {",
+		old:  "		if len(delivered) > 0 && !b.DeliveryRecorded() {",
 		new:  "		if len(delivered) < 0 {",
 		pkg:  "./pipeline", test: "TestADeleteThatIsLockedOutLeavesAMark",
 	},
 	{
 		name: "what was marked is sent again",
 		file: "sink/worker.go",
-		old:  "	case b.Marked():\n		return w.carry(b, finishMarked(b)), nil\n",
+		old:  "	case b.DeliveryRecorded():\n		return w.carry(b, finishMarked(b)), nil\n",
 		new:  "",
 		pkg:  "./sink", test: "TestAMarkedBatchIsNotSentAgain",
 	},
@@ -109,8 +109,8 @@ var mutants = []mutant{
 	{
 		name: "a batch that keeps killing its worker is sent for ever",
 		file: "sink/worker.go",
-		old:  "	case b.Starts > maxStarts && wrong(b) == nil: // else it was the projection",
-		new:  "	case b.Starts < 0:",
+		old:  "	case b.UnfinishedLeases > maxStarts && wrong(b) == nil: // else it was the projection",
+		new:  "	case b.UnfinishedLeases < 0:",
 		pkg:  "./sink", test: "TestABatchThatKillsItsWorkersIsHalved",
 	},
 	{
@@ -184,7 +184,7 @@ var mutants = []mutant{
 		name: "two range claims do not wait for each other",
 		file: "outbox/postgres/claim_range.go",
 		old:  "step{often: true, sql: claimLockSQL, args: []string{t.buffer}},",
-		new:  "step{often: true, sql: claimLockSQL, args: []string{outbox.NewGroupID().String()}},",
+		new:  "step{often: true, sql: claimLockSQL, args: []string{buffer.NewGroupID().String()}},",
 		pkg:  "./outbox/postgres", test: "TestBufferRange/claim",
 	},
 	{
@@ -357,8 +357,8 @@ var mutants = []mutant{
 	{
 		name: "what was claimed ahead is sent although the sink went away",
 		file: "sink/worker.go",
-		old: "	done, ok := w.config.Turn(held)\n	switch {\n	case !ok && errors.Is(context.Cause(held), outbox.ErrLeaseLost):\n" +
-			"		return nil, fmt.Errorf(\"batch %s: %w\", b.GroupID, outbox.ErrLeaseLost)\n	case !ok:\n		return handedBack(b), nil\n	}\n	defer done()\n" +
+		old: "	done, ok := w.config.Turn(held)\n	switch {\n	case !ok && errors.Is(context.Cause(held), buffer.ErrLeaseLost):\n" +
+			"		return nil, fmt.Errorf(\"batch %s: %w\", b.GroupID, buffer.ErrLeaseLost)\n	case !ok:\n		return handedBack(b), nil\n	}\n	defer done()\n" +
 			"	// Not before: what was heard of the sink while the batch waited counts.\n	if aside := w.setAside(b); aside != nil {",
 		new: "	aside := w.setAside(b)\n	done, ok := w.config.Turn(held)\n	if !ok {\n		return handedBack(b), nil\n	}\n	defer done()\n	if aside != nil {",
 		pkg: "./pipeline", test: "TestWhatWasClaimedAheadHeedsRetryAfter",

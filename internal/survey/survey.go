@@ -11,7 +11,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // Database is what was found.
@@ -117,7 +117,7 @@ func (t *Table) isOurs() bool {
 // Find returns the table of that name, which may be schema.table, or nil. Without a
 // schema it is the one in public, as in a configuration.
 func (d *Database) Find(name string) *Table {
-	schema, table, _ := outbox.SplitTable(name)
+	schema, table, _ := buffer.SplitTable(name)
 	schema = cmp.Or(schema, "public")
 	i := slices.IndexFunc(d.Tables, func(t *Table) bool {
 		if d.Driver == "sqlite" {
@@ -147,7 +147,7 @@ func quoted(name string) string {
 	if plain.MatchString(name) {
 		return name
 	}
-	return outbox.QuoteName(name)
+	return buffer.QuoteName(name)
 }
 
 // Column returns the column of that name, or nil.

@@ -8,7 +8,7 @@ import (
 	"github.com/google/uuid"
 	"pgregory.net/rapid"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // The actions of the model: each does one thing to the buffer, says what must
@@ -113,7 +113,7 @@ func (w *world) claimWith(t *rapid.T, buffer Buffer, limit int) {
 
 // chosen expects a claim of any unclaimed events, and none only when nothing is left
 // but what was committed late.
-func (w *world) chosen(t *rapid.T, b *outbox.Batch, limit int, unclaimed []int64) {
+func (w *world) chosen(t *rapid.T, b *buffer.Lease, limit int, unclaimed []int64) {
 	if b == nil {
 		unclaimed = slices.DeleteFunc(unclaimed, func(id int64) bool { return w.slow[id] })
 		if len(unclaimed) > 0 {
@@ -134,7 +134,7 @@ func (w *world) chosen(t *rapid.T, b *outbox.Batch, limit int, unclaimed []int64
 
 // first expects a claim of the first unclaimed events, and perhaps of such as were
 // committed late.
-func (w *world) first(t *rapid.T, b *outbox.Batch, limit int, fresh, late []int64) {
+func (w *world) first(t *rapid.T, b *buffer.Lease, limit int, fresh, late []int64) {
 	if b == nil {
 		equal(t, "fresh events that a claim did not see", fresh, []int64(nil))
 		return
@@ -155,11 +155,11 @@ func (w *world) first(t *rapid.T, b *outbox.Batch, limit int, fresh, late []int6
 }
 
 // sameBatch compares what an owner was given with what it must be.
-func (w *world) sameBatch(t *rapid.T, b *outbox.Batch) {
+func (w *world) sameBatch(t *rapid.T, b *buffer.Lease) {
 	l, ids := w.live[b.GroupID], w.members[b.GroupID]
 	equal(t, "events of batch "+b.GroupID.String(), b.IDs(), ids)
 	equal(t, "batch "+b.GroupID.String(),
-		[]any{b.LeaseNo, b.Starts, b.Attempts, b.Outages, b.FirstID, b.LastID},
+		[]any{b.LeaseNo, b.UnfinishedLeases, b.Attempts, b.Outages, b.FirstID, b.LastID},
 		[]any{l.leaseNo, l.starts, l.attempts, l.outages, ids[0], ids[len(ids)-1]})
 	equal(t, "origins of batch "+b.GroupID.String(), b.Origins, l.origins)
 	equal(t, "delivered of batch "+b.GroupID.String(), b.Delivered, l.delivered)
@@ -231,7 +231,7 @@ func (w *world) fenced(t *rapid.T, what string, o *owner, err error) bool {
 		ok(t, what, err)
 		return true
 	}
-	fails(t, what+" under a lost lease", err, outbox.ErrLeaseLost)
+	fails(t, what+" under a lost lease", err, buffer.ErrLeaseLost)
 	return false
 }
 

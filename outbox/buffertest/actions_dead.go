@@ -8,7 +8,7 @@ import (
 	"github.com/google/uuid"
 	"pgregory.net/rapid"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // The model's actions on what waits, is dead, or has lost its ledger row.
@@ -61,13 +61,13 @@ func (w *world) wake(t *rapid.T) {
 }
 
 // lettersThat returns the keys of letters in order.
-func (w *world) lettersThat(is func(*letter) bool) (keys []outbox.DeadKey) {
+func (w *world) lettersThat(is func(*letter) bool) (keys []buffer.DeadKey) {
 	for key, l := range w.letters {
 		if is(l) {
 			keys = append(keys, key)
 		}
 	}
-	slices.SortFunc(keys, func(a, b outbox.DeadKey) int {
+	slices.SortFunc(keys, func(a, b buffer.DeadKey) int {
 		return cmp.Or(cmp.Compare(a.EventID, b.EventID), compareUUID(a.GroupID, b.GroupID))
 	})
 	return keys
@@ -94,12 +94,12 @@ func (w *world) claimLettersWith(t *rapid.T, hook Hook, limit int) {
 	b, err := hook.Claim(t.Context(), limit, lease)
 	ok(t, "Claim", err)
 	if b == nil {
-		equal(t, "letters that a claim did not see", want, []outbox.DeadKey(nil))
+		equal(t, "letters that a claim did not see", want, []buffer.DeadKey(nil))
 		return
 	}
-	var got []outbox.DeadKey
+	var got []buffer.DeadKey
 	for _, e := range b.Events {
-		got = append(got, outbox.DeadKey{EventID: e.ID, GroupID: e.DeadLetter.GroupID})
+		got = append(got, buffer.DeadKey{EventID: e.ID, GroupID: e.DeadLetter.GroupID})
 	}
 	equal(t, "letters claimed", got, want)
 	if w.members[b.GroupID] != nil {
@@ -114,7 +114,7 @@ func (w *world) claimLettersWith(t *rapid.T, hook Hook, limit int) {
 	w.owners = append(w.owners, &owner{hook, true, b})
 }
 
-func (w *world) filter(t *rapid.T) (f outbox.DeadFilter, limit int, keys []outbox.DeadKey) {
+func (w *world) filter(t *rapid.T) (f buffer.DeadFilter, limit int, keys []buffer.DeadKey) {
 	f.Told = rapid.Bool().Draw(t, "told")
 	return f, rapid.IntRange(1, 4).Draw(t, "limit"), w.lettersThat(func(l *letter) bool { return !l.closed && (l.told || !f.Told) })
 }
@@ -132,7 +132,7 @@ func (w *world) replay(t *rapid.T) {
 		if _, was := w.rows[row.ID]; was {
 			continue
 		}
-		at := slices.IndexFunc(keys, func(k outbox.DeadKey) bool { return k.EventID == row.ID })
+		at := slices.IndexFunc(keys, func(k buffer.DeadKey) bool { return k.EventID == row.ID })
 		if at < 0 || w.members[row.GroupID] != nil || group != uuid.Nil && row.GroupID != group {
 			t.Fatalf("event %d is back under group_id %s, letters open were %v", row.ID, row.GroupID, keys)
 		}
@@ -154,7 +154,7 @@ func (w *world) discard(t *rapid.T) {
 	ok(t, "Discard", err)
 	equal(t, "letters discarded", n, min(limit, len(keys)))
 	for _, d := range w.f.Dead(t) {
-		key := outbox.DeadKey{EventID: d.EventID, GroupID: d.GroupID}
+		key := buffer.DeadKey{EventID: d.EventID, GroupID: d.GroupID}
 		if slices.Contains(keys, key) && isClosed(&d) {
 			w.letters[key].closed = true
 			w.fate[key.EventID] = "discarded"
@@ -176,7 +176,7 @@ func (w *world) repair(t *rapid.T) {
 	orphan(t, w.f, g, w.members[g])
 	r, err := rapid.SampledFrom(w.buffers).Draw(t, "buffer").Repair(t.Context())
 	ok(t, "Repair", err)
-	equal(t, "repaired", r, outbox.Repair{Adopted: outbox.Tally{Batches: 1, Events: int64(len(w.members[g]))}})
+	equal(t, "repaired", r, buffer.Repair{Adopted: buffer.Tally{Batches: 1, Events: int64(len(w.members[g]))}})
 	leaseNo := ledgerOf(t, w.f, g).LeaseNo
 	for _, o := range w.owners {
 		if o.batch.GroupID == g && o.batch.LeaseNo >= leaseNo {

@@ -6,7 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 func (w *world) settle(t *rapid.T) {
@@ -19,7 +19,7 @@ func (w *world) settle(t *rapid.T) {
 
 // outcomes draws one for every event of the batch: delivered, dead, or one of
 // two parts to be sent again.
-func (w *world) outcomes(t *rapid.T, o *owner) []outbox.Outcome {
+func (w *world) outcomes(t *rapid.T, o *owner) []buffer.Outcome {
 	const toDeliver, toBury, toRetry, toRetryToo, fates = 0, 1, 2, 3, 4
 	mixture := rapid.SampledFrom([][]int{
 		{toDeliver},
@@ -40,17 +40,17 @@ func (w *world) outcomes(t *rapid.T, o *owner) []outbox.Outcome {
 		}
 		parts[fate] = append(parts[fate], id)
 	}
-	var outcomes []outbox.Outcome
+	var outcomes []buffer.Outcome
 	for fate, ids := range parts {
 		if len(ids) == 0 {
 			continue
 		}
-		out := outbox.Outcome{Verdict: outbox.Delivered, IDs: ids}
+		out := buffer.Outcome{Verdict: buffer.Delivered, IDs: ids}
 		switch fate {
 		case toBury:
-			out.Verdict, out.Attempts, out.Error = outbox.Dead, rapid.IntRange(1, 9).Draw(t, "attempts"), "refused"
+			out.Verdict, out.Attempts, out.Error = buffer.Dead, rapid.IntRange(1, 9).Draw(t, "attempts"), "refused"
 		case toRetry, toRetryToo:
-			out.Verdict, out.GroupID, out.Error = outbox.Retry, outbox.NewGroupID(), "busy"
+			out.Verdict, out.GroupID, out.Error = buffer.Retry, buffer.NewGroupID(), "busy"
 			out.Attempts, out.Outages = rapid.IntRange(0, 9).Draw(t, "attempts"), rapid.IntRange(0, 9).Draw(t, "outages")
 			out.After = rapid.SampledFrom([]time.Duration{0, lease}).Draw(t, "after")
 			if out.Outages > 0 {
@@ -59,7 +59,7 @@ func (w *world) outcomes(t *rapid.T, o *owner) []outbox.Outcome {
 		}
 		if len(ids) == len(o.batch.Events) && rapid.Bool().Draw(t, "as a whole") {
 			out.IDs = nil
-			if out.Verdict == outbox.Retry {
+			if out.Verdict == buffer.Retry {
 				out.GroupID = o.batch.GroupID
 			}
 		}
@@ -69,7 +69,7 @@ func (w *world) outcomes(t *rapid.T, o *owner) []outbox.Outcome {
 }
 
 // settled does to the model what Settle must have done to the tables.
-func (w *world) settled(t *rapid.T, o *owner, outcomes []outbox.Outcome) {
+func (w *world) settled(t *rapid.T, o *owner, outcomes []buffer.Outcome) {
 	was := w.live[o.batch.GroupID]
 	delete(w.live, o.batch.GroupID)
 	for _, out := range outcomes {
@@ -77,7 +77,7 @@ func (w *world) settled(t *rapid.T, o *owner, outcomes []outbox.Outcome) {
 		if ids == nil {
 			ids = o.batch.IDs()
 		}
-		if out.Verdict == outbox.Retry {
+		if out.Verdict == buffer.Retry {
 			l := &liveBatch{hook: o.hook, state: "waiting", attempts: out.Attempts, outages: out.Outages, address: out.Address, due: later}
 			if out.After == 0 {
 				l.due = now
@@ -108,8 +108,8 @@ func (w *world) settled(t *rapid.T, o *owner, outcomes []outbox.Outcome) {
 			}
 			w.fate[id] = out.Verdict.String()
 			delete(w.rows, id)
-			if out.Verdict == outbox.Dead {
-				w.letters[outbox.DeadKey{EventID: id, GroupID: o.batch.GroupID}] = &letter{}
+			if out.Verdict == buffer.Dead {
+				w.letters[buffer.DeadKey{EventID: id, GroupID: o.batch.GroupID}] = &letter{}
 			}
 		}
 	}

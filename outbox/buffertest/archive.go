@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 var archiveCases = []testCase{
@@ -73,19 +74,19 @@ func archiveMixed(t *testing.T, h Harness) {
 	settle(t, f.Buffer, b, retry(b, 0))
 	equal(t, "archive after a retry of all", archived(t, f), []Row(nil))
 	b = takeOver(t, f.Buffer)
-	part := outbox.NewGroupID()
+	part := buffer.NewGroupID()
 	settle(t, f.Buffer, b, delivered(ids[0], ids[4]),
-		outbox.Outcome{Verdict: outbox.Dead, IDs: []int64{ids[1], ids[5]}, Attempts: 1, Error: "refused"},
-		outbox.Outcome{Verdict: outbox.Retry, IDs: ids[2:4], GroupID: part})
+		buffer.Outcome{Verdict: buffer.Dead, IDs: []int64{ids[1], ids[5]}, Attempts: 1, Error: "refused"},
+		buffer.Outcome{Verdict: buffer.Retry, IDs: ids[2:4], GroupID: part})
 	want := []Row{{ids[0], b.GroupID}, {ids[4], b.GroupID}}
 	equal(t, "archive after a part", archived(t, f), want)
 	settle(t, f.Buffer, takeOver(t, f.Buffer), delivered())
 	want = []Row{{ids[0], b.GroupID}, {ids[2], part}, {ids[3], part}, {ids[4], b.GroupID}}
 	equal(t, "archive", archived(t, f), want)
-	discard(t, f.Buffer, outbox.DeadFilter{IDs: ids[1:2]}, 10, 1)
+	discard(t, f.Buffer, buffer.DeadFilter{IDs: ids[1:2]}, 10, 1)
 	equal(t, "archive after a discard", archived(t, f), want)
 
-	replay(t, f.Buffer, outbox.DeadFilter{}, 10, 1)
+	replay(t, f.Buffer, buffer.DeadFilter{}, 10, 1)
 	b = takeOver(t, f.Buffer)
 	settle(t, f.Buffer, b, delivered())
 	equal(t, "archive after a replay", archived(t, f), append(want, Row{ids[5], b.GroupID}))
@@ -95,7 +96,7 @@ func archiveMixed(t *testing.T, h Harness) {
 	b = claim(t, f.Buffer, 10)
 	lose(t, f, b, f.Buffer)
 	before := archived(t, f)
-	fails(t, "Settle", f.Buffer.Settle(t.Context(), b, []outbox.Outcome{delivered()}), outbox.ErrLeaseLost)
+	fails(t, "Settle", f.Buffer.Settle(t.Context(), b, []buffer.Outcome{delivered()}), buffer.ErrLeaseLost)
 	equal(t, "archive after a lost lease", archived(t, f), before)
 }
 
@@ -105,8 +106,8 @@ func archiveMarked(t *testing.T, h Harness) {
 	b := claim(t, f.Buffer, 10)
 	ok(t, "Mark", f.Buffer.Mark(t.Context(), b, []int64{ids[0], ids[2]}))
 	b = lose(t, f, b, f.Buffer)
-	rest := outbox.NewGroupID()
-	settle(t, f.Buffer, b, delivered(b.Delivered...), outbox.Outcome{Verdict: outbox.Retry, IDs: []int64{ids[1], ids[3]}, GroupID: rest})
+	rest := buffer.NewGroupID()
+	settle(t, f.Buffer, b, delivered(b.Delivered...), buffer.Outcome{Verdict: buffer.Retry, IDs: []int64{ids[1], ids[3]}, GroupID: rest})
 	equal(t, "archive", archived(t, f), []Row{{ids[0], b.GroupID}, {ids[2], b.GroupID}})
 	settle(t, f.Buffer, takeOver(t, f.Buffer), delivered())
 	equal(t, "archive", archived(t, f), []Row{{ids[0], b.GroupID}, {ids[1], rest}, {ids[2], b.GroupID}, {ids[3], rest}})
@@ -118,7 +119,7 @@ func archiveOnce(t *testing.T, h Harness) {
 	f := h.Open(t, Options{Archive: true})
 	ids := f.Insert(t, orders(3)...)
 	b := claim(t, f.Buffer, 10)
-	settle(t, f.Buffer, b, delivered(ids[:2]...), outbox.Outcome{Verdict: outbox.Dead, IDs: ids[2:], Attempts: 1, Error: "refused"})
+	settle(t, f.Buffer, b, delivered(ids[:2]...), buffer.Outcome{Verdict: buffer.Dead, IDs: ids[2:], Attempts: 1, Error: "refused"})
 	before := f.Archived(t)
 	for _, id := range ids {
 		f.Exec(t, fmt.Sprintf("INSERT INTO %s (id, topic, payload, group_id) VALUES (%d, 'restored', '1', '%s')", f.Table, id, b.GroupID))
@@ -143,9 +144,9 @@ func archiveLocked(t *testing.T, h Harness) {
 	tx := f.Begin(t)
 	defer tx.Rollback(t)
 	tx.Exec(t, fmt.Sprintf("UPDATE %s SET topic = topic WHERE id = %d", f.Table, ids[1]))
-	rest := outbox.NewGroupID()
-	outcomes := []outbox.Outcome{delivered(ids[:3]...), {Verdict: outbox.Retry, IDs: ids[3:], GroupID: rest}}
-	fails(t, "Settle in front of a lock", f.Buffer.Settle(t.Context(), b, outcomes), outbox.ErrLocked)
+	rest := buffer.NewGroupID()
+	outcomes := []buffer.Outcome{delivered(ids[:3]...), {Verdict: buffer.Retry, IDs: ids[3:], GroupID: rest}}
+	fails(t, "Settle in front of a lock", f.Buffer.Settle(t.Context(), b, outcomes), buffer.ErrLocked)
 	equal(t, "archive: what was deleted", archived(t, f), []Row{{ids[0], b.GroupID}, {ids[2], b.GroupID}})
 	tx.Rollback(t)
 	settle(t, f.Buffer, takeOver(t, f.Buffer), delivered()) // the rest
@@ -161,13 +162,13 @@ func archiveMissing(t *testing.T, h Harness) {
 	b := claim(t, f.Buffer, 10)
 	f.Exec(t, "DROP TABLE outbox_archive")
 	err := f.Buffer.Check(t.Context())
-	fails(t, "Check", err, outbox.ErrNotReady)
+	fails(t, "Check", err, buffer.ErrNotReady)
 	for _, want := range []string{"outbox_archive", "relay migrate"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Fatalf("Check without the archive: the error does not say %q: %v", want, err)
 		}
 	}
-	fails(t, "Settle", f.Buffer.Settle(t.Context(), b, []outbox.Outcome{delivered()}), outbox.ErrNotReady)
+	fails(t, "Settle", f.Buffer.Settle(t.Context(), b, []buffer.Outcome{delivered()}), buffer.ErrNotReady)
 	equal(t, "rows left", rowIDs(t, f), ids)
 	equal(t, "state", ledgerOf(t, f, b.GroupID).State, "leased")
 }

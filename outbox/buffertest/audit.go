@@ -10,7 +10,7 @@ import (
 	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 var auditCases = []testCase{
@@ -23,14 +23,14 @@ var auditCases = []testCase{
 	{name: "repair/claims meanwhile lose nothing", run: repairTogether},
 }
 
-func audit(t *testing.T, b Buffer, want outbox.Audit) {
+func audit(t *testing.T, b Buffer, want buffer.Audit) {
 	t.Helper()
 	got, err := b.Audit(t.Context())
 	ok(t, "Audit", err)
 	equal(t, "audit", got, want)
 }
 
-func repair(t *testing.T, b Buffer, want outbox.Repair) {
+func repair(t *testing.T, b Buffer, want buffer.Repair) {
 	t.Helper()
 	got, err := b.Repair(t.Context())
 	ok(t, "Repair", err)
@@ -60,12 +60,12 @@ func drain(t *testing.T, f *Fixture) (events int) {
 func auditCounts(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	n := f.Neighbour(t)
-	audit(t, f.Buffer, outbox.Audit{})
+	audit(t, f.Buffer, buffer.Audit{})
 	n.Insert(t, orders(2)...)
 	claim(t, n.Buffer, 1)
 
 	ids := bury(t, f, "refused", orders(4)...).IDs()
-	discard(t, f.Buffer, outbox.DeadFilter{IDs: ids[:1]}, 1, 1)
+	discard(t, f.Buffer, buffer.DeadFilter{IDs: ids[:1]}, 1, 1)
 	f.Exec(t, fmt.Sprintf("UPDATE outbox_dead_letters SET notified_at = died_at WHERE event_id = %d", ids[1]))
 	f.Insert(t, orders(18)...)
 	claim(t, f.Buffer, 1)
@@ -77,13 +77,13 @@ func auditCounts(t *testing.T, h Harness) {
 	}
 	b := claim(t, f.Buffer, 5)
 	ok(t, "Mark", f.Buffer.Mark(t.Context(), b, b.IDs()[1:3]))
-	want := outbox.Audit{
-		Unclaimed: 5, Leased: outbox.Tally{Batches: 3, Events: 4}, Waiting: outbox.Tally{Batches: 2, Events: 4},
-		Marked: outbox.Tally{Batches: 1, Events: 5}, Delivered: 2, Dead: outbox.DeadCount{Open: 3, Untold: 2, Closed: 1},
+	want := buffer.Audit{
+		Unclaimed: 5, Leased: buffer.Tally{Batches: 3, Events: 4}, Waiting: buffer.Tally{Batches: 2, Events: 4},
+		Marked: buffer.Tally{Batches: 1, Events: 5}, Delivered: 2, Dead: buffer.DeadCount{Open: 3, Untold: 2, Closed: 1},
 	}
 	audit(t, f.Buffer, want)
 	audit(t, f.Second(t), want)
-	audit(t, n.Buffer, outbox.Audit{Unclaimed: 1, Leased: outbox.Tally{Batches: 1, Events: 1}})
+	audit(t, n.Buffer, buffer.Audit{Unclaimed: 1, Leased: buffer.Tally{Batches: 1, Events: 1}})
 	if !want.Agrees() {
 		t.Fatalf("the audit of a sound buffer does not agree: %+v", want)
 	}
@@ -91,7 +91,7 @@ func auditCounts(t *testing.T, h Harness) {
 
 func auditNothing(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
-	repair(t, f.Buffer, outbox.Repair{})
+	repair(t, f.Buffer, buffer.Repair{})
 	f.Insert(t, orders(6)...)
 	claim(t, f.Buffer, 1)
 	f.Overdue(t, claim(t, f.Buffer, 1).GroupID, time.Second)
@@ -99,7 +99,7 @@ func auditNothing(t *testing.T, h Harness) {
 	settle(t, f.Buffer, b, retry(b, lease))
 	ok(t, "Mark", f.Buffer.Mark(t.Context(), marked, marked.IDs()[:1]))
 	f.Overdue(t, marked.GroupID, time.Second)
-	untouched(t, f, "Repair of what is sound", func() { repair(t, f.Buffer, outbox.Repair{}) })
+	untouched(t, f, "Repair of what is sound", func() { repair(t, f.Buffer, buffer.Repair{}) })
 }
 
 // orphan loses the ledger row of a batch: its events are left, and their group_id on
@@ -122,12 +122,12 @@ func repairOrphans(t *testing.T, h Harness) {
 	settle(t, f.Buffer, third, retry(third, lease))
 	orphan(t, f, first.GroupID, first.IDs())
 	orphan(t, f, second.GroupID, second.IDs())
-	audit(t, f.Buffer, outbox.Audit{
-		Unclaimed: 1, Waiting: outbox.Tally{Batches: 1, Events: 1}, Orphans: outbox.Tally{Batches: 2, Events: 4},
+	audit(t, f.Buffer, buffer.Audit{
+		Unclaimed: 1, Waiting: buffer.Tally{Batches: 1, Events: 1}, Orphans: buffer.Tally{Batches: 2, Events: 4},
 	})
-	repair(t, f.Buffer, outbox.Repair{Adopted: outbox.Tally{Batches: 2, Events: 4}})
-	audit(t, f.Buffer, outbox.Audit{Unclaimed: 1, Waiting: outbox.Tally{Batches: 3, Events: 5}})
-	repair(t, f.Buffer, outbox.Repair{})
+	repair(t, f.Buffer, buffer.Repair{Adopted: buffer.Tally{Batches: 2, Events: 4}})
+	audit(t, f.Buffer, buffer.Audit{Unclaimed: 1, Waiting: buffer.Tally{Batches: 3, Events: 5}})
+	repair(t, f.Buffer, buffer.Repair{})
 	row := ledgerOf(t, f, first.GroupID)
 	equal(t, "ledger row", row, LedgerRow{
 		GroupID: first.GroupID, Buffer: row.Buffer, Claim: row.Claim, State: "waiting", LeaseNo: row.LeaseNo, DueIn: row.DueIn,
@@ -151,7 +151,7 @@ func repairFence(t *testing.T, h Harness) {
 	b := claim(t, f.Buffer, 10)
 	for range 3 { // again and again, faster than a clock of seconds
 		orphan(t, f, b.GroupID, ids)
-		repair(t, second, outbox.Repair{Adopted: outbox.Tally{Batches: 1, Events: 4}})
+		repair(t, second, buffer.Repair{Adopted: buffer.Tally{Batches: 1, Events: 4}})
 		stale(t, f, f.Buffer, b)
 		taken := takeOver(t, second)
 		equal(t, "group_id", taken.GroupID, b.GroupID)
@@ -181,19 +181,19 @@ func repairHollow(t *testing.T, h Harness) {
 	ok(t, "Mark", f.Buffer.Mark(t.Context(), marked, marked.IDs()))
 	f.Overdue(t, marked.GroupID, time.Second)
 	f.Exec(t, fmt.Sprintf("DELETE FROM %s WHERE id < %d", f.Table, ids[5]))
-	audit(t, f.Buffer, outbox.Audit{
-		Leased: outbox.Tally{Batches: 2, Events: 1}, Waiting: outbox.Tally{Batches: 1}, Marked: outbox.Tally{Batches: 1}, Hollow: 3,
-		Dead: outbox.DeadCount{Open: 1, Untold: 1},
+	audit(t, f.Buffer, buffer.Audit{
+		Leased: buffer.Tally{Batches: 2, Events: 1}, Waiting: buffer.Tally{Batches: 1}, Marked: buffer.Tally{Batches: 1}, Hollow: 3,
+		Dead: buffer.DeadCount{Open: 1, Untold: 1},
 	})
-	repair(t, f.Buffer, outbox.Repair{Removed: 2})
-	audit(t, f.Buffer, outbox.Audit{Leased: outbox.Tally{Batches: 2, Events: 1}, Hollow: 1, Dead: outbox.DeadCount{Open: 1, Untold: 1}})
+	repair(t, f.Buffer, buffer.Repair{Removed: 2})
+	audit(t, f.Buffer, buffer.Audit{Leased: buffer.Tally{Batches: 2, Events: 1}, Hollow: 1, Dead: buffer.DeadCount{Open: 1, Untold: 1}})
 	ok(t, "Renew of a hollow batch", f.Buffer.Renew(t.Context(), leased, lease))
-	repair(t, f.Buffer, outbox.Repair{})
+	repair(t, f.Buffer, buffer.Repair{})
 	f.Overdue(t, leased.GroupID, time.Second)
-	repair(t, f.Buffer, outbox.Repair{Removed: 1})
-	audit(t, f.Buffer, outbox.Audit{Leased: outbox.Tally{Batches: 1, Events: 1}, Dead: outbox.DeadCount{Open: 1, Untold: 1}})
-	fails(t, "Renew after the row was removed", f.Buffer.Renew(t.Context(), leased, lease), outbox.ErrLeaseLost)
-	for _, b := range []*outbox.Batch{sound, neighbour, letter} {
+	repair(t, f.Buffer, buffer.Repair{Removed: 1})
+	audit(t, f.Buffer, buffer.Audit{Leased: buffer.Tally{Batches: 1, Events: 1}, Dead: buffer.DeadCount{Open: 1, Untold: 1}})
+	fails(t, "Renew after the row was removed", f.Buffer.Renew(t.Context(), leased, lease), buffer.ErrLeaseLost)
+	for _, b := range []*buffer.Lease{sound, neighbour, letter} {
 		equal(t, "batch that is sound", ledgerOf(t, f, b.GroupID).GroupID, b.GroupID)
 	}
 	equal(t, "ledger rows", len(f.Ledger(t)), 3)
@@ -205,26 +205,26 @@ func repairUneven(t *testing.T, h Harness) {
 	waiting, leased := claim(t, f.Buffer, 3), claim(t, f.Buffer, 3)
 	settle(t, f.Buffer, waiting, retry(waiting, lease))
 	f.Exec(t, fmt.Sprintf("DELETE FROM %s WHERE id IN (%d, %d)", f.Table, ids[0], ids[4]))
-	audit(t, f.Buffer, outbox.Audit{
-		Unclaimed: 1, Waiting: outbox.Tally{Batches: 1, Events: 2}, Leased: outbox.Tally{Batches: 1, Events: 2}, Uneven: 2,
+	audit(t, f.Buffer, buffer.Audit{
+		Unclaimed: 1, Waiting: buffer.Tally{Batches: 1, Events: 2}, Leased: buffer.Tally{Batches: 1, Events: 2}, Uneven: 2,
 	})
-	repair(t, f.Buffer, outbox.Repair{Corrected: 1})
+	repair(t, f.Buffer, buffer.Repair{Corrected: 1})
 	row := ledgerOf(t, f, waiting.GroupID)
 	equal(t, "events of the ledger row", row.Events, 2)
 	about(t, "due_at", row.DueIn, lease)
 	equal(t, "events of what is leased", ledgerOf(t, f, leased.GroupID).Events, 3)
 	f.Overdue(t, leased.GroupID, time.Second)
-	repair(t, f.Buffer, outbox.Repair{Corrected: 1})
-	audit(t, f.Buffer, outbox.Audit{
-		Unclaimed: 1, Waiting: outbox.Tally{Batches: 1, Events: 2}, Leased: outbox.Tally{Batches: 1, Events: 2},
+	repair(t, f.Buffer, buffer.Repair{Corrected: 1})
+	audit(t, f.Buffer, buffer.Audit{
+		Unclaimed: 1, Waiting: buffer.Tally{Batches: 1, Events: 2}, Leased: buffer.Tally{Batches: 1, Events: 2},
 	})
 
 	// One more than the ledger says: it is delivered with the others.
 	f.Exec(t, fmt.Sprintf("UPDATE %s SET group_id = '%s' WHERE id = %d", f.Table, waiting.GroupID, ids[6]))
-	audit(t, f.Buffer, outbox.Audit{
-		Waiting: outbox.Tally{Batches: 1, Events: 3}, Leased: outbox.Tally{Batches: 1, Events: 2}, Uneven: 1,
+	audit(t, f.Buffer, buffer.Audit{
+		Waiting: buffer.Tally{Batches: 1, Events: 3}, Leased: buffer.Tally{Batches: 1, Events: 2}, Uneven: 1,
 	})
-	repair(t, f.Buffer, outbox.Repair{Corrected: 1})
+	repair(t, f.Buffer, buffer.Repair{Corrected: 1})
 	f.Overdue(t, waiting.GroupID, time.Second)
 	equal(t, "events delivered", drain(t, f), 5)
 }
@@ -260,9 +260,9 @@ func repairTogether(t *testing.T, h Harness) {
 				if b == nil {
 					continue
 				}
-				o := []outbox.Outcome{delivered()}
+				o := []buffer.Outcome{delivered()}
 				if n := len(b.Events); b.Origins == nil && n > 1 {
-					o = []outbox.Outcome{delivered(b.IDs()[:n/2]...), {Verdict: outbox.Retry, IDs: b.IDs()[n/2:], GroupID: outbox.NewGroupID()}}
+					o = []buffer.Outcome{delivered(b.IDs()[:n/2]...), {Verdict: buffer.Retry, IDs: b.IDs()[n/2:], GroupID: buffer.NewGroupID()}}
 				}
 				if err := buffers[i%2].Settle(ctx, b, o); err != nil {
 					return fmt.Errorf("settling: %w", err)
@@ -287,7 +287,7 @@ func repairTogether(t *testing.T, h Harness) {
 			if err != nil {
 				return fmt.Errorf("repairing: %w", err)
 			}
-			if r != (outbox.Repair{}) {
+			if r != (buffer.Repair{}) {
 				return fmt.Errorf("a repair mended %+v, and nothing was wrong", r)
 			}
 			a, err := buffers[i%2].Audit(ctx)
@@ -304,6 +304,6 @@ func repairTogether(t *testing.T, h Harness) {
 	for _, id := range ids {
 		equal(t, fmt.Sprintf("deliveries of event %d", id), seen[id], 1)
 	}
-	audit(t, f.Buffer, outbox.Audit{})
+	audit(t, f.Buffer, buffer.Audit{})
 	empty(t, f)
 }

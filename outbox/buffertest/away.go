@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 var wakeCases = []testCase{
@@ -18,7 +18,7 @@ var wakeCases = []testCase{
 }
 
 // outage puts the batch back to wait for an address.
-func outage(t *testing.T, b batches, batch *outbox.Batch, address string, after time.Duration) {
+func outage(t *testing.T, b batches, batch *buffer.Lease, address string, after time.Duration) {
 	t.Helper()
 	o := retry(batch, after)
 	o.Outages, o.Address, o.Error = 1, &address, "connection refused"
@@ -49,10 +49,10 @@ func wakeStored(t *testing.T, h Harness) {
 	equal(t, "address", ledgerOf(t, f, b.GroupID).Address, text("orders:größe"))
 
 	b = lose(t, f, b, f.Buffer)
-	left, right := outbox.NewGroupID(), outbox.NewGroupID()
+	left, right := buffer.NewGroupID(), buffer.NewGroupID()
 	settle(t, f.Buffer, b, delivered(ids[0]),
-		outbox.Outcome{Verdict: outbox.Retry, IDs: ids[1:3], GroupID: left, After: lease, Outages: 1, Address: text("")},
-		outbox.Outcome{Verdict: outbox.Retry, IDs: ids[3:], GroupID: right, After: lease, Attempts: 1})
+		buffer.Outcome{Verdict: buffer.Retry, IDs: ids[1:3], GroupID: left, After: lease, Outages: 1, Address: text("")},
+		buffer.Outcome{Verdict: buffer.Retry, IDs: ids[3:], GroupID: right, After: lease, Attempts: 1})
 	equal(t, "address of a part that waits for the sink", ledgerOf(t, f, left).Address, text(""))
 	equal(t, "address of a part that was refused", ledgerOf(t, f, right).Address, (*string)(nil))
 
@@ -93,7 +93,7 @@ func wakeOnly(t *testing.T, h Harness) {
 	n := f.Neighbour(t)
 	f.Insert(t, orders(6)...)
 	n.Insert(t, orders(1)...)
-	put := func(address string, after time.Duration) *outbox.Batch {
+	put := func(address string, after time.Duration) *buffer.Lease {
 		b := claim(t, f.Buffer, 1)
 		outage(t, f.Buffer, b, address, after)
 		return b
@@ -106,11 +106,11 @@ func wakeOnly(t *testing.T, h Harness) {
 	outage(t, n.Buffer, neighbour, "a", lease)
 	takeOverNone(t, f.Buffer)
 
-	for _, want := range []*outbox.Batch{first, second} {
+	for _, want := range []*buffer.Lease{first, second} {
 		wake(t, f.Buffer, "a", 1, 1)
 		b := takeOver(t, f.Second(t))
 		equal(t, "batch woken", b.GroupID, want.GroupID)
-		equal(t, "starts and outages", []int{b.Starts, b.Outages}, []int{1, 1})
+		equal(t, "starts and outages", []int{b.UnfinishedLeases, b.Outages}, []int{1, 1})
 		takeOverNone(t, f.Buffer)
 		settle(t, f.Buffer, b, delivered())
 	}
@@ -120,7 +120,7 @@ func wakeOnly(t *testing.T, h Harness) {
 	wake(t, f.Buffer, "A", 0, 0)
 	wake(t, f.Buffer, "", 0, 1)
 	equal(t, "batch woken", takeOver(t, f.Buffer).GroupID, sink.GroupID)
-	for _, b := range []*outbox.Batch{other, refused, neighbour} {
+	for _, b := range []*buffer.Lease{other, refused, neighbour} {
 		row := ledgerOf(t, f, b.GroupID)
 		equal(t, "state", row.State, "waiting")
 		about(t, "due_at of a batch that waits for something else", row.DueIn, lease)
@@ -132,7 +132,7 @@ func wakeOnly(t *testing.T, h Harness) {
 func wakeWaiting(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	ids := f.Insert(t, orders(8)...)
-	var batches []*outbox.Batch
+	var batches []*buffer.Lease
 	for range 4 {
 		b := claim(t, f.Buffer, 2)
 		outage(t, f.Buffer, b, "a", lease)

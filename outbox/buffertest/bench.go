@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // Benchmark measures claim and settle, without any sink: batches of 1000,
@@ -56,7 +57,7 @@ func claimAndSettle(b *testing.B, h Harness, workers int) {
 					if got == nil || len(got.Events) != batch {
 						return fmt.Errorf("claim of %d waiting events came back short", batch)
 					}
-					if err := f.Buffer.Settle(ctx, got, []outbox.Outcome{delivered()}); err != nil {
+					if err := f.Buffer.Settle(ctx, got, []buffer.Outcome{delivered()}); err != nil {
 						return err
 					}
 				}

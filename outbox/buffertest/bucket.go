@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 var bucketCases = []testCase{
@@ -128,7 +128,7 @@ func bucketMissing(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	f.Exec(t, "DROP TABLE outbox_rates")
 	_, err := f.Buffer.TakeToken(t.Context(), "orders", 1, time.Second)
-	fails(t, "TakeToken", err, outbox.ErrNotReady)
+	fails(t, "TakeToken", err, buffer.ErrNotReady)
 	for _, want := range []string{"outbox_rates", "relay migrate"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not say %q: %v", want, err)

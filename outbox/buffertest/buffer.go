@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // Buffer is all that a buffer owes. Nobody but the suite and the pipeline's
@@ -18,18 +19,18 @@ import (
 // caller tries again. No error carries a password.
 type Buffer interface {
 	// Check looks whether the tables, columns and privileges the relay needs
-	// are there: nil, an error wrapping outbox.ErrNotReady that lists all that
+	// are there: nil, an error wrapping buffer.ErrNotReady that lists all that
 	// is missing and the command that mends each, or the connection's error.
 	Check(ctx context.Context) error
 
 	// Look counts, unclaimed events no further than limit (0: it does not look
 	// at the events at all).
-	Look(ctx context.Context, limit int) (outbox.Backlog, error)
+	Look(ctx context.Context, limit int) (buffer.Backlog, error)
 
 	// Claim makes up to limit unclaimed events a batch with a new group_id: it
 	// writes the ledger row (leased, lease_no 1, starts 1) and returns the batch
 	// with its events in id order. Which events, and how the ledger knows them, is
-	// the mode's (outbox.ClaimMode):
+	// the mode's (buffer.ClaimMode):
 	//   stamp: the first in id order that no other transaction has locked get the
 	//     group_id.
 	//   optimistic: some from a window of the first ones do; one that is locked
@@ -37,7 +38,7 @@ type Buffer interface {
 	//   range: the first in id order, locked or not; the ledger row names their
 	//     ids, and the events are left as they are.
 	// nil, nil: there was nothing to claim, and nothing was written.
-	Claim(ctx context.Context, limit int, lease time.Duration) (*outbox.Batch, error)
+	Claim(ctx context.Context, limit int, lease time.Duration) (*buffer.Lease, error)
 
 	// TakeOver leases the batch that has been due longest and is not locked:
 	// waiting and its time has come; leased and its lease is over; marked
@@ -45,11 +46,11 @@ type Buffer interface {
 	// more than before (a retry was settled with starts 0). A marked batch
 	// stays marked and comes with Delivered filled. nil, nil: nothing is due.
 	// A batch whose event rows are all gone comes with no Events.
-	TakeOver(ctx context.Context, lease time.Duration) (*outbox.Batch, error)
+	TakeOver(ctx context.Context, lease time.Duration) (*buffer.Lease, error)
 
-	// Renew makes the lease end lease from now and sets b.LeaseEnd.
+	// Renew makes the lease end lease from now and sets b.Ends.
 	// ErrLeaseLost if b is not its owner's any more.
-	Renew(ctx context.Context, b *outbox.Batch, lease time.Duration) error
+	Renew(ctx context.Context, b *buffer.Lease, lease time.Duration) error
 
 	// Settle writes the outcomes down in one transaction, fenced by b's
 	// group_id and lease_no (ErrLeaseLost: nothing was changed):
@@ -65,11 +66,11 @@ type Buffer interface {
 	// For a marked batch the delete skips rows that others have locked; while
 	// some are left the batch stays marked, due again soon, and Settle returns
 	// ErrLocked. What is retried goes on under its new group_id all the same.
-	Settle(ctx context.Context, b *outbox.Batch, outcomes []outbox.Outcome) error
+	Settle(ctx context.Context, b *buffer.Lease, outcomes []buffer.Outcome) error
 
 	// Mark notes, on the batch's ledger row alone, that these ids reached the
 	// sink (state delivered, due again soon). Fenced like Settle.
-	Mark(ctx context.Context, b *outbox.Batch, delivered []int64) error
+	Mark(ctx context.Context, b *buffer.Lease, delivered []int64) error
 
 	// Away lists the addresses that batches of this buffer wait for because of an
 	// outage (Outcome.Address), each once, "" for the sink as a whole.
@@ -85,11 +86,11 @@ type Buffer interface {
 	// Dead lists the pipeline's dead letters that match, with Event.DeadLetter
 	// filled, by event id and group_id, behind after (nil: from the beginning),
 	// no more than limit.
-	Dead(ctx context.Context, f outbox.DeadFilter, after *outbox.DeadKey, limit int) ([]outbox.Event, error)
+	Dead(ctx context.Context, f buffer.DeadFilter, after *buffer.DeadKey, limit int) ([]outbox.Event, error)
 
 	// CountDead counts the pipeline's dead letters that match; those closed too,
 	// whatever f.Closed says.
-	CountDead(ctx context.Context, f outbox.DeadFilter) (outbox.DeadCount, error)
+	CountDead(ctx context.Context, f buffer.DeadFilter) (buffer.DeadCount, error)
 
 	// Replay puts up to limit of the open dead letters that match back into the
 	// buffer, in one transaction: each event under its old id with all that it had,
@@ -98,36 +99,36 @@ type Buffer interface {
 	// are closed. One whose id is in the buffer is left alone, and so is one whose
 	// event id another one of this call has. It returns how many went back; 0:
 	// none is left to replay.
-	Replay(ctx context.Context, f outbox.DeadFilter, limit int) (int, error)
+	Replay(ctx context.Context, f buffer.DeadFilter, limit int) (int, error)
 
 	// Discard closes up to limit of the open dead letters that match and returns
 	// how many; 0: none is left.
-	Discard(ctx context.Context, f outbox.DeadFilter, limit int) (int, error)
+	Discard(ctx context.Context, f buffer.DeadFilter, limit int) (int, error)
 
 	// Audit compares ledger and buffer by one snapshot. It reads all of both.
-	Audit(ctx context.Context) (outbox.Audit, error)
+	Audit(ctx context.Context) (buffer.Audit, error)
 
 	// Repair mends what an Audit finds: it gives orphans a ledger row (waiting, due
 	// now), removes hollow ledger rows and corrects the counts of uneven ones. What
 	// is leased, and its lease not over, is left alone.
-	Repair(ctx context.Context) (outbox.Repair, error)
+	Repair(ctx context.Context) (buffer.Repair, error)
 
 	// Examine looks at all that may be wrong with the database as it is: tables,
 	// columns, indexes, privileges, the claim's plan, settings, whatever else the
 	// database has. It lists what it looked at, the fine too, and changes nothing.
-	Examine(ctx context.Context) []outbox.Finding
+	Examine(ctx context.Context) []buffer.Finding
 
 	// Peek returns the up to limit events that a claim would take first, as it would
 	// bring them (a table of the user's own: projected, with ProjectErr where that
 	// failed), and claims nothing: nothing is written, and nobody waits. nil, nil: there
 	// are none.
-	Peek(ctx context.Context, limit int) (*outbox.Batch, error)
+	Peek(ctx context.Context, limit int) (*buffer.Lease, error)
 
 	// TakeToken is described by sink.Bucket.
 	TakeToken(ctx context.Context, name string, requests int, per time.Duration) (time.Duration, error)
 
 	// Status is the operator's view.
-	Status(ctx context.Context) (outbox.Status, error)
+	Status(ctx context.Context) (buffer.Status, error)
 
 	// Close gives back what the buffer holds, its connections.
 	Close() error

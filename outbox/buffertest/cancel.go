@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 var cancelCases = []testCase{
@@ -22,7 +22,7 @@ func cancelBefore(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	f.Insert(t, orders(4)...)
 	b := claim(t, f.Buffer, 2)
-	settle(t, f.Buffer, b, delivered(b.FirstID), outbox.Outcome{Verdict: outbox.Dead, IDs: b.IDs()[1:], Attempts: 1, Error: "refused"})
+	settle(t, f.Buffer, b, delivered(b.FirstID), buffer.Outcome{Verdict: buffer.Dead, IDs: b.IDs()[1:], Attempts: 1, Error: "refused"})
 	b = claim(t, f.Buffer, 1)
 	hook := f.Hook(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -34,15 +34,15 @@ func cancelBefore(t *testing.T, h Harness) {
 		"TakeOver": func() error { _, err := f.Buffer.TakeOver(ctx, lease); return err },
 		"Renew":    func() error { return f.Buffer.Renew(ctx, b, lease) },
 		"Mark":     func() error { return f.Buffer.Mark(ctx, b, b.IDs()) },
-		"Settle":   func() error { return f.Buffer.Settle(ctx, b, []outbox.Outcome{delivered()}) },
+		"Settle":   func() error { return f.Buffer.Settle(ctx, b, []buffer.Outcome{delivered()}) },
 		"Status":   func() error { _, err := f.Buffer.Status(ctx); return err },
 
 		"Away":      func() error { _, err := f.Buffer.Away(ctx); return err },
 		"Wake":      func() error { _, err := f.Buffer.Wake(ctx, "", 0); return err },
-		"Dead":      func() error { _, err := f.Buffer.Dead(ctx, outbox.DeadFilter{}, nil, 10); return err },
-		"CountDead": func() error { _, err := f.Buffer.CountDead(ctx, outbox.DeadFilter{}); return err },
-		"Replay":    func() error { _, err := f.Buffer.Replay(ctx, outbox.DeadFilter{}, 10); return err },
-		"Discard":   func() error { _, err := f.Buffer.Discard(ctx, outbox.DeadFilter{}, 10); return err },
+		"Dead":      func() error { _, err := f.Buffer.Dead(ctx, buffer.DeadFilter{}, nil, 10); return err },
+		"CountDead": func() error { _, err := f.Buffer.CountDead(ctx, buffer.DeadFilter{}); return err },
+		"Replay":    func() error { _, err := f.Buffer.Replay(ctx, buffer.DeadFilter{}, 10); return err },
+		"Discard":   func() error { _, err := f.Buffer.Discard(ctx, buffer.DeadFilter{}, 10); return err },
 		"Audit":     func() error { _, err := f.Buffer.Audit(ctx); return err },
 		"Repair":    func() error { _, err := f.Buffer.Repair(ctx); return err },
 
@@ -64,7 +64,7 @@ func cancelMiddle(t *testing.T, h Harness) {
 	var ids []int64
 	var settled int
 	fate := map[int64]bool{} // of a settle begun, or of a batch that came back
-	note := func(b *outbox.Batch) {
+	note := func(b *buffer.Lease) {
 		for _, id := range b.IDs() {
 			fate[id] = true
 		}
@@ -109,15 +109,15 @@ func cancelMiddle(t *testing.T, h Harness) {
 }
 
 // thirds makes an outcome of every kind, if there are events enough.
-func thirds(b *outbox.Batch) []outbox.Outcome {
+func thirds(b *buffer.Lease) []buffer.Outcome {
 	ids := b.IDs()
 	if len(ids) < 3 {
-		return []outbox.Outcome{delivered()}
+		return []buffer.Outcome{delivered()}
 	}
-	return []outbox.Outcome{
+	return []buffer.Outcome{
 		delivered(ids[0]),
-		{Verdict: outbox.Dead, IDs: ids[1:2], Attempts: 1, Error: "refused"},
-		{Verdict: outbox.Retry, IDs: ids[2:], GroupID: outbox.NewGroupID(), After: lease},
+		{Verdict: buffer.Dead, IDs: ids[1:2], Attempts: 1, Error: "refused"},
+		{Verdict: buffer.Retry, IDs: ids[2:], GroupID: buffer.NewGroupID(), After: lease},
 	}
 }
 
@@ -149,7 +149,7 @@ func closed(t *testing.T, h Harness) {
 	second := f.Second(t)
 	claim(t, second, 10)
 	ok(t, "Close", second.Close())
-	if _, err := second.Claim(t.Context(), 10, lease); err == nil || errors.Is(err, outbox.ErrLeaseLost) {
+	if _, err := second.Claim(t.Context(), 10, lease); err == nil || errors.Is(err, buffer.ErrLeaseLost) {
 		t.Fatalf("Claim of a closed buffer: got error %v", err)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 var claimCases = []testCase{
@@ -66,14 +67,14 @@ func claimLedger(t *testing.T, h Harness) {
 		t.Fatalf("group_id %s is of version %d, want 7", b.GroupID, b.GroupID.Version())
 	}
 	equal(t, "lease_no", b.LeaseNo, int64(1))
-	equal(t, "starts", b.Starts, 1)
+	equal(t, "starts", b.UnfinishedLeases, 1)
 	equal(t, "attempts and outages", []int{b.Attempts, b.Outages}, []int{0, 0})
 	equal(t, "origins", b.Origins, []uuid.UUID(nil))
-	if b.Marked() {
+	if b.DeliveryRecorded() {
 		t.Fatalf("a fresh batch is marked delivered: %v", b.Delivered)
 	}
-	if b.LeaseEnd.Before(before.Add(lease-time.Second)) || b.LeaseEnd.After(after.Add(lease)) {
-		t.Fatalf("the lease ends %v after the claim, want %v", b.LeaseEnd.Sub(before), lease)
+	if b.Ends.Before(before.Add(lease-time.Second)) || b.Ends.After(after.Add(lease)) {
+		t.Fatalf("the lease ends %v after the claim, want %v", b.Ends.Sub(before), lease)
 	}
 	if b.ClaimedLocal.Before(before) || b.ClaimedLocal.After(after) {
 		t.Fatalf("ClaimedLocal is %v, the claim was between %v and %v", b.ClaimedLocal, before, after)
@@ -96,7 +97,7 @@ func claimLedger(t *testing.T, h Harness) {
 	}
 	equal(t, "ledger row", row, LedgerRow{
 		GroupID: b.GroupID, Buffer: row.Buffer, Claim: row.Claim, State: "leased", LeaseNo: 1, DueIn: row.DueIn,
-		Owner: row.Owner, Starts: 1, Events: 3, FirstID: ids[0], LastID: ids[2],
+		Owner: row.Owner, UnfinishedLeases: 1, Events: 3, FirstID: ids[0], LastID: ids[2],
 		OldestAt: row.OldestAt, ClaimedAt: row.ClaimedAt,
 	})
 }
@@ -143,12 +144,12 @@ func fieldsSurvive(t *testing.T, f *Fixture, isJSON bool, events []outbox.Event)
 	sameEvents(t, "claimed", b, isJSON, ids, events)
 	b = lose(t, f, b, f.Buffer)
 	sameEvents(t, "taken over", b, isJSON, ids, events)
-	part := outbox.NewGroupID()
-	settle(t, f.Buffer, b, delivered(ids[0]), outbox.Outcome{Verdict: outbox.Retry, IDs: ids[1:], GroupID: part})
+	part := buffer.NewGroupID()
+	settle(t, f.Buffer, b, delivered(ids[0]), buffer.Outcome{Verdict: buffer.Retry, IDs: ids[1:], GroupID: part})
 	sameEvents(t, "divided and taken over", takeOver(t, f.Buffer), isJSON, ids[1:], events[1:])
 }
 
-func sameEvents(t *testing.T, what string, b *outbox.Batch, isJSON bool, ids []int64, want []outbox.Event) {
+func sameEvents(t *testing.T, what string, b *buffer.Lease, isJSON bool, ids []int64, want []outbox.Event) {
 	t.Helper()
 	equal(t, what+": PayloadIsJSON", b.PayloadIsJSON, isJSON)
 	equal(t, what+": ids", b.IDs(), ids)
@@ -184,7 +185,7 @@ func claimTogether(t *testing.T, h Harness) {
 		mu      sync.Mutex
 		claimed = map[int64]uuid.UUID{}
 	)
-	note := func(b *outbox.Batch) error {
+	note := func(b *buffer.Lease) error {
 		mu.Lock()
 		defer mu.Unlock()
 		for _, id := range b.IDs() {
@@ -205,9 +206,9 @@ func claimTogether(t *testing.T, h Harness) {
 	g, ctx := errgroup.WithContext(ctx)
 	for i := range claimers {
 		g.Go(func() error {
-			buffer := buffers[i%2]
+			from := buffers[i%2]
 			for !all() {
-				b, err := buffer.Claim(ctx, 37, lease)
+				b, err := from.Claim(ctx, 37, lease)
 				if err != nil {
 					return err
 				}
@@ -217,7 +218,7 @@ func claimTogether(t *testing.T, h Harness) {
 				if err := note(b); err != nil {
 					return err
 				}
-				if err := buffer.Settle(ctx, b, []outbox.Outcome{delivered()}); err != nil {
+				if err := from.Settle(ctx, b, []buffer.Outcome{delivered()}); err != nil {
 					return err
 				}
 			}
@@ -328,11 +329,11 @@ func claimNeighbours(t *testing.T, h Harness) {
 	takeOverNone(t, n.Buffer)
 	look, err := n.Buffer.Look(t.Context(), 10)
 	ok(t, "Look", err)
-	equal(t, "the neighbour's backlog", look, outbox.Backlog{Unclaimed: 3})
+	equal(t, "the neighbour's backlog", look, buffer.Backlog{Unclaimed: 3})
 
 	nb := claim(t, n.Buffer, 10)
 	equal(t, "events claimed by the neighbour", nb.IDs(), theirs)
-	settle(t, f.Buffer, b, outbox.Outcome{Verdict: outbox.Dead, Attempts: 1, Error: "refused"})
+	settle(t, f.Buffer, b, buffer.Outcome{Verdict: buffer.Dead, Attempts: 1, Error: "refused"})
 	status, err := n.Buffer.Status(t.Context())
 	ok(t, "Status", err)
 	equal(t, "the neighbour's leased batches and dead letters", []int64{status.Leased, status.Dead}, []int64{1, 0})
@@ -351,7 +352,7 @@ func claimOtherMode(t *testing.T, h Harness) {
 	f.Exec(t, "UPDATE outbox_buffers SET claim = 'future'")
 	untouched(t, f, "a refused claim", func() {
 		_, err := f.Buffer.Claim(t.Context(), 10, lease)
-		fails(t, "Claim", err, outbox.ErrNotReady)
+		fails(t, "Claim", err, buffer.ErrNotReady)
 		if !strings.Contains(err.Error(), "future") {
 			t.Fatalf("the error does not name the buffer's claim mode: %v", err)
 		}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 var deadCases = []testCase{
@@ -18,7 +19,7 @@ var deadCases = []testCase{
 }
 
 // dead lists the event ids of the letters that match.
-func dead(t *testing.T, b Buffer, f outbox.DeadFilter) []int64 {
+func dead(t *testing.T, b Buffer, f buffer.DeadFilter) []int64 {
 	t.Helper()
 	events, err := b.Dead(t.Context(), f, nil, 1000)
 	ok(t, "Dead", err)
@@ -47,11 +48,11 @@ func deadFieldsBytes(t *testing.T, h Harness) {
 }
 
 func sameLetters(t *testing.T, f *Fixture, events []outbox.Event) {
-	equal(t, "letters", dead(t, f.Buffer, outbox.DeadFilter{}), []int64(nil))
+	equal(t, "letters", dead(t, f.Buffer, buffer.DeadFilter{}), []int64(nil))
 	const reason = "422 refused: \"größe\" is not 'a' size\nline two"
 	b := bury(t, f, reason, events...)
 	f.Exec(t, fmt.Sprintf("UPDATE outbox_dead_letters SET notified_at = died_at WHERE event_id = %d", b.LastID))
-	got, err := f.Second(t).Dead(t.Context(), outbox.DeadFilter{}, nil, 100)
+	got, err := f.Second(t).Dead(t.Context(), buffer.DeadFilter{}, nil, 100)
 	ok(t, "Dead", err)
 	for i, d := range f.Dead(t) {
 		b.Events[i].DeadLetter = &outbox.DeadLetter{
@@ -120,33 +121,33 @@ func deadFilters(t *testing.T, h Harness) {
 		return some
 	}
 	for _, c := range []struct {
-		filter outbox.DeadFilter
+		filter buffer.DeadFilter
 		open   []int64
 		untold int64
 		closed []int64 // as well, when Closed is set
 	}{
-		{outbox.DeadFilter{}, at(0, 1, 3, 4), 3, at(2)},
-		{outbox.DeadFilter{IDs: at(4, 2, 0)}, at(0, 4), 2, at(2)},
-		{outbox.DeadFilter{IDs: []int64{ids[4] + 1}}, nil, 0, nil},
-		{outbox.DeadFilter{IDs: []int64{}}, nil, 0, nil}, // none is not any
-		{outbox.DeadFilter{Topic: "orders.created"}, at(0, 1), 2, nil},
-		{outbox.DeadFilter{Topic: "orders"}, nil, 0, nil},
-		{outbox.DeadFilter{Topic: "orders%"}, nil, 0, nil},
-		{outbox.DeadFilter{Error: "bad size"}, at(0, 3), 1, nil},
-		{outbox.DeadFilter{Error: "BAD SIZE"}, at(0, 3), 1, nil},
-		{outbox.DeadFilter{Error: "größe"}, at(3), 0, nil},
-		{outbox.DeadFilter{Error: "100%"}, at(1), 1, nil},
-		{outbox.DeadFilter{Error: "5_0"}, at(1), 1, nil},
-		{outbox.DeadFilter{Error: "of%too"}, nil, 0, nil},
-		{outbox.DeadFilter{Error: "too much"}, at(1), 1, at(2)},
-		{outbox.DeadFilter{Error: `A\B`}, at(4), 1, nil},
-		{outbox.DeadFilter{Error: `a'b`}, at(4), 1, nil},
-		{outbox.DeadFilter{OlderThan: 3*lease + lease/2}, at(0, 1), 2, nil},
-		{outbox.DeadFilter{NewerThan: 3*lease + lease/2}, at(3, 4), 1, at(2)},
-		{outbox.DeadFilter{OlderThan: lease, NewerThan: 4*lease + lease/2}, at(1, 3), 1, at(2)},
-		{outbox.DeadFilter{Told: true}, at(3), 0, at(2)},
-		{outbox.DeadFilter{Topic: "orders.created", Error: "bad"}, at(0), 1, nil},
-		{outbox.DeadFilter{Topic: "orders.paid", Error: "100", Told: true, IDs: ids, OlderThan: time.Minute, NewerThan: 9 * lease}, nil, 0, at(2)},
+		{buffer.DeadFilter{}, at(0, 1, 3, 4), 3, at(2)},
+		{buffer.DeadFilter{IDs: at(4, 2, 0)}, at(0, 4), 2, at(2)},
+		{buffer.DeadFilter{IDs: []int64{ids[4] + 1}}, nil, 0, nil},
+		{buffer.DeadFilter{IDs: []int64{}}, nil, 0, nil}, // none is not any
+		{buffer.DeadFilter{Topic: "orders.created"}, at(0, 1), 2, nil},
+		{buffer.DeadFilter{Topic: "orders"}, nil, 0, nil},
+		{buffer.DeadFilter{Topic: "orders%"}, nil, 0, nil},
+		{buffer.DeadFilter{Error: "bad size"}, at(0, 3), 1, nil},
+		{buffer.DeadFilter{Error: "BAD SIZE"}, at(0, 3), 1, nil},
+		{buffer.DeadFilter{Error: "größe"}, at(3), 0, nil},
+		{buffer.DeadFilter{Error: "100%"}, at(1), 1, nil},
+		{buffer.DeadFilter{Error: "5_0"}, at(1), 1, nil},
+		{buffer.DeadFilter{Error: "of%too"}, nil, 0, nil},
+		{buffer.DeadFilter{Error: "too much"}, at(1), 1, at(2)},
+		{buffer.DeadFilter{Error: `A\B`}, at(4), 1, nil},
+		{buffer.DeadFilter{Error: `a'b`}, at(4), 1, nil},
+		{buffer.DeadFilter{OlderThan: 3*lease + lease/2}, at(0, 1), 2, nil},
+		{buffer.DeadFilter{NewerThan: 3*lease + lease/2}, at(3, 4), 1, at(2)},
+		{buffer.DeadFilter{OlderThan: lease, NewerThan: 4*lease + lease/2}, at(1, 3), 1, at(2)},
+		{buffer.DeadFilter{Told: true}, at(3), 0, at(2)},
+		{buffer.DeadFilter{Topic: "orders.created", Error: "bad"}, at(0), 1, nil},
+		{buffer.DeadFilter{Topic: "orders.paid", Error: "100", Told: true, IDs: ids, OlderThan: time.Minute, NewerThan: 9 * lease}, nil, 0, at(2)},
 	} {
 		what := fmt.Sprintf("%+v", c.filter)
 		for _, closed := range []bool{false, true} {
@@ -159,17 +160,17 @@ func deadFilters(t *testing.T, h Harness) {
 			n, err := f.Buffer.CountDead(t.Context(), c.filter)
 			ok(t, "CountDead", err)
 			equal(t, fmt.Sprintf("count, closed %t, of %s", closed, what), n,
-				outbox.DeadCount{Open: int64(len(c.open)), Untold: c.untold, Closed: int64(len(c.closed))})
+				buffer.DeadCount{Open: int64(len(c.open)), Untold: c.untold, Closed: int64(len(c.closed))})
 		}
 	}
 }
 
 func deadPages(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
-	var want []outbox.DeadKey
+	var want []buffer.DeadKey
 	for range 7 {
 		b := bury(t, f, "refused", orders(1)...)
-		want = append(want, outbox.DeadKey{EventID: b.LastID, GroupID: b.GroupID})
+		want = append(want, buffer.DeadKey{EventID: b.LastID, GroupID: b.GroupID})
 	}
 	// The third, fourth and fifth are of one event; the ids of their groups rise.
 	for i := range want[3:5] {
@@ -178,11 +179,11 @@ func deadPages(t *testing.T, h Harness) {
 	}
 	for _, limit := range []int{1, 2, 3, 7, 100} {
 		var (
-			got   []outbox.DeadKey
-			after *outbox.DeadKey
+			got   []buffer.DeadKey
+			after *buffer.DeadKey
 		)
 		for {
-			page, err := f.Buffer.Dead(t.Context(), outbox.DeadFilter{}, after, limit)
+			page, err := f.Buffer.Dead(t.Context(), buffer.DeadFilter{}, after, limit)
 			ok(t, "Dead", err)
 			if len(page) == 0 {
 				break
@@ -191,7 +192,7 @@ func deadPages(t *testing.T, h Harness) {
 				t.Fatalf("a page of %d letters, the limit was %d", len(page), limit)
 			}
 			for _, e := range page {
-				got = append(got, outbox.DeadKey{EventID: e.ID, GroupID: e.DeadLetter.GroupID})
+				got = append(got, buffer.DeadKey{EventID: e.ID, GroupID: e.DeadLetter.GroupID})
 			}
 			after = &got[len(got)-1]
 		}
@@ -204,8 +205,8 @@ func deadNeighbours(t *testing.T, h Harness) {
 	n := f.Neighbour(t)
 	mine := bury(t, f, "refused", orders(2)...)
 	bury(t, n, "refused", orders(3)...)
-	equal(t, "letters", dead(t, f.Buffer, outbox.DeadFilter{}), mine.IDs())
-	count, err := f.Buffer.CountDead(t.Context(), outbox.DeadFilter{})
+	equal(t, "letters", dead(t, f.Buffer, buffer.DeadFilter{}), mine.IDs())
+	count, err := f.Buffer.CountDead(t.Context(), buffer.DeadFilter{})
 	ok(t, "CountDead", err)
-	equal(t, "count", count, outbox.DeadCount{Open: 2, Untold: 2})
+	equal(t, "count", count, buffer.DeadCount{Open: 2, Untold: 2})
 }

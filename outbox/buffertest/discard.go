@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 var discardCases = []testCase{
@@ -16,7 +16,7 @@ var discardCases = []testCase{
 	{name: "discard/open letters that match, and no others", run: discardFiltered},
 }
 
-func discard(t *testing.T, b Buffer, f outbox.DeadFilter, limit, want int) {
+func discard(t *testing.T, b Buffer, f buffer.DeadFilter, limit, want int) {
 	t.Helper()
 	n, err := b.Discard(t.Context(), f, limit)
 	ok(t, "Discard", err)
@@ -28,7 +28,7 @@ func discardClosed(t *testing.T, h Harness) {
 	ids := bury(t, f, "refused", orders(3)...).IDs()
 	f.Exec(t, fmt.Sprintf("INSERT INTO %s (id, topic, payload) VALUES (%d, 'restored', '1')", f.Table, ids[0]))
 	before := f.Dead(t)
-	discard(t, f.Buffer, outbox.DeadFilter{IDs: ids[:2]}, 10, 2)
+	discard(t, f.Buffer, buffer.DeadFilter{IDs: ids[:2]}, 10, 2)
 	for i, d := range f.Dead(t) {
 		if (i < 2) == d.ClosedAt.IsZero() {
 			t.Fatalf("the letter of event %d is closed at %v", d.EventID, d.ClosedAt)
@@ -41,16 +41,16 @@ func discardClosed(t *testing.T, h Harness) {
 	}
 	equal(t, "rows", f.Rows(t), []Row{{ID: ids[0]}})
 	equal(t, "ledger", f.Ledger(t), []LedgerRow(nil))
-	discard(t, f.Buffer, outbox.DeadFilter{IDs: ids[:2]}, 10, 0)
-	replay(t, f.Buffer, outbox.DeadFilter{IDs: ids[1:2]}, 10, 0)
-	equal(t, "letters left", dead(t, f.Buffer, outbox.DeadFilter{}), ids[2:])
+	discard(t, f.Buffer, buffer.DeadFilter{IDs: ids[:2]}, 10, 0)
+	replay(t, f.Buffer, buffer.DeadFilter{IDs: ids[1:2]}, 10, 0)
+	equal(t, "letters left", dead(t, f.Buffer, buffer.DeadFilter{}), ids[2:])
 }
 
 func discardLimit(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	bury(t, f, "refused", orders(5)...)
 	for i, n := range []int{2, 2, 1, 0} {
-		discard(t, f.Buffer, outbox.DeadFilter{}, 2, n)
+		discard(t, f.Buffer, buffer.DeadFilter{}, 2, n)
 		equal(t, "letters left", len(letters(t, f, isOpen)), []int{3, 1, 0, 0}[i])
 	}
 }
@@ -59,7 +59,7 @@ func discardTogether(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	bury(t, f, "refused", orders(60)...)
 	n := together(t, f, func(ctx context.Context, b Buffer) (int, error) {
-		return b.Discard(ctx, outbox.DeadFilter{}, 7)
+		return b.Discard(ctx, buffer.DeadFilter{}, 7)
 	})
 	equal(t, "letters discarded", n, 60)
 	equal(t, "letters open", letters(t, f, isOpen), []int64(nil))
@@ -68,10 +68,10 @@ func discardTogether(t *testing.T, h Harness) {
 
 func discardFiltered(t *testing.T, h Harness) {
 	f, ids := mixed(t, h)
-	discard(t, f.Buffer, outbox.DeadFilter{Topic: "orders"}, 10, 0)
-	discard(t, f.Buffer, outbox.DeadFilter{IDs: ids[1:2], Closed: true}, 10, 0)
-	discard(t, f.Buffer, outbox.DeadFilter{Told: true}, 10, 1)
-	equal(t, "letters left", dead(t, f.Buffer, outbox.DeadFilter{}), ids[2:])
-	discard(t, f.Buffer, outbox.DeadFilter{Error: "REFUSED"}, 10, 2)
+	discard(t, f.Buffer, buffer.DeadFilter{Topic: "orders"}, 10, 0)
+	discard(t, f.Buffer, buffer.DeadFilter{IDs: ids[1:2], Closed: true}, 10, 0)
+	discard(t, f.Buffer, buffer.DeadFilter{Told: true}, 10, 1)
+	equal(t, "letters left", dead(t, f.Buffer, buffer.DeadFilter{}), ids[2:])
+	discard(t, f.Buffer, buffer.DeadFilter{Error: "REFUSED"}, 10, 2)
 	neighbourOpen(t, f)
 }

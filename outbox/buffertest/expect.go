@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // lease is longer than any case runs: a lease ends when a case says so, by
@@ -55,19 +56,19 @@ func fails(t TB, what string, err, want error) {
 
 // batches is what a [Buffer] and a [Hook] do alike.
 type batches interface {
-	Claim(ctx context.Context, limit int, lease time.Duration) (*outbox.Batch, error)
-	TakeOver(ctx context.Context, lease time.Duration) (*outbox.Batch, error)
-	Renew(ctx context.Context, b *outbox.Batch, lease time.Duration) error
-	Settle(ctx context.Context, b *outbox.Batch, outcomes []outbox.Outcome) error
-	Mark(ctx context.Context, b *outbox.Batch, delivered []int64) error
-	Look(ctx context.Context, limit int) (outbox.Backlog, error)
-	Status(ctx context.Context) (outbox.Status, error)
+	Claim(ctx context.Context, limit int, lease time.Duration) (*buffer.Lease, error)
+	TakeOver(ctx context.Context, lease time.Duration) (*buffer.Lease, error)
+	Renew(ctx context.Context, b *buffer.Lease, lease time.Duration) error
+	Settle(ctx context.Context, b *buffer.Lease, outcomes []buffer.Outcome) error
+	Mark(ctx context.Context, b *buffer.Lease, delivered []int64) error
+	Look(ctx context.Context, limit int) (buffer.Backlog, error)
+	Status(ctx context.Context) (buffer.Status, error)
 	Away(ctx context.Context) ([]string, error)
 	Wake(ctx context.Context, address string, limit int) (int, error)
 }
 
 // claim claims and expects a batch.
-func claim(t testing.TB, b batches, limit int) *outbox.Batch {
+func claim(t testing.TB, b batches, limit int) *buffer.Lease {
 	t.Helper()
 	batch, err := b.Claim(t.Context(), limit, lease)
 	ok(t, "Claim", err)
@@ -88,7 +89,7 @@ func claimNone(t testing.TB, b batches) {
 }
 
 // takeOver takes over and expects a batch.
-func takeOver(t testing.TB, b batches) *outbox.Batch {
+func takeOver(t testing.TB, b batches) *buffer.Lease {
 	t.Helper()
 	batch, err := b.TakeOver(t.Context(), lease)
 	ok(t, "TakeOver", err)
@@ -110,7 +111,7 @@ func takeOverNone(t testing.TB, b batches) {
 
 // lose makes the batch overdue and lets other take it over: the lease of batch
 // is lost.
-func lose(t testing.TB, f *Fixture, batch *outbox.Batch, other batches) *outbox.Batch {
+func lose(t testing.TB, f *Fixture, batch *buffer.Lease, other batches) *buffer.Lease {
 	t.Helper()
 	f.Overdue(t, batch.GroupID, time.Second)
 	taken := takeOver(t, other)
@@ -120,14 +121,14 @@ func lose(t testing.TB, f *Fixture, batch *outbox.Batch, other batches) *outbox.
 	return taken
 }
 
-func settle(t testing.TB, b batches, batch *outbox.Batch, outcomes ...outbox.Outcome) {
+func settle(t testing.TB, b batches, batch *buffer.Lease, outcomes ...buffer.Outcome) {
 	t.Helper()
 	ok(t, "Settle", b.Settle(t.Context(), batch, outcomes))
 }
 
 // delivered is the outcome of a batch, or of some of it, that reached the sink.
-func delivered(ids ...int64) outbox.Outcome {
-	return outbox.Outcome{Verdict: outbox.Delivered, IDs: ids}
+func delivered(ids ...int64) buffer.Outcome {
+	return buffer.Outcome{Verdict: buffer.Delivered, IDs: ids}
 }
 
 // empty expects that the buffer table and the ledger are empty.
@@ -150,17 +151,17 @@ func ledgerOf(t TB, f *Fixture, groupID uuid.UUID) LedgerRow {
 }
 
 // retry is the outcome of a batch that is to be sent again as a whole.
-func retry(b *outbox.Batch, after time.Duration) outbox.Outcome {
-	return outbox.Outcome{Verdict: outbox.Retry, GroupID: b.GroupID, After: after}
+func retry(b *buffer.Lease, after time.Duration) buffer.Outcome {
+	return buffer.Outcome{Verdict: buffer.Retry, GroupID: b.GroupID, After: after}
 }
 
 // bury inserts the events, claims and buries them, and returns the batch they
 // were in. Nothing else may be unclaimed.
-func bury(t testing.TB, f *Fixture, reason string, events ...outbox.Event) *outbox.Batch {
+func bury(t testing.TB, f *Fixture, reason string, events ...outbox.Event) *buffer.Lease {
 	t.Helper()
 	f.Insert(t, events...)
 	b := claim(t, f.Buffer, len(events))
-	settle(t, f.Buffer, b, outbox.Outcome{Verdict: outbox.Dead, Attempts: 3, Error: reason})
+	settle(t, f.Buffer, b, buffer.Outcome{Verdict: buffer.Dead, Attempts: 3, Error: reason})
 	return b
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // Harness is how the suite gets at one kind of buffer.
@@ -19,7 +20,7 @@ type Harness struct {
 	// time is let in, and the cases that need two of them do not exist.
 	RowLocks bool
 	// Claim is the mode that is tested; the cases that keep order have their own.
-	Claim outbox.ClaimMode
+	Claim buffer.ClaimMode
 	// Own: the buffer tables are a user's own, with integer ids, and what is sent is
 	// what [Options.Project] makes of them. They have the columns of the relay's table,
 	// with nothing demanded of topic and headers, and three more, which may be NULL:
@@ -40,7 +41,7 @@ type Options struct {
 	// Random: claims that choose at random do so, and not the first they could choose.
 	Random bool
 	// Claim is how the buffers claim; "" where they keep order.
-	Claim outbox.ClaimMode
+	Claim buffer.ClaimMode
 	// Project is the projection of a harness that is Own: SQL that every database
 	// understands, with {table} for the buffer's table and {group} for the parameter.
 	// "": it returns the table's columns as they are.
@@ -121,16 +122,16 @@ type LedgerRow struct {
 	State         string // leased, waiting, delivered
 	LeaseNo       int64
 	// DueIn is due_at less the database's clock.
-	DueIn                     time.Duration
-	Owner                     string
-	Starts, Attempts, Outages int
-	Events                    int
-	FirstID, LastID           int64
-	Origins                   []uuid.UUID // nil when there are none
-	Delivered                 []int64     // nil when there are none
-	Address                   *string     // nil is NULL
-	Error                     string
-	OldestAt, ClaimedAt       time.Time // zero is NULL
+	DueIn                               time.Duration
+	Owner                               string
+	UnfinishedLeases, Attempts, Outages int
+	Events                              int
+	FirstID, LastID                     int64
+	Origins                             []uuid.UUID // nil when there are none
+	Delivered                           []int64     // nil when there are none
+	Address                             *string     // nil is NULL
+	Error                               string
+	OldestAt, ClaimedAt                 time.Time // zero is NULL
 }
 
 // DeadLetter is a row of outbox_dead_letters.

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // Hook is a pipeline's dead letters as the buffer of its dead-letter hook, which is
@@ -23,13 +23,13 @@ import (
 // those whose ledger row is gone. Status counts them as Pending.
 type Hook interface {
 	Check(ctx context.Context) error
-	Look(ctx context.Context, limit int) (outbox.Backlog, error)
-	Claim(ctx context.Context, limit int, lease time.Duration) (*outbox.Batch, error)
-	TakeOver(ctx context.Context, lease time.Duration) (*outbox.Batch, error)
-	Renew(ctx context.Context, b *outbox.Batch, lease time.Duration) error
-	Settle(ctx context.Context, b *outbox.Batch, outcomes []outbox.Outcome) error
-	Mark(ctx context.Context, b *outbox.Batch, delivered []int64) error
+	Look(ctx context.Context, limit int) (buffer.Backlog, error)
+	Claim(ctx context.Context, limit int, lease time.Duration) (*buffer.Lease, error)
+	TakeOver(ctx context.Context, lease time.Duration) (*buffer.Lease, error)
+	Renew(ctx context.Context, b *buffer.Lease, lease time.Duration) error
+	Settle(ctx context.Context, b *buffer.Lease, outcomes []buffer.Outcome) error
+	Mark(ctx context.Context, b *buffer.Lease, delivered []int64) error
 	Away(ctx context.Context) ([]string, error)
 	Wake(ctx context.Context, address string, limit int) (int, error)
-	Status(ctx context.Context) (outbox.Status, error)
+	Status(ctx context.Context) (buffer.Status, error)
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 var hookApartCases = []testCase{
@@ -47,7 +47,7 @@ func hookTogether(t *testing.T, h Harness) {
 				mu.Lock()
 				got = append(got, b.IDs()...)
 				mu.Unlock()
-				if err := hooks[i%2].Settle(ctx, b, []outbox.Outcome{delivered()}); err != nil {
+				if err := hooks[i%2].Settle(ctx, b, []buffer.Outcome{delivered()}); err != nil {
 					return fmt.Errorf("settling: %w", err)
 				}
 			}
@@ -75,9 +75,9 @@ func hookOpenOnly(t *testing.T, h Harness) {
 	ids := bury(t, f, "refused", orders(4)...).IDs()
 	others := bury(t, n, "refused", orders(2)...).IDs()
 	f.Exec(t, fmt.Sprintf("UPDATE outbox_dead_letters SET notified_at = died_at WHERE event_id = %d AND pipeline = '%s'", ids[0], f.Pipeline))
-	discard(t, f.Buffer, outbox.DeadFilter{IDs: ids[1:2]}, 1, 1)
+	discard(t, f.Buffer, buffer.DeadFilter{IDs: ids[1:2]}, 1, 1)
 	hook := f.Hook(t)
-	look(t, hook, 100, outbox.Backlog{Unclaimed: 2})
+	look(t, hook, 100, buffer.Backlog{Unclaimed: 2})
 	b := claim(t, hook, 10)
 	equal(t, "letters claimed", b.IDs(), ids[2:])
 	settle(t, hook, b, delivered())
@@ -95,8 +95,8 @@ func hookClosed(t *testing.T, h Harness) {
 	ids := bury(t, f, "refused", orders(3)...).IDs()
 	hook := f.Hook(t)
 	b := claim(t, hook, 10)
-	discard(t, f.Buffer, outbox.DeadFilter{IDs: ids[:1]}, 1, 1)
-	replay(t, f.Buffer, outbox.DeadFilter{IDs: ids[1:2]}, 1, 1)
+	discard(t, f.Buffer, buffer.DeadFilter{IDs: ids[:1]}, 1, 1)
+	replay(t, f.Buffer, buffer.DeadFilter{IDs: ids[1:2]}, 1, 1)
 	again := takeOver(t, f.Buffer)
 	equal(t, "event replayed", again.IDs(), ids[1:2])
 	b = lose(t, f, b, hook)
@@ -107,7 +107,7 @@ func hookClosed(t *testing.T, h Harness) {
 	equal(t, "rows", f.Rows(t), []Row{{ids[1], again.GroupID}})
 
 	// Dead once more, it is told once more.
-	settle(t, f.Buffer, again, outbox.Outcome{Verdict: outbox.Dead, Attempts: 1, Error: "refused again"})
+	settle(t, f.Buffer, again, buffer.Outcome{Verdict: buffer.Dead, Attempts: 1, Error: "refused again"})
 	b = claim(t, hook, 10)
 	equal(t, "letters", b.IDs(), ids[1:2])
 	equal(t, "error", b.Events[0].DeadLetter.Error, "refused again")
@@ -129,7 +129,7 @@ func hookSameEvent(t *testing.T, h Harness) {
 	}
 	a = lose(t, f, a, hook)
 	equal(t, "letters taken over", a.IDs(), []int64{first.FirstID, third.FirstID})
-	settle(t, hook, a, delivered(first.FirstID), outbox.Outcome{Verdict: outbox.Retry, IDs: []int64{third.FirstID}, GroupID: outbox.NewGroupID()})
+	settle(t, hook, a, delivered(first.FirstID), buffer.Outcome{Verdict: buffer.Retry, IDs: []int64{third.FirstID}, GroupID: buffer.NewGroupID()})
 	equal(t, "letters told", letters(t, f, isTold), []int64{first.FirstID})
 	settle(t, hook, b, delivered())
 	settle(t, hook, takeOver(t, hook), delivered())
@@ -149,13 +149,13 @@ func hookFreed(t *testing.T, h Harness) {
 	lost, live, neighbour := claim(t, hook, 2), claim(t, hook, 2), claim(t, n.Hook(t), 1)
 	f.Exec(t, fmt.Sprintf("DELETE FROM outbox_batches WHERE group_id = '%s'", lost.GroupID))
 	again := f.Hook(t)
-	look(t, again, 100, outbox.Backlog{Unclaimed: 2})
+	look(t, again, 100, buffer.Backlog{Unclaimed: 2})
 	b := claim(t, again, 10)
 	equal(t, "letters claimed", b.IDs(), ids[1:3])
 	if b.GroupID == lost.GroupID {
 		t.Fatalf("the letters were claimed under the group_id that they had before")
 	}
-	fails(t, "Settle of what was lost", hook.Settle(t.Context(), lost, []outbox.Outcome{delivered()}), outbox.ErrLeaseLost)
+	fails(t, "Settle of what was lost", hook.Settle(t.Context(), lost, []buffer.Outcome{delivered()}), buffer.ErrLeaseLost)
 	for _, d := range f.Dead(t) {
 		if d.Pipeline == n.Pipeline {
 			equal(t, "hook_group_id of the neighbour's letter", d.HookGroupID, neighbour.GroupID)
@@ -176,17 +176,17 @@ func hookApart(t *testing.T, h Harness) {
 	ok(t, "Mark", hook.Mark(t.Context(), marked, marked.IDs()))
 	f.Overdue(t, marked.GroupID, -lease)
 
-	look(t, f.Buffer, 100, outbox.Backlog{})
+	look(t, f.Buffer, 100, buffer.Backlog{})
 	takeOverNone(t, f.Buffer)
 	s, err := f.Buffer.Status(t.Context())
 	ok(t, "Status", err)
 	s.OldestTransaction = 0
-	equal(t, "status of the buffer", s, outbox.Status{Dead: 3, Untold: 3})
-	audit(t, f.Buffer, outbox.Audit{Dead: outbox.DeadCount{Open: 3, Untold: 3}})
+	equal(t, "status of the buffer", s, buffer.Status{Dead: 3, Untold: 3})
+	audit(t, f.Buffer, buffer.Audit{Dead: buffer.DeadCount{Open: 3, Untold: 3}})
 	untouched(t, f, "Repair of the buffer", func() {
 		r, err := f.Buffer.Repair(t.Context())
 		ok(t, "Repair", err)
-		equal(t, "repaired", r, outbox.Repair{})
+		equal(t, "repaired", r, buffer.Repair{})
 	})
 
 	f.Insert(t, orders(4)...)
@@ -195,17 +195,17 @@ func hookApart(t *testing.T, h Harness) {
 	claim(t, f.Buffer, 1)
 	settle(t, hook, takeOver(t, hook), delivered())
 	takeOverNone(t, hook)
-	look(t, hook, 100, outbox.Backlog{Waiting: 1, Delivered: 1})
+	look(t, hook, 100, buffer.Backlog{Waiting: 1, Delivered: 1})
 	equal(t, "batch taken over", takeOver(t, f.Buffer).GroupID, b.GroupID)
 	takeOverNone(t, f.Buffer)
 	// Nobody settles the other's batch, either.
-	fails(t, "Settle of the buffer's batch by its hook", hook.Settle(t.Context(), b, []outbox.Outcome{delivered()}), outbox.ErrLeaseLost)
+	fails(t, "Settle of the buffer's batch by its hook", hook.Settle(t.Context(), b, []buffer.Outcome{delivered()}), buffer.ErrLeaseLost)
 }
 
 func hookStatus(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	hook := f.Hook(t)
-	status := func() outbox.Status {
+	status := func() buffer.Status {
 		t.Helper()
 		s, err := hook.Status(t.Context())
 		ok(t, "Status", err)
@@ -213,17 +213,17 @@ func hookStatus(t *testing.T, h Harness) {
 		s.OldestTransaction, s.OldestPending, s.Dead = 0, 0, 0
 		return s
 	}
-	equal(t, "status when there is no letter", status(), outbox.Status{})
+	equal(t, "status when there is no letter", status(), buffer.Status{})
 	bury(t, f, "refused", orders(7)...)
-	equal(t, "status", status(), outbox.Status{Pending: 7})
+	equal(t, "status", status(), buffer.Status{Pending: 7})
 	waiting, marked := claim(t, hook, 1), claim(t, hook, 2)
 	claim(t, hook, 1)
 	settle(t, hook, waiting, retry(waiting, lease))
 	ok(t, "Mark", hook.Mark(t.Context(), marked, marked.IDs()[:1]))
-	equal(t, "status", status(), outbox.Status{Pending: 6, Leased: 1, Waiting: 1, Delivered: 1})
+	equal(t, "status", status(), buffer.Status{Pending: 6, Leased: 1, Waiting: 1, Delivered: 1})
 	f.Insert(t, orders(3)...)
 	claim(t, f.Buffer, 1)
-	equal(t, "status", status(), outbox.Status{Pending: 6, Leased: 1, Waiting: 1, Delivered: 1})
+	equal(t, "status", status(), buffer.Status{Pending: 6, Leased: 1, Waiting: 1, Delivered: 1})
 }
 
 func hookLook(t *testing.T, h Harness) {
@@ -231,9 +231,9 @@ func hookLook(t *testing.T, h Harness) {
 	bury(t, f, "refused", orders(12)...)
 	hook := f.Hook(t)
 	for limit, want := range map[int]int{100: 12, 12: 12, 5: 5, 0: 0} {
-		look(t, hook, limit, outbox.Backlog{Unclaimed: want})
+		look(t, hook, limit, buffer.Backlog{Unclaimed: want})
 	}
 	b := claim(t, hook, 4)
 	f.Overdue(t, b.GroupID, time.Second)
-	look(t, hook, 100, outbox.Backlog{Unclaimed: 8, Due: 1})
+	look(t, hook, 100, buffer.Backlog{Unclaimed: 8, Due: 1})
 }

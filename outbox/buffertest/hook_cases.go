@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 var hookCases = []testCase{
@@ -46,7 +47,7 @@ func toldOf(t *testing.T, f *Fixture, events []outbox.Event) {
 	ids := buried.IDs()
 	f.Insert(t, orders(1)...) // is none of the hook's business
 	rows := f.Rows(t)
-	look(t, first, 100, outbox.Backlog{Unclaimed: len(ids)})
+	look(t, first, 100, buffer.Backlog{Unclaimed: len(ids)})
 
 	before := time.Now()
 	b := claim(t, first, 3)
@@ -61,20 +62,20 @@ func toldOf(t *testing.T, f *Fixture, events []outbox.Event) {
 	}
 	sameDead(t, b.Events, buried.Events[:3])
 	equal(t, "pipeline", b.Pipeline, f.Pipeline)
-	equal(t, "lease_no and starts", []int64{b.LeaseNo, int64(b.Starts)}, []int64{1, 1})
+	equal(t, "lease_no and starts", []int64{b.LeaseNo, int64(b.UnfinishedLeases)}, []int64{1, 1})
 	equal(t, "attempts, outages and origins", []int{b.Attempts, b.Outages, len(b.Origins)}, []int{0, 0, 0})
 	equal(t, "first and last id", []int64{b.FirstID, b.LastID}, []int64{ids[0], ids[2]})
-	if b.LeaseEnd.Before(before.Add(lease-time.Second)) || b.LeaseEnd.After(after.Add(lease)) {
-		t.Fatalf("the lease ends %v after the claim, want %v", b.LeaseEnd.Sub(before), lease)
+	if b.Ends.Before(before.Add(lease-time.Second)) || b.Ends.After(after.Add(lease)) {
+		t.Fatalf("the lease ends %v after the claim, want %v", b.Ends.Sub(before), lease)
 	}
 	about(t, "ClaimedAt", b.ClaimedAt.Sub(b.Events[0].DeadLetter.DiedAt), 0)
 	row := ledgerOf(t, f, b.GroupID)
 	about(t, "due_at", row.DueIn, lease)
 	equal(t, "ledger row", row, LedgerRow{
 		GroupID: b.GroupID, Buffer: row.Buffer, Claim: row.Claim, State: "leased", LeaseNo: 1, DueIn: row.DueIn,
-		Owner: row.Owner, Starts: 1, Events: 3, FirstID: ids[0], LastID: ids[2], OldestAt: row.OldestAt, ClaimedAt: row.ClaimedAt,
+		Owner: row.Owner, UnfinishedLeases: 1, Events: 3, FirstID: ids[0], LastID: ids[2], OldestAt: row.OldestAt, ClaimedAt: row.ClaimedAt,
 	})
-	look(t, second, 100, outbox.Backlog{Unclaimed: len(ids) - 3})
+	look(t, second, 100, buffer.Backlog{Unclaimed: len(ids) - 3})
 	rest := claim(t, second, 100)
 	equal(t, "letters claimed", rest.IDs(), ids[3:])
 	claimNone(t, first)
@@ -89,7 +90,7 @@ func toldOf(t *testing.T, f *Fixture, events []outbox.Event) {
 	equal(t, "letters told", letters(t, f, isTold), ids)
 	equal(t, "letters open", letters(t, f, isOpen), ids)
 	equal(t, "ledger", f.Ledger(t), []LedgerRow(nil))
-	look(t, f.Hook(t), 100, outbox.Backlog{})
+	look(t, f.Hook(t), 100, buffer.Backlog{})
 	claimNone(t, second)
 	takeOverNone(t, second)
 	equal(t, "rows of the buffer", f.Rows(t), rows)
@@ -100,10 +101,10 @@ func hookDivided(t *testing.T, h Harness) {
 	ids := bury(t, f, "refused", orders(5)...).IDs()
 	hook := f.Hook(t)
 	b := claim(t, hook, 10)
-	left, right := outbox.NewGroupID(), outbox.NewGroupID()
+	left, right := buffer.NewGroupID(), buffer.NewGroupID()
 	settle(t, hook, b, delivered(ids[0], ids[4]),
-		outbox.Outcome{Verdict: outbox.Retry, IDs: []int64{ids[1], ids[3]}, GroupID: left, After: lease, Attempts: 1, Outages: 2, Error: "busy"},
-		outbox.Outcome{Verdict: outbox.Retry, IDs: ids[2:3], GroupID: right})
+		buffer.Outcome{Verdict: buffer.Retry, IDs: []int64{ids[1], ids[3]}, GroupID: left, After: lease, Attempts: 1, Outages: 2, Error: "busy"},
+		buffer.Outcome{Verdict: buffer.Retry, IDs: ids[2:3], GroupID: right})
 	equal(t, "letters told", letters(t, f, isTold), []int64{ids[0], ids[4]})
 	for i, d := range f.Dead(t) {
 		if want := []uuid.UUID{uuid.Nil, left, right, left, uuid.Nil}[i]; want != uuid.Nil {
@@ -117,7 +118,7 @@ func hookDivided(t *testing.T, h Harness) {
 		Attempts: 1, Outages: 2, Events: 2, FirstID: ids[1], LastID: ids[3],
 		Origins: []uuid.UUID{b.GroupID}, Error: "busy", OldestAt: row.OldestAt, ClaimedAt: row.ClaimedAt,
 	})
-	look(t, hook, 100, outbox.Backlog{Due: 1, Waiting: 2})
+	look(t, hook, 100, buffer.Backlog{Due: 1, Waiting: 2})
 	part := takeOver(t, hook)
 	equal(t, "batch taken over", part.GroupID, right)
 	equal(t, "letters", part.IDs(), ids[2:3])
@@ -151,7 +152,7 @@ func hookRetry(t *testing.T, h Harness) {
 	again := takeOver(t, f.Hook(t))
 	equal(t, "group_id", again.GroupID, b.GroupID)
 	equal(t, "letters", again.Events, b.Events)
-	equal(t, "starts, attempts and outages", []int{again.Starts, again.Attempts, again.Outages}, []int{1, 3, 4})
+	equal(t, "starts, attempts and outages", []int{again.UnfinishedLeases, again.Attempts, again.Outages}, []int{1, 3, 4})
 	equal(t, "origins", again.Origins, []uuid.UUID(nil))
 	equal(t, "letters told", letters(t, f, isTold), []int64(nil))
 	settle(t, hook, again, delivered())
@@ -169,7 +170,7 @@ func hookLost(t *testing.T, h Harness) {
 	takeOverNone(t, second)
 	taken := lose(t, f, b, second)
 	equal(t, "letters", taken.Events, b.Events)
-	equal(t, "lease_no and starts", []int64{taken.LeaseNo, int64(taken.Starts)}, []int64{2, 2})
+	equal(t, "lease_no and starts", []int64{taken.LeaseNo, int64(taken.UnfinishedLeases)}, []int64{2, 2})
 
 	ids := b.IDs()
 	lost := func(when string) {
@@ -177,15 +178,15 @@ func hookLost(t *testing.T, h Harness) {
 		for what, act := range map[string]func() error{
 			"Renew":               func() error { return first.Renew(t.Context(), b, lease) },
 			"Mark":                func() error { return first.Mark(t.Context(), b, ids) },
-			"Settle of delivered": func() error { return first.Settle(t.Context(), b, []outbox.Outcome{delivered()}) },
-			"Settle of retry":     func() error { return first.Settle(t.Context(), b, []outbox.Outcome{retry(b, 0)}) },
+			"Settle of delivered": func() error { return first.Settle(t.Context(), b, []buffer.Outcome{delivered()}) },
+			"Settle of retry":     func() error { return first.Settle(t.Context(), b, []buffer.Outcome{retry(b, 0)}) },
 			"Settle of parts": func() error {
-				return first.Settle(t.Context(), b, []outbox.Outcome{
-					delivered(ids[0]), {Verdict: outbox.Retry, IDs: ids[1:], GroupID: outbox.NewGroupID()},
+				return first.Settle(t.Context(), b, []buffer.Outcome{
+					delivered(ids[0]), {Verdict: buffer.Retry, IDs: ids[1:], GroupID: buffer.NewGroupID()},
 				})
 			},
 		} {
-			untouched(t, f, what+when, func() { fails(t, what+when, act(), outbox.ErrLeaseLost) })
+			untouched(t, f, what+when, func() { fails(t, what+when, act(), buffer.ErrLeaseLost) })
 		}
 	}
 	lost(" after a take over")
@@ -202,9 +203,9 @@ func hookDead(t *testing.T, h Harness) {
 	ids := bury(t, f, "refused", orders(3)...).IDs()
 	hook := f.Hook(t)
 	b := claim(t, hook, 10)
-	for what, outcomes := range map[string][]outbox.Outcome{
-		"all dead":  {{Verdict: outbox.Dead, Attempts: 1, Error: "refused"}},
-		"some dead": {delivered(ids[:2]...), {Verdict: outbox.Dead, IDs: ids[2:], Attempts: 1, Error: "refused"}},
+	for what, outcomes := range map[string][]buffer.Outcome{
+		"all dead":  {{Verdict: buffer.Dead, Attempts: 1, Error: "refused"}},
+		"some dead": {delivered(ids[:2]...), {Verdict: buffer.Dead, IDs: ids[2:], Attempts: 1, Error: "refused"}},
 	} {
 		untouched(t, f, "Settle: "+what, func() {
 			if err := hook.Settle(t.Context(), b, outcomes); err == nil {
@@ -227,12 +228,12 @@ func hookMarked(t *testing.T, h Harness) {
 	equal(t, "state", row.State, "delivered")
 	equal(t, "delivered", row.Delivered, ids[:2])
 	f.Overdue(t, b.GroupID, time.Second)
-	look(t, second, 100, outbox.Backlog{Due: 1, Delivered: 1})
+	look(t, second, 100, buffer.Backlog{Due: 1, Delivered: 1})
 	b = takeOver(t, second)
 	equal(t, "delivered", b.Delivered, ids[:2])
 	equal(t, "letters", b.IDs(), ids)
-	rest := outbox.NewGroupID()
-	settle(t, second, b, delivered(b.Delivered...), outbox.Outcome{Verdict: outbox.Retry, IDs: ids[2:], GroupID: rest})
+	rest := buffer.NewGroupID()
+	settle(t, second, b, delivered(b.Delivered...), buffer.Outcome{Verdict: buffer.Retry, IDs: ids[2:], GroupID: rest})
 	equal(t, "letters told", letters(t, f, isTold), ids[:2])
 	b = takeOver(t, second)
 	equal(t, "rest", []any{b.GroupID, len(b.Delivered)}, []any{rest, 0})

@@ -10,7 +10,7 @@ import (
 	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 var leaseCases = []testCase{
@@ -32,8 +32,8 @@ func leaseRenewed(t *testing.T, h Harness) {
 	before := time.Now()
 	ok(t, "Renew", f.Buffer.Renew(t.Context(), b, 3*lease))
 	after := time.Now()
-	if b.LeaseEnd.Before(before.Add(3*lease-time.Second)) || b.LeaseEnd.After(after.Add(3*lease)) {
-		t.Fatalf("the renewed lease ends %v after the renewal, want %v", b.LeaseEnd.Sub(before), 3*lease)
+	if b.Ends.Before(before.Add(3*lease-time.Second)) || b.Ends.After(after.Add(3*lease)) {
+		t.Fatalf("the renewed lease ends %v after the renewal, want %v", b.Ends.Sub(before), 3*lease)
 	}
 	row := ledgerOf(t, f, b.GroupID)
 	about(t, "due_at of a renewed lease", row.DueIn, 3*lease)
@@ -61,14 +61,14 @@ func leaseTakenOver(t *testing.T, h Harness) {
 	equal(t, "group_id", taken.GroupID, b.GroupID)
 	equal(t, "pipeline", taken.Pipeline, f.Pipeline)
 	equal(t, "events", taken.Events, b.Events)
-	equal(t, "lease_no and starts", []int64{taken.LeaseNo, int64(taken.Starts)}, []int64{2, 2})
+	equal(t, "lease_no and starts", []int64{taken.LeaseNo, int64(taken.UnfinishedLeases)}, []int64{2, 2})
 	equal(t, "first and last id", []int64{taken.FirstID, taken.LastID}, []int64{ids[0], ids[2]})
 	equal(t, "origins", taken.Origins, []uuid.UUID(nil))
-	if taken.Marked() {
+	if taken.DeliveryRecorded() {
 		t.Fatalf("the batch is marked delivered, nobody marked it")
 	}
-	if taken.LeaseEnd.Before(before.Add(lease-time.Second)) || taken.LeaseEnd.After(after.Add(lease)) {
-		t.Fatalf("the lease ends %v after the take over, want %v", taken.LeaseEnd.Sub(before), lease)
+	if taken.Ends.Before(before.Add(lease-time.Second)) || taken.Ends.After(after.Add(lease)) {
+		t.Fatalf("the lease ends %v after the take over, want %v", taken.Ends.Sub(before), lease)
 	}
 	about(t, "age of an event", taken.Age(&taken.Events[0]), 0)
 	row := ledgerOf(t, f, b.GroupID)
@@ -84,7 +84,7 @@ func leaseTakenOver(t *testing.T, h Harness) {
 func leaseDueLongest(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	f.Insert(t, orders(4)...)
-	var batches []*outbox.Batch
+	var batches []*buffer.Lease
 	for range 4 {
 		batches = append(batches, claim(t, f.Buffer, 1))
 	}
@@ -107,31 +107,31 @@ func leaseOverdue(t *testing.T, h Harness) {
 }
 
 // stale tries everything an owner may do and expects that nothing comes of it.
-func stale(t *testing.T, f *Fixture, owner Buffer, b *outbox.Batch) {
+func stale(t *testing.T, f *Fixture, owner Buffer, b *buffer.Lease) {
 	t.Helper()
 	ids := b.IDs()
 	attempts := map[string]func() error{
 		"Renew":               func() error { return owner.Renew(t.Context(), b, lease) },
 		"Mark":                func() error { return owner.Mark(t.Context(), b, ids) },
-		"Settle of delivered": func() error { return owner.Settle(t.Context(), b, []outbox.Outcome{delivered()}) },
+		"Settle of delivered": func() error { return owner.Settle(t.Context(), b, []buffer.Outcome{delivered()}) },
 		"Settle of dead": func() error {
-			return owner.Settle(t.Context(), b, []outbox.Outcome{{Verdict: outbox.Dead, Attempts: 1, Error: "refused"}})
+			return owner.Settle(t.Context(), b, []buffer.Outcome{{Verdict: buffer.Dead, Attempts: 1, Error: "refused"}})
 		},
 		"Settle of retry": func() error {
-			return owner.Settle(t.Context(), b, []outbox.Outcome{{Verdict: outbox.Retry, GroupID: b.GroupID, Attempts: 9}})
+			return owner.Settle(t.Context(), b, []buffer.Outcome{{Verdict: buffer.Retry, GroupID: b.GroupID, Attempts: 9}})
 		},
 		"Settle of parts": func() error {
-			return owner.Settle(t.Context(), b, []outbox.Outcome{
+			return owner.Settle(t.Context(), b, []buffer.Outcome{
 				delivered(ids[0]),
-				{Verdict: outbox.Dead, IDs: ids[1:2], Attempts: 1, Error: "refused"},
-				{Verdict: outbox.Retry, IDs: ids[2:], GroupID: outbox.NewGroupID()},
+				{Verdict: buffer.Dead, IDs: ids[1:2], Attempts: 1, Error: "refused"},
+				{Verdict: buffer.Retry, IDs: ids[2:], GroupID: buffer.NewGroupID()},
 			})
 		},
 	}
 	for what, act := range attempts {
-		end := b.LeaseEnd
-		untouched(t, f, what+" of a lost lease", func() { fails(t, what, act(), outbox.ErrLeaseLost) })
-		equal(t, what+": LeaseEnd", b.LeaseEnd, end)
+		end := b.Ends
+		untouched(t, f, what+" of a lost lease", func() { fails(t, what, act(), buffer.ErrLeaseLost) })
+		equal(t, what+": LeaseEnd", b.Ends, end)
 	}
 }
 
@@ -158,13 +158,13 @@ func leaseSettled(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	f.Insert(t, orders(4)...)
 	b := claim(t, f.Buffer, 10)
-	settle(t, f.Buffer, b, outbox.Outcome{Verdict: outbox.Retry, GroupID: b.GroupID, After: lease})
+	settle(t, f.Buffer, b, buffer.Outcome{Verdict: buffer.Retry, GroupID: b.GroupID, After: lease})
 	stale(t, f, f.Buffer, b) // it waits, and is nobody's
 
 	taken := lose(t, f, b, f.Buffer)
 	ids := taken.IDs()
-	part := outbox.NewGroupID()
-	settle(t, f.Buffer, taken, delivered(ids[:2]...), outbox.Outcome{Verdict: outbox.Retry, IDs: ids[2:], GroupID: part})
+	part := buffer.NewGroupID()
+	settle(t, f.Buffer, taken, delivered(ids[:2]...), buffer.Outcome{Verdict: buffer.Retry, IDs: ids[2:], GroupID: part})
 	stale(t, f, f.Buffer, taken)
 	stale(t, f, f.Buffer, b)
 	settle(t, f.Buffer, takeOver(t, f.Buffer), delivered())
@@ -174,12 +174,12 @@ func leaseSettled(t *testing.T, h Harness) {
 func leaseCounts(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	ids := f.Insert(t, orders(2)...)
-	counts := func(what string, b *outbox.Batch, starts, attempts, outages int) {
+	counts := func(what string, b *buffer.Lease, starts, attempts, outages int) {
 		t.Helper()
 		want := []int{starts, attempts, outages}
-		equal(t, what+": starts, attempts, outages", []int{b.Starts, b.Attempts, b.Outages}, want)
+		equal(t, what+": starts, attempts, outages", []int{b.UnfinishedLeases, b.Attempts, b.Outages}, want)
 		row := ledgerOf(t, f, b.GroupID)
-		equal(t, what+": starts, attempts, outages in the ledger", []int{row.Starts, row.Attempts, row.Outages}, want)
+		equal(t, what+": starts, attempts, outages in the ledger", []int{row.UnfinishedLeases, row.Attempts, row.Outages}, want)
 		equal(t, what+": lease_no in the ledger", row.LeaseNo, b.LeaseNo)
 	}
 	b := claim(t, f.Buffer, 10)
@@ -189,9 +189,9 @@ func leaseCounts(t *testing.T, h Harness) {
 	b = lose(t, f, b, f.Buffer)
 	counts("taken over twice", b, 3, 0, 0)
 
-	settle(t, f.Buffer, b, outbox.Outcome{Verdict: outbox.Retry, GroupID: b.GroupID, Attempts: 2, Outages: 5, Error: "refused"})
+	settle(t, f.Buffer, b, buffer.Outcome{Verdict: buffer.Retry, GroupID: b.GroupID, Attempts: 2, Outages: 5, Error: "refused"})
 	row := ledgerOf(t, f, b.GroupID)
-	equal(t, "starts of a batch that waits", row.Starts, 0)
+	equal(t, "starts of a batch that waits", row.UnfinishedLeases, 0)
 	equal(t, "error of a batch that waits", row.Error, "refused")
 	b = takeOver(t, f.Buffer)
 	counts("retried", b, 1, 2, 5)
@@ -199,9 +199,9 @@ func leaseCounts(t *testing.T, h Harness) {
 	b = lose(t, f, b, f.Buffer)
 	counts("retried and taken over", b, 2, 2, 5)
 
-	part := outbox.NewGroupID()
-	settle(t, f.Buffer, b, delivered(ids[0]), outbox.Outcome{Verdict: outbox.Retry, IDs: ids[1:], GroupID: part, Attempts: 3})
-	equal(t, "lease_no and starts of a part that waits", []int64{ledgerOf(t, f, part).LeaseNo, int64(ledgerOf(t, f, part).Starts)}, []int64{0, 0})
+	part := buffer.NewGroupID()
+	settle(t, f.Buffer, b, delivered(ids[0]), buffer.Outcome{Verdict: buffer.Retry, IDs: ids[1:], GroupID: part, Attempts: 3})
+	equal(t, "lease_no and starts of a part that waits", []int64{ledgerOf(t, f, part).LeaseNo, int64(ledgerOf(t, f, part).UnfinishedLeases)}, []int64{0, 0})
 	b = takeOver(t, f.Buffer)
 	counts("a part", b, 1, 3, 0)
 	equal(t, "lease_no of a part", b.LeaseNo, int64(1))

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 var lookCases = []testCase{
@@ -21,7 +21,7 @@ var lookCases = []testCase{
 	{name: "check/a table that vanishes while running", run: checkWhileRunning},
 }
 
-func look(t *testing.T, b batches, limit int, want outbox.Backlog) {
+func look(t *testing.T, b batches, limit int, want buffer.Backlog) {
 	t.Helper()
 	got, err := b.Look(t.Context(), limit)
 	ok(t, "Look", err)
@@ -30,44 +30,44 @@ func look(t *testing.T, b batches, limit int, want outbox.Backlog) {
 
 func lookUnclaimed(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
-	look(t, f.Buffer, 100, outbox.Backlog{})
+	look(t, f.Buffer, 100, buffer.Backlog{})
 	f.Insert(t, orders(30)...)
-	look(t, f.Buffer, 100, outbox.Backlog{Unclaimed: 30})
-	look(t, f.Buffer, 30, outbox.Backlog{Unclaimed: 30})
-	look(t, f.Buffer, 12, outbox.Backlog{Unclaimed: 12})
-	look(t, f.Buffer, 0, outbox.Backlog{})
+	look(t, f.Buffer, 100, buffer.Backlog{Unclaimed: 30})
+	look(t, f.Buffer, 30, buffer.Backlog{Unclaimed: 30})
+	look(t, f.Buffer, 12, buffer.Backlog{Unclaimed: 12})
+	look(t, f.Buffer, 0, buffer.Backlog{})
 	b := claim(t, f.Buffer, 10)
-	look(t, f.Buffer, 100, outbox.Backlog{Unclaimed: 20})
-	look(t, f.Second(t), 100, outbox.Backlog{Unclaimed: 20})
+	look(t, f.Buffer, 100, buffer.Backlog{Unclaimed: 20})
+	look(t, f.Second(t), 100, buffer.Backlog{Unclaimed: 20})
 	settle(t, f.Buffer, b, delivered())
-	look(t, f.Buffer, 100, outbox.Backlog{Unclaimed: 20})
+	look(t, f.Buffer, 100, buffer.Backlog{Unclaimed: 20})
 }
 
 func lookBatches(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	ids := f.Insert(t, orders(5)...)
-	var batches []*outbox.Batch
+	var batches []*buffer.Lease
 	for range ids {
 		batches = append(batches, claim(t, f.Buffer, 1))
 	}
-	look(t, f.Buffer, 100, outbox.Backlog{})
+	look(t, f.Buffer, 100, buffer.Backlog{})
 	f.Overdue(t, batches[0].GroupID, time.Second)
-	look(t, f.Buffer, 100, outbox.Backlog{Due: 1})
+	look(t, f.Buffer, 100, buffer.Backlog{Due: 1})
 	for _, b := range batches[1:3] {
-		settle(t, f.Buffer, b, outbox.Outcome{Verdict: outbox.Retry, GroupID: b.GroupID, After: lease})
+		settle(t, f.Buffer, b, buffer.Outcome{Verdict: buffer.Retry, GroupID: b.GroupID, After: lease})
 	}
-	look(t, f.Buffer, 100, outbox.Backlog{Due: 1, Waiting: 2})
+	look(t, f.Buffer, 100, buffer.Backlog{Due: 1, Waiting: 2})
 	f.Overdue(t, batches[1].GroupID, time.Second)
-	look(t, f.Buffer, 100, outbox.Backlog{Due: 2, Waiting: 2})
+	look(t, f.Buffer, 100, buffer.Backlog{Due: 2, Waiting: 2})
 	ok(t, "Mark", f.Buffer.Mark(t.Context(), batches[3], ids[3:4]))
 	f.Overdue(t, batches[3].GroupID, -lease)
-	look(t, f.Buffer, 100, outbox.Backlog{Due: 2, Waiting: 2, Delivered: 1})
+	look(t, f.Buffer, 100, buffer.Backlog{Due: 2, Waiting: 2, Delivered: 1})
 	f.Overdue(t, batches[3].GroupID, time.Second)
-	look(t, f.Buffer, 0, outbox.Backlog{Due: 3, Waiting: 2, Delivered: 1})
+	look(t, f.Buffer, 0, buffer.Backlog{Due: 3, Waiting: 2, Delivered: 1})
 	for range 3 {
 		settle(t, f.Buffer, takeOver(t, f.Buffer), delivered())
 	}
-	look(t, f.Buffer, 100, outbox.Backlog{Waiting: 1})
+	look(t, f.Buffer, 100, buffer.Backlog{Waiting: 1})
 }
 
 // lookLate: a distributor that does not see a late commit hands out no ticket
@@ -90,31 +90,31 @@ func lookLate(t *testing.T, h Harness) {
 
 func statusNumbers(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
-	status := func() outbox.Status {
+	status := func() buffer.Status {
 		t.Helper()
 		s, err := f.Second(t).Status(t.Context())
 		ok(t, "Status", err)
 		s.OldestTransaction = 0 // other cases of the suite have theirs open
 		return s
 	}
-	equal(t, "status of an empty buffer", status(), outbox.Status{})
+	equal(t, "status of an empty buffer", status(), buffer.Status{})
 
 	ids := f.Insert(t, orders(8)...)
-	var s outbox.Status
+	var s buffer.Status
 	eventually(t, "the oldest pending event grows older", func(context.Context) bool {
 		s = status()
 		return s.OldestPending > 0
 	})
 	about(t, "oldest pending event", s.OldestPending, 0)
-	equal(t, "status", s, outbox.Status{Pending: 8, OldestPending: s.OldestPending})
+	equal(t, "status", s, buffer.Status{Pending: 8, OldestPending: s.OldestPending})
 
 	dead, waiting, marked := claim(t, f.Buffer, 2), claim(t, f.Buffer, 2), claim(t, f.Buffer, 1)
 	claim(t, f.Buffer, 2)
-	settle(t, f.Buffer, dead, outbox.Outcome{Verdict: outbox.Dead, Attempts: 1, Error: "refused"})
-	settle(t, f.Buffer, waiting, outbox.Outcome{Verdict: outbox.Retry, GroupID: waiting.GroupID, After: lease})
+	settle(t, f.Buffer, dead, buffer.Outcome{Verdict: buffer.Dead, Attempts: 1, Error: "refused"})
+	settle(t, f.Buffer, waiting, buffer.Outcome{Verdict: buffer.Retry, GroupID: waiting.GroupID, After: lease})
 	ok(t, "Mark", f.Buffer.Mark(t.Context(), marked, marked.IDs()))
 	s = status()
-	equal(t, "status", s, outbox.Status{Pending: 5, OldestPending: s.OldestPending, Leased: 1, Waiting: 1, Delivered: 1, Dead: 2, Untold: 2})
+	equal(t, "status", s, buffer.Status{Pending: 5, OldestPending: s.OldestPending, Leased: 1, Waiting: 1, Delivered: 1, Dead: 2, Untold: 2})
 
 	f.Exec(t, fmt.Sprintf("UPDATE outbox_dead_letters SET closed_at = died_at WHERE event_id = %d", ids[0]))
 	equal(t, "open dead letters", status().Dead, int64(1))
@@ -128,7 +128,7 @@ func statusNumbers(t *testing.T, h Harness) {
 		}
 	}
 	settle(t, f.Buffer, claim(t, f.Buffer, 10), delivered())
-	equal(t, "status when only a marked batch is left", status(), outbox.Status{Delivered: 1})
+	equal(t, "status when only a marked batch is left", status(), buffer.Status{Delivered: 1})
 }
 
 func statusTransaction(t *testing.T, h Harness) {
@@ -165,7 +165,7 @@ func checkMissing(t *testing.T, h Harness) {
 		fill := func(s string) string { return strings.ReplaceAll(s, "%s", f.Table) }
 		f.Exec(t, fill(c.drop))
 		err := f.Buffer.Check(t.Context())
-		fails(t, "Check after "+fill(c.drop), err, outbox.ErrNotReady)
+		fails(t, "Check after "+fill(c.drop), err, buffer.ErrNotReady)
 		for _, want := range []string{fill(c.names), c.mends} {
 			if !strings.Contains(err.Error(), want) {
 				t.Fatalf("Check after %s: the error does not say %q: %v", fill(c.drop), want, err)
@@ -182,11 +182,11 @@ func checkWhileRunning(t *testing.T, h Harness) {
 	b := claim(t, f.Buffer, 1)
 	f.Exec(t, "DROP TABLE outbox_batches")
 	_, err := f.Buffer.Claim(t.Context(), 1, lease)
-	fails(t, "Claim", err, outbox.ErrNotReady)
+	fails(t, "Claim", err, buffer.ErrNotReady)
 	_, err = f.Buffer.TakeOver(t.Context(), lease)
-	fails(t, "TakeOver", err, outbox.ErrNotReady)
-	fails(t, "Settle", f.Buffer.Settle(t.Context(), b, []outbox.Outcome{delivered()}), outbox.ErrNotReady)
+	fails(t, "TakeOver", err, buffer.ErrNotReady)
+	fails(t, "Settle", f.Buffer.Settle(t.Context(), b, []buffer.Outcome{delivered()}), buffer.ErrNotReady)
 	_, err = f.Buffer.Look(t.Context(), 10)
-	fails(t, "Look", err, outbox.ErrNotReady)
+	fails(t, "Look", err, buffer.ErrNotReady)
 	equal(t, "rows", rowIDs(t, f), append(b.IDs(), b.LastID+1))
 }

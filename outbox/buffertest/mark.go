@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 var markCases = []testCase{
@@ -41,8 +41,8 @@ func markSettled(t *testing.T, h Harness) {
 	ids := f.Insert(t, orders(4)...)
 	b := claim(t, f.Buffer, 10)
 	ok(t, "Mark", f.Buffer.Mark(t.Context(), b, ids[:3]))
-	part := outbox.NewGroupID()
-	settle(t, f.Buffer, b, delivered(ids[:3]...), outbox.Outcome{Verdict: outbox.Retry, IDs: ids[3:], GroupID: part, After: lease})
+	part := buffer.NewGroupID()
+	settle(t, f.Buffer, b, delivered(ids[:3]...), buffer.Outcome{Verdict: buffer.Retry, IDs: ids[3:], GroupID: part, After: lease})
 	equal(t, "rows left", f.Rows(t), []Row{{ids[3], part}})
 	equal(t, "state of the rest", ledgerOf(t, f, part).State, "waiting")
 	takeOverNone(t, f.Buffer)
@@ -55,23 +55,23 @@ func markTakenOver(t *testing.T, h Harness) {
 	b := claim(t, f.Buffer, 10)
 	ok(t, "Mark", f.Buffer.Mark(t.Context(), b, []int64{ids[0], ids[2]}))
 	taken := lose(t, f, b, second)
-	if !taken.Marked() {
+	if !taken.DeliveryRecorded() {
 		t.Fatalf("the batch was marked before it was taken over, and is not after")
 	}
 	equal(t, "events", taken.IDs(), ids)
 	equal(t, "delivered", taken.Delivered, []int64{ids[0], ids[2]})
 	stale(t, f, f.Buffer, b)
 
-	rest := outbox.NewGroupID()
+	rest := buffer.NewGroupID()
 	settle(t, second, taken, delivered(taken.Delivered...),
-		outbox.Outcome{Verdict: outbox.Dead, IDs: ids[1:2], Attempts: 1, Error: "refused"},
-		outbox.Outcome{Verdict: outbox.Retry, IDs: ids[3:], GroupID: rest})
+		buffer.Outcome{Verdict: buffer.Dead, IDs: ids[1:2], Attempts: 1, Error: "refused"},
+		buffer.Outcome{Verdict: buffer.Retry, IDs: ids[3:], GroupID: rest})
 	equal(t, "rows left", f.Rows(t), []Row{{ids[3], rest}})
 	equal(t, "dead letters", len(f.Dead(t)), 1)
 	b = takeOver(t, second)
 	equal(t, "group_id of the rest", b.GroupID, rest)
 	equal(t, "origins of the rest", b.Origins, []uuid.UUID{taken.GroupID})
-	if b.Marked() {
+	if b.DeliveryRecorded() {
 		t.Fatalf("the rest is marked delivered: %v", b.Delivered)
 	}
 	settle(t, second, b, delivered())
@@ -105,8 +105,8 @@ func markVanished(t *testing.T, h Harness) {
 	f.Exec(t, fmt.Sprintf("DELETE FROM %s WHERE id = %d", f.Table, ids[0]))
 	b = lose(t, f, b, f.Buffer)
 	equal(t, "events left", b.IDs(), ids[1:])
-	rest := outbox.NewGroupID()
-	settle(t, f.Buffer, b, delivered(ids[:2]...), outbox.Outcome{Verdict: outbox.Retry, IDs: ids[2:], GroupID: rest})
+	rest := buffer.NewGroupID()
+	settle(t, f.Buffer, b, delivered(ids[:2]...), buffer.Outcome{Verdict: buffer.Retry, IDs: ids[2:], GroupID: rest})
 	equal(t, "rows left", f.Rows(t), []Row{{ids[2], rest}})
 }
 
@@ -120,9 +120,9 @@ func markLocked(t *testing.T, h Harness) {
 	defer tx.Rollback(t)
 	tx.Exec(t, fmt.Sprintf("UPDATE %s SET topic = topic WHERE id = %d", f.Table, ids[1]))
 
-	rest := outbox.NewGroupID()
-	outcomes := []outbox.Outcome{delivered(ids[:3]...), {Verdict: outbox.Retry, IDs: ids[3:], GroupID: rest}}
-	fails(t, "Settle in front of a lock", f.Buffer.Settle(t.Context(), b, outcomes), outbox.ErrLocked)
+	rest := buffer.NewGroupID()
+	outcomes := []buffer.Outcome{delivered(ids[:3]...), {Verdict: buffer.Retry, IDs: ids[3:], GroupID: rest}}
+	fails(t, "Settle in front of a lock", f.Buffer.Settle(t.Context(), b, outcomes), buffer.ErrLocked)
 	row := ledgerOf(t, f, b.GroupID)
 	equal(t, "state", row.State, "delivered")
 	equal(t, "rows left: the rest is not held up", f.Rows(t), []Row{{ids[1], b.GroupID}, {ids[3], rest}})

@@ -12,7 +12,7 @@ import (
 	"github.com/google/uuid"
 	"pgregory.net/rapid"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 var modelCases = []testCase{
@@ -30,9 +30,9 @@ func model(t *testing.T, h Harness) {
 			f.Exec(t, "DELETE FROM "+table)
 		}
 		w := &world{
-			f: f, buffers: buffers, hooks: hooks, random: h.Claim == outbox.ClaimOptimistic, slow: map[int64]bool{},
+			f: f, buffers: buffers, hooks: hooks, random: h.Claim == buffer.ClaimOptimistic, slow: map[int64]bool{},
 			committed: map[int64]bool{}, rows: map[int64]uuid.UUID{}, fate: map[int64]string{},
-			members: map[uuid.UUID][]int64{}, live: map[uuid.UUID]*liveBatch{}, letters: map[outbox.DeadKey]*letter{},
+			members: map[uuid.UUID][]int64{}, live: map[uuid.UUID]*liveBatch{}, letters: map[buffer.DeadKey]*letter{},
 		}
 		actions := map[string]func(*rapid.T){
 			"":          w.compare,
@@ -72,7 +72,7 @@ type world struct {
 	committed  map[int64]bool             // every event there ever was
 	rows       map[int64]uuid.UUID        // the buffer table
 	live       map[uuid.UUID]*liveBatch   // the ledger
-	letters    map[outbox.DeadKey]*letter // the dead letters
+	letters    map[buffer.DeadKey]*letter // the dead letters
 	fate       map[int64]string           // delivered, dead or discarded, of events that are gone
 	members    map[uuid.UUID][]int64      // of every group_id there ever was
 	maxClaimed int64                      // unclaimed ids below it were committed late, or not chosen
@@ -111,7 +111,7 @@ const (
 type owner struct {
 	buffer batches
 	hook   bool
-	batch  *outbox.Batch
+	batch  *buffer.Lease
 }
 
 type openTx struct {
@@ -138,27 +138,27 @@ func (w *world) compare(t *rapid.T) {
 	for _, g := range w.groupIDs() {
 		l, ids := w.live[g], w.members[g]
 		want = append(want, LedgerRow{
-			GroupID: g, State: l.state, LeaseNo: l.leaseNo, Starts: l.starts, Attempts: l.attempts, Outages: l.outages,
+			GroupID: g, State: l.state, LeaseNo: l.leaseNo, UnfinishedLeases: l.starts, Attempts: l.attempts, Outages: l.outages,
 			Events: len(ids), FirstID: ids[0], LastID: ids[len(ids)-1], Origins: l.origins, Delivered: l.delivered, Address: l.address,
 		})
 	}
 	var got []LedgerRow
 	for _, r := range w.f.Ledger(t) {
 		got = append(got, LedgerRow{
-			GroupID: r.GroupID, State: r.State, LeaseNo: r.LeaseNo, Starts: r.Starts, Attempts: r.Attempts, Outages: r.Outages,
+			GroupID: r.GroupID, State: r.State, LeaseNo: r.LeaseNo, UnfinishedLeases: r.UnfinishedLeases, Attempts: r.Attempts, Outages: r.Outages,
 			Events: r.Events, FirstID: r.FirstID, LastID: r.LastID, Origins: r.Origins, Delivered: r.Delivered, Address: r.Address,
 		})
 	}
 	equal(t, "ledger", got, want)
 
-	wantLetters, gotLetters := map[outbox.DeadKey]letter{}, map[outbox.DeadKey]letter{}
+	wantLetters, gotLetters := map[buffer.DeadKey]letter{}, map[buffer.DeadKey]letter{}
 	open := map[int64]int{}
 	for key, l := range w.letters {
 		wantLetters[key] = l.compared()
 	}
 	for _, d := range w.f.Dead(t) {
 		l := letter{told: isTold(&d), closed: isClosed(&d), hookGroup: d.HookGroupID}
-		gotLetters[outbox.DeadKey{EventID: d.EventID, GroupID: d.GroupID}] = l.compared()
+		gotLetters[buffer.DeadKey{EventID: d.EventID, GroupID: d.GroupID}] = l.compared()
 		if !l.closed {
 			open[d.EventID]++
 		}
@@ -239,9 +239,9 @@ func (w *world) drain(t *rapid.T) {
 // deliver settles all that is owned.
 func (w *world) deliver(t *rapid.T) {
 	for _, o := range w.owners {
-		outcomes := []outbox.Outcome{delivered()}
+		outcomes := []buffer.Outcome{delivered()}
 		err := o.buffer.Settle(t.Context(), o.batch, outcomes)
-		if errors.Is(err, outbox.ErrLeaseLost) {
+		if errors.Is(err, buffer.ErrLeaseLost) {
 			t.Fatalf("the only process left lost batch %s", o.batch.GroupID)
 		}
 		ok(t, "Settle", err)

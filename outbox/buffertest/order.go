@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 var orderCases = []testCase{
@@ -74,7 +75,7 @@ func orderTogether(t *testing.T, h Harness) {
 		last    = map[string]int64{}
 		claimed int
 	)
-	take := func(b *outbox.Batch) error {
+	take := func(b *buffer.Lease) error {
 		mu.Lock()
 		defer mu.Unlock()
 		claimed += len(b.Events)
@@ -96,7 +97,7 @@ func orderTogether(t *testing.T, h Harness) {
 		}
 		return nil
 	}
-	giveBack := func(b *outbox.Batch) {
+	giveBack := func(b *buffer.Lease) {
 		mu.Lock()
 		defer mu.Unlock()
 		for i := range b.Events {
@@ -127,7 +128,7 @@ func orderTogether(t *testing.T, h Harness) {
 					return err
 				}
 				giveBack(b)
-				if err := buffers[i%2].Settle(ctx, b, []outbox.Outcome{delivered()}); err != nil {
+				if err := buffers[i%2].Settle(ctx, b, []buffer.Outcome{delivered()}); err != nil {
 					return err
 				}
 			}
@@ -167,8 +168,8 @@ func orderParts(t *testing.T, h Harness) {
 	f := h.Open(t, Options{Ordered: true})
 	other := f.Second(t)
 	ids := f.Insert(t, keyed("a", "b", "a", "b", "c", "a", "d")...)
-	part := func(ids []int64, after time.Duration) outbox.Outcome {
-		return outbox.Outcome{Verdict: outbox.Retry, IDs: ids, GroupID: outbox.NewGroupID(), After: after}
+	part := func(ids []int64, after time.Duration) buffer.Outcome {
+		return buffer.Outcome{Verdict: buffer.Retry, IDs: ids, GroupID: buffer.NewGroupID(), After: after}
 	}
 	whole := claim(t, f.Buffer, 10)
 	front, back, alone := part(ids[:3], 0), part(ids[3:6], 0), part(ids[6:], 0)
@@ -231,8 +232,8 @@ func orderStuck(t *testing.T, h Harness) {
 func orderReplayed(t *testing.T, h Harness) {
 	f := h.Open(t, Options{Ordered: true})
 	f.Insert(t, keyed("a")...)
-	settle(t, f.Buffer, claim(t, f.Buffer, 10), outbox.Outcome{Verdict: outbox.Dead, Attempts: 1, Error: "refused"})
-	replay(t, f.Buffer, outbox.DeadFilter{}, 10, 1)
+	settle(t, f.Buffer, claim(t, f.Buffer, 10), buffer.Outcome{Verdict: buffer.Dead, Attempts: 1, Error: "refused"})
+	replay(t, f.Buffer, buffer.DeadFilter{}, 10, 1)
 	behind := f.Insert(t, keyed("a", "b")...)
 	b := claim(t, f.Buffer, 10)
 	equal(t, "claimed beside it", b.IDs(), behind[1:])
@@ -244,8 +245,8 @@ func orderAdopted(t *testing.T, h Harness) {
 	f := h.Open(t, Options{Ordered: true})
 	ids := f.Insert(t, keyed("a", "b", "a", "c")...)
 	ok(t, "Check", f.Buffer.Check(t.Context())) // as every relay does first
-	f.Exec(t, fmt.Sprintf("UPDATE %s SET group_id = '%s' WHERE id <= %d", f.Table, outbox.NewGroupID(), ids[1]))
-	repair(t, f.Buffer, outbox.Repair{Adopted: outbox.Tally{Batches: 1, Events: 2}})
+	f.Exec(t, fmt.Sprintf("UPDATE %s SET group_id = '%s' WHERE id <= %d", f.Table, buffer.NewGroupID(), ids[1]))
+	repair(t, f.Buffer, buffer.Repair{Adopted: buffer.Tally{Batches: 1, Events: 2}})
 	equal(t, "claimed beside it", claim(t, f.Buffer, 10).IDs(), ids[3:])
 	b := takeOver(t, f.Buffer)
 	equal(t, "what was found", b.IDs(), ids[:2])
@@ -261,7 +262,7 @@ func orderMode(t *testing.T, h Harness) {
 		t.Helper()
 		untouched(t, f, "a claim in the other mode", func() {
 			_, err := b.Claim(t.Context(), 10, lease)
-			fails(t, "Claim", err, outbox.ErrNotReady)
+			fails(t, "Claim", err, buffer.ErrNotReady)
 		})
 	}
 	first := claim(t, plain, 1)
@@ -271,10 +272,10 @@ func orderMode(t *testing.T, h Harness) {
 	refused(f.Buffer)
 	settle(t, f.Buffer, first, delivered())
 
-	var second *outbox.Batch
+	var second *buffer.Lease
 	eventually(t, "claim in the new mode", func(ctx context.Context) bool {
 		var err error
-		if second, err = f.Buffer.Claim(ctx, 1, lease); err != nil && !errors.Is(err, outbox.ErrNotReady) {
+		if second, err = f.Buffer.Claim(ctx, 1, lease); err != nil && !errors.Is(err, buffer.ErrNotReady) {
 			t.Fatalf("Claim: %v", err)
 		}
 		return second != nil
@@ -285,7 +286,7 @@ func orderMode(t *testing.T, h Harness) {
 	settle(t, f.Buffer, second, delivered())
 	eventually(t, "claim in the old mode", func(ctx context.Context) bool {
 		b, err := plain.Claim(ctx, 10, lease)
-		if err != nil && !errors.Is(err, outbox.ErrNotReady) {
+		if err != nil && !errors.Is(err, buffer.ErrNotReady) {
 			t.Fatalf("Claim: %v", err)
 		}
 		return b != nil && slices.Equal(b.IDs(), ids[2:])

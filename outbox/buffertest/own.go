@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 var ownCases = []testCase{
@@ -92,12 +93,12 @@ func ownUnprojected(t *testing.T, h Harness) {
 	ok(t, "the row as JSON", json.Unmarshal(e.Payload, &row))
 	equal(t, "id and seal", []any{row.ID, row.Seal}, []any{ids[2], "größe"})
 
-	rest := outbox.NewGroupID()
-	settle(t, f.Buffer, b, outbox.Outcome{Verdict: outbox.Dead, IDs: []int64{ids[0], ids[2]}, Error: outbox.NotProjected},
-		outbox.Outcome{Verdict: outbox.Retry, IDs: []int64{ids[1], ids[3]}, GroupID: rest})
+	rest := buffer.NewGroupID()
+	settle(t, f.Buffer, b, buffer.Outcome{Verdict: buffer.Dead, IDs: []int64{ids[0], ids[2]}, Error: buffer.NotProjected},
+		buffer.Outcome{Verdict: buffer.Retry, IDs: []int64{ids[1], ids[3]}, GroupID: rest})
 	letters := f.Dead(t)
 	equal(t, "letters", len(letters), 2)
-	equal(t, "letter", []any{letters[1].EventID, letters[1].Topic, letters[1].Error}, []any{ids[2], named(f), outbox.NotProjected})
+	equal(t, "letter", []any{letters[1].EventID, letters[1].Topic, letters[1].Error}, []any{ids[2], named(f), buffer.NotProjected})
 	ok(t, "the row as JSON", json.Unmarshal(letters[1].Payload, &row))
 	b = takeOver(t, f.Buffer)
 	equal(t, "the rest", []any{b.GroupID, b.IDs()}, []any{rest, []int64{ids[1], ids[3]}})
@@ -106,7 +107,7 @@ func ownUnprojected(t *testing.T, h Harness) {
 	for _, e := range b.Events {
 		equal(t, "Unprojected", e.Unprojected, true)
 	}
-	settle(t, f.Buffer, b, outbox.Outcome{Verdict: outbox.Dead, Error: outbox.NotProjected})
+	settle(t, f.Buffer, b, buffer.Outcome{Verdict: buffer.Dead, Error: buffer.NotProjected})
 	empty(t, f)
 }
 
@@ -169,7 +170,7 @@ func ownCheck(t *testing.T, h Harness) {
 		err := f.Buffer.Check(t.Context())
 		problems := 0
 		for _, found := range f.Buffer.Examine(t.Context()) {
-			if found.Level == outbox.Problem {
+			if found.Level == buffer.Problem {
 				problems++
 			}
 		}
@@ -178,7 +179,7 @@ func ownCheck(t *testing.T, h Harness) {
 			equal(t, "problems", problems, 0)
 			continue
 		}
-		fails(t, "Check without "+name, err, outbox.ErrNotReady)
+		fails(t, "Check without "+name, err, buffer.ErrNotReady)
 		if problems == 0 {
 			t.Fatalf("Examine without %s finds no problem", name)
 		}

@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 var ownLetterCases = []testCase{
@@ -32,7 +33,7 @@ func ownReplayed(t *testing.T, h Harness) {
 	}
 	before := rows()
 	b := claim(t, f.Buffer, 10)
-	settle(t, f.Buffer, b, outbox.Outcome{Verdict: outbox.Dead, Attempts: 3, Error: "refused"})
+	settle(t, f.Buffer, b, buffer.Outcome{Verdict: buffer.Dead, Attempts: 3, Error: "refused"})
 	empty(t, f)
 	for i, d := range f.Dead(t) {
 		e := b.Events[i]
@@ -43,7 +44,7 @@ func ownReplayed(t *testing.T, h Harness) {
 			[]any{e.ID, e.Topic, e.Key, string(e.Payload), string(e.Headers), b.GroupID})
 	}
 	f.Exec(t, fmt.Sprintf("INSERT INTO parents (id, name) VALUES (%d, 'orders.created')", ids[3]))
-	replay(t, f.Buffer, outbox.DeadFilter{}, 10, 4)
+	replay(t, f.Buffer, buffer.DeadFilter{}, 10, 4)
 	equal(t, "rows", rows(), before)
 	again := takeOver(t, f.Buffer)
 	if again.GroupID == b.GroupID {
@@ -62,20 +63,20 @@ func ownUnique(t *testing.T, h Harness) {
 	for _, id := range ids {
 		f.Exec(t, fmt.Sprintf("UPDATE %s SET seal = 'of %d' WHERE id = %d", f.Table, id, id))
 	}
-	settle(t, f.Buffer, claim(t, f.Buffer, 10), outbox.Outcome{Verdict: outbox.Dead, Attempts: 1, Error: "refused"})
+	settle(t, f.Buffer, claim(t, f.Buffer, 10), buffer.Outcome{Verdict: buffer.Dead, Attempts: 1, Error: "refused"})
 	other := insertWithParents(t, f, orders(1)...)
 	f.Exec(t, fmt.Sprintf("UPDATE %s SET seal = 'of %d' WHERE id = %d", f.Table, ids[0], other[0]))
 
-	replay(t, f.Buffer, outbox.DeadFilter{}, 1, 1) // what cannot go back does not use the limit up
+	replay(t, f.Buffer, buffer.DeadFilter{}, 1, 1) // what cannot go back does not use the limit up
 	equal(t, "events", takeOver(t, f.Buffer).IDs(), ids[1:2])
-	replay(t, f.Buffer, outbox.DeadFilter{}, 10, 1)
+	replay(t, f.Buffer, buffer.DeadFilter{}, 10, 1)
 	equal(t, "events", takeOver(t, f.Buffer).IDs(), ids[2:])
-	untouched(t, f, "Replay of what does not go in", func() { replay(t, f.Buffer, outbox.DeadFilter{}, 10, 0) })
+	untouched(t, f, "Replay of what does not go in", func() { replay(t, f.Buffer, buffer.DeadFilter{}, 10, 0) })
 	equal(t, "letters open", letters(t, f, isOpen), ids[:1])
 	equal(t, "rows", rowIDs(t, f), []int64{ids[1], ids[2], other[0]})
 
 	settle(t, f.Buffer, claim(t, f.Buffer, 10), delivered())
-	replay(t, f.Buffer, outbox.DeadFilter{}, 10, 1)
+	replay(t, f.Buffer, buffer.DeadFilter{}, 10, 1)
 	equal(t, "letters open", letters(t, f, isOpen), []int64(nil))
 }
 
@@ -98,17 +99,17 @@ func ownStamped(t *testing.T, h Harness) {
 	settle(t, f.Buffer, b, retry(b, 0))
 	stamped("a retry")
 	b = takeOver(t, f.Buffer)
-	settle(t, f.Buffer, b, delivered(ids[0]), outbox.Outcome{Verdict: outbox.Dead, IDs: ids[1:3], Attempts: 1, Error: "refused"},
-		outbox.Outcome{Verdict: outbox.Retry, IDs: ids[3:], GroupID: outbox.NewGroupID()})
+	settle(t, f.Buffer, b, delivered(ids[0]), buffer.Outcome{Verdict: buffer.Dead, IDs: ids[1:3], Attempts: 1, Error: "refused"},
+		buffer.Outcome{Verdict: buffer.Retry, IDs: ids[3:], GroupID: buffer.NewGroupID()})
 	stamped("a settle of parts")
-	replay(t, f.Buffer, outbox.DeadFilter{}, 10, 2)
+	replay(t, f.Buffer, buffer.DeadFilter{}, 10, 2)
 	stamped("a replay")
 	for range 2 {
 		b = takeOver(t, f.Buffer)
 		ok(t, "Mark", f.Buffer.Mark(t.Context(), b, b.IDs()[:1]))
 		b = lose(t, f, b, f.Buffer)
 		rest := b.IDs()[1:]
-		settle(t, f.Buffer, b, delivered(b.Delivered...), outbox.Outcome{Verdict: outbox.Retry, IDs: rest, GroupID: outbox.NewGroupID(), After: lease})
+		settle(t, f.Buffer, b, delivered(b.Delivered...), buffer.Outcome{Verdict: buffer.Retry, IDs: rest, GroupID: buffer.NewGroupID(), After: lease})
 		stamped("a settle of a marked batch")
 	}
 	equal(t, "rows", rowIDs(t, f), []int64{ids[2], ids[4], ids[5]})
@@ -125,7 +126,7 @@ func ownArchive(t *testing.T, h Harness) {
 	b := claim(t, f.Buffer, 10)
 	ok(t, "Mark", f.Buffer.Mark(t.Context(), b, ids[:1]))
 	b = lose(t, f, b, f.Second(t))
-	settle(t, f.Buffer, b, delivered(b.Delivered...), outbox.Outcome{Verdict: outbox.Retry, IDs: ids[1:], GroupID: outbox.NewGroupID()})
+	settle(t, f.Buffer, b, delivered(b.Delivered...), buffer.Outcome{Verdict: buffer.Retry, IDs: ids[1:], GroupID: buffer.NewGroupID()})
 	b = takeOver(t, f.Buffer)
 	settle(t, f.Buffer, b, delivered())
 	empty(t, f)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 var ownWrongCases = []testCase{
@@ -18,7 +19,7 @@ var ownWrongCases = []testCase{
 
 // wrong expects a batch of these events that could not be projected, and an error of one
 // line that names all of that.
-func wrong(t *testing.T, b *outbox.Batch, ids []int64, names ...string) {
+func wrong(t *testing.T, b *buffer.Lease, ids []int64, names ...string) {
 	t.Helper()
 	equal(t, "events of a batch that cannot be projected", b.IDs(), ids)
 	if b.ProjectErr == nil {
@@ -45,7 +46,7 @@ func saysAll(t *testing.T, err error, names []string) {
 
 // wrongEvent expects that of these events the one at bad alone is to blame, and an error of
 // one line that names all of that.
-func wrongEvent(t *testing.T, b *outbox.Batch, ids []int64, bad int, names ...string) {
+func wrongEvent(t *testing.T, b *buffer.Lease, ids []int64, bad int, names ...string) {
 	t.Helper()
 	equal(t, "events of a batch with one that cannot be sent", b.IDs(), ids)
 	ok(t, "a batch with one event that cannot be sent", b.ProjectErr)
@@ -103,7 +104,7 @@ func ownWrong(t *testing.T, h Harness) {
 			project: `SELECT e.id AS id, CASE WHEN e.topic = 'bad' THEN '{no' ELSE '{}' END AS payload` + rows, says: []string{"{id}", "payload"}, event: true,
 		},
 		"an error in one row": {
-			project: `SELECT e.id AS id, e.payload AS payload, CASE WHEN ` + overflows + ` = 1 THEN 'x' END AS topic` + rows, is: outbox.ErrEventData,
+			project: `SELECT e.id AS id, e.payload AS payload, CASE WHEN ` + overflows + ` = 1 THEN 'x' END AS topic` + rows, is: buffer.ErrEventData,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -118,7 +119,7 @@ func ownWrong(t *testing.T, h Harness) {
 				says[i] = strings.ReplaceAll(says[i], "{id}", fmt.Sprint(ids[1]))
 			}
 			if err := f.Buffer.Check(t.Context()); err != nil { // what is wrong for every batch may be seen at the start
-				fails(t, "Check", err, outbox.ErrNotReady)
+				fails(t, "Check", err, buffer.ErrNotReady)
 				for _, name := range says {
 					if !strings.Contains(err.Error(), name) {
 						t.Fatalf("the error does not name %s: %v", name, err)
@@ -126,7 +127,7 @@ func ownWrong(t *testing.T, h Harness) {
 				}
 				return
 			}
-			expect := func(b *outbox.Batch) {
+			expect := func(b *buffer.Lease) {
 				t.Helper()
 				if c.event {
 					wrongEvent(t, b, ids, 1, says...)
@@ -157,9 +158,9 @@ func ownBad(t *testing.T, h Harness) {
 	ids := f.Insert(t, events...)
 	b := claim(t, f.Buffer, 10)
 	wrongEvent(t, b, ids, 2, fmt.Sprint(ids[2]))
-	rest := outbox.NewGroupID()
-	settle(t, f.Buffer, b, outbox.Outcome{Verdict: outbox.Dead, IDs: ids[2:3], Attempts: 1, Error: "its projection failed"},
-		outbox.Outcome{Verdict: outbox.Retry, IDs: []int64{ids[0], ids[1], ids[3]}, GroupID: rest})
+	rest := buffer.NewGroupID()
+	settle(t, f.Buffer, b, buffer.Outcome{Verdict: buffer.Dead, IDs: ids[2:3], Attempts: 1, Error: "its projection failed"},
+		buffer.Outcome{Verdict: buffer.Retry, IDs: []int64{ids[0], ids[1], ids[3]}, GroupID: rest})
 	b = takeOver(t, f.Buffer)
 	equal(t, "the rest", []any{b.GroupID, b.IDs()}, []any{rest, []int64{ids[0], ids[1], ids[3]}})
 	for _, e := range b.Events {
@@ -190,8 +191,8 @@ func ownHalved(t *testing.T, h Harness) {
 	ids := f.Insert(t, events...)
 	b := claim(t, f.Buffer, 10)
 	wrong(t, b, ids)
-	left, right := outbox.NewGroupID(), outbox.NewGroupID()
-	settle(t, f.Buffer, b, outbox.Outcome{Verdict: outbox.Retry, IDs: ids[:2], GroupID: left}, outbox.Outcome{Verdict: outbox.Retry, IDs: ids[2:], GroupID: right})
+	left, right := buffer.NewGroupID(), buffer.NewGroupID()
+	settle(t, f.Buffer, b, buffer.Outcome{Verdict: buffer.Retry, IDs: ids[:2], GroupID: left}, buffer.Outcome{Verdict: buffer.Retry, IDs: ids[2:], GroupID: right})
 	for range 2 {
 		switch b = takeOver(t, f.Buffer); b.GroupID {
 		case left:
@@ -199,7 +200,7 @@ func ownHalved(t *testing.T, h Harness) {
 			settle(t, f.Buffer, b, delivered())
 		default:
 			wrong(t, b, ids[2:])
-			settle(t, f.Buffer, b, outbox.Outcome{Verdict: outbox.Dead, Attempts: 1, Error: "its projection failed"})
+			settle(t, f.Buffer, b, buffer.Outcome{Verdict: buffer.Dead, Attempts: 1, Error: "its projection failed"})
 		}
 	}
 	empty(t, f)

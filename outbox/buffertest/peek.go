@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 var peekCases = []testCase{
@@ -15,9 +16,9 @@ var peekCases = []testCase{
 }
 
 // peek peeks and expects that it changed nothing.
-func peek(t *testing.T, f *Fixture, limit int) *outbox.Batch {
+func peek(t *testing.T, f *Fixture, limit int) *buffer.Lease {
 	t.Helper()
-	var batch *outbox.Batch
+	var batch *buffer.Lease
 	untouched(t, f, "Peek", func() {
 		var err error
 		batch, err = f.Buffer.Peek(t.Context(), limit)
@@ -39,7 +40,7 @@ func peekFirst(t *testing.T, h Harness) {
 		}
 		equal(t, "pipeline", peeked.Pipeline, f.Pipeline)
 		equal(t, "PayloadIsJSON", peeked.PayloadIsJSON, !opt.Bytes)
-		look(t, f.Buffer, 100, outbox.Backlog{Unclaimed: 5})
+		look(t, f.Buffer, 100, buffer.Backlog{Unclaimed: 5})
 		b := claim(t, f.Buffer, 3)
 		if d := cmp.Diff(b.Events, peeked.Events, cmpopts.EquateEmpty()); d != "" {
 			t.Fatalf("what a claim takes (-) and what Peek showed (+):\n%s", d)

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 var rangeCases = []testCase{
@@ -34,11 +34,11 @@ func rangeUntouched(t *testing.T, h Harness) {
 	b := claim(t, f.Buffer, 10)
 	equal(t, "claim of the ledger row", ledgerOf(t, f, b.GroupID).Claim, "range")
 	unstamped(t, f)
-	left, right := outbox.NewGroupID(), outbox.NewGroupID()
+	left, right := buffer.NewGroupID(), buffer.NewGroupID()
 	settle(
-		t, f.Buffer, b, delivered(ids[0], ids[4]), outbox.Outcome{Verdict: outbox.Dead, IDs: ids[5:6], Attempts: 1, Error: "refused"},
-		outbox.Outcome{Verdict: outbox.Retry, IDs: []int64{ids[1], ids[6]}, GroupID: left},
-		outbox.Outcome{Verdict: outbox.Retry, IDs: []int64{ids[2], ids[3], ids[7]}, GroupID: right, After: lease},
+		t, f.Buffer, b, delivered(ids[0], ids[4]), buffer.Outcome{Verdict: buffer.Dead, IDs: ids[5:6], Attempts: 1, Error: "refused"},
+		buffer.Outcome{Verdict: buffer.Retry, IDs: []int64{ids[1], ids[6]}, GroupID: left},
+		buffer.Outcome{Verdict: buffer.Retry, IDs: []int64{ids[2], ids[3], ids[7]}, GroupID: right, After: lease},
 	)
 	unstamped(t, f)
 	equal(t, "rows", f.Rows(t), []Row{{ids[1], left}, {ids[2], right}, {ids[3], right}, {ids[6], left}, {ids[7], right}})
@@ -46,11 +46,11 @@ func rangeUntouched(t *testing.T, h Harness) {
 	equal(t, "the part that is due", b.IDs(), []int64{ids[1], ids[6]})
 	equal(t, "claim of its ledger row", ledgerOf(t, f, left).Claim, "range")
 	settle(t, f.Buffer, b, delivered())
-	b = lose(t, f, &outbox.Batch{GroupID: right}, f.Buffer)
+	b = lose(t, f, &buffer.Lease{Batch: buffer.Batch{GroupID: right}}, f.Buffer)
 	equal(t, "the other part", b.IDs(), []int64{ids[2], ids[3], ids[7]})
 	ok(t, "Mark", f.Buffer.Mark(t.Context(), b, ids[3:4]))
 	b = lose(t, f, b, f.Buffer)
-	settle(t, f.Buffer, b, delivered(ids[3]), outbox.Outcome{Verdict: outbox.Retry, IDs: []int64{ids[2], ids[7]}, GroupID: outbox.NewGroupID()})
+	settle(t, f.Buffer, b, delivered(ids[3]), buffer.Outcome{Verdict: buffer.Retry, IDs: []int64{ids[2], ids[7]}, GroupID: buffer.NewGroupID()})
 	claimNone(t, f.Buffer)
 	settle(t, f.Buffer, takeOver(t, f.Buffer), delivered())
 	empty(t, f)
@@ -73,11 +73,11 @@ func rangeGaps(t *testing.T, h Harness) {
 	held := b.IDs()
 	b = lose(t, f, b, f.Buffer)
 	equal(t, "events taken over", b.IDs(), held)
-	part := outbox.NewGroupID()
-	settle(t, f.Buffer, b, delivered(held[1:7]...), outbox.Outcome{Verdict: outbox.Retry, IDs: []int64{held[0], held[7]}, GroupID: part})
+	part := buffer.NewGroupID()
+	settle(t, f.Buffer, b, delivered(held[1:7]...), buffer.Outcome{Verdict: buffer.Retry, IDs: []int64{held[0], held[7]}, GroupID: part})
 	b = takeOver(t, f.Buffer)
 	equal(t, "events of the part", b.IDs(), []int64{held[0], held[7]})
-	settle(t, f.Buffer, b, outbox.Outcome{Verdict: outbox.Dead, Attempts: 1, Error: "refused"})
+	settle(t, f.Buffer, b, buffer.Outcome{Verdict: buffer.Dead, Attempts: 1, Error: "refused"})
 	equal(t, "rows left", rowIDs(t, f), gaps)
 	second := f.Second(t) // looks everywhere first
 	_, err := second.Look(t.Context(), 100)
@@ -108,21 +108,21 @@ func rangeLocked(t *testing.T, h Harness) {
 // way there is.
 func rangeLate(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
-	ends := map[string]func(*outbox.Batch){
-		"delivered": func(b *outbox.Batch) { settle(t, f.Buffer, b, delivered()) },
-		"buried": func(b *outbox.Batch) {
-			settle(t, f.Buffer, b, outbox.Outcome{Verdict: outbox.Dead, Attempts: 1, Error: "refused"})
+	ends := map[string]func(*buffer.Lease){
+		"delivered": func(b *buffer.Lease) { settle(t, f.Buffer, b, delivered()) },
+		"buried": func(b *buffer.Lease) {
+			settle(t, f.Buffer, b, buffer.Outcome{Verdict: buffer.Dead, Attempts: 1, Error: "refused"})
 		},
-		"marked": func(b *outbox.Batch) {
+		"marked": func(b *buffer.Lease) {
 			ok(t, "Mark", f.Buffer.Mark(t.Context(), b, b.IDs()))
 			settle(t, f.Buffer, lose(t, f, b, f.Buffer), delivered())
 		},
-		"retried": func(b *outbox.Batch) {
+		"retried": func(b *buffer.Lease) {
 			settle(t, f.Buffer, b, retry(b, 0))
 			settle(t, f.Buffer, takeOver(t, f.Buffer), delivered())
 		},
-		"divided": func(b *outbox.Batch) {
-			settle(t, f.Buffer, b, outbox.Outcome{Verdict: outbox.Retry, IDs: b.IDs(), GroupID: outbox.NewGroupID()})
+		"divided": func(b *buffer.Lease) {
+			settle(t, f.Buffer, b, buffer.Outcome{Verdict: buffer.Retry, IDs: b.IDs(), GroupID: buffer.NewGroupID()})
 			settle(t, f.Buffer, takeOver(t, f.Buffer), delivered())
 		},
 	}
@@ -163,7 +163,7 @@ func rangeBehind(t *testing.T, h Harness) {
 		equal(t, "events claimed", claim(t, f.Buffer, 20).IDs(), ids[at:at+20])
 	}
 	settle(t, second, b, delivered())
-	first := lose(t, f, &outbox.Batch{GroupID: f.Rows(t)[0].GroupID}, f.Buffer) // a hole in what is held
+	first := lose(t, f, &buffer.Lease{Batch: buffer.Batch{GroupID: f.Rows(t)[0].GroupID}}, f.Buffer) // a hole in what is held
 	settle(t, f.Buffer, first, delivered())
 	equal(t, "events claimed from far behind", claim(t, second, 20).IDs(), ids[61:81])
 	equal(t, "events claimed", claim(t, f.Buffer, 100).IDs(), ids[81:])
@@ -171,7 +171,7 @@ func rangeBehind(t *testing.T, h Harness) {
 	claimNone(t, f.Buffer)
 	var held []int64
 	for _, r := range f.Ledger(t) {
-		b := lose(t, f, &outbox.Batch{GroupID: r.GroupID}, second)
+		b := lose(t, f, &buffer.Lease{Batch: buffer.Batch{GroupID: r.GroupID}}, second)
 		held = append(held, b.IDs()...)
 		settle(t, second, b, delivered())
 	}
@@ -224,11 +224,11 @@ func rangeBacklog(t *testing.T, h Harness) {
 	settle(t, f.Buffer, b, retry(b, lease))
 	claim(t, f.Buffer, 3)
 	for range 3 { // the first one looks everywhere, others from the marks
-		for _, buffer := range []Buffer{f.Buffer, second} {
-			look, err := buffer.Look(t.Context(), 100)
+		for _, each := range []Buffer{f.Buffer, second} {
+			look, err := each.Look(t.Context(), 100)
 			ok(t, "Look", err)
-			equal(t, "backlog", look, outbox.Backlog{Unclaimed: 3, Waiting: 1})
-			s, err := buffer.Status(t.Context())
+			equal(t, "backlog", look, buffer.Backlog{Unclaimed: 3, Waiting: 1})
+			s, err := each.Status(t.Context())
 			ok(t, "Status", err)
 			equal(t, "pending", s.Pending, int64(10))
 		}
@@ -236,8 +236,8 @@ func rangeBacklog(t *testing.T, h Harness) {
 	f.Overdue(t, b.GroupID, time.Second)
 	look, err := second.Look(t.Context(), 0)
 	ok(t, "Look", err)
-	equal(t, "backlog", look, outbox.Backlog{Waiting: 1, Due: 1})
-	audit(t, second, outbox.Audit{
-		Unclaimed: 3, Leased: outbox.Tally{Batches: 1, Events: 3}, Waiting: outbox.Tally{Batches: 1, Events: 4},
+	equal(t, "backlog", look, buffer.Backlog{Waiting: 1, Due: 1})
+	audit(t, second, buffer.Audit{
+		Unclaimed: 3, Leased: buffer.Tally{Batches: 1, Events: 3}, Waiting: buffer.Tally{Batches: 1, Events: 4},
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 var replayCases = []testCase{
@@ -25,7 +26,7 @@ var replayCases = []testCase{
 	{name: "replay/ids are not handed out again", run: replayNewIDs},
 }
 
-func replay(t *testing.T, b Buffer, f outbox.DeadFilter, limit, want int) {
+func replay(t *testing.T, b Buffer, f buffer.DeadFilter, limit, want int) {
 	t.Helper()
 	n, err := b.Replay(t.Context(), f, limit)
 	ok(t, "Replay", err)
@@ -51,11 +52,11 @@ func replayed(t *testing.T, f *Fixture, events []outbox.Event) {
 	f.Insert(t, events...)
 	b := claim(t, f.Buffer, 100)
 	was := ledgerOf(t, f, b.GroupID)
-	settle(t, f.Buffer, b, outbox.Outcome{Verdict: outbox.Dead, Attempts: 3, Error: "refused"})
+	settle(t, f.Buffer, b, buffer.Outcome{Verdict: buffer.Dead, Attempts: 3, Error: "refused"})
 	empty(t, f)
 	letters := f.Dead(t)
 
-	replay(t, f.Buffer, outbox.DeadFilter{}, 100, len(events))
+	replay(t, f.Buffer, buffer.DeadFilter{}, 100, len(events))
 	ledger := f.Ledger(t)
 	equal(t, "ledger rows", len(ledger), 1)
 	row := ledger[0]
@@ -77,26 +78,26 @@ func replayed(t *testing.T, f *Fixture, events []outbox.Event) {
 		letters[i].ClosedAt = d.ClosedAt
 		equal(t, "dead letter after the replay", d, letters[i])
 	}
-	equal(t, "letters listed", dead(t, f.Buffer, outbox.DeadFilter{}), []int64(nil))
+	equal(t, "letters listed", dead(t, f.Buffer, buffer.DeadFilter{}), []int64(nil))
 	claimNone(t, f.Buffer) // nobody else's
 
 	again := takeOver(t, f.Second(t))
 	equal(t, "events", again.Events, b.Events)
-	equal(t, "lease_no and starts", []int64{again.LeaseNo, int64(again.Starts)}, []int64{1, 1})
+	equal(t, "lease_no and starts", []int64{again.LeaseNo, int64(again.UnfinishedLeases)}, []int64{1, 1})
 	equal(t, "attempts and outages", []int{again.Attempts, again.Outages}, []int{0, 0})
 	equal(t, "origins", again.Origins, []uuid.UUID(nil))
 	settle(t, f.Buffer, again, delivered())
 	empty(t, f)
-	replay(t, f.Buffer, outbox.DeadFilter{}, 100, 0)
+	replay(t, f.Buffer, buffer.DeadFilter{}, 100, 0)
 	empty(t, f)
 }
 
 func replayRefused(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	first := bury(t, f, "refused", orders(2)...)
-	replay(t, f.Buffer, outbox.DeadFilter{}, 100, 2)
+	replay(t, f.Buffer, buffer.DeadFilter{}, 100, 2)
 	second := takeOver(t, f.Buffer)
-	settle(t, f.Buffer, second, outbox.Outcome{Verdict: outbox.Dead, Attempts: 5, Error: "refused again"})
+	settle(t, f.Buffer, second, buffer.Outcome{Verdict: buffer.Dead, Attempts: 5, Error: "refused again"})
 	empty(t, f)
 	equal(t, "letters", len(f.Dead(t)), 4)
 	for _, d := range f.Dead(t) {
@@ -113,7 +114,7 @@ func replayRefused(t *testing.T, h Harness) {
 			t.Fatalf("a letter of event %d under group_id %s", d.EventID, d.GroupID)
 		}
 	}
-	replay(t, f.Buffer, outbox.DeadFilter{}, 100, 2)
+	replay(t, f.Buffer, buffer.DeadFilter{}, 100, 2)
 	b := takeOver(t, f.Buffer)
 	equal(t, "events", b.IDs(), first.IDs())
 	settle(t, f.Buffer, b, delivered())
@@ -127,16 +128,16 @@ func replayInBuffer(t *testing.T, h Harness) {
 	ids := b.IDs()
 	f.Exec(t, fmt.Sprintf("INSERT INTO %s (id, topic, payload) VALUES (%d, 'restored', '1')", f.Table, ids[0]))
 	for _, want := range ids[1:] { // what cannot go back does not use the limit up
-		replay(t, f.Buffer, outbox.DeadFilter{}, 1, 1)
+		replay(t, f.Buffer, buffer.DeadFilter{}, 1, 1)
 		again := takeOver(t, f.Buffer)
 		equal(t, "events", again.IDs(), []int64{want})
 		settle(t, f.Buffer, again, delivered())
 	}
-	untouched(t, f, "Replay of what is in the buffer", func() { replay(t, f.Buffer, outbox.DeadFilter{}, 10, 0) })
+	untouched(t, f, "Replay of what is in the buffer", func() { replay(t, f.Buffer, buffer.DeadFilter{}, 10, 0) })
 	equal(t, "letters still open", letters(t, f, isOpen), ids[:1])
 	equal(t, "rows", f.Rows(t), []Row{{ID: ids[0]}})
 	f.Exec(t, fmt.Sprintf("DELETE FROM %s WHERE id = %d", f.Table, ids[0]))
-	replay(t, f.Buffer, outbox.DeadFilter{}, 10, 1)
+	replay(t, f.Buffer, buffer.DeadFilter{}, 10, 1)
 	settle(t, f.Buffer, takeOver(t, f.Buffer), delivered())
 	empty(t, f)
 }
@@ -147,13 +148,13 @@ func replayTwoLetters(t *testing.T, h Harness) {
 	first, second := bury(t, f, "refused", orders(1)...), bury(t, f, "refused", orders(1)...)
 	other := bury(t, f, "refused", orders(1)...)
 	f.Exec(t, fmt.Sprintf("UPDATE outbox_dead_letters SET event_id = %d WHERE event_id = %d", first.FirstID, second.FirstID))
-	replay(t, f.Buffer, outbox.DeadFilter{}, 10, 2)
+	replay(t, f.Buffer, buffer.DeadFilter{}, 10, 2)
 	b := takeOver(t, f.Buffer)
 	equal(t, "events", b.IDs(), []int64{first.FirstID, other.FirstID})
 	equal(t, "letters open", letters(t, f, isOpen), []int64{first.FirstID})
-	replay(t, f.Buffer, outbox.DeadFilter{}, 10, 0)
+	replay(t, f.Buffer, buffer.DeadFilter{}, 10, 0)
 	settle(t, f.Buffer, b, delivered())
-	replay(t, f.Buffer, outbox.DeadFilter{}, 10, 1) // the other letter stands for itself
+	replay(t, f.Buffer, buffer.DeadFilter{}, 10, 1) // the other letter stands for itself
 	settle(t, f.Buffer, takeOver(t, f.Buffer), delivered())
 	empty(t, f)
 	equal(t, "letters open", letters(t, f, isOpen), []int64(nil))
@@ -163,7 +164,7 @@ func replayLimit(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	ids := bury(t, f, "refused", orders(5)...).IDs()
 	for _, n := range []int{2, 2, 1, 0} {
-		replay(t, f.Buffer, outbox.DeadFilter{}, 2, n)
+		replay(t, f.Buffer, buffer.DeadFilter{}, 2, n)
 	}
 	equal(t, "rows", rowIDs(t, f), ids)
 	equal(t, "batches", len(f.Ledger(t)), 3)
@@ -203,7 +204,7 @@ func replayTogether(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	ids := bury(t, f, "refused", orders(60)...).IDs()
 	n := together(t, f, func(ctx context.Context, b Buffer) (int, error) {
-		return b.Replay(ctx, outbox.DeadFilter{}, 7)
+		return b.Replay(ctx, buffer.DeadFilter{}, 7)
 	})
 	equal(t, "letters replayed", n, len(ids))
 	equal(t, "rows", rowIDs(t, f), ids)
@@ -235,12 +236,12 @@ func mixed(t *testing.T, h Harness) (f *Fixture, ids []int64) {
 
 func replayFiltered(t *testing.T, h Harness) {
 	f, ids := mixed(t, h)
-	replay(t, f.Buffer, outbox.DeadFilter{Topic: "orders"}, 10, 0)
-	replay(t, f.Buffer, outbox.DeadFilter{IDs: ids[1:2], Closed: true}, 10, 0)
+	replay(t, f.Buffer, buffer.DeadFilter{Topic: "orders"}, 10, 0)
+	replay(t, f.Buffer, buffer.DeadFilter{IDs: ids[1:2], Closed: true}, 10, 0)
 	for _, c := range []struct {
-		filter outbox.DeadFilter
+		filter buffer.DeadFilter
 		id     int64
-	}{{outbox.DeadFilter{Told: true}, ids[0]}, {outbox.DeadFilter{Topic: "orders.paid"}, ids[2]}, {outbox.DeadFilter{Closed: true}, ids[3]}} {
+	}{{buffer.DeadFilter{Told: true}, ids[0]}, {buffer.DeadFilter{Topic: "orders.paid"}, ids[2]}, {buffer.DeadFilter{Closed: true}, ids[3]}} {
 		replay(t, f.Buffer, c.filter, 10, 1)
 		b := takeOver(t, f.Buffer)
 		equal(t, "events replayed", b.IDs(), []int64{c.id})
@@ -272,7 +273,7 @@ func replayNewIDs(t *testing.T, h Harness) {
 	equal(t, "event buried", last.IDs(), old)
 	settle(t, f.Buffer, claim(t, f.Buffer, 10), delivered())
 	empty(t, f)
-	replay(t, f.Buffer, outbox.DeadFilter{}, 10, 1)
+	replay(t, f.Buffer, buffer.DeadFilter{}, 10, 1)
 	settle(t, f.Buffer, takeOver(t, f.Buffer), delivered())
 	if ids := f.Insert(t, orders(1)...); ids[0] <= old[0]+1 {
 		t.Fatalf("event %d got the id of one that was there before", ids[0])

@@ -3,7 +3,7 @@ package buffertest
 import (
 	"testing"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // Run holds a buffer to what [Buffer] says. Each case opens a place of its own
@@ -27,7 +27,7 @@ func Run(t *testing.T, h Harness) {
 	}
 	for _, group := range groups {
 		for _, c := range group {
-			ranged, optimistic := h.Claim == outbox.ClaimRange, h.Claim == outbox.ClaimOptimistic
+			ranged, optimistic := h.Claim == buffer.ClaimRange, h.Claim == buffer.ClaimOptimistic
 			if c.rowLocks && !h.RowLocks || c.stamped && ranged || c.ranged && !ranged ||
 				c.optimistic && !optimistic || c.locking && optimistic || c.relays && h.Own {
 				continue // there is no such situation

@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 var settleCases = []testCase{
@@ -42,11 +43,11 @@ func settleMixed(t *testing.T, h Harness) {
 	ids := f.Insert(t, orders(9)...)
 	b := claim(t, f.Buffer, 7)
 	equal(t, "events claimed", b.IDs(), ids[:7])
-	part := outbox.NewGroupID()
+	part := buffer.NewGroupID()
 	settle(t, f.Buffer, b,
 		delivered(ids[0], ids[3], ids[6]),
-		outbox.Outcome{Verdict: outbox.Dead, IDs: []int64{ids[1], ids[5]}, Attempts: 4, Error: "refused"},
-		outbox.Outcome{Verdict: outbox.Retry, IDs: []int64{ids[2], ids[4]}, GroupID: part, After: lease, Attempts: 1, Outages: 2, Error: "busy"},
+		buffer.Outcome{Verdict: buffer.Dead, IDs: []int64{ids[1], ids[5]}, Attempts: 4, Error: "refused"},
+		buffer.Outcome{Verdict: buffer.Retry, IDs: []int64{ids[2], ids[4]}, GroupID: part, After: lease, Attempts: 1, Outages: 2, Error: "busy"},
 	)
 	equal(t, "rows left", f.Rows(t), []Row{{ids[2], part}, {ids[4], part}, {ids[7], uuid.Nil}, {ids[8], uuid.Nil}})
 	ledger := f.Ledger(t)
@@ -85,7 +86,7 @@ func settleRetryAll(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	ids := f.Insert(t, orders(3)...)
 	b := claim(t, f.Buffer, 10)
-	settle(t, f.Buffer, b, outbox.Outcome{Verdict: outbox.Retry, GroupID: b.GroupID, After: 2 * lease, Attempts: 1, Error: "refused"})
+	settle(t, f.Buffer, b, buffer.Outcome{Verdict: buffer.Retry, GroupID: b.GroupID, After: 2 * lease, Attempts: 1, Error: "refused"})
 	row := ledgerOf(t, f, b.GroupID)
 	equal(t, "state", row.State, "waiting")
 	equal(t, "origins", row.Origins, []uuid.UUID(nil))
@@ -100,7 +101,7 @@ func settleRetryAll(t *testing.T, h Harness) {
 	equal(t, "events", again.IDs(), ids)
 	equal(t, "origins", again.Origins, []uuid.UUID(nil))
 
-	settle(t, f.Buffer, again, outbox.Outcome{Verdict: outbox.Retry, GroupID: b.GroupID}) // at once
+	settle(t, f.Buffer, again, buffer.Outcome{Verdict: buffer.Retry, GroupID: b.GroupID}) // at once
 	settle(t, f.Buffer, takeOver(t, f.Buffer), delivered())
 	empty(t, f)
 }
@@ -111,8 +112,8 @@ func settleOrigins(t *testing.T, h Harness) {
 	b := claim(t, f.Buffer, 10)
 	var origins []uuid.UUID
 	for i := range 3 {
-		part := outbox.NewGroupID()
-		settle(t, f.Buffer, b, delivered(ids[i]), outbox.Outcome{Verdict: outbox.Retry, IDs: ids[i+1:], GroupID: part, After: lease})
+		part := buffer.NewGroupID()
+		settle(t, f.Buffer, b, delivered(ids[i]), buffer.Outcome{Verdict: buffer.Retry, IDs: ids[i+1:], GroupID: part, After: lease})
 		origins = append(origins, b.GroupID)
 		equal(t, "origins in the ledger", ledgerOf(t, f, part).Origins, origins)
 		f.Overdue(t, part, time.Second)
@@ -122,7 +123,7 @@ func settleOrigins(t *testing.T, h Harness) {
 		equal(t, "origins", b.Origins, origins)
 	}
 	// A retry of all of it keeps what it came from.
-	settle(t, f.Buffer, b, outbox.Outcome{Verdict: outbox.Retry, GroupID: b.GroupID})
+	settle(t, f.Buffer, b, buffer.Outcome{Verdict: buffer.Retry, GroupID: b.GroupID})
 	b = takeOver(t, f.Buffer)
 	equal(t, "origins", b.Origins, origins)
 	settle(t, f.Buffer, b, delivered())
@@ -133,10 +134,10 @@ func settleDivided(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	ids := f.Insert(t, orders(5)...)
 	b := claim(t, f.Buffer, 10)
-	left, right := outbox.NewGroupID(), outbox.NewGroupID()
+	left, right := buffer.NewGroupID(), buffer.NewGroupID()
 	settle(t, f.Buffer, b,
-		outbox.Outcome{Verdict: outbox.Retry, IDs: ids[:2], GroupID: left, Error: "too large"},
-		outbox.Outcome{Verdict: outbox.Retry, IDs: ids[2:], GroupID: right, Error: "too large"})
+		buffer.Outcome{Verdict: buffer.Retry, IDs: ids[:2], GroupID: left, Error: "too large"},
+		buffer.Outcome{Verdict: buffer.Retry, IDs: ids[2:], GroupID: right, Error: "too large"})
 	equal(t, "rows", f.Rows(t), []Row{{ids[0], left}, {ids[1], left}, {ids[2], right}, {ids[3], right}, {ids[4], right}})
 	parts := map[uuid.UUID][]int64{left: ids[:2], right: ids[2:]}
 	for range 2 {
@@ -171,7 +172,7 @@ func deadComplete(t *testing.T, f *Fixture, events []outbox.Event) {
 	ids := f.Insert(t, events...)
 	b := claim(t, f.Buffer, 100)
 	const reason = "422 refused: \"größe\" is not 'a' size\nline two"
-	settle(t, f.Buffer, b, outbox.Outcome{Verdict: outbox.Dead, Attempts: 3, Error: reason})
+	settle(t, f.Buffer, b, buffer.Outcome{Verdict: buffer.Dead, Attempts: 3, Error: reason})
 	empty(t, f)
 	dead := f.Dead(t)
 	equal(t, "dead letters", len(dead), len(events))
@@ -194,9 +195,9 @@ func settleDeadTwice(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	ids := f.Insert(t, orders(2)...)
 	first, second := claim(t, f.Buffer, 1), claim(t, f.Buffer, 1)
-	settle(t, f.Buffer, first, outbox.Outcome{Verdict: outbox.Dead, Attempts: 1, Error: "refused"})
+	settle(t, f.Buffer, first, buffer.Outcome{Verdict: buffer.Dead, Attempts: 1, Error: "refused"})
 	f.Exec(t, fmt.Sprintf("UPDATE outbox_dead_letters SET event_id = %d WHERE event_id = %d", ids[1], ids[0]))
-	settle(t, f.Buffer, second, outbox.Outcome{Verdict: outbox.Dead, Attempts: 2, Error: "refused again"})
+	settle(t, f.Buffer, second, buffer.Outcome{Verdict: buffer.Dead, Attempts: 2, Error: "refused again"})
 	dead := map[uuid.UUID]string{}
 	for _, d := range f.Dead(t) {
 		equal(t, "event buried", d.EventID, ids[1])
@@ -212,7 +213,7 @@ func settleDeadAlready(t *testing.T, h Harness) {
 	b := claim(t, f.Buffer, 10)
 	f.Exec(t, fmt.Sprintf(`INSERT INTO outbox_dead_letters (pipeline, event_id, topic, payload, created_at, group_id, attempts, error)
 		SELECT '%s', id, topic, payload, created_at, '%s', 1, 'before' FROM %s WHERE id = %d`, f.Pipeline, b.GroupID, f.Table, ids[0]))
-	settle(t, f.Buffer, b, outbox.Outcome{Verdict: outbox.Dead, Attempts: 2, Error: "refused"})
+	settle(t, f.Buffer, b, buffer.Outcome{Verdict: buffer.Dead, Attempts: 2, Error: "refused"})
 	dead := map[int64]string{}
 	for _, d := range f.Dead(t) {
 		dead[d.EventID] = d.Error
@@ -230,7 +231,7 @@ func settleDeadClosed(t *testing.T, h Harness) {
 	ids, hook := first.IDs(), f.Hook(t)
 	settle(t, hook, claim(t, hook, 1), delivered())
 	telling := claim(t, hook, 1)
-	discard(t, f.Buffer, outbox.DeadFilter{IDs: ids[:3]}, 10, 3)
+	discard(t, f.Buffer, buffer.DeadFilter{IDs: ids[:3]}, 10, 3)
 	f.Exec(t, "UPDATE outbox_dead_letters SET died_at = '2020-01-01T00:00:00.000Z'")
 	before := f.Dead(t)
 	for _, id := range ids {
@@ -241,7 +242,7 @@ func settleDeadClosed(t *testing.T, h Harness) {
 	ok(t, "Repair", err)
 	again := takeOver(t, f.Buffer)
 	equal(t, "batch that came back", []any{again.GroupID, again.IDs()}, []any{first.GroupID, ids})
-	settle(t, f.Buffer, again, outbox.Outcome{Verdict: outbox.Dead, Attempts: 7, Error: "refused again"})
+	settle(t, f.Buffer, again, buffer.Outcome{Verdict: buffer.Dead, Attempts: 7, Error: "refused again"})
 	equal(t, "rows", f.Rows(t), []Row(nil))
 
 	after := f.Dead(t)
@@ -258,7 +259,7 @@ func settleDeadClosed(t *testing.T, h Harness) {
 	settle(t, hook, telling, delivered()) // of the letter that it was
 	equal(t, "letters told", letters(t, f, isTold), []int64(nil))
 	equal(t, "letters to be told", claim(t, hook, 10).IDs(), ids)
-	discard(t, f.Buffer, outbox.DeadFilter{}, 10, 4)
+	discard(t, f.Buffer, buffer.DeadFilter{}, 10, 4)
 }
 
 func settleVanished(t *testing.T, h Harness) {
@@ -277,7 +278,7 @@ func settleVanished(t *testing.T, h Harness) {
 	ids = f.Insert(t, orders(4)...)
 	b = claim(t, f.Buffer, 10)
 	vanish(ids[0], ids[3])
-	settle(t, f.Buffer, b, delivered(ids[:2]...), outbox.Outcome{Verdict: outbox.Retry, IDs: ids[2:], GroupID: outbox.NewGroupID()})
+	settle(t, f.Buffer, b, delivered(ids[:2]...), buffer.Outcome{Verdict: buffer.Retry, IDs: ids[2:], GroupID: buffer.NewGroupID()})
 	b = takeOver(t, f.Buffer)
 	equal(t, "events left", b.IDs(), ids[2:3])
 	vanish(ids[2])
@@ -297,7 +298,7 @@ func settleLocked(t *testing.T, h Harness) {
 	defer tx.Rollback(t)
 	tx.Exec(t, fmt.Sprintf("UPDATE %s SET topic = topic WHERE id = %d", f.Table, ids[1]))
 	untouched(t, f, "a settle in front of a lock", func() {
-		if err := f.Buffer.Settle(t.Context(), b, []outbox.Outcome{delivered()}); err == nil {
+		if err := f.Buffer.Settle(t.Context(), b, []buffer.Outcome{delivered()}); err == nil {
 			t.Fatalf("Settle went through although a row is locked")
 		}
 	})

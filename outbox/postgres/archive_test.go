@@ -11,6 +11,7 @@ import (
 
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
 	"github.com/outboxrelay/relay/outbox/postgres"
 )
@@ -46,7 +47,7 @@ func TestAnArchiveThatFails(t *testing.T) {
 				check(t, err)
 			}
 
-			outcomes := []outbox.Outcome{{Verdict: outbox.Delivered}}
+			outcomes := []buffer.Outcome{{Verdict: buffer.Delivered}}
 			if err := f.Buffer.Settle(t.Context(), b, outcomes); err == nil {
 				t.Fatal("settled without the archive")
 			}
@@ -131,7 +132,7 @@ func TestMigrateMakesTheArchive(t *testing.T) {
 	c.Archive = "old events.more"
 	poor := p.asRole(t, "poor_", "GRANT USAGE ON SCHEMA public", "GRANT USAGE ON SCHEMA own", "GRANT SELECT ON own.shop_events_migrations")
 	_, err = postgres.Migrate(t.Context(), poor, c)
-	if !errors.Is(err, outbox.ErrNotReady) || !strings.Contains(err.Error(), `CREATE ON SCHEMA "old events"`) {
+	if !errors.Is(err, buffer.ErrNotReady) || !strings.Contains(err.Error(), `CREATE ON SCHEMA "old events"`) {
 		t.Errorf("a role that may not make it: got %v", err)
 	}
 }
@@ -164,7 +165,7 @@ func TestCheckLooksAtTheArchive(t *testing.T) {
 			check(t, err)
 			defer func() { check(t, b.Close()) }()
 			err = b.Check(t.Context())
-			if !errors.Is(err, outbox.ErrNotReady) {
+			if !errors.Is(err, buffer.ErrNotReady) {
 				t.Fatalf("got %v", err)
 			}
 			for _, says := range c.says {

@@ -3,7 +3,7 @@ package postgres
 import (
 	"context"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -48,21 +48,21 @@ const auditedSQL = `
 FROM ledger`
 
 // Audit is described by buffertest.Buffer.
-func (b *Buffer) Audit(ctx context.Context) (outbox.Audit, error) {
+func (b *Buffer) Audit(ctx context.Context) (buffer.Audit, error) {
 	t, err := b.ready(ctx)
 	if err != nil {
-		return outbox.Audit{}, err
+		return buffer.Audit{}, err
 	}
-	var a outbox.Audit
+	var a buffer.Audit
 	err = b.db.Transact(ctx, pg.ReadTx(pg.ScanTimeout), pg.Step{
 		SQL: t.either(auditSQL, auditOwnSQL), Args: []string{t.buffer, b.config.Pipeline},
 		Row: func(v [][]byte) error {
 			n := func(i int) int64 { return pg.ReadInt8(v[i]) }
-			tally := func(i int) outbox.Tally { return outbox.Tally{Batches: n(i), Events: n(i + 1)} }
-			a = outbox.Audit{
+			tally := func(i int) buffer.Tally { return buffer.Tally{Batches: n(i), Events: n(i + 1)} }
+			a = buffer.Audit{
 				Unclaimed: n(0), Leased: tally(1), Waiting: tally(3), Marked: tally(5), Delivered: n(7),
 				Hollow: n(8), Uneven: n(9), Orphans: tally(10),
-				Dead: outbox.DeadCount{Open: n(12), Untold: n(13), Closed: n(14)},
+				Dead: buffer.DeadCount{Open: n(12), Untold: n(13), Closed: n(14)},
 			}
 			return nil
 		},
@@ -93,15 +93,15 @@ WHERE l.buffer = $1 AND s.group_id = l.group_id AND s.events <> l.events
   AND NOT (l.state = 'leased' AND l.due_at > clock_timestamp())`
 
 // Repair is described by buffertest.Buffer.
-func (b *Buffer) Repair(ctx context.Context) (outbox.Repair, error) {
+func (b *Buffer) Repair(ctx context.Context) (buffer.Repair, error) {
 	t, err := b.ready(ctx)
 	if err != nil {
-		return outbox.Repair{}, err
+		return buffer.Repair{}, err
 	}
-	var r outbox.Repair
+	var r buffer.Repair
 	begin := b.db.WriteTx(pg.ScanTimeout, "synchronous_commit", "on")
 	begin.Row = func([][]byte) error {
-		r = outbox.Repair{}
+		r = buffer.Repair{}
 		return nil
 	}
 	err = b.db.Transact(

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // Bell rings when events are committed: it listens, on a connection of its own, for
@@ -171,7 +171,7 @@ const instead = "events are looked for instead: a few milliseconds after others,
 
 // tell says why nothing is heard, unless that was said before.
 func (l *Bell) tell(ctx context.Context, said, err error) {
-	asked := l.b.config.Wake == outbox.WakeNotify
+	asked := l.b.config.Wake == buffer.WakeNotify
 	switch {
 	case errors.Is(err, errNoRing):
 		if asked && !errors.Is(said, errNoRing) {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
 	"github.com/outboxrelay/relay/outbox/postgres"
 )
@@ -72,7 +73,7 @@ func (l *lockedLog) String() string {
 	return l.buf.String()
 }
 
-func (r rung) listen(t *testing.T, url string, wake outbox.WakeMode) *ear {
+func (r rung) listen(t *testing.T, url string, wake buffer.WakeMode) *ear {
 	t.Helper()
 	b, err := postgres.Open(postgres.Config{URL: url, Pipeline: "orders", Wake: wake})
 	check(t, err)
@@ -186,7 +187,7 @@ func expect[T comparable](t *testing.T, what string, got, want T) {
 func TestCommitsRing(t *testing.T) {
 	t.Parallel()
 	r := newRung(t)
-	e := r.listen(t, r.url, outbox.WakeNotify)
+	e := r.listen(t, r.url, buffer.WakeNotify)
 	e.expectHears(t, true)
 	r.exec(t, plainInsert)
 	e.expectRings(t, 1)
@@ -230,7 +231,7 @@ func TestNothingIsSentThatNobodyNeeds(t *testing.T) {
 	}
 	insert()
 	expect(t, "notifications without a relay", w.count(t, r), 0)
-	e := r.listen(t, r.url, outbox.WakeNotify)
+	e := r.listen(t, r.url, buffer.WakeNotify)
 	e.expectHears(t, true)
 	insert()
 	expect(t, "notifications while it sleeps", w.count(t, r), 20)
@@ -275,7 +276,7 @@ func TestNobodyFallsAsleepBesideAnOpenInsert(t *testing.T) {
 	_, err = tx.Exec(t.Context(), plainInsert)
 	check(t, err)
 	r.exec(t, "BEGIN; "+plainInsert+"; PREPARE TRANSACTION 'open'")
-	e := r.listen(t, r.url, outbox.WakeNotify)
+	e := r.listen(t, r.url, buffer.WakeNotify)
 	testserver.Eventually(t, func() error { // it stands in the queue every now and then
 		r.exec(t, plainInsert)
 		if w.count(t, r) == 0 {
@@ -294,7 +295,7 @@ func TestNobodyFallsAsleepBesideAnOpenInsert(t *testing.T) {
 func TestPrepareTransactionNeedsARelayThatIsAwake(t *testing.T) {
 	t.Parallel()
 	r := newRung(t)
-	e := r.listen(t, r.url, outbox.WakeNotify)
+	e := r.listen(t, r.url, buffer.WakeNotify)
 	e.expectHears(t, true)
 	prepare := func() error {
 		conn, err := pgx.Connect(t.Context(), r.url)
@@ -316,7 +317,7 @@ func TestPrepareTransactionNeedsARelayThatIsAwake(t *testing.T) {
 func TestALostConnectionIsMadeAgain(t *testing.T) {
 	t.Parallel()
 	r := newRung(t)
-	e := r.listen(t, r.url, outbox.WakeNotify)
+	e := r.listen(t, r.url, buffer.WakeNotify)
 	for n := range 2 {
 		e.expectHears(t, true)
 		_, _, deafs := e.state()
@@ -342,9 +343,9 @@ func TestALostConnectionIsMadeAgain(t *testing.T) {
 func TestTwoRelays(t *testing.T) {
 	t.Parallel()
 	r := newRung(t)
-	first := r.listen(t, r.url, outbox.WakeNotify)
+	first := r.listen(t, r.url, buffer.WakeNotify)
 	first.expectHears(t, true)
-	second := r.listen(t, r.url, outbox.WakeNotify)
+	second := r.listen(t, r.url, buffer.WakeNotify)
 	testserver.Eventually(t, func() error {
 		var n int
 		check(t, r.pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity
@@ -371,7 +372,7 @@ func TestAPoolerIsSeen(t *testing.T) {
 	t.Parallel()
 	r := newRung(t)
 	url := testserver.PgBouncer(t, r.url)
-	asked, auto := r.listen(t, url, outbox.WakeNotify), r.listen(t, url, outbox.WakeAuto)
+	asked, auto := r.listen(t, url, buffer.WakeNotify), r.listen(t, url, buffer.WakeAuto)
 	asked.expectLog(t, "goes through a pooler", 1)
 	auto.expectLog(t, "goes through a pooler", 1)
 	asked.expectLog(t, "level=WARN", 1)
@@ -404,7 +405,7 @@ func TestWithoutTheTriggerNothingIsHeard(t *testing.T) {
 		"ALTER TABLE outbox_events DISABLE TRIGGER outbox_notify", "DROP TRIGGER outbox_notify ON outbox_events",
 	} {
 		r.exec(t, statement)
-		asked, auto := r.listen(t, r.url, outbox.WakeNotify), r.listen(t, r.url, outbox.WakeAuto)
+		asked, auto := r.listen(t, r.url, buffer.WakeNotify), r.listen(t, r.url, buffer.WakeAuto)
 		asked.expectLog(t, "no trigger outbox_notify", 1)
 		asked.expectLog(t, "relay migrate", 1)
 		asked.stop()
@@ -416,7 +417,7 @@ func TestWithoutTheTriggerNothingIsHeard(t *testing.T) {
 	if diff := cmp.Diff([]string{"trigger outbox_notify"}, applied); diff != "" {
 		t.Errorf("applied (-want +got):\n%s", diff)
 	}
-	r.listen(t, r.url, outbox.WakeAuto).expectHears(t, true)
+	r.listen(t, r.url, buffer.WakeAuto).expectHears(t, true)
 }
 
 // Whoever inserts needs no more than INSERT, and what he put in the way of the search
@@ -424,7 +425,7 @@ func TestWithoutTheTriggerNothingIsHeard(t *testing.T) {
 func TestTheTriggerNeedsNothingOfTheApplication(t *testing.T) {
 	t.Parallel()
 	r := newRung(t)
-	e := r.listen(t, r.url, outbox.WakeNotify)
+	e := r.listen(t, r.url, buffer.WakeNotify)
 	e.expectHears(t, true)
 	r.exec(t, "CREATE SCHEMA evil")
 	conn, err := pgx.Connect(t.Context(), r.asRole(t, "shop_", "GRANT INSERT ON outbox_events", "GRANT ALL ON SCHEMA evil"))
@@ -518,16 +519,16 @@ func TestExamineTellsHowTheRelayIsWoken(t *testing.T) {
 	pooled := testserver.PgBouncer(t, r.url)
 	for _, c := range []struct {
 		url, before string
-		wake        outbox.WakeMode
-		level       outbox.Level
+		wake        buffer.WakeMode
+		level       buffer.Level
 		want        string
 	}{
-		{r.url, "", outbox.WakeNotify, outbox.Fine, "commits ring"},
-		{r.url, "", outbox.WakeAuto, outbox.Fine, "commits ring"},
-		{pooled, "", outbox.WakeNotify, outbox.Warning, "goes through a pooler"},
-		{pooled, "", outbox.WakeAuto, outbox.Fine, "goes through a pooler"},
-		{r.url, "DROP TRIGGER outbox_notify ON outbox_events", outbox.WakeNotify, outbox.Warning, "no trigger outbox_notify"},
-		{r.url, "", outbox.WakeAuto, outbox.Fine, "events are looked for"},
+		{r.url, "", buffer.WakeNotify, buffer.Fine, "commits ring"},
+		{r.url, "", buffer.WakeAuto, buffer.Fine, "commits ring"},
+		{pooled, "", buffer.WakeNotify, buffer.Warning, "goes through a pooler"},
+		{pooled, "", buffer.WakeAuto, buffer.Fine, "goes through a pooler"},
+		{r.url, "DROP TRIGGER outbox_notify ON outbox_events", buffer.WakeNotify, buffer.Warning, "no trigger outbox_notify"},
+		{r.url, "", buffer.WakeAuto, buffer.Fine, "events are looked for"},
 	} {
 		if c.before != "" {
 			r.exec(t, c.before)
@@ -538,7 +539,7 @@ func TestExamineTellsHowTheRelayIsWoken(t *testing.T) {
 		for _, f := range b.Examine(t.Context()) {
 			if f.About == "wake-ups" {
 				found = true
-				if f.Level != c.level || !strings.Contains(f.Text, c.want) || (f.Mend == "") != (c.level == outbox.Fine) {
+				if f.Level != c.level || !strings.Contains(f.Text, c.want) || (f.Mend == "") != (c.level == buffer.Fine) {
 					t.Errorf("wake %s: %+v, %q was expected", c.wake, f, c.want)
 				}
 			}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
 )
 
@@ -19,7 +20,7 @@ func TestTheServerBoundsEveryWrite(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
 	f := p.fixture(t, "outbox_events", "orders")
-	buffer, hook, ctx := f.Buffer, f.Hook(t), t.Context()
+	buf, hook, ctx := f.Buffer, f.Hook(t), t.Context()
 	for _, statement := range []string{
 		"CREATE TABLE seen (no int GENERATED ALWAYS AS IDENTITY, bounds text)",
 		`CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -37,9 +38,9 @@ func TestTheServerBoundsEveryWrite(t *testing.T) {
 	}
 	event := outbox.Event{Topic: "t", Payload: []byte("1")}
 	f.Insert(t, event, event, event)
-	var batch *outbox.Batch
+	var batch *buffer.Lease
 	died := func(b buffertest.Buffer) error {
-		return b.Settle(ctx, batch, []outbox.Outcome{{Verdict: outbox.Dead, Attempts: 1, Error: "no"}})
+		return b.Settle(ctx, batch, []buffer.Outcome{{Verdict: buffer.Dead, Attempts: 1, Error: "no"}})
 	}
 	const timeouts = " 30s 15 5 3 30000"
 	for _, c := range []struct {
@@ -47,21 +48,21 @@ func TestTheServerBoundsEveryWrite(t *testing.T) {
 		do           func() error
 	}{
 		{"check", "15s", func() error { return f.Second(t).Check(ctx) }},
-		{"claim", "15s", func() (err error) { batch, err = buffer.Claim(ctx, 2, lease); return err }},
-		{"renew", "15s", func() error { return buffer.Renew(ctx, batch, lease) }},
+		{"claim", "15s", func() (err error) { batch, err = buf.Claim(ctx, 2, lease); return err }},
+		{"renew", "15s", func() error { return buf.Renew(ctx, batch, lease) }},
 		{"retry", "15s", func() error {
-			return buffer.Settle(ctx, batch, []outbox.Outcome{{Verdict: outbox.Retry, GroupID: batch.GroupID, Outages: 1, After: lease, Address: new("a")}})
+			return buf.Settle(ctx, batch, []buffer.Outcome{{Verdict: buffer.Retry, GroupID: batch.GroupID, Outages: 1, After: lease, Address: new("a")}})
 		}},
-		{"wake", "15s", func() error { _, err := buffer.Wake(ctx, "a", 0); return err }},
-		{"take over", "15s", func() (err error) { batch, err = buffer.TakeOver(ctx, lease); return err }},
-		{"mark", "15s", func() error { return buffer.Mark(ctx, batch, batch.IDs()[:1]) }},
-		{"bury", "15s", func() error { return died(buffer) }},
+		{"wake", "15s", func() error { _, err := buf.Wake(ctx, "a", 0); return err }},
+		{"take over", "15s", func() (err error) { batch, err = buf.TakeOver(ctx, lease); return err }},
+		{"mark", "15s", func() error { return buf.Mark(ctx, batch, batch.IDs()[:1]) }},
+		{"bury", "15s", func() error { return died(buf) }},
 		{"hook's claim", "15s", func() (err error) { batch, err = hook.Claim(ctx, 1, lease); return err }},
-		{"hook's settle", "15s", func() error { return hook.Settle(ctx, batch, []outbox.Outcome{{Verdict: outbox.Delivered}}) }},
+		{"hook's settle", "15s", func() error { return hook.Settle(ctx, batch, []buffer.Outcome{{Verdict: buffer.Delivered}}) }},
 		{"hook frees", "15s", func() error { _, err := f.Hook(t).Look(ctx, 10); return err }},
-		{"discard", "1min", func() error { _, err := buffer.Discard(ctx, outbox.DeadFilter{}, 1); return err }},
-		{"replay", "1min", func() error { _, err := buffer.Replay(ctx, outbox.DeadFilter{}, 10); return err }},
-		{"repair", "10min", func() error { _, err := buffer.Repair(ctx); return err }},
+		{"discard", "1min", func() error { _, err := buf.Discard(ctx, buffer.DeadFilter{}, 1); return err }},
+		{"replay", "1min", func() error { _, err := buf.Replay(ctx, buffer.DeadFilter{}, 10); return err }},
+		{"repair", "10min", func() error { _, err := buf.Repair(ctx); return err }},
 		{"sweep", "2s", func() error { _, err := f.Second(t).Look(ctx, 10); return err }},
 	} {
 		f.Exec(t, "TRUNCATE seen")
@@ -140,7 +141,7 @@ func TestTheVictimOfADeadlockTriesAgain(t *testing.T) {
 			t.Errorf("a deadlock that does not end: got %v", err)
 		}
 		failing(0, code)
-		check(t, f.Buffer.Settle(ctx, b, []outbox.Outcome{{Verdict: outbox.Retry, GroupID: b.GroupID, Outages: 1, After: lease, Address: new("a")}}))
+		check(t, f.Buffer.Settle(ctx, b, []buffer.Outcome{{Verdict: buffer.Retry, GroupID: b.GroupID, Outages: 1, After: lease, Address: new("a")}}))
 		failing(3, code)
 		if n, err := f.Buffer.Wake(ctx, "a", 0); n != 1 || err != nil {
 			t.Errorf("wake: %d, %v", n, err)
@@ -151,12 +152,12 @@ func TestTheVictimOfADeadlockTriesAgain(t *testing.T) {
 
 		// In a settle it was the application that won: it must not be asked again.
 		failing(1, code)
-		err = f.Buffer.Settle(ctx, b, []outbox.Outcome{{Verdict: outbox.Delivered}})
+		err = f.Buffer.Settle(ctx, b, []buffer.Outcome{{Verdict: buffer.Delivered}})
 		if again := err == nil; again != (code == "40001") {
 			t.Errorf("settle after %s: got %v", code, err)
 		}
 		if err != nil {
-			check(t, f.Buffer.Settle(ctx, b, []outbox.Outcome{{Verdict: outbox.Delivered}}))
+			check(t, f.Buffer.Settle(ctx, b, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 		}
 		ids = f.Insert(t, event, event)
 	}

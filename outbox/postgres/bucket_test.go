@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/outboxrelay/relay/internal/testserver"
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
 	"github.com/outboxrelay/relay/outbox/postgres"
 )
@@ -35,7 +35,7 @@ func TestBucketAsAnyRole(t *testing.T) {
 		return b.TakeToken(t.Context(), "own", 1, time.Hour)
 	}
 	_, err = take(url)
-	if !errors.Is(err, outbox.ErrNotReady) || !strings.Contains(err.Error(), "GRANT SELECT, INSERT, UPDATE, DELETE ON relay.outbox_rates") {
+	if !errors.Is(err, buffer.ErrNotReady) || !strings.Contains(err.Error(), "GRANT SELECT, INSERT, UPDATE, DELETE ON relay.outbox_rates") {
 		t.Errorf("without privileges: %v", err)
 	}
 	url = p.asRole(t, "relay2_", "GRANT SELECT, INSERT, UPDATE, DELETE ON "+others+", relay.outbox_rates", "GRANT USAGE ON ALL SEQUENCES IN SCHEMA public", "GRANT USAGE ON SCHEMA relay")

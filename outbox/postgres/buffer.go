@@ -61,7 +61,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -81,22 +81,22 @@ type Config struct {
 	// Archive is the table that delivered events are copied to as they are
 	// deleted, by name as Table is; "" for none.
 	Archive string
-	// Claim is how events are claimed; outbox.ClaimAuto when empty.
-	Claim outbox.ClaimMode
+	// Claim is how events are claimed; buffer.ClaimAuto when empty.
+	Claim buffer.ClaimMode
 	// Wake is how the relay hears of events, for Examine and for what the Bell says;
-	// outbox.WakeAuto when empty.
-	Wake outbox.WakeMode
+	// buffer.WakeAuto when empty.
+	Wake buffer.WakeMode
 	// Ordered keeps order by key (`order: key`): no event is claimed while an earlier
 	// one of its key is in a live batch.
 	Ordered bool
 	// Own is how events are found in a table of the user's own; zero: the table is the
 	// relay's.
-	Own outbox.Own
+	Own buffer.Own
 	// SharedRate: TakeToken is to be called, and Check looks whether it can be.
 	SharedRate bool
 	// Watch says from which age on Examine tells of what holds the database back, and
 	// what the role needs for what is to be ended.
-	Watch outbox.Watch
+	Watch buffer.Watch
 	// Connections bounds the pool; 8 when 0. Each concurrent call takes one.
 	Connections int
 }
@@ -109,7 +109,7 @@ func (c Config) withDefaults() Config {
 		c.Connections = 8
 	}
 	if c.Claim == "" {
-		c.Claim = outbox.ClaimAuto
+		c.Claim = buffer.ClaimAuto
 	}
 	c.Watch = c.Watch.WithDefaults()
 	return c
@@ -120,7 +120,7 @@ func (c Config) validate() error {
 		return errors.New("postgres buffer: URL and Pipeline are required")
 	}
 	switch c.Claim {
-	case outbox.ClaimAuto, outbox.ClaimStamp, outbox.ClaimOptimistic, outbox.ClaimRange:
+	case buffer.ClaimAuto, buffer.ClaimStamp, buffer.ClaimOptimistic, buffer.ClaimRange:
 	default:
 		return fmt.Errorf("postgres buffer: claim is %q, and not auto, stamp, optimistic or range", c.Claim)
 	}

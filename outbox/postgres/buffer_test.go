@@ -3,16 +3,16 @@ package postgres_test
 import (
 	"testing"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
 )
 
-func TestBuffer(t *testing.T) { buffertest.Run(t, harness(outbox.ClaimStamp)) }
+func TestBuffer(t *testing.T) { buffertest.Run(t, harness(buffer.ClaimStamp)) }
 
-func TestBufferRange(t *testing.T) { buffertest.Run(t, harness(outbox.ClaimRange)) }
+func TestBufferRange(t *testing.T) { buffertest.Run(t, harness(buffer.ClaimRange)) }
 
 func BenchmarkBuffer(b *testing.B) {
-	for _, mode := range []outbox.ClaimMode{outbox.ClaimStamp, outbox.ClaimRange} {
+	for _, mode := range []buffer.ClaimMode{buffer.ClaimStamp, buffer.ClaimRange} {
 		b.Run(string(mode), func(b *testing.B) { buffertest.Benchmark(b, harness(mode)) })
 	}
 }

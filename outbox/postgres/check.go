@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -204,7 +204,7 @@ func (b *Buffer) register(ctx context.Context, t *table) error {
 	// Until the mode can be changed what lives is taken over and sent; Claim says why
 	// nothing is claimed.
 	err = b.agree(ctx, t, claim)
-	if err != nil && (!errors.Is(err, outbox.ErrNotReady) || !slices.Contains(modes, claim)) {
+	if err != nil && (!errors.Is(err, buffer.ErrNotReady) || !slices.Contains(modes, claim)) {
 		return err
 	}
 	if b.table.CompareAndSwap(nil, t) {
@@ -335,15 +335,15 @@ func (f findings) err() error {
 	return &unready{f}
 }
 
-// unready is the error of Check, an outbox.ErrNotReady.
+// unready is the error of Check, an buffer.ErrNotReady.
 type unready struct{ findings findings }
 
-func (u *unready) Unwrap() error { return outbox.ErrNotReady }
+func (u *unready) Unwrap() error { return buffer.ErrNotReady }
 
 func (u *unready) Error() string {
 	texts := make([]string, len(u.findings))
 	for i, f := range u.findings {
 		texts[i] = f.text + ": " + f.mend
 	}
-	return outbox.ErrNotReady.Error() + ": " + strings.Join(texts, "; ")
+	return buffer.ErrNotReady.Error() + ": " + strings.Join(texts, "; ")
 }

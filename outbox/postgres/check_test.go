@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/outboxrelay/relay/internal/testserver"
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
 	"github.com/outboxrelay/relay/outbox/postgres"
 )
@@ -82,7 +82,7 @@ func TestCheckNamesWhatIsMissing(t *testing.T) {
 				f.Exec(t, c.damage)
 			}
 			err := checkError(t, p.url, c.table)
-			if !errors.Is(err, outbox.ErrNotReady) {
+			if !errors.Is(err, buffer.ErrNotReady) {
 				t.Fatalf("got %v", err)
 			}
 			for _, says := range c.says {
@@ -101,7 +101,7 @@ func TestPrivileges(t *testing.T) {
 	f := p.fixture(t, "outbox_events", "orders")
 
 	err := checkError(t, p.asRole(t, "poor_", "GRANT SELECT, INSERT, UPDATE ON outbox_events, outbox_batches, outbox_dead_letters, outbox_buffers"), "")
-	if !errors.Is(err, outbox.ErrNotReady) {
+	if !errors.Is(err, buffer.ErrNotReady) {
 		t.Fatalf("got %v", err)
 	}
 	for _, says := range []string{"may not DELETE on table public.outbox_events: GRANT DELETE ON public.outbox_events TO", "GRANT DELETE ON public.outbox_batches TO", "GRANT USAGE ON SEQUENCE public.outbox_events_id_seq TO"} {
@@ -129,14 +129,14 @@ func TestPrivileges(t *testing.T) {
 	check(t, err)
 	ids := batch.IDs()
 	check(t, b.Renew(t.Context(), batch, lease))
-	check(t, b.Settle(t.Context(), batch, []outbox.Outcome{
-		{Verdict: outbox.Delivered, IDs: ids[:1]},
-		{Verdict: outbox.Dead, IDs: ids[1:2], Error: "no"},
-		{Verdict: outbox.Retry, IDs: ids[2:], GroupID: outbox.NewGroupID()},
+	check(t, b.Settle(t.Context(), batch, []buffer.Outcome{
+		{Verdict: buffer.Delivered, IDs: ids[:1]},
+		{Verdict: buffer.Dead, IDs: ids[1:2], Error: "no"},
+		{Verdict: buffer.Retry, IDs: ids[2:], GroupID: buffer.NewGroupID()},
 	}))
 	batch, err = b.TakeOver(t.Context(), lease)
 	check(t, err)
-	check(t, b.Settle(t.Context(), batch, []outbox.Outcome{{Verdict: outbox.Delivered}}))
+	check(t, b.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 	_, err = b.Status(t.Context())
 	check(t, err)
 	if rows := f.Rows(t); len(rows) != 0 {
@@ -240,5 +240,5 @@ func TestOtherNames(t *testing.T) {
 	check(t, err)
 	_, err = b.Status(t.Context())
 	check(t, err)
-	check(t, b.Settle(t.Context(), batch, []outbox.Outcome{{Verdict: outbox.Delivered}}))
+	check(t, b.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 }

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 // Claim is described by buffertest.Buffer.
-func (b *Buffer) Claim(ctx context.Context, limit int, lease time.Duration) (*outbox.Batch, error) {
+func (b *Buffer) Claim(ctx context.Context, limit int, lease time.Duration) (*buffer.Lease, error) {
 	t, err := b.ready(ctx)
 	if err != nil {
 		return nil, err
@@ -38,14 +38,14 @@ func (b *Buffer) Claim(ctx context.Context, limit int, lease time.Duration) (*ou
 // claimWhere claims in a stretch of ids. lastValue is the sequence's, read before it
 // looked. The error is storedMode when another mode is stored.
 type claimWhere func(ctx context.Context, t *table, limit int, lease time.Duration, where stretch) (
-	batch *outbox.Batch, lastValue int64, err error)
+	batch *buffer.Lease, lastValue int64, err error)
 
 // claimAcross claims in one stretch after the other. Late commits that a sweep has seen
 // come first, they have waited longest; when there is nothing fresh either, it is time
 // for a sweep.
 func (b *Buffer) claimAcross(
 	ctx context.Context, t *table, limit int, lease time.Duration, claim claimWhere,
-) (*outbox.Batch, error) {
+) (*buffer.Lease, error) {
 	for _, where := range b.marks.stretches() {
 		batch, lastValue, err := claim(ctx, t, limit, lease, where)
 		if err != nil {
@@ -75,7 +75,7 @@ SELECT coalesce(pg_sequence_last_value($1::regclass), 0), clock_timestamp(),
 WHERE NOT EXISTS (SELECT FROM outbox_events WHERE false)`
 
 // leased completes a batch.
-func (b *Buffer) leased(rows *pg.EventDecoder, batch outbox.Batch) *outbox.Batch {
+func (b *Buffer) leased(rows *pg.EventDecoder, batch buffer.Lease) *buffer.Lease {
 	events := rows.Sorted()
 	batch.Pipeline = b.config.Pipeline
 	batch.PayloadIsJSON = pg.IsJSON(rows.PayloadOID)

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -85,7 +85,7 @@ func (b *Buffer) unfit(ctx context.Context, t *table) (string, error) {
 // decided by it.
 func (b *Buffer) Warnings(context.Context) []string {
 	t := b.table.Load()
-	if t == nil || t.unfit == "" || b.config.Claim != outbox.ClaimRange || b.config.Ordered {
+	if t == nil || t.unfit == "" || b.config.Claim != buffer.ClaimRange || b.config.Ordered {
 		return nil
 	}
 	return []string{"claim: range was asked for, and events are claimed by stamp: " + t.unfit}
@@ -108,14 +108,14 @@ func (e *examination) claims(ctx context.Context, events tableFacts) {
 	switch {
 	case t.unfit == "" || e.b.config.Ordered:
 		e.fine(about, "by "+string(mode))
-	case e.b.config.Claim == outbox.ClaimRange:
+	case e.b.config.Claim == buffer.ClaimRange:
 		why, mend := parted(t.unfit)
 		e.warn(about, "by "+string(mode)+", although claim: range was asked for: "+why, mend)
 	default:
 		why, mend := parted(t.unfit)
-		e.add(outbox.Fine, about, "by "+string(mode)+"; not by range, for "+why, mend)
+		e.add(buffer.Fine, about, "by "+string(mode)+"; not by range, for "+why, mend)
 	}
-	if mode != outbox.ClaimRange {
+	if mode != buffer.ClaimRange {
 		return
 	}
 	e.ask(ctx, about, truncateSQL, func(v []string) {

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -40,7 +40,7 @@ WITH stamped AS (
 SELECT id, topic, key, payload, headers, created_at FROM stamped`
 
 const (
-	claimOptimistic = string(outbox.ClaimOptimistic)
+	claimOptimistic = string(buffer.ClaimOptimistic)
 
 	// windowOf is how many batches' worth a claim chooses among.
 	windowOf = 8
@@ -53,7 +53,7 @@ const (
 )
 
 // claimFromWindow claims in one stretch after the other, as claimAcross does.
-func (b *Buffer) claimFromWindow(ctx context.Context, t *table, limit int, lease time.Duration) (*outbox.Batch, error) {
+func (b *Buffer) claimFromWindow(ctx context.Context, t *table, limit int, lease time.Duration) (*buffer.Lease, error) {
 	for _, where := range b.marks.stretches() {
 		batch, err := b.claimAmong(ctx, t, limit, lease, where)
 		if batch != nil || err != nil {
@@ -68,7 +68,7 @@ func (b *Buffer) claimFromWindow(ctx context.Context, t *table, limit int, lease
 // application has does not hold up those around it.
 func (b *Buffer) claimAmong(
 	ctx context.Context, t *table, limit int, lease time.Duration, where stretch,
-) (*outbox.Batch, error) {
+) (*buffer.Lease, error) {
 	atOnce := limit
 	for range choices {
 		window, lastValue, err := b.window(ctx, t, windowOf*limit, where)
@@ -96,11 +96,11 @@ func (b *Buffer) claimAmong(
 
 // upTo is the batch as the marks are told of it: the cursor passes no event that was
 // left behind.
-func upTo(left int64, batch *outbox.Batch) *outbox.Batch {
+func upTo(left int64, batch *buffer.Lease) *buffer.Lease {
 	if left == 0 || left > batch.LastID {
 		return batch
 	}
-	return &outbox.Batch{Events: batch.Events, LastID: left - 1}
+	return &buffer.Lease{Batch: buffer.Batch{Events: batch.Events}, LastID: left - 1}
 }
 
 // window reads the first unclaimed ids of a stretch. lastValue is the sequence's, read
@@ -147,9 +147,9 @@ func choose(window []int64, limit int, among func(n int) int) (chosen []int64, l
 
 // claimChosen makes a batch of those that are still unclaimed; nil: none is. The error
 // is a lock's timeout when the application has one of them.
-func (b *Buffer) claimChosen(ctx context.Context, t *table, chosen []int64, lease time.Duration) (*outbox.Batch, error) {
+func (b *Buffer) claimChosen(ctx context.Context, t *table, chosen []int64, lease time.Duration) (*buffer.Lease, error) {
 	var (
-		groupID  = outbox.NewGroupID()
+		groupID  = buffer.NewGroupID()
 		rows     = pg.EventDecoder{PayloadOID: t.payloadOID}
 		clock    time.Time
 		mode     string
@@ -179,8 +179,8 @@ func (b *Buffer) claimChosen(ctx context.Context, t *table, chosen []int64, leas
 	case len(rows.Events) == 0:
 		return nil, nil
 	}
-	return b.leased(&rows, outbox.Batch{
-		GroupID: groupID, LeaseNo: 1, LeaseEnd: leaseEnd, Starts: 1,
+	return b.leased(&rows, buffer.Lease{
+		Batch: buffer.Batch{GroupID: groupID}, LeaseNo: 1, Ends: leaseEnd, UnfinishedLeases: 1,
 		ClaimedAt: clock, ClaimedLocal: time.Now(),
 	}), nil
 }

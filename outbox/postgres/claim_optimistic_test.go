@@ -7,16 +7,17 @@ import (
 
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
 	"github.com/outboxrelay/relay/outbox/postgres"
 )
 
-func TestBufferOptimistic(t *testing.T) { buffertest.Run(t, harness(outbox.ClaimOptimistic)) }
+func TestBufferOptimistic(t *testing.T) { buffertest.Run(t, harness(buffer.ClaimOptimistic)) }
 
 // openOptimistic opens a buffer whose claims choose at random.
 func openOptimistic(t *testing.T) *buffertest.Fixture {
 	t.Helper()
-	opt := buffertest.Options{Claim: outbox.ClaimOptimistic, Random: true}
+	opt := buffertest.Options{Claim: buffer.ClaimOptimistic, Random: true}
 	return newPlace(t, testserver.Postgres(t), opt).fixture(t, "outbox_events", "orders")
 }
 
@@ -32,7 +33,7 @@ func TestOptimisticLoses(t *testing.T) {
 	f.Insert(t, ones(6)...)
 	slow, quick := f.Buffer.(*postgres.Buffer), f.Second(t).(*postgres.Buffer)
 	postgres.ChooseFirst(quick)
-	claim := func(b *postgres.Buffer, limit int, want ...int64) *outbox.Batch {
+	claim := func(b *postgres.Buffer, limit int, want ...int64) *buffer.Lease {
 		t.Helper()
 		batch, err := b.Claim(t.Context(), limit, lease)
 		check(t, err)

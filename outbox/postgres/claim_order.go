@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -72,7 +72,7 @@ WHERE l.group_id = $1::uuid`
 
 // claimInOrder is Claim where order is kept. When none of the first events that wait
 // is free, it looks further, but not each time.
-func (b *Buffer) claimInOrder(ctx context.Context, t *table, limit int, lease time.Duration) (*outbox.Batch, error) {
+func (b *Buffer) claimInOrder(ctx context.Context, t *table, limit int, lease time.Duration) (*buffer.Lease, error) {
 	near := nearby * int64(limit)
 	batch, seen, err := b.claimWithin(ctx, t, limit, lease, near)
 	if err != nil || batch != nil || seen < near {
@@ -93,10 +93,10 @@ func (b *Buffer) claimInOrder(ctx context.Context, t *table, limit int, lease ti
 // claimWithin looks at no more than reach events that wait; seen is how many it
 // looked at in vain.
 func (b *Buffer) claimWithin(ctx context.Context, t *table, limit int, lease time.Duration, reach int64) (
-	batch *outbox.Batch, seen int64, err error,
+	batch *buffer.Lease, seen int64, err error,
 ) {
 	var (
-		groupID            = outbox.NewGroupID()
+		groupID            = buffer.NewGroupID()
 		rows               = pg.EventDecoder{PayloadOID: t.payloadOID}
 		clock              time.Time
 		mode               string
@@ -139,8 +139,8 @@ func (b *Buffer) claimWithin(ctx context.Context, t *table, limit int, lease tim
 		return nil, 0, unorderedBatches(t, unordered)
 	}
 	if stamped > 0 {
-		batch = b.leased(&rows, outbox.Batch{
-			GroupID: groupID, LeaseNo: 1, LeaseEnd: leaseEnd, Starts: 1,
+		batch = b.leased(&rows, buffer.Lease{
+			Batch: buffer.Batch{GroupID: groupID}, LeaseNo: 1, Ends: leaseEnd, UnfinishedLeases: 1,
 			ClaimedAt: clock, ClaimedLocal: time.Now(),
 		})
 	}
@@ -198,7 +198,7 @@ func (m *marks) floorOfClaims() int64 {
 
 // claimedInOrder tells what a claim beyond from brought; batch may be nil. lastValue
 // is M, read before the claim looked.
-func (m *marks) claimedInOrder(from int64, batch *outbox.Batch, lastValue int64) {
+func (m *marks) claimedInOrder(from int64, batch *buffer.Lease, lastValue int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.sequenceIs(lastValue, from) || batch == nil {

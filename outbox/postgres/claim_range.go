@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -65,10 +65,10 @@ FROM l JOIN outbox_events e ON e.id BETWEEN l.first_id AND l.last_id AND e.id <@
 
 // claimRanged is a claimWhere.
 func (b *Buffer) claimRanged(ctx context.Context, t *table, limit int, lease time.Duration, where stretch) (
-	batch *outbox.Batch, lastValue int64, err error,
+	batch *buffer.Lease, lastValue int64, err error,
 ) {
 	var (
-		fresh    = outbox.Batch{GroupID: outbox.NewGroupID(), LeaseNo: 1, LeaseEnd: time.Now().Add(lease), Starts: 1}
+		fresh    = buffer.Lease{Batch: buffer.Batch{GroupID: buffer.NewGroupID()}, LeaseNo: 1, Ends: time.Now().Add(lease), UnfinishedLeases: 1}
 		rows     = pg.EventDecoder{PayloadOID: t.payloadOID}
 		mode     string
 		claimed  bool

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -42,10 +42,10 @@ RETURNING id, topic, key, payload, headers, created_at`
 const stampAtOnce = 2
 
 func (b *Buffer) claimStamped(ctx context.Context, t *table, limit int, lease time.Duration, where stretch) (
-	batch *outbox.Batch, lastValue int64, err error,
+	batch *buffer.Lease, lastValue int64, err error,
 ) {
 	var (
-		groupID  = outbox.NewGroupID()
+		groupID  = buffer.NewGroupID()
 		rows     = pg.EventDecoder{PayloadOID: t.payloadOID}
 		clock    time.Time
 		mode     string
@@ -83,8 +83,8 @@ func (b *Buffer) claimStamped(ctx context.Context, t *table, limit int, lease ti
 	case len(rows.Events) == 0:
 		return nil, lastValue, nil
 	}
-	return b.leased(&rows, outbox.Batch{
-		GroupID: groupID, LeaseNo: 1, LeaseEnd: leaseEnd, Starts: 1,
+	return b.leased(&rows, buffer.Lease{
+		Batch: buffer.Batch{GroupID: groupID}, LeaseNo: 1, Ends: leaseEnd, UnfinishedLeases: 1,
 		ClaimedAt: clock, ClaimedLocal: time.Now(),
 	}), lastValue, nil
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -22,7 +23,7 @@ const matchSQL = `
   AND (NOT $7::boolean OR d.notified_at IS NOT NULL)`
 
 // matching are the parameters of matchSQL.
-func (b *Buffer) matching(f outbox.DeadFilter, more ...string) []string {
+func (b *Buffer) matching(f buffer.DeadFilter, more ...string) []string {
 	ids, uuids, older, newer := pg.Null, pg.Null, pg.Null, pg.Null
 	if f.UUIDs != nil {
 		uuids = pg.UUIDArray(f.UUIDs)
@@ -51,7 +52,7 @@ WHERE ` + matchSQL + `
 ORDER BY d.event_id, d.group_id LIMIT $12::bigint`
 
 // Dead is described by buffertest.Buffer.
-func (b *Buffer) Dead(ctx context.Context, f outbox.DeadFilter, after *outbox.DeadKey, limit int) ([]outbox.Event, error) {
+func (b *Buffer) Dead(ctx context.Context, f buffer.DeadFilter, after *buffer.DeadKey, limit int) ([]outbox.Event, error) {
 	t, err := b.ready(ctx)
 	if err != nil {
 		return nil, err
@@ -81,16 +82,16 @@ FROM (SELECT count(*) AS letters, count(*) FILTER (WHERE d.notified_at IS NULL) 
       FROM outbox_dead_letters d WHERE d.closed_at IS NOT NULL AND ` + matchSQL + `) closed`
 
 // CountDead is described by buffertest.Buffer.
-func (b *Buffer) CountDead(ctx context.Context, f outbox.DeadFilter) (outbox.DeadCount, error) {
+func (b *Buffer) CountDead(ctx context.Context, f buffer.DeadFilter) (buffer.DeadCount, error) {
 	t, err := b.ready(ctx)
 	if err != nil {
-		return outbox.DeadCount{}, err
+		return buffer.DeadCount{}, err
 	}
-	var n outbox.DeadCount
+	var n buffer.DeadCount
 	err = b.db.Transact(ctx, pg.ReadTx(pg.BulkTimeout, "enable_seqscan", "off"), pg.Step{
 		SQL: t.sql(countDeadSQL), Args: b.matching(f),
 		Row: func(v [][]byte) error {
-			n = outbox.DeadCount{Open: pg.ReadInt8(v[0]), Untold: pg.ReadInt8(v[1]), Closed: pg.ReadInt8(v[2])}
+			n = buffer.DeadCount{Open: pg.ReadInt8(v[0]), Untold: pg.ReadInt8(v[1]), Closed: pg.ReadInt8(v[2])}
 			return nil
 		},
 	})
@@ -112,7 +113,7 @@ UPDATE outbox_dead_letters d SET closed_at = clock_timestamp()
 FROM picked p WHERE d.pipeline = $1 AND d.event_id = p.event_id AND d.group_id = p.group_id`
 
 // Discard is described by buffertest.Buffer.
-func (b *Buffer) Discard(ctx context.Context, f outbox.DeadFilter, limit int) (int, error) {
+func (b *Buffer) Discard(ctx context.Context, f buffer.DeadFilter, limit int) (int, error) {
 	t, err := b.ready(ctx)
 	if err != nil {
 		return 0, err

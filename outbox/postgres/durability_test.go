@@ -10,6 +10,7 @@ import (
 
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
 )
 
@@ -58,10 +59,10 @@ func TestNewGroupIDsWaitForTheDisk(t *testing.T) {
 	check(t, err)
 	sees("take over", "leased on")
 
-	check(t, f.Buffer.Settle(t.Context(), batch, []outbox.Outcome{
-		{Verdict: outbox.Delivered, IDs: ids[:1]},
-		{Verdict: outbox.Retry, IDs: ids[1:2], GroupID: outbox.NewGroupID(), After: lease},
-		{Verdict: outbox.Retry, IDs: ids[2:], GroupID: outbox.NewGroupID(), After: lease},
+	check(t, f.Buffer.Settle(t.Context(), batch, []buffer.Outcome{
+		{Verdict: buffer.Delivered, IDs: ids[:1]},
+		{Verdict: buffer.Retry, IDs: ids[1:2], GroupID: buffer.NewGroupID(), After: lease},
+		{Verdict: buffer.Retry, IDs: ids[2:], GroupID: buffer.NewGroupID(), After: lease},
 	}))
 	sees("a divided settle", "waiting on", "waiting on")
 }

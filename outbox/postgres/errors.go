@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -17,7 +17,7 @@ func (b *Buffer) explain(ctx context.Context, doing string, err error) error {
 	}
 	switch pg.Code(err) {
 	case pg.CodeNoTable, pg.CodeNoColumn, pg.CodeNoPrivilege, pg.CodeNoSchema:
-		if checkErr := b.Check(ctx); errors.Is(checkErr, outbox.ErrNotReady) {
+		if checkErr := b.Check(ctx); errors.Is(checkErr, buffer.ErrNotReady) {
 			err = checkErr
 		}
 	}

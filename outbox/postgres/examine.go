@@ -11,16 +11,16 @@ import (
 	"strings"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 // Examine is described by buffertest.Buffer.
-func (b *Buffer) Examine(ctx context.Context) []outbox.Finding {
+func (b *Buffer) Examine(ctx context.Context) []buffer.Finding {
 	return b.examine(ctx, b.config.Watch.WarnAfter)
 }
 
-func (b *Buffer) examine(ctx context.Context, long time.Duration) []outbox.Finding {
+func (b *Buffer) examine(ctx context.Context, long time.Duration) []buffer.Finding {
 	e := examination{b: b}
 	if !e.server(ctx) {
 		return e.found
@@ -55,15 +55,15 @@ func (b *Buffer) examine(ctx context.Context, long time.Duration) []outbox.Findi
 // examination gathers what is found.
 type examination struct {
 	b     *Buffer
-	found []outbox.Finding
+	found []buffer.Finding
 }
 
-func (e *examination) add(level outbox.Level, about, text, mend string) {
-	e.found = append(e.found, outbox.Finding{Level: level, About: about, Text: text, Mend: mend})
+func (e *examination) add(level buffer.Level, about, text, mend string) {
+	e.found = append(e.found, buffer.Finding{Level: level, About: about, Text: text, Mend: mend})
 }
-func (e *examination) fine(about, text string)          { e.add(outbox.Fine, about, text, "") }
-func (e *examination) warn(about, text, mend string)    { e.add(outbox.Warning, about, text, mend) }
-func (e *examination) problem(about, text, mend string) { e.add(outbox.Problem, about, text, mend) }
+func (e *examination) fine(about, text string)          { e.add(buffer.Fine, about, text, "") }
+func (e *examination) warn(about, text, mend string)    { e.add(buffer.Warning, about, text, mend) }
+func (e *examination) problem(about, text, mend string) { e.add(buffer.Problem, about, text, mend) }
 
 // failed notes that something could not be looked at; not that the role may not, where
 // Check has said what it may not.
@@ -134,9 +134,9 @@ func (e *examination) tables(ctx context.Context) {
 		for _, f := range missing.findings {
 			e.problem(about, f.text, f.mend)
 		}
-	case errors.Is(err, outbox.ErrNotReady):
+	case errors.Is(err, buffer.ErrNotReady):
 		var one findings
-		one.add("%s", strings.TrimPrefix(err.Error(), outbox.ErrNotReady.Error()+": "))
+		one.add("%s", strings.TrimPrefix(err.Error(), buffer.ErrNotReady.Error()+": "))
 		e.problem(about, one[0].text, one[0].mend)
 	default:
 		e.failed(about, err)
@@ -222,13 +222,13 @@ func (e *examination) plan(ctx context.Context, events tableFacts) {
 		return
 	}
 	sql, args := claimSQL, []string{
-		t.buffer, outbox.NewGroupID().String(), "0", pg.Int(math.MaxInt64), "1000", pg.Interval(time.Minute), e.b.config.Owner,
+		t.buffer, buffer.NewGroupID().String(), "0", pg.Int(math.MaxInt64), "1000", pg.Interval(time.Minute), e.b.config.Owner,
 	}
 	if t.own != nil {
 		sql = claimOwnSQL
-	} else if e.b.ClaimMode() == outbox.ClaimRange {
+	} else if e.b.ClaimMode() == buffer.ClaimRange {
 		sql, args = claimRangeSQL, []string{
-			t.buffer, "0", "0", pg.Int(math.MaxInt64), "f", "1000", outbox.NewGroupID().String(), pg.Interval(time.Minute), e.b.config.Owner,
+			t.buffer, "0", "0", pg.Int(math.MaxInt64), "f", "1000", buffer.NewGroupID().String(), pg.Interval(time.Minute), e.b.config.Owner,
 		}
 	}
 	var answer []byte

@@ -5,15 +5,15 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 // wake says how the relay hears of events.
 func (e *examination) wake(ctx context.Context, events tableFacts) {
 	const about = "wake-ups"
-	asked := e.b.config.Wake == outbox.WakeNotify
-	if e.b.config.Wake == outbox.WakePoll {
+	asked := e.b.config.Wake == buffer.WakeNotify
+	if e.b.config.Wake == buffer.WakePoll {
 		return
 	}
 	if e.b.config.Own.Is() {

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -26,8 +26,8 @@ SELECT quote_ident(current_user),
 
 // Rights returns what this role would need to do as Watch says and may not, each with
 // what is done instead and the GRANT that mends it; nil when nothing is missing.
-func (b *Buffer) Rights(ctx context.Context, w outbox.Watch) ([]outbox.Finding, error) {
-	var found []outbox.Finding
+func (b *Buffer) Rights(ctx context.Context, w buffer.Watch) ([]buffer.Finding, error) {
+	var found []buffer.Finding
 	err := b.db.RoundTrip(ctx, []pg.Step{pg.ReadTx(b.db.StatementTimeout), {
 		SQL: rightsSQL, Args: []string{textArray(w.Users)},
 		Row: func(v [][]byte) error {
@@ -43,10 +43,10 @@ func (b *Buffer) Rights(ctx context.Context, w outbox.Watch) ([]outbox.Finding, 
 
 // missingRights is about a role that may see or end others or not; superusers and
 // unknown are among those that are to be ended.
-func missingRights(w outbox.Watch, role string, sees, ends bool, superusers, unknown string) []outbox.Finding {
-	var found []outbox.Finding
+func missingRights(w buffer.Watch, role string, sees, ends bool, superusers, unknown string) []buffer.Finding {
+	var found []buffer.Finding
 	warn := func(about, text, mend string) {
-		found = append(found, outbox.Finding{Level: outbox.Warning, About: about, Text: text, Mend: mend})
+		found = append(found, buffer.Finding{Level: buffer.Warning, About: about, Text: text, Mend: mend})
 	}
 	if !sees {
 		instead := "; the relay goes by how long it saw them itself"
@@ -107,17 +107,17 @@ func (e *examination) holders(ctx context.Context, long time.Duration) {
 }
 
 // ending is what ends a holder.
-func ending(h *outbox.Holder) string {
+func ending(h *buffer.Holder) string {
 	there := ""
 	if h.Elsewhere {
 		there = "in database " + pg.Quote(h.Database) + ": "
 	}
 	switch {
-	case h.Kind == outbox.HeldByPrepared:
+	case h.Kind == buffer.HeldByPrepared:
 		return there + "ROLLBACK PREPARED " + inQuotes(h.Name)
 	case h.Unread():
 		return there + "SELECT pg_drop_replication_slot(" + inQuotes(h.Name) + ")"
-	case h.Kind == outbox.HeldBySlot:
+	case h.Kind == buffer.HeldBySlot:
 		return fmt.Sprintf("look at what reads it (pid %d), and why it does not get on", h.PID)
 	case h.Own:
 		return "it is a relay's, and ends by itself"

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -42,7 +42,7 @@ func (e *examination) settings(ctx context.Context, events tableFacts) {
 			if e.b.config.Own.Is() { // it is the user's to set
 				wanted = nil
 			}
-			if e.b.ClaimMode() == outbox.ClaimRange { // which stamps nothing
+			if e.b.ClaimMode() == buffer.ClaimRange { // which stamps nothing
 				wanted = slices.DeleteFunc(wanted, func(w [2]string) bool { return w[0] == "fillfactor" })
 			}
 		}

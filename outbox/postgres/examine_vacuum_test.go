@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/internal/testserver"
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // TestExamineDeadRows: many of them are told, and gone after a vacuum.
@@ -16,16 +16,16 @@ func TestExamineDeadRows(t *testing.T) {
 	p.exec("ALTER TABLE outbox_events SET (autovacuum_enabled = false)")
 	p.exec("INSERT INTO outbox_events (topic, payload) SELECT 't', '{}' FROM generate_series(1, 110000)")
 	p.exec("DELETE FROM outbox_events")
-	var f *outbox.Finding
+	var f *buffer.Finding
 	testserver.Eventually(t, func() error {
-		if f = find(examined(t, p.url, time.Hour), outbox.Warning, "dead rows", "110000 dead rows beside 0 live ones"); f == nil {
+		if f = find(examined(t, p.url, time.Hour), buffer.Warning, "dead rows", "110000 dead rows beside 0 live ones"); f == nil {
 			return fmt.Errorf("it does not see the dead rows")
 		}
 		return nil
 	})
 	p.exec(f.Mend)
 	testserver.Eventually(t, func() error {
-		if f := find(examined(t, p.url, time.Hour), outbox.Warning, "dead rows", ""); f != nil {
+		if f := find(examined(t, p.url, time.Hour), buffer.Warning, "dead rows", ""); f != nil {
 			return fmt.Errorf("after the vacuum it finds %+v", f)
 		}
 		return nil
@@ -37,9 +37,9 @@ func TestExamineAutovacuum(t *testing.T) {
 	t.Parallel()
 	p := newPatient(t, testserver.OwnPostgres(t, testserver.PostgresOptions{}).URL)
 	p.exec("ALTER SYSTEM SET autovacuum = off; SELECT pg_reload_conf()")
-	var f *outbox.Finding
+	var f *buffer.Finding
 	testserver.Eventually(t, func() error { // until the server has read it
-		if f = find(examined(t, p.url, time.Hour), outbox.Warning, "autovacuum", "autovacuum off"); f == nil {
+		if f = find(examined(t, p.url, time.Hour), buffer.Warning, "autovacuum", "autovacuum off"); f == nil {
 			return fmt.Errorf("it does not see that autovacuum is off")
 		}
 		return nil

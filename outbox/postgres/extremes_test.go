@@ -7,6 +7,7 @@ import (
 
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
 )
 
@@ -14,7 +15,7 @@ import (
 // marked and deleted as any other, and stand in nobody's way.
 func TestIDsAtTheEnds(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []outbox.ClaimMode{outbox.ClaimRange, outbox.ClaimStamp} {
+	for _, mode := range []buffer.ClaimMode{buffer.ClaimRange, buffer.ClaimStamp} {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
 			p := newPlace(t, testserver.Postgres(t), buffertest.Options{Claim: mode})
@@ -43,13 +44,13 @@ func TestIDsAtTheEnds(t *testing.T) {
 				ids := b.IDs()
 				switch {
 				case n%2 == 0 && len(ids) > 1:
-					check(t, f.Buffer.Settle(ctx, b, []outbox.Outcome{
-						{Verdict: outbox.Delivered, IDs: ids[:1]},
-						{Verdict: outbox.Retry, IDs: ids[1:], GroupID: outbox.NewGroupID()},
+					check(t, f.Buffer.Settle(ctx, b, []buffer.Outcome{
+						{Verdict: buffer.Delivered, IDs: ids[:1]},
+						{Verdict: buffer.Retry, IDs: ids[1:], GroupID: buffer.NewGroupID()},
 					}))
 				default:
 					check(t, f.Buffer.Mark(ctx, b, ids))
-					check(t, f.Buffer.Settle(ctx, b, []outbox.Outcome{{Verdict: outbox.Delivered}}))
+					check(t, f.Buffer.Settle(ctx, b, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 				}
 			}
 			if rows := f.Rows(t); len(rows) > 0 {

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -40,7 +40,7 @@ WHERE buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint AND state <>
 type settlement struct {
 	ledger ledger
 	table  *table
-	batch  *outbox.Batch
+	batch  *buffer.Lease
 	// What the steps answered.
 	held   bool
 	closed int64
@@ -68,9 +68,9 @@ func (s *settlement) run(ctx context.Context, o kinds, work []pg.Step) error {
 	case err != nil:
 		return b.explain(ctx, "settling a batch", err)
 	case !s.held:
-		return outbox.ErrLeaseLost
-	case s.batch.Marked() && !o.back() && s.closed == 0:
-		return outbox.ErrLocked
+		return buffer.ErrLeaseLost
+	case s.batch.DeliveryRecorded() && !o.back() && s.closed == 0:
+		return buffer.ErrLocked
 	}
 	return nil
 }
@@ -83,7 +83,7 @@ func (s *settlement) fence(o kinds) pg.Step {
 		sql = fenceRetrySQL
 		args = append(args, pg.Interval(o.all.After), pg.Int(int64(o.all.Attempts)), pg.Int(int64(o.all.Outages)),
 			pg.Text(o.all.Error), pg.OptionalText(o.all.Address))
-	case s.batch.Marked():
+	case s.batch.DeliveryRecorded():
 		sql = fenceKeepSQL
 		args = append(args, pg.Interval(markedAgain))
 	}
@@ -96,11 +96,11 @@ func (s *settlement) fence(o kinds) pg.Step {
 // kinds are the outcomes by their verdict.
 type kinds struct {
 	// all: the only one there is, for all of the batch.
-	all                    *outbox.Outcome
-	delivered, dead, retry []*outbox.Outcome
+	all                    *buffer.Outcome
+	delivered, dead, retry []*buffer.Outcome
 }
 
-func sortOutcomes(outcomes []outbox.Outcome) (o kinds, err error) {
+func sortOutcomes(outcomes []buffer.Outcome) (o kinds, err error) {
 	for i := range outcomes {
 		one := &outcomes[i]
 		if one.IDs == nil {
@@ -110,11 +110,11 @@ func sortOutcomes(outcomes []outbox.Outcome) (o kinds, err error) {
 			o.all = one
 		}
 		switch one.Verdict {
-		case outbox.Delivered:
+		case buffer.Delivered:
 			o.delivered = append(o.delivered, one)
-		case outbox.Dead:
+		case buffer.Dead:
 			o.dead = append(o.dead, one)
-		case outbox.Retry:
+		case buffer.Retry:
 			o.retry = append(o.retry, one)
 		default:
 			return o, fmt.Errorf("settling a batch: unknown verdict %v", one.Verdict)
@@ -124,11 +124,11 @@ func sortOutcomes(outcomes []outbox.Outcome) (o kinds, err error) {
 }
 
 // back tells that all of the batch is to be sent again as it is.
-func (o *kinds) back() bool { return o.all != nil && o.all.Verdict == outbox.Retry }
+func (o *kinds) back() bool { return o.all != nil && o.all.Verdict == buffer.Retry }
 
 // ids are those that were delivered and those that died.
-func (o *kinds) ids(b *outbox.Batch) (delivered, dead []int64) {
-	of := func(outcomes []*outbox.Outcome) (ids []int64) {
+func (o *kinds) ids(b *buffer.Lease) (delivered, dead []int64) {
+	of := func(outcomes []*buffer.Outcome) (ids []int64) {
 		for _, one := range outcomes {
 			if one.IDs == nil {
 				return b.IDs()

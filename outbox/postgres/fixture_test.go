@@ -14,13 +14,14 @@ import (
 
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
 	"github.com/outboxrelay/relay/outbox/postgres"
 )
 
 func TestMain(m *testing.M) { testserver.Main(m) }
 
-func harness(mode outbox.ClaimMode) buffertest.Harness {
+func harness(mode buffer.ClaimMode) buffertest.Harness {
 	return buffertest.Harness{RowLocks: true, Claim: mode, Open: func(t testing.TB, opt buffertest.Options) *buffertest.Fixture {
 		return newPlace(t, testserver.Postgres(t), opt).fixture(t, "outbox_events", "orders")
 	}}
@@ -158,7 +159,7 @@ func scanLedger(row pgx.CollectableRow) (r buffertest.LedgerRow, err error) {
 		origins []string
 		dueIn   int64
 	)
-	err = row.Scan(&group, &r.Buffer, &r.Claim, &r.State, &r.LeaseNo, &dueIn, &r.Owner, &r.Starts, &r.Attempts, &r.Outages,
+	err = row.Scan(&group, &r.Buffer, &r.Claim, &r.State, &r.LeaseNo, &dueIn, &r.Owner, &r.UnfinishedLeases, &r.Attempts, &r.Outages,
 		&r.Events, &r.FirstID, &r.LastID, &origins, &r.Delivered, &r.Address, &r.Error, &r.OldestAt, &r.ClaimedAt)
 	if err != nil {
 		return r, err

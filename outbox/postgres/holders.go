@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -69,8 +69,8 @@ const mostHolders = 100
 // Holders returns what holds the database back now, those that keep only the catalogs'
 // rows last and else those that are furthest behind first, at most a hundred of each kind. A session that only reads in another database
 // is none, nor is this one. It asks for no table, and works before Migrate.
-func (b *Buffer) Holders(ctx context.Context) ([]outbox.Holder, error) {
-	var all []outbox.Holder
+func (b *Buffer) Holders(ctx context.Context) ([]buffer.Holder, error) {
+	var all []buffer.Holder
 	err := b.db.RoundTrip(ctx, []pg.Step{pg.ReadTx(b.db.StatementTimeout), {
 		SQL: horizonSQL, Args: []string{pg.Int(mostHolders)},
 		Row: func(v [][]byte) error {
@@ -84,9 +84,9 @@ func (b *Buffer) Holders(ctx context.Context) ([]outbox.Holder, error) {
 	return all, nil
 }
 
-func holderOf(v [][]byte) outbox.Holder {
-	h := outbox.Holder{
-		Kind: outbox.HolderKind(v[0]), Name: string(v[1]), PID: pg.ReadInt4(v[2]),
+func holderOf(v [][]byte) buffer.Holder {
+	h := buffer.Holder{
+		Kind: buffer.HolderKind(v[0]), Name: string(v[1]), PID: pg.ReadInt4(v[2]),
 		Database: string(v[3]), User: string(v[4]), Application: string(v[5]), State: string(v[6]), Backend: string(v[7]),
 		Superuser: pg.ReadBool(v[8]), Own: pg.ReadBool(v[9]), Elsewhere: pg.ReadBool(v[10]),
 		Age: pg.ReadAge(v[13]), QueryAge: pg.ReadAge(v[14]),
@@ -119,8 +119,8 @@ SELECT pg_terminate_backend(pid) FROM culprit`
 // session, same transaction, same application, and holding. Else, and of other kinds
 // of holders, it ends nothing and returns false. It never ends what is not a client's,
 // nor a relay's.
-func (b *Buffer) End(ctx context.Context, h outbox.Holder) (ended bool, err error) {
-	if h.Kind != outbox.HeldByTransaction || h.BeganAt.IsZero() {
+func (b *Buffer) End(ctx context.Context, h buffer.Holder) (ended bool, err error) {
+	if h.Kind != buffer.HeldByTransaction || h.BeganAt.IsZero() {
 		return false, nil
 	}
 	found := false

@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/outboxrelay/relay/internal/testserver"
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -25,7 +25,7 @@ func logical(t *testing.T) *testserver.PostgresServer {
 }
 
 // opened is a buffer on a database, which need not have tables.
-func opened(t *testing.T, url string, w outbox.Watch) *Buffer {
+func opened(t *testing.T, url string, w buffer.Watch) *Buffer {
 	t.Helper()
 	b, err := Open(Config{URL: url, Pipeline: "orders", Watch: w})
 	if err != nil {
@@ -67,7 +67,7 @@ func run(t *testing.T, conn *pgx.Conn, statement string) {
 
 func pid(conn *pgx.Conn) int { return int(conn.PgConn().PID()) }
 
-func holders(t *testing.T, b *Buffer) []outbox.Holder {
+func holders(t *testing.T, b *Buffer) []buffer.Holder {
 	t.Helper()
 	all, err := b.Holders(t.Context())
 	if err != nil {
@@ -77,8 +77,8 @@ func holders(t *testing.T, b *Buffer) []outbox.Holder {
 }
 
 // holderOfPID returns the transaction of a session, or nil.
-func holderOfPID(all []outbox.Holder, pid int) *outbox.Holder {
-	i := slices.IndexFunc(all, func(h outbox.Holder) bool { return h.PID == pid })
+func holderOfPID(all []buffer.Holder, pid int) *buffer.Holder {
+	i := slices.IndexFunc(all, func(h buffer.Holder) bool { return h.PID == pid })
 	if i < 0 {
 		return nil
 	}
@@ -105,7 +105,7 @@ func TestHolders(t *testing.T) {
 	t.Parallel()
 	server := logical(t)
 	far, name := elsewhere(t, server)
-	b := opened(t, server.URL, outbox.Watch{})
+	b := opened(t, server.URL, buffer.Watch{})
 	if all := holders(t, b); len(all) > 0 {
 		t.Fatalf("on an idle server it finds %+v", all)
 	}
@@ -156,36 +156,36 @@ func TestHolders(t *testing.T) {
 		if i > 0 && h.Behind > all[i-1].Behind && h.Catalogs == all[i-1].Catalogs || h.Catalogs != (i == len(all)-1) {
 			t.Errorf("%+v is not in order", h)
 		}
-		if session := h.Kind == outbox.HeldByTransaction; session != (h.QueryAge > 0) || session == h.StartedAt.IsZero() {
+		if session := h.Kind == buffer.HeldByTransaction; session != (h.QueryAge > 0) || session == h.StartedAt.IsZero() {
 			t.Errorf("%+v: query %v, session %v", h, h.QueryAge, h.StartedAt)
 		}
-		if slot := h.Kind == outbox.HeldBySlot; slot != (h.Age == 0) || slot != h.BeganAt.IsZero() || slot != (h.WAL > 0) {
+		if slot := h.Kind == buffer.HeldBySlot; slot != (h.Age == 0) || slot != h.BeganAt.IsZero() || slot != (h.WAL > 0) {
 			t.Errorf("%+v: age %v", h, h.Age)
 		}
 		if at := time.Since(h.BeganAt.Add(h.Age)); !h.BeganAt.IsZero() && at.Abs() > time.Minute {
 			t.Errorf("%+v did not begin %v ago", h, h.Age)
 		}
 	}
-	slices.SortFunc(all, func(a, b outbox.Holder) int {
+	slices.SortFunc(all, func(a, b buffer.Holder) int {
 		return slices.Compare([]byte(a.Application+a.Name), []byte(b.Application+b.Name))
 	})
-	want := []outbox.Holder{
-		{Kind: outbox.HeldByTransaction, PID: pid(writer), Application: "batch", State: "idle in transaction", Database: name, Elsewhere: true},
-		{Kind: outbox.HeldBySlot, Name: "forgotten", Database: "postgres", State: "inactive", Catalogs: true},
-		{Kind: outbox.HeldByPrepared, Name: "half'done", Database: name, Elsewhere: true},
-		{Kind: outbox.HeldByTransaction, PID: pid(own), Application: "relay", State: "idle in transaction", Database: "postgres", Own: true},
-		{Kind: outbox.HeldByTransaction, PID: pid(reader), Application: "report", State: "idle in transaction", Database: "postgres"},
-		{Kind: outbox.HeldBySlot, Name: "unread", State: "inactive"},
+	want := []buffer.Holder{
+		{Kind: buffer.HeldByTransaction, PID: pid(writer), Application: "batch", State: "idle in transaction", Database: name, Elsewhere: true},
+		{Kind: buffer.HeldBySlot, Name: "forgotten", Database: "postgres", State: "inactive", Catalogs: true},
+		{Kind: buffer.HeldByPrepared, Name: "half'done", Database: name, Elsewhere: true},
+		{Kind: buffer.HeldByTransaction, PID: pid(own), Application: "relay", State: "idle in transaction", Database: "postgres", Own: true},
+		{Kind: buffer.HeldByTransaction, PID: pid(reader), Application: "report", State: "idle in transaction", Database: "postgres"},
+		{Kind: buffer.HeldBySlot, Name: "unread", State: "inactive"},
 	}
 	for i := range want {
-		if h := &want[i]; h.Kind != outbox.HeldBySlot {
+		if h := &want[i]; h.Kind != buffer.HeldBySlot {
 			h.User, h.Superuser = "relay", true
 		}
-		if want[i].Kind == outbox.HeldByTransaction {
+		if want[i].Kind == buffer.HeldByTransaction {
 			want[i].Backend = "client backend"
 		}
 	}
-	if diff := cmp.Diff(want, all, cmpopts.IgnoreFields(outbox.Holder{}, "StartedAt", "BeganAt", "Age", "QueryAge", "Behind", "Horizon", "WAL")); diff != "" {
+	if diff := cmp.Diff(want, all, cmpopts.IgnoreFields(buffer.Holder{}, "StartedAt", "BeganAt", "Age", "QueryAge", "Behind", "Horizon", "WAL")); diff != "" {
 		t.Error(diff)
 	}
 	for _, conn := range []*pgx.Conn{idle, foreign, prepared, vacuum} {
@@ -201,11 +201,11 @@ func TestHolderOnAStandby(t *testing.T) {
 	server := logical(t)
 	standby := testserver.Standby(t, server)
 	session(t, standby.URL, "hand", "ALTER SYSTEM SET hot_standby_feedback = on", "ALTER SYSTEM SET wal_receiver_status_interval = '1s'", "SELECT pg_reload_conf()")
-	b := opened(t, server.URL, outbox.Watch{})
-	var sender outbox.Holder
+	b := opened(t, server.URL, buffer.Watch{})
+	var sender buffer.Holder
 	testserver.Eventually(t, func() error {
 		for _, h := range holders(t, b) {
-			if h.Backend == "walsender" || h.Kind == outbox.HeldBySlot {
+			if h.Backend == "walsender" || h.Kind == buffer.HeldBySlot {
 				sender = h
 				return nil
 			}
@@ -250,10 +250,10 @@ func TestEnd(t *testing.T) {
 	culprit := session(t, server.URL, "report", repeatable, "SELECT 1")
 	own := session(t, server.URL, "relay", repeatable, "SELECT 1")
 	sender := replica(t, server.URL)
-	b := opened(t, server.URL, outbox.Watch{})
+	b := opened(t, server.URL, buffer.Watch{})
 	all := holders(t, b)
 	saw := holderOfPID(all, pid(culprit))
-	end := func(h *outbox.Holder, want bool) {
+	end := func(h *buffer.Holder, want bool) {
 		t.Helper()
 		if h == nil {
 			t.Fatalf("it is not among %+v", all)
@@ -264,16 +264,16 @@ func TestEnd(t *testing.T) {
 	}
 	end(holderOfPID(all, pid(own)), false)
 	end(holderOfPID(all, int(sender.PID())), false)
-	if !slices.ContainsFunc(all, func(h outbox.Holder) bool { return h.PID == int(sender.PID()) && h.Backend == "walsender" }) {
+	if !slices.ContainsFunc(all, func(h buffer.Holder) bool { return h.PID == int(sender.PID()) && h.Backend == "walsender" }) {
 		t.Errorf("a subscriber's first copy is not among %+v", all)
 	}
-	for name, change := range map[string]func(*outbox.Holder){
-		"a later session of that pid": func(h *outbox.Holder) { h.StartedAt = h.StartedAt.Add(-time.Microsecond) },
-		"an earlier transaction":      func(h *outbox.Holder) { h.BeganAt = h.BeganAt.Add(-time.Microsecond) },
-		"another application":         func(h *outbox.Holder) { h.Application = "psql" },
-		"another session":             func(h *outbox.Holder) { h.PID = pid(own) },
-		"nobody knows since when":     func(h *outbox.Holder) { h.BeganAt = time.Time{} },
-		"a prepared one":              func(h *outbox.Holder) { h.Kind = outbox.HeldByPrepared },
+	for name, change := range map[string]func(*buffer.Holder){
+		"a later session of that pid": func(h *buffer.Holder) { h.StartedAt = h.StartedAt.Add(-time.Microsecond) },
+		"an earlier transaction":      func(h *buffer.Holder) { h.BeganAt = h.BeganAt.Add(-time.Microsecond) },
+		"another application":         func(h *buffer.Holder) { h.Application = "psql" },
+		"another session":             func(h *buffer.Holder) { h.PID = pid(own) },
+		"nobody knows since when":     func(h *buffer.Holder) { h.BeganAt = time.Time{} },
+		"a prepared one":              func(h *buffer.Holder) { h.Kind = buffer.HeldByPrepared },
 	} {
 		other := *saw
 		change(&other)
@@ -304,19 +304,19 @@ func TestHoldersOfOthers(t *testing.T) {
 	poor, other := p.as("poor_"), p.as("other_")
 	culprit := session(t, other, "report", repeatable, "SELECT 1")
 	p.exec("CREATE TABLE t (n int); INSERT INTO t VALUES (1)")
-	w := outbox.Watch{TerminateAfter: time.Hour}
+	w := buffer.Watch{TerminateAfter: time.Hour}
 	b := opened(t, poor, w)
 	h := holderOfPID(holders(t, b), pid(culprit))
-	want := &outbox.Holder{
-		Kind: outbox.HeldByTransaction, PID: pid(culprit), Database: "postgres", User: culprit.Config().User, Application: "report", Behind: 2,
+	want := &buffer.Holder{
+		Kind: buffer.HeldByTransaction, PID: pid(culprit), Database: "postgres", User: culprit.Config().User, Application: "report", Behind: 2,
 	}
-	if diff := cmp.Diff(want, h, cmpopts.IgnoreFields(outbox.Holder{}, "Horizon")); diff != "" || h.Horizon == 0 {
+	if diff := cmp.Diff(want, h, cmpopts.IgnoreFields(buffer.Holder{}, "Horizon")); diff != "" || h.Horizon == 0 {
 		t.Errorf("horizon %d, %s", h.Horizon, diff)
 	}
 	if ended, err := b.End(t.Context(), *h); ended || err != nil {
 		t.Errorf("one of which little is known was ended: %v, %v", ended, err)
 	}
-	rights := func(w outbox.Watch, want ...string) {
+	rights := func(w buffer.Watch, want ...string) {
 		t.Helper()
 		found, err := b.Rights(t.Context(), w)
 		if err != nil {
@@ -324,7 +324,7 @@ func TestHoldersOfOthers(t *testing.T) {
 		}
 		var mends []string
 		for _, f := range found {
-			if f.Level != outbox.Warning || f.About == "" || f.Text == "" {
+			if f.Level != buffer.Warning || f.About == "" || f.Text == "" {
 				t.Errorf("it says %+v", f)
 			}
 			mends = append(mends, f.Mend)
@@ -338,10 +338,10 @@ func TestHoldersOfOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	role := config.User
-	rights(outbox.Watch{}, "GRANT pg_read_all_stats TO "+role)
+	rights(buffer.Watch{}, "GRANT pg_read_all_stats TO "+role)
 	rights(w, "GRANT pg_read_all_stats TO "+role, "GRANT pg_signal_backend TO "+role)
 	p.exec("GRANT pg_read_all_stats TO " + role)
-	rights(outbox.Watch{})
+	rights(buffer.Watch{})
 	rights(w, "GRANT pg_signal_backend TO "+role)
 
 	all := holders(t, b)
@@ -382,20 +382,20 @@ func TestExamineHolders(t *testing.T) {
 	p := newPatient(t, server.URL)
 	mend := func(says, mend string) {
 		t.Helper()
-		f := find(examined(t, p.url, time.Nanosecond), outbox.Warning, "vacuum horizon", says)
+		f := find(examined(t, p.url, time.Nanosecond), buffer.Warning, "vacuum horizon", says)
 		if f == nil || f.Mend != mend {
 			t.Fatalf("%q, to be mended by %q, is not what it finds: %+v", says, mend, bad(examined(t, p.url, time.Nanosecond)))
 		}
 		p.exec(mend)
 		testserver.Eventually(t, func() error { // those that are ended need a moment
-			if f := find(examined(t, p.url, time.Nanosecond), outbox.Warning, "vacuum horizon", says); f != nil {
+			if f := find(examined(t, p.url, time.Nanosecond), buffer.Warning, "vacuum horizon", says); f != nil {
 				return fmt.Errorf("after mending it finds %+v", f)
 			}
 			return nil
 		})
 	}
 	other := session(t, p.url, "report", repeatable, "SELECT 1")
-	if found := examined(t, p.url, time.Hour); find(found, outbox.Fine, "vacuum horizon", "nothing older than 1h0m0s") == nil {
+	if found := examined(t, p.url, time.Hour); find(found, buffer.Fine, "vacuum horizon", "nothing older than 1h0m0s") == nil {
 		t.Errorf("of transactions that are young it says %+v", bad(found))
 	}
 	mend(fmt.Sprintf(`(pid %d, user relay, application "report", database postgres, idle in transaction, its last query began`, pid(other)),
@@ -412,13 +412,13 @@ func TestExamineHolders(t *testing.T) {
 		fmt.Sprintf("pid %d", pid(own)):    "it is a relay's, and ends by itself",
 		`the transaction prepared as "far`: "in database " + pg.Quote(name) + ": ROLLBACK PREPARED 'far'",
 	} {
-		if f := find(found, outbox.Warning, "vacuum horizon", says); f == nil || f.Mend != mend {
+		if f := find(found, buffer.Warning, "vacuum horizon", says); f == nil || f.Mend != mend {
 			t.Errorf("of %s it says %+v", says, bad(found))
 		}
 	}
 	run(t, connect(t, far), "ROLLBACK PREPARED 'far'")
 	for _, backend := range []string{"walsender", "autovacuum worker"} {
-		if mend := ending(&outbox.Holder{Kind: outbox.HeldByTransaction, PID: 7, Backend: backend}); strings.Contains(mend, "SELECT") {
+		if mend := ending(&buffer.Holder{Kind: buffer.HeldByTransaction, PID: 7, Backend: backend}); strings.Contains(mend, "SELECT") {
 			t.Errorf("a %s is ended by %q", backend, mend)
 		}
 	}

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -40,19 +40,19 @@ FROM (SELECT clock_timestamp() AS now) clock
 LEFT JOIN outbox_batches ON buffer = $1`
 
 // Look is described by buffertest.Hook.
-func (h *Hook) Look(ctx context.Context, limit int) (outbox.Backlog, error) {
+func (h *Hook) Look(ctx context.Context, limit int) (buffer.Backlog, error) {
 	t, err := h.b.ready(ctx)
 	if err != nil {
-		return outbox.Backlog{}, err
+		return buffer.Backlog{}, err
 	}
 	if err := h.free(ctx, t, limit); err != nil {
-		return outbox.Backlog{}, h.b.explain(ctx, "looking for dead letters without a batch", err)
+		return buffer.Backlog{}, h.b.explain(ctx, "looking for dead letters without a batch", err)
 	}
-	var backlog outbox.Backlog
+	var backlog buffer.Backlog
 	err = h.b.db.Transact(ctx, pg.ReadTx(h.b.db.StatementTimeout, pg.PlanByPrimaryKey...), pg.Step{
 		SQL: t.sql(lookForHookSQL), Args: []string{h.name(t), h.b.config.Pipeline, pg.Int(int64(limit))},
 		Row: func(v [][]byte) error {
-			backlog = outbox.Backlog{
+			backlog = buffer.Backlog{
 				Unclaimed: int(pg.ReadInt8(v[0])), Due: int(pg.ReadInt8(v[1])), Waiting: int(pg.ReadInt8(v[2])), Delivered: int(pg.ReadInt8(v[3])),
 			}
 			return nil
@@ -107,16 +107,16 @@ SELECT leased, waiting, delivered, claimed + fresh.letters,
 FROM ledger, fresh`
 
 // Status is described by buffertest.Hook. It knows of no transactions but its own.
-func (h *Hook) Status(ctx context.Context) (outbox.Status, error) {
+func (h *Hook) Status(ctx context.Context) (buffer.Status, error) {
 	t, err := h.b.ready(ctx)
 	if err != nil {
-		return outbox.Status{}, err
+		return buffer.Status{}, err
 	}
-	var s outbox.Status
+	var s buffer.Status
 	err = h.b.db.Transact(ctx, pg.ReadTx(h.b.db.StatementTimeout, pg.PlanByPrimaryKey...), pg.Step{
 		SQL: t.sql(hookStatusSQL), Args: []string{h.name(t), h.b.config.Pipeline},
 		Row: func(v [][]byte) error {
-			s = outbox.Status{
+			s = buffer.Status{
 				Leased: pg.ReadInt8(v[0]), Waiting: pg.ReadInt8(v[1]), Delivered: pg.ReadInt8(v[2]), Pending: pg.ReadInt8(v[3]),
 				OldestPending: max(0, time.Duration(pg.ReadInt8(v[4]))*time.Microsecond),
 			}

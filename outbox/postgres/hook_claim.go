@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -38,13 +38,13 @@ FROM apart p WHERE d.pipeline = $3 AND d.event_id = p.event_id AND d.group_id = 
 RETURNING d.event_id, d.topic, d.key, d.payload, d.headers, d.created_at, ` + letterSQL + `, clock_timestamp()`
 
 // Claim is described by buffertest.Hook.
-func (h *Hook) Claim(ctx context.Context, limit int, lease time.Duration) (*outbox.Batch, error) {
+func (h *Hook) Claim(ctx context.Context, limit int, lease time.Duration) (*buffer.Lease, error) {
 	t, err := h.b.ready(ctx)
 	if err != nil {
 		return nil, err
 	}
 	var (
-		groupID  = outbox.NewGroupID()
+		groupID  = buffer.NewGroupID()
 		rows     = h.letters(t)
 		clock    time.Time
 		leaseEnd = time.Now().Add(lease)
@@ -67,8 +67,8 @@ func (h *Hook) Claim(ctx context.Context, limit int, lease time.Duration) (*outb
 	if len(rows.Events) == 0 {
 		return nil, nil
 	}
-	return h.b.leased(&rows.EventDecoder, outbox.Batch{
-		GroupID: groupID, LeaseNo: 1, LeaseEnd: leaseEnd, Starts: 1,
+	return h.b.leased(&rows.EventDecoder, buffer.Lease{
+		Batch: buffer.Batch{GroupID: groupID}, LeaseNo: 1, Ends: leaseEnd, UnfinishedLeases: 1,
 		ClaimedAt: clock, ClaimedLocal: time.Now(),
 	}), nil
 }
@@ -84,7 +84,7 @@ LEFT JOIN outbox_dead_letters d ON d.pipeline = $5 AND d.event_id BETWEEN t.firs
   AND d.hook_group_id = t.group_id AND d.notified_at IS NULL`
 
 // TakeOver is described by buffertest.Hook.
-func (h *Hook) TakeOver(ctx context.Context, lease time.Duration) (*outbox.Batch, error) {
+func (h *Hook) TakeOver(ctx context.Context, lease time.Duration) (*buffer.Lease, error) {
 	t, err := h.b.ready(ctx)
 	if err != nil {
 		return nil, err

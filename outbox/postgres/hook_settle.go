@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -55,7 +55,7 @@ WHERE current_setting('relay.holds') = '1' AND buffer = $1 AND outbox_batches.gr
 )
 
 // Settle is described by buffertest.Hook.
-func (h *Hook) Settle(ctx context.Context, batch *outbox.Batch, outcomes []outbox.Outcome) error {
+func (h *Hook) Settle(ctx context.Context, batch *buffer.Lease, outcomes []buffer.Outcome) error {
 	t, err := h.b.ready(ctx)
 	if err != nil {
 		return err
@@ -86,7 +86,7 @@ func (s *telling) work(o kinds) []pg.Step {
 	if len(o.delivered) > 0 {
 		work = append(work, s.tell(o))
 	}
-	if s.batch.Marked() {
+	if s.batch.DeliveryRecorded() {
 		work = append(work, s.closing(closeHookLedgerSQL, &s.closed), s.closing(keepHookLedgerSQL, nil))
 	}
 	return work
@@ -94,7 +94,7 @@ func (s *telling) work(o kinds) []pg.Step {
 
 func (s *telling) tell(o kinds) pg.Step {
 	sql := tellSQL
-	if s.batch.Marked() {
+	if s.batch.DeliveryRecorded() {
 		sql = tellFreeSQL
 	}
 	ids := pg.Null

@@ -10,6 +10,7 @@ import (
 
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
 )
 
@@ -35,7 +36,7 @@ func TestALetterThatSomebodyHolds(t *testing.T) {
 	tx.Rollback(t)
 
 	tx = hold(ids[2])
-	delivered := []outbox.Outcome{{Verdict: outbox.Delivered}}
+	delivered := []buffer.Outcome{{Verdict: buffer.Delivered}}
 	if err := hook.Settle(ctx, b, delivered); err == nil {
 		t.Fatal("settled although a letter is locked")
 	}
@@ -46,7 +47,7 @@ func TestALetterThatSomebodyHolds(t *testing.T) {
 		check(t, err)
 		expectIDs(t, "still to be noted", b.Delivered, want)
 		expectIDs(t, "letters", b.IDs(), want)
-		if err := hook.Settle(ctx, b, delivered); !errors.Is(err, outbox.ErrLocked) {
+		if err := hook.Settle(ctx, b, delivered); !errors.Is(err, buffer.ErrLocked) {
 			t.Fatalf("got %v", err)
 		}
 	}
@@ -55,9 +56,9 @@ func TestALetterThatSomebodyHolds(t *testing.T) {
 	b, err = hook.TakeOver(ctx, lease)
 	check(t, err)
 	check(t, hook.Settle(ctx, b, delivered))
-	count, err := f.Buffer.CountDead(ctx, outbox.DeadFilter{})
+	count, err := f.Buffer.CountDead(ctx, buffer.DeadFilter{})
 	check(t, err)
-	if diff := cmp.Diff(outbox.DeadCount{Open: 3, Untold: 1}, count); diff != "" {
+	if diff := cmp.Diff(buffer.DeadCount{Open: 3, Untold: 1}, count); diff != "" {
 		t.Errorf("letters (-want +got):\n%s", diff)
 	}
 }

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // Two letters of one uuid, whose numbers are not the same, go apart, the older first.
@@ -12,7 +12,7 @@ func TestTwoLettersOfOneUUID(t *testing.T) {
 	t.Parallel()
 	o := newUUIDs(t, 3)
 	b := o.claim(t, 10)
-	o.settle(t, b, outbox.Outcome{Verdict: outbox.Dead, Attempts: 1, Error: "no"})
+	o.settle(t, b, buffer.Outcome{Verdict: buffer.Dead, Attempts: 1, Error: "no"})
 	o.exec(t, `
 INSERT INTO relay.outbox_dead_letters (pipeline, event_id, topic, payload, created_at, group_id, attempts, error, died_at, event_uuid, event_row)
 SELECT pipeline, event_id + 1000, topic, payload, created_at, gen_random_uuid(), attempts, 'once more', died_at + interval '1 second', event_uuid, event_row
@@ -29,7 +29,7 @@ FROM relay.outbox_dead_letters`)
 				t.Errorf("the letter of %s died of %q, want %q", l.UUID, l.DeadLetter.Error, why)
 			}
 		}
-		check(t, hook.Settle(t.Context(), letters, []outbox.Outcome{{Verdict: outbox.Delivered}}))
+		check(t, hook.Settle(t.Context(), letters, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 	}
 	if letters, err := hook.Claim(t.Context(), 10, lease); letters != nil || err != nil {
 		t.Fatalf("more letters: %+v, %v", letters, err)

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -27,7 +27,7 @@ UPDATE outbox_batches SET due_at = clock_timestamp() + $4::interval
 WHERE buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint AND state IN ('leased', 'delivered')`
 
 // Renew is described by buffertest.Buffer.
-func (l ledger) Renew(ctx context.Context, batch *outbox.Batch, lease time.Duration) error {
+func (l ledger) Renew(ctx context.Context, batch *buffer.Lease, lease time.Duration) error {
 	t, err := l.b.ready(ctx)
 	if err != nil {
 		return err
@@ -43,9 +43,9 @@ func (l ledger) Renew(ctx context.Context, batch *outbox.Batch, lease time.Durat
 		return l.b.explain(ctx, "renewing a lease", err)
 	}
 	if held == 0 {
-		return outbox.ErrLeaseLost
+		return buffer.ErrLeaseLost
 	}
-	batch.LeaseEnd = leaseEnd
+	batch.Ends = leaseEnd
 	return nil
 }
 
@@ -58,7 +58,7 @@ WHERE buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint AND state <>
 const markedAgain = time.Second
 
 // Mark is described by buffertest.Buffer.
-func (l ledger) Mark(ctx context.Context, batch *outbox.Batch, delivered []int64) error {
+func (l ledger) Mark(ctx context.Context, batch *buffer.Lease, delivered []int64) error {
 	t, err := l.b.ready(ctx)
 	if err != nil {
 		return err
@@ -75,7 +75,7 @@ func (l ledger) Mark(ctx context.Context, batch *outbox.Batch, delivered []int64
 		return l.b.explain(ctx, "marking a batch delivered", err)
 	}
 	if held == 0 {
-		return outbox.ErrLeaseLost
+		return buffer.ErrLeaseLost
 	}
 	return nil
 }

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -45,16 +45,16 @@ LEFT JOIN outbox_batches ON buffer = $1 AND due_at > $5::timestamptz
 GROUP BY clock.now`
 
 // Look is described by buffertest.Buffer.
-func (b *Buffer) Look(ctx context.Context, limit int) (outbox.Backlog, error) {
+func (b *Buffer) Look(ctx context.Context, limit int) (buffer.Backlog, error) {
 	t, err := b.ready(ctx)
 	if err != nil {
-		return outbox.Backlog{}, err
+		return buffer.Backlog{}, err
 	}
 	began := time.Now()
 	r := b.marks.nextLook(began, limit)
 	var (
 		seen    looked
-		backlog outbox.Backlog
+		backlog buffer.Backlog
 	)
 	err = b.db.RoundTrip(ctx, []pg.Step{
 		{SQL: t.sql(lastValueSQL), Args: []string{t.sequence, pg.Milliseconds(b.db.StatementTimeout), pg.Milliseconds(b.db.StatementTimeout * 2 / 3)}, Row: func(v [][]byte) error {
@@ -80,7 +80,7 @@ func (b *Buffer) Look(ctx context.Context, limit int) (outbox.Backlog, error) {
 		},
 	})
 	if err != nil {
-		return outbox.Backlog{}, b.explain(ctx, "counting events", err)
+		return buffer.Backlog{}, b.explain(ctx, "counting events", err)
 	}
 	now := time.Now()
 	seen.took = now.Sub(began)
@@ -88,7 +88,7 @@ func (b *Buffer) Look(ctx context.Context, limit int) (outbox.Backlog, error) {
 	backlog.Unclaimed = min(limit, seen.fresh+seen.late)
 	if b.config.Ordered && backlog.Due > 0 {
 		if backlog.Due, err = b.countDue(ctx, t); err != nil {
-			return outbox.Backlog{}, b.explain(ctx, "counting batches", err)
+			return buffer.Backlog{}, b.explain(ctx, "counting batches", err)
 		}
 	}
 	if limit == 0 {
@@ -96,7 +96,7 @@ func (b *Buffer) Look(ctx context.Context, limit int) (outbox.Backlog, error) {
 	}
 	late, orphans, err := b.fullSweep(ctx, t, limit, backlog.Unclaimed == limit)
 	if err != nil {
-		return outbox.Backlog{}, b.explain(ctx, "sweeping", err)
+		return buffer.Backlog{}, b.explain(ctx, "sweeping", err)
 	}
 	backlog.Unclaimed = min(limit, backlog.Unclaimed+late)
 	backlog.Due += orphans

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // How often the sweeps look.
@@ -102,7 +102,7 @@ func (m *marks) soonLate(now time.Time) bool {
 
 // claimed tells what a claim in such a stretch brought; batch may be nil.
 // lastValue is M, read before the claim looked.
-func (m *marks) claimed(where stretch, batch *outbox.Batch, lastValue int64) {
+func (m *marks) claimed(where stretch, batch *buffer.Lease, lastValue int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	began := where.after
@@ -131,7 +131,7 @@ func (m *marks) claimed(where stretch, batch *outbox.Batch, lastValue int64) {
 
 // passRuns notes what was claimed, batch may be nil, and moves the floor over what
 // has no gap.
-func (m *marks) passRuns(batch *outbox.Batch) {
+func (m *marks) passRuns(batch *buffer.Lease) {
 	if batch != nil && batch.LastID <= m.cursor {
 		m.runs.add(batch)
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // Two claims overlap; the one that read the sequence first ends last. What it read
@@ -16,8 +17,8 @@ func TestAnOldLastValueDoesNotSetTheCursorBack(t *testing.T) {
 	var m marks
 	m.startAt(100)
 	fresh := stretch{after: 100, upTo: math.MaxInt64}
-	m.claimed(fresh, &outbox.Batch{LastID: 190}, 200)
-	m.claimed(fresh, &outbox.Batch{LastID: 150}, 160)
+	m.claimed(fresh, &buffer.Lease{LastID: 190}, 200)
+	m.claimed(fresh, &buffer.Lease{LastID: 150}, 160)
 	if m.cursor != 190 || m.floor != 100 {
 		t.Errorf("cursor %d, floor %d; want 190, 100", m.cursor, m.floor)
 	}
@@ -56,7 +57,7 @@ func TestTheFloorWaitsForWhoeverHoldsTheSequence(t *testing.T) {
 			t.Errorf("floor %d, want %d", m.floor, wantFloor)
 		}
 	}
-	m.claimed(stretch{upTo: math.MaxInt64}, &outbox.Batch{LastID: 90}, 100)
+	m.claimed(stretch{upTo: math.MaxInt64}, &buffer.Lease{LastID: 90}, 100)
 	for range 5 {
 		look(0, 0, "early", "fast")
 	}
@@ -78,7 +79,7 @@ func TestALateCommitDoesNotWaitForASweep(t *testing.T) {
 	}
 	claim := func(m *marks, first, last int64, events int) {
 		where := stretch{after: m.cursor, upTo: math.MaxInt64}
-		m.claimed(where, &outbox.Batch{FirstID: first, LastID: last, Events: make([]outbox.Event, events)}, last)
+		m.claimed(where, &buffer.Lease{FirstID: first, LastID: last, Batch: buffer.Batch{Events: make([]outbox.Event, events)}}, last)
 	}
 	for name, c := range map[string]struct {
 		first, last int64

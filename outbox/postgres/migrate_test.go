@@ -9,6 +9,7 @@ import (
 
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
 	"github.com/outboxrelay/relay/outbox/postgres"
 )
@@ -58,7 +59,7 @@ func TestMigrateBesideARelay(t *testing.T) {
 				b, err := f.Buffer.Claim(t.Context(), 10, lease)
 				check(t, err)
 				expectIDs(t, "claimed", b.IDs(), ids)
-				check(t, f.Buffer.Settle(t.Context(), b, []outbox.Outcome{{Verdict: outbox.Delivered}}))
+				check(t, f.Buffer.Settle(t.Context(), b, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 			}
 			select {
 			case err := <-migrated:

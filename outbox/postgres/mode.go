@@ -6,17 +6,17 @@ import (
 	"slices"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 // The claim modes as outbox_buffers has them.
 const (
-	claimStamp = string(outbox.ClaimStamp)
+	claimStamp = string(buffer.ClaimStamp)
 	// claimStampKey is the mode where order is kept by key: stamped as ever, and
 	// the ledger knows each batch's lanes.
 	claimStampKey = "stamp key"
-	claimRange    = string(outbox.ClaimRange)
+	claimRange    = string(buffer.ClaimRange)
 )
 
 // modes are those that are known here; in any other somebody else claims, who may be
@@ -30,7 +30,7 @@ func (b *Buffer) best(t *table) string {
 		return claimStampKey
 	case b.config.Own.Is(): // the projection finds events by their group_id
 		return claimStamp
-	case b.config.Claim == outbox.ClaimAuto || b.config.Claim == outbox.ClaimRange:
+	case b.config.Claim == buffer.ClaimAuto || b.config.Claim == buffer.ClaimRange:
 		if t.unfit != "" {
 			return claimStamp
 		}
@@ -44,27 +44,27 @@ func (b *Buffer) follows(mode string) bool {
 	switch {
 	case b.config.Ordered || mode == claimStampKey:
 		return false
-	case b.config.Claim == outbox.ClaimRange: // and its best is stamp
+	case b.config.Claim == buffer.ClaimRange: // and its best is stamp
 		return mode == claimRange
 	}
-	return b.config.Claim == outbox.ClaimAuto
+	return b.config.Claim == buffer.ClaimAuto
 }
 
 // ClaimMode is the mode that this relay claims in; "" as long as it has not seen the
 // database.
-func (b *Buffer) ClaimMode() outbox.ClaimMode {
+func (b *Buffer) ClaimMode() buffer.ClaimMode {
 	mode := b.mode.Load()
 	switch {
 	case mode == nil:
 		return ""
 	case *mode == claimStampKey:
-		return outbox.ClaimStamp
+		return buffer.ClaimStamp
 	}
-	return outbox.ClaimMode(*mode)
+	return buffer.ClaimMode(*mode)
 }
 
 // claimBy claims in a mode.
-func (b *Buffer) claimBy(ctx context.Context, t *table, mode string, limit int, lease time.Duration) (*outbox.Batch, error) {
+func (b *Buffer) claimBy(ctx context.Context, t *table, mode string, limit int, lease time.Duration) (*buffer.Lease, error) {
 	switch mode {
 	case claimStampKey:
 		return b.claimInOrder(ctx, t, limit, lease)
@@ -165,12 +165,12 @@ func (b *Buffer) improve(ctx context.Context, t *table, mode string) (bool, erro
 
 func otherMode(t *table, from, to string) error {
 	return fmt.Errorf("%w: buffer %s is claimed by %q and this relay would claim by %q; two ways on one table lose track of each other: stop the others, let outbox_batches run empty, then UPDATE outbox_buffers SET claim = '%s' WHERE buffer = '%s'",
-		outbox.ErrNotReady, t.buffer, from, to, to, t.buffer)
+		buffer.ErrNotReady, t.buffer, from, to, to, t.buffer)
 }
 
 // unorderedBatches is why nothing is claimed while batches live that somebody else
 // made: nobody knows which keys they hold.
 func unorderedBatches(t *table, n int64) error {
 	return fmt.Errorf("%w: %d batches of buffer %s were made by a relay without order: key; claiming goes on when they are done: stop that relay",
-		outbox.ErrNotReady, n, t.buffer)
+		buffer.ErrNotReady, n, t.buffer)
 }

@@ -11,12 +11,13 @@ import (
 
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
 	"github.com/outboxrelay/relay/outbox/postgres"
 )
 
 // as opens the buffer as a process does that claims so.
-func (p *place) as(t *testing.T, mode outbox.ClaimMode) *postgres.Buffer {
+func (p *place) as(t *testing.T, mode buffer.ClaimMode) *postgres.Buffer {
 	t.Helper()
 	b, err := postgres.Open(postgres.Config{URL: p.url, Pipeline: "orders", Owner: string(mode), Claim: mode})
 	check(t, err)
@@ -29,7 +30,7 @@ func (p *place) storedMode(t *testing.T) string {
 	return query(t, p.pool, "SELECT claim FROM outbox_buffers", pgx.RowTo[string])[0]
 }
 
-func expectMode(t *testing.T, b *postgres.Buffer, want outbox.ClaimMode) {
+func expectMode(t *testing.T, b *postgres.Buffer, want buffer.ClaimMode) {
 	t.Helper()
 	if got := b.ClaimMode(); got != want {
 		t.Errorf("it claims by %q, want %q", got, want)
@@ -42,11 +43,11 @@ var oneEvent = outbox.Event{Topic: "t", Payload: []byte("1")}
 // claim, but sends what there is.
 func TestTheModeChangesWhenNothingLives(t *testing.T) {
 	t.Parallel()
-	for _, c := range [][2]outbox.ClaimMode{
-		{outbox.ClaimStamp, outbox.ClaimRange},
-		{outbox.ClaimRange, outbox.ClaimStamp},
-		{outbox.ClaimOptimistic, outbox.ClaimRange},
-		{outbox.ClaimRange, outbox.ClaimOptimistic},
+	for _, c := range [][2]buffer.ClaimMode{
+		{buffer.ClaimStamp, buffer.ClaimRange},
+		{buffer.ClaimRange, buffer.ClaimStamp},
+		{buffer.ClaimOptimistic, buffer.ClaimRange},
+		{buffer.ClaimRange, buffer.ClaimOptimistic},
 	} {
 		t.Run(fmt.Sprintf("%s to %s", c[0], c[1]), func(t *testing.T) {
 			t.Parallel()
@@ -60,7 +61,7 @@ func TestTheModeChangesWhenNothingLives(t *testing.T) {
 			check(t, other.Check(ctx))
 			for range 2 {
 				_, err = other.Claim(ctx, 10, lease)
-				if !errors.Is(err, outbox.ErrNotReady) || !strings.Contains(err.Error(), fmt.Sprintf("claimed by %q and this relay would claim by %q", c[0], c[1])) {
+				if !errors.Is(err, buffer.ErrNotReady) || !strings.Contains(err.Error(), fmt.Sprintf("claimed by %q and this relay would claim by %q", c[0], c[1])) {
 					t.Fatalf("a claim in another mode: %v", err)
 				}
 			}
@@ -68,28 +69,28 @@ func TestTheModeChangesWhenNothingLives(t *testing.T) {
 			taken, err := other.TakeOver(ctx, lease)
 			check(t, err)
 			expectIDs(t, "taken over", taken.IDs(), ids[:2])
-			part := outbox.NewGroupID()
-			check(t, other.Settle(ctx, taken, []outbox.Outcome{
-				{Verdict: outbox.Delivered, IDs: ids[:1]}, {Verdict: outbox.Retry, IDs: ids[1:2], GroupID: part},
+			part := buffer.NewGroupID()
+			check(t, other.Settle(ctx, taken, []buffer.Outcome{
+				{Verdict: buffer.Delivered, IDs: ids[:1]}, {Verdict: buffer.Retry, IDs: ids[1:2], GroupID: part},
 			}))
 			_, err = other.Claim(ctx, 10, lease)
-			if !errors.Is(err, outbox.ErrNotReady) {
+			if !errors.Is(err, buffer.ErrNotReady) {
 				t.Fatalf("a claim while a part lives: %v", err)
 			}
 			taken, err = other.TakeOver(ctx, lease)
 			check(t, err)
 			expectIDs(t, "part taken over", taken.IDs(), ids[1:2])
-			check(t, other.Settle(ctx, taken, []outbox.Outcome{{Verdict: outbox.Delivered}}))
+			check(t, other.Settle(ctx, taken, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 
 			b, err := other.Claim(ctx, 10, lease)
 			check(t, err)
 			expectIDs(t, "claimed when nothing lived", b.IDs(), ids[2:])
 			expectMode(t, other, c[1])
 			_, err = f.Buffer.Claim(ctx, 10, lease)
-			if !errors.Is(err, outbox.ErrNotReady) {
+			if !errors.Is(err, buffer.ErrNotReady) {
 				t.Fatalf("a claim in the mode of before: %v", err)
 			}
-			check(t, other.Settle(ctx, b, []outbox.Outcome{{Verdict: outbox.Delivered}}))
+			check(t, other.Settle(ctx, b, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 		})
 	}
 }
@@ -98,26 +99,26 @@ func TestTheModeChangesWhenNothingLives(t *testing.T) {
 // range when they are gone.
 func TestAutoFollows(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, testserver.Postgres(t), buffertest.Options{Claim: outbox.ClaimStamp})
+	p := newPlace(t, testserver.Postgres(t), buffertest.Options{Claim: buffer.ClaimStamp})
 	f := p.fixture(t, "outbox_events", "orders")
 	ctx := t.Context()
 	ids := f.Insert(t, oneEvent, oneEvent)
 	stamped, err := f.Buffer.Claim(ctx, 1, lease)
 	check(t, err)
-	auto := p.as(t, outbox.ClaimAuto)
+	auto := p.as(t, buffer.ClaimAuto)
 	expectMode(t, auto, "")
 	b, err := auto.Claim(ctx, 10, lease)
 	check(t, err)
 	expectIDs(t, "claimed beside another's", b.IDs(), ids[1:])
-	expectMode(t, auto, outbox.ClaimStamp)
-	check(t, auto.Settle(ctx, b, []outbox.Outcome{{Verdict: outbox.Delivered}}))
-	check(t, f.Buffer.Settle(ctx, stamped, []outbox.Outcome{{Verdict: outbox.Delivered}}))
+	expectMode(t, auto, buffer.ClaimStamp)
+	check(t, auto.Settle(ctx, b, []buffer.Outcome{{Verdict: buffer.Delivered}}))
+	check(t, f.Buffer.Settle(ctx, stamped, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 
 	testserver.Eventually(t, func() error {
 		if b, err := auto.Claim(ctx, 10, lease); b != nil || err != nil {
 			return fmt.Errorf("claimed %v, %w", b, err)
 		}
-		if mode := auto.ClaimMode(); mode != outbox.ClaimRange {
+		if mode := auto.ClaimMode(); mode != buffer.ClaimRange {
 			return fmt.Errorf("it claims by %s", mode)
 		}
 		return nil
@@ -137,12 +138,12 @@ func TestAutoFollows(t *testing.T) {
 // A range claim that is under way keeps the mode as it is.
 func TestTheModeWaitsForARangeUnderWay(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, testserver.Postgres(t), buffertest.Options{Claim: outbox.ClaimRange})
+	p := newPlace(t, testserver.Postgres(t), buffertest.Options{Claim: buffer.ClaimRange})
 	f := p.fixture(t, "outbox_events", "orders")
 	ctx := t.Context()
 	f.Insert(t, oneEvent)
 	check(t, f.Buffer.Check(ctx))
-	stamp := p.as(t, outbox.ClaimStamp)
+	stamp := p.as(t, buffer.ClaimStamp)
 	tx, err := p.pool.Begin(ctx)
 	check(t, err)
 	defer tx.Rollback(ctx) //nolint:errcheck // committed, or the test has failed
@@ -166,7 +167,7 @@ func TestTheModeWaitsForARangeUnderWay(t *testing.T) {
 		return err
 	})
 	check(t, tx.Commit(ctx))
-	if err := <-claimed; !errors.Is(err, outbox.ErrNotReady) {
+	if err := <-claimed; !errors.Is(err, buffer.ErrNotReady) {
 		t.Errorf("a claim in another mode: %v", err)
 	}
 	if mode := p.storedMode(t); mode != "range" {
@@ -202,26 +203,26 @@ func TestWhereRangeDoesNotHold(t *testing.T) {
 					}
 				}()
 			}
-			for _, mode := range []outbox.ClaimMode{outbox.ClaimRange, outbox.ClaimAuto} {
+			for _, mode := range []buffer.ClaimMode{buffer.ClaimRange, buffer.ClaimAuto} {
 				b := p.as(t, mode)
 				check(t, b.Check(ctx))
-				expectMode(t, b, outbox.ClaimStamp)
+				expectMode(t, b, buffer.ClaimStamp)
 				warnings := strings.Join(b.Warnings(ctx), "; ")
-				asked := mode == outbox.ClaimRange
+				asked := mode == buffer.ClaimRange
 				if asked != strings.Contains(warnings, says) || asked != strings.Contains(warnings, "claimed by stamp: ") {
 					t.Errorf("%s: it warns: %q", mode, warnings)
 				}
-				level := outbox.Fine
+				level := buffer.Fine
 				if asked {
-					level = outbox.Warning
+					level = buffer.Warning
 				}
-				about := slices.DeleteFunc(b.Examine(ctx), func(f outbox.Finding) bool { return f.About != "claim" })
+				about := slices.DeleteFunc(b.Examine(ctx), func(f buffer.Finding) bool { return f.About != "claim" })
 				if len(about) != 1 || about[0].Level != level || !strings.Contains(about[0].Text, says) ||
 					!strings.HasPrefix(about[0].Text, "by stamp") || about[0].Mend == "" {
 					t.Errorf("%s: it is found: %+v", mode, about)
 				}
 			}
-			stamp := p.as(t, outbox.ClaimStamp)
+			stamp := p.as(t, buffer.ClaimStamp)
 			check(t, stamp.Check(ctx))
 			if warnings := stamp.Warnings(ctx); len(warnings) > 0 {
 				t.Errorf("stamp was asked for, and it warns: %q", warnings)
@@ -230,9 +231,9 @@ func TestWhereRangeDoesNotHold(t *testing.T) {
 	}
 	p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
 	p.fixture(t, "outbox_events", "orders")
-	b := p.as(t, outbox.ClaimRange)
+	b := p.as(t, buffer.ClaimRange)
 	check(t, b.Check(t.Context()))
-	expectMode(t, b, outbox.ClaimRange)
+	expectMode(t, b, buffer.ClaimRange)
 	if warnings := b.Warnings(t.Context()); len(warnings) > 0 {
 		t.Errorf("range holds, and it warns: %q", warnings)
 	}
@@ -245,9 +246,9 @@ func TestALostTriggerIsNamed(t *testing.T) {
 	p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
 	f := p.fixture(t, "outbox_events", "orders")
 	ctx := t.Context()
-	b := p.as(t, outbox.ClaimRange)
-	about := func() []outbox.Finding {
-		return slices.DeleteFunc(b.Examine(ctx), func(f outbox.Finding) bool { return f.About != "claim" || f.Level == outbox.Fine })
+	b := p.as(t, buffer.ClaimRange)
+	about := func() []buffer.Finding {
+		return slices.DeleteFunc(b.Examine(ctx), func(f buffer.Finding) bool { return f.About != "claim" || f.Level == buffer.Fine })
 	}
 	if got := about(); len(got) > 0 {
 		t.Errorf("the trigger is there: %+v", got)
@@ -269,9 +270,9 @@ func TestFillfactorIsForStamps(t *testing.T) {
 	p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
 	f := p.fixture(t, "outbox_events", "orders")
 	f.Exec(t, "ALTER TABLE outbox_events SET (fillfactor = 100)")
-	for mode, want := range map[outbox.ClaimMode]bool{outbox.ClaimRange: false, outbox.ClaimStamp: true} {
-		warned := slices.ContainsFunc(p.as(t, mode).Examine(t.Context()), func(f outbox.Finding) bool {
-			return f.Level == outbox.Warning && strings.Contains(f.Text, "fillfactor is 100")
+	for mode, want := range map[buffer.ClaimMode]bool{buffer.ClaimRange: false, buffer.ClaimStamp: true} {
+		warned := slices.ContainsFunc(p.as(t, mode).Examine(t.Context()), func(f buffer.Finding) bool {
+			return f.Level == buffer.Warning && strings.Contains(f.Text, "fillfactor is 100")
 		})
 		if warned != want {
 			t.Errorf("%s: warned: %t", mode, warned)

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -90,9 +90,9 @@ func (c Config) validateOwn() error {
 		return errors.New("postgres buffer: Own.ID is empty, the name of the table's primary key was expected")
 	case c.Ordered:
 		return errors.New("postgres buffer: Ordered, and events of a table of your own have no key before they are projected")
-	case c.Claim == outbox.ClaimRange || c.Claim == outbox.ClaimOptimistic:
+	case c.Claim == buffer.ClaimRange || c.Claim == buffer.ClaimOptimistic:
 		return fmt.Errorf("postgres buffer: claim is %q, and a projection finds events by their group_id: auto or stamp was expected", c.Claim)
-	case c.Wake == outbox.WakeNotify:
+	case c.Wake == buffer.WakeNotify:
 		return fmt.Errorf("postgres buffer: wake is %q, and nothing is added to a table of your own: auto or poll was expected", c.Wake)
 	}
 	return nil

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -36,7 +37,7 @@ SELECT first_id, uuids FROM outbox_batches WHERE group_id = $1::uuid AND uuids I
 
 // claimOwn is a claimWhere.
 func (b *Buffer) claimOwn(ctx context.Context, t *table, limit int, lease time.Duration, where stretch) (
-	batch *outbox.Batch, lastValue int64, err error,
+	batch *buffer.Lease, lastValue int64, err error,
 ) {
 	select {
 	case b.stamping <- struct{}{}:
@@ -45,7 +46,7 @@ func (b *Buffer) claimOwn(ctx context.Context, t *table, limit int, lease time.D
 		return nil, 0, ctx.Err()
 	}
 	var (
-		groupID = outbox.NewGroupID()
+		groupID = buffer.NewGroupID()
 		p       = newProjection(t, groupID).within(ctx, lease)
 		clock   time.Time
 		mode    string
@@ -83,8 +84,8 @@ func (b *Buffer) claimOwn(ctx context.Context, t *table, limit int, lease time.D
 		return nil, lastValue, nil
 	}
 	b.readRows(ctx, p)
-	return b.projected(p, outbox.Batch{
-		GroupID: groupID, LeaseNo: 1, LeaseEnd: until, Starts: 1,
+	return b.projected(p, buffer.Lease{
+		Batch: buffer.Batch{GroupID: groupID}, LeaseNo: 1, Ends: until, UnfinishedLeases: 1,
 		ClaimedAt: clock, ClaimedLocal: time.Now(),
 	}), lastValue, nil
 }
@@ -136,7 +137,7 @@ func (p *projection) sort() {
 }
 
 // projected completes a batch.
-func (b *Buffer) projected(p *projection, batch outbox.Batch) *outbox.Batch {
+func (b *Buffer) projected(p *projection, batch buffer.Lease) *buffer.Lease {
 	batch.Pipeline, batch.Events = b.config.Pipeline, p.Events
 	batch.Projected, batch.ProjectErr, batch.PayloadIsJSON = true, p.err, p.err != nil || p.payload != payloadBytes
 	if n := len(p.Events); n > 0 && batch.FirstID == 0 && batch.LastID == 0 {
@@ -152,7 +153,7 @@ own_taken`
 
 // takeOverOwn is TakeOver for a table of the user's own. What is sent was never stored:
 // it is projected again.
-func (b *Buffer) takeOverOwn(ctx context.Context, t *table, lease time.Duration) (*outbox.Batch, error) {
+func (b *Buffer) takeOverOwn(ctx context.Context, t *table, lease time.Duration) (*buffer.Lease, error) {
 	p := newProjection(t, uuid.Nil)
 	batch, err := b.takeOver(ctx, t, lease, &p.EventDecoder, p.claimed, takeOverOwnSQL)
 	if err != nil || batch == nil {
@@ -161,7 +162,7 @@ func (b *Buffer) takeOverOwn(ctx context.Context, t *table, lease time.Duration)
 	p.begin()
 	p.groupID = batch.GroupID
 	// What was delivered is only deleted, unless it is to be remembered.
-	if len(p.Events) > 0 && (!batch.Marked() || t.archive) {
+	if len(p.Events) > 0 && (!batch.DeliveryRecorded() || t.archive) {
 		if err := b.project(ctx, p, b.projecting(p.within(ctx, lease))); err != nil {
 			return nil, b.explain(ctx, "projecting a batch that was taken over", err)
 		}
@@ -190,7 +191,7 @@ func (b *Buffer) readRows(ctx context.Context, p *projection) {
 	}
 	//nolint:errcheck // see above
 	b.db.Transact(ctx, pg.ReadTx(min(b.db.StatementTimeout, p.limit), pg.PlanGeneric...), pg.Step{
-		SQL: p.table.sql(rowsSQL), Args: []string{p.groupID.String(), p.own.finds(&outbox.Batch{Events: p.Events}, missing)}, Row: p.unprojected,
+		SQL: p.table.sql(rowsSQL), Args: []string{p.groupID.String(), p.own.finds(&buffer.Lease{Batch: buffer.Batch{Events: p.Events}}, missing)}, Row: p.unprojected,
 	})
 }
 

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -98,7 +98,7 @@ func (e *examination) ownUUID(ctx context.Context, events tableFacts, key ownCol
 	}
 	name := "; name a growing column as source.cursor"
 	if index != "" {
-		e.add(outbox.Fine, about, column+" is a uuid: events are claimed by index "+index+", in no order, and "+cursorless+name, addCursor(events.quoted))
+		e.add(buffer.Fine, about, column+" is a uuid: events are claimed by index "+index+", in no order, and "+cursorless+name, addCursor(events.quoted))
 		return
 	}
 	e.warn(about, column+" is a uuid: each claim reads all of the table, in no order, and "+cursorless+name+
@@ -165,7 +165,7 @@ func (e *examination) ownProjection(ctx context.Context) {
 		return
 	}
 	n := len(batch.Events)
-	if errors.Is(batch.ProjectErr, outbox.ErrDatabase) {
+	if errors.Is(batch.ProjectErr, buffer.ErrDatabase) {
 		e.failed(about, batch.ProjectErr)
 		return
 	}
@@ -193,7 +193,7 @@ func (e *examination) ownProjection(ctx context.Context) {
 		return
 	}
 	if len(missing) > 0 {
-		e.warn(about, fmt.Sprintf("of the next %d events it returns no row for %d, which would be buried as %q: %s", n, len(missing), outbox.NotProjected, strings.Join(missing, ", ")),
+		e.warn(about, fmt.Sprintf("of the next %d events it returns no row for %d, which would be buried as %q: %s", n, len(missing), buffer.NotProjected, strings.Join(missing, ", ")),
 			"look at the joins in source.project, or leave it so if their parents are gone")
 		return
 	}

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/internal/testserver"
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // activities is the table of the first paragraph of issue 5, its parent, and what is
@@ -33,7 +33,7 @@ WHERE e.group_id = $1`
 func ofTheirs(url string) Config {
 	return Config{
 		URL: url, Pipeline: "activities", Table: "app.contact_activity_events", Schema: "relay",
-		Own: outbox.Own{ID: "id", Project: projectActivities},
+		Own: buffer.Own{ID: "id", Project: projectActivities},
 	}
 }
 
@@ -49,7 +49,7 @@ func newOwnPatient(t *testing.T) *patient {
 }
 
 // examinedAs opens the buffer afresh.
-func examinedAs(t *testing.T, c Config) []outbox.Finding {
+func examinedAs(t *testing.T, c Config) []buffer.Finding {
 	t.Helper()
 	b, err := Open(c)
 	if err != nil {
@@ -74,7 +74,7 @@ func TestExamineATableOfTheUsersFindsNothing(t *testing.T) {
 		"tables": "", "claim": "by stamp", "claim plan": "contact_activity_events_pkey", "wake-ups": "every second", "autovacuum": "",
 		"your table": "claims begin at a cursor", "projection": "a row for each of the next 8 events", "projection ": "by index app.stamped; not by column id, for its name",
 	} {
-		if find(found, outbox.Fine, strings.TrimSpace(about), says) == nil {
+		if find(found, buffer.Fine, strings.TrimSpace(about), says) == nil {
 			t.Errorf("it does not say %q of %s: %+v", says, about, found)
 		}
 	}
@@ -85,11 +85,11 @@ func TestExamineATableOfTheUsersFindsNothing(t *testing.T) {
 	}
 	bare.URL += between + "search_path=app"
 	bare.Own.Project = strings.ReplaceAll(bare.Own.Project, "app.", "")
-	if found := examinedAs(t, bare); len(bad(found)) > 0 || find(found, outbox.Fine, "projection", "it finds a batch's rows of table app.contact_activity_events by column id") == nil {
+	if found := examinedAs(t, bare); len(bad(found)) > 0 || find(found, buffer.Fine, "projection", "it finds a batch's rows of table app.contact_activity_events by column id") == nil {
 		t.Errorf("of a projection in the shadow it says %+v", found)
 	}
 	p.exec("DELETE FROM app.contact_activity_events")
-	if find(examinedAs(t, ofTheirs(p.url)), outbox.Fine, "projection", "there is no event") == nil {
+	if find(examinedAs(t, ofTheirs(p.url)), buffer.Fine, "projection", "there is no event") == nil {
 		t.Errorf("without events it finds %+v", found)
 	}
 }
@@ -102,90 +102,90 @@ func TestExamineATableOfTheUsers(t *testing.T) {
 	for name, c := range map[string]struct {
 		damage      string
 		config      func(*Config)
-		level       outbox.Level
+		level       buffer.Level
 		about, says string
 		// mend, where the finding's is not SQL alone: what does what it says.
 		mend string
 	}{
-		"no group_id":       {damage: "ALTER TABLE " + events + " DROP COLUMN group_id", level: outbox.Problem, about: "tables", says: "has no column group_id"},
-		"group_id of text":  {damage: "ALTER TABLE " + events + " ALTER group_id TYPE text", level: outbox.Problem, about: "tables", says: "column group_id of table app.contact_activity_events is text"},
-		"group_id not null": {damage: "DELETE FROM " + events + "; ALTER TABLE " + events + " ALTER group_id SET NOT NULL", level: outbox.Problem, about: "tables", says: "may not be NULL"},
-		"group_id computed": {damage: "ALTER TABLE " + events + " DROP COLUMN group_id, ADD COLUMN group_id uuid GENERATED ALWAYS AS (NULL) STORED", level: outbox.Problem, about: "tables", says: "group_id of table app.contact_activity_events is computed"},
-		"no key":            {damage: "ALTER TABLE " + events + " DROP CONSTRAINT contact_activity_events_pkey", level: outbox.Problem, about: "tables", says: "column id of table app.contact_activity_events, which source.id names, is not unique"},
+		"no group_id":       {damage: "ALTER TABLE " + events + " DROP COLUMN group_id", level: buffer.Problem, about: "tables", says: "has no column group_id"},
+		"group_id of text":  {damage: "ALTER TABLE " + events + " ALTER group_id TYPE text", level: buffer.Problem, about: "tables", says: "column group_id of table app.contact_activity_events is text"},
+		"group_id not null": {damage: "DELETE FROM " + events + "; ALTER TABLE " + events + " ALTER group_id SET NOT NULL", level: buffer.Problem, about: "tables", says: "may not be NULL"},
+		"group_id computed": {damage: "ALTER TABLE " + events + " DROP COLUMN group_id, ADD COLUMN group_id uuid GENERATED ALWAYS AS (NULL) STORED", level: buffer.Problem, about: "tables", says: "group_id of table app.contact_activity_events is computed"},
+		"no key":            {damage: "ALTER TABLE " + events + " DROP CONSTRAINT contact_activity_events_pkey", level: buffer.Problem, about: "tables", says: "column id of table app.contact_activity_events, which source.id names, is not unique"},
 		"nullable key": {
 			damage: "ALTER TABLE " + events + " DROP CONSTRAINT contact_activity_events_pkey, ALTER id DROP IDENTITY, ALTER id DROP NOT NULL, ADD UNIQUE (id)",
-			level:  outbox.Problem, about: "tables", says: "may be NULL",
+			level:  buffer.Problem, about: "tables", says: "may be NULL",
 		},
 		"no such key": {
-			config: func(c *Config) { c.Own.ID = "Id" }, level: outbox.Problem, about: "tables",
+			config: func(c *Config) { c.Own.ID = "Id" }, level: buffer.Problem, about: "tables",
 			says: `has no column "Id", which source.id names`, mend: "-",
 		},
 		"a key of text": {
-			damage: "ALTER TABLE " + events + " ALTER id DROP IDENTITY; ALTER TABLE app.contact_activity_events ALTER id TYPE text", level: outbox.Problem, about: "tables",
+			damage: "ALTER TABLE " + events + " ALTER id DROP IDENTITY; ALTER TABLE app.contact_activity_events ALTER id TYPE text", level: buffer.Problem, about: "tables",
 			says: "column id of table app.contact_activity_events is text", mend: "cursor",
 		},
 		"no cursor column": {
-			config: func(c *Config) { c.Own.Cursor = "place in line" }, level: outbox.Problem, about: "tables",
+			config: func(c *Config) { c.Own.Cursor = "place in line" }, level: buffer.Problem, about: "tables",
 			says: `has no column "place in line", which source.cursor names`,
 		},
 		"cursor of text": {
-			damage: "ALTER TABLE " + events + " ADD COLUMN seq text", config: func(c *Config) { c.Own.Cursor = "seq" }, level: outbox.Problem, about: "tables",
+			damage: "ALTER TABLE " + events + " ADD COLUMN seq text", config: func(c *Config) { c.Own.Cursor = "seq" }, level: buffer.Problem, about: "tables",
 			says: "column seq of table app.contact_activity_events, which source.cursor names, is text", mend: "-",
 		},
 		"cursor not unique": {
-			damage: "ALTER TABLE " + events + " ADD COLUMN seq bigserial", config: func(c *Config) { c.Own.Cursor = "seq" }, level: outbox.Problem, about: "tables",
+			damage: "ALTER TABLE " + events + " ADD COLUMN seq bigserial", config: func(c *Config) { c.Own.Cursor = "seq" }, level: buffer.Problem, about: "tables",
 			says: "column seq of table app.contact_activity_events, which source.cursor names, is not unique",
 		},
 		"cursor nullable": {
-			damage: "CREATE SEQUENCE app.s; ALTER TABLE " + events + " ADD COLUMN seq bigint DEFAULT nextval('app.s') UNIQUE", config: func(c *Config) { c.Own.Cursor = "seq" }, level: outbox.Problem, about: "tables",
+			damage: "CREATE SEQUENCE app.s; ALTER TABLE " + events + " ADD COLUMN seq bigint DEFAULT nextval('app.s') UNIQUE", config: func(c *Config) { c.Own.Cursor = "seq" }, level: buffer.Problem, about: "tables",
 			says: "column seq of table app.contact_activity_events, which source.cursor names, may be NULL",
 		},
 		"a view": {
-			damage: "CREATE VIEW app.v AS SELECT * FROM " + events, config: func(c *Config) { c.Table = "app.v" }, level: outbox.Problem, about: "tables",
+			damage: "CREATE VIEW app.v AS SELECT * FROM " + events, config: func(c *Config) { c.Table = "app.v" }, level: buffer.Problem, about: "tables",
 			says: "app.v is no table", mend: "-",
 		},
-		"no table": {config: func(c *Config) { c.Table = "app.nothing" }, level: outbox.Problem, about: "tables", says: `table "app"."nothing", which source.project makes your own, does not exist`, mend: "-"},
-		"32 bits":  {damage: "ALTER TABLE " + events + " ALTER id TYPE integer; ALTER SEQUENCE app.contact_activity_events_id_seq AS integer", level: outbox.Warning, about: "your table", says: "is integer, which ends at 2147483647"},
+		"no table": {config: func(c *Config) { c.Table = "app.nothing" }, level: buffer.Problem, about: "tables", says: `table "app"."nothing", which source.project makes your own, does not exist`, mend: "-"},
+		"32 bits":  {damage: "ALTER TABLE " + events + " ALTER id TYPE integer; ALTER SEQUENCE app.contact_activity_events_id_seq AS integer", level: buffer.Warning, about: "your table", says: "is integer, which ends at 2147483647"},
 		"no sequence": {
-			damage: "ALTER TABLE " + events + " ALTER id DROP IDENTITY", level: outbox.Warning, about: "your table",
+			damage: "ALTER TABLE " + events + " ALTER id DROP IDENTITY", level: buffer.Warning, about: "your table",
 			says: "takes its values from no sequence, and so they are claimed without the cursor's protection",
 		},
-		"down":   {damage: "ALTER SEQUENCE app.contact_activity_events_id_seq INCREMENT BY -1 MINVALUE -100", level: outbox.Warning, about: "your table", says: "counts down"},
-		"cycles": {damage: "ALTER SEQUENCE app.contact_activity_events_id_seq CYCLE", level: outbox.Warning, about: "your table", says: "begins again at its end"},
+		"down":   {damage: "ALTER SEQUENCE app.contact_activity_events_id_seq INCREMENT BY -1 MINVALUE -100", level: buffer.Warning, about: "your table", says: "counts down"},
+		"cycles": {damage: "ALTER SEQUENCE app.contact_activity_events_id_seq CYCLE", level: buffer.Warning, about: "your table", says: "begins again at its end"},
 		"uuid": {
-			damage: "ALTER TABLE " + events + " ALTER id DROP IDENTITY; ALTER TABLE app.contact_activity_events ALTER id TYPE uuid USING gen_random_uuid()", level: outbox.Warning, about: "your table",
+			damage: "ALTER TABLE " + events + " ALTER id DROP IDENTITY; ALTER TABLE app.contact_activity_events ALTER id TYPE uuid USING gen_random_uuid()", level: buffer.Warning, about: "your table",
 			says: "without the cursor's protection: claims walk over dead rows while a long transaction pins them; name a growing column as source.cursor, " +
 				"or have an index at least: CREATE INDEX ON app.contact_activity_events (id) WHERE group_id IS NULL", mend: "cursor",
 		},
 		"uuid, indexed": {
 			damage: "ALTER TABLE " + events + " ALTER id DROP IDENTITY; ALTER TABLE app.contact_activity_events ALTER id TYPE uuid USING gen_random_uuid(); CREATE INDEX waiting ON " + events + " (id) WHERE group_id IS NULL",
-			level:  outbox.Fine, about: "your table", says: "claimed by index app.waiting, in no order, and without the cursor's protection", mend: "cursor",
+			level:  buffer.Fine, about: "your table", says: "claimed by index app.waiting, in no order, and without the cursor's protection", mend: "cursor",
 		},
 		"held back": {
-			damage: "CREATE TABLE app.log (event bigint PRIMARY KEY REFERENCES " + events + ")", level: outbox.Warning, about: "foreign keys",
+			damage: "CREATE TABLE app.log (event bigint PRIMARY KEY REFERENCES " + events + ")", level: buffer.Warning, about: "foreign keys",
 			says: "constraint log_event_fkey of table app.log holds back what is delivered", mend: "ALTER TABLE app.log DROP CONSTRAINT log_event_fkey",
 		},
 		"read whole": {
-			damage: "CREATE TABLE app.log (id int, event bigint REFERENCES " + events + " ON DELETE CASCADE); CREATE INDEX ON app.log (id, event)", level: outbox.Warning,
+			damage: "CREATE TABLE app.log (id int, event bigint REFERENCES " + events + " ON DELETE CASCADE); CREATE INDEX ON app.log (id, event)", level: buffer.Warning,
 			about: "foreign keys", says: "table app.log refers to table app.contact_activity_events by columns without an index",
 		},
-		"autovacuum": {damage: "ALTER TABLE " + events + " SET (autovacuum_enabled = false)", level: outbox.Warning, about: "autovacuum", says: "autovacuum_enabled is false"},
-		"unlogged":   {damage: "ALTER TABLE " + events + " SET UNLOGGED", level: outbox.Problem, about: "tables", says: "is UNLOGGED"},
-		"ledger":     {damage: "DROP TABLE relay.outbox_batches", level: outbox.Problem, about: "tables", says: `table "relay".outbox_batches does not exist`, mend: "migrate"},
+		"autovacuum": {damage: "ALTER TABLE " + events + " SET (autovacuum_enabled = false)", level: buffer.Warning, about: "autovacuum", says: "autovacuum_enabled is false"},
+		"unlogged":   {damage: "ALTER TABLE " + events + " SET UNLOGGED", level: buffer.Problem, about: "tables", says: "is UNLOGGED"},
+		"ledger":     {damage: "DROP TABLE relay.outbox_batches", level: buffer.Problem, about: "tables", says: `table "relay".outbox_batches does not exist`, mend: "migrate"},
 		"no parents": {
-			damage: "DELETE FROM app.contact_activities WHERE id IN (2, 3)", level: outbox.Warning, about: "projection",
+			damage: "DELETE FROM app.contact_activities WHERE id IN (2, 3)", level: buffer.Warning, about: "projection",
 			says: `of the next 8 events it returns no row for 2, which would be buried as "not projected": 2, 3`, mend: "INSERT INTO app.contact_activities VALUES (2, 2, ''), (3, 0, '')",
 		},
 		"read for each batch": {
-			damage: "DROP INDEX app.stamped", level: outbox.Warning, about: "projection",
+			damage: "DROP INDEX app.stamped", level: buffer.Warning, about: "projection",
 			says: "for each batch it reads all of table app.contact_activity_events, for its name without the schema does not lead to it",
 		},
 		"another index": {
 			damage: "DROP INDEX app.stamped; CREATE INDEX ON app.contact_activity_events (group_id) WHERE group_id IS NULL; CREATE INDEX ON app.contact_activity_events (id, group_id)",
-			level:  outbox.Warning, about: "projection", says: "for each batch it reads all",
+			level:  buffer.Warning, about: "projection", says: "for each batch it reads all",
 		},
 		"rows twice": {
-			damage: "ALTER TABLE app.contact_activities DROP CONSTRAINT contact_activities_pkey; INSERT INTO app.contact_activities VALUES (4, 9, '')", level: outbox.Problem,
+			damage: "ALTER TABLE app.contact_activities DROP CONSTRAINT contact_activities_pkey; INSERT INTO app.contact_activities VALUES (4, 9, '')", level: buffer.Problem,
 			about: "projection", says: "1 could not be sent (4): the projection returns event 4 twice", mend: "DELETE FROM app.contact_activities WHERE lead_id = 9",
 		},
 	} {
@@ -205,7 +205,7 @@ func TestExamineATableOfTheUsers(t *testing.T) {
 				t.Fatalf("it finds %+v", bad(found))
 			}
 			checked := check(t, config)
-			if (c.level == outbox.Problem && c.about == "tables" && name != "unlogged") != errors.Is(checked, outbox.ErrNotReady) || checked != nil && !strings.Contains(checked.Error(), c.says+"") {
+			if (c.level == buffer.Problem && c.about == "tables" && name != "unlogged") != errors.Is(checked, buffer.ErrNotReady) || checked != nil && !strings.Contains(checked.Error(), c.says+"") {
 				t.Errorf("Check says %v", checked)
 			}
 			switch c.mend {
@@ -263,7 +263,7 @@ func TestExamineTriggers(t *testing.T) {
 	found := examinedAs(t, ofTheirs(p.url))
 	var told []string
 	for _, f := range found {
-		if f.About == "triggers" && f.Level == outbox.Fine {
+		if f.About == "triggers" && f.Level == buffer.Fine {
 			told = append(told, f.Text)
 		}
 	}
@@ -310,10 +310,10 @@ func TestExamineProjections(t *testing.T) {
 				}
 				return
 			}
-			if !errors.Is(err, outbox.ErrNotReady) || !strings.Contains(err.Error(), c.says) {
+			if !errors.Is(err, buffer.ErrNotReady) || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("it says %v", err)
 			}
-			if f := find(examinedAs(t, config), outbox.Problem, "tables", c.says); f == nil || f.Mend == "" {
+			if f := find(examinedAs(t, config), buffer.Problem, "tables", c.says); f == nil || f.Mend == "" {
 				t.Errorf("doctor finds %+v", f)
 			}
 		})
@@ -340,7 +340,7 @@ func TestExamineOwnRole(t *testing.T) {
 			poor.Own.Cursor = c.cursor
 			found := bad(examinedAs(t, poor))
 			for _, says := range []string{"may not SELECT, UPDATE (group_id), DELETE on table app.contact_activity_events", c.says} {
-				if find(found, outbox.Problem, "tables", says) == nil {
+				if find(found, buffer.Problem, "tables", says) == nil {
 					t.Errorf("it does not say %q: %+v", says, found)
 				}
 			}
@@ -356,7 +356,7 @@ func TestExamineOwnRole(t *testing.T) {
 			}
 			p.exec(found[0].Mend)
 			found = bad(examinedAs(t, poor))
-			if len(found) != 1 || found[0].Level != outbox.Warning || !strings.Contains(found[0].Text, "which nothing needs but relay dead replay") {
+			if len(found) != 1 || found[0].Level != buffer.Warning || !strings.Contains(found[0].Text, "which nothing needs but relay dead replay") {
 				t.Fatalf("after the grants it finds %+v", found)
 			}
 			p.exec(found[0].Mend)
@@ -376,10 +376,10 @@ func TestExamineClosedSchemas(t *testing.T) {
 		"GRANT ALL ON ALL SEQUENCES IN SCHEMA app, relay"))
 	poor.Own.Project = strings.ReplaceAll(projectActivities, "app.contact_activities a", "elsewhere.contact_activities a")
 	found := bad(examinedAs(t, poor))
-	if len(found) != 2 || find(found, outbox.Problem, "tables", "may not use schema relay") == nil || find(found, outbox.Problem, "tables", "may not SELECT, UPDATE (group_id), DELETE on table app.contact_activity_events") == nil {
+	if len(found) != 2 || find(found, buffer.Problem, "tables", "may not use schema relay") == nil || find(found, buffer.Problem, "tables", "may not SELECT, UPDATE (group_id), DELETE on table app.contact_activity_events") == nil {
 		t.Errorf("it finds %+v", found)
 	}
-	if err := check(t, poor); !errors.Is(err, outbox.ErrNotReady) || strings.Count(err.Error(), "GRANT USAGE ON SCHEMA relay TO ") != 1 {
+	if err := check(t, poor); !errors.Is(err, buffer.ErrNotReady) || strings.Count(err.Error(), "GRANT USAGE ON SCHEMA relay TO ") != 1 {
 		t.Errorf("Check says %v", err)
 	}
 	for _, f := range found {
@@ -387,7 +387,7 @@ func TestExamineClosedSchemas(t *testing.T) {
 	}
 	p.exec("REVOKE ALL ON SCHEMA app FROM " + strings.Fields(found[0].Mend)[len(strings.Fields(found[0].Mend))-1])
 	found = bad(examinedAs(t, poor))
-	if len(found) != 1 || find(found, outbox.Problem, "tables", "may not use schema app") == nil {
+	if len(found) != 1 || find(found, buffer.Problem, "tables", "may not use schema app") == nil {
 		t.Errorf("of the table's own schema it finds %+v", found)
 	}
 	p.exec(found[0].Mend)
@@ -397,7 +397,7 @@ func TestExamineClosedSchemas(t *testing.T) {
 	}
 	p.exec(found[0].Mend)
 	for _, f := range bad(examinedAs(t, poor)) {
-		if f.Level == outbox.Problem {
+		if f.Level == buffer.Problem {
 			t.Errorf("after mending it finds %+v", f)
 		}
 	}
@@ -434,7 +434,7 @@ func TestExamineASharedRate(t *testing.T) {
 	}
 	role := strings.Split(strings.TrimPrefix(config.URL, "postgres://"), ":")[0]
 	p.exec(`REVOKE ALL ON relay.outbox_rates FROM "` + role + `"`)
-	f := find(examinedAs(t, config), outbox.Problem, "tables", "may not SELECT, INSERT, UPDATE on table relay.outbox_rates")
+	f := find(examinedAs(t, config), buffer.Problem, "tables", "may not SELECT, INSERT, UPDATE on table relay.outbox_rates")
 	if f == nil {
 		t.Fatal("it does not see what the role may not")
 	}
@@ -443,7 +443,7 @@ func TestExamineASharedRate(t *testing.T) {
 		t.Errorf("after mending it finds %+v", left)
 	}
 	p.exec("DROP TABLE relay.outbox_rates")
-	f = find(examinedAs(t, config), outbox.Problem, "tables", `table "relay".outbox_rates does not exist`)
+	f = find(examinedAs(t, config), buffer.Problem, "tables", `table "relay".outbox_rates does not exist`)
 	if f == nil || f.Mend != "relay migrate -c relay.yaml" {
 		t.Errorf("of the missing table it says %+v", f)
 	}
@@ -462,7 +462,7 @@ func TestExamineOwnRowSecurity(t *testing.T) {
 		t.Fatalf("before it finds %+v", left)
 	}
 	p.exec("ALTER TABLE app.contact_activity_events ENABLE ROW LEVEL SECURITY")
-	f := find(examinedAs(t, poor), outbox.Problem, "row security", "hides rows of table app.contact_activity_events")
+	f := find(examinedAs(t, poor), buffer.Problem, "row security", "hides rows of table app.contact_activity_events")
 	if f == nil {
 		t.Fatal("it does not see the policy")
 	}

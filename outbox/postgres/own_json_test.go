@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/outboxrelay/relay/internal/testserver"
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres"
 )
 
@@ -33,14 +33,14 @@ UPDATE `+activitiesTable+` SET note = 'null' WHERE activity = 3`)
 	peeked, err := p.Peek(t.Context(), 10)
 	check(t, err)
 	b := p.claim(t, 10)
-	for _, b := range []*outbox.Batch{peeked, b, p.takeOver(t)} {
+	for _, b := range []*buffer.Lease{peeked, b, p.takeOver(t)} {
 		if b.ProjectErr != nil || !b.Events[0].Unprojected || !strings.Contains(string(b.Events[0].Payload), `"note": "\"\\u0000\""`) {
 			t.Fatalf("there are %v and %+v", b.ProjectErr, b.Events)
 		}
 	}
 	b = p.takeOver(t)
-	p.settle(t, b, outbox.Outcome{Verdict: outbox.Dead, Attempts: 1, Error: "no"})
-	if n, err := p.Replay(t.Context(), outbox.DeadFilter{}, 10); n != 4 || err != nil {
+	p.settle(t, b, buffer.Outcome{Verdict: buffer.Dead, Attempts: 1, Error: "no"})
+	if n, err := p.Replay(t.Context(), buffer.DeadFilter{}, 10); n != 4 || err != nil {
 		t.Fatalf("replayed %d, %v", n, err)
 	}
 	b = p.takeOver(t)
@@ -49,7 +49,7 @@ UPDATE `+activitiesTable+` SET note = 'null' WHERE activity = 3`)
 		t.Errorf("after the replay:\n%s\nwant\n%s", after, before)
 	}
 	o.exec(t, "UPDATE "+activitiesTable+" SET group_id = '"+b.GroupID.String()+"'")
-	p.settle(t, b, outbox.Outcome{Verdict: outbox.Delivered})
+	p.settle(t, b, buffer.Outcome{Verdict: buffer.Delivered})
 	p.agrees(t, "all of that")
 	if n := o.text(t, "SELECT count(*)::text FROM relay.outbox_archive"); n != "4" {
 		t.Errorf("%s events are archived", n)
@@ -81,12 +81,12 @@ func TestLettersOfLongNumbers(t *testing.T) {
 		if b.ProjectErr != nil || b.Events[0].ProjectErr != nil || string(b.Events[0].Payload) != payload {
 			t.Fatalf("%.30s is claimed as %+v", payload, b)
 		}
-		p.settle(t, b, outbox.Outcome{Verdict: outbox.Dead, Attempts: 1, Error: "no"})
+		p.settle(t, b, buffer.Outcome{Verdict: buffer.Dead, Attempts: 1, Error: "no"})
 		got := o.text(t, "SELECT CASE WHEN payload ? 'payload_base64' THEN 'base64' ELSE 'itself' END FROM relay.outbox_dead_letters")
 		if got != as {
 			t.Errorf("%.30s (%d bytes) is %s in its letter, want %s", payload, len(payload), got, as)
 		}
-		if n, err := p.Replay(t.Context(), outbox.DeadFilter{}, 1); n != 1 || err != nil {
+		if n, err := p.Replay(t.Context(), buffer.DeadFilter{}, 1); n != 1 || err != nil {
 			t.Fatalf("replayed %d, %v", n, err)
 		}
 	}

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/internal/testserver"
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // As TestStatisticsThatAreWrongCostNothing: a claim, a settle and a take over find their
@@ -15,11 +15,11 @@ func TestAnOwnTablesBacklogIsNotRead(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		ddl, project string
-		own          outbox.Own
+		own          buffer.Own
 	}{
-		"integer": {ddl: "id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY", own: outbox.Own{ID: "id"}},
-		"uuid":    {ddl: "id uuid PRIMARY KEY DEFAULT gen_random_uuid()", own: outbox.Own{ID: "id"}},
-		"cursor":  {ddl: "id uuid PRIMARY KEY DEFAULT gen_random_uuid(), seq bigserial UNIQUE", own: outbox.Own{ID: "id", Cursor: "seq"}},
+		"integer": {ddl: "id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY", own: buffer.Own{ID: "id"}},
+		"uuid":    {ddl: "id uuid PRIMARY KEY DEFAULT gen_random_uuid()", own: buffer.Own{ID: "id"}},
+		"cursor":  {ddl: "id uuid PRIMARY KEY DEFAULT gen_random_uuid(), seq bigserial UNIQUE", own: buffer.Own{ID: "id", Cursor: "seq"}},
 	} {
 		for _, statistics := range []string{"empty", "claimed"} {
 			t.Run(name+", statistics of "+statistics, func(t *testing.T) {
@@ -61,15 +61,15 @@ func ownBacklog(t *testing.T, o *ours, statistics string) {
 		if err != nil || len(b.Events) != 10 {
 			t.Fatalf("claimed %v, %v", b, err)
 		}
-		part := outbox.NewGroupID()
-		o.settle(t, b, outbox.Outcome{Verdict: outbox.Delivered, IDs: b.IDs()[:4]}, outbox.Outcome{Verdict: outbox.Retry, IDs: b.IDs()[4:], GroupID: part})
+		part := buffer.NewGroupID()
+		o.settle(t, b, buffer.Outcome{Verdict: buffer.Delivered, IDs: b.IDs()[:4]}, buffer.Outcome{Verdict: buffer.Retry, IDs: b.IDs()[4:], GroupID: part})
 		b, err = o.TakeOver(t.Context(), time.Hour)
 		check(t, err)
 		if len(b.Events) != 6 || b.ProjectErr != nil {
 			t.Fatalf("taken over: %+v", b)
 		}
 		check(t, o.Mark(t.Context(), b, b.IDs()))
-		o.settle(t, b, outbox.Outcome{Verdict: outbox.Delivered})
+		o.settle(t, b, buffer.Outcome{Verdict: buffer.Delivered})
 	}
 	check(t, o.Close()) // sessions that end give their counts away
 	o.pool.Reset()

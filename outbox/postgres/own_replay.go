@@ -6,7 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -50,7 +50,7 @@ SELECT event_id, group_id, (SELECT count(*) FROM closed) FROM picked ORDER BY ev
 // replayOwn is Replay for a table of the user's own. Letters whose rows do not go in do
 // not hold up those beside them: whom a unique value is in the way of is left out, and
 // where anything else of the user's refuses a row, they are halved until it stands alone.
-func (b *Buffer) replayOwn(ctx context.Context, t *table, f outbox.DeadFilter, limit int) (replayed int, err error) {
+func (b *Buffer) replayOwn(ctx context.Context, t *table, f buffer.DeadFilter, limit int) (replayed int, err error) {
 	var last, refused letterKey
 	for size, halved := limit, false; size > 0; {
 		var n, picked int64
@@ -64,7 +64,7 @@ func (b *Buffer) replayOwn(ctx context.Context, t *table, f outbox.DeadFilter, l
 		if size == 1 {
 			steps = append(steps, pg.Step{SQL: t.sql(nextOpenOwnSQL), Args: b.matching(f, append([]string{"1"}, behind...)...), Row: refused.read})
 		}
-		args := append(append([]string{pg.Int(int64(size))}, behind...), outbox.NewGroupID().String(), t.buffer, b.config.Owner)
+		args := append(append([]string{pg.Int(int64(size))}, behind...), buffer.NewGroupID().String(), t.buffer, b.config.Owner)
 		err := b.db.Transact(ctx, append(steps, pg.Step{SQL: t.sql(replayOwnSQL), Args: b.matching(f, args...), Row: func(v [][]byte) error {
 			n = pg.ReadInt8(v[2])
 			picked++

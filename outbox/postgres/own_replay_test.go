@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/outboxrelay/relay/internal/testserver"
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // What the table does not take any more, now or at the commit, stays a letter and does not
@@ -14,7 +14,7 @@ func TestLettersThatATableOfYourOwnRefuses(t *testing.T) {
 	t.Parallel()
 	o := newActivities(t, testserver.Postgres(t), 9)
 	b := o.claim(t, 10)
-	o.settle(t, b, outbox.Outcome{Verdict: outbox.Dead, Attempts: 1, Error: "no"})
+	o.settle(t, b, buffer.Outcome{Verdict: buffer.Dead, Attempts: 1, Error: "no"})
 	o.exec(t, `
 DELETE FROM "The ""app""".activities WHERE id = 7;
 ALTER TABLE `+activitiesTable+` ADD CONSTRAINT never CHECK (activity <> 2),
@@ -24,7 +24,7 @@ CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not
 CREATE TRIGGER refuse BEFORE INSERT ON `+activitiesTable+` FOR EACH ROW WHEN (NEW.activity = 9) EXECUTE FUNCTION refuse()`)
 	replay := func(limit, want int, what string) {
 		t.Helper()
-		if n, err := o.Replay(t.Context(), outbox.DeadFilter{}, limit); n != want || err != nil {
+		if n, err := o.Replay(t.Context(), buffer.DeadFilter{}, limit); n != want || err != nil {
 			t.Fatalf("replaying %s: %d, %v; %d were expected", what, n, err, want)
 		}
 	}
@@ -49,12 +49,12 @@ UPDATE relay.outbox_dead_letters SET event_row = event_row || '{"activity": 1}' 
 		if b == nil {
 			break
 		}
-		o.settle(t, b, outbox.Outcome{Verdict: outbox.Dead, Attempts: 1, Error: "no"})
+		o.settle(t, b, buffer.Outcome{Verdict: buffer.Dead, Attempts: 1, Error: "no"})
 	}
 	o.exec(t, `ALTER TABLE `+activitiesTable+` ADD COLUMN since text NOT NULL`)
 	replay(10, 0, "all")
 	var ids []int64
-	letters, err := o.Dead(t.Context(), outbox.DeadFilter{}, nil, 20)
+	letters, err := o.Dead(t.Context(), buffer.DeadFilter{}, nil, 20)
 	check(t, err)
 	for _, l := range letters {
 		ids = append(ids, l.ID)

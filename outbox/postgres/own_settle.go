@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -100,7 +101,7 @@ func (s *settlement) workOwn(o kinds) []pg.Step {
 	}
 	gone, dead := o.ids(s.batch)
 	plainSQL, archiveSQL := deleteOwnSQL, archiveDeletedOwnSQL
-	if s.batch.Marked() {
+	if s.batch.DeliveryRecorded() {
 		plainSQL, archiveSQL = deleteFreeOwnSQL, archiveFreeOwnSQL
 	}
 	if s.table.archive {
@@ -115,7 +116,7 @@ func (s *settlement) workOwn(o kinds) []pg.Step {
 		slices.Sort(dead)
 		work = append(work, pg.Step{Prepare: true, SQL: s.table.sql(plainSQL), Args: []string{s.batch.GroupID.String(), s.finds(dead)}})
 	}
-	if s.batch.Marked() {
+	if s.batch.DeliveryRecorded() {
 		closing := func(sql string, affected *int64) pg.Step {
 			return pg.Step{SQL: s.table.sql(sql), Args: []string{
 				s.ledger.name(s.table), s.batch.GroupID.String(), pg.Int(s.batch.LeaseNo), s.finds(s.batch.IDs()),
@@ -128,7 +129,7 @@ func (s *settlement) workOwn(o kinds) []pg.Step {
 
 func (s *settlement) finds(ids []int64) string { return s.table.own.finds(s.batch, ids) }
 
-func (s *settlement) buryOwn(o *outbox.Outcome) pg.Step {
+func (s *settlement) buryOwn(o *buffer.Outcome) pg.Step {
 	ids := o.IDs
 	if ids == nil {
 		ids = s.batch.IDs()
@@ -137,7 +138,7 @@ func (s *settlement) buryOwn(o *outbox.Outcome) pg.Step {
 	return pg.Step{SQL: s.table.sql(buryOwnSQL), Args: append(args, s.contents(ids)...)}
 }
 
-func (s *settlement) moveOwn(o *outbox.Outcome) pg.Step {
+func (s *settlement) moveOwn(o *buffer.Outcome) pg.Step {
 	origins := append(append(make([]uuid.UUID, 0, len(s.batch.Origins)+1), s.batch.Origins...), s.batch.GroupID)
 	return pg.Step{SQL: s.table.sql(moveOwnSQL), Args: []string{
 		s.ledger.name(s.table), s.batch.GroupID.String(), o.GroupID.String(), s.finds(o.IDs), pg.Interval(o.After), s.ledger.b.config.Owner,

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -151,7 +151,7 @@ func (b *Buffer) shadow(ctx context.Context, t *table, events tableFacts) error 
 
 // scansOf counts in how many places a statement reads the table.
 func (b *Buffer) scansOf(ctx context.Context, events tableFacts, sql string) (int, error) {
-	plan, err := b.planOf(ctx, sql, outbox.NewGroupID())
+	plan, err := b.planOf(ctx, sql, buffer.NewGroupID())
 	if err != nil {
 		return 0, err
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // TestShadow: a projection runs in the shadow of its batch where that means the same, and
@@ -115,7 +115,7 @@ func shadowed(t *testing.T, url, table, path, project, plain string) *Buffer {
 	}
 	b, err := Open(Config{
 		URL: url + between + "search_path=" + neturl.QueryEscape(path), Pipeline: "activities", Table: table, Schema: "relay",
-		Own: outbox.Own{ID: "id", Project: project},
+		Own: buffer.Own{ID: "id", Project: project},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -10,7 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outboxrelay/relay/internal/testserver"
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres"
 )
 
@@ -37,7 +37,7 @@ WHERE e.group_id = $1; -- of the batch`
 
 func newActivities(t *testing.T, url string, n int) *ours {
 	t.Helper()
-	o := newOurs(t, url, activitiesDDL, outbox.Own{ID: `Id of "it"`, Project: activitiesProject}, activitiesTable)
+	o := newOurs(t, url, activitiesDDL, buffer.Own{ID: `Id of "it"`, Project: activitiesProject}, activitiesTable)
 	o.add(t, n)
 	return o
 }
@@ -72,24 +72,24 @@ func TestATableOfYourOwn(t *testing.T) {
 
 	// The application goes on with the same activities: what is claimed stays claimed.
 	o.exec(t, `INSERT INTO `+activitiesTable+` (activity) SELECT i FROM generate_series(1, 2) i`)
-	o.settle(t, b, outbox.Outcome{Verdict: outbox.Retry, GroupID: b.GroupID, Error: "away"})
+	o.settle(t, b, buffer.Outcome{Verdict: buffer.Retry, GroupID: b.GroupID, Error: "away"})
 	o.exec(t, `DELETE FROM "The ""app""".activities WHERE id = 2`)
 	b = o.takeOver(t)
 	if !b.Events[1].Unprojected || b.Events[0].Unprojected || b.ProjectErr != nil {
 		t.Fatalf("an event that lost its parent while it waited: %+v", b.Events)
 	}
-	rest := outbox.NewGroupID()
-	o.settle(t, b, outbox.Outcome{Verdict: outbox.Dead, IDs: []int64{2}, Error: outbox.NotProjected},
-		outbox.Outcome{Verdict: outbox.Retry, IDs: []int64{1, 3, 4}, GroupID: rest})
+	rest := buffer.NewGroupID()
+	o.settle(t, b, buffer.Outcome{Verdict: buffer.Dead, IDs: []int64{2}, Error: buffer.NotProjected},
+		buffer.Outcome{Verdict: buffer.Retry, IDs: []int64{1, 3, 4}, GroupID: rest})
 	b = o.takeOver(t)
-	o.settle(t, b, outbox.Outcome{Verdict: outbox.Dead, Attempts: 1, Error: "no"})
+	o.settle(t, b, buffer.Outcome{Verdict: buffer.Dead, Attempts: 1, Error: "no"})
 	if left := o.text(t, `SELECT activity::text FROM `+activitiesTable+` ORDER BY 1`); left != "1 2" {
 		t.Fatalf("left: %s", left)
 	}
 
 	// All of them go back as they were, identity, generated column and JSON null too.
 	o.exec(t, `DELETE FROM `+activitiesTable)
-	if n, err := o.Replay(t.Context(), outbox.DeadFilter{}, 10); n != 4 || err != nil {
+	if n, err := o.Replay(t.Context(), buffer.DeadFilter{}, 10); n != 4 || err != nil {
 		t.Fatalf("replayed %d, %v", n, err)
 	}
 	if after := o.text(t, rows); after != before {
@@ -110,7 +110,7 @@ func TestAProjectionsTransaction(t *testing.T) {
 	project := func(what string) string {
 		return strings.Replace(activitiesProject, "a.data AS payload", what+" AS payload", 1)
 	}
-	with := func(what string) *outbox.Batch {
+	with := func(what string) *buffer.Lease {
 		t.Helper()
 		c := o.config
 		c.Own.Project = project(what)
@@ -128,7 +128,7 @@ func TestAProjectionsTransaction(t *testing.T) {
 	}
 
 	// The session ends in the middle: the claim is committed, and nothing is the batch's fault.
-	if b = with("to_jsonb(pg_terminate_backend(pg_backend_pid()))"); !errors.Is(b.ProjectErr, outbox.ErrDatabase) || b.Events[0].Payload != nil {
+	if b = with("to_jsonb(pg_terminate_backend(pg_backend_pid()))"); !errors.Is(b.ProjectErr, buffer.ErrDatabase) || b.Events[0].Payload != nil {
 		t.Fatalf("claimed %+v although the session was ended", b)
 	}
 	if rows := o.text(t, "SELECT events::text || ' ' || state FROM relay.outbox_batches WHERE first_id = 3"); rows != "1 leased" {
@@ -138,7 +138,7 @@ func TestAProjectionsTransaction(t *testing.T) {
 		if b = o.takeOver(t); b.ProjectErr != nil {
 			t.Fatal(b.ProjectErr)
 		}
-		o.settle(t, b, outbox.Outcome{Verdict: outbox.Delivered})
+		o.settle(t, b, buffer.Outcome{Verdict: buffer.Delivered})
 	}
 	o.agrees(t, "all of that")
 }
@@ -160,9 +160,9 @@ func TestWhatAProjectionReturns(t *testing.T) {
 	} {
 		config := o.config
 		config.Own.Project = c.project + batch
-		buffer := o.open(t, config)
+		buf := o.open(t, config)
 		o.exec(t, `UPDATE `+activitiesTable+` SET group_id = NULL; DELETE FROM relay.outbox_batches`)
-		b, err := buffer.Claim(t.Context(), 10, lease)
+		b, err := buf.Claim(t.Context(), 10, lease)
 		if err == nil {
 			if err = b.ProjectErr; err == nil {
 				err = b.Events[0].ProjectErr
@@ -196,14 +196,14 @@ func TestLettersOfWhatJSONBDoesNotTake(t *testing.T) {
 		config := o.config
 		config.Own.Project = `SELECT 1 AS id, '` + payload + `'::json AS payload FROM ` + activitiesTable + ` WHERE group_id = $1`
 		o.exec(t, `UPDATE `+activitiesTable+` SET group_id = NULL; DELETE FROM relay.outbox_batches`)
-		buffer := o.open(t, config)
-		b, err := buffer.Claim(t.Context(), 10, lease)
+		buf := o.open(t, config)
+		b, err := buf.Claim(t.Context(), 10, lease)
 		check(t, err)
 		if b.ProjectErr != nil || string(b.Events[0].Payload) != payload {
 			t.Fatalf("%s is claimed as %+v", payload, b)
 		}
-		check(t, buffer.Settle(t.Context(), b, []outbox.Outcome{{Verdict: outbox.Dead, Attempts: 1, Error: "no"}}))
-		if n, err := buffer.Replay(t.Context(), outbox.DeadFilter{}, 1); n != 1 || err != nil {
+		check(t, buf.Settle(t.Context(), b, []buffer.Outcome{{Verdict: buffer.Dead, Attempts: 1, Error: "no"}}))
+		if n, err := buf.Replay(t.Context(), buffer.DeadFilter{}, 1); n != 1 || err != nil {
 			t.Fatalf("replayed %d, %v", n, err)
 		}
 	}
@@ -215,13 +215,13 @@ func TestLettersOfWhatJSONBDoesNotTake(t *testing.T) {
 
 func TestWhatATableOfYourOwnDoesNotGoWith(t *testing.T) {
 	t.Parallel()
-	own := outbox.Own{ID: "id", Project: "SELECT 1"}
+	own := buffer.Own{ID: "id", Project: "SELECT 1"}
 	for says, c := range map[string]postgres.Config{
-		"ID is empty":      {Own: outbox.Own{Project: "SELECT 1"}},
+		"ID is empty":      {Own: buffer.Own{Project: "SELECT 1"}},
 		"Ordered":          {Own: own, Ordered: true},
-		"auto or stamp":    {Own: own, Claim: outbox.ClaimRange},
-		"auto or stamp ":   {Own: own, Claim: outbox.ClaimOptimistic},
-		"auto or poll was": {Own: own, Wake: outbox.WakeNotify},
+		"auto or stamp":    {Own: own, Claim: buffer.ClaimRange},
+		"auto or stamp ":   {Own: own, Claim: buffer.ClaimOptimistic},
+		"auto or poll was": {Own: own, Wake: buffer.WakeNotify},
 	} {
 		c.URL, c.Pipeline = "postgres://localhost/x", "orders"
 		if _, err := postgres.Open(c); err == nil || !strings.Contains(err.Error(), strings.TrimSpace(says)) {

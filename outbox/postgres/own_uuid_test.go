@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/outboxrelay/relay/internal/testserver"
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
 	"github.com/outboxrelay/relay/outbox/postgres"
 )
@@ -25,7 +25,7 @@ type ours struct {
 }
 
 // newOurs makes the tables, and the relay's in a schema of its own.
-func newOurs(t *testing.T, url, ddl string, own outbox.Own, table string) *ours {
+func newOurs(t *testing.T, url, ddl string, own buffer.Own, table string) *ours {
 	t.Helper()
 	o := &ours{place: newPlace(t, url, buffertest.Options{}), config: postgres.Config{
 		URL: url, Table: table, Schema: "relay", Pipeline: "ours", Own: own, Connections: 4,
@@ -57,7 +57,7 @@ func (o *ours) text(t *testing.T, statement string) string {
 	return strings.Join(query(t, o.pool, statement, pgx.RowTo[string]), " ")
 }
 
-func (o *ours) claim(t *testing.T, limit int) *outbox.Batch {
+func (o *ours) claim(t *testing.T, limit int) *buffer.Lease {
 	t.Helper()
 	b, err := o.Claim(t.Context(), limit, lease)
 	check(t, err)
@@ -67,7 +67,7 @@ func (o *ours) claim(t *testing.T, limit int) *outbox.Batch {
 	return b
 }
 
-func (o *ours) takeOver(t *testing.T) *outbox.Batch {
+func (o *ours) takeOver(t *testing.T) *buffer.Lease {
 	t.Helper()
 	o.exec(t, "UPDATE relay.outbox_batches SET due_at = clock_timestamp() - interval '1 second'")
 	b, err := o.TakeOver(t.Context(), lease)
@@ -78,13 +78,13 @@ func (o *ours) takeOver(t *testing.T) *outbox.Batch {
 	return b
 }
 
-func (o *ours) settle(t *testing.T, b *outbox.Batch, outcomes ...outbox.Outcome) {
+func (o *ours) settle(t *testing.T, b *buffer.Lease, outcomes ...buffer.Outcome) {
 	t.Helper()
 	check(t, o.Settle(t.Context(), b, outcomes))
 }
 
 // agrees expects that ledger and buffer agree.
-func (o *ours) agrees(t *testing.T, after string) outbox.Audit {
+func (o *ours) agrees(t *testing.T, after string) buffer.Audit {
 	t.Helper()
 	a, err := o.Audit(t.Context())
 	check(t, err)
@@ -94,7 +94,7 @@ func (o *ours) agrees(t *testing.T, after string) outbox.Audit {
 	return a
 }
 
-func uuidsOf(b *outbox.Batch) (keys []string) {
+func uuidsOf(b *buffer.Lease) (keys []string) {
 	for _, e := range b.Events {
 		keys = append(keys, e.Identity())
 	}
@@ -113,7 +113,7 @@ CREATE UNIQUE INDEX ON "Changes" (body) WHERE group_id IS NULL`
 
 func newUUIDs(t *testing.T, events int) *ours {
 	t.Helper()
-	o := newOurs(t, testserver.Postgres(t), uuidDDL, outbox.Own{ID: "The key", Project: uuidProject}, "Changes")
+	o := newOurs(t, testserver.Postgres(t), uuidDDL, buffer.Own{ID: "The key", Project: uuidProject}, "Changes")
 	o.insert(t, 1, events)
 	return o
 }
@@ -149,14 +149,14 @@ func TestUUIDs(t *testing.T) {
 	o.agrees(t, "a claim")
 
 	// A part is delivered, one dies, the rest goes on in numbers of its own.
-	ids, part := b.IDs(), outbox.NewGroupID()
+	ids, part := b.IDs(), buffer.NewGroupID()
 	dead := b.Events[3]
-	o.settle(t, b, outbox.Outcome{Verdict: outbox.Delivered, IDs: ids[:3]},
-		outbox.Outcome{Verdict: outbox.Dead, IDs: ids[3:4], Attempts: 1, Error: "no"},
-		outbox.Outcome{Verdict: outbox.Retry, IDs: ids[4:], GroupID: part})
+	o.settle(t, b, buffer.Outcome{Verdict: buffer.Delivered, IDs: ids[:3]},
+		buffer.Outcome{Verdict: buffer.Dead, IDs: ids[3:4], Attempts: 1, Error: "no"},
+		buffer.Outcome{Verdict: buffer.Retry, IDs: ids[4:], GroupID: part})
 	o.agrees(t, "a settle in parts")
 	rest := o.takeOver(t)
-	want := uuidsOf(&outbox.Batch{Events: b.Events[4:]})
+	want := uuidsOf(&buffer.Lease{Batch: buffer.Batch{Events: b.Events[4:]}})
 	if rest.GroupID != part || !slices.Equal(uuidsOf(rest), want) || rest.FirstID <= b.LastID {
 		t.Fatalf("the rest is %+v, want %v", rest, want)
 	}
@@ -171,9 +171,9 @@ func TestUUIDs(t *testing.T) {
 	check(t, err)
 	_, err = tx.Exec(t.Context(), `UPDATE "Changes" SET body = body WHERE "The key" = $1`, marked.Events[1].UUID.String())
 	check(t, err)
-	last := outbox.NewGroupID()
-	outcomes := []outbox.Outcome{{Verdict: outbox.Delivered, IDs: marked.Delivered}, {Verdict: outbox.Retry, IDs: marked.IDs()[3:], GroupID: last}}
-	if err := o.Settle(t.Context(), marked, outcomes); !errors.Is(err, outbox.ErrLocked) {
+	last := buffer.NewGroupID()
+	outcomes := []buffer.Outcome{{Verdict: buffer.Delivered, IDs: marked.Delivered}, {Verdict: buffer.Retry, IDs: marked.IDs()[3:], GroupID: last}}
+	if err := o.Settle(t.Context(), marked, outcomes); !errors.Is(err, buffer.ErrLocked) {
 		t.Fatalf("settled although an event is locked: %v", err)
 	}
 	check(t, tx.Rollback(t.Context()))
@@ -189,29 +189,29 @@ func TestUUIDs(t *testing.T) {
 	if !slices.Equal(again.Delivered, marked.IDs()[1:2]) || again.Events[0].UUID != marked.Events[1].UUID {
 		t.Fatalf("still to be deleted: %+v", again)
 	}
-	o.settle(t, again, outbox.Outcome{Verdict: outbox.Delivered})
+	o.settle(t, again, buffer.Outcome{Verdict: buffer.Delivered})
 	one := o.takeOver(t)
-	o.settle(t, one, outbox.Outcome{Verdict: outbox.Delivered})
+	o.settle(t, one, buffer.Outcome{Verdict: buffer.Delivered})
 	if left := o.agrees(t, "all of it"); left.Unclaimed != 2 || left.Dead.Open != 1 {
 		t.Fatalf("left: %+v", left)
 	}
 
 	// The letter is found by its uuid, and replayed as it was.
-	letters, err := o.Dead(t.Context(), outbox.DeadFilter{UUIDs: []uuid.UUID{dead.UUID}}, nil, 10)
+	letters, err := o.Dead(t.Context(), buffer.DeadFilter{UUIDs: []uuid.UUID{dead.UUID}}, nil, 10)
 	check(t, err)
-	none, err := o.CountDead(t.Context(), outbox.DeadFilter{UUIDs: []uuid.UUID{uuid.New()}})
+	none, err := o.CountDead(t.Context(), buffer.DeadFilter{UUIDs: []uuid.UUID{uuid.New()}})
 	check(t, err)
 	if len(letters) != 1 || letters[0].UUID != dead.UUID || letters[0].DeadLetter.Row == nil || none.Open != 0 {
 		t.Fatalf("letters: %+v, of another %+v", letters, none)
 	}
-	if n, err := o.Replay(t.Context(), outbox.DeadFilter{UUIDs: []uuid.UUID{dead.UUID}}, 10); n != 1 || err != nil {
+	if n, err := o.Replay(t.Context(), buffer.DeadFilter{UUIDs: []uuid.UUID{dead.UUID}}, 10); n != 1 || err != nil {
 		t.Fatalf("replayed %d, %v", n, err)
 	}
 	back := o.takeOver(t)
 	if len(back.Events) != 1 || back.Events[0].UUID != dead.UUID || string(back.Events[0].Payload) != string(dead.Payload) {
 		t.Fatalf("back: %+v", back)
 	}
-	o.settle(t, back, outbox.Outcome{Verdict: outbox.Delivered})
+	o.settle(t, back, buffer.Outcome{Verdict: buffer.Delivered})
 }
 
 // What a restore or a hand may leave is found and mended by keys too.
@@ -226,12 +226,12 @@ func TestUUIDsThatDoNotAddUp(t *testing.T) {
 	o.exec(t, "UPDATE relay.outbox_batches SET due_at = clock_timestamp() - interval '1 second'")
 	a, err := o.Audit(t.Context())
 	check(t, err)
-	if a.Uneven != 1 || a.Hollow != 1 || a.Orphans != (outbox.Tally{Batches: 1, Events: 3}) || a.Delivered != 1 {
+	if a.Uneven != 1 || a.Hollow != 1 || a.Orphans != (buffer.Tally{Batches: 1, Events: 3}) || a.Delivered != 1 {
 		t.Fatalf("audit: %+v", a)
 	}
 	r, err := o.Repair(t.Context())
 	check(t, err)
-	if r != (outbox.Repair{Adopted: a.Orphans, Removed: 1, Corrected: 1}) {
+	if r != (buffer.Repair{Adopted: a.Orphans, Removed: 1, Corrected: 1}) {
 		t.Fatalf("repair: %+v", r)
 	}
 	o.agrees(t, "a repair")

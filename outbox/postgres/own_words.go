@@ -4,6 +4,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -28,7 +29,7 @@ type own struct {
 }
 
 // own is what is used of the table when nothing is missing.
-func (f *ownFacts) own(c outbox.Own) *own {
+func (f *ownFacts) own(c buffer.Own) *own {
 	o := &own{key: f.column(c.ID), created: "clock_timestamp()", topic: f.table.name}
 	if c.Cursor != "" {
 		o.number = f.column(c.Cursor)
@@ -148,7 +149,7 @@ func (o *own) putBack() (columns, values string) {
 }
 
 // finds are the events of these ids by what they are found by, an array.
-func (o *own) finds(b *outbox.Batch, ids []int64) string {
+func (o *own) finds(b *buffer.Lease, ids []int64) string {
 	if o.numbered() {
 		return pg.IDArray(ids)
 	}

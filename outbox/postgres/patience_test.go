@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/outboxrelay/relay/internal/testserver"
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -36,7 +36,7 @@ func TestAStatementBehindALock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	outcomes := []outbox.Outcome{{Verdict: outbox.Delivered}}
+	outcomes := []buffer.Outcome{{Verdict: buffer.Delivered}}
 	exec("BEGIN")
 	exec("LOCK TABLE outbox_batches, outbox_dead_letters IN ACCESS EXCLUSIVE MODE")
 	var calls sync.WaitGroup

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -16,7 +16,7 @@ WHERE id > $2::bigint AND group_id IS NULL AND NOT id <@ (SELECT members FROM he
 ORDER BY id LIMIT $4::bigint`
 
 // Peek is described by buffertest.Buffer.
-func (b *Buffer) Peek(ctx context.Context, limit int) (*outbox.Batch, error) {
+func (b *Buffer) Peek(ctx context.Context, limit int) (*buffer.Lease, error) {
 	t, err := b.ready(ctx)
 	if err != nil {
 		return nil, err
@@ -42,7 +42,7 @@ func (b *Buffer) Peek(ctx context.Context, limit int) (*outbox.Batch, error) {
 	case len(rows.Events) == 0:
 		return nil, nil
 	}
-	return b.leased(&rows, outbox.Batch{GroupID: outbox.NewGroupID(), ClaimedAt: clock, ClaimedLocal: time.Now()}), nil
+	return b.leased(&rows, buffer.Lease{Batch: buffer.Batch{GroupID: buffer.NewGroupID()}, ClaimedAt: clock, ClaimedLocal: time.Now()}), nil
 }
 
 // A projection asks for what carries a group_id, so that is stamped and has a row in the
@@ -64,9 +64,9 @@ UPDATE outbox_events e SET group_id = $1::uuid
 WHERE own_find = ANY (ARRAY(SELECT find FROM picked))
 RETURNING own_id::bigint, own_name, own_created, (own_json || '{"group_id": null}')::text, clock_timestamp()`
 
-func (b *Buffer) peekOwn(ctx context.Context, t *table, limit int) (*outbox.Batch, error) {
+func (b *Buffer) peekOwn(ctx context.Context, t *table, limit int) (*buffer.Lease, error) {
 	var (
-		p        = newProjection(t, outbox.NewGroupID())
+		p        = newProjection(t, buffer.NewGroupID())
 		clock    time.Time
 		rows     = map[int64][]byte{}
 		floor, _ = b.marks.span()
@@ -105,5 +105,5 @@ func (b *Buffer) peekOwn(ctx context.Context, t *table, limit int) (*outbox.Batc
 			e.Payload = rows[e.ID]
 		}
 	}
-	return b.projected(p, outbox.Batch{GroupID: p.groupID, ClaimedAt: clock, ClaimedLocal: time.Now()}), nil
+	return b.projected(p, buffer.Lease{Batch: buffer.Batch{GroupID: p.groupID}, ClaimedAt: clock, ClaimedLocal: time.Now()}), nil
 }

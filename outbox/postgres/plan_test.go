@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/internal/testserver"
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
 )
 
@@ -15,7 +15,7 @@ import (
 // plan that believes them reads the whole backlog for each claim, count or settle.
 func TestStatisticsThatAreWrongCostNothing(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []outbox.ClaimMode{outbox.ClaimStamp, outbox.ClaimRange, outbox.ClaimOptimistic} {
+	for _, mode := range []buffer.ClaimMode{buffer.ClaimStamp, buffer.ClaimRange, buffer.ClaimOptimistic} {
 		for _, when := range []string{"empty", "claimed"} {
 			t.Run(fmt.Sprintf("%s, statistics of %s", mode, when), func(t *testing.T) {
 				t.Parallel()
@@ -25,7 +25,7 @@ func TestStatisticsThatAreWrongCostNothing(t *testing.T) {
 	}
 }
 
-func wrongStatistics(t *testing.T, mode outbox.ClaimMode, statistics string) {
+func wrongStatistics(t *testing.T, mode buffer.ClaimMode, statistics string) {
 	p := newPlace(t, testserver.Postgres(t), buffertest.Options{Claim: mode})
 	f := p.fixture(t, "outbox_events", "orders")
 	insert := func(n int) {
@@ -60,14 +60,14 @@ func wrongStatistics(t *testing.T, mode outbox.ClaimMode, statistics string) {
 		if err != nil || len(b.Events) != 10 {
 			t.Fatalf("claimed %v, %v", b, err)
 		}
-		part := outbox.NewGroupID()
-		check(t, f.Buffer.Settle(t.Context(), b, []outbox.Outcome{
-			{Verdict: outbox.Delivered, IDs: b.IDs()[:4]}, {Verdict: outbox.Retry, IDs: b.IDs()[4:], GroupID: part},
+		part := buffer.NewGroupID()
+		check(t, f.Buffer.Settle(t.Context(), b, []buffer.Outcome{
+			{Verdict: buffer.Delivered, IDs: b.IDs()[:4]}, {Verdict: buffer.Retry, IDs: b.IDs()[4:], GroupID: part},
 		}))
 		b, err = f.Buffer.TakeOver(t.Context(), time.Hour)
 		check(t, err)
 		check(t, f.Buffer.Mark(t.Context(), b, b.IDs()))
-		check(t, f.Buffer.Settle(t.Context(), b, []outbox.Outcome{{Verdict: outbox.Delivered}}))
+		check(t, f.Buffer.Settle(t.Context(), b, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 	}
 
 	check(t, f.Buffer.Close()) // sessions that end give their counts away
@@ -128,8 +128,8 @@ func lettersDoneWith(t *testing.T, statistics string) {
 	analyze("done")
 	letters(done+1, done+20, false, false)
 
-	outcome := func(v outbox.Verdict, ids []int64) outbox.Outcome {
-		return outbox.Outcome{Verdict: v, IDs: ids, GroupID: outbox.NewGroupID()}
+	outcome := func(v buffer.Verdict, ids []int64) buffer.Outcome {
+		return buffer.Outcome{Verdict: v, IDs: ids, GroupID: buffer.NewGroupID()}
 	}
 	for range 2 {
 		look, err := hook.Look(ctx, 100)
@@ -141,24 +141,24 @@ func lettersDoneWith(t *testing.T, statistics string) {
 	b, err := hook.Claim(ctx, 1000, time.Hour)
 	check(t, err)
 	ids := b.IDs()
-	check(t, hook.Settle(ctx, b, []outbox.Outcome{outcome(outbox.Delivered, ids[10:30]), outcome(outbox.Retry, append(ids[:10:10], ids[30:]...))}))
+	check(t, hook.Settle(ctx, b, []buffer.Outcome{outcome(buffer.Delivered, ids[10:30]), outcome(buffer.Retry, append(ids[:10:10], ids[30:]...))}))
 	b, err = hook.TakeOver(ctx, time.Hour)
 	check(t, err)
 	check(t, hook.Mark(ctx, b, b.IDs()))
 	f.Overdue(t, b.GroupID, time.Second)
 	b, err = hook.TakeOver(ctx, time.Hour)
 	check(t, err)
-	check(t, hook.Settle(ctx, b, []outbox.Outcome{{Verdict: outbox.Delivered}}))
+	check(t, hook.Settle(ctx, b, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 	_, err = hook.Status(ctx)
 	check(t, err)
 	check(t, f.Hook(t).Check(ctx))
 	status, err := f.Buffer.Status(ctx)
 	check(t, err)
-	page, err := f.Buffer.Dead(ctx, outbox.DeadFilter{Told: true}, &outbox.DeadKey{EventID: 3}, 10)
+	page, err := f.Buffer.Dead(ctx, buffer.DeadFilter{Told: true}, &buffer.DeadKey{EventID: 3}, 10)
 	check(t, err)
-	discarded, err := f.Buffer.Discard(ctx, outbox.DeadFilter{IDs: ids[:5]}, 1000)
+	discarded, err := f.Buffer.Discard(ctx, buffer.DeadFilter{IDs: ids[:5]}, 1000)
 	check(t, err)
-	replayed, err := f.Buffer.Replay(ctx, outbox.DeadFilter{}, 1000)
+	replayed, err := f.Buffer.Replay(ctx, buffer.DeadFilter{}, 1000)
 	check(t, err)
 	if len(ids) != 40 || status.Dead != 40 || len(page) != 10 || discarded != 5 || replayed != 35 {
 		t.Fatalf("%d claimed, %d dead, %d listed, %d discarded, %d replayed", len(ids), status.Dead, len(page), discarded, replayed)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
 )
 
@@ -20,14 +21,14 @@ func cycle(t *testing.T, f *buffertest.Fixture) error {
 	if b == nil || len(b.Events) != 1 {
 		t.Fatalf("claimed %v", b)
 	}
-	return f.Buffer.Settle(t.Context(), b, []outbox.Outcome{{Verdict: outbox.Delivered}})
+	return f.Buffer.Settle(t.Context(), b, []buffer.Outcome{{Verdict: buffer.Delivered}})
 }
 
 // A type that changes under a statement that was prepared for another is an error once,
 // and no longer than that.
 func TestATypeChangesUnderAPreparedStatement(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []outbox.ClaimMode{outbox.ClaimStamp, outbox.ClaimRange} {
+	for _, mode := range []buffer.ClaimMode{buffer.ClaimStamp, buffer.ClaimRange} {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
 			p := newPlace(t, testserver.Postgres(t), buffertest.Options{Claim: mode})
@@ -46,7 +47,7 @@ func TestATypeChangesUnderAPreparedStatement(t *testing.T) {
 // server, lose what was prepared: then nothing is prepared any more.
 func TestPreparedStatementsThatGoAway(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, testserver.Postgres(t), buffertest.Options{Claim: outbox.ClaimRange})
+	p := newPlace(t, testserver.Postgres(t), buffertest.Options{Claim: buffer.ClaimRange})
 	f := p.fixture(t, "outbox_events", "orders")
 	check(t, cycle(t, f))
 	f.Exec(t, `CREATE FUNCTION forget() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -5,6 +5,7 @@ import (
 
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
 	"github.com/outboxrelay/relay/outbox/postgres"
 )
@@ -28,7 +29,7 @@ func TestPrivilegesAreEnough(t *testing.T) {
 	check(t, err)
 	batch, err := b.Claim(ctx, 10, lease)
 	check(t, err)
-	check(t, b.Settle(ctx, batch, []outbox.Outcome{{Verdict: outbox.Retry, GroupID: batch.GroupID, Outages: 1, After: lease, Address: new("a")}}))
+	check(t, b.Settle(ctx, batch, []buffer.Outcome{{Verdict: buffer.Retry, GroupID: batch.GroupID, Outages: 1, After: lease, Address: new("a")}}))
 	away, err := b.Away(ctx)
 	check(t, err)
 	woken, err := b.Wake(ctx, "a", 0)
@@ -40,8 +41,8 @@ func TestPrivilegesAreEnough(t *testing.T) {
 	check(t, err)
 	check(t, b.Renew(ctx, batch, lease))
 	check(t, b.Mark(ctx, batch, ids[:1]))
-	check(t, b.Settle(ctx, batch, []outbox.Outcome{
-		{Verdict: outbox.Delivered, IDs: ids[:1]}, {Verdict: outbox.Dead, IDs: ids[1:], Error: "no"},
+	check(t, b.Settle(ctx, batch, []buffer.Outcome{
+		{Verdict: buffer.Delivered, IDs: ids[:1]}, {Verdict: buffer.Dead, IDs: ids[1:], Error: "no"},
 	}))
 
 	_, err = hook.Look(ctx, 10)
@@ -49,23 +50,23 @@ func TestPrivilegesAreEnough(t *testing.T) {
 	batch, err = hook.Claim(ctx, 10, lease)
 	check(t, err)
 	check(t, hook.Renew(ctx, batch, lease))
-	check(t, hook.Settle(ctx, batch, []outbox.Outcome{
-		{Verdict: outbox.Delivered, IDs: ids[1:2]}, {Verdict: outbox.Retry, IDs: ids[2:], GroupID: outbox.NewGroupID()},
+	check(t, hook.Settle(ctx, batch, []buffer.Outcome{
+		{Verdict: buffer.Delivered, IDs: ids[1:2]}, {Verdict: buffer.Retry, IDs: ids[2:], GroupID: buffer.NewGroupID()},
 	}))
 	batch, err = hook.TakeOver(ctx, lease)
 	check(t, err)
 	check(t, hook.Mark(ctx, batch, ids[2:]))
-	check(t, hook.Settle(ctx, batch, []outbox.Outcome{{Verdict: outbox.Delivered}}))
+	check(t, hook.Settle(ctx, batch, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 	_, err = hook.Status(ctx)
 	check(t, err)
 
-	_, err = b.Dead(ctx, outbox.DeadFilter{}, nil, 10)
+	_, err = b.Dead(ctx, buffer.DeadFilter{}, nil, 10)
 	check(t, err)
-	count, err := b.CountDead(ctx, outbox.DeadFilter{Told: true})
+	count, err := b.CountDead(ctx, buffer.DeadFilter{Told: true})
 	check(t, err)
-	discarded, err := b.Discard(ctx, outbox.DeadFilter{IDs: ids[1:2]}, 10)
+	discarded, err := b.Discard(ctx, buffer.DeadFilter{IDs: ids[1:2]}, 10)
 	check(t, err)
-	replayed, err := b.Replay(ctx, outbox.DeadFilter{}, 10)
+	replayed, err := b.Replay(ctx, buffer.DeadFilter{}, 10)
 	check(t, err)
 	if count.Open != 2 || discarded != 1 || replayed != 1 {
 		t.Fatalf("%+v, %d discarded, %d replayed", count, discarded, replayed)
@@ -80,7 +81,7 @@ func TestPrivilegesAreEnough(t *testing.T) {
 	}
 	batch, err = b.TakeOver(ctx, lease)
 	check(t, err)
-	check(t, b.Settle(ctx, batch, []outbox.Outcome{{Verdict: outbox.Delivered}}))
+	check(t, b.Settle(ctx, batch, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 	_, err = b.Status(ctx)
 	check(t, err)
 	if rows, archived := f.Rows(t), f.Archived(t); len(rows) != 0 || len(archived) != 2 {

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -178,9 +179,9 @@ func (p *projection) failed(err error, took time.Duration) {
 	case c == pg.CodeCancelled && took >= p.limit:
 		p.fail("the projection did not end within %s: have an index for what it looks up, or a smaller batch_size", p.limit)
 	case c == pg.CodeCancelled || !pg.IsStatementError(err):
-		p.fail("%w: %w", outbox.ErrDatabase, err)
+		p.fail("%w: %w", buffer.ErrDatabase, err)
 	case strings.HasPrefix(c, "22"), strings.HasPrefix(c, "21"): // a value, or a row too many
-		p.fail("%w: %w: "+see, outbox.ErrEventData, err, p.table.events)
+		p.fail("%w: %w: "+see, buffer.ErrEventData, err, p.table.events)
 	default:
 		p.fail("%w: "+see, err, p.table.events)
 	}

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/internal/testserver"
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // projecting is the same table with another projection.
@@ -61,24 +61,24 @@ func TestWhoseDoingItIs(t *testing.T) {
 	t.Parallel()
 	o := newActivities(t, testserver.Postgres(t), 3)
 	o.exec(t, `CREATE FUNCTION fail(sqlstate text) RETURNS jsonb LANGUAGE plpgsql AS $$ BEGIN RAISE 'it is %', sqlstate USING ERRCODE = sqlstate; END $$`)
-	kinds := []error{outbox.ErrEventData, outbox.ErrDatabase}
+	kinds := []error{buffer.ErrEventData, buffer.ErrDatabase}
 	for payload, kind := range map[string]error{
-		`to_jsonb(1 / (activity - 2))`:                        outbox.ErrEventData,
-		`to_jsonb(('x' || activity)::bigint)`:                 outbox.ErrEventData,
-		`(SELECT to_jsonb(id) FROM "The ""app""".activities)`: outbox.ErrEventData,
-		`fail('53100')`: outbox.ErrDatabase, `fail('57P01')`: outbox.ErrDatabase, `fail('58030')`: outbox.ErrDatabase,
-		`fail('XX000')`: outbox.ErrDatabase, `fail('55P03')`: outbox.ErrDatabase, `fail('57014')`: outbox.ErrDatabase,
-		`fail('08006')`: outbox.ErrDatabase, `fail('40P01')`: outbox.ErrDatabase,
-		`to_jsonb(pg_terminate_backend(pg_backend_pid()))`: outbox.ErrDatabase,
+		`to_jsonb(1 / (activity - 2))`:                        buffer.ErrEventData,
+		`to_jsonb(('x' || activity)::bigint)`:                 buffer.ErrEventData,
+		`(SELECT to_jsonb(id) FROM "The ""app""".activities)`: buffer.ErrEventData,
+		`fail('53100')`: buffer.ErrDatabase, `fail('57P01')`: buffer.ErrDatabase, `fail('58030')`: buffer.ErrDatabase,
+		`fail('XX000')`: buffer.ErrDatabase, `fail('55P03')`: buffer.ErrDatabase, `fail('57014')`: buffer.ErrDatabase,
+		`fail('08006')`: buffer.ErrDatabase, `fail('40P01')`: buffer.ErrDatabase,
+		`to_jsonb(pg_terminate_backend(pg_backend_pid()))`: buffer.ErrDatabase,
 		`fail('42501')`: nil, `fail('P0001')`: nil,
 	} {
 		p := o.projecting(t, strings.Replace(activitiesProject, "a.data AS payload", payload+" AS payload", 1))
 		o.refresh(t)
-		for starts, claim := range []func(*testing.T) *outbox.Batch{
-			func(t *testing.T) *outbox.Batch { return p.claim(t, 10) }, p.takeOver, p.takeOver, p.takeOver, p.takeOver,
+		for starts, claim := range []func(*testing.T) *buffer.Lease{
+			func(t *testing.T) *buffer.Lease { return p.claim(t, 10) }, p.takeOver, p.takeOver, p.takeOver, p.takeOver,
 		} {
 			b := claim(t)
-			if err := b.ProjectErr; err == nil || strings.Contains(err.Error(), "\n") || b.Starts != starts+1 || !slices.Equal(b.IDs(), []int64{1, 2, 3}) {
+			if err := b.ProjectErr; err == nil || strings.Contains(err.Error(), "\n") || b.UnfinishedLeases != starts+1 || !slices.Equal(b.IDs(), []int64{1, 2, 3}) {
 				t.Fatalf("%s: %+v", payload, b)
 			}
 			for _, k := range kinds {
@@ -100,9 +100,9 @@ func TestAProjectionThatTakesForEver(t *testing.T) {
 	t.Parallel()
 	o := newActivities(t, testserver.Postgres(t), 1)
 	p := o.projecting(t, strings.Replace(activitiesProject, "a.data AS payload", "to_jsonb(pg_sleep(600)::text) AS payload", 1))
-	expect := func(b *outbox.Batch, err error, says string) {
+	expect := func(b *buffer.Lease, err error, says string) {
 		t.Helper()
-		if err != nil || b == nil || b.ProjectErr == nil || errors.Is(b.ProjectErr, outbox.ErrDatabase) || b.ProjectErr.Error() != says {
+		if err != nil || b == nil || b.ProjectErr == nil || errors.Is(b.ProjectErr, buffer.ErrDatabase) || b.ProjectErr.Error() != says {
 			t.Fatalf("got %+v, %v; want one that says %q", b, err, says)
 		}
 	}
@@ -112,7 +112,7 @@ func TestAProjectionThatTakesForEver(t *testing.T) {
 	o.exec(t, "UPDATE relay.outbox_batches SET due_at = clock_timestamp() - interval '1 second'")
 	b, err = p.TakeOver(t.Context(), 2*time.Second)
 	expect(b, err, ofTheLease)
-	p.settle(t, b, outbox.Outcome{Verdict: outbox.Retry, GroupID: b.GroupID})
+	p.settle(t, b, buffer.Outcome{Verdict: buffer.Retry, GroupID: b.GroupID})
 
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
 	defer cancel()

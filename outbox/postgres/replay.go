@@ -3,7 +3,7 @@ package postgres
 import (
 	"context"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -36,7 +36,7 @@ FROM put JOIN chosen c ON c.event_id = put.id
 WHERE d.pipeline = $1 AND d.event_id = c.event_id AND d.group_id = c.group_id`
 
 // Replay is described by buffertest.Buffer.
-func (b *Buffer) Replay(ctx context.Context, f outbox.DeadFilter, limit int) (int, error) {
+func (b *Buffer) Replay(ctx context.Context, f buffer.DeadFilter, limit int) (int, error) {
 	t, err := b.ready(ctx)
 	if err != nil {
 		return 0, err
@@ -47,7 +47,7 @@ func (b *Buffer) Replay(ctx context.Context, f outbox.DeadFilter, limit int) (in
 	var n int64
 	err = b.db.Transact(ctx, b.db.WriteTx(pg.BulkTimeout, pg.PlanByKey...), pg.Step{
 		SQL:      t.sql(replaySQL),
-		Args:     b.matching(f, pg.Int(int64(limit)), outbox.NewGroupID().String(), t.buffer, b.config.Owner, pg.Bool(b.config.Ordered)),
+		Args:     b.matching(f, pg.Int(int64(limit)), buffer.NewGroupID().String(), t.buffer, b.config.Owner, pg.Bool(b.config.Ordered)),
 		Affected: &n,
 	})
 	return int(n), b.explain(ctx, "replaying dead letters", err)

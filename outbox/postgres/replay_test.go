@@ -9,15 +9,16 @@ import (
 
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
 )
 
 // buried claims all there is and buries it.
-func buried(t *testing.T, f *buffertest.Fixture, why string) *outbox.Batch {
+func buried(t *testing.T, f *buffertest.Fixture, why string) *buffer.Lease {
 	t.Helper()
 	b, err := f.Buffer.Claim(t.Context(), 1000, lease)
 	check(t, err)
-	check(t, f.Buffer.Settle(t.Context(), b, []outbox.Outcome{{Verdict: outbox.Dead, Attempts: 1, Error: why}}))
+	check(t, f.Buffer.Settle(t.Context(), b, []buffer.Outcome{{Verdict: buffer.Dead, Attempts: 1, Error: why}}))
 	return b
 }
 
@@ -47,9 +48,9 @@ func TestIDsBeyond32Bits(t *testing.T) {
 	b, err := hook.Claim(ctx, 10, lease)
 	check(t, err)
 	expectIDs(t, "claimed by the hook", b.IDs(), ids)
-	part := outbox.NewGroupID()
-	check(t, hook.Settle(ctx, b, []outbox.Outcome{
-		{Verdict: outbox.Delivered, IDs: ids[:2]}, {Verdict: outbox.Retry, IDs: ids[2:], GroupID: part},
+	part := buffer.NewGroupID()
+	check(t, hook.Settle(ctx, b, []buffer.Outcome{
+		{Verdict: buffer.Delivered, IDs: ids[:2]}, {Verdict: buffer.Retry, IDs: ids[2:], GroupID: part},
 	}))
 	b, err = hook.TakeOver(ctx, lease)
 	check(t, err)
@@ -59,16 +60,16 @@ func TestIDsBeyond32Bits(t *testing.T) {
 	b, err = hook.TakeOver(ctx, lease)
 	check(t, err)
 	expectIDs(t, "marked by the hook", b.Delivered, ids[2:])
-	check(t, hook.Settle(ctx, b, []outbox.Outcome{{Verdict: outbox.Delivered}}))
+	check(t, hook.Settle(ctx, b, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 
-	events, err := f.Buffer.Dead(ctx, outbox.DeadFilter{Told: true}, &outbox.DeadKey{EventID: ids[0], GroupID: b.Events[0].DeadLetter.GroupID}, 10)
+	events, err := f.Buffer.Dead(ctx, buffer.DeadFilter{Told: true}, &buffer.DeadKey{EventID: ids[0], GroupID: b.Events[0].DeadLetter.GroupID}, 10)
 	check(t, err)
 	if len(events) != 3 || events[0].ID != ids[1] {
 		t.Fatalf("the second page begins with %v", events)
 	}
-	n, err := f.Buffer.Discard(ctx, outbox.DeadFilter{IDs: ids[:1]}, 10)
+	n, err := f.Buffer.Discard(ctx, buffer.DeadFilter{IDs: ids[:1]}, 10)
 	check(t, err)
-	m, err := f.Buffer.Replay(ctx, outbox.DeadFilter{}, 10)
+	m, err := f.Buffer.Replay(ctx, buffer.DeadFilter{}, 10)
 	check(t, err)
 	if n != 1 || m != 3 {
 		t.Fatalf("%d discarded and %d replayed, want 1 and 3", n, m)
@@ -76,9 +77,9 @@ func TestIDsBeyond32Bits(t *testing.T) {
 	b, err = f.Buffer.TakeOver(ctx, lease)
 	check(t, err)
 	expectIDs(t, "replayed", b.IDs(), ids[1:])
-	part = outbox.NewGroupID()
-	check(t, f.Buffer.Settle(ctx, b, []outbox.Outcome{
-		{Verdict: outbox.Delivered, IDs: ids[1:2]}, {Verdict: outbox.Retry, IDs: ids[2:], GroupID: part},
+	part = buffer.NewGroupID()
+	check(t, f.Buffer.Settle(ctx, b, []buffer.Outcome{
+		{Verdict: buffer.Delivered, IDs: ids[1:2]}, {Verdict: buffer.Retry, IDs: ids[2:], GroupID: part},
 	}))
 	b, err = f.Buffer.TakeOver(ctx, lease)
 	check(t, err)
@@ -87,7 +88,7 @@ func TestIDsBeyond32Bits(t *testing.T) {
 	f.Overdue(t, b.GroupID, lease)
 	b, err = f.Buffer.TakeOver(ctx, lease)
 	check(t, err)
-	check(t, f.Buffer.Settle(ctx, b, []outbox.Outcome{{Verdict: outbox.Delivered}}))
+	check(t, f.Buffer.Settle(ctx, b, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 	var archived []int64
 	for _, a := range f.Archived(t) {
 		archived = append(archived, a.ID)
@@ -109,7 +110,7 @@ func TestReplayIntoAnIdentityThatIsAlwaysGenerated(t *testing.T) {
 		event := outbox.Event{Topic: "t", Payload: []byte("1")}
 		ids := f.Insert(t, event, event)
 		buried(t, f, "no")
-		if n, err := f.Buffer.Replay(t.Context(), outbox.DeadFilter{}, 10); n != 2 || err != nil {
+		if n, err := f.Buffer.Replay(t.Context(), buffer.DeadFilter{}, 10); n != 2 || err != nil {
 			t.Fatalf("%s: %d replayed, %v", id, n, err)
 		}
 		b, err := f.Buffer.TakeOver(t.Context(), lease)
@@ -134,7 +135,7 @@ func TestReplayOfAnIdThatComesBackMeanwhile(t *testing.T) {
 	var n int
 	go func() {
 		var err error
-		n, err = f.Buffer.Replay(t.Context(), outbox.DeadFilter{}, 10)
+		n, err = f.Buffer.Replay(t.Context(), buffer.DeadFilter{}, 10)
 		replayed <- err
 	}()
 	testserver.Eventually(t, func() error {
@@ -148,7 +149,7 @@ func TestReplayOfAnIdThatComesBackMeanwhile(t *testing.T) {
 	})
 	// The other letter is its own: who replayed it now could have it delivered and
 	// deleted before the first one puts it back again.
-	if n, err := f.Second(t).Replay(t.Context(), outbox.DeadFilter{}, 10); n != 0 || err != nil {
+	if n, err := f.Second(t).Replay(t.Context(), buffer.DeadFilter{}, 10); n != 0 || err != nil {
 		t.Errorf("%d were replayed by another one at the same time, %v", n, err)
 	}
 	tx.Commit(t)
@@ -156,7 +157,7 @@ func TestReplayOfAnIdThatComesBackMeanwhile(t *testing.T) {
 	if n != 1 {
 		t.Errorf("%d replayed, want 1", n)
 	}
-	open, err := f.Buffer.Dead(t.Context(), outbox.DeadFilter{}, nil, 10)
+	open, err := f.Buffer.Dead(t.Context(), buffer.DeadFilter{}, nil, 10)
 	check(t, err)
 	if len(open) != 1 || open[0].ID != ids[0] {
 		t.Errorf("open: %v, want event %d", open, ids[0])

@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // runs are ids without a gap between them that this process has claimed, beyond the
@@ -18,7 +18,7 @@ type idRun struct{ first, last int64 }
 const mostRuns = 64
 
 // add takes a batch's ids, if there is no gap between them.
-func (r *runs) add(b *outbox.Batch) {
+func (r *runs) add(b *buffer.Lease) {
 	if len(b.Events) == 0 {
 		return
 	}

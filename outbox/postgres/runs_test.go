@@ -6,6 +6,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // TestRunsProperties: in whatever order batches are claimed, the floor passes only ids
@@ -14,9 +15,9 @@ import (
 func TestRunsProperties(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		var batches []*outbox.Batch
+		var batches []*buffer.Lease
 		for id := int64(1); id < 60; {
-			b := &outbox.Batch{}
+			b := &buffer.Lease{}
 			for range rapid.IntRange(1, 6).Draw(t, "ids") {
 				if rapid.IntRange(0, 9).Draw(t, "fate") > 0 { // else it is not there yet
 					b.Events = append(b.Events, outbox.Event{ID: id})
@@ -64,7 +65,7 @@ func TestRunsAreNotKeptWithoutEnd(t *testing.T) {
 	t.Parallel()
 	var r runs
 	for n := range int64(2 * mostRuns) {
-		r.add(&outbox.Batch{Events: []outbox.Event{{ID: 10 + 2*n}}})
+		r.add(&buffer.Lease{Batch: buffer.Batch{Events: []outbox.Event{{ID: 10 + 2*n}}}})
 	}
 	if len(r) != mostRuns || r[len(r)-1].last != 10+2*(2*mostRuns-1) {
 		t.Errorf("%d are kept, up to %d", len(r), r[len(r)-1].last)

@@ -16,7 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -147,7 +147,7 @@ func render(c SchemaConfig, first string) (fs.FS, error) {
 // at once wait for each other. Nothing is ever dropped. Relays go on beside it: while
 // another transaction holds a table that has to be changed, it tries for two minutes,
 // a moment each time; then the error says who holds it. errors.Is finds
-// outbox.ErrNotReady when the role may not do it, and the error names the GRANT.
+// buffer.ErrNotReady when the role may not do it, and the error names the GRANT.
 func Migrate(ctx context.Context, url string, c SchemaConfig) ([]string, error) {
 	return migrate(ctx, url, c, ddlPatience)
 }
@@ -289,7 +289,7 @@ func denied(ctx context.Context, tx pgx.Tx, c SchemaConfig, err error) error {
 	if grants == "" {
 		grants = "run relay migrate as the role that owns the tables"
 	}
-	return fmt.Errorf("%w: role %s may not do this: %s: %w", outbox.ErrNotReady, role, grants, err)
+	return fmt.Errorf("%w: role %s may not do this: %s: %w", buffer.ErrNotReady, role, grants, err)
 }
 
 // restore makes a table again that was lost, whatever goose has noted: every

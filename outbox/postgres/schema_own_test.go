@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/outboxrelay/relay/internal/testserver"
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
 	"github.com/outboxrelay/relay/outbox/postgres"
 )
@@ -102,7 +102,7 @@ func TestMigrateBesideMayNot(t *testing.T) {
 	config := postgres.SchemaConfig{Table: "activity_events", Schema: "the relay", Own: true}
 	_, err = postgres.Migrate(t.Context(), poor, config)
 	const says = `CREATE SCHEMA "the relay" AUTHORIZATION "poor_`
-	if !errors.Is(err, outbox.ErrNotReady) || !strings.Contains(err.Error(), says) {
+	if !errors.Is(err, buffer.ErrNotReady) || !strings.Contains(err.Error(), says) {
 		t.Fatalf("it does not say %q: %v", says, err)
 	}
 	_, statement, _ := strings.Cut(err.Error(), "CREATE SCHEMA ")

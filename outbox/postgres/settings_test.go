@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/outboxrelay/relay/internal/testserver"
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -58,7 +58,7 @@ func TestEveryTransactionIsBounded(t *testing.T) {
 			if _, err := b.Holders(t.Context()); err != nil {
 				t.Error(err)
 			}
-			if _, err := b.Rights(t.Context(), outbox.Watch{TerminateAfter: time.Hour}); err != nil {
+			if _, err := b.Rights(t.Context(), buffer.Watch{TerminateAfter: time.Hour}); err != nil {
 				t.Error(err)
 			}
 		})

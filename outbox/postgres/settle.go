@@ -6,7 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -110,7 +110,7 @@ FROM moved WHERE $2::uuid IS NOT NULL HAVING count(*) > 0`
 )
 
 // Settle is described by buffertest.Buffer.
-func (b *Buffer) Settle(ctx context.Context, batch *outbox.Batch, outcomes []outbox.Outcome) error {
+func (b *Buffer) Settle(ctx context.Context, batch *buffer.Lease, outcomes []buffer.Outcome) error {
 	t, err := b.ready(ctx)
 	if err != nil {
 		return err
@@ -142,7 +142,7 @@ func (s *settlement) work(o kinds) []pg.Step {
 	if !s.table.archive { // then they go the same way
 		gone, dead = append(gone, dead...), nil
 	}
-	if !s.batch.Marked() {
+	if !s.batch.DeliveryRecorded() {
 		return append(work, s.deletes(deleteSQL, archiveDeletedSQL, gone, dead)...)
 	}
 	work = append(work, s.deletes(deleteFreeSQL, archiveFreeSQL, gone, dead)...)
@@ -186,7 +186,7 @@ func (s *settlement) closing(sql string, affected *int64, more ...string) pg.Ste
 	}, more...), Affected: affected}
 }
 
-func (s *settlement) bury(o *outbox.Outcome) pg.Step {
+func (s *settlement) bury(o *buffer.Outcome) pg.Step {
 	ids := o.IDs
 	if ids == nil {
 		ids = s.batch.IDs()
@@ -197,7 +197,7 @@ func (s *settlement) bury(o *outbox.Outcome) pg.Step {
 
 // move are the steps that give events a new group_id. One of them does it: how the
 // batch's rows are found is known behind the fence.
-func (s *settlement) move(o *outbox.Outcome) []pg.Step {
+func (s *settlement) move(o *buffer.Outcome) []pg.Step {
 	args := s.part(o, pg.Multirange(o.IDs))
 	return []pg.Step{
 		{SQL: s.table.sql(moveSQL), Args: append(slices.Clone(args), pg.Bool(s.ledger.b.config.Ordered))},
@@ -206,7 +206,7 @@ func (s *settlement) move(o *outbox.Outcome) []pg.Step {
 }
 
 // part are the parameters of a statement that gives events a new group_id.
-func (s *settlement) part(o *outbox.Outcome, ids string) []string {
+func (s *settlement) part(o *buffer.Outcome, ids string) []string {
 	origins := append(append(make([]uuid.UUID, 0, len(s.batch.Origins)+1), s.batch.Origins...), s.batch.GroupID)
 	return []string{
 		s.ledger.name(s.table), s.batch.GroupID.String(), o.GroupID.String(), pg.Int(s.batch.FirstID), pg.Int(s.batch.LastID),

@@ -9,6 +9,7 @@ import (
 
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
 )
 
@@ -28,19 +29,19 @@ func TestAMarkedBatchThatIsLockedAgreesWithItsLedgerRow(t *testing.T) {
 	check(t, err)
 	tx := f.Begin(t)
 	tx.Exec(t, fmt.Sprintf("UPDATE outbox_events SET topic = topic WHERE id IN (%d, %d)", ids[1], ids[2]))
-	err = f.Buffer.Settle(t.Context(), b, []outbox.Outcome{
-		{Verdict: outbox.Delivered, IDs: ids[:2]},
-		{Verdict: outbox.Dead, IDs: ids[2:3], Error: "no"},
-		{Verdict: outbox.Retry, IDs: ids[3:], GroupID: outbox.NewGroupID(), After: lease},
+	err = f.Buffer.Settle(t.Context(), b, []buffer.Outcome{
+		{Verdict: buffer.Delivered, IDs: ids[:2]},
+		{Verdict: buffer.Dead, IDs: ids[2:3], Error: "no"},
+		{Verdict: buffer.Retry, IDs: ids[3:], GroupID: buffer.NewGroupID(), After: lease},
 	})
-	if !errors.Is(err, outbox.ErrLocked) {
+	if !errors.Is(err, buffer.ErrLocked) {
 		t.Fatalf("got %v", err)
 	}
 	audit, err := f.Buffer.Audit(t.Context())
 	check(t, err)
-	want := outbox.Audit{
-		Marked: outbox.Tally{Batches: 1, Events: 2}, Delivered: 2, Waiting: outbox.Tally{Batches: 1, Events: 1},
-		Dead: outbox.DeadCount{Open: 1, Untold: 1},
+	want := buffer.Audit{
+		Marked: buffer.Tally{Batches: 1, Events: 2}, Delivered: 2, Waiting: buffer.Tally{Batches: 1, Events: 1},
+		Dead: buffer.DeadCount{Open: 1, Untold: 1},
 	}
 	if diff := cmp.Diff(want, audit); diff != "" {
 		t.Errorf("audit (-want +got):\n%s", diff)
@@ -55,7 +56,7 @@ func TestAMarkedBatchThatIsLockedAgreesWithItsLedgerRow(t *testing.T) {
 	b, err = f.Buffer.TakeOver(t.Context(), lease)
 	check(t, err)
 	expectIDs(t, "to be deleted", b.Delivered, ids[1:3]) // what was buried is not sent, either
-	check(t, f.Buffer.Settle(t.Context(), b, []outbox.Outcome{{Verdict: outbox.Delivered}}))
+	check(t, f.Buffer.Settle(t.Context(), b, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 	if rows := f.Rows(t); len(rows) != 1 {
 		t.Errorf("left: %v", rows)
 	}

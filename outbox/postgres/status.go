@@ -4,12 +4,12 @@ import (
 	"context"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 // The ledger says exactly what is claimed; what is not is counted from the floor
-// on, to outbox.PendingExact and no further.
+// on, to buffer.PendingExact and no further.
 const statusSQL = `
 WITH` + heldSQL + `, ledger AS (
   SELECT count(*) FILTER (WHERE state = 'leased') AS leased,
@@ -35,24 +35,24 @@ SELECT leased, waiting, delivered, claimed, fresh.events,
 FROM ledger, fresh`
 
 // Status is described by buffertest.Buffer.
-func (b *Buffer) Status(ctx context.Context) (outbox.Status, error) {
+func (b *Buffer) Status(ctx context.Context) (buffer.Status, error) {
 	t, err := b.ready(ctx)
 	if err != nil {
-		return outbox.Status{}, err
+		return buffer.Status{}, err
 	}
-	var s outbox.Status
+	var s buffer.Status
 	floor, lastValue := b.marks.span()
 	err = b.db.Transact(ctx,
 		pg.ReadTx(b.db.StatementTimeout, pg.PlanByPrimaryKey...),
 		pg.Step{
 			SQL: t.either(statusSQL, statusOwnSQL),
 			Args: []string{
-				t.buffer, pg.Int(floor), pg.Int(lastValue), b.config.Pipeline, t.events, pg.Int(outbox.PendingExact + 1),
+				t.buffer, pg.Int(floor), pg.Int(lastValue), b.config.Pipeline, t.events, pg.Int(buffer.PendingExact + 1),
 			},
 			Row: func(v [][]byte) error {
 				s.Leased, s.Waiting, s.Delivered = pg.ReadInt8(v[0]), pg.ReadInt8(v[1]), pg.ReadInt8(v[2])
 				claimed, fresh := pg.ReadInt8(v[3]), pg.ReadInt8(v[4])
-				if fresh > outbox.PendingExact {
+				if fresh > buffer.PendingExact {
 					// The statistics' count of rows, or the ids drawn since the
 					// floor, whichever is nearer to what was seen.
 					fresh = max(fresh, min(pg.ReadInt8(v[8]), pg.ReadInt8(v[9])))
@@ -66,7 +66,7 @@ func (b *Buffer) Status(ctx context.Context) (outbox.Status, error) {
 		},
 	)
 	if err != nil {
-		return outbox.Status{}, b.explain(ctx, "reading the status", err)
+		return buffer.Status{}, b.explain(ctx, "reading the status", err)
 	}
 	return s, nil
 }

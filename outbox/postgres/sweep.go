@@ -5,7 +5,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -40,9 +40,9 @@ func (b *Buffer) fullSweep(ctx context.Context, t *table, limit int, more bool) 
 		}})
 	if err == nil {
 		b.marks.fullySwept(late, time.Now())
-		var adopted outbox.Tally
+		var adopted buffer.Tally
 		begin.Row = func([][]byte) error {
-			adopted = outbox.Tally{}
+			adopted = buffer.Tally{}
 			return nil
 		}
 		err = b.db.Transact(ctx, begin, b.adopt(t, &adopted))
@@ -72,7 +72,7 @@ ON CONFLICT (group_id) DO NOTHING
 RETURNING events::bigint`
 
 // adopt is the step that gives orphans a ledger row.
-func (b *Buffer) adopt(t *table, adopted *outbox.Tally) pg.Step {
+func (b *Buffer) adopt(t *table, adopted *buffer.Tally) pg.Step {
 	return pg.Step{SQL: t.either(adoptSQL, adoptOwnSQL), Args: []string{t.buffer, b.config.Owner, pg.Bool(b.config.Ordered)}, Row: func(v [][]byte) error {
 		adopted.Batches++
 		adopted.Events += pg.ReadInt8(v[0])

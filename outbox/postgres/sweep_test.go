@@ -8,6 +8,7 @@ import (
 
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
 )
 
@@ -34,8 +35,8 @@ func TestOrphans(t *testing.T) {
 	if b.GroupID != uuid.MustParse("01890000-0000-7000-8000-000000000001") || len(b.Events) != 2 || b.Events[0].ID != ids[1] {
 		t.Fatalf("taken over: %v with %v", b.GroupID, b.IDs())
 	}
-	check(t, f.Buffer.Settle(t.Context(), b, []outbox.Outcome{{Verdict: outbox.Delivered}}))
-	check(t, f.Buffer.Settle(t.Context(), live, []outbox.Outcome{{Verdict: outbox.Delivered}}))
+	check(t, f.Buffer.Settle(t.Context(), b, []buffer.Outcome{{Verdict: buffer.Delivered}}))
+	check(t, f.Buffer.Settle(t.Context(), live, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 	if rows, ledger := f.Rows(t), f.Ledger(t); len(rows)+len(ledger) != 0 {
 		t.Fatalf("left: %v %v", rows, ledger)
 	}

@@ -6,7 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -40,7 +40,7 @@ LEFT JOIN outbox_events e ON e.id BETWEEN t.first_id AND t.last_id AND (e.group_
 const takeOverSQL = dueSQL + takenSQL + eventsTakenSQL
 
 // TakeOver is described by buffertest.Buffer.
-func (b *Buffer) TakeOver(ctx context.Context, lease time.Duration) (*outbox.Batch, error) {
+func (b *Buffer) TakeOver(ctx context.Context, lease time.Duration) (*buffer.Lease, error) {
 	t, err := b.ready(ctx)
 	if err != nil {
 		return nil, err
@@ -60,8 +60,8 @@ func (b *Buffer) TakeOver(ctx context.Context, lease time.Duration) (*outbox.Bat
 // args are those of the statement's rest.
 func (l ledger) takeOver(
 	ctx context.Context, t *table, lease time.Duration, rows *pg.EventDecoder, add func([][]byte) error, sql string, args ...string,
-) (*outbox.Batch, error) {
-	var batch outbox.Batch
+) (*buffer.Lease, error) {
+	var batch buffer.Lease
 	leaseEnd := time.Now().Add(lease)
 	plan := []string{"synchronous_commit", "on", "enable_seqscan", "off"}
 	if t.own != nil {
@@ -69,7 +69,7 @@ func (l ledger) takeOver(
 	}
 	begin := l.b.db.WriteTx(l.b.db.StatementTimeout, plan...)
 	begin.Row = func([][]byte) error {
-		batch = outbox.Batch{}
+		batch = buffer.Lease{}
 		return rows.Reset(nil)
 	}
 	err := l.b.db.Transact(ctx, begin, pg.Step{
@@ -77,11 +77,11 @@ func (l ledger) takeOver(
 		Args: append([]string{l.name(t), pg.Timestamp(l.dueAfter()), pg.Interval(lease), l.b.config.Owner}, args...),
 		Row: func(v [][]byte) error {
 			if batch.LeaseNo == 0 {
-				batch = outbox.Batch{
-					GroupID: uuid.UUID(v[0]), LeaseNo: pg.ReadInt8(v[1]),
-					Starts: pg.ReadInt4(v[2]), Attempts: pg.ReadInt4(v[3]), Outages: pg.ReadInt4(v[4]),
+				batch = buffer.Lease{
+					Batch: buffer.Batch{GroupID: uuid.UUID(v[0])}, LeaseNo: pg.ReadInt8(v[1]),
+					UnfinishedLeases: pg.ReadInt4(v[2]), Attempts: pg.ReadInt4(v[3]), Outages: pg.ReadInt4(v[4]),
 					FirstID: pg.ReadInt8(v[5]), LastID: pg.ReadInt8(v[6]),
-					LeaseEnd: leaseEnd, ClaimedAt: pg.ReadTime(v[9]), ClaimedLocal: time.Now(),
+					Ends: leaseEnd, ClaimedAt: pg.ReadTime(v[9]), ClaimedLocal: time.Now(),
 				}
 				pg.ReadArray(v[7], func(id []byte) { batch.Origins = append(batch.Origins, uuid.UUID(id)) })
 				pg.ReadArray(v[8], func(id []byte) { batch.Delivered = append(batch.Delivered, pg.ReadInt8(id)) })

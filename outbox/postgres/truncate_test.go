@@ -12,6 +12,7 @@ import (
 
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
 	"github.com/outboxrelay/relay/outbox/postgres"
 )
@@ -52,25 +53,25 @@ func truncated(t *testing.T, c postgres.SchemaConfig) {
 	}
 	open := func(owner string) *postgres.Buffer {
 		b, err := postgres.Open(postgres.Config{
-			URL: p.url, Table: quoted, Schema: c.Schema, Pipeline: "orders", Owner: owner, Claim: outbox.ClaimRange,
+			URL: p.url, Table: quoted, Schema: c.Schema, Pipeline: "orders", Owner: owner, Claim: buffer.ClaimRange,
 		})
 		check(t, err)
 		t.Cleanup(func() { check(t, b.Close()) })
 		return b
 	}
-	buffer, second := open("first"), open("second")
+	buf, second := open("first"), open("second")
 	insert := func() {
 		exec("INSERT INTO " + table + " (topic, payload) SELECT 't', '{}' FROM generate_series(1, 10)")
 	}
-	claim := func(limit int) *outbox.Batch {
+	claim := func(limit int) *buffer.Lease {
 		t.Helper()
-		b, err := buffer.Claim(ctx, limit, lease)
+		b, err := buf.Claim(ctx, limit, lease)
 		check(t, err)
 		return b
 	}
 	insert()
 	leased, waiting := claim(3), claim(3)
-	check(t, buffer.Settle(ctx, waiting, []outbox.Outcome{{Verdict: outbox.Retry, GroupID: waiting.GroupID}}))
+	check(t, buf.Settle(ctx, waiting, []buffer.Outcome{{Verdict: buffer.Retry, GroupID: waiting.GroupID}}))
 	// Of another table, whose dead letters and batches are beside them.
 	exec("INSERT INTO " + ledger + ` (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases, attempts, outages, events, first_id, last_id, oldest_at)
 		SELECT gen_random_uuid(), buffer, 'stamp', 'leased', 1, now() + interval '1h', 'other', 1, 0, 0, 1, 1, 1, now()
@@ -92,15 +93,15 @@ func truncated(t *testing.T, c postgres.SchemaConfig) {
 		t.Errorf("%d batches are left, the two of others were expected", left)
 	}
 	insert()
-	if err := buffer.Settle(ctx, leased, []outbox.Outcome{{Verdict: outbox.Delivered}}); !errors.Is(err, outbox.ErrLeaseLost) {
+	if err := buf.Settle(ctx, leased, []buffer.Outcome{{Verdict: buffer.Delivered}}); !errors.Is(err, buffer.ErrLeaseLost) {
 		t.Errorf("settling what was truncated: %v", err)
 	}
-	if b, err := buffer.TakeOver(ctx, lease); b != nil || err != nil {
+	if b, err := buf.TakeOver(ctx, lease); b != nil || err != nil {
 		t.Errorf("taken over: %v, %v", b, err)
 	}
 	seen := map[int64]bool{}
 	testserver.Eventually(t, func() error {
-		for _, b := range []*postgres.Buffer{buffer, second} {
+		for _, b := range []*postgres.Buffer{buf, second} {
 			if _, err := b.Look(ctx, 100); err != nil {
 				return err
 			}
@@ -169,7 +170,7 @@ func TestTruncateDoesNotDeadlockWithTheRelay(t *testing.T) {
 // not make its ids those of other events.
 func TestTruncateWithAnOldSnapshotIsRefused(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, testserver.Postgres(t), buffertest.Options{Claim: outbox.ClaimRange})
+	p := newPlace(t, testserver.Postgres(t), buffertest.Options{Claim: buffer.ClaimRange})
 	f := p.fixture(t, "outbox_events", "orders")
 	ctx := t.Context()
 	f.Insert(t, outbox.Event{Topic: "t", Payload: []byte("{}")})
@@ -184,14 +185,14 @@ func TestTruncateWithAnOldSnapshotIsRefused(t *testing.T) {
 		t.Errorf("TRUNCATE under REPEATABLE READ: %v", err)
 	}
 	check(t, tx.Rollback(ctx))
-	check(t, f.Buffer.Settle(ctx, b, []outbox.Outcome{{Verdict: outbox.Delivered}}))
+	check(t, f.Buffer.Settle(ctx, b, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 }
 
 // The events' table is dropped and made anew: what lived is not taken for what comes
 // after.
 func TestATableThatIsMadeAnew(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, testserver.Postgres(t), buffertest.Options{Claim: outbox.ClaimRange})
+	p := newPlace(t, testserver.Postgres(t), buffertest.Options{Claim: buffer.ClaimRange})
 	f := p.fixture(t, "outbox_events", "orders")
 	ctx := t.Context()
 	f.Insert(t, outbox.Event{Topic: "t", Payload: []byte("{}")}, outbox.Event{Topic: "t", Payload: []byte("{}")})
@@ -201,7 +202,7 @@ func TestATableThatIsMadeAnew(t *testing.T) {
 	_, err = postgres.Migrate(ctx, p.url, postgres.SchemaConfig{})
 	check(t, err)
 	ids := f.Insert(t, outbox.Event{Topic: "new", Payload: []byte("{}")}, outbox.Event{Topic: "new", Payload: []byte("{}")})
-	if err := f.Buffer.Settle(ctx, b, []outbox.Outcome{{Verdict: outbox.Delivered}}); !errors.Is(err, outbox.ErrLeaseLost) {
+	if err := f.Buffer.Settle(ctx, b, []buffer.Outcome{{Verdict: buffer.Delivered}}); !errors.Is(err, buffer.ErrLeaseLost) {
 		t.Errorf("settling what was dropped: %v", err)
 	}
 	if rows := f.Rows(t); len(rows) != len(ids) {

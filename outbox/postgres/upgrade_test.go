@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/outboxrelay/relay/internal/testserver"
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
 	"github.com/outboxrelay/relay/outbox/postgres"
 )
@@ -81,7 +81,7 @@ func TestUpgrade(t *testing.T) {
 			check(t, err)
 		}
 		got = append(got, b.IDs()...)
-		check(t, f.Buffer.Settle(t.Context(), b, []outbox.Outcome{{Verdict: outbox.Delivered}}))
+		check(t, f.Buffer.Settle(t.Context(), b, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 	}
 	if diff := cmp.Diff([]int64{1, 2, 3}, got); diff != "" {
 		t.Errorf("events delivered (-want +got):\n%s", diff)

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/outboxrelay/relay/internal/testserver"
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
 	"github.com/outboxrelay/relay/outbox/postgres"
 )
@@ -42,7 +42,7 @@ func TestMigrateInASchemaOfItsOwn(t *testing.T) {
 		{apart, []string{`GRANT USAGE, CREATE ON SCHEMA "order" TO poor_`, "GRANT USAGE, CREATE ON SCHEMA outbox TO poor_"}},
 	} {
 		_, err := postgres.Migrate(t.Context(), poor, c.config)
-		if !errors.Is(err, outbox.ErrNotReady) {
+		if !errors.Is(err, buffer.ErrNotReady) {
 			t.Errorf("%v: got %v", c.config, err)
 			continue
 		}
@@ -71,7 +71,7 @@ func TestMigrateInASchemaOfItsOwn(t *testing.T) {
 		check(t, b.Close())
 	}
 	_, err := postgres.Migrate(t.Context(), poor, plain)
-	if !errors.Is(err, outbox.ErrNotReady) {
+	if !errors.Is(err, buffer.ErrNotReady) {
 		t.Errorf("tables of another role: got %v", err)
 	}
 	schemas := query(t, p.pool, "SELECT schemaname::text FROM pg_tables WHERE tablename LIKE '%\\_migrations' ORDER BY 1", pgx.RowTo[string])

@@ -3,7 +3,7 @@ package sqlite
 import (
 	"context"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // heldBySQL is what each batch holds: the members of its ledger row, and what carries
@@ -49,7 +49,7 @@ FROM ledger`
 
 // Audit is described by buffertest.Buffer. A stamp that is no group_id of ours, a
 // hand's, counts as an orphan too, which Repair leaves alone.
-func (b *Buffer) Audit(ctx context.Context) (a outbox.Audit, err error) {
+func (b *Buffer) Audit(ctx context.Context) (a buffer.Audit, err error) {
 	err = b.read(ctx, "auditing", func(tx transaction) error {
 		return tx.row(ctx, auditSQL, b.config.Table, b.config.Pipeline).Scan(
 			&a.Unclaimed, &a.Leased.Batches, &a.Leased.Events, &a.Waiting.Batches, &a.Waiting.Events,
@@ -78,12 +78,12 @@ WHERE h.group_id = outbox_batches.group_id AND buffer = ?1
 )
 
 // Repair is described by buffertest.Buffer.
-func (b *Buffer) Repair(ctx context.Context) (outbox.Repair, error) {
+func (b *Buffer) Repair(ctx context.Context) (buffer.Repair, error) {
 	a, err := b.Audit(ctx)
 	if err != nil || a.Agrees() { // only then is it worth keeping all others from writing
-		return outbox.Repair{}, err
+		return buffer.Repair{}, err
 	}
-	var r outbox.Repair
+	var r buffer.Repair
 	err = b.write(ctx, "repairing", func(tx transaction) (err error) {
 		if r.Adopted, err = b.adopt(ctx, tx); err != nil {
 			return err
@@ -100,7 +100,7 @@ func (b *Buffer) Repair(ctx context.Context) (outbox.Repair, error) {
 		return b.fillLanes(ctx, tx)
 	})
 	if err != nil {
-		return outbox.Repair{}, err
+		return buffer.Repair{}, err
 	}
 	return r, nil
 }

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 const nextAtSQL = `
@@ -39,7 +39,7 @@ func (b *Buffer) TakeToken(ctx context.Context, name string, requests int, per t
 			return err
 		}
 		if !there {
-			return fmt.Errorf("%w: table outbox_rates does not exist: %s", outbox.ErrNotReady, migrateCommand)
+			return fmt.Errorf("%w: table outbox_rates does not exist: %s", buffer.ErrNotReady, migrateCommand)
 		}
 		var (
 			nowText  string

@@ -73,7 +73,7 @@ import (
 	sqlite "modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // The names that the statements are written with.
@@ -96,14 +96,14 @@ type Config struct {
 	// Archive is the table that delivered events are copied to as they are
 	// deleted, by name as Table is; "" for none.
 	Archive string
-	// Claim is how events are claimed; outbox.ClaimAuto when empty.
-	Claim outbox.ClaimMode
+	// Claim is how events are claimed; buffer.ClaimAuto when empty.
+	Claim buffer.ClaimMode
 	// Ordered keeps order by key (`order: key`): no event is claimed while an earlier
 	// one of its key is in a live batch.
 	Ordered bool
 	// Own is how events are found in a table of the user's own; zero: the table is the
 	// relay's.
-	Own outbox.Own
+	Own buffer.Own
 	// SharedRate: TakeToken is to be called, and Check looks whether it can be.
 	SharedRate bool
 }
@@ -113,7 +113,7 @@ func (c Config) withDefaults() Config {
 		c.Table = defaultTable
 	}
 	if c.Claim == "" {
-		c.Claim = outbox.ClaimAuto
+		c.Claim = buffer.ClaimAuto
 	}
 	return c
 }
@@ -126,8 +126,8 @@ func (c Config) validate() error {
 		return err
 	}
 	switch c.Claim {
-	case outbox.ClaimAuto, outbox.ClaimStamp:
-	case outbox.ClaimOptimistic, outbox.ClaimRange:
+	case buffer.ClaimAuto, buffer.ClaimStamp:
+	case buffer.ClaimOptimistic, buffer.ClaimRange:
 		if c.Ordered {
 			return fmt.Errorf("sqlite buffer: order by key stamps its events, and cannot claim by %q", c.Claim)
 		}
@@ -331,7 +331,7 @@ func (b *Buffer) explain(ctx context.Context, doing string, err error) error {
 	}
 	switch code(err) {
 	case sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_READONLY:
-		if checkErr := b.Check(ctx); errors.Is(checkErr, outbox.ErrNotReady) {
+		if checkErr := b.Check(ctx); errors.Is(checkErr, buffer.ErrNotReady) {
 			err = checkErr
 		}
 	}

@@ -11,7 +11,7 @@ import (
 
 	sqlite3 "modernc.org/sqlite/lib"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 const columnsSQL = `
@@ -53,7 +53,7 @@ func (b *Buffer) Check(ctx context.Context) error {
 		return b.unusable(err)
 	}
 	if len(missing) > 0 {
-		return fmt.Errorf("%w: %s: %s", outbox.ErrNotReady, b.file, strings.Join(missing, "; "))
+		return fmt.Errorf("%w: %s: %s", buffer.ErrNotReady, b.file, strings.Join(missing, "; "))
 	}
 	return nil
 }
@@ -190,16 +190,16 @@ func (b *Buffer) unusable(err error) error {
 	switch code(err) {
 	case sqlite3.SQLITE_CANTOPEN:
 		if folder := filepath.Dir(b.file); notThere(folder) {
-			return fmt.Errorf("%w: the folder %s does not exist; look at source.url, or make it: mkdir -p '%s'", outbox.ErrNotReady, folder, folder)
+			return fmt.Errorf("%w: the folder %s does not exist; look at source.url, or make it: mkdir -p '%s'", buffer.ErrNotReady, folder, folder)
 		}
 		if notThere(b.file) {
-			return fmt.Errorf("%w: the file %s does not exist; look at source.url, or make it: %s", outbox.ErrNotReady, b.file, migrateCommand)
+			return fmt.Errorf("%w: the file %s does not exist; look at source.url, or make it: %s", buffer.ErrNotReady, b.file, migrateCommand)
 		}
-		return fmt.Errorf("%w: the file %s cannot be opened; give the relay's user the right to read and write it and its folder: %w", outbox.ErrNotReady, b.file, err)
+		return fmt.Errorf("%w: the file %s cannot be opened; give the relay's user the right to read and write it and its folder: %w", buffer.ErrNotReady, b.file, err)
 	case sqlite3.SQLITE_NOTADB:
-		return fmt.Errorf("%w: the file %s is not a SQLite database; look at source.url", outbox.ErrNotReady, b.file)
+		return fmt.Errorf("%w: the file %s is not a SQLite database; look at source.url", buffer.ErrNotReady, b.file)
 	case sqlite3.SQLITE_READONLY:
-		return fmt.Errorf("%w: the file %s is read-only; give the relay's user the right to write it and its folder", outbox.ErrNotReady, b.file)
+		return fmt.Errorf("%w: the file %s is read-only; give the relay's user the right to write it and its folder", buffer.ErrNotReady, b.file)
 	}
 	return err
 }

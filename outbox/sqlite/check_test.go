@@ -9,11 +9,12 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
 	"github.com/outboxrelay/relay/outbox/sqlite"
 )
 
-func isNotReady(err error) bool { return errors.Is(err, outbox.ErrNotReady) }
+func isNotReady(err error) bool { return errors.Is(err, buffer.ErrNotReady) }
 
 func TestOpenRefuses(t *testing.T) {
 	t.Parallel()
@@ -78,7 +79,7 @@ func TestCheckAutoincrement(t *testing.T) {
 // caller wants to.
 func TestBusy(t *testing.T) {
 	t.Parallel()
-	f := harness("outbox_events", outbox.ClaimStamp).Open(t, buffertest.Options{Claim: outbox.ClaimStamp})
+	f := harness("outbox_events", buffer.ClaimStamp).Open(t, buffertest.Options{Claim: buffer.ClaimStamp})
 	f.Insert(t, outbox.Event{Topic: "t", Payload: []byte("1")})
 	tx := f.Begin(t)
 	defer tx.Rollback(t)
@@ -95,7 +96,7 @@ func TestBusy(t *testing.T) {
 		t.Fatalf("Look beside an open transaction: %+v, want one unclaimed event", backlog)
 	}
 
-	claimed := make(chan *outbox.Batch, 1)
+	claimed := make(chan *buffer.Lease, 1)
 	go func() {
 		defer close(claimed)
 		b, err := f.Buffer.Claim(t.Context(), 10, time.Minute)

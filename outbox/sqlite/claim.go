@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 const pickSQL = `
@@ -41,13 +42,13 @@ const payloadIsJSONSQL = `
 SELECT upper(type) = 'TEXT' FROM pragma_table_info(?1) WHERE name = 'payload'`
 
 // Claim is described by buffertest.Buffer.
-func (b *Buffer) Claim(ctx context.Context, limit int, lease time.Duration) (*outbox.Batch, error) {
+func (b *Buffer) Claim(ctx context.Context, limit int, lease time.Duration) (*buffer.Lease, error) {
 	switch {
 	case b.own != nil:
 		return b.claimOwn(ctx, limit, lease)
 	case b.config.Ordered:
 		return b.claimInOrder(ctx, limit, lease)
-	case b.config.Claim == outbox.ClaimOptimistic:
+	case b.config.Claim == buffer.ClaimOptimistic:
 		return b.claimOptimistic(ctx, limit, lease)
 	}
 	batch, err := b.claimNext(ctx, limit, lease)
@@ -67,7 +68,7 @@ var (
 )
 
 // claimNext makes a batch of the next events, by stamp or by range.
-func (b *Buffer) claimNext(ctx context.Context, limit int, lease time.Duration) (*outbox.Batch, error) {
+func (b *Buffer) claimNext(ctx context.Context, limit int, lease time.Duration) (*buffer.Lease, error) {
 	batch := b.batch(lease)
 	committing := false
 	err := b.write(ctx, "claiming a batch", func(tx transaction) error {
@@ -118,15 +119,15 @@ func (b *Buffer) pickNext(ctx context.Context, tx transaction, mode string, from
 }
 
 // batch begins a new one.
-func (b *Buffer) batch(lease time.Duration) *outbox.Batch {
-	return &outbox.Batch{
-		GroupID: outbox.NewGroupID(), Pipeline: b.config.Pipeline, LeaseNo: 1, Starts: 1, LeaseEnd: leaseEnd(time.Now(), lease),
+func (b *Buffer) batch(lease time.Duration) *buffer.Lease {
+	return &buffer.Lease{
+		Batch: buffer.Batch{GroupID: buffer.NewGroupID(), Pipeline: b.config.Pipeline}, LeaseNo: 1, UnfinishedLeases: 1, Ends: leaseEnd(time.Now(), lease),
 	}
 }
 
 // claimed is what a claim returns after its transaction. When that failed while it was
 // committing, nobody knows whether it happened.
-func (b *Buffer) claimed(batch *outbox.Batch, err error, committing bool) (*outbox.Batch, error) {
+func (b *Buffer) claimed(batch *buffer.Lease, err error, committing bool) (*buffer.Lease, error) {
 	switch {
 	case errors.Is(err, errNothing):
 		return nil, nil
@@ -142,7 +143,7 @@ func (b *Buffer) claimed(batch *outbox.Batch, err error, committing bool) (*outb
 
 // open makes the events picked a batch: members of it by range or, when members is nil,
 // by a stamp that they have or are still to get.
-func (b *Buffer) open(ctx context.Context, tx transaction, batch *outbox.Batch, lease time.Duration, members runs) error {
+func (b *Buffer) open(ctx context.Context, tx transaction, batch *buffer.Lease, lease time.Duration, members runs) error {
 	batch.FirstID, batch.LastID = batch.Events[0].ID, batch.Events[len(batch.Events)-1].ID
 	oldest := batch.Events[0].CreatedAt
 	newest := oldest
@@ -178,7 +179,7 @@ func (b *Buffer) open(ctx context.Context, tx transaction, batch *outbox.Batch, 
 }
 
 // payloadIsJSON asks the table; a projection says so itself.
-func (b *Buffer) payloadIsJSON(ctx context.Context, tx transaction, batch *outbox.Batch) error {
+func (b *Buffer) payloadIsJSON(ctx context.Context, tx transaction, batch *buffer.Lease) error {
 	if b.own != nil {
 		return nil
 	}

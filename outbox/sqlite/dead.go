@@ -8,9 +8,10 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-// matchSQL is an outbox.DeadFilter; match has its arguments. lower knows ASCII
+// matchSQL is an buffer.DeadFilter; match has its arguments. lower knows ASCII
 // letters only.
 const matchSQL = `pipeline = ?1
   AND (?2 IS NULL OR event_id IN (SELECT value FROM json_each(?2)))
@@ -20,7 +21,7 @@ const matchSQL = `pipeline = ?1
   AND (?6 IS NULL OR died_at > strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?6))
   AND (?7 = FALSE OR notified_at IS NOT NULL)`
 
-func (b *Buffer) match(f outbox.DeadFilter) ([]any, error) {
+func (b *Buffer) match(f buffer.DeadFilter) ([]any, error) {
 	ids, err := idsText(f.IDs)
 	if err != nil {
 		return nil, err
@@ -61,7 +62,7 @@ WHERE ` + matchSQL
 
 // Dead is described by buffertest.Buffer. Upper and lower case of an error are
 // alike in ASCII letters only.
-func (b *Buffer) Dead(ctx context.Context, f outbox.DeadFilter, after *outbox.DeadKey, limit int) ([]outbox.Event, error) {
+func (b *Buffer) Dead(ctx context.Context, f buffer.DeadFilter, after *buffer.DeadKey, limit int) ([]outbox.Event, error) {
 	args, err := b.match(f)
 	if err != nil {
 		return nil, err
@@ -84,7 +85,7 @@ func (b *Buffer) Dead(ctx context.Context, f outbox.DeadFilter, after *outbox.De
 }
 
 // CountDead is described by buffertest.Buffer.
-func (b *Buffer) CountDead(ctx context.Context, f outbox.DeadFilter) (c outbox.DeadCount, err error) {
+func (b *Buffer) CountDead(ctx context.Context, f buffer.DeadFilter) (c buffer.DeadCount, err error) {
 	args, err := b.match(f)
 	if err != nil {
 		return c, err

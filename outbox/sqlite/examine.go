@@ -10,20 +10,20 @@ import (
 	"strings"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // quickCheckTime is how long PRAGMA quick_check, which reads the whole file, may take.
 const quickCheckTime = 5 * time.Second
 
 // Examine is described by buffertest.Buffer.
-func (b *Buffer) Examine(ctx context.Context) []outbox.Finding {
+func (b *Buffer) Examine(ctx context.Context) []buffer.Finding {
 	e := examination{b: b}
 	e.tables(ctx)
 	if _, err := os.Stat(b.file); err != nil {
 		return e.found
 	}
-	if len(e.found) == 1 && e.found[0].Level == outbox.Fine {
+	if len(e.found) == 1 && e.found[0].Level == buffer.Fine {
 		e.claims(ctx)
 		e.waiting(ctx)
 		if b.own != nil {
@@ -43,15 +43,15 @@ func (b *Buffer) Examine(ctx context.Context) []outbox.Finding {
 // examination gathers what is found.
 type examination struct {
 	b     *Buffer
-	found []outbox.Finding
+	found []buffer.Finding
 }
 
-func (e *examination) add(level outbox.Level, about, text, mend string) {
-	e.found = append(e.found, outbox.Finding{Level: level, About: about, Text: text, Mend: mend})
+func (e *examination) add(level buffer.Level, about, text, mend string) {
+	e.found = append(e.found, buffer.Finding{Level: level, About: about, Text: text, Mend: mend})
 }
-func (e *examination) fine(about, text string)          { e.add(outbox.Fine, about, text, "") }
-func (e *examination) warn(about, text, mend string)    { e.add(outbox.Warning, about, text, mend) }
-func (e *examination) problem(about, text, mend string) { e.add(outbox.Problem, about, text, mend) }
+func (e *examination) fine(about, text string)          { e.add(buffer.Fine, about, text, "") }
+func (e *examination) warn(about, text, mend string)    { e.add(buffer.Warning, about, text, mend) }
+func (e *examination) problem(about, text, mend string) { e.add(buffer.Problem, about, text, mend) }
 
 // failed notes that something could not be looked at.
 func (e *examination) failed(about string, err error) bool {
@@ -72,11 +72,11 @@ func (e *examination) tables(ctx context.Context) {
 	case err == nil:
 		e.fine(about, "the file can be written; tables and columns are there, and ids are never handed out twice (AUTOINCREMENT)")
 		return
-	case !errors.Is(err, outbox.ErrNotReady):
+	case !errors.Is(err, buffer.ErrNotReady):
 		e.failed(about, err)
 		return
 	}
-	text := strings.TrimPrefix(err.Error(), outbox.ErrNotReady.Error()+": ")
+	text := strings.TrimPrefix(err.Error(), buffer.ErrNotReady.Error()+": ")
 	text = strings.TrimPrefix(text, e.b.file+": ")
 	for text != "" {
 		one, rest, more := strings.Cut(text, "; table ")
@@ -105,12 +105,12 @@ func (e *examination) claims(ctx context.Context) {
 	unfit, err := e.b.unfit(ctx)
 	switch {
 	case e.failed(about, err):
-	case unfit == "" || e.b.config.Ordered || e.b.config.Claim == outbox.ClaimStamp || e.b.config.Claim == outbox.ClaimOptimistic:
+	case unfit == "" || e.b.config.Ordered || e.b.config.Claim == buffer.ClaimStamp || e.b.config.Claim == buffer.ClaimOptimistic:
 		e.fine(about, by)
-	case e.b.config.Claim == outbox.ClaimRange:
+	case e.b.config.Claim == buffer.ClaimRange:
 		e.warn(about, by+", although claim: range was asked for: "+unfit, anew)
 	default:
-		e.add(outbox.Fine, about, by+"; not by range, for "+unfit, anew)
+		e.add(buffer.Fine, about, by+"; not by range, for "+unfit, anew)
 	}
 }
 

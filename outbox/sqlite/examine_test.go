@@ -8,12 +8,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/sqlite"
 )
 
 // examined opens the buffer afresh, as another process would.
-func examined(t *testing.T, url string) []outbox.Finding {
+func examined(t *testing.T, url string) []buffer.Finding {
 	t.Helper()
 	b, err := sqlite.Open(sqlite.Config{URL: url, Pipeline: "orders"})
 	check(t, err)
@@ -22,10 +22,10 @@ func examined(t *testing.T, url string) []outbox.Finding {
 }
 
 // bad are the findings that are worse than fine.
-func bad(all []outbox.Finding) []outbox.Finding {
-	var some []outbox.Finding
+func bad(all []buffer.Finding) []buffer.Finding {
+	var some []buffer.Finding
 	for _, f := range all {
-		if f.Level != outbox.Fine {
+		if f.Level != buffer.Fine {
 			some = append(some, f)
 		}
 	}
@@ -33,7 +33,7 @@ func bad(all []outbox.Finding) []outbox.Finding {
 }
 
 // find returns the finding of that kind whose text has this in it, or nil.
-func find(all []outbox.Finding, level outbox.Level, about, says string) *outbox.Finding {
+func find(all []buffer.Finding, level buffer.Level, about, says string) *buffer.Finding {
 	for i, f := range all {
 		if f.Level == level && f.About == about && strings.Contains(f.Text, says) {
 			return &all[i]
@@ -51,7 +51,7 @@ func TestExamineFindsNothing(t *testing.T) {
 		t.Errorf("in a file that is as it should be it finds %+v", some)
 	}
 	for _, about := range []string{"tables", "claim", "journal_mode", "busy_timeout", "integrity", "indexes", "claim plan"} {
-		if find(found, outbox.Fine, about, "") == nil {
+		if find(found, buffer.Fine, about, "") == nil {
 			t.Errorf("it does not say that it looked at %s: %+v", about, found)
 		}
 	}
@@ -62,13 +62,13 @@ func TestExamineAndMend(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		damage      string
-		level       outbox.Level
+		level       buffer.Level
 		about, says string
 	}{
-		"journal":     {"PRAGMA journal_mode = DELETE", outbox.Warning, "journal_mode", "it is delete"},
-		"extra index": {`CREATE INDEX "by topic" ON outbox_events (topic)`, outbox.Warning, "indexes", `"by topic" is of no use`},
-		"column":      {"ALTER TABLE outbox_batches DROP COLUMN error", outbox.Problem, "tables", `table "outbox_batches" has no column error`},
-		"two columns": {"ALTER TABLE outbox_batches DROP COLUMN error; ALTER TABLE outbox_dead_letters DROP COLUMN died_at", outbox.Problem, "tables", `table "outbox_dead_letters" has no column died_at`},
+		"journal":     {"PRAGMA journal_mode = DELETE", buffer.Warning, "journal_mode", "it is delete"},
+		"extra index": {`CREATE INDEX "by topic" ON outbox_events (topic)`, buffer.Warning, "indexes", `"by topic" is of no use`},
+		"column":      {"ALTER TABLE outbox_batches DROP COLUMN error", buffer.Problem, "tables", `table "outbox_batches" has no column error`},
+		"two columns": {"ALTER TABLE outbox_batches DROP COLUMN error; ALTER TABLE outbox_dead_letters DROP COLUMN died_at", buffer.Problem, "tables", `table "outbox_dead_letters" has no column died_at`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -105,7 +105,7 @@ func TestExamineWaiting(t *testing.T) {
 		VALUES ('01a1fef6-c696-79c6-8170-f6838d738d66', 'outbox_events', 'stamp', 'waiting', 1, '2026-01-01T00:00:00.000Z', 'o', 0, 0, 3, 7, 1, 7,
 		'2026-01-01T00:00:00.000Z', 'WRONGTYPE of a key')`)
 	found := bad(examined(t, url))
-	if find(found, outbox.Warning, "batches", "1 wait with 7 events; the newest because: WRONGTYPE of a key") == nil {
+	if find(found, buffer.Warning, "batches", "1 wait with 7 events; the newest because: WRONGTYPE of a key") == nil {
 		t.Errorf("it finds %+v", found)
 	}
 }
@@ -117,10 +117,10 @@ func TestExaminePlan(t *testing.T) {
 	migrate(t, url, sqlite.SchemaConfig{})
 	exec(t, db, "CREATE INDEX by_group ON outbox_events (group_id, id)")
 	found := examined(t, url)
-	if find(found, outbox.Problem, "claim plan", "by_group") == nil {
+	if find(found, buffer.Problem, "claim plan", "by_group") == nil {
 		t.Fatalf("it finds %+v", bad(found))
 	}
-	exec(t, db, find(found, outbox.Warning, "indexes", "by_group").Mend)
+	exec(t, db, find(found, buffer.Warning, "indexes", "by_group").Mend)
 	if left := bad(examined(t, url)); len(left) > 0 {
 		t.Errorf("after mending it finds %+v", left)
 	}
@@ -133,7 +133,7 @@ func TestExamineWithoutTables(t *testing.T) {
 	exec(t, db, "DROP TABLE outbox_events; DROP TABLE outbox_batches")
 	found := examined(t, url)
 	for _, table := range []string{"outbox_events", "outbox_batches"} {
-		f := find(found, outbox.Problem, "tables", `table "`+table+`" does not exist`)
+		f := find(found, buffer.Problem, "tables", `table "`+table+`" does not exist`)
 		if f == nil || f.Mend != "relay migrate -c relay.yaml" {
 			t.Errorf("of %s it finds %+v", table, found)
 		}
@@ -166,7 +166,7 @@ func TestExamineFile(t *testing.T) {
 	page := bytes.LastIndex(damaged, []byte("damaged")) / 4096 * 4096
 	copy(damaged[page:], bytes.Repeat([]byte{0xab}, 4096))
 	check(t, os.WriteFile(file, damaged, 0o600))
-	if found := bad(examined(t, urlOf(file))); find(found, outbox.Problem, "integrity", "damaged") == nil {
+	if found := bad(examined(t, urlOf(file))); find(found, buffer.Problem, "integrity", "damaged") == nil {
 		t.Errorf("of a damaged file it finds %+v", found)
 	}
 
@@ -174,7 +174,7 @@ func TestExamineFile(t *testing.T) {
 	later := bytes.Clone(good)
 	later[18] = 3
 	check(t, os.WriteFile(file, later, 0o600))
-	if found := bad(examined(t, urlOf(file))); find(found, outbox.Problem, "tables", "is read-only") == nil {
+	if found := bad(examined(t, urlOf(file))); find(found, buffer.Problem, "tables", "is read-only") == nil {
 		t.Errorf("of a file that cannot be written it finds %+v", found)
 	}
 }

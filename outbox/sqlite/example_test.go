@@ -12,6 +12,7 @@ import (
 	_ "modernc.org/sqlite"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/sqlite"
 )
 
@@ -57,23 +58,23 @@ func ExampleBuffer() {
 	ctx := context.Background()
 	file, clean := exampleFile()
 	defer clean()
-	buffer, err := sqlite.Open(sqlite.Config{URL: "sqlite://" + file, Pipeline: "orders", Owner: "example"})
+	buf, err := sqlite.Open(sqlite.Config{URL: "sqlite://" + file, Pipeline: "orders", Owner: "example"})
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer buffer.Close()
+	defer buf.Close()
 
-	batch, err := buffer.Claim(ctx, 1000, 30*time.Second)
+	batch, err := buf.Claim(ctx, 1000, 30*time.Second)
 	if err != nil {
 		log.Fatal(err)
 	}
 	for _, e := range batch.Events {
 		fmt.Println(e.Topic, string(e.Payload))
 	}
-	if err := buffer.Settle(ctx, batch, []outbox.Outcome{{Verdict: outbox.Delivered}}); err != nil {
+	if err := buf.Settle(ctx, batch, []buffer.Outcome{{Verdict: buffer.Delivered}}); err != nil {
 		log.Fatal(err)
 	}
-	backlog, err := buffer.Look(ctx, 1000)
+	backlog, err := buf.Look(ctx, 1000)
 	if err != nil {
 		log.Fatal(err)
 	}

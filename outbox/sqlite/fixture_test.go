@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
 	"github.com/outboxrelay/relay/outbox/sqlite"
 )
@@ -25,23 +26,23 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestBuffer(t *testing.T) {
 	t.Parallel()
-	buffertest.Run(t, harness("outbox_events", outbox.ClaimStamp))
+	buffertest.Run(t, harness("outbox_events", buffer.ClaimStamp))
 }
 
 func TestBufferRange(t *testing.T) {
 	t.Parallel()
-	buffertest.Run(t, harness("outbox_events", outbox.ClaimRange))
+	buffertest.Run(t, harness("outbox_events", buffer.ClaimRange))
 }
 
 func TestBufferOptimistic(t *testing.T) {
 	t.Parallel()
-	buffertest.Run(t, harness("outbox_events", outbox.ClaimOptimistic))
+	buffertest.Run(t, harness("outbox_events", buffer.ClaimOptimistic))
 }
 
 // TestBufferOddNames: a table's name is an identifier, whatever is in it.
 func TestBufferOddNames(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []outbox.ClaimMode{outbox.ClaimStamp, outbox.ClaimRange, outbox.ClaimOptimistic} {
+	for _, mode := range []buffer.ClaimMode{buffer.ClaimStamp, buffer.ClaimRange, buffer.ClaimOptimistic} {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
 			f := harness(`or"der's 'outbox_events' % ?1 {{.}}`, mode).Open(t, buffertest.Options{Claim: mode})
@@ -49,7 +50,7 @@ func TestBufferOddNames(t *testing.T) {
 			check(t, f.Buffer.Check(t.Context()))
 			b, err := f.Buffer.Claim(t.Context(), 10, time.Hour)
 			check(t, err)
-			check(t, f.Buffer.Settle(t.Context(), b, []outbox.Outcome{{Verdict: outbox.Dead, IDs: b.IDs()[:1]}, {Verdict: outbox.Delivered, IDs: b.IDs()[1:]}}))
+			check(t, f.Buffer.Settle(t.Context(), b, []buffer.Outcome{{Verdict: buffer.Dead, IDs: b.IDs()[:1]}, {Verdict: buffer.Delivered, IDs: b.IDs()[1:]}}))
 			if rows := f.Rows(t); len(rows) != 0 {
 				t.Fatalf("rows left: %v", rows)
 			}
@@ -61,7 +62,7 @@ func TestBufferOddNames(t *testing.T) {
 // batch, and a claim takes them only. A process that starts finds them.
 func TestClaimAmongOthers(t *testing.T) {
 	t.Parallel()
-	f := harness("outbox_events", outbox.ClaimStamp).Open(t, buffertest.Options{Claim: outbox.ClaimStamp})
+	f := harness("outbox_events", buffer.ClaimStamp).Open(t, buffertest.Options{Claim: buffer.ClaimStamp})
 	one := outbox.Event{Topic: "t", Payload: []byte("1")}
 	ids := f.Insert(t, one, one, one, one, one)
 	first, err := f.Buffer.Claim(t.Context(), 10, time.Hour)
@@ -86,18 +87,18 @@ func TestClaimAmongOthers(t *testing.T) {
 // stamps that no relay made, are left alone.
 func TestOrphans(t *testing.T) {
 	t.Parallel()
-	f := harness("outbox_events", outbox.ClaimStamp).Open(t, buffertest.Options{Claim: outbox.ClaimStamp})
+	f := harness("outbox_events", buffer.ClaimStamp).Open(t, buffertest.Options{Claim: buffer.ClaimStamp})
 	one := outbox.Event{Topic: "t", Payload: []byte("1")}
 	ids := f.Insert(t, one, one, one, one)
 	live, err := f.Second(t).Claim(t.Context(), 1, time.Hour)
 	check(t, err)
-	lost := outbox.NewGroupID()
+	lost := buffer.NewGroupID()
 	f.Exec(t, fmt.Sprintf("UPDATE outbox_events SET group_id = '%s' WHERE id IN (%d, %d)", lost, ids[1], ids[2]))
 	f.Exec(t, fmt.Sprintf("UPDATE outbox_events SET group_id = 'parked by hand' WHERE id = %d", ids[3]))
 
 	look, err := f.Buffer.Look(t.Context(), 10)
 	check(t, err)
-	if look != (outbox.Backlog{Due: 1, Waiting: 1}) {
+	if look != (buffer.Backlog{Due: 1, Waiting: 1}) {
 		t.Fatalf("backlog %+v, want one batch that is due", look)
 	}
 	b, err := f.Buffer.TakeOver(t.Context(), time.Hour)
@@ -105,8 +106,8 @@ func TestOrphans(t *testing.T) {
 	if b.GroupID != lost || !slices.Equal(b.IDs(), ids[1:3]) {
 		t.Fatalf("taken over: %s with %v, want %s with %v", b.GroupID, b.IDs(), lost, ids[1:3])
 	}
-	check(t, f.Buffer.Settle(t.Context(), b, []outbox.Outcome{{Verdict: outbox.Delivered}}))
-	check(t, f.Buffer.Settle(t.Context(), live, []outbox.Outcome{{Verdict: outbox.Delivered}}))
+	check(t, f.Buffer.Settle(t.Context(), b, []buffer.Outcome{{Verdict: buffer.Delivered}}))
+	check(t, f.Buffer.Settle(t.Context(), live, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 	f.Exec(t, "UPDATE outbox_events SET group_id = NULL WHERE group_id = 'parked by hand'")
 	if rows, ledger := f.Rows(t), f.Ledger(t); !slices.Equal(rows, []buffertest.Row{{ID: ids[3]}}) || len(ledger) != 0 {
 		t.Fatalf("left: %v %v, want event %d", rows, ledger, ids[3])
@@ -114,13 +115,13 @@ func TestOrphans(t *testing.T) {
 }
 
 func BenchmarkBuffer(b *testing.B) {
-	for _, mode := range []outbox.ClaimMode{outbox.ClaimStamp, outbox.ClaimRange, outbox.ClaimOptimistic} {
+	for _, mode := range []buffer.ClaimMode{buffer.ClaimStamp, buffer.ClaimRange, buffer.ClaimOptimistic} {
 		b.Run(string(mode), func(b *testing.B) { buffertest.Benchmark(b, harness("outbox_events", mode)) })
 	}
 	b.Run("own", func(b *testing.B) { buffertest.Benchmark(b, ownHarness("contact_activity_events", "TEXT")) })
 }
 
-func harness(table string, mode outbox.ClaimMode) buffertest.Harness {
+func harness(table string, mode buffer.ClaimMode) buffertest.Harness {
 	return buffertest.Harness{Claim: mode, Open: func(t testing.TB, opt buffertest.Options) *buffertest.Fixture {
 		return newPlace(t, opt).fixture(t, table, "orders")
 	}}
@@ -150,7 +151,7 @@ func (p *place) fixture(t testing.TB, table, pipeline string) *buffertest.Fixtur
 	if p.opt.Archive {
 		archive = "outbox_archive"
 	}
-	var own outbox.Own
+	var own buffer.Own
 	if p.group != "" {
 		own = p.makeOwn(t, table)
 	}
@@ -168,17 +169,17 @@ func (p *place) fixture(t testing.TB, table, pipeline string) *buffertest.Fixtur
 	}
 	open := func(t testing.TB, owner string) *sqlite.Buffer { return openAs(t, owner, p.opt.Ordered) }
 	quoted := quote(table)
-	buffer := open(t, "first")
+	buf := open(t, "first")
 	hooks := 0
 	return &buffertest.Fixture{
-		Buffer:   buffer,
+		Buffer:   buf,
 		Pipeline: pipeline,
 		Table:    quoted,
 		Second:   func(t testing.TB) buffertest.Buffer { return open(t, "second") },
 		Plain:    func(t testing.TB) buffertest.Buffer { return openAs(t, "plain", false) },
 		Hook: func(t testing.TB) buffertest.Hook {
 			if hooks++; hooks == 1 {
-				return buffer.Hook()
+				return buf.Hook()
 			}
 			return open(t, "another").Hook()
 		},
@@ -262,7 +263,7 @@ func scanLedger(rows *sql.Rows) (r buffertest.LedgerRow, err error) {
 		origins, delivered, oldestAt, claimedAt string
 	)
 	err = rows.Scan(&r.GroupID, &r.Buffer, &r.Claim, &r.State, &r.LeaseNo, &dueIn, &r.Owner,
-		&r.Starts, &r.Attempts, &r.Outages, &r.Events, &r.FirstID, &r.LastID, &origins, &delivered, &r.Error,
+		&r.UnfinishedLeases, &r.Attempts, &r.Outages, &r.Events, &r.FirstID, &r.LastID, &origins, &delivered, &r.Error,
 		&r.Address, &oldestAt, &claimedAt)
 	if err != nil {
 		return r, err

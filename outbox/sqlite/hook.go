@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // Hook is a pipeline's dead letters as the buffer of its dead-letter hook.
@@ -52,9 +52,9 @@ RETURNING claimed_at`
 
 // Claim is described by buffertest.Hook. Letters' payloads are text or bytes, so
 // nothing vouches for their being JSON.
-func (h *Hook) Claim(ctx context.Context, limit int, lease time.Duration) (*outbox.Batch, error) {
-	batch := &outbox.Batch{
-		GroupID: outbox.NewGroupID(), Pipeline: h.b.config.Pipeline, LeaseNo: 1, Starts: 1, LeaseEnd: leaseEnd(time.Now(), lease),
+func (h *Hook) Claim(ctx context.Context, limit int, lease time.Duration) (*buffer.Lease, error) {
+	batch := &buffer.Lease{
+		Batch: buffer.Batch{GroupID: buffer.NewGroupID(), Pipeline: h.b.config.Pipeline}, LeaseNo: 1, UnfinishedLeases: 1, Ends: leaseEnd(time.Now(), lease),
 	}
 	err := h.b.write(ctx, "claiming dead letters", func(tx transaction) error {
 		rows, err := tx.rows(ctx, pickLettersSQL, h.b.config.Pipeline, limit)
@@ -108,8 +108,8 @@ FROM outbox_dead_letters WHERE pipeline = ?2 AND hook_group_id = ?1 AND notified
 ORDER BY event_id`
 
 // TakeOver is described by buffertest.Hook.
-func (h *Hook) TakeOver(ctx context.Context, lease time.Duration) (*outbox.Batch, error) {
-	return h.ledger().takeOver(ctx, lease, func(tx transaction, batch *outbox.Batch, count int, _ holding) error {
+func (h *Hook) TakeOver(ctx context.Context, lease time.Duration) (*buffer.Lease, error) {
+	return h.ledger().takeOver(ctx, lease, func(tx transaction, batch *buffer.Lease, count int, _ holding) error {
 		rows, err := tx.rows(ctx, lettersOfSQL, batch.GroupID.String(), h.b.config.Pipeline)
 		if err != nil {
 			return err
@@ -120,7 +120,7 @@ func (h *Hook) TakeOver(ctx context.Context, lease time.Duration) (*outbox.Batch
 }
 
 // Renew is described by buffertest.Hook.
-func (h *Hook) Renew(ctx context.Context, batch *outbox.Batch, lease time.Duration) error {
+func (h *Hook) Renew(ctx context.Context, batch *buffer.Lease, lease time.Duration) error {
 	return h.ledger().renew(ctx, batch, lease)
 }
 
@@ -146,19 +146,19 @@ HAVING count(*) > 0`
 )
 
 // Settle is described by buffertest.Hook.
-func (h *Hook) Settle(ctx context.Context, batch *outbox.Batch, outcomes []outbox.Outcome) error {
+func (h *Hook) Settle(ctx context.Context, batch *buffer.Lease, outcomes []buffer.Outcome) error {
 	l := h.ledger()
-	return l.settle(ctx, batch, outcomes, func(tx transaction, _ holding, o outbox.Outcome) error {
+	return l.settle(ctx, batch, outcomes, func(tx transaction, _ holding, o buffer.Outcome) error {
 		ids, err := idsText(o.IDs)
 		if err != nil {
 			return err
 		}
 		of := []any{batch.GroupID.String(), h.b.config.Pipeline, ids}
 		switch o.Verdict {
-		case outbox.Delivered:
+		case buffer.Delivered:
 			_, err := tx.exec(ctx, tellSQL, of...)
 			return err
-		case outbox.Retry:
+		case buffer.Retry:
 			if _, err := tx.exec(ctx, moveLettersSQL, append(of, o.GroupID.String())...); err != nil {
 				return err
 			}
@@ -175,7 +175,7 @@ func (h *Hook) Settle(ctx context.Context, batch *outbox.Batch, outcomes []outbo
 }
 
 // Mark is described by buffertest.Hook.
-func (h *Hook) Mark(ctx context.Context, batch *outbox.Batch, delivered []int64) error {
+func (h *Hook) Mark(ctx context.Context, batch *buffer.Lease, delivered []int64) error {
 	return h.ledger().mark(ctx, batch, delivered)
 }
 

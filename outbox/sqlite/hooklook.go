@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 const lookLettersSQL = `
@@ -32,13 +32,13 @@ WHERE pipeline = ?1 AND hook_group_id IS NOT NULL AND notified_at IS NULL
 )
 
 // Look is described by buffertest.Hook.
-func (h *Hook) Look(ctx context.Context, limit int) (outbox.Backlog, error) {
+func (h *Hook) Look(ctx context.Context, limit int) (buffer.Backlog, error) {
 	if limit > 0 && h.cursor.sweepDue() {
 		if err := h.sweep(ctx); err != nil {
-			return outbox.Backlog{}, err
+			return buffer.Backlog{}, err
 		}
 	}
-	var l outbox.Backlog
+	var l buffer.Backlog
 	err := h.b.db.QueryRowContext(ctx, lookLettersSQL, h.ledger().buffer, h.b.config.Pipeline, limit).
 		Scan(&l.Unclaimed, &l.Due, &l.Waiting, &l.Delivered)
 	return l, h.b.explain(ctx, "looking at untold dead letters", err)
@@ -81,15 +81,15 @@ FROM ledger, fresh`
 
 // Status is described by buffertest.Hook. The oldest letter's age is the time
 // since it died.
-func (h *Hook) Status(ctx context.Context) (outbox.Status, error) {
+func (h *Hook) Status(ctx context.Context) (buffer.Status, error) {
 	var (
-		s      outbox.Status
+		s      buffer.Status
 		oldest float64
 	)
 	err := h.b.db.QueryRowContext(ctx, lettersStatusSQL, h.ledger().buffer, h.b.config.Pipeline).
 		Scan(&s.Pending, &oldest, &s.Leased, &s.Waiting, &s.Delivered)
 	if err != nil {
-		return outbox.Status{}, h.b.explain(ctx, "looking at the status of dead letters", err)
+		return buffer.Status{}, h.b.explain(ctx, "looking at the status of dead letters", err)
 	}
 	s.OldestPending = max(0, time.Duration(oldest*float64(time.Second)))
 	return s, nil

@@ -13,7 +13,7 @@ import (
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/database"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // prepared is a migrated file and a buffer on it.
@@ -126,8 +126,8 @@ func arguments(statement string) []any {
 func TestCheckReadOnly(t *testing.T) {
 	t.Parallel()
 	b := prepared(t, "ro")
-	for _, err := range []error{b.Check(t.Context()), b.Mark(t.Context(), &outbox.Batch{}, []int64{1})} {
-		if !errors.Is(err, outbox.ErrNotReady) || !strings.Contains(err.Error(), "read-only") {
+	for _, err := range []error{b.Check(t.Context()), b.Mark(t.Context(), &buffer.Lease{}, []int64{1})} {
+		if !errors.Is(err, buffer.ErrNotReady) || !strings.Contains(err.Error(), "read-only") {
 			t.Errorf("got error %v, want one that says the file is read-only", err)
 		}
 	}

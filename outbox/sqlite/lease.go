@@ -7,7 +7,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 const takeOverSQL = `
@@ -31,9 +31,9 @@ WHERE group_id IS ?1 AND id BETWEEN ?2 AND ?3
 ORDER BY id`
 
 // TakeOver is described by buffertest.Buffer.
-func (b *Buffer) TakeOver(ctx context.Context, lease time.Duration) (*outbox.Batch, error) {
+func (b *Buffer) TakeOver(ctx context.Context, lease time.Duration) (*buffer.Lease, error) {
 	if b.own != nil {
-		batch, err := b.ledger().takeOver(ctx, lease, func(tx transaction, batch *outbox.Batch, _ int, of holding) error {
+		batch, err := b.ledger().takeOver(ctx, lease, func(tx transaction, batch *buffer.Lease, _ int, of holding) error {
 			return idsOf(ctx, tx, batch, of)
 		})
 		if batch != nil {
@@ -41,7 +41,7 @@ func (b *Buffer) TakeOver(ctx context.Context, lease time.Duration) (*outbox.Bat
 		}
 		return batch, err
 	}
-	return b.ledger().takeOver(ctx, lease, func(tx transaction, batch *outbox.Batch, count int, of holding) error {
+	return b.ledger().takeOver(ctx, lease, func(tx transaction, batch *buffer.Lease, count int, of holding) error {
 		which, err := of.extent(batch, nil)
 		if err != nil {
 			return err
@@ -59,8 +59,8 @@ func (b *Buffer) TakeOver(ctx context.Context, lease time.Duration) (*outbox.Bat
 
 // takeOver leases the batch that has been due longest; read gets its events, of
 // which the ledger counts so many, and holds them like that.
-func (l ledger) takeOver(ctx context.Context, lease time.Duration, read func(tx transaction, batch *outbox.Batch, count int, of holding) error) (*outbox.Batch, error) {
-	batch := &outbox.Batch{Pipeline: l.b.config.Pipeline, LeaseEnd: leaseEnd(time.Now(), lease)}
+func (l ledger) takeOver(ctx context.Context, lease time.Duration, read func(tx transaction, batch *buffer.Lease, count int, of holding) error) (*buffer.Lease, error) {
+	batch := &buffer.Lease{Batch: buffer.Batch{Pipeline: l.b.config.Pipeline}, Ends: leaseEnd(time.Now(), lease)}
 	err := l.b.write(ctx, "taking a batch over", func(tx transaction) error {
 		var (
 			count                         int
@@ -76,7 +76,7 @@ func (l ledger) takeOver(ctx context.Context, lease time.Duration, read func(tx 
 			next = group
 		}
 		err := tx.row(ctx, takeOverSQL, l.b.config.Owner, seconds(lease), l.buffer, next).Scan(
-			&batch.GroupID, &batch.LeaseNo, &batch.Starts, &batch.Attempts, &batch.Outages, &count,
+			&batch.GroupID, &batch.LeaseNo, &batch.UnfinishedLeases, &batch.Attempts, &batch.Outages, &count,
 			&batch.FirstID, &batch.LastID, &origins, &delivered, &claimedAt, &of.members, &of.newest, &of.oldest)
 		if errors.Is(err, sql.ErrNoRows) {
 			return errNothing
@@ -108,17 +108,17 @@ UPDATE outbox_batches SET due_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?1)
 WHERE buffer = ?2 AND group_id = ?3 AND lease_no = ?4 AND state <> 'waiting'`
 
 // Renew is described by buffertest.Buffer.
-func (b *Buffer) Renew(ctx context.Context, batch *outbox.Batch, lease time.Duration) error {
+func (b *Buffer) Renew(ctx context.Context, batch *buffer.Lease, lease time.Duration) error {
 	return b.ledger().renew(ctx, batch, lease)
 }
 
-func (l ledger) renew(ctx context.Context, batch *outbox.Batch, lease time.Duration) error {
+func (l ledger) renew(ctx context.Context, batch *buffer.Lease, lease time.Duration) error {
 	end := leaseEnd(time.Now(), lease)
 	err := l.b.write(ctx, "renewing a lease", func(tx transaction) error {
 		return fenced(tx.exec(ctx, renewSQL, seconds(lease), l.buffer, batch.GroupID.String(), batch.LeaseNo))
 	})
 	if err == nil {
-		batch.LeaseEnd = end
+		batch.Ends = end
 	}
 	return err
 }
@@ -126,7 +126,7 @@ func (l ledger) renew(ctx context.Context, batch *outbox.Batch, lease time.Durat
 // fenced looks at what a statement that names group_id and lease_no touched.
 func fenced(rows int64, err error) error {
 	if err == nil && rows == 0 {
-		return outbox.ErrLeaseLost
+		return buffer.ErrLeaseLost
 	}
 	return err
 }

@@ -5,7 +5,7 @@ import (
 	"database/sql"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 const lookSQL = `
@@ -42,7 +42,7 @@ GROUP BY group_id
 RETURNING events`
 
 // adopt gives orphans a ledger row.
-func (b *Buffer) adopt(ctx context.Context, tx transaction) (adopted outbox.Tally, err error) {
+func (b *Buffer) adopt(ctx context.Context, tx transaction) (adopted buffer.Tally, err error) {
 	rows, err := tx.rows(ctx, adoptSQL, b.config.Table, b.config.Owner)
 	if err != nil {
 		return adopted, err
@@ -82,13 +82,13 @@ func (b *Buffer) sweep(ctx context.Context) error {
 
 // Look is described by buffertest.Buffer. At the start, and every few minutes, it
 // looks from the beginning.
-func (b *Buffer) Look(ctx context.Context, limit int) (outbox.Backlog, error) {
+func (b *Buffer) Look(ctx context.Context, limit int) (buffer.Backlog, error) {
 	if limit > 0 && b.cursor.sweepDue() {
 		if err := b.sweep(ctx); err != nil {
-			return outbox.Backlog{}, err
+			return buffer.Backlog{}, err
 		}
 	}
-	var l outbox.Backlog
+	var l buffer.Backlog
 	from := b.cursor.from()
 	err := b.read(ctx, "looking at the backlog", func(tx transaction) error {
 		free, err := b.free(ctx, tx, from)
@@ -98,11 +98,11 @@ func (b *Buffer) Look(ctx context.Context, limit int) (outbox.Backlog, error) {
 		return tx.row(ctx, lookSQL, b.config.Table, free, limit).Scan(&l.Unclaimed, &l.Due, &l.Waiting, &l.Delivered)
 	})
 	if err != nil {
-		return outbox.Backlog{}, err
+		return buffer.Backlog{}, err
 	}
 	if b.config.Ordered && l.Due > 0 {
 		if l.Due, err = b.countDue(ctx, l.Due); err != nil {
-			return outbox.Backlog{}, b.explain(ctx, "looking at the backlog", err)
+			return buffer.Backlog{}, b.explain(ctx, "looking at the backlog", err)
 		}
 	}
 	if limit > 0 && l.Unclaimed == 0 {
@@ -137,9 +137,9 @@ SELECT ledger.claimed + fresh.events
 FROM ledger, fresh`
 
 // Status is described by buffertest.Buffer.
-func (b *Buffer) Status(ctx context.Context) (outbox.Status, error) {
+func (b *Buffer) Status(ctx context.Context) (buffer.Status, error) {
 	var (
-		s      outbox.Status
+		s      buffer.Status
 		oldest float64
 	)
 	err := b.read(ctx, "looking at the status", func(tx transaction) error {
@@ -147,11 +147,11 @@ func (b *Buffer) Status(ctx context.Context) (outbox.Status, error) {
 		if err != nil {
 			return err
 		}
-		return tx.row(ctx, statusSQL, b.config.Table, free, outbox.PendingExact, b.config.Pipeline).
+		return tx.row(ctx, statusSQL, b.config.Table, free, buffer.PendingExact, b.config.Pipeline).
 			Scan(&s.Pending, &oldest, &s.Leased, &s.Waiting, &s.Delivered, &s.Dead, &s.Untold)
 	})
 	if err != nil {
-		return outbox.Status{}, err
+		return buffer.Status{}, err
 	}
 	s.OldestPending = max(0, time.Duration(oldest*float64(time.Second)))
 	return s, nil

@@ -8,7 +8,7 @@ import (
 	"math"
 	"slices"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // runs are ids as the ledger keeps those of a batch that was claimed by range: first
@@ -97,7 +97,7 @@ func (e extent) args() []any { return []any{e.stamp, e.first, e.last, e.ids, e.n
 
 // extent of some of the batch's events, or of all when ids is nil. By range a younger
 // event than the batch had is not one of its: it has an id that was handed out again.
-func (h holding) extent(batch *outbox.Batch, ids []int64) (e extent, err error) {
+func (h holding) extent(batch *buffer.Lease, ids []int64) (e extent, err error) {
 	if h.members == nil {
 		e = extent{stamp: batch.GroupID.String(), first: batch.FirstID, last: batch.LastID}
 		e.ids, err = idsText(ids)

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // claimStampKey is the claim mode where order is kept by key: a live batch holds its
@@ -17,9 +17,9 @@ const claimStampKey = "stamp key"
 
 // The other modes, as they are stored.
 const (
-	claimStamp      = string(outbox.ClaimStamp)
-	claimOptimistic = string(outbox.ClaimOptimistic)
-	claimRange      = string(outbox.ClaimRange)
+	claimStamp      = string(buffer.ClaimStamp)
+	claimOptimistic = string(buffer.ClaimOptimistic)
+	claimRange      = string(buffer.ClaimRange)
 )
 
 const claimModeSQL = `
@@ -61,34 +61,34 @@ func (b *Buffer) mode(ctx context.Context, tx transaction) (string, error) {
 			return "", changeErr
 		case changed > 0:
 			return to, nil
-		case b.config.Claim == outbox.ClaimAuto && !b.config.Ordered && from != claimStampKey:
+		case b.config.Claim == buffer.ClaimAuto && !b.config.Ordered && from != claimStampKey:
 			claims = from
 			return from, nil
 		}
 		err = errModeInUse
 	}
 	return "", fmt.Errorf("%w: buffer %s is claimed by %q and this relay would claim by %q (%w); two ways on one table lose track of each other: stop the others, let outbox_batches run empty, then UPDATE outbox_buffers SET claim = '%s' WHERE buffer = '%s'",
-		outbox.ErrNotReady, table, from, to, err, to, strings.ReplaceAll(table, "'", "''"))
+		buffer.ErrNotReady, table, from, to, err, to, strings.ReplaceAll(table, "'", "''"))
 }
 
 // ClaimMode is the mode that this relay claims in; "" as long as it has not seen the
 // file.
-func (b *Buffer) ClaimMode() outbox.ClaimMode {
+func (b *Buffer) ClaimMode() buffer.ClaimMode {
 	mode := b.claims.Load()
 	switch {
 	case mode == nil:
 		return ""
 	case *mode == claimStampKey:
-		return outbox.ClaimStamp
+		return buffer.ClaimStamp
 	}
-	return outbox.ClaimMode(*mode)
+	return buffer.ClaimMode(*mode)
 }
 
 // stored is the mode that the buffer is claimed in by whoever claims.
 func (b *Buffer) stored(ctx context.Context, tx transaction) (mode string, err error) {
 	err = tx.row(ctx, claimModeSQL, b.config.Table).Scan(&mode)
 	if errors.Is(err, sql.ErrNoRows) {
-		err = fmt.Errorf("%w: buffer %s is not in outbox_buffers: %s", outbox.ErrNotReady, b.config.Table, migrateCommand)
+		err = fmt.Errorf("%w: buffer %s is not in outbox_buffers: %s", buffer.ErrNotReady, b.config.Table, migrateCommand)
 	}
 	return mode, err
 }
@@ -100,7 +100,7 @@ func (b *Buffer) wanted(ctx context.Context, tx transaction) (string, error) {
 		return claimStamp, nil
 	case b.config.Ordered:
 		return claimStampKey, nil
-	case b.config.Claim == outbox.ClaimStamp, b.config.Claim == outbox.ClaimOptimistic:
+	case b.config.Claim == buffer.ClaimStamp, b.config.Claim == buffer.ClaimOptimistic:
 		return string(b.config.Claim), nil
 	}
 	grows, err := b.grows(ctx, tx)
@@ -123,7 +123,7 @@ func (b *Buffer) grows(ctx context.Context, tx transaction) (grows bool, err err
 // Warnings says what is done otherwise than it was asked for, a sentence each; none
 // where nothing is, or where the file cannot be looked at, which Check says.
 func (b *Buffer) Warnings(ctx context.Context) []string {
-	if b.config.Claim != outbox.ClaimRange {
+	if b.config.Claim != buffer.ClaimRange {
 		return nil
 	}
 	unfit, err := b.unfit(ctx)

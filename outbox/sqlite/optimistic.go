@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 const windowSQL = `
@@ -26,7 +26,7 @@ const (
 // claimOptimistic makes a batch without having locked anything while it chose: it reads
 // a window of events, chooses one batch's worth at random, and stamps what is still
 // unclaimed of that. Processes that read the same window mostly choose differently.
-func (b *Buffer) claimOptimistic(ctx context.Context, limit int, lease time.Duration) (*outbox.Batch, error) {
+func (b *Buffer) claimOptimistic(ctx context.Context, limit int, lease time.Duration) (*buffer.Lease, error) {
 	for range tries {
 		from := b.cursor.from()
 		window, err := b.window(ctx, from, limit)
@@ -70,7 +70,7 @@ func choose(window []int64, limit int, among func(n int) int) (chosen []int64, l
 }
 
 // claimChosen makes a batch of those that are still unclaimed; nil: none is.
-func (b *Buffer) claimChosen(ctx context.Context, from int64, chosen []int64, left int64, lease time.Duration) (*outbox.Batch, error) {
+func (b *Buffer) claimChosen(ctx context.Context, from int64, chosen []int64, left int64, lease time.Duration) (*buffer.Lease, error) {
 	ids, err := idsText(chosen)
 	if err != nil {
 		return nil, err

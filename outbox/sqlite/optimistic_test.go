@@ -3,7 +3,7 @@ package sqlite_test
 import (
 	"testing"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
 	"github.com/outboxrelay/relay/outbox/sqlite"
 )
@@ -12,7 +12,7 @@ import (
 // in, and where nothing is left of the choice another one is made.
 func TestOptimisticLoses(t *testing.T) {
 	t.Parallel()
-	f := harness("outbox_events", outbox.ClaimOptimistic).Open(t, buffertest.Options{Claim: outbox.ClaimOptimistic})
+	f := harness("outbox_events", buffer.ClaimOptimistic).Open(t, buffertest.Options{Claim: buffer.ClaimOptimistic})
 	f.Insert(t, ones(6)...)
 	slow, quick := f.Buffer.(*sqlite.Buffer), f.Second(t)
 	sqlite.Choose(slow, func(int) int {

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // lane is what a key holds.
@@ -35,7 +35,7 @@ WHERE id IN (SELECT value FROM json_each(?2))`
 
 // claimInOrder is Claim where order is kept. When none of the first events that wait
 // is free, it looks further, but not each time.
-func (b *Buffer) claimInOrder(ctx context.Context, limit int, lease time.Duration) (*outbox.Batch, error) {
+func (b *Buffer) claimInOrder(ctx context.Context, limit int, lease time.Duration) (*buffer.Lease, error) {
 	near := nearby * limit
 	batch, seen, err := b.claimWithin(ctx, limit, lease, near)
 	if err != nil || batch != nil || seen < near {
@@ -55,7 +55,7 @@ func (b *Buffer) claimInOrder(ctx context.Context, limit int, lease time.Duratio
 
 // claimWithin looks at no more than reach events that wait; seen is how many it looked
 // at.
-func (b *Buffer) claimWithin(ctx context.Context, limit int, lease time.Duration, reach int) (*outbox.Batch, int, error) {
+func (b *Buffer) claimWithin(ctx context.Context, limit int, lease time.Duration, reach int) (*buffer.Lease, int, error) {
 	batch := b.batch(lease)
 	var p picked
 	committing := false

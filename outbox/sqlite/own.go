@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // own is what a buffer on a table of the user's own has beside.
@@ -36,7 +36,7 @@ func (c Config) validateOwn() error {
 		return fmt.Errorf("sqlite buffer: a table of the user's own has an INTEGER PRIMARY KEY in SQLite, which grows: there is no use for the cursor %q", c.Own.Cursor)
 	case c.Ordered:
 		return errors.New("sqlite buffer: order by key needs the relay's own table, and a projection was given")
-	case c.Claim != outbox.ClaimAuto && c.Claim != outbox.ClaimStamp:
+	case c.Claim != buffer.ClaimAuto && c.Claim != buffer.ClaimStamp:
 		return fmt.Errorf("sqlite buffer: events of a table of the user's own are claimed by stamp, and cannot be by %q", c.Claim)
 	}
 	return nil

@@ -7,7 +7,7 @@ import (
 
 	sqlite3 "modernc.org/sqlite/lib"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // Whose doing it is that a batch cannot be projected.
@@ -35,12 +35,12 @@ func runErr(err error) error {
 func blamed(err error) error {
 	line := oneLine(err)
 	if _, is := errors.AsType[valueErr](err); is {
-		return fmt.Errorf("%w: %w", outbox.ErrEventData, line)
+		return fmt.Errorf("%w: %w", buffer.ErrEventData, line)
 	}
 	switch code(err) {
 	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL,
 		sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
-		return fmt.Errorf("%w: %w", outbox.ErrDatabase, line)
+		return fmt.Errorf("%w: %w", buffer.ErrDatabase, line)
 	}
 	return line
 }

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // TestBlame: what some value is to blame for is told from what is the projection's own.
@@ -30,7 +30,7 @@ func TestBlame(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := batch.ProjectErr; err == nil || errors.Is(err, outbox.ErrEventData) != data || errors.Is(err, outbox.ErrDatabase) || strings.Contains(err.Error(), "\n") {
+			if err := batch.ProjectErr; err == nil || errors.Is(err, buffer.ErrEventData) != data || errors.Is(err, buffer.ErrDatabase) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("%s of %s: %v, an event's doing: %t", what, from, err, data)
 			}
 		}
@@ -50,7 +50,7 @@ func TestBlameTheDatabase(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.project(t.Context(), batch, time.Hour)
-	if !errors.Is(batch.ProjectErr, outbox.ErrDatabase) {
+	if !errors.Is(batch.ProjectErr, buffer.ErrDatabase) {
 		t.Errorf("without its file: %v", batch.ProjectErr)
 	}
 }

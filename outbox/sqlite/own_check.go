@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 const ownTableSQL = `
@@ -138,7 +138,7 @@ func (e *examination) own(ctx context.Context) {
 
 // projectionPlan is how a batch is projected.
 func (e *examination) projectionPlan(ctx context.Context, tx transaction) ([]string, sight, error) {
-	statement, err := e.b.projecting(ctx, tx, &outbox.Batch{GroupID: uuid.Nil, FirstID: 1, LastID: 1000})
+	statement, err := e.b.projecting(ctx, tx, &buffer.Lease{Batch: buffer.Batch{GroupID: uuid.Nil}, FirstID: 1, LastID: 1000})
 	if err != nil {
 		return nil, unknown, err
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // Ids and times come in one row: a step of the driver's costs more than reading an event's
@@ -36,7 +37,7 @@ WHERE own_id BETWEEN ?2 AND ?3 AND group_id IS NULL`
 
 // claimOwn is Claim where the table is the user's own: by stamp. The projection runs
 // when the claim has committed, and no writer waits for it.
-func (b *Buffer) claimOwn(ctx context.Context, limit int, lease time.Duration) (*outbox.Batch, error) {
+func (b *Buffer) claimOwn(ctx context.Context, limit int, lease time.Duration) (*buffer.Lease, error) {
 	batch := b.batch(lease)
 	committing := false
 	err := b.write(ctx, "claiming a batch", func(tx transaction) error {
@@ -68,7 +69,7 @@ func (b *Buffer) claimOwn(ctx context.Context, limit int, lease time.Duration) (
 }
 
 // pickOwn fills in the events that a claim takes, as far as the table knows them.
-func pickOwn(ctx context.Context, tx transaction, batch *outbox.Batch, from int64, limit int) (err error) {
+func pickOwn(ctx context.Context, tx transaction, batch *buffer.Lease, from int64, limit int) (err error) {
 	batch.Events, err = scanIDs(tx.row(ctx, pickOwnSQL, from, limit))
 	if n := len(batch.Events); n > 0 {
 		batch.FirstID, batch.LastID = batch.Events[0].ID, batch.Events[n-1].ID
@@ -77,7 +78,7 @@ func pickOwn(ctx context.Context, tx transaction, batch *outbox.Batch, from int6
 }
 
 // idsOf fills in the events of a batch that was taken over.
-func idsOf(ctx context.Context, tx transaction, batch *outbox.Batch, of holding) error {
+func idsOf(ctx context.Context, tx transaction, batch *buffer.Lease, of holding) error {
 	which, err := of.extent(batch, nil)
 	if err != nil {
 		return err

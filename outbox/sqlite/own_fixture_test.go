@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
 )
 
@@ -24,7 +24,7 @@ func TestBufferOwnBytes(t *testing.T) {
 }
 
 func ownHarness(table, group string) buffertest.Harness {
-	return buffertest.Harness{Claim: outbox.ClaimStamp, Own: true, Open: func(t testing.TB, opt buffertest.Options) *buffertest.Fixture {
+	return buffertest.Harness{Claim: buffer.ClaimStamp, Own: true, Open: func(t testing.TB, opt buffertest.Options) *buffertest.Fixture {
 		p := newPlace(t, opt)
 		p.group = group
 		return p.fixture(t, table, "orders")
@@ -33,7 +33,7 @@ func ownHarness(table, group string) buffertest.Harness {
 
 // makeOwn makes the tables that buffertest.Harness describes, and says how to get at
 // them.
-func (p *place) makeOwn(t testing.TB, table string) outbox.Own {
+func (p *place) makeOwn(t testing.TB, table string) buffer.Own {
 	t.Helper()
 	_, err := p.db.Exec(`
 		CREATE TABLE IF NOT EXISTS parents (id INTEGER PRIMARY KEY, name TEXT);
@@ -50,7 +50,7 @@ func (p *place) makeOwn(t testing.TB, table string) outbox.Own {
 	if project == "" {
 		project = "SELECT id, topic, key, payload, headers, created_at FROM {table} WHERE group_id = {group}"
 	}
-	return outbox.Own{ID: "id", Project: strings.NewReplacer("{table}", quote(table), "{group}", "?").Replace(project)}
+	return buffer.Own{ID: "id", Project: strings.NewReplacer("{table}", quote(table), "{group}", "?").Replace(project)}
 }
 
 var uuidText = regexp.MustCompile(`'([0-9a-f]{8})-([0-9a-f]{4})-([0-9a-f]{4})-([0-9a-f]{4})-([0-9a-f]{12})'`)

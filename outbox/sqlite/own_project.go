@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // project fills in what the projection says of the batch's events: one snapshot, for a
@@ -19,9 +20,9 @@ import (
 // if one event's row shows it: the batch is leased, and whoever has it lets it wait.
 //
 // A batch that is delivered already needs its content for the archive alone.
-func (b *Buffer) project(ctx context.Context, batch *outbox.Batch, lease time.Duration) {
+func (b *Buffer) project(ctx context.Context, batch *buffer.Lease, lease time.Duration) {
 	batch.Projected = true
-	if len(batch.Events) == 0 || batch.Marked() && b.config.Archive == "" {
+	if len(batch.Events) == 0 || batch.DeliveryRecorded() && b.config.Archive == "" {
 		return
 	}
 	// Nobody renews the lease before the batch is returned.
@@ -33,7 +34,7 @@ func (b *Buffer) project(ctx context.Context, batch *outbox.Batch, lease time.Du
 	switch {
 	case err == nil:
 	case ctx.Err() != nil:
-		batch.ProjectErr = fmt.Errorf("%w: %w", outbox.ErrDatabase, err)
+		batch.ProjectErr = fmt.Errorf("%w: %w", buffer.ErrDatabase, err)
 	case limited.Err() != nil:
 		batch.ProjectErr = fmt.Errorf("the projection takes longer than half a lease, %v: make it faster, by an index perhaps, or lease longer", lease/2)
 	default:
@@ -43,7 +44,7 @@ func (b *Buffer) project(ctx context.Context, batch *outbox.Batch, lease time.Du
 
 // projectIn does it in a transaction that sees the batch's stamp. When it fails the
 // events are as they were.
-func (b *Buffer) projectIn(ctx context.Context, tx transaction, batch *outbox.Batch) error {
+func (b *Buffer) projectIn(ctx context.Context, tx transaction, batch *buffer.Lease) error {
 	stamp := tx.shape.stamp(batch.GroupID)
 	statement, err := b.projecting(ctx, tx, batch)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/sqlite"
 )
 
@@ -25,7 +25,7 @@ func TestOwnForeignKeys(t *testing.T) {
 		INSERT INTO p VALUES (1), (2), (3);
 		INSERT INTO t (payload, p, late) VALUES (1, 1, 1), (2, 2, 1), (3, 1, 2), (4, 1, 1), (5, 1, 2), (6, NULL, 3), (7, 1, 1);
 		INSERT INTO notes VALUES (1), (2), (4);
-		INSERT INTO marks VALUES (1, 1), (7, 7)`, sqlite.Config{Own: outbox.Own{Project: plain}})
+		INSERT INTO marks VALUES (1, 1), (7, 7)`, sqlite.Config{Own: buffer.Own{Project: plain}})
 	all := func(statement, want string) {
 		t.Helper()
 		got := query(t, db, statement, func(rows *sql.Rows) (s string, err error) { return s, rows.Scan(&s) })
@@ -34,8 +34,8 @@ func TestOwnForeignKeys(t *testing.T) {
 		}
 	}
 	batch := claimed(t, b)
-	check(t, b.Settle(t.Context(), batch, []outbox.Outcome{
-		{Verdict: outbox.Delivered, IDs: []int64{1}}, {Verdict: outbox.Dead, IDs: []int64{2, 3, 4, 5, 6, 7}, Error: "refused"},
+	check(t, b.Settle(t.Context(), batch, []buffer.Outcome{
+		{Verdict: buffer.Delivered, IDs: []int64{1}}, {Verdict: buffer.Dead, IDs: []int64{2, 3, 4, 5, 6, 7}, Error: "refused"},
 	}))
 	all("SELECT count(*) FROM notes", "0")
 	all("SELECT t || coalesce(other, '-') FROM marks", "1- 7-")
@@ -43,7 +43,7 @@ func TestOwnForeignKeys(t *testing.T) {
 	run(t, db, "DELETE FROM p WHERE id = 2") // of a connection that does not enforce it
 	replay := func(limit, want int) {
 		t.Helper()
-		n, err := b.Replay(t.Context(), outbox.DeadFilter{}, limit)
+		n, err := b.Replay(t.Context(), buffer.DeadFilter{}, limit)
 		check(t, err)
 		if n != want {
 			t.Fatalf("replayed %d, want %d", n, want)
@@ -78,7 +78,7 @@ func TestOwnReferences(t *testing.T) {
 		CREATE TABLE slow (n, "t x" INTEGER REFERENCES t (id) ON DELETE CASCADE);
 		CREATE INDEX slow_n ON slow (n, "t x");
 		INSERT INTO t (payload) VALUES (1);
-		INSERT INTO "hol""ds" VALUES (1, 1)`, sqlite.Config{Own: outbox.Own{Project: plain}})
+		INSERT INTO "hol""ds" VALUES (1, 1)`, sqlite.Config{Own: buffer.Own{Project: plain}})
 	var got []string
 	for _, found := range b.Examine(t.Context()) {
 		if found.About == "foreign keys" {
@@ -95,7 +95,7 @@ func TestOwnReferences(t *testing.T) {
 	run(t, db, want[1][strings.Index(want[1], "CREATE"):])
 
 	batch := claimed(t, b)
-	err := b.Settle(t.Context(), batch, []outbox.Outcome{{Verdict: outbox.Delivered}})
+	err := b.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Delivered}})
 	if err == nil || !strings.Contains(err.Error(), "FOREIGN KEY") {
 		t.Fatalf("an event that is held back: %v", err)
 	}

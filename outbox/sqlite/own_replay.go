@@ -9,7 +9,7 @@ import (
 
 	sqlite3 "modernc.org/sqlite/lib"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // One letter an event, those behind event ?9; see pickReplaySQL.
@@ -58,7 +58,7 @@ func (b *Buffer) replayBehind(ctx context.Context, args []any, limit int, after 
 		if _, err := b.mode(ctx, tx); err != nil {
 			return err
 		}
-		group := outbox.NewGroupID()
+		group := buffer.NewGroupID()
 		var rowids, ids []int64
 		for len(ids) < limit {
 			letters, err := scanOwnLetters(tx.rows(ctx, pickOwnReplaySQL, append(slices.Clone(args), limit-len(ids), last)...))

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // ?1 to ?4 are an extent, whose stamp is as the table has it.
@@ -46,14 +47,14 @@ func (s *shape) own(which extent, group uuid.UUID) extent {
 	return which
 }
 
-func (b *Buffer) settleOwn(ctx context.Context, tx transaction, batch *outbox.Batch, of holding, which extent, o outbox.Outcome) error {
-	if o.Verdict == outbox.Retry {
+func (b *Buffer) settleOwn(ctx context.Context, tx transaction, batch *buffer.Lease, of holding, which extent, o buffer.Outcome) error {
+	if o.Verdict == buffer.Retry {
 		return b.part(ctx, tx, batch, of, which, o)
 	}
 	which = tx.shape.own(which, batch.GroupID)
 	group := batch.GroupID.String()
 	switch {
-	case o.Verdict == outbox.Dead:
+	case o.Verdict == buffer.Dead:
 		err := b.each(ctx, tx, batch, which, func(e *outbox.Event, payload any, row string) error {
 			_, err := tx.exec(ctx, buryOwnSQL, b.config.Pipeline, e.ID, e.Topic, e.Key, payload, headers(e), e.CreatedAt.Format(timeFormat),
 				group, o.Attempts, o.Error, row)
@@ -62,7 +63,7 @@ func (b *Buffer) settleOwn(ctx context.Context, tx transaction, batch *outbox.Ba
 		if err != nil {
 			return err
 		}
-	case o.Verdict != outbox.Delivered:
+	case o.Verdict != buffer.Delivered:
 		return fmt.Errorf("settling batch %s: unknown verdict %v", batch.GroupID, o.Verdict)
 	case b.config.Archive != "":
 		err := b.each(ctx, tx, batch, which, func(e *outbox.Event, payload any, _ string) error {
@@ -81,7 +82,7 @@ func byID(e outbox.Event, id int64) int { return cmp.Compare(e.ID, id) }
 
 // each calls act for every event of the batch that is still there, with what was sent of
 // it and its row. Of what was never projected the row is all there is.
-func (b *Buffer) each(ctx context.Context, tx transaction, batch *outbox.Batch, which extent, act func(e *outbox.Event, payload any, row string) error) error {
+func (b *Buffer) each(ctx context.Context, tx transaction, batch *buffer.Lease, which extent, act func(e *outbox.Event, payload any, row string) error) error {
 	rows, err := tx.rowsOf(ctx, which)
 	if err != nil {
 		return err

@@ -9,7 +9,7 @@ import (
 
 	sqlite3 "modernc.org/sqlite/lib"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // A projection says WHERE group_id = ?, and without an index on that column it walks over
@@ -37,7 +37,7 @@ var rowids = []string{"rowid", "oid", "_rowid_"}
 // lies between the batch's ids the projection itself takes those with its group_id: without
 // that there is no shadow. The ids stand in the text: the only parameter is the
 // projection's.
-func (b *Buffer) shadow(s *shape, batch *outbox.Batch) string {
+func (b *Buffer) shadow(s *shape, batch *buffer.Lease) string {
 	project := strings.ToLower(b.config.Own.Project)
 	id, table := quote(b.config.Own.ID), quote(b.config.Table)
 	var names, values []string
@@ -64,7 +64,7 @@ func (s *shape) has(name string) bool {
 }
 
 // projecting is the statement that projects the batch.
-func (b *Buffer) projecting(ctx context.Context, tx transaction, batch *outbox.Batch) (string, error) {
+func (b *Buffer) projecting(ctx context.Context, tx transaction, batch *buffer.Lease) (string, error) {
 	stamp := tx.shape.stamp(batch.GroupID)
 	columns, err := b.projected(ctx, tx, stamp)
 	if err != nil {

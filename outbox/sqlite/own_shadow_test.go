@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // theirTable is a buffer on a table of the user's own, with parents and a view beside it,
@@ -20,7 +21,7 @@ func theirTable(t testing.TB, project string) *Buffer {
 	if _, err := Migrate(t.Context(), url, SchemaConfig{Table: "t", Own: true}); err != nil {
 		t.Fatal(err)
 	}
-	b, err := Open(Config{URL: url, Table: "t", Pipeline: "orders", Own: outbox.Own{ID: "id", Project: project}})
+	b, err := Open(Config{URL: url, Table: "t", Pipeline: "orders", Own: buffer.Own{ID: "id", Project: project}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +133,7 @@ func TestShadow(t *testing.T) {
 	}
 }
 
-func projectedAs(batch *outbox.Batch) string {
+func projectedAs(batch *buffer.Lease) string {
 	if batch.ProjectErr != nil {
 		return batch.ProjectErr.Error()
 	}
@@ -263,18 +264,18 @@ func TestPlansShadow(t *testing.T) {
 func BenchmarkShadow(b *testing.B) {
 	for name, sees := range map[string]sight{"shadow": batchOnly, "plain": more} {
 		b.Run(name, func(b *testing.B) {
-			buffer := theirTable(b, "SELECT e.id, p.name AS payload FROM t e JOIN p ON p.id = e.p WHERE e.group_id = ?")
+			buf := theirTable(b, "SELECT e.id, p.name AS payload FROM t e JOIN p ON p.id = e.p WHERE e.group_id = ?")
 			const many = "INSERT INTO t (p, payload) WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 200000) SELECT i % 3 + 1, hex(randomblob(150)) FROM n"
-			if _, err := buffer.db.ExecContext(b.Context(), many); err != nil {
+			if _, err := buf.db.ExecContext(b.Context(), many); err != nil {
 				b.Fatal(err)
 			}
 			for first := true; b.Loop(); first = false {
-				batch, err := buffer.Claim(b.Context(), 1000, time.Hour)
+				batch, err := buf.Claim(b.Context(), 1000, time.Hour)
 				if err != nil || batch == nil || batch.ProjectErr != nil {
 					b.Fatal(batch, err)
 				}
 				if first {
-					buffer.own.shape.Load().sees.Store(int32(sees))
+					buf.own.shape.Load().sees.Store(int32(sees))
 				}
 			}
 		})

@@ -12,7 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/sqlite"
 )
 
@@ -42,7 +42,7 @@ func run(t *testing.T, db *sql.DB, statement string) {
 	check(t, err)
 }
 
-func claimed(t *testing.T, b *sqlite.Buffer) *outbox.Batch {
+func claimed(t *testing.T, b *sqlite.Buffer) *buffer.Lease {
 	t.Helper()
 	batch, err := b.Claim(t.Context(), 100, time.Hour)
 	check(t, err)
@@ -66,7 +66,7 @@ func TestOwnOddNames(t *testing.T) {
 	db, b := theirs(t, fmt.Sprintf(`
 		CREATE TABLE %s (%s INTEGER PRIMARY KEY AUTOINCREMENT, %s BLOB, "GROUP_ID" TEXT, payload TEXT NOT NULL);
 		INSERT INTO %[1]s (%[3]s, payload) VALUES (X'00ff', '1'), (1.5, '2'), ('x', '3')`, quote(table), quote(key), quote(column)),
-		sqlite.Config{Table: table, Archive: "outbox_archive", Own: outbox.Own{
+		sqlite.Config{Table: table, Archive: "outbox_archive", Own: buffer.Own{
 			ID:      key,
 			Project: "SELECT " + quote(key) + " AS ID, payload AS Payload, 'a;b' AS key FROM " + quote(table) + " WHERE group_id = ? -- ;\n ;",
 		}})
@@ -86,8 +86,8 @@ func TestOwnOddNames(t *testing.T) {
 		if ids := batch.IDs(); !slices.Equal(ids, []int64{1, 2, 3}) || *batch.Events[0].Key != "a;b" || batch.Events[0].Topic != table {
 			t.Fatalf("claimed: %+v", batch.Events)
 		}
-		check(t, b.Settle(t.Context(), batch, []outbox.Outcome{{Verdict: outbox.Dead, Error: "refused"}}))
-		n, err := b.Replay(t.Context(), outbox.DeadFilter{}, 10)
+		check(t, b.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Dead, Error: "refused"}}))
+		n, err := b.Replay(t.Context(), buffer.DeadFilter{}, 10)
 		check(t, err)
 		if n != 3 {
 			t.Fatalf("replayed %d", n)
@@ -103,7 +103,7 @@ func TestOwnOddNames(t *testing.T) {
 	}
 	batch, err := b.TakeOver(t.Context(), time.Hour)
 	check(t, err)
-	check(t, b.Settle(t.Context(), batch, []outbox.Outcome{{Verdict: outbox.Delivered}}))
+	check(t, b.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 	if left := rows(); len(left) != 0 {
 		t.Fatalf("left: %v", left)
 	}
@@ -118,7 +118,7 @@ func TestOwnCreatedAt(t *testing.T) {
 	for declared, values := range map[string][]string{
 		"TEXT": values, "DATETIME": append(values, "1706933106", "1706933106.0", "1706933106000", "julianday('2024-02-03T04:05:06')"),
 	} {
-		db, b := theirs(t, "CREATE TABLE t (id INTEGER PRIMARY KEY AUTOINCREMENT, payload, Created_At "+declared+", group_id TEXT)", sqlite.Config{Own: outbox.Own{Project: plain}})
+		db, b := theirs(t, "CREATE TABLE t (id INTEGER PRIMARY KEY AUTOINCREMENT, payload, Created_At "+declared+", group_id TEXT)", sqlite.Config{Own: buffer.Own{Project: plain}})
 		for _, value := range values {
 			run(t, db, "INSERT INTO t (payload, created_at) VALUES ('{}', "+value+")")
 		}
@@ -133,21 +133,21 @@ func TestOwnCreatedAt(t *testing.T) {
 
 	// The projection's is the one that counts.
 	_, b := theirs(t, "CREATE TABLE t (id INTEGER PRIMARY KEY, payload, created_at, group_id TEXT); INSERT INTO t (payload, created_at) VALUES (1, 5)",
-		sqlite.Config{Own: outbox.Own{Project: "SELECT id, payload, 1706933106 AS created_at FROM t WHERE group_id = ?"}})
+		sqlite.Config{Own: buffer.Own{Project: "SELECT id, payload, 1706933106 AS created_at FROM t WHERE group_id = ?"}})
 	if at := claimed(t, b).Events[0].CreatedAt; !at.Equal(want) {
 		t.Errorf("projected: %v, want %v", at, want)
 	}
 
 	// Without one, and with one that is none, the claim's time stays with the event.
 	for _, column := range []string{"", ", created_at TEXT DEFAULT 'yesterday'"} {
-		_, b := theirs(t, "CREATE TABLE t (id INTEGER PRIMARY KEY, payload, group_id TEXT"+column+"); INSERT INTO t (payload) VALUES (1), (2)", sqlite.Config{Own: outbox.Own{Project: plain}})
+		_, b := theirs(t, "CREATE TABLE t (id INTEGER PRIMARY KEY, payload, group_id TEXT"+column+"); INSERT INTO t (payload) VALUES (1), (2)", sqlite.Config{Own: buffer.Own{Project: plain}})
 		batch := claimed(t, b)
 		first := batch.Events[0].CreatedAt
 		if age := batch.ClaimedAt.Sub(first); age < 0 || age > time.Minute {
 			t.Errorf("created at %v, claimed at %v", first, batch.ClaimedAt)
 		}
-		part := outbox.NewGroupID()
-		check(t, b.Settle(t.Context(), batch, []outbox.Outcome{{Verdict: outbox.Delivered, IDs: []int64{1}}, {Verdict: outbox.Retry, IDs: []int64{2}, GroupID: part}}))
+		part := buffer.NewGroupID()
+		check(t, b.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Delivered, IDs: []int64{1}}, {Verdict: buffer.Retry, IDs: []int64{2}, GroupID: part}}))
 		again, err := b.TakeOver(t.Context(), time.Hour)
 		check(t, err)
 		if at := again.Events[0].CreatedAt; !at.Equal(first) {
@@ -162,7 +162,7 @@ func TestOwnContents(t *testing.T) {
 	_, b := theirs(t, `
 		CREATE TABLE t (id INTEGER PRIMARY KEY, payload JSON, key DATETIME, group_id UUID);
 		INSERT INTO t (payload, key) VALUES ('{"a": "é"}', 7), (12, '2024-02-03'), (1.5, NULL), (CAST('"x"' AS TEXT), 'k')`,
-		sqlite.Config{Own: outbox.Own{Project: "SELECT id, payload, key, NULL AS topic, id AS more FROM t WHERE group_id = ?"}})
+		sqlite.Config{Own: buffer.Own{Project: "SELECT id, payload, key, NULL AS topic, id AS more FROM t WHERE group_id = ?"}})
 	batch := claimed(t, b)
 	check(t, batch.ProjectErr)
 	var got []string
@@ -178,7 +178,7 @@ func TestOwnContents(t *testing.T) {
 	}
 
 	_, b = theirs(t, `CREATE TABLE t (id INTEGER PRIMARY KEY, payload, group_id BLOB); INSERT INTO t (payload) VALUES ('{}'), (X''), (X'00ff')`,
-		sqlite.Config{Own: outbox.Own{Project: plain}})
+		sqlite.Config{Own: buffer.Own{Project: plain}})
 	batch = claimed(t, b)
 	check(t, batch.ProjectErr)
 	if batch.PayloadIsJSON || batch.Events[1].Payload == nil || string(batch.Events[2].Payload) != "\x00\xff" {
@@ -198,7 +198,7 @@ func TestOwnContents(t *testing.T) {
 		"SELECT id, payload FROM t WHERE group_id = ? OR group_id = ?":               "index 2",
 		"WITH gone AS (SELECT id FROM t) SELECT id, payload FROM there WHERE id = ?": "there",
 	} {
-		db, b := theirs(t, "CREATE TABLE t (id INTEGER PRIMARY KEY, payload, group_id TEXT); INSERT INTO t (payload) VALUES (1)", sqlite.Config{Own: outbox.Own{Project: project}})
+		db, b := theirs(t, "CREATE TABLE t (id INTEGER PRIMARY KEY, payload, group_id TEXT); INSERT INTO t (payload) VALUES (1)", sqlite.Config{Own: buffer.Own{Project: project}})
 		batch := claimed(t, b)
 		err := batch.ProjectErr
 		if err == nil {
@@ -221,7 +221,7 @@ FROM t WHERE group_id = ?`
 // TestOwnProjectionIsBounded: nobody renews a lease while the projection runs.
 func TestOwnProjectionIsBounded(t *testing.T) {
 	t.Parallel()
-	_, b := theirs(t, "CREATE TABLE t (id INTEGER PRIMARY KEY, group_id TEXT); INSERT INTO t (id) VALUES (1)", sqlite.Config{Own: outbox.Own{Project: endless}})
+	_, b := theirs(t, "CREATE TABLE t (id INTEGER PRIMARY KEY, group_id TEXT); INSERT INTO t (id) VALUES (1)", sqlite.Config{Own: buffer.Own{Project: endless}})
 	batch, err := b.Claim(t.Context(), 10, 200*time.Millisecond)
 	check(t, err)
 	if batch == nil || batch.ProjectErr == nil || !strings.Contains(batch.ProjectErr.Error(), "longer than half a lease") {
@@ -229,12 +229,12 @@ func TestOwnProjectionIsBounded(t *testing.T) {
 	}
 
 	// Cut off by its caller it is the caller's batch all the same: who else would have it?
-	check(t, b.Settle(t.Context(), batch, []outbox.Outcome{{Verdict: outbox.Retry, GroupID: batch.GroupID}}))
+	check(t, b.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Retry, GroupID: batch.GroupID}}))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	batch, err = b.TakeOver(ctx, time.Hour)
 	check(t, err)
-	if batch == nil || !errors.Is(batch.ProjectErr, outbox.ErrDatabase) || !slices.Equal(batch.IDs(), []int64{1}) {
+	if batch == nil || !errors.Is(batch.ProjectErr, buffer.ErrDatabase) || !slices.Equal(batch.IDs(), []int64{1}) {
 		t.Fatalf("got %+v", batch)
 	}
 	check(t, b.Renew(t.Context(), batch, time.Hour))
@@ -245,14 +245,14 @@ func TestOwnProjectionIsBounded(t *testing.T) {
 func TestOwnConstraints(t *testing.T) {
 	t.Parallel()
 	db, b := theirs(t, `CREATE TABLE t (id INTEGER PRIMARY KEY, payload, a, gone TEXT, group_id TEXT);
-		INSERT INTO t (payload, a) VALUES (1, 1), (2, 2), (3, NULL), (4, 4)`, sqlite.Config{Own: outbox.Own{Project: plain}})
-	check(t, b.Settle(t.Context(), claimed(t, b), []outbox.Outcome{{Verdict: outbox.Dead, Error: "refused"}}))
+		INSERT INTO t (payload, a) VALUES (1, 1), (2, 2), (3, NULL), (4, 4)`, sqlite.Config{Own: buffer.Own{Project: plain}})
+	check(t, b.Settle(t.Context(), claimed(t, b), []buffer.Outcome{{Verdict: buffer.Dead, Error: "refused"}}))
 	run(t, db, "DROP TABLE t")
 	run(t, db, "CREATE TABLE t (id INTEGER PRIMARY KEY, payload, a NOT NULL CHECK (a <> 1), added DEFAULT 'new', group_id BLOB)")
 	run(t, db, "CREATE TRIGGER no BEFORE INSERT ON t WHEN NEW.a = 2 BEGIN SELECT RAISE(ABORT, 'not that one'); END")
-	n, err := b.Replay(t.Context(), outbox.DeadFilter{}, 10)
+	n, err := b.Replay(t.Context(), buffer.DeadFilter{}, 10)
 	check(t, err)
-	count, err := b.CountDead(t.Context(), outbox.DeadFilter{})
+	count, err := b.CountDead(t.Context(), buffer.DeadFilter{})
 	check(t, err)
 	if n != 1 || count.Open != 3 {
 		t.Fatalf("replayed %d, open %d; want 1 and 3", n, count.Open)

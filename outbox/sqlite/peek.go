@@ -6,12 +6,12 @@ import (
 	"errors"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // Peek is described by buffertest.Buffer.
-func (b *Buffer) Peek(ctx context.Context, limit int) (*outbox.Batch, error) {
-	batch := &outbox.Batch{GroupID: outbox.NewGroupID(), Pipeline: b.config.Pipeline, ClaimedAt: time.Now(), ClaimedLocal: time.Now()}
+func (b *Buffer) Peek(ctx context.Context, limit int) (*buffer.Lease, error) {
+	batch := &buffer.Lease{Batch: buffer.Batch{GroupID: buffer.NewGroupID(), Pipeline: b.config.Pipeline}, ClaimedAt: time.Now(), ClaimedLocal: time.Now()}
 	if b.own != nil {
 		return b.peekOwn(ctx, batch, limit)
 	}
@@ -58,7 +58,7 @@ func (b *Buffer) pickAny(ctx context.Context, tx transaction, limit int) (*sql.R
 }
 
 // peeked is what a Peek returns after its transaction.
-func peeked(batch *outbox.Batch, err error) (*outbox.Batch, error) {
+func peeked(batch *buffer.Lease, err error) (*buffer.Lease, error) {
 	n := len(batch.Events)
 	if err != nil || n == 0 {
 		return nil, err
@@ -75,7 +75,7 @@ const readOnlySQL = `PRAGMA query_only = ON`
 // peekOwn stamps the events, projects them, and takes the stamp back: the projection sees
 // what it would see. This keeps other writers waiting, so it is done at most for peekTime. The
 // connection is one of its own: it can write no more when the projection has begun.
-func (b *Buffer) peekOwn(ctx context.Context, batch *outbox.Batch, limit int) (_ *outbox.Batch, err error) {
+func (b *Buffer) peekOwn(ctx context.Context, batch *buffer.Lease, limit int) (_ *buffer.Lease, err error) {
 	db, err := open(b.file, "rw", b.config.pragmas()...)
 	if err != nil {
 		return nil, err

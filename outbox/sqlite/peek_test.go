@@ -6,13 +6,14 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
 )
 
 // TestPeekInOrder: what waits for its key is not among what a claim would take.
 func TestPeekInOrder(t *testing.T) {
 	t.Parallel()
-	f := harness("outbox_events", outbox.ClaimAuto).Open(t, buffertest.Options{Ordered: true})
+	f := harness("outbox_events", buffer.ClaimAuto).Open(t, buffertest.Options{Ordered: true})
 	var events []outbox.Event
 	for _, key := range []string{"a", "b", "a", "c", "b"} {
 		events = append(events, outbox.Event{Topic: "t", Key: &key, Payload: []byte("1")})

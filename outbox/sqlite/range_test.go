@@ -10,17 +10,18 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
 	"github.com/outboxrelay/relay/outbox/sqlite"
 )
 
-var byRange = buffertest.Options{Claim: outbox.ClaimRange}
+var byRange = buffertest.Options{Claim: buffer.ClaimRange}
 
 func ones(n int) []outbox.Event {
 	return slices.Repeat([]outbox.Event{{Topic: "t", Payload: []byte("1")}}, n)
 }
 
-func claim(t *testing.T, b buffertest.Buffer, limit int) *outbox.Batch {
+func claim(t *testing.T, b buffertest.Buffer, limit int) *buffer.Lease {
 	t.Helper()
 	batch, err := b.Claim(t.Context(), limit, time.Hour)
 	check(t, err)
@@ -30,9 +31,9 @@ func claim(t *testing.T, b buffertest.Buffer, limit int) *outbox.Batch {
 	return batch
 }
 
-func deliver(t *testing.T, b buffertest.Buffer, batch *outbox.Batch) {
+func deliver(t *testing.T, b buffertest.Buffer, batch *buffer.Lease) {
 	t.Helper()
-	check(t, b.Settle(t.Context(), batch, []outbox.Outcome{{Verdict: outbox.Delivered}}))
+	check(t, b.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 }
 
 func expectIDs(t *testing.T, what string, got, want []int64) {
@@ -47,7 +48,7 @@ func expectIDs(t *testing.T, what string, got, want []int64) {
 // and claimed by whoever looks from the beginning.
 func TestRangeHoldsExactIDs(t *testing.T) {
 	t.Parallel()
-	f := harness("outbox_events", outbox.ClaimRange).Open(t, byRange)
+	f := harness("outbox_events", buffer.ClaimRange).Open(t, byRange)
 	f.Insert(t, ones(10)...)
 	f.Exec(t, "DELETE FROM outbox_events WHERE id IN (3, 7)")
 	first, last := claim(t, f.Buffer, 4), claim(t, f.Buffer, 4)
@@ -85,7 +86,7 @@ func rowIDs(t *testing.T, f *buffertest.Fixture) (ids []int64) {
 // while batches live. What comes under their ids then is not theirs.
 func TestRangeAndIDsHandedOutAgain(t *testing.T) {
 	t.Parallel()
-	f := harness("outbox_events", outbox.ClaimRange).Open(t, buffertest.Options{Claim: outbox.ClaimRange, Archive: true})
+	f := harness("outbox_events", buffer.ClaimRange).Open(t, buffertest.Options{Claim: buffer.ClaimRange, Archive: true})
 	f.Insert(t, ones(6)...)
 	delivered, dead, taken := claim(t, f.Buffer, 2), claim(t, f.Buffer, 2), claim(t, f.Buffer, 2)
 	f.Exec(t, "DELETE FROM outbox_events")
@@ -94,9 +95,9 @@ func TestRangeAndIDsHandedOutAgain(t *testing.T) {
 		f.Exec(t, "INSERT INTO outbox_events (topic, payload, created_at) VALUES ('new', '2', strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '1 seconds'))")
 	}
 	deliver(t, f.Buffer, delivered)
-	check(t, f.Buffer.Settle(t.Context(), dead, []outbox.Outcome{
-		{Verdict: outbox.Dead, IDs: dead.IDs()[:1], Error: "refused"},
-		{Verdict: outbox.Retry, IDs: dead.IDs()[1:], GroupID: outbox.NewGroupID()},
+	check(t, f.Buffer.Settle(t.Context(), dead, []buffer.Outcome{
+		{Verdict: buffer.Dead, IDs: dead.IDs()[:1], Error: "refused"},
+		{Verdict: buffer.Retry, IDs: dead.IDs()[1:], GroupID: buffer.NewGroupID()},
 	}))
 	if letters, archived := f.Dead(t), f.Archived(t); len(letters) != 0 || len(archived) != 0 {
 		t.Fatalf("buried %v, archived %v: events that were never sent", letters, archived)
@@ -117,7 +118,7 @@ func TestRangeAndIDsHandedOutAgain(t *testing.T) {
 func TestRangeUnreadableMembers(t *testing.T) {
 	t.Parallel()
 	for _, members := range []string{"", "[", "{}", "[[1]]", "[[2, 1]]", "[[2, 3], [1, 1]]", "[[1, 2], [2, 3]]", "[[1, 9000000000000000000]]", `[["1", 2]]`, "[[-9223372036854775808, 9223372036854775807]]"} {
-		f := harness("outbox_events", outbox.ClaimRange).Open(t, byRange)
+		f := harness("outbox_events", buffer.ClaimRange).Open(t, byRange)
 		f.Insert(t, ones(3)...)
 		spoilt := claim(t, f.Buffer, 10)
 		f.Exec(t, "UPDATE outbox_batches SET members = '"+members+"'")
@@ -136,10 +137,10 @@ func TestRangeUnreadableMembers(t *testing.T) {
 // then whoever asked for another one does not claim, and who asked for none follows.
 func TestClaimModes(t *testing.T) {
 	t.Parallel()
-	asked := []outbox.ClaimMode{outbox.ClaimStamp, outbox.ClaimOptimistic, outbox.ClaimRange}
+	asked := []buffer.ClaimMode{buffer.ClaimStamp, buffer.ClaimOptimistic, buffer.ClaimRange}
 	for _, from := range asked {
-		for _, to := range append(slices.Clone(asked), outbox.ClaimAuto) {
-			if from == to || from == outbox.ClaimRange && to == outbox.ClaimAuto {
+		for _, to := range append(slices.Clone(asked), buffer.ClaimAuto) {
+			if from == to || from == buffer.ClaimRange && to == buffer.ClaimAuto {
 				continue
 			}
 			t.Run(fmt.Sprintf("%s to %s", from, to), func(t *testing.T) {
@@ -150,10 +151,10 @@ func TestClaimModes(t *testing.T) {
 	}
 }
 
-func changeMode(t *testing.T, from, to outbox.ClaimMode) {
+func changeMode(t *testing.T, from, to buffer.ClaimMode) {
 	db, url := database(t)
 	migrate(t, url, sqlite.SchemaConfig{})
-	stored := func(want outbox.ClaimMode) {
+	stored := func(want buffer.ClaimMode) {
 		t.Helper()
 		var mode string
 		check(t, db.QueryRow("SELECT claim FROM outbox_buffers").Scan(&mode))
@@ -161,7 +162,7 @@ func changeMode(t *testing.T, from, to outbox.ClaimMode) {
 			t.Fatalf("the mode is %q, want %q", mode, want)
 		}
 	}
-	open := func(mode outbox.ClaimMode) *sqlite.Buffer {
+	open := func(mode buffer.ClaimMode) *sqlite.Buffer {
 		b, err := sqlite.Open(sqlite.Config{URL: url, Pipeline: "orders", Claim: mode})
 		check(t, err)
 		t.Cleanup(func() { check(t, b.Close()) })
@@ -170,7 +171,7 @@ func changeMode(t *testing.T, from, to outbox.ClaimMode) {
 	exec(t, db, strings.Repeat("INSERT INTO outbox_events (topic, payload) VALUES ('t', '1');", 6))
 	before, after := open(from), open(to)
 	seen := map[int64]uuid.UUID{}
-	note := func(b *outbox.Batch) {
+	note := func(b *buffer.Lease) {
 		t.Helper()
 		for _, id := range b.IDs() {
 			if other, twice := seen[id]; twice {
@@ -183,7 +184,7 @@ func changeMode(t *testing.T, from, to outbox.ClaimMode) {
 	note(live)
 	stored(from)
 	check(t, after.Check(t.Context())) // what lives is to be sent, so it runs
-	if to == outbox.ClaimAuto {
+	if to == buffer.ClaimAuto {
 		if got := after.ClaimMode(); got != from {
 			t.Errorf("it says that it claims by %q, and follows %q", got, from)
 		}
@@ -191,7 +192,7 @@ func changeMode(t *testing.T, from, to outbox.ClaimMode) {
 		note(followed)
 		stored(from)
 		deliver(t, before, followed)
-		to = outbox.ClaimRange
+		to = buffer.ClaimRange
 	} else {
 		_, err := after.Claim(t.Context(), 2, time.Hour)
 		expectNotReady(t, err, fmt.Sprintf("claimed by %q and this relay would claim by %q", from, to))
@@ -213,7 +214,7 @@ func changeMode(t *testing.T, from, to outbox.ClaimMode) {
 	}
 	audit, err := after.Audit(t.Context())
 	check(t, err)
-	if audit != (outbox.Audit{}) {
+	if audit != (buffer.Audit{}) {
 		t.Fatalf("left is %+v", audit)
 	}
 }
@@ -226,25 +227,25 @@ func TestRangeWhereItDoesNotHold(t *testing.T) {
 		created_at TEXT DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')), group_id TEXT)`)
 	migrate(t, url, sqlite.SchemaConfig{})
 	exec(t, db, "INSERT INTO outbox_events (id, topic, payload) VALUES (7, 't', '1')")
-	finds := map[outbox.ClaimMode]string{
-		outbox.ClaimRange: "warning: by stamp, although claim: range was asked for: id of table",
-		outbox.ClaimAuto:  "fine: by stamp; not by range, for id of table", outbox.ClaimStamp: "fine: by stamp", outbox.ClaimOptimistic: "fine: by optimistic",
+	finds := map[buffer.ClaimMode]string{
+		buffer.ClaimRange: "warning: by stamp, although claim: range was asked for: id of table",
+		buffer.ClaimAuto:  "fine: by stamp; not by range, for id of table", buffer.ClaimStamp: "fine: by stamp", buffer.ClaimOptimistic: "fine: by optimistic",
 	}
-	for mode, says := range map[outbox.ClaimMode]string{
-		outbox.ClaimRange: `claim: range needs ids that only grow, and id of table "outbox_events" is no INTEGER PRIMARY KEY AUTOINCREMENT: its events are claimed by stamp`,
-		outbox.ClaimAuto:  "", outbox.ClaimStamp: "", outbox.ClaimOptimistic: "",
+	for mode, says := range map[buffer.ClaimMode]string{
+		buffer.ClaimRange: `claim: range needs ids that only grow, and id of table "outbox_events" is no INTEGER PRIMARY KEY AUTOINCREMENT: its events are claimed by stamp`,
+		buffer.ClaimAuto:  "", buffer.ClaimStamp: "", buffer.ClaimOptimistic: "",
 	} {
 		b, err := sqlite.Open(sqlite.Config{URL: url, Pipeline: "orders", Claim: mode})
 		check(t, err)
 		if got := strings.Join(b.Warnings(t.Context()), "\n"); got != says {
 			t.Errorf("claim: %s: the warnings are %q, want %q", mode, got, says)
 		}
-		found := slices.DeleteFunc(b.Examine(t.Context()), func(f outbox.Finding) bool { return f.About != "claim" })
-		mends := mode == outbox.ClaimRange || mode == outbox.ClaimAuto
+		found := slices.DeleteFunc(b.Examine(t.Context()), func(f buffer.Finding) bool { return f.About != "claim" })
+		mends := mode == buffer.ClaimRange || mode == buffer.ClaimAuto
 		if len(found) != 1 || !strings.HasPrefix(found[0].Level.String()+": "+found[0].Text, finds[mode]) || (found[0].Mend != "") != mends {
 			t.Errorf("claim: %s: it finds %+v, want %q", mode, found, finds[mode])
 		}
-		if mode == outbox.ClaimRange {
+		if mode == buffer.ClaimRange {
 			batch := claim(t, b, 10)
 			var stamped string
 			check(t, db.QueryRow("SELECT group_id FROM outbox_events").Scan(&stamped))
@@ -258,7 +259,7 @@ func TestRangeWhereItDoesNotHold(t *testing.T) {
 	}
 	_, sound := database(t)
 	migrate(t, sound, sqlite.SchemaConfig{})
-	b, err := sqlite.Open(sqlite.Config{URL: sound, Pipeline: "orders", Claim: outbox.ClaimRange})
+	b, err := sqlite.Open(sqlite.Config{URL: sound, Pipeline: "orders", Claim: buffer.ClaimRange})
 	check(t, err)
 	if warnings := b.Warnings(t.Context()); len(warnings) != 0 {
 		t.Errorf("the warnings of a sound table are %q", warnings)

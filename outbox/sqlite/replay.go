@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // One letter an event: min takes the other columns from its own row.
@@ -38,7 +38,7 @@ HAVING count(*) > 0
 RETURNING events`
 
 // Replay is described by buffertest.Buffer.
-func (b *Buffer) Replay(ctx context.Context, f outbox.DeadFilter, limit int) (replayed int, err error) {
+func (b *Buffer) Replay(ctx context.Context, f buffer.DeadFilter, limit int) (replayed int, err error) {
 	args, err := b.match(f)
 	if err != nil {
 		return 0, err
@@ -55,7 +55,7 @@ func (b *Buffer) Replay(ctx context.Context, f outbox.DeadFilter, limit int) (re
 		if err != nil {
 			return err
 		}
-		group := outbox.NewGroupID().String()
+		group := buffer.NewGroupID().String()
 		p, err := b.putIn(ctx, tx, group, ids)
 		if err != nil {
 			return err
@@ -134,7 +134,7 @@ WHERE rowid IN (
   ORDER BY event_id, group_id LIMIT ?8)`
 
 // Discard is described by buffertest.Buffer.
-func (b *Buffer) Discard(ctx context.Context, f outbox.DeadFilter, limit int) (discarded int, err error) {
+func (b *Buffer) Discard(ctx context.Context, f buffer.DeadFilter, limit int) (discarded int, err error) {
 	args, err := b.match(f)
 	if err != nil {
 		return 0, err

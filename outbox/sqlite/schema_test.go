@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
 	"github.com/outboxrelay/relay/outbox/sqlite"
 )
@@ -198,6 +198,6 @@ func TestMigrateFile(t *testing.T) {
 func expectNotReady(t *testing.T, err error, says string) {
 	t.Helper()
 	if !isNotReady(err) || !strings.Contains(err.Error(), says) {
-		t.Fatalf("got error %v, want one that is %q and says %q", err, outbox.ErrNotReady, says)
+		t.Fatalf("got error %v, want one that is %q and says %q", err, buffer.ErrNotReady, says)
 	}
 }

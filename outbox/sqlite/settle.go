@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // The fences. Each is the first statement of its transaction and names group_id
@@ -78,23 +78,23 @@ HAVING count(*) > 0`
 
 // Settle is described by buffertest.Buffer. No row is ever locked for itself
 // here, so a marked batch is settled as any other, and ErrLocked never comes.
-func (b *Buffer) Settle(ctx context.Context, batch *outbox.Batch, outcomes []outbox.Outcome) error {
-	return b.ledger().settle(ctx, batch, outcomes, func(tx transaction, of holding, o outbox.Outcome) error {
+func (b *Buffer) Settle(ctx context.Context, batch *buffer.Lease, outcomes []buffer.Outcome) error {
+	return b.ledger().settle(ctx, batch, outcomes, func(tx transaction, of holding, o buffer.Outcome) error {
 		return b.settle(ctx, tx, batch, of, o)
 	})
 }
 
 // settle closes the batch's ledger row, or puts it back, and has each write one
 // outcome down.
-func (l ledger) settle(ctx context.Context, batch *outbox.Batch, outcomes []outbox.Outcome, each func(tx transaction, of holding, o outbox.Outcome) error) error {
+func (l ledger) settle(ctx context.Context, batch *buffer.Lease, outcomes []buffer.Outcome, each func(tx transaction, of holding, o buffer.Outcome) error) error {
 	for _, o := range outcomes {
-		if o.Verdict == outbox.Retry && (o.IDs == nil) != (o.GroupID == batch.GroupID) {
+		if o.Verdict == buffer.Retry && (o.IDs == nil) != (o.GroupID == batch.GroupID) {
 			return fmt.Errorf("settling batch %s: a retry of all of it keeps its group_id, one of a part needs a new one, got %s for ids %v",
 				batch.GroupID, o.GroupID, o.IDs)
 		}
 	}
 	return l.b.write(ctx, "settling a batch", func(tx transaction) error {
-		if len(outcomes) == 1 && outcomes[0].Verdict == outbox.Retry && outcomes[0].IDs == nil {
+		if len(outcomes) == 1 && outcomes[0].Verdict == buffer.Retry && outcomes[0].IDs == nil {
 			o := outcomes[0]
 			return fenced(tx.exec(ctx, putBackSQL, l.buffer, batch.GroupID.String(), batch.LeaseNo,
 				seconds(o.After), o.Attempts, o.Outages, o.Error, o.Address))
@@ -102,7 +102,7 @@ func (l ledger) settle(ctx context.Context, batch *outbox.Batch, outcomes []outb
 		var of holding
 		err := tx.row(ctx, closeLedgerSQL, l.buffer, batch.GroupID.String(), batch.LeaseNo).Scan(&of.members, &of.newest, &of.oldest)
 		if errors.Is(err, sql.ErrNoRows) {
-			return outbox.ErrLeaseLost
+			return buffer.ErrLeaseLost
 		}
 		if err != nil {
 			return err
@@ -116,7 +116,7 @@ func (l ledger) settle(ctx context.Context, batch *outbox.Batch, outcomes []outb
 	})
 }
 
-func (b *Buffer) settle(ctx context.Context, tx transaction, batch *outbox.Batch, of holding, o outbox.Outcome) error {
+func (b *Buffer) settle(ctx context.Context, tx transaction, batch *buffer.Lease, of holding, o buffer.Outcome) error {
 	which, err := of.extent(batch, o.IDs)
 	if err != nil {
 		return err
@@ -126,7 +126,7 @@ func (b *Buffer) settle(ctx context.Context, tx transaction, batch *outbox.Batch
 		return b.settleOwn(ctx, tx, batch, of, which, o)
 	}
 	switch o.Verdict {
-	case outbox.Delivered:
+	case buffer.Delivered:
 		if b.config.Archive != "" {
 			if _, err := tx.exec(ctx, archiveSQL, append(which.args(), group)...); err != nil {
 				return err
@@ -134,20 +134,20 @@ func (b *Buffer) settle(ctx context.Context, tx transaction, batch *outbox.Batch
 		}
 		_, err := tx.exec(ctx, deleteSQL, which.args()...)
 		return err
-	case outbox.Dead:
+	case buffer.Dead:
 		if _, err := tx.exec(ctx, burySQL, append(which.args(), group, b.config.Pipeline, o.Attempts, o.Error)...); err != nil {
 			return err
 		}
 		_, err := tx.exec(ctx, deleteSQL, which.args()...)
 		return err
-	case outbox.Retry:
+	case buffer.Retry:
 		return b.part(ctx, tx, batch, of, which, o)
 	}
 	return fmt.Errorf("settling batch %s: unknown verdict %v", batch.GroupID, o.Verdict)
 }
 
 // part gives some of the batch's events a batch of their own.
-func (b *Buffer) part(ctx context.Context, tx transaction, batch *outbox.Batch, of holding, which extent, o outbox.Outcome) error {
+func (b *Buffer) part(ctx context.Context, tx transaction, batch *buffer.Lease, of holding, which extent, o buffer.Outcome) error {
 	origins, err := originsText(batch)
 	if err != nil {
 		return err
@@ -178,7 +178,7 @@ func (b *Buffer) part(ctx context.Context, tx transaction, batch *outbox.Batch, 
 }
 
 // originsText is the origins of a part of the batch as a JSON array.
-func originsText(batch *outbox.Batch) (string, error) {
+func originsText(batch *buffer.Lease) (string, error) {
 	text, err := json.Marshal(append(slices.Clone(batch.Origins), batch.GroupID))
 	return string(text), err
 }
@@ -196,11 +196,11 @@ func idsText(ids []int64) (any, error) {
 const markedAgain = time.Second
 
 // Mark is described by buffertest.Buffer.
-func (b *Buffer) Mark(ctx context.Context, batch *outbox.Batch, delivered []int64) error {
+func (b *Buffer) Mark(ctx context.Context, batch *buffer.Lease, delivered []int64) error {
 	return b.ledger().mark(ctx, batch, delivered)
 }
 
-func (l ledger) mark(ctx context.Context, batch *outbox.Batch, delivered []int64) error {
+func (l ledger) mark(ctx context.Context, batch *buffer.Lease, delivered []int64) error {
 	ids, err := idsText(delivered)
 	if err != nil {
 		return err

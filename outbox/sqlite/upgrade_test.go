@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/sqlite"
 )
 
@@ -52,8 +52,8 @@ func TestUpgrade(t *testing.T) {
 
 	told, err := b.Hook().Claim(t.Context(), 10, time.Minute)
 	check(t, err)
-	check(t, b.Hook().Settle(t.Context(), told, []outbox.Outcome{{Verdict: outbox.Delivered}}))
-	replayed, err := b.Replay(t.Context(), outbox.DeadFilter{Told: true}, 10)
+	check(t, b.Hook().Settle(t.Context(), told, []buffer.Outcome{{Verdict: buffer.Delivered}}))
+	replayed, err := b.Replay(t.Context(), buffer.DeadFilter{Told: true}, 10)
 	check(t, err)
 	var ids []int64
 	for {
@@ -67,14 +67,14 @@ func TestUpgrade(t *testing.T) {
 			break
 		}
 		ids = append(ids, batch.IDs()...)
-		check(t, b.Settle(t.Context(), batch, []outbox.Outcome{{Verdict: outbox.Delivered}}))
+		check(t, b.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 	}
 	if slices.Sort(ids); replayed != 1 || !slices.Equal(ids, []int64{1, 3, 4, 5, 6, 7}) {
 		t.Fatalf("%d letters were replayed, events %v delivered; want 1 and events 1 and 3 to 7", replayed, ids)
 	}
 	left, err := b.Audit(t.Context())
 	check(t, err)
-	if want := (outbox.Audit{Dead: outbox.DeadCount{Closed: 2}}); left != want {
+	if want := (buffer.Audit{Dead: buffer.DeadCount{Closed: 2}}); left != want {
 		t.Fatalf("left is %+v, want %+v", left, want)
 	}
 }
@@ -102,7 +102,7 @@ func TestArchiveLater(t *testing.T) {
 	exec(t, db, "INSERT INTO outbox_events (topic, payload) VALUES ('t', '1')")
 	batch, err := b.Claim(t.Context(), 10, time.Minute)
 	check(t, err)
-	check(t, b.Settle(t.Context(), batch, []outbox.Outcome{{Verdict: outbox.Delivered}}))
+	check(t, b.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 	var archived int
 	check(t, db.QueryRow("SELECT count(*) FROM "+quote(name)).Scan(&archived))
 	if archived != 1 {

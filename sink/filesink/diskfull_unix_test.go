@@ -15,7 +15,7 @@ import (
 	"testing"
 
 	"github.com/outboxrelay/relay/internal/testserver"
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 	"github.com/outboxrelay/relay/sink/filesink"
 )
@@ -80,7 +80,7 @@ func diskFull(path, limit string) error {
 		return err
 	}
 	var said []string
-	for _, b := range []*outbox.Batch{batch(4, 6), batch(4, 6), batch(4, 4)} {
+	for _, b := range []*buffer.Batch{batch(4, 6), batch(4, 6), batch(4, 4)} {
 		switch err := s.Send(context.Background(), b); {
 		case err == nil:
 			said = append(said, "ok")

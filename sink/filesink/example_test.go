@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink/filesink"
 )
 
@@ -17,8 +18,8 @@ func ExampleNew() {
 		return
 	}
 	key := "customer-7"
-	err = s.Send(context.Background(), &outbox.Batch{
-		GroupID: outbox.NewGroupID(), Pipeline: "orders", PayloadIsJSON: true,
+	err = s.Send(context.Background(), &buffer.Batch{
+		GroupID: buffer.NewGroupID(), Pipeline: "orders", PayloadIsJSON: true,
 		Events: []outbox.Event{{
 			ID: 17, Topic: "orders.created", Key: &key, Payload: []byte(`{"order": 1}`),
 			CreatedAt: time.Date(2026, 1, 2, 3, 4, 5, 123456000, time.UTC),

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 	"github.com/outboxrelay/relay/sink/filesink"
 )
@@ -33,8 +34,8 @@ func stdout(t testing.TB, w io.Writer) *filesink.Sink {
 }
 
 // batch makes events with the ids first to last.
-func batch(first, last int64) *outbox.Batch {
-	b := &outbox.Batch{GroupID: outbox.NewGroupID(), Pipeline: "orders", PayloadIsJSON: true, Starts: 1}
+func batch(first, last int64) *buffer.Batch {
+	b := &buffer.Batch{GroupID: buffer.NewGroupID(), Pipeline: "orders", PayloadIsJSON: true, FirstSend: true}
 	for id := first; id <= last; id++ {
 		b.Events = append(b.Events, outbox.Event{
 			ID: id, Topic: "orders", Payload: fmt.Appendf(nil, `{"order":%d}`, id), CreatedAt: time.Unix(0, 0),
@@ -43,7 +44,7 @@ func batch(first, last int64) *outbox.Batch {
 	return b
 }
 
-func send(t *testing.T, s sink.Sink, b *outbox.Batch) {
+func send(t *testing.T, s sink.Sink, b *buffer.Batch) {
 	t.Helper()
 	if err := s.Send(t.Context(), b); err != nil {
 		t.Fatalf("Send: %v", err)

@@ -30,7 +30,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
 
@@ -105,7 +105,7 @@ func (c Config) output(stdout io.Writer) (output, error) {
 // Send appends the batch's events. Its error wraps sink.ErrUnavailable, or is a
 // *sink.BatchError that names events which no envelope can carry. A write that
 // the operating system holds up (a pipe nobody reads) is not ended by ctx.
-func (s *Sink) Send(ctx context.Context, b *outbox.Batch) error {
+func (s *Sink) Send(ctx context.Context, b *buffer.Batch) error {
 	buffer := s.buffers.Get().(*[]byte)
 	defer s.buffers.Put(buffer)
 	lines, refused := appendLines((*buffer)[:0], b)

@@ -3,12 +3,12 @@ package filesink
 import (
 	"context"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
 
 // Preview implements sink.Previewer: the lines that the batch makes.
-func (s *Sink) Preview(_ context.Context, b *outbox.Batch) ([]sink.Shown, error) {
+func (s *Sink) Preview(_ context.Context, b *buffer.Batch) ([]sink.Shown, error) {
 	lines, refused := appendLines(nil, b)
 	var err error
 	if len(refused) > 0 {
@@ -29,7 +29,7 @@ func (s *Sink) Preview(_ context.Context, b *outbox.Batch) ([]sink.Shown, error)
 }
 
 // appendLines appends the events, and names those that no envelope can carry, in order.
-func appendLines(lines []byte, b *outbox.Batch) (_ []byte, refused []sink.EventError) {
+func appendLines(lines []byte, b *buffer.Batch) (_ []byte, refused []sink.EventError) {
 	for i := range b.Events {
 		if err := sink.CheckHeaders(&b.Events[i]); err != nil {
 			refused = append(refused, sink.EventError{Index: i, Err: err})

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
 
@@ -21,7 +22,7 @@ func TestPreview(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	b := &outbox.Batch{PayloadIsJSON: true}
+	b := &buffer.Batch{PayloadIsJSON: true}
 	for i, headers := range []string{`{"a": "1"}`, `"none"`, `{}`} {
 		b.Events = append(b.Events, outbox.Event{ID: int64(i + 1), Topic: "t", Payload: []byte("{\n}"), Headers: outbox.Headers(headers)})
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 	"github.com/outboxrelay/relay/sink/httpsink"
 )
@@ -35,8 +36,8 @@ func TestAnAddressThatIsAway(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer s.Close()
-		return s.Send(t.Context(), &outbox.Batch{
-			GroupID: outbox.NewGroupID(), PayloadIsJSON: true,
+		return s.Send(t.Context(), &buffer.Batch{
+			GroupID: buffer.NewGroupID(), PayloadIsJSON: true,
 			Events: []outbox.Event{{ID: 1, Topic: topic, Payload: []byte("{}")}, {ID: 2, Topic: topic, Payload: []byte("{}")}},
 		})
 	}

@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"testing"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink/httpsink"
 )
 
@@ -68,7 +68,7 @@ func BenchmarkPrograms(b *testing.B) {
 }
 
 // batchOf has n events of about 300 bytes.
-func batchOf(n int) *outbox.Batch {
+func batchOf(n int) *buffer.Batch {
 	b := batch(make([]string, n)...)
 	for i := range b.Events {
 		key := fmt.Sprintf("customer-%d", i%100)

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
 
@@ -19,7 +19,7 @@ const mostBlames = 64
 // looked at when that is sent. nil: the program takes none, and is to blame itself. It is
 // so whoever held the batch before: what a program fails over was not sent, unless the
 // projection has changed since.
-func (s *Sink) blame(ctx context.Context, b *outbox.Batch, r *request, failed error) []sink.Group {
+func (s *Sink) blame(ctx context.Context, b *buffer.Batch, r *request, failed error) []sink.Group {
 	if len(r.events) < 2 || isLimit(failed) || errors.Is(failed, errNone) || errors.Is(failed, errSeveral) {
 		return nil
 	}
@@ -70,7 +70,7 @@ func (s *Sink) blame(ctx context.Context, b *outbox.Batch, r *request, failed er
 func isLimit(err error) bool { return errors.Is(err, errTime) || errors.Is(err, errMemory) }
 
 // requestError says which program failed, over which event where it is one alone.
-func (s *Sink) requestError(b *outbox.Batch, r *request, err error) error {
+func (s *Sink) requestError(b *buffer.Batch, r *request, err error) error {
 	of := ""
 	if len(r.events) == 1 {
 		of = " of event " + b.Events[r.events[0]].Identity()

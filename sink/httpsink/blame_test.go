@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 	"github.com/outboxrelay/relay/sink/httpsink"
 )
@@ -79,7 +79,7 @@ func TestMoreBadEventsThanAreLookedFor(t *testing.T) {
 	for range 200 {
 		topics = append(topics, "good", "bad")
 	}
-	left, buried := []*outbox.Batch{batch(topics...)}, 0
+	left, buried := []*buffer.Batch{batch(topics...)}, 0
 	for len(left) > 0 {
 		b := left[0]
 		left = left[1:]
@@ -116,10 +116,10 @@ func TestBadEventsArePartedWhoeverHeldTheBatch(t *testing.T) {
 	t.Parallel()
 	url, bodies := keeping(t)
 	s := open(t, httpsink.Config{URL: url, Request: pickyJQ})
-	for name, before := range map[string]func(*outbox.Batch){
-		"an outage":         func(b *outbox.Batch) { b.Outages = 1 },
-		"a refusal":         func(b *outbox.Batch) { b.Attempts = 1 },
-		"an owner who died": func(b *outbox.Batch) { b.Starts = 2 },
+	for name, before := range map[string]func(*buffer.Batch){
+		"an outage":         func(b *buffer.Batch) { b.FirstSend = false },
+		"a refusal":         func(b *buffer.Batch) { b.FirstSend = false },
+		"an owner who died": func(b *buffer.Batch) { b.FirstSend = false },
 	} {
 		b := batch("good", "bad", "good")
 		before(b)

@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
 
@@ -32,7 +33,7 @@ type format struct {
 	add        func([]byte, *outbox.Event) []byte
 }
 
-func (s *Sink) formatOf(b *outbox.Batch) format {
+func (s *Sink) formatOf(b *buffer.Batch) format {
 	envelope := func(text []byte, e *outbox.Event) []byte {
 		return append(sink.AppendEnvelope(text, e, b.PayloadIsJSON), ',')
 	}
@@ -53,7 +54,7 @@ func (s *Sink) formatOf(b *outbox.Batch) format {
 
 // body makes the body of those events. It is a new one each time: net/http may still
 // read it after it has returned the answer.
-func (s *Sink) body(b *outbox.Batch, kept []int) body {
+func (s *Sink) body(b *buffer.Batch, kept []int) body {
 	size := 128
 	for _, i := range kept {
 		e := &b.Events[i]
@@ -111,7 +112,7 @@ func tooMany(bytes, most int) error {
 }
 
 // program makes the body with Config.Request, of what would be sent without it.
-func (s *Sink) program(ctx context.Context, b *outbox.Batch, r *request) ([]byte, error) {
+func (s *Sink) program(ctx context.Context, b *buffer.Batch, r *request) ([]byte, error) {
 	made, err := s.request.run(ctx, map[string]any{
 		"pipeline": b.Pipeline, "group_id": b.GroupID.String(), "events": r.values,
 	})

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // wire is a network in memory, so that a server and its clients can live in a
@@ -77,9 +78,9 @@ func inBubble(t *testing.T, c Config, h http.HandlerFunc) (s *Sink, done func())
 	}
 }
 
-func oneEvent() *outbox.Batch {
-	return &outbox.Batch{
-		GroupID: outbox.NewGroupID(), Pipeline: "orders", PayloadIsJSON: true, Starts: 1,
+func oneEvent() *buffer.Batch {
+	return &buffer.Batch{
+		GroupID: buffer.NewGroupID(), Pipeline: "orders", PayloadIsJSON: true, FirstSend: true,
 		Events: []outbox.Event{{ID: 1, Topic: "a", Payload: []byte(`{}`)}},
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 	"github.com/outboxrelay/relay/sink/httpsink"
 )
@@ -77,7 +78,7 @@ func TestMaxBytes(t *testing.T) {
 
 // expectParts sends the parts and fails unless each fits, none could take the next
 // one's first event, and each event is in one of them or too large alone.
-func expectParts(t *testing.T, s *httpsink.Sink, b *outbox.Batch, divide *sink.DivideError, bodies *[]string, most int) {
+func expectParts(t *testing.T, s *httpsink.Sink, b *buffer.Batch, divide *sink.DivideError, bodies *[]string, most int) {
 	t.Helper()
 	var seen []int
 	before := 0 // bytes of the part before
@@ -137,7 +138,7 @@ func expectWhole(t *testing.T, err error, bodies []string, most int) {
 
 // sendParts sends a batch as a worker does: where some events are refused before anything
 // is sent, the others go out by themselves. The indexes are the batch's.
-func sendParts(t *testing.T, s *httpsink.Sink, b *outbox.Batch) error {
+func sendParts(t *testing.T, s *httpsink.Sink, b *buffer.Batch) error {
 	t.Helper()
 	err := s.Send(within(t), b)
 	divide, isDivide := errors.AsType[*sink.DivideError](err)

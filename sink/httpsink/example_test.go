@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink/httpsink"
 )
 
@@ -34,7 +35,7 @@ func ExampleNew() {
 		fmt.Println(err)
 		return
 	}
-	err = s.Send(context.Background(), &outbox.Batch{
+	err = s.Send(context.Background(), &buffer.Batch{
 		GroupID: uuid.MustParse("01890a5d-ac96-774b-bcce-b302099a8057"), Pipeline: "orders", PayloadIsJSON: true,
 		Events: []outbox.Event{{
 			ID: 17, Topic: "orders.created", Payload: []byte(`{"order": 1}`),

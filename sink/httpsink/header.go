@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
 
@@ -62,7 +63,7 @@ func (s *Sink) OneAddress() bool { return s.template.Fixed() && len(s.made) == 0
 
 // groups divides a batch by what tells its requests apart: the URL, and the headers that
 // are made of topic and key.
-func (s *Sink) groups(b *outbox.Batch) (groups []sink.Group, refused []sink.EventError) {
+func (s *Sink) groups(b *buffer.Batch) (groups []sink.Group, refused []sink.EventError) {
 	if len(s.made) == 0 {
 		return s.template.GroupByAddress(b)
 	}

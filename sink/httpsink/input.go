@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
 
@@ -16,7 +17,7 @@ type input struct {
 
 // envelopes are the events as programs see them: what sink.AppendEnvelope makes, read.
 // Those that cannot be read are refused, and still are those that were not.
-func (in *input) envelopes(b *outbox.Batch, kept []int) (all []any, still []int, refused []sink.EventError) {
+func (in *input) envelopes(b *buffer.Batch, kept []int) (all []any, still []int, refused []sink.EventError) {
 	all, still = make([]any, 0, len(kept)), kept[:0]
 	in.texts = make(texts, len(kept))
 	for _, i := range kept {
@@ -33,7 +34,7 @@ func (in *input) envelopes(b *outbox.Batch, kept []int) (all []any, still []int,
 // timeFormat is created_at's: UTC, to the microsecond.
 const timeFormat = "2006-01-02T15:04:05.000000Z"
 
-func (in *input) envelope(b *outbox.Batch, e *outbox.Event) (map[string]any, error) {
+func (in *input) envelope(b *buffer.Batch, e *outbox.Event) (map[string]any, error) {
 	one := make(map[string]any, 8) // one group of Go's map
 	one["id"] = e.Identity()
 	one["topic"] = e.Topic

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
 
@@ -19,7 +19,7 @@ var _ sink.Previewer = (*Sink)(nil)
 // for what may be secret: the headers' values, but for those that never are, the values
 // in the query that are no event's, and what looks like a token in the path. The error is
 // Request's too, when that fails.
-func (s *Sink) Preview(ctx context.Context, b *outbox.Batch) ([]sink.Shown, error) {
+func (s *Sink) Preview(ctx context.Context, b *buffer.Batch) ([]sink.Shown, error) {
 	p := preview{Sink: s}
 	all := make([]int, len(b.Events))
 	for i := range all {
@@ -38,7 +38,7 @@ type preview struct {
 }
 
 // add shows a batch, or each part of it. at says which event of the whole each one is.
-func (p *preview) add(ctx context.Context, b *outbox.Batch, at []int) error {
+func (p *preview) add(ctx context.Context, b *buffer.Batch, at []int) error {
 	r, refused, err := p.prepare(ctx, b)
 	if divide, ok := errors.AsType[*sink.DivideError](err); ok {
 		for _, g := range divide.Groups {
@@ -49,7 +49,7 @@ func (p *preview) add(ctx context.Context, b *outbox.Batch, at []int) error {
 				continue
 			}
 			part := *b
-			part.GroupID, part.Events = outbox.NewGroupID(), nil
+			part.GroupID, part.Events = buffer.NewGroupID(), nil
 			var partAt []int
 			for _, i := range g.Indexes {
 				part.Events, partAt = append(part.Events, b.Events[i]), append(partAt, at[i])

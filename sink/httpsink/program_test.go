@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 	"github.com/outboxrelay/relay/sink/httpsink"
 )
@@ -33,7 +34,7 @@ func keeping(t *testing.T) (url string, bodies *[]string) {
 const envelope1 = `{"created_at":"2026-01-02T03:04:05.123456Z","id":"1","payload":{"n":12345678901234567890,` + "\n" + `"f":1.10},"topic":"a"}`
 
 // numbered has two events with numbers that a float does not hold, and a third of bytes.
-func numbered() *outbox.Batch {
+func numbered() *buffer.Batch {
 	b := batch("a", "b", "c")
 	b.PayloadIsJSON = false
 	for i, payload := range []string{"{\"n\":12345678901234567890,\n\"f\":1.10}", `[1e400, "<\u00e9>"]`, "\x00{"} {

@@ -7,6 +7,7 @@ import (
 	"net/http"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
 
@@ -26,7 +27,7 @@ const headerIdempotency = "Idempotency-Key"
 
 // prepare makes the batch's request; nil where all events are refused. Nothing was sent
 // when it fails.
-func (s *Sink) prepare(ctx context.Context, b *outbox.Batch) (*request, []sink.EventError, error) {
+func (s *Sink) prepare(ctx context.Context, b *buffer.Batch) (*request, []sink.EventError, error) {
 	groups, refused := s.groups(b)
 	if len(groups) > 1 {
 		return nil, nil, divide(groups, refused, false)
@@ -107,7 +108,7 @@ func (s *Sink) checkEvent(e *outbox.Event) error {
 
 // fill makes the request's body with the program. One that is too large is halved: how
 // much of it is whose the program alone knows.
-func (s *Sink) fill(ctx context.Context, b *outbox.Batch, r *request, refused []sink.EventError) (*request, []sink.EventError, error) {
+func (s *Sink) fill(ctx context.Context, b *buffer.Batch, r *request, refused []sink.EventError) (*request, []sink.EventError, error) {
 	var failed error
 	if r.body, failed = s.program(ctx, b, r); failed != nil {
 		err := s.requestError(b, r, failed)
@@ -140,7 +141,7 @@ func each(indexes []int) []sink.Group {
 }
 
 // httpRequest is the request as it goes out.
-func (s *Sink) httpRequest(ctx context.Context, r *request, b *outbox.Batch) (*http.Request, error) {
+func (s *Sink) httpRequest(ctx context.Context, r *request, b *buffer.Batch) (*http.Request, error) {
 	body := r.body
 	if s.gzip {
 		var err error

@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 	"github.com/outboxrelay/relay/sink/httpsink"
 )
@@ -23,8 +24,8 @@ import (
 var groupID = uuid.MustParse("01890a5d-ac96-774b-bcce-b302099a8057")
 
 // batch has the ids 1, 2, ... and those topics.
-func batch(topics ...string) *outbox.Batch {
-	b := &outbox.Batch{GroupID: groupID, Pipeline: "orders", PayloadIsJSON: true, Starts: 1}
+func batch(topics ...string) *buffer.Batch {
+	b := &buffer.Batch{GroupID: groupID, Pipeline: "orders", PayloadIsJSON: true, FirstSend: true}
 	for i, topic := range topics {
 		b.Events = append(b.Events, outbox.Event{
 			ID: int64(i + 1), Topic: topic, Payload: []byte("{\n}"), CreatedAt: time.Date(2026, 1, 2, 3, 4, 5, 123456000, time.UTC),

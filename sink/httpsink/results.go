@@ -13,7 +13,7 @@ import (
 
 	"github.com/itchyny/gojq"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
 
@@ -26,7 +26,7 @@ const answerBytes = 16 << 20
 // Where Results fails nothing is known of the events, and some may have arrived: so it is
 // an outage, and not one that is blamed on the batch, whose halves would go out under
 // group_ids that the server has never seen.
-func (s *Sink) heard(ctx context.Context, resp *http.Response, r *request, b *outbox.Batch) ([]sink.EventError, error) {
+func (s *Sink) heard(ctx context.Context, resp *http.Response, r *request, b *buffer.Batch) ([]sink.EventError, error) {
 	if s.results == nil || s.statuses.isAway(resp.StatusCode) {
 		return nil, s.redactor.read(resp).verdict(s.statuses)
 	}
@@ -57,7 +57,7 @@ func (s *Sink) heard(ctx context.Context, resp *http.Response, r *request, b *ou
 
 // failures runs the program and reads what it made. An error is no secret's, but it
 // quotes others.
-func (s *Sink) failures(ctx context.Context, resp *http.Response, text string, r *request, b *outbox.Batch) ([]sink.EventError, error) {
+func (s *Sink) failures(ctx context.Context, resp *http.Response, text string, r *request, b *buffer.Batch) ([]sink.EventError, error) {
 	body, isJSON := bodyValue(text)
 	said := map[string]any{"status": resp.StatusCode, "headers": headerValues(resp.Header), "body": body}
 	if !s.results.isNarrow {
@@ -104,7 +104,7 @@ func bodyValue(text string) (value any, isJSON bool) {
 // verdicts gathers what a program says of the events.
 type verdicts struct {
 	sink   *Sink
-	batch  *outbox.Batch
+	batch  *buffer.Batch
 	sent   []int // indexes of the batch, in the order of the request
 	status int
 	byID   map[string]int // where in sent; made when it is needed

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
 
@@ -20,7 +20,7 @@ import (
 // each alone, or that Results names; otherwise what the answer's status means for the
 // batch as a whole. A Request that fails is an outage and suspect, for nothing was sent;
 // Results that fail are an outage.
-func (s *Sink) Send(ctx context.Context, b *outbox.Batch) error {
+func (s *Sink) Send(ctx context.Context, b *buffer.Batch) error {
 	if err := ctx.Err(); err != nil {
 		return sink.Unavailable(err)
 	}
@@ -91,7 +91,7 @@ func checkPath(address string) error {
 
 // awayAt tells an outage of the batch's URL, while others may work: it is told of
 // the events, so that it stops nobody else's.
-func awayAt(b *outbox.Batch, err error) error {
+func awayAt(b *buffer.Batch, err error) error {
 	events := make([]sink.EventError, len(b.Events))
 	for i := range events {
 		events[i] = sink.EventError{Index: i, Err: err}
@@ -104,7 +104,7 @@ func awayAt(b *outbox.Batch, err error) error {
 
 // post sends a request and tells which events the answer says failed, or what it says
 // of all.
-func (s *Sink) post(ctx context.Context, r *request, b *outbox.Batch) (failed []sink.EventError, err error) {
+func (s *Sink) post(ctx context.Context, r *request, b *buffer.Batch) (failed []sink.EventError, err error) {
 	leave, err := s.enter(ctx)
 	if err != nil {
 		return nil, err

@@ -17,6 +17,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
 
@@ -144,7 +145,7 @@ func TestEnvelopeAsAValue(t *testing.T) {
 		isJSON := json.Valid(e.Payload) && utf8.Valid(e.Payload) && rapid.Bool().Draw(t, "vouched")
 		var in input
 		in.texts = texts{}
-		got, err := in.envelope(&outbox.Batch{PayloadIsJSON: isJSON}, &e)
+		got, err := in.envelope(&buffer.Batch{PayloadIsJSON: isJSON}, &e)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -7,7 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/delivery"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
 
@@ -25,13 +26,13 @@ func TestTheWaitForATurnIsNotTheServers(t *testing.T) {
 				const answer = 3 * time.Second
 				s, done := inBubble(t, c, func(http.ResponseWriter, *http.Request) { <-time.After(answer) })
 				defer done()
-				w := sink.NewWorker(s, settles{}, sink.Config{
-					MaxAttempts: 1, Backoff: sink.Backoff{Initial: time.Second, Max: time.Second, Multiplier: 1}, SendTimeout: 5 * time.Minute,
+				w := delivery.NewWorker(s, settles{}, delivery.Config{
+					MaxAttempts: 1, Backoff: delivery.Backoff{Initial: time.Second, Max: time.Second, Multiplier: 1}, SendTimeout: 5 * time.Minute,
 				})
-				began, all := time.Now(), make(chan sink.Done)
+				began, all := time.Now(), make(chan delivery.Done)
 				for range 2 {
 					go func() {
-						d, err := w.Work(t.Context(), t.Context(), oneEvent())
+						d, err := w.Work(t.Context(), t.Context(), &buffer.Lease{Batch: *oneEvent(), UnfinishedLeases: 1})
 						if err != nil || d.SendErr != nil {
 							t.Error(err, d.SendErr)
 						}
@@ -54,5 +55,5 @@ func TestTheWaitForATurnIsNotTheServers(t *testing.T) {
 // settles takes all outcomes.
 type settles struct{}
 
-func (settles) Settle(context.Context, *outbox.Batch, []outbox.Outcome) error { return nil }
-func (settles) Mark(context.Context, *outbox.Batch, []int64) error            { return nil }
+func (settles) Settle(context.Context, *buffer.Lease, []buffer.Outcome) error { return nil }
+func (settles) Mark(context.Context, *buffer.Lease, []int64) error            { return nil }

@@ -7,6 +7,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
 
@@ -39,7 +40,7 @@ func ofCloudEvents(name string) bool {
 
 // setAttributes makes a CloudEvent in binary mode of the message, as the NATS Protocol
 // Binding for CloudEvents has it. The error is a refusal for good.
-func setAttributes(h nats.Header, b *outbox.Batch, e *outbox.Event) error {
+func setAttributes(h nats.Header, b *buffer.Batch, e *outbox.Event) error {
 	attributes, err := sink.CloudEventAttributes(b, e)
 	if err != nil {
 		return err

@@ -17,6 +17,7 @@ import (
 
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 	"github.com/outboxrelay/relay/sink/natssink"
 	"github.com/outboxrelay/relay/sink/sinktest"
@@ -53,8 +54,8 @@ func ids(all []sinktest.Arrival) string {
 }
 
 // batch makes one event a subject, with ids from 1.
-func batch(topics ...string) *outbox.Batch {
-	b := &outbox.Batch{GroupID: outbox.NewGroupID(), Pipeline: sinktest.Pipeline, PayloadIsJSON: true, Starts: 1}
+func batch(topics ...string) *buffer.Batch {
+	b := &buffer.Batch{GroupID: buffer.NewGroupID(), Pipeline: sinktest.Pipeline, PayloadIsJSON: true, FirstSend: true}
 	for i, topic := range topics {
 		b.Events = append(b.Events, outbox.Event{ID: int64(i + 1), Topic: topic, Payload: []byte(`{}`), CreatedAt: time.Now()})
 	}
@@ -164,7 +165,7 @@ func TestFullStream(t *testing.T) {
 				b := batch("orders.a", "orders.a", "orders.a", "orders.a")
 				err := o.sink.Send(within(t, patience), b)
 				expect(t, "verdicts", verdicts(t, err, 4), "ok ok outage outage")
-				b.Starts = 2
+				b.FirstSend = false
 				err = o.sink.Send(within(t, patience), b)
 				expect(t, "verdicts when sent again", verdicts(t, err, 4), "ok ok outage outage")
 				expect(t, "stored", o.ids(t), "1 2")
@@ -266,9 +267,9 @@ func TestDuplicatesOnTheFirstAttempt(t *testing.T) {
 		s := open(t, natssink.Config{URL: o.url, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		b := batch("orders.a", "orders.b")
 		ok(t, s.Send(within(t, patience), b))
-		for _, again := range []func(*outbox.Batch){
-			func(b *outbox.Batch) { b.Starts = 2 }, func(b *outbox.Batch) { b.Attempts = 1 }, func(b *outbox.Batch) { b.Outages = 1 },
-			func(b *outbox.Batch) { b.Origins = append(b.Origins, outbox.NewGroupID()) },
+		for _, again := range []func(*buffer.Batch){
+			func(b *buffer.Batch) { b.FirstSend = false }, func(b *buffer.Batch) { b.FirstSend = false }, func(b *buffer.Batch) { b.FirstSend = false },
+			func(b *buffer.Batch) { b.Origins = append(b.Origins, buffer.NewGroupID()) },
 		} {
 			b := batch("orders.a", "orders.b")
 			again(b)
@@ -294,12 +295,12 @@ func TestDeadLetterIsNoDuplicateOfItsEvent(t *testing.T) {
 	o := openOrders(t, jetstream.StreamConfig{})
 	dead := batch("orders.a")
 	dead.Events[0].Headers = outbox.NewHeaders(map[string]string{"relay-dead-letter": "mine", "Nats-Msg-Id": "sinktest:1"})
-	dead.Events[0].DeadLetter = &outbox.DeadLetter{Pipeline: "p", GroupID: outbox.NewGroupID(), Attempts: 3, Error: "no\r\nway \xff"}
+	dead.Events[0].DeadLetter = &outbox.DeadLetter{Pipeline: "p", GroupID: buffer.NewGroupID(), Attempts: 3, Error: "no\r\nway \xff"}
 	ok(t, o.sink.Send(within(t, patience), dead))
 	ok(t, o.sink.Send(within(t, patience), dead)) // told once more: known
 	ok(t, o.sink.Send(within(t, patience), batch("orders.a")))
 	again := batch("orders.a") // it died once more
-	again.Events[0].DeadLetter = &outbox.DeadLetter{Pipeline: "p", GroupID: outbox.NewGroupID(), Error: "no"}
+	again.Events[0].DeadLetter = &outbox.DeadLetter{Pipeline: "p", GroupID: buffer.NewGroupID(), Error: "no"}
 	ok(t, o.sink.Send(within(t, patience), again))
 	got := stored(t, o.stream)
 	if len(got) != 3 || got[0].DeadLetter == "" || got[1].DeadLetter != "" || got[2].DeadLetter == "" {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink/natssink"
 )
 
@@ -44,8 +45,8 @@ func publishOne() error {
 		return err
 	}
 	key := "customer-7"
-	err = s.Send(context.Background(), &outbox.Batch{
-		GroupID: outbox.NewGroupID(), Pipeline: "orders", PayloadIsJSON: true,
+	err = s.Send(context.Background(), &buffer.Batch{
+		GroupID: buffer.NewGroupID(), Pipeline: "orders", PayloadIsJSON: true,
 		Events: []outbox.Event{{ID: 17, Topic: "orders.created", Key: &key, Payload: []byte(`{"order": 1}`)}},
 	})
 	if err != nil {

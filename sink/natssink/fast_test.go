@@ -17,6 +17,7 @@ import (
 
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink/natssink"
 	"github.com/outboxrelay/relay/sink/sinktest"
 )
@@ -70,7 +71,7 @@ func (w *ways) saw(t *testing.T, fast, alone int64) {
 	w.alone.Store(0)
 }
 
-func many(n int, topics ...string) *outbox.Batch {
+func many(n int, topics ...string) *buffer.Batch {
 	all := make([]string, n)
 	for i := range all {
 		all[i] = topics[i%len(topics)]
@@ -111,9 +112,9 @@ func TestWhatMayHaveBeenSentBefore(t *testing.T) {
 	whole := many(10, "orders.a")
 	ok(t, o.sink.Send(within(t, patience), whole))
 	w.saw(t, 1, 0)
-	for _, again := range []func(*outbox.Batch){
-		func(b *outbox.Batch) { b.Starts = 2 }, func(b *outbox.Batch) { b.Attempts = 1 }, func(b *outbox.Batch) { b.Outages = 1 },
-		func(b *outbox.Batch) { b.Origins = append(b.Origins, whole.GroupID) },
+	for _, again := range []func(*buffer.Batch){
+		func(b *buffer.Batch) { b.FirstSend = false }, func(b *buffer.Batch) { b.FirstSend = false }, func(b *buffer.Batch) { b.FirstSend = false },
+		func(b *buffer.Batch) { b.Origins = append(b.Origins, whole.GroupID) },
 	} {
 		b := many(10, "orders.a")
 		again(b)
@@ -277,7 +278,7 @@ func TestStreamChanges(t *testing.T) {
 	ok(t, err)
 	w := watch(t, o.client, "orders.>")
 	from := 0
-	next := func() *outbox.Batch {
+	next := func() *buffer.Batch {
 		b := many(10, "orders.a")
 		for i := range b.Events {
 			b.Events[i].ID += int64(from)

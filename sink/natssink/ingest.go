@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 const (
@@ -31,7 +32,7 @@ type group struct {
 // All do that which may have been sent before: a replicated stream drops an event as
 // known, and counts it, while the one that came before it may yet be lost with its
 // leader. Sent alone it is told so (10158), and waits.
-func (s *Sink) groups(ctx context.Context, c *connection, b *outbox.Batch, subjects []string) []group {
+func (s *Sink) groups(ctx context.Context, c *connection, b *buffer.Batch, subjects []string) []group {
 	if s.core || len(b.Events) < smallest || !first(b) {
 		return nil
 	}

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/outboxrelay/relay/internal/testserver"
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 	"github.com/outboxrelay/relay/sink/natssink"
 	"github.com/outboxrelay/relay/sink/sinktest"
@@ -81,7 +81,7 @@ func (w *wire) pass(to io.WriteCloser, from io.ReadCloser, last func([]byte) boo
 	}
 }
 
-func large(n int) *outbox.Batch {
+func large(n int) *buffer.Batch {
 	b := many(n, "orders.a")
 	for i := range b.Events {
 		b.Events[i].Payload = bytes.Repeat([]byte("7"), 300)
@@ -114,21 +114,21 @@ func TestCutInABatch(t *testing.T) {
 				}
 				expect(t, "verdict", verdicts(t, err, 1), "all-outage")
 				w.after.Store(0)
-				parts := []*outbox.Batch{b}
+				parts := []*buffer.Batch{b}
 				switch again {
 				case "retry":
-					b.Outages = 1
+					b.FirstSend = false
 				case "taken over":
-					b.Starts = 2
+					b.FirstSend = false
 					s = open(t, natssink.Config{URL: o.url})
 				case "halves":
 					first, second := *b, *b
 					first.Events, second.Events = b.Events[:n/2], b.Events[n/2:]
-					for _, half := range []*outbox.Batch{&first, &second} {
+					for _, half := range []*buffer.Batch{&first, &second} {
 						half.Origins = append(half.Origins, b.GroupID)
-						half.GroupID = outbox.NewGroupID()
+						half.GroupID = buffer.NewGroupID()
 					}
-					parts = []*outbox.Batch{&first, &second}
+					parts = []*buffer.Batch{&first, &second}
 				}
 				for _, part := range parts {
 					ok(t, s.Send(within(t, patience), part))
@@ -170,7 +170,7 @@ func TestRestartsInTheMiddle(t *testing.T) {
 							return err
 						}
 					}
-					b.Outages++
+					b.FirstSend = false
 					if ctx.Err() != nil {
 						return ctx.Err()
 					}
@@ -290,7 +290,7 @@ func TestLeaderChanges(t *testing.T) {
 				break
 			}
 			fell++
-			b.Outages++
+			b.FirstSend = false
 			ok(t, ctx.Err())
 		}
 		ok(t, g.Wait())

@@ -35,6 +35,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
 
@@ -147,7 +148,7 @@ func (s *Sink) connection(ctx context.Context) (*connection, error) {
 // answer in time on a connection that stands may be the batch's doing
 // (sink.ErrSuspect). An event that is too large, or that NATS cannot carry, is
 // refused for good.
-func (s *Sink) Send(ctx context.Context, b *outbox.Batch) error {
+func (s *Sink) Send(ctx context.Context, b *buffer.Batch) error {
 	if err := ctx.Err(); err != nil {
 		return sink.Unavailable(err)
 	}
@@ -174,7 +175,7 @@ func (s *Sink) Send(ctx context.Context, b *outbox.Batch) error {
 		s.duplicates.Add(int64(duplicates))
 		s.log.LogAttrs(ctx, slog.LevelError, "the stream takes new events for duplicates: their ids were used before",
 			slog.String("pipeline", b.Pipeline), slog.String("group_id", b.GroupID.String()),
-			slog.Int("events", duplicates), slog.Int64("first_id", b.FirstID), slog.Int64("last_id", b.LastID))
+			slog.Int("events", duplicates), slog.Int64("first_id", b.Events[0].ID), slog.Int64("last_id", b.Events[len(b.Events)-1].ID))
 	}
 	err = sum(subjects, verdicts, s.subject.Fixed())
 	if err != nil && slices.ContainsFunc(verdicts, func(v error) bool { return errors.Is(v, errNoStream) }) {
@@ -191,7 +192,7 @@ func (s *Sink) Send(ctx context.Context, b *outbox.Batch) error {
 
 // publish publishes all of the flight: the groups as fast batches and what they leave
 // over one by one, as everything else. missing is as publishGroups has it.
-func (s *Sink) publish(answered context.Context, c *connection, f *flight, b *outbox.Batch, groups []group) (missing map[*stream]int) {
+func (s *Sink) publish(answered context.Context, c *connection, f *flight, b *buffer.Batch, groups []group) (missing map[*stream]int) {
 	p := s.newPublisher(b)
 	if !s.ordered {
 		c.publish(p, f, c.waiting(f, groups, false))
@@ -235,8 +236,8 @@ func unanswered(what string, err error) error {
 
 // first tells whether none of the batch's events was ever sent before. That is not
 // known of dead letters: what remembers it is their table, not the batch.
-func first(b *outbox.Batch) bool {
-	return b.Events[0].DeadLetter == nil && b.Starts == 1 && b.Attempts == 0 && b.Outages == 0 && len(b.Origins) == 0
+func first(b *buffer.Batch) bool {
+	return b.Events[0].DeadLetter == nil && b.FirstSend && len(b.Origins) == 0
 }
 
 // Duplicates is how many events JetStream took for duplicates although they were

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
 
@@ -13,14 +13,14 @@ import (
 // has refused it for good. A stream that takes the first event a little later than the
 // second would have them in the wrong order else, or the second alone.
 type queues struct {
-	batch *outbox.Batch
+	batch *buffer.Batch
 	next  []int // by index: the next event of the key; 0: there is none
 	// ready are those that may be published. It has room for all of the batch.
 	ready chan int
 }
 
 // newQueues lines up the events of the batch.
-func newQueues(b *outbox.Batch) *queues {
+func newQueues(b *buffer.Batch) *queues {
 	q := &queues{batch: b, next: make([]int, len(b.Events)), ready: make(chan int, len(b.Events))}
 	last := make(map[string]int, len(b.Events))
 	for i := range b.Events {

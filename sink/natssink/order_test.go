@@ -9,7 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 	"github.com/outboxrelay/relay/sink/natssink"
 	"github.com/outboxrelay/relay/sink/sinktest"
@@ -24,7 +24,7 @@ func TestJetStreamInOrderFast(t *testing.T) {
 }
 
 // keyedBatch makes one event a word "subject/key".
-func keyedBatch(words ...string) *outbox.Batch {
+func keyedBatch(words ...string) *buffer.Batch {
 	topics, keys := make([]string, len(words)), make([]string, len(words))
 	for i, word := range words {
 		topics[i], keys[i], _ = strings.Cut(word, "/")
@@ -44,7 +44,7 @@ func TestBehindOneThatFailed(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name     string
-		batch    *outbox.Batch
+		batch    *buffer.Batch
 		verdicts string
 		behind   int // of these
 		stored   string
@@ -86,7 +86,7 @@ func TestBehindOneThatFailed(t *testing.T) {
 
 // byKey is what was stored, in the batch's order, when each key's events came in
 // that order.
-func byKey(t *testing.T, o orders, b *outbox.Batch) string {
+func byKey(t *testing.T, o orders, b *buffer.Batch) string {
 	t.Helper()
 	last := map[string]int64{}
 	got := map[int64]bool{}

@@ -5,13 +5,13 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
 
 // Preview implements sink.Previewer: one message an event. It connects to nothing, so it
 // does not know how much the server takes.
-func (s *Sink) Preview(_ context.Context, b *outbox.Batch) ([]sink.Shown, error) {
+func (s *Sink) Preview(_ context.Context, b *buffer.Batch) ([]sink.Shown, error) {
 	var (
 		all     []sink.Shown
 		refused []sink.EventError

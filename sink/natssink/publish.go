@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
 
@@ -66,7 +67,7 @@ func checkSubject(subject string) error {
 // nats.go is done with one when PublishMsg returns, so there is only one.
 type publisher struct {
 	msg     nats.Msg
-	batch   *outbox.Batch
+	batch   *buffer.Batch
 	id      [1]string
 	group   [1]string
 	key     [1]string
@@ -75,7 +76,7 @@ type publisher struct {
 	cloudEvents bool
 }
 
-func (s *Sink) newPublisher(b *outbox.Batch) *publisher {
+func (s *Sink) newPublisher(b *buffer.Batch) *publisher {
 	p := &publisher{batch: b, group: [1]string{b.GroupID.String()}, cloudEvents: s.cloudEvents}
 	p.ownHeaders()
 	return p

@@ -7,12 +7,13 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
 
 // calls makes the commands for a batch, and names the events that have no address
 // Redis takes, or that the mode cannot carry.
-func (s *Sink) calls(ctx context.Context, b *outbox.Batch) ([]*call, []sink.EventError) {
+func (s *Sink) calls(ctx context.Context, b *buffer.Batch) ([]*call, []sink.EventError) {
 	groups, wrong := s.address.GroupByAddress(b)
 	calls := make([]*call, 0, len(groups))
 	for _, g := range groups {
@@ -66,7 +67,7 @@ func (b *bytesArg) MarshalBinary() ([]byte, error) { return *b, nil }
 
 // streamArgs are the arguments of the script for the events of a stream; it says
 // what they are.
-func (s *Sink) streamArgs(b *outbox.Batch, g sink.Group) []any {
+func (s *Sink) streamArgs(b *buffer.Batch, g sink.Group) []any {
 	groupID := b.GroupID.String()
 	marker, _ := markerPrefix(g.Address) // checkAddress has looked
 	args := make([]any, 0, 12+len(b.Origins)+fields(b, g.Indexes))
@@ -100,7 +101,7 @@ func (s *Sink) streamArgs(b *outbox.Batch, g sink.Group) []any {
 }
 
 // fields is how many arguments the events are where all have the shape of the first.
-func fields(b *outbox.Batch, indexes []int) int {
+func fields(b *buffer.Batch, indexes []int) int {
 	first := &b.Events[indexes[0]]
 	if first.DeadLetter != nil {
 		return 14 * len(indexes)
@@ -142,7 +143,7 @@ func identity(e *outbox.Event) any {
 
 // alike returns the first indexes, as many as have the first one's topic and
 // shape.
-func alike(b *outbox.Batch, indexes []int) []int {
+func alike(b *buffer.Batch, indexes []int) []int {
 	first := &b.Events[indexes[0]]
 	for at, i := range indexes {
 		if e := &b.Events[i]; e.Topic != first.Topic || shape(e) != shape(first) {
@@ -173,7 +174,7 @@ func shape(e *outbox.Event) string {
 }
 
 // envelopes are the events as JSON, each ready to be an argument.
-func envelopes(b *outbox.Batch, indexes []int) []*bytesArg {
+func envelopes(b *buffer.Batch, indexes []int) []*bytesArg {
 	size := 0
 	for _, i := range indexes {
 		e := &b.Events[i]

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
 
@@ -41,7 +42,7 @@ func checkQueue(queue string) error {
 
 // asynqArgs are the arguments of asynq.lua for the events of a queue. They name the
 // events that are added, and those that asynq cannot take; nil: that is all of them.
-func (s *Sink) asynqArgs(b *outbox.Batch, g sink.Group) (args []any, indexes []int, refused []sink.EventError) {
+func (s *Sink) asynqArgs(b *buffer.Batch, g sink.Group) (args []any, indexes []int, refused []sink.EventError) {
 	prefix := asynqPrefix(g.Address)
 	marker := prefix + "relay:"
 	args = append(make([]any, 0, 9+len(b.Origins)+2*len(g.Indexes)),
@@ -76,7 +77,7 @@ type task struct {
 const headerDeadLetter = "Relay-Dead-Letter"
 
 // taskOf makes the task of an event. The error wraps sink.ErrPermanent.
-func (s *Sink) taskOf(b *outbox.Batch, e *outbox.Event, queue string) (task, error) {
+func (s *Sink) taskOf(b *buffer.Batch, e *outbox.Event, queue string) (task, error) {
 	t := task{id: nameOf(b, e), queue: queue, payload: e.Payload}
 	var err error
 	if t.kind, err = s.class.Address(e); err != nil {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 	"github.com/outboxrelay/relay/sink/redissink"
 )
@@ -59,7 +60,7 @@ func TestAsynqRunsEveryEventOnce(t *testing.T) {
 	const events, each = 10_000, 1000
 	queues := []string{"critical", "default"}
 	var want []string
-	var batches []*outbox.Batch
+	var batches []*buffer.Batch
 	for range events / each {
 		b := newBatch(times(each, "orders.created")...)
 		for i := range b.Events {

@@ -15,13 +15,14 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
 
 var lastID atomic.Int64
 
 // newBatch makes a batch with an event for each topic.
-func newBatch(topics ...string) *outbox.Batch {
+func newBatch(topics ...string) *buffer.Batch {
 	events := make([]outbox.Event, len(topics))
 	for i, topic := range topics {
 		events[i] = outbox.Event{ID: lastID.Add(1), Topic: topic, Payload: []byte(`{"n": 1}`), CreatedAt: time.Now().UTC()}
@@ -29,15 +30,15 @@ func newBatch(topics ...string) *outbox.Batch {
 	return batchOf(events, nil)
 }
 
-func batchOf(events []outbox.Event, origins []uuid.UUID) *outbox.Batch {
-	return &outbox.Batch{GroupID: outbox.NewGroupID(), Pipeline: "test", Events: events, PayloadIsJSON: true, Origins: origins, LeaseNo: 1}
+func batchOf(events []outbox.Event, origins []uuid.UUID) *buffer.Batch {
+	return &buffer.Batch{GroupID: buffer.NewGroupID(), Pipeline: "test", Events: events, PayloadIsJSON: true, Origins: origins}
 }
 
 // times repeats a topic.
 func times(n int, topic string) []string { return slices.Repeat([]string{topic}, n) }
 
 // part is some events of b under a new group_id, as the relay divides.
-func part(b *outbox.Batch, indexes ...int) *outbox.Batch {
+func part(b *buffer.Batch, indexes ...int) *buffer.Batch {
 	var events []outbox.Event
 	for _, i := range indexes {
 		events = append(events, b.Events[i])
@@ -47,7 +48,7 @@ func part(b *outbox.Batch, indexes ...int) *outbox.Batch {
 	return p
 }
 
-func ids(b *outbox.Batch) []string {
+func ids(b *buffer.Batch) []string {
 	var all []string
 	for _, id := range b.IDs() {
 		all = append(all, strconv.FormatInt(id, 10))
@@ -56,14 +57,14 @@ func ids(b *outbox.Batch) []string {
 }
 
 // send sends within 20 seconds.
-func send(t testing.TB, s sink.Sink, b *outbox.Batch) error {
+func send(t testing.TB, s sink.Sink, b *buffer.Batch) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	return s.Send(ctx, b)
 }
 
-func mustSend(t testing.TB, s sink.Sink, batches ...*outbox.Batch) {
+func mustSend(t testing.TB, s sink.Sink, batches ...*buffer.Batch) {
 	t.Helper()
 	for _, b := range batches {
 		must(t, send(t, s, b))

@@ -2,6 +2,7 @@ package redissink
 
 import (
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
 
@@ -12,7 +13,7 @@ const maxBytes = 64 << 20
 
 // divide returns nil for a batch that may go out as it is, else runs of its events
 // that may. An event that is larger stands alone.
-func divide(b *outbox.Batch) []sink.Group {
+func divide(b *buffer.Batch) []sink.Group {
 	all := 0
 	for i := range b.Events {
 		all += sizeOf(&b.Events[i])
@@ -36,7 +37,7 @@ func divide(b *outbox.Batch) []sink.Group {
 }
 
 // refuse parts the events that are wrong from the others.
-func refuse(b *outbox.Batch, wrong []sink.EventError) []sink.Group {
+func refuse(b *buffer.Batch, wrong []sink.EventError) []sink.Group {
 	refused := make([]error, len(b.Events))
 	for _, e := range wrong {
 		refused[e.Index] = e.Err

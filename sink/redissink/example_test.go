@@ -9,6 +9,7 @@ import (
 
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink/redissink"
 )
 
@@ -32,8 +33,8 @@ func sendTwice(ctx context.Context) (err error) {
 		return err
 	}
 	key := "customer-7"
-	batch := &outbox.Batch{
-		GroupID: outbox.NewGroupID(), Pipeline: "orders", PayloadIsJSON: true,
+	batch := &buffer.Batch{
+		GroupID: buffer.NewGroupID(), Pipeline: "orders", PayloadIsJSON: true,
 		Events: []outbox.Event{{ID: 17, Topic: "orders.created", Key: &key, Payload: []byte(`{"order": 1}`)}},
 	}
 	// The second time, as after a crash, adds nothing.

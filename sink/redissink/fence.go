@@ -4,13 +4,13 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
 
 // Fence implements sink.Fencer, by the markers of the batch's streams, or queues of
 // asynq's. The others remember nothing: nothing is known to have arrived there.
-func (s *Sink) Fence(ctx context.Context, b *outbox.Batch) (delivered bool, err error) {
+func (s *Sink) Fence(ctx context.Context, b *buffer.Batch) (delivered bool, err error) {
 	if !s.cfg.Mode.remembers() {
 		return false, nil
 	}

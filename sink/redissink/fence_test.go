@@ -6,6 +6,7 @@ import (
 
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 	"github.com/outboxrelay/relay/sink/redissink"
 )
@@ -20,8 +21,8 @@ func TestFence(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	batch := func(origins ...*outbox.Batch) *outbox.Batch {
-		b := &outbox.Batch{GroupID: outbox.NewGroupID(), Pipeline: "p", PayloadIsJSON: true, Events: []outbox.Event{
+	batch := func(origins ...*buffer.Batch) *buffer.Batch {
+		b := &buffer.Batch{GroupID: buffer.NewGroupID(), Pipeline: "p", PayloadIsJSON: true, Events: []outbox.Event{
 			{ID: 1, Topic: "a", Payload: []byte("{}")}, {ID: 2, Topic: "b", Payload: []byte("{}")},
 		}}
 		for _, o := range origins {
@@ -29,14 +30,14 @@ func TestFence(t *testing.T) {
 		}
 		return b
 	}
-	fence := func(b *outbox.Batch, want bool) {
+	fence := func(b *buffer.Batch, want bool) {
 		t.Helper()
 		delivered, err := s.Fence(t.Context(), b)
 		if err != nil || delivered != want {
 			t.Errorf("Fence: %v, %v; want %v", delivered, err, want)
 		}
 	}
-	send := func(b *outbox.Batch, want error) {
+	send := func(b *buffer.Batch, want error) {
 		t.Helper()
 		if err := s.Send(t.Context(), b); !errors.Is(err, want) {
 			t.Errorf("Send: %v, want %v", err, want)
@@ -59,7 +60,7 @@ func TestFence(t *testing.T) {
 	half := batch()
 	half.Events = half.Events[:1]
 	send(half, nil)
-	half = &outbox.Batch{GroupID: half.GroupID, Pipeline: "p", PayloadIsJSON: true, Events: batch().Events}
+	half = &buffer.Batch{GroupID: half.GroupID, Pipeline: "p", PayloadIsJSON: true, Events: batch().Events}
 	fence(half, false) // the other stream has none
 
 	list, err := redissink.New(redissink.Config{URL: url, Mode: redissink.List})

@@ -7,7 +7,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
 
@@ -32,7 +32,7 @@ var (
 
 // proof is what a marker says when the events of an address are there; where another
 // try may send them elsewhere, their names: markers.lua tells of both.
-func (s *Sink) proof(b *outbox.Batch, g sink.Group) any {
+func (s *Sink) proof(b *buffer.Batch, g sink.Group) any {
 	if !b.Projected || s.address.Fixed() {
 		return s.sent
 	}

@@ -9,14 +9,14 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
 
 // Preview implements sink.Previewer: the commands as they are, but those that scripts run,
 // with what they add, and nothing of markers. A batch that is to be divided has another
 // group_id in each part then. It connects to nothing.
-func (s *Sink) Preview(ctx context.Context, b *outbox.Batch) ([]sink.Shown, error) {
+func (s *Sink) Preview(ctx context.Context, b *buffer.Batch) ([]sink.Shown, error) {
 	parts := divide(b)
 	if parts == nil {
 		return s.preview(ctx, b)
@@ -56,7 +56,7 @@ func refusal(refused []sink.EventError) error {
 }
 
 // preview is Preview of a batch that goes as it is. Its error is a *sink.BatchError.
-func (s *Sink) preview(ctx context.Context, b *outbox.Batch) ([]sink.Shown, error) {
+func (s *Sink) preview(ctx context.Context, b *buffer.Batch) ([]sink.Shown, error) {
 	calls, wrong := s.calls(ctx, b)
 	var all []sink.Shown
 	if s.cfg.Mode.queues() && len(calls) > 0 {
@@ -100,7 +100,7 @@ func (c *call) show() sink.Shown {
 }
 
 // showEntry shows what stream.lua adds of an event.
-func showEntry(b *outbox.Batch, i int, stream string) sink.Shown {
+func showEntry(b *buffer.Batch, i int, stream string) sink.Shown {
 	shown := sink.Shown{Line: "XADD " + stream + " *", Events: []int{i}}
 	fields := appendFields(nil, &b.Events[i], b.GroupID.String())
 	for at := 0; at < len(fields); at += 2 {

@@ -7,12 +7,13 @@ import (
 	"testing"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 	"github.com/outboxrelay/relay/sink/redissink"
 )
 
 // shown is what is previewed, a line each.
-func shown(t *testing.T, cfg redissink.Config, b *outbox.Batch) ([]string, error) {
+func shown(t *testing.T, cfg redissink.Config, b *buffer.Batch) ([]string, error) {
 	t.Helper()
 	cfg.URL = "redis://:secret@127.0.0.1:1" // nothing is there, and nobody asks
 	all, err := opened(t, cfg).Preview(t.Context(), b)

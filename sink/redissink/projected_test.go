@@ -10,13 +10,13 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 	"github.com/outboxrelay/relay/sink/redissink"
 )
 
 // projected is b with its events where the projection of this try sends them.
-func projected(b *outbox.Batch, topics ...string) *outbox.Batch {
+func projected(b *buffer.Batch, topics ...string) *buffer.Batch {
 	again := *b
 	again.Projected, again.Events = true, slices.Clone(b.Events)
 	for i, topic := range topics {
@@ -106,7 +106,7 @@ func TestAPartThatIsProjectedElsewhereIsSent(t *testing.T) {
 			t.Errorf("%s: the origin's marker says %s", mode, got)
 		}
 		for _, is := range []struct {
-			b    *outbox.Batch
+			b    *buffer.Batch
 			want bool
 		}{
 			{mixed, true},

@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/outboxrelay/relay/internal/testserver"
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 	"github.com/outboxrelay/relay/sink/redissink"
 )
@@ -40,7 +40,7 @@ func TestOnceWhateverHappens(t *testing.T) {
 			whole.Events[i].Key = text(rapid.SampledFrom(m.streams).Draw(t, "stream by key"))
 		}
 		whole.Projected = rapid.Bool().Draw(t, "projected")
-		m.live = []*outbox.Batch{whole}
+		m.live = []*buffer.Batch{whole}
 		turns := map[string]func(*rapid.T){
 			"send":   m.send,
 			"crash":  m.crash,
@@ -68,9 +68,9 @@ type model struct {
 	streams []string
 	broken  map[string]bool
 
-	live  []*outbox.Batch // to be sent by their owners
-	done  []*outbox.Batch // sent, and their owners know
-	stale []*outbox.Batch // divided since: nobody owns them
+	live  []*buffer.Batch // to be sent by their owners
+	done  []*buffer.Batch // sent, and their owners know
+	stale []*buffer.Batch // divided since: nobody owns them
 }
 
 // send is an owner's: it settles what it is told was delivered.
@@ -99,7 +99,7 @@ func (m *model) send(t *rapid.T) {
 }
 
 // holds fails unless each event of b but the rest is in its stream.
-func (m *model) holds(t *rapid.T, b *outbox.Batch, rest []int) {
+func (m *model) holds(t *rapid.T, b *buffer.Batch, rest []int) {
 	arrived := m.arrived(t)
 	for i, id := range ids(b) {
 		stream, _ := m.sink.AddressOf(&b.Events[i])
@@ -229,7 +229,7 @@ func (m *model) finish(t *rapid.T) {
 	}
 }
 
-func (m *model) audit(t *rapid.T, whole *outbox.Batch) {
+func (m *model) audit(t *rapid.T, whole *buffer.Batch) {
 	arrived := m.arrived(t)
 	if whole.Projected {
 		for where, n := range arrived {
@@ -252,7 +252,7 @@ func (m *model) audit(t *rapid.T, whole *outbox.Batch) {
 	}
 }
 
-func (m *model) pick(t *rapid.T, of []*outbox.Batch) int {
+func (m *model) pick(t *rapid.T, of []*buffer.Batch) int {
 	if len(of) == 0 {
 		t.Skip("there is none")
 	}

@@ -25,6 +25,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
 
@@ -108,7 +109,7 @@ func (m Mode) what() string {
 // many for one script is to be divided (*sink.DivideError), and so is one for asynq with
 // events that are refused here beside others: nothing is sent then, for the marker would
 // say that they were.
-func (s *Sink) Send(ctx context.Context, b *outbox.Batch) error {
+func (s *Sink) Send(ctx context.Context, b *buffer.Batch) error {
 	if parts := divide(b); parts != nil {
 		return &sink.DivideError{Groups: parts, TooLarge: true}
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
 
@@ -16,7 +17,7 @@ func sidekiqKey(queue string) string { return "queue:" + queue }
 
 // sidekiqArgs push the events of a queue, in order. They name the events that are
 // pushed, and those that Sidekiq cannot take; nil: that is all of them.
-func (s *Sink) sidekiqArgs(b *outbox.Batch, g sink.Group) (args []any, indexes []int, refused []sink.EventError) {
+func (s *Sink) sidekiqArgs(b *buffer.Batch, g sink.Group) (args []any, indexes []int, refused []sink.EventError) {
 	now := time.Now()
 	args = append(make([]any, 0, 2+len(g.Indexes)), "LPUSH", sidekiqKey(g.Address))
 	for _, i := range g.Indexes {
@@ -42,7 +43,7 @@ var (
 // appendSidekiq appends what Sidekiq's own client would push; see
 // https://github.com/sidekiq/sidekiq/wiki/Job-Format. Times are in seconds. The error
 // wraps sink.ErrPermanent.
-func (s *Sink) appendSidekiq(dst []byte, b *outbox.Batch, e *outbox.Event, queue string, now time.Time) ([]byte, error) {
+func (s *Sink) appendSidekiq(dst []byte, b *buffer.Batch, e *outbox.Event, queue string, now time.Time) ([]byte, error) {
 	class, err := s.class.Address(e)
 	switch {
 	case err != nil:
@@ -79,7 +80,7 @@ func appendSeconds(dst []byte, t time.Time) []byte {
 
 // nameOf names the event for ever, and among those of other pipelines; a dead letter is
 // another one than the event, which may be replayed.
-func nameOf(b *outbox.Batch, e *outbox.Event) string {
+func nameOf(b *buffer.Batch, e *outbox.Event) string {
 	name := b.Pipeline + ":" + e.Identity()
 	if e.DeadLetter != nil {
 		name += ":dead:" + e.DeadLetter.GroupID.String()

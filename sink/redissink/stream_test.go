@@ -13,6 +13,7 @@ import (
 
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 	"github.com/outboxrelay/relay/sink/redissink"
 )
@@ -107,12 +108,12 @@ func TestPartOfWhatWasNotSentVoidsItsOrigins(t *testing.T) {
 	mustSend(t, s, q)
 	expectStream(t, c, "orders", ids(q)...)
 	expectMarkers(t, c, "{orders}:relay:", window, map[uuid.UUID]string{b.GroupID: "void", p.GroupID: "void", q.GroupID: sent})
-	for _, late := range []*outbox.Batch{b, p} {
+	for _, late := range []*buffer.Batch{b, p} {
 		if err := send(t, s, late); !errors.Is(err, sink.ErrFenced) {
 			t.Errorf("an owner that gave up: got %v, want sink.ErrFenced", err)
 		}
 	}
-	rest := []*outbox.Batch{part(p, 0), part(b, 0)}
+	rest := []*buffer.Batch{part(p, 0), part(b, 0)}
 	mustSend(t, s, rest...)
 	mustSend(t, s, rest...)
 	expectStream(t, c, "orders", slices.Concat(ids(q), ids(rest[0]), ids(rest[1]))...)
@@ -237,7 +238,7 @@ func TestOutageOfAnAddressIsNotTheSinks(t *testing.T) {
 	fixed := opened(t, redissink.Config{URL: server.URL, Stream: "orders"})
 	must(t, c.Set(t.Context(), "orders", "a string", 0).Err())
 	must(t, c.Set(t.Context(), "bills", "a string", 0).Err())
-	for _, b := range []*outbox.Batch{newBatch("orders", "orders"), newBatch("orders", "bills")} {
+	for _, b := range []*buffer.Batch{newBatch("orders", "orders"), newBatch("orders", "bills")} {
 		err := send(t, s, b)
 		expectOutage(t, err, "WRONGTYPE")
 		expectParts(t, err, sink.ErrUnavailable, 0, 1)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
 
@@ -66,13 +67,13 @@ func anAddressIsAway(t *testing.T, h Harness, d Destination) {
 
 // expectAway sends a batch, or the parts that the sink wants of it, and expects an
 // outage of exactly the events whose topic is away. It returns what arrived.
-func expectAway(t *testing.T, s sink.Sink, a sink.Addresser, b *outbox.Batch, away string) []*outbox.Batch {
+func expectAway(t *testing.T, s sink.Sink, a sink.Addresser, b *buffer.Batch, away string) []*buffer.Batch {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	err := s.Send(ctx, b)
 	if divide, ok := errors.AsType[*sink.DivideError](err); ok {
-		var there []*outbox.Batch
+		var there []*buffer.Batch
 		for _, g := range divide.Groups {
 			there = append(there, expectAway(t, s, a, part(b, g.Indexes...), away)...)
 		}
@@ -102,5 +103,5 @@ func expectAway(t *testing.T, s sink.Sink, a sink.Addresser, b *outbox.Batch, aw
 	if all := len(missing) == len(b.Events); errors.Is(err, sink.ErrUnavailable) != all {
 		t.Errorf("%d of %d events are away, and of the batch is said: %v", len(missing), len(b.Events), err)
 	}
-	return []*outbox.Batch{&there}
+	return []*buffer.Batch{&there}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // account is what was sent, by id. Audits compare it with what arrived.
@@ -19,7 +20,7 @@ type sent struct {
 	groupID string // of the batch it was sent in; "" when it may be one of several
 }
 
-func (a account) add(batches ...*outbox.Batch) {
+func (a account) add(batches ...*buffer.Batch) {
 	for _, b := range batches {
 		for i := range b.Events {
 			a[strconv.FormatInt(b.Events[i].ID, 10)] = sent{&b.Events[i], b.GroupID.String()}
@@ -27,7 +28,7 @@ func (a account) add(batches ...*outbox.Batch) {
 	}
 }
 
-func accountOf(batches ...*outbox.Batch) account {
+func accountOf(batches ...*buffer.Batch) account {
 	a := account{}
 	a.add(batches...)
 	return a

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // Bench measures Send with batches of 1000 events of 300 bytes to one topic, from
@@ -27,7 +28,7 @@ func Bench(b *testing.B, h Harness) {
 			if err := s.Send(b.Context(), newBatch(size, nil)); err != nil { // connect
 				b.Fatalf("Send: %v", err)
 			}
-			batches := make(chan *outbox.Batch)
+			batches := make(chan *buffer.Batch)
 			g, ctx := errgroup.WithContext(b.Context())
 			for range senders {
 				g.Go(func() error {

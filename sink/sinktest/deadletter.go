@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // deadLetter is the JSON object that travels with a buried event.
@@ -37,7 +38,7 @@ func deadLetters(t *testing.T, h Harness, d Destination) {
 			return // among the dead, one that is not
 		}
 		e.DeadLetter = &outbox.DeadLetter{
-			Pipeline: Pipeline, GroupID: outbox.NewGroupID(), Attempts: i, Error: why[i/4],
+			Pipeline: Pipeline, GroupID: buffer.NewGroupID(), Attempts: i, Error: why[i/4],
 			DiedAt: time.Date(2026, 2, 3, 4, 5, i, 1000, time.FixedZone("", -3600)),
 		}
 	})

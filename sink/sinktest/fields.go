@@ -6,6 +6,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 func oneEvent(t *testing.T, h Harness, d Destination) {
@@ -56,7 +57,7 @@ func fields(t *testing.T, h Harness, d Destination) {
 	accountOf(parts...).exactly(t, h, d)
 }
 
-func clone(b *outbox.Batch) *outbox.Batch {
+func clone(b *buffer.Batch) *buffer.Batch {
 	c := *b
 	c.Events = make([]outbox.Event, len(b.Events))
 	for i, e := range b.Events {

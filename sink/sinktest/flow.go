@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
 
@@ -32,7 +33,7 @@ func orderWithinAddress(t *testing.T, h Harness, d Destination) {
 func concurrentSends(t *testing.T, h Harness, d Destination) {
 	s := connect(t, d)
 	const senders, each = 8, 5
-	parts := make([][]*outbox.Batch, senders)
+	parts := make([][]*buffer.Batch, senders)
 	g, ctx := errgroup.WithContext(t.Context())
 	for i := range senders {
 		g.Go(func() error {
@@ -122,7 +123,7 @@ func stoppedInTheMiddle(t *testing.T, h Harness, d Destination) {
 	s := connect(t, d)
 	const senders, each = 4, 25
 	sent := account{}
-	var batches [senders][]*outbox.Batch
+	var batches [senders][]*buffer.Batch
 	for i := range senders {
 		for range each {
 			b := newBatch(100, nil)

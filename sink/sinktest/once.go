@@ -6,11 +6,12 @@ import (
 	"testing"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
 
 // Several topics each: what a sink remembers may be kept by address.
-func ofThreeTopics() *outbox.Batch {
+func ofThreeTopics() *buffer.Batch {
 	return newBatch(60, func(i int, e *outbox.Event) { e.Topic = topicNo(i % 3) })
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
 
@@ -24,7 +25,7 @@ var createdAt = time.Date(2026, 1, 2, 3, 4, 5, 123456000, time.UTC)
 
 // newBatch makes a batch of n JSON events of one topic; change may make each
 // something else.
-func newBatch(n int, change func(i int, e *outbox.Event)) *outbox.Batch {
+func newBatch(n int, change func(i int, e *outbox.Event)) *buffer.Batch {
 	first := lastID.Add(int64(n)) - int64(n) + 1
 	events := make([]outbox.Event, n)
 	for i := range events {
@@ -44,17 +45,15 @@ func newBatch(n int, change func(i int, e *outbox.Event)) *outbox.Batch {
 }
 
 // batchOf is the fresh lease of a batch.
-func batchOf(events []outbox.Event, origins []uuid.UUID) *outbox.Batch {
-	return &outbox.Batch{
-		GroupID: outbox.NewGroupID(), Pipeline: Pipeline, Events: events, PayloadIsJSON: true,
-		Origins: origins, LeaseNo: 1, LeaseEnd: time.Now().Add(time.Hour), Starts: 1,
-		FirstID: events[0].ID, LastID: events[len(events)-1].ID,
-		ClaimedAt: time.Now().UTC(), ClaimedLocal: time.Now(),
+func batchOf(events []outbox.Event, origins []uuid.UUID) *buffer.Batch {
+	return &buffer.Batch{
+		GroupID: buffer.NewGroupID(), Pipeline: Pipeline, Events: events, PayloadIsJSON: true,
+		Origins: origins, FirstSend: true,
 	}
 }
 
 // part is some of b's events under a new group_id, as the relay divides.
-func part(b *outbox.Batch, indexes ...int) *outbox.Batch {
+func part(b *buffer.Batch, indexes ...int) *buffer.Batch {
 	events := make([]outbox.Event, len(indexes))
 	for i, at := range indexes {
 		events[i] = b.Events[at]
@@ -65,7 +64,7 @@ func part(b *outbox.Batch, indexes ...int) *outbox.Batch {
 }
 
 // halve divides b in two.
-func halve(b *outbox.Batch) (first, second *outbox.Batch) {
+func halve(b *buffer.Batch) (first, second *buffer.Batch) {
 	all := make([]int, len(b.Events))
 	for i := range all {
 		all[i] = i
@@ -74,10 +73,9 @@ func halve(b *outbox.Batch) (first, second *outbox.Batch) {
 }
 
 // retaken is the same batch under its next lease, as after a crash.
-func retaken(b *outbox.Batch) *outbox.Batch {
+func retaken(b *buffer.Batch) *buffer.Batch {
 	again := *b
-	again.LeaseNo++
-	again.Starts++
+	again.FirstSend = false
 	return &again
 }
 
@@ -95,15 +93,15 @@ func connect(t *testing.T, d Destination) sink.Sink {
 
 // deliver sends the batch and, where the sink wants it divided, its parts. It
 // returns the batches that were sent in the end.
-func deliver(ctx context.Context, s sink.Sink, b *outbox.Batch) ([]*outbox.Batch, error) {
+func deliver(ctx context.Context, s sink.Sink, b *buffer.Batch) ([]*buffer.Batch, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	err := s.Send(ctx, b)
 	var divide *sink.DivideError
 	if !errors.As(err, &divide) {
-		return []*outbox.Batch{b}, err
+		return []*buffer.Batch{b}, err
 	}
-	var parts []*outbox.Batch
+	var parts []*buffer.Batch
 	for _, g := range divide.Groups {
 		p := part(b, g.Indexes...)
 		if err := s.Send(ctx, p); err != nil {
@@ -115,7 +113,7 @@ func deliver(ctx context.Context, s sink.Sink, b *outbox.Batch) ([]*outbox.Batch
 }
 
 // mustDeliver is deliver that has to work.
-func mustDeliver(t *testing.T, s sink.Sink, b *outbox.Batch) []*outbox.Batch {
+func mustDeliver(t *testing.T, s sink.Sink, b *buffer.Batch) []*buffer.Batch {
 	t.Helper()
 	parts, err := deliver(t.Context(), s, b)
 	if err != nil {
@@ -126,7 +124,7 @@ func mustDeliver(t *testing.T, s sink.Sink, b *outbox.Batch) []*outbox.Batch {
 
 // deliverAtLast sends the batch, or what is left of it, again and again while that
 // is an outage.
-func deliverAtLast(ctx context.Context, s sink.Sink, b *outbox.Batch) error {
+func deliverAtLast(ctx context.Context, s sink.Sink, b *buffer.Batch) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*patience)
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)

@@ -9,15 +9,15 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // The modes as outbox_buffers stores them.
 const (
-	Stamp = string(outbox.ClaimStamp)
+	Stamp = string(buffer.ClaimStamp)
 	// StampKey is stamp with `order: key`: each ledger row holds the lanes of its keys.
 	StampKey = "stamp key"
-	Range    = string(outbox.ClaimRange)
+	Range    = string(buffer.ClaimRange)
 )
 
 // Known reports whether this relay can change from the stored mode. Any other mode is that of
@@ -25,17 +25,17 @@ const (
 func Known(stored string) bool { return slices.Contains([]string{Stamp, StampKey, Range}, stored) }
 
 // Public returns the mode as the configuration names it; "" for "".
-func Public(mode string) outbox.ClaimMode {
+func Public(mode string) buffer.ClaimMode {
 	if mode == StampKey {
-		return outbox.ClaimStamp
+		return buffer.ClaimStamp
 	}
-	return outbox.ClaimMode(mode)
+	return buffer.ClaimMode(mode)
 }
 
 // Request is what a configuration asks for.
 type Request struct {
 	// Claim is the configured mode.
-	Claim outbox.ClaimMode
+	Claim buffer.ClaimMode
 	// Ordered is set for `order: key`, Custom for a custom table. Both are claimed by stamp.
 	Ordered, Custom bool
 }
@@ -43,9 +43,9 @@ type Request struct {
 // Validate reports a request that cannot be met.
 func (r Request) Validate() error {
 	switch r.Claim {
-	case outbox.ClaimAuto, outbox.ClaimStamp:
+	case buffer.ClaimAuto, buffer.ClaimStamp:
 		return nil
-	case outbox.ClaimRange:
+	case buffer.ClaimRange:
 		if r.Ordered {
 			return errors.New(`claim is "range"; expected "auto" or "stamp" with order: key`)
 		}
@@ -65,7 +65,7 @@ func (r Request) Preferred(eligible bool) string {
 	switch {
 	case r.Ordered:
 		return StampKey
-	case r.Custom, r.Claim == outbox.ClaimStamp, !eligible:
+	case r.Custom, r.Claim == buffer.ClaimStamp, !eligible:
 		return Stamp
 	}
 	return Range
@@ -76,24 +76,24 @@ func (r Request) CanFollow(stored string) bool {
 	switch {
 	case r.Ordered, r.Custom, !Known(stored), stored == StampKey:
 		return false
-	case r.Claim == outbox.ClaimRange: // and it prefers stamp, because the table is not eligible
+	case r.Claim == buffer.ClaimRange: // and it prefers stamp, because the table is not eligible
 		return stored == Range
 	}
-	return r.Claim == outbox.ClaimAuto
+	return r.Claim == buffer.ClaimAuto
 }
 
 // ConflictError is a stored mode that this relay can neither change nor follow. errors.Is finds
-// outbox.ErrNotReady.
+// buffer.ErrNotReady.
 type ConflictError struct{ Buffer, Stored, Preferred string }
 
 func (e *ConflictError) Error() string {
 	text := func(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
 	return fmt.Sprintf("%v: buffer %s is claimed by %q; this relay would claim by %q. Claim modes must not be mixed on one table. "+
 		"Stop all relays that use it, wait until outbox_batches is empty, then run: UPDATE outbox_buffers SET claim = %s WHERE buffer = %s",
-		outbox.ErrNotReady, e.Buffer, e.Stored, e.Preferred, text(e.Preferred), text(e.Buffer))
+		buffer.ErrNotReady, e.Buffer, e.Stored, e.Preferred, text(e.Preferred), text(e.Buffer))
 }
 
-func (e *ConflictError) Unwrap() error { return outbox.ErrNotReady }
+func (e *ConflictError) Unwrap() error { return buffer.ErrNotReady }
 
 // InUse reports whether err is a conflict that ends by itself once the ledger is empty.
 func InUse(err error) bool {

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/claimmode"
 )
 
@@ -20,11 +20,11 @@ func TestRequest(t *testing.T) {
 		best, ineligible string   // preferred modes
 		follows          []string // stored modes
 	}{
-		"auto":           {claimmode.Request{Claim: outbox.ClaimAuto}, ranged, stamp, []string{stamp, ranged}},
-		"stamp":          {claimmode.Request{Claim: outbox.ClaimStamp}, stamp, stamp, nil},
-		"range":          {claimmode.Request{Claim: outbox.ClaimRange}, ranged, stamp, []string{ranged}},
-		"order: key":     {claimmode.Request{Claim: outbox.ClaimAuto, Ordered: true}, stampKey, stampKey, nil},
-		"a custom table": {claimmode.Request{Claim: outbox.ClaimAuto, Custom: true}, stamp, stamp, nil},
+		"auto":           {claimmode.Request{Claim: buffer.ClaimAuto}, ranged, stamp, []string{stamp, ranged}},
+		"stamp":          {claimmode.Request{Claim: buffer.ClaimStamp}, stamp, stamp, nil},
+		"range":          {claimmode.Request{Claim: buffer.ClaimRange}, ranged, stamp, []string{ranged}},
+		"order: key":     {claimmode.Request{Claim: buffer.ClaimAuto, Ordered: true}, stampKey, stampKey, nil},
+		"a custom table": {claimmode.Request{Claim: buffer.ClaimAuto, Custom: true}, stamp, stamp, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -53,8 +53,8 @@ func TestRequest(t *testing.T) {
 func TestRequest_Validate_Rejects(t *testing.T) {
 	t.Parallel()
 	for want, r := range map[string]claimmode.Request{
-		`"range"; expected "auto" or "stamp" with order: key`: {Claim: outbox.ClaimRange, Ordered: true},
-		"custom table":                    {Claim: outbox.ClaimRange, Custom: true},
+		`"range"; expected "auto" or "stamp" with order: key`: {Claim: buffer.ClaimRange, Ordered: true},
+		"custom table":                    {Claim: buffer.ClaimRange, Custom: true},
 		`"optimistic", which was removed`: {Claim: "optimistic"},
 		`claim is "fast"`:                 {Claim: "fast"},
 	} {
@@ -67,20 +67,20 @@ func TestRequest_Validate_Rejects(t *testing.T) {
 func TestConflictError(t *testing.T) {
 	t.Parallel()
 	err := error(&claimmode.ConflictError{Buffer: "user's events", Stored: stamp, Preferred: ranged})
-	if !errors.Is(err, outbox.ErrNotReady) || !claimmode.InUse(err) {
+	if !errors.Is(err, buffer.ErrNotReady) || !claimmode.InUse(err) {
 		t.Errorf("%v: expected ErrNotReady, in use", err)
 	}
 	if want := "UPDATE outbox_buffers SET claim = 'range' WHERE buffer = 'user''s events'"; !strings.HasSuffix(err.Error(), want) {
 		t.Errorf("%v: expected it to end with %s", err, want)
 	}
-	if claimmode.InUse(&claimmode.ConflictError{Stored: "newer"}) || claimmode.InUse(outbox.ErrLocked) {
+	if claimmode.InUse(&claimmode.ConflictError{Stored: "newer"}) || claimmode.InUse(buffer.ErrLocked) {
 		t.Error("a mode that is not known is never in use")
 	}
 }
 
 func TestPublic(t *testing.T) {
 	t.Parallel()
-	for stored, want := range map[string]outbox.ClaimMode{"": "", stamp: outbox.ClaimStamp, stampKey: outbox.ClaimStamp, ranged: outbox.ClaimRange} {
+	for stored, want := range map[string]buffer.ClaimMode{"": "", stamp: buffer.ClaimStamp, stampKey: buffer.ClaimStamp, ranged: buffer.ClaimRange} {
 		if got := claimmode.Public(stored); got != want {
 			t.Errorf("%q: got %q; expected %q", stored, got, want)
 		}

@@ -5,20 +5,20 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // Set is the outcomes of one batch by their verdict.
 type Set struct {
 	// All is the only outcome, if it is one for the whole batch; otherwise nil.
-	All                    *outbox.Outcome
-	Delivered, Dead, Retry []*outbox.Outcome
+	All                    *buffer.Outcome
+	Delivered, Dead, Retry []*buffer.Outcome
 }
 
 // Group validates outcomes: an outcome for the whole batch stands alone, each verdict is known,
 // a retry of the whole batch keeps its group_id, and a retry of a part has a new one.
 // The set points into outcomes.
-func Group(batch *outbox.Batch, outcomes []outbox.Outcome) (s Set, err error) {
+func Group(batch *buffer.Lease, outcomes []buffer.Outcome) (s Set, err error) {
 	if len(outcomes) == 0 {
 		return s, errors.New("settling a batch: no outcome; expected at least one")
 	}
@@ -31,11 +31,11 @@ func Group(batch *outbox.Batch, outcomes []outbox.Outcome) (s Set, err error) {
 			s.All = one
 		}
 		switch one.Verdict {
-		case outbox.Delivered:
+		case buffer.Delivered:
 			s.Delivered = append(s.Delivered, one)
-		case outbox.Dead:
+		case buffer.Dead:
 			s.Dead = append(s.Dead, one)
-		case outbox.Retry:
+		case buffer.Retry:
 			if (one.IDs == nil) != (one.GroupID == batch.GroupID) {
 				return s, fmt.Errorf("settling a batch: group_id of a retry of ids %v is %s; expected the batch's own, %s, for a retry of the whole batch and a new one for a part",
 					one.IDs, one.GroupID, batch.GroupID)
@@ -49,11 +49,11 @@ func Group(batch *outbox.Batch, outcomes []outbox.Outcome) (s Set, err error) {
 }
 
 // RetriesWhole reports whether the whole batch is to be sent again as it is.
-func (s *Set) RetriesWhole() bool { return s.All != nil && s.All.Verdict == outbox.Retry }
+func (s *Set) RetriesWhole() bool { return s.All != nil && s.All.Verdict == buffer.Retry }
 
 // IDs returns the ids that were delivered and those that died.
-func (s *Set) IDs(batch *outbox.Batch) (delivered, dead []int64) {
-	of := func(outcomes []*outbox.Outcome) (ids []int64) {
+func (s *Set) IDs(batch *buffer.Lease) (delivered, dead []int64) {
+	of := func(outcomes []*buffer.Outcome) (ids []int64) {
 		for _, one := range outcomes {
 			if one.IDs == nil {
 				return batch.IDs()

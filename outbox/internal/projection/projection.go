@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // Events is the placeholder for the rows of the batch. It is replaced wherever it stands in the
@@ -100,7 +100,7 @@ func (e lineError) Error() string { return strings.Join(strings.Fields(e.error.E
 func (e lineError) Unwrap() error { return e.error }
 
 // EventData marks err as caused by the data of an event that the database did not name.
-func EventData(err error) error { return fmt.Errorf("%w: %w", outbox.ErrEventData, OneLine(err)) }
+func EventData(err error) error { return fmt.Errorf("%w: %w", buffer.ErrEventData, OneLine(err)) }
 
 // Unavailable marks err as caused by the database, and by no event.
-func Unavailable(err error) error { return fmt.Errorf("%w: %w", outbox.ErrDatabase, OneLine(err)) }
+func Unavailable(err error) error { return fmt.Errorf("%w: %w", buffer.ErrDatabase, OneLine(err)) }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/projection"
 )
 
@@ -104,10 +105,10 @@ func TestOneLine(t *testing.T) {
 	t.Parallel()
 	cause := errors.New("syntax\r\n  error")
 	err := projection.EventData(projection.Failed(cause))
-	if !errors.Is(err, cause) || !errors.Is(err, outbox.ErrEventData) || strings.ContainsAny(err.Error(), "\r\n") {
+	if !errors.Is(err, cause) || !errors.Is(err, buffer.ErrEventData) || strings.ContainsAny(err.Error(), "\r\n") {
 		t.Errorf("got %q", err)
 	}
-	if err := projection.Unavailable(cause); !errors.Is(err, outbox.ErrDatabase) {
+	if err := projection.Unavailable(cause); !errors.Is(err, buffer.ErrDatabase) {
 		t.Errorf("got %v", err)
 	}
 }

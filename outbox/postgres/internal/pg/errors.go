@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // Codes of https://www.postgresql.org/docs/current/errcodes-appendix.html
@@ -63,9 +63,9 @@ func (db *DB) ConnectError(err error) error { return ConnectError(db.pool.Config
 func ConnectError(to *pgx.ConnConfig, err error) error {
 	switch Code(err) {
 	case CodeBadAuth, CodeBadAuthMethod:
-		return fmt.Errorf("%w: the database rejects the role; check user and password in source.url, and pg_hba.conf: %w", outbox.ErrNotReady, err)
+		return fmt.Errorf("%w: the database rejects the role; check user and password in source.url, and pg_hba.conf: %w", buffer.ErrNotReady, err)
 	case CodeNoDatabase:
-		return fmt.Errorf("%w: the database does not exist; check source.url, or run createdb: %w", outbox.ErrNotReady, err)
+		return fmt.Errorf("%w: the database does not exist; check source.url, or run createdb: %w", buffer.ErrNotReady, err)
 	}
 	connectErr, connecting := errors.AsType[*pgconn.ConnectError](err)
 	switch {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // SplitTable splits a table's name; schema is "" when it is not given, and the table
@@ -15,7 +15,7 @@ func SplitTable(name string) (schema, table string) {
 	if name == "" {
 		return "", "outbox_events"
 	}
-	schema, table, _ = outbox.SplitTable(name) // internal/config reports what is no name
+	schema, table, _ = buffer.SplitTable(name) // internal/config reports what is no name
 	return schema, table
 }
 

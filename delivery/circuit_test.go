@@ -1,0 +1,198 @@
+package delivery_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/outboxrelay/relay/sink"
+)
+
+// fail lets n sends find no sink.
+func (b *bench) fail(t *testing.T, n int, err error) {
+	t.Helper()
+	b.answer(err)
+	for range n {
+		if _, _, err := b.work(t, batchOf(1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// heals sets what Check answers.
+func (b *bench) heals(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.check = func(context.Context) error { return err }
+}
+
+// What Allow answers.
+const (
+	none  = 0
+	trial = 1
+	all   = math.MaxInt
+)
+
+func expectAllowed(t *testing.T, b *bench, want int) {
+	t.Helper()
+	expect(t, "allowed", b.Allow(t.Context()), want)
+	expect(t, "an outage is known", b.Outage() != nil, want != all)
+}
+
+func TestCircuitOpensAfterOutagesInARow(t *testing.T) {
+	t.Parallel()
+	away := sink.Unavailable(errDown)
+	divide := &sink.DivideError{Groups: []sink.Group{{Indexes: []int{0}}, {Indexes: []int{1}}}}
+	partly := &sink.BatchError{Events: []sink.EventError{{Index: 0, Err: away}}}
+	for _, c := range []struct {
+		name    string
+		answers []error
+		allowed int
+	}{
+		{"nothing was sent", nil, all},
+		{"one outage", []error{away}, all},
+		{"two", []error{away, away}, none},
+		{"a success in between", []error{away, nil, away}, all},
+		{"a refusal in between: the sink is there", []error{away, errBad, away}, all},
+		{"an address away in between", []error{away, partly, away}, all},
+		{"addresses away", []error{partly, partly, partly}, all},
+		{"a batch that has to be divided: nothing was sent", []error{away, divide, away}, none},
+		{"a success after", []error{away, away, away, nil}, all},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(nil)
+				for _, answer := range c.answers {
+					b.answer(answer)
+					n := 1
+					if _, ok := errors.AsType[*sink.DivideError](answer); ok {
+						n = 2
+					}
+					if _, _, err := b.work(t, batchOf(n)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				expectAllowed(t, b, c.allowed)
+				expect(t, "checks at once", b.checks, 0)
+			})
+		})
+	}
+}
+
+// What is left over for an address that is away is sent again and again; the
+// others go on meanwhile.
+func TestRetriesThatFindNoAddressKeepTheCircuitClosed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(nil)
+		left := batchOf(1)
+		left.Outages = 1
+		for range 10 {
+			b.fail(t, 1, nil) // an event for another address
+			b.answer(sink.Unavailable(errDown))
+			if _, _, err := b.work(t, left); err != nil {
+				t.Fatal(err)
+			}
+		}
+		expectAllowed(t, b, all)
+	})
+}
+
+func TestAnOpenCircuitAsksTheSinkNowAndThen(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(nil)
+		b.heals(sink.Unavailable(errDown))
+		b.fail(t, 4, sink.Unavailable(errDown))
+		for range 600 { // a distributor asks every second
+			expectAllowed(t, b, none)
+			<-time.After(time.Second)
+		}
+		if b.checks < 300 || b.checks > 600 {
+			t.Errorf("the sink was asked %d times in ten minutes, once in one or two seconds was expected", b.checks)
+		}
+		if !errors.Is(b.Outage(), errDown) {
+			t.Errorf("the outage is %v, want %v", b.Outage(), errDown)
+		}
+	})
+}
+
+// A sink that answers may still take nothing.
+func TestATrialEndsAnOutageOnlyWhenItGoesThrough(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(nil)
+		b.fail(t, 4, sink.Unavailable(errDown))
+		trials := 0
+		for range 600 {
+			if n := b.Allow(t.Context()); n != none {
+				expect(t, "allowed", n, trial)
+				trials++
+				b.fail(t, 1, sink.Unavailable(errDown))
+			}
+			expect(t, "an outage is known", b.Outage() != nil, true)
+			<-time.After(time.Second)
+		}
+		if trials < 300 || trials > 600 {
+			t.Errorf("%d trials in ten minutes, one in one or two seconds was expected", trials)
+		}
+		<-time.After(5 * time.Second)
+		expectAllowed(t, b, trial)
+		expectAllowed(t, b, none) // one is under way
+		b.fail(t, 1, nil)
+		expectAllowed(t, b, all)
+		checks := b.checks
+		expectAllowed(t, b, all)
+		expect(t, "checks of a closed circuit", b.checks, checks)
+
+		// A trial that found nothing to claim leaves room for another.
+		b.fail(t, 4, sink.Unavailable(errDown))
+		<-time.After(5 * time.Second)
+		expectAllowed(t, b, trial)
+		<-time.After(5 * time.Second)
+		expectAllowed(t, b, trial)
+	})
+}
+
+func TestACheckThatHangsEnds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(nil)
+		b.check = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+		b.fail(t, 2, sink.Unavailable(errDown))
+		<-time.After(5 * time.Second)
+		began := time.Now()
+		expectAllowed(t, b, none)
+		expect(t, "took", time.Since(began), 5*time.Second)
+
+		<-time.After(5 * time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		began = time.Now()
+		expect(t, "allowed beside a stop", b.Allow(ctx), none)
+		expect(t, "took", time.Since(began), time.Second)
+	})
+}
+
+func TestRetryAfterHoldsForTheWholeSink(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(nil)
+		b.fail(t, 1, &sink.UnavailableError{Err: errDown, RetryAfter: 10 * time.Minute})
+		expectAllowed(t, b, none)
+		// Sends that were under way end one way or the other.
+		b.fail(t, 1, nil)
+		b.fail(t, 1, sink.Unavailable(errDown))
+		b.fail(t, 1, &sink.UnavailableError{Err: errDown, RetryAfter: time.Second})
+		b.fail(t, 1, nil)
+		<-time.After(10*time.Minute - time.Second)
+		expectAllowed(t, b, none)
+		expect(t, "checks while the sink wants to be left alone", b.checks, 0)
+		<-time.After(time.Second)
+		expectAllowed(t, b, all)
+	})
+}

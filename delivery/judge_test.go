@@ -1,0 +1,280 @@
+package delivery_test
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"pgregory.net/rapid"
+
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/sink"
+)
+
+func TestJudge(t *testing.T) {
+	t.Parallel()
+	partly := func(events ...sink.EventError) error { return &sink.BatchError{Events: events} }
+	at := func(i int, err error) sink.EventError { return sink.EventError{Index: i, Err: err} }
+	away, forGood := sink.Unavailable(errDown), sink.Permanent(errBad)
+	divide := func(groups ...[]int) error {
+		e := &sink.DivideError{}
+		for _, g := range groups {
+			e.Groups = append(e.Groups, sink.Group{Indexes: g})
+		}
+		return e
+	}
+	for _, c := range []struct {
+		name     string
+		n        int
+		attempts int // of the batch, before; 3 kill
+		answer   error
+		want     string // verdict, ids, attempts and outages of each outcome
+	}{
+		{"delivered", 3, 0, nil, "delivered []0/0"},
+		{"an outage", 3, 2, away, "retry []2/5"},
+		{"an outage, wrapped", 3, 0, fmt.Errorf("redis: %w", away), "retry []0/5"},
+		{"one alone is away", 1, 2, away, "retry []2/5"},
+		{"refused as a whole", 5, 1, errBad, "retry [101 102 103]1/0, retry [104 105]1/0"},
+		{"refused as a whole, for good", 2, 0, forGood, "retry [101]0/0, retry [102]0/0"},
+		{"refused as a whole, at the last attempt", 2, 2, errBad, "retry [101]2/0, retry [102]2/0"},
+		{"one alone refused", 1, 0, errBad, "retry []1/0"},
+		{"one alone refused once too often", 1, 2, errBad, "dead []3/0"},
+		{"one alone refused for good", 1, 0, forGood, "dead []1/0"},
+
+		{"no event named", 3, 0, partly(), "delivered []0/0"},
+		{"one refused", 3, 0, partly(at(1, errBad)), "delivered [101 103]0/0, retry [102]1/0"},
+		{"one refused for good", 3, 0, partly(at(1, forGood)), "dead [102]1/0, delivered [101 103]0/0"},
+		{"one refused once too often", 3, 2, partly(at(2, errBad)), "dead [103]3/0, delivered [101 102]0/0"},
+		{"one away", 3, 1, partly(at(0, away)), "delivered [102 103]0/0, retry [101]1/5"},
+		{"each has another fate", 4, 1, partly(at(3, forGood), at(0, away), at(2, errBad)), "dead [104]2/0, delivered [102]0/0, retry [101]1/5, retry [103]2/0"},
+		{"all away", 2, 1, partly(at(0, away), at(1, away)), "retry []1/5"},
+		{"all refused", 2, 1, partly(at(0, errBad), at(1, errBad)), "retry []2/0"},
+		{"all refused for good", 2, 0, partly(at(0, forGood), at(1, forGood)), "dead [101]1/0, dead [102]1/0"},
+		{"the only one refused", 1, 0, partly(at(0, errBad)), "retry []1/0"},
+
+		{"to be divided", 4, 1, divide([]int{0, 3}, []int{1, 2}), "retry [101 104]1/0, retry [102 103]1/0"},
+
+		// Whom these mean cannot be known: nothing is taken for delivered, and
+		// nothing for refused.
+		{"one beyond the batch named", 2, 2, partly(at(2, forGood)), "retry []2/5"},
+		{"one before the batch named", 2, 2, partly(at(-1, forGood)), "retry []2/5"},
+		{"one named without a reason", 2, 2, partly(at(0, nil)), "retry []2/5"},
+		{"divided into one", 2, 2, divide([]int{0, 1}), "retry []2/5"},
+		{"divided with an event left out", 3, 2, divide([]int{0}, []int{1}), "retry []2/5"},
+		{"divided with an event twice", 2, 2, divide([]int{0, 1}, []int{1}), "retry []2/5"},
+		{"divided with an event twice and one left out", 3, 2, divide([]int{0, 0}, []int{1}), "retry []2/5"},
+		{"divided beyond the batch", 2, 2, divide([]int{0, 1}, []int{2}), "retry []2/5"},
+		{"divided with an empty part", 2, 2, divide([]int{0, 1}, nil), "retry []2/5"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(nil)
+			b.answer(c.answer)
+			batch := batchOf(c.n)
+			batch.Attempts, batch.Outages = c.attempts, 4
+			if _, _, err := b.work(t, batch); err != nil {
+				t.Fatal(err)
+			}
+			got := make([]string, len(b.settled))
+			for i, o := range b.settled {
+				got[i] = fmt.Sprintf("%v %v%d/%d", o.Verdict, o.IDs, o.Attempts, o.Outages)
+			}
+			expect(t, "outcomes", strings.Join(got, ", "), c.want)
+		})
+	}
+}
+
+func TestAnOutageWaitsAsLongAsTheSinkAsks(t *testing.T) {
+	t.Parallel()
+	busy := &sink.UnavailableError{Err: errDown, RetryAfter: 10 * time.Minute}
+	for _, answer := range []error{
+		busy, fmt.Errorf("http: %w", busy),
+		&sink.BatchError{Events: []sink.EventError{{Index: 0, Err: sink.Unavailable(errDown)}, {Index: 1, Err: busy}, {Index: 2, Err: sink.Unavailable(errDown)}}},
+	} {
+		b := newBench(nil)
+		b.answer(answer)
+		putBack, dueIn, err := b.work(t, batchOf(3))
+		if !putBack || dueIn != 10*time.Minute || err != nil {
+			t.Errorf("%v: put back %v for %v, %v; want 10m0s", answer, putBack, dueIn, err)
+		}
+		if b.settled[0].Address != nil {
+			t.Errorf("%v: it may be sent sooner, when address %q is back", answer, *b.settled[0].Address)
+		}
+	}
+}
+
+// Whatever the sink answers: each event stands in exactly one outcome, only what
+// the sink accepted counts as delivered, only what it refused dies, no outage
+// counts as an attempt, and what is sent under a group_id never changes.
+func TestJudgeProperties(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(rt *rapid.T) {
+		n := rapid.IntRange(1, 40).Draw(rt, "events")
+		batch := batchOf(n)
+		batch.Attempts = rapid.IntRange(0, 4).Draw(rt, "attempts")
+		batch.Outages = rapid.IntRange(0, 1e6).Draw(rt, "outages")
+		refusal := func(label string) error {
+			return rapid.SampledFrom([]error{
+				errBad, sink.Permanent(errBad), sink.Unavailable(errDown),
+				&sink.UnavailableError{Err: errDown, RetryAfter: time.Hour},
+			}).Draw(rt, label)
+		}
+
+		fate := make([]error, n) // what the sink says of each
+		var answer error
+		whole := false
+		switch rapid.SampledFrom([]string{"all", "some", "whole", "divide"}).Draw(rt, "kind") {
+		case "some":
+			e := &sink.BatchError{}
+			for i := range n {
+				if rapid.Bool().Draw(rt, "named") {
+					fate[i] = refusal("event")
+					e.Events = append(e.Events, sink.EventError{Index: i, Err: fate[i]})
+				}
+			}
+			e.Events = rapid.Permutation(e.Events).Draw(rt, "order")
+			answer = e
+		case "whole":
+			whole = true
+			answer = refusal("batch")
+			for i := range fate {
+				fate[i] = answer
+			}
+		case "divide":
+			whole = true
+			groups := make([]sink.Group, rapid.IntRange(1, 4).Draw(rt, "groups"))
+			for i := range n {
+				g := rapid.IntRange(0, len(groups)-1).Draw(rt, "group")
+				groups[g].Indexes = append(groups[g].Indexes, i)
+			}
+			answer = &sink.DivideError{Groups: groups}
+			for i := range fate {
+				fate[i] = sink.Unavailable(answer)
+			}
+		}
+
+		b := newBench(nil)
+		b.answer(answer)
+		if _, _, err := b.work(t, batch); err != nil {
+			rt.Fatal(err)
+		}
+
+		seen := map[int64]int{}
+		groups := map[uuid.UUID]bool{batch.GroupID: true}
+		for _, o := range b.settled {
+			ids := o.IDs
+			switch {
+			case ids == nil && len(b.settled) > 1:
+				rt.Fatalf("an outcome for all stands beside others: %+v", b.settled)
+			case ids == nil:
+				ids = batch.IDs()
+				if o.Verdict == buffer.Retry && o.GroupID != batch.GroupID {
+					rt.Fatalf("a batch that stays whole changes its group_id")
+				}
+			case o.Verdict == buffer.Retry && groups[o.GroupID]:
+				rt.Fatalf("a part goes on under a group_id that is used already")
+			}
+			if o.Verdict == buffer.Retry {
+				groups[o.GroupID] = true
+			}
+			if !slices.IsSorted(ids) || len(ids) == 0 {
+				rt.Fatalf("ids %v of %v", ids, o.Verdict)
+			}
+			for _, id := range ids {
+				seen[id]++
+				err := fate[id-101]
+				away := errors.Is(err, sink.ErrUnavailable)
+				last := errors.Is(err, sink.ErrPermanent) || batch.Attempts+1 >= 3
+				halved := whole && n > 1 && !away
+				want := buffer.Retry
+				switch {
+				case err == nil:
+					want = buffer.Delivered
+				case !away && !halved && last:
+					want = buffer.Dead
+				}
+				if o.Verdict != want {
+					rt.Fatalf("event %d, of which the sink says %v, is %v; want %v", id, err, o.Verdict, want)
+				}
+				if want == buffer.Delivered {
+					continue
+				}
+				attempts := batch.Attempts + 1
+				if away || halved {
+					attempts = batch.Attempts
+				}
+				if o.Attempts != attempts {
+					rt.Fatalf("event %d, of which the sink says %v, has %d attempts; want %d", id, err, o.Attempts, attempts)
+				}
+			}
+			if o.After < 0 || o.Verdict == buffer.Retry && o.Outages > 0 && o.After == 0 {
+				rt.Fatalf("an outage waits %v", o.After)
+			}
+		}
+		for _, id := range batch.IDs() {
+			if seen[id] != 1 {
+				rt.Fatalf("event %d stands in %d outcomes: %+v", id, seen[id], b.settled)
+			}
+		}
+	})
+}
+
+// Promise 4: the bad events of a batch that is refused as a whole are found in at
+// most 2*ceil(log2(batch))+1 requests each, and all others are delivered.
+func TestHalvingFindsTheBadEvents(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(rt *rapid.T) {
+		n := rapid.IntRange(1, 1200).Draw(rt, "events")
+		bad := rapid.SliceOfNDistinct(rapid.Int64Range(101, 100+int64(n)), 1, min(n, 3), rapid.ID).Draw(rt, "bad")
+		answer := sink.Permanent(errBad)
+		b := newBench(nil)
+		var delivered, dead []int64
+		for waiting := []*buffer.Lease{batchOf(n)}; len(waiting) > 0; waiting = waiting[1:] {
+			batch := waiting[0]
+			holdsBad := slices.ContainsFunc(batch.IDs(), func(id int64) bool { return slices.Contains(bad, id) })
+			if holdsBad {
+				b.answer(answer)
+			} else {
+				b.answer(nil)
+			}
+			if _, _, err := b.work(t, batch); err != nil {
+				rt.Fatal(err)
+			}
+			for _, o := range b.settled {
+				ids := o.IDs
+				if ids == nil {
+					ids = batch.IDs()
+				}
+				switch o.Verdict {
+				case buffer.Delivered:
+					delivered = append(delivered, ids...)
+				case buffer.Dead:
+					dead = append(dead, ids...)
+				default:
+					if o.After != 0 {
+						rt.Fatalf("a half waits %v", o.After)
+					}
+					half := &buffer.Lease{Batch: buffer.Batch{GroupID: o.GroupID}, UnfinishedLeases: 1, Attempts: o.Attempts, FirstID: ids[0], LastID: ids[len(ids)-1]}
+					for _, id := range ids {
+						half.Events = append(half.Events, outbox.Event{ID: id})
+					}
+					waiting = append(waiting, half)
+				}
+			}
+		}
+		slices.Sort(bad)
+		slices.Sort(dead)
+		if !slices.Equal(dead, bad) || len(delivered) != n-len(bad) {
+			rt.Fatalf("buried %v of %v, delivered %d of %d", dead, bad, len(delivered), n-len(bad))
+		}
+		if most := len(bad) * (2*bits.Len(uint(n-1)) + 1); b.sends > most {
+			rt.Fatalf("%d requests for %d bad events of %d, at most %d were expected", b.sends, len(bad), n, most)
+		}
+	})
+}

@@ -1,0 +1,561 @@
+package delivery_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/outboxrelay/relay/delivery"
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/sink"
+)
+
+func TestDeliveredBatchIsSettledOnce(t *testing.T) {
+	t.Parallel()
+	b := newBench(nil)
+	putBack, _, err := b.work(t, batchOf(3))
+	expectError(t, err, nil)
+	expect(t, "put back", putBack, false)
+	expect(t, "sends", b.sends, 1)
+	expect(t, "settles", len(b.settles), 1)
+	expect(t, "marks", len(b.marks), 0)
+	if len(b.settled) != 1 || b.settled[0].Verdict != buffer.Delivered || b.settled[0].IDs != nil {
+		t.Errorf("settled %+v, want all delivered", b.settled)
+	}
+	expect(t, "logged", strings.Count(b.log.String(), "level=DEBUG"), 1)
+}
+
+// The settle fails, the mark goes through: the rest is for whoever takes the
+// batch over.
+func TestASettleThatFailsLeavesAMark(t *testing.T) {
+	t.Parallel()
+	b := newBench(nil)
+	b.settle = always(errDeadlock)
+	batch := batchOf(3)
+	b.answer(&sink.BatchError{Events: []sink.EventError{{Index: 1, Err: errBad}}})
+	putBack, dueIn, err := b.work(t, batch)
+	expectError(t, err, nil)
+	expect(t, "put back", putBack, true)
+	expect(t, "due in", dueIn, time.Second)
+	expect(t, "settles", len(b.settles), 1)
+	if len(b.marks) != 1 || !slices.Equal(b.marks[0], []int64{101, 103}) {
+		t.Errorf("marked %v, want the two that were delivered", b.marks)
+	}
+	if b.settled != nil {
+		t.Errorf("told of %+v, which was not settled", b.settled)
+	}
+}
+
+func TestAllOfADeliveredBatchIsMarked(t *testing.T) {
+	t.Parallel()
+	b := newBench(nil)
+	b.settle = always(errDeadlock)
+	if _, _, err := b.work(t, batchOf(3)); err != nil {
+		t.Error(err)
+	}
+	if len(b.marks) != 1 || !slices.Equal(b.marks[0], []int64{101, 102, 103}) {
+		t.Errorf("marked %v, want all", b.marks)
+	}
+}
+
+// Settle and mark fail: both are tried until the database is back, however long
+// that takes, for only this worker knows what reached the sink.
+func TestADatabaseThatIsAwayIsWaitedForAfterASend(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(nil)
+		began := time.Now()
+		b.settle = func(context.Context, int) error {
+			if time.Since(began) < time.Hour {
+				return errDown
+			}
+			return nil
+		}
+		b.mark = always(errDown)
+		_, _, err := b.work(t, batchOf(3))
+		expectError(t, err, nil)
+		expect(t, "sends", b.sends, 1)
+		if n := len(b.settles); n < 60*60/5 || n > 60*60/4 {
+			t.Errorf("%d tries in an hour, one in five seconds was expected", n)
+		}
+		expect(t, "told of outcomes", len(b.settled), 1)
+	})
+}
+
+// It is not known whether the commit happened. It did: the row is gone.
+func TestASettleThatWentThroughUnheard(t *testing.T) {
+	t.Parallel()
+	b := newBench(nil)
+	b.settle = always(errDown)
+	b.mark = always(buffer.ErrLeaseLost)
+	putBack, _, err := b.work(t, batchOf(3))
+	expectError(t, err, nil)
+	expect(t, "put back", putBack, false)
+	expect(t, "settles", len(b.settles), 1)
+	expect(t, "told of", describe(b.settled), "delivered []")
+
+	// The lease is over by now: it may be another owner who has it.
+	b = newBench(nil)
+	b.settle = always(errDown)
+	b.mark = always(buffer.ErrLeaseLost)
+	_, err = b.Work(lost(t), t.Context(), batchOf(3))
+	expectError(t, err, buffer.ErrLeaseLost)
+	expect(t, "told of", describe(b.settled), "")
+}
+
+// Nothing was delivered, so there is no mark to ask: the second try tells.
+func TestARetryThatWentThroughUnheard(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(nil)
+		b.answer(sink.Unavailable(errDown))
+		b.settle = func(_ context.Context, n int) error {
+			if n == 1 {
+				return errDown
+			}
+			return buffer.ErrLeaseLost
+		}
+		putBack, _, err := b.work(t, batchOf(3))
+		expectError(t, err, nil)
+		expect(t, "put back", putBack, true)
+		expect(t, "settles", len(b.settles), 2)
+	})
+}
+
+func TestALostLeaseEndsTheSettling(t *testing.T) {
+	t.Parallel()
+	b := newBench(nil)
+	b.settle = always(buffer.ErrLeaseLost)
+	_, _, err := b.work(t, batchOf(3))
+	expectError(t, err, buffer.ErrLeaseLost)
+	expect(t, "settles", len(b.settles), 1)
+	expect(t, "marks", len(b.marks), 0)
+}
+
+// Nothing was delivered: a new owner loses nothing, so this one gives up.
+func TestAnUndeliveredBatchThatCannotBeSettledIsLeft(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(nil)
+		b.answer(sink.Unavailable(errDown))
+		b.settle = always(errDown)
+		putBack, _, err := b.work(t, batchOf(3))
+		expectError(t, err, errDown)
+		expect(t, "put back", putBack, false)
+		expect(t, "settles", len(b.settles), 5)
+		expect(t, "marks", len(b.marks), 0)
+	})
+}
+
+func TestAMarkedBatchThatCannotBeSettledIsLeft(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(nil)
+		b.settle = always(errDown)
+		batch := batchOf(3)
+		batch.Delivered = []int64{101, 102, 103}
+		_, _, err := b.work(t, batch)
+		expectError(t, err, errDown)
+		expect(t, "sends", b.sends, 0)
+		expect(t, "settles", len(b.settles), 5)
+		expect(t, "marks", len(b.marks), 0)
+	})
+}
+
+func TestASettleThatWorksTheSecondTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(nil)
+		b.answer(sink.Unavailable(errDown))
+		b.settle = upTo(1, errDown)
+		putBack, dueIn, err := b.work(t, batchOf(3))
+		expectError(t, err, nil)
+		expect(t, "put back", putBack, true)
+		expect(t, "due in", dueIn, b.settled[0].After)
+	})
+}
+
+func TestAMarkedBatchIsNotSentAgain(t *testing.T) {
+	t.Parallel()
+	b := newBench(nil)
+	batch := batchOf(4)
+	batch.UnfinishedLeases, batch.Attempts, batch.Delivered = 9, 2, []int64{102, 104}
+	putBack, dueIn, err := b.work(t, batch)
+	expectError(t, err, nil)
+	expect(t, "sends", b.sends, 0)
+	expect(t, "put back", putBack, true)
+	expect(t, "due in", dueIn, 0)
+	got := fmt.Sprint(b.settled[0].Verdict, b.settled[0].IDs, b.settled[1].Verdict, b.settled[1].IDs, b.settled[1].Attempts)
+	expect(t, "outcomes", got, "delivered [102 104] retry [101 103] 2")
+	if id := b.settled[1].GroupID; id == batch.GroupID || id == uuid.Nil {
+		t.Errorf("the rest goes on under %v, a new group_id was expected", id)
+	}
+
+	b = newBench(nil)
+	batch.Events = batch.Events[:1] // the delivered ones are deleted already
+	if _, _, err = b.work(t, batch); err != nil {
+		t.Error(err)
+	}
+	if o := b.settled[0]; o.Verdict != buffer.Delivered || o.IDs == nil || len(o.IDs) != 0 {
+		t.Errorf("delivered %v, none of what is left was expected", o.IDs)
+	}
+
+	b = newBench(nil)
+	batch.Delivered = []int64{101}
+	b.settle = always(buffer.ErrLocked)
+	putBack, dueIn, err = b.work(t, batch)
+	expectError(t, err, nil)
+	expect(t, "put back while rows are locked", putBack, true)
+	expect(t, "due in", dueIn, time.Second)
+	expect(t, "marks", len(b.marks), 0)
+}
+
+func TestABatchWhoseEventsAreGoneIsClosed(t *testing.T) {
+	t.Parallel()
+	b := newBench(nil)
+	_, _, err := b.work(t, batchOf(0))
+	expectError(t, err, nil)
+	expect(t, "sends", b.sends, 0)
+	expect(t, "settles", len(b.settles), 1)
+}
+
+func TestABatchThatKillsItsWorkersIsHalved(t *testing.T) {
+	t.Parallel()
+	b := newBench(nil)
+	for starts, want := range map[int]string{
+		3: "delivered []", // one more try
+		4: "retry [101 102 103] retry [104 105]",
+	} {
+		batch := batchOf(5)
+		batch.UnfinishedLeases = starts
+		if _, _, err := b.work(t, batch); err != nil {
+			t.Error(err)
+		}
+		expect(t, fmt.Sprintf("outcomes at start %d", starts), describe(b.settled), want)
+	}
+	expect(t, "sends", b.sends, 1)
+
+	alone := batchOf(1)
+	alone.UnfinishedLeases, alone.Attempts = 4, 1
+	if _, _, err := b.work(t, alone); err != nil {
+		t.Error(err)
+	}
+	expect(t, "outcomes of one that stands alone", describe(b.settled), "dead []")
+	expect(t, "attempts", b.settled[0].Attempts, 1)
+	if why := b.settled[0].Error; !strings.Contains(why, "3 owners in a row did not finish this batch") {
+		t.Errorf("buried because of %q, which does not say why", why)
+	}
+	expect(t, "sends", b.sends, 1)
+}
+
+func TestASendBesideALostLease(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name    string
+		answer  error
+		err     error
+		settles int
+	}{
+		{"delivered all the same", nil, nil, 1},
+		{"delivered in part", &sink.BatchError{Events: []sink.EventError{{Index: 1, Err: errBad}}}, nil, 1},
+		{"cut off", context.Canceled, buffer.ErrLeaseLost, 0},
+		{"away", sink.Unavailable(errDown), buffer.ErrLeaseLost, 0},
+		{"refused", errBad, buffer.ErrLeaseLost, 0},
+		{"fenced", sink.ErrFenced, sink.ErrFenced, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(nil)
+			b.answer(c.answer)
+			_, err := b.Work(lost(t), t.Context(), batchOf(3))
+			expectError(t, err, c.err)
+			expect(t, "settles", len(b.settles), c.settles)
+		})
+	}
+}
+
+func TestAFencedBatchIsDropped(t *testing.T) {
+	t.Parallel()
+	b := newBench(nil)
+	b.answer(fmt.Errorf("redis: %w", sink.ErrFenced))
+	putBack, _, err := b.work(t, batchOf(3))
+	expectError(t, err, sink.ErrFenced)
+	expect(t, "put back", putBack, false)
+	expect(t, "settles", len(b.settles), 0)
+}
+
+func TestASendThatTakesTooLongIsAnOutage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(func(c *delivery.Config) { c.SendTimeout = 7 * time.Second })
+		b.send = func(ctx context.Context, _ *buffer.Batch) error {
+			<-ctx.Done()
+			return errors.New("cut off") // whatever a driver makes of it
+		}
+		began := time.Now()
+		putBack, _, err := b.work(t, batchOf(1))
+		expectError(t, err, nil)
+		expect(t, "took", time.Since(began), 7*time.Second)
+		expect(t, "put back", putBack, true)
+		expect(t, "attempts", b.settled[0].Attempts, 0)
+		expect(t, "outages", b.settled[0].Outages, 1)
+	})
+}
+
+func TestAStopCutsASendOffAndPutsTheBatchBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(nil)
+		b.send = func(ctx context.Context, _ *buffer.Batch) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		stop, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		held, release := context.WithCancel(stop)
+		defer release()
+		done, err := b.Work(held, stop, batchOf(2))
+		expectError(t, err, nil)
+		expect(t, "put back", done.PutBack, true)
+		expect(t, "outcomes", describe(b.settled), "retry []")
+		expect(t, "attempts", b.settled[0].Attempts, 0)
+	})
+}
+
+// A process that is out of time tries once more to write down what it sent, and
+// waits no longer than a second for each step.
+func TestAStopEndsTheSettling(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name     string
+		database func(ctx context.Context, n int) error
+		took     time.Duration
+	}{
+		{"a database that refuses", always(errDown), 4 * time.Second},
+		{"a database that hangs", hangs, 6 * time.Second},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(nil)
+				b.settle, b.mark = c.database, c.database
+				stop, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+				defer cancel()
+				began := time.Now()
+				_, err := b.Work(stop, stop, batchOf(2))
+				if err == nil || errors.Is(err, buffer.ErrLeaseLost) {
+					t.Errorf("got %v, an error that the batch was not settled was expected", err)
+				}
+				expect(t, "took", time.Since(began), c.took)
+			})
+		})
+	}
+
+	t.Run("a stop in the past", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			b := newBench(nil)
+			b.settle, b.mark = hangs, hangs
+			stop, cancel := context.WithCancel(t.Context())
+			cancel()
+			began := time.Now()
+			if _, err := b.Work(t.Context(), stop, batchOf(2)); err == nil {
+				t.Error("no error from a batch that was sent and not settled")
+			}
+			expect(t, "took", time.Since(began), 2*time.Second)
+			expect(t, "settles", len(b.settles), 1)
+			expect(t, "marks", len(b.marks), 1)
+		})
+	})
+}
+
+// fencing is a bench whose sink remembers group_ids.
+type fencing struct {
+	*bench
+	delivered bool
+	err       error
+}
+
+func (f *fencing) Fence(context.Context, *buffer.Batch) (bool, error) { return f.delivered, f.err }
+
+// What stands alone and was not finished is given up at the sink before it is buried;
+// what turns out to be there is delivered.
+func TestWhatIsBuriedUnfinishedIsFenced(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		delivered bool
+		err       error
+		want      string
+	}{
+		{false, nil, "dead []"},
+		{true, nil, "delivered []"},
+		{false, sink.Unavailable(errDown), "retry []"},
+	} {
+		f := &fencing{bench: newBench(nil), delivered: c.delivered, err: c.err}
+		f.Worker = delivery.NewWorker(f, f.bench, delivery.Config{
+			MaxAttempts: 3, Backoff: delivery.Backoff{Initial: time.Second, Max: time.Minute, Multiplier: 2}, Observer: f.bench,
+			Log: slog.New(slog.DiscardHandler),
+		})
+		alone := batchOf(1)
+		alone.UnfinishedLeases = 4
+		if _, _, err := f.work(t, alone); err != nil {
+			t.Error(err)
+		}
+		expect(t, "outcome", describe(f.settled), c.want)
+		expect(t, "sends", f.sends, 0)
+	}
+}
+
+// Events that there is nothing to send of are buried before the rest is first sent, which
+// goes on under a group_id of its own.
+func TestWhatIsNotProjectedIsBuriedBeforeTheRestIsSent(t *testing.T) {
+	t.Parallel()
+	b := newBench(nil)
+	batch := batchOf(4)
+	batch.Attempts = 2
+	batch.Events[1].Unprojected, batch.Events[3].Unprojected = true, true
+	putBack, dueIn, err := b.work(t, batch)
+	expectError(t, err, nil)
+	expect(t, "put back", putBack, true)
+	expect(t, "due in", dueIn, 0)
+	expect(t, "sends", b.sends, 0)
+	if describe(b.settled) != "dead [102 104] retry [101 103]" {
+		t.Fatalf("settled %s", describe(b.settled))
+	}
+	dead, rest := b.settled[0], b.settled[1]
+	expect(t, "why", dead.Error, buffer.NotProjected)
+	expect(t, "attempts of the rest", rest.Attempts, 2)
+	if rest.GroupID == batch.GroupID || rest.GroupID == uuid.Nil {
+		t.Errorf("the rest has group_id %s, a new one was expected", rest.GroupID)
+	}
+
+	b = newBench(nil)
+	batch = batchOf(2)
+	batch.Events[0].Unprojected, batch.Events[1].Unprojected = true, true
+	putBack, _, err = b.work(t, batch)
+	expectError(t, err, nil)
+	expect(t, "put back", putBack, false)
+	expect(t, "settled", describe(b.settled), "dead []")
+}
+
+// A marked batch is done with first, whatever is left of what it was about.
+func TestAMarkedBatchIsNotAskedForItsProjection(t *testing.T) {
+	t.Parallel()
+	b := newBench(nil)
+	batch := batchOf(2)
+	batch.Delivered = []int64{101, 102}
+	batch.Events[0].Unprojected = true
+	_, _, err := b.work(t, batch)
+	expectError(t, err, nil)
+	if strings.Contains(describe(b.settled), "dead") {
+		t.Errorf("settled %s, what was delivered is no dead letter", describe(b.settled))
+	}
+}
+
+// Nothing is sent of a batch that could not be projected, and nobody dies of it while
+// nothing else goes through. While other batches do, it is halved, and what stands alone
+// is buried.
+func TestABatchThatCannotBeProjected(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(nil)
+		failed := errors.New(`column "lead" does not exist`)
+		bad := func(n int) *buffer.Lease {
+			batch := batchOf(n)
+			batch.ProjectErr = failed
+			batch.Events[0].Unprojected = true
+			return batch
+		}
+		batch := bad(4)
+		for range 10 {
+			putBack, _, err := b.work(t, batch)
+			expectError(t, err, nil)
+			expect(t, "put back", putBack, true)
+			expect(t, "settled", describe(b.settled), "retry []")
+			if o := b.settled[0]; o.Attempts != 0 || !strings.Contains(o.Error, failed.Error()) {
+				t.Fatalf("settled %+v", o)
+			}
+			batch.Outages++
+			<-time.After(time.Minute)
+		}
+		expect(t, "sends", b.sends, 0)
+
+		for _, c := range []struct {
+			events int
+			want   string
+		}{{4, "retry [101 102] retry [103 104]"}, {1, "dead []"}} {
+			b := newBench(func(c *delivery.Config) { c.MaxAttempts = 1 })
+			batch := bad(c.events)
+			for tries := 0; describe(b.settled) != c.want; tries++ {
+				if tries == 10 {
+					t.Fatalf("%d events: settled %s, want %s", c.events, describe(b.settled), c.want)
+				}
+				for range 3 { // others are delivered
+					_, _, err := b.work(t, batchOf(1))
+					expectError(t, err, nil)
+				}
+				_, _, err := b.work(t, batch)
+				expectError(t, err, nil)
+				<-time.After(time.Minute)
+			}
+		}
+	})
+}
+
+// TestEventsThatCannotBeProjectedAreParted: where it is known which they are, they are
+// refused and the others go on at once; where it is known only that some
+// are, the batch is halved; whoever held it before.
+func TestEventsThatCannotBeProjectedAreParted(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		bad := func(n int, which ...int) *buffer.Lease {
+			batch := batchOf(n)
+			for _, i := range which {
+				batch.Events[i].ProjectErr = errors.New("it is there twice")
+			}
+			return batch
+		}
+		failed := func(n int, err error) *buffer.Lease {
+			batch := batchOf(n)
+			batch.ProjectErr = err
+			return batch
+		}
+		again := func(batch *buffer.Lease) *buffer.Lease {
+			batch.Outages = 1
+			return batch
+		}
+		data := fmt.Errorf("division by zero: %w", buffer.ErrEventData)
+		for name, c := range map[string]struct {
+			batch *buffer.Lease
+			want  string
+		}{
+			"one":                    {bad(3, 1), "retry [101 103] dead [102]"},
+			"all":                    {bad(2, 0, 1), "retry []"},
+			"one, tried before":      {again(bad(3, 1)), "retry [101 103] dead [102]"},
+			"its data":               {failed(3, data), "retry [101 102] retry [103]"},
+			"its data, alone":        {failed(1, data), "retry []"},
+			"its data, tried before": {again(failed(3, data)), "retry [101 102] retry [103]"},
+			"the projection":         {failed(3, errors.New("no such column")), "retry []"},
+		} {
+			b := newBench(nil)
+			_, _, err := b.work(t, c.batch)
+			expectError(t, err, nil)
+			expect(t, name, describe(b.settled), c.want)
+			expect(t, "sends", b.sends, 0)
+			for i, o := range b.settled {
+				whole := len(b.settled) == 1
+				if o.Verdict == buffer.Retry && (whole != (o.GroupID == c.batch.GroupID) || whole != (o.After > 0) || o.Attempts != 0) {
+					t.Errorf("%s: outcome %d is %+v", name, i, o)
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,131 @@
+package buffer
+
+import (
+	"fmt"
+	"github.com/outboxrelay/relay/outbox"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Batch is the events that share a group_id: all that a sink sees. What belongs to a
+// group_id never changes, so GroupID is an idempotency key at every sink.
+//
+// Sinks read a Batch and keep no reference to it after Send has returned.
+type Batch struct {
+	// GroupID is a version 7 UUID.
+	GroupID uuid.UUID
+	// Pipeline is the name of the pipeline that owns the buffer.
+	Pipeline string
+	// Events are in id order. Their bytes live as long as the batch.
+	Events []outbox.Event
+	// PayloadIsJSON reports whether the payload's column vouches that every payload is
+	// JSON, so that a sink need not check.
+	PayloadIsJSON bool
+	// Origins are the group_ids these events were sent under before, oldest
+	// first. A sink that remembers group_ids must honour them too.
+	Origins []uuid.UUID
+	// FirstSend reports whether no event of the batch was sent before, as far as the
+	// ledger knows. The delivery worker sets it before each Send.
+	FirstSend bool
+	// Projected reports whether payloads and addresses come from a projection; they may
+	// differ between attempts.
+	Projected bool
+}
+
+// Lease is a batch that belongs to one owner until Ends. It belongs to the worker that
+// claimed it or took it over, and is not safe for concurrent writes.
+type Lease struct {
+	Batch
+	// LeaseNo rises with every lease of this batch; it is the fence.
+	LeaseNo int64
+	// Ends is when the lease is over by the local monotonic clock, counted
+	// from before the claim was sent, so it never lies later than the
+	// database's own end of the lease.
+	Ends time.Time
+	// FirstID and LastID bound the ids of the events.
+	FirstID, LastID int64
+	// UnfinishedLeases counts the leases in a row that no owner finished, this one
+	// included: 1 for a fresh claim or a retry that is due.
+	UnfinishedLeases int
+	// Attempts counts refusals, Outages counts sends in a row that failed
+	// because the sink was unavailable. Only Attempts makes a dead letter.
+	Attempts, Outages int
+	// Delivered names the ids that reached the sink although they could not be
+	// deleted yet. It is not empty only for a batch that was marked delivered and taken
+	// over: the batch is settled, not sent.
+	Delivered []int64
+	// ProjectErr is why the batch of a custom table could not be projected: there is
+	// nothing to send. errors.Is finds ErrEventData if the data of some event is the
+	// cause, and ErrDatabase if the database is. The error of one event is in
+	// Event.ProjectErr.
+	ProjectErr error
+	// ClaimedAt is the database's clock when this lease was taken, and
+	// ClaimedLocal the local one just after; together they give the age of an
+	// event without trusting two clocks to agree.
+	ClaimedAt, ClaimedLocal time.Time
+}
+
+// DeliveryRecorded reports whether the batch, or a part of it, was delivered before and
+// only waits for its delete.
+func (l *Lease) DeliveryRecorded() bool { return len(l.Delivered) > 0 }
+
+// Age is how long ago, by the database's clock, the event was inserted.
+func (l *Lease) Age(e *outbox.Event) time.Duration {
+	return l.ClaimedAt.Sub(e.CreatedAt) + time.Since(l.ClaimedLocal)
+}
+
+// IDs returns the ids of all events, in order; a new slice.
+func (b *Batch) IDs() []int64 {
+	ids := make([]int64, len(b.Events))
+	for i := range b.Events {
+		ids[i] = b.Events[i].ID
+	}
+	return ids
+}
+
+// NewGroupID draws a new group_id: a version 7 UUID, which sorts by time.
+func NewGroupID() uuid.UUID { return uuid.Must(uuid.NewV7()) }
+
+// Verdict is the kind of an [Outcome].
+type Verdict uint8
+
+// The verdicts.
+const (
+	Delivered Verdict = iota // durably accepted by the sink: delete
+	Retry                    // to be sent again: put back with a time
+	Dead                     // refused for good: bury
+)
+
+func (v Verdict) String() string {
+	switch v {
+	case Delivered:
+		return "delivered"
+	case Retry:
+		return "retry"
+	case Dead:
+		return "dead"
+	}
+	return fmt.Sprintf("Verdict(%d)", uint8(v))
+}
+
+// Outcome is what became of some events of a batch in one attempt. The outcomes
+// handed to Settle name every event of the batch exactly once.
+type Outcome struct {
+	Verdict Verdict
+	// IDs are the events meant, in ascending order; nil means all of the batch.
+	IDs []int64
+	// GroupID, for Retry: the batch's own when IDs is nil, a new one when the
+	// batch is divided (what belongs to a group_id never changes).
+	GroupID uuid.UUID
+	// After, for Retry: how long to wait, by the database's clock.
+	After time.Duration
+	// Attempts and Outages, for Retry and Dead, are the new counts.
+	Attempts, Outages int
+	// Address, for Retry: the address of the sink whose outage the events wait
+	// for, "" for the sink as a whole. When it is there again they may be sent
+	// before After is over (see Wake); Outages is not 0 then. nil: they may not.
+	Address *string
+	// Error, for Retry and Dead, is why; no secret in it.
+	Error string
+}

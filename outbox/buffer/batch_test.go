@@ -1,0 +1,72 @@
+package buffer_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
+)
+
+func TestGroupIDsGrow(t *testing.T) {
+	t.Parallel()
+	last := buffer.NewGroupID()
+	for range 1000 {
+		next := buffer.NewGroupID()
+		if next.Version() != 7 {
+			t.Fatalf("%s is of version %d, want 7", next, next.Version())
+		}
+		if slices.Compare(next[:], last[:]) <= 0 {
+			t.Fatalf("%s was drawn after %s and sorts before it", next, last)
+		}
+		last = next
+	}
+}
+
+func TestBatchIDs(t *testing.T) {
+	t.Parallel()
+	b := buffer.Lease{Batch: buffer.Batch{Events: []outbox.Event{{ID: 3}, {ID: 5}}}}
+	ids := b.IDs()
+	if !slices.Equal(ids, []int64{3, 5}) {
+		t.Fatalf("ids are %v, want 3 and 5", ids)
+	}
+	ids[0] = 99
+	if b.Events[0].ID != 3 {
+		t.Fatal("the ids are not the caller's own")
+	}
+	if b.DeliveryRecorded() {
+		t.Fatal("a batch of which nothing was delivered is marked")
+	}
+	b.Delivered = []int64{5}
+	if !b.DeliveryRecorded() {
+		t.Fatal("a batch of which a part was delivered is not marked")
+	}
+}
+
+// TestAge: the two clocks may differ by hours; an event's age does not.
+func TestAge(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		database := time.Now().Add(-5 * time.Hour) // how far its clock is behind
+		b := buffer.Lease{ClaimedAt: database, ClaimedLocal: time.Now()}
+		e := outbox.Event{CreatedAt: database.Add(-3 * time.Second)}
+		<-time.After(2 * time.Second)
+		if age := b.Age(&e); age != 5*time.Second {
+			t.Fatalf("the event is %v old, want 5s", age)
+		}
+	})
+}
+
+func TestVerdictNames(t *testing.T) {
+	t.Parallel()
+	for v, want := range map[buffer.Verdict]string{
+		buffer.Delivered: "delivered", buffer.Retry: "retry", buffer.Dead: "dead", 7: "Verdict(7)",
+	} {
+		if got := fmt.Sprint(v); got != want {
+			t.Errorf("verdict %d is called %q, want %q", uint8(v), got, want)
+		}
+	}
+}
