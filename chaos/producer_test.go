@@ -205,7 +205,7 @@ func (p *producer) make(ctx context.Context, d draft) bool {
 	return true
 }
 
-// waiting is the events that were committed and have not arrived. Dead letters are
+// waiting is the events that were committed and have not arrived. ListDead letters are
 // among them.
 func (a *account) waiting() int64 { return max(0, a.committed.Load()-a.arrived.Load()) }
 

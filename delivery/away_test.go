@@ -163,12 +163,12 @@ func TestAnOutageThatMayBeTheAddresss(t *testing.T) {
 		only    bool
 		allowed int
 	}{
-		"a 5xx of one address":              {sink.Suspect(errBad), nil, false, all},
-		"of a sink that does not answer":    {sink.Suspect(errBad), sink.Unavailable(errDown), false, none},
-		"of a sink with one address":        {sink.Suspect(errBad), nil, true, none},
+		"a 5xx of one address":              {sink.MaybePoison(errBad), nil, false, all},
+		"of a sink that does not answer":    {sink.MaybePoison(errBad), sink.Unavailable(errDown), false, none},
+		"of a sink with one address":        {sink.MaybePoison(errBad), nil, true, none},
 		"no connection":                     {sink.Unavailable(errDown), nil, false, none},
 		"a time-out nobody has a word for":  {fmt.Errorf("%w", sink.Unavailable(context.DeadlineExceeded)), nil, false, all},
-		"a 5xx with a time, as for a 429":   {sink.Suspect(&sink.UnavailableError{Err: errBad, RetryAfter: time.Hour}), nil, false, none},
+		"a 5xx with a time, as for a 429":   {sink.MaybePoison(&sink.UnavailableError{Err: errBad, RetryAfter: time.Hour}), nil, false, none},
 		"no connection to the one address ": {sink.Unavailable(errDown), nil, true, none},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -193,7 +193,7 @@ func TestAMixedBatchGoesWithoutTheAddressThatHangs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a := newAddressed(nil)
-		a.away("x", sink.Suspect(errDown))
+		a.away("x", sink.MaybePoison(errDown))
 		a.works(t, to("x"))
 		a.works(t, to("x"))
 		mixed := to("y", "x", "z", "x")
@@ -269,7 +269,7 @@ func TestManyAddressesThatAreAwayShareAPart(t *testing.T) {
 			}
 			some.Events = slices.Clone(some.Events)
 			for i := range some.Events {
-				some.Events[i].Err = sink.Suspect(errDown)
+				some.Events[i].Err = sink.MaybePoison(errDown)
 			}
 		}
 	})
@@ -417,7 +417,7 @@ func TestA5xxThatKeepsHittingOneBatchIsARefusal(t *testing.T) {
 		a := newAddressed(nil)
 		poison := func(_ context.Context, b *buffer.Batch) error {
 			if slices.Contains(b.IDs(), 103) {
-				return sink.Suspect(errors.New("500 Internal Server Error"))
+				return sink.MaybePoison(errors.New("500 Internal Server Error"))
 			}
 			return nil
 		}
@@ -482,9 +482,9 @@ func TestA5xxOfAnAddressThatKeepsHittingOneBatch(t *testing.T) {
 			}
 			e := &sink.BatchError{}
 			for i := range b.Events {
-				e.Events = append(e.Events, sink.EventError{Index: i, Err: sink.Suspect(errBad)})
+				e.Events = append(e.Events, sink.EventError{Index: i, Err: sink.MaybePoison(errBad)})
 			}
-			return sink.Suspect(e)
+			return sink.MaybePoison(e)
 		}
 		for n := range 3 {
 			outcomes := a.works(t, batch)
@@ -506,7 +506,7 @@ func TestA5xxThatKeepsHittingOneBatchOfASlowPipeline(t *testing.T) {
 		batch := to("x", "x")
 		a.send = func(_ context.Context, b *buffer.Batch) error {
 			if b.GroupID == batch.GroupID {
-				return sink.Suspect(errBad)
+				return sink.MaybePoison(errBad)
 			}
 			return nil
 		}
@@ -530,8 +530,8 @@ func TestWhatIsNobodysFaultIsNoRefusal(t *testing.T) {
 		err     error
 		address string // of what is accepted meanwhile, "" nothing is
 	}{
-		"a 5xx, and nothing is accepted":      {sink.Suspect(errBad), ""},
-		"a 5xx, and another address accepts":  {sink.Suspect(errBad), "y"},
+		"a 5xx, and nothing is accepted":      {sink.MaybePoison(errBad), ""},
+		"a 5xx, and another address accepts":  {sink.MaybePoison(errBad), "y"},
 		"an outage that is not the batch's":   {sink.Unavailable(errDown), "x"},
 		"one that says when, as with 429 too": {&sink.UnavailableError{Err: errBad, RetryAfter: time.Second}, "x"},
 	} {
@@ -576,7 +576,7 @@ func TestAServerThatFailsMostOfTheTimeIsAway(t *testing.T) {
 		for n := range 4000 {
 			<-time.After(2 * time.Second)
 			batch := waiting[n%len(waiting)]
-			a.answer(sink.Suspect(errBad))
+			a.answer(sink.MaybePoison(errBad))
 			if n%10 == 9 {
 				a.answer(nil)
 				batch = to("x")

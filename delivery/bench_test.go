@@ -88,7 +88,7 @@ func (b *bench) Settle(ctx context.Context, _ *buffer.Lease, outcomes []buffer.O
 	return b.settle(ctx, len(b.settles))
 }
 
-func (b *bench) Mark(ctx context.Context, _ *buffer.Lease, delivered []int64) error {
+func (b *bench) MarkDelivered(ctx context.Context, _ *buffer.Lease, delivered []int64) error {
 	b.marks = append(b.marks, delivered)
 	if b.mark == nil {
 		return nil

@@ -45,7 +45,7 @@ func expectAllowed(t *testing.T, b *bench, want int) {
 func TestCircuitOpensAfterOutagesInARow(t *testing.T) {
 	t.Parallel()
 	away := sink.Unavailable(errDown)
-	divide := &sink.DivideError{Groups: []sink.Group{{Indexes: []int{0}}, {Indexes: []int{1}}}}
+	divide := &sink.SplitError{Groups: []sink.Group{{Indexes: []int{0}}, {Indexes: []int{1}}}}
 	partly := &sink.BatchError{Events: []sink.EventError{{Index: 0, Err: away}}}
 	for _, c := range []struct {
 		name    string
@@ -69,7 +69,7 @@ func TestCircuitOpensAfterOutagesInARow(t *testing.T) {
 				for _, answer := range c.answers {
 					b.answer(answer)
 					n := 1
-					if _, ok := errors.AsType[*sink.DivideError](answer); ok {
+					if _, ok := errors.AsType[*sink.SplitError](answer); ok {
 						n = 2
 					}
 					if _, _, err := b.work(t, batchOf(n)); err != nil {

@@ -27,7 +27,7 @@ type answer struct {
 // addresses.
 func (w *Worker) hear(ctx context.Context, b *buffer.Lease, err error) answer {
 	a := answer{err: err}
-	divide, isDivide := errors.AsType[*sink.DivideError](err)
+	divide, isDivide := errors.AsType[*sink.SplitError](err)
 	if isDivide && divide.Valid(len(b.Events)) {
 		return a // nothing was sent
 	}

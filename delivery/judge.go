@@ -17,7 +17,7 @@ import (
 //
 //	nil                    all delivered
 //	ErrUnavailable         all wait; no attempt is counted
-//	*DivideError           each part gets a group_id of its own, at once, but for those
+//	*SplitError           each part gets a group_id of its own, at once, but for those
 //	                       that are refused while others of the batch can be sent
 //	*BatchError            each event as its own error says
 //	refused as a whole     halved, until the bad event stands alone; alone it is
@@ -27,7 +27,7 @@ func (w *Worker) judge(b *buffer.Lease, a answer) []buffer.Outcome {
 	if err == nil {
 		return []buffer.Outcome{{Verdict: buffer.Delivered}}
 	}
-	divide, isDivide := errors.AsType[*sink.DivideError](err)
+	divide, isDivide := errors.AsType[*sink.SplitError](err)
 	batchErr, isBatch := errors.AsType[*sink.BatchError](err)
 	switch {
 	case isDivide && divide.Valid(len(b.Events)):

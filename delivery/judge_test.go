@@ -23,7 +23,7 @@ func TestJudge(t *testing.T) {
 	at := func(i int, err error) sink.EventError { return sink.EventError{Index: i, Err: err} }
 	away, forGood := sink.Unavailable(errDown), sink.Permanent(errBad)
 	divide := func(groups ...[]int) error {
-		e := &sink.DivideError{}
+		e := &sink.SplitError{}
 		for _, g := range groups {
 			e.Groups = append(e.Groups, sink.Group{Indexes: g})
 		}
@@ -153,7 +153,7 @@ func TestJudgeProperties(t *testing.T) {
 				g := rapid.IntRange(0, len(groups)-1).Draw(rt, "group")
 				groups[g].Indexes = append(groups[g].Indexes, i)
 			}
-			answer = &sink.DivideError{Groups: groups}
+			answer = &sink.SplitError{Groups: groups}
 			for i := range fate {
 				fate[i] = sink.Unavailable(answer)
 			}

@@ -34,7 +34,7 @@ func TestJudgeInOrder(t *testing.T) {
 	behind := &sink.BehindError{ID: 101, Err: errBad}
 	away, forGood := sink.Unavailable(errDown), sink.Permanent(errBad)
 	divide := func(groups ...[]int) error {
-		e := &sink.DivideError{}
+		e := &sink.SplitError{}
 		for _, g := range groups {
 			e.Groups = append(e.Groups, sink.Group{Indexes: g})
 		}
@@ -118,7 +118,7 @@ var threeAddresses = []string{"x", "y", "z"}
 func (a *addressed) losesAddresses(t *testing.T, addresses []string) {
 	t.Helper()
 	for _, address := range addresses {
-		a.away(address, sink.Suspect(errDown))
+		a.away(address, sink.MaybePoison(errDown))
 		a.works(t, to(address))
 		a.works(t, to(address))
 	}
@@ -132,7 +132,7 @@ func orderedAnswer(rt *rapid.T, b *buffer.Lease) error {
 		return sink.Unavailable(errDown)
 	case "divide":
 		groups, _ := byTopic(rt).GroupByAddress(&b.Batch)
-		return &sink.DivideError{Groups: groups}
+		return &sink.SplitError{Groups: groups}
 	}
 	e := &sink.BatchError{}
 	for i := range b.Events {
@@ -227,7 +227,7 @@ func TestEventsThatWaitBehindOthersAreNoOutage(t *testing.T) {
 		b.Events[0].Key, b.Events[1].Key = &key, &key
 		for range 3 {
 			a.answer(&sink.BatchError{Events: []sink.EventError{
-				{Index: 0, Err: errBad}, {Index: 1, Err: &sink.BehindError{ID: 101, Err: sink.Suspect(errDown)}},
+				{Index: 0, Err: errBad}, {Index: 1, Err: &sink.BehindError{ID: 101, Err: sink.MaybePoison(errDown)}},
 			}})
 			a.works(t, b)
 		}

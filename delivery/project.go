@@ -17,7 +17,7 @@ func missing(b *buffer.Lease) bool {
 		return false
 	}
 	for i := range b.Events {
-		if b.Events[i].Unprojected {
+		if b.Events[i].NoProjection {
 			return true
 		}
 	}
@@ -31,7 +31,7 @@ func unprojected(b *buffer.Lease) []buffer.Outcome {
 	rest := buffer.Outcome{Verdict: buffer.Retry, Attempts: b.Attempts}
 	for i := range b.Events {
 		o := &rest
-		if b.Events[i].Unprojected {
+		if b.Events[i].NoProjection {
 			o = &dead
 		}
 		o.IDs = append(o.IDs, b.Events[i].ID)
@@ -55,7 +55,7 @@ func (w *Worker) send(ctx context.Context, b *buffer.Lease) error {
 	case err == nil:
 		b.FirstSend = b.UnfinishedLeases == 1 && b.Attempts == 0 && b.Outages == 0
 		return w.sink.Send(ctx, &b.Batch)
-	case errors.Is(b.ProjectErr, buffer.ErrDatabase):
+	case errors.Is(b.ProjectErr, buffer.ErrDatabaseUnavailable):
 		return sink.Unavailable(notProjected(err))
 	case len(b.Events) < 2:
 	case b.ProjectErr == nil:
@@ -63,14 +63,14 @@ func (w *Worker) send(ctx context.Context, b *buffer.Lease) error {
 			return parts
 		}
 	case errors.Is(b.ProjectErr, buffer.ErrEventData):
-		half := &sink.DivideError{Groups: make([]sink.Group, 2)}
+		half := &sink.SplitError{Groups: make([]sink.Group, 2)}
 		for i := range b.Events {
 			g := &half.Groups[2*i/len(b.Events)]
 			g.Indexes = append(g.Indexes, i)
 		}
 		return half
 	}
-	return sink.Suspect(notProjected(err))
+	return sink.MaybePoison(notProjected(err))
 }
 
 // wrong is what is wrong with the batch's projection, or with the first event's of which
@@ -90,7 +90,7 @@ func wrong(b *buffer.Lease) error {
 func notProjected(err error) error { return fmt.Errorf("not sent, its projection failed: %w", err) }
 
 // parted parts the events that cannot be sent from those that can.
-func parted(b *buffer.Lease) *sink.DivideError {
+func parted(b *buffer.Lease) *sink.SplitError {
 	groups := make([]sink.Group, 1)
 	for i := range b.Events {
 		if err := b.Events[i].ProjectErr; err != nil {
@@ -99,5 +99,5 @@ func parted(b *buffer.Lease) *sink.DivideError {
 		}
 		groups[0].Indexes = append(groups[0].Indexes, i)
 	}
-	return &sink.DivideError{Groups: groups}
+	return &sink.SplitError{Groups: groups}
 }

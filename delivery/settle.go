@@ -35,7 +35,7 @@ func (w *Worker) settle(held, stop context.Context, b *buffer.Lease, outcomes []
 		delivered = deliveredIDs(b, outcomes)
 		w.config.Log.WarnContext(stop, "cannot settle a batch; trying again", "group_id", b.GroupID, "error", err)
 		if len(delivered) > 0 && !b.DeliveryRecorded() {
-			markErr := within(stop, func(ctx context.Context) error { return w.settler.Mark(ctx, b, delivered) })
+			markErr := within(stop, func(ctx context.Context) error { return w.settler.MarkDelivered(ctx, b, delivered) })
 			switch {
 			case markErr == nil:
 				return buffer.ErrLocked // its delete is done by whoever takes it over

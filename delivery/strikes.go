@@ -14,7 +14,7 @@ import (
 
 // suspect tells whether an outage may be the batch's own doing.
 func suspect(err error) bool {
-	return errors.Is(err, sink.ErrSuspect) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded)
+	return errors.Is(err, sink.ErrMaybePoison) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded)
 }
 
 // strikes remember the batches whose sends ended in an outage that may be their own

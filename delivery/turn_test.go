@@ -29,7 +29,7 @@ func TestEveryTurnIsGivenBack(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]error{
 		"delivered": nil, "refused": errBad, "refused for good": sink.Permanent(errBad), "an outage": sink.Unavailable(errDown),
-		"a time-out": sink.Suspect(errDown), "fenced": sink.ErrFenced,
+		"a time-out": sink.MaybePoison(errDown), "fenced": sink.ErrFenced,
 		"in part": &sink.BatchError{Events: []sink.EventError{{Index: 1, Err: errBad}}},
 	} {
 		t.Run(name, func(t *testing.T) {

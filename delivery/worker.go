@@ -15,7 +15,7 @@ import (
 // Settler is what a worker needs of a buffer.
 type Settler interface {
 	Settle(ctx context.Context, b *buffer.Lease, outcomes []buffer.Outcome) error
-	Mark(ctx context.Context, b *buffer.Lease, delivered []int64) error
+	MarkDelivered(ctx context.Context, b *buffer.Lease, delivered []int64) error
 }
 
 // Observer hears what a worker does. Its methods are called by many goroutines
@@ -46,7 +46,7 @@ type Config struct {
 	// turn: ok is false then, and the batch is handed back unsent. nil: at once.
 	Turn func(ctx context.Context) (done func(), ok bool)
 	// Back hears of an address that takes batches again after an outage, "" of the
-	// sink as a whole, so that those which wait for it can be made due (Wake). It
+	// sink as a whole, so that those which wait for it can be made due (RetryNow). It
 	// must be quick; nil: nobody hears.
 	Back func(address string)
 	// Observer may be nil.
@@ -188,7 +188,7 @@ func (w *Worker) outcomes(held context.Context, b *buffer.Lease, d *Done) ([]buf
 	case held.Err() != nil:
 		err = sink.Unavailable(err) // cut off: nothing can be said about the events
 	case ctx.Err() != nil:
-		err = sink.Suspect(err)
+		err = sink.MaybePoison(err)
 	}
 	a := w.hear(held, b, err)
 	if a.sinkIsBack {
@@ -245,8 +245,8 @@ func (w *Worker) tell(ctx context.Context, b *buffer.Lease, outcomes []buffer.Ou
 // sink itself is asked before, so it may take up to five seconds.
 func (w *Worker) Allow(ctx context.Context) int { return w.circuits.allow(ctx, w.sink) }
 
-// Probe says for which of the addresses that batches wait for (see Away) it is time
-// for a trial: one batch of each may be made due now (see Wake).
+// Probe says for which of the addresses that batches wait for (see DeferredAddresses) it is time
+// for a trial: one batch of each may be made due now (see RetryNow).
 func (w *Worker) Probe(waitedFor []string) []string { return w.circuits.probe(waitedFor) }
 
 // Outage is why the sink is taken to be away; nil when it is not.

@@ -421,7 +421,7 @@ func TestWhatIsNotProjectedIsBuriedBeforeTheRestIsSent(t *testing.T) {
 	b := newBench(nil)
 	batch := batchOf(4)
 	batch.Attempts = 2
-	batch.Events[1].Unprojected, batch.Events[3].Unprojected = true, true
+	batch.Events[1].NoProjection, batch.Events[3].NoProjection = true, true
 	putBack, dueIn, err := b.work(t, batch)
 	expectError(t, err, nil)
 	expect(t, "put back", putBack, true)
@@ -439,7 +439,7 @@ func TestWhatIsNotProjectedIsBuriedBeforeTheRestIsSent(t *testing.T) {
 
 	b = newBench(nil)
 	batch = batchOf(2)
-	batch.Events[0].Unprojected, batch.Events[1].Unprojected = true, true
+	batch.Events[0].NoProjection, batch.Events[1].NoProjection = true, true
 	putBack, _, err = b.work(t, batch)
 	expectError(t, err, nil)
 	expect(t, "put back", putBack, false)
@@ -452,7 +452,7 @@ func TestAMarkedBatchIsNotAskedForItsProjection(t *testing.T) {
 	b := newBench(nil)
 	batch := batchOf(2)
 	batch.Delivered = []int64{101, 102}
-	batch.Events[0].Unprojected = true
+	batch.Events[0].NoProjection = true
 	_, _, err := b.work(t, batch)
 	expectError(t, err, nil)
 	if strings.Contains(describe(b.settled), "dead") {
@@ -471,7 +471,7 @@ func TestABatchThatCannotBeProjected(t *testing.T) {
 		bad := func(n int) *buffer.Lease {
 			batch := batchOf(n)
 			batch.ProjectErr = failed
-			batch.Events[0].Unprojected = true
+			batch.Events[0].NoProjection = true
 			return batch
 		}
 		batch := bad(4)

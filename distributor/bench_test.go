@@ -62,7 +62,7 @@ type seen struct {
 	limit int
 }
 
-func (b *table) Look(ctx context.Context, limit int) (buffer.Backlog, error) {
+func (b *table) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.looks = append(b.looks, seen{sinceMidnight(), limit})

@@ -30,8 +30,8 @@ import (
 
 // Buffer is what a distributor needs of a buffer.
 type Buffer interface {
-	// Look counts, unclaimed events no further than limit.
-	Look(ctx context.Context, limit int) (buffer.Backlog, error)
+	// CountBacklog counts, unclaimed events no further than limit.
+	CountBacklog(ctx context.Context, limit int) (buffer.Backlog, error)
 }
 
 // Config of a distributor. Schedule and the four numbers are required.
@@ -105,7 +105,7 @@ type Distributor struct {
 	hold      time.Time     // no ticket before this
 	holdNext  time.Duration // how long after the next claim that fails
 	looking   bool          // a look is under way
-	woken     bool          // by Wake, since it began
+	woken     bool          // by RetryNow, since it began
 	failing   bool          // the last look failed
 	heldAt    time.Time     // when MaxWaiting was last seen to stop the claiming; zero: it goes on, or that was said
 
@@ -162,7 +162,7 @@ func (d *Distributor) Tickets() <-chan Ticket { return d.handed }
 // never blocks.
 func (d *Distributor) Done(r Report) { d.reports <- r }
 
-// Wake asks for a look at the batches that are due, at once: some were made due
+// RetryNow asks for a look at the batches that are due, at once: some were made due
 // now. It never blocks.
 func (d *Distributor) Wake() {
 	select {
@@ -253,7 +253,7 @@ func (d *Distributor) look(ctx context.Context, distribute bool) look {
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	backlog, err := d.buffer.Look(ctx, limit)
+	backlog, err := d.buffer.CountBacklog(ctx, limit)
 	return look{distribute, backlog, err}
 }
 

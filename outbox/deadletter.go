@@ -15,10 +15,10 @@ type DeadLetter struct {
 	Attempts int
 	// Error is the sink's last word, or why it was not sent.
 	Error string
-	// DiedAt is the database's clock when it was buried; ToldAt when the
+	// DiedAt is the database's clock when it was buried; NotifiedAt when the
 	// dead-letter hook had heard of it, ClosedAt when it was replayed or
 	// discarded, zero when not yet.
-	DiedAt, ToldAt, ClosedAt time.Time
+	DiedAt, NotifiedAt, ClosedAt time.Time
 	// Row is the row of a table of the user's own that a replay puts back, a JSON
 	// object; nil for an event of the relay's own table.
 	Row []byte

@@ -13,7 +13,7 @@
 //	          Claim                       Settle: all delivered
 //	events ──────────▶ leased ───────────────────────────────────▶ gone
 //	                    │  ▲ │
-//	  Settle: retry     │  │ │  Mark (sent, but the delete failed)
+//	  Settle: retry     │  │ │  MarkDelivered (sent, but the delete failed)
 //	          ▼─────────┘  │ ▼
 //	       waiting ────────┘ delivered ──▶ delete tried again ──▶ gone
 //	              TakeOver

@@ -47,10 +47,10 @@ type Event struct {
 	// CreatedAt is the database's clock when the row was inserted, in UTC,
 	// to the microsecond (millisecond on SQLite).
 	CreatedAt time.Time
-	// Unprojected: the projection of a table of the user's own returned no row for the
+	// NoProjection: the projection of a table of the user's own returned no row for the
 	// event, so there is nothing to send: Topic and Payload are the table's name and
 	// the row.
-	Unprojected bool
+	NoProjection bool
 	// ProjectErr is what is wrong with what the projection returned for the event: there
 	// is nothing to send of it.
 	ProjectErr error

@@ -46,7 +46,7 @@ const (
 )
 
 func newsOf(err error, sent bool) news {
-	divide, isDivide := errors.AsType[*sink.DivideError](err)
+	divide, isDivide := errors.AsType[*sink.SplitError](err)
 	switch {
 	case !sent:
 		return nothing

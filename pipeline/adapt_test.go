@@ -222,13 +222,13 @@ func TestWhatAnAnswerSaysOfLimits(t *testing.T) {
 		{odd, nothing},
 		{sink.Permanent(odd), nothing},
 		{sink.Permanent(sink.TooLarge(odd)), tooLarge},
-		{&sink.DivideError{TooLarge: true}, tooLarge},
-		{&sink.DivideError{}, nothing},
+		{&sink.SplitError{TooLarge: true}, tooLarge},
+		{&sink.SplitError{}, nothing},
 		{&sink.BatchError{}, nothing},
 		{sink.Unavailable(odd), away},
-		{sink.Suspect(odd), away},
+		{sink.MaybePoison(odd), away},
 		{&sink.UnavailableError{Err: odd, RetryAfter: time.Second}, away},
-		{sink.Suspect(fmt.Errorf("posting: %w", context.DeadlineExceeded)), timedOut},
+		{sink.MaybePoison(fmt.Errorf("posting: %w", context.DeadlineExceeded)), timedOut},
 	} {
 		if got := newsOf(c.err, true); got != c.want {
 			t.Errorf("%v: %v, want %v", c.err, got, c.want)

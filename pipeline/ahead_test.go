@@ -170,7 +170,7 @@ func TestEveryAnswerGivesItsSlotBack(t *testing.T) {
 				g := &all[min(1, i/half)]
 				g.Indexes = append(g.Indexes, i)
 			}
-			return &sink.DivideError{Groups: all}
+			return &sink.SplitError{Groups: all}
 		}
 	}}
 	start(t, d.buffer(t, "relay"), s, func(c *pipeline.Config) { c.Workers = 2 })

@@ -72,7 +72,7 @@ func (p *Pipeline) wake(ctx context.Context, look func()) {
 func (p *Pipeline) probe(ctx context.Context, look func()) {
 	askCtx, cancel := context.WithTimeout(ctx, wakeTimeout)
 	defer cancel()
-	waitedFor, err := p.buffer.Away(askCtx)
+	waitedFor, err := p.buffer.DeferredAddresses(askCtx)
 	if err != nil {
 		p.config.Log.DebugContext(ctx, "cannot ask what batches wait for", "error", err)
 		return
@@ -85,7 +85,7 @@ func (p *Pipeline) probe(ctx context.Context, look func()) {
 func (p *Pipeline) wakeUp(ctx context.Context, address string, limit int, look func()) {
 	ctx, cancel := context.WithTimeout(ctx, wakeTimeout)
 	defer cancel()
-	n, err := p.buffer.Wake(ctx, address, limit)
+	n, err := p.buffer.RetryNow(ctx, address, limit)
 	switch {
 	case err != nil: // they are due by themselves, later
 		p.config.Log.DebugContext(ctx, "cannot make waiting batches due", "error", err)

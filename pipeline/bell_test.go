@@ -50,11 +50,11 @@ type counting struct {
 	counts, claims atomic.Int64
 }
 
-func (c *counting) Look(ctx context.Context, limit int) (buffer.Backlog, error) {
+func (c *counting) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, error) {
 	if limit > 0 {
 		c.counts.Add(1)
 	}
-	return c.Buffer.Look(ctx, limit)
+	return c.Buffer.CountBacklog(ctx, limit)
 }
 
 func (c *counting) Claim(ctx context.Context, limit int, lease time.Duration) (*buffer.Lease, error) {

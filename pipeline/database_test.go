@@ -156,8 +156,8 @@ type looked struct {
 	last atomic.Int64 // nanoseconds since 1970
 }
 
-func (l *looked) Look(ctx context.Context, limit int) (buffer.Backlog, error) {
-	b, err := l.Buffer.Look(ctx, limit)
+func (l *looked) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, error) {
+	b, err := l.Buffer.CountBacklog(ctx, limit)
 	l.last.Store(time.Now().UnixNano())
 	return b, err
 }

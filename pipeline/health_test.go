@@ -33,7 +33,7 @@ func (s *scene) set(change func(*scene)) {
 	change(s)
 }
 
-func (s *scene) Look(_ context.Context, limit int) (buffer.Backlog, error) {
+func (s *scene) CountBacklog(_ context.Context, limit int) (buffer.Backlog, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	b := s.backlog
@@ -76,13 +76,13 @@ func (s *scene) Settle(context.Context, *buffer.Lease, []buffer.Outcome) error {
 	return nil
 }
 
-func (s *scene) Renew(context.Context, *buffer.Lease, time.Duration) error { return nil }
-func (s *scene) Mark(context.Context, *buffer.Lease, []int64) error        { return nil }
-func (s *scene) Away(context.Context) ([]string, error)                    { return nil, nil }
-func (s *scene) Wake(context.Context, string, int) (int, error)            { return 0, nil }
-func (s *scene) Status(context.Context) (buffer.Status, error)             { return buffer.Status{}, nil }
-func (s *scene) Check(context.Context) error                               { return nil }
-func (s *scene) Close() error                                              { return nil }
+func (s *scene) Renew(context.Context, *buffer.Lease, time.Duration) error   { return nil }
+func (s *scene) MarkDelivered(context.Context, *buffer.Lease, []int64) error { return nil }
+func (s *scene) DeferredAddresses(context.Context) ([]string, error)         { return nil, nil }
+func (s *scene) RetryNow(context.Context, string, int) (int, error)          { return 0, nil }
+func (s *scene) Status(context.Context) (buffer.Status, error)               { return buffer.Status{}, nil }
+func (s *scene) Check(context.Context) error                                 { return nil }
+func (s *scene) Close() error                                                { return nil }
 
 // play runs a pipeline in the scene; call it in a bubble.
 func (s *scene) play(t *testing.T, change func(*pipeline.Config)) *process {
@@ -144,7 +144,7 @@ func TestHealthSeesAPipelineThatStandsStill(t *testing.T) {
 		"one delivered":               {three(), each(away, nil, away), ""},
 		"one buried":                  {three(), each(away, sink.Permanent(errTest), away), ""},
 		"halved":                      {three(), errTest, ""},
-		"divided":                     {three(), &sink.DivideError{Groups: []sink.Group{{Indexes: []int{0, 1}}, {Indexes: []int{2}}}}, ""},
+		"divided":                     {three(), &sink.SplitError{Groups: []sink.Group{{Indexes: []int{0, 1}}, {Indexes: []int{2}}}}, ""},
 		"marked, and deleted at last": {marked, away, ""},
 	} {
 		for backlog, waits := range map[string]buffer.Backlog{"fresh": {Unclaimed: 1, Waiting: 1}, "due": {Due: 1, Waiting: 1}} {

@@ -344,7 +344,7 @@ func (w *orderedPlay) mark(t *rapid.T) {
 		}
 	}
 	if len(delivered) > 0 {
-		if err := h.buf.Mark(t.Context(), h.batch, delivered); err != nil && !errors.Is(err, buffer.ErrLeaseLost) {
+		if err := h.buf.MarkDelivered(t.Context(), h.batch, delivered); err != nil && !errors.Is(err, buffer.ErrLeaseLost) {
 			t.Fatal(err)
 		}
 	}
@@ -429,7 +429,7 @@ func (s *whimsicalSink) Send(_ context.Context, b *buffer.Batch) error {
 	if s.divides {
 		byTopic, _ := mustTemplate.GroupByAddress(b)
 		if len(byTopic) > 1 {
-			return &sink.DivideError{Groups: byTopic}
+			return &sink.SplitError{Groups: byTopic}
 		}
 	}
 	poisoned := slices.ContainsFunc(b.Events, func(e outbox.Event) bool { return s.w.events[e.ID].poison })

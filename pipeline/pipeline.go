@@ -29,8 +29,8 @@ type Buffer interface {
 	claimer.Buffer
 	delivery.Settler
 	Check(ctx context.Context) error
-	Away(ctx context.Context) ([]string, error)
-	Wake(ctx context.Context, address string, limit int) (int, error)
+	DeferredAddresses(ctx context.Context) ([]string, error)
+	RetryNow(ctx context.Context, address string, limit int) (int, error)
 	Status(ctx context.Context) (buffer.Status, error)
 }
 

@@ -283,7 +283,7 @@ func (w *play) mark(t *rapid.T) {
 	if !h.sent {
 		t.Skip("it was not sent")
 	}
-	err := h.buf.Mark(t.Context(), h.batch, h.batch.IDs())
+	err := h.buf.MarkDelivered(t.Context(), h.batch, h.batch.IDs())
 	if err != nil && !errors.Is(err, buffer.ErrLeaseLost) {
 		t.Fatal(err)
 	}

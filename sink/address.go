@@ -139,7 +139,7 @@ type Group struct {
 	Address string
 	// Indexes into Batch.Events, ascending.
 	Indexes []int
-	// Err, in a DivideError, is why these events are refused, while others of the
+	// Err, in a SplitError, is why these events are refused, while others of the
 	// batch could be sent; nil: they are to be sent by themselves.
 	Err error
 }

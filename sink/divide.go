@@ -2,11 +2,11 @@ package sink
 
 import "fmt"
 
-// DivideError asks for the batch to be divided: its parts cannot go out under
+// SplitError asks for the batch to be divided: its parts cannot go out under
 // one group_id, because what is sent under a group_id never changes. A driver
 // answers so before anything was sent; it is neither an attempt nor an outage.
 // Each part is to get a new group_id and to be sent again soon.
-type DivideError struct {
+type SplitError struct {
 	// Groups are the parts, at least two. Each event of the batch stands in
 	// exactly one of them. Events that have no address are a part too: the
 	// driver refuses them when that part is sent.
@@ -15,13 +15,13 @@ type DivideError struct {
 	TooLarge bool
 }
 
-func (e *DivideError) Error() string {
+func (e *SplitError) Error() string {
 	return fmt.Sprintf("the batch has to be divided into %d parts", len(e.Groups))
 }
 
 // Valid reports whether the groups are at least two and share out n events: each
 // stands in exactly one of them.
-func (e *DivideError) Valid(n int) bool {
+func (e *SplitError) Valid(n int) bool {
 	seen := make([]bool, n)
 	left := n
 	for _, g := range e.Groups {

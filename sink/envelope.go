@@ -82,7 +82,7 @@ func AppendDeadLetter(dst []byte, d *outbox.DeadLetter) []byte {
 }
 
 // AppendLine appends the envelope as one line of NDJSON, its line break
-// included. Line breaks between the tokens of a payload or of headers become
+// included. Summary breaks between the tokens of a payload or of headers become
 // blanks, which mean the same; inside JSON strings there are none.
 func AppendLine(dst []byte, e *outbox.Event, payloadIsJSON bool) []byte {
 	start := len(dst)

@@ -86,7 +86,7 @@ func TestAppendEnvelope(t *testing.T) {
 			outbox.Event{ID: 17, Topic: "t", Payload: []byte(`0`), Headers: outbox.Headers(`{}`), CreatedAt: createdAt, DeadLetter: &outbox.DeadLetter{
 				Pipeline: "orders", GroupID: uuid.MustParse("01890a5d-ac96-774b-bcce-b302099a8057"), Attempts: 10,
 				Error: "422: \"no\xff\"\r\n\x00</a>", DiedAt: time.Date(2026, 2, 3, 6, 5, 6, 7000, time.FixedZone("", 3600)),
-				ToldAt: createdAt, ClosedAt: createdAt,
+				NotifiedAt: createdAt, ClosedAt: createdAt,
 			}},
 			true,
 			`{"id":"17","topic":"t","payload":0,"headers":{},"created_at":"2026-01-02T03:04:05.123456Z","dead_letter":{"pipeline":"orders",` +

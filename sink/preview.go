@@ -12,13 +12,13 @@ type Previewer interface {
 	// Preview returns what Send would send, in its order: where Send asks for the batch
 	// to be divided, of each part. Events that it would refuse are in the error, a
 	// *BatchError, beside what is sent of the others.
-	Preview(ctx context.Context, b *buffer.Batch) ([]Shown, error)
+	Preview(ctx context.Context, b *buffer.Batch) ([]PreparedMessage, error)
 }
 
-// Shown is one request, command or publish, for people to read.
-type Shown struct {
-	// Line says what is done where: "POST https://host/path", "XADD orders.created *".
-	Line string
+// PreparedMessage is one request, command or publish, for people to read.
+type PreparedMessage struct {
+	// Summary says what is done where: "POST https://host/path", "XADD orders.created *".
+	Summary string
 	// Header are its headers or fields, in order; "***" stands for what is secret.
 	Header []Field
 	// Body is what is sent, before any compression; nil when there is none.

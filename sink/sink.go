@@ -63,11 +63,11 @@ var (
 	// ErrUnavailable is an outage of the sink, or of an address in it. It is not
 	// an attempt; no event dies of it.
 	ErrUnavailable = errors.New("sink is unavailable")
-	// ErrSuspect is found, beside ErrUnavailable, in an outage that may be the
+	// ErrMaybePoison is found, beside ErrUnavailable, in an outage that may be the
 	// batch's own doing: a 5xx, a time-out, a connection that is cut off in
 	// mid-answer. One that keeps hitting the same batch, while others are
 	// accepted, is taken for a refusal of that batch.
-	ErrSuspect = errors.New("sink is unavailable, perhaps because of the batch")
+	ErrMaybePoison = errors.New("sink is unavailable, perhaps because of the batch")
 	// ErrFenced says that this group_id was given up by a later owner.
 	ErrFenced = errors.New("group_id is fenced at the sink")
 	// ErrNotSent says that the process stops and no request of this Send had begun: the
@@ -89,8 +89,8 @@ func TooLarge(err error) error { return verdict{err, ErrTooLarge} }
 // Unavailable wraps err so that errors.Is finds ErrUnavailable.
 func Unavailable(err error) error { return verdict{err, ErrUnavailable} }
 
-// Suspect wraps err so that errors.Is finds ErrUnavailable and ErrSuspect.
-func Suspect(err error) error { return verdict{verdict{err, ErrSuspect}, ErrUnavailable} }
+// MaybePoison wraps err so that errors.Is finds ErrUnavailable and ErrMaybePoison.
+func MaybePoison(err error) error { return verdict{verdict{err, ErrMaybePoison}, ErrUnavailable} }
 
 // verdict adds a kind to an error without adding to its text.
 type verdict struct{ err, kind error }

@@ -55,7 +55,7 @@ func alive(t *testing.T, hand *pgx.Conn, pid uint32) bool {
 }
 
 // watch runs a supervisor on a database for as long as the test takes.
-func watch(t *testing.T, databaseURL string, w buffer.Watch) (*supervisor.Supervisor, *lockedBuffer) {
+func watch(t *testing.T, databaseURL string, w buffer.SupervisorPolicy) (*supervisor.Supervisor, *lockedBuffer) {
 	t.Helper()
 	b, err := postgres.Open(postgres.Config{URL: databaseURL, Pipeline: "orders"})
 	if err != nil {
@@ -63,7 +63,7 @@ func watch(t *testing.T, databaseURL string, w buffer.Watch) (*supervisor.Superv
 	}
 	var log lockedBuffer
 	v, err := supervisor.New(b, supervisor.Config{
-		Watches: []buffer.Watch{w}, Every: 20 * time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, nil)),
+		Watches: []buffer.SupervisorPolicy{w}, Every: 20 * time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, nil)),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -117,7 +117,7 @@ func TestExactlyTheRightOneIsEnded(t *testing.T) {
 		t.Fatal(err)
 	}
 	culprit := session(t, server.URL, "reports", "application_name=nightly")
-	_, log := watch(t, server.URL, buffer.Watch{
+	_, log := watch(t, server.URL, buffer.SupervisorPolicy{
 		WarnAfter: time.Millisecond, TerminateAfter: 2 * time.Millisecond,
 		Users: []string{"reports", "copies"}, Applications: []string{"nightly", "relay"},
 	})
@@ -212,7 +212,7 @@ func TestARoleThatMayNot(t *testing.T) {
 	}
 	u.User = url.UserPassword(role, "pass-word")
 	culprit := session(t, databaseURL, "", "application_name=nightly")
-	v, log := watch(t, u.String(), buffer.Watch{
+	v, log := watch(t, u.String(), buffer.SupervisorPolicy{
 		WarnAfter: time.Millisecond, TerminateAfter: 2 * time.Millisecond, Users: []string{"relay"}, Applications: []string{"nightly"},
 	})
 	var text string

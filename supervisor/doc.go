@@ -7,7 +7,7 @@
 //	seen ──warn_after──▶ told ──age doubles──▶ told again ... ──▶ gone, told
 //	                       └──terminate_after, and a rule fits──▶ ended
 //
-// It ends sessions only where a [buffer.Watch] says so, and of those only clients'. What
+// It ends sessions only where a [buffer.SupervisorPolicy] says so, and of those only clients'. What
 // it may not see the age of (slots, other roles' sessions without pg_read_all_stats) it
 // goes by as long as it has seen it hold the same transaction id.
 package supervisor

@@ -10,11 +10,11 @@ import (
 
 // ends tells whether a watch has a holder ended. That it is still the one that was seen
 // is for the database to say, when it is ended.
-func ends(w *buffer.Watch, h *buffer.Holder) bool {
+func ends(w *buffer.SupervisorPolicy, h *buffer.VacuumBlocker) bool {
 	switch {
 	case w.TerminateAfter == 0 || h.Age < w.TerminateAfter:
 		return false
-	case h.Kind != buffer.HeldByTransaction || h.Backend != "client backend" || h.Own || h.BeganAt.IsZero():
+	case h.Kind != buffer.BlockedByTransaction || h.Backend != "client backend" || h.Own || h.BeganAt.IsZero():
 		return false
 	case h.Superuser && !slices.Contains(w.Users, h.User):
 		return false
@@ -31,14 +31,14 @@ const endAgain = time.Minute
 // end ends a holder when a watch says so.
 func (s *Supervisor) end(ctx context.Context, one *sighting, now time.Time) {
 	h := &one.holder
-	if now.Before(one.endNext) || !slices.ContainsFunc(s.config.Watches, func(w buffer.Watch) bool { return ends(&w, h) }) {
+	if now.Before(one.endNext) || !slices.ContainsFunc(s.config.Watches, func(w buffer.SupervisorPolicy) bool { return ends(&w, h) }) {
 		return
 	}
 	one.endWait = max(endAgain, 2*one.endWait)
 	one.endNext = now.Add(one.endWait)
 	ending, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	ended, err := s.source.End(ending, *h)
+	ended, err := s.source.Terminate(ending, *h)
 	switch {
 	case err != nil:
 		s.config.Log.WarnContext(ctx, "a session cannot be ended", append(facts(h), "error", err)...)

@@ -11,16 +11,16 @@ import (
 // is not known by the transaction id that it holds. So a reader that gets on, or
 // a standby whose horizon moves, is a new one each time, and never old.
 type identity struct {
-	kind    buffer.HolderKind
+	kind    buffer.BlockerKind
 	name    string
 	pid     int
 	began   time.Time
 	horizon int64
 }
 
-func identityOf(h *buffer.Holder) identity {
+func identityOf(h *buffer.VacuumBlocker) identity {
 	id := identity{kind: h.Kind, name: h.Name, began: h.BeganAt}
-	if h.Kind == buffer.HeldByTransaction {
+	if h.Kind == buffer.BlockedByTransaction {
 		id.pid = h.PID
 	}
 	if h.BeganAt.IsZero() {
@@ -31,7 +31,7 @@ func identityOf(h *buffer.Holder) identity {
 
 // sighting is a holder and what was said and done about it.
 type sighting struct {
-	holder      buffer.Holder
+	holder      buffer.VacuumBlocker
 	first, last time.Time // by the local clock
 	// warnAt is the age at which it is told of, or told of again.
 	warnAt time.Duration
@@ -42,7 +42,7 @@ type sighting struct {
 }
 
 // sight notes a holder, and fills in an age that the database does not know.
-func (s *Supervisor) sight(h *buffer.Holder, now time.Time) *sighting {
+func (s *Supervisor) sight(h *buffer.VacuumBlocker, now time.Time) *sighting {
 	id := identityOf(h)
 	one := s.seen[id]
 	if one == nil {
@@ -84,7 +84,7 @@ func (s *Supervisor) forget(ctx context.Context, now time.Time) {
 }
 
 // facts are what is known of a holder, for the log.
-func facts(h *buffer.Holder) []any {
+func facts(h *buffer.VacuumBlocker) []any {
 	all := []any{"kind", string(h.Kind)}
 	add := func(key string, value any, known bool) {
 		if known {
@@ -93,7 +93,7 @@ func facts(h *buffer.Holder) []any {
 	}
 	add("name", h.Name, h.Name != "")
 	add("pid", h.PID, h.PID != 0)
-	add("application", h.Application, h.Kind == buffer.HeldByTransaction || h.Application != "")
+	add("application", h.Application, h.Kind == buffer.BlockedByTransaction || h.Application != "")
 	add("user", h.User, h.User != "")
 	add("database", h.Database, h.Database != "")
 	add("state", h.State, h.State != "")

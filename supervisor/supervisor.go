@@ -14,27 +14,27 @@ import (
 
 // Source is what a supervisor asks of a database.
 type Source interface {
-	// Holders are what holds it back now, the worst first.
-	Holders(ctx context.Context) ([]buffer.Holder, error)
-	// End ends a transaction's session, if it is still the one that Holders saw, and
+	// Blockers are what holds it back now, the worst first.
+	Blockers(ctx context.Context) ([]buffer.VacuumBlocker, error)
+	// End ends a transaction's session, if it is still the one that Blockers saw, and
 	// tells whether it did.
-	End(ctx context.Context, h buffer.Holder) (ended bool, err error)
-	// Rights are what the role would need for a Watch and does not have.
-	Rights(ctx context.Context, w buffer.Watch) ([]buffer.Finding, error)
+	Terminate(ctx context.Context, h buffer.VacuumBlocker) (ended bool, err error)
+	// MissingPrivileges are what the role would need for a SupervisorPolicy and does not have.
+	MissingPrivileges(ctx context.Context, w buffer.SupervisorPolicy) ([]buffer.Finding, error)
 }
 
 // Observer hears what a look saw.
 type Observer interface {
 	// Held: the oldest holder of that kind is so old; 0 when there is none, less than 0
 	// when the database could not be asked.
-	Held(kind buffer.HolderKind, age time.Duration)
+	Held(kind buffer.BlockerKind, age time.Duration)
 }
 
 // Config of a supervisor.
 type Config struct {
 	// Watches are those of all pipelines on the database, at least one. The shortest
 	// WarnAfter holds; a session is ended when one of them says so.
-	Watches []buffer.Watch
+	Watches []buffer.SupervisorPolicy
 	// Every is the time from one look to the next; 5 s when 0.
 	Every time.Duration
 	// Observer may be nil.
@@ -47,7 +47,7 @@ type Config struct {
 const patience = 10 * time.Second
 
 func (c Config) withDefaults() Config {
-	watches := make([]buffer.Watch, len(c.Watches))
+	watches := make([]buffer.SupervisorPolicy, len(c.Watches))
 	for i, w := range c.Watches {
 		watches[i] = w.WithDefaults()
 	}
@@ -84,14 +84,14 @@ func (c Config) validate() error {
 
 type nobody struct{}
 
-func (nobody) Held(buffer.HolderKind, time.Duration) {}
+func (nobody) Held(buffer.BlockerKind, time.Duration) {}
 
 // Supervisor watches one database. Make one with New.
 type Supervisor struct {
 	config    Config
 	source    Source
 	warnAfter time.Duration
-	worst     atomic.Pointer[buffer.Holder]
+	worst     atomic.Pointer[buffer.VacuumBlocker]
 
 	// Run's own.
 	seen     map[identity]*sighting
@@ -115,16 +115,16 @@ func New(source Source, c Config) (*Supervisor, error) {
 
 // Worst returns what holds the database furthest back of all that was worth a word at
 // the last look. Safe for concurrent use.
-func (s *Supervisor) Worst() (buffer.Holder, bool) {
+func (s *Supervisor) Worst() (buffer.VacuumBlocker, bool) {
 	if h := s.worst.Load(); h != nil {
 		return *h, true
 	}
-	return buffer.Holder{}, false
+	return buffer.VacuumBlocker{}, false
 }
 
 // Run looks until ctx is done. It returns nil: a database that is away is asked again.
 func (s *Supervisor) Run(ctx context.Context) error {
-	for _, kind := range buffer.HolderKinds() {
+	for _, kind := range buffer.BlockerKinds() {
 		s.config.Observer.Held(kind, -1)
 	}
 	tick := time.NewTicker(s.config.Every)
@@ -142,7 +142,7 @@ func (s *Supervisor) Run(ctx context.Context) error {
 func (s *Supervisor) look(ctx context.Context) {
 	asking, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	holders, err := s.source.Holders(asking)
+	holders, err := s.source.Blockers(asking)
 	if err != nil {
 		s.unseen(ctx, err)
 		return
@@ -151,8 +151,8 @@ func (s *Supervisor) look(ctx context.Context) {
 	s.rights(asking)
 	now := time.Now()
 	var (
-		oldest = map[buffer.HolderKind]time.Duration{}
-		worst  *buffer.Holder
+		oldest = map[buffer.BlockerKind]time.Duration{}
+		worst  *buffer.VacuumBlocker
 	)
 	for i := range holders {
 		h := &holders[i]
@@ -168,7 +168,7 @@ func (s *Supervisor) look(ctx context.Context) {
 		s.end(ctx, one, now)
 	}
 	s.worst.Store(worst)
-	for _, kind := range buffer.HolderKinds() {
+	for _, kind := range buffer.BlockerKinds() {
 		s.config.Observer.Held(kind, oldest[kind])
 	}
 	s.forget(ctx, now)
@@ -180,7 +180,7 @@ func (s *Supervisor) unseen(ctx context.Context, err error) {
 		return
 	}
 	s.worst.Store(nil)
-	for _, kind := range buffer.HolderKinds() {
+	for _, kind := range buffer.BlockerKinds() {
 		s.config.Observer.Held(kind, -1)
 	}
 	level := slog.LevelDebug
@@ -198,7 +198,7 @@ func (s *Supervisor) rights(ctx context.Context) {
 	}
 	told := map[string]bool{}
 	for _, w := range s.config.Watches {
-		missing, err := s.source.Rights(ctx, w)
+		missing, err := s.source.MissingPrivileges(ctx, w)
 		if err != nil {
 			return // at the next look again
 		}
@@ -207,7 +207,7 @@ func (s *Supervisor) rights(ctx context.Context) {
 				continue
 			}
 			told[f.Text] = true
-			s.config.Log.WarnContext(ctx, f.Text, "about", strings.ReplaceAll(f.About, " ", "_"), "mend", f.Mend)
+			s.config.Log.WarnContext(ctx, f.Text, "about", strings.ReplaceAll(f.Subject, " ", "_"), "mend", f.Fix)
 		}
 	}
 	s.entitled = true

@@ -26,18 +26,18 @@ type stage struct {
 	start time.Time
 
 	mu      sync.Mutex
-	on      []buffer.Holder
-	err     error // of Holders
+	on      []buffer.VacuumBlocker
+	err     error // of Blockers
 	missing []buffer.Finding
 	looks   int
 	asked   []int // the pids that were to be ended
 	endErr  error
 	stays   bool // what was ended does not go
-	held    map[buffer.HolderKind]time.Duration
+	held    map[buffer.BlockerKind]time.Duration
 	log     lockedBuffer
 }
 
-func (s *stage) Holders(context.Context) ([]buffer.Holder, error) {
+func (s *stage) Blockers(context.Context) ([]buffer.VacuumBlocker, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.looks++
@@ -50,7 +50,7 @@ func (s *stage) Holders(context.Context) ([]buffer.Holder, error) {
 	return all, s.err
 }
 
-func (s *stage) End(_ context.Context, h buffer.Holder) (bool, error) {
+func (s *stage) Terminate(_ context.Context, h buffer.VacuumBlocker) (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asked = append(s.asked, h.PID)
@@ -58,22 +58,22 @@ func (s *stage) End(_ context.Context, h buffer.Holder) (bool, error) {
 		return false, s.endErr
 	}
 	if !s.stays {
-		s.on = slices.DeleteFunc(s.on, func(o buffer.Holder) bool { return o.PID == h.PID })
+		s.on = slices.DeleteFunc(s.on, func(o buffer.VacuumBlocker) bool { return o.PID == h.PID })
 	}
 	return true, nil
 }
 
-func (s *stage) Rights(context.Context, buffer.Watch) ([]buffer.Finding, error) {
+func (s *stage) MissingPrivileges(context.Context, buffer.SupervisorPolicy) ([]buffer.Finding, error) {
 	return s.missing, nil
 }
 
-func (s *stage) Held(kind buffer.HolderKind, age time.Duration) { s.held[kind] = age }
+func (s *stage) Held(kind buffer.BlockerKind, age time.Duration) { s.held[kind] = age }
 
 // play runs a supervisor over a stage for as long as f takes.
-func play(t *testing.T, f func(s *stage, v *supervisor.Supervisor), watches ...buffer.Watch) {
+func play(t *testing.T, f func(s *stage, v *supervisor.Supervisor), watches ...buffer.SupervisorPolicy) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		s := &stage{t: t, start: time.Now(), held: map[buffer.HolderKind]time.Duration{}}
+		s := &stage{t: t, start: time.Now(), held: map[buffer.BlockerKind]time.Duration{}}
 		v, err := supervisor.New(s, supervisor.Config{Watches: watches, Observer: s, Log: slog.New(slog.NewTextHandler(&s.log, nil))})
 		if err != nil {
 			t.Fatal(err)
@@ -92,7 +92,7 @@ func play(t *testing.T, f func(s *stage, v *supervisor.Supervisor), watches ...b
 }
 
 // enter puts holders on the stage.
-func (s *stage) enter(holders ...buffer.Holder) {
+func (s *stage) enter(holders ...buffer.VacuumBlocker) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.on = append(s.on, holders...)
@@ -130,9 +130,9 @@ func (s *stage) says(want ...string) {
 	}
 }
 
-func client(pid int, began time.Time) buffer.Holder {
-	return buffer.Holder{
-		Kind: buffer.HeldByTransaction, PID: pid, Database: "app", User: "reports", Application: "nightly", State: "idle in transaction",
+func client(pid int, began time.Time) buffer.VacuumBlocker {
+	return buffer.VacuumBlocker{
+		Kind: buffer.BlockedByTransaction, PID: pid, Database: "app", User: "reports", Application: "nightly", State: "idle in transaction",
 		Backend: "client backend", StartedAt: began.Add(-time.Hour), BeganAt: began, Behind: 7, Horizon: 700,
 	}
 }
@@ -165,7 +165,7 @@ func TestAWordWhenItPassesAndWhenItDoubles(t *testing.T) {
 		}
 		s.until(time.Hour)
 		s.says()
-	}, buffer.Watch{})
+	}, buffer.SupervisorPolicy{})
 }
 
 // One that is old when it is first seen is told of once, and again when it is twice as
@@ -178,7 +178,7 @@ func TestAnOldOneAtTheStart(t *testing.T) {
 		s.says("level=WARN|age=1h0m0s")
 		s.until(15 * time.Minute)
 		s.says()
-	}, buffer.Watch{WarnAfter: time.Minute})
+	}, buffer.SupervisorPolicy{WarnAfter: time.Minute})
 }
 
 // A reader has no snapshot between two of its statements; that says nothing.
@@ -194,7 +194,7 @@ func TestOutOfSightForAMoment(t *testing.T) {
 		}
 		s.until(2 * time.Minute)
 		s.says("level=WARN|age=1m", "level=INFO|no longer") // not each time
-	}, buffer.Watch{WarnAfter: time.Minute})
+	}, buffer.SupervisorPolicy{WarnAfter: time.Minute})
 }
 
 // Of slots and of what the role may not see nobody knows the age: it counts from when
@@ -202,10 +202,10 @@ func TestOutOfSightForAMoment(t *testing.T) {
 func TestWhatHasNoAge(t *testing.T) {
 	t.Parallel()
 	play(t, func(s *stage, _ *supervisor.Supervisor) {
-		hidden := buffer.Holder{Kind: buffer.HeldByTransaction, PID: 5, User: "other", Behind: 3, Horizon: 90}
-		unread := buffer.Holder{Kind: buffer.HeldBySlot, Name: "unread", State: "inactive", WAL: 1 << 30}
-		current := buffer.Holder{Kind: buffer.HeldBySlot, Name: "current", State: "active", PID: 6, Horizon: 100}
-		standby := buffer.Holder{Kind: buffer.HeldByTransaction, PID: 7, Backend: "walsender", Behind: 1}
+		hidden := buffer.VacuumBlocker{Kind: buffer.BlockedByTransaction, PID: 5, User: "other", Behind: 3, Horizon: 90}
+		unread := buffer.VacuumBlocker{Kind: buffer.BlockedBySlot, Name: "unread", State: "inactive", WAL: 1 << 30}
+		current := buffer.VacuumBlocker{Kind: buffer.BlockedBySlot, Name: "current", State: "active", PID: 6, Horizon: 100}
+		standby := buffer.VacuumBlocker{Kind: buffer.BlockedByTransaction, PID: 7, Backend: "walsender", Behind: 1}
 		for s.enter(hidden, unread, current); ; standby.Horizon++ {
 			s.change(func() { s.on = append(s.on[:3:3], standby) })
 			if standby.Horizon == 4 {
@@ -215,50 +215,50 @@ func TestWhatHasNoAge(t *testing.T) {
 		}
 		s.says(`level=WARN|kind=transaction|pid=5|user=other|seen_for=1m0s`, `level=WARN|kind="replication slot"|name=unread|seen_for=1m0s|wal_bytes=1073741824`,
 			"seen_for=2m0s", "seen_for=2m0s")
-		if s.held[buffer.HeldBySlot] < 3*time.Minute {
+		if s.held[buffer.BlockedBySlot] < 3*time.Minute {
 			t.Errorf("it heard %v", s.held)
 		}
 		if len(s.asked) > 0 {
 			t.Errorf("%v were ended", s.asked)
 		}
-	}, buffer.Watch{WarnAfter: time.Minute, TerminateAfter: 90 * time.Second})
+	}, buffer.SupervisorPolicy{WarnAfter: time.Minute, TerminateAfter: 90 * time.Second})
 }
 
 // Exactly those are ended that a watch names.
 func TestWhoIsEnded(t *testing.T) {
 	t.Parallel()
-	old := func(pid int, change func(*buffer.Holder)) buffer.Holder {
+	old := func(pid int, change func(*buffer.VacuumBlocker)) buffer.VacuumBlocker {
 		h := client(pid, time.Date(1999, 12, 31, 0, 0, 0, 0, time.UTC)) // the bubble begins a day later
 		change(&h)
 		return h
 	}
-	holders := []buffer.Holder{
-		old(1, func(*buffer.Holder) {}),
-		old(2, func(h *buffer.Holder) { h.Application = "psql" }),
-		old(3, func(h *buffer.Holder) { h.User, h.Superuser = "postgres", true }),
-		old(4, func(h *buffer.Holder) { h.Own = true }),
-		old(5, func(h *buffer.Holder) { h.Backend = "walsender" }),
-		old(6, func(h *buffer.Holder) { h.Backend = "autovacuum worker" }),
-		old(7, func(h *buffer.Holder) { h.Backend = "logical replication worker" }),
-		old(8, func(h *buffer.Holder) { h.Kind, h.Name = buffer.HeldByPrepared, "gid" }),
-		old(9, func(h *buffer.Holder) { h.Kind, h.Name = buffer.HeldBySlot, "slot" }),
-		old(10, func(h *buffer.Holder) { h.User, h.Backend, h.BeganAt = "", "", time.Time{} }),
-		old(11, func(h *buffer.Holder) { h.BeganAt = h.BeganAt.Add(24*time.Hour - time.Minute) }), // too young
+	holders := []buffer.VacuumBlocker{
+		old(1, func(*buffer.VacuumBlocker) {}),
+		old(2, func(h *buffer.VacuumBlocker) { h.Application = "psql" }),
+		old(3, func(h *buffer.VacuumBlocker) { h.User, h.Superuser = "postgres", true }),
+		old(4, func(h *buffer.VacuumBlocker) { h.Own = true }),
+		old(5, func(h *buffer.VacuumBlocker) { h.Backend = "walsender" }),
+		old(6, func(h *buffer.VacuumBlocker) { h.Backend = "autovacuum worker" }),
+		old(7, func(h *buffer.VacuumBlocker) { h.Backend = "logical replication worker" }),
+		old(8, func(h *buffer.VacuumBlocker) { h.Kind, h.Name = buffer.BlockedByPrepared, "gid" }),
+		old(9, func(h *buffer.VacuumBlocker) { h.Kind, h.Name = buffer.BlockedBySlot, "slot" }),
+		old(10, func(h *buffer.VacuumBlocker) { h.User, h.Backend, h.BeganAt = "", "", time.Time{} }),
+		old(11, func(h *buffer.VacuumBlocker) { h.BeganAt = h.BeganAt.Add(24*time.Hour - time.Minute) }), // too young
 	}
 	const long, never = 5 * time.Minute, 0
 	for name, c := range map[string]struct {
-		watches []buffer.Watch
+		watches []buffer.SupervisorPolicy
 		want    []int
 	}{
-		"nobody":          {[]buffer.Watch{{TerminateAfter: never, Users: []string{"reports"}}}, nil},
-		"anybody":         {[]buffer.Watch{{TerminateAfter: long}}, []int{1, 2}},
-		"users":           {[]buffer.Watch{{TerminateAfter: long, Users: []string{"somebody", "postgres"}}}, []int{3}},
-		"applications":    {[]buffer.Watch{{TerminateAfter: long, Applications: []string{"psql"}}}, []int{2}},
-		"both":            {[]buffer.Watch{{TerminateAfter: long, Users: []string{"postgres"}, Applications: []string{"psql"}}}, nil},
-		"one of two":      {[]buffer.Watch{{TerminateAfter: never}, {TerminateAfter: long, Applications: []string{"psql"}}}, []int{2}},
-		"either of two":   {[]buffer.Watch{{TerminateAfter: long, Users: []string{"postgres"}}, {TerminateAfter: long, Applications: []string{"psql"}}}, []int{2, 3}},
-		"not old enough":  {[]buffer.Watch{{TerminateAfter: 25 * time.Hour}}, nil},
-		"the shorter one": {[]buffer.Watch{{TerminateAfter: 25 * time.Hour}, {TerminateAfter: long, Applications: []string{"psql"}}}, []int{2}},
+		"nobody":          {[]buffer.SupervisorPolicy{{TerminateAfter: never, Users: []string{"reports"}}}, nil},
+		"anybody":         {[]buffer.SupervisorPolicy{{TerminateAfter: long}}, []int{1, 2}},
+		"users":           {[]buffer.SupervisorPolicy{{TerminateAfter: long, Users: []string{"somebody", "postgres"}}}, []int{3}},
+		"applications":    {[]buffer.SupervisorPolicy{{TerminateAfter: long, Applications: []string{"psql"}}}, []int{2}},
+		"both":            {[]buffer.SupervisorPolicy{{TerminateAfter: long, Users: []string{"postgres"}, Applications: []string{"psql"}}}, nil},
+		"one of two":      {[]buffer.SupervisorPolicy{{TerminateAfter: never}, {TerminateAfter: long, Applications: []string{"psql"}}}, []int{2}},
+		"either of two":   {[]buffer.SupervisorPolicy{{TerminateAfter: long, Users: []string{"postgres"}}, {TerminateAfter: long, Applications: []string{"psql"}}}, []int{2, 3}},
+		"not old enough":  {[]buffer.SupervisorPolicy{{TerminateAfter: 25 * time.Hour}}, nil},
+		"the shorter one": {[]buffer.SupervisorPolicy{{TerminateAfter: 25 * time.Hour}, {TerminateAfter: long, Applications: []string{"psql"}}}, []int{2}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -300,14 +300,14 @@ func TestEndingAgain(t *testing.T) {
 		s.says("held back|age=4m0s")
 		s.until(270 * time.Second)
 		s.says("cannot be ended")
-	}, buffer.Watch{WarnAfter: time.Minute, TerminateAfter: 90 * time.Second})
+	}, buffer.SupervisorPolicy{WarnAfter: time.Minute, TerminateAfter: 90 * time.Second})
 }
 
 // A database that is away is told of once, and nothing is known meanwhile.
 func TestADatabaseThatIsAway(t *testing.T) {
 	t.Parallel()
 	play(t, func(s *stage, v *supervisor.Supervisor) {
-		s.change(func() { s.missing = []buffer.Finding{{About: "sessions", Text: "does not see", Mend: "GRANT x"}} })
+		s.change(func() { s.missing = []buffer.Finding{{Subject: "sessions", Text: "does not see", Fix: "GRANT x"}} })
 		s.until(0)
 		s.says("level=WARN|does not see|about=sessions|GRANT x")
 		s.enter(client(1, s.start))
@@ -316,19 +316,19 @@ func TestADatabaseThatIsAway(t *testing.T) {
 		s.change(func() { s.err = errors.New("no route") })
 		s.until(300 * time.Second)
 		s.says("level=WARN|cannot look|no route")
-		if _, ok := v.Worst(); ok || s.held[buffer.HeldByTransaction] >= 0 || s.held[buffer.HeldBySlot] >= 0 {
+		if _, ok := v.Worst(); ok || s.held[buffer.BlockedByTransaction] >= 0 || s.held[buffer.BlockedBySlot] >= 0 {
 			t.Errorf("something is known: %v", s.held)
 		}
 		s.change(func() { s.err = nil })
 		s.until(310 * time.Second)
 		s.says("held back|age=5m5s")
-		if s.held[buffer.HeldByTransaction] < 5*time.Minute || s.held[buffer.HeldBySlot] != 0 {
+		if s.held[buffer.BlockedByTransaction] < 5*time.Minute || s.held[buffer.BlockedBySlot] != 0 {
 			t.Errorf("it heard %v", s.held)
 		}
 		if s.looks != 63 {
 			t.Errorf("it looked %d times in 310 s", s.looks)
 		}
-	}, buffer.Watch{WarnAfter: time.Minute})
+	}, buffer.SupervisorPolicy{WarnAfter: time.Minute})
 }
 
 func TestBadConfig(t *testing.T) {
@@ -338,9 +338,9 @@ func TestBadConfig(t *testing.T) {
 		says   string
 	}{
 		{supervisor.Config{}, "a watch is required"},
-		{supervisor.Config{Watches: []buffer.Watch{{}}, Every: -1}, "above 0"},
-		{supervisor.Config{Watches: []buffer.Watch{{}, {WarnAfter: -1}}}, "no negative time"},
-		{supervisor.Config{Watches: []buffer.Watch{{TerminateAfter: 5 * time.Minute}}}, "longer than warn_after was expected, which is 5m0s"},
+		{supervisor.Config{Watches: []buffer.SupervisorPolicy{{}}, Every: -1}, "above 0"},
+		{supervisor.Config{Watches: []buffer.SupervisorPolicy{{}, {WarnAfter: -1}}}, "no negative time"},
+		{supervisor.Config{Watches: []buffer.SupervisorPolicy{{TerminateAfter: 5 * time.Minute}}}, "longer than warn_after was expected, which is 5m0s"},
 	} {
 		if _, err := supervisor.New(nil, c.config); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%+v: %v, %q was expected", c.config, err, c.says)

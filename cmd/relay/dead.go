@@ -171,7 +171,7 @@ func (l *letters) each(ctx context.Context, tell func(*outbox.Event) (more bool,
 	var after *buffer.DeadKey
 	for {
 		page, cancel := context.WithTimeout(ctx, statusTimeout)
-		events, err := l.Dead(page, l.filter, after, pageSize)
+		events, err := l.ListDead(page, l.filter, after, pageSize)
 		cancel()
 		if err != nil {
 			return fmt.Errorf("%s: %w", l.pipeline.Name, err)

@@ -144,7 +144,7 @@ func (a *app) sure(ctx context.Context, what change, all []letters) error {
 			return err
 		}
 		if l.Hooked() {
-			some.Open -= some.Untold
+			some.Open -= some.Unnotified
 		}
 		if some.Open > 0 {
 			n += some.Open
@@ -206,7 +206,7 @@ func (a *app) tellNamed(ctx context.Context, all []letters, before map[letterKey
 				if why[id] == "" {
 					why[id] = "it was closed before, " + ago(e.DeadLetter.ClosedAt) + " ago"
 				}
-			case l.Hooked() && e.DeadLetter.ToldAt.IsZero():
+			case l.Hooked() && e.DeadLetter.NotifiedAt.IsZero():
 				why[id] = "the dead-letter hook has not heard of it yet"
 			case dryRun:
 				changed[id] = true

@@ -136,7 +136,7 @@ func (a *app) row(l letters, e *outbox.Event, closed bool) []string {
 	}
 	told := "-" // there is nobody to tell
 	switch {
-	case !d.ToldAt.IsZero():
+	case !d.NotifiedAt.IsZero():
 		told = "yes"
 	case l.Hooked():
 		told = "no"

@@ -83,7 +83,7 @@ func (a *app) portrait(e *outbox.Event) string {
 	}
 	line("created", moment(e.CreatedAt))
 	line("died", moment(d.DiedAt))
-	line("told", moment(d.ToldAt))
+	line("told", moment(d.NotifiedAt))
 	line("closed", moment(d.ClosedAt))
 	line("group_id", d.GroupID.String())
 	line("attempts", fmt.Sprint(d.Attempts))

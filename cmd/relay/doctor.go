@@ -45,7 +45,7 @@ work. Below each stands what to do. The exit status is 1 when something fails.`,
 			a.fail(err)
 		}
 		for _, c := range checkups {
-			a.failed = a.failed || c.count(buffer.Problem) > 0
+			a.failed = a.failed || c.count(buffer.LevelError) > 0
 		}
 		if asJSON {
 			return a.printJSON(checkupsJSON(checkups, a.redact))
@@ -82,7 +82,7 @@ func examine(ctx context.Context, cfg *config.Config, lines []*config.Opened) []
 	for i, line := range lines {
 		p := &cfg.Pipelines[i]
 		parts = append(parts,
-			part{pipeline: i, look: line.Buffer.Examine},
+			part{pipeline: i, look: line.Buffer.Diagnose},
 			part{pipeline: i, look: func(ctx context.Context) []buffer.Finding { return examineSink(ctx, "sink", &p.Sink, line.Sink) }})
 		if line.Hook != nil {
 			parts = append(parts, part{pipeline: i, look: func(ctx context.Context) []buffer.Finding {
@@ -121,19 +121,19 @@ func examineSink(ctx context.Context, about string, c *config.Sink, s sink.Sink)
 		case errors.Is(err, sink.ErrUnavailable):
 			mend = "start it, make room in it, or correct " + about + "; events wait until then"
 		}
-		return []buffer.Finding{{Level: buffer.Problem, About: about, Text: err.Error(), Mend: mend}}
+		return []buffer.Finding{{Level: buffer.LevelError, Subject: about, Text: err.Error(), Fix: mend}}
 	}
-	found := []buffer.Finding{{About: about, Text: where + " answers"}}
+	found := []buffer.Finding{{Subject: about, Text: where + " answers"}}
 	if warner, ok := s.(sink.Warner); ok {
 		for _, text := range warner.Warnings(ctx) {
-			found = append(found, buffer.Finding{Level: buffer.Warning, About: about, Text: text})
+			found = append(found, buffer.Finding{Level: buffer.LevelWarning, Subject: about, Text: text})
 		}
 	}
 	if adviser, ok := s.(interface {
 		Advice(context.Context) []string
 	}); ok {
 		for _, text := range adviser.Advice(ctx) {
-			found = append(found, buffer.Finding{About: about, Text: text})
+			found = append(found, buffer.Finding{Subject: about, Text: text})
 		}
 	}
 	return found
@@ -167,10 +167,10 @@ func checkupsJSON(checkups []checkup, redact func(string) string) any {
 	for _, c := range checkups {
 		p := pipeline{Name: c.pipeline.Name, Findings: []finding{}}
 		for _, f := range c.findings {
-			p.Findings = append(p.Findings, finding{f.Level.String(), f.About, oneLine(redact(f.Text)), redact(f.Mend)})
+			p.Findings = append(p.Findings, finding{f.Level.String(), f.Subject, oneLine(redact(f.Text)), redact(f.Fix)})
 		}
-		all.Problems += c.count(buffer.Problem)
-		all.Warnings += c.count(buffer.Warning)
+		all.Problems += c.count(buffer.LevelError)
+		all.Warnings += c.count(buffer.LevelWarning)
 		all.Pipelines = append(all.Pipelines, p)
 	}
 	return all

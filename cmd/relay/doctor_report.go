@@ -28,17 +28,17 @@ func (a *app) printCheckups(checkups []checkup) error {
 		fmt.Fprintf(&b, "%s: %s (%s) -> %s (%s)\n", p.Name, p.Source.URL, p.Source.Table, p.Sink.URL, address(&p.Sink))
 		width := 0
 		for _, f := range c.findings {
-			width = max(width, len(f.About))
+			width = max(width, len(f.Subject))
 		}
 		for _, f := range c.findings {
-			fmt.Fprintf(&b, "  %s  %-*s  %s\n", paint(f.Level), width, f.About, oneLine(a.redact(f.Text)))
-			if f.Mend != "" {
-				fmt.Fprintf(&b, "        %*s  > %s\n", width, "", a.redact(f.Mend))
+			fmt.Fprintf(&b, "  %s  %-*s  %s\n", paint(f.Level), width, f.Subject, oneLine(a.redact(f.Text)))
+			if f.Fix != "" {
+				fmt.Fprintf(&b, "        %*s  > %s\n", width, "", a.redact(f.Fix))
 			}
 		}
 		b.WriteByte('\n')
-		problems += c.count(buffer.Problem)
-		warnings += c.count(buffer.Warning)
+		problems += c.count(buffer.LevelError)
+		warnings += c.count(buffer.LevelWarning)
 	}
 	fmt.Fprintf(&b, "%s, %s\n", many(problems, "problem", "problems"), many(warnings, "warning", "warnings"))
 	_, err := io.WriteString(a.stdout, b.String())
@@ -58,10 +58,10 @@ func isTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
 
 // painter writes a level as a word of four letters, in colour on a terminal.
 func painter(f *os.File) func(buffer.Level) string {
-	words := map[buffer.Level]string{buffer.Fine: "OK  ", buffer.Warning: "WARN", buffer.Problem: "FAIL"}
+	words := map[buffer.Level]string{buffer.LevelOK: "OK  ", buffer.LevelWarning: "WARN", buffer.LevelError: "FAIL"}
 	if isTerminal(f) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" {
 		words = map[buffer.Level]string{
-			buffer.Fine: "\x1b[32mOK\x1b[0m  ", buffer.Warning: "\x1b[33mWARN\x1b[0m", buffer.Problem: "\x1b[31mFAIL\x1b[0m",
+			buffer.LevelOK: "\x1b[32mOK\x1b[0m  ", buffer.LevelWarning: "\x1b[33mWARN\x1b[0m", buffer.LevelError: "\x1b[31mFAIL\x1b[0m",
 		}
 	}
 	return func(l buffer.Level) string { return words[l] }

@@ -15,8 +15,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/outboxrelay/relay/internal/config"
-	"github.com/outboxrelay/relay/internal/draft"
-	"github.com/outboxrelay/relay/internal/survey"
+	"github.com/outboxrelay/relay/internal/introspect"
+	"github.com/outboxrelay/relay/internal/scaffold"
 )
 
 // surveyTime is how long a database may take to say what tables it has.
@@ -68,8 +68,8 @@ func (a *app) init(ctx context.Context, f *initFlags) error {
 	if _, err := os.Lstat(f.output); err == nil && !f.force {
 		return usage("%s is there already, --force writes over it, -o writes another file", f.output)
 	}
-	d := draft.Draft{File: f.output}
-	var found *survey.Database
+	d := scaffold.Draft{File: f.output}
+	var found *introspect.Database
 	if err := a.askSource(ctx, q, f, &d, &found); err != nil {
 		return err
 	}
@@ -120,7 +120,7 @@ func (f *initFlags) missing(q *questions) error {
 const databaseVariable = "DATABASE_URL"
 
 // askSource finds the database and looks at it.
-func (a *app) askSource(ctx context.Context, q *questions, f *initFlags, d *draft.Draft, found **survey.Database) error {
+func (a *app) askSource(ctx context.Context, q *questions, f *initFlags, d *scaffold.Draft, found **introspect.Database) error {
 	proposed := ""
 	if os.Getenv(databaseVariable) != "" {
 		proposed = "${" + databaseVariable + "}"
@@ -140,7 +140,7 @@ func (a *app) askSource(ctx context.Context, q *questions, f *initFlags, d *draf
 		}
 		ctx, cancel := context.WithTimeout(ctx, surveyTime)
 		defer cancel()
-		if *found, err = survey.Look(ctx, p.Source.Driver, u.Full); err != nil {
+		if *found, err = introspect.Look(ctx, p.Source.Driver, u.Full); err != nil {
 			return err
 		}
 		d.Source.Driver, d.Source.URL = p.Source.Driver, u
@@ -164,18 +164,18 @@ func asSQLite(answer string) string {
 }
 
 // urlOf is how a URL is written, and what it is.
-func urlOf(answer, kind, what string) (draft.URL, error) {
+func urlOf(answer, kind, what string) (scaffold.URL, error) {
 	if strings.Contains(answer, "${") {
-		u, unset := draft.Literal(answer, what, os.LookupEnv)
+		u, unset := scaffold.Literal(answer, what, os.LookupEnv)
 		if len(unset) > 0 {
 			return u, usage("%s.url names ${%s}, which is not set in the environment", kind, unset[0])
 		}
 		return u, nil
 	}
-	if u, ok := draft.Same(answer, what, os.Environ()); ok {
+	if u, ok := scaffold.Same(answer, what, os.Environ()); ok {
 		return u, nil
 	}
-	return draft.Masked(answer, kind, os.LookupEnv), nil
+	return scaffold.Masked(answer, kind, os.LookupEnv), nil
 }
 
 // shortestSecret is the length below which text is not taken out: it would leave nothing
@@ -183,7 +183,7 @@ func urlOf(answer, kind, what string) (draft.URL, error) {
 const shortestSecret = 4
 
 // redactor takes the secrets of a URL out of a text, beside what was taken out before.
-func redactor(u draft.URL, before func(string) string) func(string) string {
+func redactor(u scaffold.URL, before func(string) string) func(string) string {
 	var pairs []string
 	for _, v := range u.Variables {
 		if len(v.Value) >= shortestSecret {
@@ -215,9 +215,9 @@ func tryURL(source, sink string) (*config.Pipeline, error) {
 }
 
 // askName names the pipeline.
-func askName(q *questions, f *initFlags, d *draft.Draft) error {
+func askName(q *questions, f *initFlags, d *scaffold.Draft) error {
 	return q.ask(question{
-		flag: "--name", given: f.name, proposed: draft.NameOf(d.Source.Name),
+		flag: "--name", given: f.name, proposed: scaffold.NameOf(d.Source.Name),
 		text: "A name for the pipeline, made of a-z, 0-9, _ and -",
 	}, func(answer string) error {
 		if strings.Trim(answer, "abcdefghijklmnopqrstuvwxyz0123456789_-") != "" || answer == "" {
@@ -229,7 +229,7 @@ func askName(q *questions, f *initFlags, d *draft.Draft) error {
 }
 
 // askSink finds where to.
-func (a *app) askSink(q *questions, f *initFlags, d *draft.Draft) error {
+func (a *app) askSink(q *questions, f *initFlags, d *scaffold.Draft) error {
 	return q.ask(question{
 		flag: "--sink", given: f.sink, proposed: "stdout:",
 		text: "Where the events go: redis://host:6379/0, nats://host:4222, https://host/path,\nfile:///path, or stdout: to see them first",
@@ -249,7 +249,7 @@ func (a *app) askSink(q *questions, f *initFlags, d *draft.Draft) error {
 
 // tryDraft reads and opens what was drafted, as relay check does. What the environment
 // has to bring is taken as given.
-func tryDraft(d *draft.Draft, text string) (err error) {
+func tryDraft(d *scaffold.Draft, text string) (err error) {
 	values := map[string]string{}
 	for _, v := range d.Variables() {
 		values[v.Name] = v.Value

@@ -5,13 +5,13 @@ import (
 	"os"
 	"strings"
 
-	"github.com/outboxrelay/relay/internal/draft"
-	"github.com/outboxrelay/relay/internal/survey"
+	"github.com/outboxrelay/relay/internal/introspect"
+	"github.com/outboxrelay/relay/internal/scaffold"
 )
 
 // whatNext says what was written, what to do in the database and the environment, and
 // the commands that come then.
-func whatNext(d *draft.Draft, found *survey.Database) string {
+func whatNext(d *scaffold.Draft, found *introspect.Database) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s is written: from %s\nto %s\n", d.File, d.Source.Name, d.Sink.Text)
 	for _, warning := range warnings(d) {
@@ -29,7 +29,7 @@ func whatNext(d *draft.Draft, found *survey.Database) string {
 			fmt.Fprintf(&b, "\n  -- %s\n  %s\n", step.Why, step.SQL)
 		}
 	}
-	var unset []draft.Variable
+	var unset []scaffold.Variable
 	for _, v := range d.Variables() {
 		if value, set := os.LookupEnv(v.Name); !set || v.Value != "" && v.Value != value {
 			unset = append(unset, v)
@@ -43,7 +43,7 @@ func whatNext(d *draft.Draft, found *survey.Database) string {
 	}
 	made := "make the relay's own tables"
 	if d.Source.IsOwn() && d.Source.Driver == "postgres" {
-		made += ", in the schema " + draft.Schema
+		made += ", in the schema " + scaffold.Schema
 	}
 	file := d.FileArgument()
 	fmt.Fprintf(&b, "\nThen:\n\n  relay migrate -c %s   # %s\n  relay preview -c %s   # see what the next events would send\n  relay run -c %s       # send\n",
@@ -53,7 +53,7 @@ func whatNext(d *draft.Draft, found *survey.Database) string {
 
 // warnings are about what the API has to find in a payload, and what a table of the
 // user's own is not made for.
-func warnings(d *draft.Draft) []string {
+func warnings(d *scaffold.Draft) []string {
 	var all []string
 	for _, warning := range d.Warnings() {
 		all = append(all, "Look: "+warning)

@@ -7,8 +7,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/outboxrelay/relay/internal/draft"
-	"github.com/outboxrelay/relay/internal/survey"
+	"github.com/outboxrelay/relay/internal/introspect"
+	"github.com/outboxrelay/relay/internal/scaffold"
 )
 
 const (
@@ -18,7 +18,7 @@ const (
 )
 
 // askTable finds the table of events.
-func (a *app) askTable(q *questions, f *initFlags, d *draft.Draft, found *survey.Database) error {
+func (a *app) askTable(q *questions, f *initFlags, d *scaffold.Draft, found *introspect.Database) error {
 	offered := offer(found)
 	if q.on() && f.table == "" {
 		fmt.Fprintf(q.out, "\n%s", tableList(offered, width(&app{stdout: a.stderr})))
@@ -38,14 +38,14 @@ func (a *app) askTable(q *questions, f *initFlags, d *draft.Draft, found *survey
 		switch {
 		case t == nil && name != relaysTable:
 			return usage("there is no table %s%s, %s was expected", name, lettersDiffer(found, name), expectedTable(offered))
-		case t != nil && t.Unfit() != "" && t.Kind() != survey.Relays && f.preset == "":
+		case t != nil && t.Unfit() != "" && t.Kind() != introspect.Relays && f.preset == "":
 			return usage("the table %s cannot hold events: %s", name, t.Unfit())
 		}
-		s := draft.Source{Driver: d.Source.Driver, URL: d.Source.URL, Name: name, Table: t, Preset: f.preset}
+		s := scaffold.Source{Driver: d.Source.Driver, URL: d.Source.URL, Name: name, Table: t, Preset: f.preset}
 		if t != nil {
 			s.Name = t.FullName()
 		}
-		if t != nil && t.Kind() == survey.Known && f.preset == "" {
+		if t != nil && t.Kind() == introspect.Known && f.preset == "" {
 			s.Preset = t.Shape()
 		}
 		if err := q.confirm(&s); err != nil {
@@ -59,8 +59,8 @@ func (a *app) askTable(q *questions, f *initFlags, d *draft.Draft, found *survey
 var errOther = errors.New("then another table")
 
 // confirm asks about a table that does not look like one of events.
-func (q *questions) confirm(s *draft.Source) error {
-	if s.Table == nil || s.Table.Kind() != survey.Plain {
+func (q *questions) confirm(s *scaffold.Source) error {
+	if s.Table == nil || s.Table.Kind() != introspect.Plain {
 		return nil
 	}
 	text := "Each row of " + s.Name + " is deleted once it was delivered. Is that a table of events only?"
@@ -77,19 +77,19 @@ func (q *questions) confirm(s *draft.Source) error {
 // offered is a table to choose.
 type offered struct {
 	name, what string
-	kind       survey.Kind
+	kind       introspect.Kind
 }
 
 // offer lists the tables that could be buffers, the fittest first, and the relay's own.
-func offer(found *survey.Database) []offered {
+func offer(found *introspect.Database) []offered {
 	var all []offered
-	own := offered{relaysTable, "the relay's own, for migrate to make", survey.Relays}
+	own := offered{relaysTable, "the relay's own, for migrate to make", introspect.Relays}
 	there := found.Find(relaysTable) != nil
 	for _, t := range found.Tables {
-		if t.Kind() == survey.Unfit || len(all) == mostListed {
+		if t.Kind() == introspect.Unfit || len(all) == mostListed {
 			continue
 		}
-		if !there && t.Kind() == survey.Plain { // it stands before those that may be anything
+		if !there && t.Kind() == introspect.Plain { // it stands before those that may be anything
 			all, there = append(all, own), true
 		}
 		all = append(all, offered{t.FullName(), describe(t), t.Kind()})
@@ -100,9 +100,9 @@ func offer(found *survey.Database) []offered {
 	return all
 }
 
-func fitting(found *survey.Database) (n int) {
+func fitting(found *introspect.Database) (n int) {
 	for _, t := range found.Tables {
-		if t.Kind() != survey.Unfit {
+		if t.Kind() != introspect.Unfit {
 			n++
 		}
 	}
@@ -110,13 +110,13 @@ func fitting(found *survey.Database) (n int) {
 }
 
 // describe says what one has to know of a table to choose it.
-func describe(t *survey.Table) string {
+func describe(t *introspect.Table) string {
 	switch t.Kind() {
-	case survey.Relays:
+	case introspect.Relays:
 		return "the relay's own shape"
-	case survey.Known:
+	case introspect.Known:
 		return "the shape of preset " + t.Shape()
-	case survey.Stamped:
+	case introspect.Stamped:
 		if len(t.Refs) > 0 {
 			return "has a group_id, refers to " + t.Refs[0].Table.FullName()
 		}
@@ -138,11 +138,11 @@ func tableList(all []offered, most int) string {
 func proposed(all []offered, asked bool) string {
 	if asked {
 		for i, o := range all {
-			if o.kind == survey.Stamped || o.kind == survey.Known {
+			if o.kind == introspect.Stamped || o.kind == introspect.Known {
 				return strconv.Itoa(i + 1)
 			}
 		}
-		return strconv.Itoa(1 + slices.IndexFunc(all, func(o offered) bool { return o.kind == survey.Relays }))
+		return strconv.Itoa(1 + slices.IndexFunc(all, func(o offered) bool { return o.kind == introspect.Relays }))
 	}
 	return relaysTable
 }
@@ -157,7 +157,7 @@ func expectedTable(all []offered) string {
 
 // lettersDiffer finds a table whose name differs by upper and lower case, or by its
 // schema, alone.
-func lettersDiffer(found *survey.Database, name string) string {
+func lettersDiffer(found *introspect.Database, name string) string {
 	for _, t := range found.Tables {
 		if strings.EqualFold(t.FullName(), name) || strings.EqualFold(t.Name, name) {
 			return " (did you mean " + t.FullName() + "?)"

@@ -114,7 +114,7 @@ type previewed struct {
 
 // request is one that would be made, for the events of these identities.
 type request struct {
-	sink.Shown
+	sink.PreparedMessage
 	events []string
 }
 
@@ -146,7 +146,7 @@ func look(ctx context.Context, p *config.Pipeline, line *config.Opened, limit in
 	}
 	sent := b.Events[:0:0]
 	for _, e := range b.Events {
-		if e.Unprojected {
+		if e.NoProjection {
 			shown.buried = append(shown.buried, e.Identity())
 			continue
 		}
@@ -171,8 +171,8 @@ func (p *previewed) batches(ctx context.Context, b config.Buffer) (err error) {
 	if p.claimed, err = b.Status(ctx); err != nil || p.claimed.Waiting == 0 {
 		return err
 	}
-	for _, f := range b.Examine(ctx) {
-		if f.About == "batches" && f.Level != buffer.Fine {
+	for _, f := range b.Diagnose(ctx) {
+		if f.Subject == "batches" && f.Level != buffer.LevelOK {
 			if _, p.why, _ = strings.Cut(f.Text, "because: "); p.why == "" {
 				p.why = f.Text
 			}
@@ -193,7 +193,7 @@ func part(b *buffer.Lease, events []outbox.Event) *buffer.Lease {
 func (p *previewed) add(ctx context.Context, s sink.Previewer, b *buffer.Lease) error {
 	shown, err := s.Preview(ctx, &b.Batch)
 	for _, one := range shown {
-		r := request{Shown: one}
+		r := request{PreparedMessage: one}
 		for _, i := range one.Events {
 			r.events = append(r.events, b.Events[i].Identity())
 		}

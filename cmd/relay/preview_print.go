@@ -37,7 +37,7 @@ func (a *app) printRequests(b *strings.Builder, paint func(colour, string) strin
 	fmt.Fprintf(b, "%s looked at; nothing is claimed, nothing is sent.\n", many(shown.events, "event", "events"))
 	for i, r := range shown.requests {
 		fmt.Fprintf(b, "\n%s\n", paint(faint, fmt.Sprintf("request %d of %d: %s", i+1, len(shown.requests), eventsOf(r.events))))
-		fmt.Fprintf(b, "%s\n", paint(bold, plain(a.redact(r.Line))))
+		fmt.Fprintf(b, "%s\n", paint(bold, plain(a.redact(r.Summary))))
 		for _, f := range r.Header {
 			fmt.Fprintf(b, "%s %s\n", paint(cyan, plain(f.Name)+":"), plain(a.redact(f.Value)))
 		}

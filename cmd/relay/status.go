@@ -54,7 +54,7 @@ func (a *app) report(ctx context.Context, cfg *config.Config) admin.Report {
 	var (
 		wait     sync.WaitGroup
 		statuses = make([]buffer.Status, len(cfg.Pipelines))
-		holders  = make([]*buffer.Holder, len(cfg.Pipelines))
+		holders  = make([]*buffer.VacuumBlocker, len(cfg.Pipelines))
 		errs     = make([]error, len(cfg.Pipelines))
 	)
 	for i := range cfg.Pipelines {
@@ -79,15 +79,15 @@ func (a *app) report(ctx context.Context, cfg *config.Config) admin.Report {
 
 // status is a buffer's, and what holds its database furthest back if that is worth a
 // word.
-func status(ctx context.Context, p *config.Pipeline) (s buffer.Status, worst *buffer.Holder, err error) {
+func status(ctx context.Context, p *config.Pipeline) (s buffer.Status, worst *buffer.VacuumBlocker, err error) {
 	b, err := p.OpenBuffer("status")
 	if err != nil {
 		return s, nil, err
 	}
 	s, err = b.Status(ctx)
 	if source, ok := b.(supervisor.Source); ok && err == nil {
-		var all []buffer.Holder
-		all, err = source.Holders(ctx)
+		var all []buffer.VacuumBlocker
+		all, err = source.Blockers(ctx)
 		for i := range all {
 			if h := &all[i]; h.Beyond(p.Source.Supervisor.WarnAfter) {
 				worst = h

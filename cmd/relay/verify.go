@@ -151,10 +151,10 @@ func auditTable(all []audited) string {
 		}
 		untold := "-" // there is nobody to tell
 		if d.hooked {
-			untold = admin.Count(d.Dead.Untold)
+			untold = admin.Count(d.Dead.Unnotified)
 		}
 		rows = append(rows, []string{
-			d.Name, admin.Count(d.Unclaimed), tally(d.Leased), tally(d.Waiting), tally(d.Marked),
+			d.Name, admin.Count(d.Unclaimed), tally(d.Leased), tally(d.Waiting), tally(d.Delivered),
 			admin.Count(d.Dead.Open), untold, admin.Count(d.Dead.Closed), verdict,
 		})
 	}
@@ -162,7 +162,7 @@ func auditTable(all []audited) string {
 }
 
 // tally shows batches and their events.
-func tally(t buffer.Tally) string {
+func tally(t buffer.Count) string {
 	if t.Batches == 0 {
 		return "0"
 	}
@@ -184,15 +184,15 @@ func disagreements(all []audited) string {
 				many(int(r.Removed), "ledger row", "ledger rows"), many(int(r.Corrected), "count", "counts"))
 			again = "what is leased is left alone: relay verify --repair again, when the lease is over"
 		}
-		if d.Orphans.Batches > 0 {
+		if d.Orphaned.Batches > 0 {
 			say(d, "%s of %s have a group_id and no ledger row, as after a restore: nobody would send them but a relay that looks for such, every few minutes (%s)",
-				many(int(d.Orphans.Events), "event", "events"), many(int(d.Orphans.Batches), "batch", "batches"), again)
+				many(int(d.Orphaned.Events), "event", "events"), many(int(d.Orphaned.Batches), "batch", "batches"), again)
 		}
-		if d.Hollow > 0 {
-			say(d, "%s without any event: somebody deleted them (%s)", many(int(d.Hollow), "ledger row", "ledger rows"), again)
+		if d.EmptyBatches > 0 {
+			say(d, "%s without any event: somebody deleted them (%s)", many(int(d.EmptyBatches), "ledger row", "ledger rows"), again)
 		}
-		if d.Uneven > 0 {
-			say(d, "%s not with as many events as written down: somebody added or deleted some (%s)", many(int(d.Uneven), "batch", "batches"), again)
+		if d.Miscounted > 0 {
+			say(d, "%s not with as many events as written down: somebody added or deleted some (%s)", many(int(d.Miscounted), "batch", "batches"), again)
 		}
 	}
 	if text != "" {
@@ -213,9 +213,9 @@ func auditsJSON(all []audited) any {
 		Corrected int64 `json:"corrected"`
 	}
 	type dead struct {
-		Open   int64 `json:"open"`
-		Untold int64 `json:"untold"`
-		Closed int64 `json:"closed"`
+		Open       int64 `json:"open"`
+		Unnotified int64 `json:"unnotified"`
+		Closed     int64 `json:"closed"`
 	}
 	type pipeline struct {
 		Name      string  `json:"name"`
@@ -239,7 +239,7 @@ func auditsJSON(all []audited) any {
 		}
 		p := pipeline{
 			Name: d.Name, Agrees: d.Agrees(), Unclaimed: d.Unclaimed, Leased: count(d.Leased), Waiting: count(d.Waiting),
-			Marked: count(d.Marked), Delivered: d.Delivered, Dead: dead(d.Dead), Orphans: count(d.Orphans), Hollow: d.Hollow, Uneven: d.Uneven,
+			Marked: count(d.Delivered), Delivered: d.DeliveredEvents, Dead: dead(d.Dead), Orphans: count(d.Orphaned), Hollow: d.EmptyBatches, Uneven: d.Miscounted,
 		}
 		if d.repair != nil {
 			p.Repaired = &repair{count(d.repair.Adopted), d.repair.Removed, d.repair.Corrected}

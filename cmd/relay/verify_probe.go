@@ -35,7 +35,7 @@ type probed struct {
 	Events   int    `json:"events"`
 
 	Delivered int `json:"delivered"`
-	// Dead were buried, Waiting are to be sent again, Sending are leased, or lack only
+	// ListDead were buried, Waiting are to be sent again, Sending are leased, or lack only
 	// their delete, Unclaimed were touched by nobody.
 	Dead      []fate  `json:"dead"`
 	Waiting   []fate  `json:"waiting"`

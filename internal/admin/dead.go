@@ -50,7 +50,7 @@ func (s *Server) listDead(w http.ResponseWriter, r *http.Request) {
 		if q.begin != "" && p.Name() != q.begin { // an earlier page had this one
 			continue
 		}
-		events, err := p.Dead(ctx, q.filter, q.after, q.limit-len(letters))
+		events, err := p.ListDead(ctx, q.filter, q.after, q.limit-len(letters))
 		if err != nil {
 			s.refuse(w, http.StatusServiceUnavailable, fmt.Errorf("%s: %w", p.Name(), err))
 			return

@@ -55,8 +55,8 @@ func newMorgue(t *testing.T, name string, letters int) *morgue {
 func (m *morgue) Name() string { return m.name }
 func (m *morgue) Ready() error { return nil }
 
-func (m *morgue) Limits() (batchSize, workers int)  { return 0, 0 }
-func (m *morgue) Worst() (h buffer.Holder, ok bool) { return h, ok }
+func (m *morgue) Limits() (batchSize, workers int)         { return 0, 0 }
+func (m *morgue) Worst() (h buffer.VacuumBlocker, ok bool) { return h, ok }
 
 func (m *morgue) exec(t *testing.T, statement string, args ...any) {
 	t.Helper()

@@ -58,7 +58,7 @@ func (g gauges) Collect(to chan<- prometheus.Metric) {
 		gauge(batchesDesc, known(float64(s.Waiting)), "waiting")
 		gauge(batchesDesc, known(float64(s.Delivered)), "delivered")
 		gauge(transactionDesc, known(s.OldestTransaction.Seconds()))
-		gauge(untoldDesc, known(float64(s.Untold)))
+		gauge(untoldDesc, known(float64(s.Unnotified)))
 		gauge(upDesc, truth(err == nil))
 		gauge(readyDesc, truth(p.Ready() == nil))
 		batchSize, workers := p.Limits()

@@ -24,18 +24,18 @@ func (m *Metrics) Horizon(pipelines ...string) *Horizon {
 
 // held sets all kinds.
 func (h *Horizon) held(age time.Duration) {
-	for _, kind := range buffer.HolderKinds() {
+	for _, kind := range buffer.BlockerKinds() {
 		h.Held(kind, age)
 	}
 }
 
 // Held implements supervisor.Observer.
-func (h *Horizon) Held(kind buffer.HolderKind, age time.Duration) {
+func (h *Horizon) Held(kind buffer.BlockerKind, age time.Duration) {
 	seconds := age.Seconds()
 	if age < 0 {
 		seconds = math.NaN()
 	}
-	words := map[buffer.HolderKind]string{buffer.HeldByTransaction: "transaction", buffer.HeldByPrepared: "prepared", buffer.HeldBySlot: "slot"}
+	words := map[buffer.BlockerKind]string{buffer.BlockedByTransaction: "transaction", buffer.BlockedByPrepared: "prepared", buffer.BlockedBySlot: "slot"}
 	for _, one := range h.of {
 		one.WithLabelValues(words[kind]).Set(seconds)
 	}

@@ -20,7 +20,7 @@ import (
 // Letters are a pipeline's dead letters; the methods with a context are described by
 // buffertest.Buffer. All are safe for concurrent use.
 type Letters interface {
-	Dead(ctx context.Context, f buffer.DeadFilter, after *buffer.DeadKey, limit int) ([]outbox.Event, error)
+	ListDead(ctx context.Context, f buffer.DeadFilter, after *buffer.DeadKey, limit int) ([]outbox.Event, error)
 	CountDead(ctx context.Context, f buffer.DeadFilter) (buffer.DeadCount, error)
 	Replay(ctx context.Context, f buffer.DeadFilter, limit int) (int, error)
 	Discard(ctx context.Context, f buffer.DeadFilter, limit int) (int, error)
@@ -39,7 +39,7 @@ type Changed struct {
 	Pipeline string `json:"pipeline"`
 	// Changed were replayed or discarded; with DryRun, would have been.
 	Changed int64 `json:"changed"`
-	// Untold were left alone, because the dead-letter hook has not heard of them.
+	// Unnotified were left alone, because the dead-letter hook has not heard of them.
 	Untold int64 `json:"untold"`
 	// Skipped were left alone, because their id is in the buffer.
 	Skipped int64 `json:"skipped"`
@@ -51,14 +51,14 @@ type Changed struct {
 // before it stands in Changed.
 func Change(ctx context.Context, l Letters, act Act, f buffer.DeadFilter, dryRun bool, progress func(done, of int64)) (Changed, error) {
 	c := Changed{DryRun: dryRun}
-	f.Closed, f.Told = false, false
+	f.Closed, f.Notified = false, false
 	n, err := l.CountDead(ctx, f)
 	if err != nil {
 		return c, err
 	}
 	if l.Hooked() {
-		f.Told = true
-		c.Untold = n.Untold
+		f.Notified = true
+		c.Untold = n.Unnotified
 	}
 	due := n.Open - c.Untold
 	if dryRun {
@@ -111,7 +111,7 @@ func NewDeadLetter(e *outbox.Event, redact func(string) string) DeadLetter {
 	shown := DeadLetter{
 		Pipeline: d.Pipeline, EventID: Identity{e.ID, e.UUID}, Topic: e.Topic, Key: e.Key, Headers: json.RawMessage(e.Headers),
 		CreatedAt: instant(e.CreatedAt), GroupID: d.GroupID.String(), Attempts: d.Attempts, Error: redact(d.Error),
-		DiedAt: instant(d.DiedAt), ToldAt: instant(d.ToldAt), ClosedAt: instant(d.ClosedAt), EventRow: d.Row,
+		DiedAt: instant(d.DiedAt), ToldAt: instant(d.NotifiedAt), ClosedAt: instant(d.ClosedAt), EventRow: d.Row,
 	}
 	if json.Valid(e.Payload) && utf8.Valid(e.Payload) {
 		shown.Payload = e.Payload

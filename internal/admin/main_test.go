@@ -35,7 +35,7 @@ type state struct {
 	status buffer.Status
 	err    error // of Status
 	ready  error // of Ready
-	worst  *buffer.Holder
+	worst  *buffer.VacuumBlocker
 	hangs  chan struct{} // if set, Status waits for it or its context
 	asked  chan struct{} // if set, hears of every Status
 }
@@ -45,9 +45,9 @@ func (s *state) Ready() error { return s.ready }
 
 func (s *state) Limits() (batchSize, workers int) { return 1000, 4 }
 
-func (s *state) Worst() (buffer.Holder, bool) {
+func (s *state) Worst() (buffer.VacuumBlocker, bool) {
 	if s.worst == nil {
-		return buffer.Holder{}, false
+		return buffer.VacuumBlocker{}, false
 	}
 	return *s.worst, true
 }
@@ -72,7 +72,7 @@ func two() []Pipeline {
 	return []Pipeline{
 		&state{name: "orders", status: buffer.Status{
 			Pending: 1234, OldestPending: 90*time.Second + 123456*time.Microsecond,
-			Leased: 1, Waiting: 2, Delivered: 3, Dead: 4, OldestTransaction: 5 * time.Second, Untold: 2,
+			Leased: 1, Waiting: 2, Delivered: 3, Dead: 4, OldestTransaction: 5 * time.Second, Unnotified: 2,
 		}},
 		&state{name: "away", err: errAway, ready: errAway},
 	}

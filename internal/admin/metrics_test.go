@@ -121,9 +121,9 @@ func TestHorizon(t *testing.T) {
 	s := New(two(), m, Config{})
 	m.Observer("apart")
 	h := m.Horizon("orders", "away")
-	h.Held(buffer.HeldByTransaction, 90*time.Second)
-	h.Held(buffer.HeldByPrepared, 0)
-	h.Held(buffer.HeldBySlot, -1)
+	h.Held(buffer.BlockedByTransaction, 90*time.Second)
+	h.Held(buffer.BlockedByPrepared, 0)
+	h.Held(buffer.BlockedBySlot, -1)
 	got := scrape(t, s)
 	for _, c := range []struct {
 		kind  string

@@ -44,7 +44,7 @@ type HolderReport struct {
 }
 
 // NewHolderReport shows a holder.
-func NewHolderReport(h buffer.Holder) *HolderReport {
+func NewHolderReport(h buffer.VacuumBlocker) *HolderReport {
 	return &HolderReport{
 		Kind: string(h.Kind), Name: h.Name, PID: h.PID, Application: h.Application, User: h.User, Database: h.Database, State: h.State,
 		AgeSeconds: h.Age.Round(time.Millisecond).Seconds(), QueryAgeSeconds: h.QueryAge.Round(time.Millisecond).Seconds(),

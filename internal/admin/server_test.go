@@ -66,8 +66,8 @@ func TestHeldBack(t *testing.T) {
 	t.Parallel()
 	s := New([]Pipeline{
 		&state{name: "quiet"},
-		&state{name: "orders", worst: &buffer.Holder{
-			Kind: buffer.HeldByTransaction, PID: 7, Application: "<b>report", User: "bob", Database: "app", State: "idle in transaction",
+		&state{name: "orders", worst: &buffer.VacuumBlocker{
+			Kind: buffer.BlockedByTransaction, PID: 7, Application: "<b>report", User: "bob", Database: "app", State: "idle in transaction",
 			Backend: "client backend", Age: 2 * time.Hour, QueryAge: time.Hour, Behind: 1234, Horizon: 9,
 		}},
 	}, NewMetrics(), Config{})

@@ -18,7 +18,7 @@ type Pipeline interface {
 	Ready() error
 	Status(ctx context.Context) (buffer.Status, error)
 	// Worst returns what holds its database furthest back, if that is worth a word.
-	Worst() (buffer.Holder, bool)
+	Worst() (buffer.VacuumBlocker, bool)
 	// Limits are the events of a batch and the batches sent at once, as they are now.
 	Limits() (batchSize, workers int)
 	Letters

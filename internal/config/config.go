@@ -75,7 +75,7 @@ type Pipeline struct {
 	Lease time.Duration
 	// Claim is "auto", "stamp", "optimistic" or "range".
 	Claim string
-	// Wake is "auto", "poll" or "notify".
+	// RetryNow is "auto", "poll" or "notify".
 	Wake string
 	// Order is "none" or "key".
 	Order string
@@ -117,7 +117,7 @@ type Source struct {
 	Schema string
 	// Own is how events are found in a table of the user's own, and what is sent of
 	// them; zero: it is the relay's own table. A preset is filled in already.
-	Own buffer.Own
+	Own buffer.CustomTable
 	// Preset is "" or one of presets.
 	Preset string
 	// Supervisor watches what holds the database back.

@@ -97,8 +97,8 @@ func TestParse_DocumentedExampleIsTheDefaults(t *testing.T) {
 	if p.Source.Own.ID != "id" || !strings.Contains(p.Source.Own.Project, "contact_activity_events") {
 		t.Errorf("source.id and source.project: %+v", p.Source.Own)
 	}
-	p.DeadLetter, p.Archive, p.Source.Own = DeadLetter{}, Archive{}, buffer.Own{} // off unless named
-	p.Source.Schema = ""                                                          // the contract's "default: the table's" is no text
+	p.DeadLetter, p.Archive, p.Source.Own = DeadLetter{}, Archive{}, buffer.CustomTable{} // off unless named
+	p.Source.Schema = ""                                                                  // the contract's "default: the table's" is no text
 	if diff := cmp.Diff(minimal, example, comparers); diff != "" {
 		t.Errorf("defaults against the contract's example (-defaults +example):\n%s", diff)
 	}

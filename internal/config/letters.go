@@ -18,7 +18,7 @@ type Letters struct {
 
 // DeadLetters is the part of a buffer about them; see buffertest.Buffer.
 type DeadLetters interface {
-	Dead(ctx context.Context, f buffer.DeadFilter, after *buffer.DeadKey, limit int) ([]outbox.Event, error)
+	ListDead(ctx context.Context, f buffer.DeadFilter, after *buffer.DeadKey, limit int) ([]outbox.Event, error)
 	CountDead(ctx context.Context, f buffer.DeadFilter) (buffer.DeadCount, error)
 	Replay(ctx context.Context, f buffer.DeadFilter, limit int) (int, error)
 	Discard(ctx context.Context, f buffer.DeadFilter, limit int) (int, error)

@@ -138,7 +138,7 @@ type Buffer interface {
 	DeadLetters
 	Audit(ctx context.Context) (buffer.Audit, error)
 	Repair(ctx context.Context) (buffer.Repair, error)
-	Examine(ctx context.Context) []buffer.Finding
+	Diagnose(ctx context.Context) []buffer.Finding
 	Peek(ctx context.Context, limit int) (*buffer.Lease, error)
 	sink.Bucket
 	// Close gives back what the buffer holds.

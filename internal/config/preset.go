@@ -86,7 +86,7 @@ func presetName(into *string) scalar {
 }
 
 // own is the preset for a table, whose key may be another; false: not with that driver.
-func (p preset) own(driver, table, id string) (buffer.Own, bool) {
+func (p preset) own(driver, table, id string) (buffer.CustomTable, bool) {
 	project, known := p.project[driver]
 	name := buffer.QuoteName(table)
 	if schema, plain, _ := buffer.SplitTable(table); driver != "sqlite" {
@@ -96,5 +96,5 @@ func (p preset) own(driver, table, id string) (buffer.Own, bool) {
 	}
 	id = cmp.Or(id, p.id)
 	fill := strings.NewReplacer("FROM TABLE e", "FROM "+name+" e", "e.ID", "e."+buffer.QuoteName(id))
-	return buffer.Own{ID: id, Project: fill.Replace(project)}, known
+	return buffer.CustomTable{ID: id, Project: fill.Replace(project)}, known
 }

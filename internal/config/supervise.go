@@ -9,9 +9,9 @@ import (
 	"github.com/outboxrelay/relay/supervisor"
 )
 
-// Watch says which holders are worth a word, and which are ended.
-func (s *Supervisor) Watch() buffer.Watch {
-	return buffer.Watch{WarnAfter: s.WarnAfter, TerminateAfter: s.TerminateAfter, Users: s.Users, Applications: s.Applications}
+// SupervisorPolicy says which holders are worth a word, and which are ended.
+func (s *Supervisor) Watch() buffer.SupervisorPolicy {
+	return buffer.SupervisorPolicy{WarnAfter: s.WarnAfter, TerminateAfter: s.TerminateAfter, Users: s.Users, Applications: s.Applications}
 }
 
 // Supervise makes a supervisor for each database that has one, however many of the
@@ -37,13 +37,13 @@ func (c *Config) Supervise(lines []*Opened, observer func(pipelines ...string) s
 	for _, database := range order {
 		var (
 			names   []string
-			watches []buffer.Watch
+			watches []buffer.SupervisorPolicy
 		)
 		for _, i := range on[database] {
 			names = append(names, c.Pipelines[i].Name)
 			watches = append(watches, c.Pipelines[i].Source.Supervisor.Watch())
 		}
-		asks := max(0, slices.IndexFunc(watches, func(w buffer.Watch) bool { return w.TerminateAfter > 0 }))
+		asks := max(0, slices.IndexFunc(watches, func(w buffer.SupervisorPolicy) bool { return w.TerminateAfter > 0 }))
 		source := lines[on[database][asks]].Buffer.(supervisor.Source)
 		one, err := supervisor.New(source, supervisor.Config{
 			Watches: watches, Observer: observer(names...), Log: log.With("pipeline", strings.Join(names, ",")),
@@ -61,9 +61,9 @@ func (c *Config) Supervise(lines []*Opened, observer func(pipelines ...string) s
 
 // Worst returns what holds the pipeline's database furthest back and is worth a word, as
 // its supervisor last saw it.
-func (o *Opened) Worst() (buffer.Holder, bool) {
+func (o *Opened) Worst() (buffer.VacuumBlocker, bool) {
 	if o.supervisor == nil {
-		return buffer.Holder{}, false
+		return buffer.VacuumBlocker{}, false
 	}
 	return o.supervisor.Worst()
 }

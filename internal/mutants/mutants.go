@@ -27,10 +27,10 @@ var mutants = []mutant{
 	},
 	{
 		name: "a part keeps its group_id",
-		file: "sink/judge.go",
+		file: "delivery/judge.go",
 		old:  "	if ids == nil {\n		return b.GroupID\n	}\n	return buffer.NewGroupID()",
 		new:  "	_ = ids\n	return b.GroupID",
-		pkg:  "./sink", test: "TestJudgeProperties",
+		pkg:  "./delivery", test: "TestJudgeProperties",
 	},
 	{
 		name: "a claim does not wait for the disk",
@@ -71,17 +71,17 @@ var mutants = []mutant{
 	},
 	{
 		name: "no mark is left when a delete fails",
-		file: "sink/settle.go",
+		file: "delivery/settle.go",
 		old:  "		if len(delivered) > 0 && !b.DeliveryRecorded() {",
 		new:  "		if len(delivered) < 0 {",
 		pkg:  "./pipeline", test: "TestADeleteThatIsLockedOutLeavesAMark",
 	},
 	{
 		name: "what was marked is sent again",
-		file: "sink/worker.go",
+		file: "delivery/worker.go",
 		old:  "	case b.DeliveryRecorded():\n		return w.carry(b, finishMarked(b)), nil\n",
 		new:  "",
-		pkg:  "./sink", test: "TestAMarkedBatchIsNotSentAgain",
+		pkg:  "./delivery", test: "TestAMarkedBatchIsNotSentAgain",
 	},
 	{
 		name: "buried events go to the archive",
@@ -94,36 +94,36 @@ var mutants = []mutant{
 	// Judging.
 	{
 		name: "an outage counts as an attempt",
-		file: "sink/judge.go",
+		file: "delivery/judge.go",
 		old:  "Attempts: b.Attempts, Outages: b.Outages + 1, Address: &address",
 		new:  "Attempts: b.Attempts + 1, Outages: b.Outages + 1, Address: &address",
 		pkg:  "./pipeline", test: "TestNoEventDiesOfAnOutage",
 	},
 	{
 		name: "a 5xx is a refusal although nothing is accepted",
-		file: "sink/strikes.go",
+		file: "delivery/strikes.go",
 		old:  "	if again && accepted <= 2*others {",
 		new:  "	if again && accepted < -others {",
-		pkg:  "./sink", test: "TestWhatIsNobodysFaultIsNoRefusal",
+		pkg:  "./delivery", test: "TestWhatIsNobodysFaultIsNoRefusal",
 	},
 	{
 		name: "a batch that keeps killing its worker is sent for ever",
-		file: "sink/worker.go",
+		file: "delivery/worker.go",
 		old:  "	case b.UnfinishedLeases > maxStarts && wrong(b) == nil: // else it was the projection",
 		new:  "	case b.UnfinishedLeases < 0:",
-		pkg:  "./sink", test: "TestABatchThatKillsItsWorkersIsHalved",
+		pkg:  "./delivery", test: "TestABatchThatKillsItsWorkersIsHalved",
 	},
 	{
 		name: "Retry-After may be cut short",
-		file: "sink/judge.go",
+		file: "delivery/judge.go",
 		old:  "o.After, o.Address = max(o.After, asked), nil",
 		new:  "o.After = max(o.After, asked)",
-		pkg:  "./sink", test: "TestAnOutageWaitsAsLongAsTheSinkAsks",
+		pkg:  "./delivery", test: "TestAnOutageWaitsAsLongAsTheSinkAsks",
 	},
 	{
 		name: "nobody wakes what waits for an outage",
 		file: "pipeline/away.go",
-		old:  "	n, err := p.buffer.Wake(ctx, address, limit)",
+		old:  "	n, err := p.buffer.RetryNow(ctx, address, limit)",
 		new:  "	n, err := 0, error(nil)",
 		pkg:  "./pipeline", test: "TestTheReturnOfASinkIsNoticed",
 	},
@@ -274,7 +274,7 @@ var mutants = []mutant{
 	{
 		name: "a time-out of the request is nobody's doing",
 		file: "sink/natssink/natssink.go",
-		old:  "return sink.Suspect(why)",
+		old:  "return sink.MaybePoison(why)",
 		new:  "return sink.Unavailable(why)",
 		pkg:  "./sink/natssink", test: "TestNoAnswerForOne",
 	},
@@ -311,7 +311,7 @@ var mutants = []mutant{
 	{
 		name: "a request program that takes none of the events is a refusal",
 		file: "sink/httpsink/request.go",
-		old:  "return nil, nil, sink.Suspect(err)",
+		old:  "return nil, nil, sink.MaybePoison(err)",
 		new:  "return nil, nil, sink.Permanent(err)",
 		pkg:  "./sink/httpsink", test: "TestRequestThatFails",
 	},
@@ -340,10 +340,10 @@ var mutants = []mutant{
 	// Tables of the user's own.
 	{
 		name: "what is not projected goes on to the sink",
-		file: "sink/project.go",
+		file: "delivery/project.go",
 		old:  "			o = &dead\n",
 		new:  "			_ = &dead\n",
-		pkg:  "./sink", test: "TestWhatIsNotProjectedIsBuriedBeforeTheRestIsSent",
+		pkg:  "./delivery", test: "TestWhatIsNotProjectedIsBuriedBeforeTheRestIsSent",
 	},
 	{
 		name: "a row is put back over another, on SQLite",
@@ -356,7 +356,7 @@ var mutants = []mutant{
 	// What was claimed ahead.
 	{
 		name: "what was claimed ahead is sent although the sink went away",
-		file: "sink/worker.go",
+		file: "delivery/worker.go",
 		old: "	done, ok := w.config.Turn(held)\n	switch {\n	case !ok && errors.Is(context.Cause(held), buffer.ErrLeaseLost):\n" +
 			"		return nil, fmt.Errorf(\"batch %s: %w\", b.GroupID, buffer.ErrLeaseLost)\n	case !ok:\n		return handedBack(b), nil\n	}\n	defer done()\n" +
 			"	// Not before: what was heard of the sink while the batch waited counts.\n	if aside := w.setAside(b); aside != nil {",
@@ -380,7 +380,7 @@ var mutants = []mutant{
 		pkg:  "./supervisor", test: "TestWhoIsEnded",
 	},
 
-	// Dead letters.
+	// ListDead letters.
 	{
 		name: "a replay forgets to close the letter",
 		file: "outbox/postgres/replay.go",
@@ -390,7 +390,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "what the hook refuses is given up",
-		file: "sink/judge.go",
+		file: "delivery/judge.go",
 		old:  "	return !w.config.NeverBury && (",
 		new:  "	return (",
 		pkg:  "./pipeline", test: "TestAHookThatFails",

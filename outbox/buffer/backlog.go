@@ -9,7 +9,7 @@ type Backlog struct {
 	// Due batches: retry due, owner silent beyond its lease, or marked
 	// delivered and to be deleted.
 	Due int
-	// Waiting batches, due or not, that are put back for a retry, and Delivered
+	// Waiting batches, due or not, that are put back for a retry, and DeliveredEvents
 	// ones whose delete is outstanding.
 	Waiting, Delivered int
 }
@@ -22,13 +22,13 @@ type Status struct {
 	// OldestPending is the age of the oldest of them by the database's clock; 0
 	// when there is none.
 	OldestPending time.Duration
-	// Leased, Waiting and Delivered count the live batches by state.
+	// Leased, Waiting and DeliveredEvents count the live batches by state.
 	Leased, Waiting, Delivered int64
-	// Dead counts this pipeline's open dead letters: neither replayed nor
+	// ListDead counts this pipeline's open dead letters: neither replayed nor
 	// discarded.
 	Dead int64
-	// Untold counts those of Dead that no dead-letter hook has heard of.
-	Untold int64
+	// Unnotified counts those of ListDead that no dead-letter hook has heard of.
+	Unnotified int64
 	// OldestTransaction is the age of the oldest transaction open on the
 	// database server, other than the relay's; 0 when there is none or the
 	// database has no such thing.

@@ -51,13 +51,13 @@ type Lease struct {
 	// Attempts counts refusals, Outages counts sends in a row that failed
 	// because the sink was unavailable. Only Attempts makes a dead letter.
 	Attempts, Outages int
-	// Delivered names the ids that reached the sink although they could not be
+	// DeliveredEvents names the ids that reached the sink although they could not be
 	// deleted yet. It is not empty only for a batch that was marked delivered and taken
 	// over: the batch is settled, not sent.
 	Delivered []int64
 	// ProjectErr is why the batch of a custom table could not be projected: there is
 	// nothing to send. errors.Is finds ErrEventData if the data of some event is the
-	// cause, and ErrDatabase if the database is. The error of one event is in
+	// cause, and ErrDatabaseUnavailable if the database is. The error of one event is in
 	// Event.ProjectErr.
 	ProjectErr error
 	// ClaimedAt is the database's clock when this lease was taken, and
@@ -120,12 +120,12 @@ type Outcome struct {
 	GroupID uuid.UUID
 	// After, for Retry: how long to wait, by the database's clock.
 	After time.Duration
-	// Attempts and Outages, for Retry and Dead, are the new counts.
+	// Attempts and Outages, for Retry and ListDead, are the new counts.
 	Attempts, Outages int
 	// Address, for Retry: the address of the sink whose outage the events wait
 	// for, "" for the sink as a whole. When it is there again they may be sent
-	// before After is over (see Wake); Outages is not 0 then. nil: they may not.
+	// before After is over (see RetryNow); Outages is not 0 then. nil: they may not.
 	Address *string
-	// Error, for Retry and Dead, is why; no secret in it.
+	// Error, for Retry and ListDead, is why; no secret in it.
 	Error string
 }

@@ -23,8 +23,8 @@ type DeadFilter struct {
 	OlderThan, NewerThan time.Duration
 	// Closed takes in those that were replayed or discarded.
 	Closed bool
-	// Told leaves out those that the dead-letter hook has not heard of.
-	Told bool
+	// Notified leaves out those that the dead-letter hook has not heard of.
+	Notified bool
 }
 
 // DeadKey is where a list of dead letters goes on: behind this one.
@@ -34,5 +34,5 @@ type DeadKey struct {
 }
 
 // DeadCount counts dead letters: the Open ones, how many of them the dead-letter
-// hook has not heard of (Untold), and the Closed ones.
-type DeadCount struct{ Open, Untold, Closed int64 }
+// hook has not heard of (Unnotified), and the Closed ones.
+type DeadCount struct{ Open, Unnotified, Closed int64 }

@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// Holder holds back what vacuum may take away: dead rows that were deleted since its
+// VacuumBlocker holds back what vacuum may take away: dead rows that were deleted since its
 // snapshot stay, in every table of its database, and whoever reads has to walk over
-// them. A Holder is one of three kinds, which [HolderKind] lists.
-type Holder struct {
-	Kind HolderKind
+// them. A VacuumBlocker is one of three kinds, which [BlockerKind] lists.
+type VacuumBlocker struct {
+	Kind BlockerKind
 	// Name is a prepared transaction's gid or a replication slot's name; "" for a
 	// transaction.
 	Name string
@@ -54,23 +54,23 @@ type Holder struct {
 	WAL int64
 }
 
-// HolderKind is the kind of a [Holder].
-type HolderKind string
+// BlockerKind is the kind of a [VacuumBlocker].
+type BlockerKind string
 
 // The kinds.
 const (
-	HeldByTransaction HolderKind = "transaction"
-	HeldByPrepared    HolderKind = "prepared transaction"
-	HeldBySlot        HolderKind = "replication slot"
+	BlockedByTransaction BlockerKind = "transaction"
+	BlockedByPrepared    BlockerKind = "prepared transaction"
+	BlockedBySlot        BlockerKind = "replication slot"
 )
 
-// HolderKinds lists them.
-func HolderKinds() []HolderKind {
-	return []HolderKind{HeldByTransaction, HeldByPrepared, HeldBySlot}
+// BlockerKinds lists them.
+func BlockerKinds() []BlockerKind {
+	return []BlockerKind{BlockedByTransaction, BlockedByPrepared, BlockedBySlot}
 }
 
-// Watch says which holders are worth a word, and which are ended.
-type Watch struct {
+// SupervisorPolicy says which holders are worth a word, and which are ended.
+type SupervisorPolicy struct {
 	// WarnAfter is the age from which on they are worth a word; 5 minutes when 0.
 	WarnAfter time.Duration
 	// TerminateAfter is the age from which on a transaction's session is ended, longer
@@ -82,7 +82,7 @@ type Watch struct {
 }
 
 // WithDefaults fills in what is 0.
-func (w Watch) WithDefaults() Watch {
+func (w SupervisorPolicy) WithDefaults() SupervisorPolicy {
 	if w.WarnAfter == 0 {
 		w.WarnAfter = 5 * time.Minute
 	}
@@ -95,15 +95,15 @@ const farBehind = 100_000
 
 // Beyond tells whether it is as old as that. One whose age is not known is so when it is
 // a slot that nobody reads, or far behind.
-func (h *Holder) Beyond(age time.Duration) bool {
+func (h *VacuumBlocker) Beyond(age time.Duration) bool {
 	return h.Age >= age || h.Age == 0 && (h.Unread() || h.Behind >= farBehind)
 }
 
 // Unread tells whether it is a slot that nobody reads.
-func (h *Holder) Unread() bool { return h.Kind == HeldBySlot && h.State == "inactive" }
+func (h *VacuumBlocker) Unread() bool { return h.Kind == BlockedBySlot && h.State == "inactive" }
 
 // String says in a line what it is, whose, and what it keeps.
-func (h *Holder) String() string {
+func (h *VacuumBlocker) String() string {
 	var facts []string
 	add := func(format, value string) {
 		if value != "" {
@@ -117,7 +117,7 @@ func (h *Holder) String() string {
 	add("application %q", h.Application)
 	add("database %s", h.Database)
 	add("%s", h.State)
-	if h.Kind == HeldByTransaction && h.Backend != "client backend" {
+	if h.Kind == BlockedByTransaction && h.Backend != "client backend" {
 		add("%s", h.Backend)
 	}
 	if h.QueryAge > 0 {
@@ -131,28 +131,28 @@ func (h *Holder) String() string {
 }
 
 // what is it, and how old.
-func (h *Holder) what() string {
+func (h *VacuumBlocker) what() string {
 	var age string
 	switch {
 	case h.AtLeast:
 		age = " for at least " + roughly(h.Age)
 	case h.Age > 0:
 		age = " for " + roughly(h.Age)
-	case h.Kind == HeldByTransaction:
+	case h.Kind == BlockedByTransaction:
 		age = " since a time that this role may not see"
 	}
 	switch {
-	case h.Kind == HeldByPrepared:
+	case h.Kind == BlockedByPrepared:
 		return fmt.Sprintf("the transaction prepared as %q is open%s", h.Name, age)
 	case h.Unread():
 		return fmt.Sprintf("nobody reads the replication slot %q%s", h.Name, age)
-	case h.Kind == HeldBySlot:
+	case h.Kind == BlockedBySlot:
 		return fmt.Sprintf("the replication slot %q has not moved%s", h.Name, age)
 	}
 	return "a transaction is open" + age
 }
 
-func (h *Holder) keeps() string {
+func (h *VacuumBlocker) keeps() string {
 	var keeps string
 	switch {
 	case h.Catalogs:

@@ -4,7 +4,7 @@ import "errors"
 
 // Own says how events are found in a buffer table of the user's own, and what is sent
 // of them. The zero value means the relay's own table.
-type Own struct {
+type CustomTable struct {
 	// ID is the primary key's column, an integer that grows, or a uuid.
 	ID string
 	// Cursor is a column that grows, an integer, unique and not null, beside a primary
@@ -18,15 +18,15 @@ type Own struct {
 }
 
 // Is tells whether the table is the user's.
-func (o Own) Is() bool { return o.Project != "" }
+func (o CustomTable) Is() bool { return o.Project != "" }
 
 // ErrEventData is found in a Batch.ProjectErr that is some event's doing, of which the
 // database did not say which: a division by zero, a text that is no number.
 var ErrEventData = errors.New("the data of an event")
 
-// ErrDatabase is found in a Batch.ProjectErr that is nobody's doing: the database could not
+// ErrDatabaseUnavailable is found in a Batch.ProjectErr that is nobody's doing: the database could not
 // run the projection just then.
-var ErrDatabase = errors.New("the database could not do it")
+var ErrDatabaseUnavailable = errors.New("the database could not do it")
 
 // NotProjected is the reason with which an event is buried that the projection returns
 // no row for.

@@ -253,7 +253,7 @@ func (w *world) mark(t *rapid.T) {
 	if len(ids) == 0 {
 		t.Skip("nothing was delivered")
 	}
-	if w.fenced(t, "Mark", o, o.buffer.Mark(t.Context(), o.batch, ids)) {
+	if w.fenced(t, "Mark", o, o.buffer.MarkDelivered(t.Context(), o.batch, ids)) {
 		l := w.live[o.batch.GroupID]
 		l.state, l.delivered, l.due = "delivered", ids, soon
 	}

@@ -38,7 +38,7 @@ func (w *world) wake(t *rapid.T) {
 			asleep = append(asleep, g)
 		}
 	}
-	got, err := buffer.Away(t.Context())
+	got, err := buffer.DeferredAddresses(t.Context())
 	ok(t, "Away", err)
 	slices.Sort(got)
 	slices.Sort(addresses)
@@ -48,7 +48,7 @@ func (w *world) wake(t *rapid.T) {
 	if limit > 0 { // what is due already is among them
 		want = min(max(0, limit-awake), want)
 	}
-	n, err := buffer.Wake(t.Context(), address, limit)
+	n, err := buffer.RetryNow(t.Context(), address, limit)
 	ok(t, "Wake", err)
 	equal(t, "batches woken", n, want)
 	for _, row := range w.f.Ledger(t) {
@@ -115,8 +115,8 @@ func (w *world) claimLettersWith(t *rapid.T, hook Hook, limit int) {
 }
 
 func (w *world) filter(t *rapid.T) (f buffer.DeadFilter, limit int, keys []buffer.DeadKey) {
-	f.Told = rapid.Bool().Draw(t, "told")
-	return f, rapid.IntRange(1, 4).Draw(t, "limit"), w.lettersThat(func(l *letter) bool { return !l.closed && (l.told || !f.Told) })
+	f.Notified = rapid.Bool().Draw(t, "told")
+	return f, rapid.IntRange(1, 4).Draw(t, "limit"), w.lettersThat(func(l *letter) bool { return !l.closed && (l.told || !f.Notified) })
 }
 
 func (w *world) replay(t *rapid.T) {
@@ -176,7 +176,7 @@ func (w *world) repair(t *rapid.T) {
 	orphan(t, w.f, g, w.members[g])
 	r, err := rapid.SampledFrom(w.buffers).Draw(t, "buffer").Repair(t.Context())
 	ok(t, "Repair", err)
-	equal(t, "repaired", r, buffer.Repair{Adopted: buffer.Tally{Batches: 1, Events: int64(len(w.members[g]))}})
+	equal(t, "repaired", r, buffer.Repair{Adopted: buffer.Count{Batches: 1, Events: int64(len(w.members[g]))}})
 	leaseNo := ledgerOf(t, w.f, g).LeaseNo
 	for _, o := range w.owners {
 		if o.batch.GroupID == g && o.batch.LeaseNo >= leaseNo {

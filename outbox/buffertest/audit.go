@@ -76,14 +76,14 @@ func auditCounts(t *testing.T, h Harness) {
 		settle(t, f.Buffer, b, retry(b, lease))
 	}
 	b := claim(t, f.Buffer, 5)
-	ok(t, "Mark", f.Buffer.Mark(t.Context(), b, b.IDs()[1:3]))
+	ok(t, "Mark", f.Buffer.MarkDelivered(t.Context(), b, b.IDs()[1:3]))
 	want := buffer.Audit{
-		Unclaimed: 5, Leased: buffer.Tally{Batches: 3, Events: 4}, Waiting: buffer.Tally{Batches: 2, Events: 4},
-		Marked: buffer.Tally{Batches: 1, Events: 5}, Delivered: 2, Dead: buffer.DeadCount{Open: 3, Untold: 2, Closed: 1},
+		Unclaimed: 5, Leased: buffer.Count{Batches: 3, Events: 4}, Waiting: buffer.Count{Batches: 2, Events: 4},
+		Delivered: buffer.Count{Batches: 1, Events: 5}, DeliveredEvents: 2, Dead: buffer.DeadCount{Open: 3, Unnotified: 2, Closed: 1},
 	}
 	audit(t, f.Buffer, want)
 	audit(t, f.Second(t), want)
-	audit(t, n.Buffer, buffer.Audit{Unclaimed: 1, Leased: buffer.Tally{Batches: 1, Events: 1}})
+	audit(t, n.Buffer, buffer.Audit{Unclaimed: 1, Leased: buffer.Count{Batches: 1, Events: 1}})
 	if !want.Agrees() {
 		t.Fatalf("the audit of a sound buffer does not agree: %+v", want)
 	}
@@ -97,7 +97,7 @@ func auditNothing(t *testing.T, h Harness) {
 	f.Overdue(t, claim(t, f.Buffer, 1).GroupID, time.Second)
 	b, marked := claim(t, f.Buffer, 1), claim(t, f.Buffer, 2)
 	settle(t, f.Buffer, b, retry(b, lease))
-	ok(t, "Mark", f.Buffer.Mark(t.Context(), marked, marked.IDs()[:1]))
+	ok(t, "Mark", f.Buffer.MarkDelivered(t.Context(), marked, marked.IDs()[:1]))
 	f.Overdue(t, marked.GroupID, time.Second)
 	untouched(t, f, "Repair of what is sound", func() { repair(t, f.Buffer, buffer.Repair{}) })
 }
@@ -123,10 +123,10 @@ func repairOrphans(t *testing.T, h Harness) {
 	orphan(t, f, first.GroupID, first.IDs())
 	orphan(t, f, second.GroupID, second.IDs())
 	audit(t, f.Buffer, buffer.Audit{
-		Unclaimed: 1, Waiting: buffer.Tally{Batches: 1, Events: 1}, Orphans: buffer.Tally{Batches: 2, Events: 4},
+		Unclaimed: 1, Waiting: buffer.Count{Batches: 1, Events: 1}, Orphaned: buffer.Count{Batches: 2, Events: 4},
 	})
-	repair(t, f.Buffer, buffer.Repair{Adopted: buffer.Tally{Batches: 2, Events: 4}})
-	audit(t, f.Buffer, buffer.Audit{Unclaimed: 1, Waiting: buffer.Tally{Batches: 3, Events: 5}})
+	repair(t, f.Buffer, buffer.Repair{Adopted: buffer.Count{Batches: 2, Events: 4}})
+	audit(t, f.Buffer, buffer.Audit{Unclaimed: 1, Waiting: buffer.Count{Batches: 3, Events: 5}})
 	repair(t, f.Buffer, buffer.Repair{})
 	row := ledgerOf(t, f, first.GroupID)
 	equal(t, "ledger row", row, LedgerRow{
@@ -151,7 +151,7 @@ func repairFence(t *testing.T, h Harness) {
 	b := claim(t, f.Buffer, 10)
 	for range 3 { // again and again, faster than a clock of seconds
 		orphan(t, f, b.GroupID, ids)
-		repair(t, second, buffer.Repair{Adopted: buffer.Tally{Batches: 1, Events: 4}})
+		repair(t, second, buffer.Repair{Adopted: buffer.Count{Batches: 1, Events: 4}})
 		stale(t, f, f.Buffer, b)
 		taken := takeOver(t, second)
 		equal(t, "group_id", taken.GroupID, b.GroupID)
@@ -178,20 +178,20 @@ func repairHollow(t *testing.T, h Harness) {
 	ids := f.Insert(t, orders(6)...)
 	waiting, leased, marked, sound := claim(t, f.Buffer, 2), claim(t, f.Buffer, 1), claim(t, f.Buffer, 2), claim(t, f.Buffer, 1)
 	settle(t, f.Buffer, waiting, retry(waiting, lease))
-	ok(t, "Mark", f.Buffer.Mark(t.Context(), marked, marked.IDs()))
+	ok(t, "Mark", f.Buffer.MarkDelivered(t.Context(), marked, marked.IDs()))
 	f.Overdue(t, marked.GroupID, time.Second)
 	f.Exec(t, fmt.Sprintf("DELETE FROM %s WHERE id < %d", f.Table, ids[5]))
 	audit(t, f.Buffer, buffer.Audit{
-		Leased: buffer.Tally{Batches: 2, Events: 1}, Waiting: buffer.Tally{Batches: 1}, Marked: buffer.Tally{Batches: 1}, Hollow: 3,
-		Dead: buffer.DeadCount{Open: 1, Untold: 1},
+		Leased: buffer.Count{Batches: 2, Events: 1}, Waiting: buffer.Count{Batches: 1}, Delivered: buffer.Count{Batches: 1}, EmptyBatches: 3,
+		Dead: buffer.DeadCount{Open: 1, Unnotified: 1},
 	})
 	repair(t, f.Buffer, buffer.Repair{Removed: 2})
-	audit(t, f.Buffer, buffer.Audit{Leased: buffer.Tally{Batches: 2, Events: 1}, Hollow: 1, Dead: buffer.DeadCount{Open: 1, Untold: 1}})
+	audit(t, f.Buffer, buffer.Audit{Leased: buffer.Count{Batches: 2, Events: 1}, EmptyBatches: 1, Dead: buffer.DeadCount{Open: 1, Unnotified: 1}})
 	ok(t, "Renew of a hollow batch", f.Buffer.Renew(t.Context(), leased, lease))
 	repair(t, f.Buffer, buffer.Repair{})
 	f.Overdue(t, leased.GroupID, time.Second)
 	repair(t, f.Buffer, buffer.Repair{Removed: 1})
-	audit(t, f.Buffer, buffer.Audit{Leased: buffer.Tally{Batches: 1, Events: 1}, Dead: buffer.DeadCount{Open: 1, Untold: 1}})
+	audit(t, f.Buffer, buffer.Audit{Leased: buffer.Count{Batches: 1, Events: 1}, Dead: buffer.DeadCount{Open: 1, Unnotified: 1}})
 	fails(t, "Renew after the row was removed", f.Buffer.Renew(t.Context(), leased, lease), buffer.ErrLeaseLost)
 	for _, b := range []*buffer.Lease{sound, neighbour, letter} {
 		equal(t, "batch that is sound", ledgerOf(t, f, b.GroupID).GroupID, b.GroupID)
@@ -206,7 +206,7 @@ func repairUneven(t *testing.T, h Harness) {
 	settle(t, f.Buffer, waiting, retry(waiting, lease))
 	f.Exec(t, fmt.Sprintf("DELETE FROM %s WHERE id IN (%d, %d)", f.Table, ids[0], ids[4]))
 	audit(t, f.Buffer, buffer.Audit{
-		Unclaimed: 1, Waiting: buffer.Tally{Batches: 1, Events: 2}, Leased: buffer.Tally{Batches: 1, Events: 2}, Uneven: 2,
+		Unclaimed: 1, Waiting: buffer.Count{Batches: 1, Events: 2}, Leased: buffer.Count{Batches: 1, Events: 2}, Miscounted: 2,
 	})
 	repair(t, f.Buffer, buffer.Repair{Corrected: 1})
 	row := ledgerOf(t, f, waiting.GroupID)
@@ -216,13 +216,13 @@ func repairUneven(t *testing.T, h Harness) {
 	f.Overdue(t, leased.GroupID, time.Second)
 	repair(t, f.Buffer, buffer.Repair{Corrected: 1})
 	audit(t, f.Buffer, buffer.Audit{
-		Unclaimed: 1, Waiting: buffer.Tally{Batches: 1, Events: 2}, Leased: buffer.Tally{Batches: 1, Events: 2},
+		Unclaimed: 1, Waiting: buffer.Count{Batches: 1, Events: 2}, Leased: buffer.Count{Batches: 1, Events: 2},
 	})
 
 	// One more than the ledger says: it is delivered with the others.
 	f.Exec(t, fmt.Sprintf("UPDATE %s SET group_id = '%s' WHERE id = %d", f.Table, waiting.GroupID, ids[6]))
 	audit(t, f.Buffer, buffer.Audit{
-		Waiting: buffer.Tally{Batches: 1, Events: 3}, Leased: buffer.Tally{Batches: 1, Events: 2}, Uneven: 1,
+		Waiting: buffer.Count{Batches: 1, Events: 3}, Leased: buffer.Count{Batches: 1, Events: 2}, Miscounted: 1,
 	})
 	repair(t, f.Buffer, buffer.Repair{Corrected: 1})
 	f.Overdue(t, waiting.GroupID, time.Second)

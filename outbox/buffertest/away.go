@@ -27,14 +27,14 @@ func outage(t *testing.T, b batches, batch *buffer.Lease, address string, after 
 
 func wake(t *testing.T, b batches, address string, limit, want int) {
 	t.Helper()
-	n, err := b.Wake(t.Context(), address, limit)
+	n, err := b.RetryNow(t.Context(), address, limit)
 	ok(t, "Wake", err)
 	equal(t, "batches that Wake("+address+") made due", n, want)
 }
 
 func away(t *testing.T, b batches, want ...string) {
 	t.Helper()
-	got, err := b.Away(t.Context())
+	got, err := b.DeferredAddresses(t.Context())
 	ok(t, "Away", err)
 	slices.Sort(got)
 	equal(t, "addresses that are away", got, want)
@@ -140,7 +140,7 @@ func wakeWaiting(t *testing.T, h Harness) {
 	}
 	leased := lose(t, f, batches[0], f.Buffer)
 	marked := lose(t, f, batches[1], f.Buffer)
-	ok(t, "Mark", f.Buffer.Mark(t.Context(), marked, ids[2:3]))
+	ok(t, "Mark", f.Buffer.MarkDelivered(t.Context(), marked, ids[2:3]))
 	f.Overdue(t, marked.GroupID, -lease)
 	f.Overdue(t, batches[2].GroupID, time.Minute)
 

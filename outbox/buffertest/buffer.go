@@ -23,9 +23,9 @@ type Buffer interface {
 	// is missing and the command that mends each, or the connection's error.
 	Check(ctx context.Context) error
 
-	// Look counts, unclaimed events no further than limit (0: it does not look
+	// CountBacklog counts, unclaimed events no further than limit (0: it does not look
 	// at the events at all).
-	Look(ctx context.Context, limit int) (buffer.Backlog, error)
+	CountBacklog(ctx context.Context, limit int) (buffer.Backlog, error)
 
 	// Claim makes up to limit unclaimed events a batch with a new group_id: it
 	// writes the ledger row (leased, lease_no 1, starts 1) and returns the batch
@@ -44,7 +44,7 @@ type Buffer interface {
 	// waiting and its time has come; leased and its lease is over; marked
 	// delivered and its time has come. lease_no rises by one; starts is one
 	// more than before (a retry was settled with starts 0). A marked batch
-	// stays marked and comes with Delivered filled. nil, nil: nothing is due.
+	// stays marked and comes with DeliveredEvents filled. nil, nil: nothing is due.
 	// A batch whose event rows are all gone comes with no Events.
 	TakeOver(ctx context.Context, lease time.Duration) (*buffer.Lease, error)
 
@@ -54,8 +54,8 @@ type Buffer interface {
 
 	// Settle writes the outcomes down in one transaction, fenced by b's
 	// group_id and lease_no (ErrLeaseLost: nothing was changed):
-	//   Delivered: exactly those events are deleted.
-	//   Dead: they move to outbox_dead_letters, one row each.
+	//   DeliveredEvents: exactly those events are deleted.
+	//   ListDead: they move to outbox_dead_letters, one row each.
 	//   Retry of all (IDs nil): the ledger row waits, starts 0, due After.
 	//   Retry of a part: the events get Outcome.GroupID, with a ledger row of
 	//     its own: waiting, lease_no 0, starts 0, due After, origins = b's
@@ -68,25 +68,25 @@ type Buffer interface {
 	// ErrLocked. What is retried goes on under its new group_id all the same.
 	Settle(ctx context.Context, b *buffer.Lease, outcomes []buffer.Outcome) error
 
-	// Mark notes, on the batch's ledger row alone, that these ids reached the
+	// MarkDelivered notes, on the batch's ledger row alone, that these ids reached the
 	// sink (state delivered, due again soon). Fenced like Settle.
-	Mark(ctx context.Context, b *buffer.Lease, delivered []int64) error
+	MarkDelivered(ctx context.Context, b *buffer.Lease, delivered []int64) error
 
-	// Away lists the addresses that batches of this buffer wait for because of an
+	// DeferredAddresses lists the addresses that batches of this buffer wait for because of an
 	// outage (Outcome.Address), each once, "" for the sink as a whole.
-	Away(ctx context.Context) ([]string, error)
+	DeferredAddresses(ctx context.Context) ([]string, error)
 
-	// Wake looks at the batches that wait for the address because of an outage
+	// RetryNow looks at the batches that wait for the address because of an outage
 	// (Outcome.Address is set and Outages is not 0): at up to limit of them, or all
 	// when it is 0, those first that are due first. It makes them due now and
 	// returns how many were not due before. Batches that wait for another reason
 	// (a refusal) are left alone.
-	Wake(ctx context.Context, address string, limit int) (int, error)
+	RetryNow(ctx context.Context, address string, limit int) (int, error)
 
-	// Dead lists the pipeline's dead letters that match, with Event.DeadLetter
+	// ListDead lists the pipeline's dead letters that match, with Event.DeadLetter
 	// filled, by event id and group_id, behind after (nil: from the beginning),
 	// no more than limit.
-	Dead(ctx context.Context, f buffer.DeadFilter, after *buffer.DeadKey, limit int) ([]outbox.Event, error)
+	ListDead(ctx context.Context, f buffer.DeadFilter, after *buffer.DeadKey, limit int) ([]outbox.Event, error)
 
 	// CountDead counts the pipeline's dead letters that match; those closed too,
 	// whatever f.Closed says.
@@ -113,10 +113,10 @@ type Buffer interface {
 	// is leased, and its lease not over, is left alone.
 	Repair(ctx context.Context) (buffer.Repair, error)
 
-	// Examine looks at all that may be wrong with the database as it is: tables,
+	// Diagnose looks at all that may be wrong with the database as it is: tables,
 	// columns, indexes, privileges, the claim's plan, settings, whatever else the
 	// database has. It lists what it looked at, the fine too, and changes nothing.
-	Examine(ctx context.Context) []buffer.Finding
+	Diagnose(ctx context.Context) []buffer.Finding
 
 	// Peek returns the up to limit events that a claim would take first, as it would
 	// bring them (a table of the user's own: projected, with ProjectErr where that

@@ -29,24 +29,24 @@ func cancelBefore(t *testing.T, h Harness) {
 	cancel()
 	for what, act := range map[string]func() error{
 		"Check":    func() error { return f.Buffer.Check(ctx) },
-		"Look":     func() error { _, err := f.Buffer.Look(ctx, 10); return err },
+		"Look":     func() error { _, err := f.Buffer.CountBacklog(ctx, 10); return err },
 		"Claim":    func() error { _, err := f.Buffer.Claim(ctx, 10, lease); return err },
 		"TakeOver": func() error { _, err := f.Buffer.TakeOver(ctx, lease); return err },
 		"Renew":    func() error { return f.Buffer.Renew(ctx, b, lease) },
-		"Mark":     func() error { return f.Buffer.Mark(ctx, b, b.IDs()) },
+		"Mark":     func() error { return f.Buffer.MarkDelivered(ctx, b, b.IDs()) },
 		"Settle":   func() error { return f.Buffer.Settle(ctx, b, []buffer.Outcome{delivered()}) },
 		"Status":   func() error { _, err := f.Buffer.Status(ctx); return err },
 
-		"Away":      func() error { _, err := f.Buffer.Away(ctx); return err },
-		"Wake":      func() error { _, err := f.Buffer.Wake(ctx, "", 0); return err },
-		"Dead":      func() error { _, err := f.Buffer.Dead(ctx, buffer.DeadFilter{}, nil, 10); return err },
+		"Away":      func() error { _, err := f.Buffer.DeferredAddresses(ctx); return err },
+		"Wake":      func() error { _, err := f.Buffer.RetryNow(ctx, "", 0); return err },
+		"Dead":      func() error { _, err := f.Buffer.ListDead(ctx, buffer.DeadFilter{}, nil, 10); return err },
 		"CountDead": func() error { _, err := f.Buffer.CountDead(ctx, buffer.DeadFilter{}); return err },
 		"Replay":    func() error { _, err := f.Buffer.Replay(ctx, buffer.DeadFilter{}, 10); return err },
 		"Discard":   func() error { _, err := f.Buffer.Discard(ctx, buffer.DeadFilter{}, 10); return err },
 		"Audit":     func() error { _, err := f.Buffer.Audit(ctx); return err },
 		"Repair":    func() error { _, err := f.Buffer.Repair(ctx); return err },
 
-		"Hook.Look":     func() error { _, err := hook.Look(ctx, 10); return err },
+		"Hook.Look":     func() error { _, err := hook.CountBacklog(ctx, 10); return err },
 		"Hook.Claim":    func() error { _, err := hook.Claim(ctx, 10, lease); return err },
 		"Hook.TakeOver": func() error { _, err := hook.TakeOver(ctx, lease); return err },
 	} {

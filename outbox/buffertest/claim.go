@@ -327,7 +327,7 @@ func claimNeighbours(t *testing.T, h Harness) {
 	equal(t, "events claimed", b.IDs(), mine)
 	f.Overdue(t, b.GroupID, time.Second)
 	takeOverNone(t, n.Buffer)
-	look, err := n.Buffer.Look(t.Context(), 10)
+	look, err := n.Buffer.CountBacklog(t.Context(), 10)
 	ok(t, "Look", err)
 	equal(t, "the neighbour's backlog", look, buffer.Backlog{Unclaimed: 3})
 

@@ -21,7 +21,7 @@ var deadCases = []testCase{
 // dead lists the event ids of the letters that match.
 func dead(t *testing.T, b Buffer, f buffer.DeadFilter) []int64 {
 	t.Helper()
-	events, err := b.Dead(t.Context(), f, nil, 1000)
+	events, err := b.ListDead(t.Context(), f, nil, 1000)
 	ok(t, "Dead", err)
 	ids := []int64{}
 	for i := range events {
@@ -52,12 +52,12 @@ func sameLetters(t *testing.T, f *Fixture, events []outbox.Event) {
 	const reason = "422 refused: \"größe\" is not 'a' size\nline two"
 	b := bury(t, f, reason, events...)
 	f.Exec(t, fmt.Sprintf("UPDATE outbox_dead_letters SET notified_at = died_at WHERE event_id = %d", b.LastID))
-	got, err := f.Second(t).Dead(t.Context(), buffer.DeadFilter{}, nil, 100)
+	got, err := f.Second(t).ListDead(t.Context(), buffer.DeadFilter{}, nil, 100)
 	ok(t, "Dead", err)
 	for i, d := range f.Dead(t) {
 		b.Events[i].DeadLetter = &outbox.DeadLetter{
 			Pipeline: f.Pipeline, GroupID: b.GroupID, Attempts: 3, Error: reason,
-			DiedAt: d.DiedAt.UTC(), ToldAt: d.ToldAt, ClosedAt: d.ClosedAt,
+			DiedAt: d.DiedAt.UTC(), NotifiedAt: d.ToldAt, ClosedAt: d.ClosedAt,
 		}
 		about(t, "died_at", time.Since(d.DiedAt), 0)
 		if i < len(got) && got[i].DeadLetter != nil { // a user's own table has a row to put back
@@ -77,13 +77,13 @@ func sameDead(t *testing.T, got, want []outbox.Event) {
 			t.Fatalf("event %d comes without its dead letter", g.ID)
 		}
 		gl, wl := *g.DeadLetter, *w.DeadLetter
-		if !gl.DiedAt.Equal(wl.DiedAt) || !gl.ToldAt.Equal(wl.ToldAt) || !gl.ClosedAt.Equal(wl.ClosedAt) {
+		if !gl.DiedAt.Equal(wl.DiedAt) || !gl.NotifiedAt.Equal(wl.NotifiedAt) || !gl.ClosedAt.Equal(wl.ClosedAt) {
 			t.Fatalf("times of the letter of event %d: got %+v, want %+v", g.ID, gl, wl)
 		}
 		if gl.DiedAt.Location() != time.UTC {
 			t.Fatalf("died_at of event %d is in %v, want UTC", g.ID, gl.DiedAt.Location())
 		}
-		gl.DiedAt, gl.ToldAt, gl.ClosedAt = wl.DiedAt, wl.ToldAt, wl.ClosedAt
+		gl.DiedAt, gl.NotifiedAt, gl.ClosedAt = wl.DiedAt, wl.NotifiedAt, wl.ClosedAt
 		g.DeadLetter, w.DeadLetter = nil, nil
 		equal(t, "event of a dead letter", g, w)
 		equal(t, "dead letter", gl, wl)
@@ -145,9 +145,9 @@ func deadFilters(t *testing.T, h Harness) {
 		{buffer.DeadFilter{OlderThan: 3*lease + lease/2}, at(0, 1), 2, nil},
 		{buffer.DeadFilter{NewerThan: 3*lease + lease/2}, at(3, 4), 1, at(2)},
 		{buffer.DeadFilter{OlderThan: lease, NewerThan: 4*lease + lease/2}, at(1, 3), 1, at(2)},
-		{buffer.DeadFilter{Told: true}, at(3), 0, at(2)},
+		{buffer.DeadFilter{Notified: true}, at(3), 0, at(2)},
 		{buffer.DeadFilter{Topic: "orders.created", Error: "bad"}, at(0), 1, nil},
-		{buffer.DeadFilter{Topic: "orders.paid", Error: "100", Told: true, IDs: ids, OlderThan: time.Minute, NewerThan: 9 * lease}, nil, 0, at(2)},
+		{buffer.DeadFilter{Topic: "orders.paid", Error: "100", Notified: true, IDs: ids, OlderThan: time.Minute, NewerThan: 9 * lease}, nil, 0, at(2)},
 	} {
 		what := fmt.Sprintf("%+v", c.filter)
 		for _, closed := range []bool{false, true} {
@@ -160,7 +160,7 @@ func deadFilters(t *testing.T, h Harness) {
 			n, err := f.Buffer.CountDead(t.Context(), c.filter)
 			ok(t, "CountDead", err)
 			equal(t, fmt.Sprintf("count, closed %t, of %s", closed, what), n,
-				buffer.DeadCount{Open: int64(len(c.open)), Untold: c.untold, Closed: int64(len(c.closed))})
+				buffer.DeadCount{Open: int64(len(c.open)), Unnotified: c.untold, Closed: int64(len(c.closed))})
 		}
 	}
 }
@@ -183,7 +183,7 @@ func deadPages(t *testing.T, h Harness) {
 			after *buffer.DeadKey
 		)
 		for {
-			page, err := f.Buffer.Dead(t.Context(), buffer.DeadFilter{}, after, limit)
+			page, err := f.Buffer.ListDead(t.Context(), buffer.DeadFilter{}, after, limit)
 			ok(t, "Dead", err)
 			if len(page) == 0 {
 				break
@@ -208,5 +208,5 @@ func deadNeighbours(t *testing.T, h Harness) {
 	equal(t, "letters", dead(t, f.Buffer, buffer.DeadFilter{}), mine.IDs())
 	count, err := f.Buffer.CountDead(t.Context(), buffer.DeadFilter{})
 	ok(t, "CountDead", err)
-	equal(t, "count", count, buffer.DeadCount{Open: 2, Untold: 2})
+	equal(t, "count", count, buffer.DeadCount{Open: 2, Unnotified: 2})
 }

@@ -70,7 +70,7 @@ func discardFiltered(t *testing.T, h Harness) {
 	f, ids := mixed(t, h)
 	discard(t, f.Buffer, buffer.DeadFilter{Topic: "orders"}, 10, 0)
 	discard(t, f.Buffer, buffer.DeadFilter{IDs: ids[1:2], Closed: true}, 10, 0)
-	discard(t, f.Buffer, buffer.DeadFilter{Told: true}, 10, 1)
+	discard(t, f.Buffer, buffer.DeadFilter{Notified: true}, 10, 1)
 	equal(t, "letters left", dead(t, f.Buffer, buffer.DeadFilter{}), ids[2:])
 	discard(t, f.Buffer, buffer.DeadFilter{Error: "REFUSED"}, 10, 2)
 	neighbourOpen(t, f)

@@ -60,11 +60,11 @@ type batches interface {
 	TakeOver(ctx context.Context, lease time.Duration) (*buffer.Lease, error)
 	Renew(ctx context.Context, b *buffer.Lease, lease time.Duration) error
 	Settle(ctx context.Context, b *buffer.Lease, outcomes []buffer.Outcome) error
-	Mark(ctx context.Context, b *buffer.Lease, delivered []int64) error
-	Look(ctx context.Context, limit int) (buffer.Backlog, error)
+	MarkDelivered(ctx context.Context, b *buffer.Lease, delivered []int64) error
+	CountBacklog(ctx context.Context, limit int) (buffer.Backlog, error)
 	Status(ctx context.Context) (buffer.Status, error)
-	Away(ctx context.Context) ([]string, error)
-	Wake(ctx context.Context, address string, limit int) (int, error)
+	DeferredAddresses(ctx context.Context) ([]string, error)
+	RetryNow(ctx context.Context, address string, limit int) (int, error)
 }
 
 // claim claims and expects a batch.

@@ -83,7 +83,7 @@ type Fixture struct {
 	Row func(t TB, id int64) string
 	// Ledger is what is in outbox_batches, every buffer's, by group_id.
 	Ledger func(t TB) []LedgerRow
-	// Dead is what is in outbox_dead_letters, every pipeline's, by event_id and
+	// ListDead is what is in outbox_dead_letters, every pipeline's, by event_id and
 	// died_at.
 	Dead func(t TB) []DeadLetter
 	// Archived is what is in outbox_archive, by id and group_id.

@@ -15,21 +15,21 @@ import (
 // A claim stamps a new group_id (hook_group_id) on up to limit dead letters that
 // are open, untold and unclaimed, with different event ids, in the order of
 // these; the batch's events have Event.DeadLetter filled. Settle sets notified_at of
-// what is Delivered and does away with the ledger row; what is Retry waits, a part
-// of it under a group_id of its own, as in a Buffer. Dead is an error: a dead letter
+// what is DeliveredEvents and does away with the ledger row; what is Retry waits, a part
+// of it under a group_id of its own, as in a Buffer. ListDead is an error: a dead letter
 // does not die again. A letter that was closed meanwhile is told all the same.
-// Mark, Away, Wake, Renew and TakeOver are as those of a Buffer. Look counts
+// MarkDelivered, DeferredAddresses, RetryNow, Renew and TakeOver are as those of a Buffer. CountBacklog counts
 // untold letters as Unclaimed and, at the start and every few minutes, frees
 // those whose ledger row is gone. Status counts them as Pending.
 type Hook interface {
 	Check(ctx context.Context) error
-	Look(ctx context.Context, limit int) (buffer.Backlog, error)
+	CountBacklog(ctx context.Context, limit int) (buffer.Backlog, error)
 	Claim(ctx context.Context, limit int, lease time.Duration) (*buffer.Lease, error)
 	TakeOver(ctx context.Context, lease time.Duration) (*buffer.Lease, error)
 	Renew(ctx context.Context, b *buffer.Lease, lease time.Duration) error
 	Settle(ctx context.Context, b *buffer.Lease, outcomes []buffer.Outcome) error
-	Mark(ctx context.Context, b *buffer.Lease, delivered []int64) error
-	Away(ctx context.Context) ([]string, error)
-	Wake(ctx context.Context, address string, limit int) (int, error)
+	MarkDelivered(ctx context.Context, b *buffer.Lease, delivered []int64) error
+	DeferredAddresses(ctx context.Context) ([]string, error)
+	RetryNow(ctx context.Context, address string, limit int) (int, error)
 	Status(ctx context.Context) (buffer.Status, error)
 }

@@ -106,7 +106,7 @@ func hookClosed(t *testing.T, h Harness) {
 	equal(t, "letters closed", letters(t, f, isClosed), ids[:2])
 	equal(t, "rows", f.Rows(t), []Row{{ids[1], again.GroupID}})
 
-	// Dead once more, it is told once more.
+	// ListDead once more, it is told once more.
 	settle(t, f.Buffer, again, buffer.Outcome{Verdict: buffer.Dead, Attempts: 1, Error: "refused again"})
 	b = claim(t, hook, 10)
 	equal(t, "letters", b.IDs(), ids[1:2])
@@ -173,7 +173,7 @@ func hookApart(t *testing.T, h Harness) {
 	due, later, marked := claim(t, hook, 1), claim(t, hook, 1), claim(t, hook, 1)
 	settle(t, hook, due, retry(due, 0))
 	settle(t, hook, later, retry(later, lease))
-	ok(t, "Mark", hook.Mark(t.Context(), marked, marked.IDs()))
+	ok(t, "Mark", hook.MarkDelivered(t.Context(), marked, marked.IDs()))
 	f.Overdue(t, marked.GroupID, -lease)
 
 	look(t, f.Buffer, 100, buffer.Backlog{})
@@ -181,8 +181,8 @@ func hookApart(t *testing.T, h Harness) {
 	s, err := f.Buffer.Status(t.Context())
 	ok(t, "Status", err)
 	s.OldestTransaction = 0
-	equal(t, "status of the buffer", s, buffer.Status{Dead: 3, Untold: 3})
-	audit(t, f.Buffer, buffer.Audit{Dead: buffer.DeadCount{Open: 3, Untold: 3}})
+	equal(t, "status of the buffer", s, buffer.Status{Dead: 3, Unnotified: 3})
+	audit(t, f.Buffer, buffer.Audit{Dead: buffer.DeadCount{Open: 3, Unnotified: 3}})
 	untouched(t, f, "Repair of the buffer", func() {
 		r, err := f.Buffer.Repair(t.Context())
 		ok(t, "Repair", err)
@@ -219,7 +219,7 @@ func hookStatus(t *testing.T, h Harness) {
 	waiting, marked := claim(t, hook, 1), claim(t, hook, 2)
 	claim(t, hook, 1)
 	settle(t, hook, waiting, retry(waiting, lease))
-	ok(t, "Mark", hook.Mark(t.Context(), marked, marked.IDs()[:1]))
+	ok(t, "Mark", hook.MarkDelivered(t.Context(), marked, marked.IDs()[:1]))
 	equal(t, "status", status(), buffer.Status{Pending: 6, Leased: 1, Waiting: 1, Delivered: 1})
 	f.Insert(t, orders(3)...)
 	claim(t, f.Buffer, 1)

@@ -177,7 +177,7 @@ func hookLost(t *testing.T, h Harness) {
 		t.Helper()
 		for what, act := range map[string]func() error{
 			"Renew":               func() error { return first.Renew(t.Context(), b, lease) },
-			"Mark":                func() error { return first.Mark(t.Context(), b, ids) },
+			"Mark":                func() error { return first.MarkDelivered(t.Context(), b, ids) },
 			"Settle of delivered": func() error { return first.Settle(t.Context(), b, []buffer.Outcome{delivered()}) },
 			"Settle of retry":     func() error { return first.Settle(t.Context(), b, []buffer.Outcome{retry(b, 0)}) },
 			"Settle of parts": func() error {
@@ -222,7 +222,7 @@ func hookMarked(t *testing.T, h Harness) {
 	ids := bury(t, f, "refused", orders(3)...).IDs()
 	first, second := f.Hook(t), f.Hook(t)
 	b := claim(t, first, 10)
-	ok(t, "Mark", first.Mark(t.Context(), b, ids[:2]))
+	ok(t, "Mark", first.MarkDelivered(t.Context(), b, ids[:2]))
 	equal(t, "letters told", letters(t, f, isTold), []int64(nil))
 	row := ledgerOf(t, f, b.GroupID)
 	equal(t, "state", row.State, "delivered")

@@ -112,7 +112,7 @@ func stale(t *testing.T, f *Fixture, owner Buffer, b *buffer.Lease) {
 	ids := b.IDs()
 	attempts := map[string]func() error{
 		"Renew":               func() error { return owner.Renew(t.Context(), b, lease) },
-		"Mark":                func() error { return owner.Mark(t.Context(), b, ids) },
+		"Mark":                func() error { return owner.MarkDelivered(t.Context(), b, ids) },
 		"Settle of delivered": func() error { return owner.Settle(t.Context(), b, []buffer.Outcome{delivered()}) },
 		"Settle of dead": func() error {
 			return owner.Settle(t.Context(), b, []buffer.Outcome{{Verdict: buffer.Dead, Attempts: 1, Error: "refused"}})
@@ -147,7 +147,7 @@ func leaseLost(t *testing.T, h Harness) {
 	again := lose(t, f, taken, second)
 	stale(t, f, second, taken)
 
-	ok(t, "Mark", second.Mark(t.Context(), again, again.IDs()[:1]))
+	ok(t, "Mark", second.MarkDelivered(t.Context(), again, again.IDs()[:1]))
 	stale(t, f, second, taken)
 	settle(t, second, again, delivered())
 	stale(t, f, f.Buffer, b)

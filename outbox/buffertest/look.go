@@ -23,7 +23,7 @@ var lookCases = []testCase{
 
 func look(t *testing.T, b batches, limit int, want buffer.Backlog) {
 	t.Helper()
-	got, err := b.Look(t.Context(), limit)
+	got, err := b.CountBacklog(t.Context(), limit)
 	ok(t, "Look", err)
 	equal(t, fmt.Sprintf("Look(%d)", limit), got, want)
 }
@@ -59,7 +59,7 @@ func lookBatches(t *testing.T, h Harness) {
 	look(t, f.Buffer, 100, buffer.Backlog{Due: 1, Waiting: 2})
 	f.Overdue(t, batches[1].GroupID, time.Second)
 	look(t, f.Buffer, 100, buffer.Backlog{Due: 2, Waiting: 2})
-	ok(t, "Mark", f.Buffer.Mark(t.Context(), batches[3], ids[3:4]))
+	ok(t, "Mark", f.Buffer.MarkDelivered(t.Context(), batches[3], ids[3:4]))
 	f.Overdue(t, batches[3].GroupID, -lease)
 	look(t, f.Buffer, 100, buffer.Backlog{Due: 2, Waiting: 2, Delivered: 1})
 	f.Overdue(t, batches[3].GroupID, time.Second)
@@ -82,7 +82,7 @@ func lookLate(t *testing.T, h Harness) {
 	claimNone(t, f.Buffer)
 	late.Commit(t)
 	eventually(t, "a look at events committed late", func(ctx context.Context) bool {
-		got, err := f.Buffer.Look(ctx, 100)
+		got, err := f.Buffer.CountBacklog(ctx, 100)
 		ok(t, "Look", err)
 		return got.Unclaimed == 2
 	})
@@ -112,9 +112,9 @@ func statusNumbers(t *testing.T, h Harness) {
 	claim(t, f.Buffer, 2)
 	settle(t, f.Buffer, dead, buffer.Outcome{Verdict: buffer.Dead, Attempts: 1, Error: "refused"})
 	settle(t, f.Buffer, waiting, buffer.Outcome{Verdict: buffer.Retry, GroupID: waiting.GroupID, After: lease})
-	ok(t, "Mark", f.Buffer.Mark(t.Context(), marked, marked.IDs()))
+	ok(t, "Mark", f.Buffer.MarkDelivered(t.Context(), marked, marked.IDs()))
 	s = status()
-	equal(t, "status", s, buffer.Status{Pending: 5, OldestPending: s.OldestPending, Leased: 1, Waiting: 1, Delivered: 1, Dead: 2, Untold: 2})
+	equal(t, "status", s, buffer.Status{Pending: 5, OldestPending: s.OldestPending, Leased: 1, Waiting: 1, Delivered: 1, Dead: 2, Unnotified: 2})
 
 	f.Exec(t, fmt.Sprintf("UPDATE outbox_dead_letters SET closed_at = died_at WHERE event_id = %d", ids[0]))
 	equal(t, "open dead letters", status().Dead, int64(1))
@@ -186,7 +186,7 @@ func checkWhileRunning(t *testing.T, h Harness) {
 	_, err = f.Buffer.TakeOver(t.Context(), lease)
 	fails(t, "TakeOver", err, buffer.ErrNotReady)
 	fails(t, "Settle", f.Buffer.Settle(t.Context(), b, []buffer.Outcome{delivered()}), buffer.ErrNotReady)
-	_, err = f.Buffer.Look(t.Context(), 10)
+	_, err = f.Buffer.CountBacklog(t.Context(), 10)
 	fails(t, "Look", err, buffer.ErrNotReady)
 	equal(t, "rows", rowIDs(t, f), append(b.IDs(), b.LastID+1))
 }

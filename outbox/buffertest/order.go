@@ -186,7 +186,7 @@ func orderParts(t *testing.T, h Harness) {
 	again := part([]int64{ids[0], ids[2]}, time.Hour)
 	settle(t, f.Buffer, first, delivered(ids[1]), again)
 	takeOverNone(t, other)
-	look, err := f.Buffer.Look(t.Context(), 0)
+	look, err := f.Buffer.CountBacklog(t.Context(), 0)
 	ok(t, "Look", err)
 	equal(t, "batches that are due", look.Due, 0)
 	more := f.Insert(t, keyed("a", "b", "e")...)
@@ -202,7 +202,7 @@ func orderParts(t *testing.T, h Harness) {
 	claimNone(t, other)
 
 	// What was delivered of it is deleted, whoever waits for whom.
-	ok(t, "Mark", f.Buffer.Mark(t.Context(), last, last.IDs()))
+	ok(t, "Mark", f.Buffer.MarkDelivered(t.Context(), last, last.IDs()))
 	f.Overdue(t, last.GroupID, time.Second)
 	settle(t, other, takeOver(t, other), delivered())
 	equal(t, "claimed at last", claim(t, f.Buffer, 10).IDs(), more[:2])
@@ -246,7 +246,7 @@ func orderAdopted(t *testing.T, h Harness) {
 	ids := f.Insert(t, keyed("a", "b", "a", "c")...)
 	ok(t, "Check", f.Buffer.Check(t.Context())) // as every relay does first
 	f.Exec(t, fmt.Sprintf("UPDATE %s SET group_id = '%s' WHERE id <= %d", f.Table, buffer.NewGroupID(), ids[1]))
-	repair(t, f.Buffer, buffer.Repair{Adopted: buffer.Tally{Batches: 1, Events: 2}})
+	repair(t, f.Buffer, buffer.Repair{Adopted: buffer.Count{Batches: 1, Events: 2}})
 	equal(t, "claimed beside it", claim(t, f.Buffer, 10).IDs(), ids[3:])
 	b := takeOver(t, f.Buffer)
 	equal(t, "what was found", b.IDs(), ids[:2])

@@ -52,7 +52,7 @@ func ownFields(t *testing.T, h Harness) {
 	ids := insertWithParents(t, f, events...)
 	b := claim(t, f.Buffer, 10)
 	sameEvents(t, "claimed", b, true, ids, events)
-	bad := func(e outbox.Event) bool { return e.Unprojected || e.ProjectErr != nil }
+	bad := func(e outbox.Event) bool { return e.NoProjection || e.ProjectErr != nil }
 	if !b.Projected || b.ProjectErr != nil || slices.ContainsFunc(b.Events, bad) {
 		t.Fatalf("a batch that was projected comes with %t, %v and %+v", b.Projected, b.ProjectErr, b.Events)
 	}
@@ -80,8 +80,8 @@ func ownUnprojected(t *testing.T, h Harness) {
 	equal(t, "events", b.IDs(), ids)
 	equal(t, "PayloadIsJSON", b.PayloadIsJSON, true)
 	for i, e := range b.Events {
-		if e.Unprojected != (i%2 == 0) {
-			t.Fatalf("event %d of %v: Unprojected is %t", e.ID, ids, e.Unprojected)
+		if e.NoProjection != (i%2 == 0) {
+			t.Fatalf("event %d of %v: Unprojected is %t", e.ID, ids, e.NoProjection)
 		}
 	}
 	e := b.Events[2]
@@ -105,7 +105,7 @@ func ownUnprojected(t *testing.T, h Harness) {
 	bereave(t, f, ids...)
 	b = lose(t, f, b, f.Second(t))
 	for _, e := range b.Events {
-		equal(t, "Unprojected", e.Unprojected, true)
+		equal(t, "Unprojected", e.NoProjection, true)
 	}
 	settle(t, f.Buffer, b, buffer.Outcome{Verdict: buffer.Dead, Error: buffer.NotProjected})
 	empty(t, f)
@@ -139,8 +139,8 @@ func ownPeek(t *testing.T, h Harness) {
 	equal(t, "Projected", b.Projected, true)
 	equal(t, "events", b.IDs(), ids[:3])
 	for i, e := range b.Events {
-		if e.Unprojected != (i == 1) {
-			t.Fatalf("event %d of %v: Unprojected is %t", e.ID, ids, e.Unprojected)
+		if e.NoProjection != (i == 1) {
+			t.Fatalf("event %d of %v: Unprojected is %t", e.ID, ids, e.NoProjection)
 		}
 	}
 	equal(t, "topic", b.Events[0].Topic, "orders.created")
@@ -169,8 +169,8 @@ func ownCheck(t *testing.T, h Harness) {
 		}
 		err := f.Buffer.Check(t.Context())
 		problems := 0
-		for _, found := range f.Buffer.Examine(t.Context()) {
-			if found.Level == buffer.Problem {
+		for _, found := range f.Buffer.Diagnose(t.Context()) {
+			if found.Level == buffer.LevelError {
 				problems++
 			}
 		}

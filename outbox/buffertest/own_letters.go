@@ -106,7 +106,7 @@ func ownStamped(t *testing.T, h Harness) {
 	stamped("a replay")
 	for range 2 {
 		b = takeOver(t, f.Buffer)
-		ok(t, "Mark", f.Buffer.Mark(t.Context(), b, b.IDs()[:1]))
+		ok(t, "Mark", f.Buffer.MarkDelivered(t.Context(), b, b.IDs()[:1]))
 		b = lose(t, f, b, f.Buffer)
 		rest := b.IDs()[1:]
 		settle(t, f.Buffer, b, delivered(b.Delivered...), buffer.Outcome{Verdict: buffer.Retry, IDs: rest, GroupID: buffer.NewGroupID(), After: lease})
@@ -124,7 +124,7 @@ func ownArchive(t *testing.T, h Harness) {
 	ids := insertWithParents(t, f, orders(3)...)
 	f.Exec(t, "UPDATE parents SET name = 'by the parent'")
 	b := claim(t, f.Buffer, 10)
-	ok(t, "Mark", f.Buffer.Mark(t.Context(), b, ids[:1]))
+	ok(t, "Mark", f.Buffer.MarkDelivered(t.Context(), b, ids[:1]))
 	b = lose(t, f, b, f.Second(t))
 	settle(t, f.Buffer, b, delivered(b.Delivered...), buffer.Outcome{Verdict: buffer.Retry, IDs: ids[1:], GroupID: buffer.NewGroupID()})
 	b = takeOver(t, f.Buffer)

@@ -55,11 +55,11 @@ func wrongEvent(t *testing.T, b *buffer.Lease, ids []int64, bad int, names ...st
 		switch {
 		case i != bad:
 			ok(t, fmt.Sprintf("event %d of %v", e.ID, ids), e.ProjectErr)
-			equal(t, "Unprojected", e.Unprojected, false)
+			equal(t, "Unprojected", e.NoProjection, false)
 			if e.Payload == nil {
 				t.Fatalf("event %d has no payload: %+v", e.ID, e)
 			}
-		case e.ProjectErr == nil || e.Payload != nil || e.Headers != nil || e.Unprojected:
+		case e.ProjectErr == nil || e.Payload != nil || e.Headers != nil || e.NoProjection:
 			t.Fatalf("there is something to send of an event that cannot be: %+v", e)
 		default:
 			saysAll(t, e.ProjectErr, names)

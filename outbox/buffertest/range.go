@@ -48,7 +48,7 @@ func rangeUntouched(t *testing.T, h Harness) {
 	settle(t, f.Buffer, b, delivered())
 	b = lose(t, f, &buffer.Lease{Batch: buffer.Batch{GroupID: right}}, f.Buffer)
 	equal(t, "the other part", b.IDs(), []int64{ids[2], ids[3], ids[7]})
-	ok(t, "Mark", f.Buffer.Mark(t.Context(), b, ids[3:4]))
+	ok(t, "Mark", f.Buffer.MarkDelivered(t.Context(), b, ids[3:4]))
 	b = lose(t, f, b, f.Buffer)
 	settle(t, f.Buffer, b, delivered(ids[3]), buffer.Outcome{Verdict: buffer.Retry, IDs: []int64{ids[2], ids[7]}, GroupID: buffer.NewGroupID()})
 	claimNone(t, f.Buffer)
@@ -80,7 +80,7 @@ func rangeGaps(t *testing.T, h Harness) {
 	settle(t, f.Buffer, b, buffer.Outcome{Verdict: buffer.Dead, Attempts: 1, Error: "refused"})
 	equal(t, "rows left", rowIDs(t, f), gaps)
 	second := f.Second(t) // looks everywhere first
-	_, err := second.Look(t.Context(), 100)
+	_, err := second.CountBacklog(t.Context(), 100)
 	ok(t, "Look", err)
 	b = claim(t, second, 100)
 	equal(t, "events claimed in the gaps", b.IDs(), gaps)
@@ -114,7 +114,7 @@ func rangeLate(t *testing.T, h Harness) {
 			settle(t, f.Buffer, b, buffer.Outcome{Verdict: buffer.Dead, Attempts: 1, Error: "refused"})
 		},
 		"marked": func(b *buffer.Lease) {
-			ok(t, "Mark", f.Buffer.Mark(t.Context(), b, b.IDs()))
+			ok(t, "Mark", f.Buffer.MarkDelivered(t.Context(), b, b.IDs()))
 			settle(t, f.Buffer, lose(t, f, b, f.Buffer), delivered())
 		},
 		"retried": func(b *buffer.Lease) {
@@ -139,7 +139,7 @@ func rangeLate(t *testing.T, h Harness) {
 		equal(t, end+": rows left", f.Rows(t), []Row{{ID: lateIDs[0]}, {ID: lateIDs[1]}})
 		var got []int64
 		eventually(t, end+": claim of those that were late", func(ctx context.Context) bool {
-			_, err := f.Buffer.Look(ctx, 10)
+			_, err := f.Buffer.CountBacklog(ctx, 10)
 			ok(t, "Look", err)
 			b, err := f.Buffer.Claim(ctx, 10, lease)
 			ok(t, "Claim", err)
@@ -204,7 +204,7 @@ func rangeByHand(t *testing.T, h Harness) {
 	byHand(ids[1]) // where all is done with
 	third := f.Second(t)
 	eventually(t, "claim of the one below", func(ctx context.Context) bool {
-		_, err := third.Look(ctx, 10)
+		_, err := third.CountBacklog(ctx, 10)
 		ok(t, "Look", err)
 		b, err = third.Claim(ctx, 10, lease)
 		ok(t, "Claim", err)
@@ -225,7 +225,7 @@ func rangeBacklog(t *testing.T, h Harness) {
 	claim(t, f.Buffer, 3)
 	for range 3 { // the first one looks everywhere, others from the marks
 		for _, each := range []Buffer{f.Buffer, second} {
-			look, err := each.Look(t.Context(), 100)
+			look, err := each.CountBacklog(t.Context(), 100)
 			ok(t, "Look", err)
 			equal(t, "backlog", look, buffer.Backlog{Unclaimed: 3, Waiting: 1})
 			s, err := each.Status(t.Context())
@@ -234,10 +234,10 @@ func rangeBacklog(t *testing.T, h Harness) {
 		}
 	}
 	f.Overdue(t, b.GroupID, time.Second)
-	look, err := second.Look(t.Context(), 0)
+	look, err := second.CountBacklog(t.Context(), 0)
 	ok(t, "Look", err)
 	equal(t, "backlog", look, buffer.Backlog{Waiting: 1, Due: 1})
 	audit(t, second, buffer.Audit{
-		Unclaimed: 3, Leased: buffer.Tally{Batches: 1, Events: 3}, Waiting: buffer.Tally{Batches: 1, Events: 4},
+		Unclaimed: 3, Leased: buffer.Count{Batches: 1, Events: 3}, Waiting: buffer.Count{Batches: 1, Events: 4},
 	})
 }

@@ -241,7 +241,7 @@ func replayFiltered(t *testing.T, h Harness) {
 	for _, c := range []struct {
 		filter buffer.DeadFilter
 		id     int64
-	}{{buffer.DeadFilter{Told: true}, ids[0]}, {buffer.DeadFilter{Topic: "orders.paid"}, ids[2]}, {buffer.DeadFilter{Closed: true}, ids[3]}} {
+	}{{buffer.DeadFilter{Notified: true}, ids[0]}, {buffer.DeadFilter{Topic: "orders.paid"}, ids[2]}, {buffer.DeadFilter{Closed: true}, ids[3]}} {
 		replay(t, f.Buffer, c.filter, 10, 1)
 		b := takeOver(t, f.Buffer)
 		equal(t, "events replayed", b.IDs(), []int64{c.id})

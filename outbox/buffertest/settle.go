@@ -302,7 +302,7 @@ func settleLocked(t *testing.T, h Harness) {
 			t.Fatalf("Settle went through although a row is locked")
 		}
 	})
-	ok(t, "Mark", f.Buffer.Mark(t.Context(), b, ids))
+	ok(t, "Mark", f.Buffer.MarkDelivered(t.Context(), b, ids))
 	tx.Exec(t, fmt.Sprintf("DELETE FROM %s WHERE id = %d", f.Table, ids[0])) // the application is not disturbed
 	tx.Commit(t)
 	f.Overdue(t, b.GroupID, time.Second)

@@ -51,7 +51,7 @@ func TestAnArchiveThatFails(t *testing.T) {
 			if err := f.Buffer.Settle(t.Context(), b, outcomes); err == nil {
 				t.Fatal("settled without the archive")
 			}
-			check(t, f.Buffer.Mark(t.Context(), b, ids))
+			check(t, f.Buffer.MarkDelivered(t.Context(), b, ids))
 			for range 2 { // its delete is tried again and again
 				f.Overdue(t, b.GroupID, time.Second)
 				b, err = f.Buffer.TakeOver(t.Context(), lease)

@@ -58,11 +58,11 @@ func (b *Buffer) Audit(ctx context.Context) (buffer.Audit, error) {
 		SQL: t.either(auditSQL, auditOwnSQL), Args: []string{t.buffer, b.config.Pipeline},
 		Row: func(v [][]byte) error {
 			n := func(i int) int64 { return pg.ReadInt8(v[i]) }
-			tally := func(i int) buffer.Tally { return buffer.Tally{Batches: n(i), Events: n(i + 1)} }
+			tally := func(i int) buffer.Count { return buffer.Count{Batches: n(i), Events: n(i + 1)} }
 			a = buffer.Audit{
-				Unclaimed: n(0), Leased: tally(1), Waiting: tally(3), Marked: tally(5), Delivered: n(7),
-				Hollow: n(8), Uneven: n(9), Orphans: tally(10),
-				Dead: buffer.DeadCount{Open: n(12), Untold: n(13), Closed: n(14)},
+				Unclaimed: n(0), Leased: tally(1), Waiting: tally(3), Delivered: tally(5), DeliveredEvents: n(7),
+				EmptyBatches: n(8), Miscounted: n(9), Orphaned: tally(10),
+				Dead: buffer.DeadCount{Open: n(12), Unnotified: n(13), Closed: n(14)},
 			}
 			return nil
 		},

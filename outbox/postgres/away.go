@@ -13,8 +13,8 @@ SELECT DISTINCT address FROM outbox_batches
 WHERE buffer = $1 AND due_at > $2::timestamptz
   AND state = 'waiting' AND address IS NOT NULL AND outages > 0`
 
-// Away is described by buffertest.Buffer.
-func (l ledger) Away(ctx context.Context) ([]string, error) {
+// DeferredAddresses is described by buffertest.Buffer.
+func (l ledger) DeferredAddresses(ctx context.Context) ([]string, error) {
 	t, err := l.b.ready(ctx)
 	if err != nil {
 		return nil, err
@@ -50,8 +50,8 @@ WHERE due_at > clock_timestamp() AND group_id = ANY (ARRAY(
   ORDER BY due_at LIMIT $4::bigint
   FOR UPDATE SKIP LOCKED))`
 
-// Wake is described by buffertest.Buffer.
-func (l ledger) Wake(ctx context.Context, address string, limit int) (int, error) {
+// RetryNow is described by buffertest.Buffer.
+func (l ledger) RetryNow(ctx context.Context, address string, limit int) (int, error) {
 	t, err := l.b.ready(ctx)
 	if err != nil {
 		return 0, err

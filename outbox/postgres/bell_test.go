@@ -523,12 +523,12 @@ func TestExamineTellsHowTheRelayIsWoken(t *testing.T) {
 		level       buffer.Level
 		want        string
 	}{
-		{r.url, "", buffer.WakeNotify, buffer.Fine, "commits ring"},
-		{r.url, "", buffer.WakeAuto, buffer.Fine, "commits ring"},
-		{pooled, "", buffer.WakeNotify, buffer.Warning, "goes through a pooler"},
-		{pooled, "", buffer.WakeAuto, buffer.Fine, "goes through a pooler"},
-		{r.url, "DROP TRIGGER outbox_notify ON outbox_events", buffer.WakeNotify, buffer.Warning, "no trigger outbox_notify"},
-		{r.url, "", buffer.WakeAuto, buffer.Fine, "events are looked for"},
+		{r.url, "", buffer.WakeNotify, buffer.LevelOK, "commits ring"},
+		{r.url, "", buffer.WakeAuto, buffer.LevelOK, "commits ring"},
+		{pooled, "", buffer.WakeNotify, buffer.LevelWarning, "goes through a pooler"},
+		{pooled, "", buffer.WakeAuto, buffer.LevelOK, "goes through a pooler"},
+		{r.url, "DROP TRIGGER outbox_notify ON outbox_events", buffer.WakeNotify, buffer.LevelWarning, "no trigger outbox_notify"},
+		{r.url, "", buffer.WakeAuto, buffer.LevelOK, "events are looked for"},
 	} {
 		if c.before != "" {
 			r.exec(t, c.before)
@@ -536,10 +536,10 @@ func TestExamineTellsHowTheRelayIsWoken(t *testing.T) {
 		b, err := postgres.Open(postgres.Config{URL: c.url, Pipeline: "orders", Wake: c.wake})
 		check(t, err)
 		found := false
-		for _, f := range b.Examine(t.Context()) {
-			if f.About == "wake-ups" {
+		for _, f := range b.Diagnose(t.Context()) {
+			if f.Subject == "wake-ups" {
 				found = true
-				if f.Level != c.level || !strings.Contains(f.Text, c.want) || (f.Mend == "") != (c.level == buffer.Fine) {
+				if f.Level != c.level || !strings.Contains(f.Text, c.want) || (f.Fix == "") != (c.level == buffer.LevelOK) {
 					t.Errorf("wake %s: %+v, %q was expected", c.wake, f, c.want)
 				}
 			}

@@ -53,17 +53,17 @@ func TestTheServerBoundsEveryWrite(t *testing.T) {
 		{"retry", "15s", func() error {
 			return buf.Settle(ctx, batch, []buffer.Outcome{{Verdict: buffer.Retry, GroupID: batch.GroupID, Outages: 1, After: lease, Address: new("a")}})
 		}},
-		{"wake", "15s", func() error { _, err := buf.Wake(ctx, "a", 0); return err }},
+		{"wake", "15s", func() error { _, err := buf.RetryNow(ctx, "a", 0); return err }},
 		{"take over", "15s", func() (err error) { batch, err = buf.TakeOver(ctx, lease); return err }},
-		{"mark", "15s", func() error { return buf.Mark(ctx, batch, batch.IDs()[:1]) }},
+		{"mark", "15s", func() error { return buf.MarkDelivered(ctx, batch, batch.IDs()[:1]) }},
 		{"bury", "15s", func() error { return died(buf) }},
 		{"hook's claim", "15s", func() (err error) { batch, err = hook.Claim(ctx, 1, lease); return err }},
 		{"hook's settle", "15s", func() error { return hook.Settle(ctx, batch, []buffer.Outcome{{Verdict: buffer.Delivered}}) }},
-		{"hook frees", "15s", func() error { _, err := f.Hook(t).Look(ctx, 10); return err }},
+		{"hook frees", "15s", func() error { _, err := f.Hook(t).CountBacklog(ctx, 10); return err }},
 		{"discard", "1min", func() error { _, err := buf.Discard(ctx, buffer.DeadFilter{}, 1); return err }},
 		{"replay", "1min", func() error { _, err := buf.Replay(ctx, buffer.DeadFilter{}, 10); return err }},
 		{"repair", "10min", func() error { _, err := buf.Repair(ctx); return err }},
-		{"sweep", "2s", func() error { _, err := f.Second(t).Look(ctx, 10); return err }},
+		{"sweep", "2s", func() error { _, err := f.Second(t).CountBacklog(ctx, 10); return err }},
 	} {
 		f.Exec(t, "TRUNCATE seen")
 		check(t, c.do())
@@ -129,7 +129,7 @@ func TestTheVictimOfADeadlockTriesAgain(t *testing.T) {
 				}
 				return err
 			},
-			"mark": func() error { return f.Buffer.Mark(ctx, b, nil) },
+			"mark": func() error { return f.Buffer.MarkDelivered(ctx, b, nil) },
 		} {
 			failing(3, code)
 			if err := do(); err != nil {
@@ -143,7 +143,7 @@ func TestTheVictimOfADeadlockTriesAgain(t *testing.T) {
 		failing(0, code)
 		check(t, f.Buffer.Settle(ctx, b, []buffer.Outcome{{Verdict: buffer.Retry, GroupID: b.GroupID, Outages: 1, After: lease, Address: new("a")}}))
 		failing(3, code)
-		if n, err := f.Buffer.Wake(ctx, "a", 0); n != 1 || err != nil {
+		if n, err := f.Buffer.RetryNow(ctx, "a", 0); n != 1 || err != nil {
 			t.Errorf("wake: %d, %v", n, err)
 		}
 		failing(0, code)

@@ -83,7 +83,7 @@ type Config struct {
 	Archive string
 	// Claim is how events are claimed; buffer.ClaimAuto when empty.
 	Claim buffer.ClaimMode
-	// Wake is how the relay hears of events, for Examine and for what the Bell says;
+	// RetryNow is how the relay hears of events, for Diagnose and for what the Bell says;
 	// buffer.WakeAuto when empty.
 	Wake buffer.WakeMode
 	// Ordered keeps order by key (`order: key`): no event is claimed while an earlier
@@ -91,12 +91,12 @@ type Config struct {
 	Ordered bool
 	// Own is how events are found in a table of the user's own; zero: the table is the
 	// relay's.
-	Own buffer.Own
+	Own buffer.CustomTable
 	// SharedRate: TakeToken is to be called, and Check looks whether it can be.
 	SharedRate bool
-	// Watch says from which age on Examine tells of what holds the database back, and
+	// SupervisorPolicy says from which age on Diagnose tells of what holds the database back, and
 	// what the role needs for what is to be ended.
-	Watch buffer.Watch
+	Watch buffer.SupervisorPolicy
 	// Connections bounds the pool; 8 when 0. Each concurrent call takes one.
 	Connections int
 }

@@ -120,7 +120,7 @@ func TestPrivileges(t *testing.T) {
 	b, err := postgres.Open(postgres.Config{URL: relay, Pipeline: "orders"})
 	check(t, err)
 	defer func() { check(t, b.Close()) }()
-	look, err := b.Look(t.Context(), 10)
+	look, err := b.CountBacklog(t.Context(), 10)
 	check(t, err)
 	if look.Unclaimed != 3 {
 		t.Fatalf("%d events were counted", look.Unclaimed)
@@ -234,7 +234,7 @@ func TestOtherNames(t *testing.T) {
 	b, err := postgres.Open(postgres.Config{URL: p.url, Table: c.Table, Schema: c.Schema, Pipeline: "orders"})
 	check(t, err)
 	defer func() { check(t, b.Close()) }()
-	_, err = b.Look(t.Context(), 10)
+	_, err = b.CountBacklog(t.Context(), 10)
 	check(t, err)
 	batch, err := b.Claim(t.Context(), 10, lease)
 	check(t, err)

@@ -113,7 +113,7 @@ func (e *examination) claims(ctx context.Context, events tableFacts) {
 		e.warn(about, "by "+string(mode)+", although claim: range was asked for: "+why, mend)
 	default:
 		why, mend := parted(t.unfit)
-		e.add(buffer.Fine, about, "by "+string(mode)+"; not by range, for "+why, mend)
+		e.add(buffer.LevelOK, about, "by "+string(mode)+"; not by range, for "+why, mend)
 	}
 	if mode != buffer.ClaimRange {
 		return

@@ -79,7 +79,7 @@ func TestOptimisticLeavesNoneBehind(t *testing.T) {
 			t.Fatalf("no claim found what is left besides %v", claimed)
 		}
 		claimed = append(claimed, batch.IDs()...)
-		look, err := b.Look(t.Context(), 100) // only the first one sweeps
+		look, err := b.CountBacklog(t.Context(), 100) // only the first one sweeps
 		check(t, err)
 		if want := len(ids) - len(claimed); look.Unclaimed != want {
 			t.Fatalf("backlog %+v, want %d events", look, want)

@@ -37,7 +37,7 @@ func (b *Buffer) matching(f buffer.DeadFilter, more ...string) []string {
 	if f.NewerThan != 0 {
 		newer = pg.Interval(f.NewerThan)
 	}
-	return append([]string{b.config.Pipeline, ids, pg.Text(f.Topic), pg.Text(f.Error), older, newer, pg.Bool(f.Told), uuids}, more...)
+	return append([]string{b.config.Pipeline, ids, pg.Text(f.Topic), pg.Text(f.Error), older, newer, pg.Bool(f.Notified), uuids}, more...)
 }
 
 // letterSQL is the rest of a row after an event's own columns.
@@ -51,8 +51,8 @@ WHERE ` + matchSQL + `
   AND ($10::bigint IS NULL OR (d.event_id, d.group_id) > ($10::bigint, $11::uuid))
 ORDER BY d.event_id, d.group_id LIMIT $12::bigint`
 
-// Dead is described by buffertest.Buffer.
-func (b *Buffer) Dead(ctx context.Context, f buffer.DeadFilter, after *buffer.DeadKey, limit int) ([]outbox.Event, error) {
+// ListDead is described by buffertest.Buffer.
+func (b *Buffer) ListDead(ctx context.Context, f buffer.DeadFilter, after *buffer.DeadKey, limit int) ([]outbox.Event, error) {
 	t, err := b.ready(ctx)
 	if err != nil {
 		return nil, err
@@ -91,7 +91,7 @@ func (b *Buffer) CountDead(ctx context.Context, f buffer.DeadFilter) (buffer.Dea
 	err = b.db.Transact(ctx, pg.ReadTx(pg.BulkTimeout, "enable_seqscan", "off"), pg.Step{
 		SQL: t.sql(countDeadSQL), Args: b.matching(f),
 		Row: func(v [][]byte) error {
-			n = buffer.DeadCount{Open: pg.ReadInt8(v[0]), Untold: pg.ReadInt8(v[1]), Closed: pg.ReadInt8(v[2])}
+			n = buffer.DeadCount{Open: pg.ReadInt8(v[0]), Unnotified: pg.ReadInt8(v[1]), Closed: pg.ReadInt8(v[2])}
 			return nil
 		},
 	})
@@ -141,7 +141,7 @@ func (d *deadLetterDecoder) addLetter(v [][]byte) error {
 		Pipeline: d.pipeline, GroupID: uuid.UUID(v[0]), Attempts: pg.ReadInt4(v[1]), Error: string(v[2]), DiedAt: pg.ReadTime(v[3]),
 	}
 	if v[4] != nil {
-		letter.ToldAt = pg.ReadTime(v[4])
+		letter.NotifiedAt = pg.ReadTime(v[4])
 	}
 	if v[5] != nil {
 		letter.ClosedAt = pg.ReadTime(v[5])

@@ -15,8 +15,8 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
-// Examine is described by buffertest.Buffer.
-func (b *Buffer) Examine(ctx context.Context) []buffer.Finding {
+// Diagnose is described by buffertest.Buffer.
+func (b *Buffer) Diagnose(ctx context.Context) []buffer.Finding {
 	return b.examine(ctx, b.config.Watch.WarnAfter)
 }
 
@@ -59,11 +59,11 @@ type examination struct {
 }
 
 func (e *examination) add(level buffer.Level, about, text, mend string) {
-	e.found = append(e.found, buffer.Finding{Level: level, About: about, Text: text, Mend: mend})
+	e.found = append(e.found, buffer.Finding{Level: level, Subject: about, Text: text, Fix: mend})
 }
-func (e *examination) fine(about, text string)          { e.add(buffer.Fine, about, text, "") }
-func (e *examination) warn(about, text, mend string)    { e.add(buffer.Warning, about, text, mend) }
-func (e *examination) problem(about, text, mend string) { e.add(buffer.Problem, about, text, mend) }
+func (e *examination) fine(about, text string)          { e.add(buffer.LevelOK, about, text, "") }
+func (e *examination) warn(about, text, mend string)    { e.add(buffer.LevelWarning, about, text, mend) }
+func (e *examination) problem(about, text, mend string) { e.add(buffer.LevelError, about, text, mend) }
 
 // failed notes that something could not be looked at; not that the role may not, where
 // Check has said what it may not.

@@ -24,9 +24,9 @@ SELECT quote_ident(current_user),
        (SELECT coalesce(string_agg(quote_ident(name), ', ' ORDER BY name), '')
         FROM unnest($1::text[]) name WHERE name NOT IN (SELECT rolname FROM pg_roles))`
 
-// Rights returns what this role would need to do as Watch says and may not, each with
+// MissingPrivileges returns what this role would need to do as SupervisorPolicy says and may not, each with
 // what is done instead and the GRANT that mends it; nil when nothing is missing.
-func (b *Buffer) Rights(ctx context.Context, w buffer.Watch) ([]buffer.Finding, error) {
+func (b *Buffer) MissingPrivileges(ctx context.Context, w buffer.SupervisorPolicy) ([]buffer.Finding, error) {
 	var found []buffer.Finding
 	err := b.db.RoundTrip(ctx, []pg.Step{pg.ReadTx(b.db.StatementTimeout), {
 		SQL: rightsSQL, Args: []string{textArray(w.Users)},
@@ -43,10 +43,10 @@ func (b *Buffer) Rights(ctx context.Context, w buffer.Watch) ([]buffer.Finding, 
 
 // missingRights is about a role that may see or end others or not; superusers and
 // unknown are among those that are to be ended.
-func missingRights(w buffer.Watch, role string, sees, ends bool, superusers, unknown string) []buffer.Finding {
+func missingRights(w buffer.SupervisorPolicy, role string, sees, ends bool, superusers, unknown string) []buffer.Finding {
 	var found []buffer.Finding
 	warn := func(about, text, mend string) {
-		found = append(found, buffer.Finding{Level: buffer.Warning, About: about, Text: text, Mend: mend})
+		found = append(found, buffer.Finding{Level: buffer.LevelWarning, Subject: about, Text: text, Fix: mend})
 	}
 	if !sees {
 		instead := "; the relay goes by how long it saw them itself"
@@ -77,7 +77,7 @@ func missingRights(w buffer.Watch, role string, sees, ends bool, superusers, unk
 // sessions tells whether this role sees and may do what it is configured for.
 func (e *examination) sessions(ctx context.Context) {
 	const about = "sessions"
-	found, err := e.b.Rights(ctx, e.b.config.Watch)
+	found, err := e.b.MissingPrivileges(ctx, e.b.config.Watch)
 	if e.failed(about, err) {
 		return
 	}
@@ -90,7 +90,7 @@ func (e *examination) sessions(ctx context.Context) {
 // holders are those as old as long that keep dead rows, or WAL, from being taken away.
 func (e *examination) holders(ctx context.Context, long time.Duration) {
 	const about = "vacuum horizon"
-	all, err := e.b.Holders(ctx)
+	all, err := e.b.Blockers(ctx)
 	if e.failed(about, err) {
 		return
 	}
@@ -107,17 +107,17 @@ func (e *examination) holders(ctx context.Context, long time.Duration) {
 }
 
 // ending is what ends a holder.
-func ending(h *buffer.Holder) string {
+func ending(h *buffer.VacuumBlocker) string {
 	there := ""
 	if h.Elsewhere {
 		there = "in database " + pg.Quote(h.Database) + ": "
 	}
 	switch {
-	case h.Kind == buffer.HeldByPrepared:
+	case h.Kind == buffer.BlockedByPrepared:
 		return there + "ROLLBACK PREPARED " + inQuotes(h.Name)
 	case h.Unread():
 		return there + "SELECT pg_drop_replication_slot(" + inQuotes(h.Name) + ")"
-	case h.Kind == buffer.HeldBySlot:
+	case h.Kind == buffer.BlockedBySlot:
 		return fmt.Sprintf("look at what reads it (pid %d), and why it does not get on", h.PID)
 	case h.Own:
 		return "it is a relay's, and ends by itself"

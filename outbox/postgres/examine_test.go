@@ -105,7 +105,7 @@ func examined(t *testing.T, url string, long time.Duration) []buffer.Finding {
 func bad(all []buffer.Finding) []buffer.Finding {
 	var some []buffer.Finding
 	for _, f := range all {
-		if f.Level != buffer.Fine {
+		if f.Level != buffer.LevelOK {
 			some = append(some, f)
 		}
 	}
@@ -115,7 +115,7 @@ func bad(all []buffer.Finding) []buffer.Finding {
 // find returns the finding of that kind whose text has all of this in it, or nil.
 func find(all []buffer.Finding, level buffer.Level, about, says string) *buffer.Finding {
 	for i, f := range all {
-		if f.Level == level && f.About == about && strings.Contains(f.Text, says) {
+		if f.Level == level && f.Subject == about && strings.Contains(f.Text, says) {
 			return &all[i]
 		}
 	}
@@ -130,7 +130,7 @@ func TestExamineFindsNothing(t *testing.T) {
 		t.Errorf("in a database that is as it should be it finds %+v", some)
 	}
 	for _, about := range []string{"server", "tables", "indexes", "claim plan", "autovacuum", "deadlock_timeout", "dead rows", "sessions", "vacuum horizon"} {
-		if find(found, buffer.Fine, about, "") == nil {
+		if find(found, buffer.LevelOK, about, "") == nil {
 			t.Errorf("it does not say that it looked at %s: %+v", about, found)
 		}
 	}
@@ -145,22 +145,22 @@ func TestExamineAndMend(t *testing.T) {
 		about, says string
 		mend        string // the finding's, if not all of its findings' are to be run
 	}{
-		"read-only":        {"ALTER DATABASE %s SET default_transaction_read_only = on", buffer.Problem, "server", "read-only", ""},
-		"ledger unlogged":  {"ALTER TABLE outbox_batches SET UNLOGGED", buffer.Problem, "tables", "table public.outbox_batches is UNLOGGED", ""},
-		"buffer unlogged":  {"ALTER TABLE outbox_events SET UNLOGGED", buffer.Problem, "tables", "table public.outbox_events is UNLOGGED", ""},
-		"no sequence":      {"ALTER TABLE outbox_events ALTER id DROP IDENTITY", buffer.Problem, "tables", "has no sequence", ""},
-		"no column":        {"ALTER TABLE outbox_batches DROP COLUMN error", buffer.Problem, "tables", "has no column error", ""},
-		"two columns":      {"ALTER TABLE outbox_batches DROP COLUMN origins; ALTER TABLE outbox_events DROP COLUMN headers", buffer.Problem, "tables", "has no column headers", ""},
-		"no primary key":   {"ALTER TABLE outbox_events DROP CONSTRAINT outbox_events_pkey", buffer.Problem, "indexes", "has no primary key", "ALTER TABLE public.outbox_events ADD PRIMARY KEY (id)"},
-		"another key":      {"ALTER TABLE outbox_events DROP CONSTRAINT outbox_events_pkey; ALTER TABLE outbox_events ADD PRIMARY KEY (topic, id)", buffer.Problem, "indexes", "no index that begins with id", "CREATE UNIQUE INDEX ON public.outbox_events (id)"},
-		"plan":             {"ALTER TABLE outbox_events DROP CONSTRAINT outbox_events_pkey", buffer.Problem, "claim plan", "by a Seq Scan", "ALTER TABLE public.outbox_events ADD PRIMARY KEY (id)"},
-		"invalid index":    {"UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'outbox_events_pkey'::regclass", buffer.Problem, "indexes", "outbox_events_pkey is invalid", "REINDEX INDEX public.outbox_events_pkey"},
-		"extra index":      {`CREATE INDEX "by group" ON outbox_events (group_id)`, buffer.Warning, "indexes", `public."by group"`, ""},
-		"extra constraint": {"ALTER TABLE outbox_events ADD CONSTRAINT once UNIQUE (topic, key)", buffer.Warning, "indexes", "constraint once", ""},
-		"fillfactor":       {"ALTER TABLE outbox_batches RESET (fillfactor)", buffer.Warning, "autovacuum", "fillfactor is unset", ""},
-		"buffer's vacuum":  {"ALTER TABLE outbox_events SET (autovacuum_vacuum_threshold = 1000000, autovacuum_enabled = false)", buffer.Warning, "autovacuum", "autovacuum_vacuum_threshold is 1000000", ""},
-		"ledger's vacuum":  {"ALTER TABLE outbox_batches RESET (autovacuum_vacuum_scale_factor)", buffer.Warning, "autovacuum", "table public.outbox_batches", ""},
-		"deadlock_timeout": {"ALTER DATABASE %s SET deadlock_timeout = '20ms'", buffer.Warning, "deadlock_timeout", "20ms", ""},
+		"read-only":        {"ALTER DATABASE %s SET default_transaction_read_only = on", buffer.LevelError, "server", "read-only", ""},
+		"ledger unlogged":  {"ALTER TABLE outbox_batches SET UNLOGGED", buffer.LevelError, "tables", "table public.outbox_batches is UNLOGGED", ""},
+		"buffer unlogged":  {"ALTER TABLE outbox_events SET UNLOGGED", buffer.LevelError, "tables", "table public.outbox_events is UNLOGGED", ""},
+		"no sequence":      {"ALTER TABLE outbox_events ALTER id DROP IDENTITY", buffer.LevelError, "tables", "has no sequence", ""},
+		"no column":        {"ALTER TABLE outbox_batches DROP COLUMN error", buffer.LevelError, "tables", "has no column error", ""},
+		"two columns":      {"ALTER TABLE outbox_batches DROP COLUMN origins; ALTER TABLE outbox_events DROP COLUMN headers", buffer.LevelError, "tables", "has no column headers", ""},
+		"no primary key":   {"ALTER TABLE outbox_events DROP CONSTRAINT outbox_events_pkey", buffer.LevelError, "indexes", "has no primary key", "ALTER TABLE public.outbox_events ADD PRIMARY KEY (id)"},
+		"another key":      {"ALTER TABLE outbox_events DROP CONSTRAINT outbox_events_pkey; ALTER TABLE outbox_events ADD PRIMARY KEY (topic, id)", buffer.LevelError, "indexes", "no index that begins with id", "CREATE UNIQUE INDEX ON public.outbox_events (id)"},
+		"plan":             {"ALTER TABLE outbox_events DROP CONSTRAINT outbox_events_pkey", buffer.LevelError, "claim plan", "by a Seq Scan", "ALTER TABLE public.outbox_events ADD PRIMARY KEY (id)"},
+		"invalid index":    {"UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'outbox_events_pkey'::regclass", buffer.LevelError, "indexes", "outbox_events_pkey is invalid", "REINDEX INDEX public.outbox_events_pkey"},
+		"extra index":      {`CREATE INDEX "by group" ON outbox_events (group_id)`, buffer.LevelWarning, "indexes", `public."by group"`, ""},
+		"extra constraint": {"ALTER TABLE outbox_events ADD CONSTRAINT once UNIQUE (topic, key)", buffer.LevelWarning, "indexes", "constraint once", ""},
+		"fillfactor":       {"ALTER TABLE outbox_batches RESET (fillfactor)", buffer.LevelWarning, "autovacuum", "fillfactor is unset", ""},
+		"buffer's vacuum":  {"ALTER TABLE outbox_events SET (autovacuum_vacuum_threshold = 1000000, autovacuum_enabled = false)", buffer.LevelWarning, "autovacuum", "autovacuum_vacuum_threshold is 1000000", ""},
+		"ledger's vacuum":  {"ALTER TABLE outbox_batches RESET (autovacuum_vacuum_scale_factor)", buffer.LevelWarning, "autovacuum", "table public.outbox_batches", ""},
+		"deadlock_timeout": {"ALTER DATABASE %s SET deadlock_timeout = '20ms'", buffer.LevelWarning, "deadlock_timeout", "20ms", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -175,14 +175,14 @@ func TestExamineAndMend(t *testing.T) {
 			if f == nil {
 				t.Fatalf("it finds %+v", bad(found))
 			}
-			if c.mend != "" && find(found, buffer.Problem, "indexes", "").Mend != c.mend {
-				t.Fatalf("it would mend by %q", find(found, buffer.Problem, "indexes", "").Mend)
+			if c.mend != "" && find(found, buffer.LevelError, "indexes", "").Fix != c.mend {
+				t.Fatalf("it would mend by %q", find(found, buffer.LevelError, "indexes", "").Fix)
 			}
 			if c.mend != "" {
 				p.exec(c.mend)
 			} else {
 				for _, f := range bad(found) {
-					p.exec(f.Mend)
+					p.exec(f.Fix)
 				}
 			}
 			if left := bad(examined(t, p.url, time.Hour)); len(left) > 0 {
@@ -198,8 +198,8 @@ func TestExamineWithoutTables(t *testing.T) {
 	p.exec("DROP TABLE outbox_events, outbox_dead_letters")
 	found := examined(t, p.url, time.Hour)
 	for _, table := range []string{"outbox_events", "outbox_dead_letters"} {
-		f := find(found, buffer.Problem, "tables", "table "+table+" does not exist")
-		if f == nil || f.Mend != "relay migrate -c relay.yaml" {
+		f := find(found, buffer.LevelError, "tables", "table "+table+" does not exist")
+		if f == nil || f.Fix != "relay migrate -c relay.yaml" {
 			t.Errorf("of %s it finds %+v", table, found)
 		}
 	}
@@ -217,17 +217,17 @@ func TestExamineRole(t *testing.T) {
 	p := newPatient(t, testserver.Postgres(t))
 	poor := p.as("poor_")
 	found := bad(examined(t, poor, time.Hour))
-	if f := find(found, buffer.Problem, "tables", "may not use sequence"); f == nil {
+	if f := find(found, buffer.LevelError, "tables", "may not use sequence"); f == nil {
 		t.Errorf("it finds %+v", found)
 	}
-	if f := find(found, buffer.Problem, "tables", "may not SELECT, INSERT, UPDATE, DELETE on table public.outbox_batches"); f == nil {
+	if f := find(found, buffer.LevelError, "tables", "may not SELECT, INSERT, UPDATE, DELETE on table public.outbox_batches"); f == nil {
 		t.Errorf("it finds %+v", found)
 	}
-	if f := find(found, buffer.Warning, "sessions", "does not see"); f == nil || !strings.HasPrefix(f.Mend, "GRANT pg_read_all_stats TO ") {
+	if f := find(found, buffer.LevelWarning, "sessions", "does not see"); f == nil || !strings.HasPrefix(f.Fix, "GRANT pg_read_all_stats TO ") {
 		t.Errorf("it finds %+v", found)
 	}
 	for _, f := range found {
-		p.exec(f.Mend)
+		p.exec(f.Fix)
 	}
 	if left := bad(examined(t, poor, time.Hour)); len(left) > 0 {
 		t.Errorf("after the grants it finds %+v", left)
@@ -240,15 +240,15 @@ func TestExamineRowSecurity(t *testing.T) {
 	p := newPatient(t, testserver.Postgres(t))
 	poor := p.as("secured_")
 	for _, f := range bad(examined(t, poor, time.Hour)) {
-		p.exec(f.Mend)
+		p.exec(f.Fix)
 	}
 	p.exec("ALTER TABLE outbox_events ENABLE ROW LEVEL SECURITY")
 	found := bad(examined(t, poor, time.Hour))
-	f := find(found, buffer.Problem, "row security", "hides rows of table public.outbox_events")
+	f := find(found, buffer.LevelError, "row security", "hides rows of table public.outbox_events")
 	if f == nil {
 		t.Fatalf("it finds %+v", found)
 	}
-	p.exec(f.Mend)
+	p.exec(f.Fix)
 	if left := bad(examined(t, poor, time.Hour)); len(left) > 0 {
 		t.Errorf("after mending it finds %+v", left)
 	}
@@ -262,7 +262,7 @@ func TestExamineWaiting(t *testing.T) {
 		first_id, last_id, oldest_at, error)
 		VALUES (gen_random_uuid(), 'public.outbox_events', 'stamp', 'waiting', 1, now(), 'o', 0, 0, 3, 7, 1, 7, now(), 'WRONGTYPE of a key')`)
 	found := bad(examined(t, p.url, time.Hour))
-	if find(found, buffer.Warning, "batches", "1 wait with 7 events; the newest because: WRONGTYPE of a key") == nil {
+	if find(found, buffer.LevelWarning, "batches", "1 wait with 7 events; the newest because: WRONGTYPE of a key") == nil {
 		t.Errorf("it finds %+v", found)
 	}
 }
@@ -286,7 +286,7 @@ func TestExamineStandby(t *testing.T) {
 		t.Fatal(err)
 	}
 	found := examined(t, server.URL, time.Hour)
-	if f := find(found, buffer.Problem, "server", "in recovery"); f == nil || !strings.Contains(f.Mend, "target_session_attrs=read-write") {
+	if f := find(found, buffer.LevelError, "server", "in recovery"); f == nil || !strings.Contains(f.Fix, "target_session_attrs=read-write") {
 		t.Errorf("it finds %+v", found)
 	}
 }
@@ -295,7 +295,7 @@ func TestExamineStandby(t *testing.T) {
 func TestExamineNobody(t *testing.T) {
 	t.Parallel()
 	found := examined(t, "postgres://app:pass-word@127.0.0.1:1/app", time.Hour)
-	if len(found) != 1 || found[0].Level != buffer.Problem || !strings.Contains(found[0].Text, "cannot reach PostgreSQL at 127.0.0.1:1") || strings.Contains(found[0].Text, "pass-word") {
+	if len(found) != 1 || found[0].Level != buffer.LevelError || !strings.Contains(found[0].Text, "cannot reach PostgreSQL at 127.0.0.1:1") || strings.Contains(found[0].Text, "pass-word") {
 		t.Errorf("it finds %+v", found)
 	}
 }

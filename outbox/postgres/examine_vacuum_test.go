@@ -18,14 +18,14 @@ func TestExamineDeadRows(t *testing.T) {
 	p.exec("DELETE FROM outbox_events")
 	var f *buffer.Finding
 	testserver.Eventually(t, func() error {
-		if f = find(examined(t, p.url, time.Hour), buffer.Warning, "dead rows", "110000 dead rows beside 0 live ones"); f == nil {
+		if f = find(examined(t, p.url, time.Hour), buffer.LevelWarning, "dead rows", "110000 dead rows beside 0 live ones"); f == nil {
 			return fmt.Errorf("it does not see the dead rows")
 		}
 		return nil
 	})
-	p.exec(f.Mend)
+	p.exec(f.Fix)
 	testserver.Eventually(t, func() error {
-		if f := find(examined(t, p.url, time.Hour), buffer.Warning, "dead rows", ""); f != nil {
+		if f := find(examined(t, p.url, time.Hour), buffer.LevelWarning, "dead rows", ""); f != nil {
 			return fmt.Errorf("after the vacuum it finds %+v", f)
 		}
 		return nil
@@ -39,12 +39,12 @@ func TestExamineAutovacuum(t *testing.T) {
 	p.exec("ALTER SYSTEM SET autovacuum = off; SELECT pg_reload_conf()")
 	var f *buffer.Finding
 	testserver.Eventually(t, func() error { // until the server has read it
-		if f = find(examined(t, p.url, time.Hour), buffer.Warning, "autovacuum", "autovacuum off"); f == nil {
+		if f = find(examined(t, p.url, time.Hour), buffer.LevelWarning, "autovacuum", "autovacuum off"); f == nil {
 			return fmt.Errorf("it does not see that autovacuum is off")
 		}
 		return nil
 	})
-	p.exec(f.Mend)
+	p.exec(f.Fix)
 	testserver.Eventually(t, func() error {
 		if left := bad(examined(t, p.url, time.Hour)); len(left) > 0 {
 			return fmt.Errorf("after mending it finds %+v", left)

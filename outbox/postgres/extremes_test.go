@@ -30,7 +30,7 @@ func TestIDsAtTheEnds(t *testing.T) {
 				if len(f.Rows(t)) == 0 {
 					break
 				}
-				_, err := f.Buffer.Look(ctx, 100)
+				_, err := f.Buffer.CountBacklog(ctx, 100)
 				check(t, err)
 				b, err := f.Buffer.Claim(ctx, 10, lease)
 				check(t, err)
@@ -49,7 +49,7 @@ func TestIDsAtTheEnds(t *testing.T) {
 						{Verdict: buffer.Retry, IDs: ids[1:], GroupID: buffer.NewGroupID()},
 					}))
 				default:
-					check(t, f.Buffer.Mark(ctx, b, ids))
+					check(t, f.Buffer.MarkDelivered(ctx, b, ids))
 					check(t, f.Buffer.Settle(ctx, b, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 				}
 			}

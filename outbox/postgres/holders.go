@@ -66,11 +66,11 @@ ORDER BY 18, behind DESC, 14 DESC NULLS LAST`
 // mostHolders is how many are looked at of each kind.
 const mostHolders = 100
 
-// Holders returns what holds the database back now, those that keep only the catalogs'
+// Blockers returns what holds the database back now, those that keep only the catalogs'
 // rows last and else those that are furthest behind first, at most a hundred of each kind. A session that only reads in another database
 // is none, nor is this one. It asks for no table, and works before Migrate.
-func (b *Buffer) Holders(ctx context.Context) ([]buffer.Holder, error) {
-	var all []buffer.Holder
+func (b *Buffer) Blockers(ctx context.Context) ([]buffer.VacuumBlocker, error) {
+	var all []buffer.VacuumBlocker
 	err := b.db.RoundTrip(ctx, []pg.Step{pg.ReadTx(b.db.StatementTimeout), {
 		SQL: horizonSQL, Args: []string{pg.Int(mostHolders)},
 		Row: func(v [][]byte) error {
@@ -84,9 +84,9 @@ func (b *Buffer) Holders(ctx context.Context) ([]buffer.Holder, error) {
 	return all, nil
 }
 
-func holderOf(v [][]byte) buffer.Holder {
-	h := buffer.Holder{
-		Kind: buffer.HolderKind(v[0]), Name: string(v[1]), PID: pg.ReadInt4(v[2]),
+func holderOf(v [][]byte) buffer.VacuumBlocker {
+	h := buffer.VacuumBlocker{
+		Kind: buffer.BlockerKind(v[0]), Name: string(v[1]), PID: pg.ReadInt4(v[2]),
 		Database: string(v[3]), User: string(v[4]), Application: string(v[5]), State: string(v[6]), Backend: string(v[7]),
 		Superuser: pg.ReadBool(v[8]), Own: pg.ReadBool(v[9]), Elsewhere: pg.ReadBool(v[10]),
 		Age: pg.ReadAge(v[13]), QueryAge: pg.ReadAge(v[14]),
@@ -115,12 +115,12 @@ WITH culprit AS MATERIALIZED (
 )
 SELECT pg_terminate_backend(pid) FROM culprit`
 
-// End ends the session of a transaction, if it is still the one that Holders saw: same
+// End ends the session of a transaction, if it is still the one that Blockers saw: same
 // session, same transaction, same application, and holding. Else, and of other kinds
 // of holders, it ends nothing and returns false. It never ends what is not a client's,
 // nor a relay's.
-func (b *Buffer) End(ctx context.Context, h buffer.Holder) (ended bool, err error) {
-	if h.Kind != buffer.HeldByTransaction || h.BeganAt.IsZero() {
+func (b *Buffer) Terminate(ctx context.Context, h buffer.VacuumBlocker) (ended bool, err error) {
+	if h.Kind != buffer.BlockedByTransaction || h.BeganAt.IsZero() {
 		return false, nil
 	}
 	found := false

@@ -25,7 +25,7 @@ func logical(t *testing.T) *testserver.PostgresServer {
 }
 
 // opened is a buffer on a database, which need not have tables.
-func opened(t *testing.T, url string, w buffer.Watch) *Buffer {
+func opened(t *testing.T, url string, w buffer.SupervisorPolicy) *Buffer {
 	t.Helper()
 	b, err := Open(Config{URL: url, Pipeline: "orders", Watch: w})
 	if err != nil {
@@ -67,9 +67,9 @@ func run(t *testing.T, conn *pgx.Conn, statement string) {
 
 func pid(conn *pgx.Conn) int { return int(conn.PgConn().PID()) }
 
-func holders(t *testing.T, b *Buffer) []buffer.Holder {
+func holders(t *testing.T, b *Buffer) []buffer.VacuumBlocker {
 	t.Helper()
-	all, err := b.Holders(t.Context())
+	all, err := b.Blockers(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,8 +77,8 @@ func holders(t *testing.T, b *Buffer) []buffer.Holder {
 }
 
 // holderOfPID returns the transaction of a session, or nil.
-func holderOfPID(all []buffer.Holder, pid int) *buffer.Holder {
-	i := slices.IndexFunc(all, func(h buffer.Holder) bool { return h.PID == pid })
+func holderOfPID(all []buffer.VacuumBlocker, pid int) *buffer.VacuumBlocker {
+	i := slices.IndexFunc(all, func(h buffer.VacuumBlocker) bool { return h.PID == pid })
 	if i < 0 {
 		return nil
 	}
@@ -105,7 +105,7 @@ func TestHolders(t *testing.T) {
 	t.Parallel()
 	server := logical(t)
 	far, name := elsewhere(t, server)
-	b := opened(t, server.URL, buffer.Watch{})
+	b := opened(t, server.URL, buffer.SupervisorPolicy{})
 	if all := holders(t, b); len(all) > 0 {
 		t.Fatalf("on an idle server it finds %+v", all)
 	}
@@ -156,36 +156,36 @@ func TestHolders(t *testing.T) {
 		if i > 0 && h.Behind > all[i-1].Behind && h.Catalogs == all[i-1].Catalogs || h.Catalogs != (i == len(all)-1) {
 			t.Errorf("%+v is not in order", h)
 		}
-		if session := h.Kind == buffer.HeldByTransaction; session != (h.QueryAge > 0) || session == h.StartedAt.IsZero() {
+		if session := h.Kind == buffer.BlockedByTransaction; session != (h.QueryAge > 0) || session == h.StartedAt.IsZero() {
 			t.Errorf("%+v: query %v, session %v", h, h.QueryAge, h.StartedAt)
 		}
-		if slot := h.Kind == buffer.HeldBySlot; slot != (h.Age == 0) || slot != h.BeganAt.IsZero() || slot != (h.WAL > 0) {
+		if slot := h.Kind == buffer.BlockedBySlot; slot != (h.Age == 0) || slot != h.BeganAt.IsZero() || slot != (h.WAL > 0) {
 			t.Errorf("%+v: age %v", h, h.Age)
 		}
 		if at := time.Since(h.BeganAt.Add(h.Age)); !h.BeganAt.IsZero() && at.Abs() > time.Minute {
 			t.Errorf("%+v did not begin %v ago", h, h.Age)
 		}
 	}
-	slices.SortFunc(all, func(a, b buffer.Holder) int {
+	slices.SortFunc(all, func(a, b buffer.VacuumBlocker) int {
 		return slices.Compare([]byte(a.Application+a.Name), []byte(b.Application+b.Name))
 	})
-	want := []buffer.Holder{
-		{Kind: buffer.HeldByTransaction, PID: pid(writer), Application: "batch", State: "idle in transaction", Database: name, Elsewhere: true},
-		{Kind: buffer.HeldBySlot, Name: "forgotten", Database: "postgres", State: "inactive", Catalogs: true},
-		{Kind: buffer.HeldByPrepared, Name: "half'done", Database: name, Elsewhere: true},
-		{Kind: buffer.HeldByTransaction, PID: pid(own), Application: "relay", State: "idle in transaction", Database: "postgres", Own: true},
-		{Kind: buffer.HeldByTransaction, PID: pid(reader), Application: "report", State: "idle in transaction", Database: "postgres"},
-		{Kind: buffer.HeldBySlot, Name: "unread", State: "inactive"},
+	want := []buffer.VacuumBlocker{
+		{Kind: buffer.BlockedByTransaction, PID: pid(writer), Application: "batch", State: "idle in transaction", Database: name, Elsewhere: true},
+		{Kind: buffer.BlockedBySlot, Name: "forgotten", Database: "postgres", State: "inactive", Catalogs: true},
+		{Kind: buffer.BlockedByPrepared, Name: "half'done", Database: name, Elsewhere: true},
+		{Kind: buffer.BlockedByTransaction, PID: pid(own), Application: "relay", State: "idle in transaction", Database: "postgres", Own: true},
+		{Kind: buffer.BlockedByTransaction, PID: pid(reader), Application: "report", State: "idle in transaction", Database: "postgres"},
+		{Kind: buffer.BlockedBySlot, Name: "unread", State: "inactive"},
 	}
 	for i := range want {
-		if h := &want[i]; h.Kind != buffer.HeldBySlot {
+		if h := &want[i]; h.Kind != buffer.BlockedBySlot {
 			h.User, h.Superuser = "relay", true
 		}
-		if want[i].Kind == buffer.HeldByTransaction {
+		if want[i].Kind == buffer.BlockedByTransaction {
 			want[i].Backend = "client backend"
 		}
 	}
-	if diff := cmp.Diff(want, all, cmpopts.IgnoreFields(buffer.Holder{}, "StartedAt", "BeganAt", "Age", "QueryAge", "Behind", "Horizon", "WAL")); diff != "" {
+	if diff := cmp.Diff(want, all, cmpopts.IgnoreFields(buffer.VacuumBlocker{}, "StartedAt", "BeganAt", "Age", "QueryAge", "Behind", "Horizon", "WAL")); diff != "" {
 		t.Error(diff)
 	}
 	for _, conn := range []*pgx.Conn{idle, foreign, prepared, vacuum} {
@@ -201,11 +201,11 @@ func TestHolderOnAStandby(t *testing.T) {
 	server := logical(t)
 	standby := testserver.Standby(t, server)
 	session(t, standby.URL, "hand", "ALTER SYSTEM SET hot_standby_feedback = on", "ALTER SYSTEM SET wal_receiver_status_interval = '1s'", "SELECT pg_reload_conf()")
-	b := opened(t, server.URL, buffer.Watch{})
-	var sender buffer.Holder
+	b := opened(t, server.URL, buffer.SupervisorPolicy{})
+	var sender buffer.VacuumBlocker
 	testserver.Eventually(t, func() error {
 		for _, h := range holders(t, b) {
-			if h.Backend == "walsender" || h.Kind == buffer.HeldBySlot {
+			if h.Backend == "walsender" || h.Kind == buffer.BlockedBySlot {
 				sender = h
 				return nil
 			}
@@ -215,7 +215,7 @@ func TestHolderOnAStandby(t *testing.T) {
 	if sender.Horizon == 0 || sender.Elsewhere || sender.Own {
 		t.Errorf("it is %+v", sender)
 	}
-	if ended, err := b.End(t.Context(), sender); ended || err != nil {
+	if ended, err := b.Terminate(t.Context(), sender); ended || err != nil {
 		t.Errorf("it was ended: %v, %v", ended, err)
 	}
 }
@@ -243,41 +243,41 @@ func replica(t *testing.T, server string) *pgconn.PgConn {
 	return conn
 }
 
-// TestEnd: exactly what Holders saw is ended, and only a client's.
+// TestEnd: exactly what Blockers saw is ended, and only a client's.
 func TestEnd(t *testing.T) {
 	t.Parallel()
 	server := logical(t)
 	culprit := session(t, server.URL, "report", repeatable, "SELECT 1")
 	own := session(t, server.URL, "relay", repeatable, "SELECT 1")
 	sender := replica(t, server.URL)
-	b := opened(t, server.URL, buffer.Watch{})
+	b := opened(t, server.URL, buffer.SupervisorPolicy{})
 	all := holders(t, b)
 	saw := holderOfPID(all, pid(culprit))
-	end := func(h *buffer.Holder, want bool) {
+	end := func(h *buffer.VacuumBlocker, want bool) {
 		t.Helper()
 		if h == nil {
 			t.Fatalf("it is not among %+v", all)
 		}
-		if ended, err := b.End(t.Context(), *h); ended != want || err != nil {
+		if ended, err := b.Terminate(t.Context(), *h); ended != want || err != nil {
 			t.Errorf("ended: %v, %v; want %v", ended, err, want)
 		}
 	}
 	end(holderOfPID(all, pid(own)), false)
 	end(holderOfPID(all, int(sender.PID())), false)
-	if !slices.ContainsFunc(all, func(h buffer.Holder) bool { return h.PID == int(sender.PID()) && h.Backend == "walsender" }) {
+	if !slices.ContainsFunc(all, func(h buffer.VacuumBlocker) bool { return h.PID == int(sender.PID()) && h.Backend == "walsender" }) {
 		t.Errorf("a subscriber's first copy is not among %+v", all)
 	}
-	for name, change := range map[string]func(*buffer.Holder){
-		"a later session of that pid": func(h *buffer.Holder) { h.StartedAt = h.StartedAt.Add(-time.Microsecond) },
-		"an earlier transaction":      func(h *buffer.Holder) { h.BeganAt = h.BeganAt.Add(-time.Microsecond) },
-		"another application":         func(h *buffer.Holder) { h.Application = "psql" },
-		"another session":             func(h *buffer.Holder) { h.PID = pid(own) },
-		"nobody knows since when":     func(h *buffer.Holder) { h.BeganAt = time.Time{} },
-		"a prepared one":              func(h *buffer.Holder) { h.Kind = buffer.HeldByPrepared },
+	for name, change := range map[string]func(*buffer.VacuumBlocker){
+		"a later session of that pid": func(h *buffer.VacuumBlocker) { h.StartedAt = h.StartedAt.Add(-time.Microsecond) },
+		"an earlier transaction":      func(h *buffer.VacuumBlocker) { h.BeganAt = h.BeganAt.Add(-time.Microsecond) },
+		"another application":         func(h *buffer.VacuumBlocker) { h.Application = "psql" },
+		"another session":             func(h *buffer.VacuumBlocker) { h.PID = pid(own) },
+		"nobody knows since when":     func(h *buffer.VacuumBlocker) { h.BeganAt = time.Time{} },
+		"a prepared one":              func(h *buffer.VacuumBlocker) { h.Kind = buffer.BlockedByPrepared },
 	} {
 		other := *saw
 		change(&other)
-		if ended, err := b.End(t.Context(), other); ended || err != nil {
+		if ended, err := b.Terminate(t.Context(), other); ended || err != nil {
 			t.Errorf("%s was ended: %v", name, err)
 		}
 	}
@@ -304,30 +304,30 @@ func TestHoldersOfOthers(t *testing.T) {
 	poor, other := p.as("poor_"), p.as("other_")
 	culprit := session(t, other, "report", repeatable, "SELECT 1")
 	p.exec("CREATE TABLE t (n int); INSERT INTO t VALUES (1)")
-	w := buffer.Watch{TerminateAfter: time.Hour}
+	w := buffer.SupervisorPolicy{TerminateAfter: time.Hour}
 	b := opened(t, poor, w)
 	h := holderOfPID(holders(t, b), pid(culprit))
-	want := &buffer.Holder{
-		Kind: buffer.HeldByTransaction, PID: pid(culprit), Database: "postgres", User: culprit.Config().User, Application: "report", Behind: 2,
+	want := &buffer.VacuumBlocker{
+		Kind: buffer.BlockedByTransaction, PID: pid(culprit), Database: "postgres", User: culprit.Config().User, Application: "report", Behind: 2,
 	}
-	if diff := cmp.Diff(want, h, cmpopts.IgnoreFields(buffer.Holder{}, "Horizon")); diff != "" || h.Horizon == 0 {
+	if diff := cmp.Diff(want, h, cmpopts.IgnoreFields(buffer.VacuumBlocker{}, "Horizon")); diff != "" || h.Horizon == 0 {
 		t.Errorf("horizon %d, %s", h.Horizon, diff)
 	}
-	if ended, err := b.End(t.Context(), *h); ended || err != nil {
+	if ended, err := b.Terminate(t.Context(), *h); ended || err != nil {
 		t.Errorf("one of which little is known was ended: %v, %v", ended, err)
 	}
-	rights := func(w buffer.Watch, want ...string) {
+	rights := func(w buffer.SupervisorPolicy, want ...string) {
 		t.Helper()
-		found, err := b.Rights(t.Context(), w)
+		found, err := b.MissingPrivileges(t.Context(), w)
 		if err != nil {
 			t.Fatal(err)
 		}
 		var mends []string
 		for _, f := range found {
-			if f.Level != buffer.Warning || f.About == "" || f.Text == "" {
+			if f.Level != buffer.LevelWarning || f.Subject == "" || f.Text == "" {
 				t.Errorf("it says %+v", f)
 			}
-			mends = append(mends, f.Mend)
+			mends = append(mends, f.Fix)
 		}
 		if diff := cmp.Diff(want, mends); diff != "" {
 			t.Error(diff)
@@ -338,10 +338,10 @@ func TestHoldersOfOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	role := config.User
-	rights(buffer.Watch{}, "GRANT pg_read_all_stats TO "+role)
+	rights(buffer.SupervisorPolicy{}, "GRANT pg_read_all_stats TO "+role)
 	rights(w, "GRANT pg_read_all_stats TO "+role, "GRANT pg_signal_backend TO "+role)
 	p.exec("GRANT pg_read_all_stats TO " + role)
-	rights(buffer.Watch{})
+	rights(buffer.SupervisorPolicy{})
 	rights(w, "GRANT pg_signal_backend TO "+role)
 
 	all := holders(t, b)
@@ -349,7 +349,7 @@ func TestHoldersOfOthers(t *testing.T) {
 	if h.Age == 0 || h.State == "" || h.Backend == "" {
 		t.Errorf("it sees %+v", h)
 	}
-	if ended, err := b.End(t.Context(), *h); ended || pg.Code(err) != pg.CodeNoPrivilege {
+	if ended, err := b.Terminate(t.Context(), *h); ended || pg.Code(err) != pg.CodeNoPrivilege {
 		t.Errorf("ended: %v, %v", ended, err)
 	}
 
@@ -361,11 +361,11 @@ func TestHoldersOfOthers(t *testing.T) {
 	w.Users = []string{odd, "nobody", "relay"}
 	rights(w, "GRANT pg_signal_backend TO "+role, "connect as a superuser, or take it out of source.supervisor.users", "correct source.supervisor.users")
 	p.exec("GRANT pg_signal_backend TO " + role)
-	if ended, err := b.End(t.Context(), *h); !ended || err != nil {
+	if ended, err := b.Terminate(t.Context(), *h); !ended || err != nil {
 		t.Errorf("ended: %v, %v", ended, err)
 	}
 	super := session(t, p.url, "report", repeatable, "SELECT 1")
-	if ended, err := b.End(t.Context(), *holderOfPID(holders(t, b), pid(super))); ended || pg.Code(err) != pg.CodeNoPrivilege {
+	if ended, err := b.Terminate(t.Context(), *holderOfPID(holders(t, b), pid(super))); ended || pg.Code(err) != pg.CodeNoPrivilege {
 		t.Errorf("a superuser's was ended: %v, %v", ended, err)
 	}
 	for _, statement := range []string{"REVOKE pg_read_all_stats, pg_signal_backend FROM " + role, "DROP ROLE " + pgx.Identifier{odd}.Sanitize()} {
@@ -382,20 +382,20 @@ func TestExamineHolders(t *testing.T) {
 	p := newPatient(t, server.URL)
 	mend := func(says, mend string) {
 		t.Helper()
-		f := find(examined(t, p.url, time.Nanosecond), buffer.Warning, "vacuum horizon", says)
-		if f == nil || f.Mend != mend {
+		f := find(examined(t, p.url, time.Nanosecond), buffer.LevelWarning, "vacuum horizon", says)
+		if f == nil || f.Fix != mend {
 			t.Fatalf("%q, to be mended by %q, is not what it finds: %+v", says, mend, bad(examined(t, p.url, time.Nanosecond)))
 		}
 		p.exec(mend)
 		testserver.Eventually(t, func() error { // those that are ended need a moment
-			if f := find(examined(t, p.url, time.Nanosecond), buffer.Warning, "vacuum horizon", says); f != nil {
+			if f := find(examined(t, p.url, time.Nanosecond), buffer.LevelWarning, "vacuum horizon", says); f != nil {
 				return fmt.Errorf("after mending it finds %+v", f)
 			}
 			return nil
 		})
 	}
 	other := session(t, p.url, "report", repeatable, "SELECT 1")
-	if found := examined(t, p.url, time.Hour); find(found, buffer.Fine, "vacuum horizon", "nothing older than 1h0m0s") == nil {
+	if found := examined(t, p.url, time.Hour); find(found, buffer.LevelOK, "vacuum horizon", "nothing older than 1h0m0s") == nil {
 		t.Errorf("of transactions that are young it says %+v", bad(found))
 	}
 	mend(fmt.Sprintf(`(pid %d, user relay, application "report", database postgres, idle in transaction, its last query began`, pid(other)),
@@ -412,13 +412,13 @@ func TestExamineHolders(t *testing.T) {
 		fmt.Sprintf("pid %d", pid(own)):    "it is a relay's, and ends by itself",
 		`the transaction prepared as "far`: "in database " + pg.Quote(name) + ": ROLLBACK PREPARED 'far'",
 	} {
-		if f := find(found, buffer.Warning, "vacuum horizon", says); f == nil || f.Mend != mend {
+		if f := find(found, buffer.LevelWarning, "vacuum horizon", says); f == nil || f.Fix != mend {
 			t.Errorf("of %s it says %+v", says, bad(found))
 		}
 	}
 	run(t, connect(t, far), "ROLLBACK PREPARED 'far'")
 	for _, backend := range []string{"walsender", "autovacuum worker"} {
-		if mend := ending(&buffer.Holder{Kind: buffer.HeldByTransaction, PID: 7, Backend: backend}); strings.Contains(mend, "SELECT") {
+		if mend := ending(&buffer.VacuumBlocker{Kind: buffer.BlockedByTransaction, PID: 7, Backend: backend}); strings.Contains(mend, "SELECT") {
 			t.Errorf("a %s is ended by %q", backend, mend)
 		}
 	}

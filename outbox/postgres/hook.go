@@ -39,8 +39,8 @@ SELECT (SELECT count(*) FROM (
 FROM (SELECT clock_timestamp() AS now) clock
 LEFT JOIN outbox_batches ON buffer = $1`
 
-// Look is described by buffertest.Hook.
-func (h *Hook) Look(ctx context.Context, limit int) (buffer.Backlog, error) {
+// CountBacklog is described by buffertest.Hook.
+func (h *Hook) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, error) {
 	t, err := h.b.ready(ctx)
 	if err != nil {
 		return buffer.Backlog{}, err

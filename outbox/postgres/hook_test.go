@@ -40,7 +40,7 @@ func TestALetterThatSomebodyHolds(t *testing.T) {
 	if err := hook.Settle(ctx, b, delivered); err == nil {
 		t.Fatal("settled although a letter is locked")
 	}
-	check(t, hook.Mark(ctx, b, b.IDs()))
+	check(t, hook.MarkDelivered(ctx, b, b.IDs()))
 	for _, want := range [][]int64{ids[1:], ids[2:]} {
 		f.Overdue(t, b.GroupID, time.Second)
 		b, err = hook.TakeOver(ctx, lease)
@@ -58,7 +58,7 @@ func TestALetterThatSomebodyHolds(t *testing.T) {
 	check(t, hook.Settle(ctx, b, delivered))
 	count, err := f.Buffer.CountDead(ctx, buffer.DeadFilter{})
 	check(t, err)
-	if diff := cmp.Diff(buffer.DeadCount{Open: 3, Untold: 1}, count); diff != "" {
+	if diff := cmp.Diff(buffer.DeadCount{Open: 3, Unnotified: 1}, count); diff != "" {
 		t.Errorf("letters (-want +got):\n%s", diff)
 	}
 }

@@ -57,8 +57,8 @@ WHERE buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint AND state <>
 // markedAgain is how long a marked batch waits when its events are locked.
 const markedAgain = time.Second
 
-// Mark is described by buffertest.Buffer.
-func (l ledger) Mark(ctx context.Context, batch *buffer.Lease, delivered []int64) error {
+// MarkDelivered is described by buffertest.Buffer.
+func (l ledger) MarkDelivered(ctx context.Context, batch *buffer.Lease, delivered []int64) error {
 	t, err := l.b.ready(ctx)
 	if err != nil {
 		return err

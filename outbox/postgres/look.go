@@ -44,8 +44,8 @@ FROM (SELECT clock_timestamp() AS now) clock
 LEFT JOIN outbox_batches ON buffer = $1 AND due_at > $5::timestamptz
 GROUP BY clock.now`
 
-// Look is described by buffertest.Buffer.
-func (b *Buffer) Look(ctx context.Context, limit int) (buffer.Backlog, error) {
+// CountBacklog is described by buffertest.Buffer.
+func (b *Buffer) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, error) {
 	t, err := b.ready(ctx)
 	if err != nil {
 		return buffer.Backlog{}, err

@@ -212,13 +212,13 @@ func TestWhereRangeDoesNotHold(t *testing.T) {
 				if asked != strings.Contains(warnings, says) || asked != strings.Contains(warnings, "claimed by stamp: ") {
 					t.Errorf("%s: it warns: %q", mode, warnings)
 				}
-				level := buffer.Fine
+				level := buffer.LevelOK
 				if asked {
-					level = buffer.Warning
+					level = buffer.LevelWarning
 				}
-				about := slices.DeleteFunc(b.Examine(ctx), func(f buffer.Finding) bool { return f.About != "claim" })
+				about := slices.DeleteFunc(b.Diagnose(ctx), func(f buffer.Finding) bool { return f.Subject != "claim" })
 				if len(about) != 1 || about[0].Level != level || !strings.Contains(about[0].Text, says) ||
-					!strings.HasPrefix(about[0].Text, "by stamp") || about[0].Mend == "" {
+					!strings.HasPrefix(about[0].Text, "by stamp") || about[0].Fix == "" {
 					t.Errorf("%s: it is found: %+v", mode, about)
 				}
 			}
@@ -248,7 +248,7 @@ func TestALostTriggerIsNamed(t *testing.T) {
 	ctx := t.Context()
 	b := p.as(t, buffer.ClaimRange)
 	about := func() []buffer.Finding {
-		return slices.DeleteFunc(b.Examine(ctx), func(f buffer.Finding) bool { return f.About != "claim" || f.Level == buffer.Fine })
+		return slices.DeleteFunc(b.Diagnose(ctx), func(f buffer.Finding) bool { return f.Subject != "claim" || f.Level == buffer.LevelOK })
 	}
 	if got := about(); len(got) > 0 {
 		t.Errorf("the trigger is there: %+v", got)
@@ -258,7 +258,7 @@ func TestALostTriggerIsNamed(t *testing.T) {
 	if len(got) != 1 || !strings.Contains(got[0].Text, "when it is truncated") {
 		t.Fatalf("the trigger is gone: %+v", got)
 	}
-	f.Exec(t, got[0].Mend)
+	f.Exec(t, got[0].Fix)
 	if got := about(); len(got) > 0 {
 		t.Errorf("it was made again: %+v", got)
 	}
@@ -271,8 +271,8 @@ func TestFillfactorIsForStamps(t *testing.T) {
 	f := p.fixture(t, "outbox_events", "orders")
 	f.Exec(t, "ALTER TABLE outbox_events SET (fillfactor = 100)")
 	for mode, want := range map[buffer.ClaimMode]bool{buffer.ClaimRange: false, buffer.ClaimStamp: true} {
-		warned := slices.ContainsFunc(p.as(t, mode).Examine(t.Context()), func(f buffer.Finding) bool {
-			return f.Level == buffer.Warning && strings.Contains(f.Text, "fillfactor is 100")
+		warned := slices.ContainsFunc(p.as(t, mode).Diagnose(t.Context()), func(f buffer.Finding) bool {
+			return f.Level == buffer.LevelWarning && strings.Contains(f.Text, "fillfactor is 100")
 		})
 		if warned != want {
 			t.Errorf("%s: warned: %t", mode, warned)

@@ -129,7 +129,7 @@ SELECT coalesce((SELECT has_column_privilege(attrelid, attnum, 'UPDATE') FROM pg
        to_regclass($3) IS NOT NULL, coalesce(has_sequence_privilege(to_regclass($3), 'USAGE'), false)`
 
 // checkOwnRights looks at what a role needs to run. Who may not INSERT cannot replay, and
-// sends all the same: Examine tells.
+// sends all the same: Diagnose tells.
 func (b *Buffer) checkOwnRights(ctx context.Context, t ownFacts, missing *findings) error {
 	ledger := b.config.Schema
 	if ledger == "" {

@@ -181,7 +181,7 @@ WHERE e.group_id = $1::uuid AND own_find = ANY ($2::own_finds)`
 func (b *Buffer) readRows(ctx context.Context, p *projection) {
 	var missing []int64
 	for i := range p.Events {
-		if e := &p.Events[i]; e.Unprojected && e.Payload == nil {
+		if e := &p.Events[i]; e.NoProjection && e.Payload == nil {
 			e.Payload = []byte("null") // its row is gone too
 			missing = append(missing, e.ID)
 		}
@@ -201,7 +201,7 @@ func (p *projection) unprojected(v [][]byte) error {
 	if v[0] != nil && !p.own.numbered() {
 		id = p.uuids[uuid.UUID(v[0])]
 	}
-	if e := eventOf(p.Events, id); e != nil && e.Unprojected {
+	if e := eventOf(p.Events, id); e != nil && e.NoProjection {
 		e.Payload = slices.Clone(v[2])
 	}
 	return nil

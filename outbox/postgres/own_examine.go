@@ -98,7 +98,7 @@ func (e *examination) ownUUID(ctx context.Context, events tableFacts, key ownCol
 	}
 	name := "; name a growing column as source.cursor"
 	if index != "" {
-		e.add(buffer.Fine, about, column+" is a uuid: events are claimed by index "+index+", in no order, and "+cursorless+name, addCursor(events.quoted))
+		e.add(buffer.LevelOK, about, column+" is a uuid: events are claimed by index "+index+", in no order, and "+cursorless+name, addCursor(events.quoted))
 		return
 	}
 	e.warn(about, column+" is a uuid: each claim reads all of the table, in no order, and "+cursorless+name+
@@ -165,7 +165,7 @@ func (e *examination) ownProjection(ctx context.Context) {
 		return
 	}
 	n := len(batch.Events)
-	if errors.Is(batch.ProjectErr, buffer.ErrDatabase) {
+	if errors.Is(batch.ProjectErr, buffer.ErrDatabaseUnavailable) {
 		e.failed(about, batch.ProjectErr)
 		return
 	}
@@ -173,7 +173,7 @@ func (e *examination) ownProjection(ctx context.Context) {
 	var missing, refused []string
 	for i := range batch.Events {
 		switch ev := &batch.Events[i]; {
-		case ev.Unprojected:
+		case ev.NoProjection:
 			missing = append(missing, ev.Identity())
 		case ev.ProjectErr != nil:
 			if refused = append(refused, ev.Identity()); wrong == nil {

@@ -33,7 +33,7 @@ WHERE e.group_id = $1`
 func ofTheirs(url string) Config {
 	return Config{
 		URL: url, Pipeline: "activities", Table: "app.contact_activity_events", Schema: "relay",
-		Own: buffer.Own{ID: "id", Project: projectActivities},
+		Own: buffer.CustomTable{ID: "id", Project: projectActivities},
 	}
 }
 
@@ -74,7 +74,7 @@ func TestExamineATableOfTheUsersFindsNothing(t *testing.T) {
 		"tables": "", "claim": "by stamp", "claim plan": "contact_activity_events_pkey", "wake-ups": "every second", "autovacuum": "",
 		"your table": "claims begin at a cursor", "projection": "a row for each of the next 8 events", "projection ": "by index app.stamped; not by column id, for its name",
 	} {
-		if find(found, buffer.Fine, strings.TrimSpace(about), says) == nil {
+		if find(found, buffer.LevelOK, strings.TrimSpace(about), says) == nil {
 			t.Errorf("it does not say %q of %s: %+v", says, about, found)
 		}
 	}
@@ -85,11 +85,11 @@ func TestExamineATableOfTheUsersFindsNothing(t *testing.T) {
 	}
 	bare.URL += between + "search_path=app"
 	bare.Own.Project = strings.ReplaceAll(bare.Own.Project, "app.", "")
-	if found := examinedAs(t, bare); len(bad(found)) > 0 || find(found, buffer.Fine, "projection", "it finds a batch's rows of table app.contact_activity_events by column id") == nil {
+	if found := examinedAs(t, bare); len(bad(found)) > 0 || find(found, buffer.LevelOK, "projection", "it finds a batch's rows of table app.contact_activity_events by column id") == nil {
 		t.Errorf("of a projection in the shadow it says %+v", found)
 	}
 	p.exec("DELETE FROM app.contact_activity_events")
-	if find(examinedAs(t, ofTheirs(p.url)), buffer.Fine, "projection", "there is no event") == nil {
+	if find(examinedAs(t, ofTheirs(p.url)), buffer.LevelOK, "projection", "there is no event") == nil {
 		t.Errorf("without events it finds %+v", found)
 	}
 }
@@ -107,85 +107,85 @@ func TestExamineATableOfTheUsers(t *testing.T) {
 		// mend, where the finding's is not SQL alone: what does what it says.
 		mend string
 	}{
-		"no group_id":       {damage: "ALTER TABLE " + events + " DROP COLUMN group_id", level: buffer.Problem, about: "tables", says: "has no column group_id"},
-		"group_id of text":  {damage: "ALTER TABLE " + events + " ALTER group_id TYPE text", level: buffer.Problem, about: "tables", says: "column group_id of table app.contact_activity_events is text"},
-		"group_id not null": {damage: "DELETE FROM " + events + "; ALTER TABLE " + events + " ALTER group_id SET NOT NULL", level: buffer.Problem, about: "tables", says: "may not be NULL"},
-		"group_id computed": {damage: "ALTER TABLE " + events + " DROP COLUMN group_id, ADD COLUMN group_id uuid GENERATED ALWAYS AS (NULL) STORED", level: buffer.Problem, about: "tables", says: "group_id of table app.contact_activity_events is computed"},
-		"no key":            {damage: "ALTER TABLE " + events + " DROP CONSTRAINT contact_activity_events_pkey", level: buffer.Problem, about: "tables", says: "column id of table app.contact_activity_events, which source.id names, is not unique"},
+		"no group_id":       {damage: "ALTER TABLE " + events + " DROP COLUMN group_id", level: buffer.LevelError, about: "tables", says: "has no column group_id"},
+		"group_id of text":  {damage: "ALTER TABLE " + events + " ALTER group_id TYPE text", level: buffer.LevelError, about: "tables", says: "column group_id of table app.contact_activity_events is text"},
+		"group_id not null": {damage: "DELETE FROM " + events + "; ALTER TABLE " + events + " ALTER group_id SET NOT NULL", level: buffer.LevelError, about: "tables", says: "may not be NULL"},
+		"group_id computed": {damage: "ALTER TABLE " + events + " DROP COLUMN group_id, ADD COLUMN group_id uuid GENERATED ALWAYS AS (NULL) STORED", level: buffer.LevelError, about: "tables", says: "group_id of table app.contact_activity_events is computed"},
+		"no key":            {damage: "ALTER TABLE " + events + " DROP CONSTRAINT contact_activity_events_pkey", level: buffer.LevelError, about: "tables", says: "column id of table app.contact_activity_events, which source.id names, is not unique"},
 		"nullable key": {
 			damage: "ALTER TABLE " + events + " DROP CONSTRAINT contact_activity_events_pkey, ALTER id DROP IDENTITY, ALTER id DROP NOT NULL, ADD UNIQUE (id)",
-			level:  buffer.Problem, about: "tables", says: "may be NULL",
+			level:  buffer.LevelError, about: "tables", says: "may be NULL",
 		},
 		"no such key": {
-			config: func(c *Config) { c.Own.ID = "Id" }, level: buffer.Problem, about: "tables",
+			config: func(c *Config) { c.Own.ID = "Id" }, level: buffer.LevelError, about: "tables",
 			says: `has no column "Id", which source.id names`, mend: "-",
 		},
 		"a key of text": {
-			damage: "ALTER TABLE " + events + " ALTER id DROP IDENTITY; ALTER TABLE app.contact_activity_events ALTER id TYPE text", level: buffer.Problem, about: "tables",
+			damage: "ALTER TABLE " + events + " ALTER id DROP IDENTITY; ALTER TABLE app.contact_activity_events ALTER id TYPE text", level: buffer.LevelError, about: "tables",
 			says: "column id of table app.contact_activity_events is text", mend: "cursor",
 		},
 		"no cursor column": {
-			config: func(c *Config) { c.Own.Cursor = "place in line" }, level: buffer.Problem, about: "tables",
+			config: func(c *Config) { c.Own.Cursor = "place in line" }, level: buffer.LevelError, about: "tables",
 			says: `has no column "place in line", which source.cursor names`,
 		},
 		"cursor of text": {
-			damage: "ALTER TABLE " + events + " ADD COLUMN seq text", config: func(c *Config) { c.Own.Cursor = "seq" }, level: buffer.Problem, about: "tables",
+			damage: "ALTER TABLE " + events + " ADD COLUMN seq text", config: func(c *Config) { c.Own.Cursor = "seq" }, level: buffer.LevelError, about: "tables",
 			says: "column seq of table app.contact_activity_events, which source.cursor names, is text", mend: "-",
 		},
 		"cursor not unique": {
-			damage: "ALTER TABLE " + events + " ADD COLUMN seq bigserial", config: func(c *Config) { c.Own.Cursor = "seq" }, level: buffer.Problem, about: "tables",
+			damage: "ALTER TABLE " + events + " ADD COLUMN seq bigserial", config: func(c *Config) { c.Own.Cursor = "seq" }, level: buffer.LevelError, about: "tables",
 			says: "column seq of table app.contact_activity_events, which source.cursor names, is not unique",
 		},
 		"cursor nullable": {
-			damage: "CREATE SEQUENCE app.s; ALTER TABLE " + events + " ADD COLUMN seq bigint DEFAULT nextval('app.s') UNIQUE", config: func(c *Config) { c.Own.Cursor = "seq" }, level: buffer.Problem, about: "tables",
+			damage: "CREATE SEQUENCE app.s; ALTER TABLE " + events + " ADD COLUMN seq bigint DEFAULT nextval('app.s') UNIQUE", config: func(c *Config) { c.Own.Cursor = "seq" }, level: buffer.LevelError, about: "tables",
 			says: "column seq of table app.contact_activity_events, which source.cursor names, may be NULL",
 		},
 		"a view": {
-			damage: "CREATE VIEW app.v AS SELECT * FROM " + events, config: func(c *Config) { c.Table = "app.v" }, level: buffer.Problem, about: "tables",
+			damage: "CREATE VIEW app.v AS SELECT * FROM " + events, config: func(c *Config) { c.Table = "app.v" }, level: buffer.LevelError, about: "tables",
 			says: "app.v is no table", mend: "-",
 		},
-		"no table": {config: func(c *Config) { c.Table = "app.nothing" }, level: buffer.Problem, about: "tables", says: `table "app"."nothing", which source.project makes your own, does not exist`, mend: "-"},
-		"32 bits":  {damage: "ALTER TABLE " + events + " ALTER id TYPE integer; ALTER SEQUENCE app.contact_activity_events_id_seq AS integer", level: buffer.Warning, about: "your table", says: "is integer, which ends at 2147483647"},
+		"no table": {config: func(c *Config) { c.Table = "app.nothing" }, level: buffer.LevelError, about: "tables", says: `table "app"."nothing", which source.project makes your own, does not exist`, mend: "-"},
+		"32 bits":  {damage: "ALTER TABLE " + events + " ALTER id TYPE integer; ALTER SEQUENCE app.contact_activity_events_id_seq AS integer", level: buffer.LevelWarning, about: "your table", says: "is integer, which ends at 2147483647"},
 		"no sequence": {
-			damage: "ALTER TABLE " + events + " ALTER id DROP IDENTITY", level: buffer.Warning, about: "your table",
+			damage: "ALTER TABLE " + events + " ALTER id DROP IDENTITY", level: buffer.LevelWarning, about: "your table",
 			says: "takes its values from no sequence, and so they are claimed without the cursor's protection",
 		},
-		"down":   {damage: "ALTER SEQUENCE app.contact_activity_events_id_seq INCREMENT BY -1 MINVALUE -100", level: buffer.Warning, about: "your table", says: "counts down"},
-		"cycles": {damage: "ALTER SEQUENCE app.contact_activity_events_id_seq CYCLE", level: buffer.Warning, about: "your table", says: "begins again at its end"},
+		"down":   {damage: "ALTER SEQUENCE app.contact_activity_events_id_seq INCREMENT BY -1 MINVALUE -100", level: buffer.LevelWarning, about: "your table", says: "counts down"},
+		"cycles": {damage: "ALTER SEQUENCE app.contact_activity_events_id_seq CYCLE", level: buffer.LevelWarning, about: "your table", says: "begins again at its end"},
 		"uuid": {
-			damage: "ALTER TABLE " + events + " ALTER id DROP IDENTITY; ALTER TABLE app.contact_activity_events ALTER id TYPE uuid USING gen_random_uuid()", level: buffer.Warning, about: "your table",
+			damage: "ALTER TABLE " + events + " ALTER id DROP IDENTITY; ALTER TABLE app.contact_activity_events ALTER id TYPE uuid USING gen_random_uuid()", level: buffer.LevelWarning, about: "your table",
 			says: "without the cursor's protection: claims walk over dead rows while a long transaction pins them; name a growing column as source.cursor, " +
 				"or have an index at least: CREATE INDEX ON app.contact_activity_events (id) WHERE group_id IS NULL", mend: "cursor",
 		},
 		"uuid, indexed": {
 			damage: "ALTER TABLE " + events + " ALTER id DROP IDENTITY; ALTER TABLE app.contact_activity_events ALTER id TYPE uuid USING gen_random_uuid(); CREATE INDEX waiting ON " + events + " (id) WHERE group_id IS NULL",
-			level:  buffer.Fine, about: "your table", says: "claimed by index app.waiting, in no order, and without the cursor's protection", mend: "cursor",
+			level:  buffer.LevelOK, about: "your table", says: "claimed by index app.waiting, in no order, and without the cursor's protection", mend: "cursor",
 		},
 		"held back": {
-			damage: "CREATE TABLE app.log (event bigint PRIMARY KEY REFERENCES " + events + ")", level: buffer.Warning, about: "foreign keys",
+			damage: "CREATE TABLE app.log (event bigint PRIMARY KEY REFERENCES " + events + ")", level: buffer.LevelWarning, about: "foreign keys",
 			says: "constraint log_event_fkey of table app.log holds back what is delivered", mend: "ALTER TABLE app.log DROP CONSTRAINT log_event_fkey",
 		},
 		"read whole": {
-			damage: "CREATE TABLE app.log (id int, event bigint REFERENCES " + events + " ON DELETE CASCADE); CREATE INDEX ON app.log (id, event)", level: buffer.Warning,
+			damage: "CREATE TABLE app.log (id int, event bigint REFERENCES " + events + " ON DELETE CASCADE); CREATE INDEX ON app.log (id, event)", level: buffer.LevelWarning,
 			about: "foreign keys", says: "table app.log refers to table app.contact_activity_events by columns without an index",
 		},
-		"autovacuum": {damage: "ALTER TABLE " + events + " SET (autovacuum_enabled = false)", level: buffer.Warning, about: "autovacuum", says: "autovacuum_enabled is false"},
-		"unlogged":   {damage: "ALTER TABLE " + events + " SET UNLOGGED", level: buffer.Problem, about: "tables", says: "is UNLOGGED"},
-		"ledger":     {damage: "DROP TABLE relay.outbox_batches", level: buffer.Problem, about: "tables", says: `table "relay".outbox_batches does not exist`, mend: "migrate"},
+		"autovacuum": {damage: "ALTER TABLE " + events + " SET (autovacuum_enabled = false)", level: buffer.LevelWarning, about: "autovacuum", says: "autovacuum_enabled is false"},
+		"unlogged":   {damage: "ALTER TABLE " + events + " SET UNLOGGED", level: buffer.LevelError, about: "tables", says: "is UNLOGGED"},
+		"ledger":     {damage: "DROP TABLE relay.outbox_batches", level: buffer.LevelError, about: "tables", says: `table "relay".outbox_batches does not exist`, mend: "migrate"},
 		"no parents": {
-			damage: "DELETE FROM app.contact_activities WHERE id IN (2, 3)", level: buffer.Warning, about: "projection",
+			damage: "DELETE FROM app.contact_activities WHERE id IN (2, 3)", level: buffer.LevelWarning, about: "projection",
 			says: `of the next 8 events it returns no row for 2, which would be buried as "not projected": 2, 3`, mend: "INSERT INTO app.contact_activities VALUES (2, 2, ''), (3, 0, '')",
 		},
 		"read for each batch": {
-			damage: "DROP INDEX app.stamped", level: buffer.Warning, about: "projection",
+			damage: "DROP INDEX app.stamped", level: buffer.LevelWarning, about: "projection",
 			says: "for each batch it reads all of table app.contact_activity_events, for its name without the schema does not lead to it",
 		},
 		"another index": {
 			damage: "DROP INDEX app.stamped; CREATE INDEX ON app.contact_activity_events (group_id) WHERE group_id IS NULL; CREATE INDEX ON app.contact_activity_events (id, group_id)",
-			level:  buffer.Warning, about: "projection", says: "for each batch it reads all",
+			level:  buffer.LevelWarning, about: "projection", says: "for each batch it reads all",
 		},
 		"rows twice": {
-			damage: "ALTER TABLE app.contact_activities DROP CONSTRAINT contact_activities_pkey; INSERT INTO app.contact_activities VALUES (4, 9, '')", level: buffer.Problem,
+			damage: "ALTER TABLE app.contact_activities DROP CONSTRAINT contact_activities_pkey; INSERT INTO app.contact_activities VALUES (4, 9, '')", level: buffer.LevelError,
 			about: "projection", says: "1 could not be sent (4): the projection returns event 4 twice", mend: "DELETE FROM app.contact_activities WHERE lead_id = 9",
 		},
 	} {
@@ -201,18 +201,18 @@ func TestExamineATableOfTheUsers(t *testing.T) {
 			}
 			found := examinedAs(t, config)
 			f := find(found, c.level, c.about, c.says)
-			if f == nil || f.Mend == "" {
+			if f == nil || f.Fix == "" {
 				t.Fatalf("it finds %+v", bad(found))
 			}
 			checked := check(t, config)
-			if (c.level == buffer.Problem && c.about == "tables" && name != "unlogged") != errors.Is(checked, buffer.ErrNotReady) || checked != nil && !strings.Contains(checked.Error(), c.says+"") {
+			if (c.level == buffer.LevelError && c.about == "tables" && name != "unlogged") != errors.Is(checked, buffer.ErrNotReady) || checked != nil && !strings.Contains(checked.Error(), c.says+"") {
 				t.Errorf("Check says %v", checked)
 			}
 			switch c.mend {
 			case "-":
 				return
 			case "cursor":
-				p.exec(f.Mend)
+				p.exec(f.Fix)
 				config.Own.Cursor = "seq"
 			case "migrate":
 				if _, err := Migrate(t.Context(), p.url, SchemaConfig{Table: config.Table, Schema: "relay", Own: true}); err != nil {
@@ -221,7 +221,7 @@ func TestExamineATableOfTheUsers(t *testing.T) {
 			case "":
 				for range 2 { // a second finding may have been behind the first
 					for _, f := range bad(examinedAs(t, config)) {
-						p.exec(f.Mend)
+						p.exec(f.Fix)
 					}
 				}
 			default:
@@ -263,7 +263,7 @@ func TestExamineTriggers(t *testing.T) {
 	found := examinedAs(t, ofTheirs(p.url))
 	var told []string
 	for _, f := range found {
-		if f.About == "triggers" && f.Level == buffer.Fine {
+		if f.Subject == "triggers" && f.Level == buffer.LevelOK {
 			told = append(told, f.Text)
 		}
 	}
@@ -313,7 +313,7 @@ func TestExamineProjections(t *testing.T) {
 			if !errors.Is(err, buffer.ErrNotReady) || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("it says %v", err)
 			}
-			if f := find(examinedAs(t, config), buffer.Problem, "tables", c.says); f == nil || f.Mend == "" {
+			if f := find(examinedAs(t, config), buffer.LevelError, "tables", c.says); f == nil || f.Fix == "" {
 				t.Errorf("doctor finds %+v", f)
 			}
 		})
@@ -340,26 +340,26 @@ func TestExamineOwnRole(t *testing.T) {
 			poor.Own.Cursor = c.cursor
 			found := bad(examinedAs(t, poor))
 			for _, says := range []string{"may not SELECT, UPDATE (group_id), DELETE on table app.contact_activity_events", c.says} {
-				if find(found, buffer.Problem, "tables", says) == nil {
+				if find(found, buffer.LevelError, "tables", says) == nil {
 					t.Errorf("it does not say %q: %+v", says, found)
 				}
 			}
 			for _, f := range found {
-				if strings.HasPrefix(f.Mend, "GRANT") {
-					p.exec(f.Mend)
+				if strings.HasPrefix(f.Fix, "GRANT") {
+					p.exec(f.Fix)
 				}
 			}
 			// Now the projection can be read, but for its parents.
 			found = bad(examinedAs(t, poor))
-			if len(found) != 1 || !strings.Contains(found[0].Text, "permission denied for table contact_activities") || !strings.HasPrefix(found[0].Mend, "GRANT SELECT ON app.contact_activities TO ") {
+			if len(found) != 1 || !strings.Contains(found[0].Text, "permission denied for table contact_activities") || !strings.HasPrefix(found[0].Fix, "GRANT SELECT ON app.contact_activities TO ") {
 				t.Fatalf("after the first grants it finds %+v", found)
 			}
-			p.exec(found[0].Mend)
+			p.exec(found[0].Fix)
 			found = bad(examinedAs(t, poor))
-			if len(found) != 1 || found[0].Level != buffer.Warning || !strings.Contains(found[0].Text, "which nothing needs but relay dead replay") {
+			if len(found) != 1 || found[0].Level != buffer.LevelWarning || !strings.Contains(found[0].Text, "which nothing needs but relay dead replay") {
 				t.Fatalf("after the grants it finds %+v", found)
 			}
-			p.exec(found[0].Mend)
+			p.exec(found[0].Fix)
 			if left := bad(examinedAs(t, poor)); len(left) > 0 {
 				t.Errorf("after all grants it finds %+v", left)
 			}
@@ -376,28 +376,28 @@ func TestExamineClosedSchemas(t *testing.T) {
 		"GRANT ALL ON ALL SEQUENCES IN SCHEMA app, relay"))
 	poor.Own.Project = strings.ReplaceAll(projectActivities, "app.contact_activities a", "elsewhere.contact_activities a")
 	found := bad(examinedAs(t, poor))
-	if len(found) != 2 || find(found, buffer.Problem, "tables", "may not use schema relay") == nil || find(found, buffer.Problem, "tables", "may not SELECT, UPDATE (group_id), DELETE on table app.contact_activity_events") == nil {
+	if len(found) != 2 || find(found, buffer.LevelError, "tables", "may not use schema relay") == nil || find(found, buffer.LevelError, "tables", "may not SELECT, UPDATE (group_id), DELETE on table app.contact_activity_events") == nil {
 		t.Errorf("it finds %+v", found)
 	}
 	if err := check(t, poor); !errors.Is(err, buffer.ErrNotReady) || strings.Count(err.Error(), "GRANT USAGE ON SCHEMA relay TO ") != 1 {
 		t.Errorf("Check says %v", err)
 	}
 	for _, f := range found {
-		p.exec(f.Mend)
+		p.exec(f.Fix)
 	}
-	p.exec("REVOKE ALL ON SCHEMA app FROM " + strings.Fields(found[0].Mend)[len(strings.Fields(found[0].Mend))-1])
+	p.exec("REVOKE ALL ON SCHEMA app FROM " + strings.Fields(found[0].Fix)[len(strings.Fields(found[0].Fix))-1])
 	found = bad(examinedAs(t, poor))
-	if len(found) != 1 || find(found, buffer.Problem, "tables", "may not use schema app") == nil {
+	if len(found) != 1 || find(found, buffer.LevelError, "tables", "may not use schema app") == nil {
 		t.Errorf("of the table's own schema it finds %+v", found)
 	}
-	p.exec(found[0].Mend)
+	p.exec(found[0].Fix)
 	found = bad(examinedAs(t, poor))
-	if len(found) != 1 || !strings.HasPrefix(found[0].Mend, "GRANT USAGE ON SCHEMA elsewhere TO ") {
+	if len(found) != 1 || !strings.HasPrefix(found[0].Fix, "GRANT USAGE ON SCHEMA elsewhere TO ") {
 		t.Fatalf("of what the projection reads it finds %+v", found)
 	}
-	p.exec(found[0].Mend)
+	p.exec(found[0].Fix)
 	for _, f := range bad(examinedAs(t, poor)) {
-		if f.Level == buffer.Problem {
+		if f.Level == buffer.LevelError {
 			t.Errorf("after mending it finds %+v", f)
 		}
 	}
@@ -434,17 +434,17 @@ func TestExamineASharedRate(t *testing.T) {
 	}
 	role := strings.Split(strings.TrimPrefix(config.URL, "postgres://"), ":")[0]
 	p.exec(`REVOKE ALL ON relay.outbox_rates FROM "` + role + `"`)
-	f := find(examinedAs(t, config), buffer.Problem, "tables", "may not SELECT, INSERT, UPDATE on table relay.outbox_rates")
+	f := find(examinedAs(t, config), buffer.LevelError, "tables", "may not SELECT, INSERT, UPDATE on table relay.outbox_rates")
 	if f == nil {
 		t.Fatal("it does not see what the role may not")
 	}
-	p.exec(f.Mend)
+	p.exec(f.Fix)
 	if left := bad(examinedAs(t, config)); len(left) > 0 {
 		t.Errorf("after mending it finds %+v", left)
 	}
 	p.exec("DROP TABLE relay.outbox_rates")
-	f = find(examinedAs(t, config), buffer.Problem, "tables", `table "relay".outbox_rates does not exist`)
-	if f == nil || f.Mend != "relay migrate -c relay.yaml" {
+	f = find(examinedAs(t, config), buffer.LevelError, "tables", `table "relay".outbox_rates does not exist`)
+	if f == nil || f.Fix != "relay migrate -c relay.yaml" {
 		t.Errorf("of the missing table it says %+v", f)
 	}
 	config.SharedRate = false
@@ -462,11 +462,11 @@ func TestExamineOwnRowSecurity(t *testing.T) {
 		t.Fatalf("before it finds %+v", left)
 	}
 	p.exec("ALTER TABLE app.contact_activity_events ENABLE ROW LEVEL SECURITY")
-	f := find(examinedAs(t, poor), buffer.Problem, "row security", "hides rows of table app.contact_activity_events")
+	f := find(examinedAs(t, poor), buffer.LevelError, "row security", "hides rows of table app.contact_activity_events")
 	if f == nil {
 		t.Fatal("it does not see the policy")
 	}
-	p.exec(f.Mend)
+	p.exec(f.Fix)
 	if left := bad(examinedAs(t, poor)); len(left) > 0 {
 		t.Errorf("after mending it finds %+v", left)
 	}

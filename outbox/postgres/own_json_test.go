@@ -34,7 +34,7 @@ UPDATE `+activitiesTable+` SET note = 'null' WHERE activity = 3`)
 	check(t, err)
 	b := p.claim(t, 10)
 	for _, b := range []*buffer.Lease{peeked, b, p.takeOver(t)} {
-		if b.ProjectErr != nil || !b.Events[0].Unprojected || !strings.Contains(string(b.Events[0].Payload), `"note": "\"\\u0000\""`) {
+		if b.ProjectErr != nil || !b.Events[0].NoProjection || !strings.Contains(string(b.Events[0].Payload), `"note": "\"\\u0000\""`) {
 			t.Fatalf("there are %v and %+v", b.ProjectErr, b.Events)
 		}
 	}

@@ -15,11 +15,11 @@ func TestAnOwnTablesBacklogIsNotRead(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		ddl, project string
-		own          buffer.Own
+		own          buffer.CustomTable
 	}{
-		"integer": {ddl: "id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY", own: buffer.Own{ID: "id"}},
-		"uuid":    {ddl: "id uuid PRIMARY KEY DEFAULT gen_random_uuid()", own: buffer.Own{ID: "id"}},
-		"cursor":  {ddl: "id uuid PRIMARY KEY DEFAULT gen_random_uuid(), seq bigserial UNIQUE", own: buffer.Own{ID: "id", Cursor: "seq"}},
+		"integer": {ddl: "id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY", own: buffer.CustomTable{ID: "id"}},
+		"uuid":    {ddl: "id uuid PRIMARY KEY DEFAULT gen_random_uuid()", own: buffer.CustomTable{ID: "id"}},
+		"cursor":  {ddl: "id uuid PRIMARY KEY DEFAULT gen_random_uuid(), seq bigserial UNIQUE", own: buffer.CustomTable{ID: "id", Cursor: "seq"}},
 	} {
 		for _, statistics := range []string{"empty", "claimed"} {
 			t.Run(name+", statistics of "+statistics, func(t *testing.T) {
@@ -47,7 +47,7 @@ func ownBacklog(t *testing.T, o *ours, statistics string) {
 	}
 	analyze("empty")
 	insert(2000)
-	_, err := o.Look(t.Context(), 1) // the first one looks everywhere
+	_, err := o.CountBacklog(t.Context(), 1) // the first one looks everywhere
 	check(t, err)
 	if b, err := o.Claim(t.Context(), 2000, time.Hour); err != nil || len(b.Events) != 2000 || b.ProjectErr != nil {
 		t.Fatalf("claimed %v, %v", b, err)
@@ -55,7 +55,7 @@ func ownBacklog(t *testing.T, o *ours, statistics string) {
 	analyze("claimed")
 	insert(30_000)
 	for range 10 {
-		_, err := o.Look(t.Context(), 100)
+		_, err := o.CountBacklog(t.Context(), 100)
 		check(t, err)
 		b, err := o.Claim(t.Context(), 10, time.Hour)
 		if err != nil || len(b.Events) != 10 {
@@ -68,7 +68,7 @@ func ownBacklog(t *testing.T, o *ours, statistics string) {
 		if len(b.Events) != 6 || b.ProjectErr != nil {
 			t.Fatalf("taken over: %+v", b)
 		}
-		check(t, o.Mark(t.Context(), b, b.IDs()))
+		check(t, o.MarkDelivered(t.Context(), b, b.IDs()))
 		o.settle(t, b, buffer.Outcome{Verdict: buffer.Delivered})
 	}
 	check(t, o.Close()) // sessions that end give their counts away

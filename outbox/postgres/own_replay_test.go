@@ -54,7 +54,7 @@ UPDATE relay.outbox_dead_letters SET event_row = event_row || '{"activity": 1}' 
 	o.exec(t, `ALTER TABLE `+activitiesTable+` ADD COLUMN since text NOT NULL`)
 	replay(10, 0, "all")
 	var ids []int64
-	letters, err := o.Dead(t.Context(), buffer.DeadFilter{}, nil, 20)
+	letters, err := o.ListDead(t.Context(), buffer.DeadFilter{}, nil, 20)
 	check(t, err)
 	for _, l := range letters {
 		ids = append(ids, l.ID)

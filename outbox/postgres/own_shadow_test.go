@@ -34,7 +34,7 @@ INSERT INTO "Odd; ""table""" ("the kind") SELECT 'kind ' || i FROM generate_seri
 	const odd = ` FROM "Odd; ""table""" e`
 	first := shadowed(t, p.url, `app."Odd; ""table"""`, "", `SELECT id, '{}' AS payload`+odd+` WHERE group_id = $1`, "")
 	batch, err := first.Claim(t.Context(), 3, time.Hour)
-	if err != nil || len(batch.Events) != 3 || batch.ProjectErr != nil || batch.Events[0].Unprojected {
+	if err != nil || len(batch.Events) != 3 || batch.ProjectErr != nil || batch.Events[0].NoProjection {
 		t.Fatalf("claimed %+v, %v", batch, err)
 	}
 	group := batch.GroupID
@@ -115,7 +115,7 @@ func shadowed(t *testing.T, url, table, path, project, plain string) *Buffer {
 	}
 	b, err := Open(Config{
 		URL: url + between + "search_path=" + neturl.QueryEscape(path), Pipeline: "activities", Table: table, Schema: "relay",
-		Own: buffer.Own{ID: "id", Project: project},
+		Own: buffer.CustomTable{ID: "id", Project: project},
 	})
 	if err != nil {
 		t.Fatal(err)

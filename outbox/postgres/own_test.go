@@ -37,7 +37,7 @@ WHERE e.group_id = $1; -- of the batch`
 
 func newActivities(t *testing.T, url string, n int) *ours {
 	t.Helper()
-	o := newOurs(t, url, activitiesDDL, buffer.Own{ID: `Id of "it"`, Project: activitiesProject}, activitiesTable)
+	o := newOurs(t, url, activitiesDDL, buffer.CustomTable{ID: `Id of "it"`, Project: activitiesProject}, activitiesTable)
 	o.add(t, n)
 	return o
 }
@@ -75,7 +75,7 @@ func TestATableOfYourOwn(t *testing.T) {
 	o.settle(t, b, buffer.Outcome{Verdict: buffer.Retry, GroupID: b.GroupID, Error: "away"})
 	o.exec(t, `DELETE FROM "The ""app""".activities WHERE id = 2`)
 	b = o.takeOver(t)
-	if !b.Events[1].Unprojected || b.Events[0].Unprojected || b.ProjectErr != nil {
+	if !b.Events[1].NoProjection || b.Events[0].NoProjection || b.ProjectErr != nil {
 		t.Fatalf("an event that lost its parent while it waited: %+v", b.Events)
 	}
 	rest := buffer.NewGroupID()
@@ -128,7 +128,7 @@ func TestAProjectionsTransaction(t *testing.T) {
 	}
 
 	// The session ends in the middle: the claim is committed, and nothing is the batch's fault.
-	if b = with("to_jsonb(pg_terminate_backend(pg_backend_pid()))"); !errors.Is(b.ProjectErr, buffer.ErrDatabase) || b.Events[0].Payload != nil {
+	if b = with("to_jsonb(pg_terminate_backend(pg_backend_pid()))"); !errors.Is(b.ProjectErr, buffer.ErrDatabaseUnavailable) || b.Events[0].Payload != nil {
 		t.Fatalf("claimed %+v although the session was ended", b)
 	}
 	if rows := o.text(t, "SELECT events::text || ' ' || state FROM relay.outbox_batches WHERE first_id = 3"); rows != "1 leased" {
@@ -215,9 +215,9 @@ func TestLettersOfWhatJSONBDoesNotTake(t *testing.T) {
 
 func TestWhatATableOfYourOwnDoesNotGoWith(t *testing.T) {
 	t.Parallel()
-	own := buffer.Own{ID: "id", Project: "SELECT 1"}
+	own := buffer.CustomTable{ID: "id", Project: "SELECT 1"}
 	for says, c := range map[string]postgres.Config{
-		"ID is empty":      {Own: buffer.Own{Project: "SELECT 1"}},
+		"ID is empty":      {Own: buffer.CustomTable{Project: "SELECT 1"}},
 		"Ordered":          {Own: own, Ordered: true},
 		"auto or stamp":    {Own: own, Claim: buffer.ClaimRange},
 		"auto or stamp ":   {Own: own, Claim: buffer.ClaimOptimistic},

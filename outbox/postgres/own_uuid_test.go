@@ -25,7 +25,7 @@ type ours struct {
 }
 
 // newOurs makes the tables, and the relay's in a schema of its own.
-func newOurs(t *testing.T, url, ddl string, own buffer.Own, table string) *ours {
+func newOurs(t *testing.T, url, ddl string, own buffer.CustomTable, table string) *ours {
 	t.Helper()
 	o := &ours{place: newPlace(t, url, buffertest.Options{}), config: postgres.Config{
 		URL: url, Table: table, Schema: "relay", Pipeline: "ours", Own: own, Connections: 4,
@@ -113,7 +113,7 @@ CREATE UNIQUE INDEX ON "Changes" (body) WHERE group_id IS NULL`
 
 func newUUIDs(t *testing.T, events int) *ours {
 	t.Helper()
-	o := newOurs(t, testserver.Postgres(t), uuidDDL, buffer.Own{ID: "The key", Project: uuidProject}, "Changes")
+	o := newOurs(t, testserver.Postgres(t), uuidDDL, buffer.CustomTable{ID: "The key", Project: uuidProject}, "Changes")
 	o.insert(t, 1, events)
 	return o
 }
@@ -127,7 +127,7 @@ func (o *ours) insert(t *testing.T, from, to int) {
 func TestUUIDs(t *testing.T) {
 	t.Parallel()
 	o := newUUIDs(t, 10)
-	look, err := o.Look(t.Context(), 100)
+	look, err := o.CountBacklog(t.Context(), 100)
 	check(t, err)
 	if look.Unclaimed != 10 {
 		t.Fatalf("look: %+v", look)
@@ -161,8 +161,8 @@ func TestUUIDs(t *testing.T) {
 		t.Fatalf("the rest is %+v, want %v", rest, want)
 	}
 
-	// Marked, with one of them held by somebody.
-	check(t, o.Mark(t.Context(), rest, rest.IDs()[:3]))
+	// Delivered, with one of them held by somebody.
+	check(t, o.MarkDelivered(t.Context(), rest, rest.IDs()[:3]))
 	marked := o.takeOver(t)
 	if !slices.Equal(marked.Delivered, rest.IDs()[:3]) || !slices.Equal(uuidsOf(marked), want) {
 		t.Fatalf("marked: %+v", marked)
@@ -197,7 +197,7 @@ func TestUUIDs(t *testing.T) {
 	}
 
 	// The letter is found by its uuid, and replayed as it was.
-	letters, err := o.Dead(t.Context(), buffer.DeadFilter{UUIDs: []uuid.UUID{dead.UUID}}, nil, 10)
+	letters, err := o.ListDead(t.Context(), buffer.DeadFilter{UUIDs: []uuid.UUID{dead.UUID}}, nil, 10)
 	check(t, err)
 	none, err := o.CountDead(t.Context(), buffer.DeadFilter{UUIDs: []uuid.UUID{uuid.New()}})
 	check(t, err)
@@ -222,16 +222,16 @@ func TestUUIDsThatDoNotAddUp(t *testing.T) {
 	o.exec(t, fmt.Sprintf(`DELETE FROM "Changes" WHERE "The key" = '%s' OR group_id = '%s'`, uneven.Events[0].UUID, hollow.GroupID))
 	o.exec(t, fmt.Sprintf(`INSERT INTO "Changes" (body, group_id) SELECT 'by hand ' || i, '%s' FROM generate_series(1, 2) i`, uneven.GroupID))
 	o.exec(t, fmt.Sprintf(`DELETE FROM relay.outbox_batches WHERE group_id = '%s'`, orphan.GroupID))
-	check(t, o.Mark(t.Context(), uneven, uneven.IDs()[:2]))
+	check(t, o.MarkDelivered(t.Context(), uneven, uneven.IDs()[:2]))
 	o.exec(t, "UPDATE relay.outbox_batches SET due_at = clock_timestamp() - interval '1 second'")
 	a, err := o.Audit(t.Context())
 	check(t, err)
-	if a.Uneven != 1 || a.Hollow != 1 || a.Orphans != (buffer.Tally{Batches: 1, Events: 3}) || a.Delivered != 1 {
+	if a.Miscounted != 1 || a.EmptyBatches != 1 || a.Orphaned != (buffer.Count{Batches: 1, Events: 3}) || a.DeliveredEvents != 1 {
 		t.Fatalf("audit: %+v", a)
 	}
 	r, err := o.Repair(t.Context())
 	check(t, err)
-	if r != (buffer.Repair{Adopted: a.Orphans, Removed: 1, Corrected: 1}) {
+	if r != (buffer.Repair{Adopted: a.Orphaned, Removed: 1, Corrected: 1}) {
 		t.Fatalf("repair: %+v", r)
 	}
 	o.agrees(t, "a repair")
@@ -267,7 +267,7 @@ func TestUUIDsAreLookedFor(t *testing.T) {
 	b := o.claim(t, 10)
 	o.exec(t, "DELETE FROM relay.outbox_batches")
 	second := o.open(t, o.config)
-	look, err := second.Look(t.Context(), 10)
+	look, err := second.CountBacklog(t.Context(), 10)
 	check(t, err)
 	if look.Due != 1 {
 		t.Fatalf("look: %+v", look)

@@ -29,7 +29,7 @@ type own struct {
 }
 
 // own is what is used of the table when nothing is missing.
-func (f *ownFacts) own(c buffer.Own) *own {
+func (f *ownFacts) own(c buffer.CustomTable) *own {
 	o := &own{key: f.column(c.ID), created: "clock_timestamp()", topic: f.table.name}
 	if c.Cursor != "" {
 		o.number = f.column(c.Cursor)

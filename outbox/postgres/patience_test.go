@@ -47,13 +47,13 @@ func TestAStatementBehindALock(t *testing.T) {
 		"claim":        {pg.CodeLockTimeout, func() error { _, err := b.Claim(ctx, 10, time.Hour); return err }},
 		"take over":    {pg.CodeLockTimeout, func() error { _, err := b.TakeOver(ctx, time.Hour); return err }},
 		"renew":        {pg.CodeLockTimeout, func() error { return b.Renew(ctx, batch, time.Hour) }},
-		"mark":         {pg.CodeLockTimeout, func() error { return b.Mark(ctx, batch, batch.IDs()) }},
-		"wake":         {pg.CodeLockTimeout, func() error { _, err := b.Wake(ctx, "", 0); return err }},
-		"away":         {pg.CodeLockTimeout, func() error { _, err := b.Away(ctx); return err }},
-		"look":         {pg.CodeLockTimeout, func() error { _, err := b.Look(ctx, 10); return err }},
+		"mark":         {pg.CodeLockTimeout, func() error { return b.MarkDelivered(ctx, batch, batch.IDs()) }},
+		"wake":         {pg.CodeLockTimeout, func() error { _, err := b.RetryNow(ctx, "", 0); return err }},
+		"away":         {pg.CodeLockTimeout, func() error { _, err := b.DeferredAddresses(ctx); return err }},
+		"look":         {pg.CodeLockTimeout, func() error { _, err := b.CountBacklog(ctx, 10); return err }},
 		"status":       {pg.CodeLockTimeout, func() error { _, err := b.Status(ctx); return err }},
 		"hook's claim": {pg.CodeLockTimeout, func() error { _, err := b.Hook().Claim(ctx, 10, time.Hour); return err }},
-		"hook's look":  {pg.CodeLockTimeout, func() error { _, err := b.Hook().Look(ctx, 0); return err }},
+		"hook's look":  {pg.CodeLockTimeout, func() error { _, err := b.Hook().CountBacklog(ctx, 0); return err }},
 		"settle":       {pg.CodeLockTimeout, func() error { return b.Settle(ctx, batch, outcomes) }},
 	} {
 		calls.Go(func() {

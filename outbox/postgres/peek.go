@@ -101,7 +101,7 @@ func (b *Buffer) peekOwn(ctx context.Context, t *table, limit int) (*buffer.Leas
 		return nil, nil
 	}
 	for i := range p.Events {
-		if e := &p.Events[i]; e.Unprojected {
+		if e := &p.Events[i]; e.NoProjection {
 			e.Payload = rows[e.ID]
 		}
 	}

@@ -43,7 +43,7 @@ func wrongStatistics(t *testing.T, mode buffer.ClaimMode, statistics string) {
 	f.Exec(t, "ALTER TABLE outbox_batches SET (autovacuum_enabled = false)")
 	analyze("empty")
 	insert(2000)
-	if _, err := f.Buffer.Look(t.Context(), 1); err != nil { // the first one looks everywhere
+	if _, err := f.Buffer.CountBacklog(t.Context(), 1); err != nil { // the first one looks everywhere
 		t.Fatal(err)
 	}
 	if b, err := f.Buffer.Claim(t.Context(), 2000, time.Hour); err != nil || len(b.Events) != 2000 {
@@ -53,7 +53,7 @@ func wrongStatistics(t *testing.T, mode buffer.ClaimMode, statistics string) {
 	insert(30_000)
 
 	for range 10 {
-		if _, err := f.Buffer.Look(t.Context(), 100); err != nil {
+		if _, err := f.Buffer.CountBacklog(t.Context(), 100); err != nil {
 			t.Fatal(err)
 		}
 		b, err := f.Buffer.Claim(t.Context(), 10, time.Hour)
@@ -66,7 +66,7 @@ func wrongStatistics(t *testing.T, mode buffer.ClaimMode, statistics string) {
 		}))
 		b, err = f.Buffer.TakeOver(t.Context(), time.Hour)
 		check(t, err)
-		check(t, f.Buffer.Mark(t.Context(), b, b.IDs()))
+		check(t, f.Buffer.MarkDelivered(t.Context(), b, b.IDs()))
 		check(t, f.Buffer.Settle(t.Context(), b, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 	}
 
@@ -132,7 +132,7 @@ func lettersDoneWith(t *testing.T, statistics string) {
 		return buffer.Outcome{Verdict: v, IDs: ids, GroupID: buffer.NewGroupID()}
 	}
 	for range 2 {
-		look, err := hook.Look(ctx, 100)
+		look, err := hook.CountBacklog(ctx, 100)
 		check(t, err)
 		if look.Unclaimed != 40 {
 			t.Fatalf("look: %+v", look)
@@ -144,7 +144,7 @@ func lettersDoneWith(t *testing.T, statistics string) {
 	check(t, hook.Settle(ctx, b, []buffer.Outcome{outcome(buffer.Delivered, ids[10:30]), outcome(buffer.Retry, append(ids[:10:10], ids[30:]...))}))
 	b, err = hook.TakeOver(ctx, time.Hour)
 	check(t, err)
-	check(t, hook.Mark(ctx, b, b.IDs()))
+	check(t, hook.MarkDelivered(ctx, b, b.IDs()))
 	f.Overdue(t, b.GroupID, time.Second)
 	b, err = hook.TakeOver(ctx, time.Hour)
 	check(t, err)
@@ -154,7 +154,7 @@ func lettersDoneWith(t *testing.T, statistics string) {
 	check(t, f.Hook(t).Check(ctx))
 	status, err := f.Buffer.Status(ctx)
 	check(t, err)
-	page, err := f.Buffer.Dead(ctx, buffer.DeadFilter{Told: true}, &buffer.DeadKey{EventID: 3}, 10)
+	page, err := f.Buffer.ListDead(ctx, buffer.DeadFilter{Notified: true}, &buffer.DeadKey{EventID: 3}, 10)
 	check(t, err)
 	discarded, err := f.Buffer.Discard(ctx, buffer.DeadFilter{IDs: ids[:5]}, 1000)
 	check(t, err)

@@ -137,7 +137,7 @@ func (p *projection) end() {
 		case e.ProjectErr != nil:
 			p.empty(e, e.ProjectErr)
 		default:
-			e.Unprojected = e.Payload == nil
+			e.NoProjection = e.Payload == nil
 		}
 	}
 }
@@ -179,7 +179,7 @@ func (p *projection) failed(err error, took time.Duration) {
 	case c == pg.CodeCancelled && took >= p.limit:
 		p.fail("the projection did not end within %s: have an index for what it looks up, or a smaller batch_size", p.limit)
 	case c == pg.CodeCancelled || !pg.IsStatementError(err):
-		p.fail("%w: %w", buffer.ErrDatabase, err)
+		p.fail("%w: %w", buffer.ErrDatabaseUnavailable, err)
 	case strings.HasPrefix(c, "22"), strings.HasPrefix(c, "21"): // a value, or a row too many
 		p.fail("%w: %w: "+see, buffer.ErrEventData, err, p.table.events)
 	default:

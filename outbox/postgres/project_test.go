@@ -45,9 +45,9 @@ func TestAnEventsOwnFault(t *testing.T) {
 		}
 		for i, e := range b.Events {
 			switch err := e.ProjectErr; {
-			case i != 1 && (err != nil || e.Payload == nil || e.Unprojected):
+			case i != 1 && (err != nil || e.Payload == nil || e.NoProjection):
 				t.Errorf("%s: %+v", columns, e)
-			case i == 1 && (err == nil || e.Payload != nil || e.Key != nil || e.Unprojected || e.Topic != "Activity.events"):
+			case i == 1 && (err == nil || e.Payload != nil || e.Key != nil || e.NoProjection || e.Topic != "Activity.events"):
 				t.Errorf("%s: there is something of an event that is bad: %+v", columns, e)
 			case i == 1 && !strings.Contains(err.Error(), says):
 				t.Errorf("%s: got %v, want an error that says %q", columns, err, says)
@@ -61,15 +61,15 @@ func TestWhoseDoingItIs(t *testing.T) {
 	t.Parallel()
 	o := newActivities(t, testserver.Postgres(t), 3)
 	o.exec(t, `CREATE FUNCTION fail(sqlstate text) RETURNS jsonb LANGUAGE plpgsql AS $$ BEGIN RAISE 'it is %', sqlstate USING ERRCODE = sqlstate; END $$`)
-	kinds := []error{buffer.ErrEventData, buffer.ErrDatabase}
+	kinds := []error{buffer.ErrEventData, buffer.ErrDatabaseUnavailable}
 	for payload, kind := range map[string]error{
 		`to_jsonb(1 / (activity - 2))`:                        buffer.ErrEventData,
 		`to_jsonb(('x' || activity)::bigint)`:                 buffer.ErrEventData,
 		`(SELECT to_jsonb(id) FROM "The ""app""".activities)`: buffer.ErrEventData,
-		`fail('53100')`: buffer.ErrDatabase, `fail('57P01')`: buffer.ErrDatabase, `fail('58030')`: buffer.ErrDatabase,
-		`fail('XX000')`: buffer.ErrDatabase, `fail('55P03')`: buffer.ErrDatabase, `fail('57014')`: buffer.ErrDatabase,
-		`fail('08006')`: buffer.ErrDatabase, `fail('40P01')`: buffer.ErrDatabase,
-		`to_jsonb(pg_terminate_backend(pg_backend_pid()))`: buffer.ErrDatabase,
+		`fail('53100')`: buffer.ErrDatabaseUnavailable, `fail('57P01')`: buffer.ErrDatabaseUnavailable, `fail('58030')`: buffer.ErrDatabaseUnavailable,
+		`fail('XX000')`: buffer.ErrDatabaseUnavailable, `fail('55P03')`: buffer.ErrDatabaseUnavailable, `fail('57014')`: buffer.ErrDatabaseUnavailable,
+		`fail('08006')`: buffer.ErrDatabaseUnavailable, `fail('40P01')`: buffer.ErrDatabaseUnavailable,
+		`to_jsonb(pg_terminate_backend(pg_backend_pid()))`: buffer.ErrDatabaseUnavailable,
 		`fail('42501')`: nil, `fail('P0001')`: nil,
 	} {
 		p := o.projecting(t, strings.Replace(activitiesProject, "a.data AS payload", payload+" AS payload", 1))
@@ -87,7 +87,7 @@ func TestWhoseDoingItIs(t *testing.T) {
 				}
 			}
 			for _, e := range b.Events {
-				if e.Payload != nil || e.ProjectErr != nil || e.Unprojected {
+				if e.Payload != nil || e.ProjectErr != nil || e.NoProjection {
 					t.Errorf("%s: %+v", payload, e)
 				}
 			}
@@ -102,7 +102,7 @@ func TestAProjectionThatTakesForEver(t *testing.T) {
 	p := o.projecting(t, strings.Replace(activitiesProject, "a.data AS payload", "to_jsonb(pg_sleep(600)::text) AS payload", 1))
 	expect := func(b *buffer.Lease, err error, says string) {
 		t.Helper()
-		if err != nil || b == nil || b.ProjectErr == nil || errors.Is(b.ProjectErr, buffer.ErrDatabase) || b.ProjectErr.Error() != says {
+		if err != nil || b == nil || b.ProjectErr == nil || errors.Is(b.ProjectErr, buffer.ErrDatabaseUnavailable) || b.ProjectErr.Error() != says {
 			t.Fatalf("got %+v, %v; want one that says %q", b, err, says)
 		}
 	}

@@ -40,7 +40,7 @@ func TestIDsBeyond32Bits(t *testing.T) {
 	event := outbox.Event{Topic: "t", Payload: []byte("1")}
 	ids := f.Insert(t, event, event, event, event)
 	expectIDs(t, "ids", ids, []int64{first, first + 1, first + 2, first + 3})
-	if look, err := f.Buffer.Look(ctx, 10); err != nil || look.Unclaimed != 4 {
+	if look, err := f.Buffer.CountBacklog(ctx, 10); err != nil || look.Unclaimed != 4 {
 		t.Fatalf("look: %+v, %v", look, err)
 	}
 
@@ -55,14 +55,14 @@ func TestIDsBeyond32Bits(t *testing.T) {
 	b, err = hook.TakeOver(ctx, lease)
 	check(t, err)
 	expectIDs(t, "taken over by the hook", b.IDs(), ids[2:])
-	check(t, hook.Mark(ctx, b, ids[2:]))
+	check(t, hook.MarkDelivered(ctx, b, ids[2:]))
 	f.Overdue(t, b.GroupID, lease)
 	b, err = hook.TakeOver(ctx, lease)
 	check(t, err)
 	expectIDs(t, "marked by the hook", b.Delivered, ids[2:])
 	check(t, hook.Settle(ctx, b, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 
-	events, err := f.Buffer.Dead(ctx, buffer.DeadFilter{Told: true}, &buffer.DeadKey{EventID: ids[0], GroupID: b.Events[0].DeadLetter.GroupID}, 10)
+	events, err := f.Buffer.ListDead(ctx, buffer.DeadFilter{Notified: true}, &buffer.DeadKey{EventID: ids[0], GroupID: b.Events[0].DeadLetter.GroupID}, 10)
 	check(t, err)
 	if len(events) != 3 || events[0].ID != ids[1] {
 		t.Fatalf("the second page begins with %v", events)
@@ -84,7 +84,7 @@ func TestIDsBeyond32Bits(t *testing.T) {
 	b, err = f.Buffer.TakeOver(ctx, lease)
 	check(t, err)
 	expectIDs(t, "a part", b.IDs(), ids[2:])
-	check(t, f.Buffer.Mark(ctx, b, ids[2:]))
+	check(t, f.Buffer.MarkDelivered(ctx, b, ids[2:]))
 	f.Overdue(t, b.GroupID, lease)
 	b, err = f.Buffer.TakeOver(ctx, lease)
 	check(t, err)
@@ -157,7 +157,7 @@ func TestReplayOfAnIdThatComesBackMeanwhile(t *testing.T) {
 	if n != 1 {
 		t.Errorf("%d replayed, want 1", n)
 	}
-	open, err := f.Buffer.Dead(t.Context(), buffer.DeadFilter{}, nil, 10)
+	open, err := f.Buffer.ListDead(t.Context(), buffer.DeadFilter{}, nil, 10)
 	check(t, err)
 	if len(open) != 1 || open[0].ID != ids[0] {
 		t.Errorf("open: %v, want event %d", open, ids[0])

@@ -55,10 +55,10 @@ func TestEveryTransactionIsBounded(t *testing.T) {
 			if diff := cmp.Diff([]string{"15s 30s 10s off"}, got); diff != "" || err != nil {
 				t.Errorf("%s, %v", diff, err)
 			}
-			if _, err := b.Holders(t.Context()); err != nil {
+			if _, err := b.Blockers(t.Context()); err != nil {
 				t.Error(err)
 			}
-			if _, err := b.Rights(t.Context(), buffer.Watch{TerminateAfter: time.Hour}); err != nil {
+			if _, err := b.MissingPrivileges(t.Context(), buffer.SupervisorPolicy{TerminateAfter: time.Hour}); err != nil {
 				t.Error(err)
 			}
 		})

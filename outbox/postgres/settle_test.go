@@ -23,7 +23,7 @@ func TestAMarkedBatchThatIsLockedAgreesWithItsLedgerRow(t *testing.T) {
 	ids := f.Insert(t, event, event, event, event)
 	b, err := f.Buffer.Claim(t.Context(), 10, lease)
 	check(t, err)
-	check(t, f.Buffer.Mark(t.Context(), b, ids[:2]))
+	check(t, f.Buffer.MarkDelivered(t.Context(), b, ids[:2]))
 	f.Overdue(t, b.GroupID, lease)
 	b, err = f.Buffer.TakeOver(t.Context(), lease)
 	check(t, err)
@@ -40,8 +40,8 @@ func TestAMarkedBatchThatIsLockedAgreesWithItsLedgerRow(t *testing.T) {
 	audit, err := f.Buffer.Audit(t.Context())
 	check(t, err)
 	want := buffer.Audit{
-		Marked: buffer.Tally{Batches: 1, Events: 2}, Delivered: 2, Waiting: buffer.Tally{Batches: 1, Events: 1},
-		Dead: buffer.DeadCount{Open: 1, Untold: 1},
+		Delivered: buffer.Count{Batches: 1, Events: 2}, DeliveredEvents: 2, Waiting: buffer.Count{Batches: 1, Events: 1},
+		Dead: buffer.DeadCount{Open: 1, Unnotified: 1},
 	}
 	if diff := cmp.Diff(want, audit); diff != "" {
 		t.Errorf("audit (-want +got):\n%s", diff)

@@ -59,7 +59,7 @@ func (b *Buffer) Status(ctx context.Context) (buffer.Status, error) {
 				}
 				s.Pending = claimed + fresh
 				s.OldestPending = max(0, time.Duration(pg.ReadInt8(v[5]))*time.Microsecond)
-				s.Dead, s.Untold = pg.ReadInt8(v[6]), pg.ReadInt8(v[10])
+				s.Dead, s.Unnotified = pg.ReadInt8(v[6]), pg.ReadInt8(v[10])
 				s.OldestTransaction = max(0, time.Duration(pg.ReadInt8(v[7]))*time.Microsecond)
 				return nil
 			},

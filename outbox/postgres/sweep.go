@@ -40,9 +40,9 @@ func (b *Buffer) fullSweep(ctx context.Context, t *table, limit int, more bool) 
 		}})
 	if err == nil {
 		b.marks.fullySwept(late, time.Now())
-		var adopted buffer.Tally
+		var adopted buffer.Count
 		begin.Row = func([][]byte) error {
-			adopted = buffer.Tally{}
+			adopted = buffer.Count{}
 			return nil
 		}
 		err = b.db.Transact(ctx, begin, b.adopt(t, &adopted))
@@ -72,7 +72,7 @@ ON CONFLICT (group_id) DO NOTHING
 RETURNING events::bigint`
 
 // adopt is the step that gives orphans a ledger row.
-func (b *Buffer) adopt(t *table, adopted *buffer.Tally) pg.Step {
+func (b *Buffer) adopt(t *table, adopted *buffer.Count) pg.Step {
 	return pg.Step{SQL: t.either(adoptSQL, adoptOwnSQL), Args: []string{t.buffer, b.config.Owner, pg.Bool(b.config.Ordered)}, Row: func(v [][]byte) error {
 		adopted.Batches++
 		adopted.Events += pg.ReadInt8(v[0])

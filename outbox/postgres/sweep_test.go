@@ -25,7 +25,7 @@ func TestOrphans(t *testing.T) {
 	check(t, err)
 	f.Exec(t, "UPDATE outbox_events SET group_id = '01890000-0000-7000-8000-000000000001' WHERE group_id IS NULL")
 
-	look, err := f.Buffer.Look(t.Context(), 10)
+	look, err := f.Buffer.CountBacklog(t.Context(), 10)
 	check(t, err)
 	if look.Due != 1 || look.Unclaimed != 0 {
 		t.Fatalf("backlog %+v, want one batch due", look)
@@ -55,7 +55,7 @@ func TestTruncatedTables(t *testing.T) {
 	f.Exec(t, "TRUNCATE outbox_events, outbox_batches, outbox_dead_letters, outbox_buffers RESTART IDENTITY")
 	f.Insert(t, event)
 	testserver.Eventually(t, func() error {
-		_, err := f.Buffer.Look(t.Context(), 10)
+		_, err := f.Buffer.CountBacklog(t.Context(), 10)
 		check(t, err)
 		b, err := f.Buffer.Claim(t.Context(), 10, lease)
 		check(t, err)

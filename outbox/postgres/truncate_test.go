@@ -102,7 +102,7 @@ func truncated(t *testing.T, c postgres.SchemaConfig) {
 	seen := map[int64]bool{}
 	testserver.Eventually(t, func() error {
 		for _, b := range []*postgres.Buffer{buf, second} {
-			if _, err := b.Look(ctx, 100); err != nil {
+			if _, err := b.CountBacklog(ctx, 100); err != nil {
 				return err
 			}
 			batch, err := b.Claim(ctx, 4, lease)
@@ -131,7 +131,7 @@ func TestTruncateDoesNotDeadlockWithTheRelay(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
 	f := p.fixture(t, "outbox_events", "orders")
-	if _, err := f.Buffer.Look(t.Context(), 100); err != nil { // sees the database once
+	if _, err := f.Buffer.CountBacklog(t.Context(), 100); err != nil { // sees the database once
 		t.Fatal(err)
 	}
 	tx, err := p.pool.Begin(t.Context())
@@ -141,7 +141,7 @@ func TestTruncateDoesNotDeadlockWithTheRelay(t *testing.T) {
 
 	var relay errgroup.Group
 	relay.Go(func() error {
-		_, err := f.Buffer.Look(t.Context(), 100)
+		_, err := f.Buffer.CountBacklog(t.Context(), 100)
 		return err
 	})
 	relay.Go(func() error {

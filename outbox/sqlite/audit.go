@@ -53,8 +53,8 @@ func (b *Buffer) Audit(ctx context.Context) (a buffer.Audit, err error) {
 	err = b.read(ctx, "auditing", func(tx transaction) error {
 		return tx.row(ctx, auditSQL, b.config.Table, b.config.Pipeline).Scan(
 			&a.Unclaimed, &a.Leased.Batches, &a.Leased.Events, &a.Waiting.Batches, &a.Waiting.Events,
-			&a.Marked.Batches, &a.Marked.Events, &a.Delivered, &a.Dead.Open, &a.Dead.Untold, &a.Dead.Closed,
-			&a.Orphans.Batches, &a.Orphans.Events, &a.Hollow, &a.Uneven)
+			&a.Delivered.Batches, &a.Delivered.Events, &a.DeliveredEvents, &a.Dead.Open, &a.Dead.Unnotified, &a.Dead.Closed,
+			&a.Orphaned.Batches, &a.Orphaned.Events, &a.EmptyBatches, &a.Miscounted)
 	})
 	return a, err
 }

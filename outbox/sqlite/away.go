@@ -16,11 +16,13 @@ WHERE due_at > strftime('%Y-%m-%dT%H:%M:%fZ', 'now') AND group_id IN (
   WHERE buffer = ?1 AND state = 'waiting' AND address = ?2 AND outages > 0
   ORDER BY due_at LIMIT ?3)`
 
-// Away is described by buffertest.Buffer.
-func (b *Buffer) Away(ctx context.Context) ([]string, error) { return b.ledger().away(ctx) }
+// DeferredAddresses is described by buffertest.Buffer.
+func (b *Buffer) DeferredAddresses(ctx context.Context) ([]string, error) {
+	return b.ledger().away(ctx)
+}
 
-// Wake is described by buffertest.Buffer.
-func (b *Buffer) Wake(ctx context.Context, address string, limit int) (int, error) {
+// RetryNow is described by buffertest.Buffer.
+func (b *Buffer) RetryNow(ctx context.Context, address string, limit int) (int, error) {
 	return b.ledger().wake(ctx, address, limit)
 }
 

@@ -103,7 +103,7 @@ type Config struct {
 	Ordered bool
 	// Own is how events are found in a table of the user's own; zero: the table is the
 	// relay's.
-	Own buffer.Own
+	Own buffer.CustomTable
 	// SharedRate: TakeToken is to be called, and Check looks whether it can be.
 	SharedRate bool
 }

@@ -90,7 +90,7 @@ func TestBusy(t *testing.T) {
 	if _, err := f.Buffer.Claim(ctx, 10, time.Minute); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("Claim under another's lock: got error %v, want the context's", err)
 	}
-	backlog, err := f.Buffer.Look(t.Context(), 10) // readers do not wait
+	backlog, err := f.Buffer.CountBacklog(t.Context(), 10) // readers do not wait
 	check(t, err)
 	if backlog.Unclaimed != 1 {
 		t.Fatalf("Look beside an open transaction: %+v, want one unclaimed event", backlog)

@@ -32,7 +32,7 @@ func (b *Buffer) match(f buffer.DeadFilter) ([]any, error) {
 		}
 		return "-" + seconds(d)
 	}
-	return []any{b.config.Pipeline, ids, f.Topic, f.Error, ago(f.OlderThan), ago(f.NewerThan), f.Told}, nil
+	return []any{b.config.Pipeline, ids, f.Topic, f.Error, ago(f.OlderThan), ago(f.NewerThan), f.Notified}, nil
 }
 
 // Two statements: only what asks for open letters alone finds them without a
@@ -60,9 +60,9 @@ FROM outbox_dead_letters
 WHERE ` + matchSQL
 )
 
-// Dead is described by buffertest.Buffer. Upper and lower case of an error are
+// ListDead is described by buffertest.Buffer. Upper and lower case of an error are
 // alike in ASCII letters only.
-func (b *Buffer) Dead(ctx context.Context, f buffer.DeadFilter, after *buffer.DeadKey, limit int) ([]outbox.Event, error) {
+func (b *Buffer) ListDead(ctx context.Context, f buffer.DeadFilter, after *buffer.DeadKey, limit int) ([]outbox.Event, error) {
 	args, err := b.match(f)
 	if err != nil {
 		return nil, err
@@ -90,7 +90,7 @@ func (b *Buffer) CountDead(ctx context.Context, f buffer.DeadFilter) (c buffer.D
 	if err != nil {
 		return c, err
 	}
-	err = b.db.QueryRowContext(ctx, countDeadSQL, args...).Scan(&c.Open, &c.Untold, &c.Closed)
+	err = b.db.QueryRowContext(ctx, countDeadSQL, args...).Scan(&c.Open, &c.Unnotified, &c.Closed)
 	return c, b.explain(ctx, "counting dead letters", err)
 }
 
@@ -115,7 +115,7 @@ func scanLetters(rows *sql.Rows, limit int) (events []outbox.Event, rowids []int
 		for _, t := range []struct {
 			text sql.NullString
 			at   *time.Time
-		}{{created, &e.CreatedAt}, {died, &d.DiedAt}, {told, &d.ToldAt}, {closed, &d.ClosedAt}} {
+		}{{created, &e.CreatedAt}, {died, &d.DiedAt}, {told, &d.NotifiedAt}, {closed, &d.ClosedAt}} {
 			if !t.text.Valid {
 				continue
 			}

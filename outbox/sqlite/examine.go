@@ -16,14 +16,14 @@ import (
 // quickCheckTime is how long PRAGMA quick_check, which reads the whole file, may take.
 const quickCheckTime = 5 * time.Second
 
-// Examine is described by buffertest.Buffer.
-func (b *Buffer) Examine(ctx context.Context) []buffer.Finding {
+// Diagnose is described by buffertest.Buffer.
+func (b *Buffer) Diagnose(ctx context.Context) []buffer.Finding {
 	e := examination{b: b}
 	e.tables(ctx)
 	if _, err := os.Stat(b.file); err != nil {
 		return e.found
 	}
-	if len(e.found) == 1 && e.found[0].Level == buffer.Fine {
+	if len(e.found) == 1 && e.found[0].Level == buffer.LevelOK {
 		e.claims(ctx)
 		e.waiting(ctx)
 		if b.own != nil {
@@ -47,11 +47,11 @@ type examination struct {
 }
 
 func (e *examination) add(level buffer.Level, about, text, mend string) {
-	e.found = append(e.found, buffer.Finding{Level: level, About: about, Text: text, Mend: mend})
+	e.found = append(e.found, buffer.Finding{Level: level, Subject: about, Text: text, Fix: mend})
 }
-func (e *examination) fine(about, text string)          { e.add(buffer.Fine, about, text, "") }
-func (e *examination) warn(about, text, mend string)    { e.add(buffer.Warning, about, text, mend) }
-func (e *examination) problem(about, text, mend string) { e.add(buffer.Problem, about, text, mend) }
+func (e *examination) fine(about, text string)          { e.add(buffer.LevelOK, about, text, "") }
+func (e *examination) warn(about, text, mend string)    { e.add(buffer.LevelWarning, about, text, mend) }
+func (e *examination) problem(about, text, mend string) { e.add(buffer.LevelError, about, text, mend) }
 
 // failed notes that something could not be looked at.
 func (e *examination) failed(about string, err error) bool {
@@ -110,7 +110,7 @@ func (e *examination) claims(ctx context.Context) {
 	case e.b.config.Claim == buffer.ClaimRange:
 		e.warn(about, by+", although claim: range was asked for: "+unfit, anew)
 	default:
-		e.add(buffer.Fine, about, by+"; not by range, for "+unfit, anew)
+		e.add(buffer.LevelOK, about, by+"; not by range, for "+unfit, anew)
 	}
 }
 

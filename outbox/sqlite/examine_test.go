@@ -18,14 +18,14 @@ func examined(t *testing.T, url string) []buffer.Finding {
 	b, err := sqlite.Open(sqlite.Config{URL: url, Pipeline: "orders"})
 	check(t, err)
 	defer func() { check(t, b.Close()) }()
-	return b.Examine(t.Context())
+	return b.Diagnose(t.Context())
 }
 
 // bad are the findings that are worse than fine.
 func bad(all []buffer.Finding) []buffer.Finding {
 	var some []buffer.Finding
 	for _, f := range all {
-		if f.Level != buffer.Fine {
+		if f.Level != buffer.LevelOK {
 			some = append(some, f)
 		}
 	}
@@ -35,7 +35,7 @@ func bad(all []buffer.Finding) []buffer.Finding {
 // find returns the finding of that kind whose text has this in it, or nil.
 func find(all []buffer.Finding, level buffer.Level, about, says string) *buffer.Finding {
 	for i, f := range all {
-		if f.Level == level && f.About == about && strings.Contains(f.Text, says) {
+		if f.Level == level && f.Subject == about && strings.Contains(f.Text, says) {
 			return &all[i]
 		}
 	}
@@ -51,7 +51,7 @@ func TestExamineFindsNothing(t *testing.T) {
 		t.Errorf("in a file that is as it should be it finds %+v", some)
 	}
 	for _, about := range []string{"tables", "claim", "journal_mode", "busy_timeout", "integrity", "indexes", "claim plan"} {
-		if find(found, buffer.Fine, about, "") == nil {
+		if find(found, buffer.LevelOK, about, "") == nil {
 			t.Errorf("it does not say that it looked at %s: %+v", about, found)
 		}
 	}
@@ -65,10 +65,10 @@ func TestExamineAndMend(t *testing.T) {
 		level       buffer.Level
 		about, says string
 	}{
-		"journal":     {"PRAGMA journal_mode = DELETE", buffer.Warning, "journal_mode", "it is delete"},
-		"extra index": {`CREATE INDEX "by topic" ON outbox_events (topic)`, buffer.Warning, "indexes", `"by topic" is of no use`},
-		"column":      {"ALTER TABLE outbox_batches DROP COLUMN error", buffer.Problem, "tables", `table "outbox_batches" has no column error`},
-		"two columns": {"ALTER TABLE outbox_batches DROP COLUMN error; ALTER TABLE outbox_dead_letters DROP COLUMN died_at", buffer.Problem, "tables", `table "outbox_dead_letters" has no column died_at`},
+		"journal":     {"PRAGMA journal_mode = DELETE", buffer.LevelWarning, "journal_mode", "it is delete"},
+		"extra index": {`CREATE INDEX "by topic" ON outbox_events (topic)`, buffer.LevelWarning, "indexes", `"by topic" is of no use`},
+		"column":      {"ALTER TABLE outbox_batches DROP COLUMN error", buffer.LevelError, "tables", `table "outbox_batches" has no column error`},
+		"two columns": {"ALTER TABLE outbox_batches DROP COLUMN error; ALTER TABLE outbox_dead_letters DROP COLUMN died_at", buffer.LevelError, "tables", `table "outbox_dead_letters" has no column died_at`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -80,7 +80,7 @@ func TestExamineAndMend(t *testing.T) {
 				t.Fatalf("it finds %+v", bad(found))
 			}
 			for _, f := range bad(found) {
-				exec(t, db, f.Mend)
+				exec(t, db, f.Fix)
 			}
 			if left := bad(examined(t, url)); len(left) > 0 {
 				t.Errorf("after mending it finds %+v", left)
@@ -105,7 +105,7 @@ func TestExamineWaiting(t *testing.T) {
 		VALUES ('01a1fef6-c696-79c6-8170-f6838d738d66', 'outbox_events', 'stamp', 'waiting', 1, '2026-01-01T00:00:00.000Z', 'o', 0, 0, 3, 7, 1, 7,
 		'2026-01-01T00:00:00.000Z', 'WRONGTYPE of a key')`)
 	found := bad(examined(t, url))
-	if find(found, buffer.Warning, "batches", "1 wait with 7 events; the newest because: WRONGTYPE of a key") == nil {
+	if find(found, buffer.LevelWarning, "batches", "1 wait with 7 events; the newest because: WRONGTYPE of a key") == nil {
 		t.Errorf("it finds %+v", found)
 	}
 }
@@ -117,10 +117,10 @@ func TestExaminePlan(t *testing.T) {
 	migrate(t, url, sqlite.SchemaConfig{})
 	exec(t, db, "CREATE INDEX by_group ON outbox_events (group_id, id)")
 	found := examined(t, url)
-	if find(found, buffer.Problem, "claim plan", "by_group") == nil {
+	if find(found, buffer.LevelError, "claim plan", "by_group") == nil {
 		t.Fatalf("it finds %+v", bad(found))
 	}
-	exec(t, db, find(found, buffer.Warning, "indexes", "by_group").Mend)
+	exec(t, db, find(found, buffer.LevelWarning, "indexes", "by_group").Fix)
 	if left := bad(examined(t, url)); len(left) > 0 {
 		t.Errorf("after mending it finds %+v", left)
 	}
@@ -133,8 +133,8 @@ func TestExamineWithoutTables(t *testing.T) {
 	exec(t, db, "DROP TABLE outbox_events; DROP TABLE outbox_batches")
 	found := examined(t, url)
 	for _, table := range []string{"outbox_events", "outbox_batches"} {
-		f := find(found, buffer.Problem, "tables", `table "`+table+`" does not exist`)
-		if f == nil || f.Mend != "relay migrate -c relay.yaml" {
+		f := find(found, buffer.LevelError, "tables", `table "`+table+`" does not exist`)
+		if f == nil || f.Fix != "relay migrate -c relay.yaml" {
 			t.Errorf("of %s it finds %+v", table, found)
 		}
 	}
@@ -148,7 +148,7 @@ func TestExamineWithoutTables(t *testing.T) {
 func TestExamineFile(t *testing.T) {
 	t.Parallel()
 	missing := filepath.Join(t.TempDir(), "none", "app.db")
-	if found := bad(examined(t, urlOf(missing))); len(found) != 1 || !strings.HasPrefix(found[0].Mend, "mkdir -p") {
+	if found := bad(examined(t, urlOf(missing))); len(found) != 1 || !strings.HasPrefix(found[0].Fix, "mkdir -p") {
 		t.Errorf("of a folder that is not there it finds %+v", found)
 	}
 
@@ -166,7 +166,7 @@ func TestExamineFile(t *testing.T) {
 	page := bytes.LastIndex(damaged, []byte("damaged")) / 4096 * 4096
 	copy(damaged[page:], bytes.Repeat([]byte{0xab}, 4096))
 	check(t, os.WriteFile(file, damaged, 0o600))
-	if found := bad(examined(t, urlOf(file))); find(found, buffer.Problem, "integrity", "damaged") == nil {
+	if found := bad(examined(t, urlOf(file))); find(found, buffer.LevelError, "integrity", "damaged") == nil {
 		t.Errorf("of a damaged file it finds %+v", found)
 	}
 
@@ -174,7 +174,7 @@ func TestExamineFile(t *testing.T) {
 	later := bytes.Clone(good)
 	later[18] = 3
 	check(t, os.WriteFile(file, later, 0o600))
-	if found := bad(examined(t, urlOf(file))); find(found, buffer.Problem, "tables", "is read-only") == nil {
+	if found := bad(examined(t, urlOf(file))); find(found, buffer.LevelError, "tables", "is read-only") == nil {
 		t.Errorf("of a file that cannot be written it finds %+v", found)
 	}
 }

@@ -74,7 +74,7 @@ func ExampleBuffer() {
 	if err := buf.Settle(ctx, batch, []buffer.Outcome{{Verdict: buffer.Delivered}}); err != nil {
 		log.Fatal(err)
 	}
-	backlog, err := buf.Look(ctx, 1000)
+	backlog, err := buf.CountBacklog(ctx, 1000)
 	if err != nil {
 		log.Fatal(err)
 	}

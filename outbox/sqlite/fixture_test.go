@@ -96,7 +96,7 @@ func TestOrphans(t *testing.T) {
 	f.Exec(t, fmt.Sprintf("UPDATE outbox_events SET group_id = '%s' WHERE id IN (%d, %d)", lost, ids[1], ids[2]))
 	f.Exec(t, fmt.Sprintf("UPDATE outbox_events SET group_id = 'parked by hand' WHERE id = %d", ids[3]))
 
-	look, err := f.Buffer.Look(t.Context(), 10)
+	look, err := f.Buffer.CountBacklog(t.Context(), 10)
 	check(t, err)
 	if look != (buffer.Backlog{Due: 1, Waiting: 1}) {
 		t.Fatalf("backlog %+v, want one batch that is due", look)
@@ -151,7 +151,7 @@ func (p *place) fixture(t testing.TB, table, pipeline string) *buffertest.Fixtur
 	if p.opt.Archive {
 		archive = "outbox_archive"
 	}
-	var own buffer.Own
+	var own buffer.CustomTable
 	if p.group != "" {
 		own = p.makeOwn(t, table)
 	}

@@ -174,15 +174,15 @@ func (h *Hook) Settle(ctx context.Context, batch *buffer.Lease, outcomes []buffe
 	})
 }
 
-// Mark is described by buffertest.Hook.
-func (h *Hook) Mark(ctx context.Context, batch *buffer.Lease, delivered []int64) error {
+// MarkDelivered is described by buffertest.Hook.
+func (h *Hook) MarkDelivered(ctx context.Context, batch *buffer.Lease, delivered []int64) error {
 	return h.ledger().mark(ctx, batch, delivered)
 }
 
-// Away is described by buffertest.Hook.
-func (h *Hook) Away(ctx context.Context) ([]string, error) { return h.ledger().away(ctx) }
+// DeferredAddresses is described by buffertest.Hook.
+func (h *Hook) DeferredAddresses(ctx context.Context) ([]string, error) { return h.ledger().away(ctx) }
 
-// Wake is described by buffertest.Hook.
-func (h *Hook) Wake(ctx context.Context, address string, limit int) (int, error) {
+// RetryNow is described by buffertest.Hook.
+func (h *Hook) RetryNow(ctx context.Context, address string, limit int) (int, error) {
 	return h.ledger().wake(ctx, address, limit)
 }

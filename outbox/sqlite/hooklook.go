@@ -31,8 +31,8 @@ WHERE pipeline = ?1 AND hook_group_id IS NOT NULL AND notified_at IS NULL
   AND NOT EXISTS (SELECT 1 FROM outbox_batches WHERE group_id = outbox_dead_letters.hook_group_id)`
 )
 
-// Look is described by buffertest.Hook.
-func (h *Hook) Look(ctx context.Context, limit int) (buffer.Backlog, error) {
+// CountBacklog is described by buffertest.Hook.
+func (h *Hook) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, error) {
 	if limit > 0 && h.cursor.sweepDue() {
 		if err := h.sweep(ctx); err != nil {
 			return buffer.Backlog{}, err

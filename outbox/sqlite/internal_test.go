@@ -126,7 +126,7 @@ func arguments(statement string) []any {
 func TestCheckReadOnly(t *testing.T) {
 	t.Parallel()
 	b := prepared(t, "ro")
-	for _, err := range []error{b.Check(t.Context()), b.Mark(t.Context(), &buffer.Lease{}, []int64{1})} {
+	for _, err := range []error{b.Check(t.Context()), b.MarkDelivered(t.Context(), &buffer.Lease{}, []int64{1})} {
 		if !errors.Is(err, buffer.ErrNotReady) || !strings.Contains(err.Error(), "read-only") {
 			t.Errorf("got error %v, want one that says the file is read-only", err)
 		}

@@ -18,7 +18,7 @@ SELECT (SELECT count(*) FROM (
        count(*) FILTER (WHERE state = 'delivered')
 FROM outbox_batches WHERE buffer = ?1`
 
-// Orphans are events that carry a group_id of ours without a ledger row: a
+// Orphaned are events that carry a group_id of ours without a ledger row: a
 // restore of one table, a hand.
 const orphansSQL = `
 SELECT EXISTS (
@@ -42,7 +42,7 @@ GROUP BY group_id
 RETURNING events`
 
 // adopt gives orphans a ledger row.
-func (b *Buffer) adopt(ctx context.Context, tx transaction) (adopted buffer.Tally, err error) {
+func (b *Buffer) adopt(ctx context.Context, tx transaction) (adopted buffer.Count, err error) {
 	rows, err := tx.rows(ctx, adoptSQL, b.config.Table, b.config.Owner)
 	if err != nil {
 		return adopted, err
@@ -80,9 +80,9 @@ func (b *Buffer) sweep(ctx context.Context) error {
 	return nil
 }
 
-// Look is described by buffertest.Buffer. At the start, and every few minutes, it
+// CountBacklog is described by buffertest.Buffer. At the start, and every few minutes, it
 // looks from the beginning.
-func (b *Buffer) Look(ctx context.Context, limit int) (buffer.Backlog, error) {
+func (b *Buffer) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, error) {
 	if limit > 0 && b.cursor.sweepDue() {
 		if err := b.sweep(ctx); err != nil {
 			return buffer.Backlog{}, err
@@ -148,7 +148,7 @@ func (b *Buffer) Status(ctx context.Context) (buffer.Status, error) {
 			return err
 		}
 		return tx.row(ctx, statusSQL, b.config.Table, free, buffer.PendingExact, b.config.Pipeline).
-			Scan(&s.Pending, &oldest, &s.Leased, &s.Waiting, &s.Delivered, &s.Dead, &s.Untold)
+			Scan(&s.Pending, &oldest, &s.Leased, &s.Waiting, &s.Delivered, &s.Dead, &s.Unnotified)
 	})
 	if err != nil {
 		return buffer.Status{}, err

@@ -40,7 +40,7 @@ func blamed(err error) error {
 	switch code(err) {
 	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL,
 		sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
-		return fmt.Errorf("%w: %w", buffer.ErrDatabase, line)
+		return fmt.Errorf("%w: %w", buffer.ErrDatabaseUnavailable, line)
 	}
 	return line
 }

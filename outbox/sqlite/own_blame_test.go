@@ -30,7 +30,7 @@ func TestBlame(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := batch.ProjectErr; err == nil || errors.Is(err, buffer.ErrEventData) != data || errors.Is(err, buffer.ErrDatabase) || strings.Contains(err.Error(), "\n") {
+			if err := batch.ProjectErr; err == nil || errors.Is(err, buffer.ErrEventData) != data || errors.Is(err, buffer.ErrDatabaseUnavailable) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("%s of %s: %v, an event's doing: %t", what, from, err, data)
 			}
 		}
@@ -50,7 +50,7 @@ func TestBlameTheDatabase(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.project(t.Context(), batch, time.Hour)
-	if !errors.Is(batch.ProjectErr, buffer.ErrDatabase) {
+	if !errors.Is(batch.ProjectErr, buffer.ErrDatabaseUnavailable) {
 		t.Errorf("without its file: %v", batch.ProjectErr)
 	}
 }

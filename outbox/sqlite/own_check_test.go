@@ -14,13 +14,13 @@ import (
 
 func TestOpenRefusesOwn(t *testing.T) {
 	t.Parallel()
-	own := buffer.Own{ID: "id", Project: plain}
+	own := buffer.CustomTable{ID: "id", Project: plain}
 	for says, c := range map[string]sqlite.Config{
 		"order by key": {Ordered: true, Own: own},
 		"optimistic":   {Claim: buffer.ClaimOptimistic, Own: own},
 		"range":        {Claim: buffer.ClaimRange, Own: own},
-		"cursor":       {Own: buffer.Own{ID: "id", Cursor: "seq", Project: plain}},
-		"primary key":  {Own: buffer.Own{Project: plain}},
+		"cursor":       {Own: buffer.CustomTable{ID: "id", Cursor: "seq", Project: plain}},
+		"primary key":  {Own: buffer.CustomTable{Project: plain}},
 	} {
 		c.URL, c.Pipeline, c.Table = "sqlite:///a.db", "orders", "t"
 		b, err := sqlite.Open(c)
@@ -53,7 +53,7 @@ func TestCheckOwn(t *testing.T) {
 		"CREATE TABLE t (id INTEGER PRIMARY KEY, payload, group_id TEXT); CREATE UNIQUE INDEX u ON t (group_id)": `DROP INDEX "u"`,
 		"CREATE TABLE t (id INTEGER PRIMARY KEY, body, group_id TEXT)":                                           "no such column: payload",
 	} {
-		_, b := theirs(t, ddl, sqlite.Config{Own: buffer.Own{Project: plain}})
+		_, b := theirs(t, ddl, sqlite.Config{Own: buffer.CustomTable{Project: plain}})
 		if err := b.Check(t.Context()); says != "" {
 			expectNotReady(t, err, says)
 		} else if err != nil {
@@ -88,7 +88,7 @@ func TestMigrateOwn(t *testing.T) {
 	if d := cmp.Diff(before, schemaOf(t, db)); d != "" {
 		t.Fatalf("schema before (-) and after (+):\n%s", d)
 	}
-	b, err := sqlite.Open(sqlite.Config{URL: url, Pipeline: "orders", Table: "theirs", Archive: "outbox_archive", Own: buffer.Own{ID: "id", Project: "SELECT id, payload FROM theirs WHERE group_id = ?"}})
+	b, err := sqlite.Open(sqlite.Config{URL: url, Pipeline: "orders", Table: "theirs", Archive: "outbox_archive", Own: buffer.CustomTable{ID: "id", Project: "SELECT id, payload FROM theirs WHERE group_id = ?"}})
 	check(t, err)
 	defer func() { check(t, b.Close()) }()
 	expectNotReady(t, b.Check(t.Context()), "ADD COLUMN group_id TEXT")
@@ -110,39 +110,39 @@ func TestExamineOwn(t *testing.T) {
 		strings.Replace(joined, "FROM t", "FROM main.t", 1):                                "without its schema",
 		strings.Replace(joined, "p.name", "(SELECT count(*) FROM t o WHERE o.p = e.p)", 1): "CREATE INDEX",
 	} {
-		_, b := theirs(t, tables, sqlite.Config{Own: buffer.Own{Project: project}})
-		found := b.Examine(t.Context())
-		if f := find(found, buffer.Warning, "projection plan", "SCAN e"); f == nil || len(bad(found)) != 1 || !strings.Contains(f.Mend, mend) {
+		_, b := theirs(t, tables, sqlite.Config{Own: buffer.CustomTable{Project: project}})
+		found := b.Diagnose(t.Context())
+		if f := find(found, buffer.LevelWarning, "projection plan", "SCAN e"); f == nil || len(bad(found)) != 1 || !strings.Contains(f.Fix, mend) {
 			t.Errorf("%s: it finds %+v, want the mend %q", project, bad(found), mend)
 		}
 	}
-	db, b := theirs(t, tables, sqlite.Config{Own: buffer.Own{Project: joined}})
-	if found := b.Examine(t.Context()); len(bad(found)) != 0 {
+	db, b := theirs(t, tables, sqlite.Config{Own: buffer.CustomTable{Project: joined}})
+	if found := b.Diagnose(t.Context()); len(bad(found)) != 0 {
 		t.Fatalf("it finds %+v", bad(found))
 	}
 	run(t, db, "ALTER TABLE p RENAME TO other")
 	run(t, db, "CREATE TABLE p (id INTEGER, name)")
-	found := b.Examine(t.Context())
-	if f := find(found, buffer.Warning, "projection plan", " p USING AUTOMATIC"); f == nil || !strings.Contains(f.Mend, "joined") {
+	found := b.Diagnose(t.Context())
+	if f := find(found, buffer.LevelWarning, "projection plan", " p USING AUTOMATIC"); f == nil || !strings.Contains(f.Fix, "joined") {
 		t.Fatalf("without an index on the parent's key it finds %+v", bad(found))
 	}
 	run(t, db, "CREATE INDEX parents ON p (id)")
-	found = b.Examine(t.Context())
+	found = b.Diagnose(t.Context())
 	for _, about := range []string{"tables", "claim", "ids", "projection plan", "claim plan", "integrity"} {
-		if find(found, buffer.Fine, about, "") == nil {
+		if find(found, buffer.LevelOK, about, "") == nil {
 			t.Errorf("it does not say that it looked at %s: %+v", about, found)
 		}
 	}
 
-	_, b = theirs(t, "CREATE TABLE t (id INTEGER PRIMARY KEY, payload, group_id TEXT); CREATE INDEX i ON t (group_id)", sqlite.Config{Own: buffer.Own{Project: plain}})
-	found = b.Examine(t.Context())
-	if find(found, buffer.Warning, "ids", "no AUTOINCREMENT") == nil || len(bad(found)) != 1 {
+	_, b = theirs(t, "CREATE TABLE t (id INTEGER PRIMARY KEY, payload, group_id TEXT); CREATE INDEX i ON t (group_id)", sqlite.Config{Own: buffer.CustomTable{Project: plain}})
+	found = b.Diagnose(t.Context())
+	if find(found, buffer.LevelWarning, "ids", "no AUTOINCREMENT") == nil || len(bad(found)) != 1 {
 		t.Fatalf("without AUTOINCREMENT it finds %+v", bad(found))
 	}
 
-	_, b = theirs(t, "CREATE TABLE t (id INTEGER PRIMARY KEY, body)", sqlite.Config{Own: buffer.Own{Project: plain}})
-	found = b.Examine(t.Context())
-	if i := slices.IndexFunc(found, func(f buffer.Finding) bool { return f.Mend == `ALTER TABLE "t" ADD COLUMN group_id TEXT` }); i < 0 || found[i].Level != buffer.Problem {
+	_, b = theirs(t, "CREATE TABLE t (id INTEGER PRIMARY KEY, body)", sqlite.Config{Own: buffer.CustomTable{Project: plain}})
+	found = b.Diagnose(t.Context())
+	if i := slices.IndexFunc(found, func(f buffer.Finding) bool { return f.Fix == `ALTER TABLE "t" ADD COLUMN group_id TEXT` }); i < 0 || found[i].Level != buffer.LevelError {
 		t.Fatalf("without group_id it finds %+v", bad(found))
 	}
 }

@@ -33,7 +33,7 @@ func ownHarness(table, group string) buffertest.Harness {
 
 // makeOwn makes the tables that buffertest.Harness describes, and says how to get at
 // them.
-func (p *place) makeOwn(t testing.TB, table string) buffer.Own {
+func (p *place) makeOwn(t testing.TB, table string) buffer.CustomTable {
 	t.Helper()
 	_, err := p.db.Exec(`
 		CREATE TABLE IF NOT EXISTS parents (id INTEGER PRIMARY KEY, name TEXT);
@@ -50,7 +50,7 @@ func (p *place) makeOwn(t testing.TB, table string) buffer.Own {
 	if project == "" {
 		project = "SELECT id, topic, key, payload, headers, created_at FROM {table} WHERE group_id = {group}"
 	}
-	return buffer.Own{ID: "id", Project: strings.NewReplacer("{table}", quote(table), "{group}", "?").Replace(project)}
+	return buffer.CustomTable{ID: "id", Project: strings.NewReplacer("{table}", quote(table), "{group}", "?").Replace(project)}
 }
 
 var uuidText = regexp.MustCompile(`'([0-9a-f]{8})-([0-9a-f]{4})-([0-9a-f]{4})-([0-9a-f]{4})-([0-9a-f]{12})'`)

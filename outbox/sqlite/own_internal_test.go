@@ -66,7 +66,7 @@ func TestPlansOwn(t *testing.T) {
 		if _, err := Migrate(t.Context(), url, SchemaConfig{Table: "theirs", Own: true}); err != nil {
 			t.Fatal(err)
 		}
-		b, err := Open(Config{URL: url, Table: "theirs", Pipeline: "orders", Own: buffer.Own{ID: "No", Project: "SELECT No AS id, '1' AS payload FROM theirs WHERE group_id = ?"}})
+		b, err := Open(Config{URL: url, Table: "theirs", Pipeline: "orders", Own: buffer.CustomTable{ID: "No", Project: "SELECT No AS id, '1' AS payload FROM theirs WHERE group_id = ?"}})
 		if err != nil {
 			t.Fatal(err)
 		}

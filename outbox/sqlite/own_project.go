@@ -34,7 +34,7 @@ func (b *Buffer) project(ctx context.Context, batch *buffer.Lease, lease time.Du
 	switch {
 	case err == nil:
 	case ctx.Err() != nil:
-		batch.ProjectErr = fmt.Errorf("%w: %w", buffer.ErrDatabase, err)
+		batch.ProjectErr = fmt.Errorf("%w: %w", buffer.ErrDatabaseUnavailable, err)
 	case limited.Err() != nil:
 		batch.ProjectErr = fmt.Errorf("the projection takes longer than half a lease, %v: make it faster, by an index perhaps, or lease longer", lease/2)
 	default:
@@ -330,7 +330,7 @@ func (p *projection) fillIn(ctx context.Context, tx transaction, which extent) e
 			if len(rows) == 0 || rows[0].id != e.ID {
 				continue
 			}
-			e.Unprojected, e.Topic, e.Payload = true, p.topic, []byte(rows[0].text)
+			e.NoProjection, e.Topic, e.Payload = true, p.topic, []byte(rows[0].text)
 			rows = rows[1:]
 		}
 		left = append(left, e)

@@ -25,7 +25,7 @@ func TestOwnForeignKeys(t *testing.T) {
 		INSERT INTO p VALUES (1), (2), (3);
 		INSERT INTO t (payload, p, late) VALUES (1, 1, 1), (2, 2, 1), (3, 1, 2), (4, 1, 1), (5, 1, 2), (6, NULL, 3), (7, 1, 1);
 		INSERT INTO notes VALUES (1), (2), (4);
-		INSERT INTO marks VALUES (1, 1), (7, 7)`, sqlite.Config{Own: buffer.Own{Project: plain}})
+		INSERT INTO marks VALUES (1, 1), (7, 7)`, sqlite.Config{Own: buffer.CustomTable{Project: plain}})
 	all := func(statement, want string) {
 		t.Helper()
 		got := query(t, db, statement, func(rows *sql.Rows) (s string, err error) { return s, rows.Scan(&s) })
@@ -78,11 +78,11 @@ func TestOwnReferences(t *testing.T) {
 		CREATE TABLE slow (n, "t x" INTEGER REFERENCES t (id) ON DELETE CASCADE);
 		CREATE INDEX slow_n ON slow (n, "t x");
 		INSERT INTO t (payload) VALUES (1);
-		INSERT INTO "hol""ds" VALUES (1, 1)`, sqlite.Config{Own: buffer.Own{Project: plain}})
+		INSERT INTO "hol""ds" VALUES (1, 1)`, sqlite.Config{Own: buffer.CustomTable{Project: plain}})
 	var got []string
-	for _, found := range b.Examine(t.Context()) {
-		if found.About == "foreign keys" {
-			got = append(got, found.Text+" | "+found.Mend)
+	for _, found := range b.Diagnose(t.Context()) {
+		if found.Subject == "foreign keys" {
+			got = append(got, found.Text+" | "+found.Fix)
 		}
 	}
 	want := []string{

@@ -21,7 +21,7 @@ func theirTable(t testing.TB, project string) *Buffer {
 	if _, err := Migrate(t.Context(), url, SchemaConfig{Table: "t", Own: true}); err != nil {
 		t.Fatal(err)
 	}
-	b, err := Open(Config{URL: url, Table: "t", Pipeline: "orders", Own: buffer.Own{ID: "id", Project: project}})
+	b, err := Open(Config{URL: url, Table: "t", Pipeline: "orders", Own: buffer.CustomTable{ID: "id", Project: project}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +139,7 @@ func projectedAs(batch *buffer.Lease) string {
 	}
 	var all []string
 	for _, e := range batch.Events {
-		if e.Unprojected {
+		if e.NoProjection {
 			all = append(all, e.Identity()+" unprojected")
 			continue
 		}

@@ -66,7 +66,7 @@ func TestOwnOddNames(t *testing.T) {
 	db, b := theirs(t, fmt.Sprintf(`
 		CREATE TABLE %s (%s INTEGER PRIMARY KEY AUTOINCREMENT, %s BLOB, "GROUP_ID" TEXT, payload TEXT NOT NULL);
 		INSERT INTO %[1]s (%[3]s, payload) VALUES (X'00ff', '1'), (1.5, '2'), ('x', '3')`, quote(table), quote(key), quote(column)),
-		sqlite.Config{Table: table, Archive: "outbox_archive", Own: buffer.Own{
+		sqlite.Config{Table: table, Archive: "outbox_archive", Own: buffer.CustomTable{
 			ID:      key,
 			Project: "SELECT " + quote(key) + " AS ID, payload AS Payload, 'a;b' AS key FROM " + quote(table) + " WHERE group_id = ? -- ;\n ;",
 		}})
@@ -118,7 +118,7 @@ func TestOwnCreatedAt(t *testing.T) {
 	for declared, values := range map[string][]string{
 		"TEXT": values, "DATETIME": append(values, "1706933106", "1706933106.0", "1706933106000", "julianday('2024-02-03T04:05:06')"),
 	} {
-		db, b := theirs(t, "CREATE TABLE t (id INTEGER PRIMARY KEY AUTOINCREMENT, payload, Created_At "+declared+", group_id TEXT)", sqlite.Config{Own: buffer.Own{Project: plain}})
+		db, b := theirs(t, "CREATE TABLE t (id INTEGER PRIMARY KEY AUTOINCREMENT, payload, Created_At "+declared+", group_id TEXT)", sqlite.Config{Own: buffer.CustomTable{Project: plain}})
 		for _, value := range values {
 			run(t, db, "INSERT INTO t (payload, created_at) VALUES ('{}', "+value+")")
 		}
@@ -133,14 +133,14 @@ func TestOwnCreatedAt(t *testing.T) {
 
 	// The projection's is the one that counts.
 	_, b := theirs(t, "CREATE TABLE t (id INTEGER PRIMARY KEY, payload, created_at, group_id TEXT); INSERT INTO t (payload, created_at) VALUES (1, 5)",
-		sqlite.Config{Own: buffer.Own{Project: "SELECT id, payload, 1706933106 AS created_at FROM t WHERE group_id = ?"}})
+		sqlite.Config{Own: buffer.CustomTable{Project: "SELECT id, payload, 1706933106 AS created_at FROM t WHERE group_id = ?"}})
 	if at := claimed(t, b).Events[0].CreatedAt; !at.Equal(want) {
 		t.Errorf("projected: %v, want %v", at, want)
 	}
 
 	// Without one, and with one that is none, the claim's time stays with the event.
 	for _, column := range []string{"", ", created_at TEXT DEFAULT 'yesterday'"} {
-		_, b := theirs(t, "CREATE TABLE t (id INTEGER PRIMARY KEY, payload, group_id TEXT"+column+"); INSERT INTO t (payload) VALUES (1), (2)", sqlite.Config{Own: buffer.Own{Project: plain}})
+		_, b := theirs(t, "CREATE TABLE t (id INTEGER PRIMARY KEY, payload, group_id TEXT"+column+"); INSERT INTO t (payload) VALUES (1), (2)", sqlite.Config{Own: buffer.CustomTable{Project: plain}})
 		batch := claimed(t, b)
 		first := batch.Events[0].CreatedAt
 		if age := batch.ClaimedAt.Sub(first); age < 0 || age > time.Minute {
@@ -162,7 +162,7 @@ func TestOwnContents(t *testing.T) {
 	_, b := theirs(t, `
 		CREATE TABLE t (id INTEGER PRIMARY KEY, payload JSON, key DATETIME, group_id UUID);
 		INSERT INTO t (payload, key) VALUES ('{"a": "é"}', 7), (12, '2024-02-03'), (1.5, NULL), (CAST('"x"' AS TEXT), 'k')`,
-		sqlite.Config{Own: buffer.Own{Project: "SELECT id, payload, key, NULL AS topic, id AS more FROM t WHERE group_id = ?"}})
+		sqlite.Config{Own: buffer.CustomTable{Project: "SELECT id, payload, key, NULL AS topic, id AS more FROM t WHERE group_id = ?"}})
 	batch := claimed(t, b)
 	check(t, batch.ProjectErr)
 	var got []string
@@ -178,7 +178,7 @@ func TestOwnContents(t *testing.T) {
 	}
 
 	_, b = theirs(t, `CREATE TABLE t (id INTEGER PRIMARY KEY, payload, group_id BLOB); INSERT INTO t (payload) VALUES ('{}'), (X''), (X'00ff')`,
-		sqlite.Config{Own: buffer.Own{Project: plain}})
+		sqlite.Config{Own: buffer.CustomTable{Project: plain}})
 	batch = claimed(t, b)
 	check(t, batch.ProjectErr)
 	if batch.PayloadIsJSON || batch.Events[1].Payload == nil || string(batch.Events[2].Payload) != "\x00\xff" {
@@ -198,7 +198,7 @@ func TestOwnContents(t *testing.T) {
 		"SELECT id, payload FROM t WHERE group_id = ? OR group_id = ?":               "index 2",
 		"WITH gone AS (SELECT id FROM t) SELECT id, payload FROM there WHERE id = ?": "there",
 	} {
-		db, b := theirs(t, "CREATE TABLE t (id INTEGER PRIMARY KEY, payload, group_id TEXT); INSERT INTO t (payload) VALUES (1)", sqlite.Config{Own: buffer.Own{Project: project}})
+		db, b := theirs(t, "CREATE TABLE t (id INTEGER PRIMARY KEY, payload, group_id TEXT); INSERT INTO t (payload) VALUES (1)", sqlite.Config{Own: buffer.CustomTable{Project: project}})
 		batch := claimed(t, b)
 		err := batch.ProjectErr
 		if err == nil {
@@ -221,7 +221,7 @@ FROM t WHERE group_id = ?`
 // TestOwnProjectionIsBounded: nobody renews a lease while the projection runs.
 func TestOwnProjectionIsBounded(t *testing.T) {
 	t.Parallel()
-	_, b := theirs(t, "CREATE TABLE t (id INTEGER PRIMARY KEY, group_id TEXT); INSERT INTO t (id) VALUES (1)", sqlite.Config{Own: buffer.Own{Project: endless}})
+	_, b := theirs(t, "CREATE TABLE t (id INTEGER PRIMARY KEY, group_id TEXT); INSERT INTO t (id) VALUES (1)", sqlite.Config{Own: buffer.CustomTable{Project: endless}})
 	batch, err := b.Claim(t.Context(), 10, 200*time.Millisecond)
 	check(t, err)
 	if batch == nil || batch.ProjectErr == nil || !strings.Contains(batch.ProjectErr.Error(), "longer than half a lease") {
@@ -234,7 +234,7 @@ func TestOwnProjectionIsBounded(t *testing.T) {
 	defer cancel()
 	batch, err = b.TakeOver(ctx, time.Hour)
 	check(t, err)
-	if batch == nil || !errors.Is(batch.ProjectErr, buffer.ErrDatabase) || !slices.Equal(batch.IDs(), []int64{1}) {
+	if batch == nil || !errors.Is(batch.ProjectErr, buffer.ErrDatabaseUnavailable) || !slices.Equal(batch.IDs(), []int64{1}) {
 		t.Fatalf("got %+v", batch)
 	}
 	check(t, b.Renew(t.Context(), batch, time.Hour))
@@ -245,7 +245,7 @@ func TestOwnProjectionIsBounded(t *testing.T) {
 func TestOwnConstraints(t *testing.T) {
 	t.Parallel()
 	db, b := theirs(t, `CREATE TABLE t (id INTEGER PRIMARY KEY, payload, a, gone TEXT, group_id TEXT);
-		INSERT INTO t (payload, a) VALUES (1, 1), (2, 2), (3, NULL), (4, 4)`, sqlite.Config{Own: buffer.Own{Project: plain}})
+		INSERT INTO t (payload, a) VALUES (1, 1), (2, 2), (3, NULL), (4, 4)`, sqlite.Config{Own: buffer.CustomTable{Project: plain}})
 	check(t, b.Settle(t.Context(), claimed(t, b), []buffer.Outcome{{Verdict: buffer.Dead, Error: "refused"}}))
 	run(t, db, "DROP TABLE t")
 	run(t, db, "CREATE TABLE t (id INTEGER PRIMARY KEY, payload, a NOT NULL CHECK (a <> 1), added DEFAULT 'new', group_id BLOB)")

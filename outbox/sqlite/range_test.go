@@ -60,7 +60,7 @@ func TestRangeHoldsExactIDs(t *testing.T) {
 	first, err := f.Buffer.TakeOver(t.Context(), time.Hour)
 	check(t, err)
 	expectIDs(t, "first batch taken over", first.IDs(), []int64{1, 2, 4, 5})
-	look, err := f.Second(t).Look(t.Context(), 10)
+	look, err := f.Second(t).CountBacklog(t.Context(), 10)
 	check(t, err)
 	if look.Unclaimed != 2 {
 		t.Fatalf("backlog %+v, want the two that were given ids by hand", look)
@@ -240,9 +240,9 @@ func TestRangeWhereItDoesNotHold(t *testing.T) {
 		if got := strings.Join(b.Warnings(t.Context()), "\n"); got != says {
 			t.Errorf("claim: %s: the warnings are %q, want %q", mode, got, says)
 		}
-		found := slices.DeleteFunc(b.Examine(t.Context()), func(f buffer.Finding) bool { return f.About != "claim" })
+		found := slices.DeleteFunc(b.Diagnose(t.Context()), func(f buffer.Finding) bool { return f.Subject != "claim" })
 		mends := mode == buffer.ClaimRange || mode == buffer.ClaimAuto
-		if len(found) != 1 || !strings.HasPrefix(found[0].Level.String()+": "+found[0].Text, finds[mode]) || (found[0].Mend != "") != mends {
+		if len(found) != 1 || !strings.HasPrefix(found[0].Level.String()+": "+found[0].Text, finds[mode]) || (found[0].Fix != "") != mends {
 			t.Errorf("claim: %s: it finds %+v, want %q", mode, found, finds[mode])
 		}
 		if mode == buffer.ClaimRange {

@@ -195,8 +195,8 @@ func idsText(ids []int64) (any, error) {
 // markedAgain is how long a marked batch waits before its delete is tried again.
 const markedAgain = time.Second
 
-// Mark is described by buffertest.Buffer.
-func (b *Buffer) Mark(ctx context.Context, batch *buffer.Lease, delivered []int64) error {
+// MarkDelivered is described by buffertest.Buffer.
+func (b *Buffer) MarkDelivered(ctx context.Context, batch *buffer.Lease, delivered []int64) error {
 	return b.ledger().mark(ctx, batch, delivered)
 }
 

@@ -53,7 +53,7 @@ func TestUpgrade(t *testing.T) {
 	told, err := b.Hook().Claim(t.Context(), 10, time.Minute)
 	check(t, err)
 	check(t, b.Hook().Settle(t.Context(), told, []buffer.Outcome{{Verdict: buffer.Delivered}}))
-	replayed, err := b.Replay(t.Context(), buffer.DeadFilter{Told: true}, 10)
+	replayed, err := b.Replay(t.Context(), buffer.DeadFilter{Notified: true}, 10)
 	check(t, err)
 	var ids []int64
 	for {

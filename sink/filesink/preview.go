@@ -8,7 +8,7 @@ import (
 )
 
 // Preview implements sink.Previewer: the lines that the batch makes.
-func (s *Sink) Preview(_ context.Context, b *buffer.Batch) ([]sink.Shown, error) {
+func (s *Sink) Preview(_ context.Context, b *buffer.Batch) ([]sink.PreparedMessage, error) {
 	lines, refused := appendLines(nil, b)
 	var err error
 	if len(refused) > 0 {
@@ -17,7 +17,7 @@ func (s *Sink) Preview(_ context.Context, b *buffer.Batch) ([]sink.Shown, error)
 	if len(refused) == len(b.Events) {
 		return nil, err
 	}
-	shown := sink.Shown{Line: "append to " + s.name, Body: lines}
+	shown := sink.PreparedMessage{Summary: "append to " + s.name, Body: lines}
 	for i := range b.Events {
 		if len(refused) > 0 && refused[0].Index == i {
 			refused = refused[1:]
@@ -25,7 +25,7 @@ func (s *Sink) Preview(_ context.Context, b *buffer.Batch) ([]sink.Shown, error)
 		}
 		shown.Events = append(shown.Events, i)
 	}
-	return []sink.Shown{shown}, err
+	return []sink.PreparedMessage{shown}, err
 }
 
 // appendLines appends the events, and names those that no envelope can carry, in order.

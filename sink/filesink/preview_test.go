@@ -31,7 +31,7 @@ func TestPreview(t *testing.T) {
 	if !errors.As(err, &refused) || len(refused.Events) != 1 || refused.Events[0].Index != 1 {
 		t.Fatalf("got %v, want that event 1 is refused", err)
 	}
-	if len(shown) != 1 || shown[0].Line != "append to "+path || !slices.Equal(shown[0].Events, []int{0, 2}) {
+	if len(shown) != 1 || shown[0].Summary != "append to "+path || !slices.Equal(shown[0].Events, []int{0, 2}) {
 		t.Fatalf("shown was %+v", shown)
 	}
 	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {

@@ -47,7 +47,7 @@ func TestAnAddressThatIsAway(t *testing.T) {
 		t.Errorf("404 at one of many addresses: %v", err)
 	}
 	err = send(server.URL+"/{topic}", "broken")
-	if !errors.Is(err, sink.ErrSuspect) || !errors.As(err, &some) || !errors.Is(some.Events[1].Err, sink.ErrSuspect) {
+	if !errors.Is(err, sink.ErrMaybePoison) || !errors.As(err, &some) || !errors.Is(some.Events[1].Err, sink.ErrMaybePoison) {
 		t.Errorf("500 at one of many addresses: %v", err)
 	}
 	for name, err := range map[string]error{

@@ -66,7 +66,7 @@ func (a answer) verdict(overruled statuses) error {
 		err = fmt.Errorf("%w%w", err, errAddress)
 	}
 	if suspect {
-		return sink.Suspect(err)
+		return sink.MaybePoison(err)
 	}
 	return sink.Unavailable(err)
 }

@@ -16,7 +16,7 @@ func kind(err error) string {
 	_, timed := errors.AsType[*sink.UnavailableError](err)
 	kind := "delivered"
 	switch {
-	case errors.Is(err, sink.ErrSuspect) && errors.Is(err, sink.ErrUnavailable):
+	case errors.Is(err, sink.ErrMaybePoison) && errors.Is(err, sink.ErrUnavailable):
 		kind = "suspect"
 	case errors.Is(err, sink.ErrUnavailable):
 		kind = "outage"

@@ -36,14 +36,14 @@ func TestBadEventsAreParted(t *testing.T) {
 		}
 		*bodies = nil
 		err := s.Send(t.Context(), batch(topics...))
-		divide, isDivide := errors.AsType[*sink.DivideError](err)
+		divide, isDivide := errors.AsType[*sink.SplitError](err)
 		switch {
 		case len(want[1]) == 0:
 			if err != nil {
 				t.Fatalf("got %v", err)
 			}
 		case len(want[0]) == 0: // the program's own doing
-			if isDivide || !errors.Is(err, sink.ErrSuspect) || len(*bodies) > 0 {
+			if isDivide || !errors.Is(err, sink.ErrMaybePoison) || len(*bodies) > 0 {
 				t.Fatalf("got %v, want a suspect outage; sent %q", err, *bodies)
 			}
 		default:
@@ -84,7 +84,7 @@ func TestMoreBadEventsThanAreLookedFor(t *testing.T) {
 		b := left[0]
 		left = left[1:]
 		err := s.Send(within(t), b)
-		divide, isDivide := errors.AsType[*sink.DivideError](err)
+		divide, isDivide := errors.AsType[*sink.SplitError](err)
 		if !isDivide {
 			ok(t, err)
 			continue
@@ -124,7 +124,7 @@ func TestBadEventsArePartedWhoeverHeldTheBatch(t *testing.T) {
 		b := batch("good", "bad", "good")
 		before(b)
 		err := s.Send(within(t), b)
-		divide, isDivide := errors.AsType[*sink.DivideError](err)
+		divide, isDivide := errors.AsType[*sink.SplitError](err)
 		if !isDivide || len(divide.Groups) != 2 || !slices.Equal(divide.Groups[0].Indexes, []int{0, 2}) || !errors.Is(divide.Groups[1].Err, sink.ErrPermanent) {
 			t.Errorf("%s: got %v, want the second to be parted", name, err)
 		}

@@ -14,7 +14,7 @@ import (
 
 // ProgramError is what is wrong with a jq program, and where in it.
 type ProgramError struct {
-	// Line and Column count from 1, columns in characters; 0 where that is not known.
+	// Summary and Column count from 1, columns in characters; 0 where that is not known.
 	Line, Column int
 	// Text says what is wrong; it may quote the program.
 	Text string

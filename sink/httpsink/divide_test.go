@@ -27,7 +27,7 @@ func TestDivide(t *testing.T) {
 		b.Events[i].Key = &key
 	}
 	err := open(t, httpsink.Config{URL: url + "/{topic}?k={key}"}).Send(within(t), b)
-	var divide *sink.DivideError
+	var divide *sink.SplitError
 	if !errors.As(err, &divide) || errors.Is(err, sink.ErrUnavailable) || errors.Is(err, sink.ErrPermanent) {
 		t.Fatalf("got %v, want a *sink.DivideError", err)
 	}
@@ -63,7 +63,7 @@ func TestMaxBytes(t *testing.T) {
 				bodies = nil
 				s := open(t, httpsink.Config{URL: url, Format: format, MaxBytes: most})
 				err := s.Send(within(t), b)
-				if divide, ok := errors.AsType[*sink.DivideError](err); ok {
+				if divide, ok := errors.AsType[*sink.SplitError](err); ok {
 					if len(bodies) > 0 || most == whole {
 						t.Fatalf("max_bytes %d: divided, and %d requests made, of %d bytes", most, len(bodies), whole)
 					}
@@ -78,7 +78,7 @@ func TestMaxBytes(t *testing.T) {
 
 // expectParts sends the parts and fails unless each fits, none could take the next
 // one's first event, and each event is in one of them or too large alone.
-func expectParts(t *testing.T, s *httpsink.Sink, b *buffer.Batch, divide *sink.DivideError, bodies *[]string, most int) {
+func expectParts(t *testing.T, s *httpsink.Sink, b *buffer.Batch, divide *sink.SplitError, bodies *[]string, most int) {
 	t.Helper()
 	var seen []int
 	before := 0 // bytes of the part before
@@ -141,7 +141,7 @@ func expectWhole(t *testing.T, err error, bodies []string, most int) {
 func sendParts(t *testing.T, s *httpsink.Sink, b *buffer.Batch) error {
 	t.Helper()
 	err := s.Send(within(t), b)
-	divide, isDivide := errors.AsType[*sink.DivideError](err)
+	divide, isDivide := errors.AsType[*sink.SplitError](err)
 	if !isDivide {
 		return err
 	}
@@ -187,7 +187,7 @@ func TestASetIsNeverSentInPart(t *testing.T) {
 	b := batch("a", "a", "a")
 	small := b.Events[1].Payload
 	b.Events[1].Payload = fmt.Appendf(nil, "%q", strings.Repeat("x", 1000))
-	if err := s.Send(within(t), b); !errors.As(err, new(*sink.DivideError)) || len(sent) > 0 {
+	if err := s.Send(within(t), b); !errors.As(err, new(*sink.SplitError)) || len(sent) > 0 {
 		t.Errorf("got %v, want a *sink.DivideError; sent %v", err, sent)
 	}
 	b.Events[1].Payload = small // projected anew, it fits
@@ -219,7 +219,7 @@ func TestAnEventTooLargeIsRefusedAlone(t *testing.T) {
 	b = batch("a", "a", "a")
 	ok(t, open(t, httpsink.Config{URL: url, MaxBytes: len(got) + len(sink.AppendEnvelope(nil, &b.Events[1], true)) + 1}).Send(within(t), b))
 	err := open(t, httpsink.Config{URL: url, MaxBytes: len(got) + len(sink.AppendEnvelope(nil, &b.Events[1], true))}).Send(within(t), b)
-	if divide, ok := errors.AsType[*sink.DivideError](err); !ok || !cmp.Equal(divide.Groups, []sink.Group{{Indexes: []int{0, 1}}, {Indexes: []int{2}}}) {
+	if divide, ok := errors.AsType[*sink.SplitError](err); !ok || !cmp.Equal(divide.Groups, []sink.Group{{Indexes: []int{0, 1}}, {Indexes: []int{2}}}) {
 		t.Errorf("a byte less: got %v", err)
 	}
 }

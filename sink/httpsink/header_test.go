@@ -29,7 +29,7 @@ func TestHeadersOfTopicAndKey(t *testing.T) {
 	for i, key := range []string{"k", "l", "k", "k", "\r\nX-Evil: 1"} {
 		b.Events[i].Key = &key
 	}
-	var divide *sink.DivideError
+	var divide *sink.SplitError
 	if err := s.Send(within(t), b); !errors.As(err, &divide) {
 		t.Fatalf("got %v, want a *sink.DivideError", err)
 	}

@@ -12,7 +12,7 @@
 // batch as a whole is refused for good. Config.Refused and Config.Unavailable
 // overrule that.
 //
-// An outage may be the batch's own doing (sink.ErrSuspect) when it is a 5xx, or when
+// An outage may be the batch's own doing (sink.ErrMaybePoison) when it is a 5xx, or when
 // the time runs out or the connection is lost after the request was written.
 package httpsink
 

@@ -159,7 +159,7 @@ func TestATurnThatWouldBeTooLate(t *testing.T) {
 			err := s.Send(ctx, oneEvent())
 			cancel()
 			timed, ok := errors.AsType[*sink.UnavailableError](err)
-			if !ok || timed.RetryAfter != time.Hour || errors.Is(err, sink.ErrSuspect) || errors.Is(err, context.DeadlineExceeded) {
+			if !ok || timed.RetryAfter != time.Hour || errors.Is(err, sink.ErrMaybePoison) || errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("got %v, want to be told of an hour", err)
 			}
 			if !strings.Contains(err.Error(), "rate: 1 per 1h0m0s") {
@@ -263,7 +263,7 @@ func TestNoPlaceInTime(t *testing.T) {
 		defer cancel()
 		began := time.Now()
 		err := s.Send(ctx, oneEvent())
-		if !errors.Is(err, sink.ErrUnavailable) || errors.Is(err, sink.ErrSuspect) || !strings.Contains(err.Error(), "max_in_flight") {
+		if !errors.Is(err, sink.ErrUnavailable) || errors.Is(err, sink.ErrMaybePoison) || !strings.Contains(err.Error(), "max_in_flight") {
 			t.Errorf("got %v, want an outage that names max_in_flight", err)
 		}
 		if took := time.Since(began); took != 10*time.Minute {

@@ -19,7 +19,7 @@ var _ sink.Previewer = (*Sink)(nil)
 // for what may be secret: the headers' values, but for those that never are, the values
 // in the query that are no event's, and what looks like a token in the path. The error is
 // Request's too, when that fails.
-func (s *Sink) Preview(ctx context.Context, b *buffer.Batch) ([]sink.Shown, error) {
+func (s *Sink) Preview(ctx context.Context, b *buffer.Batch) ([]sink.PreparedMessage, error) {
 	p := preview{Sink: s}
 	all := make([]int, len(b.Events))
 	for i := range all {
@@ -33,14 +33,14 @@ func (s *Sink) Preview(ctx context.Context, b *buffer.Batch) ([]sink.Shown, erro
 
 type preview struct {
 	*Sink
-	shown   []sink.Shown
+	shown   []sink.PreparedMessage
 	refused []sink.EventError
 }
 
 // add shows a batch, or each part of it. at says which event of the whole each one is.
 func (p *preview) add(ctx context.Context, b *buffer.Batch, at []int) error {
 	r, refused, err := p.prepare(ctx, b)
-	if divide, ok := errors.AsType[*sink.DivideError](err); ok {
+	if divide, ok := errors.AsType[*sink.SplitError](err); ok {
 		for _, g := range divide.Groups {
 			if g.Err != nil {
 				for _, i := range g.Indexes {
@@ -77,7 +77,7 @@ func (p *preview) add(ctx context.Context, b *buffer.Batch, at []int) error {
 		given.token = &token{header: "Bearer"} // one is fetched for requests that are sent
 	}
 	p.admit(req, given, b.GroupID.String(), r.body)
-	one := sink.Shown{Line: req.Method + " " + p.shownURL(r.url), Header: p.shownHeader(req), Body: r.body}
+	one := sink.PreparedMessage{Summary: req.Method + " " + p.shownURL(r.url), Header: p.shownHeader(req), Body: r.body}
 	for _, i := range r.events {
 		one.Events = append(one.Events, at[i])
 	}

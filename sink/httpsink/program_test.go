@@ -164,7 +164,7 @@ func TestMaxBytesOfWhatRequestMakes(t *testing.T) {
 		b.Events[i].Payload = []byte(payload)
 	}
 	b.Events[1].Headers = outbox.Headers("{") // refused beside them
-	var divide *sink.DivideError
+	var divide *sink.SplitError
 	if err := s.Send(within(t), b); !errors.As(err, &divide) || !divide.TooLarge {
 		t.Fatalf("got %v, want a *sink.DivideError for its size", err)
 	}
@@ -210,13 +210,13 @@ func TestFormats(t *testing.T) {
 		c.config.MaxBytes = len(c.want) - 1 - strings.Index(c.want, " [")
 		ok(t, open(t, c.config).Send(within(t), b))
 		c.config.MaxBytes--
-		if err := open(t, c.config).Send(within(t), b); !errors.As(err, new(*sink.DivideError)) {
+		if err := open(t, c.config).Send(within(t), b); !errors.As(err, new(*sink.SplitError)) {
 			t.Errorf("%s, a byte less: %v", name, err)
 		}
 	}
 	url, bodies := keeping(t)
 	s := open(t, httpsink.Config{URL: url, Format: "cloudevents", Single: true})
-	var divide *sink.DivideError
+	var divide *sink.SplitError
 	if err := s.Send(within(t), b); !errors.As(err, &divide) || divide.TooLarge || len(divide.Groups) != 2 {
 		t.Errorf("two events, structured: %v", err)
 	}
@@ -257,7 +257,7 @@ func TestGzip(t *testing.T) {
 	for range 3 { // the compressor is used again
 		ok(t, s.Send(within(t), b))
 	}
-	if err := open(t, httpsink.Config{URL: url, Gzip: true, MaxBytes: length - 1}).Send(within(t), b); !errors.As(err, new(*sink.DivideError)) {
+	if err := open(t, httpsink.Config{URL: url, Gzip: true, MaxBytes: length - 1}).Send(within(t), b); !errors.As(err, new(*sink.SplitError)) {
 		t.Errorf("got %v, want it divided", err)
 	}
 	if n := requests.Load(); n != 3 {

@@ -119,7 +119,7 @@ func (s *Sink) fill(ctx context.Context, b *buffer.Batch, r *request, refused []
 			return nil, nil, divide(parts, refused, false)
 		}
 		// It takes none of them. While other batches go through, that is these events' doing.
-		return nil, nil, sink.Suspect(err)
+		return nil, nil, sink.MaybePoison(err)
 	}
 	switch n := len(r.events); {
 	case s.maxBytes == 0 || len(r.body) <= s.maxBytes:

@@ -14,7 +14,7 @@ import (
 )
 
 // Send sends the batch as one request before ctx's deadline. It returns a
-// *sink.DivideError, before anything is sent, when the events have more than one
+// *sink.SplitError, before anything is sent, when the events have more than one
 // URL, headers that differ, or a body of more than Config.MaxBytes; a *sink.BatchError
 // for events that have no URL, whose headers are not JSON, that are larger than MaxBytes
 // each alone, or that Results names; otherwise what the answer's status means for the
@@ -66,7 +66,7 @@ func divide(groups []sink.Group, refused []sink.EventError, tooLarge bool) error
 		slices.Sort(none.Indexes)
 		groups = append(groups, none)
 	}
-	return &sink.DivideError{Groups: groups, TooLarge: tooLarge}
+	return &sink.SplitError{Groups: groups, TooLarge: tooLarge}
 }
 
 // without asks for the events to be parted from those that are refused.
@@ -75,7 +75,7 @@ func without(events []int, refused []sink.EventError) error {
 	for _, e := range refused {
 		groups = append(groups, sink.Group{Indexes: []int{e.Index}, Err: e.Err})
 	}
-	return &sink.DivideError{Groups: groups}
+	return &sink.SplitError{Groups: groups}
 }
 
 // checkPath refuses an address that a topic or key of ".." would lead elsewhere.
@@ -96,8 +96,8 @@ func awayAt(b *buffer.Batch, err error) error {
 	for i := range events {
 		events[i] = sink.EventError{Index: i, Err: err}
 	}
-	if errors.Is(err, sink.ErrSuspect) {
-		return sink.Suspect(&sink.BatchError{Events: events})
+	if errors.Is(err, sink.ErrMaybePoison) {
+		return sink.MaybePoison(&sink.BatchError{Events: events})
 	}
 	return sink.Unavailable(&sink.BatchError{Events: events})
 }
@@ -125,7 +125,7 @@ func (s *Sink) post(ctx context.Context, r *request, b *buffer.Batch) (failed []
 		s.learn(resp, leave)
 		return s.heard(ctx, resp, r, b)
 	case written.yet.Load() && !errors.Is(ctx.Err(), context.Canceled):
-		return nil, sink.Suspect(s.redactor.failed(err))
+		return nil, sink.MaybePoison(s.redactor.failed(err))
 	}
 	// There is no connection, or the sender was called off.
 	return nil, s.redactor.failed(err)

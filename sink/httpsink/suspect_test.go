@@ -23,7 +23,7 @@ const soon = 10 * time.Second
 func suspect(t *testing.T, err error, want bool) {
 	t.Helper()
 	outage(t, err)
-	if errors.Is(err, sink.ErrSuspect) != want {
+	if errors.Is(err, sink.ErrMaybePoison) != want {
 		t.Errorf("got %v; that it is blamed on the batch is %v, want %v", err, !want, want)
 	}
 }

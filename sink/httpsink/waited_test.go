@@ -56,4 +56,4 @@ func TestTheWaitForATurnIsNotTheServers(t *testing.T) {
 type settles struct{}
 
 func (settles) Settle(context.Context, *buffer.Lease, []buffer.Outcome) error { return nil }
-func (settles) Mark(context.Context, *buffer.Lease, []int64) error            { return nil }
+func (settles) MarkDelivered(context.Context, *buffer.Lease, []int64) error   { return nil }

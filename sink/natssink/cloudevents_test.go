@@ -131,7 +131,7 @@ func TestPreview(t *testing.T) {
 	for i, sh := range shown {
 		m, err := sub.NextMsg(patience)
 		ok(t, err)
-		if sh.Line != "PUB "+m.Subject || string(sh.Body) != string(m.Data) || len(sh.Header) != len(m.Header) || !slices.Equal(sh.Events, []int{i}) {
+		if sh.Summary != "PUB "+m.Subject || string(sh.Body) != string(m.Data) || len(sh.Header) != len(m.Header) || !slices.Equal(sh.Events, []int{i}) {
 			t.Errorf("shown was %+v, what arrived %+v", sh, m)
 		}
 		for _, field := range sh.Header {

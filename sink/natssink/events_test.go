@@ -333,12 +333,12 @@ func TestNoAnswerForOne(t *testing.T) {
 		expect(t, "verdicts", verdicts(t, err, 5), "ok outage ok outage ok")
 		expect(t, "stored", o.ids(t), "1 3 5")
 		some, _ := errors.AsType[*sink.BatchError](err)
-		if silent, babble := some.Events[0].Err, some.Events[1].Err; !errors.Is(silent, sink.ErrSuspect) || errors.Is(babble, sink.ErrSuspect) {
+		if silent, babble := some.Events[0].Err, some.Events[1].Err; !errors.Is(silent, sink.ErrMaybePoison) || errors.Is(babble, sink.ErrMaybePoison) {
 			t.Errorf("silent: %v, babble: %v; want the silent one to be suspect", silent, babble)
 		}
 		err = o.sink.Send(within(t, 100*time.Millisecond), batch("silent"))
 		expect(t, "verdicts", verdicts(t, err, 1), "all-outage")
-		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, sink.ErrSuspect) {
+		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, sink.ErrMaybePoison) {
 			t.Errorf("got %v, want one that wraps context.DeadlineExceeded and sink.ErrSuspect", err)
 		}
 		called, callOff := context.WithCancel(within(t, patience))
@@ -347,7 +347,7 @@ func TestNoAnswerForOne(t *testing.T) {
 		ok(t, o.client.Flush())
 		err = o.sink.Send(called, batch("silent"))
 		expect(t, "verdicts when called off", verdicts(t, err, 1), "all-outage")
-		if errors.Is(err, sink.ErrSuspect) {
+		if errors.Is(err, sink.ErrMaybePoison) {
 			t.Errorf("%v is blamed on the batch", err)
 		}
 		ok(t, watch.Unsubscribe())

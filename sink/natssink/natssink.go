@@ -11,7 +11,7 @@
 // and, of a buried event that a dead-letter hook is told of,
 //
 //	Nats-Msg-Id        <pipeline>:<id>:dead:<the group_id it died in>
-//	Relay-Dead-Letter  why, as JSON; see [sink.AppendDeadLetter]
+//	Relay-ListDead-Letter  why, as JSON; see [sink.AppendDeadLetter]
 //
 // which an event's own headers cannot overrule. With the format cloudevents each message
 // is a CloudEvent as well, in binary mode: its attributes are headers named ce-...; see
@@ -146,7 +146,7 @@ func (s *Sink) connection(ctx context.Context) (*connection, error) {
 // Outages are: no connection, no answer in time, no stream on the subject, a
 // stream that is full, sealed or offline, a lack of permission or resources. No
 // answer in time on a connection that stands may be the batch's doing
-// (sink.ErrSuspect). An event that is too large, or that NATS cannot carry, is
+// (sink.ErrMaybePoison). An event that is too large, or that NATS cannot carry, is
 // refused for good.
 func (s *Sink) Send(ctx context.Context, b *buffer.Batch) error {
 	if err := ctx.Err(); err != nil {
@@ -229,7 +229,7 @@ func (s *Sink) await(answered context.Context, c *connection) error {
 func unanswered(what string, err error) error {
 	why := fmt.Errorf("%s: %w", what, err)
 	if errors.Is(err, context.DeadlineExceeded) {
-		return sink.Suspect(why)
+		return sink.MaybePoison(why)
 	}
 	return sink.Unavailable(why)
 }

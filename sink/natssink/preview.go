@@ -11,9 +11,9 @@ import (
 
 // Preview implements sink.Previewer: one message an event. It connects to nothing, so it
 // does not know how much the server takes.
-func (s *Sink) Preview(_ context.Context, b *buffer.Batch) ([]sink.Shown, error) {
+func (s *Sink) Preview(_ context.Context, b *buffer.Batch) ([]sink.PreparedMessage, error) {
 	var (
-		all     []sink.Shown
+		all     []sink.PreparedMessage
 		refused []sink.EventError
 	)
 	p := s.newPublisher(b)
@@ -26,8 +26,8 @@ func (s *Sink) Preview(_ context.Context, b *buffer.Batch) ([]sink.Shown, error)
 			refused = append(refused, sink.EventError{Index: i, Err: err})
 			continue
 		}
-		all = append(all, sink.Shown{
-			Line: "PUB " + subject, Header: p.header(),
+		all = append(all, sink.PreparedMessage{
+			Summary: "PUB " + subject, Header: p.header(),
 			Body: slices.Clone(p.msg.Data), Events: []int{i},
 		})
 	}

@@ -135,7 +135,7 @@ func TestServerThatDoesNotSpeak(t *testing.T) {
 	s := open(t, natssink.Config{URL: "nats://" + listener.Addr().String()})
 	began := time.Now()
 	err = s.Send(within(t, 100*time.Millisecond), batch("a"))
-	if kind(err) != "outage" || errors.Is(err, sink.ErrSuspect) {
+	if kind(err) != "outage" || errors.Is(err, sink.ErrMaybePoison) {
 		t.Errorf("got %v, want an outage that is not blamed on the batch", err)
 	}
 	var g errgroup.Group

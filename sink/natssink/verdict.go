@@ -130,7 +130,7 @@ func sum(subjects []string, verdicts []error, oneSubject bool) error {
 		if errors.Is(err, errNoStream) {
 			err = fmt.Errorf("%w (make one: nats stream add NAME --subjects '%s')", err, subjects[i])
 		}
-		if errors.Is(err, sink.ErrSuspect) && len(refused) > 0 && !errors.Is(refused[worst].Err, sink.ErrSuspect) {
+		if errors.Is(err, sink.ErrMaybePoison) && len(refused) > 0 && !errors.Is(refused[worst].Err, sink.ErrMaybePoison) {
 			worst = len(refused)
 		}
 		refused = append(refused, sink.EventError{Index: i, Err: err})

@@ -70,7 +70,7 @@ func (s *Sink) pipeline(ctx context.Context, server *redis.Client, calls []*call
 	for _, c := range calls {
 		c.read(err)
 		if written.yet && code(c.err) == "" && cutOff(ctx, c.err) {
-			c.err = sink.Suspect(c.err)
+			c.err = sink.MaybePoison(c.err)
 		}
 	}
 	if wait == nil {

@@ -81,8 +81,8 @@ func (s secret) redact(err error) error {
 	}
 	clean := errors.New(strings.ReplaceAll(text, string(s), "***"))
 	switch {
-	case errors.Is(err, sink.ErrSuspect):
-		return sink.Suspect(clean)
+	case errors.Is(err, sink.ErrMaybePoison):
+		return sink.MaybePoison(clean)
 	case errors.Is(err, sink.ErrUnavailable):
 		return sink.Unavailable(clean)
 	}

@@ -16,13 +16,13 @@ import (
 // Preview implements sink.Previewer: the commands as they are, but those that scripts run,
 // with what they add, and nothing of markers. A batch that is to be divided has another
 // group_id in each part then. It connects to nothing.
-func (s *Sink) Preview(ctx context.Context, b *buffer.Batch) ([]sink.Shown, error) {
+func (s *Sink) Preview(ctx context.Context, b *buffer.Batch) ([]sink.PreparedMessage, error) {
 	parts := divide(b)
 	if parts == nil {
 		return s.preview(ctx, b)
 	}
 	var (
-		all     []sink.Shown
+		all     []sink.PreparedMessage
 		refused []sink.EventError
 	)
 	for _, g := range parts {
@@ -56,12 +56,12 @@ func refusal(refused []sink.EventError) error {
 }
 
 // preview is Preview of a batch that goes as it is. Its error is a *sink.BatchError.
-func (s *Sink) preview(ctx context.Context, b *buffer.Batch) ([]sink.Shown, error) {
+func (s *Sink) preview(ctx context.Context, b *buffer.Batch) ([]sink.PreparedMessage, error) {
 	calls, wrong := s.calls(ctx, b)
-	var all []sink.Shown
+	var all []sink.PreparedMessage
 	if s.cfg.Mode.queues() && len(calls) > 0 {
 		line := fmt.Sprintln(s.announcement(calls)...)
-		shown := sink.Shown{Line: line[:len(line)-1]}
+		shown := sink.PreparedMessage{Summary: line[:len(line)-1]}
 		for _, c := range calls {
 			shown.Events = append(shown.Events, c.indexes...)
 		}
@@ -87,21 +87,21 @@ func (s *Sink) preview(ctx context.Context, b *buffer.Batch) ([]sink.Shown, erro
 }
 
 // show shows a command with values that are text, each on a line.
-func (c *call) show() sink.Shown {
+func (c *call) show() sink.PreparedMessage {
 	args := c.cmd.Args()
 	values := make([][]byte, 0, len(args)-2)
 	for _, arg := range args[2:] {
 		values = append(values, textOf(arg))
 	}
-	return sink.Shown{
-		Line: fmt.Sprint(args[0], " ", args[1]), Body: bytes.Join(values, []byte("\n")),
+	return sink.PreparedMessage{
+		Summary: fmt.Sprint(args[0], " ", args[1]), Body: bytes.Join(values, []byte("\n")),
 		Events: slices.Clone(c.indexes),
 	}
 }
 
 // showEntry shows what stream.lua adds of an event.
-func showEntry(b *buffer.Batch, i int, stream string) sink.Shown {
-	shown := sink.Shown{Line: "XADD " + stream + " *", Events: []int{i}}
+func showEntry(b *buffer.Batch, i int, stream string) sink.PreparedMessage {
+	shown := sink.PreparedMessage{Summary: "XADD " + stream + " *", Events: []int{i}}
 	fields := appendFields(nil, &b.Events[i], b.GroupID.String())
 	for at := 0; at < len(fields); at += 2 {
 		shown.Header = append(shown.Header, sink.Field{Name: fmt.Sprint(fields[at]), Value: string(textOf(fields[at+1]))})
@@ -110,9 +110,9 @@ func showEntry(b *buffer.Batch, i int, stream string) sink.Shown {
 }
 
 // show shows what asynq.lua adds of an event.
-func (t task) show(i int) sink.Shown {
-	shown := sink.Shown{
-		Line: "LPUSH " + asynqPrefix(t.queue) + "pending " + t.id,
+func (t task) show(i int) sink.PreparedMessage {
+	shown := sink.PreparedMessage{
+		Summary: "LPUSH " + asynqPrefix(t.queue) + "pending " + t.id,
 		Header: []sink.Field{
 			{Name: "type", Value: t.kind},
 			{Name: "id", Value: t.id},

@@ -19,7 +19,7 @@ func shown(t *testing.T, cfg redissink.Config, b *buffer.Batch) ([]string, error
 	all, err := opened(t, cfg).Preview(t.Context(), b)
 	var lines []string
 	for _, s := range all {
-		lines = append(lines, fmt.Sprintf("%v %s %v", s.Events, s.Line, s.Header))
+		lines = append(lines, fmt.Sprintf("%v %s %v", s.Events, s.Summary, s.Header))
 		for line := range strings.SplitSeq(string(s.Body), "\n") {
 			lines = append(lines, line)
 		}
@@ -89,7 +89,7 @@ func TestPreviewTellsWhatIsRefused(t *testing.T) {
 	b.Events[3].Topic = ""
 	lists, err := opened(t, redissink.Config{URL: "redis://h", Mode: redissink.List}).Preview(t.Context(), b)
 	expectParts(t, err, sink.ErrPermanent, 1, 3)
-	if len(lists) != 2 || lists[1].Line != "RPUSH b" || !slices.Equal(lists[1].Events, []int{2}) {
+	if len(lists) != 2 || lists[1].Summary != "RPUSH b" || !slices.Equal(lists[1].Events, []int{2}) {
 		t.Errorf("%d are shown", len(lists))
 	}
 }

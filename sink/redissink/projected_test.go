@@ -215,7 +215,7 @@ func TestAnEventThatFitsAsynqLater(t *testing.T) {
 			b.Events[i].Key = text("kind")
 		}
 		b.Events[1].Key = nil
-		var divide *sink.DivideError
+		var divide *sink.SplitError
 		if err := send(t, s, b); !errors.As(err, &divide) || len(divide.Groups) != 2 || !errors.Is(divide.Groups[1].Err, sink.ErrPermanent) ||
 			!slices.Equal(divide.Groups[0].Indexes, []int{0, 2}) || !slices.Equal(divide.Groups[1].Indexes, []int{1}) || divide.Groups[0].Err != nil {
 			t.Fatalf("got %v", err)

@@ -174,7 +174,7 @@ func TestEventsThatNoQueueTakes(t *testing.T) {
 	b.Events[1].Key = text(" ")
 	b.Events[4].Key = text("\xff")
 	b.Events[6].Headers = outbox.Headers(`[]`)
-	var divide *sink.DivideError
+	var divide *sink.SplitError
 	if err := send(t, asynqs, b); !errors.As(err, &divide) || len(divide.Groups) != 8 || !slices.Equal(divide.Groups[0].Indexes, []int{0}) {
 		t.Errorf("got %v, want what can be sent parted from what cannot", err)
 	}

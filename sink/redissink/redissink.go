@@ -104,18 +104,18 @@ func (m Mode) what() string {
 // when its answer says something of itself or of a key and not of the events
 // (loading, read-only, out of memory, a key of the wrong type, ...). A time-out, or a
 // connection that is lost, after the commands were written may be the batch's doing
-// (sink.ErrSuspect). An outage of nothing but single addresses comes as a *sink.BatchError also when it meets
+// (sink.ErrMaybePoison). An outage of nothing but single addresses comes as a *sink.BatchError also when it meets
 // every event, so that it is not taken for the sink's. A batch whose bytes are too
-// many for one script is to be divided (*sink.DivideError), and so is one for asynq with
+// many for one script is to be divided (*sink.SplitError), and so is one for asynq with
 // events that are refused here beside others: nothing is sent then, for the marker would
 // say that they were.
 func (s *Sink) Send(ctx context.Context, b *buffer.Batch) error {
 	if parts := divide(b); parts != nil {
-		return &sink.DivideError{Groups: parts, TooLarge: true}
+		return &sink.SplitError{Groups: parts, TooLarge: true}
 	}
 	calls, wrong := s.calls(ctx, b)
 	if s.cfg.Mode == Asynq && len(wrong) > 0 && len(calls) > 0 {
-		return &sink.DivideError{Groups: refuse(b, wrong)}
+		return &sink.SplitError{Groups: refuse(b, wrong)}
 	}
 	if s.cfg.Mode.queues() && len(calls) > 0 {
 		if err := s.announce(ctx, calls); err != nil {

@@ -355,7 +355,7 @@ func TestTooManyBytesAreDivided(t *testing.T) {
 	for i := range b.Events {
 		b.Events[i].Payload = large
 	}
-	var divide *sink.DivideError
+	var divide *sink.SplitError
 	if err := send(t, s, b); !errors.As(err, &divide) {
 		t.Fatalf("got %v, want a *sink.DivideError", err)
 	}

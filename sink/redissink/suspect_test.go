@@ -99,7 +99,7 @@ func TestCutOffAfterTheCommandsMayBeTheBatch(t *testing.T) {
 			"no answer in time": unanswered,
 			"hung up":           sendWithin(t, redissink.Config{URL: "redis://" + hangingUp, Mode: mode}, soon),
 		} {
-			if !errors.Is(err, sink.ErrSuspect) {
+			if !errors.Is(err, sink.ErrMaybePoison) {
 				t.Errorf("%s, %s: got %v, want one that wraps sink.ErrSuspect", mode, name, err)
 			}
 			expectOutage(t, err, "")
@@ -124,7 +124,7 @@ func TestNoConnectionIsNotTheBatch(t *testing.T) {
 	} {
 		err := sendWithin(t, redissink.Config{URL: url}, 300*time.Millisecond)
 		expectOutage(t, err, "")
-		if errors.Is(err, sink.ErrSuspect) {
+		if errors.Is(err, sink.ErrMaybePoison) {
 			t.Errorf("%s: %v is blamed on the batch", url, err)
 		}
 	}
@@ -139,7 +139,7 @@ func TestCalledOffIsNotTheBatch(t *testing.T) {
 	s := opened(t, redissink.Config{URL: "redis://" + answers(t, func(conn net.Conn) { callOff(); hang(conn) })})
 	err := s.Send(called, newBatch("orders"))
 	expectOutage(t, err, "")
-	if errors.Is(err, sink.ErrSuspect) {
+	if errors.Is(err, sink.ErrMaybePoison) {
 		t.Errorf("%v is blamed on the batch", err)
 	}
 }

@@ -72,7 +72,7 @@ func expectAway(t *testing.T, s sink.Sink, a sink.Addresser, b *buffer.Batch, aw
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	err := s.Send(ctx, b)
-	if divide, ok := errors.AsType[*sink.DivideError](err); ok {
+	if divide, ok := errors.AsType[*sink.SplitError](err); ok {
 		var there []*buffer.Batch
 		for _, g := range divide.Groups {
 			there = append(there, expectAway(t, s, a, part(b, g.Indexes...), away)...)

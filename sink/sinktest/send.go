@@ -97,7 +97,7 @@ func deliver(ctx context.Context, s sink.Sink, b *buffer.Batch) ([]*buffer.Batch
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	err := s.Send(ctx, b)
-	var divide *sink.DivideError
+	var divide *sink.SplitError
 	if !errors.As(err, &divide) {
 		return []*buffer.Batch{b}, err
 	}

@@ -108,7 +108,7 @@ func TestOneLine(t *testing.T) {
 	if !errors.Is(err, cause) || !errors.Is(err, buffer.ErrEventData) || strings.ContainsAny(err.Error(), "\r\n") {
 		t.Errorf("got %q", err)
 	}
-	if err := projection.Unavailable(cause); !errors.Is(err, buffer.ErrDatabase) {
+	if err := projection.Unavailable(cause); !errors.Is(err, buffer.ErrDatabaseUnavailable) {
 		t.Errorf("got %v", err)
 	}
 }

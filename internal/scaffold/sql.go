@@ -1,18 +1,18 @@
-package draft
+package scaffold
 
 import (
 	"regexp"
 	"slices"
 	"strings"
 
-	"github.com/outboxrelay/relay/internal/survey"
+	"github.com/outboxrelay/relay/internal/introspect"
 )
 
 // text is a literal of SQL's.
 func text(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
 
 // table is a table's name in SQL.
-func table(driver string, t *survey.Table) string {
+func table(driver string, t *introspect.Table) string {
 	if t.Schema == "" || t.Schema == "public" {
 		return ident(driver, t.Name)
 	}

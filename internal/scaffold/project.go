@@ -1,10 +1,10 @@
-package draft
+package scaffold
 
 import (
 	"fmt"
 	"strings"
 
-	"github.com/outboxrelay/relay/internal/survey"
+	"github.com/outboxrelay/relay/internal/introspect"
 )
 
 // proposal is a projection, and what there is to say about it: warnings on the terminal
@@ -29,7 +29,7 @@ const mostColumns = 60
 // propose writes the SELECT that one would begin with: what the table itself has of an
 // event; else the row that it refers to; else its own. wants is what the payload has to
 // have, or "".
-func propose(driver string, t *survey.Table, wants string) proposal {
+func propose(driver string, t *introspect.Table, wants string) proposal {
 	b := proposer{driver: driver, t: t, parent: parent(t), wants: wants}
 	b.column("e", t.Key[0], "id")
 	b.topic()
@@ -48,7 +48,7 @@ func propose(driver string, t *survey.Table, wants string) proposal {
 }
 
 // parent is the row that an event is about: what it refers to first, and must.
-func parent(t *survey.Table) *survey.Ref {
+func parent(t *introspect.Table) *introspect.Ref {
 	for _, must := range []bool{true, false} {
 		for i := range t.Refs {
 			if c := t.Column(t.Refs[i].Column); c != nil && c.NotNull == must {
@@ -61,8 +61,8 @@ func parent(t *survey.Table) *survey.Ref {
 
 type proposer struct {
 	driver  string
-	t       *survey.Table
-	parent  *survey.Ref
+	t       *introspect.Table
+	parent  *introspect.Ref
 	wants   string
 	joins   []string
 	columns []string
@@ -79,7 +79,7 @@ func (b *proposer) column(of, name, as string) {
 }
 
 // find is the first of the columns that is there and fits.
-func (b *proposer) find(names []string, fits func(*survey.Column) bool) *survey.Column {
+func (b *proposer) find(names []string, fits func(*introspect.Column) bool) *introspect.Column {
 	for _, name := range names {
 		if c := b.t.Column(name); c != nil && fits(c) {
 			return c
@@ -90,7 +90,7 @@ func (b *proposer) find(names []string, fits func(*survey.Column) bool) *survey.
 
 func (b *proposer) topic() {
 	name := text(b.t.Name)
-	switch c := b.find(topicColumns, (*survey.Column).Text); {
+	switch c := b.find(topicColumns, (*introspect.Column).Text); {
 	case c == nil:
 		b.columns = append(b.columns, name+" AS topic")
 	case c.NotNull:
@@ -106,7 +106,7 @@ func (b *proposer) key() {
 	add := func(of, name string) {
 		b.columns = append(b.columns, b.asText(of+"."+ident(b.driver, name))+" AS "+ident(b.driver, "key"))
 	}
-	if c := b.find(keyColumns, func(*survey.Column) bool { return true }); c != nil {
+	if c := b.find(keyColumns, func(*introspect.Column) bool { return true }); c != nil {
 		add("e", c.Name)
 		return
 	}
@@ -133,7 +133,7 @@ func (b *proposer) key() {
 }
 
 // belongs is the first column that sounds like a reference.
-func belongs(t *survey.Table, but string) string {
+func belongs(t *introspect.Table, but string) string {
 	for _, c := range t.Columns {
 		if c.Name != but && c.Name != "group_id" && strings.HasSuffix(strings.ToLower(c.Name), "_id") {
 			return c.Name
@@ -142,7 +142,7 @@ func belongs(t *survey.Table, but string) string {
 	return ""
 }
 
-func (b *proposer) isPayload(c *survey.Column) bool {
+func (b *proposer) isPayload(c *introspect.Column) bool {
 	return c.JSON() || b.driver == "sqlite" && c.Text()
 }
 
@@ -183,19 +183,19 @@ func (b *proposer) payload() {
 	b.columns = append(b.columns, b.object(of, t, wanted)+" AS payload")
 }
 
-func (b *proposer) join(how, of, as string, ref *survey.Ref) string {
+func (b *proposer) join(how, of, as string, ref *introspect.Ref) string {
 	return fmt.Sprintf("%s %s %s ON %s.%s = %s.%s", how, table(b.driver, ref.Table), as, as, ident(b.driver, ref.To), of, ident(b.driver, ref.Column))
 }
 
 // admit says that a join goes by names alone.
-func (b *proposer) admit(ref *survey.Ref) {
+func (b *proposer) admit(ref *introspect.Ref) {
 	if ref.Guessed {
 		b.notes = append(b.notes, "No foreign key says that "+ref.Column+" refers to "+ref.Table.FullName()+": their names do.")
 	}
 }
 
 // object makes JSON of a row on SQLite.
-func (b *proposer) object(of string, t *survey.Table, more string) string {
+func (b *proposer) object(of string, t *introspect.Table, more string) string {
 	var pairs []string
 	if more != "" {
 		pairs = append(pairs, more)
@@ -235,7 +235,7 @@ func (b *proposer) created() {
 	if b.driver != "postgres" || b.t.Column("created_at") != nil {
 		return
 	}
-	zoned := func(c *survey.Column) bool { return strings.HasPrefix(c.Type, "timestamp") }
+	zoned := func(c *introspect.Column) bool { return strings.HasPrefix(c.Type, "timestamp") }
 	c := b.find(createdColumns, zoned)
 	switch {
 	case c == nil:

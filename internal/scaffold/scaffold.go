@@ -1,14 +1,14 @@
-// Package draft writes a relay.yaml for somebody who does not know its keys yet: one
+// Package scaffold writes a relay.yaml for somebody who does not know its keys yet: one
 // pipeline, from a table that was looked at to a sink of which no more is known than
 // its URL, with comments. No secret is written: variables of the environment are.
-package draft
+package scaffold
 
 import (
 	"regexp"
 	"slices"
 	"strings"
 
-	"github.com/outboxrelay/relay/internal/survey"
+	"github.com/outboxrelay/relay/internal/introspect"
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
@@ -32,7 +32,7 @@ type Source struct {
 	Name string
 	// Table is what was found there; nil for a table of the relay's own that migrate is
 	// to make.
-	Table *survey.Table
+	Table *introspect.Table
 	// Preset is the table's shape where it is known; "" where it is not, or the table is
 	// the relay's.
 	Preset string
@@ -44,7 +44,7 @@ const Schema = "relay"
 
 // IsOwn tells whether the table is the user's.
 func (s *Source) IsOwn() bool {
-	return s.Preset != "" || s.Table != nil && s.Table.Kind() != survey.Relays
+	return s.Preset != "" || s.Table != nil && s.Table.Kind() != introspect.Relays
 }
 
 // Variables are those of the environment that the configuration asks for, each once.

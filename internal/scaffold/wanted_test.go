@@ -1,30 +1,30 @@
-package draft
+package scaffold
 
 import (
 	"strings"
 	"testing"
 
-	"github.com/outboxrelay/relay/internal/survey"
+	"github.com/outboxrelay/relay/internal/introspect"
 )
 
 // What an API finds an object by is taken from the column that is called so, else from
 // one like it, which is said; and that there is none is said.
 func TestWanted(t *testing.T) {
 	t.Parallel()
-	made := func(name string, columns ...string) *survey.Table {
-		table := &survey.Table{Schema: "public", Name: name, Key: []string{"id"}, Columns: []survey.Column{{Name: "id", Type: "bigint", NotNull: true}}}
+	made := func(name string, columns ...string) *introspect.Table {
+		table := &introspect.Table{Schema: "public", Name: name, Key: []string{"id"}, Columns: []introspect.Column{{Name: "id", Type: "bigint", NotNull: true}}}
 		for _, c := range columns {
 			name, kind, typed := strings.Cut(c, " ")
 			if !typed {
 				kind = "text"
 			}
-			table.Columns = append(table.Columns, survey.Column{Name: name, Type: kind, NotNull: true})
+			table.Columns = append(table.Columns, introspect.Column{Name: name, Type: kind, NotNull: true})
 		}
 		return table
 	}
-	refer := func(from, to *survey.Table, column string) *survey.Table {
-		from.Columns = append(from.Columns, survey.Column{Name: column, Type: "bigint", NotNull: true})
-		from.Refs = append(from.Refs, survey.Ref{Column: column, Table: to, To: "id"})
+	refer := func(from, to *introspect.Table, column string) *introspect.Table {
+		from.Columns = append(from.Columns, introspect.Column{Name: column, Type: "bigint", NotNull: true})
+		from.Refs = append(from.Refs, introspect.Ref{Column: column, Table: to, To: "id"})
 		return from
 	}
 	const (
@@ -32,7 +32,7 @@ func TestWanted(t *testing.T) {
 		none = "The payload has to have email, and no column is called like that"
 	)
 	for name, try := range map[string]struct {
-		table      *survey.Table
+		table      *introspect.Table
 		sql, warns string
 	}{
 		"itself":       {made("signups", "email"), "to_jsonb(e) - 'group_id' AS payload\n", ""},

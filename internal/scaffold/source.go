@@ -1,6 +1,6 @@
-package draft
+package scaffold
 
-import "github.com/outboxrelay/relay/internal/survey"
+import "github.com/outboxrelay/relay/internal/introspect"
 
 func (s *Source) write(w *writer, wants string) {
 	w.line(2, "source:")
@@ -83,7 +83,7 @@ func when(w *writer) {
 
 // Steps are what is to be done in the database before the relay runs, statements of
 // SQL, each after what it is for.
-func (s *Source) Steps(d *survey.Database) []Step {
+func (s *Source) Steps(d *introspect.Database) []Step {
 	t := s.Table
 	if t == nil || !s.IsOwn() {
 		return nil

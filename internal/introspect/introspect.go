@@ -1,7 +1,7 @@
-// Package survey looks at the tables of an application's database, for somebody who
+// Package introspect looks at the tables of an application's database, for somebody who
 // writes a configuration: which could be a buffer, and what they are joined with. It
 // reads the catalogue only, no row, and changes nothing.
-package survey
+package introspect
 
 import (
 	"cmp"
@@ -76,7 +76,7 @@ type Ref struct {
 	Guessed bool
 }
 
-// Look finds the tables of the database at url, a postgres:// or sqlite:// one. The
+// CountBacklog finds the tables of the database at url, a postgres:// or sqlite:// one. The
 // error holds no password.
 func Look(ctx context.Context, driver, url string) (*Database, error) {
 	var (

@@ -1,9 +1,9 @@
-package draft
+package scaffold
 
 import (
 	"fmt"
 
-	"github.com/outboxrelay/relay/internal/survey"
+	"github.com/outboxrelay/relay/internal/introspect"
 )
 
 // Warnings are about what the API finds an object by: that it is taken from a column of
@@ -27,17 +27,17 @@ func unseen(wants string) string {
 // wanted is the pair that the payload has to have and the row t has not, where a row at
 // hand has a column of that name or, failing that, one like it; "" when there is nothing
 // to add.
-func (b *proposer) wanted(of string, t *survey.Table) string {
+func (b *proposer) wanted(of string, t *introspect.Table) string {
 	if b.wants == "" || t.Column(b.wants) != nil {
 		return ""
 	}
 	type row struct {
 		name, from string
-		t          *survey.Table
-		ref        *survey.Ref // by which it is joined; nil: it is there already
+		t          *introspect.Table
+		ref        *introspect.Ref // by which it is joined; nil: it is there already
 	}
 	rows := []row{{name: of, t: t}}
-	refer := func(from string, t *survey.Table) {
+	refer := func(from string, t *introspect.Table) {
 		for i := range t.Refs {
 			if ref := &t.Refs[i]; ref != b.parent {
 				rows = append(rows, row{"w", from, ref.Table, ref})
@@ -52,8 +52,8 @@ func (b *proposer) wanted(of string, t *survey.Table) string {
 		refer("e", b.t)
 	}
 	var (
-		found *survey.Column
-		best  survey.Likeness
+		found *introspect.Column
+		best  introspect.Likeness
 		where row
 	)
 	for _, r := range rows {
@@ -66,7 +66,7 @@ func (b *proposer) wanted(of string, t *survey.Table) string {
 			"sink.request. Until then each event is refused, and becomes a dead letter.", b.wants))
 		return ""
 	}
-	if best != survey.Same {
+	if best != introspect.Same {
 		b.warnings = append(b.warnings, fmt.Sprintf("The payload has to have %s: %s of %s is sent as that, because of its name.", b.wants, found.Name, where.t.FullName()))
 	}
 	if where.ref != nil {
