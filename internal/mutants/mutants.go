@@ -183,8 +183,8 @@ var mutants = []mutant{
 	{
 		name: "two range claims do not wait for each other",
 		file: "outbox/postgres/claim_range.go",
-		old:  "step{often: true, sql: claimLockSQL, args: []string{t.buffer}},",
-		new:  "step{often: true, sql: claimLockSQL, args: []string{buffer.NewGroupID().String()}},",
+		old:  "pg.Step{Prepare: true, SQL: claimLockSQL, args: []string{t.buffer}},",
+		new:  "pg.Step{Prepare: true, SQL: claimLockSQL, args: []string{buffer.NewGroupID().String()}},",
 		pkg:  "./outbox/postgres", test: "TestBufferRange/claim",
 	},
 	{
