@@ -129,10 +129,10 @@ func examineSink(ctx context.Context, about string, c *config.Sink, s sink.Sink)
 			found = append(found, buffer.Finding{Level: buffer.LevelWarning, Subject: about, Text: text})
 		}
 	}
-	if adviser, ok := s.(interface {
-		Advice(context.Context) []string
+	if recommender, ok := s.(interface {
+		Recommendations(context.Context) []string
 	}); ok {
-		for _, text := range adviser.Advice(ctx) {
+		for _, text := range recommender.Recommendations(ctx) {
 			found = append(found, buffer.Finding{Subject: about, Text: text})
 		}
 	}

@@ -11,35 +11,35 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-// The formats.
+// The values of Config.Format.
 const (
-	payload     = "payload"     // the headers are the event's own and the relay's
-	cloudEvents = "cloudevents" // and its attributes as a CloudEvent, in binary mode
+	formatPayload     = "payload"
+	formatCloudEvents = "cloudevents"
 )
 
 func (c Config) checkFormat() error {
 	switch c.Format {
-	case payload, cloudEvents:
+	case formatPayload, formatCloudEvents:
 		return nil
 	}
-	return fmt.Errorf("format is %q, one of %s, %s was expected", c.Format, payload, cloudEvents)
+	return fmt.Errorf("format is %q; expected %q or %q", c.Format, formatPayload, formatCloudEvents)
 }
 
 const (
 	attributePrefix = "ce-"
-	// headerContentType is where the Go SDK looks for datacontenttype too; and what
-	// stands there tells whether this is binary mode at all.
+	// headerContentType repeats datacontenttype. The Go SDK reads it, and it decides
+	// whether a message is in binary mode at all.
 	headerContentType = "content-type"
 )
 
-// ofCloudEvents tells whether a header says what the CloudEvent is, however it is written.
-func ofCloudEvents(name string) bool {
+// isCloudEventHeader reports whether a header belongs to the CloudEvent. It ignores case.
+func isCloudEventHeader(name string) bool {
 	return strings.EqualFold(name, headerContentType) ||
 		len(name) >= len(attributePrefix) && strings.EqualFold(name[:len(attributePrefix)], attributePrefix)
 }
 
-// setAttributes makes a CloudEvent in binary mode of the message, as the NATS Protocol
-// Binding for CloudEvents has it. The error is a refusal for good.
+// setAttributes makes the message a CloudEvent in binary mode, as the NATS Protocol
+// Binding for CloudEvents specifies. The error wraps sink.ErrPermanent.
 func setAttributes(h nats.Header, b *buffer.Batch, e *outbox.Event) error {
 	attributes, err := sink.CloudEventAttributes(b, e)
 	if err != nil {
@@ -54,9 +54,9 @@ func setAttributes(h nats.Header, b *buffer.Batch, e *outbox.Event) error {
 	return nil
 }
 
-// percentEncoded writes an attribute's value as the HTTP binding does (section 3.1.3.2),
-// which the one for NATS refers to: blanks, double quotes, per cent signs and what is not
-// printable ASCII are encoded.
+// percentEncoded encodes blanks, double quotes, per cent signs and everything but
+// printable ASCII. The NATS binding refers to the HTTP binding for this (section
+// 3.1.3.2).
 func percentEncoded(value string) string {
 	special := func(c byte) bool { return c <= ' ' || c > '~' || c == '"' || c == '%' }
 	plain := true

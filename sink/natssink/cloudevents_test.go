@@ -14,13 +14,14 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/sink"
 	"github.com/outboxrelay/relay/sink/natssink"
 )
 
-// readCloudEvent reads a message in binary mode as the NATS Protocol Binding says, with the
-// setters of CloudEvents' Go SDK.
+// readCloudEvent reads a message in binary mode with the setters of CloudEvents' Go SDK, as
+// the NATS Protocol Binding specifies.
 func readCloudEvent(t *testing.T, h nats.Header, data []byte) event.Event {
 	t.Helper()
 	version := spec.WithPrefix("ce-").Version(h.Get("ce-specversion"))
@@ -33,41 +34,41 @@ func readCloudEvent(t *testing.T, h nats.Header, data []byte) event.Event {
 			continue
 		}
 		value, err := url.PathUnescape(values[0])
-		ok(t, err)
-		ok(t, version.SetAttribute(attributes.(event.EventContextWriter), name, value))
+		testkit.NoError(t, err)
+		testkit.NoError(t, version.SetAttribute(attributes.(event.EventContextWriter), name, value))
 	}
 	e := event.Event{Context: attributes, DataEncoded: data}
-	ok(t, e.Validate())
+	testkit.NoError(t, e.Validate())
 	return e
 }
 
 func TestCloudEvents(t *testing.T) {
-	bothWays(t, func(t *testing.T, fast bool) {
-		o := openOrders(t, jetstream.StreamConfig{AllowBatchPublish: fast})
+	singlyAndFast(t, func(t *testing.T, fast bool) {
+		o := newFixture(t, jetstream.StreamConfig{AllowBatchPublish: fast})
 		s := open(t, natssink.Config{URL: o.url, Format: "cloudevents"})
 		sub, err := o.client.SubscribeSync("orders.>")
-		ok(t, err)
-		ok(t, o.client.Flush())
+		testkit.NoError(t, err)
+		testkit.NoError(t, o.client.Flush())
 		b := batch("orders.a", "orders.b", "orders.c", "orders.d", "orders.e")
 		b.PayloadIsJSON = false
-		b.Events[0].Key = text("Zoë \"7\" 100%")
+		b.Events[0].Key = new("Zoë \"7\" 100%")
 		b.Events[1].Payload = []byte("\x00\xff")
 		b.Events[1].Headers = outbox.NewHeaders(map[string]string{
 			"traceparent": "00-1", "Content-Type": "text/plain ", "CE-id": "forged", "ce-forged": "1", "X-Own": "o", "Nats-msg-id": "forged",
 		})
-		b.Events[2].Headers = outbox.Headers(`{"tenant": "a\u0001b"}`) // no attribute may be that
+		b.Events[2].Headers = outbox.Headers(`{"tenant": "a\u0001b"}`) // invalid in an attribute
 		b.Events[3].DeadLetter = &outbox.DeadLetter{Pipeline: b.Pipeline, GroupID: b.GroupID, Error: "no\nsuch ☃"}
-		err = s.Send(within(t, patience), b)
-		expect(t, "verdicts", verdicts(t, err, 5), "ok ok dead ok ok")
-		says(t, err, "tenant")
+		err = s.Send(testkit.Timeout(t, sendTimeout), b)
+		testkit.Equal(t, "results", results(t, err, 5), "ok ok permanent ok ok")
+		testkit.ErrorContains(t, err, "tenant")
 
 		arrived := map[string]*nats.Msg{}
 		for range 4 {
-			m, err := sub.NextMsg(patience)
-			ok(t, err)
+			m, err := sub.NextMsg(sendTimeout)
+			testkit.NoError(t, err)
 			arrived[m.Subject] = m
 		}
-		letter := string(sink.AppendDeadLetter(nil, b.Events[3].DeadLetter))
+		deadLetter := string(sink.AppendDeadLetter(nil, b.Events[3].DeadLetter))
 		none := map[string]any{}
 		for i, want := range map[int]struct {
 			subject, contentType string
@@ -75,7 +76,7 @@ func TestCloudEvents(t *testing.T) {
 		}{
 			0: {"Zoë \"7\" 100%", "application/json", none},
 			1: {"", "text/plain", map[string]any{"traceparent": "00-1"}},
-			3: {"", "application/json", map[string]any{"deadletter": letter}},
+			3: {"", "application/json", map[string]any{"deadletter": deadLetter}},
 			4: {"", "application/json", none},
 		} {
 			m := arrived[b.Events[i].Topic]
@@ -101,36 +102,36 @@ func TestCloudEvents(t *testing.T) {
 			}
 		}
 		names := slices.Sorted(maps.Keys(arrived["orders.b"].Header))
-		expect(t, "headers", strings.Join(names, " "),
+		testkit.Equal(t, "headers", strings.Join(names, " "),
 			"Nats-Msg-Id Relay-Group-Id X-Own ce-datacontenttype ce-id ce-source ce-specversion ce-time ce-traceparent ce-type content-type traceparent")
 	})
 }
 
-func TestUnknownFormat(t *testing.T) {
+func TestNew_UnknownFormat(t *testing.T) {
 	t.Parallel()
 	_, err := natssink.New(natssink.Config{URL: "nats://h", Format: "xml"})
-	says(t, err, "format", "xml", "cloudevents")
+	testkit.ErrorContains(t, err, "format", "xml", "cloudevents")
 }
 
-// What is previewed is what arrives.
+// The preview shows the messages that Send publishes.
 func TestPreview(t *testing.T) {
 	t.Parallel()
-	o := openOrders(t, jetstream.StreamConfig{})
+	o := newFixture(t, jetstream.StreamConfig{})
 	s := open(t, natssink.Config{URL: o.url, Format: "cloudevents", Subject: "orders.{key}"})
 	b := batch("a", "b", "c", "d")
-	b.Events[0].Key, b.Events[0].Headers = text("x"), outbox.Headers(`{"X-Own": "1", "A-Own": "2"}`)
-	b.Events[1].Key, b.Events[3].Key = text("y"), text("a b")
+	b.Events[0].Key, b.Events[0].Headers = new("x"), outbox.Headers(`{"X-Own": "1", "A-Own": "2"}`)
+	b.Events[1].Key, b.Events[3].Key = new("y"), new("a b")
 	shown, err := s.Preview(t.Context(), b)
-	expect(t, "verdicts", verdicts(t, err, 4), "ok ok dead dead")
-	says(t, err, "{key}")
+	testkit.Equal(t, "results", results(t, err, 4), "ok ok permanent permanent")
+	testkit.ErrorContains(t, err, "{key}")
 
 	sub, err := o.client.SubscribeSync("orders.>")
-	ok(t, err)
-	ok(t, o.client.Flush())
-	expect(t, "verdicts", verdicts(t, s.Send(within(t, patience), b), 4), "ok ok dead dead")
+	testkit.NoError(t, err)
+	testkit.NoError(t, o.client.Flush())
+	testkit.Equal(t, "results", results(t, s.Send(testkit.Timeout(t, sendTimeout), b), 4), "ok ok permanent permanent")
 	for i, sh := range shown {
-		m, err := sub.NextMsg(patience)
-		ok(t, err)
+		m, err := sub.NextMsg(sendTimeout)
+		testkit.NoError(t, err)
 		if sh.Summary != "PUB "+m.Subject || string(sh.Body) != string(m.Data) || len(sh.Header) != len(m.Header) || !slices.Equal(sh.Events, []int{i}) {
 			t.Errorf("shown was %+v, what arrived %+v", sh, m)
 		}
@@ -144,5 +145,3 @@ func TestPreview(t *testing.T) {
 		t.Errorf("shown was %+v", shown)
 	}
 }
-
-func text(s string) *string { return &s }

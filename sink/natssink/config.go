@@ -15,22 +15,22 @@ import (
 	"github.com/nats-io/nkeys"
 )
 
-// Config says where to publish.
+// Config is the configuration of a Sink.
 type Config struct {
-	// URL of a server, or of several separated by commas. Required. Schemes nats,
-	// tls and tls+nats (the same as tls); user:password@ or token@ in front of
-	// the host. What follows the first may leave out scheme and credentials:
+	// URL of a server, or of several separated by commas. Required. The schemes are
+	// nats, tls and tls+nats (the same as tls). user:password@ or token@ may precede the
+	// host. Later servers inherit scheme and credentials:
 	// "nats://app:secret@n1,n2,n3:4223".
 	URL string
 	// Subject is the template of an event's address; "" means "{topic}".
 	Subject string
 	// Format is "payload" or "cloudevents"; "" means payload.
 	Format string
-	// Core publishes without JetStream: delivered then means that the server has
-	// it, not that anyone keeps it.
+	// Core publishes without JetStream. Delivered then means that the server received
+	// the event, not that anyone stored it.
 	Core bool
-	// Ordered keeps order by key in JetStream: of each key one event at the most is
-	// under way. Without JetStream events are published in order anyway.
+	// Ordered keeps order by key in JetStream: at most one event of a key is in flight.
+	// Core NATS keeps the order anyway.
 	Ordered bool
 	// Credentials is a .creds file or its content; "" means none.
 	Credentials string
@@ -39,11 +39,10 @@ type Config struct {
 	// TLS is used with the schemes tls and tls+nats; nil means the system's
 	// certificate authorities.
 	TLS *tls.Config
-	// ResendWithin is how long after it was first sent an event may be sent again;
-	// Warnings compares the duplicate windows of the streams with it. 0: it does
-	// not.
+	// ResendWithin is how long after its first Send an event may be sent again.
+	// Warnings compares the streams' duplicate windows with it. 0 means no comparison.
 	ResendWithin time.Duration
-	// Logger hears of ids that were used twice; nil means nobody does.
+	// Logger logs ids that were used twice; nil means no log.
 	Logger *slog.Logger
 }
 
@@ -52,7 +51,7 @@ func (c Config) withDefaults() Config {
 		c.Subject = "{topic}"
 	}
 	if c.Format == "" {
-		c.Format = payload
+		c.Format = formatPayload
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -60,8 +59,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// The connection's times. A sink that is down is to be noticed and said so long
-// before a Send's deadline.
+// An outage must be detected long before a Send's deadline.
 const (
 	dialTimeout  = 2 * time.Second
 	writeTimeout = 5 * time.Second
@@ -69,10 +67,9 @@ const (
 	keepAlive    = 15 * time.Second // of TCP
 )
 
-// options are what every connection is made with. A connection that is lost is
-// not mended behind our back: the next Send makes a new one. So nothing is ever
-// buffered while there is none, and what a connection has said holds for all
-// that was published on it.
+// options are the options of every connection. nats.go must not reconnect by itself:
+// the next Send makes a new connection. So nothing is buffered while there is none, and
+// an answer always belongs to its own connection's publishes.
 func (c Config) options() ([]nats.Option, error) {
 	urls, secure, err := servers(c.URL)
 	if err != nil {
@@ -80,12 +77,12 @@ func (c Config) options() ([]nats.Option, error) {
 	}
 	opts := []nats.Option{
 		func(o *nats.Options) error { o.Servers = urls; return nil },
-		login(urls[0]), // for servers that the cluster tells of
+		login(urls[0]), // for servers that the cluster announces
 		nats.Name("relay"),
 		nats.NoReconnect(),
 		nats.Timeout(dialTimeout),
 		nats.FlusherTimeout(writeTimeout),
-		nats.ReconnectOnFlusherError(), // a write that failed ends the connection
+		nats.ReconnectOnFlusherError(), // a failed write closes the connection
 		nats.PingInterval(pingInterval),
 	}
 	if secure {
@@ -96,13 +93,13 @@ func (c Config) options() ([]nats.Option, error) {
 		opts = append(opts, nats.Secure(config))
 	}
 	if c.Credentials != "" && c.NKey != "" {
-		return nil, errors.New("credentials and nkey exclude each other")
+		return nil, errors.New("both credentials and nkey are set; expected one of them")
 	}
 	switch {
 	case strings.Contains(c.Credentials, "-----BEGIN NATS USER JWT-----"):
 		opts = append(opts, nats.UserCredentialBytes([]byte(c.Credentials)))
 	case c.Credentials != "":
-		if err := readable(c.Credentials); err != nil {
+		if err := checkReadable(c.Credentials); err != nil {
 			return nil, fmt.Errorf("credentials: %w", err)
 		}
 		opts = append(opts, nats.UserCredentials(c.Credentials))
@@ -116,11 +113,11 @@ func (c Config) options() ([]nats.Option, error) {
 	return opts, nil
 }
 
-// login takes user and password, or the token, out of a URL.
+// login is the option for the user and password, or the token, in a URL.
 func login(text string) nats.Option {
 	u, err := url.Parse(text)
 	if err != nil || u.User == nil {
-		return nil // it was parsed before
+		return nil // servers has parsed it
 	}
 	if password, ok := u.User.Password(); ok {
 		return nats.UserInfo(u.User.Username(), password)
@@ -128,24 +125,24 @@ func login(text string) nats.Option {
 	return nats.Token(u.User.Username())
 }
 
-// readable says why a file cannot be read, but not its name: that may be the
-// secret itself, given where a file was expected.
-func readable(path string) error {
+// checkReadable returns why a file cannot be read, without its name: that may be the
+// secret itself, given in place of a file.
+func checkReadable(path string) error {
 	f, err := os.Open(path)
 	if err == nil {
 		return f.Close()
 	}
-	var where *fs.PathError
-	if errors.As(err, &where) {
-		err = where.Err
+	var pathErr *fs.PathError
+	if errors.As(err, &pathErr) {
+		err = pathErr.Err
 	}
-	return fmt.Errorf("a file was expected: %w", err)
+	return fmt.Errorf("the value is not a readable file: %w", err)
 }
 
 func nkeyOption(seed string) (nats.Option, error) {
 	pair, err := nkeys.FromSeed([]byte(seed))
 	if err != nil {
-		if err := readable(seed); err != nil {
+		if err := checkReadable(seed); err != nil {
 			return nil, err
 		}
 		return nats.NkeyOptionFromSeed(seed)
@@ -155,13 +152,13 @@ func nkeyOption(seed string) (nats.Option, error) {
 		return nil, err
 	}
 	if !nkeys.IsValidPublicUserKey(public) {
-		return nil, errors.New("the seed of a user (SU...) was expected")
+		return nil, errors.New("the value is not a user's seed; expected SU...")
 	}
 	return nats.Nkey(public, pair.Sign), nil
 }
 
-// servers makes of the URL what nats.go takes, and tells whether TLS is asked for.
-// Its errors name no password.
+// servers converts the URL to those that nats.go takes. secure reports whether they ask
+// for TLS. The error contains no password.
 func servers(text string) (urls []string, secure bool, err error) {
 	var first *url.URL
 	for _, part := range strings.Split(text, ",") {
@@ -172,7 +169,7 @@ func servers(text string) (urls []string, secure bool, err error) {
 		u, err := url.Parse(part)
 		if err != nil {
 			// url.Parse's error quotes the URL.
-			return nil, false, fmt.Errorf("server %d of the url is not a URL, nats://host:4222 was expected", len(urls)+1)
+			return nil, false, fmt.Errorf("server %d of url is not a URL; expected nats://host:4222", len(urls)+1)
 		}
 		if err := checkServer(u); err != nil {
 			return nil, false, err
@@ -181,7 +178,7 @@ func servers(text string) (urls []string, secure bool, err error) {
 			first = u
 		}
 		if u.Scheme != first.Scheme {
-			return nil, false, fmt.Errorf("url %s: scheme %s was expected, as for the first server", redacted(u), first.Scheme)
+			return nil, false, fmt.Errorf("url %s has the scheme %s; expected %s, as for the first server", redacted(u), u.Scheme, first.Scheme)
 		}
 		if u.User == nil {
 			u.User = first.User
@@ -191,8 +188,7 @@ func servers(text string) (urls []string, secure bool, err error) {
 	return urls, first.Scheme != "nats", nil
 }
 
-// redacted shows no password and, where there is none, no user name: that is a
-// token then.
+// redacted masks the password. A user without a password is a token, and masked too.
 func redacted(u *url.URL) string {
 	if u.User != nil {
 		if _, ok := u.User.Password(); !ok {
@@ -205,14 +201,14 @@ func redacted(u *url.URL) string {
 }
 
 func checkServer(u *url.URL) error {
-	shown := redacted(u)
+	masked := redacted(u)
 	switch {
 	case u.Scheme != "nats" && u.Scheme != "tls" && u.Scheme != "tls+nats":
-		return fmt.Errorf("url %s: nats://host:4222 or tls+nats://host:4222 was expected", shown)
+		return fmt.Errorf("url is %s; expected nats://host:4222 or tls+nats://host:4222", masked)
 	case u.Hostname() == "":
-		return fmt.Errorf("url %s: it names no host", shown)
+		return fmt.Errorf("url %s has no host; expected nats://host:4222", masked)
 	case u.Path != "" && u.Path != "/" || u.RawQuery != "" || u.Fragment != "":
-		return fmt.Errorf("url %s: nothing was expected behind host and port", shown)
+		return fmt.Errorf("url is %s; expected nothing after host and port", masked)
 	}
 	return nil
 }

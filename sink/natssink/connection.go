@@ -14,29 +14,66 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/outboxrelay/relay/sink"
+	"github.com/outboxrelay/relay/sink/natssink/internal/fastbatch"
 )
 
-// connection is a connection to NATS and the flights that wait for answers on
-// it. It is used until it breaks, and then another one is made.
+// connection is a connection to NATS and the events that wait for answers on it. It is
+// used until it breaks; the next Send makes another one.
 type connection struct {
 	nc     *nats.Conn
-	inbox  string        // answers come to <inbox><flight>.<index>; "" without JetStream
-	closed chan struct{} // is closed when nats.go is done with it
+	inbox  string        // answers come to <inbox><inflight.no>.<index>; "" without JetStream
+	closed chan struct{} // is closed after nats.go's last callback
+	fast   *fastbatch.Client
 
-	mu      sync.Mutex
-	flights map[uint64]*flight
-	fast    map[uint64]*fastBatch
-	last    uint64 // flight or fast batch
-	known   knowledge
-	denied  error         // the last permission violation that was dealt with
-	moved   chan struct{} // is closed when denied changes
+	mu       sync.Mutex
+	inflight map[uint64]*inflight
+	last     uint64 // inflight.no
+	streams  streamCache
+	// denied is the last permission violation that handleError has handled;
+	// deniedChanged is closed when it changes.
+	denied        error
+	deniedChanged chan struct{}
 }
 
-// dial connects to one of the servers in opts, or of more. answers says whether
-// PubAcks are wanted. The error is the connection's; no password is in it.
-func dial(ctx context.Context, opts []nats.Option, more []string, answers bool) (*connection, error) {
-	c := &connection{closed: make(chan struct{}), flights: map[uint64]*flight{}, fast: map[uint64]*fastBatch{}, moved: make(chan struct{})}
-	if answers {
+// connection returns the sink's connection, and makes one if there is none. Callers that
+// wait while another one connects share its error, so that a server that does not
+// answer costs one time-out, not one each.
+func (s *Sink) connection(ctx context.Context) (*connection, error) {
+	if c := s.current.Load(); c != nil && c.nc.IsConnected() {
+		return c, nil
+	}
+	began := time.Now()
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case s.connecting <- struct{}{}:
+	}
+	defer func() { <-s.connecting }()
+	c := s.current.Load()
+	if c != nil && c.nc.IsConnected() {
+		return c, nil
+	}
+	if s.failedAt.After(began) {
+		return nil, s.failure
+	}
+	if c != nil {
+		s.discovered = c.nc.DiscoveredServers()
+		c.close()
+	}
+	c, err := dial(ctx, s.options, s.discovered, !s.core)
+	if err != nil {
+		s.failure, s.failedAt = fmt.Errorf("connecting to NATS: %w", err), time.Now()
+		return nil, s.failure
+	}
+	s.current.Store(c)
+	return c, nil
+}
+
+// dial connects to one of the servers in opts, or of more. acks asks for PubAcks. The
+// error contains no password.
+func dial(ctx context.Context, opts []nats.Option, more []string, acks bool) (*connection, error) {
+	c := &connection{closed: make(chan struct{}), inflight: map[uint64]*inflight{}, deniedChanged: make(chan struct{})}
+	if acks {
 		c.inbox = nats.NewInbox() + "."
 	}
 	nc, err := nats.Connect("", append(slices.Clip(opts),
@@ -48,8 +85,9 @@ func dial(ctx context.Context, opts []nats.Option, more []string, answers bool) 
 		return nil, err
 	}
 	c.nc = nc
-	if answers {
-		err = c.listen(ctx)
+	if acks {
+		c.fast = fastbatch.NewClient(nc, c.inbox)
+		err = c.subscribe(ctx)
 	}
 	if err != nil {
 		c.close()
@@ -58,15 +96,15 @@ func dial(ctx context.Context, opts []nats.Option, more []string, answers bool) 
 	return c, nil
 }
 
-// dialer makes dialling end with the context.
+// dialer stops dialling when the context ends.
 type dialer struct{ ctx context.Context } //nolint:containedctx // nats.CustomDialer takes none
 
 func (d dialer) Dial(network, address string) (net.Conn, error) {
 	return (&net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}).DialContext(d.ctx, network, address)
 }
 
-// listen subscribes to the answers, and looks whether that is allowed.
-func (c *connection) listen(ctx context.Context) error {
+// subscribe subscribes to the answers, and checks that the user may.
+func (c *connection) subscribe(ctx context.Context) error {
 	sub, err := c.nc.Subscribe(c.inbox+">", c.handleAnswer)
 	if err != nil {
 		return err
@@ -75,23 +113,23 @@ func (c *connection) listen(ctx context.Context) error {
 		return err
 	}
 	err = c.flush(ctx)
-	if why := c.nc.LastError(); errors.Is(why, nats.ErrPermissionViolation) {
-		return fmt.Errorf("PubAcks cannot be received, the user needs leave to subscribe to _INBOX.>: %w", why)
+	if violation := c.nc.LastError(); errors.Is(violation, nats.ErrPermissionViolation) {
+		return fmt.Errorf("cannot receive PubAcks; allow the user to subscribe to _INBOX.>: %w", violation)
 	}
 	return err
 }
 
-// flush returns when the server has dealt with all that was published.
+// flush returns when the server has handled everything that was published.
 func (c *connection) flush(ctx context.Context) error {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, time.Minute) // nats.go insists on one
+		ctx, cancel = context.WithTimeout(ctx, time.Minute) // nats.go requires a deadline
 		defer cancel()
 	}
 	return c.nc.FlushWithContext(ctx)
 }
 
-// close ends the connection and waits for its goroutines' last callback.
+// close closes the connection and waits for its goroutines' last callback.
 func (c *connection) close() {
 	c.nc.Close()
 	<-c.closed
@@ -104,35 +142,35 @@ func (c *connection) handleClosed(nc *nats.Conn) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, f := range c.flights {
-		f.settleAll(sink.Unavailable(fmt.Errorf("connection lost: %w", reason)))
+	for _, f := range c.inflight {
+		f.resolveAll(sink.Unavailable(fmt.Errorf("connection lost: %w", reason)))
 	}
 	close(c.closed)
 }
 
-// handleError learns of permissions that are lacking: the server answers nothing
-// else to what was published without leave. All other errors end the connection.
+// handleError handles permission violations: the server gives no other answer to a
+// publish that is not allowed. Every other error closes the connection.
 func (c *connection) handleError(nc *nats.Conn, _ *nats.Subscription, err error) {
 	if !errors.Is(err, nats.ErrPermissionViolation) {
 		return
 	}
-	subject := quoted(err)
+	subject := deniedSubject(err)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.inbox != "" && subject == c.inbox+">" { // no answer will ever come
 		nc.Close()
 	}
-	for _, f := range c.flights {
-		f.settleSubject(subject, sink.Unavailable(err))
+	for _, f := range c.inflight {
+		f.resolveSubject(subject, sink.Unavailable(err))
 	}
 	c.denied = err
-	close(c.moved)
-	c.moved = make(chan struct{})
+	close(c.deniedChanged)
+	c.deniedChanged = make(chan struct{})
 }
 
-// quoted is the subject that a permission violation names; the protocol has no
-// other place for it.
-func quoted(err error) string {
+// deniedSubject is the subject that a permission violation names. The protocol has it
+// in the error's text only.
+func deniedSubject(err error) string {
 	text := err.Error()
 	at := strings.IndexByte(text, '"')
 	if at < 0 {
@@ -149,19 +187,19 @@ func quoted(err error) string {
 	return subject
 }
 
-// violationsSettled returns when every permission violation that the server sent
-// before its last PONG has been dealt with: nats.go notes it at once, and tells
-// handleError a little later, in order.
-func (c *connection) violationsSettled(ctx context.Context) error {
-	noted := c.nc.LastError()
-	if !errors.Is(noted, nats.ErrPermissionViolation) {
+// awaitViolations returns when handleError has handled every permission violation that
+// the server sent before its last PONG. nats.go records a violation at once and calls
+// handleError later, in order.
+func (c *connection) awaitViolations(ctx context.Context) error {
+	last := c.nc.LastError()
+	if !errors.Is(last, nats.ErrPermissionViolation) {
 		return nil
 	}
 	for {
 		c.mu.Lock()
-		done, moved := errors.Is(c.denied, noted), c.moved
+		handled, changed := errors.Is(c.denied, last), c.deniedChanged
 		c.mu.Unlock()
-		if done {
+		if handled {
 			return nil
 		}
 		select {
@@ -169,15 +207,15 @@ func (c *connection) violationsSettled(ctx context.Context) error {
 			return ctx.Err()
 		case <-c.closed:
 			return nats.ErrConnectionClosed
-		case <-moved:
+		case <-changed:
 		}
 	}
 }
 
-// handleAnswer is called by one goroutine, answer by answer.
+// handleAnswer is called by one goroutine, for one answer after the other.
 func (c *connection) handleAnswer(m *nats.Msg) {
-	if strings.HasSuffix(m.Subject, fastSuffix) {
-		c.handleFastAnswer(m)
+	if fastbatch.IsReply(m.Subject) {
+		c.fast.HandleReply(m)
 		return
 	}
 	number, index, ok := strings.Cut(strings.TrimPrefix(m.Subject, c.inbox), ".")
@@ -192,14 +230,38 @@ func (c *connection) handleAnswer(m *nats.Msg) {
 	if err != nil {
 		return
 	}
-	duplicate, verdict := judge(m)
+	duplicate, result := classifyAck(m)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	f, ok := c.flights[no]
-	if !ok || int(i) >= len(f.verdicts) {
-		return // too late: nobody waits any more
+	f, ok := c.inflight[no]
+	if !ok || int(i) >= len(f.results) {
+		return // too late
 	}
-	if f.settle(int(i), verdict) && duplicate && !f.sent[int(i)] {
+	if f.resolve(int(i), result) && duplicate && !f.maybeStored[int(i)] {
 		f.duplicates++
 	}
+}
+
+// ask makes a request to the server. A server does not answer a request that the user
+// may not make; ask then returns early, with nil.
+func (c *connection) ask(ctx context.Context, subject string, request func(context.Context) error) error {
+	err := c.request(ctx, subject, request)
+	if errors.Is(err, nats.ErrPermissionViolation) {
+		return nil
+	}
+	return err
+}
+
+// request is ask with an error that wraps nats.ErrPermissionViolation if the user may
+// not make the request.
+func (c *connection) request(ctx context.Context, subject string, request func(context.Context) error) error {
+	answered, finish := context.WithCancel(ctx)
+	defer finish()
+	f := c.register([]string{subject}, make([]error, 1), finish)
+	err := request(answered)
+	results, _ := c.complete(f, nil)
+	if errors.Is(results[0], nats.ErrPermissionViolation) {
+		return results[0]
+	}
+	return err
 }

@@ -1,8 +1,13 @@
 package natssink
 
-import "testing"
+import (
+	"fmt"
+	"testing"
 
-func TestCovers(t *testing.T) {
+	"github.com/nats-io/nats.go"
+)
+
+func TestMatches(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		filter, subject string
@@ -27,20 +32,35 @@ func TestCovers(t *testing.T) {
 		{"ab", "a", false},
 		{"a", "ab", false},
 	} {
-		if got := covers(c.filter, c.subject); got != c.want {
+		if got := matches(c.filter, c.subject); got != c.want {
 			t.Errorf("%s, %s: got %v", c.filter, c.subject, got)
 		}
 	}
 }
 
-func TestKnowsFast(t *testing.T) {
+func TestSupportsFastBatches(t *testing.T) {
 	t.Parallel()
 	for version, want := range map[string]bool{
 		"2.14.0": true, "2.15.2": true, "2.14.0-RC.1": true, "3.0.0": true, "2.100.1": true,
 		"2.13.9": false, "2.9.1": false, "1.14.0": false, "": false, "x": false,
 	} {
-		if got := knowsFast(version); got != want {
+		if got := supportsFastBatches(version); got != want {
 			t.Errorf("%s: got %v", version, got)
+		}
+	}
+}
+
+func TestDeniedSubject(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		`Permissions Violation for Publish to "a.b"`:                         "a.b",
+		`Permissions Violation for Publish to "größe\"x"`:                    `größe"x`,
+		`Permissions Violation for Subscription to "_INBOX.x.>" using queue`: "_INBOX.x.>",
+		`Permissions Violation for Publish to`:                               "",
+		`Permissions Violation for Publish to "half`:                         "",
+	} {
+		if got := deniedSubject(fmt.Errorf("%w: %s", nats.ErrPermissionViolation, text)); got != want {
+			t.Errorf("%s: got %q, want %q", text, got, want)
 		}
 	}
 }

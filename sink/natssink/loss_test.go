@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
@@ -23,22 +24,22 @@ import (
 	"github.com/outboxrelay/relay/sink/sinktest"
 )
 
-// wire passes on what a client and a server say until it has seen so much, or a word of
-// the server's, and cuts the connection then, once.
-type wire struct {
+// cuttableProxy forwards bytes between a client and a server. It closes the connection once,
+// after so many bytes from the client or before a word from the server.
+type cuttableProxy struct {
 	url   string
-	after atomic.Int64 // bytes from the client; 0: no limit
-	word  []byte       // of the server's, which is not passed on any more
+	after atomic.Int64 // bytes from the client; 0: unlimited
+	word  []byte       // the server's; not forwarded
 	cut   atomic.Bool
 }
 
-func openWire(t *testing.T, serverURL string, word string) *wire {
+func newCuttableProxy(t *testing.T, serverURL string, word string) *cuttableProxy {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	ok(t, err)
-	w := &wire{url: "nats://" + listener.Addr().String(), word: []byte(word)}
+	testkit.NoError(t, err)
+	w := &cuttableProxy{url: "nats://" + listener.Addr().String(), word: []byte(word)}
 	var wait sync.WaitGroup
-	t.Cleanup(func() { ok(t, listener.Close()); wait.Wait() })
+	t.Cleanup(func() { testkit.NoError(t, listener.Close()); wait.Wait() })
 	wait.Go(func() {
 		for {
 			client, err := listener.Accept()
@@ -51,18 +52,18 @@ func openWire(t *testing.T, serverURL string, word string) *wire {
 				return
 			}
 			wait.Go(func() {
-				w.pass(to, client, func(p []byte) bool { return w.after.Load() > 0 && w.after.Add(-int64(len(p))) <= 0 })
+				w.forward(to, client, func(p []byte) bool { return w.after.Load() > 0 && w.after.Add(-int64(len(p))) <= 0 })
 			})
 			wait.Go(func() {
-				w.pass(client, to, func(p []byte) bool { return len(w.word) > 0 && !w.cut.Load() && bytes.Contains(p, w.word) })
+				w.forward(client, to, func(p []byte) bool { return len(w.word) > 0 && !w.cut.Load() && bytes.Contains(p, w.word) })
 			})
 		}
 	})
 	return w
 }
 
-// pass copies until last says that this is not passed on any more.
-func (w *wire) pass(to io.WriteCloser, from io.ReadCloser, last func([]byte) bool) {
+// forward copies until last reports true for bytes that are not to be forwarded.
+func (w *cuttableProxy) forward(to io.WriteCloser, from io.ReadCloser, last func([]byte) bool) {
 	defer to.Close()
 	defer from.Close()
 	buf := make([]byte, 4096)
@@ -81,17 +82,17 @@ func (w *wire) pass(to io.WriteCloser, from io.ReadCloser, last func([]byte) boo
 	}
 }
 
-func large(n int) *buffer.Batch {
-	b := many(n, "orders.a")
+func largeBatch(n int) *buffer.Batch {
+	b := batchOf(n, "orders.a")
 	for i := range b.Events {
 		b.Events[i].Payload = bytes.Repeat([]byte("7"), 300)
 	}
 	return b
 }
 
-// TestCutInABatch: nothing is delivered of a batch whose last answer did not come; what is
-// sent again, whole or in halves, by the same sink or another one, is stored once.
-func TestCutInABatch(t *testing.T) {
+// No event of a batch without PubAck counts as delivered. Resent events, as a whole or in
+// halves, by the same sink or another one, are stored once.
+func TestConnectionLost_DuringFastBatch(t *testing.T) {
 	t.Parallel()
 	const n = 800
 	type loss struct {
@@ -102,17 +103,17 @@ func TestCutInABatch(t *testing.T) {
 		for _, again := range []string{"retry", "taken over", "halves"} {
 			t.Run(fmt.Sprintf("%d%s/%s", l.after, l.word, again), func(t *testing.T) {
 				t.Parallel()
-				o := openOrders(t, allowed)
-				w := openWire(t, o.url, l.word)
+				o := newFixture(t, fastStream)
+				w := newCuttableProxy(t, o.url, l.word)
 				s := open(t, natssink.Config{URL: w.url})
-				ok(t, s.Check(within(t, patience))) // connects
+				testkit.NoError(t, s.Check(testkit.Timeout(t, sendTimeout))) // connects
 				w.after.Store(l.after)
-				b := large(n)
-				err := s.Send(within(t, soon), b)
+				b := largeBatch(n)
+				err := s.Send(testkit.Timeout(t, promptTimeout), b)
 				if !w.cut.Load() {
-					t.Fatal("the wire was not cut")
+					t.Fatal("the connection was not cut")
 				}
-				expect(t, "verdict", verdicts(t, err, 1), "all-outage")
+				testkit.Equal(t, "results", results(t, err, 1), "all outage")
 				w.after.Store(0)
 				parts := []*buffer.Batch{b}
 				switch again {
@@ -131,19 +132,19 @@ func TestCutInABatch(t *testing.T) {
 					parts = []*buffer.Batch{&first, &second}
 				}
 				for _, part := range parts {
-					ok(t, s.Send(within(t, patience), part))
+					testkit.NoError(t, s.Send(testkit.Timeout(t, sendTimeout), part))
 				}
-				expect(t, "stored", o.ids(t), upTo(n))
+				testkit.Equal(t, "stored", o.ids(t), idsExcept(n))
 				if d := s.Duplicates(); d != 0 {
-					t.Errorf("%d duplicates were counted", d)
+					t.Errorf("%d duplicates; want 0", d)
 				}
 			})
 		}
 	}
 }
 
-// TestRestartsInTheMiddle: the server goes and comes while several send; all arrives, once.
-func TestRestartsInTheMiddle(t *testing.T) {
+// The server restarts during concurrent Sends; each event is stored once.
+func TestServerRestart_DuringSends(t *testing.T) {
 	t.Parallel()
 	broker := testserver.NATS(t)
 	client := connect(t, broker.URL)
@@ -151,11 +152,11 @@ func TestRestartsInTheMiddle(t *testing.T) {
 	s := open(t, natssink.Config{URL: broker.URL})
 	const senders, batches, size = 3, 12, 400
 	var sent atomic.Int64
-	g, ctx := errgroup.WithContext(within(t, 2*patience))
+	g, ctx := errgroup.WithContext(testkit.Timeout(t, 2*sendTimeout))
 	for sender := range senders {
 		g.Go(func() error {
 			for n := range batches {
-				b := large(size)
+				b := largeBatch(size)
 				for i := range b.Events {
 					b.Events[i].ID += int64((sender*batches + n) * size)
 				}
@@ -181,7 +182,7 @@ func TestRestartsInTheMiddle(t *testing.T) {
 	}
 	g.Go(func() error {
 		for n := range int64(3) {
-			testserver.Eventually(t, func() error {
+			testkit.Eventually(t, func() error {
 				if sent.Load() < 8*(n+1) {
 					return errors.New("not yet")
 				}
@@ -194,13 +195,13 @@ func TestRestartsInTheMiddle(t *testing.T) {
 		}
 		return nil
 	})
-	ok(t, g.Wait())
-	testserver.Eventually(t, func() error { return client.FlushTimeout(time.Second) })
-	once(t, stored(t, stream), senders*batches*size)
+	testkit.NoError(t, g.Wait())
+	testkit.Eventually(t, func() error { return client.FlushTimeout(time.Second) })
+	expectOnce(t, stored(t, stream), senders*batches*size)
 }
 
-// once fails unless the events 1 to n are stored, each once.
-func once(t *testing.T, got []sinktest.Arrival, n int) {
+// expectOnce fails the test unless n events are stored, each once.
+func expectOnce(t *testing.T, got []sinktest.Arrival, n int) {
 	t.Helper()
 	seen := map[string]int{}
 	for _, a := range got {
@@ -209,20 +210,20 @@ func once(t *testing.T, got []sinktest.Arrival, n int) {
 		}
 	}
 	if len(seen) != n {
-		t.Errorf("%d events are stored, %d were sent", len(seen), n)
+		t.Errorf("%d events are stored; want %d", len(seen), n)
 	}
 }
 
-// clustered is three servers with JetStream that know each other.
-func clustered(t *testing.T) []*testserver.NATSServer {
+// startCluster starts a cluster of three servers with JetStream.
+func startCluster(t *testing.T) []*testserver.NATSServer {
 	t.Helper()
 	ports := make([]int, 3)
 	var routes []string
 	for i := range ports {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
-		ok(t, err)
+		testkit.NoError(t, err)
 		ports[i] = l.Addr().(*net.TCPAddr).Port
-		ok(t, l.Close())
+		testkit.NoError(t, l.Close())
 		routes = append(routes, fmt.Sprintf("nats://127.0.0.1:%d", ports[i]))
 	}
 	var g errgroup.Group
@@ -246,32 +247,31 @@ func clustered(t *testing.T) []*testserver.NATSServer {
 			}
 		}
 	})
-	ok(t, err)
+	testkit.NoError(t, err)
 	return servers
 }
 
-// TestLeaderChanges: the stream of three servers changes its leader in the middle of fast
-// batches; all arrives, once.
-func TestLeaderChanges(t *testing.T) {
+// A replicated stream changes its leader during fast batches; each event is stored once.
+func TestLeaderChange_DuringFastBatches(t *testing.T) {
 	t.Parallel()
-	servers := clustered(t)
+	servers := startCluster(t)
 	client := connect(t, servers[0].URL)
 	js, err := jetstream.New(client)
-	ok(t, err)
+	testkit.NoError(t, err)
 	var stream jetstream.Stream
-	testserver.Eventually(t, func() error {
-		stream, err = js.CreateStream(within(t, time.Second), jetstream.StreamConfig{
+	testkit.Eventually(t, func() error {
+		stream, err = js.CreateStream(testkit.Timeout(t, time.Second), jetstream.StreamConfig{
 			Name: "ORDERS", Subjects: []string{"orders.>"}, Replicas: 3, AllowBatchPublish: true,
 		})
 		return err
 	})
 	s := open(t, natssink.Config{URL: servers[0].URL, Ordered: true})
 	const batches, size = 20, 300
-	ctx := within(t, 2*patience)
-	var fell int
+	ctx := testkit.Timeout(t, 2*sendTimeout)
+	var failed int
 	for n := range batches {
-		b := large(size)
-		key := "all of one key"
+		b := largeBatch(size)
+		key := "one"
 		for i := range b.Events {
 			b.Events[i].ID += int64(n * size)
 			b.Events[i].Key = &key
@@ -284,19 +284,19 @@ func TestLeaderChanges(t *testing.T) {
 			})
 		}
 		for {
-			attempt := within(t, 3*time.Second) // what a leader took with it is answered by nobody
+			attempt := testkit.Timeout(t, 3*time.Second) // nobody answers for events that the old leader lost
 			err := s.Send(attempt, b)
 			if err == nil {
 				break
 			}
-			fell++
+			failed++
 			b.FirstSend = false
-			ok(t, ctx.Err())
+			testkit.NoError(t, ctx.Err())
 		}
-		ok(t, g.Wait())
+		testkit.NoError(t, g.Wait())
 	}
-	t.Logf("%d sends failed", fell)
-	once(t, stored(t, stream), batches*size)
+	t.Logf("%d sends failed", failed)
+	expectOnce(t, stored(t, stream), batches*size)
 	got := strings.Fields(ids(stored(t, stream)))
 	for i := range got {
 		if got[i] != fmt.Sprint(i+1) {

@@ -1,25 +1,31 @@
-// Package natssink publishes events to NATS: to JetStream, where an event counts as
-// delivered when a stream has acknowledged it, or to core NATS, where it does
-// when the server has received it.
+// Package natssink publishes events to NATS. With JetStream an event counts as delivered
+// when a stream has acknowledged it; with core NATS, when the server has received it.
 //
 // The data is the payload's bytes. The headers are the event's own and
 //
-//	Nats-Msg-Id     <pipeline>:<id>, by which a stream knows an event again
+//	Nats-Msg-Id     <pipeline>:<id>, by which a stream detects duplicates
 //	Relay-Group-Id  the batch's group_id
-//	Relay-Key       the event's key; absent when that is NULL
+//	Relay-Key       the event's key; absent if the key is NULL
 //
-// and, of a buried event that a dead-letter hook is told of,
+// and, for a dead letter that goes to a dead-letter hook,
 //
 //	Nats-Msg-Id        <pipeline>:<id>:dead:<the group_id it died in>
-//	Relay-ListDead-Letter  why, as JSON; see [sink.AppendDeadLetter]
+//	Relay-Dead-Letter  the reason, as JSON; see [sink.AppendDeadLetter]
 //
-// which an event's own headers cannot overrule. With the format cloudevents each message
-// is a CloudEvent as well, in binary mode: its attributes are headers named ce-...; see
-// [sink.CloudEventAttributes]. Where a stream allows it, events that
-// are sent for the first time go in fast batches that it acknowledges as a whole
-// (ADR-50 of nats-architecture-and-design; decision 0015 here), all others one by one. An event that a NATS header or
-// subject cannot carry as it is (a line break in its key, an empty token in its
-// topic) is refused for good, alone.
+// An event's own headers cannot override these. With the format cloudevents each message
+// is also a CloudEvent in binary mode: its attributes are headers named ce-...; see
+// [sink.CloudEventAttributes]. An event that a NATS header or subject cannot carry (a line
+// break in its key, an empty token in its topic) is refused permanently, alone.
+//
+// # A Send
+//
+//	register the events as in flight     inflight.go
+//	publish   events that are sent for the first time, to a stream that allows it,
+//	          as fast batches            groups.go, internal/fastbatch
+//	          all others singly; with order by key one of a key at a time
+//	                                     publish.go, order.go
+//	resolve each event's result          connection.go, ack.go
+//	combine the results into one error   ack.go
 package natssink
 
 import (
@@ -32,33 +38,30 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
 
-// Sink publishes to NATS. All Sends share one connection, which is made when it is
-// first needed, and anew when it was lost.
+// Sink publishes to NATS. All Sends share one connection, which is made by the first
+// one and again after it was lost.
 type Sink struct {
-	options []nats.Option
-	core    bool
-	ordered bool
-	subject sink.Template
-	resend  time.Duration // Config.ResendWithin
-	log     *slog.Logger
-	// cloudEvents is Config.Format.
+	options     []nats.Option
+	core        bool
+	ordered     bool
+	subject     sink.Template
+	resend      time.Duration // Config.ResendWithin
+	log         *slog.Logger
 	cloudEvents bool
 
 	current    atomic.Pointer[connection]
 	duplicates atomic.Int64
 
-	// turn holds one token; who has it connects, and may touch what follows.
-	turn       chan struct{}
-	failure    error // why the last try failed
+	// connecting is a semaphore of one; it guards the fields below.
+	connecting chan struct{}
+	failure    error // of the last attempt to connect
 	failedAt   time.Time
-	discovered []string // servers of the cluster that the last connection heard of
+	discovered []string // servers of the cluster that the last connection named
 }
 
 var (
@@ -68,8 +71,8 @@ var (
 	_ sink.Previewer = (*Sink)(nil)
 )
 
-// New makes a sink; it does not connect yet. The error is about the
-// configuration and names no secret.
+// New returns a sink. It does not connect yet. The error is about the configuration and
+// contains no secret.
 func New(c Config) (*Sink, error) {
 	c = c.withDefaults()
 	options, err := c.options()
@@ -86,68 +89,21 @@ func New(c Config) (*Sink, error) {
 	if err := c.checkFormat(); err != nil {
 		return nil, fmt.Errorf("NATS sink: %w", err)
 	}
-	s := &Sink{
+	return &Sink{
 		options: options, core: c.Core, ordered: c.Ordered && !c.Core, subject: subject, resend: c.ResendWithin, log: c.Logger,
-		cloudEvents: c.Format == cloudEvents,
-		turn:        make(chan struct{}, 1),
-	}
-	s.turn <- struct{}{}
-	return s, nil
+		cloudEvents: c.Format == formatCloudEvents,
+		connecting:  make(chan struct{}, 1),
+	}, nil
 }
 
-// AddressOf implements sink.Addresser: the subject.
-func (s *Sink) AddressOf(e *outbox.Event) (address string, ok bool) {
-	address, err := s.subjectOf(e)
-	return address, err == nil
-}
-
-// OneAddress implements sink.Addresser.
-func (s *Sink) OneAddress() bool { return s.subject.Fixed() }
-
-// connection returns the connection, or makes one. Callers that come while another
-// one tries get that one's error: a server that does not answer costs one
-// time-out, not one each.
-func (s *Sink) connection(ctx context.Context) (*connection, error) {
-	if c := s.current.Load(); c != nil && c.nc.IsConnected() {
-		return c, nil
-	}
-	came := time.Now()
-	select {
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case <-s.turn:
-	}
-	defer func() { s.turn <- struct{}{} }()
-	c := s.current.Load()
-	if c != nil && c.nc.IsConnected() {
-		return c, nil
-	}
-	if s.failedAt.After(came) {
-		return nil, s.failure
-	}
-	if c != nil {
-		s.discovered = c.nc.DiscoveredServers()
-		c.close()
-	}
-	c, err := dial(ctx, s.options, s.discovered, !s.core)
-	if err != nil {
-		s.failure, s.failedAt = fmt.Errorf("connecting to NATS: %w", err), time.Now()
-		return nil, s.failure
-	}
-	s.current.Store(c)
-	return c, nil
-}
-
-// Send publishes the batch's events, in order, and waits for what shows that each
-// was accepted until ctx's deadline. Each event is judged alone: a
-// *sink.BatchError names those that were not accepted, one error wraps
-// sink.ErrUnavailable when that is an outage for all of them.
+// Send publishes the batch's events in order and waits until ctx's deadline for the
+// answers. Each event has its own result: a *sink.BatchError names the events that were
+// not accepted. If all of them met an outage, the error wraps sink.ErrUnavailable.
 //
-// Outages are: no connection, no answer in time, no stream on the subject, a
-// stream that is full, sealed or offline, a lack of permission or resources. No
-// answer in time on a connection that stands may be the batch's doing
-// (sink.ErrMaybePoison). An event that is too large, or that NATS cannot carry, is
-// refused for good.
+// Outages are: no connection, no answer in time, no stream on the subject, a stream that
+// is full, sealed or offline, missing permissions or resources. No answer in time on a
+// working connection may be the batch's fault (sink.ErrMaybePoison). An event that is too
+// large, or that NATS cannot carry, is refused permanently.
 func (s *Sink) Send(ctx context.Context, b *buffer.Batch) error {
 	if err := ctx.Err(); err != nil {
 		return sink.Unavailable(err)
@@ -156,59 +112,54 @@ func (s *Sink) Send(ctx context.Context, b *buffer.Batch) error {
 	if err != nil {
 		return sink.Unavailable(err)
 	}
-	subjects, verdicts := make([]string, len(b.Events)), make([]error, len(b.Events))
+	subjects, results := make([]string, len(b.Events)), make([]error, len(b.Events))
 	for i := range b.Events {
-		subjects[i], verdicts[i] = s.subjectOf(&b.Events[i])
+		subjects[i], results[i] = s.subjectOf(&b.Events[i])
 	}
 	answered, finish := context.WithCancel(ctx)
 	defer finish()
 	groups := s.groups(ctx, c, b, subjects)
-	f := c.launch(subjects, verdicts, finish)
-	missing := s.publish(answered, c, f, b, groups)
-	verdicts, duplicates := c.land(f, s.await(answered, c))
-	for of, n := range missing {
-		if s.remains(ctx, c, of) {
+	f := c.register(subjects, results, finish)
+	dropped := s.publish(answered, c, f, b, groups)
+	results, duplicates := c.complete(f, s.await(answered, c))
+	for stream, n := range dropped {
+		if s.streamUnchanged(ctx, c, stream) {
 			duplicates += n
 		}
 	}
-	if duplicates > 0 && first(b) {
-		s.duplicates.Add(int64(duplicates))
-		s.log.LogAttrs(ctx, slog.LevelError, "the stream takes new events for duplicates: their ids were used before",
-			slog.String("pipeline", b.Pipeline), slog.String("group_id", b.GroupID.String()),
-			slog.Int("events", duplicates), slog.Int64("first_id", b.Events[0].ID), slog.Int64("last_id", b.Events[len(b.Events)-1].ID))
+	s.reportDuplicates(ctx, b, duplicates)
+	err = combine(subjects, results, s.subject.Fixed())
+	if err != nil && slices.ContainsFunc(results, func(err error) bool { return errors.Is(err, errNoStream) }) {
+		c.invalidateStreams() // a stream for the subject may be created any time
 	}
-	err = sum(subjects, verdicts, s.subject.Fixed())
-	if err != nil && slices.ContainsFunc(verdicts, func(v error) bool { return errors.Is(v, errNoStream) }) {
-		c.forget() // what takes the subject may be made any time
-	}
-	if _, ofSubjects := errors.AsType[*sink.BatchError](err); ofSubjects && errors.Is(err, sink.ErrUnavailable) && !s.core {
-		// Not one subject has a stream: it may be that JetStream is away.
-		if away := s.checkJetStream(ctx, c); away != nil {
-			return sink.Unavailable(away)
+	if _, perSubject := errors.AsType[*sink.BatchError](err); perSubject && errors.Is(err, sink.ErrUnavailable) && !s.core {
+		// No subject has a stream: perhaps JetStream as a whole is unavailable.
+		if outage := s.checkJetStream(ctx, c); outage != nil {
+			return sink.Unavailable(outage)
 		}
 	}
 	return err
 }
 
-// publish publishes all of the flight: the groups as fast batches and what they leave
-// over one by one, as everything else. missing is as publishGroups has it.
-func (s *Sink) publish(answered context.Context, c *connection, f *flight, b *buffer.Batch, groups []group) (missing map[*stream]int) {
+// publish publishes the groups as fast batches, then singly the events that these leave
+// without a result. dropped is publishGroups's.
+func (s *Sink) publish(answered context.Context, c *connection, f *inflight, b *buffer.Batch, groups []group) (dropped map[*stream]int) {
 	p := s.newPublisher(b)
 	if !s.ordered {
-		c.publish(p, f, c.waiting(f, groups, false))
+		c.publish(p, f, c.pendingOutside(f, groups))
 	}
-	missing = c.publishGroups(answered, p, f, groups)
+	dropped = c.publishGroups(answered, p, f, groups)
 	switch {
 	case answered.Err() != nil:
 	case s.ordered:
 		c.publishInOrder(answered, p, f)
 	default:
-		c.publish(p, f, c.waiting(f, groups, true))
+		c.publish(p, f, c.pendingIn(f, groups))
 	}
-	return missing
+	return dropped
 }
 
-// await waits for the answers. It returns the verdict on events that got none.
+// await waits for the answers. It returns the result of events that have none.
 func (s *Sink) await(answered context.Context, c *connection) error {
 	if !s.core {
 		<-answered.Done()
@@ -216,110 +167,48 @@ func (s *Sink) await(answered context.Context, c *connection) error {
 	}
 	err := c.flush(answered)
 	if err == nil {
-		err = c.violationsSettled(answered)
+		err = c.awaitViolations(answered)
 	}
 	if err != nil {
-		return unanswered("the server did not confirm it", err)
+		return unanswered("the server did not confirm the event", err)
 	}
 	return nil
 }
 
-// unanswered is an outage, and perhaps the batch's doing if the time ran out; who
-// was called off while it waited says nothing of the batch.
+// unanswered is an outage. It may be the batch's fault if the time ran out, but not if
+// the Send was cancelled.
 func unanswered(what string, err error) error {
-	why := fmt.Errorf("%s: %w", what, err)
+	err = fmt.Errorf("%s: %w", what, err)
 	if errors.Is(err, context.DeadlineExceeded) {
-		return sink.MaybePoison(why)
+		return sink.MaybePoison(err)
 	}
-	return sink.Unavailable(why)
+	return sink.Unavailable(err)
 }
 
-// first tells whether none of the batch's events was ever sent before. That is not
-// known of dead letters: what remembers it is their table, not the batch.
-func first(b *buffer.Batch) bool {
+// firstAttempt reports whether no event of the batch was sent before. A batch does not
+// say so of dead letters.
+func firstAttempt(b *buffer.Batch) bool {
 	return b.Events[0].DeadLetter == nil && b.FirstSend && len(b.Origins) == 0
 }
 
-// Duplicates is how many events JetStream took for duplicates although they were
-// sent for the first time: they are lost unless they are the same events. Each
-// batch that has some is logged as an error. Of fast batches it is at least as many:
-// while others write to the stream, some cannot be told.
+// reportDuplicates counts and logs duplicates among events that were not sent before.
+func (s *Sink) reportDuplicates(ctx context.Context, b *buffer.Batch, duplicates int) {
+	if duplicates == 0 || !firstAttempt(b) {
+		return
+	}
+	s.duplicates.Add(int64(duplicates))
+	s.log.LogAttrs(ctx, slog.LevelError, "stream dropped new events as duplicates; their ids were used before",
+		slog.String("pipeline", b.Pipeline), slog.String("group_id", b.GroupID.String()),
+		slog.Int("events", duplicates), slog.Int64("first_id", b.Events[0].ID), slog.Int64("last_id", b.Events[len(b.Events)-1].ID))
+}
+
+// Duplicates returns how many events JetStream dropped as duplicates although they were
+// sent for the first time. Unless they are the same events, they are lost; each batch
+// that has some is logged as an error. The count is a lower bound for fast batches while
+// other clients write to the stream.
 func (s *Sink) Duplicates() int64 { return s.duplicates.Load() }
 
-// Check connects, and with JetStream asks whether it is enabled and, where all
-// events have one subject, whether a stream takes that. A user without leave to
-// ask passes. The error wraps sink.ErrUnavailable.
-func (s *Sink) Check(ctx context.Context) error {
-	if err := ctx.Err(); err != nil {
-		return sink.Unavailable(err)
-	}
-	c, err := s.connection(ctx)
-	if err != nil {
-		return sink.Unavailable(err)
-	}
-	if err := c.flush(ctx); err != nil {
-		return sink.Unavailable(fmt.Errorf("NATS does not answer: %w", err))
-	}
-	if s.core {
-		return nil
-	}
-	if err := s.checkJetStream(ctx, c); err != nil {
-		return sink.Unavailable(err)
-	}
-	return nil
-}
-
-func (s *Sink) checkJetStream(ctx context.Context, c *connection) error {
-	js, err := jetstream.New(c.nc)
-	if err != nil {
-		return err
-	}
-	err = c.ask(ctx, "$JS.API.INFO", func(ctx context.Context) error {
-		_, err := js.AccountInfo(ctx)
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("JetStream: %w", err)
-	}
-	if !s.subject.Fixed() {
-		return nil
-	}
-	subject := s.subject.String()
-	err = c.ask(ctx, "$JS.API.STREAM.NAMES", func(ctx context.Context) error {
-		_, err := js.StreamNameBySubject(ctx, subject)
-		return err
-	})
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return fmt.Errorf("subject %q: %w (make one: nats stream add NAME --subjects '%s')", subject, errNoStream, subject)
-	}
-	return err
-}
-
-// ask makes a request to the server, which answers nothing at all when the user
-// has no leave to ask: that ends the waiting, and is no error.
-func (c *connection) ask(ctx context.Context, subject string, act func(context.Context) error) error {
-	err := c.request(ctx, subject, act)
-	if errors.Is(err, nats.ErrPermissionViolation) {
-		return nil
-	}
-	return err
-}
-
-// request is ask for those to whom a lack of leave matters: the error wraps
-// nats.ErrPermissionViolation then.
-func (c *connection) request(ctx context.Context, subject string, act func(context.Context) error) error {
-	answered, finish := context.WithCancel(ctx)
-	defer finish()
-	f := c.launch([]string{subject}, make([]error, 1), finish)
-	err := act(answered)
-	verdicts, _ := c.land(f, nil)
-	if errors.Is(verdicts[0], nats.ErrPermissionViolation) {
-		return verdicts[0]
-	}
-	return err
-}
-
-// Close ends the connection.
+// Close closes the connection.
 func (s *Sink) Close() error {
 	if c := s.current.Load(); c != nil {
 		c.close()

@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/sink"
@@ -20,14 +21,14 @@ func TestMain(m *testing.M) { testserver.Main(m) }
 
 var keeps = sinktest.Keeps{Key: true, Headers: true, GroupID: true, Bytes: true, LineBreaks: true}
 
-// streams sends to JetStream, into one stream that takes all the suite's topics; batched
-// to one that allows fast batches.
+// single and fast publish to one stream for all the suite's topics; fast's allows fast
+// batches.
 var (
-	streams = streamsBy(natssink.Config{}, false)
-	batched = streamsBy(natssink.Config{}, true)
+	single = jetStream(natssink.Config{}, false)
+	fast   = jetStream(natssink.Config{}, true)
 )
 
-func streamsBy(c natssink.Config, fast bool) sinktest.Harness {
+func jetStream(c natssink.Config, fast bool) sinktest.Harness {
 	connectTo := func(t testing.TB, url string) sink.Sink {
 		c := c
 		c.URL = url
@@ -51,16 +52,16 @@ func streamsBy(c natssink.Config, fast bool) sinktest.Harness {
 					}
 				}
 				js, err := jetstream.New(client)
-				ok(t, err)
+				testkit.NoError(t, err)
 				_, err = js.UpdateStream(t.Context(), config)
-				ok(t, err)
+				testkit.NoError(t, err)
 			},
 			Arrivals: func(t testing.TB) []sinktest.Arrival { return stored(t, stream) },
 			Address:  func(topic string) string { return topic },
 			Stop:     func(testing.TB) { server.Stop() },
 			Start: func(t testing.TB) {
-				ok(t, server.Start())
-				testserver.Eventually(t, func() error { return client.FlushTimeout(time.Second) })
+				testkit.NoError(t, server.Start())
+				testkit.Eventually(t, func() error { return client.FlushTimeout(time.Second) })
 			},
 		}
 	}
@@ -68,27 +69,27 @@ func streamsBy(c natssink.Config, fast bool) sinktest.Harness {
 	return h
 }
 
-// core publishes to whoever listens. Events that were on their way to a listener
-// when the server stopped are lost to that, so it is not stopped here.
+// core publishes to a subscriber. It cannot stop the server, because core NATS loses the
+// events that are in flight then.
 var core = sinktest.Harness{
 	Keeps: keeps,
 	Open: func(t testing.TB) sinktest.Destination {
 		server := testserver.CoreNATS(t)
 		client := connect(t, server.URL)
 		sub, err := client.SubscribeSync(sinktest.TopicPrefix + ">")
-		ok(t, err)
-		ok(t, sub.SetPendingLimits(-1, -1))
-		ok(t, client.Flush())
+		testkit.NoError(t, err)
+		testkit.NoError(t, sub.SetPendingLimits(-1, -1))
+		testkit.NoError(t, client.Flush())
 		var all []sinktest.Arrival
 		return sinktest.Destination{
 			Connect: func(t testing.TB) sink.Sink { return newSink(t, natssink.Config{URL: server.URL, Core: true}) },
 			Arrivals: func(t testing.TB) []sinktest.Arrival {
-				ok(t, client.Flush()) // what the server has passed on is here then
+				testkit.NoError(t, client.Flush()) // everything that the server forwarded has arrived then
 				n, _, err := sub.Pending()
-				ok(t, err)
+				testkit.NoError(t, err)
 				for range n {
 					m, err := sub.NextMsg(time.Second)
-					ok(t, err)
+					testkit.NoError(t, err)
 					all = append(all, arrival(t, m.Subject, m.Header, m.Data))
 				}
 				return all
@@ -99,51 +100,44 @@ var core = sinktest.Harness{
 	OpenBroken: func(t testing.TB) sink.Sink { return newSink(t, natssink.Config{URL: deadURL(t), Core: true}) },
 }
 
-func TestJetStream(t *testing.T)     { sinktest.Run(t, streams) }
-func TestJetStreamFast(t *testing.T) { sinktest.Run(t, batched) }
+func TestJetStream(t *testing.T)     { sinktest.Run(t, single) }
+func TestJetStreamFast(t *testing.T) { sinktest.Run(t, fast) }
 func TestCore(t *testing.T)          { sinktest.Run(t, core) }
 func BenchmarkCore(b *testing.B)     { sinktest.Bench(b, core) }
 
-// BenchmarkJetStream compares both ways in one run.
+// BenchmarkJetStream compares single publishes and fast batches in one run.
 func BenchmarkJetStream(b *testing.B) {
-	b.Run("one by one", func(b *testing.B) { sinktest.Bench(b, streams) })
-	b.Run("fast", func(b *testing.B) { sinktest.Bench(b, batched) })
-}
-
-func ok(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	b.Run("one by one", func(b *testing.B) { sinktest.Bench(b, single) })
+	b.Run("fast", func(b *testing.B) { sinktest.Bench(b, fast) })
 }
 
 func newSink(t testing.TB, c natssink.Config) *natssink.Sink {
 	t.Helper()
 	s, err := natssink.New(c)
-	ok(t, err)
+	testkit.NoError(t, err)
 	return s
 }
 
-// open is newSink for tests that do not close it themselves.
+// open is newSink for tests that do not close the sink themselves.
 func open(t testing.TB, c natssink.Config) *natssink.Sink {
 	t.Helper()
 	s := newSink(t, c)
-	t.Cleanup(func() { ok(t, s.Close()) })
+	t.Cleanup(func() { testkit.NoError(t, s.Close()) })
 	return s
 }
 
-// connect opens a client that is not the sink's.
+// connect returns a client of the test's own.
 func connect(t testing.TB, url string, opts ...nats.Option) *nats.Conn {
 	t.Helper()
 	closed := make(chan struct{})
 	nc, err := nats.Connect(url, append(opts, nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond),
 		nats.ClosedHandler(func(*nats.Conn) { close(closed) }))...)
-	ok(t, err)
+	testkit.NoError(t, err)
 	t.Cleanup(func() { nc.Close(); <-closed })
 	return nc
 }
 
-// deadURL is one where nothing listens.
+// deadURL returns a URL on which nothing listens.
 func deadURL(t testing.TB) string {
 	t.Helper()
 	server := testserver.CoreNATS(t)
@@ -154,9 +148,9 @@ func deadURL(t testing.TB) string {
 func addStream(t testing.TB, client *nats.Conn, c jetstream.StreamConfig) jetstream.Stream {
 	t.Helper()
 	js, err := jetstream.New(client)
-	ok(t, err)
+	testkit.NoError(t, err)
 	stream, err := js.CreateStream(t.Context(), c)
-	ok(t, err)
+	testkit.NoError(t, err)
 	return stream
 }
 
@@ -164,32 +158,32 @@ func addStream(t testing.TB, client *nats.Conn, c jetstream.StreamConfig) jetstr
 func stored(t testing.TB, stream jetstream.Stream) []sinktest.Arrival {
 	t.Helper()
 	info, err := stream.Info(t.Context())
-	ok(t, err)
+	testkit.NoError(t, err)
 	if info.State.Msgs == 0 {
 		return nil
 	}
 	reader, err := stream.OrderedConsumer(t.Context(), jetstream.OrderedConsumerConfig{})
-	ok(t, err)
+	testkit.NoError(t, err)
 	var all []sinktest.Arrival
 	for len(all) < int(info.State.Msgs) {
 		got, err := reader.Fetch(int(info.State.Msgs)-len(all), jetstream.FetchMaxWait(10*time.Second))
-		ok(t, err)
+		testkit.NoError(t, err)
 		for m := range got.Messages() {
 			all = append(all, arrival(t, m.Subject(), m.Headers(), m.Data()))
 		}
-		ok(t, got.Error())
+		testkit.NoError(t, got.Error())
 	}
 	return all
 }
 
 func arrival(t testing.TB, subject string, header nats.Header, data []byte) sinktest.Arrival {
 	t.Helper()
-	id, isOurs := strings.CutPrefix(header.Get("Nats-Msg-Id"), sinktest.Pipeline+":")
+	id, prefixed := strings.CutPrefix(header.Get("Nats-Msg-Id"), sinktest.Pipeline+":")
 	id, diedIn, dead := strings.Cut(id, ":dead:")
 	if why := header.Get("Relay-Dead-Letter"); dead != (why != "") || !strings.Contains(why, diedIn) {
 		t.Errorf("Nats-Msg-Id is %q, and Relay-Dead-Letter %q", header.Get("Nats-Msg-Id"), why)
 	}
-	if !isOurs {
+	if !prefixed {
 		t.Errorf("Nats-Msg-Id is %q, want %s:<id>", header.Get("Nats-Msg-Id"), sinktest.Pipeline)
 	}
 	a := sinktest.Arrival{ID: id, GroupID: header.Get("Relay-Group-Id"), Address: subject, Payload: data, DeadLetter: header.Get("Relay-Dead-Letter")}

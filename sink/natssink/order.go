@@ -8,20 +8,19 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-// queues keep the events of a key behind each other: one of them at the most is under
-// way, and the next is published when a stream has acknowledged the one before, or
-// has refused it for good. A stream that takes the first event a little later than the
-// second would have them in the wrong order else, or the second alone.
-type queues struct {
+// keyQueues keep order by key: at most one event of a key is in flight. The next one is
+// published when a stream has acknowledged the one before or refused it for good.
+// Otherwise a stream that appears between two publishes would store the second event
+// before the first, or without it.
+type keyQueues struct {
 	batch *buffer.Batch
-	next  []int // by index: the next event of the key; 0: there is none
-	// ready are those that may be published. It has room for all of the batch.
+	next  []int // by index: the next event of the key; 0: none
+	// ready are the events that may be published. It has room for all of the batch.
 	ready chan int
 }
 
-// newQueues lines up the events of the batch.
-func newQueues(b *buffer.Batch) *queues {
-	q := &queues{batch: b, next: make([]int, len(b.Events)), ready: make(chan int, len(b.Events))}
+func newKeyQueues(b *buffer.Batch) *keyQueues {
+	q := &keyQueues{batch: b, next: make([]int, len(b.Events)), ready: make(chan int, len(b.Events))}
 	last := make(map[string]int, len(b.Events))
 	for i := range b.Events {
 		key := b.Events[i].Key
@@ -29,7 +28,7 @@ func newQueues(b *buffer.Batch) *queues {
 			q.ready <- i
 			continue
 		}
-		if before, known := last[*key]; known {
+		if before, ok := last[*key]; ok {
 			q.next[before] = i
 		} else {
 			q.ready <- i
@@ -39,29 +38,29 @@ func newQueues(b *buffer.Batch) *queues {
 	return q
 }
 
-// settled lets the next event of the key go, or says why it does not.
-func (q *queues) settled(f *flight, i int, verdict error) {
+// resolved makes the next event of the key ready, or gives it a *sink.BehindError.
+func (q *keyQueues) resolved(f *inflight, i int, result error) {
 	next := q.next[i]
 	switch {
 	case next == 0:
-	case verdict == nil || errors.Is(verdict, sink.ErrPermanent):
+	case result == nil || errors.Is(result, sink.ErrPermanent):
 		q.ready <- next
 	default:
-		behind, ok := errors.AsType[*sink.BehindError](verdict)
+		behind, ok := errors.AsType[*sink.BehindError](result)
 		if !ok {
-			behind = &sink.BehindError{ID: q.batch.Events[i].ID, Err: verdict}
+			behind = &sink.BehindError{ID: q.batch.Events[i].ID, Err: result}
 		}
-		for next != 0 && !f.settle(next, behind) { // whoever is settled tells the rest
+		for next != 0 && !f.resolve(next, behind) { // a resolved event resolves those behind it
 			next = q.next[next]
 		}
 	}
 }
 
-// publishInOrder publishes as the queues say until every event has its verdict, or
-// answered is done. Events that have theirs let the next one go, or not, as well.
-func (c *connection) publishInOrder(answered context.Context, p *publisher, f *flight) {
+// publishInOrder publishes events as they become ready, until every event has its
+// result or answered is done.
+func (c *connection) publishInOrder(answered context.Context, p *publisher, f *inflight) {
 	c.mu.Lock()
-	f.queues = newQueues(p.batch)
+	f.queues = newKeyQueues(p.batch)
 	c.mu.Unlock()
 	for {
 		select {
@@ -69,15 +68,16 @@ func (c *connection) publishInOrder(answered context.Context, p *publisher, f *f
 			return
 		case i := <-f.queues.ready:
 			c.mu.Lock()
-			verdict := f.verdicts[i]
-			if !errors.Is(verdict, errWaiting) { // it cannot be published, or not without leave, or is stored
-				f.queues.settled(f, i, verdict)
+			result := f.results[i]
+			pending := errors.Is(result, errPending)
+			if !pending { // refused before, or stored by a fast batch
+				f.queues.resolved(f, i, result)
 			}
 			c.mu.Unlock()
-			if !errors.Is(verdict, errWaiting) {
+			if !pending {
 				continue
 			}
-			if _, alive := c.publishOne(p, f, i, c.replyTo(f, i)); !alive {
+			if _, err := c.publishOne(p, f, i, c.replyTo(f, i)); err != nil {
 				return
 			}
 		}

@@ -9,21 +9,22 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 	"github.com/outboxrelay/relay/sink/natssink"
 	"github.com/outboxrelay/relay/sink/sinktest"
 )
 
-func TestJetStreamInOrder(t *testing.T) {
-	sinktest.Run(t, streamsBy(natssink.Config{Ordered: true}, false))
+func TestJetStreamOrdered(t *testing.T) {
+	sinktest.Run(t, jetStream(natssink.Config{Ordered: true}, false))
 }
 
-func TestJetStreamInOrderFast(t *testing.T) {
-	sinktest.Run(t, streamsBy(natssink.Config{Ordered: true}, true))
+func TestJetStreamOrderedFast(t *testing.T) {
+	sinktest.Run(t, jetStream(natssink.Config{Ordered: true}, true))
 }
 
-// keyedBatch makes one event a word "subject/key".
+// keyedBatch returns a batch with one event for each word, "subject/key".
 func keyedBatch(words ...string) *buffer.Batch {
 	topics, keys := make([]string, len(words)), make([]string, len(words))
 	for i, word := range words {
@@ -38,32 +39,32 @@ func keyedBatch(words ...string) *buffer.Batch {
 	return b
 }
 
-// TestBehindOneThatFailed: what comes behind an event of its key that was not accepted
-// is not published; other keys are, and so is what comes behind a refusal for good.
-func TestBehindOneThatFailed(t *testing.T) {
+// Events behind a failed one of their key are not published. Events of other keys are, and so
+// are events behind a permanently rejected one.
+func TestOrdered_BehindFailedEvent(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		name     string
-		batch    *buffer.Batch
-		verdicts string
-		behind   int // of these
-		stored   string
+		name    string
+		batch   *buffer.Batch
+		results string
+		behind  int // of these
+		stored  string
 	}{
-		{"all goes well", keyedBatch("orders.x/a", "orders.y/b", "orders.x/a", "orders.z"), "ok ok ok ok", 0, "1 2 3 4"},
-		{"a subject without a stream", keyedBatch("other/a", "orders.x/a", "orders.x/b", "orders.y/b", "orders.y"), "outage outage ok ok ok", 1, "3 4 5"},
-		{"in the middle", keyedBatch("orders.x/a", "other/a", "orders.x/a", "orders.y/a"), "ok outage outage outage", 2, "1"},
-		{"no subject at all", keyedBatch("orders.x/a", "orders..x/a", "orders.x/a"), "ok dead ok", 0, "1 3"},
-		{"a header that NATS cannot carry", keyedBatch("orders.x/a\nb", "orders.x/a\nb", "orders.x/c"), "dead dead ok", 0, "3"},
-		{"no subject behind one that failed", keyedBatch("other/a", "orders..x/a", "orders.x/a"), "outage dead outage", 1, ""},
-		{"no subject in front", keyedBatch("orders..x/a", "orders..y/a", "orders.x/a"), "dead dead ok", 0, "3"},
+		{"all accepted", keyedBatch("orders.x/a", "orders.y/b", "orders.x/a", "orders.z"), "ok ok ok ok", 0, "1 2 3 4"},
+		{"first subject has no stream", keyedBatch("other/a", "orders.x/a", "orders.x/b", "orders.y/b", "orders.y"), "outage outage ok ok ok", 1, "3 4 5"},
+		{"subject in the middle has no stream", keyedBatch("orders.x/a", "other/a", "orders.x/a", "orders.y/a"), "ok outage outage outage", 2, "1"},
+		{"invalid subject", keyedBatch("orders.x/a", "orders..x/a", "orders.x/a"), "ok permanent ok", 0, "1 3"},
+		{"invalid header", keyedBatch("orders.x/a\nb", "orders.x/a\nb", "orders.x/c"), "permanent permanent ok", 0, "3"},
+		{"invalid subject behind a failed event", keyedBatch("other/a", "orders..x/a", "orders.x/a"), "outage permanent outage", 1, ""},
+		{"invalid subjects in front", keyedBatch("orders..x/a", "orders..y/a", "orders.x/a"), "permanent permanent ok", 0, "3"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			bothWays(t, func(t *testing.T, fast bool) {
-				o := openOrders(t, jetstream.StreamConfig{AllowBatchPublish: fast})
+			singlyAndFast(t, func(t *testing.T, fast bool) {
+				o := newFixture(t, jetstream.StreamConfig{AllowBatchPublish: fast})
 				s := open(t, natssink.Config{URL: o.url, Ordered: true})
-				err := s.Send(within(t, soon), c.batch)
-				expect(t, "verdicts", verdicts(t, err, len(c.batch.Events)), c.verdicts)
-				expect(t, "stored, sorted by key", byKey(t, o, c.batch), c.stored)
+				err := s.Send(testkit.Timeout(t, promptTimeout), c.batch)
+				testkit.Equal(t, "results", results(t, err, len(c.batch.Events)), c.results)
+				testkit.Equal(t, "stored, sorted by key", byKey(t, o, c.batch), c.stored)
 				behind := 0
 				if some, partly := errors.AsType[*sink.BatchError](err); partly {
 					for _, e := range some.Events {
@@ -72,21 +73,21 @@ func TestBehindOneThatFailed(t *testing.T) {
 							continue
 						}
 						if behind++; why.ID >= c.batch.Events[e.Index].ID {
-							t.Errorf("event %d waits behind event %d", c.batch.Events[e.Index].ID, why.ID)
+							t.Errorf("event %d is behind event %d", c.batch.Events[e.Index].ID, why.ID)
 						}
 					}
 				}
 				if behind != c.behind {
-					t.Errorf("%d events wait behind others, %d were expected: %v", behind, c.behind, err)
+					t.Errorf("%d events are behind others; want %d: %v", behind, c.behind, err)
 				}
 			})
 		})
 	}
 }
 
-// byKey is what was stored, in the batch's order, when each key's events came in
-// that order.
-func byKey(t *testing.T, o orders, b *buffer.Batch) string {
+// byKey lists the stored events in the batch's order. It fails the test if the events of
+// one key were stored in another order.
+func byKey(t *testing.T, o fixture, b *buffer.Batch) string {
 	t.Helper()
 	last := map[string]int64{}
 	got := map[int64]bool{}
@@ -101,7 +102,7 @@ func byKey(t *testing.T, o orders, b *buffer.Batch) string {
 				continue
 			}
 			if last[*e.Key] > e.ID {
-				t.Errorf("event %d of key %s came after event %d", e.ID, *e.Key, last[*e.Key])
+				t.Errorf("event %d of key %s is stored after event %d", e.ID, *e.Key, last[*e.Key])
 			}
 			last[*e.Key] = e.ID
 		}
@@ -115,38 +116,32 @@ func byKey(t *testing.T, o orders, b *buffer.Batch) string {
 	return strings.Join(all, " ")
 }
 
-// TestOneOfAKeyIsUnderWay: the second is not published before the first is
-// acknowledged, whatever happens to other keys.
-func TestOneOfAKeyIsUnderWay(t *testing.T) {
+// The second event of a key is published when the first is acknowledged, independently of
+// other keys.
+func TestOrdered_OneInFlightPerKey(t *testing.T) {
 	t.Parallel()
-	o := openOrders(t, jetstream.StreamConfig{})
+	o := newFixture(t, jetstream.StreamConfig{})
 	s := open(t, natssink.Config{URL: o.url, Ordered: true})
-	came := make(chan *nats.Msg, 10)
-	_, err := o.client.ChanSubscribe("slow", came) // answers as a stream does
-	ok(t, err)
-	ok(t, o.client.Flush())
+	published := make(chan *nats.Msg, 10)
+	_, err := o.client.ChanSubscribe("slow", published) // answers as a stream does
+	testkit.NoError(t, err)
+	testkit.NoError(t, o.client.Flush())
 	sent := make(chan error, 1)
-	go func() { sent <- s.Send(within(t, patience), keyedBatch("slow/a", "slow/a", "slow/b", "slow/a")) }()
-	next := func() *nats.Msg {
-		select {
-		case m := <-came:
-			return m
-		case <-within(t, patience).Done():
-			t.Fatal("nothing came")
-			return nil
-		}
-	}
+	go func() {
+		sent <- s.Send(testkit.Timeout(t, sendTimeout), keyedBatch("slow/a", "slow/a", "slow/b", "slow/a"))
+	}()
+	next := func() *nats.Msg { return testkit.Receive(t, "published event", published) }
 	first, other := next(), next()
-	expect(t, "the first of each key", first.Header.Get("Nats-Msg-Id")+" "+other.Header.Get("Nats-Msg-Id"),
+	testkit.Equal(t, "the first of each key", first.Header.Get("Nats-Msg-Id")+" "+other.Header.Get("Nats-Msg-Id"),
 		sinktest.Pipeline+":1 "+sinktest.Pipeline+":3")
 	ack := []byte(`{"stream":"SLOW","seq":1}`)
-	ok(t, other.Respond(ack))
-	ok(t, first.Respond(ack))
+	testkit.NoError(t, other.Respond(ack))
+	testkit.NoError(t, first.Respond(ack))
 	second := next()
-	expect(t, "the second", second.Header.Get("Nats-Msg-Id"), sinktest.Pipeline+":2")
-	ok(t, second.Respond(ack))
+	testkit.Equal(t, "the second", second.Header.Get("Nats-Msg-Id"), sinktest.Pipeline+":2")
+	testkit.NoError(t, second.Respond(ack))
 	last := next()
-	expect(t, "the last", last.Header.Get("Nats-Msg-Id"), sinktest.Pipeline+":4")
-	ok(t, last.Respond([]byte(`{"error":{"code":400,"err_code":10060,"description":"no"}}`)))
-	expect(t, "verdicts", verdicts(t, <-sent, 4), "ok ok ok refused")
+	testkit.Equal(t, "the last", last.Header.Get("Nats-Msg-Id"), sinktest.Pipeline+":4")
+	testkit.NoError(t, last.Respond([]byte(`{"error":{"code":400,"err_code":10060,"description":"no"}}`)))
+	testkit.Equal(t, "results", results(t, <-sent, 4), "ok ok ok rejected")
 }

@@ -9,12 +9,12 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-// Preview implements sink.Previewer: one message an event. It connects to nothing, so it
-// does not know how much the server takes.
+// Preview implements sink.Previewer: one message an event. It does not connect, so it
+// does not know the server's max_payload.
 func (s *Sink) Preview(_ context.Context, b *buffer.Batch) ([]sink.PreparedMessage, error) {
 	var (
-		all     []sink.PreparedMessage
-		refused []sink.EventError
+		all      []sink.PreparedMessage
+		rejected []sink.EventError
 	)
 	p := s.newPublisher(b)
 	for i := range b.Events {
@@ -23,7 +23,7 @@ func (s *Sink) Preview(_ context.Context, b *buffer.Batch) ([]sink.PreparedMessa
 			err = p.prepare(&b.Events[i], subject, "")
 		}
 		if err != nil {
-			refused = append(refused, sink.EventError{Index: i, Err: err})
+			rejected = append(rejected, sink.EventError{Index: i, Err: err})
 			continue
 		}
 		all = append(all, sink.PreparedMessage{
@@ -31,17 +31,17 @@ func (s *Sink) Preview(_ context.Context, b *buffer.Batch) ([]sink.PreparedMessa
 			Body: slices.Clone(p.msg.Data), Events: []int{i},
 		})
 	}
-	if refused != nil {
-		return all, &sink.BatchError{Events: refused}
+	if rejected != nil {
+		return all, &sink.BatchError{Events: rejected}
 	}
 	return all, nil
 }
 
-// header is the message's, the relay's own first.
+// header returns the message's headers, the relay's own first.
 func (p *publisher) header() []sink.Field {
-	names := slices.Clone(ownHeaders)
+	names := slices.Clone(relayHeaders)
 	for _, name := range slices.Sorted(maps.Keys(p.msg.Header)) {
-		if !slices.Contains(ownHeaders, name) {
+		if !slices.Contains(relayHeaders, name) {
 			names = append(names, name)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-// The relay's own headers. Events cannot overrule them.
+// The relay's own headers. An event cannot override them.
 const (
 	headerID         = "Nats-Msg-Id"
 	headerGroupID    = "Relay-Group-Id"
@@ -21,97 +21,57 @@ const (
 	headerDeadLetter = "Relay-Dead-Letter"
 )
 
-var ownHeaders = []string{headerID, headerGroupID, headerKey, headerDeadLetter}
+var relayHeaders = []string{headerID, headerGroupID, headerKey, headerDeadLetter}
 
-// maxSubject leaves room for the rest of a protocol line, of which a server takes
-// 4096 bytes unless it is told otherwise; it ends the connection on a longer
-// one.
-const maxSubject = 3900
-
-// subjectOf makes the event's address and looks whether one can publish there. The
-// error is a refusal for good.
-func (s *Sink) subjectOf(e *outbox.Event) (string, error) {
-	subject, err := s.subject.Address(e)
-	if err != nil {
-		return "", err
-	}
-	if err := checkSubject(subject); err != nil {
-		return "", sink.Permanent(fmt.Errorf("subject %q: %w", subject[:min(len(subject), 200)], err))
-	}
-	return subject, nil
-}
-
-func checkSubject(subject string) error {
-	if len(subject) > maxSubject {
-		return fmt.Errorf("it is %d bytes long, at most %d are taken", len(subject), maxSubject)
-	}
-	if strings.ContainsAny(subject, " \t\r\n\x00") {
-		return errors.New("it has a blank, a line break or a NUL in it")
-	}
-	for token := range strings.SplitSeq(subject, ".") {
-		switch token {
-		case "":
-			return errors.New("one of its tokens is empty")
-		case "*", ">":
-			return errors.New("one cannot publish to a wildcard")
-		}
-	}
-	// An event that gives orders to the server is a mistake or an attack.
-	if strings.HasPrefix(subject, "$JS.") || strings.HasPrefix(subject, "$SYS.") {
-		return errors.New("it belongs to the server")
-	}
-	return nil
-}
-
-// publisher makes NATS messages of the events of a batch, one after the other.
-// nats.go is done with one when PublishMsg returns, so there is only one.
+// publisher builds the NATS messages of a batch, one after the other. All share one
+// nats.Msg, because nats.go keeps no reference after PublishMsg has returned.
 type publisher struct {
-	msg     nats.Msg
-	batch   *buffer.Batch
-	id      [1]string
-	group   [1]string
-	key     [1]string
-	foreign bool // the last event had headers that others do not have
-	// cloudEvents: the message is a CloudEvent too.
-	cloudEvents bool
+	msg   nats.Msg
+	batch *buffer.Batch
+	id    [1]string
+	group [1]string
+	key   [1]string
+	// extraHeaders: the last message had headers that the next one may not have.
+	extraHeaders bool
+	cloudEvents  bool
 }
 
 func (s *Sink) newPublisher(b *buffer.Batch) *publisher {
 	p := &publisher{batch: b, group: [1]string{b.GroupID.String()}, cloudEvents: s.cloudEvents}
-	p.ownHeaders()
+	p.resetHeaders()
 	return p
 }
 
-func (p *publisher) ownHeaders() {
+func (p *publisher) resetHeaders() {
 	p.msg.Header = nats.Header{headerID: p.id[:], headerGroupID: p.group[:]}
 }
 
-// prepare makes the message of an event. The error is a refusal for good.
+// prepare builds the message of an event. The error wraps sink.ErrPermanent.
 func (p *publisher) prepare(e *outbox.Event, subject, reply string) error {
-	if p.foreign {
-		p.ownHeaders()
-		p.foreign = false
+	if p.extraHeaders {
+		p.resetHeaders()
+		p.extraHeaders = false
 	}
 	p.msg.Subject, p.msg.Reply, p.msg.Data = subject, reply, e.Payload
 	p.id[0] = p.batch.Pipeline + ":" + e.Identity()
 	if d := e.DeadLetter; d != nil {
-		// Another id than the event's own, or a stream that takes both would drop
-		// the event for a duplicate when it is replayed.
+		// With the event's own id, a stream that takes both would drop the replayed
+		// event as a duplicate.
 		p.id[0] += ":dead:" + d.GroupID.String()
 		p.msg.Header[headerDeadLetter] = []string{string(sink.AppendDeadLetter(nil, d))}
-		p.foreign = true
+		p.extraHeaders = true
 	}
 	if e.Key == nil {
 		delete(p.msg.Header, headerKey)
 	} else {
-		if !fits(*e.Key) {
-			return sink.Permanent(errors.New("key: " + misfit))
+		if !isHeaderValue(*e.Key) {
+			return sink.Permanent(errors.New("key: " + notHeaderValue))
 		}
 		p.key[0] = *e.Key
 		p.msg.Header[headerKey] = p.key[:]
 	}
 	if p.cloudEvents {
-		p.foreign = true
+		p.extraHeaders = true
 		if err := setAttributes(p.msg.Header, p.batch, e); err != nil {
 			return err
 		}
@@ -119,26 +79,26 @@ func (p *publisher) prepare(e *outbox.Event, subject, reply string) error {
 	if e.Headers == nil {
 		return nil
 	}
-	own, err := e.Headers.Map()
+	headers, err := e.Headers.Map()
 	if err != nil {
 		return sink.Permanent(err)
 	}
-	p.foreign = true
-	for name, value := range own {
-		if ours(name) || p.cloudEvents && ofCloudEvents(name) {
+	p.extraHeaders = true
+	for name, value := range headers {
+		if isRelayHeader(name) || p.cloudEvents && isCloudEventHeader(name) {
 			continue
 		}
-		if !fits(value) {
-			return sink.Permanent(fmt.Errorf("header %q: %s", name, misfit))
+		if !isHeaderValue(value) {
+			return sink.Permanent(fmt.Errorf("header %q: %s", name, notHeaderValue))
 		}
 		p.msg.Header[name] = []string{value}
 	}
 	return nil
 }
 
-// ours tells whether a header is the relay's own, however it is written.
-func ours(name string) bool {
-	for _, own := range ownHeaders {
+// isRelayHeader ignores case.
+func isRelayHeader(name string) bool {
+	for _, own := range relayHeaders {
 		if strings.EqualFold(name, own) {
 			return true
 		}
@@ -146,57 +106,59 @@ func ours(name string) bool {
 	return false
 }
 
-const misfit = "a NATS header cannot carry a line break, nor blanks at either end"
+const notHeaderValue = "a NATS header cannot carry a line break, or a blank at either end"
 
-// fits tells whether a NATS header carries the value as it is; nats.go would
-// make blanks of line breaks and trim the ends.
-func fits(value string) bool {
+// isHeaderValue reports whether a NATS header carries the value unchanged. nats.go
+// replaces line breaks with blanks and trims both ends.
+func isHeaderValue(value string) bool {
 	return !strings.ContainsAny(value, "\r\n") && strings.Trim(value, " \t") == value
 }
 
-// publish publishes events one by one, each to be acknowledged alone. Events that NATS
-// cannot carry, and all that is left when the connection breaks, get their verdict.
-func (c *connection) publish(p *publisher, f *flight, indexes []int) {
+// publish publishes events singly, each with an answer of its own, until the connection
+// breaks.
+func (c *connection) publish(p *publisher, f *inflight, indexes []int) {
 	for _, i := range indexes {
-		if _, alive := c.publishOne(p, f, i, c.replyTo(f, i)); !alive {
+		if _, err := c.publishOne(p, f, i, c.replyTo(f, i)); err != nil {
 			return
 		}
 	}
 }
 
-// replyTo is where the answer to an event that is published alone comes; "" without
+// replyTo is the reply subject of an event that is published singly; "" without
 // JetStream.
-func (c *connection) replyTo(f *flight, i int) string {
+func (c *connection) replyTo(f *inflight, i int) string {
 	if c.inbox == "" {
 		return ""
 	}
 	return f.replyTo + strconv.FormatInt(int64(i), 36)
 }
 
-// publishOne publishes an event, or settles it; not alive: the connection is broken.
-func (c *connection) publishOne(p *publisher, f *flight, i int, reply string) (published, alive bool) {
-	err := p.prepare(&p.batch.Events[i], f.subjects[i], reply)
+// publishOne publishes an event. An event that NATS cannot carry gets its result and is
+// not sent. The error means that the connection is broken: all pending events have
+// their result then.
+func (c *connection) publishOne(p *publisher, f *inflight, i int, reply string) (sent bool, err error) {
+	err = p.prepare(&p.batch.Events[i], f.subjects[i], reply)
 	if err == nil {
 		err = c.nc.PublishMsg(&p.msg)
 	}
 	switch {
 	case err == nil:
-		return true, true
+		return true, nil
 	case errors.Is(err, sink.ErrPermanent):
 	case errors.Is(err, nats.ErrMaxPayload):
-		err = sink.Permanent(fmt.Errorf("payload and headers: %w: the server takes %d bytes (max_payload)", err, c.nc.MaxPayload()))
+		err = sink.Permanent(fmt.Errorf("payload and headers: %w; the server's max_payload is %d bytes", err, c.nc.MaxPayload()))
 	case errors.Is(err, nats.ErrBadHeaderMsg):
-		err = sink.Permanent(errors.New("a header's name is not one of printable ASCII without punctuation"))
+		err = sink.Permanent(errors.New("a header's name is invalid; expected printable ASCII without punctuation"))
 	default:
-		// What was published before may be lost as well.
+		// Events that were published before may be lost as well.
 		c.nc.Close()
 		c.mu.Lock()
-		f.settleAll(sink.Unavailable(err))
-		c.mu.Unlock()
-		return false, false
+		defer c.mu.Unlock()
+		f.resolveAll(sink.Unavailable(err))
+		return false, err
 	}
 	c.mu.Lock()
-	f.settle(i, err)
-	c.mu.Unlock()
-	return false, true
+	defer c.mu.Unlock()
+	f.resolve(i, err)
+	return false, nil
 }

@@ -3,153 +3,63 @@ package natssink
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/outboxrelay/relay/sink"
+	"github.com/outboxrelay/relay/sink/natssink/internal/fastbatch"
 )
 
-// stream is what a connection knows of a stream. last, replaced and rests are
-// guarded by the connection's mutex.
-type stream struct {
-	name     string
-	subjects []string
-	created  time.Time
-	fast     bool // it takes fast batches
+const streamListSubject = "$JS.API.STREAM.LIST"
 
-	last     uint64    // the highest sequence heard of
-	replaced bool      // it is gone, another one has its name
-	rests    time.Time // until then it is sent no fast batches
-}
-
-// knowledge is what a connection knows of the streams that take the sink's subjects.
-// It is learnt when it is first wanted, and once more when it was wrong, or is of
-// little use and old.
-type knowledge struct {
-	streams   []*stream
-	bySubject map[string]*stream // what was looked up; has nil for subjects of none
-	asked     time.Time
-	asking    bool
-	wrong     bool
-}
-
-const (
-	// learnTime is how long a Send waits to learn of the streams; nothing depends on
-	// it but speed.
-	learnTime = 2 * time.Second
-	// askAgain is after how long the streams are asked for again where not all events
-	// go in fast batches.
-	askAgain = 5 * time.Minute
-	// correctAfter is the same where what is known has turned out to be wrong.
-	correctAfter = time.Second
-	// restTime is how long a stream that did not get all of a fast batch is sent none.
-	restTime = 10 * time.Second
-	// maxLookups bounds bySubject: a subject may have a key in it.
-	maxLookups = 10_000
-)
-
-// streamsOf tells for each subject which stream to send fast batches to; nil: none.
-func (s *Sink) streamsOf(ctx context.Context, c *connection, subjects []string) []*stream {
-	c.mu.Lock()
-	found, all := c.known.lookUp(subjects)
-	ask := !all && c.known.due()
-	c.known.asking = c.known.asking || ask
-	c.mu.Unlock()
-	if !ask {
-		return found
+// listStreams lists the streams whose subjects overlap the template's. The error wraps
+// nats.ErrPermissionViolation when the user may not list them.
+func (c *connection) listStreams(ctx context.Context, subject sink.Template) ([]*jetstream.StreamInfo, error) {
+	js, err := jetstream.New(c.nc)
+	if err != nil {
+		return nil, err
 	}
-	s.learn(ctx, c)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	found, _ = c.known.lookUp(subjects)
-	return found
-}
-
-// learn asks the server for the streams; asking is set. Others send one by one as
-// long as that takes.
-func (s *Sink) learn(ctx context.Context, c *connection) {
-	limit := learnTime
-	if deadline, ok := ctx.Deadline(); ok {
-		limit = min(limit, time.Until(deadline)/2)
+	var streams []*jetstream.StreamInfo
+	err = c.request(ctx, streamListSubject, func(ctx context.Context) error {
+		list := js.ListStreams(ctx, jetstream.WithStreamListSubject(wildcard(subject)))
+		for info := range list.Info() {
+			streams = append(streams, info)
+		}
+		return list.Err()
+	})
+	if err != nil {
+		return nil, fmt.Errorf("JetStream: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	infos, err := c.listStreams(ctx, pattern(s.subject))
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.known.learn(infos)
-	c.known.wrong = errors.Is(err, context.Canceled) // the Send was, so it says nothing
+	return streams, nil
 }
 
-// learn takes over what the server said.
-func (k *knowledge) learn(infos []*jetstream.StreamInfo) {
-	before := k.streams
-	*k = knowledge{bySubject: map[string]*stream{}, asked: time.Now()}
-	for _, info := range infos {
-		c := &info.Config
-		now := &stream{
-			name: c.Name, subjects: c.Subjects, created: info.Created, last: info.State.LastSeq,
-			fast: c.AllowBatchPublish && !c.NoAck && !c.Sealed,
-		}
-		for _, s := range before {
-			if s.name == now.name && s.created.Equal(now.created) {
-				now.rests, now.last = s.rests, max(s.last, now.last)
-			}
-		}
-		k.streams = append(k.streams, now)
+// wildcard returns a subject that matches at least every subject of the template. A
+// topic or key may contain dots, so from the first placeholder on a subject may have
+// more tokens than the template, but not fewer.
+func wildcard(t sink.Template) string {
+	if t.Fixed() {
+		return t.String()
 	}
-}
-
-func (k *knowledge) due() bool {
-	switch since := time.Since(k.asked); {
-	case k.asking:
-		return false
-	case k.wrong:
-		return since >= correctAfter
-	default:
-		return k.asked.IsZero() || since >= askAgain
-	}
-}
-
-// lookUp tells which stream to send fast batches to, by index, and whether every
-// subject has one.
-func (k *knowledge) lookUp(subjects []string) (found []*stream, all bool) {
-	found, all = make([]*stream, len(subjects)), true
-	now := time.Now()
-	for i, subject := range subjects {
-		if subject == "" {
-			continue
-		}
-		s, known := k.bySubject[subject]
-		if !known && k.bySubject != nil {
-			s = k.find(subject)
-			if len(k.bySubject) >= maxLookups {
-				clear(k.bySubject)
-			}
-			k.bySubject[subject] = s
-		}
-		if s == nil || !s.fast {
-			all = false
-		} else if now.After(s.rests) {
-			found[i] = s
+	tokens := strings.Split(t.String(), ".")
+	wild := false
+	for i, token := range tokens {
+		wild = wild || strings.Contains(token, "{")
+		switch {
+		case wild && i == len(tokens)-1:
+			tokens[i] = ">"
+		case wild:
+			tokens[i] = "*"
 		}
 	}
-	return found, all && !k.wrong
+	return strings.Join(tokens, ".")
 }
 
-func (k *knowledge) find(subject string) *stream {
-	for _, s := range k.streams {
-		for _, filter := range s.subjects {
-			if covers(filter, subject) {
-				return s
-			}
-		}
-	}
-	return nil
-}
-
-// covers tells whether a stream's subject, which may have wildcards, takes the subject.
-func covers(filter, subject string) bool {
+// matches reports whether a stream's subject, which may have wildcards, matches the
+// subject.
+func matches(filter, subject string) bool {
 	for {
 		want, filters, more := strings.Cut(filter, ".")
 		if want == ">" {
@@ -166,47 +76,184 @@ func covers(filter, subject string) bool {
 	}
 }
 
-// heed draws the conclusions from a fast batch that is over.
-func (k *knowledge) heed(s *fastBatch) {
-	api, refused := errors.AsType[*jetstream.APIError](s.why)
-	switch {
-	case s.stream.replaced, errors.Is(s.why, errNoStream), errors.Is(s.why, errStrangeAck), refused && api.ErrorCode == codeFastDisabled:
-		k.forget()
-	case errors.Is(s.why, errGap), refused && (api.ErrorCode == codeFastUnknown || api.ErrorCode == codeFastTooMany ||
-		api.ErrorCode == codeFastPattern || api.ErrorCode == codeFastID):
-		s.stream.rests = time.Now().Add(restTime)
+// stream is what a connection knows of a stream. last, replaced and pausedUntil are
+// guarded by the connection's mutex.
+type stream struct {
+	name     string
+	subjects []string
+	created  time.Time
+	fast     bool // it takes fast batches
+
+	last        uint64 // the highest sequence that is known
+	replaced    bool   // another stream has its name
+	pausedUntil time.Time
+}
+
+// streamCache is what a connection knows of the streams that take the sink's subjects.
+// The server is asked when a batch first needs it, and again after it proved wrong or
+// when it is old.
+type streamCache struct {
+	streams   []*stream
+	bySubject map[string]*stream // nil for a subject that no stream takes
+	loadedAt  time.Time
+	loading   bool
+	stale     bool
+}
+
+const (
+	// loadTimeout is how long a Send waits for the streams. Without them it publishes
+	// singly.
+	loadTimeout = 2 * time.Second
+	// reloadAfter is how old the streams may be while not all events go in fast
+	// batches.
+	reloadAfter = 5 * time.Minute
+	// reloadStaleAfter is the same after they proved wrong.
+	reloadStaleAfter = time.Second
+	// pauseAfterFailure is how long a stream that missed part of a fast batch gets no
+	// more of them.
+	pauseAfterFailure = 10 * time.Second
+	// maxLookups bounds streamCache.bySubject, because subjects may contain keys.
+	maxLookups = 10_000
+)
+
+// streamsOf returns, for each subject, the stream to send fast batches to; nil: none.
+func (s *Sink) streamsOf(ctx context.Context, c *connection, subjects []string) []*stream {
+	c.mu.Lock()
+	found, all := c.streams.lookUp(subjects)
+	load := !all && c.streams.due()
+	c.streams.loading = c.streams.loading || load
+	c.mu.Unlock()
+	if !load {
+		return found
+	}
+	s.loadStreams(ctx, c)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	found, _ = c.streams.lookUp(subjects)
+	return found
+}
+
+// loadStreams asks the server for the streams. The caller has set loading, so that
+// other Sends publish singly meanwhile.
+func (s *Sink) loadStreams(ctx context.Context, c *connection) {
+	timeout := loadTimeout
+	if deadline, ok := ctx.Deadline(); ok {
+		timeout = min(timeout, time.Until(deadline)/2)
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	infos, err := c.listStreams(ctx, s.subject)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.streams.replace(infos)
+	c.streams.stale = errors.Is(err, context.Canceled) // the Send was cancelled, so the list is not the server's
+}
+
+func (k *streamCache) replace(infos []*jetstream.StreamInfo) {
+	before := k.streams
+	*k = streamCache{bySubject: map[string]*stream{}, loadedAt: time.Now()}
+	for _, info := range infos {
+		c := &info.Config
+		now := &stream{
+			name: c.Name, subjects: c.Subjects, created: info.Created, last: info.State.LastSeq,
+			fast: c.AllowBatchPublish && !c.NoAck && !c.Sealed,
+		}
+		for _, s := range before {
+			if s.name == now.name && s.created.Equal(now.created) {
+				now.pausedUntil, now.last = s.pausedUntil, max(s.last, now.last)
+			}
+		}
+		k.streams = append(k.streams, now)
 	}
 }
 
-// forget is knowledge.forget, and what is wrong may be just that there is no stream.
-func (c *connection) forget() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.known.forget()
+// due reports whether it is time to load the streams again.
+func (k *streamCache) due() bool {
+	switch age := time.Since(k.loadedAt); {
+	case k.loading:
+		return false
+	case k.stale:
+		return age >= reloadStaleAfter
+	default:
+		return k.loadedAt.IsZero() || age >= reloadAfter
+	}
 }
 
-// forget has the streams asked for again, and nothing sent in fast batches until then.
-func (k *knowledge) forget() {
-	k.streams, k.wrong = nil, true
+// lookUp returns, by index, the stream to send fast batches to. all reports whether the
+// stream of every subject takes fast batches.
+func (k *streamCache) lookUp(subjects []string) (found []*stream, all bool) {
+	found, all = make([]*stream, len(subjects)), true
+	now := time.Now()
+	for i, subject := range subjects {
+		if subject == "" {
+			continue
+		}
+		s, cached := k.bySubject[subject]
+		if !cached && k.bySubject != nil {
+			s = k.find(subject)
+			if len(k.bySubject) >= maxLookups {
+				clear(k.bySubject)
+			}
+			k.bySubject[subject] = s
+		}
+		if s == nil || !s.fast {
+			all = false
+		} else if now.After(s.pausedUntil) {
+			found[i] = s
+		}
+	}
+	return found, all && !k.stale
+}
+
+func (k *streamCache) find(subject string) *stream {
+	for _, s := range k.streams {
+		for _, filter := range s.subjects {
+			if matches(filter, subject) {
+				return s
+			}
+		}
+	}
+	return nil
+}
+
+// update draws conclusions from a fast batch that ended with err, if any.
+func (k *streamCache) update(s *stream, err error) {
+	switch {
+	case s.replaced, errors.Is(err, fastbatch.ErrUnsupported):
+		k.invalidate()
+	case errors.Is(err, fastbatch.ErrInterrupted):
+		s.pausedUntil = time.Now().Add(pauseAfterFailure)
+	}
+}
+
+// invalidate has the streams loaded again. Until then nothing goes in fast batches.
+func (k *streamCache) invalidate() {
+	k.streams, k.stale = nil, true
 	clear(k.bySubject)
 }
 
-// remains tells whether a stream is still the one that it was, as far as one can
-// know.
-func (s *Sink) remains(ctx context.Context, c *connection, was *stream) bool {
+func (c *connection) invalidateStreams() {
 	c.mu.Lock()
-	gone := was.replaced
+	defer c.mu.Unlock()
+	c.streams.invalidate()
+}
+
+// streamUnchanged reports whether the server still has this very stream, and not
+// another one of its name. It reports true if the server cannot be asked.
+func (s *Sink) streamUnchanged(ctx context.Context, c *connection, known *stream) bool {
+	c.mu.Lock()
+	replaced := known.replaced
 	c.mu.Unlock()
-	if gone {
+	if replaced {
 		return false
 	}
-	infos, err := c.listStreams(ctx, pattern(s.subject))
+	infos, err := c.listStreams(ctx, s.subject)
 	if err != nil {
 		return true
 	}
 	for _, info := range infos {
-		if info.Config.Name == was.name {
-			return info.Created.Equal(was.created)
+		if info.Config.Name == known.name {
+			return info.Created.Equal(known.created)
 		}
 	}
 	return false

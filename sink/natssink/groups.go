@@ -1,0 +1,128 @@
+package natssink
+
+import (
+	"bytes"
+	"context"
+
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/sink/natssink/internal/fastbatch"
+)
+
+// minFastBatch is from how many events on a fast batch costs less than single
+// publishes.
+const minFastBatch = 3
+
+// group is the events of a batch that go to one stream as a fast batch.
+type group struct {
+	stream *stream
+	events []int // indexes, in order
+}
+
+// groups says which events go in fast batches. The others are published singly.
+//
+// An event that may have been sent before is always published singly. A replicated
+// stream drops a known event and counts it as stored, although the first copy may yet
+// be lost with its leader. Published singly, the event is refused instead (10158), and
+// waits.
+func (s *Sink) groups(ctx context.Context, c *connection, b *buffer.Batch, subjects []string) []group {
+	if s.core || len(b.Events) < minFastBatch || !firstAttempt(b) {
+		return nil
+	}
+	var all []group
+	at := map[*stream]int{}
+	singles := 0
+	for i, stream := range s.streamsOf(ctx, c, subjects) {
+		if subjects[i] == "" {
+			continue
+		}
+		if stream == nil || hasServerHeaders(&b.Events[i]) {
+			singles++
+			continue
+		}
+		n, ok := at[stream]
+		if !ok {
+			n = len(all)
+			at[stream] = n
+			all = append(all, group{stream: stream})
+		}
+		all[n].events = append(all[n].events, i)
+	}
+	if s.ordered && (singles > 0 || len(all) > 1) {
+		return nil // the events of one key may be in several groups
+	}
+	large := all[:0]
+	for _, g := range all {
+		if len(g.events) >= minFastBatch {
+			large = append(large, g)
+		}
+	}
+	return large
+}
+
+// hasServerHeaders reports whether an event's own headers may contain instructions for
+// the stream (Nats-TTL, Nats-Rollup, Nats-Expected-Last-Sequence...). Some of them have
+// another meaning in a batch.
+func hasServerHeaders(e *outbox.Event) bool { return bytes.Contains(e.Headers, []byte("Nats-")) }
+
+// publishGroups publishes each group as a fast batch. Events that have no result
+// afterwards must be published singly, unless answered is done. dropped counts, by
+// stream, the events that a stream counted as stored and dropped as duplicates.
+func (c *connection) publishGroups(answered context.Context, p *publisher, f *inflight, groups []group) (dropped map[*stream]int) {
+	type published struct {
+		stream *stream
+		last   uint64 // the stream's last sequence before
+		batch  *fastbatch.Batch
+	}
+	batches := make([]published, 0, len(groups))
+	for _, g := range groups {
+		last := c.lastSequence(g.stream)
+		batch, err := c.fast.Publish(answered, g.events, func(i int, reply string) (string, error) {
+			sent, err := c.publishOne(p, f, i, reply)
+			if !sent {
+				return "", err
+			}
+			return f.subjects[i], nil
+		})
+		batches = append(batches, published{stream: g.stream, last: last, batch: batch})
+		if err != nil {
+			break
+		}
+	}
+	dropped = map[*stream]int{}
+	for _, b := range batches {
+		if n := c.recordFast(f, b.stream, b.last, b.batch.Wait(answered)); n > 0 {
+			dropped[b.stream] += n
+		}
+	}
+	return dropped
+}
+
+func (c *connection) lastSequence(s *stream) uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return s.last
+}
+
+// recordFast records what became of a fast batch. last is the stream's last sequence
+// before the batch. dropped is how many of the stored events were duplicates.
+func (c *connection) recordFast(f *inflight, s *stream, last uint64, r fastbatch.Result) (dropped int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, i := range r.Stored {
+		f.resolve(i, nil)
+	}
+	for _, i := range r.Uncertain {
+		f.markMaybeStored(i)
+	}
+	if r.Sequence > 0 {
+		if r.Sequence <= last {
+			s.replaced = true // another stream has its name
+		} else {
+			dropped = max(0, len(r.Stored)-int(r.Sequence-last))
+		}
+		s.last = max(s.last, r.Sequence)
+	}
+	c.streams.update(s, r.Err)
+	return dropped
+}
