@@ -300,7 +300,7 @@ func TestInitToHubSpot(t *testing.T) {
 	}
 	quiet(t, path)
 	start(t, env, "run", "-c", path)
-	want := `{"inputs":[{"id":"ann@example.com","idProperty":"email","objectWriteTraceId":"1","properties":{"id": 1, "kind": "opened", "email": "ann@example.com", "lead_id": 1}}]}`
+	want := `{"inputs":[{"id":"ann@example.com","idProperty":"email","objectWriteTraceId":"1","properties":{"email":"ann@example.com","id":1,"kind":"opened","lead_id":1}}]}`
 	if got := <-bodies; got != want {
 		t.Errorf("HubSpot was sent\n%s\n%s was expected", got, want)
 	}

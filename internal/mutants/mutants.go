@@ -304,13 +304,13 @@ var mutants = []mutant{
 	{
 		name: "a result that names an unknown event counts as success",
 		file: "sink/httpsink/results.go",
-		old:  "	at, err := v.event(result)\n	if err != nil {\n		return err\n	}",
-		new:  "	at, err := v.event(result)\n	if err != nil {\n		return nil\n	}",
+		old:  "	position, err := r.findEvent(result[\"id\"], result[\"index\"])\n	if err != nil {\n		return err\n	}",
+		new:  "	position, err := r.findEvent(result[\"id\"], result[\"index\"])\n	if err != nil {\n		return nil\n	}",
 		pkg:  "./sink/httpsink", test: "TestResultsThatFail",
 	},
 	{
 		name: "a request program that takes none of the events is a refusal",
-		file: "sink/httpsink/request.go",
+		file: "sink/httpsink/programs.go",
 		old:  "return nil, nil, sink.MaybePoison(err)",
 		new:  "return nil, nil, sink.Permanent(err)",
 		pkg:  "./sink/httpsink", test: "TestRequestThatFails",
@@ -318,8 +318,8 @@ var mutants = []mutant{
 	{
 		name: "a token that was refused is used again",
 		file: "sink/httpsink/auth.go",
-		old:  "		s.tokens.drop(l.token)\n",
-		new:  "		_ = l.token\n",
+		old:  "		s.tokens.drop(p.token)\n",
+		new:  "		_ = p.token\n",
 		pkg:  "./sink/httpsink", test: "TestA401DropsTheToken",
 	},
 	{

@@ -49,22 +49,22 @@ func TestAccessThatContradictsItself(t *testing.T) {
 	const key = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 	oauth2 := httpsink.OAuth2{TokenURL: "https://auth.example/token", ClientID: "relay", ClientSecret: "litS3cret"}
 	for want, c := range map[string]httpsink.Config{
-		"bearer, basic and oauth2":        {Bearer: "litS3cret", Basic: httpsink.Basic{User: "u", Password: "litS3cret"}},
-		"all fill Authorization":          {Bearer: "litS3cret", OAuth2: oauth2},
-		"headers has Authorization":       {OAuth2: oauth2, Headers: map[string]string{"authorization": "litS3cret"}},
-		"the user in url":                 {Bearer: "litS3cret", URL: "http://litS3cret@h/{topic}"},
-		"bearer: a token on one line":     {Bearer: "litS3cret\r\nX: y"},
-		"basic: a user was expected":      {Basic: httpsink.Basic{Password: "litS3cret"}},
-		"oauth2 token_url: http://":       {OAuth2: httpsink.OAuth2{TokenURL: "ftp://litS3cret", ClientID: "relay", ClientSecret: "litS3cret"}},
-		"client_id and client_secret":     {OAuth2: httpsink.OAuth2{TokenURL: "https://auth.example/token", ClientID: "relay"}},
-		"rate of 0 per 1s":                {Rate: sink.Rate{Per: time.Second}},
-		"rate of 1 per 0s":                {Rate: sink.Rate{Requests: 1}},
-		"rate of -1 per 1s":               {Rate: sink.Rate{Requests: -1, Per: time.Second}},
-		"max_in_flight -1":                {MaxInFlight: -1},
-		"sign: whsec_ and 24 to 64 bytes": {Sign: key[:20]},
-		"24 to 64 bytes in base64":        {Sign: "litS3cret"},
-		"proxy: http://host:port":         {Proxy: "socks5://u:litS3cret@h"},
-		"or https://host:port":            {Proxy: "http://u:litS3cret%@h"},
+		"bearer, basic and oauth2":                  {Bearer: "litS3cret", Basic: httpsink.Basic{User: "u", Password: "litS3cret"}},
+		"all set Authorization":                     {Bearer: "litS3cret", OAuth2: oauth2},
+		"headers and oauth2 both set Authorization": {OAuth2: oauth2, Headers: map[string]string{"authorization": "litS3cret"}},
+		"the user in url":                           {Bearer: "litS3cret", URL: "http://litS3cret@h/{topic}"},
+		"bearer contains a line break":              {Bearer: "litS3cret\r\nX: y"},
+		"basic.user is missing":                     {Basic: httpsink.Basic{Password: "litS3cret"}},
+		"oauth2.token_url is not an HTTP URL":       {OAuth2: httpsink.OAuth2{TokenURL: "ftp://litS3cret", ClientID: "relay", ClientSecret: "litS3cret"}},
+		"oauth2.client_secret is missing":           {OAuth2: httpsink.OAuth2{TokenURL: "https://auth.example/token", ClientID: "relay"}},
+		"rate is 0 per 1s":                          {Rate: sink.Rate{Per: time.Second}},
+		"rate is 1 per 0s":                          {Rate: sink.Rate{Requests: 1}},
+		"rate is -1 per 1s":                         {Rate: sink.Rate{Requests: -1, Per: time.Second}},
+		"max_in_flight is -1":                       {MaxInFlight: -1},
+		"sign is not a signing secret":              {Sign: key[:20]},
+		"24 to 64 bytes in base64":                  {Sign: "litS3cret"},
+		"proxy is not the URL":                      {Proxy: "socks5://u:litS3cret@h"},
+		"or https://host:port":                      {Proxy: "http://u:litS3cret%@h"},
 	} {
 		if c.URL == "" {
 			c.URL = "http://h/"

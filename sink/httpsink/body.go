@@ -3,7 +3,6 @@ package httpsink
 import (
 	"bytes"
 	"compress/gzip"
-	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -14,22 +13,10 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-// body is what is sent for a batch without a program.
-type body struct {
-	text []byte
-	// around is the bytes of text that are no event's: what begins and ends it.
-	around int
-	// sizes of the events in text, each with what parts it from the next one; 0
-	// for one that is not in it.
-	sizes []int
-	// comma is the bytes of that which the last event does without.
-	comma int
-}
-
-// format is what stands around the events of a body, and how one is written.
+// format is what surrounds the events of a body, and how one event is written.
 type format struct {
 	begin, end string
-	comma      int // bytes behind an event that the last one does without
+	comma      int // bytes after an event that the last one does not need
 	add        func([]byte, *outbox.Event) []byte
 }
 
@@ -52,11 +39,21 @@ func (s *Sink) formatOf(b *buffer.Batch) format {
 	return format{string(begin) + `,"group_id":"` + b.GroupID.String() + `","events":[`, "]}", 1, envelope}
 }
 
-// body makes the body of those events. It is a new one each time: net/http may still
-// read it after it has returned the answer.
-func (s *Sink) body(b *buffer.Batch, kept []int) body {
+// body is what is sent for a batch without a program.
+type body struct {
+	text  []byte
+	comma int // as in format
+	// frame is the length of begin and end.
+	frame int
+	// sizes are the bytes of each event of the batch in text, with its comma; 0 if it is not there.
+	sizes []int
+}
+
+// makeBody makes the body of these events. Each body is a new slice: net/http may still read it after
+// it has returned the response.
+func (s *Sink) makeBody(b *buffer.Batch, indexes []int) body {
 	size := 128
-	for _, i := range kept {
+	for _, i := range indexes {
 		e := &b.Events[i]
 		size += 128 + len(e.Topic) + len(e.Payload) + len(e.Headers)
 		if e.Key != nil {
@@ -65,84 +62,50 @@ func (s *Sink) body(b *buffer.Batch, kept []int) body {
 	}
 	f := s.formatOf(b)
 	made := body{
-		text: append(make([]byte, 0, size), f.begin...), sizes: make([]int, len(b.Events)),
-		around: len(f.begin) + len(f.end), comma: f.comma,
+		text: append(make([]byte, 0, size), f.begin...), comma: f.comma,
+		frame: len(f.begin) + len(f.end), sizes: make([]int, len(b.Events)),
 	}
-	for _, i := range kept {
+	for _, i := range indexes {
 		before := len(made.text)
 		made.text = f.add(made.text, &b.Events[i])
 		made.sizes[i] = len(made.text) - before
 	}
-	if len(kept) > 0 {
+	if len(indexes) > 0 {
 		made.text = made.text[:len(made.text)-f.comma]
 	}
 	made.text = append(made.text, f.end...)
 	return made
 }
 
-// parts divides the events, in order, into as few bodies as fit into that many
-// bytes, and names those that do not fit alone. A part's group_id is as long as
-// this one's, so their sizes are the same there.
-func (m *body) parts(most int) (parts []sink.Group, tooLarge []sink.EventError) {
-	var part []int
-	length := m.around
+// split groups the events, in order, into as few bodies of at most maxBytes as possible. It returns
+// the events that exceed maxBytes each alone. The sizes stay the same in other batches, because every
+// group_id has the same length.
+func (m *body) split(maxBytes int) (groups []sink.Group, tooLarge []sink.EventError) {
+	var group []int
+	length := m.frame
 	for i, size := range m.sizes {
-		alone := m.around + size - m.comma
+		alone := m.frame + size - m.comma
 		switch {
 		case size == 0:
 			continue
-		case alone > most:
-			tooLarge = append(tooLarge, sink.EventError{Index: i, Err: tooMany(alone, most)})
+		case alone > maxBytes:
+			tooLarge = append(tooLarge, sink.EventError{Index: i, Err: errTooManyBytes(alone, maxBytes)})
 			continue
-		case length+size-m.comma > most:
-			parts = append(parts, sink.Group{Indexes: part})
-			part, length = nil, m.around
+		case length+size-m.comma > maxBytes:
+			groups = append(groups, sink.Group{Indexes: group})
+			group, length = nil, m.frame
 		}
-		part = append(part, i)
+		group = append(group, i)
 		length += size
 	}
-	if len(part) > 0 {
-		parts = append(parts, sink.Group{Indexes: part})
+	if len(group) > 0 {
+		groups = append(groups, sink.Group{Indexes: group})
 	}
-	return parts, tooLarge
+	return groups, tooLarge
 }
 
-func tooMany(bytes, most int) error {
-	return sink.Permanent(fmt.Errorf("its body is %d bytes, max_bytes is %d", bytes, most))
-}
-
-// program makes the body with Config.Request, of what would be sent without it.
-func (s *Sink) program(ctx context.Context, b *buffer.Batch, r *request) ([]byte, error) {
-	made, err := s.request.run(ctx, map[string]any{
-		"pipeline": b.Pipeline, "group_id": b.GroupID.String(), "events": r.values,
-	})
-	if err != nil {
-		return nil, err
-	}
-	if text, ok := made.(string); ok {
-		return []byte(text), nil
-	}
-	size := 1024
-	for _, i := range r.events {
-		size += len(b.Events[i].Payload) + 64
-	}
-	w := writer{text: make([]byte, 0, size), most: mostResult, texts: r.in.texts}
-	lines, isArray := made.([]any)
-	switch {
-	case s.format == Form:
-		err = w.form(made)
-	case s.format == NDJSON && isArray:
-		for _, line := range lines {
-			if err = w.line(line); err != nil {
-				break
-			}
-		}
-	case s.format == NDJSON:
-		err = w.line(made)
-	default:
-		err = w.value(made, 0)
-	}
-	return w.text, err
+func errTooManyBytes(bytes, maxBytes int) error {
+	return sink.Permanent(fmt.Errorf("its body is %d bytes; expected at most %d (max_bytes)", bytes, maxBytes))
 }
 
 // contentType is that of the format.
@@ -165,21 +128,21 @@ func (c Config) validateBody() error {
 	case JSON, NDJSON, Array:
 	case Form:
 		if c.Request == "" {
-			return errors.New("format form: the fields are what request makes, which was expected")
+			return errors.New("format is form and request is missing; expected a program that makes the fields")
 		}
 	case CloudEvents:
 		if c.Request != "" {
-			return errors.New("format cloudevents stands beside request, one of them was expected")
+			return errors.New("format is cloudevents and request is given; expected only one of them")
 		}
 	default:
-		return fmt.Errorf("format %q: json, ndjson, array, form or cloudevents was expected", c.Format)
+		return fmt.Errorf("format is %q; expected json, ndjson, array, form or cloudevents", c.Format)
 	}
 	for name, value := range c.Headers {
 		switch canonical := http.CanonicalHeaderKey(name); {
 		case c.Gzip && canonical == headerEncoding:
-			return errors.New("headers: Content-Encoding is gzip's to set")
+			return errors.New("headers: Content-Encoding is set by gzip; expected only one of them")
 		case canonical == "Host" && !headerTemplate(value).Fixed():
-			return errors.New("headers: Host cannot be made of {topic} and {key}")
+			return errors.New("headers: Host contains {topic} or {key}; expected a fixed value")
 		}
 	}
 	return nil
@@ -187,26 +150,25 @@ func (c Config) validateBody() error {
 
 const headerEncoding = "Content-Encoding"
 
-// compressors are used again: a new one takes a megabyte.
+// compressors are reused because each takes a megabyte.
 var compressors = sync.Pool{New: func() any {
 	w, err := gzip.NewWriterLevel(nil, gzip.BestSpeed)
-	if err != nil { // the level is one
+	if err != nil { // the level is valid
 		panic(err)
 	}
 	return w
 }}
 
-// compressed is gzip of text, as quick as can be: what a network is spared with more
-// effort is little, for JSON.
-func compressed(text []byte) ([]byte, error) {
+// compress uses the fastest level: for JSON, more effort saves little.
+func compress(text []byte) ([]byte, error) {
 	w, _ := compressors.Get().(*gzip.Writer)
 	defer compressors.Put(w)
-	var into bytes.Buffer
-	into.Grow(len(text)/4 + 64)
-	w.Reset(&into)
+	var compressed bytes.Buffer
+	compressed.Grow(len(text)/4 + 64)
+	w.Reset(&compressed)
 	if _, err := w.Write(text); err != nil {
 		return nil, err
 	}
 	err := w.Close()
-	return into.Bytes(), err
+	return compressed.Bytes(), err
 }

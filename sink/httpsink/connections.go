@@ -8,9 +8,8 @@ import (
 	"sync"
 )
 
-// connections are those the transport has open, so that Close can end them:
-// Transport.CloseIdleConnections leaves an HTTP/2 connection open whose last
-// request it has not quite tidied away yet.
+// connections are the open connections of the transport. Close needs them, because
+// Transport.CloseIdleConnections leaves an HTTP/2 connection open shortly after its last request.
 type connections struct {
 	mu   sync.Mutex
 	open map[*connection]struct{}
@@ -33,9 +32,9 @@ func (c *connections) dial(ctx context.Context, network, address string) (net.Co
 	return conn, nil
 }
 
-// ReadFrom implements io.ReaderFrom: net/http hands the body over with it, all but what
-// fits into its buffer beside the head. A body of ours lies in memory and is written as
-// it is, where io.Copy would copy it, 32 KB a write. It is as long as it was said to be.
+// ReadFrom implements io.ReaderFrom, which net/http uses for the part of the body that does not fit into its
+// buffer with the head. The sink's bodies are in memory: they are written at once, while io.Copy would copy
+// 32 KB at a time.
 func (c *connection) ReadFrom(r io.Reader) (int64, error) {
 	if part, ok := r.(*io.LimitedReader); ok {
 		if body, ok := part.R.(io.WriterTo); ok {
@@ -47,7 +46,7 @@ func (c *connection) ReadFrom(r io.Reader) (int64, error) {
 	return io.Copy(c.Conn, r)
 }
 
-// Close is called more than once, by the transport and by closeAll.
+// Close can be called more than once.
 func (c *connection) Close() error {
 	c.of.mu.Lock()
 	delete(c.of.open, c)

@@ -45,7 +45,7 @@ func TestNoRequestBeginsWhenTheProcessDrains(t *testing.T) {
 				})
 				defer done()
 				if name == "pause" {
-					s.limiter.pause(shortly, "the server asked for a pause")
+					s.limiter.pause(maxPause, "the server asked for a pause")
 				}
 				drain, begin := context.WithCancel(t.Context())
 				ctx, cancel := context.WithTimeout(sink.WithDrain(t.Context(), drain), 5*time.Minute)

@@ -1,93 +1,72 @@
 package httpsink
 
 import (
-	"errors"
 	"fmt"
+	"maps"
 	"net/url"
+	"slices"
 	"strconv"
 
-	"github.com/itchyny/gojq"
+	"github.com/outboxrelay/relay/internal/jq"
 )
 
-// form makes application/x-www-form-urlencoded of an object: nested ones as
-// metadata[key]=value, arrays as lines[0][price]=1, as the libraries of Stripe and
-// of PHP and Rails frameworks do. Booleans are true and false; null, and what is empty,
-// is left out. Fields are sorted by name, those of an array as they stand.
-func (w *writer) form(v any) error {
+// encodeForm makes application/x-www-form-urlencoded of an object. Nested objects become
+// metadata[key]=value and arrays lines[0][price]=1, as in the libraries of Stripe, PHP and Rails.
+// null, {} and [] are omitted. Fields are sorted by name, elements of an array are in their order.
+func encodeForm(v any) ([]byte, error) {
 	object, ok := v.(map[string]any)
 	if !ok {
-		return fmt.Errorf("form fields are made of an object, and it made %s", described(v))
+		return nil, fmt.Errorf("the program makes %s; expected an object with the form's fields", jq.Describe(v))
 	}
-	return w.fields("", object, 0)
+	var f form
+	err := f.add("", object, 0)
+	return f.text, err
 }
 
-func (w *writer) fields(within string, object map[string]any, depth int) error {
-	var room [16]field
-	for _, one := range sorted(room[:0], object) {
-		name := url.QueryEscape(one.name)
-		if depth > 0 {
-			name = within + "[" + name + "]"
-		}
-		if err := w.field(name, one.value, depth+1); err != nil {
-			return err
-		}
-	}
-	return nil
-}
+type form struct{ text []byte }
 
-func (w *writer) field(name string, v any, depth int) error {
-	switch {
-	case depth > mostFormDepth:
-		return errFormDepth
-	case len(w.text) > w.most:
-		return errMuch
+// The names repeat all that surrounds a field, so a form can be far larger than its value.
+const (
+	maxFormDepth = 100
+	maxFormBytes = 128 << 20
+)
+
+func (f *form) add(name string, v any, depth int) error {
+	if depth > maxFormDepth {
+		return fmt.Errorf("the form fields are nested deeper than %d", maxFormDepth)
+	}
+	if len(f.text) > maxFormBytes {
+		return fmt.Errorf("the form is larger than %d MiB", maxFormBytes>>20)
 	}
 	switch v := v.(type) {
 	case nil:
-		return nil
 	case map[string]any:
-		return w.fields(name, v, depth)
-	case []any:
-		for i, one := range v {
-			if err := w.field(name+"["+strconv.Itoa(i)+"]", one, depth+1); err != nil {
+		for _, key := range slices.Sorted(maps.Keys(v)) {
+			field := url.QueryEscape(key)
+			if depth > 0 {
+				field = name + "[" + field + "]"
+			}
+			if err := f.add(field, v[key], depth+1); err != nil {
 				return err
 			}
 		}
-		return nil
+	case []any:
+		for i, element := range v {
+			if err := f.add(name+"["+strconv.Itoa(i)+"]", element, depth+1); err != nil {
+				return err
+			}
+		}
+	case string:
+		f.addField(name, v)
+	default:
+		f.addField(name, string(jq.Encode(v)))
 	}
-	if len(w.text) > 0 {
-		w.text = append(w.text, '&')
-	}
-	w.text = append(append(w.text, name...), '=')
-	if text, ok := v.(string); ok {
-		w.text = append(w.text, url.QueryEscape(text)...)
-		return nil
-	}
-	from := len(w.text)
-	if err := w.scalar(v); err != nil {
-		return err
-	}
-	// 1e+30
-	w.text = append(w.text[:from], url.QueryEscape(string(w.text[from:]))...)
 	return nil
 }
 
-// mostFormDepth bounds the names, which repeat all that is around them.
-const mostFormDepth = 100
-
-var errFormDepth = errors.New("form fields are nested deeper than " + strconv.Itoa(mostFormDepth))
-
-// described says in a few words what a value is.
-func described(v any) string {
-	switch v := v.(type) {
-	case nil:
-		return "null"
-	case bool:
-		return strconv.FormatBool(v)
+func (f *form) addField(name, value string) {
+	if len(f.text) > 0 {
+		f.text = append(f.text, '&')
 	}
-	kind := gojq.TypeOf(v)
-	if kind == "array" || kind == "object" {
-		return "an " + kind
-	}
-	return "a " + kind
+	f.text = append(append(append(f.text, name...), '='), url.QueryEscape(value)...)
 }

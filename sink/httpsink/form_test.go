@@ -8,63 +8,56 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/outboxrelay/relay/internal/jq"
 )
 
-func formOf(t testing.TB, text string) string {
-	t.Helper()
-	v, err := parseJSON(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := writer{most: mostResult}
-	if err := w.form(v); err != nil {
-		t.Fatal(err)
-	}
-	return string(w.text)
-}
-
-func TestForm(t *testing.T) {
+func TestEncodeForm(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]string{
-		`{}`:                               "",
-		`{"amount":2000,"currency":"eur"}`: "amount=2000&currency=eur",
-		`{"metadata":{"order id":"17&18"},"paid":true}`:                                   "metadata[order+id]=17%2618&paid=true",
-		`{"items":[{"price":"p","quantity":1.50},{"price":"q"}],"off":false,"none":null}`: "items[0][price]=p&items[0][quantity]=1.50&items[1][price]=q&off=false",
-		`{"a":[],"b":{},"c":["x",["y"],null,"z"],"d":""}`:                                 "c[0]=x&c[1][0]=y&c[3]=z&d=",
-		`{"a[b]":"é","n":12345678901234567890,"f":1e+30}`:                                 "a%5Bb%5D=%C3%A9&f=1e%2B30&n=12345678901234567890",
+	deep := strings.Repeat("[", maxFormDepth) + "1" + strings.Repeat("]", maxFormDepth)
+	for text, c := range map[string]struct{ form, err string }{
+		`{}`:                               {},
+		`{"amount":2000,"currency":"eur"}`: {form: "amount=2000&currency=eur"},
+		`{"metadata":{"order id":"17&18"},"paid":true}`:                                   {form: "metadata[order+id]=17%2618&paid=true"},
+		`{"items":[{"price":"p","quantity":1.50},{"price":"q"}],"off":false,"none":null}`: {form: "items[0][price]=p&items[0][quantity]=1.50&items[1][price]=q&off=false"},
+		`{"a":[],"b":{},"c":["x",["y"],null,"z"],"d":""}`:                                 {form: "c[0]=x&c[1][0]=y&c[3]=z&d="},
+		`{"a[b]":"é","n":12345678901234567890,"f":1e+30}`:                                 {form: "a%5Bb%5D=%C3%A9&f=1e%2B30&n=12345678901234567890"},
+		`[]`:                 {err: "the program makes an array; expected an object"},
+		`1`:                  {err: "the program makes a number; expected an object"},
+		`null`:               {err: "the program makes null; expected an object"},
+		`{"a":` + deep + `}`: {err: "nested deeper than 100"},
 	} {
-		if got := formOf(t, text); got != want {
-			t.Errorf("%s\nmakes %s\nwant  %s", text, got, want)
-		}
-	}
-	for _, text := range []string{`[]`, `1`, `null`} {
-		v, err := parseJSON(text)
+		v, err := jq.Decode([]byte(text))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := (&writer{most: 100}).form(v); err == nil || !strings.Contains(err.Error(), "are made of an object") {
-			t.Errorf("%s: %v", text, err)
+		got, err := encodeForm(v)
+		if c.err == "" && err != nil || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
+			t.Errorf("%s: got the error %v; expected %q", text, err, c.err)
+		}
+		if c.err == "" && string(got) != c.form {
+			t.Errorf("%s\nmakes %s\nwant  %s", text, got, c.form)
 		}
 	}
 }
 
-// FuzzForm: net/url reads what was written.
-func FuzzForm(f *testing.F) {
+// FuzzEncodeForm reads the form with net/url.
+func FuzzEncodeForm(f *testing.F) {
 	f.Add(`{"a":[1,{"b":"c=d&e;f+g%20[h]"}],"é":{"[":"]","":null},"x":true}`)
 	f.Add(`{"a":{"b":1},"a[b]":2}`)
 	f.Fuzz(func(t *testing.T, text string) {
-		v, err := parseJSON(text)
+		v, err := jq.Decode([]byte(text))
 		object, isObject := v.(map[string]any)
 		if err != nil || !isObject {
 			return
 		}
-		w := writer{most: mostResult}
-		if w.form(v) != nil { // too deep
+		encoded, err := encodeForm(v)
+		if err != nil { // too deep
 			return
 		}
-		got, err := url.ParseQuery(string(w.text))
+		got, err := url.ParseQuery(string(encoded))
 		if err != nil {
-			t.Fatalf("%q: %v", w.text, err)
+			t.Fatalf("%q: %v", encoded, err)
 		}
 		want := url.Values{}
 		for name, one := range object {
@@ -81,7 +74,7 @@ func FuzzForm(f *testing.F) {
 			}
 		}
 		if diff := cmp.Diff(sets(want), sets(got)); diff != "" {
-			t.Fatalf("%q makes %q (-want +got):\n%s", text, w.text, diff)
+			t.Fatalf("%q makes %q (-want +got):\n%s", text, encoded, diff)
 		}
 	})
 }
@@ -97,7 +90,7 @@ func sets(values url.Values) map[string]map[string]int {
 	return all
 }
 
-// flatten is what the fields of v are to be, within the field of that name.
+// flatten adds the fields that v should have.
 func flatten(into url.Values, name string, v any) {
 	switch v := v.(type) {
 	case map[string]any:
@@ -110,8 +103,6 @@ func flatten(into url.Values, name string, v any) {
 		}
 	case string:
 		into.Add(name, v)
-	case int:
-		into.Add(name, strconv.Itoa(v))
 	case json.Number:
 		into.Add(name, v.String())
 	case bool:

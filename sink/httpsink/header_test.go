@@ -31,17 +31,17 @@ func TestHeadersOfTopicAndKey(t *testing.T) {
 	}
 	var divide *sink.SplitError
 	if err := s.Send(within(t), b); !errors.As(err, &divide) {
-		t.Fatalf("got %v, want a *sink.DivideError", err)
+		t.Fatalf("got %v, want a *sink.SplitError", err)
 	}
-	want := []sink.Group{{Address: url, Indexes: []int{0, 2}}, {Address: url, Indexes: []int{1}}, {Address: url, Indexes: []int{3}}, {Indexes: []int{4}}}
-	if diff := cmp.Diff(want, divide.Groups); diff != "" {
+	want := []sink.Group{{Address: url, Indexes: []int{0, 2}}, {Address: url, Indexes: []int{1}}, {Address: url, Indexes: []int{3}}, {Indexes: []int{4}, Err: sink.ErrPermanent}}
+	if diff := cmp.Diff(want, divide.Groups, isError); diff != "" {
 		t.Errorf("groups (-want +got):\n%s", diff)
 	}
 	one := *b
 	one.Events = []outbox.Event{b.Events[0], b.Events[2], b.Events[4]}
 	err := sendParts(t, s, &one)
 	refused(t, err, 2)
-	if text := err.Error(); strings.Contains(text, "s3cret") || !strings.Contains(text, "line break or a control character into the header") {
+	if text := err.Error(); strings.Contains(text, "s3cret") || !strings.Contains(text, "line break or a control character; expected none for the header") {
 		t.Errorf("got %q", text)
 	}
 	if diff := cmp.Diff([]string{`s3cret-k {"a": {id}, "t": "a"} a/k`}, got); diff != "" {

@@ -48,7 +48,7 @@ func translated() sinktest.Harness {
 	h := harness(httpsink.Config{
 		Request: `{pipeline, group_id, events: [.events[] | .]}`, Results: `[.events[] | select(.id == "none") | {id}]`,
 	}, "", false)
-	h.Keeps.LineBreaks, h.Keeps.HeadersText = true, false
+	h.Keeps.Reencoded, h.Keeps.HeadersText = true, false
 	return h
 }
 

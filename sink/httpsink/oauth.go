@@ -23,16 +23,15 @@ func (o OAuth2) validate() error {
 	u, err := url.Parse(o.TokenURL)
 	switch {
 	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "": // url.Parse quotes the URL
-		return errors.New("oauth2 token_url: http://host/path or https://host/path was expected")
+		return errors.New("oauth2.token_url is not an HTTP URL; expected http://host/path or https://host/path")
 	case o.ClientID == "" || o.ClientSecret == "":
-		return errors.New("oauth2: client_id and client_secret were expected")
+		return errors.New("oauth2.client_id or oauth2.client_secret is missing; expected both")
 	}
 	return nil
 }
 
-// tokens fetches a token when one is needed, and keeps it until shortly before it
-// expires or until the server answers 401 to it. However many requests wait for one, it
-// is fetched once. A nil *tokens has none.
+// tokens fetches a token when a request needs one, and caches it until shortly before it expires or until
+// the server responds with 401. Requests that wait for a token share one fetch. A nil *tokens has none.
 type tokens struct {
 	config    clientcredentials.Config
 	transport *http.Transport
@@ -41,17 +40,17 @@ type tokens struct {
 	redactor  redactor
 
 	mu    sync.Mutex
-	kept  *token
-	fetch *fetch // under way; nil: none is
+	token *token // may be nil
+	fetch *fetch // in progress; may be nil
 }
 
 type token struct {
 	header string    // Authorization
-	until  time.Time // it is not sent after that; zero: it does not expire
+	until  time.Time // not used after that; zero if it does not expire
 }
 
 type fetch struct {
-	over  chan struct{}
+	done  chan struct{} // closed when token and err are set
 	token *token
 	err   error
 }
@@ -72,110 +71,107 @@ func newTokens(c Config, t *http.Transport, r redactor) *tokens {
 	if u, err := url.Parse(c.OAuth2.TokenURL); err == nil {
 		o.host = u.Host
 	}
-	// The sink's proxy, authorities and certificate (RFC 8705), but not the name that its
-	// server goes by.
+	// With the sink's proxy, authorities and certificate (RFC 8705), but not its server name.
 	o.transport = t.Clone()
 	o.transport.TLSClientConfig.ServerName = ""
 	return o
 }
 
-// get returns a token that is good for a while; nil where there is no need of one. The
-// error wraps sink.ErrUnavailable and holds no secret.
+// get returns a valid token, or nil if requests need none. The error wraps sink.ErrUnavailable and contains
+// no secret.
 func (o *tokens) get(ctx context.Context) (*token, error) {
 	if o == nil {
 		return nil, nil
 	}
 	for {
 		o.mu.Lock()
-		if t := o.kept; t != nil && (t.until.IsZero() || time.Now().Before(t.until)) {
+		if t := o.token; t != nil && (t.until.IsZero() || time.Now().Before(t.until)) {
 			o.mu.Unlock()
 			return t, nil
 		}
 		f, mine := o.fetch, false
 		if f == nil {
-			f, mine = &fetch{over: make(chan struct{})}, true
+			f, mine = &fetch{done: make(chan struct{})}, true
 			o.fetch = f
 		}
 		o.mu.Unlock()
 		if mine {
-			f.token, f.err = o.ask(ctx)
+			f.token, f.err = o.request(ctx)
 			o.mu.Lock()
-			o.kept, o.fetch = f.token, nil
+			o.token, o.fetch = f.token, nil
 			o.mu.Unlock()
-			close(f.over)
+			close(f.done)
 			return f.token, f.err
 		}
 		select {
-		case <-f.over:
+		case <-f.done:
 		case <-ctx.Done():
-			return nil, sink.Unavailable(errors.New("not sent: it was called off while a token was fetched"))
+			return nil, sink.Unavailable(errors.New("not sent: cancelled while a token was fetched"))
 		}
-		if f.err == nil || !errors.Is(f.err, errCalledOff) {
+		if f.err == nil || !errors.Is(f.err, errCancelled) {
 			return f.token, f.err
-		} // whoever fetched was called off, and that says nothing
+		} // only the other request was cancelled: try again
 	}
 }
 
-// drop forgets a token that was refused, unless there is another by now.
-func (o *tokens) drop(refused *token) {
-	if o == nil || refused == nil {
+// drop removes a token that the server rejected, unless it has been replaced.
+func (o *tokens) drop(rejected *token) {
+	if o == nil || rejected == nil {
 		return
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.kept == refused {
-		o.kept = nil
+	if o.token == rejected {
+		o.token = nil
 	}
 }
 
-// earlier is how long before it expires a token is renewed, though never before nine
-// tenths of its time are over.
-const earlier = 30 * time.Second
+// renewBefore is how long before its end a token is renewed, but at most a tenth of its lifetime.
+const renewBefore = 30 * time.Second
 
-// errCalledOff marks a fetch that ended because whoever needed it was called off.
-var errCalledOff = errors.New("called off")
+// errCancelled marks a fetch that ended because the request that started it was cancelled.
+var errCancelled = errors.New("cancelled")
 
-// ask fetches a token.
-func (o *tokens) ask(ctx context.Context) (*token, error) {
-	whole := ctx
-	ctx, cancel := context.WithTimeout(ctx, o.timeout)
+// request fetches a token.
+func (o *tokens) request(parent context.Context) (*token, error) {
+	ctx, cancel := context.WithTimeout(parent, o.timeout)
 	defer cancel()
 	client := &http.Client{
 		Transport: o.transport,
-		// The client's secret goes nowhere else.
+		// The client's secret is sent to no other host.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	got, err := o.config.Token(context.WithValue(ctx, oauth2.HTTPClient, client))
 	if err != nil {
 		err = o.failed(err)
-		if whole.Err() != nil {
-			err = fmt.Errorf("%w: %w", err, errCalledOff)
+		if parent.Err() != nil {
+			err = fmt.Errorf("%w: %w", err, errCancelled)
 		}
 		return nil, err
 	}
-	o.redactor.learn(got.AccessToken)
+	o.redactor.addToken(got.AccessToken)
 	t := &token{header: got.Type() + " " + got.AccessToken}
 	if !got.Expiry.IsZero() {
-		t.until = got.Expiry.Add(-min(earlier, time.Until(got.Expiry)/10))
+		t.until = got.Expiry.Add(-min(renewBefore, time.Until(got.Expiry)/10))
 	}
 	return t, nil
 }
 
-// failed says why there is no token. It is an outage, whatever the server answered, and
-// never the batch's doing: so causes are kept as text alone.
+// failed returns why there is no token. That is an outage for every response of the server, and never the
+// batch's fault: so the error wraps no cause.
 func (o *tokens) failed(err error) error {
 	why, retry := "", time.Duration(0)
-	if answer, ok := errors.AsType[*oauth2.RetrieveError](err); ok {
-		why = "it answers " + strconv.Itoa(answer.Response.StatusCode) + " " + http.StatusText(answer.Response.StatusCode)
+	if failure, ok := errors.AsType[*oauth2.RetrieveError](err); ok {
+		why = "it responds with " + strconv.Itoa(failure.Response.StatusCode) + " " + http.StatusText(failure.Response.StatusCode)
 		switch {
-		case answer.ErrorCode != "":
-			why += ": " + o.redactor.quote([]byte(answer.ErrorCode+" "+answer.ErrorDescription), false)
-		case answer.Response.StatusCode >= 300 && answer.Response.StatusCode <= 399:
+		case failure.ErrorCode != "":
+			why += ": " + o.redactor.quote([]byte(failure.ErrorCode+" "+failure.ErrorDescription), false)
+		case failure.Response.StatusCode >= 300 && failure.Response.StatusCode <= 399:
 			why += " (redirects are not followed)"
-		case len(answer.Body) > 0:
-			why += ": " + o.redactor.quote(answer.Body, false)
+		case len(failure.Body) > 0:
+			why += ": " + o.redactor.quote(failure.Body, false)
 		}
-		retry, _ = pauses(answer.Response.StatusCode, answer.Response.Header, time.Now())
+		retry, _ = retryDelays(failure.Response.StatusCode, failure.Response.Header, time.Now())
 	} else {
 		if outer, ok := errors.AsType[*url.Error](err); ok { // it quotes the URL
 			err = outer.Err
@@ -189,7 +185,7 @@ func (o *tokens) failed(err error) error {
 	return sink.Unavailable(err)
 }
 
-// close closes the connections that are idle.
+// close closes idle connections.
 func (o *tokens) close() {
 	if o != nil {
 		o.transport.CloseIdleConnections()

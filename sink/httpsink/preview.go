@@ -14,11 +14,9 @@ import (
 
 var _ sink.Previewer = (*Sink)(nil)
 
-// Preview implements sink.Previewer: the requests are made as Send makes them. What is
-// drawn anew for each (a token, a signature) is not fetched, and "***" stands for it, as
-// for what may be secret: the headers' values, but for those that never are, the values
-// in the query that are no event's, and what looks like a token in the path. The error is
-// Request's too, when that fails.
+// Preview implements sink.Previewer. It makes the requests as Send does, but fetches no token. "***" stands
+// for the token, the signature, the URL's path and query, and headers that may be secret. The error may be
+// that of Config.Request.
 func (s *Sink) Preview(ctx context.Context, b *buffer.Batch) ([]sink.PreparedMessage, error) {
 	p := preview{Sink: s}
 	all := make([]int, len(b.Events))
@@ -26,45 +24,27 @@ func (s *Sink) Preview(ctx context.Context, b *buffer.Batch) ([]sink.PreparedMes
 		all[i] = i
 	}
 	if err := p.add(ctx, b, all); err != nil {
-		return p.shown, err
+		return p.requests, err
 	}
-	return p.shown, inOrder(p.refused)
+	return p.requests, batchError(p.rejected)
 }
 
 type preview struct {
 	*Sink
-	shown   []sink.PreparedMessage
-	refused []sink.EventError
+	requests []sink.PreparedMessage
+	rejected []sink.EventError
 }
 
-// add shows a batch, or each part of it. at says which event of the whole each one is.
-func (p *preview) add(ctx context.Context, b *buffer.Batch, at []int) error {
-	r, refused, err := p.prepare(ctx, b)
-	if divide, ok := errors.AsType[*sink.SplitError](err); ok {
-		for _, g := range divide.Groups {
-			if g.Err != nil {
-				for _, i := range g.Indexes {
-					p.refused = append(p.refused, sink.EventError{Index: at[i], Err: g.Err})
-				}
-				continue
-			}
-			part := *b
-			part.GroupID, part.Events = buffer.NewGroupID(), nil
-			var partAt []int
-			for _, i := range g.Indexes {
-				part.Events, partAt = append(part.Events, b.Events[i]), append(partAt, at[i])
-			}
-			if err := p.add(ctx, &part, partAt); err != nil {
-				return err
-			}
-		}
-		return nil
+// add adds the request of a batch, or of each part of it. indexes are those of the events in the whole
+// batch.
+func (p *preview) add(ctx context.Context, b *buffer.Batch, indexes []int) error {
+	r, rejected, err := p.prepare(ctx, b)
+	if split, ok := errors.AsType[*sink.SplitError](err); ok {
+		return p.addGroups(ctx, b, indexes, split.Groups)
 	} else if err != nil {
 		return err
 	}
-	for _, e := range refused {
-		p.refused = append(p.refused, sink.EventError{Index: at[e.Index], Err: e.Err})
-	}
+	p.reject(rejected, indexes)
 	if r == nil {
 		return nil
 	}
@@ -72,70 +52,74 @@ func (p *preview) add(ctx context.Context, b *buffer.Batch, at []int) error {
 	if err != nil {
 		return p.redactor.clean(err)
 	}
-	var given leave
+	var without permit
 	if p.tokens != nil {
-		given.token = &token{header: "Bearer"} // one is fetched for requests that are sent
+		without.token = &token{header: "Bearer"} // Send fetches one
 	}
-	p.admit(req, given, b.GroupID.String(), r.body)
-	one := sink.PreparedMessage{Summary: req.Method + " " + p.shownURL(r.url), Header: p.shownHeader(req), Body: r.body}
-	for _, i := range r.events {
-		one.Events = append(one.Events, at[i])
+	p.authorize(req, without, b.GroupID.String(), r.body)
+	one := sink.PreparedMessage{Summary: req.Method + " " + MaskPath(r.url), Header: p.maskedHeader(req), Body: r.body}
+	if address, ok := p.AddressOf(&b.Events[r.indexes[0]]); ok && address != "" {
+		one.Summary += " (" + address + ")"
 	}
-	p.shown = append(p.shown, one)
+	for _, i := range r.indexes {
+		one.Events = append(one.Events, indexes[i])
+	}
+	p.requests = append(p.requests, one)
 	return nil
 }
 
-// shownURL hides what may be secret. What a placeholder makes is escaped, so that the
-// URL has as many segments and parameters as its template.
-func (s *Sink) shownURL(url string) string {
-	path, query, hasQuery := strings.Cut(url, "?")
-	pathOf, queryOf, _ := strings.Cut(s.template.String(), "?")
-	segments, templates := strings.Split(path, "/"), strings.Split(pathOf, "/")
-	secret := secretIn(pathOf)
-	for i := firstSegment; i < len(segments) && i < len(templates); i++ {
-		if templates[i] == segments[i] && secret(segments[i]) {
-			segments[i] = hidden
+func (p *preview) addGroups(ctx context.Context, b *buffer.Batch, indexes []int, groups []sink.Group) error {
+	for _, g := range groups {
+		if g.Err != nil {
+			for _, i := range g.Indexes {
+				p.reject([]sink.EventError{{Index: i, Err: g.Err}}, indexes)
+			}
+			continue
+		}
+		part := *b
+		part.GroupID, part.Events = buffer.NewGroupID(), nil
+		var partIndexes []int
+		for _, i := range g.Indexes {
+			part.Events, partIndexes = append(part.Events, b.Events[i]), append(partIndexes, indexes[i])
+		}
+		if err := p.add(ctx, &part, partIndexes); err != nil {
+			return err
 		}
 	}
-	path = strings.Join(segments, "/")
-	if !hasQuery {
-		return path
-	}
-	parameters, templates := strings.Split(query, "&"), strings.Split(queryOf, "&")
-	for i := range parameters {
-		name, value, hasValue := strings.Cut(parameters[i], "=")
-		if i < len(templates) && templates[i] == parameters[i] && hasValue && len(value) >= shortest {
-			parameters[i] = name + "=" + hidden
-		}
-	}
-	return path + "?" + strings.Join(parameters, "&")
+	return nil
 }
 
-// shownHeader are the request's headers by name.
-func (s *Sink) shownHeader(req *http.Request) (all []sink.Field) {
+func (p *preview) reject(events []sink.EventError, indexes []int) {
+	for _, e := range events {
+		p.rejected = append(p.rejected, sink.EventError{Index: indexes[e.Index], Err: e.Err})
+	}
+}
+
+// maskedHeader are the request's headers by name.
+func (s *Sink) maskedHeader(req *http.Request) (fields []sink.Field) {
 	if req.Host != "" && s.hostName != "" {
-		all = append(all, sink.Field{Name: "Host", Value: req.Host})
+		fields = append(fields, sink.Field{Name: "Host", Value: req.Host})
 	}
 	for _, name := range slices.Sorted(maps.Keys(req.Header)) {
-		at := slices.IndexFunc(s.made, func(m madeHeader) bool { return m.name == name })
 		for _, value := range req.Header[name] {
-			switch {
-			case !MayBeSecret(name) || strings.Contains(name, "Version"):
-			case at >= 0 && onlyPlaceholders(s.made[at].template.String()):
-			case name == headerAuthorization:
-				scheme, _, _ := strings.Cut(value, " ")
-				if value = hidden; slices.Contains([]string{"Basic", "Bearer"}, scheme) {
-					value = scheme + " " + hidden
-				}
-			default:
-				value = hidden
-			}
-			all = append(all, sink.Field{Name: name, Value: value})
+			fields = append(fields, sink.Field{Name: name, Value: s.maskHeader(name, value)})
 		}
 	}
-	return all
+	return fields
 }
 
-func onlyPlaceholders(template string) bool {
-	return strings.Trim(placeholder.Replace(template), "\x00") == ""
+func (s *Sink) maskHeader(name, value string) string {
+	at := slices.IndexFunc(s.templated, func(h templatedHeader) bool { return h.name == name })
+	isPublic := !MayBeSecret(name) || strings.Contains(name, "Version")
+	switch scheme, _, _ := strings.Cut(value, " "); {
+	case isPublic, at >= 0 && hasOnlyPlaceholders(s.templated[at].template.String()):
+		return value
+	case name == headerAuthorization && (scheme == "Basic" || scheme == "Bearer"):
+		return scheme + " " + hidden
+	}
+	return hidden
+}
+
+func hasOnlyPlaceholders(template string) bool {
+	return strings.Trim(placeholders.Replace(template), placeholderMark) == ""
 }

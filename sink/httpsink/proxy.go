@@ -12,11 +12,10 @@ import (
 	"net/url"
 )
 
-var errProxy = errors.New("proxy: http://host:port or https://host:port was expected")
+var errProxy = errors.New("proxy is not the URL of an HTTP proxy; expected http://host:port or https://host:port")
 
-// proxyOf returns what tells a request's proxy: the one that was given, else the
-// environment.
-func proxyOf(text string) (func(*http.Request) (*url.URL, error), error) {
+// proxyFunc is for http.Transport. Without a URL it uses the environment.
+func proxyFunc(text string) (func(*http.Request) (*url.URL, error), error) {
 	if text == "" {
 		return http.ProxyFromEnvironment, nil
 	}
@@ -27,7 +26,7 @@ func proxyOf(text string) (func(*http.Request) (*url.URL, error), error) {
 	return http.ProxyURL(u), nil
 }
 
-// proxySecrets are those of the proxy that requests to the sink go through.
+// proxySecrets are the credentials of the proxy that is used for the sink's host.
 func (s *Sink) proxySecrets() []string {
 	proxy, err := s.proxy()
 	if err != nil || proxy == nil || proxy.User == nil {
@@ -40,41 +39,40 @@ func (s *Sink) proxy() (*url.URL, error) {
 	return s.transport.Proxy(&http.Request{URL: &url.URL{Scheme: s.scheme, Host: s.host}})
 }
 
-// shakeHands connects to the server, through the proxy where there is one.
-func (s *Sink) shakeHands(ctx context.Context) error {
+// handshake connects to the server, through the proxy if there is one, and closes the connection.
+func (s *Sink) handshake(ctx context.Context) error {
 	proxy, err := s.proxy()
 	if err != nil {
 		return err
 	}
-	first := s.host
+	dialHost := s.host
 	if proxy != nil {
-		first = withPort(proxy)
+		dialHost = withPort(proxy)
 	}
-	conn, err := s.transport.DialContext(ctx, "tcp", first)
+	tcp, err := s.transport.DialContext(ctx, "tcp", dialHost)
 	if err != nil {
 		return err
 	}
-	whole := conn
+	conn := tcp
 	if proxy != nil && proxy.Scheme == "https" {
-		if conn, err = s.secure(ctx, conn, first); err != nil {
-			return errors.Join(err, whole.Close())
+		if conn, err = s.handshakeTLS(ctx, conn, dialHost); err != nil {
+			return errors.Join(err, tcp.Close())
 		}
 	}
 	if proxy != nil && s.scheme == "https" {
-		if err := tunnel(ctx, conn, proxy, s.host); err != nil {
-			return errors.Join(err, whole.Close())
+		if err := connectThrough(ctx, conn, proxy, s.host); err != nil {
+			return errors.Join(err, tcp.Close())
 		}
 	}
 	if s.scheme == "https" {
-		if conn, err = s.secure(ctx, conn, s.host); err != nil {
-			return errors.Join(err, whole.Close())
+		if conn, err = s.handshakeTLS(ctx, conn, s.host); err != nil {
+			return errors.Join(err, tcp.Close())
 		}
 	}
 	return conn.Close()
 }
 
-// secure shakes hands with TLS.
-func (s *Sink) secure(ctx context.Context, conn net.Conn, host string) (net.Conn, error) {
+func (s *Sink) handshakeTLS(ctx context.Context, conn net.Conn, host string) (net.Conn, error) {
 	config := s.transport.TLSClientConfig.Clone()
 	if config.ServerName == "" {
 		var err error
@@ -82,12 +80,12 @@ func (s *Sink) secure(ctx context.Context, conn net.Conn, host string) (net.Conn
 			return nil, err
 		}
 	}
-	shaken := tls.Client(conn, config)
-	return shaken, shaken.HandshakeContext(ctx)
+	secured := tls.Client(conn, config)
+	return secured, secured.HandshakeContext(ctx)
 }
 
-// tunnel asks the proxy for a connection to the host.
-func tunnel(ctx context.Context, conn net.Conn, proxy *url.URL, host string) error {
+// connectThrough asks the proxy for a connection to the host.
+func connectThrough(ctx context.Context, conn net.Conn, proxy *url.URL, host string) error {
 	req := (&http.Request{Method: http.MethodConnect, URL: &url.URL{Opaque: host}, Host: host, Header: http.Header{}}).WithContext(ctx)
 	if u := proxy.User; u != nil {
 		password, _ := u.Password()
@@ -96,8 +94,8 @@ func tunnel(ctx context.Context, conn net.Conn, proxy *url.URL, host string) err
 	if err := req.Write(conn); err != nil {
 		return err
 	}
-	defer context.AfterFunc(ctx, func() { _ = conn.Close() })() // it may never answer
-	// Nothing follows the answer before this side speaks, so nothing is left in the reader.
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })() // the proxy may never respond
+	// The server sends nothing before the client does, so the reader buffers only the response.
 	resp, err := http.ReadResponse(bufio.NewReader(conn), req)
 	switch {
 	case ctx.Err() != nil:
@@ -109,7 +107,7 @@ func tunnel(ctx context.Context, conn net.Conn, proxy *url.URL, host string) err
 		return err
 	}
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("the proxy %s answers %s", withPort(proxy), resp.Status)
+		return fmt.Errorf("the proxy %s responded with %s", withPort(proxy), resp.Status)
 	}
 	return nil
 }

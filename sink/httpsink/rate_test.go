@@ -105,7 +105,7 @@ func TestNoRequestWithoutAToken(t *testing.T) {
 	s := open(t, httpsink.Config{URL: url, Pipeline: "orders", Shared: brokenBucket{}, Rate: sink.Rate{Requests: 10, Per: time.Second}})
 	err := s.Send(within(t), batch("a"))
 	suspect(t, err, false)
-	if errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "no token could be taken: cannot reach the database") {
+	if errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "no token from the shared bucket: cannot reach the database") {
 		t.Errorf("got %v", err)
 	}
 	if came.Load() != 0 {

@@ -2,8 +2,6 @@ package httpsink
 
 import (
 	"cmp"
-	"encoding/base64"
-	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
@@ -13,147 +11,112 @@ import (
 	"unicode/utf8"
 )
 
-// redactor cleans text that others wrote before it goes into an error: a server
-// may echo what it was sent.
+// redactor removes secrets from text of a server before it becomes part of an error: a server may repeat
+// what it was sent.
 type redactor struct {
-	replace *strings.Replacer
-	longest int // in bytes
-	later   *learnt
+	replacer *strings.Replacer
+	longest  int // bytes of a form of a secret
+	tokens   *recentTokens
 }
 
-// learnt are the secrets that were learnt since: tokens, the last few, for an answer
-// may come after its token was renewed.
-type learnt struct {
+// recentTokens are the last tokens that were fetched. A response may repeat one that has been renewed.
+type recentTokens struct {
 	mu    sync.Mutex
 	forms [8][]string
-	at    int
+	next  int
 }
 
-const (
-	hidden = "***"
-	// shortest is the length below which text is not taken for a secret:
-	// replacing it would leave no error readable, and keep nothing.
-	shortest = 4
-	// quoteBytes is how much of an answer an error quotes.
-	quoteBytes = 200
-)
+// maxQuote is how many bytes of a response an error quotes.
+const maxQuote = 200
 
-var placeholder = strings.NewReplacer("{topic}", "\x00", "{key}", "\x00")
-
-// harmless are the headers whose values are never secret.
-var harmless = []string{
-	"Accept", "Accept-Charset", "Accept-Encoding", "Accept-Language", "Cache-Control", "Content-Encoding", "Content-Language",
-	"Content-Type", "Host", headerIdempotency, "Prefer", "User-Agent", "Webhook-Id", "Webhook-Timestamp",
-}
-
-// MayBeSecret tells whether a header's value may be one: of all but a few standard names.
-func MayBeSecret(header string) bool {
-	return !slices.Contains(harmless, http.CanonicalHeaderKey(header))
-}
-
-// newRedactor knows the password, or the user name where there is none, the values of
-// the headers that may hold one, those in the query, what looks like a token in the path,
-// and the secrets beside them.
+// newRedactor hides the user's credentials, the values of headers that may be secret, the URL's path and
+// query, and these other secrets.
 func newRedactor(t target, headers map[string]string, secrets ...string) redactor {
 	if t.user != nil {
-		password, ok := t.user.Password()
-		if !ok {
-			password = t.user.Username()
-		}
-		plain := t.user.Username() + ":" + password
-		secrets = append(secrets, password, plain, base64.StdEncoding.EncodeToString([]byte(plain)))
+		secrets = append(secrets, userSecrets(t.user)...)
 	}
 	for name, value := range headers {
 		if !MayBeSecret(name) {
 			continue
 		}
 		// What is made of topic and key is not secret.
-		secrets = append(secrets, strings.Split(placeholder.Replace(value), "\x00")...)
+		secrets = append(secrets, strings.Split(placeholders.Replace(value), placeholderMark)...)
 		if _, credentials, ok := strings.Cut(value, " "); ok { // Bearer ...
 			secrets = append(secrets, credentials)
 		}
 	}
-	secrets = append(secrets, SecretSegments(t.template.String())...)
-	if _, query, ok := strings.Cut(t.template.String(), "?"); ok {
-		for parameter := range strings.SplitSeq(query, "&") {
-			_, value, _ := strings.Cut(parameter, "=")
-			secrets = append(secrets, value)
-			if decoded, err := url.QueryUnescape(value); err == nil {
-				secrets = append(secrets, decoded)
-			}
-		}
-	}
+	secrets = append(secrets, pathSecrets(t.template.String())...)
 	var forms []string
 	for _, s := range secrets {
 		forms = append(forms, formsOf(s)...)
 	}
 	// The longest first: one may be part of another.
 	slices.SortFunc(forms, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
-	r := redactor{later: &learnt{}}
+	r := redactor{tokens: &recentTokens{}}
 	var pairs []string
 	for _, form := range forms {
 		r.longest = max(r.longest, len(form))
 		pairs = append(pairs, form, hidden)
 	}
-	r.replace = strings.NewReplacer(pairs...)
+	r.replacer = strings.NewReplacer(pairs...)
 	return r
 }
 
-// formsOf is a secret as others may write it; nil where it is too short to be one.
+// formsOf is a secret as a server may write it, or nil if it is too short.
 func formsOf(secret string) []string {
-	if secret = strings.TrimSpace(secret); len(secret) < shortest {
+	if secret = strings.TrimSpace(secret); len(secret) < minSecret {
 		return nil
 	}
 	return []string{secret, url.QueryEscape(secret), url.PathEscape(secret), strings.Trim(strconv.Quote(secret), `"`)}
 }
 
-// learn adds a secret.
-func (r redactor) learn(secret string) {
-	r.later.mu.Lock()
-	defer r.later.mu.Unlock()
-	r.later.forms[r.later.at] = formsOf(secret)
-	r.later.at = (r.later.at + 1) % len(r.later.forms)
+// addToken hides a token that was fetched.
+func (r redactor) addToken(token string) {
+	r.tokens.mu.Lock()
+	defer r.tokens.mu.Unlock()
+	r.tokens.forms[r.tokens.next] = formsOf(token)
+	r.tokens.next = (r.tokens.next + 1) % len(r.tokens.forms)
 }
 
-// learnt returns what was learnt.
-func (r redactor) learnt() (forms []string) {
-	r.later.mu.Lock()
-	defer r.later.mu.Unlock()
-	for _, secret := range r.later.forms {
-		forms = append(forms, secret...)
+func (r redactor) tokenForms() (forms []string) {
+	r.tokens.mu.Lock()
+	defer r.tokens.mu.Unlock()
+	for _, token := range r.tokens.forms {
+		forms = append(forms, token...)
 	}
 	return forms
 }
 
-// margin is how much of a text that was cut may be a part of a secret.
-func (r redactor) margin() int {
-	most := r.longest
-	for _, form := range r.learnt() {
-		most = max(most, len(form))
+// longestForm is how many bytes at the end of truncated text may be part of a secret.
+func (r redactor) longestForm() int {
+	longest := r.longest
+	for _, form := range r.tokenForms() {
+		longest = max(longest, len(form))
 	}
-	return most
+	return longest
 }
 
 func (r redactor) redact(text string) string {
-	for _, form := range r.learnt() {
+	for _, form := range r.tokenForms() {
 		text = strings.ReplaceAll(text, form, hidden)
 	}
-	return r.replace.Replace(text)
+	return r.replacer.Replace(text)
 }
 
-// quote makes a short line of the beginning of an answer. cut says that the text
-// itself is only a beginning: its end may be half a secret.
-func (r redactor) quote(text []byte, cut bool) string {
-	return r.line(string(text), cut, quoteBytes)
+// quote makes a short line of the beginning of a response. isTruncated says that text is not the whole
+// response.
+func (r redactor) quote(text []byte, isTruncated bool) string {
+	return r.line(string(text), isTruncated, maxQuote)
 }
 
-// line makes a line of at most that many bytes, and "...".
-func (r redactor) line(text string, cut bool, most int) string {
-	if enough := 4*most + r.longest; len(text) > enough {
-		text, cut = text[:enough], true
+// line makes one line of at most maxBytes, and "...". The end of truncated text may be half a secret and is
+// left out.
+func (r redactor) line(text string, isTruncated bool, maxBytes int) string {
+	if enough := 4*maxBytes + r.longest; len(text) > enough {
+		text, isTruncated = text[:enough], true
 	}
-	if cut {
-		text = text[:max(0, len(text)-r.margin())]
+	if isTruncated {
+		text = text[:max(0, len(text)-r.longestForm())]
 	}
 	line := strings.Map(func(c rune) rune {
 		if c == utf8.RuneError || !unicode.IsPrint(c) {
@@ -162,11 +125,11 @@ func (r redactor) line(text string, cut bool, most int) string {
 		return c
 	}, r.redact(text))
 	line = strings.Join(strings.Fields(line), " ")
-	if len(line) <= most {
+	if len(line) <= maxBytes {
 		return line
 	}
-	for !utf8.RuneStart(line[most]) {
-		most--
+	for !utf8.RuneStart(line[maxBytes]) {
+		maxBytes--
 	}
-	return line[:most] + "..."
+	return line[:maxBytes] + "..."
 }

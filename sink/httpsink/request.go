@@ -5,6 +5,7 @@ import (
 	"context"
 	"maps"
 	"net/http"
+	"slices"
 
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -14,91 +15,69 @@ import (
 // request is what is sent of a batch.
 type request struct {
 	url    string
-	header http.Header // that is made of topic and key; nil: none
+	header http.Header // made of topic and key; nil if no header is
 	body   []byte      // before it is compressed
-	// events are the indexes of those that are in it, and values the same events as
-	// programs see them, where there is one.
-	events []int
+	// indexes are those of the events in the request.
+	indexes []int
+	// values are the same events as the programs see them; nil without a program.
 	values []any
-	in     input
 }
 
 const headerIdempotency = "Idempotency-Key"
 
-// prepare makes the batch's request; nil where all events are refused. Nothing was sent
-// when it fails.
+// prepare makes the batch's request, which is nil if all events are rejected. If it fails, nothing was
+// sent.
 func (s *Sink) prepare(ctx context.Context, b *buffer.Batch) (*request, []sink.EventError, error) {
-	groups, refused := s.groups(b)
+	groups, rejected := s.groupEvents(b)
 	if len(groups) > 1 {
-		return nil, nil, divide(groups, refused, false)
+		return nil, nil, split(groups, rejected, false)
 	}
 	if len(groups) == 0 {
-		return nil, refused, nil
+		return nil, rejected, nil
 	}
-	r := &request{url: groups[0].Address, events: make([]int, 0, len(b.Events))}
-	misled := checkPath(r.url)
+	r := &request{url: groups[0].Address}
+	pathErr := checkPath(r.url)
 	for _, i := range groups[0].Indexes {
-		err := misled
+		err := pathErr
 		if err == nil {
 			err = s.checkEvent(&b.Events[i])
 		}
 		if err != nil {
-			refused = append(refused, sink.EventError{Index: i, Err: err})
+			rejected = append(rejected, sink.EventError{Index: i, Err: err})
 			continue
 		}
-		r.events = append(r.events, i)
+		r.indexes = append(r.indexes, i)
 	}
-	if s.request != nil || s.results != nil && !s.results.isNarrow {
-		var unread []sink.EventError
-		r.values, r.events, unread = r.in.envelopes(b, r.events)
-		refused = append(refused, unread...)
+	if s.request != nil || s.results != nil {
+		rejected = append(rejected, r.decodeEvents(b)...)
 	}
-	if len(r.events) == 0 {
-		return nil, refused, nil
+	if len(r.indexes) == 0 {
+		return nil, rejected, nil
 	}
-	if s.single && s.format == CloudEvents && len(r.events) > 1 {
-		return nil, nil, divide(each(r.events), refused, false)
+	if s.single && s.format == CloudEvents && len(r.indexes) > 1 {
+		return nil, nil, split(singles(r.indexes), rejected, false)
 	}
 	var err error
-	if r.header, err = s.madeFor(&b.Events[r.events[0]]); err != nil {
+	if r.header, err = s.templatedHeaders(&b.Events[r.indexes[0]]); err != nil {
 		return nil, nil, err
 	}
 	if s.request != nil {
-		return s.fill(ctx, b, r, refused)
+		return s.runRequest(ctx, b, r, rejected)
 	}
-	body := s.body(b, r.events)
+	body := s.makeBody(b, r.indexes)
 	if s.maxBytes > 0 && len(body.text) > s.maxBytes {
-		parts, tooLarge := body.parts(s.maxBytes)
-		refused = append(refused, tooLarge...)
-		if len(parts) > 1 {
-			return nil, nil, divide(parts, refused, true)
-		} else if len(parts) == 0 {
-			return nil, refused, nil
+		groups, tooLarge := body.split(s.maxBytes)
+		rejected = append(rejected, tooLarge...)
+		if len(groups) == 0 {
+			return nil, rejected, nil
 		}
-		r.only(parts[0].Indexes)
-		body = s.body(b, r.events)
+		return nil, nil, split(groups, rejected, true)
 	}
 	r.body = body.text
-	return r, refused, nil
+	return r, rejected, nil
 }
 
-// only leaves out the events that are not in kept.
-func (r *request) only(kept []int) {
-	if r.values != nil {
-		var values []any
-		at := 0
-		for i, index := range r.events {
-			if at < len(kept) && kept[at] == index {
-				values = append(values, r.values[i])
-				at++
-			}
-		}
-		r.values = values
-	}
-	r.events = kept
-}
-
-// checkEvent finds what would spoil the events around it.
+// checkEvent finds what would make the whole body invalid.
 func (s *Sink) checkEvent(e *outbox.Event) error {
 	if s.format == CloudEvents {
 		return sink.CheckCloudEvent(e)
@@ -106,46 +85,12 @@ func (s *Sink) checkEvent(e *outbox.Event) error {
 	return sink.CheckHeaders(e)
 }
 
-// fill makes the request's body with the program. One that is too large is halved: how
-// much of it is whose the program alone knows.
-func (s *Sink) fill(ctx context.Context, b *buffer.Batch, r *request, refused []sink.EventError) (*request, []sink.EventError, error) {
-	var failed error
-	if r.body, failed = s.program(ctx, b, r); failed != nil {
-		err := s.requestError(b, r, failed)
-		if ctx.Err() != nil { // it was called off
-			return nil, nil, sink.Unavailable(err)
-		}
-		if parts := s.blame(ctx, b, r, failed); parts != nil {
-			return nil, nil, divide(parts, refused, false)
-		}
-		// It takes none of them. While other batches go through, that is these events' doing.
-		return nil, nil, sink.MaybePoison(err)
-	}
-	switch n := len(r.events); {
-	case s.maxBytes == 0 || len(r.body) <= s.maxBytes:
-		return r, refused, nil
-	case n == 1:
-		return nil, append(refused, sink.EventError{Index: r.events[0], Err: tooMany(len(r.body), s.maxBytes)}), nil
-	default:
-		return nil, nil, divide([]sink.Group{{Indexes: r.events[:n/2]}, {Indexes: r.events[n/2:]}}, refused, true)
-	}
-}
-
-// each is a part for every event.
-func each(indexes []int) []sink.Group {
-	parts := make([]sink.Group, len(indexes))
-	for i, index := range indexes {
-		parts[i].Indexes = []int{index}
-	}
-	return parts
-}
-
-// httpRequest is the request as it goes out.
+// httpRequest makes the net/http request.
 func (s *Sink) httpRequest(ctx context.Context, r *request, b *buffer.Batch) (*http.Request, error) {
 	body := r.body
 	if s.gzip {
 		var err error
-		if body, err = compressed(r.body); err != nil {
+		if body, err = compress(r.body); err != nil {
 			return nil, err
 		}
 	}
@@ -158,10 +103,42 @@ func (s *Sink) httpRequest(ctx context.Context, r *request, b *buffer.Batch) (*h
 	if s.gzip {
 		req.Header.Set(headerEncoding, "gzip")
 	}
-	if _, overruled := req.Header[headerIdempotency]; !overruled {
-		// It also lets net/http send the request again when the server has just
-		// closed the connection it went out on.
+	if _, configured := req.Header[headerIdempotency]; !configured {
+		// With this header net/http also sends the request again if the server closes the
+		// connection at that moment.
 		req.Header.Set(headerIdempotency, b.GroupID.String())
 	}
 	return req, nil
+}
+
+// batchError is the error that names these events, or nil if there are none.
+func batchError(events []sink.EventError) error {
+	if len(events) == 0 {
+		return nil
+	}
+	slices.SortFunc(events, func(a, b sink.EventError) int { return a.Index - b.Index })
+	return &sink.BatchError{Events: events}
+}
+
+// split asks for groups that can each be sent as one request, without the rejected events.
+func split(groups []sink.Group, rejected []sink.EventError, tooLarge bool) error {
+	slices.SortFunc(rejected, func(a, b sink.EventError) int { return a.Index - b.Index })
+	for _, e := range rejected {
+		groups = append(groups, sink.Group{Indexes: []int{e.Index}, Err: e.Err})
+	}
+	return &sink.SplitError{Groups: groups, TooLarge: tooLarge}
+}
+
+// halves and singles are groups of these events, all of them in order.
+func halves(events []int) []sink.Group {
+	middle := len(events) / 2
+	return []sink.Group{{Indexes: events[:middle]}, {Indexes: events[middle:]}}
+}
+
+func singles(events []int) []sink.Group {
+	groups := make([]sink.Group, len(events))
+	for i, index := range events {
+		groups[i].Indexes = []int{index}
+	}
+	return groups
 }

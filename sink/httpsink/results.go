@@ -1,6 +1,7 @@
 package httpsink
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -8,82 +9,84 @@ import (
 	"math"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/itchyny/gojq"
 
+	"github.com/outboxrelay/relay/internal/jq"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
 
-// answerBytes is how large an answer may be that a program reads; it is read whole.
-const answerBytes = 16 << 20
+// The limits of a response that a program reads. Decoded, each value can take 300 bytes of memory.
+const (
+	maxResponse = 16 << 20 // bytes
+	maxValues   = 1 << 19
+)
 
-// heard is what an answer means: the events that failed, or an error about all. Results
-// says it, unless the status is an outage.
+// readResponse returns the events that failed according to the response, or an error about the whole
+// batch. Results decides, unless the status is an outage.
 //
-// Where Results fails nothing is known of the events, and some may have arrived: so it is
-// an outage, and not one that is blamed on the batch, whose halves would go out under
-// group_ids that the server has never seen.
-func (s *Sink) heard(ctx context.Context, resp *http.Response, r *request, b *buffer.Batch) ([]sink.EventError, error) {
-	if s.results == nil || s.statuses.isAway(resp.StatusCode) {
-		return nil, s.redactor.read(resp).verdict(s.statuses)
+// If Results fails, nobody knows which events arrived. That is an outage, and never blamed on the batch:
+// its halves would be sent under group_ids that the server does not know, and arrive twice.
+func (s *Sink) readResponse(ctx context.Context, resp *http.Response, r *request, b *buffer.Batch) ([]sink.EventError, error) {
+	if outage, _ := s.overrides.classify(resp.StatusCode); s.results == nil || outage {
+		return nil, s.redactor.read(resp).classifyStatus(s.overrides)
 	}
-	text, err := io.ReadAll(io.LimitReader(resp.Body, answerBytes+1))
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxResponse+1))
 	err = errors.Join(err, resp.Body.Close())
 	switch {
 	case err != nil:
-		err = fmt.Errorf("the answer could not be read: %w", err)
-	case len(text) > answerBytes:
-		err = fmt.Errorf("the answer has more than %d MiB, which is the most that is read", answerBytes>>20)
+		err = fmt.Errorf("the response could not be read: %w", err)
+	case len(text) > maxResponse:
+		err = fmt.Errorf("the response is larger than %d MiB", maxResponse>>20)
 	}
 	var failed []sink.EventError
 	if err == nil {
-		failed, err = s.failures(ctx, resp, string(text), r, b)
+		failed, err = s.runResults(ctx, resp, text, r, b)
 	}
 	if err != nil {
-		err = fmt.Errorf("%s: results: %s%w", statusText(resp.StatusCode), s.redactor.line(err.Error(), false, quoteBytes), errAddress)
+		err = fmt.Errorf("%s: results: %s%w", statusText(resp.StatusCode), s.redactor.line(err.Error(), false, maxQuote), errResponded)
 		return nil, sink.Unavailable(err)
 	}
 	if len(failed) == 0 && !isSuccess(resp.StatusCode) {
-		// The status says that something was refused, and the program found nothing: taking
-		// all for delivered would lose it without a word.
-		a := answer{status: resp.StatusCode, quote: s.redactor.quote(text, false)}
-		return nil, a.verdict(s.statuses)
+		// The status says that something was rejected, but the program found nothing. Without this
+		// check a program that looks in the wrong place would lose events silently.
+		whole := response{status: resp.StatusCode, quote: s.redactor.quote(text, false)}
+		return nil, whole.classifyStatus(s.overrides)
 	}
 	return failed, nil
 }
 
-// failures runs the program and reads what it made. An error is no secret's, but it
-// quotes others.
-func (s *Sink) failures(ctx context.Context, resp *http.Response, text string, r *request, b *buffer.Batch) ([]sink.EventError, error) {
-	body, isJSON := bodyValue(text)
-	said := map[string]any{"status": resp.StatusCode, "headers": headerValues(resp.Header), "body": body}
-	if !s.results.isNarrow {
-		said["events"] = r.values
+// runResults runs Config.Results and reads its result. The error may quote secrets.
+func (s *Sink) runResults(ctx context.Context, resp *http.Response, text []byte, r *request, b *buffer.Batch) ([]sink.EventError, error) {
+	body, isJSON, err := decodeBody(text)
+	if err != nil {
+		return nil, err
 	}
-	made, err := s.results.run(ctx, said)
+	result, err := s.results.Run(ctx, map[string]any{
+		"status": resp.StatusCode, "headers": headerValues(resp.Header), "body": body, "events": r.values,
+	})
 	switch {
 	case err != nil && !isJSON:
 		return nil, fmt.Errorf("%w (the body is not JSON)", err)
 	case err != nil:
 		return nil, err
 	}
-	list, ok := made.([]any)
+	elements, ok := result.([]any)
 	if !ok {
-		return nil, fmt.Errorf("it made %s, an array of {id or index, error, retry} was expected", described(made))
+		return nil, fmt.Errorf("the program makes %s; expected an array of {id or index, error, retry}", jq.Describe(result))
 	}
-	named := verdicts{sink: s, batch: b, sent: r.events, status: resp.StatusCode, retry: make(map[int]bool, len(list))}
-	for at, one := range list {
-		if err := named.add(one); err != nil {
-			return nil, fmt.Errorf("result %d: %w", at, err)
+	reader := resultReader{sink: s, batch: b, sent: r.indexes, status: resp.StatusCode, retry: make(map[int]bool, len(elements))}
+	for i, element := range elements {
+		if err := reader.add(element); err != nil {
+			return nil, fmt.Errorf("result %d: %w", i, err)
 		}
 	}
-	return named.failed, nil
+	return reader.failed, nil
 }
 
-// headerValues are by lower-case names; several of one name are joined.
+// headerValues are the headers by name in lower case. Several values of one name are joined.
 func headerValues(h http.Header) map[string]any {
 	all := make(map[string]any, len(h))
 	for name, values := range h {
@@ -92,131 +95,117 @@ func headerValues(h http.Header) map[string]any {
 	return all
 }
 
-// bodyValue is the body as JSON, or as a string when it is none.
-func bodyValue(text string) (value any, isJSON bool) {
-	text = strings.ToValidUTF8(text, "\uFFFD")
-	if v, err := parseJSON(text); err == nil {
-		return v, true
+// decodeBody returns the body's value, or the body as a string if it is not JSON.
+func decodeBody(text []byte) (body any, isJSON bool, err error) {
+	// Commas within strings count too. That does not matter this far from a usual response.
+	values := bytes.Count(text, []byte(",")) + bytes.Count(text, []byte("[")) + bytes.Count(text, []byte("{"))
+	if values > maxValues {
+		return nil, false, fmt.Errorf("the response has more than %d values", maxValues)
 	}
-	return text, false
+	if body, err = jq.Decode(text); err == nil {
+		return body, true, nil
+	}
+	return strings.ToValidUTF8(string(text), "\uFFFD"), false, nil
 }
 
-// verdicts gathers what a program says of the events.
-type verdicts struct {
+// resultReader reads what Results says about the events.
+type resultReader struct {
 	sink   *Sink
 	batch  *buffer.Batch
-	sent   []int // indexes of the batch, in the order of the request
+	sent   []int // indexes into the batch, in the order of the request
 	status int
-	byID   map[string]int // where in sent; made when it is needed
-	retry  map[int]bool   // of those that were named, by index of the batch
+	byID   map[string]int // position in sent; made when a result has an id
+	retry  map[int]bool   // of the events read so far, by index into the batch
 	failed []sink.EventError
 }
 
-var resultKeys = []string{"id", "index", "error", "retry"}
-
-// add takes one element of what a program made.
-func (v *verdicts) add(one any) error {
-	result, ok := one.(map[string]any)
+// add reads one element of the program's result.
+func (r *resultReader) add(element any) error {
+	result, ok := element.(map[string]any)
 	if !ok {
-		return fmt.Errorf("it is %s, an object {id or index, error, retry} was expected", described(one))
+		return fmt.Errorf("it is %s; expected an object {id or index, error, retry}", jq.Describe(element))
 	}
 	for name := range result {
 		if !slices.Contains(resultKeys, name) {
-			return fmt.Errorf("it has %q, id or index, error, retry were expected", name)
+			return fmt.Errorf("it has the key %q; expected id or index, error, retry", name)
 		}
 	}
-	at, err := v.event(result)
+	position, err := r.findEvent(result["id"], result["index"])
 	if err != nil {
 		return err
 	}
-	again, ok := result["retry"].(bool)
+	retry, ok := result["retry"].(bool)
 	if !ok && result["retry"] != nil {
-		return fmt.Errorf("its retry is %s, true or false was expected", described(result["retry"]))
+		return fmt.Errorf("its retry is %s; expected true or false", jq.Describe(result["retry"]))
 	}
-	index := v.sent[at]
-	if before, twice := v.retry[index]; twice && before != again {
-		return errors.New("it names an event that was named before, with another retry")
-	} else if twice {
+	index := r.sent[position]
+	if before, seen := r.retry[index]; seen && before != retry {
+		return errors.New("an earlier result names the same event with another retry; expected one result for each event")
+	} else if seen {
 		return nil
 	}
-	v.retry[index] = again
-	why := errors.New(v.why(result["error"]))
-	if !again {
-		why = sink.Permanent(why)
+	r.retry[index] = retry
+	reason := errors.New(r.reason(result["error"]))
+	if !retry {
+		reason = sink.Permanent(reason)
 	}
-	v.failed = append(v.failed, sink.EventError{Index: index, Err: why})
+	r.failed = append(r.failed, sink.EventError{Index: index, Err: reason})
 	return nil
 }
 
-// event finds the event that a result names: its place in the request.
-func (v *verdicts) event(result map[string]any) (int, error) {
-	id, index := result["id"], result["index"]
+// findEvent returns the position in the request of the event that a result names.
+func (r *resultReader) findEvent(id, index any) (int, error) {
 	if id == nil && index == nil {
-		return 0, errors.New("it has neither id nor index, one of them was expected")
+		return 0, errors.New("it has neither id nor index; expected one of them")
 	}
-	at := -1
+	position := -1
 	if index != nil {
 		n, isNumber := gojq.ToFloat64(index)
 		switch {
 		case !isNumber || n != math.Trunc(n):
-			return 0, fmt.Errorf("its index is %s, an integer was expected", quoted(index))
-		case n < 0 || n >= float64(len(v.sent)):
-			return 0, fmt.Errorf("its index is %s, and %d events were sent: 0 to %d was expected", quoted(index), len(v.sent), len(v.sent)-1)
+			return 0, fmt.Errorf("its index is %s; expected an integer", jq.Encode(index))
+		case n < 0 || n >= float64(len(r.sent)):
+			return 0, fmt.Errorf("its index is %s; expected 0 to %d, for the request had %d events", jq.Encode(index), len(r.sent)-1, len(r.sent))
 		}
-		at = int(n)
+		position = int(n)
 	}
 	if id == nil {
-		return at, nil
+		return position, nil
 	}
-	if v.byID == nil {
-		v.byID = make(map[string]int, len(v.sent))
-		for i, index := range v.sent {
-			v.byID[v.batch.Events[index].Identity()] = i
+	if r.byID == nil {
+		r.byID = make(map[string]int, len(r.sent))
+		for i, index := range r.sent {
+			r.byID[r.batch.Events[index].Identity()] = i
 		}
 	}
 	name, ok := id.(string)
 	if !ok {
-		if _, ok = gojq.ToFloat64(id); !ok {
-			return 0, fmt.Errorf("its id is %s, a string was expected", described(id))
+		if _, isNumber := gojq.ToFloat64(id); !isNumber {
+			return 0, fmt.Errorf("its id is %s; expected a string", jq.Describe(id))
 		}
-		name = quoted(id)
+		name = string(jq.Encode(id))
 	}
-	found, ok := v.byID[name]
+	found, ok := r.byID[name]
 	switch {
 	case !ok:
-		return 0, fmt.Errorf("its id is %s, and no such event was sent", quoted(id))
-	case at >= 0 && at != found:
-		return 0, fmt.Errorf("its id is %s and its index %s, and these are two events", quoted(id), quoted(index))
+		return 0, fmt.Errorf("its id is %s; expected the id of an event in the request", jq.Encode(id))
+	case position >= 0 && position != found:
+		return 0, fmt.Errorf("its id %s and its index %s name two events; expected one", jq.Encode(id), jq.Encode(index))
 	}
 	return found, nil
 }
 
-// wordsBytes is how much of the reason for one event is kept.
-const wordsBytes = 4 << 10
+// maxReason is how many bytes are kept of the reason for one event.
+const maxReason = 4 << 10
 
-// why is the reason in the server's own words, on one line.
-func (v *verdicts) why(reason any) string {
+// reason is the server's reason on one line.
+func (r *resultReader) reason(reason any) string {
 	text, ok := reason.(string)
 	if !ok && reason != nil {
-		text = quoted(reason)
+		text = string(jq.Encode(reason))
 	}
-	if text = v.sink.redactor.line(text, false, wordsBytes); text == "" {
-		return "refused without a reason (" + statusText(v.status) + ")"
+	if text = r.sink.redactor.line(text, false, maxReason); text == "" {
+		return "rejected without a reason (" + statusText(r.status) + ")"
 	}
 	return text
-}
-
-// quoted is a value as JSON.
-func quoted(v any) string {
-	w := writer{most: wordsBytes * 4}
-	if err := w.value(v, 0); err != nil {
-		return described(v)
-	}
-	return string(w.text)
-}
-
-func isSuccess(status int) bool { return status >= 200 && status <= 299 }
-
-func statusText(status int) string {
-	return strings.TrimSpace(strconv.Itoa(status) + " " + http.StatusText(status))
 }

@@ -72,10 +72,10 @@ func TestResults(t *testing.T) {
 			`[{id: "3", index: 2, error: "c"}, {index: 0, error: "a", retry: true}, {id: 3, error: "again"}]`, 200, "{}",
 			[]string{"0 again: a", "2 for good: c"},
 		},
-		"a number as id":     {`[{id: .body.id}]`, 200, `{"id": 2}`, []string{"1 for good: refused without a reason (200 OK)"}},
-		"an integer as 1.0":  {`[{index: 1.0, error: ""}]`, 200, "", []string{"1 for good: refused without a reason (200 OK)"}},
+		"a number as id":     {`[{id: .body.id}]`, 200, `{"id": 2}`, []string{"1 for good: rejected without a reason (200 OK)"}},
+		"an integer as 1.0":  {`[{index: 1.0, error: ""}]`, 200, "", []string{"1 for good: rejected without a reason (200 OK)"}},
 		"error is an object": {`[{index: 0, error: .body}]`, 422, `{"b":1.10,"a":[null]}`, []string{`0 for good: {"a":[null],"b":1.10}`}},
-		"nulls":              {`[{id: "1", index: null, error: null, retry: null}]`, 400, "", []string{"0 for good: refused without a reason (400 Bad Request)"}},
+		"nulls":              {`[{id: "1", index: null, error: null, retry: null}]`, 400, "", []string{"0 for good: rejected without a reason (400 Bad Request)"}},
 		"all":                {`[.events[] | {id, error: .topic}]`, 400, "", []string{"0 for good: a", "1 for good: b", "2 for good: c"}},
 		"a long reason":      {`[{index: 0, error: .body}]`, 200, long, []string{"0 for good: " + long[:4096] + "..."}},
 		"headers and status": {
@@ -107,26 +107,26 @@ func TestResultsThatFail(t *testing.T) {
 	for name, c := range map[string]struct{ program, body, want string }{
 		"error":              {`error("odd")`, "", "results: error: odd"},
 		"not JSON":           {`[.body.errors[] | {id}]`, "<html>", "expected an object but got: string (\"<html>\") (the body is not JSON)"},
-		"none":               {`empty`, "", "it made no result"},
-		"several":            {`.body[]`, "[[],[]]", "it made more than one result"},
-		"no array":           {`.body`, `{"a":1}`, "it made an object, an array of {id or index, error, retry} was expected"},
-		"null":               {`.body.errors`, `{}`, "it made null, an array"},
-		"no object":          {`.body`, `["17"]`, "result 0: it is a string, an object {id or index, error, retry} was expected"},
+		"none":               {`empty`, "", "the program made no result"},
+		"several":            {`.body[]`, "[[],[]]", "the program made more than one result"},
+		"no array":           {`.body`, `{"a":1}`, "the program makes an object; expected an array of {id or index, error, retry}"},
+		"null":               {`.body.errors`, `{}`, "the program makes null; expected an array"},
+		"no object":          {`.body`, `["17"]`, "result 0: it is a string; expected an object {id or index, error, retry}"},
 		"neither":            {`.body`, `[{"index":0},{"error":"x"}]`, "result 1: it has neither id nor index"},
-		"unknown id":         {`.body`, `[{"id":"17"}]`, `result 0: its id is "17", and no such event was sent`},
-		"unknown number":     {`.body`, `[{"id":17}]`, `its id is 17, and no such event was sent`},
-		"no id":              {`.body`, `[{"id":["1"]}]`, `its id is an array, a string was expected`},
-		"out of range":       {`.body`, `[{"index":3}]`, "its index is 3, and 3 events were sent: 0 to 2 was expected"},
-		"below":              {`.body`, `[{"index":-1}]`, "its index is -1, and"},
-		"far out":            {`.body`, `[{"index":1e400}]`, "its index is 1e400, an"},
-		"half":               {`.body`, `[{"index":0.5}]`, "its index is 0.5, an integer was expected"},
-		"no index":           {`.body`, `[{"index":"0"}]`, `its index is "0", an integer was expected`},
-		"contradiction":      {`.body`, `[{"index":0,"id":"2"}]`, `its id is "2" and its index 0, and these are two events`},
-		"two fates":          {`.body`, `[{"index":0},{"id":"1","retry":true}]`, "result 1: it names an event that was named before, with another retry"},
-		"no boolean":         {`.body`, `[{"index":0,"retry":"yes"}]`, "its retry is a string, true or false was expected"},
-		"another key":        {`.body`, `[{"index":0,"retryable":true}]`, `it has "retryable", id or index, error, retry were expected`},
+		"unknown id":         {`.body`, `[{"id":"17"}]`, `result 0: its id is "17"; expected the id of an event in the request`},
+		"unknown number":     {`.body`, `[{"id":17}]`, `its id is 17; expected the id of an event in the request`},
+		"no id":              {`.body`, `[{"id":["1"]}]`, `its id is an array; expected a string`},
+		"out of range":       {`.body`, `[{"index":3}]`, "its index is 3; expected 0 to 2, for the request had 3 events"},
+		"below":              {`.body`, `[{"index":-1}]`, "its index is -1; expected 0 to 2"},
+		"far out":            {`.body`, `[{"index":1e400}]`, "its index is 1e400; expected"},
+		"half":               {`.body`, `[{"index":0.5}]`, "its index is 0.5; expected an integer"},
+		"no index":           {`.body`, `[{"index":"0"}]`, `its index is "0"; expected an integer`},
+		"contradiction":      {`.body`, `[{"index":0,"id":"2"}]`, `its id "2" and its index 0 name two events; expected one`},
+		"two fates":          {`.body`, `[{"index":0},{"id":"1","retry":true}]`, "result 1: an earlier result names the same event with another retry"},
+		"no boolean":         {`.body`, `[{"index":0,"retry":"yes"}]`, "its retry is a string; expected true or false"},
+		"another key":        {`.body`, `[{"index":0,"retryable":true}]`, `it has the key "retryable"; expected id or index, error, retry`},
 		"a good and a bad":   {`.body`, `[{"index":0},{"index":17}]`, "result 1: its index is 17"},
-		"too long an answer": {`.body`, `"` + strings.Repeat("x", 16<<20) + `"`, "the answer has more than 16 MiB"},
+		"too long an answer": {`.body`, `"` + strings.Repeat("x", 16<<20) + `"`, "the response is larger than 16 MiB"},
 		"the key itself":     {`error(.body)`, `"s3cretKey"`, "results: error: ***"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -154,7 +154,7 @@ func TestAnswerCutOffBeforeResults(t *testing.T) {
 	url := answering(t, 200, "[]", "Content-Length", "1000")
 	err := open(t, httpsink.Config{URL: url, Results: ".body"}).Send(within(t), batch("a"))
 	suspect(t, err, false)
-	if !strings.Contains(err.Error(), "the answer could not be read") {
+	if !strings.Contains(err.Error(), "the response could not be read") {
 		t.Errorf("got %v", err)
 	}
 }

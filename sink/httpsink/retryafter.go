@@ -9,71 +9,71 @@ import (
 	"time"
 )
 
-// longestRetryAfter bounds what a server can ask for: a slip in a header is not to
-// stop a pipeline for good. longestReset is the same where nothing was refused yet.
+// maxRetryAfter and maxQuotaReset bound what a server can ask for, so that a mistake in a header does not
+// stop a pipeline for good. maxQuotaReset is for responses that rejected nothing.
 const (
-	longestRetryAfter = 24 * time.Hour
-	longestReset      = time.Hour
+	maxRetryAfter = 24 * time.Hour
+	maxQuotaReset = time.Hour
 )
 
-// pauses reads what an answer says about the time of the next request: for how long its
-// batch waits, where it was not taken, and for how long no request is to begin.
+// retryDelays reads when the next request may be sent. retry is how long the response's batch waits if it
+// was not accepted; pause is how long no request may begin.
 //
-// Retry-After comes first, whatever else is there. Without it a 429, and a 503, goes by
-// when the quota is new, unless some of it is left; so does any answer that says
-// that none is left, the last that was accepted too, so that the next is not refused.
-func pauses(status int, h http.Header, now time.Time) (retry, pause time.Duration) {
+// Retry-After has priority. Without it, a 429 or 503 waits until the quota is reset, unless some of it is
+// left. Any other response that says that nothing is left pauses too, so that the next request is not
+// rejected.
+func retryDelays(status int, h http.Header, now time.Time) (retry, pause time.Duration) {
+	isLimited := status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable
 	if retry = retryAfter(h, now); retry > 0 {
-		if status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable {
+		if isLimited {
 			pause = retry
 		}
 		return retry, pause
 	}
 	q := quotaOf(h, now)
-	refused := status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable
 	switch {
-	case q.reset <= 0 || q.known && q.left > 0 || !q.known && !refused:
+	case q.reset <= 0 || q.known && q.left > 0 || !q.known && !isLimited:
 		return 0, 0
-	case refused || status == http.StatusForbidden: // GitHub's way to say 429
-		retry = min(q.reset, longestRetryAfter)
+	case isLimited || status == http.StatusForbidden: // GitHub sends 403 instead of 429
+		retry = min(q.reset, maxRetryAfter)
 		return retry, retry
 	}
-	return 0, min(q.reset, longestReset)
+	return 0, min(q.reset, maxQuotaReset)
 }
 
-// retryAfter reads the header, seconds or a date. A date is compared with the
-// server's own clock where it says the time.
+// retryAfter reads Retry-After, which is seconds or a date. A date is compared with the server's own
+// clock, if the response has a Date.
 func retryAfter(h http.Header, now time.Time) time.Duration {
 	text := h.Get("Retry-After")
 	if seconds, err := strconv.ParseUint(text, 10, 32); err == nil {
-		return min(time.Duration(seconds)*time.Second, longestRetryAfter)
+		return min(time.Duration(seconds)*time.Second, maxRetryAfter)
 	} else if errors.Is(err, strconv.ErrRange) {
-		return longestRetryAfter
+		return maxRetryAfter
 	}
 	at, err := http.ParseTime(text)
 	if err != nil {
 		return 0
 	}
-	return max(0, min(at.Sub(theirs(h, now)), longestRetryAfter))
+	return max(0, min(at.Sub(serverTime(h, now)), maxRetryAfter))
 }
 
-// theirs is the server's clock where it says the time.
-func theirs(h http.Header, now time.Time) time.Time {
+// serverTime is the response's Date, or now.
+func serverTime(h http.Header, now time.Time) time.Time {
 	if at, err := http.ParseTime(h.Get("Date")); err == nil {
 		return at
 	}
 	return now
 }
 
-// quota is what is left of what a server lets a client do, and when it is new.
+// quota is how many requests a server still accepts, and how long until it is reset.
 type quota struct {
-	known bool // how much is left
 	left  float64
+	known bool // left is known
 	reset time.Duration
 }
 
-// quotaOf reads the headers that are in use. Of several limits the one counts that is
-// used up for the longest.
+// quotaOf reads the headers in use. Of several quotas it returns the one that is used up for the longest
+// time.
 //
 //	RateLimit: "default";r=0;t=30                 draft-ietf-httpapi-ratelimit-headers-08 and later
 //	RateLimit: limit=100, remaining=0, reset=30   -07
@@ -96,22 +96,22 @@ func quotaOf(h http.Header, now time.Time) quota {
 	for _, prefix := range []string{"RateLimit-", "X-RateLimit-", "X-Rate-Limit-"} {
 		var q quota
 		q.left, q.known = number(h.Get(prefix + "Remaining"))
-		q.reset = resetIn(h.Get(prefix+"Reset"), theirs(h, now))
+		q.reset = resetIn(h.Get(prefix+"Reset"), serverTime(h, now))
 		if after, ok := number(h.Get(prefix + "Reset-After")); ok {
 			q.reset = seconds(after)
 		}
 		add(q)
 	}
-	var q quota
-	q.left, q.known = number(h.Get("X-HubSpot-RateLimit-Remaining"))
+	var hubSpot quota
+	hubSpot.left, hubSpot.known = number(h.Get("X-HubSpot-RateLimit-Remaining"))
 	if interval, ok := number(h.Get("X-HubSpot-RateLimit-Interval-Milliseconds")); ok {
-		q.reset = seconds(interval / 1000)
+		hubSpot.reset = seconds(interval / 1000)
 	}
-	add(q)
+	add(hubSpot)
 	return worst
 }
 
-// standardQuotas reads the header RateLimit in both its forms.
+// standardQuotas reads both forms of the header RateLimit.
 func standardQuotas(values []string) (all []quota) {
 	var old quota
 	for policy := range strings.SplitSeq(strings.Join(values, ","), ",") {
@@ -136,8 +136,7 @@ func standardQuotas(values []string) (all []quota) {
 	return append(all, old)
 }
 
-// resetIn reads how long, or until when: seconds, Unix seconds, Unix milliseconds, which
-// their size tells apart, or a date.
+// resetIn reads seconds, Unix seconds, Unix milliseconds (told apart by their size) or a date.
 func resetIn(text string, now time.Time) time.Duration {
 	const (
 		sinceEpoch = 1e9  // seconds: 2001; as a wait it is 31 years
@@ -166,7 +165,7 @@ func number(text string) (float64, bool) {
 	return n, err == nil && n >= 0 && !math.IsInf(n, 0) && !math.IsNaN(n)
 }
 
-// seconds is n of them, more than which nobody is waited for.
+// seconds is a duration of at most maxRetryAfter.
 func seconds(n float64) time.Duration {
-	return time.Duration(math.Ceil(min(n, longestRetryAfter.Seconds()) * float64(time.Second)))
+	return time.Duration(math.Ceil(min(n, maxRetryAfter.Seconds()) * float64(time.Second)))
 }

@@ -67,7 +67,7 @@ func TestPauses(t *testing.T) {
 				h.Add(name, value)
 			}
 		}
-		if retry, pause := pauses(c.status, h, now); retry != c.retry || pause != c.pause {
+		if retry, pause := retryDelays(c.status, h, now); retry != c.retry || pause != c.pause {
 			t.Errorf("%s: got %v and %v, want %v and %v", name, retry, pause, c.retry, c.pause)
 		}
 	}
@@ -82,8 +82,8 @@ func FuzzPauses(f *testing.F) {
 		h.Set("RateLimit", standard)
 		h.Set("X-RateLimit-Remaining", remaining)
 		h.Set("X-RateLimit-Reset", reset)
-		retry, pause := pauses(status, h, time.Unix(1767323045, 0))
-		if retry < 0 || retry > longestRetryAfter || pause < 0 || pause > longestRetryAfter || status == 200 && pause > longestReset {
+		retry, pause := retryDelays(status, h, time.Unix(1767323045, 0))
+		if retry < 0 || retry > maxRetryAfter || pause < 0 || pause > maxRetryAfter || status == 200 && pause > maxQuotaReset {
 			t.Errorf("waits of %v and %v", retry, pause)
 		}
 	})

@@ -52,7 +52,7 @@ func secretIn(url string) func(segment string) bool {
 		return looksSecret
 	}
 	return func(segment string) bool {
-		return len(segment) >= shortest && !strings.ContainsAny(segment, "{}*") && !isWord(segment)
+		return len(segment) >= minSecret && !strings.ContainsAny(segment, "{}*") && !isWord(segment)
 	}
 }
 
@@ -75,19 +75,4 @@ func looksSecret(segment string) bool {
 		mark = mark || c == '-' || c == '.' || c == '_'
 	}
 	return len(segment) >= 16 && digit && (upper && lower || (upper || lower) && !mark) && !strings.ContainsAny(segment, "{}*")
-}
-
-// ShownPath hides in an http URL what may be a token of its path, and nothing else.
-func ShownPath(url string) string {
-	path, query, hasQuery := strings.Cut(url, "?")
-	secret, segments := secretIn(path), strings.Split(path, "/")
-	for i := firstSegment; i < len(segments); i++ {
-		if secret(segments[i]) {
-			segments[i] = hidden
-		}
-	}
-	if path = strings.Join(segments, "/"); hasQuery {
-		path += "?" + query
-	}
-	return path
 }

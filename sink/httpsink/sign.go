@@ -12,15 +12,14 @@ import (
 )
 
 // signer signs requests as Standard Webhooks says
-// (https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md);
-// nil: they are not signed.
+// (https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md). nil signs
+// nothing.
 //
-// What is signed is the body before it is compressed: whoever reads the body can check
-// that, while those behind a proxy or a framework that decompresses never see the bytes
-// that were sent.
+// It signs the body before compression. Receivers can always check that, while a proxy or a framework that
+// decompresses hides the bytes that were sent.
 type signer []byte
 
-var errSign = errors.New("sign: whsec_ and 24 to 64 bytes in base64 were expected")
+var errSign = errors.New("sign is not a signing secret; expected whsec_ and 24 to 64 bytes in base64")
 
 func newSigner(secret string) (signer, error) {
 	if secret == "" {
@@ -34,8 +33,8 @@ func newSigner(secret string) (signer, error) {
 	return key, nil
 }
 
-// sign adds the headers. id is the same each time the same is sent, and the time is that
-// of this try, so that receivers can be strict about its age.
+// sign adds the headers. id is the same in each attempt, and the time is that of this attempt, so that
+// receivers can reject old ones.
 func (s signer) sign(h http.Header, id string, now time.Time, body []byte) {
 	if s == nil {
 		return

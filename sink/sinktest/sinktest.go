@@ -51,6 +51,9 @@ type Keeps struct {
 	// LineBreaks: a JSON payload or headers text with line breaks between its
 	// tokens arrives byte for byte. Without it, each is a blank on arrival.
 	LineBreaks bool
+	// Reencoded: a JSON payload is decoded and encoded again on its way. Its value
+	// arrives, with all digits of its numbers, but not its text.
+	Reencoded bool
 }
 
 // Destination is where a sink sends to. Its functions are called by one

@@ -41,13 +41,13 @@ func TestVerdict(t *testing.T) {
 	}
 	for want, all := range kinds {
 		for _, status := range all {
-			if got := kind(answer{status: status}.verdict(statuses{})); got != want {
+			if got := kind(response{status: status}.classifyStatus(statusOverrides{})); got != want {
 				t.Errorf("%d: got %s, want %s", status, got, want)
 			}
 			if want != "outage" && want != "suspect" {
 				continue
 			}
-			timed := answer{status: status, retryAfter: time.Second}.verdict(statuses{})
+			timed := response{status: status, retryAfter: time.Second}.classifyStatus(statusOverrides{})
 			if got := kind(timed); got != want+" for a time" {
 				t.Errorf("%d with Retry-After: got %s, want %s for a time", status, got, want)
 			}
@@ -59,20 +59,20 @@ func TestVerdict(t *testing.T) {
 // has the last word, but not on those beside it.
 func TestVerdictsOverruled(t *testing.T) {
 	t.Parallel()
-	o := statuses{refused: []int{404, 503, 301}, unavailable: []int{422, 500, 599, 100}}
+	o := statusOverrides{refused: []int{404, 503, 301}, unavailable: []int{422, 500, 599, 100}}
 	for status, want := range map[int]string{
 		404: "refused", 503: "refused", 301: "refused",
 		422: "outage", 500: "outage", 599: "outage", 100: "outage",
 		403: "outage", 405: "outage", 421: "outage", 423: "refused", 501: "suspect", 504: "suspect", 598: "suspect", 200: "delivered",
 	} {
-		if got := kind(answer{status: status}.verdict(o)); got != want {
+		if got := kind(response{status: status}.classifyStatus(o)); got != want {
 			t.Errorf("%d: got %s, want %s", status, got, want)
 		}
 	}
-	if got := kind(answer{status: 422, retryAfter: time.Second}.verdict(o)); got != "outage for a time" {
+	if got := kind(response{status: 422, retryAfter: time.Second}.classifyStatus(o)); got != "outage for a time" {
 		t.Errorf("422 with Retry-After: got %s, want an outage for a time", got)
 	}
-	if got := kind(answer{status: 503, retryAfter: time.Second}.verdict(o)); got != "refused" {
+	if got := kind(response{status: 503, retryAfter: time.Second}.classifyStatus(o)); got != "refused" {
 		t.Errorf("503 with Retry-After: got %s, want refused", got)
 	}
 }
@@ -81,16 +81,16 @@ func TestVerdictsOverruled(t *testing.T) {
 func TestWhatAuthorizes(t *testing.T) {
 	t.Parallel()
 	for status, want := range map[int]string{
-		401: "401 Unauthorized (look at what authorizes the sink; the events wait): no such key",
-		403: "403 Forbidden (look at what authorizes the sink; the events wait): no such key",
-		407: "407 Proxy Authentication Required (look at the user and password of the proxy; the events wait): no such key",
+		401: "401 Unauthorized (check the sink's credentials; the events wait): no such key",
+		403: "403 Forbidden (check the sink's credentials; the events wait): no such key",
+		407: "407 Proxy Authentication Required (check the proxy's user and password; the events wait): no such key",
 		404: "404 Not Found: no such key",
 	} {
-		a := answer{status: status, quote: "no such key"}
-		if err := a.verdict(statuses{}); !strings.Contains(err.Error(), want) {
+		a := response{status: status, quote: "no such key"}
+		if err := a.classifyStatus(statusOverrides{}); !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)
 		}
-		if err := a.verdict(statuses{refused: []int{status}}); strings.Contains(err.Error(), "wait") {
+		if err := a.classifyStatus(statusOverrides{refused: []int{status}}); strings.Contains(err.Error(), "wait") {
 			t.Errorf("a refusal says %v, and its events do not wait", err)
 		}
 	}
@@ -109,13 +109,13 @@ func TestRetryAfter(t *testing.T) {
 		{"-1", "", 0},
 		{"1.5", "", 0},
 		{"soon", "", 0},
-		{"86401", "", longestRetryAfter},
-		{"99999999999999999999999999", "", longestRetryAfter},
+		{"86401", "", maxRetryAfter},
+		{"99999999999999999999999999", "", maxRetryAfter},
 		{"Fri, 02 Jan 2026 03:05:05 GMT", "", time.Minute},
 		{"Fri, 02 Jan 2026 03:05:05 GMT", "Fri, 02 Jan 2026 03:05:00 GMT", 5 * time.Second}, // its clock, not ours
 		{"Friday, 02-Jan-26 03:05:05 GMT", "nonsense", time.Minute},
 		{"Fri, 02 Jan 2026 03:04:00 GMT", "", 0},
-		{"Fri, 02 Jan 2096 03:04:00 GMT", "", longestRetryAfter},
+		{"Fri, 02 Jan 2096 03:04:00 GMT", "", maxRetryAfter},
 	} {
 		h := http.Header{}
 		h.Set("Retry-After", c.retryAfter)
@@ -144,7 +144,7 @@ func FuzzQuote(f *testing.F) {
 	f.Add([]byte(strings.Repeat("ü", 150)), false)
 	f.Fuzz(func(t *testing.T, text []byte, cut bool) {
 		got := r.quote(text, cut)
-		if len(got) > quoteBytes+3 || !utf8.ValidString(got) || strings.ContainsFunc(got, func(c rune) bool { return !unicode.IsPrint(c) }) {
+		if len(got) > maxQuote+3 || !utf8.ValidString(got) || strings.ContainsFunc(got, func(c rune) bool { return !unicode.IsPrint(c) }) {
 			t.Errorf("%q is quoted as %q", text, got)
 		}
 		for _, s := range []string{secret, token, "b3arer-value", "s3cr3t%2F%2Bp%25"} {
@@ -168,7 +168,7 @@ func TestQuote(t *testing.T) {
 		"": "",
 		"  {\"error\":\r\n\t\"no such index\"}\n":             `{"error": "no such index"}`,
 		"password s3cr3t, Bearer b3arer b3arer":               "password ***, *** ***",
-		"basic czNjcjN0OnMzY3IzdA==":                          "basic ***",
+		"basic czNjcjN0Og==":                                  "basic ***",
 		"415: application/json, not application/vnd.api+json": "415: application/json, not application/vnd.api+json",
 		"got cust0m, c00kie":                                  "got ***, ***",
 		strings.Repeat("é", 101):                              strings.Repeat("é", 100) + "...",

@@ -113,7 +113,7 @@ func TestTheRateIsHeldByTimersThatAreLate(t *testing.T) {
 					<-time.After(rand.N(c.late))
 				}
 				all = append(all, time.Now())
-				l.use(time.Now())
+				l.consume(time.Now())
 			}
 			want := float64(c.rate.Requests) * float64(time.Minute/c.rate.Per)
 			if n := float64(len(all)); n > want+1 || n < want*(1-c.slow) {
@@ -162,7 +162,7 @@ func TestATurnThatWouldBeTooLate(t *testing.T) {
 			if !ok || timed.RetryAfter != time.Hour || errors.Is(err, sink.ErrMaybePoison) || errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("got %v, want to be told of an hour", err)
 			}
-			if !strings.Contains(err.Error(), "rate: 1 per 1h0m0s") {
+			if !strings.Contains(err.Error(), "rate limit, next slot in 1h0m0s (1 per 1h0m0s)") {
 				t.Errorf("got %q", err)
 			}
 			if took := time.Since(began); took > 0 {

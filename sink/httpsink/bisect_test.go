@@ -48,7 +48,7 @@ func TestBadEventsAreParted(t *testing.T) {
 			}
 		default:
 			if !isDivide || len(*bodies) > 0 {
-				t.Fatalf("got %v, want a *sink.DivideError; sent %q", err, *bodies)
+				t.Fatalf("got %v, want a *sink.SplitError; sent %q", err, *bodies)
 			}
 			var good, bad []int
 			for _, g := range divide.Groups {

@@ -1,0 +1,130 @@
+package httpsink
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/outboxrelay/relay/sink"
+)
+
+// maxQuotedRead is how much of a response's body is read if no program reads it. net/http closes a
+// connection that still has more.
+const maxQuotedRead = 64 << 10
+
+// response is what matters of a server's response.
+type response struct {
+	status     int
+	retryAfter time.Duration
+	quote      string // of the body, or why it could not be read; without secrets
+}
+
+// read reads the response as far as it matters and releases the connection.
+func (r redactor) read(resp *http.Response) response {
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxQuotedRead))
+	err = errors.Join(err, resp.Body.Close())
+	read := response{status: resp.StatusCode}
+	read.retryAfter, _ = retryDelays(read.status, resp.Header, time.Now())
+	read.quote = r.quote(text, err != nil || len(text) == maxQuotedRead)
+	if err != nil {
+		read.quote += " (" + r.redact(err.Error()) + ")"
+	}
+	return read
+}
+
+// classifyStatus returns what the status means for the batch: nil if it is delivered.
+func (r response) classifyStatus(overrides statusOverrides) error {
+	if isSuccess(r.status) {
+		return nil
+	}
+	isOutage, maybePoison := overrides.classify(r.status)
+	text := statusText(r.status)
+	switch {
+	case r.status >= 300 && r.status <= 399:
+		text += " (redirects are not followed)"
+	case isOutage && (r.status == http.StatusUnauthorized || r.status == http.StatusForbidden):
+		text += " (check the sink's credentials; the events wait)"
+	case isOutage && r.status == http.StatusProxyAuthRequired:
+		text += " (check the proxy's user and password; the events wait)"
+	}
+	if r.quote != "" {
+		text += ": " + r.quote
+	}
+	err := errors.New(text)
+	if !isOutage {
+		if r.status == http.StatusRequestEntityTooLarge {
+			err = sink.TooLarge(err)
+		}
+		return sink.Permanent(err)
+	}
+	if r.retryAfter > 0 {
+		err = &sink.UnavailableError{Err: err, RetryAfter: r.retryAfter}
+	} else {
+		err = fmt.Errorf("%w%w", err, errResponded)
+	}
+	if maybePoison {
+		return sink.MaybePoison(err)
+	}
+	return sink.Unavailable(err)
+}
+
+// statusOverrides are the statuses that Config gives another meaning.
+type statusOverrides struct{ refused, unavailable []int }
+
+// classify reports whether a status is an outage, and whether the batch may cause it. A status that is
+// configured as an outage is never the batch's fault.
+func (o statusOverrides) classify(status int) (outage, maybePoison bool) {
+	switch {
+	case slices.Contains(o.refused, status):
+		return false, false
+	case slices.Contains(o.unavailable, status):
+		return true, false
+	}
+	return isOutage(status), status >= 500
+}
+
+// isOutage reports whether a status says nothing about the events. A status that asks for another URL,
+// other credentials or another time does not.
+func isOutage(status int) bool {
+	switch status {
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusMethodNotAllowed,
+		http.StatusProxyAuthRequired, http.StatusRequestTimeout, http.StatusMisdirectedRequest,
+		http.StatusTooEarly, http.StatusTooManyRequests:
+		return true
+	}
+	return !isSuccess(status) && (status < 400 || status > 499)
+}
+
+func isSuccess(status int) bool { return status >= 200 && status <= 299 }
+
+func statusText(status int) string {
+	return strings.TrimSpace(strconv.Itoa(status) + " " + http.StatusText(status))
+}
+
+// errResponded marks an outage at a server that responded: its other URLs may work. It has no text.
+var errResponded = silentError{}
+
+type silentError struct{}
+
+func (silentError) Error() string { return "" }
+
+// outage is the error of a request without a response.
+func (r redactor) outage(err error) error { return sink.Unavailable(r.clean(err)) }
+
+// clean removes secrets from an error's text.
+func (r redactor) clean(err error) error {
+	return &redactedError{err: err, text: r.redact(err.Error())}
+}
+
+type redactedError struct {
+	err  error
+	text string
+}
+
+func (e *redactedError) Error() string { return e.text }
+func (e *redactedError) Unwrap() error { return e.err }
