@@ -19,6 +19,8 @@ type DeadLetter struct {
 	// dead-letter hook had heard of it, ClosedAt when it was replayed or
 	// discarded, zero when not yet.
 	DiedAt, NotifiedAt, ClosedAt time.Time
+	// ClosedAs is "replayed" or "discarded"; "" while the dead letter is open.
+	ClosedAs string
 	// Row is the row of a table of the user's own that a replay puts back, a JSON
 	// object; nil for an event of the relay's own table.
 	Row []byte

@@ -189,7 +189,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a buffer that was truncated leaves its batches behind",
-		file: "outbox/postgres/schema/0004_range.sql",
+		file: "outbox/postgres/schema/0001_outbox.sql",
 		old:  "DELETE FROM %I.outbox_batches WHERE buffer = $1'",
 		new:  "DELETE FROM %I.outbox_batches WHERE buffer = $1 AND false'",
 		pkg:  "./outbox/postgres", test: "TestTruncateTakesItsBatchesWithIt",

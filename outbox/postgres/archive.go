@@ -71,7 +71,7 @@ func archiveColumns(payload string) []column {
 		{"topic", "text NOT NULL"},
 		{"key", "text"},
 		{"payload", payload + " NOT NULL"},
-		{"headers", "jsonb"},
+		{"headers", "json"},
 		{"created_at", "timestamptz NOT NULL"},
 		{"group_id", "uuid NOT NULL"},
 		{"archived_at", "timestamptz NOT NULL DEFAULT clock_timestamp()"},

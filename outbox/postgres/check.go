@@ -78,8 +78,8 @@ var (
 		{"event_id", "bigint NOT NULL"},
 		{"topic", "text NOT NULL"},
 		{"key", "text"},
-		{"payload", "jsonb NOT NULL"},
-		{"headers", "jsonb"},
+		{"payload", "json NOT NULL"},
+		{"headers", "json"},
 		{"created_at", "timestamptz NOT NULL"},
 		{"group_id", "uuid NOT NULL"},
 		{"attempts", "integer NOT NULL"},
@@ -87,9 +87,10 @@ var (
 		{"died_at", "timestamptz NOT NULL DEFAULT clock_timestamp()"},
 		{"notified_at", "timestamptz"},
 		{"closed_at", "timestamptz"},
+		{"closed_as", "text"},
 		{"hook_group_id", "uuid"},
 		{"event_uuid", "uuid"},
-		{"event_row", "jsonb"},
+		{"event_row", "json"},
 	}
 	rateColumns   = []column{{"name", "text PRIMARY KEY"}, {"next_at", "timestamptz NOT NULL"}}
 	bufferColumns = []column{{"buffer", "text PRIMARY KEY"}, {"claim", "text NOT NULL"}, {"floor", "bigint NOT NULL DEFAULT 0"}}
@@ -134,7 +135,11 @@ func (b *Buffer) Check(ctx context.Context) error {
 		if others[i], err = b.lookAt(ctx, own, name); err != nil {
 			return b.db.ConnectError(err)
 		}
-		missing.table(others[i], wanted[i], all)
+		if old, ok := unreleasedTable(SchemaConfig{Table: b.config.Table, Schema: own}, others[i].quoted, name, others[i].columns); ok {
+			missing = append(missing, old)
+		} else {
+			missing.table(others[i], wanted[i], all)
+		}
 	}
 	if b.config.SharedRate {
 		rates, err := b.lookAt(ctx, own, "outbox_rates")

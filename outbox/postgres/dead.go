@@ -41,7 +41,7 @@ func (b *Buffer) matching(f buffer.DeadFilter, more ...string) []string {
 }
 
 // letterSQL is the rest of a row after an event's own columns.
-const letterSQL = `d.group_id, d.attempts, d.error, d.died_at, d.notified_at, d.closed_at, d.event_uuid`
+const letterSQL = `d.group_id, d.attempts, d.error, d.died_at, d.notified_at, d.closed_at, d.closed_as, d.event_uuid`
 
 const deadSQL = `
 SELECT d.event_id, d.topic, d.key, d.payload, d.headers, d.created_at, ` + letterSQL + `, d.event_row
@@ -109,7 +109,7 @@ const discardSQL = pickOpenSQL + `
   ORDER BY d.event_id, d.group_id LIMIT $9::bigint
   FOR UPDATE SKIP LOCKED
 )
-UPDATE outbox_dead_letters d SET closed_at = clock_timestamp()
+UPDATE outbox_dead_letters d SET closed_at = clock_timestamp(), closed_as = 'discarded'
 FROM picked p WHERE d.pipeline = $1 AND d.event_id = p.event_id AND d.group_id = p.group_id`
 
 // Discard is described by buffertest.Buffer.
@@ -146,10 +146,11 @@ func (d *deadLetterDecoder) addLetter(v [][]byte) error {
 	if v[5] != nil {
 		letter.ClosedAt = pg.ReadTime(v[5])
 	}
+	letter.ClosedAs = string(v[6])
 	event := &d.Events[len(d.Events)-1]
 	event.DeadLetter = letter
-	if v[6] != nil {
-		event.UUID = uuid.UUID(v[6])
+	if v[7] != nil {
+		event.UUID = uuid.UUID(v[7])
 	}
 	return nil
 }
@@ -159,8 +160,8 @@ func (d *deadLetterDecoder) addRow(v [][]byte) error {
 	if err := d.addLetter(v); err != nil {
 		return err
 	}
-	if row := v[13]; len(row) > 0 {
-		d.Events[len(d.Events)-1].DeadLetter.Row = d.Copy(pg.ReadJSON(row))
+	if row := v[14]; len(row) > 0 {
+		d.Events[len(d.Events)-1].DeadLetter.Row = d.Copy(row)
 	}
 	return nil
 }

@@ -37,11 +37,11 @@ func TestMigrateSaysWhoHoldsTheTable(t *testing.T) {
 		}
 	}
 	for name, damage := range map[string]string{
-		"a migration":      "ALTER TABLE outbox_batches DROP COLUMN uuids; DELETE FROM outbox_events_migrations WHERE version_id = 5",
-		"tables made anew": "DROP TABLE outbox_dead_letters",
+		"NewVersion": "DELETE FROM outbox_events_migrations WHERE version_id = 1",
+		"LostTable":  "DROP TABLE outbox_dead_letters",
 	} {
 		exec(damage)
-		exec("BEGIN; LOCK TABLE outbox_batches IN ACCESS SHARE MODE")
+		exec("BEGIN; LOCK TABLE outbox_events IN ROW EXCLUSIVE MODE")
 		_, err := migrate(ctx, url, SchemaConfig{}, 0)
 		if pg.Code(err) != pg.CodeLockTimeout {
 			t.Errorf("%s: got %v", name, err)

@@ -57,7 +57,7 @@ func (h *Hook) Claim(ctx context.Context, limit int, lease time.Duration) (*buff
 			h.name(t), groupID.String(), h.b.config.Pipeline, pg.Int(int64(limit)), pg.Interval(lease), h.b.config.Owner,
 		},
 		Row: func(v [][]byte) error {
-			clock = pg.ReadTime(v[13])
+			clock = pg.ReadTime(v[14])
 			return rows.addLetter(v)
 		},
 	})

@@ -14,19 +14,16 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres"
 )
 
-// TestMigrateBesideARelay: a long reader holds the ledger, so it cannot be changed, and
-// the relay of before works on as if nobody wanted to.
-func TestMigrateBesideARelay(t *testing.T) {
+// A long transaction of the application locks the buffer, so that Migrate must wait. The
+// relay claims and settles meanwhile.
+func TestMigrate_LetsTheRelayWorkWhileItWaits(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		damage  string
 		applied []string
 	}{
-		"from the first version": {`ALTER TABLE outbox_batches DROP COLUMN address, DROP COLUMN lanes;
-			ALTER TABLE outbox_dead_letters DROP COLUMN hook_group_id;
-			DROP INDEX outbox_dead_letters_open;
-			DELETE FROM outbox_events_migrations WHERE version_id > 1`, []string{"0002_dead_letters.sql", "0003_order.sql", "0004_range.sql", "0005_own.sql"}},
-		"tables made anew": {"DROP TABLE outbox_dead_letters", nil},
+		"NewVersion": {"DELETE FROM outbox_events_migrations WHERE version_id = 1", []string{"0001_outbox.sql"}},
+		"LostTable":  {"DROP TABLE outbox_dead_letters", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -34,9 +31,9 @@ func TestMigrateBesideARelay(t *testing.T) {
 			f := p.fixture(t, "outbox_events", "orders")
 			check(t, f.Buffer.Check(t.Context()))
 			f.Exec(t, c.damage)
-			reader := f.Begin(t)
-			defer reader.Rollback(t)
-			reader.Exec(t, "LOCK TABLE outbox_batches IN ACCESS SHARE MODE")
+			writer := f.Begin(t)
+			defer writer.Rollback(t)
+			writer.Exec(t, "LOCK TABLE outbox_events IN ROW EXCLUSIVE MODE")
 
 			var applied []string
 			migrated := make(chan error, 1)
@@ -49,7 +46,7 @@ func TestMigrateBesideARelay(t *testing.T) {
 				testserver.Eventually(t, func() error {
 					var waits int
 					err := p.pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_locks
-						WHERE NOT granted AND mode = 'AccessExclusiveLock' AND relation = 'outbox_batches'::regclass`).Scan(&waits)
+						WHERE NOT granted AND mode = 'ShareRowExclusiveLock' AND relation = 'outbox_events'::regclass`).Scan(&waits)
 					if err == nil && waits == 0 {
 						err = errors.New("the migration does not wait")
 					}
@@ -63,10 +60,10 @@ func TestMigrateBesideARelay(t *testing.T) {
 			}
 			select {
 			case err := <-migrated:
-				t.Fatalf("migrated although the ledger is held: %v", err)
+				t.Fatalf("migrated although the buffer is locked: %v", err)
 			default:
 			}
-			reader.Rollback(t)
+			writer.Rollback(t)
 			check(t, <-migrated)
 			if diff := cmp.Diff(c.applied, applied); diff != "" {
 				t.Errorf("applied (-want +got):\n%s", diff)

@@ -30,7 +30,7 @@ const replayOwnSQL = pickOwnSQL + `), chosen AS MATERIALIZED (
 ), put AS (
   INSERT INTO outbox_events AS e (own_columns)
   OVERRIDING SYSTEM VALUE
-  SELECT own_values FROM chosen c, jsonb_populate_record(NULL::outbox_events, c.event_row) r
+  SELECT own_values FROM chosen c, json_populate_record(NULL::outbox_events, c.event_row) r
   ON CONFLICT DO NOTHING
   RETURNING own_find AS find, own_created AS created_at
 ), ledger AS (
@@ -40,7 +40,7 @@ const replayOwnSQL = pickOwnSQL + `), chosen AS MATERIALIZED (
          0, 0, events, first_id, coalesce(last_id, first_id + events - 1), oldest_at, 'replayed', uuids
   FROM (SELECT count(*) AS events, min(created_at) AS oldest_at, own_block FROM put HAVING count(*) > 0) block
 ), closed AS (
-  UPDATE outbox_dead_letters d SET closed_at = clock_timestamp()
+  UPDATE outbox_dead_letters d SET closed_at = clock_timestamp(), closed_as = 'replayed'
   FROM put JOIN chosen c USING (find)
   WHERE d.pipeline = $1 AND d.event_id = c.event_id AND d.group_id = c.group_id
   RETURNING 1

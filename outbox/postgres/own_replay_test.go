@@ -19,7 +19,7 @@ func TestLettersThatATableOfYourOwnRefuses(t *testing.T) {
 DELETE FROM "The ""app""".activities WHERE id = 7;
 ALTER TABLE `+activitiesTable+` ADD CONSTRAINT never CHECK (activity <> 2),
 	ADD CONSTRAINT parent FOREIGN KEY (activity) REFERENCES "The ""app""".activities DEFERRABLE INITIALLY DEFERRED;
-UPDATE relay.outbox_dead_letters SET event_row = event_row || '{"activity": 1e30}' WHERE event_id = 1;
+UPDATE relay.outbox_dead_letters SET event_row = event_row::jsonb || '{"activity": 1e30}' WHERE event_id = 1;
 CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not this one'; END $$;
 CREATE TRIGGER refuse BEFORE INSERT ON `+activitiesTable+` FOR EACH ROW WHEN (NEW.activity = 9) EXECUTE FUNCTION refuse()`)
 	replay := func(limit, want int, what string) {
@@ -38,7 +38,7 @@ CREATE TRIGGER refuse BEFORE INSERT ON `+activitiesTable+` FOR EACH ROW WHEN (NE
 	o.exec(t, `
 DROP TRIGGER refuse ON `+activitiesTable+`;
 ALTER TABLE `+activitiesTable+` DROP CONSTRAINT never, DROP CONSTRAINT parent;
-UPDATE relay.outbox_dead_letters SET event_row = event_row || '{"activity": 1}' WHERE event_id = 1`)
+UPDATE relay.outbox_dead_letters SET event_row = event_row::jsonb || '{"activity": 1}' WHERE event_id = 1`)
 	replay(10, 4, "what was refused")
 	o.agrees(t, "another replay")
 

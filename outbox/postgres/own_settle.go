@@ -34,7 +34,7 @@ WHERE own_find = ANY (ARRAY(
 	archiveOwnSQL = `
 RETURNING own_id::bigint AS id, own_json AS event_row)
 INSERT INTO outbox_archive (id, topic, key, payload, headers, created_at, group_id)
-SELECT id, s.topic, s.key, coalesce(own_payload, own_row), s.headers::jsonb, s.created_at, $1::uuid
+SELECT id, s.topic, s.key, coalesce(own_payload, own_row), s.headers::json, s.created_at, $1::uuid
 FROM gone JOIN unnest($3::bigint[], $4::text[], $5::text[], $6::text[], $7::text[], $8::timestamptz[])
   s(id, topic, key, payload, headers, created_at) USING (id)
 ON CONFLICT (id, group_id) DO NOTHING`
@@ -63,7 +63,7 @@ WITH found AS MATERIALIZED (
 )
 INSERT INTO outbox_dead_letters AS d (pipeline, event_id, topic, key, payload, headers, created_at,
                                       group_id, attempts, error, event_uuid, event_row)
-SELECT $1, s.id, s.topic, s.key, coalesce(own_payload, own_row), s.headers::jsonb, s.created_at,
+SELECT $1, s.id, s.topic, s.key, coalesce(own_payload, own_row), s.headers::json, s.created_at,
        $2::uuid, $3::int, $4, f.key, f.event_row
 FROM unnest($5::own_finds, $6::bigint[], $7::text[], $8::text[], $9::text[], $10::text[], $11::timestamptz[])
   s(find, id, topic, key, payload, headers, created_at) JOIN found f USING (find)
@@ -71,7 +71,7 @@ ON CONFLICT (pipeline, event_id, group_id) DO UPDATE
 SET topic = EXCLUDED.topic, key = EXCLUDED.key, payload = EXCLUDED.payload, headers = EXCLUDED.headers,
     created_at = EXCLUDED.created_at, attempts = EXCLUDED.attempts, error = EXCLUDED.error,
     event_uuid = EXCLUDED.event_uuid, event_row = EXCLUDED.event_row,
-    died_at = clock_timestamp(), notified_at = NULL, closed_at = NULL, hook_group_id = NULL
+    died_at = clock_timestamp(), notified_at = NULL, closed_at = NULL, closed_as = NULL, hook_group_id = NULL
 WHERE d.closed_at IS NOT NULL`
 
 	moveOwnSQL = `
@@ -176,7 +176,7 @@ func (s *settlement) payload(e *outbox.Event) []byte {
 		return nil
 	case !pg.IsJSON(s.table.letterOID):
 		return []byte(`\x` + hex.EncodeToString(e.Payload))
-	case fitsJSONB(e.Payload):
+	case fitsJSON(e.Payload):
 		return e.Payload
 	}
 	// A letter is for people, and for the hook; what a replay puts back is the row.

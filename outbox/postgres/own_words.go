@@ -17,7 +17,7 @@ type own struct {
 	// created is when the event e was inserted, an expression; where nothing in the
 	// table says so, it is now.
 	created string
-	// row is the event e as jsonb, an expression.
+	// row is the event e as json, an expression.
 	row string
 	// insert are the columns that take a value.
 	insert []ownColumn
@@ -42,7 +42,7 @@ func (f *ownFacts) own(c buffer.CustomTable) *own {
 	case pg.OIDTimestamp:
 		o.created = "CASE WHEN isfinite(e." + c.quoted + ") THEN e." + c.quoted + " AT TIME ZONE 'UTC' ELSE clock_timestamp() END"
 	}
-	o.row = f.asJSONB()
+	o.row = f.asJSON()
 	for _, c := range f.columns {
 		if !c.generated {
 			o.insert = append(o.insert, c)
@@ -72,7 +72,7 @@ func (o *own) words(events, numbers string, letterOID uint32) []string {
 		"own_values", values,
 	}
 	if pg.IsJSON(letterOID) {
-		words = append(words, "own_payload", "s.payload::jsonb", "own_row", "event_row")
+		words = append(words, "own_payload", "s.payload::json", "own_row", "event_row")
 	} else {
 		words = append(words, "own_payload", "s.payload::bytea", "own_row", "convert_to(event_row::text, 'UTF8')")
 	}

@@ -164,5 +164,5 @@ func insertedAt(e *outbox.Event, name, text []byte) {
 }
 
 func isObject(text []byte) bool {
-	return bytes.HasPrefix(bytes.TrimLeft(text, " \t\r\n"), []byte("{")) && fitsJSONB(text)
+	return bytes.HasPrefix(bytes.TrimLeft(text, " \t\r\n"), []byte("{")) && fitsJSON(text)
 }

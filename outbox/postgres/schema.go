@@ -80,9 +80,9 @@ func (c SchemaConfig) own() string {
 func (c SchemaConfig) names() map[string]string {
 	schema, table := pg.SplitTable(c.Table)
 	own := c.own()
-	payload, yes := "jsonb", ""
+	payload, deadPayload, yes := "jsonb", "json", ""
 	if c.Bytes {
-		payload = "bytea"
+		payload, deadPayload = "bytea", "bytea"
 	}
 	if c.Own {
 		yes = "yes"
@@ -90,20 +90,21 @@ func (c SchemaConfig) names() map[string]string {
 	return map[string]string{
 		"Events":      pg.Ident(schema, table),
 		"Payload":     payload,
+		"DeadPayload": deadPayload,
 		"Batches":     pg.Ident(own, "outbox_batches"),
 		"DeadLetters": pg.Ident(own, "outbox_dead_letters"),
 		// An index is where its table is, and has no schema in CREATE INDEX.
-		"BatchesDue":    pg.Ident("", "outbox_batches_due"),
-		"BatchesLast":   pg.Ident("", "outbox_batches_last"),
-		"DeadOpen":      pg.Ident("", "outbox_dead_letters_open"),
-		"DeadUntold":    pg.Ident("", "outbox_dead_letters_unnotified"),
-		"DeadBeingTold": pg.Ident("", "outbox_dead_letters_notifying"),
-		"Buffers":       pg.Ident(own, "outbox_buffers"),
-		"Numbers":       pg.Ident(own, "outbox_numbers"),
-		"Rates":         pg.Ident(own, "outbox_rates"),
-		"Truncated":     pg.Ident(own, "outbox_truncated"),
+		"BatchesDue":     pg.Ident("", "outbox_batches_due"),
+		"BatchesLast":    pg.Ident("", "outbox_batches_last"),
+		"DeadOpen":       pg.Ident("", "outbox_dead_letters_open"),
+		"DeadUnnotified": pg.Ident("", "outbox_dead_letters_unnotified"),
+		"DeadNotifying":  pg.Ident("", "outbox_dead_letters_notifying"),
+		"Buffers":        pg.Ident(own, "outbox_buffers"),
+		"Numbers":        pg.Ident(own, "outbox_numbers"),
+		"Rates":          pg.Ident(own, "outbox_rates"),
+		"Truncated":      pg.Ident(own, "outbox_truncated"),
 		// Where the ledger is, for a trigger; nothing: where the buffer is.
-		"OwnSchema": pg.Literal(own),
+		"LedgerSchema": pg.Literal(own),
 		// Anything: the buffer is the user's.
 		"Own": yes,
 	}
@@ -174,6 +175,9 @@ func migrate(ctx context.Context, url string, c SchemaConfig, patience time.Dura
 	}
 
 	if c, err = c.beside(ctx, tx); err != nil {
+		return nil, pg.ConnectError(config, err)
+	}
+	if err := refuseUnreleased(ctx, tx, c); err != nil {
 		return nil, pg.ConnectError(config, err)
 	}
 	applied, err := up(ctx, config, c, patience)

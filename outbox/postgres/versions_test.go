@@ -116,3 +116,15 @@ func TestADatabaseThatDoesNotAnswer(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+func TestPoolParametersInTheURL(t *testing.T) {
+	t.Parallel()
+	url := testserver.Postgres(t) + "?pool_max_conns=3&pool_max_conn_lifetime=1m"
+	_, err := postgres.Migrate(t.Context(), url, postgres.SchemaConfig{})
+	check(t, err)
+	check(t, checkError(t, url, ""))
+	_, err = postgres.Migrate(t.Context(), url+"&pool_min_conns=many", postgres.SchemaConfig{})
+	if err == nil || strings.Contains(err.Error(), "secret-") {
+		t.Errorf("pool_min_conns=many: got %v", err)
+	}
+}

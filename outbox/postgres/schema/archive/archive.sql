@@ -4,7 +4,7 @@ CREATE TABLE IF NOT EXISTS {{.Archive}} (
     topic       text NOT NULL,
     key         text,
     payload     {{.Payload}} NOT NULL,
-    headers     jsonb,
+    headers     json,
     created_at  timestamptz NOT NULL,
     group_id    uuid NOT NULL,
     archived_at timestamptz NOT NULL DEFAULT clock_timestamp(),
