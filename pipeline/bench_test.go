@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/outboxrelay/relay/delivery"
+	"github.com/outboxrelay/relay/internal/testdb"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -34,12 +35,17 @@ type database struct {
 // newDatabase makes a migrated database on the server that tests share.
 func newDatabase(t testing.TB) *database {
 	t.Helper()
-	return databaseAt(t, testserver.Postgres(t))
+	return migratedAt(t, testdb.Postgres(t, postgres.SchemaConfig{}))
 }
 
 func databaseAt(t testing.TB, url string) *database {
 	t.Helper()
 	migrate(t, url)
+	return migratedAt(t, url)
+}
+
+func migratedAt(t testing.TB, url string) *database {
+	t.Helper()
 	app, err := pgxpool.New(t.Context(), url)
 	check(t, err)
 	t.Cleanup(app.Close)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/outboxrelay/relay/internal/testdb"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres"
@@ -99,8 +100,8 @@ func TestDatabaseDefaults(t *testing.T) {
 	} {
 		t.Run(settings["default_transaction_isolation"], func(t *testing.T) {
 			t.Parallel()
-			url := testserver.Postgres(t)
-			d := databaseAt(t, url)
+			url := testdb.Postgres(t, postgres.SchemaConfig{})
+			d := migratedAt(t, url)
 			for name, value := range settings {
 				d.exec(t, fmt.Sprintf("ALTER DATABASE %s SET %s = '%s'", pgx.Identifier{nameOf(t, url)}.Sanitize(), name, value))
 			}

@@ -17,7 +17,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/redis/go-redis/v9/logging"
 
+	"github.com/outboxrelay/relay/internal/testdb"
 	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/outbox/postgres"
 )
 
 // beRelay in its environment makes the test program the command itself, so that
@@ -192,13 +194,21 @@ type database struct {
 	conn *pgx.Conn
 }
 
-// newDatabase makes a database, migrated by the command.
+// newDatabase makes a migrated database.
 func newDatabase(t *testing.T) *database {
 	t.Helper()
-	return newDatabaseAt(t, testserver.Postgres(t))
+	return connectTo(t, testdb.Postgres(t, postgres.SchemaConfig{}))
 }
 
+// newDatabaseAt migrates a database by the command.
 func newDatabaseAt(t *testing.T, url string) *database {
+	t.Helper()
+	path := write(t, onePipeline("p", url, "stdout:"))
+	do(t, nil, "migrate", "-c", path).want(t, 0, "p: applied 0001_", "")
+	return connectTo(t, url)
+}
+
+func connectTo(t *testing.T, url string) *database {
 	t.Helper()
 	d := &database{t: t, url: url}
 	conn, err := pgx.Connect(t.Context(), d.url)
@@ -211,8 +221,6 @@ func newDatabaseAt(t *testing.T, url string) *database {
 			t.Log(err)
 		}
 	})
-	path := write(t, onePipeline("p", d.url, "stdout:"))
-	do(t, nil, "migrate", "-c", path).want(t, 0, "p: applied 0001_", "")
 	return d
 }
 

@@ -120,19 +120,24 @@ func (s *PostgresServer) ping(ctx context.Context) error {
 
 // NewDatabase makes an empty database and returns its URL.
 func (s *PostgresServer) NewDatabase(ctx context.Context) (string, error) {
-	return createDatabase(ctx, s.URL)
+	return createDatabase(ctx, s.URL, "")
 }
 
-// createDatabase makes an empty database beside the one of the URL.
-func createDatabase(ctx context.Context, serverURL string) (string, error) {
+// createDatabase makes a database on the server of a URL, a copy of the database template
+// or an empty one, and returns its URL.
+func createDatabase(ctx context.Context, serverURL, template string) (string, error) {
 	u, err := url.Parse(serverURL)
 	if err != nil {
 		return "", errors.New("RELAY_TEST_POSTGRES_URL is not a URL") // without the password url.Parse would show
 	}
 	name := "relay_test_" + rand.Text()
 	u.Path = "/" + name
+	create := "CREATE DATABASE " + pgx.Identifier{name}.Sanitize()
+	if template != "" {
+		create += " TEMPLATE " + pgx.Identifier{template}.Sanitize()
+	}
 	return u.String(), withConn(ctx, serverURL, func(conn *pgx.Conn) error {
-		_, err := conn.Exec(ctx, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize())
+		_, err := conn.Exec(ctx, create)
 		return err
 	})
 }

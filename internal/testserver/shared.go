@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"sync"
 	"testing"
@@ -39,6 +40,8 @@ func complain(format string, a ...any) {
 type sharedServers struct {
 	mu      sync.Mutex
 	closers []func() error
+	// templates are databases that others are copied from, by what they contain.
+	templates map[string]func() (name string, err error)
 
 	postgres, redis, nats func() (url string, err error)
 }
@@ -46,7 +49,7 @@ type sharedServers struct {
 var shared = newShared()
 
 func newShared() *sharedServers {
-	s := &sharedServers{}
+	s := &sharedServers{templates: map[string]func() (string, error){}}
 	s.postgres = s.lazily("RELAY_TEST_POSTGRES_URL", func(ctx context.Context) (string, func() error, error) {
 		server, err := StartPostgres(ctx, PostgresOptions{Settings: map[string]string{
 			// Far from UTC, and not by whole hours: nothing of the relay's may
@@ -99,6 +102,38 @@ func (s *sharedServers) lazily(env string, start func(context.Context) (string, 
 		s.closers = append(s.closers, stop)
 		return url, nil
 	})
+}
+
+// template returns the name of the database that prepare has filled, once.
+func (s *sharedServers) template(name string, prepare func(context.Context, string) error) (string, error) {
+	s.mu.Lock()
+	made, ok := s.templates[name]
+	if !ok {
+		made = sync.OnceValues(func() (string, error) { return s.makeTemplate(prepare) })
+		s.templates[name] = made
+	}
+	s.mu.Unlock()
+	return made()
+}
+
+func (s *sharedServers) makeTemplate(prepare func(context.Context, string) error) (string, error) {
+	ctx := context.Background()
+	serverURL, err := s.postgres()
+	if err != nil {
+		return "", err
+	}
+	templateURL, err := createDatabase(ctx, serverURL, "")
+	if err != nil {
+		return "", err
+	}
+	s.mu.Lock()
+	s.closers = append([]func() error{func() error { return dropDatabase(ctx, serverURL, templateURL) }}, s.closers...)
+	s.mu.Unlock()
+	u, err := url.Parse(templateURL)
+	if err != nil {
+		return "", err
+	}
+	return u.Path[1:], prepare(ctx, templateURL)
 }
 
 func (s *sharedServers) close() error {

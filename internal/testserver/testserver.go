@@ -13,8 +13,21 @@ import (
 // do everything. The database must not be left with prepared transactions.
 func Postgres(t testing.TB) string {
 	t.Helper()
+	return newDatabase(t, "")
+}
+
+// PostgresFrom returns the URL of a new database as Postgres does. It is a copy of a
+// template, which the first call of a process with that name makes: an empty database
+// that prepare has filled. prepare must close its connections.
+func PostgresFrom(t testing.TB, name string, prepare func(ctx context.Context, url string) error) string {
+	t.Helper()
+	return newDatabase(t, must(shared.template(name, prepare))(t))
+}
+
+func newDatabase(t testing.TB, template string) string {
+	t.Helper()
 	serverURL := must(shared.postgres())(t)
-	databaseURL := must(createDatabase(t.Context(), serverURL))(t)
+	databaseURL := must(createDatabase(t.Context(), serverURL, template))(t)
 	t.Cleanup(func() { check(t, dropDatabase(context.WithoutCancel(t.Context()), serverURL, databaseURL)) })
 	return databaseURL
 }

@@ -30,7 +30,7 @@ func TestAnArchiveThatFails(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := newPlace(t, testserver.Postgres(t), buffertest.Options{Archive: true})
+			p := newMigratedDB(t, buffertest.Options{Archive: true})
 			f := p.fixture(t, "outbox_events", "orders")
 			event := outbox.Event{Topic: "t", Payload: []byte("1")}
 			ids := f.Insert(t, event, event, event)
@@ -97,7 +97,7 @@ func TestAnArchiveThatFails(t *testing.T) {
 // with the payload's type that the buffer has.
 func TestMigrateMakesTheArchive(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+	p := newTestDB(t, testserver.Postgres(t), buffertest.Options{})
 	_, err := p.pool.Exec(t.Context(), `CREATE SCHEMA own; CREATE SCHEMA "old events"`)
 	check(t, err)
 	c := postgres.SchemaConfig{Table: "shop_events", Schema: "own", Bytes: true}
@@ -151,7 +151,7 @@ func TestCheckLooksAtTheArchive(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := newPlace(t, testserver.Postgres(t), buffertest.Options{Archive: true})
+			p := newMigratedDB(t, buffertest.Options{Archive: true})
 			f := p.fixture(t, "outbox_events", "orders")
 			url := p.url
 			if c.damage == "" {

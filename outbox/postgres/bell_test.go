@@ -23,11 +23,11 @@ import (
 )
 
 // rung is a migrated database whose trigger rings.
-type rung struct{ *place }
+type rung struct{ *testDB }
 
 func newRung(t *testing.T) rung {
 	t.Helper()
-	p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+	p := newTestDB(t, testserver.Postgres(t), buffertest.Options{})
 	applied, err := postgres.Migrate(t.Context(), p.url, postgres.SchemaConfig{Notify: true})
 	check(t, err)
 	if n := len(applied); n == 0 || applied[n-1] != "trigger outbox_notify" {
@@ -455,7 +455,7 @@ func TestTheTriggerNeedsNothingOfTheApplication(t *testing.T) {
 // One function serves buffers of any name, and the trigger is made once.
 func TestTheTriggerOfAnyTable(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+	p := newTestDB(t, testserver.Postgres(t), buffertest.Options{})
 	r := rung{p}
 	r.exec(t, `CREATE SCHEMA "it's odd"`)
 	tables := []postgres.SchemaConfig{

@@ -8,7 +8,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
@@ -18,7 +17,7 @@ import (
 // vanished is noticed long before TCP would.
 func TestTheServerBoundsEveryWrite(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+	p := newMigratedDB(t, buffertest.Options{})
 	f := p.fixture(t, "outbox_events", "orders")
 	buf, hook, ctx := f.Buffer, f.Hook(t), t.Context()
 	for _, statement := range []string{
@@ -81,7 +80,7 @@ func TestTheServerBoundsEveryWrite(t *testing.T) {
 // TestTheVictimOfADeadlockTriesAgain: it was rolled back for certain.
 func TestTheVictimOfADeadlockTriesAgain(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+	p := newMigratedDB(t, buffertest.Options{})
 	f := p.fixture(t, "outbox_events", "orders")
 	ctx := t.Context()
 	// What a sequence has given is not rolled back.

@@ -21,7 +21,7 @@ import (
 // another schema; without them the error says which.
 func TestBucketAsAnyRole(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+	p := newMigratedDB(t, buffertest.Options{})
 	f := p.fixture(t, "outbox_events", "orders")
 	f.Exec(t, "CREATE SCHEMA relay")
 	_, err := postgres.Migrate(t.Context(), p.url, postgres.SchemaConfig{Table: "public.own_events", Schema: "relay"})
@@ -52,7 +52,7 @@ func TestBucketAsAnyRole(t *testing.T) {
 // TestALostRatesTableIsMadeAgain by migrate, whose versions say that it is there.
 func TestALostRatesTableIsMadeAgain(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+	p := newMigratedDB(t, buffertest.Options{})
 	f := p.fixture(t, "outbox_events", "orders")
 	f.Exec(t, "DROP TABLE outbox_rates")
 	_, err := postgres.Migrate(t.Context(), p.url, postgres.SchemaConfig{})
@@ -65,7 +65,7 @@ func TestALostRatesTableIsMadeAgain(t *testing.T) {
 // and what a token's transaction sets does not stay behind on a connection of the pool.
 func TestBucketThroughPgBouncer(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+	p := newMigratedDB(t, buffertest.Options{})
 	p.fixture(t, "outbox_events", "orders")
 	pooled := testserver.PgBouncer(t, p.url)
 	const each = 10

@@ -15,7 +15,7 @@ import (
 
 // asRole gives the URL's database a new role with a password and returns the URL
 // for it. Roles are the whole server's, so they are named after the database.
-func (p *place) asRole(t *testing.T, name string, grants ...string) string {
+func (p *testDB) asRole(t *testing.T, name string, grants ...string) string {
 	t.Helper()
 	u, err := url.Parse(p.url)
 	check(t, err)
@@ -76,7 +76,7 @@ func TestCheckNamesWhatIsMissing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+			p := newMigratedDB(t, buffertest.Options{})
 			f := p.fixture(t, "outbox_events", "orders")
 			if c.damage != "" {
 				f.Exec(t, c.damage)
@@ -97,7 +97,7 @@ func TestCheckNamesWhatIsMissing(t *testing.T) {
 // TestPrivileges: what the docs name is enough, and what is less is named.
 func TestPrivileges(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+	p := newMigratedDB(t, buffertest.Options{})
 	f := p.fixture(t, "outbox_events", "orders")
 
 	err := checkError(t, p.asRole(t, "poor_", "GRANT SELECT, INSERT, UPDATE ON outbox_events, outbox_batches, outbox_dead_letters, outbox_buffers"), "")
@@ -113,7 +113,7 @@ func TestPrivileges(t *testing.T) {
 	relay := p.asRole(t, "relay_",
 		"GRANT SELECT, INSERT, UPDATE, DELETE ON outbox_events, outbox_batches, outbox_dead_letters, outbox_buffers",
 		"GRANT USAGE ON ALL SEQUENCES IN SCHEMA public")
-	application := newPlace(t, p.asRole(t, "app_", "GRANT INSERT ON outbox_events"), p.opt)
+	application := newTestDB(t, p.asRole(t, "app_", "GRANT INSERT ON outbox_events"), p.opt)
 	_, err = application.pool.Exec(t.Context(), "INSERT INTO outbox_events (topic, payload) VALUES ('t', '{}'), ('t', '{}'), ('t', '{}')")
 	check(t, err)
 
@@ -178,7 +178,7 @@ func TestUnreachable(t *testing.T) {
 // two migrations at once, all end in the same tables, and drop nothing.
 func TestSchemaAndMigrate(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+	p := newTestDB(t, testserver.Postgres(t), buffertest.Options{})
 	ddl, err := postgres.Schema(postgres.SchemaConfig{})
 	check(t, err)
 	for range 2 {
@@ -221,7 +221,7 @@ func TestSchemaAndMigrate(t *testing.T) {
 // TestOtherNames: schemas and tables with names that have to be quoted.
 func TestOtherNames(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+	p := newTestDB(t, testserver.Postgres(t), buffertest.Options{})
 	_, err := p.pool.Exec(t.Context(), `CREATE SCHEMA "Shop"; CREATE SCHEMA "order"`)
 	check(t, err)
 	c := postgres.SchemaConfig{Table: "Shop.user's events", Schema: "order"}

@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
@@ -18,7 +17,7 @@ func TestBufferOptimistic(t *testing.T) { buffertest.Run(t, harness(buffer.Claim
 func openOptimistic(t *testing.T) *buffertest.Fixture {
 	t.Helper()
 	opt := buffertest.Options{Claim: buffer.ClaimOptimistic, Random: true}
-	return newPlace(t, testserver.Postgres(t), opt).fixture(t, "outbox_events", "orders")
+	return newMigratedDB(t, opt).fixture(t, "outbox_events", "orders")
 }
 
 func ones(n int) []outbox.Event {

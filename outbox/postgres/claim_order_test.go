@@ -14,7 +14,7 @@ import (
 // Statistics that are wrong do not make a claim that keeps order read the backlog.
 func TestWrongStatisticsInOrder(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, testserver.Postgres(t), buffertest.Options{Ordered: true})
+	p := newMigratedDB(t, buffertest.Options{Ordered: true})
 	f := p.fixture(t, "outbox_events", "orders")
 	insert := func(n int) {
 		t.Helper()
@@ -55,7 +55,7 @@ func TestWrongStatisticsInOrder(t *testing.T) {
 // A claim in the other mode that is under way keeps the mode as it is.
 func TestTheModeWaitsForClaimsUnderWay(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, testserver.Postgres(t), buffertest.Options{Ordered: true})
+	p := newMigratedDB(t, buffertest.Options{Ordered: true})
 	f := p.fixture(t, "outbox_events", "orders")
 	f.Insert(t, outbox.Event{Topic: "t", Payload: []byte("{}")})
 	check(t, f.Plain(t).Check(t.Context()))

@@ -5,7 +5,6 @@ import (
 	"math"
 	"testing"
 
-	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
@@ -18,7 +17,7 @@ func TestIDsAtTheEnds(t *testing.T) {
 	for _, mode := range []buffer.ClaimMode{buffer.ClaimRange, buffer.ClaimStamp} {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
-			p := newPlace(t, testserver.Postgres(t), buffertest.Options{Claim: mode})
+			p := newMigratedDB(t, buffertest.Options{Claim: mode})
 			f := p.fixture(t, "outbox_events", "orders")
 			ctx := t.Context()
 			check(t, f.Buffer.Check(ctx))

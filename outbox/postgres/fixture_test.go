@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/outboxrelay/relay/internal/testdb"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -23,21 +24,39 @@ func TestMain(m *testing.M) { testserver.Main(m) }
 
 func harness(mode buffer.ClaimMode) buffertest.Harness {
 	return buffertest.Harness{RowLocks: true, Claim: mode, Open: func(t testing.TB, opt buffertest.Options) *buffertest.Fixture {
-		return newPlace(t, testserver.Postgres(t), opt).fixture(t, "outbox_events", "orders")
+		return newMigratedDB(t, opt).fixture(t, "outbox_events", "orders")
 	}}
 }
 
-// place is a migrated database and a client of its own.
-type place struct {
-	url  string
-	opt  buffertest.Options
-	pool *pgxpool.Pool
-	own  *ownShape // nil: the tables are the relay's
+// testDB is a database and a client of its own.
+type testDB struct {
+	url      string
+	opt      buffertest.Options
+	pool     *pgxpool.Pool
+	own      *ownShape             // nil: the tables are the relay's
+	migrated postgres.SchemaConfig // the tables that are there; zero for none
 }
 
-func newPlace(t testing.TB, url string, opt buffertest.Options) *place {
+// newMigratedDB returns a database with the relay's tables.
+func newMigratedDB(t testing.TB, opt buffertest.Options) *testDB {
 	t.Helper()
-	p := &place{url: url, opt: opt}
+	c := schemaOf(opt, "outbox_events")
+	p := newTestDB(t, testdb.Postgres(t, c), opt)
+	p.migrated = c
+	return p
+}
+
+func schemaOf(opt buffertest.Options, table string) postgres.SchemaConfig {
+	c := postgres.SchemaConfig{Table: table, Bytes: opt.Bytes}
+	if opt.Archive {
+		c.Archive = "outbox_archive"
+	}
+	return c
+}
+
+func newTestDB(t testing.TB, url string, opt buffertest.Options) *testDB {
+	t.Helper()
+	p := &testDB{url: url, opt: opt}
 	var err error
 	p.pool, err = pgxpool.New(t.Context(), url)
 	if err != nil {
@@ -47,19 +66,25 @@ func newPlace(t testing.TB, url string, opt buffertest.Options) *place {
 	return p
 }
 
-func (p *place) fixture(t testing.TB, table, pipeline string) *buffertest.Fixture {
+func (p *testDB) fixture(t testing.TB, table, pipeline string) *buffertest.Fixture {
 	t.Helper()
-	archive := ""
-	if p.opt.Archive {
-		archive = "outbox_archive"
+	schema := schemaOf(p.opt, table)
+	var own buffer.CustomTable
+	if p.own != nil {
+		own, schema.Own = p.own.projecting(table, p.opt.Project), true
 	}
-	own := p.own.make(t, p, table)
-	if _, err := postgres.Migrate(t.Context(), p.url, postgres.SchemaConfig{Table: table, Bytes: p.opt.Bytes, Archive: archive, Own: own.Is()}); err != nil {
-		t.Fatal(err)
+	if schema != p.migrated {
+		if p.own != nil {
+			_, err := p.pool.Exec(t.Context(), p.own.ddl(table, p.opt.Bytes))
+			check(t, err)
+		}
+		if _, err := postgres.Migrate(t.Context(), p.url, schema); err != nil {
+			t.Fatal(err)
+		}
 	}
 	openAs := func(t testing.TB, owner string, ordered bool) *postgres.Buffer {
 		b, err := postgres.Open(postgres.Config{
-			URL: p.url, Table: table, Pipeline: pipeline, Owner: owner, Archive: archive, Ordered: ordered, Claim: p.opt.Claim, Own: own, Connections: 16,
+			URL: p.url, Table: table, Pipeline: pipeline, Owner: owner, Archive: schema.Archive, Ordered: ordered, Claim: p.opt.Claim, Own: own, Connections: 16,
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -8,7 +8,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
@@ -17,7 +16,7 @@ import (
 // TestALetterThatSomebodyHolds does not hold up the hook, and is told when it is free.
 func TestALetterThatSomebodyHolds(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+	p := newMigratedDB(t, buffertest.Options{})
 	f := p.fixture(t, "outbox_events", "orders")
 	hook, ctx := f.Hook(t), t.Context()
 	event := outbox.Event{Topic: "t", Payload: []byte("1")}

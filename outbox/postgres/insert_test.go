@@ -27,7 +27,7 @@ func someEvents() []outbox.Event {
 // in, through pgx and through database/sql.
 func TestInsert(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+	p := newMigratedDB(t, buffertest.Options{})
 	f := p.fixture(t, "outbox_events", "orders")
 	ctx := t.Context()
 
@@ -72,7 +72,7 @@ func TestInsert(t *testing.T) {
 // TestInsertMany is more than one statement takes.
 func TestInsertMany(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, testserver.Postgres(t), buffertest.Options{Bytes: true})
+	p := newTestDB(t, testserver.Postgres(t), buffertest.Options{Bytes: true})
 	f := p.fixture(t, "billing", "billing")
 	events := make([]outbox.Event, 20_001)
 	for i := range events {
@@ -94,7 +94,7 @@ func TestInsertMany(t *testing.T) {
 // TestInsertRefuses: a bad event is named, and nothing of the call is inserted.
 func TestInsertRefuses(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+	p := newMigratedDB(t, buffertest.Options{})
 	f := p.fixture(t, "outbox_events", "orders")
 	good := outbox.Event{Topic: "t", Payload: []byte("{}")}
 	for name, bad := range map[string]outbox.Event{
@@ -123,7 +123,7 @@ func TestInsertRefuses(t *testing.T) {
 // TestInsertWithoutTable names the command that mends it.
 func TestInsertWithoutTable(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+	p := newTestDB(t, testserver.Postgres(t), buffertest.Options{})
 	err := pgx.BeginFunc(t.Context(), p.pool, func(tx pgx.Tx) error {
 		return postgres.Insert(t.Context(), tx, outbox.Event{Topic: "t", Payload: []byte("{}")})
 	})

@@ -27,7 +27,7 @@ func TestMigrate_LetsTheRelayWorkWhileItWaits(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+			p := newMigratedDB(t, buffertest.Options{})
 			f := p.fixture(t, "outbox_events", "orders")
 			check(t, f.Buffer.Check(t.Context()))
 			f.Exec(t, c.damage)

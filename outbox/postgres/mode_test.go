@@ -17,7 +17,7 @@ import (
 )
 
 // as opens the buffer as a process does that claims so.
-func (p *place) as(t *testing.T, mode buffer.ClaimMode) *postgres.Buffer {
+func (p *testDB) as(t *testing.T, mode buffer.ClaimMode) *postgres.Buffer {
 	t.Helper()
 	b, err := postgres.Open(postgres.Config{URL: p.url, Pipeline: "orders", Owner: string(mode), Claim: mode})
 	check(t, err)
@@ -25,7 +25,7 @@ func (p *place) as(t *testing.T, mode buffer.ClaimMode) *postgres.Buffer {
 	return b
 }
 
-func (p *place) storedMode(t *testing.T) string {
+func (p *testDB) storedMode(t *testing.T) string {
 	t.Helper()
 	return query(t, p.pool, "SELECT claim FROM outbox_buffers", pgx.RowTo[string])[0]
 }
@@ -51,7 +51,7 @@ func TestTheModeChangesWhenNothingLives(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%s to %s", c[0], c[1]), func(t *testing.T) {
 			t.Parallel()
-			p := newPlace(t, testserver.Postgres(t), buffertest.Options{Claim: c[0]})
+			p := newMigratedDB(t, buffertest.Options{Claim: c[0]})
 			f := p.fixture(t, "outbox_events", "orders")
 			ctx := t.Context()
 			ids := f.Insert(t, oneEvent, oneEvent, oneEvent)
@@ -99,7 +99,7 @@ func TestTheModeChangesWhenNothingLives(t *testing.T) {
 // range when they are gone.
 func TestAutoFollows(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, testserver.Postgres(t), buffertest.Options{Claim: buffer.ClaimStamp})
+	p := newMigratedDB(t, buffertest.Options{Claim: buffer.ClaimStamp})
 	f := p.fixture(t, "outbox_events", "orders")
 	ctx := t.Context()
 	ids := f.Insert(t, oneEvent, oneEvent)
@@ -138,7 +138,7 @@ func TestAutoFollows(t *testing.T) {
 // A range claim that is under way keeps the mode as it is.
 func TestTheModeWaitsForARangeUnderWay(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, testserver.Postgres(t), buffertest.Options{Claim: buffer.ClaimRange})
+	p := newMigratedDB(t, buffertest.Options{Claim: buffer.ClaimRange})
 	f := p.fixture(t, "outbox_events", "orders")
 	ctx := t.Context()
 	f.Insert(t, oneEvent)
@@ -188,7 +188,7 @@ func TestWhereRangeDoesNotHold(t *testing.T) {
 	} {
 		t.Run(says, func(t *testing.T) {
 			t.Parallel()
-			p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+			p := newMigratedDB(t, buffertest.Options{})
 			p.fixture(t, "outbox_events", "orders")
 			ctx := t.Context()
 			for statement := range strings.SplitSeq(does, ";") {
@@ -229,7 +229,7 @@ func TestWhereRangeDoesNotHold(t *testing.T) {
 			}
 		})
 	}
-	p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+	p := newMigratedDB(t, buffertest.Options{})
 	p.fixture(t, "outbox_events", "orders")
 	b := p.as(t, buffer.ClaimRange)
 	check(t, b.Check(t.Context()))
@@ -243,7 +243,7 @@ func TestWhereRangeDoesNotHold(t *testing.T) {
 // again.
 func TestALostTriggerIsNamed(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+	p := newMigratedDB(t, buffertest.Options{})
 	f := p.fixture(t, "outbox_events", "orders")
 	ctx := t.Context()
 	b := p.as(t, buffer.ClaimRange)
@@ -267,7 +267,7 @@ func TestALostTriggerIsNamed(t *testing.T) {
 // Room for stamps is of no use where nothing is stamped, and missed where it is.
 func TestFillfactorIsForStamps(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+	p := newMigratedDB(t, buffertest.Options{})
 	f := p.fixture(t, "outbox_events", "orders")
 	f.Exec(t, "ALTER TABLE outbox_events SET (fillfactor = 100)")
 	for mode, want := range map[buffer.ClaimMode]bool{buffer.ClaimRange: false, buffer.ClaimStamp: true} {

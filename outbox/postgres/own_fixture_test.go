@@ -1,12 +1,18 @@
 package postgres_test
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
+	"github.com/outboxrelay/relay/outbox/postgres"
 )
 
 // ownShape is how a user's own table is made that has the columns which the suite asks
@@ -31,34 +37,46 @@ const ownTable = `"Own ""events"" of ours"`
 
 func ownHarness(shape *ownShape) buffertest.Harness {
 	return buffertest.Harness{RowLocks: true, Own: true, Claim: buffer.ClaimStamp, Open: func(t testing.TB, opt buffertest.Options) *buffertest.Fixture {
-		p := newPlace(t, testserver.Postgres(t), opt)
-		p.own = shape
+		schema := schemaOf(opt, ownTable)
+		schema.Own = true
+		url := testserver.PostgresFrom(t, fmt.Sprintf("%+v %s", schema, shape.id), func(ctx context.Context, url string) error {
+			conn, err := pgx.Connect(ctx, url)
+			if err != nil {
+				return err
+			}
+			_, err = conn.Exec(ctx, shape.ddl(ownTable, opt.Bytes))
+			if err = errors.Join(err, conn.Close(ctx)); err != nil {
+				return err
+			}
+			_, err = postgres.Migrate(ctx, url, schema)
+			return err
+		})
+		p := newTestDB(t, url, opt)
+		p.own, p.migrated = shape, schema
 		return p.fixture(t, ownTable, "orders")
 	}}
 }
 
-// make makes the table and its parents, and says what is projected of it.
-func (s *ownShape) make(t testing.TB, p *place, table string) buffer.CustomTable {
-	t.Helper()
-	if s == nil {
-		return buffer.CustomTable{}
-	}
+// ddl makes the table and its parents.
+func (s *ownShape) ddl(table string, bytes bool) string {
 	payload := "jsonb"
-	if p.opt.Bytes {
+	if bytes {
 		payload = "bytea"
 	}
-	if _, err := p.pool.Exec(t.Context(), `
-CREATE TABLE `+table+` (`+s.first+`
-	topic text, key text, payload `+payload+` NOT NULL, headers jsonb, created_at timestamptz NOT NULL DEFAULT clock_timestamp(), group_id uuid,
+	return `
+CREATE TABLE ` + table + ` (` + s.first + `
+	topic text, key text, payload ` + payload + ` NOT NULL, headers jsonb, created_at timestamptz NOT NULL DEFAULT clock_timestamp(), group_id uuid,
 	parent_id bigint, seal text UNIQUE, raw bytea DEFAULT '\x00ff', "length" integer GENERATED ALWAYS AS (length(topic)) STORED,
-	`+s.id+`);
-CREATE TABLE IF NOT EXISTS parents (id bigint PRIMARY KEY, name text)`); err != nil {
-		t.Fatal(err)
-	}
-	own, project := s.own, p.opt.Project
+	` + s.id + `);
+CREATE TABLE IF NOT EXISTS parents (id bigint PRIMARY KEY, name text)`
+}
+
+// projecting is the table with the projection of a case, or all of its columns.
+func (s *ownShape) projecting(table, project string) buffer.CustomTable {
 	if project == "" {
 		project = "SELECT * FROM {table} WHERE group_id = {group}"
 	}
+	own := s.own
 	own.Project = strings.NewReplacer("{table}", table, "{group}", "$1").Replace(project)
 	return own
 }

@@ -19,7 +19,7 @@ import (
 
 // ours is a table of the user's own and a relay on it.
 type ours struct {
-	*place
+	*testDB
 	*postgres.Buffer
 	config postgres.Config
 }
@@ -27,7 +27,7 @@ type ours struct {
 // newOurs makes the tables, and the relay's in a schema of its own.
 func newOurs(t *testing.T, url, ddl string, own buffer.CustomTable, table string) *ours {
 	t.Helper()
-	o := &ours{place: newPlace(t, url, buffertest.Options{}), config: postgres.Config{
+	o := &ours{testDB: newTestDB(t, url, buffertest.Options{}), config: postgres.Config{
 		URL: url, Table: table, Schema: "relay", Pipeline: "ours", Own: own, Connections: 4,
 	}}
 	o.exec(t, ddl)

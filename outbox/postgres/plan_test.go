@@ -26,7 +26,7 @@ func TestStatisticsThatAreWrongCostNothing(t *testing.T) {
 }
 
 func wrongStatistics(t *testing.T, mode buffer.ClaimMode, statistics string) {
-	p := newPlace(t, testserver.Postgres(t), buffertest.Options{Claim: mode})
+	p := newMigratedDB(t, buffertest.Options{Claim: mode})
 	f := p.fixture(t, "outbox_events", "orders")
 	insert := func(n int) {
 		t.Helper()
@@ -100,7 +100,7 @@ func TestLettersThatAreDoneWithCostNothing(t *testing.T) {
 }
 
 func lettersDoneWith(t *testing.T, statistics string) {
-	p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+	p := newMigratedDB(t, buffertest.Options{})
 	f := p.fixture(t, "outbox_events", "orders")
 	hook, ctx := f.Hook(t), t.Context()
 	const done = 30_000

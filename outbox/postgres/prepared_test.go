@@ -31,7 +31,7 @@ func TestATypeChangesUnderAPreparedStatement(t *testing.T) {
 	for _, mode := range []buffer.ClaimMode{buffer.ClaimStamp, buffer.ClaimRange} {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
-			p := newPlace(t, testserver.Postgres(t), buffertest.Options{Claim: mode})
+			p := newMigratedDB(t, buffertest.Options{Claim: mode})
 			f := p.fixture(t, "outbox_events", "orders")
 			check(t, cycle(t, f))
 			f.Exec(t, "ALTER TABLE outbox_events ALTER topic TYPE varchar(100)")
@@ -47,7 +47,7 @@ func TestATypeChangesUnderAPreparedStatement(t *testing.T) {
 // server, lose what was prepared: then nothing is prepared any more.
 func TestPreparedStatementsThatGoAway(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, testserver.Postgres(t), buffertest.Options{Claim: buffer.ClaimRange})
+	p := newMigratedDB(t, buffertest.Options{Claim: buffer.ClaimRange})
 	f := p.fixture(t, "outbox_events", "orders")
 	check(t, cycle(t, f))
 	f.Exec(t, `CREATE FUNCTION forget() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -3,7 +3,6 @@ package postgres_test
 import (
 	"testing"
 
-	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
@@ -13,7 +12,7 @@ import (
 // TestPrivilegesAreEnough: with what the contract names, all of it works.
 func TestPrivilegesAreEnough(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, testserver.Postgres(t), buffertest.Options{Archive: true})
+	p := newMigratedDB(t, buffertest.Options{Archive: true})
 	f := p.fixture(t, "outbox_events", "orders")
 	url := p.asRole(t, "relay_",
 		"GRANT SELECT, INSERT, UPDATE, DELETE ON outbox_events, outbox_batches, outbox_dead_letters, outbox_buffers, outbox_archive",

@@ -17,7 +17,7 @@ func (o *ours) projecting(t *testing.T, project string) *ours {
 	t.Helper()
 	c := o.config
 	c.Own.Project = project
-	return &ours{place: o.place, Buffer: o.open(t, c), config: c}
+	return &ours{testDB: o.testDB, Buffer: o.open(t, c), config: c}
 }
 
 // refresh takes all claims back.

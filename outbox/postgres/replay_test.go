@@ -32,7 +32,7 @@ func expectIDs(t *testing.T, what string, got, want []int64) {
 // TestIDsBeyond32Bits: through every statement that has ids.
 func TestIDsBeyond32Bits(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, testserver.Postgres(t), buffertest.Options{Archive: true})
+	p := newMigratedDB(t, buffertest.Options{Archive: true})
 	f := p.fixture(t, "outbox_events", "orders")
 	hook, ctx := f.Hook(t), t.Context()
 	const first = 1<<40 + 1
@@ -104,7 +104,7 @@ func TestReplayIntoAnIdentityThatIsAlwaysGenerated(t *testing.T) {
 		`ALTER TABLE outbox_events ALTER id DROP IDENTITY;
 		 CREATE SEQUENCE serial OWNED BY outbox_events.id; ALTER TABLE outbox_events ALTER id SET DEFAULT nextval('serial')`,
 	} {
-		p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+		p := newMigratedDB(t, buffertest.Options{})
 		f := p.fixture(t, "outbox_events", "orders")
 		f.Exec(t, id)
 		event := outbox.Event{Topic: "t", Payload: []byte("1")}
@@ -123,7 +123,7 @@ func TestReplayIntoAnIdentityThatIsAlwaysGenerated(t *testing.T) {
 // not committed when the replay looks. The letter stays open.
 func TestReplayOfAnIdThatComesBackMeanwhile(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+	p := newMigratedDB(t, buffertest.Options{})
 	f := p.fixture(t, "outbox_events", "orders")
 	event := outbox.Event{Topic: "t", Payload: []byte("1")}
 	ids := f.Insert(t, event, event)

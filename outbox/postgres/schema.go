@@ -177,10 +177,10 @@ func migrate(ctx context.Context, url string, c SchemaConfig, patience time.Dura
 	if c, err = c.beside(ctx, tx); err != nil {
 		return nil, pg.ConnectError(config, err)
 	}
-	if err := refuseUnreleased(ctx, tx, c); err != nil {
-		return nil, pg.ConnectError(config, err)
+	var applied []string
+	if err = refuseUnreleased(ctx, tx, c); err == nil {
+		applied, err = up(ctx, config, c, patience)
 	}
-	applied, err := up(ctx, config, c, patience)
 	if err == nil {
 		applied, err = complete(ctx, tx, c, applied, patience)
 	}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
@@ -17,7 +16,7 @@ import (
 // says, and is to be deleted.
 func TestAMarkedBatchThatIsLockedAgreesWithItsLedgerRow(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+	p := newMigratedDB(t, buffertest.Options{})
 	f := p.fixture(t, "outbox_events", "orders")
 	event := outbox.Event{Topic: "t", Payload: []byte("1")}
 	ids := f.Insert(t, event, event, event, event)

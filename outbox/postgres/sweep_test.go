@@ -17,7 +17,7 @@ import (
 // left alone.
 func TestOrphans(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+	p := newMigratedDB(t, buffertest.Options{})
 	f := p.fixture(t, "outbox_events", "orders")
 	event := outbox.Event{Topic: "t", Payload: []byte("{}")}
 	ids := f.Insert(t, event, event, event)
@@ -46,7 +46,7 @@ func TestOrphans(t *testing.T) {
 // relay.
 func TestTruncatedTables(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+	p := newMigratedDB(t, buffertest.Options{})
 	f := p.fixture(t, "outbox_events", "orders")
 	event := outbox.Event{Topic: "t", Payload: []byte("{}")}
 	f.Insert(t, event)
@@ -69,7 +69,7 @@ func TestTruncatedTables(t *testing.T) {
 // TestOddTimes: a created_at that is no time does not blind the operator.
 func TestOddTimes(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+	p := newMigratedDB(t, buffertest.Options{})
 	f := p.fixture(t, "outbox_events", "orders")
 	f.Exec(t, "INSERT INTO outbox_events (topic, payload, created_at) VALUES ('t', '{}', 'infinity'), ('t', '{}', '-infinity'), ('t', '{}', clock_timestamp() - interval '1 hour')")
 	for range 2 { // unclaimed, and claimed

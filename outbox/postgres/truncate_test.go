@@ -31,7 +31,7 @@ func TestTruncateTakesItsBatchesWithIt(t *testing.T) {
 }
 
 func truncated(t *testing.T, c postgres.SchemaConfig) {
-	p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+	p := newTestDB(t, testserver.Postgres(t), buffertest.Options{})
 	ctx := t.Context()
 	exec := func(statement string) {
 		t.Helper()
@@ -129,7 +129,7 @@ func truncated(t *testing.T, c postgres.SchemaConfig) {
 // a look that wait for the table must not hold the sequence meanwhile.
 func TestTruncateDoesNotDeadlockWithTheRelay(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+	p := newMigratedDB(t, buffertest.Options{})
 	f := p.fixture(t, "outbox_events", "orders")
 	if _, err := f.Buffer.CountBacklog(t.Context(), 100); err != nil { // sees the database once
 		t.Fatal(err)
@@ -170,7 +170,7 @@ func TestTruncateDoesNotDeadlockWithTheRelay(t *testing.T) {
 // not make its ids those of other events.
 func TestTruncateWithAnOldSnapshotIsRefused(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, testserver.Postgres(t), buffertest.Options{Claim: buffer.ClaimRange})
+	p := newMigratedDB(t, buffertest.Options{Claim: buffer.ClaimRange})
 	f := p.fixture(t, "outbox_events", "orders")
 	ctx := t.Context()
 	f.Insert(t, outbox.Event{Topic: "t", Payload: []byte("{}")})
@@ -192,7 +192,7 @@ func TestTruncateWithAnOldSnapshotIsRefused(t *testing.T) {
 // after.
 func TestATableThatIsMadeAnew(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, testserver.Postgres(t), buffertest.Options{Claim: buffer.ClaimRange})
+	p := newMigratedDB(t, buffertest.Options{Claim: buffer.ClaimRange})
 	f := p.fixture(t, "outbox_events", "orders")
 	ctx := t.Context()
 	f.Insert(t, outbox.Event{Topic: "t", Payload: []byte("{}")}, outbox.Event{Topic: "t", Payload: []byte("{}")})

@@ -21,7 +21,7 @@ import (
 // migrate, and one that may not is told the GRANT.
 func TestMigrateInASchemaOfItsOwn(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+	p := newTestDB(t, testserver.Postgres(t), buffertest.Options{})
 	for _, statement := range []string{
 		"REVOKE CREATE ON SCHEMA public FROM PUBLIC", // as it is from PostgreSQL 15 on
 		`CREATE SCHEMA outbox`, `CREATE SCHEMA "order"`,
@@ -84,7 +84,7 @@ func TestMigrateInASchemaOfItsOwn(t *testing.T) {
 // whichever place.
 func TestVersionsOfAnEarlierMigrate(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, testserver.Postgres(t), buffertest.Options{})
+	p := newMigratedDB(t, buffertest.Options{})
 	p.fixture(t, "outbox_events", "orders")
 	user := query(t, p.pool, "SELECT current_user::text", pgx.RowTo[string])[0]
 	_, err := p.pool.Exec(t.Context(), "CREATE SCHEMA "+pgx.Identifier{user}.Sanitize())

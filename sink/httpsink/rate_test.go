@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outboxrelay/relay/internal/testdb"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox/postgres"
 	"github.com/outboxrelay/relay/outbox/sqlite"
@@ -23,15 +24,11 @@ import (
 // buckets opens as many buffers as there are processes, on PostgreSQL and on SQLite.
 var buckets = map[string]func(t testing.TB, n int) []sink.Bucket{
 	"PostgreSQL": func(t testing.TB, n int) (all []sink.Bucket) {
-		url := testserver.Postgres(t)
-		_, err := postgres.Migrate(t.Context(), url, postgres.SchemaConfig{})
-		ok(t, err)
+		url := testdb.Postgres(t, postgres.SchemaConfig{})
 		return bucketsAt(t, url, n)
 	},
 	"PgBouncer": func(t testing.TB, n int) (all []sink.Bucket) {
-		url := testserver.Postgres(t)
-		_, err := postgres.Migrate(t.Context(), url, postgres.SchemaConfig{})
-		ok(t, err)
+		url := testdb.Postgres(t, postgres.SchemaConfig{})
 		return bucketsAt(t, testserver.PgBouncer(t, url), n)
 	},
 	"SQLite": func(t testing.TB, n int) (all []sink.Bucket) {
