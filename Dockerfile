@@ -9,11 +9,11 @@ COPY . .
 ARG TARGETOS
 ARG TARGETARCH
 ARG RELEASE
-# timetzdata: the time zones that a schedule may name are in the program.
+# timetzdata: the program contains the time zones for schedules.
 RUN CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH \
     go build -trimpath -tags timetzdata -ldflags "-s -w -X main.release=$RELEASE" -o /out/ \
     ./cmd/relay ./examples/producer ./examples/jetstream
-# What a program finds beside itself: certificate authorities, and /tmp for `relay demo`.
+# Certificate authorities, and /tmp for `relay demo`.
 RUN mkdir -p /rootfs/etc/ssl/certs && cp /etc/ssl/certs/ca-certificates.crt /rootfs/etc/ssl/certs/ \
     && mkdir -m 1777 /rootfs/tmp
 
