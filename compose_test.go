@@ -15,9 +15,9 @@ import (
 	"github.com/outboxrelay/relay/internal/testserver"
 )
 
-// compose runs the programs of docker-compose.yml, with the commands and the
-// configuration they have there, on servers of the test's.
-func compose(t *testing.T, programs string) {
+// testCompose runs the programs of docker-compose.yml with its commands and its
+// configuration, on the test's own servers.
+func testCompose(t *testing.T, programs string) {
 	var file struct {
 		Services map[string]struct {
 			Entrypoint, Command, Ports []string
@@ -46,7 +46,7 @@ func compose(t *testing.T, programs string) {
 	for name, service := range file.Services {
 		for _, port := range service.Ports {
 			if !strings.HasPrefix(port, "127.0.0.1:") {
-				t.Errorf("service %s is open to the network: port %s", name, port)
+				t.Errorf("service %s: port %s is open to the network", name, port)
 			}
 		}
 	}
@@ -66,10 +66,10 @@ func compose(t *testing.T, programs string) {
 
 	var placed, shipped, refused int
 	if _, err := fmt.Sscanf(producer.stdout.String(), "committed: %d orders placed, %d shipped; rolled back: %d", &placed, &shipped, &refused); err != nil {
-		t.Fatalf("the producer says %q: %v", producer.stdout.String(), err)
+		t.Fatalf("the producer prints %q: %v", producer.stdout.String(), err)
 	}
 	if placed != 160 || shipped != 80 || refused != 40 {
-		t.Errorf("the producer says %q", producer.stdout.String())
+		t.Errorf("the producer prints %q", producer.stdout.String())
 	}
 	client := redis.NewClient(&redis.Options{Addr: strings.TrimPrefix(redisURL, "redis://")})
 	defer client.Close()
@@ -101,7 +101,7 @@ func compose(t *testing.T, programs string) {
 		}
 		return nil
 	})
-	for _, p := range []*running{run, consumer} {
+	for _, p := range []*process{run, consumer} {
 		p.stop(os.Interrupt)
 	}
 }

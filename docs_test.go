@@ -11,8 +11,8 @@ import (
 	"github.com/outboxrelay/relay/internal/testserver"
 )
 
-// everyDocument looks at every block, command and link.
-func everyDocument(t *testing.T, programs string) {
+// testSnippets checks every block, command and link of every document.
+func testSnippets(t *testing.T, programs string) {
 	for _, path := range documents(t) {
 		t.Run(path, func(t *testing.T) {
 			t.Parallel()
@@ -25,17 +25,17 @@ func everyDocument(t *testing.T, programs string) {
 					checkCommands(t, term, b.where, b.text)
 				case "ruby", "php", "python", "js", "java", "go":
 					if b.file() == "" || read(t, b.file()) != b.text+"\n" {
-						t.Errorf("%s: the block is not the text of a file that a comment names: <!-- file: examples/... -->", b.where)
+						t.Errorf("%s: expected the text of the file named in a comment <!-- file: examples/... -->", b.where)
 					}
-				case "sql", "json", "text", "mermaid": // grants, walk, showsMistakes; a chart is for the eye
+				case "sql", "json", "text", "mermaid": // other tests run and compare these; nothing checks a chart
 				default:
-					t.Errorf("%s: nothing tests blocks of %q", b.where, b.lang)
+					t.Errorf("%s: no test covers blocks of %q", b.where, b.lang)
 				}
 			}
 			for i, line := range strings.Split(read(t, path), "\n") {
 				checkLinks(t, path, i, line)
 				for _, code := range inline.FindAllStringSubmatch(line, -1) {
-					checkCommands(t, term, place(path, i), code[1])
+					checkCommands(t, term, fileLine(path, i), code[1])
 				}
 			}
 		})
@@ -53,7 +53,7 @@ var (
 	program  = regexp.MustCompile(`^go run (\./\S+)`)
 )
 
-// checkYAML wants `relay check` to pass a configuration, or a sink alone.
+// checkYAML runs `relay check` on a configuration or on a sink alone.
 func checkYAML(t *testing.T, term *terminal, b block) {
 	t.Helper()
 	if b.file() == "bad.yaml" {
@@ -69,7 +69,7 @@ func checkYAML(t *testing.T, term *terminal, b block) {
 	}
 	env["DATABASE_URL"], env["REDIS_URL"] = "postgres://localhost/p", "redis://localhost"
 	env["SLACK_WEBHOOK_URL"] = "https://hooks.slack.com/services/x"
-	// Files that are not on this machine.
+	// These files do not exist on this machine.
 	term.write("file", "-----BEGIN NATS USER JWT-----")
 	file := filepath.Join(term.dir, "file")
 	text = secret.ReplaceAllString(text, "${file:"+file+"}")
@@ -85,15 +85,15 @@ func checkYAML(t *testing.T, term *terminal, b block) {
 	}
 }
 
-// checkCommands wants the commands, flags, targets and programs to be there that
-// lines of a shell name.
+// checkCommands checks that the commands, flags, make targets and programs in shell
+// lines exist.
 func checkCommands(t *testing.T, term *terminal, where, lines string) {
 	t.Helper()
 	for line := range strings.SplitSeq(lines, "\n") {
 		if m := command.FindStringSubmatch(line); m != nil {
 			help, err := term.sh("relay " + m[1] + " --help")
 			if err != nil {
-				t.Errorf("%s: there is no command relay %s", where, m[1])
+				t.Errorf("%s: relay %s does not exist", where, m[1])
 			}
 			own, _, _ := strings.Cut(m[2], "|")
 			for _, name := range flag.FindAllString(own, -1) {
@@ -106,12 +106,12 @@ func checkCommands(t *testing.T, term *terminal, where, lines string) {
 			t.Errorf("%s: the Makefile has no target %s", where, m[1])
 		}
 		if m := program.FindStringSubmatch(line); m != nil && !exists(m[1]) {
-			t.Errorf("%s: there is no %s", where, m[1])
+			t.Errorf("%s: %s does not exist", where, m[1])
 		}
 	}
 }
 
-// checkLinks wants what a relative link names to be there, the heading included.
+// checkLinks checks that the target of a relative link exists, with its heading.
 func checkLinks(t *testing.T, path string, i int, line string) {
 	t.Helper()
 	for _, m := range link.FindAllStringSubmatch(line, -1) {
@@ -120,9 +120,9 @@ func checkLinks(t *testing.T, path string, i int, line string) {
 		}
 		to := filepath.Join(filepath.Dir(path), m[1])
 		if !exists(to) {
-			t.Errorf("%s: there is no %s", place(path, i), to)
+			t.Errorf("%s: %s does not exist", fileLine(path, i), to)
 		} else if m[2] != "" && !hasHeading(read(t, to), m[2][1:]) {
-			t.Errorf("%s: %s has no heading %s", place(path, i), to, m[2])
+			t.Errorf("%s: %s has no heading %s", fileLine(path, i), to, m[2])
 		}
 	}
 }
@@ -139,10 +139,10 @@ func hasHeading(text, anchor string) bool {
 	return false
 }
 
-// grants gives two roles what docs/installing.md names, and no more: with it the
-// application inserts and the relay delivers, buries, and sends again.
-func grants(t *testing.T, programs string) {
-	server := testserver.OwnPostgres(t, testserver.PostgresOptions{}) // roles are the server's
+// testPrivileges grants two roles exactly the privileges of docs/installing.md. With
+// them the application inserts, and the relay delivers, buries and replays.
+func testPrivileges(t *testing.T, programs string) {
+	server := testserver.OwnPostgres(t, testserver.PostgresOptions{}) // roles belong to the server
 	database, err := server.NewDatabase(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -158,7 +158,7 @@ func grants(t *testing.T, programs string) {
 	}
 	term.write("owner.yaml", config("OWNER", "stdout:"))
 	term.write("relay.yaml", config("RELAY", "stdout:"))
-	term.write("keyed.yaml", config("RELAY", "http://"+listensOn(receiver)+"/{key}"))
+	term.write("keyed.yaml", config("RELAY", "http://"+listenAddress(receiver)+"/{key}"))
 
 	var sql []string
 	for _, b := range blocks(t, "docs/installing.md") {
@@ -167,40 +167,40 @@ func grants(t *testing.T, programs string) {
 		}
 	}
 	if len(sql) != 1 {
-		t.Fatalf("docs/installing.md has %d blocks of SQL, 1 was expected: the grants", len(sql))
+		t.Fatalf("docs/installing.md has %d blocks of SQL; expected one, the grants", len(sql))
 	}
-	give := sql[0]
-	psql := func(who, statement string) string {
+	grants := sql[0]
+	psql := func(role, statement string) string {
 		t.Helper()
-		return term.must(`psql "$` + who + `" -qAt -v ON_ERROR_STOP=1 <<'SQL'` + "\n" + statement + "\nSQL")
+		return term.must(`psql "$` + role + `" -qAt -v ON_ERROR_STOP=1 <<'SQL'` + "\n" + statement + "\nSQL")
 	}
 	psql("OWNER", "CREATE ROLE outbox_relay LOGIN PASSWORD 'outbox_relay'; CREATE ROLE shop LOGIN PASSWORD 'shop'")
 	term.must("relay migrate -c owner.yaml")
-	psql("OWNER", give)
+	psql("OWNER", grants)
 
-	// Without a key it has no address under keyed.yaml, and is buried.
+	// An event without a key has no address in keyed.yaml and is buried.
 	psql("SHOP", "INSERT INTO outbox_events (topic, payload) VALUES ('orders.created', '{}') RETURNING id")
 	keyed := term.start("relay", "run", "-c", "keyed.yaml")
-	keyed.says(&keyed.stderr, asItIs, "events are dead letters")
+	keyed.waitFor(&keyed.stderr, verbatim, "events are dead letters")
 	keyed.stop(os.Interrupt)
 	if got := term.must("relay dead show -c relay.yaml --id 1"); !strings.Contains(got, "topic     orders.created\n") || !strings.Contains(got, "error     the address asks for {key}") {
 		t.Errorf("the dead letter is %q", got)
 	}
 	if got := term.must("relay dead replay -c relay.yaml --id 1"); got != "orders: replayed 1 dead letter" {
-		t.Errorf("the replay says %q", got)
+		t.Errorf("replay prints %q", got)
 	}
 	if got := term.must("relay dead discard -c relay.yaml --all"); got != "orders: discarded 0 dead letters" {
-		t.Errorf("the discard says %q", got)
+		t.Errorf("discard prints %q", got)
 	}
 	if got := term.must("relay doctor -c relay.yaml"); !strings.Contains(got, "> GRANT pg_read_all_stats TO ") || !strings.HasSuffix(got, "\n0 problems, 1 warning") {
-		t.Errorf("the doctor says %s", got)
+		t.Errorf("doctor prints %s", got)
 	}
 	term.must("relay verify -c relay.yaml --repair")
 
 	run := term.start("relay", "run", "-c", "relay.yaml")
-	run.says(&run.stdout, asItIs, `{"id":"1","topic":"orders.created","payload":{}`)
+	run.waitFor(&run.stdout, verbatim, `{"id":"1","topic":"orders.created","payload":{}`)
 	run.stop(os.Interrupt)
 	if got := term.must("relay status -c relay.yaml --json"); !strings.Contains(got, `"pending": 0`) {
-		t.Errorf("the status is %s", got)
+		t.Errorf("status prints %s", got)
 	}
 }

@@ -13,12 +13,12 @@ var (
 	namedTest = regexp.MustCompile(`\bTest[A-Z]\w*`)
 	namedCase = regexp.MustCompile("`([a-z]+/[^`]+)`")
 	declared  = regexp.MustCompile(`(?m)^func (Test[A-Z]\w*)\(t \*testing\.T\)`)
-	aCase     = regexp.MustCompile(`name: +"([a-z]+/[^"]+)"`)
+	caseName  = regexp.MustCompile(`name: +"([a-z]+/[^"]+)"`)
 )
 
-// TestGuaranteesAreHeld: every test and every case that docs/guarantees.md names is
-// there, and every promise of the contract has its section.
-func TestGuaranteesAreHeld(t *testing.T) {
+// TestGuarantees checks that every test and case in docs/guarantees.md exists, and
+// that every promise has its section.
+func TestGuarantees(t *testing.T) {
 	t.Parallel()
 	tests, cases := map[string]bool{}, map[string]bool{}
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
@@ -33,7 +33,7 @@ func TestGuaranteesAreHeld(t *testing.T) {
 			tests[m[1]] = true
 		}
 		if strings.HasPrefix(path, "outbox/buffertest/") {
-			for _, m := range aCase.FindAllStringSubmatch(string(text), -1) {
+			for _, m := range caseName.FindAllStringSubmatch(string(text), -1) {
 				cases[m[1]] = true
 			}
 		}
@@ -45,16 +45,16 @@ func TestGuaranteesAreHeld(t *testing.T) {
 	text := read(t, "docs/guarantees.md")
 	for _, name := range namedTest.FindAllString(text, -1) {
 		if name != "TestX" && !tests[name] {
-			t.Errorf("docs/guarantees.md names %s, which is not there", name)
+			t.Errorf("docs/guarantees.md names %s, which does not exist", name)
 		}
 	}
 	for _, m := range namedCase.FindAllStringSubmatch(text, -1) {
 		if name, all := strings.CutSuffix(m[1], "..."); all {
-			if !anyBegins(cases, name) {
-				t.Errorf("docs/guarantees.md names cases %q, of which there is none", m[1])
+			if !hasPrefix(cases, name) {
+				t.Errorf("docs/guarantees.md names cases %q; none exists", m[1])
 			}
 		} else if strings.Contains(m[1], " ") && !cases[m[1]] {
-			t.Errorf("docs/guarantees.md names the case %q, which is not there", m[1])
+			t.Errorf("docs/guarantees.md names the case %q, which does not exist", m[1])
 		}
 	}
 	for _, promise := range []string{"1", "2", "3", "4", "5", "6", "7", "8", "9", "10"} {
@@ -64,7 +64,7 @@ func TestGuaranteesAreHeld(t *testing.T) {
 	}
 }
 
-func anyBegins(cases map[string]bool, prefix string) bool {
+func hasPrefix(cases map[string]bool, prefix string) bool {
 	for name := range cases {
 		if strings.HasPrefix(name, prefix) {
 			return true

@@ -12,13 +12,13 @@ import (
 // block is a fenced block of a document.
 type block struct {
 	where   string // file:line
-	section string // the heading of the second level that it stands under
-	hint    string // what a comment just above says: <!-- file: relay.yaml -->
+	section string // its second-level heading
+	hint    string // a comment just above: <!-- file: relay.yaml -->
 	lang    string
 	text    string // without the last line break
 }
 
-// file is the name that a hint gives the block, "" without one.
+// file returns the file name in the hint, "" if there is none.
 func (b block) file() string {
 	name, ok := strings.CutPrefix(b.hint, "file: ")
 	if !ok {
@@ -27,7 +27,7 @@ func (b block) file() string {
 	return name
 }
 
-// documents are those that users read, decisions apart.
+// documents returns all documents for users, without decisions.
 func documents(t *testing.T) []string {
 	t.Helper()
 	top, err := filepath.Glob("*.md")
@@ -65,7 +65,7 @@ func blocks(t *testing.T, path string) []block {
 		case open != nil:
 			open.text += line + "\n"
 		case isFence:
-			open = &block{where: place(path, i), section: section, hint: hint, lang: fence}
+			open = &block{where: fileLine(path, i), section: section, hint: hint, lang: fence}
 		case comment.MatchString(line):
 			hint = comment.FindStringSubmatch(line)[1]
 		default:
@@ -76,7 +76,7 @@ func blocks(t *testing.T, path string) []block {
 		}
 	}
 	if open != nil {
-		t.Fatalf("%s: the block does not end", open.where)
+		t.Fatalf("%s: the block is not closed", open.where)
 	}
 	return all
 }

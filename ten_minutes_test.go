@@ -10,13 +10,13 @@ import (
 	"github.com/outboxrelay/relay/internal/testserver"
 )
 
-// tenMinutes does what docs/ten-minutes.md says and wants what it shows.
-func tenMinutes(t *testing.T, programs string) {
+// testTenMinutes follows docs/ten-minutes.md and compares the outputs.
+func testTenMinutes(t *testing.T, programs string) {
 	term := newTerminal(t, programs, "DATABASE_URL="+testserver.Postgres(t))
 	var (
-		receiver, relay *running
-		last            string // what the last commands wrote
-		sent            bool   // the receiver is to show something
+		receiver, relay *process
+		last            string // output of the last commands
+		sent            bool   // the receiver's output is next
 		shown           int
 	)
 	here := strings.NewReplacer()
@@ -25,9 +25,9 @@ func tenMinutes(t *testing.T, programs string) {
 		switch {
 		case b.text == "go run ./examples/receiver":
 			receiver = term.start("receiver", "-listen", "127.0.0.1:0")
-			here = strings.NewReplacer("localhost:8080", listensOn(receiver))
+			here = strings.NewReplacer("localhost:8080", listenAddress(receiver))
 		case b.text == "relay run -c relay.yaml":
-			// Without the admin endpoint, whose port may be taken.
+			// Without the admin endpoint, whose port may be in use.
 			term.must(`{ echo 'admin: {listen: ""}'; cat relay.yaml; } > run.yaml`)
 			relay = term.start("relay", "run", "-c", "run.yaml")
 			sent = true
@@ -37,10 +37,10 @@ func tenMinutes(t *testing.T, programs string) {
 			}
 			last = term.must(text)
 		case sent:
-			receiver.says(&receiver.stdout, maskEntry, text)
+			receiver.waitFor(&receiver.stdout, maskIDs, text)
 			sent = false
 			shown++
-		case relay != nil: // the delete comes after the answer
+		case relay != nil: // the delete follows the response
 			testserver.Eventually(t, func() error {
 				if got := term.must(`psql "$DATABASE_URL" -At -c "SELECT count(*) FROM contact_activity_events"`); got != text {
 					return fmt.Errorf("%s: %s rows are left", b.where, got)
@@ -49,25 +49,25 @@ func tenMinutes(t *testing.T, programs string) {
 			})
 			shown++
 		default:
-			if mask := maskPlace(maskEntry(last)); mask != maskPlace(maskEntry(text)) {
-				t.Errorf("%s: the commands before it show\n%s", b.where, last)
+			if mask := maskDatabase(maskIDs(last)); mask != maskDatabase(maskIDs(text)) {
+				t.Errorf("%s: the commands before it print\n%s", b.where, last)
 			}
 			shown++
 		}
 	}
 	if relay == nil || shown != 5 {
-		t.Fatalf("%d outputs came, 5 were expected", shown)
+		t.Fatalf("%d outputs; expected 5", shown)
 	}
 	relay.stop(os.Interrupt)
 	if got := term.must("relay status -c relay.yaml --json"); !strings.Contains(got, `"pending": 0`) || !strings.Contains(got, `"dead": 0`) {
-		t.Errorf("the status is %s", got)
+		t.Errorf("status prints %s", got)
 	}
 }
 
 var (
-	export  = regexp.MustCompile(`(?m)^export ([A-Z_]+=.*)$`)
-	atPlace = regexp.MustCompile(`postgres://\*\*\*@\S+`)
+	export      = regexp.MustCompile(`(?m)^export ([A-Z_]+=.*)$`)
+	databaseURL = regexp.MustCompile(`postgres://\*\*\*@\S+`)
 )
 
-// maskPlace hides where the database is.
-func maskPlace(text string) string { return atPlace.ReplaceAllString(text, "*") }
+// maskDatabase hides the database's address.
+func maskDatabase(text string) string { return databaseURL.ReplaceAllString(text, "*") }

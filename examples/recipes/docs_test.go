@@ -7,12 +7,12 @@ import (
 	"testing"
 )
 
-// What the documentation shows of a recipe are its files.
-func TestDocumentationShowsTheFiles(t *testing.T) {
+// TestDocs checks that each page shows its recipe's files.
+func TestDocs(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("*/relay.yaml")
 	if err != nil || len(files) == 0 {
-		t.Fatalf("there are no recipes, %v", err)
+		t.Fatalf("no recipes: %v", err)
 	}
 	text := func(path string) string {
 		t.Helper()
@@ -30,7 +30,7 @@ func TestDocumentationShowsTheFiles(t *testing.T) {
 			path := "examples/recipes/" + name + "/" + kind.file
 			block := "<!-- file: " + path + " -->\n```" + kind.language + "\n" + text(filepath.Join(name, kind.file)) + "```\n"
 			if !strings.Contains(page, block) {
-				t.Errorf("docs/recipes/%s.md does not show %s as it is", name, path)
+				t.Errorf("docs/recipes/%s.md does not show %s", name, path)
 			}
 		}
 		if !strings.Contains(index, "]("+name+".md)") {

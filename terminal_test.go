@@ -15,8 +15,8 @@ import (
 	"github.com/outboxrelay/relay/internal/testserver"
 )
 
-// place is where something stands; i counts from 0.
-func place(path string, i int) string { return path + ":" + strconv.Itoa(i+1) }
+// fileLine formats a position; i counts from 0.
+func fileLine(path string, i int) string { return path + ":" + strconv.Itoa(i+1) }
 
 // build compiles the command and the example programs and returns their folder.
 func build(t *testing.T) string {
@@ -29,19 +29,19 @@ func build(t *testing.T) string {
 	return dir
 }
 
-// terminal is where a reader of the documents would sit: a folder, and an
-// environment.
+// terminal runs commands as a reader of the documents would: in a folder and
+// with an environment.
 type terminal struct {
 	t    *testing.T
 	dir  string
-	path []string // in front of the PATH
+	path []string // put before PATH
 	env  []string
 }
 
-// newTerminal has the programs of a folder in its PATH.
+// newTerminal returns a terminal with a folder of programs in its PATH.
 func newTerminal(t *testing.T, programs string, env ...string) *terminal {
 	t.Helper()
-	// psql, where a package manager put it beside the PATH.
+	// psql from Homebrew, which is not in PATH.
 	found, err := filepath.Glob("/opt/homebrew/opt/postgresql*/bin")
 	if err != nil {
 		t.Fatal(err)
@@ -72,13 +72,13 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// sh runs a script to its end and returns what it wrote.
+// sh runs a script and returns its output.
 func (term *terminal) sh(script string) (output string, err error) {
 	out, err := term.command("sh", "-euc", script).CombinedOutput()
 	return strings.TrimSuffix(string(out), "\n"), err
 }
 
-// must is sh for what has to succeed.
+// must is sh for a script that must succeed.
 func (term *terminal) must(script string) string {
 	term.t.Helper()
 	out, err := term.sh(script)
@@ -88,15 +88,15 @@ func (term *terminal) must(script string) string {
 	return out
 }
 
-// running is a program in the background.
-type running struct {
+// process is a program in the background.
+type process struct {
 	term           *terminal
 	cmd            *exec.Cmd
 	stdout, stderr output
 	ended          chan struct{}
 }
 
-// output is what a program has written so far.
+// output is what a program wrote so far.
 type output struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -114,10 +114,10 @@ func (o *output) String() string {
 	return o.text.String()
 }
 
-// start starts a program, which is killed when the test is over.
-func (term *terminal) start(name string, args ...string) *running {
+// start starts a program, which is killed when the test ends.
+func (term *terminal) start(name string, args ...string) *process {
 	term.t.Helper()
-	r := &running{term: term, cmd: term.command(name, args...), ended: make(chan struct{})}
+	r := &process{term: term, cmd: term.command(name, args...), ended: make(chan struct{})}
 	r.cmd.Stdout, r.cmd.Stderr = &r.stdout, &r.stderr
 	if err := r.cmd.Start(); err != nil {
 		term.t.Fatal(err)
@@ -139,28 +139,28 @@ func (term *terminal) start(name string, args ...string) *running {
 	return r
 }
 
-func (r *running) signal(s os.Signal) {
+func (r *process) signal(s os.Signal) {
 	if err := r.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		r.term.t.Error(err)
 	}
 }
 
-// stop ends the program as a supervisor would.
-func (r *running) stop(s os.Signal) {
+// stop ends the program as a process manager would.
+func (r *process) stop(s os.Signal) {
 	r.term.t.Helper()
 	r.signal(s)
 	r.wait()
 }
 
-// wait waits for the program's end, and wants a good one.
-func (r *running) wait() {
+// wait waits until the program exits and expects status 0.
+func (r *process) wait() {
 	r.term.t.Helper()
 	testserver.Eventually(r.term.t, func() error {
 		select {
 		case <-r.ended:
 			return nil
 		default:
-			return fmt.Errorf("%v does not end", r.cmd.Args)
+			return fmt.Errorf("%v is still running", r.cmd.Args)
 		}
 	})
 	if code := r.cmd.ProcessState.ExitCode(); code != 0 {
@@ -168,16 +168,15 @@ func (r *running) wait() {
 	}
 }
 
-// says waits until text is in what one of the program's streams has shown, seen
-// through mask.
-func (r *running) says(o *output, mask func(string) string, text string) {
+// waitFor waits until an output contains text, both seen through mask.
+func (r *process) waitFor(o *output, mask func(string) string, text string) {
 	r.term.t.Helper()
 	testserver.Eventually(r.term.t, func() error {
-		if said := o.String(); !strings.Contains(mask(said), mask(text)) {
-			return fmt.Errorf("%v did not say\n%s\nbut\n%s", r.cmd.Args, text, said)
+		if got := o.String(); !strings.Contains(mask(got), mask(text)) {
+			return fmt.Errorf("%v: got\n%s\nwant\n%s", r.cmd.Args, got, text)
 		}
 		return nil
 	})
 }
 
-func asItIs(text string) string { return text }
+func verbatim(text string) string { return text }

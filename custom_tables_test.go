@@ -9,9 +9,9 @@ import (
 	"github.com/outboxrelay/relay/internal/testserver"
 )
 
-// tables does what docs/tables.md says, with the roles and the rights that it names.
-func tables(t *testing.T, programs string) {
-	server := testserver.OwnPostgres(t, testserver.PostgresOptions{}) // roles are the server's
+// testCustomTables follows docs/tables.md, with its roles and privileges.
+func testCustomTables(t *testing.T, programs string) {
+	server := testserver.OwnPostgres(t, testserver.PostgresOptions{}) // roles belong to the server
 	database, err := server.NewDatabase(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -19,7 +19,7 @@ func tables(t *testing.T, programs string) {
 	files := map[string]string{}
 	for _, b := range blocks(t, "docs/tables.md") {
 		if b.file() == "" {
-			t.Errorf("%s: nothing runs this block", b.where)
+			t.Errorf("%s: no test runs this block", b.where)
 		}
 		files[b.file()] = b.text
 	}
@@ -38,45 +38,46 @@ func tables(t *testing.T, programs string) {
 	psql(files["tables.sql"])
 	psql(files["insert.sql"])
 
-	// The owner goes through the commands, but for the last, which does not end.
+	// The owner runs the commands except the last one, which does not end.
 	commands := strings.Split(files["commands"], "\n")
 	if len(commands) != 3 || commands[2] != "relay run -c relay.yaml" {
 		t.Fatalf("the commands are %q", commands)
 	}
 	if got := owner.must(strings.Join(commands[:2], "\n")); !strings.Contains(got, "it returns a row for each of the next 2 events") || !strings.HasSuffix(got, "\n0 problems, 0 warnings") {
-		t.Errorf("migrate and doctor say %s", got)
+		t.Errorf("migrate and doctor print %s", got)
 	}
 	if got := owner.must("relay preview -c relay.yaml"); !strings.Contains(got, "contact.activity") {
-		t.Errorf("preview shows %s", got)
+		t.Errorf("preview prints %s", got)
 	}
 	psql(files["grants.sql"])
 	if got := role.must("relay doctor -c relay.yaml"); !strings.Contains(got, "> GRANT pg_read_all_stats TO ") || !strings.HasSuffix(got, "\n0 problems, 1 warning") {
-		t.Errorf("the role's doctor says %s", got)
+		t.Errorf("the role's doctor prints %s", got)
 	}
 
 	created := regexp.MustCompile(`,"created_at":"[^"]*"`)
 	without := func(text string) string { return created.ReplaceAllString(text, "") }
 	run := role.start("relay", "run", "-c", "relay.yaml")
-	run.says(&run.stdout, without, files["arrived.ndjson"]+"\n")
+	run.waitFor(&run.stdout, without, files["arrived.ndjson"]+"\n")
 
-	// An activity that is gone: its event is buried, and goes out when it is back.
+	// The event of a deleted activity is buried, and delivered by a replay once the
+	// activity exists again.
 	psql("INSERT INTO contact_activity_events (contact_activity_id) VALUES (99)")
-	run.says(&run.stderr, asItIs, "not projected")
+	run.waitFor(&run.stderr, verbatim, "not projected")
 	if got := role.must("relay dead show -c relay.yaml --id 3"); !strings.Contains(got, `"contact_activity_id": 99`) || !strings.Contains(got, "error     not projected\n") {
 		t.Errorf("the dead letter is %s", got)
 	}
 	psql("INSERT INTO contact_activities OVERRIDING SYSTEM VALUE VALUES (99, 9, 'visit')")
 	if got := role.must("relay dead replay -c relay.yaml --id 3"); got != "activities: replayed 1 dead letter" {
-		t.Errorf("the replay says %q", got)
+		t.Errorf("replay prints %q", got)
 	}
-	run.says(&run.stdout, without, `{"id":"3","topic":"contact.activity","key":"9","payload":{"id": 99, "kind": "visit", "lead_id": 9}}`)
+	run.waitFor(&run.stdout, without, `{"id":"3","topic":"contact.activity","key":"9","payload":{"id": 99, "kind": "visit", "lead_id": 9}}`)
 	run.stop(os.Interrupt)
 	if got := psql("SELECT count(*) FROM contact_activity_events"); got != "0" {
 		t.Errorf("%s events are left", got)
 	}
 
-	// A uuid: doctor has no warning left with a column that grows beside it, which the
-	// preset's configuration names, nor with an index alone.
+	// With a uuid key doctor warns, unless a cursor column or the index of unclaimed
+	// events exists.
 	psql(`CREATE TABLE invoice_events (id uuid PRIMARY KEY, aggregatetype varchar(255) NOT NULL, aggregateid varchar(255) NOT NULL,
 		type varchar(255) NOT NULL, payload jsonb, group_id uuid)`)
 	psql(`INSERT INTO invoice_events VALUES ('406c07f3-26f0-4eea-a50c-109940064b8f', 'invoice', '7', 'Paid', '{}')`)
@@ -85,23 +86,23 @@ func tables(t *testing.T, programs string) {
 	doctor := func(config string) string {
 		t.Helper()
 		got, err := owner.sh("relay doctor -c " + config)
-		if err != nil && !strings.Contains(got, "FAIL  sink") { // there may be no Redis
+		if err != nil && !strings.Contains(got, "FAIL  sink") { // Redis may be missing
 			t.Errorf("doctor: %v: %s", err, got)
 		}
 		return got
 	}
 	if got := doctor("alone.yaml"); !strings.Contains(got, "WARN  your table") {
-		t.Errorf("without an index doctor says %s", got)
+		t.Errorf("without an index doctor prints %s", got)
 	}
 	psql(files["unclaimed.sql"])
 	if got := doctor("alone.yaml"); strings.Contains(got, "WARN  your table") {
-		t.Errorf("with an index doctor says %s", got)
+		t.Errorf("with an index doctor prints %s", got)
 	}
 	psql(files["cursor.sql"])
 	if got := doctor("preset.yaml"); !strings.Contains(got, "0 problems, 0 warnings") || !strings.Contains(got, "claims begin at a cursor") {
-		t.Errorf("with a cursor doctor says %s", got)
+		t.Errorf("with a cursor doctor prints %s", got)
 	}
 	run = owner.start("relay", "run", "-c", "preset.yaml")
-	run.says(&run.stdout, asItIs, `{"id":"406c07f3-26f0-4eea-a50c-109940064b8f","topic":"outbox.event.invoice","key":"7","payload":{}`)
+	run.waitFor(&run.stdout, verbatim, `{"id":"406c07f3-26f0-4eea-a50c-109940064b8f","topic":"outbox.event.invoice","key":"7","payload":{}`)
 	run.stop(os.Interrupt)
 }
