@@ -24,7 +24,7 @@ func TestAuthorization(t *testing.T) {
 		w.WriteHeader(http.StatusForbidden)
 		_, credentials, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 		_, password, _ := r.BasicAuth()
-		writes(t, w, "forbidden: "+credentials+" "+password)
+		write(t, w, "forbidden: "+credentials+" "+password)
 	})
 	for want, c := range map[string]httpsink.Config{
 		"Bearer s3cret-token":        {Bearer: "s3cret-token"},
@@ -33,8 +33,8 @@ func TestAuthorization(t *testing.T) {
 		"":                           {},
 	} {
 		c.URL = url
-		err := open(t, c).Send(within(t), batch("a"))
-		outage(t, err)
+		err := open(t, c).Send(testContext(t), batch("a"))
+		expectOutage(t, err)
 		if sent := <-got; sent != want {
 			t.Errorf("sent %q, want %q", sent, want)
 		}
@@ -44,7 +44,7 @@ func TestAuthorization(t *testing.T) {
 	}
 }
 
-func TestAccessThatContradictsItself(t *testing.T) {
+func TestNew_ContradictoryAccess(t *testing.T) {
 	t.Parallel()
 	const key = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 	oauth2 := httpsink.OAuth2{TokenURL: "https://auth.example/token", ClientID: "relay", ClientSecret: "litS3cret"}
@@ -76,9 +76,9 @@ func TestAccessThatContradictsItself(t *testing.T) {
 	}
 }
 
-// TestSignature is verified by the library of the Standard Webhooks project, over the
-// body as the receiver reads it.
-func TestSignature(t *testing.T) {
+// TestSign verifies the signature with the library of the Standard Webhooks project, over the decompressed
+// body.
+func TestSign(t *testing.T) {
 	t.Parallel()
 	key := base64.StdEncoding.EncodeToString([]byte("a key of twenty-four byte"))
 	type signed struct {
@@ -102,7 +102,7 @@ func TestSignature(t *testing.T) {
 		}
 		got <- signed{r.Header, text}
 		w.WriteHeader(http.StatusUnauthorized)
-		writes(t, w, "not by whsec_"+key)
+		write(t, w, "not by whsec_"+key)
 	})
 	verifier, err := standardwebhooks.NewWebhook("whsec_" + key)
 	ok(t, err)
@@ -116,8 +116,8 @@ func TestSignature(t *testing.T) {
 		s := open(t, c)
 		var first signed
 		for try := range 2 {
-			err := s.Send(within(t), batch("a", "b"))
-			outage(t, err)
+			err := s.Send(testContext(t), batch("a", "b"))
+			expectOutage(t, err)
 			if strings.Contains(err.Error(), key) {
 				t.Errorf("%s: the key shows in %v", name, err)
 			}
@@ -142,7 +142,7 @@ func TestSignature(t *testing.T) {
 		}
 	}
 	s := open(t, httpsink.Config{URL: url})
-	outage(t, s.Send(within(t), batch("a")))
+	expectOutage(t, s.Send(testContext(t), batch("a")))
 	if r := <-got; r.header.Get("Webhook-Signature") != "" {
 		t.Error("signed without a key")
 	}

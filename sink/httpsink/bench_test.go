@@ -10,8 +10,8 @@ import (
 	"github.com/outboxrelay/relay/sink/httpsink"
 )
 
-// BenchmarkPrograms sends batches of 1000 events of about 300 bytes to a server that
-// answers for each of them, without jq and with it.
+// BenchmarkPrograms sends batches of 1000 events of about 300 bytes, with and without jq, to a server that
+// responds with a result for each event.
 func BenchmarkPrograms(b *testing.B) {
 	const (
 		request = `{inputs: [.events[] | {id: .payload.email, objectWriteTraceId: .id, properties: .payload}]}`
@@ -34,17 +34,17 @@ func BenchmarkPrograms(b *testing.B) {
 	} {
 		b.Run(bench.name, func(b *testing.B) {
 			bulk := batchOf(1000)
-			answer := make([]byte, 0, 64<<10)
-			answer = append(answer, `{"status":"COMPLETE","results":[`...)
+			response := make([]byte, 0, 64<<10)
+			response = append(response, `{"status":"COMPLETE","results":[`...)
 			for i := range bulk.Events {
-				answer = fmt.Appendf(answer, `{"id":"%d","status":201,"createdAt":"2026-01-02T03:04:05.123Z"},`, i)
+				response = fmt.Appendf(response, `{"id":"%d","status":201,"createdAt":"2026-01-02T03:04:05.123Z"},`, i)
 			}
-			answer = append(answer[:len(answer)-1], "]}"...)
+			response = append(response[:len(response)-1], "]}"...)
 			server := serve(b, func(w http.ResponseWriter, r *http.Request) {
 				if _, err := io.Copy(io.Discard, r.Body); err != nil {
 					b.Error(err)
 				}
-				if _, err := w.Write(answer); err != nil {
+				if _, err := w.Write(response); err != nil {
 					b.Error(err)
 				}
 			})

@@ -15,15 +15,13 @@ import (
 	"github.com/outboxrelay/relay/sink/httpsink"
 )
 
-// pickyJQ takes no event of the topic "bad".
-const pickyJQ = `[.events[] | if .topic == "bad" then error("no \(.id)") else .id end]`
+// rejectBad fails on events of the topic "bad".
+const rejectBad = `[.events[] | if .topic == "bad" then error("no \(.id)") else .id end]`
 
-// TestBadEventsAreParted: what the program takes need not wait with what it does not,
-// and nothing is sent meanwhile.
-func TestBadEventsAreParted(t *testing.T) {
+func TestBisect_SplitsOffBadEvents(t *testing.T) {
 	t.Parallel()
-	url, bodies := keeping(t)
-	s := open(t, httpsink.Config{URL: url, Request: pickyJQ})
+	url, bodies := recordBodies(t)
+	s := open(t, httpsink.Config{URL: url, Request: rejectBad})
 	rapid.Check(t, func(t *rapid.T) {
 		topics := rapid.SliceOfN(rapid.SampledFrom([]string{"good", "good", "good", "good", "bad"}), 2, 40).Draw(t, "topics")
 		var want [2][]int
@@ -36,30 +34,30 @@ func TestBadEventsAreParted(t *testing.T) {
 		}
 		*bodies = nil
 		err := s.Send(t.Context(), batch(topics...))
-		divide, isDivide := errors.AsType[*sink.SplitError](err)
+		split, isSplit := errors.AsType[*sink.SplitError](err)
 		switch {
 		case len(want[1]) == 0:
 			if err != nil {
 				t.Fatalf("got %v", err)
 			}
-		case len(want[0]) == 0: // the program's own doing
-			if isDivide || !errors.Is(err, sink.ErrMaybePoison) || len(*bodies) > 0 {
+		case len(want[0]) == 0: // the program is the cause
+			if isSplit || !errors.Is(err, sink.ErrMaybePoison) || len(*bodies) > 0 {
 				t.Fatalf("got %v, want a suspect outage; sent %q", err, *bodies)
 			}
 		default:
-			if !isDivide || len(*bodies) > 0 {
+			if !isSplit || len(*bodies) > 0 {
 				t.Fatalf("got %v, want a *sink.SplitError; sent %q", err, *bodies)
 			}
 			var good, bad []int
-			for _, g := range divide.Groups {
+			for _, g := range split.Groups {
 				switch {
 				case g.Err != nil:
 					bad = append(bad, g.Indexes...)
 					if i := g.Indexes[0]; len(g.Indexes) != 1 || topics[i] != "bad" || !errors.Is(g.Err, sink.ErrPermanent) ||
 						!strings.Contains(g.Err.Error(), fmt.Sprintf("request of event %d: error: no %[1]d (nothing was sent", i+1)) {
-						t.Fatalf("%q: %v are refused with %v", topics, g.Indexes, g.Err)
+						t.Fatalf("%q: %v are rejected with %v", topics, g.Indexes, g.Err)
 					}
-				case len(want[1]) <= 4: // else some are looked at later
+				case len(want[1]) <= 4: // otherwise some are not tried
 					good = append(good, g.Indexes...)
 				}
 			}
@@ -70,11 +68,11 @@ func TestBadEventsAreParted(t *testing.T) {
 	})
 }
 
-// TestMoreBadEventsThanAreLookedFor: what was not looked at is looked at when it is sent.
-func TestMoreBadEventsThanAreLookedFor(t *testing.T) {
+// TestBisect_MoreBadEventsThanRuns sends the groups until none is left.
+func TestBisect_MoreBadEventsThanRuns(t *testing.T) {
 	t.Parallel()
-	url, bodies := keeping(t)
-	s := open(t, httpsink.Config{URL: url, Request: pickyJQ})
+	url, bodies := recordBodies(t)
+	s := open(t, httpsink.Config{URL: url, Request: rejectBad})
 	var topics []string
 	for range 200 {
 		topics = append(topics, "good", "bad")
@@ -83,13 +81,13 @@ func TestMoreBadEventsThanAreLookedFor(t *testing.T) {
 	for len(left) > 0 {
 		b := left[0]
 		left = left[1:]
-		err := s.Send(within(t), b)
-		divide, isDivide := errors.AsType[*sink.SplitError](err)
-		if !isDivide {
+		err := s.Send(testContext(t), b)
+		split, isSplit := errors.AsType[*sink.SplitError](err)
+		if !isSplit {
 			ok(t, err)
 			continue
 		}
-		for _, g := range divide.Groups {
+		for _, g := range split.Groups {
 			if g.Err != nil {
 				buried++
 				continue
@@ -103,19 +101,17 @@ func TestMoreBadEventsThanAreLookedFor(t *testing.T) {
 		}
 	}
 	if buried != 200 {
-		t.Errorf("%d of 200 bad events are refused", buried)
+		t.Errorf("%d of 200 bad events are rejected", buried)
 	}
 	if n := strings.Count(strings.Join(*bodies, ""), `"`) / 2; n != 200 {
 		t.Errorf("%d of 200 good events are sent: %q", n, *bodies)
 	}
 }
 
-// TestBadEventsArePartedWhoeverHeldTheBatch: an owner who died, or an outage before, is no
-// reason for the good ones to wait.
-func TestBadEventsArePartedWhoeverHeldTheBatch(t *testing.T) {
+func TestBisect_RepeatedBatch(t *testing.T) {
 	t.Parallel()
-	url, bodies := keeping(t)
-	s := open(t, httpsink.Config{URL: url, Request: pickyJQ})
+	url, bodies := recordBodies(t)
+	s := open(t, httpsink.Config{URL: url, Request: rejectBad})
 	for name, before := range map[string]func(*buffer.Batch){
 		"an outage":         func(b *buffer.Batch) { b.FirstSend = false },
 		"a refusal":         func(b *buffer.Batch) { b.FirstSend = false },
@@ -123,14 +119,14 @@ func TestBadEventsArePartedWhoeverHeldTheBatch(t *testing.T) {
 	} {
 		b := batch("good", "bad", "good")
 		before(b)
-		err := s.Send(within(t), b)
-		divide, isDivide := errors.AsType[*sink.SplitError](err)
-		if !isDivide || len(divide.Groups) != 2 || !slices.Equal(divide.Groups[0].Indexes, []int{0, 2}) || !errors.Is(divide.Groups[1].Err, sink.ErrPermanent) {
+		err := s.Send(testContext(t), b)
+		split, isSplit := errors.AsType[*sink.SplitError](err)
+		if !isSplit || len(split.Groups) != 2 || !slices.Equal(split.Groups[0].Indexes, []int{0, 2}) || !errors.Is(split.Groups[1].Err, sink.ErrPermanent) {
 			t.Errorf("%s: got %v, want the second to be parted", name, err)
 		}
 	}
-	err := s.Send(within(t), batch("bad"))
-	suspect(t, err, true)
+	err := s.Send(testContext(t), batch("bad"))
+	expectMaybePoison(t, err, true)
 	if !strings.Contains(err.Error(), "request of event 1: error: no 1 (nothing was sent") {
 		t.Errorf("got %v", err)
 	}

@@ -13,8 +13,7 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-// wire is a network in memory, so that a server and its clients can live in a
-// synctest bubble, by its clock.
+// wire is a network in memory, so that a server and its clients can run in one synctest bubble.
 type wire struct {
 	conns chan net.Conn
 	over  chan struct{}
@@ -49,8 +48,8 @@ func (w *wire) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	}
 }
 
-// inBubble makes a sink whose server is in the same bubble. done ends both.
-func inBubble(t *testing.T, c Config, h http.HandlerFunc) (s *Sink, done func()) {
+// newBubbleSink returns a sink whose server runs in the same bubble. done stops both.
+func newBubbleSink(t *testing.T, c Config, h http.HandlerFunc) (s *Sink, done func()) {
 	t.Helper()
 	w := &wire{conns: make(chan net.Conn), over: make(chan struct{})}
 	server := &http.Server{Handler: h, ReadHeaderTimeout: time.Hour}
@@ -85,7 +84,7 @@ func oneEvent() *buffer.Batch {
 	}
 }
 
-// arrivals notes when requests came.
+// arrivals are the times at which requests arrived.
 type arrivals struct {
 	mu  sync.Mutex
 	all []time.Time
@@ -103,8 +102,8 @@ func (a *arrivals) list() []time.Time {
 	return append([]time.Time(nil), a.all...)
 }
 
-// most is how many there are in any window of that length, wherever it begins.
-func most(all []time.Time, window time.Duration) (n int) {
+// maxInWindow is the most arrivals in any window of that length, wherever it begins.
+func maxInWindow(all []time.Time, window time.Duration) (n int) {
 	first := 0
 	for i := range all {
 		for all[i].Sub(all[first]) >= window {

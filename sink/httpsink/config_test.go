@@ -45,16 +45,16 @@ func TestTLS(t *testing.T) {
 		"another name":       {httpsink.TLS{CA: ca, Cert: ca, Key: keyFile, ServerName: "other.example"}, false},
 	} {
 		s := open(t, httpsink.Config{URL: server.URL, TLS: c.tls})
-		for what, err := range map[string]error{"Send": s.Send(within(t), batch("a")), "Check": s.Check(within(t))} {
+		for what, err := range map[string]error{"Send": s.Send(testContext(t), batch("a")), "Check": s.Check(testContext(t))} {
 			if (err == nil) != c.good || err != nil && !errors.Is(err, sink.ErrUnavailable) {
 				t.Errorf("%s: %s: %v", name, what, err)
 			}
 		}
 	}
-	outage(t, open(t, httpsink.Config{URL: server.URL, TLS: httpsink.TLS{CA: ca}}).Send(within(t), batch("a")))
+	expectOutage(t, open(t, httpsink.Config{URL: server.URL, TLS: httpsink.TLS{CA: ca}}).Send(testContext(t), batch("a")))
 }
 
-func TestNew(t *testing.T) {
+func TestNew_InvalidConfig(t *testing.T) {
 	t.Parallel()
 	notPEM := filepath.Join(t.TempDir(), "file")
 	ok(t, os.WriteFile(notPEM, []byte("x"), 0o600))

@@ -11,23 +11,23 @@ import (
 	"testing"
 )
 
-// counted counts what is written to a connection, and how often.
-type counted struct {
+// countedConn counts the writes to a connection, and their bytes.
+type countedConn struct {
 	net.Conn
 	mu     sync.Mutex
 	writes int
 }
 
-func (c *counted) Write(p []byte) (int, error) {
+func (c *countedConn) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	c.writes++
 	c.mu.Unlock()
 	return c.Conn.Write(p)
 }
 
-// A body goes out as it lies in memory, beside a first write with the head, and one
-// that net/http reads from elsewhere goes out too.
-func TestABodyIsWrittenAtOnce(t *testing.T) {
+// TestConnection_WritesBodyAtOnce expects two writes, the first with the head. A body that is not in memory
+// must be written too.
+func TestConnection_WritesBodyAtOnce(t *testing.T) {
 	t.Parallel()
 	got := make(chan []byte, 1)
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -48,14 +48,14 @@ func TestABodyIsWrittenAtOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			conns := &connections{open: map[*connection]struct{}{}}
-			var to *counted
+			var to *countedConn
 			transport := &http.Transport{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 				conn, err := conns.dial(ctx, network, address)
 				if err != nil {
 					return nil, err
 				}
 				own := conn.(*connection)
-				to = &counted{Conn: own.Conn}
+				to = &countedConn{Conn: own.Conn}
 				own.Conn = to
 				return own, nil
 			}}

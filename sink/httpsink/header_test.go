@@ -14,9 +14,9 @@ import (
 	"github.com/outboxrelay/relay/sink/httpsink"
 )
 
-// TestHeadersOfTopicAndKey: a batch is divided by them, and what cannot be a header is
-// refused alone.
-func TestHeadersOfTopicAndKey(t *testing.T) {
+// TestHeaders_Templated expects the batch to be split by its templated headers, and an event whose value
+// cannot be a header to be rejected alone.
+func TestHeaders_Templated(t *testing.T) {
 	t.Parallel()
 	var got []string
 	url := serve(t, func(_ http.ResponseWriter, r *http.Request) {
@@ -29,18 +29,18 @@ func TestHeadersOfTopicAndKey(t *testing.T) {
 	for i, key := range []string{"k", "l", "k", "k", "\r\nX-Evil: 1"} {
 		b.Events[i].Key = &key
 	}
-	var divide *sink.SplitError
-	if err := s.Send(within(t), b); !errors.As(err, &divide) {
+	var split *sink.SplitError
+	if err := s.Send(testContext(t), b); !errors.As(err, &split) {
 		t.Fatalf("got %v, want a *sink.SplitError", err)
 	}
 	want := []sink.Group{{Address: url, Indexes: []int{0, 2}}, {Address: url, Indexes: []int{1}}, {Address: url, Indexes: []int{3}}, {Indexes: []int{4}, Err: sink.ErrPermanent}}
-	if diff := cmp.Diff(want, divide.Groups, isError); diff != "" {
+	if diff := cmp.Diff(want, split.Groups, isError); diff != "" {
 		t.Errorf("groups (-want +got):\n%s", diff)
 	}
 	one := *b
 	one.Events = []outbox.Event{b.Events[0], b.Events[2], b.Events[4]}
-	err := sendParts(t, s, &one)
-	refused(t, err, 2)
+	err := sendSplit(t, s, &one)
+	expectRejected(t, err, 2)
 	if text := err.Error(); strings.Contains(text, "s3cret") || !strings.Contains(text, "line break or a control character; expected none for the header") {
 		t.Errorf("got %q", text)
 	}
@@ -48,7 +48,7 @@ func TestHeadersOfTopicAndKey(t *testing.T) {
 		t.Errorf("headers (-want +got):\n%s", diff)
 	}
 	b = batch("a") // no key
-	refused(t, s.Send(within(t), b), 0)
+	expectRejected(t, s.Send(testContext(t), b), 0)
 	if _, isOne := s.AddressOf(&b.Events[0]); isOne || s.OneAddress() {
 		t.Error("an event without a key has an address, or all have one")
 	}
@@ -61,30 +61,30 @@ func TestHeadersOfTopicAndKey(t *testing.T) {
 	}
 }
 
-// TestAwayByHeader: who is away is one value of the header, and that is no secret.
-func TestAwayByHeader(t *testing.T) {
+// TestHeaders_UnavailableAddress expects an outage of one value of the header.
+func TestHeaders_UnavailableAddress(t *testing.T) {
 	t.Parallel()
 	url := serve(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) })
 	key := "k"
 	b := batch("a")
 	b.Events[0].Key = &key
-	err := open(t, httpsink.Config{URL: url, Headers: map[string]string{"X-Token": "s3cret-{key}"}}).Send(within(t), b)
-	outage(t, err)
+	err := open(t, httpsink.Config{URL: url, Headers: map[string]string{"X-Token": "s3cret-{key}"}}).Send(testContext(t), b)
+	expectOutage(t, err)
 	if some, ok := errors.AsType[*sink.BatchError](err); !ok || len(some.Events) != 1 || strings.Contains(err.Error(), "s3cret") {
 		t.Errorf("got %v, want an outage of the event's address", err)
 	}
 }
 
-func TestSecretsInEchoedMadeHeaders(t *testing.T) {
+func TestHeaders_EchoedSecrets(t *testing.T) {
 	t.Parallel()
 	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusBadRequest)
-		writes(t, w, "got "+r.Header.Get("X-Token"))
+		write(t, w, "got "+r.Header.Get("X-Token"))
 	})
 	key := "k"
 	b := batch("a")
 	b.Events[0].Key = &key
-	err := open(t, httpsink.Config{URL: url, Headers: map[string]string{"X-Token": "s3cret-{key}"}}).Send(within(t), b)
+	err := open(t, httpsink.Config{URL: url, Headers: map[string]string{"X-Token": "s3cret-{key}"}}).Send(testContext(t), b)
 	if want := "got ***k"; !strings.Contains(fmt.Sprint(err), want) {
 		t.Errorf("got %v, want %q in it", err, want)
 	}

@@ -42,8 +42,7 @@ func secured() sinktest.Harness {
 	return h
 }
 
-// translated sends what plain does, each body made by one program and each answer read by
-// another.
+// translated makes the bodies of plain with one program and reads the responses with another.
 func translated() sinktest.Harness {
 	h := harness(httpsink.Config{
 		Request: `{pipeline, group_id, events: [.events[] | .]}`, Results: `[.events[] | select(.id == "none") | {id}]`,
@@ -52,11 +51,11 @@ func translated() sinktest.Harness {
 	return h
 }
 
-func TestJSON(t *testing.T)             { sinktest.Run(t, plain()) }
-func TestPrograms(t *testing.T)         { sinktest.Run(t, translated()) }
-func TestNDJSONOverHTTP2(t *testing.T)  { sinktest.Run(t, secured()) }
-func BenchmarkJSON(b *testing.B)        { sinktest.Bench(b, plain()) }
-func BenchmarkNDJSONHTTP2(b *testing.B) { sinktest.Bench(b, secured()) }
+func TestConformance_JSON(t *testing.T)            { sinktest.Run(t, plain()) }
+func TestConformance_Programs(t *testing.T)        { sinktest.Run(t, translated()) }
+func TestConformance_NDJSONOverHTTP2(t *testing.T) { sinktest.Run(t, secured()) }
+func BenchmarkJSON(b *testing.B)                   { sinktest.Bench(b, plain()) }
+func BenchmarkNDJSONHTTP2(b *testing.B)            { sinktest.Bench(b, secured()) }
 
 func harness(c httpsink.Config, path string, secure bool) sinktest.Harness {
 	h := sinktest.Harness{Keeps: keeps}
@@ -103,8 +102,7 @@ func newSink(t testing.TB, c httpsink.Config) *httpsink.Sink {
 	return s
 }
 
-// bulkServer is a bulk API: it takes what CONTRACT says a sink sends and looks
-// closely.
+// bulkServer is a bulk API that checks each request.
 type bulkServer struct {
 	t      testing.TB
 	secure bool
@@ -191,7 +189,7 @@ func (s *bulkServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusAccepted)
 }
 
-// events takes the body of a JSON request apart.
+// events returns the envelopes in the body of a JSON request.
 func events(body []byte, groupID string) ([][]byte, error) {
 	var batch struct {
 		Pipeline string            `json:"pipeline"`

@@ -34,22 +34,22 @@ const (
 	clientSecret = "s3cret/cl%ient"
 )
 
-// issuer is a token endpoint (RFC 6749, 4.4), and the API that asks for its tokens.
+// issuer is a token endpoint (RFC 6749, 4.4), and an API that accepts its tokens.
 type issuer struct {
 	t *testing.T
 
 	mu        sync.Mutex
 	requests  int    // for a token
 	expiresIn string // as JSON; "": not said
-	// params: the client's credentials are taken from the body and not from the header.
+	// params says that the client's credentials are in the body instead of the header.
 	params bool
-	// answer is what it does instead; nil: it issues a token.
-	answer func(w http.ResponseWriter, r *http.Request)
-	wait   <-chan struct{} // before it answers; nil: at once
-	form   map[string][]string
-	good   string // the token that the API takes
-	sent   []string
-	echo   bool // the API tells what it was sent
+	// response replaces the response, if it is not nil.
+	response func(w http.ResponseWriter, r *http.Request)
+	wait     <-chan struct{} // before it responses; nil: at once
+	form     map[string][]string
+	good     string // the token that the API takes
+	sent     []string
+	echo     bool // the API tells what it was sent
 }
 
 func (i *issuer) with(change func()) {
@@ -58,11 +58,11 @@ func (i *issuer) with(change func()) {
 	change()
 }
 
-// token implements the endpoint.
+// token is the endpoint.
 func (i *issuer) token(w http.ResponseWriter, r *http.Request) {
 	i.mu.Lock()
 	i.requests++
-	n, answer, wait, params, expires := i.requests, i.answer, i.wait, i.params, i.expiresIn
+	n, response, wait, params, expires := i.requests, i.response, i.wait, i.params, i.expiresIn
 	i.mu.Unlock()
 	bad := r.ParseForm() // before the wait: a client that hangs up is noticed when the body was read
 	if wait != nil {
@@ -72,15 +72,15 @@ func (i *issuer) token(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	if answer != nil {
-		answer(w, r)
+	if response != nil {
+		response(w, r)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json;charset=UTF-8")
 	w.Header().Set("Cache-Control", "no-store")
 	fail := func(status int, code string) {
 		w.WriteHeader(status)
-		writes(i.t, w, `{"error": "`+code+`", "error_description": "sent `+r.Header.Get("Authorization")+`"}`)
+		write(i.t, w, `{"error": "`+code+`", "error_description": "sent `+r.Header.Get("Authorization")+`"}`)
 	}
 	if bad != nil || r.Method != http.MethodPost || r.Header.Get("Content-Type") != "application/x-www-form-urlencoded" {
 		fail(http.StatusBadRequest, "invalid_request")
@@ -90,7 +90,7 @@ func (i *issuer) token(w http.ResponseWriter, r *http.Request) {
 	if params {
 		id, secret = r.PostForm.Get("client_id"), r.PostForm.Get("client_secret")
 	}
-	// RFC 6749, 2.3.1: in the header they are encoded as in a form.
+	// RFC 6749, 2.3.1: encoded as in a form.
 	if !params && (id != "relay+client" || secret != "s3cret%2Fcl%25ient") || params && (id != clientID || secret != clientSecret) {
 		w.Header().Set("WWW-Authenticate", "Basic")
 		fail(http.StatusUnauthorized, "invalid_client")
@@ -100,17 +100,17 @@ func (i *issuer) token(w http.ResponseWriter, r *http.Request) {
 		fail(http.StatusBadRequest, "unsupported_grant_type")
 		return
 	}
-	answered := map[string]any{"access_token": fmt.Sprintf("t0ken-%d", n), "token_type": "bearer"}
+	token := map[string]any{"access_token": fmt.Sprintf("t0ken-%d", n), "token_type": "bearer"}
 	if expires != "" {
-		answered["expires_in"] = json.RawMessage(expires)
+		token["expires_in"] = json.RawMessage(expires)
 	}
 	i.with(func() { i.form, i.good = r.PostForm, fmt.Sprintf("t0ken-%d", n) })
-	if err := json.NewEncoder(w).Encode(answered); err != nil {
+	if err := json.NewEncoder(w).Encode(token); err != nil {
 		i.t.Error(err)
 	}
 }
 
-// api implements what takes the tokens.
+// api is the API.
 func (i *issuer) api(w http.ResponseWriter, r *http.Request) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -119,7 +119,7 @@ func (i *issuer) api(w http.ResponseWriter, r *http.Request) {
 	if got != "Bearer "+i.good {
 		w.WriteHeader(http.StatusUnauthorized)
 		if i.echo {
-			writes(i.t, w, "who is "+strings.TrimPrefix(got, "Bearer ")+" with "+got+"?")
+			write(i.t, w, "who is "+strings.TrimPrefix(got, "Bearer ")+" with "+got+"?")
 		}
 	}
 }
@@ -140,7 +140,7 @@ func newIssuer(t *testing.T) (i *issuer, c httpsink.Config) {
 	return i, httpsink.Config{URL: url + "/in", OAuth2: httpsink.OAuth2{TokenURL: url + "/token", ClientID: clientID, ClientSecret: clientSecret}}
 }
 
-func TestATokenIsFetchedOnce(t *testing.T) {
+func TestOAuth2_FetchesTokenOnce(t *testing.T) {
 	t.Parallel()
 	i, c := newIssuer(t)
 	c.OAuth2.Scopes, c.OAuth2.Audience = []string{"events.write", "events.read"}, "https://api.example"
@@ -153,14 +153,14 @@ func TestATokenIsFetchedOnce(t *testing.T) {
 	var group sync.WaitGroup
 	for range 8 {
 		group.Go(func() {
-			if err := s.Send(within(t), batch("a")); err != nil {
+			if err := s.Send(testContext(t), batch("a")); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 	close(release)
 	group.Wait()
-	ok(t, s.Send(within(t), batch("a")))
+	ok(t, s.Send(testContext(t), batch("a")))
 	n, sent := i.counts()
 	if n != 1 || len(sent) != 9 {
 		t.Errorf("%d tokens fetched for %d requests, want 1 for 9", n, len(sent))
@@ -170,37 +170,35 @@ func TestATokenIsFetchedOnce(t *testing.T) {
 	}
 }
 
-// TestCredentialsInTheBody: an endpoint that does not know the header, and PayPal's
-// expires_in.
-func TestCredentialsInTheBody(t *testing.T) {
+// TestOAuth2_CredentialsInBody has an endpoint that ignores the header, and PayPal's expires_in.
+func TestOAuth2_CredentialsInBody(t *testing.T) {
 	t.Parallel()
 	i, c := newIssuer(t)
 	i.params, i.expiresIn = true, `"3600"`
 	s := open(t, c)
-	ok(t, s.Send(within(t), batch("a")))
-	ok(t, s.Send(within(t), batch("a")))
+	ok(t, s.Send(testContext(t), batch("a")))
+	ok(t, s.Send(testContext(t), batch("a")))
 	if n, _ := i.counts(); n != 2 {
 		t.Errorf("%d requests for a token, want the refused and the good one", n)
 	}
 }
 
-func TestA401DropsTheToken(t *testing.T) {
+func TestOAuth2_DropsRejectedToken(t *testing.T) {
 	t.Parallel()
 	i, c := newIssuer(t)
 	s := open(t, c)
-	ok(t, s.Send(within(t), batch("a")))
+	ok(t, s.Send(testContext(t), batch("a")))
 	i.with(func() { i.good = "revoked" })
-	outage(t, s.Send(within(t), batch("a")))
-	ok(t, s.Send(within(t), batch("a")))
+	expectOutage(t, s.Send(testContext(t), batch("a")))
+	ok(t, s.Send(testContext(t), batch("a")))
 	n, sent := i.counts()
 	if want := []string{"Bearer t0ken-1", "Bearer t0ken-1", "Bearer t0ken-2"}; n != 2 || !slices.Equal(sent, want) {
 		t.Errorf("%d tokens, %q sent, want %q", n, sent, want)
 	}
 }
 
-// TestNoToken: whatever keeps a token from being had is an outage, with its reason in
-// words and no secret, and no request is made without one.
-func TestNoToken(t *testing.T) {
+// TestOAuth2_Failures expects an outage with the reason, without secrets, and no request.
+func TestOAuth2_Failures(t *testing.T) {
 	t.Parallel()
 	elsewhere := make(chan string, 10)
 	other := serve(t, func(_ http.ResponseWriter, r *http.Request) {
@@ -210,13 +208,13 @@ func TestNoToken(t *testing.T) {
 		return func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", kind)
 			w.WriteHeader(status)
-			writes(t, w, text)
+			write(t, w, text)
 		}
 	}
 	for name, c := range map[string]struct {
-		answer func(http.ResponseWriter, *http.Request)
-		want   string
-		retry  time.Duration
+		response func(http.ResponseWriter, *http.Request)
+		want     string
+		retry    time.Duration
 	}{
 		"refused":        {says(400, "application/json", `{"error": "invalid_scope", "error_description": "no such scope, `+clientSecret+`"}`), "400 Bad Request: invalid_scope no such scope, ***", 0},
 		"wrong secret":   {says(401, "application/json", `{"error": "invalid_client"}`), "401 Unauthorized: invalid_client", 0},
@@ -238,16 +236,16 @@ func TestNoToken(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			i, config := newIssuer(t)
-			i.answer = c.answer
-			err := open(t, config).Send(within(t), batch("a"))
-			outage(t, err)
+			i.response = c.response
+			err := open(t, config).Send(testContext(t), batch("a"))
+			expectOutage(t, err)
 			if !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "cl%ient") || strings.Contains(err.Error(), "\n") {
 				t.Errorf("got %q, want one that says %q", err, c.want)
 			}
 			if name != "line break" && !strings.Contains(err.Error(), "no token from 127.0.0.1") {
 				t.Errorf("got %q, which does not name the server", err)
 			}
-			suspect(t, err, false)
+			expectMaybePoison(t, err, false)
 			var retry time.Duration
 			if timed, ok := errors.AsType[*sink.UnavailableError](err); ok {
 				retry = timed.RetryAfter
@@ -267,12 +265,12 @@ func TestNoToken(t *testing.T) {
 	})
 }
 
-func TestATokenEndpointThatIsNotThere(t *testing.T) {
+func TestOAuth2_UnreachableEndpoint(t *testing.T) {
 	t.Parallel()
 	i, c := newIssuer(t)
 	c.OAuth2.TokenURL = "http://app:p4ssword@127.0.0.1:1/token?key=qu3ry"
-	err := open(t, c).Send(within(t), batch("a"))
-	suspect(t, err, false)
+	err := open(t, c).Send(testContext(t), batch("a"))
+	expectMaybePoison(t, err, false)
 	if text := err.Error(); !strings.Contains(text, "no token from 127.0.0.1:1: dial tcp") || strings.Contains(text, "qu3ry") || strings.Contains(text, "p4ss") {
 		t.Errorf("got %q", text)
 	}
@@ -281,15 +279,15 @@ func TestATokenEndpointThatIsNotThere(t *testing.T) {
 	}
 }
 
-// TestATokenEndpointThatIsSlow: it costs no more than the sink's time-out, ends with
-// the deadline, and others do not wait for whoever was called off.
-func TestATokenEndpointThatIsSlow(t *testing.T) {
+// TestOAuth2_SlowEndpoint expects the fetch to end with the timeout or the deadline, and other requests not to
+// wait for a cancelled one.
+func TestOAuth2_SlowEndpoint(t *testing.T) {
 	t.Parallel()
 	i, c := newIssuer(t)
 	i.wait = make(chan struct{}) // for ever
 	c.Timeout = 20 * time.Millisecond
-	err := open(t, c).Send(within(t), batch("a"))
-	suspect(t, err, false)
+	err := open(t, c).Send(testContext(t), batch("a"))
+	expectMaybePoison(t, err, false)
 	if !strings.Contains(err.Error(), "no token from") {
 		t.Errorf("got %v", err)
 	}
@@ -303,40 +301,39 @@ func TestATokenEndpointThatIsSlow(t *testing.T) {
 	go func() { called <- s.Send(first, batch("a")) }()
 	for n := 0; n < 1; n, _ = i.counts() {
 		select {
-		case <-within(t).Done():
+		case <-testContext(t).Done():
 			t.Fatal("no request for a token came")
 		case <-time.After(time.Millisecond):
 		}
 	}
 	second := make(chan error, 1)
-	go func() { second <- s.Send(within(t), batch("a")) }()
+	go func() { second <- s.Send(testContext(t), batch("a")) }()
 	callOff()
-	suspect(t, <-called, false)
+	expectMaybePoison(t, <-called, false)
 	close(release)
 	ok(t, <-second)
 }
 
-// TestTokensAreNotShown, neither the one that is used nor those before it, however the
-// server quotes them.
-func TestTokensAreNotShown(t *testing.T) {
+// TestOAuth2_HidesTokens has a server that quotes the current token and earlier ones in several forms.
+func TestOAuth2_HidesTokens(t *testing.T) {
 	t.Parallel()
 	i, c := newIssuer(t)
 	i.echo = true
 	s := open(t, c)
 	for range 3 {
-		ok(t, s.Send(within(t), batch("a")))
+		ok(t, s.Send(testContext(t), batch("a")))
 		i.with(func() { i.good = "revoked" })
-		err := s.Send(within(t), batch("a"))
-		outage(t, err)
+		err := s.Send(testContext(t), batch("a"))
+		expectOutage(t, err)
 		if text := err.Error(); strings.Contains(text, "t0ken") || !strings.Contains(text, "who is *** with Bearer ***?") {
 			t.Errorf("got %q", text)
 		}
 	}
 }
 
-// TestSecretsThatATokenEndpointEchoes: the client's, in each of the forms in which it may
-// have been sent, and the one in the endpoint's URL.
-func TestSecretsThatATokenEndpointEchoes(t *testing.T) {
+// TestOAuth2_EchoedSecrets has an endpoint that quotes the client's secret in each form, and the one in its
+// URL.
+func TestOAuth2_EchoedSecrets(t *testing.T) {
 	t.Parallel()
 	const id, secret, password = clientID, clientSecret, "url-p4ss"
 	basic := func(user, password string) string {
@@ -350,13 +347,13 @@ func TestSecretsThatATokenEndpointEchoes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			i, c := newIssuer(t)
-			i.answer = func(w http.ResponseWriter, _ *http.Request) {
+			i.response = func(w http.ResponseWriter, _ *http.Request) {
 				w.WriteHeader(http.StatusBadGateway)
-				writes(t, w, "got "+echoed+".")
+				write(t, w, "got "+echoed+".")
 			}
 			c.OAuth2.TokenURL = strings.Replace(c.OAuth2.TokenURL, "://", "://app:"+password+"@", 1)
-			err := open(t, c).Send(within(t), batch("a"))
-			outage(t, err)
+			err := open(t, c).Send(testContext(t), batch("a"))
+			expectOutage(t, err)
 			if !strings.HasSuffix(err.Error(), "502 Bad Gateway: got ***.") {
 				t.Errorf("got %q", err)
 			}
@@ -364,9 +361,7 @@ func TestSecretsThatATokenEndpointEchoes(t *testing.T) {
 	}
 }
 
-// TestTokensOverMutualTLS: the endpoint is reached with the sink's authorities and its
-// certificate.
-func TestTokensOverMutualTLS(t *testing.T) {
+func TestOAuth2_MutualTLS(t *testing.T) {
 	t.Parallel()
 	i := &issuer{t: t, expiresIn: "3600"}
 	mux := http.NewServeMux()
@@ -383,15 +378,15 @@ func TestTokensOverMutualTLS(t *testing.T) {
 		URL: server.URL + "/in", TLS: httpsink.TLS{CA: ca, Cert: cert, Key: key, ServerName: "example.com"},
 		OAuth2: httpsink.OAuth2{TokenURL: server.URL + "/token", ClientID: clientID, ClientSecret: clientSecret},
 	}
-	ok(t, open(t, c).Send(within(t), batch("a")))
+	ok(t, open(t, c).Send(testContext(t), batch("a")))
 	c.TLS.Cert, c.TLS.Key = "", ""
-	suspect(t, open(t, c).Send(within(t), batch("a")), false)
+	expectMaybePoison(t, open(t, c).Send(testContext(t), batch("a")), false)
 	if n, sent := i.counts(); n != 1 || len(sent) != 1 {
 		t.Errorf("%d tokens and %d requests, want one of each", n, len(sent))
 	}
 }
 
-// clientCertificate makes one that signs itself, as files, and who trusts it.
+// clientCertificate makes a self-signed certificate, as files, and a pool that trusts it.
 func clientCertificate(t *testing.T) (cert, key string, pool *x509.CertPool) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

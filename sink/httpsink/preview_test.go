@@ -17,7 +17,7 @@ import (
 	"github.com/outboxrelay/relay/sink/httpsink"
 )
 
-// TestPreview shows what a server is then sent, and no secret.
+// TestPreview compares the preview with what Send then sends.
 func TestPreview(t *testing.T) {
 	t.Parallel()
 	type sent struct {
@@ -48,8 +48,8 @@ func TestPreview(t *testing.T) {
 		b.Events[i].Key = &key
 	}
 	b.Events[3].Key = &evil
-	shown, err := s.Preview(within(t), b)
-	refused(t, err, 3)
+	shown, err := s.Preview(testContext(t), b)
+	expectRejected(t, err, 3)
 	if len(got) > 0 {
 		t.Fatalf("a preview sent %v", got)
 	}
@@ -66,7 +66,7 @@ func TestPreview(t *testing.T) {
 			part.Events = append(part.Events, b.Events[i])
 		}
 		got = nil
-		ok(t, s.Send(within(t), &part))
+		ok(t, s.Send(testContext(t), &part))
 		address, _ := s.AddressOf(&part.Events[0])
 		line := "PUT " + httpsink.MaskPath(url+"/") + "*** (" + address + ")"
 		if one.Summary != line || string(one.Body) != got[0].Body {
@@ -94,16 +94,15 @@ func TestPreview(t *testing.T) {
 	}
 }
 
-// TestPreviewOfParts: in the order in which they are sent, and each as it is.
-func TestPreviewOfParts(t *testing.T) {
+func TestPreview_SplitBatch(t *testing.T) {
 	t.Parallel()
 	s := open(t, httpsink.Config{URL: "http://127.0.0.1:1", Request: "[.events[].payload]", MaxBytes: 6, Gzip: true})
 	b := batch("a", "a", "a", "a", "a")
 	for i, payload := range []string{"1", "22", "3", `"too long"`, "5"} {
 		b.Events[i].Payload = []byte(payload)
 	}
-	shown, err := s.Preview(within(t), b)
-	refused(t, err, 3)
+	shown, err := s.Preview(testContext(t), b)
+	expectRejected(t, err, 3)
 	var bodies []string
 	for _, one := range shown {
 		bodies = append(bodies, fmt.Sprint(one.Events, " ", string(one.Body)))
@@ -113,22 +112,21 @@ func TestPreviewOfParts(t *testing.T) {
 	}
 }
 
-func TestPreviewOfAProgramThatFails(t *testing.T) {
+func TestPreview_FailingProgram(t *testing.T) {
 	t.Parallel()
 	s := open(t, httpsink.Config{URL: "http://127.0.0.1:1", Request: `error("no")`})
-	if _, err := s.Preview(within(t), batch("a")); !errors.Is(err, sink.ErrUnavailable) || !strings.Contains(err.Error(), "request of event 1: error: no") {
+	if _, err := s.Preview(testContext(t), batch("a")); !errors.Is(err, sink.ErrUnavailable) || !strings.Contains(err.Error(), "request of event 1: error: no") {
 		t.Errorf("got %v", err)
 	}
 }
 
-// TestPreviewFetchesNoToken: nothing is connected to.
-func TestPreviewFetchesNoToken(t *testing.T) {
+func TestPreview_FetchesNoToken(t *testing.T) {
 	t.Parallel()
 	s := open(t, httpsink.Config{
 		URL:    "http://127.0.0.1:1/",
 		OAuth2: httpsink.OAuth2{TokenURL: "http://127.0.0.1:1/", ClientID: "c", ClientSecret: "s3cret"},
 	})
-	shown, err := s.Preview(within(t), batch("a"))
+	shown, err := s.Preview(testContext(t), batch("a"))
 	ok(t, err)
 	at := slices.IndexFunc(shown[0].Header, func(f sink.Field) bool { return f.Name == "Authorization" })
 	if at < 0 || shown[0].Header[at].Value != "Bearer ***" {

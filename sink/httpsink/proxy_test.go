@@ -21,11 +21,11 @@ import (
 
 const proxyUser, proxyPassword = "proxy-user", "pr0xy/p%ss"
 
-// proxy is a forward proxy that wants a password: of requests, and of tunnels.
+// proxy is a forward proxy, for requests and tunnels, that requires a password.
 type proxy struct {
 	t  *testing.T
 	mu sync.Mutex
-	// seen are the methods and targets, and whether an Authorization came with them.
+	// seen are the methods and targets of the requests, and whether they had an Authorization.
 	seen []string
 }
 
@@ -36,7 +36,7 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if user != proxyUser || password != proxyPassword {
 		w.Header().Set("Proxy-Authenticate", "Basic")
 		w.WriteHeader(http.StatusProxyAuthRequired)
-		writes(p.t, w, "not with "+password)
+		write(p.t, w, "not with "+password)
 		return
 	}
 	line := r.Method + " " + r.URL.Host + r.URL.Path
@@ -121,8 +121,8 @@ func through(url, password string) string {
 	return strings.Replace(url, "://", "://"+proxyUser+":"+strings.NewReplacer("/", "%2F", "%", "%25").Replace(password)+"@", 1)
 }
 
-// TestProxy: requests and the requests for tokens go through it, by themselves or in a
-// tunnel, and so does Check, which sends the server nothing.
+// TestProxy expects requests, requests for tokens and Check to go through the proxy. Check must send the
+// server nothing.
 func TestProxy(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ secureProxy, secureServer bool }{
@@ -150,7 +150,7 @@ func TestProxy(t *testing.T) {
 				OAuth2: httpsink.OAuth2{TokenURL: server + "/token", ClientID: clientID, ClientSecret: clientSecret},
 			}
 			s := open(t, config)
-			ok(t, s.Check(within(t)))
+			ok(t, s.Check(testContext(t)))
 			host := strings.SplitN(server, "://", 2)[1]
 			checked, want := 0, []string{"POST " + host + "/token authorized", "POST " + host + "/in authorized"}
 			if c.secureServer {
@@ -159,14 +159,14 @@ func TestProxy(t *testing.T) {
 			if n := len(p.lines()); n != checked {
 				t.Errorf("Check made %q", p.lines())
 			}
-			ok(t, s.Send(within(t), batch("a")))
+			ok(t, s.Send(testContext(t), batch("a")))
 			if got := p.lines(); !slices.Equal(got, want) {
 				t.Errorf("through the proxy went %q, want %q", got, want)
 			}
 
 			stranger := config // expects another server behind the proxy
 			if stranger.TLS.ServerName = "another.example"; c.secureServer && !c.secureProxy {
-				if err := open(t, stranger).Check(within(t)); err == nil || !strings.Contains(err.Error(), "another.example") {
+				if err := open(t, stranger).Check(testContext(t)); err == nil || !strings.Contains(err.Error(), "another.example") {
 					t.Errorf("Check of a server with another name: %v", err)
 				}
 			}
@@ -174,20 +174,20 @@ func TestProxy(t *testing.T) {
 			config.Proxy = through(proxyURL, "wr0ng/p%ss")
 			config.OAuth2 = httpsink.OAuth2{}
 			wrong := open(t, config)
-			err := wrong.Send(within(t), batch("a"))
-			suspect(t, err, false)
+			err := wrong.Send(testContext(t), batch("a"))
+			expectMaybePoison(t, err, false)
 			if text := err.Error(); !strings.Contains(text, "Proxy Authentication Required") || strings.Contains(text, "wr0ng") {
 				t.Errorf("got %q", text)
 			}
-			if err := wrong.Check(within(t)); c.secureServer && (err == nil || !strings.Contains(err.Error(), "407") || strings.Contains(err.Error(), "wr0ng")) {
+			if err := wrong.Check(testContext(t)); c.secureServer && (err == nil || !strings.Contains(err.Error(), "407") || strings.Contains(err.Error(), "wr0ng")) {
 				t.Errorf("Check with a wrong password: %v", err)
 			}
 		})
 	}
 }
 
-// TestAProxyThatIsAway, refuses, hangs or talks nonsense: Send and Check say so.
-func TestAProxyThatIsAway(t *testing.T) {
+// TestProxy_Unavailable has proxies that are not there, refuse, hang or send something else.
+func TestProxy_Unavailable(t *testing.T) {
 	t.Parallel()
 	hung, err := net.Listen("tcp", "127.0.0.1:0")
 	ok(t, err)
@@ -199,12 +199,12 @@ func TestAProxyThatIsAway(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), soon/20)
 		s := open(t, httpsink.Config{URL: "https://127.0.0.1:2/in", Proxy: proxy})
 		err := s.Check(ctx)
-		outage(t, err)
+		expectOutage(t, err)
 		if !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "pr0xypass") {
 			t.Errorf("got %v, want one that says %q", err, want)
 		}
 		err = s.Send(ctx, batch("a"))
-		suspect(t, err, false)
+		expectMaybePoison(t, err, false)
 		if strings.Contains(err.Error(), "pr0xypass") {
 			t.Errorf("got %v", err)
 		}

@@ -15,8 +15,8 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-// work sends from so many workers until the time is over.
-func work(t *testing.T, sinks []*Sink, workers int, atLength time.Duration) {
+// sendAll sends batches from that many workers until the time is over.
+func sendAll(t *testing.T, sinks []*Sink, workers int, atLength time.Duration) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -26,7 +26,7 @@ func work(t *testing.T, sinks []*Sink, workers int, atLength time.Duration) {
 		for range workers {
 			group.Go(func() {
 				for ctx.Err() == nil {
-					// As a worker does it: a deadline of its own for each.
+					// A worker gives each Send its own deadline.
 					one, cancel := context.WithTimeout(ctx, time.Minute)
 					if err := s.Send(one, oneEvent()); err != nil && ctx.Err() == nil {
 						t.Error(err)
@@ -39,13 +39,13 @@ func work(t *testing.T, sinks []*Sink, workers int, atLength time.Duration) {
 	group.Wait()
 }
 
-// TestTheRateIsHeld by four workers over a minute, evenly: however slow the server is,
-// and in no window of a second are there more.
-func TestTheRateIsHeld(t *testing.T) {
+// TestRateLimit_AnyWindow expects four workers to keep the rate over a minute, evenly, and to exceed it in no
+// window of a second.
+func TestRateLimit_AnyWindow(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		rate     sink.Rate
-		answer   time.Duration
+		response time.Duration
 		workers  int
 		from, to int
 	}{
@@ -61,17 +61,17 @@ func TestTheRateIsHeld(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				var came arrivals
-				s, done := inBubble(t, Config{Rate: c.rate, Timeout: 5 * time.Second}, func(http.ResponseWriter, *http.Request) {
+				s, done := newBubbleSink(t, Config{Rate: c.rate, Timeout: 5 * time.Second}, func(http.ResponseWriter, *http.Request) {
 					came.note()
-					<-time.After(c.answer)
+					<-time.After(c.response)
 				})
 				defer done()
-				work(t, []*Sink{s}, c.workers, time.Minute)
+				sendAll(t, []*Sink{s}, c.workers, time.Minute)
 				all := came.list()
 				if n := len(all); n < c.from || n > c.to {
 					t.Errorf("%d requests in a minute, want %d to %d", n, c.from, c.to)
 				}
-				if n := most(all, c.rate.Per); n > c.rate.Requests {
+				if n := maxInWindow(all, c.rate.Per); n > c.rate.Requests {
 					t.Errorf("%d requests within %v, want %d at the most", n, c.rate.Per, c.rate.Requests)
 				}
 				pace := c.rate.Per / time.Duration(c.rate.Requests)
@@ -85,9 +85,8 @@ func TestTheRateIsHeld(t *testing.T) {
 	}
 }
 
-// TestTheRateIsHeldByTimersThatAreLate: what one is late by, the next make up for, and
-// still no window has more.
-func TestTheRateIsHeldByTimersThatAreLate(t *testing.T) {
+// TestRateLimit_LateTimers expects the next requests to make up for a late one, and no window to have more.
+func TestRateLimit_LateTimers(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		rate sink.Rate
@@ -119,36 +118,35 @@ func TestTheRateIsHeldByTimersThatAreLate(t *testing.T) {
 			if n := float64(len(all)); n > want+1 || n < want*(1-c.slow) {
 				t.Errorf("%v, up to %v late: %v requests in a minute, want %v", c.rate, c.late, n, want)
 			}
-			if n := most(all, c.rate.Per); n > c.rate.Requests {
+			if n := maxInWindow(all, c.rate.Per); n > c.rate.Requests {
 				t.Errorf("%v, up to %v late: %d requests within %v", c.rate, c.late, n, c.rate.Per)
 			}
 		})
 	}
 }
 
-func TestNoBurstAfterARest(t *testing.T) {
+func TestRateLimit_NoBurstAfterIdle(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var came arrivals
-		s, done := inBubble(t, Config{Rate: sink.Rate{Requests: 10, Per: time.Second}}, func(http.ResponseWriter, *http.Request) { came.note() })
+		s, done := newBubbleSink(t, Config{Rate: sink.Rate{Requests: 10, Per: time.Second}}, func(http.ResponseWriter, *http.Request) { came.note() })
 		defer done()
 		for range 3 {
-			work(t, []*Sink{s}, 4, 250*time.Millisecond)
+			sendAll(t, []*Sink{s}, 4, 250*time.Millisecond)
 			<-time.After(time.Hour)
 		}
-		if all := came.list(); len(all) != 9 || most(all, 100*time.Millisecond) != 1 {
+		if all := came.list(); len(all) != 9 || maxInWindow(all, 100*time.Millisecond) != 1 {
 			t.Errorf("requests at %v, want three times three, 100ms apart", all)
 		}
 	})
 }
 
-// TestATurnThatWouldBeTooLate is told of at once, makes no request, and leaves its token
-// to the next.
-func TestATurnThatWouldBeTooLate(t *testing.T) {
+// TestRateLimit_SlotAfterDeadline expects an outage at once. The next batch gets the token.
+func TestRateLimit_SlotAfterDeadline(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var came arrivals
-		s, done := inBubble(t, Config{Rate: sink.Rate{Requests: 1, Per: time.Hour}}, func(http.ResponseWriter, *http.Request) { came.note() })
+		s, done := newBubbleSink(t, Config{Rate: sink.Rate{Requests: 1, Per: time.Hour}}, func(http.ResponseWriter, *http.Request) { came.note() })
 		defer done()
 		if err := s.Send(t.Context(), oneEvent()); err != nil {
 			t.Fatal(err)
@@ -178,12 +176,12 @@ func TestATurnThatWouldBeTooLate(t *testing.T) {
 	})
 }
 
-// TestCalledOffWhileItWaits: no request, and the one behind it has the turn.
-func TestCalledOffWhileItWaits(t *testing.T) {
+// TestRateLimit_Cancelled expects no request; the next one in the queue begins.
+func TestRateLimit_Cancelled(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var came arrivals
-		s, done := inBubble(t, Config{Rate: sink.Rate{Requests: 1, Per: time.Second}}, func(http.ResponseWriter, *http.Request) { came.note() })
+		s, done := newBubbleSink(t, Config{Rate: sink.Rate{Requests: 1, Per: time.Second}}, func(http.ResponseWriter, *http.Request) { came.note() })
 		defer done()
 		if err := s.Send(t.Context(), oneEvent()); err != nil {
 			t.Fatal(err)
@@ -210,12 +208,12 @@ func TestCalledOffWhileItWaits(t *testing.T) {
 	})
 }
 
-// TestARefusedBatchTakesNoToken: what is not sent does not count.
-func TestARefusedBatchTakesNoToken(t *testing.T) {
+// TestRateLimit_RejectedBatch expects a batch that is not sent to use no token.
+func TestRateLimit_RejectedBatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var came arrivals
-		s, done := inBubble(t, Config{Rate: sink.Rate{Requests: 1, Per: time.Hour}, MaxBytes: 1000}, func(http.ResponseWriter, *http.Request) { came.note() })
+		s, done := newBubbleSink(t, Config{Rate: sink.Rate{Requests: 1, Per: time.Hour}, MaxBytes: 1000}, func(http.ResponseWriter, *http.Request) { came.note() })
 		defer done()
 		large := oneEvent()
 		large.Events[0].Payload = []byte(`"` + strings.Repeat("x", 2000) + `"`)
@@ -236,25 +234,24 @@ func TestMaxInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var came arrivals
 		var now, peak atomic.Int64
-		s, done := inBubble(t, Config{MaxInFlight: 3}, func(http.ResponseWriter, *http.Request) {
+		s, done := newBubbleSink(t, Config{MaxInFlight: 3}, func(http.ResponseWriter, *http.Request) {
 			came.note()
 			peak.Store(max(peak.Load(), now.Add(1)))
 			<-time.After(time.Second)
 			now.Add(-1)
 		})
 		defer done()
-		work(t, []*Sink{s}, 10, 9500*time.Millisecond)
+		sendAll(t, []*Sink{s}, 10, 9500*time.Millisecond)
 		if n := len(came.list()); peak.Load() != 3 || n != 30 {
 			t.Errorf("%d requests, %d at once, want 30 and 3", n, peak.Load())
 		}
 	})
 }
 
-// TestNoPlaceInTime: the others take too long.
-func TestNoPlaceInTime(t *testing.T) {
+func TestMaxInFlight_NoRoomBeforeDeadline(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s, done := inBubble(t, Config{MaxInFlight: 1, Timeout: time.Hour}, func(http.ResponseWriter, *http.Request) { <-time.After(50 * time.Minute) })
+		s, done := newBubbleSink(t, Config{MaxInFlight: 1, Timeout: time.Hour}, func(http.ResponseWriter, *http.Request) { <-time.After(50 * time.Minute) })
 		defer done()
 		first := make(chan error, 1)
 		go func() { first <- s.Send(t.Context(), oneEvent()) }()
@@ -275,15 +272,14 @@ func TestNoPlaceInTime(t *testing.T) {
 	})
 }
 
-// TestAnEmptyQuotaIsNotRunInto: after the last request that is accepted, the next
-// begins when the quota is new.
-func TestAnEmptyQuotaIsNotRunInto(t *testing.T) {
+// TestPause_UsedUpQuota expects the next request when the quota is reset.
+func TestPause_UsedUpQuota(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var came arrivals
 		left, since := 3, time.Now()
 		var mu sync.Mutex
-		s, done := inBubble(t, Config{MaxInFlight: 1}, func(w http.ResponseWriter, _ *http.Request) {
+		s, done := newBubbleSink(t, Config{MaxInFlight: 1}, func(w http.ResponseWriter, _ *http.Request) {
 			came.note()
 			mu.Lock()
 			defer mu.Unlock()
@@ -300,18 +296,17 @@ func TestAnEmptyQuotaIsNotRunInto(t *testing.T) {
 			}
 		})
 		defer done()
-		work(t, []*Sink{s}, 4, 10*time.Second)
+		sendAll(t, []*Sink{s}, 4, 10*time.Second)
 		if n := len(came.list()); n != 12 {
 			t.Errorf("%d requests, want 12", n)
 		}
 	})
 }
 
-// TestALongPauseHandsBatchesBack: for a minute no batch is held in hand, and nobody asks
-// the server.
-func TestALongPauseHandsBatchesBack(t *testing.T) {
+// TestPause_Long expects batches to be released for a minute, without a request.
+func TestPause_Long(t *testing.T) {
 	t.Parallel()
-	for name, answer := range map[string]func(http.ResponseWriter){
+	for name, response := range map[string]func(http.ResponseWriter){
 		"the last that was accepted": func(w http.ResponseWriter) {
 			w.Header().Set("X-RateLimit-Remaining", "0")
 			w.Header().Set("X-RateLimit-Reset", "60")
@@ -325,9 +320,9 @@ func TestALongPauseHandsBatchesBack(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				var came arrivals
-				s, done := inBubble(t, Config{Rate: sink.Rate{Requests: 1, Per: time.Second}}, func(w http.ResponseWriter, _ *http.Request) {
+				s, done := newBubbleSink(t, Config{Rate: sink.Rate{Requests: 1, Per: time.Second}}, func(w http.ResponseWriter, _ *http.Request) {
 					came.note()
-					answer(w)
+					response(w)
 				})
 				defer done()
 				_ = s.Send(t.Context(), oneEvent())

@@ -17,11 +17,11 @@ func kind(err error) string {
 	kind := "delivered"
 	switch {
 	case errors.Is(err, sink.ErrMaybePoison) && errors.Is(err, sink.ErrUnavailable):
-		kind = "suspect"
+		kind = "maybe poison"
 	case errors.Is(err, sink.ErrUnavailable):
 		kind = "outage"
 	case errors.Is(err, sink.ErrPermanent):
-		kind = "refused"
+		kind = "rejected"
 	case err != nil:
 		kind = err.Error()
 	}
@@ -31,20 +31,20 @@ func kind(err error) string {
 	return kind
 }
 
-func TestVerdict(t *testing.T) {
+func TestClassifyStatus(t *testing.T) {
 	t.Parallel()
 	kinds := map[string][]int{
-		"delivered": {200, 201, 202, 204, 207, 299},
-		"outage":    {300, 301, 302, 303, 304, 307, 308, 401, 403, 404, 405, 407, 408, 421, 425, 429},
-		"suspect":   {500, 501, 502, 503, 504, 507, 599, 600, 999},
-		"refused":   {400, 402, 406, 409, 410, 411, 412, 413, 414, 415, 416, 417, 418, 422, 423, 424, 426, 428, 431, 451, 499},
+		"delivered":    {200, 201, 202, 204, 207, 299},
+		"outage":       {300, 301, 302, 303, 304, 307, 308, 401, 403, 404, 405, 407, 408, 421, 425, 429},
+		"maybe poison": {500, 501, 502, 503, 504, 507, 599, 600, 999},
+		"rejected":     {400, 402, 406, 409, 410, 411, 412, 413, 414, 415, 416, 417, 418, 422, 423, 424, 426, 428, 431, 451, 499},
 	}
 	for want, all := range kinds {
 		for _, status := range all {
 			if got := kind(response{status: status}.classifyStatus(statusOverrides{})); got != want {
 				t.Errorf("%d: got %s, want %s", status, got, want)
 			}
-			if want != "outage" && want != "suspect" {
+			if want != "outage" && want != "maybe poison" {
 				continue
 			}
 			timed := response{status: status, retryAfter: time.Second}.classifyStatus(statusOverrides{})
@@ -55,15 +55,13 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-// TestVerdictsOverruled: whatever the contract calls a status, the configuration
-// has the last word, but not on those beside it.
-func TestVerdictsOverruled(t *testing.T) {
+func TestClassifyStatus_Overrides(t *testing.T) {
 	t.Parallel()
 	o := statusOverrides{refused: []int{404, 503, 301}, unavailable: []int{422, 500, 599, 100}}
 	for status, want := range map[int]string{
-		404: "refused", 503: "refused", 301: "refused",
+		404: "rejected", 503: "rejected", 301: "rejected",
 		422: "outage", 500: "outage", 599: "outage", 100: "outage",
-		403: "outage", 405: "outage", 421: "outage", 423: "refused", 501: "suspect", 504: "suspect", 598: "suspect", 200: "delivered",
+		403: "outage", 405: "outage", 421: "outage", 423: "rejected", 501: "maybe poison", 504: "maybe poison", 598: "maybe poison", 200: "delivered",
 	} {
 		if got := kind(response{status: status}.classifyStatus(o)); got != want {
 			t.Errorf("%d: got %s, want %s", status, got, want)
@@ -72,13 +70,13 @@ func TestVerdictsOverruled(t *testing.T) {
 	if got := kind(response{status: 422, retryAfter: time.Second}.classifyStatus(o)); got != "outage for a time" {
 		t.Errorf("422 with Retry-After: got %s, want an outage for a time", got)
 	}
-	if got := kind(response{status: 503, retryAfter: time.Second}.classifyStatus(o)); got != "refused" {
-		t.Errorf("503 with Retry-After: got %s, want refused", got)
+	if got := kind(response{status: 503, retryAfter: time.Second}.classifyStatus(o)); got != "rejected" {
+		t.Errorf("503 with Retry-After: got %s, want rejected", got)
 	}
 }
 
-// TestWhatAuthorizes: an outage that only the user can end says what to look at.
-func TestWhatAuthorizes(t *testing.T) {
+// TestClassifyStatus_Credentials expects an outage that only the user can end to say what to check.
+func TestClassifyStatus_Credentials(t *testing.T) {
 	t.Parallel()
 	for status, want := range map[int]string{
 		401: "401 Unauthorized (check the sink's credentials; the events wait): no such key",
@@ -128,9 +126,8 @@ func TestRetryAfter(t *testing.T) {
 	}
 }
 
-// FuzzQuote: whatever a server says, what is quoted is short, one line, and holds
-// no secret.
-func FuzzQuote(f *testing.F) {
+// FuzzRedactor expects a quote to be one short line without secrets.
+func FuzzRedactor(f *testing.F) {
 	const secret, token = "s3cr3t/+p%", "t0ken!x"
 	to, err := parseURL("http://app:s3cr3t%2F+p%25@h/?key=" + token)
 	if err != nil {
@@ -155,7 +152,7 @@ func FuzzQuote(f *testing.F) {
 	})
 }
 
-func TestQuote(t *testing.T) {
+func TestRedactor_Quote(t *testing.T) {
 	t.Parallel()
 	to, err := parseURL("http://s3cr3t@h/")
 	if err != nil {

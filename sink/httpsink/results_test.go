@@ -17,20 +17,20 @@ import (
 	"github.com/outboxrelay/relay/sink/httpsink"
 )
 
-// answering answers each request so.
-func answering(t *testing.T, status int, body string, headers ...string) (url string) {
+// respondWith starts a server that responds to each request in this way.
+func respondWith(t *testing.T, status int, body string, headers ...string) (url string) {
 	t.Helper()
 	return serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		for i := 0; i < len(headers); i += 2 {
 			w.Header().Add(headers[i], headers[i+1])
 		}
 		w.WriteHeader(status)
-		writes(t, w, body)
+		write(t, w, body)
 	})
 }
 
-// fates says of each event named: index, whether for good, and why.
-func fates(t *testing.T, err error) (all []string) {
+// describe says for each named event its index, whether it was rejected for good, and why.
+func describe(t *testing.T, err error) (all []string) {
 	t.Helper()
 	some, ok := errors.AsType[*sink.BatchError](err)
 	if !ok || errors.Is(err, sink.ErrUnavailable) {
@@ -42,7 +42,7 @@ func fates(t *testing.T, err error) (all []string) {
 			fate = "for good"
 		}
 		if errors.Is(e.Err, sink.ErrUnavailable) {
-			fate = "away"
+			fate = "unavailable"
 		}
 		all = append(all, fmt.Sprintf("%d %s: %v", e.Index, fate, e.Err))
 	}
@@ -91,52 +91,51 @@ func TestResults(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			url := answering(t, c.status, c.body, "X-A", "1", "x-a", "2")
+			url := respondWith(t, c.status, c.body, "X-A", "1", "x-a", "2")
 			s := open(t, httpsink.Config{URL: url, Results: c.program, Headers: map[string]string{"X-Key": "s3cretKey"}})
-			if diff := cmp.Diff(c.want, fates(t, s.Send(within(t), batch("a", "b", "c")))); diff != "" {
+			if diff := cmp.Diff(c.want, describe(t, s.Send(testContext(t), batch("a", "b", "c")))); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
 	}
 }
 
-// TestResultsThatFail settle nothing, and are not blamed on the batch: its halves would
-// go out under other group_ids.
-func TestResultsThatFail(t *testing.T) {
+// TestResults_Failures expects a plain outage: halves would be sent under other group_ids.
+func TestResults_Failures(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ program, body, want string }{
-		"error":              {`error("odd")`, "", "results: error: odd"},
-		"not JSON":           {`[.body.errors[] | {id}]`, "<html>", "expected an object but got: string (\"<html>\") (the body is not JSON)"},
-		"none":               {`empty`, "", "the program made no result"},
-		"several":            {`.body[]`, "[[],[]]", "the program made more than one result"},
-		"no array":           {`.body`, `{"a":1}`, "the program makes an object; expected an array of {id or index, error, retry}"},
-		"null":               {`.body.errors`, `{}`, "the program makes null; expected an array"},
-		"no object":          {`.body`, `["17"]`, "result 0: it is a string; expected an object {id or index, error, retry}"},
-		"neither":            {`.body`, `[{"index":0},{"error":"x"}]`, "result 1: it has neither id nor index"},
-		"unknown id":         {`.body`, `[{"id":"17"}]`, `result 0: its id is "17"; expected the id of an event in the request`},
-		"unknown number":     {`.body`, `[{"id":17}]`, `its id is 17; expected the id of an event in the request`},
-		"no id":              {`.body`, `[{"id":["1"]}]`, `its id is an array; expected a string`},
-		"out of range":       {`.body`, `[{"index":3}]`, "its index is 3; expected 0 to 2, for the request had 3 events"},
-		"below":              {`.body`, `[{"index":-1}]`, "its index is -1; expected 0 to 2"},
-		"far out":            {`.body`, `[{"index":1e400}]`, "its index is 1e400; expected"},
-		"half":               {`.body`, `[{"index":0.5}]`, "its index is 0.5; expected an integer"},
-		"no index":           {`.body`, `[{"index":"0"}]`, `its index is "0"; expected an integer`},
-		"contradiction":      {`.body`, `[{"index":0,"id":"2"}]`, `its id "2" and its index 0 name two events; expected one`},
-		"two fates":          {`.body`, `[{"index":0},{"id":"1","retry":true}]`, "result 1: an earlier result names the same event with another retry"},
-		"no boolean":         {`.body`, `[{"index":0,"retry":"yes"}]`, "its retry is a string; expected true or false"},
-		"another key":        {`.body`, `[{"index":0,"retryable":true}]`, `it has the key "retryable"; expected id or index, error, retry`},
-		"a good and a bad":   {`.body`, `[{"index":0},{"index":17}]`, "result 1: its index is 17"},
-		"too long an answer": {`.body`, `"` + strings.Repeat("x", 16<<20) + `"`, "the response is larger than 16 MiB"},
-		"the key itself":     {`error(.body)`, `"s3cretKey"`, "results: error: ***"},
+		"error":            {`error("odd")`, "", "results: error: odd"},
+		"not JSON":         {`[.body.errors[] | {id}]`, "<html>", "expected an object but got: string (\"<html>\") (the body is not JSON)"},
+		"none":             {`empty`, "", "the program made no result"},
+		"several":          {`.body[]`, "[[],[]]", "the program made more than one result"},
+		"no array":         {`.body`, `{"a":1}`, "the program makes an object; expected an array of {id or index, error, retry}"},
+		"null":             {`.body.errors`, `{}`, "the program makes null; expected an array"},
+		"no object":        {`.body`, `["17"]`, "result 0: it is a string; expected an object {id or index, error, retry}"},
+		"neither":          {`.body`, `[{"index":0},{"error":"x"}]`, "result 1: it has neither id nor index"},
+		"unknown id":       {`.body`, `[{"id":"17"}]`, `result 0: its id is "17"; expected the id of an event in the request`},
+		"unknown number":   {`.body`, `[{"id":17}]`, `its id is 17; expected the id of an event in the request`},
+		"no id":            {`.body`, `[{"id":["1"]}]`, `its id is an array; expected a string`},
+		"out of range":     {`.body`, `[{"index":3}]`, "its index is 3; expected 0 to 2, for the request had 3 events"},
+		"below":            {`.body`, `[{"index":-1}]`, "its index is -1; expected 0 to 2"},
+		"far out":          {`.body`, `[{"index":1e400}]`, "its index is 1e400; expected"},
+		"half":             {`.body`, `[{"index":0.5}]`, "its index is 0.5; expected an integer"},
+		"no index":         {`.body`, `[{"index":"0"}]`, `its index is "0"; expected an integer`},
+		"contradiction":    {`.body`, `[{"index":0,"id":"2"}]`, `its id "2" and its index 0 name two events; expected one`},
+		"two fates":        {`.body`, `[{"index":0},{"id":"1","retry":true}]`, "result 1: an earlier result names the same event with another retry"},
+		"no boolean":       {`.body`, `[{"index":0,"retry":"yes"}]`, "its retry is a string; expected true or false"},
+		"another key":      {`.body`, `[{"index":0,"retryable":true}]`, `it has the key "retryable"; expected id or index, error, retry`},
+		"a good and a bad": {`.body`, `[{"index":0},{"index":17}]`, "result 1: its index is 17"},
+		"long response":    {`.body`, `"` + strings.Repeat("x", 16<<20) + `"`, "the response is larger than 16 MiB"},
+		"the key itself":   {`error(.body)`, `"s3cretKey"`, "results: error: ***"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			for _, status := range []int{200, 207, 400, 422} {
 				s := open(t, httpsink.Config{
-					URL: answering(t, status, c.body), Results: c.program, Headers: map[string]string{"X-Key": "s3cretKey"},
+					URL: respondWith(t, status, c.body), Results: c.program, Headers: map[string]string{"X-Key": "s3cretKey"},
 				})
-				err := s.Send(within(t), batch("a", "b", "c"))
-				suspect(t, err, false)
+				err := s.Send(testContext(t), batch("a", "b", "c"))
+				expectMaybePoison(t, err, false)
 				if !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), fmt.Sprint(status)) || len(err.Error()) > 400 {
 					t.Errorf("got %v, want one that says %q", err, c.want)
 				}
@@ -148,24 +147,23 @@ func TestResultsThatFail(t *testing.T) {
 	}
 }
 
-// TestAnswerCutOffBeforeResults: half an answer tells nothing.
-func TestAnswerCutOffBeforeResults(t *testing.T) {
+func TestResults_TruncatedResponse(t *testing.T) {
 	t.Parallel()
-	url := answering(t, 200, "[]", "Content-Length", "1000")
-	err := open(t, httpsink.Config{URL: url, Results: ".body"}).Send(within(t), batch("a"))
-	suspect(t, err, false)
+	url := respondWith(t, 200, "[]", "Content-Length", "1000")
+	err := open(t, httpsink.Config{URL: url, Results: ".body"}).Send(testContext(t), batch("a"))
+	expectMaybePoison(t, err, false)
 	if !strings.Contains(err.Error(), "the response could not be read") {
 		t.Errorf("got %v", err)
 	}
 }
 
-// TestStatusBeforeResults: an outage is one, whatever the body says; of the other
-// statuses the program decides, but for a refusal in which it finds nothing.
-func TestStatusBeforeResults(t *testing.T) {
+// TestResults_StatusFirst expects an outage for every body. For other statuses the program decides, unless it
+// finds nothing in a 4xx.
+func TestResults_StatusFirst(t *testing.T) {
 	t.Parallel()
 	for status, want := range map[int]string{
-		200: "delivered", 204: "delivered", 400: "refused", 409: "refused", 413: "refused", 422: "refused",
-		301: "away", 401: "away", 403: "away", 404: "away", 408: "away", 429: "away", 500: "away", 503: "away",
+		200: "delivered", 204: "delivered", 400: "rejected", 409: "rejected", 413: "rejected", 422: "rejected",
+		301: "outage", 401: "outage", 403: "outage", 404: "outage", 408: "outage", 429: "outage", 500: "outage", 503: "outage",
 	} {
 		for _, none := range []bool{true, false} {
 			url := serve(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -176,15 +174,15 @@ func TestStatusBeforeResults(t *testing.T) {
 			if none {
 				program = "[]"
 			}
-			err := open(t, httpsink.Config{URL: url, Results: program}).Send(within(t), batch("a", "b"))
+			err := open(t, httpsink.Config{URL: url, Results: program}).Send(testContext(t), batch("a", "b"))
 			switch {
-			case want == "away":
-				outage(t, err)
+			case want == "outage":
+				expectOutage(t, err)
 				if timed, ok := errors.AsType[*sink.UnavailableError](err); status >= 400 && (!ok || timed.RetryAfter != 7*time.Second) {
 					t.Errorf("%d: Retry-After is lost in %v", status, err)
 				}
 			case !none:
-				if diff := cmp.Diff([]string{"0 for good: one"}, fates(t, err)); diff != "" {
+				if diff := cmp.Diff([]string{"0 for good: one"}, describe(t, err)); diff != "" {
 					t.Errorf("%d (-want +got):\n%s", status, diff)
 				}
 			case want == "delivered":
@@ -196,17 +194,17 @@ func TestStatusBeforeResults(t *testing.T) {
 			}
 		}
 	}
-	// The other way round, when it is configured so.
-	s := open(t, httpsink.Config{URL: answering(t, 503, ""), Results: `[{index: 0}]`, Refused: []int{503}})
-	refused(t, s.Send(within(t), batch("a", "b")), 0)
+	// An override.
+	s := open(t, httpsink.Config{URL: respondWith(t, 503, ""), Results: `[{index: 0}]`, Refused: []int{503}})
+	expectRejected(t, s.Send(testContext(t), batch("a", "b")), 0)
 }
 
-// TestResultsBesideEventsThatWereNotSent: indexes count what was sent.
-func TestResultsBesideEventsThatWereNotSent(t *testing.T) {
+// TestResults_RejectedEvents expects an index to count the events that were sent.
+func TestResults_RejectedEvents(t *testing.T) {
 	t.Parallel()
 	for _, request := range []string{"", "[.events[].id]"} {
 		s := open(t, httpsink.Config{
-			URL: answering(t, 200, "[]"), Request: request, MaxBytes: 1000,
+			URL: respondWith(t, 200, "[]"), Request: request, MaxBytes: 1000,
 			Results: `[{index: 1, error: "\(.events | map(.id))"}]`,
 		})
 		b := batch("a", "a", "a", "a")
@@ -216,26 +214,24 @@ func TestResultsBesideEventsThatWereNotSent(t *testing.T) {
 		} else {
 			b.Events[2].Payload = []byte("{")
 		}
-		err := sendParts(t, s, b)
-		got := fates(t, err)
+		err := sendSplit(t, s, b)
+		got := describe(t, err)
 		if len(got) != 3 || got[2] != `3 for good: ["2","4"]` || !strings.HasPrefix(got[0], "0 for good: headers") || !strings.HasPrefix(got[1], "2 for good: its ") {
 			t.Errorf("request %q: got %q", request, got)
 		}
 	}
 }
 
-// TestResultsAtOneOfManyURLs: what fails there stops nobody else.
-func TestResultsAtOneOfManyURLs(t *testing.T) {
+func TestResults_UnavailableAddress(t *testing.T) {
 	t.Parallel()
-	err := open(t, httpsink.Config{URL: answering(t, 200, "") + "/{topic}", Results: `error("x")`}).Send(within(t), batch("a", "a"))
-	outage(t, err)
+	err := open(t, httpsink.Config{URL: respondWith(t, 200, "") + "/{topic}", Results: `error("x")`}).Send(testContext(t), batch("a", "a"))
+	expectOutage(t, err)
 	if some, ok := errors.AsType[*sink.BatchError](err); !ok || len(some.Events) != 2 {
 		t.Errorf("got %v, want an outage of the events' address", err)
 	}
 }
 
-// TestExactlyThoseThatAreNamed are not delivered, however they are named.
-func TestExactlyThoseThatAreNamed(t *testing.T) {
+func TestResults_ExactlyNamedEvents(t *testing.T) {
 	t.Parallel()
 	type result struct {
 		ID    string `json:"id,omitempty"`
@@ -243,9 +239,9 @@ func TestExactlyThoseThatAreNamed(t *testing.T) {
 		Error string `json:"error,omitempty"`
 		Retry bool   `json:"retry,omitempty"`
 	}
-	answers := make(chan []byte, 1)
+	responses := make(chan []byte, 1)
 	url := serve(t, func(w http.ResponseWriter, _ *http.Request) {
-		if _, err := w.Write(<-answers); err != nil {
+		if _, err := w.Write(<-responses); err != nil {
 			t.Error(err)
 		}
 	})
@@ -273,7 +269,7 @@ func TestExactlyThoseThatAreNamed(t *testing.T) {
 		if err != nil {
 			r.Fatal(err)
 		}
-		answers <- text
+		responses <- text
 		err = s.Send(t.Context(), b)
 		got := map[int]bool{}
 		if some, ok := errors.AsType[*sink.BatchError](err); ok {

@@ -7,9 +7,8 @@ import (
 	"time"
 )
 
-// TestPauses: what APIs say of the time of the next request, as their documentation
-// has it.
-func TestPauses(t *testing.T) {
+// TestRetryDelays has the headers of APIs as in their documentation.
+func TestRetryDelays(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) // 1767323045
 	const s, m = time.Second, time.Minute
@@ -73,8 +72,8 @@ func TestPauses(t *testing.T) {
 	}
 }
 
-// FuzzPauses: whatever a server says, no pause is below zero or beyond the bounds.
-func FuzzPauses(f *testing.F) {
+// FuzzRetryDelays expects no pause below zero or above the maximum.
+func FuzzRetryDelays(f *testing.F) {
 	f.Add(200, `"default";r=0;t=30`, "0", "1767323105")
 	f.Add(429, "limit=1, remaining=0, reset=9e18", "-1", "1e300")
 	f.Fuzz(func(t *testing.T, status int, standard, remaining, reset string) {

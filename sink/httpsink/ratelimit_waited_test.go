@@ -23,8 +23,8 @@ func TestTheWaitForATurnIsNotTheServers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				const answer = 3 * time.Second
-				s, done := inBubble(t, c, func(http.ResponseWriter, *http.Request) { <-time.After(answer) })
+				const response = 3 * time.Second
+				s, done := newBubbleSink(t, c, func(http.ResponseWriter, *http.Request) { <-time.After(response) })
 				defer done()
 				w := delivery.NewWorker(s, settles{}, delivery.Config{
 					MaxAttempts: 1, Backoff: delivery.Backoff{Initial: time.Second, Max: time.Second, Multiplier: 1}, SendTimeout: 5 * time.Minute,
@@ -40,11 +40,11 @@ func TestTheWaitForATurnIsNotTheServers(t *testing.T) {
 					}()
 				}
 				for range 2 {
-					if d := <-all; d.Sent != answer {
-						t.Errorf("a Send took %v, want %v", d.Sent, answer)
+					if d := <-all; d.Sent != response {
+						t.Errorf("a Send took %v, want %v", d.Sent, response)
 					}
 				}
-				if took := time.Since(began); took < 2*answer {
+				if took := time.Since(began); took < 2*response {
 					t.Errorf("nobody waited: both were over after %v", took)
 				}
 			})
@@ -52,7 +52,7 @@ func TestTheWaitForATurnIsNotTheServers(t *testing.T) {
 	}
 }
 
-// settles takes all outcomes.
+// settles accepts all outcomes.
 type settles struct{}
 
 func (settles) Settle(context.Context, *buffer.Lease, []buffer.Outcome) error { return nil }

@@ -19,30 +19,30 @@ import (
 	"github.com/outboxrelay/relay/sink/httpsink"
 )
 
-// isError compares errors by whether there is one.
+// isError compares errors only by whether they are nil.
 var isError = cmp.Comparer(func(a, b error) bool { return (a == nil) == (b == nil) })
 
-func TestDivide(t *testing.T) {
+func TestSplit_ByAddress(t *testing.T) {
 	t.Parallel()
 	url := serve(t, func(http.ResponseWriter, *http.Request) { t.Error("something was sent") })
 	b := batch("a b", "c", "a b", "d")
 	for i, key := range []string{"1&2", "2", "1&2"} {
 		b.Events[i].Key = &key
 	}
-	err := open(t, httpsink.Config{URL: url + "/{topic}?k={key}"}).Send(within(t), b)
-	var divide *sink.SplitError
-	if !errors.As(err, &divide) || errors.Is(err, sink.ErrUnavailable) || errors.Is(err, sink.ErrPermanent) {
+	err := open(t, httpsink.Config{URL: url + "/{topic}?k={key}"}).Send(testContext(t), b)
+	var split *sink.SplitError
+	if !errors.As(err, &split) || errors.Is(err, sink.ErrUnavailable) || errors.Is(err, sink.ErrPermanent) {
 		t.Fatalf("got %v, want a *sink.SplitError", err)
 	}
 	want := []sink.Group{
 		{Address: url + "/a%20b?k=1%262", Indexes: []int{0, 2}}, {Address: url + "/c?k=2", Indexes: []int{1}}, {Indexes: []int{3}, Err: sink.ErrPermanent},
 	}
-	if diff := cmp.Diff(want, divide.Groups, isError); diff != "" {
+	if diff := cmp.Diff(want, split.Groups, isError); diff != "" {
 		t.Errorf("groups (-want +got):\n%s", diff)
 	}
 }
 
-// TestMaxBytes: each body is as full as max_bytes lets it be, and not a byte fuller.
+// TestMaxBytes expects each body to be as large as max_bytes allows.
 func TestMaxBytes(t *testing.T) {
 	t.Parallel()
 	for _, format := range []string{"json", "ndjson"} {
@@ -60,32 +60,32 @@ func TestMaxBytes(t *testing.T) {
 			for i := range b.Events {
 				b.Events[i].Payload = fmt.Appendf(nil, "%q", strings.Repeat("x", 50*i%170))
 			}
-			ok(t, open(t, httpsink.Config{URL: url, Format: format}).Send(within(t), b))
+			ok(t, open(t, httpsink.Config{URL: url, Format: format}).Send(testContext(t), b))
 			whole := len(bodies[0])
 			for most := whole; most > 0; most -= 7 {
 				bodies = nil
 				s := open(t, httpsink.Config{URL: url, Format: format, MaxBytes: most})
-				err := s.Send(within(t), b)
-				if divide, ok := errors.AsType[*sink.SplitError](err); ok {
+				err := s.Send(testContext(t), b)
+				if split, ok := errors.AsType[*sink.SplitError](err); ok {
 					if len(bodies) > 0 || most == whole {
 						t.Fatalf("max_bytes %d: divided, and %d requests made, of %d bytes", most, len(bodies), whole)
 					}
-					expectParts(t, s, b, divide, &bodies, most)
+					expectGroups(t, s, b, split, &bodies, most)
 					continue
 				}
-				expectWhole(t, err, bodies, most)
+				expectFit(t, err, bodies, most)
 			}
 		})
 	}
 }
 
-// expectParts sends the parts and fails unless each fits, none could take the next
-// one's first event, and each event is in one of them or too large alone.
-func expectParts(t *testing.T, s *httpsink.Sink, b *buffer.Batch, divide *sink.SplitError, bodies *[]string, most int) {
+// expectGroups sends the groups. Each must fit, none must have room for the first event of the next one, and
+// each event must be in one of them or be too large alone.
+func expectGroups(t *testing.T, s *httpsink.Sink, b *buffer.Batch, split *sink.SplitError, bodies *[]string, most int) {
 	t.Helper()
 	var seen []int
 	before := 0 // bytes of the part before
-	for _, g := range divide.Groups {
+	for _, g := range split.Groups {
 		seen = append(seen, g.Indexes...)
 		p := *b
 		p.Events = nil
@@ -93,15 +93,15 @@ func expectParts(t *testing.T, s *httpsink.Sink, b *buffer.Batch, divide *sink.S
 			p.Events = append(p.Events, b.Events[i])
 		}
 		*bodies = nil
-		err := s.Send(within(t), &p)
+		err := s.Send(testContext(t), &p)
 		if some, ok := errors.AsType[*sink.BatchError](err); ok {
 			if len(some.Events) != len(p.Events) {
-				t.Fatalf("max_bytes %d: %d of %d events in a part are refused", most, len(some.Events), len(p.Events))
+				t.Fatalf("max_bytes %d: %d of %d events in a group are rejected", most, len(some.Events), len(p.Events))
 			}
-			expectWhole(t, err, *bodies, most)
+			expectFit(t, err, *bodies, most)
 			continue
 		}
-		expectWhole(t, err, *bodies, most)
+		expectFit(t, err, *bodies, most)
 		first := len(sink.AppendEnvelope(nil, &p.Events[0], true)) + 1
 		if before > 0 && before+first <= most {
 			t.Errorf("max_bytes %d: the next event, of %d bytes, would have fitted into a body of %d", most, first, before)
@@ -114,9 +114,8 @@ func expectParts(t *testing.T, s *httpsink.Sink, b *buffer.Batch, divide *sink.S
 	}
 }
 
-// expectWhole fails unless what was sent fits and what was refused does not, even
-// alone.
-func expectWhole(t *testing.T, err error, bodies []string, most int) {
+// expectFit expects the bodies to fit, and the rejected events not to fit alone.
+func expectFit(t *testing.T, err error, bodies []string, most int) {
 	t.Helper()
 	for _, body := range bodies {
 		if len(body) > most {
@@ -131,7 +130,7 @@ func expectWhole(t *testing.T, err error, bodies []string, most int) {
 	for _, e := range some.Events {
 		var bytes, limit int
 		if _, err := fmt.Sscanf(e.Err.Error(), "its body is %d bytes; expected at most %d", &bytes, &limit); err != nil || bytes <= most || limit != most {
-			t.Errorf("max_bytes %d: an event is refused with %q", most, e.Err)
+			t.Errorf("max_bytes %d: an event is rejected with %q", most, e.Err)
 		}
 		if !errors.Is(e.Err, sink.ErrPermanent) {
 			t.Errorf("max_bytes %d: %v is not for good", most, e.Err)
@@ -139,17 +138,17 @@ func expectWhole(t *testing.T, err error, bodies []string, most int) {
 	}
 }
 
-// sendParts sends a batch as a worker does: where some events are refused before anything
-// is sent, the others go out by themselves. The indexes are the batch's.
-func sendParts(t *testing.T, s *httpsink.Sink, b *buffer.Batch) error {
+// sendSplit sends a batch as a worker does: if it has to be split, it sends each group. The indexes in the
+// error are the batch's.
+func sendSplit(t *testing.T, s *httpsink.Sink, b *buffer.Batch) error {
 	t.Helper()
-	err := s.Send(within(t), b)
-	divide, isDivide := errors.AsType[*sink.SplitError](err)
-	if !isDivide {
+	err := s.Send(testContext(t), b)
+	split, isSplit := errors.AsType[*sink.SplitError](err)
+	if !isSplit {
 		return err
 	}
 	all := &sink.BatchError{}
-	for _, g := range divide.Groups {
+	for _, g := range split.Groups {
 		part := *b
 		part.GroupID, part.Events = uuid.New(), nil
 		for _, i := range g.Indexes {
@@ -161,7 +160,7 @@ func sendParts(t *testing.T, s *httpsink.Sink, b *buffer.Batch) error {
 		if g.Err != nil {
 			continue
 		}
-		err := s.Send(within(t), &part)
+		err := s.Send(testContext(t), &part)
 		some, partly := errors.AsType[*sink.BatchError](err)
 		if !partly {
 			ok(t, err)
@@ -175,8 +174,8 @@ func sendParts(t *testing.T, s *httpsink.Sink, b *buffer.Batch) error {
 	return all
 }
 
-// TestASetIsNeverSentInPart: under its group_id nothing goes out but all of it.
-func TestASetIsNeverSentInPart(t *testing.T) {
+// TestSend_NeverPartOfAGroup expects either all events or none under a group_id.
+func TestSend_NeverPartOfAGroup(t *testing.T) {
 	t.Parallel()
 	sent := map[string]int{}
 	url := serve(t, func(_ http.ResponseWriter, r *http.Request) {
@@ -190,18 +189,18 @@ func TestASetIsNeverSentInPart(t *testing.T) {
 	b := batch("a", "a", "a")
 	small := b.Events[1].Payload
 	b.Events[1].Payload = fmt.Appendf(nil, "%q", strings.Repeat("x", 1000))
-	if err := s.Send(within(t), b); !errors.As(err, new(*sink.SplitError)) || len(sent) > 0 {
+	if err := s.Send(testContext(t), b); !errors.As(err, new(*sink.SplitError)) || len(sent) > 0 {
 		t.Errorf("got %v, want a *sink.SplitError; sent %v", err, sent)
 	}
 	b.Events[1].Payload = small // projected anew, it fits
-	ok(t, s.Send(within(t), b))
+	ok(t, s.Send(testContext(t), b))
 	if diff := cmp.Diff(map[string]int{groupID.String(): 3}, sent); diff != "" {
 		t.Errorf("events by Idempotency-Key (-want +got):\n%s", diff)
 	}
 }
 
-// TestAnEventTooLargeIsRefusedAlone: those beside it are delivered.
-func TestAnEventTooLargeIsRefusedAlone(t *testing.T) {
+// TestMaxBytes_LargeEvent expects the other events to be delivered.
+func TestMaxBytes_LargeEvent(t *testing.T) {
 	t.Parallel()
 	var body atomic.Value
 	url := serve(t, func(_ http.ResponseWriter, r *http.Request) {
@@ -213,21 +212,21 @@ func TestAnEventTooLargeIsRefusedAlone(t *testing.T) {
 	})
 	b := batch("a", "a", "a")
 	b.Events[1].Payload = fmt.Appendf(nil, "%q", strings.Repeat("x", 1000))
-	refused(t, sendParts(t, open(t, httpsink.Config{URL: url, MaxBytes: 500}), b), 1)
+	expectRejected(t, sendSplit(t, open(t, httpsink.Config{URL: url, MaxBytes: 500}), b), 1)
 	got := body.Load().(string)
 	if strings.Count(got, `"id":`) != 2 || strings.Contains(got, "xxx") {
 		t.Errorf("sent: %q", got)
 	}
-	// Exactly as large as may be.
+	// Exactly max_bytes.
 	b = batch("a", "a", "a")
-	ok(t, open(t, httpsink.Config{URL: url, MaxBytes: len(got) + len(sink.AppendEnvelope(nil, &b.Events[1], true)) + 1}).Send(within(t), b))
-	err := open(t, httpsink.Config{URL: url, MaxBytes: len(got) + len(sink.AppendEnvelope(nil, &b.Events[1], true))}).Send(within(t), b)
-	if divide, ok := errors.AsType[*sink.SplitError](err); !ok || !cmp.Equal(divide.Groups, []sink.Group{{Indexes: []int{0, 1}}, {Indexes: []int{2}}}) {
+	ok(t, open(t, httpsink.Config{URL: url, MaxBytes: len(got) + len(sink.AppendEnvelope(nil, &b.Events[1], true)) + 1}).Send(testContext(t), b))
+	err := open(t, httpsink.Config{URL: url, MaxBytes: len(got) + len(sink.AppendEnvelope(nil, &b.Events[1], true))}).Send(testContext(t), b)
+	if split, ok := errors.AsType[*sink.SplitError](err); !ok || !cmp.Equal(split.Groups, []sink.Group{{Indexes: []int{0, 1}}, {Indexes: []int{2}}}) {
 		t.Errorf("a byte less: got %v", err)
 	}
 }
 
-func TestEventsThatCannotBeSent(t *testing.T) {
+func TestSend_RejectedEvents(t *testing.T) {
 	t.Parallel()
 	var body atomic.Value
 	url := serve(t, func(_ http.ResponseWriter, r *http.Request) {
@@ -241,18 +240,18 @@ func TestEventsThatCannotBeSent(t *testing.T) {
 	b := batch("a", "a", "a")
 	b.Events[0].Key, b.Events[2].Key = &key, &key
 	b.Events[2].Headers = outbox.Headers("{")
-	refused(t, sendParts(t, open(t, httpsink.Config{URL: url + "/{key}", Format: "ndjson"}), b), 1, 2)
+	expectRejected(t, sendSplit(t, open(t, httpsink.Config{URL: url + "/{key}", Format: "ndjson"}), b), 1, 2)
 	if got := body.Load().(string); strings.Count(got, "\n") != 1 || !strings.Contains(got, `"id":"1"`) {
 		t.Errorf("sent: %q", got)
 	}
 	up := ".."
 	b = batch("a")
 	b.Events[0].Key = &up
-	refused(t, open(t, httpsink.Config{URL: url + "/{key}/in"}).Send(within(t), b), 0)
+	expectRejected(t, open(t, httpsink.Config{URL: url + "/{key}/in"}).Send(testContext(t), b), 0)
 }
 
-// refused expects a *sink.BatchError that names those events, for good.
-func refused(t *testing.T, err error, want ...int) {
+// expectRejected expects a *sink.BatchError that rejects exactly these events for good.
+func expectRejected(t *testing.T, err error, want ...int) {
 	t.Helper()
 	var some *sink.BatchError
 	if !errors.As(err, &some) {

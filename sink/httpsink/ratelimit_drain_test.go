@@ -12,9 +12,8 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-// TestNoRequestBeginsWhenTheProcessDrains: who waits for one, whatever for, is sent away
-// at once, with nothing sent; a request that has begun is finished.
-func TestNoRequestBeginsWhenTheProcessDrains(t *testing.T) {
+// TestAcquire_Draining expects waiting batches to be released at once, and a request that has begun to finish.
+func TestAcquire_Draining(t *testing.T) {
 	t.Parallel()
 	const slow = 20 * time.Second
 	for name, c := range map[string]struct {
@@ -32,7 +31,7 @@ func TestNoRequestBeginsWhenTheProcessDrains(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				var came arrivals
-				s, done := inBubble(t, c.config, func(_ http.ResponseWriter, r *http.Request) {
+				s, done := newBubbleSink(t, c.config, func(_ http.ResponseWriter, r *http.Request) {
 					if r.URL.Path == "/token" {
 						if err := r.ParseForm(); err != nil { // a client that hangs up is noticed when the body was read
 							t.Error(err)
@@ -79,7 +78,7 @@ func TestNoRequestBeginsWhenTheProcessDrains(t *testing.T) {
 	}
 }
 
-// farAhead is a bucket that is used up, mute one whose database answers nothing.
+// farAhead is a bucket that is used up, mute one whose database never responds.
 type (
 	farAhead struct{}
 	mute     struct{}

@@ -9,8 +9,7 @@ import (
 	"time"
 )
 
-// TestATokenIsRenewedBeforeItExpires, and kept as long as it may be.
-func TestATokenIsRenewedBeforeItExpires(t *testing.T) {
+func TestOAuth2_RenewsTokenBeforeItExpires(t *testing.T) {
 	t.Parallel()
 	for expires, c := range map[string]struct {
 		kept, renewed time.Duration // 0: for ever
@@ -26,7 +25,7 @@ func TestATokenIsRenewedBeforeItExpires(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				fetched := 0
-				s, done := inBubble(t, Config{OAuth2: OAuth2{TokenURL: "http://auth.example/token", ClientID: "relay", ClientSecret: "s3cret"}},
+				s, done := newBubbleSink(t, Config{OAuth2: OAuth2{TokenURL: "http://auth.example/token", ClientID: "relay", ClientSecret: "s3cret"}},
 					func(w http.ResponseWriter, r *http.Request) {
 						if r.URL.Path == "/token" {
 							fetched++

@@ -21,7 +21,7 @@ import (
 	"github.com/outboxrelay/relay/sink/httpsink"
 )
 
-// buckets opens as many buffers as there are processes, on PostgreSQL and on SQLite.
+// buckets opens a buffer for each process, on PostgreSQL and on SQLite.
 var buckets = map[string]func(t testing.TB, n int) []sink.Bucket{
 	"PostgreSQL": func(t testing.TB, n int) (all []sink.Bucket) {
 		url := testdb.Postgres(t, postgres.SchemaConfig{})
@@ -55,9 +55,8 @@ func bucketsAt(t testing.TB, url string, n int) (all []sink.Bucket) {
 	return all
 }
 
-// TestARateThatIsShared: what one process has used up, another has not; nor has it a
-// request to make without a token, when the database is away.
-func TestARateThatIsShared(t *testing.T) {
+// TestRateLimit_Shared has processes that share one rate.
+func TestRateLimit_Shared(t *testing.T) {
 	t.Parallel()
 	for name, open3 := range buckets {
 		t.Run(name, func(t *testing.T) {
@@ -67,12 +66,12 @@ func TestARateThatIsShared(t *testing.T) {
 			c := httpsink.Config{URL: url, Pipeline: "orders", Rate: sink.Rate{Requests: 1, Per: time.Hour}}
 			all := open3(t, 3)
 			c.Shared = all[0]
-			ok(t, open(t, c).Send(within(t), batch("a")))
+			ok(t, open(t, c).Send(testContext(t), batch("a")))
 			for _, b := range all[1:] {
 				c.Shared = b
 				s := open(t, c)
 				for range 2 { // the token is kept for the next
-					err := s.Send(within(t), batch("a"))
+					err := s.Send(testContext(t), batch("a"))
 					timed, is := errors.AsType[*sink.UnavailableError](err)
 					if !is || timed.RetryAfter < 50*time.Minute || timed.RetryAfter > 2*time.Hour {
 						t.Errorf("got %v, want to be told of one hour, or two", err)
@@ -80,7 +79,7 @@ func TestARateThatIsShared(t *testing.T) {
 				}
 			}
 			c.Pipeline = "orders:hook"
-			ok(t, open(t, c).Send(within(t), batch("a")))
+			ok(t, open(t, c).Send(testContext(t), batch("a")))
 			if n := came.Load(); n != 2 {
 				t.Errorf("%d requests, want one a name", n)
 			}
@@ -88,20 +87,20 @@ func TestARateThatIsShared(t *testing.T) {
 	}
 }
 
-// brokenBucket is a database that is away.
+// brokenBucket has an unavailable database.
 type brokenBucket struct{}
 
 func (brokenBucket) TakeToken(context.Context, string, int, time.Duration) (time.Duration, error) {
 	return 0, fmt.Errorf("cannot reach the database: %w", context.DeadlineExceeded)
 }
 
-func TestNoRequestWithoutAToken(t *testing.T) {
+func TestRateLimit_UnavailableBucket(t *testing.T) {
 	t.Parallel()
 	var came atomic.Int64
 	url := serve(t, func(http.ResponseWriter, *http.Request) { came.Add(1) })
 	s := open(t, httpsink.Config{URL: url, Pipeline: "orders", Shared: brokenBucket{}, Rate: sink.Rate{Requests: 10, Per: time.Second}})
-	err := s.Send(within(t), batch("a"))
-	suspect(t, err, false)
+	err := s.Send(testContext(t), batch("a"))
+	expectMaybePoison(t, err, false)
 	if errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "no token from the shared bucket: cannot reach the database") {
 		t.Errorf("got %v", err)
 	}
@@ -110,9 +109,9 @@ func TestNoRequestWithoutAToken(t *testing.T) {
 	}
 }
 
-// BenchmarkRate takes a minute each: 10 requests a second, by one process with four
-// workers, and by three that share the rate. Metrics: by how much it was missed, and the
-// most requests in any second, as the server saw them.
+// BenchmarkRate sends 10 requests a second for a minute: from one process with four workers, and from three
+// that share the rate. Metrics: the deviation from the rate, and the most requests that the server received
+// in any second.
 func BenchmarkRate(b *testing.B) {
 	b.Run("alone", func(b *testing.B) { aMinute(b, make([]sink.Bucket, 1)) })
 	for name, open := range buckets {

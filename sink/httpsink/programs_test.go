@@ -17,8 +17,8 @@ import (
 	"github.com/outboxrelay/relay/sink/httpsink"
 )
 
-// keeping keeps the bodies and content types of what it gets.
-func keeping(t *testing.T) (url string, bodies *[]string) {
+// recordBodies starts a server that records the content types and bodies of its requests.
+func recordBodies(t *testing.T) (url string, bodies *[]string) {
 	t.Helper()
 	bodies = new([]string)
 	url = serve(t, func(_ http.ResponseWriter, r *http.Request) {
@@ -33,7 +33,7 @@ func keeping(t *testing.T) (url string, bodies *[]string) {
 
 const envelope1 = `{"created_at":"2026-01-02T03:04:05.123456Z","id":"1","payload":{"f":1.10,"n":12345678901234567890},"topic":"a"}`
 
-// numbered has two events with numbers that a float does not hold, and a third of bytes.
+// numbered has two events with numbers that a float cannot hold, and a third that is not JSON.
 func numbered() *buffer.Batch {
 	b := batch("a", "b", "c")
 	b.PayloadIsJSON = false
@@ -45,8 +45,7 @@ func numbered() *buffer.Batch {
 	return b
 }
 
-// TestRequestMakesTheBody: of what would be sent without it, in the format's own way.
-func TestRequestMakesTheBody(t *testing.T) {
+func TestRequestProgram_Body(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		config httpsink.Config
@@ -88,9 +87,9 @@ func TestRequestMakesTheBody(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			url, bodies := keeping(t)
+			url, bodies := recordBodies(t)
 			c.config.URL = url
-			ok(t, open(t, c.config).Send(within(t), numbered()))
+			ok(t, open(t, c.config).Send(testContext(t), numbered()))
 			if diff := cmp.Diff([]string{c.want}, *bodies); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
@@ -98,8 +97,7 @@ func TestRequestMakesTheBody(t *testing.T) {
 	}
 }
 
-// TestRequestThatFails: nothing is sent, and it may be one event's doing.
-func TestRequestThatFails(t *testing.T) {
+func TestRequestProgram_Failures(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ format, program, want string }{
 		"error":         {"", `error("no \(.events[0].topic)")`, `request: error: no a`},
@@ -116,9 +114,9 @@ func TestRequestThatFails(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			url, bodies := keeping(t)
-			err := open(t, httpsink.Config{URL: url, Format: c.format, Request: c.program}).Send(within(t), numbered())
-			suspect(t, err, true)
+			url, bodies := recordBodies(t)
+			err := open(t, httpsink.Config{URL: url, Format: c.format, Request: c.program}).Send(testContext(t), numbered())
+			expectMaybePoison(t, err, true)
 			if !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "nothing was sent") || len(err.Error()) > 400 {
 				t.Errorf("got %v, want one that says %q", err, c.want)
 			}
@@ -129,52 +127,39 @@ func TestRequestThatFails(t *testing.T) {
 	}
 }
 
-// TestAProgramThatDoesNotEnd is stopped, by the clock, or for the memory that the tests
-// beside it take.
-func TestAProgramThatDoesNotEnd(t *testing.T) {
+func TestRequestProgram_UnreadablePayload(t *testing.T) {
 	t.Parallel()
-	url, _ := keeping(t)
-	err := open(t, httpsink.Config{URL: url, Request: "last(repeat(1))"}).Send(within(t), batch("a"))
-	suspect(t, err, true)
-	if text := err.Error(); !strings.Contains(text, "did not end within 5s") && !strings.Contains(text, "took more than 512 MiB") {
-		t.Errorf("got %v", err)
-	}
-}
-
-func TestPayloadThatCannotBeRead(t *testing.T) {
-	t.Parallel()
-	url, bodies := keeping(t)
+	url, bodies := recordBodies(t)
 	b := batch("a", "a", "a")
 	b.Events[0].Payload = []byte("{")
 	b.Events[2].Payload = []byte(strings.Repeat("[", 20_000) + strings.Repeat("]", 20_000))
-	refused(t, sendParts(t, open(t, httpsink.Config{URL: url, Request: "[.events[].id]"}), b), 0, 2)
+	expectRejected(t, sendSplit(t, open(t, httpsink.Config{URL: url, Request: "[.events[].id]"}), b), 0, 2)
 	if diff := cmp.Diff([]string{`application/json ["2"]`}, *bodies); diff != "" {
 		t.Error(diff)
 	}
 }
 
-// TestMaxBytesOfWhatRequestMakes: it is halved until it fits, and what does not fit alone
-// is refused alone.
-func TestMaxBytesOfWhatRequestMakes(t *testing.T) {
+// TestRequestProgram_MaxBytes expects halves, and one large event to be rejected alone.
+func TestRequestProgram_MaxBytes(t *testing.T) {
 	t.Parallel()
-	url, bodies := keeping(t)
+	url, bodies := recordBodies(t)
 	s := open(t, httpsink.Config{URL: url, Request: `[.events[].payload]`, MaxBytes: 10})
 	b := batch("a", "a", "a", "a", "a")
 	for i, payload := range []string{"1", "22", "333", `"too long"`, "55555555"} {
 		b.Events[i].Payload = []byte(payload)
 	}
-	b.Events[1].Headers = outbox.Headers("{") // refused beside them
-	var divide *sink.SplitError
-	if err := s.Send(within(t), b); !errors.As(err, &divide) || !divide.TooLarge {
+	b.Events[1].Headers = outbox.Headers("{") // rejected
+	var split *sink.SplitError
+	if err := s.Send(testContext(t), b); !errors.As(err, &split) || !split.TooLarge {
 		t.Fatalf("got %v, want a *sink.SplitError for its size", err)
 	}
-	if diff := cmp.Diff([]sink.Group{{Indexes: []int{0, 2}}, {Indexes: []int{3, 4}}, {Indexes: []int{1}, Err: sink.ErrPermanent}}, divide.Groups, isError); diff != "" {
+	if diff := cmp.Diff([]sink.Group{{Indexes: []int{0, 2}}, {Indexes: []int{3, 4}}, {Indexes: []int{1}, Err: sink.ErrPermanent}}, split.Groups, isError); diff != "" {
 		t.Errorf("groups (-want +got):\n%s", diff)
 	}
 	alone := *b
 	alone.Events = b.Events[3:4]
-	err := s.Send(within(t), &alone)
-	refused(t, err, 0)
+	err := s.Send(testContext(t), &alone)
+	expectRejected(t, err, 0)
 	if !strings.Contains(err.Error(), "its body is 12 bytes; expected at most 10 (max_bytes)") {
 		t.Errorf("got %v", err)
 	}
@@ -182,11 +167,10 @@ func TestMaxBytesOfWhatRequestMakes(t *testing.T) {
 		t.Errorf("sent: %q", *bodies)
 	}
 	alone.Events = b.Events[4:]
-	ok(t, s.Send(within(t), &alone)) // exactly as large as may be
+	ok(t, s.Send(testContext(t), &alone)) // exactly max_bytes
 }
 
-// TestFormats without a program.
-func TestFormats(t *testing.T) {
+func TestBody_Formats(t *testing.T) {
 	t.Parallel()
 	b := batch("a", "b")
 	var envelopes, events []string
@@ -201,41 +185,41 @@ func TestFormats(t *testing.T) {
 		"array":       {httpsink.Config{Format: "array"}, "application/json [" + strings.Join(envelopes, ",") + "]"},
 		"cloudevents": {httpsink.Config{Format: "cloudevents"}, sink.CloudEventsType + " [" + strings.Join(events, ",") + "]"},
 	} {
-		url, bodies := keeping(t)
+		url, bodies := recordBodies(t)
 		c.config.URL = url
-		ok(t, open(t, c.config).Send(within(t), b))
+		ok(t, open(t, c.config).Send(testContext(t), b))
 		if diff := cmp.Diff([]string{c.want}, *bodies); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 		c.config.MaxBytes = len(c.want) - 1 - strings.Index(c.want, " [")
-		ok(t, open(t, c.config).Send(within(t), b))
+		ok(t, open(t, c.config).Send(testContext(t), b))
 		c.config.MaxBytes--
-		if err := open(t, c.config).Send(within(t), b); !errors.As(err, new(*sink.SplitError)) {
+		if err := open(t, c.config).Send(testContext(t), b); !errors.As(err, new(*sink.SplitError)) {
 			t.Errorf("%s, a byte less: %v", name, err)
 		}
 	}
-	url, bodies := keeping(t)
+	url, bodies := recordBodies(t)
 	s := open(t, httpsink.Config{URL: url, Format: "cloudevents", Single: true})
-	var divide *sink.SplitError
-	if err := s.Send(within(t), b); !errors.As(err, &divide) || divide.TooLarge || len(divide.Groups) != 2 {
+	var split *sink.SplitError
+	if err := s.Send(testContext(t), b); !errors.As(err, &split) || split.TooLarge || len(split.Groups) != 2 {
 		t.Errorf("two events, structured: %v", err)
 	}
 	one := *b
 	one.Events = b.Events[:1]
-	ok(t, s.Send(within(t), &one))
+	ok(t, s.Send(testContext(t), &one))
 	if diff := cmp.Diff([]string{sink.CloudEventType + " " + events[0]}, *bodies); diff != "" {
 		t.Error(diff)
 	}
 	one.Events = []outbox.Event{{ID: 1, Payload: []byte("1")}} // a type is never empty
-	refused(t, s.Send(within(t), &one), 0)
+	expectRejected(t, s.Send(testContext(t), &one), 0)
 }
 
-// TestGzip: max_bytes counts before.
-func TestGzip(t *testing.T) {
+// TestBody_Gzip expects max_bytes to count before compression.
+func TestBody_Gzip(t *testing.T) {
 	t.Parallel()
 	b := batch("a", "a")
-	plain, want := keeping(t)
-	ok(t, open(t, httpsink.Config{URL: plain}).Send(within(t), b))
+	plain, want := recordBodies(t)
+	ok(t, open(t, httpsink.Config{URL: plain}).Send(testContext(t), b))
 	var requests atomic.Int64
 	url := serve(t, func(_ http.ResponseWriter, r *http.Request) {
 		requests.Add(1)
@@ -255,9 +239,9 @@ func TestGzip(t *testing.T) {
 	length := len((*want)[0]) - len("application/json ")
 	s := open(t, httpsink.Config{URL: url, Gzip: true, MaxBytes: length})
 	for range 3 { // the compressor is used again
-		ok(t, s.Send(within(t), b))
+		ok(t, s.Send(testContext(t), b))
 	}
-	if err := open(t, httpsink.Config{URL: url, Gzip: true, MaxBytes: length - 1}).Send(within(t), b); !errors.As(err, new(*sink.SplitError)) {
+	if err := open(t, httpsink.Config{URL: url, Gzip: true, MaxBytes: length - 1}).Send(testContext(t), b); !errors.As(err, new(*sink.SplitError)) {
 		t.Errorf("got %v, want it divided", err)
 	}
 	if n := requests.Load(); n != 3 {
@@ -265,32 +249,10 @@ func TestGzip(t *testing.T) {
 	}
 }
 
-// TestProgramErrors: where the mistake is, in lines and columns of the program.
-func TestProgramErrors(t *testing.T) {
+func TestCheckResults(t *testing.T) {
 	t.Parallel()
 	for program, want := range map[string]string{
-		"[.events[] |\n  {id: .id]":               `line 2, column 11 of the program: unexpected token "]"`,
-		".events | map(":                          `line 1, column 14 of the program: unexpected EOF`,
-		"[.events[] |\n  {id: \"é\" \n\n":         `line 2, column 10 of the program: unexpected EOF`,
-		"# é\n.\"é\" | nope(.x)":                  `line 2, column 8 of the program: function not defined: nope/1`,
-		"{id: .id,\n n: $count}":                  `line 2, column 5 of the program: variable not defined: $count`,
-		"{foo: \"foo\", a: .foo, b: \"\\(foo)\"}": `line 1, column 29 of the program: function not defined: foo/0`,
 		".events[0] |\n@base63":                   `line 2, column 1 of the program: format not defined: @base63`,
-		"[inputs]":                                `line 1, column 2 of the program: there is no further input`,
-		`import "x" as x; .`:                      `a program cannot load modules`,
-		"input_filename":                          `function not defined: input_filename/0`,
-		"  # nothing":                             `missing query`,
-	} {
-		for _, check := range []func(string) error{httpsink.CheckRequest, httpsink.CheckResults} {
-			if err := check(program); err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("%q: got %v, want %s", program, err, want)
-			}
-		}
-		if _, err := httpsink.New(httpsink.Config{URL: "http://h", Request: program}); err == nil || !strings.Contains(err.Error(), "request: "+want) && !strings.Contains(err.Error(), want) {
-			t.Errorf("New: %v", err)
-		}
-	}
-	for program, want := range map[string]string{
 		`{id: .id}`:                               `the program makes an object; expected an array of {id or index, error, retry}`,
 		`.body.errors | "x"`:                      `the program makes a string`,
 		`[.body.errors[] | "x"]`:                  `the program makes an array of a string`,
@@ -300,12 +262,23 @@ func TestProgramErrors(t *testing.T) {
 		if err := httpsink.CheckResults(program); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got %v, want %s", program, err, want)
 		}
-		ok(t, httpsink.CheckRequest(program))
+		if _, err := httpsink.New(httpsink.Config{URL: "http://h", Results: program}); err == nil || !strings.Contains(err.Error(), "results: ") {
+			t.Errorf("New: %v", err)
+		}
 	}
 	for _, program := range []string{
 		"[]", `[.body[] | {id, error, retry: false}]`, `[.body[] | {index: .i, "error": .m}]`, `.body.errors`, `[.body[] | {(.k): 1}]`,
 		`if .status == 400 then [] else [.events[] | {id}] end`, `def f: [.body]; f`, `{"a@b": "@nope"} | [.[] | @json "\(.)"] | map({id: .})`,
 	} {
 		ok(t, httpsink.CheckResults(program))
+	}
+}
+
+func TestCheckRequest(t *testing.T) {
+	t.Parallel()
+	ok(t, httpsink.CheckRequest("{id: .id}"))
+	err := httpsink.CheckRequest(".x | nope")
+	if wrong, isProgram := errors.AsType[*httpsink.ProgramError](err); !isProgram || wrong.Line != 1 || wrong.Column != 6 {
+		t.Errorf("got %v", err)
 	}
 }

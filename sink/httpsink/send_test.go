@@ -23,7 +23,7 @@ import (
 
 var groupID = uuid.MustParse("01890a5d-ac96-774b-bcce-b302099a8057")
 
-// batch has the ids 1, 2, ... and those topics.
+// batch has events with the ids 1, 2, ... and these topics.
 func batch(topics ...string) *buffer.Batch {
 	b := &buffer.Batch{GroupID: groupID, Pipeline: "orders", PayloadIsJSON: true, FirstSend: true}
 	for i, topic := range topics {
@@ -49,14 +49,14 @@ func open(t *testing.T, c httpsink.Config) *httpsink.Sink {
 	return s
 }
 
-func within(t *testing.T) context.Context {
+func testContext(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-func outage(t *testing.T, err error) {
+func expectOutage(t *testing.T, err error) {
 	t.Helper()
 	if !errors.Is(err, sink.ErrUnavailable) || errors.Is(err, sink.ErrPermanent) {
 		t.Fatalf("got %v, want an outage", err)
@@ -68,7 +68,7 @@ type request struct {
 	Header                  http.Header
 }
 
-func TestRequest(t *testing.T) {
+func TestSend_Request(t *testing.T) {
 	t.Parallel()
 	const envelopes = `{"id":"1","topic":"a","payload":{` + "\n" + `},"created_at":"2026-01-02T03:04:05.123456Z"},` +
 		`{"id":"2","topic":"a","payload":{` + "\n" + `},"created_at":"2026-01-02T03:04:05.123456Z"}`
@@ -121,7 +121,7 @@ func TestRequest(t *testing.T) {
 				got <- request{Method: r.Method, URL: r.RequestURI, Host: r.Host, Body: string(body), Header: r.Header}
 			})
 			c.config.URL = strings.Replace(url, "://", "://"+c.login, 1) + c.path
-			ok(t, open(t, c.config).Send(within(t), batch("a", "a")))
+			ok(t, open(t, c.config).Send(testContext(t), batch("a", "a")))
 			r := <-got
 			if c.want.Host == "" {
 				c.want.Host = strings.TrimPrefix(url, "http://")
@@ -139,13 +139,13 @@ func TestRequest(t *testing.T) {
 	}
 }
 
-func TestStatusAndBodyAreInTheError(t *testing.T) {
+func TestSend_ErrorQuotesResponse(t *testing.T) {
 	t.Parallel()
 	url := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusUnprocessableEntity)
-		writes(t, w, "{\"error\":\n\"amount is negative\"}"+strings.Repeat(" and so on", 100))
+		write(t, w, "{\"error\":\n\"amount is negative\"}"+strings.Repeat(" and so on", 100))
 	})
-	err := open(t, httpsink.Config{URL: url}).Send(within(t), batch("a"))
+	err := open(t, httpsink.Config{URL: url}).Send(testContext(t), batch("a"))
 	if !errors.Is(err, sink.ErrPermanent) || errors.Is(err, sink.ErrUnavailable) {
 		t.Errorf("got %v, want a refusal for good", err)
 	}
@@ -154,46 +154,46 @@ func TestStatusAndBodyAreInTheError(t *testing.T) {
 	}
 }
 
-func writes(t *testing.T, w io.Writer, text string) {
+func write(t *testing.T, w io.Writer, text string) {
 	t.Helper()
 	if _, err := io.WriteString(w, text); err != nil {
 		t.Error(err)
 	}
 }
 
-func TestOutageWithATime(t *testing.T) {
+func TestSend_RetryAfter(t *testing.T) {
 	t.Parallel()
 	url := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Retry-After", "7")
 		w.WriteHeader(http.StatusServiceUnavailable)
 	})
-	err := open(t, httpsink.Config{URL: url}).Send(within(t), batch("a"))
-	outage(t, err)
+	err := open(t, httpsink.Config{URL: url}).Send(testContext(t), batch("a"))
+	expectOutage(t, err)
 	var timed *sink.UnavailableError
 	if !errors.As(err, &timed) || timed.RetryAfter != 7*time.Second {
 		t.Errorf("got %v, want a *sink.UnavailableError of 7s", err)
 	}
 }
 
-func TestRedirectsAreNotFollowed(t *testing.T) {
+func TestSend_Redirect(t *testing.T) {
 	t.Parallel()
 	var followed atomic.Bool
 	elsewhere := serve(t, func(http.ResponseWriter, *http.Request) { followed.Store(true) })
 	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, elsewhere, http.StatusTemporaryRedirect)
 	})
-	outage(t, open(t, httpsink.Config{URL: url}).Send(within(t), batch("a")))
+	expectOutage(t, open(t, httpsink.Config{URL: url}).Send(testContext(t), batch("a")))
 	if followed.Load() {
 		t.Error("it went elsewhere")
 	}
 }
 
-func TestNoSecretInErrors(t *testing.T) {
+func TestSend_HidesSecrets(t *testing.T) {
 	t.Parallel()
 	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusUnauthorized)
 		user, password, _ := r.BasicAuth()
-		writes(t, w, strings.Join([]string{r.Header.Get("Authorization"), user, password, r.Header.Get("X-Key"), r.RequestURI, r.URL.Query().Get("k")}, " "))
+		write(t, w, strings.Join([]string{r.Header.Get("Authorization"), user, password, r.Header.Get("X-Key"), r.RequestURI, r.URL.Query().Get("k")}, " "))
 	})
 	s := open(t, httpsink.Config{
 		URL:     strings.Replace(url, "://", "://app:s3cr%2Fet1@", 1) + "/?k=s3cr%20et2",
@@ -202,37 +202,36 @@ func TestNoSecretInErrors(t *testing.T) {
 	bearer := open(t, httpsink.Config{URL: url, Headers: map[string]string{"Authorization": "Bearer s3cret4"}})
 	unreachable := open(t, httpsink.Config{URL: "http://app:s3cret5@127.0.0.1:1/?k=s3cret6"})
 	for _, s := range []*httpsink.Sink{s, bearer, unreachable} {
-		err := s.Send(within(t), batch("a"))
-		outage(t, err)
+		err := s.Send(testContext(t), batch("a"))
+		expectOutage(t, err)
 		if strings.Contains(err.Error(), "s3cr") || strings.Contains(err.Error(), "YXBwO") {
 			t.Errorf("a secret shows in %v", err)
 		}
 	}
-	if err := unreachable.Check(within(t)); err == nil || strings.Contains(err.Error(), "s3cr") {
+	if err := unreachable.Check(testContext(t)); err == nil || strings.Contains(err.Error(), "s3cr") {
 		t.Errorf("Check: %v", err)
 	}
 }
 
-func TestAnswerThatIsCutOff(t *testing.T) {
+func TestSend_TruncatedResponse(t *testing.T) {
 	t.Parallel()
 	var status atomic.Int64
 	url := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", "1000")
 		w.WriteHeader(int(status.Load()))
-		writes(t, w, "half of it")
+		write(t, w, "half of it")
 	})
 	s := open(t, httpsink.Config{URL: url})
 	status.Store(200)
-	ok(t, s.Send(within(t), batch("a")))
+	ok(t, s.Send(testContext(t), batch("a")))
 	status.Store(400)
-	if err := s.Send(within(t), batch("a")); !errors.Is(err, sink.ErrPermanent) || !strings.Contains(err.Error(), "half of it") {
+	if err := s.Send(testContext(t), batch("a")); !errors.Is(err, sink.ErrPermanent) || !strings.Contains(err.Error(), "half of it") {
 		t.Errorf("got %v, want a refusal", err)
 	}
 }
 
-// TestAnswerThatDoesNotEnd: it is read no further than it matters, and the
-// connection is closed.
-func TestAnswerThatDoesNotEnd(t *testing.T) {
+// TestSend_EndlessResponse expects the connection to be closed.
+func TestSend_EndlessResponse(t *testing.T) {
 	t.Parallel()
 	hungUp := make(chan struct{})
 	url := serve(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -243,16 +242,16 @@ func TestAnswerThatDoesNotEnd(t *testing.T) {
 			}
 		}
 	})
-	ok(t, open(t, httpsink.Config{URL: url}).Send(within(t), batch("a")))
+	ok(t, open(t, httpsink.Config{URL: url}).Send(testContext(t), batch("a")))
 	select {
 	case <-hungUp:
-	case <-within(t).Done():
+	case <-testContext(t).Done():
 		t.Error("the connection is still open")
 	}
 }
 
-// TestEchoOfTheRequestInsteadOfAnAnswer: net/http quotes what it cannot read.
-func TestEchoOfTheRequestInsteadOfAnAnswer(t *testing.T) {
+// TestSend_EchoedRequest has a server that sends the request back: net/http quotes it in its error.
+func TestSend_EchoedRequest(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	ok(t, err)
@@ -276,20 +275,20 @@ func TestEchoOfTheRequestInsteadOfAnAnswer(t *testing.T) {
 	}()
 	t.Cleanup(func() { ok(t, listener.Close()); <-served })
 	s := open(t, httpsink.Config{URL: "http://" + listener.Addr().String(), Headers: map[string]string{"X-Key": "s3cret"}})
-	err = s.Send(within(t), batch("a"))
-	outage(t, err)
+	err = s.Send(testContext(t), batch("a"))
+	expectOutage(t, err)
 	if text := err.Error(); !strings.Contains(text, "***") || strings.Contains(text, "s3cret") {
 		t.Errorf("got %q", text)
 	}
 }
 
-// TestConnectionsAreUsedAgain, also after answers with long bodies.
-func TestConnectionsAreUsedAgain(t *testing.T) {
+// TestSend_ReusesConnections has responses with long bodies.
+func TestSend_ReusesConnections(t *testing.T) {
 	t.Parallel()
 	var opened atomic.Int64
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusBadRequest)
-		writes(t, w, strings.Repeat("x", 20_000))
+		write(t, w, strings.Repeat("x", 20_000))
 	}))
 	server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
 		if state == http.StateNew {
@@ -300,11 +299,51 @@ func TestConnectionsAreUsedAgain(t *testing.T) {
 	t.Cleanup(server.Close)
 	s := open(t, httpsink.Config{URL: server.URL})
 	for range 10 {
-		if err := s.Send(within(t), batch("a")); !errors.Is(err, sink.ErrPermanent) {
+		if err := s.Send(testContext(t), batch("a")); !errors.Is(err, sink.ErrPermanent) {
 			t.Fatalf("got %v, want a refusal", err)
 		}
 	}
 	if n := opened.Load(); n != 1 {
 		t.Errorf("%d connections were opened, want 1", n)
+	}
+}
+
+// TestSend_UnavailableAddress expects an outage of one address if the URL is a template and the server
+// responds. Otherwise it is an outage of the sink.
+func TestSend_UnavailableAddress(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/busy" {
+			w.Header().Set("Retry-After", "7")
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		if r.URL.Path == "/broken" {
+			http.Error(w, "", http.StatusInternalServerError)
+			return
+		}
+		http.NotFound(w, r)
+	}))
+	t.Cleanup(server.Close)
+	send := func(url, topic string) error {
+		return open(t, httpsink.Config{URL: url}).Send(testContext(t), batch(topic, topic))
+	}
+	var some *sink.BatchError
+	err := send(server.URL+"/{topic}", "missing")
+	if !errors.Is(err, sink.ErrUnavailable) || !errors.As(err, &some) || len(some.Events) != 2 || !errors.Is(some.Events[1].Err, sink.ErrUnavailable) {
+		t.Errorf("404 at one of many addresses: %v", err)
+	}
+	err = send(server.URL+"/{topic}", "broken")
+	if !errors.Is(err, sink.ErrMaybePoison) || !errors.As(err, &some) || !errors.Is(some.Events[1].Err, sink.ErrMaybePoison) {
+		t.Errorf("500 at one of many addresses: %v", err)
+	}
+	for name, err := range map[string]error{
+		"the only address": send(server.URL+"/missing", "x"),
+		"nobody there":     send("http://127.0.0.1:1/{topic}", "x"),
+		"Retry-After":      send(server.URL+"/{topic}", "busy"),
+	} {
+		if !errors.Is(err, sink.ErrUnavailable) || errors.As(err, &some) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
