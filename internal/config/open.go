@@ -100,7 +100,7 @@ func hookOf(b Buffer) pipeline.Buffer {
 	case *postgres.Buffer:
 		return b.Hook()
 	case *sqlite.Buffer:
-		return b.Hook()
+		return b.DeadLetterQueue()
 	}
 	return nil
 }
@@ -187,7 +187,7 @@ func (p *Pipeline) openBuffer(owner string) (Buffer, error) {
 	case "sqlite":
 		return sqlite.Open(sqlite.Config{
 			URL: s.URL.Reveal(), Table: s.Table, Pipeline: p.Name, Owner: owner, Archive: p.Archive.Table,
-			Ordered: p.ordered(), Claim: buffer.ClaimMode(p.Claim), Own: s.Own, SharedRate: p.sharesRate(),
+			Ordered: p.ordered(), Claim: buffer.ClaimMode(p.Claim), Custom: s.Own, SharedRate: p.sharesRate(),
 		})
 	}
 	return nil, fmt.Errorf("source.url: there is no driver %q", s.Driver)
@@ -209,7 +209,7 @@ func (p *Pipeline) Migrate(ctx context.Context) (applied []string, err error) {
 	case "postgres":
 		return postgres.Migrate(ctx, s.URL.Reveal(), postgres.SchemaConfig{Table: s.Table, Schema: s.Schema, Archive: p.Archive.Table, Notify: p.wake() == buffer.WakeNotify, Own: s.Own.Is()})
 	case "sqlite":
-		return sqlite.Migrate(ctx, s.URL.Reveal(), sqlite.SchemaConfig{Table: s.Table, Archive: p.Archive.Table, Own: s.Own.Is()})
+		return sqlite.Migrate(ctx, s.URL.Reveal(), sqlite.SchemaConfig{Table: s.Table, Archive: p.Archive.Table, Custom: s.Own.Is()})
 	}
 	return nil, fmt.Errorf("source.url: there is no driver %q", s.Driver)
 }

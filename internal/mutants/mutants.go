@@ -13,10 +13,10 @@ var mutants = []mutant{
 	},
 	{
 		name: "the fence is left out on SQLite",
-		file: "outbox/sqlite/settle.go",
+		file: "outbox/sqlite/ledger.go",
 		old:  "DELETE FROM outbox_batches\nWHERE buffer = ?1 AND group_id = ?2 AND lease_no = ?3 AND state <> 'waiting'",
 		new:  "DELETE FROM outbox_batches\nWHERE buffer = ?1 AND group_id = ?2 AND ?3 > 0 AND state <> 'waiting'",
-		pkg:  "./outbox/sqlite", test: "TestBuffer/lease",
+		pkg:  "./outbox/sqlite", test: "TestBuffer_Stamp/lease",
 	},
 	{
 		name: "the origins are left out",
@@ -50,24 +50,17 @@ var mutants = []mutant{
 	},
 	{
 		name: "the group is deleted after a part of it went through, on SQLite",
-		file: "outbox/sqlite/settle.go",
+		file: "outbox/sqlite/table.go",
 		old:  "DELETE FROM outbox_events\nWHERE group_id IS ?1 AND id BETWEEN ?2 AND ?3\n  AND (?4 IS NULL OR id IN (SELECT value FROM json_each(?4)))",
 		new:  "DELETE FROM outbox_events\nWHERE group_id IS ?1 AND id BETWEEN ?2 AND ?3\n  AND (?4 IS NULL OR ?4 <> '')",
-		pkg:  "./outbox/sqlite", test: "TestBuffer/settle",
+		pkg:  "./outbox/sqlite", test: "TestBuffer_Stamp/settle",
 	},
 	{
 		name: "a range is deleted from its first id to its last, on SQLite",
-		file: "outbox/sqlite/members.go",
-		old:  "	if len(r) > 1 {\n",
-		new:  "	if len(r) < 0 {\n",
-		pkg:  "./outbox/sqlite", test: "TestRangeHoldsExactIDs",
-	},
-	{
-		name: "an optimistic claim's cursor passes what it did not choose, on SQLite",
-		file: "outbox/sqlite/optimistic.go",
-		old:  "	return window[first:end], left\n",
-		new:  "	return window[first:end], 0 * left\n",
-		pkg:  "./outbox/sqlite", test: "TestBufferOptimistic/optimistic",
+		file: "outbox/sqlite/extent.go",
+		old:  "	if len(members) > 1 {\n",
+		new:  "	if len(members) < 0 {\n",
+		pkg:  "./outbox/sqlite", test: "TestRange_HoldsExactIDs",
 	},
 	{
 		name: "no mark is left when a delete fails",
@@ -347,10 +340,10 @@ var mutants = []mutant{
 	},
 	{
 		name: "a row is put back over another, on SQLite",
-		file: "outbox/sqlite/own_replay.go",
-		old:  `"INSERT INTO " + quote(b.config.Table) + " (" + strings.Join(columns, ", ") + ") VALUES (?" + strings.Repeat(", ?", len(values)-1) + ") ON CONFLICT DO NOTHING"`,
-		new:  `"INSERT OR REPLACE INTO " + quote(b.config.Table) + " (" + strings.Join(columns, ", ") + ") VALUES (?" + strings.Repeat(", ?", len(values)-1) + ")"`,
-		pkg:  "./outbox/sqlite", test: "TestBufferOwn$/own",
+		file: "outbox/sqlite/custom_settle.go",
+		old:  `"INSERT INTO " + db.Quote(c.b.config.Table) + " (" + strings.Join(columns, ", ") + ") VALUES (?" + strings.Repeat(", ?", len(values)-1) + ") ON CONFLICT DO NOTHING"`,
+		new:  `"INSERT OR REPLACE INTO " + db.Quote(c.b.config.Table) + " (" + strings.Join(columns, ", ") + ") VALUES (?" + strings.Repeat(", ?", len(values)-1) + ")"`,
+		pkg:  "./outbox/sqlite", test: "TestBuffer_CustomTable$/custom",
 	},
 
 	// What was claimed ahead.

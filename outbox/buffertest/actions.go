@@ -89,11 +89,7 @@ func (w *world) claimWith(t *rapid.T, buffer Buffer, limit int) {
 	b, err := buffer.Claim(t.Context(), limit, lease)
 	ok(t, "Claim", err)
 	fresh, late := w.unclaimed()
-	if w.random {
-		w.chosen(t, b, limit, append(late, fresh...))
-	} else {
-		w.first(t, b, limit, fresh, late)
-	}
+	w.first(t, b, limit, fresh, late)
 	if b == nil {
 		return
 	}
@@ -109,27 +105,6 @@ func (w *world) claimWith(t *rapid.T, buffer Buffer, limit int) {
 	w.maxClaimed = max(w.maxClaimed, ids[len(ids)-1])
 	w.sameBatch(t, b)
 	w.owners = append(w.owners, &owner{buffer, false, b})
-}
-
-// chosen expects a claim of any unclaimed events, and none only when nothing is left
-// but what was committed late.
-func (w *world) chosen(t *rapid.T, b *buffer.Lease, limit int, unclaimed []int64) {
-	if b == nil {
-		unclaimed = slices.DeleteFunc(unclaimed, func(id int64) bool { return w.slow[id] })
-		if len(unclaimed) > 0 {
-			t.Fatalf("a claim did not see events %v", unclaimed)
-		}
-		return
-	}
-	ids := b.IDs()
-	if len(ids) == 0 || len(ids) > limit || !slices.IsSorted(ids) {
-		t.Fatalf("Claim(%d) returned events %v", limit, ids)
-	}
-	for _, id := range ids {
-		if !slices.Contains(unclaimed, id) {
-			t.Fatalf("Claim returned events %v, unclaimed were %v", ids, unclaimed)
-		}
-	}
 }
 
 // first expects a claim of the first unclaimed events, and perhaps of such as were

@@ -11,13 +11,13 @@ import (
 )
 
 var archiveCases = []testCase{
-	{name: "archive/delivered events with all that they had", run: archiveFields},
-	{name: "archive/opaque bytes", run: archiveBytes},
-	{name: "archive/what is delivered and nothing else", run: archiveMixed},
-	{name: "archive/marked events as they are deleted", run: archiveMarked},
-	{name: "archive/once for each id and group_id", run: archiveOnce},
-	{name: "archive/once although some were locked", rowLocks: true, run: archiveLocked},
-	{name: "archive/names what is missing", run: archiveMissing},
+	{name: "archive/keeps all fields of delivered events", run: archiveFields},
+	{name: "archive/keeps opaque bytes", run: archiveBytes},
+	{name: "archive/takes delivered events only", run: archiveMixed},
+	{name: "archive/takes events of a batch marked delivered", run: archiveMarked},
+	{name: "archive/has one row an id and group_id", run: archiveOnce},
+	{name: "archive/has one row although some events were locked", rowLocks: true, run: archiveLocked},
+	{name: "archive/check names a missing table", run: archiveMissing},
 }
 
 // archived is what Archived says in short.

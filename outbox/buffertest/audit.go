@@ -14,13 +14,13 @@ import (
 )
 
 var auditCases = []testCase{
-	{name: "audit/counts in every state", run: auditCounts},
-	{name: "audit/nothing wrong, nothing mended", run: auditNothing},
-	{name: "repair/orphans have a ledger row again", run: repairOrphans},
-	{name: "repair/an orphan's old owner changes nothing", run: repairFence},
-	{name: "repair/hollow ledger rows are removed", run: repairHollow},
-	{name: "repair/uneven ledger rows are corrected", run: repairUneven},
-	{name: "repair/claims meanwhile lose nothing", run: repairTogether},
+	{name: "audit/counts events in every state", run: auditCounts},
+	{name: "audit/sound buffer needs no repair", run: auditNothing},
+	{name: "repair/gives orphans a ledger row", run: repairOrphans},
+	{name: "repair/fences an orphan's former owner", run: repairFence},
+	{name: "repair/removes empty batches", run: repairHollow},
+	{name: "repair/corrects miscounted batches", run: repairUneven},
+	{name: "repair/concurrent claims lose nothing", run: repairTogether},
 }
 
 func audit(t *testing.T, b Buffer, want buffer.Audit) {

@@ -10,11 +10,11 @@ import (
 )
 
 var wakeCases = []testCase{
-	{name: "wake/the address is kept while the outage lasts", run: wakeStored},
-	{name: "wake/addresses that are away", run: wakeAway},
-	{name: "wake/that address alone, soonest first", run: wakeOnly},
-	{name: "wake/only what waits and is not due", run: wakeWaiting},
-	{name: "wake/an address without an outage is none", run: wakeRefused},
+	{name: "deferred/address is stored while the outage lasts", run: wakeStored},
+	{name: "deferred/lists unavailable addresses", run: wakeAway},
+	{name: "deferred/retries one address, soonest first", run: wakeOnly},
+	{name: "deferred/retries only waiting batches that are not due", run: wakeWaiting},
+	{name: "deferred/ignores an address without an outage", run: wakeRefused},
 }
 
 // outage puts the batch back to wait for an address.

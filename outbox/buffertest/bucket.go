@@ -13,12 +13,12 @@ import (
 )
 
 var bucketCases = []testCase{
-	{name: "rate/tokens one after the other", run: bucketPace},
-	{name: "rate/of several processes", run: bucketShared},
-	{name: "rate/each name its own", run: bucketNames},
-	{name: "rate/no burst after a rest", run: bucketRest},
-	{name: "rate/another rate does not wait for the old one", run: bucketChanged},
-	{name: "rate/names what is missing", run: bucketMissing},
+	{name: "rate/spaces tokens evenly", run: bucketPace},
+	{name: "rate/is shared by processes", run: bucketShared},
+	{name: "rate/is kept for each name", run: bucketNames},
+	{name: "rate/allows no burst after a pause", run: bucketRest},
+	{name: "rate/does not wait for a former rate", run: bucketChanged},
+	{name: "rate/check names a missing table", run: bucketMissing},
 }
 
 type bucket interface {

@@ -13,9 +13,9 @@ import (
 )
 
 var cancelCases = []testCase{
-	{name: "cancel/before it begins nothing happens", run: cancelBefore},
-	{name: "cancel/in the middle nothing is half done", run: cancelMiddle},
-	{name: "close/nothing works after it", run: closed},
+	{name: "cancel/before the call changes nothing", run: cancelBefore},
+	{name: "cancel/during the call is all or nothing", run: cancelMiddle},
+	{name: "close/later calls fail", run: closed},
 }
 
 func cancelBefore(t *testing.T, h Harness) {

@@ -17,18 +17,18 @@ import (
 )
 
 var claimCases = []testCase{
-	{name: "claim/in id order, no more than the limit", run: claimInOrder},
-	{name: "claim/nothing there writes nothing", run: claimNothing},
-	{name: "claim/ledger row and lease", run: claimLedger},
-	{name: "claim/ids are not handed out again", run: claimNewIDs},
-	{name: "claim/fields of JSON events byte for byte", run: claimFieldsJSON},
-	{name: "claim/fields of opaque events byte for byte", run: claimFieldsBytes},
-	{name: "claim/no event goes to two claimers", run: claimTogether},
-	{name: "claim/rolled back events never appear", run: claimRolledBack},
-	{name: "claim/events committed late are claimed", rowLocks: true, run: claimLate},
-	{name: "claim/locked events are passed over and come later", rowLocks: true, stamped: true, locking: true, run: claimLocked},
-	{name: "claim/pipelines in one place keep apart", run: claimNeighbours},
-	{name: "claim/refused under another claim mode", run: claimOtherMode},
+	{name: "claim/takes events in id order up to the limit", run: claimInOrder},
+	{name: "claim/writes nothing on an empty buffer", run: claimNothing},
+	{name: "claim/writes the ledger row and the lease", run: claimLedger},
+	{name: "claim/ids are never handed out twice", run: claimNewIDs},
+	{name: "claim/returns JSON events byte for byte", run: claimFieldsJSON},
+	{name: "claim/returns opaque events byte for byte", run: claimFieldsBytes},
+	{name: "claim/gives no event to two claimers", run: claimTogether},
+	{name: "claim/ignores rolled back events", run: claimRolledBack},
+	{name: "claim/finds late commits", rowLocks: true, run: claimLate},
+	{name: "claim/skips locked events and takes them later", rowLocks: true, stamped: true, run: claimLocked},
+	{name: "claim/separates pipelines in one database", run: claimNeighbours},
+	{name: "claim/rejects another claim mode", run: claimOtherMode},
 }
 
 func claimInOrder(t *testing.T, h Harness) {

@@ -11,11 +11,11 @@ import (
 )
 
 var deadCases = []testCase{
-	{name: "dead/letters as they were buried", run: deadFields},
-	{name: "dead/letters of opaque bytes", run: deadFieldsBytes},
-	{name: "dead/filters", run: deadFilters},
-	{name: "dead/page by page", run: deadPages},
-	{name: "dead/other pipelines' letters are not seen", run: deadNeighbours},
+	{name: "dead/lists all fields", run: deadFields},
+	{name: "dead/lists opaque bytes", run: deadFieldsBytes},
+	{name: "dead/applies filters", run: deadFilters},
+	{name: "dead/lists page by page", run: deadPages},
+	{name: "dead/separates pipelines", run: deadNeighbours},
 }
 
 // dead lists the event ids of the letters that match.

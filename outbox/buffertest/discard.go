@@ -10,10 +10,10 @@ import (
 )
 
 var discardCases = []testCase{
-	{name: "discard/letters are closed, and that is all", run: discardClosed},
-	{name: "discard/no further than the limit", run: discardLimit},
-	{name: "discard/by two at once nothing is counted twice", run: discardTogether},
-	{name: "discard/open letters that match, and no others", run: discardFiltered},
+	{name: "discard/closes dead letters", run: discardClosed},
+	{name: "discard/stops at the limit", run: discardLimit},
+	{name: "discard/concurrent calls count nothing twice", run: discardTogether},
+	{name: "discard/takes open matching dead letters only", run: discardFiltered},
 }
 
 func discard(t *testing.T, b Buffer, f buffer.DeadFilter, limit, want int) {

@@ -15,14 +15,14 @@ import (
 )
 
 var hookApartCases = []testCase{
-	{name: "hook/two processes share", run: hookTogether},
-	{name: "hook/open and untold letters only", run: hookOpenOnly},
-	{name: "hook/closed meanwhile, told all the same", run: hookClosed},
-	{name: "hook/two letters of one event go apart", run: hookSameEvent},
-	{name: "hook/letters without a ledger row are freed", run: hookFreed},
-	{name: "hook/buffer and hook do not see each other's batches", run: hookApart},
-	{name: "hook/status", run: hookStatus},
-	{name: "hook/look counts no further than the limit", run: hookLook},
+	{name: "queue/is shared by processes", run: hookTogether},
+	{name: "queue/takes open unnotified dead letters only", run: hookOpenOnly},
+	{name: "queue/notifies of dead letters closed meanwhile", run: hookClosed},
+	{name: "queue/separates two dead letters of one event", run: hookSameEvent},
+	{name: "queue/releases orphaned dead letters", run: hookFreed},
+	{name: "queue/separates its batches from the buffer's", run: hookApart},
+	{name: "queue/reports its status", run: hookStatus},
+	{name: "queue/counts no further than the limit", run: hookLook},
 }
 
 func hookTogether(t *testing.T, h Harness) {

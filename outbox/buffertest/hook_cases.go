@@ -11,14 +11,14 @@ import (
 )
 
 var hookCases = []testCase{
-	{name: "hook/told of every letter", run: hookTold},
-	{name: "hook/letters of opaque bytes", run: hookBytes},
-	{name: "hook/a batch is divided", run: hookDivided},
-	{name: "hook/retry of all keeps the group_id", run: hookRetry},
-	{name: "hook/lease lost, the old owner changes nothing", run: hookLost},
-	{name: "hook/a dead letter does not die again", run: hookDead},
-	{name: "hook/marked, told first and the rest under a new group_id", run: hookMarked},
-	{name: "hook/waits for an address", run: hookWake},
+	{name: "queue/notifies of every dead letter", run: hookTold},
+	{name: "queue/keeps opaque bytes", run: hookBytes},
+	{name: "queue/splits a batch", run: hookDivided},
+	{name: "queue/retry of the whole batch keeps the group_id", run: hookRetry},
+	{name: "queue/fences a former owner", run: hookLost},
+	{name: "queue/rejects a second death", run: hookDead},
+	{name: "queue/batch marked delivered is notified first", run: hookMarked},
+	{name: "queue/defers for an unavailable address", run: hookWake},
 }
 
 func hookTold(t *testing.T, h Harness) {

@@ -14,15 +14,15 @@ import (
 )
 
 var leaseCases = []testCase{
-	{name: "lease/renewed", run: leaseRenewed},
-	{name: "lease/taken over only when it is over", run: leaseTakenOver},
-	{name: "lease/due longest goes first", run: leaseDueLongest},
-	{name: "lease/over but taken by nobody still settles", run: leaseOverdue},
-	{name: "lease/lost, the old owner changes nothing", run: leaseLost},
-	{name: "lease/settled, nothing of the old lease is left", run: leaseSettled},
-	{name: "lease/starts attempts and outages", run: leaseCounts},
-	{name: "lease/no batch is taken over twice", run: leaseTogether},
-	{name: "lease/locked batches are passed over", rowLocks: true, run: leaseLocked},
+	{name: "lease/is renewed", run: leaseRenewed},
+	{name: "lease/is taken over only after it ended", run: leaseTakenOver},
+	{name: "lease/longest due is taken over first", run: leaseDueLongest},
+	{name: "lease/expired owner settles if nobody took over", run: leaseOverdue},
+	{name: "lease/fences a former owner", run: leaseLost},
+	{name: "lease/ends with the settle", run: leaseSettled},
+	{name: "lease/counts unfinished leases, attempts and outages", run: leaseCounts},
+	{name: "lease/concurrent takeovers take different batches", run: leaseTogether},
+	{name: "lease/takeover skips locked batches", rowLocks: true, run: leaseLocked},
 }
 
 func leaseRenewed(t *testing.T, h Harness) {

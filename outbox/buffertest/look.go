@@ -11,14 +11,14 @@ import (
 )
 
 var lookCases = []testCase{
-	{name: "look/unclaimed, no further than the limit", run: lookUnclaimed},
-	{name: "look/batches by state, and what is due", run: lookBatches},
-	{name: "look/events committed late are seen", rowLocks: true, run: lookLate},
-	{name: "status/numbers", run: statusNumbers},
-	{name: "status/oldest transaction", rowLocks: true, run: statusTransaction},
-	{name: "check/ready", run: checkReady},
-	{name: "check/names what is missing", relays: true, run: checkMissing},
-	{name: "check/a table that vanishes while running", run: checkWhileRunning},
+	{name: "backlog/counts unclaimed events up to the limit", run: lookUnclaimed},
+	{name: "backlog/counts batches by state", run: lookBatches},
+	{name: "backlog/counts late commits", rowLocks: true, run: lookLate},
+	{name: "status/reports all numbers", run: statusNumbers},
+	{name: "status/reports the oldest transaction", rowLocks: true, run: statusTransaction},
+	{name: "check/accepts a migrated database", run: checkReady},
+	{name: "check/names missing tables and columns", relays: true, run: checkMissing},
+	{name: "check/calls name a table dropped while running", run: checkWhileRunning},
 }
 
 func look(t *testing.T, b batches, limit int, want buffer.Backlog) {

@@ -11,12 +11,12 @@ import (
 )
 
 var markCases = []testCase{
-	{name: "mark/only the ledger row changes", run: markLedger},
-	{name: "mark/the owner may settle after all", run: markSettled},
-	{name: "mark/taken over, delivered first and the rest under a new group_id", run: markTakenOver},
-	{name: "mark/stays until it is settled", run: markStays},
-	{name: "mark/delivered events that somebody deleted", run: markVanished},
-	{name: "mark/locked events are deleted when they are free", rowLocks: true, run: markLocked},
+	{name: "delivered/marking changes the ledger row only", run: markLedger},
+	{name: "delivered/owner can still settle", run: markSettled},
+	{name: "delivered/takeover deletes first and regroups the rest", run: markTakenOver},
+	{name: "delivered/mark stays until the settle", run: markStays},
+	{name: "delivered/events deleted meanwhile are ignored", run: markVanished},
+	{name: "delivered/locked events are deleted later", rowLocks: true, run: markLocked},
 }
 
 func markLedger(t *testing.T, h Harness) {

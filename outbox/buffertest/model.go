@@ -16,7 +16,7 @@ import (
 )
 
 var modelCases = []testCase{
-	{name: "model/nothing lost nothing twice no batch changed", run: model},
+	{name: "model/loses nothing and sends nothing twice", run: model},
 }
 
 // model runs random sequences of everything that applications, owners, former
@@ -30,7 +30,7 @@ func model(t *testing.T, h Harness) {
 			f.Exec(t, "DELETE FROM "+table)
 		}
 		w := &world{
-			f: f, buffers: buffers, hooks: hooks, random: h.Claim == buffer.ClaimOptimistic, slow: map[int64]bool{},
+			f: f, buffers: buffers, hooks: hooks, slow: map[int64]bool{},
 			committed: map[int64]bool{}, rows: map[int64]uuid.UUID{}, fate: map[int64]string{},
 			members: map[uuid.UUID][]int64{}, live: map[uuid.UUID]*liveBatch{}, letters: map[buffer.DeadKey]*letter{},
 		}
@@ -67,7 +67,6 @@ type world struct {
 	f       *Fixture
 	buffers []Buffer
 	hooks   []Hook
-	random  bool // claims choose at random
 
 	committed  map[int64]bool             // every event there ever was
 	rows       map[int64]uuid.UUID        // the buffer table
@@ -75,7 +74,7 @@ type world struct {
 	letters    map[buffer.DeadKey]*letter // the dead letters
 	fate       map[int64]string           // delivered, dead or discarded, of events that are gone
 	members    map[uuid.UUID][]int64      // of every group_id there ever was
-	maxClaimed int64                      // unclaimed ids below it were committed late, or not chosen
+	maxClaimed int64                      // unclaimed ids below it were committed late
 	slow       map[int64]bool             // drawn in transactions that stayed open for a while
 	owners     []*owner                   // of today and of the past
 	open       []*openTx

@@ -16,15 +16,15 @@ import (
 )
 
 var orderCases = []testCase{
-	{name: "order/a live batch holds its keys", run: orderClaim},
-	{name: "order/no two claimers hold a key", run: orderTogether},
-	{name: "order/a late commit comes before what was committed after it", rowLocks: true, run: orderLate},
-	{name: "order/a locked event is passed over with its key", rowLocks: true, run: orderLocked},
-	{name: "order/parts that share a key go one after the other", run: orderParts},
-	{name: "order/a key that is stuck hides no other", run: orderStuck},
-	{name: "order/what was replayed holds its keys", run: orderReplayed},
-	{name: "order/what was found without a ledger row holds its keys", run: orderAdopted},
-	{name: "order/the mode changes when nothing lives", run: orderMode},
+	{name: "order/live batch holds its keys", run: orderClaim},
+	{name: "order/gives no key to two claimers", run: orderTogether},
+	{name: "order/late commit precedes later commits", rowLocks: true, run: orderLate},
+	{name: "order/skips a locked event with its key", rowLocks: true, run: orderLocked},
+	{name: "order/parts that share a key are taken in turn", run: orderParts},
+	{name: "order/stuck key hides no other", run: orderStuck},
+	{name: "order/replayed events hold their keys", run: orderReplayed},
+	{name: "order/adopted orphans hold their keys", run: orderAdopted},
+	{name: "order/mode changes when the ledger is empty", run: orderMode},
 }
 
 // keyed are events with these keys; "" stands for NULL.

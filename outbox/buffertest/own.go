@@ -12,11 +12,11 @@ import (
 )
 
 var ownCases = []testCase{
-	{name: "own/what the projection returns, and what it leaves out", run: ownFields},
-	{name: "own/without a parent there is nothing to send", run: ownUnprojected},
-	{name: "own/projected again when taken over", run: ownAgain},
-	{name: "own/peek projects and claims nothing", run: ownPeek},
-	{name: "own/check names what is missing", run: ownCheck},
+	{name: "custom/projection fills the fields", run: ownFields},
+	{name: "custom/event without a row is not projected", run: ownUnprojected},
+	{name: "custom/takeover projects again", run: ownAgain},
+	{name: "custom/peek projects and claims nothing", run: ownPeek},
+	{name: "custom/check names missing columns", run: ownCheck},
 }
 
 // joined needs each event's parent.

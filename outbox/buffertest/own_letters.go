@@ -11,10 +11,10 @@ import (
 )
 
 var ownLetterCases = []testCase{
-	{name: "own/a letter keeps the row, and replay puts it back", run: ownReplayed},
-	{name: "own/a letter whose row does not go in stays open", run: ownUnique},
-	{name: "own/a group_id is never taken away", run: ownStamped},
-	{name: "own/the archive has what was sent", run: ownArchive},
+	{name: "custom/dead letter keeps the row and replay restores it", run: ownReplayed},
+	{name: "custom/replay leaves rejected rows open", run: ownUnique},
+	{name: "custom/never removes a group_id", run: ownStamped},
+	{name: "custom/archive has the projected payload", run: ownArchive},
 }
 
 func ownReplayed(t *testing.T, h Harness) {

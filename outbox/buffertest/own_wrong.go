@@ -12,9 +12,9 @@ import (
 )
 
 var ownWrongCases = []testCase{
-	{name: "own/a projection that goes wrong says how", run: ownWrong},
-	{name: "own/an event that cannot be sent keeps none of the others", run: ownBad},
-	{name: "own/halving finds the event that cannot be projected", run: ownHalved},
+	{name: "custom/reports projection errors", run: ownWrong},
+	{name: "custom/bad event does not block the others", run: ownBad},
+	{name: "custom/halving isolates the bad event", run: ownHalved},
 }
 
 // wrong expects a batch of these events that could not be projected, and an error of one

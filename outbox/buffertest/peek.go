@@ -11,8 +11,8 @@ import (
 )
 
 var peekCases = []testCase{
-	{name: "peek/what a claim takes first, and nothing is claimed", run: peekFirst},
-	{name: "peek/nothing there", run: peekNothing},
+	{name: "peek/returns the next events and claims nothing", run: peekFirst},
+	{name: "peek/returns nothing from an empty buffer", run: peekNothing},
 }
 
 // peek peeks and expects that it changed nothing.

@@ -11,13 +11,13 @@ import (
 )
 
 var rangeCases = []testCase{
-	{name: "range/events are left as they are", ranged: true, run: rangeUntouched},
-	{name: "range/gaps belong to nobody", ranged: true, run: rangeGaps},
-	{name: "range/what others have locked is claimed all the same", ranged: true, rowLocks: true, run: rangeLocked},
-	{name: "range/late commits between the ids of a batch", ranged: true, rowLocks: true, run: rangeLate},
-	{name: "range/a cursor far behind claims nothing that another process has", ranged: true, run: rangeBehind},
-	{name: "range/ids given by hand", ranged: true, run: rangeByHand},
-	{name: "range/what live batches hold is no backlog", ranged: true, run: rangeBacklog},
+	{name: "range/leaves events unchanged", ranged: true, run: rangeUntouched},
+	{name: "range/gaps between ids stay unclaimed", ranged: true, run: rangeGaps},
+	{name: "range/claims locked events", ranged: true, rowLocks: true, run: rangeLocked},
+	{name: "range/spares late commits between its ids", ranged: true, rowLocks: true, run: rangeLate},
+	{name: "range/stale cursor claims no held event", ranged: true, run: rangeBehind},
+	{name: "range/accepts ids chosen by hand", ranged: true, run: rangeByHand},
+	{name: "range/backlog excludes held events", ranged: true, run: rangeBacklog},
 }
 
 // unstamped expects that it is the ledger alone that knows what a batch holds.

@@ -15,15 +15,15 @@ import (
 )
 
 var replayCases = []testCase{
-	{name: "replay/the event is back with all that it had", run: replayComplete},
-	{name: "replay/opaque bytes", run: replayBytes},
-	{name: "replay/refused again is a second letter", run: replayRefused},
-	{name: "replay/an id that is in the buffer is left alone", run: replayInBuffer},
-	{name: "replay/two letters of one event", run: replayTwoLetters},
-	{name: "replay/no further than the limit", run: replayLimit},
-	{name: "replay/by two at once nothing comes back twice", run: replayTogether},
-	{name: "replay/open letters that match, and no others", run: replayFiltered},
-	{name: "replay/ids are not handed out again", run: replayNewIDs},
+	{name: "replay/restores all fields", run: replayComplete},
+	{name: "replay/restores opaque bytes", run: replayBytes},
+	{name: "replay/second death is a second dead letter", run: replayRefused},
+	{name: "replay/skips ids that are in the buffer", run: replayInBuffer},
+	{name: "replay/restores one of two dead letters of an event", run: replayTwoLetters},
+	{name: "replay/stops at the limit", run: replayLimit},
+	{name: "replay/concurrent calls restore nothing twice", run: replayTogether},
+	{name: "replay/takes open matching dead letters only", run: replayFiltered},
+	{name: "replay/ids are never handed out twice", run: replayNewIDs},
 }
 
 func replay(t *testing.T, b Buffer, f buffer.DeadFilter, limit, want int) {

@@ -17,7 +17,7 @@ func Run(t *testing.T, h Harness) {
 		return open(t, opt)
 	}
 	groups := [][]testCase{
-		claimCases, rangeCases, optimisticCases, leaseCases, settleCases, markCases, lookCases, wakeCases, deadCases, replayCases, discardCases,
+		claimCases, rangeCases, leaseCases, settleCases, markCases, lookCases, wakeCases, deadCases, replayCases, discardCases,
 		archiveCases, hookCases, hookApartCases, bucketCases, auditCases, cancelCases, modelCases, peekCases,
 	}
 	if h.Own {
@@ -27,9 +27,9 @@ func Run(t *testing.T, h Harness) {
 	}
 	for _, group := range groups {
 		for _, c := range group {
-			ranged, optimistic := h.Claim == buffer.ClaimRange, h.Claim == buffer.ClaimOptimistic
+			ranged := h.Claim == buffer.ClaimRange
 			if c.rowLocks && !h.RowLocks || c.stamped && ranged || c.ranged && !ranged ||
-				c.optimistic && !optimistic || c.locking && optimistic || c.relays && h.Own {
+				c.relays && h.Own {
 				continue // there is no such situation
 			}
 			t.Run(c.name, func(t *testing.T) {
@@ -46,9 +46,6 @@ type testCase struct {
 	rowLocks bool // needs two writers at once
 	stamped  bool // needs events that carry their group_id
 	ranged   bool // needs a ledger that says which ids a batch holds
-	locking  bool // needs claims that pass over what is locked
 	relays   bool // needs a table of the relay's own
-	// needs claims that choose without a lock
-	optimistic bool
-	run        func(t *testing.T, h Harness)
+	run      func(t *testing.T, h Harness)
 }

@@ -12,19 +12,19 @@ import (
 )
 
 var settleCases = []testCase{
-	{name: "settle/all delivered leaves nothing", run: settleDelivered},
-	{name: "settle/deletes exactly what was delivered", run: settleMixed},
-	{name: "settle/an event between first and last is spared", stamped: true, run: settleBetween},
-	{name: "settle/retry of all keeps the group_id", run: settleRetryAll},
-	{name: "settle/retry of a part gets a new group_id and its origins", run: settleOrigins},
-	{name: "settle/a divided batch waits in parts", run: settleDivided},
-	{name: "settle/dead letters are complete", run: settleDead},
+	{name: "settle/delivered batch leaves nothing", run: settleDelivered},
+	{name: "settle/deletes exactly the delivered events", run: settleMixed},
+	{name: "settle/spares events between its first and last id", stamped: true, run: settleBetween},
+	{name: "settle/retry of the whole batch keeps the group_id", run: settleRetryAll},
+	{name: "settle/retry of a part has a new group_id and origins", run: settleOrigins},
+	{name: "settle/split batch waits in parts", run: settleDivided},
+	{name: "settle/dead letters have all fields", run: settleDead},
 	{name: "settle/dead letters keep opaque bytes", run: settleDeadBytes},
-	{name: "settle/an event may be buried twice", run: settleDeadTwice},
-	{name: "settle/what is buried already stays as it is", run: settleDeadAlready},
-	{name: "settle/what was closed is open again", run: settleDeadClosed},
-	{name: "settle/events that somebody deleted", run: settleVanished},
-	{name: "settle/events locked by others stop neither for long", rowLocks: true, run: settleLocked},
+	{name: "settle/event can die twice", run: settleDeadTwice},
+	{name: "settle/open dead letter stays unchanged", run: settleDeadAlready},
+	{name: "settle/closed dead letter is opened again", run: settleDeadClosed},
+	{name: "settle/ignores events deleted meanwhile", run: settleVanished},
+	{name: "settle/locked events block neither side for long", rowLocks: true, run: settleLocked},
 }
 
 func settleDelivered(t *testing.T, h Harness) {

@@ -11,7 +11,6 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres"
 )
 
-func TestBufferOptimistic(t *testing.T) { buffertest.Run(t, harness(buffer.ClaimOptimistic)) }
 
 // openOptimistic opens a buffer whose claims choose at random.
 func openOptimistic(t *testing.T) *buffertest.Fixture {

@@ -2,13 +2,16 @@ package sqlite
 
 import (
 	"context"
+	"slices"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/idset"
+	"github.com/outboxrelay/relay/outbox/sqlite/internal/db"
 )
 
-// heldBySQL is what each batch holds: the members of its ledger row, and what carries
-// its group_id, wherever the ledger has its bounds.
-const heldBySQL = `
+// heldSQL is the events of each batch: the members of its ledger row and the events that carry its
+// group_id, even outside the ledger row's bounds.
+const heldSQL = `
   SELECT group_id, sum(events) AS events, sum(unstamped) AS unstamped,
          min(first_id) AS first_id, max(last_id) AS last_id, min(oldest_at) AS oldest_at
   FROM (
@@ -23,12 +26,12 @@ const heldBySQL = `
   ) GROUP BY group_id
 `
 
-// One statement, one snapshot. A ledger row whose bounds leave some of its events
-// out is uneven too: they would not be found by them.
+// One statement, one snapshot. A ledger row whose bounds leave out some of its events is miscounted
+// too: the bounds would not find them.
 const auditSQL = `
-WITH held AS MATERIALIZED (` + heldBySQL + `), ledger AS MATERIALIZED (
+WITH held AS MATERIALIZED (` + heldSQL + `), ledger AS MATERIALIZED (
   SELECT l.state, coalesce(h.events, 0) AS events,
-         h.events IS NOT NULL AND (h.events <> l.events OR h.first_id < l.first_id OR h.last_id > l.last_id) AS uneven
+         h.events IS NOT NULL AND (h.events <> l.events OR h.first_id < l.first_id OR h.last_id > l.last_id) AS miscounted
   FROM outbox_batches AS l LEFT JOIN held AS h USING (group_id) WHERE l.buffer = ?1
 ), orphans AS MATERIALIZED (
   SELECT events FROM held WHERE NOT EXISTS (SELECT 1 FROM outbox_batches WHERE group_id = held.group_id)
@@ -44,11 +47,11 @@ SELECT (SELECT count(*) FROM outbox_events WHERE group_id IS NULL) - (SELECT coa
        (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = ?2 AND closed_at IS NULL AND notified_at IS NULL),
        (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = ?2 AND closed_at IS NOT NULL),
        (SELECT count(*) FROM orphans), (SELECT coalesce(sum(events), 0) FROM orphans),
-       count(*) FILTER (WHERE events = 0), count(*) FILTER (WHERE uneven)
+       count(*) FILTER (WHERE events = 0), count(*) FILTER (WHERE miscounted)
 FROM ledger`
 
-// Audit is described by buffertest.Buffer. A stamp that is no group_id of ours, a
-// hand's, counts as an orphan too, which Repair leaves alone.
+// Audit implements buffer.Auditor. A stamp that is not a uuid was set by hand; it counts as an orphan
+// too, but Repair leaves it alone.
 func (b *Buffer) Audit(ctx context.Context) (a buffer.Audit, err error) {
 	err = b.read(ctx, "auditing", func(tx transaction) error {
 		return tx.row(ctx, auditSQL, b.config.Table, b.config.Pipeline).Scan(
@@ -59,16 +62,16 @@ func (b *Buffer) Audit(ctx context.Context) (a buffer.Audit, err error) {
 	return a, err
 }
 
-// A marked batch may be held as well: its state does not say so, its due_at does.
+// A batch marked delivered may be leased as well; then its due_at lies in the future.
 const (
-	removeHollowSQL = `
-WITH held AS MATERIALIZED (` + heldBySQL + `)
+	removeEmptySQL = `
+WITH held AS MATERIALIZED (` + heldSQL + `)
 DELETE FROM outbox_batches
 WHERE buffer = ?1 AND (state = 'waiting' OR due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))
   AND group_id NOT IN (SELECT group_id FROM held)`
 
-	correctUnevenSQL = `
-WITH held AS MATERIALIZED (` + heldBySQL + `)
+	correctCountsSQL = `
+WITH held AS MATERIALIZED (` + heldSQL + `)
 UPDATE outbox_batches
 SET events = h.events, first_id = h.first_id, last_id = h.last_id, oldest_at = coalesce(h.oldest_at, outbox_batches.oldest_at), lanes = NULL
 FROM held AS h
@@ -77,10 +80,10 @@ WHERE h.group_id = outbox_batches.group_id AND buffer = ?1
   AND (h.events <> outbox_batches.events OR h.first_id < outbox_batches.first_id OR h.last_id > outbox_batches.last_id)`
 )
 
-// Repair is described by buffertest.Buffer.
+// Repair implements buffer.Auditor.
 func (b *Buffer) Repair(ctx context.Context) (buffer.Repair, error) {
 	a, err := b.Audit(ctx)
-	if err != nil || a.Agrees() { // only then is it worth keeping all others from writing
+	if err != nil || a.Agrees() { // otherwise it would keep all others from writing for nothing
 		return buffer.Repair{}, err
 	}
 	var r buffer.Repair
@@ -88,13 +91,13 @@ func (b *Buffer) Repair(ctx context.Context) (buffer.Repair, error) {
 		if r.Adopted, err = b.adopt(ctx, tx); err != nil {
 			return err
 		}
-		if r.Removed, err = tx.exec(ctx, removeHollowSQL, b.config.Table); err != nil {
+		if r.Removed, err = tx.exec(ctx, removeEmptySQL, b.config.Table); err != nil {
 			return err
 		}
-		if err := b.correctMembers(ctx, tx); err != nil {
+		if err := b.adoptStamped(ctx, tx); err != nil {
 			return err
 		}
-		if r.Corrected, err = tx.exec(ctx, correctUnevenSQL, b.config.Table); err != nil {
+		if r.Corrected, err = tx.exec(ctx, correctCountsSQL, b.config.Table); err != nil {
 			return err
 		}
 		return b.fillLanes(ctx, tx)
@@ -103,4 +106,61 @@ func (b *Buffer) Repair(ctx context.Context) (buffer.Repair, error) {
 		return buffer.Repair{}, err
 	}
 	return r, nil
+}
+
+// Events that carry the group_id of a batch claimed by range; somebody stamped them by hand.
+const (
+	groupsStampedSQL = `
+SELECT l.group_id FROM outbox_batches AS l
+WHERE l.buffer = ?1 AND l.members IS NOT NULL
+  AND (l.state = 'waiting' OR l.due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))
+  AND l.group_id IN (SELECT group_id FROM outbox_events WHERE group_id IS NOT NULL)`
+
+	membersSQL = `
+SELECT members FROM outbox_batches WHERE group_id = ?1`
+
+	stampedSQL = `
+SELECT id FROM outbox_events WHERE group_id = ?1`
+
+	unstampSQL = `
+UPDATE outbox_events SET group_id = NULL WHERE group_id = ?1`
+
+	setMembersSQL = `
+UPDATE outbox_batches
+SET members = ?2,
+    newest_at = max(newest_at, (SELECT max(created_at) FROM outbox_events WHERE id IN (SELECT value FROM json_each(?3))))
+WHERE group_id = ?1`
+)
+
+// adoptStamped makes such events members of their batch.
+func (b *Buffer) adoptStamped(ctx context.Context, tx transaction) error {
+	rows, err := tx.rows(ctx, groupsStampedSQL, b.config.Table)
+	groups, err := db.Column[string](rows, err)
+	if err != nil {
+		return err
+	}
+	for _, group := range groups {
+		var text string
+		if err := tx.row(ctx, membersSQL, group).Scan(&text); err != nil {
+			return err
+		}
+		members, err := idset.ParseJSON(text)
+		if err != nil {
+			members = nil // see free
+		}
+		rows, err := tx.rows(ctx, stampedSQL, group)
+		stamped, err := db.Column[int64](rows, err)
+		if err != nil {
+			return err
+		}
+		all := append(members.IDs(), stamped...)
+		slices.Sort(all)
+		if _, err := tx.exec(ctx, setMembersSQL, group, idset.Of(slices.Compact(all)).JSON(), idset.JSONIDs(stamped)); err != nil {
+			return err
+		}
+		if _, err := tx.exec(ctx, unstampSQL, group); err != nil {
+			return err
+		}
+	}
+	return nil
 }

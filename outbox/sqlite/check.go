@@ -7,128 +7,115 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	sqlite3 "modernc.org/sqlite/lib"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/claimmode"
+	"github.com/outboxrelay/relay/outbox/internal/notready"
+	"github.com/outboxrelay/relay/outbox/sqlite/internal/db"
 )
 
 const columnsSQL = `
 SELECT name FROM pragma_table_info(?1)`
 
-const autoincrementSQL = `
-SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1 AND sql LIKE '%autoincrement%')`
+// requirement is a table that the relay needs, and its columns as ALTER TABLE names them.
+type requirement struct {
+	table   string
+	columns []string
+	// obsolete is a column that the table had in an unreleased version of the relay.
+	obsolete string
+}
 
-// columns of the relay's tables, with what ALTER TABLE would say of them.
 var (
 	eventColumns = []string{
 		"id INTEGER", "topic TEXT", "key TEXT", "payload TEXT", "headers TEXT", "created_at TEXT", "group_id TEXT",
 	}
-	batchColumns = []string{
+	archiveColumns = []string{
+		"id INTEGER", "topic TEXT", "key TEXT", "payload BLOB", "headers TEXT", "created_at TEXT", "group_id TEXT", "archived_at TEXT",
+	}
+	batchesTable = requirement{table: "outbox_batches", columns: []string{
 		"group_id TEXT", "buffer TEXT", "claim TEXT", "state TEXT", "lease_no INTEGER", "due_at TEXT", "owner TEXT",
 		"unfinished_leases INTEGER", "attempts INTEGER", "outages INTEGER", "events INTEGER", "first_id INTEGER", "last_id INTEGER",
 		"origins TEXT", "delivered TEXT", "oldest_at TEXT", "claimed_at TEXT", "error TEXT", "address TEXT", "lanes TEXT",
 		"members TEXT", "newest_at TEXT",
-	}
-	deadColumns = []string{
+	}, obsolete: "starts"}
+	deadLettersTable = requirement{table: "outbox_dead_letters", columns: []string{
 		"pipeline TEXT", "event_id INTEGER", "topic TEXT", "key TEXT", "payload BLOB", "headers TEXT", "created_at TEXT",
-		"group_id TEXT", "attempts INTEGER", "error TEXT", "died_at TEXT", "notified_at TEXT", "closed_at TEXT", "hook_group_id TEXT",
-		"event_row TEXT",
-	}
-	rateColumns    = []string{"name TEXT", "next_at TEXT"}
-	bufferColumns  = []string{"buffer TEXT", "claim TEXT"}
-	archiveColumns = []string{
-		"id INTEGER", "topic TEXT", "key TEXT", "payload BLOB", "headers TEXT", "created_at TEXT", "group_id TEXT", "archived_at TEXT",
-	}
+		"group_id TEXT", "attempts INTEGER", "error TEXT", "died_at TEXT", "notified_at TEXT", "closed_at TEXT", "closed_as TEXT",
+		"hook_group_id TEXT", "event_row TEXT",
+	}, obsolete: "told_at"}
+	buffersTable = requirement{table: "outbox_buffers", columns: []string{"buffer TEXT", "claim TEXT"}}
+	ratesTable   = requirement{table: "outbox_rates", columns: []string{"name TEXT", "next_at TEXT"}}
 )
 
-const migrateCommand = "relay migrate -c relay.yaml"
+func (r requirement) obsoleteFinding() buffer.Finding {
+	return problem(fmt.Sprintf("table %s has column %s, which only an unreleased version of the relay made", db.Quote(r.table), r.obsolete),
+		"let that version deliver its batches, then drop outbox_batches and outbox_dead_letters and run "+notready.MigrateCommand)
+}
 
-// Check is described by buffertest.Buffer. It lists all that is missing, not
-// the first of it.
+func problem(text, fix string) buffer.Finding {
+	return buffer.Finding{Level: buffer.LevelError, Subject: "tables", Text: text, Fix: fix}
+}
+
+// notReady is the error of what is missing.
+func notReady(b *Buffer, missing []buffer.Finding) error { return notready.New(b.file, missing) }
+
+// Check implements buffer.Inspector. It lists everything that is missing, not only the first.
 func (b *Buffer) Check(ctx context.Context) error {
 	missing, err := b.missing(ctx)
 	if err != nil {
 		return b.unusable(err)
 	}
-	if len(missing) > 0 {
-		return fmt.Errorf("%w: %s: %s", buffer.ErrNotReady, b.file, strings.Join(missing, "; "))
-	}
-	return nil
+	return notReady(b, missing)
 }
 
-// touchSQL writes nothing, but only where something could be written.
+// touchSQL changes nothing, and fails where nothing can be changed.
 const touchSQL = `
 DELETE FROM outbox_batches WHERE FALSE`
 
-func (b *Buffer) missing(ctx context.Context) (missing []string, err error) {
-	err = b.transact(ctx, func(tx transaction) error {
-		if missing, err = b.missingTables(ctx, tx, b.own != nil); err != nil {
+func (b *Buffer) missing(ctx context.Context) (missing []buffer.Finding, err error) {
+	err = b.begin(ctx, b.db, nil, func(tx transaction) error {
+		if missing, err = b.missingTables(ctx, tx); err != nil {
 			return err
 		}
-		if b.own != nil {
-			lacks, err := b.missingOwn(ctx, tx)
+		if b.config.SharedRate {
+			lacks, err := tx.lacks(ctx, ratesTable)
 			if err != nil {
 				return err
 			}
 			missing = append(missing, lacks...)
 		}
-		if len(missing) > 0 {
+		lacks, err := b.upkeep.missing(ctx, tx)
+		if err != nil {
+			return err
+		}
+		if missing = append(missing, lacks...); len(missing) > 0 {
 			return nil
 		}
 		if _, err := tx.exec(ctx, touchSQL); err != nil {
 			return err
 		}
-		if b.own != nil {
-			_, err := b.mode(ctx, tx)
-			return unlessInUse(err)
+		_, err = b.negotiate(ctx, tx)
+		if claimmode.InUse(err) {
+			// The batches of the other mode are still sent; Claim reports the conflict.
+			return nil
 		}
-		var autoincrement bool
-		if err := tx.row(ctx, autoincrementSQL, b.config.Table).Scan(&autoincrement); err != nil {
-			return err
-		}
-		if !autoincrement {
-			missing = append(missing, fmt.Sprintf("table %s hands ids out again after a delete, and a sink would take the new event for a duplicate: make it anew with id INTEGER PRIMARY KEY AUTOINCREMENT", quote(b.config.Table)))
-		}
-		_, err := b.mode(ctx, tx)
-		return unlessInUse(err)
+		return err
 	})
 	return missing, err
 }
 
-// unlessInUse: until the mode can be changed what lives is sent; Claim says why nothing
-// is claimed.
-func unlessInUse(err error) error {
-	if errors.Is(err, errModeInUse) {
-		return nil
-	}
-	return err
-}
-
-// missingTables lists what is missing of the relay's tables; own: the buffer is not one
-// of them.
-func (b *Buffer) missingTables(ctx context.Context, tx transaction, own bool) (missing []string, err error) {
-	type wanted struct {
-		name    string
-		columns []string
-	}
-	tables := []wanted{
-		{"outbox_batches", batchColumns},
-		{"outbox_dead_letters", deadColumns},
-		{"outbox_buffers", bufferColumns},
-	}
-	if b.config.SharedRate {
-		tables = append(tables, wanted{"outbox_rates", rateColumns})
-	}
-	if !own {
-		tables = append([]wanted{{b.config.Table, eventColumns}}, tables...)
-	}
+// missingTables lists what is missing of the relay's tables apart from the buffer.
+func (b *Buffer) missingTables(ctx context.Context, tx transaction) (missing []buffer.Finding, err error) {
+	tables := []requirement{batchesTable, deadLettersTable, buffersTable}
 	if b.config.Archive != "" {
-		tables = append(tables, wanted{b.config.Archive, archiveColumns})
+		tables = append(tables, requirement{table: b.config.Archive, columns: archiveColumns})
 	}
 	for _, table := range tables {
-		lacks, err := tx.lacks(ctx, table.name, table.columns)
+		lacks, err := tx.lacks(ctx, table)
 		if err != nil {
 			return nil, err
 		}
@@ -137,69 +124,66 @@ func (b *Buffer) missingTables(ctx context.Context, tx transaction, own bool) (m
 	return missing, nil
 }
 
-// complete tells whether there is all that migrate makes; own: the buffer is none of it.
-func (b *Buffer) complete(ctx context.Context, own bool) bool {
-	if !own {
-		return b.Check(ctx) == nil
+const autoincrementSQL = `
+SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1 AND sql LIKE '%autoincrement%')`
+
+func (r *relayTable) missing(ctx context.Context, tx transaction) ([]buffer.Finding, error) {
+	missing, err := tx.lacks(ctx, requirement{table: r.b.config.Table, columns: eventColumns})
+	if err != nil || len(missing) > 0 {
+		return missing, err
 	}
-	whole := false
-	err := b.transact(ctx, func(tx transaction) error {
-		missing, err := b.missingTables(ctx, tx, own)
-		if err == nil && len(missing) == 0 {
-			_, err = b.stored(ctx, tx)
-			whole = err == nil
-		}
-		return err
-	})
-	return err == nil && whole
+	var autoincrement bool
+	if err := tx.row(ctx, autoincrementSQL, r.b.config.Table).Scan(&autoincrement); err != nil || autoincrement {
+		return nil, err
+	}
+	return []buffer.Finding{problem(
+		fmt.Sprintf("table %s hands out ids again after a delete, and a sink would take the new event for a duplicate", db.Quote(r.b.config.Table)),
+		"create it again with id INTEGER PRIMARY KEY AUTOINCREMENT",
+	)}, nil
 }
 
-// lacks lists what a table has not.
-func (t transaction) lacks(ctx context.Context, table string, columns []string) (lacks []string, err error) {
-	rows, err := t.rows(ctx, columnsSQL, table)
+// lacks lists what is missing of a table.
+func (t transaction) lacks(ctx context.Context, r requirement) (lacks []buffer.Finding, err error) {
+	rows, err := t.rows(ctx, columnsSQL, r.table)
+	has, err := db.Column[string](rows, err)
 	if err != nil {
 		return nil, err
 	}
-	defer rows.Close()
-	has := map[string]bool{}
-	for rows.Next() {
-		var name string
-		if err := rows.Scan(&name); err != nil {
-			return nil, err
-		}
-		has[name] = true
+	table := db.Quote(r.table)
+	switch {
+	case len(has) == 0:
+		return []buffer.Finding{problem("table "+table+" does not exist", notready.MigrateCommand)}, nil
+	case slices.Contains(has, r.obsolete):
+		return []buffer.Finding{r.obsoleteFinding()}, nil
 	}
-	if len(has) == 0 {
-		return []string{fmt.Sprintf("table %s does not exist: %s", quote(table), migrateCommand)}, rows.Err()
-	}
-	for _, column := range columns {
+	for _, column := range r.columns {
 		name, _, _ := strings.Cut(column, " ")
-		switch {
-		case has[name]:
-		case isAdded(table, column):
-			lacks = append(lacks, fmt.Sprintf("table %s has no column %s: %s", quote(table), name, migrateCommand))
-		default:
-			lacks = append(lacks, fmt.Sprintf("table %s has no column %s, and migrate leaves a table that is there as it is: ALTER TABLE %s ADD COLUMN %s", quote(table), name, quote(table), column))
+		if !slices.Contains(has, name) {
+			lacks = append(lacks, problem(fmt.Sprintf("table %s has no column %s, and migrate does not change a table that exists", table, name),
+				fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s", table, column)))
 		}
 	}
-	return lacks, rows.Err()
+	return lacks, nil
 }
 
-// unusable says what is wrong with a file that cannot be opened or written.
+// unusable returns what is wrong with a file that cannot be opened or written.
 func (b *Buffer) unusable(err error) error {
-	switch code(err) {
+	say := func(text, fix string) error {
+		return notready.New("", []buffer.Finding{problem(text, fix)})
+	}
+	switch db.Code(err) {
 	case sqlite3.SQLITE_CANTOPEN:
 		if folder := filepath.Dir(b.file); notThere(folder) {
-			return fmt.Errorf("%w: the folder %s does not exist; look at source.url, or make it: mkdir -p '%s'", buffer.ErrNotReady, folder, folder)
+			return say("the folder "+folder+" of source.url does not exist", "mkdir -p '"+folder+"'")
 		}
 		if notThere(b.file) {
-			return fmt.Errorf("%w: the file %s does not exist; look at source.url, or make it: %s", buffer.ErrNotReady, b.file, migrateCommand)
+			return say("the file "+b.file+" of source.url does not exist", notready.MigrateCommand)
 		}
-		return fmt.Errorf("%w: the file %s cannot be opened; give the relay's user the right to read and write it and its folder: %w", buffer.ErrNotReady, b.file, err)
+		return say(fmt.Sprintf("the file %s cannot be opened (%v)", b.file, err), "let the relay's user read and write it and its folder")
 	case sqlite3.SQLITE_NOTADB:
-		return fmt.Errorf("%w: the file %s is not a SQLite database; look at source.url", buffer.ErrNotReady, b.file)
+		return say("the file "+b.file+" is not a SQLite database", "correct source.url")
 	case sqlite3.SQLITE_READONLY:
-		return fmt.Errorf("%w: the file %s is read-only; give the relay's user the right to write it and its folder", buffer.ErrNotReady, b.file)
+		return say("the file "+b.file+" is read-only", "let the relay's user write it and its folder")
 	}
 	return err
 }

@@ -16,7 +16,7 @@ import (
 
 func isNotReady(err error) bool { return errors.Is(err, buffer.ErrNotReady) }
 
-func TestOpenRefuses(t *testing.T) {
+func TestOpen_RejectsConfig(t *testing.T) {
 	t.Parallel()
 	for _, c := range []sqlite.Config{
 		{},
@@ -35,9 +35,9 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// TestCheckFile: what is wrong with the file is said by every call, not by Check
+// TestCheck_File: what is wrong with the file is said by every call, not by Check
 // alone, and nothing makes a file by the way.
-func TestCheckFile(t *testing.T) {
+func TestCheck_File(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
 	garbage := filepath.Join(folder, "garbage.db")
@@ -63,7 +63,7 @@ func TestCheckFile(t *testing.T) {
 	}
 }
 
-func TestCheckAutoincrement(t *testing.T) {
+func TestCheck_Autoincrement(t *testing.T) {
 	t.Parallel()
 	db, url := database(t)
 	_, err := db.Exec(`CREATE TABLE outbox_events (id INTEGER PRIMARY KEY, topic TEXT, key TEXT, payload TEXT, headers TEXT, created_at TEXT, group_id TEXT)`)
@@ -75,9 +75,9 @@ func TestCheckAutoincrement(t *testing.T) {
 	check(t, b.Close())
 }
 
-// TestBusy: an application in mid-transaction is waited for, no longer than the
+// TestClaim_WaitsForOtherWriter: an application in mid-transaction is waited for, no longer than the
 // caller wants to.
-func TestBusy(t *testing.T) {
+func TestClaim_WaitsForOtherWriter(t *testing.T) {
 	t.Parallel()
 	f := harness("outbox_events", buffer.ClaimStamp).Open(t, buffertest.Options{Claim: buffer.ClaimStamp})
 	f.Insert(t, outbox.Event{Topic: "t", Payload: []byte("1")})

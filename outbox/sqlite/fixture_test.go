@@ -24,25 +24,20 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestBuffer(t *testing.T) {
+func TestBuffer_Stamp(t *testing.T) {
 	t.Parallel()
 	buffertest.Run(t, harness("outbox_events", buffer.ClaimStamp))
 }
 
-func TestBufferRange(t *testing.T) {
+func TestBuffer_Range(t *testing.T) {
 	t.Parallel()
 	buffertest.Run(t, harness("outbox_events", buffer.ClaimRange))
 }
 
-func TestBufferOptimistic(t *testing.T) {
+// TestBuffer_OddNames: a table's name is an identifier, whatever is in it.
+func TestBuffer_OddNames(t *testing.T) {
 	t.Parallel()
-	buffertest.Run(t, harness("outbox_events", buffer.ClaimOptimistic))
-}
-
-// TestBufferOddNames: a table's name is an identifier, whatever is in it.
-func TestBufferOddNames(t *testing.T) {
-	t.Parallel()
-	for _, mode := range []buffer.ClaimMode{buffer.ClaimStamp, buffer.ClaimRange, buffer.ClaimOptimistic} {
+	for _, mode := range []buffer.ClaimMode{buffer.ClaimStamp, buffer.ClaimRange} {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
 			f := harness(`or"der's 'outbox_events' % ?1 {{.}}`, mode).Open(t, buffertest.Options{Claim: mode})
@@ -58,9 +53,9 @@ func TestBufferOddNames(t *testing.T) {
 	}
 }
 
-// TestClaimAmongOthers: events that a hand put back lie among those of a live
+// TestClaim_BetweenOtherBatches: events that a hand put back lie among those of a live
 // batch, and a claim takes them only. A process that starts finds them.
-func TestClaimAmongOthers(t *testing.T) {
+func TestClaim_BetweenOtherBatches(t *testing.T) {
 	t.Parallel()
 	f := harness("outbox_events", buffer.ClaimStamp).Open(t, buffertest.Options{Claim: buffer.ClaimStamp})
 	one := outbox.Event{Topic: "t", Payload: []byte("1")}
@@ -82,10 +77,10 @@ func TestClaimAmongOthers(t *testing.T) {
 	}
 }
 
-// TestOrphans: events that carry a group_id without a ledger row, as after a
+// TestCountBacklog_AdoptsOrphans: events that carry a group_id without a ledger row, as after a
 // restore of the buffer alone, are sent again under it; batches that live, and
 // stamps that no relay made, are left alone.
-func TestOrphans(t *testing.T) {
+func TestCountBacklog_AdoptsOrphans(t *testing.T) {
 	t.Parallel()
 	f := harness("outbox_events", buffer.ClaimStamp).Open(t, buffertest.Options{Claim: buffer.ClaimStamp})
 	one := outbox.Event{Topic: "t", Payload: []byte("1")}
@@ -115,10 +110,10 @@ func TestOrphans(t *testing.T) {
 }
 
 func BenchmarkBuffer(b *testing.B) {
-	for _, mode := range []buffer.ClaimMode{buffer.ClaimStamp, buffer.ClaimRange, buffer.ClaimOptimistic} {
+	for _, mode := range []buffer.ClaimMode{buffer.ClaimStamp, buffer.ClaimRange} {
 		b.Run(string(mode), func(b *testing.B) { buffertest.Benchmark(b, harness("outbox_events", mode)) })
 	}
-	b.Run("own", func(b *testing.B) { buffertest.Benchmark(b, ownHarness("contact_activity_events", "TEXT")) })
+	b.Run("own", func(b *testing.B) { buffertest.Benchmark(b, customHarness("contact_activity_events", "TEXT")) })
 }
 
 func harness(table string, mode buffer.ClaimMode) buffertest.Harness {
@@ -153,18 +148,15 @@ func (p *place) fixture(t testing.TB, table, pipeline string) *buffertest.Fixtur
 	}
 	var own buffer.CustomTable
 	if p.group != "" {
-		own = p.makeOwn(t, table)
+		own = p.makeCustom(t, table)
 	}
-	_, err := sqlite.Migrate(t.Context(), p.url, sqlite.SchemaConfig{Table: table, Bytes: p.opt.Bytes, Archive: archive, Own: own.Is()})
+	_, err := sqlite.Migrate(t.Context(), p.url, sqlite.SchemaConfig{Table: table, Bytes: p.opt.Bytes, Archive: archive, Custom: own.Is()})
 	check(t, err)
 	openAs := func(t testing.TB, owner string, ordered bool) *sqlite.Buffer {
 		t.Helper()
-		b, err := sqlite.Open(sqlite.Config{URL: p.url, Table: table, Pipeline: pipeline, Owner: owner, Archive: archive, Ordered: ordered, Claim: p.opt.Claim, Own: own})
+		b, err := sqlite.Open(sqlite.Config{URL: p.url, Table: table, Pipeline: pipeline, Owner: owner, Archive: archive, Ordered: ordered, Claim: p.opt.Claim, Custom: own})
 		check(t, err)
 		t.Cleanup(func() { check(t, b.Close()) })
-		if !p.opt.Random {
-			sqlite.ChooseFirst(b)
-		}
 		return b
 	}
 	open := func(t testing.TB, owner string) *sqlite.Buffer { return openAs(t, owner, p.opt.Ordered) }
@@ -179,9 +171,9 @@ func (p *place) fixture(t testing.TB, table, pipeline string) *buffertest.Fixtur
 		Plain:    func(t testing.TB) buffertest.Buffer { return openAs(t, "plain", false) },
 		Hook: func(t testing.TB) buffertest.Hook {
 			if hooks++; hooks == 1 {
-				return buf.Hook()
+				return buf.DeadLetterQueue()
 			}
-			return open(t, "another").Hook()
+			return open(t, "another").DeadLetterQueue()
 		},
 		Neighbour: func(t testing.TB) *buffertest.Fixture { return p.fixture(t, "neighbour_events", "neighbour") },
 		Begin: func(t buffertest.TB) buffertest.Tx {

@@ -9,18 +9,18 @@ import (
 	"github.com/outboxrelay/relay/outbox"
 )
 
-// Table is a buffer table to insert into. The zero Table is "outbox_events"
-// with payloads of JSON. It may be used by several goroutines at once.
+// Table is a buffer table to insert into. The zero Table is "outbox_events" with JSON payloads. It is
+// safe for concurrent use.
 type Table struct {
 	// Name is "outbox_events" when empty.
 	Name string
-	// Bytes: payload is a column of opaque bytes and not of JSON.
+	// Bytes is set if payload is a column of opaque bytes and not of JSON.
 	Bytes bool
 }
 
-// Insert puts events into the table outbox_events, in the transaction tx of the
-// caller's: they are sent once it has committed, and never when it rolls back.
-// Topic and Payload are required, the payload is JSON. See [Table.Insert].
+// Insert puts events into the table outbox_events in the caller's transaction. They are sent after
+// it has committed, and never if it rolls back. Topic and Payload are required, and the payload is
+// JSON. See [Table.Insert].
 func Insert(ctx context.Context, tx *sql.Tx, events ...outbox.Event) error {
 	return Table{}.Insert(ctx, tx, events...)
 }
@@ -31,15 +31,14 @@ const (
 	valuesSQL = `(?, ?, ?, ?)`
 )
 
-// chunk keeps a statement below the 999 variables that every SQLite takes.
-const chunk = 200
+// maxRows keeps a statement below the 999 variables that every SQLite accepts.
+const maxRows = 200
 
-// Insert puts events into the table in the transaction tx of the caller's. ID
-// and CreatedAt of the events are ignored: the database gives them.
+// Insert puts events into the table in the caller's transaction. It ignores ID and CreatedAt of the
+// events: the database sets them.
 //
-// It looks at all events before it inserts the first. An error that
-// errors.Is(err, outbox.ErrInvalidEvent) says which is wrong, and nothing was
-// inserted; the transaction can go on. After any other error it must be rolled
+// It validates all events before it inserts the first. If errors.Is finds outbox.ErrInvalidEvent,
+// nothing was inserted and the transaction can continue. After any other error it must be rolled
 // back.
 func (t Table) Insert(ctx context.Context, tx *sql.Tx, events ...outbox.Event) error {
 	if t.Name == "" {
@@ -52,7 +51,7 @@ func (t Table) Insert(ctx context.Context, tx *sql.Tx, events ...outbox.Event) e
 	}
 	into := names(t.Name, "").Replace(insertSQL)
 	for len(events) > 0 {
-		n := min(chunk, len(events))
+		n := min(maxRows, len(events))
 		args := make([]any, 0, 4*n)
 		for i := range events[:n] {
 			e := &events[i]
@@ -67,7 +66,7 @@ func (t Table) Insert(ctx context.Context, tx *sql.Tx, events ...outbox.Event) e
 	return nil
 }
 
-// payload is text where it is JSON: SQLite keeps bytes and text apart.
+// payload is text if it is JSON: SQLite distinguishes bytes and text.
 func (t Table) payload(e *outbox.Event) any {
 	if t.Bytes {
 		return e.Payload

@@ -67,7 +67,7 @@ func TestInsert(t *testing.T) {
 	}
 }
 
-func TestInsertRollsBack(t *testing.T) {
+func TestInsert_RollsBack(t *testing.T) {
 	t.Parallel()
 	db, url := database(t)
 	migrate(t, url, sqlite.SchemaConfig{})
@@ -79,9 +79,9 @@ func TestInsertRollsBack(t *testing.T) {
 	}
 }
 
-// TestInsertInvalid: one bad event, and none is inserted; the transaction goes
+// TestInsert_RejectsInvalidEvents: one bad event, and none is inserted; the transaction goes
 // on.
-func TestInsertInvalid(t *testing.T) {
+func TestInsert_RejectsInvalidEvents(t *testing.T) {
 	t.Parallel()
 	db, url := database(t)
 	migrate(t, url, sqlite.SchemaConfig{})
@@ -105,7 +105,7 @@ func TestInsertInvalid(t *testing.T) {
 	}
 }
 
-func TestInsertWithoutTable(t *testing.T) {
+func TestInsert_WithoutTable(t *testing.T) {
 	t.Parallel()
 	db, _ := database(t)
 	err := sqlite.Table{Name: "none"}.Insert(t.Context(), begin(t, db), outbox.Event{Topic: "t", Payload: []byte("1")})

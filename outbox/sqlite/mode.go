@@ -5,21 +5,11 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
-)
-
-// claimStampKey is the claim mode where order is kept by key: a live batch holds its
-// keys' lanes, and nothing of theirs is claimed while it lives. A lane is a key's
-// hash: two keys in one lane wait for each other, and no harm is done.
-const claimStampKey = "stamp key"
-
-// The other modes, as they are stored.
-const (
-	claimStamp      = string(buffer.ClaimStamp)
-	claimOptimistic = string(buffer.ClaimOptimistic)
-	claimRange      = string(buffer.ClaimRange)
+	"github.com/outboxrelay/relay/outbox/internal/claimmode"
+	"github.com/outboxrelay/relay/outbox/internal/notready"
+	"github.com/outboxrelay/relay/outbox/sqlite/internal/db"
 )
 
 const claimModeSQL = `
@@ -29,119 +19,90 @@ const changeModeSQL = `
 UPDATE outbox_buffers SET claim = ?2
 WHERE buffer = ?1 AND claim = ?3 AND NOT EXISTS (SELECT 1 FROM outbox_batches WHERE buffer = ?1)`
 
-var (
-	errOtherMode = errors.New("this relay does not know the mode")
-	errModeInUse = errors.New("batches of the other mode live")
-)
-
-// mode returns how the buffer is claimed, when it is as this relay does it, or is from
-// now on: it changes only while no batch lives. `auto` follows what is stored until
-// then.
-func (b *Buffer) mode(ctx context.Context, tx transaction) (string, error) {
-	table := b.config.Table
-	from, err := b.stored(ctx, tx)
+// negotiate returns the mode in which this relay claims. It stores the preferred one while the ledger
+// is empty; otherwise it follows the stored one if it can.
+func (b *Buffer) negotiate(ctx context.Context, tx transaction) (string, error) {
+	stored, err := b.storedMode(ctx, tx)
 	if err != nil {
 		return "", err
 	}
-	to, err := b.wanted(ctx, tx)
-	if err != nil {
-		return "", err
-	}
-	claims := to
-	defer func() { b.claims.Store(&claims) }()
-	if from == to {
-		return to, nil
-	}
-	err = errOtherMode
-	switch from {
-	case claimStamp, claimStampKey, claimOptimistic, claimRange:
-		changed, changeErr := tx.exec(ctx, changeModeSQL, table, to, from)
-		switch {
-		case changeErr != nil:
-			return "", changeErr
-		case changed > 0:
-			return to, nil
-		case b.config.Claim == buffer.ClaimAuto && !b.config.Ordered && from != claimStampKey:
-			claims = from
-			return from, nil
+	request := b.config.claimRequest()
+	mode := request.Preferred(true)
+	if mode == claimmode.Range {
+		eligible, err := b.rangeEligible(ctx, tx)
+		if err != nil {
+			return "", err
 		}
-		err = errModeInUse
+		mode = request.Preferred(eligible)
 	}
-	return "", fmt.Errorf("%w: buffer %s is claimed by %q and this relay would claim by %q (%w); two ways on one table lose track of each other: stop the others, let outbox_batches run empty, then UPDATE outbox_buffers SET claim = '%s' WHERE buffer = '%s'",
-		buffer.ErrNotReady, table, from, to, err, to, strings.ReplaceAll(table, "'", "''"))
+	defer func() { b.mode.Store(&mode) }()
+	if stored == mode {
+		return mode, nil
+	}
+	if claimmode.Known(stored) {
+		changed, err := tx.exec(ctx, changeModeSQL, b.config.Table, mode, stored)
+		if err != nil {
+			return "", err
+		}
+		if changed > 0 {
+			return mode, nil
+		}
+		if request.CanFollow(stored) {
+			mode = stored
+			return mode, nil
+		}
+	}
+	return "", &claimmode.ConflictError{Buffer: b.config.Table, Stored: stored, Preferred: mode}
 }
 
-// ClaimMode is the mode that this relay claims in; "" as long as it has not seen the
-// file.
+// ClaimMode returns the mode in which this relay claims; "" before it has seen the file.
 func (b *Buffer) ClaimMode() buffer.ClaimMode {
-	mode := b.claims.Load()
-	switch {
-	case mode == nil:
-		return ""
-	case *mode == claimStampKey:
-		return buffer.ClaimStamp
+	if mode := b.mode.Load(); mode != nil {
+		return claimmode.Public(*mode)
 	}
-	return buffer.ClaimMode(*mode)
+	return ""
 }
 
-// stored is the mode that the buffer is claimed in by whoever claims.
-func (b *Buffer) stored(ctx context.Context, tx transaction) (mode string, err error) {
+// storedMode returns the mode in which all relays on the buffer claim.
+func (b *Buffer) storedMode(ctx context.Context, tx transaction) (mode string, err error) {
 	err = tx.row(ctx, claimModeSQL, b.config.Table).Scan(&mode)
 	if errors.Is(err, sql.ErrNoRows) {
-		err = fmt.Errorf("%w: buffer %s is not in outbox_buffers: %s", buffer.ErrNotReady, b.config.Table, migrateCommand)
+		err = notready.New("", []buffer.Finding{problem("buffer "+b.config.Table+" is not in outbox_buffers", notready.MigrateCommand)})
 	}
 	return mode, err
 }
 
-// wanted is the mode that the configuration asks for, or stamp where range does not hold.
-func (b *Buffer) wanted(ctx context.Context, tx transaction) (string, error) {
-	switch {
-	case b.own != nil:
-		return claimStamp, nil
-	case b.config.Ordered:
-		return claimStampKey, nil
-	case b.config.Claim == buffer.ClaimStamp, b.config.Claim == buffer.ClaimOptimistic:
-		return string(b.config.Claim), nil
-	}
-	grows, err := b.grows(ctx, tx)
-	if err != nil || grows {
-		return claimRange, err
-	}
-	return claimStamp, nil
-}
-
-// An id is the table's row number and never handed out again: then it grows.
-const growsSQL = `
+// An id that is the table's row number and never handed out again only grows.
+const rangeEligibleSQL = `
 SELECT EXISTS (SELECT 1 FROM pragma_table_info(?1) WHERE name = 'id' AND upper(type) = 'INTEGER' AND pk = 1)
    AND EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1 AND sql LIKE '%autoincrement%')`
 
-func (b *Buffer) grows(ctx context.Context, tx transaction) (grows bool, err error) {
-	err = tx.row(ctx, growsSQL, b.config.Table).Scan(&grows)
-	return grows, err
+func (b *Buffer) rangeEligible(ctx context.Context, tx transaction) (eligible bool, err error) {
+	err = tx.row(ctx, rangeEligibleSQL, b.config.Table).Scan(&eligible)
+	return eligible, err
 }
 
-// Warnings says what is done otherwise than it was asked for, a sentence each; none
-// where nothing is, or where the file cannot be looked at, which Check says.
+// rangeIneligible returns why range claims do not suit the table; "" if they do.
+func (b *Buffer) rangeIneligible(ctx context.Context) (why string, err error) {
+	err = b.read(ctx, "reading the table's definition", func(tx transaction) error {
+		eligible, err := b.rangeEligible(ctx, tx)
+		if !eligible {
+			why = fmt.Sprintf("id of table %s is not INTEGER PRIMARY KEY AUTOINCREMENT", db.Quote(b.config.Table))
+		}
+		return err
+	})
+	return why, err
+}
+
+// Warnings returns what is done otherwise than configured, a sentence each. It returns none if the file
+// cannot be read, which Check reports.
 func (b *Buffer) Warnings(ctx context.Context) []string {
 	if b.config.Claim != buffer.ClaimRange {
 		return nil
 	}
-	unfit, err := b.unfit(ctx)
-	if err != nil || unfit == "" {
+	why, err := b.rangeIneligible(ctx)
+	if err != nil || why == "" {
 		return nil
 	}
-	return []string{"claim: range needs ids that only grow, and " + unfit + ": its events are claimed by stamp"}
-}
-
-// unfit says why range claims do not suit the table; "" where they do.
-func (b *Buffer) unfit(ctx context.Context) (string, error) {
-	grows := false
-	err := b.read(ctx, "looking at the key", func(tx transaction) (err error) {
-		grows, err = b.grows(ctx, tx)
-		return err
-	})
-	if err != nil || grows {
-		return "", err
-	}
-	return "id of table " + quote(b.config.Table) + " is no INTEGER PRIMARY KEY AUTOINCREMENT", nil
+	return []string{"claim: range needs ids that only grow; " + why + ", so its events are claimed by stamp"}
 }

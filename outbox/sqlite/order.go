@@ -7,130 +7,98 @@ import (
 	"errors"
 	"hash/fnv"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/idset"
+	"github.com/outboxrelay/relay/outbox/internal/scanwindow"
+	"github.com/outboxrelay/relay/outbox/sqlite/internal/db"
 )
 
-// lane is what a key holds.
+// lane is what a live batch holds of a key: nothing in it is claimed while the batch lives. A lane is
+// the key's hash; two keys in one lane wait for each other, which does no harm.
 func lane(key string) uint32 {
 	h := fnv.New32a()
 	h.Write([]byte(key)) // a hash never fails
 	return h.Sum32()
 }
 
-const waitingKeysSQL = `
+const (
+	waitingKeysSQL = `
 SELECT id, key FROM outbox_events WHERE id > ?1 AND group_id IS NULL
 ORDER BY id LIMIT ?2`
 
-const pickedSQL = `
+	pickedSQL = `
 SELECT id, topic, key, payload, headers, created_at
 FROM outbox_events WHERE id IN (SELECT value FROM json_each(?1))
 ORDER BY id`
 
-const stampPickedSQL = `
+	stampPickedSQL = `
 UPDATE outbox_events SET group_id = ?1
 WHERE id IN (SELECT value FROM json_each(?2))`
+)
 
-// claimInOrder is Claim where order is kept. When none of the first events that wait
-// is free, it looks further, but not each time.
-func (b *Buffer) claimInOrder(ctx context.Context, limit int, lease time.Duration) (*buffer.Lease, error) {
-	near := nearby * limit
-	batch, seen, err := b.claimWithin(ctx, limit, lease, near)
-	if err != nil || batch != nil || seen < near {
-		return batch, err
-	}
-	far, due := b.reach.begin(near, time.Now())
-	if !due {
-		return nil, nil
-	}
-	began := time.Now()
-	batch, seen, err = b.claimWithin(ctx, limit, lease, far)
-	if err == nil {
-		b.reach.end(far, batch != nil, seen < far, time.Since(began), time.Now())
-	}
+// claimInOrder is Claim for `order: key`.
+func (b *Buffer) claimInOrder(ctx context.Context, limit int, lease time.Duration) (batch *buffer.Lease, err error) {
+	err = b.window.Scan(limit, func(size int) (found bool, seen int, err error) {
+		batch, err = b.claim(ctx, lease, func(tx transaction, batch *buffer.Lease, _ string, from int64) (int64, error) {
+			if err := b.fillLanes(ctx, tx); err != nil {
+				return 0, err
+			}
+			p, err := b.pickInOrder(ctx, tx, from, size, limit)
+			seen = p.seen
+			switch {
+			case err != nil:
+				return 0, err
+			case p.seen == 0:
+				b.cursor.Exhausted(from)
+				return 0, errNothing
+			case len(p.ids) == 0:
+				return 0, errNothing
+			}
+			return p.skipped, b.takeInOrder(ctx, tx, batch, lease, p.ids)
+		})
+		return batch != nil, seen, err
+	})
 	return batch, err
 }
 
-// claimWithin looks at no more than reach events that wait; seen is how many it looked
-// at.
-func (b *Buffer) claimWithin(ctx context.Context, limit int, lease time.Duration, reach int) (*buffer.Lease, int, error) {
-	batch := b.batch(lease)
-	var p picked
-	committing := false
-	err := b.write(ctx, "claiming a batch", func(tx transaction) error {
-		if _, err := b.mode(ctx, tx); err != nil {
-			return err
-		}
-		if err := b.fillLanes(ctx, tx); err != nil {
-			return err
-		}
-		held, err := b.heldLanes(ctx, tx)
-		if err != nil {
-			return err
-		}
-		from := b.cursor.from()
-		waiting, err := tx.rows(ctx, waitingKeysSQL, from, reach)
-		if err != nil {
-			return err
-		}
-		if p, err = pick(waiting, held, limit); err != nil {
-			return err
-		}
-		if len(p.ids) == 0 {
-			if p.seen == 0 {
-				b.cursor.nothingBeyond(from)
-			}
-			return errNothing
-		}
-		ids, err := idsText(p.ids)
-		if err != nil {
-			return err
-		}
-		rows, err := tx.rows(ctx, pickedSQL, ids)
-		if err != nil {
-			return err
-		}
-		if batch.Events, err = scanEvents(rows, limit); err != nil {
-			return err
-		}
-		batch.FirstID, batch.LastID = p.ids[0], p.ids[len(p.ids)-1]
-		if err := b.open(ctx, tx, batch, lease, nil); err != nil {
-			return err
-		}
-		if _, err := tx.exec(ctx, stampPickedSQL, batch.GroupID.String(), ids); err != nil {
-			return err
-		}
-		if err := b.fillLanes(ctx, tx); err != nil {
-			return err
-		}
-		b.cursor.claimed(from, batch.LastID, p.left)
-		committing = true
-		return nil
-	})
-	switch {
-	case errors.Is(err, errNothing):
-		return nil, p.seen, nil
-	case err != nil:
-		if committing {
-			b.cursor.restart()
-		}
-		return nil, 0, err
+// takeInOrder makes a batch of the events picked.
+func (b *Buffer) takeInOrder(ctx context.Context, tx transaction, batch *buffer.Lease, lease time.Duration, ids []int64) error {
+	if err := b.loadPicked(ctx, tx, batch, ids); err != nil {
+		return err
 	}
-	batch.ClaimedLocal = time.Now()
-	return batch, p.seen, nil
+	if err := b.openLedger(ctx, tx, batch, lease, nil); err != nil {
+		return err
+	}
+	if _, err := tx.exec(ctx, stampPickedSQL, batch.GroupID.String(), idset.JSONIDs(ids)); err != nil {
+		return err
+	}
+	return b.fillLanes(ctx, tx)
 }
 
-// picked are the events for a batch.
+func (b *Buffer) loadPicked(ctx context.Context, tx transaction, batch *buffer.Lease, ids []int64) error {
+	rows, err := tx.rows(ctx, pickedSQL, idset.JSONIDs(ids))
+	return b.fillEvents(ctx, tx, batch, len(ids), rows, err)
+}
+
+// picked is the events for a batch.
 type picked struct {
-	ids  []int64
-	seen int
-	left int64 // the first one that waits for another of its key; 0: there is none
+	ids     []int64
+	seen    int
+	skipped int64 // the first one that waits for another of its key; 0: none
 }
 
-// pick takes the first events that are free, and closes rows.
-func pick(rows *sql.Rows, held map[uint32]bool, limit int) (p picked, err error) {
+// pickInOrder picks the first events in free lanes among size waiting ones.
+func (b *Buffer) pickInOrder(ctx context.Context, tx transaction, from int64, size, limit int) (p picked, err error) {
+	held, err := b.heldLanes(ctx, tx)
+	if err != nil {
+		return p, err
+	}
+	rows, err := tx.rows(ctx, waitingKeysSQL, from, size)
+	if err != nil {
+		return p, err
+	}
 	defer rows.Close()
 	for len(p.ids) < limit && rows.Next() {
 		var (
@@ -144,8 +112,8 @@ func pick(rows *sql.Rows, held map[uint32]bool, limit int) (p picked, err error)
 		switch {
 		case key == nil || !held[lane(*key)]:
 			p.ids = append(p.ids, id)
-		case p.left == 0:
-			p.left = id
+		case p.skipped == 0:
+			p.skipped = id
 		}
 	}
 	return p, rows.Err()
@@ -154,28 +122,24 @@ func pick(rows *sql.Rows, held map[uint32]bool, limit int) (p picked, err error)
 const heldLanesSQL = `
 SELECT lanes FROM outbox_batches WHERE buffer = ?1 AND lanes NOT IN ('[]', 'null')`
 
-// heldLanes are those of all live batches.
+// heldLanes returns the lanes of all live batches.
 func (b *Buffer) heldLanes(ctx context.Context, tx transaction) (map[uint32]bool, error) {
 	rows, err := tx.rows(ctx, heldLanesSQL, b.config.Table)
+	texts, err := db.Column[string](rows, err)
 	if err != nil {
 		return nil, err
 	}
-	defer rows.Close()
 	held := map[uint32]bool{}
-	for rows.Next() {
-		var text []byte
-		if err := rows.Scan(&text); err != nil {
-			return nil, err
-		}
+	for _, text := range texts {
 		var lanes []uint32
-		if err := json.Unmarshal(text, &lanes); err != nil {
+		if err := json.Unmarshal([]byte(text), &lanes); err != nil {
 			return nil, err
 		}
 		for _, l := range lanes {
 			held[l] = true
 		}
 	}
-	return held, rows.Err()
+	return held, nil
 }
 
 const (
@@ -190,18 +154,20 @@ WHERE l.group_id = ?1 AND key IS NOT NULL`
 UPDATE outbox_batches SET lanes = ?2 WHERE group_id = ?1`
 )
 
-// fillLanes gives their lanes to the batches that have none yet: they were made a
-// moment ago, or by a relay without order.
+// fillLanes writes the lanes of the batches that have none yet: they were made in this transaction, or by
+// a relay without `order: key`.
 func (b *Buffer) fillLanes(ctx context.Context, tx transaction) error {
 	if !b.config.Ordered {
 		return nil
 	}
-	groups, err := column[string](tx.rows(ctx, withoutLanesSQL, b.config.Table))
+	rows, err := tx.rows(ctx, withoutLanesSQL, b.config.Table)
+	groups, err := db.Column[string](rows, err)
 	if err != nil {
 		return err
 	}
 	for _, group := range groups {
-		keys, err := column[string](tx.rows(ctx, keysOfSQL, group))
+		rows, err := tx.rows(ctx, keysOfSQL, group)
+		keys, err := db.Column[string](rows, err)
 		if err != nil {
 			return err
 		}
@@ -221,56 +187,93 @@ func (b *Buffer) fillLanes(ctx context.Context, tx transaction) error {
 	return nil
 }
 
-// column reads and closes rows of one column.
-func column[T any](rows *sql.Rows, err error) (all []T, _ error) {
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var one T
-		if err := rows.Scan(&one); err != nil {
-			return nil, err
-		}
-		all = append(all, one)
-	}
-	return all, rows.Err()
-}
-
-// reach is how far claims look beyond the first events that wait. A hundred thousand
-// of a key that is stuck must not hide the others for ever; nor must every claim read
-// the whole backlog where a few keys have all of it.
-type reach struct {
-	mu   sync.Mutex
-	far  int       // 0: as it begins
-	next time.Time // no look that far before
-}
-
 const (
-	nearby = 10 // times the limit is where each claim looks
-	// A look further that was in vain is not repeated sooner than after so many times
-	// what it took.
-	restOf = 20
+	dueSQL = `
+SELECT group_id, first_id, CASE state WHEN 'delivered' THEN '' ELSE coalesce(json_extract(origins, '$[0]'), '') END
+FROM outbox_batches
+WHERE buffer = ?1 AND claim IN ('stamp', 'range') AND due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
+ORDER BY due_at`
+
+	// The batch itself comes last.
+	siblingsSQL = `
+SELECT coalesce(lanes, '[]') FROM outbox_batches
+WHERE buffer = ?1 AND origins <> '[]' AND json_extract(origins, '$[0]') = ?2 AND first_id <= ?3
+ORDER BY first_id`
 )
 
-func (r *reach) begin(near int, now time.Time) (far int, due bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.far = max(r.far, 2*near)
-	return r.far, !now.Before(r.next)
+// dueBatch is a candidate for a take over. root is the first of its origins; "" if it need not wait for
+// another batch, because what was delivered is only deleted.
+type dueBatch struct {
+	group   string
+	firstID int64
+	root    string
 }
 
-// end tells what a look that far brought; all: there was no more to look at.
-func (r *reach) end(far int, found, all bool, took time.Duration, now time.Time) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	switch {
-	case found:
-		return
-	case all:
-		r.far = 0
-	default:
-		r.far = max(r.far, 2*far)
+// dueInOrder returns the group_id of the batch that has been due longest and waits for no other. The
+// parts of one batch may share keys. They have the first of their origins in common, and parts
+// that share a key are taken in the order of their first ids: delivery splits so that this is
+// the order of the keys that they share.
+func (b *Buffer) dueInOrder(ctx context.Context, tx transaction) (string, error) {
+	rows, err := tx.rows(ctx, dueSQL, b.config.Table)
+	due, err := db.All(rows, err, func(rows *sql.Rows, one *dueBatch) error {
+		return rows.Scan(&one.group, &one.firstID, &one.root)
+	})
+	if err != nil {
+		return "", err
 	}
-	r.next = now.Add(restOf * took)
+	for _, one := range due {
+		if one.root == "" {
+			return one.group, nil
+		}
+		rows, err := tx.rows(ctx, siblingsSQL, b.config.Table, one.root, one.firstID)
+		lanes, err := db.Column[string](rows, err)
+		if err != nil {
+			return "", err
+		}
+		if waits, err := lastSharesLane(lanes); err != nil || !waits {
+			return one.group, err
+		}
+	}
+	return "", errNothing
+}
+
+// countDue returns due, or 0 if all of those batches wait for others: otherwise the pipeline would
+// be taken for stalled.
+func (b *Buffer) countDue(ctx context.Context, due int) (int, error) {
+	err := b.begin(ctx, b.db, nil, func(tx transaction) error {
+		_, err := b.dueInOrder(ctx, tx)
+		return err
+	})
+	if errors.Is(err, errNothing) {
+		return 0, nil
+	}
+	return due, err
+}
+
+// lastSharesLane reports whether the last of some JSON arrays has an element of the others.
+func lastSharesLane(texts []string) (bool, error) {
+	sets := make([][]uint32, len(texts))
+	for i, text := range texts {
+		if err := json.Unmarshal([]byte(text), &sets[i]); err != nil {
+			return false, err
+		}
+	}
+	last := len(sets) - 1
+	for _, set := range sets[:max(0, last)] {
+		for _, one := range set {
+			if slices.Contains(sets[last], one) {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
+}
+
+// peekInOrder fills in the events that a claim would take first.
+func (b *Buffer) peekInOrder(ctx context.Context, tx transaction, batch *buffer.Lease, limit int) error {
+	p, err := b.pickInOrder(ctx, tx, b.cursor.Position(), scanwindow.Initial(limit), limit)
+	if err != nil {
+		return err
+	}
+	return b.loadPicked(ctx, tx, batch, p.ids)
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffertest"
 )
 
-// TestPeekInOrder: what waits for its key is not among what a claim would take.
-func TestPeekInOrder(t *testing.T) {
+// TestPeek_InOrder: what waits for its key is not among what a claim would take.
+func TestPeek_InOrder(t *testing.T) {
 	t.Parallel()
 	f := harness("outbox_events", buffer.ClaimAuto).Open(t, buffertest.Options{Ordered: true})
 	var events []outbox.Event

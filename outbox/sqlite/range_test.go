@@ -43,10 +43,10 @@ func expectIDs(t *testing.T, what string, got, want []int64) {
 	}
 }
 
-// TestRangeHoldsExactIDs: an event that appears between a batch's first and last, under
+// TestRange_HoldsExactIDs: an event that appears between a batch's first and last, under
 // an id that was given by hand, is not the batch's: neither sent nor deleted with it,
 // and claimed by whoever looks from the beginning.
-func TestRangeHoldsExactIDs(t *testing.T) {
+func TestRange_HoldsExactIDs(t *testing.T) {
 	t.Parallel()
 	f := harness("outbox_events", buffer.ClaimRange).Open(t, byRange)
 	f.Insert(t, ones(10)...)
@@ -82,9 +82,9 @@ func rowIDs(t *testing.T, f *buffertest.Fixture) (ids []int64) {
 	return ids
 }
 
-// TestRangeAndIDsHandedOutAgain: somebody empties the buffer and sets its sequence back
+// TestRange_IDsHandedOutAgain: somebody empties the buffer and sets its sequence back
 // while batches live. What comes under their ids then is not theirs.
-func TestRangeAndIDsHandedOutAgain(t *testing.T) {
+func TestRange_IDsHandedOutAgain(t *testing.T) {
 	t.Parallel()
 	f := harness("outbox_events", buffer.ClaimRange).Open(t, buffertest.Options{Claim: buffer.ClaimRange, Archive: true})
 	f.Insert(t, ones(6)...)
@@ -113,9 +113,9 @@ func TestRangeAndIDsHandedOutAgain(t *testing.T) {
 	expectIDs(t, "claimed then", claim(t, f.Second(t), 10).IDs(), []int64{1, 2, 3, 4, 5, 6})
 }
 
-// TestRangeUnreadableMembers: a ledger row whose members a hand spoilt holds nothing.
+// TestRange_UnreadableMembers: a ledger row whose members a hand spoilt holds nothing.
 // It is no obstacle, and its events are sent under another group_id.
-func TestRangeUnreadableMembers(t *testing.T) {
+func TestRange_UnreadableMembers(t *testing.T) {
 	t.Parallel()
 	for _, members := range []string{"", "[", "{}", "[[1]]", "[[2, 1]]", "[[2, 3], [1, 1]]", "[[1, 2], [2, 3]]", "[[1, 9000000000000000000]]", `[["1", 2]]`, "[[-9223372036854775808, 9223372036854775807]]"} {
 		f := harness("outbox_events", buffer.ClaimRange).Open(t, byRange)
@@ -133,11 +133,11 @@ func TestRangeUnreadableMembers(t *testing.T) {
 	}
 }
 
-// TestClaimModes: the mode changes, from each to each, as soon as no batch lives; until
+// TestClaim_ChangesMode: the mode changes, from each to each, as soon as no batch lives; until
 // then whoever asked for another one does not claim, and who asked for none follows.
-func TestClaimModes(t *testing.T) {
+func TestClaim_ChangesMode(t *testing.T) {
 	t.Parallel()
-	asked := []buffer.ClaimMode{buffer.ClaimStamp, buffer.ClaimOptimistic, buffer.ClaimRange}
+	asked := []buffer.ClaimMode{buffer.ClaimStamp, buffer.ClaimRange}
 	for _, from := range asked {
 		for _, to := range append(slices.Clone(asked), buffer.ClaimAuto) {
 			if from == to || from == buffer.ClaimRange && to == buffer.ClaimAuto {
@@ -195,7 +195,7 @@ func changeMode(t *testing.T, from, to buffer.ClaimMode) {
 		to = buffer.ClaimRange
 	} else {
 		_, err := after.Claim(t.Context(), 2, time.Hour)
-		expectNotReady(t, err, fmt.Sprintf("claimed by %q and this relay would claim by %q", from, to))
+		expectNotReady(t, err, fmt.Sprintf("claimed by %q; this relay would claim by %q", from, to))
 		stored(from)
 	}
 	deliver(t, after, live) // by whoever: its ledger row says how
@@ -203,7 +203,7 @@ func changeMode(t *testing.T, from, to buffer.ClaimMode) {
 	note(changed)
 	stored(to)
 	_, err := before.Claim(t.Context(), 2, time.Hour)
-	expectNotReady(t, err, fmt.Sprintf("claimed by %q and this relay would claim by %q", to, from))
+	expectNotReady(t, err, fmt.Sprintf("claimed by %q; this relay would claim by %q", to, from))
 	deliver(t, before, changed)
 	last := claim(t, before, 10) // and back
 	note(last)
@@ -219,8 +219,8 @@ func changeMode(t *testing.T, from, to buffer.ClaimMode) {
 	}
 }
 
-// TestRangeWhereItDoesNotHold: it is said, and the events are stamped.
-func TestRangeWhereItDoesNotHold(t *testing.T) {
+// TestClaim_RangeIneligibleTable: it is said, and the events are stamped.
+func TestClaim_RangeIneligibleTable(t *testing.T) {
 	t.Parallel()
 	db, url := database(t)
 	exec(t, db, `CREATE TABLE outbox_events (no INTEGER PRIMARY KEY AUTOINCREMENT, id INTEGER NOT NULL, topic TEXT, key TEXT, payload TEXT, headers TEXT,
@@ -228,12 +228,12 @@ func TestRangeWhereItDoesNotHold(t *testing.T) {
 	migrate(t, url, sqlite.SchemaConfig{})
 	exec(t, db, "INSERT INTO outbox_events (id, topic, payload) VALUES (7, 't', '1')")
 	finds := map[buffer.ClaimMode]string{
-		buffer.ClaimRange: "warning: by stamp, although claim: range was asked for: id of table",
-		buffer.ClaimAuto:  "fine: by stamp; not by range, for id of table", buffer.ClaimStamp: "fine: by stamp", buffer.ClaimOptimistic: "fine: by optimistic",
+		buffer.ClaimRange: "warning: by stamp, although claim is range: id of table",
+		buffer.ClaimAuto:  "fine: by stamp; not by range, because id of table", buffer.ClaimStamp: "fine: by stamp",
 	}
 	for mode, says := range map[buffer.ClaimMode]string{
-		buffer.ClaimRange: `claim: range needs ids that only grow, and id of table "outbox_events" is no INTEGER PRIMARY KEY AUTOINCREMENT: its events are claimed by stamp`,
-		buffer.ClaimAuto:  "", buffer.ClaimStamp: "", buffer.ClaimOptimistic: "",
+		buffer.ClaimRange: `claim: range needs ids that only grow; id of table "outbox_events" is not INTEGER PRIMARY KEY AUTOINCREMENT, so its events are claimed by stamp`,
+		buffer.ClaimAuto:  "", buffer.ClaimStamp: "",
 	} {
 		b, err := sqlite.Open(sqlite.Config{URL: url, Pipeline: "orders", Claim: mode})
 		check(t, err)

@@ -45,8 +45,8 @@ func schemaOf(t *testing.T, db *sql.DB) []string {
 		func(rows *sql.Rows) (s string, err error) { return s, rows.Scan(&s) })
 }
 
-// TestSchema: what `relay schema` prints and what Migrate makes is the same.
-func TestSchema(t *testing.T) {
+// TestSchema_EqualsMigrate: what `relay schema` prints and what Migrate makes is the same.
+func TestSchema_EqualsMigrate(t *testing.T) {
 	t.Parallel()
 	for _, c := range []sqlite.SchemaConfig{{}, {Bytes: true}, {Table: `odd "name'; --`}} {
 		printed, printedURL := database(t)
@@ -77,8 +77,8 @@ func TestSchema(t *testing.T) {
 	}
 }
 
-// TestPrimaryKeyOnly: an index on the buffer is paid for with every event.
-func TestPrimaryKeyOnly(t *testing.T) {
+// TestSchema_PrimaryKeyOnly: an index on the buffer is paid for with every event.
+func TestSchema_PrimaryKeyOnly(t *testing.T) {
 	t.Parallel()
 	db, url := database(t)
 	migrate(t, url, sqlite.SchemaConfig{})
@@ -89,7 +89,7 @@ func TestPrimaryKeyOnly(t *testing.T) {
 	}
 }
 
-func TestMigrateAgain(t *testing.T) {
+func TestMigrate_Again(t *testing.T) {
 	t.Parallel()
 	db, url := database(t)
 	if applied := migrate(t, url, sqlite.SchemaConfig{}); len(applied) == 0 {
@@ -121,7 +121,7 @@ func TestMigrateAgain(t *testing.T) {
 	}
 }
 
-func TestMigrateTogether(t *testing.T) {
+func TestMigrate_Concurrently(t *testing.T) {
 	t.Parallel()
 	db, url := database(t)
 	g, ctx := errgroup.WithContext(t.Context())
@@ -139,7 +139,7 @@ func TestMigrateTogether(t *testing.T) {
 	}
 }
 
-func TestSchemaRefusesNames(t *testing.T) {
+func TestSchema_RejectsNames(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"sqlite_events", "SQLite_x", "nul\x00", "outbox_events dead letters"} {
 		if _, err := sqlite.Schema(sqlite.SchemaConfig{Table: name}); err == nil {
@@ -151,9 +151,9 @@ func TestSchemaRefusesNames(t *testing.T) {
 	}
 }
 
-// TestConstraints: an application in any language hears at once of an event
+// TestSchema_Constraints: an application in any language hears at once of an event
 // nobody could send.
-func TestConstraints(t *testing.T) {
+func TestSchema_Constraints(t *testing.T) {
 	t.Parallel()
 	db, url := database(t)
 	migrate(t, url, sqlite.SchemaConfig{})
@@ -178,9 +178,9 @@ func TestConstraints(t *testing.T) {
 	check(t, err)
 }
 
-// TestMigrateFile: Migrate makes files in folders with odd names, and
+// TestMigrate_CreatesFile: Migrate makes files in folders with odd names, and
 // none in a folder that is not there.
-func TestMigrateFile(t *testing.T) {
+func TestMigrate_CreatesFile(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "a%20b #1?.db")
 	migrate(t, urlOf(file), sqlite.SchemaConfig{})
@@ -188,7 +188,7 @@ func TestMigrateFile(t *testing.T) {
 		t.Fatalf("the file %s was not made: %v %v", file, found, err)
 	}
 	_, err := sqlite.Migrate(t.Context(), urlOf(filepath.Join(filepath.Dir(file), "none", "a.db")), sqlite.SchemaConfig{})
-	expectNotReady(t, err, "none does not exist")
+	expectNotReady(t, err, "none of source.url does not exist")
 	_, err = sqlite.Migrate(t.Context(), "postgres://host/db", sqlite.SchemaConfig{})
 	if err == nil {
 		t.Fatal("Migrate took a URL of another database")

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
@@ -86,6 +87,11 @@ func ForeignID(id, parameter string) error {
 // Failed is the error of a projection that the database cannot run.
 func Failed(err error) error { return fmt.Errorf("source.project failed: %w", err) }
 
+// TookTooLong is the error of a projection that did not end within half of the lease.
+func TookTooLong(limit time.Duration) error {
+	return fmt.Errorf("source.project did not end within %v, half of the lease; add an index for what it looks up, or use a smaller batch_size or a longer lease", limit)
+}
+
 // OneLine returns err as an error whose text is one line; databases use several.
 func OneLine(err error) error {
 	if err == nil || !strings.ContainsAny(err.Error(), "\r\n") {
@@ -103,6 +109,4 @@ func (e lineError) Unwrap() error { return e.error }
 func EventData(err error) error { return fmt.Errorf("%w: %w", buffer.ErrEventData, OneLine(err)) }
 
 // Unavailable marks err as caused by the database, and by no event.
-func Unavailable(err error) error {
-	return fmt.Errorf("%w: %w", buffer.ErrDatabaseUnavailable, OneLine(err))
-}
+func Unavailable(err error) error { return fmt.Errorf("%w: %w", buffer.ErrDatabaseUnavailable, OneLine(err)) }

@@ -1,10 +1,10 @@
 -- +goose Up
 -- +goose StatementBegin
 
-{{if not .Own -}}
+{{if not .Custom -}}
 -- The buffer: applications insert here, inside their own transactions. Its only
--- index is the primary key, and AUTOINCREMENT keeps an id from ever being handed
--- out twice: a sink would take the second event for a duplicate of the first.
+-- index is the primary key. AUTOINCREMENT keeps an id from ever being handed out
+-- twice: a sink would take the second event for a duplicate of the first.
 CREATE TABLE IF NOT EXISTS {{.Events}} (
     id         INTEGER PRIMARY KEY AUTOINCREMENT,
     topic      TEXT NOT NULL CHECK (topic <> ''),
@@ -26,9 +26,9 @@ CREATE TABLE IF NOT EXISTS outbox_batches (
     lease_no   INTEGER NOT NULL,             -- the fence: rises with every lease
     due_at     TEXT NOT NULL,                -- lease's end, retry's time, or delete's next time
     owner      TEXT NOT NULL,                -- who holds the lease, for people to read
-    unfinished_leases INTEGER NOT NULL,       -- leases in a row that ended without a word
+    unfinished_leases INTEGER NOT NULL,      -- leases in a row that ended without a settle
     attempts   INTEGER NOT NULL,             -- refusals
-    outages    INTEGER NOT NULL,             -- sends in a row that failed because the sink was away
+    outages    INTEGER NOT NULL,             -- sends in a row that failed because the sink was unavailable
     events     INTEGER NOT NULL,
     first_id   INTEGER NOT NULL,
     last_id    INTEGER NOT NULL,
@@ -37,15 +37,15 @@ CREATE TABLE IF NOT EXISTS outbox_batches (
     oldest_at  TEXT NOT NULL,                -- created_at of the oldest event
     claimed_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
     error      TEXT,                         -- why it waits
-    address    TEXT,                         -- of the sink, whose outage it waits for
-    lanes      TEXT,                         -- hashes of the keys in it, JSON; NULL: made without order
+    address    TEXT,                         -- address within the sink that is unavailable
+    lanes      TEXT,                         -- hashes of its events' keys, JSON; NULL: made without order
     members    TEXT,                         -- range: first and last id of each run of its events, JSON
     newest_at  TEXT                          -- range: created_at of the youngest event
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS outbox_batches_due ON outbox_batches (buffer, due_at);
 
--- What was refused for good. event_id keeps the event's identity. The payload is
--- text or blob, as the buffer it came from has it.
+-- Dead letters. event_id keeps the event's identity. The payload is text or
+-- blob, as in the buffer it came from.
 CREATE TABLE IF NOT EXISTS outbox_dead_letters (
     pipeline   TEXT NOT NULL,
     event_id   INTEGER NOT NULL,
@@ -58,18 +58,34 @@ CREATE TABLE IF NOT EXISTS outbox_dead_letters (
     attempts   INTEGER NOT NULL,
     error      TEXT NOT NULL,
     died_at    TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
-    notified_at TEXT,                            -- the dead-letter hook heard of it
-    closed_at  TEXT,                         -- replayed or discarded
+    notified_at TEXT,                        -- the dead-letter hook accepted it
+    closed_at  TEXT,
+    closed_as  TEXT CHECK (closed_as IN ('replayed', 'discarded')),
     hook_group_id TEXT,                      -- batch of the dead-letter hook that it is in
-    event_row  TEXT,                         -- the row of a table of the user's own, JSON
+    event_row  TEXT,                         -- the row of a custom table, JSON
     PRIMARY KEY (pipeline, event_id, group_id)
 );
 
--- One row a buffer: how its events are claimed. A relay that would do it in
--- another way keeps off.
+-- Closed and notified dead letters may be kept by the million. Statements that
+-- look for the others do not walk over them.
+CREATE INDEX IF NOT EXISTS outbox_dead_letters_listed ON outbox_dead_letters (pipeline, event_id, group_id)
+    WHERE closed_at IS NULL;
+CREATE INDEX IF NOT EXISTS outbox_dead_letters_unnotified ON outbox_dead_letters (pipeline, event_id, group_id)
+    WHERE closed_at IS NULL AND notified_at IS NULL AND hook_group_id IS NULL;
+CREATE INDEX IF NOT EXISTS outbox_dead_letters_notifying ON outbox_dead_letters (pipeline, hook_group_id, event_id)
+    WHERE hook_group_id IS NOT NULL AND notified_at IS NULL;
+
+-- One row a buffer: how its events are claimed. A relay that would claim in
+-- another mode must not claim at all.
 CREATE TABLE IF NOT EXISTS outbox_buffers (
     buffer     TEXT PRIMARY KEY,
     claim      TEXT NOT NULL
 );
 INSERT OR IGNORE INTO outbox_buffers (buffer, claim) VALUES ({{.Buffer}}, 'stamp');
+
+-- Rates that processes share: when the next request may begin.
+CREATE TABLE IF NOT EXISTS outbox_rates (
+    name    TEXT PRIMARY KEY,
+    next_at TEXT NOT NULL
+);
 -- +goose StatementEnd

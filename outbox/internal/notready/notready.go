@@ -1,0 +1,41 @@
+// Package notready is the error of a buffer that lacks tables, columns or privileges.
+package notready
+
+import (
+	"strings"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+)
+
+// MigrateCommand makes the relay's tables.
+const MigrateCommand = "relay migrate -c relay.yaml"
+
+// Error lists what is missing. errors.Is finds buffer.ErrNotReady.
+type Error struct {
+	// Place is the database or file, if the findings do not name it.
+	Place string
+	// Missing has Text and Mend filled.
+	Missing []buffer.Finding
+}
+
+// New returns the error of what is missing; nil if nothing is.
+func New(place string, missing []buffer.Finding) error {
+	if len(missing) == 0 {
+		return nil
+	}
+	return &Error{place, missing}
+}
+
+func (e *Error) Error() string {
+	texts := make([]string, len(e.Missing))
+	for i, f := range e.Missing {
+		texts[i] = f.Text + ": " + f.Fix
+	}
+	text := buffer.ErrNotReady.Error() + ": "
+	if e.Place != "" {
+		text += e.Place + ": "
+	}
+	return text + strings.Join(texts, "; ")
+}
+
+func (e *Error) Unwrap() error { return buffer.ErrNotReady }

@@ -1,0 +1,153 @@
+package sqlite
+
+import (
+	"context"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/sqlite/internal/db"
+)
+
+const countBacklogSQL = `
+SELECT (SELECT count(*) FROM (
+          SELECT 1 FROM json_each(?2) AS free CROSS JOIN outbox_events AS e
+          WHERE e.id BETWEEN json_extract(free.value, '$[0]') AND json_extract(free.value, '$[1]') AND e.group_id IS NULL
+          LIMIT ?3)),
+       count(*) FILTER (WHERE due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
+       count(*) FILTER (WHERE state = 'waiting'),
+       count(*) FILTER (WHERE state = 'delivered')
+FROM outbox_batches WHERE buffer = ?1`
+
+const (
+	// Orphans are events that carry a group_id of ours without a ledger row: one table was restored, or
+	// somebody changed it by hand.
+	hasOrphansSQL = `
+SELECT EXISTS (
+  SELECT 1 FROM outbox_events AS e
+  WHERE group_id GLOB '????????-????-????-????-????????????' AND replace(group_id, '-', '') NOT GLOB '*[^0-9a-f]*'
+    AND NOT EXISTS (SELECT 1 FROM outbox_batches WHERE group_id = e.group_id))`
+
+	// Orphans keep that group_id, which may have reached the sink before. They are found by stamp whatever
+	// the claim mode is. lease_no begins at the clock, in microseconds, so that it is higher than any
+	// that was lost, even a moment ago.
+	adoptSQL = `
+INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
+                            attempts, outages, events, first_id, last_id, oldest_at, error)
+SELECT group_id, ?1, 'stamp', 'waiting', CAST(unixepoch('now', 'subsec') * 1000000 AS INTEGER), strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), ?2, 0,
+       0, 0, count(*), min(id), max(id), coalesce(min(created_at), strftime('%Y-%m-%dT%H:%M:%fZ', 'now')), 'found without a ledger row'
+FROM outbox_events AS e
+WHERE group_id GLOB '????????-????-????-????-????????????' AND replace(group_id, '-', '') NOT GLOB '*[^0-9a-f]*'
+  AND NOT EXISTS (SELECT 1 FROM outbox_batches WHERE group_id = e.group_id)
+GROUP BY group_id
+RETURNING events`
+)
+
+// adopt gives orphans a ledger row.
+func (b *Buffer) adopt(ctx context.Context, tx transaction) (adopted buffer.Count, err error) {
+	rows, err := tx.rows(ctx, adoptSQL, b.config.Table, b.config.Owner)
+	counts, err := db.Column[int64](rows, err)
+	adopted.Batches = int64(len(counts))
+	for _, events := range counts {
+		adopted.Events += events
+	}
+	return adopted, err
+}
+
+// sweep moves the cursor to the beginning and gives orphans a ledger row.
+func (b *Buffer) sweep(ctx context.Context) error {
+	var orphans bool
+	err := b.read(ctx, "looking for orphans", func(tx transaction) error {
+		return tx.row(ctx, hasOrphansSQL).Scan(&orphans)
+	})
+	if err == nil && orphans { // otherwise it is not worth waiting for the write lock
+		err = b.write(ctx, "adopting orphans", func(tx transaction) error {
+			if _, err := b.adopt(ctx, tx); err != nil {
+				return err
+			}
+			return b.fillLanes(ctx, tx)
+		})
+	}
+	if err == nil {
+		b.cursor.Swept()
+	}
+	return err
+}
+
+// CountBacklog implements buffer.Inspector. At the start and every few minutes it counts from the
+// beginning.
+func (b *Buffer) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, error) {
+	if limit > 0 && b.cursor.SweepDue() {
+		if err := b.sweep(ctx); err != nil {
+			return buffer.Backlog{}, err
+		}
+	}
+	const doing = "counting the backlog"
+	var backlog buffer.Backlog
+	from := b.cursor.Position()
+	err := b.read(ctx, doing, func(tx transaction) error {
+		free, err := b.free(ctx, tx, from)
+		if err != nil {
+			return err
+		}
+		return tx.row(ctx, countBacklogSQL, b.config.Table, free, limit).
+			Scan(&backlog.Unclaimed, &backlog.Due, &backlog.Waiting, &backlog.Delivered)
+	})
+	if err != nil {
+		return buffer.Backlog{}, err
+	}
+	if b.config.Ordered && backlog.Due > 0 {
+		if backlog.Due, err = b.countDue(ctx, backlog.Due); err != nil {
+			return buffer.Backlog{}, b.explain(ctx, doing, err)
+		}
+	}
+	if limit > 0 && backlog.Unclaimed == 0 {
+		b.cursor.Exhausted(from)
+	}
+	return backlog, nil
+}
+
+// The ledger counts claimed events exactly. Unclaimed events beyond the cursor are counted up to ?3;
+// the ids tell roughly how many more there are.
+const statusSQL = `
+WITH ledger AS (
+  SELECT count(*) FILTER (WHERE state = 'leased') AS leased,
+         count(*) FILTER (WHERE state = 'waiting') AS waiting,
+         count(*) FILTER (WHERE state = 'delivered') AS delivered,
+         coalesce(sum(max(events - json_array_length(delivered), 0)), 0) AS claimed,
+         min(oldest_at) FILTER (WHERE events > json_array_length(delivered)) AS oldest_at
+  FROM outbox_batches WHERE buffer = ?1
+), fresh AS (
+  SELECT count(*) AS events, max(id) AS last_id, min(created_at) AS oldest_at FROM (
+    SELECT e.id, e.created_at FROM json_each(?2) AS free CROSS JOIN outbox_events AS e
+    WHERE e.id BETWEEN json_extract(free.value, '$[0]') AND json_extract(free.value, '$[1]') AND e.group_id IS NULL
+    LIMIT ?3)
+)
+SELECT ledger.claimed + fresh.events
+         + CASE WHEN fresh.events < ?3 THEN 0 ELSE (SELECT max(id) FROM outbox_events) - fresh.last_id END,
+       coalesce((julianday('now') - julianday(
+         min(coalesce(ledger.oldest_at, fresh.oldest_at), coalesce(fresh.oldest_at, ledger.oldest_at)))) * 86400, 0.0),
+       leased, waiting, delivered,
+       (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = ?4 AND closed_at IS NULL),
+       (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = ?4 AND closed_at IS NULL AND notified_at IS NULL)
+FROM ledger, fresh`
+
+// Status implements buffer.Inspector.
+func (b *Buffer) Status(ctx context.Context) (buffer.Status, error) {
+	var (
+		s      buffer.Status
+		oldest float64
+	)
+	err := b.read(ctx, "reading the status", func(tx transaction) error {
+		free, err := b.free(ctx, tx, b.cursor.Position())
+		if err != nil {
+			return err
+		}
+		return tx.row(ctx, statusSQL, b.config.Table, free, buffer.PendingExact, b.config.Pipeline).
+			Scan(&s.Pending, &oldest, &s.Leased, &s.Waiting, &s.Delivered, &s.Dead, &s.Unnotified)
+	})
+	if err != nil {
+		return buffer.Status{}, err
+	}
+	s.OldestPending = max(0, time.Duration(oldest*float64(time.Second)))
+	return s, nil
+}

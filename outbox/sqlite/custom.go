@@ -1,0 +1,276 @@
+package sqlite
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/projection"
+	"github.com/outboxrelay/relay/outbox/sqlite/internal/db"
+	"github.com/outboxrelay/relay/outbox/sqlite/internal/rowjson"
+)
+
+// customTable is a buffer table that the application owns.
+//
+// In a statement of this package outbox_events stands for a view of the table with the columns id,
+// created_at and group_id, in the form that the relay's own table has them. Statements that change
+// the table, or read its rows, name it custom_events and its key _rowid_, which is the name of every INTEGER
+// PRIMARY KEY in SQLite.
+type customTable struct {
+	b *Buffer
+	// reads is where projections run: nothing can be written there.
+	reads *sql.DB
+	shape atomic.Pointer[shape]
+}
+
+func newCustomTable(b *Buffer) (*customTable, error) {
+	reads, err := db.OpenMany(b.file, "rw", "query_only(1)")
+	if err != nil {
+		return nil, err
+	}
+	reads.SetMaxIdleConns(4)
+	return &customTable{b: b, reads: reads}, nil
+}
+
+func (c *customTable) close() error { return c.reads.Close() }
+
+// shape is the definition of a custom table in one version of the schema.
+type shape struct {
+	version int64
+	columns []string // without generated ones
+	bytes   bool     // group_id holds the 16 bytes of the uuid, not its text
+	names   *strings.Replacer
+}
+
+const (
+	// Every change of a table changes the version.
+	schemaVersionSQL = `
+SELECT schema_version FROM pragma_schema_version`
+
+	customColumnsSQL = `
+SELECT name, upper(type), hidden FROM pragma_table_xinfo(?1)`
+)
+
+// begin reads the table's definition if it may have changed since the last time.
+func (c *customTable) begin(ctx context.Context, t *transaction) error {
+	var version int64
+	if err := t.tx.QueryRowContext(ctx, schemaVersionSQL).Scan(&version); err != nil {
+		return err
+	}
+	s := c.shape.Load()
+	if s == nil || s.version != version {
+		s = &shape{version: version}
+		if err := c.readShape(ctx, t.tx, s); err != nil {
+			return err
+		}
+		c.shape.Store(s)
+	}
+	t.shape, t.names = s, s.names
+	return nil
+}
+
+func (c *customTable) readShape(ctx context.Context, tx *sql.Tx, s *shape) error {
+	rows, err := tx.QueryContext(ctx, customColumnsSQL, c.b.config.Table)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	created := "NULL"
+	for rows.Next() {
+		var (
+			name, declared string
+			hidden         int
+		)
+		if err := rows.Scan(&name, &declared, &hidden); err != nil {
+			return err
+		}
+		switch strings.ToLower(name) {
+		case "group_id":
+			s.bytes = isBytes(declared)
+		case "created_at":
+			created = timeOf(db.Quote(name))
+		}
+		if hidden == 0 {
+			s.columns = append(s.columns, name)
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return err
+	}
+	group := "group_id"
+	if s.bytes {
+		group = textOfUUID
+	}
+	table := db.Quote(c.b.config.Table)
+	view := "(SELECT " + db.Quote(c.b.config.Custom.ID) + " AS id, " + created + " AS created_at, " + group + " AS group_id FROM " + table + ")"
+	s.names = strings.NewReplacer(defaultTable, view, defaultArchive, db.Quote(c.b.config.Archive),
+		"custom_events", table, "custom_columns", s.values())
+	return nil
+}
+
+// isBytes reports whether a column's declared type, in upper case, is one for bytes.
+func isBytes(declared string) bool {
+	return strings.Contains(declared, "BLOB") || strings.Contains(declared, "BINARY") || strings.Contains(declared, "BYTE")
+}
+
+// A value that is not a uuid was set by hand and stays as it is.
+const textOfUUID = `CASE WHEN typeof(group_id) = 'blob' AND length(group_id) = 16
+    THEN lower(substr(hex(group_id), 1, 8) || '-' || substr(hex(group_id), 9, 4) || '-' || substr(hex(group_id), 13, 4) || '-' ||
+               substr(hex(group_id), 17, 4) || '-' || substr(hex(group_id), 21))
+    ELSE group_id END`
+
+// timeOf returns an expression for the time in a column in db.TimeFormat; NULL if the column holds none. It
+// accepts every form that SQLite does (https://sqlite.org/lang_datefunc.html), and milliseconds since
+// 1970, which are widespread too.
+//
+// strftime takes longer than all the rest of reading an event, and most times are in one of two forms.
+func timeOf(column string) string {
+	return "CASE WHEN length(" + column + ") = 24 AND " + column + " GLOB '????-??-??T??:??:??.???Z' THEN " + column +
+		" WHEN length(" + column + ") = 19 AND " + column + " GLOB '????-??-?? ??:??:??' THEN replace(" + column + ", ' ', 'T') || '.000Z'" +
+		" ELSE strftime('%Y-%m-%dT%H:%M:%fZ', CASE WHEN typeof(" + column + ") IN ('integer', 'real') AND abs(" + column + ") > 253402300799" +
+		" THEN " + column + " / 1000.0 ELSE " + column + " END, 'auto') END"
+}
+
+// values returns all columns as a list of expressions. The plus keeps the driver from converting a value
+// because of the declared type. The stamp is the relay's and not part of the row.
+func (s *shape) values() string {
+	list := make([]string, len(s.columns))
+	for i, name := range s.columns {
+		list[i] = "+" + db.Quote(name)
+		if strings.EqualFold(name, "group_id") {
+			list[i] = "NULL"
+		}
+	}
+	return strings.Join(list, ", ")
+}
+
+// stampOf returns a group_id as the table holds it.
+func (s *shape) stampOf(group uuid.UUID) any {
+	if s.bytes {
+		return group[:]
+	}
+	return group.String()
+}
+
+// stamped returns the extent of events that carry group as the table holds it.
+func (s *shape) stamped(which extent, group uuid.UUID) extent {
+	which.stamp = s.stampOf(group)
+	return which
+}
+
+const (
+	// Ids and times come in one row: a step of the driver costs more than reading an event's row. Events
+	// that have no created_at are as old as their claim.
+	pickCustomSQL = `
+SELECT coalesce(group_concat(id), ''), coalesce(group_concat(coalesce(created_at, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))), '')
+FROM (SELECT id, created_at FROM outbox_events WHERE id > ?1 AND group_id IS NULL
+      ORDER BY id LIMIT ?2)`
+
+	// ?1 to ?5 are an extent, ?6 is the created_at of the oldest of the batch by its ledger row.
+	loadCustomSQL = `
+SELECT coalesce(group_concat(id), ''), coalesce(group_concat(coalesce(created_at, ?6)), '')
+FROM (SELECT id, created_at FROM outbox_events
+      WHERE group_id IS ?1 AND id BETWEEN ?2 AND ?3
+        AND (?4 IS NULL OR id IN (SELECT value FROM json_each(?4)))
+        AND (?5 IS NULL OR created_at <= ?5)
+      ORDER BY id)`
+
+	stampCustomSQL = `
+UPDATE custom_events SET group_id = ?1
+WHERE _rowid_ BETWEEN ?2 AND ?3 AND group_id IS NULL`
+)
+
+func (c *customTable) pick(ctx context.Context, tx transaction, batch *buffer.Lease, _ string, from int64, limit int) (err error) {
+	batch.Events, err = scanIDs(tx.row(ctx, pickCustomSQL, from, limit))
+	return err
+}
+
+func (c *customTable) stamp(ctx context.Context, tx transaction, batch *buffer.Lease) error {
+	_, err := tx.exec(ctx, stampCustomSQL, tx.shape.stampOf(batch.GroupID), batch.FirstID, batch.LastID)
+	return err
+}
+
+func (c *customTable) load(ctx context.Context, tx transaction, batch *buffer.Lease, in holding, _ int) (err error) {
+	batch.Events, err = scanIDs(tx.row(ctx, loadCustomSQL, append(in.extent(batch, nil).args(), in.oldest)...))
+	return err
+}
+
+// scanIDs reads a row of ids and times, each separated by commas.
+func scanIDs(row *sql.Row) (events []outbox.Event, err error) {
+	var ids, times string
+	if err := row.Scan(&ids, &times); err != nil || ids == "" {
+		return nil, err
+	}
+	events = make([]outbox.Event, 0, strings.Count(ids, ",")+1)
+	for id := range strings.SplitSeq(ids, ",") {
+		var e outbox.Event
+		if e.ID, err = strconv.ParseInt(id, 10, 64); err != nil {
+			return nil, err
+		}
+		at, rest, _ := strings.Cut(times, ",")
+		if e.CreatedAt, err = time.Parse(db.TimeFormat, at); err != nil { // the 30th of February
+			e.CreatedAt = time.Now().UTC()
+		}
+		times = rest
+		events = append(events, e)
+	}
+	// group_concat keeps the order, but does not promise to.
+	slices.SortFunc(events, func(a, b outbox.Event) int { return cmp.Compare(a.ID, b.ID) })
+	return events, nil
+}
+
+// ?1 to ?4 are an extent.
+const rowsCustomSQL = `
+SELECT _rowid_, custom_columns FROM custom_events
+WHERE group_id IS ?1 AND _rowid_ BETWEEN ?2 AND ?3
+  AND (?4 IS NULL OR _rowid_ IN (SELECT value FROM json_each(?4)))
+ORDER BY _rowid_`
+
+// customRow is a row of a custom table.
+type customRow struct {
+	id   int64
+	text string // as rowjson encodes it
+}
+
+// customRows reads the rows of an extent, whose stamp is as the table holds it.
+func (t transaction) customRows(ctx context.Context, which extent) ([]customRow, error) {
+	values := make([]any, len(t.shape.columns))
+	into := make([]any, 1, 1+len(values))
+	for i := range values {
+		into = append(into, &values[i])
+	}
+	rows, err := t.rows(ctx, rowsCustomSQL, which.args()[:4]...)
+	return db.All(rows, err, func(rows *sql.Rows, row *customRow) (err error) {
+		into[0] = &row.id
+		if err := rows.Scan(into...); err != nil {
+			return err
+		}
+		row.text, err = rowjson.Encode(t.shape.columns, values)
+		return err
+	})
+}
+
+// rowsOf returns the SELECT that {events} stands for: the rows of the batch, found by their primary key. Its
+// values are in the text, because the only parameter is the projection's own.
+func (c *customTable) rowsOf(s *shape, group uuid.UUID, first, last int64) string {
+	stamp := db.Text(group.String())
+	if s.bytes {
+		stamp = "x'" + strings.ReplaceAll(group.String(), "-", "") + "'"
+	}
+	return "SELECT * FROM main." + db.Quote(c.b.config.Table) + " WHERE " + db.Quote(c.b.config.Custom.ID) +
+		" BETWEEN " + strconv.FormatInt(first, 10) + " AND " + strconv.FormatInt(last, 10) + " AND group_id = " + stamp
+}
+
+// project returns the projection of the batch, and whether it uses {events}.
+func (c *customTable) projectOf(s *shape, group uuid.UUID, first, last int64) (sql string, uses bool) {
+	return projection.Expand(projection.Trim(c.b.config.Custom.Project), c.rowsOf(s, group, first, last))
+}

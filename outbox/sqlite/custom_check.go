@@ -1,0 +1,234 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/projection"
+	"github.com/outboxrelay/relay/outbox/sqlite/internal/db"
+)
+
+const customFactsSQL = `
+SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1 COLLATE NOCASE),
+       EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1 COLLATE NOCASE AND sql LIKE '%autoincrement%'),
+       coalesce((SELECT wr FROM pragma_table_list WHERE schema = 'main' AND name = ?1 COLLATE NOCASE), 0),
+       (SELECT count(*) FROM pragma_table_info(?1) WHERE pk > 0),
+       (SELECT upper(type) FROM pragma_table_info(?1) WHERE name = ?2 COLLATE NOCASE),
+       coalesce((SELECT pk FROM pragma_table_info(?1) WHERE name = ?2 COLLATE NOCASE), 0),
+       (SELECT upper(type) FROM pragma_table_info(?1) WHERE name = 'group_id' COLLATE NOCASE),
+       coalesce((SELECT "notnull" OR coalesce(upper(dflt_value), 'NULL') <> 'NULL'
+                 FROM pragma_table_info(?1) WHERE name = 'group_id' COLLATE NOCASE), FALSE),
+       (SELECT l.name FROM pragma_index_list(?1) AS l
+        WHERE l."unique" AND 1 = (SELECT count(*) FROM pragma_index_info(l.name))
+          AND EXISTS (SELECT 1 FROM pragma_index_info(l.name) WHERE name = 'group_id' COLLATE NOCASE) LIMIT 1),
+       EXISTS (SELECT 1 FROM pragma_index_list(?1) AS l JOIN pragma_index_info(l.name) AS c
+               WHERE c.seqno = 0 AND c.name = 'group_id' COLLATE NOCASE)`
+
+// customFacts is the definition of a custom table as far as Check and Diagnose need it.
+type customFacts struct {
+	exists, autoincrement, withoutRowid bool
+	keys                                int // columns of its primary key
+	keyType                             sql.NullString
+	keyPosition                         int // of source.id in the primary key; 0: it is not part of it
+	groupType                           sql.NullString
+	groupNotNull                        bool           // group_id is NOT NULL, or has a DEFAULT
+	groupUnique                         sql.NullString // index that allows a group_id only once
+	groupIndexed                        bool
+}
+
+func (c *customTable) facts(ctx context.Context, tx transaction) (f customFacts, err error) {
+	err = tx.tx.QueryRowContext(ctx, customFactsSQL, c.b.config.Table, c.b.config.Custom.ID).Scan(&f.exists, &f.autoincrement, &f.withoutRowid,
+		&f.keys, &f.keyType, &f.keyPosition, &f.groupType, &f.groupNotNull, &f.groupUnique, &f.groupIndexed)
+	return f, err
+}
+
+func (c *customTable) missing(ctx context.Context, tx transaction) (missing []buffer.Finding, err error) {
+	table, key := db.Quote(c.b.config.Table), db.Quote(c.b.config.Custom.ID)
+	add := func(text, fix string) { missing = append(missing, problem("table "+table+" "+text, fix)) }
+	f, err := c.facts(ctx, tx)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case !f.exists:
+		add("does not exist, or is not a table", "correct source.table; migrate does not make a custom table")
+		return missing, nil
+	case !f.keyType.Valid:
+		add("has no column "+key, "correct source.id, the column of its primary key")
+	case f.keyType.String != "INTEGER" || f.keyPosition != 1 || f.keys != 1 || f.withoutRowid:
+		add("has no "+key+" INTEGER PRIMARY KEY, which only grows",
+			"correct source.id, or create the table again with "+key+" INTEGER PRIMARY KEY AUTOINCREMENT")
+	}
+	addGroup := "ALTER TABLE " + table + " ADD COLUMN group_id TEXT"
+	switch {
+	case !f.groupType.Valid:
+		add("has no column group_id", addGroup)
+	case !holdsUUID(f.groupType.String):
+		add("has a column group_id of type "+f.groupType.String+"; expected TEXT or BLOB", "drop the column, then "+addGroup)
+	case f.groupNotNull:
+		add("has a column group_id that is NOT NULL or has a DEFAULT, but only events without a group_id are claimed", "drop the column, then "+addGroup)
+	case f.groupUnique.Valid:
+		add("has an index that allows each group_id only once", "DROP INDEX "+db.Quote(f.groupUnique.String))
+	}
+	if len(missing) > 0 {
+		return missing, nil
+	}
+	if text, fix := c.checkProjection(ctx, tx); text != "" {
+		add(text, fix)
+	}
+	return missing, nil
+}
+
+// checkProjection prepares the projection, which runs nothing of it, and returns what is wrong; "" if
+// nothing is.
+func (c *customTable) checkProjection(ctx context.Context, tx transaction) (text, fix string) {
+	project, uses := c.projectOf(tx.shape, uuid.Nil, 1, 1)
+	if !uses {
+		if _, err := projectionStatement(ctx, tx, project); err == nil {
+			return "is projected without " + projection.Events + " and without the parameter ?, so every batch would get every event",
+				"write FROM " + projection.Events + " e in source.project"
+		}
+	}
+	if _, err := projectionStatement(ctx, tx, project, tx.shape.stampOf(uuid.Nil)); err != nil {
+		return "cannot be projected: " + projection.OneLine(err).Error(),
+			"correct source.project; its only parameter is ?, the group_id"
+	}
+	return "", ""
+}
+
+// holdsUUID reports whether a column of the declared type, in upper case, keeps the text or the bytes of a
+// uuid as they are.
+func holdsUUID(declared string) bool {
+	if isBytes(declared) || declared == "" || declared == "ANY" || declared == "UUID" {
+		return true
+	}
+	return strings.Contains(declared, "TEXT") || strings.Contains(declared, "CHAR") || strings.Contains(declared, "CLOB")
+}
+
+func (c *customTable) diagnose(ctx context.Context, d *diagnosis) {
+	const (
+		ids         = "ids"
+		plan        = "projection plan"
+		foreignKeys = "foreign keys"
+	)
+	// An index on group_id has the key too, in order.
+	d.claimPlan(ctx, pickCustomSQL, "USING INTEGER PRIMARY KEY", "(group_id=? AND rowid>?)")
+	var (
+		f          customFacts
+		steps      []string
+		uses       bool
+		references []reference
+	)
+	err := c.b.begin(ctx, c.b.db, readOnly, func(tx transaction) error {
+		missing, err := c.missing(ctx, tx)
+		if err != nil || len(missing) > 0 { // tables says what is missing
+			return errors.Join(err, errNothing)
+		}
+		if f, err = c.facts(ctx, tx); err != nil {
+			return err
+		}
+		if references, err = c.references(ctx, tx); err != nil {
+			return err
+		}
+		steps, uses, err = c.projectionPlan(ctx, tx)
+		return err
+	})
+	if errors.Is(err, errNothing) || d.failed(plan, err) {
+		return
+	}
+	table := db.Quote(c.b.config.Table)
+	if f.autoincrement {
+		d.ok(ids, "ids are never handed out twice (AUTOINCREMENT)")
+	} else {
+		d.warn(ids, "table "+table+" has no AUTOINCREMENT: after the events with the highest ids are gone, their ids are handed out again, and a sink may take the new event for a duplicate",
+			fmt.Sprintf("create the table again with %s INTEGER PRIMARY KEY AUTOINCREMENT and copy its rows", db.Quote(c.b.config.Custom.ID)))
+	}
+	if step := tableScan(steps); step != "" {
+		fix := "create an index on the column by which that table is joined"
+		if !uses && !f.groupIndexed {
+			fix = "write FROM " + projection.Events + " e in source.project, or: CREATE INDEX " + db.Quote(c.b.config.Table+"_group_id") +
+				" ON " + table + " (group_id) WHERE group_id IS NOT NULL"
+		}
+		d.warn(plan, "the projection reads a whole table for every batch: "+step+"; harmless if that table is small", fix)
+	} else {
+		d.ok(plan, "the projection finds its rows by indexes")
+	}
+	for _, r := range references {
+		r.diagnose(d, foreignKeys, c.b.config.Table)
+	}
+}
+
+// projectionPlan returns the plan of the projection, and whether it uses {events}.
+func (c *customTable) projectionPlan(ctx context.Context, tx transaction) (steps []string, uses bool, err error) {
+	project, uses := c.projectOf(tx.shape, uuid.Nil, 1, 1000)
+	stamp := tx.shape.stampOf(uuid.Nil)
+	statement, err := projectionStatement(ctx, tx, project, stamp)
+	if err != nil {
+		return nil, uses, err
+	}
+	steps, err = planSteps(tx.tx.QueryContext(ctx, "EXPLAIN QUERY PLAN "+statement, stamp))
+	return steps, uses, err
+}
+
+// tableScan returns the first step that reads a whole table, "" if there is none; SQLite avoids such a scan
+// with an automatic index, which reads the whole table too. What the plan itself materializes is no table.
+func tableScan(steps []string) string {
+	made := map[string]bool{}
+	for _, step := range steps {
+		for _, how := range []string{"CO-ROUTINE ", "MATERIALIZE "} {
+			if name, ok := strings.CutPrefix(step, how); ok {
+				made[name] = true
+			}
+		}
+	}
+	for _, step := range steps {
+		name, ok := strings.CutPrefix(step, "SCAN ")
+		if ok && !made[name] && name != "CONSTANT ROW" || strings.Contains(step, " USING AUTOMATIC ") {
+			return step
+		}
+	}
+	return ""
+}
+
+// Foreign keys of other tables that refer to the custom table: those that keep a delivered event, and those
+// whose tables are read whole for each event that is deleted. See
+// https://sqlite.org/foreignkeys.html#fk_indexes.
+const referencesSQL = `
+SELECT t.name, max(k.on_delete NOT IN ('CASCADE', 'SET NULL', 'SET DEFAULT')), group_concat('"' || replace(k."from", '"', '""') || '"', ', '),
+       max(EXISTS (SELECT 1 FROM pragma_table_info(t.name) WHERE pk = 1 AND name = k."from" COLLATE NOCASE)
+           OR EXISTS (SELECT 1 FROM pragma_index_list(t.name) AS l JOIN pragma_index_info(l.name) AS c
+                      WHERE NOT l.partial AND c.seqno = 0 AND c.name = k."from" COLLATE NOCASE))
+FROM sqlite_schema AS t, pragma_foreign_key_list(t.name) AS k
+WHERE t.type = 'table' AND k."table" = ?1 COLLATE NOCASE
+GROUP BY t.name, k.id ORDER BY t.name, k.id`
+
+// reference is a foreign key that refers to the custom table.
+type reference struct {
+	table, columns     string
+	restricts, indexed bool
+}
+
+func (c *customTable) references(ctx context.Context, tx transaction) ([]reference, error) {
+	rows, err := tx.tx.QueryContext(ctx, referencesSQL, c.b.config.Table)
+	return db.All(rows, err, func(rows *sql.Rows, r *reference) error {
+		return rows.Scan(&r.table, &r.restricts, &r.columns, &r.indexed)
+	})
+}
+
+func (r reference) diagnose(d *diagnosis, about, events string) {
+	table := db.Quote(r.table)
+	if r.restricts {
+		d.warn(about, "table "+table+" keeps delivered events: an event that a row there refers to cannot be deleted",
+			"create that table again with "+r.columns+" REFERENCES "+db.Quote(events)+" ON DELETE SET NULL, or CASCADE")
+	}
+	if !r.indexed {
+		d.warn(about, "table "+table+" refers to table "+db.Quote(events)+" by columns without an index, and is read whole for each event that is deleted",
+			"CREATE INDEX "+db.Quote(r.table+"_"+events)+" ON "+table+" ("+r.columns+")")
+	}
+}

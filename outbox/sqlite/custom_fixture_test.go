@@ -1,0 +1,72 @@
+package sqlite_test
+
+import (
+	"database/sql"
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/buffertest"
+)
+
+// TestBuffer_CustomTable: a table of the user's own is as good a buffer as the relay's.
+func TestBuffer_CustomTable(t *testing.T) {
+	t.Parallel()
+	buffertest.Run(t, customHarness("contact_activity_events", "TEXT"))
+}
+
+// TestBuffer_CustomTableBytes: group_id is the 16 bytes.
+func TestBuffer_CustomTableBytes(t *testing.T) {
+	t.Parallel()
+	buffertest.Run(t, customHarness("contact_activity_events", "BLOB"))
+}
+
+func customHarness(table, group string) buffertest.Harness {
+	return buffertest.Harness{Claim: buffer.ClaimStamp, Own: true, Open: func(t testing.TB, opt buffertest.Options) *buffertest.Fixture {
+		p := newPlace(t, opt)
+		p.group = group
+		return p.fixture(t, table, "orders")
+	}}
+}
+
+// makeCustom makes the tables that buffertest.Harness describes, and says how to get at
+// them.
+func (p *place) makeCustom(t testing.TB, table string) buffer.CustomTable {
+	t.Helper()
+	_, err := p.db.Exec(`
+		CREATE TABLE IF NOT EXISTS parents (id INTEGER PRIMARY KEY, name TEXT);
+		CREATE TABLE ` + quote(table) + ` (
+			id INTEGER PRIMARY KEY AUTOINCREMENT,
+			topic, key TEXT, payload, headers TEXT,
+			created_at DATETIME NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
+			group_id ` + p.group + `,
+			parent_id INTEGER, seal TEXT UNIQUE, raw BLOB,
+			upper_topic AS (upper(topic)), length_of_it AS (length(topic)) STORED
+		)`)
+	check(t, err)
+	project := p.opt.Project
+	if project == "" {
+		project = "SELECT id, topic, key, payload, headers, created_at FROM {table} WHERE group_id = {group}"
+	}
+	return buffer.CustomTable{ID: "id", Project: strings.NewReplacer("{table}", quote(table), "{group}", "?").Replace(project)}
+}
+
+var uuidText = regexp.MustCompile(`'([0-9a-f]{8})-([0-9a-f]{4})-([0-9a-f]{4})-([0-9a-f]{4})-([0-9a-f]{12})'`)
+
+// inTheirForm is a statement of the suite's, which writes a group_id as text, as it is
+// for a table that has its 16 bytes.
+func (p *place) inTheirForm(statement, table string) string {
+	if p.group == "BLOB" && (strings.HasPrefix(statement, "UPDATE "+table) || strings.HasPrefix(statement, "INSERT INTO "+table)) {
+		return uuidText.ReplaceAllString(statement, "X'$1$2$3$4$5'")
+	}
+	return statement
+}
+
+func (p *place) row(t buffertest.TB, table string, id int64) string {
+	t.Helper()
+	return query(t, p.db, fmt.Sprintf(`
+		SELECT concat_ws(' ', quote(id), quote(topic), quote(key), quote(payload), quote(headers), quote(created_at), quote(parent_id), quote(seal), quote(raw))
+		FROM %s WHERE id = %d`, quote(table), id), func(rows *sql.Rows) (row string, err error) { return row, rows.Scan(&row) })[0]
+}

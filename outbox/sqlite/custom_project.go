@@ -1,0 +1,252 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/projection"
+	"github.com/outboxrelay/relay/outbox/sqlite/internal/db"
+	"github.com/outboxrelay/relay/outbox/sqlite/internal/rowjson"
+)
+
+// project fills in what the projection returns for the batch's events, in one snapshot after the claim has
+// committed. If it fails, the batch is leased all the same and waits for a retry.
+//
+// A batch that is marked delivered needs its content only for the archive.
+func (c *customTable) project(ctx context.Context, batch *buffer.Lease, lease time.Duration) {
+	batch.Projected = true
+	if len(batch.Events) == 0 || batch.DeliveryRecorded() && c.b.config.Archive == "" {
+		return
+	}
+	// The lease is not renewed before the batch is returned.
+	limited, cancel := context.WithTimeout(ctx, lease/2)
+	defer cancel()
+	err := c.b.begin(limited, c.reads, readOnly, func(tx transaction) error {
+		return c.projectIn(limited, tx, batch)
+	})
+	switch {
+	case err == nil:
+	case ctx.Err() != nil:
+		batch.ProjectErr = projection.Unavailable(err)
+	case limited.Err() != nil:
+		batch.ProjectErr = projection.TookTooLong(lease / 2)
+	default:
+		batch.ProjectErr = classify(err)
+	}
+}
+
+// projectIn projects in a transaction that sees the batch's stamp. If it fails the events are unchanged.
+func (c *customTable) projectIn(ctx context.Context, tx transaction, batch *buffer.Lease) error {
+	project, _ := c.projectOf(tx.shape, batch.GroupID, batch.FirstID, batch.LastID)
+	stamp := tx.shape.stampOf(batch.GroupID)
+	statement, err := projectionStatement(ctx, tx, project, stamp)
+	if err != nil {
+		return err
+	}
+	rows, err := tx.tx.QueryContext(ctx, statement, stamp)
+	if err != nil {
+		return runError(err)
+	}
+	p := projecting{events: slices.Clone(batch.Events), isJSON: true}
+	p.rows = projection.NewRows(p.events, c.b.config.Table)
+	if err := p.read(rows); err != nil {
+		return err
+	}
+	if err := p.finish(ctx, tx, extent{stamp: stamp, first: batch.FirstID, last: batch.LastID}, c.b.config.Table); err != nil {
+		return err
+	}
+	batch.Events, batch.PayloadIsJSON = p.events, p.isJSON
+	return nil
+}
+
+// projectionStatement returns a statement whose columns are those of projection.Names, in order. The
+// projection is the application's, and so are the tables that it reads: they may change at any time.
+func projectionStatement(ctx context.Context, tx transaction, project string, args ...any) (string, error) {
+	within := " FROM (\n" + project + "\n)"
+	rows, err := tx.tx.QueryContext(ctx, "SELECT *"+within+" LIMIT 0", args...)
+	if err != nil {
+		return "", projection.Failed(err)
+	}
+	defer rows.Close()
+	names, err := rows.Columns()
+	if err != nil {
+		return "", err
+	}
+	if err := rows.Err(); err != nil {
+		return "", projection.Failed(err)
+	}
+	columns, err := projection.Find(names)
+	if err != nil {
+		return "", err
+	}
+	list := make([]string, len(columns))
+	for i, at := range columns {
+		switch {
+		case at < 0:
+			list[i] = "NULL"
+		case i == projection.CreatedAt:
+			list[i] = timeOf(db.Quote(names[at]))
+		default:
+			list[i] = "+" + db.Quote(names[at]) // see shape.values
+		}
+	}
+	return "SELECT " + strings.Join(list, ", ") + within, nil
+}
+
+// projecting reads what the projection returns.
+type projecting struct {
+	events []outbox.Event // in id order
+	rows   *projection.Rows
+	isJSON bool
+}
+
+// read reads and closes rows.
+func (p *projecting) read(rows *sql.Rows) error {
+	defer rows.Close()
+	for rows.Next() {
+		var (
+			id, payload, topic, key, headers any
+			created                          sql.NullString
+		)
+		if err := rows.Scan(&id, &payload, &topic, &key, &headers, &created); err != nil {
+			return runError(err)
+		}
+		if id == nil {
+			return projection.ErrNullID
+		}
+		n, ok := id.(int64)
+		if !ok {
+			return projection.ForeignID(describe(id), "?")
+		}
+		i, found := p.rows.Find(n)
+		if !found {
+			return projection.ForeignID(strconv.FormatInt(n, 10), "?")
+		}
+		var row projection.Row
+		row.CreatedAt, _ = time.Parse(db.TimeFormat, created.String)
+		assign(&row, payload, topic, key, headers)
+		p.rows.Add(i, &row)
+		p.isJSON = p.isJSON && row.Kind != projection.Bytes
+	}
+	if err := rows.Err(); err != nil {
+		return runError(err)
+	}
+	return nil
+}
+
+// assign converts what SQLite returns for one event.
+func assign(row *projection.Row, payload, topic, key, headers any) {
+	row.Kind = projection.Text
+	switch v := payload.(type) {
+	case nil:
+	case []byte:
+		row.Payload, row.Kind = append([]byte{}, v...), projection.Bytes
+	case string:
+		row.Payload = []byte(v)
+	case int64: // in a column of a type that SQLite does not know, JSON numbers become numbers
+		row.Payload = strconv.AppendInt(nil, v, 10)
+	case float64:
+		row.Payload = rowjson.AppendReal(nil, v)
+	}
+	switch v := topic.(type) {
+	case nil:
+	case string:
+		row.Topic = &v
+	default:
+		row.Err = projection.WrongType(projection.Topic, describe(topic), "text")
+	}
+	switch v := key.(type) {
+	case nil:
+	case string:
+		row.Key = &v
+	case int64:
+		text := strconv.FormatInt(v, 10)
+		row.Key = &text
+	default:
+		row.Err = projection.WrongType(projection.Key, describe(key), "text")
+	}
+	switch v := headers.(type) {
+	case nil:
+	case string:
+		row.Headers = []byte(v)
+	default:
+		row.Err = projection.WrongType(projection.Headers, describe(headers), "a JSON object of strings")
+	}
+}
+
+// describe returns a value for an error: its type, and itself if it is short and harmless.
+func describe(value any) string {
+	switch v := value.(type) {
+	case string:
+		return fmt.Sprintf("%.20q (text)", v)
+	case []byte:
+		return "a blob"
+	}
+	return fmt.Sprint(value)
+}
+
+// finish fills in the rows of the events for which the projection returned none. Events that somebody
+// deleted are left out.
+func (p *projecting) finish(ctx context.Context, tx transaction, which extent, table string) error {
+	var unprojected []customRow
+	if missing := p.rows.MissingIDs(); len(missing) > 0 {
+		which.ids = idsArg(missing)
+		var err error
+		if unprojected, err = tx.customRows(ctx, which); err != nil {
+			return err
+		}
+	}
+	left := p.events[:0]
+	for i, e := range p.events {
+		e.ProjectErr = p.rows.Err(i)
+		if p.rows.Missing(i) {
+			if len(unprojected) == 0 || unprojected[0].id != e.ID {
+				continue
+			}
+			e.NoProjection, e.Topic, e.Payload = true, table, []byte(unprojected[0].text)
+			unprojected = unprojected[1:]
+		}
+		left = append(left, e)
+	}
+	p.events = left
+	return nil
+}
+
+// dataError is an error about a value that a projection met while it ran.
+type dataError struct{ error }
+
+func (e dataError) Unwrap() error { return e.error }
+
+// runError classifies what goes wrong with a projection that was prepared a moment ago in the same
+// snapshot. SQLite has one code for a wrong statement and for a wrong value, and of these only values are
+// left: malformed JSON, an integer overflow, a text that is too long.
+func runError(err error) error {
+	switch db.Code(err) {
+	case sqlite3.SQLITE_ERROR, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH:
+		return dataError{projection.Failed(err)}
+	}
+	return projection.Failed(err)
+}
+
+// classify returns err as a batch's ProjectErr.
+func classify(err error) error {
+	if _, ok := errors.AsType[dataError](err); ok {
+		return projection.EventData(err)
+	}
+	switch db.Code(err) {
+	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL,
+		sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
+		return projection.Unavailable(err)
+	}
+	return projection.OneLine(err)
+}

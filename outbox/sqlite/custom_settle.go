@@ -1,0 +1,218 @@
+package sqlite
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"math"
+	"slices"
+	"strings"
+
+	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/claimmode"
+	"github.com/outboxrelay/relay/outbox/sqlite/internal/db"
+	"github.com/outboxrelay/relay/outbox/sqlite/internal/rowjson"
+)
+
+const (
+	// ?1 to ?4 are an extent, whose stamp is as the table holds it.
+	deleteCustomSQL = `
+DELETE FROM custom_events
+WHERE group_id IS ?1 AND _rowid_ BETWEEN ?2 AND ?3
+  AND (?4 IS NULL OR _rowid_ IN (SELECT value FROM json_each(?4)))`
+
+	regroupCustomSQL = `
+UPDATE custom_events SET group_id = ?5
+WHERE group_id IS ?1 AND _rowid_ BETWEEN ?2 AND ?3
+  AND (?4 IS NULL OR _rowid_ IN (SELECT value FROM json_each(?4)))`
+
+	// See burySQL.
+	buryCustomSQL = `
+INSERT INTO outbox_dead_letters AS d (pipeline, event_id, topic, key, payload, headers, created_at,
+                                      group_id, attempts, error, event_row)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
+ON CONFLICT (pipeline, event_id, group_id) DO UPDATE
+SET topic = excluded.topic, key = excluded.key, payload = excluded.payload, headers = excluded.headers,
+    created_at = excluded.created_at, attempts = excluded.attempts, error = excluded.error, event_row = excluded.event_row,
+    died_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), notified_at = NULL, closed_at = NULL, closed_as = NULL, hook_group_id = NULL
+WHERE d.closed_at IS NOT NULL`
+
+	archiveCustomSQL = `
+INSERT INTO outbox_archive (id, topic, key, payload, headers, created_at, group_id)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+ON CONFLICT (id, group_id) DO NOTHING`
+)
+
+func (c *customTable) remove(ctx context.Context, tx transaction, batch *buffer.Lease, which extent, o *buffer.Outcome) error {
+	which = tx.shape.stamped(which, batch.GroupID)
+	group := batch.GroupID.String()
+	if o.Verdict == buffer.Dead || c.b.config.Archive != "" {
+		err := c.each(ctx, tx, batch, which, func(e *outbox.Event, payload any, row string) error {
+			created := e.CreatedAt.Format(db.TimeFormat)
+			if o.Verdict == buffer.Dead {
+				_, err := tx.exec(ctx, buryCustomSQL, c.b.config.Pipeline, e.ID, e.Topic, e.Key, payload, headers(e), created,
+					group, o.Attempts, o.Error, row)
+				return err
+			}
+			_, err := tx.exec(ctx, archiveCustomSQL, e.ID, e.Topic, e.Key, payload, headers(e), created, group)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	_, err := tx.exec(ctx, deleteCustomSQL, which.args()[:4]...)
+	return err
+}
+
+func (c *customTable) regroup(ctx context.Context, tx transaction, batch *buffer.Lease, which extent, o *buffer.Outcome) error {
+	which = tx.shape.stamped(which, batch.GroupID)
+	_, err := tx.exec(ctx, regroupCustomSQL, append(which.args()[:4], tx.shape.stampOf(o.GroupID))...)
+	return err
+}
+
+// each calls act for every event of the batch that still exists, with what was sent of it and its row. For an
+// event that was never projected the row is the payload.
+func (c *customTable) each(ctx context.Context, tx transaction, batch *buffer.Lease, which extent,
+	act func(e *outbox.Event, payload any, row string) error,
+) error {
+	rows, err := tx.customRows(ctx, which)
+	if err != nil {
+		return err
+	}
+	for _, row := range rows {
+		e := outbox.Event{ID: row.id, CreatedAt: batch.ClaimedAt}
+		if i, found := slices.BinarySearchFunc(batch.Events, row.id, func(e outbox.Event, id int64) int { return cmp.Compare(e.ID, id) }); found {
+			e = batch.Events[i]
+		}
+		var payload any = e.Payload
+		switch {
+		case e.Payload == nil:
+			e.Topic, payload = c.b.config.Table, row.text
+		case batch.PayloadIsJSON:
+			payload = string(e.Payload)
+		}
+		if err := act(&e, payload, row.text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// One dead letter an event, those after event ?9; see pickReplaySQL.
+const pickReplayCustomSQL = `
+SELECT rowid, event_id, event_row, min(group_id) FROM outbox_dead_letters AS d
+WHERE closed_at IS NULL AND event_row IS NOT NULL AND event_id > ?9 AND ` + matchSQL + `
+  AND NOT EXISTS (SELECT 1 FROM outbox_events WHERE id = d.event_id)
+GROUP BY event_id ORDER BY event_id LIMIT ?8`
+
+// deadRow is the row that a dead letter holds.
+type deadRow struct {
+	rowid, id int64
+	row       string
+}
+
+// replay skips rows that the table's constraints refuse. A deferred foreign key refuses only at the
+// commit: then half as many are tried, until the row stands alone.
+func (c *customTable) replay(ctx context.Context, args []any, limit int) (replayed int, err error) {
+	after := int64(math.MinInt64)
+	for size, halved := limit, false; size > 0; {
+		n, last, err := c.replayAfter(ctx, args, size, after)
+		switch {
+		case db.Code(err) != sqlite3.SQLITE_CONSTRAINT && err != nil:
+			return replayed, err
+		case err != nil && size > 1:
+			size, halved = size/2, true
+			continue
+		case err == nil:
+			if replayed += n; n == 0 || !halved {
+				return replayed, nil
+			}
+			size *= 2
+		}
+		after, size = last, min(size, limit-replayed)
+	}
+	return replayed, nil
+}
+
+// replayAfter puts up to limit events after one back, as one batch. last is the last that was tried.
+func (c *customTable) replayAfter(ctx context.Context, args []any, limit int, after int64) (replayed int, last int64, err error) {
+	last = after
+	err = c.b.write(ctx, "replaying dead letters", func(tx transaction) error {
+		if _, err := c.b.negotiate(ctx, tx); err != nil {
+			return err
+		}
+		group := buffer.NewGroupID()
+		var rowids, ids []int64
+		for len(ids) < limit {
+			rows, err := tx.rows(ctx, pickReplayCustomSQL, append(slices.Clone(args), limit-len(ids), last)...)
+			dead, err := db.All(rows, err, func(rows *sql.Rows, d *deadRow) error {
+				var group string
+				return rows.Scan(&d.rowid, &d.id, &d.row, &group)
+			})
+			if err != nil {
+				return err
+			}
+			if len(dead) == 0 {
+				break
+			}
+			for _, d := range dead {
+				last = d.id
+				accepted, err := c.putBack(ctx, tx, d, tx.shape.stampOf(group))
+				if err != nil {
+					return err
+				}
+				if accepted {
+					rowids, ids = append(rowids, d.rowid), append(ids, d.id)
+				}
+			}
+		}
+		if len(ids) == 0 {
+			return nil
+		}
+		which := extent{stamp: group.String(), first: ids[0], last: ids[len(ids)-1]}
+		replayed, err = c.b.openReplayed(ctx, tx, group, claimmode.Stamp, which, rowids)
+		return err
+	})
+	if err != nil {
+		return 0, last, err
+	}
+	return replayed, last, nil
+}
+
+// putBack inserts a dead letter's row under a stamp. accepted: the table's constraints allow it.
+func (c *customTable) putBack(ctx context.Context, tx transaction, d deadRow, stamp any) (accepted bool, err error) {
+	row, err := rowjson.Decode(d.row)
+	if err != nil {
+		return false, err
+	}
+	var (
+		columns []string
+		values  []any
+	)
+	for _, column := range tx.shape.columns {
+		value, found := row[column]
+		switch {
+		case strings.EqualFold(column, c.b.config.Custom.ID):
+			value = d.id
+		case strings.EqualFold(column, "group_id"):
+			value = stamp
+		case !found: // it was added since
+			continue
+		}
+		columns, values = append(columns, db.Quote(column)), append(values, value)
+	}
+	statement := "INSERT INTO " + db.Quote(c.b.config.Table) + " (" + strings.Join(columns, ", ") + ") VALUES (?" + strings.Repeat(", ?", len(values)-1) + ") ON CONFLICT DO NOTHING"
+	result, err := tx.tx.ExecContext(ctx, statement, values...)
+	switch {
+	case db.Code(err) == sqlite3.SQLITE_CONSTRAINT: // NOT NULL, CHECK, a foreign key, a trigger's RAISE
+		return false, nil
+	case err != nil:
+		return false, err
+	}
+	rows, err := result.RowsAffected()
+	return rows > 0, err
+}

@@ -1,0 +1,272 @@
+package sqlite_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/sqlite"
+)
+
+// theirs is a database with a table of the user's own, made by ddl, and a buffer on it.
+func newCustom(t *testing.T, ddl string, c sqlite.Config) (*sql.DB, *sqlite.Buffer) {
+	t.Helper()
+	db, url := database(t)
+	_, err := db.Exec(ddl)
+	check(t, err)
+	if c.Table == "" {
+		c.Table = "t"
+	}
+	if c.Custom.ID == "" {
+		c.Custom.ID = "id"
+	}
+	c.URL, c.Pipeline = url, "orders"
+	migrate(t, url, sqlite.SchemaConfig{Table: c.Table, Archive: c.Archive, Custom: true})
+	b, err := sqlite.Open(c)
+	check(t, err)
+	t.Cleanup(func() { check(t, b.Close()) })
+	return db, b
+}
+
+func run(t *testing.T, db *sql.DB, statement string) {
+	t.Helper()
+	_, err := db.Exec(statement)
+	check(t, err)
+}
+
+func claimed(t *testing.T, b *sqlite.Buffer) *buffer.Lease {
+	t.Helper()
+	batch, err := b.Claim(t.Context(), 100, time.Hour)
+	check(t, err)
+	if batch == nil {
+		t.Fatal("there was nothing to claim")
+	}
+	return batch
+}
+
+const (
+	byGroup = "SELECT id, payload FROM t WHERE group_id = ?"
+	byKey   = "SELECT id, payload FROM {events}"
+)
+
+// TestCustomTable_OddNames: names are identifiers, whatever is in them, the relay's own
+// placeholders too.
+func TestCustomTable_OddNames(t *testing.T) {
+	t.Parallel()
+	const (
+		table  = `their "custom_events" 'outbox_events' % ?1`
+		key    = `the "id"?`
+		column = `custom_columns '{"$blob"}`
+	)
+	db, b := newCustom(t, fmt.Sprintf(`
+		CREATE TABLE %s (%s INTEGER PRIMARY KEY AUTOINCREMENT, %s BLOB, "GROUP_ID" TEXT, payload TEXT NOT NULL);
+		INSERT INTO %[1]s (%[3]s, payload) VALUES (X'00ff', '1'), (1.5, '2'), ('x', '3')`, quote(table), quote(key), quote(column)),
+		sqlite.Config{Table: table, Archive: "outbox_archive", Custom: buffer.CustomTable{
+			ID:      key,
+			Project: "SELECT " + quote(key) + " AS ID, payload AS Payload, 'a;b' AS key FROM " + quote(table) + " WHERE group_id = ? -- ;\n ;",
+		}})
+	check(t, b.Check(t.Context()))
+	rows := func() []string {
+		return query(t, db, "SELECT concat_ws(' ', "+quote(key)+", quote("+quote(column)+"), payload) FROM "+quote(table),
+			func(rows *sql.Rows) (s string, err error) { return s, rows.Scan(&s) })
+	}
+	before := rows()
+	for range 2 {
+		batch, err := b.TakeOver(t.Context(), time.Hour)
+		check(t, err)
+		if batch == nil {
+			batch = claimed(t, b)
+		}
+		check(t, batch.ProjectErr)
+		if ids := batch.IDs(); !slices.Equal(ids, []int64{1, 2, 3}) || *batch.Events[0].Key != "a;b" || batch.Events[0].Topic != table {
+			t.Fatalf("claimed: %+v", batch.Events)
+		}
+		check(t, b.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Dead, Error: "refused"}}))
+		n, err := b.Replay(t.Context(), buffer.DeadFilter{}, 10)
+		check(t, err)
+		if n != 3 {
+			t.Fatalf("replayed %d", n)
+		}
+		if d := cmp.Diff(before, rows()); d != "" {
+			t.Fatalf("rows before they were buried (-) and after the replay (+):\n%s", d)
+		}
+	}
+	a, err := b.Audit(t.Context())
+	check(t, err)
+	if !a.Agrees() || a.Waiting.Events != 3 {
+		t.Fatalf("audit: %+v", a)
+	}
+	batch, err := b.TakeOver(t.Context(), time.Hour)
+	check(t, err)
+	check(t, b.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Delivered}}))
+	if left := rows(); len(left) != 0 {
+		t.Fatalf("left: %v", left)
+	}
+}
+
+// TestCustomTable_CreatedAt: when an event was inserted is said in any of the forms that SQLite
+// has, by the table or the projection; else it is as old as its claim.
+func TestCustomTable_CreatedAt(t *testing.T) {
+	t.Parallel()
+	want := time.Date(2024, 2, 3, 4, 5, 6, 0, time.UTC)
+	values := []string{"'2024-02-03T04:05:06Z'", "'2024-02-03 04:05:06'", "'2024-02-03T04:05:06.000Z'", "'2024-02-03 04:05:06.000'", "'2024-02-03T06:05:06+02:00'"}
+	for declared, values := range map[string][]string{
+		"TEXT": values, "DATETIME": append(values, "1706933106", "1706933106.0", "1706933106000", "julianday('2024-02-03T04:05:06')"),
+	} {
+		db, b := newCustom(t, "CREATE TABLE t (id INTEGER PRIMARY KEY AUTOINCREMENT, payload, Created_At "+declared+", group_id TEXT)", sqlite.Config{Custom: buffer.CustomTable{Project: byKey}})
+		for _, value := range values {
+			run(t, db, "INSERT INTO t (payload, created_at) VALUES ('{}', "+value+")")
+		}
+		batch := claimed(t, b)
+		check(t, batch.ProjectErr)
+		for i, e := range batch.Events {
+			if e.CreatedAt.Sub(want).Abs() > time.Millisecond || e.CreatedAt.Location() != time.UTC {
+				t.Errorf("%s in a column of type %s is %v, want %v", values[i], declared, e.CreatedAt, want)
+			}
+		}
+	}
+
+	// The projection's is the one that counts.
+	_, b := newCustom(t, "CREATE TABLE t (id INTEGER PRIMARY KEY, payload, created_at, group_id TEXT); INSERT INTO t (payload, created_at) VALUES (1, 5)",
+		sqlite.Config{Custom: buffer.CustomTable{Project: "SELECT id, payload, 1706933106 AS created_at FROM t WHERE group_id = ?"}})
+	if at := claimed(t, b).Events[0].CreatedAt; !at.Equal(want) {
+		t.Errorf("projected: %v, want %v", at, want)
+	}
+
+	// Without one, and with one that is none, the claim's time stays with the event.
+	for _, column := range []string{"", ", created_at TEXT DEFAULT 'yesterday'"} {
+		_, b := newCustom(t, "CREATE TABLE t (id INTEGER PRIMARY KEY, payload, group_id TEXT"+column+"); INSERT INTO t (payload) VALUES (1), (2)", sqlite.Config{Custom: buffer.CustomTable{Project: byKey}})
+		batch := claimed(t, b)
+		first := batch.Events[0].CreatedAt
+		if age := batch.ClaimedAt.Sub(first); age < 0 || age > time.Minute {
+			t.Errorf("created at %v, claimed at %v", first, batch.ClaimedAt)
+		}
+		part := buffer.NewGroupID()
+		check(t, b.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Delivered, IDs: []int64{1}}, {Verdict: buffer.Retry, IDs: []int64{2}, GroupID: part}}))
+		again, err := b.TakeOver(t.Context(), time.Hour)
+		check(t, err)
+		if at := again.Events[0].CreatedAt; !at.Equal(first) {
+			t.Errorf("taken over, created at %v, first claimed at %v", at, first)
+		}
+	}
+}
+
+// TestProjection_Contents: what the columns of a projection may be.
+func TestProjection_Contents(t *testing.T) {
+	t.Parallel()
+	_, b := newCustom(t, `
+		CREATE TABLE t (id INTEGER PRIMARY KEY, payload JSON, key DATETIME, group_id UUID);
+		INSERT INTO t (payload, key) VALUES ('{"a": "é"}', 7), (12, '2024-02-03'), (1.5, NULL), (CAST('"x"' AS TEXT), 'k')`,
+		sqlite.Config{Custom: buffer.CustomTable{Project: "SELECT id, payload, key, NULL AS topic, id AS more FROM t WHERE group_id = ?"}})
+	batch := claimed(t, b)
+	check(t, batch.ProjectErr)
+	var got []string
+	for _, e := range batch.Events {
+		key := "NULL"
+		if e.Key != nil {
+			key = *e.Key
+		}
+		got = append(got, e.Topic+" "+key+" "+string(e.Payload))
+	}
+	if d := cmp.Diff([]string{`t 7 {"a": "é"}`, "t 2024-02-03 12", "t NULL 1.5", `t k "x"`}, got); d != "" || !batch.PayloadIsJSON {
+		t.Errorf("unexpected events, PayloadIsJSON %t (-want +got):\n%s", batch.PayloadIsJSON, d)
+	}
+
+	_, b = newCustom(t, `CREATE TABLE t (id INTEGER PRIMARY KEY, payload, group_id BLOB); INSERT INTO t (payload) VALUES ('{}'), (X''), (X'00ff')`,
+		sqlite.Config{Custom: buffer.CustomTable{Project: byKey}})
+	batch = claimed(t, b)
+	check(t, batch.ProjectErr)
+	if batch.PayloadIsJSON || batch.Events[1].Payload == nil || string(batch.Events[2].Payload) != "\x00\xff" {
+		t.Errorf("bytes: PayloadIsJSON %t, %+v", batch.PayloadIsJSON, batch.Events)
+	}
+
+	for project, says := range map[string]string{
+		"SELECT 'x' || id AS id, payload FROM t WHERE group_id = ?":                  `"x1" (text)`,
+		"SELECT id, payload, '' AS topic FROM t WHERE group_id = ?":                  "event 1 has an empty topic",
+		"SELECT id, payload, 5 AS topic FROM t WHERE group_id = ?":                   "has topic 5; expected text",
+		"SELECT id, payload, X'00' AS key FROM t WHERE group_id = ?":                 "has key a blob; expected text",
+		"SELECT id, payload, '{' AS headers FROM t WHERE group_id = ?":               "headers that are not a JSON object",
+		"SELECT id, payload, 5 AS headers FROM t WHERE group_id = ?":                 "has headers 5; expected a JSON object",
+		"SELECT id, payload FROM t WHERE group_id = ?; DELETE FROM t":                "syntax error",
+		"DELETE FROM t WHERE group_id = ? RETURNING id, payload":                     "syntax error",
+		"SELECT id, payload FROM t WHERE group_id = ?) UNION ALL SELECT * FROM (t":   "",
+		"SELECT id, payload FROM t WHERE group_id = ? OR group_id = ?":               "index 2",
+		"WITH gone AS (SELECT id FROM t) SELECT id, payload FROM there WHERE id = ?": "there",
+	} {
+		db, b := newCustom(t, "CREATE TABLE t (id INTEGER PRIMARY KEY, payload, group_id TEXT); INSERT INTO t (payload) VALUES (1)", sqlite.Config{Custom: buffer.CustomTable{Project: project}})
+		batch := claimed(t, b)
+		err := batch.ProjectErr
+		if err == nil {
+			err = batch.Events[0].ProjectErr
+		}
+		if err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: got %v, want an error that says %q", project, err, says)
+		}
+		if left := query(t, db, "SELECT count(*) FROM t", func(rows *sql.Rows) (n int, err error) { return n, rows.Scan(&n) }); left[0] != 1 {
+			t.Errorf("%s: %d events are left", project, left[0])
+		}
+	}
+}
+
+// endless never ends.
+const endless = `
+SELECT id, (WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n) AS payload
+FROM t WHERE group_id = ?`
+
+// TestProjection_TimesOut: nobody renews a lease while the projection runs.
+func TestProjection_TimesOut(t *testing.T) {
+	t.Parallel()
+	_, b := newCustom(t, "CREATE TABLE t (id INTEGER PRIMARY KEY, group_id TEXT); INSERT INTO t (id) VALUES (1)", sqlite.Config{Custom: buffer.CustomTable{Project: endless}})
+	batch, err := b.Claim(t.Context(), 10, 200*time.Millisecond)
+	check(t, err)
+	if batch == nil || batch.ProjectErr == nil || !strings.Contains(batch.ProjectErr.Error(), "half of the lease") {
+		t.Fatalf("got %+v", batch)
+	}
+
+	// Cut off by its caller it is the caller's batch all the same: who else would have it?
+	check(t, b.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Retry, GroupID: batch.GroupID}}))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	batch, err = b.TakeOver(ctx, time.Hour)
+	check(t, err)
+	if batch == nil || !errors.Is(batch.ProjectErr, buffer.ErrDatabaseUnavailable) || !slices.Equal(batch.IDs(), []int64{1}) {
+		t.Fatalf("got %+v", batch)
+	}
+	check(t, b.Renew(t.Context(), batch, time.Hour))
+}
+
+// TestReplay_CustomTableConstraints: what has no place in the table keeps its letter open, by whatever
+// rule of the table, and rules that were added since hold as well.
+func TestReplay_CustomTableConstraints(t *testing.T) {
+	t.Parallel()
+	db, b := newCustom(t, `CREATE TABLE t (id INTEGER PRIMARY KEY, payload, a, gone TEXT, group_id TEXT);
+		INSERT INTO t (payload, a) VALUES (1, 1), (2, 2), (3, NULL), (4, 4)`, sqlite.Config{Custom: buffer.CustomTable{Project: byKey}})
+	check(t, b.Settle(t.Context(), claimed(t, b), []buffer.Outcome{{Verdict: buffer.Dead, Error: "refused"}}))
+	run(t, db, "DROP TABLE t")
+	run(t, db, "CREATE TABLE t (id INTEGER PRIMARY KEY, payload, a NOT NULL CHECK (a <> 1), added DEFAULT 'new', group_id BLOB)")
+	run(t, db, "CREATE TRIGGER no BEFORE INSERT ON t WHEN NEW.a = 2 BEGIN SELECT RAISE(ABORT, 'not that one'); END")
+	n, err := b.Replay(t.Context(), buffer.DeadFilter{}, 10)
+	check(t, err)
+	count, err := b.CountDead(t.Context(), buffer.DeadFilter{})
+	check(t, err)
+	if n != 1 || count.Open != 3 {
+		t.Fatalf("replayed %d, open %d; want 1 and 3", n, count.Open)
+	}
+	got := query(t, db, "SELECT concat_ws(' ', id, a, added, length(group_id)) FROM t", func(rows *sql.Rows) (s string, err error) { return s, rows.Scan(&s) })
+	if d := cmp.Diff([]string{"4 4 new 16"}, got); d != "" {
+		t.Fatalf("unexpected rows (-want +got):\n%s", d)
+	}
+	batch, err := b.TakeOver(t.Context(), time.Hour)
+	check(t, err)
+	if !slices.Equal(batch.IDs(), []int64{4}) {
+		t.Fatalf("taken over: %v", batch.IDs())
+	}
+}

@@ -1,0 +1,141 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/sqlite/internal/db"
+)
+
+// matchSQL is a buffer.DeadFilter; match returns its arguments. lower knows ASCII letters only.
+const matchSQL = `pipeline = ?1
+  AND (?2 IS NULL OR event_id IN (SELECT value FROM json_each(?2)))
+  AND (?3 = '' OR topic = ?3)
+  AND (?4 = '' OR instr(lower(error), lower(?4)) > 0)
+  AND (?5 IS NULL OR died_at < strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?5))
+  AND (?6 IS NULL OR died_at > strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?6))
+  AND (?7 = FALSE OR notified_at IS NOT NULL)`
+
+func (b *Buffer) match(f buffer.DeadFilter) []any {
+	ago := func(d time.Duration) any {
+		if d == 0 {
+			return nil
+		}
+		return "-" + db.Seconds(d)
+	}
+	return []any{b.config.Pipeline, idsArg(f.IDs), f.Topic, f.Error, ago(f.OlderThan), ago(f.NewerThan), f.Notified}
+}
+
+const (
+	// The statement for open dead letters uses their index and does not walk over the closed ones.
+	listOpenSQL = `
+SELECT rowid, event_id, topic, key, payload, headers, created_at,
+       pipeline, group_id, attempts, error, died_at, notified_at, closed_at
+FROM outbox_dead_letters
+WHERE closed_at IS NULL AND (event_id, group_id) > (?8, ?9) AND ` + matchSQL + `
+ORDER BY event_id, group_id LIMIT ?10`
+
+	listAllSQL = `
+SELECT rowid, event_id, topic, key, payload, headers, created_at,
+       pipeline, group_id, attempts, error, died_at, notified_at, closed_at
+FROM outbox_dead_letters
+WHERE (event_id, group_id) > (?8, ?9) AND ` + matchSQL + `
+ORDER BY event_id, group_id LIMIT ?10`
+
+	countDeadSQL = `
+SELECT count(*) FILTER (WHERE closed_at IS NULL),
+       count(*) FILTER (WHERE closed_at IS NULL AND notified_at IS NULL),
+       count(*) FILTER (WHERE closed_at IS NOT NULL)
+FROM outbox_dead_letters
+WHERE ` + matchSQL
+)
+
+// ListDead implements buffer.DeadLetters. Upper and lower case of an error are alike in ASCII letters
+// only.
+func (b *Buffer) ListDead(ctx context.Context, f buffer.DeadFilter, after *buffer.DeadKey, limit int) ([]outbox.Event, error) {
+	statement := listOpenSQL
+	if f.Closed {
+		statement = listAllSQL
+	}
+	args := b.match(f)
+	if after == nil {
+		args = append(args, math.MinInt64, "", limit)
+	} else {
+		args = append(args, after.EventID, after.GroupID.String(), limit)
+	}
+	rows, err := b.db.QueryContext(ctx, statement, args...)
+	events, _, err := scanDeadLetters(rows, err, limit)
+	return events, b.explain(ctx, "listing dead letters", err)
+}
+
+// CountDead implements buffer.DeadLetters.
+func (b *Buffer) CountDead(ctx context.Context, f buffer.DeadFilter) (c buffer.DeadCount, err error) {
+	err = b.db.QueryRowContext(ctx, countDeadSQL, b.match(f)...).Scan(&c.Open, &c.Unnotified, &c.Closed)
+	return c, b.explain(ctx, "counting dead letters", err)
+}
+
+// scanDeadLetters reads and closes rows, of which there are at most limit. rowids identify the dead letters
+// in the table.
+func scanDeadLetters(rows *sql.Rows, err error, limit int) (events []outbox.Event, rowids []int64, _ error) {
+	if err != nil {
+		return nil, nil, err
+	}
+	defer rows.Close()
+	events = make([]outbox.Event, 0, min(limit, 1024))
+	for rows.Next() {
+		var (
+			rowid            int64
+			e                outbox.Event
+			d                outbox.DeadLetter
+			created, died    sql.NullString
+			notified, closed sql.NullString
+			payload, header  []byte
+		)
+		if err := rows.Scan(&rowid, &e.ID, &e.Topic, &e.Key, &payload, &header, &created,
+			&d.Pipeline, &d.GroupID, &d.Attempts, &d.Error, &died, &notified, &closed); err != nil {
+			return nil, nil, err
+		}
+		for _, t := range []struct {
+			text sql.NullString
+			at   *time.Time
+		}{{created, &e.CreatedAt}, {died, &d.DiedAt}, {notified, &d.NotifiedAt}, {closed, &d.ClosedAt}} {
+			if !t.text.Valid {
+				continue
+			}
+			if *t.at, err = time.Parse(db.TimeFormat, t.text.String); err != nil {
+				return nil, nil, fmt.Errorf("a time of the dead letter of event %d: %w", e.ID, err)
+			}
+		}
+		e.Payload, e.Headers, e.DeadLetter = payload, header, &d
+		if e.Payload == nil {
+			e.Payload = []byte{}
+		}
+		events, rowids = append(events, e), append(rowids, rowid)
+	}
+	return events, rowids, rows.Err()
+}
+
+const discardSQL = `
+UPDATE outbox_dead_letters SET closed_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), closed_as = 'discarded'
+WHERE rowid IN (
+  SELECT rowid FROM outbox_dead_letters
+  WHERE closed_at IS NULL AND ` + matchSQL + `
+  ORDER BY event_id, group_id LIMIT ?8)`
+
+// Discard implements buffer.DeadLetters.
+func (b *Buffer) Discard(ctx context.Context, f buffer.DeadFilter, limit int) (discarded int, err error) {
+	err = b.write(ctx, "discarding dead letters", func(tx transaction) error {
+		rows, err := tx.exec(ctx, discardSQL, append(b.match(f), limit)...)
+		discarded = int(rows)
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	return discarded, nil
+}

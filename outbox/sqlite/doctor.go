@@ -1,0 +1,230 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"errors"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/notready"
+	"github.com/outboxrelay/relay/outbox/sqlite/internal/db"
+)
+
+// quickCheckTimeout bounds PRAGMA quick_check, which reads the whole file.
+const quickCheckTimeout = 5 * time.Second
+
+// Diagnose implements buffer.Diagnoser.
+func (b *Buffer) Diagnose(ctx context.Context) []buffer.Finding {
+	d := diagnosis{b: b}
+	ready := d.tables(ctx)
+	if _, err := os.Stat(b.file); err != nil {
+		return d.findings
+	}
+	if ready {
+		d.waiting(ctx)
+	}
+	d.pragmas(ctx)
+	d.integrity(ctx)
+	b.upkeep.diagnose(ctx, &d)
+	return d.findings
+}
+
+// diagnosis collects findings.
+type diagnosis struct {
+	b        *Buffer
+	findings []buffer.Finding
+}
+
+func (d *diagnosis) add(level buffer.Level, about, text, fix string) {
+	d.findings = append(d.findings, buffer.Finding{Level: level, Subject: about, Text: text, Fix: fix})
+}
+
+func (d *diagnosis) ok(about, text string)           { d.add(buffer.LevelOK, about, text, "") }
+func (d *diagnosis) warn(about, text, fix string)    { d.add(buffer.LevelWarning, about, text, fix) }
+func (d *diagnosis) problem(about, text, fix string) { d.add(buffer.LevelError, about, text, fix) }
+
+// failed reports whether err is one, and adds that the subject could not be examined.
+func (d *diagnosis) failed(about string, err error) bool {
+	if err != nil {
+		d.problem(about, "examining it failed: "+d.b.unusable(err).Error(), "run relay doctor again; if it fails again, check the file "+d.b.file)
+	}
+	return err != nil
+}
+
+// tables adds what Check finds missing, and reports whether nothing is.
+func (d *diagnosis) tables(ctx context.Context) (ready bool) {
+	const about = "tables"
+	err := d.b.Check(ctx)
+	if missing, ok := errors.AsType[*notready.Error](err); ok {
+		d.findings = append(d.findings, missing.Missing...)
+		return false
+	}
+	if errors.Is(err, buffer.ErrNotReady) { // claim modes
+		d.problem(about, err.Error(), "follow the steps it names")
+		return false
+	}
+	if d.failed(about, err) {
+		return false
+	}
+	text := "the file can be written; tables and columns exist, and ids are never handed out twice (AUTOINCREMENT)"
+	if d.b.config.Custom.Is() {
+		text = "the file can be written; tables and columns exist, and the projection runs"
+	}
+	d.ok(about, text)
+	d.claims(ctx)
+	return true
+}
+
+// claims adds the mode in which this relay claims, and why it is not a better one.
+func (d *diagnosis) claims(ctx context.Context) {
+	const (
+		about = "claim"
+		fix   = "create it again with id INTEGER PRIMARY KEY AUTOINCREMENT"
+	)
+	by := "by " + string(d.b.ClaimMode())
+	if d.b.config.Custom.Is() || d.b.config.Ordered || d.b.config.Claim == buffer.ClaimStamp {
+		d.ok(about, by)
+		return
+	}
+	why, err := d.b.rangeIneligible(ctx)
+	switch {
+	case d.failed(about, err):
+	case why == "":
+		d.ok(about, by)
+	case d.b.config.Claim == buffer.ClaimRange:
+		d.warn(about, by+", although claim is range: "+why, fix)
+	default:
+		d.add(buffer.LevelOK, about, by+"; not by range, because "+why, fix)
+	}
+}
+
+const whyWaitingSQL = `
+SELECT count(*), coalesce(sum(events), 0),
+       coalesce((SELECT error FROM outbox_batches WHERE buffer = ?1 AND state = 'waiting' AND attempts + outages > 0 ORDER BY claimed_at DESC LIMIT 1), '')
+FROM outbox_batches WHERE buffer = ?1 AND state = 'waiting' AND attempts + outages > 0`
+
+// waiting adds why batches wait.
+func (d *diagnosis) waiting(ctx context.Context) {
+	const about = "batches"
+	var (
+		batches, events int64
+		why             string
+	)
+	err := d.b.db.QueryRowContext(ctx, whyWaitingSQL, d.b.config.Table).Scan(&batches, &events, &why)
+	switch {
+	case d.failed(about, err):
+	case batches == 0:
+		d.ok(about, "none waits for a retry")
+	default:
+		d.warn(about, fmt.Sprintf("%d batches with %d events wait for a retry; the newest because: %s", batches, events, why),
+			"remove the cause; the relay retries by itself")
+	}
+}
+
+const pragmasSQL = `
+SELECT (SELECT journal_mode FROM pragma_journal_mode), (SELECT timeout FROM pragma_busy_timeout)`
+
+// pragmas adds how readers and writers block each other.
+func (d *diagnosis) pragmas(ctx context.Context) {
+	const (
+		journal    = "journal_mode"
+		busy       = "busy_timeout"
+		minTimeout = 1000
+	)
+	var (
+		mode    string
+		timeout int
+	)
+	if d.failed(journal, d.b.db.QueryRowContext(ctx, pragmasSQL).Scan(&mode, &timeout)) {
+		return
+	}
+	if mode != "wal" {
+		d.warn(journal, "it is "+mode+"; readers and the writer block each other", walSQL)
+	} else {
+		d.ok(journal, "write-ahead log: readers and the writer do not block each other")
+	}
+	if timeout < minTimeout {
+		d.warn(busy, fmt.Sprintf("the relay waits %d ms for the application's transactions", timeout), "report it: the relay sets this itself")
+	} else {
+		d.ok(busy, fmt.Sprintf("the relay waits %d ms for the application's transactions", timeout))
+	}
+}
+
+const quickCheckSQL = `
+PRAGMA quick_check(1)`
+
+// integrity reads through the file, unless that takes too long.
+func (d *diagnosis) integrity(ctx context.Context) {
+	const about = "integrity"
+	limited, cancel := context.WithTimeout(ctx, quickCheckTimeout)
+	defer cancel()
+	var verdict string
+	err := d.b.db.QueryRowContext(limited, quickCheckSQL).Scan(&verdict)
+	if err != nil && limited.Err() != nil && ctx.Err() == nil {
+		d.ok(about, fmt.Sprintf("not examined: the file is too large to be read in %v", quickCheckTimeout))
+		return
+	}
+	if err != nil {
+		verdict = err.Error()
+	}
+	if verdict != "ok" {
+		d.problem(about, "the file is damaged: "+strings.Join(strings.Fields(verdict), " "),
+			fmt.Sprintf("stop everything, then restore a backup, or: sqlite3 '%s' .recover | sqlite3 '%s.new'", d.b.file, d.b.file))
+		return
+	}
+	d.ok(about, "the file is sound")
+}
+
+const indexesSQL = `
+SELECT name FROM pragma_index_list(?1) WHERE origin = 'c'`
+
+// diagnose adds indexes that are of no use, and the plan of a claim.
+func (r *relayTable) diagnose(ctx context.Context, d *diagnosis) {
+	const about = "indexes"
+	rows, err := r.b.db.QueryContext(ctx, indexesSQL, r.b.config.Table)
+	indexes, err := db.Column[string](rows, err)
+	if !d.failed(about, err) && len(indexes) == 0 {
+		d.ok(about, "the primary key is the only index of the buffer")
+	}
+	for _, name := range indexes {
+		d.warn(about, fmt.Sprintf("index %s is of no use to the relay, and each claim by stamp writes to it", db.Quote(name)), "DROP INDEX "+db.Quote(name))
+	}
+	d.claimPlan(ctx, pickSQL, "USING INTEGER PRIMARY KEY")
+}
+
+// claimPlan adds whether a claim finds its events by one of the ways named.
+func (d *diagnosis) claimPlan(ctx context.Context, pick string, ways ...string) {
+	const about = "claim plan"
+	var steps []string
+	err := d.b.begin(ctx, d.b.db, readOnly, func(tx transaction) (err error) {
+		steps, err = planSteps(tx.rows(ctx, "EXPLAIN QUERY PLAN "+pick, 0, 1000))
+		return err
+	})
+	if err != nil { // tables says what is missing
+		return
+	}
+	steps = slices.DeleteFunc(steps, func(step string) bool { // the events go through an aggregate
+		return strings.HasPrefix(step, "CO-ROUTINE") || strings.HasPrefix(step, "SCAN (subquery")
+	})
+	plan := strings.Join(steps, ", ")
+	finds := slices.ContainsFunc(ways, func(way string) bool { return strings.Contains(plan, way) })
+	if len(steps) != 1 || !strings.HasPrefix(plan, "SEARCH") || !finds {
+		d.problem(about, "a claim does not use the primary key: "+plan, "see the findings about indexes and tables")
+		return
+	}
+	d.ok(about, "a claim uses the primary key")
+}
+
+// planSteps reads and closes rows of EXPLAIN QUERY PLAN.
+func planSteps(rows *sql.Rows, err error) ([]string, error) {
+	return db.All(rows, err, func(rows *sql.Rows, step *string) error {
+		var id, parent, unused int
+		return rows.Scan(&id, &parent, &unused, step)
+	})
+}

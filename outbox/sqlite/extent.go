@@ -1,0 +1,88 @@
+package sqlite
+
+import (
+	"context"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/idset"
+	"github.com/outboxrelay/relay/outbox/sqlite/internal/db"
+)
+
+// holding is what the ledger says of how a batch's events are found: by range if there are members,
+// otherwise by their stamp.
+type holding struct {
+	members, newest *string
+	oldest          string // created_at of its oldest event
+}
+
+// extent is which rows of the buffer a statement means.
+type extent struct {
+	stamp       any // the group_id they carry; nil: none
+	first, last int64
+	ids         any // JSON array; nil: all between first and last
+	newest      any // created_at of none is later; nil: it may be
+	members     idset.Set
+}
+
+func (e extent) args() []any { return []any{e.stamp, e.first, e.last, e.ids, e.newest} }
+
+// extent returns the extent of some of the batch's events, or of all if ids is nil. By range, an event
+// younger than the batch is not one of its: its id was handed out again. Members that
+// cannot be read hold nothing; see free.
+func (h holding) extent(batch *buffer.Lease, ids []int64) extent {
+	if h.members == nil {
+		return extent{stamp: batch.GroupID.String(), first: batch.FirstID, last: batch.LastID, ids: idsArg(ids)}
+	}
+	nothing := extent{first: 1, newest: h.newest}
+	members, err := idset.ParseJSON(*h.members)
+	if err != nil {
+		return nothing
+	}
+	if ids != nil {
+		members = members.Intersect(ids)
+	}
+	if len(members) == 0 {
+		return nothing
+	}
+	which := unstamped(members)
+	which.newest = h.newest
+	return which
+}
+
+// unstamped is the extent of events that carry no stamp; there is at least one.
+func unstamped(members idset.Set) extent {
+	e := extent{first: members[0].First, last: members[len(members)-1].Last, members: members}
+	if len(members) > 1 {
+		e.ids = idsArg(members.IDs())
+	}
+	return e
+}
+
+// idsArg returns ids as a JSON array; nil becomes NULL.
+func idsArg(ids []int64) any {
+	if ids == nil {
+		return nil
+	}
+	return idset.JSONIDs(ids)
+}
+
+const liveMembersSQL = `
+SELECT members FROM outbox_batches
+WHERE buffer = ?1 AND claim = 'range' AND last_id > ?2`
+
+// free returns the ids beyond from that no live batch holds by range, as JSON. A batch whose members
+// cannot be read holds nothing: its events are sent again rather than lost.
+func (b *Buffer) free(ctx context.Context, tx transaction, from int64) (string, error) {
+	rows, err := tx.rows(ctx, liveMembersSQL, b.config.Table, from)
+	all, err := db.Column[string](rows, err)
+	if err != nil {
+		return "", err
+	}
+	var live []idset.Set
+	for _, text := range all {
+		if members, err := idset.ParseJSON(text); err == nil {
+			live = append(live, members)
+		}
+	}
+	return idset.Gaps(from, live...).JSON(), nil
+}

@@ -1,0 +1,76 @@
+// Package watermark keeps the position beyond which claims look for events, so that they do not
+// walk over the batches that wait. There is no floor as with PostgreSQL: with one writer no event
+// commits behind the cursor.
+package watermark
+
+import (
+	"sync"
+	"time"
+)
+
+// sweepEvery is how often a count starts at the beginning, for the ids and stamps that somebody
+// changed by hand.
+const sweepEvery = 5 * time.Minute
+
+// Cursor is the id beyond which claims look. The zero Cursor is at the beginning; it is safe for
+// concurrent use.
+type Cursor struct {
+	mu      sync.Mutex
+	at      int64
+	highest int64 // id claimed so far
+	swept   time.Time
+}
+
+// Position returns the id beyond which to look.
+func (c *Cursor) Position() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.at
+}
+
+// SweepDue reports whether it is time to look at everything; true at the start.
+func (c *Cursor) SweepDue() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return time.Since(c.swept) >= sweepEvery
+}
+
+// Swept records a sweep and moves the cursor to the beginning.
+func (c *Cursor) Swept() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.at, c.swept = 0, time.Now()
+}
+
+// Claimed records a claim that looked beyond from and took ids up to last. The cursor moves there, or to
+// just before skipped, the first event that the claim left behind (0: none). If the cursor is no
+// longer at from, a sweep began or another claim moved it, and it stays.
+func (c *Cursor) Claimed(from, last, skipped int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.highest = max(c.highest, last)
+	if c.at != from {
+		return
+	}
+	c.at = last
+	if skipped > 0 {
+		c.at = min(last, skipped-1)
+	}
+}
+
+// Exhausted records that nothing unclaimed lies beyond from: whatever comes has ids beyond all that
+// were claimed.
+func (c *Cursor) Exhausted(from int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.at == from {
+		c.at = max(c.at, c.highest)
+	}
+}
+
+// Reset moves the cursor to the beginning after a claim whose commit is unknown.
+func (c *Cursor) Reset() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.at = 0
+}

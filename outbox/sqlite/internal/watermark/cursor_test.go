@@ -1,0 +1,49 @@
+package watermark_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox/sqlite/internal/watermark"
+)
+
+func TestCursor_SweepsEveryFewMinutes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var c watermark.Cursor
+		at := func(want int64, due bool) {
+			t.Helper()
+			if got := c.Position(); got != want || c.SweepDue() != due {
+				t.Fatalf("the cursor is at %d, sweep due %t; expected %d, %t", got, c.SweepDue(), want, due)
+			}
+		}
+		at(0, true)
+		c.Swept()
+		c.Claimed(0, 1000, 0)
+		at(1000, false)
+		c.Exhausted(1000)
+		at(1000, false)
+		<-time.After(5 * time.Minute)
+		at(1000, true)
+		c.Swept()
+		at(0, false)
+		c.Claimed(0, 17, 0) // somebody had taken its stamp away
+		c.Exhausted(1000)   // a look that began before the sweep
+		at(17, false)
+		c.Exhausted(17)
+		at(1000, false)
+		c.Reset()
+		at(0, false)
+		c.Claimed(0, 2000, 0)
+		c.Exhausted(0) // a look that began before the claim
+		at(2000, false)
+		c.Claimed(2000, 3000, 2101) // some in between were left behind
+		at(2100, false)
+		c.Swept()
+		c.Claimed(2100, 4000, 0) // it looked before the sweep began
+		at(0, false)
+		c.Exhausted(0)
+		at(4000, false)
+	})
+}

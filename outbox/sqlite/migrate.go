@@ -1,0 +1,284 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+	"testing/fstest"
+	"text/template"
+	"time"
+
+	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/database"
+	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/sqlite/internal/db"
+)
+
+//go:embed schema/*.sql
+var migrations embed.FS
+
+// SchemaConfig says which tables Schema and Migrate make.
+type SchemaConfig struct {
+	// Table is the buffer table, "outbox_events" when empty.
+	Table string
+	// Bytes makes payload a column of opaque bytes and not of JSON.
+	Bytes bool
+	// Archive is the table for delivered events, which only Migrate makes; "" for none.
+	Archive string
+	// Custom is set for a custom table, which is neither made nor changed.
+	Custom bool
+}
+
+func (c SchemaConfig) withDefaults() SchemaConfig {
+	if c.Table == "" {
+		c.Table = defaultTable
+	}
+	return c
+}
+
+// Write-ahead logging lets readers and the one writer work at the same time. The file remembers it; it
+// cannot be set inside a transaction.
+const walSQL = `PRAGMA journal_mode = WAL`
+
+// Schema returns the DDL for c, ready for the sqlite3 shell. It can be run again without harm and never
+// drops anything.
+func Schema(c SchemaConfig) (string, error) {
+	rendered, err := render(c.withDefaults())
+	if err != nil {
+		return "", err
+	}
+	names, err := fs.Glob(rendered, "*.sql")
+	if err != nil {
+		return "", err
+	}
+	out := walSQL + ";\n"
+	for _, name := range names {
+		text, err := fs.ReadFile(rendered, name)
+		if err != nil {
+			return "", err
+		}
+		for line := range strings.Lines(string(text)) {
+			if !strings.HasPrefix(line, "-- +goose") {
+				out += line
+			}
+		}
+	}
+	return out, nil
+}
+
+// render fills the names into the migrations.
+func render(c SchemaConfig) (fs.FS, error) {
+	if err := validTables(c.Table, c.Archive); err != nil {
+		return nil, err
+	}
+	payload := "TEXT NOT NULL CHECK (typeof(payload) = 'text' AND json_valid(payload))"
+	if c.Bytes {
+		payload = "BLOB NOT NULL CHECK (typeof(payload) = 'blob')"
+	}
+	values := map[string]any{
+		"Events":  db.Quote(c.Table),
+		"Buffer":  db.Text(c.Table),
+		"Payload": payload,
+		"Custom":  c.Custom,
+	}
+	templates, err := template.ParseFS(migrations, "schema/*.sql")
+	if err != nil {
+		return nil, err
+	}
+	rendered := fstest.MapFS{}
+	for _, t := range templates.Templates() {
+		var text strings.Builder
+		if err := t.Execute(&text, values); err != nil {
+			return nil, err
+		}
+		rendered[t.Name()] = &fstest.MapFile{Data: []byte(text.String())}
+	}
+	return rendered, nil
+}
+
+// Migrate creates the file and the tables or brings them up to date, and returns the names of the
+// migrations that were applied. Several at once all succeed. Nothing is ever dropped, and a table of
+// the relay's that was dropped by hand is made again.
+func Migrate(ctx context.Context, url string, c SchemaConfig) (applied []string, err error) {
+	c = c.withDefaults()
+	file, err := db.File(url)
+	if err != nil {
+		return nil, err
+	}
+	rendered, err := render(c)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := db.Open(file, "rwc")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	b := newBuffer(Config{Table: c.Table, Archive: c.Archive}, file, conn)
+	if err := writeAhead(ctx, conn); err != nil {
+		return nil, b.unusable(err)
+	}
+	if err := b.refuseObsolete(ctx); err != nil {
+		return nil, err
+	}
+	store, err := database.NewStore(goose.DialectSQLite3, db.Quote(c.Table+"_migrations"))
+	if err != nil {
+		return nil, err
+	}
+	if applied, err = up(ctx, conn, rendered, goose.WithStore(once{store})); err != nil {
+		return nil, fmt.Errorf("migrating %s: %w", file, err)
+	}
+	archived, err := b.makeArchive(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("making the archive %s in %s: %w", c.Archive, file, err)
+	}
+	if len(applied) == 0 && !b.complete(ctx, c.Custom) {
+		// The version says that everything is there, but it is not.
+		if applied, err = up(ctx, conn, rendered, goose.WithStore(store), goose.WithDisableVersioning(true)); err != nil {
+			return nil, fmt.Errorf("migrating %s again: %w", file, err)
+		}
+	}
+	if archived {
+		applied = append(applied, c.Archive)
+	}
+	return applied, nil
+}
+
+// refuseObsolete returns an error if a table has the shape of an unreleased version.
+func (b *Buffer) refuseObsolete(ctx context.Context) error {
+	return b.begin(ctx, b.db, readOnly, func(tx transaction) error {
+		for _, r := range []requirement{batchesTable, deadLettersTable} {
+			rows, err := tx.rows(ctx, columnsSQL, r.table)
+			has, err := db.Column[string](rows, err)
+			if err != nil {
+				return err
+			}
+			if slices.Contains(has, r.obsolete) {
+				return notReady(b, []buffer.Finding{r.obsoleteFinding()})
+			}
+		}
+		return nil
+	})
+}
+
+// complete reports whether everything exists that the migrations make.
+func (b *Buffer) complete(ctx context.Context, custom bool) bool {
+	complete := false
+	err := b.begin(ctx, b.db, readOnly, func(tx transaction) error {
+		missing, err := b.missingTables(ctx, tx)
+		if err != nil || len(missing) > 0 {
+			return err
+		}
+		if missing, err = tx.lacks(ctx, ratesTable); err != nil || len(missing) > 0 {
+			return err
+		}
+		if !custom {
+			if missing, err = b.upkeep.missing(ctx, tx); err != nil || len(missing) > 0 {
+				return err
+			}
+		}
+		_, err = b.storedMode(ctx, tx)
+		complete = err == nil
+		return err
+	})
+	return err == nil && complete
+}
+
+const archiveTableSQL = `
+CREATE TABLE IF NOT EXISTS outbox_archive (
+    id          INTEGER NOT NULL,
+    topic       TEXT NOT NULL,
+    key         TEXT,
+    payload     BLOB NOT NULL,
+    headers     TEXT,
+    created_at  TEXT NOT NULL,
+    group_id    TEXT NOT NULL,
+    archived_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
+    PRIMARY KEY (id, group_id)
+)`
+
+const tableExistsSQL = `
+SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1 COLLATE NOCASE)`
+
+// makeArchive makes the archive table if one is configured and does not exist. It may be configured long
+// after the buffer was made, so it is not one of the numbered migrations.
+func (b *Buffer) makeArchive(ctx context.Context) (made bool, err error) {
+	if b.config.Archive == "" {
+		return false, nil
+	}
+	err = b.begin(ctx, b.db, nil, func(tx transaction) error {
+		var exists bool
+		if err := tx.row(ctx, tableExistsSQL, b.config.Archive).Scan(&exists); err != nil || exists {
+			return err
+		}
+		made = true
+		_, err := tx.exec(ctx, archiveTableSQL)
+		return err
+	})
+	return made && err == nil, err
+}
+
+// writeAhead switches to write-ahead logging. If another process does the same to a new file, SQLite
+// reports at once that the file is locked and does not wait for busy_timeout: two that wait there
+// could wait for each other (https://sqlite.org/c3ref/busy_handler.html).
+func writeAhead(ctx context.Context, conn *sql.DB) error {
+	ctx, cancel := context.WithTimeout(ctx, db.BusyTimeout)
+	defer cancel()
+	again := time.NewTicker(10 * time.Millisecond)
+	defer again.Stop()
+	for {
+		_, err := conn.ExecContext(ctx, walSQL)
+		if db.Code(err) != sqlite3.SQLITE_BUSY {
+			return err
+		}
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// up applies what is pending, and starts again if another process was faster.
+func up(ctx context.Context, conn *sql.DB, migrations fs.FS, options ...goose.ProviderOption) (applied []string, err error) {
+	for {
+		provider, err := goose.NewProvider(goose.DialectCustom, conn, migrations, append(options, goose.WithDisableGlobalRegistry(true))...)
+		if err != nil {
+			return nil, err
+		}
+		results, err := provider.Up(ctx)
+		if partial, ok := errors.AsType[*goose.PartialError](err); ok {
+			results = partial.Applied
+		}
+		for _, r := range results {
+			applied = append(applied, path.Base(r.Source.Path))
+		}
+		if !errors.Is(err, errAppliedBefore) {
+			return applied, err
+		}
+	}
+}
+
+// once lets a migration be applied by one process only. It is called inside the migration's
+// transaction, which no other writer can be in, and its error rolls the migration back.
+type once struct{ database.Store }
+
+var errAppliedBefore = errors.New("migration was applied by another process")
+
+func (o once) Insert(ctx context.Context, conn database.DBTxConn, r database.InsertRequest) error {
+	switch _, err := o.GetMigration(ctx, conn, r.Version); {
+	case err == nil:
+		return errAppliedBefore
+	case !errors.Is(err, database.ErrVersionNotFound):
+		return err
+	}
+	return o.Store.Insert(ctx, conn, r)
+}

@@ -1,0 +1,147 @@
+package sqlite
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/database"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/sqlite/internal/db"
+)
+
+// prepared is a migrated file and a buffer on it.
+func prepared(t *testing.T, mode string) *Buffer {
+	t.Helper()
+	url := "sqlite://" + filepath.Join(t.TempDir(), "app.db")
+	if _, err := Migrate(t.Context(), url, SchemaConfig{Archive: defaultArchive}); err != nil {
+		t.Fatal(err)
+	}
+	b, err := Open(Config{URL: url, Pipeline: "orders", Archive: defaultArchive})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if b.db, err = db.Open(b.file, mode); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return b
+}
+
+// SQLite has gathered no statistics, and nothing makes it do so.
+func TestPlans_ReadNoWholeTable(t *testing.T) {
+	t.Parallel()
+	b := prepared(t, "rw")
+	for name, statement := range map[string]string{
+		"pick": pickSQL, "pickFree": pickFreeSQL, "liveMembers": liveMembersSQL, "stamp": stampSQL, "eventsOf": eventsOfSQL, "delete": deleteSQL, "bury": burySQL,
+		"regroup": regroupSQL, "openPart": openPartSQL, "countBacklog": countBacklogSQL, "status": statusSQL, "takeOver": takeOverSQL,
+		"retryNow": retryNowSQL, "deferredAddresses": deferredAddressesSQL, "archive": archiveSQL, "putBack": putBackSQL, "openReplayed": openReplayedSQL,
+		"pickReplay": pickReplaySQL, "discard": discardSQL, "listOpen": listOpenSQL, "listAll": listAllSQL, "closeReplayed": closeReplayedSQL,
+		"pickDeadLetters": pickDeadLettersSQL, "stampDeadLetters": stampDeadLettersSQL, "deadLettersOf": deadLettersOfSQL, "markNotified": markNotifiedSQL,
+		"regroupDeadLetters": regroupDeadLettersSQL, "openQueuePart": openQueuePartSQL, "countQueue": countQueueSQL,
+		"hasOrphaned": hasOrphanedSQL, "releaseOrphaned": releaseOrphanedSQL, "queueStatus": queueStatusSQL,
+	} {
+		plan := explain(t, b, statement)
+		for _, step := range plan {
+			if strings.HasPrefix(step, "SCAN outbox_events") || strings.HasPrefix(step, "SCAN outbox_batches") || strings.HasPrefix(step, "SCAN outbox_dead_letters") ||
+				strings.HasPrefix(step, "SCAN d") || step == "SCAN e" || step == "SCAN l" || strings.HasPrefix(step, "USE TEMP B-TREE FOR ORDER BY") || strings.HasPrefix(step, "USE TEMP B-TREE FOR GROUP BY") {
+				t.Errorf("%s: %q in the plan\n%s", name, step, strings.Join(plan, "\n"))
+			}
+		}
+	}
+}
+
+// Closed and notified dead letters may be kept for ever; nothing that a relay does regularly reads them.
+func TestPlans_UseDeadLetterIndexes(t *testing.T) {
+	t.Parallel()
+	b := prepared(t, "rw")
+	for name, c := range map[string]struct{ statement, index string }{
+		"status":             {statusSQL, "outbox_dead_letters_listed"},
+		"pickReplay":         {pickReplaySQL, "outbox_dead_letters_listed"},
+		"discard":            {discardSQL, "outbox_dead_letters_listed"},
+		"listOpen":           {listOpenSQL, "outbox_dead_letters_listed"},
+		"pickDeadLetters":    {pickDeadLettersSQL, "outbox_dead_letters_unnotified"},
+		"countQueue":         {countQueueSQL, "outbox_dead_letters_unnotified"},
+		"queueStatus":        {queueStatusSQL, "outbox_dead_letters_unnotified"},
+		"deadLettersOf":      {deadLettersOfSQL, "outbox_dead_letters_notifying"},
+		"markNotified":       {markNotifiedSQL, "outbox_dead_letters_notifying"},
+		"regroupDeadLetters": {regroupDeadLettersSQL, "outbox_dead_letters_notifying"},
+		"openQueuePart":      {openQueuePartSQL, "outbox_dead_letters_notifying"},
+		"hasOrphaned":        {hasOrphanedSQL, "outbox_dead_letters_notifying"},
+		"releaseOrphaned":    {releaseOrphanedSQL, "outbox_dead_letters_notifying"},
+	} {
+		plan := strings.Join(explain(t, b, c.statement), "\n")
+		if !strings.Contains(plan, c.index) {
+			t.Errorf("%s: %s is not in the plan\n%s", name, c.index, plan)
+		}
+	}
+}
+
+func explain(t *testing.T, b *Buffer, statement string) (plan []string) {
+	t.Helper()
+	rows, err := b.db.QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+names(defaultTable, defaultArchive).Replace(statement), arguments(statement)...)
+	if err != nil {
+		t.Fatalf("%s: %v", statement, err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var (
+			id, parent, unused int
+			detail             string
+		)
+		if err := rows.Scan(&id, &parent, &unused, &detail); err != nil {
+			t.Fatal(err)
+		}
+		plan = append(plan, detail)
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return plan
+}
+
+func arguments(statement string) []any {
+	var args []any
+	for strings.Contains(statement, fmt.Sprintf("?%d", 1+len(args))) {
+		args = append(args, sql.NullString{})
+	}
+	return args
+}
+
+func TestCheck_ReadOnlyFile(t *testing.T) {
+	t.Parallel()
+	b := prepared(t, "ro")
+	for _, err := range []error{b.Check(t.Context()), b.MarkDelivered(t.Context(), &buffer.Lease{}, []int64{1})} {
+		if !errors.Is(err, buffer.ErrNotReady) || !strings.Contains(err.Error(), "read-only") {
+			t.Errorf("got error %v, want one that says the file is read-only", err)
+		}
+	}
+}
+
+// Of two processes that apply the same migration, one is rejected and rolls back.
+func TestMigrate_AppliesOnce(t *testing.T) {
+	t.Parallel()
+	b := prepared(t, "rw")
+	store, err := database.NewStore(goose.DialectSQLite3, db.Quote("outbox_events_migrations"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := (once{store}).Insert(t.Context(), b.db, database.InsertRequest{Version: 1}); !errors.Is(err, errAppliedBefore) {
+		t.Fatalf("a migration that was applied before: got error %v", err)
+	}
+	if err := (once{store}).Insert(t.Context(), b.db, database.InsertRequest{Version: 1000}); err != nil {
+		t.Fatalf("a migration that was not applied before: %v", err)
+	}
+}

@@ -1,0 +1,258 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/idset"
+	"github.com/outboxrelay/relay/outbox/sqlite/internal/db"
+	"github.com/outboxrelay/relay/outbox/sqlite/internal/watermark"
+)
+
+// DeadLetterQueue is the dead letters of a pipeline as the buffer of its dead-letter hook. A claim stamps
+// hook_group_id on dead letters; the batch is in the ledger under a buffer name of its own.
+type DeadLetterQueue struct {
+	b      *Buffer
+	cursor watermark.Cursor // says only when to sweep
+}
+
+// DeadLetterQueue returns the queue of b's pipeline. It shares b's connections.
+func (b *Buffer) DeadLetterQueue() *DeadLetterQueue { return &DeadLetterQueue{b: b} }
+
+// queueSuffix makes the buffer name of a dead-letter queue in the ledger.
+const queueSuffix = " dead letters"
+
+func (q *DeadLetterQueue) ledger() ledger { return ledger{q.b, q.b.config.Table + queueSuffix} }
+
+// Check implements buffer.Inspector.
+func (q *DeadLetterQueue) Check(ctx context.Context) error { return q.b.Check(ctx) }
+
+const (
+	// If an event has several dead letters, a batch takes the one that min finds; the other columns are
+	// from its row.
+	pickDeadLettersSQL = `
+SELECT rowid, event_id, topic, key, payload, headers, created_at,
+       pipeline, min(group_id), attempts, error, died_at, notified_at, closed_at
+FROM outbox_dead_letters
+WHERE pipeline = ?1 AND closed_at IS NULL AND notified_at IS NULL AND hook_group_id IS NULL
+GROUP BY event_id ORDER BY event_id LIMIT ?2`
+
+	stampDeadLettersSQL = `
+UPDATE outbox_dead_letters SET hook_group_id = ?1
+WHERE rowid IN (SELECT value FROM json_each(?2))`
+
+	openQueueLedgerSQL = `
+INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
+                            attempts, outages, events, first_id, last_id, oldest_at)
+VALUES (?1, ?2, 'stamp', 'leased', 1, strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?3), ?4, 1,
+        0, 0, ?5, ?6, ?7, ?8)
+RETURNING claimed_at`
+)
+
+// Claim implements buffer.Claimer. The column of the payloads is not JSON, so PayloadIsJSON is false.
+func (q *DeadLetterQueue) Claim(ctx context.Context, limit int, lease time.Duration) (*buffer.Lease, error) {
+	batch := &buffer.Lease{
+		Batch: buffer.Batch{GroupID: buffer.NewGroupID(), Pipeline: q.b.config.Pipeline}, LeaseNo: 1, UnfinishedLeases: 1, Ends: db.LeaseEnd(time.Now(), lease),
+	}
+	err := q.b.write(ctx, "claiming dead letters", func(tx transaction) error {
+		rows, err := tx.rows(ctx, pickDeadLettersSQL, q.b.config.Pipeline, limit)
+		events, rowids, err := scanDeadLetters(rows, err, limit)
+		if err != nil {
+			return err
+		}
+		if len(events) == 0 {
+			return errNothing
+		}
+		batch.Events, batch.FirstID, batch.LastID = events, events[0].ID, events[len(events)-1].ID
+		if _, err := tx.exec(ctx, stampDeadLettersSQL, batch.GroupID.String(), idset.JSONIDs(rowids)); err != nil {
+			return err
+		}
+		oldest := events[0].DeadLetter.DiedAt
+		for i := range events {
+			if at := events[i].DeadLetter.DiedAt; at.Before(oldest) {
+				oldest = at
+			}
+		}
+		return scanClock(tx.row(ctx, openQueueLedgerSQL, batch.GroupID.String(), q.ledger().buffer, db.Seconds(lease), q.b.config.Owner,
+			len(events), batch.FirstID, batch.LastID, oldest.Format(db.TimeFormat)), &batch.ClaimedAt)
+	})
+	if errors.Is(err, errNothing) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	batch.ClaimedLocal = time.Now()
+	return batch, nil
+}
+
+const deadLettersOfSQL = `
+SELECT rowid, event_id, topic, key, payload, headers, created_at,
+       pipeline, group_id, attempts, error, died_at, notified_at, closed_at
+FROM outbox_dead_letters WHERE pipeline = ?2 AND hook_group_id = ?1 AND notified_at IS NULL
+ORDER BY event_id`
+
+// TakeOver implements buffer.Claimer.
+func (q *DeadLetterQueue) TakeOver(ctx context.Context, lease time.Duration) (*buffer.Lease, error) {
+	return q.ledger().takeOver(ctx, lease, func(tx transaction, batch *buffer.Lease, _ holding, count int) error {
+		rows, err := tx.rows(ctx, deadLettersOfSQL, batch.GroupID.String(), q.b.config.Pipeline)
+		batch.Events, _, err = scanDeadLetters(rows, err, count)
+		return err
+	})
+}
+
+// Renew implements buffer.Claimer.
+func (q *DeadLetterQueue) Renew(ctx context.Context, batch *buffer.Lease, lease time.Duration) error {
+	return q.ledger().renew(ctx, batch, lease)
+}
+
+// ?3 is the event ids meant as a JSON array, or NULL for all of the batch.
+const (
+	markNotifiedSQL = `
+UPDATE outbox_dead_letters SET notified_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
+WHERE pipeline = ?2 AND hook_group_id = ?1 AND notified_at IS NULL
+  AND (?3 IS NULL OR event_id IN (SELECT value FROM json_each(?3)))`
+
+	regroupDeadLettersSQL = `
+UPDATE outbox_dead_letters SET hook_group_id = ?4
+WHERE pipeline = ?2 AND hook_group_id = ?1 AND notified_at IS NULL
+  AND (?3 IS NULL OR event_id IN (SELECT value FROM json_each(?3)))`
+
+	openQueuePartSQL = `
+INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
+                            attempts, outages, events, first_id, last_id, oldest_at, origins, error, address)
+SELECT ?1, ?2, 'stamp', 'waiting', 0, strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?3), ?4, 0,
+       ?5, ?6, count(*), min(event_id), max(event_id), min(died_at), ?7, ?8, ?9
+FROM outbox_dead_letters WHERE pipeline = ?10 AND hook_group_id = ?1 AND notified_at IS NULL
+HAVING count(*) > 0`
+)
+
+// Settle implements buffer.Settler.
+func (q *DeadLetterQueue) Settle(ctx context.Context, batch *buffer.Lease, all []buffer.Outcome) error {
+	l := q.ledger()
+	return l.settle(ctx, batch, all, func(tx transaction, _ holding, o *buffer.Outcome) error {
+		which := []any{batch.GroupID.String(), q.b.config.Pipeline, idsArg(o.IDs)}
+		switch o.Verdict {
+		case buffer.Delivered:
+			_, err := tx.exec(ctx, markNotifiedSQL, which...)
+			return err
+		case buffer.Retry:
+			if _, err := tx.exec(ctx, regroupDeadLettersSQL, append(which, o.GroupID.String())...); err != nil {
+				return err
+			}
+			origins, err := originsOf(batch)
+			if err != nil {
+				return err
+			}
+			_, err = tx.exec(ctx, openQueuePartSQL, o.GroupID.String(), l.buffer, db.Seconds(o.After), q.b.config.Owner,
+				o.Attempts, o.Outages, origins, o.Error, o.Address, q.b.config.Pipeline)
+			return err
+		}
+		return fmt.Errorf("settling batch %s of dead letters: verdict is %v; expected delivered or retry", batch.GroupID, o.Verdict)
+	})
+}
+
+// MarkDelivered implements buffer.Settler.
+func (q *DeadLetterQueue) MarkDelivered(ctx context.Context, batch *buffer.Lease, delivered []int64) error {
+	return q.ledger().markDelivered(ctx, batch, delivered)
+}
+
+// DeferredAddresses implements buffer.Deferrer.
+func (q *DeadLetterQueue) DeferredAddresses(ctx context.Context) ([]string, error) {
+	return q.ledger().deferredAddresses(ctx)
+}
+
+// RetryNow implements buffer.Deferrer.
+func (q *DeadLetterQueue) RetryNow(ctx context.Context, address string, limit int) (int, error) {
+	return q.ledger().retryNow(ctx, address, limit)
+}
+
+const (
+	countQueueSQL = `
+SELECT (SELECT count(*) FROM (
+          SELECT 1 FROM outbox_dead_letters
+          WHERE pipeline = ?2 AND closed_at IS NULL AND notified_at IS NULL AND hook_group_id IS NULL LIMIT ?3)),
+       count(*) FILTER (WHERE due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
+       count(*) FILTER (WHERE state = 'waiting'),
+       count(*) FILTER (WHERE state = 'delivered')
+FROM outbox_batches WHERE buffer = ?1`
+
+	// Orphaned dead letters carry a hook_group_id without a ledger row: one table was restored, or somebody
+	// changed it by hand. They are claimed again under a new group_id.
+	hasOrphanedSQL = `
+SELECT EXISTS (
+  SELECT 1 FROM outbox_dead_letters
+  WHERE pipeline = ?1 AND hook_group_id IS NOT NULL AND notified_at IS NULL
+    AND NOT EXISTS (SELECT 1 FROM outbox_batches WHERE group_id = outbox_dead_letters.hook_group_id))`
+
+	releaseOrphanedSQL = `
+UPDATE outbox_dead_letters SET hook_group_id = NULL
+WHERE pipeline = ?1 AND hook_group_id IS NOT NULL AND notified_at IS NULL
+  AND NOT EXISTS (SELECT 1 FROM outbox_batches WHERE group_id = outbox_dead_letters.hook_group_id)`
+
+	queueStatusSQL = `
+WITH ledger AS (
+  SELECT count(*) FILTER (WHERE state = 'leased') AS leased,
+         count(*) FILTER (WHERE state = 'waiting') AS waiting,
+         count(*) FILTER (WHERE state = 'delivered') AS delivered,
+         coalesce(sum(max(events - json_array_length(delivered), 0)), 0) AS claimed,
+         min(oldest_at) FILTER (WHERE events > json_array_length(delivered)) AS oldest_at
+  FROM outbox_batches WHERE buffer = ?1
+), fresh AS (
+  SELECT count(*) AS events, min(died_at) AS oldest_at FROM outbox_dead_letters
+  WHERE pipeline = ?2 AND closed_at IS NULL AND notified_at IS NULL AND hook_group_id IS NULL
+)
+SELECT ledger.claimed + fresh.events,
+       coalesce((julianday('now') - julianday(
+         min(coalesce(ledger.oldest_at, fresh.oldest_at), coalesce(fresh.oldest_at, ledger.oldest_at)))) * 86400, 0.0),
+       leased, waiting, delivered
+FROM ledger, fresh`
+)
+
+// CountBacklog implements buffer.Inspector.
+func (q *DeadLetterQueue) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, error) {
+	if limit > 0 && q.cursor.SweepDue() {
+		if err := q.sweep(ctx); err != nil {
+			return buffer.Backlog{}, err
+		}
+	}
+	var backlog buffer.Backlog
+	err := q.b.db.QueryRowContext(ctx, countQueueSQL, q.ledger().buffer, q.b.config.Pipeline, limit).
+		Scan(&backlog.Unclaimed, &backlog.Due, &backlog.Waiting, &backlog.Delivered)
+	return backlog, q.b.explain(ctx, "counting unnotified dead letters", err)
+}
+
+// sweep releases orphaned dead letters.
+func (q *DeadLetterQueue) sweep(ctx context.Context) error {
+	var orphaned bool
+	err := q.b.db.QueryRowContext(ctx, hasOrphanedSQL, q.b.config.Pipeline).Scan(&orphaned)
+	if err == nil && orphaned { // otherwise it is not worth waiting for the write lock
+		err = q.b.begin(ctx, q.b.db, nil, func(tx transaction) error {
+			_, err := tx.exec(ctx, releaseOrphanedSQL, q.b.config.Pipeline)
+			return err
+		})
+	}
+	if err != nil {
+		return q.b.explain(ctx, "sweeping dead letters", err)
+	}
+	q.cursor.Swept()
+	return nil
+}
+
+// Status implements buffer.Inspector. The oldest dead letter's age is the time since it died.
+func (q *DeadLetterQueue) Status(ctx context.Context) (buffer.Status, error) {
+	var (
+		s      buffer.Status
+		oldest float64
+	)
+	err := q.b.db.QueryRowContext(ctx, queueStatusSQL, q.ledger().buffer, q.b.config.Pipeline).
+		Scan(&s.Pending, &oldest, &s.Leased, &s.Waiting, &s.Delivered)
+	if err != nil {
+		return buffer.Status{}, q.b.explain(ctx, "reading the status of dead letters", err)
+	}
+	s.OldestPending = max(0, time.Duration(oldest*float64(time.Second)))
+	return s, nil
+}
