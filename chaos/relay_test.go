@@ -97,7 +97,7 @@ func (p *relay) said() []byte {
 	return text[max(0, len(text)-most):]
 }
 
-// ranOut tells whether the process said that shutdown_timeout ran out.
-func (p *relay) ranOut() bool { return bytes.Contains(p.said(), []byte("shutdown_timeout of ")) }
+// ranOut tells whether the process reported that shutdown_timeout was exceeded.
+func (p *relay) ranOut() bool { return bytes.Contains(p.said(), []byte("shutdown_timeout (")) }
 
 func (p *relay) signal(s syscall.Signal) error { return p.process.cmd.Process.Signal(s) }

@@ -11,34 +11,39 @@ import (
 )
 
 func (a *app) checkCommand() *cobra.Command {
-	return a.configured(&cobra.Command{
+	return a.withConfig(&cobra.Command{
 		Use:   "check",
 		Short: "Validate the configuration, offline",
-		Long: `Check reads the configuration and lists every mistake, one a line:
-file:line:column: what is wrong, what was expected. It connects to nothing.`,
+		Long: `Check validates the configuration and prints all errors, one a line:
+file:line:column: <key> is <value>; expected <what>. It connects to nothing.`,
 		Example: "  relay check -c relay.yaml",
 	}, a.check)
 }
 
 func (a *app) check(_ *cobra.Command, cfg *config.Config) error {
-	lines, err := cfg.Open(func(string) config.Process { return config.Process{Stdout: io.Discard} })
+	pipelines, err := cfg.Open(func(string) config.Process { return config.Process{Stdout: io.Discard} })
 	if err != nil {
 		return err
 	}
-	for i, line := range lines {
-		if err := line.Close(); err != nil {
+	for i, opened := range pipelines {
+		if err := opened.Close(); err != nil {
 			return err
 		}
 		p := &cfg.Pipelines[i]
-		if _, err := fmt.Fprintf(a.stdout, "ok  %s: %s (%s) -> %s (%s), %d workers, batches of %d, %s\n", p.Name,
-			p.Source.URL, p.Source.Table, p.Sink.URL, address(&p.Sink), p.Workers, p.BatchSize, p.Schedule); err != nil {
+		if _, err := fmt.Fprintf(a.stdout, "ok  %s, %s, batches of %d, %s\n",
+			route(p), plural(int64(p.Workers), "worker", "workers"), p.BatchSize, p.Schedule); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// address says where in its sink a pipeline writes.
+// route describes a pipeline: its name, source and sink.
+func route(p *config.Pipeline) string {
+	return fmt.Sprintf("%s: %s (%s) -> %s (%s)", p.Name, p.Source.URL, p.Source.Table, p.Sink.URL, address(&p.Sink))
+}
+
+// address describes where in its sink a pipeline writes.
 func address(s *config.Sink) string {
 	switch s.Driver {
 	case "redis":

@@ -20,14 +20,14 @@ func (a *app) completionCommand() *cobra.Command {
 	shells := slices.Sorted(maps.Keys(scripts))
 	return &cobra.Command{
 		Use:   "completion " + strings.Join(shells, "|"),
-		Short: "Print a script that completes relay's commands in a shell",
+		Short: "Print a shell completion script",
 		Example: `  relay completion bash > /etc/bash_completion.d/relay
   relay completion zsh > "${fpath[1]}/_relay"
   relay completion fish > ~/.config/fish/completions/relay.fish`,
 		ValidArgs: shells,
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) != 1 || scripts[args[0]] == nil {
-				return usage("completion wants one shell, %s was expected", strings.Join(shells, ", "))
+				return usage("the shell is %q; expected one of %s", strings.Join(args, " "), strings.Join(shells, ", "))
 			}
 			return scripts[args[0]](c.Root(), a.stdout)
 		},

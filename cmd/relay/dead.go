@@ -21,11 +21,12 @@ func (a *app) deadCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "dead",
 		Short: "List, show, replay or discard dead letters",
-		Long: `An event that was refused for good is a dead letter until somebody decides: replay
-sends it again, under its old id, discard gives it up. Either closes it; a closed
-one stays in outbox_dead_letters for the record, and list --closed shows it.
+		Long: `A dead letter is an event that the sink rejected permanently or too often. Replay
+sends it again, under its old id; discard gives it up. Both close it. Closed dead
+letters stay in outbox_dead_letters; list --closed shows them.
 
-All take the same filters, and mean the dead letters that match all of them.`,
+All subcommands take the same filters and select the dead letters that match all of
+them.`,
 		Example: `  relay dead list -c relay.yaml --error "422" --newer-than 1h
   relay dead show -c relay.yaml --id 17
   relay dead replay -c relay.yaml --pipeline orders --topic orders.created --dry-run
@@ -37,7 +38,7 @@ All take the same filters, and mean the dead letters that match all of them.`,
 	return c
 }
 
-// deadFlags are what the dead commands are told.
+// deadFlags are the flags of the dead commands.
 type deadFlags struct {
 	pipeline             string
 	ids                  []string
@@ -50,54 +51,57 @@ type deadFlags struct {
 
 func (f *deadFlags) bind(c *cobra.Command) {
 	flags := c.Flags()
-	flags.StringVar(&f.pipeline, "pipeline", "", "this pipeline's only")
-	flags.StringSliceVar(&f.ids, "id", nil, "these events only, numbers or uuids; several times, or 17,18")
-	flags.StringVar(&f.topic, "topic", "", "this topic's only")
-	flags.StringVar(&f.error, "error", "", "those with this text in their error, upper and lower case alike")
-	flags.DurationVar(&f.olderThan, "older-than", 0, "those that died longer ago, like 1h")
-	flags.DurationVar(&f.newerThan, "newer-than", 0, "those that died since, like 1h")
-	flags.BoolVar(&f.all, "all", false, "all of them")
+	flags.StringVar(&f.pipeline, "pipeline", "", "only this pipeline")
+	flags.StringSliceVar(&f.ids, "id", nil, "only these events (numbers or uuids); repeat the flag or write 17,18")
+	flags.StringVar(&f.topic, "topic", "", "only this topic")
+	flags.StringVar(&f.error, "error", "", "only errors that contain this text, case-insensitive")
+	flags.DurationVar(&f.olderThan, "older-than", 0, "only those that died longer ago, like 1h")
+	flags.DurationVar(&f.newerThan, "newer-than", 0, "only those that died since, like 1h")
+	flags.BoolVar(&f.all, "all", false, "all dead letters")
 	flags.BoolVar(&f.asJSON, "json", false, "print JSON")
-	c.Args = idsByFlag
+	c.Args = rejectPositionalIDs
 }
 
-// idsByFlag says where the ids go that stand behind a command.
-func idsByFlag(c *cobra.Command, args []string) error {
-	if _, _, err := admin.Named(args); len(args) == 0 || err != nil {
+func (f *deadFlags) bindClosed(c *cobra.Command) {
+	c.Flags().BoolVar(&f.closed, "closed", false, "include those that were replayed or discarded")
+}
+
+// rejectPositionalIDs points to --id if the arguments are ids.
+func rejectPositionalIDs(c *cobra.Command, args []string) error {
+	if _, _, err := admin.ParseIDs(args); len(args) == 0 || err != nil {
 		return cobra.NoArgs(c, args)
 	}
-	return usage("%s is no command: %s --id %s was expected", strings.Join(args, " "), c.CommandPath(), strings.Join(args, ","))
+	return usage("unexpected argument %s; expected %s --id %s", strings.Join(args, " "), c.CommandPath(), strings.Join(args, ","))
 }
 
-// chosen refuses a command that does not say which letters it means.
-func (f *deadFlags) chosen() error {
+// requireSelection rejects a command without filters and --all.
+func (f *deadFlags) requireSelection() error {
 	filtered := len(f.ids) > 0 || f.topic != "" || f.error != "" || f.olderThan > 0 || f.newerThan > 0
 	if !filtered && !f.all {
-		return usage("which dead letters? --id, a filter or --all was expected")
+		return usage("no dead letters are selected; expected --id, another filter or --all")
 	}
 	return nil
 }
 
-// filter makes of the flags what a buffer takes.
 func (f *deadFlags) filter() (buffer.DeadFilter, error) {
 	filter := buffer.DeadFilter{Topic: f.topic, Error: f.error, OlderThan: f.olderThan, NewerThan: f.newerThan, Closed: f.closed}
 	if f.olderThan < 0 || f.newerThan < 0 {
-		return filter, usage("--older-than and --newer-than are times ago, like 1h")
+		return filter, usage("--older-than or --newer-than is negative; expected a duration like 1h")
 	}
 	if f.all && len(f.ids) > 0 {
-		return filter, usage("--all stands beside --id, one of them was expected")
+		return filter, usage("--all is used together with --id; expected one of them")
 	}
 	if len(f.ids) > 0 {
 		var err error
-		if filter.IDs, filter.UUIDs, err = admin.Named(f.ids); err != nil {
+		if filter.IDs, filter.UUIDs, err = admin.ParseIDs(f.ids); err != nil {
 			return filter, usage("--id: %v", err)
 		}
 	}
 	return filter, nil
 }
 
-// named are the events that a filter names, as they are called.
-func named(f buffer.DeadFilter) []string {
+// filterIDs are the ids in a filter, as text.
+func filterIDs(f buffer.DeadFilter) []string {
 	var all []string
 	for _, id := range f.IDs {
 		all = append(all, strconv.FormatInt(id, 10))
@@ -108,16 +112,19 @@ func named(f buffer.DeadFilter) []string {
 	return all
 }
 
-// letters are one pipeline's dead letters.
-type letters struct {
-	config.Letters
-	pipeline *config.Pipeline
-	buffer   config.Buffer
+// deadLetters are the dead letters of a pipeline that match a filter.
+type deadLetters struct {
+	admin.DeadLetters
+	pipeline string
 	filter   buffer.DeadFilter
 }
 
-// withLetters opens the buffers that are meant, and has work done with them.
-func (a *app) withLetters(c *cobra.Command, cfg *config.Config, f *deadFlags, work func(context.Context, []letters) error) (err error) {
+func deadLettersOf(p *config.Pipeline, b config.Buffer) admin.DeadLetters {
+	return admin.DeadLetters{Store: b, HasHook: p.DeadLetter.Hook != nil, BatchSize: p.BatchSize}
+}
+
+// withDeadLetters opens the buffers of the selected pipelines and calls run.
+func (a *app) withDeadLetters(c *cobra.Command, cfg *config.Config, f *deadFlags, run func(context.Context, []deadLetters) error) (err error) {
 	filter, err := f.filter()
 	if err != nil {
 		return err
@@ -125,60 +132,39 @@ func (a *app) withLetters(c *cobra.Command, cfg *config.Config, f *deadFlags, wo
 	if err := cfg.CheckSources(); err != nil {
 		return err
 	}
-	chosen, err := choose(cfg, f.pipeline)
+	selected, err := selectPipelines(cfg, f.pipeline)
 	if err != nil {
 		return err
 	}
-	var all []letters
-	defer func() {
-		for _, l := range all {
-			err = errors.Join(err, l.buffer.Close())
+	var all []deadLetters
+	for _, p := range selected {
+		b, errOpen := p.OpenBuffer("dead")
+		if errOpen != nil {
+			return errOpen
 		}
-	}()
-	for _, p := range chosen {
-		b, err := p.OpenBuffer("dead")
-		if err != nil {
-			return err
-		}
-		all = append(all, letters{p.Letters(b), p, b, filter})
+		defer func() { err = errors.Join(err, b.Close()) }()
+		all = append(all, deadLetters{deadLettersOf(p, b), p.Name, filter})
 	}
-	return work(c.Context(), all)
+	return run(c.Context(), all)
 }
 
-// choose returns the pipeline of that name, or all when it is "".
-func choose(cfg *config.Config, name string) ([]*config.Pipeline, error) {
-	var chosen []*config.Pipeline
-	var names []string
-	for i := range cfg.Pipelines {
-		p := &cfg.Pipelines[i]
-		names = append(names, p.Name)
-		if name == "" || p.Name == name {
-			chosen = append(chosen, p)
-		}
-	}
-	if len(chosen) == 0 {
-		return nil, usage("there is no pipeline %q, %s was expected", name, strings.Join(names, " or "))
-	}
-	return chosen, nil
-}
-
-// pageSize is how many dead letters are read at once: payloads may be large.
+// pageSize is the number of dead letters in a query. Payloads may be large.
 const pageSize = 200
 
-// each hands the letters that match to tell, in order, until it returns false. A page
-// takes no longer than statusTimeout.
-func (l *letters) each(ctx context.Context, tell func(*outbox.Event) (more bool, err error)) error {
+// each calls visit for every match, in order, until it returns false. A page takes at
+// most statusTimeout.
+func (l *deadLetters) each(ctx context.Context, visit func(*outbox.Event) (more bool, err error)) error {
 	var after *buffer.DeadKey
 	for {
 		page, cancel := context.WithTimeout(ctx, statusTimeout)
-		events, err := l.ListDead(page, l.filter, after, pageSize)
+		events, err := l.Store.ListDead(page, l.filter, after, pageSize)
 		cancel()
 		if err != nil {
-			return fmt.Errorf("%s: %w", l.pipeline.Name, err)
+			return fmt.Errorf("%s: %w", l.pipeline, err)
 		}
 		for i := range events {
 			e := &events[i]
-			if more, err := tell(e); err != nil || !more {
+			if more, err := visit(e); err != nil || !more {
 				return err
 			}
 			after = &buffer.DeadKey{EventID: e.ID, GroupID: e.DeadLetter.GroupID}
@@ -189,37 +175,41 @@ func (l *letters) each(ctx context.Context, tell func(*outbox.Event) (more bool,
 	}
 }
 
-// count counts those that match, by state.
-func (l *letters) count(ctx context.Context) (buffer.DeadCount, error) {
+// count counts the matches by state.
+func (l *deadLetters) count(ctx context.Context) (buffer.DeadCount, error) {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
-	n, err := l.CountDead(ctx, l.filter)
+	n, err := l.Store.CountDead(ctx, l.filter)
 	if err != nil {
-		err = fmt.Errorf("%s: %w", l.pipeline.Name, err)
+		err = fmt.Errorf("%s: %w", l.pipeline, err)
 	}
 	return n, err
 }
 
-// unambiguous refuses ids of which several pipelines have letters: they are different
-// events.
-func unambiguous(ctx context.Context, all []letters) error {
-	if len(all) == 1 || len(named(all[0].filter)) == 0 {
+// checkAmbiguous rejects ids that dead letters of several pipelines have: they are
+// different events.
+func checkAmbiguous(ctx context.Context, all []deadLetters) error {
+	if len(all) == 1 {
 		return nil
 	}
-	has := map[string][]string{}
+	pipelines := map[string][]string{}
+	ids := filterIDs(all[0].filter)
+	if len(ids) == 0 {
+		return nil
+	}
 	for _, l := range all {
 		if err := l.each(ctx, func(e *outbox.Event) (bool, error) {
-			if names := has[e.Identity()]; !slices.Contains(names, l.pipeline.Name) {
-				has[e.Identity()] = append(names, l.pipeline.Name)
+			if names := pipelines[e.Identity()]; !slices.Contains(names, l.pipeline) {
+				pipelines[e.Identity()] = append(names, l.pipeline)
 			}
 			return true, nil
 		}); err != nil {
 			return err
 		}
 	}
-	for _, id := range named(all[0].filter) {
-		if names := has[id]; len(names) > 1 {
-			return usage("several pipelines have a dead letter %s: --pipeline %s was expected", id, strings.Join(names, " or --pipeline "))
+	for _, id := range ids {
+		if names := pipelines[id]; len(names) > 1 {
+			return usage("several pipelines have a dead letter %s; expected --pipeline %s", id, strings.Join(names, " or --pipeline "))
 		}
 	}
 	return nil

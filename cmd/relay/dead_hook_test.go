@@ -58,9 +58,9 @@ func TestHook(t *testing.T) {
 	path := write(t, onePipeline("p", db.url, url, "    retry: {initial: 10ms, max: 50ms}",
 		"    dead_letter: {hook: {url: '"+hook.url+"/?key=planted-s3cret', headers: {X-Key: hook-s3cret}}}"))
 	db.bury("p", [3]string{"1", "a", "first"}, [3]string{"2", "a", "second"})
-	do(t, nil, "dead", "discard", "-c", path, "--all").want(t, 0, "p: discarded 0 dead letters; 2 left: the dead-letter hook has not heard of them yet\n", "")
-	do(t, nil, "dead", "replay", "-c", path, "--id", "2").want(t, 1, "p: replayed 0 dead letters; 1 left", "relay: 2: the dead-letter hook has not heard of it yet")
-	do(t, nil, "dead", "list", "-c", path).want(t, 0, "  no    first\n", "")
+	do(t, nil, "dead", "discard", "-c", path, "--all").want(t, 0, "p: discarded 0 dead letters; skipped 2: the dead-letter hook was not notified yet\n", "")
+	do(t, nil, "dead", "replay", "-c", path, "--id", "2").want(t, 1, "p: replayed 0 dead letters; skipped 1", "relay: 2: the dead-letter hook was not notified yet")
+	do(t, nil, "dead", "list", "-c", path).want(t, 0, "  no        first\n", "")
 
 	r := start(t, nil, "run", "-c", path)
 	db.insert(10)
@@ -82,7 +82,7 @@ func TestHook(t *testing.T) {
 		t.Errorf("the hook got %q", hook.got)
 	}
 	hook.mu.Unlock()
-	do(t, nil, "dead", "list", "-c", path).want(t, 0, "  yes   first\n", "")
+	do(t, nil, "dead", "list", "-c", path).want(t, 0, "  yes       first\n", "")
 	do(t, nil, "dead", "discard", "-c", path, "--id", "1").want(t, 0, "p: discarded 1 dead letter\n", "")
 	do(t, nil, "dead", "replay", "-c", path, "--all").want(t, 0, "p: replayed 1 dead letter\n", "")
 	testserver.Eventually(t, func() error {

@@ -21,15 +21,15 @@ import (
 func (a *app) deadShowCommand() *cobra.Command {
 	var f deadFlags
 	var c *cobra.Command
-	c = a.configured(&cobra.Command{
+	c = a.withConfig(&cobra.Command{
 		Use:     "show",
-		Short:   "Show dead letters with all that is known of them",
+		Short:   "Show dead letters in full",
 		Example: "  relay dead show -c relay.yaml --id 17\n  relay dead show -c relay.yaml --pipeline orders --topic orders.created --json",
 	}, func(_ *cobra.Command, cfg *config.Config) error {
-		if err := f.chosen(); err != nil {
+		if err := f.requireSelection(); err != nil {
 			return err
 		}
-		return a.withLetters(c, cfg, &f, func(ctx context.Context, all []letters) error {
+		return a.withDeadLetters(c, cfg, &f, func(ctx context.Context, all []deadLetters) error {
 			if f.asJSON {
 				if err := a.listJSON(ctx, all, 0); err != nil {
 					return err
@@ -42,52 +42,49 @@ func (a *app) deadShowCommand() *cobra.Command {
 					if f.asJSON {
 						return true, nil
 					}
-					_, err := io.WriteString(a.stdout, a.portrait(e))
+					_, err := io.WriteString(a.stdout, a.details(e))
 					return true, err
 				}); err != nil {
 					a.fail(err)
 				}
 			}
-			for _, id := range named(all[0].filter) {
+			hint := ""
+			if !f.closed {
+				hint = " that is open; use --closed to include closed ones"
+			}
+			for _, id := range filterIDs(all[0].filter) {
 				if !found[id] {
-					a.fail(fmt.Errorf("%s: there is no such dead letter%s", id, unlessClosed(f.closed)))
+					a.fail(fmt.Errorf("%s: no dead letter has this id%s", id, hint))
 				}
 			}
 			return nil
 		})
 	})
 	f.bind(c)
-	c.Flags().BoolVar(&f.closed, "closed", false, "those that were replayed or discarded too")
+	f.bindClosed(c)
 	return c
 }
 
-func unlessClosed(closed bool) string {
-	if closed {
-		return ""
-	}
-	return " that is open (--closed looks at the others too)"
-}
-
-// portrait is everything that is known of a dead letter, for people.
-func (a *app) portrait(e *outbox.Event) string {
+// details formats a dead letter in full.
+func (a *app) details(e *outbox.Event) string {
 	var b strings.Builder
 	d := e.DeadLetter
 	line := func(name, value string) { fmt.Fprintf(&b, "  %-9s %s\n", name, value) }
 	fmt.Fprintf(&b, "%s %s\n", d.Pipeline, e.Identity())
-	line("topic", plain(e.Topic))
+	line("topic", printable(e.Topic))
 	if e.Key != nil {
-		line("key", plain(*e.Key))
+		line("key", printable(*e.Key))
 	}
 	if e.Headers != nil {
-		line("headers", plain(string(e.Headers)))
+		line("headers", printable(string(e.Headers)))
 	}
-	line("created", moment(e.CreatedAt))
-	line("died", moment(d.DiedAt))
-	line("told", moment(d.NotifiedAt))
-	line("closed", moment(d.ClosedAt))
+	line("created", timeAndAge(e.CreatedAt))
+	line("died", timeAndAge(d.DiedAt))
+	line("notified", timeAndAge(d.NotifiedAt))
+	line("closed", timeAndAge(d.ClosedAt))
 	line("group_id", d.GroupID.String())
 	line("attempts", fmt.Sprint(d.Attempts))
-	line("error", plain(a.redact(d.Error)))
+	line("error", printable(a.redact(d.Error)))
 	block := func(name string, content []byte) {
 		b.WriteString("  " + name + "\n")
 		for row := range strings.Lines(payload(content)) {
@@ -96,20 +93,20 @@ func (a *app) portrait(e *outbox.Event) string {
 	}
 	block("payload", e.Payload)
 	if d.Row != nil {
-		block("row, which replay puts back", d.Row)
+		block("row (inserted by replay)", d.Row)
 	}
 	b.WriteByte('\n')
 	return b.String()
 }
 
-func moment(at time.Time) string {
+func timeAndAge(at time.Time) string {
 	if at.IsZero() {
 		return "-"
 	}
 	return fmt.Sprintf("%s (%s ago)", at.UTC().Format(time.RFC3339Nano), ago(at))
 }
 
-// payload is JSON with its lines indented, text as it is, and bytes as a dump.
+// payload formats JSON with indentation, other text as it is and bytes as a hex dump.
 func payload(p []byte) string {
 	var indented bytes.Buffer
 	if utf8.Valid(p) && json.Indent(&indented, p, "", "  ") == nil {

@@ -37,9 +37,9 @@ func (d *database) open(pipeline string) string {
 func TestDeadIDsAreFlags(t *testing.T) {
 	t.Parallel()
 	for args, says := range map[string]string{
-		"show 51":        "relay: 51 is no command: relay dead show --id 51 was expected\n",
-		"replay 51 52":   "relay: 51 52 is no command: relay dead replay --id 51,52 was expected\n",
-		"discard 51":     "relay dead discard --id 51 was expected\n",
+		"show 51":        "relay: unexpected argument 51; expected relay dead show --id 51\n",
+		"replay 51 52":   "relay: unexpected argument 51 52; expected relay dead replay --id 51,52\n",
+		"discard 51":     "expected relay dead discard --id 51\n",
 		"show something": `relay: unknown command "something" for "relay dead show"`,
 	} {
 		do(t, nil, append([]string{"dead"}, strings.Fields(args+" -c relay.yaml")...)...).want(t, 2, "", says)
@@ -51,7 +51,7 @@ func TestDeadList(t *testing.T) {
 	db := newDatabase(t)
 	path := write(t, onePipeline("orders", db.url, "stdout:"))
 	do(t, nil, "dead", "list", "-c", path, "--json").want(t, 0, "[]\n", "")
-	do(t, nil, "dead", "list", "-c", path).want(t, 0, "PIPELINE  ID  TOPIC  KEY  ATTEMPTS  DIED  TOLD  ERROR\n", "")
+	do(t, nil, "dead", "list", "-c", path).want(t, 0, "PIPELINE  ID  TOPIC  KEY  ATTEMPTS  DIED  NOTIFIED  ERROR\n", "")
 
 	db.bury("orders", [3]string{"17", "orders.created", "422: no such tenant\n\x1b[31mred"}, [3]string{"9007199254740993", "orders.paid", "400"})
 	db.bury("others", [3]string{"18", "x", "y"})
@@ -107,7 +107,7 @@ func TestDeadList(t *testing.T) {
 	if got := listed(t, path, "--closed"); len(got) != 2 {
 		t.Errorf("list --closed shows %v", got)
 	}
-	do(t, nil, "dead", "list", "-c", path, "--closed").want(t, 0, "TOLD  CLOSED  ERROR\n", "")
+	do(t, nil, "dead", "list", "-c", path, "--closed").want(t, 0, "NOTIFIED  CLOSED  ERROR\n", "")
 }
 
 // listed is the ids that list --json shows.
@@ -142,7 +142,7 @@ func TestDeadListOfMany(t *testing.T) {
 		t.Errorf("list shows %d: %v", len(ids), ids)
 	}
 	r := do(t, nil, "dead", "list", "-c", path)
-	r.want(t, 0, "\norders    100", "901 more; --limit 0 shows all")
+	r.want(t, 0, "\norders    100", "901 more; use --limit 0 to show all")
 	if n := strings.Count(r.stdout, "\n"); n != 101 {
 		t.Errorf("the table has %d lines", n)
 	}
@@ -157,10 +157,10 @@ func TestDeadShow(t *testing.T) {
 	path := write(t, onePipeline("orders", db.url, "stdout:"))
 	db.bury("orders", [3]string{"17", "orders.created", "422: no"})
 	r := do(t, nil, "dead", "show", "-c", path, "--id", "17", "--id", "18")
-	r.want(t, 1, "orders 17\n  topic     orders.created\n  key       k17\n", "relay: 18: there is no such dead letter")
+	r.want(t, 1, "orders 17\n  topic     orders.created\n  key       k17\n", "relay: 18: no dead letter has this id")
 	r.want(t, 1, "  payload\n    {\n      \"id\": \"17\"\n    }\n", "relay: 18: ")
 	do(t, nil, "dead", "show", "-c", path, "--topic", "orders.created", "--json").want(t, 0, `"event_id": 17,`, "")
-	do(t, nil, "dead", "show", "-c", path).want(t, 2, "", "which dead letters? --id, a filter or --all was expected")
+	do(t, nil, "dead", "show", "-c", path).want(t, 2, "", "no dead letters are selected; expected --id, another filter or --all")
 }
 
 // TestDeadReplay: what is replayed is sent by a running relay under its old id, what was
@@ -175,15 +175,15 @@ func TestDeadReplay(t *testing.T) {
 	db.exec("UPDATE outbox_dead_letters SET closed_at = clock_timestamp() WHERE event_id = 105")
 	db.exec("INSERT INTO outbox_events (id, topic, payload) VALUES (106, 'orders', '{}')")
 
-	do(t, nil, "dead", "replay", "-c", path).want(t, 2, "", "which dead letters?")
+	do(t, nil, "dead", "replay", "-c", path).want(t, 2, "", "no dead letters are selected")
 	do(t, nil, "dead", "replay", "-c", path, "--all", "--dry-run").want(t, 0, "p: would replay 5 dead letters\n", "")
 	if n := db.count("SELECT count(*) FROM outbox_events"); n != 1 || db.open("p") != "101 102 103 104 106" {
 		t.Errorf("a dry run changed something: %d events, open %s", n, db.open("p"))
 	}
 	r := do(t, nil, "dead", "replay", "-c", path, "--id", "101,102,103", "--id", "105", "--id", "106", "--id", "999")
-	r.want(t, 1, "p: replayed 3 dead letters; 1 left: their ids are in the buffer", "relay: 105: it was closed before")
-	r.want(t, 1, "p: ", "relay: 106: its id is in the buffer")
-	r.want(t, 1, "p: ", "relay: 999: there is no such dead letter")
+	r.want(t, 1, "p: replayed 3 dead letters; skipped 1: already in the buffer", "relay: 105: it was closed ")
+	r.want(t, 1, "p: ", "relay: 106: its id is already in the buffer")
+	r.want(t, 1, "p: ", "relay: 999: no dead letter has this id")
 	if strings.Contains(r.stderr, "101") || db.open("p") != "104 106" {
 		t.Errorf("open are %s, stderr %s", db.open("p"), r.stderr)
 	}
@@ -212,8 +212,8 @@ func TestDeadDiscard(t *testing.T) {
 	}
 	do(t, nil, "dead", "discard", "-c", path, "--all").want(t, 0, "p: discarded 1 dead letter\n", "")
 	do(t, nil, "dead", "discard", "-c", path, "--all").want(t, 0, "p: discarded 0 dead letters\n", "")
-	do(t, nil, "dead", "discard", "-c", path, "--all", "--id", "1").want(t, 2, "", "--all stands beside --id")
-	do(t, nil, "dead", "discard", "-c", path, "--id", "one").want(t, 2, "", `--id: "one" is no event's id, a number or a uuid was expected`)
+	do(t, nil, "dead", "discard", "-c", path, "--all", "--id", "1").want(t, 2, "", "--all is used together with --id")
+	do(t, nil, "dead", "discard", "-c", path, "--id", "one").want(t, 2, "", `--id: id is "one"; expected a number or a uuid`)
 }
 
 // TestDeadOfSeveralPipelines: an id alone may mean two events.
@@ -226,13 +226,13 @@ func TestDeadOfSeveralPipelines(t *testing.T) {
 	do(t, nil, "migrate", "-c", path).want(t, 0, "q: applied", "")
 	db.bury("p", [3]string{"1", "a", "x"}, [3]string{"2", "a", "x"})
 	db.bury("q", [3]string{"1", "a", "x"}, [3]string{"3", "a", "x"})
-	do(t, nil, "dead", "discard", "-c", path, "--id", "1").want(t, 2, "", "several pipelines have a dead letter 1: --pipeline p or --pipeline q was expected")
+	do(t, nil, "dead", "discard", "-c", path, "--id", "1").want(t, 2, "", "several pipelines have a dead letter 1; expected --pipeline p or --pipeline q")
 	do(t, nil, "dead", "discard", "-c", path, "--id", "2,3").want(t, 0, "p: discarded 1 dead letter\nq: discarded 1 dead letter\n", "")
 	do(t, nil, "dead", "discard", "-c", path, "--id", "1", "--pipeline", "q").want(t, 0, "q: discarded 1 dead letter\n", "")
 	if db.open("p") != "1" || db.open("q") != "" {
 		t.Errorf("open are %s and %s", db.open("p"), db.open("q"))
 	}
-	do(t, nil, "dead", "list", "-c", path, "--pipeline", "r").want(t, 2, "", `there is no pipeline "r", p or q was expected`)
+	do(t, nil, "dead", "list", "-c", path, "--pipeline", "r").want(t, 2, "", `--pipeline is "r"; expected p or q`)
 }
 
 // TestDeadOfOneThatIsAway: the others are listed all the same.

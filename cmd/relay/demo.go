@@ -18,15 +18,15 @@ import (
 )
 
 const (
-	// demoRate is orders a second where nobody says how many or how fast: to look at.
+	// demoRate is the default of --rate without --events, in orders per second.
 	demoRate = 500
 	// demoTimeout is how long events may take to arrive after the last commit.
 	demoTimeout = 30 * time.Second
 )
 
-const demoIntro = `A shop writes orders into SQLite: each transaction inserts an order and an event
-about it, and one in ten rolls back. Relay moves the committed events to a NATS
-JetStream stream. Nothing is installed, nothing leaves this machine. %s
+const demoIntro = `A demo shop writes orders to a SQLite database. Each transaction inserts an order
+and its event; one in ten is rolled back. Relay moves the committed events to a
+NATS JetStream stream, all in this process. %s
 
 `
 
@@ -34,17 +34,17 @@ func (a *app) demoCommand() *cobra.Command {
 	var events, rate int
 	c := &cobra.Command{
 		Use:   "demo",
-		Short: "See it at work: nothing to install, no network",
-		Long: `Demo runs the whole way within one process: a shop whose transactions insert
-orders and events into SQLite (one in ten rolls back), the relay, and a NATS
-JetStream stream. In the end every order is checked: its event must have arrived,
-and once; that of an order that was rolled back must not. If not, the exit status
-is 1.`,
+		Short: "Try it: nothing to install, no network",
+		Long: `Demo runs everything in one process: a shop whose transactions insert orders and
+events into SQLite (one in ten is rolled back), the relay, and a NATS JetStream
+stream. Finally it checks every order: the event of a committed order must have
+arrived exactly once, that of a rolled back order must not. Otherwise, the exit
+status is 1.`,
 		Example: "  relay demo\n  relay demo --events 100000",
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if events < 0 || rate < 0 {
-				return usage("--events %d and --rate %d: numbers from 0 were expected", events, rate)
+				return usage("--events is %d and --rate is %d; expected 0 or more", events, rate)
 			}
 			if events == 0 && !c.Flags().Changed("rate") {
 				rate = demoRate
@@ -52,8 +52,8 @@ is 1.`,
 			return a.demo(events, rate)
 		},
 	}
-	c.Flags().IntVar(&events, "events", 0, "end after so many committed events; 0: at Ctrl-C")
-	c.Flags().IntVar(&rate, "rate", 0, fmt.Sprintf("orders a second; 0: as fast as it goes (default %d without --events)", demoRate))
+	c.Flags().IntVar(&events, "events", 0, "stop after this many committed events; 0 to run until Ctrl-C")
+	c.Flags().IntVar(&rate, "rate", 0, fmt.Sprintf("orders per second; 0 for no limit (default %d without --events)", demoRate))
 	return c
 }
 
@@ -64,7 +64,7 @@ func (a *app) demo(events, rate int) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 
-	ending := "Ctrl-C ends it."
+	ending := "Press Ctrl-C to stop."
 	if events > 0 {
 		ending = ""
 	}
@@ -73,19 +73,19 @@ func (a *app) demo(events, rate int) (err error) {
 	}
 	d := demo{dir: dir, events: events, rate: rate, audit: newAudit()}
 	d.screen = &screen{out: a.stderr, audit: d.audit, events: events}
-	running, stopped, life := live(demoTimeout, func() { os.RemoveAll(dir) })
-	defer life.release()
-	account, err := d.run(running, stopped)
+	running, stopped, shutdown := newShutdown(demoTimeout, func() { os.RemoveAll(dir) })
+	defer shutdown.release()
+	result, err := d.run(running, stopped)
 	if err != nil {
 		return err
 	}
-	if _, err := fmt.Fprint(a.stdout, account); err != nil {
+	if _, err := fmt.Fprint(a.stdout, result); err != nil {
 		return err
 	}
-	return account.verdict()
+	return result.check()
 }
 
-// demo is a shop, a relay and a broker.
+// demo is a shop, a relay and a broker in one process.
 type demo struct {
 	dir          string
 	events, rate int
@@ -93,9 +93,9 @@ type demo struct {
 	screen       *screen
 }
 
-// run sells orders until there are enough or running is done, waits until their
-// events have arrived, and checks them off.
-func (d *demo) run(running, stopped context.Context) (_ *account, err error) {
+// run places orders until there are enough or running ends, waits until their events
+// have arrived, and checks all orders.
+func (d *demo) run(running, stopped context.Context) (_ *demoResult, err error) {
 	closing := func(close func() error) { err = errors.Join(err, close()) }
 	broker, err := startBroker(stopped, filepath.Join(d.dir, "broker"))
 	if err != nil {
@@ -103,45 +103,45 @@ func (d *demo) run(running, stopped context.Context) (_ *account, err error) {
 	}
 	defer closing(broker.close)
 	database := filepath.Join(d.dir, "shop.db")
-	line, closeLine, err := d.pipeline(stopped, database, broker.url)
+	p, closePipeline, err := d.pipeline(stopped, database, broker.url)
 	if err != nil {
 		return nil, err
 	}
-	defer closing(closeLine)
+	defer closing(closePipeline)
 	shop, err := openShop(stopped, database)
 	if err != nil {
 		return nil, err
 	}
 	defer closing(shop.close)
-	drained, endConsuming, err := broker.consume(stopped, d.audit)
+	consumedAll, stopConsuming, err := broker.consume(stopped, d.audit)
 	if err != nil {
 		return nil, err
 	}
-	defer endConsuming()
+	defer stopConsuming()
 
-	relaying, enough := context.WithCancel(stopped)
-	defer enough()
+	relaying, stopRelaying := context.WithCancel(stopped)
+	defer stopRelaying()
 	var group errgroup.Group
-	group.Go(func() error { return line.Run(relaying, stopped) })
+	group.Go(func() error { return p.Run(relaying, stopped) })
 	group.Go(func() error { return d.screen.run(relaying) })
-	err = shop.sell(running, d.audit, d.events, d.rate)
+	err = shop.run(running, d.audit, d.events, d.rate)
 	if err == nil && running.Err() != nil {
-		_, err = fmt.Fprintln(d.screen, "The shop is closed; what is under way still arrives.")
+		_, err = fmt.Fprintln(d.screen, "The shop is closed. Waiting for events in flight.")
 	}
 	if err == nil {
-		err = d.audit.until(stopped, d.audit.settled)
+		err = d.audit.waitUntil(stopped, d.audit.allArrived)
 	}
-	enough()
+	stopRelaying()
 	if err := errors.Join(err, group.Wait()); err != nil {
 		return nil, err
 	}
-	if err := drained(stopped); err != nil { // had an event come twice, its second would be in there
+	if err := consumedAll(stopped); err != nil { // finds events that arrived twice
 		return nil, err
 	}
 	return shop.check(context.WithoutCancel(stopped), d.audit)
 }
 
-// pipeline joins the shop's database to the broker.
+// pipeline connects the shop's database to the broker.
 func (d *demo) pipeline(ctx context.Context, database, brokerURL string) (*pipeline.Pipeline, func() error, error) {
 	url := "sqlite://" + filepath.ToSlash(database)
 	if _, err := sqlite.Migrate(ctx, url, sqlite.SchemaConfig{}); err != nil {
@@ -156,12 +156,12 @@ func (d *demo) pipeline(ctx context.Context, database, brokerURL string) (*pipel
 		return nil, nil, errors.Join(err, buffer.Close())
 	}
 	release := func() error { return errors.Join(to.Close(), buffer.Close()) }
-	line, err := pipeline.New(buffer, to, pipeline.Config{
+	p, err := pipeline.New(buffer, to, pipeline.Config{
 		Name: "demo", Poll: true,
 		Log: slog.New(slog.NewTextHandler(d.screen, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
 	if err != nil {
 		return nil, nil, errors.Join(err, release())
 	}
-	return line, release, nil
+	return p, release, nil
 }

@@ -9,39 +9,37 @@ import (
 	"time"
 )
 
-// audit sees both ends: what the shop committed, and what arrived. Safe for
-// concurrent use.
+// audit compares what the shop committed with what arrived. Safe for concurrent use.
 type audit struct {
-	mu       sync.Mutex
-	err      error
-	placed   map[int64]time.Time // committed, and not there yet
-	seen     set                 // orders whose event arrived
-	counts   counts
-	latency  quantiles
-	began    time.Time // the first commit
-	latest   time.Time // the latest arrival
-	progress chan struct{}
+	mu      sync.Mutex
+	err     error
+	pending map[int64]time.Time // committed orders whose event did not arrive yet
+	seen    set                 // orders whose event arrived
+	counts  counts
+	latency quantiles
+	first   time.Time // first commit
+	latest  time.Time // latest arrival
+	arrival chan struct{}
 }
 
-// counts are how far things are.
-type counts struct{ committed, rolledBack, arrived, twice, underWay int }
+type counts struct{ committed, rolledBack, arrived, duplicates, inFlight int }
 
 func newAudit() *audit {
-	return &audit{placed: map[int64]time.Time{}, progress: make(chan struct{}, 1)}
+	return &audit{pending: map[int64]time.Time{}, arrival: make(chan struct{}, 1)}
 }
 
-// committed: the shop's transaction with this order is committed.
+// committed records the commit of an order.
 func (a *audit) committed(order int64, at time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.counts.committed++; a.began.IsZero() {
-		a.began = at
+	if a.counts.committed++; a.first.IsZero() {
+		a.first = at
 	}
-	if a.seen.has(order) { // it was quicker than we were
+	if a.seen.has(order) { // it arrived before this call
 		a.latency.add(0)
 		return
 	}
-	a.placed[order] = at
+	a.pending[order] = at
 }
 
 func (a *audit) rolledBack() {
@@ -50,67 +48,67 @@ func (a *audit) rolledBack() {
 	a.counts.rolledBack++
 }
 
-// arrived: the consumer has the order's event.
+// arrived records the arrival of an order's event.
 func (a *audit) arrived(order int64, at time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if !a.seen.add(order) {
-		a.counts.twice++
+		a.counts.duplicates++
 		return
 	}
 	a.counts.arrived++
 	a.latest = at
-	if placed, ok := a.placed[order]; ok {
-		a.latency.add(at.Sub(placed))
-		delete(a.placed, order)
+	if committed, ok := a.pending[order]; ok {
+		a.latency.add(at.Sub(committed))
+		delete(a.pending, order)
 	}
-	a.wake()
+	a.signal()
 }
 
-// fail: the audit cannot be trusted.
+// fail records an error of the consumer.
 func (a *audit) fail(err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.err = errors.Join(a.err, err)
-	a.wake()
+	a.signal()
 }
 
-func (a *audit) wake() {
+func (a *audit) signal() {
 	select {
-	case a.progress <- struct{}{}:
+	case a.arrival <- struct{}{}:
 	default:
 	}
 }
 
-// look returns the counts, and the median and the 99th percentile of the time from
+// snapshot returns the counts, and the median and the 99th percentile of the time from
 // commit to arrival.
-func (a *audit) look() (n counts, p50, p99 time.Duration) {
+func (a *audit) snapshot() (n counts, p50, p99 time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	n = a.counts
-	n.underWay = len(a.placed)
+	n.inFlight = len(a.pending)
 	return n, a.latency.at(.5), a.latency.at(.99)
 }
 
-// settled tells whether all that was committed has arrived.
-func (a *audit) settled() bool {
-	n, _, _ := a.look()
-	return n.underWay == 0
+// allArrived reports whether the events of all committed orders have arrived.
+func (a *audit) allArrived() bool {
+	n, _, _ := a.snapshot()
+	return n.inFlight == 0
 }
 
-// until waits until the condition holds, which only an arrival makes true, or ctx is
-// done, or nothing arrives any more.
-func (a *audit) until(ctx context.Context, condition func() bool) error {
-	patience := time.NewTimer(demoTimeout)
-	defer patience.Stop()
+// waitUntil waits until an arrival makes the condition true, until nothing arrived for
+// demoTimeout, or until ctx ends.
+func (a *audit) waitUntil(ctx context.Context, condition func() bool) error {
+	timer := time.NewTimer(demoTimeout)
+	defer timer.Stop()
 	for !condition() {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-patience.C:
+		case <-timer.C:
 			return nil
-		case <-a.progress:
-			patience.Reset(demoTimeout)
+		case <-a.arrival:
+			timer.Reset(demoTimeout)
 		}
 		a.mu.Lock()
 		err := a.err
@@ -122,56 +120,56 @@ func (a *audit) until(ctx context.Context, condition func() bool) error {
 	return nil
 }
 
-// account begins the account of what arrived; the orders there are come next.
-func (a *audit) account() *account {
+// result returns what arrived. The caller adds the orders in the database.
+func (a *audit) result() *demoResult {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return &account{
-		seen: a.seen, arrived: a.counts.arrived, twice: a.counts.twice, rolledBack: a.counts.rolledBack,
-		took: a.latest.Sub(a.began), p50: a.latency.at(.5), p99: a.latency.at(.99),
+	return &demoResult{
+		seen: a.seen, arrived: a.counts.arrived, duplicates: a.counts.duplicates, rolledBack: a.counts.rolledBack,
+		took: a.latest.Sub(a.first), p50: a.latency.at(.5), p99: a.latency.at(.99),
 	}
 }
 
-// account is what the demo ends with.
-type account struct {
-	seen                                             set
-	committed, rolledBack, arrived, delivered, twice int
-	took, p50, p99                                   time.Duration
+// demoResult is the result of a demo.
+type demoResult struct {
+	seen                                                  set
+	committed, rolledBack, arrived, delivered, duplicates int
+	took, p50, p99                                        time.Duration
 }
 
-// order takes an order that is in the database.
-func (a *account) order(id int64) {
+// addOrder adds an order that is in the database.
+func (a *demoResult) addOrder(id int64) {
 	a.committed++
 	if a.seen.has(id) {
 		a.delivered++
 	}
 }
 
-func (a *account) missing() int { return a.committed - a.delivered }
+func (a *demoResult) missing() int { return a.committed - a.delivered }
 
-// phantom counts the events whose order is not in the database.
-func (a *account) phantom() int { return a.arrived - a.delivered }
+// phantom counts events of orders that were rolled back.
+func (a *demoResult) phantom() int { return a.arrived - a.delivered }
 
-func (a *account) String() string {
+func (a *demoResult) String() string {
 	rate := 0.0
 	if a.took > 0 {
 		rate = float64(a.delivered) / a.took.Seconds()
 	}
 	return fmt.Sprintf(`committed %d, rolled back %d, delivered %d
-missing %d, twice %d, phantom %d (rolled back, and yet delivered)
-events/s %.0f, latency p50 %v, p99 %v (from commit to arrival)
-`, a.committed, a.rolledBack, a.delivered, a.missing(), a.twice, a.phantom(), rate, short(a.p50), short(a.p99))
+missing %d, duplicates %d, phantom %d (rolled back but delivered)
+events/s %.0f, latency p50 %v, p99 %v (commit to arrival)
+`, a.committed, a.rolledBack, a.delivered, a.missing(), a.duplicates, a.phantom(), rate, rounded(a.p50), rounded(a.p99))
 }
 
-// verdict is nil when every order's event arrived, and once.
-func (a *account) verdict() error {
-	if a.missing() == 0 && a.twice == 0 && a.phantom() == 0 {
+// check returns nil if the event of every order arrived exactly once.
+func (a *demoResult) check() error {
+	if a.missing() == 0 && a.duplicates == 0 && a.phantom() == 0 {
 		return nil
 	}
-	return errors.New("the account does not add up")
+	return errors.New("events are missing, duplicated or phantom")
 }
 
-// set is a set of small numbers from 0.
+// set is a bit set of small numbers.
 type set []uint64
 
 func (s set) has(n int64) bool {
@@ -179,7 +177,7 @@ func (s set) has(n int64) bool {
 	return word < len(s) && s[word]&(1<<(n%64)) != 0
 }
 
-// add tells whether the number is new.
+// add adds a number and reports whether it is new.
 func (s *set) add(n int64) bool {
 	if s.has(n) {
 		return false
@@ -191,8 +189,8 @@ func (s *set) add(n int64) bool {
 	return true
 }
 
-// quantiles counts durations in buckets that are 5 % wide, from a microsecond to
-// beyond an hour.
+// quantiles is a histogram of durations from a microsecond to more than an hour, with
+// buckets 5 % wide.
 type quantiles struct {
 	counts [512]int
 	total  int
@@ -209,7 +207,7 @@ func (q *quantiles) add(d time.Duration) {
 	q.total++
 }
 
-// at is the duration below which this share of them lies; 0 when there are none.
+// at returns the quantile for a share, 0 for an empty histogram.
 func (q *quantiles) at(share float64) time.Duration {
 	rank := int(math.Ceil(share * float64(q.total)))
 	for i, n := range q.counts {
@@ -220,8 +218,8 @@ func (q *quantiles) at(share float64) time.Duration {
 	return 0
 }
 
-// short rounds a duration to what the eye takes in.
-func short(d time.Duration) time.Duration {
+// rounded rounds a duration for display.
+func rounded(d time.Duration) time.Duration {
 	switch {
 	case d > 10*time.Second:
 		return d.Round(time.Second)

@@ -16,8 +16,7 @@ import (
 
 const demoSubject = "orders.placed"
 
-// broker is a NATS server with JetStream in this process, and the stream that the
-// orders' events go to.
+// broker is an embedded NATS server with a JetStream stream for the events.
 type broker struct {
 	url    string
 	server *server.Server
@@ -25,8 +24,7 @@ type broker struct {
 	stream jetstream.Stream
 }
 
-// startBroker starts it on a free port of the loopback interface, with a token that
-// only this process knows.
+// startBroker starts a broker on a free loopback port, with a random token.
 func startBroker(ctx context.Context, dir string) (_ *broker, err error) {
 	token := rand.Text()
 	s, err := server.NewServer(&server.Options{
@@ -69,9 +67,9 @@ func (b *broker) close() error {
 	return nil
 }
 
-// consume hands what is and comes into the stream to the audit, until end is
-// called. drained waits until all that is in the stream was handed over.
-func (b *broker) consume(ctx context.Context, a *audit) (drained func(context.Context) error, end func(), err error) {
+// consume passes all messages of the stream to the audit until stop is called.
+// consumedAll waits until it has passed all messages that are in the stream.
+func (b *broker) consume(ctx context.Context, a *audit) (consumedAll func(context.Context) error, stop func(), err error) {
 	consumer, err := b.stream.CreateConsumer(ctx, jetstream.ConsumerConfig{AckPolicy: jetstream.AckNonePolicy})
 	if err != nil {
 		return nil, nil, fmt.Errorf("consuming the stream: %w", err)
@@ -84,7 +82,7 @@ func (b *broker) consume(ctx context.Context, a *audit) (drained func(context.Co
 			err = json.Unmarshal(m.Data(), &event)
 		}
 		if err != nil {
-			a.fail(fmt.Errorf("reading an event of the stream: %w", err))
+			a.fail(fmt.Errorf("reading an event from the stream: %w", err))
 			return
 		}
 		a.arrived(event.Order, time.Now())
@@ -93,12 +91,12 @@ func (b *broker) consume(ctx context.Context, a *audit) (drained func(context.Co
 	if err != nil {
 		return nil, nil, fmt.Errorf("consuming the stream: %w", err)
 	}
-	drained = func(ctx context.Context) error {
+	consumedAll = func(ctx context.Context) error {
 		info, err := b.stream.Info(ctx)
 		if err != nil {
 			return err
 		}
-		return a.until(ctx, func() bool { return last.Load() >= info.State.LastSeq })
+		return a.waitUntil(ctx, func() bool { return last.Load() >= info.State.LastSeq })
 	}
-	return drained, consuming.Stop, nil
+	return consumedAll, consuming.Stop, nil
 }

@@ -10,25 +10,24 @@ import (
 
 	"github.com/vbauerster/mpb/v8"
 	"github.com/vbauerster/mpb/v8/decor"
-	"golang.org/x/term"
 
 	"github.com/outboxrelay/relay/internal/admin"
 )
 
-// screen shows how far the demo is: on a terminal a few lines that are drawn anew,
-// elsewhere a line a second.
+// screen shows the progress of the demo: bars on a terminal, one line per second
+// elsewhere.
 type screen struct {
 	out    *os.File
 	audit  *audit
-	events int                          // to be committed; 0: there is no end
-	drawn  atomic.Pointer[mpb.Progress] // nil while nothing is drawn
-	pace   atomic.Int64                 // arrivals in the last second
+	events int                          // to commit; 0 for no limit
+	drawn  atomic.Pointer[mpb.Progress] // nil if there are no bars
+	rate   atomic.Int64                 // arrivals in the last second
 }
 
-// Write shows text above what is drawn.
+// Write writes text above the bars.
 func (s *screen) Write(text []byte) (int, error) {
 	if drawn := s.drawn.Load(); drawn != nil {
-		// What the terminal echoed of Ctrl-C goes away.
+		// Erase the terminal's echo of Ctrl-C.
 		if _, err := drawn.Write(append([]byte("\r\x1b[K"), text...)); err != nil {
 			return 0, err
 		}
@@ -37,9 +36,9 @@ func (s *screen) Write(text []byte) (int, error) {
 	return s.out.Write(text)
 }
 
-// run shows the progress until ctx is done.
+// run shows the progress until ctx ends.
 func (s *screen) run(ctx context.Context) error {
-	if term.IsTerminal(int(s.out.Fd())) && os.Getenv("TERM") != "dumb" {
+	if isTerminal(s.out) && os.Getenv("TERM") != "dumb" {
 		defer s.draw()()
 	}
 	tick := time.NewTicker(time.Second)
@@ -50,21 +49,21 @@ func (s *screen) run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case now := <-tick.C:
-			n, p50, p99 := s.audit.look()
-			s.pace.Store(int64(float64(n.arrived-last) / now.Sub(at).Seconds()))
+			n, p50, p99 := s.audit.snapshot()
+			s.rate.Store(int64(float64(n.arrived-last) / now.Sub(at).Seconds()))
 			last, at = n.arrived, now
 			if s.drawn.Load() != nil {
 				continue
 			}
-			if _, err := fmt.Fprintf(s.out, "committed %d, rolled back %d, delivered %d, under way %d, events/s %d, latency p50 %v p99 %v\n",
-				n.committed, n.rolledBack, n.arrived, n.underWay, s.pace.Load(), short(p50), short(p99)); err != nil {
+			if _, err := fmt.Fprintf(s.out, "committed %d, rolled back %d, delivered %d, in flight %d, events/s %d, latency p50 %v p99 %v\n",
+				n.committed, n.rolledBack, n.arrived, n.inFlight, s.rate.Load(), rounded(p50), rounded(p99)); err != nil {
 				return err
 			}
 		}
 	}
 }
 
-// draw keeps the lines up to date until the function it returns is called.
+// draw draws bars until stop is called.
 func (s *screen) draw() (stop func()) {
 	progress := mpb.New(mpb.WithOutput(s.out), mpb.WithWidth(30))
 	s.drawn.Store(progress)
@@ -74,11 +73,11 @@ func (s *screen) draw() (stop func()) {
 		}),
 		s.line(progress, func(n counts) (string, int, string) {
 			return "delivered " + column(n.arrived), n.arrived,
-				fmt.Sprintf("%s events/s, %s under way", admin.Count(s.pace.Load()), admin.Count(int64(n.underWay)))
+				fmt.Sprintf("%s events/s, %s in flight", admin.Count(s.rate.Load()), admin.Count(int64(n.inFlight)))
 		}),
 		progress.New(1, mpb.NopStyle(), mpb.PrependDecorators(decor.Any(func(decor.Statistics) string {
-			_, p50, p99 := s.audit.look()
-			return fmt.Sprintf("latency   p50 %v, p99 %v from commit to arrival", short(p50), short(p99))
+			_, p50, p99 := s.audit.snapshot()
+			return fmt.Sprintf("latency   p50 %v, p99 %v commit to arrival", rounded(p50), rounded(p99))
 		}))),
 	}
 	return func() {
@@ -91,9 +90,9 @@ func (s *screen) draw() (stop func()) {
 	}
 }
 
-// line adds a line: a text, a bar where the end is known, a text.
-func (s *screen) line(p *mpb.Progress, show func(counts) (left string, done int, right string)) *mpb.Bar {
-	now := func() (string, int, string) { n, _, _ := s.audit.look(); return show(n) }
+// line adds a line: text, a bar if the total is known, text.
+func (s *screen) line(p *mpb.Progress, format func(counts) (left string, done int, right string)) *mpb.Bar {
+	now := func() (string, int, string) { n, _, _ := s.audit.snapshot(); return format(n) }
 	bar := mpb.BarStyle().Lbound("").Filler("█").Tip("█").Padding("░").Rbound("").Build()
 	return p.MustAdd(1, mpb.BarFillerFunc(func(w io.Writer, stat decor.Statistics) error {
 		if s.events == 0 {

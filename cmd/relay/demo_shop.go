@@ -16,8 +16,7 @@ import (
 	"github.com/outboxrelay/relay/outbox/sqlite"
 )
 
-// shop is the application of the demo: it places orders, in transactions of its
-// own database.
+// shop is the demo's application. It places orders in its database.
 type shop struct{ db *sql.DB }
 
 func openShop(ctx context.Context, file string) (*shop, error) {
@@ -37,13 +36,13 @@ func openShop(ctx context.Context, file string) (*shop, error) {
 
 func (s *shop) close() error { return s.db.Close() }
 
-// breath is after how many orders a shop in a hurry pauses for a moment.
-const breath = 50
+// pauseEvery is the number of orders between pauses without a rate limit.
+const pauseEvery = 50
 
-// sell places orders, so many a second (0: as fast as it goes), until so many are
-// committed (0: no end) or ctx is done.
-func (s *shop) sell(ctx context.Context, a *audit, events, rate int) error {
-	began := time.Now()
+// run places orders until events of them are committed (0 for no limit) or ctx ends,
+// at a rate per second (0 for no limit).
+func (s *shop) run(ctx context.Context, a *audit, events, rate int) error {
+	start := time.Now()
 	pause := time.NewTimer(0)
 	defer pause.Stop()
 	for order, committed := int64(1), 0; events == 0 || committed < events; order++ {
@@ -63,8 +62,8 @@ func (s *shop) sell(ctx context.Context, a *audit, events, rate int) error {
 		var ahead time.Duration
 		switch {
 		case rate > 0:
-			ahead = time.Duration(order)*time.Second/time.Duration(rate) - time.Since(began)
-		case order%breath == 0: // let the relay write too: in SQLite there is one writer at a time
+			ahead = time.Duration(order)*time.Second/time.Duration(rate) - time.Since(start)
+		case order%pauseEvery == 0: // let the relay write: SQLite has one writer at a time
 			ahead = time.Millisecond
 		}
 		if ahead > 0 {
@@ -78,8 +77,8 @@ func (s *shop) sell(ctx context.Context, a *audit, events, rate int) error {
 	return nil
 }
 
-// place inserts an order and its event in one transaction, and tells whether it was
-// committed: one in ten is rolled back, as when a card is refused.
+// place inserts an order and its event in one transaction. It rolls back one in ten, as
+// for a declined card, and reports whether it committed.
 func (s *shop) place(ctx context.Context, order int64) (committed bool, err error) {
 	tx, err := s.db.BeginTx(ctx, nil)
 	if err != nil {
@@ -109,21 +108,20 @@ func (s *shop) place(ctx context.Context, order int64) (committed bool, err erro
 	return true, nil
 }
 
-// check goes through the orders there are and looks whether the event of each
-// arrived.
-func (s *shop) check(ctx context.Context, a *audit) (_ *account, err error) {
+// check compares the orders in the database with the events that arrived.
+func (s *shop) check(ctx context.Context, a *audit) (_ *demoResult, err error) {
 	rows, err := s.db.QueryContext(ctx, "SELECT id FROM orders")
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, rows.Close()) }()
-	result := a.account()
+	result := a.result()
 	for rows.Next() {
 		var order int64
 		if err := rows.Scan(&order); err != nil {
 			return nil, err
 		}
-		result.order(order)
+		result.addOrder(order)
 	}
 	return result, rows.Err()
 }

@@ -12,10 +12,10 @@ func TestDemo(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	r := do(t, []string{"TMPDIR=" + dir}, "demo", "--events", "2000")
-	r.want(t, 0, "committed 2000, rolled back ", "A shop writes orders into SQLite")
+	r.want(t, 0, "committed 2000, rolled back ", "A demo shop writes orders to a SQLite database")
 	account := regexp.MustCompile(`^committed 2000, rolled back [1-9]\d*, delivered 2000
-missing 0, twice 0, phantom 0 \(rolled back, and yet delivered\)
-events/s [1-9]\d*, latency p50 [1-9]\S*s, p99 [1-9]\S*s \(from commit to arrival\)
+missing 0, duplicates 0, phantom 0 \(rolled back but delivered\)
+events/s [1-9]\d*, latency p50 [1-9]\S*s, p99 [1-9]\S*s \(commit to arrival\)
 $`)
 	if !account.MatchString(r.stdout) {
 		t.Errorf("the account is\n%s", r.stdout)
@@ -30,12 +30,12 @@ func TestDemoEndsWithASignal(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	r := start(t, []string{"TMPDIR=" + dir}, "demo")
-	r.says("under way")
+	r.says("in flight")
 	r.signal(os.Interrupt)
 	if code := r.exit(); code != 0 {
 		t.Errorf("exit status %d", code)
 	}
-	if !strings.Contains(r.stdout.String(), "missing 0, twice 0, phantom 0") {
+	if !strings.Contains(r.stdout.String(), "missing 0, duplicates 0, phantom 0") {
 		t.Errorf("the account is %q", r.stdout.String())
 	}
 	wantEmpty(t, dir)
@@ -61,17 +61,17 @@ func TestAudit(t *testing.T) {
 	for _, order := range []int64{0, 1, 2, 2, 70} { // 3 and 4 are missing, 2 came twice, 70 was rolled back
 		a.arrived(order, now.Add(time.Second))
 	}
-	if a.settled() {
+	if a.allArrived() {
 		t.Error("two have not arrived, and yet all is settled")
 	}
-	result := a.account()
+	result := a.result()
 	for order := range int64(5) {
-		result.order(order)
+		result.addOrder(order)
 	}
-	if result.missing() != 2 || result.twice != 1 || result.phantom() != 1 || result.delivered != 3 || result.verdict() == nil {
+	if result.missing() != 2 || result.duplicates != 1 || result.phantom() != 1 || result.delivered != 3 || result.check() == nil {
 		t.Errorf("the account is\n%v", result)
 	}
-	if !strings.Contains(result.String(), "missing 2, twice 1, phantom 1") {
+	if !strings.Contains(result.String(), "missing 2, duplicates 1, phantom 1") {
 		t.Errorf("the account is\n%v", result)
 	}
 }

@@ -2,14 +2,13 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 	"time"
 
-	"github.com/redis/go-redis/v9/logging"
 	"github.com/spf13/cobra"
 
 	"github.com/outboxrelay/relay/internal/config"
@@ -17,53 +16,52 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-// examinationTime is how long a database or a sink may take to be looked at.
-const examinationTime = 10 * time.Second
+// diagnosisTimeout is how long the diagnosis of a database or a sink may take.
+const diagnosisTimeout = 10 * time.Second
 
 func (a *app) doctorCommand() *cobra.Command {
 	var asJSON bool
-	c := a.configured(&cobra.Command{
+	c := a.withConfig(&cobra.Command{
 		Use:   "doctor",
-		Short: "Look at databases and sinks and say what is wrong and how to mend it",
-		Long: `Doctor looks at the database and the sink of every pipeline as they are: tables,
-privileges, indexes, the plan of a claim, vacuum and what holds it back; whether
-the sink would take events and keeps what it promises. It changes nothing.
+		Short: "Check databases and sinks, and say what is wrong and how to fix it",
+		Long: `Doctor checks the database and the sink of every pipeline: tables, privileges,
+indexes, the query plan of a claim, and transactions that block vacuum; whether the
+sink accepts events, and how durable it is. It changes nothing.
 
-OK is as it should be, WARN works but not as well as promised, FAIL does not
-work. Below each stands what to do. The exit status is 1 when something fails.`,
+OK: no problem. WARN: it works, but not as well as it could. FAIL: it does not work.
+The fix is below each finding. The exit status is 1 if anything fails.`,
 		Example: "  relay doctor -c relay.yaml\n  relay doctor -c relay.yaml --json",
 	}, func(c *cobra.Command, cfg *config.Config) error {
-		logging.Disable() // go-redis has a log of its own; its errors come to us anyhow
-		lines, err := cfg.Open(func(string) config.Process {
-			return config.Process{Owner: "doctor", Stdout: io.Discard, Log: silent}
+		pipelines, err := cfg.Open(func(string) config.Process {
+			return config.Process{Owner: "doctor", Stdout: io.Discard, Log: discardLog}
 		})
 		if err != nil {
 			return err
 		}
-		checkups := examine(c.Context(), cfg, lines)
-		for _, err := range closeAll(lines) {
+		reports := diagnose(c.Context(), cfg, pipelines)
+		for _, err := range closeAll(pipelines) {
 			a.fail(err)
 		}
-		for _, c := range checkups {
-			a.failed = a.failed || c.count(buffer.LevelError) > 0
+		for _, r := range reports {
+			a.failed = a.failed || r.count(buffer.LevelError) > 0
 		}
 		if asJSON {
-			return a.printJSON(checkupsJSON(checkups, a.redact))
+			return a.printJSON(a.reportsJSON(reports))
 		}
-		return a.printCheckups(checkups)
+		return a.printReports(reports)
 	})
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return c
 }
 
-// checkup is what was found about one pipeline.
-type checkup struct {
+// report is what was found about one pipeline.
+type report struct {
 	pipeline *config.Pipeline
 	findings []buffer.Finding
 }
 
-func (c *checkup) count(level buffer.Level) (n int) {
-	for _, f := range c.findings {
+func (r *report) count(level buffer.Level) (n int64) {
+	for _, f := range r.findings {
 		if f.Level == level {
 			n++
 		}
@@ -71,106 +69,128 @@ func (c *checkup) count(level buffer.Level) (n int) {
 	return n
 }
 
-// examine looks at all databases and sinks at the same time.
-func examine(ctx context.Context, cfg *config.Config, lines []*config.Opened) []checkup {
-	type part struct {
+// diagnose checks all databases and sinks concurrently.
+func diagnose(ctx context.Context, cfg *config.Config, pipelines []*config.Opened) []report {
+	type check struct {
 		pipeline int
-		look     func(context.Context) []buffer.Finding
-		found    []buffer.Finding
+		run      func(context.Context) []buffer.Finding
+		findings []buffer.Finding
 	}
-	var parts []part
-	for i, line := range lines {
+	var checks []check
+	for i, opened := range pipelines {
 		p := &cfg.Pipelines[i]
-		parts = append(parts,
-			part{pipeline: i, look: line.Buffer.Diagnose},
-			part{pipeline: i, look: func(ctx context.Context) []buffer.Finding { return examineSink(ctx, "sink", &p.Sink, line.Sink) }})
-		if line.Hook != nil {
-			parts = append(parts, part{pipeline: i, look: func(ctx context.Context) []buffer.Finding {
-				return examineSink(ctx, "dead_letter.hook", p.DeadLetter.Hook, line.Hook)
+		checks = append(checks,
+			check{pipeline: i, run: opened.Buffer.Diagnose},
+			check{pipeline: i, run: func(ctx context.Context) []buffer.Finding { return diagnoseSink(ctx, "sink", &p.Sink, opened.Sink) }})
+		if opened.Hook != nil {
+			checks = append(checks, check{pipeline: i, run: func(ctx context.Context) []buffer.Finding {
+				return diagnoseSink(ctx, "dead_letter.hook", p.DeadLetter.Hook, opened.Hook)
 			}})
 		}
 	}
 	var wait sync.WaitGroup
-	for i := range parts {
+	for i := range checks {
 		wait.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, examinationTime)
+			ctx, cancel := context.WithTimeout(ctx, diagnosisTimeout)
 			defer cancel()
-			parts[i].found = parts[i].look(ctx)
+			checks[i].findings = checks[i].run(ctx)
 		})
 	}
 	wait.Wait()
-	checkups := make([]checkup, len(lines))
-	for i := range checkups {
-		checkups[i].pipeline = &cfg.Pipelines[i]
+	reports := make([]report, len(pipelines))
+	for i := range reports {
+		reports[i].pipeline = &cfg.Pipelines[i]
 	}
-	for _, part := range parts {
-		checkups[part.pipeline].findings = append(checkups[part.pipeline].findings, part.found...)
+	for _, c := range checks {
+		reports[c.pipeline].findings = append(reports[c.pipeline].findings, c.findings...)
 	}
-	return checkups
+	return reports
 }
 
-// examineSink asks whether a sink would take events, and what endangers them there.
-func examineSink(ctx context.Context, about string, c *config.Sink, s sink.Sink) []buffer.Finding {
+// diagnoseSink reports whether a sink accepts events, and what may lose them there.
+func diagnoseSink(ctx context.Context, key string, c *config.Sink, s sink.Sink) []buffer.Finding {
 	where := fmt.Sprintf("%s (%s)", c.URL, address(c))
 	if err := s.Check(ctx); err != nil {
-		mend := "correct " + about + " in the configuration"
-		switch {
-		case errors.Is(err, context.DeadlineExceeded):
-			err = fmt.Errorf("%s did not answer within %v: %w", where, examinationTime, err)
-			fallthrough
-		case errors.Is(err, sink.ErrUnavailable):
-			mend = "start it, make room in it, or correct " + about + "; events wait until then"
+		fix := "correct " + key + " in the configuration"
+		if errors.Is(err, sink.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
+			fix = "start it, make room in it, or correct " + key + "; events wait until then"
 		}
-		return []buffer.Finding{{Level: buffer.LevelError, Subject: about, Text: err.Error(), Fix: mend}}
+		if errors.Is(err, context.DeadlineExceeded) {
+			err = fmt.Errorf("%s did not respond within %v: %w", where, diagnosisTimeout, err)
+		}
+		return []buffer.Finding{{Level: buffer.LevelError, Subject: key, Text: err.Error(), Fix: fix}}
 	}
-	found := []buffer.Finding{{Subject: about, Text: where + " answers"}}
+	findings := []buffer.Finding{{Subject: key, Text: where + " is reachable"}}
 	if warner, ok := s.(sink.Warner); ok {
 		for _, text := range warner.Warnings(ctx) {
-			found = append(found, buffer.Finding{Level: buffer.LevelWarning, Subject: about, Text: text})
+			findings = append(findings, buffer.Finding{Level: buffer.LevelWarning, Subject: key, Text: text})
 		}
 	}
 	if recommender, ok := s.(interface {
 		Recommendations(context.Context) []string
 	}); ok {
 		for _, text := range recommender.Recommendations(ctx) {
-			found = append(found, buffer.Finding{Subject: about, Text: text})
+			findings = append(findings, buffer.Finding{Subject: key, Text: text})
 		}
 	}
-	return found
+	return findings
 }
 
-// printJSON prints a value for scripts.
-func (a *app) printJSON(v any) error {
-	enc := json.NewEncoder(a.stdout)
-	enc.SetEscapeHTML(false)
-	enc.SetIndent("", "  ")
-	return enc.Encode(v)
+// printReports writes the findings for people.
+func (a *app) printReports(reports []report) error {
+	paint := painter(a.stdout)
+	levels := map[buffer.Level]string{
+		buffer.LevelOK: paint(green, "OK") + "  ", buffer.LevelWarning: paint(yellow, "WARN"), buffer.LevelError: paint(red, "FAIL"),
+	}
+	var (
+		b                  strings.Builder
+		problems, warnings int64
+	)
+	for _, r := range reports {
+		b.WriteString(route(r.pipeline) + "\n")
+		width := 0
+		for _, f := range r.findings {
+			width = max(width, len(f.Subject))
+		}
+		for _, f := range r.findings {
+			fmt.Fprintf(&b, "  %s  %-*s  %s\n", levels[f.Level], width, f.Subject, oneLine(a.redact(f.Text)))
+			if f.Fix != "" {
+				fmt.Fprintf(&b, "        %*s  > %s\n", width, "", a.redact(f.Fix))
+			}
+		}
+		b.WriteByte('\n')
+		problems += r.count(buffer.LevelError)
+		warnings += r.count(buffer.LevelWarning)
+	}
+	fmt.Fprintf(&b, "%s, %s\n", plural(problems, "problem", "problems"), plural(warnings, "warning", "warnings"))
+	_, err := io.WriteString(a.stdout, b.String())
+	return err
 }
 
-// checkupsJSON is what `relay doctor --json` prints.
-func checkupsJSON(checkups []checkup, redact func(string) string) any {
+// reportsJSON is the output of relay doctor --json.
+func (a *app) reportsJSON(reports []report) any {
 	type finding struct {
-		Level string `json:"level"`
-		About string `json:"about"`
-		Text  string `json:"text"`
-		Mend  string `json:"mend,omitempty"`
+		Level   string `json:"level"`
+		Subject string `json:"subject"`
+		Text    string `json:"text"`
+		Fix     string `json:"fix,omitempty"`
 	}
 	type pipeline struct {
 		Name     string    `json:"name"`
 		Findings []finding `json:"findings"`
 	}
 	all := struct {
-		Problems  int        `json:"problems"`
-		Warnings  int        `json:"warnings"`
+		Problems  int64      `json:"problems"`
+		Warnings  int64      `json:"warnings"`
 		Pipelines []pipeline `json:"pipelines"`
 	}{Pipelines: []pipeline{}}
-	for _, c := range checkups {
-		p := pipeline{Name: c.pipeline.Name, Findings: []finding{}}
-		for _, f := range c.findings {
-			p.Findings = append(p.Findings, finding{f.Level.String(), f.Subject, oneLine(redact(f.Text)), redact(f.Fix)})
+	for _, r := range reports {
+		p := pipeline{Name: r.pipeline.Name, Findings: []finding{}}
+		for _, f := range r.findings {
+			p.Findings = append(p.Findings, finding{f.Level.String(), f.Subject, oneLine(a.redact(f.Text)), a.redact(f.Fix)})
 		}
-		all.Problems += c.count(buffer.LevelError)
-		all.Warnings += c.count(buffer.LevelWarning)
+		all.Problems += r.count(buffer.LevelError)
+		all.Warnings += r.count(buffer.LevelWarning)
 		all.Pipelines = append(all.Pipelines, p)
 	}
 	return all

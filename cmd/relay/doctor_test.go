@@ -20,7 +20,7 @@ type diagnosis struct {
 	Problems, Warnings int
 	Pipelines          []struct {
 		Name     string
-		Findings []struct{ Level, About, Text, Mend string }
+		Findings []struct{ Level, Subject, Text, Fix string }
 	}
 }
 
@@ -29,15 +29,15 @@ func (d *diagnosis) find(pipeline, level, about string) string {
 	var texts []string
 	for _, p := range d.Pipelines {
 		for _, f := range p.Findings {
-			if p.Name == pipeline && f.Level == level && f.About == about {
-				texts = append(texts, f.Text+" > "+f.Mend)
+			if p.Name == pipeline && f.Level == level && f.Subject == about {
+				texts = append(texts, f.Text+" > "+f.Fix)
 			}
 		}
 	}
 	return strings.Join(texts, "\n")
 }
 
-func diagnose(t *testing.T, path string, code int) (d diagnosis) {
+func doctorJSON(t *testing.T, path string, code int) (d diagnosis) {
 	t.Helper()
 	r := do(t, nil, "doctor", "-c", path, "--json")
 	if r.code != code || r.stderr != "" {
@@ -59,7 +59,7 @@ func TestDoctorFindsNothing(t *testing.T) {
 	if strings.Contains(r.stdout, "FAIL") || strings.Contains(r.stdout, "\x1b") {
 		t.Errorf("stdout is %s", r.stdout)
 	}
-	if d := diagnose(t, path, 0); d.Problems != 0 || d.find("orders", "fine", "sink") == "" {
+	if d := doctorJSON(t, path, 0); d.Problems != 0 || d.find("orders", "fine", "sink") == "" {
 		t.Errorf("it says %+v", d)
 	}
 }
@@ -77,11 +77,11 @@ func TestDoctorFindsProblems(t *testing.T) {
 		"  - {name: orders, source: {url: '"+db.url+"'}, sink: {url: '"+redisURL+"'}, dead_letter: {hook: {url: '"+gone+"/x?key=s3cret'}}}\n"+
 		"  - {name: bare, source: {url: '"+bare+"'}, sink: {url: 'stdout:'}}\n"+
 		"  - {name: away, source: {url: '"+unreachable+"'}, sink: {url: 'redis://:s3cret@127.0.0.1:1'}}\n")
-	d := diagnose(t, path, 1)
+	d := doctorJSON(t, path, 1)
 	for _, want := range []struct{ pipeline, level, about, says string }{
 		{"orders", "fine", "tables", ""},
 		{"orders", "warning", "indexes", "> DROP INDEX public.by_topic"},
-		{"orders", "fine", "sink", "answers"},
+		{"orders", "fine", "sink", "is reachable"},
 		{"orders", "problem", "dead_letter.hook", "connection refused"},
 		{"bare", "problem", "tables", "table outbox_events does not exist"},
 		{"bare", "problem", "tables", "> relay migrate -c relay.yaml"},
@@ -118,7 +118,7 @@ func TestDoctorWarns(t *testing.T) {
 		t.Fatal(err)
 	}
 	path := write(t, onePipeline("orders", db.url, server.URL+"\", subject: \"orders", "    lease: 20s", "    retry: {max: 40s}"))
-	got := diagnose(t, path, 0)
+	got := doctorJSON(t, path, 0)
 	// lease + the longest wait + the time of a send
 	if text := got.find("orders", "warning", "sink"); !strings.Contains(text, "10s") || !strings.Contains(text, "1m30s") || !strings.Contains(text, "nats stream edit ORDERS") {
 		t.Errorf("it says %+v", got)
@@ -140,7 +140,7 @@ func TestDoctorOfAPoorRole(t *testing.T) {
 	db.exec("CREATE ROLE " + role + " LOGIN PASSWORD 's3cret'")
 	defer db.exec("DROP ROLE " + role)
 	u.User = url.UserPassword(role, "s3cret")
-	d := diagnose(t, write(t, onePipeline("orders", u.String(), "stdout:")), 1)
+	d := doctorJSON(t, write(t, onePipeline("orders", u.String(), "stdout:")), 1)
 	if got := d.find("orders", "problem", "tables"); !strings.Contains(got, "> GRANT SELECT, INSERT, UPDATE, DELETE ON public.outbox_events TO") {
 		t.Errorf("it says %+v", d)
 	}
@@ -151,7 +151,7 @@ func TestDoctorChangesNothing(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	db.insert(5)
-	diagnose(t, write(t, onePipeline("orders", db.url, "stdout:")), 0)
+	doctorJSON(t, write(t, onePipeline("orders", db.url, "stdout:")), 0)
 	if n := db.count("SELECT count(*) FROM outbox_events WHERE group_id IS NULL"); n != 5 {
 		t.Errorf("%d events are unclaimed", n)
 	}

@@ -64,8 +64,8 @@ func TestHeldBack(t *testing.T) {
 	who := fmt.Sprintf(`(pid %d, user relay, application "nightly report", database %s, idle in transaction, its last query began `, pid, db.conn.Config().Database)
 
 	status := do(t, nil, "status", "-c", path)
-	status.want(t, 0, "\norders is held back: a transaction is open for ", "")
-	status.want(t, 0, "\nbills is held back: a transaction is open for ", "")
+	status.want(t, 0, "\norders: vacuum is blocked: a transaction is open for ", "")
+	status.want(t, 0, "\nbills: vacuum is blocked: a transaction is open for ", "")
 	status.want(t, 0, who, "")
 	var report struct {
 		Pipelines []struct {
@@ -73,7 +73,7 @@ func TestHeldBack(t *testing.T) {
 				PID  uint32
 				Age  float64 `json:"age_seconds"`
 				Kind string
-			} `json:"held_back_by"`
+			} `json:"vacuum_blocked_by"`
 		}
 	}
 	if err := json.Unmarshal([]byte(do(t, nil, "status", "-c", path, "--json").stdout), &report); err != nil {
@@ -82,7 +82,7 @@ func TestHeldBack(t *testing.T) {
 	if h := report.Pipelines[0].Held; h == nil || h.PID != pid || h.Age < 1 || h.Kind != "transaction" {
 		t.Errorf("it says %+v", h)
 	}
-	d := diagnose(t, path, 0)
+	d := doctorJSON(t, path, 0)
 	if got := d.find("orders", "warning", "vacuum horizon"); !strings.Contains(got, who) || !strings.Contains(got, fmt.Sprintf("> SELECT pg_terminate_backend(%d)", pid)) {
 		t.Errorf("it says %s", got)
 	}
@@ -92,13 +92,13 @@ func TestHeldBack(t *testing.T) {
 	metrics, _ := get(t, "http://"+listen+"/metrics", "")
 	for _, pipeline := range []string{"orders", "bills"} {
 		for _, kind := range []string{"prepared", "slot", "transaction"} {
-			name := fmt.Sprintf(`relay_source_horizon_seconds{kind="%s",pipeline="%s"} `, kind, pipeline)
+			name := fmt.Sprintf(`relay_source_xmin_horizon_seconds{kind="%s",pipeline="%s"} `, kind, pipeline)
 			if _, value, ok := strings.Cut(metrics, name); !ok || strings.HasPrefix(value, "NaN") || (kind == "transaction") == strings.HasPrefix(value, "0\n") {
 				t.Errorf("of %s of %s it has %.20q", kind, pipeline, value)
 			}
 		}
 	}
-	if page, _ := get(t, "http://"+listen+"/", ""); !strings.Contains(page, "<b>bills</b> is held back: a transaction") {
+	if page, _ := get(t, "http://"+listen+"/", ""); !strings.Contains(page, "<b>bills</b>: vacuum is blocked: a transaction") {
 		t.Errorf("the page is %s", page)
 	}
 	if strings.Contains(r.stderr.String(), "pipeline=bills kind=") {
@@ -129,7 +129,7 @@ func TestARoleThatMayNotEnd(t *testing.T) {
 	at := strings.LastIndex(db.url, "@")
 	path := write(t, "admin: {listen: ''}\npipelines:\n  - {name: orders, source: {url: 'postgres://"+role+":s3cret"+db.url[at:]+
 		"', supervisor: {terminate_after: 1h}}, sink: {url: 'stdout:'}}\n")
-	d := diagnose(t, path, 0)
+	d := doctorJSON(t, path, 0)
 	for about, grant := range map[string]string{"sessions": "pg_read_all_stats", "terminate_after": "pg_signal_backend"} {
 		if got := d.find("orders", "warning", about); !strings.HasSuffix(got, "> GRANT "+grant+" TO "+role) {
 			t.Errorf("of %s it says %q", about, got)

@@ -264,7 +264,7 @@ func tryDraft(d *scaffold.Draft, text string) (err error) {
 	if err != nil {
 		return err
 	}
-	lines, err := cfg.Open(func(string) config.Process { return config.Process{Stdout: io.Discard, Log: silent} })
+	lines, err := cfg.Open(func(string) config.Process { return config.Process{Stdout: io.Discard, Log: discardLog} })
 	if err != nil {
 		return err
 	}

@@ -18,7 +18,7 @@ type questions struct {
 
 // asking asks on standard error, where questions do not get into what is redirected.
 func (a *app) asking(in io.Reader) *questions {
-	paint := brush(a.stderr)
+	paint := painter(a.stderr)
 	return &questions{
 		in: bufio.NewReader(in), out: a.stderr,
 		show: func(text string) string { return a.redact(text) },

@@ -50,7 +50,7 @@ func TestInitToHubSpotWithoutAnAddress(t *testing.T) {
 	do(t, env, "migrate", "-c", path).want(t, 0, "applied", "")
 	db.exec("INSERT INTO signups (contact_email) VALUES ('ann@example.com'), (NULL), ('bob@example.com'), (NULL)")
 	r := do(t, env, "preview", "-c", path, "-n", "4")
-	r.want(t, 0, "4 events looked at", "")
+	r.want(t, 0, "4 events read", "")
 	for _, want := range []string{
 		`"id": "ann@example.com"`, `"id": "bob@example.com"`,
 		"\nnot sent: event 2\nrequest of event 2: error: event 2 has no email", "\nnot sent: event 4\nrequest of event 4: error: event 4 has no email",

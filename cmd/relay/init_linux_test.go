@@ -86,7 +86,7 @@ func TestInitAsks(t *testing.T) {
 		{"Each row of orders is deleted once it was delivered. Is that a table of events only?", "n"},
 		{"then another table", ""},
 		{"Where the events go: ", "htp://bob:s3cret@x"},
-		{"sink.url has an unknown scheme, ", "http://bob:s3cret@localhost/bulk"},
+		{"sink.url has an unknown scheme; expected ", "http://bob:s3cret@localhost/bulk"},
 		{"A name for the pipeline, made of a-z, 0-9, _ and -\x1b[0m [contact_activity_events]", ""},
 	} {
 		testserver.Eventually(t, func() error {

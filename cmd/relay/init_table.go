@@ -21,7 +21,7 @@ const (
 func (a *app) askTable(q *questions, f *initFlags, d *scaffold.Draft, found *introspect.Database) error {
 	offered := offer(found)
 	if q.on() && f.table == "" {
-		fmt.Fprintf(q.out, "\n%s", tableList(offered, width(&app{stdout: a.stderr})))
+		fmt.Fprintf(q.out, "\n%s", tableList(offered, terminalWidth(a.stderr)))
 		if more := fitting(found) - len(offered); more > 0 {
 			fmt.Fprintf(q.out, "and %d more, which you may name\n", more)
 		}

@@ -46,9 +46,9 @@ func TestInitToDelivery(t *testing.T) {
 				db.exec(step)
 			}
 			do(t, db.env, "migrate", "-c", path).want(t, 0, ": applied ", "")
-			do(t, db.env, "preview", "-c", path).want(t, 0, "no event waits", "")
+			do(t, db.env, "preview", "-c", path).want(t, 0, "The buffer has no events", "")
 			db.exec(try.insert)
-			do(t, db.env, "preview", "-c", path).want(t, 0, "1 event looked at; nothing is claimed, nothing is sent.\n", "")
+			do(t, db.env, "preview", "-c", path).want(t, 0, "1 event read; nothing was claimed or sent.\n", "")
 
 			quiet(t, path)
 			r := start(t, db.env, "run", "-c", path)
@@ -206,7 +206,7 @@ func TestInitRefuses(t *testing.T) {
 		"nothing":      {2, nil, "relay: init asks on a terminal only: --source and --sink were expected"},
 		"no sink":      {2, []string{"--source", db.url}, "relay: init asks on a terminal only: --sink was expected"},
 		"overwriting":  {2, []string{"--source", db.url, "--sink", "stdout:", "-o", there}, there + " is there already, --force writes over it, -o writes another file"},
-		"no database":  {2, []string{"--source", "mysql://a:s3cret@h/d", "--sink", "stdout:"}, "source.url mysql:// is not there yet"},
+		"no database":  {2, []string{"--source", "mysql://a:s3cret@h/d", "--sink", "stdout:"}, "source.url has the scheme mysql://, which is not supported yet"},
 		"away":         {1, []string{"--source", unreachable, "--sink", "stdout:"}, "relay: looking at the database: failed to connect to `user=app database=app`"},
 		"no variable":  {2, []string{"--source", "${NO_SUCH_VARIABLE}", "--sink", "stdout:"}, "source.url names ${NO_SUCH_VARIABLE}, which is not set in the environment"},
 		"no file":      {1, []string{"--source", "sqlite:///no/such/file.db", "--sink", "stdout:"}, "relay: looking at the database: /no/such/file.db: "},
@@ -215,9 +215,9 @@ func TestInitRefuses(t *testing.T) {
 		"no key":       {2, []string{"--source", db.url, "--sink", "stdout:", "--table", "plain"}, "it has no primary key, an integer or a uuid was expected"},
 		"a text":       {2, []string{"--source", db.url, "--sink", "stdout:", "--table", "named"}, "its primary key id is text, an integer or a uuid was expected"},
 		"its own":      {2, []string{"--source", db.url, "--sink", "stdout:", "--table", "grouped"}, "its column group_id is integer and not the relay's, a column group_id of type uuid was expected"},
-		"no such sink": {2, []string{"--source", db.url, "--sink", "htp://bob:s3cret@host"}, "relay: sink.url has an unknown scheme, redis://"},
+		"no such sink": {2, []string{"--source", db.url, "--sink", "htp://bob:s3cret@host"}, "relay: sink.url has an unknown scheme; expected redis://"},
 		"no name":      {2, []string{"--source", db.url, "--sink", "stdout:", "--name", "A b"}, `--name is "A b", a name made of a-z, 0-9, _ and - was expected`},
-		"no preset":    {2, []string{"--source", db.url, "--sink", "stdout:", "--table", "named", "--preset", "nothing"}, `preset is "nothing", `},
+		"no preset":    {2, []string{"--source", db.url, "--sink", "stdout:", "--table", "named", "--preset", "nothing"}, `preset is "nothing"; `},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -268,7 +268,7 @@ func TestInitSaysWhatToGrant(t *testing.T) {
 	env := []string{"PGPASSWORD=s3cret-role"}
 	do(t, env, "migrate", "-c", path).want(t, 0, "applied", "")
 	owner.exec(addActivity)
-	do(t, env, "preview", "-c", path).want(t, 0, "1 event looked at", "")
+	do(t, env, "preview", "-c", path).want(t, 0, "1 event read", "")
 }
 
 // A HubSpot-like API: the payload has the e-mail address it wants, from a row two joins

@@ -3,15 +3,10 @@
 package main
 
 import (
-	"errors"
-	"fmt"
+	"log/slog"
 	"os"
-	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
-
-	"github.com/outboxrelay/relay/internal/config"
 )
 
 func main() {
@@ -19,14 +14,17 @@ func main() {
 	os.Exit(a.exit(a.root().Execute()))
 }
 
-// app is what the commands share.
+// discardLog is for commands that print errors themselves.
+var discardLog = slog.New(slog.DiscardHandler)
+
+// app is the state that the commands share.
 type app struct {
 	stdout, stderr *os.File
-	// redact takes the secrets of the configuration out of a text.
+	// redact removes the secrets of the configuration from a text.
 	redact func(text string) string
-	// began: the command line was understood, and a command is at work.
-	began bool
-	// failed: something went wrong and was told, and the command went on.
+	// started reports whether the command line was valid and a command runs.
+	started bool
+	// failed reports whether an error was printed and the command continued.
 	failed bool
 }
 
@@ -35,14 +33,14 @@ func (a *app) root() *cobra.Command {
 		Use:   "relay",
 		Short: "Moves events from a table in your database to Redis, NATS or HTTP",
 		Long: `Relay is a transactional outbox relay. Your application inserts events into a
-table, inside its own transactions; relay sends what was committed to Redis,
-NATS, HTTP or a file, and deletes it when it has arrived.
+table, in the same transaction as its other changes. Relay sends committed events
+to Redis, NATS, HTTP or a file and deletes them once they are delivered.
 
-To see it at work, with nothing to set up:  relay demo`,
+To try it without any setup:  relay demo`,
 		Version:          version(),
 		SilenceErrors:    true,
 		SilenceUsage:     true,
-		PersistentPreRun: func(*cobra.Command, []string) { a.began = true },
+		PersistentPreRun: func(*cobra.Command, []string) { a.started = true },
 	}
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
@@ -51,12 +49,12 @@ To see it at work, with nothing to set up:  relay demo`,
 		Use:   "help [command]",
 		Short: "Help about any command",
 		RunE: func(_ *cobra.Command, args []string) error {
-			about, _, err := root.Find(args)
+			command, _, err := root.Find(args)
 			if err != nil {
 				return usageError{err}
 			}
-			about.InitDefaultHelpFlag()
-			return about.Help()
+			command.InitDefaultHelpFlag()
+			return command.Help()
 		},
 	})
 	root.AddCommand(
@@ -65,63 +63,4 @@ To see it at work, with nothing to set up:  relay demo`,
 		a.initCommand(), a.previewCommand(), a.demoCommand(), a.completionCommand(), a.versionCommand(),
 	)
 	return root
-}
-
-// errUsage is found in errors about the command line or the configuration, not
-// about what was done.
-var errUsage = errors.New("wrong usage")
-
-type usageError struct{ error }
-
-func (u usageError) Unwrap() []error { return []error{u.error, errUsage} }
-
-func usage(format string, a ...any) error { return usageError{fmt.Errorf(format, a...)} }
-
-// The exit statuses.
-const (
-	statusDone   = 0
-	statusFailed = 1
-	statusUsage  = 2
-)
-
-// exit tells what went wrong and returns the exit status.
-func (a *app) exit(err error) int {
-	var mistakes config.Errors
-	switch {
-	case err == nil && !a.failed:
-		return statusDone
-	case err == nil:
-		return statusFailed
-	case errors.As(err, &mistakes):
-		a.say(mistakes.Error())
-		return statusUsage
-	case !a.began, errors.Is(err, errUsage):
-		a.say("relay: " + strings.TrimSpace(err.Error()))
-		return statusUsage
-	}
-	a.fail(err)
-	return statusFailed
-}
-
-// fail tells of an error, on one line, and lets the command go on.
-func (a *app) fail(err error) {
-	a.failed = true
-	a.say("relay: " + oneLine(err.Error()))
-}
-
-// oneLine takes the line breaks out of a text, and lines that say the same again: pgx
-// tells of each try, with TLS and without.
-func oneLine(text string) string {
-	var lines []string
-	for line := range strings.Lines(text) {
-		if line = strings.Join(strings.Fields(line), " "); line != "" && !slices.Contains(lines, line) {
-			lines = append(lines, line)
-		}
-	}
-	return strings.Join(lines, " ")
-}
-
-// say writes to standard error.
-func (a *app) say(text string) {
-	fmt.Fprintln(a.stderr, a.redact(text))
 }

@@ -10,11 +10,11 @@ import (
 )
 
 func (a *app) migrateCommand() *cobra.Command {
-	return a.configured(&cobra.Command{
+	return a.withConfig(&cobra.Command{
 		Use:   "migrate",
 		Short: "Create or upgrade the relay's tables",
-		Long: `Migrate creates the relay's tables in the database of every pipeline, or brings
-them up to date. It can be run again without harm, and never drops anything.`,
+		Long: `Migrate creates or upgrades the relay's tables in the database of every pipeline.
+It is idempotent and never drops anything.`,
 		Example: "  relay migrate -c relay.yaml",
 	}, a.migrate)
 }
@@ -30,11 +30,11 @@ func (a *app) migrate(c *cobra.Command, cfg *config.Config) error {
 			a.fail(fmt.Errorf("%s: %w", p.Name, err))
 			continue
 		}
-		what := "up to date"
+		result := "up to date"
 		if len(applied) > 0 {
-			what = "applied " + strings.Join(applied, ", ")
+			result = "applied " + strings.Join(applied, ", ")
 		}
-		if _, err := fmt.Fprintf(a.stdout, "%s: %s\n", p.Name, what); err != nil {
+		if _, err := fmt.Fprintf(a.stdout, "%s: %s\n", p.Name, result); err != nil {
 			return err
 		}
 	}

@@ -156,7 +156,7 @@ func (d *database) mend(path string) {
 		for _, p := range found.Pipelines {
 			for _, f := range p.Findings {
 				if f.Level == "problem" {
-					d.exec(f.Mend)
+					d.exec(f.Fix)
 				}
 			}
 		}

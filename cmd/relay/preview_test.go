@@ -54,7 +54,7 @@ User-Agent: relay
 }
 `, i, events, strings.Join(bodies, ",\n"))
 	}
-	want := "3 events looked at; nothing is claimed, nothing is sent.\n" +
+	want := "3 events read; nothing was claimed or sent.\n" +
 		request(1, "events 1, 2", event(1), event(2)) + request(2, "event 3", event(3))
 	if shown != want {
 		t.Errorf("preview shows\n%s\n%s was expected", shown, want)
@@ -62,7 +62,7 @@ User-Agent: relay
 	if after := db.count("SELECT sum(xmin::text::bigint) FROM outbox_events"); after != before || db.count("SELECT count(*) FROM outbox_batches") != 0 {
 		t.Error("preview wrote something")
 	}
-	do(t, nil, "preview", "-c", path, "-n", "1").want(t, 0, "1 event looked at", "")
+	do(t, nil, "preview", "-c", path, "-n", "1").want(t, 0, "1 event read", "")
 }
 
 var created = regexp.MustCompile(`"created_at": "[^"]+"`)
@@ -88,11 +88,11 @@ func TestPreviewSaysWhatWouldNotBeSent(t *testing.T) {
 	yaml := "pipelines:\n  - name: orders\n    source: " + source + "\n    sink: {url: \"http://127.0.0.1:1/{key}\"}\n"
 	path := write(t, yaml)
 	do(t, nil, "migrate", "-c", path).want(t, 0, "applied", "")
-	do(t, nil, "preview", "-c", path).want(t, 0, "no event waits. Insert one, and look again:\n\n  INSERT INTO contact_activity_events ...", "")
+	do(t, nil, "preview", "-c", path).want(t, 0, "The buffer has no events. Insert one and run preview again:\n\n  INSERT INTO contact_activity_events ...", "")
 	db.exec(`INSERT INTO contact_activities (lead_id, kind) VALUES (7, 'opened'); INSERT INTO contact_activity_events (contact_activity_id) VALUES (1), (99), (98)`)
 	r := do(t, nil, "preview", "-c", path)
-	r.want(t, 0, "3 events looked at", "")
-	for _, want := range []string{"request 1 of 1: event 1\nPOST http://127.0.0.1:1/*** (7)\n", "not sent: events 2, 3\nsource.project returns no row for them: buried before"} {
+	r.want(t, 0, "3 events read", "")
+	for _, want := range []string{"request 1 of 1: event 1\nPOST http://127.0.0.1:1/*** (7)\n", "not sent: events 2, 3\nsource.project returns no row. They become dead letters"} {
 		if !strings.Contains(r.stdout, want) {
 			t.Errorf("%q is not in\n%s", want, r.stdout)
 		}
@@ -122,7 +122,7 @@ func TestPreviewTellsOfRetries(t *testing.T) {
 			db := newYours(t, sqlite)
 			path := write(t, onePipeline("orders", db.url, server.URL))
 			do(t, nil, "migrate", "-c", path).want(t, 0, "applied", "")
-			do(t, nil, "preview", "-c", path).want(t, 0, "no event waits. Insert one", "")
+			do(t, nil, "preview", "-c", path).want(t, 0, "The buffer has no events. Insert one", "")
 			db.exec(`INSERT INTO outbox_events (topic, payload) VALUES ('orders', '{"n": 1}'), ('orders', '{"n": 2}')`)
 			start(t, nil, "run", "-c", path)
 			testserver.Eventually(t, func() error {
@@ -136,8 +136,8 @@ func TestPreviewTellsOfRetries(t *testing.T) {
 	}
 }
 
-var retries = regexp.MustCompile(`\nno event is unclaimed: 2 events wait in 1 batch for a retry \(the last error: POST http[^\n]*503 Service Unavailable: not today[^\n]*\)\.\n\n` +
-	`Mend what it names\. A relay that runs sends them again by itself, at most 5m0s\nafter its last try\. Preview shows unclaimed events only\.\n$`)
+var retries = regexp.MustCompile(`\nAll events are claimed: 2 events wait in 1 batch for a retry\.\n\n[^\n]*POST http[^\n]*503 Service Unavailable: not today[^\n]*\n\n` +
+	`Fix the cause\. A running relay retries within 5m0s\. Preview shows unclaimed events only\.\n$`)
 
 // Every kind of sink can be previewed, one pipeline after another, and one that is away
 // holds up no other.
@@ -164,7 +164,7 @@ func TestPreviewOfEachSink(t *testing.T) {
 func TestPreviewRefuses(t *testing.T) {
 	t.Parallel()
 	path := write(t, onePipeline("orders", unreachable, "stdout:"))
-	do(t, nil, "preview", "-c", path, "-n", "0").want(t, 2, "", "-n is 0, a number from 1 to 1000 was expected")
-	do(t, nil, "preview", "-c", path, "--pipeline", "other").want(t, 2, "", `there is no pipeline "other", orders was expected`)
+	do(t, nil, "preview", "-c", path, "-n", "0").want(t, 2, "", "-n is 0; expected 1 to 1000")
+	do(t, nil, "preview", "-c", path, "--pipeline", "other").want(t, 2, "", `--pipeline is "other"; expected orders`)
 	do(t, nil, "preview", "-c", path).want(t, 1, "", "relay: orders: ")
 }

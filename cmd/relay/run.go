@@ -12,7 +12,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/redis/go-redis/v9/logging"
 	"github.com/spf13/cobra"
 
 	"github.com/outboxrelay/relay/internal/admin"
@@ -21,33 +20,32 @@ import (
 )
 
 func (a *app) runCommand() *cobra.Command {
-	return a.configured(&cobra.Command{
+	return a.withConfig(&cobra.Command{
 		Use:   "run",
 		Short: "Run every pipeline until a signal",
-		Long: `Run moves events from their tables to their sinks, until SIGTERM or SIGINT. Then
-nothing new is claimed, and what is in flight is finished within
-shutdown_timeout; a second signal ends at once. A database or a sink that is
-away is waited for.`,
+		Long: `Run moves events from their tables to their sinks until SIGTERM or SIGINT. Then it
+claims nothing more and finishes the batches in flight within shutdown_timeout; a
+second signal exits immediately. If a database or a sink is unavailable, run waits
+for it.`,
 		Example: "  relay check -c relay.yaml && relay migrate -c relay.yaml && relay run -c relay.yaml",
 	}, func(_ *cobra.Command, cfg *config.Config) error { return a.run(cfg) })
 }
 
-// letGo is how long whatever was cut off may take to return.
-const letGo = 5 * time.Second
+// forceExitAfter is how long cancelled work may take to return.
+const forceExitAfter = 5 * time.Second
 
 func (a *app) run(cfg *config.Config) error {
-	// A pipe that nobody reads is the sink's outage, not the end of the process.
+	// A closed pipe is an outage of the sink, not the end of the process.
 	signal.Ignore(syscall.SIGPIPE)
-	logging.Disable() // go-redis has a log of its own; its errors come to us anyhow
 	log := logger(a.stderr, cfg.Log, a.redact)
 	slog.SetDefault(log)
 
 	host, err := os.Hostname()
 	if err != nil {
-		return fmt.Errorf("finding this machine's name: %w", err)
+		return fmt.Errorf("reading the host name: %w", err)
 	}
 	metrics := admin.NewMetrics()
-	lines, err := cfg.Open(func(name string) config.Process {
+	pipelines, err := cfg.Open(func(name string) config.Process {
 		return config.Process{
 			Owner:  fmt.Sprintf("%s/%d/%s", host, os.Getpid(), name),
 			Stdout: a.stdout, Observer: metrics.Observer(name), Log: log,
@@ -56,34 +54,34 @@ func (a *app) run(cfg *config.Config) error {
 	if err != nil {
 		return err
 	}
-	supervisors, err := cfg.Supervise(lines, func(names ...string) supervisor.Observer { return metrics.Horizon(names...) }, log)
+	supervisors, err := cfg.Supervise(pipelines, func(names ...string) supervisor.Observer { return metrics.VacuumObserver(names...) }, log)
 	if err != nil {
-		return errors.Join(append(closeAll(lines), err)...)
+		return errors.Join(append(closeAll(pipelines), err)...)
 	}
-	running, stopped, life := live(cfg.ShutdownTimeout, func() {})
-	defer life.release()
-	serve, err := a.endpoint(running, cfg.Admin, lines, metrics, log)
+	running, stopped, shutdown := newShutdown(cfg.ShutdownTimeout, func() {})
+	defer shutdown.release()
+	serve, err := a.adminServer(running, cfg, pipelines, metrics, log)
 	if err != nil {
 		return err
 	}
 	for i := range cfg.Pipelines {
 		p := &cfg.Pipelines[i]
-		log.Info("pipeline starts", "pipeline", p.Name,
+		log.Info("pipeline started", "pipeline", p.Name,
 			"source", p.Source.URL, "table", p.Source.Table, "sink", p.Sink.URL, "address", address(&p.Sink))
 	}
 	ended := make(chan []error, 1)
 	go func() {
-		ended <- append(together(running, stopped, life.end, lines, supervisors, serve, log), closeAll(lines)...)
+		ended <- append(runAll(running, stopped, shutdown.begin, pipelines, supervisors, serve, log), closeAll(pipelines)...)
 	}()
 	var errs []error
 	select {
 	case errs = <-ended:
 	case <-stopped.Done():
-		a.fail(fmt.Errorf("shutdown_timeout of %v ran out: what is not settled is taken over when its lease is over", cfg.ShutdownTimeout))
+		a.fail(fmt.Errorf("shutdown did not finish within shutdown_timeout (%v); unsettled batches are taken over when their leases end", cfg.ShutdownTimeout))
 		select {
 		case errs = <-ended:
-		case <-time.After(letGo):
-			errs = []error{errors.New("something in flight does not let go")}
+		case <-time.After(forceExitAfter):
+			errs = []error{fmt.Errorf("cancelled work did not return within %v", forceExitAfter)}
 		}
 	}
 	for _, err := range errs {
@@ -92,9 +90,9 @@ func (a *app) run(cfg *config.Config) error {
 	return nil
 }
 
-// together runs the pipelines side by side, the supervisors until they are to end, and
-// the endpoint for as long as any of the pipelines runs. The failure of one ends all.
-func together(running, stopped context.Context, end context.CancelCauseFunc, lines []*config.Opened,
+// runAll runs the pipelines and supervisors, and the admin server until the last
+// pipeline ends. An error in one of them begins the shutdown of all.
+func runAll(running, stopped context.Context, shutdown context.CancelCauseFunc, pipelines []*config.Opened,
 	supervisors []*supervisor.Supervisor, serve func(context.Context) error, log *slog.Logger,
 ) []error {
 	var (
@@ -102,16 +100,16 @@ func together(running, stopped context.Context, end context.CancelCauseFunc, lin
 		errs []error
 	)
 	failed := func(err error) {
-		end(err)
+		shutdown(err)
 		mu.Lock()
 		defer mu.Unlock()
 		errs = append(errs, err)
 	}
-	var pipelines, others sync.WaitGroup
-	for _, line := range lines {
-		pipelines.Go(func() {
-			if err := line.Run(running, stopped); err != nil {
-				failed(fmt.Errorf("pipeline %s: %w", line.Name(), err))
+	var active, others sync.WaitGroup
+	for _, p := range pipelines {
+		active.Go(func() {
+			if err := p.Run(running, stopped); err != nil {
+				failed(fmt.Errorf("pipeline %s: %w", p.Name(), err))
 			}
 		})
 	}
@@ -122,7 +120,7 @@ func together(running, stopped context.Context, end context.CancelCauseFunc, lin
 			}
 		})
 	}
-	serving, leave := context.WithCancel(context.WithoutCancel(running))
+	serving, stopServing := context.WithCancel(context.WithoutCancel(running))
 	others.Go(func() {
 		if err := serve(serving); err != nil {
 			failed(err)
@@ -130,45 +128,46 @@ func together(running, stopped context.Context, end context.CancelCauseFunc, lin
 	})
 	others.Go(func() {
 		<-running.Done()
-		log.Info("finishing what is in flight; a signal ends at once", "cause", context.Cause(running))
+		log.Info("finishing batches in flight, another signal exits immediately", "cause", context.Cause(running))
 	})
-	pipelines.Wait()
-	end(errors.New("all pipelines ended"))
-	leave()
+	active.Wait()
+	shutdown(errors.New("all pipelines ended"))
+	stopServing()
 	others.Wait()
 	return errs
 }
 
-func closeAll(lines []*config.Opened) []error {
+func closeAll(pipelines []*config.Opened) []error {
 	var errs []error
-	for _, line := range lines {
-		if err := line.Close(); err != nil {
-			errs = append(errs, fmt.Errorf("closing %s: %w", line.Name(), err))
+	for _, p := range pipelines {
+		if err := p.Close(); err != nil {
+			errs = append(errs, fmt.Errorf("closing %s: %w", p.Name(), err))
 		}
 	}
 	return errs
 }
 
-// endpoint returns what serves the admin endpoint until its context is done.
-func (a *app) endpoint(ctx context.Context, c config.Admin, lines []*config.Opened, m *admin.Metrics, log *slog.Logger) (func(context.Context) error, error) {
-	if c.Listen == "" {
+// adminServer returns a function that serves the admin endpoint until its context ends.
+func (a *app) adminServer(ctx context.Context, cfg *config.Config, opened []*config.Opened, m *admin.Metrics, log *slog.Logger) (func(context.Context) error, error) {
+	if cfg.Admin.Listen == "" {
 		return func(ctx context.Context) error { <-ctx.Done(); return nil }, nil
 	}
-	l, err := admin.Listen(ctx, c.Listen)
+	l, err := admin.Listen(ctx, cfg.Admin.Listen)
 	if err != nil {
 		return nil, err
 	}
-	pipelines := make([]admin.Pipeline, len(lines))
-	for i, line := range lines {
-		pipelines[i] = line
+	pipelines := make([]admin.Pipeline, len(opened))
+	for i, o := range opened {
+		p := &cfg.Pipelines[i]
+		pipelines[i] = admin.Pipeline{Name: p.Name, Health: o, DeadLetters: deadLettersOf(p, o.Buffer)}
 	}
-	server := admin.New(pipelines, m, admin.Config{Token: c.Token.Reveal(), Redact: a.redact, Log: log})
-	log.InfoContext(ctx, "admin endpoint listens", "url", "http://"+l.Addr().String()+"/")
+	server := admin.New(pipelines, m, admin.Config{Token: cfg.Admin.Token.Reveal(), Redact: a.redact, Log: log})
+	log.InfoContext(ctx, "admin endpoint listening", "url", "http://"+l.Addr().String()+"/")
 	return func(ctx context.Context) error { return server.Run(ctx, l) }, nil
 }
 
-// logger logs as the configuration wants it. Errors hold what servers said, so
-// secrets are taken out of them.
+// logger returns the configured logger. It removes secrets from errors, which may
+// quote servers.
 func logger(w io.Writer, c config.Log, redact func(string) string) *slog.Logger {
 	options := &slog.HandlerOptions{Level: c.Level, ReplaceAttr: func(_ []string, attr slog.Attr) slog.Attr {
 		if err, ok := attr.Value.Any().(error); ok {

@@ -162,7 +162,7 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 	r := start(t, nil, "run", "-c", write(t, "shutdown_timeout: 1h\n"+onePipeline("orders", db.url, url)))
 	heard(t, asked)
 	r.signal(syscall.SIGTERM)
-	r.says("finishing what is in flight")
+	r.says("finishing batches in flight")
 	began := time.Now()
 	r.signal(syscall.SIGINT)
 	if code := r.exit(); code != 1 {
@@ -184,7 +184,7 @@ func TestShutdownTimeout(t *testing.T) {
 	if code := r.exit(); code != 1 {
 		t.Errorf("exit status %d, 1 was expected", code)
 	}
-	r.says("relay: shutdown_timeout of 50ms ran out")
+	r.says("relay: shutdown did not finish within shutdown_timeout (50ms)")
 	if n := db.count("SELECT count(*) FROM outbox_events"); n != 1 {
 		t.Errorf("%d events are left, 1 was expected", n)
 	}
@@ -306,7 +306,7 @@ func TestPortInUse(t *testing.T) {
 	defer l.Close()
 	path := write(t, "admin: {listen: '"+l.Addr().String()+"'}\npipelines:\n"+
 		"  - {name: p, source: {url: '"+unreachable+"'}, sink: {url: 'stdout:'}}\n")
-	do(t, nil, "run", "-c", path).want(t, 1, "", "relay: admin.listen: "+l.Addr().String()+" is in use")
+	do(t, nil, "run", "-c", path).want(t, 1, "", "relay: admin.listen is "+l.Addr().String()+", which is in use")
 }
 
 // A server that repeats in its error what it was sent gives no secret away.
@@ -350,6 +350,6 @@ func TestWrongPasswords(t *testing.T) {
 	r := start(t, nil, "run", "-c", write(t, "admin: {listen: ''}\npipelines:\n"+
 		"  - {name: a, source: {url: '"+wrong.String()+"', table: other}, sink: {url: 'stdout:'}}\n"+
 		"  - {name: b, source: {url: '"+db.url+"'}, sink: {url: 'redis://:s3cret-wrong@"+server.Addr+"'}}\n"))
-	r.says("look at user and password in source.url")
+	r.says("user and password in source.url")
 	r.says("WRONGPASS")
 }

@@ -14,8 +14,8 @@ func (a *app) schemaCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "schema [postgres|sqlite]",
 		Short: "Print the DDL of the relay's tables",
-		Long: `Schema prints the DDL of the relay's tables, for PostgreSQL when no database is
-named. It can be run again without harm, and never drops anything.`,
+		Long: `Schema prints the DDL of the relay's tables, for PostgreSQL by default. The DDL is
+idempotent and never drops anything.`,
 		Example: `  relay schema postgres | psql "$DATABASE_URL"
   relay schema postgres --payload bytes --table app.outbox_events`,
 		Args:      cobra.MaximumNArgs(1),
@@ -34,17 +34,17 @@ named. It can be run again without harm, and never drops anything.`,
 		},
 	}
 	c.Flags().StringVar(&table, "table", "outbox_events", "the buffer table; may be schema.table on PostgreSQL")
-	c.Flags().StringVar(&payload, "payload", "json", "what a payload is: json or bytes")
+	c.Flags().StringVar(&payload, "payload", "json", "the payload's type: json or bytes")
 	return c
 }
 
-// schema is the DDL for a database.
+// schema returns the DDL for a database.
 func schema(database, table, payload string) (string, error) {
 	if payload != "json" && payload != "bytes" {
-		return "", usage("--payload is %q, json or bytes was expected", payload)
+		return "", usage(`--payload is %q; expected "json" or "bytes"`, payload)
 	}
 	if table == "" {
-		return "", usage("--table is empty, a name like outbox_events was expected")
+		return "", usage(`--table is ""; expected a name like outbox_events`)
 	}
 	switch database {
 	case "postgres":
@@ -52,7 +52,7 @@ func schema(database, table, payload string) (string, error) {
 	case "sqlite":
 		return sqlite.Schema(sqlite.SchemaConfig{Table: table, Bytes: payload == "bytes"})
 	case "mysql":
-		return "", usage("mysql is not there yet, postgres or sqlite was expected")
+		return "", usage(`the database is "mysql", which is not supported yet; expected "postgres" or "sqlite"`)
 	}
-	return "", usage("there is no schema for %q, postgres or sqlite was expected", database)
+	return "", usage(`the database is %q; expected "postgres" or "sqlite"`, database)
 }

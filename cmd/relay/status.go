@@ -2,13 +2,10 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
-	"strings"
 	"sync"
 	"time"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -18,36 +15,34 @@ import (
 	"github.com/outboxrelay/relay/supervisor"
 )
 
-// statusTimeout is how long a database may take to answer.
+// statusTimeout is how long a database may take to respond.
 const statusTimeout = 10 * time.Second
 
 func (a *app) statusCommand() *cobra.Command {
 	var asJSON bool
-	c := a.configured(&cobra.Command{
+	c := a.withConfig(&cobra.Command{
 		Use:   "status",
 		Short: "Show backlog, oldest event, batches and dead letters",
-		Long: `Status asks the database of every pipeline what is waiting. It changes nothing
-and needs no relay to run. A database that cannot be asked is told on standard
-error, and the exit status is 1; the others are shown all the same.`,
+		Long: `Status reads the backlog of every pipeline from its database. It changes nothing
+and works without a running relay. If a database cannot be reached, status prints
+the error, shows the other pipelines and exits with 1.`,
 		Example: "  relay status -c relay.yaml\n  relay status -c relay.yaml --json",
 	}, func(c *cobra.Command, cfg *config.Config) error {
 		if err := cfg.CheckSources(); err != nil {
 			return err
 		}
 		report := a.report(c.Context(), cfg)
-		if !asJSON {
-			_, err := io.WriteString(a.stdout, table(report))
-			return err
+		if asJSON {
+			return a.printJSON(report)
 		}
-		enc := json.NewEncoder(a.stdout)
-		enc.SetIndent("", "  ")
-		return enc.Encode(report)
+		_, err := io.WriteString(a.stdout, statusTable(report))
+		return err
 	})
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return c
 }
 
-// report asks all databases at the same time and tells of those that do not answer.
+// report reads the status of all pipelines concurrently and prints the errors.
 func (a *app) report(ctx context.Context, cfg *config.Config) admin.Report {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
@@ -70,15 +65,15 @@ func (a *app) report(ctx context.Context, cfg *config.Config) admin.Report {
 		}
 		one := admin.NewPipelineReport(name, statuses[i])
 		if holders[i] != nil {
-			one.HeldBackBy = admin.NewHolderReport(*holders[i])
+			one.VacuumBlockedBy = admin.NewBlockerReport(*holders[i])
 		}
 		report.Pipelines = append(report.Pipelines, one)
 	}
 	return report
 }
 
-// status is a buffer's, and what holds its database furthest back if that is worth a
-// word.
+// status returns the status of a buffer, and the oldest transaction that blocks vacuum
+// if it is older than warn_after.
 func status(ctx context.Context, p *config.Pipeline) (s buffer.Status, worst *buffer.VacuumBlocker, err error) {
 	b, err := p.OpenBuffer("status")
 	if err != nil {
@@ -101,8 +96,8 @@ func status(ctx context.Context, p *config.Pipeline) (s buffer.Status, worst *bu
 	return s, worst, err
 }
 
-// table shows a report, the first column to the left and numbers to the right.
-func table(r admin.Report) string {
+// statusTable formats a report for people.
+func statusTable(r admin.Report) string {
 	rows := [][]string{{"PIPELINE", "PENDING", "OLDEST", "LEASED", "WAITING", "DELIVERED", "DEAD"}}
 	for _, p := range r.Pipelines {
 		oldest := "-"
@@ -114,24 +109,11 @@ func table(r admin.Report) string {
 			admin.Count(p.Batches.Leased), admin.Count(p.Batches.Waiting), admin.Count(p.Batches.Delivered), admin.Count(p.Dead),
 		})
 	}
-	widths := make([]int, len(rows[0]))
-	for _, row := range rows {
-		for i, cell := range row {
-			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
-		}
-	}
-	var b strings.Builder
-	for _, row := range rows {
-		fmt.Fprintf(&b, "%-*s", widths[0], row[0])
-		for i, cell := range row[1:] {
-			fmt.Fprintf(&b, "  %*s", widths[i+1], cell)
-		}
-		b.WriteByte('\n')
-	}
+	text := columns(alignRight(rows), 0)
 	for _, p := range r.Pipelines {
-		if p.HeldBackBy != nil {
-			fmt.Fprintf(&b, "%s is held back: %s. relay doctor says what ends it.\n", p.Name, oneLine(p.HeldBackBy.Text))
+		if p.VacuumBlockedBy != nil {
+			text += fmt.Sprintf("%s: vacuum is blocked: %s. Run relay doctor for the fix.\n", p.Name, oneLine(p.VacuumBlockedBy.Text))
 		}
 	}
-	return b.String()
+	return text
 }

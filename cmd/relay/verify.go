@@ -2,12 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"sync"
 	"time"
 
-	"github.com/redis/go-redis/v9/logging"
 	"github.com/spf13/cobra"
 
 	"github.com/outboxrelay/relay/internal/admin"
@@ -15,8 +15,8 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-// auditTime is how long an audit may take: it reads all of buffer and ledger.
-const auditTime = 10 * time.Minute
+// auditTimeout is how long an audit may take. It reads all of buffer and ledger.
+const auditTimeout = 10 * time.Minute
 
 func (a *app) verifyCommand() *cobra.Command {
 	var (
@@ -25,174 +25,166 @@ func (a *app) verifyCommand() *cobra.Command {
 		probe          probeConfig
 		c              *cobra.Command
 	)
-	c = a.configured(&cobra.Command{
+	c = a.withConfig(&cobra.Command{
 		Use:   "verify",
 		Short: "Audit: does everything add up",
-		Long: `Verify says where every event of every pipeline is, and whether ledger and buffer
-agree: a stamped event without a ledger row, a ledger row without events. They may
-disagree after a restore, or when somebody changed the tables by hand; --repair mends
-it. The exit status is 1 when something does not agree.
+		Long: `Verify counts the events of every pipeline by state and compares the ledger with
+the buffer. They may disagree after a restore or after manual changes; --repair fixes
+it. The exit status is 1 if anything disagrees.
 
-With --events N it commits N probe events to the buffer, as an application does, waits
-until a running relay has moved them, and accounts for each by its id: delivered, dead,
-waiting, or not even claimed. Where the sink can be read (Redis streams, JetStream), it
-is counted there how often each arrived. The exit status is 1 unless all were delivered,
-and arrived exactly once. Probes are real events: whoever reads the sink gets them. They
-need the relay's own table: in one of yours a row means what your application means by it.`,
+With --events N, verify commits N probe events to the buffer as an application would,
+waits until a running relay has moved them, and accounts for each: delivered, dead,
+waiting or unclaimed. Where the sink can be read (Redis streams, JetStream), verify
+counts how often each probe arrived. The exit status is 1 unless every probe arrived
+exactly once. Probes are real events: consumers of the sink receive them. A custom
+table gets no probes.`,
 		Example: `  relay verify -c relay.yaml
   relay verify -c relay.yaml --repair
   relay verify -c relay.yaml --pipeline orders --events 10000`,
 	}, func(_ *cobra.Command, cfg *config.Config) error {
-		logging.Disable() // go-redis has a log of its own; its errors come to us anyhow
 		if err := cfg.CheckSources(); err != nil {
 			return err
 		}
-		chosen, err := choose(cfg, pipeline)
+		selected, err := selectPipelines(cfg, pipeline)
 		if err != nil {
 			return err
 		}
 		if !c.Flags().Changed("events") {
-			return a.verify(c.Context(), chosen, repair, asJSON)
+			return a.verify(c.Context(), selected, repair, asJSON)
 		}
-		switch {
+		switch p := selected[0]; {
 		case probe.events < 1 || probe.events > maxProbes:
-			return usage("--events is %d, 1 to %d was expected", probe.events, maxProbes)
+			return usage("--events is %d; expected 1 to %d", probe.events, maxProbes)
 		case repair:
-			return usage("--repair stands beside --events, one of them was expected")
+			return usage("--repair is used together with --events; expected one of them")
 		case probe.timeout <= 0:
-			return usage("--timeout is %v, a time like 1m was expected", probe.timeout)
-		case len(chosen) > 1:
-			return usage("there are several pipelines: --pipeline NAME was expected beside --events")
-		case chosen[0].Source.Own.Is():
-			return usage("%s: %s is a table of your own, and a probe is a row of the relay's own table: --events does not go with it. relay verify without it audits the table, "+
-				"relay preview shows what its next events would send", chosen[0].Name, chosen[0].Source.Table)
+			return usage("--timeout is %v; expected a duration like 1m", probe.timeout)
+		case len(selected) > 1:
+			return usage("--pipeline is missing, and there are several pipelines; expected --pipeline NAME with --events")
+		case p.Source.Own.Is():
+			return usage("%s: --events does not support the custom table %s; use relay verify without --events to audit it, or relay preview to see its next events",
+				p.Name, p.Source.Table)
 		}
-		return a.probe(c.Context(), chosen[0], probe, asJSON)
+		return a.probe(c.Context(), selected[0], probe, asJSON)
 	})
 	flags := c.Flags()
-	flags.StringVar(&pipeline, "pipeline", "", "this pipeline only")
-	flags.BoolVar(&repair, "repair", false, "mend what does not agree")
+	flags.StringVar(&pipeline, "pipeline", "", "only this pipeline")
+	flags.BoolVar(&repair, "repair", false, "fix what disagrees")
 	flags.BoolVar(&asJSON, "json", false, "print JSON")
-	flags.IntVar(&probe.events, "events", 0, "send so many probe events, and account for each")
-	flags.StringVar(&probe.topic, "topic", "relay.verify", "the probes' topic")
+	flags.IntVar(&probe.events, "events", 0, "number of probe events to send and account for")
+	flags.StringVar(&probe.topic, "topic", "relay.verify", "topic of the probes")
 	flags.DurationVar(&probe.timeout, "timeout", time.Minute, "how long to wait for the probes")
 	return c
 }
 
-// audited is what an audit found of one pipeline.
-type audited struct {
-	Name string
+// pipelineAudit is the audit of a pipeline.
+type pipelineAudit struct {
+	pipeline string
 	buffer.Audit
-	hooked bool
-	repair *buffer.Repair
-	err    error
+	hasHook bool
+	repair  *buffer.Repair
+	err     error
 }
 
-// verify audits pipelines at the same time and tells of each.
-func (a *app) verify(ctx context.Context, chosen []*config.Pipeline, repair, asJSON bool) error {
-	all := make([]audited, len(chosen))
+// verify audits the pipelines concurrently.
+func (a *app) verify(ctx context.Context, selected []*config.Pipeline, repair, asJSON bool) error {
+	all := make([]pipelineAudit, len(selected))
 	var wait sync.WaitGroup
-	for i, p := range chosen {
+	for i, p := range selected {
 		wait.Go(func() {
-			all[i] = audited{Name: p.Name, hooked: p.DeadLetter.Hook != nil}
-			all[i].err = all[i].look(ctx, p, repair)
+			all[i] = pipelineAudit{pipeline: p.Name, hasHook: p.DeadLetter.Hook != nil}
+			all[i].err = all[i].run(ctx, p, repair)
 		})
 	}
 	wait.Wait()
-	for i := range all {
-		one := &all[i]
+	var audits []pipelineAudit
+	for _, one := range all {
 		if one.err != nil {
-			a.fail(fmt.Errorf("%s: %w", one.Name, one.err))
+			a.fail(fmt.Errorf("%s: %w", one.pipeline, one.err))
+			continue
 		}
 		a.failed = a.failed || !one.Agrees()
+		audits = append(audits, one)
 	}
 	if asJSON {
-		return a.printJSON(auditsJSON(all))
+		return a.printJSON(auditsJSON(audits))
 	}
-	_, err := io.WriteString(a.stdout, auditTable(all)+disagreements(all))
+	_, err := io.WriteString(a.stdout, auditTable(audits)+describeAudits(audits))
 	return err
 }
 
-// look audits a pipeline and, if wanted and needed, mends it and looks again.
-func (d *audited) look(ctx context.Context, p *config.Pipeline, repair bool) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, auditTime)
+// run audits a pipeline. With repair, it repairs disagreements and audits again.
+func (d *pipelineAudit) run(ctx context.Context, p *config.Pipeline, repair bool) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, auditTimeout)
 	defer cancel()
 	b, err := p.OpenBuffer("verify")
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if closeErr := b.Close(); err == nil {
-			err = closeErr
-		}
-	}()
+	defer func() { err = errors.Join(err, b.Close()) }()
 	if d.Audit, err = b.Audit(ctx); err != nil || !repair || d.Agrees() {
 		return err
 	}
-	mended, err := b.Repair(ctx)
+	repaired, err := b.Repair(ctx)
 	if err != nil {
 		return err
 	}
-	d.repair = &mended
+	d.repair = &repaired
 	d.Audit, err = b.Audit(ctx)
 	return err
 }
 
-func auditTable(all []audited) string {
-	rows := [][]string{{"PIPELINE", "UNCLAIMED", "LEASED", "WAITING", "TO DELETE", "DEAD", "UNTOLD", "CLOSED", "LEDGER AND BUFFER"}}
-	for i := range all {
-		d := &all[i]
-		if d.err != nil {
-			continue
-		}
+func auditTable(audits []pipelineAudit) string {
+	rows := [][]string{{"PIPELINE", "UNCLAIMED", "LEASED", "WAITING", "TO DELETE", "DEAD", "UNNOTIFIED", "CLOSED", "LEDGER AND BUFFER"}}
+	for i := range audits {
+		d := &audits[i]
 		verdict := "agree"
 		if !d.Agrees() {
-			verdict = "do not agree"
+			verdict = "disagree"
 		}
-		untold := "-" // there is nobody to tell
-		if d.hooked {
-			untold = admin.Count(d.Dead.Unnotified)
+		unnotified := "-" // no hook
+		if d.hasHook {
+			unnotified = admin.Count(d.Dead.Unnotified)
 		}
 		rows = append(rows, []string{
-			d.Name, admin.Count(d.Unclaimed), tally(d.Leased), tally(d.Waiting), tally(d.Delivered),
-			admin.Count(d.Dead.Open), untold, admin.Count(d.Dead.Closed), verdict,
+			d.pipeline, admin.Count(d.Unclaimed), eventsAndBatches(d.Leased), eventsAndBatches(d.Waiting), eventsAndBatches(d.Delivered),
+			admin.Count(d.Dead.Open), unnotified, admin.Count(d.Dead.Closed), verdict,
 		})
 	}
 	return columns(rows, 0)
 }
 
-// tally shows batches and their events.
-func tally(t buffer.Count) string {
+func eventsAndBatches(t buffer.Count) string {
 	if t.Batches == 0 {
 		return "0"
 	}
-	return fmt.Sprintf("%s (%s)", admin.Count(t.Events), many(int(t.Batches), "batch", "batches"))
+	return fmt.Sprintf("%s (%s)", admin.Count(t.Events), plural(t.Batches, "batch", "batches"))
 }
 
-// disagreements says in sentences what is wrong, and what was mended.
-func disagreements(all []audited) string {
+// describeAudits describes what disagrees, and what was repaired.
+func describeAudits(audits []pipelineAudit) string {
 	var text string
-	say := func(d *audited, format string, args ...any) {
-		text += "\n" + d.Name + ": " + fmt.Sprintf(format, args...)
+	add := func(d *pipelineAudit, format string, args ...any) {
+		text += "\n" + d.pipeline + ": " + fmt.Sprintf(format, args...)
 	}
-	for i := range all {
-		d := &all[i]
-		again := "relay verify --repair"
+	for i := range audits {
+		d := &audits[i]
+		fix := "run relay verify --repair"
 		if r := d.repair; r != nil {
-			say(d, "mended: %s of %s have a ledger row again and are due; %s without events removed; %s corrected",
-				many(int(r.Adopted.Events), "event", "events"), many(int(r.Adopted.Batches), "batch", "batches"),
-				many(int(r.Removed), "ledger row", "ledger rows"), many(int(r.Corrected), "count", "counts"))
-			again = "what is leased is left alone: relay verify --repair again, when the lease is over"
+			add(d, "repaired: added ledger rows for %s of %s, which are due; removed %s without events; corrected %s",
+				plural(r.Adopted.Events, "event", "events"), plural(r.Adopted.Batches, "batch", "batches"),
+				plural(r.Removed, "ledger row", "ledger rows"), plural(r.Corrected, "event count", "event counts"))
+			fix = "leased batches are not repaired; run relay verify --repair again when the lease is over"
 		}
 		if d.Orphaned.Batches > 0 {
-			say(d, "%s of %s have a group_id and no ledger row, as after a restore: nobody would send them but a relay that looks for such, every few minutes (%s)",
-				many(int(d.Orphaned.Events), "event", "events"), many(int(d.Orphaned.Batches), "batch", "batches"), again)
+			add(d, "%s of %s have a group_id but no ledger row, as after a restore; relays look for them only every few minutes (%s)",
+				plural(d.Orphaned.Events, "event", "events"), plural(d.Orphaned.Batches, "batch", "batches"), fix)
 		}
 		if d.EmptyBatches > 0 {
-			say(d, "%s without any event: somebody deleted them (%s)", many(int(d.EmptyBatches), "ledger row", "ledger rows"), again)
+			add(d, "%s without events, which were deleted (%s)", plural(d.EmptyBatches, "ledger row", "ledger rows"), fix)
 		}
 		if d.Miscounted > 0 {
-			say(d, "%s not with as many events as written down: somebody added or deleted some (%s)", many(int(d.Miscounted), "batch", "batches"), again)
+			add(d, "%s with another number of events than the ledger has; some were added or deleted (%s)", plural(d.Miscounted, "batch", "batches"), fix)
 		}
 	}
 	if text != "" {
@@ -201,8 +193,8 @@ func disagreements(all []audited) string {
 	return text
 }
 
-// auditsJSON is what `relay verify --json` prints.
-func auditsJSON(all []audited) any {
+// auditsJSON is the output of relay verify --json.
+func auditsJSON(audits []pipelineAudit) any {
 	type count struct {
 		Batches int64 `json:"batches"`
 		Events  int64 `json:"events"`
@@ -218,28 +210,26 @@ func auditsJSON(all []audited) any {
 		Closed     int64 `json:"closed"`
 	}
 	type pipeline struct {
-		Name      string  `json:"name"`
-		Agrees    bool    `json:"agrees"`
-		Unclaimed int64   `json:"unclaimed"`
-		Leased    count   `json:"leased"`
-		Waiting   count   `json:"waiting"`
-		Marked    count   `json:"to_delete"`
-		Delivered int64   `json:"delivered"`
-		Dead      dead    `json:"dead"`
-		Orphans   count   `json:"orphans"`
-		Hollow    int64   `json:"hollow"`
-		Uneven    int64   `json:"uneven"`
-		Repaired  *repair `json:"repaired,omitempty"`
+		Name         string  `json:"name"`
+		Agrees       bool    `json:"agrees"`
+		Unclaimed    int64   `json:"unclaimed"`
+		Leased       count   `json:"leased"`
+		Waiting      count   `json:"waiting"`
+		ToDelete     count   `json:"to_delete"`
+		Delivered    int64   `json:"delivered"`
+		Dead         dead    `json:"dead"`
+		Orphaned     count   `json:"orphaned"`
+		EmptyBatches int64   `json:"empty_batches"`
+		Miscounted   int64   `json:"miscounted"`
+		Repaired     *repair `json:"repaired,omitempty"`
 	}
 	list := []pipeline{}
-	for i := range all {
-		d := &all[i]
-		if d.err != nil {
-			continue
-		}
+	for i := range audits {
+		d := &audits[i]
 		p := pipeline{
-			Name: d.Name, Agrees: d.Agrees(), Unclaimed: d.Unclaimed, Leased: count(d.Leased), Waiting: count(d.Waiting),
-			Marked: count(d.Delivered), Delivered: d.DeliveredEvents, Dead: dead(d.Dead), Orphans: count(d.Orphaned), Hollow: d.EmptyBatches, Uneven: d.Miscounted,
+			Name: d.pipeline, Agrees: d.Agrees(), Unclaimed: d.Unclaimed, Leased: count(d.Leased), Waiting: count(d.Waiting),
+			ToDelete: count(d.Delivered), Delivered: d.DeliveredEvents, Dead: dead{d.Dead.Open, d.Dead.Unnotified, d.Dead.Closed},
+			Orphaned: count(d.Orphaned), EmptyBatches: d.EmptyBatches, Miscounted: d.Miscounted,
 		}
 		if d.repair != nil {
 			p.Repaired = &repair{count(d.repair.Adopted), d.repair.Removed, d.repair.Corrected}

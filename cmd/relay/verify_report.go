@@ -8,63 +8,63 @@ import (
 	"github.com/outboxrelay/relay/internal/admin"
 )
 
-// String is the account for people.
-func (c *probed) String() string {
+// String formats the result for people.
+func (c *probeResult) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s of topic %s went into %s, ids %s (run %s)\n", many(c.Events, "probe", "probes"), c.Topic, c.Pipeline, ranges(c.ids), c.Run)
-	line := func(what string, n int, more string) {
-		if more != "" {
-			more = "  " + more
+	fmt.Fprintf(&b, "%s: committed %s with topic %s, ids %s (run %s)\n", c.Pipeline, plural(int64(c.Events), "probe", "probes"), c.Topic, ranges(c.ids), c.Run)
+	line := func(state string, n int, note string) {
+		if note != "" {
+			note = "  " + note
 		}
-		fmt.Fprintf(&b, "  %-10s %8s%s\n", what, admin.Count(int64(n)), more)
+		fmt.Fprintf(&b, "  %-10s %8s%s\n", state, admin.Count(int64(n)), note)
 	}
-	fates := func(what string, some []fate) {
-		by := map[string][]int64{}
-		var whys []string
-		for _, f := range some {
-			if by[f.Why] == nil {
-				whys = append(whys, f.Why)
+	failed := func(state string, probes []failedProbe) {
+		ids := map[string][]int64{}
+		var errs []string
+		for _, p := range probes {
+			if ids[p.Error] == nil {
+				errs = append(errs, p.Error)
 			}
-			by[f.Why] = append(by[f.Why], f.ID)
+			ids[p.Error] = append(ids[p.Error], p.ID)
 		}
-		for _, why := range whys {
-			line(what, len(by[why]), plain(why)+"; ids "+ranges(by[why]))
+		for _, err := range errs {
+			line(state, len(ids[err]), printable(err)+"; ids "+ranges(ids[err]))
 		}
 	}
 	line("delivered", c.Delivered, "")
-	fates("dead", c.Dead)
-	fates("waiting", c.Waiting)
+	failed("dead", c.Dead)
+	failed("waiting", c.Waiting)
 	if n := len(c.Sending); n > 0 {
-		line("sending", n, "a relay has them; ids "+ranges(c.Sending))
+		line("sending", n, "claimed by a relay; ids "+ranges(c.Sending))
 	}
 	if n := len(c.Unclaimed); n > 0 {
-		line("unclaimed", n, "nobody took them: is a relay running? relay run -c relay.yaml; ids "+ranges(c.Unclaimed))
+		line("unclaimed", n, "no relay has claimed them; run relay run -c relay.yaml; ids "+ranges(c.Unclaimed))
 	}
 	switch {
 	case c.Unread != "":
-		fmt.Fprintf(&b, "  whether each arrived once is not known: %s\n", plain(c.Unread))
-	case len(c.Missing)+len(c.Twice) == 0:
-		fmt.Fprintf(&b, "  each of the delivered is in %s exactly once\n", c.Sink)
+		fmt.Fprintf(&b, "  arrivals are unknown: %s\n", printable(c.Unread))
+	case len(c.Missing)+len(c.Duplicates) == 0:
+		fmt.Fprintf(&b, "  every delivered probe is in %s exactly once\n", c.Sink)
 	default:
 		if n := len(c.Missing); n > 0 {
-			line("missing", n, "delivered, and not in "+c.Sink+"; ids "+ranges(c.Missing))
+			line("missing", n, "delivered, but not in "+c.Sink+"; ids "+ranges(c.Missing))
 		}
-		if n := len(c.Twice); n > 0 {
-			line("twice", n, "more than once in "+c.Sink+"; ids "+ranges(c.Twice))
+		if n := len(c.Duplicates); n > 0 {
+			line("duplicates", n, "more than once in "+c.Sink+"; ids "+ranges(c.Duplicates))
 		}
 	}
 	return b.String()
 }
 
-// ranges writes sorted ids short: 1-5, 7; of very many the first.
+// ranges formats sorted ids: 1-5, 7. It shows the first ten ranges.
 func ranges(ids []int64) string {
-	const most = 10
+	const maxRanges = 10
 	var parts []string
 	for i := 0; i < len(ids); {
 		first := i
 		for i++; i < len(ids) && ids[i] == ids[i-1]+1; i++ {
 		}
-		if len(parts) == most {
+		if len(parts) == maxRanges {
 			return strings.Join(parts, ", ") + fmt.Sprintf(" and %s more", admin.Count(int64(len(ids)-first)))
 		}
 		part := strconv.FormatInt(ids[first], 10)

@@ -16,8 +16,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/outboxrelay/relay/internal/config"
 	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/sink/redissink"
 )
 
 func TestVerify(t *testing.T) {
@@ -27,8 +27,8 @@ func TestVerify(t *testing.T) {
 	path := write(t, onePipeline("orders", db.url, url))
 	db.insert(3)
 	db.bury("orders", [3]string{"900", "a", "x"})
-	do(t, nil, "verify", "-c", path).want(t, 0, `PIPELINE  UNCLAIMED  LEASED  WAITING  TO DELETE  DEAD  UNTOLD  CLOSED  LEDGER AND BUFFER
-orders    3          0       0        0          1     -       0       agree
+	do(t, nil, "verify", "-c", path).want(t, 0, `PIPELINE  UNCLAIMED  LEASED  WAITING  TO DELETE  DEAD  UNNOTIFIED  CLOSED  LEDGER AND BUFFER
+orders    3          0       0        0          1     -           0       agree
 `, "")
 
 	const row = `INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases, attempts, outages, events, first_id, last_id, oldest_at)
@@ -40,8 +40,8 @@ orders    3          0       0        0          1     -       0       agree
 	r := do(t, nil, "verify", "-c", path)
 	r.want(t, 1, "orders    0          0       1 (2 batches)", "")
 	for _, says := range []string{
-		"do not agree\n", "\norders: 2 events of 1 batch have a group_id and no ledger row", "\norders: 1 ledger row without any event",
-		"\norders: 1 batch not with as many events as written down",
+		"disagree\n", "\norders: 2 events of 1 batch have a group_id but no ledger row", "\norders: 1 ledger row without events",
+		"\norders: 1 batch with another number of events than the ledger has",
 	} {
 		if !strings.Contains(r.stdout, says) {
 			t.Errorf("it does not say %q", says)
@@ -49,7 +49,7 @@ orders    3          0       0        0          1     -       0       agree
 	}
 	do(t, nil, "verify", "-c", path, "--json").want(t, 1, `"agrees": false,`, "")
 	do(t, nil, "verify", "-c", path, "--repair").want(t, 0,
-		"\norders: mended: 2 events of 1 batch have a ledger row again and are due; 1 ledger row without events removed; 1 count corrected\n", "")
+		"\norders: repaired: added ledger rows for 2 events of 1 batch, which are due; removed 1 ledger row without events; corrected 1 event count\n", "")
 	do(t, nil, "verify", "-c", path, "--json").want(t, 0, `"agrees": true,`, "")
 	db.exec("UPDATE outbox_batches SET due_at = now()")
 	start(t, nil, "run", "-c", path)
@@ -63,8 +63,8 @@ func TestVerifyUsage(t *testing.T) {
 		"  - {name: a, source: {url: '"+unreachable+"'}, sink: {url: 'stdout:'}}\n"+
 		"  - {name: b, source: {url: '"+unreachable+"', table: b}, sink: {url: 'stdout:'}}\n")
 	for args, says := range map[string]string{
-		"--events 5": "there are several pipelines", "--events 0 --pipeline a": "--events is 0", "--events 2000000 --pipeline a": "--events is 2000000",
-		"--events 5 --pipeline c": `there is no pipeline "c", a or b was expected`, "--events 5 --repair --pipeline a": "--repair stands beside --events",
+		"--events 5": "there are several pipelines; expected --pipeline NAME", "--events 0 --pipeline a": "--events is 0", "--events 2000000 --pipeline a": "--events is 2000000",
+		"--events 5 --pipeline c": `--pipeline is "c"; expected a or b`, "--events 5 --repair --pipeline a": "--repair is used together with --events",
 		"--events 5 --pipeline a --timeout 0s": "--timeout is 0s",
 	} {
 		do(t, nil, append([]string{"verify", "-c", path}, strings.Fields(args)...)...).want(t, 2, "", says)
@@ -90,16 +90,16 @@ func TestVerifyOfYours(t *testing.T) {
 			}
 			do(t, db.env, "migrate", "-c", path).want(t, 0, "applied", "")
 			db.exec(try.insert)
-			do(t, db.env, "verify", "-c", path).want(t, 0, "yours     1          0       0        0          0     -       0       agree\n", "")
+			do(t, db.env, "verify", "-c", path).want(t, 0, "yours     1          0       0        0          0     -           0       agree\n", "")
 			do(t, db.env, "verify", "-c", path, "--events", "3").want(t, 2, "",
-				"is a table of your own, and a probe is a row of the relay's own table: --events does not go with it. relay verify without it ")
+				"--events does not support the custom table ")
 			do(t, db.env, "verify", "-c", path, "--json").want(t, 0, `"unclaimed": 1,`, "")
 		})
 	}
 }
 
 // probes is what verify --events --json says.
-func probes(t *testing.T, path string, code int, args ...string) (got probed) {
+func probes(t *testing.T, path string, code int, args ...string) (got probeResult) {
 	t.Helper()
 	r := do(t, nil, append([]string{"verify", "-c", path, "--json"}, args...)...)
 	if r.code != code {
@@ -118,12 +118,12 @@ func TestProbesToRedis(t *testing.T) {
 	path := write(t, onePipeline("orders", db.url, url, "    batch_size: 100"))
 	db.insert(10)
 	r := do(t, nil, "verify", "-c", path, "--events", "1100", "--timeout", "300ms")
-	r.want(t, 1, "1,100 probes of topic relay.verify went into orders, ids 11-1110 (run ", "")
-	r.want(t, 1, "  unclaimed     1,100  nobody took them: is a relay running? relay run -c relay.yaml; ids 11-1110\n", "")
+	r.want(t, 1, "orders: committed 1,100 probes with topic relay.verify, ids 11-1110 (run ", "")
+	r.want(t, 1, "  unclaimed     1,100  no relay has claimed them; run relay run -c relay.yaml; ids 11-1110\n", "")
 
 	start(t, nil, "run", "-c", path)
 	r = do(t, nil, "verify", "-c", path, "--events", "1200")
-	r.want(t, 0, "  delivered     1,200\n  each of the delivered is in Redis stream relay.verify exactly once\n", "")
+	r.want(t, 0, "  delivered     1,200\n  every delivered probe is in Redis stream relay.verify exactly once\n", "")
 	if n := client.XLen(t.Context(), "relay.verify").Val(); n != 2300 {
 		t.Errorf("%d probes arrived, 2300 were expected", n)
 	}
@@ -165,7 +165,7 @@ func TestProbesToJetStream(t *testing.T) {
 	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "QUEUE", Subjects: []string{"work.>"}, Retention: jetstream.WorkQueuePolicy}); err != nil {
 		t.Fatal(err)
 	}
-	if got := probes(t, path, 0, "--events", "5", "--topic", "work.x"); got.Delivered != 5 || !strings.Contains(got.Unread, "forgets what was consumed") {
+	if got := probes(t, path, 0, "--events", "5", "--topic", "work.x"); got.Delivered != 5 || !strings.Contains(got.Unread, "deletes consumed messages") {
 		t.Errorf("it says %+v", got)
 	}
 }
@@ -201,7 +201,7 @@ func TestProbesThatDoNotArrive(t *testing.T) {
 	path := write(t, onePipeline("orders", db.url, api.URL, "    retry: {max_attempts: 1, initial: 10ms, max: 20ms}"))
 	r := start(t, nil, "run", "-c", path)
 	got := probes(t, path, 1, "--events", "10")
-	if got.Delivered != 9 || len(got.Dead) != 1 || got.Dead[0].ID != 3 || !strings.Contains(got.Dead[0].Why, "422") || got.Unread != "this kind of sink cannot be asked what arrived" {
+	if got.Delivered != 9 || len(got.Dead) != 1 || got.Dead[0].ID != 3 || !strings.Contains(got.Dead[0].Error, "422") || got.Unread != "this kind of sink cannot be read" {
 		t.Errorf("it says %+v", got)
 	}
 	do(t, nil, "verify", "-c", path, "--events", "4").want(t, 1, "  dead              1  ", "")
@@ -210,7 +210,7 @@ func TestProbesThatDoNotArrive(t *testing.T) {
 		t.Errorf("it says %+v", got)
 	}
 	for _, f := range got.Waiting {
-		if !strings.Contains(f.Why, "503") {
+		if !strings.Contains(f.Error, "503") {
 			t.Errorf("it says %+v", f)
 		}
 	}
@@ -227,7 +227,7 @@ func TestProbesFromSQLite(t *testing.T) {
 	do(t, nil, "verify", "-c", path, "--events", "5").want(t, 1, "", "relay migrate -c relay.yaml")
 	do(t, nil, "migrate", "-c", path).want(t, 0, "lines: applied", "")
 	start(t, nil, "run", "-c", path)
-	do(t, nil, "verify", "-c", path, "--events", "700").want(t, 0, "  delivered       700\n  whether each arrived once is not known: this kind of sink cannot be asked", "")
+	do(t, nil, "verify", "-c", path, "--events", "700").want(t, 0, "  delivered       700\n  arrivals are unknown: this kind of sink cannot be read", "")
 	do(t, nil, "verify", "-c", path).want(t, 0, "agree", "")
 }
 
@@ -243,15 +243,15 @@ func TestCountAtTheSink(t *testing.T) {
 		}
 	}
 	add("3") // of before
-	cfg, err := config.Parse("relay.yaml", []byte(onePipeline("p", unreachable, url)), func(string) (string, bool) { return "", false })
+	s, err := redissink.New(redissink.Config{URL: url})
 	if err != nil {
 		t.Fatal(err)
 	}
-	from, err := newStreamBack(t.Context(), &cfg.Pipelines[0].Sink, "s")
+	defer s.Close()
+	from, err := newStreamReader(t.Context(), s, "s")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer from.close()
 	for _, id := range []string{"1", "2", "2", "77"} {
 		add(id)
 	}
@@ -259,14 +259,14 @@ func TestCountAtTheSink(t *testing.T) {
 		add(fmt.Sprint(1000 + i))
 	}
 	add("4")
-	c := probed{Events: 4, Delivered: 4, ids: []int64{1, 2, 3, 4}, arrived: map[int64]int{1: 0, 2: 0, 3: 0, 4: 0}}
-	if err := c.count(t.Context(), from); err != nil {
+	c := probeResult{Events: 4, Delivered: 4, ids: []int64{1, 2, 3, 4}, arrived: map[int64]int{1: 0, 2: 0, 3: 0, 4: 0}}
+	if err := c.countArrivals(t.Context(), from); err != nil {
 		t.Fatal(err)
 	}
-	if c.good() || !slices.Equal(c.Missing, []int64{3}) || !slices.Equal(c.Twice, []int64{2}) {
+	if c.ok() || !slices.Equal(c.Missing, []int64{3}) || !slices.Equal(c.Duplicates, []int64{2}) {
 		t.Errorf("it says %+v", c)
 	}
-	if text := c.String(); !strings.Contains(text, "missing           1  delivered, and not in Redis stream s; ids 3\n") || !strings.Contains(text, "twice             1  more than once in Redis stream s; ids 2\n") {
+	if text := c.String(); !strings.Contains(text, "missing           1  delivered, but not in Redis stream s; ids 3\n") || !strings.Contains(text, "duplicates        1  more than once in Redis stream s; ids 2\n") {
 		t.Errorf("it says %s", text)
 	}
 }

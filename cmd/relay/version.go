@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// release is the version's name; set by the linker (-X main.release=v1.2.3).
+// release is the version; set by the linker (-X main.release=v1.2.3).
 var release string
 
 func (a *app) versionCommand() *cobra.Command {
@@ -23,7 +23,7 @@ func (a *app) versionCommand() *cobra.Command {
 	}
 }
 
-// version says what this program was made from.
+// version describes the build.
 func version() string {
 	name, revision, changed := release, "", ""
 	if info, ok := debug.ReadBuildInfo(); ok {

@@ -16,13 +16,13 @@ func TestWakeNotify(t *testing.T) {
 	db, url := newDatabase(t), testserver.SharedRedis(t)
 	client := connect(t, url)
 	path := write(t, onePipeline("orders", db.url, url, "    wake: notify", "    schedule: '@every 9h'"))
-	before := diagnose(t, path, 0)
+	before := doctorJSON(t, path, 0)
 	if warned := before.find("orders", "warning", "wake-ups"); !strings.Contains(warned, "relay migrate -c relay.yaml") {
 		t.Errorf("without the trigger doctor says %q", warned)
 	}
 	do(t, nil, "migrate", "-c", path).want(t, 0, "orders: applied trigger outbox_notify\n", "")
 	do(t, nil, "migrate", "-c", path).want(t, 0, "orders: up to date\n", "")
-	after := diagnose(t, path, 0)
+	after := doctorJSON(t, path, 0)
 	if warned := after.find("orders", "warning", "wake-ups"); warned != "" {
 		t.Errorf("with the trigger doctor says %q", warned)
 	}

@@ -22,25 +22,24 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var (
 	_ pipeline.Observer = (*Observer)(nil)
-	_ Pipeline          = (*config.Opened)(nil)
+	_ Health            = (*config.Opened)(nil)
 
-	_ supervisor.Observer = (*Horizon)(nil)
+	_ supervisor.Observer = (*VacuumObserver)(nil)
 )
 
-// state is a pipeline in a state of the test's choice. The commands' tests have
-// real ones.
+// state is a pipeline in a state that the test sets.
 type state struct {
-	Letters
 	name   string
 	status buffer.Status
 	err    error // of Status
 	ready  error // of Ready
 	worst  *buffer.VacuumBlocker
-	hangs  chan struct{} // if set, Status waits for it or its context
-	asked  chan struct{} // if set, hears of every Status
+	hangs  chan struct{} // if set, Status waits for it or for its context
+	asked  chan struct{} // if set, receives a value for every Status
 }
 
-func (s *state) Name() string { return s.name }
+func (s *state) pipeline() Pipeline { return Pipeline{Name: s.name, Health: s} }
+
 func (s *state) Ready() error { return s.ready }
 
 func (s *state) Limits() (batchSize, workers int) { return 1000, 4 }
@@ -66,20 +65,20 @@ func (s *state) Status(ctx context.Context) (buffer.Status, error) {
 	return s.status, s.err
 }
 
-var errAway = errors.New("dial tcp 10.0.0.1:5432: no route; was sent s3cret")
+var errUnreachable = errors.New("dial tcp 10.0.0.1:5432: no route; was sent s3cret")
 
 func two() []Pipeline {
 	return []Pipeline{
-		&state{name: "orders", status: buffer.Status{
+		(&state{name: "orders", status: buffer.Status{
 			Pending: 1234, OldestPending: 90*time.Second + 123456*time.Microsecond,
 			Leased: 1, Waiting: 2, Delivered: 3, Dead: 4, OldestTransaction: 5 * time.Second, Unnotified: 2,
-		}},
-		&state{name: "away", err: errAway, ready: errAway},
+		}}).pipeline(),
+		(&state{name: "down", err: errUnreachable, ready: errUnreachable}).pipeline(),
 	}
 }
 
-// ask has the server answer a request.
-func ask(t *testing.T, s *Server, path string, change ...func(*http.Request)) *httptest.ResponseRecorder {
+// get sends a GET request to the server.
+func get(t *testing.T, s *Server, path string, change ...func(*http.Request)) *httptest.ResponseRecorder {
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
 	r.Host = "127.0.0.1:7070"

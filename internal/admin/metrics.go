@@ -8,24 +8,24 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
-// Every metric of a pipeline has this label.
+// label is the label of every metric of a pipeline.
 const label = "pipeline"
 
-// durations are the buckets of claims, sends and settles, in seconds.
+// durations are the buckets for claims, sends and settles, in seconds.
 var durations = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}
 
-// Metrics is what Prometheus is shown. Safe for concurrent use.
+// Metrics are the Prometheus metrics of a process. Safe for concurrent use.
 type Metrics struct {
 	registry            *prometheus.Registry
 	delivered, dead     *prometheus.CounterVec
 	batches             *prometheus.CounterVec
 	claim, send, settle *prometheus.HistogramVec
 	latencies           latencies
-	horizon             *prometheus.GaugeVec
+	xminHorizon         *prometheus.GaugeVec
 }
 
-// NewMetrics makes a registry of its own, with the metrics of the process in it.
-// A pipeline's come with its Observer.
+// NewMetrics returns metrics with a registry of their own and the metrics of the
+// process. [Metrics.Observer] adds those of a pipeline.
 func NewMetrics() *Metrics {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, append(labels, label))
@@ -35,30 +35,30 @@ func NewMetrics() *Metrics {
 	}
 	m := &Metrics{
 		registry:  prometheus.NewRegistry(),
-		delivered: counter("relay_events_delivered_total", "Events that the sink has and the buffer has no more."),
+		delivered: counter("relay_events_delivered_total", "Events that were delivered and deleted from the buffer."),
 		dead:      counter("relay_events_dead_total", "Events that became dead letters."),
 		batches: counter("relay_batches_total",
-			"Batches settled. Each counts once, for the first of these that is true: buried (an event of it became a dead letter), "+
-				"split (a part of it is sent again, under a new group_id), retry (all of it is sent again, under its own), delivered.",
+			"Settled batches, each counted under the first outcome that applies: buried (one of its events became a dead letter), "+
+				"split (part of it is retried, under a new group_id), retry (all of it is retried, under its own), delivered.",
 			"outcome"),
-		claim:  histogram("relay_claim_seconds", "How long it took to claim a batch, or to take one over."),
-		send:   histogram("relay_send_seconds", "How long one attempt at sending a batch took, however it ended."),
-		settle: histogram("relay_settle_seconds", "How long it took to write down what became of a batch."),
+		claim:  histogram("relay_claim_seconds", "Duration of claims and take-overs."),
+		send:   histogram("relay_send_seconds", "Duration of sends, successful or not."),
+		settle: histogram("relay_settle_seconds", "Duration of settles, which write the outcomes of a batch."),
 	}
-	m.horizon = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "relay_source_horizon_seconds",
-		Help: "Age of the oldest transaction, prepared transaction and replication slot that keeps dead rows, or WAL, on the database's server, " +
-			"as the supervisor last saw it, or for how long it saw it; 0 when there is none. NaN while the database cannot be asked.",
+	m.xminHorizon = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "relay_source_xmin_horizon_seconds",
+		Help: "Age of the oldest transaction, prepared transaction and replication slot that blocks vacuum or keeps WAL on the database server, " +
+			"as last observed by the supervisor; 0 if there is none, NaN while the database is unavailable.",
 	}, []string{"kind", label})
-	m.registry.MustRegister(m.horizon, m.delivered, m.dead, m.batches, m.claim, m.send, m.settle, &m.latencies,
+	m.registry.MustRegister(m.xminHorizon, m.delivered, m.dead, m.batches, m.claim, m.send, m.settle, &m.latencies,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 
-// Observer returns a pipeline's observer, to be called once a pipeline. Every
-// metric it counts is there from now on.
+// Observer returns the observer of a pipeline and creates its metrics. It must be
+// called once for each pipeline.
 func (m *Metrics) Observer(pipeline string) *Observer {
-	m.Horizon(pipeline).held(0)
+	m.VacuumObserver(pipeline).reset()
 	batches := m.batches.MustCurryWith(prometheus.Labels{label: pipeline})
 	return &Observer{
 		delivered: m.delivered.WithLabelValues(pipeline), dead: m.dead.WithLabelValues(pipeline),
@@ -69,7 +69,7 @@ func (m *Metrics) Observer(pipeline string) *Observer {
 	}
 }
 
-// latencies collects those of all pipelines.
+// latencies collects the latency histograms of all pipelines.
 type latencies struct {
 	mu  sync.Mutex
 	all []*latency

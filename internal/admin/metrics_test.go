@@ -40,7 +40,7 @@ func scrape(t *testing.T, s *Server) map[string]float64 {
 
 func families(t *testing.T, s *Server) map[string]*dto.MetricFamily {
 	t.Helper()
-	w := ask(t, s, "/metrics")
+	w := get(t, s, "/metrics")
 	if w.Code != http.StatusOK {
 		t.Fatalf("/metrics answers %d", w.Code)
 	}
@@ -56,16 +56,16 @@ func families(t *testing.T, s *Server) map[string]*dto.MetricFamily {
 func observed() (*Server, *Observer) {
 	m := NewMetrics()
 	o := m.Observer("orders")
-	m.Observer("away")
+	m.Observer("down")
 	return New(two(), m, Config{}), o
 }
 
-func TestMetricsAreThereFromTheStart(t *testing.T) {
+func TestMetrics_PresentFromTheStart(t *testing.T) {
 	t.Parallel()
 	s, _ := observed()
 	got := scrape(t, s)
 	want := map[string]float64{}
-	for _, p := range []string{"orders", "away"} {
+	for _, p := range []string{"orders", "down"} {
 		for _, name := range []string{
 			"relay_events_delivered_total", "relay_events_dead_total", "relay_claim_seconds", "relay_send_seconds",
 			"relay_settle_seconds", "relay_delivery_latency_seconds",
@@ -76,24 +76,24 @@ func TestMetricsAreThereFromTheStart(t *testing.T) {
 			want["relay_batches_total{outcome="+outcome+",pipeline="+p+"}"] = 0
 		}
 		for _, kind := range []string{"transaction", "prepared", "slot"} {
-			want["relay_source_horizon_seconds{kind="+kind+",pipeline="+p+"}"] = 0
+			want["relay_source_xmin_horizon_seconds{kind="+kind+",pipeline="+p+"}"] = 0
 		}
 	}
 	for name, value := range map[string]float64{
 		"relay_events_pending{pipeline=": 1234, "relay_oldest_pending_seconds{pipeline=": 90.123456,
-		"relay_source_oldest_transaction_seconds{pipeline=": 5, "relay_dead_letters_untold{pipeline=": 2, "relay_batches{pipeline=": -1,
+		"relay_source_oldest_transaction_seconds{pipeline=": 5, "relay_dead_letters_unnotified{pipeline=": 2, "relay_batches{pipeline=": -1,
 	} {
 		if value >= 0 {
-			want[name+"orders}"], want[name+"away}"] = value, math.NaN()
+			want[name+"orders}"], want[name+"down}"] = value, math.NaN()
 			continue
 		}
 		for i, state := range []string{"leased", "waiting", "delivered"} {
-			want[name+"orders,state="+state+"}"], want[name+"away,state="+state+"}"] = float64(i+1), math.NaN()
+			want[name+"orders,state="+state+"}"], want[name+"down,state="+state+"}"] = float64(i+1), math.NaN()
 		}
 	}
-	want["relay_source_up{pipeline=orders}"], want["relay_source_up{pipeline=away}"] = 1, 0
-	want["relay_ready{pipeline=orders}"], want["relay_ready{pipeline=away}"] = 1, 0
-	for _, p := range []string{"orders", "away"} {
+	want["relay_source_up{pipeline=orders}"], want["relay_source_up{pipeline=down}"] = 1, 0
+	want["relay_ready{pipeline=orders}"], want["relay_ready{pipeline=down}"] = 1, 0
+	for _, p := range []string{"orders", "down"} {
 		want["relay_batch_size{pipeline="+p+"}"], want["relay_workers{pipeline="+p+"}"] = 1000, 4
 	}
 	nans := cmp.Comparer(func(a, b float64) bool { return a == b || math.IsNaN(a) && math.IsNaN(b) })
@@ -113,14 +113,12 @@ func TestMetricsAreThereFromTheStart(t *testing.T) {
 	}
 }
 
-// What holds a database back is shown for every pipeline on it, and not known while it
-// cannot be asked.
-func TestHorizon(t *testing.T) {
+func TestVacuumObserver(t *testing.T) {
 	t.Parallel()
 	m := NewMetrics()
 	s := New(two(), m, Config{})
 	m.Observer("apart")
-	h := m.Horizon("orders", "away")
+	h := m.VacuumObserver("orders", "down")
 	h.Held(buffer.BlockedByTransaction, 90*time.Second)
 	h.Held(buffer.BlockedByPrepared, 0)
 	h.Held(buffer.BlockedBySlot, -1)
@@ -129,8 +127,8 @@ func TestHorizon(t *testing.T) {
 		kind  string
 		value float64
 	}{{"transaction", 90}, {"prepared", 0}, {"slot", math.NaN()}} {
-		for pipeline, want := range map[string]float64{"orders": c.value, "away": c.value, "apart": 0} {
-			v, ok := got["relay_source_horizon_seconds{kind="+c.kind+",pipeline="+pipeline+"}"]
+		for pipeline, want := range map[string]float64{"orders": c.value, "down": c.value, "apart": 0} {
+			v, ok := got["relay_source_xmin_horizon_seconds{kind="+c.kind+",pipeline="+pipeline+"}"]
 			if !ok || v != want && !(math.IsNaN(v) && math.IsNaN(want)) {
 				t.Errorf("%s of %s is %v, %v; want %v", c.kind, pipeline, v, ok, want)
 			}
@@ -204,9 +202,8 @@ func TestObserver(t *testing.T) {
 	}
 }
 
-// The age counts from the insert to when the sink had the event, by the database's
-// clock, which is hours away from ours here.
-func TestLatency(t *testing.T) {
+// The database's clock is hours ahead of the local one.
+func TestObserver_Latency(t *testing.T) {
 	t.Parallel()
 	s, o := observed()
 	b := batch(120, 119*time.Second) // 119 s, 118 s, ..., 0 s

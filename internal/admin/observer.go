@@ -26,7 +26,7 @@ func (o *Observer) Sent(_ *buffer.Lease, took time.Duration) { o.send.Observe(to
 func (o *Observer) Settled(b *buffer.Lease, outcomes []buffer.Outcome, took time.Duration) {
 	o.settle.Observe(took.Seconds())
 	var (
-		sent      = time.Now().Add(-took) // settling begins when the sink has answered
+		sent      = time.Now().Add(-took) // settling starts when the send is over
 		delivered int
 		dead      int
 		split     bool
@@ -41,7 +41,7 @@ func (o *Observer) Settled(b *buffer.Lease, outcomes []buffer.Outcome, took time
 		switch to.Verdict {
 		case buffer.Delivered:
 			delivered += events
-			if !b.DeliveryRecorded() { // nobody remembers when a marked one was sent
+			if !b.DeliveryRecorded() { // the time of a recorded delivery is unknown
 				o.latency.observe(b, to.IDs, sent)
 			}
 		case buffer.Dead:

@@ -6,12 +6,11 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-// Report is the status of all pipelines, as `relay status --json` and
-// GET /api/status show it.
+// Report is the status of all pipelines in `relay status --json` and GET /api/status.
 type Report struct {
 	Pipelines []PipelineReport `json:"pipelines"`
-	// Errors are about the pipelines that are missing above because their status
-	// could not be read. The command tells them on standard error.
+	// Errors has the pipelines whose status could not be read. The command prints
+	// them on standard error instead.
 	Errors []ReportError `json:"errors,omitempty"`
 }
 
@@ -22,12 +21,14 @@ type PipelineReport struct {
 	OldestPendingSeconds float64 `json:"oldest_pending_seconds"`
 	Batches              Batches `json:"batches"`
 	Dead                 int64   `json:"dead"`
-	// HeldBackBy is what keeps the database's dead rows, where that is worth a word.
-	HeldBackBy *HolderReport `json:"held_back_by,omitempty"`
+	// VacuumBlockedBy is the oldest transaction that blocks vacuum, if it is old
+	// enough for a warning.
+	VacuumBlockedBy *BlockerReport `json:"vacuum_blocked_by,omitempty"`
 }
 
-// HolderReport is what holds a database back.
-type HolderReport struct {
+// BlockerReport is a transaction, prepared transaction or replication slot that blocks
+// vacuum.
+type BlockerReport struct {
 	Kind        string  `json:"kind"`
 	Name        string  `json:"name,omitempty"`
 	PID         int     `json:"pid,omitempty"`
@@ -36,16 +37,16 @@ type HolderReport struct {
 	Database    string  `json:"database,omitempty"`
 	State       string  `json:"state,omitempty"`
 	AgeSeconds  float64 `json:"age_seconds"`
-	// QueryAgeSeconds is how long ago its last query began, where that is known.
+	// QueryAgeSeconds is the time since its last query started, if known.
 	QueryAgeSeconds float64 `json:"query_age_seconds,omitempty"`
 	Behind          int64   `json:"behind"`
-	// Text says all of it in a line.
+	// Text describes it in one line.
 	Text string `json:"text"`
 }
 
-// NewHolderReport shows a holder.
-func NewHolderReport(h buffer.VacuumBlocker) *HolderReport {
-	return &HolderReport{
+// NewBlockerReport returns the report of a vacuum blocker.
+func NewBlockerReport(h buffer.VacuumBlocker) *BlockerReport {
+	return &BlockerReport{
 		Kind: string(h.Kind), Name: h.Name, PID: h.PID, Application: h.Application, User: h.User, Database: h.Database, State: h.State,
 		AgeSeconds: h.Age.Round(time.Millisecond).Seconds(), QueryAgeSeconds: h.QueryAge.Round(time.Millisecond).Seconds(),
 		Behind: h.Behind, Text: h.String(),
@@ -59,13 +60,13 @@ type Batches struct {
 	Delivered int64 `json:"delivered"`
 }
 
-// ReportError is why a pipeline's status could not be read.
+// ReportError says why the status of a pipeline could not be read.
 type ReportError struct {
 	Name  string `json:"name"`
 	Error string `json:"error"`
 }
 
-// NewPipelineReport shows a pipeline's status.
+// NewPipelineReport returns the report of a pipeline.
 func NewPipelineReport(name string, s buffer.Status) PipelineReport {
 	return PipelineReport{
 		Name: name, Pending: s.Pending,

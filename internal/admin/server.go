@@ -21,21 +21,21 @@ import (
 type Config struct {
 	// Token guards / and /api; "" leaves them open.
 	Token string
-	// Redact takes secrets out of the texts of errors; nil: there are none.
+	// Redact removes secrets from error texts; nil changes nothing.
 	Redact func(text string) string
-	// Log takes warnings; nil: slog.Default.
+	// Log receives warnings; nil means slog.Default.
 	Log *slog.Logger
 }
 
-// Server is the endpoint. Make one with New.
+// Server is the admin endpoint.
 type Server struct {
 	config    Config
 	metrics   *Metrics
 	snapshots snapshots
 }
 
-// New makes the endpoint of pipelines; once for each Metrics, which learns to show
-// their status.
+// New returns the endpoint of pipelines. It registers their status with m, so it must
+// be called once for each Metrics.
 func New(pipelines []Pipeline, m *Metrics, c Config) *Server {
 	if c.Redact == nil {
 		c.Redact = func(text string) string { return text }
@@ -51,23 +51,22 @@ func New(pipelines []Pipeline, m *Metrics, c Config) *Server {
 	return s
 }
 
-// Listen opens the address, host:port, that Run is to serve.
+// Listen opens the address, host:port, for [Server.Run].
 func Listen(ctx context.Context, address string) (net.Listener, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return nil, fmt.Errorf("admin.listen: %s is in use, by another relay perhaps: choose another port, or \"\" for no endpoint: %w", address, err)
+		return nil, fmt.Errorf("admin.listen is %s, which is in use, maybe by another relay; choose another port, or \"\" to disable the endpoint: %w", address, err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("admin.listen: cannot listen on %s: %w", address, err)
+		return nil, fmt.Errorf("listening on admin.listen (%s): %w", address, err)
 	}
 	return l, nil
 }
 
-// goodbye is how long requests under way may take when the server stops.
-const goodbye = 2 * time.Second
+// drainTimeout is how long requests in flight may take when the server stops.
+const drainTimeout = 2 * time.Second
 
-// Run serves on l, which it closes, until ctx is done; then requests under way are
-// finished. It returns nil, or why it could not serve.
+// Run serves on l until ctx ends, then finishes requests in flight and closes l.
 func (s *Server) Run(ctx context.Context, l net.Listener) error {
 	server := &http.Server{
 		Handler:           s.Handler(),
@@ -82,11 +81,11 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 	serving, end := context.WithCancel(ctx)
 	go func() {
 		<-serving.Done()
-		leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbye)
+		drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
 		defer cancel()
-		err := server.Shutdown(leave)
+		err := server.Shutdown(drain)
 		if errors.Is(err, context.DeadlineExceeded) {
-			err = server.Close() // whoever reads that slowly need not hear the end
+			err = server.Close() // slow clients lose their response
 		}
 		stopped <- err
 	}()
@@ -98,7 +97,7 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 	return errors.Join(err, <-stopped)
 }
 
-// Handler serves the endpoint's paths.
+// Handler returns the handler for all paths.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { s.write(w, http.StatusOK, "text/plain", []byte("ok\n")) })
@@ -106,11 +105,11 @@ func (s *Server) Handler() http.Handler {
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.metrics.registry, promhttp.HandlerOpts{
 		ErrorLog: slog.NewLogLogger(s.config.Log.Handler(), slog.LevelWarn),
 	}))
-	mux.Handle("GET /api/status", s.guarded(s.status))
-	mux.Handle("GET /api/dead", s.guarded(s.listDead))
-	mux.Handle("POST /api/dead/replay", s.changing(s.changeDead(func(p Pipeline) Act { return p.Replay })))
-	mux.Handle("POST /api/dead/discard", s.changing(s.changeDead(func(p Pipeline) Act { return p.Discard })))
-	mux.Handle("GET /{$}", s.guarded(s.page))
+	mux.Handle("GET /api/status", s.protected(s.status))
+	mux.Handle("GET /api/dead", s.protected(s.listDead))
+	mux.Handle("POST /api/dead/replay", s.protectedChange(s.changeDead(func(d DeadLetters) Action { return d.Store.Replay })))
+	mux.Handle("POST /api/dead/discard", s.protectedChange(s.changeDead(func(d DeadLetters) Action { return d.Store.Discard })))
+	mux.Handle("GET /{$}", s.protected(s.page))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
 		h.Set("X-Content-Type-Options", "nosniff")
@@ -121,27 +120,27 @@ func (s *Server) Handler() http.Handler {
 	})
 }
 
-// readyz says which pipelines are not ready, and why.
+// readyz reports which pipelines are not ready, and why.
 func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
 	type pipeline struct {
 		Name   string `json:"name"`
 		Ready  bool   `json:"ready"`
 		Reason string `json:"reason,omitempty"`
 	}
-	answer := struct {
+	response := struct {
 		Ready     bool       `json:"ready"`
 		Pipelines []pipeline `json:"pipelines"`
 	}{Ready: true}
 	code := http.StatusOK
 	for _, one := range s.snapshots {
-		p := pipeline{Name: one.pipeline.Name(), Ready: true}
-		if err := one.pipeline.Ready(); err != nil {
+		p := pipeline{Name: one.pipeline.Name, Ready: true}
+		if err := one.pipeline.Health.Ready(); err != nil {
 			p.Ready, p.Reason = false, s.config.Redact(err.Error())
-			answer.Ready, code = false, http.StatusServiceUnavailable
+			response.Ready, code = false, http.StatusServiceUnavailable
 		}
-		answer.Pipelines = append(answer.Pipelines, p)
+		response.Pipelines = append(response.Pipelines, p)
 	}
-	s.writeJSON(w, code, answer)
+	s.writeJSON(w, code, response)
 }
 
 func (s *Server) status(w http.ResponseWriter, r *http.Request) {
@@ -158,12 +157,12 @@ func (s *Server) report(ctx context.Context) Report {
 	report := Report{Pipelines: []PipelineReport{}}
 	s.snapshots.each(ctx, func(p Pipeline, status buffer.Status, err error) {
 		if err != nil {
-			report.Errors = append(report.Errors, ReportError{Name: p.Name(), Error: s.config.Redact(err.Error())})
+			report.Errors = append(report.Errors, ReportError{Name: p.Name, Error: s.config.Redact(err.Error())})
 			return
 		}
-		one := NewPipelineReport(p.Name(), status)
-		if h, ok := p.Worst(); ok {
-			one.HeldBackBy = NewHolderReport(h)
+		one := NewPipelineReport(p.Name, status)
+		if h, ok := p.Health.Worst(); ok {
+			one.VacuumBlockedBy = NewBlockerReport(h)
 		}
 		report.Pipelines = append(report.Pipelines, one)
 	})
@@ -175,7 +174,7 @@ func (s *Server) writeJSON(w http.ResponseWriter, code int, v any) {
 	enc := json.NewEncoder(&text)
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
-	if err := enc.Encode(v); err != nil { // numbers, strings and what was found to be JSON always marshal
+	if err := enc.Encode(v); err != nil { // cannot happen: all values are valid JSON
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
@@ -186,6 +185,6 @@ func (s *Server) write(w http.ResponseWriter, code int, contentType string, body
 	w.Header().Set("Content-Type", contentType)
 	w.WriteHeader(code)
 	if _, err := w.Write(body); err != nil {
-		s.config.Log.Debug("an answer was not read", "error", err)
+		s.config.Log.Debug("writing a response failed", "error", err)
 	}
 }

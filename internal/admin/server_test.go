@@ -25,7 +25,7 @@ func redactor(text string) string { return strings.ReplaceAll(text, "s3cret", "*
 func TestStatus(t *testing.T) {
 	t.Parallel()
 	s := New(two(), NewMetrics(), Config{Redact: redactor})
-	w := ask(t, s, "/api/status")
+	w := get(t, s, "/api/status")
 	const want = `{
   "pipelines": [
     {
@@ -42,7 +42,7 @@ func TestStatus(t *testing.T) {
   ],
   "errors": [
     {
-      "name": "away",
+      "name": "down",
       "error": "dial tcp 10.0.0.1:5432: no route; was sent ***"
     }
   ]
@@ -51,28 +51,27 @@ func TestStatus(t *testing.T) {
 	if diff := cmp.Diff(want, w.Body.String()); diff != "" || w.Code != http.StatusServiceUnavailable {
 		t.Errorf("status %d %s", w.Code, diff)
 	}
-	w = ask(t, New(two()[:1], NewMetrics(), Config{}), "/api/status")
+	w = get(t, New(two()[:1], NewMetrics(), Config{}), "/api/status")
 	if w.Code != http.StatusOK || strings.Contains(w.Body.String(), "errors") {
 		t.Errorf("status %d %s", w.Code, w.Body)
 	}
-	w = ask(t, New(nil, NewMetrics(), Config{}), "/api/status")
+	w = get(t, New(nil, NewMetrics(), Config{}), "/api/status")
 	if w.Body.String() != "{\n  \"pipelines\": []\n}\n" {
 		t.Errorf("without pipelines: %s", w.Body)
 	}
 }
 
-// What holds a database back is one more key, and a line of the page.
-func TestHeldBack(t *testing.T) {
+func TestStatus_ShowsVacuumBlocker(t *testing.T) {
 	t.Parallel()
 	s := New([]Pipeline{
-		&state{name: "quiet"},
-		&state{name: "orders", worst: &buffer.VacuumBlocker{
+		(&state{name: "quiet"}).pipeline(),
+		(&state{name: "orders", worst: &buffer.VacuumBlocker{
 			Kind: buffer.BlockedByTransaction, PID: 7, Application: "<b>report", User: "bob", Database: "app", State: "idle in transaction",
 			Backend: "client backend", Age: 2 * time.Hour, QueryAge: time.Hour, Behind: 1234, Horizon: 9,
-		}},
+		}}).pipeline(),
 	}, NewMetrics(), Config{})
 	var got struct{ Pipelines []map[string]any }
-	if err := json.Unmarshal(ask(t, s, "/api/status").Body.Bytes(), &got); err != nil {
+	if err := json.Unmarshal(get(t, s, "/api/status").Body.Bytes(), &got); err != nil {
 		t.Fatal(err)
 	}
 	const text = `a transaction is open for 2h0m0s (pid 7, user bob, application "<b>report", database app, idle in transaction, ` +
@@ -80,14 +79,14 @@ func TestHeldBack(t *testing.T) {
 	if diff := cmp.Diff(map[string]any{
 		"kind": "transaction", "pid": 7.0, "application": "<b>report", "user": "bob", "database": "app", "state": "idle in transaction",
 		"age_seconds": 7200.0, "query_age_seconds": 3600.0, "behind": 1234.0, "text": text,
-	}, got.Pipelines[1]["held_back_by"]); diff != "" {
+	}, got.Pipelines[1]["vacuum_blocked_by"]); diff != "" {
 		t.Error(diff)
 	}
-	if held, ok := got.Pipelines[0]["held_back_by"]; ok {
-		t.Errorf("quiet is held back by %v", held)
+	if held, ok := got.Pipelines[0]["vacuum_blocked_by"]; ok {
+		t.Errorf("quiet is blocked by %v", held)
 	}
-	page := ask(t, s, "/").Body.String()
-	if !strings.Contains(page, `<b>orders</b> is held back: `+html.EscapeString(text)) || strings.Count(page, "held back") != 1 {
+	page := get(t, s, "/").Body.String()
+	if !strings.Contains(page, `<b>orders</b>: vacuum is blocked: `+html.EscapeString(text)) || strings.Count(page, "vacuum is blocked") != 1 {
 		t.Errorf("the page is %s", page)
 	}
 }
@@ -95,10 +94,10 @@ func TestHeldBack(t *testing.T) {
 func TestProbes(t *testing.T) {
 	t.Parallel()
 	s := New(two(), NewMetrics(), Config{Token: "t0ken", Redact: redactor})
-	if w := ask(t, s, "/livez"); w.Code != http.StatusOK {
+	if w := get(t, s, "/livez"); w.Code != http.StatusOK {
 		t.Errorf("/livez answers %d", w.Code)
 	}
-	w := ask(t, s, "/readyz")
+	w := get(t, s, "/readyz")
 	const want = `{
   "ready": false,
   "pipelines": [
@@ -107,7 +106,7 @@ func TestProbes(t *testing.T) {
       "ready": true
     },
     {
-      "name": "away",
+      "name": "down",
       "ready": false,
       "reason": "dial tcp 10.0.0.1:5432: no route; was sent ***"
     }
@@ -117,15 +116,15 @@ func TestProbes(t *testing.T) {
 	if diff := cmp.Diff(want, w.Body.String()); diff != "" || w.Code != http.StatusServiceUnavailable {
 		t.Errorf("/readyz %d %s", w.Code, diff)
 	}
-	if w := ask(t, New(two()[:1], NewMetrics(), Config{}), "/readyz"); w.Code != http.StatusOK {
+	if w := get(t, New(two()[:1], NewMetrics(), Config{}), "/readyz"); w.Code != http.StatusOK {
 		t.Errorf("/readyz answers %d", w.Code)
 	}
 }
 
 func TestPage(t *testing.T) {
 	t.Parallel()
-	pipelines := append(two(), &state{name: "many", status: buffer.Status{Pending: 1_234_567}, ready: errors.New("<script>")})
-	w := ask(t, New(pipelines, NewMetrics(), Config{Redact: redactor}), "/")
+	pipelines := append(two(), (&state{name: "many", status: buffer.Status{Pending: 1_234_567}, ready: errors.New("<script>")}).pipeline())
+	w := get(t, New(pipelines, NewMetrics(), Config{Redact: redactor}), "/")
 	body := w.Body.String()
 	for _, want := range []string{
 		">orders<", ">1,234<", ">1m 30s<", `class="bad">4<`, "was sent ***", ">~1,234,567<", "&lt;script&gt;", pageCSS,
@@ -153,25 +152,25 @@ func TestPage(t *testing.T) {
 	if !strings.Contains(w.Header().Get("Content-Security-Policy"), base64.StdEncoding.EncodeToString(sum[:])) {
 		t.Error("the policy does not let the page use its style")
 	}
-	if w := ask(t, New(two()[:1], NewMetrics(), Config{}), "/"); !strings.Contains(w.Body.String(), "Every pipeline is ready") {
+	if w := get(t, New(two()[:1], NewMetrics(), Config{}), "/"); !strings.Contains(w.Body.String(), "Every pipeline is ready") {
 		t.Error("the page does not say that all is well")
 	}
 }
 
-func TestPaths(t *testing.T) {
+func TestServer_Paths(t *testing.T) {
 	t.Parallel()
 	s := New(two(), NewMetrics(), Config{})
-	if w := ask(t, s, "/nothing"); w.Code != http.StatusNotFound {
+	if w := get(t, s, "/nothing"); w.Code != http.StatusNotFound {
 		t.Errorf("/nothing answers %d", w.Code)
 	}
 	for _, path := range []string{"/", "/livez", "/readyz", "/metrics", "/api/status"} {
-		if w := ask(t, s, path, func(r *http.Request) { r.Method = http.MethodPost }); w.Code != http.StatusMethodNotAllowed {
+		if w := get(t, s, path, func(r *http.Request) { r.Method = http.MethodPost }); w.Code != http.StatusMethodNotAllowed {
 			t.Errorf("POST %s answers %d", path, w.Code)
 		}
 	}
 }
 
-func TestToken(t *testing.T) {
+func TestAccess_RequiresToken(t *testing.T) {
 	t.Parallel()
 	s := New(two()[:1], NewMetrics(), Config{Token: "t0ken"})
 	basic := func(login string) string { return "Basic " + base64.StdEncoding.EncodeToString([]byte(login)) }
@@ -181,7 +180,7 @@ func TestToken(t *testing.T) {
 		basic("t0ken"): false, basic("t0ken:"): false, basic(":t0ken"): true, basic("anybody:t0ken"): true,
 	} {
 		for _, path := range []string{"/", "/api/status"} {
-			w := ask(t, s, path, func(r *http.Request) { r.Header.Set("Authorization", authorization) })
+			w := get(t, s, path, func(r *http.Request) { r.Header.Set("Authorization", authorization) })
 			if got := w.Code == http.StatusOK; got != lets || !lets && w.Code != http.StatusUnauthorized {
 				t.Errorf("%s with %q answers %d", path, authorization, w.Code)
 			}
@@ -191,50 +190,47 @@ func TestToken(t *testing.T) {
 		}
 	}
 	for _, path := range []string{"/livez", "/readyz", "/metrics"} {
-		if w := ask(t, s, path); w.Code != http.StatusOK {
+		if w := get(t, s, path); w.Code != http.StatusOK {
 			t.Errorf("%s answers %d without the token", path, w.Code)
 		}
 	}
 }
 
-// A database that hangs holds up neither a scrape nor another pipeline, and is not
-// asked again by everybody who waits.
-func TestDatabaseThatHangs(t *testing.T) {
+func TestSnapshots_DatabaseHangs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		hanging := &state{name: "hangs", hangs: make(chan struct{}), asked: make(chan struct{}, 10)}
-		s := New([]Pipeline{hanging, two()[0]}, NewMetrics(), Config{})
+		s := New([]Pipeline{hanging.pipeline(), two()[0]}, NewMetrics(), Config{})
 		var wait sync.WaitGroup
 		began := time.Now()
 		for range 5 {
 			wait.Go(func() {
 				report := s.report(t.Context())
-				if len(report.Pipelines) != 1 || len(report.Errors) != 1 || !strings.Contains(report.Errors[0].Error, "did not answer within 3s") {
+				if len(report.Pipelines) != 1 || len(report.Errors) != 1 || !strings.Contains(report.Errors[0].Error, "did not respond within 3s") {
 					t.Errorf("the report is %+v", report)
 				}
 			})
 		}
 		wait.Wait()
-		if took := time.Since(began); took > patience {
+		if took := time.Since(began); took > statusTimeout {
 			t.Errorf("it took %v", took)
 		}
 		if n := len(hanging.asked); n != 1 {
 			t.Errorf("the database was asked %d times", n)
 		}
 		close(hanging.hangs)
-		<-time.After(fresh + 1)
+		<-time.After(maxStatusAge + 1)
 		if report := s.report(t.Context()); len(report.Pipelines) != 2 {
 			t.Errorf("the report is %+v", report)
 		}
 	})
 }
 
-// Whoever goes away in mid-question does not spoil the answer for others.
-func TestCancelledQuestion(t *testing.T) {
+func TestSnapshot_ClientCancels(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p := &state{name: "p", hangs: make(chan struct{}), asked: make(chan struct{}, 10)}
-		s := newSnapshot(p)
+		s := newSnapshot(p.pipeline())
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() { <-p.asked; cancel() }()
 		if _, err := s.read(ctx); !errors.Is(err, context.Canceled) {
@@ -247,7 +243,7 @@ func TestCancelledQuestion(t *testing.T) {
 	})
 }
 
-func TestRun(t *testing.T) {
+func TestServer_Run(t *testing.T) {
 	t.Parallel()
 	l, err := Listen(t.Context(), "127.0.0.1:0")
 	if err != nil {
@@ -256,7 +252,7 @@ func TestRun(t *testing.T) {
 	if _, err := Listen(t.Context(), l.Addr().String()); err == nil || !strings.Contains(err.Error(), "is in use") {
 		t.Errorf("the error is %v", err)
 	}
-	if _, err := Listen(t.Context(), "nowhere.invalid:1"); err == nil || !strings.Contains(err.Error(), "admin.listen: cannot listen") {
+	if _, err := Listen(t.Context(), "nowhere.invalid:1"); err == nil || !strings.Contains(err.Error(), "listening on admin.listen") {
 		t.Errorf("the error is %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -281,7 +277,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-func TestWords(t *testing.T) {
+func TestFormat(t *testing.T) {
 	t.Parallel()
 	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1,000", 1234567: "1,234,567"} {
 		if got := Count(n); got != want {

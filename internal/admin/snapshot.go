@@ -10,92 +10,97 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-// Pipeline is what the endpoint asks of a pipeline. Its methods are safe for
-// concurrent use.
-type Pipeline interface {
-	Name() string
-	// Ready returns nil, or why the pipeline does not get on.
+// Pipeline is a pipeline on the admin endpoint.
+type Pipeline struct {
+	Name   string
+	Health Health
+	DeadLetters
+}
+
+// Health is the state of a pipeline. Its methods are safe for concurrent use.
+type Health interface {
+	// Ready returns nil, or why the pipeline makes no progress.
 	Ready() error
 	Status(ctx context.Context) (buffer.Status, error)
-	// Worst returns what holds its database furthest back, if that is worth a word.
+	// Worst returns the oldest transaction that blocks vacuum in its database, if
+	// it is old enough for a warning.
 	Worst() (buffer.VacuumBlocker, bool)
-	// Limits are the events of a batch and the batches sent at once, as they are now.
+	// Limits are the current batch size and number of workers.
 	Limits() (batchSize, workers int)
-	Letters
 }
 
 const (
-	// fresh is how long a status serves: however often it is asked for, the
-	// database sees one question in this time.
-	fresh = time.Second
-	// patience is how long a database may take to answer; less than what
-	// Prometheus gives a scrape (10 s).
-	patience = 3 * time.Second
+	// maxStatusAge is how long a status is reused, so that requests do not load the
+	// database.
+	maxStatusAge = time.Second
+	// statusTimeout is how long a database may take to respond. It is less than the
+	// default scrape timeout of Prometheus (10 s).
+	statusTimeout = 3 * time.Second
 )
 
 // snapshot is a pipeline's latest status.
 type snapshot struct {
 	pipeline Pipeline
-	// turn holds one token: who has it may ask the database.
-	turn chan struct{}
+	// semaphore has one token; its holder may query the database and owns the fields
+	// below.
+	semaphore chan struct{}
 
-	// Owned by whoever has the token.
 	at     time.Time
 	status buffer.Status
 	err    error
 }
 
 func newSnapshot(p Pipeline) *snapshot {
-	s := &snapshot{pipeline: p, turn: make(chan struct{}, 1)}
-	s.turn <- struct{}{}
+	s := &snapshot{pipeline: p, semaphore: make(chan struct{}, 1)}
+	s.semaphore <- struct{}{}
 	return s
 }
 
-// read returns a status no older than fresh, or why there is none. It takes no
-// longer than patience, and asks once for all who want to know at the same time.
+// read returns a status no older than maxStatusAge. It takes at most statusTimeout, and
+// concurrent calls share a query.
 func (s *snapshot) read(ctx context.Context) (buffer.Status, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	select {
-	case <-s.turn:
+	case <-s.semaphore:
 	case <-ctx.Done():
-		return buffer.Status{}, unanswered(ctx.Err())
+		return buffer.Status{}, timeoutError(ctx.Err())
 	}
-	defer func() { s.turn <- struct{}{} }()
-	if s.at.IsZero() || time.Since(s.at) > fresh {
-		status, err := s.pipeline.Status(ctx)
-		if errors.Is(ctx.Err(), context.Canceled) { // whoever asked went away: that says nothing
+	defer func() { s.semaphore <- struct{}{} }()
+	if s.at.IsZero() || time.Since(s.at) > maxStatusAge {
+		status, err := s.pipeline.Health.Status(ctx)
+		if errors.Is(ctx.Err(), context.Canceled) { // by the client, so it says nothing about the database
 			return status, err
 		}
-		s.status, s.err, s.at = status, unanswered(err), time.Now()
+		s.status, s.err, s.at = status, timeoutError(err), time.Now()
 	}
 	return s.status, s.err
 }
 
-func unanswered(err error) error {
+func timeoutError(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("the database did not answer within %v: %w", patience, err)
+		return fmt.Errorf("the database did not respond within %v: %w", statusTimeout, err)
 	}
 	return err
 }
 
-// snapshots are all pipelines' in their order.
+// snapshots are those of all pipelines, in order.
 type snapshots []*snapshot
 
-// each reads all of them at the same time, so that a database that hangs holds up
-// no other, and hands them to tell one after the other, in order.
-func (all snapshots) each(ctx context.Context, tell func(Pipeline, buffer.Status, error)) {
-	type answer struct {
+// each reads all snapshots concurrently, so that a slow database delays no other, and
+// then calls visit for each in order.
+func (all snapshots) each(ctx context.Context, visit func(Pipeline, buffer.Status, error)) {
+	type result struct {
 		status buffer.Status
 		err    error
 	}
-	answers := make([]answer, len(all))
+	results := make([]result, len(all))
 	var wait sync.WaitGroup
 	for i, s := range all {
-		wait.Go(func() { answers[i].status, answers[i].err = s.read(ctx) })
+		wait.Go(func() { results[i].status, results[i].err = s.read(ctx) })
 	}
 	wait.Wait()
 	for i, s := range all {
-		tell(s.pipeline, answers[i].status, answers[i].err)
+		visit(s.pipeline, results[i].status, results[i].err)
 	}
 }

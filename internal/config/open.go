@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/delivery"
+	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres"
 	"github.com/outboxrelay/relay/outbox/sqlite"
@@ -35,7 +36,6 @@ type Process struct {
 // Opened is a pipeline ready to run, and what it holds.
 type Opened struct {
 	*pipeline.Pipeline
-	Letters
 	// Buffer, Sink and Hook (nil: there is none) may be asked; Close closes them.
 	Buffer Buffer
 	Sink   sink.Sink
@@ -76,7 +76,6 @@ func (p *Pipeline) Open(process Process) (*Opened, error) {
 			rules.Hook = &pipeline.Hook{Buffer: hookOf(o.Buffer), Sink: o.Hook, SendTimeout: hook.sendTimeout(1)}
 		}
 		if o.Pipeline, errNew = pipeline.New(o.Buffer, o.Sink, rules); errNew == nil {
-			o.Letters = p.Letters(o.Buffer)
 			return &o, nil
 		}
 		wrong = validationErrors(at(p.Place, errNew))
@@ -135,7 +134,10 @@ func (c *Config) Open(each func(name string) Process) ([]*Opened, error) {
 // described by buffertest.Buffer.
 type Buffer interface {
 	pipeline.Buffer
-	DeadLetters
+	ListDead(ctx context.Context, f buffer.DeadFilter, after *buffer.DeadKey, limit int) ([]outbox.Event, error)
+	CountDead(ctx context.Context, f buffer.DeadFilter) (buffer.DeadCount, error)
+	Replay(ctx context.Context, f buffer.DeadFilter, limit int) (int, error)
+	Discard(ctx context.Context, f buffer.DeadFilter, limit int) (int, error)
 	Audit(ctx context.Context) (buffer.Audit, error)
 	Repair(ctx context.Context) (buffer.Repair, error)
 	Diagnose(ctx context.Context) []buffer.Finding

@@ -35,6 +35,15 @@ type connection struct {
 	deniedChanged chan struct{}
 }
 
+// Conn returns the sink's connection and connects if necessary.
+func (s *Sink) Conn(ctx context.Context) (*nats.Conn, error) {
+	c, err := s.connection(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return c.nc, nil
+}
+
 // connection returns the sink's connection, and makes one if there is none. Callers that
 // wait while another one connects share its error, so that a server that does not
 // answer costs one time-out, not one each.

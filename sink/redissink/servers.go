@@ -76,3 +76,8 @@ func (a address) dial(ctx context.Context, network, addr string) (net.Conn, erro
 	}
 	return d.DialContext(ctx, network, addr)
 }
+
+// Client returns the client of the server that holds a key.
+func (s *Sink) Client(ctx context.Context, key string) (*redis.Client, error) {
+	return s.servers.MasterForKey(ctx, key)
+}

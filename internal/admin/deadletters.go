@@ -17,57 +17,62 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-// Letters are a pipeline's dead letters; the methods with a context are described by
-// buffertest.Buffer. All are safe for concurrent use.
-type Letters interface {
+// DeadLetters are the dead letters of a pipeline. The methods of Store must be safe
+// for concurrent use.
+type DeadLetters struct {
+	Store DeadLetterStore
+	// HasHook reports whether the pipeline has a dead-letter hook, which must be
+	// notified of a dead letter before it is closed.
+	HasHook bool
+	// BatchSize is how many dead letters one transaction changes.
+	BatchSize int
+}
+
+// DeadLetterStore is the part of a buffer that has the dead letters.
+type DeadLetterStore interface {
 	ListDead(ctx context.Context, f buffer.DeadFilter, after *buffer.DeadKey, limit int) ([]outbox.Event, error)
 	CountDead(ctx context.Context, f buffer.DeadFilter) (buffer.DeadCount, error)
 	Replay(ctx context.Context, f buffer.DeadFilter, limit int) (int, error)
 	Discard(ctx context.Context, f buffer.DeadFilter, limit int) (int, error)
-	// Hooked: the pipeline has a dead-letter hook, which is to hear of a letter
-	// before it is closed.
-	Hooked() bool
-	// Chunk is how many are changed in one transaction.
-	Chunk() int
 }
 
-// Act is what is done with dead letters: Letters.Replay or Letters.Discard.
-type Act func(ctx context.Context, f buffer.DeadFilter, limit int) (int, error)
+// Action closes dead letters: Replay or Discard of a [DeadLetterStore].
+type Action func(ctx context.Context, f buffer.DeadFilter, limit int) (int, error)
 
-// Changed is what became of dead letters, as commands and POST /api/dead answer.
+// Changed is the result of an [Action], as commands and POST /api/dead report it.
 type Changed struct {
 	Pipeline string `json:"pipeline"`
-	// Changed were replayed or discarded; with DryRun, would have been.
+	// Changed dead letters were replayed or discarded, or would be with DryRun.
 	Changed int64 `json:"changed"`
-	// Unnotified were left alone, because the dead-letter hook has not heard of them.
-	Untold int64 `json:"untold"`
-	// Skipped were left alone, because their id is in the buffer.
+	// Unnotified ones were skipped because the dead-letter hook was not notified yet.
+	Unnotified int64 `json:"unnotified"`
+	// Skipped ones have an id that is in the buffer, or were closed meanwhile.
 	Skipped int64 `json:"skipped"`
 	DryRun  bool  `json:"dry_run"`
 }
 
-// Change does act with all the open letters that match, chunk by chunk; progress, if
-// not nil, hears of each: how many so far, of how many. With an error, what was done
-// before it stands in Changed.
-func Change(ctx context.Context, l Letters, act Act, f buffer.DeadFilter, dryRun bool, progress func(done, of int64)) (Changed, error) {
+// Change applies an action to all open dead letters that match, in several
+// transactions. It calls progress, if not nil, after each. If it fails, the result
+// has what was done before.
+func (d DeadLetters) Change(ctx context.Context, act Action, f buffer.DeadFilter, dryRun bool, progress func(done, total int64)) (Changed, error) {
 	c := Changed{DryRun: dryRun}
 	f.Closed, f.Notified = false, false
-	n, err := l.CountDead(ctx, f)
+	n, err := d.Store.CountDead(ctx, f)
 	if err != nil {
 		return c, err
 	}
-	if l.Hooked() {
+	if d.HasHook {
 		f.Notified = true
-		c.Untold = n.Unnotified
+		c.Unnotified = n.Unnotified
 	}
-	due := n.Open - c.Untold
+	total := n.Open - c.Unnotified
 	if dryRun {
-		c.Changed = due
+		c.Changed = total
 		return c, nil
 	}
-	// What dies meanwhile is not meant.
-	for c.Changed < due {
-		n, err := act(ctx, f, int(min(int64(l.Chunk()), due-c.Changed)))
+	// total excludes events that die meanwhile.
+	for c.Changed < total {
+		n, err := act(ctx, f, int(min(int64(d.BatchSize), total-c.Changed)))
 		c.Changed += int64(n)
 		if err != nil {
 			return c, err
@@ -76,21 +81,21 @@ func Change(ctx context.Context, l Letters, act Act, f buffer.DeadFilter, dryRun
 			break
 		}
 		if progress != nil {
-			progress(c.Changed, due)
+			progress(c.Changed, total)
 		}
 	}
-	c.Skipped = due - c.Changed
+	c.Skipped = total - c.Changed
 	return c, nil
 }
 
-// DeadLetter is one as `relay dead list --json` and GET /api/dead show it: the columns
-// of outbox_dead_letters.
+// DeadLetter is a dead letter in `relay dead list --json` and GET /api/dead. The fields
+// are the columns of outbox_dead_letters.
 type DeadLetter struct {
 	Pipeline string   `json:"pipeline"`
 	EventID  Identity `json:"event_id"`
 	Topic    string   `json:"topic"`
 	Key      *string  `json:"key"`
-	// Payload where it is JSON, else PayloadBase64.
+	// Payload is set if it is JSON, PayloadBase64 otherwise.
 	Payload       json.RawMessage `json:"payload,omitempty"`
 	PayloadBase64 *[]byte         `json:"payload_base64,omitempty"`
 	Headers       json.RawMessage `json:"headers"`
@@ -101,33 +106,33 @@ type DeadLetter struct {
 	DiedAt        instant         `json:"died_at"`
 	ToldAt        instant         `json:"notified_at"`
 	ClosedAt      instant         `json:"closed_at"`
-	// EventRow is what a replay puts back, where the table is the user's own.
+	// EventRow is the row of a custom table that a replay inserts.
 	EventRow json.RawMessage `json:"event_row,omitempty"`
 }
 
-// NewDeadLetter shows a dead letter; redact takes secrets out of its error.
+// NewDeadLetter returns a dead letter; redact removes secrets from its error.
 func NewDeadLetter(e *outbox.Event, redact func(string) string) DeadLetter {
 	d := e.DeadLetter
-	shown := DeadLetter{
+	letter := DeadLetter{
 		Pipeline: d.Pipeline, EventID: Identity{e.ID, e.UUID}, Topic: e.Topic, Key: e.Key, Headers: json.RawMessage(e.Headers),
 		CreatedAt: instant(e.CreatedAt), GroupID: d.GroupID.String(), Attempts: d.Attempts, Error: redact(d.Error),
 		DiedAt: instant(d.DiedAt), ToldAt: instant(d.NotifiedAt), ClosedAt: instant(d.ClosedAt), EventRow: d.Row,
 	}
 	if json.Valid(e.Payload) && utf8.Valid(e.Payload) {
-		shown.Payload = e.Payload
+		letter.Payload = e.Payload
 	} else {
-		shown.PayloadBase64 = &e.Payload
+		letter.PayloadBase64 = &e.Payload
 	}
-	return shown
+	return letter
 }
 
-// Identity is what an event is called: a number in JSON, and a text where it is a uuid.
+// Identity is the id of an event. In JSON it is a number, or a string for a uuid.
 type Identity struct {
 	id   int64
 	uuid uuid.UUID
 }
 
-// MarshalJSON writes it.
+// MarshalJSON implements json.Marshaler.
 func (i Identity) MarshalJSON() ([]byte, error) {
 	if i.uuid == uuid.Nil {
 		return strconv.AppendInt(nil, i.id, 10), nil
@@ -135,10 +140,10 @@ func (i Identity) MarshalJSON() ([]byte, error) {
 	return json.Marshal(i.uuid.String())
 }
 
-// Named reads the ids of events, decimal or uuids, for a filter that means those alone.
-// The error names the first that is neither.
-func Named(texts []string) (ids []int64, uuids []uuid.UUID, err error) {
-	ids = []int64{} // not nil, which is any
+// ParseIDs parses the ids of events, decimal numbers or uuids, for a filter. ids is
+// never nil, because a nil filter matches all.
+func ParseIDs(texts []string) (ids []int64, uuids []uuid.UUID, err error) {
+	ids = []int64{}
 	for _, text := range texts {
 		text = strings.TrimSpace(text)
 		if id, err := strconv.ParseInt(text, 10, 64); err == nil {
@@ -146,7 +151,7 @@ func Named(texts []string) (ids []int64, uuids []uuid.UUID, err error) {
 		} else if id, err := uuid.Parse(text); err == nil && id != uuid.Nil {
 			uuids = append(uuids, id)
 		} else {
-			return nil, nil, fmt.Errorf("%q is no event's id, a number or a uuid was expected", text)
+			return nil, nil, fmt.Errorf("id is %q; expected a number or a uuid", text)
 		}
 	}
 	slices.Sort(ids)
@@ -154,10 +159,10 @@ func Named(texts []string) (ids []int64, uuids []uuid.UUID, err error) {
 	return slices.Compact(ids), slices.Compact(uuids), nil
 }
 
-// instant is a time to the microsecond; null when it is not set.
+// instant is a time in microseconds, null in JSON if it is zero.
 type instant time.Time
 
-// MarshalJSON writes it as RFC 3339, in UTC.
+// MarshalJSON implements json.Marshaler: RFC 3339 in UTC.
 func (i instant) MarshalJSON() ([]byte, error) {
 	if time.Time(i).IsZero() {
 		return []byte("null"), nil

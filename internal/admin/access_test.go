@@ -6,13 +6,11 @@ import (
 	"testing"
 )
 
-// TestOtherSites: what a browser sends for another site's page changes nothing, with a
-// token and without.
-func TestOtherSites(t *testing.T) {
+func TestAccess_RejectsOtherSites(t *testing.T) {
 	t.Parallel()
-	a := newMorgue(t, "a", 2)
-	open := New([]Pipeline{a}, NewMetrics(), Config{})
-	tokened := New([]Pipeline{a}, NewMetrics(), Config{Token: "t0ken"})
+	a := newDeadFixture(t, "a", 2)
+	open := New([]Pipeline{a.pipeline()}, NewMetrics(), Config{})
+	tokened := New([]Pipeline{a.pipeline()}, NewMetrics(), Config{Token: "t0ken"})
 	const body = `{"pipeline": "a", "ids": "all", "dry_run": true}`
 	bearer := header("Authorization", "Bearer t0ken")
 	host := func(name string) func(*http.Request) { return func(r *http.Request) { r.Host = name } }
@@ -54,15 +52,15 @@ func TestOtherSites(t *testing.T) {
 		}
 	}
 	for _, path := range []string{"/", "/api/status", "/api/dead"} {
-		if w := ask(t, open, path, host("evil.example:7070")); w.Code != http.StatusForbidden || strings.Contains(w.Body.String(), "Refused") {
+		if w := get(t, open, path, host("evil.example:7070")); w.Code != http.StatusForbidden || strings.Contains(w.Body.String(), "Refused") {
 			t.Errorf("%s tells a name that is rebound %d %s", path, w.Code, w.Body)
 		}
-		if w := ask(t, tokened, path); w.Code != http.StatusUnauthorized {
+		if w := get(t, tokened, path); w.Code != http.StatusUnauthorized {
 			t.Errorf("%s answers %d without the token", path, w.Code)
 		}
 	}
 	for _, path := range []string{"/livez", "/metrics"} { // probes come by any name
-		if w := ask(t, open, path, host("relay.shop.svc:7070")); w.Code != http.StatusOK {
+		if w := get(t, open, path, host("relay.shop.svc:7070")); w.Code != http.StatusOK {
 			t.Errorf("%s answers %d", path, w.Code)
 		}
 	}

@@ -16,18 +16,20 @@ import (
 	"github.com/outboxrelay/relay/outbox/sqlite"
 )
 
-// morgue is a pipeline with real dead letters, in a file of its own.
-type morgue struct {
+// deadFixture is a pipeline with real dead letters, in a database of its own.
+type deadFixture struct {
 	*sqlite.Buffer
-	name   string
-	db     *sql.DB
-	hooked bool
+	name    string
+	db      *sql.DB
+	hasHook bool
 }
 
-func (m *morgue) Hooked() bool { return m.hooked }
-func (m *morgue) Chunk() int   { return 2 }
+// pipeline is the fixture on the admin endpoint.
+func (m *deadFixture) pipeline() Pipeline {
+	return Pipeline{Name: m.name, Health: m, DeadLetters: DeadLetters{Store: m, HasHook: m.hasHook, BatchSize: 2}}
+}
 
-func newMorgue(t *testing.T, name string, letters int) *morgue {
+func newDeadFixture(t *testing.T, name string, letters int) *deadFixture {
 	t.Helper()
 	must := func(err error) {
 		t.Helper()
@@ -38,7 +40,7 @@ func newMorgue(t *testing.T, name string, letters int) *morgue {
 	file := filepath.Join(t.TempDir(), "app.db")
 	_, err := sqlite.Migrate(t.Context(), "sqlite://"+file, sqlite.SchemaConfig{})
 	must(err)
-	m := &morgue{name: name}
+	m := &deadFixture{name: name}
 	m.Buffer, err = sqlite.Open(sqlite.Config{URL: "sqlite://" + file, Pipeline: name})
 	must(err)
 	m.db, err = sql.Open("sqlite", "file:"+file+"?_pragma=busy_timeout(10000)")
@@ -52,13 +54,12 @@ func newMorgue(t *testing.T, name string, letters int) *morgue {
 	return m
 }
 
-func (m *morgue) Name() string { return m.name }
-func (m *morgue) Ready() error { return nil }
+func (m *deadFixture) Ready() error { return nil }
 
-func (m *morgue) Limits() (batchSize, workers int)         { return 0, 0 }
-func (m *morgue) Worst() (h buffer.VacuumBlocker, ok bool) { return h, ok }
+func (m *deadFixture) Limits() (batchSize, workers int)  { return 0, 0 }
+func (m *deadFixture) Worst() (h buffer.VacuumBlocker, ok bool) { return h, ok }
 
-func (m *morgue) exec(t *testing.T, statement string, args ...any) {
+func (m *deadFixture) exec(t *testing.T, statement string, args ...any) {
 	t.Helper()
 	if _, err := m.db.ExecContext(t.Context(), statement, args...); err != nil {
 		t.Fatal(err)
@@ -66,7 +67,7 @@ func (m *morgue) exec(t *testing.T, statement string, args ...any) {
 }
 
 // open is the ids of open letters.
-func (m *morgue) open(t *testing.T) (ids string) {
+func (m *deadFixture) open(t *testing.T) (ids string) {
 	t.Helper()
 	if err := m.db.QueryRowContext(t.Context(), "SELECT coalesce(group_concat(event_id, ' '), '') FROM (SELECT event_id FROM outbox_dead_letters WHERE closed_at IS NULL ORDER BY event_id)").Scan(&ids); err != nil {
 		t.Fatal(err)
@@ -93,18 +94,18 @@ func ids(t *testing.T, w *httptest.ResponseRecorder) string {
 
 func TestListDead(t *testing.T) {
 	t.Parallel()
-	a, b := newMorgue(t, "a", 3), newMorgue(t, "b", 2)
+	a, b := newDeadFixture(t, "a", 3), newDeadFixture(t, "b", 2)
 	a.exec(t, "UPDATE outbox_dead_letters SET closed_at = died_at, key = 'k', headers = '{\"h\": \"x\"}', payload = x'00ff' WHERE event_id = 3")
-	s := New([]Pipeline{a, b}, NewMetrics(), Config{Redact: redactor})
+	s := New([]Pipeline{a.pipeline(), b.pipeline()}, NewMetrics(), Config{Redact: redactor})
 	for query, want := range map[string]string{
 		"": "a1 a2 b1 b2", "?pipeline=b": "b1 b2", "?topic=topic1": "a1 b1", "?error=REFUSED+2": "a2 b2", "?id=2&id=1&pipeline=a": "a1 a2",
 		"?older_than=1h&newer_than=3h": "a1 a2 b1 b2", "?older_than=3h": "", "?newer_than=1h": "", "?closed=true&pipeline=a": "a1 a2 a3",
 	} {
-		if got := ids(t, ask(t, s, "/api/dead"+query)); got != want {
+		if got := ids(t, get(t, s, "/api/dead"+query)); got != want {
 			t.Errorf("%s lists %q, %q was expected", query, got, want)
 		}
 	}
-	w := ask(t, s, "/api/dead?id=3&closed=1")
+	w := get(t, s, "/api/dead?id=3&closed=1")
 	died := ids(t, w)
 	var letters []map[string]any
 	if err := json.Unmarshal(w.Body.Bytes(), &letters); err != nil || died != "a3" {
@@ -119,29 +120,28 @@ func TestListDead(t *testing.T) {
 	}, letters[0]); diff != "" {
 		t.Error(diff)
 	}
-	if w := ask(t, s, "/api/dead?id=1&pipeline=a"); !strings.Contains(w.Body.String(), `"a": "<b>"`) || !strings.Contains(w.Body.String(), `"headers": null`) {
+	if w := get(t, s, "/api/dead?id=1&pipeline=a"); !strings.Contains(w.Body.String(), `"a": "<b>"`) || !strings.Contains(w.Body.String(), `"headers": null`) {
 		t.Errorf("it lists %s", w.Body)
 	}
 	for query, code := range map[string]int{
 		"?pipeline=c": 404, "?topci=x": 400, "?id=x": 400, "?limit=0": 400, "?limit=1001": 400, "?limit=x": 400, "?older_than=1": 400,
 		"?newer_than=-1h": 400, "?closed=x": 400, "?after=x": 400, "?after=a,1,2": 400,
 	} {
-		if w := ask(t, s, "/api/dead"+query); w.Code != code || !strings.Contains(w.Body.String(), `"error": `) {
+		if w := get(t, s, "/api/dead"+query); w.Code != code || !strings.Contains(w.Body.String(), `"error": `) {
 			t.Errorf("%s answers %d %s", query, w.Code, w.Body)
 		}
 	}
 }
 
-// TestPages: following the links, every letter comes once.
-func TestPages(t *testing.T) {
+func TestListDead_LinksPages(t *testing.T) {
 	t.Parallel()
-	s := New([]Pipeline{newMorgue(t, "a", 5), newMorgue(t, "b", 0), newMorgue(t, "c", 4)}, NewMetrics(), Config{})
+	s := New([]Pipeline{newDeadFixture(t, "a", 5).pipeline(), newDeadFixture(t, "b", 0).pipeline(), newDeadFixture(t, "c", 4).pipeline()}, NewMetrics(), Config{})
 	path, got := "/api/dead?limit=3&error=refused", ""
 	for pages := 0; path != ""; pages++ {
 		if pages > 5 {
 			t.Fatal("the pages have no end")
 		}
-		w := ask(t, s, path)
+		w := get(t, s, path)
 		got += ids(t, w) + ";"
 		link := w.Header().Get("Link")
 		path, _, _ = strings.Cut(strings.TrimPrefix(link, "<"), ">")
@@ -174,17 +174,17 @@ func header(name, value string) func(*http.Request) {
 
 func TestChangeDead(t *testing.T) {
 	t.Parallel()
-	a := newMorgue(t, "a", 9)
-	s := New([]Pipeline{newMorgue(t, "z", 3), a}, NewMetrics(), Config{})
+	a := newDeadFixture(t, "a", 9)
+	s := New([]Pipeline{newDeadFixture(t, "z", 3).pipeline(), a.pipeline()}, NewMetrics(), Config{})
 	for _, c := range []struct {
 		path, body, answer, open string
 		events                   int
 	}{
-		{"discard", `{"pipeline": "a", "ids": ["1", "2", "99"]}`, `{"pipeline":"a","changed":2,"untold":0,"skipped":0,"dry_run":false}`, "3 4 5 6 7 8 9", 0},
-		{"replay", `{"pipeline": "a", "ids": "all", "dry_run": true}`, `{"pipeline":"a","changed":7,"untold":0,"skipped":0,"dry_run":true}`, "3 4 5 6 7 8 9", 0},
-		{"replay", `{"pipeline": "a", "ids": "all", "topic": "topic0", "error": "refused", "older_than": "1h", "newer_than": "3h"}`, `{"pipeline":"a","changed":3,"untold":0,"skipped":0,"dry_run":false}`, "3 5 7 9", 3},
-		{"replay", `{"pipeline": "a", "ids": "all", "newer_than": "1h"}`, `{"pipeline":"a","changed":0,"untold":0,"skipped":0,"dry_run":false}`, "3 5 7 9", 3},
-		{"replay", `{"pipeline": "a", "ids": ["3", "5", "7"]}`, `{"pipeline":"a","changed":3,"untold":0,"skipped":0,"dry_run":false}`, "9", 6},
+		{"discard", `{"pipeline": "a", "ids": ["1", "2", "99"]}`, `{"pipeline":"a","changed":2,"unnotified":0,"skipped":0,"dry_run":false}`, "3 4 5 6 7 8 9", 0},
+		{"replay", `{"pipeline": "a", "ids": "all", "dry_run": true}`, `{"pipeline":"a","changed":7,"unnotified":0,"skipped":0,"dry_run":true}`, "3 4 5 6 7 8 9", 0},
+		{"replay", `{"pipeline": "a", "ids": "all", "topic": "topic0", "error": "refused", "older_than": "1h", "newer_than": "3h"}`, `{"pipeline":"a","changed":3,"unnotified":0,"skipped":0,"dry_run":false}`, "3 5 7 9", 3},
+		{"replay", `{"pipeline": "a", "ids": "all", "newer_than": "1h"}`, `{"pipeline":"a","changed":0,"unnotified":0,"skipped":0,"dry_run":false}`, "3 5 7 9", 3},
+		{"replay", `{"pipeline": "a", "ids": ["3", "5", "7"]}`, `{"pipeline":"a","changed":3,"unnotified":0,"skipped":0,"dry_run":false}`, "9", 6},
 	} {
 		w := post(t, s, "/api/dead/"+c.path, c.body)
 		var compact strings.Builder
@@ -199,21 +199,20 @@ func TestChangeDead(t *testing.T) {
 			t.Errorf("after %s %s there are %d events, %v", c.path, c.body, events, err)
 		}
 	}
-	if got := ids(t, ask(t, s, "/api/dead?pipeline=z")); got != "z1 z2 z3" {
+	if got := ids(t, get(t, s, "/api/dead?pipeline=z")); got != "z1 z2 z3" {
 		t.Errorf("another pipeline has %s", got)
 	}
 }
 
-// TestUntold: what the hook has not heard of is left alone, and counted.
-func TestUntold(t *testing.T) {
+func TestChangeDead_SkipsUnnotified(t *testing.T) {
 	t.Parallel()
-	a := newMorgue(t, "a", 5)
-	a.hooked = true
+	a := newDeadFixture(t, "a", 5)
+	a.hasHook = true
 	a.exec(t, "UPDATE outbox_dead_letters SET notified_at = died_at WHERE event_id > 2")
-	s := New([]Pipeline{a}, NewMetrics(), Config{})
+	s := New([]Pipeline{a.pipeline()}, NewMetrics(), Config{})
 	for path, want := range map[string]string{"discard": `"changed": 1,`, "replay": `"changed": 2,`} {
 		body := map[string]string{"discard": `{"pipeline": "a", "ids": ["1", "3"]}`, "replay": `{"pipeline": "a", "ids": ["2", "4", "5"]}`}[path]
-		if w := post(t, s, "/api/dead/"+path, body); !strings.Contains(w.Body.String(), want) || !strings.Contains(w.Body.String(), `"untold": 1,`) {
+		if w := post(t, s, "/api/dead/"+path, body); !strings.Contains(w.Body.String(), want) || !strings.Contains(w.Body.String(), `"unnotified": 1,`) {
 			t.Errorf("%s answers %d %s", path, w.Code, w.Body)
 		}
 	}
@@ -222,16 +221,16 @@ func TestUntold(t *testing.T) {
 	}
 }
 
-func TestOrders(t *testing.T) {
+func TestChangeDead_ValidatesRequest(t *testing.T) {
 	t.Parallel()
-	a := newMorgue(t, "a", 2)
-	s := New([]Pipeline{a}, NewMetrics(), Config{})
+	a := newDeadFixture(t, "a", 2)
+	s := New([]Pipeline{a.pipeline()}, NewMetrics(), Config{})
 	const good = `{"pipeline": "a", "ids": "all", "dry_run": true}`
 	for body, code := range map[string]int{
 		good: 200, "": 400, "{}": 400, "[]": 400, `{"pipeline": "a"}`: 400, `{"pipeline": "a", "ids": []}`: 400, `{"pipeline": "a", "ids": [17]}`: 400,
 		`{"pipeline": "a", "ids": ["x"]}`: 400, `{"pipeline": "a", "ids": "17"}`: 400, `{"pipeline": "a", "ids": null}`: 400, `{"ids": "all"}`: 404, `{"pipeline": "b", "ids": "all"}`: 404,
 		`{"pipeline": "a", "ids": "all", "dryrun": true}`: 400, good + good: 400, good + "x": 400, `{"pipeline": "a", "ids": "all", "older_than": "1"}`: 400,
-		`{"pipeline": "a", "ids": "all", "topic": "` + strings.Repeat("x", orderBytes) + `"}`: 413,
+		`{"pipeline": "a", "ids": "all", "topic": "` + strings.Repeat("x", maxRequestBytes) + `"}`: 413,
 	} {
 		for _, path := range []string{"/api/dead/replay", "/api/dead/discard"} {
 			if w := post(t, s, path, body); w.Code != code || code != 200 && !strings.Contains(w.Body.String(), `"error": `) {
@@ -239,7 +238,7 @@ func TestOrders(t *testing.T) {
 			}
 		}
 	}
-	if w := ask(t, s, "/api/dead/replay"); w.Code != http.StatusMethodNotAllowed {
+	if w := get(t, s, "/api/dead/replay"); w.Code != http.StatusMethodNotAllowed {
 		t.Errorf("GET answers %d", w.Code)
 	}
 	if a.open(t) != "1 2" {

@@ -8,8 +8,7 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-// Pending writes a count of pending events for people: with a ~ where it is an
-// estimate.
+// Pending formats a count of pending events, with a ~ if it is an estimate.
 func Pending(n int64) string {
 	if n > buffer.PendingExact {
 		return "~" + Count(n)
@@ -17,7 +16,7 @@ func Pending(n int64) string {
 	return Count(n)
 }
 
-// Count writes a number for people: 12,345.
+// Count formats a number: 12,345.
 func Count(n int64) string {
 	text := strconv.FormatInt(n, 10)
 	for at := len(text) - 3; at > 0; at -= 3 {
@@ -26,8 +25,7 @@ func Count(n int64) string {
 	return text
 }
 
-// Age writes a duration for people, in its two largest units: 850ms, 12s, 3m 20s,
-// 5h 1m, 2d 4h.
+// Age formats a duration in its two largest units: 850ms, 12s, 3m 20s, 5h 1m, 2d 4h.
 func Age(d time.Duration) string {
 	const day = 24 * time.Hour
 	switch {

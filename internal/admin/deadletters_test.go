@@ -11,19 +11,19 @@ import (
 	"github.com/outboxrelay/relay/outbox"
 )
 
-func TestDeadLettersByUUID(t *testing.T) {
+func TestDeadLetter_UUID(t *testing.T) {
 	t.Parallel()
 	const one, two = "0198c0de-0000-7000-8000-000000000001", "0198c0de-0000-7000-8000-000000000002"
-	ids, uuids, err := Named([]string{two, " 17", one, "4", strings.ToUpper(one)})
+	ids, uuids, err := ParseIDs([]string{two, " 17", one, "4", strings.ToUpper(one)})
 	if err != nil || len(ids) != 2 || ids[0] != 4 || len(uuids) != 2 || uuids[0].String() != one {
 		t.Errorf("it reads %v, %v, %v", ids, uuids, err)
 	}
-	// Whoever names uuids alone does not mean any number.
-	if ids, _, err := Named([]string{one}); err != nil || ids == nil || len(ids) != 0 {
+	// Uuids alone match no number.
+	if ids, _, err := ParseIDs([]string{one}); err != nil || ids == nil || len(ids) != 0 {
 		t.Errorf("it reads %#v, %v", ids, err)
 	}
 	for _, text := range []string{"", "x", "1.5", one + "0", uuid.Nil.String()} {
-		if _, _, err := Named([]string{"1", text}); err == nil || !strings.Contains(err.Error(), "no event's id") {
+		if _, _, err := ParseIDs([]string{"1", text}); err == nil || !strings.Contains(err.Error(), "expected a number or a uuid") {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
@@ -32,7 +32,7 @@ func TestDeadLettersByUUID(t *testing.T) {
 	if err != nil || len(q.filter.IDs) != 1 || len(q.filter.UUIDs) != 1 {
 		t.Errorf("it reads %+v, %v", q, err)
 	}
-	f, err := (&order{IDs: json.RawMessage(`["` + one + `"]`)}).filter()
+	f, err := (&changeRequest{IDs: json.RawMessage(`["` + one + `"]`)}).filter()
 	if err != nil || len(f.IDs) != 0 || f.IDs == nil || len(f.UUIDs) != 1 {
 		t.Errorf("it reads %+v, %v", f, err)
 	}
@@ -54,11 +54,10 @@ func TestDeadLettersByUUID(t *testing.T) {
 	}
 }
 
-// TestAUUIDMeansNoNumber: letters of integers are left alone by whoever names a uuid.
-func TestAUUIDMeansNoNumber(t *testing.T) {
+func TestChangeDead_UUIDMatchesNoInteger(t *testing.T) {
 	t.Parallel()
-	m := newMorgue(t, "a", 3)
-	s := New([]Pipeline{m}, NewMetrics(), Config{Redact: redactor})
+	m := newDeadFixture(t, "a", 3)
+	s := New([]Pipeline{m.pipeline()}, NewMetrics(), Config{Redact: redactor})
 	w := post(t, s, "/api/dead/discard", `{"pipeline": "a", "ids": ["0198c0de-0000-7000-8000-000000000001"]}`)
 	if open := m.open(t); open != "1 2 3" {
 		t.Errorf("it answers %d %s, and %q are open", w.Code, w.Body, open)
