@@ -54,7 +54,7 @@ func testDemo(t *testing.T, programs string) {
 			continue
 		}
 		r := newTerminal(t, programs).start("relay", "demo")
-		r.waitFor(&r.stderr, mask, "delivered 1, under way 1")
+		r.waitFor(&r.stderr, mask, "delivered 1, in flight 1")
 		r.stop(syscall.SIGINT)
 		got := mask(r.stderr.String() + r.stdout.String())
 		for line := range strings.SplitSeq(mask(b.text), "\n") {
@@ -62,7 +62,7 @@ func testDemo(t *testing.T, programs string) {
 				t.Errorf("%s: the demo does not print %q but\n%s", b.where, line, got)
 			}
 		}
-		if !strings.Contains(r.stdout.String(), "missing 0, twice 0") {
+		if !strings.Contains(r.stdout.String(), "missing 0, duplicates 0") {
 			t.Errorf("the demo's account: %s", r.stdout.String())
 		}
 		return
