@@ -216,15 +216,15 @@ var mutants = []mutant{
 		name: "the marker comes first",
 		file: "sink/redissink/stream.lua",
 		old:  "  adding = true\n",
-		new:  "  mark(own, says)\n  adding = true\n",
-		pkg:  "./sink/redissink", test: "TestWhatWasAddedBeforeAnErrorIsTakenBack",
+		new:  "  mark(own, value)\n  adding = true\n",
+		pkg:  "./sink/redissink", test: "TestStream_UndoOnError",
 	},
 	{
 		name: "nothing is undone on an error in the script",
 		file: "sink/redissink/stream.lua",
 		old:  "    call('XDEL', stream, entry[1])\n",
 		new:  "",
-		pkg:  "./sink/redissink", test: "TestWhatWasAddedBeforeAnErrorIsTakenBack",
+		pkg:  "./sink/redissink", test: "TestStream_UndoOnError",
 	},
 	{
 		name: "void is left out",
@@ -238,7 +238,7 @@ var mutants = []mutant{
 		file: "sink/redissink/redissink.go",
 		old:  `"sent " + template.String()`,
 		new:  `"sent"`,
-		pkg:  "./sink/redissink", test: "TestSentUnderAnotherTemplateIsNotSent",
+		pkg:  "./sink/redissink", test: "TestStream_MarkerOfOtherTemplate",
 	},
 
 	{
@@ -246,7 +246,7 @@ var mutants = []mutant{
 		file: "sink/redissink/markers.lua",
 		old:  "    all = all and known[name]\n",
 		new:  "",
-		pkg:  "./sink/redissink", test: "TestAPartThatIsProjectedElsewhereIsSent",
+		pkg:  "./sink/redissink", test: "TestProjected_PartMovesToOtherAddress",
 	},
 	{
 		name: "what is buried unfinished is not fenced",
@@ -320,14 +320,14 @@ var mutants = []mutant{
 		file: "sink/redissink/asynq.lua",
 		old:  "  for i = 5, #ARGV, 2 do\n",
 		new:  "  mark(own, sent)\n  for i = 5, #ARGV, 2 do\n",
-		pkg:  "./sink/redissink", test: "TestTasksAddedBeforeAnErrorAreTakenBack",
+		pkg:  "./sink/redissink", test: "TestAsynq_UndoOnError",
 	},
 	{
 		name: "Sidekiq gets the last first",
 		file: "sink/redissink/sidekiq.go",
 		old:  `"LPUSH", sidekiqKey(`,
 		new:  `"RPUSH", sidekiqKey(`,
-		pkg:  "./sink/redissink", test: "TestSidekiqQueue",
+		pkg:  "./sink/redissink", test: "TestSidekiq",
 	},
 
 	// Tables of the user's own.

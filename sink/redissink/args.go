@@ -11,15 +11,15 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-// calls makes the commands for a batch, and names the events that have no address
-// Redis takes, or that the mode cannot carry.
-func (s *Sink) calls(ctx context.Context, b *buffer.Batch) ([]*call, []sink.EventError) {
-	groups, wrong := s.address.GroupByAddress(b)
-	calls := make([]*call, 0, len(groups))
+// calls returns the commands for a batch. rejected are the events whose address is invalid,
+// or that the mode cannot carry.
+func (s *Sink) calls(ctx context.Context, b *buffer.Batch) (calls []*call, rejected []sink.EventError) {
+	groups, rejected := s.address.GroupByAddress(b)
+	calls = make([]*call, 0, len(groups))
 	for _, g := range groups {
 		if err := s.checkAddress(g.Address); err != nil {
 			for _, i := range g.Indexes {
-				wrong = append(wrong, sink.EventError{Index: i, Err: err})
+				rejected = append(rejected, sink.EventError{Index: i, Err: err})
 			}
 			continue
 		}
@@ -30,14 +30,14 @@ func (s *Sink) calls(ctx context.Context, b *buffer.Batch) ([]*call, []sink.Even
 			c.script, args = streamScript, s.streamArgs(b, g)
 		case Asynq:
 			c.script, c.key = asynqScript, asynqPrefix(g.Address)
-			var refused []sink.EventError
-			args, c.indexes, refused = s.asynqArgs(b, g)
-			wrong = append(wrong, refused...)
+			var more []sink.EventError
+			args, c.indexes, more = s.asynqArgs(b, g)
+			rejected = append(rejected, more...)
 		case Sidekiq:
 			c.key = sidekiqKey(g.Address)
-			var refused []sink.EventError
-			args, c.indexes, refused = s.sidekiqArgs(b, g)
-			wrong = append(wrong, refused...)
+			var more []sink.EventError
+			args, c.indexes, more = s.sidekiqArgs(b, g)
+			rejected = append(rejected, more...)
 		case List:
 			args = append(make([]any, 0, 2+len(g.Indexes)), "RPUSH", g.Address)
 			for _, envelope := range envelopes(b, g.Indexes) {
@@ -56,28 +56,27 @@ func (s *Sink) calls(ctx context.Context, b *buffer.Batch) ([]*call, []sink.Even
 			calls = append(calls, c)
 		}
 	}
-	return calls, wrong
+	return calls, rejected
 }
 
-// bytesArg points to bytes; a pointer costs no allocation to pass on.
+// bytesArg is an argument of bytes. Passing a pointer to it does not allocate.
 type bytesArg []byte
 
 // MarshalBinary implements encoding.BinaryMarshaler.
 func (b *bytesArg) MarshalBinary() ([]byte, error) { return *b, nil }
 
-// streamArgs are the arguments of the script for the events of a stream; it says
-// what they are.
+// streamArgs are the arguments of stream.lua for the events of a stream.
 func (s *Sink) streamArgs(b *buffer.Batch, g sink.Group) []any {
 	groupID := b.GroupID.String()
-	marker, _ := markerPrefix(g.Address) // checkAddress has looked
-	args := make([]any, 0, 12+len(b.Origins)+fields(b, g.Indexes))
+	marker, _ := streamMarkerPrefix(g.Address) // checkAddress has checked
+	args := make([]any, 0, 12+len(b.Origins)+countArgs(b, g.Indexes))
 	args = append(args, "EVALSHA", streamScript.Hash(), 2+len(b.Origins), g.Address, marker+groupID)
 	for _, origin := range b.Origins {
 		args = append(args, marker+origin.String())
 	}
-	args = append(args, s.cfg.DedupeWindow.Milliseconds(), groupID, s.cfg.MaxLen, s.proof(b, g))
+	args = append(args, s.cfg.DedupeWindow.Milliseconds(), groupID, s.cfg.MaxLen, s.markerValue(b, g))
 	for rest := g.Indexes; len(rest) > 0; {
-		run := alike(b, rest)
+		run := sameShape(b, rest)
 		rest = rest[len(run):]
 		first := &b.Events[run[0]]
 		args = append(args, shape(first), len(run), &first.Topic)
@@ -100,8 +99,8 @@ func (s *Sink) streamArgs(b *buffer.Batch, g sink.Group) []any {
 	return args
 }
 
-// fields is how many arguments the events are where all have the shape of the first.
-func fields(b *buffer.Batch, indexes []int) int {
+// countArgs estimates how many arguments the events need, by the first one's shape.
+func countArgs(b *buffer.Batch, indexes []int) int {
 	first := &b.Events[indexes[0]]
 	if first.DeadLetter != nil {
 		return 14 * len(indexes)
@@ -116,7 +115,7 @@ func fields(b *buffer.Batch, indexes []int) int {
 	return each * len(indexes)
 }
 
-// appendFields appends all the fields of an event, names and values.
+// appendFields appends the names and values of all the event's fields.
 func appendFields(args []any, e *outbox.Event, groupID string) []any {
 	args = append(args, "id", identity(e), "topic", &e.Topic)
 	if e.Key != nil {
@@ -133,7 +132,7 @@ func appendFields(args []any, e *outbox.Event, groupID string) []any {
 	return args
 }
 
-// identity is the event's, as an argument: its number as it is, without a copy.
+// identity is the event's identity as an argument. A number is not converted.
 func identity(e *outbox.Event) any {
 	if e.UUID == uuid.Nil {
 		return &e.ID
@@ -141,9 +140,8 @@ func identity(e *outbox.Event) any {
 	return e.UUID.String()
 }
 
-// alike returns the first indexes, as many as have the first one's topic and
-// shape.
-func alike(b *buffer.Batch, indexes []int) []int {
+// sameShape returns the leading indexes of events with the first one's topic and shape.
+func sameShape(b *buffer.Batch, indexes []int) []int {
 	first := &b.Events[indexes[0]]
 	for at, i := range indexes {
 		if e := &b.Events[i]; e.Topic != first.Topic || shape(e) != shape(first) {
@@ -153,8 +151,8 @@ func alike(b *buffer.Batch, indexes []int) []int {
 	return indexes
 }
 
-// shape is the script's word for which fields an event has; for a dead letter, how
-// many names and values appendFields makes.
+// shape is stream.lua's name for the fields that an event has. For a dead letter it is how
+// many arguments appendFields appends.
 func shape(e *outbox.Event) string {
 	switch {
 	case e.DeadLetter != nil && e.Key != nil && e.Headers != nil:
@@ -173,21 +171,21 @@ func shape(e *outbox.Event) string {
 	return "plain"
 }
 
-// envelopes are the events as JSON, each ready to be an argument.
+// envelopes are the events' JSON envelopes, as arguments.
 func envelopes(b *buffer.Batch, indexes []int) []*bytesArg {
 	size := 0
 	for _, i := range indexes {
 		e := &b.Events[i]
 		size += 160 + len(e.Payload) + len(e.Headers) + len(e.Topic)
 	}
-	text := make([]byte, 0, size) // may grow; what was cut from it stays as it is
-	cut := make([]bytesArg, len(indexes))
+	text := make([]byte, 0, size) // when it grows, the slices of the old one stay valid
+	parts := make([]bytesArg, len(indexes))
 	all := make([]*bytesArg, len(indexes))
 	for at, i := range indexes {
 		from := len(text)
 		text = sink.AppendEnvelope(text, &b.Events[i], b.PayloadIsJSON)
-		cut[at] = text[from:len(text):len(text)]
-		all[at] = &cut[at]
+		parts[at] = text[from:len(text):len(text)]
+		all[at] = &parts[at]
 	}
 	return all
 }

@@ -16,33 +16,31 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-// What asynq's own client gives a task that asks for nothing else.
+// The defaults of asynq's own client.
 const (
 	asynqRetry   = 25
 	asynqTimeout = 30 * 60 // seconds
 )
 
-// asynqPrefix is what all the keys of a queue of asynq's begin with; they share a hash
-// slot.
+// asynqPrefix is the prefix of all keys of an asynq queue. They share a hash slot.
 func asynqPrefix(queue string) string { return "asynq:{" + queue + "}:" }
 
-// checkQueue tells whether asynq takes the name, and Redis the keys made of it. The error
-// is a refusal for good.
-func checkQueue(queue string) error {
+// checkAsynqQueue checks the name of an asynq queue. The error wraps sink.ErrPermanent.
+func checkAsynqQueue(queue string) error {
 	switch {
 	case strings.TrimSpace(queue) == "":
 		return sink.Permanent(errors.New("the name of the queue is blank"))
 	case queue[0] == '}':
-		return sink.Permanent(fmt.Errorf("the name of the queue, %q, begins with a brace that closes its hash tag", queue))
+		return sink.Permanent(fmt.Errorf("the name of the queue is %q; expected no brace at the beginning, because it would close the hash tag", queue))
 	case !utf8.ValidString(queue):
-		return sink.Permanent(fmt.Errorf("the name of the queue, %q, is not UTF-8", queue))
+		return sink.Permanent(fmt.Errorf("the name of the queue is %q; expected UTF-8", queue))
 	}
 	return nil
 }
 
-// asynqArgs are the arguments of asynq.lua for the events of a queue. They name the
-// events that are added, and those that asynq cannot take; nil: that is all of them.
-func (s *Sink) asynqArgs(b *buffer.Batch, g sink.Group) (args []any, indexes []int, refused []sink.EventError) {
+// asynqArgs are the arguments of asynq.lua for the events of a queue; nil if all are
+// rejected. indexes are the events in it, rejected those that cannot be tasks.
+func (s *Sink) asynqArgs(b *buffer.Batch, g sink.Group) (args []any, indexes []int, rejected []sink.EventError) {
 	prefix := asynqPrefix(g.Address)
 	marker := prefix + "relay:"
 	args = append(make([]any, 0, 9+len(b.Origins)+2*len(g.Indexes)),
@@ -50,35 +48,35 @@ func (s *Sink) asynqArgs(b *buffer.Batch, g sink.Group) (args []any, indexes []i
 	for _, origin := range b.Origins {
 		args = append(args, marker+origin.String())
 	}
-	args = append(args, s.cfg.DedupeWindow.Milliseconds(), s.proof(b, g), prefix+"t:", time.Now().UnixNano())
+	args = append(args, s.cfg.DedupeWindow.Milliseconds(), s.markerValue(b, g), prefix+"t:", time.Now().UnixNano())
 	for _, i := range g.Indexes {
 		t, err := s.taskOf(b, &b.Events[i], g.Address)
 		if err != nil {
-			refused = append(refused, sink.EventError{Index: i, Err: err})
+			rejected = append(rejected, sink.EventError{Index: i, Err: err})
 			continue
 		}
 		args = append(args, t.id, t.encode())
 		indexes = append(indexes, i)
 	}
 	if indexes == nil {
-		return nil, nil, refused
+		return nil, nil, rejected
 	}
-	return args, indexes, refused
+	return args, indexes, rejected
 }
 
-// task is what asynq runs.
+// task is an asynq task.
 type task struct {
 	id, kind, queue string
 	payload         []byte
 	headers         map[string]string
 }
 
-// headerDeadLetter is the header that says why a dead letter was buried, as NATS has it.
+// headerDeadLetter is the header that describes a dead letter, as in natssink.
 const headerDeadLetter = "Relay-Dead-Letter"
 
-// taskOf makes the task of an event. The error wraps sink.ErrPermanent.
+// taskOf returns an event's task. The error wraps sink.ErrPermanent.
 func (s *Sink) taskOf(b *buffer.Batch, e *outbox.Event, queue string) (task, error) {
-	t := task{id: nameOf(b, e), queue: queue, payload: e.Payload}
+	t := task{id: eventName(b, e), queue: queue, payload: e.Payload}
 	var err error
 	if t.kind, err = s.class.Address(e); err != nil {
 		return t, err
@@ -86,8 +84,8 @@ func (s *Sink) taskOf(b *buffer.Batch, e *outbox.Event, queue string) (task, err
 	switch {
 	case strings.TrimSpace(t.kind) == "":
 		return t, sink.Permanent(errNoClass)
-	case !utf8.ValidString(t.kind): // asynq could not read it, and would try for ever
-		return t, sink.Permanent(fmt.Errorf("the class, %q, is not UTF-8", t.kind))
+	case !utf8.ValidString(t.kind): // asynq could not read it, and would retry for ever
+		return t, sink.Permanent(fmt.Errorf("the class is %q; expected UTF-8", t.kind))
 	}
 	if t.headers, err = e.Headers.Map(); err != nil {
 		return t, sink.Permanent(err)
@@ -128,7 +126,7 @@ func (t task) encode() []byte {
 	dst = number(dst, fieldRetry, asynqRetry)
 	dst = number(dst, fieldTimeout, asynqTimeout)
 	for _, name := range slices.Sorted(maps.Keys(t.headers)) {
-		// An entry of a map: key is its field 1, value its field 2.
+		// In an entry of a map, field 1 is the key and field 2 the value.
 		entry := text(text(nil, 1, name), 2, t.headers[name])
 		dst = protowire.AppendBytes(protowire.AppendTag(dst, fieldHeaders, protowire.BytesType), entry)
 	}

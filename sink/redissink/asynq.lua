@@ -1,29 +1,28 @@
--- Adds one batch's events to one queue of asynq's: all of them or none, and at most once.
--- What is written, and in which order it is taken, is asynq's own way (v0.26, enqueueCmd in
--- internal/rdb/rdb.go). Why the own marker comes last is told in stream.lua.
+-- Adds the events of a batch to an asynq queue: all of them or none, and each at most once.
+-- It writes the keys that asynq's own client writes (v0.26, enqueueCmd in
+-- internal/rdb/rdb.go). stream.lua says why the own marker is written last.
 --
 -- KEYS  1    the queue's list of pending ids, asynq:{QUEUE}:pending
 --       2    this group_id's marker
 --       3..  the markers of its origins, the group_ids the events had before
--- ARGV  1    how long a marker lives, in milliseconds
---       2    what a marker says of a group_id that was sent, "sent TEMPLATE", or the
---            names of the events: see markers.lua
---       3    what the keys of the queue's tasks begin with, asynq:{QUEUE}:t:
+-- ARGV  1    the time to live of a marker, in milliseconds
+--       2    "sent TEMPLATE" or the names of the events, see markers.lua
+--       3    the prefix of the keys of the queue's tasks, asynq:{QUEUE}:t:
 --       4    the time, in nanoseconds since 1970
---       5..  for each event its task's id and encoded text
+--       5..  for each event its task's id and its encoded task
 --
--- A marker outlives the task, which asynq deletes when it is done. An id that is there
--- already is its event: another batch of the relay's has added it.
+-- asynq deletes a task when it is done; the marker remains. A task that exists already is
+-- the same event, added by another batch.
 --
--- Answers as stream.lua does.
+-- Returns what stream.lua returns.
 
 local pending, own = KEYS[1], KEYS[2]
 local window, sent, prefix, now = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local ids, event = {}, 0 -- the ids whose tasks were written; at which event that is
+local ids, event = {}, 0 -- the written tasks; position of the current event
 local pushed = 0         -- how many of them are in the list
 
-local function mark(key, what)
-  call('SET', key, what, 'PX', window)
+local function mark(key, value)
+  call('SET', key, value, 'PX', window)
 end
 
 local function send()
@@ -31,10 +30,10 @@ local function send()
   if is_void(markers[1]) then
     return 'fenced'
   end
-  local all, says, here = weigh(markers, sent)
+  local all, value, present = compare(markers, sent)
   if all then
-    if markers[1] ~= says then
-      mark(own, says)
+    if markers[1] ~= value then
+      mark(own, value)
     end
     return 'known'
   end
@@ -45,19 +44,19 @@ local function send()
   for i = 5, #ARGV, 2 do
     event = event + 1
     local key = prefix .. ARGV[i]
-    if not here[event] and call('EXISTS', key) == 0 then
+    if not present[event] and call('EXISTS', key) == 0 then
       ids[#ids + 1] = ARGV[i]
       call('HSET', key, 'msg', ARGV[i + 1], 'state', 'pending', 'pending_since', now)
     end
   end
   event = 0
-  for from = 1, #ids, 1000 do -- unpack takes no more than some thousands
+  for from = 1, #ids, 1000 do -- unpack is limited to a few thousand values
     local to = math.min(from + 999, #ids)
     call('LPUSH', pending, unpack(ids, from, to))
     pushed = to
   end
 
-  mark(own, says)
+  mark(own, value)
   return 'added'
 end
 
@@ -66,8 +65,8 @@ if ok then
   return {answer}
 end
 
--- The script ran alone, so the last ids in the list are the ones it pushed.
-local function take_back()
+-- Nothing else ran, so the last ids in the list are the pushed ones.
+local function undo()
   for _ = 1, pushed do
     call('LPOP', pending)
   end
@@ -80,11 +79,11 @@ local function text(err)
   return type(err) == 'table' and err.err or err
 end
 
-local what = text(answer)
+local message = text(answer)
 if #ids > 0 then
-  local done, why = pcall(take_back)
+  local done, err = pcall(undo)
   if not done then
-    what = what .. '; what was added before stays: ' .. text(why)
+    message = message .. '; events added before remain: ' .. text(err)
   end
 end
-return {'failed', event, what}
+return {'failed', event, message}

@@ -13,6 +13,7 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -20,20 +21,20 @@ import (
 	"github.com/outboxrelay/relay/sink/redissink"
 )
 
-// noted is what asynq's handler was run with.
-type noted struct {
+// recorder records what asynq's handler was called with.
+type recorder struct {
 	mu   sync.Mutex
 	runs []string
 }
 
-func (n *noted) note(what string) int {
+func (n *recorder) add(call string) int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.runs = append(n.runs, what)
+	n.runs = append(n.runs, call)
 	return len(n.runs)
 }
 
-func (n *noted) sorted() []string {
+func (n *recorder) sorted() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return slices.Sorted(slices.Values(n.runs))
@@ -48,13 +49,13 @@ func serveAsynq(t *testing.T, addr string, handle func(context.Context, *asynq.T
 		DelayedTaskCheckInterval: 100 * time.Millisecond, TaskCheckInterval: 10 * time.Millisecond,
 		ShutdownTimeout: time.Second,
 	})
-	must(t, server.Start(asynq.HandlerFunc(handle)))
+	testkit.NoError(t, server.Start(asynq.HandlerFunc(handle)))
 	t.Cleanup(server.Shutdown)
 }
 
-// asynq's own server runs every event once, in whatever queue, and again what fails; what
-// is sent again is not run again, although asynq forgets a task when it is done.
-func TestAsynqRunsEveryEventOnce(t *testing.T) {
+// asynq's own server runs every event of every queue once, and retries those that fail. A
+// resent event does not run again, although asynq deletes a task when it is done.
+func TestAsynq_RunsEveryEventOnce(t *testing.T) {
 	t.Parallel()
 	server, s, c := start(t, redissink.Config{Mode: redissink.Asynq, Queue: "{key}"})
 	const events, each = 10_000, 1000
@@ -73,21 +74,21 @@ func TestAsynqRunsEveryEventOnce(t *testing.T) {
 		mustSend(t, s, b)
 		batches = append(batches, b)
 	}
-	var all, failed, traced noted
+	var all, failed, traced recorder
 	serveAsynq(t, server.Addr, func(_ context.Context, task *asynq.Task) error {
-		if task.Headers()["traceparent"] == "00-1" && failed.note("") <= 3 {
+		if task.Headers()["traceparent"] == "00-1" && failed.add("") <= 3 {
 			return errors.New("not at first")
 		}
 		for name, value := range task.Headers() {
-			traced.note(name + " " + value)
+			traced.add(name + " " + value)
 		}
-		all.note(task.Type() + " " + string(task.Payload()))
+		all.add(task.Type() + " " + string(task.Payload()))
 		return nil
 	})
 	expectDone := func() {
 		t.Helper()
-		testserver.Eventually(t, func() error {
-			if n := len(keys(t, c, "hash")); n > 0 { // asynq forgets what is done
+		testkit.Eventually(t, func() error {
+			if n := len(keys(t, c, "hash")); n > 0 { // asynq deletes tasks that are done
 				return fmt.Errorf("%d tasks are not done", n)
 			}
 			return nil
@@ -95,7 +96,7 @@ func TestAsynqRunsEveryEventOnce(t *testing.T) {
 		got := all.sorted()
 		slices.Sort(want)
 		if !slices.Equal(got, want) {
-			t.Fatalf("%d were run, want %d", len(got), len(want))
+			t.Fatalf("%d events were run; want %d", len(got), len(want))
 		}
 	}
 	expectDone()
@@ -113,9 +114,8 @@ func TestAsynqRunsEveryEventOnce(t *testing.T) {
 	expectDone()
 }
 
-// An event whose task is there under another group_id, which nobody remembers, is not
-// added a second time.
-func TestTaskThatIsThereIsNotAddedAgain(t *testing.T) {
+// A task that was added under another group_id, without a marker, is not added again.
+func TestAsynq_ExistingTask(t *testing.T) {
 	t.Parallel()
 	_, s, c := start(t, redissink.Config{Mode: redissink.Asynq})
 	b := newBatch("a", "a", "a")
@@ -131,12 +131,12 @@ func TestTaskThatIsThereIsNotAddedAgain(t *testing.T) {
 	}
 }
 
-// In a cluster a queue and the set of all queues are on different servers.
-func TestQueuesInACluster(t *testing.T) {
+// In a cluster a queue and the set of queues may be on different servers.
+func TestCluster_Queues(t *testing.T) {
 	t.Parallel()
 	addrs := testserver.RedisCluster(t)
 	c := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs})
-	t.Cleanup(func() { must(t, c.Close()) })
+	t.Cleanup(func() { testkit.NoError(t, c.Close()) })
 	var topics []string
 	for i := range 60 {
 		topics = append(topics, fmt.Sprint("topic", i%30))
@@ -146,32 +146,32 @@ func TestQueuesInACluster(t *testing.T) {
 		redissink.Sidekiq: {"queues", "queue:%s"}, redissink.Asynq: {"asynq:queues", "asynq:{%s}:pending"},
 	} {
 		s := opened(t, redissink.Config{URL: "redis+cluster://" + addrs[0], Mode: mode, Queue: "{topic}"})
-		must(t, s.Check(t.Context()))
+		testkit.NoError(t, s.Check(t.Context()))
 		mustSend(t, s, b)
 		if mode == redissink.Asynq {
 			mustSend(t, s, b)
 		}
 		if n := c.SCard(t.Context(), queue[0]).Val(); n != 30 {
-			t.Errorf("%s: %d queues are known, want 30", mode, n)
+			t.Errorf("%s: %d queues are registered; want 30", mode, n)
 		}
 		for _, topic := range topics {
 			if n := c.LLen(t.Context(), fmt.Sprintf(queue[1], topic)).Val(); n != 2 {
-				t.Errorf("%s: %d are in queue %s, want 2", mode, n, topic)
+				t.Errorf("%s: %d events in queue %s; want 2", mode, n, topic)
 			}
 		}
 		waits := opened(t, redissink.Config{URL: "redis+cluster://" + addrs[0], Mode: mode, WaitReplicas: 1, WaitTimeout: time.Millisecond})
 		expectOutage(t, send(t, waits, b), "0 of 1 replicas")
 		if n := c.LLen(t.Context(), fmt.Sprintf(queue[1], "default")).Val(); n != 0 {
-			t.Errorf("%s: %d were pushed although too few replicas are there", mode, n)
+			t.Errorf("%s: %d events were pushed despite too few replicas", mode, n)
 		}
 	}
-	asynqs := opened(t, redissink.Config{URL: "redis+cluster://" + addrs[0], Mode: redissink.Asynq, Queue: "{topic}"})
-	if delivered, err := asynqs.Fence(t.Context(), b); !delivered || err != nil {
+	asynqSink := opened(t, redissink.Config{URL: "redis+cluster://" + addrs[0], Mode: redissink.Asynq, Queue: "{topic}"})
+	if delivered, err := asynqSink.Fence(t.Context(), b); !delivered || err != nil {
 		t.Errorf("Fence: %v, %v", delivered, err)
 	}
-	var some *sink.BatchError
-	must(t, c.Set(t.Context(), "asynq:{topic7}:pending", "a string", 0).Err())
-	if err := send(t, asynqs, newBatch(topics[:30]...)); !errors.As(err, &some) || len(some.Events) != 1 || some.Events[0].Index != 7 {
-		t.Errorf("got %v, want an outage of one queue", err)
+	var batchErr *sink.BatchError
+	testkit.NoError(t, c.Set(t.Context(), "asynq:{topic7}:pending", "a string", 0).Err())
+	if err := send(t, asynqSink, newBatch(topics[:30]...)); !errors.As(err, &batchErr) || len(batchErr.Events) != 1 || batchErr.Events[0].Index != 7 {
+		t.Errorf("got %v; want an outage of one queue", err)
 	}
 }

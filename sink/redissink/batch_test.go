@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
@@ -21,7 +22,7 @@ import (
 
 var lastID atomic.Int64
 
-// newBatch makes a batch with an event for each topic.
+// newBatch returns a batch with one event for each topic.
 func newBatch(topics ...string) *buffer.Batch {
 	events := make([]outbox.Event, len(topics))
 	for i, topic := range topics {
@@ -37,7 +38,7 @@ func batchOf(events []outbox.Event, origins []uuid.UUID) *buffer.Batch {
 // times repeats a topic.
 func times(n int, topic string) []string { return slices.Repeat([]string{topic}, n) }
 
-// part is some events of b under a new group_id, as the relay divides.
+// part is some events of b under a new group_id, as after a split.
 func part(b *buffer.Batch, indexes ...int) *buffer.Batch {
 	var events []outbox.Event
 	for _, i := range indexes {
@@ -67,20 +68,20 @@ func send(t testing.TB, s sink.Sink, b *buffer.Batch) error {
 func mustSend(t testing.TB, s sink.Sink, batches ...*buffer.Batch) {
 	t.Helper()
 	for _, b := range batches {
-		must(t, send(t, s, b))
+		testkit.NoError(t, send(t, s, b))
 	}
 }
 
-// expectOutage fails unless err, as a whole, is an outage that says what.
-func expectOutage(t testing.TB, err error, what string) {
+// expectOutage ends the test unless err is an outage whose message contains text.
+func expectOutage(t testing.TB, err error, text string) {
 	t.Helper()
-	if !errors.Is(err, sink.ErrUnavailable) || errors.Is(err, sink.ErrPermanent) || !contains(err, what) {
-		t.Fatalf("got %v, want an outage that says %q", err, what)
+	if !errors.Is(err, sink.ErrUnavailable) || errors.Is(err, sink.ErrPermanent) || !contains(err, text) {
+		t.Fatalf("got %v; want an outage that contains %q", err, text)
 	}
 }
 
-// expectParts fails unless err names exactly these events, each with the kind of
-// error (nil: a refusal that may be tried again), and returns the text of the first.
+// expectParts ends the test unless err names exactly these events, each with that kind of
+// error (nil: a rejection that is retried). It returns the first one's message.
 func expectParts(t testing.TB, err error, kind error, indexes ...int) string {
 	t.Helper()
 	var batch *sink.BatchError
@@ -103,25 +104,25 @@ func expectParts(t testing.TB, err error, kind error, indexes ...int) string {
 	return batch.Events[0].Err.Error()
 }
 
-// expectStream fails unless the stream holds exactly these events, in this order.
+// expectStream fails the test unless the stream contains exactly these events, in this order.
 func expectStream(t testing.TB, c redis.Cmdable, stream string, want ...string) {
 	t.Helper()
 	entries, err := c.XRange(t.Context(), stream, "-", "+").Result()
-	must(t, err)
+	testkit.NoError(t, err)
 	var got []string
 	for _, e := range entries {
 		got = append(got, fmt.Sprint(e.Values["id"]))
 	}
 	if !slices.Equal(got, want) {
-		t.Errorf("stream %s holds %v, want %v", stream, got, want)
+		t.Errorf("stream %s contains %v; want %v", stream, got, want)
 	}
 }
 
-// sent is what a marker says under the default template.
+// sent is the marker of a batch that was sent with the default template.
 const sent = "sent {topic}"
 
-// expectMarkers fails unless the markers of a stream (by what they begin with) are
-// these, and each expires within the window.
+// expectMarkers fails the test unless the keys with the prefix are these markers, and each
+// expires within the window.
 func expectMarkers(t testing.TB, c *redis.Client, prefix string, window time.Duration, want map[uuid.UUID]string) {
 	t.Helper()
 	got := map[uuid.UUID]string{}
@@ -130,7 +131,7 @@ func expectMarkers(t testing.TB, c *redis.Client, prefix string, window time.Dur
 			continue
 		}
 		id, err := uuid.Parse(key[len(prefix):])
-		must(t, err)
+		testkit.NoError(t, err)
 		got[id] = c.Get(t.Context(), key).Val()
 		if ttl := c.PTTL(t.Context(), key).Val(); ttl <= window-time.Minute || ttl > window {
 			t.Errorf("marker %s expires in %v, want %v", key, ttl, window)

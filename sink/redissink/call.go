@@ -13,19 +13,18 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-// call is one command to Redis: a script for the events of a stream or of a queue of
-// asynq's, an RPUSH or LPUSH for those of a list or of a queue of Sidekiq's, a PUBLISH for
-// one event.
+// call is one command to Redis: a script for the events of a stream or asynq queue, an
+// RPUSH or LPUSH for those of a list or Sidekiq queue, or a PUBLISH for one event.
 type call struct {
 	address string
-	key     string        // it is sent to who holds that
+	key     string        // determines the server
 	indexes []int         // of its events in the batch
-	script  *redis.Script // nil: it is none
+	script  *redis.Script // nil: not a script
 	cmd     *redis.Cmd
 	err     error
 }
 
-// exchange sends the calls, one pipeline a server, and reads every answer.
+// exchange sends the calls, in one pipeline to each server, and reads every reply.
 func (s *Sink) exchange(ctx context.Context, calls []*call) {
 	byServer := make(map[*redis.Client][]*call, 1)
 	for _, c := range calls {
@@ -54,9 +53,9 @@ func (s *Sink) pipeline(ctx context.Context, server *redis.Client, calls []*call
 	for i, c := range calls {
 		cmds[i] = c.cmd
 	}
-	var written begun
-	written.watch(calls[0].cmd)
-	// WAIT is about what its own connection wrote before.
+	var probe writeProbe
+	probe.attach(calls[0].cmd)
+	// WAIT covers only what its own connection wrote before.
 	var wait *redis.Cmd
 	if s.cfg.WaitReplicas > 0 {
 		wait = redis.NewCmd(ctx, "WAIT", s.cfg.WaitReplicas, s.cfg.WaitTimeout.Milliseconds())
@@ -69,14 +68,14 @@ func (s *Sink) pipeline(ctx context.Context, server *redis.Client, calls []*call
 	}
 	for _, c := range calls {
 		c.read(err)
-		if written.yet && code(c.err) == "" && cutOff(ctx, c.err) {
+		if probe.written && code(c.err) == "" && connectionLost(ctx, c.err) {
 			c.err = sink.MaybePoison(c.err)
 		}
 	}
 	if wait == nil {
 		return
 	}
-	if err := s.enough(wait, err); err != nil {
+	if err := s.checkReplicas(wait, err); err != nil {
 		for _, c := range calls {
 			if c.err == nil {
 				c.err = err
@@ -85,53 +84,53 @@ func (s *Sink) pipeline(ctx context.Context, server *redis.Client, calls []*call
 	}
 }
 
-// begun finds out whether a pipeline came as far as to write its first command.
-// go-redis does not say whether an error came before that, when it dialled, logged
-// in or waited for a connection.
-type begun struct {
-	arg string
-	yet bool
+// writeProbe records whether a pipeline began to write its first command. go-redis does
+// not say whether an error came before that, while it dialled, logged in or waited for a
+// connection.
+type writeProbe struct {
+	arg     string
+	written bool
 }
 
-// watch puts itself in the place of an argument that every command has.
-func (b *begun) watch(first *redis.Cmd) {
+// attach replaces the command's second argument with the probe.
+func (p *writeProbe) attach(first *redis.Cmd) {
 	args := first.Args()
-	b.arg, args[1] = fmt.Sprint(args[1]), b
+	p.arg, args[1] = fmt.Sprint(args[1]), p
 }
 
-// MarshalBinary implements encoding.BinaryMarshaler; go-redis calls it when it
-// writes the command.
-func (b *begun) MarshalBinary() ([]byte, error) {
-	b.yet = true
-	return []byte(b.arg), nil
+// MarshalBinary implements encoding.BinaryMarshaler. go-redis calls it when it writes the
+// command.
+func (p *writeProbe) MarshalBinary() ([]byte, error) {
+	p.written = true
+	return []byte(p.arg), nil
 }
 
-// cutOff tells a time-out and a connection that was lost. Who was called off while
-// it waited says nothing of the batch.
-func cutOff(ctx context.Context, err error) bool {
+// connectionLost reports whether err is a time-out or a lost connection, and not a Send
+// that was cancelled.
+func connectionLost(ctx context.Context, err error) bool {
 	_, network := errors.AsType[net.Error](err)
 	return (network || errors.Is(err, io.EOF)) && !errors.Is(ctx.Err(), context.Canceled)
 }
 
-// enough reads the answer to WAIT.
-func (s *Sink) enough(wait *redis.Cmd, pipeline error) error {
+// checkReplicas reads the reply to WAIT.
+func (s *Sink) checkReplicas(wait *redis.Cmd, pipeline error) error {
 	v, err := result(wait, pipeline)
 	if err != nil {
-		return fmt.Errorf("waiting for replicas: %w", unread(err))
+		return fmt.Errorf("waiting for replicas: %w", detach(err))
 	}
 	if n, ok := v.(int64); !ok || n < int64(s.cfg.WaitReplicas) {
-		return fmt.Errorf("%v of %d replicas had it within %v", v, s.cfg.WaitReplicas, s.cfg.WaitTimeout)
+		return fmt.Errorf("%v of %d replicas acknowledged within %v", v, s.cfg.WaitReplicas, s.cfg.WaitTimeout)
 	}
 	return nil
 }
 
-// unread makes a reply an error like any other: whatever Redis said to WAIT, it
-// says nothing of the events.
-func unread(err error) error { return errors.New(err.Error()) }
+// detach keeps the error's text only, so that it no longer counts as a reply about the
+// events.
+func detach(err error) error { return errors.New(err.Error()) }
 
-// result is what Redis answered to one command of a pipeline. When a connection
-// could not be set up, go-redis may say so for the pipeline only, and leave each
-// command without a value and without an error: that is no answer.
+// result is the reply to one command of a pipeline. If a connection could not be set up,
+// go-redis may return that error for the pipeline only, and leave the commands without a
+// value and without an error.
 func result(cmd *redis.Cmd, pipeline error) (any, error) {
 	v, err := cmd.Result()
 	switch {
@@ -144,29 +143,29 @@ func result(cmd *redis.Cmd, pipeline error) (any, error) {
 	case v != nil:
 		return v, nil
 	case pipeline != nil:
-		return nil, unread(pipeline)
+		return nil, detach(pipeline)
 	}
-	return nil, errors.New("no answer")
+	return nil, errors.New("no reply")
 }
 
-// read sets err to what the answer means. When the script failed, it was not an
-// event's fault: Redis takes any fields, so the stream takes no more, or the user
-// may not, and not every version has a code for that.
+// read sets err from the reply. A script that failed is an outage: Redis accepts any
+// fields, so the stream is full or the user lacks a permission, and not every version has
+// an error code for that.
 func (c *call) read(pipeline error) {
 	v, err := result(c.cmd, pipeline)
 	c.err = err
 	answer, scripted := v.([]any)
 	if err != nil || !scripted {
-		return // the other commands answer with a number
+		return // the other commands return a number
 	}
-	switch word := fmt.Sprint(answer[:min(1, len(answer))]...); {
-	case word == "added", word == "known":
-	case word == "fenced":
+	switch status := fmt.Sprint(answer[:min(1, len(answer))]...); {
+	case status == "added", status == "known":
+	case status == "fenced":
 		c.err = sink.ErrFenced
-	case word == "failed" && len(answer) == 3:
+	case status == "failed" && len(answer) == 3:
 		c.err = sink.Unavailable(reply{fmt.Errorf("%v (at event %v of %d)", answer[2], answer[1], len(c.indexes))})
 	default:
-		c.err = fmt.Errorf("the script answered %q", answer)
+		c.err = fmt.Errorf("the script returned %q", answer)
 	}
 }
 
@@ -177,7 +176,7 @@ func (c *call) source() string {
 	return streamSource
 }
 
-// useSource makes the call carry the script itself.
+// useSource replaces the script's hash with its source.
 func (c *call) useSource(ctx context.Context) {
 	args := c.cmd.Args()
 	args[0], args[1] = "EVAL", c.source()

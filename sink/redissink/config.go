@@ -9,50 +9,49 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-// Mode is what becomes of an event in Redis.
+// Mode is what an event becomes in Redis.
 type Mode string
 
 // The modes.
 const (
 	Stream  Mode = "stream"  // an entry of a stream, at most once
 	List    Mode = "list"    // RPUSH of its JSON envelope, at least once
-	Publish Mode = "publish" // PUBLISH of its JSON envelope, to whoever listens
-	Sidekiq Mode = "sidekiq" // what Sidekiq runs, at least once
-	Asynq   Mode = "asynq"   // a task that asynq runs, added at most once
+	Publish Mode = "publish" // PUBLISH of its JSON envelope, to the current subscribers
+	Sidekiq Mode = "sidekiq" // a Sidekiq job, at least once
+	Asynq   Mode = "asynq"   // an asynq task, added at most once
 )
 
-// Config says which Redis, and what an event becomes there.
+// Config is the configuration of a Sink.
 type Config struct {
-	// URL is where Redis is; required. User and password are part of it, percent
-	// encoded:
+	// URL is required. It contains user and password, percent-encoded:
 	//
-	//	redis://[user:password@]host[:6379][/db]     rediss:// is with TLS
+	//	redis://[user:password@]host[:6379][/db]     rediss:// uses TLS
 	//	redis+cluster://[user:password@]host[:6379],host...
 	//	redis+sentinel://[user:password@]host[:26379],host.../MASTER[/db]
 	//
-	// User and password are for the servers that hold data, not for sentinels.
+	// User and password are for the data servers, not for the sentinels.
 	URL string
 	// Mode defaults to Stream.
 	Mode Mode
-	// Stream, List and Channel make the address, each for its mode; all default
-	// to "{topic}". See sink.ParseTemplate; other braces are a Redis hash tag.
+	// Stream, List and Channel are the templates of the address, each for its mode. All
+	// default to "{topic}". See sink.ParseTemplate; other braces are a Redis hash tag.
 	Stream, List, Channel string
-	// Queue and Class are templates as well: the queue, "default" when "", and the class
-	// that runs an event (asynq: its task's type), "{topic}" when "".
+	// Queue and Class are the templates of the queue, by default "default", and of the
+	// class that runs an event (asynq: the task's type), by default "{topic}".
 	Queue, Class string
-	// MaxLen is about how many entries a stream is trimmed to after each batch,
-	// never less; 0: it is not trimmed.
+	// MaxLen trims a stream to about that many entries after each batch, never to fewer.
+	// 0 means no trimming.
 	MaxLen int64
-	// DedupeWindow is how long a stream, or a queue of asynq's, remembers a group_id,
-	// at least 1ms; 0 means 1h.
+	// DedupeWindow is how long a stream or an asynq queue remembers a group_id, at least
+	// 1ms; 0 means 1h.
 	DedupeWindow time.Duration
-	// WaitReplicas is how many replicas must have a batch before it counts as
-	// delivered (WAIT), for all modes but Publish.
+	// WaitReplicas is how many replicas must have a batch before it counts as delivered
+	// (WAIT). Not with Publish.
 	WaitReplicas int
-	// WaitTimeout is how long to wait for them, at least 1ms; 0 means 1s.
+	// WaitTimeout is how long to wait for the replicas, at least 1ms; 0 means 1s.
 	WaitTimeout time.Duration
-	// ResendWithin is how long after it was first sent an event may be sent again;
-	// Warnings compares DedupeWindow with it. 0: it does not.
+	// ResendWithin is how long after its first Send an event may be sent again. Warnings
+	// compares DedupeWindow with it. 0 means no comparison.
 	ResendWithin time.Duration
 }
 
@@ -77,41 +76,41 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// validate lists every mistake but those of the URL and the template.
+// validate lists every error but those of the URL and the templates.
 func (c Config) validate() error {
-	var wrong []error
-	say := func(format string, a ...any) { wrong = append(wrong, fmt.Errorf(format, a...)) }
+	var errs []error
+	invalid := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
 	switch c.Mode {
 	case Stream, List, Sidekiq, Asynq:
 	case Publish:
 		if c.WaitReplicas > 0 {
-			say("wait_replicas is %d, but what is published reaches no replica's memory: it goes with the other modes", c.WaitReplicas)
+			invalid("wait_replicas is %d; expected 0 with mode publish, because replicas do not store messages", c.WaitReplicas)
 		}
 	default:
-		say("mode is %q, one of stream, list, publish, sidekiq, asynq was expected", c.Mode)
+		invalid("mode is %q; expected stream, list, publish, sidekiq or asynq", c.Mode)
 	}
 	if c.MaxLen < 0 {
-		say("maxlen is %d, 0 or more was expected", c.MaxLen)
+		invalid("maxlen is %d; expected 0 or more", c.MaxLen)
 	}
 	if c.DedupeWindow < time.Millisecond {
-		say("dedupe_window is %v, at least 1ms was expected", c.DedupeWindow)
+		invalid("dedupe_window is %v; expected at least 1ms", c.DedupeWindow)
 	}
 	if c.WaitReplicas < 0 {
-		say("wait_replicas is %d, 0 or more was expected", c.WaitReplicas)
+		invalid("wait_replicas is %d; expected 0 or more", c.WaitReplicas)
 	}
 	if c.WaitTimeout < time.Millisecond {
-		say("wait_timeout is %v, at least 1ms was expected", c.WaitTimeout)
+		invalid("wait_timeout is %v; expected at least 1ms", c.WaitTimeout)
 	}
-	return errors.Join(wrong...)
+	return errors.Join(errs...)
 }
 
-// remembers tells whether what was sent is remembered, by markers.
-func (m Mode) remembers() bool { return m == Stream || m == Asynq }
+// hasMarkers reports whether markers remember which group_ids were sent.
+func (m Mode) hasMarkers() bool { return m == Stream || m == Asynq }
 
-// queues tells whether the address is a queue, and its name to be made known first.
-func (m Mode) queues() bool { return m == Sidekiq || m == Asynq }
+// usesQueues reports whether the address is a queue, whose name must be registered first.
+func (m Mode) usesQueues() bool { return m == Sidekiq || m == Asynq }
 
-// template is the mode's.
+// template is the template of the address.
 func (c Config) template() (sink.Template, error) {
 	switch c.Mode {
 	case List:
@@ -125,11 +124,11 @@ func (c Config) template() (sink.Template, error) {
 	if err != nil {
 		return template, err
 	}
-	// What is wrong with an ordinary topic's stream is wrong with the template.
+	// An error for an ordinary topic and key is an error of the template.
 	key := "k"
 	stream, err := template.Address(&outbox.Event{Topic: "t", Key: &key})
 	if err == nil {
-		_, err = markerPrefix(stream)
+		_, err = streamMarkerPrefix(stream)
 	}
 	if err != nil {
 		err = fmt.Errorf("stream is %q: %w", c.Stream, err)

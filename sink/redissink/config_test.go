@@ -8,9 +8,9 @@ import (
 	"github.com/outboxrelay/relay/sink/redissink"
 )
 
-func TestURLs(t *testing.T) {
+func TestNew_URL(t *testing.T) {
 	t.Parallel()
-	for url, wrong := range map[string]string{
+	for url, want := range map[string]string{
 		"redis://h":                          "",
 		"redis://h:1":                        "",
 		"redis://h:1/":                       "",
@@ -21,10 +21,10 @@ func TestURLs(t *testing.T) {
 		"redis+cluster://u:secret@a:1,b:2/0": "",
 		"redis+sentinel://a:1,b/main":        "",
 		"redis+sentinel://:secret@a:1,b/m/2": "",
-		"":                                   "begin with",
-		"h:6379":                             "begin with",
-		"http://h":                           "begin with",
-		"redis+other://secret@h":             "begin with",
+		"":                                   "unknown scheme",
+		"h:6379":                             "unknown scheme",
+		"http://h":                           "unknown scheme",
+		"redis+other://secret@h":             "unknown scheme",
 		"redis://":                           "host",
 		"redis://:secret@":                   "host",
 		"redis://a:1,b:2":                    "several hosts",
@@ -37,7 +37,7 @@ func TestURLs(t *testing.T) {
 		"redis://h/secret":                   "database",
 		"redis://h/-1":                       "database",
 		"redis://h/1/2":                      "database",
-		"redis+cluster://h/1":                "only number 0",
+		"redis+cluster://h/1":                "only database 0",
 		"redis+sentinel://h":                 "MASTER",
 		"redis+sentinel://:secret@h/":        "MASTER",
 		"redis+sentinel://h/main/secret":     "database",
@@ -50,18 +50,18 @@ func TestURLs(t *testing.T) {
 			if err := s.Close(); err != nil {
 				t.Error(err)
 			}
-			if wrong != "" {
-				t.Errorf("%q is taken, want an error that says %q", url, wrong)
+			if want != "" {
+				t.Errorf("%q is accepted; want an error that contains %q", url, want)
 			}
-		case wrong == "" || !strings.Contains(err.Error(), wrong):
-			t.Errorf("%q: got %v, want an error that says %q", url, err, wrong)
+		case want == "" || !strings.Contains(err.Error(), want):
+			t.Errorf("%q: got %v; want an error that contains %q", url, err, want)
 		case strings.Contains(err.Error(), "cret"):
-			t.Errorf("%q: the error shows a part of it: %v", url, err)
+			t.Errorf("%q: the error quotes a part of it: %v", url, err)
 		}
 	}
 }
 
-func TestEveryMistakeIsListed(t *testing.T) {
+func TestNew_ListsAllErrors(t *testing.T) {
 	t.Parallel()
 	_, err := redissink.New(redissink.Config{
 		URL: "nats://h", Mode: "strem", MaxLen: -1, DedupeWindow: time.Microsecond, WaitReplicas: -1, WaitTimeout: -time.Second,
@@ -73,15 +73,15 @@ func TestEveryMistakeIsListed(t *testing.T) {
 	}
 	_, err = redissink.New(redissink.Config{URL: "redis://h", Mode: redissink.Publish, WaitReplicas: 1})
 	if !contains(err, "wait_replicas") {
-		t.Errorf("got %v, want that nobody can wait for what is published", err)
+		t.Errorf("got %v; want an error about wait_replicas", err)
 	}
 }
 
-func TestTemplateThatMakesNoStreamIsAMistake(t *testing.T) {
+func TestNew_InvalidStreamTemplate(t *testing.T) {
 	t.Parallel()
 	for _, stream := range []string{"{topic", "orders:{}", "{topic}}", "a}b"} {
 		if _, err := redissink.New(redissink.Config{URL: "redis://h", Stream: stream}); !contains(err, "hash tag") {
-			t.Errorf("%q: got %v, want an error that explains", stream, err)
+			t.Errorf("%q: got %v; want an error about the hash tag", stream, err)
 		}
 	}
 }

@@ -7,43 +7,41 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-// reply is an error that Redis answered a command with. Everything else that can
-// go wrong is the connection's.
+// reply is an error with which Redis replied to a command. All others are the connection's.
 type reply struct{ error }
 
 func (r reply) Unwrap() error { return r.error }
 
-// scope is whom an outage concerns.
+// scope is what an outage affects.
 type scope int
 
 const (
-	ofServer  scope = iota // whatever is sent there
-	ofAddress              // what is sent to this stream or list
+	serverScope  scope = iota // everything that is sent to the server
+	addressScope              // events for this stream, list, channel or queue
 )
 
-// outages are the codes of replies that say something of the server, or of the
-// key, and nothing of the events.
+// outages are the error codes that are about the server or the key, not about the events.
 var outages = map[string]scope{
-	"ASK":         ofAddress,
-	"BUSY":        ofServer,  // with someone's script
-	"CLUSTERDOWN": ofAddress, // it may be its hash slot alone
-	"DENIED":      ofServer,  // protected mode
-	"LOADING":     ofServer,
-	"MASTERDOWN":  ofServer,
-	"MISCONF":     ofServer, // it cannot write to its disk
-	"MOVED":       ofAddress,
-	"NOAUTH":      ofServer,
-	"NOPERM":      ofAddress,
-	"NOREPLICAS":  ofServer,
-	"NOSCRIPT":    ofServer,
-	"OOM":         ofServer,
-	"READONLY":    ofServer,
-	"TRYAGAIN":    ofAddress,
-	"WRONGPASS":   ofServer,
-	"WRONGTYPE":   ofAddress,
+	"ASK":         addressScope,
+	"BUSY":        serverScope,  // a script blocks it
+	"CLUSTERDOWN": addressScope, // perhaps only the hash slot
+	"DENIED":      serverScope,  // protected mode
+	"LOADING":     serverScope,
+	"MASTERDOWN":  serverScope,
+	"MISCONF":     serverScope, // cannot write to its disk
+	"MOVED":       addressScope,
+	"NOAUTH":      serverScope,
+	"NOPERM":      addressScope,
+	"NOREPLICAS":  serverScope,
+	"NOSCRIPT":    serverScope,
+	"OOM":         serverScope,
+	"READONLY":    serverScope,
+	"TRYAGAIN":    addressScope,
+	"WRONGPASS":   serverScope,
+	"WRONGTYPE":   addressScope,
 }
 
-// code is the first word of an error that Redis replied, "" for any other error.
+// code is the error code of a reply, "" for any other error.
 func code(err error) string {
 	var r reply
 	if !errors.As(err, &r) {
@@ -53,25 +51,24 @@ func code(err error) string {
 	return word
 }
 
-// classify makes an outage of an error that is one, and says whose. A refusal stays
-// what it is. What a script's call is answered with is never about an event, for
-// the script catches that: it is a server that cannot run it.
+// classify wraps an outage with sink.ErrUnavailable and returns its scope. It returns a
+// rejection as it is. An error reply to a script is never about an event, because scripts
+// catch those errors: the server cannot run the script.
 func classify(err error, script bool) (scope, error) {
 	word := code(err)
-	whose, known := outages[word]
+	affected, known := outages[word]
 	switch {
 	case word == "":
-		return ofServer, sink.Unavailable(err) // no answer
+		return serverScope, sink.Unavailable(err) // no reply
 	case known:
-		return whose, sink.Unavailable(err)
+		return affected, sink.Unavailable(err)
 	case script && !errors.Is(err, sink.ErrUnavailable):
-		return ofServer, sink.Unavailable(err)
+		return serverScope, sink.Unavailable(err)
 	}
-	return ofAddress, err // a refusal, or the script says that it is an outage
+	return addressScope, err // a rejection, or an outage that the script reported
 }
 
-// secret is a password that no text may show, not even when the server echoes
-// what it was sent.
+// secret is the password. No text may contain it, even if the server echoes it.
 type secret string
 
 func (s secret) redact(err error) error {

@@ -8,17 +8,17 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-// Fence implements sink.Fencer, by the markers of the batch's streams, or queues of
-// asynq's. The others remember nothing: nothing is known to have arrived there.
+// Fence implements sink.Fencer with the markers of the batch's streams or asynq queues. The
+// other modes have no markers: Fence reports that nothing was delivered.
 func (s *Sink) Fence(ctx context.Context, b *buffer.Batch) (delivered bool, err error) {
-	if !s.cfg.Mode.remembers() {
+	if !s.cfg.Mode.hasMarkers() {
 		return false, nil
 	}
-	groups, wrong := s.address.GroupByAddress(b)
-	delivered = len(wrong) == 0
+	groups, rejected := s.address.GroupByAddress(b)
+	delivered = len(rejected) == 0
 	for _, g := range groups {
-		marker, err := s.markers(g.Address)
-		if err != nil { // nothing is ever sent there
+		marker, err := s.markerPrefix(g.Address)
+		if err != nil { // no event can be sent there
 			delivered = false
 			continue
 		}
@@ -30,11 +30,11 @@ func (s *Sink) Fence(ctx context.Context, b *buffer.Batch) (delivered bool, err 
 		if err != nil {
 			return false, s.secret.redact(sink.Unavailable(fmt.Errorf("redis %s %q: %w", s.cfg.Mode, g.Address, err)))
 		}
-		there, err := fenceScript.Run(ctx, server, keys, s.cfg.DedupeWindow.Milliseconds(), s.proof(b, g)).Int()
+		present, err := fenceScript.Run(ctx, server, keys, s.cfg.DedupeWindow.Milliseconds(), s.markerValue(b, g)).Int()
 		if err != nil {
-			return false, s.secret.redact(sink.Unavailable(fmt.Errorf("redis %s %q: giving a group_id up: %w", s.cfg.Mode, g.Address, err)))
+			return false, s.secret.redact(sink.Unavailable(fmt.Errorf("redis %s %q: fencing a group_id: %w", s.cfg.Mode, g.Address, err)))
 		}
-		delivered = delivered && there == 1
+		delivered = delivered && present == 1
 	}
 	return delivered, nil
 }

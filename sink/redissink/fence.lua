@@ -1,15 +1,14 @@
--- Gives a group_id up: whoever still has the batch in hand adds nothing any more.
+-- Fences a group_id: a former owner of the batch can no longer add its events.
 --
 -- KEYS  1    this group_id's marker at an address
 --       2..  the markers of its origins
--- ARGV  1    how long a marker lives, in milliseconds
---       2    what a marker says of a group_id that was sent, "sent TEMPLATE", or the
---            names of the events: see markers.lua
+-- ARGV  1    the time to live of a marker, in milliseconds
+--       2    "sent TEMPLATE" or the names of the events, see markers.lua
 --
--- Answers 1 when the events are there, else 0.
+-- Returns 1 if the events are present, otherwise 0.
 
 local markers = call('MGET', unpack(KEYS))
-if weigh(markers, ARGV[2]) then
+if compare(markers, ARGV[2]) then
   return 1
 end
 for i = 1, #KEYS do

@@ -11,8 +11,8 @@ import (
 	"github.com/outboxrelay/relay/sink/redissink"
 )
 
-// Whoever gives a group_id up learns whether its events are there, and if they are
-// not, nobody adds them any more under it, nor under those they had before.
+// Fence reports whether the events are present. If they are not, no Send can add them any
+// more under their group_id or its origins.
 func TestFence(t *testing.T) {
 	t.Parallel()
 	url := testserver.SharedRedis(t)
@@ -46,7 +46,7 @@ func TestFence(t *testing.T) {
 	sent := batch()
 	send(sent, nil)
 	fence(sent, true)
-	fence(batch(sent), true) // a part of it
+	fence(batch(sent), true) // a part
 	fence(sent, true)
 
 	before := batch()
@@ -55,13 +55,13 @@ func TestFence(t *testing.T) {
 	fence(unsent, false)
 	send(unsent, sink.ErrFenced)
 	send(before, sink.ErrFenced)
-	send(batch(before), nil) // another part goes on
+	send(batch(before), nil) // another part can still be sent
 
 	half := batch()
 	half.Events = half.Events[:1]
 	send(half, nil)
 	half = &buffer.Batch{GroupID: half.GroupID, Pipeline: "p", PayloadIsJSON: true, Events: batch().Events}
-	fence(half, false) // the other stream has none
+	fence(half, false) // the other stream has no event
 
 	list, err := redissink.New(redissink.Config{URL: url, Mode: redissink.List})
 	if err != nil {

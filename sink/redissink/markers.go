@@ -11,7 +11,7 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-// What is remembered of a batch, and by which scripts.
+// The scripts that read and write markers; markers.lua says what these are.
 var (
 	//go:embed markers.lua
 	markersLua string
@@ -30,9 +30,9 @@ var (
 	fenceScript  = redis.NewScript(markersLua + fenceLua)
 )
 
-// proof is what a marker says when the events of an address are there; where another
-// try may send them elsewhere, their names: markers.lua tells of both.
-func (s *Sink) proof(b *buffer.Batch, g sink.Group) any {
+// markerValue is the value of the marker of events that were sent: "sent TEMPLATE", or the
+// events' names if another attempt may send them to other addresses. See markers.lua.
+func (s *Sink) markerValue(b *buffer.Batch, g sink.Group) any {
 	if !b.Projected || s.address.Fixed() {
 		return s.sent
 	}
@@ -41,7 +41,7 @@ func (s *Sink) proof(b *buffer.Batch, g sink.Group) any {
 	for _, i := range g.Indexes {
 		e := &b.Events[i]
 		names = e.AppendIdentity(names)
-		if e.DeadLetter != nil { // another one than the event
+		if e.DeadLetter != nil { // not the event itself
 			names = append(names, ":dead:"...)
 			names = append(names, e.DeadLetter.GroupID.String()...)
 		}
@@ -50,21 +50,20 @@ func (s *Sink) proof(b *buffer.Batch, g sink.Group) any {
 	return names
 }
 
-// markers is what the markers of an address begin with. The error says that nothing can
+// markerPrefix is the prefix of the markers of an address. The error means that no event can
 // be sent there.
-func (s *Sink) markers(address string) (string, error) {
+func (s *Sink) markerPrefix(address string) (string, error) {
 	if err := s.checkAddress(address); err != nil {
 		return "", err
 	}
 	if s.cfg.Mode == Asynq {
 		return asynqPrefix(address) + "relay:", nil
 	}
-	return markerPrefix(address)
+	return streamMarkerPrefix(address)
 }
 
-// markerPrefix is what a stream's markers begin with. They have to share its hash
-// slot.
-func markerPrefix(stream string) (string, error) {
+// streamMarkerPrefix is the prefix of a stream's markers, which must be in its hash slot.
+func streamMarkerPrefix(stream string) (string, error) {
 	open, end := strings.IndexByte(stream, '{'), -1
 	if open >= 0 {
 		end = strings.IndexByte(stream[open:], '}')
@@ -73,9 +72,9 @@ func markerPrefix(stream string) (string, error) {
 	case open < 0 && !strings.Contains(stream, "}"):
 		return "{" + stream + "}:relay:", nil
 	case open == 0 && end > 1 && end == len(stream)-1:
-		return stream + ":relay::", nil // not those of the stream without the braces
+		return stream + ":relay::", nil // differs from that of the stream without braces
 	case end > 1:
 		return stream + ":relay:", nil
 	}
-	return "", sink.Permanent(fmt.Errorf("the name of the stream, %q, has braces that are no hash tag such as {orders}", stream))
+	return "", sink.Permanent(fmt.Errorf("the name of the stream is %q; expected no braces, or a hash tag such as {orders}", stream))
 }

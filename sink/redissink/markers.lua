@@ -1,17 +1,16 @@
--- What the markers of an address (a stream, a queue) say of a batch; every script that
--- reads them begins with this.
+-- The markers of an address (a stream or queue). Every script that reads markers begins
+-- with this file. A marker belongs to a group_id and has one of these values:
 --
--- A marker is "sent TEMPLATE" when all the events that its group_id has at this
--- address, as that template divides events among addresses, are there. Another
--- template may give this address other events of the group, so what was sent under
--- that one says nothing here: the events are added, for the second time perhaps,
--- but none is missing. A marker is "void" when a later owner divided the group and
--- sends its events under other group_ids.
---
--- Where topic and key are projected anew for every try, the same template may give
--- this address other events the next time. A marker then names those that are here,
--- "sent,1,2,", and proves no other. It names them still when it is "void,1,2,", for
--- the other parts of that group.
+--   sent TEMPLATE  all events that the template assigns from the group to this address
+--                  are present. Another template may assign other events to it, so it
+--                  proves nothing under another template: the events are added, perhaps
+--                  for the second time, but none is missing.
+--   void           a later owner split the group and sends its events under other
+--                  group_ids. A Send under this group_id is fenced.
+--   sent,1,2,      the events 1 and 2 are present. This value is used where a projection
+--                  makes topic and key anew for every attempt, because the same template
+--                  may then assign other events to this address the next time.
+--   void,1,2,      void, and the events 1 and 2 are present.
 
 local call = redis.call
 
@@ -33,10 +32,10 @@ local function add_names(set, names)
   end
 end
 
--- weigh asks what the markers prove, the own one first. sent is "sent TEMPLATE", or
--- the names of the events, ",1,2,". It answers whether all of them are here, what the
--- own marker says when they are, and by position (from 1) which are here already.
-local function weigh(markers, sent)
+-- compare compares the markers, the group's own one first, with what is to be sent: "sent
+-- TEMPLATE", or the events' names, ",1,2,". It returns whether all events are present, the
+-- value of the own marker once they are, and by position (from 1) which are present now.
+local function compare(markers, sent)
   if string.sub(sent, 1, 1) ~= ',' then
     for i = 1, #markers do
       if markers[i] == sent then
@@ -54,15 +53,15 @@ local function weigh(markers, sent)
     return false, 'sent' .. sent, {}
   end
   add_names(own, names_in(markers[1]))
-  local all, says, here, at = true, {names_in(markers[1]) or ','}, {}, 0
+  local all, value, present, at = true, {names_in(markers[1]) or ','}, {}, 0
   for name in string.gmatch(sent, '[^,]+') do
     at = at + 1
-    here[at] = known[name]
+    present[at] = known[name]
     all = all and known[name]
     if not own[name] then
-      says[#says + 1] = name .. ','
+      value[#value + 1] = name .. ','
     end
   end
-  return all, 'sent' .. table.concat(says), here
+  return all, 'sent' .. table.concat(value), present
 end
 

@@ -10,17 +10,17 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/sink"
 	"github.com/outboxrelay/relay/sink/redissink"
 )
 
-// Each server is in a state of its own in which it takes no events, and gets out of
-// it again.
-func TestServerThatTakesNothing(t *testing.T) {
+// Each server gets into a state in which it rejects all writes, and out of it again.
+func TestOutage_ServerState(t *testing.T) {
 	t.Parallel()
 	set := func(name, value string) func(testing.TB, *redis.Client) {
-		return func(t testing.TB, c *redis.Client) { must(t, c.ConfigSet(t.Context(), name, value).Err()) }
+		return func(t testing.TB, c *redis.Client) { testkit.NoError(t, c.ConfigSet(t.Context(), name, value).Err()) }
 	}
 	for code, state := range map[string]struct {
 		args        []string
@@ -29,38 +29,40 @@ func TestServerThatTakesNothing(t *testing.T) {
 		"OOM":        {enter: set("maxmemory", "1"), exit: set("maxmemory", "0")},
 		"NOREPLICAS": {enter: set("min-replicas-to-write", "1"), exit: set("min-replicas-to-write", "0")},
 		"READONLY": {
-			enter: func(t testing.TB, c *redis.Client) { must(t, c.ReplicaOf(t.Context(), "127.0.0.1", "1").Err()) },
-			exit:  func(t testing.TB, c *redis.Client) { must(t, c.ReplicaOf(t.Context(), "NO", "ONE").Err()) },
+			enter: func(t testing.TB, c *redis.Client) {
+				testkit.NoError(t, c.ReplicaOf(t.Context(), "127.0.0.1", "1").Err())
+			},
+			exit: func(t testing.TB, c *redis.Client) { testkit.NoError(t, c.ReplicaOf(t.Context(), "NO", "ONE").Err()) },
 		},
 		"MASTERDOWN": {
 			args: []string{"--replica-serve-stale-data", "no"},
 			enter: func(t testing.TB, c *redis.Client) {
-				must(t, c.ReplicaOf(t.Context(), "127.0.0.1", "1").Err())
+				testkit.NoError(t, c.ReplicaOf(t.Context(), "127.0.0.1", "1").Err())
 			},
-			exit: func(t testing.TB, c *redis.Client) { must(t, c.ReplicaOf(t.Context(), "NO", "ONE").Err()) },
+			exit: func(t testing.TB, c *redis.Client) { testkit.NoError(t, c.ReplicaOf(t.Context(), "NO", "ONE").Err()) },
 		},
 		"NOAUTH": {
 			enter: func(t testing.TB, c *redis.Client) {
 				set("requirepass", "x")(t, c)
-				// Those that were connected before still may; a restart would do the same.
-				must(t, c.ClientKillByFilter(t.Context(), "SKIPME", "yes", "TYPE", "normal").Err())
+				// Existing connections keep their permissions; a restart would close them, too.
+				testkit.NoError(t, c.ClientKillByFilter(t.Context(), "SKIPME", "yes", "TYPE", "normal").Err())
 			},
 			exit: set("requirepass", ""),
 		},
 		"NOPERM": {
 			enter: func(t testing.TB, c *redis.Client) {
-				must(t, c.Do(t.Context(), "ACL", "SETUSER", "default", "-@scripting", "-rpush", "-publish").Err())
+				testkit.NoError(t, c.Do(t.Context(), "ACL", "SETUSER", "default", "-@scripting", "-rpush", "-publish").Err())
 			},
 			exit: func(t testing.TB, c *redis.Client) {
-				must(t, c.Do(t.Context(), "ACL", "SETUSER", "default", "+@all").Err())
+				testkit.NoError(t, c.Do(t.Context(), "ACL", "SETUSER", "default", "+@all").Err())
 			},
 		},
 		"CLUSTERDOWN": {
 			args:  []string{"--cluster-enabled", "yes"},
 			enter: func(testing.TB, *redis.Client) {},
 			exit: func(t testing.TB, c *redis.Client) {
-				must(t, c.ClusterAddSlotsRange(t.Context(), 0, 16383).Err())
-				testserver.Eventually(t, func() error { return c.Set(t.Context(), "any", "", 0).Err() })
+				testkit.NoError(t, c.ClusterAddSlotsRange(t.Context(), 0, 16383).Err())
+				testkit.Eventually(t, func() error { return c.Set(t.Context(), "any", "", 0).Err() })
 			},
 		},
 	} {
@@ -80,13 +82,13 @@ func TestServerThatTakesNothing(t *testing.T) {
 	}
 }
 
-func TestBusyServer(t *testing.T) {
+func TestOutage_BusyScript(t *testing.T) {
 	t.Parallel()
 	_, s, c := start(t, redissink.Config{}, "--busy-reply-threshold", "10")
 	done := make(chan error, 1)
 	endless := redis.NewClient(&redis.Options{Addr: c.Options().Addr, ReadTimeout: -1, MaxRetries: -1})
 	go func() { done <- endless.Eval(context.WithoutCancel(t.Context()), "while true do end", nil).Err() }()
-	testserver.Eventually(t, func() error {
+	testkit.Eventually(t, func() error {
 		if err := c.Ping(t.Context()).Err(); !redis.HasErrorPrefix(err, "BUSY") {
 			return fmt.Errorf("not busy yet: %w", err)
 		}
@@ -94,16 +96,16 @@ func TestBusyServer(t *testing.T) {
 	})
 	b := newBatch("orders")
 	expectOutage(t, send(t, s, b), "BUSY")
-	must(t, c.ScriptKill(t.Context()).Err())
+	testkit.NoError(t, c.ScriptKill(t.Context()).Err())
 	if err := <-done; err == nil {
-		t.Error("the script came to an end")
+		t.Error("the script ended by itself")
 	}
-	must(t, endless.Close())
+	testkit.NoError(t, endless.Close())
 	mustSend(t, s, b)
 	expectStream(t, c, "orders", ids(b)...)
 }
 
-func TestLoadingServer(t *testing.T) {
+func TestOutage_Loading(t *testing.T) {
 	t.Parallel()
 	// Each entry of the file takes a millisecond to load; between every 1024 of
 	// them the server answers.
@@ -115,11 +117,11 @@ func TestLoadingServer(t *testing.T) {
 		}
 		return nil
 	})
-	must(t, err)
-	must(t, server.Stop())
+	testkit.NoError(t, err)
+	testkit.NoError(t, server.Stop())
 	started := make(chan error, 1)
 	go func() { started <- server.Start(context.WithoutCancel(t.Context())) }()
-	testserver.Eventually(t, func() error {
+	testkit.Eventually(t, func() error {
 		err := send(t, s, b)
 		if !errors.Is(err, sink.ErrUnavailable) {
 			t.Fatalf("got %v, want an outage", err)
@@ -129,22 +131,22 @@ func TestLoadingServer(t *testing.T) {
 		}
 		return nil
 	})
-	must(t, <-started)
+	testkit.NoError(t, <-started)
 	mustSend(t, s, b)
 	expectStream(t, c, "orders", ids(b)...)
 }
 
-func TestTooFewReplicasIsAnOutage(t *testing.T) {
+func TestOutage_TooFewReplicas(t *testing.T) {
 	t.Parallel()
 	master, s, c := start(t, redissink.Config{WaitReplicas: 1, WaitTimeout: 50 * time.Millisecond})
 	b := newBatch("orders", "bills")
 	expectOutage(t, send(t, s, b), "0 of 1 replicas")
-	must(t, c.Set(t.Context(), "wrong", "", 0).Err())
+	testkit.NoError(t, c.Set(t.Context(), "wrong", "", 0).Err())
 	expectOutage(t, send(t, s, newBatch("orders:2", "wrong")), "")
 
 	host, port, _ := strings.Cut(master.Addr, ":")
 	replica := client(t, testserver.Redis(t, "--replicaof", host+" "+port, "--repl-diskless-sync-delay", "0"))
-	testserver.Eventually(t, func() error { return send(t, s, b) })
+	testkit.Eventually(t, func() error { return send(t, s, b) })
 	expectStream(t, c, "orders", ids(b)[0])
 	expectStream(t, replica, "orders", ids(b)[0])
 
@@ -152,7 +154,7 @@ func TestTooFewReplicasIsAnOutage(t *testing.T) {
 	expectOutage(t, send(t, list, b), "of 2 replicas")
 }
 
-func TestWrongPasswordIsAnOutageAndNotShown(t *testing.T) {
+func TestOutage_WrongPasswordIsRedacted(t *testing.T) {
 	t.Parallel()
 	const password = "s3cret/öä"
 	server := testserver.Redis(t, "--requirepass", "another")
@@ -162,7 +164,7 @@ func TestWrongPasswordIsAnOutageAndNotShown(t *testing.T) {
 		expectOutage(t, err, "WRONGPASS")
 	}
 
-	// A server that does not know AUTH and HELLO echoes what it was sent.
+	// A server without AUTH and HELLO echoes the arguments.
 	echo := testserver.Redis(t, "--rename-command", "AUTH", "", "--rename-command", "HELLO", "", "--rename-command", "INFO", "")
 	s = opened(t, redissink.Config{URL: strings.Replace(echo.URL, "redis://", encoded, 1)})
 	texts := s.Warnings(t.Context())
@@ -172,46 +174,46 @@ func TestWrongPasswordIsAnOutageAndNotShown(t *testing.T) {
 	}
 	for _, text := range texts {
 		if strings.Contains(text, password) {
-			t.Errorf("the password is shown: %s", text)
+			t.Errorf("the text contains the password: %s", text)
 		}
 	}
 }
 
-func TestRightPasswordAndDatabase(t *testing.T) {
+func TestConnect_PasswordAndDatabase(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
 	c := redis.NewClient(&redis.Options{Addr: server.Addr, DB: 3})
-	t.Cleanup(func() { must(t, c.Close()) })
-	must(t, c.Do(t.Context(), "ACL", "SETUSER", "relay", "on", ">p@ss:w/rd", "~*", "+@all").Err())
+	t.Cleanup(func() { testkit.NoError(t, c.Close()) })
+	testkit.NoError(t, c.Do(t.Context(), "ACL", "SETUSER", "relay", "on", ">p@ss:w/rd", "~*", "+@all").Err())
 	s := opened(t, redissink.Config{URL: strings.Replace(server.URL, "redis://", "redis://relay:p%40ss%3Aw%2Frd@", 1) + "/3"})
-	must(t, s.Check(t.Context()))
+	testkit.NoError(t, s.Check(t.Context()))
 	b := newBatch("orders")
 	mustSend(t, s, b)
 	expectStream(t, c, "orders", ids(b)...)
 }
 
-// A request that Redis does not even begin to work on is refused as a whole, so
-// that it is halved.
-func TestRefusedCommand(t *testing.T) {
+// A command that Redis does not execute is a rejection of the whole batch, which is then
+// bisected.
+func TestSend_RejectedCommand(t *testing.T) {
 	t.Parallel()
 	_, s, c := start(t, redissink.Config{Mode: redissink.List, List: "{topic}"}, "--rename-command", "RPUSH", "")
 	err := send(t, s, newBatch("orders", "orders"))
 	if err == nil || errors.Is(err, sink.ErrUnavailable) || errors.Is(err, sink.ErrPermanent) || errors.As(err, new(*sink.BatchError)) {
-		t.Errorf("got %v, want a refusal of the whole batch that may be tried again", err)
+		t.Errorf("got %v, want a rejection of the whole batch that is not permanent", err)
 	}
 	expectParts(t, send(t, s, newBatch("orders", "bills")), nil, 0, 1)
-	must(t, c.Ping(t.Context()).Err())
+	testkit.NoError(t, c.Ping(t.Context()).Err())
 }
 
-// What a script's call is answered with is about the server, never about an event.
-func TestAServerThatRunsNoScripts(t *testing.T) {
+// An error reply to a script is about the server, never about an event.
+func TestOutage_NoScripts(t *testing.T) {
 	t.Parallel()
 	_, s, _ := start(t, redissink.Config{}, "--rename-command", "EVALSHA", "")
 	expectOutage(t, send(t, s, newBatch("orders", "orders")), "EVALSHA")
 }
 
-// Streams whose names differ share no markers.
-func TestStreamsOfSimilarNames(t *testing.T) {
+// Streams with different names share no markers.
+func TestStream_SimilarNames(t *testing.T) {
 	t.Parallel()
 	_, s, c := start(t, redissink.Config{})
 	b := newBatch("{orders}", "{orders}:", "orders", "{orders}::", "{orders}:relay:")
@@ -221,33 +223,33 @@ func TestStreamsOfSimilarNames(t *testing.T) {
 	}
 }
 
-func TestWarnings(t *testing.T) {
+func TestWarnings_Eviction(t *testing.T) {
 	t.Parallel()
 	server, s, c := start(t, redissink.Config{})
-	warns := func(want bool) {
+	expectWarning := func(want bool) {
 		t.Helper()
 		if got := s.Warnings(t.Context()); (len(got) > 0) != want || want && !strings.Contains(got[0], "maxmemory-policy") {
 			t.Errorf("got %q", got)
 		}
 	}
-	warns(false)
-	must(t, c.ConfigSet(t.Context(), "maxmemory-policy", "volatile-ttl").Err())
-	warns(false)
-	must(t, c.ConfigSet(t.Context(), "maxmemory", "100mb").Err())
-	warns(true)
+	expectWarning(false)
+	testkit.NoError(t, c.ConfigSet(t.Context(), "maxmemory-policy", "volatile-ttl").Err())
+	expectWarning(false)
+	testkit.NoError(t, c.ConfigSet(t.Context(), "maxmemory", "100mb").Err())
+	expectWarning(true)
 	list := opened(t, redissink.Config{URL: server.URL, Mode: redissink.List, ResendWithin: 1000 * window})
-	if got := list.Warnings(t.Context()); len(got) != 1 || !strings.Contains(got[0], "drop a list") {
+	if got := list.Warnings(t.Context()); len(got) != 1 || !strings.Contains(got[0], "evict a list") {
 		t.Errorf("a list: got %q", got)
 	}
 	publish := opened(t, redissink.Config{URL: server.URL, Mode: redissink.Publish, ResendWithin: 1000 * window})
 	if got := publish.Warnings(t.Context()); len(got) != 0 {
 		t.Errorf("channels: got %q", got)
 	}
-	must(t, c.ConfigSet(t.Context(), "maxmemory-policy", "noeviction").Err())
-	warns(false)
+	testkit.NoError(t, c.ConfigSet(t.Context(), "maxmemory-policy", "noeviction").Err())
+	expectWarning(false)
 }
 
-func TestWarnsOfAShortWindow(t *testing.T) {
+func TestWarnings_ShortDedupeWindow(t *testing.T) {
 	t.Parallel()
 	_, enough, c := start(t, redissink.Config{ResendWithin: window})
 	if got := enough.Warnings(t.Context()); len(got) != 0 {
@@ -260,18 +262,18 @@ func TestWarnsOfAShortWindow(t *testing.T) {
 	}
 }
 
-func TestPublishReachesSubscribers(t *testing.T) {
+func TestPublish(t *testing.T) {
 	t.Parallel()
 	_, s, c := start(t, redissink.Config{Mode: redissink.Publish, Channel: "c:{topic}"})
 	sub := c.PSubscribe(t.Context(), "c:*")
-	t.Cleanup(func() { must(t, sub.Close()) })
-	_, err := sub.Receive(t.Context()) // the subscription stands
-	must(t, err)
+	t.Cleanup(func() { testkit.NoError(t, sub.Close()) })
+	_, err := sub.Receive(t.Context()) // the subscription is active
+	testkit.NoError(t, err)
 	b := newBatch("orders", "bills", "orders")
 	mustSend(t, s, b)
-	for _, i := range []int{0, 2, 1} { // one channel after the other
+	for _, i := range []int{0, 2, 1} { // grouped by channel
 		m, err := sub.ReceiveMessage(t.Context())
-		must(t, err)
+		testkit.NoError(t, err)
 		want := string(sink.AppendEnvelope(nil, &b.Events[i], true))
 		if m.Channel != "c:"+b.Events[i].Topic || m.Payload != want {
 			t.Errorf("got %s on %s, want %s", m.Payload, m.Channel, want)

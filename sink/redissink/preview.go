@@ -13,17 +13,17 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-// Preview implements sink.Previewer: the commands as they are, but those that scripts run,
-// with what they add, and nothing of markers. A batch that is to be divided has another
-// group_id in each part then. It connects to nothing.
+// Preview implements sink.Previewer. It returns the commands, and for a script the commands
+// that add its events, without markers. It does not connect. When a batch is split, each
+// part gets a group_id of its own, which Preview cannot know.
 func (s *Sink) Preview(ctx context.Context, b *buffer.Batch) ([]sink.PreparedMessage, error) {
-	parts := divide(b)
+	parts := split(b)
 	if parts == nil {
 		return s.preview(ctx, b)
 	}
 	var (
-		all     []sink.PreparedMessage
-		refused []sink.EventError
+		all      []sink.PreparedMessage
+		rejected []sink.EventError
 	)
 	for _, g := range parts {
 		part := *b
@@ -38,29 +38,29 @@ func (s *Sink) Preview(ctx context.Context, b *buffer.Batch) ([]sink.PreparedMes
 			}
 			all = append(all, sh)
 		}
-		if some, ok := errors.AsType[*sink.BatchError](err); ok {
-			for _, e := range some.Events {
-				refused = append(refused, sink.EventError{Index: g.Indexes[e.Index], Err: e.Err})
+		if batch, ok := errors.AsType[*sink.BatchError](err); ok {
+			for _, e := range batch.Events {
+				rejected = append(rejected, sink.EventError{Index: g.Indexes[e.Index], Err: e.Err})
 			}
 		}
 	}
-	return all, refusal(refused)
+	return all, batchError(rejected)
 }
 
-func refusal(refused []sink.EventError) error {
-	if len(refused) == 0 {
+func batchError(rejected []sink.EventError) error {
+	if len(rejected) == 0 {
 		return nil
 	}
-	slices.SortFunc(refused, func(a, b sink.EventError) int { return a.Index - b.Index })
-	return &sink.BatchError{Events: refused}
+	slices.SortFunc(rejected, func(a, b sink.EventError) int { return a.Index - b.Index })
+	return &sink.BatchError{Events: rejected}
 }
 
-// preview is Preview of a batch that goes as it is. Its error is a *sink.BatchError.
+// preview is Preview of a batch that is not split. The error is a *sink.BatchError.
 func (s *Sink) preview(ctx context.Context, b *buffer.Batch) ([]sink.PreparedMessage, error) {
-	calls, wrong := s.calls(ctx, b)
+	calls, rejected := s.calls(ctx, b)
 	var all []sink.PreparedMessage
-	if s.cfg.Mode.queues() && len(calls) > 0 {
-		line := fmt.Sprintln(s.announcement(calls)...)
+	if s.cfg.Mode.usesQueues() && len(calls) > 0 {
+		line := fmt.Sprintln(s.registerArgs(calls)...)
 		shown := sink.PreparedMessage{Summary: line[:len(line)-1]}
 		for _, c := range calls {
 			shown.Events = append(shown.Events, c.indexes...)
@@ -72,26 +72,26 @@ func (s *Sink) preview(ctx context.Context, b *buffer.Batch) ([]sink.PreparedMes
 		switch s.cfg.Mode {
 		case Stream:
 			for _, i := range c.indexes {
-				all = append(all, showEntry(b, i, c.address))
+				all = append(all, previewEntry(b, i, c.address))
 			}
 		case Asynq:
 			for _, i := range c.indexes {
-				t, _ := s.taskOf(b, &b.Events[i], c.address) // asynqArgs has looked
-				all = append(all, t.show(i))
+				t, _ := s.taskOf(b, &b.Events[i], c.address) // asynqArgs has checked
+				all = append(all, t.preview(i))
 			}
 		default:
-			all = append(all, c.show())
+			all = append(all, c.preview())
 		}
 	}
-	return all, refusal(wrong)
+	return all, batchError(rejected)
 }
 
-// show shows a command with values that are text, each on a line.
-func (c *call) show() sink.PreparedMessage {
+// preview returns a command, with its values on one line each.
+func (c *call) preview() sink.PreparedMessage {
 	args := c.cmd.Args()
 	values := make([][]byte, 0, len(args)-2)
 	for _, arg := range args[2:] {
-		values = append(values, textOf(arg))
+		values = append(values, argText(arg))
 	}
 	return sink.PreparedMessage{
 		Summary: fmt.Sprint(args[0], " ", args[1]), Body: bytes.Join(values, []byte("\n")),
@@ -99,18 +99,18 @@ func (c *call) show() sink.PreparedMessage {
 	}
 }
 
-// showEntry shows what stream.lua adds of an event.
-func showEntry(b *buffer.Batch, i int, stream string) sink.PreparedMessage {
+// previewEntry returns what stream.lua adds for an event.
+func previewEntry(b *buffer.Batch, i int, stream string) sink.PreparedMessage {
 	shown := sink.PreparedMessage{Summary: "XADD " + stream + " *", Events: []int{i}}
 	fields := appendFields(nil, &b.Events[i], b.GroupID.String())
 	for at := 0; at < len(fields); at += 2 {
-		shown.Header = append(shown.Header, sink.Field{Name: fmt.Sprint(fields[at]), Value: string(textOf(fields[at+1]))})
+		shown.Header = append(shown.Header, sink.Field{Name: fmt.Sprint(fields[at]), Value: string(argText(fields[at+1]))})
 	}
 	return shown
 }
 
-// show shows what asynq.lua adds of an event.
-func (t task) show(i int) sink.PreparedMessage {
+// preview returns what asynq.lua adds for an event.
+func (t task) preview(i int) sink.PreparedMessage {
 	shown := sink.PreparedMessage{
 		Summary: "LPUSH " + asynqPrefix(t.queue) + "pending " + t.id,
 		Header: []sink.Field{
@@ -128,8 +128,8 @@ func (t task) show(i int) sink.PreparedMessage {
 	return shown
 }
 
-// textOf is an argument as Redis gets it.
-func textOf(arg any) []byte {
+// argText is an argument as it is sent to Redis.
+func argText(arg any) []byte {
 	switch v := arg.(type) {
 	case *bytesArg:
 		return *v

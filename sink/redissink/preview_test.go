@@ -12,10 +12,10 @@ import (
 	"github.com/outboxrelay/relay/sink/redissink"
 )
 
-// shown is what is previewed, a line each.
-func shown(t *testing.T, cfg redissink.Config, b *buffer.Batch) ([]string, error) {
+// previewLines returns a preview as lines.
+func previewLines(t *testing.T, cfg redissink.Config, b *buffer.Batch) ([]string, error) {
 	t.Helper()
-	cfg.URL = "redis://:secret@127.0.0.1:1" // nothing is there, and nobody asks
+	cfg.URL = "redis://:secret@127.0.0.1:1" // no server; Preview does not connect
 	all, err := opened(t, cfg).Preview(t.Context(), b)
 	var lines []string
 	for _, s := range all {
@@ -26,7 +26,7 @@ func shown(t *testing.T, cfg redissink.Config, b *buffer.Batch) ([]string, error
 	}
 	for _, line := range lines {
 		if strings.Contains(line, "secret") {
-			t.Errorf("a secret is shown: %s", line)
+			t.Errorf("the preview contains a secret: %s", line)
 		}
 	}
 	return lines, err
@@ -35,11 +35,11 @@ func shown(t *testing.T, cfg redissink.Config, b *buffer.Batch) ([]string, error
 func TestPreview(t *testing.T) {
 	t.Parallel()
 	b := newBatch("a", "b", "a")
-	b.Events[0].Key, b.Events[0].Headers = text("k"), outbox.Headers(`{"h": "v"}`)
-	b.Events[1].Key, b.Events[1].DeadLetter = text("k"), &outbox.DeadLetter{Error: "no"}
+	b.Events[0].Key, b.Events[0].Headers = new("k"), outbox.Headers(`{"h": "v"}`)
+	b.Events[1].Key, b.Events[1].DeadLetter = new("k"), &outbox.DeadLetter{Error: "no"}
 	why := string(sink.AppendDeadLetter(nil, b.Events[1].DeadLetter))
 	id, group := ids(b), b.GroupID.String()
-	letter := "test:" + id[1] + ":dead:00000000-0000-0000-0000-000000000000"
+	deadLetter := "test:" + id[1] + ":dead:00000000-0000-0000-0000-000000000000"
 	envelope := func(i int) string { return string(sink.AppendEnvelope(nil, &b.Events[i], true)) }
 	for name, c := range map[string]struct {
 		cfg  redissink.Config
@@ -60,29 +60,29 @@ func TestPreview(t *testing.T) {
 			"[0 1 2] SADD asynq:queues a b []", "",
 			fmt.Sprintf(`[0] LPUSH asynq:{a}:pending test:%[1]s [{type x:a} {id test:%[1]s} {queue a} {retry 25} {timeout 1800} {headers.h v}]`, id[0]), `{"n": 1}`,
 			fmt.Sprintf(`[2] LPUSH asynq:{a}:pending test:%[1]s [{type x:a} {id test:%[1]s} {queue a} {retry 25} {timeout 1800}]`, id[2]), `{"n": 1}`,
-			fmt.Sprintf(`[1] LPUSH asynq:{b}:pending %[1]s [{type x:b} {id %[1]s} {queue b} {retry 25} {timeout 1800} {headers.Relay-Dead-Letter %[2]s}]`, letter, why), `{"n": 1}`,
+			fmt.Sprintf(`[1] LPUSH asynq:{b}:pending %[1]s [{type x:b} {id %[1]s} {queue b} {retry 25} {timeout 1800} {headers.Relay-Dead-Letter %[2]s}]`, deadLetter, why), `{"n": 1}`,
 		}},
 	} {
-		if got, err := shown(t, c.cfg, b); err != nil || !slices.Equal(got, c.want) {
-			t.Errorf("%s: %v, shown was\n%s\nwant\n%s", name, err, strings.Join(got, "\n"), strings.Join(c.want, "\n"))
+		if got, err := previewLines(t, c.cfg, b); err != nil || !slices.Equal(got, c.want) {
+			t.Errorf("%s: %v, preview is\n%s\nwant\n%s", name, err, strings.Join(got, "\n"), strings.Join(c.want, "\n"))
 		}
 	}
 
-	sidekiq, err := shown(t, redissink.Config{Mode: redissink.Sidekiq, Class: "Worker"}, b)
+	sidekiq, err := previewLines(t, redissink.Config{Mode: redissink.Sidekiq, Class: "Worker"}, b)
 	if err != nil || len(sidekiq) != 6 || sidekiq[0] != "[0 1 2] SADD queues default []" || sidekiq[2] != "[0 1 2] LPUSH queue:default []" ||
 		!strings.HasPrefix(sidekiq[3], fmt.Sprintf(`{"class":"Worker","args":[{"n": 1}],"queue":"default","jid":"%s","retry":true,"created_at":`, jidOf("test:"+id[0]))) {
-		t.Errorf("%v, shown was\n%s", err, strings.Join(sidekiq, "\n"))
+		t.Errorf("%v, preview is\n%s", err, strings.Join(sidekiq, "\n"))
 	}
 }
 
-// What would be refused is told beside what would be sent, also of a batch that is divided.
-func TestPreviewTellsWhatIsRefused(t *testing.T) {
+// Preview returns the rejected events along with the commands, also of a batch that is split.
+func TestPreview_RejectedEvents(t *testing.T) {
 	t.Parallel()
 	b := newBatch("a", "", "b", "b")
-	got, err := shown(t, redissink.Config{}, b)
+	got, err := previewLines(t, redissink.Config{}, b)
 	expectParts(t, err, sink.ErrPermanent, 1)
 	if len(got) != 6 {
-		t.Errorf("shown was %q", got)
+		t.Errorf("preview is %q", got)
 	}
 	large := fmt.Appendf(nil, "%q", strings.Repeat("x", 50<<20))
 	b.Events[0].Payload, b.Events[2].Payload = large, large
@@ -90,6 +90,6 @@ func TestPreviewTellsWhatIsRefused(t *testing.T) {
 	lists, err := opened(t, redissink.Config{URL: "redis://h", Mode: redissink.List}).Preview(t.Context(), b)
 	expectParts(t, err, sink.ErrPermanent, 1, 3)
 	if len(lists) != 2 || lists[1].Summary != "RPUSH b" || !slices.Equal(lists[1].Events, []int{2}) {
-		t.Errorf("%d are shown", len(lists))
+		t.Errorf("%d commands; want 2", len(lists))
 	}
 }

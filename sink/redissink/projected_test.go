@@ -10,12 +10,13 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 	"github.com/outboxrelay/relay/sink/redissink"
 )
 
-// projected is b with its events where the projection of this try sends them.
+// projected is b with the topics that the projection of this attempt returns.
 func projected(b *buffer.Batch, topics ...string) *buffer.Batch {
 	again := *b
 	again.Projected, again.Events = true, slices.Clone(b.Events)
@@ -25,8 +26,8 @@ func projected(b *buffer.Batch, topics ...string) *buffer.Batch {
 	return &again
 }
 
-// expectQueue fails unless the queue of asynq's holds exactly these events, in the order
-// in which they were pushed.
+// expectQueue fails the test unless the asynq queue contains exactly these events, in the
+// order in which they were pushed.
 func expectQueue(t testing.TB, c *redis.Client, queue string, want ...string) {
 	t.Helper()
 	got := c.LRange(t.Context(), "asynq:{"+queue+"}:pending", 0, -1).Val()
@@ -35,12 +36,12 @@ func expectQueue(t testing.TB, c *redis.Client, queue string, want ...string) {
 		got[i] = strings.TrimPrefix(got[i], "test:")
 	}
 	if !slices.Equal(got, want) {
-		t.Errorf("queue %s holds %v, want %v", queue, got, want)
+		t.Errorf("queue %s contains %v; want %v", queue, got, want)
 	}
 }
 
-// whereTemplate are the modes that remember, for events that go where their topic says.
-var whereTemplate = map[redissink.Mode]struct {
+// markerModes are the modes with markers, with addresses by topic.
+var markerModes = map[redissink.Mode]struct {
 	cfg     redissink.Config
 	markers string
 	broken  string
@@ -59,11 +60,11 @@ var whereTemplate = map[redissink.Mode]struct {
 
 // Events that wait for an address are projected to go to another one, where what went
 // under their origin is known: that is no proof of theirs.
-func TestAPartThatIsProjectedElsewhereIsSent(t *testing.T) {
+func TestProjected_PartMovesToOtherAddress(t *testing.T) {
 	t.Parallel()
-	for mode, at := range whereTemplate {
+	for mode, at := range markerModes {
 		_, s, c := start(t, at.cfg)
-		must(t, c.Set(t.Context(), fmt.Sprintf(at.broken, "b"), "a string", 0).Err())
+		testkit.NoError(t, c.Set(t.Context(), fmt.Sprintf(at.broken, "b"), "a string", 0).Err())
 		b := projected(newBatch("a", "b", "a", "b", "b"))
 		id := ids(b)
 		expectParts(t, send(t, s, b), sink.ErrUnavailable, 1, 3, 4)
@@ -79,16 +80,16 @@ func TestAPartThatIsProjectedElsewhereIsSent(t *testing.T) {
 		moved := projected(part(b, 1, 3), "a", "a")
 		for range 2 {
 			if delivered, err := s.Fence(t.Context(), projected(part(b, 1), "a")); delivered || err != nil {
-				t.Errorf("%s: Fence of what was not sent: %v, %v", mode, delivered, err)
+				t.Errorf("%s: Fence of unsent events: %v, %v", mode, delivered, err)
 			}
 		}
 		mustSend(t, s, moved, moved)
 		at.expect(t, c, "a", id[0], id[2], id[1], id[3])
 
-		// One that is here is left out, wherever that is told: by the origin that was given up,
-		// or by the own marker.
-		if done := keys(t, c, "hash"); len(done) > 0 { // which asynq forgets
-			must(t, c.Del(t.Context(), done...).Err())
+		// An event that is present is not added again, whether the voided origin or the own
+		// marker names it.
+		if done := keys(t, c, "hash"); len(done) > 0 { // as asynq deletes tasks that are done
+			testkit.NoError(t, c.Del(t.Context(), done...).Err())
 		}
 		mixed := projected(part(b, 0, 4, 2), "a", "a", "a")
 		mustSend(t, s, mixed, mixed)
@@ -97,13 +98,13 @@ func TestAPartThatIsProjectedElsewhereIsSent(t *testing.T) {
 		mustSend(t, s, known)
 		at.expect(t, c, "a", id[0], id[2], id[1], id[3], id[4])
 		if got := c.Get(t.Context(), marker+known.GroupID.String()).Val(); got != names("sent", 0, 2) {
-			t.Errorf("%s: the marker of a batch that was there already says %s", mode, got)
+			t.Errorf("%s: the marker of a known batch is %s", mode, got)
 		}
 		if got := c.Get(t.Context(), marker+mixed.GroupID.String()).Val(); got != names("sent", 0, 4, 2) {
-			t.Errorf("%s: the own marker says %s", mode, got)
+			t.Errorf("%s: the own marker is %s", mode, got)
 		}
 		if got := c.Get(t.Context(), marker+b.GroupID.String()).Val(); got != names("void", 0, 2) {
-			t.Errorf("%s: the origin's marker says %s", mode, got)
+			t.Errorf("%s: the origin's marker is %s", mode, got)
 		}
 		for _, is := range []struct {
 			b    *buffer.Batch
@@ -111,7 +112,7 @@ func TestAPartThatIsProjectedElsewhereIsSent(t *testing.T) {
 		}{
 			{mixed, true},
 			{projected(part(mixed, 1)), true},
-			{projected(part(b, 2)), true}, // although that was given up
+			{projected(part(b, 2)), true}, // although the origin is void
 			{projected(part(moved, 0, 1)), true},
 			{projected(part(b, 0, 1)), false},
 		} {
@@ -120,7 +121,7 @@ func TestAPartThatIsProjectedElsewhereIsSent(t *testing.T) {
 			}
 		}
 		if err := send(t, s, b); !errors.Is(err, sink.ErrFenced) {
-			t.Errorf("%s: an owner that gave up: got %v, want sink.ErrFenced", mode, err)
+			t.Errorf("%s: a former owner: got %v; want sink.ErrFenced", mode, err)
 		}
 		if err := send(t, s, moved); !errors.Is(err, sink.ErrFenced) && err != nil {
 			t.Errorf("%s: %v", mode, err)
@@ -129,64 +130,64 @@ func TestAPartThatIsProjectedElsewhereIsSent(t *testing.T) {
 	}
 }
 
-// A batch is sent again under its own group_id, with events that went elsewhere before.
-func TestABatchThatIsProjectedElsewhereIsSent(t *testing.T) {
+// A batch is resent under its group_id, with events that went to other addresses before.
+func TestProjected_BatchMovesToOtherAddress(t *testing.T) {
 	t.Parallel()
-	for mode, at := range whereTemplate {
+	for mode, at := range markerModes {
 		_, s, c := start(t, at.cfg)
-		must(t, c.Set(t.Context(), fmt.Sprintf(at.broken, "b"), "a string", 0).Err())
+		testkit.NoError(t, c.Set(t.Context(), fmt.Sprintf(at.broken, "b"), "a string", 0).Err())
 		b := projected(newBatch("a", "b", "a"))
 		id := ids(b)
 		expectParts(t, send(t, s, b), sink.ErrUnavailable, 1)
 		mustSend(t, s, projected(b, "a", "a", "a"), projected(b, "a", "a", "a"))
 		at.expect(t, c, "a", id[0], id[2], id[1])
-		must(t, c.Del(t.Context(), fmt.Sprintf(at.broken, "b")).Err())
+		testkit.NoError(t, c.Del(t.Context(), fmt.Sprintf(at.broken, "b")).Err())
 		mustSend(t, s, projected(b, "a", "a", "b"), projected(b, "a", "a", "a"))
 		at.expect(t, c, "a", id[0], id[2], id[1])
 		at.expect(t, c, "b", id[2])
 
-		// Given up in part sent: nobody adds the rest.
-		given := projected(b, "b", "a", "b")
-		if delivered, err := s.Fence(t.Context(), given); delivered || err != nil {
+		// Fenced when a part was sent: no Send adds the rest.
+		fenced := projected(b, "b", "a", "b")
+		if delivered, err := s.Fence(t.Context(), fenced); delivered || err != nil {
 			t.Errorf("%s: Fence: %v, %v", mode, delivered, err)
 		}
-		if err := send(t, s, given); !errors.Is(err, sink.ErrFenced) {
+		if err := send(t, s, fenced); !errors.Is(err, sink.ErrFenced) {
 			t.Errorf("%s: got %v, want sink.ErrFenced", mode, err)
 		}
 		at.expect(t, c, "b", id[2])
-		mustSend(t, s, projected(part(given, 0, 2)))
+		mustSend(t, s, projected(part(fenced, 0, 2)))
 		at.expect(t, c, "b", id[2], id[0])
 	}
 }
 
-// What fails half-way leaves the names as they were, of what was there before.
-func TestNamesOfEventsThatAreTakenBack(t *testing.T) {
+// After an undo the marker names the events that were present before.
+func TestProjected_MarkerAfterUndo(t *testing.T) {
 	t.Parallel()
-	for _, at := range whereTemplate {
+	for _, at := range markerModes {
 		_, s, c := start(t, at.cfg)
 		b := projected(newBatch("a", "b"))
 		id := ids(b)
 		mustSend(t, s, b)
 		again := projected(b, "a", "a")
-		must(t, c.Do(t.Context(), "ACL", "SETUSER", "default", "-set").Err())
+		testkit.NoError(t, c.Do(t.Context(), "ACL", "SETUSER", "default", "-set").Err())
 		expectOutage(t, send(t, s, again), "")
-		must(t, c.Do(t.Context(), "ACL", "SETUSER", "default", "+set").Err())
+		testkit.NoError(t, c.Do(t.Context(), "ACL", "SETUSER", "default", "+set").Err())
 		at.expect(t, c, "a", id[0])
 		mustSend(t, s, again, again)
 		at.expect(t, c, "a", id[0], id[1])
 	}
 }
 
-// Neither the marker without names nor the one with them is taken for the other.
-func TestAMarkerOfATableThatWasNotProjected(t *testing.T) {
+// A marker without names and one with names do not stand for each other.
+func TestProjected_MarkerWithoutNames(t *testing.T) {
 	t.Parallel()
-	for mode, at := range whereTemplate {
+	for mode, at := range markerModes {
 		_, s, c := start(t, at.cfg)
 		plain := newBatch("a", "a")
 		mustSend(t, s, plain, plain)
 		mustSend(t, s, projected(part(plain, 0)))
 		if got := c.Get(t.Context(), fmt.Sprintf(at.markers, "a")+plain.GroupID.String()).Val(); got != "void" {
-			t.Errorf("%s: the marker without names says %s", mode, got)
+			t.Errorf("%s: the marker without names is %s", mode, got)
 		}
 		named := projected(newBatch("a", "a"))
 		mustSend(t, s, named, projected(part(named, 0)))
@@ -203,37 +204,37 @@ func TestAMarkerOfATableThatWasNotProjected(t *testing.T) {
 	}
 }
 
-// An event that asynq cannot take fits when it is projected again. Nothing may say by
-// then that it was sent with the others.
-func TestAnEventThatFitsAsynqLater(t *testing.T) {
+// An event that cannot be a task becomes valid when it is projected again. No marker may
+// claim by then that it was sent with the others.
+func TestProjected_AsynqEventBecomesValid(t *testing.T) {
 	t.Parallel()
 	for _, queue := range []string{"default", "{topic}"} {
 		_, s, c := start(t, redissink.Config{Mode: redissink.Asynq, Queue: queue, Class: "{key}"})
 		b := projected(newBatch("default", "default", "default"))
 		id := ids(b)
 		for i := range b.Events {
-			b.Events[i].Key = text("kind")
+			b.Events[i].Key = new("kind")
 		}
 		b.Events[1].Key = nil
-		var divide *sink.SplitError
-		if err := send(t, s, b); !errors.As(err, &divide) || len(divide.Groups) != 2 || !errors.Is(divide.Groups[1].Err, sink.ErrPermanent) ||
-			!slices.Equal(divide.Groups[0].Indexes, []int{0, 2}) || !slices.Equal(divide.Groups[1].Indexes, []int{1}) || divide.Groups[0].Err != nil {
+		var split *sink.SplitError
+		if err := send(t, s, b); !errors.As(err, &split) || len(split.Groups) != 2 || !errors.Is(split.Groups[1].Err, sink.ErrPermanent) ||
+			!slices.Equal(split.Groups[0].Indexes, []int{0, 2}) || !slices.Equal(split.Groups[1].Indexes, []int{1}) || split.Groups[0].Err != nil {
 			t.Fatalf("got %v", err)
 		}
 		if n := c.Exists(t.Context(), "asynq:{default}:pending", "asynq:queues").Val(); n != 0 {
-			t.Error("something was sent")
+			t.Error("some events were sent")
 		}
-		// Both who takes the batch over, and who sends its parts.
+		// For a take-over of the batch as well as for its parts.
 		fits := projected(b)
-		fits.Events[1].Key = text("kind")
+		fits.Events[1].Key = new("kind")
 		mustSend(t, s, part(b, 0, 2), part(fits, 1))
 		expectQueue(t, c, "default", id[0], id[2], id[1])
 		whole := projected(newBatch("default", "default"))
-		whole.Events[0].Key = text("kind")
-		if err := send(t, s, whole); !errors.As(err, &divide) {
+		whole.Events[0].Key = new("kind")
+		if err := send(t, s, whole); !errors.As(err, &split) {
 			t.Fatalf("got %v", err)
 		}
-		whole.Events[1].Key = text("kind")
+		whole.Events[1].Key = new("kind")
 		mustSend(t, s, whole)
 		expectQueue(t, c, "default", id[0], id[2], id[1], ids(whole)[0], ids(whole)[1])
 	}

@@ -9,20 +9,20 @@ import (
 	"github.com/redis/go-redis/v9"
 	"pgregory.net/rapid"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 	"github.com/outboxrelay/relay/sink/redissink"
 )
 
-// TestOnceWhateverHappens lets the life of a batch take any turn: sent, sent again
-// after a crash, divided before and after it was sent, sent late by an owner that
-// lost it, its streams out of order for a while, the stream's template changed, its
-// events projected to other streams. Whatever an owner is told was delivered is in its
-// stream at that moment. In the end every event is in its stream, once; more often only
-// where the template changed. Where it was projected it may be in other streams too, but
-// in none twice.
-func TestOnceWhateverHappens(t *testing.T) {
+// A batch goes through random steps: it is sent, resent after a crash, split before and
+// after a Send, sent by a former owner, its streams break and recover, the stream template
+// changes, the projection moves its events to other streams. Every event that Send reports
+// as delivered is in its stream at that moment. At the end every event is in its stream
+// once; more often only if the template changed. With a projection it may be in other
+// streams too, but in none twice.
+func TestStream_ExactlyOnceProperty(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t, "--appendonly", "no")
 	c := client(t, server)
@@ -37,18 +37,18 @@ func TestOnceWhateverHappens(t *testing.T) {
 		topics := rapid.SliceOfN(rapid.SampledFrom(m.streams), 1, 12).Draw(t, "streams")
 		whole := newBatch(topics...)
 		for i := range whole.Events {
-			whole.Events[i].Key = text(rapid.SampledFrom(m.streams).Draw(t, "stream by key"))
+			whole.Events[i].Key = new(rapid.SampledFrom(m.streams).Draw(t, "stream by key"))
 		}
 		whole.Projected = rapid.Bool().Draw(t, "projected")
 		m.live = []*buffer.Batch{whole}
 		turns := map[string]func(*rapid.T){
-			"send":   m.send,
-			"crash":  m.crash,
-			"divide": m.divide,
-			"late":   m.late,
-			"break":  m.toggle,
+			"send":  m.send,
+			"crash": m.crash,
+			"split": m.split,
+			"late":  m.late,
+			"break": m.toggle,
 		}
-		if rapid.Bool().Draw(t, "the template may change") {
+		if rapid.Bool().Draw(t, "template changes") {
 			turns["template"] = m.retemplate
 		}
 		if whole.Projected {
@@ -61,65 +61,64 @@ func TestOnceWhateverHappens(t *testing.T) {
 }
 
 type model struct {
-	sink    *redissink.Sink // under the template of today
-	other   *redissink.Sink // under the other one
-	changed bool            // the template was changed
+	sink    *redissink.Sink // with the current template
+	other   *redissink.Sink // with the other template
+	changed bool            // the template has changed
 	client  *redis.Client
 	streams []string
 	broken  map[string]bool
 
-	live  []*buffer.Batch // to be sent by their owners
-	done  []*buffer.Batch // sent, and their owners know
-	stale []*buffer.Batch // divided since: nobody owns them
+	live  []*buffer.Batch // leased, to be sent
+	done  []*buffer.Batch // settled
+	stale []*buffer.Batch // of former owners
 }
 
-// send is an owner's: it settles what it is told was delivered.
+// send sends a leased batch and settles what was delivered.
 func (m *model) send(t *rapid.T) {
 	i := m.pick(t, m.live)
 	b := m.live[i]
 	err := m.sink.Send(t.Context(), b)
-	var some *sink.BatchError
+	var batchErr *sink.BatchError
 	switch {
 	case err == nil:
-		m.holds(t, b, nil)
+		m.expectPresent(t, b, nil)
 		m.live = append(m.live[:i], m.live[i+1:]...)
 		m.done = append(m.done, b)
 	case errors.Is(err, sink.ErrUnavailable):
-	case errors.As(err, &some):
+	case errors.As(err, &batchErr):
 		var rest []int
-		for _, e := range some.Events {
+		for _, e := range batchErr.Events {
 			rest = append(rest, e.Index)
 		}
-		m.holds(t, b, rest)
+		m.expectPresent(t, b, rest)
 		m.live[i] = part(b, rest...)
 		m.stale = append(m.stale, b)
 	default:
-		t.Fatalf("an owner was told %v", err)
+		t.Fatalf("Send of the owner: %v", err)
 	}
 }
 
-// holds fails unless each event of b but the rest is in its stream.
-func (m *model) holds(t *rapid.T, b *buffer.Batch, rest []int) {
+// expectPresent fails unless each event of b without the rest is in its stream.
+func (m *model) expectPresent(t *rapid.T, b *buffer.Batch, rest []int) {
 	arrived := m.arrived(t)
 	for i, id := range ids(b) {
 		stream, _ := m.sink.AddressOf(&b.Events[i])
 		if !slices.Contains(rest, i) && arrived[stream+" "+id] == 0 {
-			t.Errorf("an owner was told that event %s is in %s, and it is not", id, stream)
+			t.Errorf("event %s is not in %s, although Send delivered it", id, stream)
 		}
 	}
 }
 
-// arrived counts, by stream and id; a stream that is out of order holds what it
-// held.
+// arrived counts the entries by stream and id, also of broken streams.
 func (m *model) arrived(t *rapid.T) map[string]int {
 	arrived := map[string]int{}
 	for _, stream := range m.streams {
 		where := stream
 		if m.broken[stream] {
-			where = stream + ":away"
+			where = stream + ":saved"
 		}
 		entries, err := m.client.XRange(t.Context(), where, "-", "+").Result()
-		m.must(t, err)
+		testkit.NoError(t, err)
 		for _, e := range entries {
 			arrived[stream+" "+fmt.Sprint(e.Values["id"])]++
 		}
@@ -127,13 +126,12 @@ func (m *model) arrived(t *rapid.T) map[string]int {
 	return arrived
 }
 
-// retemplate is a new configuration.
+// retemplate switches to the other template.
 func (m *model) retemplate(*rapid.T) {
 	m.sink, m.other, m.changed = m.other, m.sink, true
 }
 
-// project sends events of a batch elsewhere from now on. One who held it before may not
-// know.
+// project moves events of a batch to other streams. A former owner may not know.
 func (m *model) project(t *rapid.T) {
 	i := m.pick(t, m.live)
 	b := m.live[i]
@@ -142,22 +140,22 @@ func (m *model) project(t *rapid.T) {
 	for at := range m.live[i].Events {
 		e := &m.live[i].Events[at]
 		e.Topic = rapid.SampledFrom(append(m.streams[:len(m.streams):len(m.streams)], e.Topic)).Draw(t, "stream")
-		e.Key = text(rapid.SampledFrom(append(m.streams[:len(m.streams):len(m.streams)], *e.Key)).Draw(t, "stream by key"))
+		e.Key = new(rapid.SampledFrom(append(m.streams[:len(m.streams):len(m.streams)], *e.Key)).Draw(t, "stream by key"))
 	}
 }
 
-// crash makes a batch that was sent one to be sent, as when its settle was lost.
+// crash makes a settled batch a leased one again, as if the settle was lost.
 func (m *model) crash(t *rapid.T) {
 	i := m.pick(t, m.done)
 	m.live = append(m.live, m.done[i])
 	m.done = append(m.done[:i], m.done[i+1:]...)
 }
 
-func (m *model) divide(t *rapid.T) {
+func (m *model) split(t *rapid.T) {
 	i := m.pick(t, m.live)
 	b := m.live[i]
 	if len(b.Events) < 2 {
-		t.Skip("too small")
+		t.Skip("one event")
 	}
 	var parts [2][]int
 	for at := range b.Events {
@@ -165,66 +163,66 @@ func (m *model) divide(t *rapid.T) {
 		parts[side] = append(parts[side], at)
 	}
 	if len(parts[0]) == 0 || len(parts[1]) == 0 {
-		t.Skip("not divided")
+		t.Skip("not split")
 	}
 	m.live[i] = part(b, parts[0]...)
 	m.live = append(m.live, part(b, parts[1]...))
 	m.stale = append(m.stale, b)
 }
 
-// late is the send of one who owns nothing any more; what it is told is ignored.
+// late sends a batch of a former owner and ignores the result.
 func (m *model) late(t *rapid.T) {
 	b := m.stale[m.pick(t, m.stale)]
 	s := m.sink
-	if m.changed && rapid.Bool().Draw(t, "under the other template") {
+	if m.changed && rapid.Bool().Draw(t, "with the other template") {
 		s = m.other
 	}
 	err := s.Send(t.Context(), b)
 	if err != nil && !errors.Is(err, sink.ErrFenced) && !errors.Is(err, sink.ErrUnavailable) && !errors.As(err, new(*sink.BatchError)) {
-		t.Fatalf("a late owner was told %v", err)
+		t.Fatalf("Send of a former owner: %v", err)
 	}
 }
 
-// toggle puts a key of the wrong type in a stream's place, or the stream back.
+// toggle replaces a stream with a key of the wrong type, or restores it.
 func (m *model) toggle(t *rapid.T) {
 	stream := rapid.SampledFrom(m.streams).Draw(t, "stream")
 	if m.broken[stream] {
-		m.mend(t, stream)
+		m.restore(t, stream)
 		return
 	}
 	m.broken[stream] = true
-	m.move(t, stream, stream+":away")
-	m.must(t, m.client.Set(t.Context(), stream, "no stream", 0).Err())
+	m.move(t, stream, stream+":saved")
+	testkit.NoError(t, m.client.Set(t.Context(), stream, "no stream", 0).Err())
 }
 
-func (m *model) mend(t *rapid.T, stream string) {
+func (m *model) restore(t *rapid.T, stream string) {
 	m.broken[stream] = false
-	m.must(t, m.client.Del(t.Context(), stream).Err())
-	m.move(t, stream+":away", stream)
+	testkit.NoError(t, m.client.Del(t.Context(), stream).Err())
+	m.move(t, stream+":saved", stream)
 }
 
 func (m *model) move(t *rapid.T, from, to string) {
 	if m.client.Exists(t.Context(), from).Val() > 0 {
-		m.must(t, m.client.Rename(t.Context(), from, to).Err())
+		testkit.NoError(t, m.client.Rename(t.Context(), from, to).Err())
 	}
 }
 
-// finish mends the streams and lets every owner, then every late one, send.
+// finish restores the streams and sends every leased batch, then those of former owners.
 func (m *model) finish(t *rapid.T) {
 	for stream, broken := range m.broken {
 		if broken {
-			m.mend(t, stream)
+			m.restore(t, stream)
 		}
 	}
 	for _, b := range m.live {
 		if err := m.sink.Send(t.Context(), b); err != nil {
-			t.Fatalf("an owner was told %v", err)
+			t.Fatalf("Send of the owner: %v", err)
 		}
-		m.holds(t, b, nil)
+		m.expectPresent(t, b, nil)
 	}
 	for _, b := range m.stale {
 		if err := m.sink.Send(t.Context(), b); err != nil && !errors.Is(err, sink.ErrFenced) {
-			t.Fatalf("a late owner was told %v", err)
+			t.Fatalf("Send of a former owner: %v", err)
 		}
 	}
 }
@@ -240,7 +238,7 @@ func (m *model) audit(t *rapid.T, whole *buffer.Batch) {
 		return
 	}
 	if m.changed {
-		return // all was there when its owner was told so
+		return // expectPresent has checked
 	}
 	for i, id := range ids(whole) {
 		if n := arrived[whole.Events[i].Topic+" "+id]; n != 1 {
@@ -248,19 +246,13 @@ func (m *model) audit(t *rapid.T, whole *buffer.Batch) {
 		}
 	}
 	if len(arrived) != len(whole.Events) {
-		t.Errorf("%d events arrived, %d were sent", len(arrived), len(whole.Events))
+		t.Errorf("%d events arrived; want %d", len(arrived), len(whole.Events))
 	}
 }
 
 func (m *model) pick(t *rapid.T, of []*buffer.Batch) int {
 	if len(of) == 0 {
-		t.Skip("there is none")
+		t.Skip("none")
 	}
 	return rapid.IntRange(0, len(of)-1).Draw(t, "batch")
-}
-
-func (m *model) must(t *rapid.T, err error) {
-	if err != nil {
-		t.Fatal(err)
-	}
 }

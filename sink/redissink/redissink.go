@@ -1,19 +1,26 @@
-// Package redissink sends batches to Redis: to streams, each event at most once
-// and each batch all or nothing (stream.lua says how), to lists, to channels, or to the
-// queues of Sidekiq and of asynq, each in its own format.
+// Package redissink sends batches to Redis: to streams, lists, channels, or the queues of
+// Sidekiq and asynq in their own formats. A batch enters a stream or an asynq queue as a
+// whole or not at all, and each event at most once; stream.lua, asynq.lua and markers.lua
+// say how.
 //
-// A batch costs one round trip to each server that it goes to: all its addresses
-// travel in one pipeline, and every reply is read and judged by itself. So an
-// address that is of the wrong type holds up no other. Queues cost a second round trip
-// before that: their names are made known first.
+// A batch costs one round trip to each server: its commands for all addresses go in one
+// pipeline, and each reply decides about its own events. So an address of the wrong type
+// does not hold up the others. Queues cost one round trip more, because their names are
+// registered first.
 //
-// A Redis user needs, for streams, the keys themselves and those of the markers
-// ({STREAM}:relay:*) with +ping +evalsha +eval +mget +set +xadd +xrevrange +xdel
-// +xtrim; for lists +ping +rpush; for channels +ping +publish; for Sidekiq the keys
-// queues and queue:* with +ping +sadd +lpush; for asynq the keys asynq:* with +ping
-// +evalsha +eval +mget +set +exists +hset +del +lpush +lpop +sadd. Further +wait where
-// replicas are waited for, +select for a database other than 0, +cluster|slots in
-// a cluster, and +info +config|get for Warnings.
+// # Permissions
+//
+// A Redis user needs +ping and
+//
+//	streams   the streams and {STREAM}:relay:*, +evalsha +eval +mget +set +xadd
+//	          +xrevrange +xdel +xtrim
+//	lists     the lists, +rpush
+//	channels  the channels, +publish
+//	Sidekiq   queues and queue:*, +sadd +lpush
+//	asynq     asynq:*, +evalsha +eval +mget +set +exists +hset +del +lpush +lpop +sadd
+//
+// and +wait with WaitReplicas, +select with a database other than 0, +cluster|slots in a
+// cluster, +info and +config|get for Warnings.
 package redissink
 
 import (
@@ -34,7 +41,7 @@ type Sink struct {
 	cfg     Config
 	address sink.Template
 	class   sink.Template // of Sidekiq and asynq
-	sent    string        // what a marker says of a group_id that was sent
+	sent    string        // the marker of a group_id that was sent
 	servers servers
 	secret  secret
 }
@@ -47,8 +54,8 @@ var (
 	_ sink.Previewer = (*Sink)(nil)
 )
 
-// New makes a Sink; it connects when it is first used. The error lists every
-// mistake in cfg, and nothing of the URL.
+// New returns a sink, which connects when it is first used. The error lists everything
+// that is invalid in cfg, and quotes nothing of the URL.
 func New(cfg Config) (*Sink, error) {
 	cfg = cfg.withDefaults()
 	a, errURL := parseURL(cfg.URL)
@@ -78,47 +85,49 @@ func (s *Sink) AddressOf(e *outbox.Event) (address string, ok bool) {
 	return address, err == nil
 }
 
-// checkAddress tells whether events can go there. The error is a refusal for good.
+// checkAddress checks that events can be sent to the address. The error wraps
+// sink.ErrPermanent.
 func (s *Sink) checkAddress(address string) error {
 	switch {
 	case address == "":
-		return sink.Permanent(fmt.Errorf("the name of the %s is empty", s.cfg.Mode.what()))
+		return sink.Permanent(fmt.Errorf("the name of the %s is empty", s.cfg.Mode.addressKind()))
 	case s.cfg.Mode == Asynq:
-		return checkQueue(address)
+		return checkAsynqQueue(address)
 	case s.cfg.Mode == Stream:
-		_, err := markerPrefix(address)
+		_, err := streamMarkerPrefix(address)
 		return err
 	}
 	return nil
 }
 
-// what is the address's kind.
-func (m Mode) what() string {
-	if m.queues() {
+// addressKind is the kind of address, for people.
+func (m Mode) addressKind() string {
+	if m.usesQueues() {
 		return "queue"
 	}
 	return string(m)
 }
 
-// Send implements sink.Sink. It is an outage when a server cannot be reached, and
-// when its answer says something of itself or of a key and not of the events
-// (loading, read-only, out of memory, a key of the wrong type, ...). A time-out, or a
-// connection that is lost, after the commands were written may be the batch's doing
-// (sink.ErrMaybePoison). An outage of nothing but single addresses comes as a *sink.BatchError also when it meets
-// every event, so that it is not taken for the sink's. A batch whose bytes are too
-// many for one script is to be divided (*sink.SplitError), and so is one for asynq with
-// events that are refused here beside others: nothing is sent then, for the marker would
-// say that they were.
+// Send implements sink.Sink. An outage is a server that cannot be reached, or a reply that
+// is about the server or a key and not about the events (loading, read-only, out of memory,
+// a key of the wrong type...). If the connection is lost or times out after the first
+// command was written, the batch may be at fault (sink.ErrMaybePoison). An outage of single
+// addresses is a *sink.BatchError even if it affects every event, so that it does not count
+// as the sink's.
+//
+// Send asks for a split (*sink.SplitError), and sends nothing, if the batch is too large
+// for one script, or if it goes to asynq and only some of its events can be tasks: the
+// marker would say that the others were sent, too.
 func (s *Sink) Send(ctx context.Context, b *buffer.Batch) error {
-	if parts := divide(b); parts != nil {
+	if parts := split(b); parts != nil {
 		return &sink.SplitError{Groups: parts, TooLarge: true}
 	}
-	calls, wrong := s.calls(ctx, b)
-	if s.cfg.Mode == Asynq && len(wrong) > 0 && len(calls) > 0 {
-		return &sink.SplitError{Groups: refuse(b, wrong)}
+	calls, rejected := s.calls(ctx, b)
+	if s.cfg.Mode == Asynq && len(rejected) > 0 && len(calls) > 0 {
+		return &sink.SplitError{Groups: splitRejected(b, rejected)}
 	}
-	if s.cfg.Mode.queues() && len(calls) > 0 {
-		if err := s.announce(ctx, calls); err != nil {
+	if s.cfg.Mode.usesQueues() && len(calls) > 0 {
+		if err := s.registerQueues(ctx, calls); err != nil {
 			return err
 		}
 	}
@@ -127,51 +136,50 @@ func (s *Sink) Send(ctx context.Context, b *buffer.Batch) error {
 	var again []*call
 	for _, c := range calls {
 		if code(c.err) == "NOSCRIPT" {
-			// The server was restarted or its scripts flushed. EVAL runs the
-			// script and makes it known.
+			// The server was restarted or its scripts were flushed. EVAL runs the script
+			// and caches it.
 			c.useSource(ctx)
 			again = append(again, c)
 		}
 	}
 	s.exchange(ctx, again)
-	return s.verdict(calls, wrong)
+	return s.combine(calls, rejected)
 }
 
-// verdict says what the calls mean for the batch, of which some events are wrong
-// already.
-func (s *Sink) verdict(calls []*call, wrong []sink.EventError) error {
+// combine makes Send's error of the calls' errors and the events that were rejected before.
+func (s *Sink) combine(calls []*call, rejected []sink.EventError) error {
 	var failed []error
-	events := wrong
-	away, whole := true, s.address.Fixed()
+	events := rejected
+	outage, wholeSink := true, s.address.Fixed()
 	for _, c := range calls {
 		if c.err == nil {
 			continue
 		}
 		if errors.Is(c.err, sink.ErrFenced) {
-			return c.err // a later owner sends all of it, whatever the address
+			return c.err // a later owner sends all events, to all addresses
 		}
-		whose, err := classify(fmt.Errorf("redis %s %q: %w", s.cfg.Mode, c.address, c.err), c.script != nil)
+		scope, err := classify(fmt.Errorf("redis %s %q: %w", s.cfg.Mode, c.address, c.err), c.script != nil)
 		err = s.secret.redact(err)
 		failed = append(failed, err)
-		away = away && errors.Is(err, sink.ErrUnavailable)
-		whole = whole || whose == ofServer
+		outage = outage && errors.Is(err, sink.ErrUnavailable)
+		wholeSink = wholeSink || scope == serverScope
 		for _, i := range c.indexes {
 			events = append(events, sink.EventError{Index: i, Err: err})
 		}
 	}
 	slices.SortFunc(events, func(a, b sink.EventError) int { return a.Index - b.Index })
-	some := &sink.BatchError{Events: events}
+	batch := &sink.BatchError{Events: events}
 	switch {
 	case len(events) == 0:
 		return nil
-	case len(wrong) > 0 || len(failed) < len(calls):
-		return some
-	case away && whole, len(calls) == 1 && !away:
-		return failed[0] // the sink is away, or the batch was refused as a whole
-	case away:
-		return sink.Unavailable(some)
+	case len(rejected) > 0 || len(failed) < len(calls):
+		return batch
+	case outage && wholeSink, len(calls) == 1 && !outage:
+		return failed[0] // the sink is unavailable, or the batch was refused as a whole
+	case outage:
+		return sink.Unavailable(batch)
 	}
-	return some
+	return batch
 }
 
 // Check implements sink.Sink: every master answers a PING.

@@ -8,6 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/logging"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/sink"
@@ -55,8 +56,8 @@ func BenchmarkSend(b *testing.B) {
 	}
 }
 
-// opener makes destinations that are a Redis server each. The key of an address begins
-// with before.
+// opener returns a function that opens destinations, each with a Redis server of its own.
+// The key of an address has the prefix before.
 func opener(cfg redissink.Config, before, prefix string, arrivals func(testing.TB, *redis.Client) []sinktest.Arrival) func(testing.TB) sinktest.Destination {
 	return func(t testing.TB) sinktest.Destination {
 		s := testserver.Redis(t)
@@ -72,36 +73,36 @@ func opener(cfg redissink.Config, before, prefix string, arrivals func(testing.T
 				if cfg.Mode == redissink.Asynq {
 					key += "}:pending"
 				}
-				must(t, c.Set(t.Context(), key, "neither stream nor list", 0).Err())
+				testkit.NoError(t, c.Set(t.Context(), key, "a string", 0).Err())
 			},
-			Stop:  func(t testing.TB) { must(t, s.Stop()) },
-			Start: func(t testing.TB) { must(t, s.Start(context.WithoutCancel(t.Context()))) },
+			Stop:  func(t testing.TB) { testkit.NoError(t, s.Stop()) },
+			Start: func(t testing.TB) { testkit.NoError(t, s.Start(context.WithoutCancel(t.Context()))) },
 		}
 	}
 }
 
 func openBroken(t testing.TB) sink.Sink {
 	s := testserver.Redis(t)
-	must(t, s.Stop())
+	testkit.NoError(t, s.Stop())
 	return open(t, redissink.Config{URL: s.URL})
 }
 
-// open makes a Sink that the caller closes.
+// open returns a sink that the caller closes.
 func open(t testing.TB, cfg redissink.Config) *redissink.Sink {
 	t.Helper()
 	s, err := redissink.New(cfg)
-	must(t, err)
+	testkit.NoError(t, err)
 	return s
 }
 
 func client(t testing.TB, s *testserver.RedisServer) *redis.Client {
 	t.Helper()
 	c := redis.NewClient(&redis.Options{Addr: s.Addr})
-	t.Cleanup(func() { must(t, c.Close()) })
+	t.Cleanup(func() { testkit.NoError(t, c.Close()) })
 	return c
 }
 
-// keys are the names of all keys of a type, sorted.
+// keys returns the names of all keys of a type.
 func keys(t testing.TB, c *redis.Client, kind string) []string {
 	t.Helper()
 	var names []string
@@ -109,7 +110,7 @@ func keys(t testing.TB, c *redis.Client, kind string) []string {
 	for all.Next(t.Context()) {
 		names = append(names, all.Val())
 	}
-	must(t, all.Err())
+	testkit.NoError(t, all.Err())
 	return names
 }
 
@@ -118,7 +119,7 @@ func streamArrivals(t testing.TB, c *redis.Client) []sinktest.Arrival {
 	var arrivals []sinktest.Arrival
 	for _, stream := range keys(t, c, "stream") {
 		entries, err := c.XRange(t.Context(), stream, "-", "+").Result()
-		must(t, err)
+		testkit.NoError(t, err)
 		for _, entry := range entries {
 			a := sinktest.Arrival{Address: stream}
 			for name, value := range entry.Values {
@@ -139,7 +140,7 @@ func streamArrivals(t testing.TB, c *redis.Client) []sinktest.Arrival {
 				case "dead_letter":
 					a.DeadLetter = v
 				default:
-					t.Errorf("an entry has a field %q", name)
+					t.Errorf("an entry has an unknown field %q", name)
 				}
 			}
 			arrivals = append(arrivals, a)
@@ -153,7 +154,7 @@ func listArrivals(t testing.TB, c *redis.Client) []sinktest.Arrival {
 	var arrivals []sinktest.Arrival
 	for _, list := range keys(t, c, "list") {
 		envelopes, err := c.LRange(t.Context(), list, 0, -1).Result()
-		must(t, err)
+		testkit.NoError(t, err)
 		for _, envelope := range envelopes {
 			a := sinktest.ParseEnvelope(t, []byte(envelope))
 			a.Address = list
@@ -161,11 +162,4 @@ func listArrivals(t testing.TB, c *redis.Client) []sinktest.Arrival {
 		}
 	}
 	return arrivals
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

@@ -12,38 +12,38 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-// sidekiqKey is the list that a queue of Sidekiq's is. Workers take from its right.
+// sidekiqKey is the key of a Sidekiq queue, a list. Workers take from its right.
 func sidekiqKey(queue string) string { return "queue:" + queue }
 
-// sidekiqArgs push the events of a queue, in order. They name the events that are
-// pushed, and those that Sidekiq cannot take; nil: that is all of them.
-func (s *Sink) sidekiqArgs(b *buffer.Batch, g sink.Group) (args []any, indexes []int, refused []sink.EventError) {
+// sidekiqArgs are the arguments of the LPUSH of a queue's events, in order; nil if all are
+// rejected. indexes are the events in it, rejected those that cannot be jobs.
+func (s *Sink) sidekiqArgs(b *buffer.Batch, g sink.Group) (args []any, indexes []int, rejected []sink.EventError) {
 	now := time.Now()
 	args = append(make([]any, 0, 2+len(g.Indexes)), "LPUSH", sidekiqKey(g.Address))
 	for _, i := range g.Indexes {
-		pushed, err := s.appendSidekiq(nil, b, &b.Events[i], g.Address, now)
+		job, err := s.appendSidekiqJob(nil, b, &b.Events[i], g.Address, now)
 		if err != nil {
-			refused = append(refused, sink.EventError{Index: i, Err: err})
+			rejected = append(rejected, sink.EventError{Index: i, Err: err})
 			continue
 		}
-		args = append(args, pushed)
+		args = append(args, job)
 		indexes = append(indexes, i)
 	}
 	if indexes == nil {
-		return nil, nil, refused
+		return nil, nil, rejected
 	}
-	return args, indexes, refused
+	return args, indexes, rejected
 }
 
 var (
 	errNoClass = errors.New("the class is empty")
-	errNotJSON = errors.New("the payload is not JSON, and Sidekiq's arguments are")
+	errNotJSON = errors.New("the payload is not JSON; expected JSON, as Sidekiq's arguments are")
 )
 
-// appendSidekiq appends what Sidekiq's own client would push; see
+// appendSidekiqJob appends a job as Sidekiq's own client would push it; see
 // https://github.com/sidekiq/sidekiq/wiki/Job-Format. Times are in seconds. The error
 // wraps sink.ErrPermanent.
-func (s *Sink) appendSidekiq(dst []byte, b *buffer.Batch, e *outbox.Event, queue string, now time.Time) ([]byte, error) {
+func (s *Sink) appendSidekiqJob(dst []byte, b *buffer.Batch, e *outbox.Event, queue string, now time.Time) ([]byte, error) {
 	class, err := s.class.Address(e)
 	switch {
 	case err != nil:
@@ -53,7 +53,7 @@ func (s *Sink) appendSidekiq(dst []byte, b *buffer.Batch, e *outbox.Event, queue
 	case !sink.IsJSON(e, b.PayloadIsJSON):
 		return nil, sink.Permanent(errNotJSON)
 	}
-	sum := sha256.Sum256([]byte(nameOf(b, e)))
+	sum := sha256.Sum256([]byte(eventName(b, e)))
 	dst = append(dst, `{"class":`...)
 	dst = sink.AppendJSONString(dst, class)
 	dst = append(dst, `,"args":[`...)
@@ -78,9 +78,9 @@ func appendSeconds(dst []byte, t time.Time) []byte {
 	return strconv.AppendFloat(dst, float64(t.UnixMicro())/1e6, 'f', 6, 64)
 }
 
-// nameOf names the event for ever, and among those of other pipelines; a dead letter is
-// another one than the event, which may be replayed.
-func nameOf(b *buffer.Batch, e *outbox.Event) string {
+// eventName is unique for ever among the events of all pipelines. A dead letter has another
+// name than its event, which may be replayed.
+func eventName(b *buffer.Batch, e *outbox.Event) string {
 	name := b.Pipeline + ":" + e.Identity()
 	if e.DeadLetter != nil {
 		name += ":dead:" + e.DeadLetter.GroupID.String()

@@ -1,36 +1,35 @@
--- Adds one batch's events to one stream: all of them or none, and at most once.
--- A script runs alone, but what it did before an error stays done; so it catches
--- every error and takes back what it added.
+-- Adds the events of a batch to a stream: all of them or none, and each at most once.
+-- Nothing else runs during a script, but an error does not undo what it has done. So the
+-- script catches every error and removes what it added.
 --
 -- KEYS  1    the stream
 --       2    this group_id's marker
 --       3..  the markers of its origins, the group_ids the events had before
--- ARGV  1    how long a marker lives, in milliseconds
+-- ARGV  1    the time to live of a marker, in milliseconds
 --       2    the group_id
---       3    what the stream is to be trimmed to, about; 0: not at all
---       4    what a marker says of a group_id that was sent, "sent TEMPLATE", or the
---            names of the events: see markers.lua
---       5..  runs of events that are alike: which of key and headers they have
---            (plain, key, headers, both), how many they are, their topic, and for
---            each its id, key (if it has), payload, headers (if it has). Or, for
---            dead letters, how many arguments each has, how many they are, their
---            topic, and for each the names and values of all its fields.
+--       3    the length to trim the stream to, approximately; 0: no trimming
+--       4    "sent TEMPLATE" or the names of the events, see markers.lua
+--       5..  runs of events of the same shape: the shape (plain, key, headers or both,
+--            by which of key and headers they have), the number of events, their topic,
+--            and for each event its id, key (if any), payload, headers (if any). For
+--            dead letters: the number of arguments of each, the number of dead letters,
+--            their topic, and for each the names and values of all its fields.
 --
--- Answers: {"added"}; {"known"}, the events are there already; {"fenced"}, this
--- group_id was given up; {"failed", at which event, from 1, or 0 where it was a
--- marker, the error}, nothing was added.
+-- Returns {"added"}; {"known"} if the events are present already; {"fenced"} if the
+-- group_id is void; {"failed", POSITION, ERROR} if nothing was added. POSITION is the
+-- event's, from 1, or 0 for an error of a marker.
 
 local stream, own = KEYS[1], KEYS[2]
 local window, group_id, maxlen, sent = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local here                -- by position, the events that are in the stream already
-local event, added = 0, 0 -- which it is the turn of, how many were added
+local present             -- by position, the events that are in the stream already
+local event, added = 0, 0 -- position of the current event, number of added ones
 local adding = false
 
 local function add_run(shape, topic, from, to)
   if shape == 'plain' then
     for i = from, to, 2 do
       event = event + 1
-      if not here[event] then
+      if not present[event] then
         call('XADD', stream, '*', 'id', ARGV[i], 'topic', topic,
           'payload', ARGV[i + 1], 'group_id', group_id)
         added = added + 1
@@ -39,7 +38,7 @@ local function add_run(shape, topic, from, to)
   elseif shape == 'key' then
     for i = from, to, 3 do
       event = event + 1
-      if not here[event] then
+      if not present[event] then
         call('XADD', stream, '*', 'id', ARGV[i], 'topic', topic, 'key', ARGV[i + 1],
           'payload', ARGV[i + 2], 'group_id', group_id)
         added = added + 1
@@ -48,7 +47,7 @@ local function add_run(shape, topic, from, to)
   elseif shape == 'headers' then
     for i = from, to, 3 do
       event = event + 1
-      if not here[event] then
+      if not present[event] then
         call('XADD', stream, '*', 'id', ARGV[i], 'topic', topic,
           'payload', ARGV[i + 1], 'headers', ARGV[i + 2], 'group_id', group_id)
         added = added + 1
@@ -57,7 +56,7 @@ local function add_run(shape, topic, from, to)
   elseif shape == 'both' then
     for i = from, to, 4 do
       event = event + 1
-      if not here[event] then
+      if not present[event] then
         call('XADD', stream, '*', 'id', ARGV[i], 'topic', topic, 'key', ARGV[i + 1],
           'payload', ARGV[i + 2], 'headers', ARGV[i + 3], 'group_id', group_id)
         added = added + 1
@@ -67,7 +66,7 @@ local function add_run(shape, topic, from, to)
     local each = tonumber(shape)
     for i = from, to, each do
       event = event + 1
-      if not here[event] then
+      if not present[event] then
         call('XADD', stream, '*', unpack(ARGV, i, i + each - 1))
         added = added + 1
       end
@@ -75,8 +74,8 @@ local function add_run(shape, topic, from, to)
   end
 end
 
-local function mark(key, what)
-  call('SET', key, what, 'PX', window)
+local function mark(key, value)
+  call('SET', key, value, 'PX', window)
 end
 
 local function send()
@@ -84,25 +83,23 @@ local function send()
   if is_void(markers[1]) then
     return 'fenced'
   end
-  local all, says
-  all, says, here = weigh(markers, sent)
+  local all, value
+  all, value, present = compare(markers, sent)
   if all then
-    -- The own marker is for those that will have this group_id for an origin.
-    if markers[1] ~= says then
-      mark(own, says)
+    -- Later batches may have this group_id as an origin.
+    if markers[1] ~= value then
+      mark(own, value)
     end
     return 'known'
   end
 
-  -- An owner of an origin that comes late, its lease long lost, must not add the
-  -- events once more. These marks stay when something fails below, and rightly:
-  -- that the origins were given up is a fact, whatever becomes of this call.
-  -- Nothing is lost by it: "void" makes nobody believe that the events are here.
-  -- This batch when it is sent again, and the parts it may be divided into, pass
-  -- by void origins and add. And nothing comes twice: who is fenced adds nothing.
-  -- What an origin sent under another template is forgotten by it, and nothing is
-  -- lost by that either: at the worst a part that still goes by that template adds
-  -- once more.
+  -- Void the origins, so that a former owner of one, which lost its lease, cannot add
+  -- the events again. These markers stay if the script fails below:
+  -- - No event is lost, because "void" does not prove that events are present. This
+  --   batch and its later parts ignore void origins and add their events.
+  -- - No event is added twice, because a fenced owner adds nothing.
+  -- - "void" replaces what an origin sent under another template. At worst a part that
+  --   still uses that template adds its events again.
   for i = 3, #KEYS do
     mark(KEYS[i], void(markers[i - 1]))
   end
@@ -118,23 +115,23 @@ local function send()
   end
   adding = false
 
-  -- Last: set earlier, an error above would turn "sent" into a lie, and sending
-  -- again into a silent loss.
-  mark(own, says)
+  -- Last, because after an error above "sent" would be false, and the next attempt
+  -- would lose the events.
+  mark(own, value)
   return 'added'
 end
 
 local ok, answer = pcall(send)
 if ok then
   if answer == 'added' and maxlen ~= '0' then
-    redis.pcall('XTRIM', stream, 'MAXLEN', '~', maxlen) -- else the next batch trims
+    redis.pcall('XTRIM', stream, 'MAXLEN', '~', maxlen) -- if it fails, the next batch trims
   end
   return {answer}
 end
 
--- The script ran alone, so the stream's last entries are the ones it added. If
--- there was no stream before, an empty one stays; it is of the right type.
-local function take_back()
+-- Nothing else ran, so the stream's last entries are the added ones. A stream that did
+-- not exist before remains, empty.
+local function undo()
   for _, entry in ipairs(call('XREVRANGE', stream, '+', '-', 'COUNT', added)) do
     call('XDEL', stream, entry[1])
   end
@@ -144,11 +141,11 @@ local function text(err)
   return type(err) == 'table' and err.err or err
 end
 
-local what, position = text(answer), adding and event or 0
+local message, position = text(answer), adding and event or 0
 if added > 0 then
-  local done, why = pcall(take_back)
+  local done, err = pcall(undo)
   if not done then
-    what = what .. '; what was added before stays: ' .. text(why)
+    message = message .. '; events added before remain: ' .. text(err)
   end
 end
-return {'failed', position, what}
+return {'failed', position, message}

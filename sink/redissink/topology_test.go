@@ -16,18 +16,19 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/sink"
 	"github.com/outboxrelay/relay/sink/redissink"
 )
 
-func TestClusterWithManyTopics(t *testing.T) {
+func TestCluster_ManyTopics(t *testing.T) {
 	t.Parallel()
 	addrs := testserver.RedisCluster(t)
 	c := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs})
-	t.Cleanup(func() { must(t, c.Close()) })
+	t.Cleanup(func() { testkit.NoError(t, c.Close()) })
 	s := opened(t, redissink.Config{URL: "redis+cluster://" + strings.Join(addrs[:2], ",")})
-	must(t, s.Check(t.Context()))
+	testkit.NoError(t, s.Check(t.Context()))
 	var topics []string
 	for i := range 300 {
 		topics = append(topics, fmt.Sprint("topic", i%60))
@@ -43,18 +44,18 @@ func TestClusterWithManyTopics(t *testing.T) {
 		expectStream(t, c, fmt.Sprint("topic", i), want...)
 	}
 
-	must(t, c.ForEachMaster(t.Context(), func(ctx context.Context, c *redis.Client) error { return c.ScriptFlush(ctx).Err() }))
-	must(t, c.Set(t.Context(), "topic7", "a string", 0).Err())
+	testkit.NoError(t, c.ForEachMaster(t.Context(), func(ctx context.Context, c *redis.Client) error { return c.ScriptFlush(ctx).Err() }))
+	testkit.NoError(t, c.Set(t.Context(), "topic7", "a string", 0).Err())
 	again := newBatch(topics[:60]...)
 	expectParts(t, send(t, s, again), sink.ErrUnavailable, 7)
 
 	waits := opened(t, redissink.Config{URL: "redis+cluster://" + addrs[0], WaitReplicas: 1, WaitTimeout: time.Millisecond})
 	expectOutage(t, send(t, waits, again), "0 of 1 replicas")
 
-	// A server alone knows where a stream is that it does not hold.
-	alone := opened(t, redissink.Config{URL: "redis://" + addrs[0]})
+	// A client of one node gets MOVED for streams of the others.
+	node := opened(t, redissink.Config{URL: "redis://" + addrs[0]})
 	var batch *sink.BatchError
-	if err := send(t, alone, newBatch(topics[:6]...)); !errors.As(err, &batch) || !errors.Is(batch.Events[0].Err, sink.ErrUnavailable) {
+	if err := send(t, node, newBatch(topics[:6]...)); !errors.As(err, &batch) || !errors.Is(batch.Events[0].Err, sink.ErrUnavailable) {
 		t.Errorf("got %v, want an outage of some addresses", err)
 	}
 
@@ -64,12 +65,12 @@ func TestClusterWithManyTopics(t *testing.T) {
 	mustSend(t, publish, b)
 }
 
-func TestClusterLosesAMaster(t *testing.T) {
+func TestCluster_MasterKilled(t *testing.T) {
 	t.Parallel()
 	nodes, err := testserver.StartRedisCluster(t.Context())
-	must(t, err)
+	testkit.NoError(t, err)
 	for _, n := range nodes {
-		t.Cleanup(func() { must(t, n.Close()) })
+		t.Cleanup(func() { testkit.NoError(t, n.Close()) })
 	}
 	s := opened(t, redissink.Config{URL: "redis+cluster://" + nodes[0].Addr})
 	var topics []string
@@ -77,50 +78,50 @@ func TestClusterLosesAMaster(t *testing.T) {
 		topics = append(topics, fmt.Sprint("topic", i))
 	}
 	mustSend(t, s, newBatch(topics...))
-	must(t, nodes[1].Kill())
+	testkit.NoError(t, nodes[1].Kill())
 	b := newBatch(topics...)
 	err = send(t, s, b)
 	var batch *sink.BatchError
 	if !errors.As(err, &batch) || !errors.Is(batch.Events[0].Err, sink.ErrUnavailable) || len(batch.Events) > 40 {
 		t.Fatalf("got %v, want an outage of the streams on that master", err)
 	}
-	var away []int
+	var unavailable []int
 	for _, e := range batch.Events {
-		away = append(away, e.Index)
+		unavailable = append(unavailable, e.Index)
 	}
-	must(t, nodes[1].Start(t.Context()))
-	p := part(b, away...)
-	testserver.Eventually(t, func() error { return send(t, s, p) })
+	testkit.NoError(t, nodes[1].Start(t.Context()))
+	p := part(b, unavailable...)
+	testkit.Eventually(t, func() error { return send(t, s, p) })
 	c := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{nodes[0].Addr}})
-	t.Cleanup(func() { must(t, c.Close()) })
+	t.Cleanup(func() { testkit.NoError(t, c.Close()) })
 	for i, topic := range topics {
 		entries, err := c.XRange(t.Context(), topic, "-", "+").Result()
-		must(t, err)
+		testkit.NoError(t, err)
 		if len(entries) != 2 || fmt.Sprint(entries[1].Values["id"]) != ids(b)[i] {
-			t.Errorf("%s holds %v", topic, entries)
+			t.Errorf("%s contains %v", topic, entries)
 		}
 	}
 }
 
-func TestSentinelFailsOver(t *testing.T) {
+func TestSentinel_Failover(t *testing.T) {
 	t.Parallel()
 	servers := testserver.RedisSentinel(t)
 	s := opened(t, redissink.Config{URL: "redis+sentinel://" + strings.Join(servers.Addrs, ",") + "/" + servers.MasterName + "/1"})
-	must(t, s.Check(t.Context()))
+	testkit.NoError(t, s.Check(t.Context()))
 	replicated := redis.NewClient(&redis.Options{Addr: servers.Replica.Addr, DB: 1})
-	t.Cleanup(func() { must(t, replicated.Close()) })
+	t.Cleanup(func() { testkit.NoError(t, replicated.Close()) })
 
 	before, after := newBatch("orders", "orders"), newBatch("orders")
 	mustSend(t, s, before)
-	testserver.Eventually(t, func() error {
+	testkit.Eventually(t, func() error {
 		if n := replicated.XLen(t.Context(), "orders").Val(); n != 2 {
-			return fmt.Errorf("the replica has %d", n)
+			return fmt.Errorf("the replica has %d entries", n)
 		}
 		return nil
 	})
-	must(t, servers.Master.Kill())
+	testkit.NoError(t, servers.Master.Kill())
 	expectOutage(t, send(t, s, after), "")
-	testserver.Eventually(t, func() error {
+	testkit.Eventually(t, func() error {
 		err := send(t, s, after)
 		if err != nil && !errors.Is(err, sink.ErrUnavailable) {
 			t.Fatalf("got %v, want an outage", err)
@@ -131,33 +132,33 @@ func TestSentinelFailsOver(t *testing.T) {
 	expectStream(t, replicated, "orders", append(ids(before), ids(after)...)...)
 }
 
-// The server's certificate is nobody's the client knows.
-func TestTLSIsSpokenAndVerified(t *testing.T) {
+// The server's certificate is not trusted.
+func TestConnect_TLSIsVerified(t *testing.T) {
 	t.Parallel()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must(t, err)
+	testkit.NoError(t, err)
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), DNSNames: []string{"localhost"}}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	must(t, err)
+	testkit.NoError(t, err)
 	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}})
-	must(t, err)
-	met := make(chan error, 1)
+	testkit.NoError(t, err)
+	handshake := make(chan error, 1)
 	go func() {
 		conn, err := l.Accept()
 		if err == nil {
 			_, err = conn.Read(make([]byte, 1)) // handshakes
 			err = errors.Join(err, conn.Close())
 		}
-		met <- err
+		handshake <- err
 	}()
 	s := opened(t, redissink.Config{URL: "rediss://" + l.Addr().String()})
 	err = send(t, s, newBatch("orders"))
 	expectOutage(t, err, "")
 	if !errors.As(err, new(*tls.CertificateVerificationError)) {
-		t.Errorf("got %v, want that the certificate is not trusted", err)
+		t.Errorf("got %v, want a certificate error", err)
 	}
-	if err := <-met; err == nil {
-		t.Error("the client sent something before it knew whom to")
+	if err := <-handshake; err == nil {
+		t.Error("the client sent data to a server that it does not trust")
 	}
-	must(t, l.Close())
+	testkit.NoError(t, l.Close())
 }

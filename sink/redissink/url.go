@@ -12,13 +12,13 @@ import (
 type topology string
 
 const (
-	single   topology = "redis"
-	tlsAlone topology = "rediss"
-	cluster  topology = "redis+cluster"
-	sentinel topology = "redis+sentinel"
+	single    topology = "redis"
+	tlsSingle topology = "rediss"
+	cluster   topology = "redis+cluster"
+	sentinel  topology = "redis+sentinel"
 )
 
-// address is what a URL says.
+// address is a parsed URL.
 type address struct {
 	topology       topology
 	hosts          []string // host:port
@@ -27,20 +27,20 @@ type address struct {
 	db             int
 }
 
-// parseURL reads a URL of Config. Its errors quote nothing of it: a password that
-// is not encoded may turn up in any part.
+// parseURL parses Config.URL. Its errors quote nothing of it, because any part may contain
+// a password that is not encoded.
 func parseURL(text string) (address, error) {
 	scheme, rest, found := strings.Cut(text, "://")
 	a := address{topology: topology(scheme)}
 	switch a.topology {
-	case single, tlsAlone, cluster, sentinel:
+	case single, tlsSingle, cluster, sentinel:
 	default:
 		found = false
 	}
 	if !found {
-		return a, errors.New("url has to begin with redis://, rediss://, redis+cluster:// or redis+sentinel://")
+		return a, errors.New("url has an unknown scheme; expected redis://, rediss://, redis+cluster:// or redis+sentinel://")
 	}
-	// net/url takes one host, so it sees the first of several.
+	// net/url parses one host, so it gets the first of several.
 	end := strings.IndexAny(rest, "/?#")
 	if end < 0 {
 		end = len(rest)
@@ -50,10 +50,10 @@ func parseURL(text string) (address, error) {
 	hosts := strings.Split(authority[at:], ",")
 	u, err := url.Parse("redis://" + authority[:at] + hosts[0] + path)
 	if err != nil {
-		return a, errors.New("url is not a URL; a user or password with special characters in it has to be percent-encoded")
+		return a, errors.New("url is not a URL; percent-encode special characters in user and password")
 	}
 	if u.RawQuery != "" || u.Fragment != "" {
-		return a, errors.New("url has parameters behind a ? or #, none are known")
+		return a, errors.New("url has parameters after ? or #; expected none")
 	}
 	a.user = u.User.Username()
 	a.password, _ = u.User.Password()
@@ -64,31 +64,31 @@ func parseURL(text string) (address, error) {
 }
 
 func (t topology) withPorts(hosts []string) ([]string, error) {
-	if len(hosts) > 1 && (t == single || t == tlsAlone) {
-		return nil, errors.New("url has several hosts, which goes with redis+cluster:// or redis+sentinel://")
+	if len(hosts) > 1 && (t == single || t == tlsSingle) {
+		return nil, errors.New("url has several hosts; expected one, or the scheme redis+cluster:// or redis+sentinel://")
 	}
-	usual := "6379"
+	port := "6379"
 	if t == sentinel {
-		usual = "26379"
+		port = "26379"
 	}
 	full := make([]string, len(hosts))
 	for i, host := range hosts {
 		u, err := url.Parse("redis://" + host)
 		if err != nil || u.Hostname() == "" || u.Host != host {
-			return nil, errors.New("url has a host that is empty or not of the form host:port")
+			return nil, errors.New("url has an invalid host; expected host or host:port")
 		}
-		full[i] = net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), usual))
+		full[i] = net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), port))
 	}
 	return full, nil
 }
 
-// parsePath reads "DB", or "MASTER/DB" for sentinel.
+// parsePath parses "DB", or "MASTER/DB" for sentinel.
 func (a *address) parsePath(path string) error {
 	db := path
 	if a.topology == sentinel {
 		a.master, db, _ = strings.Cut(path, "/")
 		if a.master == "" {
-			return errors.New("url lacks the master's name: redis+sentinel://host,host/MASTER was expected")
+			return errors.New("url has no master name; expected redis+sentinel://host,host/MASTER")
 		}
 	}
 	if db == "" {
@@ -96,10 +96,10 @@ func (a *address) parsePath(path string) error {
 	}
 	var err error
 	if a.db, err = strconv.Atoi(db); err != nil || a.db < 0 {
-		return errors.New("url ends in what is not the number of a database")
+		return errors.New("url has an invalid database; expected a number")
 	}
 	if a.topology == cluster && a.db != 0 {
-		return errors.New("url names a database, but a Redis cluster has only number 0")
+		return errors.New("url names a database; expected none, because a Redis cluster has only database 0")
 	}
 	return nil
 }

@@ -10,30 +10,30 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Warnings implements sink.Warner: it looks for settings, of the servers and of the
-// sink, that endanger what this sink promises.
+// Warnings implements sink.Warner. It checks the deduplication window and the servers'
+// settings for memory and persistence.
 func (s *Sink) Warnings(ctx context.Context) []string {
 	var warnings []string
-	if within := s.cfg.ResendWithin; s.cfg.Mode.remembers() && s.cfg.DedupeWindow < within {
-		warnings = append(warnings, fmt.Sprintf("dedupe_window is %v, but an event may be sent again up to %v after it was first sent, "+
-			"and arrive twice; set dedupe_window to %v or more", s.cfg.DedupeWindow, within, within))
+	if resend := s.cfg.ResendWithin; s.cfg.Mode.hasMarkers() && s.cfg.DedupeWindow < resend {
+		warnings = append(warnings, fmt.Sprintf("dedupe_window is %v, but an event may be resent for %v and then arrive twice; "+
+			"set dedupe_window to %v or more", s.cfg.DedupeWindow, resend, resend))
 	}
-	return append(warnings, s.ofServers(ctx)...)
+	return append(warnings, s.serverWarnings(ctx)...)
 }
 
-// ofServers asks every master for what warnings come of its settings.
-func (s *Sink) ofServers(ctx context.Context) []string {
+// serverWarnings checks the settings of every master.
+func (s *Sink) serverWarnings(ctx context.Context) []string {
 	if s.cfg.Mode == Publish {
-		return nil // keeps nothing there
+		return nil // Redis stores nothing
 	}
 	var mu sync.Mutex
 	var warnings []string
 	err := s.servers.ForEachMaster(ctx, func(ctx context.Context, c *redis.Client) error {
-		evicts, errMemory := s.evicts(ctx, c)
-		cutOff, errFile := fileMayBeCutOff(ctx, c)
+		eviction, errMemory := s.evictionWarning(ctx, c)
+		truncation, errFile := truncationWarning(ctx, c)
 		mu.Lock()
 		defer mu.Unlock()
-		for _, warning := range []string{evicts, cutOff} {
+		for _, warning := range []string{eviction, truncation} {
 			if warning != "" {
 				warnings = append(warnings, fmt.Sprintf("Redis at %s %s", c.Options().Addr, warning))
 			}
@@ -41,14 +41,14 @@ func (s *Sink) ofServers(ctx context.Context) []string {
 		return errors.Join(errMemory, errFile)
 	})
 	if err != nil {
-		warnings = append(warnings, fmt.Sprintf("cannot tell what Redis does when memory runs out, or when it is killed: %v", s.secret.redact(err)))
+		warnings = append(warnings, fmt.Sprintf("cannot check maxmemory-policy and the append-only file of Redis: %v", s.secret.redact(err)))
 	}
 	slices.Sort(warnings)
 	return warnings
 }
 
-// evicts tells of a server that drops keys when memory runs out.
-func (s *Sink) evicts(ctx context.Context, c *redis.Client) (string, error) {
+// evictionWarning is about a server that evicts keys when memory runs out.
+func (s *Sink) evictionWarning(ctx context.Context, c *redis.Client) (string, error) {
 	info, err := c.InfoMap(ctx, "memory").Result()
 	if err != nil {
 		return "", err
@@ -58,24 +58,24 @@ func (s *Sink) evicts(ctx context.Context, c *redis.Client) (string, error) {
 	if memory["maxmemory"] == "0" || policy == "noeviction" {
 		return "", nil
 	}
-	what := "the markers that keep events from arriving twice, or a stream itself"
+	keys := "a stream with its events, or the markers that prevent duplicates"
 	switch s.cfg.Mode {
 	case List:
-		what = "a list with all that is in it"
+		keys = "a list with its events"
 	case Sidekiq:
-		what = "a queue with all that is in it"
+		keys = "a queue with its events"
 	case Asynq:
-		what = "the markers that keep events from arriving twice, or a queue with all that is in it"
+		keys = "a queue with its events, or the markers that prevent duplicates"
 	}
-	return fmt.Sprintf("has maxmemory-policy %s: when memory runs out it may drop %s; set it to noeviction", policy, what), nil
+	return fmt.Sprintf("has maxmemory-policy %s and may evict %s; set maxmemory-policy to noeviction", policy, keys), nil
 }
 
-// fileMayBeCutOff tells of a server that started from an append-only file and has not
-// rewritten it since. Had it been killed while it wrote a batch, it has cut the file off
-// within a transaction, which stays open: what follows joins it, and what stood in it runs
-// at the next start (seen on 7.0.15). Whether that was so, a server does not tell; one
-// before 7.0 does not even tell that it has rewritten the file.
-func fileMayBeCutOff(ctx context.Context, c *redis.Client) (string, error) {
+// truncationWarning is about a server that started from an append-only file and has not
+// rewritten it since. If the server was killed while it wrote a batch, it truncates the file
+// within a transaction, which stays open: later commands join it, and its first part runs
+// again at the next start (seen on 7.0.15). A server does not report that; one before 7.0
+// does not even report that it has rewritten the file.
+func truncationWarning(ctx context.Context, c *redis.Client) (string, error) {
 	info, err := c.InfoMap(ctx, "persistence").Result()
 	if err != nil {
 		return "", err
@@ -84,10 +84,10 @@ func fileMayBeCutOff(ctx context.Context, c *redis.Client) (string, error) {
 	if file["aof_enabled"] != "1" || file["aof_rewrites"] != "0" || file["aof_base_size"] == "0" {
 		return "", nil
 	}
-	// Who may not ask is told of the usual setting.
+	// A user without +config|get gets the warning for the default setting.
 	if set, err := c.ConfigGet(ctx, "aof-load-truncated").Result(); err == nil && set["aof-load-truncated"] == "no" {
 		return "", nil
 	}
-	return "was started from an append-only file and has not rewritten it since: if it had been killed before that, " +
-		"a part of a batch may arrive twice when it starts the next time; run BGREWRITEAOF now, and after each crash", nil
+	return "started from an append-only file and has not rewritten it since; if it had crashed before, " +
+		"part of a batch may be written twice at the next start; run BGREWRITEAOF now and after each crash", nil
 }

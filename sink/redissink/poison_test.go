@@ -10,16 +10,17 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/sink"
 	"github.com/outboxrelay/relay/sink/redissink"
 )
 
-// answers is a server of a few words. What would add events it hands to then, and
-// hangs up when that returns.
-func answers(t *testing.T, then func(net.Conn)) string {
+// fakeServer is a server that answers a few commands. It calls then for a command that
+// would add events, and closes the connection afterwards.
+func fakeServer(t *testing.T, then func(net.Conn)) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
+	testkit.NoError(t, err)
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
@@ -31,7 +32,7 @@ func answers(t *testing.T, then func(net.Conn)) string {
 			serve(conn, then)
 		}
 	}()
-	t.Cleanup(func() { must(t, listener.Close()); <-served })
+	t.Cleanup(func() { testkit.NoError(t, listener.Close()); <-served })
 	return listener.Addr().String()
 }
 
@@ -58,7 +59,7 @@ func serve(conn net.Conn, then func(net.Conn)) {
 	}
 }
 
-// hang reads until the other side has gone.
+// hang reads until the client closes the connection.
 func hang(conn net.Conn) {
 	for some := make([]byte, 4096); ; {
 		if _, err := conn.Read(some); err != nil {
@@ -67,11 +68,11 @@ func hang(conn net.Conn) {
 	}
 }
 
-// soon is long, but far from what a driver waits without a deadline.
-const soon = 10 * time.Second
+// promptTimeout is much less than go-redis waits without a deadline.
+const promptTimeout = 10 * time.Second
 
-// sendWithin sends to a server that never answers, and fails unless the deadline
-// ends that.
+// sendWithin sends to a server that never answers. It fails the test if Send takes much
+// longer than the deadline.
 func sendWithin(t *testing.T, cfg redissink.Config, deadline time.Duration) error {
 	t.Helper()
 	s := opened(t, cfg)
@@ -79,45 +80,45 @@ func sendWithin(t *testing.T, cfg redissink.Config, deadline time.Duration) erro
 	defer cancel()
 	began := time.Now()
 	err := s.Send(ctx, newBatch("orders", "bills"))
-	if took := time.Since(began); took > deadline+soon/4 {
-		t.Errorf("it took %v, the deadline was %v", took, deadline)
+	if took := time.Since(began); took > deadline+promptTimeout/4 {
+		t.Errorf("took %v; the deadline was %v", took, deadline)
 	}
 	return err
 }
 
-func TestCutOffAfterTheCommandsMayBeTheBatch(t *testing.T) {
+func TestMaybePoison_ConnectionLostAfterWrite(t *testing.T) {
 	t.Parallel()
-	var met atomic.Bool
-	hanging, hangingUp := answers(t, func(conn net.Conn) { met.Store(true); hang(conn) }), answers(t, func(net.Conn) {})
+	var reached atomic.Bool
+	hanging, hangingUp := fakeServer(t, func(conn net.Conn) { reached.Store(true); hang(conn) }), fakeServer(t, func(net.Conn) {})
 	for _, mode := range []redissink.Mode{redissink.Stream, redissink.List, redissink.Publish} {
-		met.Store(false)
+		reached.Store(false)
 		var unanswered error
-		for deadline := 200 * time.Millisecond; !met.Load(); deadline *= 2 { // until it is enough to get there
+		for deadline := 200 * time.Millisecond; !reached.Load(); deadline *= 2 { // until the command arrives
 			unanswered = sendWithin(t, redissink.Config{URL: "redis://:timeout@" + hanging, Mode: mode}, deadline)
 		}
 		for name, err := range map[string]error{
 			"no answer in time": unanswered,
-			"hung up":           sendWithin(t, redissink.Config{URL: "redis://" + hangingUp, Mode: mode}, soon),
+			"closed":            sendWithin(t, redissink.Config{URL: "redis://" + hangingUp, Mode: mode}, promptTimeout),
 		} {
 			if !errors.Is(err, sink.ErrMaybePoison) {
 				t.Errorf("%s, %s: got %v, want one that wraps sink.ErrSuspect", mode, name, err)
 			}
 			expectOutage(t, err, "")
 			if contains(err, "timeout") { // the password
-				t.Errorf("%s: a secret shows in %v", mode, err)
+				t.Errorf("%s: the error contains a secret: %v", mode, err)
 			}
 		}
 	}
 }
 
-func TestNoConnectionIsNotTheBatch(t *testing.T) {
+func TestMaybePoison_NotWithoutConnection(t *testing.T) {
 	t.Parallel()
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // takes connections, and never says a word
-	must(t, err)
-	t.Cleanup(func() { must(t, silent.Close()) })
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections and never answers
+	testkit.NoError(t, err)
+	t.Cleanup(func() { testkit.NoError(t, silent.Close()) })
 	closed, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	must(t, closed.Close())
+	testkit.NoError(t, err)
+	testkit.NoError(t, closed.Close())
 	for _, url := range []string{
 		"redis://" + silent.Addr().String(), "redis://:pw@" + silent.Addr().String(), "rediss://" + silent.Addr().String(),
 		"redis+cluster://" + silent.Addr().String(), "redis+sentinel://" + silent.Addr().String() + "/main", "redis://" + closed.Addr().String(),
@@ -125,21 +126,21 @@ func TestNoConnectionIsNotTheBatch(t *testing.T) {
 		err := sendWithin(t, redissink.Config{URL: url}, 300*time.Millisecond)
 		expectOutage(t, err, "")
 		if errors.Is(err, sink.ErrMaybePoison) {
-			t.Errorf("%s: %v is blamed on the batch", url, err)
+			t.Errorf("%s: %v wraps sink.ErrMaybePoison", url, err)
 		}
 	}
 }
 
-// Who was called off while it waited says nothing of the batch.
-func TestCalledOffIsNotTheBatch(t *testing.T) {
+// A cancelled Send says nothing about the batch.
+func TestMaybePoison_NotWhenCancelled(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	called, callOff := context.WithCancel(ctx)
-	s := opened(t, redissink.Config{URL: "redis://" + answers(t, func(conn net.Conn) { callOff(); hang(conn) })})
-	err := s.Send(called, newBatch("orders"))
+	cancelled, cancelSend := context.WithCancel(ctx)
+	s := opened(t, redissink.Config{URL: "redis://" + fakeServer(t, func(conn net.Conn) { cancelSend(); hang(conn) })})
+	err := s.Send(cancelled, newBatch("orders"))
 	expectOutage(t, err, "")
 	if errors.Is(err, sink.ErrMaybePoison) {
-		t.Errorf("%v is blamed on the batch", err)
+		t.Errorf("%v wraps sink.ErrMaybePoison", err)
 	}
 }
