@@ -5,9 +5,11 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+
+	"github.com/outboxrelay/relay/internal/testkit"
 )
 
-func TestFullDevice(t *testing.T) {
+func TestSend_FullDevice(t *testing.T) {
 	t.Parallel()
 	s := open(t, "/dev/full")
 	err := s.Send(t.Context(), batch(1, 2))
@@ -15,21 +17,14 @@ func TestFullDevice(t *testing.T) {
 	if !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("got %v, want one that wraps ENOSPC", err)
 	}
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
+	testkit.NoError(t, s.Close())
 }
 
-// TestNamedPipe: without a reader there is an error at once, not a long wait.
-func TestNamedPipe(t *testing.T) {
+func TestSend_PipeWithoutReader(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "pipe")
-	if err := syscall.Mkfifo(path, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.NoError(t, syscall.Mkfifo(path, 0o600))
 	s := open(t, path)
 	outage(t, s.Send(t.Context(), batch(1, 1)))
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
+	testkit.NoError(t, s.Close())
 }

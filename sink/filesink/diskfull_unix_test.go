@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
@@ -33,13 +34,11 @@ func TestMain(m *testing.M) {
 	testserver.Main(m)
 }
 
-// runAgain runs this program again as a child and returns what it printed.
-func runAgain(t *testing.T, args ...string) string {
+// runChild runs this program as a child and returns its output.
+func runChild(t *testing.T, args ...string) string {
 	t.Helper()
 	program, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.NoError(t, err)
 	c := exec.CommandContext(t.Context(), program, args...)
 	c.Env = append(os.Environ(), childEnv+"=1")
 	c.Stderr = os.Stderr
@@ -50,51 +49,49 @@ func runAgain(t *testing.T, args ...string) string {
 	return string(out)
 }
 
-// TestDiskFull runs in a process of its own that may not write large files, which
-// is how a full disk looks from inside: a part is written, then no more.
-func TestDiskFull(t *testing.T) {
+// A child process with a limit on its files' size sees what a full disk looks like: a part
+// is written, then no more.
+func TestSend_DiskFull(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "events.ndjson")
 	send(t, open(t, path), batch(1, 3))
 	before, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.NoError(t, err)
 	limit := len(before) + len(before)/2
-	out := runAgain(t, path, strconv.Itoa(limit))
-	expect(t, "what Send answered", out, "outage outage ok")
-	expect(t, "ids in the file", ids(t, path), "1 2 3 4")
+	out := runChild(t, path, strconv.Itoa(limit))
+	testkit.Equal(t, "results of the child", out, "outage outage ok")
+	testkit.Equal(t, "ids in the file", ids(t, path), "1 2 3 4")
 }
 
-// diskFull is the child of TestDiskFull: of three sends the last has room.
+// diskFull is the child of TestSend_DiskFull. Only the last of its three batches fits.
 func diskFull(path, limit string) error {
-	most, err := strconv.ParseUint(limit, 10, 64)
+	maxSize, err := strconv.ParseUint(limit, 10, 64)
 	if err != nil {
 		return err
 	}
-	if err := limitFileSize(most); err != nil {
+	if err := limitFileSize(maxSize); err != nil {
 		return err
 	}
 	s, err := filesink.New(filesink.Config{URL: "file://" + path}, nil)
 	if err != nil {
 		return err
 	}
-	var said []string
+	var results []string
 	for _, b := range []*buffer.Batch{batch(4, 6), batch(4, 6), batch(4, 4)} {
 		switch err := s.Send(context.Background(), b); {
 		case err == nil:
-			said = append(said, "ok")
+			results = append(results, "ok")
 		case errors.Is(err, sink.ErrUnavailable) && errors.Is(err, syscall.EFBIG):
-			said = append(said, "outage")
+			results = append(results, "outage")
 		default:
-			said = append(said, err.Error())
+			results = append(results, err.Error())
 		}
 	}
-	_, err = fmt.Print(strings.Join(said, " "))
+	_, err = fmt.Print(strings.Join(results, " "))
 	return errors.Join(err, s.Close())
 }
 
-// limitFileSize makes writes beyond so many bytes fail in this process.
+// limitFileSize limits the size of the files that this process may write.
 func limitFileSize(bytes uint64) error {
 	return syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: bytes, Max: bytes})
 }

@@ -11,15 +11,15 @@ import (
 	"syscall"
 )
 
-// file is an output that is opened by its path.
+// file is an output at a path.
 type file struct {
 	path    string
 	f       *os.File // nil: not open
 	regular bool     // f is neither a device nor a named pipe
-	lines   stream   // into f
+	lines   stream   // writes to f
 }
 
-// open opens the file, anew when the path leads to another one by now.
+// open opens the file, and again if the path now names another file.
 func (o *file) open() error {
 	if o.f != nil {
 		if same, err := o.sameFile(); same || err != nil {
@@ -31,19 +31,19 @@ func (o *file) open() error {
 	}
 	_, err := os.Stat(o.path)
 	isNew := errors.Is(err, fs.ErrNotExist)
-	// O_NONBLOCK: a named pipe without a reader is an error, not a long wait.
+	// With O_NONBLOCK a named pipe without a reader is an error; otherwise open would block.
 	f, err := os.OpenFile(o.path, os.O_WRONLY|os.O_APPEND|os.O_CREATE|syscall.O_NONBLOCK, 0o644)
 	if err != nil {
 		return err
 	}
-	if err := o.take(f, isNew); err != nil {
+	if err := o.use(f, isNew); err != nil {
 		return errors.Join(err, f.Close())
 	}
 	return nil
 }
 
-// take makes f the open file.
-func (o *file) take(f *os.File, isNew bool) error {
+// use makes f the open file.
+func (o *file) use(f *os.File, isNew bool) error {
 	info, err := f.Stat()
 	if err != nil {
 		return err
@@ -51,9 +51,9 @@ func (o *file) take(f *os.File, isNew bool) error {
 	lines := stream{w: f}
 	switch {
 	case isNew:
-		err = syncFolder(filepath.Dir(o.path))
+		err = syncDir(filepath.Dir(o.path))
 	case info.Mode().IsRegular() && info.Size() > 0:
-		lines.torn, err = endsWithinLine(o.path, info.Size())
+		lines.partial, err = endsWithinLine(o.path, info.Size())
 	}
 	if err != nil {
 		return err
@@ -62,35 +62,35 @@ func (o *file) take(f *os.File, isNew bool) error {
 	return nil
 }
 
-// sameFile tells whether the path still leads to the open file.
+// sameFile reports whether the path still names the open file.
 func (o *file) sameFile() (bool, error) {
-	there, err := os.Stat(o.path)
+	atPath, err := os.Stat(o.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	here, err := o.f.Stat()
+	opened, err := o.f.Stat()
 	if err != nil {
 		return false, err
 	}
-	return os.SameFile(there, here), nil
+	return os.SameFile(atPath, opened), nil
 }
 
-// syncFolder makes the name of a new file durable.
-func syncFolder(path string) error {
+// syncDir makes the name of a new file durable.
+func syncDir(path string) error {
 	if runtime.GOOS == "windows" {
-		return nil // a folder cannot be synced there
+		return nil // Windows cannot sync a directory
 	}
-	folder, err := os.Open(path)
+	dir, err := os.Open(path)
 	if err != nil {
 		return err
 	}
-	return errors.Join(folder.Sync(), folder.Close())
+	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// endsWithinLine looks for what a process that was killed may have left behind.
+// endsWithinLine reports whether the last line is partial, as after a killed process.
 func endsWithinLine(path string, size int64) (bool, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -105,21 +105,21 @@ func (o *file) write(lines []byte) error {
 	if err := o.open(); err != nil {
 		return err
 	}
-	torn := o.lines.torn
+	partial := o.lines.partial
 	n, err := o.lines.append(lines)
 	if err == nil || !o.regular {
 		return err
 	}
-	if cutErr := o.cutBack(int64(n)); cutErr != nil {
-		// Opening it again will look at how it ends.
-		return errors.Join(err, cutErr, o.close())
+	if truncateErr := o.truncate(int64(n)); truncateErr != nil {
+		// The next open checks how the file ends.
+		return errors.Join(err, truncateErr, o.close())
 	}
-	o.lines.torn = torn
+	o.lines.partial = partial
 	return err
 }
 
-// cutBack takes the last n bytes away, unless they are not the last any more.
-func (o *file) cutBack(n int64) error {
+// truncate removes the last n bytes, unless another process has appended to the file.
+func (o *file) truncate(n int64) error {
 	if n == 0 {
 		return nil
 	}
@@ -132,7 +132,7 @@ func (o *file) cutBack(n int64) error {
 		return err
 	}
 	if info.Size() != end {
-		return fmt.Errorf("%s: another process has written behind a part of a batch, which stays", o.path)
+		return fmt.Errorf("%s: part of a batch remains, because another process has appended to the file", o.path)
 	}
 	return o.f.Truncate(end - n)
 }

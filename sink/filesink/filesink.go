@@ -1,23 +1,21 @@
-// Package filesink writes events as NDJSON, one JSON envelope a line, to a file or
-// to standard output.
+// Package filesink writes events as NDJSON, one JSON envelope a line, to a file or to
+// standard output.
 //
 // # Durability
 //
-// A batch counts as delivered when it was written and, where the output is a
-// regular file, synced to disk. A batch of which only a part could be written (a
-// full disk) is an outage, and the file is cut back to where the batch began, so
-// that no half line stays behind. Where that is not possible (a pipe, or the
-// process was killed), the half line is ended before the next batch is written.
+// A batch counts as delivered when it was written and, if the output is a regular file,
+// synced to disk. If only part of a batch could be written (a full disk), that is an
+// outage: the sink truncates the file to its length before the batch. If the sink cannot
+// truncate (a pipe, a killed process), it ends the partial line before the next batch.
 //
 // # Rotation
 //
-// Before each batch the sink looks whether the path still leads to the file it
-// has open, and opens it anew if not: moving the file away is all that a log
-// rotation has to do. Rotation by copying and truncating works as well, since
-// the file is open for appending, but loses what is written in between.
+// Before each batch the sink checks whether the path still names the open file, and
+// otherwise opens it again. So a log rotation only has to rename the file. Rotation by copy
+// and truncate works too, but loses the events that are written between the two steps.
 //
-// Several processes may append to one file, but the half line one of them writes
-// to a full disk can spoil a line of another's.
+// Several processes may append to one file. If the disk is full, a partial line of one
+// process can corrupt a line of another.
 package filesink
 
 import (
@@ -34,92 +32,89 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-// Config says where to write.
+// Config is the configuration of a Sink.
 type Config struct {
 	// URL is "stdout:" or "file:///absolute/path". Required.
 	URL string
 }
 
-// Sink writes events to a file or to standard output. It is safe for concurrent
-// use: one batch is written at a time.
+// Sink writes events to a file or to standard output. It is safe for concurrent use, and
+// writes one batch at a time.
 type Sink struct {
 	out  output
-	name string // where it leads, for people to read
-	// turn holds one token; who has it writes. A mutex would not let go of those
-	// whose context is over.
-	turn    chan struct{}
+	name string // of the output, for people
+	// writing is a semaphore of one. Unlike a mutex, waiting for it ends with the context.
+	writing chan struct{}
 	buffers sync.Pool // of *[]byte
 }
 
-// output is where lines go. Its methods are called by one goroutine at a time.
+// output is a destination of lines. One goroutine at a time calls its methods.
 type output interface {
-	// open makes sure that lines can be written.
+	// open prepares the output for writing.
 	open() error
-	// write writes all of the lines durably, or none as far as that can be had.
+	// write writes all lines durably, or none if the output can be truncated.
 	write(lines []byte) error
 	close() error
 }
 
-// New makes a sink; it opens nothing yet. stdout is where "stdout:" writes to, and
-// stays the caller's. Who hands in os.Stdout ignores SIGPIPE (signal.Ignore):
-// otherwise Go ends the process when the reader goes away, where Send would
-// report an outage.
+// New returns a sink. It does not open the file yet. "stdout:" writes to stdout, which the
+// caller owns. With os.Stdout the caller must ignore SIGPIPE (signal.Ignore): otherwise Go
+// ends the process when the reader closes the pipe, and Send cannot report an outage.
 func New(c Config, stdout io.Writer) (*Sink, error) {
 	out, err := c.output(stdout)
 	if err != nil {
 		return nil, fmt.Errorf("file sink: %w", err)
 	}
-	s := &Sink{out: out, name: "standard output", turn: make(chan struct{}, 1)}
+	s := &Sink{out: out, name: "standard output", writing: make(chan struct{}, 1)}
 	if f, ok := out.(*file); ok {
 		s.name = f.path
 	}
 	s.buffers.New = func() any { return new([]byte) }
-	s.turn <- struct{}{}
 	return s, nil
 }
 
 func (c Config) output(stdout io.Writer) (output, error) {
 	if c.URL == "stdout:" {
 		if stdout == nil {
-			return nil, errors.New("url stdout: has no output to go to")
+			return nil, errors.New("url is stdout:, but New got no output")
 		}
 		return &stream{w: stdout}, nil
 	}
 	u, err := url.Parse(c.URL)
 	if err != nil {
-		return nil, err // names no secret: neither scheme has any
+		return nil, err // quotes the URL, which has no secrets
 	}
 	switch {
 	case u.Scheme != "file" || u.Opaque != "" || u.Host != "" || u.User != nil || !filepath.IsAbs(u.Path):
-		return nil, fmt.Errorf("url %q: stdout: or file:///absolute/path was expected", u.Redacted())
+		return nil, fmt.Errorf("url is %q; expected stdout: or file:///absolute/path", u.Redacted())
 	case u.RawQuery != "" || u.Fragment != "":
-		return nil, fmt.Errorf("url %q: a path has no ? and no # (write %%3F, %%23)", c.URL)
+		return nil, fmt.Errorf("url is %q; expected no ? and no # (write %%3F and %%23)", c.URL)
 	case strings.HasSuffix(u.Path, "/"):
-		return nil, fmt.Errorf("url %q: a file was expected, this is a folder", c.URL)
+		return nil, fmt.Errorf("url is %q; expected a file, not a directory", c.URL)
 	case strings.Contains(u.Path, "{topic}") || strings.Contains(u.Path, "{key}"):
-		return nil, fmt.Errorf("url %q: a file takes no placeholders", c.URL)
+		return nil, fmt.Errorf("url is %q; expected no placeholders", c.URL)
 	}
 	return &file{path: u.Path}, nil
 }
 
-// Send appends the batch's events. Its error wraps sink.ErrUnavailable, or is a
-// *sink.BatchError that names events which no envelope can carry. A write that
-// the operating system holds up (a pipe nobody reads) is not ended by ctx.
+// Send appends the batch's events. The error wraps sink.ErrUnavailable, or is a
+// *sink.BatchError of events that an envelope cannot carry. ctx does not end a write that
+// blocks in the operating system (a pipe without a reader).
 func (s *Sink) Send(ctx context.Context, b *buffer.Batch) error {
 	buffer := s.buffers.Get().(*[]byte)
 	defer s.buffers.Put(buffer)
-	lines, refused := appendLines((*buffer)[:0], b)
+	lines, rejected := appendLines((*buffer)[:0], b)
 	*buffer = lines
 	if err := s.exclusively(ctx, func() error { return s.out.write(lines) }); err != nil {
 		return fmt.Errorf("writing %d events: %w", len(b.Events), sink.Unavailable(err))
 	}
-	if len(refused) > 0 {
-		return &sink.BatchError{Events: refused}
+	if len(rejected) > 0 {
+		return &sink.BatchError{Events: rejected}
 	}
 	return nil
 }
 
-// Check opens the file, and creates it if need be. The error wraps
+// Check opens the file, and creates it if it does not exist. The error wraps
 // sink.ErrUnavailable.
 func (s *Sink) Check(ctx context.Context) error {
 	if err := s.exclusively(ctx, s.out.open); err != nil {
@@ -131,7 +126,7 @@ func (s *Sink) Check(ctx context.Context) error {
 // Close closes the file; standard output stays open.
 func (s *Sink) Close() error { return s.out.close() }
 
-// exclusively runs act when it is its turn, unless ctx is over first.
+// exclusively runs act while nothing else writes, unless ctx ends first.
 func (s *Sink) exclusively(ctx context.Context, act func() error) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -139,8 +134,8 @@ func (s *Sink) exclusively(ctx context.Context, act func() error) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-s.turn:
+	case s.writing <- struct{}{}:
 	}
-	defer func() { s.turn <- struct{}{} }()
+	defer func() { <-s.writing }()
 	return act()
 }

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/sink"
 	"github.com/outboxrelay/relay/sink/filesink"
 	"github.com/outboxrelay/relay/sink/sinktest"
@@ -16,7 +17,7 @@ var keeps = sinktest.Keeps{
 	Topic: true, Key: true, Headers: true, HeadersText: true, CreatedAt: true, AnyText: true, Bytes: true,
 }
 
-// files sends to a file that is opened by its path.
+// files writes to a file by its path.
 var files = sinktest.Harness{
 	Keeps: keeps,
 	Open: func(t testing.TB) sinktest.Destination {
@@ -27,11 +28,11 @@ var files = sinktest.Harness{
 		}
 	},
 	OpenBroken: func(t testing.TB) sink.Sink {
-		return open(t, filepath.Join(t.TempDir(), "no-such-folder", "events.ndjson"))
+		return open(t, filepath.Join(t.TempDir(), "no-such-directory", "events.ndjson"))
 	},
 }
 
-// redirected sends to a standard output that the shell redirected to a file.
+// redirected writes to a standard output that is redirected to a file.
 var redirected = sinktest.Harness{
 	Keeps: keeps,
 	Open: func(t testing.TB) sinktest.Destination {
@@ -63,17 +64,13 @@ func open(t testing.TB, path string) *filesink.Sink {
 func create(t testing.TB, path string) *os.File {
 	t.Helper()
 	f, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.NoError(t, err)
 	return f
 }
 
 func closeFile(t testing.TB, f *os.File) {
 	t.Helper()
-	if err := f.Close(); err != nil {
-		t.Error(err)
-	}
+	testkit.NoError(t, f.Close())
 }
 
 func lines(t testing.TB, path string) [][]byte {

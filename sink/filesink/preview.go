@@ -7,35 +7,36 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-// Preview implements sink.Previewer: the lines that the batch makes.
+// Preview implements sink.Previewer. It returns the lines that Send would append.
 func (s *Sink) Preview(_ context.Context, b *buffer.Batch) ([]sink.PreparedMessage, error) {
-	lines, refused := appendLines(nil, b)
+	lines, rejected := appendLines(nil, b)
 	var err error
-	if len(refused) > 0 {
-		err = &sink.BatchError{Events: refused}
+	if len(rejected) > 0 {
+		err = &sink.BatchError{Events: rejected}
 	}
-	if len(refused) == len(b.Events) {
+	if len(rejected) == len(b.Events) {
 		return nil, err
 	}
-	shown := sink.PreparedMessage{Summary: "append to " + s.name, Body: lines}
+	message := sink.PreparedMessage{Summary: "append to " + s.name, Body: lines}
 	for i := range b.Events {
-		if len(refused) > 0 && refused[0].Index == i {
-			refused = refused[1:]
+		if len(rejected) > 0 && rejected[0].Index == i {
+			rejected = rejected[1:]
 			continue
 		}
-		shown.Events = append(shown.Events, i)
+		message.Events = append(message.Events, i)
 	}
-	return []sink.PreparedMessage{shown}, err
+	return []sink.PreparedMessage{message}, err
 }
 
-// appendLines appends the events, and names those that no envelope can carry, in order.
-func appendLines(lines []byte, b *buffer.Batch) (_ []byte, refused []sink.EventError) {
+// appendLines appends the events' envelopes. rejected are the events that an envelope cannot
+// carry, in order.
+func appendLines(lines []byte, b *buffer.Batch) (_ []byte, rejected []sink.EventError) {
 	for i := range b.Events {
 		if err := sink.CheckHeaders(&b.Events[i]); err != nil {
-			refused = append(refused, sink.EventError{Index: i, Err: err})
+			rejected = append(rejected, sink.EventError{Index: i, Err: err})
 			continue
 		}
 		lines = sink.AppendLine(lines, &b.Events[i], b.PayloadIsJSON)
 	}
-	return lines, refused
+	return lines, rejected
 }

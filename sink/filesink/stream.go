@@ -6,10 +6,10 @@ import (
 	"os"
 )
 
-// stream appends lines to what cannot be cut back, such as standard output.
+// stream appends lines to an output that cannot be truncated, such as standard output.
 type stream struct {
-	w    io.Writer
-	torn bool // what was written last ends within a line
+	w       io.Writer
+	partial bool // the last write ended within a line
 }
 
 func (s *stream) open() error {
@@ -28,24 +28,23 @@ func (s *stream) write(lines []byte) error {
 	return err
 }
 
-// append returns how many bytes were written when it fails, too.
+// append returns how many bytes were written, even with an error.
 func (s *stream) append(lines []byte) (n int, err error) {
-	if s.torn {
+	if s.partial {
 		if n, err = s.w.Write([]byte{'\n'}); err != nil {
 			return n, err
 		}
-		s.torn = false
+		s.partial = false
 	}
 	m, err := s.w.Write(lines)
 	if err != nil {
-		s.torn = m > 0 && m <= len(lines) && lines[m-1] != '\n'
+		s.partial = m > 0 && m <= len(lines) && lines[m-1] != '\n'
 		return n + m, err
 	}
 	return n + m, s.sync()
 }
 
-// sync makes the output durable where it is a regular file; a pipe or a terminal
-// has nothing to sync.
+// sync syncs a regular file. It does nothing for a pipe or a terminal.
 func (s *stream) sync() error {
 	f, ok := s.w.(*os.File)
 	if !ok {
