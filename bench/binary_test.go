@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// command is the relay as people run it, and its configuration.
+// command is the relay binary and its configuration.
 type command struct {
 	binary string
 	db     *database
@@ -59,7 +59,7 @@ pipelines:
 	return path
 }
 
-// migrate makes the tables that the settings want, and the trigger.
+// migrate creates the tables for the settings, and the trigger.
 func (c command) migrate(b *testing.B, s settings) {
 	b.Helper()
 	out, err := exec.CommandContext(b.Context(), c.binary, "migrate", "-c", c.configure(b, s)).CombinedOutput()
@@ -73,10 +73,10 @@ SELECT count(*) FROM pg_trigger WHERE tgrelid = $1::regclass AND NOT tgisinterna
 	}
 }
 
-// run starts the relay, until stop is called, or the benchmark ends.
+// run starts the relay. It runs until stop is called or the benchmark ends.
 func (c command) run(b *testing.B, s settings) (pid int, stop func()) {
 	b.Helper()
-	// The context of a benchmark ends before its cleanups, which ask for the end.
+	// A benchmark's context ends before its cleanups, which stop the relay.
 	cmd := exec.CommandContext(context.WithoutCancel(b.Context()), c.binary, "run", "-c", c.configure(b, s))
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

@@ -9,18 +9,18 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-// contender is one way of getting a backlog to a sink.
+// contender is one way to move a backlog to a sink.
 type contender struct {
 	name    string
 	table   string
 	batched bool // its stream takes fast ingest
-	// fill puts the backlog in the empty table; nil: events like the relay's own.
+	// fill inserts the backlog into the empty table; nil inserts events like the relay's own.
 	fill  func(b *testing.B)
 	drain func(b *testing.B, to place, events int) time.Duration
 }
 
-// loops is the loop with one, two and four workers. The best is the measure of the
-// others.
+// loops returns the loop with one, two and four workers. The other contenders are
+// compared with the best of them.
 func (db *database) loops() (all []contender) {
 	for _, workers := range []int{1, 2, 4} {
 		all = append(all, contender{
@@ -35,7 +35,7 @@ func (db *database) loops() (all []contender) {
 	return all
 }
 
-// relays is the relay, claiming in each of the modes that -only lets run.
+// relays returns the relay in each claim mode that -only selects.
 func (db *database) relays(modes ...buffer.ClaimMode) (all []contender) {
 	for _, mode := range modes {
 		if !wanted(string(mode)) {
@@ -53,7 +53,7 @@ func (db *database) relays(modes ...buffer.ClaimMode) (all []contender) {
 	return all
 }
 
-// figures of one drain. Times are CPU's, of an event.
+// figures of one drain. Times are CPU time per event.
 type figures struct {
 	rate                  float64 // events/s
 	postgres, own, broker float64 // microseconds an event
@@ -90,9 +90,9 @@ func (db *database) measure(b *testing.B, c contender, to place, events int) fig
 	return f
 }
 
-// race lets contenders drain backlogs of their own, one after the other, b.N times
-// around, and reports medians. Each round begins with another one. What it compares
-// with the loop it compares round by round.
+// race drains one backlog per contender, one after the other, in b.N rounds, and
+// reports medians. Each round begins with another contender. Ratios to the loop are
+// computed round by round.
 func (db *database) race(b *testing.B, to place, contenders []contender, events int) {
 	b.Helper()
 	results := map[string][]figures{}
@@ -126,7 +126,7 @@ func ownWork(f figures) float64      { return f.own }
 func brokerWork(f figures) float64   { return f.broker }
 func walSize(f figures) float64      { return f.wal }
 
-// bestLoop is the number of workers that the loop is quickest with.
+// bestLoop returns the number of workers with which the loop is fastest.
 func bestLoop(results map[string][]figures) (best string) {
 	for name, mine := range results {
 		if strings.HasPrefix(name, "loop") && (best == "" || medianOf(mine, rate) > medianOf(results[best], rate)) {
@@ -136,8 +136,8 @@ func bestLoop(results map[string][]figures) (best string) {
 	return best
 }
 
-// ratio is the median of what each round of a contender is to the same round of
-// another; NaN without rounds.
+// ratio returns the median ratio of a contender to another in the same round; NaN
+// without rounds.
 func ratio(mine, other []figures, get func(figures) float64) float64 {
 	var each []float64
 	for i := range min(len(mine), len(other)) {

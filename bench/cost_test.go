@@ -13,8 +13,7 @@ import (
 	"github.com/outboxrelay/relay/internal/testserver"
 )
 
-// The tables: a business row and two buffers, of which migrate gives one its
-// trigger.
+// The tables: a business table and two buffers, one of them with the trigger.
 const (
 	businessSchemaSQL = `
 CREATE TABLE orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, customer bigint NOT NULL, total numeric NOT NULL)`
@@ -23,7 +22,7 @@ CREATE TABLE orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, custome
 	wokenTable = "outbox_woken"
 )
 
-// flavour is one way that the application writes.
+// flavour is one way in which the application writes.
 type flavour struct {
 	name  string
 	table string // where its outbox row goes; "" for none
@@ -32,12 +31,11 @@ type flavour struct {
 }
 
 // BenchmarkCost has eight clients commit business transactions, without an outbox
-// row and with one, and reports what the row and the wake-ups' trigger take from
-// them. All of a transaction is one round trip. Where a relay runs it drains what is
-// committed and so is busy all the while, and takes its part of the machine: those
-// two flavours are compared with each other. A relay that sleeps is woken by the
-// first commit, so what a trigger costs that always notifies is seen only where
-// somebody holds the relay's lock and does not wake up.
+// row and with one, and reports what the row and the wake-up trigger cost. A
+// transaction is one round trip. A running relay drains what is committed, so it is
+// active throughout and uses its share of the machine: compare those two flavours
+// with each other. An idle relay becomes active at the first commit. So the cost of a
+// trigger that always notifies shows only if a session holds the relay's lock forever.
 func BenchmarkCost(b *testing.B) {
 	db := newDatabase(b)
 	relay := build(b, db)
@@ -67,7 +65,7 @@ func BenchmarkCost(b *testing.B) {
 				until(b, time.Minute, func() bool { return ask[int](b, db, "SELECT count(*) FROM "+f.table) == 0 })
 			}
 			if f.rings {
-				stop = db.sleeper(b, f.table)
+				stop = db.idleRelay(b, f.table)
 			}
 			tps, rows := db.transactions(b, f.table, lasting)
 			if f.relay != "" { // nothing is lost by being quick
@@ -98,9 +96,9 @@ func BenchmarkCost(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// sleeper holds the lock that a sleeping relay holds, and does not wake up. stop fails
-// when nobody has rung.
-func (db *database) sleeper(b *testing.B, table string) (stop func()) {
+// idleRelay holds the lock of an idle relay forever. stop fails if no notification
+// arrived.
+func (db *database) idleRelay(b *testing.B, table string) (stop func()) {
 	b.Helper()
 	conn, err := pgx.Connect(b.Context(), db.url)
 	check(b, err)

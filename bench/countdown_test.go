@@ -9,9 +9,8 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-// countdown closes done when as many events as were left have been delivered,
-// and takes the time from the begin of the first claim: what a pipeline waits for
-// its schedule is no work.
+// countdown closes done when all remaining events are delivered. It measures from the
+// start of the first claim, because waiting for the schedule is no work.
 type countdown struct {
 	left  int64
 	seen  atomic.Int64
@@ -28,7 +27,7 @@ func newCountdown(events int) *countdown {
 	return &countdown{left: int64(events), done: make(chan struct{})}
 }
 
-// await fails when the end does not come in time.
+// await fails if the end is late.
 func (c *countdown) await(b *testing.B, atMost time.Duration) {
 	b.Helper()
 	select {
@@ -62,8 +61,8 @@ func (c *countdown) Settled(b *buffer.Lease, outcomes []buffer.Outcome, _ time.D
 	}
 }
 
-// rotating hands what happens to one countdown after the other. A round ends before
-// the next begins.
+// rotating passes what it observes to one countdown after the other. A round ends
+// before the next begins.
 type rotating struct {
 	current atomic.Pointer[countdown]
 }

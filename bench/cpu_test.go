@@ -11,14 +11,14 @@ import (
 	"time"
 )
 
-// What processes have used is read from /proc, see proc_pid_stat(5): the benchmarks
-// run on Linux only.
+// CPU time is read from /proc, see proc_pid_stat(5), so the benchmarks run on Linux
+// only.
 
-// tick is the unit that the kernel counts in (USER_HZ), 10 ms wherever Go runs.
+// tick is the unit of the kernel (USER_HZ), 10 ms on every platform of Go.
 const tick = 10 * time.Millisecond
 
-// stat returns the fields of /proc/PID/stat from the third on: the second may have
-// spaces in it.
+// stat returns the fields of /proc/PID/stat from the third on; the second may
+// contain spaces.
 func stat(pid int) ([]string, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -27,7 +27,7 @@ func stat(pid int) ([]string, error) {
 	return strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:])), nil
 }
 
-// ticks adds up fields of a stat, which are counted from 1 in the manual.
+// ticks adds up fields of a stat, numbered from 1 as in the manual.
 func ticks(tb testing.TB, stat []string, first, last int) (sum time.Duration) {
 	tb.Helper()
 	for _, f := range stat[first-3 : last-2] {
@@ -38,7 +38,7 @@ func ticks(tb testing.TB, stat []string, first, last int) (sum time.Duration) {
 	return sum
 }
 
-// cpuTime is what a process has used, without its children.
+// cpuTime returns the CPU time of a process without its children.
 func cpuTime(tb testing.TB, pid int) time.Duration {
 	tb.Helper()
 	if pid == 0 {
@@ -49,8 +49,8 @@ func cpuTime(tb testing.TB, pid int) time.Duration {
 	return ticks(tb, s, 14, 15)
 }
 
-// familyTime is what a process and all its children have used, those included that
-// have ended since: the parent waited for them, and they are in its account.
+// familyTime returns the CPU time of a process and its children. Children that have
+// ended are included, because the parent waited for them.
 func familyTime(tb testing.TB, parent int) time.Duration {
 	tb.Helper()
 	s, err := stat(parent)
@@ -68,7 +68,7 @@ func familyTime(tb testing.TB, parent int) time.Duration {
 	return sum
 }
 
-// ownTime is what this process has used.
+// ownTime returns the CPU time of this process.
 func ownTime(tb testing.TB) time.Duration {
 	tb.Helper()
 	var usage syscall.Rusage
@@ -76,7 +76,7 @@ func ownTime(tb testing.TB) time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// peakMemory is the most a process was resident with, in MB.
+// peakMemory returns the peak resident memory of a process in MB.
 func peakMemory(tb testing.TB, pid int) float64 {
 	tb.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

@@ -12,14 +12,14 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres"
 )
 
-// batchSize is everybody's.
+// batchSize is used by all contenders.
 const batchSize = 1000
 
 // eventsTable is the relay's buffer.
 const eventsTable = "outbox_events"
 
-// database is a PostgreSQL server of one's own, with fsync and synchronous_commit
-// on, and the tables of the relay and of the loop in it.
+// database is a separate PostgreSQL server with fsync and synchronous_commit on, and
+// with the tables of the relay and of the loop.
 type database struct {
 	url  string
 	pool *pgxpool.Pool
@@ -53,17 +53,17 @@ func (db *database) exec(tb testing.TB, statement string, args ...any) {
 	check(tb, err)
 }
 
-// ask returns the one value that a query answers.
+// ask returns the single value of a query.
 func ask[T any](tb testing.TB, db *database, query string, args ...any) (answer T) {
 	tb.Helper()
 	check(tb, db.pool.QueryRow(tb.Context(), query, args...).Scan(&answer))
 	return answer
 }
 
-// payloadSQL makes JSON of 300 bytes.
+// payloadSQL produces JSON of 300 bytes.
 const payloadSQL = `jsonb_build_object('order', i, 'pad', repeat('x', 277 - length(i::text)))`
 
-// fill empties a table and puts n events in it.
+// fill empties a table and inserts n events.
 func (db *database) fill(tb testing.TB, table string, n int) {
 	tb.Helper()
 	db.fillWith(tb, table, func() { db.insert(tb, table, n) })
@@ -83,7 +83,7 @@ func (db *database) insert(tb testing.TB, table string, n int) {
 	db.exec(tb, fmt.Sprintf("INSERT INTO %s (topic, payload) SELECT 'orders', %s FROM generate_series(1, %d) i", table, payloadSQL, n))
 }
 
-// mustBeEmpty fails when events are left, or batches.
+// mustBeEmpty fails if events or batches remain.
 func (db *database) mustBeEmpty(tb testing.TB, table string) {
 	tb.Helper()
 	if left := ask[int](tb, db, "SELECT (SELECT count(*) FROM "+table+") + (SELECT count(*) FROM outbox_batches)"); left != 0 {
@@ -98,7 +98,7 @@ func (db *database) untilEmpty(b *testing.B) {
 	})
 }
 
-// walBytes is how much has been written to the log so far.
+// walBytes returns the size of the WAL written so far.
 func (db *database) walBytes(tb testing.TB) int64 {
 	tb.Helper()
 	return ask[int64](tb, db, "SELECT (pg_current_wal_lsn() - '0/0'::pg_lsn)::bigint")

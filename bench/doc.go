@@ -1,12 +1,11 @@
-// Package bench measures the relay on real servers, beside the loop that a good
-// engineer would write instead: how fast a backlog drains and what an event costs,
-// what a pinned snapshot and ten million waiting events change, how soon an event
-// arrives, what it takes from the application, and what an idle relay uses.
+// Package bench measures the relay on real servers and compares it with the loop that
+// a good engineer would write instead: drain rate and cost per event, the effect of a
+// pinned snapshot and of ten million waiting events, latency, the cost for the
+// application, and the cost of an idle relay.
 //
 //	go test -run '^$' -bench Drain -benchtime 3x -v ./bench
 //
-// -v, because the tables are what to read. docs/performance.md says what each
-// measures and what came out. Timings are noisy and never decide a test: compare
-// figures of one run. What fails a benchmark is an event that was lost, came twice or
-// was left behind.
+// -v prints the tables. docs/performance.md describes each benchmark and its results.
+// Timings are noisy and never decide a test: compare figures of one run. A benchmark
+// fails if an event was lost, duplicated or left behind.
 package bench

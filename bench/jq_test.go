@@ -12,7 +12,7 @@ import (
 	"github.com/outboxrelay/relay/sink/httpsink"
 )
 
-// What a bulk API wants, and what it answers.
+// Request and response of a bulk API.
 const (
 	requestJQ = `{inputs: [.events[] | {id, properties: .payload, traceId: .id}]}`
 	resultsJQ = `[.body.errors[]? | {id: .context.id, error: .message}]`
@@ -21,7 +21,7 @@ const (
 )
 
 // BenchmarkJQ drains the relay's own table to an HTTP API in this process: without
-// programs, with one that makes the request, and with one more that reads the results.
+// programs, with a request program, and also with a results program.
 func BenchmarkJQ(b *testing.B) {
 	db := newDatabase(b)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -16,10 +16,10 @@ import (
 )
 
 // BenchmarkLatency commits 500 single events a second for twenty seconds, whether
-// those before have arrived or not, and reports how long after the commit a consumer
-// has each: from the moment the INSERT returned to the moment a blocking XREAD did.
-// So it includes the wake-up, claim and send, Redis, and both ways of this process's
-// scheduling; it does not include the insert. Both moments are of one clock.
+// earlier ones have arrived or not. It reports the time from the return of the INSERT
+// to the return of a blocking XREAD in a consumer, with one clock. That includes the
+// wake-up, the claim, the send, Redis and this process's scheduling, but not the
+// insert.
 func BenchmarkLatency(b *testing.B) {
 	for _, wake := range []string{"notify", "poll"} {
 		b.Run(wake, func(b *testing.B) {
@@ -52,7 +52,7 @@ func BenchmarkLatency(b *testing.B) {
 	}
 }
 
-// moments are when things happened to events, by id.
+// moments are times of events, by id.
 type moments struct {
 	mu sync.Mutex
 	at map[int64]time.Time
@@ -64,9 +64,8 @@ func (m *moments) set(id int64, at time.Time) {
 	m.at[id] = at
 }
 
-// trickle inserts events one by one, so many a second, and returns how many
-// milliseconds after its commit each was read from the stream, and how many its
-// insert took.
+// trickle inserts events one by one at a given rate. It returns, in milliseconds, the
+// time from each commit to its arrival in the stream, and the time of each insert.
 func (db *database) trickle(b *testing.B, addr string, perSecond int, lasting time.Duration) (arrived, inserted []float64) {
 	b.Helper()
 	ctx, cancel := bounded(b, lasting+time.Minute)
@@ -80,7 +79,7 @@ func (db *database) trickle(b *testing.B, addr string, perSecond int, lasting ti
 	client := redis.NewClient(&redis.Options{Addr: addr})
 	defer func() { check(b, client.Close()) }()
 
-	// Some that do not count: then everything is up, connected, and idle again.
+	// Warm up until everything is connected and idle again.
 	warm := moments{at: map[int64]time.Time{}}
 	pace(b, ctx, pool, &warm, perSecond, 200)
 	from := "0"
@@ -103,7 +102,7 @@ func (db *database) trickle(b *testing.B, addr string, perSecond int, lasting ti
 	return arrived, inserted
 }
 
-// pace begins so many inserts a second, whether those before are done or not, and
+// pace starts inserts at a given rate, whether earlier ones are done or not, and
 // returns how many milliseconds each took.
 func pace(b *testing.B, ctx context.Context, pool *pgxpool.Pool, committed *moments, perSecond, n int) []float64 {
 	b.Helper()
@@ -130,7 +129,7 @@ func pace(b *testing.B, ctx context.Context, pool *pgxpool.Pool, committed *mome
 const insertSQL = `
 INSERT INTO outbox_events (topic, payload) SELECT 'orders', ` + payloadSQL + ` FROM (VALUES (1)) v (i) RETURNING id`
 
-// readStream reads on until so many entries were there, and notes when.
+// readStream reads a number of entries and records when they arrived.
 func readStream(ctx context.Context, client *redis.Client, read *moments, from *string, entries int) error {
 	for seen := 0; seen < entries; {
 		streams, err := client.XRead(ctx, &redis.XReadArgs{Streams: []string{orders, *from}, Count: 1000, Block: time.Minute}).Result()

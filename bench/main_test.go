@@ -25,15 +25,15 @@ func TestMain(m *testing.M) {
 	testserver.Main(m)
 }
 
-// scaled is n events, or as many as -scale makes of it, in whole batches.
+// scaled returns n times -scale, in whole batches.
 func scaled(n int) int { return max(1, int(float64(n)**scale)/batchSize) * batchSize }
 
-// scaledTime is d, or what -scale makes of it.
+// scaledTime returns d times -scale.
 func scaledTime(d time.Duration) time.Duration {
 	return max(time.Second, time.Duration(float64(d)**scale))
 }
 
-// wanted tells whether -only lets a contender run.
+// wanted reports whether -only selects a contender.
 func wanted(name string) bool {
 	return *only == "" || slices.Contains(strings.Split(*only, ","), name)
 }
@@ -63,8 +63,8 @@ func until(b *testing.B, atMost time.Duration, done func() bool) {
 	}
 }
 
-// bounded is the benchmark's context with an end. What is still not done then is
-// lost, and fails.
+// bounded returns the benchmark's context with a deadline. Work that is not done by
+// then fails.
 func bounded(b *testing.B, atMost time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(b.Context(), atMost)
 }

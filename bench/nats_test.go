@@ -12,12 +12,11 @@ import (
 	"github.com/outboxrelay/relay/internal/testserver"
 )
 
-// natsFolder is the environment variable that makes the test binary a NATS server
-// whose files are there.
+// natsFolder is an environment variable. It makes the test binary a NATS server with
+// its files in that folder.
 const natsFolder = "RELAY_BENCH_NATS"
 
-// serveNATS serves until its input is closed, as it is when whoever started it is
-// gone, however that ended.
+// serveNATS serves until its input is closed, which happens however its parent ends.
 func serveNATS(dir string) {
 	server, err := testserver.StartNATS(dir)
 	if err != nil {
@@ -31,7 +30,7 @@ func serveNATS(dir string) {
 	}
 }
 
-// startNATS runs a server in a process of its own: in this one its work would
+// startNATS runs a server in a separate process. In this process its CPU time would
 // count as the relay's.
 func startNATS(b *testing.B) (url string, pid int) {
 	b.Helper()

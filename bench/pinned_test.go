@@ -12,10 +12,10 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres"
 )
 
-// BenchmarkPinned has twenty rounds of 50,000 events drained while another session
-// holds a snapshot, so that no dead row can go. It reports the last round's rate
-// beside the second's (in the first there is nothing dead yet), and what claims
-// took. There is no sink: what one costs would only hide what claims cost more.
+// BenchmarkPinned drains twenty rounds of 50,000 events while another session holds a
+// snapshot, so that vacuum can remove nothing. It reports the rate of the last round
+// relative to the second (the first has no dead rows yet), and the time of claims.
+// There is no sink, because its cost would hide the cost of claims.
 func BenchmarkPinned(b *testing.B) {
 	const rounds = 20
 	events := scaled(50_000)
@@ -29,21 +29,21 @@ func BenchmarkPinned(b *testing.B) {
 			unpin := db.pin(b, eventsTable)
 			series := db.rounds(b, buffer.ClaimMode(c.name), rounds, events)
 			unpin()
-			series.tell(b, &t, &chart, c.name)
+			series.report(b, &t, &chart, c.name)
 		}
 		if wanted("loop") {
 			db.fill(b, loopTable, 0)
 			unpin := db.pin(b, loopTable)
 			series := db.loopRounds(b, rounds, events)
 			unpin()
-			series.tell(b, &t, &chart, "loop")
+			series.report(b, &t, &chart, "loop")
 		}
 		b.Logf("%d rounds of %d events under a pinned snapshot\n%s\nthousand events/s by round:\n%s", rounds, events, t, &chart)
 	}
 	b.ReportMetric(0, "ns/op")
 }
 
-// pin opens a snapshot that sees the table as it is now, until unpin is called.
+// pin holds a snapshot of the current table until unpin is called.
 func (db *database) pin(b *testing.B, table string) (unpin func()) {
 	b.Helper()
 	tx, err := db.pool.BeginTx(b.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
@@ -53,7 +53,7 @@ func (db *database) pin(b *testing.B, table string) (unpin func()) {
 	return func() { check(b, tx.Rollback(b.Context())) }
 }
 
-// series is what became of the rounds, in their order.
+// series has the results of the rounds in order.
 type series struct {
 	speeds []float64   // events/s
 	claims [][]float64 // milliseconds each took
@@ -68,7 +68,7 @@ func (s *series) add(events int, took time.Duration, claims []time.Duration) {
 	s.claims = append(s.claims, ms)
 }
 
-// rounds has a relay drain one round after the other, claiming in a mode.
+// rounds drains one round after the other with a relay in one claim mode.
 func (db *database) rounds(b *testing.B, mode buffer.ClaimMode, rounds, events int) (s series) {
 	b.Helper()
 	observer := &rotating{}
@@ -87,10 +87,10 @@ func (db *database) rounds(b *testing.B, mode buffer.ClaimMode, rounds, events i
 	return s
 }
 
-// loopFor is when the loop is stopped: what it has shown by then is enough.
+// loopFor is the time after which the loop is stopped.
 const loopFor = time.Minute
 
-// loopRounds is the same for the loop, until it has had a minute.
+// loopRounds does the same with the loop, for a minute.
 func (db *database) loopRounds(b *testing.B, rounds, events int) (s series) {
 	b.Helper()
 	ctx, cancel := bounded(b, loopFor)
@@ -109,11 +109,10 @@ func (db *database) loopRounds(b *testing.B, rounds, events int) (s series) {
 	return s
 }
 
-// window are the values of rounds from..to, counted from 1, as far as there are
-// such.
+// window returns the values of rounds from..to, counted from 1, as far as they exist.
 func window[T any](of []T, from, to int) []T { return of[min(from-1, len(of)):min(to, len(of))] }
 
-func (s *series) tell(b *testing.B, t *table, chart *strings.Builder, name string) {
+func (s *series) report(b *testing.B, t *table, chart *strings.Builder, name string) {
 	b.Helper()
 	n := len(s.speeds)
 	if n < 2 {

@@ -7,12 +7,12 @@ import (
 	"github.com/outboxrelay/relay/internal/testserver"
 )
 
-// BenchmarkProcess runs the command itself and looks at it from outside.
+// BenchmarkProcess runs the command and observes it from outside.
 //
-// "Idle" reports what a relay with nothing to do costs: statements a second, as
-// the database counts them, and its share of a core; woken by a trigger, and by
-// looking, and each with the supervisor. "Waiting" reports the resident memory of a
-// relay while half a million events wait and drain.
+// "Idle" reports the cost of an idle relay: statements a second, counted by the
+// database, and its share of a core, for each wake mode, with and without the
+// supervisor. "Waiting" reports the resident memory of a relay while half a million
+// events wait and drain.
 func BenchmarkProcess(b *testing.B) {
 	db := newDatabase(b, map[string]string{"shared_preload_libraries": "pg_stat_statements"})
 	relay := build(b, db)
@@ -53,7 +53,7 @@ func waiting(b *testing.B, relay command) {
 		db.fill(b, eventsTable, scaled(500_000))
 		server := testserver.Redis(b)
 		check(b, server.Stop())
-		pid, stop := relay.run(b, settings{sink: server.URL}) // the sink is away: all of them wait
+		pid, stop := relay.run(b, settings{sink: server.URL}) // the sink is unavailable, so all events wait
 		pause(b, 10*time.Second)
 		waiting = max(waiting, peakMemory(b, pid))
 		check(b, server.Start(b.Context()))

@@ -14,10 +14,10 @@ import (
 	"time"
 )
 
-// BenchmarkRate runs the command itself for a minute against a server that answers at
-// once, with a rate of 10 requests a second: one process with four workers, and three
-// processes that share the rate. Metrics: by how much the rate was missed, and the most
-// requests that came within any second.
+// BenchmarkRate runs the command for a minute against a server that answers at once,
+// with a rate of 10 requests a second: one process with four workers, and three
+// processes that share the rate. It reports the deviation from the rate, and the most
+// requests within any second.
 func BenchmarkRate(b *testing.B) {
 	db := newDatabase(b)
 	relay := build(b, db)
@@ -25,7 +25,7 @@ func BenchmarkRate(b *testing.B) {
 	b.Run("Shared", func(b *testing.B) { relay.atARate(b, 3, ", shared: true") })
 }
 
-// begun notes when requests came.
+// begun records when requests arrived.
 type begun struct {
 	mu sync.Mutex
 	at []time.Time

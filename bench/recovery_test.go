@@ -18,11 +18,10 @@ import (
 	"github.com/outboxrelay/relay/sink/redissink"
 )
 
-// BenchmarkRecovery measures what follows an accident, with the default
-// configuration (but for the lease): how long after the end of its lease a dead
-// owner's batch is settled by another; how long after a sink's return the first
-// event arrives there (it was away for half a minute, so waits have grown); and how
-// many requests one poison event in a batch of 1000 costs.
+// BenchmarkRecovery measures recovery with the default configuration, except for the
+// lease: the time from the end of a dead owner's lease to the settle by another; the
+// time from a sink's recovery to the first event (after an outage of half a minute,
+// with grown backoff); and the requests for one poison event in a batch of 1000.
 func BenchmarkRecovery(b *testing.B) {
 	db := newDatabase(b)
 	b.Run("TakeOver", db.takeOver)
@@ -82,7 +81,7 @@ func (db *database) redisReturns(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// httpReturns: the server is there all the while, and says 503.
+// httpReturns: the server is reachable throughout and answers 503.
 func (db *database) httpReturns(b *testing.B) {
 	var took time.Duration
 	n := 0
@@ -115,7 +114,7 @@ func (db *database) httpReturns(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// poison: one event of a batch of 1000 is refused by a server that names no event.
+// poison: a server rejects one event of a batch of 1000 without naming it.
 func (db *database) poison(b *testing.B) {
 	var requests int64
 	n := 0

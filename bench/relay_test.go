@@ -13,8 +13,8 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-// claimedBy fails when the buffer was not claimed in the mode that was asked for: no
-// figure may stand under the name of another.
+// claimedBy fails if the buffer was claimed in another mode than requested, so that no
+// figure has the wrong name.
 func (db *database) claimedBy(b *testing.B, mode buffer.ClaimMode) {
 	b.Helper()
 	if used := db.claimMode(b); used != mode {
@@ -22,20 +22,20 @@ func (db *database) claimedBy(b *testing.B, mode buffer.ClaimMode) {
 	}
 }
 
-// claimMode is how the buffer was claimed last.
+// claimMode returns the stored claim mode of the buffer.
 func (db *database) claimMode(b *testing.B) buffer.ClaimMode {
 	b.Helper()
 	return ask[buffer.ClaimMode](b, db, "SELECT claim FROM outbox_buffers WHERE buffer = 'public.outbox_events'")
 }
 
-// relay runs a pipeline in this process until so many events are delivered, and
-// returns how long it took from the begin of the first claim to the last settle.
+// relay runs a pipeline in this process until a number of events is delivered. It
+// returns the time from the start of the first claim to the last settle.
 func (db *database) relay(b *testing.B, mode buffer.ClaimMode, s sink.Sink, events int) time.Duration {
 	b.Helper()
 	return db.drained(b, postgres.Config{Claim: mode}, s, events)
 }
 
-// drained does so with the buffer that c says.
+// drained does the same with the buffer of c.
 func (db *database) drained(b *testing.B, c postgres.Config, s sink.Sink, events int) time.Duration {
 	b.Helper()
 	count := newCountdown(events)

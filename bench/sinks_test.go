@@ -18,7 +18,7 @@ import (
 	"github.com/outboxrelay/relay/sink/redissink"
 )
 
-// place is a broker's: where events go, the relay's way and the loop's.
+// place is a destination at a broker, for the relay and for the loop.
 type place struct {
 	pid   int // of the broker; 0 for none
 	sink  sink.Sink
@@ -27,7 +27,7 @@ type place struct {
 	count func(*testing.B) int // of what arrived
 }
 
-// nothing is a sink that takes everything.
+// nothing is a sink that accepts everything.
 type nothing struct{}
 
 func (nothing) Send(context.Context, *buffer.Batch) error { return nil }
@@ -44,8 +44,8 @@ func nowhere() place {
 
 const orders = "orders"
 
-// redisStream is a stream of one's own Redis, which is as redis-server comes: without
-// an append-only file.
+// redisStream is a stream of a separate Redis with default settings, without an
+// append-only file.
 func redisStream(b *testing.B) place {
 	b.Helper()
 	server := testserver.Redis(b, "--appendonly", "no")
@@ -77,7 +77,7 @@ func redisPID(b *testing.B, client *redis.Client) int {
 	return pid
 }
 
-// xadds is a pipeline of XADDs with the fields that the relay's entries have.
+// xadds is a pipeline of XADDs with the fields of the relay's entries.
 func xadds(client *redis.Client) push {
 	return func(ctx context.Context, events []loopEvent) error {
 		pipe := client.Pipeline()
@@ -99,7 +99,7 @@ func xadds(client *redis.Client) push {
 	}
 }
 
-// jetStream is a stream in files. The relay's takes batches (fast ingest), the
+// jetStream is a stream with file storage. The relay's stream accepts fast batches, the
 // loop's does not.
 func jetStream(b *testing.B) place {
 	b.Helper()
@@ -109,7 +109,7 @@ func jetStream(b *testing.B) place {
 	b.Cleanup(conn.Close)
 	js, err := jetstream.New(conn)
 	check(b, err)
-	// A new stream for each drain: a purged one keeps the ids of the last.
+	// Each drain has a new stream, because a purged one keeps the ids of the last.
 	empty := func(b *testing.B, c contender) {
 		if err := js.DeleteStream(b.Context(), "ORDERS"); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
 			b.Fatal(err)
@@ -133,8 +133,8 @@ func jetStream(b *testing.B) place {
 	}
 }
 
-// publishes publishes a batch and then awaits every acknowledgement. The id in the
-// header is what keeps JetStream from taking an event twice.
+// publishes publishes a batch and then awaits every acknowledgement. By the id in the
+// header JetStream drops duplicates.
 func publishes(b *testing.B, url string) push {
 	conn, err := nats.Connect(url)
 	check(b, err)

@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// table is what a person reads.
+// table formats results for people.
 type table struct {
 	head []string
 	rows [][]string
 }
 
-// add adds a row, numbers with about three digits that matter.
+// add adds a row; numbers have about three significant digits.
 func (t *table) add(name string, values ...any) {
 	row := []string{name}
 	for _, v := range values {
@@ -40,7 +40,7 @@ func digits(f float64) string {
 	}
 }
 
-// String is the table in Markdown, in columns.
+// String returns the table as aligned Markdown.
 func (t table) String() string {
 	var text strings.Builder
 	w := tabwriter.NewWriter(&text, 0, 0, 1, ' ', 0)
@@ -58,11 +58,11 @@ func (t table) String() string {
 	return text.String()
 }
 
-// median is NaN of nothing.
+// median of nothing is NaN.
 func median(of []float64) float64 { return quantile(of, 0.5) }
 
-// quantile is the smallest value that a share q of all are no larger than; NaN of
-// nothing.
+// quantile returns the smallest value that is not below a share q of all values; NaN
+// of nothing.
 func quantile(of []float64, q float64) float64 {
 	if len(of) == 0 {
 		return math.NaN()

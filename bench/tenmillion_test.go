@@ -13,10 +13,9 @@ import (
 	"github.com/outboxrelay/relay/internal/testserver"
 )
 
-// BenchmarkTenMillion has the command drain ten million waiting events of 300 bytes
-// to a Redis stream, which is trimmed as it goes, and reports the rate of the last
-// million beside the first's (of tenths, with -scale), and the most memory that the
-// relay ever had.
+// BenchmarkTenMillion drains ten million waiting events of 300 bytes with the command,
+// to a Redis stream that is trimmed meanwhile. It reports the rate of the last million
+// relative to the first (tenths, with -scale), and the relay's peak memory.
 func BenchmarkTenMillion(b *testing.B) {
 	events := scaled(10_000_000)
 	db := newDatabase(b)
@@ -54,8 +53,7 @@ func BenchmarkTenMillion(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// mustHaveSpace fails when the disk that servers keep their files on has not so
-// many bytes.
+// mustHaveSpace fails if the disk of the servers has fewer free bytes.
 func mustHaveSpace(b *testing.B, need int64) {
 	b.Helper()
 	var fs syscall.Statfs_t
@@ -65,8 +63,8 @@ func mustHaveSpace(b *testing.B, need int64) {
 	}
 }
 
-// progress returns when the first event had arrived and when each tenth of all of
-// them had, between two looks in proportion.
+// progress returns when the first event and each tenth of all events arrived,
+// interpolated between two observations.
 func (db *database) progress(b *testing.B, ctx context.Context, addr string, events int) (marks []time.Duration) {
 	b.Helper()
 	client := redis.NewClient(&redis.Options{Addr: addr})

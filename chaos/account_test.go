@@ -17,15 +17,15 @@ import (
 	"github.com/google/uuid"
 )
 
-// What a producer knows of an id.
+// What a producer knows about an id.
 const (
 	committed  uint8 = 1 << iota // COMMIT was answered
 	rolledBack                   // ROLLBACK was asked for, or the connection ended before
 	unknown                      // COMMIT was not answered
 )
 
-// account is what is known of the events of a pipeline: a byte or two an id, and
-// the arrivals in a file, for when there is something to be explained.
+// account records the events of a pipeline: a byte or two per id, and the arrivals in a
+// file, to explain a failure.
 type account struct {
 	pipeline, table string
 	committed       atomic.Int64 // as far as producers know
@@ -56,7 +56,7 @@ func (a *account) say(ids []int64, what uint8) {
 	}
 }
 
-// reach makes the slice long enough for an index.
+// reach extends the slice to an index.
 func reach(s []uint8, id int64) []uint8 {
 	if int64(len(s)) <= id {
 		s = append(s, make([]uint8, id+1-int64(len(s))+int64(len(s))/4)...)
@@ -64,7 +64,7 @@ func reach(s []uint8, id int64) []uint8 {
 	return s
 }
 
-// at is s[id], 0 beyond its end.
+// at returns s[id], 0 beyond its end.
 func at(s []uint8, id int64) uint8 {
 	if id < 0 || id >= int64(len(s)) {
 		return 0
@@ -72,14 +72,14 @@ func at(s []uint8, id int64) uint8 {
 	return s[id]
 }
 
-// arrival is one event as it came to the sink.
+// arrival is one event at the sink.
 type arrival struct {
 	ID      int64
 	GroupID uuid.UUID
 	At      int64 // the sink's clock, in milliseconds
 }
 
-// arrive notes an event that is in the sink. There is no id beyond maxID.
+// arrive records an event in the sink. No id exceeds maxID.
 func (a *account) arrive(v arrival) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -10,11 +10,11 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// leftSQL is what is still to be delivered.
+// leftSQL counts undelivered events.
 const leftSQL = `
 SELECT (SELECT count(*) FROM outbox_events) + (SELECT count(*) FROM outbox_events2), (SELECT count(*) FROM outbox_batches)`
 
-// drain waits until nothing is left, on healthy servers.
+// drain waits until everything is delivered, with healthy servers.
 func (r *run) drain(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, settle)
 	defer cancel()
@@ -42,7 +42,7 @@ func (r *run) drain(ctx context.Context) {
 	}
 }
 
-// audited is what the audit of one pipeline found.
+// audited has the findings of the audit of one pipeline.
 type audited struct {
 	pipeline                                   string
 	committed, rolledBack, delivered, dead     int64
@@ -64,7 +64,7 @@ func (r *run) audit(ctx context.Context) []audited {
 	return all
 }
 
-// What the database says of an id.
+// What the database knows about an id.
 const (
 	there uint8 = 1 << iota // committed
 	bad                     // and no sink takes it
@@ -72,8 +72,8 @@ const (
 	waits                   // in the buffer
 )
 
-// auditOne compares what the database says, what producers were told and what
-// arrived, id by id.
+// auditOne compares the database, the replies to producers and the arrivals, id by
+// id.
 func (r *run) auditOne(ctx context.Context, conn *pgx.Conn, a *account) audited {
 	truth := r.truth(ctx, conn, a)
 	a.mu.Lock()
@@ -83,14 +83,14 @@ func (r *run) auditOne(ctx context.Context, conn *pgx.Conn, a *account) audited 
 	found := map[string][]int64{}
 	fault := func(id int64, what string) { found[what] = append(found[what], id) }
 	for id := range int64(max(len(truth), len(said), len(seen))) {
-		is, told, arrived := at(truth, id), at(said, id), at(seen, id)
+		is, replied, arrived := at(truth, id), at(said, id), at(seen, id)
 		if is&there != 0 {
 			result.committed++
 		}
-		if told&rolledBack != 0 {
+		if replied&rolledBack != 0 {
 			result.rolledBack++
 		}
-		if told&unknown != 0 && is&there != 0 {
+		if replied&unknown != 0 && is&there != 0 {
 			result.resolved++
 		}
 		if is&dead != 0 {
@@ -123,12 +123,12 @@ func (r *run) auditOne(ctx context.Context, conn *pgx.Conn, a *account) audited 
 		if arrived > 0 && is&bad != 0 {
 			fault(id, "delivered, though no sink should take it")
 		}
-		if told&committed != 0 && is&there == 0 {
+		if replied&committed != 0 && is&there == 0 {
 			fault(id, "committed for the producer and not for the database")
 		}
-		// After a crash PostgreSQL may hand out ids again that no transaction had
-		// committed with: then another producer was told of it too.
-		if told == rolledBack && is&there != 0 {
+		// After a crash PostgreSQL may reuse ids of transactions that never committed.
+		// Then another producer got a reply for the same id.
+		if replied == rolledBack && is&there != 0 {
 			fault(id, "rolled back for the producer and committed for the database")
 		}
 	}
@@ -146,7 +146,7 @@ func (r *run) auditOne(ctx context.Context, conn *pgx.Conn, a *account) audited 
 	return result
 }
 
-// truth is what the database says, by id.
+// truth returns the state of each id in the database.
 func (r *run) truth(ctx context.Context, conn *pgx.Conn, a *account) []uint8 {
 	var truth []uint8
 	look := func(what uint8, sql string, args ...any) {

@@ -14,7 +14,7 @@ import (
 	"github.com/redis/go-redis/v9/logging"
 	"golang.org/x/sync/errgroup"
 
-	// The relay is built from the tree; `go test` sees that it has changed by this.
+	// The test builds the relay from the tree. This import makes `go test` see changes.
 	_ "github.com/outboxrelay/relay/internal/admin"
 	_ "github.com/outboxrelay/relay/internal/config"
 	"github.com/outboxrelay/relay/internal/testserver"
@@ -37,11 +37,11 @@ func TestMain(m *testing.M) {
 
 const (
 	relays = 3
-	settle = 15 * time.Minute // for what is left when the faults are over, at the most
+	settle = 15 * time.Minute // limit for the rest after the faults
 	stuck  = 90 * time.Second // without any progress then
 )
 
-// TestChaos: nothing lost, nothing twice, whatever is killed.
+// TestChaos checks that nothing is lost or duplicated, no matter what is killed.
 func TestChaos(t *testing.T) {
 	t.Parallel()
 	r := newRun(t)
@@ -51,7 +51,7 @@ func TestChaos(t *testing.T) {
 	reading, endReading := context.WithCancel(t.Context())
 	defer endReading()
 	var readers errgroup.Group
-	for _, read := range []func(context.Context) error{r.readRedis, r.readJetStream, r.watchRings, r.progress} {
+	for _, read := range []func(context.Context) error{r.readRedis, r.readJetStream, r.watchNotifications, r.progress} {
 		readers.Go(func() error { return read(reading) })
 	}
 
@@ -68,7 +68,7 @@ func TestChaos(t *testing.T) {
 	t.Logf("faults and producers ended after %v", time.Since(began).Round(time.Second))
 
 	r.drain(t.Context())
-	r.ring(t.Context())
+	r.notify(t.Context())
 	for _, p := range r.relays {
 		if status, err := p.end(); err != nil || status != 0 {
 			r.violation("%s ended with status %d when it had nothing to do, 0 was expected: %v", p.name, status, err)

@@ -4,5 +4,5 @@ package chaos
 
 import "os/exec"
 
-// dieWithTest does nothing: only Linux has a way.
+// dieWithTest does nothing, because only Linux supports it.
 func dieWithTest(*exec.Cmd) {}

@@ -1,7 +1,7 @@
 // Package chaos is one long test: relays are killed, stopped and resumed, servers
-// restarted and connections cut while producers commit and roll back, and in the
-// end every event is accounted for by its id.
+// restarted and connections cut while producers commit and roll back. At the end every
+// event is accounted for by its id.
 //
-// `make chaos` runs it for ten minutes; `go test` for less than one. -chaos.seed
-// draws the same faults again, though not at the same instructions.
+// `make chaos` runs it for ten minutes, `go test` for less than one. -chaos.seed draws
+// the same faults again, but they do not hit at the same instructions.
 package chaos

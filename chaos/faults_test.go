@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// faults counts what was done, by kind.
+// faults counts faults by kind.
 type faults struct {
 	mu    *sync.Mutex
 	times map[string]int
@@ -46,15 +46,15 @@ const (
 	redisKilled    = "Redis: SIGKILL"
 )
 
-// fault is something that is done to one target.
+// fault is one fault of one target.
 type fault struct {
 	kind   string
 	target string // nothing else is done to it meanwhile
 	do     func(context.Context) error
 }
 
-// director makes faults, one every half a second or so, until ctx is done, and
-// returns when all of them are over and everything is well again.
+// director injects a fault about every half second until ctx is done. It returns when
+// all of them are over and everything is healthy again.
 func (r *run) director(ctx context.Context) error {
 	var (
 		rng   = rand.New(rand.NewPCG(r.seed, 0))
@@ -121,70 +121,69 @@ func (r *run) director(ctx context.Context) error {
 	}
 }
 
-// draw draws one fault. All that it needs of chance it draws at once, so that the
-// seed decides.
+// draw draws one fault, including all its random values, so that the seed decides.
 func (r *run) draw(rng *rand.Rand) fault {
 	p := r.relays[rng.IntN(len(r.relays))]
 	span := func(from, to int) time.Duration { return time.Duration(from+rng.IntN(to-from)) * time.Millisecond }
-	away := span(0, 2000)
+	down := span(0, 2000)
 	if rng.IntN(2) == 0 {
-		away = 0
+		down = 0
 	}
 	switch n := rng.IntN(100); {
 	case n < 26:
-		return fault{relayKilled, p.name, func(ctx context.Context) error { return p.killAndStart(ctx, away) }}
+		return fault{relayKilled, p.name, func(ctx context.Context) error { return p.killAndStart(ctx, down) }}
 	case n < 34:
 		return r.stopped(p, span(2500, 7000))
 	case n < 40:
-		return fault{"relay: SIGTERM", p.name, func(ctx context.Context) error { return r.endAndStart(ctx, p, away) }}
+		return fault{"relay: SIGTERM", p.name, func(ctx context.Context) error { return r.endAndStart(ctx, p, down) }}
 	case n < 42:
-		return restart("PostgreSQL: fast restart", "postgres", r.postgres.Stop, r.postgres.Start, away)
+		return restart("PostgreSQL: fast restart", "postgres", r.postgres.Stop, r.postgres.Start, down)
 	case n < 44:
-		return restart(postgresKilled, "postgres", r.postgres.Kill, r.postgres.Start, away)
+		return restart(postgresKilled, "postgres", r.postgres.Kill, r.postgres.Start, down)
 	case n < 47:
-		return restart("Redis: SIGTERM", "redis", r.redis.Stop, r.redis.Start, away)
+		return restart("Redis: SIGTERM", "redis", r.redis.Stop, r.redis.Start, down)
 	case n < 50:
-		return restart(redisKilled, "redis", r.redis.Kill, r.redis.Start, away)
+		return restart(redisKilled, "redis", r.redis.Kill, r.redis.Start, down)
 	case n < 52:
 		stop := func() error { r.nats.Stop(); return nil }
-		return restart("NATS: restart", "nats", stop, func(context.Context) error { return r.nats.Start() }, away)
+		return restart("NATS: restart", "nats", stop, func(context.Context) error { return r.nats.Start() }, down)
 	case n < 57:
 		return r.cut(p, rng, span(200, 3000))
 	default:
-		return r.poisonWire(p, rng, span(500, 4000))
+		return r.badConnection(p, rng, span(500, 4000))
 	}
 }
 
-func restart(kind, target string, stop func() error, start func(context.Context) error, away time.Duration) fault {
+func restart(kind, target string, stop func() error, start func(context.Context) error, down time.Duration) fault {
 	return fault{kind, target, func(ctx context.Context) error {
 		if err := stop(); err != nil {
 			return err
 		}
-		pause(ctx, away)
+		pause(ctx, down)
 		return start(ctx)
 	}}
 }
 
-func (p *relay) killAndStart(ctx context.Context, away time.Duration) error {
+func (p *relay) killAndStart(ctx context.Context, down time.Duration) error {
 	if err := p.kill(); err != nil {
 		return err
 	}
-	pause(ctx, away)
+	pause(ctx, down)
 	return p.start()
 }
 
-// stopped: a process that sleeps beyond its leases, and wakes up.
-func (r *run) stopped(p *relay, asleep time.Duration) fault {
+// stopped: a process is stopped beyond its leases, and continued.
+func (r *run) stopped(p *relay, stopped time.Duration) fault {
 	return fault{"relay: SIGSTOP, SIGCONT", p.name, func(ctx context.Context) error {
 		if err := p.signal(syscall.SIGSTOP); err != nil {
 			return err
 		}
-		pause(ctx, asleep)
+		pause(ctx, stopped)
 		return p.signal(syscall.SIGCONT)
 	}}
 }
 
-func (r *run) endAndStart(ctx context.Context, p *relay, away time.Duration) error {
+func (r *run) endAndStart(ctx context.Context, p *relay, down time.Duration) error {
 	status, err := p.end()
 	switch {
 	case err != nil:
@@ -196,7 +195,7 @@ func (r *run) endAndStart(ctx context.Context, p *relay, away time.Duration) err
 	default:
 		r.violation("%s: exit status %d after SIGTERM\n%s", p.name, status, p.said())
 	}
-	pause(ctx, away)
+	pause(ctx, down)
 	return p.start()
 }
 
@@ -204,22 +203,21 @@ func (r *run) server(rng *rand.Rand) string {
 	return []string{"postgres", "redis", "nats"}[rng.IntN(3)]
 }
 
-// cut ends the connections of a relay to a server, and accepts no others for a
-// while.
+// cut closes the connections of a relay to a server and refuses new ones for a while.
 func (r *run) cut(p *relay, rng *rand.Rand, lasts time.Duration) fault {
 	server := r.server(rng)
 	return fault{"wire: cut and refused", p.name + " " + server, func(ctx context.Context) error {
-		if err := p.proxies.tell(order{Do: "off", Proxy: server}); err != nil {
+		if err := p.proxies.send(order{Do: "off", Proxy: server}); err != nil {
 			return err
 		}
 		pause(ctx, lasts)
-		return p.proxies.tell(order{Do: "on", Proxy: server})
+		return p.proxies.send(order{Do: "on", Proxy: server})
 	}}
 }
 
-// poisonWire makes the wire between a relay and a server a bad one for a while,
-// in one direction, for all connections or for half of them.
-func (r *run) poisonWire(p *relay, rng *rand.Rand, lasts time.Duration) fault {
+// badConnection disturbs the connection between a relay and a server for a while, in
+// one direction, for all connections or half of them.
+func (r *run) badConnection(p *relay, rng *rand.Rand, lasts time.Duration) fault {
 	server := r.server(rng)
 	toxic := struct {
 		Name       string         `json:"name"`
@@ -259,10 +257,10 @@ func (r *run) poisonWire(p *relay, rng *rand.Rand, lasts time.Duration) fault {
 		if err != nil {
 			return err
 		}
-		if err := p.proxies.tell(order{Do: "add", Proxy: server, Toxic: line}); err != nil {
+		if err := p.proxies.send(order{Do: "add", Proxy: server, Toxic: line}); err != nil {
 			return err
 		}
 		pause(ctx, lasts)
-		return p.proxies.tell(order{Do: "remove", Proxy: server, Name: "fault"})
+		return p.proxies.send(order{Do: "remove", Proxy: server, Name: "fault"})
 	}}
 }

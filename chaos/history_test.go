@@ -15,8 +15,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// history is what can be told of some events: when they arrived and with which
-// batch, their rows, and the lines of the relays' logs that name these batches.
+// history writes what is known about some events: when they arrived and in which
+// batch, their rows, and the log lines about these batches.
 func (r *run) history(ctx context.Context, conn *pgx.Conn, a *account, ids []int64) string {
 	var out strings.Builder
 	wanted, groups := map[int64]bool{}, []string{}
@@ -46,8 +46,8 @@ func (r *run) history(ctx context.Context, conn *pgx.Conn, a *account, ids []int
 	return out.String()
 }
 
-// mentions writes the first lines of a relay's log that name one of the batches, or
-// one that may have had one of the events in it.
+// mentions writes the first lines of a relay's log about one of the batches, or about
+// a batch that may have contained one of the events.
 func mentions(out *strings.Builder, p *relay, pipeline string, groups []string, ids []int64) {
 	file, err := os.Open(p.log)
 	if err != nil {
@@ -70,8 +70,8 @@ func mentions(out *strings.Builder, p *relay, pipeline string, groups []string, 
 
 var firstAndCount = regexp.MustCompile(`events=(\d+) first_id=(\d+)`)
 
-// mayHold tells whether the batch of a log line may hold the event: the log has
-// its first id, and the last depends on how many were rolled back in between.
+// mayHold reports whether the batch of a log line may contain the event. The log has
+// its first id; the last depends on the roll-backs in between.
 func mayHold(line string, id int64) bool {
 	found := firstAndCount.FindStringSubmatch(line)
 	if found == nil {
@@ -85,7 +85,7 @@ func mayHold(line string, id int64) bool {
 	return err == nil && begins <= id && id < begins+2*events
 }
 
-// rows is the answer to a query as text, a row a line.
+// rows returns the result of a query as text, one row per line.
 func rows(ctx context.Context, conn *pgx.Conn, sql string, args ...any) string {
 	var out strings.Builder
 	answer, err := conn.Query(ctx, sql, args...)

@@ -14,20 +14,20 @@ import (
 	"time"
 )
 
-// process is a program that was started, and dies with the test.
+// process is a running program that ends with the test.
 type process struct {
 	cmd   *exec.Cmd
 	ended chan struct{} // closed when it is gone
 }
 
-// launch starts cmd, whose files the caller may then close.
+// launch starts cmd. The caller may then close its files.
 func launch(cmd *exec.Cmd) (*process, error) {
 	dieWithTest(cmd)
 	p := &process{cmd: cmd, ended: make(chan struct{})}
 	started := make(chan error, 1)
 	go func() {
 		defer close(p.ended)
-		// On Linux it is the thread whose death ends the child, so this one stays.
+		// On Linux the end of this thread kills the child, so the thread stays.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
@@ -49,7 +49,7 @@ func (p *process) wait(atMost time.Duration) (status int, err error) {
 	}
 }
 
-// command runs a program to its end.
+// command runs a program.
 func command(ctx context.Context, name string, args ...string) error {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Env = environment()
@@ -59,7 +59,7 @@ func command(ctx context.Context, name string, args ...string) error {
 	return nil
 }
 
-// environment is the test's without what relay looks at.
+// environment returns the test's environment without the relay's variables.
 func environment() []string {
 	var env []string
 	for _, v := range os.Environ() {
@@ -89,7 +89,7 @@ func withHost(t *testing.T, text, host string) string {
 	return u.String()
 }
 
-// pause waits for d, or less when ctx is done; then it returns false.
+// pause waits for d. It returns false if ctx is done earlier.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

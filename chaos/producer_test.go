@@ -16,41 +16,41 @@ const (
 	producers = 6
 	dawdlers  = 2                // of them; they hold their transactions open for seconds
 	late      = 2                // seconds that make a commit a late one
-	catchUp   = 10 * time.Second // of what was missed while the server was away
+	catchUp   = 10 * time.Second // limit for catching up after the server was down
 	backlog   = 300_000          // committed events that are not delivered yet, at which producers wait
 )
 
-// tally is what producers did.
+// tally counts what producers did.
 type tally struct {
 	late, poison, waited atomic.Int64 // events; waited: times that the backlog was too long
 	unknown, brokenOff   atomic.Int64 // transactions: COMMIT without an answer; failed before it
 }
 
-// producer is an application: it commits and rolls back, on a connection of its
-// own, and connects again when the server was restarted.
+// producer is an application. It commits and rolls back on its own connection, and
+// reconnects after a restart of the server.
 type producer struct {
 	run  *run
 	rng  *rand.Rand
 	slow bool
-	// every is how long from one transaction to the next.
+	// every is the interval between transactions.
 	every time.Duration
 	conn  *pgx.Conn
 }
 
-// perTransaction is the events of a transaction, on average.
+// perTransaction is the average number of events of a transaction.
 const perTransaction = 35
 
 func (r *run) newProducer(i int) *producer {
 	p := &producer{run: r, rng: rand.New(rand.NewPCG(r.seed, uint64(i)+1)), slow: i < dawdlers, every: 100 * time.Millisecond}
 	if !p.slow {
-		// Three of ten transactions are rolled back.
+		// Three of ten transactions roll back.
 		each := float64(eventsPerSecond()) / 0.7 / (producers - dawdlers) / perTransaction
 		p.every = time.Duration(float64(time.Second) / each)
 	}
 	return p
 }
 
-// Run makes transactions until ctx is done.
+// Run executes transactions until ctx is done.
 func (p *producer) Run(ctx context.Context) error {
 	defer p.disconnect()
 	for next := time.Now(); ; next = next.Add(p.every) {
@@ -95,7 +95,7 @@ func (p *producer) disconnect() {
 	p.conn = nil
 }
 
-// draft is a transaction to be made.
+// draft is a transaction to execute.
 type draft struct {
 	to     *account
 	topics []string
@@ -133,10 +133,10 @@ func (d *draft) add(topic string, size int32, good bool) {
 	d.topics, d.sizes, d.good = append(d.topics, topic), append(d.sizes, size), append(d.good, good)
 }
 
-// Poison: a stream's name that cannot be.
+// Poison: an invalid stream name.
 func (p *producer) badForRedis(d *draft) { d.add("orders}", 10, false) }
 
-// Poison: no subject, too large for the server, too large for the stream.
+// Poison: an invalid subject, too large for the server, too large for the stream.
 func (p *producer) badForJetStream(d *draft) {
 	switch p.rng.IntN(5) {
 	case 0:
@@ -148,8 +148,8 @@ func (p *producer) badForJetStream(d *draft) {
 	}
 }
 
-// insertSQL writes events as an application does and, in the same transaction, that
-// they are there.
+// insertSQL inserts events as an application does and records them in the same
+// transaction.
 const insertSQL = `
 WITH written AS (
   INSERT INTO %s (topic, key, payload, headers)
@@ -163,8 +163,8 @@ WITH written AS (
 )
 SELECT array_agg(id) FROM written`
 
-// transaction makes one transaction, to its end also when ctx is done. It returns
-// false when the connection is of no more use.
+// transaction executes one transaction, even if ctx is done meanwhile. It returns
+// false if the connection is broken.
 func (p *producer) transaction(ctx context.Context) bool { return p.make(ctx, p.draw()) }
 
 func (p *producer) make(ctx context.Context, d draft) bool {
@@ -187,7 +187,7 @@ func (p *producer) make(ctx context.Context, d draft) bool {
 		return tx.Rollback(working) == nil
 	}
 	if err := tx.Commit(working); err != nil {
-		// Whatever it says: the server may have committed and then ended.
+		// In any case the server may have committed before it ended.
 		d.to.say(ids, unknown)
 		tally.unknown.Add(1)
 		return false
@@ -205,8 +205,8 @@ func (p *producer) make(ctx context.Context, d draft) bool {
 	return true
 }
 
-// waiting is the events that were committed and have not arrived. ListDead letters are
-// among them.
+// waiting returns the number of committed events that have not arrived, dead letters
+// included.
 func (a *account) waiting() int64 { return max(0, a.committed.Load()-a.arrived.Load()) }
 
 func (r *run) backlog() int64 {

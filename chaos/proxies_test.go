@@ -21,12 +21,12 @@ import (
 )
 
 // beProxies in its environment makes the test program the proxies of one relay.
-// They are a process of their own because toxiproxy leaves goroutines behind where
-// data was under way when a connection broke, and can come to a stand there, for
-// good: then the process is killed, which is one more broken connection.
+// They run in a separate process because toxiproxy leaks goroutines if a connection
+// breaks during a transfer, and can hang there forever. Then the process is killed,
+// which is one more broken connection.
 const beProxies = "RELAY_CHAOS_PROXIES"
 
-// order is what a process of proxies is told to do; it answers each with a line,
+// order is a command to a process of proxies. The process answers each with a line:
 // the error or "".
 type order struct {
 	Do               string // open, off, on, add, remove
@@ -36,7 +36,7 @@ type order struct {
 	Name             string          // of the toxic to remove
 }
 
-// serveProxies obeys until nobody is there to give orders.
+// serveProxies executes commands until its input is closed.
 func serveProxies() {
 	zerolog.SetGlobalLevel(zerolog.Disabled)
 	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop())
@@ -80,10 +80,10 @@ func serveProxies() {
 	}
 }
 
-// proxies is a process with one proxy for each server, all of one relay.
+// proxies is a process with one proxy per server, for one relay.
 type proxies struct {
 	upstreams, listens map[string]string
-	hung               func() // hears of each time the process had to be killed
+	hung               func() // called each time the process had to be killed
 
 	mu      sync.Mutex
 	process *process
@@ -145,12 +145,12 @@ func (x *proxies) launch() error {
 	return nil
 }
 
-// distance makes servers as far away as they are elsewhere: on the loopback a batch
-// is done in a millisecond, and hardly a kill would hit one.
+// distance adds a realistic network latency. On the loopback a batch takes a
+// millisecond, and hardly any kill would hit one.
 var distance = json.RawMessage(`{"name": "distance", "type": "latency", "attributes": {"latency": 8, "jitter": 6}}`)
 
-// open opens the proxy where it was before. Its port is below those that outgoing
-// connections get, or one of these would take it while the proxy is off.
+// open opens the proxy on its former port. The port is below those of outgoing
+// connections, one of which could otherwise take it while the proxy is off.
 func (x *proxies) open(server, upstream string) error {
 	var err error
 	for range 100 {
@@ -185,13 +185,13 @@ func (x *proxies) ask(o order) error {
 			return errors.New(said)
 		}
 		return nil
-	case <-time.After(8 * time.Second): // toxiproxy itself waits up to 5 s for what is under way
+	case <-time.After(8 * time.Second): // toxiproxy itself waits up to 5 s for transfers
 		return errHung
 	}
 }
 
-// tell gives an order. Proxies that hang are killed, and replaced by healthy ones.
-func (x *proxies) tell(o order) error {
+// send sends a command. Proxies that hang are killed and replaced.
+func (x *proxies) send(o order) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	err := x.ask(o)
@@ -203,7 +203,7 @@ func (x *proxies) tell(o order) error {
 	return x.launch()
 }
 
-// end ends the process, which may be gone and its pipe closed.
+// end ends the process, which may have exited already.
 func (x *proxies) end() {
 	_ = x.process.cmd.Process.Signal(syscall.SIGKILL)
 	<-x.process.ended

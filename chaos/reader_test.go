@@ -20,9 +20,9 @@ var streams = []string{"orders", "payments", "refunds"}
 
 const readAtOnce = 2000
 
-// readRedis takes note of what is in the streams until ctx is done, and trims
-// behind itself: relay's script takes back only entries it added itself, before
-// anybody saw them.
+// readRedis records the entries of the streams until ctx is done, and trims what it
+// has read. The relay's script removes only entries that it added itself, before they
+// become visible.
 func (r *run) readRedis(ctx context.Context) error {
 	from := map[string]string{}
 	for ctx.Err() == nil {
@@ -30,7 +30,7 @@ func (r *run) readRedis(ctx context.Context) error {
 		for _, stream := range streams {
 			entries, err := r.cache.XRangeN(ctx, stream, "("+first(from[stream], "0-0"), "+", readAtOnce).Result()
 			if err != nil {
-				whole = false // it is away
+				whole = false // it is down
 				continue
 			}
 			if len(entries) == 0 {
@@ -85,7 +85,7 @@ func parseID(text string) (int64, error) {
 	return id, err
 }
 
-// readJetStream takes note of what is in the stream until ctx is done.
+// readJetStream records the messages of the stream until ctx is done.
 func (r *run) readJetStream(ctx context.Context) error {
 	for last := uint64(0); ctx.Err() == nil; {
 		consumer, err := r.stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{
@@ -97,7 +97,7 @@ func (r *run) readJetStream(ctx context.Context) error {
 		if errors.Is(err, errStrange) {
 			return err
 		}
-		pause(ctx, 200*time.Millisecond) // the server is away
+		pause(ctx, 200*time.Millisecond) // the server is down
 	}
 	return nil
 }
@@ -144,8 +144,7 @@ func fromJetStream(e jetstream.Msg, meta *jetstream.MsgMetadata) (v arrival, err
 	return v, err
 }
 
-// readToTheEnd returns when all that is in the sinks was read. Nobody writes any
-// more.
+// readToTheEnd returns when everything in the sinks was read. No one writes any more.
 func (r *run) readToTheEnd(ctx context.Context) {
 	ends := r.toRedis.ends.Load()
 	r.until(ctx, time.Minute, "reading the Redis streams to their end", func() bool { return r.toRedis.ends.Load() > ends+1 })

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// relay is a `relay run`, one process after the other.
+// relay runs `relay run`, one process after the other.
 type relay struct {
 	name, program, config, log string
 	proxies                    *proxies
@@ -43,7 +43,7 @@ func (p *relay) start() error {
 	return err
 }
 
-// died tells of a process that ended unasked, and starts another.
+// died reports a process that ended unexpectedly, and starts another.
 func (p *relay) died() (string, error) {
 	if p.process != nil {
 		select {
@@ -56,7 +56,7 @@ func (p *relay) died() (string, error) {
 	return "", p.start()
 }
 
-// kill ends the process with SIGKILL, also one that is stopped.
+// kill ends the process with SIGKILL, even if it is stopped.
 func (p *relay) kill() error {
 	if p.process == nil {
 		return nil
@@ -69,13 +69,13 @@ func (p *relay) kill() error {
 	return err
 }
 
-// end asks the process to end, and returns its exit status. One that does not is
-// killed; the log says where it hung.
+// end ends the process with SIGTERM and returns its exit status. A process that does
+// not end is killed, and its log shows where it hung.
 func (p *relay) end() (status int, err error) {
 	if err := p.signal(syscall.SIGTERM); err != nil {
 		return 0, err
 	}
-	// shutdown_timeout is 2 s; after it relay gives what does not let go 5 s more.
+	// shutdown_timeout is 2 s; then the relay waits up to 5 s for blocked work.
 	status, err = p.process.wait(20 * time.Second)
 	if err != nil {
 		hangs := p.signal(syscall.SIGQUIT) // its log says where
@@ -86,7 +86,7 @@ func (p *relay) end() (status int, err error) {
 	return status, nil
 }
 
-// said is what the process wrote to its log.
+// said returns the log of the process.
 func (p *relay) said() []byte {
 	text, err := os.ReadFile(p.log)
 	if err != nil {
@@ -97,7 +97,7 @@ func (p *relay) said() []byte {
 	return text[max(0, len(text)-most):]
 }
 
-// ranOut tells whether the process reported that shutdown_timeout was exceeded.
+// ranOut reports whether the log says that shutdown_timeout expired.
 func (p *relay) ranOut() bool { return bytes.Contains(p.said(), []byte("shutdown_timeout (")) }
 
 func (p *relay) signal(s syscall.Signal) error { return p.process.cmd.Process.Signal(s) }

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// progress says every ten seconds how far things are, until ctx is done.
+// progress prints the progress every ten seconds until ctx is done.
 func (r *run) progress(ctx context.Context) error {
 	for began := time.Now(); pause(ctx, 10*time.Second); {
 		redis, nats := r.toRedis, r.toJetStream
@@ -27,7 +27,7 @@ func (r *run) kills() int {
 	return r.faults.count(relayKilled) + r.faults.count(postgresKilled) + r.faults.count(redisKilled)
 }
 
-// report prints what was done and what came of it.
+// report prints the faults and the audit.
 func (r *run) report(audits []audited, took time.Duration) {
 	var out strings.Builder
 	table := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
@@ -66,7 +66,7 @@ func (r *run) report(audits []audited, took time.Duration) {
 	line("transactions whose COMMIT was not answered\t%d (%d events had committed)", p.unknown.Load(), sum.resolved)
 	line("transactions broken off before COMMIT\t%d", p.brokenOff.Load())
 	line("claimed by\t%s", byName(r.ways.claimed))
-	line("wake: notify\t%d notifications heard on outbox_events", r.ways.rings.Load())
+	line("wake: notify\t%d notifications received for outbox_events", r.ways.notifications.Load())
 	line("JetStream\t%d events published in fast batches, %d one by one", r.ways.fast.Load(), r.ways.oneByOne.Load())
 	line("times producers waited for the backlog\t%d", p.waited.Load())
 	line("took\t%v", took.Round(time.Second))
@@ -81,7 +81,7 @@ func (r *run) report(audits []audited, took time.Duration) {
 	}
 }
 
-// byName is a map as text, in order.
+// byName formats a map in order.
 func byName(m map[string]string) string {
 	var all []string
 	for _, name := range slices.Sorted(maps.Keys(m)) {

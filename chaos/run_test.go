@@ -20,7 +20,7 @@ import (
 	"github.com/outboxrelay/relay/internal/testserver"
 )
 
-// run is one run: its servers, its relays, and what is known of the events.
+// run is one run: its servers, its relays, and the account of the events.
 type run struct {
 	t    *testing.T
 	seed uint64
@@ -88,8 +88,8 @@ func (r *run) startServers() {
 	r.t.Cleanup(conn.Close)
 	js, err := jetstream.New(conn)
 	r.check(err)
-	// Nothing is taken out of the stream: after a restart the server knows again
-	// only the ids of what is still there.
+	// Nothing is removed from the stream, because after a restart the server knows only
+	// the ids of messages that are still in it.
 	r.stream, err = js.CreateStream(r.t.Context(), jetstream.StreamConfig{
 		Name: streamName, Subjects: []string{"shop.>"}, Duplicates: duplicateWindow, MaxMsgSize: maxEvent,
 		MaxBytes: 20 << 30, AllowBatchPublish: true,
@@ -98,9 +98,9 @@ func (r *run) startServers() {
 	r.watchIngest(conn)
 }
 
-// tablesSQL makes chaos_committed, which is the truth: a row in it committed with
-// its event, or not at all. chaos_take_overs counts what else nobody would see:
-// batches that another owner leases because the one before did not finish.
+// tablesSQL creates chaos_committed, which is the truth: its row commits with its event
+// or not at all. chaos_take_overs counts batches that another owner leases because the
+// one before did not finish.
 const tablesSQL = `
 CREATE TABLE chaos_committed (pipeline text NOT NULL, id bigint NOT NULL, good boolean NOT NULL);
 CREATE TABLE chaos_take_overs (late interval NOT NULL);
@@ -130,8 +130,8 @@ func (r *run) startRelays() {
 	}
 }
 
-// configuration is relay.yaml of a process: small batches and short times, so that
-// there is more to be hit.
+// configuration returns relay.yaml of a process, with small batches and short times, so
+// that faults hit more often.
 func (r *run) configuration(i int, proxies *proxies) string {
 	size := []int{100, 300, 1000}[i%3]
 	return fmt.Sprintf(`admin: {listen: ""}
@@ -165,7 +165,7 @@ func (r *run) check(err error) {
 	}
 }
 
-// violation notes something that must not be; the run goes on.
+// violation records a violation; the run continues.
 func (r *run) violation(format string, a ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -183,7 +183,7 @@ func (r *run) exec(sql string) {
 	r.check(err)
 }
 
-// again is the command that draws the same faults.
+// again returns the command that draws the same faults.
 func (r *run) again() string {
 	return fmt.Sprintf("go test ./chaos -run TestChaos -count 1 -v -timeout 60m -chaos.for %v -chaos.rate %d -chaos.claim %s -chaos.seed %d",
 		*lasts, eventsPerSecond(), *claim, r.seed)

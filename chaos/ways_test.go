@@ -17,22 +17,21 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-var claim = flag.String("chaos.claim", "range", "how the relays claim: range, stamp or optimistic")
+var claim = flag.String("chaos.claim", "range", "claim mode of the relays: range or stamp")
 
-// claims are those that a run can be asked for; what auto means is not for a run to
-// find out.
-var claims = []string{string(buffer.ClaimRange), string(buffer.ClaimStamp), string(buffer.ClaimOptimistic)}
+// claims are the claim modes of a run, without auto.
+var claims = []string{string(buffer.ClaimRange), string(buffer.ClaimStamp)}
 
-// ways are those that events went, as seen from outside of the relays: a run that was
-// to try one, and did not, says nothing about it.
+// ways are the delivery paths that were used, as seen from outside of the relays. A run
+// that should have used one, and did not, fails.
 type ways struct {
-	rings            atomic.Int64 // notifications of the trigger: a relay had been asleep
+	notifications    atomic.Int64 // of the trigger, for an idle relay
 	fast, oneByOne   atomic.Int64 // events published to the JetStream stream
 	claimed, trigger map[string]string
 }
 
-// watchIngest counts how events are published. A subscriber sees each with the
-// subject that its answer goes to, and that of a fast batch ends in $FI.
+// watchIngest counts how events are published. A subscriber sees the reply subject of
+// each; that of a fast batch ends in $FI.
 func (r *run) watchIngest(conn *nats.Conn) {
 	sub, err := conn.Subscribe("shop.>", func(e *nats.Msg) {
 		switch {
@@ -47,9 +46,9 @@ func (r *run) watchIngest(conn *nats.Conn) {
 	r.check(sub.SetPendingLimits(-1, -1))
 }
 
-// watchRings counts what the trigger sends, until ctx is done. While it connects again
-// it hears nothing.
-func (r *run) watchRings(ctx context.Context) error {
+// watchNotifications counts notifications of the trigger until ctx is done, except while
+// it reconnects.
+func (r *run) watchNotifications(ctx context.Context) error {
 	for ctx.Err() == nil {
 		conn, err := pgx.Connect(ctx, r.postgres.URL)
 		if err == nil {
@@ -73,29 +72,29 @@ func (r *run) countRings(ctx context.Context, conn *pgx.Conn) error {
 	}
 	for err == nil {
 		if _, err = conn.WaitForNotification(ctx); err == nil {
-			r.ways.rings.Add(1)
+			r.ways.notifications.Add(1)
 		}
 	}
 	return err
 }
 
-// asleepSQL tells whether a relay sleeps until it is rung for: the trigger's lock is held.
-const asleepSQL = `
+// idleSQL reports whether a relay is idle: it holds the trigger's lock.
+const idleSQL = `
 SELECT count(*) FROM pg_locks
 WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' AND granted AND classid = 1919711607 AND objid = 'outbox_events'::regclass::oid`
 
-// ring commits an event when all is quiet and a relay sleeps: after all that was done
-// to them, they still hear.
-func (r *run) ring(ctx context.Context) {
+// notify commits an event when everything is delivered and a relay is idle. After all
+// faults the relays must still receive notifications.
+func (r *run) notify(ctx context.Context) {
 	conn, err := pgx.Connect(ctx, r.postgres.URL)
 	r.check(err)
 	defer conn.Close(context.WithoutCancel(ctx))
-	r.until(ctx, time.Minute, "falling asleep", func() bool {
-		var asleep int
-		r.check(conn.QueryRow(ctx, asleepSQL).Scan(&asleep))
-		return asleep > 0
+	r.until(ctx, time.Minute, "becoming idle", func() bool {
+		var idle int
+		r.check(conn.QueryRow(ctx, idleSQL).Scan(&idle))
+		return idle > 0
 	})
-	before := r.ways.rings.Load()
+	before := r.ways.notifications.Load()
 	p := r.newProducer(producers)
 	defer p.disconnect()
 	if p.conn, err = p.connect(ctx); err != nil {
@@ -107,7 +106,7 @@ func (r *run) ring(ctx context.Context) {
 	if !p.make(ctx, d) {
 		r.violation("the last event could not be committed")
 	}
-	r.until(ctx, 10*time.Second, "ringing for a relay that sleeps", func() bool { return r.ways.rings.Load() > before })
+	r.until(ctx, 10*time.Second, "notifying an idle relay", func() bool { return r.ways.notifications.Load() > before })
 	r.drain(ctx)
 }
 
@@ -119,7 +118,7 @@ SELECT buffer, claim FROM outbox_buffers ORDER BY buffer`
 SELECT tgrelid::regclass::text, tgname FROM pg_trigger WHERE tgname = 'outbox_notify'`
 )
 
-// checkWays compares what was asked for with what was done.
+// checkWays compares the requested modes with the used ones.
 func (r *run) checkWays(ctx context.Context) {
 	conn, err := pgx.Connect(ctx, r.postgres.URL)
 	r.check(err)
@@ -134,14 +133,14 @@ func (r *run) checkWays(ctx context.Context) {
 		}
 	}
 	if len(r.ways.trigger) != 1 || r.ways.trigger["outbox_events"] == "" {
-		r.violation("the triggers that ring are %v, one was expected, on outbox_events", r.ways.trigger)
+		r.violation("the triggers that notify are %v; expected one, on outbox_events", r.ways.trigger)
 	}
 	if r.ways.fast.Load() == 0 {
 		r.violation("no event went to JetStream in a fast batch, and %d one by one", r.ways.oneByOne.Load())
 	}
 }
 
-// pairs are the rows of an answer, by their first column.
+// pairs returns the rows of a result by their first column.
 func pairs(ctx context.Context, r *run, conn *pgx.Conn, sql string) map[string]string {
 	rows, err := conn.Query(ctx, sql)
 	r.check(err)
@@ -155,7 +154,7 @@ func pairs(ctx context.Context, r *run, conn *pgx.Conn, sql string) map[string]s
 	return found
 }
 
-// checkFlags says what cannot be asked for.
+// checkFlags rejects invalid flags.
 func checkFlags() error {
 	if !slices.Contains(claims, *claim) {
 		return fmt.Errorf("-chaos.claim is %q, one of %s was expected", *claim, strings.Join(claims, ", "))

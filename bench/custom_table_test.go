@@ -8,8 +8,8 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres"
 )
 
-// The tables of somebody's own: events that are no more than a reference, and what they
-// are about, which is what the relay's own table has as its payload.
+// A custom table whose events are only references, and the table they refer to, which
+// has the payload of the relay's own table.
 const (
 	ownTable = "contact_activity_events"
 
@@ -31,8 +31,8 @@ FROM contact_activity_events e JOIN contact_activities a ON a.id = e.contact_act
 WHERE e.group_id = $1`
 )
 
-// BenchmarkProjection drains the relay's own table, by range and by stamp, and a table
-// of somebody's own whose projection joins what the events are about, to Redis.
+// BenchmarkProjection drains to Redis: the relay's own table by range and by stamp,
+// and a custom table with a projection that joins another table.
 func BenchmarkProjection(b *testing.B) {
 	db := newDatabase(b)
 	db.exec(b, ownSchemaSQL)
