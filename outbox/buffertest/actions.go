@@ -98,7 +98,7 @@ func (w *world) claimWith(t *rapid.T, buffer Buffer, limit int) {
 	}
 	ids := b.IDs()
 	w.members[b.GroupID] = ids
-	w.live[b.GroupID] = &liveBatch{state: "leased", leaseNo: 1, starts: 1}
+	w.live[b.GroupID] = &liveBatch{state: "leased", leaseNo: 1, unfinished: 1}
 	for _, id := range ids {
 		w.rows[id] = b.GroupID
 	}
@@ -135,7 +135,7 @@ func (w *world) sameBatch(t *rapid.T, b *buffer.Lease) {
 	equal(t, "events of batch "+b.GroupID.String(), b.IDs(), ids)
 	equal(t, "batch "+b.GroupID.String(),
 		[]any{b.LeaseNo, b.UnfinishedLeases, b.Attempts, b.Outages, b.FirstID, b.LastID},
-		[]any{l.leaseNo, l.starts, l.attempts, l.outages, ids[0], ids[len(ids)-1]})
+		[]any{l.leaseNo, l.unfinished, l.attempts, l.outages, ids[0], ids[len(ids)-1]})
 	equal(t, "origins of batch "+b.GroupID.String(), b.Origins, l.origins)
 	equal(t, "delivered of batch "+b.GroupID.String(), b.Delivered, l.delivered)
 }
@@ -146,41 +146,41 @@ func (w *world) groupIDs() []uuid.UUID {
 
 func compareUUID(a, b uuid.UUID) int { return slices.Compare(a[:], b[:]) }
 
-func (w *world) overdue(t *rapid.T) {
+func (w *world) expireLease(t *rapid.T) {
 	if len(w.live) == 0 {
 		t.Skip("no batch is live")
 	}
 	g := rapid.SampledFrom(w.groupIDs()).Draw(t, "batch")
-	w.f.Overdue(t, g, time.Second)
+	w.f.ExpireLease(t, g, time.Second)
 	w.live[g].due = now
 }
 
 func (w *world) takeOver(t *rapid.T) {
-	buffer, hook := w.either(t)
-	w.takeOverWith(t, buffer, hook)
+	buffer, queue := w.either(t)
+	w.takeOverWith(t, buffer, queue)
 }
 
-// either draws a buffer or a hook.
-func (w *world) either(t *rapid.T) (buffer batches, hook bool) {
-	if hook = rapid.Bool().Draw(t, "hook"); hook {
-		return rapid.SampledFrom(w.hooks).Draw(t, "hook's buffer"), true
+// either draws a buffer or a dead-letter queue.
+func (w *world) either(t *rapid.T) (buffer batches, queue bool) {
+	if queue = rapid.Bool().Draw(t, "from the queue"); queue {
+		return rapid.SampledFrom(w.queues).Draw(t, "queue"), true
 	}
 	return rapid.SampledFrom(w.buffers).Draw(t, "buffer"), false
 }
 
-func (w *world) takeOverWith(t *rapid.T, buffer batches, hook bool) {
+func (w *world) takeOverWith(t *rapid.T, buffer batches, queue bool) {
 	b, err := buffer.TakeOver(t.Context(), lease)
 	ok(t, "TakeOver", err)
 	if b == nil {
 		for g, l := range w.live {
-			if l.due == now && l.hook == hook {
+			if l.due == now && l.queue == queue {
 				t.Fatalf("TakeOver: nothing, although batch %s is due", g)
 			}
 		}
 		return
 	}
 	l := w.live[b.GroupID]
-	if l == nil || l.hook != hook || l.due == later {
+	if l == nil || l.queue != queue || l.due == later {
 		t.Fatalf("TakeOver: batch %s is not due: %+v", b.GroupID, l)
 	}
 	if l.state == "waiting" {
@@ -188,9 +188,9 @@ func (w *world) takeOverWith(t *rapid.T, buffer batches, hook bool) {
 	}
 	l.due = later
 	l.leaseNo++
-	l.starts++
+	l.unfinished++
 	w.sameBatch(t, b)
-	w.owners = append(w.owners, &owner{buffer, hook, b})
+	w.owners = append(w.owners, &owner{buffer, queue, b})
 }
 
 func (w *world) owner(t *rapid.T) *owner {
@@ -217,7 +217,7 @@ func (w *world) renew(t *rapid.T) {
 	}
 }
 
-func (w *world) mark(t *rapid.T) {
+func (w *world) markDelivered(t *rapid.T) {
 	o := w.owner(t)
 	ids := []int64{}
 	for _, id := range o.batch.IDs() {
@@ -228,7 +228,7 @@ func (w *world) mark(t *rapid.T) {
 	if len(ids) == 0 {
 		t.Skip("nothing was delivered")
 	}
-	if w.fenced(t, "Mark", o, o.buffer.MarkDelivered(t.Context(), o.batch, ids)) {
+	if w.fenced(t, "MarkDelivered", o, o.buffer.MarkDelivered(t.Context(), o.batch, ids)) {
 		l := w.live[o.batch.GroupID]
 		l.state, l.delivered, l.due = "delivered", ids, soon
 	}

@@ -13,18 +13,18 @@ import (
 
 // The model's actions on what waits, is dead, or has lost its ledger row.
 
-// wake wakes the batches of one address, and looks first which are away.
-func (w *world) wake(t *rapid.T) {
-	buffer, hook := w.either(t)
+// retryNow makes the batches of one address due, after it listed the deferred addresses.
+func (w *world) retryNow(t *rapid.T) {
+	buffer, queue := w.either(t)
 	var (
 		addresses []string
 		asleep    []uuid.UUID
-		awake     int
+		dueBefore int
 	)
 	address := rapid.SampledFrom([]string{"", "a", "b"}).Draw(t, "address")
 	for _, g := range w.groupIDs() {
 		l := w.live[g]
-		if l.hook != hook || l.state != "waiting" || l.address == nil {
+		if l.queue != queue || l.state != "waiting" || l.address == nil {
 			continue
 		}
 		if !slices.Contains(addresses, *l.address) {
@@ -33,36 +33,36 @@ func (w *world) wake(t *rapid.T) {
 		switch {
 		case *l.address != address:
 		case l.due == now:
-			awake++
+			dueBefore++
 		default:
 			asleep = append(asleep, g)
 		}
 	}
 	got, err := buffer.DeferredAddresses(t.Context())
-	ok(t, "Away", err)
+	ok(t, "DeferredAddresses", err)
 	slices.Sort(got)
 	slices.Sort(addresses)
-	equal(t, "addresses that are away", got, addresses)
+	equal(t, "deferred addresses", got, addresses)
 
 	limit, want := rapid.IntRange(0, 2).Draw(t, "limit"), len(asleep)
 	if limit > 0 { // what is due already is among them
-		want = min(max(0, limit-awake), want)
+		want = min(max(0, limit-dueBefore), want)
 	}
 	n, err := buffer.RetryNow(t.Context(), address, limit)
-	ok(t, "Wake", err)
-	equal(t, "batches woken", n, want)
+	ok(t, "RetryNow", err)
+	equal(t, "batches made due", n, want)
 	for _, row := range w.f.Ledger(t) {
 		if slices.Contains(asleep, row.GroupID) && row.DueIn <= 0 {
 			w.live[row.GroupID].due = now
 			n--
 		}
 	}
-	equal(t, "batches that Wake counted and did not wake", n, 0)
+	equal(t, "batches that RetryNow counted and did not make due", n, 0)
 }
 
-// lettersThat returns the keys of letters in order.
-func (w *world) lettersThat(is func(*letter) bool) (keys []buffer.DeadKey) {
-	for key, l := range w.letters {
+// deadThat returns the keys of dead letters in order.
+func (w *world) deadThat(is func(*deadLetter) bool) (keys []buffer.DeadKey) {
+	for key, l := range w.dead {
 		if is(l) {
 			keys = append(keys, key)
 		}
@@ -73,57 +73,57 @@ func (w *world) lettersThat(is func(*letter) bool) (keys []buffer.DeadKey) {
 	return keys
 }
 
-// letterIn is the event's letter in a batch of a hook's.
-func (w *world) letterIn(t *rapid.T, hookGroup uuid.UUID, id int64) *letter {
-	for key, l := range w.letters {
-		if key.EventID == id && l.hookGroup == hookGroup {
+// deadIn is the event's dead letter in a batch of a hook's.
+func (w *world) deadIn(t *rapid.T, queueGroup uuid.UUID, id int64) *deadLetter {
+	for key, l := range w.dead {
+		if key.EventID == id && l.queueGroup == queueGroup {
 			return l
 		}
 	}
-	t.Fatalf("event %d has no letter in batch %s", id, hookGroup)
+	t.Fatalf("event %d has no dead letter in batch %s", id, queueGroup)
 	return nil
 }
 
-func (w *world) claimLetters(t *rapid.T) {
-	w.claimLettersWith(t, rapid.SampledFrom(w.hooks).Draw(t, "hook's buffer"), rapid.IntRange(1, 8).Draw(t, "limit"))
+func (w *world) claimDead(t *rapid.T) {
+	w.claimDeadWith(t, rapid.SampledFrom(w.queues).Draw(t, "queue"), rapid.IntRange(1, 8).Draw(t, "limit"))
 }
 
-func (w *world) claimLettersWith(t *rapid.T, hook Hook, limit int) {
-	unclaimed := w.lettersThat(func(l *letter) bool { return !l.closed && !l.told && l.hookGroup == uuid.Nil })
+func (w *world) claimDeadWith(t *rapid.T, queue Queue, limit int) {
+	unclaimed := w.deadThat(func(l *deadLetter) bool { return !l.closed && !l.notified && l.queueGroup == uuid.Nil })
 	want := unclaimed[:min(limit, len(unclaimed))] // of one event no two are open
-	b, err := hook.Claim(t.Context(), limit, lease)
+	b, err := queue.Claim(t.Context(), limit, lease)
 	ok(t, "Claim", err)
 	if b == nil {
-		equal(t, "letters that a claim did not see", want, []buffer.DeadKey(nil))
+		equal(t, "dead letters that a claim did not see", want, []buffer.DeadKey(nil))
 		return
 	}
 	var got []buffer.DeadKey
 	for _, e := range b.Events {
 		got = append(got, buffer.DeadKey{EventID: e.ID, GroupID: e.DeadLetter.GroupID})
 	}
-	equal(t, "letters claimed", got, want)
+	equal(t, "dead letters claimed", got, want)
 	if w.members[b.GroupID] != nil {
 		t.Fatalf("group_id %s was used before", b.GroupID)
 	}
 	w.members[b.GroupID] = b.IDs()
-	w.live[b.GroupID] = &liveBatch{hook: true, state: "leased", leaseNo: 1, starts: 1}
+	w.live[b.GroupID] = &liveBatch{queue: true, state: "leased", leaseNo: 1, unfinished: 1}
 	for _, key := range got {
-		w.letters[key].hookGroup = b.GroupID
+		w.dead[key].queueGroup = b.GroupID
 	}
 	w.sameBatch(t, b)
-	w.owners = append(w.owners, &owner{hook, true, b})
+	w.owners = append(w.owners, &owner{queue, true, b})
 }
 
 func (w *world) filter(t *rapid.T) (f buffer.DeadFilter, limit int, keys []buffer.DeadKey) {
-	f.Notified = rapid.Bool().Draw(t, "told")
-	return f, rapid.IntRange(1, 4).Draw(t, "limit"), w.lettersThat(func(l *letter) bool { return !l.closed && (l.told || !f.Notified) })
+	f.Notified = rapid.Bool().Draw(t, "notified")
+	return f, rapid.IntRange(1, 4).Draw(t, "limit"), w.deadThat(func(l *deadLetter) bool { return !l.closed && (l.notified || !f.Notified) })
 }
 
 func (w *world) replay(t *rapid.T) {
 	f, limit, keys := w.filter(t)
 	n, err := rapid.SampledFrom(w.buffers).Draw(t, "buffer").Replay(t.Context(), f, limit)
 	ok(t, "Replay", err)
-	equal(t, "letters replayed", n, min(limit, len(keys)))
+	equal(t, "dead letters replayed", n, min(limit, len(keys)))
 	var (
 		group uuid.UUID
 		ids   []int64
@@ -134,10 +134,10 @@ func (w *world) replay(t *rapid.T) {
 		}
 		at := slices.IndexFunc(keys, func(k buffer.DeadKey) bool { return k.EventID == row.ID })
 		if at < 0 || w.members[row.GroupID] != nil || group != uuid.Nil && row.GroupID != group {
-			t.Fatalf("event %d is back under group_id %s, letters open were %v", row.ID, row.GroupID, keys)
+			t.Fatalf("event %d is back under group_id %s, dead letters open were %v", row.ID, row.GroupID, keys)
 		}
 		group, ids = row.GroupID, append(ids, row.ID)
-		w.letters[keys[at]].closed = true
+		w.dead[keys[at]].closed = true
 		w.rows[row.ID] = row.GroupID
 		delete(w.fate, row.ID)
 	}
@@ -152,22 +152,22 @@ func (w *world) discard(t *rapid.T) {
 	f, limit, keys := w.filter(t)
 	n, err := rapid.SampledFrom(w.buffers).Draw(t, "buffer").Discard(t.Context(), f, limit)
 	ok(t, "Discard", err)
-	equal(t, "letters discarded", n, min(limit, len(keys)))
+	equal(t, "dead letters discarded", n, min(limit, len(keys)))
 	for _, d := range w.f.Dead(t) {
 		key := buffer.DeadKey{EventID: d.EventID, GroupID: d.GroupID}
 		if slices.Contains(keys, key) && isClosed(&d) {
-			w.letters[key].closed = true
+			w.dead[key].closed = true
 			w.fate[key.EventID] = "discarded"
 			n--
 		}
 	}
-	equal(t, "letters that were counted and not discarded", n, 0)
+	equal(t, "dead letters that were counted and not discarded", n, 0)
 }
 
-// repair loses the ledger row of a batch and has it mended: the events are due
+// repair loses the ledger row of a batch and has it repaired: the events are due
 // under the group_id that they have, and no owner of before has a say.
 func (w *world) repair(t *rapid.T) {
-	lost := slices.DeleteFunc(slices.Collect(maps.Keys(w.live)), func(g uuid.UUID) bool { return w.live[g].hook })
+	lost := slices.DeleteFunc(slices.Collect(maps.Keys(w.live)), func(g uuid.UUID) bool { return w.live[g].queue })
 	if len(lost) == 0 {
 		t.Skip("no batch is live")
 	}

@@ -35,7 +35,7 @@ func (w *world) outcomes(t *rapid.T, o *owner) []buffer.Outcome {
 		if !slices.Contains(w.marked(o), id) {
 			fate = rapid.SampledFrom(mixture).Draw(t, "fate")
 		}
-		if fate == toBury && o.hook {
+		if fate == toBury && o.queue {
 			fate = toRetry
 		}
 		parts[fate] = append(parts[fate], id)
@@ -78,7 +78,7 @@ func (w *world) settled(t *rapid.T, o *owner, outcomes []buffer.Outcome) {
 			ids = o.batch.IDs()
 		}
 		if out.Verdict == buffer.Retry {
-			l := &liveBatch{hook: o.hook, state: "waiting", attempts: out.Attempts, outages: out.Outages, address: out.Address, due: later}
+			l := &liveBatch{queue: o.queue, state: "waiting", attempts: out.Attempts, outages: out.Outages, address: out.Address, due: later}
 			if out.After == 0 {
 				l.due = now
 			}
@@ -90,8 +90,8 @@ func (w *world) settled(t *rapid.T, o *owner, outcomes []buffer.Outcome) {
 			}
 			w.live[out.GroupID] = l
 			for _, id := range ids {
-				if o.hook {
-					w.letterIn(t, o.batch.GroupID, id).hookGroup = out.GroupID
+				if o.queue {
+					w.deadIn(t, o.batch.GroupID, id).queueGroup = out.GroupID
 				} else {
 					w.rows[id] = out.GroupID
 				}
@@ -99,8 +99,8 @@ func (w *world) settled(t *rapid.T, o *owner, outcomes []buffer.Outcome) {
 			continue
 		}
 		for _, id := range ids {
-			if o.hook {
-				w.letterIn(t, o.batch.GroupID, id).told = true
+			if o.queue {
+				w.deadIn(t, o.batch.GroupID, id).notified = true
 				continue
 			}
 			if w.fate[id] != "" {
@@ -109,7 +109,7 @@ func (w *world) settled(t *rapid.T, o *owner, outcomes []buffer.Outcome) {
 			w.fate[id] = out.Verdict.String()
 			delete(w.rows, id)
 			if out.Verdict == buffer.Dead {
-				w.letters[buffer.DeadKey{EventID: id, GroupID: o.batch.GroupID}] = &letter{}
+				w.dead[buffer.DeadKey{EventID: id, GroupID: o.batch.GroupID}] = &deadLetter{}
 			}
 		}
 	}

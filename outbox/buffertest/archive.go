@@ -14,7 +14,7 @@ var archiveCases = []testCase{
 	{name: "archive/keeps all fields of delivered events", run: archiveFields},
 	{name: "archive/keeps opaque bytes", run: archiveBytes},
 	{name: "archive/takes delivered events only", run: archiveMixed},
-	{name: "archive/takes events of a batch marked delivered", run: archiveMarked},
+	{name: "archive/takes events of a batch marked delivered", run: archiveDelivered},
 	{name: "archive/has one row an id and group_id", run: archiveOnce},
 	{name: "archive/has one row although some events were locked", rowLocks: true, run: archiveLocked},
 	{name: "archive/check names a missing table", run: archiveMissing},
@@ -31,7 +31,7 @@ func archived(t *testing.T, f *Fixture) []Row {
 }
 
 func archiveFields(t *testing.T, h Harness) {
-	archivedAsTheyWere(t, h.Open(t, Options{Archive: true}), []outbox.Event{
+	archivesUnchanged(t, h.Open(t, Options{Archive: true}), []outbox.Event{
 		{Topic: "orders.größe", Key: text("customer-7"), Payload: []byte(`{"a": "Ü"}`), Headers: outbox.Headers(`{"trace": "00-ab"}`)},
 		{Topic: "t", Key: text(""), Payload: []byte(`null`), Headers: outbox.Headers(`{}`)},
 		{Topic: "t", Payload: []byte(`1`)},
@@ -39,13 +39,13 @@ func archiveFields(t *testing.T, h Harness) {
 }
 
 func archiveBytes(t *testing.T, h Harness) {
-	archivedAsTheyWere(t, h.Open(t, Options{Archive: true, Bytes: true}), []outbox.Event{
+	archivesUnchanged(t, h.Open(t, Options{Archive: true, Bytes: true}), []outbox.Event{
 		{Topic: "t", Payload: []byte{0, 1, 0xff, '\'', '\\'}},
 		{Topic: "t", Payload: []byte{}},
 	})
 }
 
-func archivedAsTheyWere(t *testing.T, f *Fixture, events []outbox.Event) {
+func archivesUnchanged(t *testing.T, f *Fixture, events []outbox.Event) {
 	ok(t, "Check", f.Buffer.Check(t.Context()))
 	f.Insert(t, events...)
 	b := claim(t, f.Buffer, 100)
@@ -100,11 +100,11 @@ func archiveMixed(t *testing.T, h Harness) {
 	equal(t, "archive after a lost lease", archived(t, f), before)
 }
 
-func archiveMarked(t *testing.T, h Harness) {
+func archiveDelivered(t *testing.T, h Harness) {
 	f := h.Open(t, Options{Archive: true})
 	ids := f.Insert(t, orders(4)...)
 	b := claim(t, f.Buffer, 10)
-	ok(t, "Mark", f.Buffer.MarkDelivered(t.Context(), b, []int64{ids[0], ids[2]}))
+	ok(t, "MarkDelivered", f.Buffer.MarkDelivered(t.Context(), b, []int64{ids[0], ids[2]}))
 	b = lose(t, f, b, f.Buffer)
 	rest := buffer.NewGroupID()
 	settle(t, f.Buffer, b, delivered(b.Delivered...), buffer.Outcome{Verdict: buffer.Retry, IDs: []int64{ids[1], ids[3]}, GroupID: rest})
@@ -139,7 +139,7 @@ func archiveLocked(t *testing.T, h Harness) {
 	f := h.Open(t, Options{Archive: true})
 	ids := f.Insert(t, orders(4)...)
 	b := claim(t, f.Buffer, 10)
-	ok(t, "Mark", f.Buffer.MarkDelivered(t.Context(), b, ids[:3]))
+	ok(t, "MarkDelivered", f.Buffer.MarkDelivered(t.Context(), b, ids[:3]))
 	b = lose(t, f, b, f.Buffer)
 	tx := f.Begin(t)
 	defer tx.Rollback(t)

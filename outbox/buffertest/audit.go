@@ -18,8 +18,8 @@ var auditCases = []testCase{
 	{name: "audit/sound buffer needs no repair", run: auditNothing},
 	{name: "repair/gives orphans a ledger row", run: repairOrphans},
 	{name: "repair/fences an orphan's former owner", run: repairFence},
-	{name: "repair/removes empty batches", run: repairHollow},
-	{name: "repair/corrects miscounted batches", run: repairUneven},
+	{name: "repair/removes empty batches", run: repairEmpty},
+	{name: "repair/corrects miscounted batches", run: repairMiscounted},
 	{name: "repair/concurrent claims lose nothing", run: repairTogether},
 }
 
@@ -70,13 +70,13 @@ func auditCounts(t *testing.T, h Harness) {
 	f.Insert(t, orders(18)...)
 	claim(t, f.Buffer, 1)
 	claim(t, f.Buffer, 2)
-	f.Overdue(t, claim(t, f.Buffer, 1).GroupID, time.Second) // still leased, as far as anybody knows
+	f.ExpireLease(t, claim(t, f.Buffer, 1).GroupID, time.Second) // still leased, as far as anybody knows
 	for _, events := range []int{3, 1} {
 		b := claim(t, f.Buffer, events)
 		settle(t, f.Buffer, b, retry(b, lease))
 	}
 	b := claim(t, f.Buffer, 5)
-	ok(t, "Mark", f.Buffer.MarkDelivered(t.Context(), b, b.IDs()[1:3]))
+	ok(t, "MarkDelivered", f.Buffer.MarkDelivered(t.Context(), b, b.IDs()[1:3]))
 	want := buffer.Audit{
 		Unclaimed: 5, Leased: buffer.Count{Batches: 3, Events: 4}, Waiting: buffer.Count{Batches: 2, Events: 4},
 		Delivered: buffer.Count{Batches: 1, Events: 5}, DeliveredEvents: 2, Dead: buffer.DeadCount{Open: 3, Unnotified: 2, Closed: 1},
@@ -94,11 +94,11 @@ func auditNothing(t *testing.T, h Harness) {
 	repair(t, f.Buffer, buffer.Repair{})
 	f.Insert(t, orders(6)...)
 	claim(t, f.Buffer, 1)
-	f.Overdue(t, claim(t, f.Buffer, 1).GroupID, time.Second)
+	f.ExpireLease(t, claim(t, f.Buffer, 1).GroupID, time.Second)
 	b, marked := claim(t, f.Buffer, 1), claim(t, f.Buffer, 2)
 	settle(t, f.Buffer, b, retry(b, lease))
-	ok(t, "Mark", f.Buffer.MarkDelivered(t.Context(), marked, marked.IDs()[:1]))
-	f.Overdue(t, marked.GroupID, time.Second)
+	ok(t, "MarkDelivered", f.Buffer.MarkDelivered(t.Context(), marked, marked.IDs()[:1]))
+	f.ExpireLease(t, marked.GroupID, time.Second)
 	untouched(t, f, "Repair of what is sound", func() { repair(t, f.Buffer, buffer.Repair{}) })
 }
 
@@ -139,7 +139,7 @@ func repairOrphans(t *testing.T, h Harness) {
 	}
 	equal(t, "state of the neighbour's batch", ledgerOf(t, f, live.GroupID).State, "leased")
 	settle(t, n.Buffer, live, delivered())
-	f.Overdue(t, third.GroupID, time.Second)
+	f.ExpireLease(t, third.GroupID, time.Second)
 	equal(t, "events delivered", drain(t, f), 6)
 }
 
@@ -167,19 +167,19 @@ func repairFence(t *testing.T, h Harness) {
 	empty(t, f)
 }
 
-func repairHollow(t *testing.T, h Harness) {
+func repairEmpty(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	n := f.Neighbour(t)
 	n.Insert(t, orders(1)...)
 	bury(t, f, "refused", orders(1)...)
-	neighbour, letter := claim(t, n.Buffer, 1), claim(t, f.Hook(t), 1)
+	neighbour, dead := claim(t, n.Buffer, 1), claim(t, f.Queue(t), 1)
 	settle(t, n.Buffer, neighbour, retry(neighbour, lease))
-	f.Overdue(t, letter.GroupID, time.Second)
+	f.ExpireLease(t, dead.GroupID, time.Second)
 	ids := f.Insert(t, orders(6)...)
 	waiting, leased, marked, sound := claim(t, f.Buffer, 2), claim(t, f.Buffer, 1), claim(t, f.Buffer, 2), claim(t, f.Buffer, 1)
 	settle(t, f.Buffer, waiting, retry(waiting, lease))
-	ok(t, "Mark", f.Buffer.MarkDelivered(t.Context(), marked, marked.IDs()))
-	f.Overdue(t, marked.GroupID, time.Second)
+	ok(t, "MarkDelivered", f.Buffer.MarkDelivered(t.Context(), marked, marked.IDs()))
+	f.ExpireLease(t, marked.GroupID, time.Second)
 	f.Exec(t, fmt.Sprintf("DELETE FROM %s WHERE id < %d", f.Table, ids[5]))
 	audit(t, f.Buffer, buffer.Audit{
 		Leased: buffer.Count{Batches: 2, Events: 1}, Waiting: buffer.Count{Batches: 1}, Delivered: buffer.Count{Batches: 1}, EmptyBatches: 3,
@@ -187,19 +187,19 @@ func repairHollow(t *testing.T, h Harness) {
 	})
 	repair(t, f.Buffer, buffer.Repair{Removed: 2})
 	audit(t, f.Buffer, buffer.Audit{Leased: buffer.Count{Batches: 2, Events: 1}, EmptyBatches: 1, Dead: buffer.DeadCount{Open: 1, Unnotified: 1}})
-	ok(t, "Renew of a hollow batch", f.Buffer.Renew(t.Context(), leased, lease))
+	ok(t, "Renew of a empty batch", f.Buffer.Renew(t.Context(), leased, lease))
 	repair(t, f.Buffer, buffer.Repair{})
-	f.Overdue(t, leased.GroupID, time.Second)
+	f.ExpireLease(t, leased.GroupID, time.Second)
 	repair(t, f.Buffer, buffer.Repair{Removed: 1})
 	audit(t, f.Buffer, buffer.Audit{Leased: buffer.Count{Batches: 1, Events: 1}, Dead: buffer.DeadCount{Open: 1, Unnotified: 1}})
 	fails(t, "Renew after the row was removed", f.Buffer.Renew(t.Context(), leased, lease), buffer.ErrLeaseLost)
-	for _, b := range []*buffer.Lease{sound, neighbour, letter} {
+	for _, b := range []*buffer.Lease{sound, neighbour, dead} {
 		equal(t, "batch that is sound", ledgerOf(t, f, b.GroupID).GroupID, b.GroupID)
 	}
 	equal(t, "ledger rows", len(f.Ledger(t)), 3)
 }
 
-func repairUneven(t *testing.T, h Harness) {
+func repairMiscounted(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	ids := f.Insert(t, orders(7)...)
 	waiting, leased := claim(t, f.Buffer, 3), claim(t, f.Buffer, 3)
@@ -213,7 +213,7 @@ func repairUneven(t *testing.T, h Harness) {
 	equal(t, "events of the ledger row", row.Events, 2)
 	about(t, "due_at", row.DueIn, lease)
 	equal(t, "events of what is leased", ledgerOf(t, f, leased.GroupID).Events, 3)
-	f.Overdue(t, leased.GroupID, time.Second)
+	f.ExpireLease(t, leased.GroupID, time.Second)
 	repair(t, f.Buffer, buffer.Repair{Corrected: 1})
 	audit(t, f.Buffer, buffer.Audit{
 		Unclaimed: 1, Waiting: buffer.Count{Batches: 1, Events: 2}, Leased: buffer.Count{Batches: 1, Events: 2},
@@ -225,7 +225,7 @@ func repairUneven(t *testing.T, h Harness) {
 		Waiting: buffer.Count{Batches: 1, Events: 3}, Leased: buffer.Count{Batches: 1, Events: 2}, Miscounted: 1,
 	})
 	repair(t, f.Buffer, buffer.Repair{Corrected: 1})
-	f.Overdue(t, waiting.GroupID, time.Second)
+	f.ExpireLease(t, waiting.GroupID, time.Second)
 	equal(t, "events delivered", drain(t, f), 5)
 }
 
@@ -288,7 +288,7 @@ func repairTogether(t *testing.T, h Harness) {
 				return fmt.Errorf("repairing: %w", err)
 			}
 			if r != (buffer.Repair{}) {
-				return fmt.Errorf("a repair mended %+v, and nothing was wrong", r)
+				return fmt.Errorf("a repair repaired %+v, and nothing was wrong", r)
 			}
 			a, err := buffers[i%2].Audit(ctx)
 			if err != nil {

@@ -95,7 +95,7 @@ type Buffer interface {
 	// Replay puts up to limit of the open dead letters that match back into the
 	// buffer, in one transaction: each event under its old id with all that it had,
 	// all under one new group_id whose ledger row waits, is due now, and has
-	// lease_no, starts, attempts and outages 0 and no origins; the dead letters
+	// lease_no, unfinished_leases, attempts and outages 0 and no origins; the dead letters
 	// are closed. One whose id is in the buffer is left alone, and so is one whose
 	// event id another one of this call has. It returns how many went back; 0:
 	// none is left to replay.
@@ -109,7 +109,7 @@ type Buffer interface {
 	Audit(ctx context.Context) (buffer.Audit, error)
 
 	// Repair mends what an Audit finds: it gives orphans a ledger row (waiting, due
-	// now), removes hollow ledger rows and corrects the counts of uneven ones. What
+	// now), removes empty ledger rows and corrects the counts of miscounted ones. What
 	// is leased, and its lease not over, is left alone.
 	Repair(ctx context.Context) (buffer.Repair, error)
 
@@ -119,7 +119,7 @@ type Buffer interface {
 	Diagnose(ctx context.Context) []buffer.Finding
 
 	// Peek returns the up to limit events that a claim would take first, as it would
-	// bring them (a table of the user's own: projected, with ProjectErr where that
+	// bring them (a custom table: projected, with ProjectErr where that
 	// failed), and claims nothing: nothing is written, and nobody waits. nil, nil: there
 	// are none.
 	Peek(ctx context.Context, limit int) (*buffer.Lease, error)

@@ -24,31 +24,31 @@ func cancelBefore(t *testing.T, h Harness) {
 	b := claim(t, f.Buffer, 2)
 	settle(t, f.Buffer, b, delivered(b.FirstID), buffer.Outcome{Verdict: buffer.Dead, IDs: b.IDs()[1:], Attempts: 1, Error: "refused"})
 	b = claim(t, f.Buffer, 1)
-	hook := f.Hook(t)
+	queue := f.Queue(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for what, act := range map[string]func() error{
-		"Check":    func() error { return f.Buffer.Check(ctx) },
-		"Look":     func() error { _, err := f.Buffer.CountBacklog(ctx, 10); return err },
-		"Claim":    func() error { _, err := f.Buffer.Claim(ctx, 10, lease); return err },
-		"TakeOver": func() error { _, err := f.Buffer.TakeOver(ctx, lease); return err },
-		"Renew":    func() error { return f.Buffer.Renew(ctx, b, lease) },
-		"Mark":     func() error { return f.Buffer.MarkDelivered(ctx, b, b.IDs()) },
-		"Settle":   func() error { return f.Buffer.Settle(ctx, b, []buffer.Outcome{delivered()}) },
-		"Status":   func() error { _, err := f.Buffer.Status(ctx); return err },
+		"Check":         func() error { return f.Buffer.Check(ctx) },
+		"CountBacklog":  func() error { _, err := f.Buffer.CountBacklog(ctx, 10); return err },
+		"Claim":         func() error { _, err := f.Buffer.Claim(ctx, 10, lease); return err },
+		"TakeOver":      func() error { _, err := f.Buffer.TakeOver(ctx, lease); return err },
+		"Renew":         func() error { return f.Buffer.Renew(ctx, b, lease) },
+		"MarkDelivered": func() error { return f.Buffer.MarkDelivered(ctx, b, b.IDs()) },
+		"Settle":        func() error { return f.Buffer.Settle(ctx, b, []buffer.Outcome{delivered()}) },
+		"Status":        func() error { _, err := f.Buffer.Status(ctx); return err },
 
-		"Away":      func() error { _, err := f.Buffer.DeferredAddresses(ctx); return err },
-		"Wake":      func() error { _, err := f.Buffer.RetryNow(ctx, "", 0); return err },
-		"Dead":      func() error { _, err := f.Buffer.ListDead(ctx, buffer.DeadFilter{}, nil, 10); return err },
-		"CountDead": func() error { _, err := f.Buffer.CountDead(ctx, buffer.DeadFilter{}); return err },
-		"Replay":    func() error { _, err := f.Buffer.Replay(ctx, buffer.DeadFilter{}, 10); return err },
-		"Discard":   func() error { _, err := f.Buffer.Discard(ctx, buffer.DeadFilter{}, 10); return err },
-		"Audit":     func() error { _, err := f.Buffer.Audit(ctx); return err },
-		"Repair":    func() error { _, err := f.Buffer.Repair(ctx); return err },
+		"DeferredAddresses": func() error { _, err := f.Buffer.DeferredAddresses(ctx); return err },
+		"RetryNow":          func() error { _, err := f.Buffer.RetryNow(ctx, "", 0); return err },
+		"Dead":              func() error { _, err := f.Buffer.ListDead(ctx, buffer.DeadFilter{}, nil, 10); return err },
+		"CountDead":         func() error { _, err := f.Buffer.CountDead(ctx, buffer.DeadFilter{}); return err },
+		"Replay":            func() error { _, err := f.Buffer.Replay(ctx, buffer.DeadFilter{}, 10); return err },
+		"Discard":           func() error { _, err := f.Buffer.Discard(ctx, buffer.DeadFilter{}, 10); return err },
+		"Audit":             func() error { _, err := f.Buffer.Audit(ctx); return err },
+		"Repair":            func() error { _, err := f.Buffer.Repair(ctx); return err },
 
-		"Hook.Look":     func() error { _, err := hook.CountBacklog(ctx, 10); return err },
-		"Hook.Claim":    func() error { _, err := hook.Claim(ctx, 10, lease); return err },
-		"Hook.TakeOver": func() error { _, err := hook.TakeOver(ctx, lease); return err },
+		"Queue.CountBacklog": func() error { _, err := queue.CountBacklog(ctx, 10); return err },
+		"Queue.Claim":        func() error { _, err := queue.Claim(ctx, 10, lease); return err },
+		"Queue.TakeOver":     func() error { _, err := queue.TakeOver(ctx, lease); return err },
 	} {
 		untouched(t, f, what, func() { fails(t, what, act(), context.Canceled) })
 	}
@@ -89,7 +89,7 @@ func cancelMiddle(t *testing.T, h Harness) {
 
 	eventually(t, "what was cut off comes back", func(ctx context.Context) bool {
 		for _, row := range f.Ledger(t) {
-			f.Overdue(t, row.GroupID, time.Second)
+			f.ExpireLease(t, row.GroupID, time.Second)
 		}
 		for {
 			b, err := f.Buffer.TakeOver(ctx, lease)

@@ -146,7 +146,7 @@ func fieldsSurvive(t *testing.T, f *Fixture, isJSON bool, events []outbox.Event)
 	sameEvents(t, "taken over", b, isJSON, ids, events)
 	part := buffer.NewGroupID()
 	settle(t, f.Buffer, b, delivered(ids[0]), buffer.Outcome{Verdict: buffer.Retry, IDs: ids[1:], GroupID: part})
-	sameEvents(t, "divided and taken over", takeOver(t, f.Buffer), isJSON, ids[1:], events[1:])
+	sameEvents(t, "split and taken over", takeOver(t, f.Buffer), isJSON, ids[1:], events[1:])
 }
 
 func sameEvents(t *testing.T, what string, b *buffer.Lease, isJSON bool, ids []int64, want []outbox.Event) {
@@ -325,10 +325,10 @@ func claimNeighbours(t *testing.T, h Harness) {
 
 	b := claim(t, f.Buffer, 10)
 	equal(t, "events claimed", b.IDs(), mine)
-	f.Overdue(t, b.GroupID, time.Second)
+	f.ExpireLease(t, b.GroupID, time.Second)
 	takeOverNone(t, n.Buffer)
 	look, err := n.Buffer.CountBacklog(t.Context(), 10)
-	ok(t, "Look", err)
+	ok(t, "CountBacklog", err)
 	equal(t, "the neighbour's backlog", look, buffer.Backlog{Unclaimed: 3})
 
 	nb := claim(t, n.Buffer, 10)

@@ -18,7 +18,7 @@ var deadCases = []testCase{
 	{name: "dead/separates pipelines", run: deadNeighbours},
 }
 
-// dead lists the event ids of the letters that match.
+// dead lists the event ids of the dead letters that match.
 func dead(t *testing.T, b Buffer, f buffer.DeadFilter) []int64 {
 	t.Helper()
 	events, err := b.ListDead(t.Context(), f, nil, 1000)
@@ -32,7 +32,7 @@ func dead(t *testing.T, b Buffer, f buffer.DeadFilter) []int64 {
 
 func deadFields(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
-	sameLetters(t, f, []outbox.Event{
+	sameDeadLetters(t, f, []outbox.Event{
 		{Topic: "orders.größe", Key: text("customer-7"), Payload: []byte(`{"a": "Ü"}`), Headers: outbox.Headers(`{"trace": "00-ab"}`)},
 		{Topic: "t", Key: text(""), Payload: []byte(`null`), Headers: outbox.Headers(`{}`)},
 		{Topic: "t", Payload: []byte(`1`)},
@@ -41,14 +41,14 @@ func deadFields(t *testing.T, h Harness) {
 
 func deadFieldsBytes(t *testing.T, h Harness) {
 	f := h.Open(t, Options{Bytes: true})
-	sameLetters(t, f, []outbox.Event{
+	sameDeadLetters(t, f, []outbox.Event{
 		{Topic: "t", Payload: []byte{0, 1, 0xff, '\'', '\\'}},
 		{Topic: "t", Payload: []byte{}},
 	})
 }
 
-func sameLetters(t *testing.T, f *Fixture, events []outbox.Event) {
-	equal(t, "letters", dead(t, f.Buffer, buffer.DeadFilter{}), []int64(nil))
+func sameDeadLetters(t *testing.T, f *Fixture, events []outbox.Event) {
+	equal(t, "dead letters", dead(t, f.Buffer, buffer.DeadFilter{}), []int64(nil))
 	const reason = "422 refused: \"größe\" is not 'a' size\nline two"
 	b := bury(t, f, reason, events...)
 	f.Exec(t, fmt.Sprintf("UPDATE outbox_dead_letters SET notified_at = died_at WHERE event_id = %d", b.LastID))
@@ -57,17 +57,17 @@ func sameLetters(t *testing.T, f *Fixture, events []outbox.Event) {
 	for i, d := range f.Dead(t) {
 		b.Events[i].DeadLetter = &outbox.DeadLetter{
 			Pipeline: f.Pipeline, GroupID: b.GroupID, Attempts: 3, Error: reason,
-			DiedAt: d.DiedAt.UTC(), NotifiedAt: d.ToldAt, ClosedAt: d.ClosedAt,
+			DiedAt: d.DiedAt.UTC(), NotifiedAt: d.NotifiedAt, ClosedAt: d.ClosedAt, ClosedAs: d.ClosedAs,
 		}
 		about(t, "died_at", time.Since(d.DiedAt), 0)
-		if i < len(got) && got[i].DeadLetter != nil { // a user's own table has a row to put back
+		if i < len(got) && got[i].DeadLetter != nil { // a custom table has a row to put back
 			b.Events[i].DeadLetter.Row = got[i].DeadLetter.Row
 		}
 	}
 	sameDead(t, got, b.Events)
 }
 
-// sameDead compares events with their letters; the times by what they stand for.
+// sameDead compares events with their dead letters; the times by what they stand for.
 func sameDead(t *testing.T, got, want []outbox.Event) {
 	t.Helper()
 	equal(t, "dead letters", len(got), len(want))
@@ -78,7 +78,7 @@ func sameDead(t *testing.T, got, want []outbox.Event) {
 		}
 		gl, wl := *g.DeadLetter, *w.DeadLetter
 		if !gl.DiedAt.Equal(wl.DiedAt) || !gl.NotifiedAt.Equal(wl.NotifiedAt) || !gl.ClosedAt.Equal(wl.ClosedAt) {
-			t.Fatalf("times of the letter of event %d: got %+v, want %+v", g.ID, gl, wl)
+			t.Fatalf("times of the dead letter of event %d: got %+v, want %+v", g.ID, gl, wl)
 		}
 		if gl.DiedAt.Location() != time.UTC {
 			t.Fatalf("died_at of event %d is in %v, want UTC", g.ID, gl.DiedAt.Location())
@@ -96,14 +96,14 @@ func sameDead(t *testing.T, got, want []outbox.Event) {
 func deadFilters(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	var ids []int64
-	for _, letter := range []struct{ topic, err string }{
+	for _, d := range []struct{ topic, err string }{
 		{"orders.created", "422 Bad Size"},
 		{"orders.created", "100% of 5_000 is too much"},
 		{"orders.paid", "100 of 5000 is too much"},
 		{"Orders.created", "größe 422 bad SIZE"},
 		{"orders.paid", `a\b and a'b`},
 	} {
-		b := bury(t, f, letter.err, outbox.Event{Topic: letter.topic, Payload: []byte("1")})
+		b := bury(t, f, d.err, outbox.Event{Topic: d.topic, Payload: []byte("1")})
 		ids = append(ids, b.LastID)
 	}
 	for i, ago := range []time.Duration{5 * lease, 4 * lease, 3 * lease, 2 * lease, 0} {
@@ -156,7 +156,7 @@ func deadFilters(t *testing.T, h Harness) {
 			if closed {
 				want = slices.Sorted(slices.Values(slices.Concat(c.open, c.closed)))
 			}
-			equal(t, fmt.Sprintf("letters, closed %t, of %s", closed, what), dead(t, f.Buffer, c.filter), want)
+			equal(t, fmt.Sprintf("dead letters, closed %t, of %s", closed, what), dead(t, f.Buffer, c.filter), want)
 			n, err := f.Buffer.CountDead(t.Context(), c.filter)
 			ok(t, "CountDead", err)
 			equal(t, fmt.Sprintf("count, closed %t, of %s", closed, what), n,
@@ -189,14 +189,14 @@ func deadPages(t *testing.T, h Harness) {
 				break
 			}
 			if len(page) > limit {
-				t.Fatalf("a page of %d letters, the limit was %d", len(page), limit)
+				t.Fatalf("a page of %d dead letters, the limit was %d", len(page), limit)
 			}
 			for _, e := range page {
 				got = append(got, buffer.DeadKey{EventID: e.ID, GroupID: e.DeadLetter.GroupID})
 			}
 			after = &got[len(got)-1]
 		}
-		equal(t, fmt.Sprintf("letters in pages of %d", limit), got, want)
+		equal(t, fmt.Sprintf("dead letters in pages of %d", limit), got, want)
 	}
 }
 
@@ -205,7 +205,7 @@ func deadNeighbours(t *testing.T, h Harness) {
 	n := f.Neighbour(t)
 	mine := bury(t, f, "refused", orders(2)...)
 	bury(t, n, "refused", orders(3)...)
-	equal(t, "letters", dead(t, f.Buffer, buffer.DeadFilter{}), mine.IDs())
+	equal(t, "dead letters", dead(t, f.Buffer, buffer.DeadFilter{}), mine.IDs())
 	count, err := f.Buffer.CountDead(t.Context(), buffer.DeadFilter{})
 	ok(t, "CountDead", err)
 	equal(t, "count", count, buffer.DeadCount{Open: 2, Unnotified: 2})

@@ -20,7 +20,7 @@ func discard(t *testing.T, b Buffer, f buffer.DeadFilter, limit, want int) {
 	t.Helper()
 	n, err := b.Discard(t.Context(), f, limit)
 	ok(t, "Discard", err)
-	equal(t, "letters discarded", n, want)
+	equal(t, "dead letters discarded", n, want)
 }
 
 func discardClosed(t *testing.T, h Harness) {
@@ -31,19 +31,20 @@ func discardClosed(t *testing.T, h Harness) {
 	discard(t, f.Buffer, buffer.DeadFilter{IDs: ids[:2]}, 10, 2)
 	for i, d := range f.Dead(t) {
 		if (i < 2) == d.ClosedAt.IsZero() {
-			t.Fatalf("the letter of event %d is closed at %v", d.EventID, d.ClosedAt)
+			t.Fatalf("the dead letter of event %d is closed at %v", d.EventID, d.ClosedAt)
 		}
 		if i < 2 {
 			about(t, "closed_at", time.Since(d.ClosedAt), 0)
+			before[i].ClosedAs = "discarded"
 		}
 		before[i].ClosedAt = d.ClosedAt
-		equal(t, "letter", d, before[i])
+		equal(t, "dead letter", d, before[i])
 	}
 	equal(t, "rows", f.Rows(t), []Row{{ID: ids[0]}})
 	equal(t, "ledger", f.Ledger(t), []LedgerRow(nil))
 	discard(t, f.Buffer, buffer.DeadFilter{IDs: ids[:2]}, 10, 0)
 	replay(t, f.Buffer, buffer.DeadFilter{IDs: ids[1:2]}, 10, 0)
-	equal(t, "letters left", dead(t, f.Buffer, buffer.DeadFilter{}), ids[2:])
+	equal(t, "dead letters left", dead(t, f.Buffer, buffer.DeadFilter{}), ids[2:])
 }
 
 func discardLimit(t *testing.T, h Harness) {
@@ -51,7 +52,7 @@ func discardLimit(t *testing.T, h Harness) {
 	bury(t, f, "refused", orders(5)...)
 	for i, n := range []int{2, 2, 1, 0} {
 		discard(t, f.Buffer, buffer.DeadFilter{}, 2, n)
-		equal(t, "letters left", len(letters(t, f, isOpen)), []int{3, 1, 0, 0}[i])
+		equal(t, "dead letters left", len(deadIDs(t, f, isOpen)), []int{3, 1, 0, 0}[i])
 	}
 }
 
@@ -61,8 +62,8 @@ func discardTogether(t *testing.T, h Harness) {
 	n := together(t, f, func(ctx context.Context, b Buffer) (int, error) {
 		return b.Discard(ctx, buffer.DeadFilter{}, 7)
 	})
-	equal(t, "letters discarded", n, 60)
-	equal(t, "letters open", letters(t, f, isOpen), []int64(nil))
+	equal(t, "dead letters discarded", n, 60)
+	equal(t, "dead letters open", deadIDs(t, f, isOpen), []int64(nil))
 	empty(t, f)
 }
 
@@ -71,7 +72,7 @@ func discardFiltered(t *testing.T, h Harness) {
 	discard(t, f.Buffer, buffer.DeadFilter{Topic: "orders"}, 10, 0)
 	discard(t, f.Buffer, buffer.DeadFilter{IDs: ids[1:2], Closed: true}, 10, 0)
 	discard(t, f.Buffer, buffer.DeadFilter{Notified: true}, 10, 1)
-	equal(t, "letters left", dead(t, f.Buffer, buffer.DeadFilter{}), ids[2:])
+	equal(t, "dead letters left", dead(t, f.Buffer, buffer.DeadFilter{}), ids[2:])
 	discard(t, f.Buffer, buffer.DeadFilter{Error: "REFUSED"}, 10, 2)
 	neighbourOpen(t, f)
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // lease is longer than any case runs: a lease ends when a case says so, by
-// Fixture.Overdue, never because the machine was slow.
+// Fixture.ExpireLease, never because the machine was slow.
 const lease = time.Hour
 
 // orders makes n events that tell each other apart.
@@ -54,7 +54,7 @@ func fails(t TB, what string, err, want error) {
 	}
 }
 
-// batches is what a [Buffer] and a [Hook] do alike.
+// batches is what a [Buffer] and a [Queue] do alike.
 type batches interface {
 	Claim(ctx context.Context, limit int, lease time.Duration) (*buffer.Lease, error)
 	TakeOver(ctx context.Context, lease time.Duration) (*buffer.Lease, error)
@@ -109,11 +109,11 @@ func takeOverNone(t testing.TB, b batches) {
 	}
 }
 
-// lose makes the batch overdue and lets other take it over: the lease of batch
+// lose makes the batch expired and lets other take it over: the lease of batch
 // is lost.
 func lose(t testing.TB, f *Fixture, batch *buffer.Lease, other batches) *buffer.Lease {
 	t.Helper()
-	f.Overdue(t, batch.GroupID, time.Second)
+	f.ExpireLease(t, batch.GroupID, time.Second)
 	taken := takeOver(t, other)
 	if taken.GroupID != batch.GroupID {
 		t.Fatalf("TakeOver: got batch %s, want %s", taken.GroupID, batch.GroupID)
@@ -165,9 +165,9 @@ func bury(t testing.TB, f *Fixture, reason string, events ...outbox.Event) *buff
 	return b
 }
 
-// letters returns the event ids of the dead letters in the table for which is
+// dead letters returns the event ids of the dead letters in the table for which is
 // says so, in ascending order.
-func letters(t TB, f *Fixture, is func(*DeadLetter) bool) []int64 {
+func deadIDs(t TB, f *Fixture, is func(*DeadLetter) bool) []int64 {
 	t.Helper()
 	ids := []int64{}
 	for _, d := range f.Dead(t) {
@@ -178,9 +178,9 @@ func letters(t TB, f *Fixture, is func(*DeadLetter) bool) []int64 {
 	return ids
 }
 
-func isOpen(d *DeadLetter) bool   { return d.ClosedAt.IsZero() }
-func isClosed(d *DeadLetter) bool { return !d.ClosedAt.IsZero() }
-func isTold(d *DeadLetter) bool   { return !d.ToldAt.IsZero() }
+func isOpen(d *DeadLetter) bool     { return d.ClosedAt.IsZero() }
+func isClosed(d *DeadLetter) bool   { return !d.ClosedAt.IsZero() }
+func isNotified(d *DeadLetter) bool { return !d.NotifiedAt.IsZero() }
 
 // rowIDs returns the ids of what is in the buffer table.
 func rowIDs(t TB, f *Fixture) []int64 {

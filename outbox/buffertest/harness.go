@@ -21,13 +21,13 @@ type Harness struct {
 	RowLocks bool
 	// Claim is the mode that is tested; the cases that keep order have their own.
 	Claim buffer.ClaimMode
-	// Own: the buffer tables are a user's own, with integer ids, and what is sent is
+	// Custom is set if the buffer tables are custom, with integer ids, and what is sent is
 	// what [Options.Project] makes of them. They have the columns of the relay's table,
 	// with nothing demanded of topic and headers, and three more, which may be NULL:
 	// parent_id (an integer), seal (text, UNIQUE) and raw (bytes; Tx.Insert puts some
 	// there). Beside them is a table parents (id integer primary key, name text) that
 	// nothing refers to.
-	Own bool
+	Custom bool
 }
 
 // Options say what to open.
@@ -42,7 +42,7 @@ type Options struct {
 	Random bool
 	// Claim is how the buffers claim; "" where they keep order.
 	Claim buffer.ClaimMode
-	// Project is the projection of a harness that is Own: SQL that every database
+	// Project is the projection of a harness for custom tables: SQL that every database
 	// understands, with {table} for the buffer's table and {group} for the parameter.
 	// "": it returns the table's columns as they are.
 	Project string
@@ -62,9 +62,9 @@ type Fixture struct {
 	Second func(t testing.TB) Buffer
 	// Plain is Second without Options.Ordered.
 	Plain func(t testing.TB) Buffer
-	// Hook opens the dead letters of Pipeline as its hook's buffer: the first call
+	// Queue opens the dead-letter queue of Pipeline: the first call
 	// those of Buffer, each further one those of another process.
-	Hook func(t testing.TB) Hook
+	Queue func(t testing.TB) Queue
 	// Neighbour opens another pipeline with a buffer table of its own, its
 	// ledger and dead letters in the same place.
 	Neighbour func(t testing.TB) *Fixture
@@ -74,11 +74,11 @@ type Fixture struct {
 	// Exec runs one statement that every database understands (unqualified
 	// table names, no parameters) outside the buffer's own connections.
 	Exec func(t TB, statement string)
-	// Overdue moves the batch's due_at to that long ago.
-	Overdue func(t TB, groupID uuid.UUID, ago time.Duration)
+	// ExpireLease moves the batch's due_at that far into the past.
+	ExpireLease func(t TB, groupID uuid.UUID, ago time.Duration)
 	// Rows is what is in the buffer table, by id.
 	Rows func(t TB) []Row
-	// Row is all that a user's own table says of one event, its group_id apart, in any
+	// Row is all that a custom table says of one event, its group_id apart, in any
 	// form that tells two rows apart.
 	Row func(t TB, id int64) string
 	// Ledger is what is in outbox_batches, every buffer's, by group_id.
@@ -136,18 +136,19 @@ type LedgerRow struct {
 
 // DeadLetter is a row of outbox_dead_letters.
 type DeadLetter struct {
-	Pipeline         string
-	EventID          int64
-	Topic            string
-	Key              *string
-	Payload, Headers []byte // nil is NULL
-	CreatedAt        time.Time
-	GroupID          uuid.UUID
-	Attempts         int
-	Error            string
-	DiedAt           time.Time
-	ToldAt, ClosedAt time.Time // zero is NULL
-	HookGroupID      uuid.UUID // uuid.Nil is NULL
+	Pipeline             string
+	EventID              int64
+	Topic                string
+	Key                  *string
+	Payload, Headers     []byte // nil is NULL
+	CreatedAt            time.Time
+	GroupID              uuid.UUID
+	Attempts             int
+	Error                string
+	DiedAt               time.Time
+	ClosedAs             string    // "" is NULL
+	NotifiedAt, ClosedAt time.Time // zero is NULL
+	HookGroupID          uuid.UUID // uuid.Nil is NULL
 }
 
 // ArchivedEvent is a row of outbox_archive.

@@ -17,7 +17,7 @@ var leaseCases = []testCase{
 	{name: "lease/is renewed", run: leaseRenewed},
 	{name: "lease/is taken over only after it ended", run: leaseTakenOver},
 	{name: "lease/longest due is taken over first", run: leaseDueLongest},
-	{name: "lease/expired owner settles if nobody took over", run: leaseOverdue},
+	{name: "lease/expired owner settles if nobody took over", run: leaseExpired},
 	{name: "lease/fences a former owner", run: leaseLost},
 	{name: "lease/ends with the settle", run: leaseSettled},
 	{name: "lease/counts unfinished leases, attempts and outages", run: leaseCounts},
@@ -39,7 +39,7 @@ func leaseRenewed(t *testing.T, h Harness) {
 	about(t, "due_at of a renewed lease", row.DueIn, 3*lease)
 	equal(t, "lease_no", []int64{row.LeaseNo, b.LeaseNo}, []int64{1, 1})
 
-	f.Overdue(t, b.GroupID, time.Second)
+	f.ExpireLease(t, b.GroupID, time.Second)
 	ok(t, "Renew of a lease that nobody took", f.Buffer.Renew(t.Context(), b, lease))
 	takeOverNone(t, f.Second(t))
 }
@@ -53,7 +53,7 @@ func leaseTakenOver(t *testing.T, h Harness) {
 	takeOverNone(t, second)
 	takeOverNone(t, f.Buffer)
 
-	f.Overdue(t, b.GroupID, time.Second)
+	f.ExpireLease(t, b.GroupID, time.Second)
 	claimNone(t, second) // stamped is stamped
 	before := time.Now()
 	taken := takeOver(t, second)
@@ -61,7 +61,7 @@ func leaseTakenOver(t *testing.T, h Harness) {
 	equal(t, "group_id", taken.GroupID, b.GroupID)
 	equal(t, "pipeline", taken.Pipeline, f.Pipeline)
 	equal(t, "events", taken.Events, b.Events)
-	equal(t, "lease_no and starts", []int64{taken.LeaseNo, int64(taken.UnfinishedLeases)}, []int64{2, 2})
+	equal(t, "lease_no and unfinished_leases", []int64{taken.LeaseNo, int64(taken.UnfinishedLeases)}, []int64{2, 2})
 	equal(t, "first and last id", []int64{taken.FirstID, taken.LastID}, []int64{ids[0], ids[2]})
 	equal(t, "origins", taken.Origins, []uuid.UUID(nil))
 	if taken.DeliveryRecorded() {
@@ -89,7 +89,7 @@ func leaseDueLongest(t *testing.T, h Harness) {
 		batches = append(batches, claim(t, f.Buffer, 1))
 	}
 	for i, ago := range []time.Duration{20 * time.Second, 40 * time.Second, 10 * time.Second, 30 * time.Second} {
-		f.Overdue(t, batches[i].GroupID, ago)
+		f.ExpireLease(t, batches[i].GroupID, ago)
 	}
 	for _, i := range []int{1, 3, 0, 2} {
 		equal(t, "batch taken over", takeOver(t, f.Buffer).GroupID, batches[i].GroupID)
@@ -97,11 +97,11 @@ func leaseDueLongest(t *testing.T, h Harness) {
 	takeOverNone(t, f.Buffer)
 }
 
-func leaseOverdue(t *testing.T, h Harness) {
+func leaseExpired(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	f.Insert(t, orders(2)...)
 	b := claim(t, f.Buffer, 10)
-	f.Overdue(t, b.GroupID, time.Minute)
+	f.ExpireLease(t, b.GroupID, time.Minute)
 	settle(t, f.Buffer, b, delivered())
 	empty(t, f)
 }
@@ -112,7 +112,7 @@ func stale(t *testing.T, f *Fixture, owner Buffer, b *buffer.Lease) {
 	ids := b.IDs()
 	attempts := map[string]func() error{
 		"Renew":               func() error { return owner.Renew(t.Context(), b, lease) },
-		"Mark":                func() error { return owner.MarkDelivered(t.Context(), b, ids) },
+		"MarkDelivered":       func() error { return owner.MarkDelivered(t.Context(), b, ids) },
 		"Settle of delivered": func() error { return owner.Settle(t.Context(), b, []buffer.Outcome{delivered()}) },
 		"Settle of dead": func() error {
 			return owner.Settle(t.Context(), b, []buffer.Outcome{{Verdict: buffer.Dead, Attempts: 1, Error: "refused"}})
@@ -147,7 +147,7 @@ func leaseLost(t *testing.T, h Harness) {
 	again := lose(t, f, taken, second)
 	stale(t, f, second, taken)
 
-	ok(t, "Mark", second.MarkDelivered(t.Context(), again, again.IDs()[:1]))
+	ok(t, "MarkDelivered", second.MarkDelivered(t.Context(), again, again.IDs()[:1]))
 	stale(t, f, second, taken)
 	settle(t, second, again, delivered())
 	stale(t, f, f.Buffer, b)
@@ -201,7 +201,7 @@ func leaseCounts(t *testing.T, h Harness) {
 
 	part := buffer.NewGroupID()
 	settle(t, f.Buffer, b, delivered(ids[0]), buffer.Outcome{Verdict: buffer.Retry, IDs: ids[1:], GroupID: part, Attempts: 3})
-	equal(t, "lease_no and starts of a part that waits", []int64{ledgerOf(t, f, part).LeaseNo, int64(ledgerOf(t, f, part).UnfinishedLeases)}, []int64{0, 0})
+	equal(t, "lease_no and unfinished_leases of a part that waits", []int64{ledgerOf(t, f, part).LeaseNo, int64(ledgerOf(t, f, part).UnfinishedLeases)}, []int64{0, 0})
 	b = takeOver(t, f.Buffer)
 	counts("a part", b, 1, 3, 0)
 	equal(t, "lease_no of a part", b.LeaseNo, int64(1))
@@ -213,7 +213,7 @@ func leaseTogether(t *testing.T, h Harness) {
 	buffers := []Buffer{f.Buffer, f.Second(t)}
 	f.Insert(t, orders(batches)...)
 	for range batches {
-		f.Overdue(t, claim(t, f.Buffer, 1).GroupID, time.Minute)
+		f.ExpireLease(t, claim(t, f.Buffer, 1).GroupID, time.Minute)
 	}
 	var (
 		mu    sync.Mutex
@@ -254,8 +254,8 @@ func leaseLocked(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	f.Insert(t, orders(2)...)
 	first, second := claim(t, f.Buffer, 1), claim(t, f.Buffer, 1)
-	f.Overdue(t, first.GroupID, time.Minute)
-	f.Overdue(t, second.GroupID, time.Second)
+	f.ExpireLease(t, first.GroupID, time.Minute)
+	f.ExpireLease(t, second.GroupID, time.Second)
 	tx := f.Begin(t)
 	defer tx.Rollback(t)
 	tx.Exec(t, fmt.Sprintf("UPDATE outbox_batches SET owner = owner WHERE first_id = %d", first.FirstID))

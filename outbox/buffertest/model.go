@@ -24,29 +24,29 @@ var modelCases = []testCase{
 // every step.
 func model(t *testing.T, h Harness) {
 	f := h.Open(t, Options{Archive: true, Random: true})
-	buffers, hooks := []Buffer{f.Buffer, f.Second(t)}, []Hook{f.Hook(t), f.Hook(t)}
+	buffers, queues := []Buffer{f.Buffer, f.Second(t)}, []Queue{f.Queue(t), f.Queue(t)}
 	rapid.Check(t, func(t *rapid.T) {
 		for _, table := range []string{f.Table, "outbox_batches", "outbox_dead_letters", "outbox_archive"} {
 			f.Exec(t, "DELETE FROM "+table)
 		}
 		w := &world{
-			f: f, buffers: buffers, hooks: hooks, slow: map[int64]bool{},
+			f: f, buffers: buffers, queues: queues, slow: map[int64]bool{},
 			committed: map[int64]bool{}, rows: map[int64]uuid.UUID{}, fate: map[int64]string{},
-			members: map[uuid.UUID][]int64{}, live: map[uuid.UUID]*liveBatch{}, letters: map[buffer.DeadKey]*letter{},
+			members: map[uuid.UUID][]int64{}, live: map[uuid.UUID]*liveBatch{}, dead: map[buffer.DeadKey]*deadLetter{},
 		}
 		actions := map[string]func(*rapid.T){
 			"":          w.compare,
 			"insert":    w.insert,
 			"roll back": w.rollBack,
 			"claim":     w.claim,
-			"overdue":   w.overdue,
+			"expired":   w.expireLease,
 			"take over": w.takeOver,
 			"renew":     w.renew,
 			"settle":    w.settle,
-			"mark":      w.mark,
+			"mark":      w.markDelivered,
 			"crash":     w.crash,
-			"wake":      w.wake,
-			"hook":      w.claimLetters,
+			"retry now": w.retryNow,
+			"queue":     w.claimDead,
 			"replay":    w.replay,
 			"discard":   w.discard,
 			"repair":    w.repair,
@@ -66,35 +66,35 @@ func model(t *testing.T, h Harness) {
 type world struct {
 	f       *Fixture
 	buffers []Buffer
-	hooks   []Hook
+	queues  []Queue
 
-	committed  map[int64]bool             // every event there ever was
-	rows       map[int64]uuid.UUID        // the buffer table
-	live       map[uuid.UUID]*liveBatch   // the ledger
-	letters    map[buffer.DeadKey]*letter // the dead letters
-	fate       map[int64]string           // delivered, dead or discarded, of events that are gone
-	members    map[uuid.UUID][]int64      // of every group_id there ever was
-	maxClaimed int64                      // unclaimed ids below it were committed late
-	slow       map[int64]bool             // drawn in transactions that stayed open for a while
-	owners     []*owner                   // of today and of the past
+	committed  map[int64]bool                 // every event there ever was
+	rows       map[int64]uuid.UUID            // the buffer table
+	live       map[uuid.UUID]*liveBatch       // the ledger
+	dead       map[buffer.DeadKey]*deadLetter // the dead letters
+	fate       map[int64]string               // delivered, dead or discarded, of events that are gone
+	members    map[uuid.UUID][]int64          // of every group_id there ever was
+	maxClaimed int64                          // unclaimed ids below it were committed late
+	slow       map[int64]bool                 // drawn in transactions that stayed open for a while
+	owners     []*owner                       // of today and of the past
 	open       []*openTx
 }
 
-// liveBatch is a batch of events or, of a hook, of their letters.
+// liveBatch is a batch of events or, of a hook, of their dead letters.
 type liveBatch struct {
-	hook                      bool
-	state                     string
-	due                       due
-	leaseNo                   int64
-	starts, attempts, outages int
-	origins                   []uuid.UUID
-	delivered                 []int64
-	address                   *string
+	queue                         bool
+	state                         string
+	due                           due
+	leaseNo                       int64
+	unfinished, attempts, outages int
+	origins                       []uuid.UUID
+	delivered                     []int64
+	address                       *string
 }
 
-type letter struct {
-	told, closed bool
-	hookGroup    uuid.UUID
+type deadLetter struct {
+	notified, closed bool
+	queueGroup       uuid.UUID
 }
 
 // due says whether a take over may, must or must not take the batch.
@@ -109,7 +109,7 @@ const (
 // owner is somebody who leased a batch, and may not know that it lost it.
 type owner struct {
 	buffer batches
-	hook   bool
+	queue  bool
 	batch  *buffer.Lease
 }
 
@@ -137,7 +137,7 @@ func (w *world) compare(t *rapid.T) {
 	for _, g := range w.groupIDs() {
 		l, ids := w.live[g], w.members[g]
 		want = append(want, LedgerRow{
-			GroupID: g, State: l.state, LeaseNo: l.leaseNo, UnfinishedLeases: l.starts, Attempts: l.attempts, Outages: l.outages,
+			GroupID: g, State: l.state, LeaseNo: l.leaseNo, UnfinishedLeases: l.unfinished, Attempts: l.attempts, Outages: l.outages,
 			Events: len(ids), FirstID: ids[0], LastID: ids[len(ids)-1], Origins: l.origins, Delivered: l.delivered, Address: l.address,
 		})
 	}
@@ -150,36 +150,36 @@ func (w *world) compare(t *rapid.T) {
 	}
 	equal(t, "ledger", got, want)
 
-	wantLetters, gotLetters := map[buffer.DeadKey]letter{}, map[buffer.DeadKey]letter{}
+	wantDead, gotDead := map[buffer.DeadKey]deadLetter{}, map[buffer.DeadKey]deadLetter{}
 	open := map[int64]int{}
-	for key, l := range w.letters {
-		wantLetters[key] = l.compared()
+	for key, l := range w.dead {
+		wantDead[key] = l.compared()
 	}
 	for _, d := range w.f.Dead(t) {
-		l := letter{told: isTold(&d), closed: isClosed(&d), hookGroup: d.HookGroupID}
-		gotLetters[buffer.DeadKey{EventID: d.EventID, GroupID: d.GroupID}] = l.compared()
+		l := deadLetter{notified: isNotified(&d), closed: isClosed(&d), queueGroup: d.HookGroupID}
+		gotDead[buffer.DeadKey{EventID: d.EventID, GroupID: d.GroupID}] = l.compared()
 		if !l.closed {
 			open[d.EventID]++
 		}
 	}
-	if !maps.Equal(gotLetters, wantLetters) {
-		t.Fatalf("dead letters are %+v, want %+v", gotLetters, wantLetters)
+	if !maps.Equal(gotDead, wantDead) {
+		t.Fatalf("dead letters are %+v, want %+v", gotDead, wantDead)
 	}
 
 	for id := range w.committed {
 		_, waits := w.rows[id]
 		fate := w.fate[id]
 		if waits == (fate != "") || (fate == "dead") != (open[id] == 1) || open[id] > 1 {
-			t.Fatalf("event %d: in the buffer %t, fate %q, %d open letters", id, waits, fate, open[id])
+			t.Fatalf("event %d: in the buffer %t, fate %q, %d open dead letters", id, waits, fate, open[id])
 		}
 	}
 }
 
-// compared is a letter as it is to be found: under which group_id it was told is
+// compared is a dead letter as it is to be found: under which group_id it was told is
 // of no interest any more.
-func (l letter) compared() letter {
-	if l.told {
-		l.hookGroup = uuid.Nil
+func (l deadLetter) compared() deadLetter {
+	if l.notified {
+		l.queueGroup = uuid.Nil
 	}
 	return l
 }
@@ -195,16 +195,16 @@ func (w *world) drain(t *rapid.T) {
 	defer tick.Stop()
 	for {
 		for g, l := range w.live {
-			w.f.Overdue(t, g, time.Second)
+			w.f.ExpireLease(t, g, time.Second)
 			l.due = now
 		}
 		for len(w.live) > 0 {
 			w.takeOverWith(t, w.buffers[0], false)
-			w.takeOverWith(t, w.hooks[0], true)
+			w.takeOverWith(t, w.queues[0], true)
 			w.deliver(t)
 		}
 		w.claimWith(t, w.buffers[0], 100)
-		w.claimLettersWith(t, w.hooks[0], 100)
+		w.claimDeadWith(t, w.queues[0], 100)
 		w.deliver(t)
 		if len(w.rows) == 0 {
 			break
@@ -217,9 +217,9 @@ func (w *world) drain(t *rapid.T) {
 		}
 	}
 	w.compare(t)
-	for key, l := range w.letters {
-		if !l.closed && !l.told {
-			t.Fatalf("the hook has not heard of the letter of event %d", key.EventID)
+	for key, l := range w.dead {
+		if !l.closed && !l.notified {
+			t.Fatalf("the hook has not heard of the dead letter of event %d", key.EventID)
 		}
 	}
 	var archived, delivered []int64

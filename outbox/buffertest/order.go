@@ -174,8 +174,8 @@ func orderParts(t *testing.T, h Harness) {
 	whole := claim(t, f.Buffer, 10)
 	front, back, alone := part(ids[:3], 0), part(ids[3:6], 0), part(ids[6:], 0)
 	settle(t, f.Buffer, whole, front, back, alone)
-	f.Overdue(t, back.GroupID, time.Hour) // longer than the others
-	f.Overdue(t, alone.GroupID, time.Minute)
+	f.ExpireLease(t, back.GroupID, time.Hour) // longer than the others
+	f.ExpireLease(t, alone.GroupID, time.Minute)
 
 	equal(t, "a part that shares no key", takeOver(t, f.Buffer).GroupID, alone.GroupID)
 	first := takeOver(t, f.Buffer)
@@ -187,12 +187,12 @@ func orderParts(t *testing.T, h Harness) {
 	settle(t, f.Buffer, first, delivered(ids[1]), again)
 	takeOverNone(t, other)
 	look, err := f.Buffer.CountBacklog(t.Context(), 0)
-	ok(t, "Look", err)
+	ok(t, "CountBacklog", err)
 	equal(t, "batches that are due", look.Due, 0)
 	more := f.Insert(t, keyed("a", "b", "e")...)
 	equal(t, "claimed beside them", claim(t, other, 10).IDs(), more[2:])
 
-	f.Overdue(t, again.GroupID, time.Second)
+	f.ExpireLease(t, again.GroupID, time.Second)
 	second := takeOver(t, other)
 	equal(t, "the part that waited", second.GroupID, again.GroupID)
 	takeOverNone(t, f.Buffer)
@@ -202,8 +202,8 @@ func orderParts(t *testing.T, h Harness) {
 	claimNone(t, other)
 
 	// What was delivered of it is deleted, whoever waits for whom.
-	ok(t, "Mark", f.Buffer.MarkDelivered(t.Context(), last, last.IDs()))
-	f.Overdue(t, last.GroupID, time.Second)
+	ok(t, "MarkDelivered", f.Buffer.MarkDelivered(t.Context(), last, last.IDs()))
+	f.ExpireLease(t, last.GroupID, time.Second)
 	settle(t, other, takeOver(t, other), delivered())
 	equal(t, "claimed at last", claim(t, f.Buffer, 10).IDs(), more[:2])
 }

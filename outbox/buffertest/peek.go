@@ -40,7 +40,7 @@ func peekFirst(t *testing.T, h Harness) {
 		}
 		equal(t, "pipeline", peeked.Pipeline, f.Pipeline)
 		equal(t, "PayloadIsJSON", peeked.PayloadIsJSON, !opt.Bytes)
-		look(t, f.Buffer, 100, buffer.Backlog{Unclaimed: 5})
+		countBacklog(t, f.Buffer, 100, buffer.Backlog{Unclaimed: 5})
 		b := claim(t, f.Buffer, 3)
 		if d := cmp.Diff(b.Events, peeked.Events, cmpopts.EquateEmpty()); d != "" {
 			t.Fatalf("what a claim takes (-) and what Peek showed (+):\n%s", d)

@@ -48,7 +48,7 @@ func rangeUntouched(t *testing.T, h Harness) {
 	settle(t, f.Buffer, b, delivered())
 	b = lose(t, f, &buffer.Lease{Batch: buffer.Batch{GroupID: right}}, f.Buffer)
 	equal(t, "the other part", b.IDs(), []int64{ids[2], ids[3], ids[7]})
-	ok(t, "Mark", f.Buffer.MarkDelivered(t.Context(), b, ids[3:4]))
+	ok(t, "MarkDelivered", f.Buffer.MarkDelivered(t.Context(), b, ids[3:4]))
 	b = lose(t, f, b, f.Buffer)
 	settle(t, f.Buffer, b, delivered(ids[3]), buffer.Outcome{Verdict: buffer.Retry, IDs: []int64{ids[2], ids[7]}, GroupID: buffer.NewGroupID()})
 	claimNone(t, f.Buffer)
@@ -81,7 +81,7 @@ func rangeGaps(t *testing.T, h Harness) {
 	equal(t, "rows left", rowIDs(t, f), gaps)
 	second := f.Second(t) // looks everywhere first
 	_, err := second.CountBacklog(t.Context(), 100)
-	ok(t, "Look", err)
+	ok(t, "CountBacklog", err)
 	b = claim(t, second, 100)
 	equal(t, "events claimed in the gaps", b.IDs(), gaps)
 	settle(t, second, b, delivered())
@@ -114,14 +114,14 @@ func rangeLate(t *testing.T, h Harness) {
 			settle(t, f.Buffer, b, buffer.Outcome{Verdict: buffer.Dead, Attempts: 1, Error: "refused"})
 		},
 		"marked": func(b *buffer.Lease) {
-			ok(t, "Mark", f.Buffer.MarkDelivered(t.Context(), b, b.IDs()))
+			ok(t, "MarkDelivered", f.Buffer.MarkDelivered(t.Context(), b, b.IDs()))
 			settle(t, f.Buffer, lose(t, f, b, f.Buffer), delivered())
 		},
 		"retried": func(b *buffer.Lease) {
 			settle(t, f.Buffer, b, retry(b, 0))
 			settle(t, f.Buffer, takeOver(t, f.Buffer), delivered())
 		},
-		"divided": func(b *buffer.Lease) {
+		"split": func(b *buffer.Lease) {
 			settle(t, f.Buffer, b, buffer.Outcome{Verdict: buffer.Retry, IDs: b.IDs(), GroupID: buffer.NewGroupID()})
 			settle(t, f.Buffer, takeOver(t, f.Buffer), delivered())
 		},
@@ -140,7 +140,7 @@ func rangeLate(t *testing.T, h Harness) {
 		var got []int64
 		eventually(t, end+": claim of those that were late", func(ctx context.Context) bool {
 			_, err := f.Buffer.CountBacklog(ctx, 10)
-			ok(t, "Look", err)
+			ok(t, "CountBacklog", err)
 			b, err := f.Buffer.Claim(ctx, 10, lease)
 			ok(t, "Claim", err)
 			if b != nil {
@@ -205,7 +205,7 @@ func rangeByHand(t *testing.T, h Harness) {
 	third := f.Second(t)
 	eventually(t, "claim of the one below", func(ctx context.Context) bool {
 		_, err := third.CountBacklog(ctx, 10)
-		ok(t, "Look", err)
+		ok(t, "CountBacklog", err)
 		b, err = third.Claim(ctx, 10, lease)
 		ok(t, "Claim", err)
 		return b != nil
@@ -226,16 +226,16 @@ func rangeBacklog(t *testing.T, h Harness) {
 	for range 3 { // the first one looks everywhere, others from the marks
 		for _, each := range []Buffer{f.Buffer, second} {
 			look, err := each.CountBacklog(t.Context(), 100)
-			ok(t, "Look", err)
+			ok(t, "CountBacklog", err)
 			equal(t, "backlog", look, buffer.Backlog{Unclaimed: 3, Waiting: 1})
 			s, err := each.Status(t.Context())
 			ok(t, "Status", err)
 			equal(t, "pending", s.Pending, int64(10))
 		}
 	}
-	f.Overdue(t, b.GroupID, time.Second)
+	f.ExpireLease(t, b.GroupID, time.Second)
 	look, err := second.CountBacklog(t.Context(), 0)
-	ok(t, "Look", err)
+	ok(t, "CountBacklog", err)
 	equal(t, "backlog", look, buffer.Backlog{Waiting: 1, Due: 1})
 	audit(t, second, buffer.Audit{
 		Unclaimed: 3, Leased: buffer.Count{Batches: 1, Events: 3}, Waiting: buffer.Count{Batches: 1, Events: 4},

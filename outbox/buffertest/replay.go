@@ -19,7 +19,7 @@ var replayCases = []testCase{
 	{name: "replay/restores opaque bytes", run: replayBytes},
 	{name: "replay/second death is a second dead letter", run: replayRefused},
 	{name: "replay/skips ids that are in the buffer", run: replayInBuffer},
-	{name: "replay/restores one of two dead letters of an event", run: replayTwoLetters},
+	{name: "replay/restores one of two dead letters of an event", run: replayTwoDead},
 	{name: "replay/stops at the limit", run: replayLimit},
 	{name: "replay/concurrent calls restore nothing twice", run: replayTogether},
 	{name: "replay/takes open matching dead letters only", run: replayFiltered},
@@ -30,7 +30,7 @@ func replay(t *testing.T, b Buffer, f buffer.DeadFilter, limit, want int) {
 	t.Helper()
 	n, err := b.Replay(t.Context(), f, limit)
 	ok(t, "Replay", err)
-	equal(t, "letters replayed", n, want)
+	equal(t, "dead letters replayed", n, want)
 }
 
 func replayComplete(t *testing.T, h Harness) {
@@ -54,7 +54,7 @@ func replayed(t *testing.T, f *Fixture, events []outbox.Event) {
 	was := ledgerOf(t, f, b.GroupID)
 	settle(t, f.Buffer, b, buffer.Outcome{Verdict: buffer.Dead, Attempts: 3, Error: "refused"})
 	empty(t, f)
-	letters := f.Dead(t)
+	buried := f.Dead(t)
 
 	replay(t, f.Buffer, buffer.DeadFilter{}, 100, len(events))
 	ledger := f.Ledger(t)
@@ -75,15 +75,15 @@ func replayed(t *testing.T, f *Fixture, events []outbox.Event) {
 	})
 	for i, d := range f.Dead(t) {
 		about(t, "closed_at", time.Since(d.ClosedAt), 0)
-		letters[i].ClosedAt = d.ClosedAt
-		equal(t, "dead letter after the replay", d, letters[i])
+		buried[i].ClosedAt, buried[i].ClosedAs = d.ClosedAt, "replayed"
+		equal(t, "dead letter after the replay", d, buried[i])
 	}
-	equal(t, "letters listed", dead(t, f.Buffer, buffer.DeadFilter{}), []int64(nil))
+	equal(t, "dead letters listed", dead(t, f.Buffer, buffer.DeadFilter{}), []int64(nil))
 	claimNone(t, f.Buffer) // nobody else's
 
 	again := takeOver(t, f.Second(t))
 	equal(t, "events", again.Events, b.Events)
-	equal(t, "lease_no and starts", []int64{again.LeaseNo, int64(again.UnfinishedLeases)}, []int64{1, 1})
+	equal(t, "lease_no and unfinished_leases", []int64{again.LeaseNo, int64(again.UnfinishedLeases)}, []int64{1, 1})
 	equal(t, "attempts and outages", []int{again.Attempts, again.Outages}, []int{0, 0})
 	equal(t, "origins", again.Origins, []uuid.UUID(nil))
 	settle(t, f.Buffer, again, delivered())
@@ -99,19 +99,19 @@ func replayRefused(t *testing.T, h Harness) {
 	second := takeOver(t, f.Buffer)
 	settle(t, f.Buffer, second, buffer.Outcome{Verdict: buffer.Dead, Attempts: 5, Error: "refused again"})
 	empty(t, f)
-	equal(t, "letters", len(f.Dead(t)), 4)
+	equal(t, "dead letters", len(f.Dead(t)), 4)
 	for _, d := range f.Dead(t) {
 		switch d.GroupID {
 		case first.GroupID:
 			if d.ClosedAt.IsZero() || d.Error != "refused" {
-				t.Fatalf("the first letter of event %d: %+v", d.EventID, d)
+				t.Fatalf("the first dead letter of event %d: %+v", d.EventID, d)
 			}
 		case second.GroupID:
 			if !d.ClosedAt.IsZero() || d.Error != "refused again" || d.Attempts != 5 {
-				t.Fatalf("the second letter of event %d: %+v", d.EventID, d)
+				t.Fatalf("the second dead letter of event %d: %+v", d.EventID, d)
 			}
 		default:
-			t.Fatalf("a letter of event %d under group_id %s", d.EventID, d.GroupID)
+			t.Fatalf("a dead letter of event %d under group_id %s", d.EventID, d.GroupID)
 		}
 	}
 	replay(t, f.Buffer, buffer.DeadFilter{}, 100, 2)
@@ -119,7 +119,7 @@ func replayRefused(t *testing.T, h Harness) {
 	equal(t, "events", b.IDs(), first.IDs())
 	settle(t, f.Buffer, b, delivered())
 	empty(t, f)
-	equal(t, "letters closed", letters(t, f, isClosed), []int64{first.FirstID, first.FirstID, first.LastID, first.LastID})
+	equal(t, "dead letters closed", deadIDs(t, f, isClosed), []int64{first.FirstID, first.FirstID, first.LastID, first.LastID})
 }
 
 func replayInBuffer(t *testing.T, h Harness) {
@@ -134,7 +134,7 @@ func replayInBuffer(t *testing.T, h Harness) {
 		settle(t, f.Buffer, again, delivered())
 	}
 	untouched(t, f, "Replay of what is in the buffer", func() { replay(t, f.Buffer, buffer.DeadFilter{}, 10, 0) })
-	equal(t, "letters still open", letters(t, f, isOpen), ids[:1])
+	equal(t, "dead letters still open", deadIDs(t, f, isOpen), ids[:1])
 	equal(t, "rows", f.Rows(t), []Row{{ID: ids[0]}})
 	f.Exec(t, fmt.Sprintf("DELETE FROM %s WHERE id = %d", f.Table, ids[0]))
 	replay(t, f.Buffer, buffer.DeadFilter{}, 10, 1)
@@ -142,8 +142,8 @@ func replayInBuffer(t *testing.T, h Harness) {
 	empty(t, f)
 }
 
-// replayTwoLetters: two open letters of one event, as a restore may leave them.
-func replayTwoLetters(t *testing.T, h Harness) {
+// replayTwoDead: two open dead letters of one event, as a restore may leave them.
+func replayTwoDead(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	first, second := bury(t, f, "refused", orders(1)...), bury(t, f, "refused", orders(1)...)
 	other := bury(t, f, "refused", orders(1)...)
@@ -151,13 +151,13 @@ func replayTwoLetters(t *testing.T, h Harness) {
 	replay(t, f.Buffer, buffer.DeadFilter{}, 10, 2)
 	b := takeOver(t, f.Buffer)
 	equal(t, "events", b.IDs(), []int64{first.FirstID, other.FirstID})
-	equal(t, "letters open", letters(t, f, isOpen), []int64{first.FirstID})
+	equal(t, "dead letters open", deadIDs(t, f, isOpen), []int64{first.FirstID})
 	replay(t, f.Buffer, buffer.DeadFilter{}, 10, 0)
 	settle(t, f.Buffer, b, delivered())
-	replay(t, f.Buffer, buffer.DeadFilter{}, 10, 1) // the other letter stands for itself
+	replay(t, f.Buffer, buffer.DeadFilter{}, 10, 1) // the other dead letter stands for itself
 	settle(t, f.Buffer, takeOver(t, f.Buffer), delivered())
 	empty(t, f)
-	equal(t, "letters open", letters(t, f, isOpen), []int64(nil))
+	equal(t, "dead letters open", deadIDs(t, f, isOpen), []int64(nil))
 }
 
 func replayLimit(t *testing.T, h Harness) {
@@ -206,9 +206,9 @@ func replayTogether(t *testing.T, h Harness) {
 	n := together(t, f, func(ctx context.Context, b Buffer) (int, error) {
 		return b.Replay(ctx, buffer.DeadFilter{}, 7)
 	})
-	equal(t, "letters replayed", n, len(ids))
+	equal(t, "dead letters replayed", n, len(ids))
 	equal(t, "rows", rowIDs(t, f), ids)
-	equal(t, "letters open", letters(t, f, isOpen), []int64(nil))
+	equal(t, "dead letters open", deadIDs(t, f, isOpen), []int64(nil))
 	agree(t, f)
 	var got []int64
 	for range f.Ledger(t) {
@@ -222,7 +222,7 @@ func replayTogether(t *testing.T, h Harness) {
 }
 
 // mixed buries four events: told, discarded, one of another topic, and one that
-// is neither. The neighbour has a letter too.
+// is neither. The neighbour has a dead letter too.
 func mixed(t *testing.T, h Harness) (f *Fixture, ids []int64) {
 	f = h.Open(t, Options{})
 	events := orders(4)
@@ -251,7 +251,7 @@ func replayFiltered(t *testing.T, h Harness) {
 	neighbourOpen(t, f)
 }
 
-// neighbourOpen expects that of all letters the neighbour's alone is open.
+// neighbourOpen expects that of all dead letters the neighbour's alone is open.
 func neighbourOpen(t *testing.T, f *Fixture) {
 	t.Helper()
 	open := 0
@@ -259,11 +259,11 @@ func neighbourOpen(t *testing.T, f *Fixture) {
 		if d.ClosedAt.IsZero() {
 			open++
 			if d.Pipeline == f.Pipeline {
-				t.Fatalf("the letter of event %d is still open", d.EventID)
+				t.Fatalf("the dead letter of event %d is still open", d.EventID)
 			}
 		}
 	}
-	equal(t, "open letters", open, 1)
+	equal(t, "open dead letters", open, 1)
 }
 
 func replayNewIDs(t *testing.T, h Harness) {

@@ -17,11 +17,11 @@ func Run(t *testing.T, h Harness) {
 		return open(t, opt)
 	}
 	groups := [][]testCase{
-		claimCases, rangeCases, leaseCases, settleCases, markCases, lookCases, wakeCases, deadCases, replayCases, discardCases,
-		archiveCases, hookCases, hookApartCases, bucketCases, auditCases, cancelCases, modelCases, peekCases,
+		claimCases, rangeCases, leaseCases, settleCases, deliveredCases, backlogCases, deferredCases, deadCases, replayCases, discardCases,
+		archiveCases, queueCases, queueSharingCases, rateCases, auditCases, cancelCases, modelCases, peekCases,
 	}
-	if h.Own {
-		groups = append(groups, ownCases, ownWrongCases, ownLetterCases)
+	if h.Custom {
+		groups = append(groups, customCases, customErrorCases, customDeadCases)
 	} else {
 		groups = append(groups, orderCases)
 	}
@@ -29,7 +29,7 @@ func Run(t *testing.T, h Harness) {
 		for _, c := range group {
 			ranged := h.Claim == buffer.ClaimRange
 			if c.rowLocks && !h.RowLocks || c.stamped && ranged || c.ranged && !ranged ||
-				c.relays && h.Own {
+				c.relayTableOnly && h.Custom {
 				continue // there is no such situation
 			}
 			t.Run(c.name, func(t *testing.T) {
@@ -42,10 +42,10 @@ func Run(t *testing.T, h Harness) {
 
 // testCase is one sentence of the contract between buffer and relay.
 type testCase struct {
-	name     string
-	rowLocks bool // needs two writers at once
-	stamped  bool // needs events that carry their group_id
-	ranged   bool // needs a ledger that says which ids a batch holds
-	relays   bool // needs a table of the relay's own
-	run      func(t *testing.T, h Harness)
+	name           string
+	rowLocks       bool // needs two writers at once
+	stamped        bool // needs events that carry their group_id
+	ranged         bool // needs a ledger that says which ids a batch holds
+	relayTableOnly bool // needs a table of the relay's own
+	run            func(t *testing.T, h Harness)
 }

@@ -17,7 +17,7 @@ var settleCases = []testCase{
 	{name: "settle/spares events between its first and last id", stamped: true, run: settleBetween},
 	{name: "settle/retry of the whole batch keeps the group_id", run: settleRetryAll},
 	{name: "settle/retry of a part has a new group_id and origins", run: settleOrigins},
-	{name: "settle/split batch waits in parts", run: settleDivided},
+	{name: "settle/split batch waits in parts", run: settleSplit},
 	{name: "settle/dead letters have all fields", run: settleDead},
 	{name: "settle/dead letters keep opaque bytes", run: settleDeadBytes},
 	{name: "settle/event can die twice", run: settleDeadTwice},
@@ -95,7 +95,7 @@ func settleRetryAll(t *testing.T, h Harness) {
 	takeOverNone(t, f.Second(t))
 	claimNone(t, f.Buffer)
 
-	f.Overdue(t, b.GroupID, 0)
+	f.ExpireLease(t, b.GroupID, 0)
 	again := takeOver(t, f.Buffer)
 	equal(t, "group_id", again.GroupID, b.GroupID)
 	equal(t, "events", again.IDs(), ids)
@@ -116,7 +116,7 @@ func settleOrigins(t *testing.T, h Harness) {
 		settle(t, f.Buffer, b, delivered(ids[i]), buffer.Outcome{Verdict: buffer.Retry, IDs: ids[i+1:], GroupID: part, After: lease})
 		origins = append(origins, b.GroupID)
 		equal(t, "origins in the ledger", ledgerOf(t, f, part).Origins, origins)
-		f.Overdue(t, part, time.Second)
+		f.ExpireLease(t, part, time.Second)
 		b = takeOver(t, f.Buffer)
 		equal(t, "group_id", b.GroupID, part)
 		equal(t, "events", b.IDs(), ids[i+1:])
@@ -130,7 +130,7 @@ func settleOrigins(t *testing.T, h Harness) {
 	empty(t, f)
 }
 
-func settleDivided(t *testing.T, h Harness) {
+func settleSplit(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	ids := f.Insert(t, orders(5)...)
 	b := claim(t, f.Buffer, 10)
@@ -223,14 +223,14 @@ func settleDeadAlready(t *testing.T, h Harness) {
 }
 
 // settleDeadClosed: a restored buffer brings events back under the group_id they died
-// under, and they are refused again. Their letters are told, being told, and untold,
+// under, and they are refused again. Their dead letters are notified, being notified, and unnotified,
 // all closed since; the last is open.
 func settleDeadClosed(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	first := bury(t, f, "refused", orders(4)...)
-	ids, hook := first.IDs(), f.Hook(t)
-	settle(t, hook, claim(t, hook, 1), delivered())
-	telling := claim(t, hook, 1)
+	ids, queue := first.IDs(), f.Queue(t)
+	settle(t, queue, claim(t, queue, 1), delivered())
+	notifying := claim(t, queue, 1)
 	discard(t, f.Buffer, buffer.DeadFilter{IDs: ids[:3]}, 10, 3)
 	f.Exec(t, "UPDATE outbox_dead_letters SET died_at = '2020-01-01T00:00:00.000Z'")
 	before := f.Dead(t)
@@ -254,11 +254,11 @@ func settleDeadClosed(t *testing.T, h Harness) {
 			CreatedAt: again.Events[i].CreatedAt, GroupID: first.GroupID, Attempts: 7, Error: "refused again", DiedAt: d.DiedAt,
 		})
 	}
-	equal(t, "letter that was open", after[3], before[3])
+	equal(t, "dead letter that was open", after[3], before[3])
 
-	settle(t, hook, telling, delivered()) // of the letter that it was
-	equal(t, "letters told", letters(t, f, isTold), []int64(nil))
-	equal(t, "letters to be told", claim(t, hook, 10).IDs(), ids)
+	settle(t, queue, notifying, delivered()) // of the dead letter that it was
+	equal(t, "notified dead letters", deadIDs(t, f, isNotified), []int64(nil))
+	equal(t, "unnotified dead letters", claim(t, queue, 10).IDs(), ids)
 	discard(t, f.Buffer, buffer.DeadFilter{}, 10, 4)
 }
 
@@ -302,10 +302,10 @@ func settleLocked(t *testing.T, h Harness) {
 			t.Fatalf("Settle went through although a row is locked")
 		}
 	})
-	ok(t, "Mark", f.Buffer.MarkDelivered(t.Context(), b, ids))
+	ok(t, "MarkDelivered", f.Buffer.MarkDelivered(t.Context(), b, ids))
 	tx.Exec(t, fmt.Sprintf("DELETE FROM %s WHERE id = %d", f.Table, ids[0])) // the application is not disturbed
 	tx.Commit(t)
-	f.Overdue(t, b.GroupID, time.Second)
+	f.ExpireLease(t, b.GroupID, time.Second)
 	settle(t, f.Buffer, takeOver(t, f.Buffer), delivered())
 	empty(t, f)
 }

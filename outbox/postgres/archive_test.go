@@ -53,7 +53,7 @@ func TestAnArchiveThatFails(t *testing.T) {
 			}
 			check(t, f.Buffer.MarkDelivered(t.Context(), b, ids))
 			for range 2 { // its delete is tried again and again
-				f.Overdue(t, b.GroupID, time.Second)
+				f.ExpireLease(t, b.GroupID, time.Second)
 				b, err = f.Buffer.TakeOver(t.Context(), lease)
 				check(t, err)
 				if diff := cmp.Diff(ids, b.Delivered); diff != "" {
@@ -75,7 +75,7 @@ func TestAnArchiveThatFails(t *testing.T) {
 			}
 			_, err = postgres.Migrate(t.Context(), p.url, postgres.SchemaConfig{Archive: "outbox_archive"})
 			check(t, err)
-			f.Overdue(t, b.GroupID, time.Second)
+			f.ExpireLease(t, b.GroupID, time.Second)
 			b, err = f.Buffer.TakeOver(t.Context(), lease)
 			check(t, err)
 			check(t, f.Buffer.Settle(t.Context(), b, outcomes))

@@ -19,7 +19,7 @@ func TestTheServerBoundsEveryWrite(t *testing.T) {
 	t.Parallel()
 	p := newMigratedDB(t, buffertest.Options{})
 	f := p.fixture(t, "outbox_events", "orders")
-	buf, hook, ctx := f.Buffer, f.Hook(t), t.Context()
+	buf, hook, ctx := f.Buffer, f.Queue(t), t.Context()
 	for _, statement := range []string{
 		"CREATE TABLE seen (no int GENERATED ALWAYS AS IDENTITY, bounds text)",
 		`CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -58,7 +58,7 @@ func TestTheServerBoundsEveryWrite(t *testing.T) {
 		{"bury", "15s", func() error { return died(buf) }},
 		{"hook's claim", "15s", func() (err error) { batch, err = hook.Claim(ctx, 1, lease); return err }},
 		{"hook's settle", "15s", func() error { return hook.Settle(ctx, batch, []buffer.Outcome{{Verdict: buffer.Delivered}}) }},
-		{"hook frees", "15s", func() error { _, err := f.Hook(t).CountBacklog(ctx, 10); return err }},
+		{"hook frees", "15s", func() error { _, err := f.Queue(t).CountBacklog(ctx, 10); return err }},
 		{"discard", "1min", func() error { _, err := buf.Discard(ctx, buffer.DeadFilter{}, 1); return err }},
 		{"replay", "1min", func() error { _, err := buf.Replay(ctx, buffer.DeadFilter{}, 10); return err }},
 		{"repair", "10min", func() error { _, err := buf.Repair(ctx); return err }},
@@ -117,7 +117,7 @@ func TestTheVictimOfADeadlockTriesAgain(t *testing.T) {
 			"renew": func() error { return f.Buffer.Renew(ctx, b, lease) },
 			"take over": func() error {
 				failing(0, code)
-				f.Overdue(t, b.GroupID, lease)
+				f.ExpireLease(t, b.GroupID, lease)
 				failing(3, code)
 				taken, err := f.Buffer.TakeOver(ctx, lease)
 				if err == nil && len(taken.Events) != 2 {

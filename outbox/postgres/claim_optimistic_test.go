@@ -11,7 +11,6 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres"
 )
 
-
 // openOptimistic opens a buffer whose claims choose at random.
 func openOptimistic(t *testing.T) *buffertest.Fixture {
 	t.Helper()

@@ -52,7 +52,7 @@ func TestNewGroupIDsWaitForTheDisk(t *testing.T) {
 	check(t, err)
 	sees("claim", "leased on")
 
-	f.Overdue(t, batch.GroupID, lease)
+	f.ExpireLease(t, batch.GroupID, lease)
 	sees("a hand", "leased off")
 	batch, err = f.Buffer.TakeOver(t.Context(), lease)
 	check(t, err)

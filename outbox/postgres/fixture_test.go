@@ -108,7 +108,7 @@ func (p *testDB) fixture(t testing.TB, table, pipeline string) *buffertest.Fixtu
 		Table:    table,
 		Second:   func(t testing.TB) buffertest.Buffer { return open(t, "second") },
 		Plain:    func(t testing.TB) buffertest.Buffer { return openAs(t, "plain", false) },
-		Hook: func(t testing.TB) buffertest.Hook {
+		Queue: func(t testing.TB) buffertest.Queue {
 			if hooks++; hooks > 1 {
 				return open(t, "second").Hook()
 			}
@@ -124,7 +124,7 @@ func (p *testDB) fixture(t testing.TB, table, pipeline string) *buffertest.Fixtu
 			_, err := p.pool.Exec(context.Background(), statement)
 			check(t, err)
 		},
-		Overdue: func(t buffertest.TB, groupID uuid.UUID, ago time.Duration) {
+		ExpireLease: func(t buffertest.TB, groupID uuid.UUID, ago time.Duration) {
 			_, err := p.pool.Exec(context.Background(),
 				"UPDATE outbox_batches SET due_at = clock_timestamp() - $2::interval WHERE group_id = $1::uuid", groupID.String(), ago)
 			check(t, err)
@@ -202,7 +202,7 @@ func scanLedger(row pgx.CollectableRow) (r buffertest.LedgerRow, err error) {
 
 func deadSQL(bytes bool) string {
 	return `SELECT pipeline, event_id, topic, key, ` + payloadSQL(bytes) + `, convert_to(headers::text, 'UTF8'),
-       created_at, group_id::text, attempts, error, died_at, notified_at, closed_at, hook_group_id::text
+       created_at, group_id::text, attempts, error, died_at, notified_at, closed_at, coalesce(closed_as, ''), hook_group_id::text
 FROM outbox_dead_letters ORDER BY event_id, died_at`
 }
 
@@ -215,15 +215,15 @@ func payloadSQL(bytes bool) string {
 
 func scanDead(row pgx.CollectableRow) (d buffertest.DeadLetter, err error) {
 	var (
-		group        string
-		told, closed sql.NullTime
-		hook         sql.NullString
+		group            string
+		notified, closed sql.NullTime
+		hook             sql.NullString
 	)
 	err = row.Scan(&d.Pipeline, &d.EventID, &d.Topic, &d.Key, &d.Payload, &d.Headers, &d.CreatedAt, &group,
-		&d.Attempts, &d.Error, &d.DiedAt, &told, &closed, &hook)
+		&d.Attempts, &d.Error, &d.DiedAt, &notified, &closed, &d.ClosedAs, &hook)
 	if err == nil {
 		d.GroupID = uuid.MustParse(group)
-		d.ToldAt, d.ClosedAt = told.Time, closed.Time
+		d.NotifiedAt, d.ClosedAt = notified.Time, closed.Time
 	}
 	if hook.Valid {
 		d.HookGroupID = uuid.MustParse(hook.String)

@@ -18,7 +18,7 @@ func TestALetterThatSomebodyHolds(t *testing.T) {
 	t.Parallel()
 	p := newMigratedDB(t, buffertest.Options{})
 	f := p.fixture(t, "outbox_events", "orders")
-	hook, ctx := f.Hook(t), t.Context()
+	hook, ctx := f.Queue(t), t.Context()
 	event := outbox.Event{Topic: "t", Payload: []byte("1")}
 	ids := f.Insert(t, event, event, event)
 	buried(t, f, "no")
@@ -41,7 +41,7 @@ func TestALetterThatSomebodyHolds(t *testing.T) {
 	}
 	check(t, hook.MarkDelivered(ctx, b, b.IDs()))
 	for _, want := range [][]int64{ids[1:], ids[2:]} {
-		f.Overdue(t, b.GroupID, time.Second)
+		f.ExpireLease(t, b.GroupID, time.Second)
 		b, err = hook.TakeOver(ctx, lease)
 		check(t, err)
 		expectIDs(t, "still to be noted", b.Delivered, want)
@@ -51,7 +51,7 @@ func TestALetterThatSomebodyHolds(t *testing.T) {
 		}
 	}
 	tx.Rollback(t)
-	f.Overdue(t, b.GroupID, time.Second)
+	f.ExpireLease(t, b.GroupID, time.Second)
 	b, err = hook.TakeOver(ctx, lease)
 	check(t, err)
 	check(t, hook.Settle(ctx, b, delivered))

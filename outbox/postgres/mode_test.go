@@ -65,7 +65,7 @@ func TestTheModeChangesWhenNothingLives(t *testing.T) {
 					t.Fatalf("a claim in another mode: %v", err)
 				}
 			}
-			f.Overdue(t, first.GroupID, lease)
+			f.ExpireLease(t, first.GroupID, lease)
 			taken, err := other.TakeOver(ctx, lease)
 			check(t, err)
 			expectIDs(t, "taken over", taken.IDs(), ids[:2])

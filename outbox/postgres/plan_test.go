@@ -102,7 +102,7 @@ func TestLettersThatAreDoneWithCostNothing(t *testing.T) {
 func lettersDoneWith(t *testing.T, statistics string) {
 	p := newMigratedDB(t, buffertest.Options{})
 	f := p.fixture(t, "outbox_events", "orders")
-	hook, ctx := f.Hook(t), t.Context()
+	hook, ctx := f.Queue(t), t.Context()
 	const done = 30_000
 	letters := func(from, to int, closed, told bool) {
 		t.Helper()
@@ -145,13 +145,13 @@ func lettersDoneWith(t *testing.T, statistics string) {
 	b, err = hook.TakeOver(ctx, time.Hour)
 	check(t, err)
 	check(t, hook.MarkDelivered(ctx, b, b.IDs()))
-	f.Overdue(t, b.GroupID, time.Second)
+	f.ExpireLease(t, b.GroupID, time.Second)
 	b, err = hook.TakeOver(ctx, time.Hour)
 	check(t, err)
 	check(t, hook.Settle(ctx, b, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 	_, err = hook.Status(ctx)
 	check(t, err)
-	check(t, f.Hook(t).Check(ctx))
+	check(t, f.Queue(t).Check(ctx))
 	status, err := f.Buffer.Status(ctx)
 	check(t, err)
 	page, err := f.Buffer.ListDead(ctx, buffer.DeadFilter{Notified: true}, &buffer.DeadKey{EventID: 3}, 10)

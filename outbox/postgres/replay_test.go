@@ -34,7 +34,7 @@ func TestIDsBeyond32Bits(t *testing.T) {
 	t.Parallel()
 	p := newMigratedDB(t, buffertest.Options{Archive: true})
 	f := p.fixture(t, "outbox_events", "orders")
-	hook, ctx := f.Hook(t), t.Context()
+	hook, ctx := f.Queue(t), t.Context()
 	const first = 1<<40 + 1
 	f.Exec(t, fmt.Sprintf("SELECT setval(pg_get_serial_sequence('outbox_events', 'id'), %d)", first-1))
 	event := outbox.Event{Topic: "t", Payload: []byte("1")}
@@ -56,7 +56,7 @@ func TestIDsBeyond32Bits(t *testing.T) {
 	check(t, err)
 	expectIDs(t, "taken over by the hook", b.IDs(), ids[2:])
 	check(t, hook.MarkDelivered(ctx, b, ids[2:]))
-	f.Overdue(t, b.GroupID, lease)
+	f.ExpireLease(t, b.GroupID, lease)
 	b, err = hook.TakeOver(ctx, lease)
 	check(t, err)
 	expectIDs(t, "marked by the hook", b.Delivered, ids[2:])
@@ -85,7 +85,7 @@ func TestIDsBeyond32Bits(t *testing.T) {
 	check(t, err)
 	expectIDs(t, "a part", b.IDs(), ids[2:])
 	check(t, f.Buffer.MarkDelivered(ctx, b, ids[2:]))
-	f.Overdue(t, b.GroupID, lease)
+	f.ExpireLease(t, b.GroupID, lease)
 	b, err = f.Buffer.TakeOver(ctx, lease)
 	check(t, err)
 	check(t, f.Buffer.Settle(ctx, b, []buffer.Outcome{{Verdict: buffer.Delivered}}))

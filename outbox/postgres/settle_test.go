@@ -23,7 +23,7 @@ func TestAMarkedBatchThatIsLockedAgreesWithItsLedgerRow(t *testing.T) {
 	b, err := f.Buffer.Claim(t.Context(), 10, lease)
 	check(t, err)
 	check(t, f.Buffer.MarkDelivered(t.Context(), b, ids[:2]))
-	f.Overdue(t, b.GroupID, lease)
+	f.ExpireLease(t, b.GroupID, lease)
 	b, err = f.Buffer.TakeOver(t.Context(), lease)
 	check(t, err)
 	tx := f.Begin(t)
@@ -51,7 +51,7 @@ func TestAMarkedBatchThatIsLockedAgreesWithItsLedgerRow(t *testing.T) {
 		t.Errorf("%d pending, want the one that waits", status.Pending)
 	}
 	tx.Rollback(t)
-	f.Overdue(t, b.GroupID, lease)
+	f.ExpireLease(t, b.GroupID, lease)
 	b, err = f.Buffer.TakeOver(t.Context(), lease)
 	check(t, err)
 	expectIDs(t, "to be deleted", b.Delivered, ids[1:3]) // what was buried is not sent, either

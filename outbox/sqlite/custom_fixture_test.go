@@ -24,7 +24,7 @@ func TestBuffer_CustomTableBytes(t *testing.T) {
 }
 
 func customHarness(table, group string) buffertest.Harness {
-	return buffertest.Harness{Claim: buffer.ClaimStamp, Own: true, Open: func(t testing.TB, opt buffertest.Options) *buffertest.Fixture {
+	return buffertest.Harness{Claim: buffer.ClaimStamp, Custom: true, Open: func(t testing.TB, opt buffertest.Options) *buffertest.Fixture {
 		p := newPlace(t, opt)
 		p.group = group
 		return p.fixture(t, table, "orders")

@@ -35,14 +35,14 @@ const (
 	// The statement for open dead letters uses their index and does not walk over the closed ones.
 	listOpenSQL = `
 SELECT rowid, event_id, topic, key, payload, headers, created_at,
-       pipeline, group_id, attempts, error, died_at, notified_at, closed_at
+       pipeline, group_id, attempts, error, died_at, notified_at, closed_at, closed_as
 FROM outbox_dead_letters
 WHERE closed_at IS NULL AND (event_id, group_id) > (?8, ?9) AND ` + matchSQL + `
 ORDER BY event_id, group_id LIMIT ?10`
 
 	listAllSQL = `
 SELECT rowid, event_id, topic, key, payload, headers, created_at,
-       pipeline, group_id, attempts, error, died_at, notified_at, closed_at
+       pipeline, group_id, attempts, error, died_at, notified_at, closed_at, closed_as
 FROM outbox_dead_letters
 WHERE (event_id, group_id) > (?8, ?9) AND ` + matchSQL + `
 ORDER BY event_id, group_id LIMIT ?10`
@@ -94,10 +94,11 @@ func scanDeadLetters(rows *sql.Rows, err error, limit int) (events []outbox.Even
 			d                outbox.DeadLetter
 			created, died    sql.NullString
 			notified, closed sql.NullString
+			closedAs         sql.NullString
 			payload, header  []byte
 		)
 		if err := rows.Scan(&rowid, &e.ID, &e.Topic, &e.Key, &payload, &header, &created,
-			&d.Pipeline, &d.GroupID, &d.Attempts, &d.Error, &died, &notified, &closed); err != nil {
+			&d.Pipeline, &d.GroupID, &d.Attempts, &d.Error, &died, &notified, &closed, &closedAs); err != nil {
 			return nil, nil, err
 		}
 		for _, t := range []struct {
@@ -111,6 +112,7 @@ func scanDeadLetters(rows *sql.Rows, err error, limit int) (events []outbox.Even
 				return nil, nil, fmt.Errorf("a time of the dead letter of event %d: %w", e.ID, err)
 			}
 		}
+		d.ClosedAs = closedAs.String
 		e.Payload, e.Headers, e.DeadLetter = payload, header, &d
 		if e.Payload == nil {
 			e.Payload = []byte{}

@@ -169,7 +169,7 @@ func (p *place) fixture(t testing.TB, table, pipeline string) *buffertest.Fixtur
 		Table:    quoted,
 		Second:   func(t testing.TB) buffertest.Buffer { return open(t, "second") },
 		Plain:    func(t testing.TB) buffertest.Buffer { return openAs(t, "plain", false) },
-		Hook: func(t testing.TB) buffertest.Hook {
+		Queue: func(t testing.TB) buffertest.Queue {
 			if hooks++; hooks == 1 {
 				return buf.DeadLetterQueue()
 			}
@@ -185,7 +185,7 @@ func (p *place) fixture(t testing.TB, table, pipeline string) *buffertest.Fixtur
 			_, err := p.db.Exec(p.inTheirForm(statement, quoted))
 			check(t, err)
 		},
-		Overdue: func(t buffertest.TB, groupID uuid.UUID, ago time.Duration) {
+		ExpireLease: func(t buffertest.TB, groupID uuid.UUID, ago time.Duration) {
 			_, err := p.db.Exec(`UPDATE outbox_batches SET due_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ? || ' seconds') WHERE group_id = ?`,
 				-ago.Seconds(), groupID.String())
 			check(t, err)
@@ -280,14 +280,14 @@ func scanLedger(rows *sql.Rows) (r buffertest.LedgerRow, err error) {
 
 const deadSQL = `
 SELECT pipeline, event_id, topic, key, payload, headers, created_at, group_id, attempts, error,
-       died_at, notified_at, closed_at, coalesce(hook_group_id, '00000000-0000-0000-0000-000000000000')
+       died_at, notified_at, closed_at, coalesce(closed_as, ''), coalesce(hook_group_id, '00000000-0000-0000-0000-000000000000')
 FROM outbox_dead_letters ORDER BY event_id, died_at`
 
 func scanDead(rows *sql.Rows) (d buffertest.DeadLetter, err error) {
-	var created, died, told, closed *string
+	var created, died, notified, closed *string
 	err = rows.Scan(&d.Pipeline, &d.EventID, &d.Topic, &d.Key, &d.Payload, &d.Headers, &created, &d.GroupID, &d.Attempts, &d.Error,
-		&died, &told, &closed, &d.HookGroupID)
-	for text, at := range map[*string]*time.Time{created: &d.CreatedAt, died: &d.DiedAt, told: &d.ToldAt, closed: &d.ClosedAt} {
+		&died, &notified, &closed, &d.ClosedAs, &d.HookGroupID)
+	for text, at := range map[*string]*time.Time{created: &d.CreatedAt, died: &d.DiedAt, notified: &d.NotifiedAt, closed: &d.ClosedAt} {
 		if err == nil {
 			*at, err = timeOf(text)
 		}

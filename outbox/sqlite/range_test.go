@@ -56,7 +56,7 @@ func TestRange_HoldsExactIDs(t *testing.T) {
 	expectIDs(t, "last batch", last.IDs(), []int64{6, 8, 9, 10})
 	f.Exec(t, "INSERT INTO outbox_events (id, topic, payload, created_at) VALUES (3, 'old', '3', '2020-01-02T03:04:05.678Z'), (7, 'old', '7', '2020-01-02T03:04:05.678Z')")
 
-	f.Overdue(t, first.GroupID, time.Second)
+	f.ExpireLease(t, first.GroupID, time.Second)
 	first, err := f.Buffer.TakeOver(t.Context(), time.Hour)
 	check(t, err)
 	expectIDs(t, "first batch taken over", first.IDs(), []int64{1, 2, 4, 5})
@@ -102,7 +102,7 @@ func TestRange_IDsHandedOutAgain(t *testing.T) {
 	if letters, archived := f.Dead(t), f.Archived(t); len(letters) != 0 || len(archived) != 0 {
 		t.Fatalf("buried %v, archived %v: events that were never sent", letters, archived)
 	}
-	f.Overdue(t, taken.GroupID, time.Second)
+	f.ExpireLease(t, taken.GroupID, time.Second)
 	taken, err := f.Buffer.TakeOver(t.Context(), time.Hour)
 	check(t, err)
 	expectIDs(t, "taken over", taken.IDs(), []int64{})
@@ -122,7 +122,7 @@ func TestRange_UnreadableMembers(t *testing.T) {
 		f.Insert(t, ones(3)...)
 		spoilt := claim(t, f.Buffer, 10)
 		f.Exec(t, "UPDATE outbox_batches SET members = '"+members+"'")
-		f.Overdue(t, spoilt.GroupID, time.Second)
+		f.ExpireLease(t, spoilt.GroupID, time.Second)
 		taken, err := f.Buffer.TakeOver(t.Context(), time.Hour)
 		check(t, err)
 		if members != "[[1]]" { // which is one event to JSON: a missing number is 0

@@ -109,4 +109,6 @@ func (e lineError) Unwrap() error { return e.error }
 func EventData(err error) error { return fmt.Errorf("%w: %w", buffer.ErrEventData, OneLine(err)) }
 
 // Unavailable marks err as caused by the database, and by no event.
-func Unavailable(err error) error { return fmt.Errorf("%w: %w", buffer.ErrDatabaseUnavailable, OneLine(err)) }
+func Unavailable(err error) error {
+	return fmt.Errorf("%w: %w", buffer.ErrDatabaseUnavailable, OneLine(err))
+}

@@ -12,13 +12,13 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-var bucketCases = []testCase{
-	{name: "rate/spaces tokens evenly", run: bucketPace},
-	{name: "rate/is shared by processes", run: bucketShared},
-	{name: "rate/is kept for each name", run: bucketNames},
-	{name: "rate/allows no burst after a pause", run: bucketRest},
-	{name: "rate/does not wait for a former rate", run: bucketChanged},
-	{name: "rate/check names a missing table", run: bucketMissing},
+var rateCases = []testCase{
+	{name: "rate/spaces tokens evenly", run: ratePace},
+	{name: "rate/is shared by processes", run: rateShared},
+	{name: "rate/is kept for each name", run: rateNames},
+	{name: "rate/allows no burst after a pause", run: rateRest},
+	{name: "rate/does not wait for a former rate", run: rateChanged},
+	{name: "rate/check names a missing table", run: rateMissing},
 }
 
 type bucket interface {
@@ -41,7 +41,7 @@ func take(t *testing.T, b bucket, name string, requests int, per time.Duration) 
 // clockStep is what a database's clock leaves out.
 const clockStep = time.Millisecond
 
-func bucketPace(t *testing.T, h Harness) {
+func ratePace(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	// So slow that no call takes as long: what is waited for is the pace and nothing else.
 	firstFrom, firstTo := take(t, f.Buffer, "orders", 3, time.Hour)
@@ -54,7 +54,7 @@ func bucketPace(t *testing.T, h Harness) {
 	}
 }
 
-func bucketShared(t *testing.T, h Harness) {
+func rateShared(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	all := []bucket{f.Buffer, f.Second(t), f.Second(t)}
 	const each = 20
@@ -90,7 +90,7 @@ func bucketShared(t *testing.T, h Harness) {
 	}
 }
 
-func bucketNames(t *testing.T, h Harness) {
+func rateNames(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	for _, name := range []string{"orders", "orders:hook", "other"} {
 		if from, to := take(t, f.Buffer, name, 1, time.Hour); to.Sub(from) > time.Hour/2 || time.Until(from) > time.Minute {
@@ -102,7 +102,7 @@ func bucketNames(t *testing.T, h Harness) {
 	}
 }
 
-func bucketRest(t *testing.T, h Harness) {
+func rateRest(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	_, _ = take(t, f.Buffer, "orders", 1, time.Hour)
 	f.Exec(t, "UPDATE outbox_rates SET next_at = '2020-01-02T03:04:05.000000Z'")
@@ -114,7 +114,7 @@ func bucketRest(t *testing.T, h Harness) {
 	}
 }
 
-func bucketChanged(t *testing.T, h Harness) {
+func rateChanged(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	for range 3 {
 		_, _ = take(t, f.Buffer, "orders", 1, 24*time.Hour)
@@ -124,7 +124,7 @@ func bucketChanged(t *testing.T, h Harness) {
 	}
 }
 
-func bucketMissing(t *testing.T, h Harness) {
+func rateMissing(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	f.Exec(t, "DROP TABLE outbox_rates")
 	_, err := f.Buffer.TakeToken(t.Context(), "orders", 1, time.Second)

@@ -9,12 +9,12 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-var wakeCases = []testCase{
-	{name: "deferred/address is stored while the outage lasts", run: wakeStored},
-	{name: "deferred/lists unavailable addresses", run: wakeAway},
-	{name: "deferred/retries one address, soonest first", run: wakeOnly},
-	{name: "deferred/retries only waiting batches that are not due", run: wakeWaiting},
-	{name: "deferred/ignores an address without an outage", run: wakeRefused},
+var deferredCases = []testCase{
+	{name: "deferred/address is stored while the outage lasts", run: deferredStored},
+	{name: "deferred/lists unavailable addresses", run: deferredLists},
+	{name: "deferred/retries one address, soonest first", run: deferredOnly},
+	{name: "deferred/retries only waiting batches that are not due", run: deferredWaiting},
+	{name: "deferred/ignores an address without an outage", run: deferredRefused},
 }
 
 // outage puts the batch back to wait for an address.
@@ -25,22 +25,22 @@ func outage(t *testing.T, b batches, batch *buffer.Lease, address string, after 
 	settle(t, b, batch, o)
 }
 
-func wake(t *testing.T, b batches, address string, limit, want int) {
+func retryNow(t *testing.T, b batches, address string, limit, want int) {
 	t.Helper()
 	n, err := b.RetryNow(t.Context(), address, limit)
-	ok(t, "Wake", err)
-	equal(t, "batches that Wake("+address+") made due", n, want)
+	ok(t, "RetryNow", err)
+	equal(t, "batches that RetryNow("+address+") made due", n, want)
 }
 
-func away(t *testing.T, b batches, want ...string) {
+func deferredAddresses(t *testing.T, b batches, want ...string) {
 	t.Helper()
 	got, err := b.DeferredAddresses(t.Context())
-	ok(t, "Away", err)
+	ok(t, "DeferredAddresses", err)
 	slices.Sort(got)
-	equal(t, "addresses that are away", got, want)
+	equal(t, "deferred addresses", got, want)
 }
 
-func wakeStored(t *testing.T, h Harness) {
+func deferredStored(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	ids := f.Insert(t, orders(4)...)
 	b := claim(t, f.Buffer, 10)
@@ -56,18 +56,18 @@ func wakeStored(t *testing.T, h Harness) {
 	equal(t, "address of a part that waits for the sink", ledgerOf(t, f, left).Address, text(""))
 	equal(t, "address of a part that was refused", ledgerOf(t, f, right).Address, (*string)(nil))
 
-	f.Overdue(t, left, time.Second)
+	f.ExpireLease(t, left, time.Second)
 	b = takeOver(t, f.Buffer)
 	equal(t, "batch taken over", b.GroupID, left)
 	settle(t, f.Buffer, b, retry(b, lease))
 	equal(t, "address after a refusal", ledgerOf(t, f, left).Address, (*string)(nil))
-	away(t, f.Buffer)
+	deferredAddresses(t, f.Buffer)
 }
 
-func wakeAway(t *testing.T, h Harness) {
+func deferredLists(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	n := f.Neighbour(t)
-	away(t, f.Buffer)
+	deferredAddresses(t, f.Buffer)
 	f.Insert(t, orders(6)...)
 	n.Insert(t, orders(1)...)
 	for _, address := range []string{"b", "a", "a", ""} {
@@ -76,19 +76,19 @@ func wakeAway(t *testing.T, h Harness) {
 	b := claim(t, f.Buffer, 1)
 	settle(t, f.Buffer, b, retry(b, lease))
 	outage(t, n.Buffer, claim(t, n.Buffer, 1), "c", lease)
-	away(t, f.Buffer, "", "a", "b")
-	away(t, f.Second(t), "", "a", "b")
-	away(t, n.Buffer, "c")
+	deferredAddresses(t, f.Buffer, "", "a", "b")
+	deferredAddresses(t, f.Second(t), "", "a", "b")
+	deferredAddresses(t, n.Buffer, "c")
 
-	wake(t, f.Buffer, "b", 0, 1)
-	away(t, f.Buffer, "", "a", "b") // it still waits, until somebody takes it
+	retryNow(t, f.Buffer, "b", 0, 1)
+	deferredAddresses(t, f.Buffer, "", "a", "b") // it still waits, until somebody takes it
 	b = takeOver(t, f.Buffer)
-	away(t, f.Buffer, "", "a")
+	deferredAddresses(t, f.Buffer, "", "a")
 	settle(t, f.Buffer, b, delivered())
-	away(t, f.Buffer, "", "a")
+	deferredAddresses(t, f.Buffer, "", "a")
 }
 
-func wakeOnly(t *testing.T, h Harness) {
+func deferredOnly(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	n := f.Neighbour(t)
 	f.Insert(t, orders(6)...)
@@ -107,19 +107,19 @@ func wakeOnly(t *testing.T, h Harness) {
 	takeOverNone(t, f.Buffer)
 
 	for _, want := range []*buffer.Lease{first, second} {
-		wake(t, f.Buffer, "a", 1, 1)
+		retryNow(t, f.Buffer, "a", 1, 1)
 		b := takeOver(t, f.Second(t))
-		equal(t, "batch woken", b.GroupID, want.GroupID)
+		equal(t, "batch made due", b.GroupID, want.GroupID)
 		equal(t, "starts and outages", []int{b.UnfinishedLeases, b.Outages}, []int{1, 1})
 		takeOverNone(t, f.Buffer)
 		settle(t, f.Buffer, b, delivered())
 	}
-	wake(t, f.Buffer, "a", 1, 1)
-	wake(t, f.Buffer, "a", 0, 0)
-	equal(t, "batch woken", takeOver(t, f.Buffer).GroupID, third.GroupID)
-	wake(t, f.Buffer, "A", 0, 0)
-	wake(t, f.Buffer, "", 0, 1)
-	equal(t, "batch woken", takeOver(t, f.Buffer).GroupID, sink.GroupID)
+	retryNow(t, f.Buffer, "a", 1, 1)
+	retryNow(t, f.Buffer, "a", 0, 0)
+	equal(t, "batch made due", takeOver(t, f.Buffer).GroupID, third.GroupID)
+	retryNow(t, f.Buffer, "A", 0, 0)
+	retryNow(t, f.Buffer, "", 0, 1)
+	equal(t, "batch made due", takeOver(t, f.Buffer).GroupID, sink.GroupID)
 	for _, b := range []*buffer.Lease{other, refused, neighbour} {
 		row := ledgerOf(t, f, b.GroupID)
 		equal(t, "state", row.State, "waiting")
@@ -129,7 +129,7 @@ func wakeOnly(t *testing.T, h Harness) {
 	takeOverNone(t, n.Buffer)
 }
 
-func wakeWaiting(t *testing.T, h Harness) {
+func deferredWaiting(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	ids := f.Insert(t, orders(8)...)
 	var batches []*buffer.Lease
@@ -140,12 +140,12 @@ func wakeWaiting(t *testing.T, h Harness) {
 	}
 	leased := lose(t, f, batches[0], f.Buffer)
 	marked := lose(t, f, batches[1], f.Buffer)
-	ok(t, "Mark", f.Buffer.MarkDelivered(t.Context(), marked, ids[2:3]))
-	f.Overdue(t, marked.GroupID, -lease)
-	f.Overdue(t, batches[2].GroupID, time.Minute)
+	ok(t, "MarkDelivered", f.Buffer.MarkDelivered(t.Context(), marked, ids[2:3]))
+	f.ExpireLease(t, marked.GroupID, -lease)
+	f.ExpireLease(t, batches[2].GroupID, time.Minute)
 
-	wake(t, f.Buffer, "a", 1, 0) // one is due
-	wake(t, f.Buffer, "a", 0, 1)
+	retryNow(t, f.Buffer, "a", 1, 0) // one is due
+	retryNow(t, f.Buffer, "a", 0, 1)
 	about(t, "due_at of what is leased", ledgerOf(t, f, leased.GroupID).DueIn, lease)
 	about(t, "due_at of what is marked", ledgerOf(t, f, marked.GroupID).DueIn, lease)
 	for _, want := range batches[2:] { // the one that was due before was not made younger
@@ -154,18 +154,18 @@ func wakeWaiting(t *testing.T, h Harness) {
 	takeOverNone(t, f.Buffer)
 }
 
-// wakeRefused: a relay that knows nothing of addresses put the batch back, and left
+// deferredRefused: a relay that knows nothing of addresses put the batch back, and left
 // the one it had.
-func wakeRefused(t *testing.T, h Harness) {
+func deferredRefused(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	f.Insert(t, orders(2)...)
 	refused, waits := claim(t, f.Buffer, 1), claim(t, f.Buffer, 1)
 	outage(t, f.Buffer, refused, "a", lease)
 	outage(t, f.Buffer, waits, "b", lease)
 	f.Exec(t, fmt.Sprintf("UPDATE outbox_batches SET outages = 0, attempts = 1 WHERE group_id = '%s'", refused.GroupID))
-	away(t, f.Buffer, "b")
-	wake(t, f.Buffer, "a", 0, 0)
+	deferredAddresses(t, f.Buffer, "b")
+	retryNow(t, f.Buffer, "a", 0, 0)
 	takeOverNone(t, f.Buffer)
-	wake(t, f.Buffer, "b", 0, 1)
-	equal(t, "batch woken", takeOver(t, f.Buffer).GroupID, waits.GroupID)
+	retryNow(t, f.Buffer, "b", 0, 1)
+	equal(t, "batch made due", takeOver(t, f.Buffer).GroupID, waits.GroupID)
 }

@@ -10,21 +10,21 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-var markCases = []testCase{
-	{name: "delivered/marking changes the ledger row only", run: markLedger},
-	{name: "delivered/owner can still settle", run: markSettled},
-	{name: "delivered/takeover deletes first and regroups the rest", run: markTakenOver},
-	{name: "delivered/mark stays until the settle", run: markStays},
-	{name: "delivered/events deleted meanwhile are ignored", run: markVanished},
-	{name: "delivered/locked events are deleted later", rowLocks: true, run: markLocked},
+var deliveredCases = []testCase{
+	{name: "delivered/marking changes the ledger row only", run: deliveredLedger},
+	{name: "delivered/owner can still settle", run: deliveredSettled},
+	{name: "delivered/takeover deletes first and regroups the rest", run: deliveredTakenOver},
+	{name: "delivered/mark stays until the settle", run: deliveredStays},
+	{name: "delivered/events deleted meanwhile are ignored", run: deliveredVanished},
+	{name: "delivered/locked events are deleted later", rowLocks: true, run: deliveredLocked},
 }
 
-func markLedger(t *testing.T, h Harness) {
+func deliveredLedger(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	ids := f.Insert(t, orders(4)...)
 	b := claim(t, f.Buffer, 10)
 	rows, before := f.Rows(t), ledgerOf(t, f, b.GroupID)
-	ok(t, "Mark", f.Buffer.MarkDelivered(t.Context(), b, ids[1:3]))
+	ok(t, "MarkDelivered", f.Buffer.MarkDelivered(t.Context(), b, ids[1:3]))
 	equal(t, "rows", f.Rows(t), rows)
 	after := ledgerOf(t, f, b.GroupID)
 	if after.DueIn > time.Minute {
@@ -36,11 +36,11 @@ func markLedger(t *testing.T, h Harness) {
 	claimNone(t, f.Buffer)
 }
 
-func markSettled(t *testing.T, h Harness) {
+func deliveredSettled(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	ids := f.Insert(t, orders(4)...)
 	b := claim(t, f.Buffer, 10)
-	ok(t, "Mark", f.Buffer.MarkDelivered(t.Context(), b, ids[:3]))
+	ok(t, "MarkDelivered", f.Buffer.MarkDelivered(t.Context(), b, ids[:3]))
 	part := buffer.NewGroupID()
 	settle(t, f.Buffer, b, delivered(ids[:3]...), buffer.Outcome{Verdict: buffer.Retry, IDs: ids[3:], GroupID: part, After: lease})
 	equal(t, "rows left", f.Rows(t), []Row{{ids[3], part}})
@@ -48,12 +48,12 @@ func markSettled(t *testing.T, h Harness) {
 	takeOverNone(t, f.Buffer)
 }
 
-func markTakenOver(t *testing.T, h Harness) {
+func deliveredTakenOver(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	second := f.Second(t)
 	ids := f.Insert(t, orders(4)...)
 	b := claim(t, f.Buffer, 10)
-	ok(t, "Mark", f.Buffer.MarkDelivered(t.Context(), b, []int64{ids[0], ids[2]}))
+	ok(t, "MarkDelivered", f.Buffer.MarkDelivered(t.Context(), b, []int64{ids[0], ids[2]}))
 	taken := lose(t, f, b, second)
 	if !taken.DeliveryRecorded() {
 		t.Fatalf("the batch was marked before it was taken over, and is not after")
@@ -78,11 +78,11 @@ func markTakenOver(t *testing.T, h Harness) {
 	empty(t, f)
 }
 
-func markStays(t *testing.T, h Harness) {
+func deliveredStays(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	ids := f.Insert(t, orders(3)...)
 	b := claim(t, f.Buffer, 10)
-	ok(t, "Mark", f.Buffer.MarkDelivered(t.Context(), b, ids))
+	ok(t, "MarkDelivered", f.Buffer.MarkDelivered(t.Context(), b, ids))
 	for range 3 {
 		b = lose(t, f, b, f.Buffer)
 		equal(t, "delivered", b.Delivered, ids)
@@ -97,11 +97,11 @@ func markStays(t *testing.T, h Harness) {
 	empty(t, f)
 }
 
-func markVanished(t *testing.T, h Harness) {
+func deliveredVanished(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	ids := f.Insert(t, orders(3)...)
 	b := claim(t, f.Buffer, 10)
-	ok(t, "Mark", f.Buffer.MarkDelivered(t.Context(), b, ids[:2]))
+	ok(t, "MarkDelivered", f.Buffer.MarkDelivered(t.Context(), b, ids[:2]))
 	f.Exec(t, fmt.Sprintf("DELETE FROM %s WHERE id = %d", f.Table, ids[0]))
 	b = lose(t, f, b, f.Buffer)
 	equal(t, "events left", b.IDs(), ids[1:])
@@ -110,11 +110,11 @@ func markVanished(t *testing.T, h Harness) {
 	equal(t, "rows left", f.Rows(t), []Row{{ids[2], rest}})
 }
 
-func markLocked(t *testing.T, h Harness) {
+func deliveredLocked(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	ids := f.Insert(t, orders(4)...)
 	b := claim(t, f.Buffer, 10)
-	ok(t, "Mark", f.Buffer.MarkDelivered(t.Context(), b, ids[:3]))
+	ok(t, "MarkDelivered", f.Buffer.MarkDelivered(t.Context(), b, ids[:3]))
 	b = lose(t, f, b, f.Buffer)
 	tx := f.Begin(t)
 	defer tx.Rollback(t)

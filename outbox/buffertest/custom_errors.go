@@ -11,10 +11,10 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-var ownWrongCases = []testCase{
-	{name: "custom/reports projection errors", run: ownWrong},
-	{name: "custom/bad event does not block the others", run: ownBad},
-	{name: "custom/halving isolates the bad event", run: ownHalved},
+var customErrorCases = []testCase{
+	{name: "custom/reports projection errors", run: customErrors},
+	{name: "custom/bad event does not block the others", run: customBad},
+	{name: "custom/halving isolates the bad event", run: customHalved},
 }
 
 // wrong expects a batch of these events that could not be projected, and an error of one
@@ -70,8 +70,8 @@ func wrongEvent(t *testing.T, b *buffer.Lease, ids []int64, bad int, names ...st
 // overflows is 1 for every event but the bad one, of which it is an error.
 const overflows = `abs(CAST(CASE WHEN e.topic = 'bad' THEN -9223372036854775808 ELSE -1 END AS bigint))`
 
-// ownWrong: the projections trip over the event whose topic is bad.
-func ownWrong(t *testing.T, h Harness) {
+// customErrors: the projections trip over the event whose topic is bad.
+func customErrors(t *testing.T, h Harness) {
 	const rows = ` FROM {table} e WHERE e.group_id = {group}`
 	for name, c := range map[string]struct {
 		project string
@@ -149,7 +149,7 @@ func ownWrong(t *testing.T, h Harness) {
 	}
 }
 
-func ownBad(t *testing.T, h Harness) {
+func customBad(t *testing.T, h Harness) {
 	f := h.Open(t, Options{Project: `
 		SELECT e.id AS id, e.key AS key, e.headers AS headers, CASE WHEN e.topic = 'bad' THEN NULL ELSE e.payload END AS payload
 		FROM {table} e WHERE e.group_id = {group}`})
@@ -171,19 +171,19 @@ func ownBad(t *testing.T, h Harness) {
 	onlyRows(t, f, ids[2:3])
 }
 
-// onlyRows expects letters of these events alone, with no content but their rows.
+// onlyRows expects dead letters of these events alone, with no content but their rows.
 func onlyRows(t *testing.T, f *Fixture, ids []int64) {
 	t.Helper()
 	for _, d := range f.Dead(t) {
 		equal(t, "topic", d.Topic, named(f))
 		if !json.Valid(d.Payload) {
-			t.Fatalf("the payload of the letter of event %d is no JSON: %s", d.EventID, d.Payload)
+			t.Fatalf("the payload of the dead letter of event %d is no JSON: %s", d.EventID, d.Payload)
 		}
 	}
-	equal(t, "letters", letters(t, f, isOpen), ids)
+	equal(t, "dead letters", deadIDs(t, f, isOpen), ids)
 }
 
-func ownHalved(t *testing.T, h Harness) {
+func customHalved(t *testing.T, h Harness) {
 	f := h.Open(t, Options{Project: `
 		SELECT e.id AS id, CASE WHEN ` + overflows + ` = 1 THEN '{}' END AS payload FROM {table} e WHERE e.group_id = {group}`})
 	events := orders(4)

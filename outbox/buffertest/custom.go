@@ -11,12 +11,12 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-var ownCases = []testCase{
-	{name: "custom/projection fills the fields", run: ownFields},
-	{name: "custom/event without a row is not projected", run: ownUnprojected},
-	{name: "custom/takeover projects again", run: ownAgain},
-	{name: "custom/peek projects and claims nothing", run: ownPeek},
-	{name: "custom/check names missing columns", run: ownCheck},
+var customCases = []testCase{
+	{name: "custom/projection fills the fields", run: customFields},
+	{name: "custom/event without a row is not projected", run: customNotProjected},
+	{name: "custom/takeover projects again", run: customAgain},
+	{name: "custom/peek projects and claims nothing", run: customPeek},
+	{name: "custom/check names missing columns", run: customCheck},
 }
 
 // joined needs each event's parent.
@@ -37,15 +37,15 @@ func insertWithParents(t TB, f *Fixture, events ...outbox.Event) []int64 {
 	return ids
 }
 
-// bereave takes the parents away.
-func bereave(t TB, f *Fixture, ids ...int64) {
+// dropParents takes the parents away.
+func dropParents(t TB, f *Fixture, ids ...int64) {
 	t.Helper()
 	for _, id := range ids {
 		f.Exec(t, fmt.Sprintf("DELETE FROM parents WHERE id = %d", id))
 	}
 }
 
-func ownFields(t *testing.T, h Harness) {
+func customFields(t *testing.T, h Harness) {
 	f := h.Open(t, Options{Project: joined})
 	events := orders(3)
 	events[0].Key, events[0].Headers = text("k"), outbox.Headers(`{"a": "b"}`)
@@ -70,11 +70,11 @@ func ownFields(t *testing.T, h Harness) {
 // named is the table's name as events of it are called.
 func named(f *Fixture) string { return strings.ReplaceAll(strings.Trim(f.Table, `"`), `""`, `"`) }
 
-func ownUnprojected(t *testing.T, h Harness) {
+func customNotProjected(t *testing.T, h Harness) {
 	f := h.Open(t, Options{Project: joined})
 	ids := insertWithParents(t, f, orders(4)...)
 	f.Exec(t, fmt.Sprintf("UPDATE %s SET seal = 'größe' WHERE id = %d", f.Table, ids[2]))
-	bereave(t, f, ids[0], ids[2])
+	dropParents(t, f, ids[0], ids[2])
 	b := claim(t, f.Buffer, 10)
 	ok(t, "the projection", b.ProjectErr)
 	equal(t, "events", b.IDs(), ids)
@@ -96,13 +96,13 @@ func ownUnprojected(t *testing.T, h Harness) {
 	rest := buffer.NewGroupID()
 	settle(t, f.Buffer, b, buffer.Outcome{Verdict: buffer.Dead, IDs: []int64{ids[0], ids[2]}, Error: buffer.NotProjected},
 		buffer.Outcome{Verdict: buffer.Retry, IDs: []int64{ids[1], ids[3]}, GroupID: rest})
-	letters := f.Dead(t)
-	equal(t, "letters", len(letters), 2)
-	equal(t, "letter", []any{letters[1].EventID, letters[1].Topic, letters[1].Error}, []any{ids[2], named(f), buffer.NotProjected})
-	ok(t, "the row as JSON", json.Unmarshal(letters[1].Payload, &row))
+	dead := f.Dead(t)
+	equal(t, "dead letters", len(dead), 2)
+	equal(t, "dead letter", []any{dead[1].EventID, dead[1].Topic, dead[1].Error}, []any{ids[2], named(f), buffer.NotProjected})
+	ok(t, "the row as JSON", json.Unmarshal(dead[1].Payload, &row))
 	b = takeOver(t, f.Buffer)
 	equal(t, "the rest", []any{b.GroupID, b.IDs()}, []any{rest, []int64{ids[1], ids[3]}})
-	bereave(t, f, ids...)
+	dropParents(t, f, ids...)
 	b = lose(t, f, b, f.Second(t))
 	for _, e := range b.Events {
 		equal(t, "Unprojected", e.NoProjection, true)
@@ -111,7 +111,7 @@ func ownUnprojected(t *testing.T, h Harness) {
 	empty(t, f)
 }
 
-func ownAgain(t *testing.T, h Harness) {
+func customAgain(t *testing.T, h Harness) {
 	f := h.Open(t, Options{Project: joined})
 	ids := insertWithParents(t, f, orders(2)...)
 	b := claim(t, f.Buffer, 10)
@@ -126,15 +126,15 @@ func ownAgain(t *testing.T, h Harness) {
 	f.Exec(t, "ALTER TABLE elsewhere RENAME TO parents")
 	settle(t, f.Buffer, b, retry(b, 0))
 	b = takeOver(t, f.Buffer)
-	ok(t, "the projection that was mended", b.ProjectErr)
+	ok(t, "the projection that was repaired", b.ProjectErr)
 	settle(t, f.Buffer, b, delivered())
 	empty(t, f)
 }
 
-func ownPeek(t *testing.T, h Harness) {
+func customPeek(t *testing.T, h Harness) {
 	f := h.Open(t, Options{Project: joined})
 	ids := insertWithParents(t, f, orders(4)...)
-	bereave(t, f, ids[1])
+	dropParents(t, f, ids[1])
 	b := peek(t, f, 3)
 	equal(t, "Projected", b.Projected, true)
 	equal(t, "events", b.IDs(), ids[:3])
@@ -148,7 +148,7 @@ func ownPeek(t *testing.T, h Harness) {
 	wrong(t, peek(t, f, 2), ids[:2], "parents")
 }
 
-func ownCheck(t *testing.T, h Harness) {
+func customCheck(t *testing.T, h Harness) {
 	for name, c := range map[string]struct {
 		project, exec string
 		says          []string

@@ -10,69 +10,69 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-var lookCases = []testCase{
-	{name: "backlog/counts unclaimed events up to the limit", run: lookUnclaimed},
-	{name: "backlog/counts batches by state", run: lookBatches},
-	{name: "backlog/counts late commits", rowLocks: true, run: lookLate},
+var backlogCases = []testCase{
+	{name: "backlog/counts unclaimed events up to the limit", run: backlogUnclaimed},
+	{name: "backlog/counts batches by state", run: backlogBatches},
+	{name: "backlog/counts late commits", rowLocks: true, run: backlogLate},
 	{name: "status/reports all numbers", run: statusNumbers},
 	{name: "status/reports the oldest transaction", rowLocks: true, run: statusTransaction},
 	{name: "check/accepts a migrated database", run: checkReady},
-	{name: "check/names missing tables and columns", relays: true, run: checkMissing},
+	{name: "check/names missing tables and columns", relayTableOnly: true, run: checkMissing},
 	{name: "check/calls name a table dropped while running", run: checkWhileRunning},
 }
 
-func look(t *testing.T, b batches, limit int, want buffer.Backlog) {
+func countBacklog(t *testing.T, b batches, limit int, want buffer.Backlog) {
 	t.Helper()
 	got, err := b.CountBacklog(t.Context(), limit)
-	ok(t, "Look", err)
+	ok(t, "CountBacklog", err)
 	equal(t, fmt.Sprintf("Look(%d)", limit), got, want)
 }
 
-func lookUnclaimed(t *testing.T, h Harness) {
+func backlogUnclaimed(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
-	look(t, f.Buffer, 100, buffer.Backlog{})
+	countBacklog(t, f.Buffer, 100, buffer.Backlog{})
 	f.Insert(t, orders(30)...)
-	look(t, f.Buffer, 100, buffer.Backlog{Unclaimed: 30})
-	look(t, f.Buffer, 30, buffer.Backlog{Unclaimed: 30})
-	look(t, f.Buffer, 12, buffer.Backlog{Unclaimed: 12})
-	look(t, f.Buffer, 0, buffer.Backlog{})
+	countBacklog(t, f.Buffer, 100, buffer.Backlog{Unclaimed: 30})
+	countBacklog(t, f.Buffer, 30, buffer.Backlog{Unclaimed: 30})
+	countBacklog(t, f.Buffer, 12, buffer.Backlog{Unclaimed: 12})
+	countBacklog(t, f.Buffer, 0, buffer.Backlog{})
 	b := claim(t, f.Buffer, 10)
-	look(t, f.Buffer, 100, buffer.Backlog{Unclaimed: 20})
-	look(t, f.Second(t), 100, buffer.Backlog{Unclaimed: 20})
+	countBacklog(t, f.Buffer, 100, buffer.Backlog{Unclaimed: 20})
+	countBacklog(t, f.Second(t), 100, buffer.Backlog{Unclaimed: 20})
 	settle(t, f.Buffer, b, delivered())
-	look(t, f.Buffer, 100, buffer.Backlog{Unclaimed: 20})
+	countBacklog(t, f.Buffer, 100, buffer.Backlog{Unclaimed: 20})
 }
 
-func lookBatches(t *testing.T, h Harness) {
+func backlogBatches(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	ids := f.Insert(t, orders(5)...)
 	var batches []*buffer.Lease
 	for range ids {
 		batches = append(batches, claim(t, f.Buffer, 1))
 	}
-	look(t, f.Buffer, 100, buffer.Backlog{})
-	f.Overdue(t, batches[0].GroupID, time.Second)
-	look(t, f.Buffer, 100, buffer.Backlog{Due: 1})
+	countBacklog(t, f.Buffer, 100, buffer.Backlog{})
+	f.ExpireLease(t, batches[0].GroupID, time.Second)
+	countBacklog(t, f.Buffer, 100, buffer.Backlog{Due: 1})
 	for _, b := range batches[1:3] {
 		settle(t, f.Buffer, b, buffer.Outcome{Verdict: buffer.Retry, GroupID: b.GroupID, After: lease})
 	}
-	look(t, f.Buffer, 100, buffer.Backlog{Due: 1, Waiting: 2})
-	f.Overdue(t, batches[1].GroupID, time.Second)
-	look(t, f.Buffer, 100, buffer.Backlog{Due: 2, Waiting: 2})
-	ok(t, "Mark", f.Buffer.MarkDelivered(t.Context(), batches[3], ids[3:4]))
-	f.Overdue(t, batches[3].GroupID, -lease)
-	look(t, f.Buffer, 100, buffer.Backlog{Due: 2, Waiting: 2, Delivered: 1})
-	f.Overdue(t, batches[3].GroupID, time.Second)
-	look(t, f.Buffer, 0, buffer.Backlog{Due: 3, Waiting: 2, Delivered: 1})
+	countBacklog(t, f.Buffer, 100, buffer.Backlog{Due: 1, Waiting: 2})
+	f.ExpireLease(t, batches[1].GroupID, time.Second)
+	countBacklog(t, f.Buffer, 100, buffer.Backlog{Due: 2, Waiting: 2})
+	ok(t, "MarkDelivered", f.Buffer.MarkDelivered(t.Context(), batches[3], ids[3:4]))
+	f.ExpireLease(t, batches[3].GroupID, -lease)
+	countBacklog(t, f.Buffer, 100, buffer.Backlog{Due: 2, Waiting: 2, Delivered: 1})
+	f.ExpireLease(t, batches[3].GroupID, time.Second)
+	countBacklog(t, f.Buffer, 0, buffer.Backlog{Due: 3, Waiting: 2, Delivered: 1})
 	for range 3 {
 		settle(t, f.Buffer, takeOver(t, f.Buffer), delivered())
 	}
-	look(t, f.Buffer, 100, buffer.Backlog{Waiting: 1})
+	countBacklog(t, f.Buffer, 100, buffer.Backlog{Waiting: 1})
 }
 
-// lookLate: a distributor that does not see a late commit hands out no ticket
+// backlogLate: a distributor that does not see a late commit hands out no ticket
 // for it.
-func lookLate(t *testing.T, h Harness) {
+func backlogLate(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	late := f.Begin(t)
 	defer late.Rollback(t)
@@ -83,7 +83,7 @@ func lookLate(t *testing.T, h Harness) {
 	late.Commit(t)
 	eventually(t, "a look at events committed late", func(ctx context.Context) bool {
 		got, err := f.Buffer.CountBacklog(ctx, 100)
-		ok(t, "Look", err)
+		ok(t, "CountBacklog", err)
 		return got.Unclaimed == 2
 	})
 }
@@ -112,7 +112,7 @@ func statusNumbers(t *testing.T, h Harness) {
 	claim(t, f.Buffer, 2)
 	settle(t, f.Buffer, dead, buffer.Outcome{Verdict: buffer.Dead, Attempts: 1, Error: "refused"})
 	settle(t, f.Buffer, waiting, buffer.Outcome{Verdict: buffer.Retry, GroupID: waiting.GroupID, After: lease})
-	ok(t, "Mark", f.Buffer.MarkDelivered(t.Context(), marked, marked.IDs()))
+	ok(t, "MarkDelivered", f.Buffer.MarkDelivered(t.Context(), marked, marked.IDs()))
 	s = status()
 	equal(t, "status", s, buffer.Status{Pending: 5, OldestPending: s.OldestPending, Leased: 1, Waiting: 1, Delivered: 1, Dead: 2, Unnotified: 2})
 
@@ -123,7 +123,7 @@ func statusNumbers(t *testing.T, h Harness) {
 	f.Exec(t, "DELETE FROM outbox_dead_letters")
 	for _, row := range f.Ledger(t) {
 		if row.GroupID != marked.GroupID {
-			f.Overdue(t, row.GroupID, time.Minute)
+			f.ExpireLease(t, row.GroupID, time.Minute)
 			settle(t, f.Buffer, takeOver(t, f.Buffer), delivered())
 		}
 	}
@@ -152,7 +152,7 @@ func checkReady(t *testing.T, h Harness) {
 }
 
 func checkMissing(t *testing.T, h Harness) {
-	for _, c := range []struct{ drop, names, mends string }{
+	for _, c := range []struct{ drop, names, fix string }{
 		{"ALTER TABLE %s DROP COLUMN headers", "headers", ""},
 		{"ALTER TABLE outbox_dead_letters DROP COLUMN died_at", "died_at", ""},
 		{"ALTER TABLE outbox_batches DROP COLUMN address", "address", ""},
@@ -166,7 +166,7 @@ func checkMissing(t *testing.T, h Harness) {
 		f.Exec(t, fill(c.drop))
 		err := f.Buffer.Check(t.Context())
 		fails(t, "Check after "+fill(c.drop), err, buffer.ErrNotReady)
-		for _, want := range []string{fill(c.names), c.mends} {
+		for _, want := range []string{fill(c.names), c.fix} {
 			if !strings.Contains(err.Error(), want) {
 				t.Fatalf("Check after %s: the error does not say %q: %v", fill(c.drop), want, err)
 			}
@@ -187,6 +187,6 @@ func checkWhileRunning(t *testing.T, h Harness) {
 	fails(t, "TakeOver", err, buffer.ErrNotReady)
 	fails(t, "Settle", f.Buffer.Settle(t.Context(), b, []buffer.Outcome{delivered()}), buffer.ErrNotReady)
 	_, err = f.Buffer.CountBacklog(t.Context(), 10)
-	fails(t, "Look", err, buffer.ErrNotReady)
+	fails(t, "CountBacklog", err, buffer.ErrNotReady)
 	equal(t, "rows", rowIDs(t, f), append(b.IDs(), b.LastID+1))
 }

@@ -10,27 +10,27 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-var hookCases = []testCase{
-	{name: "queue/notifies of every dead letter", run: hookTold},
-	{name: "queue/keeps opaque bytes", run: hookBytes},
-	{name: "queue/splits a batch", run: hookDivided},
-	{name: "queue/retry of the whole batch keeps the group_id", run: hookRetry},
-	{name: "queue/fences a former owner", run: hookLost},
-	{name: "queue/rejects a second death", run: hookDead},
-	{name: "queue/batch marked delivered is notified first", run: hookMarked},
-	{name: "queue/defers for an unavailable address", run: hookWake},
+var queueCases = []testCase{
+	{name: "queue/notifies of every dead letter", run: queueNotifies},
+	{name: "queue/keeps opaque bytes", run: queueBytes},
+	{name: "queue/splits a batch", run: queueSplit},
+	{name: "queue/retry of the whole batch keeps the group_id", run: queueRetry},
+	{name: "queue/fences a former owner", run: queueLost},
+	{name: "queue/rejects a second death", run: queueDead},
+	{name: "queue/batch marked delivered is notified first", run: queueDelivered},
+	{name: "queue/defers for an unavailable address", run: queueDeferred},
 }
 
-func hookTold(t *testing.T, h Harness) {
+func queueNotifies(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	events := orders(5)
 	events[0].Key, events[1].Headers = text("customer-7"), outbox.Headers(`{"trace": "00-ab"}`)
-	toldOf(t, f, events)
+	notifiesOf(t, f, events)
 }
 
-func hookBytes(t *testing.T, h Harness) {
+func queueBytes(t *testing.T, h Harness) {
 	f := h.Open(t, Options{Bytes: true})
-	toldOf(t, f, []outbox.Event{
+	notifiesOf(t, f, []outbox.Event{
 		{Topic: "t", Payload: []byte{0, 1, 0xff, '\'', '\\'}},
 		{Topic: "t", Payload: []byte{}},
 		{Topic: "t", Payload: []byte("1")},
@@ -38,8 +38,8 @@ func hookBytes(t *testing.T, h Harness) {
 	})
 }
 
-func toldOf(t *testing.T, f *Fixture, events []outbox.Event) {
-	first, second := f.Hook(t), f.Hook(t)
+func notifiesOf(t *testing.T, f *Fixture, events []outbox.Event) {
+	first, second := f.Queue(t), f.Queue(t)
 	ok(t, "Check", first.Check(t.Context()))
 	claimNone(t, first)
 	takeOverNone(t, first)
@@ -47,12 +47,12 @@ func toldOf(t *testing.T, f *Fixture, events []outbox.Event) {
 	ids := buried.IDs()
 	f.Insert(t, orders(1)...) // is none of the hook's business
 	rows := f.Rows(t)
-	look(t, first, 100, buffer.Backlog{Unclaimed: len(ids)})
+	countBacklog(t, first, 100, buffer.Backlog{Unclaimed: len(ids)})
 
 	before := time.Now()
 	b := claim(t, first, 3)
 	after := time.Now()
-	equal(t, "letters claimed", b.IDs(), ids[:3])
+	equal(t, "dead letters claimed", b.IDs(), ids[:3])
 	for i, d := range f.Dead(t)[:3] {
 		equal(t, "hook_group_id", d.HookGroupID, b.GroupID)
 		equal(t, "group_id", d.GroupID, buried.GroupID)
@@ -62,7 +62,7 @@ func toldOf(t *testing.T, f *Fixture, events []outbox.Event) {
 	}
 	sameDead(t, b.Events, buried.Events[:3])
 	equal(t, "pipeline", b.Pipeline, f.Pipeline)
-	equal(t, "lease_no and starts", []int64{b.LeaseNo, int64(b.UnfinishedLeases)}, []int64{1, 1})
+	equal(t, "lease_no and unfinished_leases", []int64{b.LeaseNo, int64(b.UnfinishedLeases)}, []int64{1, 1})
 	equal(t, "attempts, outages and origins", []int{b.Attempts, b.Outages, len(b.Origins)}, []int{0, 0, 0})
 	equal(t, "first and last id", []int64{b.FirstID, b.LastID}, []int64{ids[0], ids[2]})
 	if b.Ends.Before(before.Add(lease-time.Second)) || b.Ends.After(after.Add(lease)) {
@@ -75,37 +75,37 @@ func toldOf(t *testing.T, f *Fixture, events []outbox.Event) {
 		GroupID: b.GroupID, Buffer: row.Buffer, Claim: row.Claim, State: "leased", LeaseNo: 1, DueIn: row.DueIn,
 		Owner: row.Owner, UnfinishedLeases: 1, Events: 3, FirstID: ids[0], LastID: ids[2], OldestAt: row.OldestAt, ClaimedAt: row.ClaimedAt,
 	})
-	look(t, second, 100, buffer.Backlog{Unclaimed: len(ids) - 3})
+	countBacklog(t, second, 100, buffer.Backlog{Unclaimed: len(ids) - 3})
 	rest := claim(t, second, 100)
-	equal(t, "letters claimed", rest.IDs(), ids[3:])
+	equal(t, "dead letters claimed", rest.IDs(), ids[3:])
 	claimNone(t, first)
-	equal(t, "letters told", letters(t, f, isTold), []int64(nil))
+	equal(t, "notified dead letters", deadIDs(t, f, isNotified), []int64(nil))
 
 	settle(t, first, b, delivered())
-	equal(t, "letters told", letters(t, f, isTold), ids[:3])
+	equal(t, "notified dead letters", deadIDs(t, f, isNotified), ids[:3])
 	for _, d := range f.Dead(t)[:3] {
-		about(t, "notified_at", time.Since(d.ToldAt), 0)
+		about(t, "notified_at", time.Since(d.NotifiedAt), 0)
 	}
 	settle(t, second, rest, delivered(rest.IDs()...))
-	equal(t, "letters told", letters(t, f, isTold), ids)
-	equal(t, "letters open", letters(t, f, isOpen), ids)
+	equal(t, "notified dead letters", deadIDs(t, f, isNotified), ids)
+	equal(t, "dead letters open", deadIDs(t, f, isOpen), ids)
 	equal(t, "ledger", f.Ledger(t), []LedgerRow(nil))
-	look(t, f.Hook(t), 100, buffer.Backlog{})
+	countBacklog(t, f.Queue(t), 100, buffer.Backlog{})
 	claimNone(t, second)
 	takeOverNone(t, second)
 	equal(t, "rows of the buffer", f.Rows(t), rows)
 }
 
-func hookDivided(t *testing.T, h Harness) {
+func queueSplit(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	ids := bury(t, f, "refused", orders(5)...).IDs()
-	hook := f.Hook(t)
-	b := claim(t, hook, 10)
+	queue := f.Queue(t)
+	b := claim(t, queue, 10)
 	left, right := buffer.NewGroupID(), buffer.NewGroupID()
-	settle(t, hook, b, delivered(ids[0], ids[4]),
+	settle(t, queue, b, delivered(ids[0], ids[4]),
 		buffer.Outcome{Verdict: buffer.Retry, IDs: []int64{ids[1], ids[3]}, GroupID: left, After: lease, Attempts: 1, Outages: 2, Error: "busy"},
 		buffer.Outcome{Verdict: buffer.Retry, IDs: ids[2:3], GroupID: right})
-	equal(t, "letters told", letters(t, f, isTold), []int64{ids[0], ids[4]})
+	equal(t, "notified dead letters", deadIDs(t, f, isNotified), []int64{ids[0], ids[4]})
 	for i, d := range f.Dead(t) {
 		if want := []uuid.UUID{uuid.Nil, left, right, left, uuid.Nil}[i]; want != uuid.Nil {
 			equal(t, "hook_group_id", d.HookGroupID, want)
@@ -118,66 +118,66 @@ func hookDivided(t *testing.T, h Harness) {
 		Attempts: 1, Outages: 2, Events: 2, FirstID: ids[1], LastID: ids[3],
 		Origins: []uuid.UUID{b.GroupID}, Error: "busy", OldestAt: row.OldestAt, ClaimedAt: row.ClaimedAt,
 	})
-	look(t, hook, 100, buffer.Backlog{Due: 1, Waiting: 2})
-	part := takeOver(t, hook)
+	countBacklog(t, queue, 100, buffer.Backlog{Due: 1, Waiting: 2})
+	part := takeOver(t, queue)
 	equal(t, "batch taken over", part.GroupID, right)
-	equal(t, "letters", part.IDs(), ids[2:3])
+	equal(t, "dead letters", part.IDs(), ids[2:3])
 	equal(t, "origins", part.Origins, []uuid.UUID{b.GroupID})
-	takeOverNone(t, hook)
-	claimNone(t, hook)
-	settle(t, hook, part, delivered())
-	equal(t, "letters told", letters(t, f, isTold), []int64{ids[0], ids[2], ids[4]})
-	f.Overdue(t, left, time.Second)
-	part = takeOver(t, hook)
-	equal(t, "letters", part.IDs(), []int64{ids[1], ids[3]})
-	settle(t, hook, part, delivered())
-	equal(t, "letters told", letters(t, f, isTold), ids)
+	takeOverNone(t, queue)
+	claimNone(t, queue)
+	settle(t, queue, part, delivered())
+	equal(t, "notified dead letters", deadIDs(t, f, isNotified), []int64{ids[0], ids[2], ids[4]})
+	f.ExpireLease(t, left, time.Second)
+	part = takeOver(t, queue)
+	equal(t, "dead letters", part.IDs(), []int64{ids[1], ids[3]})
+	settle(t, queue, part, delivered())
+	equal(t, "notified dead letters", deadIDs(t, f, isNotified), ids)
 	empty(t, f)
 }
 
-func hookRetry(t *testing.T, h Harness) {
+func queueRetry(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	ids := bury(t, f, "refused", orders(3)...).IDs()
-	hook := f.Hook(t)
-	b := claim(t, hook, 10)
+	queue := f.Queue(t)
+	b := claim(t, queue, 10)
 	o := retry(b, 2*lease)
 	o.Attempts, o.Outages, o.Error = 3, 4, "500"
-	settle(t, hook, b, o)
+	settle(t, queue, b, o)
 	row := ledgerOf(t, f, b.GroupID)
 	about(t, "due_at", row.DueIn, 2*lease)
 	equal(t, "state and error", []string{row.State, row.Error}, []string{"waiting", "500"})
-	takeOverNone(t, hook)
-	claimNone(t, hook)
-	f.Overdue(t, b.GroupID, time.Second)
-	again := takeOver(t, f.Hook(t))
+	takeOverNone(t, queue)
+	claimNone(t, queue)
+	f.ExpireLease(t, b.GroupID, time.Second)
+	again := takeOver(t, f.Queue(t))
 	equal(t, "group_id", again.GroupID, b.GroupID)
-	equal(t, "letters", again.Events, b.Events)
-	equal(t, "starts, attempts and outages", []int{again.UnfinishedLeases, again.Attempts, again.Outages}, []int{1, 3, 4})
+	equal(t, "dead letters", again.Events, b.Events)
+	equal(t, "unfinished_leases, attempts and outages", []int{again.UnfinishedLeases, again.Attempts, again.Outages}, []int{1, 3, 4})
 	equal(t, "origins", again.Origins, []uuid.UUID(nil))
-	equal(t, "letters told", letters(t, f, isTold), []int64(nil))
-	settle(t, hook, again, delivered())
-	equal(t, "letters told", letters(t, f, isTold), ids)
+	equal(t, "notified dead letters", deadIDs(t, f, isNotified), []int64(nil))
+	settle(t, queue, again, delivered())
+	equal(t, "notified dead letters", deadIDs(t, f, isNotified), ids)
 	empty(t, f)
 }
 
-func hookLost(t *testing.T, h Harness) {
+func queueLost(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	bury(t, f, "refused", orders(3)...)
-	first, second := f.Hook(t), f.Hook(t)
+	first, second := f.Queue(t), f.Queue(t)
 	b := claim(t, first, 10)
 	ok(t, "Renew", first.Renew(t.Context(), b, 3*lease))
 	about(t, "due_at of a renewed lease", ledgerOf(t, f, b.GroupID).DueIn, 3*lease)
 	takeOverNone(t, second)
 	taken := lose(t, f, b, second)
-	equal(t, "letters", taken.Events, b.Events)
-	equal(t, "lease_no and starts", []int64{taken.LeaseNo, int64(taken.UnfinishedLeases)}, []int64{2, 2})
+	equal(t, "dead letters", taken.Events, b.Events)
+	equal(t, "lease_no and unfinished_leases", []int64{taken.LeaseNo, int64(taken.UnfinishedLeases)}, []int64{2, 2})
 
 	ids := b.IDs()
 	lost := func(when string) {
 		t.Helper()
 		for what, act := range map[string]func() error{
 			"Renew":               func() error { return first.Renew(t.Context(), b, lease) },
-			"Mark":                func() error { return first.MarkDelivered(t.Context(), b, ids) },
+			"MarkDelivered":       func() error { return first.MarkDelivered(t.Context(), b, ids) },
 			"Settle of delivered": func() error { return first.Settle(t.Context(), b, []buffer.Outcome{delivered()}) },
 			"Settle of retry":     func() error { return first.Settle(t.Context(), b, []buffer.Outcome{retry(b, 0)}) },
 			"Settle of parts": func() error {
@@ -192,75 +192,75 @@ func hookLost(t *testing.T, h Harness) {
 	lost(" after a take over")
 	settle(t, second, taken, retry(taken, lease))
 	lost(" of a batch that waits")
-	f.Overdue(t, b.GroupID, time.Second)
+	f.ExpireLease(t, b.GroupID, time.Second)
 	settle(t, second, takeOver(t, second), delivered())
 	lost(" after the end")
-	equal(t, "letters told", letters(t, f, isTold), ids)
+	equal(t, "notified dead letters", deadIDs(t, f, isNotified), ids)
 }
 
-func hookDead(t *testing.T, h Harness) {
+func queueDead(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	ids := bury(t, f, "refused", orders(3)...).IDs()
-	hook := f.Hook(t)
-	b := claim(t, hook, 10)
+	queue := f.Queue(t)
+	b := claim(t, queue, 10)
 	for what, outcomes := range map[string][]buffer.Outcome{
 		"all dead":  {{Verdict: buffer.Dead, Attempts: 1, Error: "refused"}},
 		"some dead": {delivered(ids[:2]...), {Verdict: buffer.Dead, IDs: ids[2:], Attempts: 1, Error: "refused"}},
 	} {
 		untouched(t, f, "Settle: "+what, func() {
-			if err := hook.Settle(t.Context(), b, outcomes); err == nil {
+			if err := queue.Settle(t.Context(), b, outcomes); err == nil {
 				t.Fatalf("Settle: %s, and no error", what)
 			}
 		})
 	}
-	settle(t, hook, b, delivered())
-	equal(t, "letters told", letters(t, f, isTold), ids)
+	settle(t, queue, b, delivered())
+	equal(t, "notified dead letters", deadIDs(t, f, isNotified), ids)
 }
 
-func hookMarked(t *testing.T, h Harness) {
+func queueDelivered(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	ids := bury(t, f, "refused", orders(3)...).IDs()
-	first, second := f.Hook(t), f.Hook(t)
+	first, second := f.Queue(t), f.Queue(t)
 	b := claim(t, first, 10)
-	ok(t, "Mark", first.MarkDelivered(t.Context(), b, ids[:2]))
-	equal(t, "letters told", letters(t, f, isTold), []int64(nil))
+	ok(t, "MarkDelivered", first.MarkDelivered(t.Context(), b, ids[:2]))
+	equal(t, "notified dead letters", deadIDs(t, f, isNotified), []int64(nil))
 	row := ledgerOf(t, f, b.GroupID)
 	equal(t, "state", row.State, "delivered")
 	equal(t, "delivered", row.Delivered, ids[:2])
-	f.Overdue(t, b.GroupID, time.Second)
-	look(t, second, 100, buffer.Backlog{Due: 1, Delivered: 1})
+	f.ExpireLease(t, b.GroupID, time.Second)
+	countBacklog(t, second, 100, buffer.Backlog{Due: 1, Delivered: 1})
 	b = takeOver(t, second)
 	equal(t, "delivered", b.Delivered, ids[:2])
-	equal(t, "letters", b.IDs(), ids)
+	equal(t, "dead letters", b.IDs(), ids)
 	rest := buffer.NewGroupID()
 	settle(t, second, b, delivered(b.Delivered...), buffer.Outcome{Verdict: buffer.Retry, IDs: ids[2:], GroupID: rest})
-	equal(t, "letters told", letters(t, f, isTold), ids[:2])
+	equal(t, "notified dead letters", deadIDs(t, f, isNotified), ids[:2])
 	b = takeOver(t, second)
 	equal(t, "rest", []any{b.GroupID, len(b.Delivered)}, []any{rest, 0})
 	settle(t, second, b, delivered())
-	equal(t, "letters told", letters(t, f, isTold), ids)
+	equal(t, "notified dead letters", deadIDs(t, f, isNotified), ids)
 	empty(t, f)
 }
 
-func hookWake(t *testing.T, h Harness) {
+func queueDeferred(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	bury(t, f, "refused", orders(2)...)
-	hook := f.Hook(t)
-	away(t, hook)
-	b, other := claim(t, hook, 1), claim(t, hook, 1)
-	outage(t, hook, b, "https://ops.example/dead", lease)
-	settle(t, hook, other, retry(other, lease))
+	queue := f.Queue(t)
+	deferredAddresses(t, queue)
+	b, other := claim(t, queue, 1), claim(t, queue, 1)
+	outage(t, queue, b, "https://ops.example/dead", lease)
+	settle(t, queue, other, retry(other, lease))
 	equal(t, "address", ledgerOf(t, f, b.GroupID).Address, text("https://ops.example/dead"))
-	away(t, hook, "https://ops.example/dead")
-	away(t, f.Buffer)
-	wake(t, f.Buffer, "https://ops.example/dead", 0, 0)
-	takeOverNone(t, hook)
-	wake(t, hook, "https://ops.example/dead", 0, 1)
-	equal(t, "batch woken", takeOver(t, hook).GroupID, b.GroupID)
-	takeOverNone(t, hook)
+	deferredAddresses(t, queue, "https://ops.example/dead")
+	deferredAddresses(t, f.Buffer)
+	retryNow(t, f.Buffer, "https://ops.example/dead", 0, 0)
+	takeOverNone(t, queue)
+	retryNow(t, queue, "https://ops.example/dead", 0, 1)
+	equal(t, "batch made due", takeOver(t, queue).GroupID, b.GroupID)
+	takeOverNone(t, queue)
 
 	f.Insert(t, orders(1)...)
 	outage(t, f.Buffer, claim(t, f.Buffer, 1), "orders", lease)
-	away(t, hook)
-	wake(t, hook, "orders", 0, 0)
+	deferredAddresses(t, queue)
+	retryNow(t, queue, "orders", 0, 0)
 }

@@ -10,21 +10,21 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-var ownLetterCases = []testCase{
-	{name: "custom/dead letter keeps the row and replay restores it", run: ownReplayed},
-	{name: "custom/replay leaves rejected rows open", run: ownUnique},
-	{name: "custom/never removes a group_id", run: ownStamped},
-	{name: "custom/archive has the projected payload", run: ownArchive},
+var customDeadCases = []testCase{
+	{name: "custom/dead letter keeps the row and replay restores it", run: customReplayed},
+	{name: "custom/replay leaves rejected rows open", run: customUnique},
+	{name: "custom/never removes a group_id", run: customStamped},
+	{name: "custom/archive has the projected payload", run: customArchive},
 }
 
-func ownReplayed(t *testing.T, h Harness) {
+func customReplayed(t *testing.T, h Harness) {
 	f := h.Open(t, Options{Project: joined})
 	events := orders(4)
 	events[1].Key, events[1].Headers = text(`a "key'`), outbox.Headers(`{"a": "b"}`)
 	ids := insertWithParents(t, f, events...)
 	f.Exec(t, "UPDATE "+f.Table+" SET seal = 'Ü 📦 \"\\ ''' WHERE id = "+fmt.Sprint(ids[1]))
 	f.Exec(t, "UPDATE "+f.Table+" SET seal = '' WHERE id = "+fmt.Sprint(ids[2]))
-	bereave(t, f, ids[3])
+	dropParents(t, f, ids[3])
 	rows := func() (all []string) {
 		for _, id := range ids {
 			all = append(all, f.Row(t, id))
@@ -38,9 +38,9 @@ func ownReplayed(t *testing.T, h Harness) {
 	for i, d := range f.Dead(t) {
 		e := b.Events[i]
 		if !d.CreatedAt.Equal(e.CreatedAt) || (d.Headers == nil) != (e.Headers == nil) {
-			t.Fatalf("letter: %+v, want %+v", d, e)
+			t.Fatalf("dead letter: %+v, want %+v", d, e)
 		}
-		equal(t, "what was sent, in the letter", []any{d.EventID, d.Topic, d.Key, string(d.Payload), string(d.Headers), d.GroupID},
+		equal(t, "what was sent, in the dead letter", []any{d.EventID, d.Topic, d.Key, string(d.Payload), string(d.Headers), d.GroupID},
 			[]any{e.ID, e.Topic, e.Key, string(e.Payload), string(e.Headers), b.GroupID})
 	}
 	f.Exec(t, fmt.Sprintf("INSERT INTO parents (id, name) VALUES (%d, 'orders.created')", ids[3]))
@@ -55,9 +55,9 @@ func ownReplayed(t *testing.T, h Harness) {
 	empty(t, f)
 }
 
-// ownUnique: meanwhile the application has put in a row that leaves no place for one of
-// the letters' rows.
-func ownUnique(t *testing.T, h Harness) {
+// customUnique: meanwhile the application has put in a row that leaves no place for one of
+// the dead letters' rows.
+func customUnique(t *testing.T, h Harness) {
 	f := h.Open(t, Options{Project: joined})
 	ids := insertWithParents(t, f, orders(3)...)
 	for _, id := range ids {
@@ -72,17 +72,17 @@ func ownUnique(t *testing.T, h Harness) {
 	replay(t, f.Buffer, buffer.DeadFilter{}, 10, 1)
 	equal(t, "events", takeOver(t, f.Buffer).IDs(), ids[2:])
 	untouched(t, f, "Replay of what does not go in", func() { replay(t, f.Buffer, buffer.DeadFilter{}, 10, 0) })
-	equal(t, "letters open", letters(t, f, isOpen), ids[:1])
+	equal(t, "dead letters open", deadIDs(t, f, isOpen), ids[:1])
 	equal(t, "rows", rowIDs(t, f), []int64{ids[1], ids[2], other[0]})
 
 	settle(t, f.Buffer, claim(t, f.Buffer, 10), delivered())
 	replay(t, f.Buffer, buffer.DeadFilter{}, 10, 1)
-	equal(t, "letters open", letters(t, f, isOpen), []int64(nil))
+	equal(t, "dead letters open", deadIDs(t, f, isOpen), []int64(nil))
 }
 
-// ownStamped: a stamp that was taken away would make an event fresh again, and it went
+// customStamped: a stamp that was taken away would make an event fresh again, and it went
 // out under a group_id that the sink may remember.
-func ownStamped(t *testing.T, h Harness) {
+func customStamped(t *testing.T, h Harness) {
 	f := h.Open(t, Options{Project: joined})
 	ids := insertWithParents(t, f, orders(6)...)
 	stamped := func(after string) {
@@ -106,7 +106,7 @@ func ownStamped(t *testing.T, h Harness) {
 	stamped("a replay")
 	for range 2 {
 		b = takeOver(t, f.Buffer)
-		ok(t, "Mark", f.Buffer.MarkDelivered(t.Context(), b, b.IDs()[:1]))
+		ok(t, "MarkDelivered", f.Buffer.MarkDelivered(t.Context(), b, b.IDs()[:1]))
 		b = lose(t, f, b, f.Buffer)
 		rest := b.IDs()[1:]
 		settle(t, f.Buffer, b, delivered(b.Delivered...), buffer.Outcome{Verdict: buffer.Retry, IDs: rest, GroupID: buffer.NewGroupID(), After: lease})
@@ -118,13 +118,13 @@ func ownStamped(t *testing.T, h Harness) {
 	stamped("a repair")
 }
 
-func ownArchive(t *testing.T, h Harness) {
+func customArchive(t *testing.T, h Harness) {
 	f := h.Open(t, Options{Archive: true, Project: joined})
 	ok(t, "Check", f.Buffer.Check(t.Context()))
 	ids := insertWithParents(t, f, orders(3)...)
 	f.Exec(t, "UPDATE parents SET name = 'by the parent'")
 	b := claim(t, f.Buffer, 10)
-	ok(t, "Mark", f.Buffer.MarkDelivered(t.Context(), b, ids[:1]))
+	ok(t, "MarkDelivered", f.Buffer.MarkDelivered(t.Context(), b, ids[:1]))
 	b = lose(t, f, b, f.Second(t))
 	settle(t, f.Buffer, b, delivered(b.Delivered...), buffer.Outcome{Verdict: buffer.Retry, IDs: ids[1:], GroupID: buffer.NewGroupID()})
 	b = takeOver(t, f.Buffer)
