@@ -10,19 +10,19 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-// addresser is the sink as one; nil when all its events go to the same place.
+// addresser returns the sink as a sink.Addresser; nil if it has one address.
 func addresser(t *testing.T, s sink.Sink, d Destination) sink.Addresser {
 	t.Helper()
 	a, ok := s.(sink.Addresser)
 	if !ok && d.Address != nil {
-		t.Fatalf("%T sends to several addresses and is no sink.Addresser", s)
+		t.Fatalf("%T sends to several addresses but is not a sink.Addresser", s)
 	}
 	return a
 }
 
-// addressesAreTold: events have the same AddressOf exactly when they arrive at the
-// same place.
-func addressesAreTold(t *testing.T, h Harness, d Destination) {
+// addressOf checks that two events have the same AddressOf if and only if they arrive at the
+// same address.
+func addressOf(t *testing.T, h Harness, d Destination) {
 	s := connect(t, d)
 	a := addresser(t, s, d)
 	if a == nil {
@@ -31,77 +31,77 @@ func addressesAreTold(t *testing.T, h Harness, d Destination) {
 	b := newBatch(40, func(i int, e *outbox.Event) { e.Topic = topicNo(i % 5) })
 	sent := accountOf(mustDeliver(t, s, b)...)
 	sent.exactly(t, h, d)
-	arrived, told := map[string]string{}, map[string]string{}
+	arrivedAt, addressFor := map[string]string{}, map[string]string{}
 	for _, got := range d.Arrivals(t) {
 		address, ok := a.AddressOf(sent[got.ID].event)
 		if !ok {
-			t.Fatalf("event %s arrived at %q and has no address", got.ID, got.Address)
+			t.Fatalf("event %s arrived at %q but has no address", got.ID, got.Address)
 		}
-		if was, known := arrived[address]; known && was != got.Address {
-			t.Errorf("AddressOf %q is %q and %q", address, was, got.Address)
+		if other, known := arrivedAt[address]; known && other != got.Address {
+			t.Errorf("events with AddressOf %q arrived at %q and %q", address, other, got.Address)
 		}
-		if was, known := told[got.Address]; known && was != address {
-			t.Errorf("what arrived at %q was for %q and %q", got.Address, was, address)
+		if other, known := addressFor[got.Address]; known && other != address {
+			t.Errorf("events at %q have AddressOf %q and %q", got.Address, other, address)
 		}
-		arrived[address], told[got.Address] = got.Address, address
+		arrivedAt[address], addressFor[got.Address] = got.Address, address
 	}
 }
 
-// anAddressIsAway: the outage of an address is told of its events, alone or among
-// others, so that it stops nobody else's.
-func anAddressIsAway(t *testing.T, h Harness, d Destination) {
+// addressUnavailable checks that an outage of one address is reported for its events only,
+// whether they are alone in a batch or among others.
+func addressUnavailable(t *testing.T, h Harness, d Destination) {
 	if d.BreakAddress == nil {
 		return
 	}
 	s := connect(t, d)
 	a := addresser(t, s, d)
-	away := topicNo(1)
-	d.BreakAddress(t, away)
+	broken := topicNo(1)
+	d.BreakAddress(t, broken)
 	sent := account{}
 	for _, topics := range []int{1, 3} {
 		b := newBatch(12, func(i int, e *outbox.Event) { e.Topic = topicNo(1 + i%topics) })
-		sent.add(expectAway(t, s, a, b, away)...)
+		sent.add(sendToBroken(t, s, a, b, broken)...)
 	}
 	sent.exactly(t, h, d)
 }
 
-// expectAway sends a batch, or the parts that the sink wants of it, and expects an
-// outage of exactly the events whose topic is away. It returns what arrived.
-func expectAway(t *testing.T, s sink.Sink, a sink.Addresser, b *buffer.Batch, away string) []*buffer.Batch {
+// sendToBroken sends a batch, or its parts if the sink splits it, and expects an outage of
+// exactly the events whose topic is broken. It returns the delivered events.
+func sendToBroken(t *testing.T, s sink.Sink, a sink.Addresser, b *buffer.Batch, broken string) []*buffer.Batch {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), sendTimeout)
 	defer cancel()
 	err := s.Send(ctx, b)
-	if divide, ok := errors.AsType[*sink.SplitError](err); ok {
-		var there []*buffer.Batch
-		for _, g := range divide.Groups {
-			there = append(there, expectAway(t, s, a, part(b, g.Indexes...), away)...)
+	if split, ok := errors.AsType[*sink.SplitError](err); ok {
+		var delivered []*buffer.Batch
+		for _, g := range split.Groups {
+			delivered = append(delivered, sendToBroken(t, s, a, part(b, g.Indexes...), broken)...)
 		}
-		return there
+		return delivered
 	}
 	missing := map[int]bool{}
-	if some, ok := errors.AsType[*sink.BatchError](err); ok {
-		for _, e := range some.Events {
-			outage(t, "an event whose address is away", e.Err)
+	if batchErr, ok := errors.AsType[*sink.BatchError](err); ok {
+		for _, e := range batchErr.Events {
+			outage(t, "an event whose address is broken", e.Err)
 			missing[e.Index] = true
 		}
 	} else if err != nil {
-		t.Fatalf("Send: got %v, want a *sink.BatchError", err)
+		t.Fatalf("Send: got %v; want a *sink.BatchError", err)
 	}
-	there := *b
-	there.Events = nil
+	delivered := *b
+	delivered.Events = nil
 	for i := range b.Events {
 		e := &b.Events[i]
-		if missing[i] != (e.Topic == away) {
+		if missing[i] != (e.Topic == broken) {
 			address, _ := a.AddressOf(e)
 			t.Errorf("event %d for %q: missing %v", e.ID, address, missing[i])
 		}
 		if !missing[i] {
-			there.Events = append(there.Events, *e)
+			delivered.Events = append(delivered.Events, *e)
 		}
 	}
 	if all := len(missing) == len(b.Events); errors.Is(err, sink.ErrUnavailable) != all {
-		t.Errorf("%d of %d events are away, and of the batch is said: %v", len(missing), len(b.Events), err)
+		t.Errorf("%d of %d events met an outage, but Send returned %v", len(missing), len(b.Events), err)
 	}
-	return []*buffer.Batch{&there}
+	return []*buffer.Batch{&delivered}
 }

@@ -14,12 +14,12 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-// account is what was sent, by id. Audits compare it with what arrived.
+// account is the sent events by id. Audits compare it with the arrivals.
 type account map[string]sent
 
 type sent struct {
 	event   *outbox.Event
-	groupID string // of the batch it was sent in; "" when it may be one of several
+	groupID string // "" if one of several may have delivered the event
 }
 
 func (a account) add(batches ...*buffer.Batch) {
@@ -36,8 +36,7 @@ func accountOf(batches ...*buffer.Batch) account {
 	return a
 }
 
-// ofAnyGroup forgets the group_ids: which of several put an event there does not
-// matter.
+// ofAnyGroup forgets the group_ids, for events that were sent under several.
 func (a account) ofAnyGroup() account {
 	for id, of := range a {
 		of.groupID = ""
@@ -46,14 +45,13 @@ func (a account) ofAnyGroup() account {
 	return a
 }
 
-// exactly fails unless each event arrived once, nothing else did, and each is
-// what was sent.
+// exactly fails the test unless each event arrived once and unchanged, and no other did.
 func (a account) exactly(t *testing.T, h Harness, d Destination) {
 	t.Helper()
 	a.audit(t, h, d, false)
 }
 
-// atLeast is exactly, except that an event may have arrived more than once.
+// atLeast is exactly, but an event may arrive more than once.
 func (a account) atLeast(t *testing.T, h Harness, d Destination) {
 	t.Helper()
 	a.audit(t, h, d, true)
@@ -65,11 +63,11 @@ func (a account) audit(t *testing.T, h Harness, d Destination, mayRepeat bool) {
 	for _, got := range d.Arrivals(t) {
 		want, known := a[got.ID]
 		if !known {
-			t.Errorf("event %q arrived and was not sent", got.ID)
+			t.Errorf("event %q arrived but was not sent", got.ID)
 			continue
 		}
 		seen[got.ID]++
-		if seen[got.ID] == 1 && !t.Failed() { // one difference is enough to read
+		if seen[got.ID] == 1 && !t.Failed() { // one difference is enough
 			h.compare(t, d, want, got)
 		}
 	}
@@ -90,14 +88,14 @@ func (a account) audit(t *testing.T, h Harness, d Destination, mayRepeat bool) {
 	}
 }
 
-// inOrder fails unless the events of a batch arrived in id order at each address.
+// inOrder fails the test unless the events of each batch arrived in id order at each address.
 func (a account) inOrder(t *testing.T, d Destination) {
 	t.Helper()
-	type place struct{ address, groupID string }
-	last := map[place]int64{}
+	type stream struct{ address, groupID string }
+	last := map[stream]int64{}
 	for _, got := range d.Arrivals(t) {
 		want := a[got.ID]
-		at := place{got.Address, want.groupID}
+		at := stream{got.Address, want.groupID}
 		if want.event.ID <= last[at] {
 			t.Fatalf("event %s arrived at %q after event %d", got.ID, got.Address, last[at])
 		}
@@ -105,13 +103,13 @@ func (a account) inOrder(t *testing.T, d Destination) {
 	}
 }
 
-// compare says in which field an arrival is not what was sent.
+// compare reports the fields in which an arrival differs from the sent event.
 func (h Harness) compare(t *testing.T, d Destination, want sent, got Arrival) {
 	t.Helper()
 	e := want.event
 	differ := func(field string, got, want any) {
 		t.Helper()
-		t.Errorf("event %d: %s arrived as %q, want %q", e.ID, field, got, want)
+		t.Errorf("event %d: %s arrived as %q; want %q", e.ID, field, got, want)
 	}
 	payload := e.Payload
 	if !h.Keeps.LineBreaks {
@@ -163,7 +161,7 @@ func (h Harness) compareHeaders(t *testing.T, e *outbox.Event, got outbox.Header
 			want = oneLine(want)
 		}
 		if (got == nil) != (e.Headers == nil) || !bytes.Equal(got, want) {
-			t.Errorf("event %d: headers arrived as %q, want %q", e.ID, got, want)
+			t.Errorf("event %d: headers arrived as %q; want %q", e.ID, got, want)
 		}
 		return
 	}
@@ -173,11 +171,11 @@ func (h Harness) compareHeaders(t *testing.T, e *outbox.Event, got outbox.Header
 	}
 	gotMap, err := got.Map()
 	if err != nil || !maps.Equal(gotMap, wantMap) {
-		t.Errorf("event %d: headers arrived as %q, want %q (%v)", e.ID, got, e.Headers, err)
+		t.Errorf("event %d: headers arrived as %q; want %q (%v)", e.ID, got, e.Headers, err)
 	}
 }
 
-// text tells NULL from "".
+// text distinguishes NULL from "".
 func text(s *string) string {
 	if s == nil {
 		return "NULL"

@@ -11,8 +11,8 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-// Bench measures Send with batches of 1000 events of 300 bytes to one topic, from
-// one goroutine and from four that share a sink. It reports events/s.
+// Bench measures Send with batches of 1000 events of 300 bytes to one topic, from one
+// goroutine and from four that share a sink. It reports events/s.
 func Bench(b *testing.B, h Harness) {
 	const size = 1000
 	payload := fmt.Appendf(nil, `{"order": 12345, "note": %q}`, strings.Repeat("x", 272))
@@ -49,7 +49,7 @@ func Bench(b *testing.B, h Harness) {
 					select {
 					case batches <- batch:
 					case <-ctx.Done():
-						return nil // the sender's error says why
+						return nil // the sender returns the error
 					}
 				}
 				return nil

@@ -10,8 +10,8 @@ import (
 	"github.com/outboxrelay/relay/outbox"
 )
 
-// ParseEnvelope reads the JSON envelope that lists, files and HTTP carry. Payload
-// and headers stay the text they are.
+// ParseEnvelope parses the JSON envelope of lists, files and HTTP requests. Payload and headers
+// keep their text.
 func ParseEnvelope(t testing.TB, text []byte) Arrival {
 	t.Helper()
 	var e struct {

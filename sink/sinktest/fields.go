@@ -15,20 +15,18 @@ func oneEvent(t *testing.T, h Harness, d Destination) {
 	accountOf(mustDeliver(t, s, b)...).exactly(t, h, d)
 }
 
-func aThousand(t *testing.T, h Harness, d Destination) {
+func thousandEvents(t *testing.T, h Harness, d Destination) {
 	s := connect(t, d)
 	sent := accountOf(mustDeliver(t, s, newBatch(1000, nil))...)
 	sent.exactly(t, h, d)
 	sent.inOrder(t, d)
 }
 
-func key(s string) *string { return &s }
-
-// fields also looks that Send does not change the batch.
+// fields also checks that Send does not change the batch.
 func fields(t *testing.T, h Harness, d Destination) {
 	keys := []*string{
-		nil, key(""), key("customer-7"), key("0"), key(`a "quoted" \ key`),
-		key("Ключ é ☃ 𝄞"), key("a\tb"), key("{topic}"), key("NULL"), key("a/b?c=d&e#f%20"),
+		nil, new(""), new("customer-7"), new("0"), new(`a "quoted" \ key`),
+		new("Ключ é ☃ 𝄞"), new("a\tb"), new("{topic}"), new("NULL"), new("a/b?c=d&e#f%20"),
 	}
 	headers := []outbox.Headers{
 		nil, outbox.Headers(`{}`), outbox.Headers(`{"trace": "00-abc"}`),
@@ -37,7 +35,7 @@ func fields(t *testing.T, h Harness, d Destination) {
 		outbox.NewHeaders(map[string]string{"x-Mixed-CASE": "kept", "slash": `\`}),
 	}
 	if h.Keeps.AnyText {
-		keys = append(keys, key(" blanks "), key("two\nlines"), key("two\r\nlines"), key("control \x01 \x1f \x7f"))
+		keys = append(keys, new(" blanks "), new("two\nlines"), new("two\r\nlines"), new("control \x01 \x1f \x7f"))
 		headers = append(headers,
 			outbox.Headers(`{"two words":"two\nlines", "blanks":" x ", "":"no name", "colon: ":"\u0001"}`),
 			outbox.Headers("{\n  \"pretty\": \"printed\"\r\n}"))
@@ -62,7 +60,7 @@ func clone(b *buffer.Batch) *buffer.Batch {
 	c.Events = make([]outbox.Event, len(b.Events))
 	for i, e := range b.Events {
 		if e.Key != nil {
-			e.Key = key(*e.Key)
+			e.Key = new(*e.Key)
 		}
 		e.Payload = append([]byte{}, e.Payload...)
 		if e.Headers != nil {

@@ -17,8 +17,8 @@ import (
 
 func topicNo(i int) string { return fmt.Sprintf("%st%d", TopicPrefix, i) }
 
-// orderWithinAddress sends batch after batch: within an address all events come
-// in id order.
+// orderWithinAddress checks that the events of consecutive batches arrive in id order at each
+// address.
 func orderWithinAddress(t *testing.T, h Harness, d Destination) {
 	s := connect(t, d)
 	sent := account{}
@@ -27,7 +27,7 @@ func orderWithinAddress(t *testing.T, h Harness, d Destination) {
 		sent.add(mustDeliver(t, s, b)...)
 	}
 	sent.exactly(t, h, d)
-	sent.ofAnyGroup().inOrder(t, d) // one line of ids, whatever the batch
+	sent.ofAnyGroup().inOrder(t, d) // across batches
 }
 
 func concurrentSends(t *testing.T, h Harness, d Destination) {
@@ -58,7 +58,7 @@ func concurrentSends(t *testing.T, h Harness, d Destination) {
 	sent.inOrder(t, d)
 }
 
-func contextIsOver(t *testing.T, h Harness, d Destination) {
+func contextDone(t *testing.T, h Harness, d Destination) {
 	s := connect(t, d)
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -69,7 +69,7 @@ func contextIsOver(t *testing.T, h Harness, d Destination) {
 		b := newBatch(10, nil)
 		sent.add(b)
 		if err := s.Send(ctx, b); !errors.Is(err, sink.ErrUnavailable) && !errors.Is(err, ctx.Err()) {
-			t.Errorf("Send with a context that is over: got %v, want one that wraps sink.ErrUnavailable or %q", err, ctx.Err())
+			t.Errorf("Send with a context that is done: got %v; want one that wraps sink.ErrUnavailable or %q", err, ctx.Err())
 		}
 		mustDeliver(t, s, retaken(b))
 	}
@@ -81,7 +81,7 @@ func contextIsOver(t *testing.T, h Harness, d Destination) {
 }
 
 func check(t *testing.T, h Harness, d Destination) {
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), sendTimeout)
 	defer cancel()
 	if err := connect(t, d).Check(ctx); err != nil {
 		t.Errorf("Check of a good sink: %v", err)
@@ -93,33 +93,33 @@ func check(t *testing.T, h Harness, d Destination) {
 	outage(t, "Check of a broken sink", broken.Check(ctx))
 	began := time.Now()
 	outage(t, "Send to a broken sink", broken.Send(ctx, newBatch(2, nil)))
-	if took := time.Since(began); took > patience/2 {
-		t.Errorf("Send to a broken sink took %v, it should say so promptly", took)
+	if took := time.Since(began); took > sendTimeout/2 {
+		t.Errorf("Send to a broken sink took %v; want less than %v", took, sendTimeout/2)
 	}
 }
 
-func stoppedAndBack(t *testing.T, h Harness, d Destination) {
+func destinationRestarts(t *testing.T, h Harness, d Destination) {
 	s := connect(t, d)
 	first, second := newBatch(10, nil), newBatch(10, nil)
 	mustDeliver(t, s, first)
 	d.Stop(t)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), sendTimeout)
 	defer cancel()
 	outage(t, "Send to a stopped destination", s.Send(ctx, second))
 	outage(t, "Check of a stopped destination", s.Check(ctx))
 	d.Start(t)
-	if err := deliverAtLast(t.Context(), s, retaken(second)); err != nil {
-		t.Fatalf("Send after the destination is back: %v", err)
+	if err := deliverEventually(t.Context(), s, retaken(second)); err != nil {
+		t.Fatalf("Send after the destination has restarted: %v", err)
 	}
 	if err := s.Check(ctx); err != nil {
-		t.Fatalf("Check after the destination is back: %v", err)
+		t.Fatalf("Check after the destination has restarted: %v", err)
 	}
 	accountOf(first, second).exactly(t, h, d)
 }
 
-// stoppedInTheMiddle stops the destination while it is sent to. Batches that met
-// the outage are sent again, so only a sink that remembers delivers once.
-func stoppedInTheMiddle(t *testing.T, h Harness, d Destination) {
+// restartDuringSends restarts the destination during Sends. Batches that meet the outage are
+// resent, so only a sink with OnceOnly delivers them once.
+func restartDuringSends(t *testing.T, h Harness, d Destination) {
 	s := connect(t, d)
 	const senders, each = 4, 25
 	sent := account{}
@@ -131,13 +131,13 @@ func stoppedInTheMiddle(t *testing.T, h Harness, d Destination) {
 			sent.add(b)
 		}
 	}
-	underWay := make(chan struct{}, senders*each)
+	started := make(chan struct{}, senders*each)
 	g, ctx := errgroup.WithContext(t.Context())
 	for i := range senders {
 		g.Go(func() error {
 			for _, b := range batches[i] {
-				underWay <- struct{}{}
-				if err := deliverAtLast(ctx, s, b); err != nil {
+				started <- struct{}{}
+				if err := deliverEventually(ctx, s, b); err != nil {
 					return err
 				}
 			}
@@ -145,7 +145,7 @@ func stoppedInTheMiddle(t *testing.T, h Harness, d Destination) {
 		})
 	}
 	for range 10 {
-		<-underWay
+		<-started
 	}
 	d.Stop(t)
 	d.Start(t)
@@ -159,7 +159,7 @@ func stoppedInTheMiddle(t *testing.T, h Harness, d Destination) {
 	}
 }
 
-func closeLeavesNoGoroutine(t *testing.T, h Harness) {
+func closeEndsGoroutines(t *testing.T, h Harness) {
 	d := h.Open(t)
 	use := func() {
 		s := d.Connect(t)
@@ -168,7 +168,7 @@ func closeLeavesNoGoroutine(t *testing.T, h Harness) {
 			t.Errorf("Close: %v", err)
 		}
 	}
-	use() // what the destination itself starts at first use is not the sink's
+	use() // the destination may start goroutines at first use
 	before := goleak.IgnoreCurrent()
 	use()
 	if err := goleak.Find(before); err != nil {

@@ -10,22 +10,23 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-// Several topics each: what a sink remembers may be kept by address.
-func ofThreeTopics() *buffer.Batch {
+// threeTopics returns a batch with several addresses, because a sink may remember events by
+// address.
+func threeTopics() *buffer.Batch {
 	return newBatch(60, func(i int, e *outbox.Event) { e.Topic = topicNo(i % 3) })
 }
 
-func sentAgain(t *testing.T, h Harness, d Destination) {
-	b := ofThreeTopics()
+func resent(t *testing.T, h Harness, d Destination) {
+	b := threeTopics()
 	mustDeliver(t, connect(t, d), b)
 	mustDeliver(t, connect(t, d), retaken(b))
 	mustDeliver(t, connect(t, d), retaken(retaken(b)))
 	accountOf(b).exactly(t, h, d)
 }
 
-func halvedAfterSent(t *testing.T, h Harness, d Destination) {
+func splitAfterSend(t *testing.T, h Harness, d Destination) {
 	s := connect(t, d)
-	b := ofThreeTopics()
+	b := threeTopics()
 	mustDeliver(t, s, b)
 	first, second := halve(b)
 	mustDeliver(t, s, first)
@@ -36,11 +37,11 @@ func halvedAfterSent(t *testing.T, h Harness, d Destination) {
 	accountOf(b).ofAnyGroup().exactly(t, h, d)
 }
 
-// halvedBeforeSent ends with an owner that lost its lease, wakes up and sends
-// the whole: that is either remembered event by event or fenced.
-func halvedBeforeSent(t *testing.T, h Harness, d Destination) {
+// splitBeforeSend ends with a former owner that sends the whole batch: the sink must either
+// drop its events as duplicates or fence it.
+func splitBeforeSend(t *testing.T, h Harness, d Destination) {
 	s := connect(t, d)
-	b := ofThreeTopics()
+	b := threeTopics()
 	first, second := halve(b)
 	mustDeliver(t, s, first)
 	quarter, last := halve(second)
@@ -48,10 +49,10 @@ func halvedBeforeSent(t *testing.T, h Harness, d Destination) {
 	mustDeliver(t, s, quarter)
 	mustDeliver(t, s, retaken(first))
 
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), sendTimeout)
 	defer cancel()
 	if err := s.Send(ctx, retaken(b)); err != nil && !errors.Is(err, sink.ErrFenced) {
-		t.Errorf("Send by an owner that lost its lease: got %v, want nil or sink.ErrFenced", err)
+		t.Errorf("Send by a former owner: got %v; want nil or sink.ErrFenced", err)
 	}
 	accountOf(b).ofAnyGroup().exactly(t, h, d)
 }

@@ -15,16 +15,15 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-// patience bounds a Send that should work, on a slow machine too.
-const patience = 30 * time.Second
+// sendTimeout is enough for any Send that should work, also on a slow machine.
+const sendTimeout = 30 * time.Second
 
-// lastID makes ids unique in the process: a destination may be shared.
+// lastID makes ids unique in the process, because tests may share a destination.
 var lastID atomic.Int64
 
 var createdAt = time.Date(2026, 1, 2, 3, 4, 5, 123456000, time.UTC)
 
-// newBatch makes a batch of n JSON events of one topic; change may make each
-// something else.
+// newBatch returns a batch of n JSON events with one topic. change may change each event.
 func newBatch(n int, change func(i int, e *outbox.Event)) *buffer.Batch {
 	first := lastID.Add(int64(n)) - int64(n) + 1
 	events := make([]outbox.Event, n)
@@ -44,7 +43,7 @@ func newBatch(n int, change func(i int, e *outbox.Event)) *buffer.Batch {
 	return batchOf(events, nil)
 }
 
-// batchOf is the fresh lease of a batch.
+// batchOf returns a batch as it is sent for the first time.
 func batchOf(events []outbox.Event, origins []uuid.UUID) *buffer.Batch {
 	return &buffer.Batch{
 		GroupID: buffer.NewGroupID(), Pipeline: Pipeline, Events: events, PayloadIsJSON: true,
@@ -52,7 +51,7 @@ func batchOf(events []outbox.Event, origins []uuid.UUID) *buffer.Batch {
 	}
 }
 
-// part is some of b's events under a new group_id, as the relay divides.
+// part is some of b's events under a new group_id, as after a split.
 func part(b *buffer.Batch, indexes ...int) *buffer.Batch {
 	events := make([]outbox.Event, len(indexes))
 	for i, at := range indexes {
@@ -63,7 +62,7 @@ func part(b *buffer.Batch, indexes ...int) *buffer.Batch {
 	return p
 }
 
-// halve divides b in two.
+// halve splits b in two.
 func halve(b *buffer.Batch) (first, second *buffer.Batch) {
 	all := make([]int, len(b.Events))
 	for i := range all {
@@ -72,14 +71,14 @@ func halve(b *buffer.Batch) (first, second *buffer.Batch) {
 	return part(b, all[:len(all)/2]...), part(b, all[len(all)/2:]...)
 }
 
-// retaken is the same batch under its next lease, as after a crash.
+// retaken is the batch after a take-over.
 func retaken(b *buffer.Batch) *buffer.Batch {
 	again := *b
 	again.FirstSend = false
 	return &again
 }
 
-// connect opens a sink that is closed when the test ends.
+// connect returns a sink that is closed when the test ends.
 func connect(t *testing.T, d Destination) sink.Sink {
 	t.Helper()
 	s := d.Connect(t)
@@ -91,18 +90,18 @@ func connect(t *testing.T, d Destination) sink.Sink {
 	return s
 }
 
-// deliver sends the batch and, where the sink wants it divided, its parts. It
-// returns the batches that were sent in the end.
+// deliver sends the batch, or its parts if the sink splits it. It returns the batches that
+// were delivered.
 func deliver(ctx context.Context, s sink.Sink, b *buffer.Batch) ([]*buffer.Batch, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
 	defer cancel()
 	err := s.Send(ctx, b)
-	var divide *sink.SplitError
-	if !errors.As(err, &divide) {
+	var split *sink.SplitError
+	if !errors.As(err, &split) {
 		return []*buffer.Batch{b}, err
 	}
 	var parts []*buffer.Batch
-	for _, g := range divide.Groups {
+	for _, g := range split.Groups {
 		p := part(b, g.Indexes...)
 		if err := s.Send(ctx, p); err != nil {
 			return nil, fmt.Errorf("part for %s: %w", g.Address, err)
@@ -112,7 +111,7 @@ func deliver(ctx context.Context, s sink.Sink, b *buffer.Batch) ([]*buffer.Batch
 	return parts, nil
 }
 
-// mustDeliver is deliver that has to work.
+// mustDeliver is deliver without an error.
 func mustDeliver(t *testing.T, s sink.Sink, b *buffer.Batch) []*buffer.Batch {
 	t.Helper()
 	parts, err := deliver(t.Context(), s, b)
@@ -122,24 +121,23 @@ func mustDeliver(t *testing.T, s sink.Sink, b *buffer.Batch) []*buffer.Batch {
 	return parts
 }
 
-// deliverAtLast sends the batch, or what is left of it, again and again while that
-// is an outage.
-func deliverAtLast(ctx context.Context, s sink.Sink, b *buffer.Batch) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*patience)
+// deliverEventually sends the batch, or what is left of it, until there is no outage.
+func deliverEventually(ctx context.Context, s sink.Sink, b *buffer.Batch) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*sendTimeout)
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		_, err := deliver(ctx, s, b)
-		var some *sink.BatchError
+		var batchErr *sink.BatchError
 		switch {
 		case err == nil:
 			return nil
 		case errors.Is(err, sink.ErrUnavailable):
 			b = retaken(b)
-		case errors.As(err, &some):
-			left := make([]int, len(some.Events))
-			for i, e := range some.Events {
+		case errors.As(err, &batchErr):
+			left := make([]int, len(batchErr.Events))
+			for i, e := range batchErr.Events {
 				if left[i] = e.Index; !errors.Is(e.Err, sink.ErrUnavailable) {
 					return err
 				}
@@ -159,9 +157,9 @@ func deliverAtLast(ctx context.Context, s sink.Sink, b *buffer.Batch) error {
 func outage(t *testing.T, what string, err error) {
 	t.Helper()
 	if !errors.Is(err, sink.ErrUnavailable) {
-		t.Fatalf("%s: got %v, want an error that wraps sink.ErrUnavailable", what, err)
+		t.Fatalf("%s: got %v; want an error that wraps sink.ErrUnavailable", what, err)
 	}
 	if errors.Is(err, sink.ErrPermanent) {
-		t.Fatalf("%s: %v is an outage and a refusal for good at once", what, err)
+		t.Fatalf("%s: %v is both an outage and a permanent rejection", what, err)
 	}
 }

@@ -1,8 +1,8 @@
-// Package sinktest is the one suite every sink passes, on its real server.
+// Package sinktest is the conformance suite that every sink passes on its real server.
 //
-// A driver's test says how to get at its destination ([Harness]) and calls [Run].
-// The suite sends, looks at what arrived through a client that is not the
-// driver's, and keeps account by id: nothing missing, nothing twice.
+// A driver's test describes its destination with a [Harness] and calls [Run]. The suite
+// sends, reads what arrived through a client that is not the driver's, and compares by id:
+// no event is missing, none is there twice.
 package sinktest
 
 import (
@@ -13,72 +13,68 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-// TopicPrefix begins all topics the suite uses; what follows are words with dots
-// between them, not always ASCII.
+// TopicPrefix is the prefix of all topics of the suite. Words with dots between them follow,
+// not always ASCII.
 const TopicPrefix = "sinktest."
 
-// Pipeline is the name of the pipeline all batches come from.
+// Pipeline is the name of the pipeline of all batches.
 const Pipeline = "sinktest"
 
-// Harness is what a driver's test hands to [Run].
+// Harness describes a sink to [Run].
 type Harness struct {
-	// Open makes a new, empty destination, which goes away when t ends. It takes
-	// whatever topic begins with TopicPrefix. Cases that run at the same time
-	// have a destination each.
+	// Open opens a new, empty destination, which is removed when t ends. It takes every
+	// topic with TopicPrefix. Concurrent cases have destinations of their own.
 	Open func(t testing.TB) Destination
-	// OpenBroken makes a sink with a good configuration whose destination is not
-	// there: nothing listens, the folder does not exist. The suite closes it.
+	// OpenBroken opens a sink with a valid configuration whose destination does not exist:
+	// nothing listens, the directory is missing. The suite closes it.
 	OpenBroken func(t testing.TB) sink.Sink
-	// Keeps tells what of an event the format carries.
+	// Keeps says which parts of an event the format carries.
 	Keeps Keeps
-	// OnceOnly: sending a batch again under its group_id, or a part of it under
-	// a new one with origins, adds nothing twice.
+	// OnceOnly: resending a batch under its group_id, or a part of it under a new one with
+	// origins, adds no event twice.
 	OnceOnly bool
 }
 
-// Keeps tells what of an event the format carries. The id and the payload always
-// are.
+// Keeps says which parts of an event the format carries, besides id and payload.
 type Keeps struct {
 	Topic, Key, Headers, GroupID, CreatedAt bool
-	// HeadersText: the headers arrive as the text the database wrote. Without it
-	// they are compared as a map, and {} may arrive as NULL.
+	// HeadersText: the headers arrive as the database's text. Otherwise they are compared as
+	// a map, and {} may arrive as NULL.
 	HeadersText bool
-	// AnyText: keys and header values may hold line breaks and begin or end with
-	// a blank.
+	// AnyText: keys and header values may contain line breaks, and begin or end with a
+	// blank.
 	AnyText bool
 	// Bytes: payloads that are not JSON are carried.
 	Bytes bool
-	// LineBreaks: a JSON payload or headers text with line breaks between its
-	// tokens arrives byte for byte. Without it, each is a blank on arrival.
+	// LineBreaks: line breaks between the tokens of a JSON payload or headers text arrive.
+	// Otherwise each arrives as a blank.
 	LineBreaks bool
-	// Reencoded: a JSON payload is decoded and encoded again on its way. Its value
-	// arrives, with all digits of its numbers, but not its text.
+	// Reencoded: a JSON payload is decoded and encoded on its way. Its value arrives, with
+	// all digits of its numbers, but not its text.
 	Reencoded bool
 }
 
-// Destination is where a sink sends to. Its functions are called by one
-// goroutine at a time, except Connect.
+// Destination is where a sink sends. One goroutine at a time calls its functions, except
+// Connect.
 type Destination struct {
-	// Connect opens a sink on the destination, as each process would that sends
-	// there. The suite closes it.
+	// Connect opens a sink for the destination, as each relay process would. The suite
+	// closes it.
 	Connect func(t testing.TB) sink.Sink
-	// Arrivals returns all that arrived so far, in the order of arrival within
-	// each address. It is asked only after Send has returned.
+	// Arrivals returns all events that arrived so far, in their order at each address. It
+	// is called only after Send has returned.
 	Arrivals func(t testing.TB) []Arrival
-	// Address is where an event with that topic has to arrive; nil where an
-	// Arrival has no Address.
+	// Address is the address of events with that topic; nil if Arrivals have no Address.
 	Address func(topic string) string
-	// BreakAddress takes the address of events with that topic away, until the
-	// destination goes, and leaves the others. nil where there is but one, or an
-	// address cannot be away by itself.
+	// BreakAddress makes the address of events with that topic unavailable, for the rest
+	// of the test, and no other. nil if addresses cannot fail independently.
 	BreakAddress func(t testing.TB, topic string)
-	// Stop makes the destination unreachable, Start brings it back with what it
-	// held. Both nil where it cannot be stopped (a file).
+	// Stop makes the destination unreachable; Start restarts it with its events. Both are
+	// nil if it cannot be stopped (a file).
 	Stop, Start func(t testing.TB)
 }
 
-// Arrival is one event as a client of the destination finds it. What the format
-// does not carry is zero.
+// Arrival is one event as a client of the destination reads it. Fields that the format does
+// not carry are zero.
 type Arrival struct {
 	ID        string
 	Topic     string
@@ -87,20 +83,19 @@ type Arrival struct {
 	Headers   outbox.Headers
 	CreatedAt time.Time
 	GroupID   string
-	// Address is the stream, list, subject or path it arrived at.
+	// Address is the stream, list, subject or path.
 	Address string
-	// DeadLetter is the JSON object that says why the event was buried; "" when
-	// there was none.
+	// DeadLetter is the JSON object that describes a dead letter; "" if there is none.
 	DeadLetter string
 }
 
-// Run holds a sink to what [sink.Sink] says. It must not be called by a test that
-// is parallel, for it counts goroutines first; its cases then run in parallel.
+// Run checks a sink against the contract of [sink.Sink]. It counts goroutines first, so the
+// caller must not be a parallel test; its cases run in parallel.
 func Run(t *testing.T, h Harness) {
-	t.Run("close leaves no goroutine", func(t *testing.T) { closeLeavesNoGoroutine(t, h) })
+	t.Run("Close ends all goroutines", func(t *testing.T) { closeEndsGoroutines(t, h) })
 	for _, c := range cases {
 		if c.onceOnly && !h.OnceOnly || c.bytes && !h.Keeps.Bytes {
-			continue // the format promises no such thing
+			continue // the format does not promise it
 		}
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -113,32 +108,32 @@ func Run(t *testing.T, h Harness) {
 	}
 }
 
-// testCase is one sentence of the contract between the relay and a sink.
+// testCase is one clause of a sink's contract.
 type testCase struct {
 	name     string
-	onceOnly bool // needs a sink that remembers
-	bytes    bool // needs a format that carries opaque bytes
-	stops    bool // needs a destination that can be stopped
+	onceOnly bool // needs Harness.OnceOnly
+	bytes    bool // needs Keeps.Bytes
+	stops    bool // needs Destination.Stop
 	run      func(t *testing.T, h Harness, d Destination)
 }
 
 var cases = []testCase{
 	{name: "one event", run: oneEvent},
-	{name: "a thousand events", run: aThousand},
-	{name: "fields arrive as they are", run: fields},
-	{name: "payloads arrive byte for byte", run: jsonPayloads},
-	{name: "opaque bytes arrive byte for byte", bytes: true, run: opaquePayloads},
+	{name: "a thousand events", run: thousandEvents},
+	{name: "fields", run: fields},
+	{name: "JSON payloads", run: jsonPayloads},
+	{name: "opaque payloads", bytes: true, run: opaquePayloads},
 	{name: "many topics", run: manyTopics},
 	{name: "dead letters", run: deadLetters},
-	{name: "addresses are told", run: addressesAreTold},
-	{name: "an address is away", run: anAddressIsAway},
+	{name: "AddressOf", run: addressOf},
+	{name: "address unavailable", run: addressUnavailable},
 	{name: "order by id within an address", run: orderWithinAddress},
 	{name: "concurrent sends", run: concurrentSends},
-	{name: "context is over", run: contextIsOver},
-	{name: "check", run: check},
-	{name: "stopped and back", stops: true, run: stoppedAndBack},
-	{name: "stopped in the middle", stops: true, run: stoppedInTheMiddle},
-	{name: "sent again under its group_id", onceOnly: true, run: sentAgain},
-	{name: "halved after it was sent", onceOnly: true, run: halvedAfterSent},
-	{name: "halved before it was sent", onceOnly: true, run: halvedBeforeSent},
+	{name: "context is done", run: contextDone},
+	{name: "Check", run: check},
+	{name: "destination restarts", stops: true, run: destinationRestarts},
+	{name: "restart during Sends", stops: true, run: restartDuringSends},
+	{name: "resent under its group_id", onceOnly: true, run: resent},
+	{name: "split after Send", onceOnly: true, run: splitAfterSend},
+	{name: "split before Send", onceOnly: true, run: splitBeforeSend},
 }
