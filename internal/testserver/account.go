@@ -8,8 +8,8 @@ import (
 	"strconv"
 )
 
-// account is who a server runs as when the test runs as root, which PostgreSQL
-// and PgBouncer refuse.
+// account is the user that a server runs as if the test runs as root, because PostgreSQL and
+// PgBouncer refuse to run as root.
 type account struct{ uid, gid int }
 
 // unprivileged returns nil unless this process runs as root.
@@ -29,33 +29,33 @@ func unprivileged() (*account, error) {
 		gid, errGID := strconv.Atoi(u.Gid)
 		return &account{uid, gid}, errors.Join(errUID, errGID)
 	}
-	return nil, errors.New("PostgreSQL refuses to run as root, and there is neither a user postgres nor nobody to run it as")
+	return nil, errors.New("PostgreSQL refuses to run as root, and no user postgres, _postgres or nobody exists")
 }
 
-// own gives a file or folder to the account.
-func (a *account) own(path string) error {
+// chown makes the account the owner of a file or directory.
+func (a *account) chown(path string) error {
 	if a == nil {
 		return nil
 	}
 	return os.Chown(path, a.uid, a.gid)
 }
 
-// folder makes a temporary folder that belongs to the account.
-func (a *account) folder(name string) (string, error) {
+// tempDir creates a temporary directory that the account owns.
+func (a *account) tempDir(name string) (string, error) {
 	dir, err := os.MkdirTemp("", "relay-"+name+"-")
 	if err != nil {
 		return "", err
 	}
-	if err := a.own(dir); err != nil {
-		return "", errors.Join(fmt.Errorf("giving %s to the server: %w", dir, err), os.RemoveAll(dir))
+	if err := a.chown(dir); err != nil {
+		return "", errors.Join(fmt.Errorf("changing the owner of %s: %w", dir, err), os.RemoveAll(dir))
 	}
 	return dir, nil
 }
 
-// write makes a file that belongs to the account and nobody else reads.
+// write creates a file that only the account can read.
 func (a *account) write(path, text string) error {
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		return err
 	}
-	return a.own(path)
+	return a.chown(path)
 }

@@ -15,8 +15,8 @@ const (
 	clusterSlots   = 16384
 )
 
-// StartRedisCluster starts a Redis cluster of three masters and returns them when
-// every one of them says that the cluster is ok. Close each in the end.
+// StartRedisCluster starts a Redis cluster of three masters and returns them when each reports
+// that the cluster is ok. The caller calls Close of each.
 func StartRedisCluster(ctx context.Context) (_ []*RedisServer, err error) {
 	var nodes []*RedisServer
 	defer func() {
@@ -39,7 +39,7 @@ func StartRedisCluster(ctx context.Context) (_ []*RedisServer, err error) {
 		}
 	}
 	for _, n := range nodes {
-		err := n.ask(ctx, "cluster_state:ok", func(c *redis.Client) (string, error) { return c.ClusterInfo(ctx).Result() })
+		err := n.await(ctx, "cluster_state:ok", func(c *redis.Client) (string, error) { return c.ClusterInfo(ctx).Result() })
 		if err != nil {
 			return nil, err
 		}
@@ -47,7 +47,7 @@ func StartRedisCluster(ctx context.Context) (_ []*RedisServer, err error) {
 	return nodes, nil
 }
 
-// join gives the i-th node its share of the slots and lets it meet the first.
+// join assigns the i-th node its slots and introduces it to the first.
 func (s *RedisServer) join(ctx context.Context, i int, first *RedisServer) error {
 	c := s.client()
 	host, port, _ := strings.Cut(first.Addr, ":")
@@ -58,15 +58,15 @@ func (s *RedisServer) join(ctx context.Context, i int, first *RedisServer) error
 		c.Close())
 }
 
-// ask asks until the answer contains what is expected.
-func (s *RedisServer) ask(ctx context.Context, expected string, question func(*redis.Client) (string, error)) error {
+// await polls query until its result contains expected.
+func (s *RedisServer) await(ctx context.Context, expected string, query func(*redis.Client) (string, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	c := s.client()
 	err := until(ctx, nil, func(context.Context) error {
-		answer, err := question(c)
-		if err == nil && !strings.Contains(answer, expected) {
-			err = fmt.Errorf("%s says %q, %q was expected", s.Addr, answer, expected)
+		got, err := query(c)
+		if err == nil && !strings.Contains(got, expected) {
+			err = fmt.Errorf("%s returns %q; expected %q", s.Addr, got, expected)
 		}
 		return err
 	})

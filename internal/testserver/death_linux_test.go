@@ -9,27 +9,21 @@ import (
 	"os/exec"
 	"testing"
 
-	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/internal/testkit"
 )
 
-func TestServersDieWithTheProcessThatStartedThem(t *testing.T) {
+func TestStart_ServersEndWithTheirParent(t *testing.T) {
 	tempDir(t)
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
-	cmd.Env = append(os.Environ(), victim+"=yes")
+	cmd.Env = append(os.Environ(), childEnv+"=yes")
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.NoError(t, err)
+	testkit.NoError(t, cmd.Start())
 	var hosts []string
 	for lines := bufio.NewScanner(out); len(hosts) < 2 && lines.Scan(); {
 		u, err := url.Parse(lines.Text())
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.NoError(t, err)
 		hosts = append(hosts, u.Host)
 	}
 	dial := func(host string) error {
@@ -40,21 +34,17 @@ func TestServersDieWithTheProcessThatStartedThem(t *testing.T) {
 		return conn.Close()
 	}
 	for _, host := range hosts {
-		if err := dial(host); err != nil {
-			t.Error(err)
-		}
+		testkit.NoError(t, dial(host))
 	}
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.NoError(t, cmd.Process.Kill())
 	if err := cmd.Wait(); err == nil {
-		t.Fatal("the killed process ended well")
+		t.Fatal("the killed process ended without an error")
 	}
 	if len(hosts) != 2 {
-		t.Fatalf("the process said where %d servers are, want 2", len(hosts))
+		t.Fatalf("the process printed %d URLs; want 2", len(hosts))
 	}
 	for _, host := range hosts {
-		testserver.Eventually(t, func() error {
+		testkit.Eventually(t, func() error {
 			if err := dial(host); err == nil {
 				return fmt.Errorf("%s still listens", host)
 			}

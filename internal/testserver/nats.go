@@ -8,8 +8,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// NATSServer is a NATS server of one's own, in this process. Its methods are
-// safe for concurrent use.
+// NATSServer is a NATS server in this process. Its methods are safe for concurrent use.
 type NATSServer struct {
 	URL string
 
@@ -18,9 +17,8 @@ type NATSServer struct {
 	run  *server.Server // nil: not running
 }
 
-// StartNATS starts a NATS server with JetStream, whose file store is in dir; with
-// dir "" one without JetStream. configure, where given, changes the options
-// further. Stop it in the end.
+// StartNATS starts a NATS server with JetStream and its file store in dir, or without
+// JetStream if dir is "". configure may change the options. The caller calls Stop.
 func StartNATS(dir string, configure ...func(*server.Options)) (*NATSServer, error) {
 	port, err := freePort()
 	if err != nil {
@@ -38,13 +36,12 @@ func StartNATS(dir string, configure ...func(*server.Options)) (*NATSServer, err
 	return s, s.Start()
 }
 
-// Start starts a stopped server again, on the same port and data, and returns
-// when it answers.
+// Start starts a stopped server with its port and data, and returns when it is ready.
 func (s *NATSServer) Start() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.run != nil {
-		return errors.New("the NATS server runs already")
+		return errors.New("the NATS server is running already")
 	}
 	opts := s.opts // the server writes into its options
 	run, err := server.NewServer(&opts)
@@ -55,14 +52,14 @@ func (s *NATSServer) Start() error {
 	if !run.ReadyForConnections(startTimeout) {
 		run.Shutdown()
 		run.WaitForShutdown()
-		return fmt.Errorf("starting NATS: it was not ready within %v", startTimeout)
+		return fmt.Errorf("starting NATS: not ready within %v", startTimeout)
 	}
 	s.run = run
 	return nil
 }
 
-// Stop ends the server, cutting its connections; its data stays. Nothing happens
-// if it does not run.
+// Stop stops the server, closes its connections and keeps its data. It does nothing if the
+// server is not running.
 func (s *NATSServer) Stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -17,14 +17,14 @@ import (
 // PgBouncerServer is a PgBouncer in transaction mode in front of a PostgreSQL
 // server.
 type PgBouncerServer struct {
-	// URL is the one it was started for, through the pooler.
+	// URL is the server's URL through the pooler.
 	URL string
 
 	*process
 }
 
-// StartPgBouncer starts PgBouncer in transaction mode, its other settings as they
-// come, in front of the server of a URL that has a password.
+// StartPgBouncer starts PgBouncer in transaction mode, with defaults otherwise, in front of
+// the server of a URL, which must contain a password.
 func StartPgBouncer(ctx context.Context, postgresURL string) (_ *PgBouncerServer, err error) {
 	path, err := program("pgbouncer")
 	if err != nil {
@@ -36,13 +36,13 @@ func StartPgBouncer(ctx context.Context, postgresURL string) (_ *PgBouncerServer
 	}
 	u, err := url.Parse(postgresURL)
 	if err != nil {
-		return nil, errors.New("the URL of the PostgreSQL server is not one")
+		return nil, errors.New("the URL of the PostgreSQL server is not a URL")
 	}
 	port, err := freePort()
 	if err != nil {
 		return nil, err
 	}
-	dir, err := as.folder("pgbouncer")
+	dir, err := as.tempDir("pgbouncer")
 	if err != nil {
 		return nil, err
 	}
@@ -77,12 +77,12 @@ pool_mode = transaction
 	s.process = &process{
 		name: "pgbouncer", path: path, args: []string{config}, dir: dir, as: as,
 		stop: syscall.SIGTERM, death: syscall.SIGKILL,
-		answers: func(ctx context.Context) error {
+		ready: func(ctx context.Context) error {
 			return withConn(ctx, s.URL, func(conn *pgx.Conn) error { return conn.Ping(ctx) })
 		},
 	}
 	return s, s.Start(ctx)
 }
 
-// quoted is a name or password as PgBouncer's list of users has it.
+// quoted quotes a name or password for PgBouncer's list of users.
 func quoted(s string) string { return `"` + strings.ReplaceAll(s, `"`, `""`) + `"` }

@@ -15,17 +15,16 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// PostgresOptions say how a server differs from the one tests share.
+// PostgresOptions are the options of a PostgreSQL server.
 type PostgresOptions struct {
-	// Durable: fsync and full_page_writes on, as in production. Without it a
-	// crash of the machine, not of the server, loses data.
+	// Durable turns fsync and full_page_writes on, as in production. Otherwise a crash of
+	// the machine, but not of the server, loses data.
 	Durable bool
-	// Settings are further lines of postgresql.conf, by name.
+	// Settings are further settings of postgresql.conf, by name.
 	Settings map[string]string
 }
 
-// PostgresServer is a PostgreSQL server of one's own. Its methods are safe for
-// concurrent use.
+// PostgresServer is a PostgreSQL server. Its methods are safe for concurrent use.
 type PostgresServer struct {
 	// URL of the database "postgres" as the superuser, with its password.
 	URL string
@@ -33,8 +32,8 @@ type PostgresServer struct {
 	*process
 }
 
-// StartPostgres makes a new PostgreSQL cluster and starts it. ctx is for the
-// start only. Close it in the end.
+// StartPostgres creates a PostgreSQL cluster and starts it. ctx limits the start only. The
+// caller calls Close.
 func StartPostgres(ctx context.Context, opts PostgresOptions) (_ *PostgresServer, err error) {
 	path, err := program("postgres")
 	if err != nil {
@@ -48,7 +47,7 @@ func StartPostgres(ctx context.Context, opts PostgresOptions) (_ *PostgresServer
 	if err != nil {
 		return nil, err
 	}
-	dir, err := as.folder("postgres")
+	dir, err := as.tempDir("postgres")
 	if err != nil {
 		return nil, err
 	}
@@ -87,15 +86,15 @@ func StartPostgres(ctx context.Context, opts PostgresOptions) (_ *PostgresServer
 	}
 	s := &PostgresServer{URL: u.String(), process: &process{
 		name: "postgres", path: path, args: args, dir: dir, as: as,
-		stop:  syscall.SIGINT,  // a fast shutdown
-		death: syscall.SIGQUIT, // an immediate one: children and shared memory go too
+		stop:  syscall.SIGINT,  // fast shutdown
+		death: syscall.SIGQUIT, // immediate shutdown, which ends its children and frees shared memory
 	}}
-	s.answers = s.ping
+	s.ready = s.ping
 	return s, s.Start(ctx)
 }
 
 func initdb(ctx context.Context, postgres, dir, data, password string, as *account) error {
-	path, err := filepath.EvalSymlinks(postgres) // its companions are where it really is
+	path, err := filepath.EvalSymlinks(postgres) // initdb is next to the resolved program
 	if err != nil {
 		return err
 	}
@@ -118,17 +117,17 @@ func (s *PostgresServer) ping(ctx context.Context) error {
 	return withConn(ctx, s.URL, func(conn *pgx.Conn) error { return conn.Ping(ctx) })
 }
 
-// NewDatabase makes an empty database and returns its URL.
+// NewDatabase creates an empty database and returns its URL.
 func (s *PostgresServer) NewDatabase(ctx context.Context) (string, error) {
 	return createDatabase(ctx, s.URL, "")
 }
 
-// createDatabase makes a database on the server of a URL, a copy of the database template
-// or an empty one, and returns its URL.
+// createDatabase creates a database, empty or as a copy of the database template, and returns
+// its URL.
 func createDatabase(ctx context.Context, serverURL, template string) (string, error) {
 	u, err := url.Parse(serverURL)
 	if err != nil {
-		return "", errors.New("RELAY_TEST_POSTGRES_URL is not a URL") // without the password url.Parse would show
+		return "", errors.New("RELAY_TEST_POSTGRES_URL is not a URL") // url.Parse's error contains the password
 	}
 	name := "relay_test_" + rand.Text()
 	u.Path = "/" + name
@@ -142,7 +141,7 @@ func createDatabase(ctx context.Context, serverURL, template string) (string, er
 	})
 }
 
-// dropDatabase drops what createDatabase made, also under open connections.
+// dropDatabase drops a database of createDatabase, even if it has connections.
 func dropDatabase(ctx context.Context, serverURL, databaseURL string) error {
 	u, err := url.Parse(databaseURL)
 	if err != nil {

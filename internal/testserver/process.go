@@ -17,46 +17,46 @@ import (
 const (
 	startTimeout = 60 * time.Second // of one server, on a busy machine
 	stopTimeout  = 20 * time.Second // before it is killed
-	pollEvery    = 20 * time.Millisecond
+	pollInterval = 20 * time.Millisecond
 )
 
-// process is a server program: how to start it, and the one that runs.
+// process is a server program, which can be started repeatedly.
 type process struct {
 	name  string
 	path  string
 	args  []string
-	dir   string         // its working folder; the log is server.log in it
-	as    *account       // nil: whoever runs the test
-	stop  syscall.Signal // asks it to end in good order
-	death syscall.Signal // what it gets when the test process dies
-	// answers tells whether the server is ready.
-	answers func(context.Context) error
+	dir   string         // its working directory, with its log server.log
+	as    *account       // nil: the user who runs the test
+	stop  syscall.Signal // for a graceful shutdown
+	death syscall.Signal // is sent when the test process ends
+	// ready returns nil when the server accepts requests.
+	ready func(context.Context) error
 
 	mu     sync.Mutex
 	run    *run // nil: not running
-	killed bool // and not started again since
+	killed bool // and not restarted since
 }
 
 type run struct {
 	cmd  *exec.Cmd
-	done chan struct{} // closed when the process is gone; err is set then
+	done chan struct{} // closed when the process has ended; err is set before
 	err  error
 }
 
-// Start starts the server, on the port and the data it had before, and returns
-// when it answers.
+// Start starts the server with the port and data it had before, and returns when it is
+// ready.
 func (p *process) Start(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.run != nil {
-		return fmt.Errorf("%s runs already", p.name)
+		return fmt.Errorf("%s is running already", p.name)
 	}
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	start := p.start
 	if p.killed {
-		// PostgreSQL's children need a moment to notice that it was killed, and
-		// a new server refuses to start beside them.
+		// A new PostgreSQL server refuses to start before the killed one's children have
+		// ended.
 		start = func(ctx context.Context) error { return until(ctx, nil, p.start) }
 	}
 	err := start(ctx)
@@ -72,7 +72,7 @@ func (p *process) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := until(ctx, r.done, p.answers); err != nil {
+	if err := until(ctx, r.done, p.ready); err != nil {
 		err = errors.Join(err, p.end(r, syscall.SIGKILL))
 		return errors.Join(err, r.err, p.logTail())
 	}
@@ -86,7 +86,7 @@ func (p *process) launch(ctx context.Context) (*run, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The server outlives ctx, which is for its start.
+	// ctx limits the start only.
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), p.path, p.args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = p.dir, log, log
 	cmd.Env = append(os.Environ(), "LC_ALL=C") // PostgreSQL on macOS does not start without a locale
@@ -96,8 +96,8 @@ func (p *process) launch(ctx context.Context) (*run, error) {
 	started := make(chan error, 1)
 	go func() {
 		defer close(r.done)
-		// The parent whose death Linux reports is the thread, not the process:
-		// this one stays, waiting, as long as the child lives.
+		// Linux reports the end of the parent thread, not of the process, so this thread
+		// must wait as long as the child runs.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
@@ -109,14 +109,14 @@ func (p *process) launch(ctx context.Context) (*run, error) {
 	return r, <-started
 }
 
-// Stop ends the server in good order; its data stays. Nothing happens if it does
-// not run.
+// Stop shuts the server down and keeps its data. It does nothing if the server is not
+// running.
 func (p *process) Stop() error { return p.finish(p.stop) }
 
-// Kill ends the server as a crash would (SIGKILL); its data stays.
+// Kill kills the server (SIGKILL), like a crash, and keeps its data.
 func (p *process) Kill() error { return p.finish(syscall.SIGKILL) }
 
-// Close ends the server and removes its data.
+// Close stops the server and removes its data.
 func (p *process) Close() error {
 	return errors.Join(p.Stop(), os.RemoveAll(p.dir))
 }
@@ -135,12 +135,12 @@ func (p *process) finish(sig syscall.Signal) error {
 	return nil
 }
 
-// end signals a process until it is gone: Redis refuses to end while it writes
-// its first append-only file.
+// end signals a process repeatedly until it has ended, because Redis refuses to end while it
+// writes its first append-only file.
 func (p *process) end(r *run, sig syscall.Signal) error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
-	again := time.NewTicker(10 * pollEvery)
+	again := time.NewTicker(10 * pollInterval)
 	defer again.Stop()
 	for {
 		if err := r.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
@@ -153,39 +153,39 @@ func (p *process) end(r *run, sig syscall.Signal) error {
 		case <-ctx.Done():
 			err := r.cmd.Process.Kill()
 			<-r.done
-			return errors.Join(fmt.Errorf("it did not end within %v of %v and was killed", stopTimeout, sig), err, p.logTail())
+			return errors.Join(fmt.Errorf("it did not end within %v after %v and was killed", stopTimeout, sig), err, p.logTail())
 		}
 	}
 }
 
-// logTail is the end of what the server said, as an error.
+// logTail returns the end of the server's log, as an error.
 func (p *process) logTail() error {
 	text, err := os.ReadFile(filepath.Join(p.dir, "server.log"))
 	if err != nil {
 		return err
 	}
 	text = bytes.TrimSpace(text)
-	const most = 2000
-	if len(text) > most {
-		text = text[len(text)-most:]
+	const maxTail = 2000
+	if len(text) > maxTail {
+		text = text[len(text)-maxTail:]
 	}
 	return fmt.Errorf("its log ends:\n%s", text)
 }
 
-// until asks again and again until ask says nil, ctx is over or gone is closed.
-func until(ctx context.Context, gone <-chan struct{}, ask func(context.Context) error) error {
-	tick := time.NewTicker(pollEvery)
+// until polls condition until it returns nil, ctx is done or ended is closed.
+func until(ctx context.Context, ended <-chan struct{}, condition func(context.Context) error) error {
+	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for {
-		err := ask(ctx)
+		err := condition(ctx)
 		if err == nil {
 			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%w; the last answer was: %w", context.Cause(ctx), err)
-		case <-gone:
-			return errors.New("it ended by itself")
+			return fmt.Errorf("%w; the last error was: %w", context.Cause(ctx), err)
+		case <-ended:
+			return errors.New("the process ended by itself")
 		case <-tick.C:
 		}
 	}

@@ -12,9 +12,9 @@ import (
 	"strconv"
 )
 
-// places are where packages put server programs beside PATH. install.sh looks
-// in the same ones.
-var places = []string{
+// searchDirs are directories besides PATH where packages install server programs. install.sh
+// has the same list.
+var searchDirs = []string{
 	"/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/usr/local/pgsql/bin",
 	"/opt/homebrew/bin", "/opt/homebrew/opt/postgresql*/bin",
 	"/usr/local/bin", "/usr/local/opt/postgresql*/bin",
@@ -22,15 +22,15 @@ var places = []string{
 	"/opt/homebrew/lib/ruby/gems/*/bin", "/usr/local/lib/ruby/gems/*/bin", "/usr/sbin", "/usr/local/sbin",
 }
 
-// program finds an installed program, the newest where there are several. A link
-// stays one: some programs go by the name they are called by.
+// program returns the path of an installed program, the newest if there are several. It does
+// not resolve links, because some programs depend on the name they are called by.
 func program(name string) (string, error) {
 	path, err := exec.LookPath(name)
 	if err == nil {
 		return filepath.Abs(path)
 	}
-	for _, place := range places {
-		found, err := filepath.Glob(filepath.Join(place, name))
+	for _, dir := range searchDirs {
+		found, err := filepath.Glob(filepath.Join(dir, name))
 		if err != nil {
 			return "", err
 		}
@@ -38,12 +38,12 @@ func program(name string) (string, error) {
 			return slices.MaxFunc(found, func(a, b string) int { return cmp.Compare(version(a), version(b)) }), nil
 		}
 	}
-	return "", fmt.Errorf("%s is not installed (neither in PATH nor in the usual places): run `make servers`, which installs what the tests need", name)
+	return "", fmt.Errorf("%s is not installed; run `make servers`, which installs what the tests need", name)
 }
 
 var number = regexp.MustCompile(`\d+`)
 
-// version is the first number in a path, 0 without one.
+// version is the first number in a path; 0 if there is none.
 func version(path string) int {
 	n, err := strconv.Atoi(number.FindString(path))
 	if err != nil {
@@ -52,10 +52,9 @@ func version(path string) int {
 	return n
 }
 
-// freePort picks a port of 127.0.0.1 for a server, and leaves the one 10000
-// above it free for a Redis cluster's bus. Both lie below what systems give to
-// outgoing connections: nothing takes the port while the server is stopped, and
-// a client that tries to reach the stopped server never connects to itself.
+// freePort returns a port of 127.0.0.1 for a server; the port plus 10000 is free too, for a
+// Redis cluster's bus. Both are below the range for outgoing connections. So nothing takes
+// the port while the server is stopped, and no client connects to itself.
 func freePort() (int, error) {
 	var err error
 	for range 100 {

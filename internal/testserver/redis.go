@@ -13,24 +13,23 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// RedisServer is a Redis server of one's own. It writes an append-only file, so
-// its data outlives Stop and Kill.
+// RedisServer is a Redis server with an append-only file, so that its data survives Stop and
+// Kill.
 type RedisServer struct {
 	Addr string // host:port
-	URL  string // redis://host:port, without a password also where the arguments set one
+	URL  string // redis://host:port, always without a password
 
 	*process
 }
 
-// StartRedis starts a Redis server with further arguments of redis-server; later
-// ones overrule earlier ones and the defaults. ctx is for the start only. Close it
-// in the end.
+// StartRedis starts a Redis server with further arguments of redis-server, which override the
+// defaults. ctx limits the start only. The caller calls Close.
 func StartRedis(ctx context.Context, args ...string) (*RedisServer, error) {
 	return startRedis(ctx, nil, args...)
 }
 
-// startRedis starts redis-server with a configuration file, where there is one:
-// a sentinel has to have one, and writes it.
+// startRedis starts redis-server with a configuration file if config is not nil. A sentinel
+// needs one, and writes to it.
 func startRedis(ctx context.Context, config []string, args ...string) (_ *RedisServer, err error) {
 	path, err := program("redis-server")
 	if err != nil {
@@ -57,8 +56,8 @@ func startRedis(ctx context.Context, config []string, args ...string) (_ *RedisS
 		}
 		all = append(all, file)
 	} else {
-		// Left to the system, each write reaches the file before it is answered,
-		// and outlives a killed server. (Every second's fsync would hold writes back.)
+		// Without fsync each write reaches the file before its reply and survives a killed
+		// server. (An fsync each second would delay writes.)
 		all = append(all, "--save", "", "--appendonly", "yes", "--appendfsync", "no")
 	}
 	all = append(all, "--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--dir", dir)
@@ -69,13 +68,13 @@ func startRedis(ctx context.Context, config []string, args ...string) (_ *RedisS
 	s.process = &process{
 		name: "redis-server", path: path, args: all, dir: dir,
 		stop: syscall.SIGTERM, death: syscall.SIGKILL,
-		answers: s.ping,
+		ready: s.ping,
 	}
 	return s, s.Start(ctx)
 }
 
-// ping takes any answer for one, also a refusal for want of a password, but not
-// that the data is still being loaded.
+// ping accepts any reply, also a missing password, except that the data is still being
+// loaded.
 func (s *RedisServer) ping(ctx context.Context) error {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", s.Addr)
 	if err != nil {
@@ -96,5 +95,5 @@ func (s *RedisServer) ping(ctx context.Context) error {
 	return errors.Join(err, conn.Close())
 }
 
-// client talks to the server itself.
+// client returns a client of this server.
 func (s *RedisServer) client() *redis.Client { return redis.NewClient(&redis.Options{Addr: s.Addr}) }

@@ -12,12 +12,12 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// takeRedisDatabase finds an empty logical database of a server and notes, in
-// database 0, that it is taken, for test processes side by side.
-func takeRedisDatabase(ctx context.Context, serverURL string) (databaseURL string, release func(context.Context) error, err error) {
+// acquireRedisDatabase finds an empty logical database of a server. A key in database 0
+// reserves it, because several test processes may share the server.
+func acquireRedisDatabase(ctx context.Context, serverURL string) (databaseURL string, release func(context.Context) error, err error) {
 	u, err := url.Parse(serverURL)
 	if err != nil {
-		return "", nil, errors.New("RELAY_TEST_REDIS_URL is not a URL") // without the password url.Parse would show
+		return "", nil, errors.New("RELAY_TEST_REDIS_URL is not a URL") // url.Parse's error contains the password
 	}
 	use := func(ctx context.Context, db int, f func(*redis.Client) error) error {
 		u := *u
@@ -29,25 +29,25 @@ func takeRedisDatabase(ctx context.Context, serverURL string) (databaseURL strin
 		c := redis.NewClient(opts)
 		return errors.Join(f(c), c.Close())
 	}
-	take := func(note string) (taken bool, err error) {
+	reserve := func(lock string) (reserved bool, err error) {
 		err = use(ctx, 0, func(c *redis.Client) error {
-			// It expires for the sake of a process that was killed.
-			taken, err = c.SetNX(ctx, note, rand.Text(), time.Hour).Result()
+			// It expires in case the process is killed.
+			reserved, err = c.SetNX(ctx, lock, rand.Text(), time.Hour).Result()
 			return err
 		})
-		return taken, err
+		return reserved, err
 	}
 	for db := 1; ; db++ {
-		note := fmt.Sprintf("relay-test-database:%d", db)
-		taken, err := take(note)
+		lock := fmt.Sprintf("relay-test-database:%d", db)
+		reserved, err := reserve(lock)
 		if err != nil {
 			return "", nil, err
 		}
-		if !taken {
+		if !reserved {
 			continue
 		}
-		giveBack := func(ctx context.Context) error {
-			return use(ctx, 0, func(c *redis.Client) error { return c.Del(ctx, note).Err() })
+		unreserve := func(ctx context.Context) error {
+			return use(ctx, 0, func(c *redis.Client) error { return c.Del(ctx, lock).Err() })
 		}
 		var size int64
 		err = use(ctx, db, func(c *redis.Client) error {
@@ -55,10 +55,10 @@ func takeRedisDatabase(ctx context.Context, serverURL string) (databaseURL strin
 			return err
 		})
 		if err != nil {
-			return "", nil, errors.Join(fmt.Errorf("looking for an empty database in the Redis server: %w", err), giveBack(ctx))
+			return "", nil, errors.Join(fmt.Errorf("looking for an empty database in the Redis server: %w", err), unreserve(ctx))
 		}
 		if size > 0 {
-			if err := giveBack(ctx); err != nil {
+			if err := unreserve(ctx); err != nil {
 				return "", nil, err
 			}
 			continue
@@ -66,7 +66,7 @@ func takeRedisDatabase(ctx context.Context, serverURL string) (databaseURL strin
 		u.Path = "/" + strconv.Itoa(db)
 		return u.String(), func(ctx context.Context) error {
 			flush := use(ctx, db, func(c *redis.Client) error { return c.FlushDB(ctx).Err() })
-			return errors.Join(flush, giveBack(ctx))
+			return errors.Join(flush, unreserve(ctx))
 		}, nil
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// SentinelServers is a Redis master with one replica and a sentinel that makes
-// the replica master soon after the master is gone.
+// SentinelServers is a Redis master with one replica and a sentinel, which promotes the
+// replica soon after the master has stopped.
 type SentinelServers struct {
 	MasterName string
 	Addrs      []string // of the sentinels
@@ -17,8 +17,8 @@ type SentinelServers struct {
 	Master, Replica, Sentinel *RedisServer
 }
 
-// StartRedisSentinel starts the three, with further arguments for master and
-// replica, and returns when a failover is possible. Close them in the end.
+// StartRedisSentinel starts the servers, with further arguments for master and replica, and
+// returns when a failover is possible. The caller calls Close.
 func StartRedisSentinel(ctx context.Context, args ...string) (_ *SentinelServers, err error) {
 	s := &SentinelServers{MasterName: "relay-master"}
 	defer func() {
@@ -34,14 +34,14 @@ func StartRedisSentinel(ctx context.Context, args ...string) (_ *SentinelServers
 	if s.Replica, err = StartRedis(ctx, replica...); err != nil {
 		return nil, err
 	}
-	err = s.Replica.ask(ctx, "master_link_status:up", func(c *redis.Client) (string, error) {
+	err = s.Replica.await(ctx, "master_link_status:up", func(c *redis.Client) (string, error) {
 		return c.Info(ctx, "replication").Result()
 	})
 	if err != nil {
 		return nil, err
 	}
-	// Started last: it asks the master for its replicas at once and then every ten
-	// seconds only.
+	// The sentinel is last, because it asks the master for its replicas at its start and then
+	// only every ten seconds.
 	s.Sentinel, err = startRedis(ctx, []string{
 		"sentinel monitor " + s.MasterName + " " + master + " 1",
 		"sentinel down-after-milliseconds " + s.MasterName + " 500",
@@ -51,12 +51,12 @@ func StartRedisSentinel(ctx context.Context, args ...string) (_ *SentinelServers
 		return nil, err
 	}
 	s.Addrs = []string{s.Sentinel.Addr}
-	return s, s.Sentinel.ask(ctx, "status=ok,address="+s.Master.Addr+",slaves=1", func(c *redis.Client) (string, error) {
+	return s, s.Sentinel.await(ctx, "status=ok,address="+s.Master.Addr+",slaves=1", func(c *redis.Client) (string, error) {
 		return c.Info(ctx, "sentinel").Result()
 	})
 }
 
-// Close ends the servers and removes their data.
+// Close stops the servers and removes their data.
 func (s *SentinelServers) Close() error {
 	var errs []error
 	for _, server := range []*RedisServer{s.Sentinel, s.Replica, s.Master} {

@@ -12,35 +12,34 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Main runs a package's tests, stops the servers they shared and looks for
-// goroutines that were left behind. Every TestMain calls it.
+// Main runs a package's tests, stops the shared servers and fails if goroutines are still
+// running. Every TestMain calls it.
 func Main(m *testing.M) {
 	code := m.Run()
 	if err := shared.close(); err != nil {
 		code = 1
-		complain("stopping the shared test servers: %v", err)
+		printErr("stopping the shared test servers: %v", err)
 	}
 	if code == 0 {
 		if err := goleak.Find(); err != nil {
 			code = 1
-			complain("%v", err)
+			printErr("%v", err)
 		}
 	}
 	os.Exit(code)
 }
 
-func complain(format string, a ...any) {
+func printErr(format string, a ...any) {
 	if _, err := fmt.Fprintf(os.Stderr, format+"\n", a...); err != nil {
 		os.Exit(2)
 	}
 }
 
-// sharedServers are the ones that all tests of a process use. Each is started by
-// the first test that wants it.
+// sharedServers are used by all tests of a process. The first test that needs one starts it.
 type sharedServers struct {
 	mu      sync.Mutex
 	closers []func() error
-	// templates are databases that others are copied from, by what they contain.
+	// templates return the names of template databases, by PostgresFrom's name.
 	templates map[string]func() (name string, err error)
 
 	postgres, redis, nats func() (url string, err error)
@@ -50,10 +49,10 @@ var shared = newShared()
 
 func newShared() *sharedServers {
 	s := &sharedServers{templates: map[string]func() (string, error){}}
-	s.postgres = s.lazily("RELAY_TEST_POSTGRES_URL", func(ctx context.Context) (string, func() error, error) {
+	s.postgres = s.startOnce("RELAY_TEST_POSTGRES_URL", func(ctx context.Context) (string, func() error, error) {
 		server, err := StartPostgres(ctx, PostgresOptions{Settings: map[string]string{
-			// Far from UTC, and not by whole hours: nothing of the relay's may
-			// depend on a session's time zone.
+			// A fraction of an hour from UTC, because the relay must not depend on a session's
+			// time zone.
 			"timezone": "Asia/Kathmandu",
 		}})
 		if err != nil {
@@ -61,14 +60,14 @@ func newShared() *sharedServers {
 		}
 		return server.URL, server.Close, nil
 	})
-	s.redis = s.lazily("RELAY_TEST_REDIS_URL", func(ctx context.Context) (string, func() error, error) {
+	s.redis = s.startOnce("RELAY_TEST_REDIS_URL", func(ctx context.Context) (string, func() error, error) {
 		server, err := StartRedis(ctx, "--databases", "1000")
 		if err != nil {
 			return "", nil, err
 		}
 		return server.URL, server.Close, nil
 	})
-	s.nats = s.lazily("RELAY_TEST_NATS_URL", func(context.Context) (string, func() error, error) {
+	s.nats = s.startOnce("RELAY_TEST_NATS_URL", func(context.Context) (string, func() error, error) {
 		dir, err := os.MkdirTemp("", "relay-nats-")
 		if err != nil {
 			return "", nil, err
@@ -85,10 +84,9 @@ func newShared() *sharedServers {
 	return s
 }
 
-// lazily returns a function that starts a server when it is first called, or
-// takes the one that the environment variable names. A failure is kept too: the
-// next test need not wait for it again.
-func (s *sharedServers) lazily(env string, start func(context.Context) (string, func() error, error)) func() (string, error) {
+// startOnce returns a function whose first call starts a server, unless the environment
+// variable names one. It also keeps an error, so that later tests need not wait for it again.
+func (s *sharedServers) startOnce(env string, start func(context.Context) (string, func() error, error)) func() (string, error) {
 	return sync.OnceValues(func() (string, error) {
 		if url := os.Getenv(env); url != "" {
 			return url, nil
@@ -104,19 +102,19 @@ func (s *sharedServers) lazily(env string, start func(context.Context) (string, 
 	})
 }
 
-// template returns the name of the database that prepare has filled, once.
+// template returns the name of a template database. The first call creates it.
 func (s *sharedServers) template(name string, prepare func(context.Context, string) error) (string, error) {
 	s.mu.Lock()
-	made, ok := s.templates[name]
+	create, ok := s.templates[name]
 	if !ok {
-		made = sync.OnceValues(func() (string, error) { return s.makeTemplate(prepare) })
-		s.templates[name] = made
+		create = sync.OnceValues(func() (string, error) { return s.createTemplate(prepare) })
+		s.templates[name] = create
 	}
 	s.mu.Unlock()
-	return made()
+	return create()
 }
 
-func (s *sharedServers) makeTemplate(prepare func(context.Context, string) error) (string, error) {
+func (s *sharedServers) createTemplate(prepare func(context.Context, string) error) (string, error) {
 	ctx := context.Background()
 	serverURL, err := s.postgres()
 	if err != nil {

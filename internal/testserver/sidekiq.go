@@ -10,14 +10,14 @@ import (
 	"syscall"
 )
 
-// SidekiqServer is a Sidekiq, which takes what it runs from a Redis server.
+// SidekiqServer is a Sidekiq that takes its jobs from a Redis server.
 type SidekiqServer struct {
 	*process
 }
 
-// StartSidekiq starts Sidekiq for queues of a Redis server, the first one before the
-// others. workers is Ruby: the classes that it runs. ctx is for the start only. Close it
-// in the end, before the Redis server.
+// StartSidekiq starts Sidekiq for queues of a Redis server, the first of which has priority.
+// workers is Ruby code with the classes that it runs. ctx limits the start only. The caller
+// calls Close, before the Redis server's.
 func StartSidekiq(ctx context.Context, redis *RedisServer, workers string, queues ...string) (_ *SidekiqServer, err error) {
 	path, err := program("sidekiq")
 	if err != nil {
@@ -44,19 +44,19 @@ func StartSidekiq(ctx context.Context, redis *RedisServer, workers string, queue
 		name: "sidekiq", path: path, args: args, dir: dir,
 		stop: syscall.SIGTERM, death: syscall.SIGKILL,
 	}}
-	s.answers = func(ctx context.Context) error {
+	s.ready = func(ctx context.Context) error {
 		c := redis.client()
 		n, err := c.SCard(ctx, "processes").Result()
 		if err == nil && n == 0 {
-			err = errors.New("it has not told of itself yet")
+			err = errors.New("Sidekiq has not registered yet")
 		}
 		return errors.Join(err, c.Close())
 	}
 	return s, s.Start(ctx)
 }
 
-// sidekiqConfig looks for retries that are due often, in Sidekiq's new way to say so and
-// in its old one. Its log is on standard output.
+// sidekiqConfig makes Sidekiq poll its retries every second, with the setting of new and of
+// old versions.
 var sidekiqConfig = strings.TrimSpace(`
 require "sidekiq"
 Sidekiq.configure_server do |config|

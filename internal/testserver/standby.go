@@ -16,9 +16,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Standby starts a standby of the server for one test, which may promote it. What
-// the primary commits from then on waits for the standby, unless the session says
-// otherwise.
+// Standby starts a standby of the server for one test, which may promote it. From then on the
+// primary's commits wait for the standby, unless the session's settings say otherwise.
 func Standby(t testing.TB, primary *PostgresServer) *PostgresServer {
 	t.Helper()
 	s := must(StartStandby(t.Context(), primary))(t)
@@ -26,15 +25,14 @@ func Standby(t testing.TB, primary *PostgresServer) *PostgresServer {
 	return s
 }
 
-// StartStandby makes a copy of a running server's cluster and starts it as its
-// standby, with the same settings on a port of its own. ctx is for the start only.
-// Close it in the end.
+// StartStandby copies a running server's cluster and starts the copy as its standby, with the
+// same settings on a port of its own. ctx limits the start only. The caller calls Close.
 func StartStandby(ctx context.Context, primary *PostgresServer) (_ *PostgresServer, err error) {
 	port, err := freePort()
 	if err != nil {
 		return nil, err
 	}
-	dir, err := primary.as.folder("postgres")
+	dir, err := primary.as.tempDir("postgres")
 	if err != nil {
 		return nil, err
 	}
@@ -48,7 +46,7 @@ func StartStandby(ctx context.Context, primary *PostgresServer) (_ *PostgresServ
 		return nil, err
 	}
 	data := filepath.Join(dir, "data")
-	// It takes a URL without the path for a replication connection.
+	// pg_basebackup ignores the URL's path.
 	backup := exec.CommandContext(ctx, filepath.Join(filepath.Dir(path), "pg_basebackup"),
 		"--dbname="+primary.URL, "--pgdata="+data, "--write-recovery-conf", "--checkpoint=fast", "--no-sync")
 	backup.Dir = dir
@@ -74,7 +72,7 @@ func StartStandby(ctx context.Context, primary *PostgresServer) (_ *PostgresServ
 	s := &PostgresServer{URL: u.String(), process: &process{
 		name: "postgres", path: primary.path, args: args, dir: dir, as: primary.as, stop: primary.stop, death: primary.death,
 	}}
-	s.answers = s.ping
+	s.ready = s.ping
 	if err := s.Start(ctx); err != nil {
 		return nil, err
 	}
@@ -87,7 +85,7 @@ func StartStandby(ctx context.Context, primary *PostgresServer) (_ *PostgresServ
 	}))
 }
 
-// awaitStandby waits until a standby streams.
+// awaitStandby waits until a standby is streaming.
 func (s *PostgresServer) awaitStandby(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -96,14 +94,14 @@ func (s *PostgresServer) awaitStandby(ctx context.Context) error {
 			var n int
 			err := conn.QueryRow(ctx, "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'").Scan(&n)
 			if err == nil && n == 0 {
-				err = errors.New("no standby streams")
+				err = errors.New("no standby is streaming")
 			}
 			return err
 		})
 	})
 }
 
-// Promote makes a standby the primary, and returns when it takes writes.
+// Promote makes a standby the primary, and returns when it accepts writes.
 func (s *PostgresServer) Promote(ctx context.Context) error {
 	return withConn(ctx, s.URL, func(conn *pgx.Conn) error {
 		var done bool

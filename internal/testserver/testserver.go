@@ -8,17 +8,17 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// Postgres returns the URL of a new, empty database that is dropped when the test
-// is over, in a PostgreSQL server that the tests of a process share. The role may
-// do everything. The database must not be left with prepared transactions.
+// Postgres returns the URL of a new, empty database in a PostgreSQL server that the tests of
+// a process share. The role is a superuser. The database is dropped when the test ends; the
+// test must leave no prepared transactions in it.
 func Postgres(t testing.TB) string {
 	t.Helper()
 	return newDatabase(t, "")
 }
 
-// PostgresFrom returns the URL of a new database as Postgres does. It is a copy of a
-// template, which the first call of a process with that name makes: an empty database
-// that prepare has filled. prepare must close its connections.
+// PostgresFrom is Postgres with a copy of a template database. The first call in a process
+// with that name creates the template, and fills it with prepare. prepare must close its
+// connections.
 func PostgresFrom(t testing.TB, name string, prepare func(ctx context.Context, url string) error) string {
 	t.Helper()
 	return newDatabase(t, must(shared.template(name, prepare))(t))
@@ -40,8 +40,8 @@ func OwnPostgres(t testing.TB, opts PostgresOptions) *PostgresServer {
 	return s
 }
 
-// PgBouncer puts PgBouncer, in transaction mode, in front of the database and
-// returns its URL there.
+// PgBouncer starts PgBouncer in transaction mode for the database's server, and returns the
+// database's URL through it.
 func PgBouncer(t testing.TB, postgresURL string) string {
 	t.Helper()
 	s := must(StartPgBouncer(t.Context(), postgresURL))(t)
@@ -57,20 +57,19 @@ func Redis(t testing.TB, args ...string) *RedisServer {
 	return s
 }
 
-// SharedRedis returns the URL of an empty logical database that is flushed when
-// the test is over, in a Redis server that the tests of a process share. Scripts
-// and PUBLISH know no databases: a test that is about them wants its own Redis.
+// SharedRedis returns the URL of an empty logical database in a Redis server that the tests
+// of a process share. It is flushed when the test ends. Scripts and PUBLISH are common to all
+// databases, so a test of those needs a server of its own.
 func SharedRedis(t testing.TB) string {
 	t.Helper()
 	serverURL := must(shared.redis())(t)
-	databaseURL, release, err := takeRedisDatabase(t.Context(), serverURL)
+	databaseURL, release, err := acquireRedisDatabase(t.Context(), serverURL)
 	check(t, err)
 	t.Cleanup(func() { check(t, release(context.WithoutCancel(t.Context()))) })
 	return databaseURL
 }
 
-// RedisCluster starts a Redis cluster of three masters and returns their
-// addresses.
+// RedisCluster starts a Redis cluster of three masters and returns their addresses.
 func RedisCluster(t testing.TB) (addrs []string) {
 	t.Helper()
 	for _, node := range must(StartRedisCluster(t.Context()))(t) {
@@ -116,8 +115,8 @@ func startNATS(t testing.TB, dir string, configure ...func(*server.Options)) *NA
 	return s
 }
 
-// SharedNATS returns the URL of a NATS server with JetStream that the tests of a
-// process share: each uses names of streams and subjects of its own.
+// SharedNATS returns the URL of a NATS server with JetStream that the tests of a process
+// share. Each test uses stream names and subjects of its own.
 func SharedNATS(t testing.TB) string {
 	t.Helper()
 	return must(shared.nats())(t)

@@ -15,21 +15,21 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv(victim) != "" {
-		beVictim()
+	if os.Getenv(childEnv) != "" {
+		runChild()
 	}
 	testserver.Main(m)
 }
 
-// victim, set, makes the test program start servers, say where they are and wait
-// for its end.
-const victim = "TESTSERVER_VICTIM"
+// childEnv makes the test program start servers, print their URLs and wait to be killed.
+const childEnv = "TESTSERVER_CHILD"
 
-func beVictim() {
+func runChild() {
 	ctx := context.Background()
 	pg, errPG := testserver.StartPostgres(ctx, testserver.PostgresOptions{})
 	rd, errRD := testserver.StartRedis(ctx)
@@ -47,13 +47,9 @@ func beVictim() {
 func query(t *testing.T, databaseURL, sql string) string {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), databaseURL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.NoError(t, err)
 	defer func() {
-		if err := conn.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
+		testkit.NoError(t, conn.Close(t.Context()))
 	}()
 	results, err := conn.PgConn().Exec(t.Context(), sql).ReadAll()
 	if err != nil {
@@ -62,188 +58,154 @@ func query(t *testing.T, databaseURL, sql string) string {
 	return string(results[len(results)-1].Rows[0][0])
 }
 
-func expect(t *testing.T, what, got, want string) {
-	t.Helper()
-	if got != want {
-		t.Errorf("%s: got %q, want %q", what, got, want)
-	}
-}
-
-// expectGone fails the test if something still listens at the URL's address.
+// expectGone fails the test if a server listens at the URL's address.
 func expectGone(t *testing.T, serverURL string) {
 	t.Helper()
 	u, err := url.Parse(serverURL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.NoError(t, err)
 	conn, err := (&net.Dialer{}).DialContext(context.WithoutCancel(t.Context()), "tcp", u.Host)
 	if err == nil {
 		t.Errorf("%s still listens: %v", u.Host, conn.Close())
 	}
 }
 
-// expectTidy fails the test if the temporary folder still holds anything.
-func expectTidy(t *testing.T, dir string) {
+// expectEmpty fails the test unless the directory is empty.
+func expectEmpty(t *testing.T, dir string) {
 	t.Helper()
 	left, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.NoError(t, err)
 	for _, entry := range left {
 		t.Errorf("%s was left behind", entry.Name())
 	}
 }
 
-// tempDir makes servers of this test keep their data in a folder of its own,
-// which other users may enter.
+// tempDir makes the servers of this test keep their data in a directory of its own, which
+// other users may enter.
 func tempDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "testserver-")
 	if err == nil {
 		err = os.Chmod(dir, 0o755)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.NoError(t, err)
 	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
+		testkit.NoError(t, os.RemoveAll(dir))
 	})
 	t.Setenv("TMPDIR", dir)
 	return dir
 }
 
-func TestPostgresDatabasesAreNewAndEmpty(t *testing.T) {
+func TestPostgres_NewDatabase(t *testing.T) {
 	t.Parallel()
 	one, two := testserver.Postgres(t), testserver.Postgres(t)
 	if one == two {
 		t.Fatal("two tests share a database")
 	}
 	query(t, one, "CREATE TABLE here (n int); SELECT 'made'")
-	expect(t, "table in the other database", query(t, two, "SELECT coalesce(to_regclass('here')::text, 'absent')"), "absent")
-	expect(t, "max_prepared_transactions", query(t, one, "SHOW max_prepared_transactions"), "10")
+	testkit.Equal(t, "table in the other database", query(t, two, "SELECT coalesce(to_regclass('here')::text, 'absent')"), "absent")
+	testkit.Equal(t, "max_prepared_transactions", query(t, one, "SHOW max_prepared_transactions"), "10")
 }
 
-func TestPostgresDropsItsDatabases(t *testing.T) {
+func TestPostgres_DropsDatabases(t *testing.T) {
 	t.Parallel()
 	mine := testserver.Postgres(t)
 	var other string
 	t.Run("inner", func(t *testing.T) { other = testserver.Postgres(t) })
 	u, err := url.Parse(other)
-	if err != nil {
-		t.Fatal(err)
-	}
-	expect(t, "databases of that name", query(t, mine, "SELECT count(*)::text FROM pg_database WHERE datname = '"+u.Path[1:]+"'"), "0")
+	testkit.NoError(t, err)
+	testkit.Equal(t, "databases of that name", query(t, mine, "SELECT count(*)::text FROM pg_database WHERE datname = '"+u.Path[1:]+"'"), "0")
 }
 
-func TestPostgresKeepsItsDataOverStopAndKill(t *testing.T) {
+func TestPostgres_DataSurvivesStopAndKill(t *testing.T) {
 	dir := tempDir(t)
 	s, err := testserver.StartPostgres(t.Context(), testserver.PostgresOptions{
 		Durable: true, Settings: map[string]string{"max_connections": "17"},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	expect(t, "fsync", query(t, s.URL, "SHOW fsync"), "on")
-	expect(t, "max_connections", query(t, s.URL, "SHOW max_connections"), "17")
+	testkit.NoError(t, err)
+	testkit.Equal(t, "fsync", query(t, s.URL, "SHOW fsync"), "on")
+	testkit.Equal(t, "max_connections", query(t, s.URL, "SHOW max_connections"), "17")
 	query(t, s.URL, "CREATE TABLE kept AS SELECT 1; SELECT 'made'")
 	for name, end := range map[string]func() error{"stop": s.Stop, "kill": s.Kill} {
-		if err := end(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.NoError(t, end())
 		expectGone(t, s.URL)
 		if err := s.Start(t.Context()); err != nil {
 			t.Fatalf("after %s: %v", name, err)
 		}
-		expect(t, "rows after "+name, query(t, s.URL, "SELECT count(*)::text FROM kept"), "1")
+		testkit.Equal(t, "rows after "+name, query(t, s.URL, "SELECT count(*)::text FROM kept"), "1")
 	}
 	if err := s.Start(t.Context()); err == nil {
 		t.Error("a running server was started")
 	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.NoError(t, s.Close())
 	expectGone(t, s.URL)
-	expectTidy(t, dir)
+	expectEmpty(t, dir)
 }
 
-func TestPostgresThatCannotStartSaysWhyAndLeavesNothing(t *testing.T) {
+func TestPostgres_FailedStart(t *testing.T) {
 	dir := tempDir(t)
 	_, err := testserver.StartPostgres(t.Context(), testserver.PostgresOptions{
 		Settings: map[string]string{"no_such_setting": "1"},
 	})
 	if err == nil || !strings.Contains(err.Error(), "no_such_setting") {
-		t.Errorf("got %v, want the log's reason", err)
+		t.Errorf("got %v; want the reason from the log", err)
 	}
-	expectTidy(t, dir)
+	expectEmpty(t, dir)
 }
 
-func TestAbsentProgramNamesTheInstallCommand(t *testing.T) {
+func TestProgram_NotInstalled(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	_, err := testserver.Program("no-such-server")
 	if err == nil || !strings.Contains(err.Error(), "make servers") {
-		t.Errorf("got %v, want an error that names `make servers`", err)
+		t.Errorf("got %v; want an error that names make servers", err)
 	}
 	if _, err := testserver.Program("pgbouncer"); err != nil {
-		t.Errorf("not found outside of PATH: %v", err)
+		t.Errorf("not found outside PATH: %v", err)
 	}
 }
 
-func TestPgBouncerPoolsTransactions(t *testing.T) {
+func TestPgBouncer_PoolsTransactions(t *testing.T) {
 	t.Parallel()
 	direct := testserver.Postgres(t)
 	pooled := testserver.PgBouncer(t, direct)
 	if direct == pooled {
 		t.Fatal("the pooler has the server's URL")
 	}
-	expect(t, "database", query(t, pooled, "SELECT current_database()"), query(t, direct, "SELECT current_database()"))
+	testkit.Equal(t, "database", query(t, pooled, "SELECT current_database()"), query(t, direct, "SELECT current_database()"))
 
-	// A transaction pooler hands the session on: what one client leaves in it
-	// another finds.
-	query(t, pooled, "SELECT set_config('application_name', 'left by another', false)")
-	expect(t, "application_name", query(t, pooled, "SELECT current_setting('application_name')"), "left by another")
+	// In transaction mode another client gets the session with its settings.
+	query(t, pooled, "SELECT set_config('application_name', 'other client', false)")
+	testkit.Equal(t, "application_name", query(t, pooled, "SELECT current_setting('application_name')"), "other client")
 }
 
-func TestRedisKeepsItsDataOverStopAndKill(t *testing.T) {
+func TestRedis_DataSurvivesStopAndKill(t *testing.T) {
 	dir := tempDir(t)
 	s, err := testserver.StartRedis(t.Context(), "--maxmemory", "123456789")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.NoError(t, err)
 	c := redis.NewClient(&redis.Options{Addr: s.Addr})
-	defer closeIt(t, c)
-	expect(t, "maxmemory", c.ConfigGet(t.Context(), "maxmemory").Val()["maxmemory"], "123456789")
-	if err := c.Set(t.Context(), "kept", "yes", 0).Err(); err != nil {
-		t.Fatal(err)
-	}
+	defer closeClient(t, c)
+	testkit.Equal(t, "maxmemory", c.ConfigGet(t.Context(), "maxmemory").Val()["maxmemory"], "123456789")
+	testkit.NoError(t, c.Set(t.Context(), "kept", "yes", 0).Err())
 	for name, end := range map[string]func() error{"stop": s.Stop, "kill": s.Kill} {
-		if err := end(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.NoError(t, end())
 		expectGone(t, s.URL)
 		if err := s.Start(t.Context()); err != nil {
 			t.Fatalf("after %s: %v", name, err)
 		}
-		expect(t, "key after "+name, c.Get(t.Context(), "kept").Val(), "yes")
+		testkit.Equal(t, "key after "+name, c.Get(t.Context(), "kept").Val(), "yes")
 	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.NoError(t, s.Close())
 	expectGone(t, s.URL)
-	expectTidy(t, dir)
+	expectEmpty(t, dir)
 }
 
-func TestSharedRedisDatabasesAreEmptyAndFlushed(t *testing.T) {
+func TestSharedRedis_EmptyDatabases(t *testing.T) {
 	t.Parallel()
 	set := func(t *testing.T, databaseURL string) {
 		t.Helper()
 		opts, err := redis.ParseURL(databaseURL)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.NoError(t, err)
 		c := redis.NewClient(opts)
-		defer closeIt(t, c)
+		defer closeClient(t, c)
 		set, err := c.SetNX(t.Context(), "mine", "1", 0).Result()
 		if err != nil || !set {
 			t.Errorf("the database was not empty: %v %v", set, err)
@@ -255,36 +217,30 @@ func TestSharedRedisDatabasesAreEmptyAndFlushed(t *testing.T) {
 	}
 }
 
-func TestRedisClusterServesEverySlot(t *testing.T) {
+func TestRedisCluster_ServesAllSlots(t *testing.T) {
 	t.Parallel()
 	c := redis.NewClusterClient(&redis.ClusterOptions{Addrs: testserver.RedisCluster(t)})
-	defer closeIt(t, c)
+	defer closeClient(t, c)
 	for i := range 100 {
-		if err := c.Set(t.Context(), fmt.Sprint("key", i), i, 0).Err(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.NoError(t, c.Set(t.Context(), fmt.Sprint("key", i), i, 0).Err())
 	}
 }
 
-func TestRedisSentinelFailsOver(t *testing.T) {
+func TestRedisSentinel_Failover(t *testing.T) {
 	t.Parallel()
 	s := testserver.RedisSentinel(t)
 	c := redis.NewFailoverClient(&redis.FailoverOptions{MasterName: s.MasterName, SentinelAddrs: s.Addrs})
-	defer closeIt(t, c)
-	if err := c.Set(t.Context(), "kept", "yes", 0).Err(); err != nil {
-		t.Fatal(err)
-	}
+	defer closeClient(t, c)
+	testkit.NoError(t, c.Set(t.Context(), "kept", "yes", 0).Err())
 	if n, err := c.Wait(t.Context(), 1, 0).Result(); err != nil || n != 1 {
-		t.Fatalf("%d replicas have it: %v", n, err)
+		t.Fatalf("%d replicas acknowledged: %v", n, err)
 	}
-	if err := s.Master.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	testserver.Eventually(t, func() error { return c.Set(t.Context(), "new", "yes", 0).Err() })
-	expect(t, "key after the failover", c.Get(t.Context(), "kept").Val(), "yes")
+	testkit.NoError(t, s.Master.Kill())
+	testkit.Eventually(t, func() error { return c.Set(t.Context(), "new", "yes", 0).Err() })
+	testkit.Equal(t, "key after the failover", c.Get(t.Context(), "kept").Val(), "yes")
 }
 
-func TestNATSKeepsItsStreamsOverStop(t *testing.T) {
+func TestNATS_StreamsSurviveStop(t *testing.T) {
 	t.Parallel()
 	s := testserver.NATS(t)
 	stream := func() (jetstream.Stream, error) {
@@ -311,20 +267,16 @@ func TestNATSKeepsItsStreamsOverStop(t *testing.T) {
 	}
 	s.Stop()
 	expectGone(t, s.URL)
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.NoError(t, s.Start())
 	st, err := stream()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.NoError(t, err)
 	info, err := st.Info(t.Context())
 	if err != nil || info.State.Msgs != 2 {
-		t.Errorf("got %+v, %v, want 2 messages", info, err)
+		t.Errorf("got %+v, %v; want 2 messages", info, err)
 	}
 }
 
-func TestCoreNATSHasNoJetStream(t *testing.T) {
+func TestCoreNATS_NoJetStream(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]struct {
 		url string
@@ -334,13 +286,9 @@ func TestCoreNATSHasNoJetStream(t *testing.T) {
 		"shared": {testserver.SharedNATS(t), true},
 	} {
 		nc, err := nats.Connect(want.url)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.NoError(t, err)
 		js, err := jetstream.New(nc)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.NoError(t, err)
 		_, err = js.AccountInfo(t.Context())
 		if has := err == nil; has != want.has {
 			t.Errorf("%s: JetStream %v (%v)", name, has, err)
@@ -349,9 +297,7 @@ func TestCoreNATSHasNoJetStream(t *testing.T) {
 	}
 }
 
-func closeIt(t *testing.T, c interface{ Close() error }) {
+func closeClient(t *testing.T, c interface{ Close() error }) {
 	t.Helper()
-	if err := c.Close(); err != nil {
-		t.Error(err)
-	}
+	testkit.NoError(t, c.Close())
 }
