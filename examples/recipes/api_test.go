@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// fault is what a request meets on a slow day.
+// fault is one fault of the API.
 type fault int
 
 const (
@@ -26,17 +26,17 @@ const (
 	hang                       // it is accepted, and no answer comes until the relay gives up
 )
 
-// slowDay is as much of it as a test needs, and it ends.
+// slowDay is a list of faults that a test needs.
 var slowDay = []fault{busy, cutAfter, down, busy, cutBefore}
 
-// api is what the APIs' servers have in common: a slow day, and a memory of what was
-// accepted under which Idempotency-Key. What an API does is answer's.
+// api is the common part of the APIs' servers: their faults, and a record of the events
+// that were accepted under each Idempotency-Key. answer is specific to the API.
 type api struct {
 	*httptest.Server
 	t *testing.T
-	// answer answers a request that met no fault. It is called with the lock held.
+	// answer answers a request without a fault. It is called with the lock held.
 	answer func(w http.ResponseWriter, r *http.Request, body []byte)
-	// says are what the API answers when it is busy, and when it is down.
+	// says are the answers of a busy API and of one that is down.
 	says map[fault]func(http.ResponseWriter)
 
 	mu       sync.Mutex
@@ -79,8 +79,8 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// cut ends the connection behind the answer's first bytes. Before them, net/http would
-// send the request again by itself, and the relay not know.
+// cut closes the connection after the first bytes of the answer. Before them, net/http
+// would repeat the request by itself, without the relay's knowledge.
 func (a *api) cut(w http.ResponseWriter) {
 	conn, wire, err := w.(http.Hijacker).Hijack()
 	if err == nil {
@@ -97,7 +97,7 @@ func (a *api) locked(w http.ResponseWriter, r *http.Request, body []byte) {
 	a.answer(w, r, body)
 }
 
-// next is what a request meets, 0 for nothing.
+// next returns the fault of the next request, 0 for none.
 func (a *api) next(key string) fault {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -110,7 +110,7 @@ func (a *api) next(key string) fault {
 	return f
 }
 
-// read returns a request's body as it was before it was compressed.
+// read returns the uncompressed body of a request.
 func read(r *http.Request) ([]byte, error) {
 	if r.Header.Get("Content-Encoding") != "gzip" {
 		return io.ReadAll(r.Body)
@@ -122,7 +122,7 @@ func read(r *http.Request) ([]byte, error) {
 	return io.ReadAll(z)
 }
 
-// accept notes that an event was accepted with a request.
+// accept records that an event was accepted with a request.
 func (a *api) accept(r *http.Request, id string) {
 	if a.accepted[id] == nil {
 		a.accepted[id] = map[string]int{}
@@ -141,7 +141,7 @@ func say(w http.ResponseWriter, status int, body any) {
 	}
 }
 
-// later answers with a status and JSON, and with a time to come back after.
+// later answers with a status, JSON and Retry-After.
 func later(status int, body any) func(http.ResponseWriter) {
 	return func(w http.ResponseWriter) {
 		w.Header().Set("Retry-After", "1")
@@ -149,15 +149,14 @@ func later(status int, body any) func(http.ResponseWriter) {
 	}
 }
 
-// want holds what became of the events against what had to: each good one accepted, and
-// under one Idempotency-Key; each bad one, and no other, dead in the API's own words;
-// and the whole slow day over.
+// want checks the result: each good event was accepted under one Idempotency-Key, each
+// bad one and no other is a dead letter in the API's own words, and every fault occurred.
 func (a *api) want(good []string, bad, dead map[string]string) {
 	a.t.Helper()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if len(a.faults) > 0 {
-		a.t.Errorf("%d faults of the slow day never came", len(a.faults))
+		a.t.Errorf("%d faults did not occur", len(a.faults))
 	}
 	for _, id := range good {
 		if n := len(a.accepted[id]); n != 1 {
@@ -166,7 +165,7 @@ func (a *api) want(good []string, bad, dead map[string]string) {
 	}
 	for id := range a.accepted {
 		if _, ok := bad[id]; ok {
-			a.t.Errorf("event %s is bad and was accepted", id)
+			a.t.Errorf("event %s is bad but was accepted", id)
 		}
 	}
 	if len(a.accepted) > len(good) {
@@ -175,24 +174,25 @@ func (a *api) want(good []string, bad, dead map[string]string) {
 	sameDead(a.t, bad, dead)
 }
 
-// sameDead wants the dead letters to be the bad events, in words that contain theirs.
+// sameDead checks that exactly the bad events are dead letters, with errors that contain
+// the expected words.
 func sameDead(t *testing.T, bad, dead map[string]string) {
 	t.Helper()
 	for id, words := range bad {
 		if got, ok := dead[id]; !ok {
-			t.Errorf("event %s is not dead", id)
+			t.Errorf("event %s is no dead letter", id)
 		} else if !strings.Contains(got, words) {
-			t.Errorf("event %s died of %q, %q was expected in it", id, got, words)
+			t.Errorf("event %s has the error %q; expected %q in it", id, got, words)
 		}
 	}
 	for id, words := range dead {
 		if _, ok := bad[id]; !ok {
-			t.Errorf("event %s is dead: %s", id, words)
+			t.Errorf("event %s is a dead letter: %s", id, words)
 		}
 	}
 }
 
-// decode reads JSON, and numbers as they are.
+// decode decodes JSON and keeps the text of numbers.
 func decode(body []byte, into any) error {
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.UseNumber()
@@ -200,7 +200,7 @@ func decode(body []byte, into any) error {
 		return err
 	}
 	if d.More() {
-		return fmt.Errorf("something stands behind the JSON")
+		return fmt.Errorf("the JSON is followed by more data")
 	}
 	return nil
 }

@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// badDay is an API that takes batches and keeps its answers by Idempotency-Key, as
-// Stripe does. Of its answers five in a hundred are 429, and of the connections one is
-// cut: before the request is read, or after it was accepted.
+// badDay is an API that accepts batches and stores its answers by Idempotency-Key, as
+// Stripe does. Five in a hundred answers are 429. One in a hundred connections is cut,
+// before the request is read or after it was accepted.
 type badDay struct {
 	*api
 	requests     atomic.Int64
@@ -55,7 +55,7 @@ func (d *badDay) take(w http.ResponseWriter, r *http.Request, body []byte) {
 	key, hash := r.Header.Get("Idempotency-Key"), sha256.Sum256(body)
 	kept, known := d.kept[key]
 	if known && kept.parameters != hash {
-		d.t.Errorf("the key %s came with another body", key)
+		d.t.Errorf("the key %s was used with another body", key)
 	}
 	if !known {
 		kept = stripeAnswer{hash, httptest.NewRecorder()}
@@ -68,7 +68,7 @@ func (d *badDay) take(w http.ResponseWriter, r *http.Request, body []byte) {
 	}
 }
 
-// first is what becomes of a batch that was not seen before.
+// first answers a batch that was not seen before.
 func (d *badDay) first(w http.ResponseWriter, r *http.Request, body []byte) {
 	var batch struct {
 		Events []struct {
@@ -93,9 +93,9 @@ func (d *badDay) first(w http.ResponseWriter, r *http.Request, body []byte) {
 
 func blocked(customer int) string { return fmt.Sprintf("E-4711: customer %d is blocked", customer) }
 
-// Of ten thousand events two in a hundred are bad. However bad the day, each good one is
-// accepted exactly once, and each bad one is dead in the API's own words.
-func TestTenThousandToABadDay(t *testing.T) {
+// TestRecipes_BadDay sends ten thousand events, two in a hundred of them bad. Each good
+// one is accepted exactly once; each bad one becomes a dead letter in the API's own words.
+func TestRecipes_BadDay(t *testing.T) {
 	t.Parallel()
 	const events = 10_000
 	server := newBadDay(t)
@@ -128,7 +128,7 @@ func TestTenThousandToABadDay(t *testing.T) {
 	server.want(good, bad, dead)
 	for id, words := range dead {
 		if words != bad[id] {
-			t.Errorf("event %s died of %q, the API's words were %q", id, words, bad[id])
+			t.Errorf("event %s has the error %q; the API's words were %q", id, words, bad[id])
 		}
 	}
 	for id, n := range server.times {

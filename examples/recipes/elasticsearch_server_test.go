@@ -10,7 +10,7 @@ import (
 )
 
 // elasticServer is Elasticsearch's _bulk: pairs of lines, an answer for each in the same
-// order, external versions, a limit on the body, and a write queue that runs full.
+// order, external versions, a limit for the body, and a write queue that gets full.
 //
 // https://www.elastic.co/docs/api/doc/elasticsearch/operation/operation-bulk
 // https://www.elastic.co/docs/troubleshoot/elasticsearch/rejected-requests (429)
@@ -91,7 +91,7 @@ func (e *elasticServer) bulk(w http.ResponseWriter, r *http.Request, body []byte
 	say(w, http.StatusOK, map[string]any{"took": 30, "errors": errors, "items": items})
 }
 
-// index indexes a document; no answer: its action is malformed.
+// index indexes a document. It returns no answer for a malformed action.
 func (e *elasticServer) index(r *http.Request, action, source []byte) (int, map[string]any) {
 	var line struct {
 		Index *struct {

@@ -6,9 +6,8 @@ import (
 	"testing"
 )
 
-// elasticsearch has three thousand products, of which some have a price that is no
-// number, some find a full queue, one changes often, and one is
-// older than the index.
+// elasticsearch has three thousand products. Some have a price that is no number, some
+// meet a full queue, one changes often, and one is older than the index.
 func elasticsearch(t *testing.T, program string) {
 	server := newElastic(t)
 	r := cook(t, program, "elasticsearch", "ELASTIC_URL="+server.URL+"/_bulk", "ELASTIC_API_KEY="+elasticKey)
@@ -33,18 +32,18 @@ func elasticsearch(t *testing.T, program string) {
 	for price := range 10 {
 		r.exec("UPDATE products SET price = $2 WHERE id = $1", often, strconv.Itoa(price))
 	}
-	// Of one product the index has a newer version, as after a restore of the database.
+	// The index has a newer version of one product, as after a restore of the database.
 	ahead := r.id("INSERT INTO products (name, price) VALUES ('Behind the index', '1') RETURNING id")
 	server.documents[strconv.FormatInt(ahead, 10)] = elasticDocument{version: 1 << 40, price: "2"}
 
 	r.deliver()
 	if got := server.documents[strconv.FormatInt(ahead, 10)].price; got != "2" {
-		t.Errorf("the newer price became %q", got)
+		t.Errorf("the newer price changed to %q", got)
 	}
-	// Some of its prices may have been overtaken by newer ones: the newest is there.
+	// Newer prices may have overtaken older ones; the newest must be there.
 	id := strconv.FormatInt(often, 10)
 	if got := server.documents[id].price; got != "9" {
-		t.Errorf("the price that changed often is %q, 9 was the last", got)
+		t.Errorf("the price that changed often is %q; the last was 9", got)
 	}
 	for i := range int64(11) {
 		delete(server.accepted, strconv.FormatInt(server.documents[id].version-i, 10))

@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// hubspotServer is HubSpot's batch upsert of contacts: at most 100 inputs, each of
-// another contact, 100 requests in 10 seconds, and, where every input has an
-// objectWriteTraceId, 207 with the errors of some.
+// hubspotServer is HubSpot's batch upsert of contacts: at most 100 inputs of different
+// contacts, 100 requests in 10 seconds. If every input has an objectWriteTraceId, it
+// answers 207 with the errors of some.
 //
 // https://developers.hubspot.com/docs/api-reference/legacy/crm/objects/contacts/batch/upsert-contacts
 // https://developers.hubspot.com/docs/api-reference/error-handling (429, 207, context)
@@ -112,7 +112,7 @@ func (h *hubspotServer) upsert(w http.ResponseWriter, r *http.Request, body []by
 	say(w, status, answer)
 }
 
-// limited tells whether there were a hundred requests in the last ten seconds.
+// limited reports whether there were a hundred requests in the last ten seconds.
 func (h *hubspotServer) limited(w http.ResponseWriter) bool {
 	now := time.Now()
 	h.requests = append(h.requests, now)
@@ -129,10 +129,10 @@ func (h *hubspotServer) limited(w http.ResponseWriter) bool {
 	return true
 }
 
-// activities are the options of the property last_activity.
+// activities are the values of the property last_activity.
 var activities = []string{"call", "download", "visit"}
 
-// wrongProperty says what HubSpot has against a contact's properties, "" for nothing.
+// wrongProperty returns HubSpot's error about a contact's properties, "" for none.
 func wrongProperty(properties map[string]string, id string) string {
 	if id != "email" {
 		return fmt.Sprintf("Unable to perform update/upsert by non-unique 0-1 property %s", id)

@@ -6,12 +6,12 @@ import (
 	"testing"
 )
 
-// hubspot has a thousand activities, of which a few have leads whose address HubSpot
-// does not take, one a lead that is gone, and some the same lead.
+// hubspot has a thousand activities. A few belong to leads whose address HubSpot
+// rejects, one to a deleted lead, and some share a lead.
 func hubspot(t *testing.T, program string) {
 	server := newHubspot(t)
 	r := cook(t, program, "hubspot", "HUBSPOT_URL="+server.URL+"/crm/v3/objects/contacts/batch/upsert", "HUBSPOT_TOKEN="+hubspotToken)
-	r.ownTable("contact_activity_events")
+	r.customTable("contact_activity_events")
 
 	happens := func(lead int64, kind string) string {
 		activity := r.id("INSERT INTO contact_activities (lead_id, kind) VALUES ($1, $2) RETURNING id", lead, kind)
@@ -33,16 +33,16 @@ func hubspot(t *testing.T, program string) {
 	gone := lead("gone@example.com")
 	bad[happens(gone, "visit")] = "not projected"
 	r.exec("DELETE FROM leads WHERE id = $1", gone)
-	// Three activities of one lead are in one batch, and one input may be of it.
+	// Three activities of one lead are in one batch, with one input for it.
 	often := lead("often@example.com")
 	happens(often, "visit")
 	happens(often, "download")
 	good = append(good, happens(often, "call"))
-	// The newest of a lead is one that HubSpot does not know: the one before goes out.
+	// HubSpot rejects the newest activity of a lead: the one before it is sent.
 	late := lead("late@example.com")
 	good = append(good, happens(late, "visit"))
 	bad[happens(late, "fax")] = "fax was not one of the allowed options"
-	// A lead's address is wrong, so is every activity of it.
+	// With a wrong address every activity of a lead is rejected.
 	wrong := lead("nobody")
 	for range 2 {
 		bad[happens(wrong, "visit")] = "Email address nobody is invalid"
@@ -51,6 +51,6 @@ func hubspot(t *testing.T, program string) {
 	r.deliver()
 	server.want(good, bad, r.dead())
 	if got := server.contacts["often@example.com"]["last_activity"]; got != "call" {
-		t.Errorf("the last activity of who has three is %q", got)
+		t.Errorf("the last activity of the lead with three is %q", got)
 	}
 }

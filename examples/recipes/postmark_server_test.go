@@ -8,7 +8,7 @@ import (
 )
 
 // postmarkServer is Postmark's batch endpoint: an array of at most 500 messages and
-// 50 MB, answered by an array in the same order, each with an ErrorCode. It knows no
+// 50 MB, answered by an array in the same order, each with an ErrorCode. It has no
 // Idempotency-Key.
 //
 // https://postmarkapp.com/developer/user-guide/send-email-with-api/batch-emails
@@ -16,7 +16,7 @@ import (
 // https://postmarkapp.com/developer/api/overview (statuses and error codes)
 type postmarkServer struct {
 	*api
-	inactive map[string]bool // recipients who do not want, or do not get, any more
+	inactive map[string]bool // inactive recipients
 	poor     map[string]bool // recipients at whose turn the account has run out of credits
 	sent     int
 }

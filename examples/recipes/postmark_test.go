@@ -6,12 +6,12 @@ import (
 	"testing"
 )
 
-// postmark has three thousand e-mails, to some recipients whom nobody can write to, and
-// to some at whose turn the account has no credits left.
+// postmark has three thousand e-mails. Some recipients are inactive, and some e-mails
+// meet an account without credits.
 func postmark(t *testing.T, program string) {
 	server := newPostmark(t)
 	r := cook(t, program, "postmark", "POSTMARK_URL="+server.URL+"/email/batch", "POSTMARK_TOKEN="+postmarkToken)
-	r.ownTable("outgoing_emails")
+	r.customTable("outgoing_emails")
 
 	var good []string
 	bad := map[string]string{}

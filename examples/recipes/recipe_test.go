@@ -1,6 +1,6 @@
 // Package recipes_test runs the recipes as a user does: the relay as a program, with the
 // recipe's own relay.yaml and tables, against a server that answers as the API's
-// documentation says, on a slow day.
+// documentation says, with faults.
 package recipes_test
 
 import (
@@ -51,19 +51,19 @@ func build(t *testing.T) string {
 	return program
 }
 
-// recipe is one that runs.
+// recipe is a running recipe.
 type recipe struct {
 	t       *testing.T
 	program string
 	file    string // its relay.yaml, without the admin's listener
 	env     []string
 	db      *pgx.Conn
-	// buffer is the table its events wait in, ledger the one of their batches.
+	// buffer and ledger are the tables of events and of batches.
 	buffer, ledger string
 }
 
-// cook makes a database with a recipe's tables; env are further variables of the
-// environment, NAME=value, that its relay.yaml asks for.
+// cook creates a database with a recipe's tables. env are more environment variables
+// for its relay.yaml, NAME=value.
 func cook(t *testing.T, program, name string, env ...string) *recipe {
 	t.Helper()
 	yaml, err := os.ReadFile(filepath.Join(name, "relay.yaml"))
@@ -103,8 +103,8 @@ func prepare(t *testing.T, program, yaml, schema string, env ...string) *recipe 
 	return r
 }
 
-// ownTable says that the buffer is a table of the recipe's own.
-func (r *recipe) ownTable(name string) { r.buffer, r.ledger = name, "relay.outbox_batches" }
+// customTable sets the buffer to a custom table.
+func (r *recipe) customTable(name string) { r.buffer, r.ledger = name, "relay.outbox_batches" }
 
 func (r *recipe) exec(sql string, args ...any) {
 	r.t.Helper()
@@ -113,7 +113,7 @@ func (r *recipe) exec(sql string, args ...any) {
 	}
 }
 
-// id runs a statement that returns one.
+// id runs a statement that returns an id.
 func (r *recipe) id(sql string, args ...any) (id int64) {
 	r.t.Helper()
 	if err := r.db.QueryRow(r.t.Context(), sql, args...).Scan(&id); err != nil {
@@ -122,7 +122,7 @@ func (r *recipe) id(sql string, args ...any) (id int64) {
 	return id
 }
 
-// relay runs a command to its end and returns what it wrote to standard output.
+// relay runs a command and returns its standard output.
 func (r *recipe) relay(args ...string) []byte {
 	r.t.Helper()
 	cmd := r.command(args...)
@@ -140,7 +140,7 @@ func (r *recipe) command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// deliver runs the relay until nothing is left of the events, and ends it.
+// deliver runs the relay until all events are delivered, and stops it.
 func (r *recipe) deliver() {
 	r.t.Helper()
 	run := r.start()
@@ -148,7 +148,7 @@ func (r *recipe) deliver() {
 	run.stop()
 }
 
-// drained waits until nothing is left, as long as it gets less.
+// drained waits until nothing is left, while the number decreases.
 func (r *recipe) drained() {
 	r.t.Helper()
 	sql := fmt.Sprintf("SELECT (SELECT count(*) FROM %s) + (SELECT count(*) FROM %s)", r.buffer, r.ledger)
@@ -156,14 +156,14 @@ func (r *recipe) drained() {
 		before := left
 		testserver.Eventually(r.t, func() error {
 			if left = r.id(sql); left >= before {
-				return fmt.Errorf("of events and batches, %d are left", left)
+				return fmt.Errorf("%d events and batches are left", left)
 			}
 			return nil
 		})
 	}
 }
 
-// running is a relay that runs.
+// running is a running relay.
 type running struct {
 	t      *testing.T
 	cmd    *exec.Cmd
@@ -171,7 +171,7 @@ type running struct {
 	ended  chan struct{}
 }
 
-// output is what a program has written so far.
+// output is what a program wrote so far.
 type output struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -189,7 +189,7 @@ func (o *output) String() string {
 	return o.text.String()
 }
 
-// start starts `relay run`, which is killed when the test is over.
+// start starts `relay run`, which is killed when the test ends.
 func (r *recipe) start() *running {
 	r.t.Helper()
 	run := &running{t: r.t, cmd: r.command("run"), ended: make(chan struct{})}
@@ -222,7 +222,7 @@ func (run *running) signal(s os.Signal) {
 	}
 }
 
-// stop ends the relay as a supervisor would, and wants it to end well.
+// stop ends the relay as a process manager would, and expects exit status 0.
 func (run *running) stop() {
 	run.t.Helper()
 	run.signal(os.Interrupt)
@@ -239,21 +239,20 @@ func (run *running) stop() {
 	}
 }
 
-// dead is what `relay dead list --json` says: the error of each dead letter, by the
-// event's id.
+// dead returns the errors in `relay dead list --json`, by the event's id.
 func (r *recipe) dead() map[string]string {
 	r.t.Helper()
-	var letters []struct {
+	var deadLetters []struct {
 		ID    json.Number `json:"event_id"`
 		Error string      `json:"error"`
 	}
-	if err := json.Unmarshal(r.relay("dead", "list", "--json"), &letters); err != nil {
+	if err := json.Unmarshal(r.relay("dead", "list", "--json"), &deadLetters); err != nil {
 		r.t.Fatal(err)
 	}
-	errors := make(map[string]string, len(letters))
-	for _, l := range letters {
+	errors := make(map[string]string, len(deadLetters))
+	for _, l := range deadLetters {
 		if _, twice := errors[l.ID.String()]; twice {
-			r.t.Errorf("event %s is dead twice", l.ID)
+			r.t.Errorf("event %s has two dead letters", l.ID)
 		}
 		errors[l.ID.String()] = l.Error
 	}

@@ -9,8 +9,8 @@ import (
 )
 
 // salesforceServer is Salesforce's upsert of sObject collections, at most 200 records of
-// one type by an external id, answered in order; and its token endpoint, whose tokens say
-// nothing of when they end: a session does, and the answer is 401.
+// one type by an external id, answered in order; and its token endpoint. Tokens do not
+// say when they expire: a session ends, and the answer is 401.
 //
 // https://developer.salesforce.com/docs/atlas.en-us.api_rest.meta/api_rest/resources_composite_sobjects_collections_upsert.htm
 // https://developer.salesforce.com/docs/atlas.en-us.api_rest.meta/api_rest/errorcodes.htm
@@ -19,7 +19,7 @@ type salesforceServer struct {
 	*api
 	leads  map[string]bool // by their external id
 	locked map[string]bool // e-mail addresses whose rows are locked, for the first time
-	// tokens were given; the last of them is good for so many requests more.
+	// tokens counts tokens; the last one is valid for a number of requests.
 	tokens, left int
 }
 
@@ -33,7 +33,7 @@ func newSalesforce(t *testing.T) *salesforceServer {
 	s := &salesforceServer{leads: map[string]bool{}, locked: map[string]bool{}}
 	s.api = newAPI(t, append([]fault{empty}, slowDay...), s.serve, map[fault]func(http.ResponseWriter){
 		empty: func(w http.ResponseWriter) { say(w, http.StatusOK, []any{}) },
-		// There is no 429: the limit of a day is a 403.
+		// The daily limit is a 403, not a 429.
 		busy: func(w http.ResponseWriter) {
 			salesforceFailed(w, http.StatusForbidden, "REQUEST_LIMIT_EXCEEDED", "TotalRequests Limit exceeded.")
 		},

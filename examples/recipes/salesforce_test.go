@@ -6,13 +6,13 @@ import (
 	"testing"
 )
 
-// salesforce has two thousand leads, of which some have no company, some no e-mail
-// address that is one, and some find their row locked; and sessions that end.
+// salesforce has two thousand leads. Some have no company, some an invalid e-mail
+// address, and some meet a locked row. Sessions end in between.
 func salesforce(t *testing.T, program string) {
 	server := newSalesforce(t)
 	r := cook(t, program, "salesforce", "SALESFORCE_URL="+server.URL+salesforcePath, "SALESFORCE_TOKEN_URL="+server.URL+"/services/oauth2/token",
 		"SALESFORCE_CLIENT_ID="+salesforceID, "SALESFORCE_CLIENT_SECRET="+salesforceSecret)
-	r.ownTable("new_leads")
+	r.customTable("new_leads")
 
 	var good []string
 	bad := map[string]string{}
@@ -39,6 +39,6 @@ func salesforce(t *testing.T, program string) {
 	r.deliver()
 	server.want(good, bad, r.dead())
 	if server.tokens < 2 {
-		t.Errorf("%d token was asked for: no session ended", server.tokens)
+		t.Errorf("%d token was requested: no session ended", server.tokens)
 	}
 }

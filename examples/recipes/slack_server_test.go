@@ -8,7 +8,7 @@ import (
 )
 
 // slackServer is a Slack app's incoming webhook: JSON with a text, answered in plain
-// text. It takes about one message a second, and says after how long to come back.
+// text. It accepts about one message a second, and answers others with Retry-After.
 //
 // https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks (answers and errors)
 // https://docs.slack.dev/apis/web-api/rate-limits (429)

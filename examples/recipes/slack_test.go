@@ -11,8 +11,8 @@ import (
 	"github.com/outboxrelay/relay/internal/testserver"
 )
 
-// slack has orders for a warehouse that refuses a request with an order of 0 cents in
-// it, and a channel that hears of those.
+// slack has orders for a warehouse that rejects a request with an order of 0 cents, and
+// a channel that is notified of those orders.
 func slack(t *testing.T, program string) {
 	warehouse := newAPI(t, slowDay, nil, map[fault]func(http.ResponseWriter){
 		busy: later(http.StatusTooManyRequests, "slow down"),
@@ -67,7 +67,7 @@ func slack(t *testing.T, program string) {
 			if !slices.ContainsFunc(said, func(s string) bool {
 				return strings.HasPrefix(s, "• event ") && strings.Contains(s, line)
 			}) {
-				return fmt.Errorf("Slack heard %q, and not %q", said, line)
+				return fmt.Errorf("Slack got %q; expected %q", said, line)
 			}
 		}
 		return nil

@@ -11,8 +11,8 @@ import (
 )
 
 // stripeServer is Stripe's payment intents: form fields, and Idempotency-Keys whose
-// answers are kept, refusals among them. The same key with other parameters is an error;
-// what did not begin (a limit, a conflict, wrong parameters) is not kept.
+// answers are stored, including rejections. The same key with other parameters is an
+// error. Requests that did not begin (a limit, a conflict, wrong parameters) are not stored.
 //
 // https://docs.stripe.com/api/idempotent_requests
 // https://docs.stripe.com/api/errors
@@ -21,7 +21,7 @@ import (
 type stripeServer struct {
 	*api
 	kept map[string]stripeAnswer // by Idempotency-Key
-	// conflicts are keys that are in use by another request, for the first time only.
+	// conflicts are keys that are in use at their first request.
 	conflicts int
 	intents   int
 }
@@ -70,7 +70,7 @@ func (s *stripeServer) create(w http.ResponseWriter, r *http.Request, body []byt
 		stripeFailed(w, http.StatusBadRequest, "invalid_request_error", "", "Idempotency-Key: 1 to 255 characters")
 		return
 	case known && kept.parameters != parameters:
-		s.t.Errorf("the key %s came with other parameters", key)
+		s.t.Errorf("the key %s was used with other parameters", key)
 		stripeFailed(w, http.StatusBadRequest, "idempotency_error", "",
 			"Keys for idempotent requests can only be used with the same parameters they were first used with.")
 		return

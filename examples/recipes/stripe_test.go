@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// stripe has two hundred invoices, of which some cards are declined and some amounts are
-// too small to charge.
+// stripe has two hundred invoices. Some cards are declined, and some amounts are too
+// small to charge.
 func stripe(t *testing.T, program string) {
 	server := newStripe(t, append([]fault{hang}, slowDay...))
 	r := cook(t, program, "stripe", "STRIPE_URL="+server.URL+"/v1/{topic}", "STRIPE_SECRET_KEY="+stripeKey, "STRIPE_TIMEOUT=2s")
@@ -35,9 +35,9 @@ func stripe(t *testing.T, program string) {
 	r.deliver()
 	server.want(good, bad, r.dead())
 	if server.intents != len(good) {
-		t.Errorf("%d payments were made, %d were due", server.intents, len(good))
+		t.Errorf("%d payments were made; expected %d", server.intents, len(good))
 	}
 	if server.conflicts != 0 {
-		t.Errorf("%d conflicts never came", server.conflicts)
+		t.Errorf("%d conflicts did not occur", server.conflicts)
 	}
 }

@@ -1,5 +1,5 @@
--- The application's own table, and a trigger that makes an event of each invoice, in the
--- same transaction. outbox_events is the relay's: `relay migrate` makes it.
+-- The application's own table, and a trigger that inserts an event for each invoice in the
+-- same transaction. `relay migrate` creates outbox_events.
 CREATE TABLE invoices (
     id             bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     customer       text NOT NULL, -- Stripe's id of it, cus_...
