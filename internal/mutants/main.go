@@ -1,10 +1,10 @@
-// Command mutants breaks the relay on purpose, one place after the other, and looks
-// whether the test that stands against it fails: a test that cannot fail holds no
-// promise. It works on a copy of the module. See `make mutants`.
+// Command mutants breaks the relay on purpose, one place after the other, and checks
+// that the responsible test fails. A test that cannot fail keeps no promise. It works on
+// a copy of the module. See `make mutants`.
 //
 //	go run ./internal/mutants [-run NAME]
 //
-// The exit status is 1 when a mutant lives.
+// The exit status is 1 if a mutant survives.
 package main
 
 import (
@@ -36,7 +36,7 @@ func main() {
 
 var errAlive = errors.New("mutants live")
 
-// run tries the mutants on a copy of the module at root.
+// run applies the mutants to a copy of the module at root.
 func run(ctx context.Context, root, only string) (err error) {
 	which, err := regexp.Compile(only)
 	if err != nil {
@@ -73,15 +73,15 @@ func run(ctx context.Context, root, only string) (err error) {
 	return nil
 }
 
-// mutant is one change and the test that must fail because of it.
+// mutant is one change and the test that must fail with it.
 type mutant struct {
 	name      string
 	file      string
-	old, new  string // old stands in the file exactly once
+	old, new  string // old occurs exactly once in the file
 	pkg, test string // as go test takes them
 }
 
-// apply changes the file under dir, and returns what puts it back.
+// apply changes the file under dir and returns a function that reverts it.
 func (m mutant) apply(dir string) (undo func() error, err error) {
 	path := filepath.Join(dir, m.file)
 	text, err := os.ReadFile(path)
@@ -89,14 +89,14 @@ func (m mutant) apply(dir string) (undo func() error, err error) {
 		return nil, err
 	}
 	if n := strings.Count(string(text), m.old); n != 1 {
-		return nil, fmt.Errorf("%s has %d places with this text, one was expected: bring internal/mutants up to date\n%s", m.file, n, m.old)
+		return nil, fmt.Errorf("%s has %d places with this text; expected one: bring internal/mutants up to date\n%s", m.file, n, m.old)
 	}
 	changed := strings.Replace(string(text), m.old, m.new, 1)
 	return func() error { return os.WriteFile(path, text, 0o600) }, os.WriteFile(path, []byte(changed), 0o600)
 }
 
-// dies tells whether the test fails. A mutant that does not compile is an error,
-// and so is a test that does not run.
+// dies reports whether the test fails. A mutant that does not compile and a test that
+// does not run are errors.
 func (m mutant) dies(ctx context.Context, dir string) (died bool, err error) {
 	undo, err := m.apply(dir)
 	if err != nil {
@@ -115,7 +115,7 @@ func (m mutant) dies(ctx context.Context, dir string) (died bool, err error) {
 	return err != nil, nil
 }
 
-// copyTree copies what git would know of, which is all but what begins with a dot.
+// copyTree copies all files except those that begin with a dot.
 func copyTree(from, to string) error {
 	return filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {

@@ -1,9 +1,8 @@
 package main
 
-// The mutants, and for each the test that stands against it. docs/guarantees.md names
-// them.
+// The mutants, each with the test that must kill it. docs/guarantees.md names the tests.
 var mutants = []mutant{
-	// Owning.
+	// Leases.
 	{
 		name: "the fence is left out",
 		file: "outbox/postgres/fence.go",
@@ -40,16 +39,16 @@ var mutants = []mutant{
 		pkg:  "./outbox/postgres", test: "TestNewGroupIDsWaitForTheDisk",
 	},
 
-	// Settling.
+	// Settle.
 	{
-		name: "the group is deleted after a part of it went through",
+		name: "the settle deletes the group after a partial delivery",
 		file: "outbox/postgres/settle.go",
 		old:  "	var work []step\n	for _, d := range o.dead {",
 		new:  "	work := s.deletes(deleteSQL, deleteSQL, s.batch.IDs(), nil)\n	for _, d := range o.dead {",
 		pkg:  "./outbox/postgres", test: "TestBuffer/settle",
 	},
 	{
-		name: "the group is deleted after a part of it went through, on SQLite",
+		name: "the settle deletes the group after a partial delivery, on SQLite",
 		file: "outbox/sqlite/table.go",
 		old:  "DELETE FROM outbox_events\nWHERE group_id IS ?1 AND id BETWEEN ?2 AND ?3\n  AND (?4 IS NULL OR id IN (SELECT value FROM json_each(?4)))",
 		new:  "DELETE FROM outbox_events\nWHERE group_id IS ?1 AND id BETWEEN ?2 AND ?3\n  AND (?4 IS NULL OR ?4 <> '')",
@@ -63,14 +62,14 @@ var mutants = []mutant{
 		pkg:  "./outbox/sqlite", test: "TestRange_HoldsExactIDs",
 	},
 	{
-		name: "no mark is left when a delete fails",
+		name: "a failed delete leaves no mark",
 		file: "delivery/settle.go",
 		old:  "		if len(delivered) > 0 && !b.DeliveryRecorded() {",
 		new:  "		if len(delivered) < 0 {",
 		pkg:  "./pipeline", test: "TestADeleteThatIsLockedOutLeavesAMark",
 	},
 	{
-		name: "what was marked is sent again",
+		name: "a marked batch is sent again",
 		file: "delivery/worker.go",
 		old:  "	case b.DeliveryRecorded():\n		return w.carry(b, finishMarked(b)), nil\n",
 		new:  "",
@@ -84,7 +83,7 @@ var mutants = []mutant{
 		pkg:  "./outbox/postgres", test: "TestBuffer/archive",
 	},
 
-	// Judging.
+	// Outcomes.
 	{
 		name: "an outage counts as an attempt",
 		file: "delivery/judge.go",
@@ -93,14 +92,14 @@ var mutants = []mutant{
 		pkg:  "./pipeline", test: "TestNoEventDiesOfAnOutage",
 	},
 	{
-		name: "a 5xx is a refusal although nothing is accepted",
+		name: "a 5xx is a rejection although nothing is accepted",
 		file: "delivery/strikes.go",
 		old:  "	if again && accepted <= 2*others {",
 		new:  "	if again && accepted < -others {",
 		pkg:  "./delivery", test: "TestWhatIsNobodysFaultIsNoRefusal",
 	},
 	{
-		name: "a batch that keeps killing its worker is sent for ever",
+		name: "a batch that kills its worker is sent forever",
 		file: "delivery/worker.go",
 		old:  "	case b.UnfinishedLeases > maxStarts && wrong(b) == nil: // else it was the projection",
 		new:  "	case b.UnfinishedLeases < 0:",
@@ -114,14 +113,14 @@ var mutants = []mutant{
 		pkg:  "./delivery", test: "TestAnOutageWaitsAsLongAsTheSinkAsks",
 	},
 	{
-		name: "nobody wakes what waits for an outage",
+		name: "recovery does not retry waiting batches",
 		file: "pipeline/away.go",
 		old:  "	n, err := p.buffer.RetryNow(ctx, address, limit)",
 		new:  "	n, err := 0, error(nil)",
 		pkg:  "./pipeline", test: "TestTheReturnOfASinkIsNoticed",
 	},
 
-	// Finding events.
+	// Watermarks.
 	{
 		name: "the floor moves past a gap",
 		file: "outbox/postgres/marks.go",
@@ -137,23 +136,23 @@ var mutants = []mutant{
 		pkg:  "./pipeline", test: "TestLateCommitsArrive$",
 	},
 	{
-		name: "a sequence that was set back is not noticed",
+		name: "a sequence that is set back goes unnoticed",
 		file: "outbox/postgres/marks.go",
 		old:  "	case lastValue < began:",
 		new:  "	case lastValue < 0:",
 		pkg:  "./pipeline", test: "TestASequenceThatIsSetBack",
 	},
 	{
-		name: "a run with a gap is remembered",
+		name: "a range with a gap is remembered",
 		file: "outbox/postgres/runs.go",
 		old:  "	if fresh.last-fresh.first != int64(len(b.Events))-1 {",
 		new:  "	if fresh.last < fresh.first {",
 		pkg:  "./outbox/postgres", test: "TestRunsProperties",
 	},
 
-	// Ranges.
+	// Range claims.
 	{
-		name: "a claim takes what live batches hold",
+		name: "a claim takes events of live batches",
 		file: "outbox/postgres/claim_range.go",
 		old:  "AND group_id IS NULL AND NOT id <@ (SELECT members FROM held)\n      AND EXISTS",
 		new:  "AND group_id IS NULL AND NOT id <@ (SELECT members * '{}' FROM held)\n      AND EXISTS",
@@ -174,14 +173,14 @@ var mutants = []mutant{
 		pkg:  "./outbox/postgres", test: "TestBufferRange/range",
 	},
 	{
-		name: "two range claims do not wait for each other",
+		name: "range claims are not serialised",
 		file: "outbox/postgres/claim_range.go",
 		old:  "pg.Step{Prepare: true, SQL: claimLockSQL, args: []string{t.buffer}},",
 		new:  "pg.Step{Prepare: true, SQL: claimLockSQL, args: []string{buffer.NewGroupID().String()}},",
 		pkg:  "./outbox/postgres", test: "TestBufferRange/claim",
 	},
 	{
-		name: "a buffer that was truncated leaves its batches behind",
+		name: "TRUNCATE leaves the batches",
 		file: "outbox/postgres/schema/0001_outbox.sql",
 		old:  "DELETE FROM %I.outbox_batches WHERE buffer = $1'",
 		new:  "DELETE FROM %I.outbox_batches WHERE buffer = $1 AND false'",
@@ -190,7 +189,7 @@ var mutants = []mutant{
 
 	// Order.
 	{
-		name: "a claim takes keys that a batch holds",
+		name: "a claim takes keys of a live batch",
 		file: "outbox/postgres/claim_order.go",
 		old:  "lane NOT IN (SELECT lane FROM held)",
 		new:  "lane NOT IN (SELECT lane FROM held WHERE false)",
@@ -249,7 +248,7 @@ var mutants = []mutant{
 		pkg:  "./sink/redissink", test: "TestProjected_PartMovesToOtherAddress",
 	},
 	{
-		name: "what is buried unfinished is not fenced",
+		name: "a batch buried for unfinished leases is not fenced",
 		file: "sink/redissink/fence.lua",
 		old:  "    call('SET', KEYS[i], void(markers[i]), 'PX', ARGV[1])\n",
 		new:  "",
@@ -265,7 +264,7 @@ var mutants = []mutant{
 		pkg:  "./sink/natssink", test: "TestSend_DeadLetterIsNotADuplicate",
 	},
 	{
-		name: "a time-out of the request is nobody's doing",
+		name: "a time-out of the request never counts against the batch",
 		file: "sink/natssink/natssink.go",
 		old:  "return sink.MaybePoison(err)",
 		new:  "return sink.Unavailable(err)",
@@ -286,7 +285,7 @@ var mutants = []mutant{
 		pkg:  "./sink/natssink", test: "TestFastBatch_Answers",
 	},
 	{
-		name: "what was sent before goes in a fast batch",
+		name: "events sent before are part of a fast batch",
 		file: "sink/natssink/groups.go",
 		old:  "|| !firstAttempt(b) {",
 		new:  "{",
@@ -302,14 +301,14 @@ var mutants = []mutant{
 		pkg:  "./sink/httpsink", test: "TestResults_Failures",
 	},
 	{
-		name: "a request program that takes none of the events is a refusal",
+		name: "a request program that fails for all events is a rejection",
 		file: "sink/httpsink/programs.go",
 		old:  "return nil, nil, sink.MaybePoison(err)",
 		new:  "return nil, nil, sink.Permanent(err)",
 		pkg:  "./sink/httpsink", test: "TestRequestProgram_Failures",
 	},
 	{
-		name: "a token that was refused is used again",
+		name: "a rejected token is used again",
 		file: "sink/httpsink/auth.go",
 		old:  "		s.tokens.drop(p.token)\n",
 		new:  "		_ = p.token\n",
@@ -323,32 +322,32 @@ var mutants = []mutant{
 		pkg:  "./sink/redissink", test: "TestAsynq_UndoOnError",
 	},
 	{
-		name: "Sidekiq gets the last first",
+		name: "Sidekiq gets the last event first",
 		file: "sink/redissink/sidekiq.go",
 		old:  `"LPUSH", sidekiqKey(`,
 		new:  `"RPUSH", sidekiqKey(`,
 		pkg:  "./sink/redissink", test: "TestSidekiq",
 	},
 
-	// Tables of the user's own.
+	// Custom tables.
 	{
-		name: "what is not projected goes on to the sink",
+		name: "events that are not projected are sent",
 		file: "delivery/project.go",
 		old:  "			o = &dead\n",
 		new:  "			_ = &dead\n",
 		pkg:  "./delivery", test: "TestWhatIsNotProjectedIsBuriedBeforeTheRestIsSent",
 	},
 	{
-		name: "a row is put back over another, on SQLite",
+		name: "a replay overwrites a row, on SQLite",
 		file: "outbox/sqlite/custom_settle.go",
 		old:  `"INSERT INTO " + db.Quote(c.b.config.Table) + " (" + strings.Join(columns, ", ") + ") VALUES (?" + strings.Repeat(", ?", len(values)-1) + ") ON CONFLICT DO NOTHING"`,
 		new:  `"INSERT OR REPLACE INTO " + db.Quote(c.b.config.Table) + " (" + strings.Join(columns, ", ") + ") VALUES (?" + strings.Repeat(", ?", len(values)-1) + ")"`,
 		pkg:  "./outbox/sqlite", test: "TestBuffer_CustomTable$/custom",
 	},
 
-	// What was claimed ahead.
+	// Claiming ahead.
 	{
-		name: "what was claimed ahead is sent although the sink went away",
+		name: "a batch claimed ahead is sent to an unavailable sink",
 		file: "delivery/worker.go",
 		old: "	done, ok := w.config.Turn(held)\n	switch {\n	case !ok && errors.Is(context.Cause(held), buffer.ErrLeaseLost):\n" +
 			"		return nil, fmt.Errorf(\"batch %s: %w\", b.GroupID, buffer.ErrLeaseLost)\n	case !ok:\n		return handedBack(b), nil\n	}\n	defer done()\n" +
@@ -359,30 +358,30 @@ var mutants = []mutant{
 
 	// The supervisor.
 	{
-		name: "a session is ended in its next transaction",
+		name: "a session is terminated in its next transaction",
 		file: "outbox/postgres/holders.go",
 		old:  "AND backend_start = $2::timestamptz AND xact_start = $3::timestamptz",
 		new:  "AND backend_start = $2::timestamptz AND $3::timestamptz IS NOT NULL",
 		pkg:  "./outbox/postgres", test: "TestEnd$",
 	},
 	{
-		name: "a superuser is ended whom nobody named",
+		name: "a superuser who is not named is terminated",
 		file: "supervisor/end.go",
 		old:  "	case h.Superuser && !slices.Contains(w.Users, h.User):\n		return false\n",
 		new:  "",
 		pkg:  "./supervisor", test: "TestWhoIsEnded",
 	},
 
-	// ListDead letters.
+	// Dead letters.
 	{
-		name: "a replay forgets to close the letter",
+		name: "a replay leaves the dead letter open",
 		file: "outbox/postgres/replay.go",
 		old:  "UPDATE outbox_dead_letters d SET closed_at = clock_timestamp()\nFROM put",
 		new:  "UPDATE outbox_dead_letters d SET closed_at = NULL\nFROM put",
 		pkg:  "./outbox/postgres", test: "TestBuffer/replay",
 	},
 	{
-		name: "what the hook refuses is given up",
+		name: "a dead letter rejected by the hook is given up",
 		file: "delivery/judge.go",
 		old:  "	return !w.config.NeverBury && (",
 		new:  "	return (",
