@@ -45,7 +45,7 @@ func (c *countdown) Claimed(_ *buffer.Lease, took time.Duration) {
 }
 func (c *countdown) Sent(*buffer.Lease, time.Duration) {}
 
-func (c *countdown) Settled(b *buffer.Lease, outcomes []buffer.Outcome, _ time.Duration) {
+func (c *countdown) Settled(b *buffer.Lease, outcomes []buffer.Outcome, _ bool, _ time.Duration) {
 	for i := range outcomes {
 		if outcomes[i].Verdict != buffer.Delivered {
 			continue
@@ -72,6 +72,6 @@ func (r *rotating) next(c *countdown) { r.current.Store(c) }
 func (r *rotating) Claimed(b *buffer.Lease, took time.Duration) { r.current.Load().Claimed(b, took) }
 func (r *rotating) Sent(*buffer.Lease, time.Duration)           {}
 
-func (r *rotating) Settled(b *buffer.Lease, outcomes []buffer.Outcome, took time.Duration) {
-	r.current.Load().Settled(b, outcomes, took)
+func (r *rotating) Settled(b *buffer.Lease, outcomes []buffer.Outcome, sent bool, took time.Duration) {
+	r.current.Load().Settled(b, outcomes, sent, took)
 }

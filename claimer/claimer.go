@@ -1,5 +1,5 @@
-// Package claimer turns a ticket into a leased batch, and keeps the lease while
-// the batch is being worked on.
+// Package claimer turns a ticket into a leased batch, and renews the lease while the batch is
+// being worked on.
 package claimer
 
 import (
@@ -11,38 +11,35 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-// Buffer is what a claimer needs of a buffer.
-type Buffer interface {
-	Claim(ctx context.Context, limit int, lease time.Duration) (*buffer.Lease, error)
-	TakeOver(ctx context.Context, lease time.Duration) (*buffer.Lease, error)
-	Renew(ctx context.Context, b *buffer.Lease, lease time.Duration) error
+// Observer is told of claims.
+type Observer interface {
+	// Claimed: a claim or take over that returned a batch took so long.
+	Claimed(l *buffer.Lease, took time.Duration)
 }
 
 // Config of a claimer. Lease is required.
 type Config struct {
-	// Lease is how long a silent worker keeps a batch. It is renewed after a
-	// third of it.
+	// Lease is how long a silent worker keeps a batch. It is renewed after a third of it.
 	Lease time.Duration
-	// Claimed hears how long each claim or take over took that brought a batch.
-	// nil: nobody.
-	Claimed func(b *buffer.Lease, took time.Duration)
+	// Observer may be nil.
+	Observer Observer
 	// Log takes warnings; nil: slog.Default.
 	Log *slog.Logger
 }
 
-// claimTimeout bounds a claim: a connection that hangs must not hold a worker.
+// claimTimeout bounds a claim: a connection that hangs must not hold up a worker for ever.
 const claimTimeout = 15 * time.Second
 
 // Claimer claims batches. Safe for concurrent use.
 type Claimer struct {
-	buffer Buffer
+	buffer buffer.Claimer
 	config Config
 }
 
 // New makes a claimer on a buffer.
-func New(b Buffer, c Config) *Claimer {
-	if c.Claimed == nil {
-		c.Claimed = func(*buffer.Lease, time.Duration) {}
+func New(b buffer.Claimer, c Config) *Claimer {
+	if c.Observer == nil {
+		c.Observer = nobody{}
 	}
 	if c.Log == nil {
 		c.Log = slog.Default()
@@ -50,45 +47,49 @@ func New(b Buffer, c Config) *Claimer {
 	return &Claimer{buffer: b, config: c}
 }
 
-// Claim claims up to limit fresh events, or takes over a batch that is due. nil, nil:
-// there is none.
+type nobody struct{}
+
+func (nobody) Claimed(*buffer.Lease, time.Duration) {}
+
+// Claim claims up to limit fresh events, or takes over a batch that is due. nil, nil: there
+// is none.
 func (c *Claimer) Claim(ctx context.Context, limit int, due bool) (*buffer.Lease, error) {
 	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
 	defer cancel()
 	began := time.Now()
 	var (
-		b   *buffer.Lease
+		l   *buffer.Lease
 		err error
 	)
 	if due {
-		b, err = c.buffer.TakeOver(ctx, c.config.Lease)
+		l, err = c.buffer.TakeOver(ctx, c.config.Lease)
 	} else {
-		b, err = c.buffer.Claim(ctx, limit, c.config.Lease)
+		l, err = c.buffer.Claim(ctx, limit, c.config.Lease)
 	}
-	if b != nil {
-		c.config.Claimed(b, time.Since(began))
+	if l != nil {
+		c.config.Observer.Claimed(l, time.Since(began))
 	}
-	return b, err
+	return l, err
 }
 
-// Hold keeps b's lease until release is called, which waits for a renewal under
-// way and must be called once. held is done when ctx is, when release is called,
-// or when the lease is lost or over; context.Cause then finds buffer.ErrLeaseLost.
-func (c *Claimer) Hold(ctx context.Context, b *buffer.Lease) (held context.Context, release func()) {
-	held, cancel := context.WithCancelCause(ctx)
+// KeepAlive renews the lease until stop is called, which waits for a renewal under way and
+// must be called once. leaseCtx is done when ctx is, when stop is called, or when the lease is
+// lost or over; context.Cause then finds buffer.ErrLeaseLost.
+func (c *Claimer) KeepAlive(ctx context.Context, l *buffer.Lease) (leaseCtx context.Context, stop func()) {
+	leaseCtx, cancel := context.WithCancelCause(ctx)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		c.renew(held, cancel, b)
+		c.renew(leaseCtx, cancel, l)
 	}()
-	return held, func() {
+	return leaseCtx, func() {
 		cancel(context.Canceled)
 		<-ended
 	}
 }
 
-func (c *Claimer) renew(ctx context.Context, lose context.CancelCauseFunc, b *buffer.Lease) {
-	next := time.NewTimer(min(c.config.Lease/3, time.Until(b.Ends)/2))
+func (c *Claimer) renew(ctx context.Context, lose context.CancelCauseFunc, l *buffer.Lease) {
+	next := time.NewTimer(min(c.config.Lease/3, time.Until(l.Ends)/2))
 	defer next.Stop()
 	for {
 		select {
@@ -96,26 +97,26 @@ func (c *Claimer) renew(ctx context.Context, lose context.CancelCauseFunc, b *bu
 			return
 		case <-next.C:
 		}
-		left := time.Until(b.Ends)
+		left := time.Until(l.Ends)
 		if left <= 0 {
-			c.config.Log.WarnContext(ctx, "lease is over before it could be renewed", "group_id", b.GroupID)
+			c.config.Log.WarnContext(ctx, "lease ended before it could be renewed", "group_id", l.GroupID)
 			lose(buffer.ErrLeaseLost)
 			return
 		}
 		// A connection that hangs leaves time for another.
 		renewCtx, cancel := context.WithTimeout(ctx, min(left, c.config.Lease/3))
-		err := c.buffer.Renew(renewCtx, b, c.config.Lease)
+		err := c.buffer.Renew(renewCtx, l, c.config.Lease)
 		cancel()
 		switch {
 		case ctx.Err() != nil:
 			return
 		case errors.Is(err, buffer.ErrLeaseLost):
-			c.config.Log.WarnContext(ctx, "lease was lost to another owner", "group_id", b.GroupID)
+			c.config.Log.WarnContext(ctx, "lease lost to another owner", "group_id", l.GroupID)
 			lose(buffer.ErrLeaseLost)
 			return
 		case err != nil:
-			c.config.Log.WarnContext(ctx, "cannot renew a lease", "group_id", b.GroupID, "error", err)
-			next.Reset(max(0, min(time.Second, c.config.Lease/10, time.Until(b.Ends))))
+			c.config.Log.WarnContext(ctx, "renewing a lease failed, will retry", "group_id", l.GroupID, "error", err)
+			next.Reset(max(0, min(time.Second, c.config.Lease/10, time.Until(l.Ends))))
 		default:
 			next.Reset(c.config.Lease / 3)
 		}

@@ -72,12 +72,12 @@ func hang(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// hold holds a fresh lease in a bubble.
-func hold(ctx context.Context) (l *ledger, held context.Context, release func()) {
+// keepAlive renews a fresh lease in a bubble.
+func keepAlive(ctx context.Context) (l *ledger, leaseCtx context.Context, stop func()) {
 	l = &ledger{began: time.Now()}
 	c := claimer.New(l, claimer.Config{Lease: lease, Log: slog.New(slog.DiscardHandler)})
-	held, release = c.Hold(ctx, &buffer.Lease{Batch: buffer.Batch{GroupID: buffer.NewGroupID()}, Ends: time.Now().Add(lease)})
-	return l, held, release
+	leaseCtx, stop = c.KeepAlive(ctx, &buffer.Lease{Batch: buffer.Batch{GroupID: buffer.NewGroupID()}, Ends: time.Now().Add(lease)})
+	return l, leaseCtx, stop
 }
 
 // pass lets time pass.
@@ -93,30 +93,30 @@ func expectRenewals(t *testing.T, l *ledger, want ...time.Duration) {
 	}
 }
 
-func expectHeld(t *testing.T, held context.Context) {
+func expectLeased(t *testing.T, leaseCtx context.Context) {
 	t.Helper()
-	if held.Err() != nil {
-		t.Fatalf("the lease is not held: %v", context.Cause(held))
+	if leaseCtx.Err() != nil {
+		t.Fatalf("the lease is lost: %v", context.Cause(leaseCtx))
 	}
 }
 
-func expectLost(t *testing.T, held context.Context) {
+func expectLost(t *testing.T, leaseCtx context.Context) {
 	t.Helper()
-	if !errors.Is(context.Cause(held), buffer.ErrLeaseLost) {
-		t.Fatalf("the lease is held, or ended because of %v; ErrLeaseLost was expected", context.Cause(held))
+	if !errors.Is(context.Cause(leaseCtx), buffer.ErrLeaseLost) {
+		t.Fatalf("the lease is leaseCtx, or ended because of %v; ErrLeaseLost was expected", context.Cause(leaseCtx))
 	}
 }
 
-func TestALeaseIsRenewedAfterAThird(t *testing.T) {
+func TestKeepAlive_RenewsAfterAThird(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l, held, release := hold(t.Context())
+		l, leaseCtx, stop := keepAlive(t.Context())
 		pass(35 * time.Second)
-		expectHeld(t, held)
+		expectLeased(t, leaseCtx)
 		expectRenewals(t, l, 10*time.Second, 20*time.Second, 30*time.Second)
-		release()
-		if held.Err() == nil {
-			t.Error("held after its release")
+		stop()
+		if leaseCtx.Err() == nil {
+			t.Error("leaseCtx after its stop")
 		}
 		pass(time.Hour)
 		expectRenewals(t, l, 10*time.Second, 20*time.Second, 30*time.Second)
@@ -125,47 +125,47 @@ func TestALeaseIsRenewedAfterAThird(t *testing.T) {
 
 // A batch that took long to come, or whose lease is another's setting, has less
 // left than a third.
-func TestALeaseWithLittleLeftIsRenewedSooner(t *testing.T) {
+func TestKeepAlive_RenewsAShortRestSooner(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := &ledger{began: time.Now()}
 		c := claimer.New(l, claimer.Config{Lease: lease, Log: slog.New(slog.DiscardHandler)})
-		held, release := c.Hold(t.Context(), &buffer.Lease{Ends: time.Now().Add(4 * time.Second)})
-		defer release()
+		leaseCtx, stop := c.KeepAlive(t.Context(), &buffer.Lease{Ends: time.Now().Add(4 * time.Second)})
+		defer stop()
 		pass(13 * time.Second)
-		expectHeld(t, held)
+		expectLeased(t, leaseCtx)
 		expectRenewals(t, l, 2*time.Second, 12*time.Second)
 	})
 }
 
-func TestALeaseThatAnotherOwnerHasIsLostAtOnce(t *testing.T) {
+func TestKeepAlive_ReportsLossAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l, held, release := hold(t.Context())
-		defer release()
+		l, leaseCtx, stop := keepAlive(t.Context())
+		defer stop()
 		pass(9 * time.Second)
-		expectHeld(t, held)
+		expectLeased(t, leaseCtx)
 		l.set(func(context.Context) error { return buffer.ErrLeaseLost })
 		pass(time.Second)
-		expectLost(t, held)
+		expectLost(t, leaseCtx)
 		pass(time.Hour)
 		expectRenewals(t, l, 10*time.Second)
 	})
 }
 
-func TestADatabaseThatComesBackInTimeKeepsTheLease(t *testing.T) {
+func TestKeepAlive_RecoversInTime(t *testing.T) {
 	t.Parallel()
 	for name, away := range map[string]func(context.Context) error{"refuses": refuse, "hangs": hang} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				l, held, release := hold(t.Context())
-				defer release()
+				l, leaseCtx, stop := keepAlive(t.Context())
+				defer stop()
 				l.set(away)
 				pass(15 * time.Second)
 				l.set(nil)
 				pass(30 * time.Second)
-				expectHeld(t, held)
+				expectLeased(t, leaseCtx)
 				if n := len(l.renewed()); n > 12 {
 					t.Errorf("%d renewals, at most one a second was expected", n)
 				}
@@ -174,19 +174,19 @@ func TestADatabaseThatComesBackInTimeKeepsTheLease(t *testing.T) {
 	}
 }
 
-func TestADatabaseThatStaysAwayEndsTheLeaseInTime(t *testing.T) {
+func TestKeepAlive_EndsTheLeaseInTime(t *testing.T) {
 	t.Parallel()
 	for name, away := range map[string]func(context.Context) error{"refuses": refuse, "hangs": hang} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				l, held, release := hold(t.Context())
-				defer release()
+				l, leaseCtx, stop := keepAlive(t.Context())
+				defer stop()
 				l.set(away)
 				pass(lease - time.Millisecond)
-				expectHeld(t, held)
+				expectLeased(t, leaseCtx)
 				pass(time.Millisecond)
-				expectLost(t, held)
+				expectLost(t, leaseCtx)
 				n := len(l.renewed())
 				if n < 2 || n > 30 {
 					t.Errorf("%d renewals were tried, one a second was expected", n)
@@ -201,28 +201,28 @@ func TestADatabaseThatStaysAwayEndsTheLeaseInTime(t *testing.T) {
 }
 
 // A lease so short that a second is long.
-func TestAShortLeaseIsTriedAgainToo(t *testing.T) {
+func TestKeepAlive_RetriesAShortLease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := &ledger{began: time.Now(), answer: refuse}
 		c := claimer.New(l, claimer.Config{Lease: time.Second, Log: slog.New(slog.DiscardHandler)})
-		held, release := c.Hold(t.Context(), &buffer.Lease{Ends: time.Now().Add(time.Second)})
-		defer release()
+		leaseCtx, stop := c.KeepAlive(t.Context(), &buffer.Lease{Ends: time.Now().Add(time.Second)})
+		defer stop()
 		pass(900 * time.Millisecond)
-		expectHeld(t, held)
+		expectLeased(t, leaseCtx)
 		l.set(nil)
 		pass(time.Second)
-		expectHeld(t, held)
+		expectLeased(t, leaseCtx)
 	})
 }
 
-func TestReleaseEndsARenewalUnderWayAndWaitsForIt(t *testing.T) {
+func TestKeepAlive_StopWaitsForARenewal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		l := &ledger{began: time.Now()}
 		c := claimer.New(l, claimer.Config{Lease: lease, Log: slog.New(slog.NewTextHandler(&log, nil))})
-		held, release := c.Hold(t.Context(), &buffer.Lease{Ends: time.Now().Add(lease)})
+		leaseCtx, stop := c.KeepAlive(t.Context(), &buffer.Lease{Ends: time.Now().Add(lease)})
 		ended := make(chan struct{})
 		l.set(func(ctx context.Context) error {
 			defer close(ended)
@@ -232,36 +232,36 @@ func TestReleaseEndsARenewalUnderWayAndWaitsForIt(t *testing.T) {
 		})
 		pass(10 * time.Second)
 		before := time.Now()
-		release()
+		stop()
 		select {
 		case <-ended:
 		default:
-			t.Error("release returned before the renewal did")
+			t.Error("stop returned before the renewal did")
 		}
 		if took := time.Since(before); took != time.Second {
-			t.Errorf("release took %v, want 1s", took)
+			t.Errorf("stop took %v, want 1s", took)
 		}
-		if errors.Is(context.Cause(held), buffer.ErrLeaseLost) {
+		if errors.Is(context.Cause(leaseCtx), buffer.ErrLeaseLost) {
 			t.Error("a released lease counts as lost")
 		}
 		if log.Len() > 0 {
-			t.Errorf("a release that nobody need know of was logged: %s", &log)
+			t.Errorf("a stop that nobody need know of was logged: %s", &log)
 		}
 	})
 }
 
-func TestAStopEndsTheHold(t *testing.T) {
+func TestKeepAlive_EndsWithStop(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		why := errors.New("out of time")
-		stop, cancel := context.WithCancelCause(t.Context())
-		l, held, release := hold(stop)
-		defer release()
+		ctx, cancel := context.WithCancelCause(t.Context())
+		l, leaseCtx, stop := keepAlive(ctx)
+		defer stop()
 		pass(time.Second)
 		cancel(why)
 		synctest.Wait()
-		if !errors.Is(context.Cause(held), why) {
-			t.Errorf("the hold ended because of %v, want %v", context.Cause(held), why)
+		if !errors.Is(context.Cause(leaseCtx), why) {
+			t.Errorf("the lease ended because of %v, want %v", context.Cause(leaseCtx), why)
 		}
 		pass(time.Hour)
 		expectRenewals(t, l)
@@ -300,20 +300,17 @@ func TestClaim(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &source{fresh: &buffer.Lease{FirstID: 1}, due: &buffer.Lease{FirstID: 2}}
-		var (
-			told *buffer.Lease
-			took time.Duration
-		)
-		c := claimer.New(s, claimer.Config{Lease: lease, Claimed: func(b *buffer.Lease, d time.Duration) { told, took = b, d }})
-		if b, err := c.Claim(t.Context(), 10, false); b != s.fresh || err != nil || told != b || took != 3*time.Millisecond || s.limit != 10 {
-			t.Errorf("got %+v, %v, told of %+v after %v, limit %d", b, err, told, took, s.limit)
+		var o lastClaim
+		c := claimer.New(s, claimer.Config{Lease: lease, Observer: &o})
+		if l, err := c.Claim(t.Context(), 10, false); l != s.fresh || err != nil || o.lease != l || o.took != 3*time.Millisecond || s.limit != 10 {
+			t.Errorf("got %+v, %v, observed %+v after %v, limit %d", l, err, o.lease, o.took, s.limit)
 		}
-		if b, err := c.Claim(t.Context(), 10, true); b != s.due || err != nil || told != b {
-			t.Errorf("got %+v, %v, told of %+v; the due batch was expected", b, err, told)
+		if l, err := c.Claim(t.Context(), 10, true); l != s.due || err != nil || o.lease != l {
+			t.Errorf("got %+v, %v, observed %+v; the due batch was expected", l, err, o.lease)
 		}
-		told, s.due = nil, nil
-		if b, err := c.Claim(t.Context(), 10, true); b != nil || err != nil || told != nil {
-			t.Errorf("got %+v, %v, told of %+v; nothing was due", b, err, told)
+		o.lease, s.due = nil, nil
+		if l, err := c.Claim(t.Context(), 10, true); l != nil || err != nil || o.lease != nil {
+			t.Errorf("got %+v, %v, observed %+v; nothing was due", l, err, o.lease)
 		}
 		s.hangs = true
 		before := time.Now()
@@ -322,3 +319,11 @@ func TestClaim(t *testing.T) {
 		}
 	})
 }
+
+// lastClaim remembers the claim that was observed last.
+type lastClaim struct {
+	lease *buffer.Lease
+	took  time.Duration
+}
+
+func (c *lastClaim) Claimed(l *buffer.Lease, took time.Duration) { c.lease, c.took = l, took }

@@ -8,7 +8,7 @@ import (
 	"github.com/outboxrelay/relay/delivery"
 )
 
-func TestBackoffGrowsWithinItsBounds(t *testing.T) {
+func TestBackoff_GrowsWithinBounds(t *testing.T) {
 	t.Parallel()
 	b := delivery.Backoff{Initial: time.Second, Max: 5 * time.Minute, Multiplier: 2}
 	full := b.Initial
@@ -27,7 +27,7 @@ func TestBackoffGrowsWithinItsBounds(t *testing.T) {
 	}
 }
 
-func TestBackoffNeverOverflows(t *testing.T) {
+func TestBackoff_NeverOverflows(t *testing.T) {
 	t.Parallel()
 	for _, b := range []delivery.Backoff{
 		{Initial: 1, Max: math.MaxInt64, Multiplier: 2},

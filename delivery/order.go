@@ -1,27 +1,65 @@
 package delivery
 
 import (
-	"errors"
-	"github.com/outboxrelay/relay/sink"
-
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/sink"
 )
 
-func isBehind(err error) bool {
-	_, behind := errors.AsType[*sink.BehindError](err)
-	return behind
+// Order by key, when a batch is sent again in part: all events of a key that are sent
+// again go to one part, unless the batch is cut by id. Parts that share a key are cut by
+// id, and the buffer goes through them in that order.
+//
+// A batch's attempts are those of the first event of each key. The later ones waited
+// behind it and were never refused, so they begin at 0 when they become the first.
+
+// keepOrder is the last pass over the events of a batch: it returns, by index, the event
+// whose fate each one shares, which is its own unless order is kept. waits reports whether
+// an event is to wait; the others of its key wait with the first such event, but for
+// those that part reports.
+func (p *policy) keepOrder(events []outbox.Event, waits func(i int) bool, parts func(i, first int) bool) (shares func(i int) int) {
+	own := func(i int) int { return i }
+	if !p.ordered {
+		return own
+	}
+	firsts := map[string]int{}
+	for i := range events {
+		if key := events[i].Key; key != nil && waits(i) {
+			if _, known := firsts[*key]; !known {
+				firsts[*key] = i
+			}
+		}
+	}
+	if len(firsts) == 0 {
+		return own
+	}
+	return func(i int) int {
+		if key := events[i].Key; key != nil {
+			if first, ok := firsts[*key]; ok && i != first && !parts(i, first) {
+				return first
+			}
+		}
+		return i
+	}
 }
 
-// What keeps order when a batch is divided: all events of a key that are to be sent
-// again go to one part, unless the batch is cut in two by id. Parts that share a key
-// are cut by id, and the buffer goes through them in that order.
-//
-// A batch's attempts are those of the first event of each key; the later ones were
-// never refused, they waited. Where one of them becomes the first, it begins at 0.
+// attempts returns the attempts that each event has behind it, by index.
+func (p *policy) attempts(l *buffer.Lease) func(i int) int {
+	if !p.ordered || l.Attempts == 0 {
+		return func(int) int { return l.Attempts }
+	}
+	first := firstOfKey(l.Events)
+	return func(i int) int {
+		if first[i] {
+			return l.Attempts
+		}
+		return 0
+	}
+}
 
-// firsts are, by index, the events with no earlier one of their key in the batch.
-func firsts(events []outbox.Event) []bool {
+// firstOfKey reports, by index, which events have no earlier one of their key in the
+// batch.
+func firstOfKey(events []outbox.Event) []bool {
 	first := make([]bool, len(events))
 	seen := make(map[string]struct{}, len(events))
 	for i := range events {
@@ -38,234 +76,68 @@ func firsts(events []outbox.Event) []bool {
 	return first
 }
 
-// orderedPart is events that are to be sent again together.
-type orderedPart struct {
-	away    bool // for an outage of the address
-	address string
-	first   bool // those that failed were the first of their keys
-	ids     []int64
-	err     error
-}
-
-// eachInOrder is each where order is kept. An event behind one of its key that is to
-// be sent again goes with it, also when the sink has accepted it: it would be
-// overtaken by that one else.
-func (w *Worker) eachInOrder(b *buffer.Lease, why []error) []buffer.Outcome {
-	var (
-		delivered []int64
-		accepted  bool
-		parts     []*orderedPart
-		outcomes  []buffer.Outcome
-		stuck     = map[string]*orderedPart{}
-		first     = firsts(b.Events)
-	)
-	for i, err := range why {
-		e, as := &b.Events[i], w.as(b, first[i])
-		accepted = accepted || err == nil
-		var part *orderedPart
-		if e.Key != nil {
-			part = stuck[*e.Key]
-		}
-		switch {
-		case err != nil && errors.Is(err, sink.ErrPermanent) && w.kills(as, err):
-			outcomes = append(outcomes, w.dead(as, []int64{e.ID}, err))
-			continue
-		case part != nil:
-		case err == nil:
-			delivered = append(delivered, e.ID)
-			continue
-		case errors.Is(err, sink.ErrUnavailable):
-			parts, part = partFor(parts, orderedPart{away: true, address: w.addressOf(e), first: first[i]})
-			part.err = longest(part.err, err)
-		case w.kills(as, err):
-			outcomes = append(outcomes, w.dead(as, []int64{e.ID}, err))
-			continue
-		default:
-			parts, part = partFor(parts, orderedPart{first: first[i], err: err})
-		}
-		part.ids = append(part.ids, e.ID)
-		if e.Key != nil {
-			stuck[*e.Key] = part
-		}
+// carryAttempts looks at parts of a batch that were not refused, or only as a whole. Where
+// order is kept they keep the batch's attempts only if the first event of each key was the
+// first in the batch too.
+func (p *policy) carryAttempts(l *buffer.Lease, outcomes []buffer.Outcome) []buffer.Outcome {
+	if !p.ordered || l.Attempts == 0 {
+		return outcomes
 	}
-	if len(delivered) == len(why) {
-		return []buffer.Outcome{{Verdict: buffer.Delivered}}
+	at := make(map[int64]int, len(l.Events))
+	for i := range l.Events {
+		at[l.Events[i].ID] = i
 	}
-	if len(delivered) > 0 {
-		outcomes = append(outcomes, buffer.Outcome{Verdict: buffer.Delivered, IDs: delivered})
-	}
-	for _, part := range parts {
-		if len(part.ids) == len(why) && !accepted {
-			part.ids = nil // all share one fate: the group_id stays
+	wasFirst := firstOfKey(l.Events)
+	for n := range outcomes {
+		o := &outcomes[n]
+		if o.Verdict != buffer.Retry || o.IDs == nil {
+			continue
 		}
-		if as := w.as(b, part.first); part.away {
-			outcomes = append(outcomes, w.wait(as, part.ids, part.address, part.err))
-		} else {
-			outcomes = append(outcomes, w.retry(as, part.ids, part.err))
+		events := make([]outbox.Event, len(o.IDs))
+		for i, id := range o.IDs {
+			events[i] = l.Events[at[id]]
+		}
+		for i, first := range firstOfKey(events) {
+			if first && !wasFirst[at[o.IDs[i]]] {
+				o.Attempts = 0
+			}
 		}
 	}
 	return outcomes
 }
 
-// as is the batch as it counts for the first events of its keys, or for the others.
-func (w *Worker) as(b *buffer.Lease, first bool) *buffer.Lease {
-	if first || b.Attempts == 0 {
-		return b
-	}
-	fresh := *b
-	fresh.Attempts = 0
-	return &fresh
-}
+// maxRuns is how many runs a batch is split into at once.
+const maxRuns = 64
 
-// partFor finds the part that is like one, or adds it. When too many addresses are away
-// the rest waits for the sink as a whole.
-func partFor(parts []*orderedPart, one orderedPart) ([]*orderedPart, *orderedPart) {
-	find := func() *orderedPart {
-		for _, p := range parts {
-			if p.away == one.away && p.address == one.address && p.first == one.first {
-				return p
-			}
-		}
-		return nil
-	}
-	found := find()
-	if found == nil && one.away && len(parts) >= 2*mostParts {
-		one.address = ""
-		found = find()
-	}
-	if found == nil {
-		found = &one
-		parts = append(parts, found)
-	}
-	return parts, found
-}
-
-// asideInOrder is the rest of setAside where order is kept: of a key that has an event
-// for an address that is away, nothing is sent.
-func (w *Worker) asideInOrder(b *buffer.Lease) []buffer.Outcome {
-	var (
-		addresses []string
-		of        = make([]string, len(b.Events)) // "": it may go
-		waits     = map[string][]int64{}
-		keys      = map[string]string{}
-		rest      []int64
-	)
-	for i := range b.Events {
-		e := &b.Events[i]
-		address := w.addressOf(e)
-		if address == "" || !w.circuits.isAway(address) {
-			continue
-		}
-		if e.Key != nil {
-			if first, known := keys[*e.Key]; known {
-				address = first
-			}
-			keys[*e.Key] = address
-		}
-		of[i] = address
-	}
-	for i := range b.Events {
-		e, address := &b.Events[i], of[i]
-		if e.Key != nil {
-			address = keys[*e.Key]
-		}
-		if address == "" {
-			rest = append(rest, e.ID)
-			continue
-		}
-		if _, known := waits[address]; !known {
-			if len(addresses) == mostParts { // the others go with the first: they are away too
-				address = addresses[0]
-			} else {
-				addresses = append(addresses, address)
-			}
-		}
-		waits[address] = append(waits[address], e.ID)
-	}
-	switch {
-	case len(addresses) == 0:
-		return nil
-	case len(addresses) == 1 && len(rest) == 0:
-		if w.circuits.try(addresses[0], w.config.SendTimeout) {
-			return nil
-		}
-		return []buffer.Outcome{w.asideFor(b, nil, addresses[0])}
-	}
-	parts := make([]buffer.Outcome, 0, len(addresses)+1)
-	for _, address := range addresses {
-		parts = append(parts, w.asideFor(b, waits[address], address))
-	}
-	if len(rest) > 0 {
-		parts = append(parts, buffer.Outcome{
-			Verdict: buffer.Retry, IDs: rest, GroupID: buffer.NewGroupID(), Attempts: b.Attempts,
-		})
-	}
-	return parts
-}
-
-// mostRuns is how many runs a batch is divided into at once.
-const mostRuns = 64
-
-// inRuns makes groups that keep order: the same ones where no key stands in two of
-// them, else runs of events that follow each other. The last run takes what is left,
-// and is divided again.
-func inRuns(b *buffer.Lease, groups []sink.Group) []sink.Group {
-	of := make([]int, len(b.Events))
+// splitIntoRuns makes groups that keep order: the same ones where no key is in two of
+// them, otherwise runs of events that follow each other. The last run takes what is left,
+// and is split again when it is sent.
+func splitIntoRuns(l *buffer.Lease, groups []sink.Group) []sink.Group {
+	groupOf := make([]int, len(l.Events))
 	for g := range groups {
 		for _, i := range groups[g].Indexes {
-			of[i] = g
+			groupOf[i] = g
 		}
 	}
 	at := map[string]int{}
 	shared := false
-	for i := range b.Events {
-		if key := b.Events[i].Key; key != nil {
+	for i := range l.Events {
+		if key := l.Events[i].Key; key != nil {
 			g, known := at[*key]
-			shared = shared || known && g != of[i]
-			at[*key] = of[i]
+			shared = shared || known && g != groupOf[i]
+			at[*key] = groupOf[i]
 		}
 	}
 	if !shared {
 		return groups
 	}
 	var runs []sink.Group
-	for i := range b.Events {
-		if i == 0 || of[i] != of[i-1] && len(runs) < mostRuns {
-			runs = append(runs, sink.Group{Address: groups[of[i]].Address})
+	for i := range l.Events {
+		if i == 0 || groupOf[i] != groupOf[i-1] && len(runs) < maxRuns {
+			runs = append(runs, sink.Group{Address: groups[groupOf[i]].Address})
 		}
 		last := &runs[len(runs)-1]
 		last.Indexes = append(last.Indexes, i)
 	}
 	return runs
-}
-
-// carry looks at parts that were not refused, or only as a whole. Where order is kept
-// they keep the batch's attempts only if the first event of each key was the first in
-// the batch too.
-func (w *Worker) carry(b *buffer.Lease, outcomes []buffer.Outcome) []buffer.Outcome {
-	if !w.config.Ordered || b.Attempts == 0 {
-		return outcomes
-	}
-	first := firsts(b.Events)
-	wasFirst := make(map[int64]bool, len(first))
-	event := make(map[int64]*outbox.Event, len(first))
-	for i := range b.Events {
-		wasFirst[b.Events[i].ID], event[b.Events[i].ID] = first[i], &b.Events[i]
-	}
-	for i := range outcomes {
-		o := &outcomes[i]
-		if o.Verdict != buffer.Retry || o.IDs == nil {
-			continue
-		}
-		events := make([]outbox.Event, 0, len(o.IDs))
-		for _, id := range o.IDs {
-			events = append(events, *event[id])
-		}
-		for j, is := range firsts(events) {
-			if is && !wasFirst[o.IDs[j]] {
-				o.Attempts = 0
-			}
-		}
-	}
-	return outcomes
 }

@@ -27,7 +27,7 @@ func keyedBatch(keys string) *buffer.Lease {
 }
 
 // What becomes of a batch under order: key.
-func TestJudgeInOrder(t *testing.T) {
+func TestDecide_InOrder(t *testing.T) {
 	t.Parallel()
 	partly := func(events ...sink.EventError) error { return &sink.BatchError{Events: events} }
 	at := func(i int, err error) sink.EventError { return sink.EventError{Index: i, Err: err} }
@@ -68,7 +68,7 @@ func TestJudgeInOrder(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			s := newBench(ordered)
+			s := newHarness(ordered)
 			s.answer(c.answer)
 			batch := keyedBatch(c.keys)
 			batch.Attempts, batch.Outages = c.attempts, 4
@@ -89,7 +89,7 @@ func ordered(c *delivery.Config) { c.Ordered = true }
 // Whatever a sink answers, and whichever addresses are away: of the events of a key
 // none that is delivered is behind one that is sent again, and parts that share a key
 // are cut by id.
-func TestJudgeInOrderProperties(t *testing.T) {
+func TestDecide_InOrderProperties(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		a := newAddressed(ordered)
@@ -105,7 +105,7 @@ func TestJudgeInOrderProperties(t *testing.T) {
 			}
 		}
 		a.answer(orderedAnswer(rt, b))
-		if _, err := a.Work(t.Context(), t.Context(), b); err != nil {
+		if _, err := a.Work(t.Context(), t.Context(), b, nil); err != nil {
 			rt.Fatal(err)
 		}
 		expectOrder(rt, b, a.settled)
@@ -199,7 +199,7 @@ func expectOrder(rt *rapid.T, b *buffer.Lease, outcomes []buffer.Outcome) {
 
 // A trial goes out although the batch has other addresses too: what waits for one that
 // is away takes its keys along, and nobody would learn that it is back else.
-func TestATrialInOrder(t *testing.T) {
+func TestDefer_ProbesInOrder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a := newAddressed(ordered)
@@ -218,7 +218,7 @@ func TestATrialInOrder(t *testing.T) {
 }
 
 // Events that were not sent say nothing of their address.
-func TestEventsThatWaitBehindOthersAreNoOutage(t *testing.T) {
+func TestRecord_EventBehindAnotherIsNoOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a := newAddressed(ordered)

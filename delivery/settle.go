@@ -10,66 +10,81 @@ import (
 )
 
 const (
-	settleTimeout = 15 * time.Second
-	settleAgain   = 200 * time.Millisecond
-	settleAtMost  = 5 * time.Second
-	lastTry       = time.Second // for each step of a process that is out of time
-	settleTries   = 5           // where the ledger knows all that a new owner needs
+	settleTimeout  = 15 * time.Second // for one step
+	stopTimeout    = time.Second      // for one step, once the process is out of time
+	firstRetry     = 200 * time.Millisecond
+	maxRetry       = 5 * time.Second
+	maxSettleTries = 5 // where the ledger knows all that a new owner needs
 )
 
-// settle writes the outcomes down and does not give up while the process may
-// live. When it cannot (a lock, a connection lost in mid-commit), the ids that
-// reached the sink are noted on the batch's own row, and only the delete is left
-// for later.
-func (w *Worker) settle(held, stop context.Context, b *buffer.Lease, outcomes []buffer.Outcome) error {
-	var delivered []int64
-	wait := settleAgain
+// settle writes the outcomes down. If that fails (a lock, a connection lost in mid-commit),
+// the ids that reached the sink are recorded on the batch's own ledger row, and only the
+// delete is left for later. Until one of both succeeds it tries again, as long as the
+// process may live, because only this worker knows what reached the sink.
+func (w *Worker) settle(leaseCtx, stop context.Context, l *buffer.Lease, outcomes []buffer.Outcome) error {
+	wait := firstRetry
 	for tries := 1; ; tries++ {
-		err := within(stop, func(ctx context.Context) error { return w.settler.Settle(ctx, b, outcomes) })
+		err := withSettleTimeout(stop, func(ctx context.Context) error { return w.settler.Settle(ctx, l, outcomes) })
 		if err == nil || errors.Is(err, buffer.ErrLocked) {
 			return err
 		}
 		if errors.Is(err, buffer.ErrLeaseLost) {
-			return w.wentThrough(held, tries > 1, err)
+			return settledAnyway(leaseCtx, tries > 1, err)
 		}
-		delivered = deliveredIDs(b, outcomes)
-		w.config.Log.WarnContext(stop, "cannot settle a batch; trying again", "group_id", b.GroupID, "error", err)
-		if len(delivered) > 0 && !b.DeliveryRecorded() {
-			markErr := within(stop, func(ctx context.Context) error { return w.settler.MarkDelivered(ctx, b, delivered) })
+		w.config.Log.WarnContext(stop, "settling a batch failed, will retry", "group_id", l.GroupID, "error", err)
+		delivered := deliveredIDs(l, outcomes)
+		record := len(delivered) > 0 && !l.DeliveryRecorded()
+		if record {
+			recordErr := withSettleTimeout(stop, func(ctx context.Context) error { return w.settler.MarkDelivered(ctx, l, delivered) })
 			switch {
-			case markErr == nil:
-				return buffer.ErrLocked // its delete is done by whoever takes it over
-			case errors.Is(markErr, buffer.ErrLeaseLost):
-				return w.wentThrough(held, true, markErr)
+			case recordErr == nil:
+				return buffer.ErrLocked // the next owner deletes them
+			case errors.Is(recordErr, buffer.ErrLeaseLost):
+				return settledAnyway(leaseCtx, true, recordErr)
 			}
 		}
-		if (len(delivered) == 0 || b.DeliveryRecorded()) && tries == settleTries {
-			return fmt.Errorf("batch %s was not settled, it will be taken over: %w", b.GroupID, err)
+		if !record && tries == maxSettleTries {
+			return fmt.Errorf("batch %s was not settled, it will be taken over: %w", l.GroupID, err)
 		}
 		select {
 		case <-stop.Done():
-			return fmt.Errorf("batch %s was not settled, it will be taken over: %w", b.GroupID, err)
+			return fmt.Errorf("batch %s was not settled, it will be taken over: %w", l.GroupID, err)
 		case <-time.After(wait):
-			wait = min(2*wait, settleAtMost)
+			wait = min(2*wait, maxRetry)
 		}
 	}
 }
 
-// wentThrough looks at a ledger row that is not ours any more. When an earlier try
-// to settle ended without an answer, and nobody can have taken the batch over since
-// because the lease holds, then it was that try which took the row away.
-func (w *Worker) wentThrough(held context.Context, unheard bool, lost error) error {
-	if unheard && held.Err() == nil {
+// settledAnyway looks at a ledger row that is not this owner's any more. If an earlier try
+// to settle ended without an answer, and no other owner can have taken the batch over because
+// the lease lasts, then that try removed the row.
+func settledAnyway(leaseCtx context.Context, unanswered bool, lost error) error {
+	if unanswered && leaseCtx.Err() == nil {
 		return nil
 	}
 	return lost
 }
 
-// within runs one step of settling. What was sent is written down also after a
-// signal, so the step does not end with stop, but lastTry after it.
-func within(stop context.Context, step func(context.Context) error) error {
+// withSettleTimeout runs one step of settling. What was sent is written down also after a
+// signal, so the step does not end with stop, but stopTimeout after it.
+func withSettleTimeout(stop context.Context, step func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(stop), settleTimeout)
 	defer cancel()
-	defer context.AfterFunc(stop, func() { time.AfterFunc(lastTry, cancel) })()
+	defer context.AfterFunc(stop, func() { time.AfterFunc(stopTimeout, cancel) })()
 	return step(ctx)
+}
+
+// deliveredIDs are the ids that outcomes say reached the sink.
+func deliveredIDs(l *buffer.Lease, outcomes []buffer.Outcome) []int64 {
+	var ids []int64
+	for i := range outcomes {
+		if outcomes[i].Verdict != buffer.Delivered {
+			continue
+		}
+		if outcomes[i].IDs == nil {
+			return l.IDs()
+		}
+		ids = append(ids, outcomes[i].IDs...)
+	}
+	return ids
 }

@@ -4,75 +4,68 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/outboxrelay/relay/sink"
 	"log/slog"
-	"strings"
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/sink"
 )
 
-// Settler is what a worker needs of a buffer.
-type Settler interface {
-	Settle(ctx context.Context, b *buffer.Lease, outcomes []buffer.Outcome) error
-	MarkDelivered(ctx context.Context, b *buffer.Lease, delivered []int64) error
-}
-
-// Observer hears what a worker does. Its methods are called by many goroutines
-// and must be quick.
+// Observer is told what a worker does. Its methods are called by many goroutines and must
+// be quick.
 type Observer interface {
-	// Sent: one attempt at the sink took so long, without the wait for a rate (Waited).
-	Sent(b *buffer.Lease, took time.Duration)
-	// Settled: the outcomes are written down; nil IDs mean all of the batch.
-	Settled(b *buffer.Lease, outcomes []buffer.Outcome, took time.Duration)
+	// Sent: one attempt at the sink took so long, without the wait for a rate limit.
+	Sent(l *buffer.Lease, took time.Duration)
+	// Settled: the outcomes are written down; sent reports whether the batch was sent in
+	// this attempt. nil IDs mean all of the batch.
+	Settled(l *buffer.Lease, outcomes []buffer.Outcome, sent bool, took time.Duration)
+	// Recovered: an address takes batches again after an outage, "" for the sink as a
+	// whole, so the batches that wait for it can be made due (buffer.Deferrer).
+	Recovered(address string)
 }
 
 // Config of a worker. MaxAttempts and Backoff are required.
 type Config struct {
 	// MaxAttempts is how often an event may be refused before it is buried.
 	MaxAttempts int
-	// NeverBury: what is refused is tried again, however often and whatever the
-	// refusal.
+	// NeverBury: a refused event is retried, however often and whatever the refusal.
 	NeverBury bool
 	// Backoff says how long to wait before a retry.
 	Backoff Backoff
-	// Ordered keeps order by key: of a batch that has to be sent again in part, no
-	// event is parted from an earlier one of its key so that it could overtake it.
+	// Ordered keeps order by key: when a batch is sent again in part, no event overtakes an
+	// earlier one of its key.
 	Ordered bool
 	// SendTimeout bounds every Send; 30 s when 0.
 	SendTimeout time.Duration
-	// Turn waits until the batch may be sent, so that batches can be claimed ahead;
-	// done gives the turn back. It ends with ctx, and earlier when there will be no
-	// turn: ok is false then, and the batch is handed back unsent. nil: at once.
-	Turn func(ctx context.Context) (done func(), ok bool)
-	// Back hears of an address that takes batches again after an outage, "" of the
-	// sink as a whole, so that those which wait for it can be made due (RetryNow). It
-	// must be quick; nil: nobody hears.
-	Back func(address string)
 	// Observer may be nil.
 	Observer Observer
-	// Log takes one DEBUG line a batch, WARN for a retry, ERROR for a dead
-	// letter; nil: slog.Default.
+	// Log takes one DEBUG line a batch, WARN for a retry, ERROR for a dead letter; nil:
+	// slog.Default.
 	Log *slog.Logger
 }
 
-// maxStarts is how many leases in a row may end without a word before a batch is
+// maxUnfinished is how many leases in a row may end without a settle before a batch is
 // taken for one that kills its workers, and halved.
-const maxStarts = 3
+const maxUnfinished = 3
 
-// Worker sends batches and settles them. Safe for concurrent use; one Worker
-// serves all the goroutines of a pipeline.
+// Worker sends batches and settles them. Safe for concurrent use; one Worker serves all
+// the goroutines of a pipeline.
 type Worker struct {
 	sink      sink.Sink
-	addresser sink.Addresser // nil where all events go to one address
-	settler   Settler
+	addresser sink.Addresser // nil if all events go to one address
+	preparer  sink.Preparer  // nil if Send has to wait for nothing
+	settler   buffer.Settler
 	config    Config
-	circuits  circuits
-	strikes   strikes
+	policy    policy
+	breakers  breakers
+	poison    poisonDetector
+
+	draining context.Context //nolint:containedctx // the worker's own, which Drain ends
+	drain    context.CancelFunc
 }
 
 // NewWorker makes a worker between a sink and the buffer its batches come from.
-func NewWorker(s sink.Sink, settler Settler, c Config) *Worker {
+func NewWorker(s sink.Sink, settler buffer.Settler, c Config) *Worker {
 	if c.SendTimeout == 0 {
 		c.SendTimeout = 30 * time.Second
 	}
@@ -82,148 +75,241 @@ func NewWorker(s sink.Sink, settler Settler, c Config) *Worker {
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
-	if c.Back == nil {
-		c.Back = func(string) {}
+	w := &Worker{
+		sink: s, settler: settler, config: c,
+		policy:   policy{c.MaxAttempts, c.NeverBury, c.Ordered, c.Backoff},
+		breakers: breakers{recovered: c.Observer.Recovered},
 	}
-	if c.Turn == nil {
-		c.Turn = func(context.Context) (func(), bool) { return func() {}, true }
-	}
-	w := &Worker{sink: s, settler: settler, config: c, circuits: circuits{back: c.Back}}
 	if a, ok := s.(sink.Addresser); ok && !a.OneAddress() {
 		w.addresser = a
 	}
+	w.preparer, _ = s.(sink.Preparer)
+	w.draining, w.drain = context.WithCancel(context.Background())
 	return w
 }
 
 type nobody struct{}
 
-func (nobody) Sent(*buffer.Lease, time.Duration)                      {}
-func (nobody) Settled(*buffer.Lease, []buffer.Outcome, time.Duration) {}
+func (nobody) Sent(*buffer.Lease, time.Duration)                            {}
+func (nobody) Settled(*buffer.Lease, []buffer.Outcome, bool, time.Duration) {}
+func (nobody) Recovered(string)                                             {}
 
-// Done is how the work on a batch went.
-type Done struct {
+// Drain releases the batches whose request waits for a rate limit, and those that
+// come to wait from now on. A request that has begun is finished.
+func (w *Worker) Drain() { w.drain() }
+
+// AcquireSlot waits until a batch may be sent, so that batches can be claimed ahead; release
+// gives the slot back. ok is false when ctx is done or the relay stops: the batch is released
+// unsent. nil: the batch has its slot already.
+type AcquireSlot func(ctx context.Context) (release func(), ok bool)
+
+// Report is how the work on a batch went.
+type Report struct {
 	// PutBack: a batch of these events waits, due after DueIn.
 	PutBack bool
 	DueIn   time.Duration
-	// Sent and Settled are how long the Send and the settling took; 0 when there was
-	// none. SendErr is what Send answered.
+	// Sent and Settled are how long the Send and the settle took; 0 if there was none.
 	Sent, Settled time.Duration
-	SendErr       error
+	// Answer is what the Send said of the limits on batches.
+	Answer Answer
 }
 
-// Work sends b and settles it. held is done when the lease is lost: then nothing
-// more is sent, and what was sent is still settled, if the fence lets it.
-// stop is done when the process has no time left to settle. The error is why the
-// batch could not be settled; its lease, or its mark, brings it back.
-func (w *Worker) Work(held, stop context.Context, b *buffer.Lease) (Done, error) {
-	var d Done
-	outcomes, err := w.outcomes(held, b, &d)
+// attempt is what one lease of a batch comes to.
+type attempt struct {
+	outcomes []buffer.Outcome
+	deferred bool          // not sent, because its address or the sink is unavailable
+	sent     bool          // or tried to be
+	took     time.Duration // by the Send
+	answer   Answer
+}
+
+// Work sends the batch and settles it. leaseCtx ends when the lease is lost: nothing more is
+// sent then, and what was sent is still settled, if the fence allows it. stop ends
+// when the process has no time left to settle. The error is why the batch could not be
+// settled; its lease, or the record of its delivery, brings it back.
+func (w *Worker) Work(leaseCtx, stop context.Context, l *buffer.Lease, slot AcquireSlot) (Report, error) {
+	a, err := w.attempt(leaseCtx, l, slot)
 	if err != nil {
-		return d, err
+		return Report{}, err
 	}
-	w.tell(held, b, outcomes)
+	w.log(leaseCtx, l, &a)
+	r := Report{Sent: a.took, Answer: a.answer}
 	began := time.Now()
-	if err := w.settle(held, stop, b, outcomes); err != nil {
+	if err := w.settle(leaseCtx, stop, l, a.outcomes); err != nil {
 		if errors.Is(err, buffer.ErrLocked) {
-			d.PutBack, d.DueIn = true, time.Second
-			return d, nil
+			r.PutBack, r.DueIn = true, time.Second
+			return r, nil
 		}
-		return d, err
+		return r, err
 	}
-	d.Settled = time.Since(began)
-	w.config.Observer.Settled(b, outcomes, d.Settled)
-	for i := range outcomes {
-		if o := &outcomes[i]; o.Verdict == buffer.Retry && (!d.PutBack || o.After < d.DueIn) {
-			d.PutBack, d.DueIn = true, o.After
+	r.Settled = time.Since(began)
+	w.config.Observer.Settled(l, a.outcomes, a.sent, r.Settled)
+	for i := range a.outcomes {
+		if o := &a.outcomes[i]; o.Verdict == buffer.Retry && (!r.PutBack || o.After < r.DueIn) {
+			r.PutBack, r.DueIn = true, o.After
 		}
 	}
-	return d, nil
+	return r, nil
 }
 
-// outcomes finds out what becomes of every event of the batch.
-func (w *Worker) outcomes(held context.Context, b *buffer.Lease, d *Done) ([]buffer.Outcome, error) {
+// attempt finds out what becomes of every event of the batch: without a Send where there is
+// nothing to send, otherwise by the Send's result.
+func (w *Worker) attempt(ctx context.Context, l *buffer.Lease, slot AcquireSlot) (attempt, error) {
 	switch {
-	case len(b.Events) == 0: // somebody else deleted them: only the ledger row is left
-		return []buffer.Outcome{{Verdict: buffer.Delivered}}, nil
-	case b.DeliveryRecorded():
-		return w.carry(b, finishMarked(b)), nil
-	case missing(b):
-		return unprojected(b), nil
-	case b.UnfinishedLeases > maxStarts && wrong(b) == nil: // else it was the projection
-		return w.unfinished(held, b), nil
+	case l.Len() == 0: // the application deleted them: only the ledger row is left
+		return attempt{outcomes: []buffer.Outcome{{Verdict: buffer.Delivered}}}, nil
+	case l.DeliveryRecorded():
+		return attempt{outcomes: w.policy.finishDelivered(l)}, nil
+	case hasUnprojected(l):
+		return attempt{outcomes: buryUnprojected(l)}, nil
+	case l.UnfinishedLeases > maxUnfinished && projectionErr(l) == nil: // otherwise nothing was sent
+		return attempt{outcomes: w.crashLooping(ctx, l)}, nil
 	}
-	done, ok := w.config.Turn(held)
+	if slot != nil {
+		release, ok := slot(ctx)
+		if !ok {
+			return w.released(ctx, l)
+		}
+		defer release()
+	}
+	// Not before: what was recorded while the batch waited for its slot counts.
+	if outcomes := w.deferUnavailable(l); outcomes != nil {
+		return attempt{outcomes: outcomes, deferred: true}, nil
+	}
+	r, took, ok := w.send(ctx, l)
+	if !ok {
+		return w.released(ctx, l)
+	}
+	w.config.Observer.Sent(l, took)
 	switch {
-	case !ok && errors.Is(context.Cause(held), buffer.ErrLeaseLost):
-		return nil, fmt.Errorf("batch %s: %w", b.GroupID, buffer.ErrLeaseLost)
-	case !ok:
-		return handedBack(b), nil
+	case r.fenced:
+		return attempt{}, fmt.Errorf("batch %s: %w", l.GroupID, sink.ErrFenced)
+	case leaseLost(ctx) && !r.settlesAnyway():
+		return attempt{}, fmt.Errorf("batch %s: %w", l.GroupID, buffer.ErrLeaseLost)
 	}
-	defer done()
-	// Not before: what was heard of the sink while the batch waited counts.
-	if aside := w.setAside(b); aside != nil {
-		return aside, nil
+	a := attempt{sent: true, took: took, answer: r.answer()}
+	r = w.record(ctx, l, r)
+	a.outcomes = w.policy.decide(l, r)
+	if r.poison && len(a.outcomes) > 1 {
+		w.poison.inherit(l.GroupID, a.outcomes)
 	}
-	ctx, cancel := context.WithTimeout(held, w.config.SendTimeout)
+	return a, nil
+}
+
+// released is the attempt of a batch that the relay stops before it is sent.
+func (w *Worker) released(ctx context.Context, l *buffer.Lease) (attempt, error) {
+	if leaseLost(ctx) {
+		return attempt{}, fmt.Errorf("batch %s: %w", l.GroupID, buffer.ErrLeaseLost)
+	}
+	return attempt{outcomes: released(l)}, nil
+}
+
+func leaseLost(ctx context.Context) bool { return errors.Is(context.Cause(ctx), buffer.ErrLeaseLost) }
+
+// send sends the batch and interprets what the sink said. took is without the wait for a
+// rate limit. ok is false when the relay stopped during that wait: nothing was sent.
+func (w *Worker) send(ctx context.Context, l *buffer.Lease) (r result, took time.Duration, ok bool) {
+	if err := projectionErr(l); err != nil {
+		return projectionResult(l, err), 0, true
+	}
+	l.FirstSend = l.UnfinishedLeases == 1 && l.Attempts == 0 && l.Outages == 0
+	sendCtx, cancel := context.WithTimeout(ctx, w.config.SendTimeout)
 	defer cancel()
-	ctx, waited := sink.WithWait(ctx)
 	began := time.Now()
-	err := w.send(ctx, b)
-	switch {
-	case !errors.Is(err, sink.ErrNotSent):
-	case errors.Is(context.Cause(held), buffer.ErrLeaseLost):
-		return nil, fmt.Errorf("batch %s: %w", b.GroupID, buffer.ErrLeaseLost)
-	default:
-		return handedBack(b), nil
+	waited, err := w.prepareAndSend(sendCtx, &l.Batch)
+	if errors.Is(err, errDraining) {
+		return result{}, 0, false
 	}
-	d.Sent, d.SendErr = time.Since(began)-waited(), err
-	w.config.Observer.Sent(b, d.Sent)
-	_, partly := errors.AsType[*sink.BatchError](err)
-	switch {
-	case errors.Is(err, sink.ErrFenced):
-		return nil, fmt.Errorf("batch %s: %w", b.GroupID, err)
-	case err == nil || partly: // what was accepted is settled, lease or no lease
-	case errors.Is(context.Cause(held), buffer.ErrLeaseLost):
-		return nil, fmt.Errorf("batch %s: %w", b.GroupID, buffer.ErrLeaseLost)
-	case held.Err() != nil:
-		err = sink.Unavailable(err) // cut off: nothing can be said about the events
-	case ctx.Err() != nil:
-		err = sink.MaybePoison(err)
+	r = interpret(&l.Batch, err, w.addressOf)
+	if err != nil && r.each == nil && r.split == nil {
+		switch {
+		case ctx.Err() != nil: // cut off
+			r = r.outage(false)
+		case sendCtx.Err() != nil:
+			r = r.outage(true)
+		}
 	}
-	a := w.hear(held, b, err)
-	if a.sinkIsBack {
-		w.config.Log.InfoContext(held, "the sink takes batches again")
-	}
-	for _, address := range a.back {
-		w.config.Log.InfoContext(held, "the address takes events again", "address", address)
-	}
-	return w.judge(b, a), nil
+	return r, time.Since(began) - waited, true
 }
 
-// tell logs what was decided: DEBUG a batch, WARN a retry, ERROR a dead letter.
-func (w *Worker) tell(ctx context.Context, b *buffer.Lease, outcomes []buffer.Outcome) {
-	for i := range outcomes {
-		o := &outcomes[i]
+var errDraining = errors.New("the relay stops")
+
+// prepareAndSend returns how long the request waited for a rate limit, and what the sink said.
+func (w *Worker) prepareAndSend(ctx context.Context, b *buffer.Batch) (waited time.Duration, err error) {
+	if w.preparer == nil {
+		return 0, w.sink.Send(ctx, b)
+	}
+	request, err := w.preparer.Prepare(ctx, b)
+	if err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	acquireCtx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(w.draining, func() { cancel(errDraining) })()
+	err = request.Acquire(acquireCtx)
+	waited = time.Since(began)
+	switch {
+	case err == nil:
+		return waited, request.Send(ctx)
+	case errors.Is(context.Cause(acquireCtx), errDraining):
+		return waited, errDraining
+	}
+	return waited, err
+}
+
+// crashLooping decides on a batch that keeps taking its worker down: it is halved until the
+// event that does it stands alone. That event is buried, unless the sink turns out to have it, and
+// no other worker may send it any more.
+func (w *Worker) crashLooping(ctx context.Context, l *buffer.Lease) []buffer.Outcome {
+	why := fmt.Sprintf("%d owners in a row did not finish this batch", l.UnfinishedLeases-1)
+	one := part{verdict: verdict{kind: rejected, err: errors.New(why)}, attempts: l.Attempts}
+	switch {
+	case l.Len() > 1:
+		return w.policy.halve(l, why)
+	case w.config.NeverBury:
+		return []buffer.Outcome{w.policy.retry(l, one)}
+	}
+	if f, ok := w.sink.(sink.Fencer); ok {
+		ctx, cancel := context.WithTimeout(ctx, w.config.SendTimeout)
+		defer cancel()
+		delivered, err := f.Fence(ctx, &l.Batch)
+		switch {
+		case err != nil:
+			one.verdict = verdictOf(err)
+			one.verdict.kind = unavailable
+			return []buffer.Outcome{w.policy.retry(l, one)}
+		case delivered:
+			return []buffer.Outcome{{Verdict: buffer.Delivered}}
+		}
+	}
+	return []buffer.Outcome{{Verdict: buffer.Dead, Attempts: l.Attempts, Error: why + ", in which it stood alone"}}
+}
+
+// log writes a line an outcome: ERROR for dead letters, WARN for a retry, DEBUG for what was
+// delivered, deferred or is due at once.
+func (w *Worker) log(ctx context.Context, l *buffer.Lease, a *attempt) {
+	for i := range a.outcomes {
+		o := &a.outcomes[i]
 		level, text := slog.LevelDebug, "batch delivered"
-		switch o.Verdict {
-		case buffer.Retry:
-			level, text = slog.LevelWarn, "events are sent again later"
-			switch {
-			case o.After == 0 && o.Error == "" || strings.HasPrefix(o.Error, aside):
-				level = slog.LevelDebug
-			case o.After == 0: // halved: once for all of the batch
-				text = "a batch is divided"
-				if i > 0 {
-					level = slog.LevelDebug
-				}
+		switch {
+		case o.Verdict == buffer.Dead:
+			level, text = slog.LevelError, "events became dead letters"
+		case o.Verdict == buffer.Delivered:
+		case a.deferred, o.After == 0 && o.Error == "":
+			text = "events scheduled for retry"
+		case o.After == 0: // halved; one line for all of the batch
+			text = "batch split"
+			if i == 0 {
+				level = slog.LevelWarn
 			}
-		case buffer.Dead:
-			level, text = slog.LevelError, "events are dead letters"
+		default:
+			level, text = slog.LevelWarn, "delivery failed, will retry"
 		}
 		if !w.config.Log.Enabled(ctx, level) {
 			continue
 		}
-		events, first := len(b.Events), b.FirstID
+		events, first := l.Len(), l.FirstID
 		if o.IDs != nil {
 			events, first = len(o.IDs), 0
 			if len(o.IDs) > 0 {
@@ -231,23 +317,26 @@ func (w *Worker) tell(ctx context.Context, b *buffer.Lease, outcomes []buffer.Ou
 			}
 		}
 		attrs := []slog.Attr{
-			slog.String("group_id", b.GroupID.String()), slog.Int("events", events), slog.Int64("first_id", first),
+			slog.String("group_id", l.GroupID.String()), slog.Int("events", events), slog.Int64("first_id", first),
+		}
+		if o.Verdict == buffer.Retry {
+			attrs = append(attrs, slog.Duration("retry_in", o.After))
 		}
 		if o.Verdict != buffer.Delivered {
-			attrs = append(attrs, slog.Int("attempts", o.Attempts), slog.Duration("after", o.After), slog.String("error", o.Error))
+			attrs = append(attrs, slog.Int("attempts", o.Attempts), slog.String("error", o.Error))
 		}
 		w.config.Log.LogAttrs(ctx, level, text, attrs...)
 	}
 }
 
-// Allow tells how many batches the sink takes as far as is known: any number
-// (math.MaxInt), none, or, during an outage now and then, one for a trial. The
-// sink itself is asked before, so it may take up to five seconds.
-func (w *Worker) Allow(ctx context.Context) int { return w.circuits.allow(ctx, w.sink) }
+// Allow returns how many batches may be claimed for the sink: any number (math.MaxInt),
+// none, or, during an outage now and then, one for a half-open probe. It may call the
+// sink's Check first, so it may take up to five seconds.
+func (w *Worker) Allow(ctx context.Context) int { return w.breakers.allow(ctx, w.sink) }
 
-// Probe says for which of the addresses that batches wait for (see DeferredAddresses) it is time
-// for a trial: one batch of each may be made due now (see RetryNow).
-func (w *Worker) Probe(waitedFor []string) []string { return w.circuits.probe(waitedFor) }
+// ProbesDue returns for which of the addresses that batches wait for (buffer.Deferrer) it is
+// time to make one batch due, as a half-open probe.
+func (w *Worker) ProbesDue(deferred []string) []string { return w.breakers.probesDue(deferred) }
 
-// Outage is why the sink is taken to be away; nil when it is not.
-func (w *Worker) Outage() error { return w.circuits.outage() }
+// Outage is why the sink is taken to be unavailable; nil if it is not.
+func (w *Worker) Outage() error { return w.breakers.outage() }

@@ -1,18 +1,18 @@
-// Package distributor decides when batches are claimed, and how many: it counts
-// the unclaimed events on a schedule, bounded, and hands out tickets to the
-// workers that are free.
+// Package distributor decides when batches are claimed, and how many: it counts the
+// unclaimed events on a schedule, bounded, and issues tickets to the workers that are
+// free.
 //
 //	tickets = min(ceil(unclaimed / batch_size), max_batches), as workers come free
 //
-// Fresh events are counted on the schedule; with Eager a worker whose batch came
-// back full gets the next ticket at once. With Poll a claim needs no count: a ring of
-// the Bell is worth a ticket at once, and so is, where none is heard, a few
-// milliseconds after a claim that brought events, then twice that, up to a second.
-// While so many commits ring that it holds up the application, the bell is muted and
-// the relay polls (see waking). Batches that are due (a retry, a lost
-// owner, a delete to be done again) have a clock of their own, so that a nightly
-// schedule does not put off a retry until tomorrow; while fresh events wait they
-// get up to half of the workers.
+// Fresh events are counted on the schedule. With Eager, a worker whose batch came back full
+// gets the next ticket at once. With Poll, claims need no count: a commit notification
+// issues a ticket immediately; without notifications the distributor polls 5 ms after a
+// claim that returned events and doubles the interval up to 1 s. While notifications come
+// faster than claims, the listener is paused and the distributor polls (see wakeState).
+//
+// Due batches (a retry, a lost owner, a delete to be done again) have a clock of
+// their own, so that a nightly schedule does not put off a retry until tomorrow. While fresh
+// events wait, due batches get up to half of the workers.
 package distributor
 
 import (
@@ -34,94 +34,104 @@ type Buffer interface {
 	CountBacklog(ctx context.Context, limit int) (buffer.Backlog, error)
 }
 
+// Observer is told what a distributor counted. Its methods must be quick.
+type Observer interface {
+	// Counted is called after every count, with its error; fresh reports whether
+	// unclaimed events were counted too, or due batches only.
+	Counted(b buffer.Backlog, fresh bool, err error)
+	// Backpressure is called after every count that succeeded: err says that MaxWaiting keeps
+	// the counted events from being claimed; nil: it does not.
+	Backpressure(err error)
+}
+
 // Config of a distributor. Schedule and the four numbers are required.
 type Config struct {
 	// Schedule says when to count and fan out.
 	Schedule cron.Schedule
-	// Eager goes on at once while batches come back full; else fresh events are
+	// Eager continues at once while batches come back full. Otherwise fresh events are
 	// claimed on schedule only, up to what was counted then.
 	Eager bool
 	// Poll claims fresh events between two distributions too.
 	Poll bool
-	// Bell tells of commits, which are then claimed at once; only with Poll. nil: what
-	// was committed is found by polling alone.
-	Bell Bell
-	// BatchSize is the events a batch may hold, MaxBatches the tickets one
-	// distribution may hand out, MaxWaiting the batches that may wait for a
-	// retry or a delete before claiming stops, Workers the workers there are.
+	// Listener tells of commits, whose events are then claimed at once; only with Poll. nil:
+	// they are found by polling alone.
+	Listener Listener
+	// BatchSize is the events a batch may hold. MaxBatches is the tickets one distribution may
+	// issue. MaxWaiting is the batches that may wait for a retry or a delete before
+	// claiming stops. Workers is the workers there are.
 	BatchSize, MaxBatches, MaxWaiting, Workers int
-	// Limits says how many events a batch may hold now, and how many tickets may be
-	// out: BatchSize and Workers at the most, which it stands for; nil: these. It must
-	// be quick. More is heard of with the next report.
+	// Limits returns how many events a batch may hold now, and how many tickets may be out: at
+	// most BatchSize and Workers, which nil stands for. It must be quick. A higher
+	// limit takes effect with the next report.
 	Limits func() (batchSize, tickets int)
-	// Allow says how many batches the sink takes just now. 0: no ticket is handed
-	// out. 1 is for a trial: due batches and fresh events take turns then. nil: any
-	// number. It may block until ctx is done.
+	// Allow returns how many batches the sink takes now. 0: no ticket is issued. 1 is for a
+	// half-open probe: due batches and fresh events take turns then. nil: any number. It may
+	// block until ctx is done.
 	Allow func(ctx context.Context) int
-	// Looked hears of every look, its error included; counted tells whether
-	// fresh events were counted too, or due batches only. nil: nobody.
-	Looked func(b buffer.Backlog, counted bool, err error)
-	// Held hears after every look that worked whether MaxWaiting keeps events that
-	// were counted from being claimed: the error says so; nil: it does not.
-	// nil: nobody.
-	Held func(err error)
+	// Observer may be nil.
+	Observer Observer
 	// Log takes warnings, and INFO when their reason is gone; nil: slog.Default.
 	Log *slog.Logger
 }
 
 const (
-	// dueEvery is the clock of batches that are due.
-	dueEvery = time.Second
-	// lookTimeout bounds a look.
-	lookTimeout = 30 * time.Second
-	// holdFor is how long tickets wait when the database is away; holdFirst, after a
-	// first claim that failed, for many a failure is a single one; holdSink, when the
-	// sink is, which costs no more than to ask Allow again.
-	holdFor   = time.Second
-	holdFirst = 50 * time.Millisecond
-	holdSink  = 250 * time.Millisecond
-	// heldAtLeast is how long claiming has to go on before it is said to: beside a
-	// ledger that is nearly full a batch comes and goes every second.
-	heldAtLeast = 10 * time.Second
+	// dueInterval is how often due batches are counted.
+	dueInterval = time.Second
+	// countTimeout bounds a count.
+	countTimeout = 30 * time.Second
+	// firstBackoff is how long no ticket is issued after a claim that failed; it doubles up to
+	// maxBackoff. sinkBackoff is how long when the sink takes nothing, which costs
+	// no more than to ask Allow again.
+	firstBackoff = 50 * time.Millisecond
+	maxBackoff   = time.Second
+	sinkBackoff  = 250 * time.Millisecond
+	// resumedAfter is how long claiming has to go on before that is logged: next to a ledger
+	// that is nearly full a batch comes and goes every second.
+	resumedAfter = 10 * time.Second
 )
 
-// Distributor hands out tickets. Make one with New.
+// Distributor issues tickets. Make one with New.
 type Distributor struct {
-	config  Config
-	buffer  Buffer
-	handed  chan Ticket
-	reports chan Report
-	looks   chan look
-	wakes   chan struct{}
+	config   Config
+	buffer   Buffer
+	tickets  chan Ticket
+	reports  chan Report
+	counts   chan countResult
+	recounts chan struct{}
 
 	// Owned by Run.
-	free      int           // workers without a ticket
-	due       int           // batches known to be due
-	dueOut    int           // due tickets handed out
-	dueLast   bool          // the last ticket was for a due batch
-	waiting   int           // batches waiting or marked, as last seen
-	schedNext time.Time     // the next distribution; zero: never
-	dueNext   time.Time     // the next look for due batches
-	hold      time.Time     // no ticket before this
-	holdNext  time.Duration // how long after the next claim that fails
-	looking   bool          // a look is under way
-	woken     bool          // by RetryNow, since it began
-	failing   bool          // the last look failed
-	heldAt    time.Time     // when MaxWaiting was last seen to stop the claiming; zero: it goes on, or that was said
+	free          int           // workers without a ticket
+	due           int           // batches known to be due
+	dueOut        int           // due tickets issued
+	dueLast       bool          // the last ticket was for a due batch
+	waiting       int           // batches that wait, or wait for their delete, as last counted
+	schedNext     time.Time     // the next distribution; zero: never
+	dueNext       time.Time     // the next count of due batches
+	backoffUntil  time.Time     // no ticket before this
+	nextBackoff   time.Duration // after the next claim that fails
+	counting      bool          // a count is under way
+	recount       bool          // was asked for since it began
+	failing       bool          // the last count failed
+	backpressured time.Time     // when MaxWaiting last stopped the claiming; zero: claiming resumed, and that was logged
 
-	waking
+	wakeState
 
 	distribution int // counts them
-	tickets      int // it may still hand out
-	left         int // events it counted, less those that tickets were handed out for
+	left         int // tickets that it may still issue
+	uncovered    int // events it counted, less those that tickets were issued for
 }
 
-// look is a look at the buffer and what it brought.
-type look struct {
-	distribute bool
-	backlog    buffer.Backlog
-	err        error
+// countResult is a count of the backlog.
+type countResult struct {
+	fresh   bool
+	backlog buffer.Backlog
+	err     error
 }
+
+type nobody struct{}
+
+func (nobody) Counted(buffer.Backlog, bool, error) {}
+func (nobody) Backpressure(error)                  {}
 
 // New makes a distributor on a buffer. It does nothing before Run.
 func New(b Buffer, c Config) *Distributor {
@@ -134,53 +144,50 @@ func New(b Buffer, c Config) *Distributor {
 	if c.Allow == nil {
 		c.Allow = func(context.Context) int { return math.MaxInt }
 	}
-	if c.Looked == nil {
-		c.Looked = func(buffer.Backlog, bool, error) {}
-	}
-	if c.Held == nil {
-		c.Held = func(error) {}
+	if c.Observer == nil {
+		c.Observer = nobody{}
 	}
 	if !c.Poll {
-		c.Bell = nil
+		c.Listener = nil
 	}
 	return &Distributor{
-		config:  c,
-		buffer:  b,
-		handed:  make(chan Ticket, c.Workers), // never more out than workers free
-		reports: make(chan Report, c.Workers),
-		looks:   make(chan look, 1), // never more than one under way
-		wakes:   make(chan struct{}, 1),
-		free:    c.Workers, holdNext: holdFirst,
-		waking: waking{bell: c.Bell, on: c.Poll},
+		config:   c,
+		buffer:   b,
+		tickets:  make(chan Ticket, c.Workers), // never more out than workers free
+		reports:  make(chan Report, c.Workers),
+		counts:   make(chan countResult, 1), // never more than one under way
+		recounts: make(chan struct{}, 1),
+		free:     c.Workers, nextBackoff: firstBackoff,
+		wakeState: wakeState{listener: c.Listener, polls: c.Poll},
 	}
 }
 
 // Tickets is where workers take their tickets from; closed when Run returns.
-func (d *Distributor) Tickets() <-chan Ticket { return d.handed }
+func (d *Distributor) Tickets() <-chan Ticket { return d.tickets }
 
-// Done is a worker's report on its ticket; there is exactly one a ticket. It
-// never blocks.
+// Done takes a worker's report on its ticket; there is exactly one a ticket. It never
+// blocks.
 func (d *Distributor) Done(r Report) { d.reports <- r }
 
-// RetryNow asks for a look at the batches that are due, at once: some were made due
-// now. It never blocks.
-func (d *Distributor) Wake() {
+// RecountDue counts the due batches at once, because some were made due now. It never
+// blocks.
+func (d *Distributor) RecountDue() {
 	select {
-	case d.wakes <- struct{}{}:
+	case d.recounts <- struct{}{}:
 	default: // one is asked for already
 	}
 }
 
-// Run hands out tickets until ctx is done, and returns nil.
+// Run issues tickets until ctx is done, and returns nil.
 func (d *Distributor) Run(ctx context.Context) error {
-	var looking sync.WaitGroup
-	defer looking.Wait()
-	defer close(d.handed)
+	var counting sync.WaitGroup
+	defer counting.Wait()
+	defer close(d.tickets)
 	now := time.Now()
 	d.schedNext, d.dueNext = d.config.Schedule.Next(now), now
 	d.start(now)
 	for {
-		d.handOut(ctx)
+		d.issueTickets(ctx)
 		wait := time.NewTimer(time.Until(d.next()))
 		select {
 		case <-ctx.Done():
@@ -188,125 +195,125 @@ func (d *Distributor) Run(ctx context.Context) error {
 			return nil
 		case r := <-d.reports:
 			d.report(r)
-		case l := <-d.looks:
-			d.saw(ctx, l)
-		case <-d.wakes:
-			d.woken = true
+		case c := <-d.counts:
+			d.onCount(ctx, c)
+		case <-d.recounts:
+			d.recount = true
 			d.dueBy(time.Now())
-		case <-d.rings():
-			d.heard(time.Now())
+		case <-d.notifications():
+			d.onNotification(time.Now())
 		case <-wait.C:
 			d.tick(time.Now())
-			// A look that takes long must not keep workers waiting that could go on.
-			if distribute, due := d.lookDue(); due {
-				d.looking, d.woken, d.dueNext = true, false, time.Now().Add(lookTimeout+dueEvery)
-				looking.Go(func() { d.looks <- d.look(ctx, distribute) })
+			// A count that takes long must not hold up workers that could continue.
+			if fresh, due := d.countDue(); due {
+				d.counting, d.recount, d.dueNext = true, false, time.Now().Add(countTimeout+dueInterval)
+				counting.Go(func() { d.counts <- d.count(ctx, fresh) })
 			}
 		}
 		wait.Stop()
 	}
 }
 
-// next is when something is to be done although nobody reports.
+// next is when to do something although no worker reports.
 func (d *Distributor) next() time.Time {
 	now := time.Now()
-	next := now.Add(lookTimeout)
-	if !d.looking {
+	next := now.Add(countTimeout)
+	if !d.counting {
 		next = d.dueNext
 		if !d.schedNext.IsZero() && d.schedNext.Before(next) { // 30 February never comes
 			next = d.schedNext
 		}
 	}
-	if d.wanted() && d.hold.After(now) && d.hold.Before(next) {
-		next = d.hold
+	if d.canIssue() && d.backoffUntil.After(now) && d.backoffUntil.Before(next) {
+		next = d.backoffUntil
 	}
-	if !d.poll.IsZero() && d.poll.Before(next) {
-		next = d.poll
+	if !d.pollAt.IsZero() && d.pollAt.Before(next) {
+		next = d.pollAt
 	}
 	return next
 }
 
-// dueBy puts the next look for due batches at t, unless it is sooner already.
+// dueBy puts the next count of due batches at t, unless it is sooner already.
 func (d *Distributor) dueBy(t time.Time) {
 	if t.Before(d.dueNext) {
 		d.dueNext = t
 	}
 }
 
-// lookDue tells whether it is time for a look, and whether fresh events are to
-// be counted too.
-func (d *Distributor) lookDue() (distribute, due bool) {
+// countDue reports whether it is time for a count, and whether fresh events are counted
+// too.
+func (d *Distributor) countDue() (fresh, due bool) {
 	now := time.Now()
 	scheduled := !d.schedNext.IsZero() && !now.Before(d.schedNext)
-	return scheduled || d.countsAt(now), !d.looking && (scheduled || !now.Before(d.dueNext))
+	return scheduled || d.countsFresh(now), !d.counting && (scheduled || !now.Before(d.dueNext))
 }
 
-// look counts: fresh events for a distribution, else due batches only.
-func (d *Distributor) look(ctx context.Context, distribute bool) look {
+// count counts fresh events for a distribution, otherwise due batches only.
+func (d *Distributor) count(ctx context.Context, fresh bool) countResult {
 	limit := 0
-	if distribute {
+	if fresh {
 		size, _ := d.config.Limits()
 		limit = d.config.MaxBatches * size
 		if d.config.Eager { // full batches call for more, whatever was counted
 			limit = min(limit, 2*d.config.Workers*size)
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	ctx, cancel := context.WithTimeout(ctx, countTimeout)
 	defer cancel()
 	backlog, err := d.buffer.CountBacklog(ctx, limit)
-	return look{distribute, backlog, err}
+	return countResult{fresh, backlog, err}
 }
 
-// saw takes what a look brought.
-func (d *Distributor) saw(ctx context.Context, l look) {
-	d.looking = false
+// onCount takes the result of a count.
+func (d *Distributor) onCount(ctx context.Context, c countResult) {
+	d.counting = false
 	if ctx.Err() != nil {
 		return
 	}
-	d.config.Looked(l.backlog, l.distribute, l.err)
+	d.config.Observer.Counted(c.backlog, c.fresh, c.err)
 	now := time.Now()
-	d.dueBy(now.Add(dueEvery))
-	if d.woken {
+	d.dueBy(now.Add(dueInterval))
+	if d.recount {
 		d.dueBy(now)
 	}
-	if l.err != nil {
+	if c.err != nil {
 		if !d.failing {
-			d.config.Log.WarnContext(ctx, "cannot look at the buffer; trying again every second", "error", l.err)
+			d.config.Log.WarnContext(ctx, "counting backlog failed, will retry every second", "error", c.err)
 		}
 		d.failing = true
-		if l.distribute { // a nightly distribution is not put off until tomorrow
-			d.schedNext = now.Add(holdFor)
+		if c.fresh { // a nightly distribution is not put off until tomorrow
+			d.schedNext = now.Add(maxBackoff)
 		}
 		return
 	}
 	if d.failing {
 		d.failing = false
-		d.config.Log.InfoContext(ctx, "the buffer can be looked at again")
+		d.config.Log.InfoContext(ctx, "counting backlog works again")
 	}
-	d.due, d.waiting = l.backlog.Due, l.backlog.Waiting+l.backlog.Delivered
-	if l.distribute {
+	d.due, d.waiting = c.backlog.Due, c.backlog.Waiting+c.backlog.Delivered
+	if c.fresh {
 		d.distribution++
-		d.left, d.tickets = l.backlog.Unclaimed, d.config.MaxBatches
+		d.uncovered, d.left = c.backlog.Unclaimed, d.config.MaxBatches
 		d.schedNext = d.config.Schedule.Next(now)
-		d.looked(now)
+		d.countedFresh(now)
 	}
-	d.tellHeld(ctx, now)
+	d.reportBackpressure(ctx, now)
 }
 
-// tellHeld says when MaxWaiting stops the claiming, and when it goes on.
-func (d *Distributor) tellHeld(ctx context.Context, now time.Time) {
-	if d.counted() && d.full() {
-		d.config.Held(fmt.Errorf("claiming has stopped: %d batches wait or are marked, max_waiting is %d", d.waiting, d.config.MaxWaiting))
-		if d.heldAt.IsZero() {
-			d.config.Log.WarnContext(ctx, "claiming has stopped: max_waiting batches wait or are marked",
+// reportBackpressure says when MaxWaiting stops the claiming, and when claiming resumes.
+func (d *Distributor) reportBackpressure(ctx context.Context, now time.Time) {
+	if d.hasTickets() && d.full() {
+		d.config.Observer.Backpressure(fmt.Errorf("claiming stopped: %d batches wait for a retry or a delete, max_waiting is %d", d.waiting, d.config.MaxWaiting))
+		if d.backpressured.IsZero() {
+			d.config.Log.WarnContext(ctx, "claiming stopped: too many batches wait for a retry or a delete",
 				"batches", d.waiting, "max_waiting", d.config.MaxWaiting)
 		}
-		d.heldAt = now
+		d.backpressured = now
 		return
 	}
-	d.config.Held(nil)
-	if !d.heldAt.IsZero() && now.Sub(d.heldAt) >= heldAtLeast {
-		d.heldAt = time.Time{}
-		d.config.Log.InfoContext(ctx, "claiming goes on", "batches", d.waiting, "max_waiting", d.config.MaxWaiting)
+	d.config.Observer.Backpressure(nil)
+	if !d.backpressured.IsZero() && now.Sub(d.backpressured) >= resumedAfter {
+		d.backpressured = time.Time{}
+		d.config.Log.InfoContext(ctx, "claiming resumed", "batches", d.waiting, "max_waiting", d.config.MaxWaiting)
 	}
 }

@@ -3,7 +3,6 @@ package distributor_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -12,10 +11,9 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/distributor"
-	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-func TestFreshEventsAreCountedOnSchedule(t *testing.T) {
+func TestCount_FollowsTheSchedule(t *testing.T) {
 	t.Parallel()
 	for spec, want := range map[string][]time.Duration{
 		"*/5 * * * *":                       {5 * time.Minute, 10 * time.Minute},                                   // 5 fields
@@ -38,7 +36,7 @@ func TestFreshEventsAreCountedOnSchedule(t *testing.T) {
 	}
 }
 
-func TestTicketsOfADistribution(t *testing.T) {
+func TestTickets_OfADistribution(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name           string
@@ -76,7 +74,7 @@ func TestTicketsOfADistribution(t *testing.T) {
 	}
 }
 
-func TestAllWorkersAreKeptBusy(t *testing.T) {
+func TestTickets_KeepAllWorkersBusy(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, "@every 1s", &table{unclaimed: 1000}, func(c *distributor.Config) { c.Eager = true })
@@ -92,7 +90,7 @@ func TestAllWorkersAreKeptBusy(t *testing.T) {
 	})
 }
 
-func TestASmallBatchEndsNoDistribution(t *testing.T) {
+func TestDistribution_ContinuesAfterASmallBatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, "@every 1m", &table{unclaimed: 40}, func(c *distributor.Config) { c.Workers = 1 })
@@ -107,7 +105,7 @@ func TestASmallBatchEndsNoDistribution(t *testing.T) {
 	})
 }
 
-func TestAnEmptyClaimEndsADistribution(t *testing.T) {
+func TestDistribution_EndsWithAnEmptyClaim(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, "@every 1m", &table{unclaimed: 50}, func(c *distributor.Config) { c.Workers, c.Eager = 1, true })
@@ -120,7 +118,7 @@ func TestAnEmptyClaimEndsADistribution(t *testing.T) {
 
 // A claim that began before a count may find nothing although the count found
 // much.
-func TestAnEmptyClaimOfAnOlderDistributionEndsNone(t *testing.T) {
+func TestDistribution_OutlivesAnOlderEmptyClaim(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, "@every 1m", &table{unclaimed: 1}, func(c *distributor.Config) { c.Workers = 2 })
@@ -138,7 +136,7 @@ func TestAnEmptyClaimOfAnOlderDistributionEndsNone(t *testing.T) {
 	})
 }
 
-func TestDueBatchesHaveTheirOwnClock(t *testing.T) {
+func TestTickets_DueBatchesHaveTheirOwnClock(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, "0 2 * * *", &table{unclaimed: 500}, nil) // nightly
@@ -177,7 +175,7 @@ func TestDueBatchesHaveTheirOwnClock(t *testing.T) {
 	})
 }
 
-func TestDueBatchesGetHalfOfTheWorkersWhileFreshEventsWait(t *testing.T) {
+func TestTickets_DueBatchesGetHalfOfTheWorkers(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name              string
@@ -209,7 +207,7 @@ func TestDueBatchesGetHalfOfTheWorkersWhileFreshEventsWait(t *testing.T) {
 	}
 }
 
-func TestOneWorkerTakesDueAndFreshInTurns(t *testing.T) {
+func TestTickets_OneWorkerTakesTurns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, "@every 1s", &table{}, func(c *distributor.Config) { c.Workers = 1 })
@@ -227,7 +225,7 @@ func TestOneWorkerTakesDueAndFreshInTurns(t *testing.T) {
 	})
 }
 
-func TestClaimingStopsWhileTooManyBatchesWait(t *testing.T) {
+func TestBackpressure_StopsClaiming(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, "@every 1s", &table{unclaimed: 1000}, func(c *distributor.Config) { c.Workers, c.MaxWaiting, c.Eager = 1, 3, true })
@@ -249,27 +247,25 @@ func TestClaimingStopsWhileTooManyBatchesWait(t *testing.T) {
 	})
 }
 
-func TestItIsSaidWhenMaxWaitingStopsTheClaiming(t *testing.T) {
+func TestBackpressure_IsReported(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var held error
-		b := start(t, "@every 1s", &table{}, func(c *distributor.Config) {
-			c.MaxWaiting, c.Held = 3, func(err error) { held = err }
-		})
+		var last lastCount
+		b := start(t, "@every 1s", &table{}, func(c *distributor.Config) { c.MaxWaiting, c.Observer = 3, &last })
 		defer b.stop()
-		said := func(when time.Duration, unclaimed, waiting int, wantHeld bool, warnings, infos int) {
+		said := func(when time.Duration, unclaimed, waiting int, wanted bool, warnings, infos int) {
 			t.Helper()
 			b.table.set(func(b *table) { b.unclaimed, b.waiting = unclaimed, waiting })
 			at(when + 500*time.Millisecond)
-			expect(t, "held", held != nil, wantHeld)
+			expect(t, "backpressure", last.backpressure != nil, wanted)
 			expect(t, "warnings", strings.Count(b.log.String(), "level=WARN"), warnings)
 			expect(t, "infos", strings.Count(b.log.String(), "level=INFO"), infos)
 		}
 		said(2*time.Second, 0, 3, false, 0, 0) // there is nothing to claim
 		said(4*time.Second, 10, 2, false, 0, 0)
 		said(6*time.Second, 10, 3, true, 1, 0)
-		if want := "claiming has stopped: 3 batches wait or are marked, max_waiting is 3"; held.Error() != want {
-			t.Errorf("held says %q, want %q", held, want)
+		if want := "claiming stopped: 3 batches wait for a retry or a delete, max_waiting is 3"; last.backpressure.Error() != want {
+			t.Errorf("backpressure is %q, want %q", last.backpressure, want)
 		}
 		if log := b.log.String(); !strings.Contains(log, "batches=3 max_waiting=3") {
 			t.Errorf("the log does not say how many: %s", log)
@@ -283,7 +279,7 @@ func TestItIsSaidWhenMaxWaitingStopsTheClaiming(t *testing.T) {
 	})
 }
 
-func TestAClosedSinkHoldsTheDistribution(t *testing.T) {
+func TestTickets_WaitForTheSink(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var open, asked atomic.Int64
@@ -326,20 +322,19 @@ func TestAClosedSinkHoldsTheDistribution(t *testing.T) {
 	})
 }
 
-func TestALookThatFailsIsTriedAgain(t *testing.T) {
+func TestCount_RetriesAfterAnError(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		away := errors.New("connection refused")
-		var told atomic.Value
+		var last lastCount
 		b := start(t, never, &table{unclaimed: 30}, func(c *distributor.Config) {
-			c.Schedule = once(10 * time.Minute)
-			c.Looked = func(_ buffer.Backlog, _ bool, err error) { told.Store(fmt.Sprint(err)) }
+			c.Schedule, c.Observer = once(10*time.Minute), &last
 		})
 		defer b.stop()
 		at(9 * time.Minute)
 		b.table.set(func(b *table) { b.err = away })
 		at(15*time.Minute + 500*time.Millisecond)
-		expect(t, "told", told.Load().(string), away.Error())
+		expect(t, "observed", last.err, away)
 		b.table.set(func(b *table) { b.err = nil })
 		at(15*time.Minute + 1500*time.Millisecond)
 		expect(t, "events when the database is back", events(b.drain()), 30)
@@ -353,7 +348,7 @@ func TestALookThatFailsIsTriedAgain(t *testing.T) {
 	})
 }
 
-func TestALookThatHangsHoldsUpNobody(t *testing.T) {
+func TestCount_HangsWithoutBlocking(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, "@every 1s", &table{unclaimed: 1000}, func(c *distributor.Config) { c.Eager = true })
@@ -376,7 +371,7 @@ func TestALookThatHangsHoldsUpNobody(t *testing.T) {
 	})
 }
 
-func TestAClaimThatFailsKeepsItsTicket(t *testing.T) {
+func TestTickets_SurviveAFailedClaim(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, never, &table{unclaimed: 50}, func(c *distributor.Config) { c.Schedule = once(time.Minute) })
@@ -399,7 +394,7 @@ func TestAClaimThatFailsKeepsItsTicket(t *testing.T) {
 	})
 }
 
-func TestASingleClaimThatFailsHoldsUpLittle(t *testing.T) {
+func TestBackoff_AfterASingleFailedClaim(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, never, &table{unclaimed: 500}, func(c *distributor.Config) { c.Eager, c.Schedule = true, once(time.Minute) })
@@ -437,7 +432,7 @@ func TestIdleCost(t *testing.T) {
 	}
 }
 
-func TestStopClosesTicketsAndTakesReports(t *testing.T) {
+func TestStop_ClosesTicketsAndTakesReports(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, "@every 1s", &table{unclaimed: 1000}, nil)

@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// Ticket is leave to claim one batch.
+// Ticket is permission to claim one batch.
 type Ticket struct {
-	// Due: take over a batch that is due; else claim fresh events.
+	// Due: take over a batch that is due. Otherwise claim fresh events.
 	Due bool
 	// BatchSize is the events the batch may hold.
 	BatchSize int
 
 	distribution int  // the one it belongs to, unless Due; noDistribution: none
-	asked        bool // it answers a ring or a poll
+	requested    bool // it answers a notification or a poll
 }
 
 // noDistribution is that of a ticket which nothing was counted for.
@@ -22,8 +22,8 @@ const noDistribution = -1
 // Report is what a worker says when it is done with its ticket.
 type Report struct {
 	Ticket Ticket
-	// Events in the batch; 0 when there was nothing to claim. A batch that was
-	// due and whose events are gone counts as 1.
+	// Events in the batch; 0 if there was nothing to claim. A due batch whose events are
+	// gone counts as 1.
 	Events int
 	// Full: as many as a batch may hold, so there may be more.
 	Full bool
@@ -36,22 +36,21 @@ type Report struct {
 	Err error
 }
 
-// wanted tells whether tickets could be handed out, and a worker is free.
-func (d *Distributor) wanted() bool { return d.free > 0 && (d.fresh() || d.due > 0) }
+// canIssue reports whether tickets could be issued and a worker is free.
+func (d *Distributor) canIssue() bool { return d.free > 0 && (d.canClaim() || d.due > 0) }
 
-// fresh tells whether a ticket for fresh events may be handed out.
-func (d *Distributor) fresh() bool { return (d.counted() || d.asked) && !d.full() }
+// canClaim reports whether a ticket for fresh events may be issued.
+func (d *Distributor) canClaim() bool { return (d.hasTickets() || d.requested) && !d.full() }
 
-// counted tells whether the distribution has a ticket left, if it may be handed
-// out or not.
-func (d *Distributor) counted() bool { return d.left > 0 && d.tickets > 0 }
+// hasTickets reports whether the distribution has a ticket left, issued or not.
+func (d *Distributor) hasTickets() bool { return d.uncovered > 0 && d.left > 0 }
 
-// full tells whether too many batches wait to claim more.
+// full reports whether too many batches wait to claim more.
 func (d *Distributor) full() bool { return d.waiting >= d.config.MaxWaiting }
 
-// handOut gives tickets to free workers.
-func (d *Distributor) handOut(ctx context.Context) {
-	if !d.wanted() || time.Now().Before(d.hold) {
+// issueTickets gives tickets to free workers.
+func (d *Distributor) issueTickets(ctx context.Context) {
+	if !d.canIssue() || time.Now().Before(d.backoffUntil) {
 		return
 	}
 	size, tickets := d.config.Limits()
@@ -61,37 +60,37 @@ func (d *Distributor) handOut(ctx context.Context) {
 	}
 	allowed := d.config.Allow(ctx)
 	if allowed <= 0 {
-		d.hold = time.Now().Add(holdSink)
+		d.backoffUntil = time.Now().Add(sinkBackoff)
 		return
 	}
 	for range min(room, allowed) {
-		share := d.dueOut < tickets/2
-		if allowed == 1 || tickets == 1 { // a claim that may find nothing is no trial
-			share = !d.dueLast || !d.counted()
+		dueTurn := d.dueOut < tickets/2
+		if allowed == 1 || tickets == 1 { // a claim that may find nothing is no probe
+			dueTurn = !d.dueLast || !d.hasTickets()
 		}
-		switch fresh := d.fresh(); {
-		case d.due > 0 && (share || !fresh):
+		switch fresh := d.canClaim(); {
+		case d.due > 0 && (dueTurn || !fresh):
 			d.due--
 			d.dueOut++
-			d.give(Ticket{Due: true, BatchSize: size})
+			d.issue(Ticket{Due: true, BatchSize: size})
 		case fresh:
-			t := Ticket{BatchSize: size, distribution: noDistribution, asked: d.answer(time.Now())}
-			if d.counted() {
-				d.tickets--
-				d.left -= size
+			t := Ticket{BatchSize: size, distribution: noDistribution, requested: d.takeRequest(time.Now())}
+			if d.hasTickets() {
+				d.left--
+				d.uncovered -= size
 				t.distribution = d.distribution
 			}
-			d.give(t)
+			d.issue(t)
 		default:
 			return
 		}
 	}
 }
 
-func (d *Distributor) give(t Ticket) {
+func (d *Distributor) issue(t Ticket) {
 	d.free--
 	d.dueLast = t.Due
-	d.handed <- t
+	d.tickets <- t
 }
 
 func (d *Distributor) report(r Report) {
@@ -101,39 +100,40 @@ func (d *Distributor) report(r Report) {
 		d.dueBy(time.Now().Add(r.DueIn))
 	}
 	if r.Err == nil {
-		d.holdNext = holdFirst
-	} else { // a database that is away is not asked by every worker at once
-		d.hold = time.Now().Add(d.holdNext)
-		d.holdNext = min(2*d.holdNext, holdFor)
+		d.nextBackoff = firstBackoff
+	} else { // not every worker asks a database that is unavailable
+		d.backoffUntil = time.Now().Add(d.nextBackoff)
+		d.nextBackoff = min(2*d.nextBackoff, maxBackoff)
 	}
 	if !r.Ticket.Due {
-		d.claimed(r, time.Now())
+		d.onClaim(r, time.Now())
 	}
 	switch {
 	case r.Ticket.Due:
 		d.dueOut--
 		if r.Events == 0 {
-			d.due = 0 // somebody else was quicker
+			d.due = 0 // another process was quicker
 		}
 	case r.Ticket.distribution == noDistribution:
-		d.goOn(r)
+		d.continueEager(r)
 	case r.Ticket.distribution != d.distribution: // counted anew since
 	case r.Err != nil: // the ticket was not used
-		d.tickets++
-		d.left += r.Ticket.BatchSize
+		d.left++
+		d.uncovered += r.Ticket.BatchSize
 	case r.Events == 0:
-		d.left = 0
+		d.uncovered = 0
 	default:
 		// A batch of late commits is a small one; what was counted is still there.
-		d.left += r.Ticket.BatchSize - r.Events
-		d.goOn(r)
+		d.uncovered += r.Ticket.BatchSize - r.Events
+		d.continueEager(r)
 	}
 }
 
-// goOn, after a full batch: there may be one for each that is free.
-func (d *Distributor) goOn(r Report) {
+// continueEager issues tickets after a full batch: there may be a batch for each worker
+// that is free.
+func (d *Distributor) continueEager(r Report) {
 	if r.Full && d.config.Eager {
-		d.tickets = max(d.tickets, d.free)
-		d.left = max(d.left, 1+(d.free-1)*r.Ticket.BatchSize)
+		d.left = max(d.left, d.free)
+		d.uncovered = max(d.uncovered, 1+(d.free-1)*r.Ticket.BatchSize)
 	}
 }

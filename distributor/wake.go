@@ -2,178 +2,175 @@ package distributor
 
 import "time"
 
-// Bell tells of commits. Its methods never block.
+// Listener tells of commits. Its methods never block.
 //
-// That no commit is missed is shared out so: what the bell does not hear is looked
-// for, and when it hears again there is one look more. See heard.
-type Bell interface {
-	// Rings holds one when Heard has something new to say.
-	Rings() <-chan struct{}
-	// Heard returns how many commits rang since it was last called, and whether the
-	// bell hears: every commit that a claim beginning now does not see will ring. When
-	// it did not hear for a moment, it says so once before it says that it does again.
-	Heard() (commits int, hears bool)
-	// Mute asks that commits do not ring, or that they do again. It begins with a
-	// bell that is not muted. From Mute(true) on the bell does not hear.
-	Mute(on bool)
+// No commit is missed: while the listener does not listen the distributor polls, and when
+// it listens again there is one claim more. See onNotification.
+type Listener interface {
+	// Notifications holds one when Drain has something new to say.
+	Notifications() <-chan struct{}
+	// Drain returns how many commits notified since it was last called, and whether
+	// the listener listens: every commit that a claim beginning now does not see will notify.
+	// If it did not listen for a moment, it says so once before it says that it does again.
+	Drain() (commits int, listening bool)
+	// Pause asks that commits do not notify, or that they do again. A listener begins
+	// unpaused. From Pause(true) on it does not listen.
+	Pause(on bool)
 }
 
 const (
-	// pollFirst is how long after a claim that brought events the next poll is; each
-	// that brings none doubles it, until pollMost, when the looks count instead.
-	pollFirst = 5 * time.Millisecond
-	pollMost  = time.Second
-	// countDeaf is how often looks count where no commit rings, whatever the schedule
-	// says; countAnyway, where they do, for what nobody thought of.
-	countDeaf   = dueEvery
-	countAnyway = time.Minute
-	// weighEvery is how often ringing is weighed against polling.
-	weighEvery = 100 * time.Millisecond
+	// firstPoll is how long after a claim that returned events the next poll is; each poll
+	// that returns none doubles it, until maxPoll, when the counts find events instead.
+	firstPoll = 5 * time.Millisecond
+	maxPoll   = time.Second
+	// pollInterval is how often counts include fresh events while no commit notifies, whatever
+	// the schedule says; safetyInterval while they do, in case a notification was lost.
+	pollInterval   = dueInterval
+	safetyInterval = time.Minute
+	// balanceInterval is how often notifications are compared with polling.
+	balanceInterval = 100 * time.Millisecond
 )
 
-// waking is what a distributor knows of commits between two distributions. Owned by
-// Run.
-type waking struct {
-	bell Bell // nil: there is none
-	on   bool // fresh events are claimed between distributions
+// wakeState is what a distributor knows of commits between two distributions. Owned by Run.
+type wakeState struct {
+	listener Listener // nil: there is none
+	polls    bool     // fresh events are claimed between distributions
 
-	asked    bool          // a claim of fresh events is asked for, by a ring or a poll
-	hears    bool          // the bell does, as last heard
-	muted    bool          // and was asked to be
-	poll     time.Time     // the next; zero: none is planned
-	pause    time.Duration // before it
-	answered time.Time     // when what was asked for last was handed out
-	count    time.Time     // the next look counts, if it is not before this
-	weighed  time.Time     // when ringing and polling were last weighed
-	commits  int           // that rang since
-	claims   int           // of fresh events, since
-	events   int           // they brought
-	claiming time.Duration // what a claim takes, on average
+	requested   bool          // a notification or a poll asks for a claim of fresh events
+	listening   bool          // the listener does, as it last said
+	paused      bool          // and was asked to be
+	pollAt      time.Time     // the next poll; zero: none is planned
+	pollWait    time.Duration // before it
+	requestedAt time.Time     // when the last request became a ticket
+	freshAt     time.Time     // the next count includes fresh events from then on
+	balancedAt  time.Time     // when notifications and polling were last compared
+	commits     int           // that notified since
+	claims      int           // of fresh events, since
+	events      int           // that they returned
+	claimTime   time.Duration // of one claim, on average
 }
 
-// start asks for a claim: nobody knows what was committed before.
-func (w *waking) start(now time.Time) {
-	w.asked, w.claiming, w.weighed = w.on, time.Millisecond, now
-	w.deaf(now)
+// start requests a claim: nobody knows what was committed before.
+func (w *wakeState) start(now time.Time) {
+	w.requested, w.claimTime, w.balancedAt = w.polls, time.Millisecond, now
+	w.notListening(now)
 }
 
-// rings is where the bell is heard; nil, where nothing ever is, when there is none.
-func (w *waking) rings() <-chan struct{} {
-	if w.bell == nil {
+// notifications is the listener's channel; nil, which never delivers, if there is none.
+func (w *wakeState) notifications() <-chan struct{} {
+	if w.listener == nil {
 		return nil
 	}
-	return w.bell.Rings()
+	return w.listener.Notifications()
 }
 
-// heard takes what the bell says. What was committed while it did not hear is asked
-// for as soon as it does, and what is committed from now on rings.
-func (w *waking) heard(now time.Time) {
-	commits, hears := w.bell.Heard()
-	if commits > 0 || hears && !w.hears {
-		w.asked = true
+// onNotification takes what the listener says. What was committed while it did not listen
+// is claimed as soon as it does, and what is committed from now on notifies.
+func (w *wakeState) onNotification(now time.Time) {
+	commits, listening := w.listener.Drain()
+	if commits > 0 || listening && !w.listening {
+		w.requested = true
 	}
-	if !hears && w.hears {
-		w.deaf(now)
+	if !listening && w.listening {
+		w.notListening(now)
 	}
-	w.hears = hears
+	w.listening = listening
 	w.commits += commits
-	w.weigh(now)
+	w.balance(now)
 }
 
-// deaf goes on by polling.
-func (w *waking) deaf(now time.Time) {
-	w.hears, w.count = false, now
-	w.polls(now)
+// notListening falls back to polling.
+func (w *wakeState) notListening(now time.Time) {
+	w.listening, w.freshAt = false, now
+	w.planPoll(now)
 }
 
-// polls plans one soon after then. However many workers report, they agree on one.
-func (w *waking) polls(then time.Time) {
-	if w.on {
-		w.pause = pollFirst
-		w.poll = then.Add(pollFirst)
+// planPoll plans a poll soon after then. However many workers report, they agree on one.
+func (w *wakeState) planPoll(then time.Time) {
+	if w.polls {
+		w.pollWait = firstPoll
+		w.pollAt = then.Add(firstPoll)
 	}
 }
 
-// answer takes note that a claim begins, and returns whether it was asked for.
-func (w *waking) answer(now time.Time) (asked bool) {
-	if asked = w.asked; asked {
-		w.asked, w.answered = false, now
+// takeRequest notes that a claim begins, and reports whether it was requested.
+func (w *wakeState) takeRequest(now time.Time) (requested bool) {
+	if requested = w.requested; requested {
+		w.requested, w.requestedAt = false, now
 	}
-	return asked
+	return requested
 }
 
-// tick asks for a claim when it is time for a poll.
-func (w *waking) tick(now time.Time) {
-	if !w.poll.IsZero() && !now.Before(w.poll) {
-		w.asked, w.poll = true, time.Time{}
+// tick requests a claim when a poll is due.
+func (w *wakeState) tick(now time.Time) {
+	if !w.pollAt.IsZero() && !now.Before(w.pollAt) {
+		w.requested, w.pollAt = true, time.Time{}
 	}
 }
 
-// countsAt tells whether a look at this time counts fresh events, whatever the
-// schedule says.
-func (w *waking) countsAt(now time.Time) bool { return w.on && !now.Before(w.count) }
+// countsFresh reports whether a count now includes fresh events, whatever the schedule says.
+func (w *wakeState) countsFresh(now time.Time) bool { return w.polls && !now.Before(w.freshAt) }
 
-// looked takes note that a look counted.
-func (w *waking) looked(now time.Time) {
-	every := countDeaf
-	if w.hears {
-		every = countAnyway
+// countedFresh notes that a count included fresh events.
+func (w *wakeState) countedFresh(now time.Time) {
+	interval := pollInterval
+	if w.listening {
+		interval = safetyInterval
 	}
-	w.count = now.Add(every)
+	w.freshAt = now.Add(interval)
 }
 
-// claimed takes a report on a ticket for fresh events. After one that brought some
-// there is a poll also where commits ring: for one that committed late, behind those
+// onClaim takes a report on a ticket for fresh events. After a claim that returned some
+// there is a poll even while commits notify: for an event that committed late, behind those
 // that were claimed, and for one whose key was in this batch.
-func (w *waking) claimed(r Report, now time.Time) {
-	if !w.on {
+func (w *wakeState) onClaim(r Report, now time.Time) {
+	if !w.polls {
 		return
 	}
 	if r.Err != nil {
-		w.asked = w.asked || r.Ticket.asked // it was not used
+		w.requested = w.requested || r.Ticket.requested // the ticket was not used
 		return
 	}
 	w.claims++
 	w.events += r.Events
 	if r.Took > 0 {
-		w.claiming += (r.Took - w.claiming) / 8
+		w.claimTime += (r.Took - w.claimTime) / 8
 	}
 	switch {
-	case r.Events > 0 && r.Ticket.asked:
-		w.polls(w.answered) // the time it took counts
+	case r.Events > 0 && r.Ticket.requested:
+		w.planPoll(w.requestedAt) // the time it took counts
 	case r.Events > 0:
-		w.polls(now)
-	case r.Ticket.asked && w.hears:
-		w.poll = time.Time{}
-	case r.Ticket.asked:
-		w.pause *= 2
-		w.poll = w.answered.Add(w.pause)
-		if w.pause >= pollMost {
-			w.poll = time.Time{}
+		w.planPoll(now)
+	case r.Ticket.requested && w.listening:
+		w.pollAt = time.Time{}
+	case r.Ticket.requested:
+		w.pollWait *= 2
+		w.pollAt = w.requestedAt.Add(w.pollWait)
+		if w.pollWait >= maxPoll {
+			w.pollAt = time.Time{}
 		}
 	}
-	w.weigh(now)
+	w.balance(now)
 }
 
-// weigh decides whether commits ring. Those that do stand in line: each holds a lock
-// of the whole database while it waits for the disk, which takes about as long as a
-// claim does. When a claim for each would take all the time, the application is held
-// up, and the relay, which is busy anyway, polls. When half the time would do for the
-// events that come, it has itself be rung again; without a claim nobody knows whether
-// any come.
-func (w *waking) weigh(now time.Time) {
-	passed := now.Sub(w.weighed)
-	if w.bell == nil || passed < weighEvery {
+// balance decides whether commits notify. Commits that notify queue up: each holds a lock
+// of the whole database while it waits for the disk, which takes about as long as a claim.
+// If a claim for each would take all the time, the application is slowed down, and the
+// relay, which is busy anyway, polls instead. If half the time would do for the events that
+// come, the listener is resumed; without a claim nobody knows whether any come.
+func (w *wakeState) balance(now time.Time) {
+	passed := now.Sub(w.balancedAt)
+	if w.listener == nil || passed < balanceInterval {
 		return
 	}
 	switch {
-	case !w.muted && time.Duration(w.commits)*w.claiming > passed:
-		w.muted = true
-		w.bell.Mute(true)
-		w.deaf(now)
-	case w.muted && w.claims > 0 && time.Duration(w.events)*w.claiming < passed/2:
-		w.muted = false
-		w.bell.Mute(false)
+	case !w.paused && time.Duration(w.commits)*w.claimTime > passed:
+		w.paused = true
+		w.listener.Pause(true)
+		w.notListening(now)
+	case w.paused && w.claims > 0 && time.Duration(w.events)*w.claimTime < passed/2:
+		w.paused = false
+		w.listener.Pause(false)
 	}
-	w.weighed, w.commits, w.claims, w.events = now, 0, 0, 0
+	w.balancedAt, w.commits, w.claims, w.events = now, 0, 0, 0
 }

@@ -15,84 +15,83 @@ import (
 	"github.com/outboxrelay/relay/distributor"
 )
 
-// chime is a bell as a database makes one: while the lock is held commits ring, and
-// taking it and giving it back take a while.
-type chime struct {
-	rings chan struct{}
-	takes time.Duration // until the lock is held, or given back
+// fakeListener listens as a database does: while the lock is held commits notify, and taking
+// and releasing it take a while.
+type fakeListener struct {
+	notifications chan struct{}
+	takes         time.Duration // until the lock is held, or released
 
-	mu            sync.Mutex
-	commits       int
-	held          bool // the lock, so that commits ring
-	hears, lapsed bool
-	muted         bool
-	mutes         []bool
-	running       sync.WaitGroup
+	mu                sync.Mutex
+	commits           int
+	locked            bool // so that commits notify
+	listening, lapsed bool
+	paused            bool
+	pauses            []bool
+	running           sync.WaitGroup
 }
 
-func newChime() *chime { return &chime{rings: make(chan struct{}, 1)} }
+func newListener() *fakeListener { return &fakeListener{notifications: make(chan struct{}, 1)} }
 
-func (c *chime) Rings() <-chan struct{} { return c.rings }
+func (c *fakeListener) Notifications() <-chan struct{} { return c.notifications }
 
-func (c *chime) signal() {
+func (c *fakeListener) signal() {
 	select {
-	case c.rings <- struct{}{}:
+	case c.notifications <- struct{}{}:
 	default:
 	}
 }
 
-func (c *chime) Heard() (commits int, hears bool) {
+func (c *fakeListener) Drain() (commits int, listening bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	commits, hears = c.commits, c.hears && !c.lapsed
-	if c.hears && c.lapsed {
+	commits, listening = c.commits, c.listening && !c.lapsed
+	if c.listening && c.lapsed {
 		c.signal()
 	}
 	c.commits, c.lapsed = 0, false
-	return commits, hears
+	return commits, listening
 }
 
-func (c *chime) Mute(on bool) {
+func (c *fakeListener) Pause(on bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.mutes, c.muted = append(c.mutes, on), on
+	c.pauses, c.paused = append(c.pauses, on), on
 	if on {
-		c.hears, c.lapsed = false, true
+		c.listening, c.lapsed = false, true
 	}
 	c.running.Go(func() {
 		<-time.After(c.takes)
-		c.hold(!on)
+		c.lock(!on)
 	})
 }
 
-// hold takes the lock or gives it back; the bell hears from then on, or since before
-// not any more.
-func (c *chime) hold(on bool) {
+// lock takes the lock or releases it; the listener listens from then on, or no longer.
+func (c *fakeListener) lock(on bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.muted && on {
+	if c.paused && on {
 		return
 	}
-	c.held, c.hears = on, on
+	c.locked, c.listening = on, on
 	c.lapsed = c.lapsed || !on
 	c.signal()
 }
 
 // commit commits events in one transaction.
-func (b *bench) commit(c *chime, events int) {
+func (b *bench) commit(c *fakeListener, events int) {
 	b.table.set(func(t *table) { t.unclaimed += events })
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.held {
+	if c.locked {
 		c.commits++
 		c.signal()
 	}
 }
 
-func (c *chime) muting() []bool {
+func (c *fakeListener) pausing() []bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.Clone(c.mutes)
+	return slices.Clone(c.pauses)
 }
 
 // crew works until the distributor stops: a claim sees what is committed when it
@@ -146,15 +145,14 @@ func (c *crew) times() (at []time.Duration, events int) {
 	return at, events
 }
 
-// hearing is a nightly schedule with a bell that hears; what was asked for at the
-// start is over.
-func hearing(t *testing.T, change func(*distributor.Config)) (*bench, *chime) {
+// listening is a nightly schedule with a listener that listens; the first requests are over.
+func listening(t *testing.T, change func(*distributor.Config)) (*bench, *fakeListener) {
 	t.Helper()
-	bell := newChime()
-	bell.held, bell.hears = true, true
-	bell.signal()
+	listener := newListener()
+	listener.locked, listener.listening = true, true
+	listener.signal()
 	b := start(t, "0 2 * * *", &table{}, func(c *distributor.Config) {
-		c.Poll, c.Bell, c.Eager = true, bell, true
+		c.Poll, c.Listener, c.Eager = true, listener, true
 		if change != nil {
 			change(c)
 		}
@@ -162,9 +160,9 @@ func hearing(t *testing.T, change func(*distributor.Config)) (*bench, *chime) {
 	stop := b.stop
 	b.stop = func() {
 		stop()
-		bell.running.Wait()
+		listener.running.Wait()
 	}
-	return b, bell
+	return b, listener
 }
 
 const ms = time.Millisecond
@@ -176,22 +174,22 @@ func expectTimes(t *testing.T, what string, got []time.Duration, want ...time.Du
 	}
 }
 
-func TestARingIsWorthATicketAtOnce(t *testing.T) {
+func TestListener_NotificationIssuesATicket(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b, bell := hearing(t, nil)
+		b, listener := listening(t, nil)
 		defer b.stop()
 		c := b.crew(4, ms, ms)
 		at(10 * time.Second)
 		c.times()
-		b.commit(bell, 1)
+		b.commit(listener, 1)
 		at(12 * time.Second)
 		claims, n := c.times()
 		expect(t, "events", n, 1)
 		// The second is for what committed late; it brings nothing, and is the last.
 		expectTimes(t, "claims of one event", claims, 10*time.Second, 10*time.Second+5*ms)
 
-		b.commit(bell, 95)
+		b.commit(listener, 95)
 		at(13 * time.Second)
 		_, n = c.times()
 		expect(t, "events of a transaction larger than a batch", n, 95)
@@ -201,7 +199,7 @@ func TestARingIsWorthATicketAtOnce(t *testing.T) {
 	})
 }
 
-func TestPollsBackOff(t *testing.T) {
+func TestPoll_BacksOff(t *testing.T) {
 	t.Parallel()
 	for name, spec := range map[string]string{"every second": "@every 1s", "nightly": "0 2 * * *"} {
 		t.Run(name, func(t *testing.T) {
@@ -244,16 +242,16 @@ func TestPollsBackOff(t *testing.T) {
 	}
 }
 
-func TestIdleCostOfWakeUps(t *testing.T) {
+func TestListener_IdleCost(t *testing.T) {
 	t.Parallel()
-	for name, ears := range map[string]bool{"by polling": false, "by ringing": true} {
+	for name, listens := range map[string]bool{"by polling": false, "by notifications": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				b, bell := hearing(t, nil)
+				b, listener := listening(t, nil)
 				defer b.stop()
-				if !ears {
-					bell.hold(false)
+				if !listens {
+					listener.lock(false)
 				}
 				c := b.crew(4, 0, 0)
 				at(2 * time.Second)
@@ -266,7 +264,7 @@ func TestIdleCostOfWakeUps(t *testing.T) {
 					t.Errorf("%d looks in 10 minutes, one a second was expected", n)
 				}
 				counts := len(b.table.counted())
-				if ears && counts > 12 || !ears && counts < 590 {
+				if listens && counts > 12 || !listens && counts < 590 {
 					t.Errorf("%d of the looks counted fresh events", counts)
 				}
 			})
@@ -274,68 +272,68 @@ func TestIdleCostOfWakeUps(t *testing.T) {
 	}
 }
 
-// TestNoRingIsLost: whatever comes in between, an event is claimed as soon as its commit
-// rang, or the bell hears again, or a poll is due.
-func TestNoRingIsLost(t *testing.T) {
+// TestListener_NoNotificationIsLost: whatever comes in between, an event is claimed as soon as its commit
+// rang, or the listener hlistens again, or a poll is due.
+func TestListener_NoNotificationIsLost(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(r *rapid.T) {
 		takes := time.Duration(rapid.IntRange(0, 300).Draw(r, "taking the lock, ms")) * ms
-		deaf := time.Duration(rapid.IntRange(0, 3000).Draw(r, "deaf for, ms")) * ms
+		lapse := time.Duration(rapid.IntRange(0, 3000).Draw(r, "lapse for, ms")) * ms
 		commits := rapid.SliceOfN(rapid.IntRange(0, 4000), 1, 6).Draw(r, "commits, ms")
 		hangs := time.Duration(rapid.IntRange(0, 200).Draw(r, "a look takes, ms")) * ms
 		slices.Sort(commits)
 		synctest.Test(t, func(t *testing.T) {
-			b, bell := hearing(t, nil)
+			b, listener := listening(t, nil)
 			defer b.stop()
 			b.table.set(func(t *table) { t.takes = hangs })
 			c := b.crew(4, ms, 0)
 			at(time.Second)
-			bell.mu.Lock()
-			bell.takes = takes
-			bell.mu.Unlock()
+			listener.mu.Lock()
+			listener.takes = takes
+			listener.mu.Unlock()
 			// The lock is lost, and some time later taken again.
-			bell.hold(false)
-			bell.running.Go(func() {
-				<-time.After(deaf)
-				bell.hold(true)
+			listener.lock(false)
+			listener.running.Go(func() {
+				<-time.After(lapse)
+				listener.lock(true)
 			})
 			c.times()
 			for _, when := range commits {
 				at(time.Second + time.Duration(when)*ms)
-				b.commit(bell, 1)
+				b.commit(listener, 1)
 			}
-			// Two milliseconds after the last commit that rang, or the bell's return.
-			at(max(sinceMidnight(), time.Second+deaf) + 2*ms)
+			// Two milliseconds after the last commit that rang, or the listener's return.
+			at(max(sinceMidnight(), time.Second+lapse) + 2*ms)
 			if _, n := c.times(); n != len(commits) {
-				t.Errorf("%d of %d events were claimed (deaf for %v, commits at %v)", n, len(commits), deaf, commits)
+				t.Errorf("%d of %d events were claimed (lapse for %v, commits at %v)", n, len(commits), lapse, commits)
 			}
 		})
 	})
 }
 
-func TestAStormMutesTheBell(t *testing.T) {
+func TestListener_PausedByAStorm(t *testing.T) {
 	t.Parallel()
 	for name, takes := range map[string]time.Duration{"at once": 0, "after a while": 80 * ms} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				b, bell := hearing(t, func(c *distributor.Config) { c.BatchSize = 1000 })
+				b, listener := listening(t, func(c *distributor.Config) { c.BatchSize = 1000 })
 				defer b.stop()
-				bell.takes = takes
+				listener.takes = takes
 				c := b.crew(4, ms, 3*ms)
 				storm := func(every time.Duration, commits int) {
 					for range commits {
-						b.commit(bell, 1)
+						b.commit(listener, 1)
 						at(sinceMidnight() + every)
 					}
 				}
 				at(time.Second)
 				storm(2*ms, 1500) // 500 a second for 3 seconds
-				expect(t, "muted by 500 a second", len(bell.muting()), 0)
+				expect(t, "paused by 500 a second", len(listener.pausing()), 0)
 				c.times()
 				storm(200*time.Microsecond, 5000) // 5000 a second
-				if got := bell.muting(); !slices.Equal(got, []bool{true}) {
-					t.Fatalf("muted %v by 5000 a second", got)
+				if got := listener.pausing(); !slices.Equal(got, []bool{true}) {
+					t.Fatalf("paused %v by 5000 a second", got)
 				}
 				expect(t, "most tickets out at once", c.most, 4)
 				c.times()
@@ -345,13 +343,13 @@ func TestAStormMutesTheBell(t *testing.T) {
 					t.Errorf("%d claims of %d events in a second of polling", len(claims), n)
 				}
 				at(sinceMidnight() + 400*ms)
-				if got := bell.muting(); !slices.Equal(got, []bool{true, false}) {
-					t.Errorf("muted %v when the storm was over", got)
+				if got := listener.pausing(); !slices.Equal(got, []bool{true, false}) {
+					t.Errorf("paused %v when the storm was over", got)
 				}
 				at(sinceMidnight() + 10*time.Second)
 				c.times()
 				now := sinceMidnight()
-				b.commit(bell, 1)
+				b.commit(listener, 1)
 				at(now + ms)
 				claims, _ = c.times()
 				expectTimes(t, "claims after it", claims, now)
@@ -362,12 +360,12 @@ func TestAStormMutesTheBell(t *testing.T) {
 
 // A sink that is away: nothing is claimed, and what holds up the application is ended
 // all the same, for as long.
-func TestRingsWhileTheSinkIsAway(t *testing.T) {
+func TestListener_NotificationsDuringAnOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		allowed := 0
-		b, bell := hearing(t, func(c *distributor.Config) {
+		b, listener := listening(t, func(c *distributor.Config) {
 			c.Allow = func(context.Context) int {
 				mu.Lock()
 				defer mu.Unlock()
@@ -375,17 +373,17 @@ func TestRingsWhileTheSinkIsAway(t *testing.T) {
 			}
 		})
 		defer b.stop()
-		bell.takes = 150 * ms
+		listener.takes = 150 * ms
 		c := b.crew(4, ms, ms)
 		for range 10000 {
-			b.commit(bell, 1)
+			b.commit(listener, 1)
 			at(sinceMidnight() + ms/2)
 		}
 		at(20 * time.Second)
 		claims, _ := c.times()
 		expect(t, "claims", len(claims), 0)
-		if got := bell.muting(); !slices.Equal(got, []bool{true}) {
-			t.Errorf("muted %v", got)
+		if got := listener.pausing(); !slices.Equal(got, []bool{true}) {
+			t.Errorf("paused %v", got)
 		}
 		mu.Lock()
 		allowed = 100
@@ -393,21 +391,21 @@ func TestRingsWhileTheSinkIsAway(t *testing.T) {
 		at(25 * time.Second)
 		_, n := c.times()
 		expect(t, "events when it is back", n, 10000)
-		if got := bell.muting(); !slices.Equal(got, []bool{true, false}) {
-			t.Errorf("muted %v in the end", got)
+		if got := listener.pausing(); !slices.Equal(got, []bool{true, false}) {
+			t.Errorf("paused %v in the end", got)
 		}
 	})
 }
 
-func TestARingWaitsForRoom(t *testing.T) {
+func TestListener_NotificationWaitsForRoom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b, bell := hearing(t, func(c *distributor.Config) { c.MaxWaiting = 3 })
+		b, listener := listening(t, func(c *distributor.Config) { c.MaxWaiting = 3 })
 		defer b.stop()
 		b.drain()
 		b.table.set(func(t *table) { t.waiting = 3 })
 		at(2 * time.Second)
-		b.commit(bell, 1)
+		b.commit(listener, 1)
 		at(4 * time.Second)
 		expect(t, "tickets while too many batches wait", len(b.waits()), 0)
 		b.table.set(func(t *table) { t.waiting = 2 })
@@ -416,7 +414,7 @@ func TestARingWaitsForRoom(t *testing.T) {
 
 		// No worker is free, or only so many are taken.
 		for range 20 {
-			b.commit(bell, 1)
+			b.commit(listener, 1)
 			synctest.Wait()
 		}
 		out := b.waits()
@@ -427,7 +425,7 @@ func TestARingWaitsForRoom(t *testing.T) {
 		}
 		at(7 * time.Second)
 		expect(t, "events left", events(b.drain()), 0)
-		b.commit(bell, 1)
+		b.commit(listener, 1)
 		out = b.waits()
 		expect(t, "tickets of one ring", len(out), 1)
 		b.Done(distributor.Report{Ticket: out[0], Err: errors.New("connection reset")})
@@ -437,11 +435,11 @@ func TestARingWaitsForRoom(t *testing.T) {
 }
 
 // At a sink that is tried again a claim that may find nothing is no trial.
-func TestATrialIsNotForARing(t *testing.T) {
+func TestTickets_ProbeIsNotForANotification(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var trial atomic.Bool
-		b, bell := hearing(t, func(c *distributor.Config) {
+		b, listener := listening(t, func(c *distributor.Config) {
 			c.Allow = func(context.Context) int {
 				if trial.CompareAndSwap(true, false) {
 					return 1
@@ -452,7 +450,7 @@ func TestATrialIsNotForARing(t *testing.T) {
 		defer b.stop()
 		at(time.Second)
 		b.table.set(func(t *table) { t.due = 3 })
-		b.commit(bell, 1)
+		b.commit(listener, 1)
 		for n := range 3 {
 			at(time.Duration(n+2) * time.Second)
 			trial.Store(true)
@@ -465,12 +463,12 @@ func TestATrialIsNotForARing(t *testing.T) {
 	})
 }
 
-func TestWithoutPollNothingRings(t *testing.T) {
+func TestListener_UnusedWithoutPoll(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b, bell := hearing(t, func(c *distributor.Config) { c.Poll = false })
+		b, listener := listening(t, func(c *distributor.Config) { c.Poll = false })
 		defer b.stop()
-		b.commit(bell, 1)
+		b.commit(listener, 1)
 		at(time.Hour)
 		expect(t, "tickets before the schedule", len(b.waits()), 0)
 		if got := b.table.counted(); got != nil {

@@ -91,7 +91,7 @@ func (e *ending) Claimed(_ *buffer.Lease, took time.Duration) {
 	e.began.CompareAndSwap(nil, &began)
 }
 func (*ending) Sent(*buffer.Lease, time.Duration) {}
-func (e *ending) Settled(b *buffer.Lease, _ []buffer.Outcome, _ time.Duration) {
+func (e *ending) Settled(b *buffer.Lease, _ []buffer.Outcome, _ bool, _ time.Duration) {
 	if atomic.AddInt64(&e.left, -int64(len(b.Events))) == 0 {
 		e.took = time.Since(*e.began.Load())
 		close(e.done)

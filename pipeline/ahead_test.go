@@ -53,7 +53,7 @@ func startBlocked(t *testing.T, d *database, b *blocked, change func(*pipeline.C
 
 // With one worker one batch is sent at a time, and two are in hand beside it: no
 // fewer, and no more.
-func TestBatchesAreClaimedAheadWhileOneIsSent(t *testing.T) {
+func TestClaimAhead(t *testing.T) {
 	t.Parallel()
 	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
 	ids := d.insert(t, "orders", 2000)
@@ -70,7 +70,7 @@ func TestBatchesAreClaimedAheadWhileOneIsSent(t *testing.T) {
 
 // A batch that waits for its turn is held like one that is being sent: renewed, twice
 // at least, and never leased anew.
-func TestABatchThatWaitsForItsTurnKeepsItsLease(t *testing.T) {
+func TestClaimAhead_KeepsTheLease(t *testing.T) {
 	t.Parallel()
 	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
 	ids := d.insert(t, "orders", 2000)
@@ -94,7 +94,7 @@ func TestABatchThatWaitsForItsTurnKeepsItsLease(t *testing.T) {
 
 // A signal while a send hangs: what waits behind it is handed back unsent, at once
 // due for the next process, and that is no error.
-func TestASignalHandsBackWhatWaitsForItsTurn(t *testing.T) {
+func TestSignal_ReleasesBatchesThatWaitForASlot(t *testing.T) {
 	t.Parallel()
 	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
 	ids := d.insert(t, "orders", 1000)
@@ -118,7 +118,7 @@ func TestASignalHandsBackWhatWaitsForItsTurn(t *testing.T) {
 
 // The sink asks to be left alone while batches wait for their turn: they are put back
 // without being sent, and none comes sooner than it asked.
-func TestWhatWasClaimedAheadHeedsRetryAfter(t *testing.T) {
+func TestClaimAhead_ObeysRetryAfter(t *testing.T) {
 	t.Parallel()
 	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
 	d.insert(t, "orders", 1000)
@@ -144,7 +144,7 @@ func TestWhatWasClaimedAheadHeedsRetryAfter(t *testing.T) {
 }
 
 // A send slot comes back whatever becomes of the send.
-func TestEveryAnswerGivesItsSlotBack(t *testing.T) {
+func TestSlots_ReleasedAfterEveryAnswer(t *testing.T) {
 	t.Parallel()
 	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
 	ids := d.insert(t, "orders", 2000)
@@ -184,7 +184,7 @@ func TestEveryAnswerGivesItsSlotBack(t *testing.T) {
 }
 
 // `auto`: both limits move, within their bounds, and nothing is lost by it.
-func TestLimitsThatFindThemselves(t *testing.T) {
+func TestAutotune_InAPipeline(t *testing.T) {
 	t.Parallel()
 	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
 	ids := d.insert(t, "orders", 30_000)

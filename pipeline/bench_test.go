@@ -156,7 +156,7 @@ type process struct {
 
 // start runs a pipeline with batches of 100, quick to look and quick to try
 // again. It is stopped, and has to end well, when the test is over.
-func start(t testing.TB, b pipeline.Buffer, s sink.Sink, change func(*pipeline.Config)) *process {
+func start(t testing.TB, b buffer.Queue, s sink.Sink, change func(*pipeline.Config)) *process {
 	t.Helper()
 	c := pipeline.Config{
 		Name: "orders", Schedule: often(20 * time.Millisecond), BatchSize: 100,

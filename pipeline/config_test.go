@@ -9,7 +9,7 @@ import (
 	"github.com/outboxrelay/relay/pipeline"
 )
 
-func TestConfigThatCannotBeIsRefused(t *testing.T) {
+func TestNew_InvalidConfig(t *testing.T) {
 	t.Parallel()
 	if p, err := pipeline.New(nil, nil, pipeline.Config{Name: "orders"}); err != nil || p.Name() != "orders" {
 		t.Errorf("a name is enough, got %v", err)

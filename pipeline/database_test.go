@@ -81,14 +81,14 @@ func testWholeWay(t *testing.T, d *database, relayURL string) {
 	expect(t, "looks that failed", log.count("cannot look"), 0)
 }
 
-func TestThroughATransactionPooler(t *testing.T) {
+func TestListener_TransactionPooler(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	testWholeWay(t, d, testserver.PgBouncer(t, d.url))
 }
 
 // What a database can be set to that the relay must not depend on.
-func TestDatabaseDefaults(t *testing.T) {
+func TestDatabase_OddDefaults(t *testing.T) {
 	t.Parallel()
 	for _, settings := range []map[string]string{
 		{"default_transaction_isolation": "repeatable read", "timezone": "Pacific/Kiritimati"}, // UTC+14
@@ -121,10 +121,10 @@ func nameOf(t *testing.T, databaseURL string) string {
 
 // Transactions that drew their ids long ago commit late, one or several, before
 // and after others that are rolled back.
-func TestLateCommitsArrive(t *testing.T) {
+func TestLateCommits_Arrive(t *testing.T) {
 	t.Parallel()
 	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
-	b := &looked{Buffer: d.buffer(t, "relay")}
+	b := &counts{Queue: d.buffer(t, "relay")}
 	start(t, b, to, nil)
 	wanted := d.insert(t, "orders", 100)
 	early := d.begin(t)
@@ -144,31 +144,31 @@ func TestLateCommitsArrive(t *testing.T) {
 	check(t, never.Rollback(t.Context()))
 	wanted = append(wanted, d.insert(t, "orders", 50)...)
 	to.expectArrivals(t, "orders", len(wanted))
-	b.expectLooksFor(t, 5*time.Second) // enough for whatever would pass the ids by
+	b.expectCountsFor(t, 5*time.Second) // enough for whatever would pass the ids by
 	check(t, early.Commit(t.Context()))
 	wanted = append(wanted, late...)
 	d.expectDrained(t)
 	expectOnce(t, to.arrived(t, "orders"), wanted)
 }
 
-// looked knows when the buffer was looked at.
-type looked struct {
-	pipeline.Buffer
+// counts knows when the backlog was last counted.
+type counts struct {
+	buffer.Queue
 	last atomic.Int64 // nanoseconds since 1970
 }
 
-func (l *looked) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, error) {
-	b, err := l.Buffer.CountBacklog(ctx, limit)
-	l.last.Store(time.Now().UnixNano())
+func (c *counts) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, error) {
+	b, err := c.Queue.CountBacklog(ctx, limit)
+	c.last.Store(time.Now().UnixNano())
 	return b, err
 }
 
-// expectLooksFor waits until the buffer was looked at so much later than now.
-func (l *looked) expectLooksFor(t testing.TB, d time.Duration) {
+// expectCountsFor waits until the buffer was looked at so much later than now.
+func (c *counts) expectCountsFor(t testing.TB, d time.Duration) {
 	t.Helper()
 	then := time.Now().Add(d)
 	testserver.Eventually(t, func() error {
-		if last := time.Unix(0, l.last.Load()); last.Before(then) {
+		if last := time.Unix(0, c.last.Load()); last.Before(then) {
 			return fmt.Errorf("the last look was at %v", last)
 		}
 		return nil
@@ -176,7 +176,7 @@ func (l *looked) expectLooksFor(t testing.TB, d time.Duration) {
 }
 
 // The same, and the process that passed the ids by is gone when they commit.
-func TestLateCommitsArriveAtTheNextProcess(t *testing.T) {
+func TestLateCommits_ArriveAtTheNextProcess(t *testing.T) {
 	t.Parallel()
 	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
 	first := start(t, d.buffer(t, "first"), to, nil)
@@ -195,7 +195,7 @@ func TestLateCommitsArriveAtTheNextProcess(t *testing.T) {
 }
 
 // A prepared transaction holds its ids while nobody is connected for it.
-func TestAPreparedTransactionThatCommitsLate(t *testing.T) {
+func TestLateCommits_PreparedTransaction(t *testing.T) {
 	t.Parallel()
 	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
 	start(t, d.buffer(t, "relay"), to, nil)
@@ -221,7 +221,7 @@ func ignoreNoTransaction(err error) error {
 }
 
 // A snapshot that is held elsewhere, in this database and in another one.
-func TestAPinnedSnapshotStopsNothing(t *testing.T) {
+func TestPinnedSnapshot_StopsNothing(t *testing.T) {
 	t.Parallel()
 	d, neighbour := newDatabase(t), newDatabase(t)
 	to := redisAt(t, testserver.SharedRedis(t))
@@ -242,7 +242,7 @@ func TestAPinnedSnapshotStopsNothing(t *testing.T) {
 }
 
 // The sequence starts again, with batches that wait for a retry and without.
-func TestASequenceThatIsSetBack(t *testing.T) {
+func TestSequence_SetBack(t *testing.T) {
 	t.Parallel()
 	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
 	hold := make(chan struct{})
@@ -287,7 +287,7 @@ func TestASequenceThatIsSetBack(t *testing.T) {
 
 // Ids given by hand are behind the cursor; only a look from the beginning, made at
 // the start, finds them.
-func TestAnIdGivenByHandArrivesAtTheNextStart(t *testing.T) {
+func TestLateCommits_ManualID(t *testing.T) {
 	t.Parallel()
 	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
 	d.exec(t, "SELECT setval(pg_get_serial_sequence('outbox_events', 'id'), 1000)")
@@ -302,7 +302,7 @@ func TestAnIdGivenByHandArrivesAtTheNextStart(t *testing.T) {
 }
 
 // One connection for all workers makes it slow, and does not stop it.
-func TestASingleConnectionIsEnough(t *testing.T) {
+func TestConnections_OneIsEnough(t *testing.T) {
 	t.Parallel()
 	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
 	b, err := postgres.Open(postgres.Config{URL: d.url, Pipeline: "orders", Owner: "relay", Connections: 1})

@@ -15,7 +15,7 @@ import (
 
 // dueBuffer counts take overs; there is never anything to take over.
 type dueBuffer struct {
-	Buffer
+	buffer.Queue
 	takenOver int
 }
 
@@ -27,9 +27,9 @@ func (b *dueBuffer) TakeOver(context.Context, time.Duration) (*buffer.Lease, err
 // anySink is never asked.
 type anySink struct{ sink.Sink }
 
-// A batch that is due is taken over when there is leave to send and not before: three
-// take overs that end without a word bury an event, and what was never sent must not be.
-func TestNothingIsTakenOverAhead(t *testing.T) {
+// A due batch is taken over when there is a slot to send it, and not before: three take overs
+// without a settle bury an event, and an event that was never sent must not be buried.
+func TestClaimAhead_TakesNothingOver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		buf := &dueBuffer{}
@@ -37,7 +37,7 @@ func TestNothingIsTakenOverAhead(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		done, ok := p.flow.turn(t.Context())
+		release, ok := p.limiter.slots.acquire(t.Context())
 		if !ok {
 			t.Fatal("the only slot is taken")
 		}
@@ -47,13 +47,13 @@ func TestNothingIsTakenOverAhead(t *testing.T) {
 		if buf.takenOver != 0 {
 			t.Error("a batch was taken over while another was being sent in the only slot")
 		}
-		done()
+		release()
 		synctest.Wait()
 		if buf.takenOver != 1 {
 			t.Errorf("%d batches were taken over when the slot was free", buf.takenOver)
 		}
-		if _, ok := p.flow.turn(t.Context()); !ok {
-			t.Error("the slot was not given back")
+		if _, ok := p.limiter.slots.acquire(t.Context()); !ok {
+			t.Error("the slot was not released")
 		}
 	})
 }

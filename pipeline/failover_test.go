@@ -24,7 +24,7 @@ func both(t testing.TB, first, second *testserver.PostgresServer) string {
 // The database's machine dies in the middle of a drain, and its standby, which has
 // all that was committed synchronously, takes over: nothing is lost, nothing comes
 // twice.
-func TestAFailover(t *testing.T) {
+func TestFailover(t *testing.T) {
 	t.Parallel()
 	primary := testserver.OwnPostgres(t, testserver.PostgresOptions{Durable: true})
 	standby := testserver.Standby(t, primary)
@@ -48,7 +48,7 @@ func TestAFailover(t *testing.T) {
 
 // A failover that leaves the old primary up and read-only: the relay's connections
 // stay and are of no use. It connects anew until the server takes writes.
-func TestADatabaseThatBecomesReadOnly(t *testing.T) {
+func TestDatabase_BecomesReadOnly(t *testing.T) {
 	t.Parallel()
 	server := testserver.OwnPostgres(t, testserver.PostgresOptions{})
 	d, to := databaseAt(t, server.URL), redisAt(t, testserver.SharedRedis(t))

@@ -15,7 +15,7 @@ import (
 
 // Events that wait, and events that come while the relay runs, in transactions of
 // which some are rolled back: what was committed arrives, once, and nothing else.
-func TestEverythingArrivesExactlyOnce(t *testing.T) {
+func TestPipeline_DeliversExactlyOnce(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func(t *testing.T) destination{
 		"redis": func(t *testing.T) destination { return redisAt(t, testserver.SharedRedis(t)) },
@@ -91,7 +91,7 @@ func (d *database) transaction(ctx context.Context, topic string, n int, commit 
 	return ids, tx.Commit(ctx)
 }
 
-func TestSeveralProcessesShareOneBuffer(t *testing.T) {
+func TestPipeline_SeveralProcesses(t *testing.T) {
 	t.Parallel()
 	for _, processes := range []int{2, 3} {
 		t.Run(fmt.Sprint(processes), func(t *testing.T) {
@@ -123,7 +123,7 @@ type share struct {
 
 func (s *share) Claimed(*buffer.Lease, time.Duration) {}
 func (s *share) Sent(*buffer.Lease, time.Duration)    {}
-func (s *share) Settled(b *buffer.Lease, outcomes []buffer.Outcome, _ time.Duration) {
+func (s *share) Settled(b *buffer.Lease, outcomes []buffer.Outcome, _ bool, _ time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, o := range outcomes {
@@ -144,7 +144,7 @@ func (s *share) events() int {
 }
 
 // Two pipelines in one process; the sink of one is down, or answers nothing.
-func TestASinkThatIsAwayHoldsUpNoOtherPipeline(t *testing.T) {
+func TestSink_OutageHoldsUpNoOtherPipeline(t *testing.T) {
 	t.Parallel()
 	t.Run("down", func(t *testing.T) {
 		t.Parallel()

@@ -127,7 +127,7 @@ func each(errs ...error) error {
 }
 
 // Ready is told from what gets done: a batch that is only put back is nothing.
-func TestHealthSeesAPipelineThatStandsStill(t *testing.T) {
+func TestHealth_Stalled(t *testing.T) {
 	t.Parallel()
 	const stalled, nothingThrough = "stalled: events wait", "sends in a row got nothing through"
 	away, marked := sink.Unavailable(errTest), three()
@@ -177,7 +177,7 @@ func TestHealthSeesAPipelineThatStandsStill(t *testing.T) {
 
 // What nobody works on does not stand still; nor does a batch that waits for its
 // time, whenever fresh events are counted next.
-func TestHealthOfAPipelineWithNothingToDo(t *testing.T) {
+func TestHealth_NothingToDo(t *testing.T) {
 	t.Parallel()
 	for name, schedule := range map[string]cron.Schedule{"every second": cron.Every(time.Second), "nightly": cron.Every(24 * time.Hour)} {
 		t.Run(name, func(t *testing.T) {
@@ -197,7 +197,7 @@ func TestHealthOfAPipelineWithNothingToDo(t *testing.T) {
 	}
 }
 
-func TestHealthNamesMaxWaiting(t *testing.T) {
+func TestHealth_NamesMaxWaiting(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		log := &lockedBuffer{}
@@ -221,7 +221,7 @@ func TestHealthNamesMaxWaiting(t *testing.T) {
 }
 
 // The sink is away, and says so in other words than a pipeline that stalls.
-func TestHealthNamesTheSink(t *testing.T) {
+func TestHealth_NamesTheSink(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &scene{batch: three(), answer: sink.Unavailable(errTest), backlog: buffer.Backlog{Unclaimed: 5}}
@@ -235,7 +235,7 @@ func TestHealthNamesTheSink(t *testing.T) {
 
 // One batch that is sent in vain again and again is enough, and stays seen between
 // two tries; one that failed once is not.
-func TestHealthSeesThatNothingGetsThrough(t *testing.T) {
+func TestHealth_NothingDelivered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &scene{}

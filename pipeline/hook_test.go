@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"slices"
 	"sync/atomic"
@@ -28,8 +29,10 @@ func refusing(t testing.TB, bad ...int64) (*receiver, destination) {
 	return r, httpAt(t, r)
 }
 
-func hookOf(b *postgres.Buffer, s sink.Sink) func(*pipeline.Config) {
-	return func(c *pipeline.Config) { c.Hook = &pipeline.Hook{Buffer: b.Hook(), Sink: s} }
+// startHook starts the pipeline of a dead-letter hook.
+func startHook(t testing.TB, b *postgres.Buffer, s sink.Sink) *process {
+	t.Helper()
+	return start(t, b.DeadLetterQueue(), s, func(c *pipeline.Config) { c.NeverBury, c.Workers, c.MaxWaiting = true, 1, math.MaxInt })
 }
 
 func (d *database) untold(t testing.TB) int {
@@ -48,7 +51,7 @@ func (d *database) expectTold(t testing.TB, letters int) {
 }
 
 // Each dead letter reaches the hook, with all that is known of it.
-func TestTheHookHearsOfEveryDeadLetter(t *testing.T) {
+func TestHook_NotifiedOfEveryDeadLetter(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	ids := d.insert(t, "orders", 500)
@@ -57,7 +60,8 @@ func TestTheHookHearsOfEveryDeadLetter(t *testing.T) {
 	url := testserver.SharedRedis(t)
 	hook := redisAt(t, url)
 	b := d.buffer(t, "relay")
-	start(t, b, to, hookOf(b, hook))
+	start(t, b, to, nil)
+	startHook(t, b, hook)
 	d.expectTold(t, len(bad))
 	d.expectDrained(t)
 	heard := hook.arrived(t, "orders")
@@ -76,7 +80,7 @@ func TestTheHookHearsOfEveryDeadLetter(t *testing.T) {
 
 // A hook that is down loses nothing and holds up nothing; what it refuses it is
 // told again, and the other letters meanwhile.
-func TestAHookThatFails(t *testing.T) {
+func TestHook_Fails(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	ids := d.insert(t, "orders", 400)
@@ -86,7 +90,8 @@ func TestAHookThatFails(t *testing.T) {
 	ear.answers(func([]int64) int { return http.StatusInternalServerError })
 	hook := httpAt(t, ear)
 	b := d.buffer(t, "relay")
-	p := start(t, b, to, hookOf(b, hook))
+	p := start(t, b, to, nil)
+	startHook(t, b, hook)
 	testserver.Eventually(t, func() error {
 		if n := len(to.arrived(t, "orders")); n < len(ids)-len(bad) || d.untold(t) < len(bad) {
 			return fmt.Errorf("%d events arrived beside a hook that is down, %d letters are untold", n, d.untold(t))
@@ -125,7 +130,7 @@ func TestAHookThatFails(t *testing.T) {
 
 // Two processes, of which one dies between telling and noting it down: every letter
 // is told, at least once.
-func TestAProcessThatDiesWhileItTells(t *testing.T) {
+func TestHook_SurvivesAKilledProcess(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	ids := d.insert(t, "orders", 40)
@@ -147,16 +152,16 @@ func TestAProcessThatDiesWhileItTells(t *testing.T) {
 		<-ctx.Done() // its lease ends, and it does not settle
 		return ctx.Err()
 	}}
-	p := start(t, first, to, func(c *pipeline.Config) {
-		hookOf(first, fatal)(c)
-	})
+	p, h := start(t, first, to, nil), startHook(t, first, fatal)
 	<-died
-	p.halt() // what a kill leaves: told, and not noted
-	<-p.ended
+	h.halt() // what a kill leaves: told, and not noted
+	<-h.ended
+	p.stop(t)
 	d.exec(t, "UPDATE outbox_batches SET due_at = clock_timestamp() - interval '1s'")
 
 	second := d.buffer(t, "second")
-	start(t, second, to, hookOf(second, hook))
+	start(t, second, to, nil)
+	startHook(t, second, hook)
 	d.expectTold(t, len(ids))
 	d.expectDrained(t)
 	heard := hook.arrived(t, "orders")
@@ -164,15 +169,15 @@ func TestAProcessThatDiesWhileItTells(t *testing.T) {
 	if heard = slices.Compact(heard); !slices.Equal(heard, ids) {
 		t.Errorf("the hook heard of %v, want %v", heard, ids)
 	}
-	if p.err == nil {
+	if h.err == nil {
 		t.Error("the process that was halted says that it finished")
 	}
-	p.err = nil // it was expected
+	h.err = nil // it was expected
 }
 
 // Letters that died before there was a hook are told too; those that were closed
 // are not.
-func TestAHookThatComesLater(t *testing.T) {
+func TestHook_AddedLater(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	ids := d.insert(t, "orders", 10)
@@ -188,7 +193,8 @@ func TestAHookThatComesLater(t *testing.T) {
 	d.exec(t, "UPDATE outbox_dead_letters SET closed_at = now() WHERE event_id = $1", ids[4])
 	hook := redisAt(t, testserver.SharedRedis(t))
 	b := d.buffer(t, "second")
-	start(t, b, to, hookOf(b, hook))
+	start(t, b, to, nil)
+	startHook(t, b, hook)
 	testserver.Eventually(t, func() error {
 		if n := d.untold(t); n != 1 {
 			return fmt.Errorf("%d letters are untold, only the closed one was expected", n)
@@ -199,7 +205,7 @@ func TestAHookThatComesLater(t *testing.T) {
 }
 
 // A dead letter is replayed: it goes out under its old id, or dies again.
-func TestReplay(t *testing.T) {
+func TestHook_Replay(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	ids := d.insert(t, "orders", 30)

@@ -18,7 +18,6 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres"
 	"github.com/outboxrelay/relay/outbox/sqlite"
-	"github.com/outboxrelay/relay/pipeline"
 	"github.com/outboxrelay/relay/sink"
 )
 
@@ -49,7 +48,7 @@ func TestOrderProtocol(t *testing.T) {
 		t.Parallel()
 		d := newDatabase(t)
 		testOrderProtocol(t, orderedPlace{
-			buffers: []pipeline.Buffer{d.orderedBuffer(t, "a"), d.orderedBuffer(t, "b")},
+			buffers: []buffer.Queue{d.orderedBuffer(t, "a"), d.orderedBuffer(t, "b")},
 			exec: func(t *rapid.T, sql string) {
 				if _, err := d.app.Exec(t.Context(), sql); err != nil {
 					t.Fatal(err)
@@ -91,7 +90,7 @@ func TestOrderProtocol(t *testing.T) {
 		t.Parallel()
 		f := newFile(t)
 		testOrderProtocol(t, orderedPlace{
-			buffers: []pipeline.Buffer{f.orderedBuffer(t, "a"), f.orderedBuffer(t, "b")},
+			buffers: []buffer.Queue{f.orderedBuffer(t, "a"), f.orderedBuffer(t, "b")},
 			exec: func(t *rapid.T, sql string) {
 				if _, err := f.app.ExecContext(t.Context(), sql); err != nil {
 					t.Fatal(err)
@@ -135,7 +134,7 @@ func TestOrderProtocol(t *testing.T) {
 
 // orderedPlace is a buffer, seen by two processes, and how to get at it.
 type orderedPlace struct {
-	buffers []pipeline.Buffer
+	buffers []buffer.Queue
 	exec    func(t *rapid.T, sql string)
 	overdue string
 	begin   func(t *rapid.T) application
@@ -267,7 +266,7 @@ func (w *orderedPlay) commit(t *rapid.T) {
 	w.transactions = w.transactions[1:]
 }
 
-func (w *orderedPlay) hold(t *rapid.T, buf pipeline.Buffer, b *buffer.Lease, err error) {
+func (w *orderedPlay) hold(t *rapid.T, buf buffer.Queue, b *buffer.Lease, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -283,7 +282,7 @@ func (w *orderedPlay) hold(t *rapid.T, buf pipeline.Buffer, b *buffer.Lease, err
 	w.holders = append(w.holders, &holder{buf: buf, batch: b})
 }
 
-func (w *orderedPlay) process(t *rapid.T) pipeline.Buffer {
+func (w *orderedPlay) process(t *rapid.T) buffer.Queue {
 	return w.buffers[rapid.IntRange(0, len(w.buffers)-1).Draw(t, "process")]
 }
 
@@ -317,7 +316,7 @@ func (w *orderedPlay) workBy(t *rapid.T, h *holder) {
 		MaxAttempts: mostRefusals, Ordered: true, Log: slog.New(slog.DiscardHandler),
 		Backoff: delivery.Backoff{Initial: time.Millisecond, Max: time.Millisecond, Multiplier: 1},
 	})
-	if _, err := worker.Work(t.Context(), t.Context(), h.batch); err != nil && !errors.Is(err, buffer.ErrLeaseLost) {
+	if _, err := worker.Work(t.Context(), t.Context(), h.batch, nil); err != nil && !errors.Is(err, buffer.ErrLeaseLost) {
 		t.Fatal(err)
 	}
 }

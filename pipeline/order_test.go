@@ -108,7 +108,7 @@ func (f *file) insertKeyed(ctx context.Context, topic string, of []string, commi
 
 // source is a buffer, and the application beside it.
 type source struct {
-	buffer  func(t testing.TB, owner string) pipeline.Buffer
+	buffer  func(t testing.TB, owner string) buffer.Queue
 	insert  func(ctx context.Context, topic string, of []string, commit bool) ([]int64, error)
 	drained func(t testing.TB)
 	dead    func(t testing.TB) []int64
@@ -116,7 +116,7 @@ type source struct {
 
 func (d *database) source() source {
 	return source{
-		buffer: func(t testing.TB, owner string) pipeline.Buffer { return d.orderedBuffer(t, owner) },
+		buffer: func(t testing.TB, owner string) buffer.Queue { return d.orderedBuffer(t, owner) },
 		insert: d.insertKeyed, drained: d.expectDrained,
 		dead: func(t testing.TB) []int64 { ids, _ := d.dead(t); return ids },
 	}
@@ -124,7 +124,7 @@ func (d *database) source() source {
 
 func (f *file) source() source {
 	return source{
-		buffer: func(t testing.TB, owner string) pipeline.Buffer { return f.orderedBuffer(t, owner) },
+		buffer: func(t testing.TB, owner string) buffer.Queue { return f.orderedBuffer(t, owner) },
 		insert: f.insertKeyed, drained: f.expectDrained,
 		dead: func(t testing.TB) (ids []int64) {
 			t.Helper()
@@ -153,10 +153,10 @@ func orderedNATSAt(t testing.TB, url string) destination {
 	return to
 }
 
-// TestOrderIsKept: several processes, applications that commit and roll back, a sink
+// TestOrder_IsKept: several processes, applications that commit and roll back, a sink
 // that stumbles, events that are refused for good, and processes that die with a
 // batch in hand, sent or not.
-func TestOrderIsKept(t *testing.T) {
+func TestOrder_IsKept(t *testing.T) {
 	t.Parallel()
 	t.Run("from PostgreSQL to a Redis stream", func(t *testing.T) {
 		t.Parallel()
@@ -300,7 +300,7 @@ func testOrderIsKept(t *testing.T, from source, to destination, transactions int
 
 // Claims that keep order hold a lock and commit in the middle of a round trip: a
 // transaction pooler lets them.
-func TestOrderThroughATransactionPooler(t *testing.T) {
+func TestOrder_TransactionPooler(t *testing.T) {
 	t.Parallel()
 	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
 	url := testserver.PgBouncer(t, d.url)
@@ -327,7 +327,7 @@ func TestOrderThroughATransactionPooler(t *testing.T) {
 
 // An event that is refused again and again holds up its own key, and no other, whether
 // those were in its batch, came with it or later.
-func TestARefusedEventHoldsUpItsOwnKeyOnly(t *testing.T) {
+func TestOrder_RefusedEventHoldsUpItsKeyOnly(t *testing.T) {
 	t.Parallel()
 	for name, from := range map[string]source{"postgres": newDatabase(t).source(), "sqlite": newFile(t).source()} {
 		t.Run(name, func(t *testing.T) {
@@ -393,7 +393,7 @@ func TestARefusedEventHoldsUpItsOwnKeyOnly(t *testing.T) {
 
 // A poison event among hundreds of its key: halves go one after the other, and the
 // events behind it arrive in order.
-func TestAPoisonEventInOrder(t *testing.T) {
+func TestOrder_PoisonEvent(t *testing.T) {
 	t.Parallel()
 	for name, from := range map[string]source{"postgres": newDatabase(t).source(), "sqlite": newFile(t).source()} {
 		t.Run(name, func(t *testing.T) {

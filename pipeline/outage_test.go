@@ -34,7 +34,7 @@ func at(s sink.Sink, before, after func(n int64)) *gate {
 func nothing(int64) {}
 
 // The sink goes away in the middle of a drain and comes back.
-func TestASinkThatDiesInMidDrain(t *testing.T) {
+func TestSink_KilledInMidDrain(t *testing.T) {
 	t.Parallel()
 	t.Run("redis", func(t *testing.T) {
 		t.Parallel()
@@ -82,7 +82,7 @@ func testDyingSink(t *testing.T, to destination, times int, kill, revive func() 
 
 // PostgreSQL is killed while batches are claimed, under way, and sent but not
 // settled; each time it comes back.
-func TestADatabaseThatDiesInMidDrain(t *testing.T) {
+func TestDatabase_KilledInMidDrain(t *testing.T) {
 	t.Parallel()
 	server := testserver.OwnPostgres(t, testserver.PostgresOptions{Durable: true})
 	d, to := databaseAt(t, server.URL), redisAt(t, testserver.SharedRedis(t))
@@ -109,7 +109,7 @@ func TestADatabaseThatDiesInMidDrain(t *testing.T) {
 	p.expectReady(t)
 }
 
-func TestADatabaseThatIsDownAtTheStartIsWaitedFor(t *testing.T) {
+func TestStartup_WaitsForTheDatabase(t *testing.T) {
 	t.Parallel()
 	server := testserver.OwnPostgres(t, testserver.PostgresOptions{})
 	d, to := databaseAt(t, server.URL), redisAt(t, testserver.SharedRedis(t))
@@ -129,7 +129,7 @@ func TestADatabaseThatIsDownAtTheStartIsWaitedFor(t *testing.T) {
 	p.expectReady(t)
 }
 
-func TestATableThatIsMissingAtTheStartIsWaitedFor(t *testing.T) {
+func TestStartup_WaitsForTheTable(t *testing.T) {
 	t.Parallel()
 	url, to := testserver.Postgres(t), redisAt(t, testserver.SharedRedis(t))
 	p := start(t, bufferAt(t, url, "relay"), to, nil)
@@ -146,7 +146,7 @@ func TestATableThatIsMissingAtTheStartIsWaitedFor(t *testing.T) {
 }
 
 // The table goes away while the relay runs, and comes back, as by a restore.
-func TestATableThatVanishesIsWaitedFor(t *testing.T) {
+func TestDatabase_TableDropped(t *testing.T) {
 	t.Parallel()
 	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
 	p := start(t, d.buffer(t, "relay"), to, nil)

@@ -15,7 +15,6 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres"
 	"github.com/outboxrelay/relay/outbox/sqlite"
-	"github.com/outboxrelay/relay/pipeline"
 	"github.com/outboxrelay/relay/sink"
 	"github.com/outboxrelay/relay/sink/redissink"
 )
@@ -93,7 +92,7 @@ func protocolOnSQLite(t *testing.T, mode buffer.ClaimMode) protocol {
 
 // claimedBy is a buffer that says how it is claimed.
 type claimedBy interface {
-	pipeline.Buffer
+	buffer.Queue
 	ClaimMode() buffer.ClaimMode
 }
 
@@ -108,7 +107,7 @@ type protocol struct {
 
 // holder has a batch in hand, whether it still owns it or not.
 type holder struct {
-	buf   pipeline.Buffer
+	buf   buffer.Queue
 	batch *buffer.Lease
 	sent  bool // Redis said that it has them
 }
@@ -189,11 +188,11 @@ func (w *play) commit(t *rapid.T) {
 	}
 }
 
-func (w *play) process(t *rapid.T) pipeline.Buffer {
+func (w *play) process(t *rapid.T) buffer.Queue {
 	return rapid.SampledFrom(w.buffers).Draw(t, "process")
 }
 
-func (w *play) hold(t *rapid.T, buf pipeline.Buffer, b *buffer.Lease, err error) {
+func (w *play) hold(t *rapid.T, buf buffer.Queue, b *buffer.Lease, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -219,7 +218,7 @@ func (w *play) takeOver(t *rapid.T) {
 	buf := w.process(t)
 	b, err := buf.TakeOver(t.Context(), time.Hour)
 	if b != nil && (b.DeliveryRecorded() || len(b.Events) == 0) { // settled, not sent
-		if _, err := w.worker(buf).Work(t.Context(), t.Context(), b); err != nil {
+		if _, err := w.worker(buf).Work(t.Context(), t.Context(), b, nil); err != nil {
 			t.Fatal(err)
 		}
 		return
@@ -227,7 +226,7 @@ func (w *play) takeOver(t *rapid.T) {
 	w.hold(t, buf, b, err)
 }
 
-func (w *play) worker(buf pipeline.Buffer) *delivery.Worker {
+func (w *play) worker(buf buffer.Queue) *delivery.Worker {
 	return delivery.NewWorker(w.to, buf, delivery.Config{
 		MaxAttempts: 10, Backoff: delivery.Backoff{Initial: time.Millisecond, Max: time.Millisecond, Multiplier: 1},
 	})
@@ -341,7 +340,7 @@ func (w *play) drain(t *rapid.T) {
 		if b.UnfinishedLeases > 3 { // else it is buried, where it stands alone
 			b.UnfinishedLeases = 1
 		}
-		if _, err := worker.Work(t.Context(), t.Context(), b); err != nil {
+		if _, err := worker.Work(t.Context(), t.Context(), b, nil); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -41,7 +41,7 @@ func without(ids []int64, bad ...int64) []int64 {
 }
 
 // One event of a batch is refused by a server that says no more than 400.
-func TestAPoisonEventIsBuriedAloneAndSoon(t *testing.T) {
+func TestPoisonEvent_IsBuriedAloneAndSoon(t *testing.T) {
 	t.Parallel()
 	const batch = 250
 	for name, at := range map[string]int{"first": 0, "in the middle": 101, "last": batch - 1} {
@@ -91,7 +91,7 @@ func TestAPoisonEventIsBuriedAloneAndSoon(t *testing.T) {
 }
 
 // Everything is refused for good: every event is buried, none is lost.
-func TestABatchThatIsAllPoisonIsBuried(t *testing.T) {
+func TestPoisonBatch_IsBuriedWhole(t *testing.T) {
 	t.Parallel()
 	d, r := newDatabase(t), newReceiver(t)
 	ids := d.insert(t, "orders", 20)
@@ -105,7 +105,7 @@ func TestABatchThatIsAllPoisonIsBuried(t *testing.T) {
 }
 
 // An outage is not an attempt, however long it lasts.
-func TestNoEventDiesOfAnOutage(t *testing.T) {
+func TestOutage_BuriesNothing(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{http.StatusInternalServerError, http.StatusServiceUnavailable, http.StatusTooManyRequests, http.StatusNotFound} {
 		t.Run(http.StatusText(status), func(t *testing.T) {
@@ -136,7 +136,7 @@ func TestNoEventDiesOfAnOutage(t *testing.T) {
 }
 
 // Refused again and again, with leave to try again: buried after max_attempts.
-func TestAnEventThatIsRefusedTooOftenIsBuried(t *testing.T) {
+func TestMaxAttempts_BuriesTheEvent(t *testing.T) {
 	t.Parallel()
 	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
 	ids := d.insert(t, "orders", 300)
@@ -175,7 +175,7 @@ func TestAnEventThatIsRefusedTooOftenIsBuried(t *testing.T) {
 }
 
 // One stream is a string: its events wait, those of other topics go on.
-func TestAnAddressThatIsAwayHoldsUpNoOther(t *testing.T) {
+func TestAddress_OutageHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
 	t.Run("redis", func(t *testing.T) {
 		t.Parallel()
@@ -221,7 +221,7 @@ func testAwayAddress(t *testing.T, d *database, to destination, mend func()) {
 }
 
 // The sink asks to be left alone: it is, as a whole.
-func TestRetryAfterIsObeyed(t *testing.T) {
+func TestRetryAfter_IsObeyed(t *testing.T) {
 	t.Parallel()
 	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
 	ids := d.insert(t, "orders", 1000)

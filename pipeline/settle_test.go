@@ -63,7 +63,7 @@ func (d *database) expectLedger(t testing.TB, want string) {
 
 // An application has locked an event that was sent: the batch is marked, not sent
 // again, and deleted when the lock is gone.
-func TestADeleteThatIsLockedOutLeavesAMark(t *testing.T) {
+func TestSettle_RecordsDeliveryOfLockedRows(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	to := redisAt(t, testserver.SharedRedis(t))
@@ -102,7 +102,7 @@ func TestADeleteThatIsLockedOutLeavesAMark(t *testing.T) {
 
 // The application and the relay each hold what the other wants. It is the relay
 // that gives way, also when it tries again.
-func TestTheApplicationIsNeverTheDeadlocksVictim(t *testing.T) {
+func TestDeadlock_ApplicationIsNeverTheVictim(t *testing.T) {
 	t.Parallel()
 	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
 	g := newTurnstile(to, true)
@@ -138,7 +138,7 @@ func TestTheApplicationIsNeverTheDeadlocksVictim(t *testing.T) {
 }
 
 // takeOver ends the batch's lease by force and takes it over as another process.
-func takeOver(t *testing.T, d *database, by pipeline.Buffer, b *buffer.Batch) *buffer.Lease {
+func takeOver(t *testing.T, d *database, by buffer.Queue, b *buffer.Batch) *buffer.Lease {
 	t.Helper()
 	var taken *buffer.Lease
 	testserver.Eventually(t, func() error {
@@ -154,7 +154,7 @@ func takeOver(t *testing.T, d *database, by pipeline.Buffer, b *buffer.Batch) *b
 
 // A worker stands still while it sends, and another process takes its batch over.
 // When it wakes up it sends, late; and it may change nothing.
-func TestALeaseThatIsLostWhileSending(t *testing.T) {
+func TestLease_LostWhileSending(t *testing.T) {
 	t.Parallel()
 	t.Run("the new owner is done", func(t *testing.T) {
 		t.Parallel()
@@ -217,7 +217,7 @@ func TestALeaseThatIsLostWhileSending(t *testing.T) {
 
 // The lease cannot be renewed: the send is cut off when the lease is over, and the
 // batch is left to whoever takes it.
-func TestALeaseThatCannotBeRenewedEndsTheSend(t *testing.T) {
+func TestLease_EndsTheSendWithoutRenewal(t *testing.T) {
 	t.Parallel()
 	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
 	ids := d.insert(t, "orders", 10)

@@ -82,7 +82,7 @@ func upTo(n int64) (ids []int64) {
 }
 
 // Two processes, an application beside them, roll-backs, and a sink that stumbles.
-func TestFromSQLite(t *testing.T) {
+func TestSQLite(t *testing.T) {
 	t.Parallel()
 	f, to := newFile(t), redisAt(t, testserver.SharedRedis(t))
 	f.transaction(t, 2000, true)
@@ -98,7 +98,7 @@ func TestFromSQLite(t *testing.T) {
 	expect(t, "dead letters", f.ask(t, "SELECT count(*) FROM outbox_dead_letters"), 0)
 }
 
-func TestAPoisonEventFromSQLite(t *testing.T) {
+func TestSQLite_PoisonEvent(t *testing.T) {
 	t.Parallel()
 	f, r := newFile(t), newReceiver(t)
 	to := httpAt(t, r)
@@ -116,7 +116,7 @@ func TestAPoisonEventFromSQLite(t *testing.T) {
 }
 
 // A writer that holds the file longer than anybody waits for it.
-func TestASQLiteFileThatIsBusy(t *testing.T) {
+func TestSQLite_Busy(t *testing.T) {
 	t.Parallel()
 	f, to := newFile(t), redisAt(t, testserver.SharedRedis(t))
 	log := &lockedBuffer{}

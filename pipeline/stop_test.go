@@ -34,7 +34,7 @@ func (d *database) expectStates(t testing.TB, want string) {
 
 // A signal in the middle of a drain: what is in flight is sent and settled, the
 // rest stays unclaimed for the next process.
-func TestASignalInMidDrain(t *testing.T) {
+func TestSignal_InMidDrain(t *testing.T) {
 	t.Parallel()
 	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
 	ids := d.insert(t, "orders", 10_000)
@@ -64,7 +64,7 @@ func TestASignalInMidDrain(t *testing.T) {
 
 // The time to stop is over and a sink answers nothing: its batches are handed
 // back, and Run says so.
-func TestAStopThatRunsOutOfTime(t *testing.T) {
+func TestStop_RunsOutOfTime(t *testing.T) {
 	t.Parallel()
 	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
 	ids := d.insert(t, "orders", 1000)
@@ -113,7 +113,7 @@ func expectStopError(t *testing.T, p *process, want string) {
 // The database is away when the time to stop is over: what was sent cannot be
 // settled, and Run says so. The next process sends it again, under the same
 // group_id.
-func TestAStopWithoutADatabase(t *testing.T) {
+func TestStop_WithoutADatabase(t *testing.T) {
 	t.Parallel()
 	server := testserver.OwnPostgres(t, testserver.PostgresOptions{Durable: true})
 	d, to := databaseAt(t, server.URL), redisAt(t, testserver.SharedRedis(t))
@@ -149,7 +149,7 @@ func TestAStopWithoutADatabase(t *testing.T) {
 }
 
 // A signal before there is anything to do, and one while a server is waited for.
-func TestASignalToAnIdlePipeline(t *testing.T) {
+func TestSignal_IdlePipeline(t *testing.T) {
 	t.Parallel()
 	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
 	idle := start(t, d.buffer(t, "relay"), to, nil)

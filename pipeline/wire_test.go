@@ -164,7 +164,7 @@ func harmless(bool, []byte) int { return -1 }
 
 // The line is cut anywhere, mostly in the middle of something, again and again
 // while the relay drains: nothing is lost and nothing comes twice.
-func TestALineThatIsCutAnywhere(t *testing.T) {
+func TestConnection_CutAnywhere(t *testing.T) {
 	t.Parallel()
 	const seed = 20260102
 	chance := rand.New(rand.NewPCG(seed, seed)) //nolint:gosec // to be the same each time
@@ -181,7 +181,7 @@ func TestALineThatIsCutAnywhere(t *testing.T) {
 
 // One way of the line ends, the other stays open: the server hears no more of us, or
 // we of it.
-func TestALineThatIsHalfClosed(t *testing.T) {
+func TestConnection_HalfClosed(t *testing.T) {
 	t.Parallel()
 	testWire(t, 12, func(n int64) func(bool, []byte) int {
 		if n > 24 {
@@ -193,7 +193,7 @@ func TestALineThatIsHalfClosed(t *testing.T) {
 
 // The server's answer to COMMIT never comes: what was claimed, settled or marked
 // may have happened or not.
-func TestCommitsThatNobodyHearsOf(t *testing.T) {
+func TestSettle_CommitWithoutAnswer(t *testing.T) {
 	t.Parallel()
 	testWire(t, 20, func(n int64) func(bool, []byte) int {
 		if n > 40 {
@@ -212,7 +212,7 @@ func TestCommitsThatNobodyHearsOf(t *testing.T) {
 }
 
 // The COMMIT itself never arrives.
-func TestCommitsThatNeverArrive(t *testing.T) {
+func TestSettle_CommitNeverArrives(t *testing.T) {
 	t.Parallel()
 	testWire(t, 20, func(n int64) func(bool, []byte) int {
 		if n > 40 {
@@ -233,7 +233,7 @@ func TestCommitsThatNeverArrive(t *testing.T) {
 // Connections that hang without an error, in the middle of a claim or of a settle: our
 // own clocks end the waiting, and the server does not keep rows locked for one that
 // will not come back.
-func TestConnectionsThatHang(t *testing.T) {
+func TestConnection_Hangs(t *testing.T) {
 	t.Parallel()
 	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
 	const hanging = 4

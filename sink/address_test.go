@@ -52,7 +52,7 @@ func TestTemplate(t *testing.T) {
 	}
 }
 
-func TestAddressOfAnEventWithoutKey(t *testing.T) {
+func TestTemplate_EventWithoutKey(t *testing.T) {
 	t.Parallel()
 	for text, needsKey := range map[string]bool{"{key}": true, "a:{key}": true, "{topic}:{key}": true, "{topic}": false, "a": false} {
 		tmpl := parse(t, text)

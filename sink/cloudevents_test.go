@@ -47,7 +47,7 @@ func readCloudEvents(t *testing.T, contentType string, body []byte) []event.Even
 	return events
 }
 
-func TestCloudEventIsReadByItsSDK(t *testing.T) {
+func TestCloudEvent_ReadByTheSDK(t *testing.T) {
 	t.Parallel()
 	groupID := uuid.MustParse("01890a5d-ac96-774b-bcce-b302099a8057")
 	letter := &outbox.DeadLetter{Pipeline: "orders", GroupID: groupID, Attempts: 3, Error: "no \"such\"\ncustomer\u0085", DiedAt: createdAt}
@@ -108,7 +108,7 @@ func TestCloudEventIsReadByItsSDK(t *testing.T) {
 	}
 }
 
-func TestEventThatCanBeNoCloudEvent(t *testing.T) {
+func TestCloudEvent_InvalidEvent(t *testing.T) {
 	t.Parallel()
 	for name, e := range map[string]outbox.Event{
 		"empty":             {Payload: []byte(`1`)},

@@ -113,7 +113,7 @@ func TestAppendEnvelope(t *testing.T) {
 	}
 }
 
-func TestAppendLineIsOneLine(t *testing.T) {
+func TestAppendLine(t *testing.T) {
 	t.Parallel()
 	e := outbox.Event{
 		ID: 1, Topic: "a\nb", Payload: []byte("{\r\n  \"a\": \"\\n\"\n}"), Headers: outbox.Headers("{\n}"), CreatedAt: createdAt,

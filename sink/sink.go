@@ -22,7 +22,7 @@ type Sink interface {
 	// accepted. A *BatchError: those it names are not, the others are. An error
 	// wrapping ErrUnavailable: nothing can be said about the events, try later
 	// (UnavailableError can say when). ErrFenced: this group_id was given up
-	// by a later owner; drop the batch. ErrNotSent: nothing was sent, see BeforeSend.
+	// by a later owner; drop the batch.
 	// Any other error: the batch as a whole was refused; wrapped by Permanent, for
 	// good.
 	Send(ctx context.Context, b *buffer.Batch) error
@@ -70,9 +70,6 @@ var (
 	ErrMaybePoison = errors.New("sink is unavailable, perhaps because of the batch")
 	// ErrFenced says that this group_id was given up by a later owner.
 	ErrFenced = errors.New("group_id is fenced at the sink")
-	// ErrNotSent says that the process stops and no request of this Send had begun: the
-	// batch is handed back as if it had not been claimed. See BeforeSend.
-	ErrNotSent = errors.New("not sent, the relay stops")
 	// ErrTooLarge is found in the refusal of a batch for its size.
 	ErrTooLarge = errors.New("too large")
 	// ErrPermanent is a refusal for good; trying again cannot help. See Permanent.

@@ -88,8 +88,8 @@ func watch(t *testing.T, databaseURL string, w buffer.SupervisorPolicy) (*superv
 	return v, &log
 }
 
-// TestExactlyTheRightOneIsEnded: of all sessions that hold the database back.
-func TestExactlyTheRightOneIsEnded(t *testing.T) {
+// TestSupervisor_TerminatesExactlyTheRightSession: of all sessions that hold the database back.
+func TestSupervisor_TerminatesExactlyTheRightSession(t *testing.T) {
 	t.Parallel()
 	server := testserver.OwnPostgres(t, testserver.PostgresOptions{Settings: map[string]string{"wal_level": "logical"}})
 	hand, err := pgx.Connect(t.Context(), server.URL)
@@ -186,8 +186,8 @@ func replica(t *testing.T, server, user string) *pgconn.PgConn {
 	return conn
 }
 
-// TestARoleThatMayNot: it says so once at the start, with the GRANT, and goes on.
-func TestARoleThatMayNot(t *testing.T) {
+// TestSupervisor_MissingPrivileges: it says so once at the start, with the GRANT, and goes on.
+func TestSupervisor_MissingPrivileges(t *testing.T) {
 	t.Parallel()
 	databaseURL := testserver.Postgres(t)
 	hand, err := pgx.Connect(t.Context(), databaseURL)

@@ -137,7 +137,7 @@ func client(pid int, began time.Time) buffer.VacuumBlocker {
 	}
 }
 
-func TestAWordWhenItPassesAndWhenItDoubles(t *testing.T) {
+func TestSupervisor_WarnsAgainWhenAgeDoubles(t *testing.T) {
 	t.Parallel()
 	play(t, func(s *stage, v *supervisor.Supervisor) {
 		s.enter(client(1, s.start))
@@ -170,7 +170,7 @@ func TestAWordWhenItPassesAndWhenItDoubles(t *testing.T) {
 
 // One that is old when it is first seen is told of once, and again when it is twice as
 // old as then or more.
-func TestAnOldOneAtTheStart(t *testing.T) {
+func TestSupervisor_WarnsAtTheStart(t *testing.T) {
 	t.Parallel()
 	play(t, func(s *stage, _ *supervisor.Supervisor) {
 		s.enter(client(1, s.start.Add(-time.Hour)))
@@ -182,7 +182,7 @@ func TestAnOldOneAtTheStart(t *testing.T) {
 }
 
 // A reader has no snapshot between two of its statements; that says nothing.
-func TestOutOfSightForAMoment(t *testing.T) {
+func TestSupervisor_BlockerMissingForAMoment(t *testing.T) {
 	t.Parallel()
 	play(t, func(s *stage, _ *supervisor.Supervisor) {
 		reader := client(1, s.start)
@@ -199,7 +199,7 @@ func TestOutOfSightForAMoment(t *testing.T) {
 
 // Of slots and of what the role may not see nobody knows the age: it counts from when
 // it was seen, as long as it holds the same.
-func TestWhatHasNoAge(t *testing.T) {
+func TestSupervisor_UnknownAge(t *testing.T) {
 	t.Parallel()
 	play(t, func(s *stage, _ *supervisor.Supervisor) {
 		hidden := buffer.VacuumBlocker{Kind: buffer.BlockedByTransaction, PID: 5, User: "other", Behind: 3, Horizon: 90}
@@ -225,7 +225,7 @@ func TestWhatHasNoAge(t *testing.T) {
 }
 
 // Exactly those are ended that a watch names.
-func TestWhoIsEnded(t *testing.T) {
+func TestSupervisor_TerminatesBySession(t *testing.T) {
 	t.Parallel()
 	old := func(pid int, change func(*buffer.VacuumBlocker)) buffer.VacuumBlocker {
 		h := client(pid, time.Date(1999, 12, 31, 0, 0, 0, 0, time.UTC)) // the bubble begins a day later
@@ -282,7 +282,7 @@ func TestWhoIsEnded(t *testing.T) {
 }
 
 // What does not go is not asked at each look, and each answer is told.
-func TestEndingAgain(t *testing.T) {
+func TestSupervisor_RetriesTermination(t *testing.T) {
 	t.Parallel()
 	play(t, func(s *stage, _ *supervisor.Supervisor) {
 		s.change(func() { s.stays = true })
@@ -304,7 +304,7 @@ func TestEndingAgain(t *testing.T) {
 }
 
 // A database that is away is told of once, and nothing is known meanwhile.
-func TestADatabaseThatIsAway(t *testing.T) {
+func TestSupervisor_DatabaseUnavailable(t *testing.T) {
 	t.Parallel()
 	play(t, func(s *stage, v *supervisor.Supervisor) {
 		s.change(func() { s.missing = []buffer.Finding{{Subject: "sessions", Text: "does not see", Fix: "GRANT x"}} })
@@ -331,7 +331,7 @@ func TestADatabaseThatIsAway(t *testing.T) {
 	}, buffer.SupervisorPolicy{WarnAfter: time.Minute})
 }
 
-func TestBadConfig(t *testing.T) {
+func TestNew_InvalidConfig(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		config supervisor.Config

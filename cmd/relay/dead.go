@@ -119,7 +119,7 @@ type deadLetters struct {
 	filter   buffer.DeadFilter
 }
 
-func deadLettersOf(p *config.Pipeline, b config.Buffer) admin.DeadLetters {
+func deadLettersOf(p *config.Pipeline, b buffer.Buffer) admin.DeadLetters {
 	return admin.DeadLetters{Store: b, HasHook: p.DeadLetter.Hook != nil, BatchSize: p.BatchSize}
 }
 

@@ -162,7 +162,7 @@ func previewPipeline(ctx context.Context, p *config.Pipeline, opened *config.Ope
 }
 
 // readClaimed reads the batches that are already claimed.
-func (p *preview) readClaimed(ctx context.Context, b config.Buffer) (err error) {
+func (p *preview) readClaimed(ctx context.Context, b buffer.Buffer) (err error) {
 	if p.claimed, err = b.Status(ctx); err != nil || p.claimed.Waiting == 0 {
 		return err
 	}

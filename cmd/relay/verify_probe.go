@@ -175,7 +175,7 @@ func (a *app) waitForProbes(ctx context.Context, from *application, c *probeResu
 
 // classify puts every probe into its list. A probe that left the buffer was delivered
 // unless it is a dead letter.
-func (c *probeResult) classify(ctx context.Context, pipeline *config.Pipeline, b config.Buffer, left []leftover, took time.Duration) error {
+func (c *probeResult) classify(ctx context.Context, pipeline *config.Pipeline, b buffer.Buffer, left []leftover, took time.Duration) error {
 	undelivered := map[int64]bool{}
 	for _, l := range left {
 		undelivered[l.id] = true

@@ -173,7 +173,7 @@ func TestObserver(t *testing.T) {
 			t.Parallel()
 			s, o := observed()
 			before := scrape(t, s)
-			o.Settled(c.batch, c.outcomes, time.Millisecond)
+			o.Settled(c.batch, c.outcomes, true, time.Millisecond)
 			got := map[string]float64{}
 			for name, value := range scrape(t, s) {
 				if difference := value - before[name]; difference != 0 && !math.IsNaN(difference) {
@@ -207,7 +207,7 @@ func TestObserver_Latency(t *testing.T) {
 	t.Parallel()
 	s, o := observed()
 	b := batch(120, 119*time.Second) // 119 s, 118 s, ..., 0 s
-	o.Settled(b, []buffer.Outcome{{}}, 0)
+	o.Settled(b, []buffer.Outcome{{}}, true, 0)
 	h := families(t, s)["relay_delivery_latency_seconds"].GetMetric()
 	i := slices.IndexFunc(h, func(m *dto.Metric) bool { return m.GetLabel()[0].GetValue() == "orders" })
 	var sum float64
@@ -249,7 +249,7 @@ func BenchmarkSettled(b *testing.B) {
 	for _, outcomes := range [][]buffer.Outcome{{{}}, {{IDs: ten.IDs()}}} {
 		b.Run(fmt.Sprintf("ids=%d", len(outcomes[0].IDs)), func(b *testing.B) {
 			for b.Loop() {
-				o.Settled(ten, outcomes, time.Millisecond)
+				o.Settled(ten, outcomes, true, time.Millisecond)
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/1000, "ns/event")
 		})

@@ -23,7 +23,7 @@ func (o *Observer) Claimed(_ *buffer.Lease, took time.Duration) { o.claim.Observ
 func (o *Observer) Sent(_ *buffer.Lease, took time.Duration) { o.send.Observe(took.Seconds()) }
 
 // Settled implements delivery.Observer.
-func (o *Observer) Settled(b *buffer.Lease, outcomes []buffer.Outcome, took time.Duration) {
+func (o *Observer) Settled(b *buffer.Lease, outcomes []buffer.Outcome, _ bool, took time.Duration) {
 	o.settle.Observe(took.Seconds())
 	var (
 		sent      = time.Now().Add(-took) // settling starts when the send is over

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/outboxrelay/relay/delivery"
-	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres"
 	"github.com/outboxrelay/relay/outbox/sqlite"
@@ -37,9 +39,11 @@ type Process struct {
 type Opened struct {
 	*pipeline.Pipeline
 	// Buffer, Sink and Hook (nil: there is none) may be asked; Close closes them.
-	Buffer Buffer
+	Buffer buffer.Buffer
 	Sink   sink.Sink
 	Hook   sink.Sink
+	// hook is the pipeline of the dead-letter hook; nil: there is none.
+	hook *pipeline.Pipeline
 	// supervisor is the database's, nil before Supervise and where there is none.
 	supervisor *supervisor.Supervisor
 }
@@ -53,13 +57,24 @@ func (o *Opened) Close() error {
 	return errors.Join(o.Sink.Close(), errHook, o.Buffer.Close())
 }
 
+// Run runs the pipeline and that of its dead-letter hook, side by side: neither waits for the
+// other's sink. See [pipeline.Pipeline.Run].
+func (o *Opened) Run(ctx, stop context.Context) error {
+	if o.hook == nil {
+		return o.Pipeline.Run(ctx, stop)
+	}
+	var group errgroup.Group
+	group.Go(func() error { return o.Pipeline.Run(ctx, stop) })
+	group.Go(func() error { return o.hook.Run(ctx, stop) })
+	return group.Wait()
+}
+
 // Open joins the pipeline's buffer to its sink. Nothing is connected to yet.
 // errors.As finds [Errors] in the error: mistakes that only a driver sees.
 func (p *Pipeline) Open(process Process) (*Opened, error) {
 	var (
-		o                          Opened
-		errBuffer, errSink, errNew error
-		errHook                    error
+		o                           Opened
+		errBuffer, errSink, errHook error
 	)
 	o.Buffer, errBuffer = p.OpenBuffer(process.Owner)
 	o.Sink, errSink = p.openSink(&p.Sink, o.Buffer, process)
@@ -70,15 +85,16 @@ func (p *Pipeline) Open(process Process) (*Opened, error) {
 	}
 	wrong := validationErrors(errBuffer, at(p.Sink.Place, errSink), errHook)
 	if wrong == nil {
-		rules := p.rules(process)
-		rules.Poll, rules.Bell = p.wakes(o.Buffer, process.Log)
+		c := p.pipelineConfig(process)
+		c.Poll, c.Listener = p.wakes(o.Buffer, process.Log)
+		var errNew, errNewHook error
+		o.Pipeline, errNew = pipeline.New(o.Buffer, o.Sink, c)
 		if hook != nil {
-			rules.Hook = &pipeline.Hook{Buffer: hookOf(o.Buffer), Sink: o.Hook, SendTimeout: hook.sendTimeout(1)}
+			o.hook, errNewHook = pipeline.New(o.Buffer.DeadLetterQueue(), o.Hook, p.hookConfig(process))
 		}
-		if o.Pipeline, errNew = pipeline.New(o.Buffer, o.Sink, rules); errNew == nil {
+		if wrong = validationErrors(at(p.Place, errNew), at(p.Place, errNewHook)); wrong == nil {
 			return &o, nil
 		}
-		wrong = validationErrors(at(p.Place, errNew))
 	}
 	errs := []error{wrong}
 	if errBuffer == nil {
@@ -91,17 +107,6 @@ func (p *Pipeline) Open(process Process) (*Opened, error) {
 		errs = append(errs, o.Hook.Close())
 	}
 	return nil, errors.Join(errs...)
-}
-
-// hookOf is the buffer's dead letters, as the buffer of its hook.
-func hookOf(b Buffer) pipeline.Buffer {
-	switch b := b.(type) {
-	case *postgres.Buffer:
-		return b.Hook()
-	case *sqlite.Buffer:
-		return b.DeadLetterQueue()
-	}
-	return nil
 }
 
 // Open opens every pipeline, or none and lists the mistakes of all: see
@@ -130,23 +135,6 @@ func (c *Config) Open(each func(name string) Process) ([]*Opened, error) {
 	return nil, errors.Join(errs...)
 }
 
-// Buffer is a pipeline's buffer, and what commands ask of it. Its methods are
-// described by buffertest.Buffer.
-type Buffer interface {
-	pipeline.Buffer
-	ListDead(ctx context.Context, f buffer.DeadFilter, after *buffer.DeadKey, limit int) ([]outbox.Event, error)
-	CountDead(ctx context.Context, f buffer.DeadFilter) (buffer.DeadCount, error)
-	Replay(ctx context.Context, f buffer.DeadFilter, limit int) (int, error)
-	Discard(ctx context.Context, f buffer.DeadFilter, limit int) (int, error)
-	Audit(ctx context.Context) (buffer.Audit, error)
-	Repair(ctx context.Context) (buffer.Repair, error)
-	Diagnose(ctx context.Context) []buffer.Finding
-	Peek(ctx context.Context, limit int) (*buffer.Lease, error)
-	sink.Bucket
-	// Close gives back what the buffer holds.
-	Close() error
-}
-
 // CheckSources lists the mistakes that only the buffers' drivers see, of all
 // pipelines: for commands that go to the databases and open no sink. nil when there
 // is none; else errors.As finds [Errors]. Nothing is connected to.
@@ -170,12 +158,12 @@ func (c *Config) CheckSources() error {
 
 // OpenBuffer prepares the pipeline's buffer alone; the caller closes it. Nothing is
 // connected to yet. errors.As finds [Errors] in the error: what only the driver sees.
-func (p *Pipeline) OpenBuffer(owner string) (Buffer, error) {
+func (p *Pipeline) OpenBuffer(owner string) (buffer.Buffer, error) {
 	b, err := p.openBuffer(owner)
 	return b, at(p.Source.Place, err)
 }
 
-func (p *Pipeline) openBuffer(owner string) (Buffer, error) {
+func (p *Pipeline) openBuffer(owner string) (buffer.Buffer, error) {
 	s := &p.Source
 	switch s.Driver {
 	case "postgres":
@@ -217,7 +205,7 @@ func (p *Pipeline) Migrate(ctx context.Context) (applied []string, err error) {
 }
 
 // openSink prepares the pipeline's sink, or its hook's.
-func (p *Pipeline) openSink(s *Sink, b Buffer, process Process) (sink.Sink, error) {
+func (p *Pipeline) openSink(s *Sink, b buffer.Buffer, process Process) (sink.Sink, error) {
 	url := s.URL.Reveal()
 	switch s.Driver {
 	case "redis":
@@ -259,7 +247,7 @@ func (p *Pipeline) openSink(s *Sink, b Buffer, process Process) (sink.Sink, erro
 }
 
 // bucket is the buffer's where the sink's rate is shared; nil: it is not.
-func (s *Sink) bucket(b Buffer) sink.Bucket {
+func (s *Sink) bucket(b buffer.Buffer) sink.Bucket {
 	if !s.HTTP.RateShared {
 		return nil
 	}
@@ -280,17 +268,38 @@ func (p *Pipeline) bucketName(s *Sink) string {
 	return p.Name
 }
 
-// rules are what the pipeline goes by.
-func (p *Pipeline) rules(process Process) pipeline.Config {
+// pipelineConfig is the configuration of the pipeline itself.
+func (p *Pipeline) pipelineConfig(process Process) pipeline.Config {
 	return pipeline.Config{
 		Name: p.Name, Schedule: p.Schedule, OnSchedule: !p.Eager,
 		BatchSize: p.BatchSize, AutoBatchSize: p.AutoBatchSize, MaxBatches: p.MaxBatches, MaxWaiting: p.MaxWaiting,
 		Workers: p.Workers, AutoWorkers: p.AutoWorkers, Lease: p.Lease,
 		MaxAttempts: p.Retry.MaxAttempts,
-		Backoff:     delivery.Backoff{Initial: p.Retry.Initial, Max: p.Retry.Max, Multiplier: p.Retry.Multiplier},
+		Backoff:     p.backoff(),
 		SendTimeout: p.Sink.sendTimeout(p.Workers), Ordered: p.ordered(),
 		Observer: process.Observer, Log: process.Log,
 	}
+}
+
+// hookConfig is the configuration of the dead-letter hook's pipeline. A dead letter is never
+// buried, and however many the hook refuses, it is notified of the others.
+func (p *Pipeline) hookConfig(process Process) pipeline.Config {
+	c := pipeline.Config{
+		Name: p.Name, BatchSize: p.BatchSize, MaxWaiting: math.MaxInt, Workers: 1, Lease: p.Lease, NeverBury: true,
+		Backoff: p.backoff(), SendTimeout: p.DeadLetter.Hook.sendTimeout(1), Log: process.Log,
+	}
+	if p.AutoBatchSize {
+		c.BatchSize = 0 // the default
+	}
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	c.Log = c.Log.With("to", "dead_letter.hook")
+	return c
+}
+
+func (p *Pipeline) backoff() delivery.Backoff {
+	return delivery.Backoff{Initial: p.Retry.Initial, Max: p.Retry.Max, Multiplier: p.Retry.Multiplier}
 }
 
 func (p *Pipeline) ordered() bool { return p.Order == "key" }

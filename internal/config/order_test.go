@@ -21,7 +21,7 @@ func TestOpen_PassesOrder(t *testing.T) {
 			t.Fatal(err)
 		}
 		p := &c.Pipelines[0]
-		if got := p.rules(Process{}).Ordered; got != (order == "key") {
+		if got := p.pipelineConfig(Process{}).Ordered; got != (order == "key") {
 			t.Errorf("order %s: the pipeline keeps order: %t", order, got)
 		}
 		if _, err := p.Migrate(t.Context()); err != nil {

@@ -60,7 +60,7 @@ pipelines:
 			t.Fatal(err)
 		}
 		p := &c.Pipelines[0]
-		if got := p.rules(Process{}).SendTimeout; got != want {
+		if got := p.pipelineConfig(Process{}).SendTimeout; got != want {
 			t.Errorf("%s: a send may take %v, want %v", text, got, want)
 		}
 	}

@@ -27,7 +27,7 @@ func (p *Pipeline) wake() buffer.WakeMode {
 
 // wakes tells whether fresh events are claimed between distributions, and what rings
 // then; nil: nothing does.
-func (p *Pipeline) wakes(b Buffer, log *slog.Logger) (bool, pipeline.Bell) {
+func (p *Pipeline) wakes(b buffer.Buffer, log *slog.Logger) (bool, pipeline.Listener) {
 	on := p.betweenDistributions()
 	if b, ok := b.(*postgres.Buffer); ok && p.wake() != buffer.WakePoll {
 		if log == nil {

@@ -26,10 +26,10 @@ var mutants = []mutant{
 	},
 	{
 		name: "a part keeps its group_id",
-		file: "delivery/judge.go",
-		old:  "	if ids == nil {\n		return b.GroupID\n	}\n	return buffer.NewGroupID()",
-		new:  "	_ = ids\n	return b.GroupID",
-		pkg:  "./delivery", test: "TestJudgeProperties",
+		file: "delivery/decide.go",
+		old:  "	if ids == nil {\n		return l.GroupID\n	}\n	return buffer.NewGroupID()",
+		new:  "	_ = ids\n	return l.GroupID",
+		pkg:  "./delivery", test: "TestDecide_Properties",
 	},
 	{
 		name: "a claim does not wait for the disk",
@@ -64,16 +64,16 @@ var mutants = []mutant{
 	{
 		name: "a failed delete leaves no mark",
 		file: "delivery/settle.go",
-		old:  "		if len(delivered) > 0 && !b.DeliveryRecorded() {",
-		new:  "		if len(delivered) < 0 {",
-		pkg:  "./pipeline", test: "TestADeleteThatIsLockedOutLeavesAMark",
+		old:  "		record := len(delivered) > 0 && !l.DeliveryRecorded()",
+		new:  "		record := len(delivered) < 0",
+		pkg:  "./pipeline", test: "TestSettle_RecordsDeliveryOfLockedRows",
 	},
 	{
 		name: "a marked batch is sent again",
 		file: "delivery/worker.go",
-		old:  "	case b.DeliveryRecorded():\n		return w.carry(b, finishMarked(b)), nil\n",
+		old:  "	case l.DeliveryRecorded():\n		return attempt{outcomes: w.policy.finishDelivered(l)}, nil\n",
 		new:  "",
-		pkg:  "./delivery", test: "TestAMarkedBatchIsNotSentAgain",
+		pkg:  "./delivery", test: "TestFinishDelivered_SendsOnlyTheRest",
 	},
 	{
 		name: "buried events go to the archive",
@@ -86,38 +86,38 @@ var mutants = []mutant{
 	// Outcomes.
 	{
 		name: "an outage counts as an attempt",
-		file: "delivery/judge.go",
-		old:  "Attempts: b.Attempts, Outages: b.Outages + 1, Address: &address",
-		new:  "Attempts: b.Attempts + 1, Outages: b.Outages + 1, Address: &address",
-		pkg:  "./pipeline", test: "TestNoEventDiesOfAnOutage",
+		file: "delivery/decide.go",
+		old:  "	o.Outages = l.Outages + 1\n",
+		new:  "	o.Outages = l.Outages + 1\n	o.Attempts++\n",
+		pkg:  "./pipeline", test: "TestOutage_BuriesNothing",
 	},
 	{
 		name: "a 5xx is a rejection although nothing is accepted",
-		file: "delivery/strikes.go",
+		file: "delivery/poison.go",
 		old:  "	if again && accepted <= 2*others {",
 		new:  "	if again && accepted < -others {",
-		pkg:  "./delivery", test: "TestWhatIsNobodysFaultIsNoRefusal",
+		pkg:  "./delivery", test: "TestPoison_NotConfirmedByAnOutage",
 	},
 	{
 		name: "a batch that kills its worker is sent forever",
 		file: "delivery/worker.go",
-		old:  "	case b.UnfinishedLeases > maxStarts && wrong(b) == nil: // else it was the projection",
-		new:  "	case b.UnfinishedLeases < 0:",
-		pkg:  "./delivery", test: "TestABatchThatKillsItsWorkersIsHalved",
+		old:  "	case l.UnfinishedLeases > maxUnfinished && projectionErr(l) == nil: // otherwise nothing was sent",
+		new:  "	case l.UnfinishedLeases < 0:",
+		pkg:  "./delivery", test: "TestCrashLoopingBatch_IsHalved",
 	},
 	{
 		name: "Retry-After may be cut short",
-		file: "delivery/judge.go",
-		old:  "o.After, o.Address = max(o.After, asked), nil",
-		new:  "o.After = max(o.After, asked)",
-		pkg:  "./delivery", test: "TestAnOutageWaitsAsLongAsTheSinkAsks",
+		file: "delivery/decide.go",
+		old:  "o.After, o.Address = max(o.After, one.verdict.retryAfter), nil",
+		new:  "o.After = max(o.After, one.verdict.retryAfter)",
+		pkg:  "./delivery", test: "TestDecide_ObeysRetryAfter",
 	},
 	{
 		name: "recovery does not retry waiting batches",
-		file: "pipeline/away.go",
+		file: "pipeline/recovery.go",
 		old:  "	n, err := p.buffer.RetryNow(ctx, address, limit)",
 		new:  "	n, err := 0, error(nil)",
-		pkg:  "./pipeline", test: "TestTheReturnOfASinkIsNoticed",
+		pkg:  "./pipeline", test: "TestRecovery_OfASink",
 	},
 
 	// Watermarks.
@@ -133,14 +133,14 @@ var mutants = []mutant{
 		file: "outbox/postgres/marks.go",
 		old:  "m.floor < m.cursor && (m.inOrder || !now.Before(m.sweepNext)) {",
 		new:  "m.floor < m.cursor && (m.inOrder || now.Before(m.sweepNext)) {",
-		pkg:  "./pipeline", test: "TestLateCommitsArrive$",
+		pkg:  "./pipeline", test: "TestLateCommits_Arrive$",
 	},
 	{
 		name: "a sequence that is set back goes unnoticed",
 		file: "outbox/postgres/marks.go",
 		old:  "	case lastValue < began:",
 		new:  "	case lastValue < 0:",
-		pkg:  "./pipeline", test: "TestASequenceThatIsSetBack",
+		pkg:  "./pipeline", test: "TestSequence_SetBack",
 	},
 	{
 		name: "a range with a gap is remembered",
@@ -332,10 +332,10 @@ var mutants = []mutant{
 	// Custom tables.
 	{
 		name: "events that are not projected are sent",
-		file: "delivery/project.go",
-		old:  "			o = &dead\n",
-		new:  "			_ = &dead\n",
-		pkg:  "./delivery", test: "TestWhatIsNotProjectedIsBuriedBeforeTheRestIsSent",
+		file: "delivery/rejected.go",
+		old:  "			dead.IDs = append(dead.IDs, l.Events[i].ID)\n",
+		new:  "			rest = append(rest, l.Events[i].ID)\n",
+		pkg:  "./delivery", test: "TestUnprojected_IsBuriedBeforeTheRestIsSent",
 	},
 	{
 		name: "a replay overwrites a row, on SQLite",
@@ -349,11 +349,10 @@ var mutants = []mutant{
 	{
 		name: "a batch claimed ahead is sent to an unavailable sink",
 		file: "delivery/worker.go",
-		old: "	done, ok := w.config.Turn(held)\n	switch {\n	case !ok && errors.Is(context.Cause(held), buffer.ErrLeaseLost):\n" +
-			"		return nil, fmt.Errorf(\"batch %s: %w\", b.GroupID, buffer.ErrLeaseLost)\n	case !ok:\n		return handedBack(b), nil\n	}\n	defer done()\n" +
-			"	// Not before: what was heard of the sink while the batch waited counts.\n	if aside := w.setAside(b); aside != nil {",
-		new: "	aside := w.setAside(b)\n	done, ok := w.config.Turn(held)\n	if !ok {\n		return handedBack(b), nil\n	}\n	defer done()\n	if aside != nil {",
-		pkg: "./pipeline", test: "TestWhatWasClaimedAheadHeedsRetryAfter",
+		old: "	if slot != nil {\n		release, ok := slot(ctx)\n		if !ok {\n			return w.released(ctx, l)\n		}\n		defer release()\n	}\n" +
+			"	// Not before: what was recorded while the batch waited for its slot counts.\n	if outcomes := w.deferUnavailable(l); outcomes != nil {",
+		new: "	outcomes := w.deferUnavailable(l)\n	if slot != nil {\n		release, ok := slot(ctx)\n		if !ok {\n			return w.released(ctx, l)\n		}\n		defer release()\n	}\n	if outcomes != nil {",
+		pkg: "./pipeline", test: "TestClaimAhead_ObeysRetryAfter",
 	},
 
 	// The supervisor.
@@ -369,7 +368,7 @@ var mutants = []mutant{
 		file: "supervisor/end.go",
 		old:  "	case h.Superuser && !slices.Contains(w.Users, h.User):\n		return false\n",
 		new:  "",
-		pkg:  "./supervisor", test: "TestWhoIsEnded",
+		pkg:  "./supervisor", test: "TestSupervisor_TerminatesBySession",
 	},
 
 	// Dead letters.
@@ -382,9 +381,9 @@ var mutants = []mutant{
 	},
 	{
 		name: "a dead letter rejected by the hook is given up",
-		file: "delivery/judge.go",
-		old:  "	return !w.config.NeverBury && (",
-		new:  "	return (",
-		pkg:  "./pipeline", test: "TestAHookThatFails",
+		file: "delivery/decide.go",
+		old:  "v.kind == rejected && !p.neverBury && (",
+		new:  "v.kind == rejected && (",
+		pkg:  "./pipeline", test: "TestHook_Fails",
 	},
 }

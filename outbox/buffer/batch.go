@@ -2,10 +2,11 @@ package buffer
 
 import (
 	"fmt"
-	"github.com/outboxrelay/relay/outbox"
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/outboxrelay/relay/outbox"
 )
 
 // Batch is the events that share a group_id: all that a sink sees. What belongs to a
@@ -51,7 +52,7 @@ type Lease struct {
 	// Attempts counts refusals, Outages counts sends in a row that failed
 	// because the sink was unavailable. Only Attempts makes a dead letter.
 	Attempts, Outages int
-	// DeliveredEvents names the ids that reached the sink although they could not be
+	// Delivered names the ids that reached the sink although they could not be
 	// deleted yet. It is not empty only for a batch that was marked delivered and taken
 	// over: the batch is settled, not sent.
 	Delivered []int64
@@ -74,6 +75,9 @@ func (l *Lease) DeliveryRecorded() bool { return len(l.Delivered) > 0 }
 func (l *Lease) Age(e *outbox.Event) time.Duration {
 	return l.ClaimedAt.Sub(e.CreatedAt) + time.Since(l.ClaimedLocal)
 }
+
+// Len is how many events the batch has.
+func (l *Lease) Len() int { return len(l.Events) }
 
 // IDs returns the ids of all events, in order; a new slice.
 func (b *Batch) IDs() []int64 {
@@ -120,12 +124,12 @@ type Outcome struct {
 	GroupID uuid.UUID
 	// After, for Retry: how long to wait, by the database's clock.
 	After time.Duration
-	// Attempts and Outages, for Retry and ListDead, are the new counts.
+	// Attempts and Outages, for Retry and Dead, are the new counts.
 	Attempts, Outages int
 	// Address, for Retry: the address of the sink whose outage the events wait
 	// for, "" for the sink as a whole. When it is there again they may be sent
 	// before After is over (see RetryNow); Outages is not 0 then. nil: they may not.
 	Address *string
-	// Error, for Retry and ListDead, is why; no secret in it.
+	// Error, for Retry and Dead, is why; no secret in it.
 	Error string
 }

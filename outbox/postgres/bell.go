@@ -43,10 +43,10 @@ func (b *Buffer) Bell(log *slog.Logger) *Bell {
 }
 
 // Rings is described by distributor.Bell.
-func (l *Bell) Rings() <-chan struct{} { return l.rings }
+func (l *Bell) Notifications() <-chan struct{} { return l.rings }
 
 // Heard is described by distributor.Bell.
-func (l *Bell) Heard() (commits int, hears bool) {
+func (l *Bell) Drain() (commits int, hears bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	commits, hears = l.commits, l.hears && !l.lapsed
@@ -58,7 +58,7 @@ func (l *Bell) Heard() (commits int, hears bool) {
 }
 
 // Mute is described by distributor.Bell.
-func (l *Bell) Mute(on bool) {
+func (l *Bell) Pause(on bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.muted = on

@@ -10,7 +10,7 @@ func TestABellTellsOfALapse(t *testing.T) {
 	expect := func(when string, rings bool, commits int, hears bool) {
 		t.Helper()
 		select {
-		case <-l.Rings():
+		case <-l.Notifications():
 			if !rings {
 				t.Errorf("%s: it has something to say", when)
 			}
@@ -19,7 +19,7 @@ func TestABellTellsOfALapse(t *testing.T) {
 				t.Errorf("%s: it has nothing to say", when)
 			}
 		}
-		if n, now := l.Heard(); n != commits || now != hears {
+		if n, now := l.Drain(); n != commits || now != hears {
 			t.Errorf("%s: %d commits, hears: %t", when, n, now)
 		}
 	}
@@ -34,10 +34,10 @@ func TestABellTellsOfALapse(t *testing.T) {
 	expect("after a lapse", true, 0, false)
 	expect("and again", true, 0, true)
 	expect("and then", false, 0, true)
-	l.Mute(true)
+	l.Pause(true)
 	l.hear() // the lock was just got
 	expect("muted", true, 0, false)
-	l.Mute(false)
+	l.Pause(false)
 	l.hear()
 	expect("muted no more", true, 0, true)
 }

@@ -87,9 +87,9 @@ func (r rung) listen(t *testing.T, url string, wake buffer.WakeMode) *ear {
 			select {
 			case <-ctx.Done():
 				return
-			case <-e.Rings():
+			case <-e.Notifications():
 			}
-			commits, hears := e.Heard()
+			commits, hears := e.Drain()
 			e.mu.Lock()
 			e.rings, e.hears = e.rings+commits, hears
 			if !hears {
@@ -235,12 +235,12 @@ func TestNothingIsSentThatNobodyNeeds(t *testing.T) {
 	e.expectHears(t, true)
 	insert()
 	expect(t, "notifications while it sleeps", w.count(t, r), 20)
-	e.Mute(true)
+	e.Pause(true)
 	e.expectHears(t, false)
 	testserver.Eventually(t, func() error { return r.expectHolders(t, 0) })
 	insert()
 	expect(t, "notifications while it is awake", w.count(t, r), 0)
-	e.Mute(false)
+	e.Pause(false)
 	e.expectHears(t, true)
 	insert()
 	expect(t, "notifications when it sleeps again", w.count(t, r), 20)
@@ -308,7 +308,7 @@ func TestPrepareTransactionNeedsARelayThatIsAwake(t *testing.T) {
 	if err := prepare(); !errors.As(err, &refused) || refused.Code != "0A000" {
 		t.Errorf("PREPARE TRANSACTION while the relay sleeps: %v", err)
 	}
-	e.Mute(true)
+	e.Pause(true)
 	testserver.Eventually(t, func() error { return r.expectHolders(t, 0) })
 	check(t, prepare())
 	r.exec(t, "ROLLBACK PREPARED 'two'")
@@ -486,11 +486,11 @@ func TestTheTriggerOfAnyTable(t *testing.T) {
 			t.Helper()
 			for {
 				select {
-				case <-bell.Rings():
+				case <-bell.Notifications():
 				case <-time.After(30 * time.Second):
 					t.Fatalf("%s: %s: nothing within 30 seconds", c.Table, what)
 				}
-				if is(bell.Heard()) {
+				if is(bell.Drain()) {
 					return
 				}
 			}

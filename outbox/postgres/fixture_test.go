@@ -110,9 +110,9 @@ func (p *testDB) fixture(t testing.TB, table, pipeline string) *buffertest.Fixtu
 		Plain:    func(t testing.TB) buffertest.Buffer { return openAs(t, "plain", false) },
 		Queue: func(t testing.TB) buffertest.Queue {
 			if hooks++; hooks > 1 {
-				return open(t, "second").Hook()
+				return open(t, "second").DeadLetterQueue()
 			}
-			return first.Hook()
+			return first.DeadLetterQueue()
 		},
 		Neighbour: func(t testing.TB) *buffertest.Fixture { return p.fixture(t, "neighbour_events", "neighbour") },
 		Begin: func(t buffertest.TB) buffertest.Tx {

@@ -17,7 +17,7 @@ func TestTwoLettersOfOneUUID(t *testing.T) {
 INSERT INTO relay.outbox_dead_letters (pipeline, event_id, topic, payload, created_at, group_id, attempts, error, died_at, event_uuid, event_row)
 SELECT pipeline, event_id + 1000, topic, payload, created_at, gen_random_uuid(), attempts, 'once more', died_at + interval '1 second', event_uuid, event_row
 FROM relay.outbox_dead_letters`)
-	hook := o.Hook()
+	hook := o.DeadLetterQueue()
 	for _, why := range []string{"no", "once more"} {
 		letters, err := hook.Claim(t.Context(), 10, lease)
 		check(t, err)

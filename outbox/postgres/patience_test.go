@@ -52,8 +52,8 @@ func TestAStatementBehindALock(t *testing.T) {
 		"away":         {pg.CodeLockTimeout, func() error { _, err := b.DeferredAddresses(ctx); return err }},
 		"look":         {pg.CodeLockTimeout, func() error { _, err := b.CountBacklog(ctx, 10); return err }},
 		"status":       {pg.CodeLockTimeout, func() error { _, err := b.Status(ctx); return err }},
-		"hook's claim": {pg.CodeLockTimeout, func() error { _, err := b.Hook().Claim(ctx, 10, time.Hour); return err }},
-		"hook's look":  {pg.CodeLockTimeout, func() error { _, err := b.Hook().CountBacklog(ctx, 0); return err }},
+		"hook's claim": {pg.CodeLockTimeout, func() error { _, err := b.DeadLetterQueue().Claim(ctx, 10, time.Hour); return err }},
+		"hook's look":  {pg.CodeLockTimeout, func() error { _, err := b.DeadLetterQueue().CountBacklog(ctx, 0); return err }},
 		"settle":       {pg.CodeLockTimeout, func() error { return b.Settle(ctx, batch, outcomes) }},
 	} {
 		calls.Go(func() {

@@ -20,7 +20,7 @@ func TestPrivilegesAreEnough(t *testing.T) {
 	b, err := postgres.Open(postgres.Config{URL: url, Pipeline: "orders", Archive: "outbox_archive"})
 	check(t, err)
 	defer func() { check(t, b.Close()) }()
-	hook, ctx := b.Hook(), t.Context()
+	hook, ctx := b.DeadLetterQueue(), t.Context()
 	event := outbox.Event{Topic: "t", Payload: []byte("1")}
 	ids := f.Insert(t, event, event, event)
 	check(t, b.Check(ctx))

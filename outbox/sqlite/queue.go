@@ -20,7 +20,7 @@ type DeadLetterQueue struct {
 }
 
 // DeadLetterQueue returns the queue of b's pipeline. It shares b's connections.
-func (b *Buffer) DeadLetterQueue() *DeadLetterQueue { return &DeadLetterQueue{b: b} }
+func (b *Buffer) DeadLetterQueue() buffer.Queue { return &DeadLetterQueue{b: b} }
 
 // queueSuffix makes the buffer name of a dead-letter queue in the ledger.
 const queueSuffix = " dead letters"

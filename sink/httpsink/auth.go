@@ -3,13 +3,10 @@ package httpsink
 import (
 	"context"
 	"encoding/base64"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
 	"time"
-
-	"github.com/outboxrelay/relay/sink"
 )
 
 const headerAuthorization = "Authorization"
@@ -60,20 +57,9 @@ type permit struct {
 	release func() // ends the request for the limiter
 }
 
-// acquire waits until a request may begin. It returns sink.ErrNotSent if the process stops meanwhile.
+// acquire waits until a request may begin. It fetches the OAuth2 token first, so that the limiter
+// counts no request that cannot be made.
 func (s *Sink) acquire(ctx context.Context) (permit, error) {
-	ctx, over := sink.BeforeSend(ctx)
-	defer over()
-	p, err := s.waitForPermit(ctx)
-	if err != nil && errors.Is(context.Cause(ctx), sink.ErrNotSent) {
-		return permit{}, sink.ErrNotSent
-	}
-	return p, err
-}
-
-// waitForPermit fetches the OAuth2 token first, so that the limiter counts no request that cannot be
-// made.
-func (s *Sink) waitForPermit(ctx context.Context) (permit, error) {
 	if _, err := s.tokens.get(ctx); err != nil {
 		return permit{}, err
 	}

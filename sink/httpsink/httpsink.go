@@ -38,6 +38,7 @@ type Sink struct {
 var (
 	_ sink.Sink      = (*Sink)(nil)
 	_ sink.Addresser = (*Sink)(nil)
+	_ sink.Preparer  = (*Sink)(nil)
 )
 
 // The transport's times. Config.Timeout bounds a request as a whole.

@@ -71,9 +71,7 @@ func newLimiter(c Config) *limiter {
 // ended. If a request cannot begin early enough for ctx's deadline, acquire returns an outage at once,
 // with the time to wait if it is known, and uses no token.
 func (l *limiter) acquire(ctx context.Context) (release func(), err error) {
-	since := time.Now()
-	defer func() { sink.Waited(ctx, time.Since(since)) }()
-	ctx, cancel := l.reserve(ctx, since)
+	ctx, cancel := l.reserve(ctx, time.Now())
 	defer cancel()
 	release = func() {}
 	if l.inFlight != nil {

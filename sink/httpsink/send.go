@@ -20,29 +20,68 @@ import (
 //   - an outage that the batch may cause, if Request fails: nothing was sent
 //   - an outage, if Results fails
 func (s *Sink) Send(ctx context.Context, b *buffer.Batch) error {
+	p, err := s.Prepare(ctx, b)
+	if err != nil {
+		return err
+	}
+	if err := p.Acquire(ctx); err != nil {
+		return err
+	}
+	return p.Send(ctx)
+}
+
+// Prepare implements sink.Preparer: it makes the request.
+func (s *Sink) Prepare(ctx context.Context, b *buffer.Batch) (sink.Prepared, error) {
 	if err := ctx.Err(); err != nil {
-		return sink.Unavailable(err)
+		return nil, sink.Unavailable(err)
 	}
 	r, rejected, err := s.prepare(ctx, b)
 	switch {
 	case err != nil:
-		return err
+		return nil, err
 	case r == nil:
-		return batchError(rejected)
+		return nil, batchError(rejected)
 	case len(rejected) > 0:
 		// The events that the server receives under this group_id must stay the same. A later
 		// attempt might be able to send the rejected ones: projected again, or with another max_bytes.
-		return split([]sink.Group{{Indexes: r.indexes}}, rejected, false)
+		return nil, split([]sink.Group{{Indexes: r.indexes}}, rejected, false)
 	}
-	failed, err := s.post(ctx, r, b)
-	if err != nil {
-		err = fmt.Errorf("%s %s://%s: %w", s.method, s.scheme, s.host, err)
-		if errors.Is(err, errResponded) && !s.OneAddress() {
-			return addressUnavailable(b, err)
-		}
-		return err
+	return &prepared{sink: s, request: r, batch: b}, nil
+}
+
+// prepared is a request, and the permit to send it.
+type prepared struct {
+	sink    *Sink
+	request *request
+	batch   *buffer.Batch
+	permit  permit
+}
+
+// Acquire implements sink.Prepared: it waits for the rate limit, for max_in_flight, and for a token.
+func (p *prepared) Acquire(ctx context.Context) (err error) {
+	if p.permit, err = p.sink.acquire(ctx); err != nil {
+		return p.sink.named(err)
 	}
-	return batchError(failed)
+	return nil
+}
+
+// Send implements sink.Prepared.
+func (p *prepared) Send(ctx context.Context) error {
+	defer p.permit.release()
+	failed, err := p.sink.post(ctx, p.request, p.batch, p.permit)
+	if err == nil {
+		return batchError(failed)
+	}
+	err = p.sink.named(err)
+	if errors.Is(err, errResponded) && !p.sink.OneAddress() {
+		return addressUnavailable(p.batch, err)
+	}
+	return err
+}
+
+// named adds the method and the server to an error.
+func (s *Sink) named(err error) error {
+	return fmt.Errorf("%s %s://%s: %w", s.method, s.scheme, s.host, err)
 }
 
 // addressUnavailable is an outage of the batch's URL alone. It names the events, so that batches to
@@ -60,12 +99,7 @@ func addressUnavailable(b *buffer.Batch, err error) error {
 
 // post sends the request. It returns the events that failed according to the response, or an error
 // about the whole batch.
-func (s *Sink) post(ctx context.Context, r *request, b *buffer.Batch) (failed []sink.EventError, err error) {
-	permit, err := s.acquire(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer permit.release()
+func (s *Sink) post(ctx context.Context, r *request, b *buffer.Batch, permit permit) (failed []sink.EventError, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	var written writeTracker

@@ -18,27 +18,27 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-// heeded is a bell that remembers what it said.
-type heeded struct {
+// recorded is a listener that remembers what it said.
+type recorded struct {
 	*postgres.Bell
-	rings, deafs atomic.Int64
-	hears        atomic.Bool
+	commits, lapses atomic.Int64
+	listening       atomic.Bool
 }
 
-func (h *heeded) Heard() (int, bool) {
-	commits, hears := h.Bell.Heard()
-	h.rings.Add(int64(commits))
-	if h.hears.Swap(hears) && !hears {
-		h.deafs.Add(1)
+func (r *recorded) Drain() (int, bool) {
+	commits, listening := r.Bell.Drain()
+	r.commits.Add(int64(commits))
+	if r.listening.Swap(listening) && !listening {
+		r.lapses.Add(1)
 	}
-	return commits, hears
+	return commits, listening
 }
 
-func (h *heeded) expectHears(t *testing.T) {
+func (r *recorded) expectListening(t *testing.T) {
 	t.Helper()
 	testserver.Eventually(t, func() error {
-		if !h.hears.Load() {
-			return errors.New("it does not hear")
+		if !r.listening.Load() {
+			return errors.New("it does not listen")
 		}
 		return nil
 	})
@@ -62,38 +62,38 @@ func (c *counting) Claim(ctx context.Context, limit int, lease time.Duration) (*
 	return c.Buffer.Claim(ctx, limit, lease)
 }
 
-// rings installs the trigger.
-func rings(t *testing.T, d *database) {
+// installTrigger installs the trigger.
+func installTrigger(t *testing.T, d *database) {
 	t.Helper()
 	_, err := postgres.Migrate(t.Context(), d.url, postgres.SchemaConfig{Notify: true})
 	check(t, err)
 }
 
 // wakeable starts a relay whose schedule is an hour away.
-func wakeable(t *testing.T, to sink.Sink, log *slog.Logger, c postgres.Config) (*counting, *heeded) {
+func wakeable(t *testing.T, to sink.Sink, log *slog.Logger, c postgres.Config) (*counting, *recorded) {
 	t.Helper()
 	c.Pipeline, c.Connections = "orders", 12
 	b, err := postgres.Open(c)
 	check(t, err)
 	t.Cleanup(func() { check(t, b.Close()) })
-	counted, bell := &counting{Buffer: b}, &heeded{Bell: b.Bell(log)}
+	counted, listener := &counting{Buffer: b}, &recorded{Bell: b.Bell(log)}
 	start(t, counted, to, func(p *pipeline.Config) {
-		p.Schedule, p.Poll, p.Bell, p.Ordered = often(time.Hour), true, bell, c.Ordered
+		p.Schedule, p.Poll, p.Listener, p.Ordered = often(time.Hour), true, listener, c.Ordered
 	})
-	return counted, bell
+	return counted, listener
 }
 
 // With an hour until the next distribution, and nothing counted, only the wake-up can
 // have sent them.
-func TestCommitsWakeTheRelay(t *testing.T) {
+func TestListener_CommitsNotifyTheRelay(t *testing.T) {
 	t.Parallel()
 	for _, order := range []bool{false, true} {
 		t.Run(fmt.Sprintf("order by key: %t", order), func(t *testing.T) {
 			t.Parallel()
 			d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
-			rings(t, d)
-			counted, bell := wakeable(t, to, logOf(t), postgres.Config{URL: d.url, Ordered: order})
-			bell.expectHears(t)
+			installTrigger(t, d)
+			counted, listener := wakeable(t, to, logOf(t), postgres.Config{URL: d.url, Ordered: order})
+			listener.expectListening(t)
 			d.exec(t, "INSERT INTO outbox_events (topic, key, payload) VALUES ('plain', 'k', '{}')")
 			to.expectArrivals(t, "plain", 1)
 
@@ -111,7 +111,7 @@ func TestCommitsWakeTheRelay(t *testing.T) {
 			d.insert(t, "large", 1000) // ten batches, and ten keys
 			to.expectArrivals(t, "large", 1000)
 			d.expectDrained(t)
-			expect(t, "times it went deaf", bell.deafs.Load(), 0)
+			expect(t, "lapses", listener.lapses.Load(), 0)
 			if n := counted.counts.Load(); n > 1 { // the one at the start
 				t.Errorf("fresh events were counted %d times", n)
 			}
@@ -121,12 +121,12 @@ func TestCommitsWakeTheRelay(t *testing.T) {
 
 // Many commit at once, until ringing is muted and not any more, with several relays, one
 // of which loses its connection.
-func TestAStormOfCommits(t *testing.T) {
+func TestListener_StormOfCommits(t *testing.T) {
 	t.Parallel()
 	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
-	rings(t, d)
+	installTrigger(t, d)
 	_, first := wakeable(t, to, logOf(t), postgres.Config{URL: d.url})
-	first.expectHears(t)
+	first.expectListening(t)
 	wakeable(t, to, logOf(t), postgres.Config{URL: d.url})
 	var (
 		mu     sync.Mutex
@@ -161,7 +161,7 @@ func TestAStormOfCommits(t *testing.T) {
 
 // Without the trigger, and through a pooler, events are looked for; a claim that finds
 // none is not repeated for ever.
-func TestPollingWithoutNotifications(t *testing.T) {
+func TestListener_PollsWithoutNotifications(t *testing.T) {
 	t.Parallel()
 	for name, pooled := range map[string]bool{"no trigger": false, "through a pooler": true} {
 		t.Run(name, func(t *testing.T) {
@@ -169,10 +169,10 @@ func TestPollingWithoutNotifications(t *testing.T) {
 			d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
 			url, log := d.url, &lockedBuffer{}
 			if pooled {
-				rings(t, d)
+				installTrigger(t, d)
 				url = testserver.PgBouncer(t, d.url)
 			}
-			counted, bell := wakeable(t, to, slog.New(slog.NewTextHandler(log, nil)), postgres.Config{URL: url, Wake: buffer.WakeNotify})
+			counted, listener := wakeable(t, to, slog.New(slog.NewTextHandler(log, nil)), postgres.Config{URL: url, Wake: buffer.WakeNotify})
 			testserver.Eventually(t, func() error {
 				if log.count("level=WARN") != 1 {
 					return errors.New("it is not said that nothing is heard")
@@ -195,8 +195,8 @@ func TestPollingWithoutNotifications(t *testing.T) {
 			if n := counted.claims.Load() - claims; n > 12 {
 				t.Errorf("%d claims of nothing", n)
 			}
-			expect(t, "it hears", bell.hears.Load(), false)
-			expect(t, "rings", bell.rings.Load(), 0)
+			expect(t, "it listens", listener.listening.Load(), false)
+			expect(t, "notifications", listener.commits.Load(), 0)
 		})
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-func TestJudge(t *testing.T) {
+func TestDecide(t *testing.T) {
 	t.Parallel()
 	partly := func(events ...sink.EventError) error { return &sink.BatchError{Events: events} }
 	at := func(i int, err error) sink.EventError { return sink.EventError{Index: i, Err: err} }
@@ -74,7 +74,7 @@ func TestJudge(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			b := newBench(nil)
+			b := newHarness(nil)
 			b.answer(c.answer)
 			batch := batchOf(c.n)
 			batch.Attempts, batch.Outages = c.attempts, 4
@@ -90,14 +90,14 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-func TestAnOutageWaitsAsLongAsTheSinkAsks(t *testing.T) {
+func TestDecide_ObeysRetryAfter(t *testing.T) {
 	t.Parallel()
 	busy := &sink.UnavailableError{Err: errDown, RetryAfter: 10 * time.Minute}
 	for _, answer := range []error{
 		busy, fmt.Errorf("http: %w", busy),
 		&sink.BatchError{Events: []sink.EventError{{Index: 0, Err: sink.Unavailable(errDown)}, {Index: 1, Err: busy}, {Index: 2, Err: sink.Unavailable(errDown)}}},
 	} {
-		b := newBench(nil)
+		b := newHarness(nil)
 		b.answer(answer)
 		putBack, dueIn, err := b.work(t, batchOf(3))
 		if !putBack || dueIn != 10*time.Minute || err != nil {
@@ -112,7 +112,7 @@ func TestAnOutageWaitsAsLongAsTheSinkAsks(t *testing.T) {
 // Whatever the sink answers: each event stands in exactly one outcome, only what
 // the sink accepted counts as delivered, only what it refused dies, no outage
 // counts as an attempt, and what is sent under a group_id never changes.
-func TestJudgeProperties(t *testing.T) {
+func TestDecide_Properties(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		n := rapid.IntRange(1, 40).Draw(rt, "events")
@@ -159,7 +159,7 @@ func TestJudgeProperties(t *testing.T) {
 			}
 		}
 
-		b := newBench(nil)
+		b := newHarness(nil)
 		b.answer(answer)
 		if _, _, err := b.work(t, batch); err != nil {
 			rt.Fatal(err)
@@ -227,13 +227,13 @@ func TestJudgeProperties(t *testing.T) {
 
 // Promise 4: the bad events of a batch that is refused as a whole are found in at
 // most 2*ceil(log2(batch))+1 requests each, and all others are delivered.
-func TestHalvingFindsTheBadEvents(t *testing.T) {
+func TestHalving_FindsTheBadEvents(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		n := rapid.IntRange(1, 1200).Draw(rt, "events")
 		bad := rapid.SliceOfNDistinct(rapid.Int64Range(101, 100+int64(n)), 1, min(n, 3), rapid.ID).Draw(rt, "bad")
 		answer := sink.Permanent(errBad)
-		b := newBench(nil)
+		b := newHarness(nil)
 		var delivered, dead []int64
 		for waiting := []*buffer.Lease{batchOf(n)}; len(waiting) > 0; waiting = waiting[1:] {
 			batch := waiting[0]

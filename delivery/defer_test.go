@@ -22,20 +22,18 @@ import (
 
 // addressed is a bench whose events' addresses are their topics.
 type addressed struct {
-	*bench
+	*workerHarness
 	only bool
-	back []string // heard
 }
 
 func (a *addressed) AddressOf(e *outbox.Event) (string, bool) { return e.Topic, e.Topic != "" }
 func (a *addressed) OneAddress() bool                         { return a.only }
 
 func newAddressed(change func(*delivery.Config)) *addressed {
-	a := &addressed{bench: &bench{}}
-	b := a.bench
+	a := &addressed{workerHarness: &workerHarness{}}
+	b := a.workerHarness
 	c := delivery.Config{
 		MaxAttempts: 3, Backoff: delivery.Backoff{Initial: time.Second, Max: time.Minute, Multiplier: 2}, Observer: b, Log: slog.New(slog.DiscardHandler),
-		Back: func(address string) { a.back = append(a.back, address) },
 	}
 	if change != nil {
 		change(&c)
@@ -99,7 +97,7 @@ func waitsFor(t *testing.T, o buffer.Outcome, address string) {
 
 // One batch at a time finds out whether the address is back; the others are put back
 // unsent, and other addresses do not notice.
-func TestABatchForAnAddressThatIsAwayIsTheTrialOrPutBack(t *testing.T) {
+func TestAddressBreaker_SendsOneProbeAndDefersTheRest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a := newAddressed(nil)
@@ -119,7 +117,7 @@ func TestABatchForAnAddressThatIsAwayIsTheTrialOrPutBack(t *testing.T) {
 		expect(t, "parts", len(outcomes), 1)
 
 		expect(t, "sends of another address", a.sendsOf(func() { a.works(t, to("y")) }), 1)
-		expectAllowed(t, a.bench, all)
+		expectAllowed(t, a.workerHarness, all)
 
 		// The trial hangs; nothing goes beside it.
 		<-time.After(2 * time.Second)
@@ -134,7 +132,7 @@ func TestABatchForAnAddressThatIsAwayIsTheTrialOrPutBack(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			if _, err := a.Work(t.Context(), t.Context(), to("x")); err != nil {
+			if _, err := a.Work(t.Context(), t.Context(), to("x"), nil); err != nil {
 				t.Error(err)
 			}
 		}()
@@ -149,13 +147,13 @@ func TestABatchForAnAddressThatIsAwayIsTheTrialOrPutBack(t *testing.T) {
 		a.answer(nil)
 		<-time.After(2 * time.Second)
 		expect(t, "sends of a trial that goes through", a.sendsOf(func() { a.works(t, to("x")) }), 1)
-		expect(t, "heard to be back", strings.Join(slices.DeleteFunc(a.back, func(s string) bool { return s == "" }), " "), "x")
+		expect(t, "recovered", strings.Join(slices.DeleteFunc(a.recovered, func(s string) bool { return s == "" }), " "), "x")
 		expect(t, "sends after it", a.sendsOf(func() { a.works(t, to("x")); a.works(t, to("x")) }), 2)
 	})
 }
 
 // A time-out and a 5xx say of the address only if the sink as such is there.
-func TestAnOutageThatMayBeTheAddresss(t *testing.T) {
+func TestRecord_OutageOfAnAddress(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		answer  error
@@ -176,7 +174,7 @@ func TestAnOutageThatMayBeTheAddresss(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				a := newAddressed(nil)
 				a.only = c.only
-				a.Worker = delivery.NewWorker(a, a.bench, delivery.Config{MaxAttempts: 3, Backoff: delivery.Backoff{Initial: time.Second, Max: time.Minute, Multiplier: 2}, Log: slog.New(slog.DiscardHandler)})
+				a.Worker = delivery.NewWorker(a, a.workerHarness, delivery.Config{MaxAttempts: 3, Backoff: delivery.Backoff{Initial: time.Second, Max: time.Minute, Multiplier: 2}, Log: slog.New(slog.DiscardHandler)})
 				a.heals(c.check)
 				a.answer(c.answer)
 				a.works(t, to("x"))
@@ -189,7 +187,7 @@ func TestAnOutageThatMayBeTheAddresss(t *testing.T) {
 
 // An address that takes up all of a Send's time must not do so for the others'
 // events.
-func TestAMixedBatchGoesWithoutTheAddressThatHangs(t *testing.T) {
+func TestDefer_SplitsOffAnAddressThatHangs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a := newAddressed(nil)
@@ -217,7 +215,7 @@ func TestAMixedBatchGoesWithoutTheAddressThatHangs(t *testing.T) {
 }
 
 // An answer for one event of the address says that the address is there.
-func TestAnAddressThatAnswersForOneEventIsThere(t *testing.T) {
+func TestAddressBreaker_OneAnswerIsEnough(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		for _, other := range []error{nil, errBad} {
@@ -234,7 +232,7 @@ func TestAnAddressThatAnswersForOneEventIsThere(t *testing.T) {
 }
 
 // A batch for thousands of addresses does not become thousands of batches.
-func TestManyAddressesThatAreAwayShareAPart(t *testing.T) {
+func TestDecide_ManyUnavailableAddresses(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a := newAddressed(nil)
@@ -277,14 +275,14 @@ func TestManyAddressesThatAreAwayShareAPart(t *testing.T) {
 
 // While batches wait one of them is made due now and then; soon enough to notice
 // within two seconds that the address is back, however long they are to wait.
-func TestProbe(t *testing.T) {
+func TestProbesDue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a := newAddressed(nil)
 		count := func(seconds int, waitedFor ...string) map[string]int {
 			n := map[string]int{}
 			for range 4 * seconds {
-				for _, address := range a.Probe(waitedFor) {
+				for _, address := range a.ProbesDue(waitedFor) {
 					n[address]++
 				}
 				<-time.After(250 * time.Millisecond)
@@ -299,15 +297,15 @@ func TestProbe(t *testing.T) {
 			}
 		}
 		// Nothing was heard of them: perhaps events go elsewhere by now.
-		sort.Strings(a.back)
-		expect(t, "back", fmt.Sprintf("%q", a.back), `["" "x" "y"]`)
+		sort.Strings(a.recovered)
+		expect(t, "recovered", fmt.Sprintf("%q", a.recovered), `["" "x" "y"]`)
 		expect(t, "probes without anything that waits", len(count(5)), 0)
 
 		a.away("x", sink.Unavailable(errDown))
 		a.works(t, to("x"))
 		var last time.Time
 		for range 240 {
-			for range a.Probe([]string{"x"}) {
+			for range a.ProbesDue([]string{"x"}) {
 				if pause := time.Since(last); !last.IsZero() && pause > 2*time.Second {
 					t.Errorf("%v between two probes", pause)
 				}
@@ -330,7 +328,7 @@ func TestProbe(t *testing.T) {
 
 // One batch is answered 403 while others are accepted: it waits by itself, longer and
 // longer, and is not sent again and again for a trial.
-func TestABatchThatIsAwayAloneIsNotProbed(t *testing.T) {
+func TestProbe_SkipsBatchThatFailsAlone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		for _, address := range []string{"", "x"} {
@@ -349,7 +347,7 @@ func TestABatchThatIsAwayAloneIsNotProbed(t *testing.T) {
 			probes := 0
 			for range 240 {
 				a.works(t, to("x"))
-				for range a.Probe([]string{address}) {
+				for range a.ProbesDue([]string{address}) {
 					probes++
 					batch.Outages++
 					a.works(t, batch)
@@ -363,7 +361,7 @@ func TestABatchThatIsAwayAloneIsNotProbed(t *testing.T) {
 
 // The same after a restart, when the sink is away and nothing is fresh: what waited
 // finds that out, and is tried every second or two.
-func TestWhatWaitedFindsOutThatTheSinkIsAway(t *testing.T) {
+func TestProbe_FindsTheSinkUnavailable(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a := newAddressed(nil)
@@ -371,7 +369,7 @@ func TestWhatWaitedFindsOutThatTheSinkIsAway(t *testing.T) {
 		batch := to("x")
 		sends := 0
 		for range 240 {
-			for range a.Probe([]string{""}) {
+			for range a.ProbesDue([]string{""}) {
 				if batch.Outages++; a.Allow(t.Context()) > 0 {
 					sends++
 					a.works(t, batch)
@@ -390,28 +388,28 @@ func TestWhatWaitedFindsOutThatTheSinkIsAway(t *testing.T) {
 
 // What waited for an outage went through: so may all that wait for it, also where
 // this process knows of no outage because it began a moment ago.
-func TestABatchThatWaitedBringsTheOthersBack(t *testing.T) {
+func TestRecovery_FollowsADeferredBatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a := newAddressed(nil)
 		waited := to("x")
 		waited.Outages = 2
 		a.works(t, waited)
-		sort.Strings(a.back)
-		expect(t, "back", fmt.Sprintf("%q", a.back), `["" "x"]`)
+		sort.Strings(a.recovered)
+		expect(t, "recovered", fmt.Sprintf("%q", a.recovered), `["" "x"]`)
 
 		a = newAddressed(nil)
 		a.fail(t, 2, sink.Unavailable(errDown))
 		a.fail(t, 1, nil)
-		expect(t, "back", fmt.Sprintf("%q", a.back), `[""]`)
+		expect(t, "recovered", fmt.Sprintf("%q", a.recovered), `[""]`)
 		a.fail(t, 3, nil)
-		expect(t, "back", len(a.back), 1)
+		expect(t, "recovered", len(a.recovered), 1)
 	})
 }
 
 // The batch with the poison event gets a 500 each time while others are accepted: a
 // refusal, which is halved. Where nothing is accepted it is an outage.
-func TestA5xxThatKeepsHittingOneBatchIsARefusal(t *testing.T) {
+func TestPoison_IsHalvedAndBuried(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a := newAddressed(nil)
@@ -471,7 +469,7 @@ func TestA5xxThatKeepsHittingOneBatchIsARefusal(t *testing.T) {
 }
 
 // As httpsink says it of a URL that has a template: of every event.
-func TestA5xxOfAnAddressThatKeepsHittingOneBatch(t *testing.T) {
+func TestPoison_ConfirmedByEveryEventOfAnAddress(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a := newAddressed(nil)
@@ -499,7 +497,7 @@ func TestA5xxOfAnAddressThatKeepsHittingOneBatch(t *testing.T) {
 
 // One other batch a second, and a probe four times a second: that the batch itself
 // fails so often says nothing of the sink.
-func TestA5xxThatKeepsHittingOneBatchOfASlowPipeline(t *testing.T) {
+func TestPoison_ConfirmedInASlowPipeline(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a := newAddressed(nil)
@@ -524,7 +522,7 @@ func TestA5xxThatKeepsHittingOneBatchOfASlowPipeline(t *testing.T) {
 	})
 }
 
-func TestWhatIsNobodysFaultIsNoRefusal(t *testing.T) {
+func TestPoison_NotConfirmedByAnOutage(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		err     error
@@ -565,7 +563,7 @@ func TestWhatIsNobodysFaultIsNoRefusal(t *testing.T) {
 
 // Most answers are a 502, for a load balancer's nodes are down but one: an outage, of
 // which no event dies, although some batches are accepted all the while.
-func TestAServerThatFailsMostOfTheTimeIsAway(t *testing.T) {
+func TestPoison_NotConfirmedByAFailingServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a := newAddressed(nil)
@@ -591,10 +589,10 @@ func TestAServerThatFailsMostOfTheTimeIsAway(t *testing.T) {
 }
 
 // A hook's letters are never buried again.
-func TestNeverBury(t *testing.T) {
+func TestDecide_NeverBury(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(func(c *delivery.Config) { c.NeverBury = true })
+		b := newHarness(func(c *delivery.Config) { c.NeverBury = true })
 		b.answer(sink.Permanent(errBad))
 		for attempts := range 20 {
 			alone := batchOf(1)
@@ -621,9 +619,9 @@ func TestNeverBury(t *testing.T) {
 	})
 }
 
-// TestWhatIsNotProjectedIsAtNoAddress: nobody knows where its events go, and those that
+// TestProjectionFailure_HasNoAddress: nobody knows where its events go, and those that
 // are accepted elsewhere show that it is their own doing.
-func TestWhatIsNotProjectedIsAtNoAddress(t *testing.T) {
+func TestProjectionFailure_HasNoAddress(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a := newAddressed(nil)

@@ -26,8 +26,8 @@ var (
 	errDeadlock = errors.New("deadlock detected")
 )
 
-// bench is a worker between a sink and a buffer whose answers the test gives.
-type bench struct {
+// workerHarness is a worker between a sink and a buffer whose results the test gives.
+type workerHarness struct {
 	*delivery.Worker
 	log bytes.Buffer
 
@@ -40,11 +40,15 @@ type bench struct {
 	sends, checks int
 	settles       [][]buffer.Outcome // tried
 	marks         [][]int64          // tried
-	settled       []buffer.Outcome   // told to the observer
+	settled       []buffer.Outcome   // observed
+	observed      int                // sends
+	recovered     []string           // addresses, observed
+
+	slot delivery.AcquireSlot
 }
 
-func newBench(change func(*delivery.Config)) *bench {
-	b := &bench{}
+func newHarness(change func(*delivery.Config)) *workerHarness {
+	b := &workerHarness{}
 	c := delivery.Config{
 		MaxAttempts: 3, Backoff: delivery.Backoff{Initial: time.Second, Max: time.Minute, Multiplier: 2},
 		Observer: b, Log: slog.New(slog.NewTextHandler(&b.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
@@ -56,7 +60,7 @@ func newBench(change func(*delivery.Config)) *bench {
 	return b
 }
 
-func (b *bench) Send(ctx context.Context, batch *buffer.Batch) error {
+func (b *workerHarness) Send(ctx context.Context, batch *buffer.Batch) error {
 	b.mu.Lock()
 	b.sends++
 	send := b.send
@@ -67,7 +71,7 @@ func (b *bench) Send(ctx context.Context, batch *buffer.Batch) error {
 	return send(ctx, batch)
 }
 
-func (b *bench) Check(ctx context.Context) error {
+func (b *workerHarness) Check(ctx context.Context) error {
 	b.mu.Lock()
 	b.checks++
 	check := b.check
@@ -78,9 +82,9 @@ func (b *bench) Check(ctx context.Context) error {
 	return check(ctx)
 }
 
-func (b *bench) Close() error { return nil }
+func (b *workerHarness) Close() error { return nil }
 
-func (b *bench) Settle(ctx context.Context, _ *buffer.Lease, outcomes []buffer.Outcome) error {
+func (b *workerHarness) Settle(ctx context.Context, _ *buffer.Lease, outcomes []buffer.Outcome) error {
 	b.settles = append(b.settles, outcomes)
 	if b.settle == nil {
 		return nil
@@ -88,7 +92,7 @@ func (b *bench) Settle(ctx context.Context, _ *buffer.Lease, outcomes []buffer.O
 	return b.settle(ctx, len(b.settles))
 }
 
-func (b *bench) MarkDelivered(ctx context.Context, _ *buffer.Lease, delivered []int64) error {
+func (b *workerHarness) MarkDelivered(ctx context.Context, _ *buffer.Lease, delivered []int64) error {
 	b.marks = append(b.marks, delivered)
 	if b.mark == nil {
 		return nil
@@ -96,13 +100,15 @@ func (b *bench) MarkDelivered(ctx context.Context, _ *buffer.Lease, delivered []
 	return b.mark(ctx, len(b.marks))
 }
 
-func (b *bench) Sent(*buffer.Lease, time.Duration) {}
-func (b *bench) Settled(_ *buffer.Lease, outcomes []buffer.Outcome, _ time.Duration) {
+func (b *workerHarness) Sent(*buffer.Lease, time.Duration) { b.observed++ }
+func (b *workerHarness) Recovered(address string)          { b.recovered = append(b.recovered, address) }
+
+func (b *workerHarness) Settled(_ *buffer.Lease, outcomes []buffer.Outcome, _ bool, _ time.Duration) {
 	b.settled = outcomes
 }
 
 // answer makes every Send answer so.
-func (b *bench) answer(err error) {
+func (b *workerHarness) answer(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.send = func(context.Context, *buffer.Batch) error { return err }
@@ -121,9 +127,9 @@ func batchOf(n int) *buffer.Lease {
 }
 
 // work works on a batch whose lease lasts.
-func (b *bench) work(t *testing.T, batch *buffer.Lease) (putBack bool, dueIn time.Duration, err error) {
+func (b *workerHarness) work(t *testing.T, batch *buffer.Lease) (putBack bool, dueIn time.Duration, err error) {
 	t.Helper()
-	done, err := b.Work(t.Context(), t.Context(), batch)
+	done, err := b.Work(t.Context(), t.Context(), batch, b.slot)
 	return done.PutBack, done.DueIn, err
 }
 

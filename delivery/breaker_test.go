@@ -12,7 +12,7 @@ import (
 )
 
 // fail lets n sends find no sink.
-func (b *bench) fail(t *testing.T, n int, err error) {
+func (b *workerHarness) fail(t *testing.T, n int, err error) {
 	t.Helper()
 	b.answer(err)
 	for range n {
@@ -23,7 +23,7 @@ func (b *bench) fail(t *testing.T, n int, err error) {
 }
 
 // heals sets what Check answers.
-func (b *bench) heals(err error) {
+func (b *workerHarness) heals(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.check = func(context.Context) error { return err }
@@ -36,13 +36,13 @@ const (
 	all   = math.MaxInt
 )
 
-func expectAllowed(t *testing.T, b *bench, want int) {
+func expectAllowed(t *testing.T, b *workerHarness, want int) {
 	t.Helper()
 	expect(t, "allowed", b.Allow(t.Context()), want)
 	expect(t, "an outage is known", b.Outage() != nil, want != all)
 }
 
-func TestCircuitOpensAfterOutagesInARow(t *testing.T) {
+func TestBreaker_OpensAfterOutagesInARow(t *testing.T) {
 	t.Parallel()
 	away := sink.Unavailable(errDown)
 	divide := &sink.SplitError{Groups: []sink.Group{{Indexes: []int{0}}, {Indexes: []int{1}}}}
@@ -65,7 +65,7 @@ func TestCircuitOpensAfterOutagesInARow(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				b := newBench(nil)
+				b := newHarness(nil)
 				for _, answer := range c.answers {
 					b.answer(answer)
 					n := 1
@@ -85,10 +85,10 @@ func TestCircuitOpensAfterOutagesInARow(t *testing.T) {
 
 // What is left over for an address that is away is sent again and again; the
 // others go on meanwhile.
-func TestRetriesThatFindNoAddressKeepTheCircuitClosed(t *testing.T) {
+func TestBreaker_StaysClosedForDeferredRetries(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(nil)
+		b := newHarness(nil)
 		left := batchOf(1)
 		left.Outages = 1
 		for range 10 {
@@ -102,10 +102,10 @@ func TestRetriesThatFindNoAddressKeepTheCircuitClosed(t *testing.T) {
 	})
 }
 
-func TestAnOpenCircuitAsksTheSinkNowAndThen(t *testing.T) {
+func TestBreaker_OpenChecksTheSink(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(nil)
+		b := newHarness(nil)
 		b.heals(sink.Unavailable(errDown))
 		b.fail(t, 4, sink.Unavailable(errDown))
 		for range 600 { // a distributor asks every second
@@ -122,10 +122,10 @@ func TestAnOpenCircuitAsksTheSinkNowAndThen(t *testing.T) {
 }
 
 // A sink that answers may still take nothing.
-func TestATrialEndsAnOutageOnlyWhenItGoesThrough(t *testing.T) {
+func TestBreaker_ClosesOnlyAfterASuccessfulProbe(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(nil)
+		b := newHarness(nil)
 		b.fail(t, 4, sink.Unavailable(errDown))
 		trials := 0
 		for range 600 {
@@ -158,10 +158,10 @@ func TestATrialEndsAnOutageOnlyWhenItGoesThrough(t *testing.T) {
 	})
 }
 
-func TestACheckThatHangsEnds(t *testing.T) {
+func TestBreaker_BoundsTheSinksCheck(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(nil)
+		b := newHarness(nil)
 		b.check = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 		b.fail(t, 2, sink.Unavailable(errDown))
 		<-time.After(5 * time.Second)
@@ -178,10 +178,10 @@ func TestACheckThatHangsEnds(t *testing.T) {
 	})
 }
 
-func TestRetryAfterHoldsForTheWholeSink(t *testing.T) {
+func TestBreaker_RetryAfterHoldsForTheSink(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(nil)
+		b := newHarness(nil)
 		b.fail(t, 1, &sink.UnavailableError{Err: errDown, RetryAfter: 10 * time.Minute})
 		expectAllowed(t, b, none)
 		// Sends that were under way end one way or the other.

@@ -2,8 +2,8 @@ package delivery_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,19 +13,19 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-// turns hands out turns while there are any, and counts those that are out.
-type turns struct{ left, out int }
+// slots are as many as are left, and count those that are out.
+type slots struct{ left, out int }
 
-func (t *turns) take(context.Context) (done func(), ok bool) {
-	if t.left == 0 {
+func (s *slots) acquire(context.Context) (release func(), ok bool) {
+	if s.left == 0 {
 		return nil, false
 	}
-	t.left--
-	t.out++
-	return func() { t.out-- }, true
+	s.left--
+	s.out++
+	return func() { s.out-- }, true
 }
 
-func TestEveryTurnIsGivenBack(t *testing.T) {
+func TestWork_ReleasesItsSlot(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]error{
 		"delivered": nil, "refused": errBad, "refused for good": sink.Permanent(errBad), "an outage": sink.Unavailable(errDown),
@@ -34,19 +34,21 @@ func TestEveryTurnIsGivenBack(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			to := &turns{left: 1}
-			b := newBench(func(c *delivery.Config) { c.Turn = to.take })
+			of := &slots{left: 1}
+			b := newHarness(nil)
+			b.slot = of.acquire
 			b.answer(answer)
 			_, _, _ = b.work(t, batchOf(3))
 			expect(t, "sends", b.sends, 1)
-			expect(t, "turns that are out", to.out, 0)
+			expect(t, "slots that are out", of.out, 0)
 		})
 	}
 }
 
-func TestABatchThatGetsNoTurnIsHandedBack(t *testing.T) {
+func TestWork_ReleasesBatchWithoutSlot(t *testing.T) {
 	t.Parallel()
-	b := newBench(func(c *delivery.Config) { c.Turn = (&turns{}).take })
+	b := newHarness(nil)
+	b.slot = (&slots{}).acquire
 	batch := batchOf(3)
 	batch.Attempts, batch.Outages = 2, 1
 	putBack, dueIn, err := b.work(t, batch)
@@ -59,7 +61,7 @@ func TestABatchThatGetsNoTurnIsHandedBack(t *testing.T) {
 	if o.GroupID != batch.GroupID || o.Attempts != 2 || o.Outages != 1 {
 		t.Errorf("it was put back as %+v", o)
 	}
-	_, err = b.Work(lost(t), t.Context(), batchOf(3))
+	_, err = b.Work(lost(t), t.Context(), batchOf(3), b.slot)
 	expectError(t, err, buffer.ErrLeaseLost)
 	expect(t, "settles", len(b.settles), 1)
 
@@ -71,9 +73,10 @@ func TestABatchThatGetsNoTurnIsHandedBack(t *testing.T) {
 }
 
 // What is settled and not sent needs no turn.
-func TestAMarkedBatchNeedsNoTurn(t *testing.T) {
+func TestFinishDelivered_NeedsNoSlot(t *testing.T) {
 	t.Parallel()
-	b := newBench(func(c *delivery.Config) { c.Turn = (&turns{}).take })
+	b := newHarness(nil)
+	b.slot = (&slots{}).acquire
 	batch := batchOf(2)
 	batch.Delivered = batch.IDs()
 	putBack, _, err := b.work(t, batch)
@@ -84,10 +87,10 @@ func TestAMarkedBatchNeedsNoTurn(t *testing.T) {
 
 // A batch that was claimed before the sink was found away is not sent into the outage;
 // one that was claimed after is, for it is the trial.
-func TestWhatWasClaimedBeforeAnOutageIsPutBackUnsent(t *testing.T) {
+func TestDefer_ClaimedBeforeAnOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(nil)
+		b := newHarness(nil)
 		claimed := func() *buffer.Lease {
 			batch := batchOf(3)
 			batch.ClaimedLocal = time.Now()
@@ -119,10 +122,10 @@ func TestWhatWasClaimedBeforeAnOutageIsPutBackUnsent(t *testing.T) {
 	})
 }
 
-func TestWhatWasClaimedBeforeAPauseIsPutBackUntilItIsOver(t *testing.T) {
+func TestDefer_UntilAPauseIsOver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(nil)
+		b := newHarness(nil)
 		ahead := batchOf(3)
 		ahead.ClaimedLocal = time.Now()
 		b.answer(&sink.UnavailableError{Err: errDown, RetryAfter: time.Hour})
@@ -133,51 +136,88 @@ func TestWhatWasClaimedBeforeAPauseIsPutBackUntilItIsOver(t *testing.T) {
 		expect(t, "sends", b.sends, 1)
 		expect(t, "due in", dueIn, time.Hour)
 		if o := b.settled[0]; o.Address != nil {
-			t.Error("it is woken by the sink's return, before its time")
+			t.Error("the sink's recovery makes it due before its time")
 		}
 	})
 }
 
-// A Send that the end of the process found waiting is as none: it is no attempt, no outage
-// and no news of the sink.
-func TestABatchThatWasNotSentIsHandedBack(t *testing.T) {
+// limited is a sink whose requests wait for a rate limit.
+type limited struct {
+	*workerHarness
+	wait func(ctx context.Context) error
+}
+
+func (s *limited) Prepare(_ context.Context, b *buffer.Batch) (sink.Prepared, error) {
+	return &limitedRequest{s, b}, nil
+}
+
+type limitedRequest struct {
+	*limited
+	batch *buffer.Batch
+}
+
+func (r *limitedRequest) Acquire(ctx context.Context) error { return r.wait(ctx) }
+func (r *limitedRequest) Send(ctx context.Context) error    { return r.workerHarness.Send(ctx, r.batch) }
+
+func newLimited(wait func(ctx context.Context) error) *limited {
+	s := &limited{newHarness(nil), wait}
+	s.Worker = delivery.NewWorker(s, s.workerHarness, delivery.Config{MaxAttempts: 3, Observer: s.workerHarness, Log: slog.New(slog.DiscardHandler)})
+	return s
+}
+
+// A batch that waits for a rate limit when the relay stops is released: that is no attempt, no outage
+// and no result of the sink.
+func TestDrain_ReleasesBatchThatWaitsForARateLimit(t *testing.T) {
 	t.Parallel()
-	drain, begin := context.WithCancel(t.Context())
-	to := &turns{left: 2}
-	watched := &sends{}
-	b := newBench(func(c *delivery.Config) { c.Turn, c.Observer = to.take, watched })
-	b.send = func(ctx context.Context, _ *buffer.Batch) error {
-		before, over := sink.BeforeSend(ctx)
-		defer over()
-		begin()
-		<-before.Done()
-		if errors.Is(context.Cause(ctx), sink.ErrNotSent) {
-			t.Error("requests that have begun are called off")
-		}
-		return fmt.Errorf("POST http://api: %w", context.Cause(before))
-	}
+	var s *limited
+	s = newLimited(func(ctx context.Context) error {
+		s.Drain()
+		<-ctx.Done()
+		return fmt.Errorf("POST http://api: %w", ctx.Err())
+	})
+	of := &slots{left: 2}
 	batch := batchOf(3)
 	batch.Attempts, batch.Outages = 2, 1
-	done, err := b.Work(sink.WithDrain(t.Context(), drain), t.Context(), batch)
+	done, err := s.Work(t.Context(), t.Context(), batch, of.acquire)
 	expectError(t, err, nil)
 	expect(t, "put back", done.PutBack, true)
 	expect(t, "due in", done.DueIn, 0)
-	expect(t, "outcomes", describe(b.settles[0]), "retry []")
-	expect(t, "sends that were heard of", watched.n, 0)
-	expect(t, "Send's answer", done.SendErr, nil)
-	expect(t, "the outage", b.Outage(), nil)
-	expect(t, "turns that are out", to.out, 0)
-	o := b.settles[0][0]
+	expect(t, "outcomes", describe(s.settles[0]), "retry []")
+	expect(t, "sends", s.sends, 0)
+	expect(t, "observed sends", s.observed, 0)
+	expect(t, "answer", done.Answer, delivery.Nothing)
+	expect(t, "outage", s.Outage(), nil)
+	expect(t, "slots that are out", of.out, 0)
+	o := s.settles[0][0]
 	if o.GroupID != batch.GroupID || o.Attempts != 2 || o.Outages != 1 || o.After != 0 || o.Error != "" {
 		t.Errorf("it was put back as %+v", o)
 	}
-	_, err = b.Work(sink.WithDrain(lost(t), drain), t.Context(), batchOf(3))
+	_, err = s.Work(lost(t), t.Context(), batchOf(3), nil)
 	expectError(t, err, buffer.ErrLeaseLost)
-	expect(t, "settles", len(b.settles), 1)
+	expect(t, "settles", len(s.settles), 1)
 }
 
-// sends counts those that a worker tells of.
-type sends struct{ n int }
+// A request that has begun is finished when the relay stops.
+func TestDrain_FinishesRequests(t *testing.T) {
+	t.Parallel()
+	s := newLimited(func(context.Context) error { return nil })
+	s.send = func(ctx context.Context, _ *buffer.Batch) error {
+		s.Drain()
+		return ctx.Err()
+	}
+	_, _, err := s.work(t, batchOf(3))
+	expectError(t, err, nil)
+	expect(t, "outcomes", describe(s.settled), "delivered []")
+}
 
-func (s *sends) Sent(*buffer.Lease, time.Duration)                      { s.n++ }
-func (s *sends) Settled(*buffer.Lease, []buffer.Outcome, time.Duration) {}
+// The wait for a rate limit is not the sink's time, by which a batch's size is found.
+func TestWork_RateLimitIsNotTheSinksTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newLimited(func(context.Context) error { <-time.After(6 * time.Second); return nil })
+		s.send = func(context.Context, *buffer.Batch) error { <-time.After(time.Second); return nil }
+		done, err := s.Work(t.Context(), t.Context(), batchOf(3), nil)
+		expectError(t, err, nil)
+		expect(t, "sent", done.Sent, time.Second)
+	})
+}

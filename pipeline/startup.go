@@ -9,15 +9,15 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-const awaitEvery = time.Second
+const readyInterval = time.Second
 
-// await waits until check finds its server, and says so once when it does not,
-// again when the reason changes, and every minute. false: ctx is done.
-func (p *Pipeline) await(ctx context.Context, what string, check func(context.Context) error, tell func(error)) bool {
+// waitReady waits until check finds its server. It logs once if it does not, again if the
+// reason changes, and every minute. false: ctx is done.
+func (p *Pipeline) waitReady(ctx context.Context, what string, check func(context.Context) error, report func(error)) bool {
 	var (
-		said   string
-		saidAt time.Time
-		tick   = time.NewTicker(awaitEvery)
+		logged   string
+		loggedAt time.Time
+		tick     = time.NewTicker(readyInterval)
 	)
 	defer tick.Stop()
 	for {
@@ -27,18 +27,18 @@ func (p *Pipeline) await(ctx context.Context, what string, check func(context.Co
 		if ctx.Err() != nil {
 			return false
 		}
-		tell(err)
+		report(err)
 		if err == nil {
-			if said != "" {
-				p.config.Log.InfoContext(ctx, what+" is there now")
+			if logged != "" {
+				p.config.Log.InfoContext(ctx, "connected to "+what)
 			}
 			return true
 		}
-		if err.Error() != said || time.Since(saidAt) >= time.Minute {
-			said, saidAt = err.Error(), time.Now()
+		if err.Error() != logged || time.Since(loggedAt) >= time.Minute {
+			logged, loggedAt = err.Error(), time.Now()
 			text := "waiting for the " + what
 			if errors.Is(err, buffer.ErrNotReady) {
-				text = "waiting until the " + what + " is made ready"
+				text = "waiting until the " + what + " is ready"
 			}
 			p.config.Log.WarnContext(ctx, text, "error", err)
 		}
@@ -50,12 +50,12 @@ func (p *Pipeline) await(ctx context.Context, what string, check func(context.Co
 	}
 }
 
-const watchEvery = 10 * time.Second
+const probeInterval = 10 * time.Second
 
-// warn says what endangers the promises at the sink, and what of the configuration is
-// not done at the buffer.
+// warn logs what endangers the promises at the sink, and what of the configuration is not done
+// at the buffer.
 func (p *Pipeline) warn(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, watchEvery)
+	ctx, cancel := context.WithTimeout(ctx, probeInterval)
 	defer cancel()
 	for _, side := range []any{p.buffer, p.sink} {
 		if w, ok := side.(sink.Warner); ok {
@@ -66,8 +66,8 @@ func (p *Pipeline) warn(ctx context.Context) {
 	}
 }
 
-// ways are how events are got and sent, for the log.
-func (p *Pipeline) ways() []any {
+// logAttrs are how events are claimed and sent, for the log.
+func (p *Pipeline) logAttrs() []any {
 	c := &p.config
 	limit := func(n int, auto bool) any {
 		if auto {
@@ -77,8 +77,8 @@ func (p *Pipeline) ways() []any {
 	}
 	wake := "schedule"
 	switch {
-	case c.Bell != nil:
-		wake = "notify, else poll" // the bell says when it cannot hear
+	case c.Listener != nil:
+		wake = "notify, otherwise poll" // the listener logs when it cannot listen
 	case c.Poll:
 		wake = "poll"
 	}
@@ -89,10 +89,10 @@ func (p *Pipeline) ways() []any {
 	return all
 }
 
-// watchSink asks the sink from time to time, so that readiness knows of one that
-// went away while nothing was to be sent.
-func (p *Pipeline) watchSink(ctx context.Context) {
-	tick := time.NewTicker(watchEvery)
+// probeSink calls the sink's Check from time to time, so that readiness notices an outage while
+// nothing is sent.
+func (p *Pipeline) probeSink(ctx context.Context) {
+	tick := time.NewTicker(probeInterval)
 	defer tick.Stop()
 	for {
 		select {
@@ -100,7 +100,7 @@ func (p *Pipeline) watchSink(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		checkCtx, cancel := context.WithTimeout(ctx, watchEvery)
+		checkCtx, cancel := context.WithTimeout(ctx, probeInterval)
 		err := p.sink.Check(checkCtx)
 		cancel()
 		if ctx.Err() == nil {

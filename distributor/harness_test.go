@@ -242,3 +242,9 @@ func expect[T comparable](t *testing.T, what string, got, want T) {
 		t.Errorf("%v after midnight: %s: got %v, want %v", sinceMidnight(), what, got, want)
 	}
 }
+
+// lastCount remembers what was observed last.
+type lastCount struct{ err, backpressure error }
+
+func (l *lastCount) Counted(_ buffer.Backlog, _ bool, err error) { l.err = err }
+func (l *lastCount) Backpressure(err error)                      { l.backpressure = err }

@@ -2,17 +2,14 @@ package pipeline
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"math"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"pgregory.net/rapid"
 
-	"github.com/outboxrelay/relay/sink"
+	"github.com/outboxrelay/relay/delivery"
 )
 
 // knee is a sink that works on so many batches at once; more only queue there. A batch
@@ -24,11 +21,11 @@ type knee struct {
 	now          time.Time
 }
 
-func (k *knee) send(events, workers int) heard {
+func (k *knee) send(events, workers int) sample {
 	took := time.Duration(float64(k.fixed+time.Duration(events)*k.event) * max(1, float64(workers)/float64(k.at)))
-	h := heard{limit: events, events: events, claimed: k.now, sent: took, took: took + 2*time.Millisecond, busy: true, news: well}
+	h := sample{limit: events, events: events, claimed: k.now, sent: took, took: took + 2*time.Millisecond, busy: true, answer: delivery.Accepted}
 	if k.most > 0 && events > k.most {
-		h.news = tooLarge
+		h.answer = delivery.TooLarge
 	}
 	k.now = k.now.Add(took / time.Duration(workers))
 	h.ended = k.now
@@ -39,7 +36,7 @@ func (k *knee) send(events, workers int) heard {
 func (k *knee) settles(a *autoWorkers, batches int) (low, high int) {
 	low = math.MaxInt
 	for i := range batches {
-		a.hear(k.send(100, a.now))
+		a.record(k.send(100, a.now))
 		if i > batches/2 && a.after == 0 { // a probe is not where it settles
 			low, high = min(low, a.now), max(high, a.now)
 		}
@@ -47,7 +44,7 @@ func (k *knee) settles(a *autoWorkers, batches int) (low, high int) {
 	return low, high
 }
 
-func TestWorkersSettleWhereMoreOnlyQueue(t *testing.T) {
+func TestAutoWorkers_SettleWhereMoreOnlyQueue(t *testing.T) {
 	t.Parallel()
 	for at, want := range map[int][2]int{1: {1, 3}, 2: {2, 4}, 4: {4, 6}, 12: {12, 18}, 1000: {32, 32}} {
 		k := knee{at: at, fixed: 10 * time.Millisecond, event: 10 * time.Microsecond, now: time.Now()}
@@ -59,7 +56,7 @@ func TestWorkersSettleWhereMoreOnlyQueue(t *testing.T) {
 }
 
 // What was worth it once is given back when it is no longer.
-func TestWorkersAreGivenBack(t *testing.T) {
+func TestTickets_WorkersAreReturned(t *testing.T) {
 	t.Parallel()
 	k := knee{at: 16, fixed: 10 * time.Millisecond, now: time.Now()}
 	a := newAutoWorkers(32)
@@ -70,21 +67,21 @@ func TestWorkersAreGivenBack(t *testing.T) {
 	}
 }
 
-func TestWorkersAreHalvedByAnOutageOnceAndComeBack(t *testing.T) {
+func TestAutoWorkers_HalvedByAnOutageOnce(t *testing.T) {
 	t.Parallel()
 	k := knee{at: 16, fixed: 10 * time.Millisecond, now: time.Now()}
 	a := newAutoWorkers(32)
 	k.settles(&a, 20_000)
 	before := max(a.now, a.after)
-	for range before { // all that were in hand meet it
-		a.hear(heard{limit: 100, events: 100, claimed: k.now.Add(-time.Millisecond), ended: k.now, busy: true, news: away})
+	for range before { // all that were in flight meet it
+		a.record(sample{limit: 100, events: 100, claimed: k.now.Add(-time.Millisecond), ended: k.now, busy: true, answer: delivery.Unavailable})
 	}
 	if a.now != before/2 {
 		t.Errorf("%d workers before an outage, %d after", before, a.now)
 	}
 	for range 10 { // it lasts
 		k.now = k.now.Add(time.Second)
-		a.hear(heard{limit: 100, events: 100, claimed: k.now, ended: k.now, busy: true, news: timedOut})
+		a.record(sample{limit: 100, events: 100, claimed: k.now, ended: k.now, busy: true, answer: delivery.TimedOut})
 	}
 	if a.now != 1 {
 		t.Errorf("%d workers after a long outage, want 1", a.now)
@@ -95,22 +92,22 @@ func TestWorkersAreHalvedByAnOutageOnceAndComeBack(t *testing.T) {
 }
 
 // A trickle says nothing of how many would be too many.
-func TestWorkersDoNotRiseWithoutNeed(t *testing.T) {
+func TestAutoWorkers_DoNotRiseWithoutNeed(t *testing.T) {
 	t.Parallel()
 	k := knee{at: 16, fixed: 10 * time.Millisecond, now: time.Now()}
 	a := newAutoWorkers(32)
 	for range 1000 {
 		idle, part := k.send(100, a.now), k.send(100, a.now)
 		idle.busy, part.limit = false, 200
-		a.hear(idle)
-		a.hear(part)
+		a.record(idle)
+		a.record(part)
 	}
 	if a.now != firstWorkers {
 		t.Errorf("%d workers, want %d", a.now, firstWorkers)
 	}
 }
 
-func TestBatchSizeSettlesWhereSendsAreQuick(t *testing.T) {
+func TestAutoSize_SettlesWhereSendsAreQuick(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		knee
@@ -130,10 +127,10 @@ func TestBatchSizeSettlesWhereSendsAreQuick(t *testing.T) {
 			refused := 0
 			for i := range 20_000 {
 				h := c.send(a.now, 1)
-				a.hear(h)
+				a.record(h)
 				if i > 5000 {
 					sizes = append(sizes, a.now)
-					if h.news == tooLarge {
+					if h.answer == delivery.TooLarge {
 						refused++
 					}
 				}
@@ -150,47 +147,49 @@ func TestBatchSizeSettlesWhereSendsAreQuick(t *testing.T) {
 
 // A time-out may be the size's doing, once; one after the other is an outage, which
 // must not make single events of the batches.
-func TestBatchSizeIsHalvedByATimeOutAndNotByAnOutage(t *testing.T) {
+func TestAutoSize_HalvedByATimeout(t *testing.T) {
 	t.Parallel()
 	a := newAutoSize(1000)
 	k := knee{at: 1, event: time.Microsecond, now: time.Now()}
 	for range 1000 {
-		a.hear(k.send(a.now, 1))
+		a.record(k.send(a.now, 1))
 	}
 	for range 20 {
 		h := k.send(a.now, 1)
-		h.news = timedOut
-		a.hear(h)
+		h.answer = delivery.TimedOut
+		a.record(h)
 		h = k.send(a.now, 1)
-		h.news = away
-		a.hear(h)
+		h.answer = delivery.Unavailable
+		a.record(h)
 	}
 	if a.now != 500 {
 		t.Errorf("%d events after an outage, want 500", a.now)
 	}
 	for range 1000 {
-		a.hear(k.send(a.now, 1))
+		a.record(k.send(a.now, 1))
 	}
 	if a.now != 1000 {
 		t.Errorf("%d events later, want 1000", a.now)
 	}
 }
 
-// Whatever is heard, in whatever order.
-func TestLimitsHaveBounds(t *testing.T) {
+// Whatever the samples, in whatever order.
+func TestAutotune_Bounds(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		f := newFlow(Config{
+		f := newLimiter(Config{
 			BatchSize: rapid.IntRange(1, 20_000).Draw(t, "batch size"), AutoBatchSize: true,
 			Workers: rapid.IntRange(1, 64).Draw(t, "workers"), AutoWorkers: true,
 		}.withDefaults())
 		now := time.Now()
 		for range rapid.IntRange(1, 300).Draw(t, "batches") {
 			size, hand := f.limits()
-			f.hand = rapid.IntRange(0, hand).Draw(t, "in hand")
-			h := heard{
+			f.inFlight = rapid.IntRange(0, hand).Draw(t, "in flight")
+			h := sample{
 				limit: size, events: size, claimed: now, sent: time.Duration(rapid.Int64Range(0, 1e9).Draw(t, "sent")),
-				news: rapid.SampledFrom([]news{nothing, well, well, well, tooLarge, away, timedOut}).Draw(t, "news"),
+				answer: rapid.SampledFrom([]delivery.Answer{
+					delivery.Nothing, delivery.Accepted, delivery.Accepted, delivery.Accepted, delivery.TooLarge, delivery.Unavailable, delivery.TimedOut,
+				}).Draw(t, "answer"),
 			}
 			h.took = h.sent
 			if rapid.Bool().Draw(t, "part") {
@@ -199,117 +198,14 @@ func TestLimitsHaveBounds(t *testing.T) {
 			now = now.Add(h.sent + 1)
 			h.ended = now
 			for range rapid.IntRange(1, 20).Draw(t, "times") {
-				f.hear(context.Background(), h)
+				f.record(context.Background(), h)
 			}
-			if f.size.now < 1 || f.size.now > f.size.most || f.workers.now < 1 || f.workers.now > f.workers.most || f.slots.limit != f.workers.now {
-				t.Fatalf("%d events of %d, %d workers of %d, %d slots", f.size.now, f.size.most, f.workers.now, f.workers.most, f.slots.limit)
+			of, workers := &f.tune.size, &f.tune.workers
+			if of.now < 1 || of.now > of.upper || workers.now < 1 || workers.now > workers.upper || f.slots.size != workers.now {
+				t.Fatalf("%d events of %d, %d workers of %d, %d slots", of.now, of.upper, workers.now, workers.upper, f.slots.size)
 			}
-			if _, hand := f.limits(); hand > inHand(f.workers.most) {
-				t.Fatalf("%d may be in hand, %d at the most", hand, inHand(f.workers.most))
-			}
-		}
-	})
-}
-
-func TestWhatAnAnswerSaysOfLimits(t *testing.T) {
-	t.Parallel()
-	odd := errors.New("odd")
-	for _, c := range []struct {
-		err  error
-		want news
-	}{
-		{nil, well},
-		{odd, nothing},
-		{sink.Permanent(odd), nothing},
-		{sink.Permanent(sink.TooLarge(odd)), tooLarge},
-		{&sink.SplitError{TooLarge: true}, tooLarge},
-		{&sink.SplitError{}, nothing},
-		{&sink.BatchError{}, nothing},
-		{sink.Unavailable(odd), away},
-		{sink.MaybePoison(odd), away},
-		{&sink.UnavailableError{Err: odd, RetryAfter: time.Second}, away},
-		{sink.MaybePoison(fmt.Errorf("posting: %w", context.DeadlineExceeded)), timedOut},
-	} {
-		if got := newsOf(c.err, true); got != c.want {
-			t.Errorf("%v: %v, want %v", c.err, got, c.want)
-		}
-	}
-	if newsOf(nil, false) != nothing {
-		t.Error("a batch that was not sent says something")
-	}
-}
-
-func TestSlots(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		var (
-			s    = &slots{limit: 1}
-			came []int
-		)
-		if !s.take(t.Context()) {
-			t.Fatal("the first slot is taken")
-		}
-		gone, leave := context.WithCancel(t.Context())
-		for i := range 4 {
-			ctx := t.Context()
-			if i == 1 {
-				ctx = gone
-			}
-			go func() {
-				if s.take(ctx) {
-					came = append(came, i)
-				} else {
-					came = append(came, -i)
-				}
-			}()
-			synctest.Wait()
-		}
-		step := func(what string, do func(), want ...int) {
-			t.Helper()
-			came = nil
-			do()
-			synctest.Wait()
-			slices.Sort(came)
-			if !slices.Equal(came, want) {
-				t.Errorf("%s: %v came, want %v", what, came, want)
-			}
-		}
-		step("nothing is free", func() {})
-		step("one gives up", leave, -1)
-		step("the first goes", s.give, 0)
-		step("there is one more", func() { s.set(2) }, 2)
-		step("there is one fewer", func() { s.set(1); s.give() })
-		step("no more turns", s.close, -3)
-		s.give()
-		if !s.take(t.Context()) || s.take(t.Context()) {
-			t.Error("of what is free nobody is sent away, and nobody waits")
-		}
-		s.give()
-		if s.taken != 0 || len(s.waiting) != 0 {
-			t.Errorf("%d are taken, %d wait", s.taken, len(s.waiting))
-		}
-	})
-}
-
-// A turn that comes at the moment its waiter gives up is not lost.
-func TestASlotThatComesTooLateIsGivenBack(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := &slots{limit: 1}
-		for range 200 {
-			s.take(t.Context())
-			ctx, leave := context.WithCancel(t.Context())
-			go func() {
-				if s.take(ctx) {
-					s.give()
-				}
-			}()
-			synctest.Wait()
-			leave() // it gives up, and has not said so yet
-			s.give()
-			synctest.Wait()
-			if s.taken != 0 {
-				t.Fatalf("%d slots are taken by nobody", s.taken)
+			if _, hand := f.limits(); hand > maxInFlight(workers.upper) {
+				t.Fatalf("%d may be in flight, %d at the most", hand, maxInFlight(workers.upper))
 			}
 		}
 	})

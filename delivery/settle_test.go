@@ -18,9 +18,9 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-func TestDeliveredBatchIsSettledOnce(t *testing.T) {
+func TestWork_SettlesOnce(t *testing.T) {
 	t.Parallel()
-	b := newBench(nil)
+	b := newHarness(nil)
 	putBack, _, err := b.work(t, batchOf(3))
 	expectError(t, err, nil)
 	expect(t, "put back", putBack, false)
@@ -35,9 +35,9 @@ func TestDeliveredBatchIsSettledOnce(t *testing.T) {
 
 // The settle fails, the mark goes through: the rest is for whoever takes the
 // batch over.
-func TestASettleThatFailsLeavesAMark(t *testing.T) {
+func TestSettle_RecordsDeliveryWhenItFails(t *testing.T) {
 	t.Parallel()
-	b := newBench(nil)
+	b := newHarness(nil)
 	b.settle = always(errDeadlock)
 	batch := batchOf(3)
 	b.answer(&sink.BatchError{Events: []sink.EventError{{Index: 1, Err: errBad}}})
@@ -54,9 +54,9 @@ func TestASettleThatFailsLeavesAMark(t *testing.T) {
 	}
 }
 
-func TestAllOfADeliveredBatchIsMarked(t *testing.T) {
+func TestSettle_RecordsDeliveryOfAll(t *testing.T) {
 	t.Parallel()
-	b := newBench(nil)
+	b := newHarness(nil)
 	b.settle = always(errDeadlock)
 	if _, _, err := b.work(t, batchOf(3)); err != nil {
 		t.Error(err)
@@ -68,10 +68,10 @@ func TestAllOfADeliveredBatchIsMarked(t *testing.T) {
 
 // Settle and mark fail: both are tried until the database is back, however long
 // that takes, for only this worker knows what reached the sink.
-func TestADatabaseThatIsAwayIsWaitedForAfterASend(t *testing.T) {
+func TestSettle_WaitsForTheDatabaseAfterASend(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(nil)
+		b := newHarness(nil)
 		began := time.Now()
 		b.settle = func(context.Context, int) error {
 			if time.Since(began) < time.Hour {
@@ -91,9 +91,9 @@ func TestADatabaseThatIsAwayIsWaitedForAfterASend(t *testing.T) {
 }
 
 // It is not known whether the commit happened. It did: the row is gone.
-func TestASettleThatWentThroughUnheard(t *testing.T) {
+func TestSettle_CommittedWithoutAnswer(t *testing.T) {
 	t.Parallel()
-	b := newBench(nil)
+	b := newHarness(nil)
 	b.settle = always(errDown)
 	b.mark = always(buffer.ErrLeaseLost)
 	putBack, _, err := b.work(t, batchOf(3))
@@ -103,19 +103,19 @@ func TestASettleThatWentThroughUnheard(t *testing.T) {
 	expect(t, "told of", describe(b.settled), "delivered []")
 
 	// The lease is over by now: it may be another owner who has it.
-	b = newBench(nil)
+	b = newHarness(nil)
 	b.settle = always(errDown)
 	b.mark = always(buffer.ErrLeaseLost)
-	_, err = b.Work(lost(t), t.Context(), batchOf(3))
+	_, err = b.Work(lost(t), t.Context(), batchOf(3), nil)
 	expectError(t, err, buffer.ErrLeaseLost)
 	expect(t, "told of", describe(b.settled), "")
 }
 
 // Nothing was delivered, so there is no mark to ask: the second try tells.
-func TestARetryThatWentThroughUnheard(t *testing.T) {
+func TestSettle_RetryCommittedWithoutAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(nil)
+		b := newHarness(nil)
 		b.answer(sink.Unavailable(errDown))
 		b.settle = func(_ context.Context, n int) error {
 			if n == 1 {
@@ -130,9 +130,9 @@ func TestARetryThatWentThroughUnheard(t *testing.T) {
 	})
 }
 
-func TestALostLeaseEndsTheSettling(t *testing.T) {
+func TestSettle_EndsWhenTheLeaseIsLost(t *testing.T) {
 	t.Parallel()
-	b := newBench(nil)
+	b := newHarness(nil)
 	b.settle = always(buffer.ErrLeaseLost)
 	_, _, err := b.work(t, batchOf(3))
 	expectError(t, err, buffer.ErrLeaseLost)
@@ -141,10 +141,10 @@ func TestALostLeaseEndsTheSettling(t *testing.T) {
 }
 
 // Nothing was delivered: a new owner loses nothing, so this one gives up.
-func TestAnUndeliveredBatchThatCannotBeSettledIsLeft(t *testing.T) {
+func TestSettle_GivesUpOnUndeliveredBatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(nil)
+		b := newHarness(nil)
 		b.answer(sink.Unavailable(errDown))
 		b.settle = always(errDown)
 		putBack, _, err := b.work(t, batchOf(3))
@@ -155,10 +155,10 @@ func TestAnUndeliveredBatchThatCannotBeSettledIsLeft(t *testing.T) {
 	})
 }
 
-func TestAMarkedBatchThatCannotBeSettledIsLeft(t *testing.T) {
+func TestSettle_GivesUpOnRecordedDelivery(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(nil)
+		b := newHarness(nil)
 		b.settle = always(errDown)
 		batch := batchOf(3)
 		batch.Delivered = []int64{101, 102, 103}
@@ -170,10 +170,10 @@ func TestAMarkedBatchThatCannotBeSettledIsLeft(t *testing.T) {
 	})
 }
 
-func TestASettleThatWorksTheSecondTime(t *testing.T) {
+func TestSettle_Retries(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(nil)
+		b := newHarness(nil)
 		b.answer(sink.Unavailable(errDown))
 		b.settle = upTo(1, errDown)
 		putBack, dueIn, err := b.work(t, batchOf(3))
@@ -183,9 +183,9 @@ func TestASettleThatWorksTheSecondTime(t *testing.T) {
 	})
 }
 
-func TestAMarkedBatchIsNotSentAgain(t *testing.T) {
+func TestFinishDelivered_SendsOnlyTheRest(t *testing.T) {
 	t.Parallel()
-	b := newBench(nil)
+	b := newHarness(nil)
 	batch := batchOf(4)
 	batch.UnfinishedLeases, batch.Attempts, batch.Delivered = 9, 2, []int64{102, 104}
 	putBack, dueIn, err := b.work(t, batch)
@@ -199,7 +199,7 @@ func TestAMarkedBatchIsNotSentAgain(t *testing.T) {
 		t.Errorf("the rest goes on under %v, a new group_id was expected", id)
 	}
 
-	b = newBench(nil)
+	b = newHarness(nil)
 	batch.Events = batch.Events[:1] // the delivered ones are deleted already
 	if _, _, err = b.work(t, batch); err != nil {
 		t.Error(err)
@@ -208,7 +208,7 @@ func TestAMarkedBatchIsNotSentAgain(t *testing.T) {
 		t.Errorf("delivered %v, none of what is left was expected", o.IDs)
 	}
 
-	b = newBench(nil)
+	b = newHarness(nil)
 	batch.Delivered = []int64{101}
 	b.settle = always(buffer.ErrLocked)
 	putBack, dueIn, err = b.work(t, batch)
@@ -218,18 +218,18 @@ func TestAMarkedBatchIsNotSentAgain(t *testing.T) {
 	expect(t, "marks", len(b.marks), 0)
 }
 
-func TestABatchWhoseEventsAreGoneIsClosed(t *testing.T) {
+func TestWork_ClosesBatchWithoutEvents(t *testing.T) {
 	t.Parallel()
-	b := newBench(nil)
+	b := newHarness(nil)
 	_, _, err := b.work(t, batchOf(0))
 	expectError(t, err, nil)
 	expect(t, "sends", b.sends, 0)
 	expect(t, "settles", len(b.settles), 1)
 }
 
-func TestABatchThatKillsItsWorkersIsHalved(t *testing.T) {
+func TestCrashLoopingBatch_IsHalved(t *testing.T) {
 	t.Parallel()
-	b := newBench(nil)
+	b := newHarness(nil)
 	for starts, want := range map[int]string{
 		3: "delivered []", // one more try
 		4: "retry [101 102 103] retry [104 105]",
@@ -256,7 +256,7 @@ func TestABatchThatKillsItsWorkersIsHalved(t *testing.T) {
 	expect(t, "sends", b.sends, 1)
 }
 
-func TestASendBesideALostLease(t *testing.T) {
+func TestWork_LeaseLostDuringSend(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name    string
@@ -273,18 +273,18 @@ func TestASendBesideALostLease(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			b := newBench(nil)
+			b := newHarness(nil)
 			b.answer(c.answer)
-			_, err := b.Work(lost(t), t.Context(), batchOf(3))
+			_, err := b.Work(lost(t), t.Context(), batchOf(3), nil)
 			expectError(t, err, c.err)
 			expect(t, "settles", len(b.settles), c.settles)
 		})
 	}
 }
 
-func TestAFencedBatchIsDropped(t *testing.T) {
+func TestWork_DropsFencedBatch(t *testing.T) {
 	t.Parallel()
-	b := newBench(nil)
+	b := newHarness(nil)
 	b.answer(fmt.Errorf("redis: %w", sink.ErrFenced))
 	putBack, _, err := b.work(t, batchOf(3))
 	expectError(t, err, sink.ErrFenced)
@@ -292,10 +292,10 @@ func TestAFencedBatchIsDropped(t *testing.T) {
 	expect(t, "settles", len(b.settles), 0)
 }
 
-func TestASendThatTakesTooLongIsAnOutage(t *testing.T) {
+func TestWork_SendTimeoutIsAnOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(func(c *delivery.Config) { c.SendTimeout = 7 * time.Second })
+		b := newHarness(func(c *delivery.Config) { c.SendTimeout = 7 * time.Second })
 		b.send = func(ctx context.Context, _ *buffer.Batch) error {
 			<-ctx.Done()
 			return errors.New("cut off") // whatever a driver makes of it
@@ -310,10 +310,10 @@ func TestASendThatTakesTooLongIsAnOutage(t *testing.T) {
 	})
 }
 
-func TestAStopCutsASendOffAndPutsTheBatchBack(t *testing.T) {
+func TestWork_StopPutsTheBatchBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(nil)
+		b := newHarness(nil)
 		b.send = func(ctx context.Context, _ *buffer.Batch) error {
 			<-ctx.Done()
 			return ctx.Err()
@@ -322,7 +322,7 @@ func TestAStopCutsASendOffAndPutsTheBatchBack(t *testing.T) {
 		defer cancel()
 		held, release := context.WithCancel(stop)
 		defer release()
-		done, err := b.Work(held, stop, batchOf(2))
+		done, err := b.Work(held, stop, batchOf(2), nil)
 		expectError(t, err, nil)
 		expect(t, "put back", done.PutBack, true)
 		expect(t, "outcomes", describe(b.settled), "retry []")
@@ -332,7 +332,7 @@ func TestAStopCutsASendOffAndPutsTheBatchBack(t *testing.T) {
 
 // A process that is out of time tries once more to write down what it sent, and
 // waits no longer than a second for each step.
-func TestAStopEndsTheSettling(t *testing.T) {
+func TestSettle_EndsWithStop(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name     string
@@ -345,12 +345,12 @@ func TestAStopEndsTheSettling(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				b := newBench(nil)
+				b := newHarness(nil)
 				b.settle, b.mark = c.database, c.database
 				stop, cancel := context.WithTimeout(t.Context(), 4*time.Second)
 				defer cancel()
 				began := time.Now()
-				_, err := b.Work(stop, stop, batchOf(2))
+				_, err := b.Work(stop, stop, batchOf(2), nil)
 				if err == nil || errors.Is(err, buffer.ErrLeaseLost) {
 					t.Errorf("got %v, an error that the batch was not settled was expected", err)
 				}
@@ -362,12 +362,12 @@ func TestAStopEndsTheSettling(t *testing.T) {
 	t.Run("a stop in the past", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
-			b := newBench(nil)
+			b := newHarness(nil)
 			b.settle, b.mark = hangs, hangs
 			stop, cancel := context.WithCancel(t.Context())
 			cancel()
 			began := time.Now()
-			if _, err := b.Work(t.Context(), stop, batchOf(2)); err == nil {
+			if _, err := b.Work(t.Context(), stop, batchOf(2), nil); err == nil {
 				t.Error("no error from a batch that was sent and not settled")
 			}
 			expect(t, "took", time.Since(began), 2*time.Second)
@@ -379,7 +379,7 @@ func TestAStopEndsTheSettling(t *testing.T) {
 
 // fencing is a bench whose sink remembers group_ids.
 type fencing struct {
-	*bench
+	*workerHarness
 	delivered bool
 	err       error
 }
@@ -388,7 +388,7 @@ func (f *fencing) Fence(context.Context, *buffer.Batch) (bool, error) { return f
 
 // What stands alone and was not finished is given up at the sink before it is buried;
 // what turns out to be there is delivered.
-func TestWhatIsBuriedUnfinishedIsFenced(t *testing.T) {
+func TestCrashLoopingEvent_IsFenced(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		delivered bool
@@ -399,9 +399,9 @@ func TestWhatIsBuriedUnfinishedIsFenced(t *testing.T) {
 		{true, nil, "delivered []"},
 		{false, sink.Unavailable(errDown), "retry []"},
 	} {
-		f := &fencing{bench: newBench(nil), delivered: c.delivered, err: c.err}
-		f.Worker = delivery.NewWorker(f, f.bench, delivery.Config{
-			MaxAttempts: 3, Backoff: delivery.Backoff{Initial: time.Second, Max: time.Minute, Multiplier: 2}, Observer: f.bench,
+		f := &fencing{workerHarness: newHarness(nil), delivered: c.delivered, err: c.err}
+		f.Worker = delivery.NewWorker(f, f.workerHarness, delivery.Config{
+			MaxAttempts: 3, Backoff: delivery.Backoff{Initial: time.Second, Max: time.Minute, Multiplier: 2}, Observer: f.workerHarness,
 			Log: slog.New(slog.DiscardHandler),
 		})
 		alone := batchOf(1)
@@ -416,9 +416,9 @@ func TestWhatIsBuriedUnfinishedIsFenced(t *testing.T) {
 
 // Events that there is nothing to send of are buried before the rest is first sent, which
 // goes on under a group_id of its own.
-func TestWhatIsNotProjectedIsBuriedBeforeTheRestIsSent(t *testing.T) {
+func TestUnprojected_IsBuriedBeforeTheRestIsSent(t *testing.T) {
 	t.Parallel()
-	b := newBench(nil)
+	b := newHarness(nil)
 	batch := batchOf(4)
 	batch.Attempts = 2
 	batch.Events[1].NoProjection, batch.Events[3].NoProjection = true, true
@@ -437,7 +437,7 @@ func TestWhatIsNotProjectedIsBuriedBeforeTheRestIsSent(t *testing.T) {
 		t.Errorf("the rest has group_id %s, a new one was expected", rest.GroupID)
 	}
 
-	b = newBench(nil)
+	b = newHarness(nil)
 	batch = batchOf(2)
 	batch.Events[0].NoProjection, batch.Events[1].NoProjection = true, true
 	putBack, _, err = b.work(t, batch)
@@ -447,9 +447,9 @@ func TestWhatIsNotProjectedIsBuriedBeforeTheRestIsSent(t *testing.T) {
 }
 
 // A marked batch is done with first, whatever is left of what it was about.
-func TestAMarkedBatchIsNotAskedForItsProjection(t *testing.T) {
+func TestFinishDelivered_IgnoresTheProjection(t *testing.T) {
 	t.Parallel()
-	b := newBench(nil)
+	b := newHarness(nil)
 	batch := batchOf(2)
 	batch.Delivered = []int64{101, 102}
 	batch.Events[0].NoProjection = true
@@ -463,10 +463,10 @@ func TestAMarkedBatchIsNotAskedForItsProjection(t *testing.T) {
 // Nothing is sent of a batch that could not be projected, and nobody dies of it while
 // nothing else goes through. While other batches do, it is halved, and what stands alone
 // is buried.
-func TestABatchThatCannotBeProjected(t *testing.T) {
+func TestProjectionFailure_WaitsThenHalves(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(nil)
+		b := newHarness(nil)
 		failed := errors.New(`column "lead" does not exist`)
 		bad := func(n int) *buffer.Lease {
 			batch := batchOf(n)
@@ -492,7 +492,7 @@ func TestABatchThatCannotBeProjected(t *testing.T) {
 			events int
 			want   string
 		}{{4, "retry [101 102] retry [103 104]"}, {1, "dead []"}} {
-			b := newBench(func(c *delivery.Config) { c.MaxAttempts = 1 })
+			b := newHarness(func(c *delivery.Config) { c.MaxAttempts = 1 })
 			batch := bad(c.events)
 			for tries := 0; describe(b.settled) != c.want; tries++ {
 				if tries == 10 {
@@ -510,10 +510,10 @@ func TestABatchThatCannotBeProjected(t *testing.T) {
 	})
 }
 
-// TestEventsThatCannotBeProjectedAreParted: where it is known which they are, they are
+// TestProjectionFailure_SplitsOffBadEvents: where it is known which they are, they are
 // refused and the others go on at once; where it is known only that some
 // are, the batch is halved; whoever held it before.
-func TestEventsThatCannotBeProjectedAreParted(t *testing.T) {
+func TestProjectionFailure_SplitsOffBadEvents(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		bad := func(n int, which ...int) *buffer.Lease {
@@ -545,7 +545,7 @@ func TestEventsThatCannotBeProjectedAreParted(t *testing.T) {
 			"its data, tried before": {again(failed(3, data)), "retry [101 102] retry [103]"},
 			"the projection":         {failed(3, errors.New("no such column")), "retry []"},
 		} {
-			b := newBench(nil)
+			b := newHarness(nil)
 			_, _, err := b.work(t, c.batch)
 			expectError(t, err, nil)
 			expect(t, name, describe(b.settled), c.want)

@@ -27,7 +27,7 @@ func (d *database) expectWaiting(t testing.TB, batches int) {
 }
 
 // The sink is back: what waits is sent at once, however long it was to wait.
-func TestTheReturnOfASinkIsNoticed(t *testing.T) {
+func TestRecovery_OfASink(t *testing.T) {
 	t.Parallel()
 	t.Run("a server that is down", func(t *testing.T) {
 		t.Parallel()
@@ -59,7 +59,7 @@ func TestTheReturnOfASinkIsNoticed(t *testing.T) {
 
 // Of the address that is away everything waits; the others go on, and when it is
 // back its backlog follows at once.
-func TestTheReturnOfAnAddressIsNoticed(t *testing.T) {
+func TestRecovery_OfAnAddress(t *testing.T) {
 	t.Parallel()
 	url := testserver.NATS(t).URL
 	d, to := newDatabase(t), natsAt(t, url)
@@ -81,7 +81,7 @@ func TestTheReturnOfAnAddressIsNoticed(t *testing.T) {
 
 // A process that begins knows of no outage: it asks the ledger what waits, and tries
 // one of each.
-func TestAProcessThatBeginsTriesWhatWaits(t *testing.T) {
+func TestStartup_ProbesDeferredBatches(t *testing.T) {
 	t.Parallel()
 	d, r := newDatabase(t), newReceiver(t)
 	to := httpAt(t, r)
@@ -98,7 +98,7 @@ func TestAProcessThatBeginsTriesWhatWaits(t *testing.T) {
 
 // A 500 that keeps hitting the batch with one event, while others are accepted:
 // that event is found and buried, and all the others are delivered.
-func TestAPoisonEventThatMakesTheServerFailIsBuried(t *testing.T) {
+func TestPoisonEvent_AnsweredWith500(t *testing.T) {
 	t.Parallel()
 	d, r := newDatabase(t), newReceiver(t)
 	to := httpAt(t, r)

@@ -1,0 +1,202 @@
+package delivery
+
+import (
+	"context"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/outboxrelay/relay/sink"
+)
+
+// breakers are the circuit breakers of the sink as a whole and of its addresses.
+//
+// While the sink's is open nothing is claimed, so that the backlog stays unclaimed. Every
+// second or so the sink's Check is called; when that succeeds, a single batch is claimed
+// as the half-open probe, for a sink that answers may still take nothing. A send that
+// succeeds closes the breaker.
+//
+// While an address's is open claiming continues, because other addresses work. Batches for
+// that address alone are deferred, and one of them at a time is sent as the probe.
+//
+// Of the batches that wait for an outage one is made due every second or so (probesDue),
+// and all of them after a success (recovered). The times in the ledger matter
+// only when no relay is left that knows of the outage.
+type breakers struct {
+	// recovered is called with an address that takes batches again, "" for the sink.
+	recovered func(address string)
+	// count is how many addresses there are; read without the lock, because it is usually 0.
+	count atomic.Int32
+
+	mu        sync.Mutex
+	sink      breaker
+	pause     time.Time // the sink asked for it (Retry-After): nothing is sent before
+	addresses map[string]*breaker
+}
+
+const checkTimeout = 5 * time.Second
+
+// any reports whether something is known of an address.
+func (b *breakers) any() bool { return b.count.Load() > 0 }
+
+// recordFailure records a send that found the address unavailable, "" for the sink as a
+// whole. deferred: the batch was put back for an outage before.
+func (b *breakers) recordFailure(address string, deferred bool, v verdict) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := time.Now()
+	if asked := now.Add(v.retryAfter); asked.After(b.pause) {
+		b.pause = asked // nor does a send that was under way end it sooner
+		b.sink.last = v
+	}
+	b.breaker(address).fail(now, deferred, v)
+}
+
+// breaker returns the address's breaker, a new one if need be.
+func (b *breakers) breaker(address string) *breaker {
+	if address == "" {
+		return &b.sink
+	}
+	one := b.addresses[address]
+	if one == nil {
+		if b.addresses == nil {
+			b.addresses = map[string]*breaker{}
+		}
+		one = &breaker{}
+		b.addresses[address] = one
+		b.count.Store(int32(len(b.addresses))) //nolint:gosec // bounded by the batches that wait
+	}
+	return one
+}
+
+// recordSuccess records that the address took events, "" for the sink; deferred is as for
+// recordFailure. It reports whether that ended an outage.
+func (b *breakers) recordSuccess(address string, deferred bool) (recovered bool) {
+	if address != "" && !deferred && !b.any() {
+		return false
+	}
+	first := false
+	b.mu.Lock()
+	if address == "" {
+		recovered, first = b.sink.succeed()
+	} else if one := b.addresses[address]; one != nil {
+		recovered, first = one.succeed()
+	}
+	b.mu.Unlock()
+	if recovered || first || deferred {
+		b.recovered(address)
+	}
+	return recovered
+}
+
+// allowProbe reports whether a batch for the address alone may be sent: the breaker is
+// closed, or this is the half-open probe, which takes atMost.
+func (b *breakers) allowProbe(address string, atMost time.Duration) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	one, now := b.addresses[address], time.Now()
+	switch {
+	case one == nil || !one.open():
+		return true
+	case !one.probeDue(now):
+		return false
+	}
+	one.probing = now.Add(atMost)
+	return true
+}
+
+// hangs reports whether a mixed batch should be sent without the events of the address:
+// it is unavailable, and finding that out again may take up a whole Send's time.
+func (b *breakers) hangs(address string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	one := b.addresses[address]
+	return one != nil && one.open() && one.last.mayBePoison
+}
+
+// forgetAfter is how long an unavailable address is remembered when no batch waits for it:
+// another process may have seen it recover.
+const forgetAfter = time.Minute
+
+// probesDue returns for which of the addresses that batches wait for it is time to make
+// one of them due.
+func (b *breakers) probesDue(deferred []string) (due []string) {
+	var unconfirmed []string
+	b.mu.Lock()
+	now := time.Now()
+	wanted := make(map[string]struct{}, len(deferred))
+	for _, address := range deferred {
+		wanted[address] = struct{}{}
+		if now.Before(b.pause) {
+			continue
+		}
+		switch isDue, isUnconfirmed := b.breaker(address).wake(now); {
+		case isUnconfirmed:
+			unconfirmed = append(unconfirmed, address)
+		case isDue:
+			due = append(due, address)
+		}
+	}
+	for address, one := range b.addresses {
+		if _, ok := wanted[address]; !ok && (one.failures == 0 || now.Sub(one.failedAt) > forgetAfter) {
+			delete(b.addresses, address)
+		}
+	}
+	b.count.Store(int32(len(b.addresses))) //nolint:gosec // as above
+	b.mu.Unlock()
+	for _, address := range unconfirmed {
+		b.recovered(address)
+	}
+	return due
+}
+
+// allow returns how many batches may be claimed: any number, 1 for a half-open probe, or 0.
+func (b *breakers) allow(ctx context.Context, s sink.Sink) int {
+	now := time.Now()
+	b.mu.Lock()
+	open, paused, early := b.sink.open(), now.Before(b.pause), now.Before(b.sink.until)
+	b.mu.Unlock()
+	switch {
+	case paused || open && early:
+		return 0
+	case !open:
+		return math.MaxInt
+	}
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	err := s.Check(ctx)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.sink.until = time.Now().Add(probes.After(b.sink.failures))
+	if err != nil {
+		b.sink.last = verdictOf(err)
+		return 0
+	}
+	return 1
+}
+
+// pausedSince returns why a batch that was claimed then should not be sent now: the sink
+// asked for a pause, of which so much is left, or it was found unavailable since. A batch
+// that was claimed later is the probe. A nil error: send it.
+func (b *breakers) pausedSince(claimed time.Time) (pause time.Duration, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch pause = time.Until(b.pause); {
+	case pause > 0:
+		return pause, b.sink.last.err
+	case b.sink.open() && claimed.Before(b.sink.failedAt) && !claimed.IsZero():
+		return 0, b.sink.last.err
+	}
+	return 0, nil
+}
+
+// outage is why nothing is claimed; nil if batches are.
+func (b *breakers) outage() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.sink.open() || time.Now().Before(b.pause) {
+		return b.sink.last.err
+	}
+	return nil
+}

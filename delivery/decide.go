@@ -1,0 +1,225 @@
+package delivery
+
+import (
+	"github.com/google/uuid"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/sink"
+)
+
+// policy decides what becomes of events: which are retried and when, and which become
+// dead letters. It has no state and asks nobody, so that decide is the one place to
+// look for an outcome.
+type policy struct {
+	maxAttempts        int
+	neverBury, ordered bool
+	backoff            Backoff
+}
+
+// decide turns a Send's result into outcomes:
+//
+//	accepted               delivered
+//	unavailable            the batch waits; no attempt is counted
+//	to be split            each part gets a group_id of its own and is due at once; a part
+//	                       that is refused is buried or retried
+//	per event              each event as its own verdict says
+//	rejected as a whole    halved, until the bad event stands alone; alone it is buried,
+//	                       at once if permanent, otherwise after maxAttempts
+func (p *policy) decide(l *buffer.Lease, r result) []buffer.Outcome {
+	switch {
+	case r.split != nil:
+		return p.split(l, r.split.Groups)
+	case r.each != nil:
+		return p.decideEach(l, r.each)
+	case r.whole.kind == accepted:
+		return []buffer.Outcome{{Verdict: buffer.Delivered}}
+	case r.whole.kind == rejected && l.Len() > 1:
+		return p.halve(l, r.whole.err.Error())
+	case p.buries(r.whole, l.Attempts):
+		return []buffer.Outcome{p.dead(nil, l.Attempts, r.whole)}
+	}
+	return []buffer.Outcome{p.retry(l, part{verdict: r.whole, attempts: l.Attempts})}
+}
+
+// part is events that are sent again together.
+type part struct {
+	verdict  verdict // the first of theirs, or the one that waits longest
+	attempts int     // before this one
+	ids      []int64 // nil: all of the batch
+}
+
+// decideEach decides each event by its own verdict. Events that share a kind, an
+// address and a count of attempts share an outcome, and so a new group_id.
+func (p *policy) decideEach(l *buffer.Lease, each []verdict) []buffer.Outcome {
+	attempts := p.attempts(l)
+	waits := func(i int) bool { return each[i].kind != accepted && !p.buries(each[i], attempts(i)) }
+	shares := p.keepOrder(l.Events, waits, func(i, first int) bool {
+		return i < first || each[i].permanent && p.buries(each[i], attempts(i))
+	})
+	var (
+		outcomes     []buffer.Outcome
+		delivered    []int64
+		parts        []*part
+		allTheirFate = true // none was accepted
+	)
+	for i := range each {
+		id, first := l.Events[i].ID, shares(i)
+		allTheirFate = allTheirFate && each[i].kind != accepted
+		switch v := each[first]; {
+		case v.kind == accepted:
+			delivered = append(delivered, id)
+		case p.buries(v, attempts(first)):
+			outcomes = append(outcomes, p.dead([]int64{id}, attempts(first), v))
+		default:
+			var one *part
+			if parts, one = partFor(parts, v, attempts(first)); first == i && v.retryAfter > one.verdict.retryAfter {
+				one.verdict.err, one.verdict.retryAfter = v.err, v.retryAfter
+			}
+			one.ids = append(one.ids, id)
+		}
+	}
+	if len(delivered) == len(each) {
+		return []buffer.Outcome{{Verdict: buffer.Delivered}}
+	}
+	if len(delivered) > 0 {
+		outcomes = append(outcomes, buffer.Outcome{Verdict: buffer.Delivered, IDs: delivered})
+	}
+	for _, one := range parts {
+		if len(one.ids) == len(each) && allTheirFate { // the group_id stays
+			one.ids = nil
+		}
+		outcomes = append(outcomes, p.retry(l, *one))
+	}
+	return outcomes
+}
+
+// maxParts is how many unavailable addresses a batch is split by. Each part is a batch
+// of its own from then on; where events have thousands of addresses, the rest waits
+// together, for the sink as a whole.
+const maxParts = 16
+
+// partFor finds the part of events like this one, or adds it.
+func partFor(parts []*part, v verdict, attempts int) ([]*part, *part) {
+	find := func() *part {
+		for _, one := range parts {
+			if (one.verdict.kind == rejected) == (v.kind == rejected) && one.verdict.address == v.address && one.attempts == attempts {
+				return one
+			}
+		}
+		return nil
+	}
+	found := find()
+	if found == nil && v.kind != rejected && len(parts) >= maxParts {
+		v.address = ""
+		found = find()
+	}
+	if found == nil {
+		found = &part{verdict: v, attempts: attempts}
+		parts = append(parts, found)
+	}
+	return parts, found
+}
+
+// buries reports whether a rejection is an event's last.
+func (p *policy) buries(v verdict, attempts int) bool {
+	return v.kind == rejected && !p.neverBury && (v.permanent || attempts+1 >= p.maxAttempts)
+}
+
+func (p *policy) dead(ids []int64, attempts int, v verdict) buffer.Outcome {
+	return buffer.Outcome{Verdict: buffer.Dead, IDs: ids, Attempts: attempts + 1, Error: v.err.Error()}
+}
+
+// retry counts an attempt if the part was rejected. After an outage it waits until the
+// sink recovers, unless the sink said how long to wait: then nothing is sent sooner.
+func (p *policy) retry(l *buffer.Lease, one part) buffer.Outcome {
+	o := buffer.Outcome{Verdict: buffer.Retry, IDs: one.ids, GroupID: groupFor(l, one.ids), Attempts: one.attempts, Error: one.verdict.err.Error()}
+	if one.verdict.kind == rejected {
+		o.Attempts++
+		o.After = p.backoff.After(o.Attempts)
+		return o
+	}
+	o.Outages = l.Outages + 1
+	o.After, o.Address = p.backoff.After(o.Outages), &one.verdict.address
+	if one.verdict.retryAfter > 0 {
+		o.After, o.Address = max(o.After, one.verdict.retryAfter), nil
+	}
+	return o
+}
+
+// groupFor keeps the group_id of a batch that stays whole.
+func groupFor(l *buffer.Lease, ids []int64) uuid.UUID {
+	if ids == nil {
+		return l.GroupID
+	}
+	return buffer.NewGroupID()
+}
+
+// halve cuts a batch in two, each half due at once, with the attempts it had.
+func (p *policy) halve(l *buffer.Lease, why string) []buffer.Outcome {
+	ids := l.IDs()
+	middle := (len(ids) + 1) / 2
+	return p.carryAttempts(l, []buffer.Outcome{sendNow(l, ids[:middle], why), sendNow(l, ids[middle:], why)})
+}
+
+// split makes a batch of each group.
+func (p *policy) split(l *buffer.Lease, groups []sink.Group) []buffer.Outcome {
+	if p.ordered {
+		groups = splitIntoRuns(l, groups)
+	}
+	outcomes := make([]buffer.Outcome, 0, len(groups))
+	for _, g := range groups {
+		ids := make([]int64, len(g.Indexes))
+		for i, at := range g.Indexes {
+			ids[i] = l.Events[at].ID
+		}
+		if g.Err == nil {
+			outcomes = append(outcomes, sendNow(l, ids, ""))
+			continue
+		}
+		v := verdictOf(g.Err)
+		v.kind = rejected
+		if p.buries(v, l.Attempts) {
+			outcomes = append(outcomes, p.dead(ids, l.Attempts, v))
+		} else {
+			outcomes = append(outcomes, p.retry(l, part{verdict: v, attempts: l.Attempts, ids: ids}))
+		}
+	}
+	return p.carryAttempts(l, outcomes)
+}
+
+// sendNow makes a batch of its own of events that may be sent at once.
+func sendNow(l *buffer.Lease, ids []int64, why string) buffer.Outcome {
+	return buffer.Outcome{Verdict: buffer.Retry, IDs: ids, GroupID: buffer.NewGroupID(), Attempts: l.Attempts, Error: why}
+}
+
+// finishDelivered: what was delivered before is deleted now, and the rest is sent under a
+// new group_id.
+func (p *policy) finishDelivered(l *buffer.Lease) []buffer.Outcome {
+	was := make(map[int64]bool, len(l.Delivered))
+	for _, id := range l.Delivered {
+		was[id] = true
+	}
+	delivered, rest := []int64{}, []int64(nil)
+	for _, id := range l.IDs() {
+		if was[id] {
+			delivered = append(delivered, id)
+		} else {
+			rest = append(rest, id)
+		}
+	}
+	if len(rest) == 0 {
+		return []buffer.Outcome{{Verdict: buffer.Delivered}}
+	}
+	return p.carryAttempts(l, []buffer.Outcome{{Verdict: buffer.Delivered, IDs: delivered}, sendNow(l, rest, "")})
+}
+
+// released is what becomes of a batch that is not sent because the relay stops: as if it
+// had not been claimed, and due at once. A batch that another process may have sent must not
+// look like a fresh one.
+func released(l *buffer.Lease) []buffer.Outcome {
+	outages := l.Outages
+	if l.UnfinishedLeases > 1 {
+		outages = max(1, outages)
+	}
+	return []buffer.Outcome{{Verdict: buffer.Retry, GroupID: l.GroupID, Attempts: l.Attempts, Outages: outages}}
+}

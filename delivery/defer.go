@@ -1,0 +1,93 @@
+package delivery
+
+import (
+	"slices"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+)
+
+// deferUnavailable returns what becomes of a batch that is not sent because the sink, or
+// addresses of its events, are known to be unavailable; nil: send it.
+//
+//   - A batch that was claimed before the sink as a whole was found unavailable is deferred,
+//     and any batch while the sink asks for a pause.
+//   - A batch for one unavailable address is deferred, unless it is the half-open probe.
+//   - From a mixed batch the events are split off that would take up a whole Send's time;
+//     the rest is due at once.
+//
+// A deferral is neither an attempt nor a further outage.
+func (w *Worker) deferUnavailable(l *buffer.Lease) []buffer.Outcome {
+	if pause, err := w.breakers.pausedSince(l.ClaimedLocal); err != nil {
+		o := w.deferred(l, nil, "")
+		o.Error = "deferred: " + err.Error()
+		if pause > 0 { // nothing is sent sooner
+			o.After, o.Address = max(w.policy.backoff.After(o.Outages), pause), nil
+		}
+		return []buffer.Outcome{o}
+	}
+	if w.addresser == nil || len(l.Events) == 0 || !w.breakers.any() {
+		return nil
+	}
+	if address, one := w.onlyAddress(l); one {
+		if w.breakers.allowProbe(address, w.config.SendTimeout) {
+			return nil
+		}
+		return []buffer.Outcome{w.deferred(l, nil, address)}
+	}
+	return w.deferParts(l)
+}
+
+// deferParts splits a batch by the addresses that are unavailable and slow to say so.
+func (w *Worker) deferParts(l *buffer.Lease) []buffer.Outcome {
+	var (
+		addresses []string
+		of        = make([]string, len(l.Events)) // "": send it
+	)
+	for i := range l.Events {
+		address := w.addressOf(&l.Events[i])
+		switch {
+		case address == "":
+		case slices.Contains(addresses, address):
+			of[i] = address
+		case len(addresses) < maxParts && w.breakers.hangs(address):
+			addresses = append(addresses, address)
+			of[i] = address
+		}
+	}
+	if len(addresses) == 0 {
+		return nil
+	}
+	shares := w.policy.keepOrder(l.Events, func(i int) bool { return of[i] != "" }, func(int, int) bool { return false })
+	ids := map[string][]int64{}
+	for i := range l.Events {
+		address := of[shares(i)]
+		ids[address] = append(ids[address], l.Events[i].ID)
+	}
+	outcomes := make([]buffer.Outcome, 0, len(ids))
+	for _, address := range addresses {
+		switch {
+		case len(ids[address]) == len(l.Events):
+			if w.breakers.allowProbe(address, w.config.SendTimeout) {
+				return nil
+			}
+			return []buffer.Outcome{w.deferred(l, nil, address)}
+		case ids[address] != nil:
+			outcomes = append(outcomes, w.deferred(l, ids[address], address))
+		}
+	}
+	if rest := ids[""]; len(rest) > 0 {
+		outcomes = append(outcomes, sendNow(l, rest, ""))
+	}
+	return outcomes
+}
+
+// deferred waits as long as can be: the batch is made due when the address recovers, or
+// for a probe.
+func (w *Worker) deferred(l *buffer.Lease, ids []int64, address string) buffer.Outcome {
+	longest := Backoff{Initial: w.policy.backoff.Max, Max: w.policy.backoff.Max, Multiplier: 1}
+	return buffer.Outcome{
+		Verdict: buffer.Retry, IDs: ids, GroupID: groupFor(l, ids), Address: &address,
+		After: longest.After(1), Attempts: l.Attempts, Outages: max(1, l.Outages),
+		Error: "deferred: address unavailable: " + address,
+	}
+}

@@ -1,0 +1,14 @@
+// Package delivery is the way of one batch from its claim to its settle. Retry, backoff,
+// halving and burying live here once, above the sinks: a sink only sends and classifies.
+//
+//	Worker.Work          worker.go
+//	 ├ deferUnavailable  defer.go     not sent: its address, or the sink, is known to be unavailable
+//	 ├ Sink.Send
+//	 ├ interpret         result.go    the Send's error becomes a result, here and nowhere else
+//	 ├ record            record.go    circuit breakers (breakers.go) and the poison detector count it
+//	 ├ decide            decide.go    what becomes of each event: delivered, retried and when, or a dead letter
+//	 └ settle            settle.go    written down in the buffer
+//
+// order.go keeps order by key when a batch is sent again in part. rejected.go deals with
+// events that a projection could not make. backoff.go says how long a retry waits.
+package delivery

@@ -1,0 +1,129 @@
+package delivery
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
+)
+
+// record counts a Send's result, once, at the circuit breakers and the poison detector.
+// It returns the result with the address that an outage of the whole batch is about. If
+// the detector confirms that the batch is poison, the outage comes back as a rejection.
+func (w *Worker) record(ctx context.Context, l *buffer.Lease, r result) result {
+	if r.split != nil { // nothing was sent
+		return r
+	}
+	if r.whole.kind == unavailable && r.whole.mayBePoison {
+		address, one := w.onlyAddress(l)
+		if r.each == nil {
+			if one && !w.answers(ctx) {
+				address = ""
+			}
+			r.whole.address = address
+		}
+		if (one || r.each == nil) && w.poison.record(l.GroupID, address) {
+			why := fmt.Errorf("%s: %d times, while others were accepted", r.whole.err.Error(), maxStrikes)
+			return result{poison: true, whole: verdict{kind: rejected, err: why}}
+		}
+	}
+	deferred := l.Outages > 0
+	if r.isOutage() {
+		w.breakers.recordFailure(r.whole.address, deferred, r.whole)
+		return r
+	}
+	n := r.counts(len(l.Events))
+	if r.each == nil && n.rejected > 0 {
+		deferred = false // a batch that is refused says only that the sink is there
+	}
+	// Unavailable addresses are an answer too, but no batch that waits for the sink is
+	// made due because of it.
+	if w.breakers.recordSuccess("", deferred && n.accepted+n.rejected > 0) {
+		w.config.Log.InfoContext(ctx, "sink recovered")
+	}
+	if w.addresser != nil && (n.unavailable > 0 || deferred || w.breakers.any() || w.poison.any.Load()) {
+		w.recordAddresses(ctx, l, &r, deferred)
+	}
+	if n.accepted > 0 {
+		w.poison.accepted("")
+	}
+	if n.accepted > 0 || n.unavailable == 0 {
+		w.poison.forget(l.GroupID) // the rest of it is sent under another group_id
+	}
+	return r
+}
+
+// recordAddresses counts the result at each address. One is unavailable only if none of its
+// events got another answer; an event that was not sent says nothing of its address.
+func (w *Worker) recordAddresses(ctx context.Context, l *buffer.Lease, r *result, deferred bool) {
+	type summary struct {
+		outage       verdict
+		unavailable  bool // no event got another answer
+		someAccepted bool
+	}
+	all := map[string]*summary{}
+	for i := range l.Events {
+		v := &r.whole
+		if r.each != nil {
+			v = &r.each[i]
+		}
+		address := w.addressOf(&l.Events[i])
+		if address == "" || v.kind == behind {
+			continue
+		}
+		one := all[address]
+		if one == nil {
+			one = &summary{unavailable: true}
+			all[address] = one
+		}
+		one.someAccepted = one.someAccepted || v.kind == accepted
+		if v.kind != unavailable {
+			one.unavailable = false
+		} else if one.outage.err == nil || v.retryAfter > one.outage.retryAfter {
+			one.outage = *v
+		}
+	}
+	for address, one := range all {
+		switch {
+		case one.unavailable:
+			w.breakers.recordFailure(address, deferred, one.outage)
+		case w.breakers.recordSuccess(address, deferred):
+			w.config.Log.InfoContext(ctx, "address recovered", "address", address)
+		}
+		if one.someAccepted {
+			w.poison.accepted(address)
+		}
+	}
+}
+
+// answers reports whether the sink as such is there.
+func (w *Worker) answers(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	return w.sink.Check(ctx) == nil
+}
+
+// addressOf returns the event's address, "" where there is only one or none.
+func (w *Worker) addressOf(e *outbox.Event) string {
+	if w.addresser == nil {
+		return ""
+	}
+	address, _ := w.addresser.AddressOf(e)
+	return address
+}
+
+// onlyAddress returns the address of a batch whose events all go to one; one is false when
+// there are several, or only one for the whole sink.
+func (w *Worker) onlyAddress(l *buffer.Lease) (address string, one bool) {
+	if w.addresser == nil || projectionErr(l) != nil { // nobody knows where those would go
+		return "", false
+	}
+	address = w.addressOf(&l.Events[0])
+	for i := range l.Events[1:] {
+		if w.addressOf(&l.Events[1+i]) != address {
+			return "", false
+		}
+	}
+	return address, address != ""
+}

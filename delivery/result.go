@@ -1,0 +1,170 @@
+package delivery
+
+import (
+	"context"
+	"errors"
+	"os"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/sink"
+)
+
+// result is what one Send said. Only interpret reads a Send's error; record and
+// decide read the result.
+type result struct {
+	// whole is the verdict on the batch, and on every event where each is nil.
+	// Otherwise it is an outage, or zero.
+	whole verdict
+	// each is the verdict on every event, by index.
+	each []verdict
+	// split: nothing was sent, because the batch cannot go out under one group_id.
+	split *sink.SplitError
+	// fenced: a later owner gave this group_id up.
+	fenced bool
+	// tooLarge: the sink refused the batch's size.
+	tooLarge bool
+	// poison: an outage that kept hitting this batch while the sink accepted others
+	// is taken for a rejection.
+	poison bool
+}
+
+// verdict is what a Send's result says of an event.
+type verdict struct {
+	kind kind
+	// permanent: sending the event again cannot succeed.
+	permanent bool
+	// mayBePoison: the outage may be the event's own doing; timedOut: the time ran out.
+	mayBePoison, timedOut bool
+	// retryAfter is how long the sink asked to be left alone; 0 if it did not.
+	retryAfter time.Duration
+	// address is the address that is unavailable, "" for the sink as a whole.
+	address string
+	// err is why; nil if accepted.
+	err error
+}
+
+type kind uint8
+
+const (
+	accepted    kind = iota // durably
+	rejected                // the sink took a look and refused
+	unavailable             // an outage, which says nothing of the event
+	behind                  // not sent: an earlier event of its key was not accepted
+)
+
+// interpret reads a Send's error. A result that names events which are not in the batch
+// says nothing of any event: it counts as an outage, and no event as delivered.
+func interpret(b *buffer.Batch, err error, addressOf func(*outbox.Event) string) result {
+	if err == nil {
+		return result{}
+	}
+	r := result{whole: verdictOf(err), fenced: errors.Is(err, sink.ErrFenced), tooLarge: errors.Is(err, sink.ErrTooLarge)}
+	split, isSplit := errors.AsType[*sink.SplitError](err)
+	some, isBatch := errors.AsType[*sink.BatchError](err)
+	switch {
+	case isSplit && split.Valid(len(b.Events)):
+		return result{split: split, tooLarge: r.tooLarge || split.TooLarge}
+	case isBatch && some.Valid(len(b.Events)):
+		r.each = make([]verdict, len(b.Events))
+		for _, e := range some.Events {
+			v := verdictOf(e.Err)
+			if v.kind == unavailable || v.kind == behind {
+				v.address = addressOf(&b.Events[e.Index])
+			}
+			r.each[e.Index] = v
+		}
+		if r.whole.kind != unavailable {
+			r.whole = verdict{}
+		}
+	case isSplit || isBatch:
+		r.whole.kind = unavailable
+	}
+	return r
+}
+
+func verdictOf(err error) verdict {
+	v := verdict{kind: rejected, err: err, permanent: errors.Is(err, sink.ErrPermanent)}
+	v.timedOut = errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded)
+	v.mayBePoison = v.timedOut || errors.Is(err, sink.ErrMaybePoison)
+	if e, ok := errors.AsType[*sink.UnavailableError](err); ok {
+		v.retryAfter = e.RetryAfter
+	}
+	if errors.Is(err, sink.ErrUnavailable) {
+		v.kind, v.permanent = unavailable, false
+	}
+	if _, ok := errors.AsType[*sink.BehindError](err); ok {
+		v.kind = behind
+	}
+	return v
+}
+
+// outage makes the verdict on the batch one that says nothing of its events: the Send
+// was cut off.
+func (r result) outage(mayBePoison bool) result {
+	r.whole.kind, r.whole.permanent = unavailable, false
+	r.whole.mayBePoison = r.whole.mayBePoison || mayBePoison
+	return r
+}
+
+// isOutage reports whether nothing is known of any event.
+func (r *result) isOutage() bool {
+	return r.each == nil && r.split == nil && r.whole.kind == unavailable
+}
+
+// settlesAnyway reports whether the sink accepted events, perhaps: that is written
+// down even if the lease is lost.
+func (r *result) settlesAnyway() bool {
+	return r.each != nil || r.split == nil && r.whole.kind == accepted
+}
+
+// counts are the events of a result by kind.
+type counts struct{ accepted, rejected, unavailable int }
+
+func (r *result) counts(events int) (c counts) {
+	add := func(k kind, n int) {
+		switch k {
+		case accepted:
+			c.accepted += n
+		case rejected:
+			c.rejected += n
+		case unavailable:
+			c.unavailable += n
+		}
+	}
+	if r.each == nil {
+		add(r.whole.kind, events)
+	}
+	for i := range r.each {
+		add(r.each[i].kind, 1)
+	}
+	return c
+}
+
+// Answer is what a Send's result says of the limits on batches: their size, and how
+// many are sent at once.
+type Answer uint8
+
+// The answers.
+const (
+	Nothing     Answer = iota // the batch was not sent, or its events were refused
+	Accepted                  // all of it
+	TooLarge                  // the batch was refused, or has to be split, for its size
+	Unavailable               // an outage
+	TimedOut                  // an outage that a smaller batch might not have met
+)
+
+func (r *result) answer() Answer {
+	switch {
+	case r.tooLarge:
+		return TooLarge
+	case r.settlesAnyway() && r.each == nil:
+		return Accepted
+	case r.whole.kind != unavailable:
+		return Nothing
+	case r.whole.timedOut:
+		return TimedOut
+	}
+	return Unavailable
+}

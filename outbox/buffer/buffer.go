@@ -1,0 +1,169 @@
+package buffer
+
+import (
+	"context"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox"
+)
+
+// Buffer is all that a buffer owes: outbox/buffertest is the suite that every one passes.
+// Distributor, claimer, worker, commands and the admin endpoint each ask for the part they
+// need.
+type Buffer interface {
+	Queue
+	DeadLetters
+	Auditor
+	Diagnoser
+	TokenBucket
+	// DeadLetterQueue returns the pipeline's dead letters, as the buffer of their hook's
+	// pipeline: see [Queue]. It shares the buffer's connections.
+	DeadLetterQueue() Queue
+	// Close gives back the connections.
+	Close() error
+}
+
+// Queue is what a pipeline works through: a buffer of events, or a pipeline's dead letters.
+//
+// A queue of dead letters notifies a sink of each of them at least once, by the same claims,
+// leases, retries and fences, in the same ledger, whose rows name another buffer:
+//
+//   - Claim stamps a new group_id (hook_group_id) on up to limit dead letters that are
+//     open, unnotified and unclaimed, with different event ids, in the order of these.
+//     Batch.DeadLetters says why each was buried.
+//   - Settle sets notified_at of what is Delivered. A dead letter that was closed meanwhile is
+//     notified all the same. Dead is an error: a dead letter is not buried again.
+//   - CountBacklog counts unnotified dead letters as Unclaimed. At the start and every few
+//     minutes it releases those whose ledger row is gone. Status counts them as Pending.
+type Queue interface {
+	Inspector
+	Claimer
+	Settler
+	Deferrer
+}
+
+// Inspector looks at a buffer, and changes nothing.
+type Inspector interface {
+	// Check looks whether the tables, columns and privileges that the relay needs are there. It
+	// returns nil, an error wrapping [ErrNotReady] that lists all that is missing and how to
+	// fix each, or the connection's error.
+	Check(ctx context.Context) error
+
+	// CountBacklog counts, unclaimed events no further than limit; 0: it does not count events
+	// at all.
+	CountBacklog(ctx context.Context, limit int) (Backlog, error)
+
+	// Status is the operator's view.
+	Status(ctx context.Context) (Status, error)
+}
+
+// Claimer leases batches.
+type Claimer interface {
+	// Claim makes up to limit unclaimed events a batch with a new group_id. It writes the ledger
+	// row (leased, lease_no 1, unfinished_leases 1) and returns the batch with its events in id
+	// order. Which events, and how the ledger finds them again, depends on the [ClaimMode].
+	// nil, nil: there was nothing to claim, and nothing was written.
+	Claim(ctx context.Context, limit int, lease time.Duration) (*Lease, error)
+
+	// TakeOver leases the batch that has been due longest and is not locked: its retry is due,
+	// its lease is over, or it was delivered and its delete is due. lease_no rises by one, and
+	// unfinished_leases too (a retry was settled with 0). A batch whose delivery is
+	// recorded stays so and comes with Delivered filled. A batch whose events were all
+	// deleted comes with no Events. nil, nil: nothing is due.
+	TakeOver(ctx context.Context, lease time.Duration) (*Lease, error)
+
+	// Renew makes the lease end that long from now and sets l.Ends. [ErrLeaseLost]: the batch has
+	// another owner.
+	Renew(ctx context.Context, l *Lease, lease time.Duration) error
+}
+
+// Settler writes down what became of a batch. Both methods are fenced by the batch's group_id
+// and lease_no: [ErrLeaseLost] means that nothing was changed.
+type Settler interface {
+	// Settle writes the outcomes down in one transaction:
+	//
+	//   - Delivered: exactly those events are deleted. With an archive table they are copied
+	//     there in the same transaction, once for each id and group_id.
+	//   - Dead: they move to outbox_dead_letters, one row each.
+	//   - Retry of all (IDs nil): the ledger row waits, unfinished_leases 0, due After.
+	//   - Retry of a part: the events get Outcome.GroupID, with a ledger row of its own: waiting,
+	//     lease_no 0, unfinished_leases 0, due After, origins = the batch's origins
+	//     and then its group_id.
+	//
+	// The old ledger row is removed unless all of the batch is retried. For a batch whose delivery
+	// is recorded the delete skips rows that other transactions have locked. While some are
+	// left the batch stays delivered, due again soon, and Settle returns [ErrLocked]; what
+	// is retried goes on under its new group_id all the same.
+	Settle(ctx context.Context, l *Lease, outcomes []Outcome) error
+
+	// MarkDelivered records, on the batch's ledger row alone, that these ids reached the sink
+	// (state delivered, due again soon).
+	MarkDelivered(ctx context.Context, l *Lease, delivered []int64) error
+}
+
+// Deferrer finds the batches that wait for an outage to end: Outcome.Address was set and Outages
+// is not 0.
+type Deferrer interface {
+	// DeferredAddresses lists the addresses that batches of this buffer wait for, each once, ""
+	// for the sink as a whole.
+	DeferredAddresses(ctx context.Context) ([]string, error)
+
+	// RetryNow makes up to limit of the batches due that wait for the address, or all if limit is
+	// 0, those first that are due first. It returns how many were not due before. Batches that
+	// wait for another reason (a refusal) are left alone.
+	RetryNow(ctx context.Context, address string, limit int) (int, error)
+}
+
+// DeadLetters are a pipeline's dead letters.
+type DeadLetters interface {
+	// ListDead lists the dead letters that match, by event id and group_id, behind after
+	// (nil: from the beginning), no more than limit.
+	ListDead(ctx context.Context, f DeadFilter, after *DeadKey, limit int) ([]outbox.Event, error)
+
+	// CountDead counts the dead letters that match; those closed too, whatever f.Closed says.
+	CountDead(ctx context.Context, f DeadFilter) (DeadCount, error)
+
+	// Replay puts up to limit of the open dead letters that match back into the buffer, in one
+	// transaction: each event under its old id with all that it had, all under one new group_id
+	// whose ledger row waits, is due now, and has lease_no, unfinished_leases, attempts and
+	// outages 0 and no origins. The dead letters are closed. An event whose id is in the buffer is
+	// left alone, and so is the second of two with the same event id. It returns
+	// how many went back; 0: none is left to replay.
+	Replay(ctx context.Context, f DeadFilter, limit int) (int, error)
+
+	// Discard closes up to limit of the open dead letters that match and returns how many; 0:
+	// none is left.
+	Discard(ctx context.Context, f DeadFilter, limit int) (int, error)
+}
+
+// Auditor compares ledger and buffer.
+type Auditor interface {
+	// Audit compares both by one snapshot. It reads all of them.
+	Audit(ctx context.Context) (Audit, error)
+
+	// Repair fixes what an Audit finds: it gives orphaned events a ledger row (waiting, due now),
+	// removes empty ledger rows and corrects the counts of others. It leaves a batch
+	// alone whose lease is not over.
+	Repair(ctx context.Context) (Repair, error)
+}
+
+// Diagnoser looks at the database for people, and changes nothing.
+type Diagnoser interface {
+	// Diagnose looks at all that may be wrong: tables, columns, indexes, privileges, the claim's
+	// plan, settings. It lists what it looked at, what is OK too.
+	Diagnose(ctx context.Context) []Finding
+
+	// Peek returns the up to limit events that a claim would take first, as the claim would return
+	// them, and claims nothing: it writes nothing, and no one waits for it. nil, nil: there are
+	// none.
+	Peek(ctx context.Context, limit int) (*Lease, error)
+}
+
+// TokenBucket is a rate limit that processes share.
+type TokenBucket interface {
+	// TakeToken takes one token of that name and returns how long to wait, from when it returned,
+	// before it may be used; 0: at once. requests, at least 1, may begin per that time, evenly
+	// spaced. The database's clock decides. A token cannot be given back. An error: none was
+	// taken, or one is lost.
+	TakeToken(ctx context.Context, name string, requests int, per time.Duration) (time.Duration, error)
+}

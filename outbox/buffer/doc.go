@@ -1,0 +1,23 @@
+// Package buffer is the contract of a buffer: the interfaces that a database implements for
+// the relay, and the values that go to and fro. outbox/buffertest is the suite that every
+// buffer passes.
+//
+// Every method is safe for concurrent use, by several processes too. It honours its context,
+// and is one round trip if the database allows it. An error that is none of this package's is the
+// database's (connection, lock, full disk): the caller tries again. No error contains a
+// password.
+//
+// # The states of a batch
+//
+//	          Claim                       Settle: all delivered
+//	events ──────────▶ leased ───────────────────────────────────▶ gone
+//	                    │  ▲ │
+//	  Settle: retry     │  │ │  MarkDelivered (sent, but the delete failed)
+//	          ▼─────────┘  │ ▼
+//	       waiting ────────┘ delivered ──▶ delete tried again ──▶ gone
+//	              TakeOver
+//
+// A batch whose lease is over, whose retry is due, or whose delivery is recorded and whose time
+// has come, is taken over: its lease_no rises. The lease_no is the fence: the owner of an
+// older one settles nothing.
+package buffer

@@ -1,0 +1,109 @@
+package pipeline
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/robfig/cron/v3"
+
+	"github.com/outboxrelay/relay/delivery"
+)
+
+// Config of a pipeline. The zero value of every field but Name has the default that
+// CONTRACT names.
+type Config struct {
+	// Name is unique in a process; [a-z0-9_-]+.
+	Name string
+	// Schedule says when to count and fan out; every second when nil.
+	Schedule cron.Schedule
+	// OnSchedule sends fresh events on the schedule only. Otherwise the relay continues at once
+	// while batches come back full (`eager`).
+	OnSchedule bool
+	// Poll claims fresh events between two distributions too, and Listener, which needs Poll
+	// and may be nil, says when (`wake`).
+	Poll     bool
+	Listener Listener
+	// BatchSize is the events of a batch at the most; 1000. With AutoBatchSize their number is
+	// found, by how long sends take, and BatchSize bounds it; 10,000.
+	BatchSize     int
+	AutoBatchSize bool
+	// MaxBatches is the tickets one distribution may issue; 50.
+	MaxBatches int
+	// MaxWaiting is the batches that may wait for a retry, or for a delete after they were
+	// delivered, before claiming stops; 1000.
+	MaxWaiting int
+	// Workers is the batches sent at once; 4. Half as many more, at least two, are claimed
+	// ahead or being settled meanwhile. With AutoWorkers their number is found, and Workers
+	// bounds it; 32.
+	Workers     int
+	AutoWorkers bool
+	// Lease is how long a silent worker keeps a batch; 30 s.
+	Lease time.Duration
+	// MaxAttempts is how often an event may be refused; 10.
+	MaxAttempts int
+	// NeverBury: a refused event is retried, however often; for a buffer of dead letters.
+	NeverBury bool
+	// Ordered keeps order by key; the buffer and the sink have to keep it too.
+	Ordered bool
+	// Backoff before a retry; 1 s, doubling, up to 5 min.
+	Backoff delivery.Backoff
+	// SendTimeout bounds one Send; 30 s.
+	SendTimeout time.Duration
+	// Observer may be nil.
+	Observer Observer
+	// Log may be nil: slog.Default.
+	Log *slog.Logger
+}
+
+func (c Config) withDefaults() Config {
+	def := func(n *int, value int) {
+		if *n == 0 {
+			*n = value
+		}
+	}
+	if c.AutoBatchSize {
+		def(&c.BatchSize, 10_000)
+	}
+	if c.AutoWorkers {
+		def(&c.Workers, 32)
+	}
+	def(&c.BatchSize, 1000)
+	def(&c.MaxBatches, 50)
+	def(&c.MaxWaiting, 1000)
+	def(&c.Workers, 4)
+	def(&c.MaxAttempts, 10)
+	if c.Schedule == nil {
+		c.Schedule = cron.Every(time.Second)
+	}
+	if c.Lease == 0 {
+		c.Lease = 30 * time.Second
+	}
+	if c.Backoff == (delivery.Backoff{}) {
+		c.Backoff = delivery.Backoff{Initial: time.Second, Max: 5 * time.Minute, Multiplier: 2}
+	}
+	if c.Observer == nil {
+		c.Observer = nobody{}
+	}
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	c.Log = c.Log.With("pipeline", c.Name)
+	return c
+}
+
+func (c Config) validate() error {
+	if c.Name == "" {
+		return errors.New("pipeline: the name is empty; expected one")
+	}
+	for _, n := range []int{c.BatchSize, c.MaxBatches, c.MaxWaiting, c.Workers, c.MaxAttempts, int(c.Lease), int(c.SendTimeout)} {
+		if n < 0 {
+			return fmt.Errorf("pipeline %s: a number or time is negative; expected 1 or more", c.Name)
+		}
+	}
+	if c.Backoff.Initial <= 0 || c.Backoff.Max < c.Backoff.Initial || !(c.Backoff.Multiplier >= 1) { // also NaN
+		return fmt.Errorf("pipeline %s: the backoff is %+v; expected 0 < initial <= max and multiplier >= 1", c.Name, c.Backoff)
+	}
+	return nil
+}

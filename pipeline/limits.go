@@ -1,0 +1,73 @@
+package pipeline
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// limiter says how many batches are in flight at once, how many of those are being sent, and
+// how many events a batch may hold. `batch_size: auto` and `workers: auto` change the
+// limits; autotune finds them.
+type limiter struct {
+	slots semaphore // to send
+	log   *slog.Logger
+
+	mu       sync.Mutex
+	tune     autotune
+	inFlight int // batches
+}
+
+func newLimiter(c Config) *limiter {
+	l := &limiter{log: c.Log, tune: newAutotune(c)}
+	_, workers := l.tune.current()
+	l.slots.resize(workers)
+	return l
+}
+
+// maxInFlight is how many batches are in flight when so many are sent at once: the next are
+// claimed and the last are settled meanwhile, so that neither the sink nor the database
+// waits for the other. More would only be held, and a sink that stops answering
+// leaves a few behind instead of a second one each.
+func maxInFlight(workers int) int { return workers + max(2, workers/2) }
+
+// limits are the events of a batch and the batches that may be in flight.
+func (l *limiter) limits() (batchSize, batches int) {
+	batchSize, workers := l.current()
+	return batchSize, maxInFlight(workers)
+}
+
+// current are the events of a batch and the batches that are sent at once.
+func (l *limiter) current() (batchSize, workers int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.tune.current()
+}
+
+// drainGrace is how long after a signal a batch that was claimed ahead may still be sent.
+const drainGrace = time.Second
+
+// begin and end count the batches in flight.
+func (l *limiter) begin() { l.count(1) }
+func (l *limiter) end()   { l.count(-1) }
+
+func (l *limiter) count(n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.inFlight += n
+}
+
+// record learns from a batch of fresh events, while it is still in flight.
+func (l *limiter) record(ctx context.Context, s sample) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, workers := l.tune.current()
+	s.busy = l.inFlight > workers
+	if !l.tune.record(s) {
+		return
+	}
+	batchSize, workers := l.tune.current()
+	l.slots.resize(workers)
+	l.log.DebugContext(ctx, "limits changed", "batch_size", batchSize, "workers", workers)
+}

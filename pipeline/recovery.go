@@ -1,0 +1,96 @@
+package pipeline
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+)
+
+// recoveries are the addresses that recovered from an outage, and whose waiting batches are
+// still to be made due.
+type recoveries struct {
+	some chan struct{} // holds one when there are some
+
+	mu        sync.Mutex
+	addresses []string
+}
+
+// add never blocks.
+func (r *recoveries) add(address string) {
+	r.mu.Lock()
+	if !slices.Contains(r.addresses, address) {
+		r.addresses = append(r.addresses, address)
+	}
+	r.mu.Unlock()
+	select {
+	case r.some <- struct{}{}:
+	default:
+	}
+}
+
+func (r *recoveries) take() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := r.addresses
+	r.addresses = nil
+	return all
+}
+
+const (
+	// recoveryInterval is how often a half-open probe may be due while batches wait, and how
+	// far apart two recoveries are at least.
+	recoveryInterval = 250 * time.Millisecond
+	recoveryTimeout  = 10 * time.Second
+)
+
+// retryDeferred makes batches due that wait for an address: one now and then while it is
+// unavailable, as a half-open probe, and all of them once it has recovered. recount asks for a
+// count of due batches.
+func (p *Pipeline) retryDeferred(ctx context.Context, recount func()) {
+	tick := time.NewTicker(recoveryInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		select {
+		case <-p.recovered.some:
+			for _, address := range p.recovered.take() {
+				p.retryNow(ctx, address, 0, recount)
+			}
+		default:
+			if p.health.waits() {
+				p.probe(ctx, recount)
+			}
+		}
+	}
+}
+
+// probe makes one batch due of each address whose half-open probe is due.
+func (p *Pipeline) probe(ctx context.Context, recount func()) {
+	queryCtx, cancel := context.WithTimeout(ctx, recoveryTimeout)
+	defer cancel()
+	deferred, err := p.buffer.DeferredAddresses(queryCtx)
+	if err != nil {
+		p.config.Log.DebugContext(ctx, "listing the addresses that batches wait for failed", "error", err)
+		return
+	}
+	for _, address := range p.worker.ProbesDue(deferred) {
+		p.retryNow(ctx, address, 1, recount)
+	}
+}
+
+func (p *Pipeline) retryNow(ctx context.Context, address string, limit int, recount func()) {
+	ctx, cancel := context.WithTimeout(ctx, recoveryTimeout)
+	defer cancel()
+	n, err := p.buffer.RetryNow(ctx, address, limit)
+	switch {
+	case err != nil: // they are due by themselves, later
+		p.config.Log.DebugContext(ctx, "making waiting batches due failed", "error", err)
+	case n > 0:
+		recount()
+	}
+}
