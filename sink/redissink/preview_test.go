@@ -84,7 +84,7 @@ func TestPreview_RejectedEvents(t *testing.T) {
 	if len(got) != 6 {
 		t.Errorf("preview is %q", got)
 	}
-	large := fmt.Appendf(nil, "%q", strings.Repeat("x", 50<<20))
+	large := []byte(`"` + strings.Repeat("x", 33<<20) + `"`)
 	b.Events[0].Payload, b.Events[2].Payload = large, large
 	b.Events[3].Topic = ""
 	lists, err := opened(t, redissink.Config{URL: "redis://h", Mode: redissink.List}).Preview(t.Context(), b)

@@ -2,7 +2,6 @@ package redissink_test
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -346,9 +345,9 @@ func TestSend_EventWithoutAddress(t *testing.T) {
 
 func TestSend_SplitsLargeBatch(t *testing.T) {
 	t.Parallel()
-	_, s, c := start(t, redissink.Config{})
+	_, s, c := start(t, redissink.Config{}, "--appendonly", "no")
 	b := newBatch(times(4, "orders")...)
-	large := fmt.Appendf(nil, "%q", strings.Repeat("x", 22<<20))
+	large := []byte(`"` + strings.Repeat("x", 22<<20) + `"`)
 	for i := range b.Events {
 		b.Events[i].Payload = large
 	}
