@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+
+	"github.com/outboxrelay/relay/internal/testkit"
 )
 
 // command is the relay binary and its configuration.
@@ -55,7 +57,7 @@ pipelines:
   sink: {url: %q%s}
 `, c.db.url, cmp.Or(s.table, eventsTable), supervisor, cmp.Or(s.wake, "auto"), cmp.Or(s.sink, "stdout:"), trimmed)
 	path = filepath.Join(b.TempDir(), "relay.yaml")
-	check(b, os.WriteFile(path, []byte(yaml), 0o600))
+	testkit.NoError(b, os.WriteFile(path, []byte(yaml), 0o600))
 	return path
 }
 
@@ -80,15 +82,15 @@ func (c command) run(b *testing.B, s settings) (pid int, stop func()) {
 	cmd := exec.CommandContext(context.WithoutCancel(b.Context()), c.binary, "run", "-c", c.configure(b, s))
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	check(b, cmd.Start())
+	testkit.NoError(b, cmd.Start())
 	stopped := false
 	stop = func() {
 		if stopped {
 			return
 		}
 		stopped = true
-		check(b, cmd.Process.Signal(syscall.SIGTERM))
-		check(b, cmd.Wait())
+		testkit.NoError(b, cmd.Process.Signal(syscall.SIGTERM))
+		testkit.NoError(b, cmd.Wait())
 	}
 	b.Cleanup(stop)
 	return cmd.Process.Pid, stop

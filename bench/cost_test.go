@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 )
 
@@ -101,18 +102,18 @@ func BenchmarkCost(b *testing.B) {
 func (db *database) idleRelay(b *testing.B, table string) (stop func()) {
 	b.Helper()
 	conn, err := pgx.Connect(b.Context(), db.url)
-	check(b, err)
+	testkit.NoError(b, err)
 	oid := ask[uint32](b, db, "SELECT $1::regclass::oid", table)
 	// As in schema/notify/notify.sql of the buffer.
 	_, err = conn.Exec(b.Context(), "SELECT pg_advisory_lock(1919711607, $1::text::bigint::int4)", fmt.Sprint(oid))
-	check(b, err)
+	testkit.NoError(b, err)
 	_, err = conn.Exec(b.Context(), fmt.Sprintf("LISTEN relay_%d", oid))
-	check(b, err)
+	testkit.NoError(b, err)
 	return func() {
 		ctx, cancel := bounded(b, 10*time.Second)
 		defer cancel()
 		_, err := conn.WaitForNotification(ctx)
-		check(b, errors.Join(err, conn.Close(b.Context())))
+		testkit.NoError(b, errors.Join(err, conn.Close(b.Context())))
 	}
 }
 
@@ -130,7 +131,7 @@ func (db *database) transactions(b *testing.B, table string, lasting time.Durati
 	for i := range conns {
 		var err error
 		conns[i], err = pgx.Connect(ctx, db.url)
-		check(b, err)
+		testkit.NoError(b, err)
 	}
 	var (
 		group errgroup.Group
@@ -155,10 +156,10 @@ func (db *database) transactions(b *testing.B, table string, lasting time.Durati
 			return nil
 		})
 	}
-	check(b, group.Wait())
+	testkit.NoError(b, group.Wait())
 	tps = float64(done.Load()) / time.Since(began).Seconds()
 	for _, conn := range conns {
-		check(b, conn.Close(b.Context()))
+		testkit.NoError(b, conn.Close(b.Context()))
 	}
 	return tps, done.Load()
 }

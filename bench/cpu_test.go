@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/outboxrelay/relay/internal/testkit"
 )
 
 // CPU time is read from /proc, see proc_pid_stat(5), so the benchmarks run on Linux
@@ -32,7 +34,7 @@ func ticks(tb testing.TB, stat []string, first, last int) (sum time.Duration) {
 	tb.Helper()
 	for _, f := range stat[first-3 : last-2] {
 		n, err := strconv.Atoi(f)
-		check(tb, err)
+		testkit.NoError(tb, err)
 		sum += time.Duration(n) * tick
 	}
 	return sum
@@ -45,7 +47,7 @@ func cpuTime(tb testing.TB, pid int) time.Duration {
 		return 0
 	}
 	s, err := stat(pid)
-	check(tb, err)
+	testkit.NoError(tb, err)
 	return ticks(tb, s, 14, 15)
 }
 
@@ -54,13 +56,13 @@ func cpuTime(tb testing.TB, pid int) time.Duration {
 func familyTime(tb testing.TB, parent int) time.Duration {
 	tb.Helper()
 	s, err := stat(parent)
-	check(tb, err)
+	testkit.NoError(tb, err)
 	sum := ticks(tb, s, 14, 17)
 	all, err := filepath.Glob("/proc/[0-9]*")
-	check(tb, err)
+	testkit.NoError(tb, err)
 	for _, dir := range all {
 		pid, err := strconv.Atoi(filepath.Base(dir))
-		check(tb, err)
+		testkit.NoError(tb, err)
 		if s, err := stat(pid); err == nil && s[1] == strconv.Itoa(parent) { // else it ended meanwhile
 			sum += ticks(tb, s, 14, 15)
 		}
@@ -72,7 +74,7 @@ func familyTime(tb testing.TB, parent int) time.Duration {
 func ownTime(tb testing.TB) time.Duration {
 	tb.Helper()
 	var usage syscall.Rusage
-	check(tb, syscall.Getrusage(syscall.RUSAGE_SELF, &usage))
+	testkit.NoError(tb, syscall.Getrusage(syscall.RUSAGE_SELF, &usage))
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
@@ -80,9 +82,9 @@ func ownTime(tb testing.TB) time.Duration {
 func peakMemory(tb testing.TB, pid int) float64 {
 	tb.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	check(tb, err)
+	testkit.NoError(tb, err)
 	_, line, _ := strings.Cut(string(text), "VmHWM:")
 	n, err := strconv.Atoi(strings.Fields(line)[0])
-	check(tb, err)
+	testkit.NoError(tb, err)
 	return float64(n) / 1024
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres"
 )
@@ -39,7 +40,7 @@ func BenchmarkProjection(b *testing.B) {
 	events := scaled(300_000)
 	db.insert(b, "contact_activities", events)
 	_, err := postgres.Migrate(b.Context(), db.url, postgres.SchemaConfig{Table: ownTable, Own: true})
-	check(b, err)
+	testkit.NoError(b, err)
 	contenders := append(db.relays(buffer.ClaimRange, buffer.ClaimStamp), contender{
 		name: "projection", table: ownTable, fill: func(b *testing.B) { db.exec(b, fillOwnSQL) },
 		drain: func(b *testing.B, to place, events int) time.Duration {

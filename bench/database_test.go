@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox/postgres"
 )
@@ -34,29 +35,29 @@ func newDatabase(b *testing.B, more ...map[string]string) *database {
 	}
 	server := testserver.OwnPostgres(b, testserver.PostgresOptions{Durable: true, Settings: settings})
 	_, err := postgres.Migrate(b.Context(), server.URL, postgres.SchemaConfig{})
-	check(b, err)
+	testkit.NoError(b, err)
 	pool, err := pgxpool.New(b.Context(), server.URL)
-	check(b, err)
+	testkit.NoError(b, err)
 	b.Cleanup(pool.Close)
 	db := &database{url: server.URL, pool: pool}
 	db.exec(b, loopSchemaSQL)
 	backend, err := stat(ask[int](b, db, "SELECT pg_backend_pid()"))
-	check(b, err)
+	testkit.NoError(b, err)
 	_, err = fmt.Sscan(backend[1], &db.pid) // its parent
-	check(b, err)
+	testkit.NoError(b, err)
 	return db
 }
 
 func (db *database) exec(tb testing.TB, statement string, args ...any) {
 	tb.Helper()
 	_, err := db.pool.Exec(tb.Context(), statement, args...)
-	check(tb, err)
+	testkit.NoError(tb, err)
 }
 
 // ask returns the single value of a query.
 func ask[T any](tb testing.TB, db *database, query string, args ...any) (answer T) {
 	tb.Helper()
-	check(tb, db.pool.QueryRow(tb.Context(), query, args...).Scan(&answer))
+	testkit.NoError(tb, db.pool.QueryRow(tb.Context(), query, args...).Scan(&answer))
 	return answer
 }
 

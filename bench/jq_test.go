@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres"
 	"github.com/outboxrelay/relay/sink/httpsink"
@@ -42,8 +43,8 @@ func BenchmarkJQ(b *testing.B) {
 		{name: "request+results", request: requestJQ, results: resultsJQ},
 	} {
 		s, err := httpsink.New(httpsink.Config{URL: server.URL, Request: c.request, Results: c.results})
-		check(b, err)
-		b.Cleanup(func() { check(b, s.Close()) })
+		testkit.NoError(b, err)
+		b.Cleanup(func() { testkit.NoError(b, s.Close()) })
 		contenders = append(contenders, contender{
 			name: c.name, table: eventsTable,
 			drain: func(b *testing.B, _ place, events int) time.Duration {

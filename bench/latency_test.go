@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 )
 
@@ -71,19 +72,19 @@ func (db *database) trickle(b *testing.B, addr string, perSecond int, lasting ti
 	ctx, cancel := bounded(b, lasting+time.Minute)
 	defer cancel()
 	config, err := pgxpool.ParseConfig(db.url)
-	check(b, err)
+	testkit.NoError(b, err)
 	config.MinConns, config.MaxConns = 8, 8
 	pool, err := pgxpool.NewWithConfig(ctx, config)
-	check(b, err)
+	testkit.NoError(b, err)
 	defer pool.Close()
 	client := redis.NewClient(&redis.Options{Addr: addr})
-	defer func() { check(b, client.Close()) }()
+	defer func() { testkit.NoError(b, client.Close()) }()
 
 	// Warm up until everything is connected and idle again.
 	warm := moments{at: map[int64]time.Time{}}
 	pace(b, ctx, pool, &warm, perSecond, 200)
 	from := "0"
-	check(b, readStream(ctx, client, &warm, &from, 200))
+	testkit.NoError(b, readStream(ctx, client, &warm, &from, 200))
 	pause(b, 2*time.Second)
 
 	n := int(lasting.Seconds() * float64(perSecond))
@@ -91,7 +92,7 @@ func (db *database) trickle(b *testing.B, addr string, perSecond int, lasting ti
 	var group errgroup.Group
 	group.Go(func() error { return readStream(ctx, client, &read, &from, n) })
 	inserted = pace(b, ctx, pool, &committed, perSecond, n)
-	check(b, group.Wait())
+	testkit.NoError(b, group.Wait())
 	for id, at := range committed.at {
 		there, ok := read.at[id]
 		if !ok {
@@ -122,7 +123,7 @@ func pace(b *testing.B, ctx context.Context, pool *pgxpool.Pool, committed *mome
 			return err
 		})
 	}
-	check(b, group.Wait())
+	testkit.NoError(b, group.Wait())
 	return took
 }
 

@@ -10,6 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/outboxrelay/relay/internal/testkit"
 )
 
 // The loop is what a good engineer writes in an afternoon instead of a relay: select
@@ -61,7 +63,7 @@ func (db *database) loop(b *testing.B, ctx context.Context, workers int, connect
 	for i := range conns {
 		var err error
 		conns[i], err = pgx.Connect(b.Context(), db.url)
-		check(b, err)
+		testkit.NoError(b, err)
 		pushes[i] = connect(b)
 	}
 	var group errgroup.Group
@@ -82,7 +84,7 @@ func (db *database) loop(b *testing.B, ctx context.Context, workers int, connect
 		err = errors.Join(err, conn.Close(b.Context()))
 	}
 	if ctx.Err() == nil {
-		check(b, err)
+		testkit.NoError(b, err)
 	}
 	return took
 }

@@ -38,13 +38,6 @@ func wanted(name string) bool {
 	return *only == "" || slices.Contains(strings.Split(*only, ","), name)
 }
 
-func check(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil {
-		tb.Fatal(err)
-	}
-}
-
 func pause(b *testing.B, d time.Duration) {
 	b.Helper()
 	select {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 )
 
@@ -35,21 +36,21 @@ func serveNATS(dir string) {
 func startNATS(b *testing.B) (url string, pid int) {
 	b.Helper()
 	self, err := os.Executable()
-	check(b, err)
+	testkit.NoError(b, err)
 	cmd := exec.Command(self)
 	cmd.Env = append(os.Environ(), natsFolder+"="+b.TempDir())
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
-	check(b, err)
+	testkit.NoError(b, err)
 	out, err := cmd.StdoutPipe()
-	check(b, err)
-	check(b, cmd.Start())
+	testkit.NoError(b, err)
+	testkit.NoError(b, cmd.Start())
 	b.Cleanup(func() {
-		check(b, in.Close())
-		check(b, cmd.Wait())
+		testkit.NoError(b, in.Close())
+		testkit.NoError(b, cmd.Wait())
 	})
 	url, err = bufio.NewReader(out).ReadString('\n')
-	check(b, err)
+	testkit.NoError(b, err)
 	if !strings.HasPrefix(url, "nats://") {
 		b.Fatal(url)
 	}

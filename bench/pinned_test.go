@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres"
 )
@@ -47,10 +48,10 @@ func BenchmarkPinned(b *testing.B) {
 func (db *database) pin(b *testing.B, table string) (unpin func()) {
 	b.Helper()
 	tx, err := db.pool.BeginTx(b.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
-	check(b, err)
+	testkit.NoError(b, err)
 	_, err = tx.Exec(b.Context(), "SELECT count(*) FROM "+table)
-	check(b, err)
-	return func() { check(b, tx.Rollback(b.Context())) }
+	testkit.NoError(b, err)
+	return func() { testkit.NoError(b, tx.Rollback(b.Context())) }
 }
 
 // series has the results of the rounds in order.

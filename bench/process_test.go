@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 )
 
@@ -52,11 +53,11 @@ func waiting(b *testing.B, relay command) {
 	for b.Loop() {
 		db.fill(b, eventsTable, scaled(500_000))
 		server := testserver.Redis(b)
-		check(b, server.Stop())
+		testkit.NoError(b, server.Stop())
 		pid, stop := relay.run(b, settings{sink: server.URL}) // the sink is unavailable, so all events wait
 		pause(b, 10*time.Second)
 		waiting = max(waiting, peakMemory(b, pid))
-		check(b, server.Start(b.Context()))
+		testkit.NoError(b, server.Start(b.Context()))
 		until(b, 2*time.Minute, func() bool { return ask[bool](b, db, "SELECT NOT EXISTS (SELECT FROM outbox_events)") })
 		draining = max(draining, peakMemory(b, pid))
 		stop()

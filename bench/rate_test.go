@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/outboxrelay/relay/internal/testkit"
 )
 
 // BenchmarkRate runs the command for a minute against a server that answers at once,
@@ -46,7 +48,7 @@ func (c command) atARate(b *testing.B, processes int, shared string) {
 		server := httptest.NewServer(to)
 		c.db.fill(b, eventsTable, batchSize)
 		path := filepath.Join(b.TempDir(), "relay.yaml")
-		check(b, os.WriteFile(path, fmt.Appendf(nil, `admin: {listen: ""}
+		testkit.NoError(b, os.WriteFile(path, fmt.Appendf(nil, `admin: {listen: ""}
 log: {level: error}
 pipelines:
 - name: orders
@@ -60,15 +62,15 @@ pipelines:
 			cmd := exec.CommandContext(context.WithoutCancel(b.Context()), c.binary, "run", "-c", path)
 			cmd.Stderr = os.Stderr
 			cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-			check(b, cmd.Start())
+			testkit.NoError(b, cmd.Start())
 			all = append(all, cmd)
 		}
 		pause(b, lasting)
 		for _, cmd := range all {
-			check(b, cmd.Process.Signal(syscall.SIGTERM))
+			testkit.NoError(b, cmd.Process.Signal(syscall.SIGTERM))
 		}
 		for _, cmd := range all {
-			check(b, cmd.Wait())
+			testkit.NoError(b, cmd.Wait())
 		}
 		server.Close()
 		came = to.at

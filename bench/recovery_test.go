@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox/postgres"
 	"github.com/outboxrelay/relay/sink/httpsink"
@@ -39,10 +40,10 @@ func (db *database) takeOver(b *testing.B) {
 	for b.Loop() {
 		db.fill(b, eventsTable, 1000)
 		dead, err := postgres.Open(postgres.Config{URL: db.url, Pipeline: "bench", Owner: "dead"})
-		check(b, err)
+		testkit.NoError(b, err)
 		batch, err := dead.Claim(b.Context(), 1000, lease)
-		check(b, err)
-		check(b, dead.Close())
+		testkit.NoError(b, err)
+		testkit.NoError(b, dead.Close())
 		stop := db.start(b, postgres.Config{}, nothing{}, nil)
 		db.untilEmpty(b)
 		took += time.Since(batch.Ends)
@@ -60,13 +61,13 @@ func (db *database) redisReturns(b *testing.B) {
 		db.fill(b, eventsTable, 0)
 		server := testserver.Redis(b)
 		s, err := redissink.New(redissink.Config{URL: server.URL, Stream: "orders"})
-		check(b, err)
+		testkit.NoError(b, err)
 		stop := db.start(b, postgres.Config{}, s, nil)
 		pause(b, 2*time.Second)
-		check(b, server.Stop())
+		testkit.NoError(b, server.Stop())
 		db.insert(b, eventsTable, 20_000)
 		pause(b, awayFor)
-		check(b, server.Start(b.Context()))
+		testkit.NoError(b, server.Start(b.Context()))
 		began := time.Now()
 		client := redis.NewClient(&redis.Options{Addr: server.Addr})
 		until(b, time.Minute, func() bool { return client.XLen(b.Context(), "orders").Val() > 0 })
@@ -74,8 +75,8 @@ func (db *database) redisReturns(b *testing.B) {
 		n++
 		db.untilEmpty(b)
 		stop()
-		check(b, client.Close())
-		check(b, s.Close())
+		testkit.NoError(b, client.Close())
+		testkit.NoError(b, s.Close())
 	}
 	b.ReportMetric(took.Seconds()/float64(n), "s-to-notice")
 	b.ReportMetric(0, "ns/op")
@@ -96,7 +97,7 @@ func (db *database) httpReturns(b *testing.B) {
 			arrived.Store(true)
 		}))
 		s, err := httpsink.New(httpsink.Config{URL: server.URL})
-		check(b, err)
+		testkit.NoError(b, err)
 		stop := db.start(b, postgres.Config{}, s, nil)
 		db.insert(b, eventsTable, 20_000)
 		pause(b, awayFor)
@@ -107,7 +108,7 @@ func (db *database) httpReturns(b *testing.B) {
 		n++
 		db.untilEmpty(b)
 		stop()
-		check(b, s.Close())
+		testkit.NoError(b, s.Close())
 		server.Close()
 	}
 	b.ReportMetric(took.Seconds()/float64(n), "s-to-notice")
@@ -134,19 +135,19 @@ func (db *database) poison(b *testing.B) {
 		}))
 		_, err := db.pool.Exec(b.Context(), fmt.Sprintf(`INSERT INTO outbox_events (topic, payload)
 			SELECT 'orders', jsonb_build_object('poison', i = 617) FROM generate_series(1, %d) i`, 1000))
-		check(b, err)
+		testkit.NoError(b, err)
 		s, err := httpsink.New(httpsink.Config{URL: server.URL})
-		check(b, err)
+		testkit.NoError(b, err)
 		stop := db.start(b, postgres.Config{}, s, nil)
 		until(b, time.Minute, func() bool {
 			var left int
-			check(b, db.pool.QueryRow(b.Context(), "SELECT count(*) FROM outbox_events").Scan(&left))
+			testkit.NoError(b, db.pool.QueryRow(b.Context(), "SELECT count(*) FROM outbox_events").Scan(&left))
 			return left == 0
 		})
 		stop()
 		requests += asked.Load()
 		n++
-		check(b, s.Close())
+		testkit.NoError(b, s.Close())
 		server.Close()
 	}
 	b.ReportMetric(float64(requests)/float64(n), "requests")

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres"
 	"github.com/outboxrelay/relay/pipeline"
@@ -50,17 +51,17 @@ func (db *database) start(b *testing.B, c postgres.Config, s sink.Sink, observer
 	b.Helper()
 	c.URL, c.Pipeline, c.Owner, c.Connections = db.url, "bench", "bench", 6
 	buf, err := postgres.Open(c)
-	check(b, err)
+	testkit.NoError(b, err)
 	p, err := pipeline.New(buf, s, pipeline.Config{
 		Name: "bench", Observer: observer, Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
-	check(b, err)
+	testkit.NoError(b, err)
 	ctx, cancel := context.WithCancel(b.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- p.Run(ctx, b.Context()) }()
 	return func() {
 		cancel()
-		check(b, <-ended)
-		check(b, buf.Close())
+		testkit.NoError(b, <-ended)
+		testkit.NoError(b, buf.Close())
 	}
 }

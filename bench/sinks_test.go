@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
@@ -50,18 +51,18 @@ func redisStream(b *testing.B) place {
 	b.Helper()
 	server := testserver.Redis(b, "--appendonly", "no")
 	s, err := redissink.New(redissink.Config{URL: server.URL, Stream: orders})
-	check(b, err)
-	b.Cleanup(func() { check(b, s.Close()) })
+	testkit.NoError(b, err)
+	b.Cleanup(func() { testkit.NoError(b, s.Close()) })
 	client := redis.NewClient(&redis.Options{Addr: server.Addr})
-	b.Cleanup(func() { check(b, client.Close()) })
+	b.Cleanup(func() { testkit.NoError(b, client.Close()) })
 	return place{
 		pid:   redisPID(b, client),
 		sink:  s,
 		loop:  func(*testing.B) push { return xadds(client) },
-		empty: func(b *testing.B, _ contender) { check(b, client.FlushAll(b.Context()).Err()) },
+		empty: func(b *testing.B, _ contender) { testkit.NoError(b, client.FlushAll(b.Context()).Err()) },
 		count: func(b *testing.B) int {
 			n, err := client.XLen(b.Context(), orders).Result()
-			check(b, err)
+			testkit.NoError(b, err)
 			return int(n)
 		},
 	}
@@ -70,10 +71,10 @@ func redisStream(b *testing.B) place {
 func redisPID(b *testing.B, client *redis.Client) int {
 	b.Helper()
 	info, err := client.Info(b.Context(), "server").Result()
-	check(b, err)
+	testkit.NoError(b, err)
 	_, after, _ := strings.Cut(info, "process_id:")
 	pid, err := strconv.Atoi(strings.Fields(after)[0])
-	check(b, err)
+	testkit.NoError(b, err)
 	return pid
 }
 
@@ -105,10 +106,10 @@ func jetStream(b *testing.B) place {
 	b.Helper()
 	url, pid := startNATS(b)
 	conn, err := nats.Connect(url)
-	check(b, err)
+	testkit.NoError(b, err)
 	b.Cleanup(conn.Close)
 	js, err := jetstream.New(conn)
-	check(b, err)
+	testkit.NoError(b, err)
 	// Each drain has a new stream, because a purged one keeps the ids of the last.
 	empty := func(b *testing.B, c contender) {
 		if err := js.DeleteStream(b.Context(), "ORDERS"); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -117,17 +118,17 @@ func jetStream(b *testing.B) place {
 		_, err := js.CreateStream(b.Context(), jetstream.StreamConfig{
 			Name: "ORDERS", Subjects: []string{orders}, Storage: jetstream.FileStorage, AllowBatchPublish: c.batched,
 		})
-		check(b, err)
+		testkit.NoError(b, err)
 	}
 	s, err := natssink.New(natssink.Config{URL: url, Subject: orders})
-	check(b, err)
-	b.Cleanup(func() { check(b, s.Close()) })
+	testkit.NoError(b, err)
+	b.Cleanup(func() { testkit.NoError(b, s.Close()) })
 	return place{
 		pid: pid, sink: s, empty: empty,
 		loop: func(b *testing.B) push { return publishes(b, url) },
 		count: func(b *testing.B) int {
 			stream, err := js.Stream(b.Context(), "ORDERS")
-			check(b, err)
+			testkit.NoError(b, err)
 			return int(stream.CachedInfo().State.Msgs) //nolint:gosec // as many as were sent
 		},
 	}
@@ -137,10 +138,10 @@ func jetStream(b *testing.B) place {
 // header JetStream drops duplicates.
 func publishes(b *testing.B, url string) push {
 	conn, err := nats.Connect(url)
-	check(b, err)
+	testkit.NoError(b, err)
 	b.Cleanup(conn.Close)
 	js, err := jetstream.New(conn)
-	check(b, err)
+	testkit.NoError(b, err)
 	return func(ctx context.Context, events []loopEvent) error {
 		acks := make([]jetstream.PubAckFuture, len(events))
 		for i := range events {

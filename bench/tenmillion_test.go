@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 )
 
@@ -57,7 +58,7 @@ func BenchmarkTenMillion(b *testing.B) {
 func mustHaveSpace(b *testing.B, need int64) {
 	b.Helper()
 	var fs syscall.Statfs_t
-	check(b, syscall.Statfs(os.TempDir(), &fs))
+	testkit.NoError(b, syscall.Statfs(os.TempDir(), &fs))
 	if free := int64(fs.Bavail) * fs.Bsize; free < need { //nolint:gosec // no disk is that large
 		b.Fatalf("%d GB are free in %s, and %d are needed: -scale 0.1 needs a tenth", free>>30, os.TempDir(), need>>30)
 	}
@@ -68,7 +69,7 @@ func mustHaveSpace(b *testing.B, need int64) {
 func (db *database) progress(b *testing.B, ctx context.Context, addr string, events int) (marks []time.Duration) {
 	b.Helper()
 	client := redis.NewClient(&redis.Options{Addr: addr})
-	defer func() { check(b, client.Close()) }()
+	defer func() { testkit.NoError(b, client.Close()) }()
 	began := time.Now()
 	var before int64
 	var at time.Duration
@@ -82,7 +83,7 @@ func (db *database) progress(b *testing.B, ctx context.Context, addr string, eve
 			continue
 		}
 		info, err := client.XInfoStream(ctx, orders).Result()
-		check(b, err)
+		testkit.NoError(b, err)
 		added, now := info.EntriesAdded, time.Since(began)
 		if len(marks) == 0 {
 			marks = append(marks, now)
