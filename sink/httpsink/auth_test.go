@@ -12,6 +12,7 @@ import (
 
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/sink"
 	"github.com/outboxrelay/relay/sink/httpsink"
 )
@@ -105,9 +106,9 @@ func TestSign(t *testing.T) {
 		write(t, w, "not by whsec_"+key)
 	})
 	verifier, err := standardwebhooks.NewWebhook("whsec_" + key)
-	ok(t, err)
+	testkit.NoError(t, err)
 	other, err := standardwebhooks.NewWebhook("whsec_" + base64.StdEncoding.EncodeToString([]byte("another key of that length")))
-	ok(t, err)
+	testkit.NoError(t, err)
 	for name, c := range map[string]httpsink.Config{
 		"json": {}, "gzip": {Gzip: true}, "ndjson": {Format: httpsink.NDJSON},
 		"overruled": {Headers: map[string]string{"webhook-id": "mine", "Webhook-Signature": "mine"}},

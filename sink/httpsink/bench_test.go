@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"testing"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink/httpsink"
 )
@@ -62,7 +63,7 @@ func BenchmarkPrograms(b *testing.B) {
 			})
 			b.StopTimer()
 			b.ReportMetric(float64(b.N)*float64(len(bulk.Events))/b.Elapsed().Seconds(), "events/s")
-			ok(b, s.Close())
+			testkit.NoError(b, s.Close())
 		})
 	}
 }

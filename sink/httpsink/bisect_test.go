@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 	"github.com/outboxrelay/relay/sink/httpsink"
@@ -84,7 +85,7 @@ func TestBisect_MoreBadEventsThanRuns(t *testing.T) {
 		err := s.Send(testContext(t), b)
 		split, isSplit := errors.AsType[*sink.SplitError](err)
 		if !isSplit {
-			ok(t, err)
+			testkit.NoError(t, err)
 			continue
 		}
 		for _, g := range split.Groups {

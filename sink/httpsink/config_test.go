@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/sink"
 	"github.com/outboxrelay/relay/sink/httpsink"
 )
@@ -31,9 +32,9 @@ func TestTLS(t *testing.T) {
 	t.Cleanup(server.Close)
 	ca := caFile(t, server.Certificate())
 	key, err := x509.MarshalPKCS8PrivateKey(server.TLS.Certificates[0].PrivateKey)
-	ok(t, err)
+	testkit.NoError(t, err)
 	keyFile := filepath.Join(t.TempDir(), "key.pem")
-	ok(t, os.WriteFile(keyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}), 0o600))
+	testkit.NoError(t, os.WriteFile(keyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}), 0o600))
 	for name, c := range map[string]struct {
 		tls  httpsink.TLS
 		good bool
@@ -57,7 +58,7 @@ func TestTLS(t *testing.T) {
 func TestNew_InvalidConfig(t *testing.T) {
 	t.Parallel()
 	notPEM := filepath.Join(t.TempDir(), "file")
-	ok(t, os.WriteFile(notPEM, []byte("x"), 0o600))
+	testkit.NoError(t, os.WriteFile(notPEM, []byte("x"), 0o600))
 	for _, c := range []struct {
 		config httpsink.Config
 		want   string

@@ -17,6 +17,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/sink"
 	"github.com/outboxrelay/relay/sink/httpsink"
@@ -81,24 +82,17 @@ func harness(c httpsink.Config, path string, secure bool) sinktest.Harness {
 	}
 	h.OpenBroken = func(t testing.TB) sink.Sink {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
-		ok(t, err)
-		ok(t, l.Close())
+		testkit.NoError(t, err)
+		testkit.NoError(t, l.Close())
 		return newSink(t, httpsink.Config{URL: "http://" + l.Addr().String()})
 	}
 	return h
 }
 
-func ok(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func newSink(t testing.TB, c httpsink.Config) *httpsink.Sink {
 	t.Helper()
 	s, err := httpsink.New(c)
-	ok(t, err)
+	testkit.NoError(t, err)
 	return s
 }
 
@@ -121,8 +115,8 @@ func (s *bulkServer) start(t testing.TB) {
 	s.http = httptest.NewUnstartedServer(s)
 	if s.url != "" { // again, at the same address
 		l, err := net.Listen("tcp", strings.TrimPrefix(strings.TrimPrefix(s.url, "https://"), "http://"))
-		ok(t, err)
-		ok(t, s.http.Listener.Close())
+		testkit.NoError(t, err)
+		testkit.NoError(t, s.http.Listener.Close())
 		s.http.Listener = l
 	}
 	if s.secure {
@@ -143,7 +137,7 @@ func (s *bulkServer) stop() {
 func caFile(t testing.TB, c *x509.Certificate) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "ca.pem")
-	ok(t, os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw}), 0o600))
+	testkit.NoError(t, os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw}), 0o600))
 	return file
 }
 

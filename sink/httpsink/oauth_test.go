@@ -25,6 +25,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/sink"
 	"github.com/outboxrelay/relay/sink/httpsink"
 )
@@ -160,7 +161,7 @@ func TestOAuth2_FetchesTokenOnce(t *testing.T) {
 	}
 	close(release)
 	group.Wait()
-	ok(t, s.Send(testContext(t), batch("a")))
+	testkit.NoError(t, s.Send(testContext(t), batch("a")))
 	n, sent := i.counts()
 	if n != 1 || len(sent) != 9 {
 		t.Errorf("%d tokens fetched for %d requests, want 1 for 9", n, len(sent))
@@ -176,8 +177,8 @@ func TestOAuth2_CredentialsInBody(t *testing.T) {
 	i, c := newIssuer(t)
 	i.params, i.expiresIn = true, `"3600"`
 	s := open(t, c)
-	ok(t, s.Send(testContext(t), batch("a")))
-	ok(t, s.Send(testContext(t), batch("a")))
+	testkit.NoError(t, s.Send(testContext(t), batch("a")))
+	testkit.NoError(t, s.Send(testContext(t), batch("a")))
 	if n, _ := i.counts(); n != 2 {
 		t.Errorf("%d requests for a token, want the refused and the good one", n)
 	}
@@ -187,10 +188,10 @@ func TestOAuth2_DropsRejectedToken(t *testing.T) {
 	t.Parallel()
 	i, c := newIssuer(t)
 	s := open(t, c)
-	ok(t, s.Send(testContext(t), batch("a")))
+	testkit.NoError(t, s.Send(testContext(t), batch("a")))
 	i.with(func() { i.good = "revoked" })
 	expectOutage(t, s.Send(testContext(t), batch("a")))
-	ok(t, s.Send(testContext(t), batch("a")))
+	testkit.NoError(t, s.Send(testContext(t), batch("a")))
 	n, sent := i.counts()
 	if want := []string{"Bearer t0ken-1", "Bearer t0ken-1", "Bearer t0ken-2"}; n != 2 || !slices.Equal(sent, want) {
 		t.Errorf("%d tokens, %q sent, want %q", n, sent, want)
@@ -311,7 +312,7 @@ func TestOAuth2_SlowEndpoint(t *testing.T) {
 	callOff()
 	expectMaybePoison(t, <-called, false)
 	close(release)
-	ok(t, <-second)
+	testkit.NoError(t, <-second)
 }
 
 // TestOAuth2_HidesTokens has a server that quotes the current token and earlier ones in several forms.
@@ -321,7 +322,7 @@ func TestOAuth2_HidesTokens(t *testing.T) {
 	i.echo = true
 	s := open(t, c)
 	for range 3 {
-		ok(t, s.Send(testContext(t), batch("a")))
+		testkit.NoError(t, s.Send(testContext(t), batch("a")))
 		i.with(func() { i.good = "revoked" })
 		err := s.Send(testContext(t), batch("a"))
 		expectOutage(t, err)
@@ -373,12 +374,12 @@ func TestOAuth2_MutualTLS(t *testing.T) {
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	ca := filepath.Join(t.TempDir(), "ca.pem")
-	ok(t, os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}), 0o600))
+	testkit.NoError(t, os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}), 0o600))
 	c := httpsink.Config{
 		URL: server.URL + "/in", TLS: httpsink.TLS{CA: ca, Cert: cert, Key: key, ServerName: "example.com"},
 		OAuth2: httpsink.OAuth2{TokenURL: server.URL + "/token", ClientID: clientID, ClientSecret: clientSecret},
 	}
-	ok(t, open(t, c).Send(testContext(t), batch("a")))
+	testkit.NoError(t, open(t, c).Send(testContext(t), batch("a")))
 	c.TLS.Cert, c.TLS.Key = "", ""
 	expectMaybePoison(t, open(t, c).Send(testContext(t), batch("a")), false)
 	if n, sent := i.counts(); n != 1 || len(sent) != 1 {
@@ -390,21 +391,21 @@ func TestOAuth2_MutualTLS(t *testing.T) {
 func clientCertificate(t *testing.T) (cert, key string, pool *x509.CertPool) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	ok(t, err)
+	testkit.NoError(t, err)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "relay"}, NotAfter: time.Now().Add(time.Hour),
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, BasicConstraintsValid: true, IsCA: true,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
-	ok(t, err)
+	testkit.NoError(t, err)
 	encoded, err := x509.MarshalPKCS8PrivateKey(private)
-	ok(t, err)
+	testkit.NoError(t, err)
 	cert, key = filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
-	ok(t, os.WriteFile(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
-	ok(t, os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: encoded}), 0o600))
+	testkit.NoError(t, os.WriteFile(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
+	testkit.NoError(t, os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: encoded}), 0o600))
 	pool = x509.NewCertPool()
 	parsed, err := x509.ParseCertificate(der)
-	ok(t, err)
+	testkit.NoError(t, err)
 	pool.AddCert(parsed)
 	return cert, key, pool
 }

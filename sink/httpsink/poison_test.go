@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/sink"
 	"github.com/outboxrelay/relay/sink/httpsink"
 )
@@ -117,8 +118,8 @@ func TestMaybePoison_LostConnection(t *testing.T) {
 func TestMaybePoison_NoConnection(t *testing.T) {
 	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	ok(t, err)
-	t.Cleanup(func() { ok(t, silent.Close()) })
+	testkit.NoError(t, err)
+	t.Cleanup(func() { testkit.NoError(t, silent.Close()) })
 	untrusted := httptest.NewUnstartedServer(http.NotFoundHandler())
 	untrusted.Config.ErrorLog = log.New(io.Discard, "", 0)
 	untrusted.StartTLS()
@@ -147,7 +148,7 @@ func TestMaybePoison_ServerGone(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	s := open(t, httpsink.Config{URL: server.URL})
-	ok(t, s.Send(testContext(t), batch("a")))
+	testkit.NoError(t, s.Send(testContext(t), batch("a")))
 	server.Close()
 	expectMaybePoison(t, s.Send(testContext(t), batch("a")), false)
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/sink"
 	"github.com/outboxrelay/relay/sink/httpsink"
 )
@@ -66,7 +67,7 @@ func TestPreview(t *testing.T) {
 			part.Events = append(part.Events, b.Events[i])
 		}
 		got = nil
-		ok(t, s.Send(testContext(t), &part))
+		testkit.NoError(t, s.Send(testContext(t), &part))
 		address, _ := s.AddressOf(&part.Events[0])
 		line := "PUT " + httpsink.MaskPath(url+"/") + "*** (" + address + ")"
 		if one.Summary != line || string(one.Body) != got[0].Body {
@@ -127,7 +128,7 @@ func TestPreview_FetchesNoToken(t *testing.T) {
 		OAuth2: httpsink.OAuth2{TokenURL: "http://127.0.0.1:1/", ClientID: "c", ClientSecret: "s3cret"},
 	})
 	shown, err := s.Preview(testContext(t), batch("a"))
-	ok(t, err)
+	testkit.NoError(t, err)
 	at := slices.IndexFunc(shown[0].Header, func(f sink.Field) bool { return f.Name == "Authorization" })
 	if at < 0 || shown[0].Header[at].Value != "Bearer ***" {
 		t.Errorf("shown: %+v", shown[0].Header)

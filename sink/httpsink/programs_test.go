@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
@@ -89,7 +90,7 @@ func TestRequestProgram_Body(t *testing.T) {
 			t.Parallel()
 			url, bodies := recordBodies(t)
 			c.config.URL = url
-			ok(t, open(t, c.config).Send(testContext(t), numbered()))
+			testkit.NoError(t, open(t, c.config).Send(testContext(t), numbered()))
 			if diff := cmp.Diff([]string{c.want}, *bodies); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
@@ -167,7 +168,7 @@ func TestRequestProgram_MaxBytes(t *testing.T) {
 		t.Errorf("sent: %q", *bodies)
 	}
 	alone.Events = b.Events[4:]
-	ok(t, s.Send(testContext(t), &alone)) // exactly max_bytes
+	testkit.NoError(t, s.Send(testContext(t), &alone)) // exactly max_bytes
 }
 
 func TestBody_Formats(t *testing.T) {
@@ -187,12 +188,12 @@ func TestBody_Formats(t *testing.T) {
 	} {
 		url, bodies := recordBodies(t)
 		c.config.URL = url
-		ok(t, open(t, c.config).Send(testContext(t), b))
+		testkit.NoError(t, open(t, c.config).Send(testContext(t), b))
 		if diff := cmp.Diff([]string{c.want}, *bodies); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 		c.config.MaxBytes = len(c.want) - 1 - strings.Index(c.want, " [")
-		ok(t, open(t, c.config).Send(testContext(t), b))
+		testkit.NoError(t, open(t, c.config).Send(testContext(t), b))
 		c.config.MaxBytes--
 		if err := open(t, c.config).Send(testContext(t), b); !errors.As(err, new(*sink.SplitError)) {
 			t.Errorf("%s, a byte less: %v", name, err)
@@ -206,7 +207,7 @@ func TestBody_Formats(t *testing.T) {
 	}
 	one := *b
 	one.Events = b.Events[:1]
-	ok(t, s.Send(testContext(t), &one))
+	testkit.NoError(t, s.Send(testContext(t), &one))
 	if diff := cmp.Diff([]string{sink.CloudEventType + " " + events[0]}, *bodies); diff != "" {
 		t.Error(diff)
 	}
@@ -219,7 +220,7 @@ func TestBody_Gzip(t *testing.T) {
 	t.Parallel()
 	b := batch("a", "a")
 	plain, want := recordBodies(t)
-	ok(t, open(t, httpsink.Config{URL: plain}).Send(testContext(t), b))
+	testkit.NoError(t, open(t, httpsink.Config{URL: plain}).Send(testContext(t), b))
 	var requests atomic.Int64
 	url := serve(t, func(_ http.ResponseWriter, r *http.Request) {
 		requests.Add(1)
@@ -239,7 +240,7 @@ func TestBody_Gzip(t *testing.T) {
 	length := len((*want)[0]) - len("application/json ")
 	s := open(t, httpsink.Config{URL: url, Gzip: true, MaxBytes: length})
 	for range 3 { // the compressor is used again
-		ok(t, s.Send(testContext(t), b))
+		testkit.NoError(t, s.Send(testContext(t), b))
 	}
 	if err := open(t, httpsink.Config{URL: url, Gzip: true, MaxBytes: length - 1}).Send(testContext(t), b); !errors.As(err, new(*sink.SplitError)) {
 		t.Errorf("got %v, want it divided", err)
@@ -270,13 +271,13 @@ func TestCheckResults(t *testing.T) {
 		"[]", `[.body[] | {id, error, retry: false}]`, `[.body[] | {index: .i, "error": .m}]`, `.body.errors`, `[.body[] | {(.k): 1}]`,
 		`if .status == 400 then [] else [.events[] | {id}] end`, `def f: [.body]; f`, `{"a@b": "@nope"} | [.[] | @json "\(.)"] | map({id: .})`,
 	} {
-		ok(t, httpsink.CheckResults(program))
+		testkit.NoError(t, httpsink.CheckResults(program))
 	}
 }
 
 func TestCheckRequest(t *testing.T) {
 	t.Parallel()
-	ok(t, httpsink.CheckRequest("{id: .id}"))
+	testkit.NoError(t, httpsink.CheckRequest("{id: .id}"))
 	err := httpsink.CheckRequest(".x | nope")
 	if wrong, isProgram := errors.AsType[*httpsink.ProgramError](err); !isProgram || wrong.Line != 1 || wrong.Column != 6 {
 		t.Errorf("got %v", err)

@@ -16,6 +16,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/sink/httpsink"
 )
 
@@ -106,7 +107,7 @@ func caOf(t *testing.T, servers ...*httptest.Server) string {
 	for _, s := range servers {
 		all = append(all, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})...)
 	}
-	ok(t, os.WriteFile(file, all, 0o600))
+	testkit.NoError(t, os.WriteFile(file, all, 0o600))
 	return file
 }
 
@@ -150,7 +151,7 @@ func TestProxy(t *testing.T) {
 				OAuth2: httpsink.OAuth2{TokenURL: server + "/token", ClientID: clientID, ClientSecret: clientSecret},
 			}
 			s := open(t, config)
-			ok(t, s.Check(testContext(t)))
+			testkit.NoError(t, s.Check(testContext(t)))
 			host := strings.SplitN(server, "://", 2)[1]
 			checked, want := 0, []string{"POST " + host + "/token authorized", "POST " + host + "/in authorized"}
 			if c.secureServer {
@@ -159,7 +160,7 @@ func TestProxy(t *testing.T) {
 			if n := len(p.lines()); n != checked {
 				t.Errorf("Check made %q", p.lines())
 			}
-			ok(t, s.Send(testContext(t), batch("a")))
+			testkit.NoError(t, s.Send(testContext(t), batch("a")))
 			if got := p.lines(); !slices.Equal(got, want) {
 				t.Errorf("through the proxy went %q, want %q", got, want)
 			}
@@ -190,8 +191,8 @@ func TestProxy(t *testing.T) {
 func TestProxy_Unavailable(t *testing.T) {
 	t.Parallel()
 	hung, err := net.Listen("tcp", "127.0.0.1:0")
-	ok(t, err)
-	t.Cleanup(func() { ok(t, hung.Close()) })
+	testkit.NoError(t, err)
+	t.Cleanup(func() { testkit.NoError(t, hung.Close()) })
 	refuses := serve(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) })
 	for proxy, want := range map[string]string{
 		"http://u:pr0xypass@127.0.0.1:1": "connection refused", refuses: "403", "http://" + hung.Addr().String(): "deadline",

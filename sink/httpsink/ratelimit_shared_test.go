@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/internal/testdb"
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox/postgres"
 	"github.com/outboxrelay/relay/outbox/sqlite"
@@ -34,11 +35,11 @@ var buckets = map[string]func(t testing.TB, n int) []sink.Bucket{
 	"SQLite": func(t testing.TB, n int) (all []sink.Bucket) {
 		url := "sqlite://" + filepath.Join(t.TempDir(), "app.db")
 		_, err := sqlite.Migrate(t.Context(), url, sqlite.SchemaConfig{})
-		ok(t, err)
+		testkit.NoError(t, err)
 		for range n {
 			b, err := sqlite.Open(sqlite.Config{URL: url, Pipeline: "orders"})
-			ok(t, err)
-			t.Cleanup(func() { ok(t, b.Close()) })
+			testkit.NoError(t, err)
+			t.Cleanup(func() { testkit.NoError(t, b.Close()) })
 			all = append(all, b)
 		}
 		return all
@@ -48,8 +49,8 @@ var buckets = map[string]func(t testing.TB, n int) []sink.Bucket{
 func bucketsAt(t testing.TB, url string, n int) (all []sink.Bucket) {
 	for range n {
 		b, err := postgres.Open(postgres.Config{URL: url, Pipeline: "orders"})
-		ok(t, err)
-		t.Cleanup(func() { ok(t, b.Close()) })
+		testkit.NoError(t, err)
+		t.Cleanup(func() { testkit.NoError(t, b.Close()) })
 		all = append(all, b)
 	}
 	return all
@@ -66,7 +67,7 @@ func TestRateLimit_Shared(t *testing.T) {
 			c := httpsink.Config{URL: url, Pipeline: "orders", Rate: sink.Rate{Requests: 1, Per: time.Hour}}
 			all := open3(t, 3)
 			c.Shared = all[0]
-			ok(t, open(t, c).Send(testContext(t), batch("a")))
+			testkit.NoError(t, open(t, c).Send(testContext(t), batch("a")))
 			for _, b := range all[1:] {
 				c.Shared = b
 				s := open(t, c)
@@ -79,7 +80,7 @@ func TestRateLimit_Shared(t *testing.T) {
 				}
 			}
 			c.Pipeline = "orders:hook"
-			ok(t, open(t, c).Send(testContext(t), batch("a")))
+			testkit.NoError(t, open(t, c).Send(testContext(t), batch("a")))
 			if n := came.Load(); n != 2 {
 				t.Errorf("%d requests, want one a name", n)
 			}

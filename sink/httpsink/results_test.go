@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/sink"
 	"github.com/outboxrelay/relay/sink/httpsink"
@@ -186,7 +187,7 @@ func TestResults_StatusFirst(t *testing.T) {
 					t.Errorf("%d (-want +got):\n%s", status, diff)
 				}
 			case want == "delivered":
-				ok(t, err)
+				testkit.NoError(t, err)
 			default:
 				if _, some := errors.AsType[*sink.BatchError](err); some || !errors.Is(err, sink.ErrPermanent) || errors.Is(err, sink.ErrTooLarge) != (status == 413) {
 					t.Errorf("%d: got %v, want the batch refused as a whole", status, err)

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
@@ -45,7 +46,7 @@ func serve(t testing.TB, h http.HandlerFunc) string {
 func open(t *testing.T, c httpsink.Config) *httpsink.Sink {
 	t.Helper()
 	s := newSink(t, c)
-	t.Cleanup(func() { ok(t, s.Close()) })
+	t.Cleanup(func() { testkit.NoError(t, s.Close()) })
 	return s
 }
 
@@ -121,7 +122,7 @@ func TestSend_Request(t *testing.T) {
 				got <- request{Method: r.Method, URL: r.RequestURI, Host: r.Host, Body: string(body), Header: r.Header}
 			})
 			c.config.URL = strings.Replace(url, "://", "://"+c.login, 1) + c.path
-			ok(t, open(t, c.config).Send(testContext(t), batch("a", "a")))
+			testkit.NoError(t, open(t, c.config).Send(testContext(t), batch("a", "a")))
 			r := <-got
 			if c.want.Host == "" {
 				c.want.Host = strings.TrimPrefix(url, "http://")
@@ -223,7 +224,7 @@ func TestSend_TruncatedResponse(t *testing.T) {
 	})
 	s := open(t, httpsink.Config{URL: url})
 	status.Store(200)
-	ok(t, s.Send(testContext(t), batch("a")))
+	testkit.NoError(t, s.Send(testContext(t), batch("a")))
 	status.Store(400)
 	if err := s.Send(testContext(t), batch("a")); !errors.Is(err, sink.ErrPermanent) || !strings.Contains(err.Error(), "half of it") {
 		t.Errorf("got %v, want a refusal", err)
@@ -242,7 +243,7 @@ func TestSend_EndlessResponse(t *testing.T) {
 			}
 		}
 	})
-	ok(t, open(t, httpsink.Config{URL: url}).Send(testContext(t), batch("a")))
+	testkit.NoError(t, open(t, httpsink.Config{URL: url}).Send(testContext(t), batch("a")))
 	select {
 	case <-hungUp:
 	case <-testContext(t).Done():
@@ -254,7 +255,7 @@ func TestSend_EndlessResponse(t *testing.T) {
 func TestSend_EchoedRequest(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	ok(t, err)
+	testkit.NoError(t, err)
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
@@ -273,7 +274,7 @@ func TestSend_EchoedRequest(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	t.Cleanup(func() { ok(t, listener.Close()); <-served })
+	t.Cleanup(func() { testkit.NoError(t, listener.Close()); <-served })
 	s := open(t, httpsink.Config{URL: "http://" + listener.Addr().String(), Headers: map[string]string{"X-Key": "s3cret"}})
 	err = s.Send(testContext(t), batch("a"))
 	expectOutage(t, err)

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
@@ -60,7 +61,7 @@ func TestMaxBytes(t *testing.T) {
 			for i := range b.Events {
 				b.Events[i].Payload = fmt.Appendf(nil, "%q", strings.Repeat("x", 50*i%170))
 			}
-			ok(t, open(t, httpsink.Config{URL: url, Format: format}).Send(testContext(t), b))
+			testkit.NoError(t, open(t, httpsink.Config{URL: url, Format: format}).Send(testContext(t), b))
 			whole := len(bodies[0])
 			for most := whole; most > 0; most -= 7 {
 				bodies = nil
@@ -124,7 +125,7 @@ func expectFit(t *testing.T, err error, bodies []string, most int) {
 	}
 	some, partly := errors.AsType[*sink.BatchError](err)
 	if !partly {
-		ok(t, err)
+		testkit.NoError(t, err)
 		return
 	}
 	for _, e := range some.Events {
@@ -163,7 +164,7 @@ func sendSplit(t *testing.T, s *httpsink.Sink, b *buffer.Batch) error {
 		err := s.Send(testContext(t), &part)
 		some, partly := errors.AsType[*sink.BatchError](err)
 		if !partly {
-			ok(t, err)
+			testkit.NoError(t, err)
 			continue
 		}
 		for _, e := range some.Events {
@@ -193,7 +194,7 @@ func TestSend_NeverPartOfAGroup(t *testing.T) {
 		t.Errorf("got %v, want a *sink.SplitError; sent %v", err, sent)
 	}
 	b.Events[1].Payload = small // projected anew, it fits
-	ok(t, s.Send(testContext(t), b))
+	testkit.NoError(t, s.Send(testContext(t), b))
 	if diff := cmp.Diff(map[string]int{groupID.String(): 3}, sent); diff != "" {
 		t.Errorf("events by Idempotency-Key (-want +got):\n%s", diff)
 	}
@@ -219,7 +220,7 @@ func TestMaxBytes_LargeEvent(t *testing.T) {
 	}
 	// Exactly max_bytes.
 	b = batch("a", "a", "a")
-	ok(t, open(t, httpsink.Config{URL: url, MaxBytes: len(got) + len(sink.AppendEnvelope(nil, &b.Events[1], true)) + 1}).Send(testContext(t), b))
+	testkit.NoError(t, open(t, httpsink.Config{URL: url, MaxBytes: len(got) + len(sink.AppendEnvelope(nil, &b.Events[1], true)) + 1}).Send(testContext(t), b))
 	err := open(t, httpsink.Config{URL: url, MaxBytes: len(got) + len(sink.AppendEnvelope(nil, &b.Events[1], true))}).Send(testContext(t), b)
 	if split, ok := errors.AsType[*sink.SplitError](err); !ok || !cmp.Equal(split.Groups, []sink.Group{{Indexes: []int{0, 1}}, {Indexes: []int{2}}}) {
 		t.Errorf("a byte less: got %v", err)
