@@ -25,10 +25,10 @@ CREATE TABLE orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, custome
 
 // flavour is one way in which the application writes.
 type flavour struct {
-	name  string
-	table string // where its outbox row goes; "" for none
-	relay string // how the relay that drains it is woken; "" when none runs
-	rings bool   // every commit notifies, as if a relay slept on for ever
+	name     string
+	table    string // where its outbox row goes; "" for none
+	relay    string // how the relay that drains it is woken; "" when none runs
+	notifies bool   // every commit notifies, as with a relay that is idle forever
 }
 
 // BenchmarkCost has eight clients commit business transactions, without an outbox
@@ -48,7 +48,7 @@ func BenchmarkCost(b *testing.B) {
 		{name: "no outbox row"},
 		{name: "row", table: plainTable},
 		{name: "row, trigger", table: wokenTable},
-		{name: "row, trigger, always rings", table: wokenTable, rings: true},
+		{name: "row, trigger, always notifies", table: wokenTable, notifies: true},
 		{name: "row, relay busy", table: plainTable, relay: "poll"},
 		{name: "row, trigger, relay busy", table: wokenTable, relay: "notify"},
 	}
@@ -65,7 +65,7 @@ func BenchmarkCost(b *testing.B) {
 				db.insert(b, f.table, 1)
 				until(b, time.Minute, func() bool { return ask[int](b, db, "SELECT count(*) FROM "+f.table) == 0 })
 			}
-			if f.rings {
+			if f.notifies {
 				stop = db.idleRelay(b, f.table)
 			}
 			tps, rows := db.transactions(b, f.table, lasting)
@@ -92,7 +92,7 @@ func BenchmarkCost(b *testing.B) {
 	b.Logf("8 clients for %v, medians of %d rounds\n%s", lasting, b.N, t)
 	b.ReportMetric(to("row", "no outbox row"), "row/none")
 	b.ReportMetric(to("row, trigger", "row"), "trigger/row")
-	b.ReportMetric(to("row, trigger, always rings", "row"), "rings/row")
+	b.ReportMetric(to("row, trigger, always notifies", "row"), "notifies/row")
 	b.ReportMetric(to("row, trigger, relay busy", "row, relay busy"), "trigger/row-busy")
 	b.ReportMetric(0, "ns/op")
 }

@@ -18,13 +18,13 @@ import (
 
 func TestMain(m *testing.M) { testserver.Main(m) }
 
-// language is how an example is run, in its folder.
+// language describes how to run an example in its folder.
 type language struct {
 	folder string
-	// needs succeeds where the interpreter and its libraries are installed.
+	// needs succeeds if the interpreter and its libraries are installed.
 	needs string
 	run   string
-	// readsBack: its library reads back the id that it inserted.
+	// readsBack reports whether its library reads back the inserted id.
 	readsBack bool
 }
 
@@ -56,19 +56,19 @@ var languages = []language{
 	},
 }
 
-// Where no transaction holds the two together, shop.sql refuses an order of nobody
-// before its event comes. With this it refuses the event instead, at COMMIT, and the
-// order has to go with it.
+// Without a transaction around both, shop.sql rejects an order of an unknown customer
+// before its event is inserted. This trigger rejects the event instead, at COMMIT, and
+// the order must disappear with it.
 const refuseTheEvent = `
 ALTER TABLE orders DROP CONSTRAINT orders_customer_id_fkey;
 CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
-	$$ BEGIN RAISE foreign_key_violation USING MESSAGE = 'nobody orders nothing'; END $$;
+	$$ BEGIN RAISE foreign_key_violation USING MESSAGE = 'unknown customer'; END $$;
 CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON outbox_events DEFERRABLE INITIALLY DEFERRED
-	FOR EACH ROW WHEN (NEW.key = 'nobody') EXECUTE FUNCTION refuse();`
+	FOR EACH ROW WHEN (NEW.key = 'unknown') EXECUTE FUNCTION refuse();`
 
-// TestLanguages places two orders, twice, in each language that is installed here.
-// One is committed, and its event with it; the other is refused at COMMIT, and
-// neither of the two is there.
+// TestLanguages places two orders, twice, in each installed language.
+// One commits together with its event. The other is rejected at COMMIT, and neither
+// of the two exists.
 func TestLanguages(t *testing.T) {
 	server := testserver.OwnPostgres(t, testserver.PostgresOptions{})
 	var ran, missing []string
@@ -145,6 +145,6 @@ func (l language) test(t *testing.T, server *testserver.PostgresServer) {
 		t.Fatal(err)
 	}
 	if orders != 2 || events != 2 || good != 2 {
-		t.Errorf("%d orders, %d events, %d of them as they should be; 2 of each were expected", orders, events, good)
+		t.Errorf("%d orders, %d events, %d of them correct; expected 2 of each", orders, events, good)
 	}
 }

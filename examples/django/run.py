@@ -1,4 +1,4 @@
-"""Places two orders with shop/orders.py: the second is refused at COMMIT."""
+"""Places two orders with shop/orders.py; the second is rejected at COMMIT."""
 
 import os
 from urllib.parse import unquote, urlsplit
@@ -27,8 +27,8 @@ from shop.orders import place_order  # noqa: E402, models want settings first
 
 place_order("customer-7", 4200)
 try:
-    place_order("nobody", 100)
+    place_order("unknown", 100)
 except IntegrityError:
     print("one order placed, one rolled back")
 else:
-    raise SystemExit("the order of nobody was taken")
+    raise SystemExit("the order of an unknown customer was accepted")

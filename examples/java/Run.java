@@ -18,7 +18,7 @@ class Run {
 
         Orders.place(source, "customer-7", 4200);
         try {
-            Orders.place(source, "nobody", 100);
+            Orders.place(source, "unknown", 100);
         } catch (SQLException e) {
             if (!"23503".equals(e.getSQLState())) { // foreign_key_violation
                 throw e;
@@ -26,6 +26,6 @@ class Run {
             System.out.println("one order placed, one rolled back");
             return;
         }
-        throw new IllegalStateException("the order of nobody was taken");
+        throw new IllegalStateException("the order of an unknown customer was accepted");
     }
 }

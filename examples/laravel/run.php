@@ -1,6 +1,6 @@
 <?php
 
-// Places two orders with place_order.php: the second is refused at COMMIT. Laravel's
+// Places two orders with place_order.php; the second is rejected at COMMIT. Laravel's
 // database component is enough for it, with the DB facade on top; in an
 // application all of this is there already.
 
@@ -20,8 +20,8 @@ Facade::setFacadeApplication($container);
 
 placeOrder('customer-7', 4200);
 try {
-    placeOrder('nobody', 100);
-    fwrite(STDERR, "the order of nobody was taken\n");
+    placeOrder('unknown', 100);
+    fwrite(STDERR, "the order of an unknown customer was accepted\n");
     exit(1);
 } catch (PDOException $e) {
     if ($e->getCode() !== '23503') { // foreign_key_violation

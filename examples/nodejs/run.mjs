@@ -1,4 +1,4 @@
-// Places two orders with place-order.mjs: the second is refused at COMMIT.
+// Places two orders with place-order.mjs; the second is rejected at COMMIT.
 import { createRequire } from "node:module";
 import { placeOrder } from "./place-order.mjs";
 
@@ -9,8 +9,8 @@ const pool = new Pool({ connectionString: process.env.DATABASE_URL });
 try {
   await placeOrder(pool, "customer-7", 4200);
   try {
-    await placeOrder(pool, "nobody", 100);
-    throw new Error("the order of nobody was taken");
+    await placeOrder(pool, "unknown", 100);
+    throw new Error("the order of an unknown customer was accepted");
   } catch (error) {
     if (error.code !== "23503") throw error; // foreign_key_violation
     console.log("one order placed, one rolled back");

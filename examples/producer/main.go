@@ -1,6 +1,6 @@
 // Command producer is a shop that is always busy: it places orders, each with its
-// event in the same transaction, and ships most of them. Some orders are from nobody;
-// the database refuses those at COMMIT, and their events with them.
+// event in the same transaction, and ships most of them. Some customers are unknown;
+// the database rejects their orders at COMMIT, and the events with them.
 //
 // DATABASE_URL names a database with the tables of shop.sql, outbox_events, and a
 // second buffer outbox_shipments.
@@ -70,11 +70,11 @@ func run(ctx context.Context, databaseURL string, every time.Duration, orders in
 	return nil
 }
 
-// sell places the nth order: every fifth is from nobody, every other one is shipped.
+// sell places the nth order. Every fifth customer is unknown; every other order ships.
 func (s *sales) sell(ctx context.Context, pool *pgxpool.Pool, n int) error {
 	customer := "customer-7"
 	if n%5 == 0 {
-		customer = "nobody"
+		customer = "unknown"
 	}
 	order, err := placeOrder(ctx, pool, customer, 100+n)
 	if refused(err) {

@@ -1,4 +1,4 @@
-# Places two orders with order.rb: the second is refused at COMMIT.
+# Places two orders with order.rb; the second is rejected at COMMIT.
 require "active_record"
 
 ActiveRecord::Base.establish_connection(ENV.fetch("DATABASE_URL"))
@@ -11,8 +11,8 @@ require_relative "order"
 
 Order.place("customer-7", 4200)
 begin
-  Order.place("nobody", 100)
-  abort "the order of nobody was taken"
+  Order.place("unknown", 100)
+  abort "the order of an unknown customer was accepted"
 rescue ActiveRecord::InvalidForeignKey
   puts "one order placed, one rolled back"
 end
