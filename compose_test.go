@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 )
 
@@ -82,7 +83,7 @@ func testCompose(t *testing.T, programs string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	testserver.Eventually(t, func() error {
+	testkit.Eventually(t, func() error {
 		orders, err := client.XLen(t.Context(), "orders.created").Result()
 		if err != nil {
 			return err

@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 )
 
@@ -173,7 +174,7 @@ func (q *quickStart) startRelay() {
 func (q *quickStart) expectOutput(b block) {
 	q.t.Helper()
 	if q.sink == "" {
-		testserver.Eventually(q.t, func() error {
+		testkit.Eventually(q.t, func() error {
 			if got := q.must(q.script); maskIDs(got) != maskIDs(b.text) {
 				return fmt.Errorf("%s: %s\nprints\n%s", b.where, q.script, got)
 			}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 )
 
@@ -41,7 +42,7 @@ func testTenMinutes(t *testing.T, programs string) {
 			sent = false
 			shown++
 		case relay != nil: // the delete follows the response
-			testserver.Eventually(t, func() error {
+			testkit.Eventually(t, func() error {
 				if got := term.must(`psql "$DATABASE_URL" -At -c "SELECT count(*) FROM contact_activity_events"`); got != text {
 					return fmt.Errorf("%s: %s rows are left", b.where, got)
 				}

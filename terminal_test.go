@@ -1,7 +1,6 @@
 package relay_test
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -9,10 +8,9 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 
-	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/internal/testkit"
 )
 
 // fileLine formats a position; i counts from 0.
@@ -92,26 +90,8 @@ func (term *terminal) must(script string) string {
 type process struct {
 	term           *terminal
 	cmd            *exec.Cmd
-	stdout, stderr output
+	stdout, stderr testkit.Output
 	ended          chan struct{}
-}
-
-// output is what a program wrote so far.
-type output struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
 }
 
 // start starts a program, which is killed when the test ends.
@@ -155,7 +135,7 @@ func (r *process) stop(s os.Signal) {
 // wait waits until the program exits and expects status 0.
 func (r *process) wait() {
 	r.term.t.Helper()
-	testserver.Eventually(r.term.t, func() error {
+	testkit.Eventually(r.term.t, func() error {
 		select {
 		case <-r.ended:
 			return nil
@@ -169,9 +149,9 @@ func (r *process) wait() {
 }
 
 // waitFor waits until an output contains text, both seen through mask.
-func (r *process) waitFor(o *output, mask func(string) string, text string) {
+func (r *process) waitFor(o *testkit.Output, mask func(string) string, text string) {
 	r.term.t.Helper()
-	testserver.Eventually(r.term.t, func() error {
+	testkit.Eventually(r.term.t, func() error {
 		if got := o.String(); !strings.Contains(mask(got), mask(text)) {
 			return fmt.Errorf("%v: got\n%s\nwant\n%s", r.cmd.Args, got, text)
 		}

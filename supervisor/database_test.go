@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres"
@@ -55,13 +56,13 @@ func alive(t *testing.T, hand *pgx.Conn, pid uint32) bool {
 }
 
 // watch runs a supervisor on a database for as long as the test takes.
-func watch(t *testing.T, databaseURL string, w buffer.SupervisorPolicy) (*supervisor.Supervisor, *lockedBuffer) {
+func watch(t *testing.T, databaseURL string, w buffer.SupervisorPolicy) (*supervisor.Supervisor, *testkit.Output) {
 	t.Helper()
 	b, err := postgres.Open(postgres.Config{URL: databaseURL, Pipeline: "orders"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	var log lockedBuffer
+	var log testkit.Output
 	v, err := supervisor.New(b, supervisor.Config{
 		Watches: []buffer.SupervisorPolicy{w}, Every: 20 * time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, nil)),
 	})
@@ -81,7 +82,7 @@ func watch(t *testing.T, databaseURL string, w buffer.SupervisorPolicy) (*superv
 		if err := b.Close(); err != nil {
 			t.Error(err)
 		}
-		if strings.Contains(log.take(), "secret-") {
+		if strings.Contains(log.Take(), "secret-") {
 			t.Error("the log has a secret")
 		}
 	})
@@ -121,7 +122,7 @@ func TestSupervisor_TerminatesExactlyTheRightSession(t *testing.T) {
 		WarnAfter: time.Millisecond, TerminateAfter: 2 * time.Millisecond,
 		Users: []string{"reports", "copies"}, Applications: []string{"nightly", "relay"},
 	})
-	testserver.Eventually(t, func() error {
+	testkit.Eventually(t, func() error {
 		if alive(t, hand, culprit.PgConn().PID()) {
 			return errors.New("the culprit is still there")
 		}
@@ -129,7 +130,7 @@ func TestSupervisor_TerminatesExactlyTheRightSession(t *testing.T) {
 	})
 	// The next to be ended proves that all of them were looked at once more.
 	second := session(t, server.URL, "reports", "application_name=nightly")
-	testserver.Eventually(t, func() error {
+	testkit.Eventually(t, func() error {
 		if alive(t, hand, second.PgConn().PID()) {
 			return errors.New("the second is still there")
 		}
@@ -144,7 +145,7 @@ func TestSupervisor_TerminatesExactlyTheRightSession(t *testing.T) {
 	if err := hand.QueryRow(t.Context(), "SELECT count(*) FROM pg_prepared_xacts").Scan(&prepared); err != nil || prepared != 1 {
 		t.Errorf("%d prepared transactions are left, %v", prepared, err)
 	}
-	text := log.take()
+	text := log.Take()
 	if n := strings.Count(text, `msg="a session was`); n != 2 {
 		t.Errorf("%d endings are in the log: %s", n, text)
 	}
@@ -216,8 +217,8 @@ func TestSupervisor_MissingPrivileges(t *testing.T) {
 		WarnAfter: time.Millisecond, TerminateAfter: 2 * time.Millisecond, Users: []string{"relay"}, Applications: []string{"nightly"},
 	})
 	var text string
-	testserver.Eventually(t, func() error {
-		if text += log.take(); !strings.Contains(text, "a session cannot be ended") || !strings.Contains(text, "must be a superuser") {
+	testkit.Eventually(t, func() error {
+		if text += log.Take(); !strings.Contains(text, "a session cannot be ended") || !strings.Contains(text, "must be a superuser") {
 			return fmt.Errorf("it says %q", text)
 		}
 		return nil

@@ -1,7 +1,6 @@
 package supervisor_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -12,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/supervisor"
@@ -34,7 +34,7 @@ type stage struct {
 	endErr  error
 	stays   bool // what was ended does not go
 	held    map[buffer.BlockerKind]time.Duration
-	log     lockedBuffer
+	log     testkit.Output
 }
 
 func (s *stage) Blockers(context.Context) ([]buffer.VacuumBlocker, error) {
@@ -114,7 +114,7 @@ func (s *stage) until(d time.Duration) {
 // level, text and one attribute each.
 func (s *stage) says(want ...string) {
 	s.t.Helper()
-	lines := slices.Collect(strings.Lines(s.log.take()))
+	lines := slices.Collect(strings.Lines(s.log.Take()))
 	for i, line := range lines {
 		if i >= len(want) {
 			break
@@ -273,7 +273,7 @@ func TestSupervisor_TerminatesBySession(t *testing.T) {
 				if !slices.Equal(s.asked, c.want) {
 					t.Errorf("ended were %v, want %v", s.asked, c.want)
 				}
-				if got := strings.Count(s.log.take(), `msg="a session was ended"`); got != len(c.want) {
+				if got := strings.Count(s.log.Take(), `msg="a session was ended"`); got != len(c.want) {
 					t.Errorf("%d are in the log", got)
 				}
 			}, watches...)
@@ -346,24 +346,4 @@ func TestNew_InvalidConfig(t *testing.T) {
 			t.Errorf("%+v: %v, %q was expected", c.config, err, c.says)
 		}
 	}
-}
-
-// lockedBuffer is a log to be read while it is written.
-type lockedBuffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-// take returns what was written since it was last taken.
-func (b *lockedBuffer) take() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	defer b.text.Reset()
-	return b.text.String()
 }

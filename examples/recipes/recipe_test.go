@@ -13,11 +13,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 )
 
@@ -154,7 +154,7 @@ func (r *recipe) drained() {
 	sql := fmt.Sprintf("SELECT (SELECT count(*) FROM %s) + (SELECT count(*) FROM %s)", r.buffer, r.ledger)
 	for left := r.id(sql); left > 0; {
 		before := left
-		testserver.Eventually(r.t, func() error {
+		testkit.Eventually(r.t, func() error {
 			if left = r.id(sql); left >= before {
 				return fmt.Errorf("%d events and batches are left", left)
 			}
@@ -167,26 +167,8 @@ func (r *recipe) drained() {
 type running struct {
 	t      *testing.T
 	cmd    *exec.Cmd
-	stderr output
+	stderr testkit.Output
 	ended  chan struct{}
-}
-
-// output is what a program wrote so far.
-type output struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
 }
 
 // start starts `relay run`, which is killed when the test ends.
@@ -226,7 +208,7 @@ func (run *running) signal(s os.Signal) {
 func (run *running) stop() {
 	run.t.Helper()
 	run.signal(os.Interrupt)
-	testserver.Eventually(run.t, func() error {
+	testkit.Eventually(run.t, func() error {
 		select {
 		case <-run.ended:
 			return nil

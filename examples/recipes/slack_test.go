@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/internal/testkit"
 )
 
 // slack has orders for a warehouse that rejects a request with an order of 0 cents, and
@@ -61,7 +61,7 @@ func slack(t *testing.T, program string) {
 
 	run := r.start()
 	r.drained()
-	testserver.Eventually(t, func() error {
+	testkit.Eventually(t, func() error {
 		said := channel.said()
 		for _, line := range lines {
 			if !slices.ContainsFunc(said, func(s string) bool {

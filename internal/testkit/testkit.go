@@ -20,7 +20,7 @@ type TB interface {
 // test that fails waits for it.
 const PollTimeout = 30 * time.Second
 
-const pollInterval = 5 * time.Millisecond
+const pollInterval = 10 * time.Millisecond
 
 // NoError ends the test if err is not nil.
 func NoError(t TB, err error) {
