@@ -21,7 +21,7 @@ import (
 )
 
 var (
-	lasts = flag.Duration("chaos.for", 45*time.Second, "how long faults are made")
+	lasts = flag.Duration("chaos.for", 25*time.Second, "how long faults are made")
 	seed  = flag.Uint64("chaos.seed", 0, "what faults and transactions are drawn from; 0: any")
 	rate  = flag.Int("chaos.rate", 0, "events/s to commit; 0: 9000, and 1000 in a run of less than five minutes")
 )

@@ -67,7 +67,7 @@ func (r *run) report(audits []audited, took time.Duration) {
 	line("transactions broken off before COMMIT\t%d", p.brokenOff.Load())
 	line("claimed by\t%s", byName(r.ways.claimed))
 	line("wake: notify\t%d notifications received for outbox_events", r.ways.notifications.Load())
-	line("JetStream\t%d events published in fast batches, %d one by one", r.ways.fast.Load(), r.ways.oneByOne.Load())
+	line("JetStream\t%d events published in fast batches, %d singly", r.ways.fast.Load(), r.ways.oneByOne.Load())
 	line("times producers waited for the backlog\t%d", p.waited.Load())
 	line("took\t%v", took.Round(time.Second))
 	line("seed\t%d", r.seed)
