@@ -48,7 +48,7 @@ func (s *Sink) prepare(ctx context.Context, b *buffer.Batch) (*request, []sink.E
 		}
 		r.indexes = append(r.indexes, i)
 	}
-	if s.request != nil || s.results != nil {
+	if s.request != nil || s.results != nil && !ignoresEvents(s.results.Query) {
 		rejected = append(rejected, r.decodeEvents(b)...)
 	}
 	if len(r.indexes) == 0 {
