@@ -64,7 +64,7 @@ func watch(t *testing.T, databaseURL string, w buffer.SupervisorPolicy) (*superv
 	}
 	var log testkit.Output
 	v, err := supervisor.New(b, supervisor.Config{
-		Watches: []buffer.SupervisorPolicy{w}, Every: 20 * time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, nil)),
+		Policies: []buffer.SupervisorPolicy{w}, Every: 20 * time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, nil)),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -146,10 +146,10 @@ func TestSupervisor_TerminatesExactlyTheRightSession(t *testing.T) {
 		t.Errorf("%d prepared transactions are left, %v", prepared, err)
 	}
 	text := log.Take()
-	if n := strings.Count(text, `msg="a session was`); n != 2 {
+	if n := strings.Count(text, `msg="session`); n != 2 {
 		t.Errorf("%d endings are in the log: %s", n, text)
 	}
-	want := fmt.Sprintf(`level=WARN msg="a session was ended" kind=transaction pid=%d application=nightly user=reports database=postgres state="idle in transaction" age=`,
+	want := fmt.Sprintf(`level=WARN msg="session terminated" kind=transaction pid=%d application=nightly user=reports database=postgres state="idle in transaction" age=`,
 		culprit.PgConn().PID())
 	if !strings.Contains(text, want) {
 		t.Errorf("the log has no %q: %s", want, text)
@@ -218,12 +218,12 @@ func TestSupervisor_MissingPrivileges(t *testing.T) {
 	})
 	var text string
 	testkit.Eventually(t, func() error {
-		if text += log.Take(); !strings.Contains(text, "a session cannot be ended") || !strings.Contains(text, "must be a superuser") {
+		if text += log.Take(); !strings.Contains(text, "terminating a session failed") || !strings.Contains(text, "must be a superuser") {
 			return fmt.Errorf("it says %q", text)
 		}
 		return nil
 	})
-	for _, want := range []string{`mend="GRANT pg_signal_backend TO ` + role, "a superuser, whose sessions role " + role + " may not end"} {
+	for _, want := range []string{`fix="GRANT pg_signal_backend TO ` + role, "a superuser, whose sessions role " + role + " may not end"} {
 		if strings.Count(text, want) != 1 {
 			t.Errorf("%q is not there once: %s", want, text)
 		}

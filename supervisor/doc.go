@@ -1,13 +1,13 @@
-// Package supervisor watches a database for what holds its horizon back: old
-// transactions, prepared ones and replication slots, because of which vacuum may not
-// take dead rows away.
+// Package supervisor watches a database for vacuum blockers: old transactions, prepared
+// transactions and replication slots, because of which vacuum cannot remove dead rows.
 //
-// Every few seconds it looks. A holder goes through these states:
+// It asks every few seconds. A blocker goes through these states:
 //
-//	seen ──warn_after──▶ told ──age doubles──▶ told again ... ──▶ gone, told
-//	                       └──terminate_after, and a rule fits──▶ ended
+//	observed ──warn_after──▶ warned ──age doubles──▶ warned again ... ──▶ gone, logged
+//	                           └──terminate_after, and a policy matches──▶ terminated
 //
-// It ends sessions only where a [buffer.SupervisorPolicy] says so, and of those only clients'. What
-// it may not see the age of (slots, other roles' sessions without pg_read_all_stats) it
-// goes by as long as it has seen it hold the same transaction id.
+// It terminates sessions only if a [buffer.SupervisorPolicy] says so, and only those of clients. If
+// the role may not see how old a blocker is (slots, other roles' sessions without
+// pg_read_all_stats), its age is the time since the supervisor first saw it hold the
+// same transaction id.
 package supervisor

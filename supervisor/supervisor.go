@@ -14,28 +14,28 @@ import (
 
 // Source is what a supervisor asks of a database.
 type Source interface {
-	// Blockers are what holds it back now, the worst first.
+	// Blockers are the vacuum blockers of now, the worst first.
 	Blockers(ctx context.Context) ([]buffer.VacuumBlocker, error)
-	// End ends a transaction's session, if it is still the one that Blockers saw, and
-	// tells whether it did.
-	Terminate(ctx context.Context, h buffer.VacuumBlocker) (ended bool, err error)
-	// MissingPrivileges are what the role would need for a SupervisorPolicy and does not have.
-	MissingPrivileges(ctx context.Context, w buffer.SupervisorPolicy) ([]buffer.Finding, error)
+	// Terminate ends a transaction's session, if it is still the one that Blockers
+	// returned, and reports whether it did.
+	Terminate(ctx context.Context, b buffer.VacuumBlocker) (terminated bool, err error)
+	// MissingPrivileges are what the role would need for a policy and does not have.
+	MissingPrivileges(ctx context.Context, p buffer.SupervisorPolicy) ([]buffer.Finding, error)
 }
 
-// Observer hears what a look saw.
+// Observer is told what each poll saw.
 type Observer interface {
-	// Held: the oldest holder of that kind is so old; 0 when there is none, less than 0
-	// when the database could not be asked.
-	Held(kind buffer.BlockerKind, age time.Duration)
+	// Blocked: the oldest blocker of that kind is so old; 0 if there is none, negative if
+	// the database could not be asked.
+	Blocked(kind buffer.BlockerKind, age time.Duration)
 }
 
 // Config of a supervisor.
 type Config struct {
-	// Watches are those of all pipelines on the database, at least one. The shortest
-	// WarnAfter holds; a session is ended when one of them says so.
-	Watches []buffer.SupervisorPolicy
-	// Every is the time from one look to the next; 5 s when 0.
+	// Policies are those of all pipelines on the database, at least one. The shortest WarnAfter
+	// holds; a session is terminated if one of them says so.
+	Policies []buffer.SupervisorPolicy
+	// Every is the time between two polls; 5 s when 0.
 	Every time.Duration
 	// Observer may be nil.
 	Observer Observer
@@ -43,15 +43,15 @@ type Config struct {
 	Log *slog.Logger
 }
 
-// patience is how long a database may take to answer.
-const patience = 10 * time.Second
+// queryTimeout is how long a database may take to answer.
+const queryTimeout = 10 * time.Second
 
 func (c Config) withDefaults() Config {
-	watches := make([]buffer.SupervisorPolicy, len(c.Watches))
-	for i, w := range c.Watches {
-		watches[i] = w.WithDefaults()
+	policies := make([]buffer.SupervisorPolicy, len(c.Policies))
+	for i, p := range c.Policies {
+		policies[i] = p.WithDefaults()
 	}
-	c.Watches = watches
+	c.Policies = policies
 	if c.Every == 0 {
 		c.Every = 5 * time.Second
 	}
@@ -65,18 +65,18 @@ func (c Config) withDefaults() Config {
 }
 
 func (c Config) validate() error {
-	if len(c.Watches) == 0 {
-		return errors.New("supervisor: a watch is required")
+	if len(c.Policies) == 0 {
+		return errors.New("supervisor: there is no policy; expected one or more")
 	}
 	if c.Every < 0 {
-		return fmt.Errorf("supervisor: looks every %v, a time above 0 was expected", c.Every)
+		return fmt.Errorf("supervisor: the interval is %v; expected a time above 0", c.Every)
 	}
-	for _, w := range c.Watches {
-		if w.WarnAfter < 0 || w.TerminateAfter < 0 {
-			return fmt.Errorf("supervisor: warns after %v and ends after %v, no negative time was expected", w.WarnAfter, w.TerminateAfter)
+	for _, p := range c.Policies {
+		if p.WarnAfter < 0 || p.TerminateAfter < 0 {
+			return fmt.Errorf("supervisor: warn_after is %v and terminate_after is %v; expected no negative time", p.WarnAfter, p.TerminateAfter)
 		}
-		if w.TerminateAfter != 0 && w.TerminateAfter <= w.WarnAfter {
-			return fmt.Errorf("supervisor: ends after %v, a time longer than warn_after was expected, which is %v", w.TerminateAfter, w.WarnAfter)
+		if p.TerminateAfter != 0 && p.TerminateAfter <= p.WarnAfter {
+			return fmt.Errorf("supervisor: terminate_after is %v; expected a time longer than warn_after, which is %v", p.TerminateAfter, p.WarnAfter)
 		}
 	}
 	return nil
@@ -84,7 +84,7 @@ func (c Config) validate() error {
 
 type nobody struct{}
 
-func (nobody) Held(buffer.BlockerKind, time.Duration) {}
+func (nobody) Blocked(buffer.BlockerKind, time.Duration) {}
 
 // Supervisor watches one database. Make one with New.
 type Supervisor struct {
@@ -93,44 +93,41 @@ type Supervisor struct {
 	warnAfter time.Duration
 	worst     atomic.Pointer[buffer.VacuumBlocker]
 
-	// Run's own.
-	seen     map[identity]*sighting
-	entitled bool // the role's rights were looked at
-	away     bool // the last look failed
+	// Owned by Run.
+	observed          map[identity]*observation
+	privilegesChecked bool
+	pollFailed        bool
 }
 
-// New makes the supervisor of a database; source stays the caller's to close, after
-// Run.
+// New makes the supervisor of a database; source stays the caller's to close, after Run.
 func New(source Source, c Config) (*Supervisor, error) {
 	c = c.withDefaults()
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
-	s := &Supervisor{config: c, source: source, warnAfter: c.Watches[0].WarnAfter, seen: map[identity]*sighting{}}
-	for _, w := range c.Watches {
-		s.warnAfter = min(s.warnAfter, w.WarnAfter)
+	s := &Supervisor{config: c, source: source, warnAfter: c.Policies[0].WarnAfter, observed: map[identity]*observation{}}
+	for _, p := range c.Policies {
+		s.warnAfter = min(s.warnAfter, p.WarnAfter)
 	}
 	return s, nil
 }
 
-// Worst returns what holds the database furthest back of all that was worth a word at
-// the last look. Safe for concurrent use.
+// Worst returns the worst blocker of the last poll that is older than warn_after. Safe for
+// concurrent use.
 func (s *Supervisor) Worst() (buffer.VacuumBlocker, bool) {
-	if h := s.worst.Load(); h != nil {
-		return *h, true
+	if b := s.worst.Load(); b != nil {
+		return *b, true
 	}
 	return buffer.VacuumBlocker{}, false
 }
 
-// Run looks until ctx is done. It returns nil: a database that is away is asked again.
+// Run polls until ctx is done. It returns nil: a database that is unavailable is asked again.
 func (s *Supervisor) Run(ctx context.Context) error {
-	for _, kind := range buffer.BlockerKinds() {
-		s.config.Observer.Held(kind, -1)
-	}
+	s.report(nil, -1)
 	tick := time.NewTicker(s.config.Every)
 	defer tick.Stop()
 	for {
-		s.look(ctx)
+		s.poll(ctx)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -139,76 +136,83 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	}
 }
 
-func (s *Supervisor) look(ctx context.Context) {
-	asking, cancel := context.WithTimeout(ctx, patience)
+// report tells the observer the oldest age of each kind, or what stands for it.
+func (s *Supervisor) report(oldest map[buffer.BlockerKind]time.Duration, otherwise time.Duration) {
+	for _, kind := range buffer.BlockerKinds() {
+		age, ok := oldest[kind]
+		if !ok {
+			age = otherwise
+		}
+		s.config.Observer.Blocked(kind, age)
+	}
+}
+
+func (s *Supervisor) poll(ctx context.Context) {
+	queryCtx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	holders, err := s.source.Blockers(asking)
+	blockers, err := s.source.Blockers(queryCtx)
 	if err != nil {
-		s.unseen(ctx, err)
+		s.onPollFailed(ctx, err)
 		return
 	}
-	s.away = false
-	s.rights(asking)
+	s.pollFailed = false
+	s.checkPrivileges(queryCtx)
 	now := time.Now()
 	var (
 		oldest = map[buffer.BlockerKind]time.Duration{}
 		worst  *buffer.VacuumBlocker
 	)
-	for i := range holders {
-		h := &holders[i]
-		one := s.sight(h, now)
-		oldest[h.Kind] = max(oldest[h.Kind], h.Age)
-		if h.Age < s.warnAfter {
+	for i := range blockers {
+		b := &blockers[i]
+		o := s.observe(b, now)
+		oldest[b.Kind] = max(oldest[b.Kind], b.Age)
+		if b.Age < s.warnAfter {
 			continue
 		}
 		if worst == nil {
-			worst = h
+			worst = b
 		}
-		s.warn(ctx, one)
-		s.end(ctx, one, now)
+		s.warn(ctx, o)
+		s.terminate(ctx, o, now)
 	}
 	s.worst.Store(worst)
-	for _, kind := range buffer.BlockerKinds() {
-		s.config.Observer.Held(kind, oldest[kind])
-	}
+	s.report(oldest, 0)
 	s.forget(ctx, now)
 }
 
-// unseen: whoever was seen before may be there still, but nobody knows.
-func (s *Supervisor) unseen(ctx context.Context, err error) {
+// onPollFailed reports that nothing is known: the blockers of the last poll may still be there.
+func (s *Supervisor) onPollFailed(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return
 	}
 	s.worst.Store(nil)
-	for _, kind := range buffer.BlockerKinds() {
-		s.config.Observer.Held(kind, -1)
-	}
+	s.report(nil, -1)
 	level := slog.LevelDebug
-	if !s.away { // the pipelines tell of an outage as well
+	if !s.pollFailed { // the pipelines report an outage as well
 		level = slog.LevelWarn
 	}
-	s.away = true
-	s.config.Log.Log(ctx, level, "cannot look at what holds the database back", "error", err)
+	s.pollFailed = true
+	s.config.Log.Log(ctx, level, "asking for vacuum blockers failed", "error", err)
 }
 
-// rights tells once what the role is not allowed.
-func (s *Supervisor) rights(ctx context.Context) {
-	if s.entitled {
+// checkPrivileges logs once what the role is not allowed.
+func (s *Supervisor) checkPrivileges(ctx context.Context) {
+	if s.privilegesChecked {
 		return
 	}
-	told := map[string]bool{}
-	for _, w := range s.config.Watches {
-		missing, err := s.source.MissingPrivileges(ctx, w)
+	logged := map[string]bool{}
+	for _, p := range s.config.Policies {
+		missing, err := s.source.MissingPrivileges(ctx, p)
 		if err != nil {
-			return // at the next look again
+			return // the next poll tries again
 		}
 		for _, f := range missing {
-			if told[f.Text] {
+			if logged[f.Text] {
 				continue
 			}
-			told[f.Text] = true
-			s.config.Log.WarnContext(ctx, f.Text, "about", strings.ReplaceAll(f.Subject, " ", "_"), "mend", f.Fix)
+			logged[f.Text] = true
+			s.config.Log.WarnContext(ctx, f.Text, "subject", strings.ReplaceAll(f.Subject, " ", "_"), "fix", f.Fix)
 		}
 	}
-	s.entitled = true
+	s.privilegesChecked = true
 }

@@ -19,9 +19,8 @@ import (
 
 func TestMain(m *testing.M) { testserver.Main(m) }
 
-// stage is a source in a bubble: whoever is on it holds the database back, and ages by
-// the bubble's clock.
-type stage struct {
+// fakeSource is a source in a bubble, whose blockers age by the bubble's clock.
+type fakeSource struct {
 	t     *testing.T
 	start time.Time
 
@@ -33,11 +32,11 @@ type stage struct {
 	asked   []int // the pids that were to be ended
 	endErr  error
 	stays   bool // what was ended does not go
-	held    map[buffer.BlockerKind]time.Duration
+	oldest  map[buffer.BlockerKind]time.Duration
 	log     testkit.Output
 }
 
-func (s *stage) Blockers(context.Context) ([]buffer.VacuumBlocker, error) {
+func (s *fakeSource) Blockers(context.Context) ([]buffer.VacuumBlocker, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.looks++
@@ -50,7 +49,7 @@ func (s *stage) Blockers(context.Context) ([]buffer.VacuumBlocker, error) {
 	return all, s.err
 }
 
-func (s *stage) Terminate(_ context.Context, h buffer.VacuumBlocker) (bool, error) {
+func (s *fakeSource) Terminate(_ context.Context, h buffer.VacuumBlocker) (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asked = append(s.asked, h.PID)
@@ -63,18 +62,18 @@ func (s *stage) Terminate(_ context.Context, h buffer.VacuumBlocker) (bool, erro
 	return true, nil
 }
 
-func (s *stage) MissingPrivileges(context.Context, buffer.SupervisorPolicy) ([]buffer.Finding, error) {
+func (s *fakeSource) MissingPrivileges(context.Context, buffer.SupervisorPolicy) ([]buffer.Finding, error) {
 	return s.missing, nil
 }
 
-func (s *stage) Held(kind buffer.BlockerKind, age time.Duration) { s.held[kind] = age }
+func (s *fakeSource) Blocked(kind buffer.BlockerKind, age time.Duration) { s.oldest[kind] = age }
 
-// play runs a supervisor over a stage for as long as f takes.
-func play(t *testing.T, f func(s *stage, v *supervisor.Supervisor), watches ...buffer.SupervisorPolicy) {
+// supervise runs a supervisor of a fakeSource for as long as f takes.
+func supervise(t *testing.T, f func(s *fakeSource, v *supervisor.Supervisor), policies ...buffer.SupervisorPolicy) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		s := &stage{t: t, start: time.Now(), held: map[buffer.BlockerKind]time.Duration{}}
-		v, err := supervisor.New(s, supervisor.Config{Watches: watches, Observer: s, Log: slog.New(slog.NewTextHandler(&s.log, nil))})
+		s := &fakeSource{t: t, start: time.Now(), oldest: map[buffer.BlockerKind]time.Duration{}}
+		v, err := supervisor.New(s, supervisor.Config{Policies: policies, Observer: s, Log: slog.New(slog.NewTextHandler(&s.log, nil))})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -91,28 +90,28 @@ func play(t *testing.T, f func(s *stage, v *supervisor.Supervisor), watches ...b
 	})
 }
 
-// enter puts holders on the stage.
-func (s *stage) enter(holders ...buffer.VacuumBlocker) {
+// add adds blockers.
+func (s *fakeSource) add(blockers ...buffer.VacuumBlocker) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.on = append(s.on, holders...)
+	s.on = append(s.on, blockers...)
 }
 
-func (s *stage) change(f func()) {
+func (s *fakeSource) change(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f()
 }
 
 // until waits for a time since the start, and for all that happens then.
-func (s *stage) until(d time.Duration) {
+func (s *fakeSource) until(d time.Duration) {
 	<-time.After(time.Until(s.start.Add(d)))
 	synctest.Wait()
 }
 
 // says checks what was logged since it was last asked, one line an entry, by its
 // level, text and one attribute each.
-func (s *stage) says(want ...string) {
+func (s *fakeSource) says(want ...string) {
 	s.t.Helper()
 	lines := slices.Collect(strings.Lines(s.log.Take()))
 	for i, line := range lines {
@@ -139,15 +138,15 @@ func client(pid int, began time.Time) buffer.VacuumBlocker {
 
 func TestSupervisor_WarnsAgainWhenAgeDoubles(t *testing.T) {
 	t.Parallel()
-	play(t, func(s *stage, v *supervisor.Supervisor) {
-		s.enter(client(1, s.start))
+	supervise(t, func(s *fakeSource, v *supervisor.Supervisor) {
+		s.add(client(1, s.start))
 		s.until(299 * time.Second)
 		s.says()
 		if _, ok := v.Worst(); ok {
 			t.Error("there is a worst one already")
 		}
 		s.until(300 * time.Second)
-		s.says(`level=WARN|the database is held back|kind=transaction|pid=1|application=nightly|user=reports|state="idle in transaction"|age=5m0s|behind=7`)
+		s.says(`level=WARN|vacuum blocked by long-running transaction|kind=transaction|pid=1|application=nightly|user=reports|state="idle in transaction"|age=5m0s|behind=7`)
 		if h, ok := v.Worst(); !ok || h.PID != 1 || h.Age != 5*time.Minute {
 			t.Errorf("the worst is %+v, %v", h, ok)
 		}
@@ -159,7 +158,7 @@ func TestSupervisor_WarnsAgainWhenAgeDoubles(t *testing.T) {
 		s.says("level=WARN|age=20m0s")
 		s.change(func() { s.on = nil })
 		s.until(1230 * time.Second)
-		s.says("level=INFO|no longer held back|pid=1")
+		s.says("level=INFO|vacuum no longer blocked|pid=1")
 		if _, ok := v.Worst(); ok || len(s.asked) > 0 {
 			t.Errorf("there is a worst one still, or one that was ended: %v", s.asked)
 		}
@@ -172,8 +171,8 @@ func TestSupervisor_WarnsAgainWhenAgeDoubles(t *testing.T) {
 // old as then or more.
 func TestSupervisor_WarnsAtTheStart(t *testing.T) {
 	t.Parallel()
-	play(t, func(s *stage, _ *supervisor.Supervisor) {
-		s.enter(client(1, s.start.Add(-time.Hour)))
+	supervise(t, func(s *fakeSource, _ *supervisor.Supervisor) {
+		s.add(client(1, s.start.Add(-time.Hour)))
 		s.until(time.Second)
 		s.says("level=WARN|age=1h0m0s")
 		s.until(15 * time.Minute)
@@ -184,16 +183,16 @@ func TestSupervisor_WarnsAtTheStart(t *testing.T) {
 // A reader has no snapshot between two of its statements; that says nothing.
 func TestSupervisor_BlockerMissingForAMoment(t *testing.T) {
 	t.Parallel()
-	play(t, func(s *stage, _ *supervisor.Supervisor) {
+	supervise(t, func(s *fakeSource, _ *supervisor.Supervisor) {
 		reader := client(1, s.start)
 		for at := 7 * time.Second; at < 100*time.Second; at += 10 * time.Second {
-			s.enter(reader)
+			s.add(reader)
 			s.until(at)
 			s.change(func() { s.on = nil })
 			s.until(at + 5*time.Second)
 		}
 		s.until(2 * time.Minute)
-		s.says("level=WARN|age=1m", "level=INFO|no longer") // not each time
+		s.says("level=WARN|age=1m", "level=INFO|no longer blocked") // not each time
 	}, buffer.SupervisorPolicy{WarnAfter: time.Minute})
 }
 
@@ -201,22 +200,22 @@ func TestSupervisor_BlockerMissingForAMoment(t *testing.T) {
 // it was seen, as long as it holds the same.
 func TestSupervisor_UnknownAge(t *testing.T) {
 	t.Parallel()
-	play(t, func(s *stage, _ *supervisor.Supervisor) {
+	supervise(t, func(s *fakeSource, _ *supervisor.Supervisor) {
 		hidden := buffer.VacuumBlocker{Kind: buffer.BlockedByTransaction, PID: 5, User: "other", Behind: 3, Horizon: 90}
 		unread := buffer.VacuumBlocker{Kind: buffer.BlockedBySlot, Name: "unread", State: "inactive", WAL: 1 << 30}
 		current := buffer.VacuumBlocker{Kind: buffer.BlockedBySlot, Name: "current", State: "active", PID: 6, Horizon: 100}
 		standby := buffer.VacuumBlocker{Kind: buffer.BlockedByTransaction, PID: 7, Backend: "walsender", Behind: 1}
-		for s.enter(hidden, unread, current); ; standby.Horizon++ {
+		for s.add(hidden, unread, current); ; standby.Horizon++ {
 			s.change(func() { s.on = append(s.on[:3:3], standby) })
 			if standby.Horizon == 4 {
 				break
 			}
 			s.until(time.Duration(standby.Horizon+1) * 50 * time.Second)
 		}
-		s.says(`level=WARN|kind=transaction|pid=5|user=other|seen_for=1m0s`, `level=WARN|kind="replication slot"|name=unread|seen_for=1m0s|wal_bytes=1073741824`,
-			"seen_for=2m0s", "seen_for=2m0s")
-		if s.held[buffer.BlockedBySlot] < 3*time.Minute {
-			t.Errorf("it heard %v", s.held)
+		s.says(`level=WARN|kind=transaction|pid=5|user=other|observed_for=1m0s`, `level=WARN|kind="replication slot"|name=unread|observed_for=1m0s|wal_bytes=1073741824`,
+			"observed_for=2m0s", "observed_for=2m0s")
+		if s.oldest[buffer.BlockedBySlot] < 3*time.Minute {
+			t.Errorf("it heard %v", s.oldest)
 		}
 		if len(s.asked) > 0 {
 			t.Errorf("%v were ended", s.asked)
@@ -266,14 +265,14 @@ func TestSupervisor_TerminatesBySession(t *testing.T) {
 			for i := range watches {
 				watches[i].WarnAfter = 2 * time.Minute
 			}
-			play(t, func(s *stage, _ *supervisor.Supervisor) {
-				s.enter(holders...)
+			supervise(t, func(s *fakeSource, _ *supervisor.Supervisor) {
+				s.add(holders...)
 				s.until(30 * time.Second)
 				slices.Sort(s.asked)
 				if !slices.Equal(s.asked, c.want) {
 					t.Errorf("ended were %v, want %v", s.asked, c.want)
 				}
-				if got := strings.Count(s.log.Take(), `msg="a session was ended"`); got != len(c.want) {
+				if got := strings.Count(s.log.Take(), `msg="session terminated"`); got != len(c.want) {
 					t.Errorf("%d are in the log", got)
 				}
 			}, watches...)
@@ -284,46 +283,46 @@ func TestSupervisor_TerminatesBySession(t *testing.T) {
 // What does not go is not asked at each look, and each answer is told.
 func TestSupervisor_RetriesTermination(t *testing.T) {
 	t.Parallel()
-	play(t, func(s *stage, _ *supervisor.Supervisor) {
+	supervise(t, func(s *fakeSource, _ *supervisor.Supervisor) {
 		s.change(func() { s.stays = true })
-		s.enter(client(1, s.start))
+		s.add(client(1, s.start))
 		s.until(89 * time.Second)
-		s.says("level=WARN|held back")
+		s.says("level=WARN|vacuum blocked")
 		s.until(90 * time.Second)
-		s.says(`level=WARN|a session was ended|pid=1|application=nightly|user=reports|age=1m30s|answer=terminated`)
+		s.says(`level=WARN|session terminated|pid=1|application=nightly|user=reports|age=1m30s`)
 		s.until(119 * time.Second)
 		s.says()
 		s.change(func() { s.endErr = errors.New("permission denied") })
 		s.until(150 * time.Second)
-		s.says("held back|age=2m0s", `level=WARN|a session cannot be ended|pid=1|error="permission denied"`)
+		s.says("vacuum blocked|age=2m0s", `level=WARN|terminating a session failed|pid=1|error="permission denied"`)
 		s.until(269 * time.Second)
-		s.says("held back|age=4m0s")
+		s.says("vacuum blocked|age=4m0s")
 		s.until(270 * time.Second)
-		s.says("cannot be ended")
+		s.says("terminating a session failed")
 	}, buffer.SupervisorPolicy{WarnAfter: time.Minute, TerminateAfter: 90 * time.Second})
 }
 
 // A database that is away is told of once, and nothing is known meanwhile.
 func TestSupervisor_DatabaseUnavailable(t *testing.T) {
 	t.Parallel()
-	play(t, func(s *stage, v *supervisor.Supervisor) {
+	supervise(t, func(s *fakeSource, v *supervisor.Supervisor) {
 		s.change(func() { s.missing = []buffer.Finding{{Subject: "sessions", Text: "does not see", Fix: "GRANT x"}} })
 		s.until(0)
-		s.says("level=WARN|does not see|about=sessions|GRANT x")
-		s.enter(client(1, s.start))
+		s.says("level=WARN|does not see|subject=sessions|GRANT x")
+		s.add(client(1, s.start))
 		s.until(61 * time.Second)
-		s.says("held back")
+		s.says("vacuum blocked")
 		s.change(func() { s.err = errors.New("no route") })
 		s.until(300 * time.Second)
-		s.says("level=WARN|cannot look|no route")
-		if _, ok := v.Worst(); ok || s.held[buffer.BlockedByTransaction] >= 0 || s.held[buffer.BlockedBySlot] >= 0 {
-			t.Errorf("something is known: %v", s.held)
+		s.says("level=WARN|asking for vacuum blockers failed|no route")
+		if _, ok := v.Worst(); ok || s.oldest[buffer.BlockedByTransaction] >= 0 || s.oldest[buffer.BlockedBySlot] >= 0 {
+			t.Errorf("something is known: %v", s.oldest)
 		}
 		s.change(func() { s.err = nil })
 		s.until(310 * time.Second)
-		s.says("held back|age=5m5s")
-		if s.held[buffer.BlockedByTransaction] < 5*time.Minute || s.held[buffer.BlockedBySlot] != 0 {
-			t.Errorf("it heard %v", s.held)
+		s.says("vacuum blocked|age=5m5s")
+		if s.oldest[buffer.BlockedByTransaction] < 5*time.Minute || s.oldest[buffer.BlockedBySlot] != 0 {
+			t.Errorf("it heard %v", s.oldest)
 		}
 		if s.looks != 63 {
 			t.Errorf("it looked %d times in 310 s", s.looks)
@@ -337,10 +336,10 @@ func TestNew_InvalidConfig(t *testing.T) {
 		config supervisor.Config
 		says   string
 	}{
-		{supervisor.Config{}, "a watch is required"},
-		{supervisor.Config{Watches: []buffer.SupervisorPolicy{{}}, Every: -1}, "above 0"},
-		{supervisor.Config{Watches: []buffer.SupervisorPolicy{{}, {WarnAfter: -1}}}, "no negative time"},
-		{supervisor.Config{Watches: []buffer.SupervisorPolicy{{TerminateAfter: 5 * time.Minute}}}, "longer than warn_after was expected, which is 5m0s"},
+		{supervisor.Config{}, "there is no policy"},
+		{supervisor.Config{Policies: []buffer.SupervisorPolicy{{}}, Every: -1}, "above 0"},
+		{supervisor.Config{Policies: []buffer.SupervisorPolicy{{}, {WarnAfter: -1}}}, "no negative time"},
+		{supervisor.Config{Policies: []buffer.SupervisorPolicy{{TerminateAfter: 5 * time.Minute}}}, "expected a time longer than warn_after, which is 5m0s"},
 	} {
 		if _, err := supervisor.New(nil, c.config); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%+v: %v, %q was expected", c.config, err, c.says)

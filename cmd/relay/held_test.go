@@ -88,7 +88,7 @@ func TestHeldBack(t *testing.T) {
 	}
 
 	r := start(t, nil, "run", "-c", path)
-	r.says(fmt.Sprintf(`msg="the database is held back" pipeline=orders,bills kind=transaction pid=%d application="nightly report" user=relay`, pid))
+	r.says(fmt.Sprintf(`msg="vacuum blocked by long-running transaction" pipeline=orders,bills kind=transaction pid=%d application="nightly report" user=relay`, pid))
 	metrics, _ := get(t, "http://"+listen+"/metrics", "")
 	for _, pipeline := range []string{"orders", "bills"} {
 		for _, kind := range []string{"prepared", "slot", "transaction"} {
@@ -110,7 +110,7 @@ func TestHeldBack(t *testing.T) {
 	}
 
 	ends := start(t, nil, "run", "-c", write(t, twoOn(db, "", "{warn_after: 1s, terminate_after: 1001ms, users: [relay], applications: [nightly report]}")))
-	ends.says(fmt.Sprintf(`msg="a session was ended" pipeline=orders,bills kind=transaction pid=%d`, pid))
+	ends.says(fmt.Sprintf(`msg="session terminated" pipeline=orders,bills kind=transaction pid=%d`, pid))
 	if _, err := culprit.Exec(t.Context(), "SELECT 1"); err == nil {
 		t.Error("the culprit goes on")
 	}

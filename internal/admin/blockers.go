@@ -25,12 +25,12 @@ func (m *Metrics) VacuumObserver(pipelines ...string) *VacuumObserver {
 // reset sets the gauges of all kinds to 0.
 func (o *VacuumObserver) reset() {
 	for _, kind := range buffer.BlockerKinds() {
-		o.Held(kind, 0)
+		o.Blocked(kind, 0)
 	}
 }
 
-// Held implements supervisor.Observer.
-func (o *VacuumObserver) Held(kind buffer.BlockerKind, age time.Duration) {
+// Blocked implements supervisor.Observer.
+func (o *VacuumObserver) Blocked(kind buffer.BlockerKind, age time.Duration) {
 	seconds := age.Seconds()
 	if age < 0 {
 		seconds = math.NaN()

@@ -119,9 +119,9 @@ func TestVacuumObserver(t *testing.T) {
 	s := New(two(), m, Config{})
 	m.Observer("apart")
 	h := m.VacuumObserver("orders", "down")
-	h.Held(buffer.BlockedByTransaction, 90*time.Second)
-	h.Held(buffer.BlockedByPrepared, 0)
-	h.Held(buffer.BlockedBySlot, -1)
+	h.Blocked(buffer.BlockedByTransaction, 90*time.Second)
+	h.Blocked(buffer.BlockedByPrepared, 0)
+	h.Blocked(buffer.BlockedBySlot, -1)
 	got := scrape(t, s)
 	for _, c := range []struct {
 		kind  string

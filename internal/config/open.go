@@ -170,7 +170,7 @@ func (p *Pipeline) openBuffer(owner string) (buffer.Buffer, error) {
 		return postgres.Open(postgres.Config{
 			URL: s.URL.Reveal(), Table: s.Table, Schema: s.Schema, Pipeline: p.Name, Owner: owner, Archive: p.Archive.Table,
 			Ordered: p.ordered(), Claim: buffer.ClaimMode(p.Claim), Wake: p.wake(), Own: s.Own,
-			SharedRate: p.sharesRate(), Watch: s.Supervisor.Watch(),
+			SharedRate: p.sharesRate(), Watch: s.Supervisor.Policy(),
 			// One a worker, and some for renewing, looking and the status.
 			Connections: p.Workers + 4,
 		})

@@ -9,15 +9,15 @@ import (
 	"github.com/outboxrelay/relay/supervisor"
 )
 
-// SupervisorPolicy says which holders are worth a word, and which are ended.
-func (s *Supervisor) Watch() buffer.SupervisorPolicy {
+// Policy says which vacuum blockers are logged, and which sessions are terminated.
+func (s *Supervisor) Policy() buffer.SupervisorPolicy {
 	return buffer.SupervisorPolicy{WarnAfter: s.WarnAfter, TerminateAfter: s.TerminateAfter, Users: s.Users, Applications: s.Applications}
 }
 
-// Supervise makes a supervisor for each database that has one, however many of the
-// pipelines are on it; lines are those that Open returned. It asks by the first
-// pipeline's role that is to end sessions, or else by the first one's. observer hears for
-// the pipelines of these names what holds their database back. Nothing is connected to.
+// Supervise makes a supervisor for each database that can have one, however many of the
+// pipelines are on it; lines are those that Open returned. It connects as the role of the first
+// pipeline that terminates sessions, otherwise as the first pipeline's. observer returns the
+// Observer for the pipelines of these names. Nothing is connected to.
 func (c *Config) Supervise(lines []*Opened, observer func(pipelines ...string) supervisor.Observer, log *slog.Logger) ([]*supervisor.Supervisor, error) {
 	var (
 		order []string
@@ -36,17 +36,17 @@ func (c *Config) Supervise(lines []*Opened, observer func(pipelines ...string) s
 	var all []*supervisor.Supervisor
 	for _, database := range order {
 		var (
-			names   []string
-			watches []buffer.SupervisorPolicy
+			names    []string
+			policies []buffer.SupervisorPolicy
 		)
 		for _, i := range on[database] {
 			names = append(names, c.Pipelines[i].Name)
-			watches = append(watches, c.Pipelines[i].Source.Supervisor.Watch())
+			policies = append(policies, c.Pipelines[i].Source.Supervisor.Policy())
 		}
-		asks := max(0, slices.IndexFunc(watches, func(w buffer.SupervisorPolicy) bool { return w.TerminateAfter > 0 }))
+		asks := max(0, slices.IndexFunc(policies, func(p buffer.SupervisorPolicy) bool { return p.TerminateAfter > 0 }))
 		source := lines[on[database][asks]].Buffer.(supervisor.Source)
 		one, err := supervisor.New(source, supervisor.Config{
-			Watches: watches, Observer: observer(names...), Log: log.With("pipeline", strings.Join(names, ",")),
+			Policies: policies, Observer: observer(names...), Log: log.With("pipeline", strings.Join(names, ",")),
 		})
 		if err != nil {
 			return nil, err
@@ -59,8 +59,8 @@ func (c *Config) Supervise(lines []*Opened, observer func(pipelines ...string) s
 	return all, nil
 }
 
-// Worst returns what holds the pipeline's database furthest back and is worth a word, as
-// its supervisor last saw it.
+// Worst returns the worst vacuum blocker of the pipeline's database that is older than
+// warn_after, as the supervisor last saw it.
 func (o *Opened) Worst() (buffer.VacuumBlocker, bool) {
 	if o.supervisor == nil {
 		return buffer.VacuumBlocker{}, false

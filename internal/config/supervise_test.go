@@ -15,7 +15,7 @@ import (
 
 type deaf struct{}
 
-func (deaf) Held(buffer.BlockerKind, time.Duration) {}
+func (deaf) Blocked(buffer.BlockerKind, time.Duration) {}
 
 // TestSupervise_OnePerDatabase: however many pipelines are on it, and however they name it.
 func TestSupervise_OnePerDatabase(t *testing.T) {

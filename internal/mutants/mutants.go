@@ -365,8 +365,8 @@ var mutants = []mutant{
 	},
 	{
 		name: "a superuser who is not named is terminated",
-		file: "supervisor/end.go",
-		old:  "	case h.Superuser && !slices.Contains(w.Users, h.User):\n		return false\n",
+		file: "supervisor/terminate.go",
+		old:  "	case b.Superuser && !slices.Contains(p.Users, b.User):\n		return false\n",
 		new:  "",
 		pkg:  "./supervisor", test: "TestSupervisor_TerminatesBySession",
 	},
