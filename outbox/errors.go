@@ -2,5 +2,5 @@ package outbox
 
 import "errors"
 
-// ErrInvalidEvent: an event that Insert refuses; nothing was inserted.
+// ErrInvalidEvent is the error of an event that Insert refuses; nothing was inserted.
 var ErrInvalidEvent = errors.New("invalid event")

@@ -135,6 +135,7 @@ func (a *application) insert(ctx context.Context, events []outbox.Event) (ids []
 	if err != nil {
 		return nil, err
 	}
+	defer rows.Close()
 	if err := eachRow(rows, func() error {
 		var id int64
 		err := rows.Scan(&id)
@@ -159,6 +160,7 @@ func (a *application) left(ctx context.Context, ids []int64) (all []leftover, er
 	if err != nil {
 		return nil, err
 	}
+	defer rows.Close()
 	err = eachRow(rows, func() error {
 		var l leftover
 		err := rows.Scan(&l.id, &l.state, &l.err)
@@ -169,7 +171,6 @@ func (a *application) left(ctx context.Context, ids []int64) (all []leftover, er
 }
 
 func eachRow(rows *sql.Rows, scan func() error) error {
-	defer rows.Close()
 	for rows.Next() {
 		if err := scan(); err != nil {
 			return err

@@ -56,7 +56,7 @@ func newDeadFixture(t *testing.T, name string, letters int) *deadFixture {
 
 func (m *deadFixture) Ready() error { return nil }
 
-func (m *deadFixture) Limits() (batchSize, workers int)  { return 0, 0 }
+func (m *deadFixture) Limits() (batchSize, workers int)         { return 0, 0 }
 func (m *deadFixture) Worst() (h buffer.VacuumBlocker, ok bool) { return h, ok }
 
 func (m *deadFixture) exec(t *testing.T, statement string, args ...any) {

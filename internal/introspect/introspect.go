@@ -76,7 +76,7 @@ type Ref struct {
 	Guessed bool
 }
 
-// CountBacklog finds the tables of the database at url, a postgres:// or sqlite:// one. The
+// Look finds the tables of the database at url, a postgres:// or sqlite:// one. The
 // error holds no password.
 func Look(ctx context.Context, driver, url string) (*Database, error) {
 	var (

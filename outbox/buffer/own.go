@@ -2,8 +2,8 @@ package buffer
 
 import "errors"
 
-// Own says how events are found in a buffer table of the user's own, and what is sent
-// of them. The zero value means the relay's own table.
+// CustomTable says how events are found in a buffer table that the application owns, and
+// what is sent of them. The zero value means the relay's own table.
 type CustomTable struct {
 	// ID is the primary key's column, an integer that grows, or a uuid.
 	ID string
@@ -17,7 +17,7 @@ type CustomTable struct {
 	Project string
 }
 
-// Is tells whether the table is the user's.
+// Is reports whether the table is a custom one.
 func (o CustomTable) Is() bool { return o.Project != "" }
 
 // ErrEventData is found in a Batch.ProjectErr that is some event's doing, of which the

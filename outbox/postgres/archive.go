@@ -1,13 +1,14 @@
 package postgres
 
 import (
-	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
-
 	"context"
-	_ "embed"
 	"fmt"
 	"strings"
 	"text/template"
+
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+
+	_ "embed"
 
 	"github.com/jackc/pgx/v5"
 )

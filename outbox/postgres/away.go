@@ -1,10 +1,10 @@
 package postgres
 
 import (
-	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
-
 	"context"
 	"slices"
+
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 // Only an outage has an address; what waits for another reason has none.

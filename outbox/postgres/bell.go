@@ -42,10 +42,10 @@ func (b *Buffer) Bell(log *slog.Logger) *Bell {
 	return &Bell{b: b, log: log, rings: make(chan struct{}, 1)}
 }
 
-// Rings is described by distributor.Bell.
+// Notifications is described by distributor.Bell.
 func (l *Bell) Notifications() <-chan struct{} { return l.rings }
 
-// Heard is described by distributor.Bell.
+// Drain is described by distributor.Bell.
 func (l *Bell) Drain() (commits int, hears bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -57,7 +57,7 @@ func (l *Bell) Drain() (commits int, hears bool) {
 	return commits, hears
 }
 
-// Mute is described by distributor.Bell.
+// Pause is described by distributor.Bell.
 func (l *Bell) Pause(on bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -1,11 +1,11 @@
 package postgres
 
 import (
-	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
-
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 
 	"github.com/jackc/pgx/v5"
 )

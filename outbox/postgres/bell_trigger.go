@@ -1,14 +1,15 @@
 package postgres
 
 import (
-	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
-
 	"cmp"
 	"context"
-	_ "embed"
 	"fmt"
 	"strings"
 	"text/template"
+
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+
+	_ "embed"
 
 	"github.com/jackc/pgx/v5"
 )

@@ -1,10 +1,10 @@
 package postgres
 
 import (
-	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
-
 	"context"
 	"slices"
+
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 // A schema that the role may not use. Whoever asks for a table there by its name gets an

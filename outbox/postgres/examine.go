@@ -61,8 +61,9 @@ type examination struct {
 func (e *examination) add(level buffer.Level, about, text, mend string) {
 	e.found = append(e.found, buffer.Finding{Level: level, Subject: about, Text: text, Fix: mend})
 }
-func (e *examination) fine(about, text string)          { e.add(buffer.LevelOK, about, text, "") }
-func (e *examination) warn(about, text, mend string)    { e.add(buffer.LevelWarning, about, text, mend) }
+func (e *examination) fine(about, text string)       { e.add(buffer.LevelOK, about, text, "") }
+func (e *examination) warn(about, text, mend string) { e.add(buffer.LevelWarning, about, text, mend) }
+
 func (e *examination) problem(about, text, mend string) { e.add(buffer.LevelError, about, text, mend) }
 
 // failed notes that something could not be looked at; not that the role may not, where

@@ -1,12 +1,12 @@
 package postgres
 
 import (
-	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
-
 	"context"
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 
 	"github.com/jackc/pgx/v5"
 )

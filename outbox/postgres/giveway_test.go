@@ -1,8 +1,6 @@
 package postgres
 
 import (
-	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
-
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"

@@ -115,10 +115,10 @@ WITH culprit AS MATERIALIZED (
 )
 SELECT pg_terminate_backend(pid) FROM culprit`
 
-// End ends the session of a transaction, if it is still the one that Blockers saw: same
-// session, same transaction, same application, and holding. Else, and of other kinds
-// of holders, it ends nothing and returns false. It never ends what is not a client's,
-// nor a relay's.
+// Terminate ends the session of a transaction if it is still the one that Blockers saw: same
+// session, same transaction, same application, and still blocking. Otherwise, and for other
+// kinds of blockers, it ends nothing and returns false. It never ends a session of the server
+// itself or of a relay.
 func (b *Buffer) Terminate(ctx context.Context, h buffer.VacuumBlocker) (ended bool, err error) {
 	if h.Kind != buffer.BlockedByTransaction || h.BeganAt.IsZero() {
 		return false, nil

@@ -18,7 +18,7 @@ type Hook struct {
 	freeNext time.Time
 }
 
-// Hook returns the dead letters of b's pipeline as the buffer of its hook; see
+// DeadLetterQueue returns the dead letters of b's pipeline as the buffer of its hook; see
 // buffertest.Hook. It shares b's connections.
 func (b *Buffer) DeadLetterQueue() buffer.Queue {
 	return &Hook{ledger: ledger{b: b, suffix: " dead letters", dueAfter: func() time.Time { return time.Time{} }}}

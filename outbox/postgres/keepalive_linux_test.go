@@ -1,11 +1,11 @@
 package postgres
 
 import (
-	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
-
 	"net"
 	"syscall"
 	"testing"
+
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 
 	"github.com/outboxrelay/relay/internal/testserver"
 )

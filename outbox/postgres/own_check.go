@@ -1,11 +1,11 @@
 package postgres
 
 import (
-	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
-
 	"cmp"
 	"context"
 	"strings"
+
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 // checkOwn tells what is missing of a table of the user's own, all of it.

@@ -1,12 +1,12 @@
 package postgres
 
 import (
-	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
-
 	"encoding/json"
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 // asJSON is the row e as json. It never fails: a column that may hold JSON is kept as a

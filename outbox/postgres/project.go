@@ -2,14 +2,12 @@ package postgres
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -185,20 +183,4 @@ func (p *projection) failed(err error, took time.Duration) {
 	default:
 		p.fail("%w: "+see, err, p.table.events)
 	}
-}
-
-// isForeign tells what the database has against a statement of the user's from what ails
-// itself, or stands in the way: a connection that is lost, a server that stops or is full,
-// a lock.
-func isForeign(err error) bool {
-	if _, connecting := errors.AsType[*pgconn.ConnectError](err); connecting {
-		return false
-	}
-	c := pg.Code(err)
-	for _, class := range []string{"08", "25P", "40", "53", pg.CodeLockTimeout, "57P", "58", "XX"} {
-		if strings.HasPrefix(c, class) {
-			return false
-		}
-	}
-	return c != ""
 }

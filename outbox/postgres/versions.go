@@ -1,13 +1,13 @@
 package postgres
 
 import (
-	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
-
 	"context"
 	"fmt"
 	"hash/fnv"
 	"regexp"
 	"strings"
+
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/database"

@@ -152,7 +152,7 @@ func nkeyOption(seed string) (nats.Option, error) {
 		return nil, err
 	}
 	if !nkeys.IsValidPublicUserKey(public) {
-		return nil, errors.New("the value is not a user's seed; expected SU...")
+		return nil, errors.New("the value is not a user's seed; expected one that begins with SU")
 	}
 	return nats.Nkey(public, pair.Sign), nil
 }

@@ -14,8 +14,10 @@ func TestGroup(t *testing.T) {
 	t.Parallel()
 	batch := &buffer.Lease{Batch: buffer.Batch{GroupID: buffer.NewGroupID(), Events: []outbox.Event{{ID: 1}, {ID: 2}, {ID: 3}, {ID: 4}}}}
 	s, err := outcomes.Group(batch, []buffer.Outcome{
-		{Verdict: buffer.Delivered, IDs: []int64{1}}, {Verdict: buffer.Dead, IDs: []int64{2}},
-		{Verdict: buffer.Retry, IDs: []int64{3}, GroupID: buffer.NewGroupID()}, {Verdict: buffer.Delivered, IDs: []int64{4}},
+		{Verdict: buffer.Delivered, IDs: []int64{1}},
+		{Verdict: buffer.Dead, IDs: []int64{2}},
+		{Verdict: buffer.Retry, IDs: []int64{3}, GroupID: buffer.NewGroupID()},
+		{Verdict: buffer.Delivered, IDs: []int64{4}},
 	})
 	if err != nil || s.All != nil || s.RetriesWhole() || len(s.Retry) != 1 {
 		t.Fatalf("got %+v, %v", s, err)
