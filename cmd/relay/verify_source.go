@@ -136,12 +136,14 @@ func (a *application) insert(ctx context.Context, events []outbox.Event) (ids []
 		return nil, err
 	}
 	defer rows.Close()
-	if err := eachRow(rows, func() error {
+	for rows.Next() {
 		var id int64
-		err := rows.Scan(&id)
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
 		ids = append(ids, id)
-		return err
-	}); err != nil {
+	}
+	if err := rows.Err(); err != nil {
 		return nil, err
 	}
 	if len(ids) != len(events) {
@@ -161,22 +163,14 @@ func (a *application) left(ctx context.Context, ids []int64) (all []leftover, er
 		return nil, err
 	}
 	defer rows.Close()
-	err = eachRow(rows, func() error {
-		var l leftover
-		err := rows.Scan(&l.id, &l.state, &l.err)
-		all = append(all, l)
-		return err
-	})
-	return all, err
-}
-
-func eachRow(rows *sql.Rows, scan func() error) error {
 	for rows.Next() {
-		if err := scan(); err != nil {
-			return err
+		var l leftover
+		if err := rows.Scan(&l.id, &l.state, &l.err); err != nil {
+			return nil, err
 		}
+		all = append(all, l)
 	}
-	return rows.Err()
+	return all, rows.Err()
 }
 
 func (a *application) close() error { return a.db.Close() }
