@@ -181,7 +181,7 @@ func testPrivileges(t *testing.T, programs string) {
 	// An event without a key has no address in keyed.yaml and is buried.
 	psql("SHOP", "INSERT INTO outbox_events (topic, payload) VALUES ('orders.created', '{}') RETURNING id")
 	keyed := term.start("relay", "run", "-c", "keyed.yaml")
-	keyed.waitFor(&keyed.stderr, verbatim, "events are dead letters")
+	keyed.waitFor(&keyed.stderr, verbatim, "events became dead letters")
 	keyed.stop(os.Interrupt)
 	if got := term.must("relay dead show -c relay.yaml --id 1"); !strings.Contains(got, "topic     orders.created\n") || !strings.Contains(got, "error     the address asks for {key}") {
 		t.Errorf("the dead letter is %q", got)

@@ -24,9 +24,8 @@ func TestRunWarnsOfTheBuffer(t *testing.T) {
 		},
 		{
 			write(t, onePipeline("orders", sound.url, "stdout:", "    wake: notify", "    workers: auto")),
-			`msg="pipeline runs" pipeline=orders workers=auto batch_size=1000 wake="notify, else poll" claim=range`,
-			`level=WARN msg="wake is notify, and the table has no trigger outbox_notify that is enabled; ` +
-				`events are looked for instead: a few milliseconds after others, else every second" pipeline=orders mend="relay migrate -c relay.yaml; `,
+			`msg="pipeline runs" pipeline=orders workers=auto batch_size=1000 wake="notify, otherwise poll" claim=range`,
+			`level=WARN msg="wake is notify, and the table has no trigger outbox_notify that is enabled`,
 		},
 		{inFile, `msg="pipeline runs" pipeline=orders workers=2 batch_size=auto wake=poll claim=range`, ""},
 		{

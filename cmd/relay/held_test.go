@@ -137,7 +137,7 @@ func TestARoleThatMayNotEnd(t *testing.T) {
 	}
 	r := start(t, nil, "run", "-c", path)
 	for about, grant := range map[string]string{"sessions": "pg_read_all_stats", "terminate_after": "pg_signal_backend"} {
-		r.says(` pipeline=orders about=` + about + ` mend="GRANT ` + grant + " TO " + role)
+		r.says(` pipeline=orders subject=` + about + ` fix="GRANT ` + grant + " TO " + role)
 	}
 	r.signal(syscall.SIGTERM)
 	if code := r.exit(); code != 0 {

@@ -238,7 +238,7 @@ func TestOneHoldsUpNoOther(t *testing.T) {
 
 	// The tables come, and the pipeline goes on by itself.
 	do(t, nil, "migrate", "-c", path).want(t, 1, "bare: applied", "relay: away: ")
-	r.says("database is there now\" pipeline=bare")
+	r.says("connected to database\" pipeline=bare")
 
 	for _, path := range []string{"/livez", "/readyz", "/metrics"} {
 		if answer, code = get(t, "http://"+listen+path, ""); code == http.StatusUnauthorized || strings.Contains(answer, "s3cret") {
@@ -324,7 +324,7 @@ func TestServerThatEchoes(t *testing.T) {
 	path := write(t, strings.Replace(onePipeline("echo", db.url, server.URL+"/hook?key=${KEY}"),
 		"?key=${KEY}\"}", "?key=${KEY}\", headers: {X-Api-Key: \"${KEY}\", Authorization: \"Bearer b-${KEY}\"}}", 1))
 	r := start(t, []string{"KEY=planted/s3cret"}, "run", "-c", path)
-	r.says("events are sent again later")
+	r.says("delivery failed, will retry")
 	r.says("500")
 	r.signal(syscall.SIGTERM)
 	if code := r.exit(); code != 0 {

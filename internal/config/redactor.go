@@ -60,13 +60,9 @@ func (s *Sink) secrets() []Secret {
 	return all
 }
 
-const (
-	// minSecret is the length of the shortest secret that is replaced. Replacing
-	// shorter ones would make errors unreadable and protect nothing.
-	minSecret = 4
-	// minPathSecret is the same for a single segment of an http path.
-	minPathSecret = 16
-)
+// minSecret is the length of the shortest secret that is replaced. Replacing shorter ones
+// would make errors unreadable and protect nothing.
+const minSecret = 4
 
 // pieces are the parts of a secret that a server may have seen and repeat.
 func (s Secret) pieces() []string {
@@ -102,19 +98,12 @@ func urlPieces(scheme, rest string) []string {
 		}
 		rest = rest[at+1:]
 	}
-	isHTTP := strings.HasPrefix(scheme, "http")
-	rest, query, _ := strings.Cut(rest, "?")
-	if _, path, found := strings.Cut(rest, "/"); found && isHTTP {
-		add(path, url.PathUnescape)
-		for segment := range strings.SplitSeq(path, "/") {
-			if len(segment) >= minPathSecret {
-				add(segment, url.PathUnescape)
-			}
-		}
+	if strings.HasPrefix(scheme, "http") {
+		return append(all, httpsink.PathSecrets(scheme+"://"+rest)...)
 	}
+	_, query, _ := strings.Cut(rest, "?")
 	for parameter := range strings.SplitSeq(query, "&") {
-		name, value, _ := strings.Cut(parameter, "=")
-		if isHTTP || strings.Contains(name, "password") {
+		if name, value, _ := strings.Cut(parameter, "="); strings.Contains(name, "password") {
 			add(value, url.QueryUnescape)
 		}
 	}

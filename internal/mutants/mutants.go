@@ -43,7 +43,7 @@ var mutants = []mutant{
 	{
 		name: "the settle deletes the group after a partial delivery",
 		file: "outbox/postgres/settle.go",
-		old:  "	var work []step\n	for _, d := range o.dead {",
+		old:  "	var work []pg.Step\n	for _, d := range o.dead {",
 		new:  "	work := s.deletes(deleteSQL, deleteSQL, s.batch.IDs(), nil)\n	for _, d := range o.dead {",
 		pkg:  "./outbox/postgres", test: "TestBuffer/settle",
 	},
@@ -175,8 +175,8 @@ var mutants = []mutant{
 	{
 		name: "range claims are not serialised",
 		file: "outbox/postgres/claim_range.go",
-		old:  "pg.Step{Prepare: true, SQL: claimLockSQL, args: []string{t.buffer}},",
-		new:  "pg.Step{Prepare: true, SQL: claimLockSQL, args: []string{buffer.NewGroupID().String()}},",
+		old:  "pg.Step{Prepare: true, SQL: claimLockSQL, Args: []string{t.buffer}},",
+		new:  "pg.Step{Prepare: true, SQL: claimLockSQL, Args: []string{buffer.NewGroupID().String()}},",
 		pkg:  "./outbox/postgres", test: "TestBufferRange/claim",
 	},
 	{
@@ -375,8 +375,8 @@ var mutants = []mutant{
 	{
 		name: "a replay leaves the dead letter open",
 		file: "outbox/postgres/replay.go",
-		old:  "UPDATE outbox_dead_letters d SET closed_at = clock_timestamp()\nFROM put",
-		new:  "UPDATE outbox_dead_letters d SET closed_at = NULL\nFROM put",
+		old:  "UPDATE outbox_dead_letters d SET closed_at = clock_timestamp(), closed_as = 'replayed'\nFROM put",
+		new:  "UPDATE outbox_dead_letters d SET closed_at = NULL, closed_as = NULL\nFROM put",
 		pkg:  "./outbox/postgres", test: "TestBuffer/replay",
 	},
 	{

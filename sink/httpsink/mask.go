@@ -31,10 +31,10 @@ func MaskPath(url string) string {
 	return scheme + "://" + host + tail
 }
 
-// pathSecrets are what a server may repeat of the path and the query of an HTTP URL, which may contain
+// PathSecrets are what a server may repeat of the path and the query of an HTTP URL, which may contain
 // {topic} and {key}: all text between the placeholders, long segments, and the values of the query. Each
 // is there as written and unescaped.
-func pathSecrets(template string) (all []string) {
+func PathSecrets(template string) (all []string) {
 	add := func(text string, minLength int) {
 		for literal := range strings.SplitSeq(placeholders.Replace(text), placeholderMark) {
 			if literal = strings.Trim(literal, "/"); len(literal) < minLength {

@@ -29,7 +29,7 @@ func TestPathSecrets(t *testing.T) {
 		"https://api.example/v1/0123456789abcdef/{topic}/x":      {"v1/0123456789abcdef", "0123456789abcdef"},
 		"https://api.example/{topic}?for={key}&sig=a%2Fb%2Fc%20": {"?for=", "&sig=a%2Fb%2Fc%20", "&sig=a/b/c ", "a%2Fb%2Fc%20", "a/b/c "},
 	} {
-		if got := pathSecrets(template); !slices.Equal(got, want) {
+		if got := PathSecrets(template); !slices.Equal(got, want) {
 			t.Errorf("%s: got %q; want %q", template, got, want)
 		}
 	}

@@ -45,7 +45,7 @@ func newRedactor(t target, headers map[string]string, secrets ...string) redacto
 			secrets = append(secrets, credentials)
 		}
 	}
-	secrets = append(secrets, pathSecrets(t.template.String())...)
+	secrets = append(secrets, PathSecrets(t.template.String())...)
 	var forms []string
 	for _, s := range secrets {
 		forms = append(forms, formsOf(s)...)
