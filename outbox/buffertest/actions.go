@@ -11,68 +11,68 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-// The actions of the model: each does one thing to the buffer, says what must
-// have come of it, and does the same to the world.
+// Each action of the model changes the buffer, checks the result, and changes the model in
+// the same way.
 
-func (w *world) insert(t *rapid.T) {
-	w.commits(w.f.Insert(t, orders(rapid.IntRange(1, 6).Draw(t, "events"))...))
+func (m *model) insert(t *rapid.T) {
+	m.commits(m.f.Insert(t, orders(rapid.IntRange(1, 6).Draw(t, "events"))...))
 }
 
-func (w *world) commits(ids []int64) {
+func (m *model) commits(ids []int64) {
 	for _, id := range ids {
-		w.rows[id], w.committed[id] = uuid.Nil, true
+		m.rows[id], m.committed[id] = uuid.Nil, true
 	}
 }
 
-func (w *world) rollBack(t *rapid.T) {
-	tx := w.f.Begin(t)
+func (m *model) rollBack(t *rapid.T) {
+	tx := m.f.Begin(t)
 	tx.Insert(t, orders(2)...)
 	tx.Rollback(t)
 }
 
-func (w *world) begin(t *rapid.T) {
-	if len(w.open) == 3 {
+func (m *model) begin(t *rapid.T) {
+	if len(m.open) == 3 {
 		t.Skip("enough transactions are open")
 	}
-	tx := w.f.Begin(t)
-	w.open = append(w.open, &openTx{tx, tx.Insert(t, orders(rapid.IntRange(1, 3).Draw(t, "events"))...)})
+	tx := m.f.Begin(t)
+	m.open = append(m.open, &openTx{tx, tx.Insert(t, orders(rapid.IntRange(1, 3).Draw(t, "events"))...)})
 }
 
-func (w *world) commit(t *rapid.T) {
-	if len(w.open) == 0 {
+func (m *model) commit(t *rapid.T) {
+	if len(m.open) == 0 {
 		t.Skip("no transaction is open")
 	}
-	i := rapid.IntRange(0, len(w.open)-1).Draw(t, "transaction")
-	w.end(t, w.open[i], true)
-	w.open = slices.Delete(w.open, i, i+1)
+	i := rapid.IntRange(0, len(m.open)-1).Draw(t, "transaction")
+	m.end(t, m.open[i], true)
+	m.open = slices.Delete(m.open, i, i+1)
 }
 
-func (w *world) end(t *rapid.T, tx *openTx, commit bool) {
+func (m *model) end(t *rapid.T, tx *openTx, commit bool) {
 	if !commit {
 		tx.tx.Rollback(t)
 		return
 	}
 	tx.tx.Commit(t)
-	w.commits(tx.ids)
+	m.commits(tx.ids)
 	for _, id := range tx.ids {
-		w.slow[id] = true
+		m.slow[id] = true
 	}
 }
 
-func (w *world) endTransactions(t *rapid.T, commit bool) {
-	for _, tx := range w.open {
-		w.end(t, tx, commit)
+func (m *model) endTransactions(t *rapid.T, commit bool) {
+	for _, tx := range m.open {
+		m.end(t, tx, commit)
 	}
-	w.open = nil
+	m.open = nil
 }
 
 // unclaimed returns the committed events without a batch, those below the
 // highest id ever claimed apart.
-func (w *world) unclaimed() (fresh, late []int64) {
-	for _, id := range slices.Sorted(maps.Keys(w.rows)) {
+func (m *model) unclaimed() (fresh, late []int64) {
+	for _, id := range slices.Sorted(maps.Keys(m.rows)) {
 		switch {
-		case w.rows[id] != uuid.Nil:
-		case id < w.maxClaimed:
+		case m.rows[id] != uuid.Nil:
+		case id < m.maxClaimed:
 			late = append(late, id)
 		default:
 			fresh = append(fresh, id)
@@ -81,35 +81,34 @@ func (w *world) unclaimed() (fresh, late []int64) {
 	return fresh, late
 }
 
-func (w *world) claim(t *rapid.T) {
-	w.claimWith(t, rapid.SampledFrom(w.buffers).Draw(t, "buffer"), rapid.IntRange(1, 8).Draw(t, "limit"))
+func (m *model) claim(t *rapid.T) {
+	m.claimWith(t, rapid.SampledFrom(m.buffers).Draw(t, "buffer"), rapid.IntRange(1, 8).Draw(t, "limit"))
 }
 
-func (w *world) claimWith(t *rapid.T, buffer Buffer, limit int) {
-	b, err := buffer.Claim(t.Context(), limit, lease)
+func (m *model) claimWith(t *rapid.T, from buffer.Buffer, limit int) {
+	b, err := from.Claim(t.Context(), limit, lease)
 	ok(t, "Claim", err)
-	fresh, late := w.unclaimed()
-	w.first(t, b, limit, fresh, late)
+	fresh, late := m.unclaimed()
+	m.first(t, b, limit, fresh, late)
 	if b == nil {
 		return
 	}
-	if w.members[b.GroupID] != nil {
+	if m.members[b.GroupID] != nil {
 		t.Fatalf("group_id %s was used before", b.GroupID)
 	}
 	ids := b.IDs()
-	w.members[b.GroupID] = ids
-	w.live[b.GroupID] = &liveBatch{state: "leased", leaseNo: 1, unfinished: 1}
+	m.members[b.GroupID] = ids
+	m.live[b.GroupID] = &liveBatch{state: "leased", leaseNo: 1, unfinished: 1}
 	for _, id := range ids {
-		w.rows[id] = b.GroupID
+		m.rows[id] = b.GroupID
 	}
-	w.maxClaimed = max(w.maxClaimed, ids[len(ids)-1])
-	w.sameBatch(t, b)
-	w.owners = append(w.owners, &owner{buffer, false, b})
+	m.maxClaimed = max(m.maxClaimed, ids[len(ids)-1])
+	m.sameBatch(t, b)
+	m.owners = append(m.owners, &owner{from, false, b})
 }
 
-// first expects a claim of the first unclaimed events, and perhaps of such as were
-// committed late.
-func (w *world) first(t *rapid.T, b *buffer.Lease, limit int, fresh, late []int64) {
+// first expects that a claim returned the first unclaimed events, perhaps with late commits.
+func (m *model) first(t *rapid.T, b *buffer.Lease, limit int, fresh, late []int64) {
 	if b == nil {
 		equal(t, "fresh events that a claim did not see", fresh, []int64(nil))
 		return
@@ -129,9 +128,9 @@ func (w *world) first(t *rapid.T, b *buffer.Lease, limit int, fresh, late []int6
 	}
 }
 
-// sameBatch compares what an owner was given with what it must be.
-func (w *world) sameBatch(t *rapid.T, b *buffer.Lease) {
-	l, ids := w.live[b.GroupID], w.members[b.GroupID]
+// sameBatch compares a lease with the model's batch.
+func (m *model) sameBatch(t *rapid.T, b *buffer.Lease) {
+	l, ids := m.live[b.GroupID], m.members[b.GroupID]
 	equal(t, "events of batch "+b.GroupID.String(), b.IDs(), ids)
 	equal(t, "batch "+b.GroupID.String(),
 		[]any{b.LeaseNo, b.UnfinishedLeases, b.Attempts, b.Outages, b.FirstID, b.LastID},
@@ -140,46 +139,46 @@ func (w *world) sameBatch(t *rapid.T, b *buffer.Lease) {
 	equal(t, "delivered of batch "+b.GroupID.String(), b.Delivered, l.delivered)
 }
 
-func (w *world) groupIDs() []uuid.UUID {
-	return slices.SortedFunc(maps.Keys(w.live), compareUUID)
+func (m *model) groupIDs() []uuid.UUID {
+	return slices.SortedFunc(maps.Keys(m.live), compareUUID)
 }
 
 func compareUUID(a, b uuid.UUID) int { return slices.Compare(a[:], b[:]) }
 
-func (w *world) expireLease(t *rapid.T) {
-	if len(w.live) == 0 {
+func (m *model) expireLease(t *rapid.T) {
+	if len(m.live) == 0 {
 		t.Skip("no batch is live")
 	}
-	g := rapid.SampledFrom(w.groupIDs()).Draw(t, "batch")
-	w.f.ExpireLease(t, g, time.Second)
-	w.live[g].due = now
+	g := rapid.SampledFrom(m.groupIDs()).Draw(t, "batch")
+	m.f.ExpireLease(t, g, time.Second)
+	m.live[g].due = now
 }
 
-func (w *world) takeOver(t *rapid.T) {
-	buffer, queue := w.either(t)
-	w.takeOverWith(t, buffer, queue)
+func (m *model) takeOver(t *rapid.T) {
+	buffer, queue := m.either(t)
+	m.takeOverWith(t, buffer, queue)
 }
 
 // either draws a buffer or a dead-letter queue.
-func (w *world) either(t *rapid.T) (buffer batches, queue bool) {
+func (m *model) either(t *rapid.T) (buffer batches, queue bool) {
 	if queue = rapid.Bool().Draw(t, "from the queue"); queue {
-		return rapid.SampledFrom(w.queues).Draw(t, "queue"), true
+		return rapid.SampledFrom(m.queues).Draw(t, "queue"), true
 	}
-	return rapid.SampledFrom(w.buffers).Draw(t, "buffer"), false
+	return rapid.SampledFrom(m.buffers).Draw(t, "buffer"), false
 }
 
-func (w *world) takeOverWith(t *rapid.T, buffer batches, queue bool) {
+func (m *model) takeOverWith(t *rapid.T, buffer batches, queue bool) {
 	b, err := buffer.TakeOver(t.Context(), lease)
 	ok(t, "TakeOver", err)
 	if b == nil {
-		for g, l := range w.live {
+		for g, l := range m.live {
 			if l.due == now && l.queue == queue {
 				t.Fatalf("TakeOver: nothing, although batch %s is due", g)
 			}
 		}
 		return
 	}
-	l := w.live[b.GroupID]
+	l := m.live[b.GroupID]
 	if l == nil || l.queue != queue || l.due == later {
 		t.Fatalf("TakeOver: batch %s is not due: %+v", b.GroupID, l)
 	}
@@ -189,20 +188,20 @@ func (w *world) takeOverWith(t *rapid.T, buffer batches, queue bool) {
 	l.due = later
 	l.leaseNo++
 	l.unfinished++
-	w.sameBatch(t, b)
-	w.owners = append(w.owners, &owner{buffer, queue, b})
+	m.sameBatch(t, b)
+	m.owners = append(m.owners, &owner{buffer, queue, b})
 }
 
-func (w *world) owner(t *rapid.T) *owner {
-	if len(w.owners) == 0 {
-		t.Skip("nobody owns anything")
+func (m *model) owner(t *rapid.T) *owner {
+	if len(m.owners) == 0 {
+		t.Skip("no batch has an owner")
 	}
-	return rapid.SampledFrom(w.owners).Draw(t, "owner")
+	return rapid.SampledFrom(m.owners).Draw(t, "owner")
 }
 
-// fenced compares an error with what the owner's lease is worth.
-func (w *world) fenced(t *rapid.T, what string, o *owner, err error) bool {
-	if w.holds(o) {
+// fenced expects ErrLeaseLost if the owner has lost its lease, and no error otherwise.
+func (m *model) fenced(t *rapid.T, what string, o *owner, err error) bool {
+	if m.holds(o) {
 		ok(t, what, err)
 		return true
 	}
@@ -210,42 +209,41 @@ func (w *world) fenced(t *rapid.T, what string, o *owner, err error) bool {
 	return false
 }
 
-func (w *world) renew(t *rapid.T) {
-	o := w.owner(t)
-	if w.fenced(t, "Renew", o, o.buffer.Renew(t.Context(), o.batch, lease)) {
-		w.live[o.batch.GroupID].due = later
+func (m *model) renew(t *rapid.T) {
+	o := m.owner(t)
+	if m.fenced(t, "Renew", o, o.buffer.Renew(t.Context(), o.batch, lease)) {
+		m.live[o.batch.GroupID].due = later
 	}
 }
 
-func (w *world) markDelivered(t *rapid.T) {
-	o := w.owner(t)
+func (m *model) markDelivered(t *rapid.T) {
+	o := m.owner(t)
 	ids := []int64{}
 	for _, id := range o.batch.IDs() {
-		if slices.Contains(w.marked(o), id) || rapid.Bool().Draw(t, "delivered") {
+		if slices.Contains(m.marked(o), id) || rapid.Bool().Draw(t, "delivered") {
 			ids = append(ids, id)
 		}
 	}
 	if len(ids) == 0 {
 		t.Skip("nothing was delivered")
 	}
-	if w.fenced(t, "MarkDelivered", o, o.buffer.MarkDelivered(t.Context(), o.batch, ids)) {
-		l := w.live[o.batch.GroupID]
+	if m.fenced(t, "MarkDelivered", o, o.buffer.MarkDelivered(t.Context(), o.batch, ids)) {
+		l := m.live[o.batch.GroupID]
 		l.state, l.delivered, l.due = "delivered", ids, soon
 	}
 }
 
-// marked is what the owner knows to be delivered: what it was told when it took
-// the batch over, or marked itself.
-func (w *world) marked(o *owner) []int64 {
-	if w.holds(o) {
-		return w.live[o.batch.GroupID].delivered
+// marked returns the ids that the owner knows to be delivered, from its take over or from its
+// own MarkDelivered.
+func (m *model) marked(o *owner) []int64 {
+	if m.holds(o) {
+		return m.live[o.batch.GroupID].delivered
 	}
 	return o.batch.Delivered
 }
 
-// crash: a process forgets what it holds. The batch stays where it is until its
-// time has come.
-func (w *world) crash(t *rapid.T) {
-	o := w.owner(t)
-	w.owners = slices.DeleteFunc(w.owners, func(other *owner) bool { return other == o })
+// crash makes a process forget its lease. The batch keeps its ledger row until it is due.
+func (m *model) crash(t *rapid.T) {
+	o := m.owner(t)
+	m.owners = slices.DeleteFunc(m.owners, func(other *owner) bool { return other == o })
 }

@@ -11,19 +11,19 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-// The model's actions on what waits, is dead, or has lost its ledger row.
+// The model's actions on waiting batches, dead letters and lost ledger rows.
 
 // retryNow makes the batches of one address due, after it listed the deferred addresses.
-func (w *world) retryNow(t *rapid.T) {
-	buffer, queue := w.either(t)
+func (m *model) retryNow(t *rapid.T) {
+	buffer, queue := m.either(t)
 	var (
 		addresses []string
-		asleep    []uuid.UUID
+		notDue    []uuid.UUID
 		dueBefore int
 	)
 	address := rapid.SampledFrom([]string{"", "a", "b"}).Draw(t, "address")
-	for _, g := range w.groupIDs() {
-		l := w.live[g]
+	for _, g := range m.groupIDs() {
+		l := m.live[g]
 		if l.queue != queue || l.state != "waiting" || l.address == nil {
 			continue
 		}
@@ -35,7 +35,7 @@ func (w *world) retryNow(t *rapid.T) {
 		case l.due == now:
 			dueBefore++
 		default:
-			asleep = append(asleep, g)
+			notDue = append(notDue, g)
 		}
 	}
 	got, err := buffer.DeferredAddresses(t.Context())
@@ -44,16 +44,16 @@ func (w *world) retryNow(t *rapid.T) {
 	slices.Sort(addresses)
 	equal(t, "deferred addresses", got, addresses)
 
-	limit, want := rapid.IntRange(0, 2).Draw(t, "limit"), len(asleep)
+	limit, want := rapid.IntRange(0, 2).Draw(t, "limit"), len(notDue)
 	if limit > 0 { // what is due already is among them
 		want = min(max(0, limit-dueBefore), want)
 	}
 	n, err := buffer.RetryNow(t.Context(), address, limit)
 	ok(t, "RetryNow", err)
 	equal(t, "batches made due", n, want)
-	for _, row := range w.f.Ledger(t) {
-		if slices.Contains(asleep, row.GroupID) && row.DueIn <= 0 {
-			w.live[row.GroupID].due = now
+	for _, row := range m.f.Ledger(t) {
+		if slices.Contains(notDue, row.GroupID) && row.DueIn <= 0 {
+			m.live[row.GroupID].due = now
 			n--
 		}
 	}
@@ -61,8 +61,8 @@ func (w *world) retryNow(t *rapid.T) {
 }
 
 // deadThat returns the keys of dead letters in order.
-func (w *world) deadThat(is func(*deadLetter) bool) (keys []buffer.DeadKey) {
-	for key, l := range w.dead {
+func (m *model) deadThat(is func(*deadLetter) bool) (keys []buffer.DeadKey) {
+	for key, l := range m.dead {
 		if is(l) {
 			keys = append(keys, key)
 		}
@@ -74,8 +74,8 @@ func (w *world) deadThat(is func(*deadLetter) bool) (keys []buffer.DeadKey) {
 }
 
 // deadIn is the event's dead letter in a batch of a hook's.
-func (w *world) deadIn(t *rapid.T, queueGroup uuid.UUID, id int64) *deadLetter {
-	for key, l := range w.dead {
+func (m *model) deadIn(t *rapid.T, queueGroup uuid.UUID, id int64) *deadLetter {
+	for key, l := range m.dead {
 		if key.EventID == id && l.queueGroup == queueGroup {
 			return l
 		}
@@ -84,12 +84,12 @@ func (w *world) deadIn(t *rapid.T, queueGroup uuid.UUID, id int64) *deadLetter {
 	return nil
 }
 
-func (w *world) claimDead(t *rapid.T) {
-	w.claimDeadWith(t, rapid.SampledFrom(w.queues).Draw(t, "queue"), rapid.IntRange(1, 8).Draw(t, "limit"))
+func (m *model) claimDead(t *rapid.T) {
+	m.claimDeadWith(t, rapid.SampledFrom(m.queues).Draw(t, "queue"), rapid.IntRange(1, 8).Draw(t, "limit"))
 }
 
-func (w *world) claimDeadWith(t *rapid.T, queue Queue, limit int) {
-	unclaimed := w.deadThat(func(l *deadLetter) bool { return !l.closed && !l.notified && l.queueGroup == uuid.Nil })
+func (m *model) claimDeadWith(t *rapid.T, queue buffer.Queue, limit int) {
+	unclaimed := m.deadThat(func(l *deadLetter) bool { return !l.closed && !l.notified && l.queueGroup == uuid.Nil })
 	want := unclaimed[:min(limit, len(unclaimed))] // of one event no two are open
 	b, err := queue.Claim(t.Context(), limit, lease)
 	ok(t, "Claim", err)
@@ -102,86 +102,86 @@ func (w *world) claimDeadWith(t *rapid.T, queue Queue, limit int) {
 		got = append(got, buffer.DeadKey{EventID: e.ID, GroupID: e.DeadLetter.GroupID})
 	}
 	equal(t, "dead letters claimed", got, want)
-	if w.members[b.GroupID] != nil {
+	if m.members[b.GroupID] != nil {
 		t.Fatalf("group_id %s was used before", b.GroupID)
 	}
-	w.members[b.GroupID] = b.IDs()
-	w.live[b.GroupID] = &liveBatch{queue: true, state: "leased", leaseNo: 1, unfinished: 1}
+	m.members[b.GroupID] = b.IDs()
+	m.live[b.GroupID] = &liveBatch{queue: true, state: "leased", leaseNo: 1, unfinished: 1}
 	for _, key := range got {
-		w.dead[key].queueGroup = b.GroupID
+		m.dead[key].queueGroup = b.GroupID
 	}
-	w.sameBatch(t, b)
-	w.owners = append(w.owners, &owner{queue, true, b})
+	m.sameBatch(t, b)
+	m.owners = append(m.owners, &owner{queue, true, b})
 }
 
-func (w *world) filter(t *rapid.T) (f buffer.DeadFilter, limit int, keys []buffer.DeadKey) {
+func (m *model) filter(t *rapid.T) (f buffer.DeadFilter, limit int, keys []buffer.DeadKey) {
 	f.Notified = rapid.Bool().Draw(t, "notified")
-	return f, rapid.IntRange(1, 4).Draw(t, "limit"), w.deadThat(func(l *deadLetter) bool { return !l.closed && (l.notified || !f.Notified) })
+	return f, rapid.IntRange(1, 4).Draw(t, "limit"), m.deadThat(func(l *deadLetter) bool { return !l.closed && (l.notified || !f.Notified) })
 }
 
-func (w *world) replay(t *rapid.T) {
-	f, limit, keys := w.filter(t)
-	n, err := rapid.SampledFrom(w.buffers).Draw(t, "buffer").Replay(t.Context(), f, limit)
+func (m *model) replay(t *rapid.T) {
+	f, limit, keys := m.filter(t)
+	n, err := rapid.SampledFrom(m.buffers).Draw(t, "buffer").Replay(t.Context(), f, limit)
 	ok(t, "Replay", err)
 	equal(t, "dead letters replayed", n, min(limit, len(keys)))
 	var (
 		group uuid.UUID
 		ids   []int64
 	)
-	for _, row := range w.f.Rows(t) {
-		if _, was := w.rows[row.ID]; was {
+	for _, row := range m.f.Rows(t) {
+		if _, was := m.rows[row.ID]; was {
 			continue
 		}
 		at := slices.IndexFunc(keys, func(k buffer.DeadKey) bool { return k.EventID == row.ID })
-		if at < 0 || w.members[row.GroupID] != nil || group != uuid.Nil && row.GroupID != group {
+		if at < 0 || m.members[row.GroupID] != nil || group != uuid.Nil && row.GroupID != group {
 			t.Fatalf("event %d is back under group_id %s, dead letters open were %v", row.ID, row.GroupID, keys)
 		}
 		group, ids = row.GroupID, append(ids, row.ID)
-		w.dead[keys[at]].closed = true
-		w.rows[row.ID] = row.GroupID
-		delete(w.fate, row.ID)
+		m.dead[keys[at]].closed = true
+		m.rows[row.ID] = row.GroupID
+		delete(m.fate, row.ID)
 	}
 	equal(t, "events that came back", len(ids), n)
 	if n > 0 {
-		w.members[group] = ids
-		w.live[group] = &liveBatch{state: "waiting", due: now}
+		m.members[group] = ids
+		m.live[group] = &liveBatch{state: "waiting", due: now}
 	}
 }
 
-func (w *world) discard(t *rapid.T) {
-	f, limit, keys := w.filter(t)
-	n, err := rapid.SampledFrom(w.buffers).Draw(t, "buffer").Discard(t.Context(), f, limit)
+func (m *model) discard(t *rapid.T) {
+	f, limit, keys := m.filter(t)
+	n, err := rapid.SampledFrom(m.buffers).Draw(t, "buffer").Discard(t.Context(), f, limit)
 	ok(t, "Discard", err)
 	equal(t, "dead letters discarded", n, min(limit, len(keys)))
-	for _, d := range w.f.Dead(t) {
+	for _, d := range m.f.Dead(t) {
 		key := buffer.DeadKey{EventID: d.EventID, GroupID: d.GroupID}
 		if slices.Contains(keys, key) && isClosed(&d) {
-			w.dead[key].closed = true
-			w.fate[key.EventID] = "discarded"
+			m.dead[key].closed = true
+			m.fate[key.EventID] = "discarded"
 			n--
 		}
 	}
 	equal(t, "dead letters that were counted and not discarded", n, 0)
 }
 
-// repair loses the ledger row of a batch and has it repaired: the events are due
-// under the group_id that they have, and no owner of before has a say.
-func (w *world) repair(t *rapid.T) {
-	lost := slices.DeleteFunc(slices.Collect(maps.Keys(w.live)), func(g uuid.UUID) bool { return w.live[g].queue })
+// repair removes the ledger row of a batch and calls Repair: the events are due under their old
+// group_id, and the earlier owners have lost their leases.
+func (m *model) repair(t *rapid.T) {
+	lost := slices.DeleteFunc(slices.Collect(maps.Keys(m.live)), func(g uuid.UUID) bool { return m.live[g].queue })
 	if len(lost) == 0 {
 		t.Skip("no batch is live")
 	}
 	slices.SortFunc(lost, compareUUID)
 	g := rapid.SampledFrom(lost).Draw(t, "batch")
-	orphan(t, w.f, g, w.members[g])
-	r, err := rapid.SampledFrom(w.buffers).Draw(t, "buffer").Repair(t.Context())
+	orphan(t, m.f, g, m.members[g])
+	r, err := rapid.SampledFrom(m.buffers).Draw(t, "buffer").Repair(t.Context())
 	ok(t, "Repair", err)
-	equal(t, "repaired", r, buffer.Repair{Adopted: buffer.Count{Batches: 1, Events: int64(len(w.members[g]))}})
-	leaseNo := ledgerOf(t, w.f, g).LeaseNo
-	for _, o := range w.owners {
+	equal(t, "repaired", r, buffer.Repair{Adopted: buffer.Count{Batches: 1, Events: int64(len(m.members[g]))}})
+	leaseNo := ledgerOf(t, m.f, g).LeaseNo
+	for _, o := range m.owners {
 		if o.batch.GroupID == g && o.batch.LeaseNo >= leaseNo {
 			t.Fatalf("lease_no of batch %s is %d after the repair, an owner has %d", g, leaseNo, o.batch.LeaseNo)
 		}
 	}
-	w.live[g] = &liveBatch{state: "waiting", due: now, leaseNo: leaseNo}
+	m.live[g] = &liveBatch{state: "waiting", due: now, leaseNo: leaseNo}
 }

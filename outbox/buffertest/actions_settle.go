@@ -9,17 +9,17 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-func (w *world) settle(t *rapid.T) {
-	o := w.owner(t)
-	outcomes := w.outcomes(t, o)
-	if w.fenced(t, "Settle", o, o.buffer.Settle(t.Context(), o.batch, outcomes)) {
-		w.settled(t, o, outcomes)
+func (m *model) settle(t *rapid.T) {
+	o := m.owner(t)
+	outcomes := m.outcomes(t, o)
+	if m.fenced(t, "Settle", o, o.buffer.Settle(t.Context(), o.batch, outcomes)) {
+		m.settled(t, o, outcomes)
 	}
 }
 
-// outcomes draws one for every event of the batch: delivered, dead, or one of
-// two parts to be sent again.
-func (w *world) outcomes(t *rapid.T, o *owner) []buffer.Outcome {
+// outcomes draws an outcome for every event of the batch: delivered, dead, or one of two parts
+// to retry.
+func (m *model) outcomes(t *rapid.T, o *owner) []buffer.Outcome {
 	const toDeliver, toBury, toRetry, toRetryToo, fates = 0, 1, 2, 3, 4
 	mixture := rapid.SampledFrom([][]int{
 		{toDeliver},
@@ -32,7 +32,7 @@ func (w *world) outcomes(t *rapid.T, o *owner) []buffer.Outcome {
 	var parts [fates][]int64
 	for _, id := range o.batch.IDs() {
 		fate := toDeliver
-		if !slices.Contains(w.marked(o), id) {
+		if !slices.Contains(m.marked(o), id) {
 			fate = rapid.SampledFrom(mixture).Draw(t, "fate")
 		}
 		if fate == toBury && o.queue {
@@ -68,10 +68,10 @@ func (w *world) outcomes(t *rapid.T, o *owner) []buffer.Outcome {
 	return outcomes
 }
 
-// settled does to the model what Settle must have done to the tables.
-func (w *world) settled(t *rapid.T, o *owner, outcomes []buffer.Outcome) {
-	was := w.live[o.batch.GroupID]
-	delete(w.live, o.batch.GroupID)
+// settled changes the model as Settle must have changed the tables.
+func (m *model) settled(t *rapid.T, o *owner, outcomes []buffer.Outcome) {
+	was := m.live[o.batch.GroupID]
+	delete(m.live, o.batch.GroupID)
 	for _, out := range outcomes {
 		ids := out.IDs
 		if ids == nil {
@@ -86,30 +86,30 @@ func (w *world) settled(t *rapid.T, o *owner, outcomes []buffer.Outcome) {
 				l.leaseNo, l.origins = was.leaseNo, was.origins
 			} else {
 				l.origins = append(slices.Clone(was.origins), o.batch.GroupID)
-				w.members[out.GroupID] = ids
+				m.members[out.GroupID] = ids
 			}
-			w.live[out.GroupID] = l
+			m.live[out.GroupID] = l
 			for _, id := range ids {
 				if o.queue {
-					w.deadIn(t, o.batch.GroupID, id).queueGroup = out.GroupID
+					m.deadIn(t, o.batch.GroupID, id).queueGroup = out.GroupID
 				} else {
-					w.rows[id] = out.GroupID
+					m.rows[id] = out.GroupID
 				}
 			}
 			continue
 		}
 		for _, id := range ids {
 			if o.queue {
-				w.deadIn(t, o.batch.GroupID, id).notified = true
+				m.deadIn(t, o.batch.GroupID, id).notified = true
 				continue
 			}
-			if w.fate[id] != "" {
-				t.Fatalf("event %d is %s although it was %s", id, out.Verdict, w.fate[id])
+			if m.fate[id] != "" {
+				t.Fatalf("event %d is %s although it was %s", id, out.Verdict, m.fate[id])
 			}
-			w.fate[id] = out.Verdict.String()
-			delete(w.rows, id)
+			m.fate[id] = out.Verdict.String()
+			delete(m.rows, id)
 			if out.Verdict == buffer.Dead {
-				w.dead[buffer.DeadKey{EventID: id, GroupID: o.batch.GroupID}] = &deadLetter{}
+				m.dead[buffer.DeadKey{EventID: id, GroupID: o.batch.GroupID}] = &deadLetter{}
 			}
 		}
 	}

@@ -16,11 +16,11 @@ var archiveCases = []testCase{
 	{name: "archive/takes delivered events only", run: archiveMixed},
 	{name: "archive/takes events of a batch marked delivered", run: archiveDelivered},
 	{name: "archive/has one row an id and group_id", run: archiveOnce},
-	{name: "archive/has one row although some events were locked", rowLocks: true, run: archiveLocked},
+	{name: "archive/has one row although some events were locked", rowLocksOnly: true, run: archiveLocked},
 	{name: "archive/check names a missing table", run: archiveMissing},
 }
 
-// archived is what Archived says in short.
+// archived returns the archive in a short form.
 func archived(t *testing.T, f *Fixture) []Row {
 	t.Helper()
 	var rows []Row
@@ -91,7 +91,7 @@ func archiveMixed(t *testing.T, h Harness) {
 	settle(t, f.Buffer, b, delivered())
 	equal(t, "archive after a replay", archived(t, f), append(want, Row{ids[5], b.GroupID}))
 
-	// The settle that comes too late leaves nothing there either.
+	// A settle under a lost lease archives nothing.
 	f.Insert(t, orders(1)...)
 	b = claim(t, f.Buffer, 10)
 	lose(t, f, b, f.Buffer)
@@ -113,8 +113,8 @@ func archiveDelivered(t *testing.T, h Harness) {
 	equal(t, "archive", archived(t, f), []Row{{ids[0], b.GroupID}, {ids[1], rest}, {ids[2], b.GroupID}, {ids[3], rest}})
 }
 
-// archiveOnce: a buffer that was restored without its archive sends again, under
-// the same group_id, what is in the archive.
+// archiveOnce restores the buffer without its archive: events that are in the archive are sent
+// again under the same group_id.
 func archiveOnce(t *testing.T, h Harness) {
 	f := h.Open(t, Options{Archive: true})
 	ids := f.Insert(t, orders(3)...)

@@ -23,22 +23,21 @@ var auditCases = []testCase{
 	{name: "repair/concurrent claims lose nothing", run: repairTogether},
 }
 
-func audit(t *testing.T, b Buffer, want buffer.Audit) {
+func audit(t *testing.T, b buffer.Buffer, want buffer.Audit) {
 	t.Helper()
 	got, err := b.Audit(t.Context())
 	ok(t, "Audit", err)
 	equal(t, "audit", got, want)
 }
 
-func repair(t *testing.T, b Buffer, want buffer.Repair) {
+func repair(t *testing.T, b buffer.Buffer, want buffer.Repair) {
 	t.Helper()
 	got, err := b.Repair(t.Context())
 	ok(t, "Repair", err)
 	equal(t, "repaired", got, want)
 }
 
-// drain takes over and claims until nothing is left, and returns how many events
-// there were.
+// drain takes over and claims until nothing is left, and returns the number of events.
 func drain(t *testing.T, f *Fixture) (events int) {
 	t.Helper()
 	for {
@@ -70,7 +69,7 @@ func auditCounts(t *testing.T, h Harness) {
 	f.Insert(t, orders(18)...)
 	claim(t, f.Buffer, 1)
 	claim(t, f.Buffer, 2)
-	f.ExpireLease(t, claim(t, f.Buffer, 1).GroupID, time.Second) // still leased, as far as anybody knows
+	f.ExpireLease(t, claim(t, f.Buffer, 1).GroupID, time.Second) // still leased in the ledger
 	for _, events := range []int{3, 1} {
 		b := claim(t, f.Buffer, events)
 		settle(t, f.Buffer, b, retry(b, lease))
@@ -102,8 +101,7 @@ func auditNothing(t *testing.T, h Harness) {
 	untouched(t, f, "Repair of what is sound", func() { repair(t, f.Buffer, buffer.Repair{}) })
 }
 
-// orphan loses the ledger row of a batch: its events are left, and their group_id on
-// them.
+// orphan removes the ledger row of a batch; its events keep their group_id.
 func orphan(t TB, f *Fixture, groupID uuid.UUID, ids []int64) {
 	t.Helper()
 	for _, id := range ids {
@@ -143,13 +141,13 @@ func repairOrphans(t *testing.T, h Harness) {
 	equal(t, "events delivered", drain(t, f), 6)
 }
 
-// repairFence: whoever held the lease when the ledger row was lost is alive.
+// repairFence repairs a batch whose owner is still alive.
 func repairFence(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	second := f.Second(t)
 	ids := f.Insert(t, orders(4)...)
 	b := claim(t, f.Buffer, 10)
-	for range 3 { // again and again, faster than a clock of seconds
+	for range 3 { // faster than a clock of seconds
 		orphan(t, f, b.GroupID, ids)
 		repair(t, second, buffer.Repair{Adopted: buffer.Count{Batches: 1, Events: 4}})
 		stale(t, f, f.Buffer, b)
@@ -219,7 +217,7 @@ func repairMiscounted(t *testing.T, h Harness) {
 		Unclaimed: 1, Waiting: buffer.Count{Batches: 1, Events: 2}, Leased: buffer.Count{Batches: 1, Events: 2},
 	})
 
-	// One more than the ledger says: it is delivered with the others.
+	// An event more than the ledger counts is delivered with the others.
 	f.Exec(t, fmt.Sprintf("UPDATE %s SET group_id = '%s' WHERE id = %d", f.Table, waiting.GroupID, ids[6]))
 	audit(t, f.Buffer, buffer.Audit{
 		Waiting: buffer.Count{Batches: 1, Events: 3}, Leased: buffer.Count{Batches: 1, Events: 2}, Miscounted: 1,
@@ -229,10 +227,10 @@ func repairMiscounted(t *testing.T, h Harness) {
 	equal(t, "events delivered", drain(t, f), 5)
 }
 
-// repairTogether: claims and settles in two processes, and repairs in both.
+// repairTogether claims, settles and repairs in two processes at once.
 func repairTogether(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
-	buffers := []Buffer{f.Buffer, f.Second(t)}
+	buffers := []buffer.Buffer{f.Buffer, f.Second(t)}
 	ids := f.Insert(t, orders(300)...)
 	var (
 		mu   sync.Mutex

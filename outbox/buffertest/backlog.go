@@ -13,9 +13,9 @@ import (
 var backlogCases = []testCase{
 	{name: "backlog/counts unclaimed events up to the limit", run: backlogUnclaimed},
 	{name: "backlog/counts batches by state", run: backlogBatches},
-	{name: "backlog/counts late commits", rowLocks: true, run: backlogLate},
+	{name: "backlog/counts late commits", rowLocksOnly: true, run: backlogLate},
 	{name: "status/reports all numbers", run: statusNumbers},
-	{name: "status/reports the oldest transaction", rowLocks: true, run: statusTransaction},
+	{name: "status/reports the oldest transaction", rowLocksOnly: true, run: statusTransaction},
 	{name: "check/accepts a migrated database", run: checkReady},
 	{name: "check/names missing tables and columns", relayTableOnly: true, run: checkMissing},
 	{name: "check/calls name a table dropped while running", run: checkWhileRunning},
@@ -25,7 +25,7 @@ func countBacklog(t *testing.T, b batches, limit int, want buffer.Backlog) {
 	t.Helper()
 	got, err := b.CountBacklog(t.Context(), limit)
 	ok(t, "CountBacklog", err)
-	equal(t, fmt.Sprintf("Look(%d)", limit), got, want)
+	equal(t, fmt.Sprintf("CountBacklog(%d)", limit), got, want)
 }
 
 func backlogUnclaimed(t *testing.T, h Harness) {
@@ -70,8 +70,7 @@ func backlogBatches(t *testing.T, h Harness) {
 	countBacklog(t, f.Buffer, 100, buffer.Backlog{Waiting: 1})
 }
 
-// backlogLate: a distributor that does not see a late commit hands out no ticket
-// for it.
+// backlogLate: a distributor issues no ticket for a late commit that it does not see.
 func backlogLate(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	late := f.Begin(t)
@@ -81,7 +80,7 @@ func backlogLate(t *testing.T, h Harness) {
 	claim(t, f.Buffer, 10)
 	claimNone(t, f.Buffer)
 	late.Commit(t)
-	eventually(t, "a look at events committed late", func(ctx context.Context) bool {
+	eventually(t, "counting events committed late", func(ctx context.Context) bool {
 		got, err := f.Buffer.CountBacklog(ctx, 100)
 		ok(t, "CountBacklog", err)
 		return got.Unclaimed == 2
@@ -94,7 +93,7 @@ func statusNumbers(t *testing.T, h Harness) {
 		t.Helper()
 		s, err := f.Second(t).Status(t.Context())
 		ok(t, "Status", err)
-		s.OldestTransaction = 0 // other cases of the suite have theirs open
+		s.OldestTransaction = 0 // other cases have transactions open
 		return s
 	}
 	equal(t, "status of an empty buffer", status(), buffer.Status{})
@@ -119,7 +118,7 @@ func statusNumbers(t *testing.T, h Harness) {
 	f.Exec(t, fmt.Sprintf("UPDATE outbox_dead_letters SET closed_at = died_at WHERE event_id = %d", ids[0]))
 	equal(t, "open dead letters", status().Dead, int64(1))
 
-	// What was delivered is not pending, even if it could not be deleted yet.
+	// A delivered event is not pending, even while it cannot be deleted.
 	f.Exec(t, "DELETE FROM outbox_dead_letters")
 	for _, row := range f.Ledger(t) {
 		if row.GroupID != marked.GroupID {
@@ -174,8 +173,7 @@ func checkMissing(t *testing.T, h Harness) {
 	}
 }
 
-// checkWhileRunning: a table vanishes under a relay that runs, and what it was
-// about to do says so.
+// checkWhileRunning drops a table under a running relay: every method reports it.
 func checkWhileRunning(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	f.Insert(t, orders(2)...)

@@ -52,18 +52,18 @@ func cancelBefore(t *testing.T, h Harness) {
 	} {
 		untouched(t, f, what, func() { fails(t, what, act(), context.Canceled) })
 	}
-	settle(t, f.Buffer, b, delivered()) // the buffer is as good as before
+	settle(t, f.Buffer, b, delivered()) // the buffer works as before
 	settle(t, f.Buffer, claim(t, f.Buffer, 10), delivered())
 	empty(t, f)
 }
 
-// cancelMiddle gives claims and settles less and more time than they need, and
-// looks each time whether rows and ledger agree.
+// cancelMiddle cancels claims and settles at various points, and compares rows and ledger each
+// time.
 func cancelMiddle(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	var ids []int64
 	var settled int
-	fate := map[int64]bool{} // of a settle begun, or of a batch that came back
+	fate := map[int64]bool{} // of a settle that began, or of a batch that was taken over
 	note := func(b *buffer.Lease) {
 		for _, id := range b.IDs() {
 			fate[id] = true
@@ -108,7 +108,7 @@ func cancelMiddle(t *testing.T, h Harness) {
 	equal(t, "events settled", len(fate), len(ids))
 }
 
-// thirds makes an outcome of every kind, if there are events enough.
+// thirds makes an outcome of every kind if there are enough events.
 func thirds(b *buffer.Lease) []buffer.Outcome {
 	ids := b.IDs()
 	if len(ids) < 3 {
@@ -125,8 +125,7 @@ func thirds(b *buffer.Lease) []buffer.Outcome {
 // has its rows.
 func agree(t *testing.T, f *Fixture) {
 	t.Helper()
-	// A database may still be at what was cancelled here, and commit it between
-	// our two looks.
+	// The database may still commit a cancelled statement between the two reads.
 	eventually(t, "buffer and ledger name the same batches", func(context.Context) bool {
 		stamped := map[uuid.UUID]int{}
 		for _, r := range f.Rows(t) {
@@ -142,7 +141,7 @@ func agree(t *testing.T, f *Fixture) {
 	})
 }
 
-// closed expects of a closed buffer that it says so.
+// closed expects the error of a closed buffer.
 func closed(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	f.Insert(t, orders(1)...)

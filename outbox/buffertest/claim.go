@@ -25,8 +25,8 @@ var claimCases = []testCase{
 	{name: "claim/returns opaque events byte for byte", run: claimFieldsBytes},
 	{name: "claim/gives no event to two claimers", run: claimTogether},
 	{name: "claim/ignores rolled back events", run: claimRolledBack},
-	{name: "claim/finds late commits", rowLocks: true, run: claimLate},
-	{name: "claim/skips locked events and takes them later", rowLocks: true, stamped: true, run: claimLocked},
+	{name: "claim/finds late commits", rowLocksOnly: true, run: claimLate},
+	{name: "claim/skips locked events and takes them later", rowLocksOnly: true, stampOnly: true, run: claimLocked},
 	{name: "claim/separates pipelines in one database", run: claimNeighbours},
 	{name: "claim/rejects another claim mode", run: claimOtherMode},
 }
@@ -106,8 +106,8 @@ func text(s string) *string { return &s }
 
 func claimFieldsJSON(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
-	// Texts a database that normalises JSON leaves as they are, so that byte
-	// for byte can be asked of all of them.
+	// A database that normalises JSON leaves these texts unchanged, so the suite can
+	// compare bytes.
 	fieldsSurvive(t, f, true, []outbox.Event{
 		{Topic: "orders.created", Payload: []byte(`{"a": 1, "b": [true, null, "x"]}`), Headers: outbox.Headers(`{"trace": "00-ab"}`)},
 		{Topic: "t", Key: text(""), Payload: []byte(`{}`), Headers: outbox.Headers(`{}`)},
@@ -170,8 +170,7 @@ func sameEvents(t *testing.T, what string, b *buffer.Lease, isJSON bool, ids []i
 	}
 }
 
-// claimTogether lets eight goroutines on two buffers empty one table, and looks
-// at every id.
+// claimTogether empties one table with eight goroutines on two buffers, and checks every id.
 func claimTogether(t *testing.T, h Harness) {
 	const events, claimers = 5000, 8
 	f := h.Open(t, Options{})
@@ -179,7 +178,7 @@ func claimTogether(t *testing.T, h Harness) {
 	for range events / 500 {
 		ids = append(ids, f.Insert(t, orders(500)...)...)
 	}
-	buffers := []Buffer{f.Buffer, f.Second(t)}
+	buffers := []buffer.Buffer{f.Buffer, f.Second(t)}
 
 	var (
 		mu      sync.Mutex
@@ -213,7 +212,7 @@ func claimTogether(t *testing.T, h Harness) {
 					return err
 				}
 				if b == nil {
-					continue // others hold what is left, for the moment
+					continue // others hold the remaining events
 				}
 				if err := note(b); err != nil {
 					return err
@@ -274,7 +273,7 @@ func claimLate(t *testing.T, h Harness) {
 	late.Commit(t)
 	gone.Rollback(t)
 
-	// Settling must not take the late ones along: they lie between first and last.
+	// Settling must not delete the late events between first and last.
 	settle(t, f.Buffer, b, delivered())
 	equal(t, "rows left", rowIDs(t, f), lateIDs)
 
@@ -327,9 +326,9 @@ func claimNeighbours(t *testing.T, h Harness) {
 	equal(t, "events claimed", b.IDs(), mine)
 	f.ExpireLease(t, b.GroupID, time.Second)
 	takeOverNone(t, n.Buffer)
-	look, err := n.Buffer.CountBacklog(t.Context(), 10)
+	backlog, err := n.Buffer.CountBacklog(t.Context(), 10)
 	ok(t, "CountBacklog", err)
-	equal(t, "the neighbour's backlog", look, buffer.Backlog{Unclaimed: 3})
+	equal(t, "the neighbour's backlog", backlog, buffer.Backlog{Unclaimed: 3})
 
 	nb := claim(t, n.Buffer, 10)
 	equal(t, "events claimed by the neighbour", nb.IDs(), theirs)

@@ -19,14 +19,14 @@ var customCases = []testCase{
 	{name: "custom/check names missing columns", run: customCheck},
 }
 
-// joined needs each event's parent.
+// joined projects only events that have a parent.
 const joined = `
 SELECT e.id AS id, p.name AS topic, e.key AS key, e.payload AS payload, e.headers AS headers
 FROM {table} e JOIN parents p ON p.id = e.parent_id
 WHERE e.group_id = {group} ORDER BY e.id DESC`
 
-// insertWithParents commits events that have a parent each, of the event's id, which is
-// named as the event's topic.
+// insertWithParents commits events, each with a parent of the event's id and named as the
+// event's topic.
 func insertWithParents(t TB, f *Fixture, events ...outbox.Event) []int64 {
 	t.Helper()
 	ids := f.Insert(t, events...)
@@ -37,7 +37,7 @@ func insertWithParents(t TB, f *Fixture, events ...outbox.Event) []int64 {
 	return ids
 }
 
-// dropParents takes the parents away.
+// dropParents deletes parents.
 func dropParents(t TB, f *Fixture, ids ...int64) {
 	t.Helper()
 	for _, id := range ids {
@@ -67,7 +67,7 @@ func customFields(t *testing.T, h Harness) {
 	sameEvents(t, "claimed, with the least there may be", claim(t, f.Buffer, 10), true, ids, events)
 }
 
-// named is the table's name as events of it are called.
+// named returns the table's name, which is the topic of an event that has none.
 func named(f *Fixture) string { return strings.ReplaceAll(strings.Trim(f.Table, `"`), `""`, `"`) }
 
 func customNotProjected(t *testing.T, h Harness) {
@@ -81,7 +81,7 @@ func customNotProjected(t *testing.T, h Harness) {
 	equal(t, "PayloadIsJSON", b.PayloadIsJSON, true)
 	for i, e := range b.Events {
 		if e.NoProjection != (i%2 == 0) {
-			t.Fatalf("event %d of %v: Unprojected is %t", e.ID, ids, e.NoProjection)
+			t.Fatalf("event %d of %v: NoProjection is %t", e.ID, ids, e.NoProjection)
 		}
 	}
 	e := b.Events[2]
@@ -105,7 +105,7 @@ func customNotProjected(t *testing.T, h Harness) {
 	dropParents(t, f, ids...)
 	b = lose(t, f, b, f.Second(t))
 	for _, e := range b.Events {
-		equal(t, "Unprojected", e.NoProjection, true)
+		equal(t, "NoProjection", e.NoProjection, true)
 	}
 	settle(t, f.Buffer, b, buffer.Outcome{Verdict: buffer.Dead, Error: buffer.NotProjected})
 	empty(t, f)
@@ -140,7 +140,7 @@ func customPeek(t *testing.T, h Harness) {
 	equal(t, "events", b.IDs(), ids[:3])
 	for i, e := range b.Events {
 		if e.NoProjection != (i == 1) {
-			t.Fatalf("event %d of %v: Unprojected is %t", e.ID, ids, e.NoProjection)
+			t.Fatalf("event %d of %v: NoProjection is %t", e.ID, ids, e.NoProjection)
 		}
 	}
 	equal(t, "topic", b.Events[0].Topic, "orders.created")
@@ -181,7 +181,7 @@ func customCheck(t *testing.T, h Harness) {
 		}
 		fails(t, "Check without "+name, err, buffer.ErrNotReady)
 		if problems == 0 {
-			t.Fatalf("Examine without %s finds no problem", name)
+			t.Fatalf("Diagnose without %s finds no problem", name)
 		}
 		for _, want := range c.says {
 			if !strings.Contains(strings.ReplaceAll(err.Error(), `"`, ""), strings.ReplaceAll(fill(want), `"`, "")) {

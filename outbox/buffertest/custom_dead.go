@@ -55,8 +55,7 @@ func customReplayed(t *testing.T, h Harness) {
 	empty(t, f)
 }
 
-// customUnique: meanwhile the application has put in a row that leaves no place for one of
-// the dead letters' rows.
+// customUnique: the application inserted a row that conflicts with a dead letter's row.
 func customUnique(t *testing.T, h Harness) {
 	f := h.Open(t, Options{Project: joined})
 	ids := insertWithParents(t, f, orders(3)...)
@@ -67,7 +66,7 @@ func customUnique(t *testing.T, h Harness) {
 	other := insertWithParents(t, f, orders(1)...)
 	f.Exec(t, fmt.Sprintf("UPDATE %s SET seal = 'of %d' WHERE id = %d", f.Table, ids[0], other[0]))
 
-	replay(t, f.Buffer, buffer.DeadFilter{}, 1, 1) // what cannot go back does not use the limit up
+	replay(t, f.Buffer, buffer.DeadFilter{}, 1, 1) // rows that cannot be replayed do not count against the limit
 	equal(t, "events", takeOver(t, f.Buffer).IDs(), ids[1:2])
 	replay(t, f.Buffer, buffer.DeadFilter{}, 10, 1)
 	equal(t, "events", takeOver(t, f.Buffer).IDs(), ids[2:])
@@ -80,8 +79,8 @@ func customUnique(t *testing.T, h Harness) {
 	equal(t, "dead letters open", deadIDs(t, f, isOpen), []int64(nil))
 }
 
-// customStamped: a stamp that was taken away would make an event fresh again, and it went
-// out under a group_id that the sink may remember.
+// customStamped: an event that lost its stamp would be claimed under a new group_id, and the
+// sink would not recognise it.
 func customStamped(t *testing.T, h Harness) {
 	f := h.Open(t, Options{Project: joined})
 	ids := insertWithParents(t, f, orders(6)...)

@@ -17,13 +17,13 @@ var customErrorCases = []testCase{
 	{name: "custom/halving isolates the bad event", run: customHalved},
 }
 
-// wrong expects a batch of these events that could not be projected, and an error of one
-// line that names all of that.
+// wrong expects a batch of these events whose projection failed, and an error of one line that
+// contains all the names.
 func wrong(t *testing.T, b *buffer.Lease, ids []int64, names ...string) {
 	t.Helper()
 	equal(t, "events of a batch that cannot be projected", b.IDs(), ids)
 	if b.ProjectErr == nil {
-		t.Fatalf("a projection that goes wrong is not noticed: %+v", b.Events)
+		t.Fatalf("a failed projection was not reported: %+v", b.Events)
 	}
 	for _, e := range b.Events {
 		ok(t, "an event of a batch that cannot be projected", e.ProjectErr)
@@ -44,8 +44,8 @@ func saysAll(t *testing.T, err error, names []string) {
 	}
 }
 
-// wrongEvent expects that of these events the one at bad alone is to blame, and an error of
-// one line that names all of that.
+// wrongEvent expects that the projection failed for the event at bad alone, and an error of one
+// line that contains all the names.
 func wrongEvent(t *testing.T, b *buffer.Lease, ids []int64, bad int, names ...string) {
 	t.Helper()
 	equal(t, "events of a batch with one that cannot be sent", b.IDs(), ids)
@@ -55,29 +55,29 @@ func wrongEvent(t *testing.T, b *buffer.Lease, ids []int64, bad int, names ...st
 		switch {
 		case i != bad:
 			ok(t, fmt.Sprintf("event %d of %v", e.ID, ids), e.ProjectErr)
-			equal(t, "Unprojected", e.NoProjection, false)
+			equal(t, "NoProjection", e.NoProjection, false)
 			if e.Payload == nil {
 				t.Fatalf("event %d has no payload: %+v", e.ID, e)
 			}
 		case e.ProjectErr == nil || e.Payload != nil || e.Headers != nil || e.NoProjection:
-			t.Fatalf("there is something to send of an event that cannot be: %+v", e)
+			t.Fatalf("an event that cannot be projected has content: %+v", e)
 		default:
 			saysAll(t, e.ProjectErr, names)
 		}
 	}
 }
 
-// overflows is 1 for every event but the bad one, of which it is an error.
+// overflows is 1 for every event but the bad one, for which it fails.
 const overflows = `abs(CAST(CASE WHEN e.topic = 'bad' THEN -9223372036854775808 ELSE -1 END AS bigint))`
 
-// customErrors: the projections trip over the event whose topic is bad.
+// customErrors: the projections fail for the event whose topic is bad.
 func customErrors(t *testing.T, h Harness) {
 	const rows = ` FROM {table} e WHERE e.group_id = {group}`
 	for name, c := range map[string]struct {
 		project string
 		bad     outbox.Event
 		says    []string // {id} is the bad event's
-		event   bool     // it is the event's doing
+		event   bool     // the error is that event's
 		is      error
 	}{
 		"an event twice": {
@@ -118,7 +118,7 @@ func customErrors(t *testing.T, h Harness) {
 			for i := range says {
 				says[i] = strings.ReplaceAll(says[i], "{id}", fmt.Sprint(ids[1]))
 			}
-			if err := f.Buffer.Check(t.Context()); err != nil { // what is wrong for every batch may be seen at the start
+			if err := f.Buffer.Check(t.Context()); err != nil { // Check may find what fails for every batch
 				fails(t, "Check", err, buffer.ErrNotReady)
 				for _, name := range says {
 					if !strings.Contains(err.Error(), name) {

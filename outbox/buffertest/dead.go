@@ -19,7 +19,7 @@ var deadCases = []testCase{
 }
 
 // dead lists the event ids of the dead letters that match.
-func dead(t *testing.T, b Buffer, f buffer.DeadFilter) []int64 {
+func dead(t *testing.T, b buffer.Buffer, f buffer.DeadFilter) []int64 {
 	t.Helper()
 	events, err := b.ListDead(t.Context(), f, nil, 1000)
 	ok(t, "Dead", err)
@@ -60,14 +60,14 @@ func sameDeadLetters(t *testing.T, f *Fixture, events []outbox.Event) {
 			DiedAt: d.DiedAt.UTC(), NotifiedAt: d.NotifiedAt, ClosedAt: d.ClosedAt, ClosedAs: d.ClosedAs,
 		}
 		about(t, "died_at", time.Since(d.DiedAt), 0)
-		if i < len(got) && got[i].DeadLetter != nil { // a custom table has a row to put back
+		if i < len(got) && got[i].DeadLetter != nil { // a custom table keeps the whole row
 			b.Events[i].DeadLetter.Row = got[i].DeadLetter.Row
 		}
 	}
 	sameDead(t, got, b.Events)
 }
 
-// sameDead compares events with their dead letters; the times by what they stand for.
+// sameDead compares events with their dead letters; times are compared as instants.
 func sameDead(t *testing.T, got, want []outbox.Event) {
 	t.Helper()
 	equal(t, "dead letters", len(got), len(want))
@@ -121,15 +121,15 @@ func deadFilters(t *testing.T, h Harness) {
 		return some
 	}
 	for _, c := range []struct {
-		filter buffer.DeadFilter
-		open   []int64
-		untold int64
-		closed []int64 // as well, when Closed is set
+		filter     buffer.DeadFilter
+		open       []int64
+		unnotified int64
+		closed     []int64 // as well, when Closed is set
 	}{
 		{buffer.DeadFilter{}, at(0, 1, 3, 4), 3, at(2)},
 		{buffer.DeadFilter{IDs: at(4, 2, 0)}, at(0, 4), 2, at(2)},
 		{buffer.DeadFilter{IDs: []int64{ids[4] + 1}}, nil, 0, nil},
-		{buffer.DeadFilter{IDs: []int64{}}, nil, 0, nil}, // none is not any
+		{buffer.DeadFilter{IDs: []int64{}}, nil, 0, nil}, // an empty list matches nothing
 		{buffer.DeadFilter{Topic: "orders.created"}, at(0, 1), 2, nil},
 		{buffer.DeadFilter{Topic: "orders"}, nil, 0, nil},
 		{buffer.DeadFilter{Topic: "orders%"}, nil, 0, nil},
@@ -160,7 +160,7 @@ func deadFilters(t *testing.T, h Harness) {
 			n, err := f.Buffer.CountDead(t.Context(), c.filter)
 			ok(t, "CountDead", err)
 			equal(t, fmt.Sprintf("count, closed %t, of %s", closed, what), n,
-				buffer.DeadCount{Open: int64(len(c.open)), Unnotified: c.untold, Closed: int64(len(c.closed))})
+				buffer.DeadCount{Open: int64(len(c.open)), Unnotified: c.unnotified, Closed: int64(len(c.closed))})
 		}
 	}
 }

@@ -17,7 +17,7 @@ var deferredCases = []testCase{
 	{name: "deferred/ignores an address without an outage", run: deferredRefused},
 }
 
-// outage puts the batch back to wait for an address.
+// outage settles the batch as waiting for an address.
 func outage(t *testing.T, b batches, batch *buffer.Lease, address string, after time.Duration) {
 	t.Helper()
 	o := retry(batch, after)
@@ -81,7 +81,7 @@ func deferredLists(t *testing.T, h Harness) {
 	deferredAddresses(t, n.Buffer, "c")
 
 	retryNow(t, f.Buffer, "b", 0, 1)
-	deferredAddresses(t, f.Buffer, "", "a", "b") // it still waits, until somebody takes it
+	deferredAddresses(t, f.Buffer, "", "a", "b") // it waits until it is taken over
 	b = takeOver(t, f.Buffer)
 	deferredAddresses(t, f.Buffer, "", "a")
 	settle(t, f.Buffer, b, delivered())
@@ -148,14 +148,13 @@ func deferredWaiting(t *testing.T, h Harness) {
 	retryNow(t, f.Buffer, "a", 0, 1)
 	about(t, "due_at of what is leased", ledgerOf(t, f, leased.GroupID).DueIn, lease)
 	about(t, "due_at of what is marked", ledgerOf(t, f, marked.GroupID).DueIn, lease)
-	for _, want := range batches[2:] { // the one that was due before was not made younger
+	for _, want := range batches[2:] { // a batch that was due keeps its due_at
 		equal(t, "batch taken over", takeOver(t, f.Buffer).GroupID, want.GroupID)
 	}
 	takeOverNone(t, f.Buffer)
 }
 
-// deferredRefused: a relay that knows nothing of addresses put the batch back, and left
-// the one it had.
+// deferredRefused: a refusal without an address keeps the batch's earlier one.
 func deferredRefused(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	f.Insert(t, orders(2)...)

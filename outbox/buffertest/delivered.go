@@ -16,7 +16,7 @@ var deliveredCases = []testCase{
 	{name: "delivered/takeover deletes first and regroups the rest", run: deliveredTakenOver},
 	{name: "delivered/mark stays until the settle", run: deliveredStays},
 	{name: "delivered/events deleted meanwhile are ignored", run: deliveredVanished},
-	{name: "delivered/locked events are deleted later", rowLocks: true, run: deliveredLocked},
+	{name: "delivered/locked events are deleted later", rowLocksOnly: true, run: deliveredLocked},
 }
 
 func deliveredLedger(t *testing.T, h Harness) {

@@ -16,7 +16,7 @@ var discardCases = []testCase{
 	{name: "discard/takes open matching dead letters only", run: discardFiltered},
 }
 
-func discard(t *testing.T, b Buffer, f buffer.DeadFilter, limit, want int) {
+func discard(t *testing.T, b buffer.Buffer, f buffer.DeadFilter, limit, want int) {
 	t.Helper()
 	n, err := b.Discard(t.Context(), f, limit)
 	ok(t, "Discard", err)
@@ -59,7 +59,7 @@ func discardLimit(t *testing.T, h Harness) {
 func discardTogether(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	bury(t, f, "refused", orders(60)...)
-	n := together(t, f, func(ctx context.Context, b Buffer) (int, error) {
+	n := together(t, f, func(ctx context.Context, b buffer.Buffer) (int, error) {
 		return b.Discard(ctx, buffer.DeadFilter{}, 7)
 	})
 	equal(t, "dead letters discarded", n, 60)

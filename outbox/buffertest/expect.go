@@ -16,11 +16,11 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-// lease is longer than any case runs: a lease ends when a case says so, by
-// Fixture.ExpireLease, never because the machine was slow.
+// lease is longer than any case runs: a lease ends only by Fixture.ExpireLease, never because
+// the machine is slow.
 const lease = time.Hour
 
-// orders makes n events that tell each other apart.
+// orders makes n different events.
 func orders(n int) []outbox.Event {
 	events := make([]outbox.Event, n)
 	for i := range events {
@@ -33,7 +33,7 @@ func orders(n int) []outbox.Event {
 func equal(t TB, what string, got, want any) {
 	t.Helper()
 	if reflect.DeepEqual(got, want) {
-		return // go-cmp is slow, and the model asks thousands of times
+		return // go-cmp is slow, and the model compares thousands of times
 	}
 	if d := cmp.Diff(want, got, cmpopts.EquateEmpty()); d != "" {
 		t.Fatalf("%s: unexpected difference (-want +got):\n%s", what, d)
@@ -54,7 +54,7 @@ func fails(t TB, what string, err, want error) {
 	}
 }
 
-// batches is what a [Buffer] and a [Queue] do alike.
+// batches is the part of [buffer.Queue] that works on batches.
 type batches interface {
 	Claim(ctx context.Context, limit int, lease time.Duration) (*buffer.Lease, error)
 	TakeOver(ctx context.Context, lease time.Duration) (*buffer.Lease, error)
@@ -109,8 +109,7 @@ func takeOverNone(t testing.TB, b batches) {
 	}
 }
 
-// lose makes the batch expired and lets other take it over: the lease of batch
-// is lost.
+// lose expires the batch's lease and lets other take the batch over.
 func lose(t testing.TB, f *Fixture, batch *buffer.Lease, other batches) *buffer.Lease {
 	t.Helper()
 	f.ExpireLease(t, batch.GroupID, time.Second)
@@ -126,7 +125,7 @@ func settle(t testing.TB, b batches, batch *buffer.Lease, outcomes ...buffer.Out
 	ok(t, "Settle", b.Settle(t.Context(), batch, outcomes))
 }
 
-// delivered is the outcome of a batch, or of some of it, that reached the sink.
+// delivered is the outcome of a delivered batch, or of the events ids of it.
 func delivered(ids ...int64) buffer.Outcome {
 	return buffer.Outcome{Verdict: buffer.Delivered, IDs: ids}
 }
@@ -150,7 +149,7 @@ func ledgerOf(t TB, f *Fixture, groupID uuid.UUID) LedgerRow {
 	return LedgerRow{}
 }
 
-// retry is the outcome of a batch that is to be sent again as a whole.
+// retry is the outcome of a batch that is retried as a whole.
 func retry(b *buffer.Lease, after time.Duration) buffer.Outcome {
 	return buffer.Outcome{Verdict: buffer.Retry, GroupID: b.GroupID, After: after}
 }
@@ -165,8 +164,8 @@ func bury(t testing.TB, f *Fixture, reason string, events ...outbox.Event) *buff
 	return b
 }
 
-// dead letters returns the event ids of the dead letters in the table for which is
-// says so, in ascending order.
+// deadIDs returns the event ids of the dead letters for which is returns true, in ascending
+// order.
 func deadIDs(t TB, f *Fixture, is func(*DeadLetter) bool) []int64 {
 	t.Helper()
 	ids := []int64{}
@@ -193,8 +192,7 @@ func rowIDs(t TB, f *Fixture) []int64 {
 	return ids
 }
 
-// about expects that a duration is what it should be, give or take the time a
-// case may need on a slow machine.
+// about expects a duration, with the tolerance that a slow machine needs.
 func about(t TB, what string, got, want time.Duration) {
 	t.Helper()
 	const slack = 2 * time.Minute
@@ -211,12 +209,12 @@ func untouched(t testing.TB, f *Fixture, what string, act func()) {
 		Ledger []LedgerRow
 		Dead   []DeadLetter
 	}
-	look := func() state { return state{f.Rows(t), f.Ledger(t), f.Dead(t)} }
-	before := look()
+	read := func() state { return state{f.Rows(t), f.Ledger(t), f.Dead(t)} }
+	before := read()
 	act()
-	after := look()
+	after := read()
 	for i := range before.Ledger {
-		before.Ledger[i].DueIn = 0 // it shrinks by itself; compared below
+		before.Ledger[i].DueIn = 0 // time changes it
 	}
 	for i := range after.Ledger {
 		after.Ledger[i].DueIn = 0
@@ -224,8 +222,8 @@ func untouched(t testing.TB, f *Fixture, what string, act func()) {
 	equal(t, what, after, before)
 }
 
-// eventually calls done until it is true, for at most as long as a late event
-// may take to be seen (promise 8 of the contract) and some.
+// eventually calls done until it returns true. Its timeout is longer than a late event may take
+// (promise 8 of the contract).
 func eventually(t testing.TB, what string, done func(context.Context) bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)

@@ -10,27 +10,29 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-// Harness is how the suite gets at one kind of buffer.
+// Harness describes one kind of buffer to the suite.
 type Harness struct {
-	// Open makes a new, migrated place (a schema, a file) with one empty buffer
-	// table, and opens a buffer on it. Everything is gone when t ends.
+	// Open makes a migrated database or file with one empty buffer table, and opens a
+	// buffer on it. It removes everything when t ends.
 	Open func(t testing.TB, opt Options) *Fixture
-	// RowLocks: several transactions may write to the buffer at once, and a row
-	// that one has changed is locked for the others. Without it one writer at a
-	// time is let in, and the cases that need two of them do not exist.
+	// RowLocks reports whether several transactions may write to the buffer at once, and
+	// lock the rows that they change. Otherwise the cases that need two writers are skipped.
 	RowLocks bool
-	// Claim is the mode that is tested; the cases that keep order have their own.
+	// Claim is the mode under test. The cases of order choose their own.
 	Claim buffer.ClaimMode
-	// Custom is set if the buffer tables are custom, with integer ids, and what is sent is
-	// what [Options.Project] makes of them. They have the columns of the relay's table,
-	// with nothing demanded of topic and headers, and three more, which may be NULL:
-	// parent_id (an integer), seal (text, UNIQUE) and raw (bytes; Tx.Insert puts some
-	// there). Beside them is a table parents (id integer primary key, name text) that
-	// nothing refers to.
+	// Custom reports whether the buffer tables are custom ones, with integer ids, and events
+	// come from [Options.Project]. They have the columns of the relay's table, all of which
+	// but id and payload may be NULL, and three more, which may be NULL too: parent_id (an
+	// integer), seal (text, UNIQUE) and raw (bytes; Tx.Insert fills it). The database also
+	// has a table parents (id integer primary key, name text), without foreign keys.
 	Custom bool
+	// UUIDKeys reports whether the key of the custom tables is a uuid without a cursor. The
+	// column id is an integer nevertheless, so that the cases can name rows by it, and the
+	// fixture converts between that id and the numbers that the relay gives to events.
+	UUIDKeys bool
 }
 
-// Options say what to open.
+// Options of one database.
 type Options struct {
 	// Bytes: the payload's column takes opaque bytes, not JSON.
 	Bytes bool
@@ -38,35 +40,35 @@ type Options struct {
 	Archive bool
 	// Ordered: the buffers keep order by key.
 	Ordered bool
-	// Random: claims that choose at random do so, and not the first they could choose.
+	// Random: claims that choose at random do so; otherwise they choose the first.
 	Random bool
 	// Claim is how the buffers claim; "" where they keep order.
 	Claim buffer.ClaimMode
-	// Project is the projection of a harness for custom tables: SQL that every database
-	// understands, with {table} for the buffer's table and {group} for the parameter.
-	// "": it returns the table's columns as they are.
+	// Project is the projection of a custom table, in SQL that every database understands.
+	// {table} stands for the buffer's table and {group} for the parameter. "": it
+	// returns the table's columns unchanged.
 	Project string
 }
 
-// Fixture is an open buffer and what the suite needs to see behind it. Its
-// functions are called by one goroutine at a time.
+// Fixture is an open buffer with access to its tables. One goroutine at a time calls its
+// functions.
 type Fixture struct {
-	// Buffer is the one under test.
-	Buffer Buffer
+	// Buffer is the buffer under test.
+	Buffer buffer.Buffer
 	// Pipeline is its pipeline's name.
 	Pipeline string
-	// Table is the buffer table's name, as Exec understands it unquoted.
+	// Table is the buffer table's name as Exec needs it, quoted if necessary.
 	Table string
-	// Second opens the buffer that another process would have: same table, same
-	// pipeline, another owner.
-	Second func(t testing.TB) Buffer
+	// Second opens the buffer of another process: same table, same pipeline, another
+	// owner.
+	Second func(t testing.TB) buffer.Buffer
 	// Plain is Second without Options.Ordered.
-	Plain func(t testing.TB) Buffer
-	// Queue opens the dead-letter queue of Pipeline: the first call
-	// those of Buffer, each further one those of another process.
-	Queue func(t testing.TB) Queue
-	// Neighbour opens another pipeline with a buffer table of its own, its
-	// ledger and dead letters in the same place.
+	Plain func(t testing.TB) buffer.Buffer
+	// Queue opens the dead-letter queue of Pipeline: the first call returns that of Buffer,
+	// each further one that of another process.
+	Queue func(t testing.TB) buffer.Queue
+	// Neighbour opens another pipeline on another buffer table, with the same ledger and
+	// dead letters.
 	Neighbour func(t testing.TB) *Fixture
 
 	// Begin starts an application's transaction.
@@ -76,28 +78,26 @@ type Fixture struct {
 	Exec func(t TB, statement string)
 	// ExpireLease moves the batch's due_at that far into the past.
 	ExpireLease func(t TB, groupID uuid.UUID, ago time.Duration)
-	// Rows is what is in the buffer table, by id.
+	// Rows returns the buffer table's rows by id.
 	Rows func(t TB) []Row
-	// Row is all that a custom table says of one event, its group_id apart, in any
-	// form that tells two rows apart.
+	// Row returns a text of all columns of a custom table's row but group_id; different rows
+	// have different texts.
 	Row func(t TB, id int64) string
-	// Ledger is what is in outbox_batches, every buffer's, by group_id.
+	// Ledger returns outbox_batches, of every buffer, by group_id.
 	Ledger func(t TB) []LedgerRow
-	// ListDead is what is in outbox_dead_letters, every pipeline's, by event_id and
-	// died_at.
+	// Dead returns outbox_dead_letters, of every pipeline, by event_id and died_at.
 	Dead func(t TB) []DeadLetter
-	// Archived is what is in outbox_archive, by id and group_id.
+	// Archived returns outbox_archive by id and group_id.
 	Archived func(t TB) []ArchivedEvent
 }
 
-// TB is what the fixture's functions need of a test; *testing.T, *testing.B and
-// *rapid.T have it.
+// TB is the part of *testing.T, *testing.B and *rapid.T that the fixture uses.
 type TB interface {
 	Helper()
 	Fatalf(format string, args ...any)
 }
 
-// Tx is a transaction of the application's.
+// Tx is a transaction of the application.
 type Tx interface {
 	// Insert puts events into the buffer table with plain SQL and returns their
 	// ids, in the events' order.
@@ -109,7 +109,7 @@ type Tx interface {
 	Rollback(t TB)
 }
 
-// Row is what the buffer table says of one event.
+// Row is a row of the buffer table.
 type Row struct {
 	ID      int64
 	GroupID uuid.UUID // uuid.Nil is NULL
@@ -121,7 +121,7 @@ type LedgerRow struct {
 	Buffer, Claim string
 	State         string // leased, waiting, delivered
 	LeaseNo       int64
-	// DueIn is due_at less the database's clock.
+	// DueIn is due_at minus the database's clock.
 	DueIn                               time.Duration
 	Owner                               string
 	UnfinishedLeases, Attempts, Outages int

@@ -17,12 +17,12 @@ var leaseCases = []testCase{
 	{name: "lease/is renewed", run: leaseRenewed},
 	{name: "lease/is taken over only after it ended", run: leaseTakenOver},
 	{name: "lease/longest due is taken over first", run: leaseDueLongest},
-	{name: "lease/expired owner settles if nobody took over", run: leaseExpired},
+	{name: "lease/expired owner settles if no take over came first", run: leaseExpired},
 	{name: "lease/fences a former owner", run: leaseLost},
 	{name: "lease/ends with the settle", run: leaseSettled},
 	{name: "lease/counts unfinished leases, attempts and outages", run: leaseCounts},
 	{name: "lease/concurrent takeovers take different batches", run: leaseTogether},
-	{name: "lease/takeover skips locked batches", rowLocks: true, run: leaseLocked},
+	{name: "lease/takeover skips locked batches", rowLocksOnly: true, run: leaseLocked},
 }
 
 func leaseRenewed(t *testing.T, h Harness) {
@@ -40,7 +40,7 @@ func leaseRenewed(t *testing.T, h Harness) {
 	equal(t, "lease_no", []int64{row.LeaseNo, b.LeaseNo}, []int64{1, 1})
 
 	f.ExpireLease(t, b.GroupID, time.Second)
-	ok(t, "Renew of a lease that nobody took", f.Buffer.Renew(t.Context(), b, lease))
+	ok(t, "Renew of an expired lease", f.Buffer.Renew(t.Context(), b, lease))
 	takeOverNone(t, f.Second(t))
 }
 
@@ -54,7 +54,7 @@ func leaseTakenOver(t *testing.T, h Harness) {
 	takeOverNone(t, f.Buffer)
 
 	f.ExpireLease(t, b.GroupID, time.Second)
-	claimNone(t, second) // stamped is stamped
+	claimNone(t, second) // a stamp stays
 	before := time.Now()
 	taken := takeOver(t, second)
 	after := time.Now()
@@ -65,7 +65,7 @@ func leaseTakenOver(t *testing.T, h Harness) {
 	equal(t, "first and last id", []int64{taken.FirstID, taken.LastID}, []int64{ids[0], ids[2]})
 	equal(t, "origins", taken.Origins, []uuid.UUID(nil))
 	if taken.DeliveryRecorded() {
-		t.Fatalf("the batch is marked delivered, nobody marked it")
+		t.Fatalf("the batch is marked delivered, but MarkDelivered was not called")
 	}
 	if taken.Ends.Before(before.Add(lease-time.Second)) || taken.Ends.After(after.Add(lease)) {
 		t.Fatalf("the lease ends %v after the take over, want %v", taken.Ends.Sub(before), lease)
@@ -106,8 +106,8 @@ func leaseExpired(t *testing.T, h Harness) {
 	empty(t, f)
 }
 
-// stale tries everything an owner may do and expects that nothing comes of it.
-func stale(t *testing.T, f *Fixture, owner Buffer, b *buffer.Lease) {
+// stale calls every method of an owner and expects that nothing changes.
+func stale(t *testing.T, f *Fixture, owner buffer.Buffer, b *buffer.Lease) {
 	t.Helper()
 	ids := b.IDs()
 	attempts := map[string]func() error{
@@ -159,7 +159,7 @@ func leaseSettled(t *testing.T, h Harness) {
 	f.Insert(t, orders(4)...)
 	b := claim(t, f.Buffer, 10)
 	settle(t, f.Buffer, b, buffer.Outcome{Verdict: buffer.Retry, GroupID: b.GroupID, After: lease})
-	stale(t, f, f.Buffer, b) // it waits, and is nobody's
+	stale(t, f, f.Buffer, b) // it waits and has no owner
 
 	taken := lose(t, f, b, f.Buffer)
 	ids := taken.IDs()
@@ -210,7 +210,7 @@ func leaseCounts(t *testing.T, h Harness) {
 func leaseTogether(t *testing.T, h Harness) {
 	const batches = 40
 	f := h.Open(t, Options{})
-	buffers := []Buffer{f.Buffer, f.Second(t)}
+	buffers := []buffer.Buffer{f.Buffer, f.Second(t)}
 	f.Insert(t, orders(batches)...)
 	for range batches {
 		f.ExpireLease(t, claim(t, f.Buffer, 1).GroupID, time.Minute)
@@ -234,7 +234,7 @@ func leaseTogether(t *testing.T, h Harness) {
 					return err
 				}
 				if b == nil {
-					continue // others are at what is left
+					continue // others hold the remaining batches
 				}
 				mu.Lock()
 				twice := taken[b.GroupID]

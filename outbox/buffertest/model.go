@@ -16,71 +16,70 @@ import (
 )
 
 var modelCases = []testCase{
-	{name: "model/loses nothing and sends nothing twice", run: model},
+	{name: "model/loses nothing and sends nothing twice", run: randomSequences},
 }
 
-// model runs random sequences of everything that applications, owners, former
-// owners and crashes do, and compares the tables with what they must hold after
-// every step.
-func model(t *testing.T, h Harness) {
+// randomSequences runs random sequences of everything that applications, owners, former owners
+// and crashes do, and compares the tables with a model after every step.
+func randomSequences(t *testing.T, h Harness) {
 	f := h.Open(t, Options{Archive: true, Random: true})
-	buffers, queues := []Buffer{f.Buffer, f.Second(t)}, []Queue{f.Queue(t), f.Queue(t)}
+	buffers, queues := []buffer.Buffer{f.Buffer, f.Second(t)}, []buffer.Queue{f.Queue(t), f.Queue(t)}
 	rapid.Check(t, func(t *rapid.T) {
 		for _, table := range []string{f.Table, "outbox_batches", "outbox_dead_letters", "outbox_archive"} {
 			f.Exec(t, "DELETE FROM "+table)
 		}
-		w := &world{
+		m := &model{
 			f: f, buffers: buffers, queues: queues, slow: map[int64]bool{},
 			committed: map[int64]bool{}, rows: map[int64]uuid.UUID{}, fate: map[int64]string{},
 			members: map[uuid.UUID][]int64{}, live: map[uuid.UUID]*liveBatch{}, dead: map[buffer.DeadKey]*deadLetter{},
 		}
 		actions := map[string]func(*rapid.T){
-			"":          w.compare,
-			"insert":    w.insert,
-			"roll back": w.rollBack,
-			"claim":     w.claim,
-			"expired":   w.expireLease,
-			"take over": w.takeOver,
-			"renew":     w.renew,
-			"settle":    w.settle,
-			"mark":      w.markDelivered,
-			"crash":     w.crash,
-			"retry now": w.retryNow,
-			"queue":     w.claimDead,
-			"replay":    w.replay,
-			"discard":   w.discard,
-			"repair":    w.repair,
+			"":          m.compare,
+			"insert":    m.insert,
+			"roll back": m.rollBack,
+			"claim":     m.claim,
+			"expired":   m.expireLease,
+			"take over": m.takeOver,
+			"renew":     m.renew,
+			"settle":    m.settle,
+			"mark":      m.markDelivered,
+			"crash":     m.crash,
+			"retry now": m.retryNow,
+			"queue":     m.claimDead,
+			"replay":    m.replay,
+			"discard":   m.discard,
+			"repair":    m.repair,
 		}
-		// Late commits are waited for at the end, so not every run has them.
+		// Not every run has late commits, because the end of the run waits for them.
 		if h.RowLocks && rapid.IntRange(0, 7).Draw(t, "late commits") == 0 {
-			defer w.endTransactions(t, false)
-			actions["begin"] = w.begin
-			actions["commit"] = w.commit
+			defer m.endTransactions(t, false)
+			actions["begin"] = m.begin
+			actions["commit"] = m.commit
 		}
 		t.Repeat(actions)
-		w.drain(t)
+		m.drain(t)
 	})
 }
 
-// world is what the tables must hold, and who holds which batch.
-type world struct {
+// model is the expected content of the tables, and the owner of each batch.
+type model struct {
 	f       *Fixture
-	buffers []Buffer
-	queues  []Queue
+	buffers []buffer.Buffer
+	queues  []buffer.Queue
 
-	committed  map[int64]bool                 // every event there ever was
+	committed  map[int64]bool                 // all events
 	rows       map[int64]uuid.UUID            // the buffer table
 	live       map[uuid.UUID]*liveBatch       // the ledger
 	dead       map[buffer.DeadKey]*deadLetter // the dead letters
 	fate       map[int64]string               // delivered, dead or discarded, of events that are gone
-	members    map[uuid.UUID][]int64          // of every group_id there ever was
+	members    map[uuid.UUID][]int64          // of all group_ids
 	maxClaimed int64                          // unclaimed ids below it were committed late
-	slow       map[int64]bool                 // drawn in transactions that stayed open for a while
-	owners     []*owner                       // of today and of the past
+	slow       map[int64]bool                 // inserted by transactions that stayed open
+	owners     []*owner                       // present and former ones
 	open       []*openTx
 }
 
-// liveBatch is a batch of events or, of a hook, of their dead letters.
+// liveBatch is a batch of events or of dead letters.
 type liveBatch struct {
 	queue                         bool
 	state                         string
@@ -97,16 +96,16 @@ type deadLetter struct {
 	queueGroup       uuid.UUID
 }
 
-// due says whether a take over may, must or must not take the batch.
+// due is whether a take over may, must or must not take the batch.
 type due int
 
 const (
 	later due = iota
-	soon      // marked a moment ago
+	soon      // just marked delivered
 	now
 )
 
-// owner is somebody who leased a batch, and may not know that it lost it.
+// owner has leased a batch, and may have lost it.
 type owner struct {
 	buffer batches
 	queue  bool
@@ -118,31 +117,31 @@ type openTx struct {
 	ids []int64
 }
 
-// holds tells whether the owner's lease is the batch's current one.
-func (w *world) holds(o *owner) bool {
-	b := w.live[o.batch.GroupID]
+// holds reports whether the owner's lease is the batch's current one.
+func (m *model) holds(o *owner) bool {
+	b := m.live[o.batch.GroupID]
 	return b != nil && b.state != "waiting" && b.leaseNo == o.batch.LeaseNo
 }
 
-// compare looks at the tables, and whether every event is in one place.
-func (w *world) compare(t *rapid.T) {
+// compare compares the tables with the model, and expects every event in exactly one place.
+func (m *model) compare(t *rapid.T) {
 	var rows []Row
-	for id, g := range w.rows {
+	for id, g := range m.rows {
 		rows = append(rows, Row{id, g})
 	}
 	slices.SortFunc(rows, func(a, b Row) int { return cmp.Compare(a.ID, b.ID) })
-	equal(t, "rows", w.f.Rows(t), rows)
+	equal(t, "rows", m.f.Rows(t), rows)
 
 	var want []LedgerRow
-	for _, g := range w.groupIDs() {
-		l, ids := w.live[g], w.members[g]
+	for _, g := range m.groupIDs() {
+		l, ids := m.live[g], m.members[g]
 		want = append(want, LedgerRow{
 			GroupID: g, State: l.state, LeaseNo: l.leaseNo, UnfinishedLeases: l.unfinished, Attempts: l.attempts, Outages: l.outages,
 			Events: len(ids), FirstID: ids[0], LastID: ids[len(ids)-1], Origins: l.origins, Delivered: l.delivered, Address: l.address,
 		})
 	}
 	var got []LedgerRow
-	for _, r := range w.f.Ledger(t) {
+	for _, r := range m.f.Ledger(t) {
 		got = append(got, LedgerRow{
 			GroupID: r.GroupID, State: r.State, LeaseNo: r.LeaseNo, UnfinishedLeases: r.UnfinishedLeases, Attempts: r.Attempts, Outages: r.Outages,
 			Events: r.Events, FirstID: r.FirstID, LastID: r.LastID, Origins: r.Origins, Delivered: r.Delivered, Address: r.Address,
@@ -152,10 +151,10 @@ func (w *world) compare(t *rapid.T) {
 
 	wantDead, gotDead := map[buffer.DeadKey]deadLetter{}, map[buffer.DeadKey]deadLetter{}
 	open := map[int64]int{}
-	for key, l := range w.dead {
+	for key, l := range m.dead {
 		wantDead[key] = l.compared()
 	}
-	for _, d := range w.f.Dead(t) {
+	for _, d := range m.f.Dead(t) {
 		l := deadLetter{notified: isNotified(&d), closed: isClosed(&d), queueGroup: d.HookGroupID}
 		gotDead[buffer.DeadKey{EventID: d.EventID, GroupID: d.GroupID}] = l.compared()
 		if !l.closed {
@@ -166,17 +165,17 @@ func (w *world) compare(t *rapid.T) {
 		t.Fatalf("dead letters are %+v, want %+v", gotDead, wantDead)
 	}
 
-	for id := range w.committed {
-		_, waits := w.rows[id]
-		fate := w.fate[id]
+	for id := range m.committed {
+		_, waits := m.rows[id]
+		fate := m.fate[id]
 		if waits == (fate != "") || (fate == "dead") != (open[id] == 1) || open[id] > 1 {
 			t.Fatalf("event %d: in the buffer %t, fate %q, %d open dead letters", id, waits, fate, open[id])
 		}
 	}
 }
 
-// compared is a dead letter as it is to be found: under which group_id it was told is
-// of no interest any more.
+// compared returns the dead letter as the table must have it. The group_id of a finished
+// notification does not matter.
 func (l deadLetter) compared() deadLetter {
 	if l.notified {
 		l.queueGroup = uuid.Nil
@@ -184,49 +183,48 @@ func (l deadLetter) compared() deadLetter {
 	return l
 }
 
-// drain ends as every relay does: all processes but one are gone, and that one
-// goes on until nothing is left.
-func (w *world) drain(t *rapid.T) {
-	w.endTransactions(t, true)
-	w.owners = nil
+// drain ends all processes but one, which delivers until nothing is left.
+func (m *model) drain(t *rapid.T) {
+	m.endTransactions(t, true)
+	m.owners = nil
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		for g, l := range w.live {
-			w.f.ExpireLease(t, g, time.Second)
+		for g, l := range m.live {
+			m.f.ExpireLease(t, g, time.Second)
 			l.due = now
 		}
-		for len(w.live) > 0 {
-			w.takeOverWith(t, w.buffers[0], false)
-			w.takeOverWith(t, w.queues[0], true)
-			w.deliver(t)
+		for len(m.live) > 0 {
+			m.takeOverWith(t, m.buffers[0], false)
+			m.takeOverWith(t, m.queues[0], true)
+			m.deliver(t)
 		}
-		w.claimWith(t, w.buffers[0], 100)
-		w.claimDeadWith(t, w.queues[0], 100)
-		w.deliver(t)
-		if len(w.rows) == 0 {
+		m.claimWith(t, m.buffers[0], 100)
+		m.claimDeadWith(t, m.queues[0], 100)
+		m.deliver(t)
+		if len(m.rows) == 0 {
 			break
 		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			fresh, late := w.unclaimed()
+			fresh, late := m.unclaimed()
 			t.Fatalf("events %v and, committed late, %v were not claimed", fresh, late)
 		}
 	}
-	w.compare(t)
-	for key, l := range w.dead {
+	m.compare(t)
+	for key, l := range m.dead {
 		if !l.closed && !l.notified {
-			t.Fatalf("the hook has not heard of the dead letter of event %d", key.EventID)
+			t.Fatalf("the hook was not notified of the dead letter of event %d", key.EventID)
 		}
 	}
 	var archived, delivered []int64
-	for _, e := range w.f.Archived(t) {
+	for _, e := range m.f.Archived(t) {
 		archived = append(archived, e.ID)
 	}
-	for id, fate := range w.fate {
+	for id, fate := range m.fate {
 		if fate == "delivered" {
 			delivered = append(delivered, id)
 		}
@@ -235,16 +233,16 @@ func (w *world) drain(t *rapid.T) {
 	equal(t, "events in the archive", archived, delivered)
 }
 
-// deliver settles all that is owned.
-func (w *world) deliver(t *rapid.T) {
-	for _, o := range w.owners {
+// deliver settles every owned batch as delivered.
+func (m *model) deliver(t *rapid.T) {
+	for _, o := range m.owners {
 		outcomes := []buffer.Outcome{delivered()}
 		err := o.buffer.Settle(t.Context(), o.batch, outcomes)
 		if errors.Is(err, buffer.ErrLeaseLost) {
 			t.Fatalf("the only process left lost batch %s", o.batch.GroupID)
 		}
 		ok(t, "Settle", err)
-		w.settled(t, o, outcomes)
+		m.settled(t, o, outcomes)
 	}
-	w.owners = nil
+	m.owners = nil
 }

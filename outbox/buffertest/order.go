@@ -18,8 +18,8 @@ import (
 var orderCases = []testCase{
 	{name: "order/live batch holds its keys", run: orderClaim},
 	{name: "order/gives no key to two claimers", run: orderTogether},
-	{name: "order/late commit precedes later commits", rowLocks: true, run: orderLate},
-	{name: "order/skips a locked event with its key", rowLocks: true, run: orderLocked},
+	{name: "order/late commit precedes later commits", rowLocksOnly: true, run: orderLate},
+	{name: "order/skips a locked event with its key", rowLocksOnly: true, run: orderLocked},
 	{name: "order/parts that share a key are taken in turn", run: orderParts},
 	{name: "order/stuck key hides no other", run: orderStuck},
 	{name: "order/replayed events hold their keys", run: orderReplayed},
@@ -57,7 +57,7 @@ func orderClaim(t *testing.T, h Harness) {
 	empty(t, f)
 }
 
-// orderTogether lets eight goroutines on two buffers empty one table.
+// orderTogether empties one table with eight goroutines on two buffers.
 func orderTogether(t *testing.T, h Harness) {
 	const events, keys, claimers = 3000, 25, 8
 	f := h.Open(t, Options{Ordered: true})
@@ -68,7 +68,7 @@ func orderTogether(t *testing.T, h Harness) {
 		}
 	}
 	f.Insert(t, keyed(names...)...)
-	buffers := []Buffer{f.Buffer, f.Second(t)}
+	buffers := []buffer.Buffer{f.Buffer, f.Second(t)}
 	var (
 		mu      sync.Mutex
 		held    = map[string]bool{}
@@ -122,7 +122,7 @@ func orderTogether(t *testing.T, h Harness) {
 					return err
 				}
 				if b == nil {
-					continue // others hold the keys, for the moment
+					continue // others hold the keys
 				}
 				if err := take(b); err != nil {
 					return err
@@ -174,7 +174,7 @@ func orderParts(t *testing.T, h Harness) {
 	whole := claim(t, f.Buffer, 10)
 	front, back, alone := part(ids[:3], 0), part(ids[3:6], 0), part(ids[6:], 0)
 	settle(t, f.Buffer, whole, front, back, alone)
-	f.ExpireLease(t, back.GroupID, time.Hour) // longer than the others
+	f.ExpireLease(t, back.GroupID, time.Hour) // due before the others
 	f.ExpireLease(t, alone.GroupID, time.Minute)
 
 	equal(t, "a part that shares no key", takeOver(t, f.Buffer).GroupID, alone.GroupID)
@@ -182,13 +182,13 @@ func orderParts(t *testing.T, h Harness) {
 	equal(t, "the part in front", first.GroupID, front.GroupID)
 	takeOverNone(t, other)
 
-	// Its b is delivered, its a waits, and with it the back, which has an a too.
+	// Its b is delivered. Its a waits, and with it the part behind, which has an a too.
 	again := part([]int64{ids[0], ids[2]}, time.Hour)
 	settle(t, f.Buffer, first, delivered(ids[1]), again)
 	takeOverNone(t, other)
-	look, err := f.Buffer.CountBacklog(t.Context(), 0)
+	backlog, err := f.Buffer.CountBacklog(t.Context(), 0)
 	ok(t, "CountBacklog", err)
-	equal(t, "batches that are due", look.Due, 0)
+	equal(t, "batches that are due", backlog.Due, 0)
 	more := f.Insert(t, keyed("a", "b", "e")...)
 	equal(t, "claimed beside them", claim(t, other, 10).IDs(), more[2:])
 
@@ -201,7 +201,7 @@ func orderParts(t *testing.T, h Harness) {
 	equal(t, "the part behind", last.GroupID, back.GroupID)
 	claimNone(t, other)
 
-	// What was delivered of it is deleted, whoever waits for whom.
+	// Its delivered events are deleted, although it waits for another part.
 	ok(t, "MarkDelivered", f.Buffer.MarkDelivered(t.Context(), last, last.IDs()))
 	f.ExpireLease(t, last.GroupID, time.Second)
 	settle(t, other, takeOver(t, other), delivered())
@@ -244,7 +244,7 @@ func orderReplayed(t *testing.T, h Harness) {
 func orderAdopted(t *testing.T, h Harness) {
 	f := h.Open(t, Options{Ordered: true})
 	ids := f.Insert(t, keyed("a", "b", "a", "c")...)
-	ok(t, "Check", f.Buffer.Check(t.Context())) // as every relay does first
+	ok(t, "Check", f.Buffer.Check(t.Context())) // every relay starts with it
 	f.Exec(t, fmt.Sprintf("UPDATE %s SET group_id = '%s' WHERE id <= %d", f.Table, buffer.NewGroupID(), ids[1]))
 	repair(t, f.Buffer, buffer.Repair{Adopted: buffer.Count{Batches: 1, Events: 2}})
 	equal(t, "claimed beside it", claim(t, f.Buffer, 10).IDs(), ids[3:])
@@ -258,7 +258,7 @@ func orderMode(t *testing.T, h Harness) {
 	f := h.Open(t, Options{Ordered: true})
 	plain := f.Plain(t)
 	ids := f.Insert(t, keyed("a", "a", "a")...)
-	refused := func(b Buffer) {
+	refused := func(b buffer.Buffer) {
 		t.Helper()
 		untouched(t, f, "a claim in the other mode", func() {
 			_, err := b.Claim(t.Context(), 10, lease)
@@ -267,7 +267,7 @@ func orderMode(t *testing.T, h Harness) {
 	}
 	first := claim(t, plain, 1)
 	refused(f.Buffer)
-	ok(t, "Check", f.Buffer.Check(t.Context())) // for what lives has to be sent
+	ok(t, "Check", f.Buffer.Check(t.Context())) // live batches must still be sent
 	first = lose(t, f, first, f.Buffer)
 	refused(f.Buffer)
 	settle(t, f.Buffer, first, delivered())

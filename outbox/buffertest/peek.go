@@ -33,7 +33,7 @@ func peekFirst(t *testing.T, h Harness) {
 		events := orders(7)
 		events[2].Key, events[2].Headers = text("k"), outbox.Headers(`{"a": "b"}`)
 		f.Insert(t, events...)
-		claim(t, f.Buffer, 2) // it looks beyond what is claimed
+		claim(t, f.Buffer, 2) // Peek skips claimed events
 		peeked := peek(t, f, 3)
 		if peeked == nil {
 			t.Fatalf("Peek: nothing, although there are unclaimed events")

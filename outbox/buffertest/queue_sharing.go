@@ -28,7 +28,7 @@ var queueSharingCases = []testCase{
 func queueTogether(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	ids := bury(t, f, "refused", orders(60)...).IDs()
-	hooks := []Queue{f.Queue(t), f.Queue(t)}
+	hooks := []buffer.Queue{f.Queue(t), f.Queue(t)}
 	var (
 		mu  sync.Mutex
 		got []int64
@@ -54,7 +54,7 @@ func queueTogether(t *testing.T, h Harness) {
 		})
 	}
 	ok(t, "at the same time", g.Wait())
-	eventually(t, "all are claimed", func(context.Context) bool { // what others had locked was passed over
+	eventually(t, "all are claimed", func(context.Context) bool { // a claim passes over rows that others have locked
 		b, err := hooks[0].Claim(t.Context(), 100, lease)
 		ok(t, "Claim", err)
 		if b != nil {
@@ -106,7 +106,7 @@ func queueClosed(t *testing.T, h Harness) {
 	equal(t, "dead letters closed", deadIDs(t, f, isClosed), ids[:2])
 	equal(t, "rows", f.Rows(t), []Row{{ids[1], again.GroupID}})
 
-	// ListDead once more, it is told once more.
+	// An event that dies again is notified again.
 	settle(t, f.Buffer, again, buffer.Outcome{Verdict: buffer.Dead, Attempts: 1, Error: "refused again"})
 	b = claim(t, queue, 10)
 	equal(t, "dead letters", b.IDs(), ids[1:2])
@@ -137,7 +137,7 @@ func queueSameEvent(t *testing.T, h Harness) {
 	empty(t, f)
 }
 
-// queueReleases: the dead letters were restored without the ledger.
+// queueReleases restores the dead letters without the ledger.
 func queueReleases(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	n := f.Neighbour(t)
@@ -198,7 +198,7 @@ func queueSeparate(t *testing.T, h Harness) {
 	countBacklog(t, queue, 100, buffer.Backlog{Waiting: 1, Delivered: 1})
 	equal(t, "batch taken over", takeOver(t, f.Buffer).GroupID, b.GroupID)
 	takeOverNone(t, f.Buffer)
-	// Nobody settles the other's batch, either.
+	// Neither settles the other's batch.
 	fails(t, "Settle of the buffer's batch by its hook", queue.Settle(t.Context(), b, []buffer.Outcome{delivered()}), buffer.ErrLeaseLost)
 }
 
@@ -213,7 +213,7 @@ func queueStatus(t *testing.T, h Harness) {
 		s.OldestTransaction, s.OldestPending, s.Dead = 0, 0, 0
 		return s
 	}
-	equal(t, "status when there is no dead letter", status(), buffer.Status{})
+	equal(t, "status without dead letters", status(), buffer.Status{})
 	bury(t, f, "refused", orders(7)...)
 	equal(t, "status", status(), buffer.Status{Pending: 7})
 	waiting, marked := claim(t, queue, 1), claim(t, queue, 2)

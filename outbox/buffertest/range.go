@@ -11,16 +11,16 @@ import (
 )
 
 var rangeCases = []testCase{
-	{name: "range/leaves events unchanged", ranged: true, run: rangeUntouched},
-	{name: "range/gaps between ids stay unclaimed", ranged: true, run: rangeGaps},
-	{name: "range/claims locked events", ranged: true, rowLocks: true, run: rangeLocked},
-	{name: "range/spares late commits between its ids", ranged: true, rowLocks: true, run: rangeLate},
-	{name: "range/stale cursor claims no held event", ranged: true, run: rangeBehind},
-	{name: "range/accepts ids chosen by hand", ranged: true, run: rangeByHand},
-	{name: "range/backlog excludes held events", ranged: true, run: rangeBacklog},
+	{name: "range/leaves events unchanged", rangeOnly: true, run: rangeUntouched},
+	{name: "range/gaps between ids stay unclaimed", rangeOnly: true, run: rangeGaps},
+	{name: "range/claims locked events", rangeOnly: true, rowLocksOnly: true, run: rangeLocked},
+	{name: "range/spares late commits between its ids", rangeOnly: true, rowLocksOnly: true, run: rangeLate},
+	{name: "range/stale cursor claims no held event", rangeOnly: true, run: rangeBehind},
+	{name: "range/accepts ids chosen by hand", rangeOnly: true, run: rangeByHand},
+	{name: "range/backlog excludes held events", rangeOnly: true, run: rangeBacklog},
 }
 
-// unstamped expects that it is the ledger alone that knows what a batch holds.
+// unstamped expects that no event carries a group_id.
 func unstamped(t *testing.T, f *Fixture) {
 	t.Helper()
 	before := f.Rows(t)
@@ -56,8 +56,7 @@ func rangeUntouched(t *testing.T, h Harness) {
 	empty(t, f)
 }
 
-// rangeGaps has events appear in a batch's gaps, as late commits do; a hand makes it so
-// on every database.
+// rangeGaps inserts events into a batch's gaps by hand, where late commits would appear.
 func rangeGaps(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	ids := f.Insert(t, orders(12)...)
@@ -79,7 +78,7 @@ func rangeGaps(t *testing.T, h Harness) {
 	equal(t, "events of the part", b.IDs(), []int64{held[0], held[7]})
 	settle(t, f.Buffer, b, buffer.Outcome{Verdict: buffer.Dead, Attempts: 1, Error: "refused"})
 	equal(t, "rows left", rowIDs(t, f), gaps)
-	second := f.Second(t) // looks everywhere first
+	second := f.Second(t) // counts from the beginning first
 	_, err := second.CountBacklog(t.Context(), 100)
 	ok(t, "CountBacklog", err)
 	b = claim(t, second, 100)
@@ -104,8 +103,7 @@ func rangeLocked(t *testing.T, h Harness) {
 	empty(t, f)
 }
 
-// rangeLate has transactions commit late between the ids of batches that end in every
-// way there is.
+// rangeLate commits late between the ids of batches that end in every possible way.
 func rangeLate(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	ends := map[string]func(*buffer.Lease){
@@ -163,7 +161,7 @@ func rangeBehind(t *testing.T, h Harness) {
 		equal(t, "events claimed", claim(t, f.Buffer, 20).IDs(), ids[at:at+20])
 	}
 	settle(t, second, b, delivered())
-	first := lose(t, f, &buffer.Lease{Batch: buffer.Batch{GroupID: f.Rows(t)[0].GroupID}}, f.Buffer) // a hole in what is held
+	first := lose(t, f, &buffer.Lease{Batch: buffer.Batch{GroupID: f.Rows(t)[0].GroupID}}, f.Buffer) // a gap in the held ids
 	settle(t, f.Buffer, first, delivered())
 	equal(t, "events claimed from far behind", claim(t, second, 20).IDs(), ids[61:81])
 	equal(t, "events claimed", claim(t, f.Buffer, 100).IDs(), ids[81:])
@@ -186,7 +184,7 @@ func rangeByHand(t *testing.T, h Harness) {
 	byHand := func(id int64) {
 		f.Exec(t, fmt.Sprintf("INSERT INTO %s (id, topic, payload) VALUES (%d, 'by hand', '1')", f.Table, id))
 	}
-	beyond := ids[2] + 500 // not so many that range would not hold any more
+	beyond := ids[2] + 500 // not enough to make range ineligible
 	byHand(beyond)
 	first := claim(t, f.Buffer, 10)
 	equal(t, "events claimed", first.IDs(), append(ids, beyond))
@@ -201,7 +199,7 @@ func rangeByHand(t *testing.T, h Harness) {
 	settle(t, f.Buffer, first, delivered())
 	settle(t, f.Buffer, b, delivered())
 
-	byHand(ids[1]) // where all is done with
+	byHand(ids[1]) // below the floor
 	third := f.Second(t)
 	eventually(t, "claim of the one below", func(ctx context.Context) bool {
 		_, err := third.CountBacklog(ctx, 10)
@@ -223,20 +221,20 @@ func rangeBacklog(t *testing.T, h Harness) {
 	b := claim(t, f.Buffer, 4)
 	settle(t, f.Buffer, b, retry(b, lease))
 	claim(t, f.Buffer, 3)
-	for range 3 { // the first one looks everywhere, others from the marks
-		for _, each := range []Buffer{f.Buffer, second} {
-			look, err := each.CountBacklog(t.Context(), 100)
+	for range 3 { // the first one counts from the beginning, the others from the watermarks
+		for _, each := range []buffer.Buffer{f.Buffer, second} {
+			backlog, err := each.CountBacklog(t.Context(), 100)
 			ok(t, "CountBacklog", err)
-			equal(t, "backlog", look, buffer.Backlog{Unclaimed: 3, Waiting: 1})
+			equal(t, "backlog", backlog, buffer.Backlog{Unclaimed: 3, Waiting: 1})
 			s, err := each.Status(t.Context())
 			ok(t, "Status", err)
 			equal(t, "pending", s.Pending, int64(10))
 		}
 	}
 	f.ExpireLease(t, b.GroupID, time.Second)
-	look, err := second.CountBacklog(t.Context(), 0)
+	backlog, err := second.CountBacklog(t.Context(), 0)
 	ok(t, "CountBacklog", err)
-	equal(t, "backlog", look, buffer.Backlog{Waiting: 1, Due: 1})
+	equal(t, "backlog", backlog, buffer.Backlog{Waiting: 1, Due: 1})
 	audit(t, second, buffer.Audit{
 		Unclaimed: 3, Leased: buffer.Count{Batches: 1, Events: 3}, Waiting: buffer.Count{Batches: 1, Events: 4},
 	})

@@ -25,8 +25,8 @@ type bucket interface {
 	TakeToken(ctx context.Context, name string, requests int, per time.Duration) (time.Duration, error)
 }
 
-// take takes a token and returns when it may be used: not before the one, not after the
-// other, which lie as far apart as the call took.
+// take takes a token and returns the earliest and the latest time at which it may be used. They
+// differ by the duration of the call.
 func take(t *testing.T, b bucket, name string, requests int, per time.Duration) (from, to time.Time) {
 	t.Helper()
 	began := time.Now()
@@ -38,12 +38,12 @@ func take(t *testing.T, b bucket, name string, requests int, per time.Duration) 
 	return began.Add(wait), time.Now().Add(wait)
 }
 
-// clockStep is what a database's clock leaves out.
+// clockStep is the resolution of a database's clock.
 const clockStep = time.Millisecond
 
 func ratePace(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
-	// So slow that no call takes as long: what is waited for is the pace and nothing else.
+	// The rate is so slow that the duration of a call does not matter.
 	firstFrom, firstTo := take(t, f.Buffer, "orders", 3, time.Hour)
 	for i := range 5 {
 		from, to := take(t, f.Buffer, "orders", 3, time.Hour)
@@ -82,7 +82,7 @@ func rateShared(t *testing.T, h Harness) {
 	equal(t, "tokens", len(waits), each*len(all))
 	slices.Sort(waits)
 	for i, wait := range waits {
-		// Each hour once.
+		// Each hour is taken once.
 		hours := time.Duration(i) * time.Hour
 		if wait > hours+clockStep || wait < hours-took-clockStep {
 			t.Fatalf("token %d is to wait %v, want %v less at most %v", i, wait, hours, took)

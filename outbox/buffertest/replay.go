@@ -26,7 +26,7 @@ var replayCases = []testCase{
 	{name: "replay/ids are never handed out twice", run: replayNewIDs},
 }
 
-func replay(t *testing.T, b Buffer, f buffer.DeadFilter, limit, want int) {
+func replay(t *testing.T, b buffer.Buffer, f buffer.DeadFilter, limit, want int) {
 	t.Helper()
 	n, err := b.Replay(t.Context(), f, limit)
 	ok(t, "Replay", err)
@@ -79,7 +79,7 @@ func replayed(t *testing.T, f *Fixture, events []outbox.Event) {
 		equal(t, "dead letter after the replay", d, buried[i])
 	}
 	equal(t, "dead letters listed", dead(t, f.Buffer, buffer.DeadFilter{}), []int64(nil))
-	claimNone(t, f.Buffer) // nobody else's
+	claimNone(t, f.Buffer) // it is in the other batch
 
 	again := takeOver(t, f.Second(t))
 	equal(t, "events", again.Events, b.Events)
@@ -127,7 +127,7 @@ func replayInBuffer(t *testing.T, h Harness) {
 	b := bury(t, f, "refused", orders(3)...)
 	ids := b.IDs()
 	f.Exec(t, fmt.Sprintf("INSERT INTO %s (id, topic, payload) VALUES (%d, 'restored', '1')", f.Table, ids[0]))
-	for _, want := range ids[1:] { // what cannot go back does not use the limit up
+	for _, want := range ids[1:] { // rows that cannot be replayed do not count against the limit
 		replay(t, f.Buffer, buffer.DeadFilter{}, 1, 1)
 		again := takeOver(t, f.Buffer)
 		equal(t, "events", again.IDs(), []int64{want})
@@ -142,7 +142,7 @@ func replayInBuffer(t *testing.T, h Harness) {
 	empty(t, f)
 }
 
-// replayTwoDead: two open dead letters of one event, as a restore may leave them.
+// replayTwoDead has two open dead letters of one event, as after a restore.
 func replayTwoDead(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	first, second := bury(t, f, "refused", orders(1)...), bury(t, f, "refused", orders(1)...)
@@ -154,7 +154,7 @@ func replayTwoDead(t *testing.T, h Harness) {
 	equal(t, "dead letters open", deadIDs(t, f, isOpen), []int64{first.FirstID})
 	replay(t, f.Buffer, buffer.DeadFilter{}, 10, 0)
 	settle(t, f.Buffer, b, delivered())
-	replay(t, f.Buffer, buffer.DeadFilter{}, 10, 1) // the other dead letter stands for itself
+	replay(t, f.Buffer, buffer.DeadFilter{}, 10, 1) // the second dead letter is replayed too
 	settle(t, f.Buffer, takeOver(t, f.Buffer), delivered())
 	empty(t, f)
 	equal(t, "dead letters open", deadIDs(t, f, isOpen), []int64(nil))
@@ -174,11 +174,10 @@ func replayLimit(t *testing.T, h Harness) {
 	empty(t, f)
 }
 
-// together has two processes do what they can until nothing is left, and returns
-// how much that was.
-func together(t *testing.T, f *Fixture, act func(ctx context.Context, b Buffer) (int, error)) int {
+// together runs act in two processes until nothing is left, and returns the sum.
+func together(t *testing.T, f *Fixture, act func(ctx context.Context, b buffer.Buffer) (int, error)) int {
 	t.Helper()
-	buffers := []Buffer{f.Buffer, f.Second(t)}
+	buffers := []buffer.Buffer{f.Buffer, f.Second(t)}
 	did := make([]int, 2*len(buffers))
 	g, ctx := errgroup.WithContext(t.Context())
 	for i := range did {
@@ -203,7 +202,7 @@ func together(t *testing.T, f *Fixture, act func(ctx context.Context, b Buffer) 
 func replayTogether(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	ids := bury(t, f, "refused", orders(60)...).IDs()
-	n := together(t, f, func(ctx context.Context, b Buffer) (int, error) {
+	n := together(t, f, func(ctx context.Context, b buffer.Buffer) (int, error) {
 		return b.Replay(ctx, buffer.DeadFilter{}, 7)
 	})
 	equal(t, "dead letters replayed", n, len(ids))
@@ -221,8 +220,8 @@ func replayTogether(t *testing.T, h Harness) {
 	empty(t, f)
 }
 
-// mixed buries four events: told, discarded, one of another topic, and one that
-// is neither. The neighbour has a dead letter too.
+// mixed buries four events: one is notified, one discarded, one has another topic. The
+// neighbour has a dead letter too.
 func mixed(t *testing.T, h Harness) (f *Fixture, ids []int64) {
 	f = h.Open(t, Options{})
 	events := orders(4)
@@ -251,7 +250,7 @@ func replayFiltered(t *testing.T, h Harness) {
 	neighbourOpen(t, f)
 }
 
-// neighbourOpen expects that of all dead letters the neighbour's alone is open.
+// neighbourOpen expects that only the neighbour's dead letter is open.
 func neighbourOpen(t *testing.T, f *Fixture) {
 	t.Helper()
 	open := 0

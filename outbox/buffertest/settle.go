@@ -14,7 +14,7 @@ import (
 var settleCases = []testCase{
 	{name: "settle/delivered batch leaves nothing", run: settleDelivered},
 	{name: "settle/deletes exactly the delivered events", run: settleMixed},
-	{name: "settle/spares events between its first and last id", stamped: true, run: settleBetween},
+	{name: "settle/spares events between its first and last id", stampOnly: true, run: settleBetween},
 	{name: "settle/retry of the whole batch keeps the group_id", run: settleRetryAll},
 	{name: "settle/retry of a part has a new group_id and origins", run: settleOrigins},
 	{name: "settle/split batch waits in parts", run: settleSplit},
@@ -24,7 +24,7 @@ var settleCases = []testCase{
 	{name: "settle/open dead letter stays unchanged", run: settleDeadAlready},
 	{name: "settle/closed dead letter is opened again", run: settleDeadClosed},
 	{name: "settle/ignores events deleted meanwhile", run: settleVanished},
-	{name: "settle/locked events block neither side for long", rowLocks: true, run: settleLocked},
+	{name: "settle/locked events block neither side for long", rowLocksOnly: true, run: settleLocked},
 }
 
 func settleDelivered(t *testing.T, h Harness) {
@@ -33,7 +33,7 @@ func settleDelivered(t *testing.T, h Harness) {
 	first, second := claim(t, f.Buffer, 3), claim(t, f.Buffer, 3)
 	settle(t, f.Buffer, first, delivered())
 	equal(t, "rows left", rowIDs(t, f), ids[3:])
-	settle(t, f.Buffer, second, delivered(ids[3:]...)) // naming all is the same as nil
+	settle(t, f.Buffer, second, delivered(ids[3:]...)) // naming all events is the same as nil
 	empty(t, f)
 	equal(t, "dead letters", f.Dead(t), []DeadLetter(nil))
 }
@@ -69,8 +69,8 @@ func settleMixed(t *testing.T, h Harness) {
 	}
 }
 
-// settleBetween has an event that is not of the batch between its first and last
-// id, as a late commit leaves one. A hand makes it so on every database.
+// settleBetween puts an event that is not in the batch between its first and last id, as a late
+// commit does.
 func settleBetween(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	ids := f.Insert(t, orders(3)...)
@@ -122,7 +122,7 @@ func settleOrigins(t *testing.T, h Harness) {
 		equal(t, "events", b.IDs(), ids[i+1:])
 		equal(t, "origins", b.Origins, origins)
 	}
-	// A retry of all of it keeps what it came from.
+	// A retry of the whole batch keeps its origins.
 	settle(t, f.Buffer, b, buffer.Outcome{Verdict: buffer.Retry, GroupID: b.GroupID})
 	b = takeOver(t, f.Buffer)
 	equal(t, "origins", b.Origins, origins)
@@ -189,8 +189,7 @@ func deadComplete(t *testing.T, f *Fixture, events []outbox.Event) {
 	}
 }
 
-// settleDeadTwice: an event that was replayed dies again, under another
-// group_id.
+// settleDeadTwice: a replayed event dies again under another group_id.
 func settleDeadTwice(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	ids := f.Insert(t, orders(2)...)
@@ -222,9 +221,8 @@ func settleDeadAlready(t *testing.T, h Harness) {
 	empty(t, f)
 }
 
-// settleDeadClosed: a restored buffer brings events back under the group_id they died
-// under, and they are refused again. Their dead letters are notified, being notified, and unnotified,
-// all closed since; the last is open.
+// settleDeadClosed: after a restore of the buffer, events are refused again under the group_id
+// under which they died before. Three of their dead letters are closed, one is open.
 func settleDeadClosed(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	first := bury(t, f, "refused", orders(4)...)
@@ -256,7 +254,7 @@ func settleDeadClosed(t *testing.T, h Harness) {
 	}
 	equal(t, "dead letter that was open", after[3], before[3])
 
-	settle(t, queue, notifying, delivered()) // of the dead letter that it was
+	settle(t, queue, notifying, delivered()) // of the earlier dead letter
 	equal(t, "notified dead letters", deadIDs(t, f, isNotified), []int64(nil))
 	equal(t, "unnotified dead letters", claim(t, queue, 10).IDs(), ids)
 	discard(t, f.Buffer, buffer.DeadFilter{}, 10, 4)
@@ -288,8 +286,8 @@ func settleVanished(t *testing.T, h Harness) {
 	empty(t, f)
 }
 
-// settleLocked: the application has a row of the batch locked. The settle gives
-// way in time, changes nothing, and the mark, on a row nobody else wants, holds.
+// settleLocked: the application has locked a row of the batch. The settle ends in time and
+// changes nothing; MarkDelivered, which needs only the ledger row, works.
 func settleLocked(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	ids := f.Insert(t, orders(3)...)
@@ -303,7 +301,7 @@ func settleLocked(t *testing.T, h Harness) {
 		}
 	})
 	ok(t, "MarkDelivered", f.Buffer.MarkDelivered(t.Context(), b, ids))
-	tx.Exec(t, fmt.Sprintf("DELETE FROM %s WHERE id = %d", f.Table, ids[0])) // the application is not disturbed
+	tx.Exec(t, fmt.Sprintf("DELETE FROM %s WHERE id = %d", f.Table, ids[0])) // the application continues
 	tx.Commit(t)
 	f.ExpireLease(t, b.GroupID, time.Second)
 	settle(t, f.Buffer, takeOver(t, f.Buffer), delivered())

@@ -38,7 +38,7 @@ func TestTheServerBoundsEveryWrite(t *testing.T) {
 	event := outbox.Event{Topic: "t", Payload: []byte("1")}
 	f.Insert(t, event, event, event)
 	var batch *buffer.Lease
-	died := func(b buffertest.Buffer) error {
+	died := func(b buffer.Buffer) error {
 		return b.Settle(ctx, batch, []buffer.Outcome{{Verdict: buffer.Dead, Attempts: 1, Error: "no"}})
 	}
 	const timeouts = " 30s 15 5 3 30000"

@@ -106,9 +106,9 @@ func (p *testDB) fixture(t testing.TB, table, pipeline string) *buffertest.Fixtu
 		Buffer:   first,
 		Pipeline: pipeline,
 		Table:    table,
-		Second:   func(t testing.TB) buffertest.Buffer { return open(t, "second") },
-		Plain:    func(t testing.TB) buffertest.Buffer { return openAs(t, "plain", false) },
-		Queue: func(t testing.TB) buffertest.Queue {
+		Second:   func(t testing.TB) buffer.Buffer { return open(t, "second") },
+		Plain:    func(t testing.TB) buffer.Buffer { return openAs(t, "plain", false) },
+		Queue: func(t testing.TB) buffer.Queue {
 			if hooks++; hooks > 1 {
 				return open(t, "second").DeadLetterQueue()
 			}

@@ -167,9 +167,9 @@ func (p *place) fixture(t testing.TB, table, pipeline string) *buffertest.Fixtur
 		Buffer:   buf,
 		Pipeline: pipeline,
 		Table:    quoted,
-		Second:   func(t testing.TB) buffertest.Buffer { return open(t, "second") },
-		Plain:    func(t testing.TB) buffertest.Buffer { return openAs(t, "plain", false) },
-		Queue: func(t testing.TB) buffertest.Queue {
+		Second:   func(t testing.TB) buffer.Buffer { return open(t, "second") },
+		Plain:    func(t testing.TB) buffer.Buffer { return openAs(t, "plain", false) },
+		Queue: func(t testing.TB) buffer.Queue {
 			if hooks++; hooks == 1 {
 				return buf.DeadLetterQueue()
 			}

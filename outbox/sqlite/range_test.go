@@ -21,7 +21,7 @@ func ones(n int) []outbox.Event {
 	return slices.Repeat([]outbox.Event{{Topic: "t", Payload: []byte("1")}}, n)
 }
 
-func claim(t *testing.T, b buffertest.Buffer, limit int) *buffer.Lease {
+func claim(t *testing.T, b buffer.Buffer, limit int) *buffer.Lease {
 	t.Helper()
 	batch, err := b.Claim(t.Context(), limit, time.Hour)
 	check(t, err)
@@ -31,7 +31,7 @@ func claim(t *testing.T, b buffertest.Buffer, limit int) *buffer.Lease {
 	return batch
 }
 
-func deliver(t *testing.T, b buffertest.Buffer, batch *buffer.Lease) {
+func deliver(t *testing.T, b buffer.Buffer, batch *buffer.Lease) {
 	t.Helper()
 	check(t, b.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 }
