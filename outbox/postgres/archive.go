@@ -6,6 +6,7 @@ import (
 	"strings"
 	"text/template"
 
+	"github.com/outboxrelay/relay/outbox/postgres/internal/catalog"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 
 	_ "embed"
@@ -66,16 +67,16 @@ func archiveName(archive, own string) (schema, table string) {
 }
 
 // archiveColumns come with relay migrate alone, so none has a default worth naming.
-func archiveColumns(payload string) []column {
-	return []column{
-		{"id", "bigint NOT NULL"},
-		{"topic", "text NOT NULL"},
-		{"key", "text"},
-		{"payload", payload + " NOT NULL"},
-		{"headers", "json"},
-		{"created_at", "timestamptz NOT NULL"},
-		{"group_id", "uuid NOT NULL"},
-		{"archived_at", "timestamptz NOT NULL DEFAULT clock_timestamp()"},
+func archiveColumns(payload string) []string {
+	return []string{
+		"id bigint NOT NULL",
+		"topic text NOT NULL",
+		"key text",
+		"payload " + payload + " NOT NULL",
+		"headers json",
+		"created_at timestamptz NOT NULL",
+		"group_id uuid NOT NULL",
+		"archived_at timestamptz NOT NULL DEFAULT clock_timestamp()",
 	}
 }
 
@@ -88,28 +89,29 @@ WHERE indrelid = to_regclass($1) AND indisunique AND indisvalid AND indpred IS N
        WHERE attrelid = i.indrelid AND attnum = ANY (i.indkey)) = '{group_id,id}'`
 
 // checkArchive returns the archive's quoted name, "" when there is to be none.
-func (b *Buffer) checkArchive(ctx context.Context, own string, events tableFacts, missing *findings) (string, error) {
+func (b *Buffer) checkArchive(ctx context.Context, own string, events catalog.Table, missing *catalog.Findings) (string, error) {
 	if b.config.Archive == "" {
 		return "", nil
 	}
 	schema, name := archiveName(b.config.Archive, own)
-	archive, err := b.lookAt(ctx, schema, name)
+	archive, err := catalog.Find(ctx, b.db, schema, name)
 	if err != nil {
 		return "", err
 	}
 	payload := "jsonb"
-	if events.payloadOID == pg.OIDBytea {
+	if events.PayloadOID == pg.OIDBytea {
 		payload = "bytea"
 	}
 	before := len(*missing)
 	// ON CONFLICT reads what it compares.
-	missing.table(archive, archiveColumns(payload), []string{"SELECT", "INSERT"})
-	if !archive.exists || len(*missing) > before {
-		return archive.quoted, nil
+	missing.AddMissing(archive, archiveColumns(payload), "SELECT", "INSERT")
+	if !archive.Exists || len(*missing) > before {
+		return archive.Quoted, nil
 	}
-	return archive.quoted, b.db.RoundTrip(ctx, []pg.Step{pg.ReadTx(b.db.StatementTimeout), {SQL: archiveKeySQL, Args: []string{archive.quoted}, Row: func(v [][]byte) error {
+	return archive.Quoted, b.db.RoundTrip(ctx, []pg.Step{pg.ReadTx(b.db.StatementTimeout), {SQL: archiveKeySQL, Args: []string{archive.Quoted}, Row: func(v [][]byte) error {
 		if !pg.ReadBool(v[0]) {
-			missing.add("table %s, the archive, may hold an event twice: ALTER TABLE %s ADD PRIMARY KEY (id, group_id)", archive.quoted, archive.quoted)
+			missing.Add(fmt.Sprintf("table %s, the archive, may hold an event twice", archive.Quoted),
+				fmt.Sprintf("ALTER TABLE %s ADD PRIMARY KEY (id, group_id)", archive.Quoted))
 		}
 		return nil
 	}}})

@@ -2,37 +2,9 @@ package postgres
 
 import (
 	"context"
-	"slices"
 
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
-
-// A schema that the role may not use. Whoever asks for a table there by its name gets an
-// error and no answer, and so this is asked first.
-const closedSQL = `
-SELECT quote_ident(nspname), current_user::text FROM pg_namespace
-WHERE nspname = $1 AND NOT has_schema_privilege(oid, 'USAGE')`
-
-// closed returns the schema's quoted name and the role that may not use it; "" where it
-// may, where there is no such schema, and where none is named.
-func (b *Buffer) closed(ctx context.Context, schema string) (quoted, role string, err error) {
-	if schema == "" {
-		return "", "", nil
-	}
-	err = b.db.RoundTrip(ctx, []pg.Step{pg.ReadTx(b.db.StatementTimeout), {SQL: closedSQL, Args: []string{schema}, Row: func(v [][]byte) error {
-		quoted, role = string(v[0]), string(v[1])
-		return nil
-	}}})
-	return quoted, role, err
-}
-
-// closed tells of a schema that may not be used, once.
-func (f *findings) closed(quoted, role string) {
-	one := finding{"role " + role + " may not use schema " + quoted, "GRANT USAGE ON SCHEMA " + quoted + " TO " + pg.Quote(role)}
-	if !slices.Contains(*f, one) {
-		*f = append(*f, one)
-	}
-}
 
 // What a role lacks to read what a statement of the user's reads: a table or a schema that
 // it may not, and that the server's error ends with, in whatever language.

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/catalog"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -98,7 +99,7 @@ SELECT EXISTS (SELECT FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
                  AND p.proname = 'outbox_truncated')::text`
 
 // claims says in which mode this relay claims, and why not in a better one.
-func (e *examination) claims(ctx context.Context, events tableFacts) {
+func (e *examination) claims(ctx context.Context, events catalog.Table) {
 	const about = "claim"
 	t := e.b.table.Load()
 	if t == nil { // what is missing was said
@@ -122,13 +123,13 @@ func (e *examination) claims(ctx context.Context, events tableFacts) {
 		if v[0] != "true" {
 			own := e.b.config.Schema
 			if own == "" {
-				own = events.schema
+				own = events.Schema
 			}
-			e.warn(about, "nothing takes the batches of table "+events.quoted+" away when it is truncated, and after RESTART IDENTITY other events would have their ids",
-				"CREATE TRIGGER outbox_truncated AFTER TRUNCATE ON "+events.quoted+" FOR EACH STATEMENT EXECUTE FUNCTION "+
+			e.warn(about, "nothing takes the batches of table "+events.Quoted+" away when it is truncated, and after RESTART IDENTITY other events would have their ids",
+				"CREATE TRIGGER outbox_truncated AFTER TRUNCATE ON "+events.Quoted+" FOR EACH STATEMENT EXECUTE FUNCTION "+
 					pg.Ident(own, "outbox_truncated")+"("+pg.Literal(own)+")")
 		}
-	}, events.quoted)
+	}, events.Quoted)
 }
 
 // parted parts a sentence from the statement at its end.

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/notready"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/catalog"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -27,12 +29,12 @@ func (b *Buffer) examine(ctx context.Context, long time.Duration) []buffer.Findi
 	}
 	e.tables(ctx)
 	schema, name := pg.SplitTable(b.config.Table)
-	events, err := b.lookAt(ctx, schema, name)
-	if e.failed("tables", err) || !events.exists {
+	events, err := catalog.Find(ctx, b.db, schema, name)
+	if e.failed("tables", err) || !events.Exists {
 		return e.found
 	}
-	if events.unlogged {
-		e.problem("tables", "table "+events.quoted+" is UNLOGGED, and a crash would empty it", "ALTER TABLE "+events.quoted+" SET LOGGED")
+	if events.Unlogged {
+		e.problem("tables", "table "+events.Quoted+" is UNLOGGED, and a crash would empty it", "ALTER TABLE "+events.Quoted+" SET LOGGED")
 	}
 	e.rowSecurity(ctx, events)
 	e.claims(ctx, events)
@@ -127,18 +129,14 @@ func (e *examination) server(ctx context.Context) bool {
 func (e *examination) tables(ctx context.Context) {
 	const about = "tables"
 	err := e.b.Check(ctx)
-	missing, unready := errors.AsType[*unready](err)
+	missing, notReady := errors.AsType[*notready.Error](err)
 	switch {
 	case err == nil:
 		e.fine(about, "tables, columns and privileges are there")
-	case unready:
-		for _, f := range missing.findings {
-			e.problem(about, f.text, f.mend)
-		}
-	case errors.Is(err, buffer.ErrNotReady):
-		var one findings
-		one.add("%s", strings.TrimPrefix(err.Error(), buffer.ErrNotReady.Error()+": "))
-		e.problem(about, one[0].text, one[0].mend)
+	case notReady:
+		e.found = append(e.found, missing.Missing...)
+	case errors.Is(err, buffer.ErrNotReady): // another claim mode
+		e.problem(about, err.Error(), "follow the steps it names")
 	default:
 		e.failed(about, err)
 	}
@@ -154,7 +152,7 @@ WHERE i.indrelid = $1::regclass
 ORDER BY i.indisprimary DESC, i.indisvalid DESC, c.relname`
 
 // indexes looks for the one that claims walk, and for those that are of no use.
-func (e *examination) indexes(ctx context.Context, events tableFacts) {
+func (e *examination) indexes(ctx context.Context, events catalog.Table) {
 	const about = "indexes"
 	var claims string
 	primary, extra := false, 0
@@ -171,19 +169,19 @@ func (e *examination) indexes(ctx context.Context, events tableFacts) {
 		case constraint != "":
 			extra++
 			e.warn(about, "constraint "+constraint+" has an index that nothing here uses; each event costs the application a write to it, and each stamp another",
-				"ALTER TABLE "+events.quoted+" DROP CONSTRAINT "+constraint)
+				"ALTER TABLE "+events.Quoted+" DROP CONSTRAINT "+constraint)
 		default:
 			extra++
 			e.warn(about, "index "+name+" is of no use to the relay; each event costs the application a write to it, and each stamp another",
 				"DROP INDEX "+name)
 		}
-	}, events.quoted)
+	}, events.Quoted)
 	switch {
 	case !answered:
 	case claims == "" && primary:
-		e.problem(about, "table "+events.quoted+" has no index that begins with id, and each claim reads all of it", "CREATE UNIQUE INDEX ON "+events.quoted+" (id)")
+		e.problem(about, "table "+events.Quoted+" has no index that begins with id, and each claim reads all of it", "CREATE UNIQUE INDEX ON "+events.Quoted+" (id)")
 	case claims == "":
-		e.problem(about, "table "+events.quoted+" has no primary key, and each claim reads all of it", "ALTER TABLE "+events.quoted+" ADD PRIMARY KEY (id)")
+		e.problem(about, "table "+events.Quoted+" has no primary key, and each claim reads all of it", "ALTER TABLE "+events.Quoted+" ADD PRIMARY KEY (id)")
 	case extra == 0:
 		e.fine(about, claims+" is the only index of the buffer")
 	}
@@ -216,7 +214,7 @@ func (n *planNode) has(kind string) bool {
 }
 
 // plan explains a claim under the settings of a claim.
-func (e *examination) plan(ctx context.Context, events tableFacts) {
+func (e *examination) plan(ctx context.Context, events catalog.Table) {
 	const about = "claim plan"
 	t := e.b.table.Load()
 	if t == nil { // what is missing was said
@@ -249,14 +247,14 @@ func (e *examination) plan(ctx context.Context, events tableFacts) {
 		e.failed(about, fmt.Errorf("EXPLAIN answered %.100q: %w", answer, err))
 		return
 	}
-	scans := plans[0].Plan.scans(events.name)
+	scans := plans[0].Plan.scans(events.Name)
 	if t.own != nil && !t.own.numbered() { // ownUUID says how such a table is read
 		return
 	}
 	for _, scan := range scans {
 		if scan.Index == "" || scan.Type == "Bitmap Heap Scan" {
-			e.problem(about, fmt.Sprintf("a claim reads table %s by a %s, not by its primary key", events.quoted, scan.Type),
-				"ANALYZE "+events.quoted+" (and see what is said about indexes)")
+			e.problem(about, fmt.Sprintf("a claim reads table %s by a %s, not by its primary key", events.Quoted, scan.Type),
+				"ANALYZE "+events.Quoted+" (and see what is said about indexes)")
 			return
 		}
 	}

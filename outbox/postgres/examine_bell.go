@@ -6,11 +6,12 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/catalog"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 // wake says how the relay hears of events.
-func (e *examination) wake(ctx context.Context, events tableFacts) {
+func (e *examination) wake(ctx context.Context, events catalog.Table) {
 	const about = "wake-ups"
 	asked := e.b.config.Wake == buffer.WakeNotify
 	if e.b.config.Wake == buffer.WakePoll {
@@ -20,7 +21,7 @@ func (e *examination) wake(ctx context.Context, events tableFacts) {
 		e.fine(about, instead)
 		return
 	}
-	r, err := e.b.ring(ctx, events.quoted)
+	r, err := e.b.ring(ctx, events.Quoted)
 	if e.failed(about, err) {
 		return
 	}

@@ -2,18 +2,20 @@ package postgres
 
 import (
 	"context"
+
+	"github.com/outboxrelay/relay/outbox/postgres/internal/catalog"
 )
 
 const rowSecuritySQL = `SELECT row_security_active($1)::text, quote_ident(current_user)`
 
 // rowSecurity: rows that a policy hides are never sent, and nothing else says so.
-func (e *examination) rowSecurity(ctx context.Context, events tableFacts) {
+func (e *examination) rowSecurity(ctx context.Context, events catalog.Table) {
 	e.ask(ctx, "row security", rowSecuritySQL, func(v []string) {
 		if v[0] == "true" {
-			e.problem("row security", "row level security hides rows of table "+events.quoted+" from role "+v[1]+", and what it hides is never sent",
+			e.problem("row security", "row level security hides rows of table "+events.Quoted+" from role "+v[1]+", and what it hides is never sent",
 				"ALTER ROLE "+v[1]+" BYPASSRLS")
 		}
-	}, events.quoted)
+	}, events.Quoted)
 }
 
 const whyWaitingSQL = `

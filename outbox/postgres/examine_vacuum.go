@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/catalog"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -23,11 +24,11 @@ WHERE c.oid = ANY (ARRAY[to_regclass($1), to_regclass($2)])
 ORDER BY c.oid = to_regclass($2)`
 
 // settings compares what the tables are set to with the schema's.
-func (e *examination) settings(ctx context.Context, events tableFacts) {
+func (e *examination) settings(ctx context.Context, events catalog.Table) {
 	const about = "autovacuum"
 	own := e.b.config.Schema
 	if own == "" {
-		own = events.schema
+		own = events.Schema
 	}
 	want, err := storage()
 	if e.failed(about, err) {
@@ -37,7 +38,7 @@ func (e *examination) settings(ctx context.Context, events tableFacts) {
 	answered := e.ask(ctx, about, settingsSQL, func(v []string) {
 		server, count = v[3], v[4]
 		wanted := want["outbox_batches"]
-		if v[0] == events.name {
+		if v[0] == events.Name {
 			wanted = want["outbox_events"]
 			if e.b.config.Own.Is() { // it is the user's to set
 				wanted = nil
@@ -51,7 +52,7 @@ func (e *examination) settings(ctx context.Context, events tableFacts) {
 			e.warn(about, fmt.Sprintf("table %s is not set as the relay's schema has it (%s), and keeps more dead rows than it need", v[1], now),
 				"ALTER TABLE "+v[1]+" SET ("+set+")")
 		}
-	}, events.quoted, pg.Ident(own, "outbox_batches"))
+	}, events.Quoted, pg.Ident(own, "outbox_batches"))
 	switch {
 	case !answered:
 	case server == "off" || count == "off":
@@ -108,17 +109,17 @@ func storage() (map[string][][2]string, error) {
 }
 
 // deadlocks looks at the time the relay has to give way in.
-func (e *examination) deadlocks(events tableFacts) {
+func (e *examination) deadlocks(events catalog.Table) {
 	const (
 		about    = "deadlock_timeout"
 		shortest = 100 * time.Millisecond
 	)
-	if d := events.deadlockTimeout; d < shortest {
+	if d := events.DeadlockTimeout; d < shortest {
 		e.warn(about, fmt.Sprintf("it is %v; the relay gives way to the application within half of that, and so gives up locks that it had only to wait for", d),
-			"ALTER DATABASE "+pg.Quote(events.database)+" SET deadlock_timeout = '1s'")
+			"ALTER DATABASE "+pg.Quote(events.Database)+" SET deadlock_timeout = '1s'")
 		return
 	}
-	e.fine(about, events.deadlockTimeout.String())
+	e.fine(about, events.DeadlockTimeout.String())
 }
 
 const deadRowsSQL = `
@@ -126,7 +127,7 @@ SELECT n_live_tup::text, n_dead_tup::text, coalesce(greatest(last_vacuum, last_a
 FROM pg_stat_user_tables WHERE relid = $1::regclass`
 
 // deadRows are notable when they are many, and more than vacuum was told to leave.
-func (e *examination) deadRows(ctx context.Context, events tableFacts) {
+func (e *examination) deadRows(ctx context.Context, events catalog.Table) {
 	const (
 		about   = "dead rows"
 		notable = 100_000
@@ -135,10 +136,10 @@ func (e *examination) deadRows(ctx context.Context, events tableFacts) {
 		live, errLive := strconv.ParseInt(v[0], 10, 64)
 		dead, errDead := strconv.ParseInt(v[1], 10, 64)
 		if errLive == nil && errDead == nil && dead > max(notable, live) {
-			e.warn(about, fmt.Sprintf("table %s has %d dead rows beside %d live ones; last vacuum: %s", events.quoted, dead, live, v[2]),
-				"VACUUM (ANALYZE) "+events.quoted)
+			e.warn(about, fmt.Sprintf("table %s has %d dead rows beside %d live ones; last vacuum: %s", events.Quoted, dead, live, v[2]),
+				"VACUUM (ANALYZE) "+events.Quoted)
 			return
 		}
-		e.fine(about, v[1]+" in "+events.quoted)
-	}, events.quoted)
+		e.fine(about, v[1]+" in "+events.Quoted)
+	}, events.Quoted)
 }

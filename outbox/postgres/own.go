@@ -7,12 +7,13 @@ import (
 	"slices"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/catalog"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 // ownFacts is what the catalog says of a table of the user's own.
 type ownFacts struct {
-	table   tableFacts
+	table   catalog.Table
 	columns []ownColumn
 }
 
@@ -62,9 +63,9 @@ WHERE a.attrelid = $1::regclass AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attnum`
 
 // lookAtOwn reads the table's columns, if there is one.
-func (b *Buffer) lookAtOwn(ctx context.Context, table tableFacts) (ownFacts, error) {
+func (b *Buffer) lookAtOwn(ctx context.Context, table catalog.Table) (ownFacts, error) {
 	f := ownFacts{table: table}
-	if !table.exists {
+	if !table.Exists {
 		return f, nil
 	}
 	begin := pg.ReadTx(b.db.StatementTimeout)
@@ -72,7 +73,7 @@ func (b *Buffer) lookAtOwn(ctx context.Context, table tableFacts) (ownFacts, err
 		f.columns = nil
 		return nil
 	}
-	return f, b.db.RoundTrip(ctx, []pg.Step{begin, {SQL: ownColumnsSQL, Args: []string{table.quoted}, Row: func(v [][]byte) error {
+	return f, b.db.RoundTrip(ctx, []pg.Step{begin, {SQL: ownColumnsSQL, Args: []string{table.Quoted}, Row: func(v [][]byte) error {
 		f.columns = append(f.columns, ownColumn{
 			name: string(v[0]), quoted: string(v[1]), kind: string(v[3]),
 			oid:     uint32(pg.ReadInt8(v[2])), //nolint:gosec // an oid

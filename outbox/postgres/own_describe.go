@@ -8,6 +8,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/outboxrelay/relay/outbox/postgres/internal/catalog"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 
 	"github.com/google/uuid"
@@ -16,41 +17,41 @@ import (
 
 // checkProjection has the server read the projection, which runs nothing: whether it is
 // SQL, and what it returns.
-func (b *Buffer) checkProjection(ctx context.Context, t ownFacts, missing *findings) error {
+func (b *Buffer) checkProjection(ctx context.Context, t ownFacts, missing *catalog.Findings) error {
 	d, err := b.describe(ctx)
 	if err != nil {
-		return b.refusedToRead(ctx, err, t.table.role, missing)
+		return b.refusedToRead(ctx, err, t.table.Role, missing)
 	}
 	before := len(*missing)
-	if missing.projection(d, t.column(b.config.Own.ID)); len(*missing) > before {
+	if checkProjected(missing, d, t.column(b.config.Own.ID)); len(*missing) > before {
 		return nil
 	}
 	// What it reads is looked at when it is planned; nothing of it is run.
 	plan, err := b.planOf(ctx, b.config.Own.Project, uuid.Nil)
 	if err != nil {
-		return b.refusedToRead(ctx, err, t.table.role, missing)
+		return b.refusedToRead(ctx, err, t.table.Role, missing)
 	}
 	switch {
 	case plan.has("ModifyTable"):
-		missing.say("source.project writes (INSERT, UPDATE, DELETE or MERGE), and is run where nothing can be written: the relay deletes events itself", "make it a SELECT")
+		missing.Add("source.project writes (INSERT, UPDATE, DELETE or MERGE), and is run where nothing can be written: the relay deletes events itself", "make it a SELECT")
 	case plan.has("LockRows"):
-		missing.say("source.project locks rows (FOR UPDATE or FOR SHARE), and is run where nothing can be locked", "leave that out")
+		missing.Add("source.project locks rows (FOR UPDATE or FOR SHARE), and is run where nothing can be locked", "leave that out")
 	}
 	return nil
 }
 
 // refusedToRead tells what the server has against a projection, where the error says that.
-func (b *Buffer) refusedToRead(ctx context.Context, err error, role string, missing *findings) error {
+func (b *Buffer) refusedToRead(ctx context.Context, err error, role string, missing *catalog.Findings) error {
 	pgErr, ok := errors.AsType[*pgconn.PgError](err)
 	if !ok || !pg.IsStatementError(err) {
 		return err
 	}
 	if pgErr.Code != pg.CodeNoPrivilege {
-		missing.say(misread(b.config.Own.Project, pgErr), "correct source.project")
+		missing.Add(misread(b.config.Own.Project, pgErr), "correct source.project")
 		return nil
 	}
 	mend, err := b.readable(ctx, pgErr.Message, role)
-	missing.say("role "+role+" may not read what source.project reads: "+pgErr.Message, mend)
+	missing.Add("role "+role+" may not read what source.project reads: "+pgErr.Message, mend)
 	return err
 }
 
@@ -139,15 +140,15 @@ var projectedWanted = [len(projectable)]string{
 const mendProject = "correct source.project, which returns a row an event with columns id and payload, and perhaps topic, key, headers and created_at"
 
 // projection looks at what a projection returns.
-func (f *findings) projection(d described, key ownColumn) {
+func checkProjected(f *catalog.Findings, d described, key ownColumn) {
 	switch {
 	case len(d.columns) == 0:
-		f.say("source.project returns nothing, and a SELECT was expected", mendProject)
+		f.Add("source.project returns nothing, and a SELECT was expected", mendProject)
 		return
 	case d.parameters == 0:
-		f.say("source.project does not use $1, its parameter, which is the group_id of the batch that it is run for", "end it with WHERE e.group_id = $1")
+		f.Add("source.project does not use $1, its parameter, which is the group_id of the batch that it is run for", "end it with WHERE e.group_id = $1")
 	case d.parameters > 1:
-		f.say(fmt.Sprintf("source.project has %d parameters, and $1, the batch's group_id, is the only one there is", d.parameters), "end it with WHERE e.group_id = $1")
+		f.Add(fmt.Sprintf("source.project has %d parameters, and $1, the batch's group_id, is the only one there is", d.parameters), "end it with WHERE e.group_id = $1")
 	}
 	var seen [len(projectable)]bool
 	for i, c := range d.columns {
@@ -156,17 +157,17 @@ func (f *findings) projection(d described, key ownColumn) {
 		case at < 0: // its own business
 			continue
 		case seen[at]:
-			f.say("source.project returns two columns "+c.Name, mendProject)
+			f.Add("source.project returns two columns "+c.Name, mendProject)
 		case at == columnID && !sameKind(c.DataTypeOID, key):
-			f.say(fmt.Sprintf("source.project returns an id that is %s, and the key %s is %s", d.types[i], key.quoted, key.kind), "return "+key.quoted+" AS id")
+			f.Add(fmt.Sprintf("source.project returns an id that is %s, and the key %s is %s", d.types[i], key.quoted, key.kind), "return "+key.quoted+" AS id")
 		case projectedTypes[at] != nil && !slices.Contains(projectedTypes[at], c.DataTypeOID):
-			f.say(fmt.Sprintf("source.project returns a column %s that is %s, and %s was expected", c.Name, d.types[i], projectedWanted[at]), mendProject)
+			f.Add(fmt.Sprintf("source.project returns a column %s that is %s, and %s was expected", c.Name, d.types[i], projectedWanted[at]), mendProject)
 		}
 		seen[at] = true
 	}
 	for _, at := range []int{columnID, columnPayload} {
 		if !seen[at] {
-			f.say("source.project returns no column "+projectable[at], mendProject)
+			f.Add("source.project returns no column "+projectable[at], mendProject)
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/catalog"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -97,12 +98,12 @@ func blank(sql string) bool {
 // planned once more with all other rows in the table's place, and where that leaves no scan
 // of the table, each row of it was asked for its group_id. That proves it of one scan only,
 // for where one is empty a join drops others: so there may be one. Nothing is run of it.
-func (b *Buffer) shadow(ctx context.Context, t *table, events tableFacts) error {
+func (b *Buffer) shadow(ctx context.Context, t *table, events catalog.Table) error {
 	project := b.config.Own.Project
 	t.own.project = project
 	var leads, many bool
 	err := b.db.RoundTrip(ctx, []pg.Step{pg.ReadTx(b.db.StatementTimeout), {
-		SQL: bareNameSQL, Args: []string{pgx.Identifier{events.name}.Sanitize(), events.quoted}, Row: func(v [][]byte) error {
+		SQL: bareNameSQL, Args: []string{pgx.Identifier{events.Name}.Sanitize(), events.Quoted}, Row: func(v [][]byte) error {
 			leads, many = pg.ReadBool(v[0]), pg.ReadBool(v[1])
 			return nil
 		},
@@ -150,14 +151,14 @@ func (b *Buffer) shadow(ctx context.Context, t *table, events tableFacts) error 
 }
 
 // scansOf counts in how many places a statement reads the table.
-func (b *Buffer) scansOf(ctx context.Context, events tableFacts, sql string) (int, error) {
+func (b *Buffer) scansOf(ctx context.Context, events catalog.Table, sql string) (int, error) {
 	plan, err := b.planOf(ctx, sql, buffer.NewGroupID())
 	if err != nil {
 		return 0, err
 	}
 	n := 0
-	for _, scan := range plan.scans(events.name) {
-		if scan.Schema == events.schema {
+	for _, scan := range plan.scans(events.Name) {
+		if scan.Schema == events.Schema {
 			n++
 		}
 	}
@@ -193,22 +194,22 @@ WHERE i.indrelid = $1::regclass AND i.indisvalid
   AND (i.indpred IS NULL OR pg_get_expr(i.indpred, i.indrelid) = '(group_id IS NOT NULL)') LIMIT 1`
 
 // ownShadow says how the projection finds a batch's rows.
-func (e *examination) ownShadow(ctx context.Context, events tableFacts) {
+func (e *examination) ownShadow(ctx context.Context, events catalog.Table) {
 	const about = "projection"
 	own := e.b.table.Load().own
 	if own.plain == "" {
-		e.fine(about, "it finds a batch's rows of table "+events.quoted+" by column "+own.found().quoted)
+		e.fine(about, "it finds a batch's rows of table "+events.Quoted+" by column "+own.found().quoted)
 		return
 	}
 	index := ""
-	if !e.ask(ctx, about, groupIndexSQL, func(v []string) { index = v[0] }, events.quoted) {
+	if !e.ask(ctx, about, groupIndexSQL, func(v []string) { index = v[0] }, events.Quoted) {
 		return
 	}
 	if index != "" {
-		e.fine(about, "it finds a batch's rows of table "+events.quoted+" by index "+index+"; not by column "+own.found().quoted+", for "+own.plain)
+		e.fine(about, "it finds a batch's rows of table "+events.Quoted+" by index "+index+"; not by column "+own.found().quoted+", for "+own.plain)
 		return
 	}
-	e.warn(about, "for each batch it reads all of table "+events.quoted+", for "+own.plain+
+	e.warn(about, "for each batch it reads all of table "+events.Quoted+", for "+own.plain+
 		": write the table's name without its schema, once, with WHERE group_id = $1, or have an index",
-		"CREATE INDEX ON "+events.quoted+" (group_id) WHERE group_id IS NOT NULL")
+		"CREATE INDEX ON "+events.Quoted+" (group_id) WHERE group_id IS NOT NULL")
 }

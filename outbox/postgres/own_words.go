@@ -30,7 +30,7 @@ type own struct {
 
 // own is what is used of the table when nothing is missing.
 func (f *ownFacts) own(c buffer.CustomTable) *own {
-	o := &own{key: f.column(c.ID), created: "clock_timestamp()", topic: f.table.name}
+	o := &own{key: f.column(c.ID), created: "clock_timestamp()", topic: f.table.Name}
 	if c.Cursor != "" {
 		o.number = f.column(c.Cursor)
 	} else if o.key.isInteger() {

@@ -7,6 +7,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/catalog"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -21,14 +23,15 @@ var unreleasedColumns = map[string]struct{ old, present string }{
 
 // unreleasedTable returns the finding about a table of an unreleased version; false if the
 // table is none.
-func unreleasedTable(c SchemaConfig, quoted, name string, columns []string) (finding, bool) {
+func unreleasedTable(c SchemaConfig, quoted, name string, columns []string) (buffer.Finding, bool) {
 	column := unreleasedColumns[name]
 	if column.old == "" || !slices.Contains(columns, column.old) {
-		return finding{}, false
+		return buffer.Finding{}, false
 	}
-	return finding{
-		text: fmt.Sprintf("table %s has the column %s of an unreleased version; expected %s", quoted, column.old, column.present),
-		mend: c.dropUnreleased(),
+	return buffer.Finding{
+		Level: buffer.LevelError, Subject: "tables",
+		Text: fmt.Sprintf("table %s has the column %s of an unreleased version; expected %s", quoted, column.old, column.present),
+		Fix:  c.dropUnreleased(),
 	}, true
 }
 
@@ -45,7 +48,7 @@ SELECT array(SELECT attname::text FROM pg_attribute WHERE attrelid = to_regclass
 // the version table has more versions than there are.
 func refuseUnreleased(ctx context.Context, tx pgx.Tx, c SchemaConfig) error {
 	names := c.names()
-	var refused findings
+	var refused catalog.Findings
 	for name, quoted := range map[string]string{"outbox_batches": names["Batches"], "outbox_dead_letters": names["DeadLetters"]} {
 		var columns []string
 		if err := tx.QueryRow(ctx, columnsOfSQL, quoted).Scan(&columns); err != nil {
@@ -56,7 +59,7 @@ func refuseUnreleased(ctx context.Context, tx pgx.Tx, c SchemaConfig) error {
 		}
 	}
 	if len(refused) > 0 {
-		return refused.err()
+		return refused.Err()
 	}
 	versions := pg.Ident(c.own(), versionTable(c.Table))
 	var exists bool
@@ -68,10 +71,10 @@ func refuseUnreleased(ctx context.Context, tx pgx.Tx, c SchemaConfig) error {
 		return err
 	}
 	if version > latestVersion {
-		refused.say(fmt.Sprintf("table %s records version %d; expected %d", versions, version, latestVersion),
+		refused.Add(fmt.Sprintf("table %s records version %d; expected %d", versions, version, latestVersion),
 			"run relay migrate of the newer relay; if the tables are of an unreleased version, "+c.dropUnreleased())
 	}
-	return refused.err()
+	return refused.Err()
 }
 
 // latestVersion is the number of the last migration.

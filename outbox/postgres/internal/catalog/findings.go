@@ -1,0 +1,64 @@
+package catalog
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/notready"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+)
+
+// Findings collects what is missing, and how to fix each.
+type Findings []buffer.Finding
+
+// Add adds what is missing and its fix.
+func (f *Findings) Add(text, fix string) {
+	*f = append(*f, buffer.Finding{Level: buffer.LevelError, Subject: "tables", Text: text, Fix: fix})
+}
+
+// Err returns a *notready.Error; nil if nothing is missing.
+func (f Findings) Err() error { return notready.New("", f) }
+
+// AddForbidden adds, once, that a role may not use a schema.
+func (f *Findings) AddForbidden(schema, role string) {
+	text := "role " + role + " may not use schema " + schema
+	if !slices.ContainsFunc(*f, func(g buffer.Finding) bool { return g.Text == text }) {
+		f.Add(text, "GRANT USAGE ON SCHEMA "+schema+" TO "+pg.Quote(role))
+	}
+}
+
+// AddMissing adds all that a table lacks: itself, columns, privileges. Columns are written as
+// ALTER TABLE ADD COLUMN takes them.
+func (f *Findings) AddMissing(t Table, columns []string, privileges ...string) {
+	switch {
+	case t.ForbiddenSchema != "":
+		f.AddForbidden(t.ForbiddenSchema, t.Role)
+		return
+	case !t.Exists:
+		f.Add("table "+t.Wanted+" does not exist", notready.MigrateCommand)
+		return
+	}
+	for _, c := range columns {
+		if name, _, _ := strings.Cut(c, " "); !t.Has(name) {
+			f.Add("table "+t.Quoted+" has no column "+name, "ALTER TABLE "+t.Quoted+" ADD COLUMN "+c)
+		}
+	}
+	var denied []string
+	for _, p := range []struct {
+		granted bool
+		name    string
+	}{{t.CanSelect, "SELECT"}, {t.CanInsert, "INSERT"}, {t.CanUpdate, "UPDATE"}, {t.CanDelete, "DELETE"}} {
+		if !p.granted && slices.Contains(privileges, p.name) {
+			denied = append(denied, p.name)
+		}
+	}
+	f.AddDenied("table "+t.Quoted, t.Quoted, t.Role, denied...)
+}
+
+// AddDenied adds that a role lacks privileges on an object; on is how GRANT names it.
+func (f *Findings) AddDenied(object, on, role string, privileges ...string) {
+	if list := strings.Join(privileges, ", "); list != "" {
+		f.Add("role "+role+" may not "+list+" on "+object, "GRANT "+list+" ON "+on+" TO "+pg.Quote(role))
+	}
+}
