@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/outboxrelay/relay/outbox"
@@ -125,6 +126,15 @@ func (e *BatchError) Error() string {
 		return "no event was refused"
 	}
 	return fmt.Sprintf("%d events were not accepted, the first: %v", len(e.Events), e.Events[0].Err)
+}
+
+// NewBatchError returns a *BatchError of these events, in order, or nil if there are none.
+func NewBatchError(events []EventError) error {
+	if len(events) == 0 {
+		return nil
+	}
+	slices.SortFunc(events, func(a, b EventError) int { return a.Index - b.Index })
+	return &BatchError{Events: events}
 }
 
 // Valid reports whether the error names only events of a batch of n, and says of

@@ -302,7 +302,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a request program that fails for all events is a rejection",
-		file: "sink/httpsink/programs.go",
+		file: "sink/httpsink/request_program.go",
 		old:  "return nil, nil, sink.MaybePoison(err)",
 		new:  "return nil, nil, sink.Permanent(err)",
 		pkg:  "./sink/httpsink", test: "TestRequestProgram_Failures",

@@ -3,9 +3,7 @@ package httpsink
 import (
 	"bytes"
 	"compress/gzip"
-	"errors"
 	"fmt"
-	"net/http"
 	"sync"
 
 	"github.com/outboxrelay/relay/outbox"
@@ -121,31 +119,6 @@ func (c Config) contentType() string {
 		return sink.CloudEventsType
 	}
 	return "application/json"
-}
-
-func (c Config) validateBody() error {
-	switch c.Format {
-	case JSON, NDJSON, Array:
-	case Form:
-		if c.Request == "" {
-			return errors.New("format is form and request is missing; expected a program that makes the fields")
-		}
-	case CloudEvents:
-		if c.Request != "" {
-			return errors.New("format is cloudevents and request is given; expected only one of them")
-		}
-	default:
-		return fmt.Errorf("format is %q; expected json, ndjson, array, form or cloudevents", c.Format)
-	}
-	for name, value := range c.Headers {
-		switch canonical := http.CanonicalHeaderKey(name); {
-		case c.Gzip && canonical == headerEncoding:
-			return errors.New("headers: Content-Encoding is set by gzip; expected only one of them")
-		case canonical == "Host" && !headerTemplate(value).Fixed():
-			return errors.New("headers: Host contains {topic} or {key}; expected a fixed value")
-		}
-	}
-	return nil
 }
 
 const headerEncoding = "Content-Encoding"

@@ -2,12 +2,19 @@
 //
 // # The way of a request
 //
-//	body       {"pipeline", "group_id", "events": [ENVELOPE, ...]}, or the one of Config.Format
-//	request    a jq program (Config.Request) may make another body of it
-//	limit      the request waits for Config.Rate and Config.MaxInFlight, and gets a token (Config.OAuth2)
-//	send       with Idempotency-Key: <group_id>, so that the server can recognize a batch that is sent again
-//	classify   the status decides: delivered, rejected or an outage
-//	results    unless it is an outage, a jq program (Config.Results) may find in the response which events failed
+//	Prepare   the address: events with another URL or other headers need another request   address.go
+//	          the body: {"pipeline", "group_id", "events": [ENVELOPE, ...]}, or that of
+//	          Config.Format                                                                request.go, body.go
+//	          a jq program, Config.Request, may make another body of it                    request_program.go, form.go
+//	Acquire   waits for Config.Rate and Config.MaxInFlight                                 ratelimit.go
+//	          gets a token, Config.OAuth2                                                  auth.go, oauth.go
+//	Send      signs and posts, with Idempotency-Key: <group_id>, so that the server can
+//	          recognize a batch that is sent again                                         send.go, transport.go
+//	          classifyStatus: the status decides between delivered, rejected and outage    response.go, retryafter.go
+//	          unless it is an outage, a jq program, Config.Results, may find in the
+//	          response which events failed                                                 results.go
+//
+// New compiles and checks both programs (programs.go). No error contains a secret (redact.go).
 //
 // Send returns a *sink.SplitError before the request if the batch has to be split: its events have
 // different URLs or headers, or they exceed Config.MaxBytes.

@@ -27,7 +27,7 @@ type Sink struct {
 	timeout     time.Duration
 	maxBytes    int // of a body; 0 means no limit
 	overrides   statusOverrides
-	redactor    redactor
+	redactor    *redactor
 	transport   *http.Transport
 	connections *connections
 	limiter     *limiter

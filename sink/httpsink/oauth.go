@@ -3,11 +3,10 @@ package httpsink
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/oauth2"
@@ -37,11 +36,12 @@ type tokens struct {
 	transport *http.Transport
 	timeout   time.Duration
 	host      string
-	redactor  redactor
+	redactor  *redactor
 
-	mu    sync.Mutex
-	token *token // may be nil
-	fetch *fetch // in progress; may be nil
+	current  atomic.Pointer[token]
+	fetching chan struct{} // a semaphore of one; it guards the fields below
+	failure  error         // of the last fetch
+	failedAt time.Time
 }
 
 type token struct {
@@ -49,13 +49,7 @@ type token struct {
 	until  time.Time // not used after that; zero if it does not expire
 }
 
-type fetch struct {
-	done  chan struct{} // closed when token and err are set
-	token *token
-	err   error
-}
-
-func newTokens(c Config, t *http.Transport, r redactor) *tokens {
+func newTokens(c Config, t *http.Transport, r *redactor) *tokens {
 	if c.OAuth2.TokenURL == "" {
 		return nil
 	}
@@ -63,7 +57,7 @@ func newTokens(c Config, t *http.Transport, r redactor) *tokens {
 		config: clientcredentials.Config{
 			ClientID: c.OAuth2.ClientID, ClientSecret: c.OAuth2.ClientSecret, TokenURL: c.OAuth2.TokenURL, Scopes: c.OAuth2.Scopes,
 		},
-		timeout: c.Timeout, redactor: r,
+		timeout: c.Timeout, redactor: r, fetching: make(chan struct{}, 1),
 	}
 	if c.OAuth2.Audience != "" {
 		o.config.EndpointParams = url.Values{"audience": {c.OAuth2.Audience}}
@@ -83,58 +77,52 @@ func (o *tokens) get(ctx context.Context) (*token, error) {
 	if o == nil {
 		return nil, nil
 	}
-	for {
-		o.mu.Lock()
-		if t := o.token; t != nil && (t.until.IsZero() || time.Now().Before(t.until)) {
-			o.mu.Unlock()
-			return t, nil
-		}
-		f, mine := o.fetch, false
-		if f == nil {
-			f, mine = &fetch{done: make(chan struct{})}, true
-			o.fetch = f
-		}
-		o.mu.Unlock()
-		if mine {
-			f.token, f.err = o.request(ctx)
-			o.mu.Lock()
-			o.token, o.fetch = f.token, nil
-			o.mu.Unlock()
-			close(f.done)
-			return f.token, f.err
-		}
-		select {
-		case <-f.done:
-		case <-ctx.Done():
-			return nil, sink.Unavailable(errors.New("not sent: cancelled while a token was fetched"))
-		}
-		if f.err == nil || !errors.Is(f.err, errCancelled) {
-			return f.token, f.err
-		} // only the other request was cancelled: try again
+	if t := o.valid(); t != nil {
+		return t, nil
 	}
+	began := time.Now()
+	if !enter(ctx, o.fetching) {
+		return nil, sink.Unavailable(errors.New("not sent: cancelled while a token was fetched"))
+	}
+	defer func() { <-o.fetching }()
+	if t := o.valid(); t != nil {
+		return t, nil
+	}
+	if o.failedAt.After(began) { // so that a server that does not respond costs one time-out, not one each
+		return nil, o.failure
+	}
+	t, err := o.request(ctx)
+	switch {
+	case err == nil:
+		o.current.Store(t)
+	case ctx.Err() == nil: // the error is not only this request's
+		o.failure, o.failedAt = err, time.Now()
+	}
+	return t, err
+}
+
+// valid returns the current token, or nil if there is none or it has expired.
+func (o *tokens) valid() *token {
+	t := o.current.Load()
+	if t == nil || !t.until.IsZero() && !time.Now().Before(t.until) {
+		return nil
+	}
+	return t
 }
 
 // drop removes a token that the server rejected, unless it has been replaced.
 func (o *tokens) drop(rejected *token) {
-	if o == nil || rejected == nil {
-		return
-	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.token == rejected {
-		o.token = nil
+	if o != nil {
+		o.current.CompareAndSwap(rejected, nil)
 	}
 }
 
 // renewBefore is how long before its end a token is renewed, but at most a tenth of its lifetime.
 const renewBefore = 30 * time.Second
 
-// errCancelled marks a fetch that ended because the request that started it was cancelled.
-var errCancelled = errors.New("cancelled")
-
 // request fetches a token.
-func (o *tokens) request(parent context.Context) (*token, error) {
-	ctx, cancel := context.WithTimeout(parent, o.timeout)
+func (o *tokens) request(ctx context.Context) (*token, error) {
+	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
 	client := &http.Client{
 		Transport: o.transport,
@@ -143,11 +131,7 @@ func (o *tokens) request(parent context.Context) (*token, error) {
 	}
 	got, err := o.config.Token(context.WithValue(ctx, oauth2.HTTPClient, client))
 	if err != nil {
-		err = o.failed(err)
-		if parent.Err() != nil {
-			err = fmt.Errorf("%w: %w", err, errCancelled)
-		}
-		return nil, err
+		return nil, o.failed(err)
 	}
 	o.redactor.addToken(got.AccessToken)
 	t := &token{header: got.Type() + " " + got.AccessToken}

@@ -1,7 +1,6 @@
 package httpsink
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,8 +8,6 @@ import (
 	"github.com/itchyny/gojq"
 
 	"github.com/outboxrelay/relay/internal/jq"
-	"github.com/outboxrelay/relay/outbox/buffer"
-	"github.com/outboxrelay/relay/sink"
 )
 
 // ProgramError says what is wrong with a jq program, and where.
@@ -44,7 +41,7 @@ func compileResults(text string) (*jq.Program, error) {
 	if err != nil {
 		return nil, err
 	}
-	if wrong := checkResultShape(p); wrong != nil {
+	if wrong := checkResultShape(p.Query); wrong != nil {
 		return nil, wrong
 	}
 	return p, nil
@@ -54,21 +51,15 @@ func compileResults(text string) (*jq.Program, error) {
 var resultKeys = []string{"id", "index", "error", "retry"}
 
 // checkResultShape knows nothing of a program whose result is not written as a literal.
-func checkResultShape(p *jq.Program) *jq.Error {
-	term := resultTerm(p.Query)
-	if term == nil {
+func checkResultShape(q *gojq.Query) *jq.Error {
+	array := resultTerm(q)
+	if kind := literalKinds[array.Type]; kind != "" {
+		return &jq.Error{Text: "the program makes " + kind + "; expected an array of {id or index, error, retry}"}
+	}
+	if array.Type != gojq.TermTypeArray {
 		return nil
 	}
-	if term.Type != gojq.TermTypeArray {
-		if kind := literalKinds[term.Type]; kind != "" {
-			return &jq.Error{Text: "the program makes " + kind + "; expected an array of {id or index, error, retry}"}
-		}
-		return nil
-	}
-	element := resultTerm(term.Array.Query)
-	if element == nil {
-		return nil
-	}
+	element := resultTerm(array.Array.Query)
 	if element.Type != gojq.TermTypeObject {
 		if kind := literalKinds[element.Type]; kind != "" {
 			return &jq.Error{Text: "the program makes an array of " + kind + "; expected an array of {id or index, error, retry}"}
@@ -85,7 +76,7 @@ func checkResultShape(p *jq.Program) *jq.Error {
 			return nil
 		}
 		if !slices.Contains(resultKeys, name) {
-			return p.ErrorAt(name, fmt.Sprintf("a result has the key %q; expected id or index, error, retry", name))
+			return &jq.Error{Text: fmt.Sprintf("a result has the key %q; expected id or index, error, retry", name)}
 		}
 		hasEvent = hasEvent || name == "id" || name == "index"
 	}
@@ -100,15 +91,15 @@ var literalKinds = map[gojq.TermType]string{
 	gojq.TermTypeNull: "null", gojq.TermTypeTrue: "true", gojq.TermTypeFalse: "false",
 }
 
-// resultTerm is the term after the last pipe, or nil if the result is more than a term.
+// resultTerm is the term after the last pipe. It has no type if the result is more than a term.
 func resultTerm(q *gojq.Query) *gojq.Term {
 	for q != nil && q.Op == gojq.OpPipe {
 		q = q.Right
 	}
-	if q == nil || q.Term == nil || len(q.Term.SuffixList) > 0 {
-		return nil
-	}
-	if q.Term.Type == gojq.TermTypeQuery {
+	switch {
+	case q == nil || q.Term == nil || len(q.Term.SuffixList) > 0:
+		return &gojq.Term{}
+	case q.Term.Type == gojq.TermTypeQuery:
 		return resultTerm(q.Term.Query)
 	}
 	return q.Term
@@ -150,85 +141,4 @@ func termIgnoresEvents(t *gojq.Term) bool {
 		return len(t.Str.Queries) == 0
 	}
 	return t.Type == gojq.TermTypeNumber || t.Type == gojq.TermTypeNull || t.Type == gojq.TermTypeTrue || t.Type == gojq.TermTypeFalse
-}
-
-// decodeEvents reads the envelopes for the programs. It removes the events that cannot be read from
-// the request, and returns them.
-func (r *request) decodeEvents(b *buffer.Batch) (rejected []sink.EventError) {
-	var envelope []byte
-	indexes := r.indexes[:0]
-	for _, i := range r.indexes {
-		envelope = sink.AppendEnvelope(envelope[:0], &b.Events[i], b.PayloadIsJSON)
-		value, err := jq.Decode(envelope)
-		if err != nil {
-			rejected = append(rejected, sink.EventError{Index: i, Err: sink.Permanent(fmt.Errorf("its payload or headers are %w", err))})
-			continue
-		}
-		indexes, r.values = append(indexes, i), append(r.values, value)
-	}
-	r.indexes = indexes
-	return rejected
-}
-
-// runRequest makes the request's body with Config.Request. If the body is too large, the batch is split
-// into halves: only the program knows how large each event makes it.
-func (s *Sink) runRequest(ctx context.Context, b *buffer.Batch, r *request, rejected []sink.EventError) (*request, []sink.EventError, error) {
-	var failed error
-	if r.body, failed = s.requestBody(ctx, b, r); failed != nil {
-		err := s.requestError(b, r, failed)
-		if ctx.Err() != nil { // cancelled
-			return nil, nil, sink.Unavailable(err)
-		}
-		if groups := s.bisect(ctx, b, r, failed); groups != nil {
-			return nil, nil, split(groups, rejected, false)
-		}
-		// The program fails on every event. If other batches are delivered meanwhile, these
-		// events are the cause.
-		return nil, nil, sink.MaybePoison(err)
-	}
-	switch {
-	case s.maxBytes == 0 || len(r.body) <= s.maxBytes:
-		return r, rejected, nil
-	case len(r.indexes) == 1:
-		return nil, append(rejected, sink.EventError{Index: r.indexes[0], Err: errTooManyBytes(len(r.body), s.maxBytes)}), nil
-	default:
-		return nil, nil, split(halves(r.indexes), rejected, true)
-	}
-}
-
-// requestBody runs Config.Request.
-func (s *Sink) requestBody(ctx context.Context, b *buffer.Batch, r *request) ([]byte, error) {
-	result, err := s.request.Run(ctx, map[string]any{
-		"pipeline": b.Pipeline, "group_id": b.GroupID.String(), "events": r.values,
-	})
-	if err != nil {
-		return nil, err
-	}
-	if text, ok := result.(string); ok {
-		return []byte(text), nil
-	}
-	switch s.format {
-	case Form:
-		return encodeForm(result)
-	case NDJSON:
-		lines, ok := result.([]any)
-		if !ok {
-			lines = []any{result}
-		}
-		var text []byte
-		for _, line := range lines {
-			text = append(append(text, jq.Encode(line)...), '\n')
-		}
-		return text, nil
-	}
-	return jq.Encode(result), nil
-}
-
-// requestError says that the request program failed, and over which event if there is only one.
-func (s *Sink) requestError(b *buffer.Batch, r *request, err error) error {
-	event := ""
-	if len(r.indexes) == 1 {
-		event = " of event " + b.Events[r.indexes[0]].Identity()
-	}
-	return fmt.Errorf("request%s: %s (nothing was sent; to try the program, run relay preview)", event, s.redactor.line(err.Error(), false, maxQuote))
 }

@@ -2,6 +2,7 @@ package httpsink
 
 import (
 	"cmp"
+	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
@@ -11,27 +12,58 @@ import (
 	"unicode/utf8"
 )
 
+const (
+	hidden = "***"
+	// minSecret is the length below which text is not hidden: hiding it would make errors unreadable
+	// and protect nothing.
+	minSecret = 4
+	// minSegment is the same for one segment of a URL's path, because shorter ones are often words. The
+	// path as a whole is hidden too.
+	minSegment = 16
+	// maxQuote is how many bytes of a response an error quotes.
+	maxQuote = 200
+	// maxTokens is how many tokens stay hidden. A response may repeat one that has been renewed.
+	maxTokens = 8
+)
+
+// MaskPath hides the path and the query of an HTTP URL as a whole: either can be a secret, as in the URL
+// of a webhook. Scheme and host stay visible.
+func MaskPath(url string) string {
+	scheme, rest, _ := strings.Cut(url, "://")
+	host, tail := rest, ""
+	if end := strings.IndexAny(rest, "/?#"); end >= 0 {
+		host, tail = rest[:end], rest[end:]
+	}
+	if tail != "" && tail != "/" {
+		tail = "/" + hidden
+	}
+	return scheme + "://" + host + tail
+}
+
+// MayBeSecret reports whether the value of a header may be secret, which is true of all but a few standard
+// headers.
+func MayBeSecret(header string) bool {
+	return !slices.Contains(publicHeaders, http.CanonicalHeaderKey(header))
+}
+
+var publicHeaders = []string{
+	"Accept", "Accept-Charset", "Accept-Encoding", "Accept-Language", "Cache-Control", "Content-Encoding", "Content-Language",
+	"Content-Type", "Host", headerIdempotency, "Prefer", "User-Agent", "Webhook-Id", "Webhook-Timestamp",
+}
+
 // redactor removes secrets from text of a server before it becomes part of an error: a server may repeat
 // what it was sent.
 type redactor struct {
-	replacer *strings.Replacer
-	longest  int // bytes of a form of a secret
-	tokens   *recentTokens
-}
+	configured []string
 
-// recentTokens are the last tokens that were fetched. A response may repeat one that has been renewed.
-type recentTokens struct {
-	mu    sync.Mutex
-	forms [8][]string
-	next  int
+	mu     sync.Mutex
+	tokens []string // the last ones that were fetched
+	forms  []string // of all secrets, the longest first: one may be part of another
 }
-
-// maxQuote is how many bytes of a response an error quotes.
-const maxQuote = 200
 
 // newRedactor hides the user's credentials, the values of headers that may be secret, the URL's path and
 // query, and these other secrets.
-func newRedactor(t target, headers map[string]string, secrets ...string) redactor {
+func newRedactor(t target, headers map[string]string, secrets ...string) *redactor {
 	if t.user != nil {
 		secrets = append(secrets, userSecrets(t.user)...)
 	}
@@ -39,84 +71,68 @@ func newRedactor(t target, headers map[string]string, secrets ...string) redacto
 		if !MayBeSecret(name) {
 			continue
 		}
-		// What is made of topic and key is not secret.
-		secrets = append(secrets, strings.Split(placeholders.Replace(value), placeholderMark)...)
+		secrets = append(secrets, literals(value)...)
 		if _, credentials, ok := strings.Cut(value, " "); ok { // Bearer ...
 			secrets = append(secrets, credentials)
 		}
 	}
-	secrets = append(secrets, PathSecrets(t.template.String())...)
-	var forms []string
-	for _, s := range secrets {
-		forms = append(forms, formsOf(s)...)
-	}
-	// The longest first: one may be part of another.
-	slices.SortFunc(forms, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
-	r := redactor{tokens: &recentTokens{}}
-	var pairs []string
-	for _, form := range forms {
-		r.longest = max(r.longest, len(form))
-		pairs = append(pairs, form, hidden)
-	}
-	r.replacer = strings.NewReplacer(pairs...)
+	r := &redactor{configured: append(secrets, PathSecrets(t.template.String())...)}
+	r.update()
 	return r
 }
 
-// formsOf is a secret as a server may write it, or nil if it is too short.
-func formsOf(secret string) []string {
-	if secret = strings.TrimSpace(secret); len(secret) < minSecret {
-		return nil
-	}
-	return []string{secret, url.QueryEscape(secret), url.PathEscape(secret), strings.Trim(strconv.Quote(secret), `"`)}
-}
-
 // addToken hides a token that was fetched.
-func (r redactor) addToken(token string) {
-	r.tokens.mu.Lock()
-	defer r.tokens.mu.Unlock()
-	r.tokens.forms[r.tokens.next] = formsOf(token)
-	r.tokens.next = (r.tokens.next + 1) % len(r.tokens.forms)
+func (r *redactor) addToken(token string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.tokens = append(r.tokens, token)
+	r.tokens = r.tokens[max(0, len(r.tokens)-maxTokens):]
+	r.update()
 }
 
-func (r redactor) tokenForms() (forms []string) {
-	r.tokens.mu.Lock()
-	defer r.tokens.mu.Unlock()
-	for _, token := range r.tokens.forms {
-		forms = append(forms, token...)
+// update sets forms: each secret as a server may write it. Short secrets are left out.
+func (r *redactor) update() {
+	forms := []string{}
+	for _, s := range slices.Concat(r.configured, r.tokens) {
+		if s = strings.TrimSpace(s); len(s) >= minSecret {
+			forms = append(forms, s, url.QueryEscape(s), url.PathEscape(s), strings.Trim(strconv.Quote(s), `"`))
+		}
 	}
-	return forms
+	slices.SortFunc(forms, func(a, b string) int { return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b)) })
+	r.forms = slices.Compact(forms)
 }
 
-// longestForm is how many bytes at the end of truncated text may be part of a secret.
-func (r redactor) longestForm() int {
-	longest := r.longest
-	for _, form := range r.tokenForms() {
-		longest = max(longest, len(form))
-	}
-	return longest
+func (r *redactor) secretForms() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.forms
 }
 
-func (r redactor) redact(text string) string {
-	for _, form := range r.tokenForms() {
+func (r *redactor) redact(text string) string {
+	for _, form := range r.secretForms() {
 		text = strings.ReplaceAll(text, form, hidden)
 	}
-	return r.replacer.Replace(text)
+	return text
 }
 
 // quote makes a short line of the beginning of a response. isTruncated says that text is not the whole
 // response.
-func (r redactor) quote(text []byte, isTruncated bool) string {
+func (r *redactor) quote(text []byte, isTruncated bool) string {
 	return r.line(string(text), isTruncated, maxQuote)
 }
 
 // line makes one line of at most maxBytes, and "...". The end of truncated text may be half a secret and is
 // left out.
-func (r redactor) line(text string, isTruncated bool, maxBytes int) string {
-	if enough := 4*maxBytes + r.longest; len(text) > enough {
+func (r *redactor) line(text string, isTruncated bool, maxBytes int) string {
+	longest := 0
+	if forms := r.secretForms(); len(forms) > 0 {
+		longest = len(forms[0])
+	}
+	if enough := 4*maxBytes + longest; len(text) > enough {
 		text, isTruncated = text[:enough], true
 	}
 	if isTruncated {
-		text = text[:max(0, len(text)-r.longestForm())]
+		text = text[:max(0, len(text)-longest)]
 	}
 	line := strings.Map(func(c rune) rune {
 		if c == utf8.RuneError || !unicode.IsPrint(c) {
@@ -132,4 +148,44 @@ func (r redactor) line(text string, isTruncated bool, maxBytes int) string {
 		maxBytes--
 	}
 	return line[:maxBytes] + "..."
+}
+
+// PathSecrets are what a server may repeat of the path and the query of an HTTP URL, which may contain
+// {topic} and {key}: all text between the placeholders, long segments, and the values of the query. Each
+// is there as written and unescaped.
+func PathSecrets(template string) (all []string) {
+	add := func(text string, minLength int) {
+		for _, literal := range literals(text) {
+			if literal = strings.Trim(literal, "/"); len(literal) < minLength {
+				continue
+			}
+			all = append(all, literal)
+			for _, unescape := range []func(string) (string, error){url.PathUnescape, url.QueryUnescape} {
+				if plain, err := unescape(literal); err == nil && !slices.Contains(all, plain) {
+					all = append(all, plain)
+				}
+			}
+		}
+	}
+	_, rest, _ := strings.Cut(template, "://")
+	start := strings.IndexAny(rest, "/?#")
+	if start < 0 {
+		return nil
+	}
+	add(rest[start:], minSecret)
+	path, query, _ := strings.Cut(rest[start:], "?")
+	for segment := range strings.SplitSeq(path, "/") {
+		add(segment, minSegment)
+	}
+	for parameter := range strings.SplitSeq(query, "&") {
+		_, value, _ := strings.Cut(parameter, "=")
+		add(value, minSecret)
+	}
+	return all
+}
+
+// literals are the parts of a template between its placeholders, which are not secret.
+func literals(template string) []string {
+	const mark = "\x00"
+	return strings.Split(strings.NewReplacer("{topic}", mark, "{key}", mark).Replace(template), mark)
 }

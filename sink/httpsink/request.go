@@ -35,14 +35,9 @@ func (s *Sink) prepare(ctx context.Context, b *buffer.Batch) (*request, []sink.E
 	if len(groups) == 0 {
 		return nil, rejected, nil
 	}
-	r := &request{url: groups[0].Address}
-	pathErr := checkPath(r.url)
+	r := &request{}
 	for _, i := range groups[0].Indexes {
-		err := pathErr
-		if err == nil {
-			err = s.checkEvent(&b.Events[i])
-		}
-		if err != nil {
+		if err := s.checkEvent(&b.Events[i]); err != nil {
 			rejected = append(rejected, sink.EventError{Index: i, Err: err})
 			continue
 		}
@@ -58,7 +53,7 @@ func (s *Sink) prepare(ctx context.Context, b *buffer.Batch) (*request, []sink.E
 		return nil, nil, split(singles(r.indexes), rejected, false)
 	}
 	var err error
-	if r.header, err = s.templatedHeaders(&b.Events[r.indexes[0]]); err != nil {
+	if r.url, r.header, err = s.destination(&b.Events[r.indexes[0]]); err != nil {
 		return nil, nil, err
 	}
 	if s.request != nil {
@@ -109,15 +104,6 @@ func (s *Sink) httpRequest(ctx context.Context, r *request, b *buffer.Batch) (*h
 		req.Header.Set(headerIdempotency, b.GroupID.String())
 	}
 	return req, nil
-}
-
-// batchError is the error that names these events, or nil if there are none.
-func batchError(events []sink.EventError) error {
-	if len(events) == 0 {
-		return nil
-	}
-	slices.SortFunc(events, func(a, b sink.EventError) int { return a.Index - b.Index })
-	return &sink.BatchError{Events: events}
 }
 
 // split asks for groups that can each be sent as one request, without the rejected events.

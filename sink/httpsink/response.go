@@ -25,7 +25,7 @@ type response struct {
 }
 
 // read reads the response as far as it matters and releases the connection.
-func (r redactor) read(resp *http.Response) response {
+func (r *redactor) read(resp *http.Response) response {
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxQuotedRead))
 	err = errors.Join(err, resp.Body.Close())
 	read := response{status: resp.StatusCode}
@@ -114,10 +114,10 @@ type silentError struct{}
 func (silentError) Error() string { return "" }
 
 // outage is the error of a request without a response.
-func (r redactor) outage(err error) error { return sink.Unavailable(r.clean(err)) }
+func (r *redactor) outage(err error) error { return sink.Unavailable(r.clean(err)) }
 
 // clean removes secrets from an error's text.
-func (r redactor) clean(err error) error {
+func (r *redactor) clean(err error) error {
 	return &redactedError{err: err, text: r.redact(err.Error())}
 }
 

@@ -40,7 +40,7 @@ func (s *Sink) Prepare(ctx context.Context, b *buffer.Batch) (sink.Prepared, err
 	case err != nil:
 		return nil, err
 	case r == nil:
-		return nil, batchError(rejected)
+		return nil, sink.NewBatchError(rejected)
 	case len(rejected) > 0:
 		// The events that the server receives under this group_id must stay the same. A later
 		// attempt might be able to send the rejected ones: projected again, or with another max_bytes.
@@ -70,7 +70,7 @@ func (p *prepared) Send(ctx context.Context) error {
 	defer p.permit.release()
 	failed, err := p.sink.post(ctx, p.request, p.batch, p.permit)
 	if err == nil {
-		return batchError(failed)
+		return sink.NewBatchError(failed)
 	}
 	err = p.sink.named(err)
 	if errors.Is(err, errResponded) && !p.sink.OneAddress() {
