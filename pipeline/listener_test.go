@@ -20,13 +20,13 @@ import (
 
 // recorded is a listener that remembers what it said.
 type recorded struct {
-	*postgres.Bell
+	*postgres.Listener
 	commits, lapses atomic.Int64
 	listening       atomic.Bool
 }
 
 func (r *recorded) Drain() (int, bool) {
-	commits, listening := r.Bell.Drain()
+	commits, listening := r.Listener.Drain()
 	r.commits.Add(int64(commits))
 	if r.listening.Swap(listening) && !listening {
 		r.lapses.Add(1)
@@ -76,7 +76,7 @@ func wakeable(t *testing.T, to sink.Sink, log *slog.Logger, c postgres.Config) (
 	b, err := postgres.Open(c)
 	check(t, err)
 	t.Cleanup(func() { check(t, b.Close()) })
-	counted, listener := &counting{Buffer: b}, &recorded{Bell: b.Bell(log)}
+	counted, listener := &counting{Buffer: b}, &recorded{Listener: b.Listener(log)}
 	start(t, counted, to, func(p *pipeline.Config) {
 		p.Schedule, p.Poll, p.Listener, p.Ordered = often(time.Hour), true, listener, c.Ordered
 	})

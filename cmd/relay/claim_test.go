@@ -25,7 +25,7 @@ func TestRunWarnsOfTheBuffer(t *testing.T) {
 		{
 			write(t, onePipeline("orders", sound.url, "stdout:", "    wake: notify", "    workers: auto")),
 			`msg="pipeline runs" pipeline=orders workers=auto batch_size=1000 wake="notify, otherwise poll" claim=range`,
-			`level=WARN msg="wake is notify, and the table has no trigger outbox_notify that is enabled`,
+			`level=WARN msg="wake is notify, but the buffer table has no enabled trigger outbox_notify`,
 		},
 		{inFile, `msg="pipeline runs" pipeline=orders workers=2 batch_size=auto wake=poll claim=range`, ""},
 		{

@@ -25,15 +25,15 @@ func (p *Pipeline) wake() buffer.WakeMode {
 	return buffer.WakeMode(p.Wake)
 }
 
-// wakes tells whether fresh events are claimed between distributions, and what rings
-// then; nil: nothing does.
+// wakes reports whether fresh events are claimed between distributions, and returns the
+// listener to commits; nil if there is none.
 func (p *Pipeline) wakes(b buffer.Buffer, log *slog.Logger) (bool, pipeline.Listener) {
 	on := p.betweenDistributions()
 	if b, ok := b.(*postgres.Buffer); ok && p.wake() != buffer.WakePoll {
 		if log == nil {
 			log = slog.Default()
 		}
-		return on, b.Bell(log.With("pipeline", p.Name))
+		return on, b.Listener(log.With("pipeline", p.Name))
 	}
 	return on, nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/notready"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/catalog"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/listen"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -39,7 +40,7 @@ func (b *Buffer) examine(ctx context.Context, long time.Duration) []buffer.Findi
 	e.rowSecurity(ctx, events)
 	e.claims(ctx, events)
 	e.waiting(ctx)
-	e.wake(ctx, events)
+	e.wakeUps(ctx, events)
 	if e.b.config.Own.Is() {
 		e.own(ctx, events)
 	} else {
@@ -75,6 +76,21 @@ func (e *examination) failed(about string, err error) bool {
 		e.problem(about, "it could not be looked at: "+e.b.db.ConnectError(err).Error(), "run relay doctor again; if it says the same, look at the server's log")
 	}
 	return err != nil
+}
+
+// wakeUps says how the relay learns of commits.
+func (e *examination) wakeUps(ctx context.Context, events catalog.Table) {
+	switch {
+	case e.b.config.Wake == buffer.WakePoll:
+		return
+	case e.b.config.Own.Is():
+		e.fine(listen.Subject, "polling (5 ms to 1 s), because a custom table has no trigger outbox_notify")
+		return
+	}
+	f, err := e.b.Listener(nil).Diagnose(ctx, events.Quoted)
+	if !e.failed(listen.Subject, err) {
+		e.found = append(e.found, f)
+	}
 }
 
 // ask runs one statement, whose columns are all text.

@@ -71,7 +71,7 @@ func TestExamineATableOfTheUsersFindsNothing(t *testing.T) {
 		t.Errorf("in a database that is as it should be it finds %+v", some)
 	}
 	for about, says := range map[string]string{
-		"tables": "", "claim": "by stamp", "claim plan": "contact_activity_events_pkey", "wake-ups": "every second", "autovacuum": "",
+		"tables": "", "claim": "by stamp", "claim plan": "contact_activity_events_pkey", "wake-ups": "polling", "autovacuum": "",
 		"your table": "claims begin at a cursor", "projection": "a row for each of the next 8 events", "projection ": "by index app.stamped; not by column id, for its name",
 	} {
 		if find(found, buffer.LevelOK, strings.TrimSpace(about), says) == nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/pressly/goose/v3"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/listen"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -35,8 +36,8 @@ type SchemaConfig struct {
 	// Archive is the table for delivered events, which only Migrate makes; "" for
 	// none. Its name is read as Table is.
 	Archive string
-	// Notify installs the trigger that rings when events are inserted, which only
-	// Migrate makes. It is never dropped.
+	// Notify installs the trigger that notifies the relay of inserts, which only Migrate
+	// makes. It is never dropped.
 	Notify bool
 	// Own: the buffer table is the user's own, which is not made and not touched; Schema
 	// is made where it is named and not there.
@@ -237,7 +238,7 @@ func up(ctx context.Context, config *pgx.ConnConfig, c SchemaConfig, patience ti
 // complete makes what is missing although nothing was to be applied, and the archive
 // and the trigger, which may be asked for only later than the others. It adds to applied.
 func complete(ctx context.Context, tx pgx.Tx, c SchemaConfig, applied []string, patience time.Duration) ([]string, error) {
-	var archived, rings bool
+	var archived, notifies bool
 	err := giveWay(ctx, patience, func() error {
 		return pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) (err error) { // a savepoint
 			if _, err := tx.Exec(ctx, giveWaySQL); err != nil {
@@ -249,7 +250,7 @@ func complete(ctx context.Context, tx pgx.Tx, c SchemaConfig, applied []string, 
 				}
 			}
 			if archived, err = makeArchive(ctx, tx, c); err == nil {
-				rings, err = makeRing(ctx, tx, c)
+				notifies, err = installTrigger(ctx, tx, c)
 			}
 			return err
 		})
@@ -257,10 +258,18 @@ func complete(ctx context.Context, tx pgx.Tx, c SchemaConfig, applied []string, 
 	if archived {
 		applied = append(applied, "archive "+c.Archive)
 	}
-	if rings {
-		applied = append(applied, ringApplied)
+	if notifies {
+		applied = append(applied, "trigger "+listen.TriggerName)
 	}
 	return applied, err
+}
+
+// installTrigger makes the trigger that notifies, unless it is there. A disabled one stays so.
+func installTrigger(ctx context.Context, tx pgx.Tx, c SchemaConfig) (installed bool, err error) {
+	if !c.Notify || c.Own {
+		return false, nil
+	}
+	return listen.InstallTrigger(ctx, tx, c.names()["Events"], pg.Ident(c.own(), listen.TriggerName))
 }
 
 // deniedSQL lists the GRANTs that the role has to be given to create tables.

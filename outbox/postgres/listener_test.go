@@ -1,7 +1,6 @@
 package postgres_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -22,63 +22,46 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres"
 )
 
-// rung is a migrated database whose trigger rings.
-type rung struct{ *testDB }
+// notifyDB is a migrated database with the trigger outbox_notify.
+type notifyDB struct{ *testDB }
 
-func newRung(t *testing.T) rung {
+func newNotifyDB(t *testing.T) notifyDB {
 	t.Helper()
 	p := newTestDB(t, testserver.Postgres(t), buffertest.Options{})
 	applied, err := postgres.Migrate(t.Context(), p.url, postgres.SchemaConfig{Notify: true})
 	check(t, err)
 	if n := len(applied); n == 0 || applied[n-1] != "trigger outbox_notify" {
-		t.Errorf("applied %v, the trigger in the end was expected", applied)
+		t.Errorf("applied %v, expected the trigger last", applied)
 	}
-	return rung{p}
+	return notifyDB{p}
 }
 
 const plainInsert = `INSERT INTO outbox_events (topic, payload) VALUES ('t', '{}')`
 
-func (r rung) exec(t *testing.T, sql string) {
+func (r notifyDB) exec(t *testing.T, sql string) {
 	t.Helper()
 	_, err := r.pool.Exec(t.Context(), sql)
 	check(t, err)
 }
 
-// ear runs a bell and gathers what it says.
-type ear struct {
-	*postgres.Bell
-	log  *lockedLog
+// testListener runs a listener and records what it reports.
+type testListener struct {
+	*postgres.Listener
+	log  *testkit.Output
 	stop func()
 
-	mu    sync.Mutex
-	rings int
-	deafs int // how often it said that it does not hear
-	hears bool
+	mu        sync.Mutex
+	commits   int
+	lapses    int // how often it reported that it does not listen
+	listening bool
 }
 
-type lockedLog struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *lockedLog) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
-}
-
-func (l *lockedLog) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
-}
-
-func (r rung) listen(t *testing.T, url string, wake buffer.WakeMode) *ear {
+func (r notifyDB) listen(t *testing.T, url string, wake buffer.WakeMode) *testListener {
 	t.Helper()
 	b, err := postgres.Open(postgres.Config{URL: url, Pipeline: "orders", Wake: wake})
 	check(t, err)
-	e := &ear{log: &lockedLog{}}
-	e.Bell = b.Bell(slog.New(slog.NewTextHandler(e.log, nil)))
+	e := &testListener{log: &testkit.Output{}}
+	e.Listener = b.Listener(slog.New(slog.NewTextHandler(e.log, nil)))
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { e.Run(ctx) })
@@ -89,11 +72,11 @@ func (r rung) listen(t *testing.T, url string, wake buffer.WakeMode) *ear {
 				return
 			case <-e.Notifications():
 			}
-			commits, hears := e.Drain()
+			commits, listening := e.Drain()
 			e.mu.Lock()
-			e.rings, e.hears = e.rings+commits, hears
-			if !hears {
-				e.deafs++
+			e.commits, e.listening = e.commits+commits, listening
+			if !listening {
+				e.lapses++
 			}
 			e.mu.Unlock()
 		}
@@ -107,49 +90,49 @@ func (r rung) listen(t *testing.T, url string, wake buffer.WakeMode) *ear {
 	return e
 }
 
-func (e *ear) state() (rings int, hears bool, deafs int) {
+func (e *testListener) state() (commits int, listening bool, lapses int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.rings, e.hears, e.deafs
+	return e.commits, e.listening, e.lapses
 }
 
-func (e *ear) expectHears(t *testing.T, want bool) {
+func (e *testListener) expectListening(t *testing.T, want bool) {
 	t.Helper()
 	testserver.Eventually(t, func() error {
-		if _, hears, _ := e.state(); hears != want {
-			return fmt.Errorf("it hears: %t; its log:\n%s", hears, e.log)
+		if _, listening, _ := e.state(); listening != want {
+			return fmt.Errorf("listening: %t; its log:\n%s", listening, e.log)
 		}
 		return nil
 	})
 }
 
-func (e *ear) expectRings(t *testing.T, n int) {
+func (e *testListener) expectCommits(t *testing.T, n int) {
 	t.Helper()
 	testserver.Eventually(t, func() error {
-		if rings, _, _ := e.state(); rings != n {
-			return fmt.Errorf("%d commits rang, %d were expected; its log:\n%s", rings, n, e.log)
+		if commits, _, _ := e.state(); commits != n {
+			return fmt.Errorf("got %d commits, want %d; its log:\n%s", commits, n, e.log)
 		}
 		return nil
 	})
 }
 
-func (e *ear) expectLog(t *testing.T, want string, times int) {
+func (e *testListener) expectLog(t *testing.T, want string, times int) {
 	t.Helper()
 	testserver.Eventually(t, func() error {
 		if n := strings.Count(e.log.String(), want); n != times {
-			return fmt.Errorf("%q stands %d times in the log, %d were expected:\n%s", want, n, times, e.log)
+			return fmt.Errorf("%q: got %d times, want %d, in the log:\n%s", want, n, times, e.log)
 		}
 		return nil
 	})
 }
 
-// wire counts all notifications that are sent, in a session of its own.
-type wire struct {
+// notificationCounter counts all notifications, in a session of its own.
+type notificationCounter struct {
 	conn *pgx.Conn
 	ends int
 }
 
-func (r rung) tap(t *testing.T) *wire {
+func (r notifyDB) countNotifications(t *testing.T) *notificationCounter {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), r.url)
 	check(t, err)
@@ -158,11 +141,11 @@ func (r rung) tap(t *testing.T) *wire {
 	check(t, conn.QueryRow(t.Context(), "SELECT 'relay_' || 'outbox_events'::regclass::oid").Scan(&channel))
 	_, err = conn.Exec(t.Context(), "LISTEN "+channel+"; LISTEN mark")
 	check(t, err)
-	return &wire{conn: conn}
+	return &notificationCounter{conn: conn}
 }
 
-// count is how many were sent since it was last asked.
-func (w *wire) count(t *testing.T, r rung) (n int) {
+// count returns how many were sent since the last call.
+func (w *notificationCounter) count(t *testing.T, r notifyDB) (n int) {
 	t.Helper()
 	w.ends++
 	mark := fmt.Sprint(w.ends)
@@ -184,15 +167,15 @@ func expect[T comparable](t *testing.T, what string, got, want T) {
 	}
 }
 
-func TestCommitsRing(t *testing.T) {
+func TestListener_CountsCommits(t *testing.T) {
 	t.Parallel()
-	r := newRung(t)
+	r := newNotifyDB(t)
 	e := r.listen(t, r.url, buffer.WakeNotify)
-	e.expectHears(t, true)
+	e.expectListening(t, true)
 	r.exec(t, plainInsert)
-	e.expectRings(t, 1)
+	e.expectCommits(t, 1)
 
-	// A transaction rings once, when it commits, however many statements it had.
+	// A transaction notifies once, when it commits.
 	tx, err := r.pool.Begin(t.Context())
 	check(t, err)
 	for range 3 {
@@ -201,29 +184,29 @@ func TestCommitsRing(t *testing.T) {
 		check(t, err)
 	}
 	r.exec(t, plainInsert)
-	e.expectRings(t, 2)
+	e.expectCommits(t, 2)
 	check(t, tx.Commit(t.Context()))
-	e.expectRings(t, 3)
+	e.expectCommits(t, 3)
 
-	// One that rolls back does not, and one that rolls part of it back may.
+	// A rollback does not notify; a partial one may.
 	tx, err = r.pool.Begin(t.Context())
 	check(t, err)
 	_, err = tx.Exec(t.Context(), plainInsert)
 	check(t, err)
 	check(t, tx.Rollback(t.Context()))
 	r.exec(t, "BEGIN; "+plainInsert+"; SAVEPOINT s; "+plainInsert+"; ROLLBACK TO s; COMMIT")
-	e.expectRings(t, 4)
+	e.expectCommits(t, 4)
 	_, err = r.pool.CopyFrom(t.Context(), pgx.Identifier{"outbox_events"}, []string{"topic", "payload"}, pgx.CopyFromRows([][]any{{"t", "{}"}}))
 	check(t, err)
-	e.expectRings(t, 5)
-	_, _, deafs := e.state()
-	expect(t, "times it went deaf", deafs, 0)
+	e.expectCommits(t, 5)
+	_, _, lapses := e.state()
+	expect(t, "lapses", lapses, 0)
 }
 
-func TestNothingIsSentThatNobodyNeeds(t *testing.T) {
+func TestListener_NotifiedOnlyWhileIdle(t *testing.T) {
 	t.Parallel()
-	r := newRung(t)
-	w := r.tap(t)
+	r := newNotifyDB(t)
+	w := r.countNotifications(t)
 	insert := func() {
 		for range 20 {
 			r.exec(t, plainInsert)
@@ -232,71 +215,71 @@ func TestNothingIsSentThatNobodyNeeds(t *testing.T) {
 	insert()
 	expect(t, "notifications without a relay", w.count(t, r), 0)
 	e := r.listen(t, r.url, buffer.WakeNotify)
-	e.expectHears(t, true)
+	e.expectListening(t, true)
 	insert()
-	expect(t, "notifications while it sleeps", w.count(t, r), 20)
+	expect(t, "notifications while the relay is idle", w.count(t, r), 20)
 	e.Pause(true)
-	e.expectHears(t, false)
-	testserver.Eventually(t, func() error { return r.expectHolders(t, 0) })
+	e.expectListening(t, false)
+	testserver.Eventually(t, func() error { return r.expectLockHolders(t, 0) })
 	insert()
-	expect(t, "notifications while it is awake", w.count(t, r), 0)
+	expect(t, "notifications while the relay is active", w.count(t, r), 0)
 	e.Pause(false)
-	e.expectHears(t, true)
+	e.expectListening(t, true)
 	insert()
-	expect(t, "notifications when it sleeps again", w.count(t, r), 20)
+	expect(t, "notifications when the relay is idle again", w.count(t, r), 20)
 	e.stop()
-	testserver.Eventually(t, func() error { return r.expectHolders(t, 0) })
+	testserver.Eventually(t, func() error { return r.expectLockHolders(t, 0) })
 	insert()
-	expect(t, "notifications when it has gone", w.count(t, r), 0)
+	expect(t, "notifications without the relay", w.count(t, r), 0)
 }
 
-const holdersSQL = `
+const lockHoldersSQL = `
 SELECT count(*) FROM pg_locks
 WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' AND granted AND objid = 'outbox_events'::regclass
   AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`
 
-func (r rung) expectHolders(t *testing.T, want int) error {
+func (r notifyDB) expectLockHolders(t *testing.T, want int) error {
 	t.Helper()
 	var n int
-	check(t, r.pool.QueryRow(t.Context(), holdersSQL).Scan(&n))
+	check(t, r.pool.QueryRow(t.Context(), lockHoldersSQL).Scan(&n))
 	if n != want {
-		return fmt.Errorf("%d sessions hold the lock, %d were expected", n, want)
+		return fmt.Errorf("got %d sessions that hold the lock, want %d", n, want)
 	}
 	return nil
 }
 
-// Who inserted without ringing keeps the relay from falling asleep until it can see what
-// was inserted; meanwhile others ring.
-func TestNobodyFallsAsleepBesideAnOpenInsert(t *testing.T) {
+// A transaction that inserted without notifying keeps the relay from listening until it ends.
+// Other inserts notify meanwhile.
+func TestListener_WaitsForOpenInserts(t *testing.T) {
 	t.Parallel()
-	r := newRung(t)
-	w := r.tap(t)
+	r := newNotifyDB(t)
+	w := r.countNotifications(t)
 	tx, err := r.pool.Begin(t.Context())
 	check(t, err)
 	_, err = tx.Exec(t.Context(), plainInsert)
 	check(t, err)
 	r.exec(t, "BEGIN; "+plainInsert+"; PREPARE TRANSACTION 'open'")
 	e := r.listen(t, r.url, buffer.WakeNotify)
-	testserver.Eventually(t, func() error { // it stands in the queue every now and then
+	testserver.Eventually(t, func() error { // it waits for the lock every now and then
 		r.exec(t, plainInsert)
 		if w.count(t, r) == 0 {
-			return errors.New("nobody stood in the queue while others inserted")
+			return errors.New("no session waited for the lock while others inserted")
 		}
 		return nil
 	})
 	check(t, tx.Commit(t.Context()))
-	_, hears, _ := e.state()
-	expect(t, "it hears beside a prepared transaction", hears, false)
+	_, listening, _ := e.state()
+	expect(t, "listening despite a prepared transaction", listening, false)
 	r.exec(t, "COMMIT PREPARED 'open'")
-	e.expectHears(t, true)
+	e.expectListening(t, true)
 	expect(t, "warnings", strings.Count(e.log.String(), "level=WARN"), 0)
 }
 
-func TestPrepareTransactionNeedsARelayThatIsAwake(t *testing.T) {
+func TestListener_PrepareTransaction(t *testing.T) {
 	t.Parallel()
-	r := newRung(t)
+	r := newNotifyDB(t)
 	e := r.listen(t, r.url, buffer.WakeNotify)
-	e.expectHears(t, true)
+	e.expectListening(t, true)
 	prepare := func() error {
 		conn, err := pgx.Connect(t.Context(), r.url)
 		check(t, err)
@@ -306,45 +289,45 @@ func TestPrepareTransactionNeedsARelayThatIsAwake(t *testing.T) {
 	}
 	var refused *pgconn.PgError
 	if err := prepare(); !errors.As(err, &refused) || refused.Code != "0A000" {
-		t.Errorf("PREPARE TRANSACTION while the relay sleeps: %v", err)
+		t.Errorf("PREPARE TRANSACTION while the relay is idle: %v", err)
 	}
 	e.Pause(true)
-	testserver.Eventually(t, func() error { return r.expectHolders(t, 0) })
+	testserver.Eventually(t, func() error { return r.expectLockHolders(t, 0) })
 	check(t, prepare())
 	r.exec(t, "ROLLBACK PREPARED 'two'")
 }
 
-func TestALostConnectionIsMadeAgain(t *testing.T) {
+func TestListener_Reconnects(t *testing.T) {
 	t.Parallel()
-	r := newRung(t)
+	r := newNotifyDB(t)
 	e := r.listen(t, r.url, buffer.WakeNotify)
 	for n := range 2 {
-		e.expectHears(t, true)
-		_, _, deafs := e.state()
-		expect(t, "times it said that it is deaf", deafs, n)
+		e.expectListening(t, true)
+		_, _, lapses := e.state()
+		expect(t, "lapses", lapses, n)
 		r.exec(t, `SELECT pg_terminate_backend(pid) FROM pg_locks
 			WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' AND granted AND objid = 'outbox_events'::regclass`)
 		testserver.Eventually(t, func() error {
-			if _, _, now := e.state(); now == deafs {
-				return errors.New("it does not say that it was deaf")
+			if _, _, now := e.state(); now == lapses {
+				return errors.New("it does not report the lapse")
 			}
 			return nil
 		})
 	}
-	e.expectHears(t, true)
-	rings, _, _ := e.state()
+	e.expectListening(t, true)
+	commits, _, _ := e.state()
 	r.exec(t, plainInsert)
-	e.expectRings(t, rings+1)
-	e.expectLog(t, "commits cannot be heard", 2)
-	e.expectLog(t, "commits wake the relay", 2)
+	e.expectCommits(t, commits+1)
+	e.expectLog(t, "cannot listen for commits", 2)
+	e.expectLog(t, "listening for commits", 2)
 }
 
-// The second does without, until the first has gone.
-func TestTwoRelays(t *testing.T) {
+// The second does not listen until the first has stopped.
+func TestListener_TwoRelays(t *testing.T) {
 	t.Parallel()
-	r := newRung(t)
+	r := newNotifyDB(t)
 	first := r.listen(t, r.url, buffer.WakeNotify)
-	first.expectHears(t, true)
+	first.expectListening(t, true)
 	second := r.listen(t, r.url, buffer.WakeNotify)
 	testserver.Eventually(t, func() error {
 		var n int
@@ -356,31 +339,31 @@ func TestTwoRelays(t *testing.T) {
 		return nil
 	})
 	r.exec(t, plainInsert)
-	first.expectRings(t, 1)
-	_, hears, _ := second.state()
-	expect(t, "the second hears", hears, false)
+	first.expectCommits(t, 1)
+	_, listening, _ := second.state()
+	expect(t, "the second listens", listening, false)
 	first.stop()
-	second.expectHears(t, true)
-	rings, _, _ := second.state()
+	second.expectListening(t, true)
+	commits, _, _ := second.state()
 	r.exec(t, plainInsert)
-	second.expectRings(t, rings+1)
+	second.expectCommits(t, commits+1)
 	expect(t, "warnings", strings.Count(second.log.String(), "level=WARN"), 0)
 }
 
-// Through a pooler nothing is listened to, and nothing is left on its sessions.
-func TestAPoolerIsSeen(t *testing.T) {
+// Through a pooler the relay does not listen, and leaves nothing on the pooled sessions.
+func TestListener_Pooler(t *testing.T) {
 	t.Parallel()
-	r := newRung(t)
+	r := newNotifyDB(t)
 	url := testserver.PgBouncer(t, r.url)
 	asked, auto := r.listen(t, url, buffer.WakeNotify), r.listen(t, url, buffer.WakeAuto)
-	asked.expectLog(t, "goes through a pooler", 1)
-	auto.expectLog(t, "goes through a pooler", 1)
+	asked.expectLog(t, "leads through a pooler", 1)
+	auto.expectLog(t, "leads through a pooler", 1)
 	asked.expectLog(t, "level=WARN", 1)
 	auto.expectLog(t, "level=WARN", 0)
-	check(t, r.expectHolders(t, 0))
-	for _, e := range []*ear{asked, auto} {
-		_, hears, _ := e.state()
-		expect(t, "it hears through a pooler", hears, false)
+	check(t, r.expectLockHolders(t, 0))
+	for _, e := range []*testListener{asked, auto} {
+		_, listening, _ := e.state()
+		expect(t, "listening through a pooler", listening, false)
 	}
 	conn, err := pgx.ConnectConfig(t.Context(), simply(t, url))
 	check(t, err)
@@ -398,35 +381,34 @@ func simply(t *testing.T, url string) *pgx.ConnConfig {
 	return c
 }
 
-func TestWithoutTheTriggerNothingIsHeard(t *testing.T) {
+func TestListener_NoTrigger(t *testing.T) {
 	t.Parallel()
-	r := newRung(t)
+	r := newNotifyDB(t)
 	for _, statement := range []string{
 		"ALTER TABLE outbox_events DISABLE TRIGGER outbox_notify", "DROP TRIGGER outbox_notify ON outbox_events",
 	} {
 		r.exec(t, statement)
 		asked, auto := r.listen(t, r.url, buffer.WakeNotify), r.listen(t, r.url, buffer.WakeAuto)
-		asked.expectLog(t, "no trigger outbox_notify", 1)
+		asked.expectLog(t, "no enabled trigger outbox_notify", 1)
 		asked.expectLog(t, "relay migrate", 1)
 		asked.stop()
 		auto.stop()
-		expect(t, "what is said by auto", auto.log.String(), "")
+		expect(t, "log of wake: auto", auto.log.String(), "")
 	}
 	applied, err := postgres.Migrate(t.Context(), r.url, postgres.SchemaConfig{Notify: true})
 	check(t, err)
 	if diff := cmp.Diff([]string{"trigger outbox_notify"}, applied); diff != "" {
 		t.Errorf("applied (-want +got):\n%s", diff)
 	}
-	r.listen(t, r.url, buffer.WakeAuto).expectHears(t, true)
+	r.listen(t, r.url, buffer.WakeAuto).expectListening(t, true)
 }
 
-// Whoever inserts needs no more than INSERT, and what he put in the way of the search
-// path is not looked at.
-func TestTheTriggerNeedsNothingOfTheApplication(t *testing.T) {
+// An inserting role needs no privilege but INSERT, and the trigger ignores its search_path.
+func TestNotifyTrigger_NeedsNoPrivileges(t *testing.T) {
 	t.Parallel()
-	r := newRung(t)
+	r := newNotifyDB(t)
 	e := r.listen(t, r.url, buffer.WakeNotify)
-	e.expectHears(t, true)
+	e.expectListening(t, true)
 	r.exec(t, "CREATE SCHEMA evil")
 	conn, err := pgx.Connect(t.Context(), r.asRole(t, "shop_", "GRANT INSERT ON outbox_events", "GRANT ALL ON SCHEMA evil"))
 	check(t, err)
@@ -449,14 +431,14 @@ func TestTheTriggerNeedsNothingOfTheApplication(t *testing.T) {
 		_, err := conn.Exec(t.Context(), statement)
 		check(t, err)
 	}
-	e.expectRings(t, 3)
+	e.expectCommits(t, 3)
 }
 
-// One function serves buffers of any name, and the trigger is made once.
-func TestTheTriggerOfAnyTable(t *testing.T) {
+// One function serves tables of any name, and Migrate installs the trigger once.
+func TestNotifyTrigger_AnyTableName(t *testing.T) {
 	t.Parallel()
 	p := newTestDB(t, testserver.Postgres(t), buffertest.Options{})
-	r := rung{p}
+	r := notifyDB{p}
 	r.exec(t, `CREATE SCHEMA "it's odd"`)
 	tables := []postgres.SchemaConfig{
 		{Table: `it's odd.we"ird 'events'`, Notify: true},
@@ -478,34 +460,34 @@ func TestTheTriggerOfAnyTable(t *testing.T) {
 		}
 		b, err := postgres.Open(postgres.Config{URL: p.url, Table: c.Table, Schema: c.Schema, Pipeline: fmt.Sprint("p", i)})
 		check(t, err)
-		bell := b.Bell(nil)
+		listener := b.Listener(nil)
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
-		running.Go(func() { bell.Run(ctx) })
-		waitFor := func(what string, is func(commits int, hears bool) bool) {
+		running.Go(func() { listener.Run(ctx) })
+		waitFor := func(what string, is func(commits int, listening bool) bool) {
 			t.Helper()
 			for {
 				select {
-				case <-bell.Notifications():
+				case <-listener.Notifications():
 				case <-time.After(30 * time.Second):
 					t.Fatalf("%s: %s: nothing within 30 seconds", c.Table, what)
 				}
-				if is(bell.Drain()) {
+				if is(listener.Drain()) {
 					return
 				}
 			}
 		}
-		waitFor("hears", func(_ int, hears bool) bool { return hears })
+		waitFor("listening", func(_ int, listening bool) bool { return listening })
 		tx, err := p.pool.Begin(t.Context())
 		check(t, err)
 		check(t, postgres.Table{Name: c.Table}.Insert(t.Context(), tx, outbox.Event{Topic: "t", Payload: []byte("1")}))
 		check(t, tx.Commit(t.Context()))
-		waitFor("rings", func(commits int, _ bool) bool { return commits == 1 })
+		waitFor("a commit", func(commits int, _ bool) bool { return commits == 1 })
 		cancel()
 		running.Wait()
 		check(t, b.Close())
 	}
-	// Without being asked for it is neither made nor dropped.
+	// Without Notify the trigger is neither installed nor dropped.
 	_, err := postgres.Migrate(t.Context(), p.url, postgres.SchemaConfig{})
 	check(t, err)
 	var n int
@@ -513,9 +495,9 @@ func TestTheTriggerOfAnyTable(t *testing.T) {
 	expect(t, "triggers in the end", n, 4)
 }
 
-func TestExamineTellsHowTheRelayIsWoken(t *testing.T) {
+func TestDiagnose_WakeUps(t *testing.T) {
 	t.Parallel()
-	r := newRung(t)
+	r := newNotifyDB(t)
 	pooled := testserver.PgBouncer(t, r.url)
 	for _, c := range []struct {
 		url, before string
@@ -523,12 +505,12 @@ func TestExamineTellsHowTheRelayIsWoken(t *testing.T) {
 		level       buffer.Level
 		want        string
 	}{
-		{r.url, "", buffer.WakeNotify, buffer.LevelOK, "commits ring"},
-		{r.url, "", buffer.WakeAuto, buffer.LevelOK, "commits ring"},
-		{pooled, "", buffer.WakeNotify, buffer.LevelWarning, "goes through a pooler"},
-		{pooled, "", buffer.WakeAuto, buffer.LevelOK, "goes through a pooler"},
-		{r.url, "DROP TRIGGER outbox_notify ON outbox_events", buffer.WakeNotify, buffer.LevelWarning, "no trigger outbox_notify"},
-		{r.url, "", buffer.WakeAuto, buffer.LevelOK, "events are looked for"},
+		{r.url, "", buffer.WakeNotify, buffer.LevelOK, "commits notify the relay"},
+		{r.url, "", buffer.WakeAuto, buffer.LevelOK, "commits notify the relay"},
+		{pooled, "", buffer.WakeNotify, buffer.LevelWarning, "leads through a pooler"},
+		{pooled, "", buffer.WakeAuto, buffer.LevelOK, "leads through a pooler"},
+		{r.url, "DROP TRIGGER outbox_notify ON outbox_events", buffer.WakeNotify, buffer.LevelWarning, "no enabled trigger outbox_notify"},
+		{r.url, "", buffer.WakeAuto, buffer.LevelOK, "falling back to polling"},
 	} {
 		if c.before != "" {
 			r.exec(t, c.before)
@@ -544,7 +526,7 @@ func TestExamineTellsHowTheRelayIsWoken(t *testing.T) {
 				}
 			}
 		}
-		expect(t, "it is told how the relay is woken", found, true)
+		expect(t, "a finding about wake-ups", found, true)
 		check(t, b.Close())
 	}
 }
