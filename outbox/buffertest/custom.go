@@ -21,7 +21,7 @@ var customCases = []testCase{
 
 // joined projects only events that have a parent.
 const joined = `
-SELECT e.id AS id, p.name AS topic, e.key AS key, e.payload AS payload, e.headers AS headers
+SELECT e.{id} AS id, p.name AS topic, e.key AS key, e.payload AS payload, e.headers AS headers
 FROM {table} e JOIN parents p ON p.id = e.parent_id
 WHERE e.group_id = {group} ORDER BY e.id DESC`
 
@@ -59,7 +59,7 @@ func customFields(t *testing.T, h Harness) {
 	settle(t, f.Buffer, b, delivered())
 	empty(t, f)
 
-	f = h.Open(t, Options{Project: `SELECT id AS id, payload AS payload FROM {table} WHERE group_id = {group}`})
+	f = h.Open(t, Options{Project: `SELECT e.{id} AS id, e.payload AS payload FROM {table} e WHERE e.group_id = {group}`})
 	ids = f.Insert(t, events...)
 	for i := range events {
 		events[i].Topic, events[i].Key, events[i].Headers = named(f), nil, nil
@@ -157,9 +157,9 @@ func customCheck(t *testing.T, h Harness) {
 		"the table":         {exec: "DROP TABLE %s", says: []string{"%s"}},
 		"the ledger":        {exec: "DROP TABLE outbox_batches", says: []string{"outbox_batches", "relay migrate"}},
 		"a parent":          {project: joined, exec: "DROP TABLE parents", says: []string{"parents"}},
-		"a column payload":  {project: "SELECT id AS id FROM {table} WHERE group_id = {group}", says: []string{"payload"}},
+		"a column payload":  {project: "SELECT e.{id} AS id FROM {table} e WHERE group_id = {group}", says: []string{"payload"}},
 		"a column id":       {project: "SELECT payload AS payload FROM {table} WHERE group_id = {group}", says: []string{"id"}},
-		"the parameter":     {project: "SELECT id AS id, payload AS payload FROM {table}", says: []string{"parameter"}},
+		"the parameter":     {project: "SELECT e.{id} AS id, e.payload AS payload FROM {table} e", says: []string{"parameter"}},
 		"no error, it runs": {project: joined},
 	} {
 		f := h.Open(t, Options{Project: c.project})

@@ -81,30 +81,30 @@ func customErrors(t *testing.T, h Harness) {
 		is      error
 	}{
 		"an event twice": {
-			project: `SELECT id AS id, payload AS payload FROM {table} e CROSS JOIN (SELECT 1 AS n UNION ALL SELECT 2 UNION ALL SELECT 3) AS times
+			project: `SELECT e.{id} AS id, e.payload AS payload FROM {table} e CROSS JOIN (SELECT 1 AS n UNION ALL SELECT 2 UNION ALL SELECT 3) AS times
 			          WHERE e.group_id = {group} AND (times.n = 1 OR e.topic = 'bad')`, says: []string{"{id}", "twice"}, event: true,
 		},
 		"an event of no batch": {
-			project: `SELECT e.id + CASE WHEN e.topic = 'bad' THEN 1000000 ELSE 0 END AS id, e.payload AS payload` + rows, says: []string{"10000"},
+			project: `SELECT CASE WHEN e.topic = 'bad' THEN {other} ELSE e.{id} END AS id, e.payload AS payload` + rows, says: []string{"10000"},
 		},
-		"no id":           {project: `SELECT CASE WHEN e.topic <> 'bad' THEN e.id END AS id, e.payload AS payload` + rows, says: []string{"id"}},
-		"no payload":      {project: `SELECT e.id AS id, CASE WHEN e.topic <> 'bad' THEN e.payload END AS payload` + rows, says: []string{"{id}", "payload"}, event: true},
-		"no such column":  {project: `SELECT e.id AS id, e.nonsense AS payload` + rows, says: []string{"nonsense"}},
+		"no id":           {project: `SELECT CASE WHEN e.topic <> 'bad' THEN e.{id} END AS id, e.payload AS payload` + rows, says: []string{"id"}},
+		"no payload":      {project: `SELECT e.{id} AS id, CASE WHEN e.topic <> 'bad' THEN e.payload END AS payload` + rows, says: []string{"{id}", "payload"}, event: true},
+		"no such column":  {project: `SELECT e.{id} AS id, e.nonsense AS payload` + rows, says: []string{"nonsense"}},
 		"no column id":    {project: `SELECT e.payload AS payload` + rows, says: []string{"id"}},
-		"without payload": {project: `SELECT e.id AS id` + rows, says: []string{"payload"}},
+		"without payload": {project: `SELECT e.{id} AS id` + rows, says: []string{"payload"}},
 		"no topic": {
-			project: `SELECT e.id AS id, e.payload AS payload, CASE WHEN e.topic = 'bad' THEN '' ELSE e.topic END AS topic` + rows,
+			project: `SELECT e.{id} AS id, e.payload AS payload, CASE WHEN e.topic = 'bad' THEN '' ELSE e.topic END AS topic` + rows,
 			says:    []string{"{id}", "topic"}, event: true,
 		},
 		"headers that are no object": {
-			project: `SELECT e.id AS id, e.payload AS payload, e.headers AS headers` + rows,
+			project: `SELECT e.{id} AS id, e.payload AS payload, e.headers AS headers` + rows,
 			bad:     outbox.Event{Headers: outbox.Headers(`["a"]`)}, says: []string{"{id}", "headers"}, event: true,
 		},
 		"text that is no JSON": {
-			project: `SELECT e.id AS id, CASE WHEN e.topic = 'bad' THEN '{no' ELSE '{}' END AS payload` + rows, says: []string{"{id}", "payload"}, event: true,
+			project: `SELECT e.{id} AS id, CASE WHEN e.topic = 'bad' THEN '{no' ELSE '{}' END AS payload` + rows, says: []string{"{id}", "payload"}, event: true,
 		},
 		"an error in one row": {
-			project: `SELECT e.id AS id, e.payload AS payload, CASE WHEN ` + overflows + ` = 1 THEN 'x' END AS topic` + rows, is: buffer.ErrEventData,
+			project: `SELECT e.{id} AS id, e.payload AS payload, CASE WHEN ` + overflows + ` = 1 THEN 'x' END AS topic` + rows, is: buffer.ErrEventData,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -151,7 +151,7 @@ func customErrors(t *testing.T, h Harness) {
 
 func customBad(t *testing.T, h Harness) {
 	f := h.Open(t, Options{Project: `
-		SELECT e.id AS id, e.key AS key, e.headers AS headers, CASE WHEN e.topic = 'bad' THEN NULL ELSE e.payload END AS payload
+		SELECT e.{id} AS id, e.key AS key, e.headers AS headers, CASE WHEN e.topic = 'bad' THEN NULL ELSE e.payload END AS payload
 		FROM {table} e WHERE e.group_id = {group}`})
 	events := orders(4)
 	events[2].Topic, events[2].Key, events[2].Headers = "bad", text("k"), outbox.Headers(`{"a": "b"}`)
@@ -185,7 +185,7 @@ func onlyRows(t *testing.T, f *Fixture, ids []int64) {
 
 func customHalved(t *testing.T, h Harness) {
 	f := h.Open(t, Options{Project: `
-		SELECT e.id AS id, CASE WHEN ` + overflows + ` = 1 THEN '{}' END AS payload FROM {table} e WHERE e.group_id = {group}`})
+		SELECT e.{id} AS id, CASE WHEN ` + overflows + ` = 1 THEN '{}' END AS payload FROM {table} e WHERE e.group_id = {group}`})
 	events := orders(4)
 	events[2].Topic = "bad"
 	ids := f.Insert(t, events...)

@@ -45,8 +45,9 @@ type Options struct {
 	// Claim is how the buffers claim; "" where they keep order.
 	Claim buffer.ClaimMode
 	// Project is the projection of a custom table, in SQL that every database understands.
-	// {table} stands for the buffer's table and {group} for the parameter. "": it
-	// returns the table's columns unchanged.
+	// {table} stands for the buffer's table, {group} for the parameter, {id} for the
+	// key's column, and {other} for a key that no event has. "": it returns
+	// the table's columns unchanged.
 	Project string
 }
 

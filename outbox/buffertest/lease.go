@@ -258,7 +258,7 @@ func leaseLocked(t *testing.T, h Harness) {
 	f.ExpireLease(t, second.GroupID, time.Second)
 	tx := f.Begin(t)
 	defer tx.Rollback(t)
-	tx.Exec(t, fmt.Sprintf("UPDATE outbox_batches SET owner = owner WHERE first_id = %d", first.FirstID))
+	tx.Exec(t, fmt.Sprintf("UPDATE outbox_batches SET owner = owner WHERE group_id = '%s'", first.GroupID))
 	equal(t, "batch taken over beside the locked one", takeOver(t, f.Buffer).GroupID, second.GroupID)
 	takeOverNone(t, f.Buffer)
 	tx.Rollback(t)

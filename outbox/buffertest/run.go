@@ -50,7 +50,7 @@ type testCase struct {
 	stampOnly       bool // needs events that carry their group_id
 	rangeOnly       bool // needs a ledger that says which ids a batch holds
 	relayTableOnly  bool // needs a table of the relay's own
-	integerKeysOnly bool // needs ids that the application sees
+	integerKeysOnly bool // needs an archive, or dead letters that the case writes by hand
 	run             func(t *testing.T, h Harness)
 }
 

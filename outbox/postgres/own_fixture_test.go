@@ -77,7 +77,12 @@ func (s *ownShape) projecting(table, project string) buffer.CustomTable {
 		project = "SELECT * FROM {table} WHERE group_id = {group}"
 	}
 	own := s.own
-	own.Project = strings.NewReplacer("{table}", table, "{group}", "$1").Replace(project)
+	other := "1000000"
+	if s == uuidKeys {
+		other = "'00000000-0000-0000-0000-000000010000'::uuid"
+		project = strings.Replace(project, "SELECT *", "SELECT {id} AS id, topic, key, payload, headers, created_at", 1)
+	}
+	own.Project = strings.NewReplacer("{table}", table, "{group}", "$1", "{id}", pgx.Identifier{own.ID}.Sanitize(), "{other}", other).Replace(project)
 	return own
 }
 

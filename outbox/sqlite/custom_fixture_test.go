@@ -50,7 +50,7 @@ func (p *place) makeCustom(t testing.TB, table string) buffer.CustomTable {
 	if project == "" {
 		project = "SELECT id, topic, key, payload, headers, created_at FROM {table} WHERE group_id = {group}"
 	}
-	return buffer.CustomTable{ID: "id", Project: strings.NewReplacer("{table}", quote(table), "{group}", "?").Replace(project)}
+	return buffer.CustomTable{ID: "id", Project: strings.NewReplacer("{table}", quote(table), "{group}", "?", "{id}", "id", "{other}", "1000000").Replace(project)}
 }
 
 var uuidText = regexp.MustCompile(`'([0-9a-f]{8})-([0-9a-f]{4})-([0-9a-f]{4})-([0-9a-f]{4})-([0-9a-f]{12})'`)
