@@ -13,7 +13,7 @@ func BenchmarkDrain(b *testing.B) {
 	db := newDatabase(b)
 	events := scaled(300_000)
 	b.Run("Redis", func(b *testing.B) {
-		db.race(b, redisStream(b), db.all(buffer.ClaimRange, buffer.ClaimStamp, buffer.ClaimOptimistic), events)
+		db.race(b, redisStream(b), append(db.all(buffer.ClaimRange, buffer.ClaimStamp), db.optimistic()...), events)
 	})
 	b.Run("JetStream", func(b *testing.B) {
 		db.race(b, jetStream(b), db.all(buffer.ClaimRange, buffer.ClaimStamp), events)
@@ -24,7 +24,7 @@ func BenchmarkDrain(b *testing.B) {
 // with a sink.
 func BenchmarkStrategies(b *testing.B) {
 	db := newDatabase(b)
-	db.race(b, nowhere(), db.all(buffer.ClaimRange, buffer.ClaimStamp, buffer.ClaimOptimistic), scaled(300_000))
+	db.race(b, nowhere(), append(db.all(buffer.ClaimRange, buffer.ClaimStamp), db.optimistic()...), scaled(300_000))
 }
 
 // all returns the loop, and the relay in the modes that -only selects.

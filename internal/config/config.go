@@ -73,7 +73,7 @@ type Pipeline struct {
 	AutoWorkers bool
 	// Lease is how long a silent worker keeps a batch.
 	Lease time.Duration
-	// Claim is "auto", "stamp", "optimistic" or "range".
+	// Claim is "auto", "stamp" or "range".
 	Claim string
 	// RetryNow is "auto", "poll" or "notify".
 	Wake string

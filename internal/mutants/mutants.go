@@ -43,8 +43,8 @@ var mutants = []mutant{
 	{
 		name: "the settle deletes the group after a partial delivery",
 		file: "outbox/postgres/settle.go",
-		old:  "	var work []pg.Step\n	for _, d := range o.dead {",
-		new:  "	work := s.deletes(deleteSQL, deleteSQL, s.batch.IDs(), nil)\n	for _, d := range o.dead {",
+		old:  "	var work []pg.Step\n	for _, d := range o.Dead {",
+		new:  "	work := s.deletes(deleteSQL, deleteSQL, s.batch.IDs(), nil)\n	for _, d := range o.Dead {",
 		pkg:  "./outbox/postgres", test: "TestBuffer/settle",
 	},
 	{
@@ -123,31 +123,31 @@ var mutants = []mutant{
 	// Watermarks.
 	{
 		name: "the floor moves past a gap",
-		file: "outbox/postgres/marks.go",
-		old:  "	if m.watched > 0 && len(m.holders) == 0 {",
-		new:  "	if m.watched > 0 {",
-		pkg:  "./outbox/postgres", test: "TestTheFloorWaitsForWhoeverHoldsTheSequence",
+		file: "outbox/postgres/internal/watermark/watermarks.go",
+		old:  "	if w.watched > 0 && len(w.holders) == 0 {",
+		new:  "	if w.watched > 0 {",
+		pkg:  "./outbox/postgres/internal/watermark", test: "TestFloor_WaitsForHolders",
 	},
 	{
 		name: "no sweep looks behind the cursor",
-		file: "outbox/postgres/marks.go",
-		old:  "m.floor < m.cursor && (m.inOrder || !now.Before(m.sweepNext)) {",
-		new:  "m.floor < m.cursor && (m.inOrder || now.Before(m.sweepNext)) {",
+		file: "outbox/postgres/internal/watermark/watermarks.go",
+		old:  "w.floor < w.cursor && (w.ordered || !now.Before(w.sweepNext)) {",
+		new:  "w.floor < w.cursor && (w.ordered || now.Before(w.sweepNext)) {",
 		pkg:  "./pipeline", test: "TestLateCommits_Arrive$",
 	},
 	{
 		name: "a sequence that is set back goes unnoticed",
-		file: "outbox/postgres/marks.go",
+		file: "outbox/postgres/internal/watermark/watermarks.go",
 		old:  "	case lastValue < began:",
 		new:  "	case lastValue < 0:",
 		pkg:  "./pipeline", test: "TestSequence_SetBack",
 	},
 	{
 		name: "a range with a gap is remembered",
-		file: "outbox/postgres/runs.go",
-		old:  "	if fresh.last-fresh.first != int64(len(b.Events))-1 {",
-		new:  "	if fresh.last < fresh.first {",
-		pkg:  "./outbox/postgres", test: "TestRunsProperties",
+		file: "outbox/postgres/internal/watermark/watermarks.go",
+		old:  "		if r.Last-r.First == int64(len(batch.Events))-1 {",
+		new:  "		if r.Last >= r.First {",
+		pkg:  "./outbox/postgres/internal/watermark", test: "TestAddClaimed_Properties",
 	},
 
 	// Range claims.
@@ -161,8 +161,8 @@ var mutants = []mutant{
 	{
 		name: "a range is deleted from its first id to its last",
 		file: "outbox/postgres/settle.go",
-		old:  "AND id <@ $4::int8multirange\n  AND (group_id = $1::uuid OR (SELECT current_setting('relay.ranged') = '1'))`",
-		new:  "AND $4::int8multirange IS NOT NULL\n  AND (group_id = $1::uuid OR (SELECT current_setting('relay.ranged') = '1'))`",
+		old:  "AND id <@ $4::int8multirange\n  AND (group_id = $1::uuid OR (SELECT current_setting('relay.by_range') = '1'))`",
+		new:  "AND $4::int8multirange IS NOT NULL\n  AND (group_id = $1::uuid OR (SELECT current_setting('relay.by_range') = '1'))`",
 		pkg:  "./outbox/postgres", test: "TestBufferRange/range",
 	},
 	{

@@ -12,9 +12,6 @@ const (
 	// ClaimStamp stamps the group_id on each event, and locks what it picks with
 	// SKIP LOCKED.
 	ClaimStamp ClaimMode = "stamp"
-	// ClaimOptimistic stamps too, without a lock: of a window of several batches'
-	// worth some are chosen at random, and those are claimed that were still free.
-	ClaimOptimistic ClaimMode = "optimistic"
 	// ClaimRange leaves the events as they are: the batch's ledger row says which ids
 	// it holds.
 	ClaimRange ClaimMode = "range"

@@ -40,8 +40,6 @@ type Options struct {
 	Archive bool
 	// Ordered: the buffers keep order by key.
 	Ordered bool
-	// Random: claims that choose at random do so; otherwise they choose the first.
-	Random bool
 	// Claim is how the buffers claim; "" where they keep order.
 	Claim buffer.ClaimMode
 	// Project is the projection of a custom table, in SQL that every database understands.

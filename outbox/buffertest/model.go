@@ -23,7 +23,7 @@ var modelCases = []testCase{
 // and crashes do, and compares the tables with a model after every step.
 func randomSequences(t *testing.T, h Harness) {
 	archive := !h.UUIDKeys // a custom table with uuid keys has no archive
-	f := h.Open(t, Options{Archive: archive, Random: true})
+	f := h.Open(t, Options{Archive: archive})
 	tables := []string{f.Table, "outbox_batches", "outbox_dead_letters"}
 	if archive {
 		tables = append(tables, "outbox_archive")

@@ -3,7 +3,7 @@
 //
 // # How events are claimed
 //
-// Three ways, one for all relays on a buffer: outbox_buffers says which, and it changes
+// Two ways, one for all relays on a buffer: outbox_buffers says which, and it changes
 // only while no batch lives. How a batch's events are found is said by its ledger row,
 // so whoever has the lease can settle it.
 //
@@ -56,13 +56,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/scanwindow"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/watermark"
 )
 
 // Config says which buffer to open. URL and Pipeline are required.
@@ -119,10 +120,8 @@ func (c Config) validate() error {
 	if c.URL == "" || c.Pipeline == "" {
 		return errors.New("postgres buffer: URL and Pipeline are required")
 	}
-	switch c.Claim {
-	case buffer.ClaimAuto, buffer.ClaimStamp, buffer.ClaimOptimistic, buffer.ClaimRange:
-	default:
-		return fmt.Errorf("postgres buffer: claim is %q, and not auto, stamp, optimistic or range", c.Claim)
+	if err := c.claimRequest().Validate(); err != nil {
+		return fmt.Errorf("postgres buffer: %w", err)
 	}
 	if c.Own.Is() {
 		return c.validateOwn()
@@ -134,19 +133,17 @@ func (c Config) validate() error {
 // by buffertest.Buffer; all are safe for concurrent use.
 type Buffer struct {
 	ledger
-	config Config
-	db     *pg.DB
-	marks  marks
-	reach  reach
-	// choose is which of n batches of its window an optimistic claim tries.
-	choose func(n int) int
+	config     Config
+	db         *pg.DB
+	watermarks *watermark.Watermarks
+	window     scanwindow.Window
 	// stamping holds one for each claim that stamps just now.
 	stamping chan struct{}
 
 	table atomic.Pointer[table]  // nil until the database was seen once
 	mode  atomic.Pointer[string] // in which it claims; nil until then
-	// improveNext is when a relay that follows another's mode may change it again.
-	improveNext atomic.Int64 // Unix nanoseconds
+	// upgradeNext is when a relay that follows another mode next tries to store its own.
+	upgradeNext atomic.Int64 // Unix nanoseconds
 }
 
 // Open prepares a buffer; it does not connect. The error is about the
@@ -160,9 +157,8 @@ func Open(c Config) (*Buffer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("postgres buffer: %w", err)
 	}
-	b := &Buffer{config: c, db: db, choose: rand.IntN, stamping: make(chan struct{}, stampAtOnce)}
-	b.marks.inOrder = c.Ordered
-	b.ledger = ledger{b: b, dueAfter: b.marks.dueAfter}
+	b := &Buffer{config: c, db: db, watermarks: watermark.New(c.Ordered), stamping: make(chan struct{}, stampAtOnce)}
+	b.ledger = ledger{b: b, dueAfter: b.watermarks.DueAfter}
 	return b, nil
 }
 
@@ -188,8 +184,8 @@ type table struct {
 	own *own
 	// archive tells whether delivered events are copied there.
 	archive bool
-	// unfit is why range claims do not suit it; "" where they do.
-	unfit string
+	// rangeIneligible is why range claims do not suit it; "" if they do.
+	rangeIneligible string
 	// lockTimeout is shorter than the server's deadlock_timeout, so that in a
 	// deadlock with the application it is the relay that gives way.
 	lockTimeout time.Duration

@@ -3,13 +3,11 @@ package postgres
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/claimmode"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/catalog"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
@@ -169,7 +167,7 @@ func (b *Buffer) Check(ctx context.Context) error {
 		}
 		return b.register(ctx, t)
 	}
-	if t.unfit, err = b.unfit(ctx, t); err != nil {
+	if t.rangeIneligible, err = b.rangeIneligible(ctx, t); err != nil {
 		return b.db.ConnectError(err)
 	}
 	return b.register(ctx, t)
@@ -181,7 +179,7 @@ func (b *Buffer) register(ctx context.Context, t *table) error {
 		claim string
 		floor int64
 	)
-	err := b.db.Transact(ctx, b.db.WriteTx(b.db.StatementTimeout), pg.Step{SQL: t.sql(bufferRowSQL), Args: []string{t.buffer, b.best(t)}, Row: func(v [][]byte) error {
+	err := b.db.Transact(ctx, b.db.WriteTx(b.db.StatementTimeout), pg.Step{SQL: t.sql(bufferRowSQL), Args: []string{t.buffer, b.preferredMode(t)}, Row: func(v [][]byte) error {
 		claim, floor = string(v[0]), pg.ReadInt8(v[1])
 		return nil
 	}})
@@ -190,12 +188,12 @@ func (b *Buffer) register(ctx context.Context, t *table) error {
 	}
 	// Until the mode can be changed what lives is taken over and sent; Claim says why
 	// nothing is claimed.
-	err = b.agree(ctx, t, claim)
-	if err != nil && (!errors.Is(err, buffer.ErrNotReady) || !slices.Contains(modes, claim)) {
+	err = b.negotiate(ctx, t, claim)
+	if err != nil && !claimmode.InUse(err) {
 		return err
 	}
 	if b.table.CompareAndSwap(nil, t) {
-		b.marks.startAt(floor)
+		b.watermarks.StartAt(floor)
 	}
 	return nil
 }

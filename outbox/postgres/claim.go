@@ -7,6 +7,7 @@ import (
 
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/watermark"
 )
 
 // Claim is described by buffertest.Buffer.
@@ -19,15 +20,15 @@ func (b *Buffer) Claim(ctx context.Context, limit int, lease time.Duration) (*bu
 		mode := *b.mode.Load()
 		batch, err := b.claimBy(ctx, t, mode, limit, lease)
 		again := false
-		if stored, ok := errors.AsType[storedMode](err); ok {
+		if stored, ok := errors.AsType[modeChanged](err); ok {
 			if stored == "" {
 				err = b.register(ctx, t)
 			} else {
-				err = b.agree(ctx, t, string(stored))
+				err = b.negotiate(ctx, t, string(stored))
 			}
 			again = err == nil
 		} else if err == nil && batch == nil {
-			again, err = b.improve(ctx, t, mode)
+			again, err = b.upgrade(ctx, t, mode)
 		}
 		if !again || tries == 2 {
 			return batch, b.explain(ctx, "claiming a batch", err)
@@ -35,23 +36,21 @@ func (b *Buffer) Claim(ctx context.Context, limit int, lease time.Duration) (*bu
 	}
 }
 
-// claimWhere claims in a stretch of ids. lastValue is the sequence's, read before it
-// looked. The error is storedMode when another mode is stored.
-type claimWhere func(ctx context.Context, t *table, limit int, lease time.Duration, where stretch) (
+// rangeClaimer claims in a range of ids. lastValue is the sequence's, read before the claim
+// looked. The error is modeChanged when another mode is stored.
+type rangeClaimer func(ctx context.Context, t *table, limit int, lease time.Duration, in watermark.Range) (
 	batch *buffer.Lease, lastValue int64, err error)
 
-// claimAcross claims in one stretch after the other. Late commits that a sweep has seen
-// come first, they have waited longest; when there is nothing fresh either, it is time
-// for a sweep.
+// claimAcross claims in one range after the other until one has something.
 func (b *Buffer) claimAcross(
-	ctx context.Context, t *table, limit int, lease time.Duration, claim claimWhere,
+	ctx context.Context, t *table, limit int, lease time.Duration, claim rangeClaimer,
 ) (*buffer.Lease, error) {
-	for _, where := range b.marks.stretches() {
-		batch, lastValue, err := claim(ctx, t, limit, lease, where)
+	for _, in := range b.watermarks.Ranges() {
+		batch, lastValue, err := claim(ctx, t, limit, lease, in)
 		if err != nil {
 			return nil, err
 		}
-		b.marks.claimed(where, batch, lastValue)
+		b.watermarks.Claimed(in, batch, lastValue)
 		if batch != nil {
 			return batch, nil
 		}

@@ -19,7 +19,7 @@ import (
 // asked of the events: to look for the highest id could mean to walk over all the dead
 // rows at that end.
 const (
-	byHand = 1000
+	manualIDMargin = 1000
 
 	idsSQL = `
 SELECT s.seqincrement > 0, s.seqcycle,
@@ -39,9 +39,8 @@ SELECT FROM outbox_events WHERE id > $1::bigint ORDER BY id LIMIT 1`
 SELECT FROM pg_subscription_rel WHERE srrelid = $1::regclass LIMIT 1`
 )
 
-// unfit says why range claims do not suit the buffer, and what would change that; ""
-// where they do.
-func (b *Buffer) unfit(ctx context.Context, t *table) (string, error) {
+// rangeIneligible returns why range claims do not suit the buffer, and how to change that; "" if they do.
+func (b *Buffer) rangeIneligible(ctx context.Context, t *table) (string, error) {
 	var (
 		there, grows, cycles, defaults, readable bool
 		lastValue, beyond, subscribed            int64
@@ -56,7 +55,7 @@ func (b *Buffer) unfit(ctx context.Context, t *table) (string, error) {
 	}
 	steps := []pg.Step{
 		pg.ReadTx(b.db.StatementTimeout, pg.PlanByPrimaryKey...),
-		{SQL: t.sql(idsBeyondSQL), Args: []string{pg.Int(lastValue + byHand)}, Affected: &beyond},
+		{SQL: t.sql(idsBeyondSQL), Args: []string{pg.Int(lastValue + manualIDMargin)}, Affected: &beyond},
 	}
 	if readable {
 		steps = append(steps, pg.Step{SQL: subscribedSQL, Args: []string{t.events}, Affected: &subscribed})
@@ -86,10 +85,10 @@ func (b *Buffer) unfit(ctx context.Context, t *table) (string, error) {
 // decided by it.
 func (b *Buffer) Warnings(context.Context) []string {
 	t := b.table.Load()
-	if t == nil || t.unfit == "" || b.config.Claim != buffer.ClaimRange || b.config.Ordered {
+	if t == nil || t.rangeIneligible == "" || b.config.Claim != buffer.ClaimRange || b.config.Ordered {
 		return nil
 	}
-	return []string{"claim: range was asked for, and events are claimed by stamp: " + t.unfit}
+	return []string{"claim: range needs ids that only grow; events are claimed by stamp, because " + t.rangeIneligible}
 }
 
 // A TRUNCATE trigger is the only one with this bit.
@@ -107,13 +106,13 @@ func (e *examination) claims(ctx context.Context, events catalog.Table) {
 	}
 	mode := e.b.ClaimMode()
 	switch {
-	case t.unfit == "" || e.b.config.Ordered:
+	case t.rangeIneligible == "" || e.b.config.Ordered:
 		e.fine(about, "by "+string(mode))
 	case e.b.config.Claim == buffer.ClaimRange:
-		why, mend := parted(t.unfit)
+		why, mend := parted(t.rangeIneligible)
 		e.warn(about, "by "+string(mode)+", although claim: range was asked for: "+why, mend)
 	default:
-		why, mend := parted(t.unfit)
+		why, mend := parted(t.rangeIneligible)
 		e.add(buffer.LevelOK, about, "by "+string(mode)+"; not by range, for "+why, mend)
 	}
 	if mode != buffer.ClaimRange {

@@ -2,10 +2,10 @@ package postgres
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/claimmode"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -70,30 +70,18 @@ FROM outbox_batches l
 JOIN outbox_events e ON e.id BETWEEN l.first_id AND l.last_id AND e.group_id = l.group_id
 WHERE l.group_id = $1::uuid`
 
-// claimInOrder is Claim where order is kept. When none of the first events that wait
-// is free, it looks further, but not each time.
-func (b *Buffer) claimInOrder(ctx context.Context, t *table, limit int, lease time.Duration) (*buffer.Lease, error) {
-	near := nearby * int64(limit)
-	batch, seen, err := b.claimWithin(ctx, t, limit, lease, near)
-	if err != nil || batch != nil || seen < near {
-		return batch, err
-	}
-	far, due := b.reach.begin(near, time.Now())
-	if !due {
-		return nil, nil
-	}
-	began := time.Now()
-	batch, seen, err = b.claimWithin(ctx, t, limit, lease, far)
-	if err == nil {
-		b.reach.end(far, batch != nil, seen < far, time.Since(began), time.Now())
-	}
+// claimInOrder is Claim for `order: key`.
+func (b *Buffer) claimInOrder(ctx context.Context, t *table, limit int, lease time.Duration) (batch *buffer.Lease, err error) {
+	err = b.window.Scan(limit, func(size int) (found bool, seen int, err error) {
+		batch, seen, err = b.claimWithin(ctx, t, limit, lease, size)
+		return batch != nil, seen, err
+	})
 	return batch, err
 }
 
-// claimWithin looks at no more than reach events that wait; seen is how many it
-// looked at in vain.
-func (b *Buffer) claimWithin(ctx context.Context, t *table, limit int, lease time.Duration, reach int64) (
-	batch *buffer.Lease, seen int64, err error,
+// claimWithin looks at no more than size waiting events. If it claims none, seen is how many it looked at.
+func (b *Buffer) claimWithin(ctx context.Context, t *table, limit int, lease time.Duration, size int) (
+	batch *buffer.Lease, seen int, err error,
 ) {
 	var (
 		groupID            = buffer.NewGroupID()
@@ -102,7 +90,7 @@ func (b *Buffer) claimWithin(ctx context.Context, t *table, limit int, lease tim
 		mode               string
 		lastValue          int64
 		stamped, unordered int64
-		from               = b.marks.floorOfClaims()
+		from               = b.watermarks.OrderedFrom()
 		leaseEnd           = time.Now().Add(lease)
 	)
 	rows.Reserve(limit)
@@ -118,10 +106,10 @@ func (b *Buffer) claimWithin(ctx context.Context, t *table, limit int, lease tim
 		pg.Step{
 			SQL: t.sql(claimInOrderSQL),
 			Args: []string{
-				t.buffer, groupID.String(), pg.Int(from), pg.Int(reach), pg.Int(int64(limit)), pg.Interval(lease), b.config.Owner,
+				t.buffer, groupID.String(), pg.Int(from), pg.Int(int64(size)), pg.Int(int64(limit)), pg.Interval(lease), b.config.Owner,
 			},
 			Row: func(v [][]byte) error {
-				stamped, unordered, seen = pg.ReadInt8(v[0]), pg.ReadInt8(v[1]), pg.ReadInt8(v[2])
+				stamped, unordered, seen = pg.ReadInt8(v[0]), pg.ReadInt8(v[1]), int(pg.ReadInt8(v[2]))
 				return nil
 			},
 		},
@@ -133,10 +121,10 @@ func (b *Buffer) claimWithin(ctx context.Context, t *table, limit int, lease tim
 	switch {
 	case err != nil:
 		return nil, 0, err
-	case mode != claimStampKey:
-		return nil, 0, storedMode(mode)
+	case mode != claimmode.StampKey:
+		return nil, 0, modeChanged(mode)
 	case unordered > 0:
-		return nil, 0, unorderedBatches(t, unordered)
+		return nil, 0, errUnorderedBatches(t, unordered)
 	}
 	if stamped > 0 {
 		batch = b.leased(&rows, buffer.Lease{
@@ -144,65 +132,6 @@ func (b *Buffer) claimWithin(ctx context.Context, t *table, limit int, lease tim
 			ClaimedAt: clock, ClaimedLocal: time.Now(),
 		})
 	}
-	b.marks.claimedInOrder(from, batch, lastValue)
+	b.watermarks.ClaimedInOrder(from, batch, lastValue)
 	return batch, seen, nil
-}
-
-// reach is how far claims look beyond the first events that wait. A hundred thousand
-// of a key that is stuck must not hide the others for ever; nor must every claim read
-// the whole backlog where a few keys have all of it.
-type reach struct {
-	mu   sync.Mutex
-	far  int64     // 0: as it begins
-	next time.Time // no look that far before
-}
-
-const (
-	nearby = 10 // times the limit is where each claim looks
-	// A look further that was in vain is not repeated sooner than after so many times
-	// what it took.
-	restOf = 20
-)
-
-func (r *reach) begin(near int64, now time.Time) (far int64, due bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.far = max(r.far, 2*near)
-	return r.far, !now.Before(r.next)
-}
-
-// end tells what a look that far brought; all: there was no more to look at.
-func (r *reach) end(far int64, found, all bool, took time.Duration, now time.Time) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	switch {
-	case found:
-		return
-	case all:
-		r.far = 0
-	default:
-		r.far = max(r.far, 2*far)
-	}
-	r.next = now.Add(restOf * took)
-}
-
-// floorOfClaims is where claims that keep order begin.
-func (m *marks) floorOfClaims() int64 {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.lateWaits > 0 { // a full sweep may have found some below the floor
-		return min(m.lateFrom, m.floor)
-	}
-	return m.floor
-}
-
-// claimedInOrder tells what a claim beyond from brought; batch may be nil. lastValue
-// is M, read before the claim looked.
-func (m *marks) claimedInOrder(from int64, batch *buffer.Lease, lastValue int64) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.sequenceIs(lastValue, from) || batch == nil {
-		return
-	}
-	m.cursor = max(m.cursor, min(batch.LastID, lastValue))
 }

@@ -5,7 +5,9 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/claimmode"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/watermark"
 )
 
 // A range claim leaves the events as they are: what a batch holds is said by its
@@ -63,8 +65,8 @@ WITH l AS MATERIALIZED (
 SELECT e.id, e.topic, e.key, e.payload, e.headers, e.created_at
 FROM l JOIN outbox_events e ON e.id BETWEEN l.first_id AND l.last_id AND e.id <@ l.members`
 
-// claimRanged is a claimWhere.
-func (b *Buffer) claimRanged(ctx context.Context, t *table, limit int, lease time.Duration, where stretch) (
+// claimRanged is a rangeClaimer.
+func (b *Buffer) claimRanged(ctx context.Context, t *table, limit int, lease time.Duration, in watermark.Range) (
 	batch *buffer.Lease, lastValue int64, err error,
 ) {
 	var (
@@ -72,7 +74,7 @@ func (b *Buffer) claimRanged(ctx context.Context, t *table, limit int, lease tim
 		rows     = pg.EventDecoder{PayloadOID: t.payloadOID}
 		mode     string
 		claimed  bool
-		_, known = b.marks.span()
+		_, known = b.watermarks.Span()
 	)
 	rows.Reserve(limit)
 	err = b.db.Transact(
@@ -88,7 +90,7 @@ func (b *Buffer) claimRanged(ctx context.Context, t *table, limit int, lease tim
 		pg.Step{
 			Prepare: true, SQL: t.sql(claimRangeSQL),
 			Args: []string{
-				t.buffer, pg.Int(where.after), pg.Int(known), pg.Int(where.upTo), pg.Bool(where.late), pg.Int(int64(limit)),
+				t.buffer, pg.Int(in.After), pg.Int(known), pg.Int(in.UpTo), pg.Bool(in.Late), pg.Int(int64(limit)),
 				fresh.GroupID.String(), pg.Interval(lease), b.config.Owner,
 			},
 			Row: func(v [][]byte) error {
@@ -104,8 +106,8 @@ func (b *Buffer) claimRanged(ctx context.Context, t *table, limit int, lease tim
 	switch {
 	case err != nil:
 		return nil, 0, err
-	case mode != claimRange:
-		return nil, 0, storedMode(mode)
+	case mode != claimmode.Range:
+		return nil, 0, modeChanged(mode)
 	case !claimed:
 		return nil, lastValue, nil
 	}

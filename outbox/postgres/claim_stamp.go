@@ -5,7 +5,9 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/claimmode"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/watermark"
 )
 
 // A claim is one statement. It picks by the primary key, from the cursor on, so
@@ -41,7 +43,7 @@ RETURNING id, topic, key, payload, headers, created_at`
 // for a quarter more of the server's time.
 const stampAtOnce = 2
 
-func (b *Buffer) claimStamped(ctx context.Context, t *table, limit int, lease time.Duration, where stretch) (
+func (b *Buffer) claimStamped(ctx context.Context, t *table, limit int, lease time.Duration, in watermark.Range) (
 	batch *buffer.Lease, lastValue int64, err error,
 ) {
 	var (
@@ -69,7 +71,7 @@ func (b *Buffer) claimStamped(ctx context.Context, t *table, limit int, lease ti
 		pg.Step{
 			Prepare: true, SQL: t.sql(claimSQL),
 			Args: []string{
-				t.buffer, groupID.String(), pg.Int(where.after), pg.Int(where.upTo), pg.Int(int64(limit)), pg.Interval(lease),
+				t.buffer, groupID.String(), pg.Int(in.After), pg.Int(in.UpTo), pg.Int(int64(limit)), pg.Interval(lease),
 				b.config.Owner,
 			},
 			Row: rows.Append,
@@ -78,8 +80,8 @@ func (b *Buffer) claimStamped(ctx context.Context, t *table, limit int, lease ti
 	switch {
 	case err != nil:
 		return nil, 0, err
-	case mode != claimStamp:
-		return nil, 0, storedMode(mode)
+	case mode != claimmode.Stamp:
+		return nil, 0, modeChanged(mode)
 	case len(rows.Events) == 0:
 		return nil, lastValue, nil
 	}

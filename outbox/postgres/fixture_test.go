@@ -89,9 +89,6 @@ func (p *testDB) fixture(t testing.TB, table, pipeline string) *buffertest.Fixtu
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !p.opt.Random {
-			postgres.ChooseFirst(b)
-		}
 		t.Cleanup(func() {
 			if err := b.Close(); err != nil {
 				t.Error(err)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/watermark"
 )
 
 // Hook is a pipeline's dead letters as the buffer of its dead-letter hook. Its
@@ -72,7 +73,7 @@ func (h *Hook) free(ctx context.Context, t *table, limit int) error {
 	h.mu.Lock()
 	due := limit > 0 && !time.Now().Before(h.freeNext)
 	if due {
-		h.freeNext = time.Now().Add(fullSweepEvery)
+		h.freeNext = time.Now().Add(watermark.FullSweepInterval)
 	}
 	h.mu.Unlock()
 	if !due {

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/outcomes"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -12,7 +13,7 @@ import (
 const (
 	tellSQL = `
 UPDATE outbox_dead_letters SET notified_at = clock_timestamp()
-WHERE current_setting('relay.holds') = '1' AND hook_group_id = $1::uuid
+WHERE current_setting('relay.fenced') = '1' AND hook_group_id = $1::uuid
   AND event_id BETWEEN $2::bigint AND $3::bigint AND pipeline = $4 AND notified_at IS NULL
   AND ($5::bigint[] IS NULL OR event_id = ANY ($5::bigint[]))`
 
@@ -20,7 +21,7 @@ WHERE current_setting('relay.holds') = '1' AND hook_group_id = $1::uuid
 UPDATE outbox_dead_letters SET notified_at = clock_timestamp()
 WHERE hook_group_id = $1::uuid AND notified_at IS NULL AND pipeline = $4 AND event_id = ANY (ARRAY(
   SELECT event_id FROM outbox_dead_letters
-  WHERE current_setting('relay.holds') = '1' AND hook_group_id = $1::uuid
+  WHERE current_setting('relay.fenced') = '1' AND hook_group_id = $1::uuid
     AND event_id BETWEEN $2::bigint AND $3::bigint AND pipeline = $4 AND notified_at IS NULL
     AND ($5::bigint[] IS NULL OR event_id = ANY ($5::bigint[]))
   ORDER BY event_id
@@ -29,7 +30,7 @@ WHERE hook_group_id = $1::uuid AND notified_at IS NULL AND pipeline = $4 AND eve
 	moveLettersSQL = `
 WITH moved AS (
   UPDATE outbox_dead_letters SET hook_group_id = $3::uuid
-  WHERE current_setting('relay.holds') = '1' AND hook_group_id = $2::uuid AND notified_at IS NULL
+  WHERE current_setting('relay.fenced') = '1' AND hook_group_id = $2::uuid AND notified_at IS NULL
     AND event_id BETWEEN $4::bigint AND $5::bigint AND pipeline = $14 AND event_id = ANY ($6::bigint[])
   RETURNING event_id, died_at
 )
@@ -41,7 +42,7 @@ FROM moved HAVING count(*) > 0`
 
 	closeHookLedgerSQL = `
 DELETE FROM outbox_batches
-WHERE current_setting('relay.holds') = '1' AND buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint
+WHERE current_setting('relay.fenced') = '1' AND buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint
   AND NOT EXISTS (
     SELECT FROM outbox_dead_letters d
     WHERE d.event_id BETWEEN $4::bigint AND $5::bigint AND d.hook_group_id = $2::uuid AND d.notified_at IS NULL)`
@@ -50,40 +51,40 @@ WHERE current_setting('relay.holds') = '1' AND buffer = $1 AND group_id = $2::uu
 UPDATE outbox_batches SET events = locked.events, delivered = locked.ids
 FROM (SELECT count(*) AS events, array_agg(event_id ORDER BY event_id) AS ids FROM outbox_dead_letters
       WHERE event_id BETWEEN $4::bigint AND $5::bigint AND hook_group_id = $2::uuid AND notified_at IS NULL) locked
-WHERE current_setting('relay.holds') = '1' AND buffer = $1 AND outbox_batches.group_id = $2::uuid
+WHERE current_setting('relay.fenced') = '1' AND buffer = $1 AND outbox_batches.group_id = $2::uuid
   AND lease_no = $3::bigint AND locked.events > 0`
 )
 
 // Settle is described by buffertest.Hook.
-func (h *Hook) Settle(ctx context.Context, batch *buffer.Lease, outcomes []buffer.Outcome) error {
+func (h *Hook) Settle(ctx context.Context, batch *buffer.Lease, results []buffer.Outcome) error {
 	t, err := h.b.ready(ctx)
 	if err != nil {
 		return err
 	}
-	kinds, err := sortOutcomes(outcomes)
+	set, err := outcomes.Group(batch, results)
 	if err != nil {
 		return err
 	}
-	if len(kinds.dead) > 0 {
+	if len(set.Dead) > 0 {
 		return errors.New("settling dead letters: an outcome is dead, and a dead letter does not die again")
 	}
 	s := telling{settlement{ledger: h.ledger, table: t, batch: batch}}
-	return s.run(ctx, kinds, s.work(kinds))
+	return s.run(ctx, &set, s.work(&set))
 }
 
 // telling is the settlement of a hook's batch.
 type telling struct{ settlement }
 
 // work is what is done to the letters, behind the fence.
-func (s *telling) work(o kinds) []pg.Step {
-	if o.back() {
+func (s *telling) work(o *outcomes.Set) []pg.Step {
+	if o.RetriesWhole() {
 		return nil
 	}
 	var work []pg.Step
-	for _, r := range o.retry {
+	for _, r := range o.Retry {
 		work = append(work, pg.Step{SQL: s.table.sql(moveLettersSQL), Args: append(s.part(r, pg.IDArray(r.IDs)), s.ledger.b.config.Pipeline)})
 	}
-	if len(o.delivered) > 0 {
+	if len(o.Delivered) > 0 {
 		work = append(work, s.tell(o))
 	}
 	if s.batch.DeliveryRecorded() {
@@ -92,14 +93,14 @@ func (s *telling) work(o kinds) []pg.Step {
 	return work
 }
 
-func (s *telling) tell(o kinds) pg.Step {
+func (s *telling) tell(o *outcomes.Set) pg.Step {
 	sql := tellSQL
 	if s.batch.DeliveryRecorded() {
 		sql = tellFreeSQL
 	}
 	ids := pg.Null
-	if o.all == nil {
-		told, _ := o.ids(s.batch)
+	if o.All == nil {
+		told, _ := o.IDs(s.batch)
 		ids = pg.IDArray(told)
 	}
 	return pg.Step{SQL: s.table.sql(sql), Args: append(s.bounds(), s.ledger.b.config.Pipeline, ids)}

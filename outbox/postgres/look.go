@@ -6,10 +6,11 @@ import (
 
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/watermark"
 )
 
 // The last value is read by a statement of its own, before the one that looks:
-// see marks. It also keeps the planner to the primary key's order (see pg.PlanByPrimaryKey),
+// see package watermark. It also keeps the planner to the primary key's order (see pg.PlanByPrimaryKey),
 // and locks the table before the sequence (see claimBeginSQL).
 const lastValueSQL = `
 SELECT coalesce(pg_sequence_last_value($1::regclass), 0),
@@ -51,29 +52,29 @@ func (b *Buffer) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, e
 		return buffer.Backlog{}, err
 	}
 	began := time.Now()
-	r := b.marks.nextLook(began, limit)
+	r := b.watermarks.NextCount(began, limit)
 	var (
-		seen    looked
+		count   watermark.Count
 		backlog buffer.Backlog
 	)
 	err = b.db.RoundTrip(ctx, []pg.Step{
 		{SQL: t.sql(lastValueSQL), Args: []string{t.sequence, pg.Milliseconds(b.db.StatementTimeout), pg.Milliseconds(b.db.StatementTimeout * 2 / 3)}, Row: func(v [][]byte) error {
-			seen.lastValue = pg.ReadInt8(v[0])
+			count.LastValue = pg.ReadInt8(v[0])
 			return nil
 		}},
 		{
 			SQL: t.either(lookSQL, lookOwnSQL),
 			Args: []string{
-				t.buffer, pg.Int(r.lateAfter), pg.Int(r.lastValue), pg.Int(int64(limit)), pg.Timestamp(r.dueAfter),
-				pg.Bool(r.sweep), t.sequence, pg.Int(r.cursor), pg.Int(r.lateUpTo),
+				t.buffer, pg.Int(r.LateAfter), pg.Int(r.LastValue), pg.Int(int64(limit)), pg.Timestamp(r.DueAfter),
+				pg.Bool(r.Sweep), t.sequence, pg.Int(r.Cursor), pg.Int(r.LateUpTo),
 			},
 			Row: func(v [][]byte) error {
-				seen.fresh, seen.late = int(pg.ReadInt8(v[0])), int(pg.ReadInt8(v[1]))
-				pg.ReadArray(v[2], func(holder []byte) { seen.holders = append(seen.holders, string(holder)) })
-				seen.now = pg.ReadTime(v[3])
+				count.Fresh, count.Late = int(pg.ReadInt8(v[0])), int(pg.ReadInt8(v[1]))
+				pg.ReadArray(v[2], func(holder []byte) { count.Holders = append(count.Holders, string(holder)) })
+				count.Now = pg.ReadTime(v[3])
 				backlog.Due, backlog.Waiting, backlog.Delivered = int(pg.ReadInt8(v[4])), int(pg.ReadInt8(v[5])), int(pg.ReadInt8(v[6]))
 				if v[7] != nil {
-					seen.oldestDue = pg.ReadTime(v[7])
+					count.OldestDue = pg.ReadTime(v[7])
 				}
 				return nil
 			},
@@ -83,9 +84,9 @@ func (b *Buffer) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, e
 		return buffer.Backlog{}, b.explain(ctx, "counting events", err)
 	}
 	now := time.Now()
-	seen.took = now.Sub(began)
-	b.marks.saw(r, seen, now)
-	backlog.Unclaimed = min(limit, seen.fresh+seen.late)
+	count.Took = now.Sub(began)
+	b.watermarks.Counted(r, count, now)
+	backlog.Unclaimed = min(limit, count.Fresh+count.Late)
 	if b.config.Ordered && backlog.Due > 0 {
 		if backlog.Due, err = b.countDue(ctx, t); err != nil {
 			return buffer.Backlog{}, b.explain(ctx, "counting batches", err)
@@ -100,7 +101,7 @@ func (b *Buffer) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, e
 	}
 	backlog.Unclaimed = min(limit, backlog.Unclaimed+late)
 	backlog.Due += orphans
-	if floor, ok := b.marks.floorToStore(now); ok {
+	if floor, ok := b.watermarks.FloorToStore(now); ok {
 		return backlog, b.storeFloor(ctx, t, floor)
 	}
 	return backlog, nil

@@ -88,13 +88,11 @@ func (b *Buffer) lookAtOwn(ctx context.Context, table catalog.Table) (ownFacts, 
 func (c Config) validateOwn() error {
 	switch {
 	case c.Own.ID == "":
-		return errors.New("postgres buffer: Own.ID is empty, the name of the table's primary key was expected")
+		return errors.New("postgres buffer: Own.ID is empty; expected the name of the table's primary key")
 	case c.Ordered:
-		return errors.New("postgres buffer: Ordered, and events of a table of your own have no key before they are projected")
-	case c.Claim == buffer.ClaimRange || c.Claim == buffer.ClaimOptimistic:
-		return fmt.Errorf("postgres buffer: claim is %q, and a projection finds events by their group_id: auto or stamp was expected", c.Claim)
+		return errors.New("postgres buffer: Ordered is set; events of a custom table have no key before they are projected")
 	case c.Wake == buffer.WakeNotify:
-		return fmt.Errorf("postgres buffer: wake is %q, and nothing is added to a table of your own: auto or poll was expected", c.Wake)
+		return fmt.Errorf(`postgres buffer: wake is %q; expected "auto" or "poll", because nothing is added to a custom table`, c.Wake)
 	}
 	return nil
 }

@@ -9,7 +9,9 @@ import (
 	"github.com/google/uuid"
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/claimmode"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/watermark"
 )
 
 // As claimSQL (which see), without the events' content: that is the projection's.
@@ -35,8 +37,8 @@ RETURNING own_id::bigint, own_name, own_created`
 const numbersSQL = `
 SELECT first_id, uuids FROM outbox_batches WHERE group_id = $1::uuid AND uuids IS NOT NULL`
 
-// claimOwn is a claimWhere.
-func (b *Buffer) claimOwn(ctx context.Context, t *table, limit int, lease time.Duration, where stretch) (
+// claimOwn is a rangeClaimer.
+func (b *Buffer) claimOwn(ctx context.Context, t *table, limit int, lease time.Duration, in watermark.Range) (
 	batch *buffer.Lease, lastValue int64, err error,
 ) {
 	select {
@@ -64,7 +66,7 @@ func (b *Buffer) claimOwn(ctx context.Context, t *table, limit int, lease time.D
 		{
 			Prepare: true, SQL: t.sql(claimOwnSQL),
 			Args: []string{
-				t.buffer, groupID.String(), pg.Int(where.after), pg.Int(where.upTo), pg.Int(int64(limit)), pg.Interval(lease),
+				t.buffer, groupID.String(), pg.Int(in.After), pg.Int(in.UpTo), pg.Int(int64(limit)), pg.Interval(lease),
 				b.config.Owner,
 			},
 			Row: p.claimed,
@@ -78,8 +80,8 @@ func (b *Buffer) claimOwn(ctx context.Context, t *table, limit int, lease time.D
 	switch {
 	case err != nil:
 		return nil, 0, err
-	case mode != claimStamp:
-		return nil, 0, storedMode(mode)
+	case mode != claimmode.Stamp:
+		return nil, 0, modeChanged(mode)
 	case len(p.Events) == 0:
 		return nil, lastValue, nil
 	}

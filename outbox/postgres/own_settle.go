@@ -11,6 +11,7 @@ import (
 
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/outcomes"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -19,13 +20,13 @@ import (
 const (
 	deleteOwnSQL = `
 DELETE FROM outbox_events e
-WHERE current_setting('relay.holds') = '1' AND own_find = ANY ($2::own_finds) AND e.group_id = $1::uuid`
+WHERE current_setting('relay.fenced') = '1' AND own_find = ANY ($2::own_finds) AND e.group_id = $1::uuid`
 
 	deleteFreeOwnSQL = `
 DELETE FROM outbox_events e
 WHERE own_find = ANY (ARRAY(
   SELECT own_find FROM outbox_events e
-  WHERE current_setting('relay.holds') = '1' AND own_find = ANY ($2::own_finds) AND e.group_id = $1::uuid
+  WHERE current_setting('relay.fenced') = '1' AND own_find = ANY ($2::own_finds) AND e.group_id = $1::uuid
   ORDER BY own_find
   FOR UPDATE SKIP LOCKED))`
 
@@ -44,7 +45,7 @@ ON CONFLICT (id, group_id) DO NOTHING`
 
 	closeLedgerOwnSQL = `
 DELETE FROM outbox_batches l
-WHERE current_setting('relay.holds') = '1' AND l.buffer = $1 AND l.group_id = $2::uuid AND l.lease_no = $3::bigint
+WHERE current_setting('relay.fenced') = '1' AND l.buffer = $1 AND l.group_id = $2::uuid AND l.lease_no = $3::bigint
   AND NOT EXISTS (SELECT FROM outbox_events e WHERE own_find = ANY ($4::own_finds) AND e.group_id = $2::uuid)`
 
 	keepLedgerOwnSQL = `
@@ -52,14 +53,14 @@ UPDATE outbox_batches l SET events = locked.events, delivered = locked.ids
 FROM (SELECT count(*) AS events, array_agg(own_marked ORDER BY find) AS ids
       FROM (SELECT own_find AS find FROM outbox_events e WHERE own_find = ANY ($4::own_finds) AND e.group_id = $2::uuid) f,
            (SELECT first_id, uuids FROM outbox_batches WHERE group_id = $2::uuid) was) locked
-WHERE current_setting('relay.holds') = '1' AND l.buffer = $1 AND l.group_id = $2::uuid
+WHERE current_setting('relay.fenced') = '1' AND l.buffer = $1 AND l.group_id = $2::uuid
   AND l.lease_no = $3::bigint AND locked.events > 0`
 
 	// The letter has what was sent, and the row, which a replay puts back.
 	buryOwnSQL = `
 WITH found AS MATERIALIZED (
   SELECT own_find AS find, own_uuid AS key, own_json AS event_row, own_created AS created_at FROM outbox_events e
-  WHERE current_setting('relay.holds') = '1' AND own_find = ANY ($5::own_finds) AND e.group_id = $2::uuid
+  WHERE current_setting('relay.fenced') = '1' AND own_find = ANY ($5::own_finds) AND e.group_id = $2::uuid
 )
 INSERT INTO outbox_dead_letters AS d (pipeline, event_id, topic, key, payload, headers, created_at,
                                       group_id, attempts, error, event_uuid, event_row)
@@ -77,7 +78,7 @@ WHERE d.closed_at IS NOT NULL`
 	moveOwnSQL = `
 WITH moved AS (
   UPDATE outbox_events e SET group_id = $3::uuid
-  WHERE current_setting('relay.holds') = '1' AND own_find = ANY ($4::own_finds) AND e.group_id = $2::uuid
+  WHERE current_setting('relay.fenced') = '1' AND own_find = ANY ($4::own_finds) AND e.group_id = $2::uuid
   RETURNING own_find AS find, own_created AS created_at
 )
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
@@ -88,18 +89,18 @@ FROM (SELECT count(*) AS events, min(created_at) AS oldest_at, own_block FROM mo
 )
 
 // workOwn is work for a table of the user's own.
-func (s *settlement) workOwn(o kinds) []pg.Step {
-	if o.back() {
+func (s *settlement) workOwn(o *outcomes.Set) []pg.Step {
+	if o.RetriesWhole() {
 		return nil
 	}
 	var work []pg.Step
-	for _, d := range o.dead {
+	for _, d := range o.Dead {
 		work = append(work, s.buryOwn(d))
 	}
-	for _, r := range o.retry {
+	for _, r := range o.Retry {
 		work = append(work, s.moveOwn(r))
 	}
-	gone, dead := o.ids(s.batch)
+	gone, dead := o.IDs(s.batch)
 	plainSQL, archiveSQL := deleteOwnSQL, archiveDeletedOwnSQL
 	if s.batch.DeliveryRecorded() {
 		plainSQL, archiveSQL = deleteFreeOwnSQL, archiveFreeOwnSQL

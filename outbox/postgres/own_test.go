@@ -192,11 +192,10 @@ func TestWhatATableOfYourOwnDoesNotGoWith(t *testing.T) {
 	t.Parallel()
 	own := buffer.CustomTable{ID: "id", Project: "SELECT 1"}
 	for says, c := range map[string]postgres.Config{
-		"ID is empty":      {Own: buffer.CustomTable{Project: "SELECT 1"}},
-		"Ordered":          {Own: own, Ordered: true},
-		"auto or stamp":    {Own: own, Claim: buffer.ClaimRange},
-		"auto or stamp ":   {Own: own, Claim: buffer.ClaimOptimistic},
-		"auto or poll was": {Own: own, Wake: buffer.WakeNotify},
+		"ID is empty":       {Own: buffer.CustomTable{Project: "SELECT 1"}},
+		"Ordered":           {Own: own, Ordered: true},
+		`"auto" or "stamp"`: {Own: own, Claim: buffer.ClaimRange},
+		`"auto" or "poll"`:  {Own: own, Wake: buffer.WakeNotify},
 	} {
 		c.URL, c.Pipeline = "postgres://localhost/x", "orders"
 		if _, err := postgres.Open(c); err == nil || !strings.Contains(err.Error(), strings.TrimSpace(says)) {

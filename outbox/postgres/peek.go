@@ -25,7 +25,7 @@ func (b *Buffer) Peek(ctx context.Context, limit int) (*buffer.Lease, error) {
 		return b.peekOwn(ctx, t, limit)
 	}
 	var clock time.Time
-	floor, lastValue := b.marks.span()
+	floor, lastValue := b.watermarks.Span()
 	rows := pg.EventDecoder{PayloadOID: t.payloadOID}
 	begin := pg.ReadTx(b.db.StatementTimeout, pg.PlanByPrimaryKey...)
 	begin.Row = rows.Reset
@@ -69,7 +69,7 @@ func (b *Buffer) peekOwn(ctx context.Context, t *table, limit int) (*buffer.Leas
 		p        = newProjection(t, buffer.NewGroupID())
 		clock    time.Time
 		rows     = map[int64][]byte{}
-		floor, _ = b.marks.span()
+		floor, _ = b.watermarks.Span()
 	)
 	begin := b.db.WriteTx(b.db.StatementTimeout, pg.PlanByPrimaryKey...)
 	begin.Row = p.Reset

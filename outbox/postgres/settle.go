@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/outcomes"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -17,15 +18,15 @@ const (
 	// Exactly these ids, and of those that carry a group_id the batch's alone.
 	deleteSQL = `
 DELETE FROM outbox_events
-WHERE current_setting('relay.holds') = '1'
+WHERE current_setting('relay.fenced') = '1'
   AND id BETWEEN $2::bigint AND $3::bigint AND id <@ $4::int8multirange
-  AND (group_id = $1::uuid OR (SELECT current_setting('relay.ranged') = '1'))`
+  AND (group_id = $1::uuid OR (SELECT current_setting('relay.by_range') = '1'))`
 
 	// Ids without a gap between them are these and no others.
 	deleteRunSQL = `
 DELETE FROM outbox_events
-WHERE current_setting('relay.holds') = '1' AND id BETWEEN $2::bigint AND $3::bigint
-  AND (group_id = $1::uuid OR (SELECT current_setting('relay.ranged') = '1'))`
+WHERE current_setting('relay.fenced') = '1' AND id BETWEEN $2::bigint AND $3::bigint
+  AND (group_id = $1::uuid OR (SELECT current_setting('relay.by_range') = '1'))`
 
 	// What the application has locked is left for the next time: in a deadlock
 	// between the two it must not be the application that is shot.
@@ -33,9 +34,9 @@ WHERE current_setting('relay.holds') = '1' AND id BETWEEN $2::bigint AND $3::big
 DELETE FROM outbox_events
 WHERE id = ANY (ARRAY(
   SELECT id FROM outbox_events
-  WHERE current_setting('relay.holds') = '1'
+  WHERE current_setting('relay.fenced') = '1'
     AND id BETWEEN $2::bigint AND $3::bigint AND id <@ $4::int8multirange
-    AND (group_id = $1::uuid OR (SELECT current_setting('relay.ranged') = '1'))
+    AND (group_id = $1::uuid OR (SELECT current_setting('relay.by_range') = '1'))
   ORDER BY id
   FOR UPDATE SKIP LOCKED))`
 
@@ -44,11 +45,11 @@ WHERE id = ANY (ARRAY(
 
 	closeLedgerSQL = `
 DELETE FROM outbox_batches
-WHERE current_setting('relay.holds') = '1' AND buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint
+WHERE current_setting('relay.fenced') = '1' AND buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint
   AND NOT EXISTS (
     SELECT FROM outbox_events e
     WHERE e.id BETWEEN $4::bigint AND $5::bigint AND (e.group_id = $2::uuid
-      OR e.id <@ $6::int8multirange AND (SELECT current_setting('relay.ranged') = '1')))`
+      OR e.id <@ $6::int8multirange AND (SELECT current_setting('relay.by_range') = '1')))`
 
 	// Whatever a marked batch has left was locked, and is to be deleted next time.
 	keepLedgerSQL = `
@@ -57,8 +58,8 @@ UPDATE outbox_batches SET events = locked.events, delivered = locked.ids,
 FROM (SELECT count(*) AS events, array_agg(id ORDER BY id) AS ids, range_agg(int8range(id, nullif(id, 9223372036854775807), '[]')) AS members
       FROM outbox_events
       WHERE id BETWEEN $4::bigint AND $5::bigint AND (group_id = $2::uuid
-        OR id <@ $6::int8multirange AND (SELECT current_setting('relay.ranged') = '1'))) locked
-WHERE current_setting('relay.holds') = '1' AND buffer = $1 AND outbox_batches.group_id = $2::uuid
+        OR id <@ $6::int8multirange AND (SELECT current_setting('relay.by_range') = '1'))) locked
+WHERE current_setting('relay.fenced') = '1' AND buffer = $1 AND outbox_batches.group_id = $2::uuid
   AND lease_no = $3::bigint AND locked.events > 0`
 
 	// A restored buffer brings an event back under a group_id that it died under
@@ -68,9 +69,9 @@ INSERT INTO outbox_dead_letters AS d (pipeline, event_id, topic, key, payload, h
                                       group_id, attempts, error)
 SELECT $1, e.id, e.topic, e.key, e.payload, e.headers, e.created_at, $2::uuid, $5::int, $6
 FROM outbox_events e
-WHERE current_setting('relay.holds') = '1'
+WHERE current_setting('relay.fenced') = '1'
   AND e.id BETWEEN $3::bigint AND $4::bigint AND e.id <@ $7::int8multirange
-  AND (e.group_id = $2::uuid OR (SELECT current_setting('relay.ranged') = '1'))
+  AND (e.group_id = $2::uuid OR (SELECT current_setting('relay.by_range') = '1'))
 ON CONFLICT (pipeline, event_id, group_id) DO UPDATE
 SET topic = EXCLUDED.topic, key = EXCLUDED.key, payload = EXCLUDED.payload, headers = EXCLUDED.headers,
     created_at = EXCLUDED.created_at, attempts = EXCLUDED.attempts, error = EXCLUDED.error,
@@ -82,9 +83,9 @@ WHERE d.closed_at IS NOT NULL`
 	moveSQL = `
 WITH moved AS (
   UPDATE outbox_events SET group_id = $3::uuid
-  WHERE current_setting('relay.holds') = '1' AND group_id = $2::uuid
+  WHERE current_setting('relay.fenced') = '1' AND group_id = $2::uuid
     AND id BETWEEN $4::bigint AND $5::bigint AND id <@ $6::int8multirange
-    AND current_setting('relay.ranged') = ''
+    AND current_setting('relay.by_range') = ''
   RETURNING id, key, created_at
 )
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
@@ -98,7 +99,7 @@ FROM moved HAVING count(*) > 0`
 	moveRangeSQL = `
 WITH moved AS MATERIALIZED (
   SELECT id, created_at FROM outbox_events
-  WHERE current_setting('relay.holds') = '1' AND current_setting('relay.ranged') = '1'
+  WHERE current_setting('relay.fenced') = '1' AND current_setting('relay.by_range') = '1'
     AND id BETWEEN $4::bigint AND $5::bigint AND id <@ $6::int8multirange
 )
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
@@ -110,35 +111,35 @@ FROM moved WHERE $2::uuid IS NOT NULL HAVING count(*) > 0`
 )
 
 // Settle is described by buffertest.Buffer.
-func (b *Buffer) Settle(ctx context.Context, batch *buffer.Lease, outcomes []buffer.Outcome) error {
+func (b *Buffer) Settle(ctx context.Context, batch *buffer.Lease, results []buffer.Outcome) error {
 	t, err := b.ready(ctx)
 	if err != nil {
 		return err
 	}
-	kinds, err := sortOutcomes(outcomes)
+	set, err := outcomes.Group(batch, results)
 	if err != nil {
 		return err
 	}
 	s := settlement{ledger: b.ledger, table: t, batch: batch}
 	if t.own != nil {
-		return s.run(ctx, kinds, s.workOwn(kinds))
+		return s.run(ctx, &set, s.workOwn(&set))
 	}
-	return s.run(ctx, kinds, s.work(kinds))
+	return s.run(ctx, &set, s.work(&set))
 }
 
 // work is what is done to the events, behind the fence.
-func (s *settlement) work(o kinds) []pg.Step {
-	if o.back() {
+func (s *settlement) work(o *outcomes.Set) []pg.Step {
+	if o.RetriesWhole() {
 		return nil
 	}
 	var work []pg.Step
-	for _, d := range o.dead {
+	for _, d := range o.Dead {
 		work = append(work, s.bury(d))
 	}
-	for _, r := range o.retry {
+	for _, r := range o.Retry {
 		work = append(work, s.move(r)...)
 	}
-	gone, dead := o.ids(s.batch)
+	gone, dead := o.IDs(s.batch)
 	if !s.table.archive { // then they go the same way
 		gone, dead = append(gone, dead...), nil
 	}

@@ -41,7 +41,7 @@ func (b *Buffer) Status(ctx context.Context) (buffer.Status, error) {
 		return buffer.Status{}, err
 	}
 	var s buffer.Status
-	floor, lastValue := b.marks.span()
+	floor, lastValue := b.watermarks.Span()
 	err = b.db.Transact(ctx,
 		pg.ReadTx(b.db.StatementTimeout, pg.PlanByPrimaryKey...),
 		pg.Step{

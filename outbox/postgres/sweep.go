@@ -21,14 +21,14 @@ SELECT count(*) FROM (
 const fullSweepTimeout = 2 * time.Second
 
 // fullSweep looks everywhere up to the cursor, every few minutes, for what the
-// marks cannot know: ids given by hand, drawn in an earlier transaction, or from
+// watermarks cannot know: ids given by hand, drawn in an earlier transaction, or from
 // a sequence with CACHE.
 //
 // It also finds orphans: events that carry a group_id without a ledger row (a
 // restore, a hand). They are put back under that group_id, which may have reached
 // the sink before.
 func (b *Buffer) fullSweep(ctx context.Context, t *table, limit int, more bool) (late, orphans int, err error) {
-	upTo, due := b.marks.fullSweepDue(time.Now(), more)
+	upTo, due := b.watermarks.FullSweepDue(time.Now(), more)
 	if !due {
 		return 0, 0, nil
 	}
@@ -39,7 +39,7 @@ func (b *Buffer) fullSweep(ctx context.Context, t *table, limit int, more bool) 
 			return nil
 		}})
 	if err == nil {
-		b.marks.fullySwept(late, time.Now())
+		b.watermarks.FullySwept(late, time.Now())
 		var adopted buffer.Count
 		begin.Row = func([][]byte) error {
 			adopted = buffer.Count{}

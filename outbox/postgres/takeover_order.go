@@ -32,7 +32,7 @@ SELECT count(*)` + dueInOrder
 // taken for one that stands still else.
 func (b *Buffer) countDue(ctx context.Context, t *table) (due int, err error) {
 	err = b.db.Transact(ctx, pg.ReadTx(b.db.StatementTimeout, "enable_seqscan", "off"), pg.Step{
-		SQL: t.sql(countDueInOrderSQL), Args: []string{t.buffer, pg.Timestamp(b.marks.dueAfter())},
+		SQL: t.sql(countDueInOrderSQL), Args: []string{t.buffer, pg.Timestamp(b.watermarks.DueAfter())},
 		Row: func(v [][]byte) error {
 			due = int(pg.ReadInt8(v[0]))
 			return nil

@@ -1,0 +1,337 @@
+package watermark
+
+import (
+	"math"
+	"sync"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/idset"
+)
+
+const (
+	sweepInterval    = time.Second     // between scans of (floor, cursor] for late commits
+	maxSweepInterval = 3 * time.Second // if a count takes long
+	// FullSweepInterval is between scans of everything, for ids given by hand and sequences with CACHE.
+	FullSweepInterval = 5 * time.Minute
+	fullSweepDelay    = time.Minute // for which a backlog puts a full sweep off
+	dueMargin         = time.Minute // ledger rows due before this were seen already
+	storeInterval     = 10 * time.Second
+
+	// maxClaimed bounds the ranges that are remembered; sweeps look at the others.
+	maxClaimed = 64
+)
+
+// A claim looks for late commits without a sweep (see lateScanDue) every lateInterval, if
+// the last one was small and the late commits are within lateSpan ids.
+const (
+	lateInterval = 10 * time.Millisecond
+	lateSpan     = 5000
+	smallBatch   = 100
+)
+
+// Watermarks are safe for concurrent use.
+type Watermarks struct {
+	// ordered: claims begin at the floor and leave events of blocked keys behind.
+	ordered bool
+
+	mu sync.Mutex
+
+	cursor, floor int64
+	lastValue     int64               // M, as last read
+	lastCounted   int64               // M, as the last count read it
+	watched       int64               // the M of step 2; 0: none
+	holders       map[string]struct{} // step 2
+	decided       int64               // the M of step 3
+	sweepNext     time.Time
+	fullSweepNext time.Time
+	lateCount     int   // late events that the last sweep saw and no claim has taken yet
+	lateFrom      int64 // where that sweep began
+	lastGap       int64 // the highest id behind a gap that a claim left
+	smallClaim    bool  // the last claim of fresh events was small
+	lateNext      time.Time
+	dueFloor      time.Time
+	dueAllNext    time.Time
+	storedAt      time.Time
+	stored        int64
+	// claimed are ranges beyond the floor that this process has claimed. Nothing can commit late among
+	// them, so a sweep skips the one at the cursor, and a floor that reaches one moves to its end.
+	claimed      idset.Set
+	delayedSince time.Time // since when a full sweep waits for a smaller backlog
+}
+
+// New returns the watermarks of a buffer. ordered is set for `order: key`.
+func New(ordered bool) *Watermarks { return &Watermarks{ordered: ordered} }
+
+// Range is where a claim looks: (After, UpTo].
+type Range struct {
+	After, UpTo int64
+	// Late is set for a scan for late commits, not for fresh events.
+	Late bool
+}
+
+// Ranges returns where the next claim looks, one after the other until it finds something. Late
+// commits that a sweep saw come first, because they have waited longest.
+func (w *Watermarks) Ranges() []Range {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	fresh, late := Range{After: w.cursor, UpTo: math.MaxInt64}, Range{After: w.floor, UpTo: w.claimed.Before(w.cursor), Late: true}
+	switch {
+	case w.lateCount > 0:
+		return []Range{{After: w.lateFrom, UpTo: w.cursor, Late: true}, fresh}
+	case w.lateScanDue(time.Now()):
+		return []Range{late, fresh}
+	case late.After < late.UpTo:
+		return []Range{fresh, late}
+	}
+	return []Range{fresh}
+}
+
+// lateScanDue reports whether to look for late events first although no sweep saw one. Of two
+// transactions that overlap, the later one often commits first; if every claim finds fresh events,
+// the other would wait for a sweep. After large claims, and over many ids, a sweep is soon enough.
+func (w *Watermarks) lateScanDue(now time.Time) bool {
+	if w.floor >= w.lastGap || !w.smallClaim || w.cursor-w.floor > lateSpan || now.Before(w.lateNext) {
+		return false
+	}
+	w.lateNext = now.Add(lateInterval)
+	return true
+}
+
+// Claimed records what a claim in a range returned; batch may be nil. lastValue is M, read before
+// the claim looked.
+func (w *Watermarks) Claimed(in Range, batch *buffer.Lease, lastValue int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	began := in.After
+	if in.Late {
+		began = in.UpTo
+	}
+	if w.sequenceIs(lastValue, began) {
+		return
+	}
+	defer w.addClaimed(batch)
+	switch {
+	case in.Late && batch == nil:
+		w.lateCount = 0
+	case in.Late:
+		w.lateCount = max(0, w.lateCount-len(batch.Events))
+	case batch != nil:
+		// An id beyond M was given by hand; a cursor beyond M would hide the sequence's next ids.
+		w.cursor = max(w.cursor, min(batch.LastID, lastValue))
+		w.smallClaim = len(batch.Events) <= smallBatch
+		if batch.FirstID > in.After+1 || batch.LastID-batch.FirstID >= int64(len(batch.Events)) {
+			w.lastGap = batch.LastID
+		}
+	}
+}
+
+// addClaimed remembers the ids of a batch without gaps, batch may be nil, and moves the floor over the
+// ranges that it reaches.
+func (w *Watermarks) addClaimed(batch *buffer.Lease) {
+	if batch != nil && batch.LastID <= w.cursor && len(batch.Events) > 0 {
+		r := idset.Range{First: batch.Events[0].ID, Last: batch.Events[len(batch.Events)-1].ID}
+		if r.Last-r.First == int64(len(batch.Events))-1 {
+			w.claimed.Add(r)
+		}
+		if len(w.claimed) > maxClaimed {
+			w.claimed = w.claimed[1:]
+		}
+	}
+	w.floor = w.claimed.Advance(w.floor)
+	w.cursor = max(w.cursor, w.floor)
+}
+
+// OrderedFrom returns where claims that keep order by key begin.
+func (w *Watermarks) OrderedFrom() int64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.lateCount > 0 { // a full sweep may have found some below the floor
+		return min(w.lateFrom, w.floor)
+	}
+	return w.floor
+}
+
+// ClaimedInOrder is Claimed for a claim beyond from that keeps order by key.
+func (w *Watermarks) ClaimedInOrder(from int64, batch *buffer.Lease, lastValue int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.sequenceIs(lastValue, from) || batch == nil {
+		return
+	}
+	w.cursor = max(w.cursor, min(batch.LastID, lastValue))
+}
+
+// sequenceIs records an M that was read after the cursor was seen at began. An M below that means that
+// the sequence was set back (a restore, RESTART IDENTITY): everything is scanned again. An M
+// below only the present cursor is old. void: what was seen since began means nothing any more.
+func (w *Watermarks) sequenceIs(lastValue, began int64) (void bool) {
+	switch {
+	case w.cursor < began: // it was set back meanwhile
+		return true
+	case lastValue < began:
+		w.cursor, w.floor, w.watched, w.decided, w.stored, w.claimed = 0, 0, 0, 0, 0, nil
+		w.lateCount, w.lastGap, w.lastValue, w.lastCounted = 0, 0, lastValue, 0
+		return true
+	}
+	w.lastValue = max(w.lastValue, lastValue)
+	return false
+}
+
+// CountRange is what the next count covers: fresh events beyond Cursor, and late ones in
+// (LateAfter, LateUpTo], which is empty while no sweep is due.
+type CountRange struct {
+	Cursor              int64
+	LateAfter, LateUpTo int64
+	// Sweep: LateAfter is the floor, and the holders of the sequence are read too.
+	Sweep bool
+	// DueAfter is where the live batches begin on the ledger's time line.
+	DueAfter time.Time
+	// LastValue is M, as last read.
+	LastValue int64
+
+	limit int // 0: events are not counted
+}
+
+// NextCount returns what a count up to limit covers; 0: no events.
+func (w *Watermarks) NextCount(now time.Time, limit int) CountRange {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	r := CountRange{Cursor: w.cursor, LateAfter: w.cursor, LateUpTo: w.cursor, DueAfter: w.dueFloor, limit: limit, LastValue: w.lastValue}
+	if limit > 0 && w.floor < w.cursor && (w.ordered || !now.Before(w.sweepNext)) {
+		r.LateAfter, r.LateUpTo, r.Sweep = w.floor, w.claimed.Before(w.cursor), true
+	}
+	if !now.Before(w.dueAllNext) {
+		r.DueAfter = time.Time{}
+		w.dueAllNext = now.Add(dueMargin)
+	}
+	return r
+}
+
+// FullSweepDue reports whether to scan everything, and up to which id. A full sweep walks over the whole
+// backlog, so while there is more than was counted it is put off for a minute.
+func (w *Watermarks) FullSweepDue(now time.Time, more bool) (upTo int64, due bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.lateCount > 0 && !w.ordered || now.Before(w.fullSweepNext) {
+		return 0, false
+	}
+	if more {
+		if w.delayedSince.IsZero() {
+			w.delayedSince = now
+		}
+		if now.Sub(w.delayedSince) < fullSweepDelay {
+			return 0, false
+		}
+	}
+	w.delayedSince = time.Time{}
+	w.fullSweepNext = now.Add(FullSweepInterval)
+	if w.ordered {
+		return w.floor, true // claims see what waits beyond
+	}
+	return w.cursor, true
+}
+
+// FullySwept records how many late events a full sweep found. If it found some, it is repeated at once.
+func (w *Watermarks) FullySwept(found int, now time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if found > 0 {
+		w.lateCount, w.lateFrom, w.fullSweepNext = found, math.MinInt64, now
+	}
+}
+
+// Count is the result of a count.
+type Count struct {
+	Fresh, Late int
+	LastValue   int64
+	// Holders are the transactions that hold the sequence.
+	Holders []string
+	// Now is the database's clock.
+	Now time.Time
+	// OldestDue is that of the live batches; zero: there are none.
+	OldestDue time.Time
+	Took      time.Duration
+}
+
+// Counted records a count.
+func (w *Watermarks) Counted(r CountRange, c Count, now time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.sequenceIs(c.LastValue, r.Cursor) { // the count means nothing
+		return
+	}
+	if c.Fresh == 0 && r.limit > 0 {
+		// What appears there later is a late commit. The M of the count before spares that to
+		// transactions that are shorter than the time between two counts.
+		w.cursor = max(w.cursor, min(w.lastCounted, c.LastValue))
+	}
+	w.lastCounted = c.LastValue
+	w.dueFloor = c.Now.Add(-dueMargin)
+	if !c.OldestDue.IsZero() && c.OldestDue.Before(w.dueFloor) {
+		w.dueFloor = c.OldestDue.Add(-time.Microsecond)
+	}
+	if !r.Sweep {
+		return
+	}
+	w.lateCount, w.lateFrom = c.Late, r.LateAfter
+	w.sweepNext = now.Add(min(max(sweepInterval, 20*c.Took), maxSweepInterval))
+	w.advanceFloor(r, c)
+}
+
+func (w *Watermarks) advanceFloor(r CountRange, c Count) {
+	// Step 4 for the M decided before this count began.
+	if w.decided > 0 && c.Late == 0 {
+		w.floor = w.claimed.Advance(max(w.floor, min(w.decided, r.LateUpTo)))
+		w.decided = 0
+	}
+	// Step 3.
+	still := make(map[string]struct{}, len(c.Holders))
+	for _, h := range c.Holders {
+		still[h] = struct{}{}
+	}
+	for h := range w.holders {
+		if _, ok := still[h]; !ok {
+			delete(w.holders, h)
+		}
+	}
+	if w.watched > 0 && len(w.holders) == 0 {
+		w.decided, w.watched = max(w.decided, w.watched), 0
+	}
+	// Steps 1 and 2: this count read M and, in a later statement of the same round trip, the holders.
+	if w.watched == 0 {
+		w.watched, w.holders = c.LastValue, still
+	}
+}
+
+// FloorToStore returns the floor if it is time to write it to the database.
+func (w *Watermarks) FloorToStore(now time.Time) (int64, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.floor == w.stored || now.Sub(w.storedAt) < storeInterval {
+		return 0, false
+	}
+	w.stored, w.storedAt = w.floor, now
+	return w.floor, true
+}
+
+// StartAt sets cursor and floor to the floor that an earlier process stored.
+func (w *Watermarks) StartAt(floor int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.cursor, w.floor, w.stored = floor, floor, floor
+}
+
+// DueAfter returns where the live batches begin on the ledger's time line.
+func (w *Watermarks) DueAfter() time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.dueFloor
+}
+
+// Span returns where unclaimed events can be: beyond floor, up to lastValue.
+func (w *Watermarks) Span() (floor, lastValue int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.floor, w.lastValue
+}

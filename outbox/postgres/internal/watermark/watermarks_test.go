@@ -1,0 +1,111 @@
+package watermark
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
+)
+
+// Two claims overlap, and the one that read the sequence first ends last. Its last value is
+// below the cursor by then, which must not send later claims back to the beginning.
+func TestClaimed_OldLastValue(t *testing.T) {
+	t.Parallel()
+	m := New(false)
+	m.StartAt(100)
+	fresh := Range{After: 100, UpTo: math.MaxInt64}
+	m.Claimed(fresh, &buffer.Lease{LastID: 190}, 200)
+	m.Claimed(fresh, &buffer.Lease{LastID: 150}, 160)
+	if m.cursor != 190 || m.floor != 100 {
+		t.Errorf("cursor %d, floor %d; want 190, 100", m.cursor, m.floor)
+	}
+}
+
+func TestClaimed_SequenceSetBack(t *testing.T) {
+	t.Parallel()
+	m := New(false)
+	m.StartAt(100)
+	r := CountRange{Cursor: 100, LateAfter: 100, Sweep: true, limit: 10}
+	m.Claimed(Range{After: 100, UpTo: math.MaxInt64}, nil, 7)
+	if m.cursor != 0 || m.floor != 0 {
+		t.Errorf("cursor %d, floor %d; want 0, 0", m.cursor, m.floor)
+	}
+	// A count that began before, and read the sequence before.
+	m.Counted(r, Count{LastValue: 100}, r.DueAfter)
+	if m.cursor != 0 || m.watched != 0 {
+		t.Errorf("cursor %d, watched %d; want 0, 0", m.cursor, m.watched)
+	}
+}
+
+// The floor passes no id whose transaction may still commit: it waits for the transactions
+// that held the sequence when its last value was read, and for a count after they are gone.
+func TestFloor_WaitsForHolders(t *testing.T) {
+	t.Parallel()
+	var (
+		m   = New(false)
+		now = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+	)
+	count := func(wantFloor int64, late int, holders ...string) {
+		t.Helper()
+		now = now.Add(maxSweepInterval)
+		m.Counted(m.NextCount(now, 1000), Count{LastValue: 100, Holders: holders, Late: late, Now: now}, now)
+		if m.floor != wantFloor {
+			t.Errorf("floor %d, want %d", m.floor, wantFloor)
+		}
+	}
+	m.Claimed(Range{UpTo: math.MaxInt64}, &buffer.Lease{LastID: 90}, 100)
+	for range 5 {
+		count(0, 0, "early", "fast")
+	}
+	count(0, 0, "early", "new")
+	count(0, 0, "early")
+	count(0, 0, "newer") // early is gone: what it inserted is visible now
+	count(0, 7)          // and is counted
+	count(0, 7)          // still not claimed
+	count(100, 0)
+}
+
+// While every claim finds fresh events, claims that left a gap look there before a sweep is due, if there
+// are few ids to scan.
+func TestRanges_LateBeforeSweep(t *testing.T) {
+	t.Parallel()
+	lateFirst := func(m *Watermarks) bool {
+		all := m.Ranges()
+		return len(all) == 2 && all[0].Late
+	}
+	claim := func(m *Watermarks, first, last int64, events int) {
+		where := Range{After: m.cursor, UpTo: math.MaxInt64}
+		m.Claimed(where, &buffer.Lease{FirstID: first, LastID: last, Batch: buffer.Batch{Events: make([]outbox.Event, events)}}, last)
+	}
+	for name, c := range map[string]struct {
+		first, last int64
+		events      int
+		want        bool
+	}{
+		"no gap":                       {101, 103, 3, false},
+		"a gap before the batch":       {102, 104, 3, true},
+		"a gap within the batch":       {101, 104, 3, true},
+		"a large claim":                {102, 1101, 1000, false},
+		"many ids to scan":             {6000, 6001, 2, false},
+		"a batch of one without a gap": {101, 101, 1, false},
+	} {
+		m := New(false)
+		m.StartAt(100)
+		claim(m, c.first, c.last, c.events)
+		if got := lateFirst(m); got != c.want {
+			t.Errorf("%s: late range first: %t", name, got)
+		}
+		if lateFirst(m) {
+			t.Errorf("%s: late range first twice in a row", name)
+		}
+	}
+	m := New(false)
+	m.StartAt(100)
+	claim(m, 102, 102, 1)
+	m.floor = 102
+	if lateFirst(m) {
+		t.Error("late range first below the floor")
+	}
+}
