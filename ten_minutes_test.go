@@ -34,7 +34,7 @@ func testTenMinutes(t *testing.T, programs string) {
 			sent = true
 		case b.lang == "sh":
 			for _, m := range export.FindAllStringSubmatch(text, -1) {
-				term.env = append(term.env, m[1])
+				term.env = append(term.env, m[1]+"="+term.must("printf %s "+m[2]))
 			}
 			last = term.must(text)
 		case sent:
@@ -66,7 +66,7 @@ func testTenMinutes(t *testing.T, programs string) {
 }
 
 var (
-	export      = regexp.MustCompile(`(?m)^export ([A-Z_]+=.*)$`)
+	export      = regexp.MustCompile(`(?m)^export ([A-Z_]+)=(.*)$`)
 	databaseURL = regexp.MustCompile(`postgres://\*\*\*@\S+`)
 )
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,10 +20,10 @@ import (
 	"github.com/outboxrelay/relay/internal/scaffold"
 )
 
-// surveyTime is how long a database may take to say what tables it has.
-const surveyTime = 30 * time.Second
+// introspectTimeout limits the reading of a database's catalog.
+const introspectTimeout = 30 * time.Second
 
-// initFlags are what init is told; what is "" is asked.
+// initFlags are the flags of init. An empty one is a question on a terminal.
 type initFlags struct {
 	source, table, sink, name, preset, output string
 	force, yes                                bool
@@ -32,127 +33,106 @@ func (a *app) initCommand() *cobra.Command {
 	var f initFlags
 	c := &cobra.Command{
 		Use:   "init",
-		Short: "Ask a few questions, look at the database and write a relay.yaml",
-		Long: `Init writes a relay.yaml that works, with comments: from a table of your database
-to a sink. On a terminal it asks for what no flag says. It reads the database's
-catalogue to propose what to send, changes nothing there and sends nothing.
+		Short: "Inspect a database, ask a few questions, write a relay.yaml",
+		Long: `Init writes a working relay.yaml with comments, from a table of your database to a
+sink. On a terminal it asks for what the flags do not say. It reads the database's
+catalog to propose what to send. It changes nothing there, and sends nothing.
 
-Secrets are not written: the file asks for variables of the environment. A URL may
-name them itself, in quotes that keep your shell off: --source '${DATABASE_URL}'.`,
+The file never contains a URL or a secret. It names environment variables:
+` + scaffold.SourceVariable + `, ` + scaffold.SinkVariable + ` and those of the sink's API.`,
 		Example: `  relay init
-  relay init --source '${DATABASE_URL}' --table contact_activity_events \
+  relay init --source "$DATABASE_URL" --table contact_activity_events \
     --sink https://api.hubapi.com/crm/v3/objects/contacts/batch/upsert`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return a.init(c.Context(), &f) },
 	}
 	flags := c.Flags()
-	flags.StringVar(&f.source, "source", "", "the database's URL: postgres://user:password@host/database, sqlite:///path.db")
-	flags.StringVar(&f.table, "table", "", "the table of events: the relay's own outbox_events, or one of yours")
-	flags.StringVar(&f.preset, "preset", "", "the shape of your table, if it is a known one, like debezium")
-	flags.StringVar(&f.sink, "sink", "", "where to: redis://, nats://, https://, file:///path or stdout:")
-	flags.StringVar(&f.name, "name", "", "the pipeline's name (default the table's)")
-	flags.StringVarP(&f.output, "output", "o", "relay.yaml", "the file to write")
-	flags.BoolVar(&f.force, "force", false, "write it over a file that is there")
-	flags.BoolVarP(&f.yes, "yes", "y", false, "ask nothing: take what would be proposed")
+	flags.StringVar(&f.source, "source", "", "database URL: postgres://user:password@host/database, sqlite:///path.db (default $"+scaffold.SourceVariable+")")
+	flags.StringVar(&f.table, "table", "", "table of events: the relay's own outbox_events, or a custom table")
+	flags.StringVar(&f.preset, "preset", "", "layout of a custom table, if it is a known one, like debezium")
+	flags.StringVar(&f.sink, "sink", "", "sink URL: redis://, nats://, https://, file:///path or stdout: (default $"+scaffold.SinkVariable+")")
+	flags.StringVar(&f.name, "name", "", "pipeline name (default the table's)")
+	flags.StringVarP(&f.output, "output", "o", "relay.yaml", "file to write")
+	flags.BoolVar(&f.force, "force", false, "overwrite an existing file")
+	flags.BoolVarP(&f.yes, "yes", "y", false, "ask nothing, use the defaults")
 	return c
 }
 
 func (a *app) init(ctx context.Context, f *initFlags) error {
 	q := &questions{}
 	if isTerminal(os.Stdin) && isTerminal(a.stderr) && !f.yes {
-		q = a.asking(os.Stdin)
+		q = a.newQuestions(os.Stdin)
 	}
+	f.source = cmp.Or(f.source, os.Getenv(scaffold.SourceVariable))
+	f.sink = cmp.Or(f.sink, os.Getenv(scaffold.SinkVariable))
 	if err := f.missing(q); err != nil {
 		return err
 	}
 	if _, err := os.Lstat(f.output); err == nil && !f.force {
-		return usage("%s is there already, --force writes over it, -o writes another file", f.output)
+		return errExists(f.output)
 	}
 	d := scaffold.Draft{File: f.output}
-	var found *introspect.Database
-	if err := a.askSource(ctx, q, f, &d, &found); err != nil {
+	catalog, err := a.askSource(ctx, q, f, &d)
+	if err != nil {
 		return err
 	}
-	if err := a.askTable(q, f, &d, found); err != nil {
+	if err := a.askTable(q, f, &d, catalog); err != nil {
 		return err
 	}
-	if err := a.askSink(q, f, &d); err != nil {
+	sink, err := a.askSink(q, f, &d)
+	if err != nil {
 		return err
 	}
 	if err := askName(q, f, &d); err != nil {
 		return err
 	}
 	text := d.Text()
-	if err := tryDraft(&d, text); err != nil {
+	if err := validateDraft(&d, text); err != nil {
 		return err
 	}
-	if err := writeFile(f.output, text, f.force); err != nil {
+	if err := writeNewFile(f.output, text, f.force); err != nil {
 		return err
 	}
-	_, err := io.WriteString(a.stdout, a.redact(whatNext(&d, found)))
+	_, err = io.WriteString(a.stdout, a.redact(nextSteps(&d, catalog, sink)))
 	return err
 }
 
-// missing names the flags without which nothing can be written, where nobody can be
-// asked.
+// missing reports the flags that are required if init cannot ask.
 func (f *initFlags) missing(q *questions) error {
-	if q.on() {
-		return nil
-	}
 	var names []string
-	if f.source == "" && (!f.yes || os.Getenv(databaseVariable) == "") {
+	if f.source == "" {
 		names = append(names, "--source")
 	}
 	if f.sink == "" {
 		names = append(names, "--sink")
 	}
-	if names == nil {
+	if q.enabled() || names == nil {
 		return nil
 	}
-	verb := "was"
-	if len(names) > 1 {
-		verb = "were"
-	}
-	return usage("init asks on a terminal only: %s %s expected", strings.Join(names, " and "), verb)
+	return usage("init asks questions on a terminal only; expected %s", strings.Join(names, " and "))
 }
 
-// databaseVariable is where many keep the database's URL.
-const databaseVariable = "DATABASE_URL"
-
-// askSource finds the database and looks at it.
-func (a *app) askSource(ctx context.Context, q *questions, f *initFlags, d *scaffold.Draft, found **introspect.Database) error {
-	proposed := ""
-	if os.Getenv(databaseVariable) != "" {
-		proposed = "${" + databaseVariable + "}"
-	}
-	return q.ask(question{
-		flag: "--source", given: f.source, proposed: proposed,
-		text: "The database: postgres://user:password@host/database, sqlite:///path.db,\nor a variable of the environment, ${DATABASE_URL}",
+// askSource asks for the database and reads its catalog.
+func (a *app) askSource(ctx context.Context, q *questions, f *initFlags, d *scaffold.Draft) (catalog *introspect.Database, err error) {
+	err = q.ask(question{
+		flag: "--source", given: f.source, text: "Database: postgres://user:password@host/database or sqlite:///path.db",
 	}, func(answer string) error {
-		u, err := urlOf(asSQLite(answer), "source", "the database's URL")
+		answer = sqliteURL(answer)
+		p, err := a.parseURLs(answer, "stdout:")
 		if err != nil {
 			return err
 		}
-		a.redact = redactor(u, a.redact)
-		p, err := tryURL(u.Full, "stdout:")
-		if err != nil {
-			return err
-		}
-		ctx, cancel := context.WithTimeout(ctx, surveyTime)
+		ctx, cancel := context.WithTimeout(ctx, introspectTimeout)
 		defer cancel()
-		if *found, err = introspect.Look(ctx, p.Source.Driver, u.Full); err != nil {
-			return err
-		}
-		d.Source.Driver, d.Source.URL = p.Source.Driver, u
-		return nil
+		d.Source.Driver, d.Source.URL = p.Source.Driver, answer
+		catalog, err = introspect.Open(ctx, p.Source.Driver, answer)
+		return err
 	})
+	return catalog, err
 }
 
-// asSQLite takes the path of a file for the URL it means.
-func asSQLite(answer string) string {
-	if strings.Contains(answer, "://") || strings.Contains(answer, "${") {
-		return answer
-	}
+// sqliteURL returns the URL of an existing file, and any other answer as it is.
+func sqliteURL(answer string) string {
 	if info, err := os.Stat(answer); err != nil || !info.Mode().IsRegular() {
 		return answer
 	}
@@ -163,44 +143,24 @@ func asSQLite(answer string) string {
 	return "sqlite://" + (&url.URL{Path: path}).EscapedPath()
 }
 
-// urlOf is how a URL is written, and what it is.
-func urlOf(answer, kind, what string) (scaffold.URL, error) {
-	if strings.Contains(answer, "${") {
-		u, unset := scaffold.Literal(answer, what, os.LookupEnv)
-		if len(unset) > 0 {
-			return u, usage("%s.url names ${%s}, which is not set in the environment", kind, unset[0])
+// askSink asks for the sink. The result prints without secrets.
+func (a *app) askSink(q *questions, f *initFlags, d *scaffold.Draft) (shown config.Secret, err error) {
+	err = q.ask(question{
+		flag: "--sink", given: f.sink, proposed: "stdout:",
+		text: "Sink: redis://host:6379/0, nats://host:4222, https://host/path, file:///path,\nor stdout: to print the events",
+	}, func(answer string) error {
+		p, err := a.parseURLs("sqlite:///p", answer)
+		if err != nil {
+			return err
 		}
-		return u, nil
-	}
-	if u, ok := scaffold.Same(answer, what, os.Environ()); ok {
-		return u, nil
-	}
-	return scaffold.Masked(answer, kind, os.LookupEnv), nil
+		d.Sink, shown = answer, p.Sink.URL
+		return nil
+	})
+	return shown, err
 }
 
-// shortestSecret is the length below which text is not taken out: it would leave nothing
-// readable, and keep nothing.
-const shortestSecret = 4
-
-// redactor takes the secrets of a URL out of a text, beside what was taken out before.
-func redactor(u scaffold.URL, before func(string) string) func(string) string {
-	var pairs []string
-	for _, v := range u.Variables {
-		if len(v.Value) >= shortestSecret {
-			pairs = append(pairs, v.Value, "***", url.PathEscape(v.Value), "***", url.QueryEscape(v.Value), "***")
-		}
-	}
-	if at := strings.LastIndex(u.Full, "@"); at >= 0 { // of a URL that is one variable
-		if _, password, ok := strings.Cut(strings.SplitN(u.Full[:at], "://", 2)[1], ":"); ok && len(password) >= shortestSecret {
-			pairs = append(pairs, password, "***")
-		}
-	}
-	own := strings.NewReplacer(pairs...)
-	return func(text string) string { return own.Replace(before(text)) }
-}
-
-// tryURL reads the URLs as a configuration would.
-func tryURL(source, sink string) (*config.Pipeline, error) {
+// parseURLs parses the URLs as a configuration does. From then on their secrets are redacted.
+func (a *app) parseURLs(source, sink string) (*config.Pipeline, error) {
 	env := map[string]string{"SOURCE": source, "SINK": sink}
 	cfg, err := config.Parse("relay.yaml", []byte("pipelines:\n  - name: p\n    source: {url: \"${SOURCE}\"}\n    sink: {url: \"${SINK}\"}\n"),
 		func(name string) (string, bool) { value, set := env[name]; return value, set })
@@ -211,55 +171,33 @@ func tryURL(source, sink string) (*config.Pipeline, error) {
 	if err != nil {
 		return nil, err
 	}
+	before, redact := a.redact, cfg.Redactor()
+	a.redact = func(text string) string { return redact(before(text)) }
 	return &cfg.Pipelines[0], nil
 }
 
-// askName names the pipeline.
+// askName asks for the name of the pipeline.
 func askName(q *questions, f *initFlags, d *scaffold.Draft) error {
 	return q.ask(question{
-		flag: "--name", given: f.name, proposed: scaffold.NameOf(d.Source.Name),
-		text: "A name for the pipeline, made of a-z, 0-9, _ and -",
+		flag: "--name", given: f.name, proposed: scaffold.NameOf(d.Source.Name), text: "Pipeline name, of a-z, 0-9, _ and -",
 	}, func(answer string) error {
-		if strings.Trim(answer, "abcdefghijklmnopqrstuvwxyz0123456789_-") != "" || answer == "" {
-			return usage("--name is %q, a name made of a-z, 0-9, _ and - was expected", answer)
+		if strings.Trim(answer, "abcdefghijklmnopqrstuvwxyz0123456789_-") != "" {
+			return usage("--name is %q; expected a name of a-z, 0-9, _ and -", answer)
 		}
 		d.Name = answer
 		return nil
 	})
 }
 
-// askSink finds where to.
-func (a *app) askSink(q *questions, f *initFlags, d *scaffold.Draft) error {
-	return q.ask(question{
-		flag: "--sink", given: f.sink, proposed: "stdout:",
-		text: "Where the events go: redis://host:6379/0, nats://host:4222, https://host/path,\nfile:///path, or stdout: to see them first",
-	}, func(answer string) error {
-		u, err := urlOf(answer, "sink", "the sink's URL")
-		if err != nil {
-			return err
-		}
-		a.redact = redactor(u, a.redact)
-		if _, err := tryURL("sqlite:///p", u.Full); err != nil {
-			return err
-		}
-		d.Sink = u
-		return nil
-	})
-}
-
-// tryDraft reads and opens what was drafted, as relay check does. What the environment
-// has to bring is taken as given.
-func tryDraft(d *scaffold.Draft, text string) (err error) {
-	values := map[string]string{}
+// validateDraft validates and opens the configuration, as `relay check` does.
+func validateDraft(d *scaffold.Draft, text string) error {
+	env := map[string]string{}
 	for _, v := range d.Variables() {
-		values[v.Name] = v.Value
-		if v.Value == "" {
-			values[v.Name] = "x"
-		}
+		env[v.Name] = cmp.Or(v.Value, "x")
 	}
 	cfg, err := config.Parse(d.File, []byte(text), func(name string) (string, bool) {
-		value, known := values[name]
-		return value, known
+		value, set := env[name]
+		return value, set
 	})
 	if err != nil {
 		return err
@@ -271,14 +209,18 @@ func tryDraft(d *scaffold.Draft, text string) (err error) {
 	return errors.Join(closeAll(lines)...)
 }
 
-func writeFile(path, text string, force bool) (err error) {
+func errExists(path string) error {
+	return usage("file %s exists; expected another file (-o), or --force to overwrite it", path)
+}
+
+func writeNewFile(path, text string, force bool) (err error) {
 	flags := os.O_WRONLY | os.O_CREATE | os.O_EXCL
 	if force {
 		flags = os.O_WRONLY | os.O_CREATE | os.O_TRUNC
 	}
 	f, err := os.OpenFile(path, flags, 0o644)
 	if errors.Is(err, fs.ErrExist) {
-		return usage("%s is there already, --force writes over it, -o writes another file", path)
+		return errExists(path)
 	}
 	if err != nil {
 		return fmt.Errorf("writing the configuration: %w", err)
@@ -286,4 +228,59 @@ func writeFile(path, text string, force bool) (err error) {
 	defer func() { err = errors.Join(err, f.Close()) }()
 	_, err = f.WriteString(text)
 	return err
+}
+
+// nextSteps describes the file, and what to do in the database and the environment before the relay runs.
+func nextSteps(d *scaffold.Draft, catalog *introspect.Database, sink config.Secret) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "Wrote %s: from %s to %s\n", d.File, d.Source.Name, sink)
+	for _, warning := range warnings(d) {
+		fmt.Fprintf(&b, "\n%s\n", wrapped(warning))
+	}
+	if add := d.Source.AddCursor(); add != "" {
+		fmt.Fprintf(&b, "\n%s\n\n    %s;\n", wrapped("Its primary key is a uuid, which does not grow, so each claim reads the whole table, and more of it "+
+			"while another session holds an old snapshot. If you may add a column, run the following and write cursor: seq below source:"), add)
+	}
+	if steps := d.Source.Steps(catalog); len(steps) > 0 {
+		b.WriteString("\nIn the database:\n")
+		for _, step := range steps {
+			fmt.Fprintf(&b, "\n  -- %s\n  %s\n", step.Why, step.SQL)
+		}
+	}
+	heading := "\nIn the environment:\n\n"
+	for _, v := range d.Variables() {
+		if value, set := os.LookupEnv(v.Name); !set || v.Value != "" && v.Value != value {
+			fmt.Fprintf(&b, "%s  export %s=...   # %s\n", heading, v.Name, v.What)
+			heading = ""
+		}
+	}
+	create := "create the relay's own tables"
+	if d.Source.IsCustom() && d.Source.Driver == "postgres" {
+		create += ", in the schema " + scaffold.Schema
+	}
+	file := d.FileArgument()
+	fmt.Fprintf(&b, "\nThen:\n\n  relay migrate -c %s   # %s\n  relay preview -c %s   # see what the next events would send\n  relay run -c %s       # send\n",
+		file, create, file, file)
+	return b.String()
+}
+
+// warnings are about what the API requires, and about custom tables.
+func warnings(d *scaffold.Draft) []string {
+	var all []string
+	for _, warning := range d.Warnings() {
+		all = append(all, "Warning: "+warning)
+	}
+	t := d.Source.Table
+	if t == nil || !d.Source.IsCustom() {
+		return all
+	}
+	all = append(all, "Each row of "+d.Source.Name+" is an event, and the relay deletes it after delivery.")
+	if len(t.ReferredBy) > 0 {
+		all = append(all, "Warning: "+strings.Join(t.ReferredBy, ", ")+" has a foreign key to the table. It may prevent the deletes, or lose its own rows to them.")
+	}
+	if t.ReusesIDs {
+		all = append(all, "Warning: SQLite uses an id again after a delete, and a sink takes the new event for a duplicate. "+
+			"Recreate the table with "+t.Key[0]+" INTEGER PRIMARY KEY AUTOINCREMENT.")
+	}
+	return all
 }

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// questions are asked on a terminal; the zero value asks nothing.
+// questions asks questions on a terminal. The zero value asks nothing.
 type questions struct {
 	in   *bufio.Reader
 	out  io.Writer
@@ -16,8 +16,8 @@ type questions struct {
 	bold func(text string) string
 }
 
-// asking asks on standard error, where questions do not get into what is redirected.
-func (a *app) asking(in io.Reader) *questions {
+// newQuestions asks on standard error, because standard output may be redirected.
+func (a *app) newQuestions(in io.Reader) *questions {
 	paint := painter(a.stderr)
 	return &questions{
 		in: bufio.NewReader(in), out: a.stderr,
@@ -26,30 +26,28 @@ func (a *app) asking(in io.Reader) *questions {
 	}
 }
 
-func (q *questions) on() bool { return q.in != nil }
+func (q *questions) enabled() bool { return q.in != nil }
 
-// question is one, and what is known of its answer.
 type question struct {
-	// flag answers it beforehand; given is what it says.
+	// given is the value of the flag, if the flag is set.
 	flag, given string
-	// proposed is what an empty answer means; "" means nothing.
+	// proposed is the meaning of an empty answer; "" if an answer is required.
 	proposed string
 	text     string
 }
 
-var errNoAnswer = errors.New("nothing was written: the answers ended")
+var errNoAnswer = errors.New("end of input; nothing was written")
 
-// ask has take take the answer. What take does not take is asked again, but what a
-// flag said is an error.
-func (q *questions) ask(what question, take func(answer string) error) error {
+// ask passes the answer to accept. It asks again if accept returns an error, unless a flag gave the answer.
+func (q *questions) ask(what question, accept func(answer string) error) error {
 	if what.given != "" {
-		return take(what.given)
+		return accept(what.given)
 	}
-	if !q.on() {
+	if !q.enabled() {
 		if what.proposed == "" {
-			return usage("%s was expected", what.flag)
+			return usage("%s is missing; expected a value", what.flag)
 		}
-		return take(what.proposed)
+		return accept(what.proposed)
 	}
 	for {
 		fmt.Fprintf(q.out, "\n%s", q.bold(what.text))
@@ -67,7 +65,7 @@ func (q *questions) ask(what question, take func(answer string) error) error {
 		if answer == "" {
 			continue
 		}
-		if err := take(answer); err != nil {
+		if err := accept(answer); err != nil {
 			fmt.Fprintf(q.out, "%s\n", wrapped(oneLine(q.show(err.Error()))))
 			continue
 		}
@@ -75,10 +73,9 @@ func (q *questions) ask(what question, take func(answer string) error) error {
 	}
 }
 
-// sure asks a question whose answer is no unless it is yes; where nobody is asked, it
-// is yes.
-func (q *questions) sure(text string) (bool, error) {
-	if !q.on() {
+// confirm asks for a yes. The default is no on a terminal, yes otherwise.
+func (q *questions) confirm(text string) (bool, error) {
+	if !q.enabled() {
 		return true, nil
 	}
 	fmt.Fprintf(q.out, "\n%s [y/N]\n> ", q.bold(text))
@@ -96,7 +93,7 @@ func (q *questions) read() (string, error) {
 	return strings.TrimSpace(answer), err
 }
 
-// wrapped is text in lines that fit a terminal.
+// wrapped is text in lines of at most 78 characters.
 func wrapped(text string) string {
 	const widest = 78
 	var b strings.Builder

@@ -17,13 +17,12 @@ import (
 	"github.com/outboxrelay/relay/internal/testserver"
 )
 
-// A column of another name is taken for what HubSpot finds a contact by, and that is
-// said. Events without an address are not folded into one: preview shows each, and each
-// becomes a dead letter that says so, alone.
+// Events without an e-mail address are not merged into one. Preview shows each, and each becomes a dead
+// letter of its own.
 func TestInitToHubSpotWithoutAnAddress(t *testing.T) {
 	t.Parallel()
-	db := newYours(t, false)
-	db.exec("CREATE TABLE signups (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, contact_email text, group_id uuid)")
+	db := newAppDatabase(t, false)
+	db.exec("CREATE TABLE signups (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, email text, group_id uuid)")
 	var (
 		mu   sync.Mutex
 		sent = map[string]bool{}
@@ -45,10 +44,10 @@ func TestInitToHubSpotWithoutAnAddress(t *testing.T) {
 	t.Cleanup(server.Close)
 	path := filepath.Join(t.TempDir(), "relay.yaml")
 	do(t, nil, "init", "--source", db.url, "--sink", server.URL+"/crm/v3/objects/contacts/batch/upsert", "--table", "signups", "-o", path).
-		want(t, 0, "\nLook: The payload has to have email: contact_email of signups is sent as that,\nbecause of its name.\n", "")
-	env := append(db.env, "HUBSPOT_TOKEN=s3cret-token")
+		want(t, 0, "export HUBSPOT_TOKEN=...", "")
+	env := append(initEnv(db.url, server.URL+"/crm/v3/objects/contacts/batch/upsert"), "HUBSPOT_TOKEN=s3cret-token")
 	do(t, env, "migrate", "-c", path).want(t, 0, "applied", "")
-	db.exec("INSERT INTO signups (contact_email) VALUES ('ann@example.com'), (NULL), ('bob@example.com'), (NULL)")
+	db.exec("INSERT INTO signups (email) VALUES ('ann@example.com'), (NULL), ('bob@example.com'), (NULL)")
 	r := do(t, env, "preview", "-c", path, "-n", "4")
 	r.want(t, 0, "4 events read", "")
 	for _, want := range []string{
@@ -78,7 +77,7 @@ func TestInitToHubSpotWithoutAnAddress(t *testing.T) {
 			return err
 		}
 		if len(dead) < 2 {
-			return fmt.Errorf("%d dead letters, 2 were expected", len(dead))
+			return fmt.Errorf("%d dead letters, want 2", len(dead))
 		}
 		return nil
 	})
@@ -91,15 +90,14 @@ func TestInitToHubSpotWithoutAnAddress(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		if !sent["1"] || !sent["3"] || sent["2"] || sent["4"] || len(dead) != 2 {
-			return fmt.Errorf("HubSpot was sent %v, and %d are dead", sent, len(dead))
+			return fmt.Errorf("HubSpot received %v, and %d events are dead", sent, len(dead))
 		}
 		return nil
 	})
 }
 
-// What init writes for an API that it knows is what the recipe has, which is run against
-// a server like the API, but for what is said here.
-func TestInitIsTheRecipe(t *testing.T) {
+// For a known API, init writes the programs of the recipe, except for the differences below.
+func TestInitMatchesRecipes(t *testing.T) {
 	t.Parallel()
 	parsed := func(t *testing.T, path string) *config.Pipeline {
 		t.Helper()
@@ -109,12 +107,12 @@ func TestInitIsTheRecipe(t *testing.T) {
 		}
 		cfg, err := config.Parse(path, text, func(name string) (string, bool) {
 			switch name {
-			case "DATABASE_URL":
+			case "DATABASE_URL", "RELAY_SOURCE_URL":
 				return "postgres://db/app", true
-			case "SLACK_WEBHOOK_URL":
+			case "SLACK_WEBHOOK_URL", "RELAY_SINK_URL":
 				return "https://hooks.slack.com/services/x", true
 			}
-			if strings.HasSuffix(name, "_URL") || strings.HasSuffix(name, "_TIMEOUT") { // it has a default
+			if strings.HasSuffix(name, "_URL") || strings.HasSuffix(name, "_TIMEOUT") { // has a default
 				return "", false
 			}
 			return "x", true
@@ -131,8 +129,8 @@ func TestInitIsTheRecipe(t *testing.T) {
 	}{
 		"hubspot": {}, "postmark": {}, "elasticsearch": {}, "salesforce": {},
 		"stripe": {
-			why:     "the recipe names the fields of an invoice, here a payload holds those of the object",
-			request: "if .events[1] then error(\"Stripe takes one object a request: batch_size: 1 was expected\") else .events[0] end\n  | .payload\n",
+			why:     "the recipe names the fields of an invoice",
+			request: "if .events[1] then error(\"Stripe accepts one object a request; expected batch_size: 1\") else .events[0] end\n  | .payload\n",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -144,21 +142,21 @@ func TestInitIsTheRecipe(t *testing.T) {
 				want.Request = but.request
 			}
 			if diff := cmp.Diff(want, programs{made.Sink.HTTP.Request, made.Sink.HTTP.Results}); diff != "" {
-				t.Errorf("its programs are others:\n%s", diff)
+				t.Errorf("the programs differ:\n%s", diff)
 			}
 			if made.BatchSize != recipe.BatchSize || made.Sink.HTTP.Format != recipe.Sink.HTTP.Format || made.Sink.HTTP.Rate != recipe.Sink.HTTP.Rate ||
 				made.Sink.HTTP.Gzip != recipe.Sink.HTTP.Gzip || made.Sink.HTTP.Method != recipe.Sink.HTTP.Method {
-				t.Error("its batch_size, format, rate, gzip or method is another")
+				t.Error("batch_size, format, rate, gzip or method differ")
 			}
 			if diff := cmp.Diff(recipe.Sink.HTTP.Unavailable, made.Sink.HTTP.Unavailable); diff != "" {
-				t.Errorf("its unavailable is another:\n%s", diff)
+				t.Errorf("unavailable differs:\n%s", diff)
 			}
 		})
 	}
-	// Slack's recipe is a hook, and tells of dead letters; as a sink it tells of events.
+	// Slack's recipe is a dead-letter hook, so its request differs.
 	made := parsed(t, filepath.Join("testdata", "init", "sink-slack.yaml")).Sink.HTTP
 	hook := parsed(t, filepath.Join("..", "..", "examples", "recipes", "slack", "relay.yaml")).DeadLetter.Hook.HTTP
 	if made.Rate != hook.Rate || cmp.Diff(hook.Unavailable, made.Unavailable) != "" {
-		t.Error("Slack's rate or unavailable is another")
+		t.Error("Slack's rate or unavailable differ")
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/outboxrelay/relay/internal/testserver"
 )
 
-// pty is a terminal: what is written to its controller a program there reads.
+// pty is a pseudo-terminal. A program on the terminal reads what is written to the controller.
 func pty(t *testing.T) (controller, terminal *os.File) {
 	t.Helper()
 	controller, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
@@ -37,10 +37,10 @@ func pty(t *testing.T) (controller, terminal *os.File) {
 	return controller, terminal
 }
 
-// On a terminal init asks, says what is wrong with an answer, and asks again.
-func TestInitAsks(t *testing.T) {
+// On a terminal init asks, reports an invalid answer, and asks again.
+func TestInitQuestions(t *testing.T) {
 	t.Parallel()
-	db := newYours(t, false)
+	db := newAppDatabase(t, false)
 	db.exec(activities + "; CREATE TABLE orders (id int PRIMARY KEY); CREATE TABLE pairs (a int, b int, PRIMARY KEY (a, b))")
 	path := filepath.Join(t.TempDir(), "relay.yaml")
 	controller, terminal := pty(t)
@@ -49,7 +49,7 @@ func TestInitAsks(t *testing.T) {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(self, "init", "-o", path)
-	cmd.Env = append(cleanEnv(), beRelay+"=1", "DATABASE_URL="+db.url, "TERM=xterm")
+	cmd.Env = append(cleanEnv(), beRelay+"=1", "RELAY_SOURCE_URL="+db.url, "TERM=xterm")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = terminal, terminal, terminal
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -64,7 +64,7 @@ func TestInitAsks(t *testing.T) {
 		buffer := make([]byte, 4096)
 		for {
 			n, err := controller.Read(buffer)
-			if _, werr := said.Write(buffer[:n]); err != nil || werr != nil { // EIO: nobody holds the terminal any more
+			if _, werr := said.Write(buffer[:n]); err != nil || werr != nil { // EIO: the terminal was closed
 				return
 			}
 		}
@@ -80,14 +80,13 @@ func TestInitAsks(t *testing.T) {
 		}
 	})
 	for _, step := range []struct{ says, answer string }{
-		{"\x1b[1mThe database: ", ""}, // DATABASE_URL
 		{"1  contact_activity_events  has a group_id, refers to contact_activities", "pairs"},
-		{"the table pairs cannot hold events: its primary key has 2 columns", "orders"},
-		{"Each row of orders is deleted once it was delivered. Is that a table of events only?", "n"},
-		{"then another table", ""},
-		{"Where the events go: ", "htp://bob:s3cret@x"},
+		{"table pairs cannot hold events: its primary key has 2 columns", "orders"},
+		{"The relay deletes each row of orders after delivery. Does the table hold nothing but events?", "n"},
+		{"choose another table", ""},
+		{"\x1b[1mSink: ", "htp://bob:s3cret@x"},
 		{"sink.url has an unknown scheme; expected ", "http://bob:s3cret@localhost/bulk"},
-		{"A name for the pipeline, made of a-z, 0-9, _ and -\x1b[0m [contact_activity_events]", ""},
+		{"Pipeline name, of a-z, 0-9, _ and -\x1b[0m [contact_activity_events]", ""},
 	} {
 		testserver.Eventually(t, func() error {
 			if !strings.Contains(said.String(), step.says) {
@@ -102,5 +101,5 @@ func TestInitAsks(t *testing.T) {
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("%v\n%s", err, said.String())
 	}
-	golden(t, "asked", db, path)
+	golden(t, "asked", path)
 }

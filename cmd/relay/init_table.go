@@ -12,111 +12,89 @@ import (
 )
 
 const (
-	relaysTable = "outbox_events"
-	// mostListed is how many tables are shown to choose from: a screen of them.
-	mostListed = 15
+	defaultTable = "outbox_events"
+	// maxOffered is the number of tables in the list to choose from.
+	maxOffered = 15
 )
 
-// askTable finds the table of events.
-func (a *app) askTable(q *questions, f *initFlags, d *scaffold.Draft, found *introspect.Database) error {
-	offered := offer(found)
-	if q.on() && f.table == "" {
-		fmt.Fprintf(q.out, "\n%s", tableList(offered, terminalWidth(a.stderr)))
-		if more := fitting(found) - len(offered); more > 0 {
-			fmt.Fprintf(q.out, "and %d more, which you may name\n", more)
+// offer is a table to choose.
+type offer struct {
+	name, what string
+	kind       introspect.Kind
+}
+
+// askTable asks for the table of events.
+func (a *app) askTable(q *questions, f *initFlags, d *scaffold.Draft, catalog *introspect.Database) error {
+	offers := tableOffers(catalog)
+	if q.enabled() && f.table == "" {
+		rows := make([][]string, 0, len(offers))
+		for i, o := range offers {
+			rows = append(rows, []string{strconv.Itoa(i + 1), o.name, o.what})
 		}
+		fmt.Fprintf(q.out, "\n%s", columns(rows, terminalWidth(a.stderr)))
 	}
 	return q.ask(question{
-		flag: "--table", given: f.table, proposed: proposed(offered, q.on()),
-		text: "The table of events, by its number or name",
+		flag: "--table", given: f.table, proposed: proposedTable(offers, q.enabled()), text: "Table of events, by number or name",
 	}, func(answer string) error {
 		name := answer
-		if n, err := strconv.Atoi(answer); err == nil && f.table == "" && n >= 1 && n <= len(offered) {
-			name = offered[n-1].name
+		if n, err := strconv.Atoi(answer); err == nil && f.table == "" && n >= 1 && n <= len(offers) {
+			name = offers[n-1].name
 		}
-		t := found.Find(name)
+		t := catalog.Find(name)
 		switch {
-		case t == nil && name != relaysTable:
-			return usage("there is no table %s%s, %s was expected", name, lettersDiffer(found, name), expectedTable(offered))
-		case t != nil && t.Unfit() != "" && t.Kind() != introspect.Relays && f.preset == "":
-			return usage("the table %s cannot hold events: %s", name, t.Unfit())
+		case t == nil && name != defaultTable:
+			return unknownTable(catalog, offers, name)
+		case t != nil && t.Unsuitable() != "" && t.Kind() != introspect.Relay && f.preset == "":
+			return usage("table %s cannot hold events: %s", name, t.Unsuitable())
 		}
 		s := scaffold.Source{Driver: d.Source.Driver, URL: d.Source.URL, Name: name, Table: t, Preset: f.preset}
 		if t != nil {
 			s.Name = t.FullName()
 		}
 		if t != nil && t.Kind() == introspect.Known && f.preset == "" {
-			s.Preset = t.Shape()
+			s.Preset = t.Preset()
 		}
-		if err := q.confirm(&s); err != nil {
-			return err
+		if t != nil && t.Kind() == introspect.Plain {
+			ok, err := q.confirm("The relay deletes each row of " + s.Name + " after delivery. Does the table hold nothing but events?")
+			if err != nil {
+				return err
+			}
+			if !ok {
+				return errors.New("choose another table")
+			}
 		}
 		d.Source = s
 		return nil
 	})
 }
 
-var errOther = errors.New("then another table")
-
-// confirm asks about a table that does not look like one of events.
-func (q *questions) confirm(s *scaffold.Source) error {
-	if s.Table == nil || s.Table.Kind() != introspect.Plain {
-		return nil
-	}
-	text := "Each row of " + s.Name + " is deleted once it was delivered. Is that a table of events only?"
-	ok, err := q.sure(text)
-	if err != nil {
-		return err
-	}
-	if !ok {
-		return errOther
-	}
-	return nil
-}
-
-// offered is a table to choose.
-type offered struct {
-	name, what string
-	kind       introspect.Kind
-}
-
-// offer lists the tables that could be buffers, the fittest first, and the relay's own.
-func offer(found *introspect.Database) []offered {
-	var all []offered
-	own := offered{relaysTable, "the relay's own, for migrate to make", introspect.Relays}
-	there := found.Find(relaysTable) != nil
-	for _, t := range found.Tables {
-		if t.Kind() == introspect.Unfit || len(all) == mostListed {
+// tableOffers lists the tables that can be buffers, the most suitable ones first, and the relay's own.
+func tableOffers(catalog *introspect.Database) []offer {
+	var all []offer
+	own := offer{defaultTable, "the relay's own, created by migrate", introspect.Relay}
+	listed := catalog.Find(defaultTable) != nil
+	for _, t := range catalog.Tables {
+		if t.Kind() == introspect.Unsuitable || len(all) == maxOffered {
 			continue
 		}
-		if !there && t.Kind() == introspect.Plain { // it stands before those that may be anything
-			all, there = append(all, own), true
+		if !listed && t.Kind() == introspect.Plain {
+			all, listed = append(all, own), true
 		}
-		all = append(all, offered{t.FullName(), describe(t), t.Kind()})
+		all = append(all, offer{t.FullName(), describeTable(t), t.Kind()})
 	}
-	if !there {
+	if !listed {
 		all = append(all, own)
 	}
 	return all
 }
 
-func fitting(found *introspect.Database) (n int) {
-	for _, t := range found.Tables {
-		if t.Kind() != introspect.Unfit {
-			n++
-		}
-	}
-	return n
-}
-
-// describe says what one has to know of a table to choose it.
-func describe(t *introspect.Table) string {
+func describeTable(t *introspect.Table) string {
 	switch t.Kind() {
-	case introspect.Relays:
-		return "the relay's own shape"
+	case introspect.Relay:
+		return "the relay's own"
 	case introspect.Known:
-		return "the shape of preset " + t.Shape()
-	case introspect.Stamped:
+		return "preset " + t.Preset()
+	case introspect.Grouped:
 		if len(t.Refs) > 0 {
 			return "has a group_id, refers to " + t.Refs[0].Table.FullName()
 		}
@@ -125,43 +103,30 @@ func describe(t *introspect.Table) string {
 	return "would need a column group_id"
 }
 
-func tableList(all []offered, most int) string {
-	rows := make([][]string, 0, len(all))
-	for i, o := range all {
-		rows = append(rows, []string{strconv.Itoa(i + 1), o.name, o.what})
+// proposedTable is the meaning of an empty answer: on a terminal the first table that is clearly meant for
+// events, otherwise the relay's own.
+func proposedTable(offers []offer, terminal bool) string {
+	if !terminal {
+		return defaultTable
 	}
-	return columns(rows, most)
+	i := slices.IndexFunc(offers, func(o offer) bool { return o.kind == introspect.Grouped || o.kind == introspect.Known })
+	if i < 0 {
+		i = slices.IndexFunc(offers, func(o offer) bool { return o.kind == introspect.Relay })
+	}
+	return strconv.Itoa(i + 1)
 }
 
-// proposed is the table that an empty answer means: on a terminal one that is plainly
-// meant, if there is one; else the relay's own.
-func proposed(all []offered, asked bool) string {
-	if asked {
-		for i, o := range all {
-			if o.kind == introspect.Stamped || o.kind == introspect.Known {
-				return strconv.Itoa(i + 1)
-			}
+// unknownTable reports a table that does not exist.
+func unknownTable(catalog *introspect.Database, offers []offer, name string) error {
+	hint := ""
+	for _, t := range catalog.Tables {
+		if strings.EqualFold(t.FullName(), name) || strings.EqualFold(t.Name, name) {
+			hint = " (did you mean " + t.FullName() + "?)"
 		}
-		return strconv.Itoa(1 + slices.IndexFunc(all, func(o offered) bool { return o.kind == introspect.Relays }))
 	}
-	return relaysTable
-}
-
-func expectedTable(all []offered) string {
-	names := make([]string, 0, len(all))
-	for _, o := range all[:min(len(all), 5)] {
+	names := make([]string, 0, len(offers))
+	for _, o := range offers[:min(len(offers), 5)] {
 		names = append(names, o.name)
 	}
-	return strings.Join(names, " or ")
-}
-
-// lettersDiffer finds a table whose name differs by upper and lower case, or by its
-// schema, alone.
-func lettersDiffer(found *introspect.Database, name string) string {
-	for _, t := range found.Tables {
-		if strings.EqualFold(t.FullName(), name) || strings.EqualFold(t.Name, name) {
-			return " (did you mean " + t.FullName() + "?)"
-		}
-	}
-	return ""
+	return usage("table %s does not exist%s; expected %s", name, hint, strings.Join(names, " or "))
 }

@@ -82,7 +82,7 @@ func TestPreviewOfAURLFromTheEnvironment(t *testing.T) {
 // What would not be sent is said, with why.
 func TestPreviewSaysWhatWouldNotBeSent(t *testing.T) {
 	t.Parallel()
-	db := newYours(t, false)
+	db := newAppDatabase(t, false)
 	db.exec(strings.Replace(activities, "REFERENCES contact_activities", "", 1))
 	source := "{url: \"" + db.url + "\", table: contact_activity_events, schema: relay, project: \"SELECT e.id, 't' AS topic, a.lead_id::text AS key, to_jsonb(a) AS payload FROM contact_activity_events e JOIN contact_activities a ON a.id = e.contact_activity_id WHERE e.group_id = $1\"}"
 	yaml := "pipelines:\n  - name: orders\n    source: " + source + "\n    sink: {url: \"http://127.0.0.1:1/{key}\"}\n"
@@ -119,7 +119,7 @@ func TestPreviewTellsOfRetries(t *testing.T) {
 	for _, sqlite := range []bool{false, true} {
 		t.Run(map[bool]string{true: "sqlite", false: "postgres"}[sqlite], func(t *testing.T) {
 			t.Parallel()
-			db := newYours(t, sqlite)
+			db := newAppDatabase(t, sqlite)
 			path := write(t, onePipeline("orders", db.url, server.URL))
 			do(t, nil, "migrate", "-c", path).want(t, 0, "applied", "")
 			do(t, nil, "preview", "-c", path).want(t, 0, "The buffer has no events. Insert one", "")

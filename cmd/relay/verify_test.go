@@ -74,17 +74,17 @@ func TestVerifyUsage(t *testing.T) {
 // A table of the user's own is audited; no probe is a row of it.
 func TestVerifyOfYours(t *testing.T) {
 	t.Parallel()
-	for _, try := range drafts {
+	for _, try := range initCases {
 		if try.tables == "" || !strings.Contains("activities debezium odd sqlite", try.name) {
 			continue
 		}
 		t.Run(try.name, func(t *testing.T) {
 			t.Parallel()
-			db := newYours(t, try.name == "sqlite")
+			db := newAppDatabase(t, try.name == "sqlite")
 			db.exec(try.tables)
 			path := filepath.Join(t.TempDir(), "relay.yaml")
 			wrote := do(t, nil, append([]string{"init", "--source", db.url, "--sink", "stdout:", "--name", "yours", "-o", path}, try.args...)...)
-			wrote.want(t, 0, "is written", "")
+			wrote.want(t, 0, "Wrote ", "")
 			for _, step := range steps(wrote.stdout) {
 				db.exec(step)
 			}

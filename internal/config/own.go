@@ -22,6 +22,9 @@ func (p *Pipeline) checkCustomTable(r *reader, e entry, present entries) {
 	}
 }
 
+// eventsPlaceholder stands for the rows of the batch in a projection.
+const eventsPlaceholder = "{events}"
+
 // parameters stand for the batch's group_id in a projection, by driver.
 var parameters = map[string]string{"postgres": "$1", "sqlite": "?"}
 
@@ -38,8 +41,8 @@ func (s *Source) checkCustomTable(r *reader, e entry, present entries) {
 		r.exclusive(e, present, "preset", "project")
 		return
 	}
-	if sign := parameters[s.Driver]; projects && s.Own.Is() && !strings.Contains(s.Own.Project, sign) {
-		r.errorf(r.at(e, present, "project"), "%s.project does not select the rows of a batch; expected WHERE group_id = %s", e.path, sign)
+	if sign := parameters[s.Driver]; projects && s.Own.Is() && !strings.Contains(s.Own.Project, sign) && !strings.Contains(s.Own.Project, eventsPlaceholder) {
+		r.errorf(r.at(e, present, "project"), "%s.project does not select the rows of a batch; expected FROM {events} e, or WHERE group_id = %s", e.path, sign)
 	}
 	if p, known := presets[s.Preset]; known && s.Driver != "" && s.Table != "" {
 		own, fits := p.own(s.Driver, s.Table, s.Own.ID)

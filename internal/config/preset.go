@@ -40,7 +40,7 @@ FROM TABLE e WHERE e.group_id = $1`,
 SELECT e.ID AS id, e.event AS topic, CAST(e.aggregate_identifier AS TEXT) AS key,
        coalesce(e.payload, 'null') AS payload,
        json_object('identifier', e.identifier, 'aggregate', e.aggregate) AS headers
-FROM TABLE e WHERE e.group_id = ?`,
+FROM {events} e`,
 	}},
 	// Symfony Messenger's Doctrine transport. A body is JSON or what PHP serializes.
 	// https://symfony.com/doc/current/messenger.html#doctrine-transport
@@ -52,7 +52,7 @@ FROM TABLE e WHERE e.group_id = $1`,
 		"sqlite": `
 SELECT e.ID AS id, e.queue_name AS topic, CAST(e.body AS BLOB) AS payload,
        CASE WHEN e.headers LIKE '{%' THEN e.headers END AS headers
-FROM TABLE e WHERE e.group_id = ?`,
+FROM {events} e`,
 	}},
 	// Watermill's Forwarder, which publishes to a table of its SQL Pub/Sub and leaves it
 	// to a daemon to send on what the envelopes there hold.

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestPreset_QuotesNames: a table and a key of any name are in the projection as SQL.
+// Preset projections quote the names of tables and columns.
 func TestPreset_QuotesNames(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ source, id, has string }{
@@ -15,7 +15,7 @@ func TestPreset_QuotesNames(t *testing.T) {
 		{`{url: "postgres://db/app", preset: debezium, table: '"my ""odd"" schema"."Out.Box"', id: Event Id}`, "Event Id", `FROM "my ""odd"" schema"."Out.Box" e`},
 		{`{url: "postgres://db/app", preset: debezium, table: 'x', id: Event Id}`, "Event Id", `jsonb_build_object('id', e."Event Id", 'eventType'`},
 		{`{url: "postgres://db/app", preset: watermill, table: watermill_events}`, "offset", `SELECT e."offset" AS id`},
-		{`{url: "sqlite:///app.db", preset: rails, table: '"Out""boxes"'}`, "id", `FROM "Out""boxes" e WHERE e.group_id = ?`},
+		{`{url: "sqlite:///app.db", preset: rails, table: outboxes, id: 'Out"box'}`, `Out"box`, `SELECT e."Out""box" AS id`},
 		{`{url: "sqlite:///app.db", preset: symfony, table: messenger_messages}`, "id", `CAST(e.body AS BLOB)`},
 	} {
 		parsed, err := Parse("relay.yaml", []byte(fmt.Sprintf("pipelines:\n  - name: p\n    source: %s\n    sink: {url: \"nats://n\"}\n", c.source)), lookup)

@@ -178,8 +178,8 @@ func (s *Source) keys() []key {
 		},
 		{
 			name: "project", value: multiline(&s.Own.Project, "a SELECT from the rows of a batch"),
-			help: "What to send from a custom table: a SELECT that runs once for each batch, with `$1` (`?` on SQLite) as its group_id. It returns one row for each event, " +
-				"with the columns `id` and `payload` and optionally `topic`, `key`, `headers` and `created_at`. It makes the table a custom table, which `migrate` does not change.",
+			help: "What to send from a custom table: a SELECT that runs once for each batch. `{events}` stands for the rows of the batch, `$1` (`?` on SQLite) for its group_id. " +
+				"It returns one row for each event, with the columns `id` and `payload` and optionally `topic`, `key`, `headers` and `created_at`. It makes the table a custom table, which `migrate` does not change.",
 		},
 		{
 			name: "preset", value: presetName(&s.Preset),

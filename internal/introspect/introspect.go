@@ -1,6 +1,5 @@
-// Package introspect looks at the tables of an application's database, for somebody who
-// writes a configuration: which could be a buffer, and what they are joined with. It
-// reads the catalogue only, no row, and changes nothing.
+// Package introspect finds the tables of an application's database that could be a buffer, and the rows
+// they refer to. It reads the catalog only, and changes nothing.
 package introspect
 
 import (
@@ -14,18 +13,18 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-// Database is what was found.
+// Database is the content of a database's catalog.
 type Database struct {
 	// Driver is "postgres" or "sqlite".
 	Driver string
-	// Role is who looked; "" on SQLite.
+	// Role is the current role; "" on SQLite.
 	Role string
-	// Schemas are those there are, true for those that the role may make tables in.
-	// MayMake tells whether it may make further ones. Neither on SQLite.
+	// Schemas are the schemas; the value reports whether the role may create tables in it. Nil on SQLite.
 	Schemas map[string]bool
-	MayMake bool
-	// Tables are in order of their fitness to be a buffer, see [Table.Kind], and their
-	// names. The relay's own, but for buffers, are not among them.
+	// CanCreateSchema reports whether the role may create schemas.
+	CanCreateSchema bool
+	// Tables are the tables, the most suitable ones first; see [Kind]. The relay's own tables are left out,
+	// except buffers.
 	Tables []*Table
 }
 
@@ -34,20 +33,21 @@ type Table struct {
 	// Schema is "" on SQLite.
 	Schema, Name string
 	Columns      []Column
-	// Key are the columns of the primary key.
+	// Key has the columns of the primary key.
 	Key []string
-	// Refs are the foreign keys of one column, in the order of those; after them what
-	// only looks like one.
+	// Refs are the foreign keys of one column, in the order of the columns, and then the inferred ones.
 	Refs []Ref
 	// ReferredBy names the tables that have a foreign key to this one.
 	ReferredBy []string
-	// Lacks are the privileges on it that a buffer needs and the role has not.
-	Lacks []string
-	// Unread: the role may not even SELECT from it.
-	Unread bool
-	// Reuses: ids are handed out again after a delete (SQLite without AUTOINCREMENT).
-	Reuses bool
+	// MissingPrivileges are the privileges that a buffer needs and the role lacks.
+	MissingPrivileges []string
+	// ReusesIDs reports whether the database hands out an id again after a delete (SQLite without
+	// AUTOINCREMENT).
+	ReusesIDs bool
 }
+
+// Unreadable reports whether the role may not read the table.
+func (t *Table) Unreadable() bool { return slices.Contains(t.MissingPrivileges, "SELECT") }
 
 // Column is a column of a table.
 type Column struct {
@@ -55,67 +55,66 @@ type Column struct {
 	// Type is in lower case, without length or precision.
 	Type    string
 	NotNull bool
-	// Unique: an index of its own says that no value comes twice.
+	// Unique reports whether an index on this column alone is unique.
 	Unique bool
-	// Grows: the database hands its values out, one after the other.
-	Grows bool
-	// Indexed: it is the first column of an index.
+	// Generated reports whether the database generates growing values.
+	Generated bool
+	// Indexed reports whether the column is the first one of an index.
 	Indexed bool
-	// Unseen is the sequence that values come from, in SQL, where the role may not look
-	// at it; else "".
-	Unseen string
+	// UnreadableSequence is the sequence of the column, in SQL, if the role may not read it; otherwise "".
+	UnreadableSequence string
 }
 
-// Ref is a foreign key.
+// Ref is a reference to a row of another table.
 type Ref struct {
 	// Column refers to the column To of Table.
 	Column string
 	Table  *Table
 	To     string
-	// Guessed: there is none, and the names say so.
-	Guessed bool
+	// Inferred reports whether only the names suggest the reference. Otherwise it is a foreign key.
+	Inferred bool
 }
 
-// Look finds the tables of the database at url, a postgres:// or sqlite:// one. The
-// error holds no password.
-func Look(ctx context.Context, driver, url string) (*Database, error) {
+// Open reads the catalog of the database at url, a postgres:// or sqlite:// URL. The error contains no
+// password.
+func Open(ctx context.Context, driver, url string) (*Database, error) {
 	var (
 		d   *Database
 		err error
 	)
 	switch driver {
 	case "postgres":
-		d, err = lookPostgres(ctx, url)
+		d, err = openPostgres(ctx, url)
 	case "sqlite":
-		d, err = lookSQLite(ctx, url)
+		d, err = openSQLite(ctx, url)
 	default:
-		return nil, fmt.Errorf("there is no driver %q", driver)
+		return nil, fmt.Errorf("unknown driver %q", driver)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("looking at the database: %w", err)
+		return nil, fmt.Errorf("reading the database's catalog: %w", err)
 	}
 	d.Driver = driver
 	for _, t := range d.Tables {
-		d.guess(t)
+		d.inferForeignKeys(t)
 	}
-	d.Tables = slices.DeleteFunc(d.Tables, (*Table).isOurs)
+	d.Tables = slices.DeleteFunc(d.Tables, (*Table).isInternal)
 	slices.SortStableFunc(d.Tables, func(a, b *Table) int {
 		return cmp.Or(a.rank()-b.rank(), strings.Compare(a.Schema, b.Schema), strings.Compare(a.Name, b.Name))
 	})
 	return d, nil
 }
 
-// isOurs tells whether the table is one of the relay's that is no buffer.
-func (t *Table) isOurs() bool {
+// isInternal reports whether the table is one of the relay's own and not a buffer.
+func (t *Table) isInternal() bool {
 	switch t.Name {
 	case "outbox_batches", "outbox_dead_letters", "outbox_buffers", "outbox_rates":
 		return true
 	}
-	return t.has("version_id", "is_applied", "tstamp") || t.has("archived_at", "topic", "payload", group)
+	return t.has("version_id", "is_applied", "tstamp") || t.has("archived_at", "topic", "payload", groupID)
 }
 
-// Find returns the table of that name, which may be schema.table, or nil. Without a
-// schema it is the one in public, as in a configuration.
+// Find returns the table with a name, which may be schema.table, or nil. The default schema is public, as
+// in a configuration.
 func (d *Database) Find(name string) *Table {
 	schema, table, _ := buffer.SplitTable(name)
 	schema = cmp.Or(schema, "public")
@@ -131,8 +130,7 @@ func (d *Database) Find(name string) *Table {
 	return d.Tables[i]
 }
 
-// FullName is the name as a configuration has it: schema.table outside of public, each
-// in quotes where it needs them.
+// FullName is the name in a configuration: schema.table outside of public, quoted if necessary.
 func (t *Table) FullName() string {
 	if t.Schema == "" || t.Schema == "public" {
 		return quoted(t.Name)
@@ -140,7 +138,7 @@ func (t *Table) FullName() string {
 	return quoted(t.Schema) + "." + quoted(t.Name)
 }
 
-// plain are names that a configuration takes as they are.
+// plain matches names that need no quotes in a configuration.
 var plain = regexp.MustCompile(`^[\p{L}\p{N}_$-]+$`)
 
 func quoted(name string) string {
@@ -150,7 +148,7 @@ func quoted(name string) string {
 	return buffer.QuoteName(name)
 }
 
-// Column returns the column of that name, or nil.
+// Column returns the column with a name, or nil.
 func (t *Table) Column(name string) *Column {
 	for i := range t.Columns {
 		if t.Columns[i].Name == name {
@@ -160,7 +158,7 @@ func (t *Table) Column(name string) *Column {
 	return nil
 }
 
-// has tells whether there are columns of these names.
+// has reports whether the table has all of the columns.
 func (t *Table) has(names ...string) bool {
 	for _, name := range names {
 		if t.Column(name) == nil {
@@ -170,7 +168,7 @@ func (t *Table) has(names ...string) bool {
 	return true
 }
 
-// baseType is a type's name without length, precision and case.
+// baseType is the name of a type in lower case, without length or precision.
 func baseType(text string) string {
 	before, rest, found := strings.Cut(strings.ToLower(text), "(")
 	if _, after, ok := strings.Cut(rest, ")"); found && ok {

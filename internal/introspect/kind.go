@@ -6,44 +6,44 @@ import (
 	"strings"
 )
 
-// Kind is how a table could serve as a buffer.
+// Kind is how a table can serve as a buffer. The most suitable kinds come first.
 type Kind int
 
-// The kinds, the fittest first.
+// The kinds of tables.
 const (
-	// Relays: it has the relay's own shape.
-	Relays Kind = iota
-	// Stamped: a table of the user's own with a column group_id for the relay.
-	Stamped
-	// Known: a table of a shape that has a preset.
+	// Relay is a table with the columns of the relay's own.
+	Relay Kind = iota
+	// Grouped is a custom table that has a column group_id.
+	Grouped
+	// Known is a table whose layout has a preset.
 	Known
-	// Plain: any other table with a primary key that serves.
+	// Plain is any other table with a suitable primary key.
 	Plain
-	// Unfit: it cannot be one, as it is.
-	Unfit
+	// Unsuitable is a table that cannot be a buffer.
+	Unsuitable
 )
 
-// group is the column that a claim stamps.
-const group = "group_id"
+// groupID is the column that the relay needs in a custom table.
+const groupID = "group_id"
 
-// Kind tells how the table could serve.
+// Kind returns how the table can serve.
 func (t *Table) Kind() Kind {
 	switch {
-	case t.has("id", "topic", "key", "payload", "headers", "created_at", group) && t.keyed() == "":
-		return Relays
-	case t.Unfit() != "":
-		return Unfit
-	case t.Shape() != "":
+	case t.has("id", "topic", "key", "payload", "headers", "created_at", groupID) && t.unsuitableKey() == "":
+		return Relay
+	case t.Unsuitable() != "":
+		return Unsuitable
+	case t.Preset() != "":
 		return Known
-	case t.Column(group) != nil:
-		return Stamped
+	case t.Column(groupID) != nil:
+		return Grouped
 	}
 	return Plain
 }
 
-// Shape is the preset for the table, "" when there is none. Those of tables which others
-// may be reading from are to be asked for by name.
-func (t *Table) Shape() string {
+// Preset returns the preset for the table's layout, "" if there is none. It leaves out the presets of
+// tables that other programs may read.
+func (t *Table) Preset() string {
 	switch {
 	case t.has("id", "aggregatetype", "aggregateid", "type", "payload"):
 		return "debezium"
@@ -53,7 +53,7 @@ func (t *Table) Shape() string {
 	return ""
 }
 
-// rank puts tables that sound like events before others of their kind.
+// rank orders tables by kind, and by whether the name suggests events.
 func (t *Table) rank() int {
 	rank := 2 * int(t.Kind())
 	if !slices.ContainsFunc([]string{"event", "outbox", "queue"}, func(word string) bool {
@@ -64,73 +64,75 @@ func (t *Table) rank() int {
 	return rank
 }
 
-// Unfit says why the table cannot be a buffer, and what was expected; "" when it can.
-func (t *Table) Unfit() string {
-	if why := t.keyed(); why != "" {
+// Unsuitable returns why the table cannot be a buffer, and what is expected; "" if it can.
+func (t *Table) Unsuitable() string {
+	if why := t.unsuitableKey(); why != "" {
 		return why
 	}
-	g := t.Column(group)
-	switch {
-	case g == nil:
-		return ""
-	case t.Schema == "" && g.Type != "text" && g.Type != "blob" && g.Type != "uuid":
-		return fmt.Sprintf("its column group_id is %s and not the relay's, a column group_id of type text was expected", g.Type)
-	case t.Schema != "" && g.Type != "uuid":
-		return fmt.Sprintf("its column group_id is %s and not the relay's, a column group_id of type uuid was expected", g.Type)
+	types := []string{"uuid"}
+	if t.Schema == "" {
+		types = []string{"text", "blob", "uuid"}
+	}
+	if g := t.Column(groupID); g != nil && !slices.Contains(types, g.Type) {
+		return fmt.Sprintf("its column group_id is %s; expected %s", g.Type, types[0])
 	}
 	return ""
 }
 
-// keyed says why the primary key does not serve.
-func (t *Table) keyed() string {
+// unsuitableKey returns why the primary key is not suitable, "" if it is.
+func (t *Table) unsuitableKey() string {
 	sqlite := t.Schema == ""
 	expected := "an integer or a uuid"
 	if sqlite {
 		expected = "an INTEGER PRIMARY KEY"
 	}
-	if len(t.Key) == 0 {
-		return "it has no primary key, " + expected + " was expected"
-	}
-	if len(t.Key) > 1 {
-		return fmt.Sprintf("its primary key has %d columns, %s was expected", len(t.Key), expected)
+	switch len(t.Key) {
+	case 0:
+		return "it has no primary key; expected " + expected
+	case 1:
+	default:
+		return fmt.Sprintf("its primary key has %d columns; expected %s", len(t.Key), expected)
 	}
 	key := t.Column(t.Key[0])
 	if !sqlite && (key.Integer() || key.Type == "uuid") || sqlite && key.Type == "integer" {
 		return ""
 	}
-	return fmt.Sprintf("its primary key %s is %s, %s was expected", key.Name, key.Type, expected)
+	return fmt.Sprintf("its primary key %s is %s; expected %s", key.Name, key.Type, expected)
 }
 
-// Integer tells whether the column is one that a claim can go by.
+// Integer reports whether the column is an integer.
 func (c *Column) Integer() bool {
 	return slices.Contains([]string{"bigint", "integer", "smallint", "int"}, c.Type)
 }
 
-// JSON tells whether the column is one of JSON.
+// JSON reports whether the column holds JSON.
 func (c *Column) JSON() bool { return c.Type == "jsonb" || c.Type == "json" }
 
-// Text tells whether the column is one of text.
+// Text reports whether the column holds text.
 func (c *Column) Text() bool {
 	return slices.Contains([]string{"text", "character varying", "varchar", "nvarchar", "citext", "character"}, c.Type)
 }
 
-// Cursor is the column that grows beside a primary key that does not; "" when the
-// primary key does, or nothing.
+// cursorNames are names of columns that grow, even if the application assigns the values.
+var cursorNames = []string{"seq", "sequence", "seqno", "position", "global_position", "offset", "number", "version_id"}
+
+// Cursor returns a column that grows, for a table whose primary key does not; "" if the key grows or no
+// column does.
 func (t *Table) Cursor() string {
 	if key := t.Column(t.Key[0]); key.Integer() {
 		return ""
 	}
-	for _, grown := range []bool{true, false} { // those that surely grow before those that may
-		for _, c := range t.Columns {
-			if c.Integer() && c.NotNull && c.Unique && c.Grows == grown && (grown || seldomElse(c.Name)) {
-				return c.Name
-			}
+	named := ""
+	for _, c := range t.Columns {
+		if !c.Integer() || !c.NotNull || !c.Unique {
+			continue
+		}
+		if c.Generated {
+			return c.Name
+		}
+		if named == "" && slices.Contains(cursorNames, c.Name) {
+			named = c.Name
 		}
 	}
-	return ""
-}
-
-// seldomElse names columns that are there to grow, whoever counts.
-func seldomElse(name string) bool {
-	return slices.Contains([]string{"seq", "sequence", "seqno", "position", "global_position", "offset", "number", "version_id"}, name)
+	return named
 }

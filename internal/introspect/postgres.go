@@ -13,10 +13,10 @@ SELECT n.nspname::text, has_schema_privilege(n.oid, 'CREATE')
 FROM pg_namespace n
 WHERE n.nspname NOT LIKE 'pg\_%' AND n.nspname <> 'information_schema'`
 
-const mayMakeSQL = `
+const canCreateSQL = `
 SELECT current_user::text, has_database_privilege(current_database(), 'CREATE')`
 
-// A partition is no table of its own here: its table is.
+// Partitions are left out; their table is listed.
 const tablesSQL = `
 SELECT c.oid, n.nspname::text, c.relname::text,
        array_remove(ARRAY[
@@ -30,7 +30,7 @@ WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence <> '
   AND n.nspname NOT LIKE 'pg\_%' AND n.nspname <> 'information_schema'
 ORDER BY n.nspname, c.relname`
 
-// Only of a sequence may be asked what one may do with it, hence CASE.
+// CASE, because has_sequence_privilege fails for anything but a sequence.
 const columnsSQL = `
 SELECT a.attrelid, a.attnum, a.attname::text, format_type(t.oid, NULL), a.attnotnull,
        a.attidentity <> '' OR COALESCE(pg_get_expr(d.adbin, d.adrelid) LIKE 'nextval(%', false),
@@ -43,7 +43,7 @@ SELECT a.attrelid, a.attnum, a.attname::text, format_type(t.oid, NULL), a.attnot
                    AND CASE WHEN s.relkind = 'S' THEN NOT has_sequence_privilege(s.oid, 'SELECT') END LIMIT 1), '')
 FROM pg_attribute a
 JOIN pg_type y ON y.oid = a.atttypid
-JOIN pg_type t ON t.oid = COALESCE(NULLIF(y.typbasetype, 0), y.oid) -- what a domain is made of
+JOIN pg_type t ON t.oid = COALESCE(NULLIF(y.typbasetype, 0), y.oid) -- the type under a domain
 LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
 WHERE a.attrelid = ANY ($1) AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attrelid, a.attnum`
@@ -64,12 +64,12 @@ JOIN pg_attribute f ON f.attrelid = c.confrelid AND f.attnum = c.confkey[1]
 WHERE c.contype = 'f' AND c.conrelid = ANY ($1) AND c.conparentid = 0
 ORDER BY c.conrelid, a.attnum, c.oid`
 
-func lookPostgres(ctx context.Context, url string) (d *Database, err error) {
+func openPostgres(ctx context.Context, url string) (d *Database, err error) {
 	c, err := pgx.ParseConfig(url)
 	if err != nil {
 		return nil, err
 	}
-	c.DefaultQueryExecMode = pgx.QueryExecModeExec // also through a pooler
+	c.DefaultQueryExecMode = pgx.QueryExecModeExec // works through a pooler
 	conn, err := pgx.ConnectConfig(ctx, c)
 	if err != nil {
 		return nil, err
@@ -79,14 +79,14 @@ func lookPostgres(ctx context.Context, url string) (d *Database, err error) {
 		defer cancel()
 		err = errors.Join(err, conn.Close(late))
 	}()
-	// One snapshot, so that the answers fit each other.
+	// One snapshot, so that the results are consistent.
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // it wrote nothing
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // it is read-only
 	d = &Database{Schemas: map[string]bool{}}
-	if err := tx.QueryRow(ctx, mayMakeSQL).Scan(&d.Role, &d.MayMake); err != nil {
+	if err := tx.QueryRow(ctx, canCreateSQL).Scan(&d.Role, &d.CanCreateSchema); err != nil {
 		return nil, err
 	}
 	return d, d.readPostgres(ctx, tx)
@@ -96,8 +96,8 @@ func (d *Database) readPostgres(ctx context.Context, tx pgx.Tx) error {
 	tables, oids := map[uint32]*Table{}, []uint32{}
 	var (
 		schema, name, to string
-		mayMake          bool
-		lacks            []string
+		canCreate        bool
+		missing          []string
 		oid, toOID       uint32
 		at, columns      int
 		c                Column
@@ -107,13 +107,13 @@ func (d *Database) readPostgres(ctx context.Context, tx pgx.Tx) error {
 		into []any
 		do   func()
 	}{
-		{schemasSQL, []any{&schema, &mayMake}, func() { d.Schemas[schema] = mayMake }},
-		{tablesSQL, []any{&oid, &schema, &name, &lacks}, func() {
-			t := &Table{Schema: schema, Name: name, Lacks: lacks, Unread: len(lacks) > 0 && lacks[0] == "SELECT"}
-			tables[oid], oids, lacks = t, append(oids, oid), nil
+		{schemasSQL, []any{&schema, &canCreate}, func() { d.Schemas[schema] = canCreate }},
+		{tablesSQL, []any{&oid, &schema, &name, &missing}, func() {
+			t := &Table{Schema: schema, Name: name, MissingPrivileges: missing}
+			tables[oid], oids, missing = t, append(oids, oid), nil
 			d.Tables = append(d.Tables, t)
 		}},
-		{columnsSQL, []any{&oid, &at, &c.Name, &c.Type, &c.NotNull, &c.Grows, &c.Unique, &c.Indexed, &c.Unseen}, func() {
+		{columnsSQL, []any{&oid, &at, &c.Name, &c.Type, &c.NotNull, &c.Generated, &c.Unique, &c.Indexed, &c.UnreadableSequence}, func() {
 			c.Type = baseType(c.Type)
 			tables[oid].Columns = append(tables[oid].Columns, c)
 		}},

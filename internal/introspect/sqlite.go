@@ -28,7 +28,7 @@ const sqliteRefsSQL = `
 SELECT "from", "table", COALESCE("to", ''), (SELECT count(*) FROM pragma_foreign_key_list(?1) o WHERE o.id = f.id)
 FROM pragma_foreign_key_list(?1) f WHERE f.seq = 0 ORDER BY f.id DESC`
 
-func lookSQLite(ctx context.Context, source string) (d *Database, err error) {
+func openSQLite(ctx context.Context, source string) (d *Database, err error) {
 	path := strings.TrimPrefix(source, "sqlite://")
 	if decoded, err := url.PathUnescape(path); err == nil {
 		path = decoded
@@ -43,7 +43,7 @@ func lookSQLite(ctx context.Context, source string) (d *Database, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	defer func() { _ = tx.Rollback() }() // it wrote nothing
+	defer func() { _ = tx.Rollback() }() // it is read-only
 	d = &Database{}
 	if err := d.readSQLite(ctx, tx); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
@@ -68,14 +68,15 @@ func (d *Database) readSQLite(ctx context.Context, tx *sql.Tx) error {
 	}
 	var (
 		name, kind, to  string
-		keeps, notNull  bool
+		autoincrement   bool
+		notNull         bool
 		unique, partial bool
 		pk, columns     int
 		first           sql.NullString
 		named           = map[string]*Table{}
 	)
-	if err := each(sqliteTablesSQL, nil, []any{&name, &keeps}, func() {
-		t := &Table{Name: name, Reuses: !keeps}
+	if err := each(sqliteTablesSQL, nil, []any{&name, &autoincrement}, func() {
+		t := &Table{Name: name, ReusesIDs: !autoincrement}
 		d.Tables, named[strings.ToLower(name)] = append(d.Tables, t), t
 	}); err != nil {
 		return err

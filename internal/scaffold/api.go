@@ -1,26 +1,24 @@
 package scaffold
 
-import (
-	"strings"
-)
+import "strings"
 
-// api is an API whose requests and answers are known. The programs are those of
-// docs/recipes, which are run against a server like it.
+// api is an API whose requests and responses are known. docs/recipes has the same programs, and their
+// tests run them.
 type api struct {
 	name, recipe string
-	// batch is how many events go in one request, and why.
+	// batch is the number of events in a request, batchWhy the reason.
 	batch    int
 	batchWhy string
-	// wants is what a payload has to have; "" where that is up to the user.
+	// wants is a property that every payload must have, or "".
 	wants string
-	// text is the rest of the sink's section; uuids: the events' ids are uuids.
+	// text is the rest of the sink's section; uuids reports whether the ids of the events are uuids.
 	text      func(uuids bool) string
 	variables []Variable
 }
 
-// known finds the API by its host or, for proxies and servers of one's own, by the path.
-func known(u URL) api {
-	host, path := hostAndPath(u.Full)
+// findAPI finds the API by its host or, for proxies and private servers, by the path.
+func findAPI(sink string) api {
+	host, path := hostAndPath(sink)
 	at := func(domain string) bool { return host == domain || strings.HasSuffix(host, "."+domain) }
 	switch {
 	case at("hubapi.com"), strings.HasPrefix(path, "/crm/v3/objects/") && strings.HasSuffix(path, "/batch/upsert"):
@@ -51,19 +49,19 @@ func hubspot(path string) api {
 		property = "domain"
 	}
 	return api{
-		name: "HubSpot", recipe: "docs/recipes/hubspot.md", batch: 100, batchWhy: "what HubSpot takes in one request", wants: property,
+		name: "HubSpot", recipe: "docs/recipes/hubspot.md", batch: 100, batchWhy: "the limit of a HubSpot request", wants: property,
 		variables: []Variable{{Name: "HUBSPOT_TOKEN", What: "the access token of a private app"}},
 		text: always(strings.ReplaceAll(`
 bearer: ${HUBSPOT_TOKEN}
-rate: {requests: 10, per: 1s}   # shared: true counts for all processes
-# A payload holds the properties of one object, as HubSpot calls them, and EMAIL
-# is what it is found by: an event without one is refused, and becomes a dead
-# letter. Of several events about one object the last is sent.
+rate: {requests: 10, per: 1s}   # shared: true counts all processes together
+# A payload has the properties of one object, under HubSpot's names. EMAIL
+# identifies the object: an event without it is rejected and becomes a dead
+# letter. Of several events about one object, the last one is sent.
 request: |
   {inputs: [.events | group_by(.payload.EMAIL // error("event \(.id) has no EMAIL"))[] | last
     | {id: .payload.EMAIL, idProperty: "EMAIL", properties: .payload, objectWriteTraceId: .id}]}
-# 207 says which inputs were refused. Others about the same object are tried
-# again without it.
+# 207 lists the rejected inputs. Other events about the same object are
+# retried without it.
 results: |
   [select(.status == 207) | .events as $events
     | .body.errors[] | .message as $why
@@ -76,7 +74,7 @@ results: |
 }
 
 var postmark = api{
-	name: "Postmark", recipe: "docs/recipes/postmark.md", batch: 500, batchWhy: "what Postmark takes in one request",
+	name: "Postmark", recipe: "docs/recipes/postmark.md", batch: 500, batchWhy: "the limit of a Postmark request",
 	variables: []Variable{{Name: "POSTMARK_TOKEN", What: "the server's API token"}},
 	text: always(`
 headers: {Accept: application/json, X-Postmark-Server-Token: "${POSTMARK_TOKEN}"}
@@ -84,8 +82,8 @@ max_bytes: 50_000_000
 # A payload is one e-mail: From, To, Subject, TextBody, ...
 request: |
   [.events[].payload]
-# The answer has one entry an e-mail, in order; one that is missing is no success.
-# 100, 405 and 429 pass by.
+# The response has one entry for each e-mail, in order. A missing entry is an
+# error. 100, 405 and 429 are temporary.
 results: |
   [select(.status == 200) | .body as $answers | range(.events | length) as $index
     | $answers[$index] // error("no answer to e-mail \($index)") | select(.ErrorCode != 0)
@@ -95,10 +93,10 @@ results: |
 
 var elasticsearch = api{
 	name: "Elasticsearch's or OpenSearch's bulk API", recipe: "docs/recipes/elasticsearch.md",
-	batch: 1000, batchWhy: "the most events that go at once",
+	batch: 1000, batchWhy: "the maximum number of events in a batch",
 	variables: []Variable{{Name: "ELASTIC_API_KEY", What: "an API key, encoded"}},
 	text: func(uuids bool) string {
-		// The newest version of a document wins, whatever comes last. A uuid is none.
+		// The newest version of a document wins, in any order of arrival. A uuid is not a version.
 		version := `, version: (.id | tonumber), version_type: "external_gte"`
 		if uuids {
 			version = ""
@@ -108,11 +106,11 @@ headers: {Authorization: "ApiKey ${ELASTIC_API_KEY}"}
 format: ndjson
 gzip: true
 max_bytes: 10_000_000
-# The topic is the index, the key the document's id.
+# The topic is the index, the key is the document's id.
 request: |
   [.events[] | {index: {_index: .topic, _id: .keyVERSION}}, .payload]
-# The answer has one entry a document, in order; one that is missing is no success.
-# 409: a newer version is there already.
+# The response has one entry for each document, in order. A missing entry is an
+# error. 409: a newer version exists.
 results: |
   [select(.status == 200) | .body.items as $answers | range(.events | length) as $index
     | $answers[$index].index // error("no answer to document \($index)")
@@ -123,7 +121,7 @@ results: |
 }
 
 var stripe = api{
-	name: "Stripe", recipe: "docs/recipes/stripe.md", batch: 1, batchWhy: "Stripe takes one object a request",
+	name: "Stripe", recipe: "docs/recipes/stripe.md", batch: 1, batchWhy: "Stripe accepts one object a request",
 	variables: []Variable{{Name: "STRIPE_SECRET_KEY", What: "a secret or restricted key"}},
 	text: always(`
 bearer: ${STRIPE_SECRET_KEY}
@@ -131,10 +129,10 @@ headers: {Stripe-Version: "2024-06-20"}
 format: form
 timeout: 80s
 rate: {requests: 80, per: 1s}
-unavailable: [409, 424]   # to be tried again with the same Idempotency-Key
-# A payload holds the fields of the object.
+unavailable: [409, 424]   # retried with the same Idempotency-Key
+# A payload has the fields of the object.
 request: |
-  if .events[1] then error("Stripe takes one object a request: batch_size: 1 was expected") else .events[0] end
+  if .events[1] then error("Stripe accepts one object a request; expected batch_size: 1") else .events[0] end
     | .payload
 results: |
   [select(.status >= 300) | .body.error
@@ -147,7 +145,7 @@ func salesforce(host string) api {
 		host = "MyDomain.my.salesforce.com"
 	}
 	return api{
-		name: "Salesforce", recipe: "docs/recipes/salesforce.md", batch: 200, batchWhy: "what Salesforce takes in one request",
+		name: "Salesforce", recipe: "docs/recipes/salesforce.md", batch: 200, batchWhy: "the limit of a Salesforce request",
 		variables: []Variable{
 			{Name: "SALESFORCE_CLIENT_ID", What: "the connected app's consumer key"},
 			{Name: "SALESFORCE_CLIENT_SECRET", What: "the connected app's consumer secret"},
@@ -158,11 +156,12 @@ oauth2:
   token_url: https://` + host + `/services/oauth2/token
   client_id: ${SALESFORCE_CLIENT_ID}
   client_secret: ${SALESFORCE_CLIENT_SECRET}
-# The topic is the object's type, and a payload holds its fields.
+# The topic is the object's type, a payload has its fields.
 request: |
   {allOrNone: false,
    records: [.events[] | {attributes: {type: .topic}, Relay_Event__c: .id} + .payload]}
-# The answer has one entry a row, in order; one that is missing is no success.
+# The response has one entry for each record, in order. A missing entry is an
+# error.
 results: |
   [select(.status == 200) | .body as $answers | range(.events | length) as $index
     | $answers[$index] // error("no answer to record \($index)") | select(.success | not)
@@ -173,7 +172,7 @@ results: |
 }
 
 var slack = api{
-	name: "Slack", recipe: "docs/recipes/slack.md", batch: 20, batchWhy: "as many as one reads in one post",
+	name: "Slack", recipe: "docs/recipes/slack.md", batch: 20, batchWhy: "as many as fit in a readable message",
 	text: always(`
 rate: {requests: 1, per: 1s}
 unavailable: [410]

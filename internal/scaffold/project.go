@@ -2,19 +2,13 @@ package scaffold
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/outboxrelay/relay/internal/introspect"
 )
 
-// proposal is a projection, and what there is to say about it: warnings on the terminal
-// too.
-type proposal struct {
-	sql             string
-	notes, warnings []string
-}
-
-// The columns of a table of events that mean what an event has.
+// The column names of event tables, by their meaning. The first one that the table has is used.
 var (
 	topicColumns   = []string{"topic", "event_type", "event_name", "event", "type"}
 	keyColumns     = []string{"key", "aggregate_id", "aggregateid", "entity_id", "partition_key"}
@@ -22,188 +16,146 @@ var (
 	createdColumns = []string{"inserted_at", "occurred_at", "created_on", "created"}
 )
 
-// mostColumns is how many an object is made of on SQLite, whose functions take 127
-// arguments at the most.
-const mostColumns = 60
+// proposal is a projection to begin with. Notes go to the file's comments, warnings to the terminal as
+// well; rows says where the rows of the batch are in sql.
+type proposal struct {
+	sql, rows       string
+	notes, warnings []string
 
-// propose writes the SELECT that one would begin with: what the table itself has of an
-// event; else the row that it refers to; else its own. wants is what the payload has to
-// have, or "".
-func propose(driver string, t *introspect.Table, wants string) proposal {
-	b := proposer{driver: driver, t: t, parent: parent(t), wants: wants}
-	b.column("e", t.Key[0], "id")
-	b.topic()
-	b.key()
-	b.payload()
-	b.created()
-	parameter := "$1"
-	if driver == "sqlite" {
-		parameter = "?"
-	}
-	sql := "SELECT " + strings.Join(b.columns, ",\n       ") + "\nFROM " + table(driver, t) + " e\n"
-	for _, join := range b.joins {
-		sql += join + "\n"
-	}
-	return proposal{sql + "WHERE e.group_id = " + parameter, append(b.warnings, b.notes...), b.warnings}
+	driver  string
+	t       *introspect.Table
+	parent  *introspect.Ref
+	columns []string
+	joins   []string
 }
 
-// parent is the row that an event is about: what it refers to first, and must.
-func parent(t *introspect.Table) *introspect.Ref {
-	for _, must := range []bool{true, false} {
-		for i := range t.Refs {
-			if c := t.Column(t.Refs[i].Column); c != nil && c.NotNull == must {
-				return &t.Refs[i]
-			}
+// propose writes a projection. Its payload is the table's own payload column if there is one. Otherwise it
+// is the event's whole row, with the row that the event refers to inside it. wants is a property that the
+// payload must have, or "".
+func propose(driver string, t *introspect.Table, wants string) proposal {
+	p := proposal{driver: driver, t: t, parent: parent(t)}
+	p.column(t.Key[0], "id")
+	p.addTopic()
+	payload := p.find(payloadColumns, func(c *introspect.Column) bool { return c.JSON() || driver == "sqlite" && c.Text() })
+	p.addKey(payload == nil)
+	if payload != nil {
+		p.column(payload.Name, "payload")
+		if wants != "" {
+			p.warnings = append(p.warnings, mustHave(wants))
 		}
+	} else {
+		p.addRow(wants)
+	}
+	p.addCreated()
+	from, where := "{events} e", ""
+	p.rows = "{events} stands for the rows of the batch."
+	if driver == "postgres" {
+		p.rows = "$1 is its group_id."
+		from, where = tableName(driver, t)+" e", "\nWHERE e.group_id = $1"
+	}
+	p.sql = "SELECT " + strings.Join(p.columns, ",\n       ") + "\nFROM " + strings.Join(append([]string{from}, p.joins...), "\n") + where
+	return p
+}
+
+// parent returns the reference to the row that an event is about: the first one that is not null,
+// otherwise the first one.
+func parent(t *introspect.Table) *introspect.Ref {
+	required := func(r introspect.Ref) bool { return t.Column(r.Column).NotNull }
+	if i := slices.IndexFunc(t.Refs, required); i >= 0 {
+		return &t.Refs[i]
+	}
+	if len(t.Refs) > 0 {
+		return &t.Refs[0]
 	}
 	return nil
 }
 
-type proposer struct {
-	driver  string
-	t       *introspect.Table
-	parent  *introspect.Ref
-	wants   string
-	joins   []string
-	columns []string
-
-	notes, warnings []string
-}
-
-func (b *proposer) column(of, name, as string) {
-	column := of + "." + ident(b.driver, name)
+// column adds a column of the event.
+func (p *proposal) column(name, as string) {
+	column := "e." + identifier(name)
 	if name != as {
-		column += " AS " + ident(b.driver, as)
+		column += " AS " + as
 	}
-	b.columns = append(b.columns, column)
+	p.columns = append(p.columns, column)
 }
 
-// find is the first of the columns that is there and fits.
-func (b *proposer) find(names []string, fits func(*introspect.Column) bool) *introspect.Column {
+// find returns the first of the columns that exists and fits; nil if none does.
+func (p *proposal) find(names []string, fits func(*introspect.Column) bool) *introspect.Column {
 	for _, name := range names {
-		if c := b.t.Column(name); c != nil && fits(c) {
+		if c := p.t.Column(name); c != nil && fits(c) {
 			return c
 		}
 	}
 	return nil
 }
 
-func (b *proposer) topic() {
-	name := text(b.t.Name)
-	switch c := b.find(topicColumns, (*introspect.Column).Text); {
+func (p *proposal) addTopic() {
+	name := text(p.t.Name)
+	switch c := p.find(topicColumns, (*introspect.Column).Text); {
 	case c == nil:
-		b.columns = append(b.columns, name+" AS topic")
+		p.columns = append(p.columns, name+" AS topic")
 	case c.NotNull:
-		b.column("e", c.Name, "topic")
+		p.column(c.Name, "topic")
 	default:
-		b.columns = append(b.columns, fmt.Sprintf("coalesce(e.%s, %s) AS topic", ident(b.driver, c.Name), name))
+		p.columns = append(p.columns, fmt.Sprintf("coalesce(e.%s, %s) AS topic", identifier(c.Name), name))
 	}
 }
 
-// key is what keeps together what is about one thing: whom the row that the event is
-// about belongs to, else that row, else what the event itself names.
-func (b *proposer) key() {
-	add := func(of, name string) {
-		b.columns = append(b.columns, b.asText(of+"."+ident(b.driver, name))+" AS "+ident(b.driver, "key"))
-	}
-	if c := b.find(keyColumns, func(*introspect.Column) bool { return true }); c != nil {
-		add("e", c.Name)
+// addKey adds the first of these that exists: a key column, the owner of the joined parent, the parent.
+func (p *proposal) addKey(joined bool) {
+	key := ""
+	if c := p.find(keyColumns, func(*introspect.Column) bool { return true }); c != nil {
+		key = "e." + identifier(c.Name)
+	} else if p.parent == nil {
 		return
+	} else if refs := p.parent.Table.Refs; joined && len(refs) > 0 {
+		key = "p." + identifier(refs[0].Column)
+	} else {
+		key = "e." + identifier(p.parent.Column)
 	}
-	if b.parent != nil && b.find(payloadColumns, b.isPayload) == nil {
-		p := b.parent.Table
-		if len(p.Refs) > 0 {
-			add("p", p.Refs[0].Column)
-			return
-		}
-		if c := belongs(p, b.parent.To); c != "" {
-			add("p", c)
-			return
-		}
-		add("p", b.parent.To)
-		return
+	if p.driver == "sqlite" {
+		key = "CAST(" + key + " AS TEXT)"
+	} else {
+		key += "::text"
 	}
-	if b.parent != nil {
-		add("e", b.parent.Column)
-		return
-	}
-	if c := belongs(b.t, b.t.Key[0]); c != "" {
-		add("e", c)
-	}
+	p.columns = append(p.columns, key+` AS key`)
 }
 
-// belongs is the first column that sounds like a reference.
-func belongs(t *introspect.Table, but string) string {
-	for _, c := range t.Columns {
-		if c.Name != but && c.Name != "group_id" && strings.HasSuffix(strings.ToLower(c.Name), "_id") {
-			return c.Name
+// addRow adds the event's row as its payload. The row of the parent is a property of it, so no column
+// replaces another.
+func (p *proposal) addRow(wants string) {
+	var more []string
+	if p.parent != nil {
+		p.join("e", "p", p.parent)
+		name := strings.TrimSuffix(p.parent.Column, "_id")
+		for p.t.Column(name) != nil {
+			name += "_row"
 		}
+		more = append(more, text(name)+", "+p.row("p", p.parent.Table, nil))
 	}
-	return ""
+	if wanted := p.wanted(wants); wanted != "" {
+		more = append(more, wanted)
+	}
+	p.columns = append(p.columns, p.row("e", p.t, more)+" AS payload")
 }
 
-func (b *proposer) isPayload(c *introspect.Column) bool {
-	return c.JSON() || b.driver == "sqlite" && c.Text()
-}
-
-func (b *proposer) payload() {
-	if c := b.find(payloadColumns, b.isPayload); c != nil {
-		b.column("e", c.Name, "payload")
-		if b.wants != "" {
-			b.warnings = append(b.warnings, unseen(b.wants))
-		}
-		for i := range b.t.Refs {
-			b.notes = append(b.notes, "What "+b.t.Refs[i].Column+" refers to can be sent too: "+b.join("JOIN", "e", "p", &b.t.Refs[i]))
-		}
-		return
-	}
-	of, t := "e", b.t
-	if b.parent != nil {
-		of, t = "p", b.parent.Table
-		b.joins = append(b.joins, b.join("JOIN", "e", "p", b.parent))
-		b.admit(b.parent)
-		for i := range b.t.Refs {
-			if ref := &b.t.Refs[i]; ref != b.parent {
-				b.notes = append(b.notes, "The table refers to another row as well: "+b.join("LEFT JOIN", "e", "o", ref))
-			}
-		}
-	}
-	wanted := b.wanted(of, t)
-	if b.driver == "postgres" {
-		object := "to_jsonb(" + of + ")"
-		if of == "e" {
+// row returns a row as JSON, without its group_id if it is the event's, with more properties.
+func (p *proposal) row(alias string, t *introspect.Table, more []string) string {
+	if p.driver == "postgres" {
+		object := "to_jsonb(" + alias + ")"
+		if alias == "e" {
 			object += " - 'group_id'"
 		}
-		if wanted != "" {
-			object += " || jsonb_build_object(" + wanted + ")"
+		if len(more) > 0 {
+			object += " || jsonb_build_object(" + strings.Join(more, ", ") + ")"
 		}
-		b.columns = append(b.columns, object+" AS payload")
-		return
+		return object
 	}
-	b.columns = append(b.columns, b.object(of, t, wanted)+" AS payload")
-}
-
-func (b *proposer) join(how, of, as string, ref *introspect.Ref) string {
-	return fmt.Sprintf("%s %s %s ON %s.%s = %s.%s", how, table(b.driver, ref.Table), as, as, ident(b.driver, ref.To), of, ident(b.driver, ref.Column))
-}
-
-// admit says that a join goes by names alone.
-func (b *proposer) admit(ref *introspect.Ref) {
-	if ref.Guessed {
-		b.notes = append(b.notes, "No foreign key says that "+ref.Column+" refers to "+ref.Table.FullName()+": their names do.")
-	}
-}
-
-// object makes JSON of a row on SQLite.
-func (b *proposer) object(of string, t *introspect.Table, more string) string {
 	var pairs []string
-	if more != "" {
-		pairs = append(pairs, more)
-	}
 	for _, c := range t.Columns {
-		value := of + "." + ident(b.driver, c.Name)
+		value := alias + "." + identifier(c.Name)
 		switch {
-		case of == "e" && c.Name == "group_id":
+		case alias == "e" && c.Name == "group_id":
 			continue
 		case c.JSON():
 			value = "json(" + value + ")"
@@ -212,43 +164,83 @@ func (b *proposer) object(of string, t *introspect.Table, more string) string {
 		}
 		pairs = append(pairs, text(c.Name)+", "+value)
 	}
-	if len(pairs) > mostColumns {
-		b.notes = append(b.notes, fmt.Sprintf("Only the first %d columns are here: a function of SQLite's takes no more. json_patch joins two objects.", mostColumns))
-		pairs = pairs[:mostColumns]
-	}
-	var object strings.Builder
-	object.WriteString("json_object(")
-	for i, pair := range pairs {
-		switch {
-		case i > 0 && i%3 == 0:
-			object.WriteString(",\n           ")
-		case i > 0:
-			object.WriteString(", ")
-		}
-		object.WriteString(pair)
-	}
-	return object.String() + ")"
+	return "json_object(" + strings.Join(append(pairs, more...), ",\n           ") + ")"
 }
 
-// created is when the event came about, where the relay does not find it by itself.
-func (b *proposer) created() {
-	if b.driver != "postgres" || b.t.Column("created_at") != nil {
+// table returns the table of the alias e or p.
+func (p *proposal) table(alias string) *introspect.Table {
+	if alias == "e" {
+		return p.t
+	}
+	return p.parent.Table
+}
+
+// join adds a joined row. An event whose reference is null keeps its row.
+func (p *proposal) join(from, as string, ref *introspect.Ref) {
+	how := "JOIN"
+	if c := p.table(from).Column(ref.Column); !c.NotNull || len(p.joins) > 0 && strings.HasPrefix(p.joins[0], "LEFT") {
+		how = "LEFT JOIN"
+	}
+	p.joins = append(p.joins, fmt.Sprintf("%s %s %s ON %s.%s = %s.%s",
+		how, tableName(p.driver, ref.Table), as, as, identifier(ref.To), from, identifier(ref.Column)))
+	if ref.Inferred {
+		p.notes = append(p.notes, "No foreign key exists for "+ref.Column+". Its name suggests that it refers to "+ref.Table.FullName()+".")
+	}
+}
+
+// wanted returns the property that the payload must have, from the nearest row with a column of that
+// name: the parent or a row that the parent or the event refers to. It returns "" if the event has it.
+func (p *proposal) wanted(wants string) string {
+	if wants == "" || p.t.Column(wants) != nil {
+		return ""
+	}
+	pair := func(alias string) string { return text(wants) + ", " + alias + "." + identifier(wants) }
+	if p.parent != nil {
+		if p.parent.Table.Column(wants) != nil {
+			return pair("p")
+		}
+		for _, from := range []string{"p", "e"} {
+			for i, ref := range p.table(from).Refs {
+				if ref.Table.Column(wants) != nil {
+					p.join(from, "w", &p.table(from).Refs[i])
+					return pair("w")
+				}
+			}
+		}
+	}
+	p.warnings = append(p.warnings, fmt.Sprintf("No column is named %s, which the payload must have. Add it to source.project, or change sink.request. "+
+		"Until then every event is rejected and becomes a dead letter.", wants))
+	return ""
+}
+
+// addCreated adds the time of the event, if the table has one that the relay does not find by itself.
+func (p *proposal) addCreated() {
+	if p.driver != "postgres" || p.t.Column("created_at") != nil {
 		return
 	}
-	zoned := func(c *introspect.Column) bool { return strings.HasPrefix(c.Type, "timestamp") }
-	c := b.find(createdColumns, zoned)
+	c := p.find(createdColumns, func(c *introspect.Column) bool { return strings.HasPrefix(c.Type, "timestamp") })
 	switch {
 	case c == nil:
 	case c.Type == "timestamp with time zone":
-		b.column("e", c.Name, "created_at")
+		p.column(c.Name, "created_at")
 	default:
-		b.columns = append(b.columns, "e."+ident(b.driver, c.Name)+" AT TIME ZONE 'UTC' AS created_at")
+		p.columns = append(p.columns, "e."+identifier(c.Name)+" AT TIME ZONE 'UTC' AS created_at")
 	}
 }
 
-func (b *proposer) asText(expression string) string {
-	if b.driver == "sqlite" {
-		return "CAST(" + expression + " AS TEXT)"
+// Warnings returns the warnings about properties that the API requires.
+func (d *Draft) Warnings() []string {
+	wants := findAPI(d.Sink).wants
+	switch {
+	case wants == "":
+		return nil
+	case d.Source.IsCustom() && d.Source.Preset == "":
+		return propose(d.Source.Driver, d.Source.Table, wants).warnings
 	}
-	return expression + "::text"
+	return []string{mustHave(wants)}
+}
+
+// mustHave is the warning for payloads that the application writes.
+func mustHave(property string) string {
+	return "Each payload must have the property " + property + ". An event without it is rejected and becomes a dead letter."
 }

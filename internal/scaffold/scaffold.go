@@ -1,9 +1,9 @@
-// Package scaffold writes a relay.yaml for somebody who does not know its keys yet: one
-// pipeline, from a table that was looked at to a sink of which no more is known than
-// its URL, with comments. No secret is written: variables of the environment are.
+// Package scaffold writes a relay.yaml with comments: one pipeline from a table to a sink. The file
+// names environment variables in place of URLs and credentials, so it never contains a secret.
 package scaffold
 
 import (
+	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -12,91 +12,125 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-// Draft is what a relay.yaml is written of.
+// The environment variables that hold the URLs.
+const (
+	SourceVariable = "RELAY_SOURCE_URL"
+	SinkVariable   = "RELAY_SINK_URL"
+)
+
+// Schema holds the relay's own tables if the buffer is a custom table on PostgreSQL.
+const Schema = "relay"
+
+// Draft is the content of a relay.yaml.
 type Draft struct {
-	// File is what the file will be called, for the commands in its comments.
+	// File is the name of the file, for the commands in its comments.
 	File string
-	// Name is the pipeline's.
+	// Name is the name of the pipeline.
 	Name   string
 	Source Source
-	// Sink is the sink's URL, as it is to be written.
-	Sink URL
+	// Sink is the sink's URL. It is not written.
+	Sink string
 }
 
 // Source is the buffer.
 type Source struct {
 	// Driver is "postgres" or "sqlite".
 	Driver string
-	URL    URL
-	// Name is the table's, as a configuration has it.
+	// URL is the database's URL. It is not written.
+	URL string
+	// Name is the name of the table in the configuration.
 	Name string
-	// Table is what was found there; nil for a table of the relay's own that migrate is
-	// to make.
+	// Table is the table in the database; nil if `migrate` creates the relay's own table.
 	Table *introspect.Table
-	// Preset is the table's shape where it is known; "" where it is not, or the table is
-	// the relay's.
+	// Preset names the table's layout; "" if it is not known or the relay's own.
 	Preset string
 }
 
-// Schema is the one that the relay's own tables are kept in beside a table of the
-// user's own, on PostgreSQL.
-const Schema = "relay"
-
-// IsOwn tells whether the table is the user's.
-func (s *Source) IsOwn() bool {
-	return s.Preset != "" || s.Table != nil && s.Table.Kind() != introspect.Relays
+// IsCustom reports whether the table is a custom table.
+func (s *Source) IsCustom() bool {
+	return s.Preset != "" || s.Table != nil && s.Table.Kind() != introspect.Relay
 }
 
-// Variables are those of the environment that the configuration asks for, each once.
+// Variable is an environment variable.
+type Variable struct {
+	Name string
+	// What describes the value.
+	What string
+	// Value is the value, "" if it is not known.
+	Value string
+}
+
+// Variables returns the environment variables that the configuration needs.
 func (d *Draft) Variables() []Variable {
-	var all []Variable
-	for _, v := range slices.Concat(d.Source.URL.Variables, d.Sink.Variables, known(d.Sink).variables) {
-		if !slices.ContainsFunc(all, func(other Variable) bool { return other.Name == v.Name }) {
-			all = append(all, v)
-		}
-	}
-	return all
+	return append([]Variable{
+		{SourceVariable, "the URL of the database", d.Source.URL},
+		{SinkVariable, "the URL of the sink", d.Sink},
+	}, findAPI(d.Sink).variables...)
 }
 
-// Text is the file.
+// Text returns the content of the file.
 func (d *Draft) Text() string {
 	var w writer
-	w.comment(0, "Made by relay init. Every key is in docs/configuration.md. After a change:")
+	w.comment(0, "Written by relay init. docs/configuration.md describes every key. After a change, run:")
 	w.line(0, "#   relay check -c "+d.FileArgument())
-	if variables := d.Variables(); len(variables) > 0 {
-		w.blank()
-		w.comment(0, "Of the environment, because a file is no place for secrets:")
-		width := 0
-		for _, v := range variables {
-			width = max(width, len(v.Name))
-		}
-		for _, v := range variables {
-			w.line(0, "#   "+v.Name+strings.Repeat(" ", width-len(v.Name))+"  "+v.What)
-		}
+	w.blank()
+	w.comment(0, "Environment variables to set, so that this file holds no secret:")
+	width := 0
+	for _, v := range d.Variables() {
+		width = max(width, len(v.Name))
+	}
+	for _, v := range d.Variables() {
+		w.line(0, "#   "+v.Name+strings.Repeat(" ", width-len(v.Name))+"  "+v.What)
 	}
 	w.blank()
-	w.line(0, "#admin: {listen: 127.0.0.1:7070}   # probes, metrics, dashboard; \"\" is off")
+	w.line(0, "#admin: {listen: 127.0.0.1:7070}   # probes, metrics, dashboard; \"\" disables it")
 	w.line(0, "#log: {level: info, format: text}   # debug, info, warn, error; text, json")
 	w.blank()
 	w.line(0, "pipelines:")
-	w.line(1, "- name: "+scalar(d.Name)+"   # in metrics, logs and at the sink; it stays")
-	d.Source.write(&w, known(d.Sink).wants)
-	d.sink(&w)
+	w.line(1, "- name: "+scalar(d.Name)+"   # in metrics, logs and at the sink; do not change it later")
+	d.Source.write(&w, findAPI(d.Sink).wants)
 	w.blank()
-	w.comment(2, "An event that is refused is tried again after these waits, and is a dead letter after so many refusals. "+
-		"An outage is no refusal: no event dies of one.")
+	w.comment(2, "When to count events. eager: continue at once while batches are full.")
+	w.line(2, `#schedule: "@every 1s"`)
+	w.line(2, "#eager: true")
+	d.writeSink(&w)
+	w.blank()
+	w.comment(2, "A rejected event is retried after these delays. After max_attempts rejections it becomes a dead letter. "+
+		"An outage does not count as an attempt.")
 	w.line(2, "retry: {max_attempts: 10, initial: 1s, max: 5m, multiplier: 2}")
 	w.blank()
-	w.comment(2, "relay dead lists dead letters, sends them again, or gives them up. A hook hears of each; it is a sink like any other:")
+	w.comment(2, "`relay dead` lists, replays and discards dead letters. A hook is a sink that is notified of each:")
 	w.line(2, "#dead_letter:")
 	w.line(2, "#  hook: {url: https://ops.example/dead}")
 	w.blank()
-	w.comment(2, "Delivered events are deleted. An archive keeps a copy, in a table that migrate makes:")
+	w.comment(2, "Delivered events are deleted. An archive keeps copies, in a table that `relay migrate` creates:")
 	w.line(2, "#archive: {table: outbox_archive}")
 	return w.String()
 }
 
-// writer makes YAML, two blanks a level.
+// NameOf returns the name of a pipeline for a table.
+func NameOf(table string) string {
+	_, name, _ := buffer.SplitTable(table)
+	name = strings.Trim(notNameCharacters.ReplaceAllString(strings.ToLower(name), "_"), "_")
+	if name == "" || name == "outbox_events" {
+		return "events"
+	}
+	return name
+}
+
+var notNameCharacters = regexp.MustCompile(`[^a-z0-9_-]+`)
+
+// FileArgument is the file's name as a word in a shell command.
+func (d *Draft) FileArgument() string {
+	if shellSafe.MatchString(d.File) {
+		return d.File
+	}
+	return "'" + strings.ReplaceAll(d.File, "'", `'\''`) + "'"
+}
+
+var shellSafe = regexp.MustCompile(`^[A-Za-z0-9_./:=@%+,-]+$`)
+
+// writer writes YAML, indented by two blanks a level.
 type writer struct{ strings.Builder }
 
 func (w *writer) blank() { w.WriteByte('\n') }
@@ -105,19 +139,18 @@ func (w *writer) line(level int, text string) {
 	w.WriteString(strings.TrimRight(strings.Repeat("  ", level)+text, " ") + "\n")
 }
 
-// lines writes a text of several lines.
+// lines writes several lines.
 func (w *writer) lines(level int, text string) {
 	for line := range strings.SplitSeq(strings.Trim(text, "\n"), "\n") {
 		w.line(level, line)
 	}
 }
 
-// comment writes text in lines of a readable length.
+// comment writes a comment in lines of at most 80 characters.
 func (w *writer) comment(level int, text string) {
-	const widest = 80
 	line := "#"
 	for word := range strings.FieldsSeq(text) {
-		if len(line) > 1 && 2*level+len(line)+1+len(word) > widest {
+		if len(line) > 1 && 2*level+len(line)+1+len(word) > 80 {
 			w.line(level, line)
 			line = "#"
 		}
@@ -126,46 +159,26 @@ func (w *writer) comment(level int, text string) {
 	w.line(level, line)
 }
 
-var (
-	// plain text is read as it stands, also in the middle of a line.
-	plainText = regexp.MustCompile(`^[A-Za-z/$][A-Za-z0-9_./:@$?=&{},+%~-]*$`)
-	shellSafe = regexp.MustCompile(`^[A-Za-z0-9_./:=@%+,-]+$`)
-)
+// plainScalar matches text that YAML reads as it is.
+var plainScalar = regexp.MustCompile(`^[A-Za-z/][A-Za-z0-9_./-]*$`)
 
-// scalar is text as a value of YAML's.
+// scalar is text as a YAML value. The configuration expands nothing in it.
 func scalar(text string) string {
-	switch strings.ToLower(text) {
-	case "true", "false", "null", "yes", "no", "on", "off", "y", "n":
-		return `"` + text + `"`
-	}
-	if plainText.MatchString(text) && !strings.HasSuffix(text, ":") {
+	reserved := []string{"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
+	if plainScalar.MatchString(text) && !slices.Contains(reserved, strings.ToLower(text)) {
 		return text
 	}
-	return "'" + strings.ReplaceAll(text, "'", "''") + "'"
+	return "'" + strings.ReplaceAll(literal(text), "'", "''") + "'"
 }
 
-// literal is text in which nothing is expanded.
+// literal escapes ${, so that the configuration expands nothing in the text.
 func literal(text string) string { return strings.ReplaceAll(text, "${", "$${") }
 
-// shellQuoted is text as a word of a shell's.
-func shellQuoted(text string) string {
-	if shellSafe.MatchString(text) {
-		return text
+// hostAndPath returns the host and path of an http URL in lower case, "" for other URLs.
+func hostAndPath(text string) (host, path string) {
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" {
+		return "", ""
 	}
-	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
+	return strings.ToLower(u.Hostname()), strings.ToLower(u.Path)
 }
-
-// NameOf makes a pipeline's name of a table's.
-func NameOf(table string) string {
-	_, name, _ := buffer.SplitTable(table)
-	name = strings.Trim(unnamed.ReplaceAllString(strings.ToLower(name), "_"), "_")
-	if name == "" || name == "outbox_events" {
-		return "events"
-	}
-	return name
-}
-
-var unnamed = regexp.MustCompile(`[^a-z0-9_-]+`)
-
-// FileArgument is the file's name as a word of a shell's.
-func (d *Draft) FileArgument() string { return shellQuoted(d.File) }

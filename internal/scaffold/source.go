@@ -4,124 +4,108 @@ import "github.com/outboxrelay/relay/internal/introspect"
 
 func (s *Source) write(w *writer, wants string) {
 	w.line(2, "source:")
-	w.line(3, "url: "+scalar(s.URL.Text))
-	if !s.IsOwn() {
-		w.comment(3, "The relay's own table, which migrate makes where it is not there. Your application inserts into it, "+
-			"inside its own transactions: INSERT INTO "+s.Name+" (topic, key, payload, headers) VALUES (...)")
-		w.line(3, "table: "+scalar(literal(s.Name)))
-		when(w)
+	w.line(3, "url: ${"+SourceVariable+"}")
+	if !s.IsCustom() {
+		w.comment(3, "The relay's own table; `relay migrate` creates it if it does not exist. Your application inserts into it, "+
+			"in its own transactions: INSERT INTO "+s.Name+" (topic, key, payload, headers) VALUES (...)")
+		w.line(3, "table: "+scalar(s.Name))
 		return
 	}
-	w.comment(3, "A table of your own: each of its rows is an event, and is DELETED once it was delivered. "+
-		"The relay asks of it a primary key and a column group_id that may be NULL, and changes nothing else there.")
-	w.line(3, "table: "+scalar(literal(s.Name)))
+	w.comment(3, "A custom table: each row is an event, and the relay DELETES it after delivery. "+
+		"The table needs a primary key and a nullable column group_id. The relay changes no other column.")
+	w.line(3, "table: "+scalar(s.Name))
 	if s.Driver == "postgres" {
-		w.comment(3, "Where the relay keeps its own tables; migrate makes it.")
+		w.comment(3, "The schema of the relay's own tables; `relay migrate` creates it.")
 		w.line(3, "schema: "+Schema)
 	}
 	if s.Preset != "" {
-		w.comment(3, "The table's shape: it says what the primary key is and what is sent. In its place you may write id and project, docs/tables.md.")
+		w.comment(3, "A known table layout, which defines id and project. You can write those yourself instead, see docs/tables.md.")
 		w.line(3, "preset: "+s.Preset)
-		if s.Table != nil && s.Table.Unfit() == "" {
-			s.cursor(w)
+		if s.Table != nil && s.Table.Unsuitable() == "" {
+			s.writeCursor(w)
 		}
-		when(w)
 		return
 	}
-	w.comment(3, "Its primary key.")
-	w.line(3, "id: "+scalar(literal(s.Table.Key[0])))
-	s.cursor(w)
-	parameter := "$1"
-	if s.Driver == "sqlite" {
-		parameter = "?"
-	}
-	w.comment(3, "What is sent. This is run for each batch, "+parameter+" is its group_id, and returns one row an event, with columns id "+
-		"and payload, and if you like topic, key, headers and created_at. An event that it returns no row for "+
-		"is buried: \"not projected\".")
+	w.comment(3, "The primary key.")
+	w.line(3, "id: "+scalar(s.Table.Key[0]))
+	s.writeCursor(w)
 	p := propose(s.Driver, s.Table, wants)
-	for _, note := range p.notes {
+	w.comment(3, "What to send: a SELECT that runs once for each batch. "+p.rows+" It returns one row for each event, with the columns id and payload "+
+		"and optionally topic, key, headers and created_at. An event without a row becomes a dead letter: \"not projected\".")
+	for _, note := range append(p.warnings, p.notes...) {
 		w.comment(3, note)
 	}
 	w.line(3, "project: |")
 	w.lines(4, literal(p.sql))
-	when(w)
 }
 
-// cursor names the column that grows beside a uuid, or what it is to have none.
-func (s *Source) cursor(w *writer) {
-	key := s.Table.Column(s.Table.Key[0])
-	if key.Integer() || s.Driver == "sqlite" {
+// writeCursor names a growing column next to a uuid key, or proposes one.
+func (s *Source) writeCursor(w *writer) {
+	if s.Driver == "sqlite" || s.Table.Column(s.Table.Key[0]).Integer() {
 		return
 	}
 	if cursor := s.Table.Cursor(); cursor != "" {
-		w.comment(3, "A column that grows, beside a primary key that does not: claims go by it.")
-		w.line(3, "cursor: "+scalar(literal(cursor)))
+		w.comment(3, "A growing column. Claims use it because the primary key does not grow.")
+		w.line(3, "cursor: "+scalar(cursor))
 		return
 	}
-	w.comment(3, "The primary key is a uuid, which does not grow. It works; while another session holds an old snapshot, claims get "+
-		"slower. With a column that grows they do not: "+s.AddCursor())
+	w.comment(3, "The primary key is a uuid, which does not grow, so claims get slower while another session holds an old snapshot. "+
+		"A growing column prevents that: "+s.AddCursor())
 	w.line(3, "#cursor: seq")
 }
 
-// AddCursor is a statement for a table whose primary key is a uuid, with no column beside
-// it that grows; "" for others.
+// AddCursor returns a statement that adds a growing column to a table whose primary key is a uuid; "" if
+// the table needs none.
 func (s *Source) AddCursor() string {
 	t := s.Table
-	if t == nil || s.Driver != "postgres" || !s.IsOwn() || t.Unfit() != "" || t.Column(t.Key[0]).Integer() || t.Cursor() != "" {
+	if t == nil || s.Driver != "postgres" || !s.IsCustom() || t.Unsuitable() != "" || t.Column(t.Key[0]).Integer() || t.Cursor() != "" {
 		return ""
 	}
-	return "ALTER TABLE " + table(s.Driver, t) + " ADD COLUMN seq bigint GENERATED ALWAYS AS IDENTITY UNIQUE"
+	return "ALTER TABLE " + tableName(s.Driver, t) + " ADD COLUMN seq bigint GENERATED ALWAYS AS IDENTITY UNIQUE"
 }
 
-// when is how often events are looked for.
-func when(w *writer) {
-	w.blank()
-	w.comment(2, "When to look for events, and how many go at once. eager: go on at once while batches come back full.")
-	w.line(2, `#schedule: "@every 1s"`)
-	w.line(2, "#eager: true")
-}
+// Step is an SQL statement to run, and its purpose.
+type Step struct{ Why, SQL string }
 
-// Steps are what is to be done in the database before the relay runs, statements of
-// SQL, each after what it is for.
+// Steps returns the statements to run in the database before the relay runs.
 func (s *Source) Steps(d *introspect.Database) []Step {
 	t := s.Table
-	if t == nil || !s.IsOwn() {
+	if t == nil || !s.IsCustom() {
 		return nil
 	}
 	var steps []Step
-	name := table(s.Driver, t)
-	switch group := t.Column("group_id"); {
-	case group == nil && s.Driver == "sqlite":
-		steps = append(steps, Step{"a column for the batch that a row is in", "ALTER TABLE " + name + " ADD COLUMN group_id text;"})
-	case group == nil:
-		steps = append(steps, Step{"a column for the batch that a row is in", "ALTER TABLE " + name + " ADD COLUMN group_id uuid;"})
-	case group.NotNull && s.Driver == "postgres":
-		steps = append(steps, Step{"a row that is in no batch has a group_id of NULL", "ALTER TABLE " + name + " ALTER COLUMN group_id DROP NOT NULL;"})
-	}
-	if s.Driver != "postgres" {
+	add := func(why, sql string) { steps = append(steps, Step{why, sql + ";"}) }
+	name, role := tableName(s.Driver, t), identifier(d.Role)
+	group := t.Column("group_id")
+	if s.Driver == "sqlite" {
+		if group == nil {
+			add("the batch that a row belongs to", "ALTER TABLE "+name+" ADD COLUMN group_id text")
+		}
 		return steps
 	}
-	// A table that is named by its bare name needs no index for a projection to find a
-	// batch's rows.
-	if group := t.Column("group_id"); t.Schema != "public" && (group == nil || !group.Indexed) {
-		steps = append(steps, Step{"the projection finds a batch's rows by it", "CREATE INDEX CONCURRENTLY ON " + name + " (group_id) WHERE group_id IS NOT NULL;"})
+	switch {
+	case group == nil:
+		add("the batch that a row belongs to", "ALTER TABLE "+name+" ADD COLUMN group_id uuid")
+	case group.NotNull:
+		add("a row that belongs to no batch has no group_id", "ALTER TABLE "+name+" ALTER COLUMN group_id DROP NOT NULL")
 	}
-	if len(t.Lacks) > 0 {
-		steps = append(steps, Step{"as the table's owner", "GRANT SELECT, INSERT, UPDATE, DELETE ON " + name + " TO " + ident("postgres", d.Role) + ";"})
+	if t.Schema != "public" && (group == nil || !group.Indexed) {
+		add("the projection finds the rows of a batch by it", "CREATE INDEX CONCURRENTLY ON "+name+" (group_id) WHERE group_id IS NOT NULL")
+	}
+	if len(t.MissingPrivileges) > 0 {
+		add("as the owner of the table", "GRANT SELECT, INSERT, UPDATE, DELETE ON "+name+" TO "+role)
 	}
 	for _, c := range t.Columns {
-		if c.Unseen != "" {
-			steps = append(steps, Step{"likewise; claims look how far it is", "GRANT SELECT ON SEQUENCE " + c.Unseen + " TO " + ident("postgres", d.Role) + ";"})
+		if c.UnreadableSequence != "" {
+			add("as the owner of the sequence; claims read its last value", "GRANT SELECT ON SEQUENCE "+c.UnreadableSequence+" TO "+role)
 		}
 	}
-	if p := parent(t); p != nil && p.Table.Unread {
-		steps = append(steps, Step{"as its owner; the projection reads it", "GRANT SELECT ON " + table(s.Driver, p.Table) + " TO " + ident("postgres", d.Role) + ";"})
+	if p := parent(t); p != nil && p.Table.Unreadable() {
+		add("as the owner of the table; the projection reads it", "GRANT SELECT ON "+tableName(s.Driver, p.Table)+" TO "+role)
 	}
-	if mayMake, there := d.Schemas[Schema]; !there && !d.MayMake || there && !mayMake {
-		steps = append(steps, Step{"for the relay's own tables, as the database's owner", "CREATE SCHEMA IF NOT EXISTS " + Schema + "; GRANT CREATE, USAGE ON SCHEMA " + Schema + " TO " + ident("postgres", d.Role) + ";"})
+	if canCreate, exists := d.Schemas[Schema]; !exists && !d.CanCreateSchema || exists && !canCreate {
+		add("as the owner of the database; for the relay's own tables",
+			"CREATE SCHEMA IF NOT EXISTS "+Schema+"; GRANT CREATE, USAGE ON SCHEMA "+Schema+" TO "+role)
 	}
 	return steps
 }
-
-// Step is a statement to run, and what it is for.
-type Step struct{ Why, SQL string }

@@ -1,0 +1,121 @@
+package scaffold
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/outboxrelay/relay/internal/introspect"
+)
+
+func TestNameOf(t *testing.T) {
+	t.Parallel()
+	for table, want := range map[string]string{
+		"outbox_events": "events", "contact_activity_events": "contact_activity_events", "app.Orders": "orders",
+		`"My Shop"."Odd.Events"`: "odd_events", `"%"`: "events",
+	} {
+		if got := NameOf(table); got != want {
+			t.Errorf("NameOf(%s) is %s, want %s", table, got, want)
+		}
+	}
+}
+
+// No part of a URL is in the file.
+func TestDraftWithoutSecrets(t *testing.T) {
+	t.Parallel()
+	for _, sink := range []string{
+		"redis://:s3cret@cache/0", "nats://s3cret@h", "https://s3cret@h/{topic}?hapikey=s3cret", "https://hooks.slack.com/services/T/B/s3cret",
+		"https://h/s3cret/_bulk",
+	} {
+		d := Draft{File: "relay.yaml", Name: "p", Sink: sink, Source: Source{Driver: "postgres", URL: "postgres://app:s3cret@db/app", Name: "outbox_events"}}
+		text := d.Text()
+		if strings.Contains(text, "s3cret") || !strings.Contains(text, "url: ${RELAY_SOURCE_URL}\n") || !strings.Contains(text, "url: ${RELAY_SINK_URL}\n") {
+			t.Errorf("for the sink %s the file is\n%s", sink, text)
+		}
+	}
+}
+
+// table returns a table with the primary key id and columns "name [type]".
+func table(name string, columns ...string) *introspect.Table {
+	t := &introspect.Table{Schema: "public", Name: name, Key: []string{"id"}, Columns: []introspect.Column{{Name: "id", Type: "bigint", NotNull: true}}}
+	for _, c := range columns {
+		name, kind, typed := strings.Cut(c, " ")
+		if !typed {
+			kind = "text"
+		}
+		t.Columns = append(t.Columns, introspect.Column{Name: name, Type: kind, NotNull: true})
+	}
+	return t
+}
+
+func refer(from, to *introspect.Table, column string, notNull bool) *introspect.Table {
+	from.Columns = append(from.Columns, introspect.Column{Name: column, Type: "bigint", NotNull: notNull})
+	from.Refs = append(from.Refs, introspect.Ref{Column: column, Table: to, To: "id"})
+	return from
+}
+
+// A projection sends all columns of the event, and adds rows that it refers to.
+func TestPropose(t *testing.T) {
+	t.Parallel()
+	const (
+		must    = "Each payload must have the property email"
+		missing = "No column is named email"
+	)
+	for name, try := range map[string]struct {
+		table         *introspect.Table
+		driver, wants string
+		sql, warns    string
+	}{
+		"OwnRow": {table("signups", "email"), "postgres", "", "to_jsonb(e) - 'group_id' AS payload\n", ""},
+		"Parent": {
+			refer(table("events", "visit"), table("visits", "at"), "visit_id", true), "postgres", "",
+			"to_jsonb(e) - 'group_id' || jsonb_build_object('visit_row', to_jsonb(p)) AS payload\nFROM events e\nJOIN visits p ON p.id = e.visit_id\n", "",
+		},
+		"ParentMayBeNull": {
+			refer(table("events"), table("visits"), "visit_id", false), "postgres", "",
+			"jsonb_build_object('visit', to_jsonb(p)) AS payload\nFROM events e\nLEFT JOIN visits p ON p.id = e.visit_id\n", "",
+		},
+		"SQLite": {
+			refer(table("events", "photo blob"), table("visits", "data json"), "visit_id", true), "sqlite", "",
+			"json_object('id', e.id,\n           'photo', hex(e.photo),\n           'visit_id', e.visit_id,\n           " +
+				"'visit', json_object('id', p.id,\n           'data', json(p.data))) AS payload\nFROM {events} e\nJOIN visits p ON p.id = e.visit_id", "",
+		},
+		"PayloadColumn": {table("events", "payload jsonb"), "postgres", "email", "e.payload\n", must},
+		"WantedInEvent": {table("signups", "email"), "postgres", "email", "to_jsonb(e) - 'group_id' AS payload\n", ""},
+		"WantedInParent": {
+			refer(table("events"), table("people", "email"), "person_id", true), "postgres", "email",
+			"jsonb_build_object('person', to_jsonb(p), 'email', p.email) AS payload\n", "",
+		},
+		"WantedBehindParent": {
+			refer(table("events"), refer(table("visits"), table("people", "email"), "person_id", true), "visit_id", false), "postgres", "email",
+			"'email', w.email) AS payload\nFROM events e\nLEFT JOIN visits p ON p.id = e.visit_id\nLEFT JOIN people w ON w.id = p.person_id\n", "",
+		},
+		"WantedBesideParent": {
+			refer(refer(table("events"), table("visits"), "visit_id", true), table("people", "email"), "person_id", true), "postgres", "email",
+			"'email', w.email) AS payload\nFROM events e\nJOIN visits p ON p.id = e.visit_id\nJOIN people w ON w.id = e.person_id\n", "",
+		},
+		"WantedNowhere": {refer(table("events"), table("people", "name"), "person_id", true), "postgres", "email", "to_jsonb(p)) AS payload\n", missing},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := propose(try.driver, try.table, try.wants)
+			if !strings.Contains(p.sql, try.sql) {
+				t.Errorf("it proposes\n%s\nwant\n%s", p.sql, try.sql)
+			}
+			if warns := strings.Join(p.warnings, "\n"); (warns == "") != (try.warns == "") || !strings.HasPrefix(warns, try.warns) {
+				t.Errorf("it warns %q, want %q", warns, try.warns)
+			}
+		})
+	}
+}
+
+func TestWarnings(t *testing.T) {
+	t.Parallel()
+	d := Draft{Sink: "https://api.hubapi.com/crm/v3/objects/contacts/batch/upsert", Source: Source{Driver: "postgres", Name: "outbox_events"}}
+	if warns := d.Warnings(); len(warns) != 1 || !strings.HasPrefix(warns[0], "Each payload must have the property email") {
+		t.Errorf("for the relay's own table it warns %q", warns)
+	}
+	d.Sink = "redis://cache"
+	if warns := d.Warnings(); warns != nil {
+		t.Errorf("for Redis it warns %q", warns)
+	}
+}
