@@ -15,21 +15,20 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-// The media types of CloudEvents in JSON: of one, and of an array of them.
+// The media types of one CloudEvent and of an array of them, in JSON.
 const (
 	CloudEventType  = "application/cloudevents+json; charset=utf-8"
 	CloudEventsType = "application/cloudevents-batch+json; charset=utf-8"
 )
 
-// AppendCloudEvent appends the event as a CloudEvent 1.0 in the JSON event format, on
-// one line where the payload is on one, and returns the extended slice:
+// AppendCloudEvent appends the event as a CloudEvent 1.0 in the JSON event format, and returns the extended
+// slice:
 //
 //	{"specversion":"1.0","id":"17","source":"/relay/orders","type":"orders.created","subject":"customer-7",
 //	 "time":"2026-01-02T03:04:05.123456Z","datacontenttype":"application/json","data":<JSON>}
 //
-// The attributes are those of CloudEventAttributes, as far as they can be made;
-// CheckCloudEvent looks. The payload is the database's own text, byte for byte; bytes that
-// are not JSON travel as data_base64.
+// The attributes are those of CloudEventAttributes; the event must be valid, see CheckCloudEvent. The payload
+// is the database's own text, byte for byte; bytes that are not JSON travel as data_base64.
 func AppendCloudEvent(dst []byte, b *buffer.Batch, e *outbox.Event) []byte {
 	attributes, _ := CloudEventAttributes(b, e)
 	for i, attribute := range attributes {
@@ -47,36 +46,33 @@ func AppendCloudEvent(dst []byte, b *buffer.Batch, e *outbox.Event) []byte {
 	return append(dst, `"}`...)
 }
 
-// CheckCloudEvent tells whether the event can be a CloudEvent. The error wraps
-// ErrPermanent.
+// CheckCloudEvent returns an error that wraps ErrPermanent if the event cannot be a CloudEvent.
 func CheckCloudEvent(e *outbox.Event) error {
 	_, err := CloudEventAttributes(&buffer.Batch{PayloadIsJSON: true}, e)
 	return err
 }
 
-// CloudEventAttributes are the context attributes of the event as a CloudEvent 1.0, by
-// the names of its specification, in this order:
+// CloudEventAttributes are the context attributes of the event as a CloudEvent 1.0, in this order:
 //
 //	specversion      1.0
 //	id               the event's identity; of a dead letter ID:dead:<the group_id it died in>
 //	source           /relay/<pipeline>
 //	type             the topic
-//	subject          the key; absent when that is NULL or empty
+//	subject          the key; absent if it is NULL or empty
 //	time             created_at, to the microsecond
-//	datacontenttype  application/json; where the payload is not JSON, the event's own header
-//	                 content-type, or else application/octet-stream
-//	deadletter       of a dead letter, why it was buried, as JSON; see AppendDeadLetter
+//	datacontenttype  application/json; for other payloads the event's own header content-type, or
+//	                 application/octet-stream
+//	deadletter       of a dead letter, the reason as JSON; see AppendDeadLetter
 //
-// and the event's own headers, by name, where that makes one of an extension (letters
-// and digits; it is written in lower case), such as traceparent. The others are left out.
-// So id and source name an event for ever, and a dead letter another one.
+// Then come the event's own headers whose lower-case name is valid for an extension (letters and digits),
+// such as traceparent, sorted. Other headers are left out. So id and source identify an event for ever, and
+// identify its dead letter as another one.
 //
-// The error wraps ErrPermanent, and the attributes are those that can be had: the topic is
-// empty, an attribute's value has characters that a CloudEvent cannot carry, or the headers
-// are not a JSON object of strings.
+// The error wraps ErrPermanent, and the attributes are those that are valid: the topic is empty, a value has
+// characters that a CloudEvent cannot carry, or the headers are not a JSON object of strings.
 func CloudEventAttributes(b *buffer.Batch, e *outbox.Event) ([]Field, error) {
-	own, err := e.Headers.Map()
-	attributes := append(make([]Field, 0, 8+len(own)),
+	headers, err := e.Headers.Map()
+	attributes := append(make([]Field, 0, 8+len(headers)),
 		Field{"specversion", "1.0"},
 		Field{"id", e.Identity()},
 		Field{"source", "/relay/" + b.Pipeline},
@@ -90,18 +86,18 @@ func CloudEventAttributes(b *buffer.Batch, e *outbox.Event) ([]Field, error) {
 	}
 	attributes = append(attributes,
 		Field{"time", e.CreatedAt.UTC().Format(timeFormat)},
-		Field{"datacontenttype", dataContentType(own, IsJSON(e, b.PayloadIsJSON))},
+		Field{"datacontenttype", dataContentType(headers, IsJSON(e, b.PayloadIsJSON))},
 	)
 	if e.DeadLetter != nil {
-		attributes = append(attributes, Field{deadLetterAttribute, fitting(AppendDeadLetter(nil, e.DeadLetter))})
+		attributes = append(attributes, Field{deadLetterAttribute, replaceNotAllowed(AppendDeadLetter(nil, e.DeadLetter))})
 	}
-	attributes = appendExtensions(attributes, own)
+	attributes = appendExtensions(attributes, headers)
 	if e.Topic == "" {
-		err = errors.New("the topic is empty, and so would the CloudEvent's type be")
+		err = errors.New("the topic is empty; expected one for the CloudEvent's type")
 	}
 	for _, attribute := range attributes {
-		if err == nil && (strings.ContainsFunc(attribute.Value, unfit) || !utf8.ValidString(attribute.Value)) {
-			err = fmt.Errorf("the CloudEvent's %s has a control character in it, or what is not Unicode text", attribute.Name)
+		if err == nil && (strings.ContainsFunc(attribute.Value, notAllowed) || !utf8.ValidString(attribute.Value)) {
+			err = fmt.Errorf("the CloudEvent's %s contains a control character or invalid Unicode; expected neither", attribute.Name)
 		}
 	}
 	if err != nil {
@@ -110,19 +106,16 @@ func CloudEventAttributes(b *buffer.Batch, e *outbox.Event) ([]Field, error) {
 	return attributes, err
 }
 
-// deadLetterAttribute names an extension of ours.
+// deadLetterAttribute is an extension of the relay.
 const deadLetterAttribute = "deadletter"
 
-// appendExtensions appends the headers that can be extensions, each name once: of those
-// that differ in case only, the one in lower case or else the last.
-func appendExtensions(attributes []Field, own map[string]string) []Field {
-	if len(own) == 0 {
-		return attributes
-	}
-	extensions := make(map[string]string, len(own))
-	for _, name := range slices.Sorted(maps.Keys(own)) { // capitals come first
-		if lower := strings.ToLower(name); extensionName(lower) {
-			extensions[lower] = own[name]
+// appendExtensions appends the headers that can be extensions, each name once. Of names that differ only in
+// case, the one in lower case counts, otherwise the last.
+func appendExtensions(attributes []Field, headers map[string]string) []Field {
+	extensions := map[string]string{}
+	for _, name := range slices.Sorted(maps.Keys(headers)) { // capitals come first
+		if lower := strings.ToLower(name); isExtensionName(lower) {
+			extensions[lower] = headers[name]
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(extensions)) {
@@ -131,8 +124,8 @@ func appendExtensions(attributes []Field, own map[string]string) []Field {
 	return attributes
 }
 
-// extensionName tells whether an extension of somebody else's may be called so.
-func extensionName(name string) bool {
+// isExtensionName reports whether an event's header of that name can be an extension.
+func isExtensionName(name string) bool {
 	switch name {
 	case "", "specversion", "id", "source", "type", "subject", "time", "datacontenttype", "dataschema", "data", deadLetterAttribute:
 		return false
@@ -140,36 +133,34 @@ func extensionName(name string) bool {
 	return !strings.ContainsFunc(name, func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') })
 }
 
-// unfit are the characters that CloudEvents 1.0 (section 3.3, String) does not allow.
-func unfit(r rune) bool {
+// notAllowed reports whether a CloudEvents 1.0 string (section 3.3) must not contain the character.
+func notAllowed(r rune) bool {
 	return unicode.IsControl(r) || unicode.Is(unicode.Noncharacter_Code_Point, r)
 }
 
-// fitting replaces what is unfit: the error in it is somebody else's, and the hook has to
-// hear of it all the same.
-func fitting(text []byte) string {
+// replaceNotAllowed is for the error of a dead letter, which the hook must get all the same.
+func replaceNotAllowed(text []byte) string {
 	return strings.Map(func(r rune) rune {
-		if unfit(r) {
+		if notAllowed(r) {
 			return utf8.RuneError
 		}
 		return r
 	}, string(text))
 }
 
-// dataContentType is what the payload is: JSON, or what the event's own header says of
-// bytes. Nothing finer of JSON: a receiver reads data by it, and even the Go SDK knows no
-// application/anything+json.
-func dataContentType(own map[string]string, isJSON bool) string {
+// dataContentType is application/json, or for other payloads the type in the event's own header. JSON gets no
+// finer type: receivers choose by it how to read data, and even the Go SDK knows no application/anything+json.
+func dataContentType(headers map[string]string, isJSON bool) string {
 	if isJSON {
 		return "application/json"
 	}
-	for _, name := range slices.Sorted(maps.Keys(own)) {
+	for _, name := range slices.Sorted(maps.Keys(headers)) {
 		if !strings.EqualFold(name, "content-type") {
 			continue
 		}
-		media, _, err := mime.ParseMediaType(own[name])
+		media, _, err := mime.ParseMediaType(headers[name])
 		if err == nil && !strings.HasSuffix(media, "json") && !strings.HasPrefix(media, "application/cloudevents") {
-			return strings.TrimSpace(own[name])
+			return strings.TrimSpace(headers[name])
 		}
 	}
 	return "application/octet-stream"

@@ -8,19 +8,18 @@ import (
 	"strconv"
 	"unicode/utf8"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"github.com/outboxrelay/relay/outbox"
 )
 
-// AppendEnvelope appends the event's JSON envelope to dst, on one line where
-// the payload is on one, and returns the extended slice:
+// AppendEnvelope appends the event's JSON envelope, and returns the extended slice:
 //
 //	{"id":"17","topic":"...","key":"...","payload":<JSON>,"headers":{...},"created_at":"2026-01-02T03:04:05.123456Z"}
 //
-// key and headers are absent when NULL. The payload is the database's own text,
-// byte for byte; bytes that are not JSON travel as payload_base64. What is sent
-// to a dead-letter hook ends in "dead_letter":{...}; see AppendDeadLetter.
-// payloadIsJSON spares the look (Batch.PayloadIsJSON). Headers are taken to be
-// JSON; CheckHeaders looks.
+// key and headers are absent if they are NULL. The payload is the database's own text, byte for byte; bytes
+// that are not JSON travel as payload_base64. The envelope of a dead letter ends in "dead_letter":{...}; see
+// AppendDeadLetter. payloadIsJSON is Batch.PayloadIsJSON. The headers must be valid; see CheckHeaders.
 func AppendEnvelope(dst []byte, e *outbox.Event, payloadIsJSON bool) []byte {
 	dst = append(dst, `{"id":"`...)
 	dst = e.AppendIdentity(dst)
@@ -52,8 +51,8 @@ func AppendEnvelope(dst []byte, e *outbox.Event, payloadIsJSON bool) []byte {
 	return append(dst, '}')
 }
 
-// IsJSON tells whether the payload is JSON, and so can stand within JSON as it is.
-// payloadIsJSON spares the look.
+// IsJSON reports whether the payload is JSON and can be part of a JSON text as it is. payloadIsJSON is
+// Batch.PayloadIsJSON; if it is false, IsJSON parses the payload.
 func IsJSON(e *outbox.Event, payloadIsJSON bool) bool {
 	return payloadIsJSON || json.Valid(e.Payload) && utf8.Valid(e.Payload)
 }
@@ -61,12 +60,11 @@ func IsJSON(e *outbox.Event, payloadIsJSON bool) bool {
 // timeFormat is for times in UTC, to the microsecond.
 const timeFormat = "2006-01-02T15:04:05.000000Z"
 
-// AppendDeadLetter appends why an event was buried, as JSON on one line:
+// AppendDeadLetter appends the reason for which an event became a dead letter, as JSON on one line:
 //
 //	{"pipeline":"...","group_id":"...","attempts":3,"error":"...","died_at":"2026-01-02T03:04:05.123456Z"}
 //
-// The error is somebody else's text, so what is not UTF-8 in it is replaced, and
-// line breaks and control characters are escaped.
+// The error may be a server's text: invalid UTF-8 is replaced, and control characters are escaped.
 func AppendDeadLetter(dst []byte, d *outbox.DeadLetter) []byte {
 	dst = append(dst, `{"pipeline":`...)
 	dst = AppendJSONString(dst, d.Pipeline)
@@ -81,9 +79,8 @@ func AppendDeadLetter(dst []byte, d *outbox.DeadLetter) []byte {
 	return append(dst, `"}`...)
 }
 
-// AppendLine appends the envelope as one line of NDJSON, its line break
-// included. Summary breaks between the tokens of a payload or of headers become
-// blanks, which mean the same; inside JSON strings there are none.
+// AppendLine appends the envelope as one line of NDJSON, with its line break. Line breaks between the tokens
+// of a payload or of headers become blanks, which mean the same; JSON strings contain none.
 func AppendLine(dst []byte, e *outbox.Event, payloadIsJSON bool) []byte {
 	start := len(dst)
 	dst = AppendEnvelope(dst, e, payloadIsJSON)
@@ -100,9 +97,8 @@ func AppendLine(dst []byte, e *outbox.Event, payloadIsJSON bool) []byte {
 	return append(dst, '\n')
 }
 
-// CheckHeaders tells whether an envelope can carry the event's headers. The error
-// wraps ErrPermanent: they are not a JSON object, and one such event would
-// spoil the envelopes around it.
+// CheckHeaders returns an error that wraps ErrPermanent if the event's headers are not a JSON object: one
+// such event would make the whole body invalid.
 func CheckHeaders(e *outbox.Event) error {
 	if e.Headers == nil {
 		return nil
@@ -116,44 +112,9 @@ func CheckHeaders(e *outbox.Event) error {
 
 var errHeaders = errors.New("headers are not a JSON object")
 
-const hex = "0123456789abcdef"
-
-// AppendJSONString appends s quoted and escaped; encoding/json has no appending
-// form. Text from a database is UTF-8; what is not is replaced, as encoding/json
-// does.
+// AppendJSONString appends s quoted and escaped. Text from a database is UTF-8; what is not UTF-8 is
+// replaced.
 func AppendJSONString(dst []byte, s string) []byte {
-	dst = append(dst, '"')
-	start := 0
-	for i := 0; i < len(s); {
-		c := s[i]
-		if c >= utf8.RuneSelf {
-			r, size := utf8.DecodeRuneInString(s[i:])
-			if r == utf8.RuneError && size == 1 {
-				dst = append(append(dst, s[start:i]...), "\uFFFD"...)
-				start = i + 1
-			}
-			i += size
-			continue
-		}
-		if c >= ' ' && c != '"' && c != '\\' {
-			i++
-			continue
-		}
-		dst = append(dst, s[start:i]...)
-		switch c {
-		case '"', '\\':
-			dst = append(dst, '\\', c)
-		case '\n':
-			dst = append(dst, '\\', 'n')
-		case '\r':
-			dst = append(dst, '\\', 'r')
-		case '\t':
-			dst = append(dst, '\\', 't')
-		default:
-			dst = append(dst, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
-		}
-		i++
-		start = i
-	}
-	return append(append(dst, s[start:]...), '"')
+	dst, _ = jsontext.AppendQuote(dst, s) // the error says that something was replaced
+	return dst
 }

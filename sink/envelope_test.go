@@ -54,7 +54,7 @@ func TestAppendEnvelope(t *testing.T) {
 		"quotes, line breaks, control characters, beyond ASCII": {
 			outbox.Event{ID: 1, Topic: "\"\\/\b\f\n\r\t\x00\x1f\x7f", Key: ptr("é☃𝄞<&>\u2028"), Payload: []byte(`0`), CreatedAt: createdAt},
 			true,
-			`{"id":"1","topic":"\"\\/\u0008\u000c\n\r\t\u0000\u001f` + "\x7f" + `","key":"é☃𝄞<&>` + "\u2028" +
+			`{"id":"1","topic":"\"\\/\b\f\n\r\t\u0000\u001f` + "\x7f" + `","key":"é☃𝄞<&>` + "\u2028" +
 				`","payload":0,"created_at":"2026-01-02T03:04:05.123456Z"}`,
 		},
 		"what is not UTF-8 is replaced": {

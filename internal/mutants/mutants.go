@@ -258,7 +258,7 @@ var mutants = []mutant{
 	// NATS and HTTP.
 	{
 		name: "a dead letter has its event's message id",
-		file: "sink/natssink/publish.go",
+		file: "sink/natssink/message.go",
 		old:  "		p.id[0] += \":dead:\" + d.GroupID.String()\n",
 		new:  "",
 		pkg:  "./sink/natssink", test: "TestSend_DeadLetterIsNotADuplicate",

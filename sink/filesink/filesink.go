@@ -108,10 +108,7 @@ func (s *Sink) Send(ctx context.Context, b *buffer.Batch) error {
 	if err := s.exclusively(ctx, func() error { return s.out.write(lines) }); err != nil {
 		return fmt.Errorf("writing %d events: %w", len(b.Events), sink.Unavailable(err))
 	}
-	if len(rejected) > 0 {
-		return &sink.BatchError{Events: rejected}
-	}
-	return nil
+	return sink.NewBatchError(rejected)
 }
 
 // Check opens the file, and creates it if it does not exist. The error wraps

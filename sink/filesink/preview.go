@@ -10,10 +10,7 @@ import (
 // Preview implements sink.Previewer. It returns the lines that Send would append.
 func (s *Sink) Preview(_ context.Context, b *buffer.Batch) ([]sink.PreparedMessage, error) {
 	lines, rejected := appendLines(nil, b)
-	var err error
-	if len(rejected) > 0 {
-		err = &sink.BatchError{Events: rejected}
-	}
+	err := sink.NewBatchError(rejected)
 	if len(rejected) == len(b.Events) {
 		return nil, err
 	}

@@ -44,28 +44,14 @@ func classifyAck(m *nats.Msg) (duplicate bool, err error) {
 // isPlainAck reports whether the text is exactly {"stream":"NAME","seq":123}, as nearly
 // every answer is. Parsing all of them as JSON takes a third of the time of publishing.
 func isPlainAck(text []byte) bool {
-	rest, ok := bytes.CutPrefix(text, []byte(`{"stream":"`))
-	if !ok {
-		return false
-	}
+	rest, isAck := bytes.CutPrefix(text, []byte(`{"stream":"`))
 	end := bytes.IndexAny(rest, `"\`)
-	if end <= 0 {
+	if !isAck || end <= 0 {
 		return false
 	}
-	digits, ok := bytes.CutPrefix(rest[end:], []byte(`","seq":`))
-	if !ok {
-		return false
-	}
-	digits, ok = bytes.CutSuffix(digits, []byte("}"))
-	if !ok || len(digits) == 0 || digits[0] == '0' {
-		return false
-	}
-	for _, d := range digits {
-		if d < '0' || d > '9' {
-			return false
-		}
-	}
-	return true
+	digits, hasSeq := bytes.CutPrefix(rest[end:], []byte(`","seq":`))
+	digits, isWhole := bytes.CutSuffix(digits, []byte("}"))
+	return hasSeq && isWhole && len(digits) > 0 && digits[0] != '0' && len(bytes.Trim(digits, "0123456789")) == 0
 }
 
 // The err_codes that need a decision; see the server's errors.json.

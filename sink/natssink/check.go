@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/outboxrelay/relay/sink"
@@ -42,7 +44,7 @@ func (s *Sink) checkJetStream(ctx context.Context, c *connection) error {
 		_, err := js.AccountInfo(ctx)
 		return err
 	})
-	if err != nil {
+	if err != nil && !errors.Is(err, nats.ErrPermissionViolation) {
 		return fmt.Errorf("JetStream: %w", err)
 	}
 	if !s.subject.Fixed() {
@@ -53,8 +55,92 @@ func (s *Sink) checkJetStream(ctx context.Context, c *connection) error {
 		_, err := js.StreamNameBySubject(ctx, subject)
 		return err
 	})
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
+	switch {
+	case errors.Is(err, jetstream.ErrStreamNotFound):
 		return fmt.Errorf("subject %q: %w; run: nats stream add NAME --subjects '%s'", subject, errNoStream, subject)
+	case errors.Is(err, nats.ErrPermissionViolation):
+		return nil
 	}
 	return err
+}
+
+// Warnings implements sink.Warner. It checks that the streams of this sink's subjects
+// acknowledge, and that their duplicate windows are as long as an event may be resent.
+func (s *Sink) Warnings(ctx context.Context) []string {
+	if s.core {
+		return nil
+	}
+	var streams []*jetstream.StreamInfo
+	c, err := s.connection(ctx)
+	if err == nil {
+		streams, err = c.listStreams(ctx, s.subject)
+	}
+	switch {
+	case errors.Is(err, nats.ErrPermissionViolation):
+		return []string{fmt.Sprintf("cannot check the streams' duplicate windows (an event may be resent for %v): "+
+			"the user may not publish to %s; grant that permission", s.resend, streamListSubject)}
+	case err != nil:
+		return []string{fmt.Sprintf("cannot check the streams' duplicate windows: %v", err)}
+	case len(streams) == 0 && s.subject.Fixed():
+		return []string{fmt.Sprintf("no stream takes subject %q, so its events wait; run: nats stream add NAME --subjects '%s'%s",
+			s.subject, s.subject, s.windowFlags(0))}
+	}
+	var warnings []string
+	for _, info := range streams {
+		c := &info.Config
+		if c.NoAck {
+			warnings = append(warnings, fmt.Sprintf("stream %s sends no acknowledgements, so none of its events counts as delivered; run: nats stream edit %s --ack",
+				c.Name, c.Name))
+		}
+		if c.Duplicates < s.resend {
+			warnings = append(warnings, fmt.Sprintf("the duplicate window of stream %s is %v, but an event may be resent for %v and then be stored twice; "+
+				"run: nats stream edit %s%s", c.Name, c.Duplicates, s.resend, c.Name, s.windowFlags(c.MaxAge)))
+		}
+	}
+	return warnings
+}
+
+// windowFlags are the flags of the nats command that set the duplicate window. A
+// stream cannot remember ids for longer than it keeps events.
+func (s *Sink) windowFlags(maxAge time.Duration) string {
+	switch {
+	case s.resend == 0:
+		return ""
+	case maxAge > 0 && maxAge < s.resend:
+		return fmt.Sprintf(" --max-age %v --dupe-window %v", s.resend, s.resend)
+	}
+	return fmt.Sprintf(" --dupe-window %v", s.resend)
+}
+
+// Recommendations returns what would make the sink faster, one sentence each. They are
+// for people who ask, because nothing is wrong without. A user who may not list the
+// streams gets none.
+func (s *Sink) Recommendations(ctx context.Context) []string {
+	if s.core {
+		return nil
+	}
+	c, err := s.connection(ctx)
+	if err != nil || !supportsFastBatches(c.nc.ConnectedServerVersion()) {
+		return nil
+	}
+	streams, err := c.listStreams(ctx, s.subject)
+	if err != nil {
+		return nil
+	}
+	var all []string
+	for _, info := range streams {
+		if c := &info.Config; !c.AllowBatchPublish && !c.NoAck && !c.Sealed && c.Mirror == nil {
+			all = append(all, fmt.Sprintf("stream %s does not take fast batches (allow_batched), which cost relay and server less; "+
+				"to allow them, run: nats stream edit %s --allow-fast", c.Name, c.Name))
+		}
+	}
+	return all
+}
+
+// supportsFastBatches reports whether a server of that version, such as "2.14.0", has
+// fast batches.
+func supportsFastBatches(version string) bool {
+	var major, minor int
+	n, err := fmt.Sscanf(version, "%d.%d", &major, &minor)
+	return err == nil && n == 2 && (major > 2 || major == 2 && minor >= 14)
 }

@@ -181,18 +181,8 @@ func (c *connection) handleError(nc *nats.Conn, _ *nats.Subscription, err error)
 // in the error's text only.
 func deniedSubject(err error) string {
 	text := err.Error()
-	at := strings.IndexByte(text, '"')
-	if at < 0 {
-		return ""
-	}
-	literal, err := strconv.QuotedPrefix(text[at:])
-	if err != nil {
-		return ""
-	}
-	subject, err := strconv.Unquote(literal)
-	if err != nil {
-		return ""
-	}
+	literal, _ := strconv.QuotedPrefix(text[max(0, strings.IndexByte(text, '"')):])
+	subject, _ := strconv.Unquote(literal) // "" if there is none
 	return subject
 }
 
@@ -227,17 +217,11 @@ func (c *connection) handleAnswer(m *nats.Msg) {
 		c.fast.HandleReply(m)
 		return
 	}
-	number, index, ok := strings.Cut(strings.TrimPrefix(m.Subject, c.inbox), ".")
-	if !ok {
-		return
-	}
-	no, err := strconv.ParseUint(number, 36, 64)
-	if err != nil {
-		return
-	}
-	i, err := strconv.ParseUint(index, 36, 31)
-	if err != nil {
-		return
+	number, index, _ := strings.Cut(strings.TrimPrefix(m.Subject, c.inbox), ".")
+	no, errNo := strconv.ParseUint(number, 36, 64)
+	i, errIndex := strconv.ParseUint(index, 36, 31)
+	if errNo != nil || errIndex != nil {
+		return // not an answer to a publish
 	}
 	duplicate, result := classifyAck(m)
 	c.mu.Lock()
@@ -251,19 +235,9 @@ func (c *connection) handleAnswer(m *nats.Msg) {
 	}
 }
 
-// ask makes a request to the server. A server does not answer a request that the user
-// may not make; ask then returns early, with nil.
+// ask makes a request to the server. A server does not answer a request that the user may
+// not make; ask then returns early, with an error that wraps nats.ErrPermissionViolation.
 func (c *connection) ask(ctx context.Context, subject string, request func(context.Context) error) error {
-	err := c.request(ctx, subject, request)
-	if errors.Is(err, nats.ErrPermissionViolation) {
-		return nil
-	}
-	return err
-}
-
-// request is ask with an error that wraps nats.ErrPermissionViolation if the user may
-// not make the request.
-func (c *connection) request(ctx context.Context, subject string, request func(context.Context) error) error {
 	answered, finish := context.WithCancel(ctx)
 	defer finish()
 	f := c.register([]string{subject}, make([]error, 1), finish)

@@ -104,15 +104,8 @@ func (f *inflight) markMaybeStored(i int) {
 	f.maybeStored[i] = true
 }
 
-// pendingIn returns the indexes of the pending events that are in the groups.
-func (c *connection) pendingIn(f *inflight, groups []group) []int { return c.pending(f, groups, true) }
-
-// pendingOutside returns the indexes of the pending events that are in no group.
-func (c *connection) pendingOutside(f *inflight, groups []group) []int {
-	return c.pending(f, groups, false)
-}
-
-func (c *connection) pending(f *inflight, groups []group, grouped bool) []int {
+// pendingOf returns the indexes of the pending events that are in the groups, or of those that are not.
+func (c *connection) pendingOf(f *inflight, groups []group, inGroups bool) []int {
 	in := make([]bool, len(f.results))
 	for _, g := range groups {
 		for _, i := range g.events {
@@ -123,7 +116,7 @@ func (c *connection) pending(f *inflight, groups []group, grouped bool) []int {
 	defer c.mu.Unlock()
 	all := make([]int, 0, f.pending)
 	for i, result := range f.results {
-		if in[i] == grouped && errors.Is(result, errPending) {
+		if in[i] == inGroups && errors.Is(result, errPending) {
 			all = append(all, i)
 		}
 	}

@@ -19,12 +19,14 @@
 //
 // # A Send
 //
+//	build the message of an event        message.go
 //	register the events as in flight     inflight.go
 //	publish   events that are sent for the first time, to a stream that allows it,
-//	          as fast batches            groups.go, internal/fastbatch
+//	          as fast batches            groups.go, streams.go, internal/fastbatch
 //	          all others singly; with order by key one of a key at a time
 //	                                     publish.go, order.go
-//	resolve each event's result          connection.go, ack.go
+//	receive the answers                  connection.go
+//	classifyAck: each event's result     ack.go
 //	combine the results into one error   ack.go
 package natssink
 
@@ -146,7 +148,7 @@ func (s *Sink) Send(ctx context.Context, b *buffer.Batch) error {
 func (s *Sink) publish(answered context.Context, c *connection, f *inflight, b *buffer.Batch, groups []group) (dropped map[*stream]int) {
 	p := s.newPublisher(b)
 	if !s.ordered {
-		c.publish(p, f, c.pendingOutside(f, groups))
+		c.publish(p, f, c.pendingOf(f, groups, false))
 	}
 	dropped = c.publishGroups(answered, p, f, groups)
 	switch {
@@ -154,7 +156,7 @@ func (s *Sink) publish(answered context.Context, c *connection, f *inflight, b *
 	case s.ordered:
 		c.publishInOrder(answered, p, f)
 	default:
-		c.publish(p, f, c.pendingIn(f, groups))
+		c.publish(p, f, c.pendingOf(f, groups, true))
 	}
 	return dropped
 }

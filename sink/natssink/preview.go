@@ -31,10 +31,7 @@ func (s *Sink) Preview(_ context.Context, b *buffer.Batch) ([]sink.PreparedMessa
 			Body: slices.Clone(p.msg.Data), Events: []int{i},
 		})
 	}
-	if rejected != nil {
-		return all, &sink.BatchError{Events: rejected}
-	}
-	return all, nil
+	return all, sink.NewBatchError(rejected)
 }
 
 // header returns the message's headers, the relay's own first.

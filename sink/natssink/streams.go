@@ -23,7 +23,7 @@ func (c *connection) listStreams(ctx context.Context, subject sink.Template) ([]
 		return nil, err
 	}
 	var streams []*jetstream.StreamInfo
-	err = c.request(ctx, streamListSubject, func(ctx context.Context) error {
+	err = c.ask(ctx, streamListSubject, func(ctx context.Context) error {
 		list := js.ListStreams(ctx, jetstream.WithStreamListSubject(wildcard(subject)))
 		for info := range list.Info() {
 			streams = append(streams, info)

@@ -3,7 +3,6 @@ package redissink
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -14,45 +13,14 @@ import (
 )
 
 // Preview implements sink.Previewer. It returns the commands, and for a script the commands
-// that add its events, without markers. It does not connect. When a batch is split, each
-// part gets a group_id of its own, which Preview cannot know.
+// that add its events, without markers. It does not connect.
 func (s *Sink) Preview(ctx context.Context, b *buffer.Batch) ([]sink.PreparedMessage, error) {
-	parts := split(b)
-	if parts == nil {
-		return s.preview(ctx, b)
+	if parts := split(b); parts != nil {
+		return sink.PreviewGroups(b, parts, func(part *buffer.Batch) ([]sink.PreparedMessage, error) {
+			return s.preview(ctx, part)
+		})
 	}
-	var (
-		all      []sink.PreparedMessage
-		rejected []sink.EventError
-	)
-	for _, g := range parts {
-		part := *b
-		part.Events = nil
-		for _, i := range g.Indexes {
-			part.Events = append(part.Events, b.Events[i])
-		}
-		shown, err := s.preview(ctx, &part)
-		for _, sh := range shown {
-			for at, i := range sh.Events {
-				sh.Events[at] = g.Indexes[i]
-			}
-			all = append(all, sh)
-		}
-		if batch, ok := errors.AsType[*sink.BatchError](err); ok {
-			for _, e := range batch.Events {
-				rejected = append(rejected, sink.EventError{Index: g.Indexes[e.Index], Err: e.Err})
-			}
-		}
-	}
-	return all, batchError(rejected)
-}
-
-func batchError(rejected []sink.EventError) error {
-	if len(rejected) == 0 {
-		return nil
-	}
-	slices.SortFunc(rejected, func(a, b sink.EventError) int { return a.Index - b.Index })
-	return &sink.BatchError{Events: rejected}
+	return s.preview(ctx, b)
 }
 
 // preview is Preview of a batch that is not split. The error is a *sink.BatchError.
@@ -83,7 +51,7 @@ func (s *Sink) preview(ctx context.Context, b *buffer.Batch) ([]sink.PreparedMes
 			all = append(all, c.preview())
 		}
 	}
-	return all, batchError(rejected)
+	return all, sink.NewBatchError(rejected)
 }
 
 // preview returns a command, with its values on one line each.

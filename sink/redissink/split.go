@@ -14,42 +14,36 @@ const maxBytes = 64 << 20
 // split returns nil for a batch of at most maxBytes, otherwise runs of its events that are.
 // A larger event is alone.
 func split(b *buffer.Batch) []sink.Group {
-	total := 0
-	for i := range b.Events {
-		total += sizeOf(&b.Events[i])
-	}
-	if total <= maxBytes || len(b.Events) < 2 {
-		return nil
-	}
 	var groups []sink.Group
-	var run []int
 	size := 0
 	for i := range b.Events {
 		bytes := sizeOf(&b.Events[i])
-		if size+bytes > maxBytes && len(run) > 0 {
-			groups = append(groups, sink.Group{Indexes: run})
-			run, size = nil, 0
+		if i == 0 || size+bytes > maxBytes {
+			groups, size = append(groups, sink.Group{}), 0
 		}
-		run = append(run, i)
+		run := &groups[len(groups)-1]
+		run.Indexes = append(run.Indexes, i)
 		size += bytes
 	}
-	return append(groups, sink.Group{Indexes: run})
+	if len(groups) < 2 {
+		return nil
+	}
+	return groups
 }
 
 // splitRejected returns a group of the events that can be sent, and one for each rejected
 // event.
 func splitRejected(b *buffer.Batch, rejected []sink.EventError) []sink.Group {
-	errs := make([]error, len(b.Events))
-	for _, e := range rejected {
-		errs[e.Index] = e.Err
-	}
 	groups := make([]sink.Group, 1, 1+len(rejected))
-	for i, err := range errs {
-		if err == nil {
+	isRejected := make([]bool, len(b.Events))
+	for _, e := range rejected {
+		isRejected[e.Index] = true
+		groups = append(groups, sink.Group{Indexes: []int{e.Index}, Err: e.Err})
+	}
+	for i, rejected := range isRejected {
+		if !rejected {
 			groups[0].Indexes = append(groups[0].Indexes, i)
-			continue
 		}
-		groups = append(groups, sink.Group{Indexes: []int{i}, Err: err})
 	}
 	return groups
 }

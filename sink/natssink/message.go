@@ -1,0 +1,215 @@
+package natssink
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/sink"
+)
+
+// maxSubject leaves room for the rest of a protocol line. A server takes lines of 4096
+// bytes unless configured otherwise, and closes the connection on a longer one.
+const maxSubject = 3900
+
+// AddressOf implements sink.Addresser: the subject.
+func (s *Sink) AddressOf(e *outbox.Event) (address string, ok bool) {
+	address, err := s.subjectOf(e)
+	return address, err == nil
+}
+
+// OneAddress implements sink.Addresser.
+func (s *Sink) OneAddress() bool { return s.subject.Fixed() }
+
+// subjectOf returns the event's subject. The error wraps sink.ErrPermanent.
+func (s *Sink) subjectOf(e *outbox.Event) (string, error) {
+	subject, err := s.subject.Address(e)
+	if err != nil {
+		return "", err
+	}
+	if err := checkSubject(subject); err != nil {
+		return "", sink.Permanent(fmt.Errorf("subject %q: %w", subject[:min(len(subject), 200)], err))
+	}
+	return subject, nil
+}
+
+func checkSubject(subject string) error {
+	if len(subject) > maxSubject {
+		return fmt.Errorf("it is %d bytes long; expected at most %d", len(subject), maxSubject)
+	}
+	if strings.ContainsAny(subject, " \t\r\n\x00") {
+		return errors.New("it contains a blank, a line break or a NUL")
+	}
+	for token := range strings.SplitSeq(subject, ".") {
+		switch token {
+		case "":
+			return errors.New("it has an empty token")
+		case "*", ">":
+			return errors.New("it contains a wildcard; events can only be published to a plain subject")
+		}
+	}
+	// An event that commands the server is a mistake or an attack.
+	if strings.HasPrefix(subject, "$JS.") || strings.HasPrefix(subject, "$SYS.") {
+		return errors.New("it is reserved for the server")
+	}
+	return nil
+}
+
+// The relay's own headers. An event cannot override them.
+const (
+	headerID         = "Nats-Msg-Id"
+	headerGroupID    = "Relay-Group-Id"
+	headerKey        = "Relay-Key"
+	headerDeadLetter = "Relay-Dead-Letter"
+)
+
+var relayHeaders = []string{headerID, headerGroupID, headerKey, headerDeadLetter}
+
+// publisher builds the NATS messages of a batch, one after the other. All share one
+// nats.Msg, because nats.go keeps no reference after PublishMsg has returned.
+type publisher struct {
+	msg   nats.Msg
+	batch *buffer.Batch
+	// The values of the headers that every message has.
+	id, group, key [1]string
+	// extraHeaders reports whether the last message had other headers too.
+	extraHeaders bool
+	cloudEvents  bool
+}
+
+func (s *Sink) newPublisher(b *buffer.Batch) *publisher {
+	p := &publisher{batch: b, group: [1]string{b.GroupID.String()}, cloudEvents: s.cloudEvents}
+	p.resetHeaders()
+	return p
+}
+
+func (p *publisher) resetHeaders() {
+	p.msg.Header = nats.Header{headerID: p.id[:], headerGroupID: p.group[:]}
+}
+
+// prepare builds the message of an event. The error wraps sink.ErrPermanent.
+func (p *publisher) prepare(e *outbox.Event, subject, reply string) error {
+	if p.extraHeaders {
+		p.resetHeaders()
+		p.extraHeaders = false
+	}
+	p.msg.Subject, p.msg.Reply, p.msg.Data = subject, reply, e.Payload
+	p.id[0] = p.batch.Pipeline + ":" + e.Identity()
+	if d := e.DeadLetter; d != nil {
+		// With the event's own id, a stream that takes both would drop the replayed
+		// event as a duplicate.
+		p.id[0] += ":dead:" + d.GroupID.String()
+		p.msg.Header[headerDeadLetter] = []string{string(sink.AppendDeadLetter(nil, d))}
+		p.extraHeaders = true
+	}
+	if e.Key == nil {
+		delete(p.msg.Header, headerKey)
+	} else {
+		if !isHeaderValue(*e.Key) {
+			return sink.Permanent(errors.New("key: " + notHeaderValue))
+		}
+		p.key[0] = *e.Key
+		p.msg.Header[headerKey] = p.key[:]
+	}
+	if p.cloudEvents {
+		p.extraHeaders = true
+		if err := setAttributes(p.msg.Header, p.batch, e); err != nil {
+			return err
+		}
+	}
+	if e.Headers == nil {
+		return nil
+	}
+	headers, err := e.Headers.Map()
+	if err != nil {
+		return sink.Permanent(err)
+	}
+	p.extraHeaders = true
+	for name, value := range headers {
+		if isRelayHeader(name) || p.cloudEvents && isCloudEventHeader(name) {
+			continue
+		}
+		if !isHeaderValue(value) {
+			return sink.Permanent(fmt.Errorf("header %q: %s", name, notHeaderValue))
+		}
+		p.msg.Header[name] = []string{value}
+	}
+	return nil
+}
+
+// isRelayHeader ignores case.
+func isRelayHeader(name string) bool {
+	return slices.ContainsFunc(relayHeaders, func(own string) bool { return strings.EqualFold(name, own) })
+}
+
+const notHeaderValue = "a NATS header cannot carry a line break, or a blank at either end"
+
+// isHeaderValue reports whether a NATS header carries the value unchanged. nats.go
+// replaces line breaks with blanks and trims both ends.
+func isHeaderValue(value string) bool {
+	return !strings.ContainsAny(value, "\r\n") && strings.Trim(value, " \t") == value
+}
+
+// The values of Config.Format.
+const (
+	formatPayload     = "payload"
+	formatCloudEvents = "cloudevents"
+)
+
+func (c Config) checkFormat() error {
+	if c.Format == formatPayload || c.Format == formatCloudEvents {
+		return nil
+	}
+	return fmt.Errorf("format is %q; expected %q or %q", c.Format, formatPayload, formatCloudEvents)
+}
+
+const (
+	attributePrefix = "ce-"
+	// headerContentType repeats datacontenttype. The Go SDK reads it, and it decides
+	// whether a message is in binary mode at all.
+	headerContentType = "content-type"
+)
+
+// isCloudEventHeader reports whether a header belongs to the CloudEvent. It ignores case.
+func isCloudEventHeader(name string) bool {
+	return strings.EqualFold(name, headerContentType) ||
+		len(name) >= len(attributePrefix) && strings.EqualFold(name[:len(attributePrefix)], attributePrefix)
+}
+
+// setAttributes makes the message a CloudEvent in binary mode, as the NATS Protocol
+// Binding for CloudEvents specifies. The error wraps sink.ErrPermanent.
+func setAttributes(h nats.Header, b *buffer.Batch, e *outbox.Event) error {
+	attributes, err := sink.CloudEventAttributes(b, e)
+	if err != nil {
+		return err
+	}
+	for _, attribute := range attributes {
+		h[attributePrefix+attribute.Name] = []string{percentEncoded(attribute.Value)}
+		if attribute.Name == "datacontenttype" {
+			h[headerContentType] = []string{attribute.Value}
+		}
+	}
+	return nil
+}
+
+// percentEncoded encodes blanks, double quotes, per cent signs and everything but
+// printable ASCII. The NATS binding refers to the HTTP binding for this (section
+// 3.1.3.2).
+func percentEncoded(value string) string {
+	special := func(c byte) bool { return c <= ' ' || c > '~' || c == '"' || c == '%' }
+	var encoded strings.Builder
+	for i := range len(value) {
+		if c := value[i]; special(c) {
+			const hex = "0123456789ABCDEF"
+			encoded.Write([]byte{'%', hex[c>>4], hex[c&15]})
+		} else {
+			encoded.WriteByte(c)
+		}
+	}
+	return encoded.String()
+}
