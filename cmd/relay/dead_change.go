@@ -199,7 +199,7 @@ func (a *app) reportUnchanged(ctx context.Context, all []deadLetters, before map
 				changed[id] = true
 			case isClosed:
 				if why[id] == "" {
-					why[id] = "it was closed " + ago(e.DeadLetter.ClosedAt) + " ago"
+					why[id] = "it was " + closedAgo(e.DeadLetter)
 				}
 			case l.HasHook && e.DeadLetter.NotifiedAt.IsZero():
 				why[id] = "the dead-letter hook was not notified yet"

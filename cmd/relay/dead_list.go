@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"io"
@@ -137,9 +138,17 @@ func (a *app) row(l deadLetters, e *outbox.Event, closed bool) []string {
 	}
 	row := []string{d.Pipeline, e.Identity(), printable(e.Topic), printable(key), strconv.Itoa(d.Attempts), ago(d.DiedAt), notified}
 	if closed {
-		row = append(row, ago(d.ClosedAt))
+		row = append(row, closedAgo(d))
 	}
 	return append(row, printable(a.redact(d.Error)))
+}
+
+// closedAgo says how and when a dead letter was closed, "-" if it is open.
+func closedAgo(d *outbox.DeadLetter) string {
+	if d.ClosedAt.IsZero() {
+		return "-"
+	}
+	return cmp.Or(d.ClosedAs, "closed") + " " + ago(d.ClosedAt) + " ago"
 }
 
 // ago is the time since at by the local clock, "-" if at is zero.

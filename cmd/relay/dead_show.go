@@ -81,7 +81,7 @@ func (a *app) details(e *outbox.Event) string {
 	line("created", timeAndAge(e.CreatedAt))
 	line("died", timeAndAge(d.DiedAt))
 	line("notified", timeAndAge(d.NotifiedAt))
-	line("closed", timeAndAge(d.ClosedAt))
+	line("closed", strings.TrimSpace(d.ClosedAs+" "+timeAndAge(d.ClosedAt)))
 	line("group_id", d.GroupID.String())
 	line("attempts", fmt.Sprint(d.Attempts))
 	line("error", printable(a.redact(d.Error)))

@@ -74,7 +74,8 @@ func TestDeadList(t *testing.T) {
     "error": "422: no such tenant\n\u001b[31mred",
     "died_at": "2026-02-03T04:05:06.000000Z",
     "notified_at": null,
-    "closed_at": null
+    "closed_at": null,
+    "closed_as": null
   }
 ]
 `, "")
@@ -100,14 +101,15 @@ func TestDeadList(t *testing.T) {
 			t.Errorf("list %s shows %v, %v was expected", c.args, got, c.ids)
 		}
 	}
-	db.exec("UPDATE outbox_dead_letters SET closed_at = clock_timestamp() WHERE event_id = 17")
+	db.exec("UPDATE outbox_dead_letters SET closed_at = clock_timestamp(), closed_as = 'discarded' WHERE event_id = 17")
 	if got := listed(t, path); !cmp.Equal(got, []int64{9007199254740993}) {
 		t.Errorf("list shows %v", got)
 	}
 	if got := listed(t, path, "--closed"); len(got) != 2 {
 		t.Errorf("list --closed shows %v", got)
 	}
-	do(t, nil, "dead", "list", "-c", path, "--closed").want(t, 0, "NOTIFIED  CLOSED  ERROR\n", "")
+	do(t, nil, "dead", "list", "-c", path, "--closed").want(t, 0, "  discarded ", "")
+	do(t, nil, "dead", "list", "-c", path, "--closed", "--json").want(t, 0, `"closed_as": "discarded"`, "")
 }
 
 // listed is the ids that list --json shows.
@@ -181,7 +183,7 @@ func TestDeadReplay(t *testing.T) {
 		t.Errorf("a dry run changed something: %d events, open %s", n, db.open("p"))
 	}
 	r := do(t, nil, "dead", "replay", "-c", path, "--id", "101,102,103", "--id", "105", "--id", "106", "--id", "999")
-	r.want(t, 1, "p: replayed 3 dead letters; skipped 1: already in the buffer", "relay: 105: it was closed ")
+	r.want(t, 1, "p: replayed 3 dead letters; skipped 1: already in the buffer", "relay: 105: it was ")
 	r.want(t, 1, "p: ", "relay: 106: its id is already in the buffer")
 	r.want(t, 1, "p: ", "relay: 999: no dead letter has this id")
 	if strings.Contains(r.stderr, "101") || db.open("p") != "104 106" {

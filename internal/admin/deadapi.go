@@ -38,7 +38,7 @@ func (s *Server) listDead(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), deadTimeout)
 	defer cancel()
-	letters := []DeadLetter{}
+	dead := []DeadLetter{}
 	found := false
 	for _, one := range s.snapshots {
 		p := one.pipeline
@@ -49,17 +49,17 @@ func (s *Server) listDead(w http.ResponseWriter, r *http.Request) {
 		if q.begin != "" && p.Name != q.begin { // on an earlier page
 			continue
 		}
-		events, err := p.Store.ListDead(ctx, q.filter, q.after, q.limit-len(letters))
+		events, err := p.Store.ListDead(ctx, q.filter, q.after, q.limit-len(dead))
 		if err != nil {
 			s.reject(w, http.StatusServiceUnavailable, fmt.Errorf("%s: %w", p.Name, err))
 			return
 		}
 		q.begin, q.after = "", nil
 		for i := range events {
-			letters = append(letters, NewDeadLetter(&events[i], s.config.Redact))
+			dead = append(dead, NewDeadLetter(&events[i], s.config.Redact))
 		}
-		if len(letters) == q.limit {
-			w.Header().Set("Link", "<"+q.next(r.URL, letters[q.limit-1])+`>; rel="next"`)
+		if len(dead) == q.limit {
+			w.Header().Set("Link", "<"+q.next(r.URL, dead[q.limit-1])+`>; rel="next"`)
 			break
 		}
 	}
@@ -67,7 +67,7 @@ func (s *Server) listDead(w http.ResponseWriter, r *http.Request) {
 		s.reject(w, http.StatusNotFound, fmt.Errorf("pipeline %q does not exist", q.pipeline))
 		return
 	}
-	s.writeJSON(w, http.StatusOK, letters)
+	s.writeJSON(w, http.StatusOK, dead)
 }
 
 // deadQuery is the query of GET /api/dead.

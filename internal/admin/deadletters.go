@@ -104,8 +104,10 @@ type DeadLetter struct {
 	Attempts      int             `json:"attempts"`
 	Error         string          `json:"error"`
 	DiedAt        instant         `json:"died_at"`
-	ToldAt        instant         `json:"notified_at"`
+	NotifiedAt    instant         `json:"notified_at"`
 	ClosedAt      instant         `json:"closed_at"`
+	// ClosedAs is "replayed" or "discarded"; null while the dead letter is open.
+	ClosedAs *string `json:"closed_as"`
 	// EventRow is the row of a custom table that a replay inserts.
 	EventRow json.RawMessage `json:"event_row,omitempty"`
 }
@@ -113,17 +115,20 @@ type DeadLetter struct {
 // NewDeadLetter returns a dead letter; redact removes secrets from its error.
 func NewDeadLetter(e *outbox.Event, redact func(string) string) DeadLetter {
 	d := e.DeadLetter
-	letter := DeadLetter{
+	dead := DeadLetter{
 		Pipeline: d.Pipeline, EventID: Identity{e.ID, e.UUID}, Topic: e.Topic, Key: e.Key, Headers: json.RawMessage(e.Headers),
 		CreatedAt: instant(e.CreatedAt), GroupID: d.GroupID.String(), Attempts: d.Attempts, Error: redact(d.Error),
-		DiedAt: instant(d.DiedAt), ToldAt: instant(d.NotifiedAt), ClosedAt: instant(d.ClosedAt), EventRow: d.Row,
+		DiedAt: instant(d.DiedAt), NotifiedAt: instant(d.NotifiedAt), ClosedAt: instant(d.ClosedAt), EventRow: d.Row,
+	}
+	if d.ClosedAs != "" {
+		dead.ClosedAs = &d.ClosedAs
 	}
 	if json.Valid(e.Payload) && utf8.Valid(e.Payload) {
-		letter.Payload = e.Payload
+		dead.Payload = e.Payload
 	} else {
-		letter.PayloadBase64 = &e.Payload
+		dead.PayloadBase64 = &e.Payload
 	}
-	return letter
+	return dead
 }
 
 // Identity is the id of an event. In JSON it is a number, or a string for a uuid.
