@@ -102,10 +102,7 @@ func (b *Buffer) Repair(ctx context.Context) (buffer.Repair, error) {
 		}
 		return b.fillLanes(ctx, tx)
 	})
-	if err != nil {
-		return buffer.Repair{}, err
-	}
-	return r, nil
+	return r, err
 }
 
 // Events that carry the group_id of a batch claimed by range; somebody stamped them by hand.

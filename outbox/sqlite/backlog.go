@@ -145,9 +145,6 @@ func (b *Buffer) Status(ctx context.Context) (buffer.Status, error) {
 		return tx.row(ctx, statusSQL, b.config.Table, free, buffer.PendingExact, b.config.Pipeline).
 			Scan(&s.Pending, &oldest, &s.Leased, &s.Waiting, &s.Delivered, &s.Dead, &s.Unnotified)
 	})
-	if err != nil {
-		return buffer.Status{}, err
-	}
 	s.OldestPending = max(0, time.Duration(oldest*float64(time.Second)))
-	return s, nil
+	return s, err
 }

@@ -19,6 +19,7 @@ import (
 // Buffer is a buffer table in a SQLite file. It implements buffer.Buffer; its methods are safe for
 // concurrent use, and by several processes.
 type Buffer struct {
+	ledger
 	config Config
 	file   string
 	db     *sql.DB
@@ -58,6 +59,7 @@ func Open(c Config) (*Buffer, error) {
 // newBuffer returns a buffer on the relay's own table.
 func newBuffer(c Config, file string, conn *sql.DB) *Buffer {
 	b := &Buffer{config: c, file: file, db: conn}
+	b.ledger = ledger{b, c.Table}
 	own := &relayTable{b: b, names: names(c.Table, c.Archive)}
 	b.events, b.upkeep = own, own
 	return b

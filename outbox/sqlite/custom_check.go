@@ -113,17 +113,15 @@ func holdsUUID(declared string) bool {
 
 func (c *customTable) diagnose(ctx context.Context, d *diagnosis) {
 	const (
-		ids         = "ids"
-		plan        = "projection plan"
-		foreignKeys = "foreign keys"
+		ids  = "ids"
+		plan = "projection plan"
 	)
 	// An index on group_id has the key too, in order.
 	d.claimPlan(ctx, pickCustomSQL, "USING INTEGER PRIMARY KEY", "(group_id=? AND rowid>?)")
 	var (
-		f          customFacts
-		steps      []string
-		uses       bool
-		references []reference
+		f     customFacts
+		steps []string
+		uses  bool
 	)
 	err := c.b.begin(ctx, c.b.db, readOnly, func(tx transaction) error {
 		missing, err := c.missing(ctx, tx)
@@ -133,7 +131,7 @@ func (c *customTable) diagnose(ctx context.Context, d *diagnosis) {
 		if f, err = c.facts(ctx, tx); err != nil {
 			return err
 		}
-		if references, err = c.references(ctx, tx); err != nil {
+		if err := c.diagnoseReferences(ctx, tx, d); err != nil {
 			return err
 		}
 		steps, uses, err = c.projectionPlan(ctx, tx)
@@ -158,9 +156,6 @@ func (c *customTable) diagnose(ctx context.Context, d *diagnosis) {
 		d.warn(plan, "the projection reads a whole table for every batch: "+step+"; harmless if that table is small", fix)
 	} else {
 		d.ok(plan, "the projection finds its rows by indexes")
-	}
-	for _, r := range references {
-		r.diagnose(d, foreignKeys, c.b.config.Table)
 	}
 }
 
@@ -208,27 +203,31 @@ FROM sqlite_schema AS t, pragma_foreign_key_list(t.name) AS k
 WHERE t.type = 'table' AND k."table" = ?1 COLLATE NOCASE
 GROUP BY t.name, k.id ORDER BY t.name, k.id`
 
-// reference is a foreign key that refers to the custom table.
-type reference struct {
-	table, columns     string
-	restricts, indexed bool
-}
-
-func (c *customTable) references(ctx context.Context, tx transaction) ([]reference, error) {
+// diagnoseReferences adds the foreign keys of other tables that hinder deletes.
+func (c *customTable) diagnoseReferences(ctx context.Context, tx transaction, d *diagnosis) error {
+	const about = "foreign keys"
 	rows, err := tx.tx.QueryContext(ctx, referencesSQL, c.b.config.Table)
-	return db.All(rows, err, func(rows *sql.Rows, r *reference) error {
-		return rows.Scan(&r.table, &r.restricts, &r.columns, &r.indexed)
-	})
-}
-
-func (r reference) diagnose(d *diagnosis, about, events string) {
-	table := db.Quote(r.table)
-	if r.restricts {
-		d.warn(about, "table "+table+" keeps delivered events: an event that a row there refers to cannot be deleted",
-			"create that table again with "+r.columns+" REFERENCES "+db.Quote(events)+" ON DELETE SET NULL, or CASCADE")
+	if err != nil {
+		return err
 	}
-	if !r.indexed {
-		d.warn(about, "table "+table+" refers to table "+db.Quote(events)+" by columns without an index, and is read whole for each event that is deleted",
-			"CREATE INDEX "+db.Quote(r.table+"_"+events)+" ON "+table+" ("+r.columns+")")
+	defer rows.Close()
+	events := db.Quote(c.b.config.Table)
+	for rows.Next() {
+		var (
+			table, columns     string
+			restricts, indexed bool
+		)
+		if err := rows.Scan(&table, &restricts, &columns, &indexed); err != nil {
+			return err
+		}
+		if restricts {
+			d.warn(about, "table "+db.Quote(table)+" keeps delivered events: an event that a row there refers to cannot be deleted",
+				"create that table again with "+columns+" REFERENCES "+events+" ON DELETE SET NULL, or CASCADE")
+		}
+		if !indexed {
+			d.warn(about, "table "+db.Quote(table)+" refers to table "+events+" by columns without an index, and is read whole for each event that is deleted",
+				"CREATE INDEX "+db.Quote(table+"_"+c.b.config.Table)+" ON "+db.Quote(table)+" ("+columns+")")
+		}
 	}
+	return rows.Err()
 }

@@ -222,26 +222,21 @@ func (p *projecting) finish(ctx context.Context, tx transaction, which extent, t
 	return nil
 }
 
-// dataError is an error about a value that a projection met while it ran.
-type dataError struct{ error }
-
-func (e dataError) Unwrap() error { return e.error }
-
 // runError classifies what goes wrong with a projection that was prepared a moment ago in the same
 // snapshot. SQLite has one code for a wrong statement and for a wrong value, and of these only values are
 // left: malformed JSON, an integer overflow, a text that is too long.
 func runError(err error) error {
 	switch db.Code(err) {
 	case sqlite3.SQLITE_ERROR, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH:
-		return dataError{projection.Failed(err)}
+		return projection.EventData(projection.Failed(err))
 	}
 	return projection.Failed(err)
 }
 
 // classify returns err as a batch's ProjectErr.
 func classify(err error) error {
-	if _, ok := errors.AsType[dataError](err); ok {
-		return projection.EventData(err)
+	if errors.Is(err, buffer.ErrEventData) {
+		return err
 	}
 	switch db.Code(err) {
 	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL,

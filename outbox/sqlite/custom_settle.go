@@ -177,10 +177,7 @@ func (c *customTable) replayAfter(ctx context.Context, args []any, limit int, af
 		replayed, err = c.b.openReplayed(ctx, tx, group, claimmode.Stamp, which, rowids)
 		return err
 	})
-	if err != nil {
-		return 0, last, err
-	}
-	return replayed, last, nil
+	return replayed, last, err
 }
 
 // putBack inserts a dead letter's row under a stamp. accepted: the table's constraints allow it.

@@ -136,8 +136,5 @@ func (b *Buffer) Discard(ctx context.Context, f buffer.DeadFilter, limit int) (d
 		discarded = int(rows)
 		return err
 	})
-	if err != nil {
-		return 0, err
-	}
-	return discarded, nil
+	return discarded, err
 }

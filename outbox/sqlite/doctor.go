@@ -28,7 +28,7 @@ func (b *Buffer) Diagnose(ctx context.Context) []buffer.Finding {
 	if ready {
 		d.waiting(ctx)
 	}
-	d.pragmas(ctx)
+	d.journal(ctx)
 	d.integrity(ctx)
 	b.upkeep.diagnose(ctx, &d)
 	return d.findings
@@ -126,32 +126,20 @@ func (d *diagnosis) waiting(ctx context.Context) {
 	}
 }
 
-const pragmasSQL = `
-SELECT (SELECT journal_mode FROM pragma_journal_mode), (SELECT timeout FROM pragma_busy_timeout)`
+const journalModeSQL = `
+PRAGMA journal_mode`
 
-// pragmas adds how readers and writers block each other.
-func (d *diagnosis) pragmas(ctx context.Context) {
-	const (
-		journal    = "journal_mode"
-		busy       = "busy_timeout"
-		minTimeout = 1000
-	)
-	var (
-		mode    string
-		timeout int
-	)
-	if d.failed(journal, d.b.db.QueryRowContext(ctx, pragmasSQL).Scan(&mode, &timeout)) {
-		return
-	}
-	if mode != "wal" {
-		d.warn(journal, "it is "+mode+"; readers and the writer block each other", walSQL)
-	} else {
-		d.ok(journal, "write-ahead log: readers and the writer do not block each other")
-	}
-	if timeout < minTimeout {
-		d.warn(busy, fmt.Sprintf("the relay waits %d ms for the application's transactions", timeout), "report it: the relay sets this itself")
-	} else {
-		d.ok(busy, fmt.Sprintf("the relay waits %d ms for the application's transactions", timeout))
+// journal adds whether readers and writers block each other.
+func (d *diagnosis) journal(ctx context.Context) {
+	const about = "journal_mode"
+	var mode string
+	err := d.b.db.QueryRowContext(ctx, journalModeSQL).Scan(&mode)
+	switch {
+	case d.failed(about, err):
+	case mode != "wal":
+		d.warn(about, "it is "+mode+"; readers and the writer block each other", walSQL)
+	default:
+		d.ok(about, "write-ahead log: readers and the writer do not block each other")
 	}
 }
 

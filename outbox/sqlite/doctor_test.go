@@ -50,7 +50,7 @@ func TestDiagnose_SoundFile(t *testing.T) {
 	if some := bad(found); len(some) > 0 {
 		t.Errorf("in a file that is as it should be it finds %+v", some)
 	}
-	for _, about := range []string{"tables", "claim", "journal_mode", "busy_timeout", "integrity", "indexes", "claim plan"} {
+	for _, about := range []string{"tables", "claim", "journal_mode", "integrity", "indexes", "claim plan"} {
 		if find(found, buffer.LevelOK, about, "") == nil {
 			t.Errorf("it does not say that it looked at %s: %+v", about, found)
 		}

@@ -8,18 +8,76 @@ import (
 	"slices"
 	"time"
 
+	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/claimmode"
+	"github.com/outboxrelay/relay/outbox/internal/idset"
 	"github.com/outboxrelay/relay/outbox/internal/outcomes"
 	"github.com/outboxrelay/relay/outbox/sqlite/internal/db"
 )
 
-// ledger is the rows of outbox_batches of one buffer: b's table, or its dead-letter queue.
+// ledger is the rows of outbox_batches of one buffer: b's table, or its dead-letter queue. Both embed
+// it for the methods that change nothing else.
 type ledger struct {
 	b      *Buffer
 	buffer string
 }
 
-func (b *Buffer) ledger() ledger { return ledger{b, b.config.Table} }
+// newLease returns the lease of a batch that is being claimed.
+func (l ledger) newLease(lease time.Duration) *buffer.Lease {
+	return &buffer.Lease{
+		Batch:   buffer.Batch{GroupID: buffer.NewGroupID(), Pipeline: l.b.config.Pipeline},
+		LeaseNo: 1, UnfinishedLeases: 1, Ends: db.LeaseEnd(time.Now(), lease),
+	}
+}
+
+// leased returns the batch of a transaction that leased it; nil if it found nothing.
+func leased(batch *buffer.Lease, err error) (*buffer.Lease, error) {
+	if errors.Is(err, errNothing) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	batch.ClaimedLocal = time.Now()
+	return batch, nil
+}
+
+const openLedgerSQL = `
+INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
+                            attempts, outages, events, first_id, last_id, oldest_at, members, newest_at)
+VALUES (?1, ?2, ?3, 'leased', 1, strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?4), ?5, 1,
+        0, 0, ?6, ?7, ?8, ?9, ?10, ?11)
+RETURNING claimed_at`
+
+// open writes the ledger row of the batch's events, by range with members, or by stamp if members is nil. at
+// returns an event's time.
+func (l ledger) open(ctx context.Context, tx transaction, batch *buffer.Lease, lease time.Duration, members idset.Set, at func(*outbox.Event) time.Time) error {
+	batch.FirstID, batch.LastID = batch.Events[0].ID, batch.Events[len(batch.Events)-1].ID
+	oldest := at(&batch.Events[0])
+	newest := oldest
+	for i := range batch.Events {
+		if t := at(&batch.Events[i]); t.Before(oldest) {
+			oldest = t
+		} else if t.After(newest) {
+			newest = t
+		}
+	}
+	args := []any{
+		batch.GroupID.String(), l.buffer, claimmode.Stamp, db.Seconds(lease), l.b.config.Owner,
+		len(batch.Events), batch.FirstID, batch.LastID, oldest.Format(db.TimeFormat), nil, nil,
+	}
+	if members != nil {
+		args[2], args[9], args[10] = claimmode.Range, members.JSON(), newest.Format(db.TimeFormat)
+	}
+	var claimedAt string
+	if err := tx.row(ctx, openLedgerSQL, args...).Scan(&claimedAt); err != nil {
+		return err
+	}
+	var err error
+	batch.ClaimedAt, err = time.Parse(db.TimeFormat, claimedAt)
+	return err
+}
 
 const takeOverSQL = `
 UPDATE outbox_batches
@@ -70,14 +128,7 @@ func (l ledger) takeOver(ctx context.Context, lease time.Duration,
 		}
 		return load(tx, batch, in, count)
 	})
-	if errors.Is(err, errNothing) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	batch.ClaimedLocal = time.Now()
-	return batch, nil
+	return leased(batch, err)
 }
 
 // A waiting batch has no owner, whatever its lease_no.
@@ -85,7 +136,8 @@ const renewSQL = `
 UPDATE outbox_batches SET due_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?1)
 WHERE buffer = ?2 AND group_id = ?3 AND lease_no = ?4 AND state <> 'waiting'`
 
-func (l ledger) renew(ctx context.Context, batch *buffer.Lease, lease time.Duration) error {
+// Renew implements buffer.Claimer.
+func (l ledger) Renew(ctx context.Context, batch *buffer.Lease, lease time.Duration) error {
 	end := db.LeaseEnd(time.Now(), lease)
 	err := l.b.write(ctx, "renewing a lease", func(tx transaction) error {
 		return fenced(tx.exec(ctx, renewSQL, db.Seconds(lease), l.buffer, batch.GroupID.String(), batch.LeaseNo))
@@ -158,7 +210,8 @@ func (l ledger) settle(ctx context.Context, batch *buffer.Lease, all []buffer.Ou
 // deleteAgain is how long a batch marked delivered waits before its delete is tried again.
 const deleteAgain = time.Second
 
-func (l ledger) markDelivered(ctx context.Context, batch *buffer.Lease, delivered []int64) error {
+// MarkDelivered implements buffer.Settler.
+func (l ledger) MarkDelivered(ctx context.Context, batch *buffer.Lease, delivered []int64) error {
 	return l.b.write(ctx, "marking a batch delivered", func(tx transaction) error {
 		return fenced(tx.exec(ctx, markDeliveredSQL, l.buffer, batch.GroupID.String(), batch.LeaseNo, idsArg(delivered), db.Seconds(deleteAgain)))
 	})
@@ -168,17 +221,6 @@ func (l ledger) markDelivered(ctx context.Context, batch *buffer.Lease, delivere
 func originsOf(batch *buffer.Lease) (string, error) {
 	text, err := json.Marshal(append(slices.Clone(batch.Origins), batch.GroupID))
 	return string(text), err
-}
-
-// scanClock reads a row that is the database's clock.
-func scanClock(row *sql.Row, at *time.Time) error {
-	var text string
-	if err := row.Scan(&text); err != nil {
-		return err
-	}
-	var err error
-	*at, err = time.Parse(db.TimeFormat, text)
-	return err
 }
 
 const (
@@ -196,13 +238,15 @@ WHERE due_at > strftime('%Y-%m-%dT%H:%M:%fZ', 'now') AND group_id IN (
   ORDER BY due_at LIMIT ?3)`
 )
 
-func (l ledger) deferredAddresses(ctx context.Context) ([]string, error) {
+// DeferredAddresses implements buffer.Deferrer.
+func (l ledger) DeferredAddresses(ctx context.Context) ([]string, error) {
 	rows, err := l.b.db.QueryContext(ctx, deferredAddressesSQL, l.buffer)
 	addresses, err := db.Column[string](rows, err)
 	return addresses, l.b.explain(ctx, "listing deferred addresses", err)
 }
 
-func (l ledger) retryNow(ctx context.Context, address string, limit int) (due int, err error) {
+// RetryNow implements buffer.Deferrer.
+func (l ledger) RetryNow(ctx context.Context, address string, limit int) (due int, err error) {
 	if limit == 0 {
 		limit = -1 // all
 	}

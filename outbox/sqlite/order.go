@@ -68,7 +68,7 @@ func (b *Buffer) takeInOrder(ctx context.Context, tx transaction, batch *buffer.
 	if err := b.loadPicked(ctx, tx, batch, ids); err != nil {
 		return err
 	}
-	if err := b.openLedger(ctx, tx, batch, lease, nil); err != nil {
+	if err := b.open(ctx, tx, batch, lease, nil, createdAt); err != nil {
 		return err
 	}
 	if _, err := tx.exec(ctx, stampPickedSQL, batch.GroupID.String(), idset.JSONIDs(ids)); err != nil {
@@ -120,26 +120,17 @@ func (b *Buffer) pickInOrder(ctx context.Context, tx transaction, from int64, si
 }
 
 const heldLanesSQL = `
-SELECT lanes FROM outbox_batches WHERE buffer = ?1 AND lanes NOT IN ('[]', 'null')`
+SELECT DISTINCT held.value FROM outbox_batches AS l, json_each(l.lanes) AS held WHERE l.buffer = ?1`
 
 // heldLanes returns the lanes of all live batches.
 func (b *Buffer) heldLanes(ctx context.Context, tx transaction) (map[uint32]bool, error) {
 	rows, err := tx.rows(ctx, heldLanesSQL, b.config.Table)
-	texts, err := db.Column[string](rows, err)
-	if err != nil {
-		return nil, err
+	lanes, err := db.Column[uint32](rows, err)
+	held := make(map[uint32]bool, len(lanes))
+	for _, l := range lanes {
+		held[l] = true
 	}
-	held := map[uint32]bool{}
-	for _, text := range texts {
-		var lanes []uint32
-		if err := json.Unmarshal([]byte(text), &lanes); err != nil {
-			return nil, err
-		}
-		for _, l := range lanes {
-			held[l] = true
-		}
-	}
-	return held, nil
+	return held, err
 }
 
 const (
@@ -187,54 +178,25 @@ func (b *Buffer) fillLanes(ctx context.Context, tx transaction) error {
 	return nil
 }
 
-const (
-	dueSQL = `
-SELECT group_id, first_id, CASE state WHEN 'delivered' THEN '' ELSE coalesce(json_extract(origins, '$[0]'), '') END
-FROM outbox_batches
+// The parts of one batch have the first of their origins in common. Parts that share a key are taken in the
+// order of their first ids: delivery splits so that this is the order of the keys that they share. A batch
+// marked delivered waits for no other, because its events are only deleted.
+const dueInOrderSQL = `
+SELECT group_id FROM outbox_batches AS l
 WHERE buffer = ?1 AND claim IN ('stamp', 'range') AND due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
-ORDER BY due_at`
+  AND (state = 'delivered' OR NOT EXISTS (
+    SELECT 1 FROM outbox_batches AS part, json_each(part.lanes) AS held
+    WHERE part.buffer = ?1 AND json_extract(part.origins, '$[0]') = json_extract(l.origins, '$[0]') AND part.first_id < l.first_id
+      AND held.value IN (SELECT value FROM json_each(l.lanes))))
+ORDER BY due_at LIMIT 1`
 
-	// The batch itself comes last.
-	siblingsSQL = `
-SELECT coalesce(lanes, '[]') FROM outbox_batches
-WHERE buffer = ?1 AND origins <> '[]' AND json_extract(origins, '$[0]') = ?2 AND first_id <= ?3
-ORDER BY first_id`
-)
-
-// dueBatch is a candidate for a take over. root is the first of its origins; "" if it need not wait for
-// another batch, because what was delivered is only deleted.
-type dueBatch struct {
-	group   string
-	firstID int64
-	root    string
-}
-
-// dueInOrder returns the group_id of the batch that has been due longest and waits for no other. The
-// parts of one batch may share keys. They have the first of their origins in common, and parts
-// that share a key are taken in the order of their first ids: delivery splits so that this is
-// the order of the keys that they share.
-func (b *Buffer) dueInOrder(ctx context.Context, tx transaction) (string, error) {
-	rows, err := tx.rows(ctx, dueSQL, b.config.Table)
-	due, err := db.All(rows, err, func(rows *sql.Rows, one *dueBatch) error {
-		return rows.Scan(&one.group, &one.firstID, &one.root)
-	})
-	if err != nil {
-		return "", err
+// dueInOrder returns the group_id of the batch that has been due longest and waits for no other.
+func (b *Buffer) dueInOrder(ctx context.Context, tx transaction) (group string, err error) {
+	err = tx.row(ctx, dueInOrderSQL, b.config.Table).Scan(&group)
+	if errors.Is(err, sql.ErrNoRows) {
+		return "", errNothing
 	}
-	for _, one := range due {
-		if one.root == "" {
-			return one.group, nil
-		}
-		rows, err := tx.rows(ctx, siblingsSQL, b.config.Table, one.root, one.firstID)
-		lanes, err := db.Column[string](rows, err)
-		if err != nil {
-			return "", err
-		}
-		if waits, err := lastSharesLane(lanes); err != nil || !waits {
-			return one.group, err
-		}
-	}
-	return "", errNothing
+	return group, err
 }
 
 // countDue returns due, or 0 if all of those batches wait for others: otherwise the pipeline would
@@ -248,25 +210,6 @@ func (b *Buffer) countDue(ctx context.Context, due int) (int, error) {
 		return 0, nil
 	}
 	return due, err
-}
-
-// lastSharesLane reports whether the last of some JSON arrays has an element of the others.
-func lastSharesLane(texts []string) (bool, error) {
-	sets := make([][]uint32, len(texts))
-	for i, text := range texts {
-		if err := json.Unmarshal([]byte(text), &sets[i]); err != nil {
-			return false, err
-		}
-	}
-	last := len(sets) - 1
-	for _, set := range sets[:max(0, last)] {
-		for _, one := range set {
-			if slices.Contains(sets[last], one) {
-				return true, nil
-			}
-		}
-	}
-	return false, nil
 }
 
 // peekInOrder fills in the events that a claim would take first.

@@ -2,10 +2,10 @@ package sqlite
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
+	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/idset"
 	"github.com/outboxrelay/relay/outbox/sqlite/internal/db"
@@ -15,17 +15,17 @@ import (
 // DeadLetterQueue is the dead letters of a pipeline as the buffer of its dead-letter hook. A claim stamps
 // hook_group_id on dead letters; the batch is in the ledger under a buffer name of its own.
 type DeadLetterQueue struct {
-	b      *Buffer
+	ledger
 	cursor watermark.Cursor // says only when to sweep
 }
 
 // DeadLetterQueue returns the queue of b's pipeline. It shares b's connections.
-func (b *Buffer) DeadLetterQueue() buffer.Queue { return &DeadLetterQueue{b: b} }
+func (b *Buffer) DeadLetterQueue() buffer.Queue {
+	return &DeadLetterQueue{ledger: ledger{b, b.config.Table + queueSuffix}}
+}
 
 // queueSuffix makes the buffer name of a dead-letter queue in the ledger.
 const queueSuffix = " dead letters"
-
-func (q *DeadLetterQueue) ledger() ledger { return ledger{q.b, q.b.config.Table + queueSuffix} }
 
 // Check implements buffer.Inspector.
 func (q *DeadLetterQueue) Check(ctx context.Context) error { return q.b.Check(ctx) }
@@ -43,20 +43,11 @@ GROUP BY event_id ORDER BY event_id LIMIT ?2`
 	stampDeadLettersSQL = `
 UPDATE outbox_dead_letters SET hook_group_id = ?1
 WHERE rowid IN (SELECT value FROM json_each(?2))`
-
-	openQueueLedgerSQL = `
-INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
-                            attempts, outages, events, first_id, last_id, oldest_at)
-VALUES (?1, ?2, 'stamp', 'leased', 1, strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?3), ?4, 1,
-        0, 0, ?5, ?6, ?7, ?8)
-RETURNING claimed_at`
 )
 
 // Claim implements buffer.Claimer. The column of the payloads is not JSON, so PayloadIsJSON is false.
 func (q *DeadLetterQueue) Claim(ctx context.Context, limit int, lease time.Duration) (*buffer.Lease, error) {
-	batch := &buffer.Lease{
-		Batch: buffer.Batch{GroupID: buffer.NewGroupID(), Pipeline: q.b.config.Pipeline}, LeaseNo: 1, UnfinishedLeases: 1, Ends: db.LeaseEnd(time.Now(), lease),
-	}
+	batch := q.newLease(lease)
 	err := q.b.write(ctx, "claiming dead letters", func(tx transaction) error {
 		rows, err := tx.rows(ctx, pickDeadLettersSQL, q.b.config.Pipeline, limit)
 		events, rowids, err := scanDeadLetters(rows, err, limit)
@@ -66,27 +57,13 @@ func (q *DeadLetterQueue) Claim(ctx context.Context, limit int, lease time.Durat
 		if len(events) == 0 {
 			return errNothing
 		}
-		batch.Events, batch.FirstID, batch.LastID = events, events[0].ID, events[len(events)-1].ID
+		batch.Events = events
 		if _, err := tx.exec(ctx, stampDeadLettersSQL, batch.GroupID.String(), idset.JSONIDs(rowids)); err != nil {
 			return err
 		}
-		oldest := events[0].DeadLetter.DiedAt
-		for i := range events {
-			if at := events[i].DeadLetter.DiedAt; at.Before(oldest) {
-				oldest = at
-			}
-		}
-		return scanClock(tx.row(ctx, openQueueLedgerSQL, batch.GroupID.String(), q.ledger().buffer, db.Seconds(lease), q.b.config.Owner,
-			len(events), batch.FirstID, batch.LastID, oldest.Format(db.TimeFormat)), &batch.ClaimedAt)
+		return q.open(ctx, tx, batch, lease, nil, func(e *outbox.Event) time.Time { return e.DeadLetter.DiedAt })
 	})
-	if errors.Is(err, errNothing) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	batch.ClaimedLocal = time.Now()
-	return batch, nil
+	return leased(batch, err)
 }
 
 const deadLettersOfSQL = `
@@ -97,16 +74,11 @@ ORDER BY event_id`
 
 // TakeOver implements buffer.Claimer.
 func (q *DeadLetterQueue) TakeOver(ctx context.Context, lease time.Duration) (*buffer.Lease, error) {
-	return q.ledger().takeOver(ctx, lease, func(tx transaction, batch *buffer.Lease, _ holding, count int) error {
+	return q.takeOver(ctx, lease, func(tx transaction, batch *buffer.Lease, _ holding, count int) error {
 		rows, err := tx.rows(ctx, deadLettersOfSQL, batch.GroupID.String(), q.b.config.Pipeline)
 		batch.Events, _, err = scanDeadLetters(rows, err, count)
 		return err
 	})
-}
-
-// Renew implements buffer.Claimer.
-func (q *DeadLetterQueue) Renew(ctx context.Context, batch *buffer.Lease, lease time.Duration) error {
-	return q.ledger().renew(ctx, batch, lease)
 }
 
 // ?3 is the event ids meant as a JSON array, or NULL for all of the batch.
@@ -132,8 +104,7 @@ HAVING count(*) > 0`
 
 // Settle implements buffer.Settler.
 func (q *DeadLetterQueue) Settle(ctx context.Context, batch *buffer.Lease, all []buffer.Outcome) error {
-	l := q.ledger()
-	return l.settle(ctx, batch, all, func(tx transaction, _ holding, o *buffer.Outcome) error {
+	return q.settle(ctx, batch, all, func(tx transaction, _ holding, o *buffer.Outcome) error {
 		which := []any{batch.GroupID.String(), q.b.config.Pipeline, idsArg(o.IDs)}
 		switch o.Verdict {
 		case buffer.Delivered:
@@ -147,27 +118,12 @@ func (q *DeadLetterQueue) Settle(ctx context.Context, batch *buffer.Lease, all [
 			if err != nil {
 				return err
 			}
-			_, err = tx.exec(ctx, openQueuePartSQL, o.GroupID.String(), l.buffer, db.Seconds(o.After), q.b.config.Owner,
+			_, err = tx.exec(ctx, openQueuePartSQL, o.GroupID.String(), q.buffer, db.Seconds(o.After), q.b.config.Owner,
 				o.Attempts, o.Outages, origins, o.Error, o.Address, q.b.config.Pipeline)
 			return err
 		}
 		return fmt.Errorf("settling batch %s of dead letters: verdict is %v; expected delivered or retry", batch.GroupID, o.Verdict)
 	})
-}
-
-// MarkDelivered implements buffer.Settler.
-func (q *DeadLetterQueue) MarkDelivered(ctx context.Context, batch *buffer.Lease, delivered []int64) error {
-	return q.ledger().markDelivered(ctx, batch, delivered)
-}
-
-// DeferredAddresses implements buffer.Deferrer.
-func (q *DeadLetterQueue) DeferredAddresses(ctx context.Context) ([]string, error) {
-	return q.ledger().deferredAddresses(ctx)
-}
-
-// RetryNow implements buffer.Deferrer.
-func (q *DeadLetterQueue) RetryNow(ctx context.Context, address string, limit int) (int, error) {
-	return q.ledger().retryNow(ctx, address, limit)
 }
 
 const (
@@ -220,7 +176,7 @@ func (q *DeadLetterQueue) CountBacklog(ctx context.Context, limit int) (buffer.B
 		}
 	}
 	var backlog buffer.Backlog
-	err := q.b.db.QueryRowContext(ctx, countQueueSQL, q.ledger().buffer, q.b.config.Pipeline, limit).
+	err := q.b.db.QueryRowContext(ctx, countQueueSQL, q.buffer, q.b.config.Pipeline, limit).
 		Scan(&backlog.Unclaimed, &backlog.Due, &backlog.Waiting, &backlog.Delivered)
 	return backlog, q.b.explain(ctx, "counting unnotified dead letters", err)
 }
@@ -248,11 +204,8 @@ func (q *DeadLetterQueue) Status(ctx context.Context) (buffer.Status, error) {
 		s      buffer.Status
 		oldest float64
 	)
-	err := q.b.db.QueryRowContext(ctx, queueStatusSQL, q.ledger().buffer, q.b.config.Pipeline).
+	err := q.b.db.QueryRowContext(ctx, queueStatusSQL, q.buffer, q.b.config.Pipeline).
 		Scan(&s.Pending, &oldest, &s.Leased, &s.Waiting, &s.Delivered)
-	if err != nil {
-		return buffer.Status{}, q.b.explain(ctx, "reading the status of dead letters", err)
-	}
 	s.OldestPending = max(0, time.Duration(oldest*float64(time.Second)))
-	return s, nil
+	return s, q.b.explain(ctx, "reading the status of dead letters", err)
 }

@@ -60,8 +60,5 @@ func (b *Buffer) TakeToken(ctx context.Context, name string, requests int, per t
 		_, err = tx.exec(ctx, setNextAtSQL, name, next.Add(every).UTC().Format("2006-01-02T15:04:05.000000000Z"))
 		return err
 	})
-	if err != nil {
-		return 0, err
-	}
-	return wait, nil
+	return wait, err
 }

@@ -70,10 +70,7 @@ func (r *relayTable) replay(ctx context.Context, args []any, limit int) (replaye
 		}
 		return b.fillLanes(ctx, tx)
 	})
-	if err != nil {
-		return 0, err
-	}
-	return replayed, nil
+	return replayed, err
 }
 
 // openReplayed closes the dead letters whose events were put back and makes a batch of the events.

@@ -11,7 +11,7 @@ import (
 
 // TakeOver implements buffer.Claimer.
 func (b *Buffer) TakeOver(ctx context.Context, lease time.Duration) (*buffer.Lease, error) {
-	batch, err := b.ledger().takeOver(ctx, lease, func(tx transaction, batch *buffer.Lease, in holding, count int) error {
+	batch, err := b.takeOver(ctx, lease, func(tx transaction, batch *buffer.Lease, in holding, count int) error {
 		return b.events.load(ctx, tx, batch, in, count)
 	})
 	if batch != nil {
@@ -20,36 +20,16 @@ func (b *Buffer) TakeOver(ctx context.Context, lease time.Duration) (*buffer.Lea
 	return batch, err
 }
 
-// Renew implements buffer.Claimer.
-func (b *Buffer) Renew(ctx context.Context, batch *buffer.Lease, lease time.Duration) error {
-	return b.ledger().renew(ctx, batch, lease)
-}
-
 // Settle implements buffer.Settler. No row is ever locked by itself here, so a batch that is marked
 // delivered is settled like any other, and ErrLocked never comes.
 func (b *Buffer) Settle(ctx context.Context, batch *buffer.Lease, all []buffer.Outcome) error {
-	return b.ledger().settle(ctx, batch, all, func(tx transaction, in holding, o *buffer.Outcome) error {
+	return b.settle(ctx, batch, all, func(tx transaction, in holding, o *buffer.Outcome) error {
 		which := in.extent(batch, o.IDs)
 		if o.Verdict == buffer.Retry {
 			return b.retryPart(ctx, tx, batch, in, which, o)
 		}
 		return b.events.remove(ctx, tx, batch, which, o)
 	})
-}
-
-// MarkDelivered implements buffer.Settler.
-func (b *Buffer) MarkDelivered(ctx context.Context, batch *buffer.Lease, delivered []int64) error {
-	return b.ledger().markDelivered(ctx, batch, delivered)
-}
-
-// DeferredAddresses implements buffer.Deferrer.
-func (b *Buffer) DeferredAddresses(ctx context.Context) ([]string, error) {
-	return b.ledger().deferredAddresses(ctx)
-}
-
-// RetryNow implements buffer.Deferrer.
-func (b *Buffer) RetryNow(ctx context.Context, address string, limit int) (int, error) {
-	return b.ledger().retryNow(ctx, address, limit)
 }
 
 // ?1 to ?5 are an extent.
