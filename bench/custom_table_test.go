@@ -28,8 +28,7 @@ INSERT INTO contact_activity_events (contact_activity_id) SELECT id FROM contact
 
 	projectSQL = `
 SELECT e.id, a.topic, a.payload
-FROM contact_activity_events e JOIN contact_activities a ON a.id = e.contact_activity_id
-WHERE e.group_id = $1`
+FROM {events} e JOIN contact_activities a ON a.id = e.contact_activity_id`
 )
 
 // BenchmarkProjection drains to Redis: the relay's own table by range and by stamp,

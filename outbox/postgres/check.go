@@ -162,9 +162,7 @@ func (b *Buffer) Check(ctx context.Context) error {
 		t.own = mine.own(b.config.Own)
 		t.sequence = cmp.Or(t.own.number.sequence, pg.Null)
 		t.names = strings.NewReplacer(append(t.own.words(events.Quoted, strings.TrimSuffix(others[0].Quoted, "outbox_batches")+"outbox_numbers", t.letterOID), names...)...)
-		if err := b.shadow(ctx, t, events); err != nil {
-			return b.db.ConnectError(err)
-		}
+		t.own.project, t.own.uses = b.projectOf(t)
 		return b.register(ctx, t)
 	}
 	if t.rangeIneligible, err = b.rangeIneligible(ctx, t); err != nil {

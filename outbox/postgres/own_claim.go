@@ -10,6 +10,7 @@ import (
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/claimmode"
+	"github.com/outboxrelay/relay/outbox/internal/projection"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/watermark"
 )
@@ -49,7 +50,7 @@ func (b *Buffer) claimOwn(ctx context.Context, t *table, limit int, lease time.D
 	}
 	var (
 		groupID = buffer.NewGroupID()
-		p       = newProjection(t, groupID).within(ctx, lease)
+		p       = newProjecting(t, groupID).within(ctx, lease)
 		clock   time.Time
 		mode    string
 		until   = time.Now().Add(lease)
@@ -76,7 +77,7 @@ func (b *Buffer) claimOwn(ctx context.Context, t *table, limit int, lease time.D
 		steps = append(steps, pg.Step{Prepare: true, SQL: t.sql(numbersSQL), Args: []string{groupID.String()}, Row: p.number})
 	}
 	steps = append(steps, pg.Step{SQL: "COMMIT"})
-	err = b.project(ctx, p, append(steps, b.projecting(p)...))
+	err = b.project(ctx, p, append(steps, b.projectSteps(p)...))
 	switch {
 	case err != nil:
 		return nil, 0, err
@@ -85,7 +86,7 @@ func (b *Buffer) claimOwn(ctx context.Context, t *table, limit int, lease time.D
 	case len(p.Events) == 0:
 		return nil, lastValue, nil
 	}
-	b.readRows(ctx, p)
+	b.readUnprojected(ctx, p)
 	return b.projected(p, buffer.Lease{
 		Batch: buffer.Batch{GroupID: groupID}, LeaseNo: 1, Ends: until, UnfinishedLeases: 1,
 		ClaimedAt: clock, ClaimedLocal: time.Now(),
@@ -94,7 +95,7 @@ func (b *Buffer) claimOwn(ctx context.Context, t *table, limit int, lease time.D
 
 // claimed takes a row of a claim: an event's number, the key by which the projection
 // names it where that is another, and when it was inserted.
-func (p *projection) claimed(v [][]byte) error {
+func (p *projecting) claimed(v [][]byte) error {
 	e := outbox.Event{ID: pg.ReadInt8(v[0]), Topic: p.own.topic, CreatedAt: pg.ReadTime(v[2])}
 	if v[1] != nil {
 		name := string(v[1])
@@ -114,7 +115,7 @@ func (p *projection) claimed(v [][]byte) error {
 }
 
 // number gives the events their numbers, by the ledger's list of them.
-func (p *projection) number(v [][]byte) error {
+func (p *projecting) number(v [][]byte) error {
 	numbers := make(map[uuid.UUID]int64, len(p.Events))
 	next := pg.ReadInt8(v[0])
 	pg.ReadArray(v[1], func(key []byte) {
@@ -128,7 +129,7 @@ func (p *projection) number(v [][]byte) error {
 }
 
 // sort puts the events in the order of their ids.
-func (p *projection) sort() {
+func (p *projecting) sort() {
 	slices.SortFunc(p.Events, func(a, b outbox.Event) int { return cmp.Compare(a.ID, b.ID) })
 	if p.own.key.oid == pg.OIDUUID {
 		p.uuids = make(map[uuid.UUID]int64, len(p.Events))
@@ -139,9 +140,9 @@ func (p *projection) sort() {
 }
 
 // projected completes a batch.
-func (b *Buffer) projected(p *projection, batch buffer.Lease) *buffer.Lease {
+func (b *Buffer) projected(p *projecting, batch buffer.Lease) *buffer.Lease {
 	batch.Pipeline, batch.Events = b.config.Pipeline, p.Events
-	batch.Projected, batch.ProjectErr, batch.PayloadIsJSON = true, p.err, p.err != nil || p.payload != payloadBytes
+	batch.Projected, batch.ProjectErr, batch.PayloadIsJSON = true, p.err, p.err != nil || p.payload != projection.Bytes
 	if n := len(p.Events); n > 0 && batch.FirstID == 0 && batch.LastID == 0 {
 		batch.FirstID, batch.LastID = p.Events[0].ID, p.Events[n-1].ID
 	}
@@ -156,7 +157,7 @@ own_taken`
 // takeOverOwn is TakeOver for a table of the user's own. What is sent was never stored:
 // it is projected again.
 func (b *Buffer) takeOverOwn(ctx context.Context, t *table, lease time.Duration) (*buffer.Lease, error) {
-	p := newProjection(t, uuid.Nil)
+	p := newProjecting(t, uuid.Nil)
 	batch, err := b.takeOver(ctx, t, lease, &p.EventDecoder, p.claimed, takeOverOwnSQL)
 	if err != nil || batch == nil {
 		return nil, err
@@ -165,46 +166,10 @@ func (b *Buffer) takeOverOwn(ctx context.Context, t *table, lease time.Duration)
 	p.groupID = batch.GroupID
 	// What was delivered is only deleted, unless it is to be remembered.
 	if len(p.Events) > 0 && (!batch.DeliveryRecorded() || t.archive) {
-		if err := b.project(ctx, p, b.projecting(p.within(ctx, lease))); err != nil {
+		if err := b.project(ctx, p, b.projectSteps(p.within(ctx, lease))); err != nil {
 			return nil, b.explain(ctx, "projecting a batch that was taken over", err)
 		}
-		b.readRows(ctx, p)
+		b.readUnprojected(ctx, p)
 	}
 	return b.projected(p, *batch), nil
-}
-
-// rowsSQL are the rows of events that the projection did not return.
-const rowsSQL = `
-SELECT own_uuid, own_id::bigint, own_json::text FROM outbox_events e
-WHERE e.group_id = $1::uuid AND own_find = ANY ($2::own_finds)`
-
-// readRows fills in what is known of events that there is nothing to send of. A batch
-// that is held is handed out even where that cannot be read: a letter has the row anyway.
-func (b *Buffer) readRows(ctx context.Context, p *projection) {
-	var missing []int64
-	for i := range p.Events {
-		if e := &p.Events[i]; e.NoProjection && e.Payload == nil {
-			e.Payload = []byte("null") // its row is gone too
-			missing = append(missing, e.ID)
-		}
-	}
-	if len(missing) == 0 {
-		return
-	}
-	//nolint:errcheck // see above
-	b.db.Transact(ctx, pg.ReadTx(min(b.db.StatementTimeout, p.limit), pg.PlanGeneric...), pg.Step{
-		SQL: p.table.sql(rowsSQL), Args: []string{p.groupID.String(), p.own.finds(&buffer.Lease{Batch: buffer.Batch{Events: p.Events}}, missing)}, Row: p.unprojected,
-	})
-}
-
-// unprojected takes a row of rowsSQL.
-func (p *projection) unprojected(v [][]byte) error {
-	id := pg.ReadInt8(v[1])
-	if v[0] != nil && !p.own.numbered() {
-		id = p.uuids[uuid.UUID(v[0])]
-	}
-	if e := eventOf(p.Events, id); e != nil && e.NoProjection {
-		e.Payload = slices.Clone(v[2])
-	}
-	return nil
 }

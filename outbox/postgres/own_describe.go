@@ -2,34 +2,62 @@ package postgres
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"unicode/utf8"
 
-	"github.com/outboxrelay/relay/outbox/postgres/internal/catalog"
-	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
-
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/outboxrelay/relay/outbox/internal/projection"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/catalog"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
-// checkProjection has the server read the projection, which runs nothing: whether it is
-// SQL, and what it returns.
+// {events} stands for one of these SELECTs. The ledger row says where the rows of the batch are.
+const (
+	rowsByIDSQL = `
+SELECT e.* FROM outbox_events e
+WHERE own_find BETWEEN (SELECT first_id FROM outbox_batches WHERE group_id = $1) AND (SELECT last_id FROM outbox_batches WHERE group_id = $1)
+  AND e.group_id = $1`
+
+	rowsByUUIDSQL = `
+SELECT e.* FROM outbox_events e
+WHERE own_find = ANY ((SELECT uuids FROM outbox_batches WHERE group_id = $1)::uuid[]) AND e.group_id = $1`
+
+	// This one only describes them, before the relay's tables exist.
+	rowsDescribedSQL = `
+SELECT e.* FROM outbox_events e WHERE e.group_id = $1`
+)
+
+// projectOf returns the projection with the rows of the batch for {events}, and whether it uses them.
+func (b *Buffer) projectOf(t *table) (project string, uses bool) {
+	rows := rowsByUUIDSQL
+	if t.own.numbered() {
+		rows = rowsByIDSQL
+	}
+	return projection.Expand(b.config.Own.Project, t.sql(rows))
+}
+
+// checkProjection adds what is wrong with the projection. The server parses and plans it, and runs nothing of it.
 func (b *Buffer) checkProjection(ctx context.Context, t ownFacts, missing *catalog.Findings) error {
-	d, err := b.describe(ctx)
+	rows := strings.ReplaceAll(rowsDescribedSQL, "outbox_events", t.table.Quoted)
+	project, _ := projection.Expand(b.config.Own.Project, rows)
+	d, err := b.describe(ctx, project)
 	if err != nil {
-		return b.refusedToRead(ctx, err, t.table.Role, missing)
+		return b.refusedToRead(ctx, rows, err, t.table.Role, missing)
 	}
 	before := len(*missing)
 	if checkProjected(missing, d, t.column(b.config.Own.ID)); len(*missing) > before {
 		return nil
 	}
-	// What it reads is looked at when it is planned; nothing of it is run.
-	plan, err := b.planOf(ctx, b.config.Own.Project, uuid.Nil)
+	// Planning checks the privileges.
+	plan, err := b.planOf(ctx, project)
 	if err != nil {
-		return b.refusedToRead(ctx, err, t.table.Role, missing)
+		return b.refusedToRead(ctx, rows, err, t.table.Role, missing)
 	}
 	switch {
 	case plan.has("ModifyTable"):
@@ -40,14 +68,34 @@ func (b *Buffer) checkProjection(ctx context.Context, t ownFacts, missing *catal
 	return nil
 }
 
-// refusedToRead tells what the server has against a projection, where the error says that.
-func (b *Buffer) refusedToRead(ctx context.Context, err error, role string, missing *catalog.Findings) error {
+// planOf has the server plan a projection.
+func (b *Buffer) planOf(ctx context.Context, project string) (*planNode, error) {
+	var answer []byte
+	err := b.db.RoundTrip(ctx, []pg.Step{pg.ReadTx(b.db.StatementTimeout), {
+		SQL: "EXPLAIN (FORMAT JSON) " + project, Args: []string{uuid.Nil.String()},
+		UserSQL: func([]pgconn.FieldDescription) {}, Row: func(v [][]byte) error {
+			answer = slices.Clone(v[0])
+			return nil
+		},
+	}})
+	if err != nil {
+		return nil, err
+	}
+	var plans []struct{ Plan planNode }
+	if err := json.Unmarshal(answer, &plans); err != nil || len(plans) == 0 {
+		return nil, fmt.Errorf("EXPLAIN answered %.100q: %w", answer, err)
+	}
+	return &plans[0].Plan, nil
+}
+
+// refusedToRead adds what the server has against a projection, if the error is about that.
+func (b *Buffer) refusedToRead(ctx context.Context, rows string, err error, role string, missing *catalog.Findings) error {
 	pgErr, ok := errors.AsType[*pgconn.PgError](err)
 	if !ok || !pg.IsStatementError(err) {
 		return err
 	}
 	if pgErr.Code != pg.CodeNoPrivilege {
-		missing.Add(misread(b.config.Own.Project, pgErr), "correct source.project")
+		missing.Add(misread(b.config.Own.Project, rows, pgErr), "correct source.project")
 		return nil
 	}
 	mend, err := b.readable(ctx, pgErr.Message, role)
@@ -66,7 +114,7 @@ type described struct {
 
 // describe parses and describes the projection. Its parameter is a uuid; a second look,
 // at which nothing is said of that, tells whether it is used.
-func (b *Buffer) describe(ctx context.Context) (d described, err error) {
+func (b *Buffer) describe(ctx context.Context, project string) (d described, err error) {
 	ctx, cancel := context.WithTimeout(ctx, b.db.StatementTimeout)
 	defer cancel()
 	conn, err := b.db.Acquire(ctx)
@@ -75,12 +123,12 @@ func (b *Buffer) describe(ctx context.Context) (d described, err error) {
 	}
 	defer conn.Release()
 	pgConn := conn.Conn().PgConn()
-	statement, err := pgConn.Prepare(ctx, "", b.config.Own.Project, []uint32{pg.OIDUUID})
+	statement, err := pgConn.Prepare(ctx, "", project, []uint32{pg.OIDUUID})
 	if err != nil {
 		return d, err
 	}
 	d.columns, d.parameters = statement.Fields, len(statement.ParamOIDs)
-	if statement, err = pgConn.Prepare(ctx, "", b.config.Own.Project, nil); err == nil {
+	if statement, err = pgConn.Prepare(ctx, "", project, nil); err == nil {
 		d.parameters = len(statement.ParamOIDs)
 	} else if !pg.IsStatementError(err) {
 		return d, err
@@ -96,11 +144,11 @@ func (b *Buffer) describe(ctx context.Context) (d described, err error) {
 	return d, nil
 }
 
-// misread says what the server has against a projection, and where in it.
-func misread(project string, err *pgconn.PgError) string {
+// misread returns what the server has against a projection, and where in it. rows is what {events} was expanded to.
+func misread(project, rows string, err *pgconn.PgError) string {
 	where := ""
 	if err.Position > 0 {
-		line, column := place(project, int(err.Position))
+		line, column := place(project, rows, int(err.Position))
 		where = fmt.Sprintf(" at line %d, column %d", line, column)
 	}
 	text := "source.project is not right" + where + ": " + err.Message
@@ -110,69 +158,69 @@ func misread(project string, err *pgconn.PgError) string {
 	return text
 }
 
-// place is the line and the column of a text's position, all of which count characters
-// from 1.
-func place(text string, position int) (line, column int) {
+// place returns line and column of a position in the expanded projection. All three count characters from 1.
+func place(project, rows string, position int) (line, column int) {
 	line, column = 1, 1
-	for i, c := range text {
-		if utf8.RuneCountInString(text[:i]) >= position-1 {
-			break
+	for at := 1; at < position && project != ""; {
+		if rest, found := strings.CutPrefix(project, projection.Events); found {
+			if at += len("()") + utf8.RuneCountInString(rows); at <= position {
+				project, column = rest, column+len(projection.Events)
+			}
+			continue
 		}
-		if column++; c == '\n' {
+		c, size := utf8.DecodeRuneInString(project)
+		if at, project, column = at+1, project[size:], column+1; c == '\n' {
 			line, column = line+1, 1
 		}
 	}
 	return line, column
 }
 
-// projectedTypes are the types of the columns that a projection may return, nil where
-// every type has a text that will do, and what to say of others.
-var projectedTypes = [len(projectable)][]uint32{
-	columnPayload:   {pg.OIDJSONB, pg.OIDJSON, pg.OIDBytea, pg.OIDText, pg.OIDVarchar, pg.OIDBpchar, pg.OIDName, pg.OIDUnknown},
-	columnHeaders:   {pg.OIDJSONB, pg.OIDJSON, pg.OIDText, pg.OIDVarchar, pg.OIDUnknown},
-	columnCreatedAt: {pg.OIDTimestamp, pg.OIDTimestamptz},
-}
+// acceptedTypes are the types of the columns that a projection may return; nil if the text of every type
+// will do. expectedTypes describes them.
+var (
+	acceptedTypes = [len(projection.Names)][]uint32{
+		projection.Payload:   {pg.OIDJSONB, pg.OIDJSON, pg.OIDBytea, pg.OIDText, pg.OIDVarchar, pg.OIDBpchar, pg.OIDName, pg.OIDUnknown},
+		projection.Headers:   {pg.OIDJSONB, pg.OIDJSON, pg.OIDText, pg.OIDVarchar, pg.OIDUnknown},
+		projection.CreatedAt: {pg.OIDTimestamp, pg.OIDTimestamptz},
+	}
+	expectedTypes = [len(projection.Names)]string{
+		projection.Payload: "jsonb, json, bytea, or text that is JSON", projection.Headers: "json or jsonb", projection.CreatedAt: "timestamptz",
+	}
+)
 
-var projectedWanted = [len(projectable)]string{
-	columnPayload: "jsonb, json, bytea or JSON in a text", columnHeaders: "json or jsonb", columnCreatedAt: "timestamptz",
-}
-
-const mendProject = "correct source.project, which returns a row an event with columns id and payload, and perhaps topic, key, headers and created_at"
-
-// projection looks at what a projection returns.
+// checkProjected adds what is wrong with the columns and parameters of the projection.
 func checkProjected(f *catalog.Findings, d described, key ownColumn) {
+	const fix = "correct source.project, which returns a row an event with columns id and payload, and perhaps topic, key, headers and created_at"
 	switch {
 	case len(d.columns) == 0:
-		f.Add("source.project returns nothing, and a SELECT was expected", mendProject)
+		f.Add("source.project returns nothing; expected a SELECT", fix)
 		return
 	case d.parameters == 0:
-		f.Add("source.project does not use $1, its parameter, which is the group_id of the batch that it is run for", "end it with WHERE e.group_id = $1")
+		f.Add("source.project uses neither "+projection.Events+" nor $1, its parameter, so every batch would get every event", "write FROM "+projection.Events+" e in source.project")
 	case d.parameters > 1:
-		f.Add(fmt.Sprintf("source.project has %d parameters, and $1, the batch's group_id, is the only one there is", d.parameters), "end it with WHERE e.group_id = $1")
+		f.Add(fmt.Sprintf("source.project has %d parameters; expected only $1, the batch's group_id", d.parameters), "write FROM "+projection.Events+" e in source.project")
 	}
-	var seen [len(projectable)]bool
+	names := make([]string, len(d.columns))
 	for i, c := range d.columns {
-		at := slices.Index(projectable[:], c.Name)
-		switch {
-		case at < 0: // its own business
-			continue
-		case seen[at]:
-			f.Add("source.project returns two columns "+c.Name, mendProject)
-		case at == columnID && !sameKind(c.DataTypeOID, key):
-			f.Add(fmt.Sprintf("source.project returns an id that is %s, and the key %s is %s", d.types[i], key.quoted, key.kind), "return "+key.quoted+" AS id")
-		case projectedTypes[at] != nil && !slices.Contains(projectedTypes[at], c.DataTypeOID):
-			f.Add(fmt.Sprintf("source.project returns a column %s that is %s, and %s was expected", c.Name, d.types[i], projectedWanted[at]), mendProject)
-		}
-		seen[at] = true
+		names[i] = c.Name
 	}
-	for _, at := range []int{columnID, columnPayload} {
-		if !seen[at] {
-			f.Add("source.project returns no column "+projectable[at], mendProject)
+	columns, err := projection.Find(names)
+	if err != nil {
+		f.Add(err.Error(), fix)
+	}
+	for column, at := range columns {
+		switch {
+		case at < 0:
+		case column == projection.ID && !sameKind(d.columns[at].DataTypeOID, key):
+			f.Add(fmt.Sprintf("source.project returns column id of type %s; the key %s is %s", d.types[at], key.quoted, key.kind), "return "+key.quoted+" AS id")
+		case acceptedTypes[column] != nil && !slices.Contains(acceptedTypes[column], d.columns[at].DataTypeOID):
+			f.Add(fmt.Sprintf("source.project returns column %s of type %s; expected %s", projection.Names[column], d.types[at], expectedTypes[column]), fix)
 		}
 	}
 }
 
-// sameKind tells whether values of a type are a key's, or their texts.
+// sameKind reports whether values of a type, or their texts, are a key's.
 func sameKind(oid uint32, key ownColumn) bool {
 	switch oid {
 	case pg.OIDText, pg.OIDVarchar:

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/projection"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/catalog"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
@@ -34,7 +35,7 @@ func (e *examination) own(ctx context.Context, events catalog.Table) {
 	}
 	e.ownReferences(ctx, events)
 	e.ownTriggers(ctx, events)
-	e.ownShadow(ctx, events)
+	e.ownRows(ctx, events)
 	e.ownProjection(ctx)
 }
 
@@ -186,11 +187,7 @@ func (e *examination) ownProjection(ctx context.Context) {
 		of = fmt.Sprintf(", %d could not be sent (%s):", len(refused), strings.Join(refused, ", "))
 	}
 	if wrong != nil {
-		why, mend := wrong.Error(), "correct source.project"
-		if i := strings.LastIndex(why, ": "); i >= 0 {
-			why, mend = why[:i], why[i+len(": "):]
-		}
-		e.problem(about, fmt.Sprintf("of the next %d events%s %s", n, of, why), mend)
+		e.problem(about, fmt.Sprintf("of the next %d events%s %v", n, of, wrong), "correct source.project")
 		return
 	}
 	if len(missing) > 0 {
@@ -199,4 +196,31 @@ func (e *examination) ownProjection(ctx context.Context) {
 		return
 	}
 	e.fine(about, fmt.Sprintf("it returns a row for each of the next %d events", n))
+}
+
+const groupIndexSQL = `
+SELECT quote_ident(n.nspname) || '.' || quote_ident(c.relname)
+FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+     JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attname = 'group_id' AND a.attnum = i.indkey[0]
+WHERE i.indrelid = $1::regclass AND i.indisvalid
+  AND (i.indpred IS NULL OR pg_get_expr(i.indpred, i.indrelid) = '(group_id IS NOT NULL)') LIMIT 1`
+
+// ownRows reports how the projection finds the rows of a batch.
+func (e *examination) ownRows(ctx context.Context, events catalog.Table) {
+	const about = "projection"
+	own := e.b.table.Load().own
+	if own.uses {
+		e.fine(about, projection.Events+" finds the rows of a batch by column "+own.found().quoted)
+		return
+	}
+	index := ""
+	if !e.ask(ctx, about, groupIndexSQL, func(v []string) { index = v[0] }, events.Quoted) {
+		return
+	}
+	if index != "" {
+		e.fine(about, "WHERE group_id = $1 finds the rows of a batch by index "+index+"; with FROM "+projection.Events+" it would need no index")
+		return
+	}
+	e.warn(about, "the projection reads all of table "+events.Quoted+" for each batch, because no index leads from group_id to its rows; write FROM "+projection.Events+" e in source.project, or create one",
+		"CREATE INDEX ON "+events.Quoted+" (group_id) WHERE group_id IS NOT NULL")
 }

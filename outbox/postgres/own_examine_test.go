@@ -72,21 +72,17 @@ func TestExamineATableOfTheUsersFindsNothing(t *testing.T) {
 	}
 	for about, says := range map[string]string{
 		"tables": "", "claim": "by stamp", "claim plan": "contact_activity_events_pkey", "wake-ups": "polling", "autovacuum": "",
-		"your table": "claims begin at a cursor", "projection": "a row for each of the next 8 events", "projection ": "by index app.stamped; not by column id, for its name",
+		"your table": "claims begin at a cursor", "projection": "a row for each of the next 8 events", "projection ": "WHERE group_id = $1 finds the rows of a batch by index app.stamped",
 	} {
 		if find(found, buffer.LevelOK, strings.TrimSpace(about), says) == nil {
 			t.Errorf("it does not say %q of %s: %+v", says, about, found)
 		}
 	}
 	p.exec("DROP INDEX app.stamped")
-	bare, between := ofTheirs(p.url), "?"
-	if strings.Contains(p.url, "?") {
-		between = "&"
-	}
-	bare.URL += between + "search_path=app"
-	bare.Own.Project = strings.ReplaceAll(bare.Own.Project, "app.", "")
-	if found := examinedAs(t, bare); len(bad(found)) > 0 || find(found, buffer.LevelOK, "projection", "it finds a batch's rows of table app.contact_activity_events by column id") == nil {
-		t.Errorf("of a projection in the shadow it says %+v", found)
+	expanded := ofTheirs(p.url)
+	expanded.Own.Project = strings.Replace(strings.Replace(projectActivities, "app.contact_activity_events e", "{events} e", 1), "WHERE e.group_id = $1", "", 1)
+	if found := examinedAs(t, expanded); len(bad(found)) > 0 || find(found, buffer.LevelOK, "projection", "{events} finds the rows of a batch by column id") == nil {
+		t.Errorf("with {events} it finds %+v", found)
 	}
 	p.exec("DELETE FROM app.contact_activity_events")
 	if find(examinedAs(t, ofTheirs(p.url)), buffer.LevelOK, "projection", "there is no event") == nil {
@@ -178,15 +174,15 @@ func TestExamineATableOfTheUsers(t *testing.T) {
 		},
 		"read for each batch": {
 			damage: "DROP INDEX app.stamped", level: buffer.LevelWarning, about: "projection",
-			says: "for each batch it reads all of table app.contact_activity_events, for its name without the schema does not lead to it",
+			says: "reads all of table app.contact_activity_events for each batch",
 		},
 		"another index": {
 			damage: "DROP INDEX app.stamped; CREATE INDEX ON app.contact_activity_events (group_id) WHERE group_id IS NULL; CREATE INDEX ON app.contact_activity_events (id, group_id)",
-			level:  buffer.LevelWarning, about: "projection", says: "for each batch it reads all",
+			level:  buffer.LevelWarning, about: "projection", says: "for each batch, because no index leads",
 		},
 		"rows twice": {
 			damage: "ALTER TABLE app.contact_activities DROP CONSTRAINT contact_activities_pkey; INSERT INTO app.contact_activities VALUES (4, 9, '')", level: buffer.LevelError,
-			about: "projection", says: "1 could not be sent (4): the projection returns event 4 twice", mend: "DELETE FROM app.contact_activities WHERE lead_id = 9",
+			about: "projection", says: "1 could not be sent (4): source.project: event 4 is returned twice", mend: "DELETE FROM app.contact_activities WHERE lead_id = 9",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -278,26 +274,27 @@ func TestExamineProjections(t *testing.T) {
 	p := newOwnPatient(t)
 	const from = " FROM app.contact_activity_events e WHERE e.group_id = $1"
 	for name, c := range map[string]struct{ project, says string }{
-		"syntax":        {"SELECT e.id,\n  'ü' AS topic,\n  e.id AS payload FORM app.contact_activity_events", `source.project is not right at line 3, column 19: syntax error at or near "FORM"`},
-		"no column":     {"SELECT e.id, e.bodi AS payload" + from, "at line 1, column 14: column e.bodi does not exist"},
-		"hint":          {"SELECT e.id, '{}' AS payload, e.contact_activityid AS key" + from, `(Perhaps you meant to reference the column "e.contact_activity_id")`},
-		"no table":      {"SELECT id, payload FROM nowhere WHERE group_id = $1", `at line 1, column 25: relation "nowhere" does not exist`},
-		"uuid as text":  {"SELECT id, '{}' AS payload FROM app.contact_activity_events WHERE group_id::text = $1", "operator does not exist: text = uuid"},
-		"two of them":   {"SELECT 1; SELECT 2", "cannot insert multiple commands"},
-		"no SELECT":     {"DELETE FROM app.contact_activity_events WHERE group_id = $1", "returns nothing, and a SELECT was expected"},
-		"deletes":       {"DELETE FROM app.contact_activity_events WHERE group_id = $1 RETURNING id, '{}'::jsonb AS payload", "source.project writes (INSERT, UPDATE, DELETE or MERGE)"},
-		"deletes first": {"WITH gone AS (DELETE FROM app.contact_activity_events WHERE group_id = $1 RETURNING id) SELECT id, '{}' AS payload FROM gone", "source.project writes"},
-		"locks":         {"SELECT id, '{}' AS payload" + from + " FOR UPDATE", "source.project locks rows"},
-		"no parameter":  {"SELECT id, '{}' AS payload FROM app.contact_activity_events", "does not use $1"},
-		"two of those":  {"SELECT id, $2::text AS payload" + from, "has 2 parameters"},
-		"no id":         {"SELECT '{}' AS payload" + from, "returns no column id"},
-		"no payload":    {"SELECT id" + from, "returns no column payload"},
-		"id twice":      {"SELECT *, id, '{}' AS payload" + from, "returns two columns id"},
-		"another id":    {"SELECT e.created_at AS id, '{}' AS payload" + from, "returns an id that is timestamptz, and the key id is bigint"},
-		"a payload":     {"SELECT id, 3 AS payload" + from, "returns a column payload that is int4, and jsonb, json, bytea or JSON in a text was expected"},
-		"headers":       {"SELECT id, '{}' AS payload, 7 AS headers" + from, "returns a column headers that is int4, and json or jsonb was expected"},
-		"created_at":    {"SELECT id, '{}' AS payload, 'now' AS created_at" + from, "returns a column created_at that is text, and timestamptz was expected"},
-		"a domain's id": {"SELECT id, '{}'::jsonb AS payload, now() AS created_at, '{}'::json AS headers, 3 AS key, true AS other" + from, ""},
+		"syntax":         {"SELECT e.id,\n  'ü' AS topic,\n  e.id AS payload FORM app.contact_activity_events", `source.project is not right at line 3, column 19: syntax error at or near "FORM"`},
+		"after {events}": {"SELECT e.id,\n  '{}' AS payload FROM {events} e,\n  {events} f, nowhere", `at line 3, column 15: relation "nowhere" does not exist`},
+		"no column":      {"SELECT e.id, e.bodi AS payload" + from, "at line 1, column 14: column e.bodi does not exist"},
+		"hint":           {"SELECT e.id, '{}' AS payload, e.contact_activityid AS key" + from, `(Perhaps you meant to reference the column "e.contact_activity_id")`},
+		"no table":       {"SELECT id, payload FROM nowhere WHERE group_id = $1", `at line 1, column 25: relation "nowhere" does not exist`},
+		"uuid as text":   {"SELECT id, '{}' AS payload FROM app.contact_activity_events WHERE group_id::text = $1", "operator does not exist: text = uuid"},
+		"two of them":    {"SELECT 1; SELECT 2", "cannot insert multiple commands"},
+		"no SELECT":      {"DELETE FROM app.contact_activity_events WHERE group_id = $1", "returns nothing; expected a SELECT"},
+		"deletes":        {"DELETE FROM app.contact_activity_events WHERE group_id = $1 RETURNING id, '{}'::jsonb AS payload", "source.project writes (INSERT, UPDATE, DELETE or MERGE)"},
+		"deletes first":  {"WITH gone AS (DELETE FROM app.contact_activity_events WHERE group_id = $1 RETURNING id) SELECT id, '{}' AS payload FROM gone", "source.project writes"},
+		"locks":          {"SELECT id, '{}' AS payload" + from + " FOR UPDATE", "source.project locks rows"},
+		"no parameter":   {"SELECT id, '{}' AS payload FROM app.contact_activity_events", "uses neither {events} nor $1"},
+		"two of those":   {"SELECT id, $2::text AS payload" + from, "has 2 parameters"},
+		"no id":          {"SELECT '{}' AS payload" + from, "expected a column id"},
+		"no payload":     {"SELECT id" + from, "expected a column payload"},
+		"id twice":       {"SELECT *, id, '{}' AS payload" + from, "returns column id twice"},
+		"another id":     {"SELECT e.created_at AS id, '{}' AS payload" + from, "returns column id of type timestamptz; the key id is bigint"},
+		"a payload":      {"SELECT id, 3 AS payload" + from, "returns column payload of type int4; expected jsonb, json, bytea, or text that is JSON"},
+		"headers":        {"SELECT id, '{}' AS payload, 7 AS headers" + from, "returns column headers of type int4; expected json or jsonb"},
+		"created_at":     {"SELECT id, '{}' AS payload, 'now' AS created_at" + from, "returns column created_at of type text; expected timestamptz"},
+		"a domain's id":  {"SELECT id, '{}'::jsonb AS payload, now() AS created_at, '{}'::json AS headers, 3 AS key, true AS other" + from, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -74,7 +74,10 @@ CREATE TABLE IF NOT EXISTS parents (id bigint PRIMARY KEY, name text)`
 // projecting is the table with the projection of a case, or all of its columns.
 func (s *ownShape) projecting(table, project string) buffer.CustomTable {
 	if project == "" {
-		project = "SELECT * FROM {table} WHERE group_id = {group}"
+		project = "SELECT * FROM {events} e"
+		if s == ownCursor { // the other form
+			project = "SELECT * FROM {table} WHERE group_id = {group}"
+		}
 	}
 	own := s.own
 	other := "1000000"

@@ -24,7 +24,7 @@ func TestAnOwnTablesBacklogIsNotRead(t *testing.T) {
 		for _, statistics := range []string{"empty", "claimed"} {
 			t.Run(name+", statistics of "+statistics, func(t *testing.T) {
 				t.Parallel()
-				c.own.Project = "SELECT id, to_jsonb(id) AS payload FROM things WHERE group_id = $1"
+				c.own.Project = "SELECT id, to_jsonb(e.id) AS payload FROM {events} e"
 				ownBacklog(t, newOurs(t, testserver.Postgres(t), `
 					CREATE SCHEMA relay;
 					CREATE TABLE things (`+c.ddl+`, group_id uuid) WITH (autovacuum_enabled = false);

@@ -164,7 +164,11 @@ func (s *settlement) contents(ids []int64) []string {
 			keys.Append(append([]byte{}, *e.Key...))
 		}
 		payloads.Append(s.payload(e))
-		headers.Append(e.Headers)
+		if depth(e.Headers) <= maxDepth {
+			headers.Append(e.Headers)
+		} else {
+			headers.Append(nil)
+		}
 		times.Append([]byte(pg.Timestamp(e.CreatedAt)))
 	}
 	return []string{numbers.String(), topics.String(), keys.String(), payloads.String(), headers.String(), times.String()}

@@ -152,10 +152,10 @@ func TestWhatAProjectionReturns(t *testing.T) {
 		{`SELECT 1::numeric AS id, 'x'::json AS payload`, "", "invalid input syntax for type json"},
 		{`SELECT e."Id of ""it"""::text AS id, '{"a":  1}'::json AS payload, 17 AS key, '2026-01-01 00:00:00+02'::timestamptz AS created_at`, `17 {"a":  1} 2025-12-31T22:00:00Z`, ""},
 		{`SELECT 1::bigint AS id, '\x00ff'::bytea AS payload, NULL AS topic, 'infinity'::timestamptz AS created_at`, "\x00\xff", ""},
-		{`SELECT 1::bigint AS id, ' [1] '::text AS payload, '' AS topic`, "", "topic of event 1 is empty"},
+		{`SELECT 1::bigint AS id, ' [1] '::text AS payload, '' AS topic`, "", "event 1 has an empty topic"},
 		{`SELECT 1 AS id, 1 AS payload`, "", "jsonb"},
-		{`SELECT 1 AS id, 2 AS id, '1'::jsonb AS payload`, "", "columns id"},
-		{`SELECT 1 AS id, '1'::jsonb AS payload, '["a"]'::json AS headers`, "", "headers of event 1"},
+		{`SELECT 1 AS id, 2 AS id, '1'::jsonb AS payload`, "", "column id twice"},
+		{`SELECT 1 AS id, '1'::jsonb AS payload, '["a"]'::json AS headers`, "", "event 1 has headers"},
 		{`SELECT 1 AS id, '1'::jsonb AS payload, 'soon' AS created_at`, "", "created_at"},
 	} {
 		config := o.config

@@ -1,6 +1,9 @@
 package postgres
 
 import (
+	"cmp"
+	"slices"
+
 	"github.com/google/uuid"
 
 	"github.com/outboxrelay/relay/outbox"
@@ -23,9 +26,9 @@ type own struct {
 	insert []ownColumn
 	// topic is what an event is called whose projection does not say: the table's name.
 	topic string
-	// project is how the projection is run: in the shadow of the batch's rows, or as it
-	// stands, and plain says why then.
-	project, plain string
+	// project is the projection with the rows of the batch for {events}; uses: it has {events}.
+	project string
+	uses    bool
 }
 
 // own is what is used of the table when nothing is missing.
@@ -162,7 +165,7 @@ func (o *own) finds(b *buffer.Lease, ids []int64) string {
 	return pg.UUIDArray(keys)
 }
 
-// eventOf is the event of that id; nil when there is none.
+// eventOf returns the event of that id; nil if there is none.
 func eventOf(events []outbox.Event, id int64) *outbox.Event {
 	// Most batches have no gaps.
 	if len(events) > 0 {
@@ -170,16 +173,8 @@ func eventOf(events []outbox.Event, id int64) *outbox.Event {
 			return &events[i]
 		}
 	}
-	first, behind := 0, len(events)
-	for first < behind {
-		if middle := (first + behind) / 2; events[middle].ID < id {
-			first = middle + 1
-		} else {
-			behind = middle
-		}
-	}
-	if first < len(events) && events[first].ID == id {
-		return &events[first]
+	if i, found := slices.BinarySearchFunc(events, id, func(e outbox.Event, id int64) int { return cmp.Compare(e.ID, id) }); found {
+		return &events[i]
 	}
 	return nil
 }

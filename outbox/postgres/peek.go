@@ -66,7 +66,7 @@ RETURNING own_id::bigint, own_name, own_created, (own_json || '{"group_id": null
 
 func (b *Buffer) peekOwn(ctx context.Context, t *table, limit int) (*buffer.Lease, error) {
 	var (
-		p        = newProjection(t, buffer.NewGroupID())
+		p        = newProjecting(t, buffer.NewGroupID())
 		clock    time.Time
 		rows     = map[int64][]byte{}
 		floor, _ = b.watermarks.Span()
@@ -92,7 +92,7 @@ func (b *Buffer) peekOwn(ctx context.Context, t *table, limit int) (*buffer.Leas
 	// The planner and the right to write are given back before what is the user's.
 	plan := pg.SetLocal("transaction_read_only", "on", "enable_seqscan", "on", "enable_bitmapscan", "on", "enable_sort", "on")
 	steps = append(steps, plan)
-	steps = append(steps, b.projecting(p)[1:3]...)
+	steps = append(steps, b.projectSteps(p)[1:3]...)
 	steps = append(steps, pg.Step{SQL: "ROLLBACK"})
 	if err := b.project(ctx, p, steps); err != nil {
 		return nil, b.explain(ctx, "peeking", err)

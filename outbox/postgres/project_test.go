@@ -31,10 +31,10 @@ func TestAnEventsOwnFault(t *testing.T) {
 	t.Parallel()
 	o := newActivities(t, testserver.Postgres(t), 3)
 	for columns, says := range map[string]string{
-		`CASE WHEN activity <> 2 OR n = 1 THEN '{}'::jsonb END AS payload`:                                                   "event 2 twice",
-		`CASE WHEN activity <> 2 OR n = 2 THEN '{}'::jsonb END AS payload`:                                                   "event 2 is NULL",
-		`'{}'::jsonb AS payload, CASE WHEN activity = 2 THEN '0044-03-15 BC' ELSE 'infinity' END::timestamptz AS created_at`: `event 2 is "0044-03-15`,
-		`'{}'::jsonb AS payload, CASE WHEN activity = 2 THEN E' \n' ELSE 't' END AS topic, n::text AS key`:                   "event 2 twice",
+		`CASE WHEN activity <> 2 OR n = 1 THEN '{}'::jsonb END AS payload`:                                                   "event 2 is returned twice",
+		`CASE WHEN activity <> 2 OR n = 2 THEN '{}'::jsonb END AS payload`:                                                   "event 2 has payload NULL",
+		`'{}'::jsonb AS payload, CASE WHEN activity = 2 THEN '0044-03-15 BC' ELSE 'infinity' END::timestamptz AS created_at`: `event 2 has created_at "0044-03-15`,
+		`'{}'::jsonb AS payload, CASE WHEN activity = 2 THEN E' \n' ELSE 't' END AS topic, n::text AS key`:                   "event 2 is returned twice",
 	} {
 		p := o.projecting(t, `SELECT "Id of ""it""" AS id, `+columns+` FROM `+activitiesTable+` e CROSS JOIN generate_series(1, 2) n
 			WHERE e.group_id = $1 AND (n = 1 OR activity = 2) ORDER BY n`)
@@ -106,7 +106,7 @@ func TestAProjectionThatTakesForEver(t *testing.T) {
 			t.Fatalf("got %+v, %v; want one that says %q", b, err, says)
 		}
 	}
-	const ofTheLease = "the projection did not end within 1s, half of the lease: have an index for what it looks up, a smaller batch_size, or a longer lease"
+	const ofTheLease = "source.project did not end within 1s, half of the lease; add an index for what it looks up, or use a smaller batch_size or a longer lease"
 	b, err := p.Claim(t.Context(), 1, 2*time.Second)
 	expect(b, err, ofTheLease)
 	o.exec(t, "UPDATE relay.outbox_batches SET due_at = clock_timestamp() - interval '1 second'")

@@ -1,0 +1,288 @@
+package postgres
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/projection"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+)
+
+// projecting is one run of the projection. It runs after the claim has committed, so that no lock is
+// held meanwhile, in a transaction that sees one snapshot and can write nothing. Its session prints
+// times the same way wherever the relay runs.
+//
+// A leased batch is returned even if its projection fails: Lease.ProjectErr and Event.ProjectErr say
+// why. An error would leave it to its lease, and a batch that was left so several times
+// counts as one that kills its workers.
+type projecting struct {
+	// The events, in id order once they are sorted, and their bytes.
+	pg.EventDecoder
+	table   *table
+	own     *own
+	groupID uuid.UUID
+	// The ids of events that the projection names by another key.
+	uuids map[uuid.UUID]int64
+	names map[string]int64
+
+	// leased: the lease of the batch is committed.
+	leased bool
+	// limit is how long it may take; 0: as long as a short statement. byLease: it is half of the lease.
+	limit   time.Duration
+	byLease bool
+	columns projection.Columns
+	payload projection.PayloadKind
+	rows    *projection.Rows
+	topic   *string // the last one
+	err     error   // the first reason why the whole projection fails
+}
+
+func newProjecting(t *table, groupID uuid.UUID) *projecting {
+	return &projecting{table: t, own: t.own, groupID: groupID, names: map[string]int64{}}
+}
+
+// within limits the projection to half of the lease, because the batch is sent in the rest, and to the
+// caller's deadline.
+func (p *projecting) within(ctx context.Context, lease time.Duration) *projecting {
+	p.limit, p.byLease = lease/2, true
+	if end, bounded := ctx.Deadline(); bounded {
+		if left := time.Until(end) * 9 / 10; left < p.limit {
+			p.limit, p.byLease = left, false
+		}
+	}
+	p.limit = max(p.limit.Truncate(time.Millisecond), time.Millisecond)
+	return p
+}
+
+// projectSteps are the steps of the projection, in a transaction of its own.
+func (b *Buffer) projectSteps(p *projecting) []pg.Step {
+	if p.limit == 0 {
+		p.limit = b.db.StatementTimeout
+	}
+	begin := b.db.WriteTx(p.limit, "lock_timeout", pg.Milliseconds(max(min(p.limit, b.db.StatementTimeout)*2/3, time.Millisecond)),
+		"TimeZone", "UTC", "DateStyle", "ISO, YMD", "bytea_output", "hex")
+	begin.Row = func([][]byte) error {
+		p.begin()
+		return nil
+	}
+	return []pg.Step{
+		{SQL: "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"},
+		begin,
+		{SQL: p.own.project, Args: []string{p.groupID.String()}, UserSQL: p.readColumns, Row: p.readRow},
+		{SQL: "COMMIT"},
+	}
+}
+
+// begin is called when the steps before the projection have committed.
+func (p *projecting) begin() {
+	p.leased = true
+	p.sort()
+	p.rows = projection.NewRows(p.Events, p.own.topic)
+}
+
+// project runs steps that end with those of the projection.
+func (b *Buffer) project(ctx context.Context, p *projecting, steps []pg.Step) error {
+	for n := 0; ; n++ {
+		began := time.Now()
+		err := b.db.RoundTrip(ctx, steps)
+		switch {
+		case err == nil:
+		case p.leased:
+			p.fail(p.classify(b.db.ConnectError(err), time.Since(began)))
+		case n == pg.MaxRetries || !slices.Contains([]string{pg.CodeDeadlock, pg.CodeSerialization}, pg.Code(err)):
+			return err
+		default: // all of it was rolled back
+			continue
+		}
+		break
+	}
+	for i := range p.Events {
+		switch e := &p.Events[i]; {
+		case p.err != nil:
+			*e = outbox.Event{ID: e.ID, UUID: e.UUID, Topic: p.own.topic, CreatedAt: e.CreatedAt}
+		default:
+			e.ProjectErr, e.NoProjection = p.rows.Err(i), p.rows.Missing(i)
+		}
+	}
+	return nil
+}
+
+func (p *projecting) fail(err error) {
+	if p.err == nil {
+		p.err = projection.OneLine(err)
+	}
+}
+
+// classify returns the error of a projection that did not end.
+func (p *projecting) classify(err error, took time.Duration) error {
+	switch c := pg.Code(err); {
+	case c == pg.CodeCancelled && took >= p.limit && p.byLease:
+		return projection.TookTooLong(p.limit)
+	case c == pg.CodeCancelled && took >= p.limit:
+		return fmt.Errorf("source.project did not end within %v; add an index for what it looks up, or use a smaller batch_size", p.limit)
+	case c == pg.CodeCancelled || !pg.IsStatementError(err):
+		return projection.Unavailable(err)
+	case strings.HasPrefix(c, "22"), strings.HasPrefix(c, "21"): // a value, or a subquery with several rows
+		return projection.EventData(projection.Failed(err))
+	}
+	return projection.Failed(err)
+}
+
+func (p *projecting) readColumns(fields []pgconn.FieldDescription) {
+	names := make([]string, len(fields))
+	for i, f := range fields {
+		names[i] = f.Name
+	}
+	var err error
+	if p.columns, err = projection.Find(names); err != nil {
+		p.fail(err)
+		return
+	}
+	switch fields[p.columns[projection.Payload]].DataTypeOID {
+	case pg.OIDJSONB, pg.OIDJSON:
+		p.payload = projection.JSON
+	case pg.OIDText, pg.OIDVarchar, pg.OIDBpchar, pg.OIDName, pg.OIDUnknown:
+		p.payload = projection.Text
+	case pg.OIDBytea:
+		p.payload = projection.Bytes
+	default:
+		p.fail(fmt.Errorf("source.project returns column payload of another type; expected %s (write to_jsonb(...) AS payload)", expectedTypes[projection.Payload]))
+	}
+}
+
+// readRow reads a row of the projection. Its values are texts, whatever their types.
+func (p *projecting) readRow(v [][]byte) error {
+	if p.err != nil {
+		return nil
+	}
+	column := func(at int) []byte {
+		if p.columns[at] < 0 {
+			return nil
+		}
+		return v[p.columns[at]]
+	}
+	name := column(projection.ID)
+	if name == nil {
+		p.fail(projection.ErrNullID)
+		return nil
+	}
+	i, found := p.find(name)
+	if !found {
+		p.fail(projection.ForeignID(fmt.Sprintf("%q", name), "$1"))
+		return nil
+	}
+	row := projection.Row{Kind: p.payload}
+	if payload := column(projection.Payload); payload != nil {
+		if p.payload == projection.Bytes {
+			row.Payload = make([]byte, hex.DecodedLen(len(payload)-len(`\x`)))
+			_, row.Err = hex.Decode(row.Payload, payload[len(`\x`):])
+		} else {
+			row.Payload = p.Copy(payload)
+		}
+	}
+	if topic := column(projection.Topic); topic != nil {
+		if p.topic == nil || *p.topic != string(topic) {
+			text := string(topic)
+			p.topic = &text
+		}
+		row.Topic = p.topic
+	}
+	if key := column(projection.Key); key != nil {
+		text := string(key)
+		row.Key = &text
+	}
+	if headers := column(projection.Headers); headers != nil {
+		row.Headers = p.Copy(headers)
+	}
+	if created := column(projection.CreatedAt); created != nil {
+		var ok bool
+		if row.CreatedAt, ok = parseTime(created); !ok {
+			row.Err = projection.WrongType(projection.CreatedAt, fmt.Sprintf("%q", created), "timestamptz")
+		}
+	}
+	p.rows.Add(i, &row)
+	return nil
+}
+
+// find returns the index of the event that the projection names.
+func (p *projecting) find(name []byte) (i int, found bool) {
+	var id int64
+	switch {
+	case p.uuids != nil:
+		key, err := uuid.ParseBytes(name)
+		if id, found = p.uuids[key]; err != nil || !found {
+			return 0, false
+		}
+	case len(p.names) > 0:
+		if id, found = p.names[string(name)]; !found {
+			return 0, false
+		}
+	default:
+		var err error
+		if id, err = strconv.ParseInt(string(name), 10, 64); err != nil {
+			return 0, false
+		}
+	}
+	return p.rows.Find(id)
+}
+
+// parseTime parses a timestamp or timestamptz; the zero time stands for an infinite one.
+func parseTime(text []byte) (at time.Time, ok bool) {
+	if bytes.HasSuffix(text, []byte("infinity")) {
+		return time.Time{}, true
+	}
+	for _, layout := range []string{"2006-01-02 15:04:05.999999Z07:00", "2006-01-02 15:04:05.999999Z07", "2006-01-02 15:04:05.999999"} {
+		if at, err := time.Parse(layout, string(text)); err == nil {
+			return at.UTC(), true
+		}
+	}
+	return time.Time{}, false
+}
+
+// rowsSQL are the rows of events that the projection did not return.
+const rowsSQL = `
+SELECT own_uuid, own_id::bigint, own_json::text FROM outbox_events e
+WHERE e.group_id = $1::uuid AND own_find = ANY ($2::own_finds)`
+
+// readUnprojected fills in the rows of the events that the projection did not return. If that fails, the
+// batch is returned all the same: a dead letter has the row anyway.
+func (b *Buffer) readUnprojected(ctx context.Context, p *projecting) {
+	if p.err != nil {
+		return
+	}
+	missing := p.rows.MissingIDs()
+	if len(missing) == 0 {
+		return
+	}
+	for _, id := range missing {
+		if i, found := p.rows.Find(id); found {
+			p.Events[i].Payload = []byte("null") // if its row is gone too
+		}
+	}
+	//nolint:errcheck // see above
+	b.db.Transact(ctx, pg.ReadTx(min(b.db.StatementTimeout, p.limit), pg.PlanGeneric...), pg.Step{
+		SQL:  p.table.sql(rowsSQL),
+		Args: []string{p.groupID.String(), p.own.finds(&buffer.Lease{Batch: buffer.Batch{Events: p.Events}}, missing)},
+		Row: func(v [][]byte) error {
+			id := pg.ReadInt8(v[1])
+			if v[0] != nil && !p.own.numbered() {
+				id = p.uuids[uuid.UUID(v[0])]
+			}
+			if i, found := p.rows.Find(id); found && p.Events[i].NoProjection {
+				p.Events[i].Payload = slices.Clone(v[2])
+			}
+			return nil
+		},
+	})
+}
