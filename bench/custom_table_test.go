@@ -38,7 +38,7 @@ func BenchmarkProjection(b *testing.B) {
 	db.exec(b, ownSchemaSQL)
 	events := scaled(300_000)
 	db.insert(b, "contact_activities", events)
-	_, err := postgres.Migrate(b.Context(), db.url, postgres.SchemaConfig{Table: ownTable, Own: true})
+	_, err := postgres.Migrate(b.Context(), db.url, postgres.SchemaConfig{Table: ownTable, Custom: true})
 	testkit.NoError(b, err)
 	contenders := append(db.relays(buffer.ClaimRange, buffer.ClaimStamp), contender{
 		name: "projection", table: ownTable, fill: func(b *testing.B) { db.exec(b, fillOwnSQL) },

@@ -181,10 +181,10 @@ var mutants = []mutant{
 	},
 	{
 		name: "TRUNCATE leaves the batches",
-		file: "outbox/postgres/schema/0001_outbox.sql",
+		file: "outbox/postgres/internal/migrate/schema/0001_outbox.sql",
 		old:  "DELETE FROM %I.outbox_batches WHERE buffer = $1'",
 		new:  "DELETE FROM %I.outbox_batches WHERE buffer = $1 AND false'",
-		pkg:  "./outbox/postgres", test: "TestTruncateTakesItsBatchesWithIt",
+		pkg:  "./outbox/postgres", test: "TestTruncate_DeletesBatches",
 	},
 
 	// Order.
@@ -361,7 +361,7 @@ var mutants = []mutant{
 		file: "outbox/postgres/holders.go",
 		old:  "AND backend_start = $2::timestamptz AND xact_start = $3::timestamptz",
 		new:  "AND backend_start = $2::timestamptz AND $3::timestamptz IS NOT NULL",
-		pkg:  "./outbox/postgres", test: "TestEnd$",
+		pkg:  "./outbox/postgres", test: "TestTerminate$",
 	},
 	{
 		name: "a superuser who is not named is terminated",

@@ -16,9 +16,9 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres"
 )
 
-// TestAnArchiveThatFails: the batch stays delivered, is not sent again, and is in the
+// TestArchive_Fails: the batch stays delivered, is not sent again, and is in the
 // archive when that is back.
-func TestAnArchiveThatFails(t *testing.T) {
+func TestArchive_Fails(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ damage, mend string }{
 		"dropped": {"DROP TABLE outbox_archive", ""},
@@ -93,9 +93,9 @@ func TestAnArchiveThatFails(t *testing.T) {
 	}
 }
 
-// TestMigrateMakesTheArchive, when it is asked for only later too, where it says, and
+// TestMigrate_Archive, when it is asked for only later too, where it says, and
 // with the payload's type that the buffer has.
-func TestMigrateMakesTheArchive(t *testing.T) {
+func TestMigrate_Archive(t *testing.T) {
 	t.Parallel()
 	p := newTestDB(t, testserver.Postgres(t), buffertest.Options{})
 	_, err := p.pool.Exec(t.Context(), `CREATE SCHEMA own; CREATE SCHEMA "old events"`)
@@ -137,8 +137,8 @@ func TestMigrateMakesTheArchive(t *testing.T) {
 	}
 }
 
-// TestCheckLooksAtTheArchive: all that is missing, and what mends it.
-func TestCheckLooksAtTheArchive(t *testing.T) {
+// TestCheck_Archive: all that is missing, and what mends it.
+func TestCheck_Archive(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		damage string

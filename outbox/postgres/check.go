@@ -9,6 +9,7 @@ import (
 
 	"github.com/outboxrelay/relay/outbox/internal/claimmode"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/catalog"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/migrate"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -115,9 +116,7 @@ func (b *Buffer) Check(ctx context.Context) error {
 		if others[i], err = catalog.Find(ctx, b.db, own, name); err != nil {
 			return b.db.ConnectError(err)
 		}
-		if old, ok := unreleasedTable(SchemaConfig{Table: b.config.Table, Schema: own}, others[i].Quoted, name, others[i].Columns); ok {
-			missing = append(missing, old)
-		} else {
+		if !(migrate.Config{Table: b.config.Table, Schema: own}).AddObsolete(&missing, name, others[i].Quoted, others[i].Columns) {
 			missing.AddMissing(others[i], wanted[i], all...)
 		}
 	}
@@ -128,9 +127,15 @@ func (b *Buffer) Check(ctx context.Context) error {
 		}
 		missing.AddMissing(rates, rateColumns, "SELECT", "INSERT", "UPDATE")
 	}
-	archive, err := b.checkArchive(ctx, own, events, &missing)
-	if err != nil {
-		return b.db.ConnectError(err)
+	var archive string
+	if b.config.Archive != "" {
+		payload := "jsonb"
+		if events.PayloadOID == pg.OIDBytea {
+			payload = "bytea"
+		}
+		if archive, err = migrate.CheckArchive(ctx, b.db, b.config.Archive, own, payload, &missing); err != nil {
+			return b.db.ConnectError(err)
+		}
 	}
 	if others[0].Unlogged {
 		missing.Add(fmt.Sprintf("table %s is UNLOGGED, and a crash would empty it; a claim must not be forgotten", others[0].Quoted),

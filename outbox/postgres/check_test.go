@@ -174,9 +174,9 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
-// TestSchemaAndMigrate: the printed DDL, run twice, and a migration after it, and
+// TestMigrate_Schema: the printed DDL, run twice, and a migration after it, and
 // two migrations at once, all end in the same tables, and drop nothing.
-func TestSchemaAndMigrate(t *testing.T) {
+func TestMigrate_Schema(t *testing.T) {
 	t.Parallel()
 	p := newTestDB(t, testserver.Postgres(t), buffertest.Options{})
 	ddl, err := postgres.Schema(postgres.SchemaConfig{})

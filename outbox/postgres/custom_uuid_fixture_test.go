@@ -36,7 +36,7 @@ var uuidKeys = &ownShape{
 func uuidHarness() buffertest.Harness {
 	return buffertest.Harness{RowLocks: true, Custom: true, UUIDKeys: true, Claim: buffer.ClaimStamp, Open: func(t testing.TB, opt buffertest.Options) *buffertest.Fixture {
 		schema := schemaOf(opt, ownTable)
-		schema.Own = true
+		schema.Custom = true
 		url := testserver.PostgresFrom(t, fmt.Sprintf("%+v uuid", schema), func(ctx context.Context, url string) error {
 			conn, err := pgx.Connect(ctx, url)
 			if err != nil {

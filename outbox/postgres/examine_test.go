@@ -122,7 +122,7 @@ func find(all []buffer.Finding, level buffer.Level, about, says string) *buffer.
 	return nil
 }
 
-func TestExamineFindsNothing(t *testing.T) {
+func TestDiagnose_NothingWrong(t *testing.T) {
 	t.Parallel()
 	p := newPatient(t, testserver.Postgres(t))
 	found := examined(t, p.url, time.Hour)
@@ -136,8 +136,8 @@ func TestExamineFindsNothing(t *testing.T) {
 	}
 }
 
-// TestExamineAndMend: what is broken is found, and what the finding says mends it.
-func TestExamineAndMend(t *testing.T) {
+// TestDiagnose_Fixes: what is broken is found, and what the finding says mends it.
+func TestDiagnose_Fixes(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		damage      string
@@ -192,7 +192,7 @@ func TestExamineAndMend(t *testing.T) {
 	}
 }
 
-func TestExamineWithoutTables(t *testing.T) {
+func TestDiagnose_MissingTables(t *testing.T) {
 	t.Parallel()
 	p := newPatient(t, testserver.Postgres(t))
 	p.exec("DROP TABLE outbox_events, outbox_dead_letters")
@@ -211,8 +211,8 @@ func TestExamineWithoutTables(t *testing.T) {
 	}
 }
 
-// TestExamineRole: a role that may too little learns what to ask for.
-func TestExamineRole(t *testing.T) {
+// TestDiagnose_Privileges: a role that may too little learns what to ask for.
+func TestDiagnose_Privileges(t *testing.T) {
 	t.Parallel()
 	p := newPatient(t, testserver.Postgres(t))
 	poor := p.as("poor_")
@@ -234,8 +234,8 @@ func TestExamineRole(t *testing.T) {
 	}
 }
 
-// TestExamineRowSecurity: what a policy hides from the relay is never sent.
-func TestExamineRowSecurity(t *testing.T) {
+// TestDiagnose_RowSecurity: what a policy hides from the relay is never sent.
+func TestDiagnose_RowSecurity(t *testing.T) {
 	t.Parallel()
 	p := newPatient(t, testserver.Postgres(t))
 	poor := p.as("secured_")
@@ -254,8 +254,8 @@ func TestExamineRowSecurity(t *testing.T) {
 	}
 }
 
-// TestExamineWaiting: what waits, and why.
-func TestExamineWaiting(t *testing.T) {
+// TestDiagnose_WaitingBatches: what waits, and why.
+func TestDiagnose_WaitingBatches(t *testing.T) {
 	t.Parallel()
 	p := newPatient(t, testserver.Postgres(t))
 	p.exec(`INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases, attempts, outages, events,
@@ -267,8 +267,8 @@ func TestExamineWaiting(t *testing.T) {
 	}
 }
 
-// TestExamineStandby: after a failover the old primary may be left as a standby.
-func TestExamineStandby(t *testing.T) {
+// TestDiagnose_Standby: after a failover the old primary may be left as a standby.
+func TestDiagnose_Standby(t *testing.T) {
 	t.Parallel()
 	server := testserver.OwnPostgres(t, testserver.PostgresOptions{})
 	p := newPatient(t, server.URL)
@@ -291,8 +291,8 @@ func TestExamineStandby(t *testing.T) {
 	}
 }
 
-// TestExamineNobody: a server that is away is one finding, without a password.
-func TestExamineNobody(t *testing.T) {
+// TestDiagnose_Unreachable: a server that is away is one finding, without a password.
+func TestDiagnose_Unreachable(t *testing.T) {
 	t.Parallel()
 	found := examined(t, "postgres://app:pass-word@127.0.0.1:1/app", time.Hour)
 	if len(found) != 1 || found[0].Level != buffer.LevelError || !strings.Contains(found[0].Text, "cannot reach PostgreSQL at 127.0.0.1:1") || strings.Contains(found[0].Text, "pass-word") {

@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/catalog"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/migrate"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -30,7 +30,7 @@ func (e *examination) settings(ctx context.Context, events catalog.Table) {
 	if own == "" {
 		own = events.Schema
 	}
-	want, err := storage()
+	want, err := migrate.StorageParameters()
 	if e.failed(about, err) {
 		return
 	}
@@ -87,25 +87,6 @@ func unlike(options string, wanted [][2]string) (now, set string) {
 		}
 	}
 	return strings.Join(is, ", "), strings.Join(be, ", ")
-}
-
-var tableDDL = regexp.MustCompile(`(?s)CREATE TABLE IF NOT EXISTS (outbox_\w+) \((?:.*?)\n\)(?: WITH \((.*?)\n\))?;`)
-
-// storage is how the schema sets its tables: name and value, by table.
-func storage() (map[string][][2]string, error) {
-	ddl, err := Schema(SchemaConfig{})
-	if err != nil {
-		return nil, err
-	}
-	all := map[string][][2]string{}
-	for _, table := range tableDDL.FindAllStringSubmatch(ddl, -1) {
-		for line := range strings.Lines(table[2]) {
-			if name, value, ok := strings.Cut(strings.Trim(line, " ,\n"), " = "); ok && !strings.HasPrefix(name, "--") {
-				all[table[1]] = append(all[table[1]], [2]string{name, value})
-			}
-		}
-	}
-	return all, nil
 }
 
 // deadlocks looks at the time the relay has to give way in.

@@ -9,8 +9,8 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-// TestExamineDeadRows: many of them are told, and gone after a vacuum.
-func TestExamineDeadRows(t *testing.T) {
+// TestDiagnose_DeadRows: many of them are told, and gone after a vacuum.
+func TestDiagnose_DeadRows(t *testing.T) {
 	t.Parallel()
 	p := newPatient(t, testserver.Postgres(t))
 	p.exec("ALTER TABLE outbox_events SET (autovacuum_enabled = false)")
@@ -32,8 +32,8 @@ func TestExamineDeadRows(t *testing.T) {
 	})
 }
 
-// TestExamineAutovacuum: a server that never vacuums is told of.
-func TestExamineAutovacuum(t *testing.T) {
+// TestDiagnose_Autovacuum: a server that never vacuums is told of.
+func TestDiagnose_Autovacuum(t *testing.T) {
 	t.Parallel()
 	p := newPatient(t, testserver.OwnPostgres(t, testserver.PostgresOptions{}).URL)
 	p.exec("ALTER SYSTEM SET autovacuum = off; SELECT pg_reload_conf()")

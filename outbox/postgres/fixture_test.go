@@ -71,7 +71,7 @@ func (p *testDB) fixture(t testing.TB, table, pipeline string) *buffertest.Fixtu
 	schema := schemaOf(p.opt, table)
 	var own buffer.CustomTable
 	if p.own != nil {
-		own, schema.Own = p.own.projecting(table, p.opt.Project), true
+		own, schema.Custom = p.own.projecting(table, p.opt.Project), true
 	}
 	if schema != p.migrated {
 		if p.own != nil {

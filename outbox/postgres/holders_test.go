@@ -100,8 +100,8 @@ func elsewhere(t *testing.T, server *testserver.PostgresServer) (url, name strin
 	return url, connect(t, url).Config().Database
 }
 
-// TestHolders: each kind is found with its facts, and nothing else.
-func TestHolders(t *testing.T) {
+// TestBlockers: each kind is found with its facts, and nothing else.
+func TestBlockers(t *testing.T) {
 	t.Parallel()
 	server := logical(t)
 	far, name := elsewhere(t, server)
@@ -195,8 +195,8 @@ func TestHolders(t *testing.T) {
 	}
 }
 
-// TestHolderOnAStandby: what a standby's feedback holds is its walsender's.
-func TestHolderOnAStandby(t *testing.T) {
+// TestBlockers_Standby: what a standby's feedback holds is its walsender's.
+func TestBlockers_Standby(t *testing.T) {
 	t.Parallel()
 	server := logical(t)
 	standby := testserver.Standby(t, server)
@@ -243,8 +243,8 @@ func replica(t *testing.T, server string) *pgconn.PgConn {
 	return conn
 }
 
-// TestEnd: exactly what Blockers saw is ended, and only a client's.
-func TestEnd(t *testing.T) {
+// TestTerminate: exactly what Blockers saw is ended, and only a client's.
+func TestTerminate(t *testing.T) {
 	t.Parallel()
 	server := logical(t)
 	culprit := session(t, server.URL, "report", repeatable, "SELECT 1")
@@ -297,8 +297,8 @@ func TestEnd(t *testing.T) {
 	run(t, own, "SELECT 1")
 }
 
-// TestHoldersOfOthers: what a role sees that may see little, and what it learns.
-func TestHoldersOfOthers(t *testing.T) {
+// TestBlockers_OtherRoles: what a role sees that may see little, and what it learns.
+func TestBlockers_OtherRoles(t *testing.T) {
 	t.Parallel()
 	p := newPatient(t, logical(t).URL)
 	poor, other := p.as("poor_"), p.as("other_")
@@ -374,8 +374,8 @@ func TestHoldersOfOthers(t *testing.T) {
 	run(t, super, "COMMIT")
 }
 
-// TestExamineHolders: what keeps vacuum back is named, each with what ends it.
-func TestExamineHolders(t *testing.T) {
+// TestDiagnose_Blockers: what keeps vacuum back is named, each with what ends it.
+func TestDiagnose_Blockers(t *testing.T) {
 	t.Parallel()
 	server := logical(t)
 	far, name := elsewhere(t, server)

@@ -13,8 +13,8 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffertest"
 )
 
-// TestALetterThatSomebodyHolds does not hold up the hook, and is told when it is free.
-func TestALetterThatSomebodyHolds(t *testing.T) {
+// TestHook_LockedDeadLetter does not hold up the hook, and is told when it is free.
+func TestHook_LockedDeadLetter(t *testing.T) {
 	t.Parallel()
 	p := newMigratedDB(t, buffertest.Options{})
 	f := p.fixture(t, "outbox_events", "orders")

@@ -8,7 +8,7 @@ import (
 )
 
 // Two letters of one uuid, whose numbers are not the same, go apart, the older first.
-func TestTwoLettersOfOneUUID(t *testing.T) {
+func TestHook_TwoDeadLettersOfOneUUID(t *testing.T) {
 	t.Parallel()
 	o := newUUIDs(t, 3)
 	b := o.claim(t, 10)

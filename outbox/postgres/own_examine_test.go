@@ -42,7 +42,7 @@ func newOwnPatient(t *testing.T) *patient {
 	url := testserver.Postgres(t)
 	p := &patient{t, url, connect(t, url)}
 	p.exec(activities)
-	if _, err := Migrate(t.Context(), url, SchemaConfig{Table: "app.contact_activity_events", Schema: "relay", Own: true}); err != nil {
+	if _, err := Migrate(t.Context(), url, SchemaConfig{Table: "app.contact_activity_events", Schema: "relay", Custom: true}); err != nil {
 		t.Fatal(err)
 	}
 	return p
@@ -63,7 +63,7 @@ func examinedAs(t *testing.T, c Config) []buffer.Finding {
 	return b.examine(t.Context(), time.Hour)
 }
 
-func TestExamineATableOfTheUsersFindsNothing(t *testing.T) {
+func TestDiagnose_CustomTableNothingWrong(t *testing.T) {
 	t.Parallel()
 	p := newOwnPatient(t)
 	found := examinedAs(t, ofTheirs(p.url))
@@ -90,9 +90,9 @@ func TestExamineATableOfTheUsersFindsNothing(t *testing.T) {
 	}
 }
 
-// TestExamineATableOfTheUsers: what is broken is found, and what the findings say mends
+// TestDiagnose_CustomTableFixes: what is broken is found, and what the findings say mends
 // it.
-func TestExamineATableOfTheUsers(t *testing.T) {
+func TestDiagnose_CustomTableFixes(t *testing.T) {
 	t.Parallel()
 	const events = "app.contact_activity_events"
 	for name, c := range map[string]struct {
@@ -211,7 +211,7 @@ func TestExamineATableOfTheUsers(t *testing.T) {
 				p.exec(f.Fix)
 				config.Own.Cursor = "seq"
 			case "migrate":
-				if _, err := Migrate(t.Context(), p.url, SchemaConfig{Table: config.Table, Schema: "relay", Own: true}); err != nil {
+				if _, err := Migrate(t.Context(), p.url, SchemaConfig{Table: config.Table, Schema: "relay", Custom: true}); err != nil {
 					t.Fatal(err)
 				}
 			case "":
@@ -244,8 +244,8 @@ func check(t *testing.T, c Config) error {
 	return b.Check(t.Context())
 }
 
-// TestExamineTriggers: those that fire for what the relay does are told, and no others.
-func TestExamineTriggers(t *testing.T) {
+// TestDiagnose_CustomTriggers: those that fire for what the relay does are told, and no others.
+func TestDiagnose_CustomTriggers(t *testing.T) {
 	t.Parallel()
 	p := newOwnPatient(t)
 	if _, err := p.conn.Exec(t.Context(), "CREATE FUNCTION app.f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$"); err != nil {
@@ -268,8 +268,8 @@ func TestExamineTriggers(t *testing.T) {
 	}
 }
 
-// TestExamineProjections: what is wrong with one, and where.
-func TestExamineProjections(t *testing.T) {
+// TestDiagnose_Projection: what is wrong with one, and where.
+func TestDiagnose_Projection(t *testing.T) {
 	t.Parallel()
 	p := newOwnPatient(t)
 	const from = " FROM app.contact_activity_events e WHERE e.group_id = $1"
@@ -317,9 +317,9 @@ func TestExamineProjections(t *testing.T) {
 	}
 }
 
-// TestExamineOwnRole: a role that may too little learns what to ask for, and what is
+// TestDiagnose_CustomTablePrivileges: a role that may too little learns what to ask for, and what is
 // only for replay.
-func TestExamineOwnRole(t *testing.T) {
+func TestDiagnose_CustomTablePrivileges(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		prepare, says, sequence string
@@ -364,8 +364,8 @@ func TestExamineOwnRole(t *testing.T) {
 	}
 }
 
-// TestExamineClosedSchemas: whoever may not use a schema learns so, and all the rest.
-func TestExamineClosedSchemas(t *testing.T) {
+// TestDiagnose_ForbiddenSchemas: whoever may not use a schema learns so, and all the rest.
+func TestDiagnose_ForbiddenSchemas(t *testing.T) {
 	t.Parallel()
 	p := newOwnPatient(t)
 	p.exec("CREATE SCHEMA elsewhere; ALTER TABLE app.contact_activities SET SCHEMA elsewhere")
@@ -400,8 +400,8 @@ func TestExamineClosedSchemas(t *testing.T) {
 	}
 }
 
-// TestExamineAPartitionedTable: PostgreSQL keeps apart only what it partitions by.
-func TestExamineAPartitionedTable(t *testing.T) {
+// TestDiagnose_PartitionedTable: PostgreSQL keeps apart only what it partitions by.
+func TestDiagnose_PartitionedTable(t *testing.T) {
 	t.Parallel()
 	p := newOwnPatient(t)
 	p.exec(`CREATE TABLE app.by_time (id bigserial, created_at timestamptz DEFAULT now(), group_id uuid, PRIMARY KEY (id, created_at)) PARTITION BY RANGE (created_at);
@@ -420,8 +420,8 @@ CREATE TABLE app.by_id (id bigserial, group_id uuid) PARTITION BY RANGE (id)`)
 	p.exec("ALTER TABLE app.by_id ADD UNIQUE (id)")
 }
 
-// TestExamineASharedRate: what it is counted in, where one is shared.
-func TestExamineASharedRate(t *testing.T) {
+// TestDiagnose_SharedRate: what it is counted in, where one is shared.
+func TestDiagnose_SharedRate(t *testing.T) {
 	t.Parallel()
 	p := newOwnPatient(t)
 	config := ofTheirs(p.as("rated_", "GRANT USAGE ON SCHEMA app, relay", "GRANT pg_read_all_stats", "GRANT ALL ON ALL TABLES IN SCHEMA app, relay", "GRANT ALL ON ALL SEQUENCES IN SCHEMA app, relay"))
@@ -450,8 +450,8 @@ func TestExamineASharedRate(t *testing.T) {
 	}
 }
 
-// TestExamineOwnRowSecurity: what a policy hides is never sent.
-func TestExamineOwnRowSecurity(t *testing.T) {
+// TestDiagnose_CustomTableRowSecurity: what a policy hides is never sent.
+func TestDiagnose_CustomTableRowSecurity(t *testing.T) {
 	t.Parallel()
 	p := newOwnPatient(t)
 	poor := ofTheirs(p.as("secured_", "GRANT USAGE ON SCHEMA app, relay", "GRANT pg_read_all_stats", "GRANT ALL ON ALL TABLES IN SCHEMA app, relay", "GRANT ALL ON ALL SEQUENCES IN SCHEMA app, relay"))

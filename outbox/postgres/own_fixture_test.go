@@ -38,7 +38,7 @@ const ownTable = `"Own ""events"" of ours"`
 func ownHarness(shape *ownShape) buffertest.Harness {
 	return buffertest.Harness{RowLocks: true, Custom: true, Claim: buffer.ClaimStamp, Open: func(t testing.TB, opt buffertest.Options) *buffertest.Fixture {
 		schema := schemaOf(opt, ownTable)
-		schema.Own = true
+		schema.Custom = true
 		url := testserver.PostgresFrom(t, fmt.Sprintf("%+v %s", schema, shape.id), func(ctx context.Context, url string) error {
 			conn, err := pgx.Connect(ctx, url)
 			if err != nil {

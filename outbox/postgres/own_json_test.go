@@ -22,7 +22,7 @@ ALTER TABLE `+activitiesTable+` ADD "jsons of 'it'" json[], ADD two pair, ADD fe
 UPDATE `+activitiesTable+` SET note = '"\u0000"', "jsons of 'it'" = '{"1e999999","{\"a\":  1}",null}', two = ROW('"\ud83d"', 'b'), feels = 'bad', paper = 'null';
 UPDATE `+activitiesTable+` SET note = '1e999999' WHERE activity = 2;
 UPDATE `+activitiesTable+` SET note = 'null' WHERE activity = 3`)
-	_, err := postgres.Migrate(t.Context(), o.config.URL, postgres.SchemaConfig{Table: activitiesTable, Schema: "relay", Own: true, Archive: "outbox_archive"})
+	_, err := postgres.Migrate(t.Context(), o.config.URL, postgres.SchemaConfig{Table: activitiesTable, Schema: "relay", Custom: true, Archive: "outbox_archive"})
 	check(t, err)
 	const rows = `SELECT string_agg((e.*)::text, E'\n' ORDER BY activity) FROM (SELECT * FROM ` + activitiesTable + `) e`
 	before := o.text(t, rows)

@@ -10,7 +10,7 @@ import (
 
 // What the table does not take any more, now or at the commit, stays a letter and does not
 // hold up the others.
-func TestLettersThatATableOfYourOwnRefuses(t *testing.T) {
+func TestReplay_CustomTableRejectsRow(t *testing.T) {
 	t.Parallel()
 	o := newActivities(t, testserver.Postgres(t), 9)
 	b := o.claim(t, 10)

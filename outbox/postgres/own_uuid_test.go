@@ -31,7 +31,7 @@ func newOurs(t *testing.T, url, ddl string, own buffer.CustomTable, table string
 		URL: url, Table: table, Schema: "relay", Pipeline: "ours", Own: own, Connections: 4,
 	}}
 	o.exec(t, ddl)
-	if _, err := postgres.Migrate(t.Context(), url, postgres.SchemaConfig{Table: table, Schema: "relay", Own: true}); err != nil {
+	if _, err := postgres.Migrate(t.Context(), url, postgres.SchemaConfig{Table: table, Schema: "relay", Custom: true}); err != nil {
 		t.Fatal(err)
 	}
 	o.Buffer = o.open(t, o.config)

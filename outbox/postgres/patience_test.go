@@ -13,9 +13,9 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
-// TestAStatementBehindALock ends by itself, however long the lock is held, and
+// TestStatementTimeout_Locked ends by itself, however long the lock is held, and
 // whoever asked may go on waiting.
-func TestAStatementBehindALock(t *testing.T) {
+func TestStatementTimeout_Locked(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	databaseURL := testserver.Postgres(t)

@@ -96,8 +96,8 @@ func TestIDsBeyond32Bits(t *testing.T) {
 	expectIDs(t, "archived", archived, ids[1:])
 }
 
-// TestReplayIntoAnIdentityThatIsAlwaysGenerated: such a column refuses ids by hand.
-func TestReplayIntoAnIdentityThatIsAlwaysGenerated(t *testing.T) {
+// TestReplay_GeneratedAlways: such a column refuses ids by hand.
+func TestReplay_GeneratedAlways(t *testing.T) {
 	t.Parallel()
 	for _, id := range []string{
 		"ALTER TABLE outbox_events ALTER id SET GENERATED ALWAYS",
@@ -119,9 +119,9 @@ func TestReplayIntoAnIdentityThatIsAlwaysGenerated(t *testing.T) {
 	}
 }
 
-// TestReplayOfAnIdThatComesBackMeanwhile: somebody restores the event by hand, and has
+// TestReplay_IDReturnsMeanwhile: somebody restores the event by hand, and has
 // not committed when the replay looks. The letter stays open.
-func TestReplayOfAnIdThatComesBackMeanwhile(t *testing.T) {
+func TestReplay_IDReturnsMeanwhile(t *testing.T) {
 	t.Parallel()
 	p := newMigratedDB(t, buffertest.Options{})
 	f := p.fixture(t, "outbox_events", "orders")

@@ -40,6 +40,14 @@ WHERE id = ANY (ARRAY(
   ORDER BY id
   FOR UPDATE SKIP LOCKED))`
 
+	// archiveSQL ends a statement whose WITH deletes what was delivered. An event can be
+	// there already: a restored buffer delivers it again under the group_id it had.
+	archiveSQL = `
+RETURNING id, topic, key, payload, headers, created_at)
+INSERT INTO outbox_archive (id, topic, key, payload, headers, created_at, group_id)
+SELECT id, topic, key, payload, headers, created_at, $1::uuid FROM gone
+ON CONFLICT (id, group_id) DO NOTHING`
+
 	archiveDeletedSQL = `WITH gone AS (` + deleteSQL + archiveSQL
 	archiveFreeSQL    = `WITH gone AS (` + deleteFreeSQL + archiveSQL
 

@@ -20,7 +20,7 @@ import (
 // The application truncates its table, with a role that has no business with the
 // ledger, and the ids begin again: what lived is gone, and none of it is taken for what
 // comes after.
-func TestTruncateTakesItsBatchesWithIt(t *testing.T) {
+func TestTruncate_DeletesBatches(t *testing.T) {
 	t.Parallel()
 	for _, c := range []postgres.SchemaConfig{{}, {Table: "Order Events"}, {Table: "shop.events", Schema: "ledgers"}} {
 		t.Run(c.Schema+"."+c.Table, func(t *testing.T) {
@@ -127,7 +127,7 @@ func truncated(t *testing.T, c postgres.SchemaConfig) {
 
 // TRUNCATE ... RESTART IDENTITY locks the table and then its sequence. A claim and
 // a look that wait for the table must not hold the sequence meanwhile.
-func TestTruncateDoesNotDeadlockWithTheRelay(t *testing.T) {
+func TestTruncate_NoDeadlock(t *testing.T) {
 	t.Parallel()
 	p := newMigratedDB(t, buffertest.Options{})
 	f := p.fixture(t, "outbox_events", "orders")
@@ -168,7 +168,7 @@ func TestTruncateDoesNotDeadlockWithTheRelay(t *testing.T) {
 
 // A transaction that had a snapshot before the batch was claimed cannot see it, and may
 // not make its ids those of other events.
-func TestTruncateWithAnOldSnapshotIsRefused(t *testing.T) {
+func TestTruncate_RefusesOldSnapshot(t *testing.T) {
 	t.Parallel()
 	p := newMigratedDB(t, buffertest.Options{Claim: buffer.ClaimRange})
 	f := p.fixture(t, "outbox_events", "orders")
@@ -190,7 +190,7 @@ func TestTruncateWithAnOldSnapshotIsRefused(t *testing.T) {
 
 // The events' table is dropped and made anew: what lived is not taken for what comes
 // after.
-func TestATableThatIsMadeAnew(t *testing.T) {
+func TestMigrate_RecreatedTable(t *testing.T) {
 	t.Parallel()
 	p := newMigratedDB(t, buffertest.Options{Claim: buffer.ClaimRange})
 	f := p.fixture(t, "outbox_events", "orders")

@@ -23,9 +23,9 @@ UNION ALL SELECT pg_get_triggerdef(t.oid) FROM pg_trigger t JOIN pg_class c ON c
 UNION ALL SELECT relname || coalesce(array_to_string(reloptions, ','), '') FROM pg_class WHERE relnamespace = 'app'::regnamespace
 ORDER BY line`
 
-// TestMigrateBesideATableOfTheUsers: the relay's tables are made, by a role that does
+// TestMigrate_CustomTable: the relay's tables are made, by a role that does
 // not own the user's, again when they are lost, and the user's table stays as it is.
-func TestMigrateBesideATableOfTheUsers(t *testing.T) {
+func TestMigrate_CustomTable(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		config  postgres.SchemaConfig
@@ -33,12 +33,12 @@ func TestMigrateBesideATableOfTheUsers(t *testing.T) {
 		applied []string
 	}{
 		"in a schema of its own": {
-			postgres.SchemaConfig{Table: `app."Activity Events"`, Schema: "the relay's", Own: true},
+			postgres.SchemaConfig{Table: `app."Activity Events"`, Schema: "the relay's", Custom: true},
 			"the relay's",
 			[]string{"schema the relay's"},
 		},
-		"beside it":                {postgres.SchemaConfig{Table: `"app"."Activity Events"`, Own: true}, "app", nil},
-		"found by the search path": {postgres.SchemaConfig{Table: `"Activity Events"`, Own: true}, "app", nil},
+		"beside it":                {postgres.SchemaConfig{Table: `"app"."Activity Events"`, Custom: true}, "app", nil},
+		"found by the search path": {postgres.SchemaConfig{Table: `"Activity Events"`, Custom: true}, "app", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -92,14 +92,14 @@ func TestMigrateBesideATableOfTheUsers(t *testing.T) {
 	}
 }
 
-// TestMigrateBesideMayNot: a role that may not make the schema learns who could.
-func TestMigrateBesideMayNot(t *testing.T) {
+// TestMigrate_CustomTableNeedsSchema: a role that may not make the schema learns who could.
+func TestMigrate_CustomTableNeedsSchema(t *testing.T) {
 	t.Parallel()
 	p := newTestDB(t, testserver.Postgres(t), buffertest.Options{})
 	_, err := p.pool.Exec(t.Context(), "CREATE TABLE activity_events (id bigint PRIMARY KEY, group_id uuid)")
 	check(t, err)
 	poor := p.asRole(t, "poor_")
-	config := postgres.SchemaConfig{Table: "activity_events", Schema: "the relay", Own: true}
+	config := postgres.SchemaConfig{Table: "activity_events", Schema: "the relay", Custom: true}
 	_, err = postgres.Migrate(t.Context(), poor, config)
 	const says = `CREATE SCHEMA "the relay" AUTHORIZATION "poor_`
 	if !errors.Is(err, buffer.ErrNotReady) || !strings.Contains(err.Error(), says) {

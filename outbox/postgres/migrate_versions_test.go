@@ -17,9 +17,9 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres"
 )
 
-// TestMigrateInASchemaOfItsOwn: a role that may create in its own schema only can
+// TestMigrate_OwnSchema: a role that may create in its own schema only can
 // migrate, and one that may not is told the GRANT.
-func TestMigrateInASchemaOfItsOwn(t *testing.T) {
+func TestMigrate_OwnSchema(t *testing.T) {
 	t.Parallel()
 	p := newTestDB(t, testserver.Postgres(t), buffertest.Options{})
 	for _, statement := range []string{
@@ -80,9 +80,9 @@ func TestMigrateInASchemaOfItsOwn(t *testing.T) {
 	}
 }
 
-// TestVersionsOfAnEarlierMigrate are found where the search path has them, in
+// TestMigrate_FindsVersionTable are found where the search path has them, in
 // whichever place.
-func TestVersionsOfAnEarlierMigrate(t *testing.T) {
+func TestMigrate_FindsVersionTable(t *testing.T) {
 	t.Parallel()
 	p := newMigratedDB(t, buffertest.Options{})
 	p.fixture(t, "outbox_events", "orders")
@@ -100,8 +100,8 @@ func TestVersionsOfAnEarlierMigrate(t *testing.T) {
 	}
 }
 
-// TestADatabaseThatDoesNotAnswer is named, when time runs out while connecting.
-func TestADatabaseThatDoesNotAnswer(t *testing.T) {
+// TestStatus_DatabaseDoesNotAnswer is named, when time runs out while connecting.
+func TestStatus_DatabaseDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // nobody accepts; the kernel does
 	check(t, err)
@@ -117,7 +117,7 @@ func TestADatabaseThatDoesNotAnswer(t *testing.T) {
 	}
 }
 
-func TestPoolParametersInTheURL(t *testing.T) {
+func TestMigrate_PoolParameters(t *testing.T) {
 	t.Parallel()
 	url := testserver.Postgres(t) + "?pool_max_conns=3&pool_max_conn_lifetime=1m"
 	_, err := postgres.Migrate(t.Context(), url, postgres.SchemaConfig{})

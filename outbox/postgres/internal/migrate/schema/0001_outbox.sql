@@ -1,5 +1,5 @@
 -- +goose Up
-{{if not .Own}}
+{{if not .Custom}}
 -- The buffer: applications insert events here, inside their own transactions. The
 -- primary key is its only index.
 CREATE TABLE IF NOT EXISTS {{.Events}} (
@@ -56,9 +56,9 @@ CREATE TABLE IF NOT EXISTS {{.Batches}} (
     autovacuum_vacuum_scale_factor = 0,
     autovacuum_vacuum_threshold = 1000
 );
-CREATE INDEX IF NOT EXISTS {{.BatchesDue}} ON {{.Batches}} (buffer, due_at);
+CREATE INDEX IF NOT EXISTS outbox_batches_due ON {{.Batches}} (buffer, due_at);
 -- A claim reads the ids of live batches beyond its cursor without the rows of deleted ones.
-CREATE INDEX IF NOT EXISTS {{.BatchesLast}} ON {{.Batches}} (buffer, last_id);
+CREATE INDEX IF NOT EXISTS outbox_batches_last ON {{.Batches}} (buffer, last_id);
 
 -- Dead letters: events that were refused for good. payload and headers are what was
 -- sent; event_row is the row of a custom table, which a replay inserts again.
@@ -83,11 +83,11 @@ CREATE TABLE IF NOT EXISTS {{.DeadLetters}} (
     PRIMARY KEY (pipeline, event_id, group_id)
 );
 -- Open, unnotified and notifying dead letters: no statement of the relay reads closed ones.
-CREATE INDEX IF NOT EXISTS {{.DeadOpen}} ON {{.DeadLetters}} (pipeline, event_id, group_id)
+CREATE INDEX IF NOT EXISTS outbox_dead_letters_open ON {{.DeadLetters}} (pipeline, event_id, group_id)
     WHERE closed_at IS NULL;
-CREATE INDEX IF NOT EXISTS {{.DeadUnnotified}} ON {{.DeadLetters}} (pipeline, event_id, group_id)
+CREATE INDEX IF NOT EXISTS outbox_dead_letters_unnotified ON {{.DeadLetters}} (pipeline, event_id, group_id)
     WHERE closed_at IS NULL AND notified_at IS NULL AND hook_group_id IS NULL;
-CREATE INDEX IF NOT EXISTS {{.DeadNotifying}} ON {{.DeadLetters}} (hook_group_id)
+CREATE INDEX IF NOT EXISTS outbox_dead_letters_notifying ON {{.DeadLetters}} (hook_group_id)
     WHERE notified_at IS NULL AND hook_group_id IS NOT NULL;
 
 -- One row a buffer: the claim mode, and the floor, the id up to which no event is
@@ -106,7 +106,7 @@ CREATE TABLE IF NOT EXISTS {{.Rates}} (
     name       text PRIMARY KEY,
     next_at    timestamptz NOT NULL
 );
-{{- if not .Own}}
+{{- if not .Custom}}
 
 -- TRUNCATE of the buffer deletes its batches too: after RESTART IDENTITY their ids
 -- would belong to other events.

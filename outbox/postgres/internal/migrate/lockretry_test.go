@@ -1,4 +1,4 @@
-package postgres
+package migrate
 
 import (
 	"context"
@@ -9,20 +9,21 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
-
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
-// TestMigrateSaysWhoHoldsTheTable, when its patience is over, and has changed nothing.
-func TestMigrateSaysWhoHoldsTheTable(t *testing.T) {
+func TestMain(m *testing.M) { testserver.Main(m) }
+
+// After its timeout Migrate names the sessions that hold the table, and has changed nothing.
+func TestMigrate_NamesLockHolders(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	url := testserver.Postgres(t)
-	if _, err := Migrate(ctx, url, SchemaConfig{}); err != nil {
+	if _, err := Migrate(ctx, url, Config{}); err != nil {
 		t.Fatal(err)
 	}
 	reader, err := pgx.Connect(ctx, url+"?application_name=audit")
@@ -42,24 +43,23 @@ func TestMigrateSaysWhoHoldsTheTable(t *testing.T) {
 	} {
 		exec(damage)
 		exec("BEGIN; LOCK TABLE outbox_events IN ROW EXCLUSIVE MODE")
-		_, err := migrate(ctx, url, SchemaConfig{}, 0)
+		_, err := migrate(ctx, url, Config{}, 0)
 		if pg.Code(err) != pg.CodeLockTimeout {
 			t.Errorf("%s: got %v", name, err)
 		}
 		for _, says := range []string{fmt.Sprintf(`pid %d, application "audit", query started at `, reader.PgConn().PID()), "run relay migrate again"} {
 			if err == nil || !strings.Contains(err.Error(), says) {
-				t.Errorf("%s: it does not say %q: %v", name, says, err)
+				t.Errorf("%s: expected %q in: %v", name, says, err)
 			}
 		}
 		exec("ROLLBACK")
-		if _, err := migrate(ctx, url, SchemaConfig{}, 0); err != nil {
+		if _, err := migrate(ctx, url, Config{}, 0); err != nil {
 			t.Errorf("%s, again: %v", name, err)
 		}
 	}
 }
 
-// TestGiveWay: what waits in vain lets others through, and goes on.
-func TestGiveWay(t *testing.T) {
+func TestRetryOnLock(t *testing.T) {
 	t.Parallel()
 	locked, deadlock, other := &pgconn.PgError{Code: pg.CodeLockTimeout}, &pgconn.PgError{Code: pg.CodeDeadlock}, errors.New("refused")
 	for name, c := range map[string]struct {
@@ -70,10 +70,10 @@ func TestGiveWay(t *testing.T) {
 		calls int
 	}{
 		"at once":          {[]error{nil}, time.Hour, nil, 0, 1},
-		"after two pauses": {[]error{locked, deadlock, nil}, time.Hour, nil, 2 * makeWay, 3},
-		"another error":    {[]error{locked, other}, time.Hour, other, makeWay, 2},
-		"patience over":    {[]error{locked}, time.Hour, locked, 9*makeWay + makeWay/2, 10},
-		"context is done":  {[]error{deadlock, locked}, makeWay + makeWay/2, locked, makeWay + makeWay/2, 2},
+		"after two pauses": {[]error{locked, deadlock, nil}, time.Hour, nil, 2 * retryDelay, 3},
+		"another error":    {[]error{locked, other}, time.Hour, other, retryDelay, 2},
+		"timeout":          {[]error{locked}, time.Hour, locked, 9*retryDelay + retryDelay/2, 10},
+		"context done":     {[]error{deadlock, locked}, retryDelay + retryDelay/2, locked, retryDelay + retryDelay/2, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -81,7 +81,7 @@ func TestGiveWay(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), c.ctx)
 				defer cancel()
 				start, calls := time.Now(), 0
-				err := giveWay(ctx, 9*makeWay+makeWay/2, func() error {
+				err := retryOnLock(ctx, 9*retryDelay+retryDelay/2, func() error {
 					calls++
 					return c.does[min(calls, len(c.does))-1]
 				})

@@ -1,0 +1,231 @@
+package migrate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/pressly/goose/v3"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/listen"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+)
+
+// Migrate creates the tables or brings them up to date, and returns the names of the migrations
+// that it applied, none if there was nothing to do. Two at once wait for each other. It never
+// drops anything. Relays work meanwhile: while another transaction holds a table that must be
+// changed, Migrate tries again for two minutes; then the error names the session.
+// errors.Is finds buffer.ErrNotReady if the role lacks a privilege, and the error names the GRANT.
+func Migrate(ctx context.Context, url string, c Config) ([]string, error) {
+	return migrate(ctx, url, c, lockTimeout)
+}
+
+func migrate(ctx context.Context, url string, c Config, timeout time.Duration) (applied []string, err error) {
+	config, err := pg.ConnConfig(url)
+	if err != nil {
+		return nil, err
+	}
+	// A transaction-level lock, held by a connection of its own, also works through a
+	// transaction pooler, where a session's lock would stay behind.
+	guard, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return nil, pg.ConnectError(config, err)
+	}
+	defer guard.Close(context.WithoutCancel(ctx))
+	tx, err := guard.Begin(ctx)
+	if err != nil {
+		return nil, pg.ConnectError(config, err)
+	}
+	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // nothing was written, or all of it committed
+	if _, err := tx.Exec(ctx, guardSQL, pgx.QueryExecModeSimpleProtocol); err != nil {
+		return nil, pg.ConnectError(config, err)
+	}
+	if c, err = c.withTableSchema(ctx, tx); err != nil {
+		return nil, pg.ConnectError(config, err)
+	}
+	if err = refuseObsolete(ctx, tx, c); err == nil {
+		applied, err = up(ctx, tx, config, c, timeout)
+	}
+	if err == nil {
+		applied, err = complete(ctx, tx, c, applied, timeout)
+	}
+	if err == nil {
+		err = tx.Commit(ctx)
+	}
+	switch {
+	case err == nil:
+		return applied, nil
+	case isLockConflict(err):
+		err = nameLockHolders(ctx, tx, c, err)
+	case pg.Code(err) == pg.CodeNoPrivilege:
+		err = nameGrants(ctx, tx, c, err)
+	}
+	return nil, fmt.Errorf("migrating %s: %w", pg.Ident(pg.SplitTable(c.Table)), pg.ConnectError(config, err))
+}
+
+// The guard may be idle as long as a migration has to wait.
+const guardSQL = `
+SET LOCAL idle_in_transaction_session_timeout = 0;
+SELECT pg_advisory_xact_lock(hashtext('relay migrate'))`
+
+const schemaOfTableSQL = `
+SELECT n.nspname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1)`
+
+// withTableSchema sets Schema, if none is named, to that of the custom table, which the search
+// path finds in any of its schemas. CREATE TABLE would use the first.
+func (c Config) withTableSchema(ctx context.Context, tx pgx.Tx) (Config, error) {
+	if !c.Custom || c.ledgerSchema() != "" {
+		return c, nil
+	}
+	err := tx.QueryRow(ctx, schemaOfTableSQL, pg.Ident(pg.SplitTable(c.Table))).Scan(&c.Schema)
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = nil
+	}
+	return c, err
+}
+
+const schemaMissingSQL = `
+SELECT NOT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)`
+
+// schemaMissing reports whether the schema that is named for a custom table's ledger must be
+// made. CREATE SCHEMA IF NOT EXISTS needs a privilege even if the schema exists.
+func (c Config) schemaMissing(ctx context.Context, conn *pgx.Conn) (missing bool, err error) {
+	if c.Custom && c.Schema != "" {
+		err = conn.QueryRow(ctx, schemaMissingSQL, c.Schema).Scan(&missing)
+	}
+	return missing, err
+}
+
+// up makes a missing schema, applies the migrations that are due, and returns their names.
+func up(ctx context.Context, tx pgx.Tx, config *pgx.ConnConfig, c Config, timeout time.Duration) (applied []string, err error) {
+	rendered, err := render(c, lockTimeoutSQL)
+	if err != nil {
+		return nil, err
+	}
+	store, err := newVersions(c)
+	if err != nil {
+		return nil, err
+	}
+	db := stdlib.OpenDB(*config)
+	defer db.Close()
+	missing, err := c.schemaMissing(ctx, tx.Conn())
+	if err != nil {
+		return nil, err
+	}
+	if missing {
+		if _, err := db.ExecContext(ctx, "CREATE SCHEMA IF NOT EXISTS "+pg.Quote(c.Schema)); err != nil {
+			return nil, err
+		}
+		applied = append(applied, "schema "+c.Schema)
+	}
+	provider, err := goose.NewProvider(goose.DialectCustom, db, rendered, goose.WithStore(store), goose.WithDisableGlobalRegistry(true))
+	if err != nil {
+		return nil, err
+	}
+	err = retryOnLock(ctx, timeout, func() error {
+		results, err := provider.Up(ctx)
+		if partial, ok := errors.AsType[*goose.PartialError](err); ok {
+			results = partial.Applied
+		}
+		for _, r := range results {
+			applied = append(applied, r.Source.Path)
+		}
+		return err
+	})
+	return applied, err
+}
+
+// complete makes lost tables again if no migration was applied, and the archive and the trigger,
+// which may be configured later than the tables. It appends to applied.
+func complete(ctx context.Context, tx pgx.Tx, c Config, applied []string, timeout time.Duration) ([]string, error) {
+	var archive, trigger bool
+	err := retryOnLock(ctx, timeout, func() error {
+		return pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) (err error) { // a savepoint
+			if _, err := tx.Exec(ctx, lockTimeoutSQL); err != nil {
+				return err
+			}
+			if len(applied) == 0 {
+				if err := restore(ctx, tx, c); err != nil {
+					return err
+				}
+			}
+			if archive, err = makeArchive(ctx, tx, c); err != nil || !c.Notify || c.Custom {
+				return err
+			}
+			trigger, err = listen.InstallTrigger(ctx, tx, c.names()["Events"], pg.Ident(c.ledgerSchema(), listen.TriggerName))
+			return err
+		})
+	})
+	if archive {
+		applied = append(applied, "archive "+c.Archive)
+	}
+	if trigger {
+		applied = append(applied, "trigger "+listen.TriggerName)
+	}
+	return applied, err
+}
+
+// restore makes lost tables again, although goose has recorded their migrations: all statements
+// say IF NOT EXISTS.
+func restore(ctx context.Context, tx pgx.Tx, c Config) error {
+	var complete, events bool
+	names := c.names()
+	err := tx.QueryRow(ctx, "SELECT bool_and(to_regclass(name) IS NOT NULL), to_regclass($2) IS NOT NULL FROM unnest($1::text[]) name",
+		c.tables(), names["Events"]).Scan(&complete, &events)
+	if err != nil || complete {
+		return err
+	}
+	ddl, err := Schema(c)
+	if err != nil {
+		return err
+	}
+	if _, err := tx.Exec(ctx, ddl, pgx.QueryExecModeSimpleProtocol); err != nil {
+		return fmt.Errorf("making lost tables again: %w", err)
+	}
+	if !events && !c.Custom { // the batches' events are lost, and new events will have their ids
+		_, err = tx.Exec(ctx, fmt.Sprintf(forgetBatchesSQL, names["Batches"]), names["Events"])
+	}
+	return err
+}
+
+const forgetBatchesSQL = `
+DELETE FROM %s WHERE buffer = (
+  SELECT nspname || '.' || relname FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace WHERE c.oid = to_regclass($1))`
+
+// grantsSQL lists the GRANTs that the role needs to create tables.
+const grantsSQL = `
+SELECT current_user::text, coalesce(string_agg(format('GRANT USAGE, CREATE ON SCHEMA %I TO %I', nspname, current_user), '; ' ORDER BY nspname), '')
+FROM pg_namespace
+WHERE nspname IN (coalesce(nullif($1, ''), current_schema()), coalesce(nullif($2, ''), current_schema()), $3)
+  AND NOT (has_schema_privilege(oid, 'USAGE') AND has_schema_privilege(oid, 'CREATE'))`
+
+// nameGrants adds to err which privileges the role lacks. It ends tx.
+func nameGrants(ctx context.Context, tx pgx.Tx, c Config, err error) error {
+	schema, _ := pg.SplitTable(c.Table)
+	if c.Custom {
+		schema = c.ledgerSchema()
+	}
+	var role, grants string
+	conn := tx.Conn()
+	if rollbackErr := tx.Rollback(ctx); rollbackErr != nil {
+		return errors.Join(err, rollbackErr)
+	}
+	archive, _ := pg.SplitTable(c.Archive)
+	if askErr := conn.QueryRow(ctx, grantsSQL, schema, c.ledgerSchema(), archive).Scan(&role, &grants); askErr != nil {
+		return errors.Join(err, askErr)
+	}
+	missing, askErr := c.schemaMissing(ctx, conn)
+	switch {
+	case askErr != nil:
+		return errors.Join(err, askErr)
+	case missing:
+		grants = "CREATE SCHEMA " + pg.Quote(c.Schema) + " AUTHORIZATION " + pg.Quote(role)
+	case grants == "":
+		grants = "run relay migrate as the role that owns the tables"
+	}
+	return fmt.Errorf("%w: role %s lacks a privilege: %s: %w", buffer.ErrNotReady, role, grants, err)
+}

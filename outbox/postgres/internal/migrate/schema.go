@@ -1,0 +1,146 @@
+package migrate
+
+import (
+	"cmp"
+	"embed"
+	"io/fs"
+	"regexp"
+	"strings"
+	"testing/fstest"
+	"text/template"
+
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+)
+
+//go:embed schema/*.sql
+var migrations embed.FS
+
+// Config says which tables Schema and Migrate make.
+type Config struct {
+	// Table is the buffer table, "outbox_events" when empty; it may be "schema.table".
+	Table string
+	// Schema is where ledger and dead letters live; the table's when empty.
+	Schema string
+	// Bytes makes payload a column of opaque bytes (bytea) and not of JSON.
+	Bytes bool
+	// Archive is the table for delivered events, which only Migrate makes; "" for none. It may
+	// be "schema.table".
+	Archive string
+	// Notify installs the trigger that notifies the relay of inserts, which only Migrate
+	// makes. It is never dropped.
+	Notify bool
+	// Custom is set for a custom table, which is neither made nor changed. Schema is made if it
+	// is named and does not exist.
+	Custom bool
+}
+
+// Schema returns the DDL for c, ready for psql. It can be run again without harm and never drops
+// anything.
+func Schema(c Config) (string, error) {
+	rendered, err := render(c, "")
+	if err != nil {
+		return "", err
+	}
+	names, err := fs.Glob(rendered, "*.sql")
+	if err != nil {
+		return "", err
+	}
+	var out strings.Builder
+	for _, name := range names {
+		text, err := fs.ReadFile(rendered, name)
+		if err != nil {
+			return "", err
+		}
+		for line := range strings.Lines(string(text)) {
+			if !strings.HasPrefix(line, "-- +goose") {
+				out.WriteString(line)
+			}
+		}
+	}
+	return strings.TrimLeft(out.String(), "\n"), nil
+}
+
+// ledgerSchema is the schema of the relay's own tables; "" to find them by the search path.
+func (c Config) ledgerSchema() string {
+	schema, _ := pg.SplitTable(c.Table)
+	return cmp.Or(c.Schema, schema)
+}
+
+// names are the placeholders of the migrations.
+func (c Config) names() map[string]string {
+	schema, table := pg.SplitTable(c.Table)
+	own := c.ledgerSchema()
+	payload, deadPayload, custom := "jsonb", "json", ""
+	if c.Bytes {
+		payload, deadPayload = "bytea", "bytea"
+	}
+	if c.Custom {
+		custom = "yes"
+	}
+	return map[string]string{
+		"Events":      pg.Ident(schema, table),
+		"Payload":     payload,
+		"DeadPayload": deadPayload,
+		"Batches":     pg.Ident(own, "outbox_batches"),
+		"DeadLetters": pg.Ident(own, "outbox_dead_letters"),
+		"Buffers":     pg.Ident(own, "outbox_buffers"),
+		"Numbers":     pg.Ident(own, "outbox_numbers"),
+		"Rates":       pg.Ident(own, "outbox_rates"),
+		"Truncated":   pg.Ident(own, "outbox_truncated"),
+		// The trigger's argument; without one the ledger is in the buffer's schema.
+		"LedgerSchema": pg.Literal(own),
+		"Custom":       custom,
+	}
+}
+
+// tables are the quoted names of the tables that Migrate makes.
+func (c Config) tables() []string {
+	names := c.names()
+	all := []string{names["Batches"], names["DeadLetters"], names["Buffers"], names["Numbers"], names["Rates"]}
+	if c.Custom {
+		return all
+	}
+	return append(all, names["Events"])
+}
+
+// render fills the names into the migrations, each of which begins with first.
+func render(c Config, first string) (fs.FS, error) {
+	names := c.names()
+	out := fstest.MapFS{}
+	entries, err := migrations.ReadDir("schema")
+	if err != nil {
+		return nil, err
+	}
+	for _, entry := range entries {
+		t, err := template.ParseFS(migrations, "schema/"+entry.Name())
+		if err != nil {
+			return nil, err
+		}
+		var text strings.Builder
+		if err := t.Execute(&text, names); err != nil {
+			return nil, err
+		}
+		const begin = "-- +goose Up\n"
+		out[entry.Name()] = &fstest.MapFile{Data: []byte(strings.Replace(text.String(), begin, begin+first, 1))}
+	}
+	return out, nil
+}
+
+var tableDDL = regexp.MustCompile(`(?s)CREATE TABLE IF NOT EXISTS (outbox_\w+) \((?:.*?)\n\)(?: WITH \((.*?)\n\))?;`)
+
+// StorageParameters returns names and values of the storage parameters, by table.
+func StorageParameters() (map[string][][2]string, error) {
+	ddl, err := Schema(Config{})
+	if err != nil {
+		return nil, err
+	}
+	all := map[string][][2]string{}
+	for _, table := range tableDDL.FindAllStringSubmatch(ddl, -1) {
+		for line := range strings.Lines(table[2]) {
+			if name, value, ok := strings.Cut(strings.Trim(line, " ,\n"), " = "); ok && !strings.HasPrefix(name, "--") {
+				all[table[1]] = append(all[table[1]], [2]string{name, value})
+			}
+		}
+	}
+	return all, nil
+}
