@@ -149,7 +149,8 @@ func replaceNotAllowed(text []byte) string {
 }
 
 // dataContentType is application/json, or for other payloads the type in the event's own header. JSON gets no
-// finer type: receivers choose by it how to read data, and even the Go SDK knows no application/anything+json.
+// finer type: receivers choose by it how to read data, and even the Go SDK knows no
+// application/anything+json.
 func dataContentType(headers map[string]string, isJSON bool) string {
 	if isJSON {
 		return "application/json"

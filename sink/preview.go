@@ -9,9 +9,9 @@ import (
 
 // Previewer is a Sink that can show what Send would send of a batch, without sending it.
 type Previewer interface {
-	// Preview returns what Send would send, in its order, without secrets. Where Send asks for a split
-	// of the batch, it returns what Send would send of each group. A *BatchError names the events that
-	// Send would reject; the others are among the messages.
+	// Preview returns what Send would send, in its order, without secrets. Where Send asks for a split of the
+	// batch, it returns what Send would send of each group. A *BatchError names the events that Send would
+	// reject; the others are among the messages.
 	Preview(ctx context.Context, b *buffer.Batch) ([]PreparedMessage, error)
 }
 

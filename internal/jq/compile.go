@@ -1,10 +1,10 @@
 // Package jq compiles jq programs and runs them within limits of time and memory.
 //
-// Compile parses a program and finds the functions and variables that do not exist. Decode makes
-// the program's input of JSON, Run executes the program, Encode makes JSON of its result.
+// Compile parses a program and finds the functions and variables that do not exist. Decode makes the
+// program's input of JSON, Run executes the program, Encode makes JSON of its result.
 //
-// Values are those of gojq: nil, bool, int, float64, *big.Int, json.Number, string, []any and
-// map[string]any. A number that the program does not calculate with keeps all its digits.
+// Values are those of gojq: nil, bool, int, float64, *big.Int, json.Number, string, []any and map[string]any.
+// A number that the program does not calculate with keeps all its digits.
 package jq
 
 import (
@@ -18,8 +18,8 @@ import (
 	"github.com/itchyny/gojq"
 )
 
-// Program is a compiled jq program. It sees its input and the time of day, but no environment,
-// no files and no modules. It is safe for concurrent use.
+// Program is a compiled jq program. It sees its input and the time of day, but no environment, no files and
+// no modules. It is safe for concurrent use.
 type Program struct {
 	// Query is the parsed program.
 	Query *gojq.Query
@@ -31,8 +31,8 @@ type Program struct {
 
 // Error says what is wrong with a program, and where.
 type Error struct {
-	// Line and Column are the place of a syntax error. They count from 1, columns in characters;
-	// both are 0 for other errors.
+	// Line and Column are the place of a syntax error. They count from 1, columns in characters; both are 0
+	// for other errors.
 	Line, Column int
 	// Text says what is wrong; it may quote the program.
 	Text string
@@ -45,8 +45,7 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("line %d, column %d of the program: %s", e.Line, e.Column, e.Text)
 }
 
-// Compile returns a *Error if text is not a jq program, or names a function or variable that does
-// not exist.
+// Compile returns a *Error if text is not a jq program, or names a function or variable that does not exist.
 func Compile(text string) (*Program, error) {
 	query, err := gojq.Parse(text)
 	if e, ok := errors.AsType[*gojq.ParseError](err); ok {
@@ -61,8 +60,8 @@ func Compile(text string) (*Program, error) {
 	return &Program{Query: query, code: code, limits: defaultLimits}, nil
 }
 
-// syntaxError adds the place. An unexpected end is reported at the last character, not on the
-// empty lines below it.
+// syntaxError adds the place. An unexpected end is reported at the last character, not on the empty lines
+// below it.
 func syntaxError(text string, e *gojq.ParseError) *Error {
 	trimmed := strings.TrimRightFunc(text, unicode.IsSpace)
 	_, last := utf8.DecodeLastRuneInString(trimmed)

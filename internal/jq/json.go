@@ -13,8 +13,8 @@ import (
 	"github.com/itchyny/gojq"
 )
 
-// Decode reads one JSON value. As with encoding/json, the last of two equal keys wins, invalid
-// UTF-8 becomes U+FFFD, and values are nested at most 10,000 deep.
+// Decode reads one JSON value. As with encoding/json, the last of two equal keys wins, invalid UTF-8 becomes
+// U+FFFD, and values are nested at most 10,000 deep.
 func Decode(text []byte) (any, error) {
 	d, _ := decoders.Get().(*jsontext.Decoder)
 	defer decoders.Put(d)
@@ -94,8 +94,8 @@ func Describe(v any) string {
 	return "a " + gojq.TypeOf(v)
 }
 
-// budget bounds what Encode makes of a value. A program can build a value that holds one of its
-// parts many times over, and whose JSON is far larger than the value.
+// budget bounds what Encode makes of a value. A program can build a value that holds one of its parts many
+// times over, and whose JSON is far larger than the value.
 type budget struct{ bytes int }
 
 const maxDepth = 10_000

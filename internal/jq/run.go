@@ -21,8 +21,8 @@ const (
 	maxResult = 128 << 20 // bytes of the result's JSON
 	// checkInterval is how often the limits are checked.
 	checkInterval = 5 * time.Millisecond
-	// stopGrace is how long Run waits for a run that it has stopped. gojq stops between two
-	// steps, and one step over a large value can take long.
+	// stopGrace is how long Run waits for a run that it has stopped. gojq stops between two steps, and one
+	// step over a large value can take long.
 	stopGrace = time.Second
 )
 
@@ -51,11 +51,10 @@ func (e limitError) Unwrap() error   { return ErrLimit }
 func (e resultsError) Error() string { return string(e) }
 func (e resultsError) Unwrap() error { return ErrResults }
 
-// Run returns the only result of the program. The result may share parts with the input; Encode
-// can write it.
+// Run returns the only result of the program. The result may share parts with the input; Encode can write it.
 //
-// Run ends when ctx does, or when the run exceeds a limit. A run that does not stop a second
-// later is left behind, and the program does not run again until that run has ended.
+// Run ends when ctx does, or when the run exceeds a limit. A run that does not stop a second later is left
+// behind, and the program does not run again until that run has ended.
 func (p *Program) Run(ctx context.Context, input any) (any, error) {
 	if p.runaways.Load() > 0 {
 		return nil, errRunaway

@@ -1,21 +1,20 @@
-// Package filesink writes events as NDJSON, one JSON envelope a line, to a file or to
-// standard output.
+// Package filesink writes events as NDJSON, one JSON envelope a line, to a file or to standard output.
 //
 // # Durability
 //
-// A batch counts as delivered when it was written and, if the output is a regular file,
-// synced to disk. If only part of a batch could be written (a full disk), that is an
-// outage: the sink truncates the file to its length before the batch. If the sink cannot
-// truncate (a pipe, a killed process), it ends the partial line before the next batch.
+// A batch counts as delivered when it was written and, if the output is a regular file, synced to disk. If
+// only part of a batch could be written (a full disk), that is an outage: the sink truncates the file to its
+// length before the batch. If the sink cannot truncate (a pipe, a killed process), it ends the partial line
+// before the next batch.
 //
 // # Rotation
 //
-// Before each batch the sink checks whether the path still names the open file, and
-// otherwise opens it again. So a log rotation only has to rename the file. Rotation by copy
-// and truncate works too, but loses the events that are written between the two steps.
+// Before each batch the sink checks whether the path still names the open file, and otherwise opens it again.
+// So a log rotation only has to rename the file. Rotation by copy and truncate works too, but loses the
+// events that are written between the two steps.
 //
-// Several processes may append to one file. If the disk is full, a partial line of one
-// process can corrupt a line of another.
+// Several processes may append to one file. If the disk is full, a partial line of one process can corrupt a
+// line of another.
 package filesink
 
 import (
@@ -38,8 +37,8 @@ type Config struct {
 	URL string
 }
 
-// Sink writes events to a file or to standard output. It is safe for concurrent use, and
-// writes one batch at a time.
+// Sink writes events to a file or to standard output. It is safe for concurrent use, and writes one batch at
+// a time.
 type Sink struct {
 	out  output
 	name string // of the output, for people
@@ -57,9 +56,9 @@ type output interface {
 	close() error
 }
 
-// New returns a sink. It does not open the file yet. "stdout:" writes to stdout, which the
-// caller owns. With os.Stdout the caller must ignore SIGPIPE (signal.Ignore): otherwise Go
-// ends the process when the reader closes the pipe, and Send cannot report an outage.
+// New returns a sink. It does not open the file yet. "stdout:" writes to stdout, which the caller owns. With
+// os.Stdout the caller must ignore SIGPIPE (signal.Ignore): otherwise Go ends the process when the reader
+// closes the pipe, and Send cannot report an outage.
 func New(c Config, stdout io.Writer) (*Sink, error) {
 	out, err := c.output(stdout)
 	if err != nil {
@@ -97,9 +96,9 @@ func (c Config) output(stdout io.Writer) (output, error) {
 	return &file{path: u.Path}, nil
 }
 
-// Send appends the batch's events. The error wraps sink.ErrUnavailable, or is a
-// *sink.BatchError of events that an envelope cannot carry. ctx does not end a write that
-// blocks in the operating system (a pipe without a reader).
+// Send appends the batch's events. The error wraps sink.ErrUnavailable, or is a *sink.BatchError of events
+// that an envelope cannot carry. ctx does not end a write that blocks in the operating system (a pipe without
+// a reader).
 func (s *Sink) Send(ctx context.Context, b *buffer.Batch) error {
 	buffer := s.buffers.Get().(*[]byte)
 	defer s.buffers.Put(buffer)
@@ -111,8 +110,7 @@ func (s *Sink) Send(ctx context.Context, b *buffer.Batch) error {
 	return sink.NewBatchError(rejected)
 }
 
-// Check opens the file, and creates it if it does not exist. The error wraps
-// sink.ErrUnavailable.
+// Check opens the file, and creates it if it does not exist. The error wraps sink.ErrUnavailable.
 func (s *Sink) Check(ctx context.Context) error {
 	if err := s.exclusively(ctx, s.out.open); err != nil {
 		return sink.Unavailable(err)

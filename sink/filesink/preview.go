@@ -25,8 +25,7 @@ func (s *Sink) Preview(_ context.Context, b *buffer.Batch) ([]sink.PreparedMessa
 	return []sink.PreparedMessage{message}, err
 }
 
-// appendLines appends the events' envelopes. rejected are the events that an envelope cannot
-// carry, in order.
+// appendLines appends the events' envelopes. rejected are the events that an envelope cannot carry, in order.
 func appendLines(lines []byte, b *buffer.Batch) (_ []byte, rejected []sink.EventError) {
 	for i := range b.Events {
 		if err := sink.CheckHeaders(&b.Events[i]); err != nil {

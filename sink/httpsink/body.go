@@ -37,19 +37,9 @@ func (s *Sink) formatOf(b *buffer.Batch) format {
 	return format{string(begin) + `,"group_id":"` + b.GroupID.String() + `","events":[`, "]}", 1, envelope}
 }
 
-// body is what is sent for a batch without a program.
-type body struct {
-	text  []byte
-	comma int // as in format
-	// frame is the length of begin and end.
-	frame int
-	// sizes are the bytes of each event of the batch in text, with its comma; 0 if it is not there.
-	sizes []int
-}
-
-// makeBody makes the body of these events. Each body is a new slice: net/http may still read it after
-// it has returned the response.
-func (s *Sink) makeBody(b *buffer.Batch, indexes []int) body {
+// makeBody makes the body of these events without a program. Each body is a new slice: net/http may still
+// read it after it has returned the response.
+func (s *Sink) makeBody(b *buffer.Batch, indexes []int) []byte {
 	size := 128
 	for _, i := range indexes {
 		e := &b.Events[i]
@@ -59,45 +49,32 @@ func (s *Sink) makeBody(b *buffer.Batch, indexes []int) body {
 		}
 	}
 	f := s.formatOf(b)
-	made := body{
-		text: append(make([]byte, 0, size), f.begin...), comma: f.comma,
-		frame: len(f.begin) + len(f.end), sizes: make([]int, len(b.Events)),
-	}
+	text := append(make([]byte, 0, size), f.begin...)
 	for _, i := range indexes {
-		before := len(made.text)
-		made.text = f.add(made.text, &b.Events[i])
-		made.sizes[i] = len(made.text) - before
+		text = f.add(text, &b.Events[i])
 	}
-	if len(indexes) > 0 {
-		made.text = made.text[:len(made.text)-f.comma]
-	}
-	made.text = append(made.text, f.end...)
-	return made
+	return append(text[:len(text)-f.comma], f.end...)
 }
 
-// split groups the events, in order, into as few bodies of at most maxBytes as possible. It returns
+// splitBody groups the events, in order, into as few bodies of at most maxBytes as possible. It returns
 // the events that exceed maxBytes each alone. The sizes stay the same in other batches, because every
 // group_id has the same length.
-func (m *body) split(maxBytes int) (groups []sink.Group, tooLarge []sink.EventError) {
-	var group []int
-	length := m.frame
-	for i, size := range m.sizes {
-		alone := m.frame + size - m.comma
+func (s *Sink) splitBody(b *buffer.Batch, indexes []int) (groups []sink.Group, tooLarge []sink.EventError) {
+	f := s.formatOf(b)
+	frame, length := len(f.begin)+len(f.end)-f.comma, 0
+	var text []byte
+	for _, i := range indexes {
+		text = f.add(text[:0], &b.Events[i])
 		switch {
-		case size == 0:
+		case frame+len(text) > s.maxBytes:
+			tooLarge = append(tooLarge, sink.EventError{Index: i, Err: errTooManyBytes(frame+len(text), s.maxBytes)})
 			continue
-		case alone > maxBytes:
-			tooLarge = append(tooLarge, sink.EventError{Index: i, Err: errTooManyBytes(alone, maxBytes)})
-			continue
-		case length+size-m.comma > maxBytes:
-			groups = append(groups, sink.Group{Indexes: group})
-			group, length = nil, m.frame
+		case len(groups) == 0 || frame+length+len(text) > s.maxBytes:
+			groups, length = append(groups, sink.Group{}), 0
 		}
-		group = append(group, i)
-		length += size
-	}
-	if len(group) > 0 {
-		groups = append(groups, sink.Group{Indexes: group})
+		group := &groups[len(groups)-1]
+		group.Indexes = append(group.Indexes, i)
+		length += len(text)
 	}
 	return groups, tooLarge
 }

@@ -59,16 +59,15 @@ func (s *Sink) prepare(ctx context.Context, b *buffer.Batch) (*request, []sink.E
 	if s.request != nil {
 		return s.runRequest(ctx, b, r, rejected)
 	}
-	body := s.makeBody(b, r.indexes)
-	if s.maxBytes > 0 && len(body.text) > s.maxBytes {
-		groups, tooLarge := body.split(s.maxBytes)
+	r.body = s.makeBody(b, r.indexes)
+	if s.maxBytes > 0 && len(r.body) > s.maxBytes {
+		groups, tooLarge := s.splitBody(b, r.indexes)
 		rejected = append(rejected, tooLarge...)
 		if len(groups) == 0 {
 			return nil, rejected, nil
 		}
 		return nil, nil, split(groups, rejected, true)
 	}
-	r.body = body.text
 	return r, rejected, nil
 }
 

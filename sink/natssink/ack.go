@@ -17,8 +17,8 @@ var (
 	errInvalidAck = errors.New("the answer is not a PubAck: the responder on the subject is not a stream")
 )
 
-// classifyAck reads the answer to one published event. nil means that a stream has
-// stored the event; duplicate reports whether it had stored that id before.
+// classifyAck reads the answer to one published event. nil means that a stream has stored the event;
+// duplicate reports whether it had stored that id before.
 func classifyAck(m *nats.Msg) (duplicate bool, err error) {
 	if isPlainAck(m.Data) {
 		return false, nil
@@ -41,8 +41,8 @@ func classifyAck(m *nats.Msg) (duplicate bool, err error) {
 	return ack.Duplicate, nil
 }
 
-// isPlainAck reports whether the text is exactly {"stream":"NAME","seq":123}, as nearly
-// every answer is. Parsing all of them as JSON takes a third of the time of publishing.
+// isPlainAck reports whether the text is exactly {"stream":"NAME","seq":123}, as nearly every answer is.
+// Parsing all of them as JSON takes a third of the time of publishing.
 func isPlainAck(text []byte) bool {
 	rest, isAck := bytes.CutPrefix(text, []byte(`{"stream":"`))
 	end := bytes.IndexAny(rest, `"\`)
@@ -65,9 +65,9 @@ const (
 	codeDuplicatePending jetstream.ErrorCode = 10158
 )
 
-// classifyAPIError separates outages from rejections. The server's own failures have
-// codes 5xx and 429 (stream full or offline, no resources, no leader, JetStream not
-// enabled), rejected events 4xx. Some err_codes do not follow that rule.
+// classifyAPIError separates outages from rejections. The server's own failures have codes 5xx and 429
+// (stream full or offline, no resources, no leader, JetStream not enabled), rejected events 4xx. Some
+// err_codes do not follow that rule.
 func classifyAPIError(err *jetstream.APIError) error {
 	switch err.ErrorCode {
 	case codeTooLarge, codeHeadersTooLarge:
@@ -83,8 +83,8 @@ func classifyAPIError(err *jetstream.APIError) error {
 	return err
 }
 
-// subjectScoped reports whether an outage is one subject's (no stream, a full stream, no
-// permission to publish there) and not the whole server's.
+// subjectScoped reports whether an outage is one subject's (no stream, a full stream, no permission to
+// publish there) and not the whole server's.
 func subjectScoped(err error) bool {
 	if api, ok := errors.AsType[*jetstream.APIError](err); ok {
 		return api.ErrorCode != codeAccountResources && api.ErrorCode != jetstream.JSErrCodeJetStreamNotEnabled &&
@@ -93,9 +93,8 @@ func subjectScoped(err error) bool {
 	return errors.Is(err, errNoStream) || errors.Is(err, errInvalidAck) || errors.Is(err, nats.ErrPermissionViolation)
 }
 
-// combine makes Send's error of the events' results. If all events met an outage, it
-// is the sink's, unless other subjects may work: then the error names the events, so
-// that the outage holds up their subjects only.
+// combine makes Send's error of the events' results. If all events met an outage, it is the sink's, unless
+// other subjects may work: then the error names the events, so that the outage holds up their subjects only.
 func combine(subjects []string, results []error, oneSubject bool) error {
 	var failed []sink.EventError
 	outages, scoped, example := 0, 0, 0

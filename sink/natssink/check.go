@@ -12,9 +12,8 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-// Check connects. With JetStream it also checks that JetStream is enabled and, if all
-// events have one subject, that a stream takes it; a user who may not ask passes. The
-// error wraps sink.ErrUnavailable.
+// Check connects. With JetStream it also checks that JetStream is enabled and, if all events have one
+// subject, that a stream takes it; a user who may not ask passes. The error wraps sink.ErrUnavailable.
 func (s *Sink) Check(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return sink.Unavailable(err)
@@ -64,8 +63,8 @@ func (s *Sink) checkJetStream(ctx context.Context, c *connection) error {
 	return err
 }
 
-// Warnings implements sink.Warner. It checks that the streams of this sink's subjects
-// acknowledge, and that their duplicate windows are as long as an event may be resent.
+// Warnings implements sink.Warner. It checks that the streams of this sink's subjects acknowledge, and that
+// their duplicate windows are as long as an event may be resent.
 func (s *Sink) Warnings(ctx context.Context) []string {
 	if s.core {
 		return nil
@@ -100,8 +99,8 @@ func (s *Sink) Warnings(ctx context.Context) []string {
 	return warnings
 }
 
-// windowFlags are the flags of the nats command that set the duplicate window. A
-// stream cannot remember ids for longer than it keeps events.
+// windowFlags are the flags of the nats command that set the duplicate window. A stream cannot remember ids
+// for longer than it keeps events.
 func (s *Sink) windowFlags(maxAge time.Duration) string {
 	switch {
 	case s.resend == 0:
@@ -112,9 +111,8 @@ func (s *Sink) windowFlags(maxAge time.Duration) string {
 	return fmt.Sprintf(" --dupe-window %v", s.resend)
 }
 
-// Recommendations returns what would make the sink faster, one sentence each. They are
-// for people who ask, because nothing is wrong without. A user who may not list the
-// streams gets none.
+// Recommendations returns what would make the sink faster, one sentence each. They are for people who ask,
+// because nothing is wrong without. A user who may not list the streams gets none.
 func (s *Sink) Recommendations(ctx context.Context) []string {
 	if s.core {
 		return nil
@@ -137,8 +135,7 @@ func (s *Sink) Recommendations(ctx context.Context) []string {
 	return all
 }
 
-// supportsFastBatches reports whether a server of that version, such as "2.14.0", has
-// fast batches.
+// supportsFastBatches reports whether a server of that version, such as "2.14.0", has fast batches.
 func supportsFastBatches(version string) bool {
 	var major, minor int
 	n, err := fmt.Sscanf(version, "%d.%d", &major, &minor)

@@ -17,30 +17,28 @@ import (
 
 // Config is the configuration of a Sink.
 type Config struct {
-	// URL of a server, or of several separated by commas. Required. The schemes are
-	// nats, tls and tls+nats (the same as tls). user:password@ or token@ may precede the
-	// host. Later servers inherit scheme and credentials:
-	// "nats://app:secret@n1,n2,n3:4223".
+	// URL of a server, or of several separated by commas. Required. The schemes are nats, tls and tls+nats
+	// (the same as tls). user:password@ or token@ may precede the host. Later servers inherit scheme and
+	// credentials: "nats://app:secret@n1,n2,n3:4223".
 	URL string
 	// Subject is the template of an event's address; "" means "{topic}".
 	Subject string
 	// Format is "payload" or "cloudevents"; "" means payload.
 	Format string
-	// Core publishes without JetStream. Delivered then means that the server received
-	// the event, not that anyone stored it.
+	// Core publishes without JetStream. Delivered then means that the server received the event, not that
+	// anyone stored it.
 	Core bool
-	// Ordered keeps order by key in JetStream: at most one event of a key is in flight.
-	// Core NATS keeps the order anyway.
+	// Ordered keeps order by key in JetStream: at most one event of a key is in flight. Core NATS keeps the
+	// order anyway.
 	Ordered bool
 	// Credentials is a .creds file or its content; "" means none.
 	Credentials string
 	// NKey is a file with a user's nkey seed or the seed itself; "" means none.
 	NKey string
-	// TLS is used with the schemes tls and tls+nats; nil means the system's
-	// certificate authorities.
+	// TLS is used with the schemes tls and tls+nats; nil means the system's certificate authorities.
 	TLS *tls.Config
-	// ResendWithin is how long after its first Send an event may be sent again.
-	// Warnings compares the streams' duplicate windows with it. 0 means no comparison.
+	// ResendWithin is how long after its first Send an event may be sent again. Warnings compares the
+	// streams' duplicate windows with it. 0 means no comparison.
 	ResendWithin time.Duration
 	// Logger logs ids that were used twice; nil means no log.
 	Logger *slog.Logger
@@ -67,9 +65,9 @@ const (
 	keepAlive    = 15 * time.Second // of TCP
 )
 
-// options are the options of every connection. nats.go must not reconnect by itself:
-// the next Send makes a new connection. So nothing is buffered while there is none, and
-// an answer always belongs to its own connection's publishes.
+// options are the options of every connection. nats.go must not reconnect by itself: the next Send makes a
+// new connection. So nothing is buffered while there is none, and an answer always belongs to its own
+// connection's publishes.
 func (c Config) options() ([]nats.Option, error) {
 	urls, secure, err := servers(c.URL)
 	if err != nil {
@@ -125,8 +123,8 @@ func login(text string) nats.Option {
 	return nats.Token(u.User.Username())
 }
 
-// checkReadable returns why a file cannot be read, without its name: that may be the
-// secret itself, given in place of a file.
+// checkReadable returns why a file cannot be read, without its name: that may be the secret itself, given in
+// place of a file.
 func checkReadable(path string) error {
 	f, err := os.Open(path)
 	if err == nil {
@@ -157,8 +155,8 @@ func nkeyOption(seed string) (nats.Option, error) {
 	return nats.Nkey(public, pair.Sign), nil
 }
 
-// servers converts the URL to those that nats.go takes. secure reports whether they ask
-// for TLS. The error contains no password.
+// servers converts the URL to those that nats.go takes. secure reports whether they ask for TLS. The error
+// contains no password.
 func servers(text string) (urls []string, secure bool, err error) {
 	var first *url.URL
 	for _, part := range strings.Split(text, ",") {

@@ -17,8 +17,8 @@ import (
 	"github.com/outboxrelay/relay/sink/natssink/internal/fastbatch"
 )
 
-// connection is a connection to NATS and the events that wait for answers on it. It is
-// used until it breaks; the next Send makes another one.
+// connection is a connection to NATS and the events that wait for answers on it. It is used until it breaks;
+// the next Send makes another one.
 type connection struct {
 	nc     *nats.Conn
 	inbox  string        // answers come to <inbox><inflight.no>.<index>; "" without JetStream
@@ -29,8 +29,8 @@ type connection struct {
 	inflight map[uint64]*inflight
 	last     uint64 // inflight.no
 	streams  streamCache
-	// denied is the last permission violation that handleError has handled;
-	// deniedChanged is closed when it changes.
+	// denied is the last permission violation that handleError has handled; deniedChanged is closed when it
+	// changes.
 	denied        error
 	deniedChanged chan struct{}
 }
@@ -44,9 +44,8 @@ func (s *Sink) Conn(ctx context.Context) (*nats.Conn, error) {
 	return c.nc, nil
 }
 
-// connection returns the sink's connection, and makes one if there is none. Callers that
-// wait while another one connects share its error, so that a server that does not
-// answer costs one time-out, not one each.
+// connection returns the sink's connection, and makes one if there is none. Callers that wait while another
+// one connects share its error, so that a server that does not answer costs one time-out, not one each.
 func (s *Sink) connection(ctx context.Context) (*connection, error) {
 	if c := s.current.Load(); c != nil && c.nc.IsConnected() {
 		return c, nil
@@ -78,8 +77,8 @@ func (s *Sink) connection(ctx context.Context) (*connection, error) {
 	return c, nil
 }
 
-// dial connects to one of the servers in opts, or of more. acks asks for PubAcks. The
-// error contains no password.
+// dial connects to one of the servers in opts, or of more. acks asks for PubAcks. The error contains no
+// password.
 func dial(ctx context.Context, opts []nats.Option, more []string, acks bool) (*connection, error) {
 	c := &connection{closed: make(chan struct{}), inflight: map[uint64]*inflight{}, deniedChanged: make(chan struct{})}
 	if acks {
@@ -157,8 +156,8 @@ func (c *connection) handleClosed(nc *nats.Conn) {
 	close(c.closed)
 }
 
-// handleError handles permission violations: the server gives no other answer to a
-// publish that is not allowed. Every other error closes the connection.
+// handleError handles permission violations: the server gives no other answer to a publish that is not
+// allowed. Every other error closes the connection.
 func (c *connection) handleError(nc *nats.Conn, _ *nats.Subscription, err error) {
 	if !errors.Is(err, nats.ErrPermissionViolation) {
 		return
@@ -177,8 +176,8 @@ func (c *connection) handleError(nc *nats.Conn, _ *nats.Subscription, err error)
 	c.deniedChanged = make(chan struct{})
 }
 
-// deniedSubject is the subject that a permission violation names. The protocol has it
-// in the error's text only.
+// deniedSubject is the subject that a permission violation names. The protocol has it in the error's text
+// only.
 func deniedSubject(err error) string {
 	text := err.Error()
 	literal, _ := strconv.QuotedPrefix(text[max(0, strings.IndexByte(text, '"')):])
@@ -186,9 +185,8 @@ func deniedSubject(err error) string {
 	return subject
 }
 
-// awaitViolations returns when handleError has handled every permission violation that
-// the server sent before its last PONG. nats.go records a violation at once and calls
-// handleError later, in order.
+// awaitViolations returns when handleError has handled every permission violation that the server sent before
+// its last PONG. nats.go records a violation at once and calls handleError later, in order.
 func (c *connection) awaitViolations(ctx context.Context) error {
 	last := c.nc.LastError()
 	if !errors.Is(last, nats.ErrPermissionViolation) {
@@ -235,8 +233,8 @@ func (c *connection) handleAnswer(m *nats.Msg) {
 	}
 }
 
-// ask makes a request to the server. A server does not answer a request that the user may
-// not make; ask then returns early, with an error that wraps nats.ErrPermissionViolation.
+// ask makes a request to the server. A server does not answer a request that the user may not make; ask then
+// returns early, with an error that wraps nats.ErrPermissionViolation.
 func (c *connection) ask(ctx context.Context, subject string, request func(context.Context) error) error {
 	answered, finish := context.WithCancel(ctx)
 	defer finish()

@@ -9,8 +9,7 @@ import (
 	"github.com/outboxrelay/relay/sink/natssink/internal/fastbatch"
 )
 
-// minFastBatch is from how many events on a fast batch costs less than single
-// publishes.
+// minFastBatch is from how many events on a fast batch costs less than single publishes.
 const minFastBatch = 3
 
 // group is the events of a batch that go to one stream as a fast batch.
@@ -21,10 +20,9 @@ type group struct {
 
 // groups says which events go in fast batches. The others are published singly.
 //
-// An event that may have been sent before is always published singly. A replicated
-// stream drops a known event and counts it as stored, although the first copy may yet
-// be lost with its leader. Published singly, the event is refused instead (10158), and
-// waits.
+// An event that may have been sent before is always published singly. A replicated stream drops a known event
+// and counts it as stored, although the first copy may yet be lost with its leader. Published singly, the
+// event is refused instead (10158), and waits.
 func (s *Sink) groups(ctx context.Context, c *connection, b *buffer.Batch, subjects []string) []group {
 	if s.core || len(b.Events) < minFastBatch || !firstAttempt(b) {
 		return nil
@@ -60,14 +58,13 @@ func (s *Sink) groups(ctx context.Context, c *connection, b *buffer.Batch, subje
 	return large
 }
 
-// hasServerHeaders reports whether an event's own headers may contain instructions for
-// the stream (Nats-TTL, Nats-Rollup, Nats-Expected-Last-Sequence...). Some of them have
-// another meaning in a batch.
+// hasServerHeaders reports whether an event's own headers may contain instructions for the stream (Nats-TTL,
+// Nats-Rollup, Nats-Expected-Last-Sequence...). Some of them have another meaning in a batch.
 func hasServerHeaders(e *outbox.Event) bool { return bytes.Contains(e.Headers, []byte("Nats-")) }
 
-// publishGroups publishes each group as a fast batch. Events that have no result
-// afterwards must be published singly, unless answered is done. dropped counts, by
-// stream, the events that a stream counted as stored and dropped as duplicates.
+// publishGroups publishes each group as a fast batch. Events that have no result afterwards must be published
+// singly, unless answered is done. dropped counts, by stream, the events that a stream counted as stored and
+// dropped as duplicates.
 func (c *connection) publishGroups(answered context.Context, p *publisher, f *inflight, groups []group) (dropped map[*stream]int) {
 	type published struct {
 		stream *stream
@@ -104,8 +101,8 @@ func (c *connection) lastSequence(s *stream) uint64 {
 	return s.last
 }
 
-// recordFast records what became of a fast batch. last is the stream's last sequence
-// before the batch. dropped is how many of the stored events were duplicates.
+// recordFast records what became of a fast batch. last is the stream's last sequence before the batch.
+// dropped is how many of the stored events were duplicates.
 func (c *connection) recordFast(f *inflight, s *stream, last uint64, r fastbatch.Result) (dropped int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

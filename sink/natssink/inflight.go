@@ -6,8 +6,8 @@ import (
 	"strconv"
 )
 
-// inflight is the events of one Send that wait for answers. All but no, replyTo and
-// subjects is guarded by the connection's mutex.
+// inflight is the events of one Send that wait for answers. All but no, replyTo and subjects is guarded by
+// the connection's mutex.
 type inflight struct {
 	no uint64
 	// replyTo is the prefix of the events' reply subjects.
@@ -19,8 +19,7 @@ type inflight struct {
 	pending int
 	// queues keep order by key; nil: order does not matter.
 	queues *keyQueues
-	// duplicates counts the accepted events that the stream knew already, without
-	// those in maybeStored.
+	// duplicates counts the accepted events that the stream knew already, without those in maybeStored.
 	duplicates int
 	// maybeStored are the events that this Send may have had stored before.
 	maybeStored map[int]bool
@@ -31,8 +30,8 @@ type inflight struct {
 // errPending is the result of an event that has no answer yet.
 var errPending = errors.New("no answer yet")
 
-// register registers the events of a Send; complete ends that. An event without a
-// subject comes with its result.
+// register registers the events of a Send; complete ends that. An event without a subject comes with its
+// result.
 func (c *connection) register(subjects []string, results []error, finish context.CancelFunc) *inflight {
 	f := &inflight{subjects: subjects, results: results, finish: finish}
 	for i := range results {
@@ -53,8 +52,8 @@ func (c *connection) register(subjects []string, results []error, finish context
 	return f
 }
 
-// complete returns the results. Events that are still pending get unanswered, and
-// answers that come later are ignored.
+// complete returns the results. Events that are still pending get unanswered, and answers that come later are
+// ignored.
 func (c *connection) complete(f *inflight, unanswered error) (results []error, duplicates int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

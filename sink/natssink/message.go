@@ -13,8 +13,8 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-// maxSubject leaves room for the rest of a protocol line. A server takes lines of 4096
-// bytes unless configured otherwise, and closes the connection on a longer one.
+// maxSubject leaves room for the rest of a protocol line. A server takes lines of 4096 bytes unless
+// configured otherwise, and closes the connection on a longer one.
 const maxSubject = 3900
 
 // AddressOf implements sink.Addresser: the subject.
@@ -70,8 +70,8 @@ const (
 
 var relayHeaders = []string{headerID, headerGroupID, headerKey, headerDeadLetter}
 
-// publisher builds the NATS messages of a batch, one after the other. All share one
-// nats.Msg, because nats.go keeps no reference after PublishMsg has returned.
+// publisher builds the NATS messages of a batch, one after the other. All share one nats.Msg, because nats.go
+// keeps no reference after PublishMsg has returned.
 type publisher struct {
 	msg   nats.Msg
 	batch *buffer.Batch
@@ -101,8 +101,7 @@ func (p *publisher) prepare(e *outbox.Event, subject, reply string) error {
 	p.msg.Subject, p.msg.Reply, p.msg.Data = subject, reply, e.Payload
 	p.id[0] = p.batch.Pipeline + ":" + e.Identity()
 	if d := e.DeadLetter; d != nil {
-		// With the event's own id, a stream that takes both would drop the replayed
-		// event as a duplicate.
+		// With the event's own id, a stream that takes both would drop the replayed event as a duplicate.
 		p.id[0] += ":dead:" + d.GroupID.String()
 		p.msg.Header[headerDeadLetter] = []string{string(sink.AppendDeadLetter(nil, d))}
 		p.extraHeaders = true
@@ -149,8 +148,8 @@ func isRelayHeader(name string) bool {
 
 const notHeaderValue = "a NATS header cannot carry a line break, or a blank at either end"
 
-// isHeaderValue reports whether a NATS header carries the value unchanged. nats.go
-// replaces line breaks with blanks and trims both ends.
+// isHeaderValue reports whether a NATS header carries the value unchanged. nats.go replaces line breaks with
+// blanks and trims both ends.
 func isHeaderValue(value string) bool {
 	return !strings.ContainsAny(value, "\r\n") && strings.Trim(value, " \t") == value
 }
@@ -170,8 +169,8 @@ func (c Config) checkFormat() error {
 
 const (
 	attributePrefix = "ce-"
-	// headerContentType repeats datacontenttype. The Go SDK reads it, and it decides
-	// whether a message is in binary mode at all.
+	// headerContentType repeats datacontenttype. The Go SDK reads it, and it decides whether a message is in
+	// binary mode at all.
 	headerContentType = "content-type"
 )
 
@@ -181,8 +180,8 @@ func isCloudEventHeader(name string) bool {
 		len(name) >= len(attributePrefix) && strings.EqualFold(name[:len(attributePrefix)], attributePrefix)
 }
 
-// setAttributes makes the message a CloudEvent in binary mode, as the NATS Protocol
-// Binding for CloudEvents specifies. The error wraps sink.ErrPermanent.
+// setAttributes makes the message a CloudEvent in binary mode, as the NATS Protocol Binding for CloudEvents
+// specifies. The error wraps sink.ErrPermanent.
 func setAttributes(h nats.Header, b *buffer.Batch, e *outbox.Event) error {
 	attributes, err := sink.CloudEventAttributes(b, e)
 	if err != nil {
@@ -197,9 +196,8 @@ func setAttributes(h nats.Header, b *buffer.Batch, e *outbox.Event) error {
 	return nil
 }
 
-// percentEncoded encodes blanks, double quotes, per cent signs and everything but
-// printable ASCII. The NATS binding refers to the HTTP binding for this (section
-// 3.1.3.2).
+// percentEncoded encodes blanks, double quotes, per cent signs and everything but printable ASCII. The NATS
+// binding refers to the HTTP binding for this (section 3.1.3.2).
 func percentEncoded(value string) string {
 	special := func(c byte) bool { return c <= ' ' || c > '~' || c == '"' || c == '%' }
 	var encoded strings.Builder

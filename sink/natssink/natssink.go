@@ -1,5 +1,5 @@
-// Package natssink publishes events to NATS. With JetStream an event counts as delivered
-// when a stream has acknowledged it; with core NATS, when the server has received it.
+// Package natssink publishes events to NATS. With JetStream an event counts as delivered when a stream has
+// acknowledged it; with core NATS, when the server has received it.
 //
 // The data is the payload's bytes. The headers are the event's own and
 //
@@ -12,10 +12,10 @@
 //	Nats-Msg-Id        <pipeline>:<id>:dead:<the group_id it died in>
 //	Relay-Dead-Letter  the reason, as JSON; see [sink.AppendDeadLetter]
 //
-// An event's own headers cannot override these. With the format cloudevents each message
-// is also a CloudEvent in binary mode: its attributes are headers named ce-...; see
-// [sink.CloudEventAttributes]. An event that a NATS header or subject cannot carry (a line
-// break in its key, an empty token in its topic) is refused permanently, alone.
+// An event's own headers cannot override these. With the format cloudevents each message is also a CloudEvent
+// in binary mode: its attributes are headers named ce-...; see [sink.CloudEventAttributes]. An event that a
+// NATS header or subject cannot carry (a line break in its key, an empty token in its topic) is refused
+// permanently, alone.
 //
 // # A Send
 //
@@ -45,8 +45,8 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-// Sink publishes to NATS. All Sends share one connection, which is made by the first
-// one and again after it was lost.
+// Sink publishes to NATS. All Sends share one connection, which is made by the first one and again after it
+// was lost.
 type Sink struct {
 	options     []nats.Option
 	core        bool
@@ -73,8 +73,7 @@ var (
 	_ sink.Previewer = (*Sink)(nil)
 )
 
-// New returns a sink. It does not connect yet. The error is about the configuration and
-// contains no secret.
+// New returns a sink. It does not connect yet. The error is about the configuration and contains no secret.
 func New(c Config) (*Sink, error) {
 	c = c.withDefaults()
 	options, err := c.options()
@@ -98,14 +97,13 @@ func New(c Config) (*Sink, error) {
 	}, nil
 }
 
-// Send publishes the batch's events in order and waits until ctx's deadline for the
-// answers. Each event has its own result: a *sink.BatchError names the events that were
-// not accepted. If all of them met an outage, the error wraps sink.ErrUnavailable.
+// Send publishes the batch's events in order and waits until ctx's deadline for the answers. Each event has
+// its own result: a *sink.BatchError names the events that were not accepted. If all of them met an outage,
+// the error wraps sink.ErrUnavailable.
 //
-// Outages are: no connection, no answer in time, no stream on the subject, a stream that
-// is full, sealed or offline, missing permissions or resources. No answer in time on a
-// working connection may be the batch's fault (sink.ErrMaybePoison). An event that is too
-// large, or that NATS cannot carry, is refused permanently.
+// Outages are: no connection, no answer in time, no stream on the subject, a stream that is full, sealed or
+// offline, missing permissions or resources. No answer in time on a working connection may be the batch's
+// fault (sink.ErrMaybePoison). An event that is too large, or that NATS cannot carry, is refused permanently.
 func (s *Sink) Send(ctx context.Context, b *buffer.Batch) error {
 	if err := ctx.Err(); err != nil {
 		return sink.Unavailable(err)
@@ -143,8 +141,8 @@ func (s *Sink) Send(ctx context.Context, b *buffer.Batch) error {
 	return err
 }
 
-// publish publishes the groups as fast batches, then singly the events that these leave
-// without a result. dropped is publishGroups's.
+// publish publishes the groups as fast batches, then singly the events that these leave without a result.
+// dropped is publishGroups's.
 func (s *Sink) publish(answered context.Context, c *connection, f *inflight, b *buffer.Batch, groups []group) (dropped map[*stream]int) {
 	p := s.newPublisher(b)
 	if !s.ordered {
@@ -177,8 +175,8 @@ func (s *Sink) await(answered context.Context, c *connection) error {
 	return nil
 }
 
-// unanswered is an outage. It may be the batch's fault if the time ran out, but not if
-// the Send was cancelled.
+// unanswered is an outage. It may be the batch's fault if the time ran out, but not if the Send was
+// cancelled.
 func unanswered(what string, err error) error {
 	err = fmt.Errorf("%s: %w", what, err)
 	if errors.Is(err, context.DeadlineExceeded) {
@@ -187,8 +185,8 @@ func unanswered(what string, err error) error {
 	return sink.Unavailable(err)
 }
 
-// firstAttempt reports whether no event of the batch was sent before. A batch does not
-// say so of dead letters.
+// firstAttempt reports whether no event of the batch was sent before. A batch does not say so of dead
+// letters.
 func firstAttempt(b *buffer.Batch) bool {
 	return b.Events[0].DeadLetter == nil && b.FirstSend && len(b.Origins) == 0
 }
@@ -204,10 +202,9 @@ func (s *Sink) reportDuplicates(ctx context.Context, b *buffer.Batch, duplicates
 		slog.Int("events", duplicates), slog.Int64("first_id", b.Events[0].ID), slog.Int64("last_id", b.Events[len(b.Events)-1].ID))
 }
 
-// Duplicates returns how many events JetStream dropped as duplicates although they were
-// sent for the first time. Unless they are the same events, they are lost; each batch
-// that has some is logged as an error. The count is a lower bound for fast batches while
-// other clients write to the stream.
+// Duplicates returns how many events JetStream dropped as duplicates although they were sent for the first
+// time. Unless they are the same events, they are lost; each batch that has some is logged as an error. The
+// count is a lower bound for fast batches while other clients write to the stream.
 func (s *Sink) Duplicates() int64 { return s.duplicates.Load() }
 
 // Close closes the connection.

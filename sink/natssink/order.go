@@ -8,10 +8,9 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-// keyQueues keep order by key: at most one event of a key is in flight. The next one is
-// published when a stream has acknowledged the one before or refused it for good.
-// Otherwise a stream that appears between two publishes would store the second event
-// before the first, or without it.
+// keyQueues keep order by key: at most one event of a key is in flight. The next one is published when a
+// stream has acknowledged the one before or refused it for good. Otherwise a stream that appears between two
+// publishes would store the second event before the first, or without it.
 type keyQueues struct {
 	batch *buffer.Batch
 	next  []int // by index: the next event of the key; 0: none
@@ -56,8 +55,7 @@ func (q *keyQueues) resolved(f *inflight, i int, result error) {
 	}
 }
 
-// publishInOrder publishes events as they become ready, until every event has its
-// result or answered is done.
+// publishInOrder publishes events as they become ready, until every event has its result or answered is done.
 func (c *connection) publishInOrder(answered context.Context, p *publisher, f *inflight) {
 	c.mu.Lock()
 	f.queues = newKeyQueues(p.batch)

@@ -9,8 +9,8 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-// Preview implements sink.Previewer: one message an event. It does not connect, so it
-// does not know the server's max_payload.
+// Preview implements sink.Previewer: one message an event. It does not connect, so it does not know the
+// server's max_payload.
 func (s *Sink) Preview(_ context.Context, b *buffer.Batch) ([]sink.PreparedMessage, error) {
 	var (
 		all      []sink.PreparedMessage
@@ -34,16 +34,9 @@ func (s *Sink) Preview(_ context.Context, b *buffer.Batch) ([]sink.PreparedMessa
 	return all, sink.NewBatchError(rejected)
 }
 
-// header returns the message's headers, the relay's own first.
-func (p *publisher) header() []sink.Field {
-	names := slices.Clone(relayHeaders)
+// header returns the message's headers by name.
+func (p *publisher) header() (fields []sink.Field) {
 	for _, name := range slices.Sorted(maps.Keys(p.msg.Header)) {
-		if !slices.Contains(relayHeaders, name) {
-			names = append(names, name)
-		}
-	}
-	var fields []sink.Field
-	for _, name := range names {
 		for _, value := range p.msg.Header[name] {
 			fields = append(fields, sink.Field{Name: name, Value: value})
 		}

@@ -10,8 +10,7 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-// publish publishes events singly, each with an answer of its own, until the connection
-// breaks.
+// publish publishes events singly, each with an answer of its own, until the connection breaks.
 func (c *connection) publish(p *publisher, f *inflight, indexes []int) {
 	for _, i := range indexes {
 		if _, err := c.publishOne(p, f, i, c.replyTo(f, i)); err != nil {
@@ -20,8 +19,7 @@ func (c *connection) publish(p *publisher, f *inflight, indexes []int) {
 	}
 }
 
-// replyTo is the reply subject of an event that is published singly; "" without
-// JetStream.
+// replyTo is the reply subject of an event that is published singly; "" without JetStream.
 func (c *connection) replyTo(f *inflight, i int) string {
 	if c.inbox == "" {
 		return ""
@@ -29,9 +27,8 @@ func (c *connection) replyTo(f *inflight, i int) string {
 	return f.replyTo + strconv.FormatInt(int64(i), 36)
 }
 
-// publishOne publishes an event. An event that NATS cannot carry gets its result and is
-// not sent. The error means that the connection is broken: all pending events have
-// their result then.
+// publishOne publishes an event. An event that NATS cannot carry gets its result and is not sent. The error
+// means that the connection is broken: all pending events have their result then.
 func (c *connection) publishOne(p *publisher, f *inflight, i int, reply string) (sent bool, err error) {
 	err = p.prepare(&p.batch.Events[i], f.subjects[i], reply)
 	if err == nil {

@@ -36,9 +36,8 @@ func (c *connection) listStreams(ctx context.Context, subject sink.Template) ([]
 	return streams, nil
 }
 
-// wildcard returns a subject that matches at least every subject of the template. A
-// topic or key may contain dots, so from the first placeholder on a subject may have
-// more tokens than the template, but not fewer.
+// wildcard returns a subject that matches at least every subject of the template. A topic or key may contain
+// dots, so from the first placeholder on a subject may have more tokens than the template, but not fewer.
 func wildcard(t sink.Template) string {
 	if t.Fixed() {
 		return t.String()
@@ -57,8 +56,7 @@ func wildcard(t sink.Template) string {
 	return strings.Join(tokens, ".")
 }
 
-// matches reports whether a stream's subject, which may have wildcards, matches the
-// subject.
+// matches reports whether a stream's subject, which may have wildcards, matches the subject.
 func matches(filter, subject string) bool {
 	for {
 		want, filters, more := strings.Cut(filter, ".")
@@ -76,8 +74,8 @@ func matches(filter, subject string) bool {
 	}
 }
 
-// stream is what a connection knows of a stream. last, replaced and pausedUntil are
-// guarded by the connection's mutex.
+// stream is what a connection knows of a stream. last, replaced and pausedUntil are guarded by the
+// connection's mutex.
 type stream struct {
 	name     string
 	subjects []string
@@ -89,9 +87,8 @@ type stream struct {
 	pausedUntil time.Time
 }
 
-// streamCache is what a connection knows of the streams that take the sink's subjects.
-// The server is asked when a batch first needs it, and again after it proved wrong or
-// when it is old.
+// streamCache is what a connection knows of the streams that take the sink's subjects. The server is asked
+// when a batch first needs it, and again after it proved wrong or when it is old.
 type streamCache struct {
 	streams   []*stream
 	bySubject map[string]*stream // nil for a subject that no stream takes
@@ -101,16 +98,13 @@ type streamCache struct {
 }
 
 const (
-	// loadTimeout is how long a Send waits for the streams. Without them it publishes
-	// singly.
+	// loadTimeout is how long a Send waits for the streams. Without them it publishes singly.
 	loadTimeout = 2 * time.Second
-	// reloadAfter is how old the streams may be while not all events go in fast
-	// batches.
+	// reloadAfter is how old the streams may be while not all events go in fast batches.
 	reloadAfter = 5 * time.Minute
 	// reloadStaleAfter is the same after they proved wrong.
 	reloadStaleAfter = time.Second
-	// pauseAfterFailure is how long a stream that missed part of a fast batch gets no
-	// more of them.
+	// pauseAfterFailure is how long a stream that missed part of a fast batch gets no more of them.
 	pauseAfterFailure = 10 * time.Second
 	// maxLookups bounds streamCache.bySubject, because subjects may contain keys.
 	maxLookups = 10_000
@@ -133,8 +127,8 @@ func (s *Sink) streamsOf(ctx context.Context, c *connection, subjects []string) 
 	return found
 }
 
-// loadStreams asks the server for the streams. The caller has set loading, so that
-// other Sends publish singly meanwhile.
+// loadStreams asks the server for the streams. The caller has set loading, so that other Sends publish singly
+// meanwhile.
 func (s *Sink) loadStreams(ctx context.Context, c *connection) {
 	timeout := loadTimeout
 	if deadline, ok := ctx.Deadline(); ok {
@@ -179,8 +173,8 @@ func (k *streamCache) due() bool {
 	}
 }
 
-// lookUp returns, by index, the stream to send fast batches to. all reports whether the
-// stream of every subject takes fast batches.
+// lookUp returns, by index, the stream to send fast batches to. all reports whether the stream of every
+// subject takes fast batches.
 func (k *streamCache) lookUp(subjects []string) (found []*stream, all bool) {
 	found, all = make([]*stream, len(subjects)), true
 	now := time.Now()
@@ -238,8 +232,8 @@ func (c *connection) invalidateStreams() {
 	c.streams.invalidate()
 }
 
-// streamUnchanged reports whether the server still has this very stream, and not
-// another one of its name. It reports true if the server cannot be asked.
+// streamUnchanged reports whether the server still has this very stream, and not another one of its name. It
+// reports true if the server cannot be asked.
 func (s *Sink) streamUnchanged(ctx context.Context, c *connection, known *stream) bool {
 	c.mu.Lock()
 	replaced := known.replaced

@@ -2,6 +2,7 @@ package redissink
 
 import (
 	"context"
+	"strconv"
 
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
@@ -11,8 +12,8 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-// calls returns the commands for a batch. rejected are the events whose address is invalid,
-// or that the mode cannot carry.
+// calls returns the commands for a batch. rejected are the events whose address is invalid, or that the mode
+// cannot carry.
 func (s *Sink) calls(ctx context.Context, b *buffer.Batch) (calls []*call, rejected []sink.EventError) {
 	groups, rejected := s.address.GroupByAddress(b)
 	calls = make([]*call, 0, len(groups))
@@ -40,9 +41,7 @@ func (s *Sink) calls(ctx context.Context, b *buffer.Batch) (calls []*call, rejec
 			rejected = append(rejected, more...)
 		case List:
 			args = append(make([]any, 0, 2+len(g.Indexes)), "RPUSH", g.Address)
-			for _, envelope := range envelopes(b, g.Indexes) {
-				args = append(args, envelope)
-			}
+			args = append(args, envelopes(b, g.Indexes)...)
 		default:
 			for at, envelope := range envelopes(b, g.Indexes) {
 				calls = append(calls, &call{
@@ -69,7 +68,7 @@ func (b *bytesArg) MarshalBinary() ([]byte, error) { return *b, nil }
 func (s *Sink) streamArgs(b *buffer.Batch, g sink.Group) []any {
 	groupID := b.GroupID.String()
 	marker, _ := streamMarkerPrefix(g.Address) // checkAddress has checked
-	args := make([]any, 0, 12+len(b.Origins)+countArgs(b, g.Indexes))
+	args := make([]any, 0, 12+len(b.Origins)+4*len(g.Indexes))
 	args = append(args, "EVALSHA", streamScript.Hash(), 2+len(b.Origins), g.Address, marker+groupID)
 	for _, origin := range b.Origins {
 		args = append(args, marker+origin.String())
@@ -97,22 +96,6 @@ func (s *Sink) streamArgs(b *buffer.Batch, g sink.Group) []any {
 		}
 	}
 	return args
-}
-
-// countArgs estimates how many arguments the events need, by the first one's shape.
-func countArgs(b *buffer.Batch, indexes []int) int {
-	first := &b.Events[indexes[0]]
-	if first.DeadLetter != nil {
-		return 14 * len(indexes)
-	}
-	each := 2
-	if first.Key != nil {
-		each++
-	}
-	if first.Headers != nil {
-		each++
-	}
-	return each * len(indexes)
 }
 
 // appendFields appends the names and values of all the event's fields.
@@ -151,16 +134,12 @@ func sameShape(b *buffer.Batch, indexes []int) []int {
 	return indexes
 }
 
-// shape is stream.lua's name for the fields that an event has. For a dead letter it is how
-// many arguments appendFields appends.
+// shape is stream.lua's name for the fields that an event has. For a dead letter it is how many arguments
+// appendFields appends.
 func shape(e *outbox.Event) string {
 	switch {
-	case e.DeadLetter != nil && e.Key != nil && e.Headers != nil:
-		return "14"
-	case e.DeadLetter != nil && (e.Key != nil || e.Headers != nil):
-		return "12"
 	case e.DeadLetter != nil:
-		return "10"
+		return strconv.Itoa(len(appendFields(nil, e, "")))
 	case e.Key != nil && e.Headers != nil:
 		return "both"
 	case e.Key != nil:
@@ -172,7 +151,7 @@ func shape(e *outbox.Event) string {
 }
 
 // envelopes are the events' JSON envelopes, as arguments.
-func envelopes(b *buffer.Batch, indexes []int) []*bytesArg {
+func envelopes(b *buffer.Batch, indexes []int) []any {
 	size := 0
 	for _, i := range indexes {
 		e := &b.Events[i]
@@ -180,7 +159,7 @@ func envelopes(b *buffer.Batch, indexes []int) []*bytesArg {
 	}
 	text := make([]byte, 0, size) // when it grows, the slices of the old one stay valid
 	parts := make([]bytesArg, len(indexes))
-	all := make([]*bytesArg, len(indexes))
+	all := make([]any, len(indexes))
 	for at, i := range indexes {
 		from := len(text)
 		text = sink.AppendEnvelope(text, &b.Events[i], b.PayloadIsJSON)

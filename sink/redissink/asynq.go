@@ -38,8 +38,8 @@ func checkAsynqQueue(queue string) error {
 	return nil
 }
 
-// asynqArgs are the arguments of asynq.lua for the events of a queue; nil if all are
-// rejected. indexes are the events in it, rejected those that cannot be tasks.
+// asynqArgs are the arguments of asynq.lua for the events of a queue; nil if all are rejected. indexes are
+// the events in it, rejected those that cannot be tasks.
 func (s *Sink) asynqArgs(b *buffer.Batch, g sink.Group) (args []any, indexes []int, rejected []sink.EventError) {
 	prefix := asynqPrefix(g.Address)
 	marker := prefix + "relay:"

@@ -13,13 +13,13 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-// call is one command to Redis: a script for the events of a stream or asynq queue, an
-// RPUSH or LPUSH for those of a list or Sidekiq queue, or a PUBLISH for one event.
+// call is one command to Redis: a script for the events of a stream or asynq queue, an RPUSH or LPUSH for
+// those of a list or Sidekiq queue, or a PUBLISH for one event.
 type call struct {
 	address string
-	key     string        // determines the server
-	indexes []int         // of its events in the batch
-	script  *redis.Script // nil: not a script
+	key     string  // determines the server
+	indexes []int   // of its events in the batch
+	script  *script // nil: not a script
 	cmd     *redis.Cmd
 	err     error
 }
@@ -84,9 +84,8 @@ func (s *Sink) pipeline(ctx context.Context, server *redis.Client, calls []*call
 	}
 }
 
-// writeProbe records whether a pipeline began to write its first command. go-redis does
-// not say whether an error came before that, while it dialled, logged in or waited for a
-// connection.
+// writeProbe records whether a pipeline began to write its first command. go-redis does not say whether an
+// error came before that, while it dialled, logged in or waited for a connection.
 type writeProbe struct {
 	arg     string
 	written bool
@@ -98,15 +97,13 @@ func (p *writeProbe) attach(first *redis.Cmd) {
 	p.arg, args[1] = fmt.Sprint(args[1]), p
 }
 
-// MarshalBinary implements encoding.BinaryMarshaler. go-redis calls it when it writes the
-// command.
+// MarshalBinary implements encoding.BinaryMarshaler. go-redis calls it when it writes the command.
 func (p *writeProbe) MarshalBinary() ([]byte, error) {
 	p.written = true
 	return []byte(p.arg), nil
 }
 
-// connectionLost reports whether err is a time-out or a lost connection, and not a Send
-// that was cancelled.
+// connectionLost reports whether err is a time-out or a lost connection, and not a Send that was cancelled.
 func connectionLost(ctx context.Context, err error) bool {
 	_, network := errors.AsType[net.Error](err)
 	return (network || errors.Is(err, io.EOF)) && !errors.Is(ctx.Err(), context.Canceled)
@@ -124,13 +121,11 @@ func (s *Sink) checkReplicas(wait *redis.Cmd, pipeline error) error {
 	return nil
 }
 
-// detach keeps the error's text only, so that it no longer counts as a reply about the
-// events.
+// detach keeps the error's text only, so that it no longer counts as a reply about the events.
 func detach(err error) error { return errors.New(err.Error()) }
 
-// result is the reply to one command of a pipeline. If a connection could not be set up,
-// go-redis may return that error for the pipeline only, and leave the commands without a
-// value and without an error.
+// result is the reply to one command of a pipeline. If a connection could not be set up, go-redis may return
+// that error for the pipeline only, and leave the commands without a value and without an error.
 func result(cmd *redis.Cmd, pipeline error) (any, error) {
 	v, err := cmd.Result()
 	switch {
@@ -148,9 +143,8 @@ func result(cmd *redis.Cmd, pipeline error) (any, error) {
 	return nil, errors.New("no reply")
 }
 
-// read sets err from the reply. A script that failed is an outage: Redis accepts any
-// fields, so the stream is full or the user lacks a permission, and not every version has
-// an error code for that.
+// read sets err from the reply. A script that failed is an outage: Redis accepts any fields, so the stream is
+// full or the user lacks a permission, and not every version has an error code for that.
 func (c *call) read(pipeline error) {
 	v, err := result(c.cmd, pipeline)
 	c.err = err
@@ -169,16 +163,9 @@ func (c *call) read(pipeline error) {
 	}
 }
 
-func (c *call) source() string {
-	if c.script == asynqScript {
-		return asynqSource
-	}
-	return streamSource
-}
-
 // useSource replaces the script's hash with its source.
 func (c *call) useSource(ctx context.Context) {
 	args := c.cmd.Args()
-	args[0], args[1] = "EVAL", c.source()
+	args[0], args[1] = "EVAL", c.script.source
 	c.cmd, c.err = redis.NewCmd(ctx, args...), nil
 }

@@ -33,25 +33,23 @@ type Config struct {
 	URL string
 	// Mode defaults to Stream.
 	Mode Mode
-	// Stream, List and Channel are the templates of the address, each for its mode. All
-	// default to "{topic}". See sink.ParseTemplate; other braces are a Redis hash tag.
+	// Stream, List and Channel are the templates of the address, each for its mode. All default to "{topic}".
+	// See sink.ParseTemplate; other braces are a Redis hash tag.
 	Stream, List, Channel string
-	// Queue and Class are the templates of the queue, by default "default", and of the
-	// class that runs an event (asynq: the task's type), by default "{topic}".
+	// Queue and Class are the templates of the queue, by default "default", and of the class that runs an
+	// event (asynq: the task's type), by default "{topic}".
 	Queue, Class string
-	// MaxLen trims a stream to about that many entries after each batch, never to fewer.
-	// 0 means no trimming.
+	// MaxLen trims a stream to about that many entries after each batch, never to fewer. 0 means no trimming.
 	MaxLen int64
-	// DedupeWindow is how long a stream or an asynq queue remembers a group_id, at least
-	// 1ms; 0 means 1h.
+	// DedupeWindow is how long a stream or an asynq queue remembers a group_id, at least 1ms; 0 means 1h.
 	DedupeWindow time.Duration
-	// WaitReplicas is how many replicas must have a batch before it counts as delivered
-	// (WAIT). Not with Publish.
+	// WaitReplicas is how many replicas must have a batch before it counts as delivered (WAIT). Not with
+	// Publish.
 	WaitReplicas int
 	// WaitTimeout is how long to wait for the replicas, at least 1ms; 0 means 1s.
 	WaitTimeout time.Duration
-	// ResendWithin is how long after its first Send an event may be sent again. Warnings
-	// compares DedupeWindow with it. 0 means no comparison.
+	// ResendWithin is how long after its first Send an event may be sent again. Warnings compares
+	// DedupeWindow with it. 0 means no comparison.
 	ResendWithin time.Duration
 }
 

@@ -51,9 +51,9 @@ func code(err error) string {
 	return word
 }
 
-// classify wraps an outage with sink.ErrUnavailable and returns its scope. It returns a
-// rejection as it is. An error reply to a script is never about an event, because scripts
-// catch those errors: the server cannot run the script.
+// classify wraps an outage with sink.ErrUnavailable and returns its scope. It returns a rejection as it is.
+// An error reply to a script is never about an event, because scripts catch those errors: the server cannot
+// run the script.
 func classify(err error, script bool) (scope, error) {
 	word := code(err)
 	affected, known := outages[word]

@@ -1,6 +1,7 @@
 package redissink
 
 import (
+	"context"
 	_ "embed"
 	"fmt"
 	"strings"
@@ -22,16 +23,23 @@ var (
 	//go:embed fence.lua
 	fenceLua string
 
-	streamSource = markersLua + streamLua
-	asynqSource  = markersLua + asynqLua
-
-	streamScript = redis.NewScript(streamSource)
-	asynqScript  = redis.NewScript(asynqSource)
-	fenceScript  = redis.NewScript(markersLua + fenceLua)
+	streamScript = newScript(streamLua)
+	asynqScript  = newScript(asynqLua)
+	fenceScript  = newScript(fenceLua)
 )
 
-// markerValue is the value of the marker of events that were sent: "sent TEMPLATE", or the
-// events' names if another attempt may send them to other addresses. See markers.lua.
+type script struct {
+	*redis.Script
+	source string
+}
+
+func newScript(text string) *script {
+	source := markersLua + text
+	return &script{redis.NewScript(source), source}
+}
+
+// markerValue is the value of the marker of events that were sent: "sent TEMPLATE", or the events' names if
+// another attempt may send them to other addresses. See markers.lua.
 func (s *Sink) markerValue(b *buffer.Batch, g sink.Group) any {
 	if !b.Projected || s.address.Fixed() {
 		return s.sent
@@ -50,8 +58,7 @@ func (s *Sink) markerValue(b *buffer.Batch, g sink.Group) any {
 	return names
 }
 
-// markerPrefix is the prefix of the markers of an address. The error means that no event can
-// be sent there.
+// markerPrefix is the prefix of the markers of an address. The error means that no event can be sent there.
 func (s *Sink) markerPrefix(address string) (string, error) {
 	if err := s.checkAddress(address); err != nil {
 		return "", err
@@ -77,4 +84,35 @@ func streamMarkerPrefix(stream string) (string, error) {
 		return stream + ":relay:", nil
 	}
 	return "", sink.Permanent(fmt.Errorf("the name of the stream is %q; expected no braces, or a hash tag such as {orders}", stream))
+}
+
+// Fence implements sink.Fencer with the markers of the batch's streams or asynq queues. The other modes have
+// no markers: Fence reports that nothing was delivered.
+func (s *Sink) Fence(ctx context.Context, b *buffer.Batch) (delivered bool, err error) {
+	if !s.cfg.Mode.hasMarkers() {
+		return false, nil
+	}
+	groups, rejected := s.address.GroupByAddress(b)
+	delivered = len(rejected) == 0
+	for _, g := range groups {
+		marker, err := s.markerPrefix(g.Address)
+		if err != nil { // no event can be sent there
+			delivered = false
+			continue
+		}
+		keys := []string{marker + b.GroupID.String()}
+		for _, origin := range b.Origins {
+			keys = append(keys, marker+origin.String())
+		}
+		server, err := s.servers.MasterForKey(ctx, keys[0])
+		if err != nil {
+			return false, s.secret.redact(sink.Unavailable(fmt.Errorf("redis %s %q: %w", s.cfg.Mode, g.Address, err)))
+		}
+		present, err := fenceScript.Run(ctx, server, keys, s.cfg.DedupeWindow.Milliseconds(), s.markerValue(b, g)).Int()
+		if err != nil {
+			return false, s.secret.redact(sink.Unavailable(fmt.Errorf("redis %s %q: fencing a group_id: %w", s.cfg.Mode, g.Address, err)))
+		}
+		delivered = delivered && present == 1
+	}
+	return delivered, nil
 }

@@ -112,7 +112,7 @@ func TestOutage_Loading(t *testing.T) {
 	server, s, c := start(t, redissink.Config{}, "--key-load-delay", "1000")
 	b := newBatch("orders")
 	_, err := c.Pipelined(t.Context(), func(p redis.Pipeliner) error {
-		for i := range 5000 {
+		for i := range 3100 {
 			p.Set(t.Context(), fmt.Sprint("key", i), i, 0)
 		}
 		return nil

@@ -101,7 +101,7 @@ func TestMaybePoison_ConnectionLostAfterWrite(t *testing.T) {
 			"closed":            sendWithin(t, redissink.Config{URL: "redis://" + hangingUp, Mode: mode}, promptTimeout),
 		} {
 			if !errors.Is(err, sink.ErrMaybePoison) {
-				t.Errorf("%s, %s: got %v, want one that wraps sink.ErrSuspect", mode, name, err)
+				t.Errorf("%s, %s: got %v, want one that wraps sink.ErrMaybePoison", mode, name, err)
 			}
 			expectOutage(t, err, "")
 			if contains(err, "timeout") { // the password
@@ -123,7 +123,7 @@ func TestMaybePoison_NotWithoutConnection(t *testing.T) {
 		"redis://" + silent.Addr().String(), "redis://:pw@" + silent.Addr().String(), "rediss://" + silent.Addr().String(),
 		"redis+cluster://" + silent.Addr().String(), "redis+sentinel://" + silent.Addr().String() + "/main", "redis://" + closed.Addr().String(),
 	} {
-		err := sendWithin(t, redissink.Config{URL: url}, 300*time.Millisecond)
+		err := sendWithin(t, redissink.Config{URL: url}, 100*time.Millisecond)
 		expectOutage(t, err, "")
 		if errors.Is(err, sink.ErrMaybePoison) {
 			t.Errorf("%s: %v wraps sink.ErrMaybePoison", url, err)

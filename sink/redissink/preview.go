@@ -12,8 +12,8 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-// Preview implements sink.Previewer. It returns the commands, and for a script the commands
-// that add its events, without markers. It does not connect.
+// Preview implements sink.Previewer. It returns the commands, and for a script the commands that add its
+// events, without markers. It does not connect.
 func (s *Sink) Preview(ctx context.Context, b *buffer.Batch) ([]sink.PreparedMessage, error) {
 	if parts := split(b); parts != nil {
 		return sink.PreviewGroups(b, parts, func(part *buffer.Batch) ([]sink.PreparedMessage, error) {

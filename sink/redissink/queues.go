@@ -17,10 +17,9 @@ func (s *Sink) queueSet() string {
 	return "queues"
 }
 
-// registerQueues adds the queues' names to the set before any event is pushed: if that
-// failed afterwards, the events would be pushed again. The set may be on another server
-// than the queues. Every batch does it, because deleting an empty queue removes its name.
-// The error wraps sink.ErrUnavailable.
+// registerQueues adds the queues' names to the set before any event is pushed: if that failed afterwards, the
+// events would be pushed again. The set may be on another server than the queues. Every batch does it,
+// because deleting an empty queue removes its name. The error wraps sink.ErrUnavailable.
 func (s *Sink) registerQueues(ctx context.Context, calls []*call) error {
 	set := s.queueSet()
 	c := &call{address: set, key: set, cmd: redis.NewCmd(ctx, s.registerArgs(calls)...)}

@@ -1,12 +1,19 @@
-// Package redissink sends batches to Redis: to streams, lists, channels, or the queues of
-// Sidekiq and asynq in their own formats. A batch enters a stream or an asynq queue as a
-// whole or not at all, and each event at most once; stream.lua, asynq.lua and markers.lua
-// say how.
+// Package redissink sends batches to Redis: to streams, lists, channels, or the queues of Sidekiq and asynq
+// in their own formats. A batch enters a stream or an asynq queue as a whole or not at all, and each event at
+// most once; stream.lua, asynq.lua and markers.lua say how.
 //
-// A batch costs one round trip to each server: its commands for all addresses go in one
-// pipeline, and each reply decides about its own events. So an address of the wrong type
-// does not hold up the others. Queues cost one round trip more, because their names are
-// registered first.
+// A batch costs one round trip to each server: its commands for all addresses go in one pipeline, and each
+// reply decides about its own events. So an address of the wrong type does not hold up the others. Queues
+// cost one round trip more, because their names are registered first.
+//
+// # A Send
+//
+//	split a batch that is too large for one script         split.go
+//	build a command for each address                       args.go, sidekiq.go, asynq.go, markers.go
+//	register the names of queues                           queues.go
+//	exchange: one pipeline to each server                  call.go, servers.go
+//	read each reply; classify: an outage or a rejection    call.go, errors.go
+//	combine the results into one error                     redissink.go
 //
 // # Permissions
 //
@@ -19,8 +26,8 @@
 //	Sidekiq   queues and queue:*, +sadd +lpush
 //	asynq     asynq:*, +evalsha +eval +mget +set +exists +hset +del +lpush +lpop +sadd
 //
-// and +wait with WaitReplicas, +select with a database other than 0, +cluster|slots in a
-// cluster, +info and +config|get for Warnings.
+// and +wait with WaitReplicas, +select with a database other than 0, +cluster|slots in a cluster, +info and
+// +config|get for Warnings.
 package redissink
 
 import (
@@ -54,8 +61,8 @@ var (
 	_ sink.Previewer = (*Sink)(nil)
 )
 
-// New returns a sink, which connects when it is first used. The error lists everything
-// that is invalid in cfg, and quotes nothing of the URL.
+// New returns a sink, which connects when it is first used. The error lists everything that is invalid in
+// cfg, and quotes nothing of the URL.
 func New(cfg Config) (*Sink, error) {
 	cfg = cfg.withDefaults()
 	a, errURL := parseURL(cfg.URL)
@@ -85,8 +92,7 @@ func (s *Sink) AddressOf(e *outbox.Event) (address string, ok bool) {
 	return address, err == nil
 }
 
-// checkAddress checks that events can be sent to the address. The error wraps
-// sink.ErrPermanent.
+// checkAddress checks that events can be sent to the address. The error wraps sink.ErrPermanent.
 func (s *Sink) checkAddress(address string) error {
 	switch {
 	case address == "":
@@ -108,16 +114,15 @@ func (m Mode) addressKind() string {
 	return string(m)
 }
 
-// Send implements sink.Sink. An outage is a server that cannot be reached, or a reply that
-// is about the server or a key and not about the events (loading, read-only, out of memory,
-// a key of the wrong type...). If the connection is lost or times out after the first
-// command was written, the batch may be at fault (sink.ErrMaybePoison). An outage of single
-// addresses is a *sink.BatchError even if it affects every event, so that it does not count
-// as the sink's.
+// Send implements sink.Sink. An outage is a server that cannot be reached, or a reply that is about the
+// server or a key and not about the events (loading, read-only, out of memory, a key of the wrong type...).
+// If the connection is lost or times out after the first command was written, the batch may be at fault
+// (sink.ErrMaybePoison). An outage of single addresses is a *sink.BatchError even if it affects every event,
+// so that it does not count as the sink's.
 //
-// Send asks for a split (*sink.SplitError), and sends nothing, if the batch is too large
-// for one script, or if it goes to asynq and only some of its events can be tasks: the
-// marker would say that the others were sent, too.
+// Send asks for a split (*sink.SplitError), and sends nothing, if the batch is too large for one script, or
+// if it goes to asynq and only some of its events can be tasks: the marker would say that the others were
+// sent, too.
 func (s *Sink) Send(ctx context.Context, b *buffer.Batch) error {
 	if parts := split(b); parts != nil {
 		return &sink.SplitError{Groups: parts, TooLarge: true}
@@ -136,8 +141,7 @@ func (s *Sink) Send(ctx context.Context, b *buffer.Batch) error {
 	var again []*call
 	for _, c := range calls {
 		if code(c.err) == "NOSCRIPT" {
-			// The server was restarted or its scripts were flushed. EVAL runs the script
-			// and caches it.
+			// The server was restarted or its scripts were flushed. EVAL runs the script and caches it.
 			c.useSource(ctx)
 			again = append(again, c)
 		}

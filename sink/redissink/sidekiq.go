@@ -15,8 +15,8 @@ import (
 // sidekiqKey is the key of a Sidekiq queue, a list. Workers take from its right.
 func sidekiqKey(queue string) string { return "queue:" + queue }
 
-// sidekiqArgs are the arguments of the LPUSH of a queue's events, in order; nil if all are
-// rejected. indexes are the events in it, rejected those that cannot be jobs.
+// sidekiqArgs are the arguments of the LPUSH of a queue's events, in order; nil if all are rejected. indexes
+// are the events in it, rejected those that cannot be jobs.
 func (s *Sink) sidekiqArgs(b *buffer.Batch, g sink.Group) (args []any, indexes []int, rejected []sink.EventError) {
 	now := time.Now()
 	args = append(make([]any, 0, 2+len(g.Indexes)), "LPUSH", sidekiqKey(g.Address))
@@ -41,8 +41,8 @@ var (
 )
 
 // appendSidekiqJob appends a job as Sidekiq's own client would push it; see
-// https://github.com/sidekiq/sidekiq/wiki/Job-Format. Times are in seconds. The error
-// wraps sink.ErrPermanent.
+// https://github.com/sidekiq/sidekiq/wiki/Job-Format. Times are in seconds. The error wraps
+// sink.ErrPermanent.
 func (s *Sink) appendSidekiqJob(dst []byte, b *buffer.Batch, e *outbox.Event, queue string, now time.Time) ([]byte, error) {
 	class, err := s.class.Address(e)
 	switch {
@@ -78,8 +78,8 @@ func appendSeconds(dst []byte, t time.Time) []byte {
 	return strconv.AppendFloat(dst, float64(t.UnixMicro())/1e6, 'f', 6, 64)
 }
 
-// eventName is unique for ever among the events of all pipelines. A dead letter has another
-// name than its event, which may be replayed.
+// eventName is unique for ever among the events of all pipelines. A dead letter has another name than its
+// event, which may be replayed.
 func eventName(b *buffer.Batch, e *outbox.Event) string {
 	name := b.Pipeline + ":" + e.Identity()
 	if e.DeadLetter != nil {

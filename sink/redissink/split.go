@@ -6,13 +6,12 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-// maxBytes limits what is sent to Redis at once, approximately. A script blocks the server
-// while it runs, and its arguments exist three times: in the client's buffer, in Lua, and
-// in the stream.
+// maxBytes limits what is sent to Redis at once, approximately. A script blocks the server while it runs, and
+// its arguments exist three times: in the client's buffer, in Lua, and in the stream.
 const maxBytes = 64 << 20
 
-// split returns nil for a batch of at most maxBytes, otherwise runs of its events that are.
-// A larger event is alone.
+// split returns nil for a batch of at most maxBytes, otherwise runs of its events that are. A larger event is
+// alone.
 func split(b *buffer.Batch) []sink.Group {
 	var groups []sink.Group
 	size := 0
@@ -31,8 +30,7 @@ func split(b *buffer.Batch) []sink.Group {
 	return groups
 }
 
-// splitRejected returns a group of the events that can be sent, and one for each rejected
-// event.
+// splitRejected returns a group of the events that can be sent, and one for each rejected event.
 func splitRejected(b *buffer.Batch, rejected []sink.EventError) []sink.Group {
 	groups := make([]sink.Group, 1, 1+len(rejected))
 	isRejected := make([]bool, len(b.Events))

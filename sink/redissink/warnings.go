@@ -10,8 +10,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Warnings implements sink.Warner. It checks the deduplication window and the servers'
-// settings for memory and persistence.
+// Warnings implements sink.Warner. It checks the deduplication window and the servers' settings for memory
+// and persistence.
 func (s *Sink) Warnings(ctx context.Context) []string {
 	var warnings []string
 	if resend := s.cfg.ResendWithin; s.cfg.Mode.hasMarkers() && s.cfg.DedupeWindow < resend {
@@ -70,11 +70,10 @@ func (s *Sink) evictionWarning(ctx context.Context, c *redis.Client) (string, er
 	return fmt.Sprintf("has maxmemory-policy %s and may evict %s; set maxmemory-policy to noeviction", policy, keys), nil
 }
 
-// truncationWarning is about a server that started from an append-only file and has not
-// rewritten it since. If the server was killed while it wrote a batch, it truncates the file
-// within a transaction, which stays open: later commands join it, and its first part runs
-// again at the next start (seen on 7.0.15). A server does not report that; one before 7.0
-// does not even report that it has rewritten the file.
+// truncationWarning is about a server that started from an append-only file and has not rewritten it since.
+// If the server was killed while it wrote a batch, it truncates the file within a transaction, which stays
+// open: later commands join it, and its first part runs again at the next start (seen on 7.0.15). A server
+// does not report that; one before 7.0 does not even report that it has rewritten the file.
 func truncationWarning(ctx context.Context, c *redis.Client) (string, error) {
 	info, err := c.InfoMap(ctx, "persistence").Result()
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package fastbatch publishes messages to a JetStream stream as fast batches: the
-// stream stores the messages one by one, in their order, and acknowledges them
-// together. The protocol is ADR-50 of nats-architecture-and-design.
+// Package fastbatch publishes messages to a JetStream stream as fast batches: the stream stores the messages
+// one by one, in their order, and acknowledges them together. The protocol is ADR-50 of
+// nats-architecture-and-design.
 //
 // The reply subject of a message says what the message is to its batch:
 //
@@ -13,9 +13,8 @@
 //	an error    this message was not stored
 //	a PubAck    the batch is over; how many of its messages are stored
 //
-// After the first message that it does not store, the stream stores no other one of
-// the batch. Only the PubAck proves that messages are stored, and only of messages
-// before the first one that failed.
+// After the first message that it does not store, the stream stores no other one of the batch. Only the
+// PubAck proves that messages are stored, and only of messages before the first one that failed.
 package fastbatch
 
 import (
@@ -30,11 +29,10 @@ import (
 )
 
 const (
-	// ackEvery asks the stream for an ack every so many messages. 500 is the server's
-	// maximum.
+	// ackEvery asks the stream for an ack every so many messages. 500 is the server's maximum.
 	ackEvery = 500
-	// initialWindow is how many messages are unacknowledged at most before the stream
-	// has said how often it acknowledges.
+	// initialWindow is how many messages are unacknowledged at most before the stream has said how often it
+	// acknowledges.
 	initialWindow = 100
 	// unackedAcks is how many acks may be missing afterwards; ADR-50 recommends two.
 	unackedAcks = 2
@@ -43,11 +41,11 @@ const (
 )
 
 var (
-	// ErrUnsupported is a Result's error when the stream is gone, was replaced by
-	// another responder, or does not take fast batches.
+	// ErrUnsupported is a Result's error when the stream is gone, was replaced by another responder, or does
+	// not take fast batches.
 	ErrUnsupported = errors.New("the stream does not take fast batches")
-	// ErrInterrupted is a Result's error when the stream lost the batch, missed
-	// messages or has too many batches open. The messages are not at fault.
+	// ErrInterrupted is a Result's error when the stream lost the batch, missed messages or has too many
+	// batches open. The messages are not at fault.
 	ErrInterrupted = errors.New("the fast batch was interrupted")
 )
 
@@ -60,16 +58,14 @@ type Client struct {
 	batches map[string]*Batch // by id
 }
 
-// NewClient returns a client that has the stream answer below inbox, which ends with
-// a dot. The caller subscribes to it and passes each message for which IsReply
-// reports true to HandleReply.
+// NewClient returns a client that has the stream answer below inbox, which ends with a dot. The caller
+// subscribes to it and passes each message for which IsReply reports true to HandleReply.
 func NewClient(nc *nats.Conn, inbox string) *Client {
 	return &Client{nc: nc, inbox: inbox, batches: map[string]*Batch{}}
 }
 
-// A PublishFunc publishes message i with that reply subject. It returns the message's
-// subject, or "" if the message cannot be published and is left out. An error means
-// that the connection is broken.
+// A PublishFunc publishes message i with that reply subject. It returns the message's subject, or "" if the
+// message cannot be published and is left out. An error means that the connection is broken.
 type PublishFunc func(i int, reply string) (subject string, err error)
 
 // Batch is a fast batch that was begun; Wait ends it. One goroutine uses it.
@@ -100,17 +96,17 @@ type Result struct {
 	Stored []int
 	// Uncertain are messages that were published and may be stored.
 	Uncertain []int
-	// Sequence is the stream sequence of the last message that the stream stored; 0:
-	// no PubAck has come, or the stream knew all messages by their ids already.
+	// Sequence is the stream sequence of the last message that the stream stored; 0: no PubAck has come, or
+	// the stream knew all messages by their ids already.
 	Sequence uint64
-	// Err is why not all messages are stored. It wraps ErrUnsupported,
-	// ErrInterrupted, or the *jetstream.APIError of one message.
+	// Err is why not all messages are stored. It wraps ErrUnsupported, ErrInterrupted, or the
+	// *jetstream.APIError of one message.
 	Err error
 }
 
-// Publish begins a batch and publishes the messages, at the pace at which the stream
-// acknowledges them. It stops when the batch has failed or ctx is done. The error is
-// publish's. Call Wait in any case. ctx must end when the connection is closed.
+// Publish begins a batch and publishes the messages, at the pace at which the stream acknowledges them. It
+// stops when the batch has failed or ctx is done. The error is publish's. Call Wait in any case. ctx must end
+// when the connection is closed.
 func (c *Client) Publish(ctx context.Context, messages []int, publish PublishFunc) (*Batch, error) {
 	id := strings.TrimPrefix(nats.NewInbox(), nats.InboxPrefix)
 	b := &Batch{
@@ -152,8 +148,7 @@ func (c *Client) Publish(ctx context.Context, messages []int, publish PublishFun
 	return b, nil
 }
 
-// Wait returns the batch's result when the batch is over or ctx is done. Answers that
-// come later are ignored.
+// Wait returns the batch's result when the batch is over or ctx is done. Answers that come later are ignored.
 func (b *Batch) Wait(ctx context.Context) Result {
 	failed := false
 	b.waitUntil(ctx, func() bool {
@@ -174,8 +169,7 @@ func (b *Batch) Wait(ctx context.Context) Result {
 	return r
 }
 
-// assignSeq gives message i its sequence as soon as the window has room; 0: the batch
-// takes no more messages.
+// assignSeq gives message i its sequence as soon as the window has room; 0: the batch takes no more messages.
 func (b *Batch) assignSeq(ctx context.Context, i int) (seq int) {
 	b.waitUntil(ctx, func() bool {
 		window := initialWindow
@@ -199,8 +193,8 @@ func (b *Batch) unassign() {
 	b.sent = b.sent[:len(b.sent)-1]
 }
 
-// close ends a batch before its last message. The stream answers with the PubAck, or
-// that it does not know the batch.
+// close ends a batch before its last message. The stream answers with the PubAck, or that it does not know
+// the batch.
 func (b *Batch) close() error {
 	if b.closing {
 		return nil
@@ -224,9 +218,8 @@ func (b *Batch) control(op operation) error {
 	return b.client.nc.PublishRequest(b.subject, b.reply(seq, op), nil)
 }
 
-// waitUntil returns when condition, which is called with the mutex held, reports true,
-// when the batch is over, or when ctx is done. It pings a silent stream; if the batch
-// has failed already, it gives up instead.
+// waitUntil returns when condition, which is called with the mutex held, reports true, when the batch is
+// over, or when ctx is done. It pings a silent stream; if the batch has failed already, it gives up instead.
 func (b *Batch) waitUntil(ctx context.Context, condition func() bool) {
 	var timer *time.Timer
 	for {

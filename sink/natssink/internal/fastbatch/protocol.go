@@ -118,8 +118,8 @@ func (b *Batch) fail(seq int, err error) {
 	}
 }
 
-// reject deals with an error that has the form of an ordinary publish's. Often the
-// PubAck for the messages before it is still to come.
+// reject deals with an error that has the form of an ordinary publish's. Often the PubAck for the messages
+// before it is still to come.
 func (b *Batch) reject(err *jetstream.APIError, op operation) {
 	switch op {
 	case opStart:
@@ -132,13 +132,13 @@ func (b *Batch) reject(err *jetstream.APIError, op operation) {
 	}
 }
 
-// commit deals with the PubAck: count messages from the first are stored. seq is the
-// last one's sequence in the stream, 0 if the stream knew them all.
+// commit deals with the PubAck: count messages from the first are stored. seq is the last one's sequence in
+// the stream, 0 if the stream knew them all.
 func (b *Batch) commit(count int, seq uint64) {
 	b.done = true
 	if seq == 0 {
-		// A replicated stream also counts messages that it has only proposed and that
-		// may yet be lost. Only each message's own PubAck tells.
+		// A replicated stream also counts messages that it has only proposed and that may yet be lost. Only
+		// each message's own PubAck tells.
 		b.nothing = true
 		return
 	}
