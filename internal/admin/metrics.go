@@ -1,9 +1,6 @@
 package admin
 
 import (
-	"slices"
-	"sync"
-
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
@@ -11,8 +8,11 @@ import (
 // label is the label of every metric of a pipeline.
 const label = "pipeline"
 
-// durations are the buckets for claims, sends and settles, in seconds.
-var durations = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}
+// The buckets for claims, sends and settles, and for the delivery latency, in seconds.
+var (
+	durations = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}
+	latencies = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600, 6 * 3600}
+)
 
 // Metrics are the Prometheus metrics of a process. Safe for concurrent use.
 type Metrics struct {
@@ -20,7 +20,7 @@ type Metrics struct {
 	delivered, dead     *prometheus.CounterVec
 	batches             *prometheus.CounterVec
 	claim, send, settle *prometheus.HistogramVec
-	latencies           latencies
+	latency             *prometheus.HistogramVec
 	xminHorizon         *prometheus.GaugeVec
 }
 
@@ -30,8 +30,8 @@ func NewMetrics() *Metrics {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, append(labels, label))
 	}
-	histogram := func(name, help string) *prometheus.HistogramVec {
-		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: durations}, []string{label})
+	histogram := func(name, help string, buckets []float64) *prometheus.HistogramVec {
+		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, []string{label})
 	}
 	m := &Metrics{
 		registry:  prometheus.NewRegistry(),
@@ -41,16 +41,18 @@ func NewMetrics() *Metrics {
 			"Settled batches, each counted under the first outcome that applies: buried (one of its events became a dead letter), "+
 				"split (part of it is retried, under a new group_id), retry (all of it is retried, under its own), delivered.",
 			"outcome"),
-		claim:  histogram("relay_claim_seconds", "Duration of claims and take-overs."),
-		send:   histogram("relay_send_seconds", "Duration of sends, successful or not."),
-		settle: histogram("relay_settle_seconds", "Duration of settles, which write the outcomes of a batch."),
+		claim:  histogram("relay_claim_seconds", "Duration of claims and take-overs.", durations),
+		send:   histogram("relay_send_seconds", "Duration of sends, successful or not.", durations),
+		settle: histogram("relay_settle_seconds", "Duration of settles, which write the outcomes of a batch.", durations),
+		latency: histogram("relay_delivery_latency_seconds", "Time from the insert of an event to its delivery, by the database's clock. "+
+			"Events whose delete was repeated are not counted.", latencies),
 	}
 	m.xminHorizon = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "relay_source_xmin_horizon_seconds",
 		Help: "Age of the oldest transaction, prepared transaction and replication slot that blocks vacuum or keeps WAL on the database server, " +
 			"as last observed by the supervisor; 0 if there is none, NaN while the database is unavailable.",
 	}, []string{"kind", label})
-	m.registry.MustRegister(m.xminHorizon, m.delivered, m.dead, m.batches, m.claim, m.send, m.settle, &m.latencies,
+	m.registry.MustRegister(m.xminHorizon, m.delivered, m.dead, m.batches, m.claim, m.send, m.settle, m.latency,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -65,33 +67,6 @@ func (m *Metrics) Observer(pipeline string) *Observer {
 		deliveredBatches: batches.WithLabelValues("delivered"), retryBatches: batches.WithLabelValues("retry"),
 		splitBatches: batches.WithLabelValues("split"), buriedBatches: batches.WithLabelValues("buried"),
 		claim: m.claim.WithLabelValues(pipeline), send: m.send.WithLabelValues(pipeline), settle: m.settle.WithLabelValues(pipeline),
-		latency: m.latencies.add(pipeline),
-	}
-}
-
-// latencies collects the latency histograms of all pipelines.
-type latencies struct {
-	mu  sync.Mutex
-	all []*latency
-}
-
-func (l *latencies) add(pipeline string) *latency {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	one := &latency{pipeline: pipeline}
-	l.all = append(l.all, one)
-	return one
-}
-
-// Describe implements prometheus.Collector.
-func (l *latencies) Describe(to chan<- *prometheus.Desc) { to <- latencyDesc }
-
-// Collect implements prometheus.Collector.
-func (l *latencies) Collect(to chan<- prometheus.Metric) {
-	l.mu.Lock()
-	all := slices.Clone(l.all)
-	l.mu.Unlock()
-	for _, one := range all {
-		to <- one.metric()
+		latency: m.latency.WithLabelValues(pipeline),
 	}
 }
