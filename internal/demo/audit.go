@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"context"
@@ -97,9 +97,9 @@ func (a *audit) allArrived() bool {
 }
 
 // waitUntil waits until an arrival makes the condition true, until nothing arrived for
-// demoTimeout, or until ctx ends.
+// Timeout, or until ctx ends.
 func (a *audit) waitUntil(ctx context.Context, condition func() bool) error {
-	timer := time.NewTimer(demoTimeout)
+	timer := time.NewTimer(Timeout)
 	defer timer.Stop()
 	for !condition() {
 		select {
@@ -108,7 +108,7 @@ func (a *audit) waitUntil(ctx context.Context, condition func() bool) error {
 		case <-timer.C:
 			return nil
 		case <-a.arrival:
-			timer.Reset(demoTimeout)
+			timer.Reset(Timeout)
 		}
 		a.mu.Lock()
 		err := a.err
@@ -121,36 +121,36 @@ func (a *audit) waitUntil(ctx context.Context, condition func() bool) error {
 }
 
 // result returns what arrived. The caller adds the orders in the database.
-func (a *audit) result() *demoResult {
+func (a *audit) result() *Result {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return &demoResult{
-		seen: a.seen, arrived: a.counts.arrived, duplicates: a.counts.duplicates, rolledBack: a.counts.rolledBack,
-		took: a.latest.Sub(a.first), p50: a.latency.at(.5), p99: a.latency.at(.99),
-	}
+	r := &Result{counts: a.counts, seen: a.seen, took: a.latest.Sub(a.first), p50: a.latency.at(.5), p99: a.latency.at(.99)}
+	r.committed = 0
+	return r
 }
 
-// demoResult is the result of a demo.
-type demoResult struct {
-	seen                                                  set
-	committed, rolledBack, arrived, delivered, duplicates int
-	took, p50, p99                                        time.Duration
+// Result is the result of a demo.
+type Result struct {
+	counts
+	seen           set
+	delivered      int // committed orders whose event arrived
+	took, p50, p99 time.Duration
 }
 
 // addOrder adds an order that is in the database.
-func (a *demoResult) addOrder(id int64) {
+func (a *Result) addOrder(id int64) {
 	a.committed++
 	if a.seen.has(id) {
 		a.delivered++
 	}
 }
 
-func (a *demoResult) missing() int { return a.committed - a.delivered }
+func (a *Result) missing() int { return a.committed - a.delivered }
 
 // phantom counts events of orders that were rolled back.
-func (a *demoResult) phantom() int { return a.arrived - a.delivered }
+func (a *Result) phantom() int { return a.arrived - a.delivered }
 
-func (a *demoResult) String() string {
+func (a *Result) String() string {
 	rate := 0.0
 	if a.took > 0 {
 		rate = float64(a.delivered) / a.took.Seconds()
@@ -161,8 +161,8 @@ events/s %.0f, latency p50 %v, p99 %v (commit to arrival)
 `, a.committed, a.rolledBack, a.delivered, a.missing(), a.duplicates, a.phantom(), rate, rounded(a.p50), rounded(a.p99))
 }
 
-// check returns nil if the event of every order arrived exactly once.
-func (a *demoResult) check() error {
+// Check returns nil if the event of every order arrived exactly once.
+func (a *Result) Check() error {
 	if a.missing() == 0 && a.duplicates == 0 && a.phantom() == 0 {
 		return nil
 	}
@@ -216,15 +216,4 @@ func (q *quantiles) at(share float64) time.Duration {
 		}
 	}
 	return 0
-}
-
-// rounded rounds a duration for display.
-func rounded(d time.Duration) time.Duration {
-	switch {
-	case d > 10*time.Second:
-		return d.Round(time.Second)
-	case d > 10*time.Millisecond:
-		return d.Round(time.Millisecond)
-	}
-	return d.Round(10 * time.Microsecond)
 }

@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"context"
@@ -94,7 +94,7 @@ func (s *shop) place(ctx context.Context, order int64) (committed bool, err erro
 		return false, err
 	}
 	if err := sqlite.Insert(ctx, tx, outbox.Event{
-		Topic: demoSubject, Key: &customer,
+		Topic: subject, Key: &customer,
 		Payload: fmt.Appendf(nil, `{"order": %d, "customer": %q, "cents": %d}`, order, customer, cents),
 	}); err != nil {
 		return false, err
@@ -109,7 +109,7 @@ func (s *shop) place(ctx context.Context, order int64) (committed bool, err erro
 }
 
 // check compares the orders in the database with the events that arrived.
-func (s *shop) check(ctx context.Context, a *audit) (_ *demoResult, err error) {
+func (s *shop) check(ctx context.Context, a *audit) (_ *Result, err error) {
 	rows, err := s.db.QueryContext(ctx, "SELECT id FROM orders")
 	if err != nil {
 		return nil, err

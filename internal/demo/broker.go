@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-const demoSubject = "orders.placed"
+const subject = "orders.placed"
 
 // broker is an embedded NATS server with a JetStream stream for the events.
 type broker struct {
@@ -53,7 +53,7 @@ func startBroker(ctx context.Context, dir string) (_ *broker, err error) {
 		return nil, err
 	}
 	b.stream, err = js.CreateStream(ctx, jetstream.StreamConfig{
-		Name: "ORDERS", Subjects: []string{demoSubject}, MaxBytes: 256 << 20,
+		Name: "ORDERS", Subjects: []string{subject}, MaxBytes: 256 << 20,
 	})
 	return b, err
 }
