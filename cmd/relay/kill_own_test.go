@@ -29,8 +29,7 @@ const ownSource = `pipelines:
       id: The Id
       project: |
         SELECT e."The Id" AS id, 'orders' AS topic, a.lead AS key, to_jsonb(a) AS payload
-        FROM "Activity Events" e JOIN activities a ON a.id = e.activity_id
-        WHERE e.group_id = $1
+        FROM {events} e JOIN activities a ON a.id = e.activity_id
     batch_size: 50
     lease: 1s
     sink: {url: %q}

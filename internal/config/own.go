@@ -44,8 +44,8 @@ func (s *Source) checkCustomTable(r *reader, e entry, present entries) {
 	if sign := parameters[s.Driver]; projects && s.Own.Is() && !strings.Contains(s.Own.Project, sign) && !strings.Contains(s.Own.Project, eventsPlaceholder) {
 		r.errorf(r.at(e, present, "project"), "%s.project does not select the rows of a batch; expected FROM {events} e, or WHERE group_id = %s", e.path, sign)
 	}
-	if p, known := presets[s.Preset]; known && s.Driver != "" && s.Table != "" {
-		own, fits := p.own(s.Driver, s.Table, s.Own.ID)
+	if p, known := presets[s.Preset]; known && s.Driver != "" {
+		own, fits := p.customTable(s.Driver, s.Own.ID)
 		if !fits {
 			r.errorf(r.at(e, present, "preset"), "%s.preset is %q, which exists for PostgreSQL only; expected %s.project", e.path, s.Preset, e.path)
 			return

@@ -11,8 +11,8 @@ func TestPreset_QuotesNames(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ source, id, has string }{
 		{`{url: "postgres://db/app", preset: debezium, table: outbox}`, "id", `SELECT e."id" AS id, 'outbox.event.' || e.aggregatetype AS topic`},
-		{`{url: "postgres://db/app", preset: debezium, table: outbox}`, "id", `FROM "outbox" e WHERE e.group_id = $1`},
-		{`{url: "postgres://db/app", preset: debezium, table: '"my ""odd"" schema"."Out.Box"', id: Event Id}`, "Event Id", `FROM "my ""odd"" schema"."Out.Box" e`},
+		{`{url: "postgres://db/app", preset: debezium, table: outbox}`, "id", `FROM {events} e`},
+		{`{url: "postgres://db/app", preset: debezium, table: '"my ""odd"" schema"."Out.Box"', id: Event Id}`, "Event Id", `SELECT e."Event Id" AS id`},
 		{`{url: "postgres://db/app", preset: debezium, table: 'x', id: Event Id}`, "Event Id", `jsonb_build_object('id', e."Event Id", 'eventType'`},
 		{`{url: "postgres://db/app", preset: watermill, table: watermill_events}`, "offset", `SELECT e."offset" AS id`},
 		{`{url: "sqlite:///app.db", preset: rails, table: outboxes, id: 'Out"box'}`, `Out"box`, `SELECT e."Out""box" AS id`},

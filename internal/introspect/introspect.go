@@ -55,12 +55,10 @@ type Column struct {
 	// Type is in lower case, without length or precision.
 	Type    string
 	NotNull bool
-	// Unique reports whether an index on this column alone is unique.
+	// Unique reports whether an index on this column alone is unique. Always false on SQLite.
 	Unique bool
-	// Generated reports whether the database generates growing values.
+	// Generated reports whether the database generates growing values. Always false on SQLite.
 	Generated bool
-	// Indexed reports whether the column is the first one of an index.
-	Indexed bool
 	// UnreadableSequence is the sequence of the column, in SQL, if the role may not read it; otherwise "".
 	UnreadableSequence string
 }

@@ -36,7 +36,6 @@ SELECT a.attrelid, a.attnum, a.attname::text, format_type(t.oid, NULL), a.attnot
        a.attidentity <> '' OR COALESCE(pg_get_expr(d.adbin, d.adrelid) LIKE 'nextval(%', false),
        EXISTS (SELECT FROM pg_index i WHERE i.indrelid = a.attrelid AND i.indisunique AND i.indnkeyatts = 1
                AND i.indkey[0] = a.attnum AND i.indpred IS NULL AND i.indisvalid),
-       EXISTS (SELECT FROM pg_index i WHERE i.indrelid = a.attrelid AND i.indkey[0] = a.attnum AND i.indisvalid),
        COALESCE((SELECT s.oid::regclass::text FROM pg_depend o JOIN pg_class s ON s.oid = o.objid
                  WHERE o.classid = 'pg_class'::regclass AND o.refclassid = 'pg_class'::regclass AND o.refobjid = a.attrelid
                    AND o.refobjsubid = a.attnum
@@ -113,7 +112,7 @@ func (d *Database) readPostgres(ctx context.Context, tx pgx.Tx) error {
 			tables[oid], oids, missing = t, append(oids, oid), nil
 			d.Tables = append(d.Tables, t)
 		}},
-		{columnsSQL, []any{&oid, &at, &c.Name, &c.Type, &c.NotNull, &c.Generated, &c.Unique, &c.Indexed, &c.UnreadableSequence}, func() {
+		{columnsSQL, []any{&oid, &at, &c.Name, &c.Type, &c.NotNull, &c.Generated, &c.Unique, &c.UnreadableSequence}, func() {
 			c.Type = baseType(c.Type)
 			tables[oid].Columns = append(tables[oid].Columns, c)
 		}},

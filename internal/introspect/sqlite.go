@@ -19,11 +19,6 @@ WHERE type = 'table' AND name NOT LIKE 'sqlite\_%' ESCAPE '\' ORDER BY name`
 const sqliteColumnsSQL = `
 SELECT name, type, "notnull", pk FROM pragma_table_info(?1) ORDER BY cid`
 
-const sqliteIndexesSQL = `
-SELECT i."unique", i.partial, (SELECT name FROM pragma_index_info(i.name) WHERE seqno = 0),
-       (SELECT count(*) FROM pragma_index_info(i.name))
-FROM pragma_index_list(?1) i`
-
 const sqliteRefsSQL = `
 SELECT "from", "table", COALESCE("to", ''), (SELECT count(*) FROM pragma_foreign_key_list(?1) o WHERE o.id = f.id)
 FROM pragma_foreign_key_list(?1) f WHERE f.seq = 0 ORDER BY f.id DESC`
@@ -67,13 +62,11 @@ func (d *Database) readSQLite(ctx context.Context, tx *sql.Tx) error {
 		return rows.Err()
 	}
 	var (
-		name, kind, to  string
-		autoincrement   bool
-		notNull         bool
-		unique, partial bool
-		pk, columns     int
-		first           sql.NullString
-		named           = map[string]*Table{}
+		name, kind, to string
+		autoincrement  bool
+		notNull        bool
+		pk, columns    int
+		named          = map[string]*Table{}
 	)
 	if err := each(sqliteTablesSQL, nil, []any{&name, &autoincrement}, func() {
 		t := &Table{Name: name, ReusesIDs: !autoincrement}
@@ -94,14 +87,6 @@ func (d *Database) readSQLite(ctx context.Context, tx *sql.Tx) error {
 		}
 		for i := range len(key) {
 			t.Key = append(t.Key, key[i+1])
-		}
-		if err := each(sqliteIndexesSQL, []any{t.Name}, []any{&unique, &partial, &first, &columns}, func() {
-			if c := t.Column(first.String); first.Valid && c != nil {
-				c.Indexed = true
-				c.Unique = c.Unique || unique && !partial && columns == 1
-			}
-		}); err != nil {
-			return err
 		}
 	}
 	for _, t := range d.Tables {

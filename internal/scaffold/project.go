@@ -16,10 +16,9 @@ var (
 	createdColumns = []string{"inserted_at", "occurred_at", "created_on", "created"}
 )
 
-// proposal is a projection to begin with. Notes go to the file's comments, warnings to the terminal as
-// well; rows says where the rows of the batch are in sql.
+// proposal is a projection to begin with. Notes go to the file's comments, warnings to the terminal as well.
 type proposal struct {
-	sql, rows       string
+	sql             string
 	notes, warnings []string
 
 	driver  string
@@ -47,13 +46,7 @@ func propose(driver string, t *introspect.Table, wants string) proposal {
 		p.addRow(wants)
 	}
 	p.addCreated()
-	from, where := "{events} e", ""
-	p.rows = "{events} stands for the rows of the batch."
-	if driver == "postgres" {
-		p.rows = "$1 is its group_id."
-		from, where = tableName(driver, t)+" e", "\nWHERE e.group_id = $1"
-	}
-	p.sql = "SELECT " + strings.Join(p.columns, ",\n       ") + "\nFROM " + strings.Join(append([]string{from}, p.joins...), "\n") + where
+	p.sql = "SELECT " + strings.Join(p.columns, ",\n       ") + "\nFROM " + strings.Join(append([]string{"{events} e"}, p.joins...), "\n")
 	return p
 }
 

@@ -68,11 +68,11 @@ func TestPropose(t *testing.T) {
 		"OwnRow": {table("signups", "email"), "postgres", "", "to_jsonb(e) - 'group_id' AS payload\n", ""},
 		"Parent": {
 			refer(table("events", "visit"), table("visits", "at"), "visit_id", true), "postgres", "",
-			"to_jsonb(e) - 'group_id' || jsonb_build_object('visit_row', to_jsonb(p)) AS payload\nFROM events e\nJOIN visits p ON p.id = e.visit_id\n", "",
+			"to_jsonb(e) - 'group_id' || jsonb_build_object('visit_row', to_jsonb(p)) AS payload\nFROM {events} e\nJOIN visits p ON p.id = e.visit_id", "",
 		},
 		"ParentMayBeNull": {
 			refer(table("events"), table("visits"), "visit_id", false), "postgres", "",
-			"jsonb_build_object('visit', to_jsonb(p)) AS payload\nFROM events e\nLEFT JOIN visits p ON p.id = e.visit_id\n", "",
+			"jsonb_build_object('visit', to_jsonb(p)) AS payload\nFROM {events} e\nLEFT JOIN visits p ON p.id = e.visit_id", "",
 		},
 		"SQLite": {
 			refer(table("events", "photo blob"), table("visits", "data json"), "visit_id", true), "sqlite", "",
@@ -87,11 +87,11 @@ func TestPropose(t *testing.T) {
 		},
 		"WantedBehindParent": {
 			refer(table("events"), refer(table("visits"), table("people", "email"), "person_id", true), "visit_id", false), "postgres", "email",
-			"'email', w.email) AS payload\nFROM events e\nLEFT JOIN visits p ON p.id = e.visit_id\nLEFT JOIN people w ON w.id = p.person_id\n", "",
+			"'email', w.email) AS payload\nFROM {events} e\nLEFT JOIN visits p ON p.id = e.visit_id\nLEFT JOIN people w ON w.id = p.person_id", "",
 		},
 		"WantedBesideParent": {
 			refer(refer(table("events"), table("visits"), "visit_id", true), table("people", "email"), "person_id", true), "postgres", "email",
-			"'email', w.email) AS payload\nFROM events e\nJOIN visits p ON p.id = e.visit_id\nJOIN people w ON w.id = e.person_id\n", "",
+			"'email', w.email) AS payload\nFROM {events} e\nJOIN visits p ON p.id = e.visit_id\nJOIN people w ON w.id = e.person_id", "",
 		},
 		"WantedNowhere": {refer(table("events"), table("people", "name"), "person_id", true), "postgres", "email", "to_jsonb(p)) AS payload\n", missing},
 	} {

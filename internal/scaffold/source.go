@@ -30,7 +30,7 @@ func (s *Source) write(w *writer, wants string) {
 	w.line(3, "id: "+scalar(s.Table.Key[0]))
 	s.writeCursor(w)
 	p := propose(s.Driver, s.Table, wants)
-	w.comment(3, "What to send: a SELECT that runs once for each batch. "+p.rows+" It returns one row for each event, with the columns id and payload "+
+	w.comment(3, "What to send: a SELECT that runs once for each batch. {events} stands for the rows of the batch. It returns one row for each event, with the columns id and payload "+
 		"and optionally topic, key, headers and created_at. An event without a row becomes a dead letter: \"not projected\".")
 	for _, note := range append(p.warnings, p.notes...) {
 		w.comment(3, note)
@@ -88,9 +88,6 @@ func (s *Source) Steps(d *introspect.Database) []Step {
 		add("the batch that a row belongs to", "ALTER TABLE "+name+" ADD COLUMN group_id uuid")
 	case group.NotNull:
 		add("a row that belongs to no batch has no group_id", "ALTER TABLE "+name+" ALTER COLUMN group_id DROP NOT NULL")
-	}
-	if t.Schema != "public" && (group == nil || !group.Indexed) {
-		add("the projection finds the rows of a batch by it", "CREATE INDEX CONCURRENTLY ON "+name+" (group_id) WHERE group_id IS NOT NULL")
 	}
 	if len(t.MissingPrivileges) > 0 {
 		add("as the owner of the table", "GRANT SELECT, INSERT, UPDATE, DELETE ON "+name+" TO "+role)
