@@ -112,7 +112,7 @@ func CheckHeaders(e *outbox.Event) error {
 
 var errHeaders = errors.New("headers are not a JSON object")
 
-// AppendJSONString appends s quoted and escaped. Text from a database is UTF-8; what is not UTF-8 is
+// AppendJSONString appends s quoted and escaped. Invalid UTF-8, which a database does not return, is
 // replaced.
 func AppendJSONString(dst []byte, s string) []byte {
 	dst, _ = jsontext.AppendQuote(dst, s) // the error says that something was replaced

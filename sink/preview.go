@@ -21,7 +21,7 @@ type PreparedMessage struct {
 	Summary string
 	// Header are its headers or fields, in order; "***" replaces secrets.
 	Header []Field
-	// Body is sent after compression, if any; nil if there is none.
+	// Body is the body before compression; nil if there is none.
 	Body []byte
 	// Events are the indexes in the batch of its events.
 	Events []int

@@ -19,7 +19,7 @@ var defaultLimits = runLimits{time: 5 * time.Second, memory: 512 << 20}
 
 const (
 	maxResult = 128 << 20 // bytes of the result's JSON
-	// checkInterval is how often the limits are checked.
+	// checkInterval is how often the memory is checked.
 	checkInterval = 5 * time.Millisecond
 	// stopGrace is how long Run waits for a run that it has stopped. gojq stops between two steps, and one
 	// step over a large value can take long.
@@ -36,20 +36,22 @@ var (
 	errRunaway = limitError("an earlier run of the program still has not ended")
 	errTooBig  = fmt.Errorf("the result is larger than %d MiB", maxResult>>20)
 	errTooDeep = fmt.Errorf("the result is nested deeper than %d", maxDepth)
-	errNone    = resultsError("the program made no result; expected one")
-	errSeveral = resultsError("the program made more than one result; expected one (put [...] around the program to make an array)")
+	errNone    = error(&kindError{"the program made no result; expected one", ErrResults})
+	errSeveral = error(&kindError{"the program made more than one result; expected one (put [...] around the program to make an array)", ErrResults})
 )
 
-// limitError and resultsError are texts that wrap a sentinel without repeating its text.
-type (
-	limitError   string
-	resultsError string
-)
+// kindError is a text that wraps a sentinel without repeating its text.
+type kindError struct {
+	text string
+	kind error
+}
 
-func (e limitError) Error() string   { return string(e) }
-func (e limitError) Unwrap() error   { return ErrLimit }
-func (e resultsError) Error() string { return string(e) }
-func (e resultsError) Unwrap() error { return ErrResults }
+func (e *kindError) Error() string { return e.text }
+func (e *kindError) Unwrap() error { return e.kind }
+
+func limitError(format string, a ...any) error {
+	return &kindError{fmt.Sprintf(format, a...), ErrLimit}
+}
 
 // Run returns the only result of the program. The result may share parts with the input; Encode can write it.
 //
@@ -59,6 +61,8 @@ func (p *Program) Run(ctx context.Context, input any) (any, error) {
 	if p.runaways.Load() > 0 {
 		return nil, errRunaway
 	}
+	ctx, cancel := context.WithTimeoutCause(ctx, p.limits.time, limitError("the program did not end within %v", p.limits.time))
+	defer cancel()
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	type outcome struct {
@@ -74,7 +78,7 @@ func (p *Program) Run(ctx context.Context, input any) (any, error) {
 			p.runaways.Add(-1)
 		}
 	}()
-	deadline, maxHeap := time.Now().Add(p.limits.time), heapBytes()+p.limits.memory
+	maxHeap := heapBytes() + p.limits.memory
 	ticker := time.NewTicker(checkInterval)
 	defer ticker.Stop()
 	stopped := ctx.Done()
@@ -87,11 +91,8 @@ func (p *Program) Run(ctx context.Context, input any) (any, error) {
 			}
 			return o.result, o.err
 		case <-ticker.C:
-			switch {
-			case time.Now().After(deadline):
-				stop(limitError(fmt.Sprintf("the program did not end within %v", p.limits.time)))
-			case heapBytes() > maxHeap:
-				stop(limitError(fmt.Sprintf("the program took more than %d MiB of memory", p.limits.memory>>20)))
+			if heapBytes() > maxHeap {
+				stop(limitError("the program took more than %d MiB of memory", p.limits.memory>>20))
 			}
 		case <-stopped:
 			stopped, giveUp = nil, time.After(stopGrace)

@@ -50,7 +50,7 @@ func compileResults(text string) (*jq.Program, error) {
 // resultKeys are the keys of an element of what Results returns.
 var resultKeys = []string{"id", "index", "error", "retry"}
 
-// checkResultShape knows nothing of a program whose result is not written as a literal.
+// checkResultShape checks a program whose result is written as a literal, and accepts all others.
 func checkResultShape(q *gojq.Query) *jq.Error {
 	array := resultTerm(q)
 	if kind := literalKinds[array.Type]; kind != "" {

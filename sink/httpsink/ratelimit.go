@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/outboxrelay/relay/sink"
@@ -32,11 +31,10 @@ type limiter struct {
 
 	inFlight chan struct{} // has one element for each request; nil means no limit
 	queue    chan struct{} // has an element while a request is at the head
-	queued   atomic.Int64  // requests in the queue, its head included
 
 	// Only the head of the queue uses these.
 	next   time.Time   // when the next token may be used
-	tokens int         // taken from the shared bucket and not used
+	taken  bool        // a token was taken from the shared bucket and not used
 	began  []time.Time // ring of the last Rate.Requests
 	oldest int         // index of began
 
@@ -48,8 +46,6 @@ type limiter struct {
 const (
 	// maxLateness is how late a token can be used. Beyond it the rate begins again from now.
 	maxLateness = 20 * time.Millisecond
-	// maxPrefetch is for how long tokens are taken at once from a shared bucket.
-	maxPrefetch = 100 * time.Millisecond
 	// maxPause is how long a request waits for the server's quota. A longer pause is an outage: the batch
 	// is released.
 	maxPause = 5 * time.Second
@@ -115,8 +111,6 @@ func (l *limiter) acquireToken(ctx context.Context) error {
 	if l.interval == 0 {
 		return l.wait(ctx, time.Time{})
 	}
-	l.queued.Add(1)
-	defer l.queued.Add(-1)
 	if !enter(ctx, l.queue) {
 		return l.limited(0, "no slot before the deadline")
 	}
@@ -158,17 +152,14 @@ func (l *limiter) token(ctx context.Context) (time.Time, error) {
 		l.next = at
 		return at, nil
 	}
-	if l.tokens > 0 && l.next.Before(now.Add(-maxLateness)) {
-		l.tokens = 0 // a request gave up, and other processes have used that time since
-	}
-	if l.tokens == 0 {
-		// One statement for all that are queued, so that a high rate needs few statements.
-		n := min(l.queued.Load(), max(1, int64(maxPrefetch/l.interval)))
-		wait, err := l.shared.TakeToken(ctx, l.name, l.rate.Requests, time.Duration(n)*l.rate.Per)
+	// If a request gave up, other processes may have used its time since.
+	if !l.taken || l.next.Before(now.Add(-maxLateness)) {
+		wait, err := l.shared.TakeToken(ctx, l.name, l.rate.Requests, l.rate.Per)
 		if err != nil {
+			l.taken = false
 			return time.Time{}, err
 		}
-		l.next, l.tokens = time.Now().Add(wait), int(n)
+		l.next, l.taken = time.Now().Add(wait), true
 	}
 	return l.next, nil
 }
@@ -178,7 +169,7 @@ func (l *limiter) consume(now time.Time) {
 	l.next = l.next.Add(l.interval)
 	switch {
 	case l.shared != nil:
-		l.tokens--
+		l.taken = false
 	case len(l.began) < l.rate.Requests:
 		l.began = append(l.began, now)
 	default:

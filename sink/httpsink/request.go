@@ -12,7 +12,7 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-// request is what is sent of a batch.
+// request is the request for a batch.
 type request struct {
 	url    string
 	header http.Header // made of topic and key; nil if no header is

@@ -82,7 +82,7 @@ func (s *Sink) requestBody(ctx context.Context, b *buffer.Batch, r *request) ([]
 	return jq.Encode(result), nil
 }
 
-// requestError says that the request program failed, and over which event if there is only one.
+// requestError is the error of the request program. It names the event if there is only one.
 func (s *Sink) requestError(b *buffer.Batch, r *request, err error) error {
 	event := ""
 	if len(r.indexes) == 1 {

@@ -27,7 +27,7 @@ const (
 // readResponse returns the events that failed according to the response, or an error about the whole
 // batch. Results decides, unless the status is an outage.
 //
-// If Results fails, nobody knows which events arrived. That is an outage, and never blamed on the batch:
+// If Results fails, it is not known which events arrived. That is an outage, and never blamed on the batch:
 // its halves would be sent under group_ids that the server does not know, and arrive twice.
 func (s *Sink) readResponse(ctx context.Context, resp *http.Response, r *request, b *buffer.Batch) ([]sink.EventError, error) {
 	if outage, _ := s.overrides.classify(resp.StatusCode); s.results == nil || outage {

@@ -18,7 +18,7 @@ type group struct {
 	events []int // indexes, in order
 }
 
-// groups says which events go in fast batches. The others are published singly.
+// groups returns the events that go in fast batches, by stream. The others are published singly.
 //
 // An event that may have been sent before is always published singly. A replicated stream drops a known event
 // and counts it as stored, although the first copy may yet be lost with its leader. Published singly, the

@@ -138,7 +138,7 @@ func (b *Batch) commit(count int, seq uint64) {
 	b.done = true
 	if seq == 0 {
 		// A replicated stream also counts messages that it has only proposed and that may yet be lost. Only
-		// each message's own PubAck tells.
+		// each message's own PubAck proves that it is stored.
 		b.nothing = true
 		return
 	}
