@@ -626,7 +626,7 @@ func TestProjectionFailure_HasNoAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAddressed(nil)
 		bad := to("table", "table")
-		bad.ProjectErr = errors.New("it cannot be done")
+		bad.FailProjection(errors.New("it cannot be done"))
 		for tries := 1; ; tries++ {
 			for range 3 { // others are delivered
 				a.works(t, to("x"))
@@ -642,7 +642,7 @@ func TestProjectionFailure_HasNoAddress(t *testing.T) {
 			bad.Outages++
 			<-time.After(time.Minute)
 		}
-		bad.ProjectErr, bad.UnfinishedLeases = errors.New("it cannot be done"), 9 // nobody sent it
+		bad.UnfinishedLeases = 9 // nothing was sent
 		if outcomes := a.works(t, bad); outcomes[0].Verdict == buffer.Dead {
 			t.Errorf("settled %s", describe(outcomes))
 		}

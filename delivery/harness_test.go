@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -180,4 +181,17 @@ func lost(t *testing.T) context.Context {
 	held, lose := context.WithCancelCause(t.Context())
 	lose(buffer.ErrLeaseLost)
 	return held
+}
+
+// reject moves the events at these indexes to the lease's Rejected.
+func reject(l *buffer.Lease, err error, indexes ...int) {
+	var sent []outbox.Event
+	for i, e := range l.Events {
+		if slices.Contains(indexes, i) {
+			l.Rejected = append(l.Rejected, buffer.Rejection{Event: e, Err: err})
+		} else {
+			sent = append(sent, e)
+		}
+	}
+	l.Events = sent
 }

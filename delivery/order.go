@@ -83,11 +83,12 @@ func (p *policy) carryAttempts(l *buffer.Lease, outcomes []buffer.Outcome) []buf
 	if !p.ordered || l.Attempts == 0 {
 		return outcomes
 	}
-	at := make(map[int64]int, len(l.Events))
-	for i := range l.Events {
-		at[l.Events[i].ID] = i
+	all := l.AllEvents()
+	at := make(map[int64]int, len(all))
+	for i := range all {
+		at[all[i].ID] = i
 	}
-	wasFirst := firstOfKey(l.Events)
+	wasFirst := firstOfKey(all)
 	for n := range outcomes {
 		o := &outcomes[n]
 		if o.Verdict != buffer.Retry || o.IDs == nil {
@@ -95,7 +96,7 @@ func (p *policy) carryAttempts(l *buffer.Lease, outcomes []buffer.Outcome) []buf
 		}
 		events := make([]outbox.Event, len(o.IDs))
 		for i, id := range o.IDs {
-			events[i] = l.Events[at[id]]
+			events[i] = all[at[id]]
 		}
 		for i, first := range firstOfKey(events) {
 			if first && !wasFirst[at[o.IDs[i]]] {

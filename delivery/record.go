@@ -116,7 +116,7 @@ func (w *Worker) addressOf(e *outbox.Event) string {
 // onlyAddress returns the address of a batch whose events all go to one; one is false when
 // there are several, or only one for the whole sink.
 func (w *Worker) onlyAddress(l *buffer.Lease) (address string, one bool) {
-	if w.addresser == nil || projectionErr(l) != nil { // nobody knows where those would go
+	if w.addresser == nil || len(l.Events) == 0 { // not projected: the addresses are unknown
 		return "", false
 	}
 	address = w.addressOf(&l.Events[0])

@@ -421,7 +421,7 @@ func TestUnprojected_IsBuriedBeforeTheRestIsSent(t *testing.T) {
 	b := newHarness(nil)
 	batch := batchOf(4)
 	batch.Attempts = 2
-	batch.Events[1].NoProjection, batch.Events[3].NoProjection = true, true
+	reject(batch, buffer.ErrNotProjected, 1, 3)
 	putBack, dueIn, err := b.work(t, batch)
 	expectError(t, err, nil)
 	expect(t, "put back", putBack, true)
@@ -431,7 +431,7 @@ func TestUnprojected_IsBuriedBeforeTheRestIsSent(t *testing.T) {
 		t.Fatalf("settled %s", describe(b.settled))
 	}
 	dead, rest := b.settled[0], b.settled[1]
-	expect(t, "why", dead.Error, buffer.NotProjected)
+	expect(t, "why", dead.Error, buffer.ErrNotProjected.Error())
 	expect(t, "attempts of the rest", rest.Attempts, 2)
 	if rest.GroupID == batch.GroupID || rest.GroupID == uuid.Nil {
 		t.Errorf("the rest has group_id %s, a new one was expected", rest.GroupID)
@@ -439,7 +439,7 @@ func TestUnprojected_IsBuriedBeforeTheRestIsSent(t *testing.T) {
 
 	b = newHarness(nil)
 	batch = batchOf(2)
-	batch.Events[0].NoProjection, batch.Events[1].NoProjection = true, true
+	reject(batch, buffer.ErrNotProjected, 0, 1)
 	putBack, _, err = b.work(t, batch)
 	expectError(t, err, nil)
 	expect(t, "put back", putBack, false)
@@ -452,7 +452,7 @@ func TestFinishDelivered_IgnoresTheProjection(t *testing.T) {
 	b := newHarness(nil)
 	batch := batchOf(2)
 	batch.Delivered = []int64{101, 102}
-	batch.Events[0].NoProjection = true
+	reject(batch, buffer.ErrNotProjected, 0)
 	_, _, err := b.work(t, batch)
 	expectError(t, err, nil)
 	if strings.Contains(describe(b.settled), "dead") {
@@ -470,8 +470,7 @@ func TestProjectionFailure_WaitsThenHalves(t *testing.T) {
 		failed := errors.New(`column "lead" does not exist`)
 		bad := func(n int) *buffer.Lease {
 			batch := batchOf(n)
-			batch.ProjectErr = failed
-			batch.Events[0].NoProjection = true
+			batch.FailProjection(failed)
 			return batch
 		}
 		batch := bad(4)
@@ -518,14 +517,12 @@ func TestProjectionFailure_SplitsOffBadEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bad := func(n int, which ...int) *buffer.Lease {
 			batch := batchOf(n)
-			for _, i := range which {
-				batch.Events[i].ProjectErr = errors.New("it is there twice")
-			}
+			reject(batch, errors.New("it is there twice"), which...)
 			return batch
 		}
 		failed := func(n int, err error) *buffer.Lease {
 			batch := batchOf(n)
-			batch.ProjectErr = err
+			batch.FailProjection(err)
 			return batch
 		}
 		again := func(batch *buffer.Lease) *buffer.Lease {
@@ -537,9 +534,9 @@ func TestProjectionFailure_SplitsOffBadEvents(t *testing.T) {
 			batch *buffer.Lease
 			want  string
 		}{
-			"one":                    {bad(3, 1), "retry [101 103] dead [102]"},
+			"one":                    {bad(3, 1), "dead [102] retry [101 103]"},
 			"all":                    {bad(2, 0, 1), "retry []"},
-			"one, tried before":      {again(bad(3, 1)), "retry [101 103] dead [102]"},
+			"one, tried before":      {again(bad(3, 1)), "dead [102] retry [101 103]"},
 			"its data":               {failed(3, data), "retry [101 102] retry [103]"},
 			"its data, alone":        {failed(1, data), "retry []"},
 			"its data, tried before": {again(failed(3, data)), "retry [101 102] retry [103]"},

@@ -160,10 +160,11 @@ func (w *Worker) attempt(ctx context.Context, l *buffer.Lease, slot AcquireSlot)
 		return attempt{outcomes: []buffer.Outcome{{Verdict: buffer.Delivered}}}, nil
 	case l.DeliveryRecorded():
 		return attempt{outcomes: w.policy.finishDelivered(l)}, nil
-	case hasUnprojected(l):
-		return attempt{outcomes: buryUnprojected(l)}, nil
-	case l.UnfinishedLeases > maxUnfinished && projectionErr(l) == nil: // otherwise nothing was sent
+	case l.UnfinishedLeases > maxUnfinished && len(l.Rejected) == 0: // otherwise nothing was sent
 		return attempt{outcomes: w.crashLooping(ctx, l)}, nil
+	}
+	if outcomes := w.policy.decideRejected(l); outcomes != nil {
+		return attempt{outcomes: outcomes}, nil
 	}
 	if slot != nil {
 		release, ok := slot(ctx)
@@ -209,8 +210,9 @@ func leaseLost(ctx context.Context) bool { return errors.Is(context.Cause(ctx), 
 // send sends the batch and interprets what the sink said. took is without the wait for a
 // rate limit. ok is false when the relay stopped during that wait: nothing was sent.
 func (w *Worker) send(ctx context.Context, l *buffer.Lease) (r result, took time.Duration, ok bool) {
-	if err := projectionErr(l); err != nil {
-		return projectionResult(l, err), 0, true
+	if err := projectionFailed(l); err != nil { // wait, as for an outage
+		mayBePoison := !errors.Is(err, buffer.ErrDatabaseUnavailable)
+		return result{whole: verdict{kind: unavailable, mayBePoison: mayBePoison, err: err}}, 0, true
 	}
 	l.FirstSend = l.UnfinishedLeases == 1 && l.Attempts == 0 && l.Outages == 0
 	sendCtx, cancel := context.WithTimeout(ctx, w.config.SendTimeout)

@@ -13,8 +13,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// Limits that [Event.Validate] holds. They are far beyond what a broker takes;
-// they stop a mistake, not a use.
+// Limits that [Event.Validate] enforces. They are far beyond what a broker accepts.
 const (
 	MaxTopicBytes   = 1 << 10
 	MaxKeyBytes     = 4 << 10
@@ -24,43 +23,33 @@ const (
 
 // Event is one row of a buffer table.
 //
-// An application fills Topic and Payload, and Key and Headers if it wants; ID
-// and CreatedAt are the database's to give and are ignored by Insert.
+// An application sets Topic and Payload, and may set Key and Headers. Insert ignores ID
+// and CreatedAt, which the database sets.
 //
-// An event that came out of a buffer belongs to its [Batch]: a sink reads it
-// and keeps no reference to it after Send has returned.
+// An event that came out of a buffer belongs to its batch: a sink reads it and keeps no
+// reference to it after Send has returned.
 type Event struct {
-	// ID is the decimal primary key; it is the event's identity for ever.
+	// ID is the primary key, the event's identity for ever.
 	ID int64
-	// UUID is the primary key where that is a uuid, in a table of the user's own; ID is
-	// then a number that stands for it inside the relay. Else it is uuid.Nil.
+	// UUID is the primary key of a custom table if that is a uuid, otherwise uuid.Nil. ID is
+	// then a number that stands for it inside the relay.
 	UUID uuid.UUID
-	// Topic says what kind of event this is; required.
+	// Topic is the kind of event; required.
 	Topic string
-	// Key is what order and partitioning go by; nil is NULL, which is not "".
+	// Key decides order and partition; nil is NULL, which differs from "".
 	Key *string
-	// Payload is what happened: JSON, or opaque bytes where the column is one
-	// for bytes. Required, but may be zero bytes long where it is opaque.
+	// Payload is JSON, or opaque bytes in a column of bytes. Required; opaque bytes may be
+	// empty.
 	Payload []byte
 	// Headers is a JSON object of strings; nil is NULL.
 	Headers Headers
 	// CreatedAt is the database's clock when the row was inserted, in UTC,
 	// to the microsecond (millisecond on SQLite).
 	CreatedAt time.Time
-	// NoProjection: the projection of a table of the user's own returned no row for the
-	// event, so there is nothing to send: Topic and Payload are the table's name and
-	// the row.
-	NoProjection bool
-	// ProjectErr is what is wrong with what the projection returned for the event: there
-	// is nothing to send of it.
-	ProjectErr error
-	// DeadLetter, in a batch for a dead-letter hook, is why the event was buried;
-	// else nil.
-	DeadLetter *DeadLetter
 }
 
-// AppendIdentity appends what the event is called outside of the relay, for ever: its
-// primary key, decimal or a uuid.
+// AppendIdentity appends the event's name outside of the relay: its primary key, a decimal
+// number or a uuid.
 func (e *Event) AppendIdentity(dst []byte) []byte {
 	if e.UUID == uuid.Nil {
 		return strconv.AppendInt(dst, e.ID, 10)
@@ -68,11 +57,11 @@ func (e *Event) AppendIdentity(dst []byte) []byte {
 	return append(dst, e.UUID.String()...)
 }
 
-// Identity is what AppendIdentity appends.
+// Identity returns what AppendIdentity appends.
 func (e *Event) Identity() string { return string(e.AppendIdentity(nil)) }
 
-// Headers is the text of a JSON object whose values are strings, kept as the
-// database wrote it so that sinks which speak JSON pass it on untouched.
+// Headers is the text of a JSON object whose values are strings, as the database wrote it,
+// so that sinks which send JSON copy it unchanged.
 type Headers []byte
 
 // NewHeaders makes Headers of a map, keys sorted. A nil map gives nil: NULL.
@@ -87,7 +76,7 @@ func NewHeaders(m map[string]string) Headers {
 	return text
 }
 
-// Map parses the headers. The error says what is not a JSON object of strings.
+// Map parses the headers.
 func (h Headers) Map() (map[string]string, error) {
 	if h == nil {
 		return nil, nil
@@ -109,9 +98,8 @@ func (h Headers) Map() (map[string]string, error) {
 	return m, nil
 }
 
-// Validate looks at what an application is about to insert and lists every
-// mistake. jsonPayload says that the payload's column is JSON. The error, if
-// any, is found by errors.Is(err, ErrInvalidEvent).
+// Validate validates an event before it is inserted. Its error wraps [ErrInvalidEvent] and lists
+// every mistake. jsonPayload reports whether the payload's column is JSON.
 func (e *Event) Validate(jsonPayload bool) error {
 	var wrong []string
 	say := func(format string, a ...any) { wrong = append(wrong, fmt.Sprintf(format, a...)) }
@@ -119,15 +107,15 @@ func (e *Event) Validate(jsonPayload bool) error {
 	checkText := func(name, s string, most int) {
 		switch {
 		case len(s) > most:
-			say("%s is %d bytes long, at most %d are taken", name, len(s), most)
+			say("%s is %d bytes long; expected at most %d", name, len(s), most)
 		case !utf8.ValidString(s):
 			say("%s is not valid UTF-8", name)
 		case strings.IndexByte(s, 0) >= 0:
-			say("%s contains a NUL byte, which no database text takes", name)
+			say("%s contains a NUL byte; expected none, because no database stores it in text", name)
 		}
 	}
 	if e.Topic == "" {
-		say("topic is empty, a name like \"orders.created\" was expected")
+		say("topic is empty; expected a name such as \"orders.created\"")
 	}
 	checkText("topic", e.Topic, MaxTopicBytes)
 	if e.Key != nil {
@@ -135,19 +123,19 @@ func (e *Event) Validate(jsonPayload bool) error {
 	}
 	switch {
 	case len(e.Payload) > MaxPayloadBytes:
-		say("payload is %d bytes long, at most %d are taken", len(e.Payload), MaxPayloadBytes)
+		say("payload is %d bytes long; expected at most %d", len(e.Payload), MaxPayloadBytes)
 	case jsonPayload && len(e.Payload) == 0:
-		say("payload is empty, JSON was expected")
+		say("payload is empty; expected JSON")
 	case jsonPayload:
 		if err := checkJSON(e.Payload); err != nil {
 			say("payload is not JSON: %v", err)
 		}
 	case e.Payload == nil:
-		say("payload is nil, bytes were expected (an empty slice if there are none)")
+		say("payload is nil; expected bytes (an empty slice for none)")
 	}
 	if e.Headers != nil {
 		if len(e.Headers) > MaxHeadersBytes {
-			say("headers are %d bytes long, at most %d are taken", len(e.Headers), MaxHeadersBytes)
+			say("headers are %d bytes long; expected at most %d", len(e.Headers), MaxHeadersBytes)
 		} else if !utf8.Valid(e.Headers) {
 			say("headers are not valid UTF-8")
 		} else if _, err := e.Headers.Map(); err != nil {
@@ -167,7 +155,7 @@ func checkJSON(text []byte) error {
 	if json.Valid(text) {
 		return nil
 	}
-	// Only now, on the way to an error, is it worth asking where.
+	// Decode only to find the position of the error.
 	dec := json.NewDecoder(bytes.NewReader(text))
 	var v any
 	if err := dec.Decode(&v); err != nil {

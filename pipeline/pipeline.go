@@ -168,8 +168,8 @@ func (p *Pipeline) work(stop context.Context, c *claimer.Claimer, ticket distrib
 		return report, nil
 	}
 	claimed := time.Now()
-	report.Events = max(1, len(l.Events))
-	report.Full = len(l.Events) == ticket.BatchSize
+	report.Events = max(1, l.Len())
+	report.Full = l.Len() == ticket.BatchSize
 
 	leaseCtx, end := c.KeepAlive(stop, l)
 	defer end()
@@ -177,7 +177,7 @@ func (p *Pipeline) work(stop context.Context, c *claimer.Claimer, ticket distrib
 	report.PutBack, report.DueIn = done.PutBack, done.DueIn
 	if !ticket.Due {
 		p.limiter.record(stop, sample{
-			limit: ticket.BatchSize, events: len(l.Events), claimed: began, ended: time.Now(),
+			limit: ticket.BatchSize, events: l.Len(), claimed: began, ended: time.Now(),
 			sent: done.Sent, took: claimed.Sub(began) + done.Sent + done.Settled, answer: done.Answer,
 		})
 	}

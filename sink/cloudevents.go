@@ -21,7 +21,7 @@ const (
 	CloudEventsType = "application/cloudevents-batch+json; charset=utf-8"
 )
 
-// AppendCloudEvent appends the event as a CloudEvent 1.0 in the JSON event format, and returns the extended
+// AppendCloudEvent appends the batch's event at index i as a CloudEvent 1.0 in the JSON event format, and returns the extended
 // slice:
 //
 //	{"specversion":"1.0","id":"17","source":"/relay/orders","type":"orders.created","subject":"customer-7",
@@ -29,10 +29,11 @@ const (
 //
 // The attributes are those of CloudEventAttributes; the event must be valid, see CheckCloudEvent. The payload
 // is the database's own text, byte for byte; bytes that are not JSON travel as data_base64.
-func AppendCloudEvent(dst []byte, b *buffer.Batch, e *outbox.Event) []byte {
-	attributes, _ := CloudEventAttributes(b, e)
-	for i, attribute := range attributes {
-		dst = append(dst, "{,"[min(i, 1)])
+func AppendCloudEvent(dst []byte, b *buffer.Batch, i int) []byte {
+	e := &b.Events[i]
+	attributes, _ := CloudEventAttributes(b, i)
+	for n, attribute := range attributes {
+		dst = append(dst, "{,"[min(n, 1)])
 		dst = AppendJSONString(dst, attribute.Name)
 		dst = append(dst, ':')
 		dst = AppendJSONString(dst, attribute.Value)
@@ -48,11 +49,11 @@ func AppendCloudEvent(dst []byte, b *buffer.Batch, e *outbox.Event) []byte {
 
 // CheckCloudEvent returns an error that wraps ErrPermanent if the event cannot be a CloudEvent.
 func CheckCloudEvent(e *outbox.Event) error {
-	_, err := CloudEventAttributes(&buffer.Batch{PayloadIsJSON: true}, e)
+	_, err := cloudEventAttributes("", e, nil, true)
 	return err
 }
 
-// CloudEventAttributes are the context attributes of the event as a CloudEvent 1.0, in this order:
+// CloudEventAttributes are the context attributes of the batch's event at index i as a CloudEvent 1.0, in this order:
 //
 //	specversion      1.0
 //	id               the event's identity; of a dead letter ID:dead:<the group_id it died in>
@@ -70,26 +71,30 @@ func CheckCloudEvent(e *outbox.Event) error {
 //
 // The error wraps ErrPermanent, and the attributes are those that are valid: the topic is empty, a value has
 // characters that a CloudEvent cannot carry, or the headers are not a JSON object of strings.
-func CloudEventAttributes(b *buffer.Batch, e *outbox.Event) ([]Field, error) {
+func CloudEventAttributes(b *buffer.Batch, i int) ([]Field, error) {
+	return cloudEventAttributes(b.Pipeline, &b.Events[i], b.DeadLetter(i), b.PayloadIsJSON)
+}
+
+func cloudEventAttributes(pipeline string, e *outbox.Event, dead *buffer.DeadLetter, payloadIsJSON bool) ([]Field, error) {
 	headers, err := e.Headers.Map()
 	attributes := append(make([]Field, 0, 8+len(headers)),
 		Field{"specversion", "1.0"},
 		Field{"id", e.Identity()},
-		Field{"source", "/relay/" + b.Pipeline},
+		Field{"source", "/relay/" + pipeline},
 		Field{"type", e.Topic},
 	)
-	if e.DeadLetter != nil {
-		attributes[1].Value += ":dead:" + e.DeadLetter.GroupID.String()
+	if dead != nil {
+		attributes[1].Value += ":dead:" + dead.GroupID.String()
 	}
 	if e.Key != nil && *e.Key != "" {
 		attributes = append(attributes, Field{"subject", *e.Key})
 	}
 	attributes = append(attributes,
 		Field{"time", e.CreatedAt.UTC().Format(timeFormat)},
-		Field{"datacontenttype", dataContentType(headers, IsJSON(e, b.PayloadIsJSON))},
+		Field{"datacontenttype", dataContentType(headers, IsJSON(e, payloadIsJSON))},
 	)
-	if e.DeadLetter != nil {
-		attributes = append(attributes, Field{deadLetterAttribute, replaceNotAllowed(AppendDeadLetter(nil, e.DeadLetter))})
+	if dead != nil {
+		attributes = append(attributes, Field{deadLetterAttribute, replaceNotAllowed(AppendDeadLetter(nil, dead))})
 	}
 	attributes = appendExtensions(attributes, headers)
 	if e.Topic == "" {

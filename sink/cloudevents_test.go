@@ -50,23 +50,22 @@ func readCloudEvents(t *testing.T, contentType string, body []byte) []event.Even
 func TestCloudEvent_ReadByTheSDK(t *testing.T) {
 	t.Parallel()
 	groupID := uuid.MustParse("01890a5d-ac96-774b-bcce-b302099a8057")
-	letter := &outbox.DeadLetter{Pipeline: "orders", GroupID: groupID, Attempts: 3, Error: "no \"such\"\ncustomer\u0085", DiedAt: createdAt}
+	letter := &buffer.DeadLetter{Pipeline: "orders", GroupID: groupID, Attempts: 3, Error: "no \"such\"\ncustomer\u0085", DiedAt: createdAt}
 	b := &buffer.Batch{Pipeline: "orders", Events: []outbox.Event{
 		{ID: 17, Topic: "orders.created", Key: ptr("customer-7"), Payload: []byte(`{"b": 1, "a": [1.0]}`), CreatedAt: createdAt, Headers: outbox.NewHeaders(map[string]string{
 			"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "TraceState": "a=b", "tracestate": "c=d", "Tenant": "7",
 			"x-request-id": "left out", "ID": "reserved", "data_base64": "reserved", "deadletter": "ours", "content-type": "application/vnd.shop+json",
 		})},
 		{ID: 18, Topic: "ördér \"1\"", Key: ptr(""), Payload: []byte("\x00\xff"), CreatedAt: createdAt, Headers: outbox.Headers(`{"Content-Type": "application/protobuf"}`)},
-		{UUID: groupID, Topic: "t", Payload: []byte(`"text"`), CreatedAt: createdAt, DeadLetter: letter, Headers: outbox.Headers(`{"content-type": "text/plain"}`)},
+		{UUID: groupID, Topic: "t", Payload: []byte(`"text"`), CreatedAt: createdAt, Headers: outbox.Headers(`{"content-type": "text/plain"}`)},
 		{ID: 19, Topic: "t", Payload: []byte{}, CreatedAt: createdAt, Headers: outbox.Headers(`{"content-type": "; no media type"}`)},
-	}}
+	}, DeadLetters: []*buffer.DeadLetter{nil, nil, letter, nil}}
 	batch := []byte{'['}
 	for i := range b.Events {
-		e := &b.Events[i]
-		if err := sink.CheckCloudEvent(e); err != nil {
+		if err := sink.CheckCloudEvent(&b.Events[i]); err != nil {
 			t.Errorf("event %d: %v", i, err)
 		}
-		alone := sink.AppendCloudEvent(nil, b, e)
+		alone := sink.AppendCloudEvent(nil, b, i)
 		if n := len(readCloudEvents(t, sink.CloudEventType, alone)); n != 1 {
 			t.Errorf("event %d is %d events alone", i, n)
 		}
@@ -121,7 +120,7 @@ func TestCloudEvent_InvalidEvent(t *testing.T) {
 		if err := sink.CheckCloudEvent(&e); !errors.Is(err, sink.ErrPermanent) || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: got %v, want a refusal for good that names it", name, err)
 		}
-		if text := sink.AppendCloudEvent(nil, &buffer.Batch{}, &e); !json.Valid(text) {
+		if text := sink.AppendCloudEvent(nil, &buffer.Batch{Events: []outbox.Event{e}}, 0); !json.Valid(text) {
 			t.Errorf("%s: %s would spoil those around it", name, text)
 		}
 	}

@@ -11,16 +11,18 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-// AppendEnvelope appends the event's JSON envelope, and returns the extended slice:
+// AppendEnvelope appends the JSON envelope of the batch's event at index i, and returns the extended slice:
 //
 //	{"id":"17","topic":"...","key":"...","payload":<JSON>,"headers":{...},"created_at":"2026-01-02T03:04:05.123456Z"}
 //
 // key and headers are absent if they are NULL. The payload is the database's own text, byte for byte; bytes
 // that are not JSON travel as payload_base64. The envelope of a dead letter ends in "dead_letter":{...}; see
-// AppendDeadLetter. payloadIsJSON is Batch.PayloadIsJSON. The headers must be valid; see CheckHeaders.
-func AppendEnvelope(dst []byte, e *outbox.Event, payloadIsJSON bool) []byte {
+// AppendDeadLetter. The headers must be valid; see CheckHeaders.
+func AppendEnvelope(dst []byte, b *buffer.Batch, i int) []byte {
+	e := &b.Events[i]
 	dst = append(dst, `{"id":"`...)
 	dst = e.AppendIdentity(dst)
 	dst = append(dst, `","topic":`...)
@@ -29,7 +31,7 @@ func AppendEnvelope(dst []byte, e *outbox.Event, payloadIsJSON bool) []byte {
 		dst = append(dst, `,"key":`...)
 		dst = AppendJSONString(dst, *e.Key)
 	}
-	if IsJSON(e, payloadIsJSON) {
+	if IsJSON(e, b.PayloadIsJSON) {
 		dst = append(dst, `,"payload":`...)
 		dst = append(dst, e.Payload...)
 	} else {
@@ -44,9 +46,9 @@ func AppendEnvelope(dst []byte, e *outbox.Event, payloadIsJSON bool) []byte {
 	dst = append(dst, `,"created_at":"`...)
 	dst = e.CreatedAt.UTC().AppendFormat(dst, timeFormat)
 	dst = append(dst, '"')
-	if e.DeadLetter != nil {
+	if d := b.DeadLetter(i); d != nil {
 		dst = append(dst, `,"dead_letter":`...)
-		dst = AppendDeadLetter(dst, e.DeadLetter)
+		dst = AppendDeadLetter(dst, d)
 	}
 	return append(dst, '}')
 }
@@ -65,7 +67,7 @@ const timeFormat = "2006-01-02T15:04:05.000000Z"
 //	{"pipeline":"...","group_id":"...","attempts":3,"error":"...","died_at":"2026-01-02T03:04:05.123456Z"}
 //
 // The error may be a server's text: invalid UTF-8 is replaced, and control characters are escaped.
-func AppendDeadLetter(dst []byte, d *outbox.DeadLetter) []byte {
+func AppendDeadLetter(dst []byte, d *buffer.DeadLetter) []byte {
 	dst = append(dst, `{"pipeline":`...)
 	dst = AppendJSONString(dst, d.Pipeline)
 	dst = append(dst, `,"group_id":"`...)
@@ -81,9 +83,9 @@ func AppendDeadLetter(dst []byte, d *outbox.DeadLetter) []byte {
 
 // AppendLine appends the envelope as one line of NDJSON, with its line break. Line breaks between the tokens
 // of a payload or of headers become blanks, which mean the same; JSON strings contain none.
-func AppendLine(dst []byte, e *outbox.Event, payloadIsJSON bool) []byte {
+func AppendLine(dst []byte, b *buffer.Batch, i int) []byte {
 	start := len(dst)
-	dst = AppendEnvelope(dst, e, payloadIsJSON)
+	dst = AppendEnvelope(dst, b, i)
 	for _, lineBreak := range []byte{'\n', '\r'} {
 		for line := dst[start:]; ; {
 			i := bytes.IndexByte(line, lineBreak)

@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
 
@@ -83,11 +84,7 @@ func TestAppendEnvelope(t *testing.T) {
 			`{"id":"1","topic":"t","payload_base64":"Iv8i","created_at":"2026-01-02T03:04:05.123456Z"}`,
 		},
 		"a dead letter": {
-			outbox.Event{ID: 17, Topic: "t", Payload: []byte(`0`), Headers: outbox.Headers(`{}`), CreatedAt: createdAt, DeadLetter: &outbox.DeadLetter{
-				Pipeline: "orders", GroupID: uuid.MustParse("01890a5d-ac96-774b-bcce-b302099a8057"), Attempts: 10,
-				Error: "422: \"no\xff\"\r\n\x00</a>", DiedAt: time.Date(2026, 2, 3, 6, 5, 6, 7000, time.FixedZone("", 3600)),
-				NotifiedAt: createdAt, ClosedAt: createdAt,
-			}},
+			outbox.Event{ID: 17, Topic: "t", Payload: []byte(`0`), Headers: outbox.Headers(`{}`), CreatedAt: createdAt},
 			true,
 			`{"id":"17","topic":"t","payload":0,"headers":{},"created_at":"2026-01-02T03:04:05.123456Z","dead_letter":{"pipeline":"orders",` +
 				`"group_id":"01890a5d-ac96-774b-bcce-b302099a8057","attempts":10,"error":"422: \"no` + "\uFFFD" + `\"\r\n\u0000</a>",` +
@@ -101,11 +98,18 @@ func TestAppendEnvelope(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got := sink.AppendEnvelope([]byte("before "), &c.event, c.vouched)
+			b := &buffer.Batch{Events: []outbox.Event{c.event}, PayloadIsJSON: c.vouched}
+			if name == "a dead letter" {
+				b.DeadLetters = []*buffer.DeadLetter{{
+					Pipeline: "orders", GroupID: uuid.MustParse("01890a5d-ac96-774b-bcce-b302099a8057"), Attempts: 10,
+					Error: "422: \"no\xff\"\r\n\x00</a>", DiedAt: time.Date(2026, 2, 3, 6, 5, 6, 7000, time.FixedZone("", 3600)),
+				}}
+			}
+			got := sink.AppendEnvelope([]byte("before "), b, 0)
 			if string(got) != "before "+c.want {
 				t.Errorf("got  %s\nwant before %s", got, c.want)
 			}
-			line := sink.AppendLine([]byte("before\n"), &c.event, c.vouched)
+			line := sink.AppendLine([]byte("before\n"), b, 0)
 			if string(line) != "before\n"+c.want+"\n" {
 				t.Errorf("line: got  %s\nwant %s", line, c.want)
 			}
@@ -118,7 +122,7 @@ func TestAppendLine(t *testing.T) {
 	e := outbox.Event{
 		ID: 1, Topic: "a\nb", Payload: []byte("{\r\n  \"a\": \"\\n\"\n}"), Headers: outbox.Headers("{\n}"), CreatedAt: createdAt,
 	}
-	got := sink.AppendLine(nil, &e, true)
+	got := sink.AppendLine(nil, &buffer.Batch{Events: []outbox.Event{e}, PayloadIsJSON: true}, 0)
 	want := `{"id":"1","topic":"a\nb","payload":{    "a": "\n" },"headers":{ },"created_at":"2026-01-02T03:04:05.123456Z"}` + "\n"
 	if string(got) != want {
 		t.Errorf("got  %q\nwant %q", got, want)
@@ -158,9 +162,12 @@ func FuzzEnvelope(f *testing.F) {
 		}
 		if hasKey {
 			e.Key = &key
-			e.DeadLetter = &outbox.DeadLetter{Error: topic}
 		}
-		line := sink.AppendLine(nil, &e, false)
+		b := &buffer.Batch{Events: []outbox.Event{e}}
+		if hasKey {
+			b.DeadLetters = []*buffer.DeadLetter{{Error: topic}}
+		}
+		line := sink.AppendLine(nil, b, 0)
 		if n := bytes.IndexByte(line, '\n'); n != len(line)-1 || bytes.IndexByte(line, '\r') >= 0 {
 			t.Fatalf("not one line: %q", line)
 		}
@@ -234,8 +241,9 @@ func BenchmarkAppendEnvelope(b *testing.B) {
 		ID: 123456789, Topic: "orders.created", Key: ptr("customer-7"), Payload: bytes.Repeat([]byte("7"), 300),
 		Headers: outbox.Headers(`{"trace":"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}`), CreatedAt: createdAt,
 	}
+	batch := &buffer.Batch{Events: []outbox.Event{e}, PayloadIsJSON: true}
 	var dst []byte
 	for b.Loop() {
-		dst = sink.AppendLine(dst[:0], &e, true)
+		dst = sink.AppendLine(dst[:0], batch, 0)
 	}
 }

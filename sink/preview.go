@@ -42,12 +42,9 @@ func PreviewGroups(b *buffer.Batch, groups []Group, preview func(*buffer.Batch) 
 			}
 			continue
 		}
-		part := *b
-		part.GroupID, part.Events = buffer.NewGroupID(), nil
-		for _, i := range g.Indexes {
-			part.Events = append(part.Events, b.Events[i])
-		}
-		messages, err := preview(&part)
+		part := b.Part(g.Indexes)
+		part.GroupID = buffer.NewGroupID()
+		messages, err := preview(part)
 		for _, m := range messages {
 			for at, i := range m.Events {
 				m.Events[at] = g.Indexes[i]

@@ -13,7 +13,6 @@ import (
 
 	"github.com/outboxrelay/relay/internal/admin"
 	"github.com/outboxrelay/relay/internal/config"
-	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
@@ -153,7 +152,7 @@ const pageSize = 200
 
 // each calls visit for every match, in order, until it returns false. A page takes at
 // most statusTimeout.
-func (l *deadLetters) each(ctx context.Context, visit func(*outbox.Event) (more bool, err error)) error {
+func (l *deadLetters) each(ctx context.Context, visit func(*buffer.DeadEvent) (more bool, err error)) error {
 	var after *buffer.DeadKey
 	for {
 		page, cancel := context.WithTimeout(ctx, statusTimeout)
@@ -167,7 +166,7 @@ func (l *deadLetters) each(ctx context.Context, visit func(*outbox.Event) (more 
 			if more, err := visit(e); err != nil || !more {
 				return err
 			}
-			after = &buffer.DeadKey{EventID: e.ID, GroupID: e.DeadLetter.GroupID}
+			after = &buffer.DeadKey{EventID: e.ID, GroupID: e.GroupID}
 		}
 		if len(events) < pageSize {
 			return nil
@@ -198,7 +197,7 @@ func checkAmbiguous(ctx context.Context, all []deadLetters) error {
 		return nil
 	}
 	for _, l := range all {
-		if err := l.each(ctx, func(e *outbox.Event) (bool, error) {
+		if err := l.each(ctx, func(e *buffer.DeadEvent) (bool, error) {
 			if names := pipelines[e.Identity()]; !slices.Contains(names, l.pipeline) {
 				pipelines[e.Identity()] = append(names, l.pipeline)
 			}

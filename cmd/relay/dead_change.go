@@ -14,7 +14,7 @@ import (
 
 	"github.com/outboxrelay/relay/internal/admin"
 	"github.com/outboxrelay/relay/internal/config"
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // change is replay or discard.
@@ -172,8 +172,8 @@ func openByID(ctx context.Context, all []deadLetters) (map[deadLetterKey]bool, e
 		if len(filterIDs(l.filter)) == 0 {
 			continue
 		}
-		if err := l.each(ctx, func(e *outbox.Event) (bool, error) {
-			keys[deadLetterKey{l.pipeline, e.Identity(), e.DeadLetter.GroupID}] = true
+		if err := l.each(ctx, func(e *buffer.DeadEvent) (bool, error) {
+			keys[deadLetterKey{l.pipeline, e.Identity(), e.GroupID}] = true
 			return true, nil
 		}); err != nil {
 			return nil, err
@@ -191,17 +191,17 @@ func (a *app) reportUnchanged(ctx context.Context, all []deadLetters, before map
 	why, changed := map[string]string{}, map[string]bool{}
 	for _, l := range all {
 		l.filter.Closed = true
-		if err := l.each(ctx, func(e *outbox.Event) (bool, error) {
+		if err := l.each(ctx, func(e *buffer.DeadEvent) (bool, error) {
 			id := e.Identity()
-			wasOpen := before[deadLetterKey{l.pipeline, id, e.DeadLetter.GroupID}]
-			switch isClosed := !e.DeadLetter.ClosedAt.IsZero(); {
+			wasOpen := before[deadLetterKey{l.pipeline, id, e.GroupID}]
+			switch isClosed := !e.ClosedAt.IsZero(); {
 			case wasOpen && isClosed:
 				changed[id] = true
 			case isClosed:
 				if why[id] == "" {
-					why[id] = "it was " + closedAgo(e.DeadLetter)
+					why[id] = "it was " + closedAgo(e)
 				}
-			case l.HasHook && e.DeadLetter.NotifiedAt.IsZero():
+			case l.HasHook && e.NotifiedAt.IsZero():
 				why[id] = "the dead-letter hook was not notified yet"
 			case dryRun:
 				changed[id] = true

@@ -13,7 +13,7 @@ import (
 
 	"github.com/outboxrelay/relay/internal/admin"
 	"github.com/outboxrelay/relay/internal/config"
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // tableLimit is the default of --limit for a table.
@@ -56,7 +56,7 @@ func (a *app) listJSON(ctx context.Context, all []deadLetters, limit int) error 
 		return err
 	}
 	for _, l := range all {
-		err := l.each(ctx, func(e *outbox.Event) (bool, error) {
+		err := l.each(ctx, func(e *buffer.DeadEvent) (bool, error) {
 			var text bytes.Buffer
 			if count > 0 {
 				text.WriteByte(',')
@@ -102,7 +102,7 @@ func (a *app) listTable(ctx context.Context, all []deadLetters, f *deadFlags) er
 			if f.closed {
 				matching += n.Closed
 			}
-			err = l.each(ctx, func(e *outbox.Event) (bool, error) {
+			err = l.each(ctx, func(e *buffer.DeadEvent) (bool, error) {
 				if f.limit > 0 && len(rows) > f.limit {
 					return false, nil
 				}
@@ -123,11 +123,10 @@ func (a *app) listTable(ctx context.Context, all []deadLetters, f *deadFlags) er
 	return nil
 }
 
-func (a *app) row(l deadLetters, e *outbox.Event, closed bool) []string {
-	d := e.DeadLetter
+func (a *app) row(l deadLetters, d *buffer.DeadEvent, closed bool) []string {
 	key := "-"
-	if e.Key != nil {
-		key = *e.Key
+	if d.Key != nil {
+		key = *d.Key
 	}
 	notified := "-" // no hook
 	switch {
@@ -136,7 +135,7 @@ func (a *app) row(l deadLetters, e *outbox.Event, closed bool) []string {
 	case l.HasHook:
 		notified = "no"
 	}
-	row := []string{d.Pipeline, e.Identity(), printable(e.Topic), printable(key), strconv.Itoa(d.Attempts), ago(d.DiedAt), notified}
+	row := []string{d.Pipeline, d.Identity(), printable(d.Topic), printable(key), strconv.Itoa(d.Attempts), ago(d.DiedAt), notified}
 	if closed {
 		row = append(row, closedAgo(d))
 	}
@@ -144,7 +143,7 @@ func (a *app) row(l deadLetters, e *outbox.Event, closed bool) []string {
 }
 
 // closedAgo says how and when a dead letter was closed, "-" if it is open.
-func closedAgo(d *outbox.DeadLetter) string {
+func closedAgo(d *buffer.DeadEvent) string {
 	if d.ClosedAt.IsZero() {
 		return "-"
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/outboxrelay/relay/internal/config"
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 func (a *app) deadShowCommand() *cobra.Command {
@@ -37,7 +37,7 @@ func (a *app) deadShowCommand() *cobra.Command {
 			}
 			found := map[string]bool{}
 			for _, l := range all {
-				if err := l.each(ctx, func(e *outbox.Event) (bool, error) {
+				if err := l.each(ctx, func(e *buffer.DeadEvent) (bool, error) {
 					found[e.Identity()] = true
 					if f.asJSON {
 						return true, nil
@@ -66,19 +66,18 @@ func (a *app) deadShowCommand() *cobra.Command {
 }
 
 // details formats a dead letter in full.
-func (a *app) details(e *outbox.Event) string {
+func (a *app) details(d *buffer.DeadEvent) string {
 	var b strings.Builder
-	d := e.DeadLetter
 	line := func(name, value string) { fmt.Fprintf(&b, "  %-9s %s\n", name, value) }
-	fmt.Fprintf(&b, "%s %s\n", d.Pipeline, e.Identity())
-	line("topic", printable(e.Topic))
-	if e.Key != nil {
-		line("key", printable(*e.Key))
+	fmt.Fprintf(&b, "%s %s\n", d.Pipeline, d.Identity())
+	line("topic", printable(d.Topic))
+	if d.Key != nil {
+		line("key", printable(*d.Key))
 	}
-	if e.Headers != nil {
-		line("headers", printable(string(e.Headers)))
+	if d.Headers != nil {
+		line("headers", printable(string(d.Headers)))
 	}
-	line("created", timeAndAge(e.CreatedAt))
+	line("created", timeAndAge(d.CreatedAt))
 	line("died", timeAndAge(d.DiedAt))
 	line("notified", timeAndAge(d.NotifiedAt))
 	line("closed", strings.TrimSpace(d.ClosedAs+" "+timeAndAge(d.ClosedAt)))
@@ -91,7 +90,7 @@ func (a *app) details(e *outbox.Event) string {
 			fmt.Fprintf(&b, "    %s\n", strings.TrimSuffix(row, "\n"))
 		}
 	}
-	block("payload", e.Payload)
+	block("payload", d.Payload)
 	if d.Row != nil {
 		block("row (inserted by replay)", d.Row)
 	}

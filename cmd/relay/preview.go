@@ -135,23 +135,18 @@ func previewPipeline(ctx context.Context, p *config.Pipeline, opened *config.Ope
 		err = result.readClaimed(ctx, opened.Buffer)
 		return result, err
 	}
-	if result.events = len(b.Events); b.ProjectErr != nil {
+	if result.events = b.Len(); b.ProjectErr != nil {
 		result.projectErr = b.ProjectErr
 		return result, nil
 	}
-	var sent []outbox.Event
-	for _, e := range b.Events {
-		if e.NoProjection {
-			result.unprojected = append(result.unprojected, e.Identity())
-			continue
+	for _, r := range b.Rejected {
+		if id := r.Event.Identity(); errors.Is(r.Err, buffer.ErrNotProjected) {
+			result.unprojected = append(result.unprojected, id)
+		} else {
+			result.rejected = append(result.rejected, rejection{id, r.Err})
 		}
-		if e.ProjectErr != nil {
-			result.rejected = append(result.rejected, rejection{e.Identity(), e.ProjectErr})
-			continue
-		}
-		sent = append(sent, e)
 	}
-	for len(sent) > 0 {
+	for sent := b.Events; len(sent) > 0; {
 		n := min(len(sent), p.BatchSize)
 		if err := result.add(ctx, previewer, batchOf(b, sent[:n])); err != nil {
 			return result, err

@@ -191,10 +191,10 @@ func (c *probeResult) classify(ctx context.Context, pipeline *config.Pipeline, b
 	dead := deadLetters{DeadLetters: deadLettersOf(pipeline, b), pipeline: pipeline.Name, filter: buffer.DeadFilter{
 		Topic: c.Topic, NewerThan: took + time.Minute, Closed: true,
 	}}
-	if err := dead.each(ctx, func(e *outbox.Event) (bool, error) {
+	if err := dead.each(ctx, func(e *buffer.DeadEvent) (bool, error) {
 		if _, ours := slices.BinarySearch(c.ids, e.ID); ours && !undelivered[e.ID] {
 			undelivered[e.ID] = true
-			c.Dead = append(c.Dead, failedProbe{e.ID, e.DeadLetter.Error})
+			c.Dead = append(c.Dead, failedProbe{e.ID, e.Error})
 		}
 		return true, nil
 	}); err != nil {

@@ -13,7 +13,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
@@ -30,7 +29,7 @@ type DeadLetters struct {
 
 // DeadLetterStore is the part of a buffer that has the dead letters.
 type DeadLetterStore interface {
-	ListDead(ctx context.Context, f buffer.DeadFilter, after *buffer.DeadKey, limit int) ([]outbox.Event, error)
+	ListDead(ctx context.Context, f buffer.DeadFilter, after *buffer.DeadKey, limit int) ([]buffer.DeadEvent, error)
 	CountDead(ctx context.Context, f buffer.DeadFilter) (buffer.DeadCount, error)
 	Replay(ctx context.Context, f buffer.DeadFilter, limit int) (int, error)
 	Discard(ctx context.Context, f buffer.DeadFilter, limit int) (int, error)
@@ -113,20 +112,19 @@ type DeadLetter struct {
 }
 
 // NewDeadLetter returns a dead letter; redact removes secrets from its error.
-func NewDeadLetter(e *outbox.Event, redact func(string) string) DeadLetter {
-	d := e.DeadLetter
+func NewDeadLetter(d *buffer.DeadEvent, redact func(string) string) DeadLetter {
 	dead := DeadLetter{
-		Pipeline: d.Pipeline, EventID: Identity{e.ID, e.UUID}, Topic: e.Topic, Key: e.Key, Headers: json.RawMessage(e.Headers),
-		CreatedAt: instant(e.CreatedAt), GroupID: d.GroupID.String(), Attempts: d.Attempts, Error: redact(d.Error),
+		Pipeline: d.Pipeline, EventID: Identity{d.ID, d.UUID}, Topic: d.Topic, Key: d.Key, Headers: json.RawMessage(d.Headers),
+		CreatedAt: instant(d.CreatedAt), GroupID: d.GroupID.String(), Attempts: d.Attempts, Error: redact(d.Error),
 		DiedAt: instant(d.DiedAt), NotifiedAt: instant(d.NotifiedAt), ClosedAt: instant(d.ClosedAt), EventRow: d.Row,
 	}
 	if d.ClosedAs != "" {
 		dead.ClosedAs = &d.ClosedAs
 	}
-	if json.Valid(e.Payload) && utf8.Valid(e.Payload) {
-		dead.Payload = e.Payload
+	if json.Valid(d.Payload) && utf8.Valid(d.Payload) {
+		dead.Payload = d.Payload
 	} else {
-		dead.PayloadBase64 = &e.Payload
+		dead.PayloadBase64 = &d.Payload
 	}
 	return dead
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 func TestDeadLetter_UUID(t *testing.T) {
@@ -38,7 +39,7 @@ func TestDeadLetter_UUID(t *testing.T) {
 	}
 
 	// A number stays one, in JSON, and a uuid is a text; the next page is found by number.
-	e := outbox.Event{ID: 1000001, UUID: uuid.MustParse(one), DeadLetter: &outbox.DeadLetter{Pipeline: "p", Row: []byte(`{"id": 1}`)}}
+	e := buffer.DeadEvent{Event: outbox.Event{ID: 1000001, UUID: uuid.MustParse(one)}, DeadLetter: buffer.DeadLetter{Pipeline: "p"}, Row: []byte(`{"id": 1}`)}
 	shown := NewDeadLetter(&e, func(s string) string { return s })
 	text, err := json.Marshal(shown)
 	if err != nil || !strings.Contains(string(text), `"event_id":"`+one+`"`) || !strings.Contains(string(text), `"event_row":{"id":1}`) {
@@ -47,7 +48,7 @@ func TestDeadLetter_UUID(t *testing.T) {
 	if next := q.next(&url.URL{Path: "/api/dead"}, shown); !strings.Contains(next, url.QueryEscape("p,1000001,")) {
 		t.Errorf("the next page is %s", next)
 	}
-	e.UUID, e.DeadLetter.Row = uuid.Nil, nil
+	e.UUID, e.Row = uuid.Nil, nil
 	if text, err = json.Marshal(NewDeadLetter(&e, func(s string) string { return s })); err != nil ||
 		!strings.Contains(string(text), `"event_id":1000001`) || strings.Contains(string(text), "event_row") {
 		t.Errorf("it shows %s, %v", text, err)

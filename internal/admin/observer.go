@@ -35,7 +35,7 @@ func (o *Observer) Settled(b *buffer.Lease, outcomes []buffer.Outcome, _ bool, t
 		to := &outcomes[i]
 		events := len(to.IDs)
 		if to.IDs == nil {
-			events = len(b.Events)
+			events = b.Len()
 		}
 		switch to.Verdict {
 		case buffer.Delivered:

@@ -1,7 +1,9 @@
 package buffer
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -9,8 +11,8 @@ import (
 	"github.com/outboxrelay/relay/outbox"
 )
 
-// Batch is the events that share a group_id: all that a sink sees. What belongs to a
-// group_id never changes, so GroupID is an idempotency key at every sink.
+// Batch is the events that share a group_id: all that a sink sees. The events of a group_id
+// never change, so GroupID is an idempotency key at every sink.
 //
 // Sinks read a Batch and keep no reference to it after Send has returned.
 type Batch struct {
@@ -20,7 +22,10 @@ type Batch struct {
 	Pipeline string
 	// Events are in id order. Their bytes live as long as the batch.
 	Events []outbox.Event
-	// PayloadIsJSON reports whether the payload's column vouches that every payload is
+	// DeadLetters are why the events were buried, by index, in a batch for a dead-letter
+	// hook; otherwise nil. See [Batch.DeadLetter].
+	DeadLetters []*DeadLetter
+	// PayloadIsJSON reports whether the payload's column guarantees that every payload is
 	// JSON, so that a sink need not check.
 	PayloadIsJSON bool
 	// Origins are the group_ids these events were sent under before, oldest
@@ -44,8 +49,12 @@ type Lease struct {
 	// from before the claim was sent, so it never lies later than the
 	// database's own end of the lease.
 	Ends time.Time
-	// FirstID and LastID bound the ids of the events.
+	// FirstID and LastID bound the ids of the events, including the Rejected ones.
 	FirstID, LastID int64
+	// Rejected are the events of a custom table that cannot be sent, in id order: the
+	// projection returned nothing for them, or failed. They belong to the batch, and must be
+	// settled with it.
+	Rejected []Rejection
 	// UnfinishedLeases counts the leases in a row that no owner finished, this one
 	// included: 1 for a fresh claim or a retry that is due.
 	UnfinishedLeases int
@@ -56,10 +65,9 @@ type Lease struct {
 	// deleted yet. It is not empty only for a batch that was marked delivered and taken
 	// over: the batch is settled, not sent.
 	Delivered []int64
-	// ProjectErr is why the batch of a custom table could not be projected: there is
-	// nothing to send. errors.Is finds ErrEventData if the data of some event is the
-	// cause, and ErrDatabaseUnavailable if the database is. The error of one event is in
-	// Event.ProjectErr.
+	// ProjectErr is why the projection failed for the whole batch: then all events are
+	// Rejected. errors.Is finds ErrEventData if the data of some event is the cause, and
+	// ErrDatabaseUnavailable if the database is.
 	ProjectErr error
 	// ClaimedAt is the database's clock when this lease was taken, and
 	// ClaimedLocal the local one just after; together they give the age of an
@@ -76,16 +84,81 @@ func (l *Lease) Age(e *outbox.Event) time.Duration {
 	return l.ClaimedAt.Sub(e.CreatedAt) + time.Since(l.ClaimedLocal)
 }
 
-// Len is how many events the batch has.
-func (l *Lease) Len() int { return len(l.Events) }
+// Rejection is an event that cannot be sent.
+type Rejection struct {
+	// Event has the table's name as its topic. Its payload is the row as JSON if Err is
+	// ErrNotProjected and the row still exists, otherwise nil.
+	Event outbox.Event
+	// Err is ErrNotProjected if the projection returned no row for the event, otherwise why
+	// the projection failed.
+	Err error
+}
 
-// IDs returns the ids of all events, in order; a new slice.
+// FailProjection sets ProjectErr and moves all events to Rejected.
+func (l *Lease) FailProjection(err error) {
+	l.ProjectErr = err
+	for i := range l.Events {
+		l.Rejected = append(l.Rejected, Rejection{l.Events[i], err})
+	}
+	l.Events = nil
+}
+
+// Len returns how many events the batch has, including the Rejected ones.
+func (l *Lease) Len() int { return len(l.Events) + len(l.Rejected) }
+
+// AllEvents returns Events and the Rejected ones, in id order.
+func (l *Lease) AllEvents() []outbox.Event {
+	if len(l.Rejected) == 0 {
+		return l.Events
+	}
+	all := make([]outbox.Event, 0, l.Len())
+	all = append(all, l.Events...)
+	for i := range l.Rejected {
+		all = append(all, l.Rejected[i].Event)
+	}
+	slices.SortFunc(all, func(a, b outbox.Event) int { return cmp.Compare(a.ID, b.ID) })
+	return all
+}
+
+// IDs returns the ids of AllEvents, in order; a new slice.
+func (l *Lease) IDs() []int64 {
+	ids := l.Batch.IDs()
+	for i := range l.Rejected {
+		ids = append(ids, l.Rejected[i].Event.ID)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// IDs returns the ids of Events, in order; a new slice.
 func (b *Batch) IDs() []int64 {
 	ids := make([]int64, len(b.Events))
 	for i := range b.Events {
 		ids[i] = b.Events[i].ID
 	}
 	return ids
+}
+
+// DeadLetter returns why the event at index i was buried; nil outside of a batch for a
+// dead-letter hook.
+func (b *Batch) DeadLetter(i int) *DeadLetter {
+	if b.DeadLetters == nil {
+		return nil
+	}
+	return b.DeadLetters[i]
+}
+
+// Part returns a copy of the batch with the events at these indexes only.
+func (b *Batch) Part(indexes []int) *Batch {
+	part := *b
+	part.Events, part.DeadLetters = make([]outbox.Event, len(indexes)), nil
+	for i, at := range indexes {
+		part.Events[i] = b.Events[at]
+		if b.DeadLetters != nil {
+			part.DeadLetters = append(part.DeadLetters, b.DeadLetters[at])
+		}
+	}
+	return &part
 }
 
 // NewGroupID draws a new group_id: a version 7 UUID, which sorts by time.

@@ -70,3 +70,37 @@ func TestVerdictNames(t *testing.T) {
 		}
 	}
 }
+
+func TestLease_RejectedEvents(t *testing.T) {
+	t.Parallel()
+	l := &buffer.Lease{Batch: buffer.Batch{Events: []outbox.Event{{ID: 1}, {ID: 4}}}}
+	l.Rejected = []buffer.Rejection{{Event: outbox.Event{ID: 2}, Err: buffer.ErrNotProjected}}
+	expect := func(sent int, want ...int64) {
+		t.Helper()
+		var all []int64
+		for _, e := range l.AllEvents() {
+			all = append(all, e.ID)
+		}
+		if !slices.Equal(l.IDs(), want) || !slices.Equal(all, want) || l.Len() != len(want) || len(l.Batch.IDs()) != sent {
+			t.Errorf("got ids %v, events %v, length %d, to be sent %v; want %v", l.IDs(), all, l.Len(), l.Batch.IDs(), want)
+		}
+	}
+	expect(2, 1, 2, 4)
+	l.FailProjection(buffer.ErrEventData)
+	expect(0, 1, 2, 4)
+}
+
+func TestBatch_Part(t *testing.T) {
+	t.Parallel()
+	b := &buffer.Batch{
+		GroupID: buffer.NewGroupID(), Events: []outbox.Event{{ID: 1}, {ID: 2}, {ID: 3}},
+		DeadLetters: []*buffer.DeadLetter{{Attempts: 1}, {Attempts: 2}, {Attempts: 3}},
+	}
+	part := b.Part([]int{0, 2})
+	if !slices.Equal(part.IDs(), []int64{1, 3}) || part.GroupID != b.GroupID || part.DeadLetter(1).Attempts != 3 || len(b.Events) != 3 {
+		t.Errorf("part is %+v of %+v", part, b)
+	}
+	if b.DeadLetters = nil; b.Part([]int{1}).DeadLetter(0) != nil {
+		t.Error("a part of an ordinary batch has dead letters")
+	}
+}

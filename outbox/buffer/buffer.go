@@ -3,8 +3,6 @@ package buffer
 import (
 	"context"
 	"time"
-
-	"github.com/outboxrelay/relay/outbox"
 )
 
 // Buffer is all that a buffer owes: outbox/buffertest is the suite that every one passes.
@@ -118,7 +116,7 @@ type Deferrer interface {
 type DeadLetters interface {
 	// ListDead lists the dead letters that match, by event id and group_id, behind after
 	// (nil: from the beginning), no more than limit.
-	ListDead(ctx context.Context, f DeadFilter, after *DeadKey, limit int) ([]outbox.Event, error)
+	ListDead(ctx context.Context, f DeadFilter, after *DeadKey, limit int) ([]DeadEvent, error)
 
 	// CountDead counts the dead letters that match; those closed too, whatever f.Closed says.
 	CountDead(ctx context.Context, f DeadFilter) (DeadCount, error)

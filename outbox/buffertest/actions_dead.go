@@ -98,8 +98,8 @@ func (m *model) claimDeadWith(t *rapid.T, queue buffer.Queue, limit int) {
 		return
 	}
 	var got []buffer.DeadKey
-	for _, e := range b.Events {
-		got = append(got, buffer.DeadKey{EventID: e.ID, GroupID: e.DeadLetter.GroupID})
+	for i, e := range b.Events {
+		got = append(got, buffer.DeadKey{EventID: e.ID, GroupID: b.DeadLetters[i].GroupID})
 	}
 	equal(t, "dead letters claimed", got, want)
 	if m.members[b.GroupID] != nil {

@@ -3,7 +3,6 @@ package buffertest
 import (
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
@@ -52,9 +51,8 @@ func customFields(t *testing.T, h Harness) {
 	ids := insertWithParents(t, f, events...)
 	b := claim(t, f.Buffer, 10)
 	sameEvents(t, "claimed", b, true, ids, events)
-	bad := func(e outbox.Event) bool { return e.NoProjection || e.ProjectErr != nil }
-	if !b.Projected || b.ProjectErr != nil || slices.ContainsFunc(b.Events, bad) {
-		t.Fatalf("a batch that was projected comes with %t, %v and %+v", b.Projected, b.ProjectErr, b.Events)
+	if !b.Projected || b.ProjectErr != nil || b.Rejected != nil {
+		t.Fatalf("a projected batch has Projected %t, ProjectErr %v and rejected events %+v", b.Projected, b.ProjectErr, b.Rejected)
 	}
 	settle(t, f.Buffer, b, delivered())
 	empty(t, f)
@@ -79,12 +77,8 @@ func customNotProjected(t *testing.T, h Harness) {
 	ok(t, "the projection", b.ProjectErr)
 	equal(t, "events", b.IDs(), ids)
 	equal(t, "PayloadIsJSON", b.PayloadIsJSON, true)
-	for i, e := range b.Events {
-		if e.NoProjection != (i%2 == 0) {
-			t.Fatalf("event %d of %v: NoProjection is %t", e.ID, ids, e.NoProjection)
-		}
-	}
-	e := b.Events[2]
+	notProjected(t, b, ids[0], ids[2])
+	e := b.Rejected[1].Event
 	equal(t, "topic of an event without a parent", e.Topic, named(f))
 	var row struct {
 		ID   int64  `json:"id"`
@@ -94,21 +88,32 @@ func customNotProjected(t *testing.T, h Harness) {
 	equal(t, "id and seal", []any{row.ID, row.Seal}, []any{ids[2], "größe"})
 
 	rest := buffer.NewGroupID()
-	settle(t, f.Buffer, b, buffer.Outcome{Verdict: buffer.Dead, IDs: []int64{ids[0], ids[2]}, Error: buffer.NotProjected},
+	settle(t, f.Buffer, b, buffer.Outcome{Verdict: buffer.Dead, IDs: []int64{ids[0], ids[2]}, Error: buffer.ErrNotProjected.Error()},
 		buffer.Outcome{Verdict: buffer.Retry, IDs: []int64{ids[1], ids[3]}, GroupID: rest})
 	dead := f.Dead(t)
 	equal(t, "dead letters", len(dead), 2)
-	equal(t, "dead letter", []any{dead[1].EventID, dead[1].Topic, dead[1].Error}, []any{ids[2], named(f), buffer.NotProjected})
+	equal(t, "dead letter", []any{dead[1].EventID, dead[1].Topic, dead[1].Error}, []any{ids[2], named(f), buffer.ErrNotProjected.Error()})
 	ok(t, "the row as JSON", json.Unmarshal(dead[1].Payload, &row))
 	b = takeOver(t, f.Buffer)
 	equal(t, "the rest", []any{b.GroupID, b.IDs()}, []any{rest, []int64{ids[1], ids[3]}})
 	dropParents(t, f, ids...)
 	b = lose(t, f, b, f.Second(t))
-	for _, e := range b.Events {
-		equal(t, "NoProjection", e.NoProjection, true)
-	}
-	settle(t, f.Buffer, b, buffer.Outcome{Verdict: buffer.Dead, Error: buffer.NotProjected})
+	notProjected(t, b, ids[1], ids[3])
+	settle(t, f.Buffer, b, buffer.Outcome{Verdict: buffer.Dead, Error: buffer.ErrNotProjected.Error()})
 	empty(t, f)
+}
+
+// notProjected expects that the projection returned no row for these events of the batch alone.
+func notProjected(t *testing.T, b *buffer.Lease, ids ...int64) {
+	t.Helper()
+	var got []int64
+	for _, r := range b.Rejected {
+		fails(t, "the rejection", r.Err, buffer.ErrNotProjected)
+		got = append(got, r.Event.ID)
+	}
+	equal(t, "events that are not projected", got, ids)
+	equal(t, "events", len(b.Events), b.Len()-len(ids))
+	equal(t, "first and last id", []int64{b.FirstID, b.LastID}, []int64{b.IDs()[0], b.IDs()[b.Len()-1]})
 }
 
 func customAgain(t *testing.T, h Harness) {
@@ -138,11 +143,7 @@ func customPeek(t *testing.T, h Harness) {
 	b := peek(t, f, 3)
 	equal(t, "Projected", b.Projected, true)
 	equal(t, "events", b.IDs(), ids[:3])
-	for i, e := range b.Events {
-		if e.NoProjection != (i == 1) {
-			t.Fatalf("event %d of %v: NoProjection is %t", e.ID, ids, e.NoProjection)
-		}
-	}
+	notProjected(t, b, ids[1])
 	equal(t, "topic", b.Events[0].Topic, "orders.created")
 	f.Exec(t, "DROP TABLE parents")
 	wrong(t, peek(t, f, 2), ids[:2], "parents")

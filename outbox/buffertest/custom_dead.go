@@ -36,7 +36,7 @@ func customReplayed(t *testing.T, h Harness) {
 	settle(t, f.Buffer, b, buffer.Outcome{Verdict: buffer.Dead, Attempts: 3, Error: "refused"})
 	empty(t, f)
 	for i, d := range f.Dead(t) {
-		e := b.Events[i]
+		e := b.AllEvents()[i]
 		if !d.CreatedAt.Equal(e.CreatedAt) || (d.Headers == nil) != (e.Headers == nil) {
 			t.Fatalf("dead letter: %+v, want %+v", d, e)
 		}

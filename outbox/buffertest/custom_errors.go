@@ -2,6 +2,7 @@ package buffertest
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -25,9 +26,7 @@ func wrong(t *testing.T, b *buffer.Lease, ids []int64, names ...string) {
 	if b.ProjectErr == nil {
 		t.Fatalf("a failed projection was not reported: %+v", b.Events)
 	}
-	for _, e := range b.Events {
-		ok(t, "an event of a batch that cannot be projected", e.ProjectErr)
-	}
+	equal(t, "events that can be sent", len(b.Events), 0)
 	saysAll(t, b.ProjectErr, names)
 }
 
@@ -50,21 +49,18 @@ func wrongEvent(t *testing.T, b *buffer.Lease, ids []int64, bad int, names ...st
 	t.Helper()
 	equal(t, "events of a batch with one that cannot be sent", b.IDs(), ids)
 	ok(t, "a batch with one event that cannot be sent", b.ProjectErr)
-	for i := range b.Events {
-		e := &b.Events[i]
-		switch {
-		case i != bad:
-			ok(t, fmt.Sprintf("event %d of %v", e.ID, ids), e.ProjectErr)
-			equal(t, "NoProjection", e.NoProjection, false)
-			if e.Payload == nil {
-				t.Fatalf("event %d has no payload: %+v", e.ID, e)
-			}
-		case e.ProjectErr == nil || e.Payload != nil || e.Headers != nil || e.NoProjection:
-			t.Fatalf("an event that cannot be projected has content: %+v", e)
-		default:
-			saysAll(t, e.ProjectErr, names)
+	for _, e := range b.Events {
+		if e.Payload == nil {
+			t.Fatalf("event %d has no payload: %+v", e.ID, e)
 		}
 	}
+	equal(t, "rejected events", len(b.Rejected), 1)
+	r := b.Rejected[0]
+	equal(t, "rejected event", r.Event.ID, ids[bad])
+	if errors.Is(r.Err, buffer.ErrNotProjected) || r.Event.Payload != nil || r.Event.Headers != nil {
+		t.Fatalf("a rejected event has content: %+v", r)
+	}
+	saysAll(t, r.Err, names)
 }
 
 // overflows is 1 for every event but the bad one, for which it fails.
@@ -163,9 +159,7 @@ func customBad(t *testing.T, h Harness) {
 		buffer.Outcome{Verdict: buffer.Retry, IDs: []int64{ids[0], ids[1], ids[3]}, GroupID: rest})
 	b = takeOver(t, f.Buffer)
 	equal(t, "the rest", []any{b.GroupID, b.IDs()}, []any{rest, []int64{ids[0], ids[1], ids[3]}})
-	for _, e := range b.Events {
-		ok(t, "an event that can be sent", e.ProjectErr)
-	}
+	equal(t, "rejected events", len(b.Rejected), 0)
 	settle(t, f.Buffer, b, delivered())
 	empty(t, f)
 	onlyRows(t, f, ids[2:3])

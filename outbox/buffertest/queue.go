@@ -53,14 +53,16 @@ func notifiesOf(t *testing.T, f *Fixture, events []outbox.Event) {
 	b := claim(t, first, 3)
 	after := time.Now()
 	equal(t, "dead letters claimed", b.IDs(), ids[:3])
+	var got, want []buffer.DeadEvent
 	for i, d := range f.Dead(t)[:3] {
 		equal(t, "hook_group_id", d.HookGroupID, b.GroupID)
 		equal(t, "group_id", d.GroupID, buried.GroupID)
-		buried.Events[i].DeadLetter = &outbox.DeadLetter{
+		got = append(got, buffer.DeadEvent{Event: b.Events[i], DeadLetter: *b.DeadLetters[i]})
+		want = append(want, buffer.DeadEvent{Event: buried.Events[i], DeadLetter: buffer.DeadLetter{
 			Pipeline: f.Pipeline, GroupID: buried.GroupID, Attempts: 3, Error: "refused", DiedAt: d.DiedAt.UTC(),
-		}
+		}})
 	}
-	sameDead(t, b.Events, buried.Events[:3])
+	sameDead(t, got, want)
 	equal(t, "pipeline", b.Pipeline, f.Pipeline)
 	equal(t, "lease_no and unfinished_leases", []int64{b.LeaseNo, int64(b.UnfinishedLeases)}, []int64{1, 1})
 	equal(t, "attempts, outages and origins", []int{b.Attempts, b.Outages, len(b.Origins)}, []int{0, 0, 0})
@@ -68,7 +70,7 @@ func notifiesOf(t *testing.T, f *Fixture, events []outbox.Event) {
 	if b.Ends.Before(before.Add(lease-time.Second)) || b.Ends.After(after.Add(lease)) {
 		t.Fatalf("the lease ends %v after the claim, want %v", b.Ends.Sub(before), lease)
 	}
-	about(t, "ClaimedAt", b.ClaimedAt.Sub(b.Events[0].DeadLetter.DiedAt), 0)
+	about(t, "ClaimedAt", b.ClaimedAt.Sub(b.DeadLetters[0].DiedAt), 0)
 	row := ledgerOf(t, f, b.GroupID)
 	about(t, "due_at", row.DueIn, lease)
 	equal(t, "ledger row", row, LedgerRow{

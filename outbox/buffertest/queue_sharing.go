@@ -110,7 +110,7 @@ func queueClosed(t *testing.T, h Harness) {
 	settle(t, f.Buffer, again, buffer.Outcome{Verdict: buffer.Dead, Attempts: 1, Error: "refused again"})
 	b = claim(t, queue, 10)
 	equal(t, "dead letters", b.IDs(), ids[1:2])
-	equal(t, "error", b.Events[0].DeadLetter.Error, "refused again")
+	equal(t, "error", b.DeadLetters[0].Error, "refused again")
 	settle(t, queue, b, delivered())
 	empty(t, f)
 }
@@ -124,7 +124,7 @@ func queueSameEvent(t *testing.T, h Harness) {
 	claimNone(t, queue)
 	equal(t, "dead letters of the first batch", a.IDs(), []int64{first.FirstID, third.FirstID})
 	equal(t, "dead letters of the second batch", b.IDs(), []int64{first.FirstID})
-	if a.Events[0].DeadLetter.GroupID == b.Events[0].DeadLetter.GroupID {
+	if a.DeadLetters[0].GroupID == b.DeadLetters[0].GroupID {
 		t.Fatalf("both batches have the same dead letter")
 	}
 	a = lose(t, f, a, queue)

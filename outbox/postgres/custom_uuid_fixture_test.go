@@ -199,9 +199,8 @@ func (q uuidQueue) fromRelay(l *buffer.Lease, err error) (*buffer.Lease, error) 
 		return nil, err
 	}
 	seen := *l
-	seen.Events = slices.Clone(l.Events)
-	for i := range seen.Events {
-		e := &seen.Events[i]
+	seen.Events, seen.Rejected = slices.Clone(l.Events), slices.Clone(l.Rejected)
+	for _, e := range events(&seen) {
 		if e.UUID == uuid.Nil {
 			return nil, fmt.Errorf("event %d of batch %s has no uuid", e.ID, l.GroupID)
 		}
@@ -216,16 +215,25 @@ func (q uuidQueue) fromRelay(l *buffer.Lease, err error) (*buffer.Lease, error) 
 // toRelay returns the lease as the relay knows it.
 func (q uuidQueue) toRelay(l *buffer.Lease) *buffer.Lease {
 	known := *l
-	known.Events = slices.Clone(l.Events)
-	numbers := q.n.numbersOf(l.GroupID, l.IDs())
-	for i := range known.Events {
-		e := &known.Events[i]
-		e.UUID, e.ID = uuidOf(e.ID), numbers[i]
+	known.Events, known.Rejected = slices.Clone(l.Events), slices.Clone(l.Rejected)
+	for _, e := range events(&known) {
+		e.UUID, e.ID = uuidOf(e.ID), q.n.numbersOf(l.GroupID, []int64{e.ID})[0]
 	}
 	known.Delivered = q.n.numbersOf(l.GroupID, l.Delivered)
 	bounds := q.n.numbersOf(l.GroupID, []int64{l.FirstID, l.LastID})
 	known.FirstID, known.LastID = bounds[0], bounds[1]
 	return &known
+}
+
+// events returns the events of a lease, including the rejected ones.
+func events(l *buffer.Lease) (all []*outbox.Event) {
+	for i := range l.Events {
+		all = append(all, &l.Events[i])
+	}
+	for i := range l.Rejected {
+		all = append(all, &l.Rejected[i].Event)
+	}
+	return all
 }
 
 func (q uuidQueue) Claim(ctx context.Context, limit int, lease time.Duration) (*buffer.Lease, error) {
@@ -302,14 +310,14 @@ func byUUID(f buffer.DeadFilter) buffer.DeadFilter {
 	return f
 }
 
-func (b uuidBuffer) ListDead(ctx context.Context, f buffer.DeadFilter, after *buffer.DeadKey, limit int) ([]outbox.Event, error) {
+func (b uuidBuffer) ListDead(ctx context.Context, f buffer.DeadFilter, after *buffer.DeadKey, limit int) ([]buffer.DeadEvent, error) {
 	if after != nil {
 		after = &buffer.DeadKey{EventID: b.queue.n.numbersOf(after.GroupID, []int64{after.EventID})[0], GroupID: after.GroupID}
 	}
 	events, err := b.Buffer.ListDead(ctx, byUUID(f), after, limit)
 	for i := range events {
 		e := &events[i]
-		b.queue.n.learn(e.DeadLetter.GroupID, e.ID, idOf(e.UUID))
+		b.queue.n.learn(e.GroupID, e.ID, idOf(e.UUID))
 		e.ID, e.UUID = idOf(e.UUID), uuid.Nil
 	}
 	return events, err

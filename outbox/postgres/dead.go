@@ -1,11 +1,12 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
+	"slices"
 
 	"github.com/google/uuid"
 
-	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
@@ -52,7 +53,7 @@ WHERE ` + matchSQL + `
 ORDER BY d.event_id, d.group_id LIMIT $12::bigint`
 
 // ListDead is described by buffertest.Buffer.
-func (b *Buffer) ListDead(ctx context.Context, f buffer.DeadFilter, after *buffer.DeadKey, limit int) ([]outbox.Event, error) {
+func (b *Buffer) ListDead(ctx context.Context, f buffer.DeadFilter, after *buffer.DeadKey, limit int) ([]buffer.DeadEvent, error) {
 	t, err := b.ready(ctx)
 	if err != nil {
 		return nil, err
@@ -61,7 +62,7 @@ func (b *Buffer) ListDead(ctx context.Context, f buffer.DeadFilter, after *buffe
 	if after != nil {
 		eventID, groupID = pg.Int(after.EventID), after.GroupID.String()
 	}
-	rows := deadLetterDecoder{pg.EventDecoder{PayloadOID: t.letterOID}, b.config.Pipeline}
+	rows := deadLetterDecoder{EventDecoder: pg.EventDecoder{PayloadOID: t.letterOID}, pipeline: b.config.Pipeline}
 	begin := pg.ReadTx(pg.BulkTimeout, "enable_seqscan", "off")
 	begin.Row = rows.Reset
 	err = b.db.Transact(ctx, begin, pg.Step{
@@ -69,7 +70,7 @@ func (b *Buffer) ListDead(ctx context.Context, f buffer.DeadFilter, after *buffe
 		Args: b.matching(f, pg.Bool(f.Closed), eventID, groupID, pg.Int(int64(limit))),
 		Row:  rows.addRow,
 	})
-	return rows.Events, b.explain(ctx, "listing dead letters", err)
+	return rows.dead, b.explain(ctx, "listing dead letters", err)
 }
 
 // The open ones are counted by their index. Whoever asks for the closed ones waits for
@@ -129,6 +130,7 @@ func (b *Buffer) Discard(ctx context.Context, f buffer.DeadFilter, limit int) (i
 type deadLetterDecoder struct {
 	pg.EventDecoder
 	pipeline string
+	dead     []buffer.DeadEvent
 }
 
 // addLetter is a step's row function for an event's columns and letterSQL.
@@ -137,21 +139,21 @@ func (d *deadLetterDecoder) addLetter(v [][]byte) error {
 		return err
 	}
 	v = v[6:]
-	letter := &outbox.DeadLetter{
-		Pipeline: d.pipeline, GroupID: uuid.UUID(v[0]), Attempts: pg.ReadInt4(v[1]), Error: string(v[2]), DiedAt: pg.ReadTime(v[3]),
-	}
-	if v[4] != nil {
-		letter.NotifiedAt = pg.ReadTime(v[4])
-	}
-	if v[5] != nil {
-		letter.ClosedAt = pg.ReadTime(v[5])
-	}
-	letter.ClosedAs = string(v[6])
-	event := &d.Events[len(d.Events)-1]
-	event.DeadLetter = letter
+	n := len(d.Events)
+	event := &d.Events[n-1]
 	if v[7] != nil {
 		event.UUID = uuid.UUID(v[7])
 	}
+	one := buffer.DeadEvent{Event: *event, DeadLetter: buffer.DeadLetter{
+		Pipeline: d.pipeline, GroupID: uuid.UUID(v[0]), Attempts: pg.ReadInt4(v[1]), Error: string(v[2]), DiedAt: pg.ReadTime(v[3]),
+	}, ClosedAs: string(v[6])}
+	if v[4] != nil {
+		one.NotifiedAt = pg.ReadTime(v[4])
+	}
+	if v[5] != nil {
+		one.ClosedAt = pg.ReadTime(v[5])
+	}
+	d.dead = append(d.dead[:n-1], one) // a transaction that is tried again begins anew
 	return nil
 }
 
@@ -161,7 +163,18 @@ func (d *deadLetterDecoder) addRow(v [][]byte) error {
 		return err
 	}
 	if row := v[14]; len(row) > 0 {
-		d.Events[len(d.Events)-1].DeadLetter.Row = d.Copy(row)
+		d.dead[len(d.dead)-1].Row = d.Copy(row)
 	}
 	return nil
+}
+
+// deadLetters completes a batch for the hook: why its events were buried, in their order.
+func (d *deadLetterDecoder) deadLetters(batch *buffer.Lease) {
+	if len(batch.Events) == 0 {
+		return
+	}
+	slices.SortFunc(d.dead, func(a, b buffer.DeadEvent) int { return cmp.Compare(a.ID, b.ID) })
+	for i := range d.dead {
+		batch.DeadLetters = append(batch.DeadLetters, &d.dead[i].DeadLetter)
+	}
 }

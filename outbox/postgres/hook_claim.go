@@ -67,14 +67,16 @@ func (h *Hook) Claim(ctx context.Context, limit int, lease time.Duration) (*buff
 	if len(rows.Events) == 0 {
 		return nil, nil
 	}
-	return h.b.leased(&rows.EventDecoder, buffer.Lease{
+	batch := h.b.leased(&rows.EventDecoder, buffer.Lease{
 		Batch: buffer.Batch{GroupID: groupID}, LeaseNo: 1, Ends: leaseEnd, UnfinishedLeases: 1,
 		ClaimedAt: clock, ClaimedLocal: time.Now(),
-	}), nil
+	})
+	rows.deadLetters(batch)
+	return batch, nil
 }
 
 func (h *Hook) letters(t *table) deadLetterDecoder {
-	return deadLetterDecoder{pg.EventDecoder{PayloadOID: t.letterOID}, h.b.config.Pipeline}
+	return deadLetterDecoder{EventDecoder: pg.EventDecoder{PayloadOID: t.letterOID}, pipeline: h.b.config.Pipeline}
 }
 
 const hookTakeOverSQL = dueSQL + takenSQL + `
@@ -90,5 +92,9 @@ func (h *Hook) TakeOver(ctx context.Context, lease time.Duration) (*buffer.Lease
 		return nil, err
 	}
 	rows := h.letters(t)
-	return h.takeOver(ctx, t, lease, &rows.EventDecoder, rows.addLetter, hookTakeOverSQL, h.b.config.Pipeline)
+	batch, err := h.takeOver(ctx, t, lease, &rows.EventDecoder, rows.addLetter, hookTakeOverSQL, h.b.config.Pipeline)
+	if batch != nil {
+		rows.deadLetters(batch)
+	}
+	return batch, err
 }

@@ -24,9 +24,9 @@ FROM relay.outbox_dead_letters`)
 		if letters == nil || !slices.Equal(uuidsOf(letters), uuidsOf(b)) {
 			t.Fatalf("letters that died of %q: %+v", why, letters)
 		}
-		for _, l := range letters.Events {
-			if l.DeadLetter.Error != why {
-				t.Errorf("the letter of %s died of %q, want %q", l.UUID, l.DeadLetter.Error, why)
+		for i, l := range letters.Events {
+			if got := letters.DeadLetter(i).Error; got != why {
+				t.Errorf("the dead letter of %s has error %q; want %q", l.UUID, got, why)
 			}
 		}
 		check(t, hook.Settle(t.Context(), letters, []buffer.Outcome{{Verdict: buffer.Delivered}}))

@@ -142,9 +142,15 @@ func (p *projecting) sort() {
 // projected completes a batch.
 func (b *Buffer) projected(p *projecting, batch buffer.Lease) *buffer.Lease {
 	batch.Pipeline, batch.Events = b.config.Pipeline, p.Events
-	batch.Projected, batch.ProjectErr, batch.PayloadIsJSON = true, p.err, p.err != nil || p.payload != projection.Bytes
+	batch.Projected, batch.PayloadIsJSON = true, p.err != nil || p.payload != projection.Bytes
 	if n := len(p.Events); n > 0 && batch.FirstID == 0 && batch.LastID == 0 {
 		batch.FirstID, batch.LastID = p.Events[0].ID, p.Events[n-1].ID
+	}
+	switch {
+	case p.err != nil:
+		batch.FailProjection(p.err)
+	case p.ran:
+		batch.Events, batch.Rejected = p.rows.Split()
 	}
 	return &batch
 }

@@ -162,24 +162,25 @@ func (e *examination) ownProjection(ctx context.Context) {
 	if e.failed(about, err) {
 		return
 	}
-	if batch == nil || len(batch.Events) == 0 {
+	if batch == nil || batch.Len() == 0 {
 		e.fine(about, "it is read by the server as it should be; there is no event to try it with")
 		return
 	}
-	n := len(batch.Events)
+	n := batch.Len()
 	if errors.Is(batch.ProjectErr, buffer.ErrDatabaseUnavailable) {
 		e.failed(about, batch.ProjectErr)
 		return
 	}
 	wrong, of := batch.ProjectErr, ":"
 	var missing, refused []string
-	for i := range batch.Events {
-		switch ev := &batch.Events[i]; {
-		case ev.NoProjection:
-			missing = append(missing, ev.Identity())
-		case ev.ProjectErr != nil:
-			if refused = append(refused, ev.Identity()); wrong == nil {
-				wrong = ev.ProjectErr
+	for i := range batch.Rejected {
+		switch r := &batch.Rejected[i]; {
+		case batch.ProjectErr != nil:
+		case errors.Is(r.Err, buffer.ErrNotProjected):
+			missing = append(missing, r.Event.Identity())
+		default:
+			if refused = append(refused, r.Event.Identity()); wrong == nil {
+				wrong = r.Err
 			}
 		}
 	}
@@ -191,7 +192,7 @@ func (e *examination) ownProjection(ctx context.Context) {
 		return
 	}
 	if len(missing) > 0 {
-		e.warn(about, fmt.Sprintf("of the next %d events it returns no row for %d, which would be buried as %q: %s", n, len(missing), buffer.NotProjected, strings.Join(missing, ", ")),
+		e.warn(about, fmt.Sprintf("of the next %d events it returns no row for %d, which would be buried as %q: %s", n, len(missing), buffer.ErrNotProjected, strings.Join(missing, ", ")),
 			"look at the joins in source.project, or leave it so if their parents are gone")
 		return
 	}

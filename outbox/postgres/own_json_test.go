@@ -34,8 +34,8 @@ UPDATE `+activitiesTable+` SET note = 'null' WHERE activity = 3`)
 	check(t, err)
 	b := p.claim(t, 10)
 	for _, b := range []*buffer.Lease{peeked, b, p.takeOver(t)} {
-		if b.ProjectErr != nil || !b.Events[0].NoProjection || !strings.Contains(string(b.Events[0].Payload), `"note":"\"\\u0000\""`) {
-			t.Fatalf("there are %v and %+v", b.ProjectErr, b.Events)
+		if b.ProjectErr != nil || len(b.Rejected) == 0 || !strings.Contains(string(b.Rejected[0].Event.Payload), `"note":"\"\\u0000\""`) {
+			t.Fatalf("there are %v and %+v", b.ProjectErr, b.Rejected)
 		}
 	}
 	b = p.takeOver(t)
@@ -71,7 +71,7 @@ func TestDeadLetters_KeepProjectedJSON(t *testing.T) {
 		o.refresh(t)
 		o.exec(t, "DELETE FROM relay.outbox_dead_letters")
 		b := p.claim(t, 10)
-		if b.ProjectErr != nil || b.Events[0].ProjectErr != nil || string(b.Events[0].Payload) != payload {
+		if b.ProjectErr != nil || len(b.Events) != 1 || string(b.Events[0].Payload) != payload {
 			t.Fatalf("%.30s is claimed as %+v", payload, b)
 		}
 		p.settle(t, b, buffer.Outcome{Verdict: buffer.Dead, Attempts: 1, Error: "no"})

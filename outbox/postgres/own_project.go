@@ -23,7 +23,7 @@ import (
 // held meanwhile, in a transaction that sees one snapshot and can write nothing. Its session prints
 // times the same way wherever the relay runs.
 //
-// A leased batch is returned even if its projection fails: Lease.ProjectErr and Event.ProjectErr say
+// A leased batch is returned even if its projection fails: Lease.ProjectErr and Lease.Rejected say
 // why. An error would leave it to its lease, and a batch that was left so several times
 // counts as one that kills its workers.
 type projecting struct {
@@ -45,7 +45,8 @@ type projecting struct {
 	payload projection.PayloadKind
 	rows    *projection.Rows
 	topic   *string // the last one
-	err     error   // the first reason why the whole projection fails
+	ran     bool
+	err     error // the first reason why the whole projection fails
 }
 
 func newProjecting(t *table, groupID uuid.UUID) *projecting {
@@ -107,12 +108,11 @@ func (b *Buffer) project(ctx context.Context, p *projecting, steps []pg.Step) er
 		}
 		break
 	}
-	for i := range p.Events {
-		switch e := &p.Events[i]; {
-		case p.err != nil:
+	p.ran = true
+	if p.err != nil {
+		for i := range p.Events {
+			e := &p.Events[i]
 			*e = outbox.Event{ID: e.ID, UUID: e.UUID, Topic: p.own.topic, CreatedAt: e.CreatedAt}
-		default:
-			e.ProjectErr, e.NoProjection = p.rows.Err(i), p.rows.Missing(i)
 		}
 	}
 	return nil
@@ -279,7 +279,7 @@ func (b *Buffer) readUnprojected(ctx context.Context, p *projecting) {
 			if v[0] != nil && !p.own.numbered() {
 				id = p.uuids[uuid.UUID(v[0])]
 			}
-			if i, found := p.rows.Find(id); found && p.Events[i].NoProjection {
+			if i, found := p.rows.Find(id); found && p.rows.Missing(i) {
 				p.Events[i].Payload = slices.Clone(v[2])
 			}
 			return nil

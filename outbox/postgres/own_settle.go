@@ -151,8 +151,9 @@ func (s *settlement) moveOwn(o *buffer.Outcome) pg.Step {
 // payloads, headers and times.
 func (s *settlement) contents(ids []int64) []string {
 	var numbers, topics, keys, payloads, headers, times pg.Array
+	all := s.batch.AllEvents()
 	for _, id := range ids {
-		e := eventOf(s.batch.Events, id)
+		e := eventOf(all, id)
 		if e == nil {
 			continue
 		}

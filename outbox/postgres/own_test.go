@@ -75,11 +75,11 @@ func TestATableOfYourOwn(t *testing.T) {
 	o.settle(t, b, buffer.Outcome{Verdict: buffer.Retry, GroupID: b.GroupID, Error: "away"})
 	o.exec(t, `DELETE FROM "The ""app""".activities WHERE id = 2`)
 	b = o.takeOver(t)
-	if !b.Events[1].NoProjection || b.Events[0].NoProjection || b.ProjectErr != nil {
+	if b.ProjectErr != nil || len(b.Rejected) != 1 || b.Rejected[0].Event.ID != 2 || !errors.Is(b.Rejected[0].Err, buffer.ErrNotProjected) {
 		t.Fatalf("an event that lost its parent while it waited: %+v", b.Events)
 	}
 	rest := buffer.NewGroupID()
-	o.settle(t, b, buffer.Outcome{Verdict: buffer.Dead, IDs: []int64{2}, Error: buffer.NotProjected},
+	o.settle(t, b, buffer.Outcome{Verdict: buffer.Dead, IDs: []int64{2}, Error: buffer.ErrNotProjected.Error()},
 		buffer.Outcome{Verdict: buffer.Retry, IDs: []int64{1, 3, 4}, GroupID: rest})
 	b = o.takeOver(t)
 	o.settle(t, b, buffer.Outcome{Verdict: buffer.Dead, Attempts: 1, Error: "no"})
@@ -123,12 +123,12 @@ func TestAProjectionsTransaction(t *testing.T) {
 	}
 	o.exec(t, `CREATE OR REPLACE FUNCTION says() RETURNS text LANGUAGE plpgsql AS $$ BEGIN INSERT INTO "The ""app""".activities VALUES (99); RETURN 'x'; END $$`)
 	b := with("to_jsonb(says())")
-	if b.ProjectErr == nil || !strings.Contains(b.ProjectErr.Error(), "read-only") || len(b.Events) != 1 || b.Events[0].Payload != nil {
+	if b.ProjectErr == nil || !strings.Contains(b.ProjectErr.Error(), "read-only") || b.Len() != 1 || b.AllEvents()[0].Payload != nil {
 		t.Errorf("a projection that writes: %+v", b)
 	}
 
 	// The session ends in the middle: the claim is committed, and nothing is the batch's fault.
-	if b = with("to_jsonb(pg_terminate_backend(pg_backend_pid()))"); !errors.Is(b.ProjectErr, buffer.ErrDatabaseUnavailable) || b.Events[0].Payload != nil {
+	if b = with("to_jsonb(pg_terminate_backend(pg_backend_pid()))"); !errors.Is(b.ProjectErr, buffer.ErrDatabaseUnavailable) || b.AllEvents()[0].Payload != nil {
 		t.Fatalf("claimed %+v although the session was ended", b)
 	}
 	if rows := o.text(t, "SELECT events::text || ' ' || state FROM relay.outbox_batches WHERE first_id = 3"); rows != "1 leased" {
@@ -164,8 +164,8 @@ func TestWhatAProjectionReturns(t *testing.T) {
 		o.exec(t, `UPDATE `+activitiesTable+` SET group_id = NULL; DELETE FROM relay.outbox_batches`)
 		b, err := buf.Claim(t.Context(), 10, lease)
 		if err == nil {
-			if err = b.ProjectErr; err == nil {
-				err = b.Events[0].ProjectErr
+			if err = b.ProjectErr; err == nil && len(b.Rejected) > 0 {
+				err = b.Rejected[0].Err
 			}
 		}
 		if c.says != "" {

@@ -201,7 +201,7 @@ func TestUUIDs(t *testing.T) {
 	check(t, err)
 	none, err := o.CountDead(t.Context(), buffer.DeadFilter{UUIDs: []uuid.UUID{uuid.New()}})
 	check(t, err)
-	if len(letters) != 1 || letters[0].UUID != dead.UUID || letters[0].DeadLetter.Row == nil || none.Open != 0 {
+	if len(letters) != 1 || letters[0].UUID != dead.UUID || letters[0].Row == nil || none.Open != 0 {
 		t.Fatalf("letters: %+v, of another %+v", letters, none)
 	}
 	if n, err := o.Replay(t.Context(), buffer.DeadFilter{UUIDs: []uuid.UUID{dead.UUID}}, 10); n != 1 || err != nil {

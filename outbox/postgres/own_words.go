@@ -157,8 +157,9 @@ func (o *own) finds(b *buffer.Lease, ids []int64) string {
 		return pg.IDArray(ids)
 	}
 	keys := make([]uuid.UUID, 0, len(ids))
+	all := b.AllEvents()
 	for _, id := range ids {
-		if e := eventOf(b.Events, id); e != nil {
+		if e := eventOf(all, id); e != nil {
 			keys = append(keys, e.UUID)
 		}
 	}

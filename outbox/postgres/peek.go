@@ -101,7 +101,7 @@ func (b *Buffer) peekOwn(ctx context.Context, t *table, limit int) (*buffer.Leas
 		return nil, nil
 	}
 	for i := range p.Events {
-		if e := &p.Events[i]; e.NoProjection {
+		if e := &p.Events[i]; p.ran && p.err == nil && p.rows.Missing(i) {
 			e.Payload = rows[e.ID]
 		}
 	}

@@ -62,7 +62,7 @@ func TestIDsBeyond32Bits(t *testing.T) {
 	expectIDs(t, "marked by the hook", b.Delivered, ids[2:])
 	check(t, hook.Settle(ctx, b, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 
-	events, err := f.Buffer.ListDead(ctx, buffer.DeadFilter{Notified: true}, &buffer.DeadKey{EventID: ids[0], GroupID: b.Events[0].DeadLetter.GroupID}, 10)
+	events, err := f.Buffer.ListDead(ctx, buffer.DeadFilter{Notified: true}, &buffer.DeadKey{EventID: ids[0], GroupID: b.DeadLetter(0).GroupID}, 10)
 	check(t, err)
 	if len(events) != 3 || events[0].ID != ids[1] {
 		t.Fatalf("the second page begins with %v", events)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/claimmode"
 	"github.com/outboxrelay/relay/outbox/internal/idset"
@@ -27,7 +26,7 @@ func (b *Buffer) Claim(ctx context.Context, limit int, lease time.Duration) (*bu
 		if mode == claimmode.Range {
 			members = idset.Of(batch.IDs())
 		}
-		if err := b.open(ctx, tx, batch, lease, members, createdAt); err != nil || members != nil {
+		if err := b.open(ctx, tx, batch, lease, members, func(i int) time.Time { return batch.Events[i].CreatedAt }); err != nil || members != nil {
 			return 0, err
 		}
 		return 0, b.events.stamp(ctx, tx, batch)
@@ -64,5 +63,3 @@ func (b *Buffer) claim(ctx context.Context, lease time.Duration,
 	}
 	return leased(batch, err)
 }
-
-func createdAt(e *outbox.Event) time.Time { return e.CreatedAt }

@@ -37,11 +37,11 @@ func (c *customTable) project(ctx context.Context, batch *buffer.Lease, lease ti
 	switch {
 	case err == nil:
 	case ctx.Err() != nil:
-		batch.ProjectErr = projection.Unavailable(err)
+		batch.FailProjection(projection.Unavailable(err))
 	case limited.Err() != nil:
-		batch.ProjectErr = projection.TookTooLong(lease / 2)
+		batch.FailProjection(projection.TookTooLong(lease / 2))
 	default:
-		batch.ProjectErr = classify(err)
+		batch.FailProjection(classify(err))
 	}
 }
 
@@ -62,11 +62,8 @@ func (c *customTable) projectIn(ctx context.Context, tx transaction, batch *buff
 	if err := p.read(rows); err != nil {
 		return err
 	}
-	if err := p.finish(ctx, tx, extent{stamp: stamp, first: batch.FirstID, last: batch.LastID}, c.b.config.Table); err != nil {
-		return err
-	}
-	batch.Events, batch.PayloadIsJSON = p.events, p.isJSON
-	return nil
+	batch.PayloadIsJSON = p.isJSON
+	return p.finish(ctx, tx, batch, extent{stamp: stamp, first: batch.FirstID, last: batch.LastID}, c.b.config.Table)
 }
 
 // projectionStatement returns a statement whose columns are those of projection.Names, in order. The
@@ -195,9 +192,9 @@ func describe(value any) string {
 	return fmt.Sprint(value)
 }
 
-// finish fills in the rows of the events for which the projection returned none. Events that somebody
-// deleted are left out.
-func (p *projecting) finish(ctx context.Context, tx transaction, which extent, table string) error {
+// finish divides the events into those that can be sent and the rejected ones. An event for which the
+// projection returned no row gets its row as payload; if that was deleted, the event is left out.
+func (p *projecting) finish(ctx context.Context, tx transaction, batch *buffer.Lease, which extent, table string) error {
 	var unprojected []customRow
 	if missing := p.rows.MissingIDs(); len(missing) > 0 {
 		which.ids = idsArg(missing)
@@ -206,19 +203,22 @@ func (p *projecting) finish(ctx context.Context, tx transaction, which extent, t
 			return err
 		}
 	}
-	left := p.events[:0]
+	batch.Events = p.events[:0]
 	for i, e := range p.events {
-		e.ProjectErr = p.rows.Err(i)
+		err := p.rows.Err(i)
 		if p.rows.Missing(i) {
 			if len(unprojected) == 0 || unprojected[0].id != e.ID {
 				continue
 			}
-			e.NoProjection, e.Topic, e.Payload = true, table, []byte(unprojected[0].text)
+			e.Topic, e.Payload, err = table, []byte(unprojected[0].text), buffer.ErrNotProjected
 			unprojected = unprojected[1:]
 		}
-		left = append(left, e)
+		if err != nil {
+			batch.Rejected = append(batch.Rejected, buffer.Rejection{Event: e, Err: err})
+			continue
+		}
+		batch.Events = append(batch.Events, e)
 	}
-	p.events = left
 	return nil
 }
 

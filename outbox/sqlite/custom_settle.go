@@ -83,10 +83,11 @@ func (c *customTable) each(ctx context.Context, tx transaction, batch *buffer.Le
 	if err != nil {
 		return err
 	}
+	events := batch.AllEvents()
 	for _, row := range rows {
 		e := outbox.Event{ID: row.id, CreatedAt: batch.ClaimedAt}
-		if i, found := slices.BinarySearchFunc(batch.Events, row.id, func(e outbox.Event, id int64) int { return cmp.Compare(e.ID, id) }); found {
-			e = batch.Events[i]
+		if i, found := slices.BinarySearchFunc(events, row.id, func(e outbox.Event, id int64) int { return cmp.Compare(e.ID, id) }); found {
+			e = events[i]
 		}
 		var payload any = e.Payload
 		switch {

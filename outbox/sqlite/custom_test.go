@@ -204,8 +204,8 @@ func TestProjection_Contents(t *testing.T) {
 		db, b := newCustom(t, "CREATE TABLE t (id INTEGER PRIMARY KEY, payload, group_id TEXT); INSERT INTO t (payload) VALUES (1)", sqlite.Config{Custom: buffer.CustomTable{Project: project}})
 		batch := claimed(t, b)
 		err := batch.ProjectErr
-		if err == nil {
-			err = batch.Events[0].ProjectErr
+		if err == nil && len(batch.Rejected) > 0 {
+			err = batch.Rejected[0].Err
 		}
 		if err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: got %v, want an error that says %q", project, err, says)

@@ -7,7 +7,6 @@ import (
 	"math"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/sqlite/internal/db"
 )
@@ -57,7 +56,7 @@ WHERE ` + matchSQL
 
 // ListDead implements buffer.DeadLetters. Upper and lower case of an error are alike in ASCII letters
 // only.
-func (b *Buffer) ListDead(ctx context.Context, f buffer.DeadFilter, after *buffer.DeadKey, limit int) ([]outbox.Event, error) {
+func (b *Buffer) ListDead(ctx context.Context, f buffer.DeadFilter, after *buffer.DeadKey, limit int) ([]buffer.DeadEvent, error) {
 	statement := listOpenSQL
 	if f.Closed {
 		statement = listAllSQL
@@ -81,43 +80,42 @@ func (b *Buffer) CountDead(ctx context.Context, f buffer.DeadFilter) (c buffer.D
 
 // scanDeadLetters reads and closes rows, of which there are at most limit. rowids identify the dead letters
 // in the table.
-func scanDeadLetters(rows *sql.Rows, err error, limit int) (events []outbox.Event, rowids []int64, _ error) {
+func scanDeadLetters(rows *sql.Rows, err error, limit int) (events []buffer.DeadEvent, rowids []int64, _ error) {
 	if err != nil {
 		return nil, nil, err
 	}
 	defer rows.Close()
-	events = make([]outbox.Event, 0, min(limit, 1024))
+	events = make([]buffer.DeadEvent, 0, min(limit, 1024))
 	for rows.Next() {
 		var (
 			rowid            int64
-			e                outbox.Event
-			d                outbox.DeadLetter
+			d                buffer.DeadEvent
 			created, died    sql.NullString
 			notified, closed sql.NullString
 			closedAs         sql.NullString
 			payload, header  []byte
 		)
-		if err := rows.Scan(&rowid, &e.ID, &e.Topic, &e.Key, &payload, &header, &created,
+		if err := rows.Scan(&rowid, &d.ID, &d.Topic, &d.Key, &payload, &header, &created,
 			&d.Pipeline, &d.GroupID, &d.Attempts, &d.Error, &died, &notified, &closed, &closedAs); err != nil {
 			return nil, nil, err
 		}
 		for _, t := range []struct {
 			text sql.NullString
 			at   *time.Time
-		}{{created, &e.CreatedAt}, {died, &d.DiedAt}, {notified, &d.NotifiedAt}, {closed, &d.ClosedAt}} {
+		}{{created, &d.CreatedAt}, {died, &d.DiedAt}, {notified, &d.NotifiedAt}, {closed, &d.ClosedAt}} {
 			if !t.text.Valid {
 				continue
 			}
 			if *t.at, err = time.Parse(db.TimeFormat, t.text.String); err != nil {
-				return nil, nil, fmt.Errorf("a time of the dead letter of event %d: %w", e.ID, err)
+				return nil, nil, fmt.Errorf("a time of the dead letter of event %d: %w", d.ID, err)
 			}
 		}
 		d.ClosedAs = closedAs.String
-		e.Payload, e.Headers, e.DeadLetter = payload, header, &d
-		if e.Payload == nil {
-			e.Payload = []byte{}
+		d.Payload, d.Headers = payload, header
+		if d.Payload == nil {
+			d.Payload = []byte{}
 		}
-		events, rowids = append(events, e), append(rowids, rowid)
+		events, rowids = append(events, d), append(rowids, rowid)
 	}
 	return events, rowids, rows.Err()
 }

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/claimmode"
 	"github.com/outboxrelay/relay/outbox/internal/idset"
@@ -51,13 +50,13 @@ VALUES (?1, ?2, ?3, 'leased', 1, strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?4), ?5, 
 RETURNING claimed_at`
 
 // open writes the ledger row of the batch's events, by range with members, or by stamp if members is nil. at
-// returns an event's time.
-func (l ledger) open(ctx context.Context, tx transaction, batch *buffer.Lease, lease time.Duration, members idset.Set, at func(*outbox.Event) time.Time) error {
+// returns the time of the event at an index.
+func (l ledger) open(ctx context.Context, tx transaction, batch *buffer.Lease, lease time.Duration, members idset.Set, at func(i int) time.Time) error {
 	batch.FirstID, batch.LastID = batch.Events[0].ID, batch.Events[len(batch.Events)-1].ID
-	oldest := at(&batch.Events[0])
+	oldest := at(0)
 	newest := oldest
 	for i := range batch.Events {
-		if t := at(&batch.Events[i]); t.Before(oldest) {
+		if t := at(i); t.Before(oldest) {
 			oldest = t
 		} else if t.After(newest) {
 			newest = t

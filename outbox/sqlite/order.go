@@ -68,7 +68,7 @@ func (b *Buffer) takeInOrder(ctx context.Context, tx transaction, batch *buffer.
 	if err := b.loadPicked(ctx, tx, batch, ids); err != nil {
 		return err
 	}
-	if err := b.open(ctx, tx, batch, lease, nil, createdAt); err != nil {
+	if err := b.open(ctx, tx, batch, lease, nil, func(i int) time.Time { return batch.Events[i].CreatedAt }); err != nil {
 		return err
 	}
 	if _, err := tx.exec(ctx, stampPickedSQL, batch.GroupID.String(), idset.JSONIDs(ids)); err != nil {

@@ -15,10 +15,11 @@ const peeking = "reading the next events"
 // Peek implements buffer.Diagnoser.
 func (b *Buffer) Peek(ctx context.Context, limit int) (*buffer.Lease, error) {
 	batch := &buffer.Lease{Batch: buffer.Batch{GroupID: buffer.NewGroupID(), Pipeline: b.config.Pipeline}, ClaimedAt: time.Now(), ClaimedLocal: time.Now()}
-	if err := b.upkeep.peek(ctx, batch, limit); err != nil || len(batch.Events) == 0 {
+	if err := b.upkeep.peek(ctx, batch, limit); err != nil || batch.Len() == 0 {
 		return nil, err
 	}
-	batch.FirstID, batch.LastID = batch.Events[0].ID, batch.Events[len(batch.Events)-1].ID
+	ids := batch.IDs()
+	batch.FirstID, batch.LastID = ids[0], ids[len(ids)-1]
 	return batch, nil
 }
 
@@ -61,7 +62,7 @@ func (c *customTable) peek(ctx context.Context, batch *buffer.Lease, limit int) 
 		limited, cancel := context.WithTimeout(ctx, peekTimeout)
 		defer cancel()
 		if err := c.projectIn(limited, tx, batch); err != nil {
-			batch.ProjectErr = classify(err)
+			batch.FailProjection(classify(err))
 		}
 		return errNothing // rolls back
 	}))

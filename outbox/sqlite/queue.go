@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/idset"
 	"github.com/outboxrelay/relay/outbox/sqlite/internal/db"
@@ -57,11 +56,11 @@ func (q *DeadLetterQueue) Claim(ctx context.Context, limit int, lease time.Durat
 		if len(events) == 0 {
 			return errNothing
 		}
-		batch.Events = events
+		setDeadLetters(&batch.Batch, events)
 		if _, err := tx.exec(ctx, stampDeadLettersSQL, batch.GroupID.String(), idset.JSONIDs(rowids)); err != nil {
 			return err
 		}
-		return q.open(ctx, tx, batch, lease, nil, func(e *outbox.Event) time.Time { return e.DeadLetter.DiedAt })
+		return q.open(ctx, tx, batch, lease, nil, func(i int) time.Time { return events[i].DiedAt })
 	})
 	return leased(batch, err)
 }
@@ -76,9 +75,16 @@ ORDER BY event_id`
 func (q *DeadLetterQueue) TakeOver(ctx context.Context, lease time.Duration) (*buffer.Lease, error) {
 	return q.takeOver(ctx, lease, func(tx transaction, batch *buffer.Lease, _ holding, count int) error {
 		rows, err := tx.rows(ctx, deadLettersOfSQL, batch.GroupID.String(), q.b.config.Pipeline)
-		batch.Events, _, err = scanDeadLetters(rows, err, count)
+		events, _, err := scanDeadLetters(rows, err, count)
+		setDeadLetters(&batch.Batch, events)
 		return err
 	})
+}
+
+func setDeadLetters(batch *buffer.Batch, all []buffer.DeadEvent) {
+	for i := range all {
+		batch.Events, batch.DeadLetters = append(batch.Events, all[i].Event), append(batch.DeadLetters, &all[i].DeadLetter)
+	}
 }
 
 // ?3 is the event ids meant as a JSON array, or NULL for all of the batch.

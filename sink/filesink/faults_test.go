@@ -105,7 +105,7 @@ func TestPartialLine_Stdout(t *testing.T) {
 	s := stdout(t, w)
 	outage(t, s.Send(t.Context(), batch(1, 1)))
 	send(t, s, batch(1, 1))
-	line := sink.AppendLine(nil, &batch(1, 1).Events[0], true)
+	line := sink.AppendLine(nil, batch(1, 1), 0)
 	testkit.Equal(t, "output", w.String(), string(line[:20])+"\n"+string(line))
 }
 

@@ -32,7 +32,7 @@ func appendLines(lines []byte, b *buffer.Batch) (_ []byte, rejected []sink.Event
 			rejected = append(rejected, sink.EventError{Index: i, Err: err})
 			continue
 		}
-		lines = sink.AppendLine(lines, &b.Events[i], b.PayloadIsJSON)
+		lines = sink.AppendLine(lines, b, i)
 	}
 	return lines, rejected
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
@@ -15,17 +14,15 @@ import (
 type format struct {
 	begin, end string
 	comma      int // bytes after an event that the last one does not need
-	add        func([]byte, *outbox.Event) []byte
+	add        func(text []byte, i int) []byte
 }
 
 func (s *Sink) formatOf(b *buffer.Batch) format {
-	envelope := func(text []byte, e *outbox.Event) []byte {
-		return append(sink.AppendEnvelope(text, e, b.PayloadIsJSON), ',')
-	}
-	cloudEvent := func(text []byte, e *outbox.Event) []byte { return append(sink.AppendCloudEvent(text, b, e), ',') }
+	envelope := func(text []byte, i int) []byte { return append(sink.AppendEnvelope(text, b, i), ',') }
+	cloudEvent := func(text []byte, i int) []byte { return append(sink.AppendCloudEvent(text, b, i), ',') }
 	switch {
 	case s.format == NDJSON:
-		return format{add: func(text []byte, e *outbox.Event) []byte { return sink.AppendLine(text, e, b.PayloadIsJSON) }}
+		return format{add: func(text []byte, i int) []byte { return sink.AppendLine(text, b, i) }}
 	case s.format == Array:
 		return format{"[", "]", 1, envelope}
 	case s.format == CloudEvents && s.single:
@@ -51,7 +48,7 @@ func (s *Sink) makeBody(b *buffer.Batch, indexes []int) []byte {
 	f := s.formatOf(b)
 	text := append(make([]byte, 0, size), f.begin...)
 	for _, i := range indexes {
-		text = f.add(text, &b.Events[i])
+		text = f.add(text, i)
 	}
 	return append(text[:len(text)-f.comma], f.end...)
 }
@@ -64,7 +61,7 @@ func (s *Sink) splitBody(b *buffer.Batch, indexes []int) (groups []sink.Group, t
 	frame, length := len(f.begin)+len(f.end)-f.comma, 0
 	var text []byte
 	for _, i := range indexes {
-		text = f.add(text[:0], &b.Events[i])
+		text = f.add(text[:0], i)
 		switch {
 		case frame+len(text) > s.maxBytes:
 			tooLarge = append(tooLarge, sink.EventError{Index: i, Err: errTooManyBytes(frame+len(text), s.maxBytes)})

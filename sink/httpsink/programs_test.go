@@ -176,8 +176,8 @@ func TestBody_Formats(t *testing.T) {
 	b := batch("a", "b")
 	var envelopes, events []string
 	for i := range b.Events {
-		envelopes = append(envelopes, string(sink.AppendEnvelope(nil, &b.Events[i], true)))
-		events = append(events, string(sink.AppendCloudEvent(nil, b, &b.Events[i])))
+		envelopes = append(envelopes, string(sink.AppendEnvelope(nil, b, i)))
+		events = append(events, string(sink.AppendCloudEvent(nil, b, i)))
 	}
 	for name, c := range map[string]struct {
 		config httpsink.Config

@@ -16,7 +16,7 @@ func (r *request) decodeEvents(b *buffer.Batch) (rejected []sink.EventError) {
 	var envelope []byte
 	indexes := r.indexes[:0]
 	for _, i := range r.indexes {
-		envelope = sink.AppendEnvelope(envelope[:0], &b.Events[i], b.PayloadIsJSON)
+		envelope = sink.AppendEnvelope(envelope[:0], b, i)
 		value, err := jq.Decode(envelope)
 		if err != nil {
 			rejected = append(rejected, sink.EventError{Index: i, Err: sink.Permanent(fmt.Errorf("its payload or headers are %w", err))})

@@ -103,7 +103,7 @@ func expectGroups(t *testing.T, s *httpsink.Sink, b *buffer.Batch, split *sink.S
 			continue
 		}
 		expectFit(t, err, *bodies, most)
-		first := len(sink.AppendEnvelope(nil, &p.Events[0], true)) + 1
+		first := len(sink.AppendEnvelope(nil, &p, 0)) + 1
 		if before > 0 && before+first <= most {
 			t.Errorf("max_bytes %d: the next event, of %d bytes, would have fitted into a body of %d", most, first, before)
 		}
@@ -220,8 +220,8 @@ func TestMaxBytes_LargeEvent(t *testing.T) {
 	}
 	// Exactly max_bytes.
 	b = batch("a", "a", "a")
-	testkit.NoError(t, open(t, httpsink.Config{URL: url, MaxBytes: len(got) + len(sink.AppendEnvelope(nil, &b.Events[1], true)) + 1}).Send(testContext(t), b))
-	err := open(t, httpsink.Config{URL: url, MaxBytes: len(got) + len(sink.AppendEnvelope(nil, &b.Events[1], true))}).Send(testContext(t), b)
+	testkit.NoError(t, open(t, httpsink.Config{URL: url, MaxBytes: len(got) + len(sink.AppendEnvelope(nil, b, 1)) + 1}).Send(testContext(t), b))
+	err := open(t, httpsink.Config{URL: url, MaxBytes: len(got) + len(sink.AppendEnvelope(nil, b, 1))}).Send(testContext(t), b)
 	if split, ok := errors.AsType[*sink.SplitError](err); !ok || !cmp.Equal(split.Groups, []sink.Group{{Indexes: []int{0, 1}}, {Indexes: []int{2}}}) {
 		t.Errorf("a byte less: got %v", err)
 	}

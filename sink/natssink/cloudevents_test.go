@@ -16,6 +16,7 @@ import (
 
 	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 	"github.com/outboxrelay/relay/sink/natssink"
 )
@@ -57,7 +58,7 @@ func TestCloudEvents(t *testing.T) {
 			"traceparent": "00-1", "Content-Type": "text/plain ", "CE-id": "forged", "ce-forged": "1", "X-Own": "o", "Nats-msg-id": "forged",
 		})
 		b.Events[2].Headers = outbox.Headers(`{"tenant": "a\u0001b"}`) // invalid in an attribute
-		b.Events[3].DeadLetter = &outbox.DeadLetter{Pipeline: b.Pipeline, GroupID: b.GroupID, Error: "no\nsuch ☃"}
+		b.DeadLetters = []*buffer.DeadLetter{3: {Pipeline: b.Pipeline, GroupID: b.GroupID, Error: "no\nsuch ☃"}, 4: nil}
 		err = s.Send(testkit.Timeout(t, sendTimeout), b)
 		testkit.Equal(t, "results", results(t, err, 5), "ok ok permanent ok ok")
 		testkit.ErrorContains(t, err, "tenant")
@@ -68,7 +69,7 @@ func TestCloudEvents(t *testing.T) {
 			testkit.NoError(t, err)
 			arrived[m.Subject] = m
 		}
-		deadLetter := string(sink.AppendDeadLetter(nil, b.Events[3].DeadLetter))
+		deadLetter := string(sink.AppendDeadLetter(nil, b.DeadLetter(3)))
 		none := map[string]any{}
 		for i, want := range map[int]struct {
 			subject, contentType string
@@ -82,7 +83,7 @@ func TestCloudEvents(t *testing.T) {
 			m := arrived[b.Events[i].Topic]
 			e := readCloudEvent(t, m.Header, m.Data)
 			id := b.Events[i].Identity()
-			if b.Events[i].DeadLetter != nil {
+			if b.DeadLetter(i) != nil {
 				id += ":dead:" + b.GroupID.String()
 			}
 			extensions := e.Extensions()

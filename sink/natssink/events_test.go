@@ -272,18 +272,18 @@ func TestSend_DeadLetterIsNotADuplicate(t *testing.T) {
 	o := newFixture(t, jetstream.StreamConfig{})
 	dead := batch("orders.a")
 	dead.Events[0].Headers = outbox.NewHeaders(map[string]string{"relay-dead-letter": "forged", "Nats-Msg-Id": "sinktest:1"})
-	dead.Events[0].DeadLetter = &outbox.DeadLetter{Pipeline: "p", GroupID: buffer.NewGroupID(), Attempts: 3, Error: "no\r\nway \xff"}
+	dead.DeadLetters = []*buffer.DeadLetter{{Pipeline: "p", GroupID: buffer.NewGroupID(), Attempts: 3, Error: "no\r\nway \xff"}}
 	testkit.NoError(t, o.sink.Send(testkit.Timeout(t, sendTimeout), dead))
 	testkit.NoError(t, o.sink.Send(testkit.Timeout(t, sendTimeout), dead)) // resent, so a duplicate
 	testkit.NoError(t, o.sink.Send(testkit.Timeout(t, sendTimeout), batch("orders.a")))
 	again := batch("orders.a") // it died again
-	again.Events[0].DeadLetter = &outbox.DeadLetter{Pipeline: "p", GroupID: buffer.NewGroupID(), Error: "no"}
+	again.DeadLetters = []*buffer.DeadLetter{{Pipeline: "p", GroupID: buffer.NewGroupID(), Error: "no"}}
 	testkit.NoError(t, o.sink.Send(testkit.Timeout(t, sendTimeout), again))
 	got := stored(t, o.stream)
 	if len(got) != 3 || got[0].DeadLetter == "" || got[1].DeadLetter != "" || got[2].DeadLetter == "" {
 		t.Fatalf("stored: %+v, want a dead letter, its event and a dead letter", got)
 	}
-	testkit.Equal(t, "dead letter", got[0].DeadLetter, string(sink.AppendDeadLetter(nil, dead.Events[0].DeadLetter)))
+	testkit.Equal(t, "dead letter", got[0].DeadLetter, string(sink.AppendDeadLetter(nil, dead.DeadLetter(0))))
 	if got[0].Headers != nil {
 		t.Errorf("headers %s arrived", got[0].Headers)
 	}

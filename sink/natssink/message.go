@@ -93,14 +93,15 @@ func (p *publisher) resetHeaders() {
 }
 
 // prepare builds the message of an event. The error wraps sink.ErrPermanent.
-func (p *publisher) prepare(e *outbox.Event, subject, reply string) error {
+func (p *publisher) prepare(i int, subject, reply string) error {
+	e := &p.batch.Events[i]
 	if p.extraHeaders {
 		p.resetHeaders()
 		p.extraHeaders = false
 	}
 	p.msg.Subject, p.msg.Reply, p.msg.Data = subject, reply, e.Payload
 	p.id[0] = p.batch.Pipeline + ":" + e.Identity()
-	if d := e.DeadLetter; d != nil {
+	if d := p.batch.DeadLetter(i); d != nil {
 		// With the event's own id, a stream that takes both would drop the replayed event as a duplicate.
 		p.id[0] += ":dead:" + d.GroupID.String()
 		p.msg.Header[headerDeadLetter] = []string{string(sink.AppendDeadLetter(nil, d))}
@@ -117,7 +118,7 @@ func (p *publisher) prepare(e *outbox.Event, subject, reply string) error {
 	}
 	if p.cloudEvents {
 		p.extraHeaders = true
-		if err := setAttributes(p.msg.Header, p.batch, e); err != nil {
+		if err := setAttributes(p.msg.Header, p.batch, i); err != nil {
 			return err
 		}
 	}
@@ -182,8 +183,8 @@ func isCloudEventHeader(name string) bool {
 
 // setAttributes makes the message a CloudEvent in binary mode, as the NATS Protocol Binding for CloudEvents
 // specifies. The error wraps sink.ErrPermanent.
-func setAttributes(h nats.Header, b *buffer.Batch, e *outbox.Event) error {
-	attributes, err := sink.CloudEventAttributes(b, e)
+func setAttributes(h nats.Header, b *buffer.Batch, i int) error {
+	attributes, err := sink.CloudEventAttributes(b, i)
 	if err != nil {
 		return err
 	}

@@ -188,7 +188,7 @@ func unanswered(what string, err error) error {
 // firstAttempt reports whether no event of the batch was sent before. A batch does not say so of dead
 // letters.
 func firstAttempt(b *buffer.Batch) bool {
-	return b.Events[0].DeadLetter == nil && b.FirstSend && len(b.Origins) == 0
+	return b.DeadLetters == nil && b.FirstSend && len(b.Origins) == 0
 }
 
 // reportDuplicates counts and logs duplicates among events that were not sent before.

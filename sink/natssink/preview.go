@@ -20,7 +20,7 @@ func (s *Sink) Preview(_ context.Context, b *buffer.Batch) ([]sink.PreparedMessa
 	for i := range b.Events {
 		subject, err := s.subjectOf(&b.Events[i])
 		if err == nil {
-			err = p.prepare(&b.Events[i], subject, "")
+			err = p.prepare(i, subject, "")
 		}
 		if err != nil {
 			rejected = append(rejected, sink.EventError{Index: i, Err: err})

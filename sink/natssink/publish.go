@@ -30,7 +30,7 @@ func (c *connection) replyTo(f *inflight, i int) string {
 // publishOne publishes an event. An event that NATS cannot carry gets its result and is not sent. The error
 // means that the connection is broken: all pending events have their result then.
 func (c *connection) publishOne(p *publisher, f *inflight, i int, reply string) (sent bool, err error) {
-	err = p.prepare(&p.batch.Events[i], f.subjects[i], reply)
+	err = p.prepare(i, f.subjects[i], reply)
 	if err == nil {
 		err = c.nc.PublishMsg(&p.msg)
 	}

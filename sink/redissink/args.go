@@ -78,13 +78,13 @@ func (s *Sink) streamArgs(b *buffer.Batch, g sink.Group) []any {
 		run := sameShape(b, rest)
 		rest = rest[len(run):]
 		first := &b.Events[run[0]]
-		args = append(args, shape(first), len(run), &first.Topic)
+		args = append(args, shape(b, run[0]), len(run), &first.Topic)
 		for _, i := range run {
-			e := &b.Events[i]
-			if e.DeadLetter != nil {
-				args = appendFields(args, e, groupID)
+			if b.DeadLetter(i) != nil {
+				args = appendFields(args, b, i, groupID)
 				continue
 			}
+			e := &b.Events[i]
 			args = append(args, identity(e))
 			if e.Key != nil {
 				args = append(args, e.Key)
@@ -99,7 +99,8 @@ func (s *Sink) streamArgs(b *buffer.Batch, g sink.Group) []any {
 }
 
 // appendFields appends the names and values of all the event's fields.
-func appendFields(args []any, e *outbox.Event, groupID string) []any {
+func appendFields(args []any, b *buffer.Batch, i int, groupID string) []any {
+	e := &b.Events[i]
 	args = append(args, "id", identity(e), "topic", &e.Topic)
 	if e.Key != nil {
 		args = append(args, "key", e.Key)
@@ -109,8 +110,8 @@ func appendFields(args []any, e *outbox.Event, groupID string) []any {
 		args = append(args, "headers", (*bytesArg)(&e.Headers))
 	}
 	args = append(args, "group_id", groupID)
-	if e.DeadLetter != nil {
-		args = append(args, "dead_letter", sink.AppendDeadLetter(nil, e.DeadLetter))
+	if d := b.DeadLetter(i); d != nil {
+		args = append(args, "dead_letter", sink.AppendDeadLetter(nil, d))
 	}
 	return args
 }
@@ -127,7 +128,7 @@ func identity(e *outbox.Event) any {
 func sameShape(b *buffer.Batch, indexes []int) []int {
 	first := &b.Events[indexes[0]]
 	for at, i := range indexes {
-		if e := &b.Events[i]; e.Topic != first.Topic || shape(e) != shape(first) {
+		if e := &b.Events[i]; e.Topic != first.Topic || shape(b, i) != shape(b, indexes[0]) {
 			return indexes[:at]
 		}
 	}
@@ -136,10 +137,11 @@ func sameShape(b *buffer.Batch, indexes []int) []int {
 
 // shape is stream.lua's name for the fields that an event has. For a dead letter it is how many arguments
 // appendFields appends.
-func shape(e *outbox.Event) string {
+func shape(b *buffer.Batch, i int) string {
+	e := &b.Events[i]
 	switch {
-	case e.DeadLetter != nil:
-		return strconv.Itoa(len(appendFields(nil, e, "")))
+	case b.DeadLetter(i) != nil:
+		return strconv.Itoa(len(appendFields(nil, b, i, "")))
 	case e.Key != nil && e.Headers != nil:
 		return "both"
 	case e.Key != nil:
@@ -162,7 +164,7 @@ func envelopes(b *buffer.Batch, indexes []int) []any {
 	all := make([]any, len(indexes))
 	for at, i := range indexes {
 		from := len(text)
-		text = sink.AppendEnvelope(text, &b.Events[i], b.PayloadIsJSON)
+		text = sink.AppendEnvelope(text, b, i)
 		parts[at] = text[from:len(text):len(text)]
 		all[at] = &parts[at]
 	}

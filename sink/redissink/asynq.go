@@ -11,7 +11,6 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 
-	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
@@ -50,7 +49,7 @@ func (s *Sink) asynqArgs(b *buffer.Batch, g sink.Group) (args []any, indexes []i
 	}
 	args = append(args, s.cfg.DedupeWindow.Milliseconds(), s.markerValue(b, g), prefix+"t:", time.Now().UnixNano())
 	for _, i := range g.Indexes {
-		t, err := s.taskOf(b, &b.Events[i], g.Address)
+		t, err := s.taskOf(b, i, g.Address)
 		if err != nil {
 			rejected = append(rejected, sink.EventError{Index: i, Err: err})
 			continue
@@ -75,8 +74,9 @@ type task struct {
 const headerDeadLetter = "Relay-Dead-Letter"
 
 // taskOf returns an event's task. The error wraps sink.ErrPermanent.
-func (s *Sink) taskOf(b *buffer.Batch, e *outbox.Event, queue string) (task, error) {
-	t := task{id: eventName(b, e), queue: queue, payload: e.Payload}
+func (s *Sink) taskOf(b *buffer.Batch, i int, queue string) (task, error) {
+	e := &b.Events[i]
+	t := task{id: eventName(b, i), queue: queue, payload: e.Payload}
 	var err error
 	if t.kind, err = s.class.Address(e); err != nil {
 		return t, err
@@ -90,12 +90,12 @@ func (s *Sink) taskOf(b *buffer.Batch, e *outbox.Event, queue string) (task, err
 	if t.headers, err = e.Headers.Map(); err != nil {
 		return t, sink.Permanent(err)
 	}
-	if e.DeadLetter != nil {
+	if d := b.DeadLetter(i); d != nil {
 		t.headers = maps.Clone(t.headers)
 		if t.headers == nil {
 			t.headers = map[string]string{}
 		}
-		t.headers[headerDeadLetter] = string(sink.AppendDeadLetter(nil, e.DeadLetter))
+		t.headers[headerDeadLetter] = string(sink.AppendDeadLetter(nil, d))
 	}
 	return t, nil
 }

@@ -47,11 +47,10 @@ func (s *Sink) markerValue(b *buffer.Batch, g sink.Group) any {
 	names := make([]byte, 0, 1+12*len(g.Indexes))
 	names = append(names, ',')
 	for _, i := range g.Indexes {
-		e := &b.Events[i]
-		names = e.AppendIdentity(names)
-		if e.DeadLetter != nil { // not the event itself
+		names = b.Events[i].AppendIdentity(names)
+		if d := b.DeadLetter(i); d != nil { // not the event itself
 			names = append(names, ":dead:"...)
-			names = append(names, e.DeadLetter.GroupID.String()...)
+			names = append(names, d.GroupID.String()...)
 		}
 		names = append(names, ',')
 	}

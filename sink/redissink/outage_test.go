@@ -274,7 +274,7 @@ func TestPublish(t *testing.T) {
 	for _, i := range []int{0, 2, 1} { // grouped by channel
 		m, err := sub.ReceiveMessage(t.Context())
 		testkit.NoError(t, err)
-		want := string(sink.AppendEnvelope(nil, &b.Events[i], true))
+		want := string(sink.AppendEnvelope(nil, b, i))
 		if m.Channel != "c:"+b.Events[i].Topic || m.Payload != want {
 			t.Errorf("got %s on %s, want %s", m.Payload, m.Channel, want)
 		}

@@ -44,7 +44,7 @@ func (s *Sink) preview(ctx context.Context, b *buffer.Batch) ([]sink.PreparedMes
 			}
 		case Asynq:
 			for _, i := range c.indexes {
-				t, _ := s.taskOf(b, &b.Events[i], c.address) // asynqArgs has checked
+				t, _ := s.taskOf(b, i, c.address) // asynqArgs has checked
 				all = append(all, t.preview(i))
 			}
 		default:
@@ -70,7 +70,7 @@ func (c *call) preview() sink.PreparedMessage {
 // previewEntry returns what stream.lua adds for an event.
 func previewEntry(b *buffer.Batch, i int, stream string) sink.PreparedMessage {
 	shown := sink.PreparedMessage{Summary: "XADD " + stream + " *", Events: []int{i}}
-	fields := appendFields(nil, &b.Events[i], b.GroupID.String())
+	fields := appendFields(nil, b, i, b.GroupID.String())
 	for at := 0; at < len(fields); at += 2 {
 		shown.Header = append(shown.Header, sink.Field{Name: fmt.Sprint(fields[at]), Value: string(argText(fields[at+1]))})
 	}

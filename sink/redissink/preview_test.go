@@ -36,11 +36,11 @@ func TestPreview(t *testing.T) {
 	t.Parallel()
 	b := newBatch("a", "b", "a")
 	b.Events[0].Key, b.Events[0].Headers = new("k"), outbox.Headers(`{"h": "v"}`)
-	b.Events[1].Key, b.Events[1].DeadLetter = new("k"), &outbox.DeadLetter{Error: "no"}
-	why := string(sink.AppendDeadLetter(nil, b.Events[1].DeadLetter))
+	b.Events[1].Key, b.DeadLetters = new("k"), []*buffer.DeadLetter{nil, {Error: "no"}, nil}
+	why := string(sink.AppendDeadLetter(nil, b.DeadLetter(1)))
 	id, group := ids(b), b.GroupID.String()
 	deadLetter := "test:" + id[1] + ":dead:00000000-0000-0000-0000-000000000000"
-	envelope := func(i int) string { return string(sink.AppendEnvelope(nil, &b.Events[i], true)) }
+	envelope := func(i int) string { return string(sink.AppendEnvelope(nil, b, i)) }
 	for name, c := range map[string]struct {
 		cfg  redissink.Config
 		want []string

@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
@@ -21,7 +20,7 @@ func (s *Sink) sidekiqArgs(b *buffer.Batch, g sink.Group) (args []any, indexes [
 	now := time.Now()
 	args = append(make([]any, 0, 2+len(g.Indexes)), "LPUSH", sidekiqKey(g.Address))
 	for _, i := range g.Indexes {
-		job, err := s.appendSidekiqJob(nil, b, &b.Events[i], g.Address, now)
+		job, err := s.appendSidekiqJob(nil, b, i, g.Address, now)
 		if err != nil {
 			rejected = append(rejected, sink.EventError{Index: i, Err: err})
 			continue
@@ -43,7 +42,8 @@ var (
 // appendSidekiqJob appends a job as Sidekiq's own client would push it; see
 // https://github.com/sidekiq/sidekiq/wiki/Job-Format. Times are in seconds. The error wraps
 // sink.ErrPermanent.
-func (s *Sink) appendSidekiqJob(dst []byte, b *buffer.Batch, e *outbox.Event, queue string, now time.Time) ([]byte, error) {
+func (s *Sink) appendSidekiqJob(dst []byte, b *buffer.Batch, i int, queue string, now time.Time) ([]byte, error) {
+	e := &b.Events[i]
 	class, err := s.class.Address(e)
 	switch {
 	case err != nil:
@@ -53,7 +53,7 @@ func (s *Sink) appendSidekiqJob(dst []byte, b *buffer.Batch, e *outbox.Event, qu
 	case !sink.IsJSON(e, b.PayloadIsJSON):
 		return nil, sink.Permanent(errNotJSON)
 	}
-	sum := sha256.Sum256([]byte(eventName(b, e)))
+	sum := sha256.Sum256([]byte(eventName(b, i)))
 	dst = append(dst, `{"class":`...)
 	dst = sink.AppendJSONString(dst, class)
 	dst = append(dst, `,"args":[`...)
@@ -66,9 +66,9 @@ func (s *Sink) appendSidekiqJob(dst []byte, b *buffer.Batch, e *outbox.Event, qu
 	dst = appendSeconds(dst, e.CreatedAt)
 	dst = append(dst, `,"enqueued_at":`...)
 	dst = appendSeconds(dst, now)
-	if e.DeadLetter != nil {
+	if d := b.DeadLetter(i); d != nil {
 		dst = append(dst, `,"dead_letter":`...)
-		dst = sink.AppendDeadLetter(dst, e.DeadLetter)
+		dst = sink.AppendDeadLetter(dst, d)
 	}
 	return append(dst, '}'), nil
 }
@@ -80,10 +80,10 @@ func appendSeconds(dst []byte, t time.Time) []byte {
 
 // eventName is unique for ever among the events of all pipelines. A dead letter has another name than its
 // event, which may be replayed.
-func eventName(b *buffer.Batch, e *outbox.Event) string {
-	name := b.Pipeline + ":" + e.Identity()
-	if e.DeadLetter != nil {
-		name += ":dead:" + e.DeadLetter.GroupID.String()
+func eventName(b *buffer.Batch, i int) string {
+	name := b.Pipeline + ":" + b.Events[i].Identity()
+	if d := b.DeadLetter(i); d != nil {
+		name += ":dead:" + d.GroupID.String()
 	}
 	return name
 }

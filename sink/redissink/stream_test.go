@@ -46,8 +46,9 @@ func TestStream_Fields(t *testing.T) {
 	b.Events[2].Headers = outbox.Headers(`{"a": "1"}`)
 	b.Events[3].Key, b.Events[3].Headers = new("k☃"), outbox.Headers(`{}`)
 	b.Events[4].Payload = []byte("\x00\xff\r\n")
-	b.Events[5].Key, b.Events[5].Headers, b.Events[5].DeadLetter = new("k"), outbox.Headers(`{}`), &outbox.DeadLetter{Error: "no"}
-	why := sink.AppendDeadLetter(nil, b.Events[5].DeadLetter)
+	b.Events[5].Key, b.Events[5].Headers = new("k"), outbox.Headers(`{}`)
+	b.DeadLetters = []*buffer.DeadLetter{5: {Error: "no"}}
+	why := sink.AppendDeadLetter(nil, b.DeadLetter(5))
 	mustSend(t, s, b)
 
 	entries, err := c.Do(t.Context(), "XRANGE", "orders", "-", "+").Slice()

@@ -19,13 +19,14 @@ type account map[string]sent
 
 type sent struct {
 	event   *outbox.Event
+	dead    *buffer.DeadLetter
 	groupID string // "" if one of several may have delivered the event
 }
 
 func (a account) add(batches ...*buffer.Batch) {
 	for _, b := range batches {
 		for i := range b.Events {
-			a[strconv.FormatInt(b.Events[i].ID, 10)] = sent{&b.Events[i], b.GroupID.String()}
+			a[strconv.FormatInt(b.Events[i].ID, 10)] = sent{&b.Events[i], b.DeadLetter(i), b.GroupID.String()}
 		}
 	}
 }
@@ -134,7 +135,7 @@ func (h Harness) compare(t *testing.T, d Destination, want sent, got Arrival) {
 	if h.Keeps.CreatedAt && !got.CreatedAt.Equal(e.CreatedAt.Truncate(time.Microsecond)) {
 		differ("created_at", got.CreatedAt, e.CreatedAt)
 	}
-	compareDeadLetters(t, e, got.DeadLetter)
+	compareDeadLetters(t, want, got.DeadLetter)
 	if d.Address != nil && got.Address != d.Address(e.Topic) {
 		differ("address", got.Address, d.Address(e.Topic))
 	}

@@ -34,39 +34,43 @@ func deadLetters(t *testing.T, h Harness, d Destination) {
 	b := newBatch(4*len(reasons), func(i int, e *outbox.Event) {
 		e.Topic = topicNo(i % 2)
 		e.Key, e.Headers = keys[i%4/2], headers[i%4%2]
+	})
+	b.DeadLetters = make([]*buffer.DeadLetter, len(b.Events))
+	for i := range b.Events {
 		if i%7 == 0 {
-			return // an ordinary event among dead letters
+			continue // an ordinary event among dead letters
 		}
-		e.DeadLetter = &outbox.DeadLetter{
+		b.DeadLetters[i] = &buffer.DeadLetter{
 			Pipeline: Pipeline, GroupID: buffer.NewGroupID(), Attempts: i, Error: reasons[i/4],
 			DiedAt: time.Date(2026, 2, 3, 4, 5, i, 1000, time.FixedZone("", -3600)),
 		}
-	})
+	}
 	accountOf(mustDeliver(t, connect(t, d), b)...).exactly(t, h, d)
 }
 
-func compareDeadLetters(t *testing.T, e *outbox.Event, got string) {
+func compareDeadLetters(t *testing.T, want sent, got string) {
 	t.Helper()
-	if e.DeadLetter == nil || got == "" {
-		if e.DeadLetter != nil || got != "" {
-			t.Errorf("event %d: dead letter arrived as %q; want %+v", e.ID, got, e.DeadLetter)
+	id, dead := want.event.ID, want.dead
+	if dead == nil || got == "" {
+		if dead != nil || got != "" {
+			t.Errorf("event %d: dead letter arrived as %q; want %+v", id, got, dead)
 		}
 		return
 	}
 	// Each invalid byte is replaced; those above come in threes.
 	const replaced = "\uFFFD\uFFFD\uFFFD"
-	want := deadLetter{
-		Pipeline: e.DeadLetter.Pipeline, GroupID: e.DeadLetter.GroupID, Attempts: e.DeadLetter.Attempts,
-		Error:  strings.ToValidUTF8(e.DeadLetter.Error, replaced),
-		DiedAt: e.DeadLetter.DiedAt.UTC().Format("2006-01-02T15:04:05.000000Z"),
+	wantJSON := deadLetter{
+		Pipeline: dead.Pipeline, GroupID: dead.GroupID, Attempts: dead.Attempts,
+		Error:  strings.ToValidUTF8(dead.Error, replaced),
+		DiedAt: dead.DiedAt.UTC().Format("2006-01-02T15:04:05.000000Z"),
 	}
 	var arrived deadLetter
 	dec := json.NewDecoder(strings.NewReader(got))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&arrived); err != nil || dec.More() || strings.ContainsAny(got, "\r\n") {
-		t.Fatalf("event %d: dead letter arrived as %q: %v", e.ID, got, err)
+		t.Fatalf("event %d: dead letter arrived as %q: %v", id, got, err)
 	}
-	if diff := cmp.Diff(want, arrived); diff != "" {
-		t.Errorf("event %d: dead letter (-want +got):\n%s", e.ID, diff)
+	if diff := cmp.Diff(wantJSON, arrived); diff != "" {
+		t.Errorf("event %d: dead letter (-want +got):\n%s", id, diff)
 	}
 }

@@ -53,12 +53,8 @@ func batchOf(events []outbox.Event, origins []uuid.UUID) *buffer.Batch {
 
 // part is some of b's events under a new group_id, as after a split.
 func part(b *buffer.Batch, indexes ...int) *buffer.Batch {
-	events := make([]outbox.Event, len(indexes))
-	for i, at := range indexes {
-		events[i] = b.Events[at]
-	}
-	p := batchOf(events, append(append([]uuid.UUID(nil), b.Origins...), b.GroupID))
-	p.PayloadIsJSON = b.PayloadIsJSON
+	p := b.Part(indexes)
+	p.GroupID, p.Origins = buffer.NewGroupID(), append(append([]uuid.UUID(nil), b.Origins...), b.GroupID)
 	return p
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // PayloadKind is how the database returns a payload.
@@ -96,6 +97,23 @@ func (r *Rows) Reject(i int, err error) {
 
 // Err returns why the event at index i was rejected; nil: it was not.
 func (r *Rows) Err(i int) error { return r.errs[i] }
+
+// Split returns the events that can be sent, and those that were rejected or for which the projection
+// returned no row, both in id order.
+func (r *Rows) Split() (sent []outbox.Event, rejected []buffer.Rejection) {
+	for i, e := range r.events {
+		err := r.errs[i]
+		if !r.seen[i] {
+			err = buffer.ErrNotProjected
+		}
+		if err != nil {
+			rejected = append(rejected, buffer.Rejection{Event: e, Err: err})
+		} else {
+			sent = append(sent, e)
+		}
+	}
+	return sent, rejected
+}
 
 // Missing reports whether the projection returned no row for the event at index i.
 func (r *Rows) Missing(i int) bool { return !r.seen[i] }

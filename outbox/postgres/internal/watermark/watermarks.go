@@ -115,12 +115,12 @@ func (w *Watermarks) Claimed(in Range, batch *buffer.Lease, lastValue int64) {
 	case in.Late && batch == nil:
 		w.lateCount = 0
 	case in.Late:
-		w.lateCount = max(0, w.lateCount-len(batch.Events))
+		w.lateCount = max(0, w.lateCount-batch.Len())
 	case batch != nil:
 		// An id beyond M was given by hand; a cursor beyond M would hide the sequence's next ids.
 		w.cursor = max(w.cursor, min(batch.LastID, lastValue))
-		w.smallClaim = len(batch.Events) <= smallBatch
-		if batch.FirstID > in.After+1 || batch.LastID-batch.FirstID >= int64(len(batch.Events)) {
+		w.smallClaim = batch.Len() <= smallBatch
+		if batch.FirstID > in.After+1 || batch.LastID-batch.FirstID >= int64(batch.Len()) {
 			w.lastGap = batch.LastID
 		}
 	}

@@ -20,14 +20,14 @@ type CustomTable struct {
 // Is reports whether the table is a custom one.
 func (o CustomTable) Is() bool { return o.Project != "" }
 
-// ErrEventData is found in a Batch.ProjectErr that is some event's doing, of which the
-// database did not say which: a division by zero, a text that is no number.
-var ErrEventData = errors.New("the data of an event")
-
-// ErrDatabaseUnavailable is found in a Batch.ProjectErr that is nobody's doing: the database could not
-// run the projection just then.
-var ErrDatabaseUnavailable = errors.New("the database could not do it")
-
-// NotProjected is the reason with which an event is buried that the projection returns
-// no row for.
-const NotProjected = "not projected"
+// The errors of a projection.
+var (
+	// ErrEventData is found in a Lease.ProjectErr that the data of some event caused: a
+	// division by zero, a text that is not a number. The database did not say which event.
+	ErrEventData = errors.New("projection failed on event data")
+	// ErrDatabaseUnavailable is found in a Lease.ProjectErr that no event caused.
+	ErrDatabaseUnavailable = errors.New("database unavailable")
+	// ErrNotProjected is the error of an event for which the projection returns no row. Its
+	// text is the dead letter's.
+	ErrNotProjected = errors.New("not projected")
+)
