@@ -21,8 +21,8 @@ var customCases = []testCase{
 // joined projects only events that have a parent.
 const joined = `
 SELECT e.{id} AS id, p.name AS topic, e.key AS key, e.payload AS payload, e.headers AS headers
-FROM {table} e JOIN parents p ON p.id = e.parent_id
-WHERE e.group_id = {group} ORDER BY e.id DESC`
+FROM {events} e JOIN parents p ON p.id = e.parent_id
+ORDER BY e.id DESC`
 
 // insertWithParents commits events, each with a parent of the event's id and named as the
 // event's topic.

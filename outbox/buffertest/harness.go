@@ -44,7 +44,7 @@ type Options struct {
 	Claim buffer.ClaimMode
 	// Project is the projection of a custom table, in SQL that every database understands.
 	// {table} stands for the buffer's table, {group} for the parameter, {id} for the
-	// key's column, and {other} for a key that no event has. "": it returns
+	// key's column, and {other} for a key that no event has; {events} is the relay's own. "": it returns
 	// the table's columns unchanged.
 	Project string
 }
