@@ -64,22 +64,31 @@ func (p *relay) kill() error {
 	if err := p.signal(syscall.SIGKILL); err != nil {
 		return err
 	}
-	_, err := p.process.wait(20 * time.Second)
+	_, err := p.process.wait(endTimeout)
 	p.process = nil
 	return err
 }
 
+// endTimeout is generous: shutdown_timeout is 2 s, and then the relay waits up to 5 s for blocked
+// work, but the machine may be busy.
+const endTimeout = 2 * time.Minute
+
 // end ends the process with SIGTERM and returns its exit status. A process that does
 // not end is killed, and its log shows where it hung.
 func (p *relay) end() (status int, err error) {
+	// Before the first line of its log the process does not handle signals yet.
+	for began := time.Now(); !bytes.Contains(p.said(), []byte("level=")) && time.Since(began) < endTimeout; {
+		if _, err := p.process.wait(50 * time.Millisecond); err == nil {
+			break
+		}
+	}
 	if err := p.signal(syscall.SIGTERM); err != nil {
 		return 0, err
 	}
-	// shutdown_timeout is 2 s; then the relay waits up to 5 s for blocked work.
-	status, err = p.process.wait(20 * time.Second)
+	status, err = p.process.wait(endTimeout)
 	if err != nil {
 		hangs := p.signal(syscall.SIGQUIT) // its log says where
-		_, late := p.process.wait(5 * time.Second)
+		_, late := p.process.wait(endTimeout)
 		return 0, errors.Join(err, hangs, late, p.kill())
 	}
 	p.process = nil

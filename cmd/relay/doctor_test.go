@@ -59,7 +59,7 @@ func TestDoctorFindsNothing(t *testing.T) {
 	if strings.Contains(r.stdout, "FAIL") || strings.Contains(r.stdout, "\x1b") {
 		t.Errorf("stdout is %s", r.stdout)
 	}
-	if d := doctorJSON(t, path, 0); d.Problems != 0 || d.find("orders", "fine", "sink") == "" {
+	if d := doctorJSON(t, path, 0); d.Problems != 0 || d.find("orders", "ok", "sink") == "" {
 		t.Errorf("it says %+v", d)
 	}
 }
@@ -79,15 +79,15 @@ func TestDoctorFindsProblems(t *testing.T) {
 		"  - {name: away, source: {url: '"+unreachable+"'}, sink: {url: 'redis://:s3cret@127.0.0.1:1'}}\n")
 	d := doctorJSON(t, path, 1)
 	for _, want := range []struct{ pipeline, level, about, says string }{
-		{"orders", "fine", "tables", ""},
+		{"orders", "ok", "tables", ""},
 		{"orders", "warning", "indexes", "> DROP INDEX public.by_topic"},
-		{"orders", "fine", "sink", "is reachable"},
-		{"orders", "problem", "dead_letter.hook", "connection refused"},
-		{"bare", "problem", "tables", "table outbox_events does not exist"},
-		{"bare", "problem", "tables", "> relay migrate -c relay.yaml"},
-		{"bare", "fine", "sink", "stdout:"},
-		{"away", "problem", "server", "cannot reach PostgreSQL at 127.0.0.1:1"},
-		{"away", "problem", "sink", "> start it"},
+		{"orders", "ok", "sink", "is reachable"},
+		{"orders", "error", "dead_letter.hook", "connection refused"},
+		{"bare", "error", "tables", "table outbox_events does not exist"},
+		{"bare", "error", "tables", "> relay migrate -c relay.yaml"},
+		{"bare", "ok", "sink", "stdout:"},
+		{"away", "error", "server", "cannot reach PostgreSQL at 127.0.0.1:1"},
+		{"away", "error", "sink", "> start it"},
 	} {
 		if got := d.find(want.pipeline, want.level, want.about); got == "" || !strings.Contains(got, want.says) {
 			t.Errorf("of %s, %s (%s) it says %q, %q was expected", want.pipeline, want.about, want.level, got, want.says)
@@ -123,7 +123,7 @@ func TestDoctorWarns(t *testing.T) {
 	if text := got.find("orders", "warning", "sink"); !strings.Contains(text, "10s") || !strings.Contains(text, "1m30s") || !strings.Contains(text, "nats stream edit ORDERS") {
 		t.Errorf("it says %+v", got)
 	}
-	if text := got.find("orders", "fine", "sink"); !strings.Contains(text, "nats stream edit ORDERS --allow-fast") {
+	if text := got.find("orders", "ok", "sink"); !strings.Contains(text, "nats stream edit ORDERS --allow-fast") {
 		t.Errorf("it says %+v", got)
 	}
 }
@@ -141,7 +141,7 @@ func TestDoctorOfAPoorRole(t *testing.T) {
 	defer db.exec("DROP ROLE " + role)
 	u.User = url.UserPassword(role, "s3cret")
 	d := doctorJSON(t, write(t, onePipeline("orders", u.String(), "stdout:")), 1)
-	if got := d.find("orders", "problem", "tables"); !strings.Contains(got, "> GRANT SELECT, INSERT, UPDATE, DELETE ON public.outbox_events TO") {
+	if got := d.find("orders", "error", "tables"); !strings.Contains(got, "> GRANT SELECT, INSERT, UPDATE, DELETE ON public.outbox_events TO") {
 		t.Errorf("it says %+v", d)
 	}
 }

@@ -75,7 +75,7 @@ func TestStatus_ShowsVacuumBlocker(t *testing.T) {
 		t.Fatal(err)
 	}
 	const text = `a transaction is open for 2h0m0s (pid 7, user bob, application "<b>report", database app, idle in transaction, ` +
-		`its last query began 1h0m0s ago), 1234 transactions behind: no dead row younger than it goes away`
+		`its last query began 1h0m0s ago), 1234 transactions behind: vacuum keeps all younger dead rows`
 	if diff := cmp.Diff(map[string]any{
 		"kind": "transaction", "pid": 7.0, "application": "<b>report", "user": "bob", "database": "app", "state": "idle in transaction",
 		"age_seconds": 7200.0, "query_age_seconds": 3600.0, "behind": 1234.0, "text": text,

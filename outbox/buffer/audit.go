@@ -1,27 +1,26 @@
 package buffer
 
-// Audit says where every event of a buffer is, by one snapshot of the database,
-// and whether ledger and buffer agree.
+// Audit is where every event of a buffer is, in one snapshot of the database.
 type Audit struct {
-	// Unclaimed events; no batch has them.
+	// Unclaimed events are in no batch.
 	Unclaimed int64
-	// Leased, Waiting and Delivered batches, and the events there are of them. Delivered
-	// ones were delivered, in whole or in part, and wait for their delete.
+	// Leased, Waiting and Delivered batches, with their events. Delivered batches were
+	// delivered, in whole or in part, and wait for their delete.
 	Leased, Waiting, Delivered Count
-	// DeliveredEvents events of marked batches are still to be deleted.
+	// DeliveredEvents are the events of Delivered batches that are still to be deleted.
 	DeliveredEvents int64
-	// ListDead counts the pipeline's dead letters.
+	// Dead are the pipeline's dead letters.
 	Dead DeadCount
 
-	// Orphaned carry a group_id that has no ledger row.
+	// Orphaned events carry a group_id that has no ledger row.
 	Orphaned Count
-	// EmptyBatches ledger rows have no events.
+	// EmptyBatches are ledger rows without events.
 	EmptyBatches int64
-	// Miscounted ledger rows have some, but not as many as they say.
+	// Miscounted are ledger rows with another number of events than they say.
 	Miscounted int64
 }
 
-// Agrees tells whether ledger and buffer agree.
+// Agrees reports whether ledger and buffer agree.
 func (a *Audit) Agrees() bool {
 	return a.Orphaned.Batches == 0 && a.EmptyBatches == 0 && a.Miscounted == 0
 }
@@ -29,23 +28,23 @@ func (a *Audit) Agrees() bool {
 // Count counts batches and their events.
 type Count struct{ Batches, Events int64 }
 
-// Repair is what was mended.
+// Repair is what Auditor.Repair fixed.
 type Repair struct {
 	// Adopted orphans have a ledger row again and are due.
 	Adopted Count
-	// Removed hollow ledger rows, Corrected uneven ones. Those that somebody
-	// holds a lease on are left alone.
+	// Removed counts the empty ledger rows, Corrected the miscounted ones. Rows with a lease
+	// are left alone.
 	Removed, Corrected int64
 }
 
-// Finding is one thing that `relay doctor` looked at.
+// Finding is one result of `relay doctor`.
 type Finding struct {
 	Level Level
-	// Subject is what was looked at, in a word or two: "claim plan".
+	// Subject is a word or two: "claim plan".
 	Subject string
-	// Text is what was seen.
+	// Text is what was found.
 	Text string
-	// Fix is the statement or command that mends it, "" where Level is LevelOK.
+	// Fix is a statement or command; "" if Level is LevelOK.
 	Fix string
 }
 
@@ -62,11 +61,11 @@ const (
 func (l Level) String() string {
 	switch l {
 	case LevelOK:
-		return "fine"
+		return "ok"
 	case LevelWarning:
 		return "warning"
 	case LevelError:
-		return "problem"
+		return "error"
 	}
 	return "unknown"
 }

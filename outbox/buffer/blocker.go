@@ -6,49 +6,47 @@ import (
 	"time"
 )
 
-// VacuumBlocker holds back what vacuum may take away: dead rows that were deleted since its
-// snapshot stay, in every table of its database, and whoever reads has to walk over
-// them. A VacuumBlocker is one of three kinds, which [BlockerKind] lists.
+// VacuumBlocker keeps vacuum from removing dead rows: those that were deleted since its snapshot
+// stay, in every table of its database, and queries have to walk over them.
 type VacuumBlocker struct {
 	Kind BlockerKind
 	// Name is a prepared transaction's gid or a replication slot's name; "" for a
 	// transaction.
 	Name string
-	// PID is the server process that has it: of a transaction always, of a slot while
-	// somebody reads it; 0 for none.
+	// PID is the server process of a transaction, or of a slot that is read; otherwise 0.
 	PID int
-	// Database, User and Application are whose it is, as far as the server says:
-	// "" where it does not, or where this role may not see it.
+	// Database, User and Application are those of the session; "" if unknown, or if this role
+	// may not see them.
 	Database, User, Application string
-	// Elsewhere: Database is another one of the same server. Each new snapshot
-	// reaches back to what is being written there.
+	// Elsewhere: Database is another one of the same server. Each new snapshot includes what
+	// is being written there.
 	Elsewhere bool
-	// State is what the session says of itself ("idle in transaction"), "" for
-	// a prepared transaction; "active" or "inactive" for a slot.
+	// State is the session's ("idle in transaction"), "" for a prepared transaction; "active"
+	// or "inactive" for a slot.
 	State string
-	// Backend is the kind of the server process, "client backend" or another; "" where
-	// this role may not see it.
+	// Backend is the kind of the server process, such as "client backend"; "" if this role may
+	// not see it.
 	Backend string
 	// Superuser: User is one.
 	Superuser bool
-	// Own: it is a relay's, of this process or another, by its application_name.
+	// Own: it is a session of a relay, of this process or another, by its application_name.
 	Own bool
 	// StartedAt is when the session began, BeganAt when its transaction did, by the
-	// database's clock; zero where that is not known. They tell a session from a later
-	// one with the same PID.
+	// database's clock; zero if unknown. They identify a session among others with the same
+	// PID.
 	StartedAt, BeganAt time.Time
-	// Age is how long ago it began, by the database's clock; 0 when that is not
-	// known, as of most slots.
+	// Age is the time since it began, by the database's clock; 0 if unknown, as for most
+	// slots.
 	Age time.Duration
-	// AtLeast: Age is how long somebody saw it hold; it may be older.
+	// AtLeast: Age is the time since it was first observed; it may be older.
 	AtLeast bool
-	// QueryAge is how long ago its last query began; 0 when that is not known.
+	// QueryAge is the time since its last query began; 0 if unknown.
 	QueryAge time.Duration
 	// Behind is how many transactions of the server began since its snapshot.
 	Behind int64
 	// Horizon is the transaction id that it holds; 0 for a slot that keeps WAL only.
 	Horizon int64
-	// Catalogs: of dead rows it keeps only the system catalogs'.
+	// Catalogs: it keeps dead rows of system catalogs only.
 	Catalogs bool
 	// WAL is how many bytes of it a slot keeps.
 	WAL int64
@@ -64,24 +62,24 @@ const (
 	BlockedBySlot        BlockerKind = "replication slot"
 )
 
-// BlockerKinds lists them.
+// BlockerKinds returns all kinds.
 func BlockerKinds() []BlockerKind {
 	return []BlockerKind{BlockedByTransaction, BlockedByPrepared, BlockedBySlot}
 }
 
-// SupervisorPolicy says which holders are worth a word, and which are ended.
+// SupervisorPolicy decides which vacuum blockers are logged, and which are terminated.
 type SupervisorPolicy struct {
-	// WarnAfter is the age from which on they are worth a word; 5 minutes when 0.
+	// WarnAfter is the age from which a blocker is logged; 5 minutes when 0.
 	WarnAfter time.Duration
-	// TerminateAfter is the age from which on a transaction's session is ended, longer
-	// than WarnAfter; 0: never.
+	// TerminateAfter is the age from which a transaction's session is terminated, longer than
+	// WarnAfter; 0: never.
 	TerminateAfter time.Duration
-	// Users and Applications are whose sessions may be ended, nil: anybody's who is
-	// no superuser. A superuser's only when Users names it.
+	// Users and Applications are those whose sessions may be terminated; nil: any but a
+	// superuser's. A superuser's session is terminated only if Users names it.
 	Users, Applications []string
 }
 
-// WithDefaults fills in what is 0.
+// WithDefaults sets the defaults of fields that are 0.
 func (w SupervisorPolicy) WithDefaults() SupervisorPolicy {
 	if w.WarnAfter == 0 {
 		w.WarnAfter = 5 * time.Minute
@@ -89,20 +87,19 @@ func (w SupervisorPolicy) WithDefaults() SupervisorPolicy {
 	return w
 }
 
-// farBehind is how many transactions there have to be since a holder's snapshot for it
-// to be worth a word though nobody knows how old it is.
+// farBehind is how many transactions behind a blocker of unknown age counts as old.
 const farBehind = 100_000
 
-// Beyond tells whether it is as old as that. One whose age is not known is so when it is
-// a slot that nobody reads, or far behind.
+// Beyond reports whether it is as old as age. If its age is unknown, it is if it is an inactive slot
+// or far behind.
 func (h *VacuumBlocker) Beyond(age time.Duration) bool {
 	return h.Age >= age || h.Age == 0 && (h.Unread() || h.Behind >= farBehind)
 }
 
-// Unread tells whether it is a slot that nobody reads.
+// Unread reports whether it is a replication slot without a reader.
 func (h *VacuumBlocker) Unread() bool { return h.Kind == BlockedBySlot && h.State == "inactive" }
 
-// String says in a line what it is, whose, and what it keeps.
+// String returns one line: the blocker, its session, and the rows or WAL that it keeps.
 func (h *VacuumBlocker) String() string {
 	var facts []string
 	add := func(format, value string) {
@@ -123,15 +120,15 @@ func (h *VacuumBlocker) String() string {
 	if h.QueryAge > 0 {
 		facts = append(facts, "its last query began "+roughly(h.QueryAge)+" ago")
 	}
-	text := h.what() + " (" + strings.Join(facts, ", ") + ")"
+	text := h.subject() + " (" + strings.Join(facts, ", ") + ")"
 	if h.Behind > 0 {
 		text += fmt.Sprintf(", %d transactions behind", h.Behind)
 	}
 	return text + ": " + h.keeps()
 }
 
-// what is it, and how old.
-func (h *VacuumBlocker) what() string {
+// subject returns the blocker and its age.
+func (h *VacuumBlocker) subject() string {
 	var age string
 	switch {
 	case h.AtLeast:
@@ -139,13 +136,13 @@ func (h *VacuumBlocker) what() string {
 	case h.Age > 0:
 		age = " for " + roughly(h.Age)
 	case h.Kind == BlockedByTransaction:
-		age = " since a time that this role may not see"
+		age = " (this role may not see since when)"
 	}
 	switch {
 	case h.Kind == BlockedByPrepared:
 		return fmt.Sprintf("the transaction prepared as %q is open%s", h.Name, age)
 	case h.Unread():
-		return fmt.Sprintf("nobody reads the replication slot %q%s", h.Name, age)
+		return fmt.Sprintf("the replication slot %q has no reader%s", h.Name, age)
 	case h.Kind == BlockedBySlot:
 		return fmt.Sprintf("the replication slot %q has not moved%s", h.Name, age)
 	}
@@ -156,22 +153,22 @@ func (h *VacuumBlocker) keeps() string {
 	var keeps string
 	switch {
 	case h.Catalogs:
-		keeps = "no dead row of the system catalogs younger than it goes away"
+		keeps = "vacuum keeps the younger dead rows of the system catalogs"
 	case h.Horizon != 0:
-		keeps = "no dead row younger than it goes away"
+		keeps = "vacuum keeps all younger dead rows"
 	}
 	if h.WAL == 0 && keeps != "" {
 		return keeps
 	}
 	const mega = 1 << 20
-	wal := fmt.Sprintf("it keeps %d MB of WAL, and more until the disk is full", h.WAL/mega)
+	wal := fmt.Sprintf("it keeps %d MB of WAL, which grows until the disk is full", h.WAL/mega)
 	if keeps == "" {
 		return wal
 	}
 	return keeps + ", and " + wal
 }
 
-// roughly rounds for people.
+// roughly rounds a duration for a message.
 func roughly(d time.Duration) string {
 	if d < time.Second {
 		return d.Round(time.Millisecond).String()

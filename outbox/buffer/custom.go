@@ -2,18 +2,18 @@ package buffer
 
 import "errors"
 
-// CustomTable says how events are found in a buffer table that the application owns, and
-// what is sent of them. The zero value means the relay's own table.
+// CustomTable describes a buffer table that the application owns. The zero value means the
+// relay's own table.
 type CustomTable struct {
-	// ID is the primary key's column, an integer that grows, or a uuid.
+	// ID is the primary key's column, an integer that grows or a uuid.
 	ID string
-	// Cursor is a column that grows, an integer, unique and not null, beside a primary
-	// key that does not; "" where the primary key does, or nothing.
+	// Cursor is an integer column that grows, unique and not null, for a primary key that does
+	// not grow; "" if the primary key grows, or no column does.
 	Cursor string
-	// Project is the SELECT that says what to send. It is run for each batch, with the
-	// batch's group_id as its only parameter, and returns one row an event: columns id
-	// (the primary key) and payload, and, where it likes, topic, key, headers and
-	// created_at. Without a topic it is the table's name.
+	// Project is the SELECT that returns what to send of a batch: one row an event, with
+	// columns id (the primary key) and payload, and optionally topic, key, headers and
+	// created_at. Its only parameter is the batch's group_id. The default topic is the
+	// table's name.
 	Project string
 }
 

@@ -2,15 +2,15 @@ package buffer
 
 import "errors"
 
-// The states a buffer answers with. Compare with errors.Is.
+// The states of a buffer; compare with errors.Is.
 var (
-	// ErrLeaseLost: the batch has another owner by now (or is gone). Whoever
-	// gets this has changed nothing and drops the batch.
+	// ErrLeaseLost: the batch has another owner, or is gone. Nothing was changed; the caller
+	// drops the batch.
 	ErrLeaseLost = errors.New("lease lost")
-	// ErrLocked: events that were delivered are locked by another transaction
-	// just now; the batch stays marked and its delete is tried again.
+	// ErrLocked: another transaction has locked delivered events. The batch stays delivered,
+	// and its delete is retried.
 	ErrLocked = errors.New("events are locked by another transaction")
-	// ErrNotReady: a table, a column or a privilege is missing. The message
-	// names it and the command that mends it.
+	// ErrNotReady: a table, a column or a privilege is missing. The message names it and the
+	// fix.
 	ErrNotReady = errors.New("buffer is not ready")
 )

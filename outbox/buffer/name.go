@@ -2,10 +2,10 @@ package buffer
 
 import "strings"
 
-// SplitTable parts the name of a table as people write it: "table" or "schema.table",
-// each part as it is, upper and lower case kept, or in SQL's double quotes, in which
-// two stand for one. schema is "" when none is given. ok is false where a quote has no
-// end, or something other than a dot comes after it.
+// SplitTable splits the name of a table as people write it: "table" or "schema.table",
+// each part as it is, case preserved, or in SQL's double quotes, in which two stand for one.
+// schema is "" if none is given. ok is false if a quote is not closed, or is followed by
+// something other than a dot.
 func SplitTable(name string) (schema, table string, ok bool) {
 	first, rest, ok := unquoted(name)
 	if !ok {
@@ -24,10 +24,10 @@ func SplitTable(name string) (schema, table string, ok bool) {
 	return first, table, true
 }
 
-// QuoteName is one part of a table's name, or a column's, as SQL and SplitTable read it.
+// QuoteName quotes one part of a name for SQL and SplitTable.
 func QuoteName(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
 
-// unquoted is the first part of a name, and the rest from its dot on.
+// unquoted returns the first part of a name, and the rest from its dot on.
 func unquoted(name string) (part, rest string, ok bool) {
 	if !strings.HasPrefix(name, `"`) {
 		if i := strings.IndexByte(name, '.'); i >= 0 {

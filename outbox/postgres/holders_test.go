@@ -403,7 +403,7 @@ func TestDiagnose_Blockers(t *testing.T) {
 	p.exec("BEGIN; INSERT INTO outbox_events (topic, payload) VALUES ('t', '{}'); PREPARE TRANSACTION 'half''done'")
 	mend(`the transaction prepared as "half'done" is open for `, "ROLLBACK PREPARED 'half''done'")
 	p.exec("SELECT pg_create_logical_replication_slot('forgotten', 'pgoutput')")
-	mend(`nobody reads the replication slot "forgotten"`, "SELECT pg_drop_replication_slot('forgotten')")
+	mend(`the replication slot "forgotten" has no reader`, "SELECT pg_drop_replication_slot('forgotten')")
 
 	own := session(t, p.url, "relay", repeatable, "SELECT 1")
 	session(t, far, "shop", "BEGIN", "CREATE TABLE t ()", "PREPARE TRANSACTION 'far'")
