@@ -5,7 +5,7 @@ var mutants = []mutant{
 	// Leases.
 	{
 		name: "the fence is left out",
-		file: "outbox/postgres/fence.go",
+		file: "outbox/postgres/internal/ledger/settle.go",
 		old:  "DELETE FROM outbox_batches\nWHERE buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint AND state <> 'waiting'",
 		new:  "DELETE FROM outbox_batches\nWHERE buffer = $1 AND group_id = $2::uuid AND $3::bigint > 0 AND state <> 'waiting'",
 		pkg:  "./outbox/postgres", test: "TestBuffer/lease",
@@ -19,8 +19,8 @@ var mutants = []mutant{
 	},
 	{
 		name: "the origins are left out",
-		file: "outbox/postgres/settle.go",
-		old:  "origins := append(append(make([]uuid.UUID, 0, len(s.batch.Origins)+1), s.batch.Origins...), s.batch.GroupID)",
+		file: "outbox/postgres/internal/ledger/settle.go",
+		old:  "origins := append(append(make([]uuid.UUID, 0, len(s.Batch.Origins)+1), s.Batch.Origins...), s.Batch.GroupID)",
 		new:  "origins := []uuid.UUID{}",
 		pkg:  "./pipeline", test: "TestProtocol/postgres",
 	},
@@ -42,9 +42,9 @@ var mutants = []mutant{
 	// Settle.
 	{
 		name: "the settle deletes the group after a partial delivery",
-		file: "outbox/postgres/settle.go",
-		old:  "	var work []pg.Step\n	for _, d := range o.Dead {",
-		new:  "	work := s.deletes(deleteSQL, deleteSQL, s.batch.IDs(), nil)\n	for _, d := range o.Dead {",
+		file: "outbox/postgres/internal/ledger/events.go",
+		old:  "	var steps []pg.Step\n	for _, d := range o.Dead {",
+		new:  "	steps := s.deleteSteps(deleteSQL, deleteSQL, s.Batch.IDs(), nil)\n	for _, d := range o.Dead {",
 		pkg:  "./outbox/postgres", test: "TestBuffer/settle",
 	},
 	{
@@ -77,9 +77,9 @@ var mutants = []mutant{
 	},
 	{
 		name: "buried events go to the archive",
-		file: "outbox/postgres/settle.go",
-		old:  "	deleting(plainSQL, dead)\n",
-		new:  "	deleting(archiveSQL, dead)\n",
+		file: "outbox/postgres/internal/ledger/events.go",
+		old:  "	add(plainSQL, dead)\n",
+		new:  "	add(archivedSQL, dead)\n",
 		pkg:  "./outbox/postgres", test: "TestBuffer/archive",
 	},
 
@@ -160,7 +160,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a range is deleted from its first id to its last",
-		file: "outbox/postgres/settle.go",
+		file: "outbox/postgres/internal/ledger/events.go",
 		old:  "AND id <@ $4::int8multirange\n  AND (group_id = $1::uuid OR (SELECT current_setting('relay.by_range') = '1'))`",
 		new:  "AND $4::int8multirange IS NOT NULL\n  AND (group_id = $1::uuid OR (SELECT current_setting('relay.by_range') = '1'))`",
 		pkg:  "./outbox/postgres", test: "TestBufferRange/range",
@@ -175,7 +175,7 @@ var mutants = []mutant{
 	{
 		name: "range claims are not serialised",
 		file: "outbox/postgres/claim_range.go",
-		old:  "pg.Step{Prepare: true, SQL: claimLockSQL, Args: []string{t.buffer}},",
+		old:  "pg.Step{Prepare: true, SQL: claimLockSQL, Args: []string{t.Buffer}},",
 		new:  "pg.Step{Prepare: true, SQL: claimLockSQL, Args: []string{buffer.NewGroupID().String()}},",
 		pkg:  "./outbox/postgres", test: "TestBufferRange/claim",
 	},
@@ -197,7 +197,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "parts that share a key overtake each other",
-		file: "outbox/postgres/takeover_order.go",
+		file: "outbox/postgres/internal/ledger/takeover.go",
 		old:  "s.first_id < d.first_id AND s.lanes && d.lanes",
 		new:  "s.first_id < d.first_id AND false",
 		pkg:  "./pipeline", test: "TestOrderProtocol/postgres",

@@ -29,7 +29,7 @@ func (b *Buffer) TakeToken(ctx context.Context, name string, requests int, per t
 	if err != nil {
 		return 0, b.explain(ctx, doing, err)
 	}
-	rates := strings.TrimSuffix(t.sql("outbox_buffers"), "outbox_buffers") + "outbox_rates"
+	rates := strings.TrimSuffix(t.SQL("outbox_buffers"), "outbox_buffers") + "outbox_rates"
 	sql := strings.ReplaceAll(takeTokenSQL, "outbox_rates", rates)
 	n := time.Duration(requests) * time.Microsecond
 	every := max(1, (per+n-1)/n) * time.Microsecond // rounded up: no more than that many

@@ -56,12 +56,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/outcomes"
 	"github.com/outboxrelay/relay/outbox/internal/scanwindow"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/backlog"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/watermark"
 )
@@ -132,7 +134,9 @@ func (c Config) validate() error {
 // Buffer is a buffer table on PostgreSQL 14 or later. Its methods are described
 // by buffertest.Buffer; all are safe for concurrent use.
 type Buffer struct {
-	ledger
+	*ledger.Ledger
+	*backlog.Backlog
+	base       *ledger.Base
 	config     Config
 	db         *pg.DB
 	watermarks *watermark.Watermarks
@@ -158,7 +162,18 @@ func Open(c Config) (*Buffer, error) {
 		return nil, fmt.Errorf("postgres buffer: %w", err)
 	}
 	b := &Buffer{config: c, db: db, watermarks: watermark.New(c.Ordered), stamping: make(chan struct{}, stampAtOnce)}
-	b.ledger = ledger{b: b, dueAfter: b.watermarks.DueAfter}
+	b.base = &ledger.Base{
+		DB: db, Pipeline: c.Pipeline, Owner: c.Owner, Ordered: c.Ordered, Explain: b.explain,
+		Ready: func(ctx context.Context) (*ledger.Tables, error) {
+			t, err := b.ready(ctx)
+			if err != nil {
+				return nil, err
+			}
+			return &t.Tables, nil
+		},
+	}
+	b.Backlog = backlog.New(b.base, b.watermarks)
+	b.Ledger = ledger.New(b.base, "", b.watermarks.DueAfter)
 	return b, nil
 }
 
@@ -168,32 +183,14 @@ func (b *Buffer) Close() error {
 	return nil
 }
 
-// table is what Check finds out about the buffer once: where things are and how
-// the payload is kept.
+// table is what Check finds out about the buffer.
 type table struct {
-	// buffer is "schema.table", as the ledger knows it.
-	buffer string
-	// events is the quoted name of the buffer table.
-	events string
-	// sequence hands out the ids; a name that regclass reads.
-	sequence   string
-	payloadOID uint32
-	// letterOID is how the dead letters keep a payload.
-	letterOID uint32
-	// own is nil where the table is the relay's.
+	ledger.Tables
+	// own is nil if the table is the relay's.
 	own *own
-	// archive tells whether delivered events are copied there.
-	archive bool
 	// rangeIneligible is why range claims do not suit it; "" if they do.
 	rangeIneligible string
-	// lockTimeout is shorter than the server's deadlock_timeout, so that in a
-	// deadlock with the application it is the relay that gives way.
-	lockTimeout time.Duration
-	names       *strings.Replacer
 }
-
-// sql fills the real names into a statement written with the default ones.
-func (t *table) sql(statement string) string { return t.names.Replace(statement) }
 
 // ready returns the table, looking at the database the first time.
 func (b *Buffer) ready(ctx context.Context) (*table, error) {
@@ -204,4 +201,33 @@ func (b *Buffer) ready(ctx context.Context) (*table, error) {
 		return nil, err
 	}
 	return b.table.Load(), nil
+}
+
+// TakeOver implements buffer.Buffer.
+func (b *Buffer) TakeOver(ctx context.Context, lease time.Duration) (*buffer.Lease, error) {
+	t, err := b.ready(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if t.own != nil {
+		return b.takeOverOwn(ctx, t, lease)
+	}
+	return ledger.TakeOverEvents(ctx, b.Ledger, &t.Tables, lease)
+}
+
+// Settle implements buffer.Buffer.
+func (b *Buffer) Settle(ctx context.Context, batch *buffer.Lease, results []buffer.Outcome) error {
+	t, err := b.ready(ctx)
+	if err != nil {
+		return err
+	}
+	set, err := outcomes.Group(batch, results)
+	if err != nil {
+		return err
+	}
+	s := &ledger.Settlement{Ledger: b.Ledger, Tables: &t.Tables, Batch: batch}
+	if t.own != nil {
+		return s.Run(ctx, &set, b.settleOwn(s, t, &set))
+	}
+	return s.Run(ctx, &set, s.EventSteps(&set))
 }

@@ -8,8 +8,10 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/internal/claimmode"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/backlog"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/catalog"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/migrate"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -154,19 +156,21 @@ func (b *Buffer) Check(ctx context.Context) error {
 		"outbox_dead_letters", others[1].Quoted, "outbox_buffers", others[2].Quoted,
 		"outbox_archive", archive,
 	}
-	t := &table{
-		buffer:   events.Schema + "." + events.Name,
-		events:   events.Quoted,
-		sequence: events.Sequence, payloadOID: events.PayloadOID, letterOID: others[1].PayloadOID,
-		archive:     archive != "",
-		lockTimeout: max(time.Millisecond, min(events.DeadlockTimeout/2, time.Second)),
-		names:       strings.NewReplacer(names...),
-	}
+	t := &table{Tables: ledger.Tables{
+		Buffer:   events.Schema + "." + events.Name,
+		Events:   events.Quoted,
+		Sequence: events.Sequence, PayloadOID: events.PayloadOID, DeadPayloadOID: others[1].PayloadOID,
+		Archive:     archive != "",
+		LockTimeout: max(time.Millisecond, min(events.DeadlockTimeout/2, time.Second)),
+		Names:       strings.NewReplacer(names...),
+	}}
+	t.Statements = backlog.Statements(t.Names)
 	b.db.ServerRunsLinux(events.ServerIsLinux)
 	if b.config.Own.Is() {
 		t.own = mine.own(b.config.Own)
-		t.sequence = cmp.Or(t.own.number.sequence, pg.Null)
-		t.names = strings.NewReplacer(append(t.own.words(events.Quoted, strings.TrimSuffix(others[0].Quoted, "outbox_batches")+"outbox_numbers", t.letterOID), names...)...)
+		t.Sequence = cmp.Or(t.own.number.sequence, pg.Null)
+		t.Names = strings.NewReplacer(append(t.own.words(events.Quoted, strings.TrimSuffix(others[0].Quoted, "outbox_batches")+"outbox_numbers", t.DeadPayloadOID), names...)...)
+		t.Statements = t.own.statements(events.Quoted, &t.Tables, names[2:])
 		t.own.project, t.own.uses = b.projectOf(t)
 		return b.register(ctx, t)
 	}
@@ -182,7 +186,7 @@ func (b *Buffer) register(ctx context.Context, t *table) error {
 		claim string
 		floor int64
 	)
-	err := b.db.Transact(ctx, b.db.WriteTx(b.db.StatementTimeout), pg.Step{SQL: t.sql(bufferRowSQL), Args: []string{t.buffer, b.preferredMode(t)}, Row: func(v [][]byte) error {
+	err := b.db.Transact(ctx, b.db.WriteTx(b.db.StatementTimeout), pg.Step{SQL: t.SQL(bufferRowSQL), Args: []string{t.Buffer, b.preferredMode(t)}, Row: func(v [][]byte) error {
 		claim, floor = string(v[0]), pg.ReadInt8(v[1])
 		return nil
 	}})

@@ -45,7 +45,7 @@ func (b *Buffer) rangeIneligible(ctx context.Context, t *table) (string, error) 
 		there, grows, cycles, defaults, readable bool
 		lastValue, beyond, subscribed            int64
 	)
-	err := b.db.RoundTrip(ctx, []pg.Step{pg.ReadTx(b.db.StatementTimeout), {SQL: idsSQL, Args: []string{t.sequence, t.events}, Row: func(v [][]byte) error {
+	err := b.db.RoundTrip(ctx, []pg.Step{pg.ReadTx(b.db.StatementTimeout), {SQL: idsSQL, Args: []string{t.Sequence, t.Events}, Row: func(v [][]byte) error {
 		there, grows, cycles, defaults = true, pg.ReadBool(v[0]), pg.ReadBool(v[1]), pg.ReadBool(v[2])
 		lastValue, readable = pg.ReadInt8(v[3]), pg.ReadBool(v[4])
 		return nil
@@ -55,10 +55,10 @@ func (b *Buffer) rangeIneligible(ctx context.Context, t *table) (string, error) 
 	}
 	steps := []pg.Step{
 		pg.ReadTx(b.db.StatementTimeout, pg.PlanByPrimaryKey...),
-		{SQL: t.sql(idsBeyondSQL), Args: []string{pg.Int(lastValue + manualIDMargin)}, Affected: &beyond},
+		{SQL: t.SQL(idsBeyondSQL), Args: []string{pg.Int(lastValue + manualIDMargin)}, Affected: &beyond},
 	}
 	if readable {
-		steps = append(steps, pg.Step{SQL: subscribedSQL, Args: []string{t.events}, Affected: &subscribed})
+		steps = append(steps, pg.Step{SQL: subscribedSQL, Args: []string{t.Events}, Affected: &subscribed})
 	}
 	if err := b.db.Transact(ctx, steps...); err != nil {
 		return "", err
@@ -66,16 +66,16 @@ func (b *Buffer) rangeIneligible(ctx context.Context, t *table) (string, error) 
 	switch {
 	case !there || !defaults:
 		return fmt.Sprintf("column id of table %s does not take its ids from sequence %s by itself: ALTER TABLE %s ALTER id SET DEFAULT nextval('%s')",
-			t.events, t.sequence, t.events, t.sequence), nil
+			t.Events, t.Sequence, t.Events, t.Sequence), nil
 	case !grows:
-		return fmt.Sprintf("sequence %s counts down: ALTER SEQUENCE %s INCREMENT BY 1 MAXVALUE 9223372036854775807", t.sequence, t.sequence), nil
+		return fmt.Sprintf("sequence %s counts down: ALTER SEQUENCE %s INCREMENT BY 1 MAXVALUE 9223372036854775807", t.Sequence, t.Sequence), nil
 	case cycles:
-		return fmt.Sprintf("sequence %s begins again at its end: ALTER SEQUENCE %s NO CYCLE", t.sequence, t.sequence), nil
+		return fmt.Sprintf("sequence %s begins again at its end: ALTER SEQUENCE %s NO CYCLE", t.Sequence, t.Sequence), nil
 	case subscribed > 0:
-		return fmt.Sprintf("table %s is filled by a subscription, with the ids of another server: run the relay where they are inserted", t.events), nil
+		return fmt.Sprintf("table %s is filled by a subscription, with the ids of another server: run the relay where they are inserted", t.Events), nil
 	case beyond > 0:
 		return fmt.Sprintf("table %s has ids far beyond its sequence's last value %d, which somebody else has given: leave them to sequence %s, and SELECT setval('%s', max(id)) FROM %s",
-			t.events, lastValue, t.sequence, t.sequence, t.events), nil
+			t.Events, lastValue, t.Sequence, t.Sequence, t.Events), nil
 	}
 	return "", nil
 }

@@ -85,7 +85,7 @@ func (b *Buffer) claimWithin(ctx context.Context, t *table, limit int, lease tim
 ) {
 	var (
 		groupID            = buffer.NewGroupID()
-		rows               = pg.EventDecoder{PayloadOID: t.payloadOID}
+		rows               = pg.EventDecoder{PayloadOID: t.PayloadOID}
 		clock              time.Time
 		mode               string
 		lastValue          int64
@@ -96,17 +96,17 @@ func (b *Buffer) claimWithin(ctx context.Context, t *table, limit int, lease tim
 	rows.Reserve(limit)
 	err = b.db.Transact(
 		ctx,
-		pg.Step{SQL: t.sql(claimBeginSQL), Args: []string{
-			t.sequence, t.buffer, pg.Milliseconds(b.db.StatementTimeout), b.db.UserTimeout(),
+		pg.Step{SQL: t.SQL(claimBeginSQL), Args: []string{
+			t.Sequence, t.Buffer, pg.Milliseconds(b.db.StatementTimeout), b.db.UserTimeout(),
 		}, Row: func(v [][]byte) error {
 			lastValue, clock, mode = pg.ReadInt8(v[0]), pg.ReadTime(v[1]), string(v[2])
 			return rows.Reset(nil)
 		}},
-		pg.Step{SQL: claimLockSQL, Args: []string{t.buffer}},
+		pg.Step{SQL: claimLockSQL, Args: []string{t.Buffer}},
 		pg.Step{
-			SQL: t.sql(claimInOrderSQL),
+			SQL: t.SQL(claimInOrderSQL),
 			Args: []string{
-				t.buffer, groupID.String(), pg.Int(from), pg.Int(int64(size)), pg.Int(int64(limit)), pg.Interval(lease), b.config.Owner,
+				t.Buffer, groupID.String(), pg.Int(from), pg.Int(int64(size)), pg.Int(int64(limit)), pg.Interval(lease), b.config.Owner,
 			},
 			Row: func(v [][]byte) error {
 				stamped, unordered, seen = pg.ReadInt8(v[0]), pg.ReadInt8(v[1]), int(pg.ReadInt8(v[2]))
@@ -116,7 +116,7 @@ func (b *Buffer) claimWithin(ctx context.Context, t *table, limit int, lease tim
 		pg.Step{SQL: "COMMIT"},
 		pg.Step{SQL: "BEGIN ISOLATION LEVEL READ COMMITTED"},
 		b.db.WriteTx(b.db.StatementTimeout, "enable_seqscan", "off"),
-		pg.Step{SQL: t.sql(claimedSQL), Args: []string{groupID.String()}, Row: rows.Append},
+		pg.Step{SQL: t.SQL(claimedSQL), Args: []string{groupID.String()}, Row: rows.Append},
 	)
 	switch {
 	case err != nil:
@@ -127,7 +127,7 @@ func (b *Buffer) claimWithin(ctx context.Context, t *table, limit int, lease tim
 		return nil, 0, errUnorderedBatches(t, unordered)
 	}
 	if stamped > 0 {
-		batch = b.leased(&rows, buffer.Lease{
+		batch = b.base.Complete(&rows, buffer.Lease{
 			Batch: buffer.Batch{GroupID: groupID}, LeaseNo: 1, Ends: leaseEnd, UnfinishedLeases: 1,
 			ClaimedAt: clock, ClaimedLocal: time.Now(),
 		})

@@ -6,6 +6,7 @@ import (
 
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/claimmode"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/watermark"
 )
@@ -17,26 +18,11 @@ import (
 // see is in a live batch, or nobody's: what was delivered goes in the same transaction
 // as its ledger row.
 
-// heldSQL is what live batches hold beyond $2: nothing is '{}' and not NULL, for
-// NOT (id <@ NULL) is not true. Their order is asked for so that the index on last_id
-// is taken whatever the statistics say. An id that was given by hand may lie far
-// beyond the sequence's last value, $3: it is held, and what comes before it may be
-// nobody's; up to others a claim of fresh events need not look, and a sweep finds what
-// is left between them.
-const heldSQL = `
-held AS MATERIALIZED (
-  SELECT coalesce(range_agg(m), '{}') AS members,
-         greatest($2::bigint, max(last_id) FILTER (WHERE last_id <= $3::bigint)) AS upto
-  FROM (SELECT last_id, members FROM outbox_batches
-        WHERE buffer = $1 AND last_id > $2::bigint AND members IS NOT NULL
-        ORDER BY last_id) beyond, unnest(members) m
-)`
-
 // Most batches have no gaps. Those that do have theirs from roll-backs and from
 // transactions that were still open, and are looked at once more, by the same snapshot.
 // A range has no end beyond the highest id there can be.
 const claimRangeSQL = `
-WITH` + heldSQL + `
+WITH` + ledger.HeldSQL + `
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                             attempts, outages, events, first_id, last_id, oldest_at, members)
 SELECT $7::uuid, $1, 'range', 'leased', 1, clock_timestamp() + $8::interval, $9, 1,
@@ -71,7 +57,7 @@ func (b *Buffer) claimRanged(ctx context.Context, t *table, limit int, lease tim
 ) {
 	var (
 		fresh    = buffer.Lease{Batch: buffer.Batch{GroupID: buffer.NewGroupID()}, LeaseNo: 1, Ends: time.Now().Add(lease), UnfinishedLeases: 1}
-		rows     = pg.EventDecoder{PayloadOID: t.payloadOID}
+		rows     = pg.EventDecoder{PayloadOID: t.PayloadOID}
 		mode     string
 		claimed  bool
 		_, known = b.watermarks.Span()
@@ -79,18 +65,18 @@ func (b *Buffer) claimRanged(ctx context.Context, t *table, limit int, lease tim
 	rows.Reserve(limit)
 	err = b.db.Transact(
 		ctx,
-		pg.Step{Prepare: true, SQL: t.sql(claimBeginSQL), Args: []string{
-			t.sequence, t.buffer, pg.Milliseconds(b.db.StatementTimeout), b.db.UserTimeout(),
+		pg.Step{Prepare: true, SQL: t.SQL(claimBeginSQL), Args: []string{
+			t.Sequence, t.Buffer, pg.Milliseconds(b.db.StatementTimeout), b.db.UserTimeout(),
 		}, Row: func(v [][]byte) error {
 			lastValue, fresh.ClaimedAt, mode = pg.ReadInt8(v[0]), pg.ReadTime(v[1]), string(v[2])
 			claimed = false
 			return rows.Reset(nil)
 		}},
-		pg.Step{Prepare: true, SQL: claimLockSQL, Args: []string{t.buffer}},
+		pg.Step{Prepare: true, SQL: claimLockSQL, Args: []string{t.Buffer}},
 		pg.Step{
-			Prepare: true, SQL: t.sql(claimRangeSQL),
+			Prepare: true, SQL: t.SQL(claimRangeSQL),
 			Args: []string{
-				t.buffer, pg.Int(in.After), pg.Int(known), pg.Int(in.UpTo), pg.Bool(in.Late), pg.Int(int64(limit)),
+				t.Buffer, pg.Int(in.After), pg.Int(known), pg.Int(in.UpTo), pg.Bool(in.Late), pg.Int(int64(limit)),
 				fresh.GroupID.String(), pg.Interval(lease), b.config.Owner,
 			},
 			Row: func(v [][]byte) error {
@@ -101,7 +87,7 @@ func (b *Buffer) claimRanged(ctx context.Context, t *table, limit int, lease tim
 		pg.Step{SQL: "COMMIT"},
 		pg.Step{SQL: "BEGIN ISOLATION LEVEL READ COMMITTED"},
 		b.db.WriteTx(b.db.StatementTimeout, pg.PlanGeneric...),
-		pg.Step{Prepare: true, SQL: t.sql(claimedRangeSQL), Args: []string{fresh.GroupID.String()}, Row: rows.Append},
+		pg.Step{Prepare: true, SQL: t.SQL(claimedRangeSQL), Args: []string{fresh.GroupID.String()}, Row: rows.Append},
 	)
 	switch {
 	case err != nil:
@@ -112,5 +98,5 @@ func (b *Buffer) claimRanged(ctx context.Context, t *table, limit int, lease tim
 		return nil, lastValue, nil
 	}
 	fresh.ClaimedLocal = time.Now()
-	return b.leased(&rows, fresh), lastValue, nil
+	return b.base.Complete(&rows, fresh), lastValue, nil
 }

@@ -48,7 +48,7 @@ func (b *Buffer) claimStamped(ctx context.Context, t *table, limit int, lease ti
 ) {
 	var (
 		groupID  = buffer.NewGroupID()
-		rows     = pg.EventDecoder{PayloadOID: t.payloadOID}
+		rows     = pg.EventDecoder{PayloadOID: t.PayloadOID}
 		clock    time.Time
 		mode     string
 		leaseEnd = time.Now().Add(lease)
@@ -62,16 +62,16 @@ func (b *Buffer) claimStamped(ctx context.Context, t *table, limit int, lease ti
 	}
 	err = b.db.Transact(
 		ctx,
-		pg.Step{Prepare: true, SQL: t.sql(claimBeginSQL), Args: []string{
-			t.sequence, t.buffer, pg.Milliseconds(b.db.StatementTimeout), b.db.UserTimeout(),
+		pg.Step{Prepare: true, SQL: t.SQL(claimBeginSQL), Args: []string{
+			t.Sequence, t.Buffer, pg.Milliseconds(b.db.StatementTimeout), b.db.UserTimeout(),
 		}, Row: func(v [][]byte) error {
 			lastValue, clock, mode = pg.ReadInt8(v[0]), pg.ReadTime(v[1]), string(v[2])
 			return rows.Reset(nil)
 		}},
 		pg.Step{
-			Prepare: true, SQL: t.sql(claimSQL),
+			Prepare: true, SQL: t.SQL(claimSQL),
 			Args: []string{
-				t.buffer, groupID.String(), pg.Int(in.After), pg.Int(in.UpTo), pg.Int(int64(limit)), pg.Interval(lease),
+				t.Buffer, groupID.String(), pg.Int(in.After), pg.Int(in.UpTo), pg.Int(int64(limit)), pg.Interval(lease),
 				b.config.Owner,
 			},
 			Row: rows.Append,
@@ -85,7 +85,7 @@ func (b *Buffer) claimStamped(ctx context.Context, t *table, limit int, lease ti
 	case len(rows.Events) == 0:
 		return nil, lastValue, nil
 	}
-	return b.leased(&rows, buffer.Lease{
+	return b.base.Complete(&rows, buffer.Lease{
 		Batch: buffer.Batch{GroupID: groupID}, LeaseNo: 1, Ends: leaseEnd, UnfinishedLeases: 1,
 		ClaimedAt: clock, ClaimedLocal: time.Now(),
 	}), lastValue, nil

@@ -62,11 +62,11 @@ func (b *Buffer) ListDead(ctx context.Context, f buffer.DeadFilter, after *buffe
 	if after != nil {
 		eventID, groupID = pg.Int(after.EventID), after.GroupID.String()
 	}
-	rows := deadLetterDecoder{EventDecoder: pg.EventDecoder{PayloadOID: t.letterOID}, pipeline: b.config.Pipeline}
+	rows := deadLetterDecoder{EventDecoder: pg.EventDecoder{PayloadOID: t.DeadPayloadOID}, pipeline: b.config.Pipeline}
 	begin := pg.ReadTx(pg.BulkTimeout, "enable_seqscan", "off")
 	begin.Row = rows.Reset
 	err = b.db.Transact(ctx, begin, pg.Step{
-		SQL:  t.sql(deadSQL),
+		SQL:  t.SQL(deadSQL),
 		Args: b.matching(f, pg.Bool(f.Closed), eventID, groupID, pg.Int(int64(limit))),
 		Row:  rows.addRow,
 	})
@@ -90,7 +90,7 @@ func (b *Buffer) CountDead(ctx context.Context, f buffer.DeadFilter) (buffer.Dea
 	}
 	var n buffer.DeadCount
 	err = b.db.Transact(ctx, pg.ReadTx(pg.BulkTimeout, "enable_seqscan", "off"), pg.Step{
-		SQL: t.sql(countDeadSQL), Args: b.matching(f),
+		SQL: t.SQL(countDeadSQL), Args: b.matching(f),
 		Row: func(v [][]byte) error {
 			n = buffer.DeadCount{Open: pg.ReadInt8(v[0]), Unnotified: pg.ReadInt8(v[1]), Closed: pg.ReadInt8(v[2])}
 			return nil
@@ -121,7 +121,7 @@ func (b *Buffer) Discard(ctx context.Context, f buffer.DeadFilter, limit int) (i
 	}
 	var n int64
 	err = b.db.Transact(ctx, b.db.WriteTx(pg.BulkTimeout, pg.PlanByKey...), pg.Step{
-		SQL: t.sql(discardSQL), Args: b.matching(f, pg.Int(int64(limit))), Affected: &n,
+		SQL: t.SQL(discardSQL), Args: b.matching(f, pg.Int(int64(limit))), Affected: &n,
 	})
 	return int(n), b.explain(ctx, "discarding dead letters", err)
 }

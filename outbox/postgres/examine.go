@@ -237,13 +237,13 @@ func (e *examination) plan(ctx context.Context, events catalog.Table) {
 		return
 	}
 	sql, args := claimSQL, []string{
-		t.buffer, buffer.NewGroupID().String(), "0", pg.Int(math.MaxInt64), "1000", pg.Interval(time.Minute), e.b.config.Owner,
+		t.Buffer, buffer.NewGroupID().String(), "0", pg.Int(math.MaxInt64), "1000", pg.Interval(time.Minute), e.b.config.Owner,
 	}
 	if t.own != nil {
 		sql = claimOwnSQL
 	} else if e.b.ClaimMode() == buffer.ClaimRange {
 		sql, args = claimRangeSQL, []string{
-			t.buffer, "0", "0", pg.Int(math.MaxInt64), "f", "1000", buffer.NewGroupID().String(), pg.Interval(time.Minute), e.b.config.Owner,
+			t.Buffer, "0", "0", pg.Int(math.MaxInt64), "f", "1000", buffer.NewGroupID().String(), pg.Interval(time.Minute), e.b.config.Owner,
 		}
 	}
 	var answer []byte
@@ -251,7 +251,7 @@ func (e *examination) plan(ctx context.Context, events catalog.Table) {
 		ctx,
 		pg.ReadTx(e.b.db.StatementTimeout, pg.PlanByPrimaryKey...),
 		pg.Step{
-			SQL: "EXPLAIN (FORMAT JSON) " + t.sql(sql), Args: args,
+			SQL: "EXPLAIN (FORMAT JSON) " + t.SQL(sql), Args: args,
 			Row: func(v [][]byte) error { answer = slices.Clone(v[0]); return nil },
 		},
 	)

@@ -29,12 +29,12 @@ func (e *examination) waiting(ctx context.Context) {
 	if t == nil { // the tables are not there
 		return
 	}
-	e.ask(ctx, about, t.sql(whyWaitingSQL), func(v []string) {
+	e.ask(ctx, about, t.SQL(whyWaitingSQL), func(v []string) {
 		if v[0] == "0" {
 			e.fine(about, "none waits because it was not taken")
 			return
 		}
 		e.warn(about, v[0]+" wait with "+v[1]+" events; the newest because: "+v[2],
 			"mend what the reason names; they are sent again by themselves")
-	}, t.buffer)
+	}, t.Buffer)
 }

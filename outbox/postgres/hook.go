@@ -6,14 +6,19 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/watermark"
 )
 
+// hookSuffix distinguishes the hook's ledger rows from the buffer's.
+const hookSuffix = " dead letters"
+
 // Hook is a pipeline's dead letters as the buffer of its dead-letter hook. Its
 // methods are described by buffertest.Hook; all are safe for concurrent use.
 type Hook struct {
-	ledger
+	*ledger.Ledger
+	b *Buffer
 
 	mu       sync.Mutex
 	freeNext time.Time
@@ -22,7 +27,7 @@ type Hook struct {
 // DeadLetterQueue returns the dead letters of b's pipeline as the buffer of its hook; see
 // buffertest.Hook. It shares b's connections.
 func (b *Buffer) DeadLetterQueue() buffer.Queue {
-	return &Hook{ledger: ledger{b: b, suffix: " dead letters", dueAfter: func() time.Time { return time.Time{} }}}
+	return &Hook{b: b, Ledger: ledger.New(b.base, hookSuffix, func() time.Time { return time.Time{} })}
 }
 
 // Check is described by buffertest.Buffer.
@@ -51,7 +56,7 @@ func (h *Hook) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, err
 	}
 	var backlog buffer.Backlog
 	err = h.b.db.Transact(ctx, pg.ReadTx(h.b.db.StatementTimeout, pg.PlanByPrimaryKey...), pg.Step{
-		SQL: t.sql(lookForHookSQL), Args: []string{h.name(t), h.b.config.Pipeline, pg.Int(int64(limit))},
+		SQL: t.SQL(lookForHookSQL), Args: []string{t.Buffer + hookSuffix, h.b.config.Pipeline, pg.Int(int64(limit))},
 		Row: func(v [][]byte) error {
 			backlog = buffer.Backlog{
 				Unclaimed: int(pg.ReadInt8(v[0])), Due: int(pg.ReadInt8(v[1])), Waiting: int(pg.ReadInt8(v[2])), Delivered: int(pg.ReadInt8(v[3])),
@@ -79,8 +84,8 @@ func (h *Hook) free(ctx context.Context, t *table, limit int) error {
 	if !due {
 		return nil
 	}
-	err := h.b.db.Transact(ctx, h.b.db.WriteTx(h.b.db.StatementTimeout, append([]string{"lock_timeout", pg.Milliseconds(t.lockTimeout)}, pg.PlanByKey...)...),
-		pg.Step{SQL: t.sql(freeSQL), Args: []string{h.b.config.Pipeline}})
+	err := h.b.db.Transact(ctx, h.b.db.WriteTx(h.b.db.StatementTimeout, append([]string{"lock_timeout", pg.Milliseconds(t.LockTimeout)}, pg.PlanByKey...)...),
+		pg.Step{SQL: t.SQL(freeSQL), Args: []string{h.b.config.Pipeline}})
 	if err != nil {
 		h.mu.Lock()
 		h.freeNext = time.Time{} // the next look tries again
@@ -115,7 +120,7 @@ func (h *Hook) Status(ctx context.Context) (buffer.Status, error) {
 	}
 	var s buffer.Status
 	err = h.b.db.Transact(ctx, pg.ReadTx(h.b.db.StatementTimeout, pg.PlanByPrimaryKey...), pg.Step{
-		SQL: t.sql(hookStatusSQL), Args: []string{h.name(t), h.b.config.Pipeline},
+		SQL: t.SQL(hookStatusSQL), Args: []string{t.Buffer + hookSuffix, h.b.config.Pipeline},
 		Row: func(v [][]byte) error {
 			s = buffer.Status{
 				Leased: pg.ReadInt8(v[0]), Waiting: pg.ReadInt8(v[1]), Delivered: pg.ReadInt8(v[2]), Pending: pg.ReadInt8(v[3]),

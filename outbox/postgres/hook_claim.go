@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -52,9 +53,9 @@ func (h *Hook) Claim(ctx context.Context, limit int, lease time.Duration) (*buff
 	begin := h.b.db.WriteTx(h.b.db.StatementTimeout, append([]string{"enable_bitmapscan", "off", "enable_sort", "off"}, pg.PlanByKey...)...)
 	begin.Row = rows.Reset
 	err = h.b.db.Transact(ctx, begin, pg.Step{
-		SQL: t.sql(hookClaimSQL),
+		SQL: t.SQL(hookClaimSQL),
 		Args: []string{
-			h.name(t), groupID.String(), h.b.config.Pipeline, pg.Int(int64(limit)), pg.Interval(lease), h.b.config.Owner,
+			t.Buffer + hookSuffix, groupID.String(), h.b.config.Pipeline, pg.Int(int64(limit)), pg.Interval(lease), h.b.config.Owner,
 		},
 		Row: func(v [][]byte) error {
 			clock = pg.ReadTime(v[14])
@@ -67,7 +68,7 @@ func (h *Hook) Claim(ctx context.Context, limit int, lease time.Duration) (*buff
 	if len(rows.Events) == 0 {
 		return nil, nil
 	}
-	batch := h.b.leased(&rows.EventDecoder, buffer.Lease{
+	batch := h.b.base.Complete(&rows.EventDecoder, buffer.Lease{
 		Batch: buffer.Batch{GroupID: groupID}, LeaseNo: 1, Ends: leaseEnd, UnfinishedLeases: 1,
 		ClaimedAt: clock, ClaimedLocal: time.Now(),
 	})
@@ -76,10 +77,10 @@ func (h *Hook) Claim(ctx context.Context, limit int, lease time.Duration) (*buff
 }
 
 func (h *Hook) letters(t *table) deadLetterDecoder {
-	return deadLetterDecoder{EventDecoder: pg.EventDecoder{PayloadOID: t.letterOID}, pipeline: h.b.config.Pipeline}
+	return deadLetterDecoder{EventDecoder: pg.EventDecoder{PayloadOID: t.DeadPayloadOID}, pipeline: h.b.config.Pipeline}
 }
 
-const hookTakeOverSQL = dueSQL + takenSQL + `
+const hookTakeOverSQL = ledger.DueSQL + ledger.TakenSQL + `
        d.event_id, d.topic, d.key, d.payload, d.headers, d.created_at, ` + letterSQL + `
 FROM taken t
 LEFT JOIN outbox_dead_letters d ON d.pipeline = $5 AND d.event_id BETWEEN t.first_id AND t.last_id
@@ -92,7 +93,7 @@ func (h *Hook) TakeOver(ctx context.Context, lease time.Duration) (*buffer.Lease
 		return nil, err
 	}
 	rows := h.letters(t)
-	batch, err := h.takeOver(ctx, t, lease, &rows.EventDecoder, rows.addLetter, hookTakeOverSQL, h.b.config.Pipeline)
+	batch, err := ledger.TakeOver(ctx, h.Ledger, &t.Tables, lease, &rows.EventDecoder, rows.addLetter, []string{"synchronous_commit", "on", "enable_seqscan", "off"}, hookTakeOverSQL, h.b.config.Pipeline)
 	if batch != nil {
 		rows.deadLetters(batch)
 	}

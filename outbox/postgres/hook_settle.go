@@ -6,6 +6,7 @@ import (
 
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/outcomes"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -68,12 +69,15 @@ func (h *Hook) Settle(ctx context.Context, batch *buffer.Lease, results []buffer
 	if len(set.Dead) > 0 {
 		return errors.New("settling dead letters: an outcome is dead, and a dead letter does not die again")
 	}
-	s := telling{settlement{ledger: h.ledger, table: t, batch: batch}}
-	return s.run(ctx, &set, s.work(&set))
+	s := telling{ledger.Settlement{Ledger: h.Ledger, Tables: &t.Tables, Batch: batch}, h.b.config.Pipeline}
+	return s.Run(ctx, &set, s.work(&set))
 }
 
 // telling is the settlement of a hook's batch.
-type telling struct{ settlement }
+type telling struct {
+	ledger.Settlement
+	pipeline string
+}
 
 // work is what is done to the letters, behind the fence.
 func (s *telling) work(o *outcomes.Set) []pg.Step {
@@ -82,26 +86,26 @@ func (s *telling) work(o *outcomes.Set) []pg.Step {
 	}
 	var work []pg.Step
 	for _, r := range o.Retry {
-		work = append(work, pg.Step{SQL: s.table.sql(moveLettersSQL), Args: append(s.part(r, pg.IDArray(r.IDs)), s.ledger.b.config.Pipeline)})
+		work = append(work, pg.Step{SQL: s.Tables.SQL(moveLettersSQL), Args: append(s.RegroupArgs(r, pg.IDArray(r.IDs)), s.pipeline)})
 	}
 	if len(o.Delivered) > 0 {
 		work = append(work, s.tell(o))
 	}
-	if s.batch.DeliveryRecorded() {
-		work = append(work, s.closing(closeHookLedgerSQL, &s.closed), s.closing(keepHookLedgerSQL, nil))
+	if s.Batch.DeliveryRecorded() {
+		work = append(work, s.Closing(closeHookLedgerSQL, &s.Closed), s.Closing(keepHookLedgerSQL, nil))
 	}
 	return work
 }
 
 func (s *telling) tell(o *outcomes.Set) pg.Step {
 	sql := tellSQL
-	if s.batch.DeliveryRecorded() {
+	if s.Batch.DeliveryRecorded() {
 		sql = tellFreeSQL
 	}
 	ids := pg.Null
 	if o.All == nil {
-		told, _ := o.IDs(s.batch)
+		told, _ := o.IDs(s.Batch)
 		ids = pg.IDArray(told)
 	}
-	return pg.Step{SQL: s.table.sql(sql), Args: append(s.bounds(), s.ledger.b.config.Pipeline, ids)}
+	return pg.Step{SQL: s.Tables.SQL(sql), Args: append(s.Bounds(), s.pipeline, ids)}
 }

@@ -23,7 +23,7 @@ func (b *Buffer) Listener(log *slog.Logger) *Listener {
 			if err != nil {
 				return "", err
 			}
-			return t.events, nil
+			return t.Events, nil
 		},
 	})
 }

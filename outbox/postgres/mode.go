@@ -64,7 +64,7 @@ func (b *Buffer) negotiate(ctx context.Context, t *table, stored string) error {
 			return nil
 		}
 	}
-	return &claimmode.ConflictError{Buffer: t.buffer, Stored: stored, Preferred: mode}
+	return &claimmode.ConflictError{Buffer: t.Buffer, Stored: stored, Preferred: mode}
 }
 
 const ledgerIsUsedSQL = `
@@ -84,13 +84,13 @@ WHERE buffer = $1 AND claim = $3 AND NOT EXISTS (SELECT FROM outbox_batches WHER
 // changeMode stores another mode if the ledger is empty.
 func (b *Buffer) changeMode(ctx context.Context, t *table, from, to string) (bool, error) {
 	var used, changed int64
-	err := b.db.RoundTrip(ctx, []pg.Step{pg.ReadTx(b.db.StatementTimeout), {SQL: t.sql(ledgerIsUsedSQL), Args: []string{t.buffer}, Affected: &used}})
+	err := b.db.RoundTrip(ctx, []pg.Step{pg.ReadTx(b.db.StatementTimeout), {SQL: t.SQL(ledgerIsUsedSQL), Args: []string{t.Buffer}, Affected: &used}})
 	if err == nil && used == 0 {
 		err = b.db.Transact(
-			ctx, b.db.WriteTx(b.db.StatementTimeout, "lock_timeout", pg.Milliseconds(t.lockTimeout), "synchronous_commit", "on"),
-			pg.Step{SQL: claimLockSQL, Args: []string{t.buffer}},
-			pg.Step{SQL: t.sql(lockLedgerSQL)},
-			pg.Step{SQL: t.sql(changeModeSQL), Args: []string{t.buffer, to, from}, Affected: &changed},
+			ctx, b.db.WriteTx(b.db.StatementTimeout, "lock_timeout", pg.Milliseconds(t.LockTimeout), "synchronous_commit", "on"),
+			pg.Step{SQL: claimLockSQL, Args: []string{t.Buffer}},
+			pg.Step{SQL: t.SQL(lockLedgerSQL)},
+			pg.Step{SQL: t.SQL(changeModeSQL), Args: []string{t.Buffer, to, from}, Affected: &changed},
 		)
 	}
 	if pg.Code(err) == pg.CodeLockTimeout { // the ledger is in use
@@ -118,5 +118,5 @@ func (b *Buffer) upgrade(ctx context.Context, t *table, mode string) (changed bo
 // errUnorderedBatches is the error of a claim while there are batches whose keys nobody knows.
 func errUnorderedBatches(t *table, n int64) error {
 	return fmt.Errorf("%w: %d batches of buffer %s were claimed by a relay without order: key; claiming resumes when they are done. Stop that relay",
-		buffer.ErrNotReady, n, t.buffer)
+		buffer.ErrNotReady, n, t.Buffer)
 }

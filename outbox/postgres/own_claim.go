@@ -11,6 +11,7 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/claimmode"
 	"github.com/outboxrelay/relay/outbox/internal/projection"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/watermark"
 )
@@ -58,23 +59,23 @@ func (b *Buffer) claimOwn(ctx context.Context, t *table, limit int, lease time.D
 	p.Reserve(limit)
 	steps := []pg.Step{
 		{SQL: "BEGIN ISOLATION LEVEL READ COMMITTED"},
-		{Prepare: true, SQL: t.sql(claimBeginSQL), Args: []string{
-			t.sequence, t.buffer, pg.Milliseconds(b.db.StatementTimeout), b.db.UserTimeout(),
+		{Prepare: true, SQL: t.SQL(claimBeginSQL), Args: []string{
+			t.Sequence, t.Buffer, pg.Milliseconds(b.db.StatementTimeout), b.db.UserTimeout(),
 		}, Row: func(v [][]byte) error {
 			lastValue, clock, mode = pg.ReadInt8(v[0]), pg.ReadTime(v[1]), string(v[2])
 			return p.Reset(nil)
 		}},
 		{
-			Prepare: true, SQL: t.sql(claimOwnSQL),
+			Prepare: true, SQL: t.SQL(claimOwnSQL),
 			Args: []string{
-				t.buffer, groupID.String(), pg.Int(in.After), pg.Int(in.UpTo), pg.Int(int64(limit)), pg.Interval(lease),
+				t.Buffer, groupID.String(), pg.Int(in.After), pg.Int(in.UpTo), pg.Int(int64(limit)), pg.Interval(lease),
 				b.config.Owner,
 			},
 			Row: p.claimed,
 		},
 	}
 	if !t.own.numbered() {
-		steps = append(steps, pg.Step{Prepare: true, SQL: t.sql(numbersSQL), Args: []string{groupID.String()}, Row: p.number})
+		steps = append(steps, pg.Step{Prepare: true, SQL: t.SQL(numbersSQL), Args: []string{groupID.String()}, Row: p.number})
 	}
 	steps = append(steps, pg.Step{SQL: "COMMIT"})
 	err = b.project(ctx, p, append(steps, b.projectSteps(p)...))
@@ -155,7 +156,7 @@ func (b *Buffer) projected(p *projecting, batch buffer.Lease) *buffer.Lease {
 	return &batch
 }
 
-const takeOverOwnSQL = dueSQL + takenSQL + `
+const takeOverOwnSQL = ledger.DueSQL + ledger.TakenSQL + `
        own_number, own_name, own_created
 FROM taken t
 own_taken`
@@ -164,14 +165,14 @@ own_taken`
 // it is projected again.
 func (b *Buffer) takeOverOwn(ctx context.Context, t *table, lease time.Duration) (*buffer.Lease, error) {
 	p := newProjecting(t, uuid.Nil)
-	batch, err := b.takeOver(ctx, t, lease, &p.EventDecoder, p.claimed, takeOverOwnSQL)
+	batch, err := ledger.TakeOver(ctx, b.Ledger, &t.Tables, lease, &p.EventDecoder, p.claimed, pg.PlanByKey, takeOverOwnSQL)
 	if err != nil || batch == nil {
 		return nil, err
 	}
 	p.begin()
 	p.groupID = batch.GroupID
 	// What was delivered is only deleted, unless it is to be remembered.
-	if len(p.Events) > 0 && (!batch.DeliveryRecorded() || t.archive) {
+	if len(p.Events) > 0 && (!batch.DeliveryRecorded() || t.Archive) {
 		if err := b.project(ctx, p, b.projectSteps(p.within(ctx, lease))); err != nil {
 			return nil, b.explain(ctx, "projecting a batch that was taken over", err)
 		}

@@ -39,7 +39,7 @@ func (b *Buffer) projectOf(t *table) (project string, uses bool) {
 	if t.own.numbered() {
 		rows = rowsByIDSQL
 	}
-	return projection.Expand(b.config.Own.Project, t.sql(rows))
+	return projection.Expand(b.config.Own.Project, t.SQL(rows))
 }
 
 // checkProjection adds what is wrong with the projection. The server parses and plans it, and runs nothing of it.

@@ -272,7 +272,7 @@ func (b *Buffer) readUnprojected(ctx context.Context, p *projecting) {
 	}
 	//nolint:errcheck // see above
 	b.db.Transact(ctx, pg.ReadTx(min(b.db.StatementTimeout, p.limit), pg.PlanGeneric...), pg.Step{
-		SQL:  p.table.sql(rowsSQL),
+		SQL:  p.table.SQL(rowsSQL),
 		Args: []string{p.groupID.String(), p.own.finds(&buffer.Lease{Batch: buffer.Batch{Events: p.Events}}, missing)},
 		Row: func(v [][]byte) error {
 			id := pg.ReadInt8(v[1])

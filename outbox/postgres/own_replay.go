@@ -62,10 +62,10 @@ func (b *Buffer) replayOwn(ctx context.Context, t *table, f buffer.DeadFilter, l
 		behind, before := last.args(), last
 		steps := []pg.Step{begin}
 		if size == 1 {
-			steps = append(steps, pg.Step{SQL: t.sql(nextOpenOwnSQL), Args: b.matching(f, append([]string{"1"}, behind...)...), Row: refused.read})
+			steps = append(steps, pg.Step{SQL: t.SQL(nextOpenOwnSQL), Args: b.matching(f, append([]string{"1"}, behind...)...), Row: refused.read})
 		}
-		args := append(append([]string{pg.Int(int64(size))}, behind...), buffer.NewGroupID().String(), t.buffer, b.config.Owner)
-		err := b.db.Transact(ctx, append(steps, pg.Step{SQL: t.sql(replayOwnSQL), Args: b.matching(f, args...), Row: func(v [][]byte) error {
+		args := append(append([]string{pg.Int(int64(size))}, behind...), buffer.NewGroupID().String(), t.Buffer, b.config.Owner)
+		err := b.db.Transact(ctx, append(steps, pg.Step{SQL: t.SQL(replayOwnSQL), Args: b.matching(f, args...), Row: func(v [][]byte) error {
 			n = pg.ReadInt8(v[2])
 			picked++
 			return last.read(v)

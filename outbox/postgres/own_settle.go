@@ -12,6 +12,7 @@ import (
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/outcomes"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -88,8 +89,16 @@ SELECT $3::uuid, $1, 'stamp', 'waiting', 0, clock_timestamp() + $5::interval, $6
 FROM (SELECT count(*) AS events, min(created_at) AS oldest_at, own_block FROM moved HAVING count(*) > 0) block`
 )
 
-// workOwn is work for a table of the user's own.
-func (s *settlement) workOwn(o *outcomes.Set) []pg.Step {
+// customSettlement is a settlement of events of a custom table.
+type customSettlement struct {
+	*ledger.Settlement
+	own   *own
+	owner string
+}
+
+// settleOwn are the steps for the events of a custom table.
+func (b *Buffer) settleOwn(settlement *ledger.Settlement, t *table, o *outcomes.Set) []pg.Step {
+	s := customSettlement{settlement, t.own, b.config.Owner}
 	if o.RetriesWhole() {
 		return nil
 	}
@@ -100,58 +109,58 @@ func (s *settlement) workOwn(o *outcomes.Set) []pg.Step {
 	for _, r := range o.Retry {
 		work = append(work, s.moveOwn(r))
 	}
-	gone, dead := o.IDs(s.batch)
+	gone, dead := o.IDs(s.Batch)
 	plainSQL, archiveSQL := deleteOwnSQL, archiveDeletedOwnSQL
-	if s.batch.DeliveryRecorded() {
+	if s.Batch.DeliveryRecorded() {
 		plainSQL, archiveSQL = deleteFreeOwnSQL, archiveFreeOwnSQL
 	}
-	if s.table.archive {
+	if s.Tables.Archive {
 		if len(gone) > 0 {
 			slices.Sort(gone)
-			work = append(work, pg.Step{SQL: s.table.sql(archiveSQL), Args: append([]string{s.batch.GroupID.String(), s.finds(gone)}, s.contents(gone)...)})
+			work = append(work, pg.Step{SQL: s.Tables.SQL(archiveSQL), Args: append([]string{s.Batch.GroupID.String(), s.finds(gone)}, s.contents(gone)...)})
 		}
 	} else { // they go the same way
 		dead = append(gone, dead...)
 	}
 	if len(dead) > 0 {
 		slices.Sort(dead)
-		work = append(work, pg.Step{Prepare: true, SQL: s.table.sql(plainSQL), Args: []string{s.batch.GroupID.String(), s.finds(dead)}})
+		work = append(work, pg.Step{Prepare: true, SQL: s.Tables.SQL(plainSQL), Args: []string{s.Batch.GroupID.String(), s.finds(dead)}})
 	}
-	if s.batch.DeliveryRecorded() {
+	if s.Batch.DeliveryRecorded() {
 		closing := func(sql string, affected *int64) pg.Step {
-			return pg.Step{SQL: s.table.sql(sql), Args: []string{
-				s.ledger.name(s.table), s.batch.GroupID.String(), pg.Int(s.batch.LeaseNo), s.finds(s.batch.IDs()),
+			return pg.Step{SQL: s.Tables.SQL(sql), Args: []string{
+				s.Tables.Buffer, s.Batch.GroupID.String(), pg.Int(s.Batch.LeaseNo), s.finds(s.Batch.IDs()),
 			}, Affected: affected}
 		}
-		work = append(work, closing(closeLedgerOwnSQL, &s.closed), closing(keepLedgerOwnSQL, nil))
+		work = append(work, closing(closeLedgerOwnSQL, &s.Closed), closing(keepLedgerOwnSQL, nil))
 	}
 	return work
 }
 
-func (s *settlement) finds(ids []int64) string { return s.table.own.finds(s.batch, ids) }
+func (s *customSettlement) finds(ids []int64) string { return s.own.finds(s.Batch, ids) }
 
-func (s *settlement) buryOwn(o *buffer.Outcome) pg.Step {
+func (s *customSettlement) buryOwn(o *buffer.Outcome) pg.Step {
 	ids := o.IDs
 	if ids == nil {
-		ids = s.batch.IDs()
+		ids = s.Batch.IDs()
 	}
-	args := []string{s.batch.Pipeline, s.batch.GroupID.String(), pg.Int(int64(o.Attempts)), pg.Text(o.Error), s.finds(ids)}
-	return pg.Step{SQL: s.table.sql(buryOwnSQL), Args: append(args, s.contents(ids)...)}
+	args := []string{s.Batch.Pipeline, s.Batch.GroupID.String(), pg.Int(int64(o.Attempts)), pg.Text(o.Error), s.finds(ids)}
+	return pg.Step{SQL: s.Tables.SQL(buryOwnSQL), Args: append(args, s.contents(ids)...)}
 }
 
-func (s *settlement) moveOwn(o *buffer.Outcome) pg.Step {
-	origins := append(append(make([]uuid.UUID, 0, len(s.batch.Origins)+1), s.batch.Origins...), s.batch.GroupID)
-	return pg.Step{SQL: s.table.sql(moveOwnSQL), Args: []string{
-		s.ledger.name(s.table), s.batch.GroupID.String(), o.GroupID.String(), s.finds(o.IDs), pg.Interval(o.After), s.ledger.b.config.Owner,
+func (s *customSettlement) moveOwn(o *buffer.Outcome) pg.Step {
+	origins := append(append(make([]uuid.UUID, 0, len(s.Batch.Origins)+1), s.Batch.Origins...), s.Batch.GroupID)
+	return pg.Step{SQL: s.Tables.SQL(moveOwnSQL), Args: []string{
+		s.Tables.Buffer, s.Batch.GroupID.String(), o.GroupID.String(), s.finds(o.IDs), pg.Interval(o.After), s.owner,
 		pg.Int(int64(o.Attempts)), pg.Int(int64(o.Outages)), pg.UUIDArray(origins), pg.Text(o.Error), pg.OptionalText(o.Address),
 	}}
 }
 
 // contents are what was sent of these events, in arrays: their ids, topics, keys,
 // payloads, headers and times.
-func (s *settlement) contents(ids []int64) []string {
+func (s *customSettlement) contents(ids []int64) []string {
 	var numbers, topics, keys, payloads, headers, times pg.Array
-	all := s.batch.AllEvents()
+	all := s.Batch.AllEvents()
 	for _, id := range ids {
 		e := eventOf(all, id)
 		if e == nil {
@@ -176,11 +185,11 @@ func (s *settlement) contents(ids []int64) []string {
 }
 
 // payload is how a letter's column reads what was sent; nil: nothing was.
-func (s *settlement) payload(e *outbox.Event) []byte {
+func (s *customSettlement) payload(e *outbox.Event) []byte {
 	switch {
 	case e.Payload == nil:
 		return nil
-	case !pg.IsJSON(s.table.letterOID):
+	case !pg.IsJSON(s.Tables.DeadPayloadOID):
 		return []byte(`\x` + hex.EncodeToString(e.Payload))
 	case fitsJSON(e.Payload):
 		return e.Payload

@@ -6,11 +6,12 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 const peekSQL = `
-WITH` + heldSQL + `
+WITH` + ledger.HeldSQL + `
 SELECT id, topic, key, payload, headers, created_at, clock_timestamp() FROM outbox_events
 WHERE id > $2::bigint AND group_id IS NULL AND NOT id <@ (SELECT members FROM held)
 ORDER BY id LIMIT $4::bigint`
@@ -26,11 +27,11 @@ func (b *Buffer) Peek(ctx context.Context, limit int) (*buffer.Lease, error) {
 	}
 	var clock time.Time
 	floor, lastValue := b.watermarks.Span()
-	rows := pg.EventDecoder{PayloadOID: t.payloadOID}
+	rows := pg.EventDecoder{PayloadOID: t.PayloadOID}
 	begin := pg.ReadTx(b.db.StatementTimeout, pg.PlanByPrimaryKey...)
 	begin.Row = rows.Reset
 	err = b.db.Transact(ctx, begin, pg.Step{
-		SQL: t.sql(peekSQL), Args: []string{t.buffer, pg.Int(floor), pg.Int(lastValue), pg.Int(int64(limit))},
+		SQL: t.SQL(peekSQL), Args: []string{t.Buffer, pg.Int(floor), pg.Int(lastValue), pg.Int(int64(limit))},
 		Row: func(v [][]byte) error {
 			clock = pg.ReadTime(v[6])
 			return rows.Append(v)
@@ -42,7 +43,7 @@ func (b *Buffer) Peek(ctx context.Context, limit int) (*buffer.Lease, error) {
 	case len(rows.Events) == 0:
 		return nil, nil
 	}
-	return b.leased(&rows, buffer.Lease{Batch: buffer.Batch{GroupID: buffer.NewGroupID()}, ClaimedAt: clock, ClaimedLocal: time.Now()}), nil
+	return b.base.Complete(&rows, buffer.Lease{Batch: buffer.Batch{GroupID: buffer.NewGroupID()}, ClaimedAt: clock, ClaimedLocal: time.Now()}), nil
 }
 
 // A projection asks for what carries a group_id, so that is stamped and has a row in the
@@ -76,7 +77,7 @@ func (b *Buffer) peekOwn(ctx context.Context, t *table, limit int) (*buffer.Leas
 	steps := []pg.Step{
 		{SQL: "BEGIN ISOLATION LEVEL READ COMMITTED"},
 		begin,
-		{SQL: t.sql(stampToPeekSQL), Args: []string{p.groupID.String(), pg.Int(floor), pg.Int(int64(limit)), t.buffer, b.config.Owner}, Row: func(v [][]byte) error {
+		{SQL: t.SQL(stampToPeekSQL), Args: []string{p.groupID.String(), pg.Int(floor), pg.Int(int64(limit)), t.Buffer, b.config.Owner}, Row: func(v [][]byte) error {
 			clock = pg.ReadTime(v[4])
 			if err := p.claimed(v); err != nil {
 				return err

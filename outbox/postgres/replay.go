@@ -46,8 +46,8 @@ func (b *Buffer) Replay(ctx context.Context, f buffer.DeadFilter, limit int) (in
 	}
 	var n int64
 	err = b.db.Transact(ctx, b.db.WriteTx(pg.BulkTimeout, pg.PlanByKey...), pg.Step{
-		SQL:      t.sql(replaySQL),
-		Args:     b.matching(f, pg.Int(int64(limit)), buffer.NewGroupID().String(), t.buffer, b.config.Owner, pg.Bool(b.config.Ordered)),
+		SQL:      t.SQL(replaySQL),
+		Args:     b.matching(f, pg.Int(int64(limit)), buffer.NewGroupID().String(), t.Buffer, b.config.Owner, pg.Bool(b.config.Ordered)),
 		Affected: &n,
 	})
 	return int(n), b.explain(ctx, "replaying dead letters", err)

@@ -1,4 +1,4 @@
-package postgres
+package backlog
 
 import (
 	"context"
@@ -16,11 +16,11 @@ WITH members AS MATERIALIZED (
 ), held AS MATERIALIZED (
   SELECT coalesce(range_agg(m), '{}') AS members FROM members, unnest(members.members) m
 ), found AS (
-  SELECT group_id, id, key, created_at FROM outbox_events
-  WHERE group_id IS NOT NULL AND NOT id <@ (SELECT members FROM held)
+  SELECT e.group_id, e.id, e.key, e.created_at FROM outbox_events e
+  WHERE e.group_id IS NOT NULL AND NOT e.id::bigint <@ (SELECT members FROM held)
   UNION ALL
   SELECT m.group_id, e.id, e.key, e.created_at
-  FROM members m JOIN outbox_events e ON e.id BETWEEN m.first_id AND m.last_id AND e.id <@ m.members
+  FROM members m JOIN outbox_events e ON e.id BETWEEN m.first_id AND m.last_id AND e.id::bigint <@ m.members
 )`
 
 // One statement is one snapshot.
@@ -33,9 +33,10 @@ const auditSQL = foundSQL + `, stamped AS (
   FROM outbox_batches l LEFT JOIN stamped s ON s.group_id = l.group_id
   WHERE l.buffer = $1
 )
-SELECT (SELECT count(*) FROM outbox_events WHERE group_id IS NULL AND NOT id <@ (SELECT members FROM held)),` + auditedSQL
+SELECT (SELECT count(*) FROM outbox_events e WHERE e.group_id IS NULL AND NOT e.id::bigint <@ (SELECT members FROM held)),` + AuditedSQL
 
-const auditedSQL = `
+// AuditedSQL ends an audit, whose WITH has stamped and ledger.
+const AuditedSQL = `
        count(*) FILTER (WHERE state = 'leased'), coalesce(sum(events) FILTER (WHERE state = 'leased'), 0)::bigint,
        count(*) FILTER (WHERE state = 'waiting'), coalesce(sum(events) FILTER (WHERE state = 'waiting'), 0)::bigint,
        count(*) FILTER (WHERE state = 'delivered'), coalesce(sum(events) FILTER (WHERE state = 'delivered'), 0)::bigint,
@@ -47,43 +48,43 @@ const auditedSQL = `
        (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = $2 AND closed_at IS NOT NULL)
 FROM ledger`
 
-// Audit is described by buffertest.Buffer.
-func (b *Buffer) Audit(ctx context.Context) (buffer.Audit, error) {
-	t, err := b.ready(ctx)
+// Audit implements buffer.Buffer.
+func (b *Backlog) Audit(ctx context.Context) (buffer.Audit, error) {
+	t, err := b.base.Ready(ctx)
 	if err != nil {
 		return buffer.Audit{}, err
 	}
 	var a buffer.Audit
-	err = b.db.Transact(ctx, pg.ReadTx(pg.ScanTimeout), pg.Step{
-		SQL: t.either(auditSQL, auditOwnSQL), Args: []string{t.buffer, b.config.Pipeline},
+	err = b.base.DB.Transact(ctx, pg.ReadTx(pg.ScanTimeout), pg.Step{
+		SQL: t.Statements.Audit, Args: []string{t.Buffer, b.base.Pipeline},
 		Row: func(v [][]byte) error {
 			n := func(i int) int64 { return pg.ReadInt8(v[i]) }
-			tally := func(i int) buffer.Count { return buffer.Count{Batches: n(i), Events: n(i + 1)} }
+			count := func(i int) buffer.Count { return buffer.Count{Batches: n(i), Events: n(i + 1)} }
 			a = buffer.Audit{
-				Unclaimed: n(0), Leased: tally(1), Waiting: tally(3), Delivered: tally(5), DeliveredEvents: n(7),
-				EmptyBatches: n(8), Miscounted: n(9), Orphaned: tally(10),
+				Unclaimed: n(0), Leased: count(1), Waiting: count(3), Delivered: count(5), DeliveredEvents: n(7),
+				EmptyBatches: n(8), Miscounted: n(9), Orphaned: count(10),
 				Dead: buffer.DeadCount{Open: n(12), Unnotified: n(13), Closed: n(14)},
 			}
 			return nil
 		},
 	})
-	return a, b.explain(ctx, "auditing", err)
+	return a, b.base.Explain(ctx, "auditing", err)
 }
 
 // What is leased is its owner's, who deletes by the ids it has, whatever is counted.
-const removeHollowSQL = foundSQL + `
+const removeEmptySQL = foundSQL + `
 DELETE FROM outbox_batches l
 WHERE buffer = $1 AND NOT (state = 'leased' AND due_at > clock_timestamp())
   AND NOT EXISTS (SELECT FROM found f WHERE f.group_id = l.group_id)`
 
-// Of the delivered ids some stay, whatever is left of them: the sink has heard of this
-// group_id, and the rest must not be sent under it.
-const correctUnevenSQL = foundSQL + `
+// Some delivered ids stay even if none of their events is left: the sink has seen this group_id, and the
+// rest must not be sent under it.
+const correctCountsSQL = foundSQL + `
 UPDATE outbox_batches l
 SET events = s.events, first_id = s.first_id, last_id = s.last_id, oldest_at = s.oldest_at,
     lanes = CASE WHEN $2::boolean THEN s.lanes END,
     members = CASE WHEN l.members IS NOT NULL THEN s.members END,
-    delivered = coalesce((SELECT array_agg(id ORDER BY id) FROM found
+    delivered = coalesce((SELECT array_agg(id::bigint ORDER BY id) FROM found
                           WHERE group_id = l.group_id AND id = ANY (l.delivered)), l.delivered)
 FROM (SELECT group_id, count(*) AS events, min(id) AS first_id, max(id) AS last_id, min(created_at) AS oldest_at,
              range_agg(int8range(id, nullif(id, 9223372036854775807), '[]')) AS members,
@@ -92,22 +93,22 @@ FROM (SELECT group_id, count(*) AS events, min(id) AS first_id, max(id) AS last_
 WHERE l.buffer = $1 AND s.group_id = l.group_id AND s.events <> l.events
   AND NOT (l.state = 'leased' AND l.due_at > clock_timestamp())`
 
-// Repair is described by buffertest.Buffer.
-func (b *Buffer) Repair(ctx context.Context) (buffer.Repair, error) {
-	t, err := b.ready(ctx)
+// Repair implements buffer.Buffer.
+func (b *Backlog) Repair(ctx context.Context) (buffer.Repair, error) {
+	t, err := b.base.Ready(ctx)
 	if err != nil {
 		return buffer.Repair{}, err
 	}
 	var r buffer.Repair
-	begin := b.db.WriteTx(pg.ScanTimeout, "synchronous_commit", "on")
+	begin := b.base.DB.WriteTx(pg.ScanTimeout, "synchronous_commit", "on")
 	begin.Row = func([][]byte) error {
 		r = buffer.Repair{}
 		return nil
 	}
-	err = b.db.Transact(
+	err = b.base.DB.Transact(
 		ctx, begin, b.adopt(t, &r.Adopted),
-		pg.Step{SQL: t.either(removeHollowSQL, removeHollowOwnSQL), Args: []string{t.buffer}, Affected: &r.Removed},
-		pg.Step{SQL: t.either(correctUnevenSQL, correctUnevenOwnSQL), Args: []string{t.buffer, pg.Bool(b.config.Ordered)}, Affected: &r.Corrected},
+		pg.Step{SQL: t.Statements.RemoveEmpty, Args: []string{t.Buffer}, Affected: &r.Removed},
+		pg.Step{SQL: t.Statements.CorrectCounts, Args: []string{t.Buffer, pg.Bool(b.base.Ordered)}, Affected: &r.Corrected},
 	)
-	return r, b.explain(ctx, "repairing the ledger", err)
+	return r, b.base.Explain(ctx, "repairing the ledger", err)
 }

@@ -1,17 +1,18 @@
-package postgres
+package backlog
 
 import (
 	"context"
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/watermark"
 )
 
-// The last value is read by a statement of its own, before the one that looks:
-// see package watermark. It also keeps the planner to the primary key's order (see pg.PlanByPrimaryKey),
-// and locks the table before the sequence (see claimBeginSQL).
+// The sequence's last value is read by a statement of its own, before the count (see package watermark). This
+// statement also keeps the planner to the primary key's order (see pg.PlanByPrimaryKey), and locks the
+// table before the sequence (see package claim).
 const lastValueSQL = `
 SELECT coalesce(pg_sequence_last_value($1::regclass), 0),
        set_config('jit', 'off', true), set_config('enable_seqscan', 'off', true),
@@ -20,18 +21,18 @@ SELECT coalesce(pg_sequence_last_value($1::regclass), 0),
        set_config('idle_in_transaction_session_timeout', '30000', true)
 WHERE NOT EXISTS (SELECT FROM outbox_events WHERE false)`
 
-// Every count is bounded, and every scan begins at a mark.
-const lookSQL = `
-WITH` + heldSQL + `
+// Every count is bounded, and every scan begins at a watermark.
+const countSQL = `
+WITH` + ledger.HeldSQL + `
 SELECT
   (SELECT count(*) FROM (
-     SELECT FROM outbox_events WHERE id > greatest($8::bigint, (SELECT upto FROM held))
-       AND group_id IS NULL AND NOT id <@ (SELECT members FROM held)
-     ORDER BY id LIMIT $4::bigint) fresh),
+     SELECT FROM outbox_events e WHERE e.id > greatest($8::bigint, (SELECT upto FROM held))
+       AND e.group_id IS NULL AND NOT e.id::bigint <@ (SELECT members FROM held)
+     ORDER BY e.id LIMIT $4::bigint) fresh),
   (SELECT count(*) FROM (
-     SELECT FROM outbox_events WHERE id > $2::bigint AND id <= $9::bigint
-       AND group_id IS NULL AND NOT id <@ (SELECT members FROM held)
-     ORDER BY id LIMIT $4::bigint) late),
+     SELECT FROM outbox_events e WHERE e.id > $2::bigint AND e.id <= $9::bigint
+       AND e.group_id IS NULL AND NOT e.id::bigint <@ (SELECT members FROM held)
+     ORDER BY e.id LIMIT $4::bigint) late),
   CASE WHEN $6::boolean THEN (
      SELECT array_agg(virtualtransaction) FROM pg_locks
      WHERE locktype = 'relation' AND mode = 'RowExclusiveLock' AND relation = $7::regclass
@@ -45,9 +46,9 @@ FROM (SELECT clock_timestamp() AS now) clock
 LEFT JOIN outbox_batches ON buffer = $1 AND due_at > $5::timestamptz
 GROUP BY clock.now`
 
-// CountBacklog is described by buffertest.Buffer.
-func (b *Buffer) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, error) {
-	t, err := b.ready(ctx)
+// CountBacklog implements buffer.Buffer.
+func (b *Backlog) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, error) {
+	t, err := b.base.Ready(ctx)
 	if err != nil {
 		return buffer.Backlog{}, err
 	}
@@ -57,16 +58,16 @@ func (b *Buffer) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, e
 		count   watermark.Count
 		backlog buffer.Backlog
 	)
-	err = b.db.RoundTrip(ctx, []pg.Step{
-		{SQL: t.sql(lastValueSQL), Args: []string{t.sequence, pg.Milliseconds(b.db.StatementTimeout), pg.Milliseconds(b.db.StatementTimeout * 2 / 3)}, Row: func(v [][]byte) error {
+	err = b.base.DB.RoundTrip(ctx, []pg.Step{
+		{SQL: t.SQL(lastValueSQL), Args: []string{t.Sequence, pg.Milliseconds(b.base.DB.StatementTimeout), pg.Milliseconds(b.base.DB.StatementTimeout * 2 / 3)}, Row: func(v [][]byte) error {
 			count.LastValue = pg.ReadInt8(v[0])
 			return nil
 		}},
 		{
-			SQL: t.either(lookSQL, lookOwnSQL),
+			SQL: t.Statements.Count,
 			Args: []string{
-				t.buffer, pg.Int(r.LateAfter), pg.Int(r.LastValue), pg.Int(int64(limit)), pg.Timestamp(r.DueAfter),
-				pg.Bool(r.Sweep), t.sequence, pg.Int(r.Cursor), pg.Int(r.LateUpTo),
+				t.Buffer, pg.Int(r.LateAfter), pg.Int(r.LastValue), pg.Int(int64(limit)), pg.Timestamp(r.DueAfter),
+				pg.Bool(r.Sweep), t.Sequence, pg.Int(r.Cursor), pg.Int(r.LateUpTo),
 			},
 			Row: func(v [][]byte) error {
 				count.Fresh, count.Late = int(pg.ReadInt8(v[0])), int(pg.ReadInt8(v[1]))
@@ -81,15 +82,15 @@ func (b *Buffer) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, e
 		},
 	})
 	if err != nil {
-		return buffer.Backlog{}, b.explain(ctx, "counting events", err)
+		return buffer.Backlog{}, b.base.Explain(ctx, "counting events", err)
 	}
 	now := time.Now()
 	count.Took = now.Sub(began)
 	b.watermarks.Counted(r, count, now)
 	backlog.Unclaimed = min(limit, count.Fresh+count.Late)
-	if b.config.Ordered && backlog.Due > 0 {
+	if b.base.Ordered && backlog.Due > 0 {
 		if backlog.Due, err = b.countDue(ctx, t); err != nil {
-			return buffer.Backlog{}, b.explain(ctx, "counting batches", err)
+			return buffer.Backlog{}, b.base.Explain(ctx, "counting batches", err)
 		}
 	}
 	if limit == 0 {
@@ -97,7 +98,7 @@ func (b *Buffer) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, e
 	}
 	late, orphans, err := b.fullSweep(ctx, t, limit, backlog.Unclaimed == limit)
 	if err != nil {
-		return buffer.Backlog{}, b.explain(ctx, "sweeping", err)
+		return buffer.Backlog{}, b.base.Explain(ctx, "sweeping", err)
 	}
 	backlog.Unclaimed = min(limit, backlog.Unclaimed+late)
 	backlog.Due += orphans
@@ -110,8 +111,24 @@ func (b *Buffer) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, e
 const storeFloorSQL = `
 UPDATE outbox_buffers SET floor = $2::bigint WHERE buffer = $1`
 
-func (b *Buffer) storeFloor(ctx context.Context, t *table, floor int64) error {
-	err := b.db.Transact(ctx, b.db.WriteTx(b.db.StatementTimeout, "synchronous_commit", "off"),
-		pg.Step{SQL: t.sql(storeFloorSQL), Args: []string{t.buffer, pg.Int(floor)}})
-	return b.explain(ctx, "writing down the floor", err)
+func (b *Backlog) storeFloor(ctx context.Context, t *ledger.Tables, floor int64) error {
+	err := b.base.DB.Transact(ctx, b.base.DB.WriteTx(b.base.DB.StatementTimeout, "synchronous_commit", "off"),
+		pg.Step{SQL: t.SQL(storeFloorSQL), Args: []string{t.Buffer, pg.Int(floor)}})
+	return b.base.Explain(ctx, "storing the floor", err)
+}
+
+const countDueInOrderSQL = `
+SELECT count(*)` + ledger.DueInOrderSQL
+
+// countDue counts the due batches that wait for no other: the others would make the pipeline look
+// stalled.
+func (b *Backlog) countDue(ctx context.Context, t *ledger.Tables) (due int, err error) {
+	err = b.base.DB.Transact(ctx, pg.ReadTx(b.base.DB.StatementTimeout, "enable_seqscan", "off"), pg.Step{
+		SQL: t.SQL(countDueInOrderSQL), Args: []string{t.Buffer, pg.Timestamp(b.watermarks.DueAfter())},
+		Row: func(v [][]byte) error {
+			due = int(pg.ReadInt8(v[0]))
+			return nil
+		},
+	})
+	return due, err
 }

@@ -1,0 +1,74 @@
+// Package ledger holds the life of a batch after its claim: its lease is renewed, taken over, settled,
+// or recorded as delivered. Each batch is one row of outbox_batches:
+//
+//	claim ──▶ leased ──retry──▶ waiting ──due──▶ leased (taken over)
+//	            │ └──lease over──────────────────▲
+//	            └──settle failed after a send──▶ delivered ──due──▶ delivered (taken over, only deleted)
+//	leased, delivered ──settle──▶ gone
+//
+// The fence is group_id with lease_no, which rises with every lease: an owner that lost its lease
+// changes nothing. Statements about batches alone are the same for events and for dead letters,
+// whose batches belong to the dead-letter hook.
+package ledger
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+)
+
+// Base is what the parts of a buffer share.
+type Base struct {
+	DB              *pg.DB
+	Pipeline, Owner string
+	// Ordered is set for `order: key`.
+	Ordered bool
+	// Ready returns the tables; it checks the database the first time.
+	Ready func(context.Context) (*Tables, error)
+	// Explain adds to an error what was being done, and what Check finds missing.
+	Explain func(ctx context.Context, doing string, err error) error
+}
+
+// Tables are the tables of a buffer, as Check found them.
+type Tables struct {
+	// Buffer is "schema.table", as the ledger names the buffer.
+	Buffer string
+	// Events is the quoted name of the buffer table.
+	Events string
+	// Sequence generates the ids; a name that regclass reads, or pg.Null.
+	Sequence string
+	// PayloadOID and DeadPayloadOID are the types of the payload of events and of dead letters.
+	PayloadOID, DeadPayloadOID uint32
+	// Archive reports whether delivered events are copied to the archive.
+	Archive bool
+	// LockTimeout is shorter than the server's deadlock_timeout, so that in a deadlock with the
+	// application the relay is the one that gives up.
+	LockTimeout time.Duration
+	// Names replaces the default names in statements.
+	Names *strings.Replacer
+	// Statements are those about all events of the buffer.
+	Statements Statements
+}
+
+// Statements about all events of a buffer, with the real names. See package backlog.
+type Statements struct {
+	Count, FullSweep, Status, Audit, RemoveEmpty, CorrectCounts, Adopt string
+}
+
+// SQL fills the real names into a statement written with the default ones.
+func (t *Tables) SQL(statement string) string { return t.Names.Replace(statement) }
+
+// Complete returns the lease with the events that were read.
+func (b *Base) Complete(rows *pg.EventDecoder, batch buffer.Lease) *buffer.Lease {
+	events := rows.Sorted()
+	batch.Pipeline = b.Pipeline
+	batch.PayloadIsJSON = pg.IsJSON(rows.PayloadOID)
+	batch.Events = events
+	if len(events) > 0 && batch.FirstID == 0 && batch.LastID == 0 {
+		batch.FirstID, batch.LastID = events[0].ID, events[len(events)-1].ID
+	}
+	return &batch
+}

@@ -1,0 +1,84 @@
+package ledger
+
+import (
+	"context"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+)
+
+// Ledger is the live batches of one buffer: its rows of outbox_batches.
+type Ledger struct {
+	base *Base
+	// suffix distinguishes the rows of the dead-letter hook from those of the buffer.
+	suffix string
+	// dueAfter is where the live batches begin on the ledger's time line.
+	dueAfter func() time.Time
+}
+
+// New returns the ledger of the rows that name the buffer with a suffix. No live batch is due before dueAfter.
+func New(base *Base, suffix string, dueAfter func() time.Time) *Ledger {
+	return &Ledger{base: base, suffix: suffix, dueAfter: dueAfter}
+}
+
+// name is how the rows name their buffer.
+func (l *Ledger) name(t *Tables) string { return t.Buffer + l.suffix }
+
+const renewSQL = `
+UPDATE outbox_batches SET due_at = clock_timestamp() + $4::interval
+WHERE buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint AND state IN ('leased', 'delivered')`
+
+// Renew implements buffer.Buffer.
+func (l *Ledger) Renew(ctx context.Context, batch *buffer.Lease, lease time.Duration) error {
+	t, err := l.base.Ready(ctx)
+	if err != nil {
+		return err
+	}
+	var fenced int64
+	leaseEnd := time.Now().Add(lease)
+	err = l.base.DB.Transact(ctx, l.base.DB.WriteTx(l.base.DB.StatementTimeout), pg.Step{
+		SQL:      t.SQL(renewSQL),
+		Args:     []string{l.name(t), batch.GroupID.String(), pg.Int(batch.LeaseNo), pg.Interval(lease)},
+		Affected: &fenced,
+	})
+	if err != nil {
+		return l.base.Explain(ctx, "renewing a lease", err)
+	}
+	if fenced == 0 {
+		return buffer.ErrLeaseLost
+	}
+	batch.Ends = leaseEnd
+	return nil
+}
+
+const markDeliveredSQL = `
+UPDATE outbox_batches
+SET state = 'delivered', delivered = $4::bigint[], due_at = clock_timestamp() + $5::interval
+WHERE buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint AND state <> 'waiting'`
+
+// deliveredRetry is how long a delivered batch waits if its events are locked.
+const deliveredRetry = time.Second
+
+// MarkDelivered implements buffer.Buffer.
+func (l *Ledger) MarkDelivered(ctx context.Context, batch *buffer.Lease, delivered []int64) error {
+	t, err := l.base.Ready(ctx)
+	if err != nil {
+		return err
+	}
+	var fenced int64
+	err = l.base.DB.Transact(ctx, l.base.DB.WriteTx(l.base.DB.StatementTimeout, "synchronous_commit", "off"), pg.Step{
+		SQL: t.SQL(markDeliveredSQL),
+		Args: []string{
+			l.name(t), batch.GroupID.String(), pg.Int(batch.LeaseNo), pg.IDArray(delivered), pg.Interval(deliveredRetry),
+		},
+		Affected: &fenced,
+	})
+	if err != nil {
+		return l.base.Explain(ctx, "marking a batch delivered", err)
+	}
+	if fenced == 0 {
+		return buffer.ErrLeaseLost
+	}
+	return nil
+}

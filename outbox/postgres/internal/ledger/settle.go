@@ -1,0 +1,116 @@
+package ledger
+
+import (
+	"context"
+
+	"github.com/google/uuid"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/outcomes"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+)
+
+// Settle is one round trip whose first statement is the fence: it changes the ledger row that
+// group_id and lease_no name, and sets relay.fenced if there was one. Every statement after it
+// reads relay.fenced, so an owner that lost its lease changes nothing. relay.by_range says how the
+// batch's rows are found: '1' by their ids, which are its members; ” by the group_id on them.
+const fenceSQL = `
+RETURNING set_config('relay.fenced', '1', true),
+          set_config('relay.by_range', CASE WHEN members IS NULL THEN '' ELSE '1' END, true)`
+
+// A waiting batch has no owner, whatever its lease_no.
+const (
+	fenceDeleteSQL = `
+DELETE FROM outbox_batches
+WHERE buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint AND state <> 'waiting'` + fenceSQL
+
+	// A delivered batch keeps its row until its events are gone.
+	fenceKeepSQL = `
+UPDATE outbox_batches SET due_at = clock_timestamp() + $4::interval
+WHERE buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint AND state <> 'waiting'` + fenceSQL
+
+	fenceRetrySQL = `
+UPDATE outbox_batches
+SET state = 'waiting', unfinished_leases = 0, due_at = clock_timestamp() + $4::interval,
+    attempts = $5::int, outages = $6::int, error = $7, address = $8
+WHERE buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint AND state <> 'waiting'` + fenceSQL
+)
+
+// Settlement is one Settle, of events or of dead letters.
+type Settlement struct {
+	Ledger *Ledger
+	Tables *Tables
+	Batch  *buffer.Lease
+	// Closed counts the ledger rows that a step of a delivered batch removed.
+	Closed int64
+	fenced bool
+}
+
+// Run settles: the fence, then the steps of the settlement.
+func (s *Settlement) Run(ctx context.Context, o *outcomes.Set, steps []pg.Step) error {
+	// A settle that a crash forgets is done again under the same group_id, so it
+	// need not wait for the disk, unless it made a new one.
+	commit := "off"
+	if !o.RetriesWhole() && len(o.Retry) > 0 {
+		commit = "on"
+	}
+	b := s.Ledger.base
+	begin := b.DB.WriteTx(b.DB.StatementTimeout, "synchronous_commit", commit, "lock_timeout", pg.Milliseconds(s.Tables.LockTimeout),
+		"enable_seqscan", "off", "enable_bitmapscan", "off", "plan_cache_mode", "force_generic_plan", "relay.fenced", "", "relay.by_range", "")
+	begin.Row = func([][]byte) error {
+		s.fenced = false
+		return nil
+	}
+	// After a deadlock with the application it is not run again at once, which could
+	// make the application the next victim: the caller records the delivery.
+	err := b.DB.RetryTx(ctx, append([]pg.Step{begin, s.fence(o)}, steps...), pg.CodeSerialization)
+	switch {
+	case err != nil:
+		return b.Explain(ctx, "settling a batch", err)
+	case !s.fenced:
+		return buffer.ErrLeaseLost
+	case s.Batch.DeliveryRecorded() && !o.RetriesWhole() && s.Closed == 0:
+		return buffer.ErrLocked
+	}
+	return nil
+}
+
+func (s *Settlement) fence(o *outcomes.Set) pg.Step {
+	args := []string{s.Ledger.name(s.Tables), s.Batch.GroupID.String(), pg.Int(s.Batch.LeaseNo)}
+	sql := fenceDeleteSQL
+	switch {
+	case o.RetriesWhole():
+		sql = fenceRetrySQL
+		args = append(args, pg.Interval(o.All.After), pg.Int(int64(o.All.Attempts)), pg.Int(int64(o.All.Outages)),
+			pg.Text(o.All.Error), pg.OptionalText(o.All.Address))
+	case s.Batch.DeliveryRecorded():
+		sql = fenceKeepSQL
+		args = append(args, pg.Interval(deliveredRetry))
+	}
+	return pg.Step{Prepare: true, SQL: s.Tables.SQL(sql), Args: args, Row: func([][]byte) error {
+		s.fenced = true
+		return nil
+	}}
+}
+
+// Bounds are group_id, first id and last id of the batch.
+func (s *Settlement) Bounds() []string {
+	return []string{s.Batch.GroupID.String(), pg.Int(s.Batch.FirstID), pg.Int(s.Batch.LastID)}
+}
+
+// Closing is a step about the ledger row and what is left of its events.
+func (s *Settlement) Closing(sql string, affected *int64, more ...string) pg.Step {
+	return pg.Step{SQL: s.Tables.SQL(sql), Args: append([]string{
+		s.Ledger.name(s.Tables), s.Batch.GroupID.String(), pg.Int(s.Batch.LeaseNo), pg.Int(s.Batch.FirstID), pg.Int(s.Batch.LastID),
+	}, more...), Affected: affected}
+}
+
+// RegroupArgs are the parameters of a statement that gives some events of the batch a new group_id.
+func (s *Settlement) RegroupArgs(o *buffer.Outcome, ids string) []string {
+	origins := append(append(make([]uuid.UUID, 0, len(s.Batch.Origins)+1), s.Batch.Origins...), s.Batch.GroupID)
+	return []string{
+		s.Ledger.name(s.Tables), s.Batch.GroupID.String(), o.GroupID.String(), pg.Int(s.Batch.FirstID), pg.Int(s.Batch.LastID),
+		ids, pg.Interval(o.After), s.Ledger.base.Owner,
+		pg.Int(int64(o.Attempts)), pg.Int(int64(o.Outages)), pg.UUIDArray(origins), pg.Text(o.Error), pg.OptionalText(o.Address),
+	}
+}

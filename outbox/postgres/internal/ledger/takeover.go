@@ -1,0 +1,114 @@
+package ledger
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+)
+
+// DueSQL locks the batch that has been due longest.
+const DueSQL = `
+WITH due AS (
+  SELECT group_id FROM outbox_batches
+  WHERE buffer = $1 AND due_at > $2::timestamptz AND due_at <= (SELECT clock_timestamp())
+  ORDER BY due_at LIMIT 1
+  FOR UPDATE SKIP LOCKED
+)`
+
+// TakenSQL leases it.
+const TakenSQL = `, taken AS (
+  UPDATE outbox_batches l
+  SET lease_no = lease_no + 1, unfinished_leases = unfinished_leases + 1, owner = $4,
+      state = CASE state WHEN 'delivered' THEN state ELSE 'leased' END,
+      due_at = clock_timestamp() + $3::interval
+  FROM due WHERE l.group_id = due.group_id
+  RETURNING l.*, l.members + '{}' AS held
+)
+SELECT t.group_id, t.lease_no, t.unfinished_leases, t.attempts, t.outages, t.first_id, t.last_id, t.origins, t.delivered,
+       clock_timestamp(), `
+
+// An event belongs to the batch whose group_id it carries, or whose members contain it. (members + '{}' is
+// the same set in one piece: otherwise one with many gaps would be unpacked for each row.)
+const eventsTakenSQL = `
+       e.id, e.topic, e.key, e.payload, e.headers, e.created_at
+FROM taken t
+LEFT JOIN outbox_events e ON e.id BETWEEN t.first_id AND t.last_id AND (e.group_id = t.group_id OR e.id <@ t.held)`
+
+const takeOverSQL = DueSQL + TakenSQL + eventsTakenSQL
+
+// TakeOverEvents takes over a batch of the relay's own table.
+func TakeOverEvents(ctx context.Context, l *Ledger, t *Tables, lease time.Duration) (*buffer.Lease, error) {
+	rows := pg.EventDecoder{PayloadOID: t.PayloadOID}
+	sql := takeOverSQL
+	if l.base.Ordered {
+		sql = takeOverInOrderSQL
+	}
+	return TakeOver(ctx, l, t, lease, &rows, rows.Append, []string{"synchronous_commit", "on", "enable_seqscan", "off"}, sql)
+}
+
+// TakeOver runs a statement that begins with [DueSQL] and [TakenSQL]. add reads the columns after those of the
+// ledger; args are the statement's other parameters, from $5 on.
+func TakeOver(
+	ctx context.Context, l *Ledger, t *Tables, lease time.Duration, rows *pg.EventDecoder, add func([][]byte) error,
+	settings []string, sql string, args ...string,
+) (*buffer.Lease, error) {
+	var batch buffer.Lease
+	leaseEnd := time.Now().Add(lease)
+	begin := l.base.DB.WriteTx(l.base.DB.StatementTimeout, settings...)
+	begin.Row = func([][]byte) error {
+		batch = buffer.Lease{}
+		return rows.Reset(nil)
+	}
+	err := l.base.DB.Transact(ctx, begin, pg.Step{
+		SQL:  t.SQL(sql),
+		Args: append([]string{l.name(t), pg.Timestamp(l.dueAfter()), pg.Interval(lease), l.base.Owner}, args...),
+		Row: func(v [][]byte) error {
+			if batch.LeaseNo == 0 {
+				batch = buffer.Lease{
+					Batch: buffer.Batch{GroupID: uuid.UUID(v[0])}, LeaseNo: pg.ReadInt8(v[1]),
+					UnfinishedLeases: pg.ReadInt4(v[2]), Attempts: pg.ReadInt4(v[3]), Outages: pg.ReadInt4(v[4]),
+					FirstID: pg.ReadInt8(v[5]), LastID: pg.ReadInt8(v[6]),
+					Ends: leaseEnd, ClaimedAt: pg.ReadTime(v[9]), ClaimedLocal: time.Now(),
+				}
+				pg.ReadArray(v[7], func(id []byte) { batch.Origins = append(batch.Origins, uuid.UUID(id)) })
+				pg.ReadArray(v[8], func(id []byte) { batch.Delivered = append(batch.Delivered, pg.ReadInt8(id)) })
+			}
+			if v[10] == nil { // its rows are gone
+				return nil
+			}
+			return add(v[10:])
+		},
+	})
+	if err != nil {
+		return nil, l.base.Explain(ctx, "taking over a batch", err)
+	}
+	if batch.LeaseNo == 0 {
+		return nil, nil
+	}
+	return l.base.Complete(rows, batch), nil
+}
+
+// DueInOrderSQL are the due batches that wait for no other. The parts of one batch may share keys.
+// They have the first of their origins in common, and parts that share a key are taken in the
+// order of their first ids: delivery splits so that this is the order of the keys that they
+// share. A delivered batch is only deleted and waits for no other.
+const DueInOrderSQL = `
+  FROM outbox_batches d
+  WHERE buffer = $1 AND due_at > $2::timestamptz AND due_at <= (SELECT clock_timestamp())
+    AND (state = 'delivered' OR origins = '{}' OR NOT EXISTS (
+      SELECT FROM outbox_batches s
+      WHERE s.buffer = $1 AND s.origins[1] = d.origins[1] AND s.first_id < d.first_id AND s.lanes && d.lanes))`
+
+// dueInOrderSQL is DueSQL for `order: key`.
+const dueInOrderSQL = `
+WITH due AS (
+  SELECT group_id` + DueInOrderSQL + `
+  ORDER BY due_at LIMIT 1
+  FOR UPDATE SKIP LOCKED
+)`
+
+const takeOverInOrderSQL = dueInOrderSQL + TakenSQL + eventsTakenSQL
