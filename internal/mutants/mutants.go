@@ -33,7 +33,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a claim does not wait for the disk",
-		file: "outbox/postgres/claim.go",
+		file: "outbox/postgres/internal/claim/claimer.go",
 		old:  "set_config('synchronous_commit', 'on', true)",
 		new:  "set_config('synchronous_commit', 'off', true)",
 		pkg:  "./outbox/postgres", test: "TestNewGroupIDsWaitForTheDisk",
@@ -153,7 +153,7 @@ var mutants = []mutant{
 	// Range claims.
 	{
 		name: "a claim takes events of live batches",
-		file: "outbox/postgres/claim_range.go",
+		file: "outbox/postgres/internal/claim/range.go",
 		old:  "AND group_id IS NULL AND NOT id <@ (SELECT members FROM held)\n      AND EXISTS",
 		new:  "AND group_id IS NULL AND NOT id <@ (SELECT members * '{}' FROM held)\n      AND EXISTS",
 		pkg:  "./outbox/postgres", test: "TestBufferRange/range",
@@ -167,16 +167,16 @@ var mutants = []mutant{
 	},
 	{
 		name: "a range has no gaps",
-		file: "outbox/postgres/claim_range.go",
+		file: "outbox/postgres/internal/claim/range.go",
 		old:  "CASE WHEN last_id::numeric - first_id < n THEN",
 		new:  "CASE WHEN last_id::numeric - first_id < n + 1000 THEN",
 		pkg:  "./outbox/postgres", test: "TestBufferRange/range",
 	},
 	{
 		name: "range claims are not serialised",
-		file: "outbox/postgres/claim_range.go",
-		old:  "pg.Step{Prepare: true, SQL: claimLockSQL, Args: []string{t.Buffer}},",
-		new:  "pg.Step{Prepare: true, SQL: claimLockSQL, Args: []string{buffer.NewGroupID().String()}},",
+		file: "outbox/postgres/internal/claim/range.go",
+		old:  "pg.Step{Prepare: true, SQL: lockSQL, Args: []string{t.Buffer}},",
+		new:  "pg.Step{Prepare: true, SQL: lockSQL, Args: []string{buffer.NewGroupID().String()}},",
 		pkg:  "./outbox/postgres", test: "TestBufferRange/claim",
 	},
 	{
@@ -190,7 +190,7 @@ var mutants = []mutant{
 	// Order.
 	{
 		name: "a claim takes keys of a live batch",
-		file: "outbox/postgres/claim_order.go",
+		file: "outbox/postgres/internal/claim/order.go",
 		old:  "lane NOT IN (SELECT lane FROM held)",
 		new:  "lane NOT IN (SELECT lane FROM held WHERE false)",
 		pkg:  "./pipeline", test: "TestOrderProtocol/postgres",

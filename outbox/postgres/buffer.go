@@ -60,9 +60,10 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/claimmode"
 	"github.com/outboxrelay/relay/outbox/internal/outcomes"
-	"github.com/outboxrelay/relay/outbox/internal/scanwindow"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/backlog"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/claim"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/watermark"
@@ -118,6 +119,10 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
+func (c Config) claimRequest() claimmode.Request {
+	return claimmode.Request{Claim: c.Claim, Ordered: c.Ordered, Custom: c.Own.Is()}
+}
+
 func (c Config) validate() error {
 	if c.URL == "" || c.Pipeline == "" {
 		return errors.New("postgres buffer: URL and Pipeline are required")
@@ -137,17 +142,12 @@ type Buffer struct {
 	*ledger.Ledger
 	*backlog.Backlog
 	base       *ledger.Base
+	claimer    *claim.Claimer
 	config     Config
 	db         *pg.DB
 	watermarks *watermark.Watermarks
-	window     scanwindow.Window
-	// stamping holds one for each claim that stamps just now.
-	stamping chan struct{}
 
-	table atomic.Pointer[table]  // nil until the database was seen once
-	mode  atomic.Pointer[string] // in which it claims; nil until then
-	// upgradeNext is when a relay that follows another mode next tries to store its own.
-	upgradeNext atomic.Int64 // Unix nanoseconds
+	table atomic.Pointer[table] // nil until the database was seen once
 }
 
 // Open prepares a buffer; it does not connect. The error is about the
@@ -161,7 +161,7 @@ func Open(c Config) (*Buffer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("postgres buffer: %w", err)
 	}
-	b := &Buffer{config: c, db: db, watermarks: watermark.New(c.Ordered), stamping: make(chan struct{}, stampAtOnce)}
+	b := &Buffer{config: c, db: db, watermarks: watermark.New(c.Ordered)}
 	b.base = &ledger.Base{
 		DB: db, Pipeline: c.Pipeline, Owner: c.Owner, Ordered: c.Ordered, Explain: b.explain,
 		Ready: func(ctx context.Context) (*ledger.Tables, error) {
@@ -172,6 +172,7 @@ func Open(c Config) (*Buffer, error) {
 			return &t.Tables, nil
 		},
 	}
+	b.claimer = claim.New(b.base, b.watermarks, c.claimRequest())
 	b.Backlog = backlog.New(b.base, b.watermarks)
 	b.Ledger = ledger.New(b.base, "", b.watermarks.DueAfter)
 	return b, nil
@@ -188,8 +189,6 @@ type table struct {
 	ledger.Tables
 	// own is nil if the table is the relay's.
 	own *own
-	// rangeIneligible is why range claims do not suit it; "" if they do.
-	rangeIneligible string
 }
 
 // ready returns the table, looking at the database the first time.
@@ -201,6 +200,42 @@ func (b *Buffer) ready(ctx context.Context) (*table, error) {
 		return nil, err
 	}
 	return b.table.Load(), nil
+}
+
+// Claim implements buffer.Buffer.
+func (b *Buffer) Claim(ctx context.Context, limit int, lease time.Duration) (*buffer.Lease, error) {
+	t, err := b.ready(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if t.own != nil {
+		return b.claimer.ClaimBy(ctx, &t.Tables, b.claimOwn, limit, lease)
+	}
+	return b.claimer.ClaimBy(ctx, &t.Tables, b.claimer.Stamp, limit, lease)
+}
+
+// ClaimMode returns the mode in which this relay claims; "" before it has seen the database.
+func (b *Buffer) ClaimMode() buffer.ClaimMode { return b.claimer.ClaimMode() }
+
+// Peek implements buffer.Buffer.
+func (b *Buffer) Peek(ctx context.Context, limit int) (*buffer.Lease, error) {
+	t, err := b.ready(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if t.own != nil {
+		return b.peekOwn(ctx, t, limit)
+	}
+	return b.claimer.Peek(ctx, &t.Tables, limit)
+}
+
+// Warnings returns what is done otherwise than configured, a sentence each.
+func (b *Buffer) Warnings(context.Context) []string {
+	t := b.table.Load()
+	if t == nil || t.RangeIneligible.Text == "" || b.config.Claim != buffer.ClaimRange {
+		return nil
+	}
+	return []string{"claim: range needs ids that only grow; " + t.RangeIneligible.Text + ", so events are claimed by stamp (" + t.RangeIneligible.Fix + ")"}
 }
 
 // TakeOver implements buffer.Buffer.

@@ -7,21 +7,16 @@ import (
 	"strings"
 	"time"
 
-	"github.com/outboxrelay/relay/outbox/internal/claimmode"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/backlog"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/catalog"
-	"github.com/outboxrelay/relay/outbox/postgres/internal/migrate"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/claim"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/migrate"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 const privilegesOfSequenceSQL = `
 SELECT has_sequence_privilege($1, 'USAGE')`
-
-const bufferRowSQL = `
-INSERT INTO outbox_buffers (buffer, claim) VALUES ($1, $2)
-ON CONFLICT (buffer) DO UPDATE SET claim = outbox_buffers.claim
-RETURNING claim, floor`
 
 // What each table has to have, and how a column that was lost is added again.
 var (
@@ -174,7 +169,7 @@ func (b *Buffer) Check(ctx context.Context) error {
 		t.own.project, t.own.uses = b.projectOf(t)
 		return b.register(ctx, t)
 	}
-	if t.rangeIneligible, err = b.rangeIneligible(ctx, t); err != nil {
+	if t.RangeIneligible, err = claim.RangeIneligible(ctx, b.db, &t.Tables); err != nil {
 		return b.db.ConnectError(err)
 	}
 	return b.register(ctx, t)
@@ -182,27 +177,11 @@ func (b *Buffer) Check(ctx context.Context) error {
 
 // register reads the buffer's own row, or writes it the first time.
 func (b *Buffer) register(ctx context.Context, t *table) error {
-	var (
-		claim string
-		floor int64
-	)
-	err := b.db.Transact(ctx, b.db.WriteTx(b.db.StatementTimeout), pg.Step{SQL: t.SQL(bufferRowSQL), Args: []string{t.Buffer, b.preferredMode(t)}, Row: func(v [][]byte) error {
-		claim, floor = string(v[0]), pg.ReadInt8(v[1])
-		return nil
-	}})
-	if err != nil {
-		return b.db.ConnectError(err)
-	}
-	// Until the mode can be changed what lives is taken over and sent; Claim says why
-	// nothing is claimed.
-	err = b.negotiate(ctx, t, claim)
-	if err != nil && !claimmode.InUse(err) {
-		return err
-	}
-	if b.table.CompareAndSwap(nil, t) {
+	floor, err := b.claimer.Register(ctx, &t.Tables)
+	if err == nil && b.table.CompareAndSwap(nil, t) {
 		b.watermarks.StartAt(floor)
 	}
-	return nil
+	return err
 }
 
 func (b *Buffer) checkSequence(ctx context.Context, events catalog.Table, missing *catalog.Findings) error {

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/notready"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/catalog"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/claim"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/listen"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
@@ -236,22 +236,16 @@ func (e *examination) plan(ctx context.Context, events catalog.Table) {
 	if t == nil { // what is missing was said
 		return
 	}
-	sql, args := claimSQL, []string{
-		t.Buffer, buffer.NewGroupID().String(), "0", pg.Int(math.MaxInt64), "1000", pg.Interval(time.Minute), e.b.config.Owner,
-	}
+	sql, args := claim.Example(&t.Tables, e.b.ClaimMode())
 	if t.own != nil {
-		sql = claimOwnSQL
-	} else if e.b.ClaimMode() == buffer.ClaimRange {
-		sql, args = claimRangeSQL, []string{
-			t.Buffer, "0", "0", pg.Int(math.MaxInt64), "f", "1000", buffer.NewGroupID().String(), pg.Interval(time.Minute), e.b.config.Owner,
-		}
+		sql = t.SQL(claimOwnSQL)
 	}
 	var answer []byte
 	err := e.b.db.Transact(
 		ctx,
 		pg.ReadTx(e.b.db.StatementTimeout, pg.PlanByPrimaryKey...),
 		pg.Step{
-			SQL: "EXPLAIN (FORMAT JSON) " + t.SQL(sql), Args: args,
+			SQL: "EXPLAIN (FORMAT JSON) " + sql, Args: args,
 			Row: func(v [][]byte) error { answer = slices.Clone(v[0]); return nil },
 		},
 	)

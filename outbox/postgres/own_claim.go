@@ -11,6 +11,7 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/claimmode"
 	"github.com/outboxrelay/relay/outbox/internal/projection"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/claim"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/watermark"
@@ -39,32 +40,23 @@ RETURNING own_id::bigint, own_name, own_created`
 const numbersSQL = `
 SELECT first_id, uuids FROM outbox_batches WHERE group_id = $1::uuid AND uuids IS NOT NULL`
 
-// claimOwn is a rangeClaimer.
-func (b *Buffer) claimOwn(ctx context.Context, t *table, limit int, lease time.Duration, in watermark.Range) (
-	batch *buffer.Lease, lastValue int64, err error,
+// claimOwn is a claim.InRange.
+func (b *Buffer) claimOwn(ctx context.Context, _ *ledger.Tables, limit int, lease time.Duration, in watermark.Range) (
+	*buffer.Lease, *claim.Start, error,
 ) {
-	select {
-	case b.stamping <- struct{}{}:
-		defer func() { <-b.stamping }()
-	case <-ctx.Done():
-		return nil, 0, ctx.Err()
+	t := b.table.Load()
+	done, err := b.claimer.Stamping(ctx)
+	if err != nil {
+		return nil, nil, err
 	}
-	var (
-		groupID = buffer.NewGroupID()
-		p       = newProjecting(t, groupID).within(ctx, lease)
-		clock   time.Time
-		mode    string
-		until   = time.Now().Add(lease)
-	)
+	defer done()
+	groupID := buffer.NewGroupID()
+	p := newProjecting(t, groupID).within(ctx, lease)
 	p.Reserve(limit)
+	start, begin := b.claimer.Begin(&t.Tables, lease, p.Reset)
 	steps := []pg.Step{
 		{SQL: "BEGIN ISOLATION LEVEL READ COMMITTED"},
-		{Prepare: true, SQL: t.SQL(claimBeginSQL), Args: []string{
-			t.Sequence, t.Buffer, pg.Milliseconds(b.db.StatementTimeout), b.db.UserTimeout(),
-		}, Row: func(v [][]byte) error {
-			lastValue, clock, mode = pg.ReadInt8(v[0]), pg.ReadTime(v[1]), string(v[2])
-			return p.Reset(nil)
-		}},
+		begin,
 		{
 			Prepare: true, SQL: t.SQL(claimOwnSQL),
 			Args: []string{
@@ -81,17 +73,14 @@ func (b *Buffer) claimOwn(ctx context.Context, t *table, limit int, lease time.D
 	err = b.project(ctx, p, append(steps, b.projectSteps(p)...))
 	switch {
 	case err != nil:
-		return nil, 0, err
-	case mode != claimmode.Stamp:
-		return nil, 0, modeChanged(mode)
+		return nil, nil, err
+	case start.Mode != claimmode.Stamp:
+		return nil, nil, claim.ModeChanged(start.Mode)
 	case len(p.Events) == 0:
-		return nil, lastValue, nil
+		return nil, start, nil
 	}
 	b.readUnprojected(ctx, p)
-	return b.projected(p, buffer.Lease{
-		Batch: buffer.Batch{GroupID: groupID}, LeaseNo: 1, Ends: until, UnfinishedLeases: 1,
-		ClaimedAt: clock, ClaimedLocal: time.Now(),
-	}), lastValue, nil
+	return b.projected(p, start.Lease(groupID)), start, nil
 }
 
 // claimed takes a row of a claim: an event's number, the key by which the projection

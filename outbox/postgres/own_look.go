@@ -8,13 +8,14 @@ import (
 )
 
 // statements returns the statements about all events of the table. In those for the relay's own table
-// outbox_events becomes a SELECT from the custom table. names are the names of all tables, in pairs.
+// outbox_events becomes a SELECT from the custom table. It calls nothing volatile, so that the planner can merge it
+// into the statement around it. names are the names of all tables, in pairs.
 func (o *own) statements(events string, t *ledger.Tables, names []string) ledger.Statements {
 	id := "1::bigint" // every event is beyond every watermark
 	if o.numbered() {
 		id = "e." + o.number.quoted
 	}
-	view := "(SELECT " + id + " AS id, NULL::text AS key, " + o.created + " AS created_at, e.group_id FROM " + events + " e)"
+	view := "(SELECT " + id + " AS id, NULL::text AS key, " + strings.ReplaceAll(o.created, "clock_timestamp()", "statement_timestamp()") + " AS created_at, e.group_id FROM " + events + " e)"
 	s := backlog.Statements(strings.NewReplacer(append([]string{"outbox_events", view}, names...)...))
 	if !o.numbered() {
 		s.Audit, s.CorrectCounts, s.Adopt = t.SQL(auditUUIDSQL), t.SQL(correctCountsUUIDSQL), t.SQL(adoptUUIDSQL)

@@ -44,6 +44,8 @@ type Tables struct {
 	PayloadOID, DeadPayloadOID uint32
 	// Archive reports whether delivered events are copied to the archive.
 	Archive bool
+	// RangeIneligible is why range claims do not suit the table, with its fix; zero if they do.
+	RangeIneligible buffer.Finding
 	// LockTimeout is shorter than the server's deadlock_timeout, so that in a deadlock with the
 	// application the relay is the one that gives up.
 	LockTimeout time.Duration

@@ -1,30 +1,29 @@
-package postgres
+package claim
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/claimmode"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
-// Order is kept by key: a live batch holds its keys' lanes, and nothing of theirs is
-// claimed while it lives. A lane is a key's hash: two keys in one lane wait for each
-// other, and no harm is done.
+// Order by key: a live batch holds the lanes of its keys, and no event in them is claimed meanwhile. A lane is a key's
+// hash; two keys in one lane wait for each other, which does no harm.
 //
-// Claims on a buffer are made one after the other, each with a snapshot that is later
-// than the lock. So it sees every batch that was claimed before it, and whatever
-// committed before an event that it sees; it begins at the floor, where the cursor
-// would have it pass over those that committed late.
-const claimLockSQL = `
+// Claims on a buffer are made one after the other, each with a snapshot that is later than the lock. So a claim sees
+// every batch that was claimed before, and everything that committed before an event that it sees. It begins at
+// the floor, because the cursor would make it pass over late commits.
+const lockSQL = `
 SELECT pg_advisory_xact_lock(hashtextextended('relay claims ' || $1, 0))`
 
-// Of the events that wait, up to $4 are looked at, in id order; CTEs are read as far
-// as they are asked for. NOT IN over a subquery is a hash, whatever the statistics
-// say. What the application has locked is left where it is, and so is whatever of the
-// same keys was picked. The last line counts what was looked at in vain.
-const claimInOrderSQL = `
+// Up to $4 waiting events are read, in id order. NOT IN over a subquery is a hash, whatever the statistics say. What the
+// application has locked is left, and so are picked events of the same keys. The last line counts the
+// events that were read in vain.
+const orderSQL = `
 WITH held AS MATERIALIZED (
   SELECT DISTINCT unnest(lanes) AS lane FROM outbox_batches WHERE buffer = $1
 ), unordered AS MATERIALIZED (
@@ -62,51 +61,42 @@ WITH held AS MATERIALIZED (
 SELECT (SELECT count(*) FROM stamped), (SELECT batches FROM unordered),
        CASE WHEN EXISTS (SELECT FROM picked) THEN 0 ELSE (SELECT count(*) FROM waits) END`
 
-// The batch is read when the lock was given back: a client that stops reading must
-// not sit on it.
-const claimedSQL = `
+// The batch is read after the lock was released; see rangeEventsSQL.
+const orderEventsSQL = `
 SELECT e.id, e.topic, e.key, e.payload, e.headers, e.created_at
 FROM outbox_batches l
 JOIN outbox_events e ON e.id BETWEEN l.first_id AND l.last_id AND e.group_id = l.group_id
 WHERE l.group_id = $1::uuid`
 
-// claimInOrder is Claim for `order: key`.
-func (b *Buffer) claimInOrder(ctx context.Context, t *table, limit int, lease time.Duration) (batch *buffer.Lease, err error) {
-	err = b.window.Scan(limit, func(size int) (found bool, seen int, err error) {
-		batch, seen, err = b.claimWithin(ctx, t, limit, lease, size)
+// claimInOrder claims for `order: key`.
+func (c *Claimer) claimInOrder(ctx context.Context, t *ledger.Tables, limit int, lease time.Duration) (batch *buffer.Lease, err error) {
+	err = c.window.Scan(limit, func(size int) (found bool, seen int, err error) {
+		batch, seen, err = c.claimWithin(ctx, t, limit, lease, size)
 		return batch != nil, seen, err
 	})
 	return batch, err
 }
 
-// claimWithin looks at no more than size waiting events. If it claims none, seen is how many it looked at.
-func (b *Buffer) claimWithin(ctx context.Context, t *table, limit int, lease time.Duration, size int) (
+// claimWithin reads no more than size waiting events. If it claims none, seen is how many it read.
+func (c *Claimer) claimWithin(ctx context.Context, t *ledger.Tables, limit int, lease time.Duration, size int) (
 	batch *buffer.Lease, seen int, err error,
 ) {
 	var (
 		groupID            = buffer.NewGroupID()
 		rows               = pg.EventDecoder{PayloadOID: t.PayloadOID}
-		clock              time.Time
-		mode               string
-		lastValue          int64
 		stamped, unordered int64
-		from               = b.watermarks.OrderedFrom()
-		leaseEnd           = time.Now().Add(lease)
+		from               = c.watermarks.OrderedFrom()
 	)
 	rows.Reserve(limit)
-	err = b.db.Transact(
-		ctx,
-		pg.Step{SQL: t.SQL(claimBeginSQL), Args: []string{
-			t.Sequence, t.Buffer, pg.Milliseconds(b.db.StatementTimeout), b.db.UserTimeout(),
-		}, Row: func(v [][]byte) error {
-			lastValue, clock, mode = pg.ReadInt8(v[0]), pg.ReadTime(v[1]), string(v[2])
-			return rows.Reset(nil)
-		}},
-		pg.Step{SQL: claimLockSQL, Args: []string{t.Buffer}},
+	start, begin := c.Begin(t, lease, rows.Reset)
+	begin.Prepare = false
+	err = c.base.DB.Transact(
+		ctx, begin,
+		pg.Step{SQL: lockSQL, Args: []string{t.Buffer}},
 		pg.Step{
-			SQL: t.SQL(claimInOrderSQL),
+			SQL: t.SQL(orderSQL),
 			Args: []string{
-				t.Buffer, groupID.String(), pg.Int(from), pg.Int(int64(size)), pg.Int(int64(limit)), pg.Interval(lease), b.config.Owner,
+				t.Buffer, groupID.String(), pg.Int(from), pg.Int(int64(size)), pg.Int(int64(limit)), pg.Interval(lease), c.base.Owner,
 			},
 			Row: func(v [][]byte) error {
 				stamped, unordered, seen = pg.ReadInt8(v[0]), pg.ReadInt8(v[1]), int(pg.ReadInt8(v[2]))
@@ -115,23 +105,21 @@ func (b *Buffer) claimWithin(ctx context.Context, t *table, limit int, lease tim
 		},
 		pg.Step{SQL: "COMMIT"},
 		pg.Step{SQL: "BEGIN ISOLATION LEVEL READ COMMITTED"},
-		b.db.WriteTx(b.db.StatementTimeout, "enable_seqscan", "off"),
-		pg.Step{SQL: t.SQL(claimedSQL), Args: []string{groupID.String()}, Row: rows.Append},
+		c.base.DB.WriteTx(c.base.DB.StatementTimeout, "enable_seqscan", "off"),
+		pg.Step{SQL: t.SQL(orderEventsSQL), Args: []string{groupID.String()}, Row: rows.Append},
 	)
 	switch {
 	case err != nil:
 		return nil, 0, err
-	case mode != claimmode.StampKey:
-		return nil, 0, modeChanged(mode)
-	case unordered > 0:
-		return nil, 0, errUnorderedBatches(t, unordered)
+	case start.Mode != claimmode.StampKey:
+		return nil, 0, ModeChanged(start.Mode)
+	case unordered > 0: // nobody knows their keys
+		return nil, 0, fmt.Errorf("%w: %d batches of buffer %s were claimed by a relay without order: key; claiming resumes when they are done. Stop that relay",
+			buffer.ErrNotReady, unordered, t.Buffer)
 	}
 	if stamped > 0 {
-		batch = b.base.Complete(&rows, buffer.Lease{
-			Batch: buffer.Batch{GroupID: groupID}, LeaseNo: 1, Ends: leaseEnd, UnfinishedLeases: 1,
-			ClaimedAt: clock, ClaimedLocal: time.Now(),
-		})
+		batch = c.base.Complete(&rows, start.Lease(groupID))
 	}
-	b.watermarks.ClaimedInOrder(from, batch, lastValue)
+	c.watermarks.ClaimedInOrder(from, batch, start.LastValue)
 	return batch, seen, nil
 }

@@ -6,45 +6,8 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
-	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
-
-const peekSQL = `
-WITH` + ledger.HeldSQL + `
-SELECT id, topic, key, payload, headers, created_at, clock_timestamp() FROM outbox_events
-WHERE id > $2::bigint AND group_id IS NULL AND NOT id <@ (SELECT members FROM held)
-ORDER BY id LIMIT $4::bigint`
-
-// Peek is described by buffertest.Buffer.
-func (b *Buffer) Peek(ctx context.Context, limit int) (*buffer.Lease, error) {
-	t, err := b.ready(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if t.own != nil {
-		return b.peekOwn(ctx, t, limit)
-	}
-	var clock time.Time
-	floor, lastValue := b.watermarks.Span()
-	rows := pg.EventDecoder{PayloadOID: t.PayloadOID}
-	begin := pg.ReadTx(b.db.StatementTimeout, pg.PlanByPrimaryKey...)
-	begin.Row = rows.Reset
-	err = b.db.Transact(ctx, begin, pg.Step{
-		SQL: t.SQL(peekSQL), Args: []string{t.Buffer, pg.Int(floor), pg.Int(lastValue), pg.Int(int64(limit))},
-		Row: func(v [][]byte) error {
-			clock = pg.ReadTime(v[6])
-			return rows.Append(v)
-		},
-	})
-	switch {
-	case err != nil:
-		return nil, b.explain(ctx, "peeking", err)
-	case len(rows.Events) == 0:
-		return nil, nil
-	}
-	return b.base.Complete(&rows, buffer.Lease{Batch: buffer.Batch{GroupID: buffer.NewGroupID()}, ClaimedAt: clock, ClaimedLocal: time.Now()}), nil
-}
 
 // A projection asks for what carries a group_id, so that is stamped and has a row in the
 // ledger, all of which is taken back.

@@ -1,0 +1,155 @@
+// Package claim makes batches of unclaimed events. A claim writes the batch's ledger row, and either leaves the
+// events alone or stamps them with the group_id:
+//
+//   - by range, which `auto` takes where ids grow by a sequence: the ledger row has the ids of the batch, so an
+//     event is written once and deleted once. Claims wait for each other.
+//   - by stamp: claims write the group_id on each event, and skip what another transaction has locked.
+//   - by stamp in order, for `order: key`: claims wait for each other and skip the keys of live batches.
+//
+// One mode is stored for all relays on a buffer. It changes only while the ledger is empty.
+package claim
+
+import (
+	"context"
+	"errors"
+	"math"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/claimmode"
+	"github.com/outboxrelay/relay/outbox/internal/scanwindow"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/watermark"
+)
+
+// Claimer claims the events of one buffer.
+type Claimer struct {
+	base       *ledger.Base
+	watermarks *watermark.Watermarks
+	request    claimmode.Request
+	window     scanwindow.Window
+	// stamping holds an element for each claim by stamp that is under way.
+	stamping chan struct{}
+	mode     atomic.Pointer[string] // nil before the database was seen
+	// upgradeNext is when a relay that follows another mode next tries to store its own.
+	upgradeNext atomic.Int64 // Unix nanoseconds
+}
+
+// New returns the claimer of a buffer.
+func New(base *ledger.Base, watermarks *watermark.Watermarks, request claimmode.Request) *Claimer {
+	return &Claimer{base: base, watermarks: watermarks, request: request, stamping: make(chan struct{}, maxStamping)}
+}
+
+// InRange claims in a range of ids. The error is ModeChanged if another mode is stored.
+type InRange func(ctx context.Context, t *ledger.Tables, limit int, lease time.Duration, in watermark.Range) (
+	batch *buffer.Lease, start *Start, err error)
+
+// ClaimBy claims in the stored mode. stamp claims by stamp.
+func (c *Claimer) ClaimBy(ctx context.Context, t *ledger.Tables, stamp InRange, limit int, lease time.Duration) (*buffer.Lease, error) {
+	for tries := 0; ; tries++ {
+		mode := *c.mode.Load()
+		batch, err := c.claim(ctx, t, mode, stamp, limit, lease)
+		again := false
+		if stored, ok := errors.AsType[ModeChanged](err); ok {
+			if stored == "" {
+				_, err = c.Register(ctx, t)
+			} else {
+				err = c.negotiate(ctx, t, string(stored))
+			}
+			again = err == nil
+		} else if err == nil && batch == nil {
+			again, err = c.upgrade(ctx, t, mode)
+		}
+		if !again || tries == 2 {
+			return batch, c.base.Explain(ctx, "claiming a batch", err)
+		}
+	}
+}
+
+func (c *Claimer) claim(ctx context.Context, t *ledger.Tables, mode string, stamp InRange, limit int, lease time.Duration) (*buffer.Lease, error) {
+	in := stamp
+	switch mode {
+	case claimmode.StampKey:
+		return c.claimInOrder(ctx, t, limit, lease)
+	case claimmode.Range:
+		in = c.claimRange
+	}
+	for _, r := range c.watermarks.Ranges() {
+		batch, start, err := in(ctx, t, limit, lease, r)
+		if err != nil {
+			return nil, err
+		}
+		c.watermarks.Claimed(r, batch, start.LastValue)
+		if batch != nil {
+			return batch, nil
+		}
+	}
+	return nil, nil
+}
+
+// beginSQL reads the sequence before the claim's own snapshot is taken. Reading it locks it. TRUNCATE ... RESTART
+// IDENTITY locks first the table and then the sequence; so does this statement, which names the
+// table, and neither deadlocks with the other.
+const beginSQL = `
+SELECT coalesce(pg_sequence_last_value($1::regclass), 0), clock_timestamp(),
+       (SELECT claim FROM outbox_buffers WHERE buffer = $2),
+       set_config('synchronous_commit', 'on', true), set_config('jit', 'off', true), set_config('plan_cache_mode', 'force_generic_plan', true),
+       set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
+       set_config('enable_sort', 'off', true),
+       set_config('statement_timeout', $3, true), set_config('lock_timeout', ($3::int * 2 / 3)::text, true),
+       set_config('idle_in_transaction_session_timeout', '30000', true),
+       set_config('tcp_keepalives_idle', '15', true), set_config('tcp_keepalives_interval', '5', true),
+       set_config('tcp_keepalives_count', '3', true), set_config('tcp_user_timeout', $4, true)
+WHERE NOT EXISTS (SELECT FROM outbox_events WHERE false)`
+
+// Start is what a claim reads before it looks.
+type Start struct {
+	// LastValue is the sequence's.
+	LastValue int64
+	Mode      string
+	clock     time.Time
+	ends      time.Time
+}
+
+// Begin returns the first step of a claim. reset is called when its transaction begins, or begins again.
+func (c *Claimer) Begin(t *ledger.Tables, lease time.Duration, reset func([][]byte) error) (*Start, pg.Step) {
+	s := &Start{ends: time.Now().Add(lease)}
+	return s, pg.Step{
+		Prepare: true, SQL: t.SQL(beginSQL),
+		Args: []string{t.Sequence, t.Buffer, pg.Milliseconds(c.base.DB.StatementTimeout), c.base.DB.UserTimeout()},
+		Row: func(v [][]byte) error {
+			s.LastValue, s.clock, s.Mode = pg.ReadInt8(v[0]), pg.ReadTime(v[1]), string(v[2])
+			return reset(nil)
+		},
+	}
+}
+
+// Lease returns the first lease of a batch.
+func (s *Start) Lease(groupID uuid.UUID) buffer.Lease {
+	return buffer.Lease{
+		Batch: buffer.Batch{GroupID: groupID}, LeaseNo: 1, Ends: s.ends, UnfinishedLeases: 1, ClaimedAt: s.clock, ClaimedLocal: time.Now(),
+	}
+}
+
+// Stamping waits until a claim by stamp may begin. The caller must call done.
+func (c *Claimer) Stamping(ctx context.Context) (done func(), err error) {
+	select {
+	case c.stamping <- struct{}{}:
+		return func() { <-c.stamping }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// Example returns a claim in a mode with parameters, for EXPLAIN. Those of a claim by stamp suit a custom table too.
+func Example(t *ledger.Tables, mode buffer.ClaimMode) (sql string, args []string) {
+	group, most, lease := buffer.NewGroupID().String(), pg.Int(math.MaxInt64), pg.Interval(time.Minute)
+	if mode == buffer.ClaimRange {
+		return t.SQL(rangeSQL), []string{t.Buffer, "0", "0", most, "f", "1000", group, lease, ""}
+	}
+	return t.SQL(stampSQL), []string{t.Buffer, group, "0", most, "1000", lease, ""}
+}

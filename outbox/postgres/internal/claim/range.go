@@ -1,0 +1,96 @@
+package claim
+
+import (
+	"context"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/claimmode"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/watermark"
+)
+
+// A range claim leaves the events as they are: the ledger row has the exact set of ids that were visible. Claims on a
+// buffer are made one after the other (see lockSQL), each with a snapshot that is later than the lock. So a claim
+// sees every batch that was claimed before, and an event that it sees is in a live batch or
+// unclaimed: delivered events are deleted in the same transaction as their ledger row.
+
+// Most batches have no gaps. Gaps come from roll-backs and from transactions that are still open; then the ids are
+// read once more, in the same snapshot. A range that ends with the highest possible id has no upper bound.
+const rangeSQL = `
+WITH` + ledger.HeldSQL + `
+INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
+                            attempts, outages, events, first_id, last_id, oldest_at, members)
+SELECT $7::uuid, $1, 'range', 'leased', 1, clock_timestamp() + $8::interval, $9, 1,
+       0, 0, n, first_id, last_id, oldest_at,
+       CASE WHEN last_id::numeric - first_id < n THEN int8multirange(int8range(first_id, nullif(last_id, 9223372036854775807), '[]'))
+            ELSE (SELECT range_agg(int8range(id, nullif(id, 9223372036854775807), '[]')) FROM outbox_events
+                  WHERE id BETWEEN first_id AND last_id AND group_id IS NULL AND NOT id <@ (SELECT members FROM held)) END
+FROM (
+  SELECT count(*) AS n, min(id) AS first_id, max(id) AS last_id, min(created_at) AS oldest_at
+  FROM (
+    SELECT id, created_at FROM outbox_events
+    WHERE id > CASE WHEN $5::boolean THEN $2::bigint ELSE (SELECT upto FROM held) END AND id <= $4::bigint
+      AND group_id IS NULL AND NOT id <@ (SELECT members FROM held)
+      AND EXISTS (SELECT FROM outbox_buffers WHERE buffer = $1 AND claim = 'range')
+    ORDER BY id LIMIT $6::bigint) picked
+) batch WHERE n > 0
+RETURNING first_id, last_id`
+
+// The batch is read after the lock was released, because a client that stops reading must not hold it. (members +
+// '{}' is the same set in one piece: otherwise one with many gaps would be unpacked for each row.)
+const rangeEventsSQL = `
+WITH l AS MATERIALIZED (
+  SELECT first_id, last_id, members + '{}' AS members FROM outbox_batches WHERE group_id = $1::uuid
+)
+SELECT e.id, e.topic, e.key, e.payload, e.headers, e.created_at
+FROM l JOIN outbox_events e ON e.id BETWEEN l.first_id AND l.last_id AND e.id <@ l.members`
+
+// claimRange is an InRange.
+func (c *Claimer) claimRange(ctx context.Context, t *ledger.Tables, limit int, lease time.Duration, in watermark.Range) (
+	*buffer.Lease, *Start, error,
+) {
+	var (
+		groupID     = buffer.NewGroupID()
+		rows        = pg.EventDecoder{PayloadOID: t.PayloadOID}
+		first, last int64
+		claimed     bool
+		_, known    = c.watermarks.Span()
+	)
+	rows.Reserve(limit)
+	start, begin := c.Begin(t, lease, func([][]byte) error {
+		claimed = false
+		return rows.Reset(nil)
+	})
+	err := c.base.DB.Transact(
+		ctx, begin,
+		pg.Step{Prepare: true, SQL: lockSQL, Args: []string{t.Buffer}},
+		pg.Step{
+			Prepare: true, SQL: t.SQL(rangeSQL),
+			Args: []string{
+				t.Buffer, pg.Int(in.After), pg.Int(known), pg.Int(in.UpTo), pg.Bool(in.Late), pg.Int(int64(limit)),
+				groupID.String(), pg.Interval(lease), c.base.Owner,
+			},
+			Row: func(v [][]byte) error {
+				claimed, first, last = true, pg.ReadInt8(v[0]), pg.ReadInt8(v[1])
+				return nil
+			},
+		},
+		pg.Step{SQL: "COMMIT"},
+		pg.Step{SQL: "BEGIN ISOLATION LEVEL READ COMMITTED"},
+		c.base.DB.WriteTx(c.base.DB.StatementTimeout, pg.PlanGeneric...),
+		pg.Step{Prepare: true, SQL: t.SQL(rangeEventsSQL), Args: []string{groupID.String()}, Row: rows.Append},
+	)
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case start.Mode != claimmode.Range:
+		return nil, nil, ModeChanged(start.Mode)
+	case !claimed:
+		return nil, start, nil
+	}
+	batch := start.Lease(groupID)
+	batch.FirstID, batch.LastID = first, last
+	return c.base.Complete(&rows, batch), start, nil
+}
