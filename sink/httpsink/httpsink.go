@@ -93,7 +93,7 @@ func newSink(c Config) (*Sink, error) {
 			IdleConnTimeout:     idleTimeout,
 		},
 	}
-	if s.request, err = compile(c.Request, compileRequest); err != nil {
+	if s.request, err = compile(c.Request, jq.Compile); err != nil {
 		return nil, fmt.Errorf("request: %w", err)
 	}
 	if s.results, err = compile(c.Results, compileResults); err != nil {

@@ -15,7 +15,7 @@ type ProgramError = jq.Error
 
 // CheckRequest returns a *ProgramError if text cannot be Config.Request.
 func CheckRequest(text string) error {
-	_, err := compileRequest(text)
+	_, err := jq.Compile(text)
 	return err
 }
 
@@ -32,8 +32,6 @@ func compile(text string, compiler func(string) (*jq.Program, error)) (*jq.Progr
 	}
 	return compiler(text)
 }
-
-func compileRequest(text string) (*jq.Program, error) { return jq.Compile(text) }
 
 // compileResults also finds results of another shape, as far as they can be seen in the program.
 func compileResults(text string) (*jq.Program, error) {

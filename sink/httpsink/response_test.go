@@ -105,7 +105,7 @@ func TestRetryAfter(t *testing.T) {
 		{"0", "", 0},
 		{"120", "", 2 * time.Minute},
 		{"-1", "", 0},
-		{"1.5", "", 0},
+		{"1.5", "", 1500 * time.Millisecond},
 		{"soon", "", 0},
 		{"86401", "", maxRetryAfter},
 		{"99999999999999999999999999", "", maxRetryAfter},

@@ -1,7 +1,6 @@
 package httpsink
 
 import (
-	"errors"
 	"math"
 	"net/http"
 	"strconv"
@@ -32,7 +31,7 @@ func retryDelays(status int, h http.Header, now time.Time) (retry, pause time.Du
 	}
 	q := quotaOf(h, now)
 	switch {
-	case q.reset <= 0 || q.known && q.left > 0 || !q.known && !isLimited:
+	case q.reset <= 0 || q.left > 0 || q.left < 0 && !isLimited:
 		return 0, 0
 	case isLimited || status == http.StatusForbidden: // GitHub sends 403 instead of 429
 		retry = min(q.reset, maxRetryAfter)
@@ -45,10 +44,8 @@ func retryDelays(status int, h http.Header, now time.Time) (retry, pause time.Du
 // clock, if the response has a Date.
 func retryAfter(h http.Header, now time.Time) time.Duration {
 	text := h.Get("Retry-After")
-	if seconds, err := strconv.ParseUint(text, 10, 32); err == nil {
-		return min(time.Duration(seconds)*time.Second, maxRetryAfter)
-	} else if errors.Is(err, strconv.ErrRange) {
-		return maxRetryAfter
+	if n := number(text); n >= 0 {
+		return seconds(n)
 	}
 	at, err := http.ParseTime(text)
 	if err != nil {
@@ -67,8 +64,7 @@ func serverTime(h http.Header, now time.Time) time.Time {
 
 // quota is how many requests a server still accepts, and how long until it is reset.
 type quota struct {
-	left  float64
-	known bool // left is known
+	left  float64 // negative if it is not known
 	reset time.Duration
 }
 
@@ -83,86 +79,74 @@ type quota struct {
 //	X-RateLimit-Reset-After                       Discord: seconds
 //	X-HubSpot-RateLimit-Remaining, -Interval-Milliseconds
 func quotaOf(h http.Header, now time.Time) quota {
-	var worst quota
+	worst := quota{left: -1}
 	add := func(q quota) {
-		usedUp := q.known && q.left <= 0
-		if q.reset > 0 && (worst == quota{} || usedUp && (!worst.known || worst.left > 0 || q.reset > worst.reset)) {
+		if q.reset > 0 && (worst.reset == 0 || q.left == 0 && (worst.left != 0 || q.reset > worst.reset)) {
 			worst = q
 		}
 	}
-	for _, q := range standardQuotas(h.Values("RateLimit")) {
-		add(q)
-	}
-	for _, prefix := range []string{"RateLimit-", "X-RateLimit-", "X-Rate-Limit-"} {
-		var q quota
-		q.left, q.known = number(h.Get(prefix + "Remaining"))
-		q.reset = resetIn(h.Get(prefix+"Reset"), serverTime(h, now))
-		if after, ok := number(h.Get(prefix + "Reset-After")); ok {
-			q.reset = seconds(after)
-		}
-		add(q)
-	}
-	var hubSpot quota
-	hubSpot.left, hubSpot.known = number(h.Get("X-HubSpot-RateLimit-Remaining"))
-	if interval, ok := number(h.Get("X-HubSpot-RateLimit-Interval-Milliseconds")); ok {
-		hubSpot.reset = seconds(interval / 1000)
-	}
-	add(hubSpot)
-	return worst
-}
-
-// standardQuotas reads both forms of the header RateLimit.
-func standardQuotas(values []string) (all []quota) {
-	var old quota
-	for policy := range strings.SplitSeq(strings.Join(values, ","), ",") {
-		var q quota
+	draft07 := quota{left: -1}
+	for policy := range strings.SplitSeq(strings.Join(h.Values("RateLimit"), ","), ",") {
+		q := quota{left: -1}
 		for parameter := range strings.SplitSeq(policy, ";") {
 			name, value, _ := strings.Cut(strings.TrimSpace(parameter), "=")
-			n, ok := number(value)
-			switch {
-			case !ok:
+			switch n := number(value); {
+			case n < 0:
 			case name == "r":
-				q.left, q.known = n, true
+				q.left = n
 			case name == "t":
 				q.reset = seconds(n)
 			case name == "remaining":
-				old.left, old.known = n, true
+				draft07.left = n
 			case name == "reset":
-				old.reset = seconds(n)
+				draft07.reset = seconds(n)
 			}
 		}
-		all = append(all, q)
+		add(q)
 	}
-	return append(all, old)
+	add(draft07)
+	for _, prefix := range []string{"RateLimit-", "X-RateLimit-", "X-Rate-Limit-"} {
+		reset := seconds(number(h.Get(prefix + "Reset-After")))
+		if reset <= 0 {
+			reset = resetIn(h.Get(prefix+"Reset"), serverTime(h, now))
+		}
+		add(quota{number(h.Get(prefix + "Remaining")), reset})
+	}
+	add(quota{number(h.Get("X-HubSpot-RateLimit-Remaining")), seconds(number(h.Get("X-HubSpot-RateLimit-Interval-Milliseconds")) / 1000)})
+	return worst
 }
 
-// resetIn reads seconds, Unix seconds, Unix milliseconds (told apart by their size) or a date.
+// resetIn reads seconds, Unix seconds, Unix milliseconds (distinguished by their size) or a date.
 func resetIn(text string, now time.Time) time.Duration {
 	const (
 		sinceEpoch = 1e9  // seconds: 2001; as a wait it is 31 years
 		inMillis   = 1e11 // of 1973; in seconds it is the year 5138
 	)
-	n, ok := number(text)
-	switch {
-	case ok && n >= inMillis:
+	switch n := number(text); {
+	case n >= inMillis:
 		return time.UnixMilli(int64(min(n, 1e15))).Sub(now)
-	case ok && n >= sinceEpoch:
+	case n >= sinceEpoch:
 		return time.Unix(int64(n), 0).Sub(now)
-	case ok:
+	case n >= 0:
 		return seconds(n)
 	}
-	if at, err := time.Parse(time.RFC3339, text); err == nil {
-		return at.Sub(now)
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		at, err = http.ParseTime(text)
 	}
-	if at, err := http.ParseTime(text); err == nil {
-		return at.Sub(now)
+	if err != nil {
+		return 0
 	}
-	return 0
+	return at.Sub(now)
 }
 
-func number(text string) (float64, bool) {
+// number returns -1 if the text is not a number, or a negative one.
+func number(text string) float64 {
 	n, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
-	return n, err == nil && n >= 0 && !math.IsInf(n, 0) && !math.IsNaN(n)
+	if err != nil || n < 0 || math.IsNaN(n) || math.IsInf(n, 0) {
+		return -1
+	}
+	return n
 }
 
 // seconds is a duration of at most maxRetryAfter.

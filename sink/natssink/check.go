@@ -15,23 +15,27 @@ import (
 // Check connects. With JetStream it also checks that JetStream is enabled and, if all events have one
 // subject, that a stream takes it; a user who may not ask passes. The error wraps sink.ErrUnavailable.
 func (s *Sink) Check(ctx context.Context) error {
-	if err := ctx.Err(); err != nil {
+	if err := s.check(ctx); err != nil {
 		return sink.Unavailable(err)
+	}
+	return nil
+}
+
+func (s *Sink) check(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
 	}
 	c, err := s.connection(ctx)
 	if err != nil {
-		return sink.Unavailable(err)
+		return err
 	}
 	if err := c.flush(ctx); err != nil {
-		return sink.Unavailable(fmt.Errorf("NATS does not answer: %w", err))
+		return fmt.Errorf("NATS does not answer: %w", err)
 	}
 	if s.core {
 		return nil
 	}
-	if err := s.checkJetStream(ctx, c); err != nil {
-		return sink.Unavailable(err)
-	}
-	return nil
+	return s.checkJetStream(ctx, c)
 }
 
 func (s *Sink) checkJetStream(ctx context.Context, c *connection) error {

@@ -69,13 +69,13 @@ const (
 // new connection. So nothing is buffered while there is none, and an answer always belongs to its own
 // connection's publishes.
 func (c Config) options() ([]nats.Option, error) {
-	urls, secure, err := servers(c.URL)
+	urls, first, err := servers(c.URL)
 	if err != nil {
 		return nil, err
 	}
 	opts := []nats.Option{
 		func(o *nats.Options) error { o.Servers = urls; return nil },
-		login(urls[0]), // for servers that the cluster announces
+		login(first.User), // for servers that the cluster announces
 		nats.Name("relay"),
 		nats.NoReconnect(),
 		nats.Timeout(dialTimeout),
@@ -83,7 +83,7 @@ func (c Config) options() ([]nats.Option, error) {
 		nats.ReconnectOnFlusherError(), // a failed write closes the connection
 		nats.PingInterval(pingInterval),
 	}
-	if secure {
+	if first.Scheme != "nats" {
 		config := &tls.Config{MinVersion: tls.VersionTLS12}
 		if c.TLS != nil {
 			config = c.TLS.Clone()
@@ -111,16 +111,15 @@ func (c Config) options() ([]nats.Option, error) {
 	return opts, nil
 }
 
-// login is the option for the user and password, or the token, in a URL.
-func login(text string) nats.Option {
-	u, err := url.Parse(text)
-	if err != nil || u.User == nil {
-		return nil // servers has parsed it
+// login is the option for the user and password, or the token, of a URL.
+func login(user *url.Userinfo) nats.Option {
+	if user == nil {
+		return nil
 	}
-	if password, ok := u.User.Password(); ok {
-		return nats.UserInfo(u.User.Username(), password)
+	if password, ok := user.Password(); ok {
+		return nats.UserInfo(user.Username(), password)
 	}
-	return nats.Token(u.User.Username())
+	return nats.Token(user.Username())
 }
 
 // checkReadable returns why a file cannot be read, without its name: that may be the secret itself, given in
@@ -130,8 +129,7 @@ func checkReadable(path string) error {
 	if err == nil {
 		return f.Close()
 	}
-	var pathErr *fs.PathError
-	if errors.As(err, &pathErr) {
+	if pathErr, ok := errors.AsType[*fs.PathError](err); ok {
 		err = pathErr.Err
 	}
 	return fmt.Errorf("the value is not a readable file: %w", err)
@@ -155,10 +153,9 @@ func nkeyOption(seed string) (nats.Option, error) {
 	return nats.Nkey(public, pair.Sign), nil
 }
 
-// servers converts the URL to those that nats.go takes. secure reports whether they ask for TLS. The error
-// contains no password.
-func servers(text string) (urls []string, secure bool, err error) {
-	var first *url.URL
+// servers converts the URL to those that nats.go takes. first is the first of them, as written. The error
+// contains no credentials.
+func servers(text string) (urls []string, first *url.URL, err error) {
 	for _, part := range strings.Split(text, ",") {
 		part = strings.TrimSpace(part)
 		if first != nil && !strings.Contains(part, "://") {
@@ -167,46 +164,33 @@ func servers(text string) (urls []string, secure bool, err error) {
 		u, err := url.Parse(part)
 		if err != nil {
 			// url.Parse's error quotes the URL.
-			return nil, false, fmt.Errorf("server %d of url is not a URL; expected nats://host:4222", len(urls)+1)
+			return nil, nil, fmt.Errorf("server %d of url is not a URL; expected nats://host:4222", len(urls)+1)
 		}
 		if err := checkServer(u); err != nil {
-			return nil, false, err
+			return nil, nil, err
 		}
 		if first == nil {
 			first = u
 		}
 		if u.Scheme != first.Scheme {
-			return nil, false, fmt.Errorf("url %s has the scheme %s; expected %s, as for the first server", redacted(u), u.Scheme, first.Scheme)
+			return nil, nil, fmt.Errorf("url of %s has the scheme %s; expected %s, as for the first server", u.Host, u.Scheme, first.Scheme)
 		}
 		if u.User == nil {
 			u.User = first.User
 		}
 		urls = append(urls, strings.Replace(u.String(), "tls+nats://", "tls://", 1))
 	}
-	return urls, first.Scheme != "nats", nil
-}
-
-// redacted masks the password. A user without a password is a token, and masked too.
-func redacted(u *url.URL) string {
-	if u.User != nil {
-		if _, ok := u.User.Password(); !ok {
-			hidden := *u
-			hidden.User = url.User("xxxxx")
-			return hidden.String()
-		}
-	}
-	return u.Redacted()
+	return urls, first, nil
 }
 
 func checkServer(u *url.URL) error {
-	masked := redacted(u)
 	switch {
 	case u.Scheme != "nats" && u.Scheme != "tls" && u.Scheme != "tls+nats":
-		return fmt.Errorf("url is %s; expected nats://host:4222 or tls+nats://host:4222", masked)
+		return fmt.Errorf("url has the scheme %q; expected nats://host:4222 or tls+nats://host:4222", u.Scheme)
 	case u.Hostname() == "":
-		return fmt.Errorf("url %s has no host; expected nats://host:4222", masked)
+		return errors.New("url has no host; expected nats://host:4222")
 	case u.Path != "" && u.Path != "/" || u.RawQuery != "" || u.Fragment != "":
-		return fmt.Errorf("url is %s; expected nothing after host and port", masked)
+		return fmt.Errorf("url of %s has a path, a query or a fragment; expected nothing after host and port", u.Host)
 	}
 	return nil
 }
