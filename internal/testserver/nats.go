@@ -20,7 +20,7 @@ type NATSServer struct {
 // StartNATS starts a NATS server with JetStream and its file store in dir, or without
 // JetStream if dir is "". configure may change the options. The caller calls Stop.
 func StartNATS(dir string, configure ...func(*server.Options)) (*NATSServer, error) {
-	port, err := freePort()
+	port, err := FreePort()
 	if err != nil {
 		return nil, err
 	}

@@ -38,7 +38,7 @@ func StartPgBouncer(ctx context.Context, postgresURL string) (_ *PgBouncerServer
 	if err != nil {
 		return nil, errors.New("the URL of the PostgreSQL server is not a URL")
 	}
-	port, err := freePort()
+	port, err := FreePort()
 	if err != nil {
 		return nil, err
 	}

@@ -43,7 +43,7 @@ func StartPostgres(ctx context.Context, opts PostgresOptions) (_ *PostgresServer
 	if err != nil {
 		return nil, err
 	}
-	port, err := freePort()
+	port, err := FreePort()
 	if err != nil {
 		return nil, err
 	}

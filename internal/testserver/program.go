@@ -52,10 +52,10 @@ func version(path string) int {
 	return n
 }
 
-// freePort returns a port of 127.0.0.1 for a server; the port plus 10000 is free too, for a
+// FreePort returns a port of 127.0.0.1 for a server; the port plus 10000 is free too, for a
 // Redis cluster's bus. Both are below the range for outgoing connections. So nothing takes
 // the port while the server is stopped, and no client connects to itself.
-func freePort() (int, error) {
+func FreePort() (int, error) {
 	var err error
 	for range 100 {
 		port := 12000 + rand.IntN(10000)

@@ -35,7 +35,7 @@ func startRedis(ctx context.Context, config []string, args ...string) (_ *RedisS
 	if err != nil {
 		return nil, err
 	}
-	port, err := freePort()
+	port, err := FreePort()
 	if err != nil {
 		return nil, err
 	}

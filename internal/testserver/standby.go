@@ -28,7 +28,7 @@ func Standby(t testing.TB, primary *PostgresServer) *PostgresServer {
 // StartStandby copies a running server's cluster and starts the copy as its standby, with the
 // same settings on a port of its own. ctx limits the start only. The caller calls Close.
 func StartStandby(ctx context.Context, primary *PostgresServer) (_ *PostgresServer, err error) {
-	port, err := freePort()
+	port, err := FreePort()
 	if err != nil {
 		return nil, err
 	}

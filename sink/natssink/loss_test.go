@@ -220,11 +220,10 @@ func startCluster(t *testing.T) []*testserver.NATSServer {
 	ports := make([]int, 3)
 	var routes []string
 	for i := range ports {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		port, err := testserver.FreePort()
 		testkit.NoError(t, err)
-		ports[i] = l.Addr().(*net.TCPAddr).Port
-		testkit.NoError(t, l.Close())
-		routes = append(routes, fmt.Sprintf("nats://127.0.0.1:%d", ports[i]))
+		ports[i] = port
+		routes = append(routes, fmt.Sprintf("nats://127.0.0.1:%d", port))
 	}
 	var g errgroup.Group
 	servers := make([]*testserver.NATSServer, len(ports))
