@@ -94,7 +94,7 @@ func TestParse_DocumentedExampleIsTheDefaults(t *testing.T) {
 	if p.DeadLetter.Hook == nil || p.DeadLetter.Hook.URL.Reveal() != "https://ops.example/dead" || p.Archive.Table != "outbox_archive" {
 		t.Errorf("dead_letter %v, archive %v", p.DeadLetter.Hook, p.Archive)
 	}
-	if p.Source.Own.ID != "id" || !strings.Contains(p.Source.Own.Project, "contact_activity_events") {
+	if p.Source.Own.ID != "id" || !strings.Contains(p.Source.Own.Project, "FROM {events} e") {
 		t.Errorf("source.id and source.project: %+v", p.Source.Own)
 	}
 	p.DeadLetter, p.Archive, p.Source.Own = DeadLetter{}, Archive{}, buffer.CustomTable{} // off unless named
