@@ -147,31 +147,12 @@ func (a *app) withDeadLetters(c *cobra.Command, cfg *config.Config, f *deadFlags
 	return run(c.Context(), all)
 }
 
-// pageSize is the number of dead letters in a query. Payloads may be large.
-const pageSize = 200
-
-// each calls visit for every match, in order, until it returns false. A page takes at
-// most statusTimeout.
+// each calls visit for every match, in order, until it returns false.
 func (l *deadLetters) each(ctx context.Context, visit func(*buffer.DeadEvent) (more bool, err error)) error {
-	var after *buffer.DeadKey
-	for {
-		page, cancel := context.WithTimeout(ctx, statusTimeout)
-		events, err := l.Store.ListDead(page, l.filter, after, pageSize)
-		cancel()
-		if err != nil {
-			return fmt.Errorf("%s: %w", l.pipeline, err)
-		}
-		for i := range events {
-			e := &events[i]
-			if more, err := visit(e); err != nil || !more {
-				return err
-			}
-			after = &buffer.DeadKey{EventID: e.ID, GroupID: e.GroupID}
-		}
-		if len(events) < pageSize {
-			return nil
-		}
+	if err := l.Each(ctx, l.filter, visit); err != nil {
+		return fmt.Errorf("%s: %w", l.pipeline, err)
 	}
+	return nil
 }
 
 // count counts the matches by state.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/outboxrelay/relay/internal/admin"
 	"github.com/outboxrelay/relay/internal/config"
+	"github.com/outboxrelay/relay/internal/probe"
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
@@ -22,7 +23,7 @@ func (a *app) verifyCommand() *cobra.Command {
 	var (
 		pipeline       string
 		repair, asJSON bool
-		probe          probeConfig
+		probes         probe.Config
 		c              *cobra.Command
 	)
 	c = a.withConfig(&cobra.Command{
@@ -53,27 +54,27 @@ table gets no probes.`,
 			return a.verify(c.Context(), selected, repair, asJSON)
 		}
 		switch p := selected[0]; {
-		case probe.events < 1 || probe.events > maxProbes:
-			return usage("--events is %d; expected 1 to %d", probe.events, maxProbes)
+		case probes.Events < 1 || probes.Events > probe.MaxEvents:
+			return usage("--events is %d; expected 1 to %d", probes.Events, probe.MaxEvents)
 		case repair:
 			return usage("--repair is used together with --events; expected one of them")
-		case probe.timeout <= 0:
-			return usage("--timeout is %v; expected a duration like 1m", probe.timeout)
+		case probes.Timeout <= 0:
+			return usage("--timeout is %v; expected a duration like 1m", probes.Timeout)
 		case len(selected) > 1:
 			return usage("--pipeline is missing, and there are several pipelines; expected --pipeline NAME with --events")
 		case p.Source.Own.Is():
 			return usage("%s: --events does not support the custom table %s; use relay verify without --events to audit it, or relay preview to see its next events",
 				p.Name, p.Source.Table)
 		}
-		return a.probe(c.Context(), selected[0], probe, asJSON)
+		return a.probe(c.Context(), selected[0], probes, asJSON)
 	})
 	flags := c.Flags()
 	flags.StringVar(&pipeline, "pipeline", "", "only this pipeline")
 	flags.BoolVar(&repair, "repair", false, "fix what disagrees")
 	flags.BoolVar(&asJSON, "json", false, "print JSON")
-	flags.IntVar(&probe.events, "events", 0, "number of probe events to send and account for")
-	flags.StringVar(&probe.topic, "topic", "relay.verify", "topic of the probes")
-	flags.DurationVar(&probe.timeout, "timeout", time.Minute, "how long to wait for the probes")
+	flags.IntVar(&probes.Events, "events", 0, "number of probe events to send and account for")
+	flags.StringVar(&probes.Topic, "topic", "relay.verify", "topic of the probes")
+	flags.DurationVar(&probes.Timeout, "timeout", time.Minute, "how long to wait for the probes")
 	return c
 }
 

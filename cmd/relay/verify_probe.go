@@ -1,234 +1,110 @@
 package main
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"slices"
-	"time"
+	"strconv"
+	"strings"
 
-	"github.com/google/uuid"
-
+	"github.com/outboxrelay/relay/internal/admin"
 	"github.com/outboxrelay/relay/internal/config"
-	"github.com/outboxrelay/relay/outbox"
-	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/internal/probe"
 )
 
-// maxProbes limits the ids in memory and in queries.
-const maxProbes = 1_000_000
-
-// probeConfig are the flags of relay verify --events.
-type probeConfig struct {
-	events  int
-	topic   string
-	timeout time.Duration
-}
-
-// probeResult says what happened to the probes. Every id is in exactly one list, except
-// Missing and Duplicates, which are about delivered ones.
-type probeResult struct {
-	Pipeline string `json:"pipeline"`
-	Run      string `json:"run"`
-	Topic    string `json:"topic"`
-	Events   int    `json:"events"`
-
-	Delivered int `json:"delivered"`
-	// Waiting probes will be retried. Sending ones are leased, or delivered and not
-	// deleted yet.
-	Dead      []failedProbe `json:"dead"`
-	Waiting   []failedProbe `json:"waiting"`
-	Sending   []int64       `json:"sending"`
-	Unclaimed []int64       `json:"unclaimed"`
-
-	// Sink is what was read. If it is "", Unread says why.
-	Sink   string `json:"sink,omitempty"`
-	Unread string `json:"unread,omitempty"`
-	// Missing probes were delivered but did not arrive, Duplicates ones arrived more than
-	// once.
-	Missing    []int64 `json:"missing"`
-	Duplicates []int64 `json:"duplicates"`
-
-	ids     []int64
-	arrived map[int64]int
-}
-
-// failedProbe is a probe that was not delivered.
-type failedProbe struct {
-	ID    int64  `json:"id"`
-	Error string `json:"error"`
-}
-
-// ok reports whether all probes were delivered and, as far as known, arrived once.
-func (c *probeResult) ok() bool {
-	return c.Delivered == c.Events && len(c.Missing) == 0 && len(c.Duplicates) == 0
-}
-
-// probe commits events, waits until a running relay has moved them, and accounts for
-// each.
-func (a *app) probe(ctx context.Context, p *config.Pipeline, what probeConfig, asJSON bool) (err error) {
-	opened, err := p.Open(config.Process{Owner: "verify", Stdout: io.Discard, Log: discardLog})
+// probe runs probes through a pipeline and reports what happened to them.
+func (a *app) probe(ctx context.Context, p *config.Pipeline, c probe.Config, asJSON bool) error {
+	bar, step := newProgress(a.stderr, ""), ""
+	c.Progress = func(name string, done, total int64) {
+		if name != step {
+			bar.end()
+			bar, step = newProgress(a.stderr, name), name
+		}
+		bar.set(done, total)
+	}
+	result, err := probe.Run(ctx, p, c)
+	bar.end()
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, opened.Close()) }()
-	c := probeResult{
-		Pipeline: p.Name, Run: uuid.NewString(), Topic: what.topic, Events: what.events,
-		Dead: []failedProbe{}, Waiting: []failedProbe{}, Sending: []int64{}, Unclaimed: []int64{}, Missing: []int64{}, Duplicates: []int64{},
-		arrived: map[int64]int{},
-	}
-	ctx, cancel := context.WithTimeout(ctx, what.timeout+diagnosisTimeout)
-	defer cancel()
-	if err := opened.Buffer.Check(ctx); err != nil {
-		return err
-	}
-	reader, why, err := newSinkReader(ctx, p, opened.Sink, &outbox.Event{ID: 1, Topic: what.topic, Payload: []byte("{}")})
-	switch {
-	case err != nil: // the sink may be unavailable; the probes will show it
-		c.Unread = a.redact(oneLine(err.Error()))
-	case reader == nil:
-		c.Unread = why
-	}
-	app, err := newApplication(ctx, &p.Source)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, app.close()) }()
-
-	start := time.Now()
-	if err := a.commit(ctx, app, &c); err != nil {
-		return err
-	}
-	left, err := a.waitForProbes(ctx, app, &c, what.timeout)
-	if err != nil {
-		return err
-	}
-	if err := c.classify(ctx, p, opened.Buffer, left, time.Since(start)); err != nil {
-		return err
-	}
-	if reader != nil {
-		if err := c.countArrivals(ctx, reader); err != nil {
-			c.Unread = a.redact(oneLine(err.Error()))
+	a.failed = a.failed || !result.OK()
+	result.Unread = oneLine(a.redact(result.Unread))
+	for _, list := range [][]probe.Failed{result.Dead, result.Waiting} {
+		for i := range list {
+			list[i].Error = a.redact(list[i].Error)
 		}
 	}
-	a.failed = a.failed || !c.ok()
 	if asJSON {
-		return a.printJSON(&c)
+		return a.printJSON(result)
 	}
-	_, err = io.WriteString(a.stdout, a.redact(c.String()))
+	_, err = io.WriteString(a.stdout, probeReport(result))
 	return err
 }
 
-// commit inserts the probes, 500 in a transaction.
-func (a *app) commit(ctx context.Context, to *application, c *probeResult) error {
-	const perTransaction = 500
-	bar := newProgress(a.stderr, "committed")
-	defer bar.end()
-	for len(c.ids) < c.Events {
-		events := make([]outbox.Event, min(perTransaction, c.Events-len(c.ids)))
-		for i := range events {
-			events[i] = outbox.Event{Topic: c.Topic, Payload: fmt.Appendf(nil, `{"relay_verify": %q, "n": %d}`, c.Run, len(c.ids)+i+1)}
+// probeReport formats a result for people.
+func probeReport(c *probe.Result) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: committed %s with topic %s, ids %s (run %s)\n", c.Pipeline, plural(int64(c.Events), "probe", "probes"), c.Topic, ranges(c.IDs), c.Run)
+	line := func(state string, n int, note string) {
+		if note != "" {
+			note = "  " + note
 		}
-		ids, err := to.insert(ctx, events)
-		if err != nil {
-			return fmt.Errorf("committing probes (%d were committed): %w", len(c.ids), err)
-		}
-		c.ids = append(c.ids, ids...)
-		bar.set(int64(len(c.ids)), int64(c.Events))
+		fmt.Fprintf(&b, "  %-10s %8s%s\n", state, admin.Count(int64(n)), note)
 	}
-	slices.Sort(c.ids)
-	return nil
+	failed := func(state string, probes []probe.Failed) {
+		ids := map[string][]int64{}
+		var errs []string
+		for _, p := range probes {
+			if ids[p.Error] == nil {
+				errs = append(errs, p.Error)
+			}
+			ids[p.Error] = append(ids[p.Error], p.ID)
+		}
+		for _, err := range errs {
+			line(state, len(ids[err]), printable(err)+"; ids "+ranges(ids[err]))
+		}
+	}
+	line("delivered", c.Delivered, "")
+	failed("dead", c.Dead)
+	failed("waiting", c.Waiting)
+	if n := len(c.Sending); n > 0 {
+		line("sending", n, "claimed by a relay; ids "+ranges(c.Sending))
+	}
+	if n := len(c.Unclaimed); n > 0 {
+		line("unclaimed", n, "no relay has claimed them; run relay run -c relay.yaml; ids "+ranges(c.Unclaimed))
+	}
+	switch {
+	case c.Unread != "":
+		fmt.Fprintf(&b, "  arrivals are unknown: %s\n", printable(c.Unread))
+	case len(c.Missing)+len(c.Duplicates) == 0:
+		fmt.Fprintf(&b, "  every delivered probe is in %s exactly once\n", c.Sink)
+	default:
+		if n := len(c.Missing); n > 0 {
+			line("missing", n, "delivered, but not in "+c.Sink+"; ids "+ranges(c.Missing))
+		}
+		if n := len(c.Duplicates); n > 0 {
+			line("duplicates", n, "more than once in "+c.Sink+"; ids "+ranges(c.Duplicates))
+		}
+	}
+	return b.String()
 }
 
-// waitForProbes waits until the buffer has no more probes or the timeout is over. It
-// returns those that are left.
-func (a *app) waitForProbes(ctx context.Context, from *application, c *probeResult, timeout time.Duration) ([]leftover, error) {
-	bar := newProgress(a.stderr, "moved")
-	defer bar.end()
-	timer := time.NewTimer(timeout)
-	defer timer.Stop()
-	for ids := c.ids; ; {
-		start := time.Now()
-		left, err := from.left(ctx, ids)
-		if err != nil || len(left) == 0 {
-			return nil, err
+// ranges formats sorted ids: 1-5, 7. It shows the first ten ranges.
+func ranges(ids []int64) string {
+	const maxRanges = 10
+	var parts []string
+	for i := 0; i < len(ids); {
+		first := i
+		for i++; i < len(ids) && ids[i] == ids[i-1]+1; i++ {
 		}
-		ids = make([]int64, len(left))
-		for i := range left {
-			ids[i] = left[i].id
+		if len(parts) == maxRanges {
+			return strings.Join(parts, ", ") + fmt.Sprintf(" and %s more", admin.Count(int64(len(ids)-first)))
 		}
-		bar.set(int64(c.Events-len(ids)), int64(c.Events))
-		// The queries must not load the database.
-		next := time.NewTimer(max(100*time.Millisecond, 4*time.Since(start)))
-		select {
-		case <-timer.C:
-			next.Stop()
-			return from.left(ctx, ids)
-		case <-ctx.Done():
-			next.Stop()
-			return nil, ctx.Err()
-		case <-next.C:
+		part := strconv.FormatInt(ids[first], 10)
+		if last := ids[i-1]; last != ids[first] {
+			part += "-" + strconv.FormatInt(last, 10)
 		}
+		parts = append(parts, part)
 	}
-}
-
-// classify puts every probe into its list. A probe that left the buffer was delivered
-// unless it is a dead letter.
-func (c *probeResult) classify(ctx context.Context, pipeline *config.Pipeline, b buffer.Buffer, left []leftover, took time.Duration) error {
-	undelivered := map[int64]bool{}
-	for _, l := range left {
-		undelivered[l.id] = true
-		switch l.state {
-		case "":
-			c.Unclaimed = append(c.Unclaimed, l.id)
-		case "waiting", "lost":
-			c.Waiting = append(c.Waiting, failedProbe{l.id, cmp.Or(l.err, "it has no ledger row; run relay verify --repair")})
-		default:
-			c.Sending = append(c.Sending, l.id)
-		}
-	}
-	dead := deadLetters{DeadLetters: deadLettersOf(pipeline, b), pipeline: pipeline.Name, filter: buffer.DeadFilter{
-		Topic: c.Topic, NewerThan: took + time.Minute, Closed: true,
-	}}
-	if err := dead.each(ctx, func(e *buffer.DeadEvent) (bool, error) {
-		if _, ours := slices.BinarySearch(c.ids, e.ID); ours && !undelivered[e.ID] {
-			undelivered[e.ID] = true
-			c.Dead = append(c.Dead, failedProbe{e.ID, e.Error})
-		}
-		return true, nil
-	}); err != nil {
-		return err
-	}
-	c.Delivered = c.Events - len(undelivered)
-	c.arrived = make(map[int64]int, c.Delivered)
-	for _, id := range c.ids {
-		if !undelivered[id] {
-			c.arrived[id] = 0
-		}
-	}
-	return nil
-}
-
-// countArrivals reads the sink and compares it with what was delivered.
-func (c *probeResult) countArrivals(ctx context.Context, from sinkReader) error {
-	arrivals := map[int64]int{}
-	if err := from.arrivals(ctx, func(id int64) {
-		if _, ours := slices.BinarySearch(c.ids, id); ours {
-			arrivals[id]++
-		}
-	}); err != nil {
-		return err
-	}
-	c.Sink = from.name()
-	for _, id := range c.ids {
-		_, delivered := c.arrived[id]
-		switch n := arrivals[id]; {
-		case n == 0 && delivered:
-			c.Missing = append(c.Missing, id)
-		case n > 1:
-			c.Duplicates = append(c.Duplicates, id)
-		}
-	}
-	return nil
+	return strings.Join(parts, ", ")
 }

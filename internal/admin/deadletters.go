@@ -87,6 +87,36 @@ func (d DeadLetters) Change(ctx context.Context, act Action, f buffer.DeadFilter
 	return c, nil
 }
 
+const (
+	// eachPageSize is the number of dead letters in a query. Payloads may be large.
+	eachPageSize = 200
+	// eachPageTimeout is how long the database may take for a page.
+	eachPageTimeout = 10 * time.Second
+)
+
+// Each calls visit for every match, in order, until it returns false or an error.
+func (d DeadLetters) Each(ctx context.Context, f buffer.DeadFilter, visit func(*buffer.DeadEvent) (more bool, err error)) error {
+	var after *buffer.DeadKey
+	for {
+		page, cancel := context.WithTimeout(ctx, eachPageTimeout)
+		events, err := d.Store.ListDead(page, f, after, eachPageSize)
+		cancel()
+		if err != nil {
+			return err
+		}
+		for i := range events {
+			e := &events[i]
+			if more, err := visit(e); err != nil || !more {
+				return err
+			}
+			after = &buffer.DeadKey{EventID: e.ID, GroupID: e.GroupID}
+		}
+		if len(events) < eachPageSize {
+			return nil
+		}
+	}
+}
+
 // DeadLetter is a dead letter in `relay dead list --json` and GET /api/dead. The fields
 // are the columns of outbox_dead_letters.
 type DeadLetter struct {

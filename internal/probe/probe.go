@@ -1,0 +1,206 @@
+// Package probe commits events to a pipeline's buffer, waits until a running relay has moved them, and accounts for
+// each: delivered, dead, waiting or unclaimed, and how often it arrived at the sink.
+package probe
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/outboxrelay/relay/internal/admin"
+	"github.com/outboxrelay/relay/internal/config"
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
+)
+
+const (
+	// MaxEvents limits the ids in memory and in queries.
+	MaxEvents = 1_000_000
+	// checkTimeout is how long the database and the sink may take before and after the wait.
+	checkTimeout = 10 * time.Second
+	// perTransaction is the number of probes in a transaction.
+	perTransaction = 500
+)
+
+// Config of a run.
+type Config struct {
+	// Events is the number of probes, 1 to MaxEvents.
+	Events int
+	// Topic is their topic.
+	Topic string
+	// Timeout is how long to wait for a relay to move them.
+	Timeout time.Duration
+	// Progress is called with the name of a step and how many probes have passed it.
+	Progress func(step string, done, total int64)
+}
+
+// Result accounts for the probes. Every id is in exactly one list, except Missing and Duplicates, which are about
+// delivered ones.
+type Result struct {
+	Pipeline string  `json:"pipeline"`
+	Run      string  `json:"run"`
+	Topic    string  `json:"topic"`
+	Events   int     `json:"events"`
+	IDs      []int64 `json:"-"` // ascending
+
+	Delivered int `json:"delivered"`
+	// Waiting probes will be retried. Sending ones are leased, or delivered and not deleted yet.
+	Dead      []Failed `json:"dead"`
+	Waiting   []Failed `json:"waiting"`
+	Sending   []int64  `json:"sending"`
+	Unclaimed []int64  `json:"unclaimed"`
+
+	// Sink is what was read. If it is "", Unread says why.
+	Sink   string `json:"sink,omitempty"`
+	Unread string `json:"unread,omitempty"`
+	// Missing probes were delivered but did not arrive, Duplicates ones arrived more than once.
+	Missing    []int64 `json:"missing"`
+	Duplicates []int64 `json:"duplicates"`
+
+	undelivered map[int64]bool
+}
+
+// Failed is a probe that was not delivered.
+type Failed struct {
+	ID    int64  `json:"id"`
+	Error string `json:"error"`
+}
+
+// OK reports whether all probes were delivered and, as far as known, arrived once.
+func (r *Result) OK() bool {
+	return r.Delivered == r.Events && len(r.Missing) == 0 && len(r.Duplicates) == 0
+}
+
+// Run commits probes and accounts for them. The errors and Unread may contain secrets.
+func Run(ctx context.Context, p *config.Pipeline, c Config) (_ *Result, err error) {
+	opened, err := p.Open(config.Process{Owner: "verify", Stdout: io.Discard, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, opened.Close()) }()
+	r := &Result{
+		Pipeline: p.Name, Run: uuid.NewString(), Topic: c.Topic, Events: c.Events,
+		Dead: []Failed{}, Waiting: []Failed{}, Sending: []int64{}, Unclaimed: []int64{}, Missing: []int64{}, Duplicates: []int64{},
+		undelivered: map[int64]bool{},
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.Timeout+checkTimeout)
+	defer cancel()
+	if err := opened.Buffer.Check(ctx); err != nil {
+		return nil, err
+	}
+	reader, unread, err := newSinkReader(ctx, p, opened.Sink, &outbox.Event{ID: 1, Topic: c.Topic, Payload: []byte("{}")})
+	if r.Unread = unread; err != nil { // the sink may be unavailable; the probes will show it
+		r.Unread = err.Error()
+	}
+	app, err := newApplication(&p.Source)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, app.db.Close()) }()
+
+	start := time.Now()
+	for len(r.IDs) < c.Events {
+		ids, err := app.commit(ctx, c.Topic, r.Run, len(r.IDs)+1, min(len(r.IDs)+perTransaction, c.Events))
+		if err != nil {
+			return nil, fmt.Errorf("committing probes (%d were committed): %w", len(r.IDs), err)
+		}
+		r.IDs = append(r.IDs, ids...)
+		c.Progress("committed", int64(len(r.IDs)), int64(c.Events))
+	}
+	slices.Sort(r.IDs)
+	left, err := wait(ctx, app, r.IDs, c)
+	if err != nil {
+		return nil, err
+	}
+	dead := admin.DeadLetters{Store: opened.Buffer}
+	if err := r.classify(ctx, dead, left, time.Since(start)); err != nil {
+		return nil, err
+	}
+	if reader != nil {
+		if err := r.countArrivals(ctx, reader); err != nil {
+			r.Unread = err.Error()
+		}
+	}
+	return r, nil
+}
+
+// wait waits until the buffer has no more probes or the timeout is over. It returns those that are left.
+func wait(ctx context.Context, app *application, ids []int64, c Config) ([]leftover, error) {
+	timer := time.NewTimer(c.Timeout)
+	defer timer.Stop()
+	for {
+		start := time.Now()
+		left, err := app.leftovers(ctx, ids)
+		if err != nil || len(left) == 0 {
+			return nil, err
+		}
+		ids = make([]int64, len(left))
+		for i := range left {
+			ids[i] = left[i].id
+		}
+		c.Progress("moved", int64(c.Events-len(ids)), int64(c.Events))
+		// The queries must not load the database.
+		next := time.NewTimer(max(100*time.Millisecond, 4*time.Since(start)))
+		select {
+		case <-timer.C:
+			next.Stop()
+			return app.leftovers(ctx, ids)
+		case <-ctx.Done():
+			next.Stop()
+			return nil, ctx.Err()
+		case <-next.C:
+		}
+	}
+}
+
+// classify puts every probe into its list. A probe that left the buffer was delivered unless it is a dead letter.
+func (r *Result) classify(ctx context.Context, dead admin.DeadLetters, left []leftover, took time.Duration) error {
+	for _, l := range left {
+		r.undelivered[l.id] = true
+		switch l.state {
+		case "":
+			r.Unclaimed = append(r.Unclaimed, l.id)
+		case "waiting", "lost":
+			r.Waiting = append(r.Waiting, Failed{l.id, cmp.Or(l.err, "it has no ledger row; run relay verify --repair")})
+		default:
+			r.Sending = append(r.Sending, l.id)
+		}
+	}
+	recent := buffer.DeadFilter{Topic: r.Topic, NewerThan: took + time.Minute, Closed: true}
+	if err := dead.Each(ctx, recent, func(e *buffer.DeadEvent) (bool, error) {
+		if _, ours := slices.BinarySearch(r.IDs, e.ID); ours && !r.undelivered[e.ID] {
+			r.undelivered[e.ID] = true
+			r.Dead = append(r.Dead, Failed{e.ID, e.Error})
+		}
+		return true, nil
+	}); err != nil {
+		return err
+	}
+	r.Delivered = r.Events - len(r.undelivered)
+	return nil
+}
+
+// countArrivals reads the sink and compares it with what was delivered.
+func (r *Result) countArrivals(ctx context.Context, from sinkReader) error {
+	arrivals := map[int64]int{}
+	if err := from.arrivals(ctx, func(id int64) { arrivals[id]++ }); err != nil {
+		return err
+	}
+	r.Sink = from.name()
+	for _, id := range r.IDs {
+		switch n := arrivals[id]; {
+		case n == 0 && !r.undelivered[id]:
+			r.Missing = append(r.Missing, id)
+		case n > 1:
+			r.Duplicates = append(r.Duplicates, id)
+		}
+	}
+	return nil
+}
