@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/pipeline"
 )
@@ -49,7 +50,7 @@ func (d *database) drainInto(b *testing.B, to *slow, batches, workers int) time.
 		Name: "orders", BatchSize: 100, Workers: workers, MaxBatches: batches, Schedule: often(20 * time.Millisecond),
 		Observer: end, Log: slog.New(slog.DiscardHandler),
 	})
-	check(b, err)
+	testkit.NoError(b, err)
 	ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
 	defer cancel()
 	go func() {
@@ -59,7 +60,7 @@ func (d *database) drainInto(b *testing.B, to *slow, batches, workers int) time.
 		}
 		cancel()
 	}()
-	check(b, p.Run(ctx, b.Context()))
+	testkit.NoError(b, p.Run(ctx, b.Context()))
 	d.expectDrained(b)
 	return end.took
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/pipeline"
@@ -59,13 +60,13 @@ func TestClaimAhead(t *testing.T) {
 	ids := d.insert(t, "orders", 2000)
 	b := block(to)
 	startBlocked(t, d, b, func(c *pipeline.Config) { c.Workers = 1 })
-	soon(t, "a send", b.sending)
+	testkit.Receive(t, "a send", b.sending)
 	d.expectStates(t, "3 leased")
-	expect(t, "events that were claimed", ask[int](t, d, "SELECT sum(events) FROM outbox_batches"), 300)
+	testkit.Equal(t, "events that were claimed", ask[int](t, d, "SELECT sum(events) FROM outbox_batches"), 300)
 	b.release()
 	d.expectDrained(t)
 	expectOnce(t, to.arrived(t, "orders"), ids)
-	expect(t, "sends at once", b.most.Load(), 1)
+	testkit.Equal(t, "sends at once", b.most.Load(), 1)
 }
 
 // A batch that waits for its turn is held like one that is being sent: renewed, twice
@@ -76,7 +77,7 @@ func TestClaimAhead_KeepsTheLease(t *testing.T) {
 	ids := d.insert(t, "orders", 2000)
 	b := block(to)
 	startBlocked(t, d, b, func(c *pipeline.Config) { c.Workers, c.Lease = 1, 3*time.Second })
-	soon(t, "a send", b.sending)
+	testkit.Receive(t, "a send", b.sending)
 	d.expectStates(t, "3 leased")
 	d.exec(t, "CREATE TABLE seen AS SELECT group_id, due_at FROM outbox_batches")
 	testserver.Eventually(t, func() error {
@@ -100,16 +101,16 @@ func TestSignal_ReleasesBatchesThatWaitForASlot(t *testing.T) {
 	ids := d.insert(t, "orders", 1000)
 	b := block(to)
 	p := startBlocked(t, d, b, func(c *pipeline.Config) { c.Workers = 1 })
-	soon(t, "a send", b.sending)
+	testkit.Receive(t, "a send", b.sending)
 	d.expectStates(t, "3 leased")
 	p.cancel()
 	d.expectStates(t, "1 leased, 2 waiting")
-	expect(t, "attempts and outages", ask[int](t, d, "SELECT max(attempts + outages) FROM outbox_batches"), 0)
-	expect(t, "not due", ask[int](t, d, "SELECT count(*) FROM outbox_batches WHERE state = 'waiting' AND due_at > clock_timestamp()"), 0)
+	testkit.Equal(t, "attempts and outages", ask[int](t, d, "SELECT max(attempts + outages) FROM outbox_batches"), 0)
+	testkit.Equal(t, "not due", ask[int](t, d, "SELECT count(*) FROM outbox_batches WHERE state = 'waiting' AND due_at > clock_timestamp()"), 0)
 	b.release()
-	check(t, p.wait(t))
-	expect(t, "the ledger", d.states(t), "2 waiting")
-	expect(t, "events that were sent", len(to.arrived(t, "orders")), 100)
+	testkit.NoError(t, p.wait(t))
+	testkit.Equal(t, "the ledger", d.states(t), "2 waiting")
+	testkit.Equal(t, "events that were sent", len(to.arrived(t, "orders")), 100)
 
 	start(t, d.buffer(t, "next"), to, nil)
 	d.expectDrained(t)
@@ -133,14 +134,14 @@ func TestClaimAhead_ObeysRetryAfter(t *testing.T) {
 	}}
 	start(t, d.buffer(t, "relay"), s, func(c *pipeline.Config) { c.Workers = 1 })
 	t.Cleanup(release)
-	soon(t, "a send", sending)
+	testkit.Receive(t, "a send", sending)
 	d.expectStates(t, "3 leased")
 	release()
 	d.expectStates(t, "3 waiting")
-	expect(t, "sends", sends.Load(), 1)
-	expect(t, "batches that are due within 50 minutes",
+	testkit.Equal(t, "sends", sends.Load(), 1)
+	testkit.Equal(t, "batches that are due within 50 minutes",
 		ask[int](t, d, "SELECT count(*) FROM outbox_batches WHERE due_at < clock_timestamp() + interval '50 minutes'"), 0)
-	expect(t, "attempts", ask[int](t, d, "SELECT max(attempts) FROM outbox_batches"), 0)
+	testkit.Equal(t, "attempts", ask[int](t, d, "SELECT max(attempts) FROM outbox_batches"), 0)
 }
 
 // A send slot comes back whatever becomes of the send.
@@ -215,7 +216,7 @@ func TestAutotune_InAPipeline(t *testing.T) {
 	})
 	d.expectDrained(t)
 	expectOnce(t, to.arrived(t, "orders"), ids)
-	expect(t, "dead letters", ask[int](t, d, "SELECT count(*) FROM outbox_dead_letters"), 0)
+	testkit.Equal(t, "dead letters", ask[int](t, d, "SELECT count(*) FROM outbox_dead_letters"), 0)
 	if most.Load() > 3 {
 		t.Errorf("%d sends at once, 3 is the bound", most.Load())
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/outboxrelay/relay/delivery"
 	"github.com/outboxrelay/relay/internal/testdb"
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -47,7 +48,7 @@ func databaseAt(t testing.TB, url string) *database {
 func migratedAt(t testing.TB, url string) *database {
 	t.Helper()
 	app, err := pgxpool.New(t.Context(), url)
-	check(t, err)
+	testkit.NoError(t, err)
 	t.Cleanup(app.Close)
 	return &database{url: url, app: app}
 }
@@ -55,7 +56,7 @@ func migratedAt(t testing.TB, url string) *database {
 func migrate(t testing.TB, url string) {
 	t.Helper()
 	_, err := postgres.Migrate(t.Context(), url, postgres.SchemaConfig{})
-	check(t, err)
+	testkit.NoError(t, err)
 }
 
 // buffer opens the buffer as a process would.
@@ -67,8 +68,8 @@ func (d *database) buffer(t testing.TB, owner string) *postgres.Buffer {
 func bufferAt(t testing.TB, url, owner string) *postgres.Buffer {
 	t.Helper()
 	b, err := postgres.Open(postgres.Config{URL: url, Pipeline: "orders", Owner: owner, Connections: 12})
-	check(t, err)
-	t.Cleanup(func() { check(t, b.Close()) })
+	testkit.NoError(t, err)
+	t.Cleanup(func() { testkit.NoError(t, b.Close()) })
 	return b
 }
 
@@ -86,9 +87,9 @@ type querier interface {
 func insertBy(t testing.TB, q querier, topic string, n int) []int64 {
 	t.Helper()
 	rows, err := q.Query(t.Context(), insertSQL, topic, n)
-	check(t, err)
+	testkit.NoError(t, err)
 	ids, err := pgx.CollectRows(rows, pgx.RowTo[int64])
-	check(t, err)
+	testkit.NoError(t, err)
 	return ids
 }
 
@@ -102,7 +103,7 @@ func (d *database) insert(t testing.TB, topic string, n int) []int64 {
 func (d *database) begin(t testing.TB) pgx.Tx {
 	t.Helper()
 	tx, err := d.app.Begin(t.Context())
-	check(t, err)
+	testkit.NoError(t, err)
 	t.Cleanup(func() {
 		if err := tx.Rollback(context.Background()); err != nil && !errors.Is(err, pgx.ErrTxClosed) {
 			t.Error(err)
@@ -114,13 +115,13 @@ func (d *database) begin(t testing.TB) pgx.Tx {
 func (d *database) exec(t testing.TB, sql string, args ...any) {
 	t.Helper()
 	_, err := d.app.Exec(t.Context(), sql, args...)
-	check(t, err)
+	testkit.NoError(t, err)
 }
 
 // ask returns the one value of a query.
 func ask[T any](t testing.TB, d *database, sql string, args ...any) (v T) {
 	t.Helper()
-	check(t, d.app.QueryRow(t.Context(), sql, args...).Scan(&v))
+	testkit.NoError(t, d.app.QueryRow(t.Context(), sql, args...).Scan(&v))
 	return v
 }
 
@@ -167,7 +168,7 @@ func start(t testing.TB, b buffer.Queue, s sink.Sink, change func(*pipeline.Conf
 		change(&c)
 	}
 	joined, err := pipeline.New(b, s, c)
-	check(t, err)
+	testkit.NoError(t, err)
 	p := &process{Pipeline: joined, ended: make(chan struct{})}
 	stop, halt := context.WithCancel(context.Background())
 	ctx, cancel := context.WithCancel(stop)
@@ -303,29 +304,4 @@ func expectOnce(t testing.TB, arrived, wanted []int64) {
 func some(ids []int64) string {
 	slices.Sort(ids)
 	return fmt.Sprintf("%d %v", len(ids), ids[:min(5, len(ids))])
-}
-
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func expect[T comparable](t testing.TB, what string, got, want T) {
-	t.Helper()
-	if got != want {
-		t.Errorf("%s: got %v, want %v", what, got, want)
-	}
-}
-
-// soon waits for a signal.
-func soon[T any](t testing.TB, what string, signal <-chan T) (v T) {
-	t.Helper()
-	select {
-	case v = <-signal:
-	case <-time.After(30 * time.Second):
-		t.Fatalf("%s: nothing within 30 seconds", what)
-	}
-	return v
 }

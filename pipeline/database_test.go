@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/outboxrelay/relay/internal/testdb"
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres"
@@ -75,10 +76,10 @@ func testWholeWay(t *testing.T, d *database, relayURL string) {
 	d.expectDrained(t)
 	expectOnce(t, to.arrived(t, "orders"), wanted)
 	dead, _ := d.dead(t)
-	expect(t, "dead letters", len(dead), 0)
-	expect(t, "claims that failed", log.count("cannot claim"), 0)
-	expect(t, "settles that failed", log.count("cannot settle"), 0)
-	expect(t, "looks that failed", log.count("cannot look"), 0)
+	testkit.Equal(t, "dead letters", len(dead), 0)
+	testkit.Equal(t, "claims that failed", log.count("cannot claim"), 0)
+	testkit.Equal(t, "settles that failed", log.count("cannot settle"), 0)
+	testkit.Equal(t, "looks that failed", log.count("cannot look"), 0)
 }
 
 func TestListener_TransactionPooler(t *testing.T) {
@@ -106,7 +107,7 @@ func TestDatabase_OddDefaults(t *testing.T) {
 				d.exec(t, fmt.Sprintf("ALTER DATABASE %s SET %s = '%s'", pgx.Identifier{nameOf(t, url)}.Sanitize(), name, value))
 			}
 			d.app.Reset()
-			expect(t, "time zone of a new session", ask[string](t, d, "SHOW timezone"), settings["timezone"])
+			testkit.Equal(t, "time zone of a new session", ask[string](t, d, "SHOW timezone"), settings["timezone"])
 			testWholeWay(t, d, url)
 		})
 	}
@@ -115,7 +116,7 @@ func TestDatabase_OddDefaults(t *testing.T) {
 func nameOf(t *testing.T, databaseURL string) string {
 	t.Helper()
 	u, err := url.Parse(databaseURL)
-	check(t, err)
+	testkit.NoError(t, err)
 	return strings.TrimPrefix(u.Path, "/")
 }
 
@@ -138,14 +139,14 @@ func TestLateCommits_Arrive(t *testing.T) {
 	wanted = append(wanted, d.insert(t, "orders", 3000)...)
 	to.expectArrivals(t, "orders", len(wanted))
 
-	check(t, later.Commit(t.Context()))
+	testkit.NoError(t, later.Commit(t.Context()))
 	wanted = append(wanted, lateToo...)
 	to.expectArrivals(t, "orders", len(wanted))
-	check(t, never.Rollback(t.Context()))
+	testkit.NoError(t, never.Rollback(t.Context()))
 	wanted = append(wanted, d.insert(t, "orders", 50)...)
 	to.expectArrivals(t, "orders", len(wanted))
 	b.expectCountsFor(t, 5*time.Second) // enough for whatever would pass the ids by
-	check(t, early.Commit(t.Context()))
+	testkit.NoError(t, early.Commit(t.Context()))
 	wanted = append(wanted, late...)
 	d.expectDrained(t)
 	expectOnce(t, to.arrived(t, "orders"), wanted)
@@ -189,7 +190,7 @@ func TestLateCommits_ArriveAtTheNextProcess(t *testing.T) {
 	start(t, d.buffer(t, "next"), to, nil)
 	wanted = append(wanted, d.insert(t, "orders", 1000)...)
 	to.expectArrivals(t, "orders", len(wanted))
-	check(t, tx.Commit(t.Context()))
+	testkit.NoError(t, tx.Commit(t.Context()))
 	d.expectDrained(t)
 	expectOnce(t, to.arrived(t, "orders"), append(wanted, late...))
 }
@@ -202,8 +203,8 @@ func TestLateCommits_PreparedTransaction(t *testing.T) {
 	tx := d.begin(t)
 	late := insertBy(t, tx, "orders", 10)
 	_, err := tx.Exec(t.Context(), "PREPARE TRANSACTION 'late'")
-	check(t, err)
-	check(t, ignoreNoTransaction(tx.Commit(t.Context())))
+	testkit.NoError(t, err)
+	testkit.NoError(t, ignoreNoTransaction(tx.Commit(t.Context())))
 	wanted := d.insert(t, "orders", 1000)
 	to.expectArrivals(t, "orders", len(wanted))
 	d.exec(t, "COMMIT PREPARED 'late'")
@@ -227,10 +228,10 @@ func TestPinnedSnapshot_StopsNothing(t *testing.T) {
 	to := redisAt(t, testserver.SharedRedis(t))
 	for _, elsewhere := range []*database{d, neighbour} {
 		tx, err := elsewhere.app.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
-		check(t, err)
+		testkit.NoError(t, err)
 		_, err = tx.Exec(t.Context(), "SELECT count(*) FROM outbox_events")
-		check(t, err)
-		t.Cleanup(func() { check(t, tx.Rollback(context.Background())) })
+		testkit.NoError(t, err)
+		t.Cleanup(func() { testkit.NoError(t, tx.Rollback(context.Background())) })
 	}
 	start(t, d.buffer(t, "relay"), to, func(c *pipeline.Config) { c.BatchSize = 500 })
 	var wanted []int64
@@ -264,7 +265,7 @@ func TestSequence_SetBack(t *testing.T) {
 	d.expectDrained(t)
 	d.exec(t, "TRUNCATE outbox_events RESTART IDENTITY")
 	second := d.insert(t, "second", 300)
-	expect(t, "the first id after it", second[0], 1)
+	testkit.Equal(t, "the first id after it", second[0], 1)
 	d.expectDrained(t)
 	expectOnce(t, to.arrived(t, "first"), first)
 	expectOnce(t, to.arrived(t, "second"), second)
@@ -306,8 +307,8 @@ func TestConnections_OneIsEnough(t *testing.T) {
 	t.Parallel()
 	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
 	b, err := postgres.Open(postgres.Config{URL: d.url, Pipeline: "orders", Owner: "relay", Connections: 1})
-	check(t, err)
-	t.Cleanup(func() { check(t, b.Close()) })
+	testkit.NoError(t, err)
+	t.Cleanup(func() { testkit.NoError(t, b.Close()) })
 	ids := d.insert(t, "orders", 2000)
 	start(t, b, stumbling(to), func(c *pipeline.Config) { c.Workers = 8 })
 	d.expectDrained(t)

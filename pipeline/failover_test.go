@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/pipeline"
 )
@@ -13,9 +14,9 @@ import (
 func both(t testing.TB, first, second *testserver.PostgresServer) string {
 	t.Helper()
 	u, err := url.Parse(first.URL)
-	check(t, err)
+	testkit.NoError(t, err)
 	other, err := url.Parse(second.URL)
-	check(t, err)
+	testkit.NoError(t, err)
 	u.Host += "," + other.Host
 	u.RawQuery = "target_session_attrs=read-write"
 	return u.String()
@@ -36,9 +37,9 @@ func TestFailover(t *testing.T) {
 		c.Lease = 2 * time.Second
 	})
 	to.expectArrivals(t, "orders", 2000)
-	check(t, primary.Kill())
+	testkit.NoError(t, primary.Kill())
 	p.expectNotReady(t)
-	check(t, standby.Promote(t.Context()))
+	testkit.NoError(t, standby.Promote(t.Context()))
 	d.app.Reset()
 	ids = append(ids, d.insert(t, "orders", 1000)...)
 	d.expectDrained(t)

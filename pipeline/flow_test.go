@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/pipeline"
@@ -34,7 +35,7 @@ func TestPipeline_DeliversExactlyOnce(t *testing.T) {
 			wanted = append(wanted, d.produce(t, "orders", 4, 60)...)
 			d.expectDrained(t)
 			expectOnce(t, to.arrived(t, "orders"), wanted)
-			expect(t, "dead letters", ask[int](t, d, "SELECT count(*) FROM outbox_dead_letters"), 0)
+			testkit.Equal(t, "dead letters", ask[int](t, d, "SELECT count(*) FROM outbox_dead_letters"), 0)
 		})
 	}
 }
@@ -151,7 +152,7 @@ func TestSink_OutageHoldsUpNoOtherPipeline(t *testing.T) {
 		d, other := newDatabase(t), newDatabase(t)
 		server := testserver.Redis(t)
 		dead, alive := redisAt(t, server.URL), redisAt(t, testserver.SharedRedis(t))
-		check(t, server.Stop())
+		testkit.NoError(t, server.Stop())
 		waiting, wanted := d.insert(t, "orders", 2000), other.insert(t, "orders", 2000)
 		stuck := start(t, d.buffer(t, "relay"), dead, nil)
 		start(t, other.buffer(t, "relay"), alive, nil).expectReady(t)
@@ -159,7 +160,7 @@ func TestSink_OutageHoldsUpNoOtherPipeline(t *testing.T) {
 		expectOnce(t, alive.arrived(t, "orders"), wanted)
 		stuck.expectNotReady(t)
 
-		check(t, server.Start(t.Context()))
+		testkit.NoError(t, server.Start(t.Context()))
 		d.expectDrained(t)
 		expectOnce(t, dead.arrived(t, "orders"), waiting)
 		stuck.expectReady(t)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/robfig/cron/v3"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/pipeline"
@@ -129,7 +130,7 @@ func each(errs ...error) error {
 // Ready is told from what gets done: a batch that is only put back is nothing.
 func TestHealth_Stalled(t *testing.T) {
 	t.Parallel()
-	const stalled, nothingThrough = "stalled: events wait", "sends in a row got nothing through"
+	const stalled, nothingThrough = "stalled: events wait", "sends in a row delivered nothing"
 	away, marked := sink.Unavailable(errTest), three()
 	marked.Delivered = []int64{1, 2, 3}
 	for name, c := range map[string]struct {
@@ -204,8 +205,8 @@ func TestHealth_NamesMaxWaiting(t *testing.T) {
 		s := &scene{backlog: buffer.Backlog{Unclaimed: 5, Waiting: 2, Delivered: 1}}
 		p := s.play(t, func(c *pipeline.Config) { c.MaxWaiting, c.Log = 3, logInto(t, log) })
 		after(3 * time.Second)
-		expectReadiness(t, p, "with three that wait or are marked", "claiming has stopped: 3 batches wait or are marked, max_waiting is 3")
-		expect(t, "warnings", log.count("claiming has stopped"), 1)
+		expectReadiness(t, p, "with three that wait or are marked", "claiming stopped: 3 batches wait for a retry or a delete, max_waiting is 3")
+		testkit.Equal(t, "warnings", log.count("claiming stopped"), 1)
 		s.set(func(s *scene) { s.backlog.Unclaimed = 0 })
 		after(2 * time.Second)
 		expectReadiness(t, p, "with nothing fresh", "")
@@ -215,8 +216,8 @@ func TestHealth_NamesMaxWaiting(t *testing.T) {
 		s.set(func(s *scene) { s.backlog.Delivered, s.batch = 0, three() })
 		after(20 * time.Second)
 		expectReadiness(t, p, "with room again", "")
-		expect(t, "words that it goes on", log.count("claiming goes on"), 1)
-		expect(t, "warnings", log.count("claiming has stopped"), 1)
+		testkit.Equal(t, "messages about resuming", log.count("claiming resumed"), 1)
+		testkit.Equal(t, "warnings", log.count("claiming stopped"), 1)
 	})
 }
 
@@ -251,7 +252,7 @@ func TestHealth_NothingDelivered(t *testing.T) {
 		again.Outages = 1 // the sink took others since: it is not the circuit that sees it
 		try(again, sink.Unavailable(errTest))
 		try(again, sink.Unavailable(errTest))
-		expectReadiness(t, p, "after two in vain", "got nothing through, the last: "+errTest.Error())
+		expectReadiness(t, p, "after two in vain", "delivered nothing, the last: "+errTest.Error())
 		try(again, nil)
 		expectReadiness(t, p, "when it went through", "")
 	})

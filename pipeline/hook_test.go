@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres"
@@ -70,7 +71,7 @@ func TestHook_NotifiedOfEveryDeadLetter(t *testing.T) {
 		t.Errorf("the hook heard of %v, want %v", heard, bad)
 	}
 	entries, err := redisClient(t, url).XRange(t.Context(), "orders", "-", "+").Result()
-	check(t, err)
+	testkit.NoError(t, err)
 	for _, e := range entries {
 		if e.Values["dead_letter"] == nil {
 			t.Errorf("the hook was not told why event %v died: %v", e.Values["id"], e.Values)
@@ -99,7 +100,7 @@ func TestHook_Fails(t *testing.T) {
 		return nil
 	})
 	p.expectReady(t)
-	expect(t, "untold", d.untold(t), len(bad))
+	testkit.Equal(t, "untold", d.untold(t), len(bad))
 
 	// It is up and takes no letter of one event.
 	var refused atomic.Int64
@@ -116,7 +117,7 @@ func TestHook_Fails(t *testing.T) {
 		}
 		return nil
 	})
-	expect(t, "dead letters", ask[int](t, d, "SELECT count(*) FROM outbox_dead_letters"), len(bad))
+	testkit.Equal(t, "dead letters", ask[int](t, d, "SELECT count(*) FROM outbox_dead_letters"), len(bad))
 
 	ear.answers(nil)
 	d.expectTold(t, len(bad))
@@ -226,8 +227,8 @@ func TestHook_Replay(t *testing.T) {
 		return http.StatusOK
 	})
 	n, err := b.Replay(t.Context(), buffer.DeadFilter{}, 100)
-	check(t, err)
-	expect(t, "replayed", n, 2)
+	testkit.NoError(t, err)
+	testkit.Equal(t, "replayed", n, 2)
 	testserver.Eventually(t, func() error {
 		if n := ask[int](t, d, "SELECT count(*) FROM outbox_dead_letters WHERE closed_at IS NULL"); n != 1 {
 			return fmt.Errorf("%d open dead letters, one was expected", n)

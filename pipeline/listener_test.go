@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -66,7 +67,7 @@ func (c *counting) Claim(ctx context.Context, limit int, lease time.Duration) (*
 func installTrigger(t *testing.T, d *database) {
 	t.Helper()
 	_, err := postgres.Migrate(t.Context(), d.url, postgres.SchemaConfig{Notify: true})
-	check(t, err)
+	testkit.NoError(t, err)
 }
 
 // wakeable starts a relay whose schedule is an hour away.
@@ -74,8 +75,8 @@ func wakeable(t *testing.T, to sink.Sink, log *slog.Logger, c postgres.Config) (
 	t.Helper()
 	c.Pipeline, c.Connections = "orders", 12
 	b, err := postgres.Open(c)
-	check(t, err)
-	t.Cleanup(func() { check(t, b.Close()) })
+	testkit.NoError(t, err)
+	t.Cleanup(func() { testkit.NoError(t, b.Close()) })
 	counted, listener := &counting{Buffer: b}, &recorded{Listener: b.Listener(log)}
 	start(t, counted, to, func(p *pipeline.Config) {
 		p.Schedule, p.Poll, p.Listener, p.Ordered = often(time.Hour), true, listener, c.Ordered
@@ -99,19 +100,19 @@ func TestListener_CommitsNotifyTheRelay(t *testing.T) {
 
 			tx := d.begin(t)
 			for range 5 {
-				check(t, postgres.Insert(t.Context(), tx, outbox.Event{Topic: "go", Key: new("k"), Payload: []byte("{}")}))
+				testkit.NoError(t, postgres.Insert(t.Context(), tx, outbox.Event{Topic: "go", Key: new("k"), Payload: []byte("{}")}))
 				insertBy(t, tx, "sql", 10)
 			}
 			d.exec(t, "INSERT INTO outbox_events (topic, key, payload) VALUES ('plain', 'k', '{}')")
 			to.expectArrivals(t, "plain", 2)
-			expect(t, "events of a transaction that is open", len(to.arrived(t, "sql")), 0)
-			check(t, tx.Commit(t.Context()))
+			testkit.Equal(t, "events of a transaction that is open", len(to.arrived(t, "sql")), 0)
+			testkit.NoError(t, tx.Commit(t.Context()))
 			to.expectArrivals(t, "go", 5)
 			to.expectArrivals(t, "sql", 50)
 			d.insert(t, "large", 1000) // ten batches, and ten keys
 			to.expectArrivals(t, "large", 1000)
 			d.expectDrained(t)
-			expect(t, "lapses", listener.lapses.Load(), 0)
+			testkit.Equal(t, "lapses", listener.lapses.Load(), 0)
 			if n := counted.counts.Load(); n > 1 { // the one at the start
 				t.Errorf("fresh events were counted %d times", n)
 			}
@@ -195,8 +196,8 @@ func TestListener_PollsWithoutNotifications(t *testing.T) {
 			if n := counted.claims.Load() - claims; n > 12 {
 				t.Errorf("%d claims of nothing", n)
 			}
-			expect(t, "it listens", listener.listening.Load(), false)
-			expect(t, "notifications", listener.commits.Load(), 0)
+			testkit.Equal(t, "it listens", listener.listening.Load(), false)
+			testkit.Equal(t, "notifications", listener.commits.Load(), 0)
 		})
 	}
 }

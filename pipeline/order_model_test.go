@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/outboxrelay/relay/delivery"
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres"
@@ -25,16 +26,16 @@ import (
 func (d *database) orderedBuffer(t testing.TB, owner string) *postgres.Buffer {
 	t.Helper()
 	b, err := postgres.Open(postgres.Config{URL: d.url, Pipeline: "orders", Owner: owner, Connections: 12, Ordered: true})
-	check(t, err)
-	t.Cleanup(func() { check(t, b.Close()) })
+	testkit.NoError(t, err)
+	t.Cleanup(func() { testkit.NoError(t, b.Close()) })
 	return b
 }
 
 func (f *file) orderedBuffer(t testing.TB, owner string) *sqlite.Buffer {
 	t.Helper()
 	b, err := sqlite.Open(sqlite.Config{URL: f.url, Pipeline: "orders", Owner: owner, Ordered: true})
-	check(t, err)
-	t.Cleanup(func() { check(t, b.Close()) })
+	testkit.NoError(t, err)
+	t.Cleanup(func() { testkit.NoError(t, b.Close()) })
 	return b
 }
 

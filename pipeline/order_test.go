@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/pipeline"
@@ -129,14 +130,14 @@ func (f *file) source() source {
 		dead: func(t testing.TB) (ids []int64) {
 			t.Helper()
 			rows, err := f.app.QueryContext(t.Context(), "SELECT event_id FROM outbox_dead_letters")
-			check(t, err)
+			testkit.NoError(t, err)
 			defer rows.Close()
 			for rows.Next() {
 				var id int64
-				check(t, rows.Scan(&id))
+				testkit.NoError(t, rows.Scan(&id))
 				ids = append(ids, id)
 			}
-			check(t, rows.Err())
+			testkit.NoError(t, rows.Err())
 			return ids
 		},
 	}
@@ -147,7 +148,7 @@ func orderedNATSAt(t testing.TB, url string) destination {
 	t.Helper()
 	to := natsAt(t, url)
 	s, err := natssink.New(natssink.Config{URL: url, Ordered: true})
-	check(t, err)
+	testkit.NoError(t, err)
 	closeSink(t, s)
 	to.Sink = s
 	return to
@@ -315,14 +316,14 @@ func TestOrder_TransactionPooler(t *testing.T) {
 	for n := range 150 {
 		of := someKeysOf(0, n)
 		ids, err := d.insertKeyed(t.Context(), "orders", of, true)
-		check(t, err)
+		testkit.NoError(t, err)
 		k.add(ids, of)
 	}
 	d.expectDrained(t)
 	arrived := to.arrived(t, "orders")
 	expectOnce(t, arrived, k.ids())
 	k.expectOrder(t, arrived)
-	expect(t, "claims that failed", log.count("cannot claim"), 0)
+	testkit.Equal(t, "claims that failed", log.count("cannot claim"), 0)
 }
 
 // An event that is refused again and again holds up its own key, and no other, whether
@@ -336,7 +337,7 @@ func TestOrder_RefusedEventHoldsUpItsKeyOnly(t *testing.T) {
 			insert := func(of ...string) []int64 {
 				t.Helper()
 				ids, err := from.insert(t.Context(), name, of, true)
-				check(t, err)
+				testkit.NoError(t, err)
 				return ids
 			}
 			first := insert("a", "b", "a", "", "b", "c")
@@ -403,7 +404,7 @@ func TestOrder_PoisonEvent(t *testing.T) {
 			k := &keys{of: map[int64]string{}}
 			of := slices.Repeat([]string{"hot", "hot", "hot", "warm"}, 75)
 			ids, err := from.insert(t.Context(), "orders", of, true)
-			check(t, err)
+			testkit.NoError(t, err)
 			k.add(ids, of)
 			bad := ids[101]
 			r.answers(func(ids []int64) int {

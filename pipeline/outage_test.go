@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/pipeline"
@@ -69,14 +70,14 @@ func testDyingSink(t *testing.T, to destination, times int, kill, revive func() 
 	}
 	p := start(t, d.buffer(t, "relay"), at(to, die(20), die(again)), nil)
 	for range times {
-		check(t, soon(t, "a death of the sink", deaths))
+		testkit.NoError(t, testkit.Receive(t, "a death of the sink", deaths))
 		p.expectNotReady(t)
-		check(t, revive())
+		testkit.NoError(t, revive())
 	}
 	d.expectDrained(t)
 	expectOnce(t, to.arrived(t, "orders"), ids)
 	dead, _ := d.dead(t)
-	expect(t, "dead letters", len(dead), 0)
+	testkit.Equal(t, "dead letters", len(dead), 0)
 	p.expectReady(t)
 }
 
@@ -99,9 +100,9 @@ func TestDatabase_KilledInMidDrain(t *testing.T) {
 		c.Lease = 2 * time.Second // what the crash left claimed comes back soon
 	})
 	for range 4 {
-		check(t, soon(t, "a death of the database", deaths))
+		testkit.NoError(t, testkit.Receive(t, "a death of the database", deaths))
 		p.expectNotReady(t)
-		check(t, server.Start(t.Context()))
+		testkit.NoError(t, server.Start(t.Context()))
 	}
 	d.app.Reset()
 	d.expectDrained(t)
@@ -114,7 +115,7 @@ func TestStartup_WaitsForTheDatabase(t *testing.T) {
 	server := testserver.OwnPostgres(t, testserver.PostgresOptions{})
 	d, to := databaseAt(t, server.URL), redisAt(t, testserver.SharedRedis(t))
 	ids := d.insert(t, "orders", 500)
-	check(t, server.Stop())
+	testkit.NoError(t, server.Stop())
 	p := start(t, d.buffer(t, "relay"), to, nil)
 	testserver.Eventually(t, func() error {
 		if err := p.Ready(); err == nil || !strings.Contains(err.Error(), "database") || !strings.Contains(err.Error(), "127.0.0.1") {
@@ -122,7 +123,7 @@ func TestStartup_WaitsForTheDatabase(t *testing.T) {
 		}
 		return nil
 	})
-	check(t, server.Start(t.Context()))
+	testkit.NoError(t, server.Start(t.Context()))
 	d.app.Reset()
 	d.expectDrained(t)
 	expectOnce(t, to.arrived(t, "orders"), ids)

@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/outboxrelay/relay/delivery"
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres"
@@ -34,7 +35,7 @@ func TestProtocol(t *testing.T) {
 					p := open(t, mode)
 					testProtocol(t, p)
 					for _, b := range p.buffers {
-						expect(t, "claimed by", b.ClaimMode(), mode)
+						testkit.Equal(t, "claimed by", b.ClaimMode(), mode)
 					}
 				})
 			}
@@ -46,8 +47,8 @@ func protocolOnPostgres(t *testing.T, mode buffer.ClaimMode) protocol {
 	d := newDatabase(t)
 	buf := func(owner string) claimedBy {
 		b, err := postgres.Open(postgres.Config{URL: d.url, Pipeline: "orders", Owner: owner, Claim: mode})
-		check(t, err)
-		t.Cleanup(func() { check(t, b.Close()) })
+		testkit.NoError(t, err)
+		t.Cleanup(func() { testkit.NoError(t, b.Close()) })
 		return b
 	}
 	exec := func(t *rapid.T, sql string, args ...any) {
@@ -70,8 +71,8 @@ func protocolOnSQLite(t *testing.T, mode buffer.ClaimMode) protocol {
 	f := newFile(t)
 	buf := func(owner string) claimedBy {
 		b, err := sqlite.Open(sqlite.Config{URL: f.url, Pipeline: "orders", Owner: owner, Claim: mode})
-		check(t, err)
-		t.Cleanup(func() { check(t, b.Close()) })
+		testkit.NoError(t, err)
+		t.Cleanup(func() { testkit.NoError(t, b.Close()) })
 		return b
 	}
 	exec := func(t *rapid.T, sql string, args ...any) {

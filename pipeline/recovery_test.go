@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/delivery"
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/pipeline"
 )
@@ -34,10 +35,10 @@ func TestRecovery_OfASink(t *testing.T) {
 		server := testserver.Redis(t, "--appendfsync", "always")
 		d, to := newDatabase(t), redisAt(t, server.URL)
 		start(t, d.buffer(t, "relay"), to, patient).expectReady(t)
-		check(t, server.Kill())
+		testkit.NoError(t, server.Kill())
 		ids := d.insert(t, "orders", 1000)
 		d.expectWaiting(t, 2)
-		check(t, server.Start(t.Context()))
+		testkit.NoError(t, server.Start(t.Context()))
 		d.expectDrained(t)
 		expectOnce(t, to.arrived(t, "orders"), ids)
 	})

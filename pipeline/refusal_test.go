@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/pipeline"
@@ -23,13 +24,13 @@ import (
 func (d *database) dead(t testing.TB) (ids []int64, attempts []int) {
 	t.Helper()
 	rows, err := d.app.Query(t.Context(), "SELECT event_id, attempts FROM outbox_dead_letters ORDER BY event_id, died_at")
-	check(t, err)
+	testkit.NoError(t, err)
 	type letter struct {
 		EventID  int64
 		Attempts int
 	}
 	letters, err := pgx.CollectRows(rows, pgx.RowToStructByPos[letter])
-	check(t, err)
+	testkit.NoError(t, err)
 	for _, l := range letters {
 		ids, attempts = append(ids, l.EventID), append(attempts, l.Attempts)
 	}
@@ -123,13 +124,13 @@ func TestOutage_BuriesNothing(t *testing.T) {
 				return err
 			})
 			p.expectNotReady(t)
-			expect(t, "attempts", ask[int](t, d, "SELECT max(attempts) FROM outbox_batches"), 0)
-			expect(t, "events", ask[int](t, d, "SELECT count(*) FROM outbox_events"), len(ids))
+			testkit.Equal(t, "attempts", ask[int](t, d, "SELECT max(attempts) FROM outbox_batches"), 0)
+			testkit.Equal(t, "events", ask[int](t, d, "SELECT count(*) FROM outbox_events"), len(ids))
 			r.answers(nil)
 			d.expectDrained(t)
 			expectOnce(t, to.arrived(t, "orders"), ids)
 			dead, _ := d.dead(t)
-			expect(t, "dead letters", len(dead), 0)
+			testkit.Equal(t, "dead letters", len(dead), 0)
 			p.expectReady(t)
 		})
 	}
@@ -171,7 +172,7 @@ func TestMaxAttempts_BuriesTheEvent(t *testing.T) {
 	if !slices.Equal(dead, bad) || !slices.Equal(attempts, []int{4, 4, 4}) {
 		t.Errorf("buried %v after %v attempts, want %v after 4 each", dead, attempts, bad)
 	}
-	expect(t, "refusals", asked.Load(), 4*int64(len(bad)))
+	testkit.Equal(t, "refusals", asked.Load(), 4*int64(len(bad)))
 }
 
 // One stream is a string: its events wait, those of other topics go on.
@@ -182,8 +183,8 @@ func TestAddress_OutageHoldsUpNoOther(t *testing.T) {
 		url := testserver.SharedRedis(t)
 		d, to := newDatabase(t), redisAt(t, url)
 		client := redisClient(t, url)
-		check(t, client.Set(t.Context(), "taken", "by a string", 0).Err())
-		testAwayAddress(t, d, to, func() { check(t, client.Del(t.Context(), "taken").Err()) })
+		testkit.NoError(t, client.Set(t.Context(), "taken", "by a string", 0).Err())
+		testAwayAddress(t, d, to, func() { testkit.NoError(t, client.Del(t.Context(), "taken").Err()) })
 	})
 	t.Run("jetstream", func(t *testing.T) {
 		t.Parallel()
@@ -217,7 +218,7 @@ func testAwayAddress(t *testing.T, d *database, to destination, mend func()) {
 	expectOnce(t, to.arrived(t, "free"), free)
 	expectOnce(t, to.arrived(t, "taken"), taken)
 	dead, _ := d.dead(t)
-	expect(t, "dead letters", len(dead), 0)
+	testkit.Equal(t, "dead letters", len(dead), 0)
 }
 
 // The sink asks to be left alone: it is, as a whole.
@@ -244,6 +245,6 @@ func TestRetryAfter_IsObeyed(t *testing.T) {
 	}}
 	start(t, d.buffer(t, "relay"), busy, func(c *pipeline.Config) { c.Workers = 1 })
 	d.expectDrained(t)
-	expect(t, "requests while the sink wanted to be left alone", early.Load(), 0)
+	testkit.Equal(t, "requests while the sink wanted to be left alone", early.Load(), 0)
 	expectOnce(t, to.arrived(t, "orders"), ids)
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/pipeline"
@@ -71,10 +72,10 @@ func TestSettle_RecordsDeliveryOfLockedRows(t *testing.T) {
 	g := newTurnstile(to, true)
 	start(t, d.buffer(t, "relay"), g, oneBatch)
 
-	soon(t, "a send", g.waits)
+	testkit.Receive(t, "a send", g.waits)
 	tx := d.begin(t)
 	_, err := tx.Exec(t.Context(), "SELECT FROM outbox_events WHERE id = ANY ($1) FOR UPDATE", ids[3:5])
-	check(t, err)
+	testkit.NoError(t, err)
 	g.open()
 	d.expectLedger(t, "delivered 10")
 	// What is not locked is deleted already; and fresh events go on.
@@ -92,7 +93,7 @@ func TestSettle_RecordsDeliveryOfLockedRows(t *testing.T) {
 		}
 		return nil
 	})
-	check(t, tx.Commit(t.Context()))
+	testkit.NoError(t, tx.Commit(t.Context()))
 	d.expectDrained(t)
 	expectOnce(t, to.arrived(t, "orders"), append(ids, more...))
 	if n := len(g.waits); n != 3 {
@@ -111,7 +112,7 @@ func TestDeadlock_ApplicationIsNeverTheVictim(t *testing.T) {
 	for range 3 {
 		ids := d.insert(t, "orders", 10)
 		all = append(all, ids...)
-		soon(t, "a send", g.waits)
+		testkit.Receive(t, "a send", g.waits)
 		tx := d.begin(t)
 		touch := func(id int64) {
 			t.Helper()
@@ -129,12 +130,12 @@ func TestDeadlock_ApplicationIsNeverTheVictim(t *testing.T) {
 		})
 		touch(ids[0])
 		touch(ids[5])
-		check(t, tx.Commit(t.Context()))
+		testkit.NoError(t, tx.Commit(t.Context()))
 		d.expectDrained(t)
 	}
 	expectOnce(t, to.arrived(t, "orders"), all)
-	expect(t, "sends", len(g.waits), 0)
-	expect(t, "deadlocks", ask[int](t, d, "SELECT deadlocks::int FROM pg_stat_database WHERE datname = current_database()"), 0)
+	testkit.Equal(t, "sends", len(g.waits), 0)
+	testkit.Equal(t, "deadlocks", ask[int](t, d, "SELECT deadlocks::int FROM pg_stat_database WHERE datname = current_database()"), 0)
 }
 
 // takeOver ends the batch's lease by force and takes it over as another process.
@@ -163,9 +164,9 @@ func TestLease_LostWhileSending(t *testing.T) {
 		g := newTurnstile(to, false)
 		start(t, d.buffer(t, "sleeper"), g, oneBatch)
 		other := d.buffer(t, "other")
-		taken := takeOver(t, d, other, soon(t, "a send", g.waits))
-		check(t, to.Send(t.Context(), &taken.Batch))
-		check(t, other.Settle(t.Context(), taken, []buffer.Outcome{{Verdict: buffer.Delivered}}))
+		taken := takeOver(t, d, other, testkit.Receive(t, "a send", g.waits))
+		testkit.NoError(t, to.Send(t.Context(), &taken.Batch))
+		testkit.NoError(t, other.Settle(t.Context(), taken, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 		g.open()
 		ids = append(ids, d.insert(t, "orders", 10)...) // it works on
 		d.expectDrained(t)
@@ -178,14 +179,14 @@ func TestLease_LostWhileSending(t *testing.T) {
 		g := newTurnstile(to, false)
 		start(t, d.buffer(t, "sleeper"), g, oneBatch)
 		other := d.buffer(t, "other")
-		taken := takeOver(t, d, other, soon(t, "a send", g.waits))
+		taken := takeOver(t, d, other, testkit.Receive(t, "a send", g.waits))
 		g.open()
 		more := d.insert(t, "orders", 10)
 		to.expectArrivals(t, "orders", 20) // by the sleeper
 		d.expectLedger(t, "leased 10")
-		expect(t, "events", ask[int](t, d, "SELECT count(*) FROM outbox_events"), 10)
-		check(t, to.Send(t.Context(), &taken.Batch))
-		check(t, other.Settle(t.Context(), taken, []buffer.Outcome{{Verdict: buffer.Delivered}}))
+		testkit.Equal(t, "events", ask[int](t, d, "SELECT count(*) FROM outbox_events"), 10)
+		testkit.NoError(t, to.Send(t.Context(), &taken.Batch))
+		testkit.NoError(t, other.Settle(t.Context(), taken, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 		d.expectDrained(t)
 		expectOnce(t, to.arrived(t, "orders"), append(ids, more...))
 	})
@@ -196,17 +197,17 @@ func TestLease_LostWhileSending(t *testing.T) {
 		g := newTurnstile(to, false)
 		start(t, d.buffer(t, "sleeper"), g, oneBatch)
 		other := d.buffer(t, "other")
-		batch := soon(t, "a send", g.waits)
+		batch := testkit.Receive(t, "a send", g.waits)
 		taken := takeOver(t, d, other, batch)
-		check(t, other.Settle(t.Context(), taken, []buffer.Outcome{
+		testkit.NoError(t, other.Settle(t.Context(), taken, []buffer.Outcome{
 			{Verdict: buffer.Retry, IDs: ids[:5], GroupID: buffer.NewGroupID()},
 			{Verdict: buffer.Retry, IDs: ids[5:], GroupID: buffer.NewGroupID()},
 		}))
 		for range 2 {
 			half, err := other.TakeOver(t.Context(), time.Minute)
-			check(t, err)
-			check(t, to.Send(t.Context(), &half.Batch))
-			check(t, other.Settle(t.Context(), half, []buffer.Outcome{{Verdict: buffer.Delivered}}))
+			testkit.NoError(t, err)
+			testkit.NoError(t, to.Send(t.Context(), &half.Batch))
+			testkit.NoError(t, other.Settle(t.Context(), half, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 		}
 		g.open()
 		ids = append(ids, d.insert(t, "orders", 10)...)
@@ -237,15 +238,15 @@ func TestLease_EndsTheSendWithoutRenewal(t *testing.T) {
 		oneBatch(c)
 		c.Lease = time.Second
 	})
-	soon(t, "a send", sending)
+	testkit.Receive(t, "a send", sending)
 	tx := d.begin(t)
 	_, err := tx.Exec(t.Context(), "SELECT FROM outbox_batches FOR UPDATE")
-	check(t, err)
-	if err := soon(t, "the end of the send", cut); !errors.Is(err, buffer.ErrLeaseLost) {
+	testkit.NoError(t, err)
+	if err := testkit.Receive(t, "the end of the send", cut); !errors.Is(err, buffer.ErrLeaseLost) {
 		t.Errorf("the send ended because of %v, want that the lease was lost", err)
 	}
-	expect(t, "attempts and outages", ask[int](t, d, "SELECT attempts + outages FROM outbox_batches"), 0)
-	check(t, tx.Commit(t.Context()))
+	testkit.Equal(t, "attempts and outages", ask[int](t, d, "SELECT attempts + outages FROM outbox_batches"), 0)
+	testkit.NoError(t, tx.Commit(t.Context()))
 	d.expectDrained(t) // taken over
 	expectOnce(t, to.arrived(t, "orders"), ids)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/sink"
@@ -47,20 +48,20 @@ func (d destination) OneAddress() bool {
 }
 
 func closeSink(t testing.TB, s sink.Sink) {
-	t.Cleanup(func() { check(t, s.Close()) })
+	t.Cleanup(func() { testkit.NoError(t, s.Close()) })
 }
 
 // redisAt is a sink to Redis streams.
 func redisAt(t testing.TB, url string) destination {
 	t.Helper()
 	s, err := redissink.New(redissink.Config{URL: url})
-	check(t, err)
+	testkit.NoError(t, err)
 	closeSink(t, s)
 	client := redisClient(t, url)
 	return destination{Sink: s, arrived: func(t testing.TB, topic string) (ids []int64) {
 		t.Helper()
 		entries, err := client.XRange(t.Context(), topic, "-", "+").Result()
-		check(t, err)
+		testkit.NoError(t, err)
 		for _, e := range entries {
 			ids = append(ids, number(t, e.Values["id"]))
 		}
@@ -68,7 +69,7 @@ func redisAt(t testing.TB, url string) destination {
 	}, count: func(t testing.TB, topic string) int {
 		t.Helper()
 		n, err := client.XLen(t.Context(), topic).Result()
-		check(t, err)
+		testkit.NoError(t, err)
 		return int(n)
 	}}
 }
@@ -76,16 +77,16 @@ func redisAt(t testing.TB, url string) destination {
 func redisClient(t testing.TB, url string) *redis.Client {
 	t.Helper()
 	opts, err := redis.ParseURL(url)
-	check(t, err)
+	testkit.NoError(t, err)
 	client := redis.NewClient(opts)
-	t.Cleanup(func() { check(t, client.Close()) })
+	t.Cleanup(func() { testkit.NoError(t, client.Close()) })
 	return client
 }
 
 func number(t testing.TB, v any) int64 {
 	t.Helper()
 	id, err := strconv.ParseInt(fmt.Sprint(v), 10, 64)
-	check(t, err)
+	testkit.NoError(t, err)
 	return id
 }
 
@@ -104,25 +105,25 @@ func (d destination) expectArrivals(t testing.TB, topic string, n int) {
 func natsAt(t testing.TB, url string) destination {
 	t.Helper()
 	s, err := natssink.New(natssink.Config{URL: url})
-	check(t, err)
+	testkit.NoError(t, err)
 	closeSink(t, s)
 	js := jetStream(t, url)
 	return destination{Sink: s, arrived: func(t testing.TB, topic string) (ids []int64) {
 		t.Helper()
 		consumer, err := js.OrderedConsumer(t.Context(), topic, jetstream.OrderedConsumerConfig{})
-		check(t, err)
+		testkit.NoError(t, err)
 		messages, err := consumer.FetchNoWait(1 << 20)
-		check(t, err)
+		testkit.NoError(t, err)
 		for m := range messages.Messages() {
 			_, id, _ := strings.Cut(m.Headers().Get(jetstream.MsgIDHeader), ":")
 			ids = append(ids, number(t, id))
 		}
-		check(t, messages.Error())
+		testkit.NoError(t, messages.Error())
 		return ids
 	}, count: func(t testing.TB, topic string) int {
 		t.Helper()
 		stream, err := js.Stream(t.Context(), topic)
-		check(t, err)
+		testkit.NoError(t, err)
 		return int(stream.CachedInfo().State.Msgs) //nolint:gosec // a test's number
 	}}
 }
@@ -130,10 +131,10 @@ func natsAt(t testing.TB, url string) destination {
 func jetStream(t testing.TB, url string) jetstream.JetStream {
 	t.Helper()
 	nc, err := nats.Connect(url)
-	check(t, err)
+	testkit.NoError(t, err)
 	t.Cleanup(nc.Close)
 	js, err := jetstream.New(nc)
-	check(t, err)
+	testkit.NoError(t, err)
 	return js
 }
 
@@ -141,7 +142,7 @@ func jetStream(t testing.TB, url string) jetstream.JetStream {
 func addStream(t testing.TB, url, topic string) {
 	t.Helper()
 	_, err := jetStream(t, url).CreateStream(t.Context(), jetstream.StreamConfig{Name: topic, Subjects: []string{topic}})
-	check(t, err)
+	testkit.NoError(t, err)
 }
 
 // receiver is an HTTP server that takes batches.
@@ -209,7 +210,7 @@ func (r *receiver) answers(answer func(ids []int64) int) {
 func httpAt(t testing.TB, r *receiver) destination {
 	t.Helper()
 	s, err := httpsink.New(httpsink.Config{URL: r.URL})
-	check(t, err)
+	testkit.NoError(t, err)
 	closeSink(t, s)
 	return destination{Sink: s, arrived: func(_ testing.TB, topic string) []int64 {
 		r.mu.Lock()

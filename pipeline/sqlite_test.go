@@ -9,6 +9,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/sqlite"
@@ -26,19 +27,19 @@ func newFile(t testing.TB) *file {
 	path := filepath.Join(t.TempDir(), "app.db")
 	f := &file{url: "sqlite://" + path}
 	_, err := sqlite.Migrate(t.Context(), f.url, sqlite.SchemaConfig{})
-	check(t, err)
+	testkit.NoError(t, err)
 	f.app, err = sql.Open("sqlite", "file:"+path+"?_txlock=immediate&_pragma=busy_timeout(20000)")
-	check(t, err)
+	testkit.NoError(t, err)
 	f.app.SetMaxOpenConns(1)
-	t.Cleanup(func() { check(t, f.app.Close()) })
+	t.Cleanup(func() { testkit.NoError(t, f.app.Close()) })
 	return f
 }
 
 func (f *file) buffer(t testing.TB, owner string) *sqlite.Buffer {
 	t.Helper()
 	b, err := sqlite.Open(sqlite.Config{URL: f.url, Pipeline: "orders", Owner: owner})
-	check(t, err)
-	t.Cleanup(func() { check(t, b.Close()) })
+	testkit.NoError(t, err)
+	t.Cleanup(func() { testkit.NoError(t, b.Close()) })
 	return b
 }
 
@@ -46,20 +47,20 @@ func (f *file) buffer(t testing.TB, owner string) *sqlite.Buffer {
 func (f *file) transaction(t testing.TB, n int, commit bool) {
 	t.Helper()
 	tx, err := f.app.BeginTx(t.Context(), nil)
-	check(t, err)
+	testkit.NoError(t, err)
 	for range n {
-		check(t, sqlite.Insert(t.Context(), tx, outbox.Event{Topic: "orders", Payload: []byte(`{"n":1}`)}))
+		testkit.NoError(t, sqlite.Insert(t.Context(), tx, outbox.Event{Topic: "orders", Payload: []byte(`{"n":1}`)}))
 	}
 	if commit {
-		check(t, tx.Commit())
+		testkit.NoError(t, tx.Commit())
 	} else {
-		check(t, tx.Rollback())
+		testkit.NoError(t, tx.Rollback())
 	}
 }
 
 func (f *file) ask(t testing.TB, query string) (n int64) {
 	t.Helper()
-	check(t, f.app.QueryRowContext(t.Context(), query).Scan(&n))
+	testkit.NoError(t, f.app.QueryRowContext(t.Context(), query).Scan(&n))
 	return n
 }
 
@@ -95,7 +96,7 @@ func TestSQLite(t *testing.T) {
 	last := f.ask(t, "SELECT seq FROM sqlite_sequence WHERE name = 'outbox_events'")
 	f.expectDrained(t)
 	expectOnce(t, to.arrived(t, "orders"), upTo(last))
-	expect(t, "dead letters", f.ask(t, "SELECT count(*) FROM outbox_dead_letters"), 0)
+	testkit.Equal(t, "dead letters", f.ask(t, "SELECT count(*) FROM outbox_dead_letters"), 0)
 }
 
 func TestSQLite_PoisonEvent(t *testing.T) {
@@ -112,7 +113,7 @@ func TestSQLite_PoisonEvent(t *testing.T) {
 	start(t, f.buffer(t, "relay"), to, nil)
 	f.expectDrained(t)
 	expectOnce(t, to.arrived(t, "orders"), without(upTo(300), 77))
-	expect(t, "the dead letter", f.ask(t, "SELECT group_concat(event_id) FROM outbox_dead_letters"), 77)
+	testkit.Equal(t, "the dead letter", f.ask(t, "SELECT group_concat(event_id) FROM outbox_dead_letters"), 77)
 }
 
 // A writer that holds the file longer than anybody waits for it.
@@ -123,14 +124,14 @@ func TestSQLite_Busy(t *testing.T) {
 	start(t, f.buffer(t, "relay"), to, func(c *pipeline.Config) { c.Log = logInto(t, log) }).expectReady(t)
 	f.transaction(t, 20_000, true)
 	tx, err := f.app.BeginTx(t.Context(), nil)
-	check(t, err)
+	testkit.NoError(t, err)
 	testserver.Eventually(t, func() error {
 		if log.count("level=WARN") == 0 {
 			return errors.New("nobody was locked out")
 		}
 		return nil
 	})
-	check(t, tx.Rollback())
+	testkit.NoError(t, tx.Rollback())
 	f.expectDrained(t)
 	expectOnce(t, to.arrived(t, "orders"), upTo(20_000))
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/pipeline"
@@ -48,14 +49,14 @@ func TestSignal_InMidDrain(t *testing.T) {
 	}
 	p = start(t, d.buffer(t, "relay"), at(to, signal, nothing), nil)
 	close(ready)
-	soon(t, "the end", p.ended)
-	expect(t, "Run's error", p.err, nil)
-	expect(t, "the ledger", d.states(t), "empty")
+	testkit.Receive(t, "the end", p.ended)
+	testkit.Equal(t, "Run's error", p.err, nil)
+	testkit.Equal(t, "the ledger", d.states(t), "empty")
 	sent := to.arrived(t, "orders")
 	if len(sent) < 3000 || len(sent) > 3800 {
 		t.Errorf("%d events went out, 30 batches of 100 and those in hand beside were expected", len(sent))
 	}
-	expect(t, "events that stayed", ask[int](t, d, "SELECT count(*) FROM outbox_events WHERE group_id IS NULL"), len(ids)-len(sent))
+	testkit.Equal(t, "events that stayed", ask[int](t, d, "SELECT count(*) FROM outbox_events WHERE group_id IS NULL"), len(ids)-len(sent))
 
 	start(t, d.buffer(t, "next"), to, nil)
 	d.expectDrained(t)
@@ -76,7 +77,7 @@ func TestStop_RunsOutOfTime(t *testing.T) {
 	}}
 	p := start(t, d.buffer(t, "relay"), mute, nil)
 	for range 4 {
-		soon(t, "four sends", sending)
+		testkit.Receive(t, "four sends", sending)
 	}
 	d.expectStates(t, "6 leased") // two are claimed ahead
 	p.cancel()
@@ -87,8 +88,8 @@ func TestStop_RunsOutOfTime(t *testing.T) {
 	}
 	p.halt()
 	expectStopError(t, p, "was put back")
-	expect(t, "the ledger", d.states(t), "6 waiting")
-	expect(t, "attempts", ask[int](t, d, "SELECT max(attempts) FROM outbox_batches"), 0)
+	testkit.Equal(t, "the ledger", d.states(t), "6 waiting")
+	testkit.Equal(t, "attempts", ask[int](t, d, "SELECT max(attempts) FROM outbox_batches"), 0)
 
 	start(t, d.buffer(t, "next"), to, nil)
 	d.expectDrained(t)
@@ -128,7 +129,7 @@ func TestStop_WithoutADatabase(t *testing.T) {
 		c.Lease = 2 * time.Second
 		c.Workers = 1
 	})
-	check(t, soon(t, "the stop of the database", sent))
+	testkit.NoError(t, testkit.Receive(t, "the stop of the database", sent))
 	p.cancel()
 	select {
 	case <-p.ended:
@@ -137,7 +138,7 @@ func TestStop_WithoutADatabase(t *testing.T) {
 	}
 	p.halt()
 	expectStopError(t, p, "was not settled")
-	check(t, server.Start(t.Context()))
+	testkit.NoError(t, server.Start(t.Context()))
 	d.app.Reset()
 	if states := d.states(t); !strings.HasSuffix(states, " leased") || strings.Contains(states, ",") {
 		t.Errorf("the ledger holds %s, batches that are leased were expected", states)

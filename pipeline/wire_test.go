@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/pipeline"
 )
@@ -36,15 +37,15 @@ type wire struct {
 func newWire(t testing.TB, databaseURL string, harm func(n int64) func(up bool, piece []byte) int) (*wire, string) {
 	t.Helper()
 	u, err := url.Parse(databaseURL)
-	check(t, err)
+	testkit.NoError(t, err)
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	check(t, err)
+	testkit.NoError(t, err)
 	w := &wire{to: u.Host, listener: listener, harm: harm}
 	ctx, cancel := context.WithCancel(context.Background())
 	w.open.Go(func() { w.accept(ctx) })
 	t.Cleanup(func() {
 		cancel()
-		check(t, listener.Close())
+		testkit.NoError(t, listener.Close())
 		w.open.Wait()
 	})
 	u.Host = listener.Addr().String()
@@ -318,5 +319,5 @@ func testWire(t *testing.T, cuts int64, harm func(n int64) func(bool, []byte) in
 	d.expectDrained(t)
 	expectOnce(t, to.arrived(t, "orders"), append(ids, more...))
 	dead, _ := d.dead(t)
-	expect(t, "dead letters", len(dead), 0)
+	testkit.Equal(t, "dead letters", len(dead), 0)
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
@@ -41,7 +42,7 @@ func TestCheck_File(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
 	garbage := filepath.Join(folder, "garbage.db")
-	check(t, os.WriteFile(garbage, []byte("this is not a database, and it is long enough to have a header of its own, which it has not"), 0o600))
+	testkit.NoError(t, os.WriteFile(garbage, []byte("this is not a database, and it is long enough to have a header of its own, which it has not"), 0o600))
 	missing := filepath.Join(folder, "missing.db")
 	for file, says := range map[string]string{
 		missing:                               "relay migrate -c relay.yaml",
@@ -50,13 +51,13 @@ func TestCheck_File(t *testing.T) {
 		filepath.Join(folder, "none", "a.db"): "mkdir -p",
 	} {
 		b, err := sqlite.Open(sqlite.Config{URL: urlOf(file), Pipeline: "orders"})
-		check(t, err)
+		testkit.NoError(t, err)
 		expectNotReady(t, b.Check(t.Context()), says)
 		_, err = b.Claim(t.Context(), 1, time.Minute)
 		expectNotReady(t, err, says)
 		_, err = b.Status(t.Context())
 		expectNotReady(t, err, says)
-		check(t, b.Close())
+		testkit.NoError(t, b.Close())
 	}
 	if _, err := os.Stat(missing); !errors.Is(err, os.ErrNotExist) {
 		t.Fatalf("looking at a missing file made one: %v", err)
@@ -67,12 +68,12 @@ func TestCheck_Autoincrement(t *testing.T) {
 	t.Parallel()
 	db, url := database(t)
 	_, err := db.Exec(`CREATE TABLE outbox_events (id INTEGER PRIMARY KEY, topic TEXT, key TEXT, payload TEXT, headers TEXT, created_at TEXT, group_id TEXT)`)
-	check(t, err)
+	testkit.NoError(t, err)
 	migrate(t, url, sqlite.SchemaConfig{})
 	b, err := sqlite.Open(sqlite.Config{URL: url, Pipeline: "orders"})
-	check(t, err)
+	testkit.NoError(t, err)
 	expectNotReady(t, b.Check(t.Context()), "AUTOINCREMENT")
-	check(t, b.Close())
+	testkit.NoError(t, b.Close())
 }
 
 // TestClaim_WaitsForOtherWriter: an application in mid-transaction is waited for, no longer than the
@@ -91,7 +92,7 @@ func TestClaim_WaitsForOtherWriter(t *testing.T) {
 		t.Fatalf("Claim under another's lock: got error %v, want the context's", err)
 	}
 	backlog, err := f.Buffer.CountBacklog(t.Context(), 10) // readers do not wait
-	check(t, err)
+	testkit.NoError(t, err)
 	if backlog.Unclaimed != 1 {
 		t.Fatalf("Look beside an open transaction: %+v, want one unclaimed event", backlog)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/sqlite"
 )
@@ -89,14 +90,14 @@ func TestMigrate_CustomTable(t *testing.T) {
 		t.Fatalf("schema before (-) and after (+):\n%s", d)
 	}
 	b, err := sqlite.Open(sqlite.Config{URL: url, Pipeline: "orders", Table: "theirs", Archive: "outbox_archive", Custom: buffer.CustomTable{ID: "id", Project: "SELECT id, payload FROM theirs WHERE group_id = ?"}})
-	check(t, err)
-	defer func() { check(t, b.Close()) }()
+	testkit.NoError(t, err)
+	defer func() { testkit.NoError(t, b.Close()) }()
 	expectNotReady(t, b.Check(t.Context()), "ADD COLUMN group_id TEXT")
 	run(t, db, `ALTER TABLE "theirs" ADD COLUMN group_id TEXT`)
-	check(t, b.Check(t.Context()))
+	testkit.NoError(t, b.Check(t.Context()))
 
 	ddl, err := sqlite.Schema(c)
-	check(t, err)
+	testkit.NoError(t, err)
 	if strings.Contains(ddl, `"theirs"`) || !strings.Contains(ddl, "outbox_batches") {
 		t.Fatalf("the DDL for a table of the user's own:\n%s", ddl)
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
 )
@@ -45,7 +46,7 @@ func (p *place) makeCustom(t testing.TB, table string) buffer.CustomTable {
 			parent_id INTEGER, seal TEXT UNIQUE, raw BLOB,
 			upper_topic AS (upper(topic)), length_of_it AS (length(topic)) STORED
 		)`)
-	check(t, err)
+	testkit.NoError(t, err)
 	project := p.opt.Project
 	if project == "" {
 		project = "SELECT id, topic, key, payload, headers, created_at FROM {table} WHERE group_id = {group}"

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/sqlite"
 )
@@ -34,7 +35,7 @@ func TestCustomTable_ForeignKeys(t *testing.T) {
 		}
 	}
 	batch := claimed(t, b)
-	check(t, b.Settle(t.Context(), batch, []buffer.Outcome{
+	testkit.NoError(t, b.Settle(t.Context(), batch, []buffer.Outcome{
 		{Verdict: buffer.Delivered, IDs: []int64{1}}, {Verdict: buffer.Dead, IDs: []int64{2, 3, 4, 5, 6, 7}, Error: "refused"},
 	}))
 	all("SELECT count(*) FROM notes", "0")
@@ -44,7 +45,7 @@ func TestCustomTable_ForeignKeys(t *testing.T) {
 	replay := func(limit, want int) {
 		t.Helper()
 		n, err := b.Replay(t.Context(), buffer.DeadFilter{}, limit)
-		check(t, err)
+		testkit.NoError(t, err)
 		if n != want {
 			t.Fatalf("replayed %d, want %d", n, want)
 		}
@@ -57,7 +58,7 @@ func TestCustomTable_ForeignKeys(t *testing.T) {
 	all("SELECT event_id FROM outbox_dead_letters WHERE closed_at IS NULL", "2 3 5")
 	all("SELECT count(*) FROM pragma_foreign_key_check", "0")
 	a, err := b.Audit(t.Context())
-	check(t, err)
+	testkit.NoError(t, err)
 	if !a.Agrees() {
 		t.Fatalf("audit: %+v", a)
 	}
@@ -99,5 +100,5 @@ func TestDiagnose_ForeignKeys(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "FOREIGN KEY") {
 		t.Fatalf("an event that is held back: %v", err)
 	}
-	check(t, b.Renew(t.Context(), batch, time.Hour))
+	testkit.NoError(t, b.Renew(t.Context(), batch, time.Hour))
 }

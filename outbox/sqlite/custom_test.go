@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/sqlite"
 )
@@ -21,7 +22,7 @@ func newCustom(t *testing.T, ddl string, c sqlite.Config) (*sql.DB, *sqlite.Buff
 	t.Helper()
 	db, url := database(t)
 	_, err := db.Exec(ddl)
-	check(t, err)
+	testkit.NoError(t, err)
 	if c.Table == "" {
 		c.Table = "t"
 	}
@@ -31,21 +32,21 @@ func newCustom(t *testing.T, ddl string, c sqlite.Config) (*sql.DB, *sqlite.Buff
 	c.URL, c.Pipeline = url, "orders"
 	migrate(t, url, sqlite.SchemaConfig{Table: c.Table, Archive: c.Archive, Custom: true})
 	b, err := sqlite.Open(c)
-	check(t, err)
-	t.Cleanup(func() { check(t, b.Close()) })
+	testkit.NoError(t, err)
+	t.Cleanup(func() { testkit.NoError(t, b.Close()) })
 	return db, b
 }
 
 func run(t *testing.T, db *sql.DB, statement string) {
 	t.Helper()
 	_, err := db.Exec(statement)
-	check(t, err)
+	testkit.NoError(t, err)
 }
 
 func claimed(t *testing.T, b *sqlite.Buffer) *buffer.Lease {
 	t.Helper()
 	batch, err := b.Claim(t.Context(), 100, time.Hour)
-	check(t, err)
+	testkit.NoError(t, err)
 	if batch == nil {
 		t.Fatal("there was nothing to claim")
 	}
@@ -73,7 +74,7 @@ func TestCustomTable_OddNames(t *testing.T) {
 			ID:      key,
 			Project: "SELECT " + quote(key) + " AS ID, payload AS Payload, 'a;b' AS key FROM " + quote(table) + " WHERE group_id = ? -- ;\n ;",
 		}})
-	check(t, b.Check(t.Context()))
+	testkit.NoError(t, b.Check(t.Context()))
 	rows := func() []string {
 		return query(t, db, "SELECT concat_ws(' ', "+quote(key)+", quote("+quote(column)+"), payload) FROM "+quote(table),
 			func(rows *sql.Rows) (s string, err error) { return s, rows.Scan(&s) })
@@ -81,17 +82,17 @@ func TestCustomTable_OddNames(t *testing.T) {
 	before := rows()
 	for range 2 {
 		batch, err := b.TakeOver(t.Context(), time.Hour)
-		check(t, err)
+		testkit.NoError(t, err)
 		if batch == nil {
 			batch = claimed(t, b)
 		}
-		check(t, batch.ProjectErr)
+		testkit.NoError(t, batch.ProjectErr)
 		if ids := batch.IDs(); !slices.Equal(ids, []int64{1, 2, 3}) || *batch.Events[0].Key != "a;b" || batch.Events[0].Topic != table {
 			t.Fatalf("claimed: %+v", batch.Events)
 		}
-		check(t, b.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Dead, Error: "refused"}}))
+		testkit.NoError(t, b.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Dead, Error: "refused"}}))
 		n, err := b.Replay(t.Context(), buffer.DeadFilter{}, 10)
-		check(t, err)
+		testkit.NoError(t, err)
 		if n != 3 {
 			t.Fatalf("replayed %d", n)
 		}
@@ -100,13 +101,13 @@ func TestCustomTable_OddNames(t *testing.T) {
 		}
 	}
 	a, err := b.Audit(t.Context())
-	check(t, err)
+	testkit.NoError(t, err)
 	if !a.Agrees() || a.Waiting.Events != 3 {
 		t.Fatalf("audit: %+v", a)
 	}
 	batch, err := b.TakeOver(t.Context(), time.Hour)
-	check(t, err)
-	check(t, b.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Delivered}}))
+	testkit.NoError(t, err)
+	testkit.NoError(t, b.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 	if left := rows(); len(left) != 0 {
 		t.Fatalf("left: %v", left)
 	}
@@ -126,7 +127,7 @@ func TestCustomTable_CreatedAt(t *testing.T) {
 			run(t, db, "INSERT INTO t (payload, created_at) VALUES ('{}', "+value+")")
 		}
 		batch := claimed(t, b)
-		check(t, batch.ProjectErr)
+		testkit.NoError(t, batch.ProjectErr)
 		for i, e := range batch.Events {
 			if e.CreatedAt.Sub(want).Abs() > time.Millisecond || e.CreatedAt.Location() != time.UTC {
 				t.Errorf("%s in a column of type %s is %v, want %v", values[i], declared, e.CreatedAt, want)
@@ -150,9 +151,9 @@ func TestCustomTable_CreatedAt(t *testing.T) {
 			t.Errorf("created at %v, claimed at %v", first, batch.ClaimedAt)
 		}
 		part := buffer.NewGroupID()
-		check(t, b.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Delivered, IDs: []int64{1}}, {Verdict: buffer.Retry, IDs: []int64{2}, GroupID: part}}))
+		testkit.NoError(t, b.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Delivered, IDs: []int64{1}}, {Verdict: buffer.Retry, IDs: []int64{2}, GroupID: part}}))
 		again, err := b.TakeOver(t.Context(), time.Hour)
-		check(t, err)
+		testkit.NoError(t, err)
 		if at := again.Events[0].CreatedAt; !at.Equal(first) {
 			t.Errorf("taken over, created at %v, first claimed at %v", at, first)
 		}
@@ -167,7 +168,7 @@ func TestProjection_Contents(t *testing.T) {
 		INSERT INTO t (payload, key) VALUES ('{"a": "é"}', 7), (12, '2024-02-03'), (1.5, NULL), (CAST('"x"' AS TEXT), 'k')`,
 		sqlite.Config{Custom: buffer.CustomTable{Project: "SELECT id, payload, key, NULL AS topic, id AS more FROM t WHERE group_id = ?"}})
 	batch := claimed(t, b)
-	check(t, batch.ProjectErr)
+	testkit.NoError(t, batch.ProjectErr)
 	var got []string
 	for _, e := range batch.Events {
 		key := "NULL"
@@ -183,7 +184,7 @@ func TestProjection_Contents(t *testing.T) {
 	_, b = newCustom(t, `CREATE TABLE t (id INTEGER PRIMARY KEY, payload, group_id BLOB); INSERT INTO t (payload) VALUES ('{}'), (X''), (X'00ff')`,
 		sqlite.Config{Custom: buffer.CustomTable{Project: byKey}})
 	batch = claimed(t, b)
-	check(t, batch.ProjectErr)
+	testkit.NoError(t, batch.ProjectErr)
 	if batch.PayloadIsJSON || batch.Events[1].Payload == nil || string(batch.Events[2].Payload) != "\x00\xff" {
 		t.Errorf("bytes: PayloadIsJSON %t, %+v", batch.PayloadIsJSON, batch.Events)
 	}
@@ -226,21 +227,21 @@ func TestProjection_TimesOut(t *testing.T) {
 	t.Parallel()
 	_, b := newCustom(t, "CREATE TABLE t (id INTEGER PRIMARY KEY, group_id TEXT); INSERT INTO t (id) VALUES (1)", sqlite.Config{Custom: buffer.CustomTable{Project: endless}})
 	batch, err := b.Claim(t.Context(), 10, 200*time.Millisecond)
-	check(t, err)
+	testkit.NoError(t, err)
 	if batch == nil || batch.ProjectErr == nil || !strings.Contains(batch.ProjectErr.Error(), "half of the lease") {
 		t.Fatalf("got %+v", batch)
 	}
 
 	// Cut off by its caller it is the caller's batch all the same: who else would have it?
-	check(t, b.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Retry, GroupID: batch.GroupID}}))
+	testkit.NoError(t, b.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Retry, GroupID: batch.GroupID}}))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	batch, err = b.TakeOver(ctx, time.Hour)
-	check(t, err)
+	testkit.NoError(t, err)
 	if batch == nil || !errors.Is(batch.ProjectErr, buffer.ErrDatabaseUnavailable) || !slices.Equal(batch.IDs(), []int64{1}) {
 		t.Fatalf("got %+v", batch)
 	}
-	check(t, b.Renew(t.Context(), batch, time.Hour))
+	testkit.NoError(t, b.Renew(t.Context(), batch, time.Hour))
 }
 
 // TestReplay_CustomTableConstraints: what has no place in the table keeps its letter open, by whatever
@@ -249,14 +250,14 @@ func TestReplay_CustomTableConstraints(t *testing.T) {
 	t.Parallel()
 	db, b := newCustom(t, `CREATE TABLE t (id INTEGER PRIMARY KEY, payload, a, gone TEXT, group_id TEXT);
 		INSERT INTO t (payload, a) VALUES (1, 1), (2, 2), (3, NULL), (4, 4)`, sqlite.Config{Custom: buffer.CustomTable{Project: byKey}})
-	check(t, b.Settle(t.Context(), claimed(t, b), []buffer.Outcome{{Verdict: buffer.Dead, Error: "refused"}}))
+	testkit.NoError(t, b.Settle(t.Context(), claimed(t, b), []buffer.Outcome{{Verdict: buffer.Dead, Error: "refused"}}))
 	run(t, db, "DROP TABLE t")
 	run(t, db, "CREATE TABLE t (id INTEGER PRIMARY KEY, payload, a NOT NULL CHECK (a <> 1), added DEFAULT 'new', group_id BLOB)")
 	run(t, db, "CREATE TRIGGER no BEFORE INSERT ON t WHEN NEW.a = 2 BEGIN SELECT RAISE(ABORT, 'not that one'); END")
 	n, err := b.Replay(t.Context(), buffer.DeadFilter{}, 10)
-	check(t, err)
+	testkit.NoError(t, err)
 	count, err := b.CountDead(t.Context(), buffer.DeadFilter{})
-	check(t, err)
+	testkit.NoError(t, err)
 	if n != 1 || count.Open != 3 {
 		t.Fatalf("replayed %d, open %d; want 1 and 3", n, count.Open)
 	}
@@ -265,7 +266,7 @@ func TestReplay_CustomTableConstraints(t *testing.T) {
 		t.Fatalf("unexpected rows (-want +got):\n%s", d)
 	}
 	batch, err := b.TakeOver(t.Context(), time.Hour)
-	check(t, err)
+	testkit.NoError(t, err)
 	if !slices.Equal(batch.IDs(), []int64{4}) {
 		t.Fatalf("taken over: %v", batch.IDs())
 	}

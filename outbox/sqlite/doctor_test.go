@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/sqlite"
 )
@@ -16,8 +17,8 @@ import (
 func examined(t *testing.T, url string) []buffer.Finding {
 	t.Helper()
 	b, err := sqlite.Open(sqlite.Config{URL: url, Pipeline: "orders"})
-	check(t, err)
-	defer func() { check(t, b.Close()) }()
+	testkit.NoError(t, err)
+	defer func() { testkit.NoError(t, b.Close()) }()
 	return b.Diagnose(t.Context())
 }
 
@@ -92,7 +93,7 @@ func TestDiagnose_FixesWork(t *testing.T) {
 func exec(t *testing.T, db *sql.DB, statements string) {
 	t.Helper()
 	_, err := db.Exec(statements)
-	check(t, err)
+	testkit.NoError(t, err)
 }
 
 // TestDiagnose_WaitingBatches: what waits, and why.
@@ -155,17 +156,17 @@ func TestDiagnose_DamagedFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "app.db")
 	migrate(t, urlOf(file), sqlite.SchemaConfig{})
 	db, err := sql.Open("sqlite", applicationDSN(file))
-	check(t, err)
+	testkit.NoError(t, err)
 	exec(t, db, "WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i < 5000) INSERT INTO outbox_events (topic, payload) SELECT 'damaged', json_object('n', i) FROM n")
 	exec(t, db, "PRAGMA wal_checkpoint(TRUNCATE)")
-	check(t, db.Close())
+	testkit.NoError(t, db.Close())
 	good, err := os.ReadFile(file)
-	check(t, err)
+	testkit.NoError(t, err)
 
 	damaged := bytes.Clone(good)
 	page := bytes.LastIndex(damaged, []byte("damaged")) / 4096 * 4096
 	copy(damaged[page:], bytes.Repeat([]byte{0xab}, 4096))
-	check(t, os.WriteFile(file, damaged, 0o600))
+	testkit.NoError(t, os.WriteFile(file, damaged, 0o600))
 	if found := bad(examined(t, urlOf(file))); find(found, buffer.LevelError, "integrity", "damaged") == nil {
 		t.Errorf("of a damaged file it finds %+v", found)
 	}
@@ -173,7 +174,7 @@ func TestDiagnose_DamagedFile(t *testing.T) {
 	// A format that only a later SQLite writes makes the file read-only for this one.
 	later := bytes.Clone(good)
 	later[18] = 3
-	check(t, os.WriteFile(file, later, 0o600))
+	testkit.NoError(t, os.WriteFile(file, later, 0o600))
 	if found := bad(examined(t, urlOf(file))); find(found, buffer.LevelError, "tables", "is read-only") == nil {
 		t.Errorf("of a file that cannot be written it finds %+v", found)
 	}

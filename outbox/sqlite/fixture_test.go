@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 	"go.uber.org/goleak"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
@@ -42,10 +43,10 @@ func TestBuffer_OddNames(t *testing.T) {
 			t.Parallel()
 			f := harness(`or"der's 'outbox_events' % ?1 {{.}}`, mode).Open(t, buffertest.Options{Claim: mode})
 			f.Insert(t, outbox.Event{Topic: "t", Payload: []byte("1")}, outbox.Event{Topic: "t", Payload: []byte("2")})
-			check(t, f.Buffer.Check(t.Context()))
+			testkit.NoError(t, f.Buffer.Check(t.Context()))
 			b, err := f.Buffer.Claim(t.Context(), 10, time.Hour)
-			check(t, err)
-			check(t, f.Buffer.Settle(t.Context(), b, []buffer.Outcome{{Verdict: buffer.Dead, IDs: b.IDs()[:1]}, {Verdict: buffer.Delivered, IDs: b.IDs()[1:]}}))
+			testkit.NoError(t, err)
+			testkit.NoError(t, f.Buffer.Settle(t.Context(), b, []buffer.Outcome{{Verdict: buffer.Dead, IDs: b.IDs()[:1]}, {Verdict: buffer.Delivered, IDs: b.IDs()[1:]}}))
 			if rows := f.Rows(t); len(rows) != 0 {
 				t.Fatalf("rows left: %v", rows)
 			}
@@ -61,10 +62,10 @@ func TestClaim_BetweenOtherBatches(t *testing.T) {
 	one := outbox.Event{Topic: "t", Payload: []byte("1")}
 	ids := f.Insert(t, one, one, one, one, one)
 	first, err := f.Buffer.Claim(t.Context(), 10, time.Hour)
-	check(t, err)
+	testkit.NoError(t, err)
 	f.Exec(t, fmt.Sprintf("UPDATE outbox_events SET group_id = NULL WHERE id IN (%d, %d)", ids[1], ids[3]))
 	second, err := f.Second(t).Claim(t.Context(), 10, time.Hour)
-	check(t, err)
+	testkit.NoError(t, err)
 	want := []buffertest.Row{
 		{ID: ids[0], GroupID: first.GroupID},
 		{ID: ids[1], GroupID: second.GroupID},
@@ -86,23 +87,23 @@ func TestCountBacklog_AdoptsOrphans(t *testing.T) {
 	one := outbox.Event{Topic: "t", Payload: []byte("1")}
 	ids := f.Insert(t, one, one, one, one)
 	live, err := f.Second(t).Claim(t.Context(), 1, time.Hour)
-	check(t, err)
+	testkit.NoError(t, err)
 	lost := buffer.NewGroupID()
 	f.Exec(t, fmt.Sprintf("UPDATE outbox_events SET group_id = '%s' WHERE id IN (%d, %d)", lost, ids[1], ids[2]))
 	f.Exec(t, fmt.Sprintf("UPDATE outbox_events SET group_id = 'parked by hand' WHERE id = %d", ids[3]))
 
 	look, err := f.Buffer.CountBacklog(t.Context(), 10)
-	check(t, err)
+	testkit.NoError(t, err)
 	if look != (buffer.Backlog{Due: 1, Waiting: 1}) {
 		t.Fatalf("backlog %+v, want one batch that is due", look)
 	}
 	b, err := f.Buffer.TakeOver(t.Context(), time.Hour)
-	check(t, err)
+	testkit.NoError(t, err)
 	if b.GroupID != lost || !slices.Equal(b.IDs(), ids[1:3]) {
 		t.Fatalf("taken over: %s with %v, want %s with %v", b.GroupID, b.IDs(), lost, ids[1:3])
 	}
-	check(t, f.Buffer.Settle(t.Context(), b, []buffer.Outcome{{Verdict: buffer.Delivered}}))
-	check(t, f.Buffer.Settle(t.Context(), live, []buffer.Outcome{{Verdict: buffer.Delivered}}))
+	testkit.NoError(t, f.Buffer.Settle(t.Context(), b, []buffer.Outcome{{Verdict: buffer.Delivered}}))
+	testkit.NoError(t, f.Buffer.Settle(t.Context(), live, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 	f.Exec(t, "UPDATE outbox_events SET group_id = NULL WHERE group_id = 'parked by hand'")
 	if rows, ledger := f.Rows(t), f.Ledger(t); !slices.Equal(rows, []buffertest.Row{{ID: ids[3]}}) || len(ledger) != 0 {
 		t.Fatalf("left: %v %v, want event %d", rows, ledger, ids[3])
@@ -135,8 +136,8 @@ func newPlace(t testing.TB, opt buffertest.Options) *place {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "app & more?.db")
 	db, err := sql.Open("sqlite", applicationDSN(file))
-	check(t, err)
-	t.Cleanup(func() { check(t, db.Close()) })
+	testkit.NoError(t, err)
+	t.Cleanup(func() { testkit.NoError(t, db.Close()) })
 	return &place{url: urlOf(file), opt: opt, db: db}
 }
 
@@ -151,12 +152,12 @@ func (p *place) fixture(t testing.TB, table, pipeline string) *buffertest.Fixtur
 		own = p.makeCustom(t, table)
 	}
 	_, err := sqlite.Migrate(t.Context(), p.url, sqlite.SchemaConfig{Table: table, Bytes: p.opt.Bytes, Archive: archive, Custom: own.Is()})
-	check(t, err)
+	testkit.NoError(t, err)
 	openAs := func(t testing.TB, owner string, ordered bool) *sqlite.Buffer {
 		t.Helper()
 		b, err := sqlite.Open(sqlite.Config{URL: p.url, Table: table, Pipeline: pipeline, Owner: owner, Archive: archive, Ordered: ordered, Claim: p.opt.Claim, Custom: own})
-		check(t, err)
-		t.Cleanup(func() { check(t, b.Close()) })
+		testkit.NoError(t, err)
+		t.Cleanup(func() { testkit.NoError(t, b.Close()) })
 		return b
 	}
 	open := func(t testing.TB, owner string) *sqlite.Buffer { return openAs(t, owner, p.opt.Ordered) }
@@ -178,17 +179,17 @@ func (p *place) fixture(t testing.TB, table, pipeline string) *buffertest.Fixtur
 		Neighbour: func(t testing.TB) *buffertest.Fixture { return p.fixture(t, "neighbour_events", "neighbour") },
 		Begin: func(t buffertest.TB) buffertest.Tx {
 			tx, err := p.db.Begin()
-			check(t, err)
+			testkit.NoError(t, err)
 			return &applicationTx{tx: tx, table: quoted, bytes: p.opt.Bytes, own: p.group != ""}
 		},
 		Exec: func(t buffertest.TB, statement string) {
 			_, err := p.db.Exec(p.inTheirForm(statement, quoted))
-			check(t, err)
+			testkit.NoError(t, err)
 		},
 		ExpireLease: func(t buffertest.TB, groupID uuid.UUID, ago time.Duration) {
 			_, err := p.db.Exec(`UPDATE outbox_batches SET due_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ? || ' seconds') WHERE group_id = ?`,
 				-ago.Seconds(), groupID.String())
-			check(t, err)
+			testkit.NoError(t, err)
 		},
 		Rows: func(t buffertest.TB) []buffertest.Row {
 			return p.rows(t, table)
@@ -221,25 +222,18 @@ func (p *place) rows(t buffertest.TB, table string) []buffertest.Row {
 		})
 }
 
-func check(t buffertest.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatalf("%v", err)
-	}
-}
-
 func query[T any](t buffertest.TB, db *sql.DB, statement string, scan func(*sql.Rows) (T, error)) []T {
 	t.Helper()
 	rows, err := db.Query(statement)
-	check(t, err)
+	testkit.NoError(t, err)
 	defer rows.Close()
 	var all []T
 	for rows.Next() {
 		one, err := scan(rows)
-		check(t, err)
+		testkit.NoError(t, err)
 		all = append(all, one)
 	}
-	check(t, rows.Err())
+	testkit.NoError(t, rows.Err())
 	return all
 }
 
@@ -333,7 +327,7 @@ func (a *applicationTx) Insert(t buffertest.TB, events ...outbox.Event) []int64 
 		statement = "INSERT INTO " + a.table + " (topic, key, payload, headers, raw) VALUES (?, ?, ?, ?, X'00FF80277B7D')"
 	}
 	insert, err := a.tx.Prepare(statement)
-	check(t, err)
+	testkit.NoError(t, err)
 	defer insert.Close()
 	ids := make([]int64, len(events))
 	for i, e := range events {
@@ -345,9 +339,9 @@ func (a *applicationTx) Insert(t buffertest.TB, events ...outbox.Event) []int64 
 			headers = string(e.Headers)
 		}
 		result, err := insert.Exec(e.Topic, e.Key, payload, headers)
-		check(t, err)
+		testkit.NoError(t, err)
 		ids[i], err = result.LastInsertId()
-		check(t, err)
+		testkit.NoError(t, err)
 	}
 	return ids
 }
@@ -355,12 +349,12 @@ func (a *applicationTx) Insert(t buffertest.TB, events ...outbox.Event) []int64 
 func (a *applicationTx) Exec(t buffertest.TB, statement string) {
 	t.Helper()
 	_, err := a.tx.ExecContext(context.Background(), statement)
-	check(t, err)
+	testkit.NoError(t, err)
 }
 
 func (a *applicationTx) Commit(t buffertest.TB) {
 	t.Helper()
-	check(t, a.tx.Commit())
+	testkit.NoError(t, a.tx.Commit())
 }
 
 func (a *applicationTx) Rollback(t buffertest.TB) {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffertest"
 	"github.com/outboxrelay/relay/outbox/sqlite"
@@ -17,7 +18,7 @@ import (
 func begin(t *testing.T, db *sql.DB) *sql.Tx {
 	t.Helper()
 	tx, err := db.BeginTx(t.Context(), nil)
-	check(t, err)
+	testkit.NoError(t, err)
 	t.Cleanup(func() {
 		if err := tx.Rollback(); err != nil && !errors.Is(err, sql.ErrTxDone) {
 			t.Error(err)
@@ -47,12 +48,12 @@ func TestInsert(t *testing.T) {
 			}
 		}
 		tx := begin(t, p.db)
-		check(t, table.Insert(t.Context(), tx))
-		check(t, table.Insert(t.Context(), tx, events...))
-		check(t, tx.Commit())
+		testkit.NoError(t, table.Insert(t.Context(), tx))
+		testkit.NoError(t, table.Insert(t.Context(), tx, events...))
+		testkit.NoError(t, tx.Commit())
 
 		b, err := f.Buffer.Claim(t.Context(), 2000, time.Hour)
-		check(t, err)
+		testkit.NoError(t, err)
 		if len(b.Events) != len(events) {
 			t.Fatalf("%d events came out, want %d", len(b.Events), len(events))
 		}
@@ -72,8 +73,8 @@ func TestInsert_RollsBack(t *testing.T) {
 	db, url := database(t)
 	migrate(t, url, sqlite.SchemaConfig{})
 	tx := begin(t, db)
-	check(t, sqlite.Insert(t.Context(), tx, outbox.Event{Topic: "t", Payload: []byte("1")}))
-	check(t, tx.Rollback())
+	testkit.NoError(t, sqlite.Insert(t.Context(), tx, outbox.Event{Topic: "t", Payload: []byte("1")}))
+	testkit.NoError(t, tx.Rollback())
 	if n := count(t, db); n != 0 {
 		t.Fatalf("%d events are there after a rollback", n)
 	}
@@ -98,8 +99,8 @@ func TestInsert_RejectsInvalidEvents(t *testing.T) {
 			t.Errorf("Insert: got error %v, want one that names event 2 and says %q", err, says)
 		}
 	}
-	check(t, sqlite.Insert(t.Context(), tx, good))
-	check(t, tx.Commit())
+	testkit.NoError(t, sqlite.Insert(t.Context(), tx, good))
+	testkit.NoError(t, tx.Commit())
 	if n := count(t, db); n != 1 {
 		t.Fatalf("%d events are there, want the one good insert", n)
 	}
@@ -116,6 +117,6 @@ func TestInsert_WithoutTable(t *testing.T) {
 
 func count(t *testing.T, db *sql.DB) (n int) {
 	t.Helper()
-	check(t, db.QueryRowContext(context.Background(), "SELECT count(*) FROM outbox_events").Scan(&n))
+	testkit.NoError(t, db.QueryRowContext(context.Background(), "SELECT count(*) FROM outbox_events").Scan(&n))
 	return n
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/sqlite"
 )
@@ -26,9 +27,9 @@ func TestMigrate_RejectsObsoleteTables(t *testing.T) {
 		expectNotReady(t, err, says)
 		expectNotReady(t, err, "relay migrate")
 		b, err := sqlite.Open(sqlite.Config{URL: url, Pipeline: "orders"})
-		check(t, err)
+		testkit.NoError(t, err)
 		expectNotReady(t, b.Check(t.Context()), says)
-		check(t, b.Close())
+		testkit.NoError(t, b.Close())
 		if d := cmp.Diff(before, schemaOf(t, db)); d != "" {
 			t.Errorf("migrate changed the schema (-before +after):\n%s", d)
 		}
@@ -43,24 +44,24 @@ func TestMigrate_AddsArchiveLater(t *testing.T) {
 	migrate(t, url, sqlite.SchemaConfig{})
 	const name = `arch"ive 'outbox_events'`
 	b, err := sqlite.Open(sqlite.Config{URL: url, Pipeline: "orders", Archive: name})
-	check(t, err)
-	t.Cleanup(func() { check(t, b.Close()) })
+	testkit.NoError(t, err)
+	t.Cleanup(func() { testkit.NoError(t, b.Close()) })
 	expectNotReady(t, b.Check(t.Context()), `table "arch""ive 'outbox_events'" does not exist: relay migrate`)
 	for _, want := range [][]string{{name}, nil} {
 		if applied := migrate(t, url, sqlite.SchemaConfig{Archive: name}); !slices.Equal(applied, want) {
 			t.Fatalf("applied %v, want %v", applied, want)
 		}
 	}
-	check(t, b.Check(t.Context()))
+	testkit.NoError(t, b.Check(t.Context()))
 	exec(t, db, "DROP TABLE outbox_batches; DROP TABLE "+quote(name)) // what a hand dropped is made anew, all of it
 	migrate(t, url, sqlite.SchemaConfig{Archive: name})
-	check(t, b.Check(t.Context()))
+	testkit.NoError(t, b.Check(t.Context()))
 	exec(t, db, "INSERT INTO outbox_events (topic, payload) VALUES ('t', '1')")
 	batch, err := b.Claim(t.Context(), 10, time.Minute)
-	check(t, err)
-	check(t, b.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Delivered}}))
+	testkit.NoError(t, err)
+	testkit.NoError(t, b.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 	var archived int
-	check(t, db.QueryRow("SELECT count(*) FROM "+quote(name)).Scan(&archived))
+	testkit.NoError(t, db.QueryRow("SELECT count(*) FROM "+quote(name)).Scan(&archived))
 	if archived != 1 {
 		t.Fatalf("%d events are in the archive, want 1", archived)
 	}

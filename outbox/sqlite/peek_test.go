@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
@@ -20,11 +21,11 @@ func TestPeek_InOrder(t *testing.T) {
 	}
 	ids := f.Insert(t, events...)
 	_, err := f.Buffer.Claim(t.Context(), 1, time.Hour) // of key a
-	check(t, err)
+	testkit.NoError(t, err)
 	peeked, err := f.Buffer.Peek(t.Context(), 2)
-	check(t, err)
+	testkit.NoError(t, err)
 	batch, err := f.Buffer.Claim(t.Context(), 2, time.Hour)
-	check(t, err)
+	testkit.NoError(t, err)
 	if got := peeked.IDs(); !slices.Equal(got, batch.IDs()) || slices.Contains(got, ids[2]) {
 		t.Fatalf("peeked %v, claimed %v", got, batch.IDs())
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
@@ -24,7 +25,7 @@ func ones(n int) []outbox.Event {
 func claim(t *testing.T, b buffer.Buffer, limit int) *buffer.Lease {
 	t.Helper()
 	batch, err := b.Claim(t.Context(), limit, time.Hour)
-	check(t, err)
+	testkit.NoError(t, err)
 	if batch == nil {
 		t.Fatal("nothing was claimed")
 	}
@@ -33,7 +34,7 @@ func claim(t *testing.T, b buffer.Buffer, limit int) *buffer.Lease {
 
 func deliver(t *testing.T, b buffer.Buffer, batch *buffer.Lease) {
 	t.Helper()
-	check(t, b.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Delivered}}))
+	testkit.NoError(t, b.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 }
 
 func expectIDs(t *testing.T, what string, got, want []int64) {
@@ -58,10 +59,10 @@ func TestRange_HoldsExactIDs(t *testing.T) {
 
 	f.ExpireLease(t, first.GroupID, time.Second)
 	first, err := f.Buffer.TakeOver(t.Context(), time.Hour)
-	check(t, err)
+	testkit.NoError(t, err)
 	expectIDs(t, "first batch taken over", first.IDs(), []int64{1, 2, 4, 5})
 	look, err := f.Second(t).CountBacklog(t.Context(), 10)
-	check(t, err)
+	testkit.NoError(t, err)
 	if look.Unclaimed != 2 {
 		t.Fatalf("backlog %+v, want the two that were given ids by hand", look)
 	}
@@ -95,7 +96,7 @@ func TestRange_IDsHandedOutAgain(t *testing.T) {
 		f.Exec(t, "INSERT INTO outbox_events (topic, payload, created_at) VALUES ('new', '2', strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '1 seconds'))")
 	}
 	deliver(t, f.Buffer, delivered)
-	check(t, f.Buffer.Settle(t.Context(), dead, []buffer.Outcome{
+	testkit.NoError(t, f.Buffer.Settle(t.Context(), dead, []buffer.Outcome{
 		{Verdict: buffer.Dead, IDs: dead.IDs()[:1], Error: "refused"},
 		{Verdict: buffer.Retry, IDs: dead.IDs()[1:], GroupID: buffer.NewGroupID()},
 	}))
@@ -104,7 +105,7 @@ func TestRange_IDsHandedOutAgain(t *testing.T) {
 	}
 	f.ExpireLease(t, taken.GroupID, time.Second)
 	taken, err := f.Buffer.TakeOver(t.Context(), time.Hour)
-	check(t, err)
+	testkit.NoError(t, err)
 	expectIDs(t, "taken over", taken.IDs(), []int64{})
 	deliver(t, f.Buffer, taken)
 	if ledger := f.Ledger(t); len(ledger) != 0 {
@@ -124,7 +125,7 @@ func TestRange_UnreadableMembers(t *testing.T) {
 		f.Exec(t, "UPDATE outbox_batches SET members = '"+members+"'")
 		f.ExpireLease(t, spoilt.GroupID, time.Second)
 		taken, err := f.Buffer.TakeOver(t.Context(), time.Hour)
-		check(t, err)
+		testkit.NoError(t, err)
 		if members != "[[1]]" { // which is one event to JSON: a missing number is 0
 			expectIDs(t, "held by "+members, taken.IDs(), []int64{})
 		}
@@ -157,15 +158,15 @@ func changeMode(t *testing.T, from, to buffer.ClaimMode) {
 	stored := func(want buffer.ClaimMode) {
 		t.Helper()
 		var mode string
-		check(t, db.QueryRow("SELECT claim FROM outbox_buffers").Scan(&mode))
+		testkit.NoError(t, db.QueryRow("SELECT claim FROM outbox_buffers").Scan(&mode))
 		if mode != string(want) {
 			t.Fatalf("the mode is %q, want %q", mode, want)
 		}
 	}
 	open := func(mode buffer.ClaimMode) *sqlite.Buffer {
 		b, err := sqlite.Open(sqlite.Config{URL: url, Pipeline: "orders", Claim: mode})
-		check(t, err)
-		t.Cleanup(func() { check(t, b.Close()) })
+		testkit.NoError(t, err)
+		t.Cleanup(func() { testkit.NoError(t, b.Close()) })
 		return b
 	}
 	exec(t, db, strings.Repeat("INSERT INTO outbox_events (topic, payload) VALUES ('t', '1');", 6))
@@ -183,7 +184,7 @@ func changeMode(t *testing.T, from, to buffer.ClaimMode) {
 	live := claim(t, before, 2)
 	note(live)
 	stored(from)
-	check(t, after.Check(t.Context())) // what lives is to be sent, so it runs
+	testkit.NoError(t, after.Check(t.Context())) // what lives is to be sent, so it runs
 	if to == buffer.ClaimAuto {
 		if got := after.ClaimMode(); got != from {
 			t.Errorf("it says that it claims by %q, and follows %q", got, from)
@@ -213,7 +214,7 @@ func changeMode(t *testing.T, from, to buffer.ClaimMode) {
 		t.Fatalf("%d events were claimed, want all 6", len(seen))
 	}
 	audit, err := after.Audit(t.Context())
-	check(t, err)
+	testkit.NoError(t, err)
 	if audit != (buffer.Audit{}) {
 		t.Fatalf("left is %+v", audit)
 	}
@@ -236,7 +237,7 @@ func TestClaim_RangeIneligibleTable(t *testing.T) {
 		buffer.ClaimAuto:  "", buffer.ClaimStamp: "",
 	} {
 		b, err := sqlite.Open(sqlite.Config{URL: url, Pipeline: "orders", Claim: mode})
-		check(t, err)
+		testkit.NoError(t, err)
 		if got := strings.Join(b.Warnings(t.Context()), "\n"); got != says {
 			t.Errorf("claim: %s: the warnings are %q, want %q", mode, got, says)
 		}
@@ -248,21 +249,21 @@ func TestClaim_RangeIneligibleTable(t *testing.T) {
 		if mode == buffer.ClaimRange {
 			batch := claim(t, b, 10)
 			var stamped string
-			check(t, db.QueryRow("SELECT group_id FROM outbox_events").Scan(&stamped))
+			testkit.NoError(t, db.QueryRow("SELECT group_id FROM outbox_events").Scan(&stamped))
 			if stamped != batch.GroupID.String() {
 				t.Errorf("the event is stamped with %q, want %s", stamped, batch.GroupID)
 			}
 			deliver(t, b, batch)
 			exec(t, db, "INSERT INTO outbox_events (id, topic, payload) VALUES (7, 't', '1')")
 		}
-		check(t, b.Close())
+		testkit.NoError(t, b.Close())
 	}
 	_, sound := database(t)
 	migrate(t, sound, sqlite.SchemaConfig{})
 	b, err := sqlite.Open(sqlite.Config{URL: sound, Pipeline: "orders", Claim: buffer.ClaimRange})
-	check(t, err)
+	testkit.NoError(t, err)
 	if warnings := b.Warnings(t.Context()); len(warnings) != 0 {
 		t.Errorf("the warnings of a sound table are %q", warnings)
 	}
-	check(t, b.Close())
+	testkit.NoError(t, b.Close())
 }

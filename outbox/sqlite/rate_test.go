@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/outbox/buffertest"
 	"github.com/outboxrelay/relay/outbox/sqlite"
 )
@@ -15,16 +16,16 @@ func TestMigrate_RestoresRatesTable(t *testing.T) {
 	f := p.fixture(t, "outbox_events", "orders")
 	f.Exec(t, "DROP TABLE outbox_rates")
 	needs, err := sqlite.Open(sqlite.Config{URL: p.url, Pipeline: "orders", SharedRate: true})
-	check(t, err)
+	testkit.NoError(t, err)
 	expectNotReady(t, needs.Check(t.Context()), `table "outbox_rates" does not exist: relay migrate`)
-	check(t, needs.Close())
-	check(t, f.Buffer.Check(t.Context())) // which needs none
+	testkit.NoError(t, needs.Close())
+	testkit.NoError(t, f.Buffer.Check(t.Context())) // which needs none
 	_, err = sqlite.Migrate(t.Context(), p.url, sqlite.SchemaConfig{})
-	check(t, err)
+	testkit.NoError(t, err)
 	b, err := sqlite.Open(sqlite.Config{URL: p.url, Pipeline: "orders", SharedRate: true})
-	check(t, err)
-	defer func() { check(t, b.Close()) }()
-	check(t, b.Check(t.Context()))
+	testkit.NoError(t, err)
+	defer func() { testkit.NoError(t, b.Close()) }()
+	testkit.NoError(t, b.Check(t.Context()))
 	_, err = f.Buffer.TakeToken(t.Context(), "orders", 10, time.Second)
-	check(t, err)
+	testkit.NoError(t, err)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
 	"github.com/outboxrelay/relay/outbox/sqlite"
@@ -34,7 +35,7 @@ func database(t *testing.T) (db *sql.DB, url string) {
 func migrate(t *testing.T, url string, c sqlite.SchemaConfig) []string {
 	t.Helper()
 	applied, err := sqlite.Migrate(t.Context(), url, c)
-	check(t, err)
+	testkit.NoError(t, err)
 	return applied
 }
 
@@ -51,13 +52,13 @@ func TestSchema_EqualsMigrate(t *testing.T) {
 	for _, c := range []sqlite.SchemaConfig{{}, {Bytes: true}, {Table: `odd "name'; --`}} {
 		printed, printedURL := database(t)
 		ddl, err := sqlite.Schema(c)
-		check(t, err)
+		testkit.NoError(t, err)
 		if strings.Contains(ddl, "goose") || strings.Contains(strings.ToUpper(ddl), "DROP ") {
 			t.Fatalf("the DDL is not fit to be printed:\n%s", ddl)
 		}
 		for range 2 { // it may be run again
 			_, err = printed.Exec(ddl)
-			check(t, err)
+			testkit.NoError(t, err)
 		}
 		migrated, migratedURL := database(t)
 		migrate(t, migratedURL, c)
@@ -65,15 +66,15 @@ func TestSchema_EqualsMigrate(t *testing.T) {
 			t.Fatalf("migrate (-) and schema (+) make different tables:\n%s", d)
 		}
 		var mode string
-		check(t, printed.QueryRow("PRAGMA journal_mode").Scan(&mode))
+		testkit.NoError(t, printed.QueryRow("PRAGMA journal_mode").Scan(&mode))
 		if mode != "wal" {
 			t.Fatalf("journal_mode is %q, want wal", mode)
 		}
 		migrate(t, printedURL, c) // on top of what was made by hand
 		b, err := sqlite.Open(sqlite.Config{URL: printedURL, Table: c.Table, Pipeline: "orders"})
-		check(t, err)
-		check(t, b.Check(t.Context()))
-		check(t, b.Close())
+		testkit.NoError(t, err)
+		testkit.NoError(t, b.Check(t.Context()))
+		testkit.NoError(t, b.Close())
 	}
 }
 
@@ -83,7 +84,7 @@ func TestSchema_PrimaryKeyOnly(t *testing.T) {
 	db, url := database(t)
 	migrate(t, url, sqlite.SchemaConfig{})
 	var indexes int
-	check(t, db.QueryRow("SELECT count(*) FROM pragma_index_list('outbox_events')").Scan(&indexes))
+	testkit.NoError(t, db.QueryRow("SELECT count(*) FROM pragma_index_list('outbox_events')").Scan(&indexes))
 	if indexes != 0 {
 		t.Fatalf("the buffer has %d indexes beside its primary key", indexes)
 	}
@@ -96,7 +97,7 @@ func TestMigrate_Again(t *testing.T) {
 		t.Fatal("the first migrate applied nothing")
 	}
 	_, err := db.Exec("INSERT INTO outbox_events (topic, payload) VALUES ('t', '1')")
-	check(t, err)
+	testkit.NoError(t, err)
 	if applied := migrate(t, url, sqlite.SchemaConfig{}); len(applied) != 0 {
 		t.Fatalf("the second migrate applied %v", applied)
 	}
@@ -105,17 +106,17 @@ func TestMigrate_Again(t *testing.T) {
 	}
 	for _, drop := range []string{"DROP TABLE outbox_batches", "DROP TABLE other_events", "DELETE FROM outbox_buffers"} {
 		_, err = db.Exec(drop)
-		check(t, err)
+		testkit.NoError(t, err)
 	}
 	for _, table := range []string{"outbox_events", "other_events"} {
 		migrate(t, url, sqlite.SchemaConfig{Table: table})
 		b, err := sqlite.Open(sqlite.Config{URL: url, Table: table, Pipeline: "orders"})
-		check(t, err)
-		check(t, b.Check(t.Context()))
-		check(t, b.Close())
+		testkit.NoError(t, err)
+		testkit.NoError(t, b.Check(t.Context()))
+		testkit.NoError(t, b.Close())
 	}
 	var events int
-	check(t, db.QueryRow("SELECT count(*) FROM outbox_events").Scan(&events))
+	testkit.NoError(t, db.QueryRow("SELECT count(*) FROM outbox_events").Scan(&events))
 	if events != 1 {
 		t.Fatalf("%d events are left, want 1", events)
 	}
@@ -131,9 +132,9 @@ func TestMigrate_Concurrently(t *testing.T) {
 			return err
 		})
 	}
-	check(t, g.Wait())
+	testkit.NoError(t, g.Wait())
 	var versions, distinct int
-	check(t, db.QueryRow("SELECT count(version_id), count(DISTINCT version_id) FROM outbox_events_migrations").Scan(&versions, &distinct))
+	testkit.NoError(t, db.QueryRow("SELECT count(version_id), count(DISTINCT version_id) FROM outbox_events_migrations").Scan(&versions, &distinct))
 	if versions != distinct || versions < 2 {
 		t.Fatalf("%d migrations were applied, %d different ones", versions, distinct)
 	}
@@ -175,7 +176,7 @@ func TestSchema_Constraints(t *testing.T) {
 		}
 	}
 	_, err := db.Exec("INSERT INTO outbox_events (topic, key, payload, headers) VALUES ('t', 7, 1, '{}'), ('t', NULL, 'null', NULL)")
-	check(t, err)
+	testkit.NoError(t, err)
 }
 
 // TestMigrate_CreatesFile: Migrate makes files in folders with odd names, and
