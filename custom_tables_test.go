@@ -99,7 +99,7 @@ func testCustomTables(t *testing.T, programs string) {
 		t.Errorf("with an index doctor prints %s", got)
 	}
 	psql(files["cursor.sql"])
-	if got := doctor("preset.yaml"); !strings.Contains(got, "0 problems, 0 warnings") || !strings.Contains(got, "claims begin at a cursor") {
+	if got := doctor("preset.yaml"); !strings.Contains(got, "0 problems, 0 warnings") || !strings.Contains(got, "claims use a cursor") {
 		t.Errorf("with a cursor doctor prints %s", got)
 	}
 	run = owner.start("relay", "run", "-c", "preset.yaml")

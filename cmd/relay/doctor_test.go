@@ -54,7 +54,7 @@ func TestDoctorFindsNothing(t *testing.T) {
 	db, url := newDatabase(t), testserver.SharedRedis(t)
 	path := write(t, onePipeline("orders", db.url, url))
 	r := do(t, nil, "doctor", "-c", path)
-	r.want(t, 0, "  OK    claim plan        a claim walks outbox_events_pkey\n", "")
+	r.want(t, 0, "  OK    claim plan        a claim uses index outbox_events_pkey\n", "")
 	r.want(t, 0, "\n0 problems, ", "")
 	if strings.Contains(r.stdout, "FAIL") || strings.Contains(r.stdout, "\x1b") {
 		t.Errorf("stdout is %s", r.stdout)

@@ -358,7 +358,7 @@ var mutants = []mutant{
 	// The supervisor.
 	{
 		name: "a session is terminated in its next transaction",
-		file: "outbox/postgres/holders.go",
+		file: "outbox/postgres/internal/doctor/blockers.go",
 		old:  "AND backend_start = $2::timestamptz AND xact_start = $3::timestamptz",
 		new:  "AND backend_start = $2::timestamptz AND $3::timestamptz IS NOT NULL",
 		pkg:  "./outbox/postgres", test: "TestTerminate$",

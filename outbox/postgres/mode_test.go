@@ -177,10 +177,10 @@ func TestTheModeWaitsForARangeUnderWay(t *testing.T) {
 func TestWhereRangeDoesNotHold(t *testing.T) {
 	t.Parallel()
 	for says, does := range map[string]string{
-		"does not take its ids from sequence": "ALTER TABLE outbox_events ALTER id DROP IDENTITY; CREATE SEQUENCE ids OWNED BY outbox_events.id",
-		"counts down":                         "ALTER SEQUENCE outbox_events_id_seq INCREMENT BY -1 MINVALUE -1000 RESTART -1",
-		"begins again at its end":             "ALTER SEQUENCE outbox_events_id_seq CYCLE",
-		"ids far beyond its sequence":         "INSERT INTO outbox_events (id, topic, payload) VALUES (1000000, 't', '1')",
+		"has no default from sequence": "ALTER TABLE outbox_events ALTER id DROP IDENTITY; CREATE SEQUENCE ids OWNED BY outbox_events.id",
+		"counts down":                  "ALTER SEQUENCE outbox_events_id_seq INCREMENT BY -1 MINVALUE -1000 RESTART -1",
+		"outbox_events_id_seq cycles":  "ALTER SEQUENCE outbox_events_id_seq CYCLE",
+		"ids far beyond its sequence":  "INSERT INTO outbox_events (id, topic, payload) VALUES (1000000, 't', '1')",
 		"is filled by a subscription": `CREATE SUBSCRIPTION orders CONNECTION 'dbname=none' PUBLICATION none WITH (connect = false);
 			INSERT INTO pg_subscription_rel SELECT oid, 'outbox_events'::regclass, 'r' FROM pg_subscription WHERE subname = 'orders'`,
 	} {
@@ -253,7 +253,7 @@ func TestALostTriggerIsNamed(t *testing.T) {
 	}
 	f.Exec(t, "DROP TRIGGER outbox_truncated ON outbox_events")
 	got := about()
-	if len(got) != 1 || !strings.Contains(got[0].Text, "when it is truncated") {
+	if len(got) != 1 || !strings.Contains(got[0].Text, "leaves its batches") {
 		t.Fatalf("the trigger is gone: %+v", got)
 	}
 	f.Exec(t, got[0].Fix)

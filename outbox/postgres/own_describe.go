@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -60,16 +59,16 @@ func (b *Buffer) checkProjection(ctx context.Context, t ownFacts, missing *catal
 		return b.refusedToRead(ctx, rows, err, t.table.Role, missing)
 	}
 	switch {
-	case plan.has("ModifyTable"):
+	case plan.Has("ModifyTable"):
 		missing.Add("source.project writes (INSERT, UPDATE, DELETE or MERGE), and is run where nothing can be written: the relay deletes events itself", "make it a SELECT")
-	case plan.has("LockRows"):
+	case plan.Has("LockRows"):
 		missing.Add("source.project locks rows (FOR UPDATE or FOR SHARE), and is run where nothing can be locked", "leave that out")
 	}
 	return nil
 }
 
 // planOf has the server plan a projection.
-func (b *Buffer) planOf(ctx context.Context, project string) (*planNode, error) {
+func (b *Buffer) planOf(ctx context.Context, project string) (*pg.Plan, error) {
 	var answer []byte
 	err := b.db.RoundTrip(ctx, []pg.Step{pg.ReadTx(b.db.StatementTimeout), {
 		SQL: "EXPLAIN (FORMAT JSON) " + project, Args: []string{uuid.Nil.String()},
@@ -81,11 +80,7 @@ func (b *Buffer) planOf(ctx context.Context, project string) (*planNode, error) 
 	if err != nil {
 		return nil, err
 	}
-	var plans []struct{ Plan planNode }
-	if err := json.Unmarshal(answer, &plans); err != nil || len(plans) == 0 {
-		return nil, fmt.Errorf("EXPLAIN answered %.100q: %w", answer, err)
-	}
-	return &plans[0].Plan, nil
+	return pg.ParsePlan(answer)
 }
 
 // refusedToRead adds what the server has against a projection, if the error is about that.

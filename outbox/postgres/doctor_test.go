@@ -1,4 +1,4 @@
-package postgres
+package postgres_test
 
 import (
 	"context"
@@ -14,21 +14,22 @@ import (
 
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/postgres"
 )
 
-// patient is a migrated database to be broken, examined and mended.
-type patient struct {
+// doctorDB is a migrated database that a test damages, diagnoses and repairs.
+type doctorDB struct {
 	t    *testing.T
 	url  string
 	conn *pgx.Conn // the superuser's
 }
 
-func newPatient(t *testing.T, url string) *patient {
+func newDoctorDB(t *testing.T, url string) *doctorDB {
 	t.Helper()
-	if _, err := Migrate(t.Context(), url, SchemaConfig{}); err != nil {
+	if _, err := postgres.Migrate(t.Context(), url, postgres.SchemaConfig{}); err != nil {
 		t.Fatal(err)
 	}
-	return &patient{t, url, connect(t, url)}
+	return &doctorDB{t, url, connect(t, url)}
 }
 
 func connect(t *testing.T, url string) *pgx.Conn {
@@ -42,7 +43,7 @@ func connect(t *testing.T, url string) *pgx.Conn {
 }
 
 // exec runs statements one by one, each in a transaction of its own.
-func (p *patient) exec(statements string) {
+func (p *doctorDB) exec(statements string) {
 	p.t.Helper()
 	if strings.HasPrefix(statements, "BEGIN") {
 		if _, err := p.conn.Exec(p.t.Context(), statements, pgx.QueryExecModeSimpleProtocol); err != nil {
@@ -58,7 +59,7 @@ func (p *patient) exec(statements string) {
 }
 
 // as returns the URL of a new role with these privileges.
-func (p *patient) as(name string, grants ...string) string {
+func (p *doctorDB) as(name string, grants ...string) string {
 	p.t.Helper()
 	u, err := url.Parse(p.url)
 	if err != nil {
@@ -86,10 +87,10 @@ func (p *patient) as(name string, grants ...string) string {
 	return u.String()
 }
 
-// examined opens the buffer afresh, as another process would.
-func examined(t *testing.T, url string, long time.Duration) []buffer.Finding {
+// diagnose opens the buffer afresh, as another process would.
+func diagnose(t *testing.T, url string, warnAfter time.Duration) []buffer.Finding {
 	t.Helper()
-	b, err := Open(Config{URL: url, Pipeline: "orders"})
+	b, err := postgres.Open(postgres.Config{URL: url, Pipeline: "orders", Watch: buffer.SupervisorPolicy{WarnAfter: warnAfter}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,11 +99,11 @@ func examined(t *testing.T, url string, long time.Duration) []buffer.Finding {
 			t.Error(err)
 		}
 	}()
-	return b.examine(t.Context(), long)
+	return b.Diagnose(t.Context())
 }
 
-// bad are the findings that are worse than fine.
-func bad(all []buffer.Finding) []buffer.Finding {
+// faults are the findings that are not OK.
+func faults(all []buffer.Finding) []buffer.Finding {
 	var some []buffer.Finding
 	for _, f := range all {
 		if f.Level != buffer.LevelOK {
@@ -124,9 +125,9 @@ func find(all []buffer.Finding, level buffer.Level, about, says string) *buffer.
 
 func TestDiagnose_NothingWrong(t *testing.T) {
 	t.Parallel()
-	p := newPatient(t, testserver.Postgres(t))
-	found := examined(t, p.url, time.Hour)
-	if some := bad(found); len(some) > 0 {
+	p := newDoctorDB(t, testserver.Postgres(t))
+	found := diagnose(t, p.url, time.Hour)
+	if some := faults(found); len(some) > 0 {
 		t.Errorf("in a database that is as it should be it finds %+v", some)
 	}
 	for _, about := range []string{"server", "tables", "indexes", "claim plan", "autovacuum", "deadlock_timeout", "dead rows", "sessions", "vacuum horizon"} {
@@ -136,14 +137,13 @@ func TestDiagnose_NothingWrong(t *testing.T) {
 	}
 }
 
-// TestDiagnose_Fixes: what is broken is found, and what the finding says mends it.
 func TestDiagnose_Fixes(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		damage      string
 		level       buffer.Level
 		about, says string
-		mend        string // the finding's, if not all of its findings' are to be run
+		fix         string // the finding's, if not all of its findings' are to be run
 	}{
 		"read-only":        {"ALTER DATABASE %s SET default_transaction_read_only = on", buffer.LevelError, "server", "read-only", ""},
 		"ledger unlogged":  {"ALTER TABLE outbox_batches SET UNLOGGED", buffer.LevelError, "tables", "table public.outbox_batches is UNLOGGED", ""},
@@ -164,29 +164,29 @@ func TestDiagnose_Fixes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := newPatient(t, testserver.Postgres(t))
+			p := newDoctorDB(t, testserver.Postgres(t))
 			damage := c.damage
 			if strings.Contains(damage, "%s") {
 				damage = fmt.Sprintf(damage, pgx.Identifier{p.conn.Config().Database}.Sanitize())
 			}
 			p.exec(damage)
-			found := examined(t, p.url, time.Hour)
+			found := diagnose(t, p.url, time.Hour)
 			f := find(found, c.level, c.about, c.says)
 			if f == nil {
-				t.Fatalf("it finds %+v", bad(found))
+				t.Fatalf("it finds %+v", faults(found))
 			}
-			if c.mend != "" && find(found, buffer.LevelError, "indexes", "").Fix != c.mend {
-				t.Fatalf("it would mend by %q", find(found, buffer.LevelError, "indexes", "").Fix)
+			if c.fix != "" && find(found, buffer.LevelError, "indexes", "").Fix != c.fix {
+				t.Fatalf("it would fix by %q", find(found, buffer.LevelError, "indexes", "").Fix)
 			}
-			if c.mend != "" {
-				p.exec(c.mend)
+			if c.fix != "" {
+				p.exec(c.fix)
 			} else {
-				for _, f := range bad(found) {
+				for _, f := range faults(found) {
 					p.exec(f.Fix)
 				}
 			}
-			if left := bad(examined(t, p.url, time.Hour)); len(left) > 0 {
-				t.Errorf("after mending it finds %+v", left)
+			if left := faults(diagnose(t, p.url, time.Hour)); len(left) > 0 {
+				t.Errorf("after the fix it finds %+v", left)
 			}
 		})
 	}
@@ -194,29 +194,29 @@ func TestDiagnose_Fixes(t *testing.T) {
 
 func TestDiagnose_MissingTables(t *testing.T) {
 	t.Parallel()
-	p := newPatient(t, testserver.Postgres(t))
+	p := newDoctorDB(t, testserver.Postgres(t))
 	p.exec("DROP TABLE outbox_events, outbox_dead_letters")
-	found := examined(t, p.url, time.Hour)
+	found := diagnose(t, p.url, time.Hour)
 	for _, table := range []string{"outbox_events", "outbox_dead_letters"} {
 		f := find(found, buffer.LevelError, "tables", "table "+table+" does not exist")
 		if f == nil || f.Fix != "relay migrate -c relay.yaml" {
 			t.Errorf("of %s it finds %+v", table, found)
 		}
 	}
-	if _, err := Migrate(t.Context(), p.url, SchemaConfig{}); err != nil {
+	if _, err := postgres.Migrate(t.Context(), p.url, postgres.SchemaConfig{}); err != nil {
 		t.Fatal(err)
 	}
-	if left := bad(examined(t, p.url, time.Hour)); len(left) > 0 {
-		t.Errorf("after mending it finds %+v", left)
+	if left := faults(diagnose(t, p.url, time.Hour)); len(left) > 0 {
+		t.Errorf("after the fix it finds %+v", left)
 	}
 }
 
 // TestDiagnose_Privileges: a role that may too little learns what to ask for.
 func TestDiagnose_Privileges(t *testing.T) {
 	t.Parallel()
-	p := newPatient(t, testserver.Postgres(t))
+	p := newDoctorDB(t, testserver.Postgres(t))
 	poor := p.as("poor_")
-	found := bad(examined(t, poor, time.Hour))
+	found := faults(diagnose(t, poor, time.Hour))
 	if f := find(found, buffer.LevelError, "tables", "may not use sequence"); f == nil {
 		t.Errorf("it finds %+v", found)
 	}
@@ -229,7 +229,7 @@ func TestDiagnose_Privileges(t *testing.T) {
 	for _, f := range found {
 		p.exec(f.Fix)
 	}
-	if left := bad(examined(t, poor, time.Hour)); len(left) > 0 {
+	if left := faults(diagnose(t, poor, time.Hour)); len(left) > 0 {
 		t.Errorf("after the grants it finds %+v", left)
 	}
 }
@@ -237,32 +237,32 @@ func TestDiagnose_Privileges(t *testing.T) {
 // TestDiagnose_RowSecurity: what a policy hides from the relay is never sent.
 func TestDiagnose_RowSecurity(t *testing.T) {
 	t.Parallel()
-	p := newPatient(t, testserver.Postgres(t))
+	p := newDoctorDB(t, testserver.Postgres(t))
 	poor := p.as("secured_")
-	for _, f := range bad(examined(t, poor, time.Hour)) {
+	for _, f := range faults(diagnose(t, poor, time.Hour)) {
 		p.exec(f.Fix)
 	}
 	p.exec("ALTER TABLE outbox_events ENABLE ROW LEVEL SECURITY")
-	found := bad(examined(t, poor, time.Hour))
+	found := faults(diagnose(t, poor, time.Hour))
 	f := find(found, buffer.LevelError, "row security", "hides rows of table public.outbox_events")
 	if f == nil {
 		t.Fatalf("it finds %+v", found)
 	}
 	p.exec(f.Fix)
-	if left := bad(examined(t, poor, time.Hour)); len(left) > 0 {
-		t.Errorf("after mending it finds %+v", left)
+	if left := faults(diagnose(t, poor, time.Hour)); len(left) > 0 {
+		t.Errorf("after the fix it finds %+v", left)
 	}
 }
 
 // TestDiagnose_WaitingBatches: what waits, and why.
 func TestDiagnose_WaitingBatches(t *testing.T) {
 	t.Parallel()
-	p := newPatient(t, testserver.Postgres(t))
+	p := newDoctorDB(t, testserver.Postgres(t))
 	p.exec(`INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases, attempts, outages, events,
 		first_id, last_id, oldest_at, error)
 		VALUES (gen_random_uuid(), 'public.outbox_events', 'stamp', 'waiting', 1, now(), 'o', 0, 0, 3, 7, 1, 7, now(), 'WRONGTYPE of a key')`)
-	found := bad(examined(t, p.url, time.Hour))
-	if find(found, buffer.LevelWarning, "batches", "1 wait with 7 events; the newest because: WRONGTYPE of a key") == nil {
+	found := faults(diagnose(t, p.url, time.Hour))
+	if find(found, buffer.LevelWarning, "batches", "1 batches with 7 events wait for a retry; the newest because: WRONGTYPE of a key") == nil {
 		t.Errorf("it finds %+v", found)
 	}
 }
@@ -271,7 +271,7 @@ func TestDiagnose_WaitingBatches(t *testing.T) {
 func TestDiagnose_Standby(t *testing.T) {
 	t.Parallel()
 	server := testserver.OwnPostgres(t, testserver.PostgresOptions{})
-	p := newPatient(t, server.URL)
+	p := newDoctorDB(t, server.URL)
 	var data string
 	if err := p.conn.QueryRow(t.Context(), "SHOW data_directory").Scan(&data); err != nil {
 		t.Fatal(err)
@@ -285,7 +285,7 @@ func TestDiagnose_Standby(t *testing.T) {
 	if err := server.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	found := examined(t, server.URL, time.Hour)
+	found := diagnose(t, server.URL, time.Hour)
 	if f := find(found, buffer.LevelError, "server", "in recovery"); f == nil || !strings.Contains(f.Fix, "target_session_attrs=read-write") {
 		t.Errorf("it finds %+v", found)
 	}
@@ -294,7 +294,7 @@ func TestDiagnose_Standby(t *testing.T) {
 // TestDiagnose_Unreachable: a server that is away is one finding, without a password.
 func TestDiagnose_Unreachable(t *testing.T) {
 	t.Parallel()
-	found := examined(t, "postgres://app:pass-word@127.0.0.1:1/app", time.Hour)
+	found := diagnose(t, "postgres://app:pass-word@127.0.0.1:1/app", time.Hour)
 	if len(found) != 1 || found[0].Level != buffer.LevelError || !strings.Contains(found[0].Text, "cannot reach PostgreSQL at 127.0.0.1:1") || strings.Contains(found[0].Text, "pass-word") {
 		t.Errorf("it finds %+v", found)
 	}

@@ -1,13 +1,13 @@
-package postgres
+package postgres_test
 
 import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/postgres"
 )
 
 // activities is the table of the first paragraph of issue 5, its parent, and what is
@@ -29,29 +29,29 @@ SELECT e.id, 'contact.activity' AS topic, a.lead_id::text AS key, to_jsonb(a) AS
 FROM app.contact_activity_events e JOIN app.contact_activities a ON a.id = e.contact_activity_id
 WHERE e.group_id = $1`
 
-// ofTheirs is a pipeline on that table.
-func ofTheirs(url string) Config {
-	return Config{
+// customConfig is a pipeline on that table.
+func customConfig(url string) postgres.Config {
+	return postgres.Config{
 		URL: url, Pipeline: "activities", Table: "app.contact_activity_events", Schema: "relay",
 		Own: buffer.CustomTable{ID: "id", Project: projectActivities},
 	}
 }
 
-func newOwnPatient(t *testing.T) *patient {
+func newCustomDoctorDB(t *testing.T) *doctorDB {
 	t.Helper()
 	url := testserver.Postgres(t)
-	p := &patient{t, url, connect(t, url)}
+	p := &doctorDB{t, url, connect(t, url)}
 	p.exec(activities)
-	if _, err := Migrate(t.Context(), url, SchemaConfig{Table: "app.contact_activity_events", Schema: "relay", Custom: true}); err != nil {
+	if _, err := postgres.Migrate(t.Context(), url, postgres.SchemaConfig{Table: "app.contact_activity_events", Schema: "relay", Custom: true}); err != nil {
 		t.Fatal(err)
 	}
 	return p
 }
 
-// examinedAs opens the buffer afresh.
-func examinedAs(t *testing.T, c Config) []buffer.Finding {
+// diagnoseWith opens the buffer afresh.
+func diagnoseWith(t *testing.T, c postgres.Config) []buffer.Finding {
 	t.Helper()
-	b, err := Open(c)
+	b, err := postgres.Open(c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,48 +60,48 @@ func examinedAs(t *testing.T, c Config) []buffer.Finding {
 			t.Error(err)
 		}
 	}()
-	return b.examine(t.Context(), time.Hour)
+	return b.Diagnose(t.Context())
 }
 
 func TestDiagnose_CustomTableNothingWrong(t *testing.T) {
 	t.Parallel()
-	p := newOwnPatient(t)
-	found := examinedAs(t, ofTheirs(p.url))
-	if some := bad(found); len(some) > 0 {
+	p := newCustomDoctorDB(t)
+	found := diagnoseWith(t, customConfig(p.url))
+	if some := faults(found); len(some) > 0 {
 		t.Errorf("in a database that is as it should be it finds %+v", some)
 	}
 	for about, says := range map[string]string{
 		"tables": "", "claim": "by stamp", "claim plan": "contact_activity_events_pkey", "wake-ups": "polling", "autovacuum": "",
-		"your table": "claims begin at a cursor", "projection": "a row for each of the next 8 events", "projection ": "WHERE group_id = $1 finds the rows of a batch by index app.stamped",
+		"your table": "claims use a cursor", "projection": "a row for each of the next 8 events", "projection ": "WHERE group_id = $1 finds the rows of a batch by index app.stamped",
 	} {
 		if find(found, buffer.LevelOK, strings.TrimSpace(about), says) == nil {
 			t.Errorf("it does not say %q of %s: %+v", says, about, found)
 		}
 	}
 	p.exec("DROP INDEX app.stamped")
-	expanded := ofTheirs(p.url)
+	expanded := customConfig(p.url)
 	expanded.Own.Project = strings.Replace(strings.Replace(projectActivities, "app.contact_activity_events e", "{events} e", 1), "WHERE e.group_id = $1", "", 1)
-	if found := examinedAs(t, expanded); len(bad(found)) > 0 || find(found, buffer.LevelOK, "projection", "{events} finds the rows of a batch by column id") == nil {
+	if found := diagnoseWith(t, expanded); len(faults(found)) > 0 || find(found, buffer.LevelOK, "projection", "{events} finds the rows of a batch by column id") == nil {
 		t.Errorf("with {events} it finds %+v", found)
 	}
 	p.exec("DELETE FROM app.contact_activity_events")
-	if find(examinedAs(t, ofTheirs(p.url)), buffer.LevelOK, "projection", "there is no event") == nil {
+	if find(diagnoseWith(t, customConfig(p.url)), buffer.LevelOK, "projection", "there are no events") == nil {
 		t.Errorf("without events it finds %+v", found)
 	}
 }
 
-// TestDiagnose_CustomTableFixes: what is broken is found, and what the findings say mends
+// TestDiagnose_CustomTableFixes: what is broken is found, and what the findings say fixes
 // it.
 func TestDiagnose_CustomTableFixes(t *testing.T) {
 	t.Parallel()
 	const events = "app.contact_activity_events"
 	for name, c := range map[string]struct {
 		damage      string
-		config      func(*Config)
+		config      func(*postgres.Config)
 		level       buffer.Level
 		about, says string
-		// mend, where the finding's is not SQL alone: what does what it says.
-		mend string
+		// fix, where the finding's is not SQL alone: what does what it says.
+		fix string
 	}{
 		"no group_id":       {damage: "ALTER TABLE " + events + " DROP COLUMN group_id", level: buffer.LevelError, about: "tables", says: "has no column group_id"},
 		"group_id of text":  {damage: "ALTER TABLE " + events + " ALTER group_id TYPE text", level: buffer.LevelError, about: "tables", says: "column group_id of table app.contact_activity_events is text"},
@@ -113,64 +113,64 @@ func TestDiagnose_CustomTableFixes(t *testing.T) {
 			level:  buffer.LevelError, about: "tables", says: "may be NULL",
 		},
 		"no such key": {
-			config: func(c *Config) { c.Own.ID = "Id" }, level: buffer.LevelError, about: "tables",
-			says: `has no column "Id", which source.id names`, mend: "-",
+			config: func(c *postgres.Config) { c.Own.ID = "Id" }, level: buffer.LevelError, about: "tables",
+			says: `has no column "Id", which source.id names`, fix: "-",
 		},
 		"a key of text": {
 			damage: "ALTER TABLE " + events + " ALTER id DROP IDENTITY; ALTER TABLE app.contact_activity_events ALTER id TYPE text", level: buffer.LevelError, about: "tables",
-			says: "column id of table app.contact_activity_events is text", mend: "cursor",
+			says: "column id of table app.contact_activity_events is text", fix: "cursor",
 		},
 		"no cursor column": {
-			config: func(c *Config) { c.Own.Cursor = "place in line" }, level: buffer.LevelError, about: "tables",
+			config: func(c *postgres.Config) { c.Own.Cursor = "place in line" }, level: buffer.LevelError, about: "tables",
 			says: `has no column "place in line", which source.cursor names`,
 		},
 		"cursor of text": {
-			damage: "ALTER TABLE " + events + " ADD COLUMN seq text", config: func(c *Config) { c.Own.Cursor = "seq" }, level: buffer.LevelError, about: "tables",
-			says: "column seq of table app.contact_activity_events, which source.cursor names, is text", mend: "-",
+			damage: "ALTER TABLE " + events + " ADD COLUMN seq text", config: func(c *postgres.Config) { c.Own.Cursor = "seq" }, level: buffer.LevelError, about: "tables",
+			says: "column seq of table app.contact_activity_events, which source.cursor names, is text", fix: "-",
 		},
 		"cursor not unique": {
-			damage: "ALTER TABLE " + events + " ADD COLUMN seq bigserial", config: func(c *Config) { c.Own.Cursor = "seq" }, level: buffer.LevelError, about: "tables",
+			damage: "ALTER TABLE " + events + " ADD COLUMN seq bigserial", config: func(c *postgres.Config) { c.Own.Cursor = "seq" }, level: buffer.LevelError, about: "tables",
 			says: "column seq of table app.contact_activity_events, which source.cursor names, is not unique",
 		},
 		"cursor nullable": {
-			damage: "CREATE SEQUENCE app.s; ALTER TABLE " + events + " ADD COLUMN seq bigint DEFAULT nextval('app.s') UNIQUE", config: func(c *Config) { c.Own.Cursor = "seq" }, level: buffer.LevelError, about: "tables",
+			damage: "CREATE SEQUENCE app.s; ALTER TABLE " + events + " ADD COLUMN seq bigint DEFAULT nextval('app.s') UNIQUE", config: func(c *postgres.Config) { c.Own.Cursor = "seq" }, level: buffer.LevelError, about: "tables",
 			says: "column seq of table app.contact_activity_events, which source.cursor names, may be NULL",
 		},
 		"a view": {
-			damage: "CREATE VIEW app.v AS SELECT * FROM " + events, config: func(c *Config) { c.Table = "app.v" }, level: buffer.LevelError, about: "tables",
-			says: "app.v is no table", mend: "-",
+			damage: "CREATE VIEW app.v AS SELECT * FROM " + events, config: func(c *postgres.Config) { c.Table = "app.v" }, level: buffer.LevelError, about: "tables",
+			says: "app.v is no table", fix: "-",
 		},
-		"no table": {config: func(c *Config) { c.Table = "app.nothing" }, level: buffer.LevelError, about: "tables", says: `table "app"."nothing", which source.project makes your own, does not exist`, mend: "-"},
-		"32 bits":  {damage: "ALTER TABLE " + events + " ALTER id TYPE integer; ALTER SEQUENCE app.contact_activity_events_id_seq AS integer", level: buffer.LevelWarning, about: "your table", says: "is integer, which ends at 2147483647"},
+		"no table": {config: func(c *postgres.Config) { c.Table = "app.nothing" }, level: buffer.LevelError, about: "tables", says: `table "app"."nothing", which source.project makes your own, does not exist`, fix: "-"},
+		"32 bits":  {damage: "ALTER TABLE " + events + " ALTER id TYPE integer; ALTER SEQUENCE app.contact_activity_events_id_seq AS integer", level: buffer.LevelWarning, about: "your table", says: "is integer; inserts fail after 2147483647"},
 		"no sequence": {
 			damage: "ALTER TABLE " + events + " ALTER id DROP IDENTITY", level: buffer.LevelWarning, about: "your table",
-			says: "takes its values from no sequence, and so they are claimed without the cursor's protection",
+			says: "has no sequence; claims have no cursor",
 		},
 		"down":   {damage: "ALTER SEQUENCE app.contact_activity_events_id_seq INCREMENT BY -1 MINVALUE -100", level: buffer.LevelWarning, about: "your table", says: "counts down"},
-		"cycles": {damage: "ALTER SEQUENCE app.contact_activity_events_id_seq CYCLE", level: buffer.LevelWarning, about: "your table", says: "begins again at its end"},
+		"cycles": {damage: "ALTER SEQUENCE app.contact_activity_events_id_seq CYCLE", level: buffer.LevelWarning, about: "your table", says: "id_seq cycles"},
 		"uuid": {
 			damage: "ALTER TABLE " + events + " ALTER id DROP IDENTITY; ALTER TABLE app.contact_activity_events ALTER id TYPE uuid USING gen_random_uuid()", level: buffer.LevelWarning, about: "your table",
-			says: "without the cursor's protection: claims walk over dead rows while a long transaction pins them; name a growing column as source.cursor, " +
-				"or have an index at least: CREATE INDEX ON app.contact_activity_events (id) WHERE group_id IS NULL", mend: "cursor",
+			says: "claims have no cursor and read all dead rows while a long transaction blocks vacuum; name a growing column as source.cursor, " +
+				"or at least create an index: CREATE INDEX ON app.contact_activity_events (id) WHERE group_id IS NULL", fix: "cursor",
 		},
 		"uuid, indexed": {
 			damage: "ALTER TABLE " + events + " ALTER id DROP IDENTITY; ALTER TABLE app.contact_activity_events ALTER id TYPE uuid USING gen_random_uuid(); CREATE INDEX waiting ON " + events + " (id) WHERE group_id IS NULL",
-			level:  buffer.LevelOK, about: "your table", says: "claimed by index app.waiting, in no order, and without the cursor's protection", mend: "cursor",
+			level:  buffer.LevelOK, about: "your table", says: "claims use index app.waiting, in no order; claims have no cursor", fix: "cursor",
 		},
-		"held back": {
+		"restricting reference": {
 			damage: "CREATE TABLE app.log (event bigint PRIMARY KEY REFERENCES " + events + ")", level: buffer.LevelWarning, about: "foreign keys",
-			says: "constraint log_event_fkey of table app.log holds back what is delivered", mend: "ALTER TABLE app.log DROP CONSTRAINT log_event_fkey",
+			says: "constraint log_event_fkey of table app.log prevents the delete of delivered events", fix: "ALTER TABLE app.log DROP CONSTRAINT log_event_fkey",
 		},
-		"read whole": {
+		"unindexed reference": {
 			damage: "CREATE TABLE app.log (id int, event bigint REFERENCES " + events + " ON DELETE CASCADE); CREATE INDEX ON app.log (id, event)", level: buffer.LevelWarning,
-			about: "foreign keys", says: "table app.log refers to table app.contact_activity_events by columns without an index",
+			about: "foreign keys", says: "table app.log references table app.contact_activity_events by columns without an index",
 		},
 		"autovacuum": {damage: "ALTER TABLE " + events + " SET (autovacuum_enabled = false)", level: buffer.LevelWarning, about: "autovacuum", says: "autovacuum_enabled is false"},
 		"unlogged":   {damage: "ALTER TABLE " + events + " SET UNLOGGED", level: buffer.LevelError, about: "tables", says: "is UNLOGGED"},
-		"ledger":     {damage: "DROP TABLE relay.outbox_batches", level: buffer.LevelError, about: "tables", says: `table "relay".outbox_batches does not exist`, mend: "migrate"},
+		"ledger":     {damage: "DROP TABLE relay.outbox_batches", level: buffer.LevelError, about: "tables", says: `table "relay".outbox_batches does not exist`, fix: "migrate"},
 		"no parents": {
 			damage: "DELETE FROM app.contact_activities WHERE id IN (2, 3)", level: buffer.LevelWarning, about: "projection",
-			says: `of the next 8 events it returns no row for 2, which would be buried as "not projected": 2, 3`, mend: "INSERT INTO app.contact_activities VALUES (2, 2, ''), (3, 0, '')",
+			says: `of the next 8 events it returns no row for 2, which would be buried as "not projected": 2, 3`, fix: "INSERT INTO app.contact_activities VALUES (2, 2, ''), (3, 0, '')",
 		},
 		"read for each batch": {
 			damage: "DROP INDEX app.stamped", level: buffer.LevelWarning, about: "projection",
@@ -182,57 +182,57 @@ func TestDiagnose_CustomTableFixes(t *testing.T) {
 		},
 		"rows twice": {
 			damage: "ALTER TABLE app.contact_activities DROP CONSTRAINT contact_activities_pkey; INSERT INTO app.contact_activities VALUES (4, 9, '')", level: buffer.LevelError,
-			about: "projection", says: "1 could not be sent (4): source.project: event 4 is returned twice", mend: "DELETE FROM app.contact_activities WHERE lead_id = 9",
+			about: "projection", says: "1 could not be sent (4): source.project: event 4 is returned twice", fix: "DELETE FROM app.contact_activities WHERE lead_id = 9",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := newOwnPatient(t)
-			config := ofTheirs(p.url)
+			p := newCustomDoctorDB(t)
+			config := customConfig(p.url)
 			if c.damage != "" {
 				p.exec(c.damage)
 			}
 			if c.config != nil {
 				c.config(&config)
 			}
-			found := examinedAs(t, config)
+			found := diagnoseWith(t, config)
 			f := find(found, c.level, c.about, c.says)
 			if f == nil || f.Fix == "" {
-				t.Fatalf("it finds %+v", bad(found))
+				t.Fatalf("it finds %+v", faults(found))
 			}
-			checked := check(t, config)
+			checked := checkConfig(t, config)
 			if (c.level == buffer.LevelError && c.about == "tables" && name != "unlogged") != errors.Is(checked, buffer.ErrNotReady) || checked != nil && !strings.Contains(checked.Error(), c.says+"") {
 				t.Errorf("Check says %v", checked)
 			}
-			switch c.mend {
+			switch c.fix {
 			case "-":
 				return
 			case "cursor":
 				p.exec(f.Fix)
 				config.Own.Cursor = "seq"
 			case "migrate":
-				if _, err := Migrate(t.Context(), p.url, SchemaConfig{Table: config.Table, Schema: "relay", Custom: true}); err != nil {
+				if _, err := postgres.Migrate(t.Context(), p.url, postgres.SchemaConfig{Table: config.Table, Schema: "relay", Custom: true}); err != nil {
 					t.Fatal(err)
 				}
 			case "":
 				for range 2 { // a second finding may have been behind the first
-					for _, f := range bad(examinedAs(t, config)) {
+					for _, f := range faults(diagnoseWith(t, config)) {
 						p.exec(f.Fix)
 					}
 				}
 			default:
-				p.exec(c.mend)
+				p.exec(c.fix)
 			}
-			if left := bad(examinedAs(t, config)); len(left) > 0 {
-				t.Errorf("after mending it finds %+v", left)
+			if left := faults(diagnoseWith(t, config)); len(left) > 0 {
+				t.Errorf("after the fix it finds %+v", left)
 			}
 		})
 	}
 }
 
-func check(t *testing.T, c Config) error {
+func checkConfig(t *testing.T, c postgres.Config) error {
 	t.Helper()
-	b, err := Open(c)
+	b, err := postgres.Open(c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -247,7 +247,7 @@ func check(t *testing.T, c Config) error {
 // TestDiagnose_CustomTriggers: those that fire for what the relay does are told, and no others.
 func TestDiagnose_CustomTriggers(t *testing.T) {
 	t.Parallel()
-	p := newOwnPatient(t)
+	p := newCustomDoctorDB(t)
 	if _, err := p.conn.Exec(t.Context(), "CREATE FUNCTION app.f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$"); err != nil {
 		t.Fatal(err)
 	}
@@ -256,7 +256,7 @@ func TestDiagnose_CustomTriggers(t *testing.T) {
 	} {
 		p.exec("CREATE TRIGGER " + name + " " + when + " ON app.contact_activity_events FOR EACH ROW EXECUTE FUNCTION app.f()")
 	}
-	found := examinedAs(t, ofTheirs(p.url))
+	found := diagnoseWith(t, customConfig(p.url))
 	var told []string
 	for _, f := range found {
 		if f.Subject == "triggers" && f.Level == buffer.LevelOK {
@@ -271,7 +271,7 @@ func TestDiagnose_CustomTriggers(t *testing.T) {
 // TestDiagnose_Projection: what is wrong with one, and where.
 func TestDiagnose_Projection(t *testing.T) {
 	t.Parallel()
-	p := newOwnPatient(t)
+	p := newCustomDoctorDB(t)
 	const from = " FROM app.contact_activity_events e WHERE e.group_id = $1"
 	for name, c := range map[string]struct{ project, says string }{
 		"syntax":         {"SELECT e.id,\n  'ü' AS topic,\n  e.id AS payload FORM app.contact_activity_events", `source.project is not right at line 3, column 19: syntax error at or near "FORM"`},
@@ -298,9 +298,9 @@ func TestDiagnose_Projection(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			config := ofTheirs(p.url)
+			config := customConfig(p.url)
 			config.Own.Project = c.project
-			err := check(t, config)
+			err := checkConfig(t, config)
 			if c.says == "" {
 				if err != nil {
 					t.Errorf("it says %v", err)
@@ -310,7 +310,7 @@ func TestDiagnose_Projection(t *testing.T) {
 			if !errors.Is(err, buffer.ErrNotReady) || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("it says %v", err)
 			}
-			if f := find(examinedAs(t, config), buffer.LevelError, "tables", c.says); f == nil || f.Fix == "" {
+			if f := find(diagnoseWith(t, config), buffer.LevelError, "tables", c.says); f == nil || f.Fix == "" {
 				t.Errorf("doctor finds %+v", f)
 			}
 		})
@@ -331,11 +331,11 @@ func TestDiagnose_CustomTablePrivileges(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := newOwnPatient(t)
+			p := newCustomDoctorDB(t)
 			p.exec(c.prepare)
-			poor := ofTheirs(p.as("poor_", "GRANT USAGE ON SCHEMA app, relay", "GRANT pg_read_all_stats"))
+			poor := customConfig(p.as("poor_", "GRANT USAGE ON SCHEMA app, relay", "GRANT pg_read_all_stats"))
 			poor.Own.Cursor = c.cursor
-			found := bad(examinedAs(t, poor))
+			found := faults(diagnoseWith(t, poor))
 			for _, says := range []string{"may not SELECT, UPDATE (group_id), DELETE on table app.contact_activity_events", c.says} {
 				if find(found, buffer.LevelError, "tables", says) == nil {
 					t.Errorf("it does not say %q: %+v", says, found)
@@ -347,17 +347,17 @@ func TestDiagnose_CustomTablePrivileges(t *testing.T) {
 				}
 			}
 			// Now the projection can be read, but for its parents.
-			found = bad(examinedAs(t, poor))
+			found = faults(diagnoseWith(t, poor))
 			if len(found) != 1 || !strings.Contains(found[0].Text, "permission denied for table contact_activities") || !strings.HasPrefix(found[0].Fix, "GRANT SELECT ON app.contact_activities TO ") {
 				t.Fatalf("after the first grants it finds %+v", found)
 			}
 			p.exec(found[0].Fix)
-			found = bad(examinedAs(t, poor))
-			if len(found) != 1 || found[0].Level != buffer.LevelWarning || !strings.Contains(found[0].Text, "which nothing needs but relay dead replay") {
+			found = faults(diagnoseWith(t, poor))
+			if len(found) != 1 || found[0].Level != buffer.LevelWarning || !strings.Contains(found[0].Text, "only relay dead replay needs it") {
 				t.Fatalf("after the grants it finds %+v", found)
 			}
 			p.exec(found[0].Fix)
-			if left := bad(examinedAs(t, poor)); len(left) > 0 {
+			if left := faults(diagnoseWith(t, poor)); len(left) > 0 {
 				t.Errorf("after all grants it finds %+v", left)
 			}
 		})
@@ -367,35 +367,35 @@ func TestDiagnose_CustomTablePrivileges(t *testing.T) {
 // TestDiagnose_ForbiddenSchemas: whoever may not use a schema learns so, and all the rest.
 func TestDiagnose_ForbiddenSchemas(t *testing.T) {
 	t.Parallel()
-	p := newOwnPatient(t)
+	p := newCustomDoctorDB(t)
 	p.exec("CREATE SCHEMA elsewhere; ALTER TABLE app.contact_activities SET SCHEMA elsewhere")
-	poor := ofTheirs(p.as("shut_out_", "GRANT USAGE ON SCHEMA app", "GRANT pg_read_all_stats", "GRANT ALL ON ALL TABLES IN SCHEMA relay, elsewhere",
+	poor := customConfig(p.as("shut_out_", "GRANT USAGE ON SCHEMA app", "GRANT pg_read_all_stats", "GRANT ALL ON ALL TABLES IN SCHEMA relay, elsewhere",
 		"GRANT ALL ON ALL SEQUENCES IN SCHEMA app, relay"))
 	poor.Own.Project = strings.ReplaceAll(projectActivities, "app.contact_activities a", "elsewhere.contact_activities a")
-	found := bad(examinedAs(t, poor))
+	found := faults(diagnoseWith(t, poor))
 	if len(found) != 2 || find(found, buffer.LevelError, "tables", "may not use schema relay") == nil || find(found, buffer.LevelError, "tables", "may not SELECT, UPDATE (group_id), DELETE on table app.contact_activity_events") == nil {
 		t.Errorf("it finds %+v", found)
 	}
-	if err := check(t, poor); !errors.Is(err, buffer.ErrNotReady) || strings.Count(err.Error(), "GRANT USAGE ON SCHEMA relay TO ") != 1 {
+	if err := checkConfig(t, poor); !errors.Is(err, buffer.ErrNotReady) || strings.Count(err.Error(), "GRANT USAGE ON SCHEMA relay TO ") != 1 {
 		t.Errorf("Check says %v", err)
 	}
 	for _, f := range found {
 		p.exec(f.Fix)
 	}
 	p.exec("REVOKE ALL ON SCHEMA app FROM " + strings.Fields(found[0].Fix)[len(strings.Fields(found[0].Fix))-1])
-	found = bad(examinedAs(t, poor))
+	found = faults(diagnoseWith(t, poor))
 	if len(found) != 1 || find(found, buffer.LevelError, "tables", "may not use schema app") == nil {
 		t.Errorf("of the table's own schema it finds %+v", found)
 	}
 	p.exec(found[0].Fix)
-	found = bad(examinedAs(t, poor))
+	found = faults(diagnoseWith(t, poor))
 	if len(found) != 1 || !strings.HasPrefix(found[0].Fix, "GRANT USAGE ON SCHEMA elsewhere TO ") {
 		t.Fatalf("of what the projection reads it finds %+v", found)
 	}
 	p.exec(found[0].Fix)
-	for _, f := range bad(examinedAs(t, poor)) {
+	for _, f := range faults(diagnoseWith(t, poor)) {
 		if f.Level == buffer.LevelError {
-			t.Errorf("after mending it finds %+v", f)
+			t.Errorf("after the fix it finds %+v", f)
 		}
 	}
 }
@@ -403,7 +403,7 @@ func TestDiagnose_ForbiddenSchemas(t *testing.T) {
 // TestDiagnose_PartitionedTable: PostgreSQL keeps apart only what it partitions by.
 func TestDiagnose_PartitionedTable(t *testing.T) {
 	t.Parallel()
-	p := newOwnPatient(t)
+	p := newCustomDoctorDB(t)
 	p.exec(`CREATE TABLE app.by_time (id bigserial, created_at timestamptz DEFAULT now(), group_id uuid, PRIMARY KEY (id, created_at)) PARTITION BY RANGE (created_at);
 CREATE TABLE app.by_id (id bigserial, group_id uuid) PARTITION BY RANGE (id)`)
 	for table, want := range map[string]string{
@@ -411,9 +411,9 @@ CREATE TABLE app.by_id (id bigserial, group_id uuid) PARTITION BY RANGE (id)`)
 			"have the events in a table that is not partitioned, or partitioned by id alone, and name that as source.table",
 		"by_id": "column id of table app.by_id, which source.id names, is not unique: ALTER TABLE app.by_id ADD UNIQUE (id)",
 	} {
-		config := ofTheirs(p.url)
+		config := customConfig(p.url)
 		config.Table = "app." + table
-		if err := check(t, config); err == nil || !strings.Contains(err.Error(), want) {
+		if err := checkConfig(t, config); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("of %s it says %v", table, err)
 		}
 	}
@@ -423,29 +423,29 @@ CREATE TABLE app.by_id (id bigserial, group_id uuid) PARTITION BY RANGE (id)`)
 // TestDiagnose_SharedRate: what it is counted in, where one is shared.
 func TestDiagnose_SharedRate(t *testing.T) {
 	t.Parallel()
-	p := newOwnPatient(t)
-	config := ofTheirs(p.as("rated_", "GRANT USAGE ON SCHEMA app, relay", "GRANT pg_read_all_stats", "GRANT ALL ON ALL TABLES IN SCHEMA app, relay", "GRANT ALL ON ALL SEQUENCES IN SCHEMA app, relay"))
+	p := newCustomDoctorDB(t)
+	config := customConfig(p.as("rated_", "GRANT USAGE ON SCHEMA app, relay", "GRANT pg_read_all_stats", "GRANT ALL ON ALL TABLES IN SCHEMA app, relay", "GRANT ALL ON ALL SEQUENCES IN SCHEMA app, relay"))
 	config.SharedRate = true
-	if left := bad(examinedAs(t, config)); len(left) > 0 {
+	if left := faults(diagnoseWith(t, config)); len(left) > 0 {
 		t.Fatalf("before it finds %+v", left)
 	}
 	role := strings.Split(strings.TrimPrefix(config.URL, "postgres://"), ":")[0]
 	p.exec(`REVOKE ALL ON relay.outbox_rates FROM "` + role + `"`)
-	f := find(examinedAs(t, config), buffer.LevelError, "tables", "may not SELECT, INSERT, UPDATE on table relay.outbox_rates")
+	f := find(diagnoseWith(t, config), buffer.LevelError, "tables", "may not SELECT, INSERT, UPDATE on table relay.outbox_rates")
 	if f == nil {
 		t.Fatal("it does not see what the role may not")
 	}
 	p.exec(f.Fix)
-	if left := bad(examinedAs(t, config)); len(left) > 0 {
-		t.Errorf("after mending it finds %+v", left)
+	if left := faults(diagnoseWith(t, config)); len(left) > 0 {
+		t.Errorf("after the fix it finds %+v", left)
 	}
 	p.exec("DROP TABLE relay.outbox_rates")
-	f = find(examinedAs(t, config), buffer.LevelError, "tables", `table "relay".outbox_rates does not exist`)
+	f = find(diagnoseWith(t, config), buffer.LevelError, "tables", `table "relay".outbox_rates does not exist`)
 	if f == nil || f.Fix != "relay migrate -c relay.yaml" {
 		t.Errorf("of the missing table it says %+v", f)
 	}
 	config.SharedRate = false
-	if left := bad(examinedAs(t, config)); len(left) > 0 {
+	if left := faults(diagnoseWith(t, config)); len(left) > 0 {
 		t.Errorf("without a shared rate it finds %+v", left)
 	}
 }
@@ -453,18 +453,18 @@ func TestDiagnose_SharedRate(t *testing.T) {
 // TestDiagnose_CustomTableRowSecurity: what a policy hides is never sent.
 func TestDiagnose_CustomTableRowSecurity(t *testing.T) {
 	t.Parallel()
-	p := newOwnPatient(t)
-	poor := ofTheirs(p.as("secured_", "GRANT USAGE ON SCHEMA app, relay", "GRANT pg_read_all_stats", "GRANT ALL ON ALL TABLES IN SCHEMA app, relay", "GRANT ALL ON ALL SEQUENCES IN SCHEMA app, relay"))
-	if left := bad(examinedAs(t, poor)); len(left) > 0 {
+	p := newCustomDoctorDB(t)
+	poor := customConfig(p.as("secured_", "GRANT USAGE ON SCHEMA app, relay", "GRANT pg_read_all_stats", "GRANT ALL ON ALL TABLES IN SCHEMA app, relay", "GRANT ALL ON ALL SEQUENCES IN SCHEMA app, relay"))
+	if left := faults(diagnoseWith(t, poor)); len(left) > 0 {
 		t.Fatalf("before it finds %+v", left)
 	}
 	p.exec("ALTER TABLE app.contact_activity_events ENABLE ROW LEVEL SECURITY")
-	f := find(examinedAs(t, poor), buffer.LevelError, "row security", "hides rows of table app.contact_activity_events")
+	f := find(diagnoseWith(t, poor), buffer.LevelError, "row security", "hides rows of table app.contact_activity_events")
 	if f == nil {
 		t.Fatal("it does not see the policy")
 	}
 	p.exec(f.Fix)
-	if left := bad(examinedAs(t, poor)); len(left) > 0 {
-		t.Errorf("after mending it finds %+v", left)
+	if left := faults(diagnoseWith(t, poor)); len(left) > 0 {
+		t.Errorf("after the fix it finds %+v", left)
 	}
 }

@@ -1,4 +1,4 @@
-package postgres
+package doctor
 
 import (
 	"context"
@@ -9,20 +9,17 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
-// What holds vacuum back, by ComputeXidHorizons and GetSnapshotData of the server's
-// procarray.c:
-//   - a snapshot (backend_xmin) in its own database, a walsender's without one
-//     (hot_standby_feedback) in all;
-//   - what writes (backend_xid) in every database: each new snapshot, wherever it is
-//     taken, reaches back to it, and prepared transactions likewise;
-//   - a slot's xmin in all, its catalog_xmin in all, but for the catalogs' rows only.
+// These block vacuum, by ComputeXidHorizons and GetSnapshotData of the server's procarray.c:
+//   - a snapshot (backend_xmin) in its own database, a walsender's (hot_standby_feedback) in all;
+//   - a writing transaction (backend_xid) or a prepared one in every database, because each new
+//     snapshot reaches back to it;
+//   - a slot's xmin in all databases, its catalog_xmin too, but for rows of the catalogs only.
 //
-// VACUUM itself has a snapshot that does not count, and a parallel worker its leader's.
-// Without pg_read_all_stats, of other roles' sessions are seen pid, database, user,
-// application and both ids; the rest is NULL. Transactions and slots come apart, so
-// that many of one hide none of the other. The WAL of a lost slot is gone, and with it
-// what it held.
-const horizonSQL = `
+// VACUUM's own snapshot does not count, and a parallel worker has its leader's. Without
+// pg_read_all_stats only pid, database, user, application and both ids of other roles' sessions
+// are visible; the rest is NULL. A lost slot blocks nothing any more. Each kind has a limit of its
+// own, so that many of one kind hide none of another.
+const blockersSQL = `
 (SELECT 'transaction', '', a.pid, coalesce(a.datname, '')::text, coalesce(a.usename, '')::text, coalesce(a.application_name, ''),
         coalesce(a.state, ''), coalesce(a.backend_type, ''), coalesce(r.rolsuper, false),
         coalesce(a.application_name IN ('relay', current_setting('application_name')), false),
@@ -63,29 +60,29 @@ UNION ALL
  ORDER BY behind DESC, s.slot_name LIMIT $1::bigint)
 ORDER BY 18, behind DESC, 14 DESC NULLS LAST`
 
-// mostHolders is how many are looked at of each kind.
-const mostHolders = 100
+// maxBlockers bounds each kind.
+const maxBlockers = 100
 
-// Blockers returns what holds the database back now, those that keep only the catalogs'
-// rows last and else those that are furthest behind first, at most a hundred of each kind. A session that only reads in another database
-// is none, nor is this one. It asks for no table, and works before Migrate.
-func (b *Buffer) Blockers(ctx context.Context) ([]buffer.VacuumBlocker, error) {
+// Blockers returns what blocks vacuum now, furthest behind first, and last those that block it in
+// the catalogs only; at most a hundred of each kind. Neither this session nor one that only reads in
+// another database is among them. It reads none of the relay's tables.
+func Blockers(ctx context.Context, db *pg.DB) ([]buffer.VacuumBlocker, error) {
 	var all []buffer.VacuumBlocker
-	err := b.db.RoundTrip(ctx, []pg.Step{pg.ReadTx(b.db.StatementTimeout), {
-		SQL: horizonSQL, Args: []string{pg.Int(mostHolders)},
+	err := db.RoundTrip(ctx, []pg.Step{pg.ReadTx(db.StatementTimeout), {
+		SQL: blockersSQL, Args: []string{pg.Int(maxBlockers)},
 		Row: func(v [][]byte) error {
-			all = append(all, holderOf(v))
+			all = append(all, readBlocker(v))
 			return nil
 		},
 	}})
 	if err != nil {
-		return nil, fmt.Errorf("looking at what holds the database back: %w", b.db.ConnectError(err))
+		return nil, fmt.Errorf("looking for vacuum blockers: %w", db.ConnectError(err))
 	}
 	return all, nil
 }
 
-func holderOf(v [][]byte) buffer.VacuumBlocker {
-	h := buffer.VacuumBlocker{
+func readBlocker(v [][]byte) buffer.VacuumBlocker {
+	b := buffer.VacuumBlocker{
 		Kind: buffer.BlockerKind(v[0]), Name: string(v[1]), PID: pg.ReadInt4(v[2]),
 		Database: string(v[3]), User: string(v[4]), Application: string(v[5]), State: string(v[6]), Backend: string(v[7]),
 		Superuser: pg.ReadBool(v[8]), Own: pg.ReadBool(v[9]), Elsewhere: pg.ReadBool(v[10]),
@@ -93,19 +90,19 @@ func holderOf(v [][]byte) buffer.VacuumBlocker {
 		Behind: pg.ReadInt8(v[15]), Horizon: pg.ReadInt8(v[16]), Catalogs: pg.ReadBool(v[17]), WAL: pg.ReadInt8(v[18]),
 	}
 	if v[11] != nil {
-		h.StartedAt = pg.ReadTime(v[11])
+		b.StartedAt = pg.ReadTime(v[11])
 	}
 	if v[12] != nil {
-		h.BeganAt = pg.ReadTime(v[12])
+		b.BeganAt = pg.ReadTime(v[12])
 	}
-	return h
+	return b
 }
 
-// A process id is used again, and a session goes on to its next transaction. So what
-// was seen has to be there still, and is looked for by the statement that ends it. It
-// is MATERIALIZED so that nothing is ended before all of the conditions were tried.
-const endSQL = `
-WITH culprit AS MATERIALIZED (
+// Process ids are reused, and a session begins other transactions. So the statement that
+// terminates a session looks for the one that was seen. It is MATERIALIZED so that nothing is
+// terminated before all conditions were evaluated.
+const terminateSQL = `
+WITH blocker AS MATERIALIZED (
   SELECT pid FROM pg_stat_activity
   WHERE pid = $1::int AND pid <> pg_backend_pid() AND backend_type = 'client backend'
     AND backend_start = $2::timestamptz AND xact_start = $3::timestamptz
@@ -113,30 +110,72 @@ WITH culprit AS MATERIALIZED (
     AND (backend_xid IS NOT NULL OR backend_xmin IS NOT NULL)
     AND NOT EXISTS (SELECT FROM pg_stat_progress_vacuum v WHERE v.pid = $1::int)
 )
-SELECT pg_terminate_backend(pid) FROM culprit`
+SELECT pg_terminate_backend(pid) FROM blocker`
 
 // Terminate ends the session of a transaction if it is still the one that Blockers saw: same
 // session, same transaction, same application, and still blocking. Otherwise, and for other
 // kinds of blockers, it ends nothing and returns false. It never ends a session of the server
 // itself or of a relay.
-func (b *Buffer) Terminate(ctx context.Context, h buffer.VacuumBlocker) (ended bool, err error) {
-	if h.Kind != buffer.BlockedByTransaction || h.BeganAt.IsZero() {
+func Terminate(ctx context.Context, db *pg.DB, b buffer.VacuumBlocker) (terminated bool, err error) {
+	if b.Kind != buffer.BlockedByTransaction || b.BeganAt.IsZero() {
 		return false, nil
 	}
 	found := false
-	err = b.db.RoundTrip(ctx, []pg.Step{pg.ReadTx(b.db.StatementTimeout), {
-		SQL:  endSQL,
-		Args: []string{pg.Int(int64(h.PID)), pg.Timestamp(h.StartedAt), pg.Timestamp(h.BeganAt), h.Application},
+	err = db.RoundTrip(ctx, []pg.Step{pg.ReadTx(db.StatementTimeout), {
+		SQL:  terminateSQL,
+		Args: []string{pg.Int(int64(b.PID)), pg.Timestamp(b.StartedAt), pg.Timestamp(b.BeganAt), b.Application},
 		Row: func(v [][]byte) error {
-			found, ended = true, pg.ReadBool(v[0])
+			found, terminated = true, pg.ReadBool(v[0])
 			return nil
 		},
 	}})
 	switch {
 	case err != nil:
-		return false, fmt.Errorf("ending a session: %w", b.db.ConnectError(err))
-	case found && !ended:
-		return false, errors.New("ending a session: the server could not signal it")
+		return false, fmt.Errorf("terminating a session: %w", db.ConnectError(err))
+	case found && !terminated:
+		return false, errors.New("terminating a session: the server could not signal it")
 	}
-	return ended, nil
+	return terminated, nil
+}
+
+// blockers adds those that are older than warn_after, or keep WAL.
+func (d *diagnosis) blockers(ctx context.Context) {
+	const about = "vacuum horizon"
+	all, err := Blockers(ctx, d.DB)
+	if d.failed(about, err) {
+		return
+	}
+	found := false
+	for i := range all {
+		if b := &all[i]; b.Beyond(d.Policy.WarnAfter) {
+			found = true
+			d.warn(about, b.String(), blockerFix(b))
+		}
+	}
+	if !found {
+		d.ok(about, "nothing older than "+d.Policy.WarnAfter.String()+" blocks vacuum")
+	}
+}
+
+// blockerFix is how to end a blocker.
+func blockerFix(b *buffer.VacuumBlocker) string {
+	where := ""
+	if b.Elsewhere {
+		where = "in database " + pg.Quote(b.Database) + ": "
+	}
+	switch {
+	case b.Kind == buffer.BlockedByPrepared:
+		return where + "ROLLBACK PREPARED " + pg.Literal(b.Name)
+	case b.Unread():
+		return where + "SELECT pg_drop_replication_slot(" + pg.Literal(b.Name) + ")"
+	case b.Kind == buffer.BlockedBySlot:
+		return fmt.Sprintf("find out why its reader (pid %d) does not advance", b.PID)
+	case b.Own:
+		return "wait: it is a relay's and ends by itself"
+	case b.Backend == "walsender":
+		return "end the long query on the standby, or set hot_standby_feedback = off there"
+	case b.Backend == "autovacuum worker":
+		return "wait: it ends by itself"
+	}
+	return "SELECT pg_terminate_backend(" + pg.Int(int64(b.PID)) + ")"
 }

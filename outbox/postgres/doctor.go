@@ -1,0 +1,62 @@
+package postgres
+
+import (
+	"context"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/claim"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/doctor"
+)
+
+// Diagnose implements buffer.Diagnoser.
+func (b *Buffer) Diagnose(ctx context.Context) []buffer.Finding {
+	c := doctor.Config{
+		DB: b.db, Table: b.config.Table, LedgerSchema: b.config.Schema, Policy: b.config.Watch, Custom: b.config.Own.Is(),
+		Check: b.Check, Peek: b.Peek, State: b.doctorState,
+	}
+	if b.config.Wake != buffer.WakePoll {
+		c.Listener = b.Listener(nil)
+	}
+	return doctor.Diagnose(ctx, c)
+}
+
+// doctorState returns what Check found; nil if tables are missing.
+func (b *Buffer) doctorState() *doctor.State {
+	t := b.table.Load()
+	if t == nil {
+		return nil
+	}
+	s := &doctor.State{Tables: &t.Tables, Mode: b.ClaimMode(), RangeRequested: b.config.Claim == buffer.ClaimRange}
+	if !b.config.Ordered && b.config.Claim != buffer.ClaimStamp && t.RangeIneligible.Text != "" {
+		s.NotRange = &t.RangeIneligible
+	}
+	s.ClaimSQL, s.ClaimArgs = claim.Example(s.Tables, s.Mode)
+	if t.own != nil {
+		s.ClaimSQL = t.SQL(claimOwnSQL)
+		s.Custom = &doctor.CustomTable{Key: t.own.key.forDoctor(), AddCursor: addCursor(t.Events), UsesEvents: t.own.uses}
+		if t.own.numbered() {
+			number := t.own.number.forDoctor()
+			s.Custom.Number = &number
+		}
+	}
+	return s
+}
+
+func (c *ownColumn) forDoctor() doctor.Column {
+	return doctor.Column{Name: c.name, Quoted: c.quoted, Type: c.kind, Sequence: c.sequence, OID: c.oid}
+}
+
+// MissingPrivileges implements supervisor.Source.
+func (b *Buffer) MissingPrivileges(ctx context.Context, p buffer.SupervisorPolicy) ([]buffer.Finding, error) {
+	return doctor.MissingPrivileges(ctx, b.db, p)
+}
+
+// Blockers implements supervisor.Source. It works without the relay's tables.
+func (b *Buffer) Blockers(ctx context.Context) ([]buffer.VacuumBlocker, error) {
+	return doctor.Blockers(ctx, b.db)
+}
+
+// Terminate implements supervisor.Source.
+func (b *Buffer) Terminate(ctx context.Context, blocker buffer.VacuumBlocker) (terminated bool, err error) {
+	return doctor.Terminate(ctx, b.db, blocker)
+}

@@ -1,0 +1,206 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"strconv"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/notready"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/catalog"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/listen"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+)
+
+// Config is what Diagnose must know of a buffer.
+type Config struct {
+	DB *pg.DB
+	// Table is the configured name of the buffer table, LedgerSchema the configured schema of the
+	// relay's tables; "" for the buffer table's.
+	Table, LedgerSchema string
+	Policy              buffer.SupervisorPolicy
+	// Listener diagnoses how the relay is woken; nil if it only polls.
+	Listener *listen.Listener
+	// Custom is set for a custom table.
+	Custom bool
+	Check  func(context.Context) error
+	Peek   func(ctx context.Context, limit int) (*buffer.Lease, error)
+	// State returns what Check found, nil if tables are missing.
+	State func() *State
+}
+
+// State is what Check found of a buffer.
+type State struct {
+	Tables *ledger.Tables
+	// Mode is how the relay claims. NotRange is why it is not by range although the
+	// configuration allows that; RangeRequested is set for claim: range.
+	Mode           buffer.ClaimMode
+	NotRange       *buffer.Finding
+	RangeRequested bool
+	// ClaimSQL and ClaimArgs are a claim to run EXPLAIN with.
+	ClaimSQL  string
+	ClaimArgs []string
+	// Custom is nil for the relay's own table.
+	Custom *CustomTable
+}
+
+// Diagnose returns findings, also about what is OK.
+func Diagnose(ctx context.Context, c Config) []buffer.Finding {
+	d := diagnosis{Config: c}
+	if !d.server(ctx) {
+		return d.findings
+	}
+	d.tables(ctx)
+	schema, name := pg.SplitTable(c.Table)
+	events, err := catalog.Find(ctx, c.DB, schema, name)
+	if d.failed("tables", err) || !events.Exists {
+		return d.findings
+	}
+	if d.LedgerSchema == "" {
+		d.LedgerSchema = events.Schema
+	}
+	if events.Unlogged {
+		d.problem("tables", "table "+events.Quoted+" is UNLOGGED; a crash would empty it", "ALTER TABLE "+events.Quoted+" SET LOGGED")
+	}
+	d.state = c.State()
+	d.rowSecurity(ctx, events)
+	d.claim(ctx, events)
+	d.waiting(ctx)
+	d.wakeUps(ctx, events)
+	if c.Custom {
+		d.custom(ctx, events)
+	} else {
+		d.indexes(ctx, events)
+	}
+	d.claimPlan(ctx, events)
+	d.storage(ctx, events)
+	d.deadlockTimeout(events)
+	d.deadRows(ctx, events)
+	d.privileges(ctx)
+	d.blockers(ctx)
+	return d.findings
+}
+
+// diagnosis collects findings.
+type diagnosis struct {
+	Config
+	state    *State // nil if tables are missing
+	findings []buffer.Finding
+}
+
+func (d *diagnosis) add(level buffer.Level, about, text, fix string) {
+	d.findings = append(d.findings, buffer.Finding{Level: level, Subject: about, Text: text, Fix: fix})
+}
+
+func (d *diagnosis) ok(about, text string)           { d.add(buffer.LevelOK, about, text, "") }
+func (d *diagnosis) warn(about, text, fix string)    { d.add(buffer.LevelWarning, about, text, fix) }
+func (d *diagnosis) problem(about, text, fix string) { d.add(buffer.LevelError, about, text, fix) }
+
+// failed reports whether err is one, and adds that the subject could not be examined. It adds
+// nothing about a missing privilege that Check has found.
+func (d *diagnosis) failed(about string, err error) bool {
+	if err != nil && (pg.Code(err) != pg.CodeNoPrivilege || d.state != nil || about == "tables") {
+		d.problem(about, "examining it failed: "+d.DB.ConnectError(err).Error(), "run relay doctor again; if it fails again, check the server's log")
+	}
+	return err != nil
+}
+
+// query runs a statement whose columns are all text, and reports whether it succeeded.
+func (d *diagnosis) query(ctx context.Context, about, sql string, row func(v []string), args ...string) bool {
+	return !d.failed(about, d.DB.RoundTrip(ctx, []pg.Step{pg.ReadTx(pg.BulkTimeout), {SQL: sql, Args: args, Row: func(v [][]byte) error {
+		texts := make([]string, len(v))
+		for i := range v {
+			texts[i] = string(v[i])
+		}
+		row(texts)
+		return nil
+	}}}))
+}
+
+const serverSQL = `
+SELECT current_setting('server_version_num')::bigint, current_setting('server_version'), pg_is_in_recovery(),
+       current_setting('default_transaction_read_only')::boolean, quote_ident(current_database())`
+
+// server reports whether the server takes writes; otherwise nothing more can be examined.
+func (d *diagnosis) server(ctx context.Context) bool {
+	const about = "server"
+	var (
+		number             int64
+		version, database  string
+		recovery, readOnly bool
+	)
+	err := d.DB.RoundTrip(ctx, []pg.Step{pg.ReadTx(d.DB.StatementTimeout), {SQL: serverSQL, Row: func(v [][]byte) error {
+		number, version, recovery, readOnly, database = pg.ReadInt8(v[0]), string(v[1]), pg.ReadBool(v[2]), pg.ReadBool(v[3]), string(v[4])
+		return nil
+	}}})
+	switch {
+	case err != nil:
+		d.problem(about, d.DB.ConnectError(err).Error(), "start the server, or correct source.url")
+		return false
+	case number < 140000:
+		d.problem(about, "PostgreSQL "+version+" is too old; the relay needs 14 or later", "upgrade the server")
+	case recovery:
+		d.problem(about, "the server is in recovery: a standby, which cannot be written to", "name the primary in source.url, or both and target_session_attrs=read-write")
+		return false
+	case readOnly:
+		d.problem(about, "transactions are read-only by default (default_transaction_read_only)",
+			"BEGIN READ WRITE; ALTER DATABASE "+database+" SET default_transaction_read_only = off; COMMIT")
+		return false
+	default:
+		d.ok(about, "PostgreSQL "+version+", takes writes")
+	}
+	return true
+}
+
+// tables adds what Check finds missing.
+func (d *diagnosis) tables(ctx context.Context) {
+	const about = "tables"
+	err := d.Check(ctx)
+	missing, notReady := errors.AsType[*notready.Error](err)
+	switch {
+	case err == nil:
+		d.ok(about, "tables, columns and privileges exist")
+	case notReady:
+		d.findings = append(d.findings, missing.Missing...)
+	case errors.Is(err, buffer.ErrNotReady): // another claim mode
+		d.problem(about, err.Error(), "follow the steps it names")
+	default:
+		d.failed(about, err)
+	}
+}
+
+// wakeUps adds how the relay learns of commits.
+func (d *diagnosis) wakeUps(ctx context.Context, events catalog.Table) {
+	switch {
+	case d.Listener == nil:
+	case d.Custom:
+		d.ok(listen.Subject, "polling (5 ms to 1 s), because a custom table has no trigger "+listen.TriggerName)
+	default:
+		f, err := d.Listener.Diagnose(ctx, events.Quoted)
+		if !d.failed(listen.Subject, err) {
+			d.findings = append(d.findings, f)
+		}
+	}
+}
+
+// deadlockTimeout adds whether the relay has enough time to wait for a lock.
+func (d *diagnosis) deadlockTimeout(events catalog.Table) {
+	const (
+		about   = "deadlock_timeout"
+		minimum = 100 // milliseconds
+	)
+	timeout := events.DeadlockTimeout
+	if timeout.Milliseconds() < minimum {
+		d.warn(about, "it is "+timeout.String()+"; the relay waits for a lock half as long, so that it is the victim of a deadlock, and gives up too early",
+			"ALTER DATABASE "+pg.Quote(events.Database)+" SET deadlock_timeout = '1s'")
+		return
+	}
+	d.ok(about, timeout.String())
+}
+
+// number parses a count.
+func number(text string) int64 {
+	n, _ := strconv.ParseInt(text, 10, 64)
+	return n
+}

@@ -1,0 +1,86 @@
+package doctor
+
+import (
+	"context"
+	"slices"
+
+	"github.com/outboxrelay/relay/outbox/postgres/internal/catalog"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+)
+
+const indexesSQL = `
+SELECT quote_ident(n.nspname) || '.' || quote_ident(c.relname), i.indisprimary::text, (i.indisvalid AND i.indisready)::text,
+       (am.amname = 'btree' AND i.indpred IS NULL AND i.indkey[0] = (
+         SELECT attnum FROM pg_attribute WHERE attrelid = i.indrelid AND attname = 'id' AND NOT attisdropped))::text,
+       coalesce((SELECT quote_ident(conname) FROM pg_constraint WHERE conindid = i.indexrelid AND conrelid = i.indrelid AND contype IN ('p', 'u', 'x') LIMIT 1), '')
+FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_am am ON am.oid = c.relam
+WHERE i.indrelid = $1::regclass
+ORDER BY i.indisprimary DESC, i.indisvalid DESC, c.relname`
+
+// indexes adds whether claims have an index, and indexes that are of no use.
+func (d *diagnosis) indexes(ctx context.Context, events catalog.Table) {
+	const (
+		about   = "indexes"
+		useless = "; each insert writes to it, and each claim by stamp"
+	)
+	var claims string
+	primary, extra := false, 0
+	answered := d.query(ctx, about, indexesSQL, func(v []string) {
+		name, isPrimary, valid, byID, constraint := v[0], v[1] == "true", v[2] == "true", v[3] == "true", v[4]
+		primary = primary || isPrimary
+		switch {
+		case byID && claims == "":
+			claims = name
+			if !valid {
+				d.problem(about, "index "+name+" is invalid; claims cannot use it", "REINDEX INDEX "+name)
+			}
+		case isPrimary: // not on id: the application needs it
+		case constraint != "":
+			extra++
+			d.warn(about, "the index of constraint "+constraint+" is of no use to the relay"+useless, "ALTER TABLE "+events.Quoted+" DROP CONSTRAINT "+constraint)
+		default:
+			extra++
+			d.warn(about, "index "+name+" is of no use to the relay"+useless, "DROP INDEX "+name)
+		}
+	}, events.Quoted)
+	switch {
+	case !answered:
+	case claims == "" && primary:
+		d.problem(about, "table "+events.Quoted+" has no index that begins with id; each claim reads all of it", "CREATE UNIQUE INDEX ON "+events.Quoted+" (id)")
+	case claims == "":
+		d.problem(about, "table "+events.Quoted+" has no primary key; each claim reads all of it", "ALTER TABLE "+events.Quoted+" ADD PRIMARY KEY (id)")
+	case extra == 0:
+		d.ok(about, claims+" is the only index of the buffer")
+	}
+}
+
+// claimPlan adds whether a claim, under its settings, uses the primary key.
+func (d *diagnosis) claimPlan(ctx context.Context, events catalog.Table) {
+	const about = "claim plan"
+	if d.state == nil || d.state.Custom != nil && d.state.Custom.Number == nil { // see uuidKey
+		return
+	}
+	var result []byte
+	err := d.DB.Transact(ctx, pg.ReadTx(d.DB.StatementTimeout, pg.PlanByPrimaryKey...), pg.Step{
+		SQL: "EXPLAIN (FORMAT JSON) " + d.state.ClaimSQL, Args: d.state.ClaimArgs,
+		Row: func(v [][]byte) error { result = slices.Clone(v[0]); return nil },
+	})
+	if d.failed(about, err) {
+		return
+	}
+	plan, err := pg.ParsePlan(result)
+	if d.failed(about, err) {
+		return
+	}
+	scans := plan.Scans(events.Name)
+	for _, scan := range scans {
+		if scan.Index == "" || scan.Type == "Bitmap Heap Scan" {
+			d.problem(about, "a claim reads table "+events.Quoted+" by a "+scan.Type+", not by its primary key",
+				"ANALYZE "+events.Quoted+" (and see the findings about indexes)")
+			return
+		}
+	}
+	if len(scans) > 0 {
+		d.ok(about, "a claim uses index "+scans[0].Index)
+	}
+}

@@ -1,0 +1,88 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+)
+
+// See https://www.postgresql.org/docs/current/predefined-roles.html. A role may also terminate
+// sessions of all roles that it is a member of. Only a superuser may terminate a superuser's.
+const privilegesSQL = `
+SELECT quote_ident(current_user),
+       pg_has_role(current_user, 'pg_read_all_stats', 'USAGE'),
+       (pg_has_role(current_user, 'pg_signal_backend', 'USAGE') OR cardinality($1::text[]) > 0 AND NOT EXISTS (
+         SELECT FROM pg_roles WHERE rolname = ANY ($1::text[]) AND NOT pg_has_role(current_user, oid, 'USAGE'))),
+       CASE WHEN (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) THEN '' ELSE
+         (SELECT coalesce(string_agg(quote_ident(rolname), ', ' ORDER BY rolname), '')
+          FROM pg_roles WHERE rolname = ANY ($1::text[]) AND rolsuper) END,
+       (SELECT coalesce(string_agg(quote_ident(name), ', ' ORDER BY name), '')
+        FROM unnest($1::text[]) name WHERE name NOT IN (SELECT rolname FROM pg_roles))`
+
+// MissingPrivileges returns what the role may not do although the policy needs it, with the GRANT.
+func MissingPrivileges(ctx context.Context, db *pg.DB, p buffer.SupervisorPolicy) ([]buffer.Finding, error) {
+	var (
+		missing []buffer.Finding
+		users   pg.Array
+	)
+	for _, u := range p.Users {
+		users.Append([]byte(pg.Text(u)))
+	}
+	err := db.RoundTrip(ctx, []pg.Step{pg.ReadTx(db.StatementTimeout), {
+		SQL: privilegesSQL, Args: []string{users.String()},
+		Row: func(v [][]byte) error {
+			missing = missingPrivileges(p, string(v[0]), pg.ReadBool(v[1]), pg.ReadBool(v[2]), string(v[3]), string(v[4]))
+			return nil
+		},
+	}})
+	if err != nil {
+		return nil, fmt.Errorf("reading the role's privileges: %w", db.ConnectError(err))
+	}
+	return missing, nil
+}
+
+// missingPrivileges is about a role that can see or terminate the sessions of others, or not;
+// superusers and unknown are among the users of the policy.
+func missingPrivileges(p buffer.SupervisorPolicy, role string, sees, terminates bool, superusers, unknown string) (missing []buffer.Finding) {
+	const about = "terminate_after"
+	warn := func(about, text, fix string) {
+		missing = append(missing, buffer.Finding{Level: buffer.LevelWarning, Subject: about, Text: text, Fix: fix})
+	}
+	if !sees {
+		text := "role " + role + " does not see transactions of other roles' sessions; relay_source_oldest_transaction_seconds counts its own only, " +
+			"and the supervisor measures ages from when it first saw a session"
+		if p.TerminateAfter > 0 {
+			text += ", and terminates none"
+		}
+		warn("sessions", text, "GRANT pg_read_all_stats TO "+role)
+	}
+	if p.TerminateAfter == 0 {
+		return missing
+	}
+	if !terminates {
+		warn(about, "role "+role+" may not terminate other roles' sessions; they are only logged", "GRANT pg_signal_backend TO "+role)
+	}
+	if superusers != "" {
+		warn(about, "source.supervisor.users names the superuser "+superusers+", whose sessions role "+role+" may not terminate; they are only logged",
+			"connect as a superuser, or remove it from source.supervisor.users")
+	}
+	if unknown != "" {
+		warn(about, "source.supervisor.users names "+unknown+", which is no role", "correct source.supervisor.users")
+	}
+	return missing
+}
+
+// privileges adds whether the role can do what the supervisor needs.
+func (d *diagnosis) privileges(ctx context.Context) {
+	const about = "sessions"
+	missing, err := MissingPrivileges(ctx, d.DB, d.Policy)
+	if d.failed(about, err) {
+		return
+	}
+	if len(missing) == 0 {
+		d.ok(about, "the role sees those of all roles")
+	}
+	d.findings = append(d.findings, missing...)
+}
