@@ -11,7 +11,6 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
@@ -27,7 +26,7 @@ const (
 //	{"specversion":"1.0","id":"17","source":"/relay/orders","type":"orders.created","subject":"customer-7",
 //	 "time":"2026-01-02T03:04:05.123456Z","datacontenttype":"application/json","data":<JSON>}
 //
-// The attributes are those of CloudEventAttributes; the event must be valid, see CheckCloudEvent. The payload
+// The attributes are those of CloudEventAttributes, which must return no error for the event. The payload
 // is the database's own text, byte for byte; bytes that are not JSON travel as data_base64.
 func AppendCloudEvent(dst []byte, b *buffer.Batch, i int) []byte {
 	e := &b.Events[i]
@@ -45,12 +44,6 @@ func AppendCloudEvent(dst []byte, b *buffer.Batch, i int) []byte {
 	dst = append(dst, `,"data_base64":"`...)
 	dst = base64.StdEncoding.AppendEncode(dst, e.Payload)
 	return append(dst, `"}`...)
-}
-
-// CheckCloudEvent returns an error that wraps ErrPermanent if the event cannot be a CloudEvent.
-func CheckCloudEvent(e *outbox.Event) error {
-	_, err := cloudEventAttributes("", e, nil, true)
-	return err
 }
 
 // CloudEventAttributes are the context attributes of the batch's event at index i as a CloudEvent 1.0, in this order:
@@ -72,26 +65,20 @@ func CheckCloudEvent(e *outbox.Event) error {
 // The error wraps ErrPermanent, and the attributes are those that are valid: the topic is empty, a value has
 // characters that a CloudEvent cannot carry, or the headers are not a JSON object of strings.
 func CloudEventAttributes(b *buffer.Batch, i int) ([]Field, error) {
-	return cloudEventAttributes(b.Pipeline, &b.Events[i], b.DeadLetter(i), b.PayloadIsJSON)
-}
-
-func cloudEventAttributes(pipeline string, e *outbox.Event, dead *buffer.DeadLetter, payloadIsJSON bool) ([]Field, error) {
+	e, dead := &b.Events[i], b.DeadLetter(i)
 	headers, err := e.Headers.Map()
 	attributes := append(make([]Field, 0, 8+len(headers)),
 		Field{"specversion", "1.0"},
-		Field{"id", e.Identity()},
-		Field{"source", "/relay/" + pipeline},
+		Field{"id", string(AppendIdentity(nil, b, i))},
+		Field{"source", "/relay/" + b.Pipeline},
 		Field{"type", e.Topic},
 	)
-	if dead != nil {
-		attributes[1].Value += ":dead:" + dead.GroupID.String()
-	}
 	if e.Key != nil && *e.Key != "" {
 		attributes = append(attributes, Field{"subject", *e.Key})
 	}
 	attributes = append(attributes,
 		Field{"time", e.CreatedAt.UTC().Format(timeFormat)},
-		Field{"datacontenttype", dataContentType(headers, IsJSON(e, payloadIsJSON))},
+		Field{"datacontenttype", dataContentType(headers, IsJSON(e, b.PayloadIsJSON))},
 	)
 	if dead != nil {
 		attributes = append(attributes, Field{deadLetterAttribute, replaceNotAllowed(AppendDeadLetter(nil, dead))})

@@ -81,6 +81,21 @@ func AppendDeadLetter(dst []byte, d *buffer.DeadLetter) []byte {
 	return append(dst, `"}`...)
 }
 
+// AppendIdentity appends the identity of event i of the batch. A dead letter has another one than its event,
+// which may be replayed: ID:dead:<the group_id it died in>.
+func AppendIdentity(dst []byte, b *buffer.Batch, i int) []byte {
+	dst = b.Events[i].AppendIdentity(dst)
+	if d := b.DeadLetter(i); d != nil {
+		dst = append(append(dst, ":dead:"...), d.GroupID.String()...)
+	}
+	return dst
+}
+
+// EventName is unique for ever among the events of all pipelines: <pipeline>:<identity>.
+func EventName(b *buffer.Batch, i int) string {
+	return string(AppendIdentity([]byte(b.Pipeline+":"), b, i))
+}
+
 // AppendLine appends the envelope as one line of NDJSON, with its line break. Line breaks between the tokens
 // of a payload or of headers become blanks, which mean the same; JSON strings contain none.
 func AppendLine(dst []byte, b *buffer.Batch, i int) []byte {

@@ -258,9 +258,9 @@ var mutants = []mutant{
 	// NATS and HTTP.
 	{
 		name: "a dead letter has its event's message id",
-		file: "sink/natssink/message.go",
-		old:  "		p.id[0] += \":dead:\" + d.GroupID.String()\n",
-		new:  "",
+		file: "sink/envelope.go",
+		old:  "		dst = append(append(dst, \":dead:\"...), d.GroupID.String()...)\n",
+		new:  "		_ = d\n",
 		pkg:  "./sink/natssink", test: "TestSend_DeadLetterIsNotADuplicate",
 	},
 	{

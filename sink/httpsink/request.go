@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"slices"
 
-	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
@@ -37,7 +36,7 @@ func (s *Sink) prepare(ctx context.Context, b *buffer.Batch) (*request, []sink.E
 	}
 	r := &request{}
 	for _, i := range groups[0].Indexes {
-		if err := s.checkEvent(&b.Events[i]); err != nil {
+		if err := s.checkEvent(b, i); err != nil {
 			rejected = append(rejected, sink.EventError{Index: i, Err: err})
 			continue
 		}
@@ -72,11 +71,12 @@ func (s *Sink) prepare(ctx context.Context, b *buffer.Batch) (*request, []sink.E
 }
 
 // checkEvent finds what would make the whole body invalid.
-func (s *Sink) checkEvent(e *outbox.Event) error {
+func (s *Sink) checkEvent(b *buffer.Batch, i int) error {
 	if s.format == CloudEvents {
-		return sink.CheckCloudEvent(e)
+		_, err := sink.CloudEventAttributes(b, i)
+		return err
 	}
-	return sink.CheckHeaders(e)
+	return sink.CheckHeaders(&b.Events[i])
 }
 
 // httpRequest makes the net/http request.

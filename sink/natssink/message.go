@@ -100,10 +100,9 @@ func (p *publisher) prepare(i int, subject, reply string) error {
 		p.extraHeaders = false
 	}
 	p.msg.Subject, p.msg.Reply, p.msg.Data = subject, reply, e.Payload
-	p.id[0] = p.batch.Pipeline + ":" + e.Identity()
+	// With the id of its event, a dead letter would make its stream drop the replayed event as a duplicate.
+	p.id[0] = sink.EventName(p.batch, i)
 	if d := p.batch.DeadLetter(i); d != nil {
-		// With the event's own id, a stream that takes both would drop the replayed event as a duplicate.
-		p.id[0] += ":dead:" + d.GroupID.String()
 		p.msg.Header[headerDeadLetter] = []string{string(sink.AppendDeadLetter(nil, d))}
 		p.extraHeaders = true
 	}

@@ -76,7 +76,7 @@ const headerDeadLetter = "Relay-Dead-Letter"
 // taskOf returns an event's task. The error wraps sink.ErrPermanent.
 func (s *Sink) taskOf(b *buffer.Batch, i int, queue string) (task, error) {
 	e := &b.Events[i]
-	t := task{id: eventName(b, i), queue: queue, payload: e.Payload}
+	t := task{id: sink.EventName(b, i), queue: queue, payload: e.Payload}
 	var err error
 	if t.kind, err = s.class.Address(e); err != nil {
 		return t, err

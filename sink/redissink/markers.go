@@ -47,11 +47,7 @@ func (s *Sink) markerValue(b *buffer.Batch, g sink.Group) any {
 	names := make([]byte, 0, 1+12*len(g.Indexes))
 	names = append(names, ',')
 	for _, i := range g.Indexes {
-		names = b.Events[i].AppendIdentity(names)
-		if d := b.DeadLetter(i); d != nil { // not the event itself
-			names = append(names, ":dead:"...)
-			names = append(names, d.GroupID.String()...)
-		}
+		names = sink.AppendIdentity(names, b, i)
 		names = append(names, ',')
 	}
 	return names

@@ -53,7 +53,7 @@ func (s *Sink) appendSidekiqJob(dst []byte, b *buffer.Batch, i int, queue string
 	case !sink.IsJSON(e, b.PayloadIsJSON):
 		return nil, sink.Permanent(errNotJSON)
 	}
-	sum := sha256.Sum256([]byte(eventName(b, i)))
+	sum := sha256.Sum256([]byte(sink.EventName(b, i)))
 	dst = append(dst, `{"class":`...)
 	dst = sink.AppendJSONString(dst, class)
 	dst = append(dst, `,"args":[`...)
@@ -76,14 +76,4 @@ func (s *Sink) appendSidekiqJob(dst []byte, b *buffer.Batch, i int, queue string
 // appendSeconds appends the time in seconds since 1970, to the microsecond.
 func appendSeconds(dst []byte, t time.Time) []byte {
 	return strconv.AppendFloat(dst, float64(t.UnixMicro())/1e6, 'f', 6, 64)
-}
-
-// eventName is unique for ever among the events of all pipelines. A dead letter has another name than its
-// event, which may be replayed.
-func eventName(b *buffer.Batch, i int) string {
-	name := b.Pipeline + ":" + b.Events[i].Identity()
-	if d := b.DeadLetter(i); d != nil {
-		name += ":dead:" + d.GroupID.String()
-	}
-	return name
 }
