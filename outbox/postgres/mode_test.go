@@ -181,7 +181,7 @@ func TestWhereRangeDoesNotHold(t *testing.T) {
 		"counts down":                  "ALTER SEQUENCE outbox_events_id_seq INCREMENT BY -1 MINVALUE -1000 RESTART -1",
 		"outbox_events_id_seq cycles":  "ALTER SEQUENCE outbox_events_id_seq CYCLE",
 		"ids far beyond its sequence":  "INSERT INTO outbox_events (id, topic, payload) VALUES (1000000, 't', '1')",
-		"is filled by a subscription": `CREATE SUBSCRIPTION orders CONNECTION 'dbname=none' PUBLICATION none WITH (connect = false);
+		"a subscription fills": `CREATE SUBSCRIPTION orders CONNECTION 'dbname=none' PUBLICATION none WITH (connect = false);
 			INSERT INTO pg_subscription_rel SELECT oid, 'outbox_events'::regclass, 'r' FROM pg_subscription WHERE subname = 'orders'`,
 	} {
 		t.Run(says, func(t *testing.T) {

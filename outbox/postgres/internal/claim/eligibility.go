@@ -63,20 +63,20 @@ func RangeIneligible(ctx context.Context, db *pg.DB, t *ledger.Tables) (why buff
 	}
 	switch {
 	case !there || !defaults:
-		why.Text = fmt.Sprintf("column id of table %s does not take its ids from sequence %s by itself", t.Events, t.Sequence)
+		why.Text = fmt.Sprintf("column id of table %s has no default from sequence %s", t.Events, t.Sequence)
 		why.Fix = fmt.Sprintf("ALTER TABLE %s ALTER id SET DEFAULT nextval('%s')", t.Events, t.Sequence)
 	case !grows:
 		why.Text = fmt.Sprintf("sequence %s counts down", t.Sequence)
 		why.Fix = fmt.Sprintf("ALTER SEQUENCE %s INCREMENT BY 1 MAXVALUE 9223372036854775807", t.Sequence)
 	case cycles:
-		why.Text = fmt.Sprintf("sequence %s begins again at its end", t.Sequence)
+		why.Text = fmt.Sprintf("sequence %s cycles", t.Sequence)
 		why.Fix = fmt.Sprintf("ALTER SEQUENCE %s NO CYCLE", t.Sequence)
 	case subscribed > 0:
-		why.Text = fmt.Sprintf("table %s is filled by a subscription, with the ids of another server", t.Events)
-		why.Fix = "run the relay where they are inserted"
+		why.Text = fmt.Sprintf("a subscription fills table %s with the ids of another server", t.Events)
+		why.Fix = "run the relay on the server where events are inserted"
 	case beyond > 0:
-		why.Text = fmt.Sprintf("table %s has ids far beyond its sequence's last value %d, which were given by hand", t.Events, lastValue)
-		why.Fix = fmt.Sprintf("leave them to sequence %s, and SELECT setval('%s', max(id)) FROM %s", t.Sequence, t.Sequence, t.Events)
+		why.Text = fmt.Sprintf("table %s has ids far beyond its sequence's last value %d, which it did not generate", t.Events, lastValue)
+		why.Fix = fmt.Sprintf("insert without ids, and SELECT setval('%s', max(id)) FROM %s", t.Sequence, t.Events)
 	}
 	return why, nil
 }
