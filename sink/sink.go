@@ -1,7 +1,6 @@
-// Package sink is where batches go: the [Sink] that drivers implement, the
-// kinds of error they answer with, and the [Worker] that sends a batch, reads
-// the answer and settles it. Retry, backoff, halving and burying live here
-// once, above the drivers: a driver only sends and classifies.
+// Package sink is the contract of a sink: the [Sink] that drivers implement, and the kinds of
+// error with which they classify a failure. A sink neither retries nor waits: package delivery
+// does, once for all sinks.
 package sink
 
 import (

@@ -105,7 +105,7 @@ func (b *Buffer) Repair(ctx context.Context) (buffer.Repair, error) {
 	return r, err
 }
 
-// Events that carry the group_id of a batch claimed by range; somebody stamped them by hand.
+// Events that were stamped by hand with the group_id of a batch claimed by range.
 const (
 	groupsStampedSQL = `
 SELECT l.group_id FROM outbox_batches AS l

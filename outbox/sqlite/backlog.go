@@ -19,17 +19,16 @@ SELECT (SELECT count(*) FROM (
 FROM outbox_batches WHERE buffer = ?1`
 
 const (
-	// Orphans are events that carry a group_id of ours without a ledger row: one table was restored, or
-	// somebody changed it by hand.
+	// Orphans are events that carry a uuid without a ledger row, as after a restore of one table or a
+	// manual change.
 	hasOrphansSQL = `
 SELECT EXISTS (
   SELECT 1 FROM outbox_events AS e
   WHERE group_id GLOB '????????-????-????-????-????????????' AND replace(group_id, '-', '') NOT GLOB '*[^0-9a-f]*'
     AND NOT EXISTS (SELECT 1 FROM outbox_batches WHERE group_id = e.group_id))`
 
-	// Orphans keep that group_id, which may have reached the sink before. They are found by stamp whatever
-	// the claim mode is. lease_no begins at the clock, in microseconds, so that it is higher than any
-	// that was lost, even a moment ago.
+	// Orphans keep that group_id, which may have reached the sink before. They are found by
+	// stamp in every claim mode. lease_no begins at the clock, in microseconds, above every lost one.
 	adoptSQL = `
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                             attempts, outages, events, first_id, last_id, oldest_at, error)

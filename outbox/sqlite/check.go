@@ -124,16 +124,18 @@ func (b *Buffer) missingTables(ctx context.Context, tx transaction) (missing []b
 	return missing, nil
 }
 
-const autoincrementSQL = `
-SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1 AND sql LIKE '%autoincrement%')`
+// The table's row number with AUTOINCREMENT only grows and is never handed out again.
+const idsGrowSQL = `
+SELECT EXISTS (SELECT 1 FROM pragma_table_info(?1) WHERE name = 'id' AND upper(type) = 'INTEGER' AND pk = 1)
+   AND EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1 AND sql LIKE '%autoincrement%')`
 
 func (r *relayTable) missing(ctx context.Context, tx transaction) ([]buffer.Finding, error) {
 	missing, err := tx.lacks(ctx, requirement{table: r.b.config.Table, columns: eventColumns})
 	if err != nil || len(missing) > 0 {
 		return missing, err
 	}
-	var autoincrement bool
-	if err := tx.row(ctx, autoincrementSQL, r.b.config.Table).Scan(&autoincrement); err != nil || autoincrement {
+	var grow bool
+	if err := tx.row(ctx, idsGrowSQL, r.b.config.Table).Scan(&grow); err != nil || grow {
 		return nil, err
 	}
 	return []buffer.Finding{problem(

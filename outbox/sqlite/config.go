@@ -80,8 +80,8 @@ func (c Config) validateCustom() error {
 	return nil
 }
 
-// pragmas returns what a connection that writes begins with. The foreign keys of custom tables are
-// meant, although each connection has to say so.
+// pragmas returns what a connection that writes begins with. SQLite enforces the foreign keys of custom
+// tables only if each connection asks for it.
 func (c Config) pragmas() []string {
 	if c.Custom.Is() {
 		return []string{"foreign_keys(1)"}

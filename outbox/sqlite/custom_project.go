@@ -222,9 +222,9 @@ func (p *projecting) finish(ctx context.Context, tx transaction, batch *buffer.L
 	return nil
 }
 
-// runError classifies what goes wrong with a projection that was prepared a moment ago in the same
-// snapshot. SQLite has one code for a wrong statement and for a wrong value, and of these only values are
-// left: malformed JSON, an integer overflow, a text that is too long.
+// runError classifies the error of a projection that was prepared in the same snapshot. SQLite has one code
+// for a wrong statement and for a wrong value, and here only a value can be wrong: malformed JSON, an integer
+// overflow, a text that is too long.
 func runError(err error) error {
 	switch db.Code(err) {
 	case sqlite3.SQLITE_ERROR, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH:

@@ -12,8 +12,8 @@
 // # How events are claimed
 //
 // There are two claim modes, one for all processes on a buffer. outbox_buffers stores it, and it changes
-// only while the ledger is empty. A batch's ledger row says how its events are found, so whoever
-// holds the lease can settle it.
+// only while the ledger is empty. A batch's ledger row says how its events are found, so the
+// holder of the lease can settle it in any mode.
 //
 //   - range, the mode of `auto`: a claim writes a ledger row whose members are the ids of the batch
 //     and leaves the events alone. An event is written once and deleted once.
@@ -24,7 +24,7 @@
 // Claims look beyond a cursor, the highest id that this process has claimed, so that they do not walk
 // over batches that wait. Events beyond it that other processes hold are skipped: by their stamp,
 // or from one gap between the members of live batches to the next. At the start and every few
-// minutes a count starts at the beginning, for ids and stamps that somebody changed by hand.
+// minutes a count starts at the beginning, for ids and stamps that were changed by hand.
 //
 // # Custom tables
 //
@@ -35,7 +35,7 @@
 // The archive and the dead letters hold the projected payload. A dead letter also holds the row, so
 // that replay can put it back. Foreign keys are enforced for what the relay does there, although
 // SQLite's own default is that they are not: rows that refer to an event are deleted with it or keep
-// it, and an event whose parent is gone is not put back.
+// it, and an event without its parent is not put back.
 //
 // # Ids that are handed out again
 //

@@ -76,31 +76,8 @@ func (d *diagnosis) tables(ctx context.Context) (ready bool) {
 		text = "the file can be written; tables and columns exist, and the projection runs"
 	}
 	d.ok(about, text)
-	d.claims(ctx)
+	d.ok("claim", "by "+string(d.b.ClaimMode()))
 	return true
-}
-
-// claims adds the mode in which this relay claims, and why it is not a better one.
-func (d *diagnosis) claims(ctx context.Context) {
-	const (
-		about = "claim"
-		fix   = "create it again with id INTEGER PRIMARY KEY AUTOINCREMENT"
-	)
-	by := "by " + string(d.b.ClaimMode())
-	if d.b.config.Custom.Is() || d.b.config.Ordered || d.b.config.Claim == buffer.ClaimStamp {
-		d.ok(about, by)
-		return
-	}
-	why, err := d.b.rangeIneligible(ctx)
-	switch {
-	case d.failed(about, err):
-	case why == "":
-		d.ok(about, by)
-	case d.b.config.Claim == buffer.ClaimRange:
-		d.warn(about, by+", although claim is range: "+why, fix)
-	default:
-		d.add(buffer.LevelOK, about, by+"; not by range, because "+why, fix)
-	}
 }
 
 const whyWaitingSQL = `

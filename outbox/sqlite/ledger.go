@@ -101,7 +101,7 @@ func (l ledger) takeOver(ctx context.Context, lease time.Duration,
 			count                         int
 			in                            holding
 			origins, delivered, claimedAt string
-			next                          any // NULL: the one that has been due longest
+			next                          any // NULL: the batch that has been due longest
 		)
 		if l.b.config.Ordered && l.buffer == l.b.config.Table {
 			group, err := l.b.dueInOrder(ctx, tx)

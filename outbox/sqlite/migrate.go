@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -55,17 +56,9 @@ func Schema(c SchemaConfig) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	names, err := fs.Glob(rendered, "*.sql")
-	if err != nil {
-		return "", err
-	}
 	out := walSQL + ";\n"
-	for _, name := range names {
-		text, err := fs.ReadFile(rendered, name)
-		if err != nil {
-			return "", err
-		}
-		for line := range strings.Lines(string(text)) {
+	for _, name := range slices.Sorted(maps.Keys(rendered)) {
+		for line := range strings.Lines(string(rendered[name].Data)) {
 			if !strings.HasPrefix(line, "-- +goose") {
 				out += line
 			}
@@ -75,7 +68,7 @@ func Schema(c SchemaConfig) (string, error) {
 }
 
 // render fills the names into the migrations.
-func render(c SchemaConfig) (fs.FS, error) {
+func render(c SchemaConfig) (fstest.MapFS, error) {
 	if err := validTables(c.Table, c.Archive); err != nil {
 		return nil, err
 	}

@@ -86,7 +86,7 @@ func (b *Buffer) loadPicked(ctx context.Context, tx transaction, batch *buffer.L
 type picked struct {
 	ids     []int64
 	seen    int
-	skipped int64 // the first one that waits for another of its key; 0: none
+	skipped int64 // the first event that waits for another of its key; 0: none
 }
 
 // pickInOrder picks the first events in free lanes among size waiting ones.

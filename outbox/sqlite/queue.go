@@ -142,8 +142,8 @@ SELECT (SELECT count(*) FROM (
        count(*) FILTER (WHERE state = 'delivered')
 FROM outbox_batches WHERE buffer = ?1`
 
-	// Orphaned dead letters carry a hook_group_id without a ledger row: one table was restored, or somebody
-	// changed it by hand. They are claimed again under a new group_id.
+	// Orphaned dead letters carry a hook_group_id without a ledger row, as after a restore of one table or
+	// a manual change. They are claimed again under a new group_id.
 	hasOrphanedSQL = `
 SELECT EXISTS (
   SELECT 1 FROM outbox_dead_letters

@@ -16,8 +16,8 @@ const setNextAtSQL = `
 INSERT INTO outbox_rates (name, next_at) VALUES (?1, ?2)
 ON CONFLICT (name) DO UPDATE SET next_at = excluded.next_at`
 
-// maxAhead is how many intervals the next token may lie in the future. A later time is left over from
-// another rate, or from before the clock was set back; nobody should wait for that.
+// maxAhead is how many intervals the next token may lie in the future. A later time comes from another
+// rate, or from before the clock was set back, and is ignored.
 const maxAhead = 1000
 
 // TakeToken implements buffer.TokenBucket with the generic cell rate algorithm (ITU-T I.371). The time is

@@ -87,7 +87,7 @@ func (b *Buffer) openReplayed(ctx context.Context, tx transaction, group uuid.UU
 }
 
 // extentOfReplay returns how a batch of events that are put back is found, in the mode that the buffer is
-// claimed in, whatever this relay's is.
+// claimed in, which may differ from this relay's.
 func (b *Buffer) extentOfReplay(ctx context.Context, tx transaction, group uuid.UUID, ids []int64) (claim string, which extent, err error) {
 	stored, err := b.storedMode(ctx, tx)
 	if err != nil {

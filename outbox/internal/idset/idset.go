@@ -15,7 +15,7 @@ import (
 type Range struct{ First, Last int64 }
 
 // Set is a set of ids: ranges in ascending order that neither overlap nor touch. Ids have gaps
-// only where somebody deleted events or chose ids by hand, so a batch is mostly one range.
+// only where events were deleted or ids chosen by hand, so a batch is mostly one range.
 type Set []Range
 
 // MaxSize is the number of ids above which [ParseJSON] rejects a set: no batch is that large.
@@ -125,8 +125,8 @@ func (s Set) JSON() string {
 	return string(append(text, ']'))
 }
 
-// ParseJSON reads what [Set.JSON] writes. Anything that does not name a set of ids for certain
-// is an error.
+// ParseJSON reads what [Set.JSON] writes. A text that is not certainly a set of ids is an
+// error.
 func ParseJSON(text string) (Set, error) {
 	var pairs [][2]int64
 	if err := json.Unmarshal([]byte(text), &pairs); err != nil {

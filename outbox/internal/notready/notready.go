@@ -14,7 +14,7 @@ const MigrateCommand = "relay migrate -c relay.yaml"
 type Error struct {
 	// Place is the database or file, if the findings do not name it.
 	Place string
-	// Missing has Text and Mend filled.
+	// Missing has Text and Fix filled.
 	Missing []buffer.Finding
 }
 

@@ -1,6 +1,6 @@
-// Package scanwindow decides how far a claim that keeps order by key looks beyond the first
-// waiting events. A hundred thousand events of one stuck key must not hide the others for ever;
-// nor must every claim read the whole backlog when a few keys own all of it.
+// Package scanwindow decides how far a claim that keeps order by key reads beyond the first
+// waiting events. A hundred thousand events of one stuck key must not hide the others. But if a few
+// keys own the whole backlog, a claim must not read all of it every time.
 package scanwindow
 
 import (
@@ -27,8 +27,8 @@ type Window struct {
 func Initial(limit int) int { return initial * limit }
 
 // Scan runs scan with the initial window. If that window was full and held nothing to claim, it
-// runs scan once more with a wider one, unless a wide scan was in vain a moment ago. scan
-// looks at no more than size waiting events and returns how many it saw.
+// runs scan once more with a wider one, unless a wide scan just found nothing. scan reads at
+// most size waiting events and returns how many it read.
 func (w *Window) Scan(limit int, scan func(size int) (found bool, seen int, err error)) error {
 	first := Initial(limit)
 	found, seen, err := scan(first)

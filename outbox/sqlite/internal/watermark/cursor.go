@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// sweepEvery is how often a count starts at the beginning, for the ids and stamps that somebody
+// sweepEvery is how often a count starts at the beginning, for the ids and stamps that were
 // changed by hand.
 const sweepEvery = 5 * time.Minute
 
@@ -58,8 +58,8 @@ func (c *Cursor) Claimed(from, last, skipped int64) {
 	}
 }
 
-// Exhausted records that nothing unclaimed lies beyond from: whatever comes has ids beyond all that
-// were claimed.
+// Exhausted records that nothing unclaimed lies beyond from: later events have ids beyond all
+// claimed ones.
 func (c *Cursor) Exhausted(from int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
