@@ -57,7 +57,7 @@ pipelines:
 	r.want(t, 2, "", path+":1:")
 	lines := strings.Split(strings.TrimSuffix(r.stderr, "\n"), "\n")
 	if len(lines) != 10 {
-		t.Errorf("%d mistakes were listed, 10 were expected:\n%s", len(lines), r.stderr)
+		t.Errorf("%d mistakes were listed, want 10:\n%s", len(lines), r.stderr)
 	}
 	for _, line := range lines {
 		if !strings.HasPrefix(line, path+":") || !strings.Contains(line, "expected") && !strings.Contains(line, "is not set") {

@@ -24,7 +24,7 @@ func TestArchive(t *testing.T) {
 	arrive(t, client, 25)
 	testserver.Eventually(t, func() error {
 		if n := db.count("SELECT count(*) FROM kept WHERE topic = 'orders' AND archived_at IS NOT NULL"); n != 25 {
-			return fmt.Errorf("%d events were kept, 25 were expected", n)
+			return fmt.Errorf("%d events were kept, want 25", n)
 		}
 		return nil
 	})
@@ -68,7 +68,7 @@ func TestStatusesAndBytes(t *testing.T) {
 			return fmt.Errorf("%d events are dead, the bad one was expected", n)
 		}
 		if n := db.count("SELECT count(*) FROM outbox_batches WHERE outages > 1 AND attempts = 0 AND error LIKE '%422%'"); n != 1 {
-			return fmt.Errorf("%d batches wait for an outage, the one of 422 was expected", n)
+			return fmt.Errorf("%d batches wait for an outage, the one of want 422", n)
 		}
 		return nil
 	})

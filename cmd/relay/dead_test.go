@@ -98,7 +98,7 @@ func TestDeadList(t *testing.T) {
 		{"--newer-than 1h", nil},
 	} {
 		if got := listed(t, path, strings.Fields(c.args)...); !cmp.Equal(got, c.ids) {
-			t.Errorf("list %s shows %v, %v was expected", c.args, got, c.ids)
+			t.Errorf("list %s shows %v, want %v", c.args, got, c.ids)
 		}
 	}
 	db.exec("UPDATE outbox_dead_letters SET closed_at = clock_timestamp(), closed_as = 'discarded' WHERE event_id = 17")

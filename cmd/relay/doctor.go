@@ -70,7 +70,7 @@ func (r *report) count(level buffer.Level) (n int64) {
 }
 
 // diagnose checks all databases and sinks concurrently.
-func diagnose(ctx context.Context, cfg *config.Config, pipelines []*config.Opened) []report {
+func diagnose(ctx context.Context, cfg *config.Config, pipelines []*config.Runtime) []report {
 	type check struct {
 		pipeline int
 		run      func(context.Context) []buffer.Finding

@@ -41,7 +41,7 @@ func doctorJSON(t *testing.T, path string, code int) (d diagnosis) {
 	t.Helper()
 	r := do(t, nil, "doctor", "-c", path, "--json")
 	if r.code != code || r.stderr != "" {
-		t.Errorf("exit status %d, %d was expected: %s", r.code, code, r.stderr)
+		t.Errorf("exit status %d, want %d: %s", r.code, code, r.stderr)
 	}
 	if err := json.Unmarshal([]byte(r.stdout), &d); err != nil {
 		t.Fatalf("%q is no JSON: %v", r.stdout, err)
@@ -90,7 +90,7 @@ func TestDoctorFindsProblems(t *testing.T) {
 		{"away", "error", "sink", "> start it"},
 	} {
 		if got := d.find(want.pipeline, want.level, want.about); got == "" || !strings.Contains(got, want.says) {
-			t.Errorf("of %s, %s (%s) it says %q, %q was expected", want.pipeline, want.about, want.level, got, want.says)
+			t.Errorf("of %s, %s (%s) it says %q, want %q", want.pipeline, want.about, want.level, got, want.says)
 		}
 	}
 	r := do(t, nil, "doctor", "-c", path)

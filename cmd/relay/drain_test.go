@@ -43,7 +43,7 @@ func (c *counted) expect(t *testing.T, n int) {
 			}
 		}
 		if len(c.came) != n {
-			return fmt.Errorf("%d events came, %d were expected", len(c.came), n)
+			return fmt.Errorf("%d events came, want %d", len(c.came), n)
 		}
 		return nil
 	})

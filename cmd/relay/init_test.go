@@ -50,7 +50,7 @@ func TestInitToDelivery(t *testing.T) {
 			r := start(t, db.env, "run", "-c", path)
 			testserver.Eventually(t, func() error {
 				if out := r.stdout.String(); !strings.Contains(out, try.arrives) {
-					return fmt.Errorf("what arrived is %q, %q was expected", out, try.arrives)
+					return fmt.Errorf("what arrived is %q, want %q", out, try.arrives)
 				}
 				return nil
 			})

@@ -200,7 +200,7 @@ func waitForMore(t *testing.T, to destination, events int) {
 	more := to.count(t.Context()) + rand.IntN(1500) //nolint:gosec // chance, not secrecy
 	testserver.Eventually(t, func() error {
 		if n := to.count(t.Context()); n <= more && n < events {
-			return fmt.Errorf("%d events arrived, more than %d were expected", n, more)
+			return fmt.Errorf("%d events arrived, more than want %d", n, more)
 		}
 		return nil
 	})
@@ -225,7 +225,7 @@ func finish(t *testing.T, db *database, to destination, path string, events int)
 	slices.Sort(ids)
 	for i, id := range ids {
 		if id != int64(i+1) {
-			t.Fatalf("event %d stands where %d was expected: missing or twice", id, i+1)
+			t.Fatalf("event %d stands where want %d: missing or twice", id, i+1)
 		}
 	}
 	if len(ids) != events {

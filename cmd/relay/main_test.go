@@ -168,11 +168,11 @@ func do(t *testing.T, env []string, args ...string) result {
 func (r result) want(t *testing.T, code int, stdout, stderr string) {
 	t.Helper()
 	if r.code != code {
-		t.Errorf("exit status %d, %d was expected", r.code, code)
+		t.Errorf("exit status %d, want %d", r.code, code)
 	}
 	for _, s := range []struct{ name, got, want string }{{"stdout", r.stdout, stdout}, {"stderr", r.stderr, stderr}} {
 		if !strings.Contains(s.got, s.want) || s.want == "" && s.got != "" {
-			t.Errorf("%s is %q, %q was expected", s.name, s.got, s.want)
+			t.Errorf("%s is %q, want %q", s.name, s.got, s.want)
 		}
 	}
 }

@@ -57,7 +57,7 @@ a retry are not shown; if there are no others, preview says how many wait, and w
 // preview shows one pipeline after the other. It continues after errors.
 func (a *app) preview(ctx context.Context, selected []*config.Pipeline, events int) error {
 	var (
-		pipelines []*config.Opened
+		pipelines []*config.Runtime
 		errs      config.Errors
 	)
 	for _, p := range selected {
@@ -120,7 +120,7 @@ type rejection struct {
 }
 
 // previewPipeline reads the events that a claim would take, and prepares their requests.
-func previewPipeline(ctx context.Context, p *config.Pipeline, opened *config.Opened, limit int) (result preview, err error) {
+func previewPipeline(ctx context.Context, p *config.Pipeline, opened *config.Runtime, limit int) (result preview, err error) {
 	ctx, cancel := context.WithTimeout(ctx, previewTimeout)
 	defer cancel()
 	previewer, ok := opened.Sink.(sink.Previewer)

@@ -88,7 +88,7 @@ func eventsOf(ids []string) string {
 
 // example is a statement that inserts an event.
 func example(p *config.Pipeline) string {
-	if p.Source.Own.Is() {
+	if p.Source.Custom.Is() {
 		return "  INSERT INTO " + p.Source.Table + " ...; COMMIT;   -- with group_id NULL"
 	}
 	return "  INSERT INTO " + p.Source.Table + ` (topic, key, payload)

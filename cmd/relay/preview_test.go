@@ -57,7 +57,7 @@ User-Agent: relay
 	want := "3 events read; nothing was claimed or sent.\n" +
 		request(1, "events 1, 2", event(1), event(2)) + request(2, "event 3", event(3))
 	if shown != want {
-		t.Errorf("preview shows\n%s\n%s was expected", shown, want)
+		t.Errorf("preview shows\n%s\nwant %s", shown, want)
 	}
 	if after := db.count("SELECT sum(xmin::text::bigint) FROM outbox_events"); after != before || db.count("SELECT count(*) FROM outbox_batches") != 0 {
 		t.Error("preview wrote something")

@@ -92,7 +92,7 @@ func (a *app) run(cfg *config.Config) error {
 
 // runAll runs the pipelines and supervisors, and the admin server until the last
 // pipeline ends. An error in one of them begins the shutdown of all.
-func runAll(running, stopped context.Context, shutdown context.CancelCauseFunc, pipelines []*config.Opened,
+func runAll(running, stopped context.Context, shutdown context.CancelCauseFunc, pipelines []*config.Runtime,
 	supervisors []*supervisor.Supervisor, serve func(context.Context) error, log *slog.Logger,
 ) []error {
 	var (
@@ -137,7 +137,7 @@ func runAll(running, stopped context.Context, shutdown context.CancelCauseFunc, 
 	return errs
 }
 
-func closeAll(pipelines []*config.Opened) []error {
+func closeAll(pipelines []*config.Runtime) []error {
 	var errs []error
 	for _, p := range pipelines {
 		if err := p.Close(); err != nil {
@@ -148,7 +148,7 @@ func closeAll(pipelines []*config.Opened) []error {
 }
 
 // adminServer returns a function that serves the admin endpoint until its context ends.
-func (a *app) adminServer(ctx context.Context, cfg *config.Config, opened []*config.Opened, m *admin.Metrics, log *slog.Logger) (func(context.Context) error, error) {
+func (a *app) adminServer(ctx context.Context, cfg *config.Config, opened []*config.Runtime, m *admin.Metrics, log *slog.Logger) (func(context.Context) error, error) {
 	if cfg.Admin.Listen == "" {
 		return func(ctx context.Context) error { <-ctx.Done(); return nil }, nil
 	}

@@ -61,7 +61,7 @@ func arrive(t *testing.T, c *redis.Client, n int64) {
 	t.Helper()
 	testserver.Eventually(t, func() error {
 		if got := c.XLen(t.Context(), "orders").Val(); got != n {
-			return fmt.Errorf("%d events arrived, %d were expected", got, n)
+			return fmt.Errorf("%d events arrived, want %d", got, n)
 		}
 		return nil
 	})
@@ -166,7 +166,7 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 	began := time.Now()
 	r.signal(syscall.SIGINT)
 	if code := r.exit(); code != 1 {
-		t.Errorf("exit status %d, 1 was expected", code)
+		t.Errorf("exit status %d, want 1", code)
 	}
 	if took := time.Since(began); took > 10*time.Second { // the request has 30 s
 		t.Errorf("it took %v", took)
@@ -182,11 +182,11 @@ func TestShutdownTimeout(t *testing.T) {
 	heard(t, asked)
 	r.signal(syscall.SIGTERM)
 	if code := r.exit(); code != 1 {
-		t.Errorf("exit status %d, 1 was expected", code)
+		t.Errorf("exit status %d, want 1", code)
 	}
 	r.says("relay: shutdown did not finish within shutdown_timeout (50ms)")
 	if n := db.count("SELECT count(*) FROM outbox_events"); n != 1 {
-		t.Errorf("%d events are left, 1 was expected", n)
+		t.Errorf("%d events are left, want 1", n)
 	}
 	if n := db.count("SELECT count(*) FROM outbox_batches WHERE attempts > 0"); n != 0 {
 		t.Error("being cut off counted as a refusal")

@@ -28,7 +28,7 @@ func TestMigrate(t *testing.T) {
 	}
 	do(t, nil, "migrate", "-c", path).want(t, 1, "old: up to date\nnew: up to date\n", "relay: away: ")
 	if n := db.count("SELECT count(*) FROM outbox_events"); n != 3 {
-		t.Errorf("%d events are left, 3 were expected", n)
+		t.Errorf("%d events are left, want 3", n)
 	}
 }
 
@@ -69,7 +69,7 @@ orders      1,234   2h 5m       1        2          1     2
 		t.Fatal(err)
 	}
 	if oldest := got.Pipelines[0]["oldest_pending_seconds"].(float64); oldest < 7500 || oldest > 7800 {
-		t.Errorf("the oldest event is %v seconds old, 7500 were expected", oldest)
+		t.Errorf("the oldest event is %v seconds old, want 7500", oldest)
 	}
 	delete(got.Pipelines[0], "oldest_pending_seconds")
 	if diff := cmp.Diff([]map[string]any{{

@@ -62,7 +62,7 @@ table gets no probes.`,
 			return usage("--timeout is %v; expected a duration like 1m", probes.Timeout)
 		case len(selected) > 1:
 			return usage("--pipeline is missing, and there are several pipelines; expected --pipeline NAME with --events")
-		case p.Source.Own.Is():
+		case p.Source.Custom.Is():
 			return usage("%s: --events does not support the custom table %s; use relay verify without --events to audit it, or relay preview to see its next events",
 				p.Name, p.Source.Table)
 		}

@@ -100,7 +100,7 @@ func probes(t *testing.T, path string, code int, args ...string) (got probe.Resu
 	t.Helper()
 	r := do(t, nil, append([]string{"verify", "-c", path, "--json"}, args...)...)
 	if r.code != code {
-		t.Errorf("exit status %d, %d was expected: %s", r.code, code, r.stderr)
+		t.Errorf("exit status %d, want %d: %s", r.code, code, r.stderr)
 	}
 	if err := json.Unmarshal([]byte(r.stdout), &got); err != nil {
 		t.Fatalf("%q is no JSON: %v", r.stdout, err)

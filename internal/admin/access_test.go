@@ -41,10 +41,10 @@ func TestAccess_RejectsOtherSites(t *testing.T) {
 	} {
 		for _, path := range []string{"/api/dead/replay", "/api/dead/discard"} {
 			if w := post(t, open, path, body, c.change...); w.Code != c.code {
-				t.Errorf("%s: without a token %s answers %d %s, %d was expected", name, path, w.Code, w.Body, c.code)
+				t.Errorf("%s: without a token %s answers %d %s, want %d", name, path, w.Code, w.Body, c.code)
 			}
 			if w := post(t, tokened, path, body, append(c.change, bearer)...); w.Code != c.with {
-				t.Errorf("%s: with the token %s answers %d %s, %d was expected", name, path, w.Code, w.Body, c.with)
+				t.Errorf("%s: with the token %s answers %d %s, want %d", name, path, w.Code, w.Body, c.with)
 			}
 			if w := post(t, tokened, path, body, c.change...); w.Code != http.StatusUnauthorized && w.Code != http.StatusForbidden {
 				t.Errorf("%s: without the token that is set %s answers %d", name, path, w.Code)

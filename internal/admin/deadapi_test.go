@@ -83,7 +83,7 @@ func ids(t *testing.T, w *httptest.ResponseRecorder) string {
 		ID       int64  `json:"event_id"`
 	}
 	if err := json.Unmarshal(w.Body.Bytes(), &letters); err != nil {
-		t.Errorf("%d %s is no list: %v", w.Code, w.Body, err)
+		t.Errorf("%d %s is not a list: %v", w.Code, w.Body, err)
 	}
 	var all []string
 	for _, l := range letters {
@@ -102,7 +102,7 @@ func TestListDead(t *testing.T) {
 		"?older_than=1h&newer_than=3h": "a1 a2 b1 b2", "?older_than=3h": "", "?newer_than=1h": "", "?closed=true&pipeline=a": "a1 a2 a3",
 	} {
 		if got := ids(t, get(t, s, "/api/dead"+query)); got != want {
-			t.Errorf("%s lists %q, %q was expected", query, got, want)
+			t.Errorf("%s lists %q, want %q", query, got, want)
 		}
 	}
 	w := get(t, s, "/api/dead?id=3&closed=1")
@@ -150,7 +150,7 @@ func TestListDead_LinksPages(t *testing.T) {
 		}
 	}
 	if want := "a1 a2 a3;a4 a5 c1;c2 c3 c4;;"; got != want {
-		t.Errorf("the pages are %q, %q was expected", got, want)
+		t.Errorf("the pages are %q, want %q", got, want)
 	}
 }
 
@@ -234,7 +234,7 @@ func TestChangeDead_ValidatesRequest(t *testing.T) {
 	} {
 		for _, path := range []string{"/api/dead/replay", "/api/dead/discard"} {
 			if w := post(t, s, path, body); w.Code != code || code != 200 && !strings.Contains(w.Body.String(), `"error": `) {
-				t.Errorf("%s %.100s answers %d %s, %d was expected", path, body, w.Code, w.Body, code)
+				t.Errorf("%s %.100s answers %d %s, want %d", path, body, w.Code, w.Body, code)
 			}
 		}
 	}

@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var (
 	_ pipeline.Observer = (*Observer)(nil)
-	_ Health            = (*config.Opened)(nil)
+	_ Health            = (*config.Runtime)(nil)
 
 	_ supervisor.Observer = (*VacuumObserver)(nil)
 )

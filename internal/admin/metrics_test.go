@@ -103,7 +103,7 @@ func TestMetrics_PresentFromTheStart(t *testing.T) {
 	all := families(t, s)
 	for _, name := range []string{"go_goroutines", "process_resident_memory_bytes"} {
 		if all[name] == nil {
-			t.Errorf("there is no %s", name)
+			t.Errorf("metric %s is missing", name)
 		}
 	}
 	for name, family := range all {
@@ -236,7 +236,7 @@ func TestObserver_Latency(t *testing.T) {
 		t.Error(diff)
 	}
 	if mean := h[i].GetHistogram().GetSampleSum(); math.Abs(mean-sum) > 10 {
-		t.Errorf("the sum is %v, %v was expected", mean, sum)
+		t.Errorf("the sum is %v, want %v", mean, sum)
 	}
 	if keys := slices.Collect(maps.Keys(got)); len(keys) != len(latencies) {
 		t.Errorf("%d buckets", len(keys))

@@ -19,152 +19,141 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-// Config is a whole relay.yaml, checked and with its defaults filled in. It can
-// be printed or logged by any means without showing a secret.
+// Config is a relay.yaml, validated and with its defaults. It prints without secrets.
 type Config struct {
 	Admin Admin
 	Log   Log
-	// ShutdownTimeout is how long batches in flight may take to finish after
-	// the first signal.
+	// ShutdownTimeout is how long batches in flight may take after the first signal.
 	ShutdownTimeout time.Duration
-	// Pipelines are at least one, with different names and on different tables,
-	// in the order of the file.
+	// Pipelines are in the order of the file. There is at least one; names and tables are unique.
 	Pipelines []Pipeline
 }
 
 // Admin is the HTTP endpoint for probes, metrics and the dashboard.
 type Admin struct {
-	// Listen is host:port; "" switches the endpoint off.
+	// Listen is host:port; "" disables the endpoint.
 	Listen string
-	// Token is never empty where Listen is beyond loopback.
+	// Token is set if Listen is beyond loopback.
 	Token Secret
 }
 
-// Log says how the relay logs.
+// Log configures logging.
 type Log struct {
 	Level slog.Level
 	// Format is "text" or "json".
 	Format string
 }
 
-// Pipeline joins one buffer and one sink.
+// Pipeline joins a buffer and a sink.
 type Pipeline struct {
 	// Place is where the pipeline begins in the file.
 	Place Place
 	// Name is unique and made of a-z, 0-9, _ and -.
 	Name   string
 	Source Source
-	// Schedule says when to count and fan out.
+	// Schedule is when to count the backlog and issue tickets.
 	Schedule Schedule
-	// Eager: go on at once while batches come back full.
+	// Eager reports whether claims continue at once while batches are full.
 	Eager bool
-	// BatchSize is the most events of a batch, AutoBatchSize that the relay finds it,
-	// up to BatchSize.
+	// BatchSize is the maximum number of events in a batch. If AutoBatchSize is true, the relay finds the size.
 	BatchSize     int
 	AutoBatchSize bool
-	// MaxBatches is the most tickets of one distribution.
+	// MaxBatches is the maximum number of tickets of one distribution.
 	MaxBatches int
-	// MaxWaiting is how many batches may wait for a retry before claiming
-	// stops.
+	// MaxWaiting is the number of batches that may wait for a retry before claiming stops.
 	MaxWaiting int
-	// Workers is how many batches this process sends at once (half as many more, two
-	// at least, are claimed ahead), AutoWorkers that the relay finds it, up to Workers.
+	// Workers is the number of batches that this process sends at once; half as many more, at least two, are
+	// claimed ahead. If AutoWorkers is true, it is the maximum, and the relay finds the number.
 	Workers     int
 	AutoWorkers bool
-	// Lease is how long a silent worker keeps a batch.
+	// Lease is how long a batch belongs to a silent worker.
 	Lease time.Duration
 	// Claim is "auto", "stamp" or "range".
 	Claim string
-	// RetryNow is "auto", "poll" or "notify".
+	// Wake is "auto", "poll" or "notify".
 	Wake string
 	// Order is "none" or "key".
 	Order string
 	Sink  Sink
 	Retry Retry
-	// DeadLetter says who hears of dead letters.
+	// DeadLetter configures what happens to dead letters.
 	DeadLetter DeadLetter
-	// Archive is where delivered events are kept.
+	// Archive keeps delivered events.
 	Archive Archive
 }
 
-// DeadLetter says who hears of dead letters.
+// DeadLetter configures what happens to dead letters.
 type DeadLetter struct {
-	// Hook is told of each; nil: nobody is.
+	// Hook is notified of every dead letter; nil means no hook.
 	Hook *Sink
 }
 
-// Archive says where delivered events are kept.
+// Archive is a table for delivered events.
 type Archive struct {
-	// Place is where the table was written.
+	// Place is the place of Table in the file.
 	Place Place
-	// Table is "table" or "schema.table"; "" keeps none.
+	// Table is "table" or "schema.table"; "" means no archive.
 	Table string
 }
 
 // Source is where a buffer is.
 type Source struct {
-	// Place is where the URL was written.
+	// Place is the place of URL in the file.
 	Place Place
 	// Driver is "postgres" or "sqlite".
 	Driver string
-	// URL is the database's; it prints without its userinfo and query.
+	// URL prints without userinfo and query.
 	URL Secret
-	// Path is SQLite's file, absolute; "" for other drivers.
+	// Path is the absolute path of an SQLite file; "" for other drivers.
 	Path string
 	// Table is the buffer table, "table" or "schema.table".
 	Table string
-	// Schema is where ledger and dead letters live; "" means the table's.
+	// Schema is the schema of ledger and dead letters; "" means the table's.
 	Schema string
-	// Own is how events are found in a table of the user's own, and what is sent of
-	// them; zero: it is the relay's own table. A preset is filled in already.
-	Own buffer.CustomTable
-	// Preset is "" or one of presets.
+	// Custom is set for a custom table, with its preset filled in; zero for the relay's own.
+	Custom buffer.CustomTable
+	// Preset is "" or a name in presets.
 	Preset string
-	// Supervisor watches what holds the database back.
+	// Supervisor watches transactions that block vacuum.
 	Supervisor Supervisor
 }
 
-// Supervisor says what becomes of transactions that hold vacuum back.
+// Supervisor says what happens to transactions that block vacuum.
 type Supervisor struct {
-	// WarnAfter is the age from which on they are logged.
+	// WarnAfter is the age from which they are logged.
 	WarnAfter time.Duration
-	// TerminateAfter is the age from which on their sessions are ended; 0: never. It
-	// is longer than WarnAfter.
+	// TerminateAfter is the age from which their sessions are terminated, more than WarnAfter; 0 means never.
 	TerminateAfter time.Duration
-	// Users and Applications are whose sessions may be ended, nil: anybody's who is
-	// no superuser. A superuser's only when Users names it.
+	// Users and Applications limit whose sessions are terminated. Nil means all; superusers must be in Users.
 	Users, Applications []string
 }
 
 // Schedule is a cron spec.
 type Schedule struct {
-	// Text is the spec as it was written.
+	// Text is the spec in the file.
 	Text string
 	cron.Schedule
 }
 
 func (s Schedule) String() string { return s.Text }
 
-// Retry says how refused batches are tried again.
+// Retry says when rejected events are retried.
 type Retry struct {
-	// MaxAttempts is the number of refusals after which an event is buried.
+	// MaxAttempts is the number of attempts after which an event becomes a dead letter.
 	MaxAttempts int
-	// Initial is the wait after the first refusal, Max the longest of all;
-	// Initial is not above Max.
+	// Initial is the first delay, Max the longest; Initial is at most Max.
 	Initial, Max time.Duration
-	// Multiplier is what the wait grows by each time, at least 1.
+	// Multiplier is the factor between a delay and the next, at least 1.
 	Multiplier float64
 }
 
-// Sink is where a pipeline's batches go. Driver says which of the parts below
-// it counts; the others are zero.
+// Sink is where batches are sent. Driver selects the part that is set; the other parts are zero.
 type Sink struct {
-	// Place is where the URL was written.
+	// Place is the place of URL in the file.
 	Place Place
 	// Driver is "redis", "nats", "http" or "file".
 	Driver string
-	// URL prints without its userinfo and query. The http driver's may hold
-	// {topic} and {key}.
+	// URL prints without userinfo and query. An http URL may contain {topic} and {key}.
 	URL   Secret
 	Redis RedisSink
 	NATS  NATSSink
@@ -172,84 +161,78 @@ type Sink struct {
 	File  FileSink
 }
 
-// RedisSink is what a redis sink needs beside its URL.
+// RedisSink has the keys of a redis sink.
 type RedisSink struct {
 	// Mode is "stream", "list", "publish", "sidekiq" or "asynq".
 	Mode string
-	// Queue and Class are templates, of the queue's name and of the class that runs an
-	// event (asynq: the task's type); only where Mode is one of those two.
+	// Queue and Class are templates of the queue and of the job's class or task's type, for sidekiq and asynq.
 	Queue, Class string
-	// Stream, List and Channel are address templates; only the mode's is set.
-	// Stream and List may hold a hash tag beside {topic} and {key}.
+	// Stream, List and Channel are address templates; only the one of the mode is set. Stream and List may also
+	// contain a hash tag.
 	Stream, List, Channel string
-	// MaxLen is about how many entries a stream is trimmed to; 0: it is not.
+	// MaxLen is the approximate number of entries that a stream is trimmed to; 0 means not trimmed.
 	MaxLen int64
 	// DedupeWindow is how long a stream remembers a batch.
 	DedupeWindow time.Duration
-	// WaitReplicas must have a write before it counts, within WaitTimeout;
-	// 0 does not wait.
+	// WaitReplicas is the number of replicas that must acknowledge a write within WaitTimeout; 0 does not wait.
 	WaitReplicas int
 	WaitTimeout  time.Duration
 }
 
-// NATSSink is what a nats sink needs beside its URL.
+// NATSSink has the keys of a nats sink.
 type NATSSink struct {
 	// Subject is an address template.
 	Subject string
 	// Format is "payload" or "cloudevents".
 	Format string
-	// Core: plain NATS without JetStream.
+	// Core is plain NATS, without JetStream.
 	Core bool
-	// Credentials is the path of a .creds file or its content, NKey the path of
-	// a file with a user's nkey seed or the seed; "" for none, and never both.
+	// Credentials is a .creds file or its content, NKey a seed or a file with it. At most one is set.
 	Credentials, NKey Secret
 }
 
-// HTTPSink is what an http sink needs beside its URL.
+// HTTPSink has the keys of an http sink.
 type HTTPSink struct {
 	// Method is "POST", "PUT" or "PATCH".
 	Method string
-	// Headers have canonical names, and values that may hold {topic} and {key}; nil
-	// when there are none.
+	// Headers have canonical names; values may contain {topic} and {key}. Nil if there are none.
 	Headers map[string]Secret
 	// Format is "json", "ndjson", "array", "form" or "cloudevents".
 	Format string
-	// Request and Results are jq programs; "" for none.
+	// Request and Results are jq programs; "" means none.
 	Request, Results string
 	// Gzip compresses the body.
 	Gzip bool
-	// Rate is how many requests may begin in a time; zero: as many as can. RateShared:
-	// it holds for all processes together.
+	// Rate limits the requests; zero means no limit. RateShared reports whether all processes share it.
 	Rate       sink.Rate
 	RateShared bool
-	// MaxInFlight is how many requests may be under way at once; 0: as many as workers.
+	// MaxInFlight is the maximum number of concurrent requests; 0 means the number of workers.
 	MaxInFlight int
-	// Bearer is a token, Basic a user and password, OAuth2 client credentials, each for
-	// the header Authorization; one of them at most.
+	// Bearer, Basic and OAuth2 set the header Authorization. At most one is set.
 	Bearer Secret
 	Basic  Basic
 	OAuth2 OAuth2
 	// Sign adds Standard Webhooks signatures.
 	Sign Sign
-	// Proxy is a URL; "" goes by the environment.
+	// Proxy is a URL; "" means the environment's.
 	Proxy Secret
-	// Timeout is for one request.
+	// Timeout is the timeout of a request.
 	Timeout time.Duration
 	TLS     TLS
-	// MaxBytes is the largest body the server takes; 0: there is no limit.
+	// MaxBytes is the largest body that the server accepts; 0 means no limit.
 	MaxBytes int64
-	// Refused and Unavailable are statuses, 300 to 599, that refuse the batch and
-	// that are an outage, whatever they mean else. None is in both.
+	// Refused and Unavailable are statuses, 300 to 599, to treat as a rejection and as an outage. They have no
+	// status in common.
 	Refused, Unavailable []int
 }
 
-// Basic is HTTP basic authentication; zero: none.
+// Basic is HTTP basic authentication; zero means none.
 type Basic struct {
 	User     string
 	Password Secret
 }
 
-// OAuth2 are client credentials (RFC 6749, 4.4); zero: none.
+// OAuth2 are client credentials (RFC 6749, 4.4); zero means none.
 type OAuth2 struct {
 	TokenURL     Secret
 	ClientID     string
@@ -258,7 +241,7 @@ type OAuth2 struct {
 	Audience     string
 }
 
-// Sign is how requests are signed (standardwebhooks.com); zero: they are not.
+// Sign is the key that signs requests (standardwebhooks.com); zero means none.
 type Sign struct {
 	// Secret is whsec_ and base64.
 	Secret Secret
@@ -266,18 +249,17 @@ type Sign struct {
 
 // TLS is zero unless the URL is https.
 type TLS struct {
-	// CA is a file of PEM certificates to trust instead of the system's.
+	// CA is a PEM file of certificates to trust instead of the system's.
 	CA string
-	// Cert and Key are the client's own, PEM files, both or none.
+	// Cert and Key are the client's PEM files; both or none are set.
 	Cert, Key string
-	// ServerName is expected in the server's certificate instead of the URL's
-	// host.
+	// ServerName is the name to expect in the server's certificate; "" means the URL's host.
 	ServerName string
 	// InsecureSkipVerify accepts any certificate.
 	InsecureSkipVerify bool
 }
 
-// FileSink is what a file sink needs.
+// FileSink has the path of a file sink.
 type FileSink struct {
 	// Path is absolute; "" is standard output.
 	Path string

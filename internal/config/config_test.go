@@ -29,7 +29,7 @@ func TestParse_FillsInDefaults(t *testing.T) {
 	}
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	if next := got.Pipelines[0].Schedule.Next(now); next != now.Add(time.Second) {
-		t.Errorf("the default schedule goes on at %v, wanted a second after %v", next, now)
+		t.Errorf("the default schedule fires at %v, want a second after %v", next, now)
 	}
 	want := &Config{
 		Admin:           Admin{Listen: "127.0.0.1:7070"},
@@ -82,10 +82,10 @@ func TestParse_DocumentedExampleIsTheDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := example.Admin.Token.Reveal(); got != environment["RELAY_ADMIN_TOKEN"] {
-		t.Errorf("token %q, wanted what the environment says", got)
+		t.Errorf("token %q, want what the environment says", got)
 	}
 	if got, want := example.Pipelines[0].Source.URL.Reveal(), "postgres://app:p%40ss%2Fw%3Ard%3F%23%25@db/app"; got != want {
-		t.Errorf("source.url %q, wanted %q", got, want)
+		t.Errorf("source.url %q, want %q", got, want)
 	}
 	example.Admin.Token = Secret{}
 	p, m := &example.Pipelines[0], &minimal.Pipelines[0]
@@ -94,11 +94,11 @@ func TestParse_DocumentedExampleIsTheDefaults(t *testing.T) {
 	if p.DeadLetter.Hook == nil || p.DeadLetter.Hook.URL.Reveal() != "https://ops.example/dead" || p.Archive.Table != "outbox_archive" {
 		t.Errorf("dead_letter %v, archive %v", p.DeadLetter.Hook, p.Archive)
 	}
-	if p.Source.Own.ID != "id" || !strings.Contains(p.Source.Own.Project, "FROM {events} e") {
-		t.Errorf("source.id and source.project: %+v", p.Source.Own)
+	if p.Source.Custom.ID != "id" || !strings.Contains(p.Source.Custom.Project, "FROM {events} e") {
+		t.Errorf("source.id and source.project: %+v", p.Source.Custom)
 	}
-	p.DeadLetter, p.Archive, p.Source.Own = DeadLetter{}, Archive{}, buffer.CustomTable{} // off unless named
-	p.Source.Schema = ""                                                                  // the contract's "default: the table's" is no text
+	p.DeadLetter, p.Archive, p.Source.Custom = DeadLetter{}, Archive{}, buffer.CustomTable{} // off unless named
+	p.Source.Schema = ""                                                                     // the contract's "default: the table's" is not text
 	if diff := cmp.Diff(minimal, example, comparers); diff != "" {
 		t.Errorf("defaults against the contract's example (-defaults +example):\n%s", diff)
 	}
@@ -179,7 +179,7 @@ func TestParse_SchemaOfTableIsDefault(t *testing.T) {
 	t.Parallel()
 	c := parseGood(t, pipelineWith("source: {url: postgres://app@db/app, table: app.events}"))
 	if got := c.Pipelines[0].Source.Schema; got != "app" {
-		t.Errorf("schema %q, wanted app", got)
+		t.Errorf("schema %q, want app", got)
 	}
 }
 
@@ -193,21 +193,21 @@ func TestLoad(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := c.Admin.Token.Reveal(); got != "f1leS3cret" {
-		t.Errorf("token %q, wanted the file's content without the space around it", got)
+		t.Errorf("token %q, want the file's content without the space around it", got)
 	}
 	if got := c.Pipelines[0].Place.File; got != path {
-		t.Errorf("place in %q, wanted the path that was given", got)
+		t.Errorf("place in %q, want the path that was given", got)
 	}
 
 	if _, err := Load(filepath.Join(folder, "none.yaml")); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a file that is missing: %v, wanted fs.ErrNotExist", err)
+		t.Errorf("a file that is missing: %v, want fs.ErrNotExist", err)
 	}
 	if _, err := Load("/dev/zero"); !errors.Is(err, errTooLarge) {
-		t.Errorf("an endless file: %v, wanted %v", err, errTooLarge)
+		t.Errorf("an endless file: %v, want %v", err, errTooLarge)
 	}
 	var mistakes Errors
 	if _, err := Load(write(t, folder, "bad.yaml", "{}")); !errors.As(err, &mistakes) {
-		t.Errorf("a bad file: %v, wanted Errors", err)
+		t.Errorf("a bad file: %v, want Errors", err)
 	}
 }
 
@@ -233,7 +233,7 @@ func TestPlace_SyntaxErrorWithWindowsLineEnds(t *testing.T) {
 	t.Parallel()
 	_, err := Parse("f", []byte("# one\r\n# two\r\nlog: {}\r\nname: @x\r\n"), lookup)
 	if err == nil || !strings.HasPrefix(err.Error(), "f:4:7: the file is not valid YAML") {
-		t.Errorf("%v, wanted a syntax error at f:4:7", err)
+		t.Errorf("%v, want a syntax error at f:4:7", err)
 	}
 }
 

@@ -29,12 +29,12 @@ func TestExpand(t *testing.T) {
 	} {
 		c := parseGood(t, "admin: {token: '"+written+"'}\n"+pipelineWith(""))
 		if got := c.Admin.Token.Reveal(); got != want {
-			t.Errorf("%s became %q, wanted %q", written, got, want)
+			t.Errorf("%s became %q, want %q", written, got, want)
 		}
 	}
 }
 
-// Whatever an expanded value is, it stays within the part of the URL it is in,
+// An expanded value stays within its part of the URL,
 // and arrives there unchanged.
 func TestExpand_StaysWithinItsPartOfURL(t *testing.T) {
 	t.Parallel()
@@ -87,7 +87,7 @@ func TestExpand_Nesting(t *testing.T) {
 	} {
 		_, err := Parse("f", []byte(text), lookup)
 		if err == nil || !strings.Contains(err.Error(), "nested too deeply") {
-			t.Errorf("%.9q...: %v, wanted that it is nested too deeply", text, err)
+			t.Errorf("%.9q...: %v, want that it is nested too deeply", text, err)
 		}
 	}
 }

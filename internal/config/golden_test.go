@@ -60,7 +60,7 @@ func TestGoodFiles_AreAccepted(t *testing.T) {
 		t.Run(filepath.Base(path), func(t *testing.T) {
 			t.Parallel()
 			if _, err := parseFile(t, path); err != nil {
-				t.Errorf("wanted no mistake, got\n%v", err)
+				t.Errorf("unexpected errors\n%v", err)
 			}
 		})
 	}
@@ -75,7 +75,7 @@ func TestBadFiles_AreRejected(t *testing.T) {
 			c, err := parseFile(t, path)
 			var list Errors
 			if c != nil || !errors.As(err, &list) {
-				t.Fatalf("wanted Errors and no Config, got %v, %v", c, err)
+				t.Fatalf("got %v, %v; want Errors and no Config", c, err)
 			}
 			sorted := slices.IsSortedFunc(list, func(a, b Error) int { return a.Place.compare(b.Place) })
 			if !sorted {
@@ -101,7 +101,7 @@ func TestBadFiles_AreRejected(t *testing.T) {
 	}
 }
 
-// Whatever must not be seen has this in it, in the environment and in testdata.
+// Every secret in the environment and in testdata contains this.
 func showsNoSecret(t *testing.T, printed string) {
 	t.Helper()
 	for _, s := range []string{"S3cret", "p@ss", "p%40ss", "ss/w:rd"} {

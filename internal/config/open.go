@@ -26,30 +26,30 @@ import (
 
 // Process is what a process adds to a pipeline's configuration.
 type Process struct {
-	// Owner says in the ledger who holds a lease, for people to read.
+	// Owner names the holder of a lease in the ledger, for people.
 	Owner string
-	// Stdout is where the sink "stdout:" writes to.
+	// Stdout is the output of the sink "stdout:".
 	Stdout io.Writer
-	// Observer and Log go to the pipeline; both may be nil.
+	// Observer and Log are for the pipeline; both may be nil.
 	Observer pipeline.Observer
 	Log      *slog.Logger
 }
 
-// Opened is a pipeline ready to run, and what it holds.
-type Opened struct {
+// Runtime is a pipeline that is ready to run.
+type Runtime struct {
 	*pipeline.Pipeline
-	// Buffer, Sink and Hook (nil: there is none) may be asked; Close closes them.
+	// Hook is nil if there is no dead-letter hook.
 	Buffer buffer.Buffer
 	Sink   sink.Sink
 	Hook   sink.Sink
-	// hook is the pipeline of the dead-letter hook; nil: there is none.
+	// hook is the pipeline of the dead-letter hook, or nil.
 	hook *pipeline.Pipeline
-	// supervisor is the database's, nil before Supervise and where there is none.
+	// supervisor is the database's; nil before Supervise, and on SQLite.
 	supervisor *supervisor.Supervisor
 }
 
-// Close gives back connections and files. Nothing of the pipeline runs any more.
-func (o *Opened) Close() error {
+// Close closes the buffer and the sinks. The pipeline must not run.
+func (o *Runtime) Close() error {
 	var errHook error
 	if o.Hook != nil {
 		errHook = o.Hook.Close()
@@ -57,9 +57,8 @@ func (o *Opened) Close() error {
 	return errors.Join(o.Sink.Close(), errHook, o.Buffer.Close())
 }
 
-// Run runs the pipeline and that of its dead-letter hook, side by side: neither waits for the
-// other's sink. See [pipeline.Pipeline.Run].
-func (o *Opened) Run(ctx, stop context.Context) error {
+// Run runs the pipeline and the pipeline of its dead-letter hook. See [pipeline.Pipeline.Run].
+func (o *Runtime) Run(ctx, stop context.Context) error {
 	if o.hook == nil {
 		return o.Pipeline.Run(ctx, stop)
 	}
@@ -69,11 +68,10 @@ func (o *Opened) Run(ctx, stop context.Context) error {
 	return group.Wait()
 }
 
-// Open joins the pipeline's buffer to its sink. Nothing is connected to yet.
-// errors.As finds [Errors] in the error: mistakes that only a driver sees.
-func (p *Pipeline) Open(process Process) (*Opened, error) {
+// Open connects to nothing. errors.As finds [Errors] in the error: the mistakes that only a driver finds.
+func (p *Pipeline) Open(process Process) (*Runtime, error) {
 	var (
-		o                           Opened
+		o                           Runtime
 		errBuffer, errSink, errHook error
 	)
 	o.Buffer, errBuffer = p.OpenBuffer(process.Owner)
@@ -81,9 +79,9 @@ func (p *Pipeline) Open(process Process) (*Opened, error) {
 	hook := p.DeadLetter.Hook
 	if hook != nil {
 		o.Hook, errHook = p.openSink(hook, o.Buffer, process)
-		errHook = at(hook.Place, errHook)
+		errHook = withPlace(hook.Place, errHook)
 	}
-	wrong := validationErrors(errBuffer, at(p.Sink.Place, errSink), errHook)
+	wrong := validationErrors(errBuffer, withPlace(p.Sink.Place, errSink), errHook)
 	if wrong == nil {
 		c := p.pipelineConfig(process)
 		c.Poll, c.Listener = p.wakes(o.Buffer, process.Log)
@@ -92,7 +90,7 @@ func (p *Pipeline) Open(process Process) (*Opened, error) {
 		if hook != nil {
 			o.hook, errNewHook = pipeline.New(o.Buffer.DeadLetterQueue(), o.Hook, p.hookConfig(process))
 		}
-		if wrong = validationErrors(at(p.Place, errNew), at(p.Place, errNewHook)); wrong == nil {
+		if wrong = validationErrors(withPlace(p.Place, errNew), withPlace(p.Place, errNewHook)); wrong == nil {
 			return &o, nil
 		}
 	}
@@ -109,11 +107,11 @@ func (p *Pipeline) Open(process Process) (*Opened, error) {
 	return nil, errors.Join(errs...)
 }
 
-// Open opens every pipeline, or none and lists the mistakes of all: see
-// [Pipeline.Open]. each says what the process adds to the one of that name.
-func (c *Config) Open(each func(name string) Process) ([]*Opened, error) {
+// Open opens all pipelines, or none and lists the mistakes of all; see [Pipeline.Open]. each returns what the
+// process adds to the pipeline with a name.
+func (c *Config) Open(each func(name string) Process) ([]*Runtime, error) {
 	var (
-		all   []*Opened
+		all   []*Runtime
 		wrong Errors
 	)
 	for i := range c.Pipelines {
@@ -135,9 +133,8 @@ func (c *Config) Open(each func(name string) Process) ([]*Opened, error) {
 	return nil, errors.Join(errs...)
 }
 
-// CheckSources lists the mistakes that only the buffers' drivers see, of all
-// pipelines: for commands that go to the databases and open no sink. nil when there
-// is none; else errors.As finds [Errors]. Nothing is connected to.
+// CheckSources returns the mistakes that only the buffers' drivers find, for commands that open no sink. It connects
+// to nothing. errors.As finds [Errors] in the error.
 func (c *Config) CheckSources() error {
 	var wrong Errors
 	for i := range c.Pipelines {
@@ -156,11 +153,11 @@ func (c *Config) CheckSources() error {
 	return wrong
 }
 
-// OpenBuffer prepares the pipeline's buffer alone; the caller closes it. Nothing is
-// connected to yet. errors.As finds [Errors] in the error: what only the driver sees.
+// OpenBuffer opens the buffer alone, and connects to nothing. The caller closes it. errors.As finds [Errors] in the
+// error: the mistakes that only the driver finds.
 func (p *Pipeline) OpenBuffer(owner string) (buffer.Buffer, error) {
 	b, err := p.openBuffer(owner)
-	return b, at(p.Source.Place, err)
+	return b, withPlace(p.Source.Place, err)
 }
 
 func (p *Pipeline) openBuffer(owner string) (buffer.Buffer, error) {
@@ -169,25 +166,24 @@ func (p *Pipeline) openBuffer(owner string) (buffer.Buffer, error) {
 	case "postgres":
 		return postgres.Open(postgres.Config{
 			URL: s.URL.Reveal(), Table: s.Table, Schema: s.Schema, Pipeline: p.Name, Owner: owner, Archive: p.Archive.Table,
-			Ordered: p.ordered(), Claim: buffer.ClaimMode(p.Claim), Wake: p.wake(), Own: s.Own,
+			Ordered: p.ordered(), Claim: buffer.ClaimMode(p.Claim), Wake: p.wake(), Own: s.Custom,
 			SharedRate: p.sharesRate(), Watch: s.Supervisor.Policy(),
-			// One a worker, and some for renewing, looking and the status.
+			// One for each worker, and some for leases, counts and the status.
 			Connections: p.Workers + 4,
 		})
 	case "sqlite":
 		return sqlite.Open(sqlite.Config{
 			URL: s.URL.Reveal(), Table: s.Table, Pipeline: p.Name, Owner: owner, Archive: p.Archive.Table,
-			Ordered: p.ordered(), Claim: buffer.ClaimMode(p.Claim), Custom: s.Own, SharedRate: p.sharesRate(),
+			Ordered: p.ordered(), Claim: buffer.ClaimMode(p.Claim), Custom: s.Custom, SharedRate: p.sharesRate(),
 		})
 	}
-	return nil, fmt.Errorf("source.url: there is no driver %q", s.Driver)
+	return nil, fmt.Errorf("source.url has the unknown driver %q", s.Driver)
 }
 
-// Migrate creates the pipeline's tables or brings them up to date, and returns the
-// names of the migrations that were applied: none when there was nothing to do.
-// errors.As finds [Errors] in the error when the configuration is wrong.
+// Migrate creates or upgrades the pipeline's tables and returns the names of the applied migrations. errors.As finds
+// [Errors] in the error if the configuration is wrong.
 func (p *Pipeline) Migrate(ctx context.Context) (applied []string, err error) {
-	b, err := p.OpenBuffer("") // sees what is wrong before anything is connected to
+	b, err := p.OpenBuffer("") // finds mistakes before it connects
 	if err != nil {
 		return nil, err
 	}
@@ -197,14 +193,14 @@ func (p *Pipeline) Migrate(ctx context.Context) (applied []string, err error) {
 	s := &p.Source
 	switch s.Driver {
 	case "postgres":
-		return postgres.Migrate(ctx, s.URL.Reveal(), postgres.SchemaConfig{Table: s.Table, Schema: s.Schema, Archive: p.Archive.Table, Notify: p.wake() == buffer.WakeNotify, Custom: s.Own.Is()})
+		return postgres.Migrate(ctx, s.URL.Reveal(), postgres.SchemaConfig{Table: s.Table, Schema: s.Schema, Archive: p.Archive.Table, Notify: p.wake() == buffer.WakeNotify, Custom: s.Custom.Is()})
 	case "sqlite":
-		return sqlite.Migrate(ctx, s.URL.Reveal(), sqlite.SchemaConfig{Table: s.Table, Archive: p.Archive.Table, Custom: s.Own.Is()})
+		return sqlite.Migrate(ctx, s.URL.Reveal(), sqlite.SchemaConfig{Table: s.Table, Archive: p.Archive.Table, Custom: s.Custom.Is()})
 	}
-	return nil, fmt.Errorf("source.url: there is no driver %q", s.Driver)
+	return nil, fmt.Errorf("source.url has the unknown driver %q", s.Driver)
 }
 
-// openSink prepares the pipeline's sink, or its hook's.
+// openSink opens the pipeline's sink or its hook.
 func (p *Pipeline) openSink(s *Sink, b buffer.Buffer, process Process) (sink.Sink, error) {
 	url := s.URL.Reveal()
 	switch s.Driver {
@@ -243,10 +239,10 @@ func (p *Pipeline) openSink(s *Sink, b buffer.Buffer, process Process) (sink.Sin
 	case "file":
 		return filesink.New(filesink.Config{URL: url}, process.Stdout)
 	}
-	return nil, fmt.Errorf("sink.url: there is no driver %q", s.Driver)
+	return nil, fmt.Errorf("sink.url has the unknown driver %q", s.Driver)
 }
 
-// bucket is the buffer's where the sink's rate is shared; nil: it is not.
+// bucket counts a shared rate in the buffer's database; nil if the rate is not shared.
 func (s *Sink) bucket(b buffer.Buffer) sink.Bucket {
 	if !s.HTTP.RateShared {
 		return nil
@@ -254,13 +250,12 @@ func (s *Sink) bucket(b buffer.Buffer) sink.Bucket {
 	return b
 }
 
-// sharesRate tells whether a rate of the pipeline's, or of its hook's, is in the database.
+// sharesRate reports whether the sink or the hook has a shared rate.
 func (p *Pipeline) sharesRate() bool {
 	return p.Sink.HTTP.RateShared || p.DeadLetter.Hook != nil && p.DeadLetter.Hook.HTTP.RateShared
 }
 
-// bucketName is under which name the sink's rate is counted: the pipeline's, and another
-// for its hook. A colon is in no pipeline's name.
+// bucketName is the name of the sink's bucket. A colon cannot be part of a pipeline's name.
 func (p *Pipeline) bucketName(s *Sink) string {
 	if s == p.DeadLetter.Hook {
 		return p.Name + ":hook"
@@ -281,8 +276,8 @@ func (p *Pipeline) pipelineConfig(process Process) pipeline.Config {
 	}
 }
 
-// hookConfig is the configuration of the dead-letter hook's pipeline. A dead letter is never
-// buried, and however many the hook refuses, it is notified of the others.
+// hookConfig is the configuration of the dead-letter hook's pipeline. It never buries a dead letter, and rejected
+// ones do not stop it.
 func (p *Pipeline) hookConfig(process Process) pipeline.Config {
 	c := pipeline.Config{
 		Name: p.Name, BatchSize: p.BatchSize, MaxWaiting: math.MaxInt, Workers: 1, Lease: p.Lease, NeverBury: true,
@@ -304,20 +299,18 @@ func (p *Pipeline) backoff() delivery.Backoff {
 
 func (p *Pipeline) ordered() bool { return p.Order == "key" }
 
-// resendWithin is how long after a send whose end nobody saw the same events may be
-// sent again: when the lease is over, or the longest wait for a retry.
+// resendWithin is the time after an unfinished send within which the same events may be sent again: after the lease,
+// or the longest delay of a retry.
 func (p *Pipeline) resendWithin(s *Sink) time.Duration {
 	return p.Lease + p.Retry.Max + s.sendTimeout(p.Workers)
 }
 
-// sendTimeout leaves room for the waits that the sink was told to make: they end
-// with the sink's own, better worded errors.
-// Where as many send at once as there are workers, each may wait for the others.
+// sendTimeout includes the sink's own timeouts, whose errors say more, and the wait for the rate limit behind the
+// other workers.
 func (s *Sink) sendTimeout(workers int) time.Duration {
 	const (
-		enough = 30 * time.Second
-		// More than that no batch is held for its turn.
-		longestTurn = 10 * time.Minute
+		base    = 30 * time.Second
+		maxTurn = 10 * time.Minute
 	)
 	var turn time.Duration
 	n := time.Duration(workers)
@@ -327,18 +320,18 @@ func (s *Sink) sendTimeout(workers int) time.Duration {
 	if s.HTTP.MaxInFlight > 0 {
 		turn += n / time.Duration(s.HTTP.MaxInFlight) * s.HTTP.Timeout
 	}
-	return enough + s.HTTP.Timeout + s.Redis.WaitTimeout + min(turn, longestTurn)
+	return base + s.HTTP.Timeout + s.Redis.WaitTimeout + min(turn, maxTurn)
 }
 
-// at makes a mistake of a driver's error.
-func at(place Place, err error) error {
+// withPlace returns a driver's error as Errors with a place.
+func withPlace(place Place, err error) error {
 	if err == nil {
 		return nil
 	}
 	return Errors{{Place: place, Text: oneLine(err.Error())}}
 }
 
-// mistakes gathers those that are in errs; nil when there is none.
+// validationErrors returns all Errors in errs, nil if there are none.
 func validationErrors(errs ...error) Errors {
 	var all Errors
 	for _, err := range errs {

@@ -35,7 +35,7 @@ func TestPlace_OfNodes(t *testing.T) {
 			found++
 		}), root)
 		if found == 0 {
-			t.Fatal("nothing was looked at")
+			t.Fatal("the file has no nodes")
 		}
 	})
 }

@@ -23,7 +23,7 @@ func TestPreset_QuotesNames(t *testing.T) {
 			t.Errorf("%s: %v", c.source, err)
 			continue
 		}
-		if own := parsed.Pipelines[0].Source.Own; own.ID != c.id || !strings.Contains(own.Project, c.has) {
+		if own := parsed.Pipelines[0].Source.Custom; own.ID != c.id || !strings.Contains(own.Project, c.has) {
 			t.Errorf("%s: %q is missing in %+v", c.source, c.has, own)
 		}
 	}

@@ -27,7 +27,7 @@ pipelines:
 	p, alone := &c.Pipelines[0], &c.Pipelines[1]
 	b := &sqlite.Buffer{}
 	if p.Sink.bucket(b) != b || p.DeadLetter.Hook.bucket(b) != b || alone.Sink.bucket(b) != nil {
-		t.Error("another bucket than the buffer's, or one that nobody asked for")
+		t.Error("the bucket is not the buffer's, or a rate that is not shared has one")
 	}
 	if !p.sharesRate() || alone.sharesRate() {
 		t.Error("a buffer does not know whether it counts a rate")

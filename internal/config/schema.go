@@ -169,15 +169,15 @@ func (s *Source) keys() []key {
 		},
 		{name: "supervisor", variants: []string{"postgres"}, value: mapping{&s.Supervisor}, help: "Watches long-running transactions that block vacuum."},
 		{
-			name: "id", value: columnName(&s.Own.ID),
+			name: "id", value: columnName(&s.Custom.ID),
 			help: "The primary key of a custom table: a growing integer, or a uuid on PostgreSQL. Default: `id`. See [Custom tables](tables.md).",
 		},
 		{
-			name: "cursor", value: columnName(&s.Own.Cursor), variants: []string{"postgres"},
+			name: "cursor", value: columnName(&s.Custom.Cursor), variants: []string{"postgres"},
 			help: "A growing column (integer, unique, not null) of a custom table whose primary key does not grow. Claims then skip dead rows.",
 		},
 		{
-			name: "project", value: multiline(&s.Own.Project, "a SELECT from the rows of a batch"),
+			name: "project", value: multiline(&s.Custom.Project, "a SELECT from the rows of a batch"),
 			help: "What to send from a custom table: a SELECT that runs once for each batch. `{events}` stands for the rows of the batch, `$1` (`?` on SQLite) for its group_id. " +
 				"It returns one row for each event, with the columns `id` and `payload` and optionally `topic`, `key`, `headers` and `created_at`. It makes the table a custom table, which `migrate` does not change.",
 		},
@@ -310,11 +310,11 @@ func (s *Sink) keys() []key {
 			help: "The largest body that the server accepts, in bytes. Larger batches are split before they are sent.",
 		},
 		{
-			name: "refused", variants: []string{http}, value: statuses{&s.HTTP.Refused},
+			name: "refused", variants: []string{http}, value: statuses(&s.HTTP.Refused),
 			help: "Status codes to treat as a rejection instead of an outage.",
 		},
 		{
-			name: "unavailable", variants: []string{http}, value: statuses{&s.HTTP.Unavailable},
+			name: "unavailable", variants: []string{http}, value: statuses(&s.HTTP.Unavailable),
 			help: "Status codes to treat as an outage instead of a rejection.",
 		},
 	}
@@ -336,7 +336,7 @@ func (h *httpRate) keys() []key {
 
 func (b *Basic) keys() []key {
 	return []key{
-		{name: "user", value: text(&b.User, "a user name", func(s string) bool { return s != "" }), required: true, help: "The user."},
+		{name: "user", value: nonEmpty(&b.User, "a user name"), required: true, help: "The user."},
 		{name: "password", value: secret(&b.Password), help: "The password."},
 	}
 }
@@ -344,10 +344,10 @@ func (b *Basic) keys() []key {
 func (o *OAuth2) keys() []key {
 	return []key{
 		{name: "token_url", value: httpURL(&o.TokenURL), required: true, help: "The token endpoint."},
-		{name: "client_id", value: text(&o.ClientID, "a client id", func(s string) bool { return s != "" }), required: true, help: "The client id."},
+		{name: "client_id", value: nonEmpty(&o.ClientID, "a client id"), required: true, help: "The client id."},
 		{name: "client_secret", value: secret(&o.ClientSecret), required: true, help: "The client secret."},
 		{name: "scopes", value: names(&o.Scopes), help: "The scopes of the token."},
-		{name: "audience", value: text(&o.Audience, "an audience", func(s string) bool { return s != "" }), help: "The audience of the token, if the server requires one."},
+		{name: "audience", value: nonEmpty(&o.Audience, "an audience"), help: "The audience of the token, if the server requires one."},
 	}
 }
 

@@ -52,7 +52,7 @@ func TestSecret_IsNeverPrinted(t *testing.T) {
 	}
 	for _, want := range []string{"db.example:5433/shop", "hooks.example", "cache.example:6380/3"} {
 		if !strings.Contains(printers[1](c), want) {
-			t.Errorf("%s is not shown, and it is no secret", want)
+			t.Errorf("%s is masked, and it is not a secret", want)
 		}
 	}
 }

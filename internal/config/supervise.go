@@ -14,17 +14,16 @@ func (s *Supervisor) Policy() buffer.SupervisorPolicy {
 	return buffer.SupervisorPolicy{WarnAfter: s.WarnAfter, TerminateAfter: s.TerminateAfter, Users: s.Users, Applications: s.Applications}
 }
 
-// Supervise makes a supervisor for each database that can have one, however many of the
-// pipelines are on it; lines are those that Open returned. It connects as the role of the first
-// pipeline that terminates sessions, otherwise as the first pipeline's. observer returns the
-// Observer for the pipelines of these names. Nothing is connected to.
-func (c *Config) Supervise(lines []*Opened, observer func(pipelines ...string) supervisor.Observer, log *slog.Logger) ([]*supervisor.Supervisor, error) {
+// Supervise returns one supervisor for each database of the pipelines, which Open returned. It uses the role of the first
+// pipeline that terminates sessions, otherwise of the first pipeline. observer returns the Observer for the pipelines
+// with these names. Supervise connects to nothing.
+func (c *Config) Supervise(pipelines []*Runtime, observer func(pipelines ...string) supervisor.Observer, log *slog.Logger) ([]*supervisor.Supervisor, error) {
 	var (
 		order []string
 		on    = map[string][]int{} // the pipelines, by their database
 	)
 	for i := range c.Pipelines {
-		if _, ok := lines[i].Buffer.(supervisor.Source); !ok {
+		if _, ok := pipelines[i].Buffer.(supervisor.Source); !ok {
 			continue
 		}
 		database := c.Pipelines[i].Source.database()
@@ -44,7 +43,7 @@ func (c *Config) Supervise(lines []*Opened, observer func(pipelines ...string) s
 			policies = append(policies, c.Pipelines[i].Source.Supervisor.Policy())
 		}
 		asks := max(0, slices.IndexFunc(policies, func(p buffer.SupervisorPolicy) bool { return p.TerminateAfter > 0 }))
-		source := lines[on[database][asks]].Buffer.(supervisor.Source)
+		source := pipelines[on[database][asks]].Buffer.(supervisor.Source)
 		one, err := supervisor.New(source, supervisor.Config{
 			Policies: policies, Observer: observer(names...), Log: log.With("pipeline", strings.Join(names, ",")),
 		})
@@ -52,7 +51,7 @@ func (c *Config) Supervise(lines []*Opened, observer func(pipelines ...string) s
 			return nil, err
 		}
 		for _, i := range on[database] {
-			lines[i].supervisor = one
+			pipelines[i].supervisor = one
 		}
 		all = append(all, one)
 	}
@@ -61,7 +60,7 @@ func (c *Config) Supervise(lines []*Opened, observer func(pipelines ...string) s
 
 // Worst returns the worst vacuum blocker of the pipeline's database that is older than
 // warn_after, as the supervisor last saw it.
-func (o *Opened) Worst() (buffer.VacuumBlocker, bool) {
+func (o *Runtime) Worst() (buffer.VacuumBlocker, bool) {
 	if o.supervisor == nil {
 		return buffer.VacuumBlocker{}, false
 	}

@@ -13,9 +13,9 @@ import (
 	"github.com/outboxrelay/relay/supervisor"
 )
 
-type deaf struct{}
+type ignore struct{}
 
-func (deaf) Blocked(buffer.BlockerKind, time.Duration) {}
+func (ignore) Blocked(buffer.BlockerKind, time.Duration) {}
 
 // TestSupervise_OnePerDatabase: however many pipelines are on it, and however they name it.
 func TestSupervise_OnePerDatabase(t *testing.T) {
@@ -41,7 +41,7 @@ func TestSupervise_OnePerDatabase(t *testing.T) {
 	var of []string
 	all, err := c.Supervise(lines, func(names ...string) supervisor.Observer {
 		of = append(of, strings.Join(names, "+"))
-		return deaf{}
+		return ignore{}
 	}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
@@ -54,7 +54,7 @@ func TestSupervise_OnePerDatabase(t *testing.T) {
 	}
 	for _, line := range lines {
 		if h, ok := line.Worst(); ok {
-			t.Errorf("before anybody looked it is held back by %+v", h)
+			t.Errorf("before the first observation the blocker is %+v", h)
 		}
 	}
 }

@@ -82,27 +82,44 @@ func (a archiveTable) read(r *reader, e entry) {
 	table(&a.Table).read(r, e)
 }
 
-// statuses is a list of HTTP statuses.
-type statuses struct{ into *[]int }
+// list is a list of scalars.
+type list[T comparable] struct {
+	what    string
+	into    *[]T
+	element func(*T) scalar
+}
 
-func (s statuses) expects() string { return "a list of statuses from 300 to 599" }
+func (l list[T]) expects() string { return l.what }
 
-func (s statuses) read(r *reader, e entry) {
+func (l list[T]) read(r *reader, e entry) {
 	if e.node == nil {
 		return
 	}
 	sequence, ok := e.node.(*ast.SequenceNode)
 	if !ok {
-		r.wrongType(e, s.expects(), "")
+		r.wrongType(e, l.what, "")
 		return
 	}
 	for _, node := range sequence.Values {
-		var status int
-		integer(&status, 300, 599).read(r, entry{path: e.path, key: e.key, node: node})
-		if status != 0 {
-			*s.into = append(*s.into, status)
+		var value, zero T
+		l.element(&value).read(r, entry{path: e.path, key: e.key, node: node})
+		if value != zero { // otherwise it was reported
+			*l.into = append(*l.into, value)
 		}
 	}
+}
+
+func statuses(into *[]int) list[int] {
+	return list[int]{"a list of statuses from 300 to 599", into, func(s *int) scalar { return integer(s, 300, 599) }}
+}
+
+func names(into *[]string) list[string] {
+	return list[string]{"a list of names", into, func(s *string) scalar { return nonEmpty(s, "a name") }}
+}
+
+// nonEmpty is any text but "".
+func nonEmpty(into *string, what string) scalar {
+	return text(into, what, func(s string) bool { return s != "" })
 }
 
 // orAutomatic is a number or "auto". With "auto", the field gets the upper limit.
@@ -126,31 +143,6 @@ func (o orAutomatic) read(r *reader, e entry) {
 		}
 	}
 	o.scalar.read(r, e)
-}
-
-// nameList is a list of database names.
-type nameList struct{ into *[]string }
-
-func names(into *[]string) nameList { return nameList{into} }
-
-func (n nameList) expects() string { return "a list of names" }
-
-func (n nameList) read(r *reader, e entry) {
-	if e.node == nil {
-		return
-	}
-	sequence, ok := e.node.(*ast.SequenceNode)
-	if !ok {
-		r.wrongType(e, n.expects(), "")
-		return
-	}
-	for _, node := range sequence.Values {
-		var name string
-		text(&name, "a name", func(s string) bool { return s != "" }).read(r, entry{path: e.path, key: e.key, node: node})
-		if name != "" {
-			*n.into = append(*n.into, name)
-		}
-	}
 }
 
 // headers is a mapping of HTTP headers. Every value may be a secret.
@@ -213,9 +205,7 @@ func schemaName(into *string) scalar {
 	}}
 }
 
-func path(into *string) scalar {
-	return text(into, "a file path", func(s string) bool { return s != "" })
-}
+func path(into *string) scalar { return nonEmpty(into, "a file path") }
 
 func hostName(into *string) scalar { return text(into, "a host name", dnsName.MatchString) }
 

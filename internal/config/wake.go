@@ -19,7 +19,7 @@ func (p *Pipeline) betweenDistributions() bool {
 
 // wake is the wake mode of the buffer: polling if nothing would notify.
 func (p *Pipeline) wake() buffer.WakeMode {
-	if !p.betweenDistributions() || p.Source.Own.Is() { // migrate installs no trigger on a custom table
+	if !p.betweenDistributions() || p.Source.Custom.Is() { // migrate installs no trigger on a custom table
 		return buffer.WakePoll
 	}
 	return buffer.WakeMode(p.Wake)

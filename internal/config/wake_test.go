@@ -14,7 +14,7 @@ func TestOpen_PassesWake(t *testing.T) {
 	for _, c := range []struct {
 		url, keys string
 		poll      bool
-		bell      bool
+		listens   bool
 		mode      buffer.WakeMode
 	}{
 		{postgres, "", true, true, buffer.WakeAuto},
@@ -47,9 +47,9 @@ func TestOpen_PassesWake(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer b.Close()
-			poll, bell := p.wakes(b, nil)
-			if poll != c.poll || (bell != nil) != c.bell || p.wake() != c.mode {
-				t.Errorf("poll %t, bell %t, mode %s", poll, bell != nil, p.wake())
+			poll, listener := p.wakes(b, nil)
+			if poll != c.poll || (listener != nil) != c.listens || p.wake() != c.mode {
+				t.Errorf("poll %t, listener %t, mode %s", poll, listener != nil, p.wake())
 			}
 		})
 	}

@@ -8,7 +8,7 @@ import (
 
 // checkCustomTable rejects what a custom table does not support.
 func (p *Pipeline) checkCustomTable(r *reader, e entry, present entries) {
-	if !p.Source.Own.Is() && p.Source.Preset == "" {
+	if !p.Source.Custom.Is() && p.Source.Preset == "" {
 		return
 	}
 	if p.Order == "key" {
@@ -41,19 +41,19 @@ func (s *Source) checkCustomTable(r *reader, e entry, present entries) {
 		r.exclusive(e, present, "preset", "project")
 		return
 	}
-	if sign := parameters[s.Driver]; projects && s.Own.Is() && !strings.Contains(s.Own.Project, sign) && !strings.Contains(s.Own.Project, eventsPlaceholder) {
+	if sign := parameters[s.Driver]; projects && s.Custom.Is() && !strings.Contains(s.Custom.Project, sign) && !strings.Contains(s.Custom.Project, eventsPlaceholder) {
 		r.errorf(r.at(e, present, "project"), "%s.project does not select the rows of a batch; expected FROM {events} e, or WHERE group_id = %s", e.path, sign)
 	}
 	if p, known := presets[s.Preset]; known && s.Driver != "" {
-		own, fits := p.customTable(s.Driver, s.Own.ID)
+		own, fits := p.customTable(s.Driver, s.Custom.ID)
 		if !fits {
 			r.errorf(r.at(e, present, "preset"), "%s.preset is %q, which exists for PostgreSQL only; expected %s.project", e.path, s.Preset, e.path)
 			return
 		}
-		own.Cursor = s.Own.Cursor
-		s.Own = own
+		own.Cursor = s.Custom.Cursor
+		s.Custom = own
 	}
-	if s.Own.Is() && s.Own.ID == "" {
-		s.Own.ID = "id"
+	if s.Custom.Is() && s.Custom.ID == "" {
+		s.Custom.ID = "id"
 	}
 }
