@@ -50,7 +50,7 @@ func readCloudEvents(t *testing.T, contentType string, body []byte) []event.Even
 func TestCloudEvent_ReadByTheSDK(t *testing.T) {
 	t.Parallel()
 	groupID := uuid.MustParse("01890a5d-ac96-774b-bcce-b302099a8057")
-	letter := &buffer.DeadLetter{Pipeline: "orders", GroupID: groupID, Attempts: 3, Error: "no \"such\"\ncustomer\u0085", DiedAt: createdAt}
+	dead := &buffer.DeadLetter{Pipeline: "orders", GroupID: groupID, Attempts: 3, Error: "no \"such\"\ncustomer\u0085", DiedAt: createdAt}
 	b := &buffer.Batch{Pipeline: "orders", Events: []outbox.Event{
 		{ID: 17, Topic: "orders.created", Key: ptr("customer-7"), Payload: []byte(`{"b": 1, "a": [1.0]}`), CreatedAt: createdAt, Headers: outbox.NewHeaders(map[string]string{
 			"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "TraceState": "a=b", "tracestate": "c=d", "Tenant": "7",
@@ -59,7 +59,7 @@ func TestCloudEvent_ReadByTheSDK(t *testing.T) {
 		{ID: 18, Topic: "ördér \"1\"", Key: ptr(""), Payload: []byte("\x00\xff"), CreatedAt: createdAt, Headers: outbox.Headers(`{"Content-Type": "application/protobuf"}`)},
 		{UUID: groupID, Topic: "t", Payload: []byte(`"text"`), CreatedAt: createdAt, Headers: outbox.Headers(`{"content-type": "text/plain"}`)},
 		{ID: 19, Topic: "t", Payload: []byte{}, CreatedAt: createdAt, Headers: outbox.Headers(`{"content-type": "; no media type"}`)},
-	}, DeadLetters: []*buffer.DeadLetter{nil, nil, letter, nil}}
+	}, DeadLetters: []*buffer.DeadLetter{nil, nil, dead, nil}}
 	batch := []byte{'['}
 	for i := range b.Events {
 		if err := checkCloudEvent(&b.Events[i]); err != nil {
@@ -85,7 +85,7 @@ func TestCloudEvent_ReadByTheSDK(t *testing.T) {
 		}},
 		{"18", "ördér \"1\"", "", "application/protobuf", none},
 		{groupID.String() + ":dead:" + groupID.String(), "t", "", "application/json", map[string]any{
-			"deadletter": strings.ReplaceAll(string(sink.AppendDeadLetter(nil, letter)), "\u0085", "\uFFFD"),
+			"deadletter": strings.ReplaceAll(string(sink.AppendDeadLetter(nil, dead)), "\u0085", "\uFFFD"),
 		}},
 		{"19", "t", "", "application/octet-stream", none},
 	} {

@@ -148,7 +148,7 @@ func TestCheckHeaders(t *testing.T) {
 	}
 }
 
-// FuzzEnvelope: whatever an event holds, its line is one line and one JSON object
+// FuzzEnvelope expects the line of any event to be one line and one JSON object
 // that says what the event says.
 func FuzzEnvelope(f *testing.F) {
 	f.Add(int64(17), "orders", "customer-7", true, []byte(`{"a": 1}`), int64(1767323045123456))

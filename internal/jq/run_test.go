@@ -92,7 +92,7 @@ func TestRun_Limits(t *testing.T) {
 	}
 }
 
-// TestRun_Runaway has a step that does not look at its context.
+// TestRun_Runaway has a step that does not check its context.
 func TestRun_Runaway(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -171,7 +171,7 @@ func TestSend_InvalidHeaders(t *testing.T) {
 	testkit.Equal(t, "ids", ids(t, path), "1 3")
 }
 
-// The first Send blocks in a pipe that nobody reads.
+// The first Send blocks in a pipe without a reader.
 func TestSend_WaitEndsWithContext(t *testing.T) {
 	t.Parallel()
 	r, w := io.Pipe()

@@ -37,10 +37,10 @@ func (w *wire) Close() error {
 func (w *wire) Addr() net.Addr { return &net.UnixAddr{Name: "wire"} }
 
 func (w *wire) dial(ctx context.Context, _, _ string) (net.Conn, error) {
-	ours, theirs := net.Pipe()
+	client, server := net.Pipe()
 	select {
-	case w.conns <- theirs:
-		return ours, nil
+	case w.conns <- server:
+		return client, nil
 	case <-w.over:
 		return nil, net.ErrClosed
 	case <-ctx.Done():

@@ -104,7 +104,7 @@ type bulkServer struct {
 	ca     string // file with the certificate to trust
 	http   *httptest.Server
 
-	missing atomic.Value // a path that is not there
+	missing atomic.Value // a path that does not exist
 
 	mu  sync.Mutex
 	all []sinktest.Arrival

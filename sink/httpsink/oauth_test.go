@@ -50,7 +50,7 @@ type issuer struct {
 	form     map[string][]string
 	good     string // the token that the API takes
 	sent     []string
-	echo     bool // the API tells what it was sent
+	echo     bool // the API responds with what it was sent
 }
 
 func (i *issuer) with(change func()) {

@@ -243,7 +243,7 @@ func TestBody_Gzip(t *testing.T) {
 		testkit.NoError(t, s.Send(testContext(t), b))
 	}
 	if err := open(t, httpsink.Config{URL: url, Gzip: true, MaxBytes: length - 1}).Send(testContext(t), b); !errors.As(err, new(*sink.SplitError)) {
-		t.Errorf("got %v, want it divided", err)
+		t.Errorf("got %v, want a split", err)
 	}
 	if n := requests.Load(); n != 3 {
 		t.Errorf("%d requests were made, want 3", n)

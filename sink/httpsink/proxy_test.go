@@ -187,7 +187,7 @@ func TestProxy(t *testing.T) {
 	}
 }
 
-// TestProxy_Unavailable has proxies that are not there, refuse, hang or send something else.
+// TestProxy_Unavailable has proxies that do not exist, refuse, hang or send no HTTP.
 func TestProxy_Unavailable(t *testing.T) {
 	t.Parallel()
 	hung, err := net.Listen("tcp", "127.0.0.1:0")

@@ -75,7 +75,7 @@ func TestRateLimit_Shared(t *testing.T) {
 					err := s.Send(testContext(t), batch("a"))
 					timed, is := errors.AsType[*sink.UnavailableError](err)
 					if !is || timed.RetryAfter < 50*time.Minute || timed.RetryAfter > 2*time.Hour {
-						t.Errorf("got %v, want to be told of one hour, or two", err)
+						t.Errorf("got %v, want RetryAfter of one or two hours", err)
 					}
 				}
 			}

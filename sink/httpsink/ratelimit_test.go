@@ -158,7 +158,7 @@ func TestRateLimit_SlotAfterDeadline(t *testing.T) {
 			cancel()
 			timed, ok := errors.AsType[*sink.UnavailableError](err)
 			if !ok || timed.RetryAfter != time.Hour || errors.Is(err, sink.ErrMaybePoison) || errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("got %v, want to be told of an hour", err)
+				t.Errorf("got %v, want RetryAfter of an hour", err)
 			}
 			if !strings.Contains(err.Error(), "rate limit, next slot in 1h0m0s (1 per 1h0m0s)") {
 				t.Errorf("got %q", err)
@@ -219,7 +219,7 @@ func TestRateLimit_RejectedBatch(t *testing.T) {
 		large.Events[0].Payload = []byte(`"` + strings.Repeat("x", 2000) + `"`)
 		if err := s.Send(t.Context(), large); !errors.Is(err, sink.ErrPermanent) {
 			if some, ok := errors.AsType[*sink.BatchError](err); !ok || !errors.Is(some.Events[0].Err, sink.ErrPermanent) {
-				t.Errorf("got %v, want a refusal", err)
+				t.Errorf("got %v, want a rejection", err)
 			}
 		}
 		began := time.Now()
@@ -329,7 +329,7 @@ func TestPause_Long(t *testing.T) {
 				for range 2 {
 					err := s.Send(t.Context(), oneEvent())
 					if timed, ok := errors.AsType[*sink.UnavailableError](err); !ok || timed.RetryAfter != time.Minute {
-						t.Errorf("got %v, want to be told of a minute", err)
+						t.Errorf("got %v, want RetryAfter of a minute", err)
 					}
 				}
 				<-time.After(time.Minute)

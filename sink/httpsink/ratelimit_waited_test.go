@@ -12,7 +12,7 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-// A worker measures the time of the request, whatever the request waited for.
+// A worker measures the time of the request without the time that the request waited.
 func TestAcquire_IsNotTheServersTime(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]Config{

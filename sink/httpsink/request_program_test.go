@@ -115,7 +115,7 @@ func TestBisect_RepeatedBatch(t *testing.T) {
 	s := open(t, httpsink.Config{URL: url, Request: rejectBad})
 	for name, before := range map[string]func(*buffer.Batch){
 		"an outage":         func(b *buffer.Batch) { b.FirstSend = false },
-		"a refusal":         func(b *buffer.Batch) { b.FirstSend = false },
+		"a rejection":       func(b *buffer.Batch) { b.FirstSend = false },
 		"an owner who died": func(b *buffer.Batch) { b.FirstSend = false },
 	} {
 		b := batch("good", "bad", "good")

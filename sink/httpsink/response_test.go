@@ -89,7 +89,7 @@ func TestClassifyStatus_Credentials(t *testing.T) {
 			t.Errorf("got %v, want %s", err, want)
 		}
 		if err := a.classifyStatus(statusOverrides{refused: []int{status}}); strings.Contains(err.Error(), "wait") {
-			t.Errorf("a refusal says %v, and its events do not wait", err)
+			t.Errorf("a rejection has the error %v; its events do not wait", err)
 		}
 	}
 }
@@ -110,7 +110,7 @@ func TestRetryAfter(t *testing.T) {
 		{"86401", "", maxRetryAfter},
 		{"99999999999999999999999999", "", maxRetryAfter},
 		{"Fri, 02 Jan 2026 03:05:05 GMT", "", time.Minute},
-		{"Fri, 02 Jan 2026 03:05:05 GMT", "Fri, 02 Jan 2026 03:05:00 GMT", 5 * time.Second}, // its clock, not ours
+		{"Fri, 02 Jan 2026 03:05:05 GMT", "Fri, 02 Jan 2026 03:05:00 GMT", 5 * time.Second}, // by the server's clock
 		{"Friday, 02-Jan-26 03:05:05 GMT", "nonsense", time.Minute},
 		{"Fri, 02 Jan 2026 03:04:00 GMT", "", 0},
 		{"Fri, 02 Jan 2096 03:04:00 GMT", "", maxRetryAfter},

@@ -148,7 +148,7 @@ func TestSend_ErrorQuotesResponse(t *testing.T) {
 	})
 	err := open(t, httpsink.Config{URL: url}).Send(testContext(t), batch("a"))
 	if !errors.Is(err, sink.ErrPermanent) || errors.Is(err, sink.ErrUnavailable) {
-		t.Errorf("got %v, want a refusal for good", err)
+		t.Errorf("got %v, want a permanent rejection", err)
 	}
 	if text := err.Error(); !strings.Contains(text, `422 Unprocessable Entity: {"error": "amount is negative"} and so on`) || len(text) > 300 {
 		t.Errorf("got %q", text)
@@ -227,7 +227,7 @@ func TestSend_TruncatedResponse(t *testing.T) {
 	testkit.NoError(t, s.Send(testContext(t), batch("a")))
 	status.Store(400)
 	if err := s.Send(testContext(t), batch("a")); !errors.Is(err, sink.ErrPermanent) || !strings.Contains(err.Error(), "half of it") {
-		t.Errorf("got %v, want a refusal", err)
+		t.Errorf("got %v, want a rejection", err)
 	}
 }
 
@@ -301,7 +301,7 @@ func TestSend_ReusesConnections(t *testing.T) {
 	s := open(t, httpsink.Config{URL: server.URL})
 	for range 10 {
 		if err := s.Send(testContext(t), batch("a")); !errors.Is(err, sink.ErrPermanent) {
-			t.Fatalf("got %v, want a refusal", err)
+			t.Fatalf("got %v, want a rejection", err)
 		}
 	}
 	if n := opened.Load(); n != 1 {
@@ -340,7 +340,7 @@ func TestSend_UnavailableAddress(t *testing.T) {
 	}
 	for name, err := range map[string]error{
 		"the only address": send(server.URL+"/missing", "x"),
-		"nobody there":     send("http://127.0.0.1:1/{topic}", "x"),
+		"no server":        send("http://127.0.0.1:1/{topic}", "x"),
 		"Retry-After":      send(server.URL+"/{topic}", "busy"),
 	} {
 		if !errors.Is(err, sink.ErrUnavailable) || errors.As(err, &some) {

@@ -69,7 +69,7 @@ func TestMaxBytes(t *testing.T) {
 				err := s.Send(testContext(t), b)
 				if split, ok := errors.AsType[*sink.SplitError](err); ok {
 					if len(bodies) > 0 || most == whole {
-						t.Fatalf("max_bytes %d: divided, and %d requests made, of %d bytes", most, len(bodies), whole)
+						t.Fatalf("max_bytes %d: split, and %d requests made, of %d bytes", most, len(bodies), whole)
 					}
 					expectGroups(t, s, b, split, &bodies, most)
 					continue

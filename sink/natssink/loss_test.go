@@ -283,7 +283,7 @@ func TestLeaderChange_DuringFastBatches(t *testing.T) {
 			})
 		}
 		for {
-			attempt := testkit.Timeout(t, 3*time.Second) // nobody answers for events that the old leader lost
+			attempt := testkit.Timeout(t, 3*time.Second) // events that the old leader lost get no answer
 			err := s.Send(attempt, b)
 			if err == nil {
 				break

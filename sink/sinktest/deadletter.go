@@ -22,8 +22,8 @@ type deadLetter struct {
 	DiedAt   string    `json:"died_at"`
 }
 
-// deadLetters checks that each dead letter arrives with its reason, whatever characters the
-// reason contains and whatever fields the event has.
+// deadLetters checks that each dead letter arrives with its reason, for all characters of the
+// reason and all fields of the event.
 func deadLetters(t *testing.T, h Harness, d Destination) {
 	reasons := []string{
 		"422 Unprocessable Entity", "", `{"error": "\"quoted\" \\ slashed"}`, "two\r\nlines\n", "\x00\x1b\x7f\u2028", "ключ ☃ 𝄞", "cut \xf0\x9d\x84",

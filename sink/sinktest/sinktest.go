@@ -2,7 +2,7 @@
 //
 // A driver's test describes its destination with a [Harness] and calls [Run]. The suite
 // sends, reads what arrived through a client that is not the driver's, and compares by id:
-// no event is missing, none is there twice.
+// no event is missing or duplicated.
 package sinktest
 
 import (
