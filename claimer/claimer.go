@@ -39,7 +39,7 @@ type Claimer struct {
 // New makes a claimer on a buffer.
 func New(b buffer.Claimer, c Config) *Claimer {
 	if c.Observer == nil {
-		c.Observer = nobody{}
+		c.Observer = noObserver{}
 	}
 	if c.Log == nil {
 		c.Log = slog.Default()
@@ -47,9 +47,9 @@ func New(b buffer.Claimer, c Config) *Claimer {
 	return &Claimer{buffer: b, config: c}
 }
 
-type nobody struct{}
+type noObserver struct{}
 
-func (nobody) Claimed(*buffer.Lease, time.Duration) {}
+func (noObserver) Claimed(*buffer.Lease, time.Duration) {}
 
 // Claim claims up to limit fresh events, or takes over a batch that is due. nil, nil: there
 // is none.

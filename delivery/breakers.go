@@ -4,11 +4,74 @@ import (
 	"context"
 	"math"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/outboxrelay/relay/sink"
 )
+
+// breaker is the circuit breaker of an address, or of the sink as a whole: closed, open
+// after openAfter failures in a row, half-open while a probe is under way.
+type breaker struct {
+	known    bool      // a result was recorded
+	works    bool      // the last one was a success
+	failures int       // in a row
+	failedAt time.Time // the last of them
+	until    time.Time // no half-open probe before
+	probing  time.Time // a half-open probe is under way, and over by then
+	wokenAt  time.Time // a waiting batch was made due for a probe, and none is before
+	woken    int       // so often since a result was recorded
+	last     verdict   // the last failure
+}
+
+// openAfter is how many sends in a row have to fail: one alone may be the batch's doing,
+// or a hiccup.
+const openAfter = 2
+
+// probes come soon enough that the recovery of a sink is noticed within two seconds, and
+// never so often that they hurt one that is down.
+var probes = Backoff{Initial: 200 * time.Millisecond, Max: time.Second, Multiplier: 2}
+
+func (b *breaker) open() bool { return b.failures >= openAfter }
+
+// fail records a send that found the address unavailable. If a batch that was deferred
+// fails again while other batches succeed, the breaker stays closed: only that batch backs
+// off.
+func (b *breaker) fail(now time.Time, deferred bool, v verdict) {
+	b.woken = 0
+	if deferred && b.works {
+		return
+	}
+	b.known, b.works = true, false
+	b.failures++
+	b.failedAt, b.last = now, v
+	b.until, b.probing = now.Add(probes.After(b.failures)), time.Time{}
+}
+
+// succeed records that the address took something. recovered: that ended an outage; first:
+// nothing was known of the address, and batches may wait for it because another process
+// deferred them.
+func (b *breaker) succeed() (recovered, first bool) {
+	recovered, first = b.open(), !b.known
+	*b = breaker{known: true, works: true, last: b.last}
+	return recovered, first
+}
+
+// probeDue reports whether it is time for a half-open probe.
+func (b *breaker) probeDue(now time.Time) bool { return !now.Before(b.until) && !now.Before(b.probing) }
+
+// wake reports whether to make a waiting batch due now, for a half-open probe. unconfirmed
+// reports, once, that this was done some times and no result was recorded: the
+// waiting batches are for an address that is not used any more.
+func (b *breaker) wake(now time.Time) (due, unconfirmed bool) {
+	if b.works || !b.probeDue(now) || now.Before(b.wokenAt) {
+		return false, false
+	}
+	b.woken++
+	b.wokenAt = now.Add(probes.After(b.failures + b.woken))
+	return true, b.failures == 0 && b.woken == maxUnconfirmed
+}
+
+const maxUnconfirmed = 4
 
 // breakers are the circuit breakers of the sink as a whole and of its addresses.
 //
@@ -26,9 +89,6 @@ import (
 type breakers struct {
 	// recovered is called with an address that takes batches again, "" for the sink.
 	recovered func(address string)
-	// count is how many addresses there are; read without the lock, because it is usually 0.
-	count atomic.Int32
-
 	mu        sync.Mutex
 	sink      breaker
 	pause     time.Time // the sink asked for it (Retry-After): nothing is sent before
@@ -38,7 +98,11 @@ type breakers struct {
 const checkTimeout = 5 * time.Second
 
 // any reports whether something is known of an address.
-func (b *breakers) any() bool { return b.count.Load() > 0 }
+func (b *breakers) any() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.addresses) > 0
+}
 
 // recordFailure records a send that found the address unavailable, "" for the sink as a
 // whole. deferred: the batch was put back for an outage before.
@@ -65,7 +129,6 @@ func (b *breakers) breaker(address string) *breaker {
 		}
 		one = &breaker{}
 		b.addresses[address] = one
-		b.count.Store(int32(len(b.addresses))) //nolint:gosec // bounded by the batches that wait
 	}
 	return one
 }
@@ -73,9 +136,6 @@ func (b *breakers) breaker(address string) *breaker {
 // recordSuccess records that the address took events, "" for the sink; deferred is as for
 // recordFailure. It reports whether that ended an outage.
 func (b *breakers) recordSuccess(address string, deferred bool) (recovered bool) {
-	if address != "" && !deferred && !b.any() {
-		return false
-	}
 	first := false
 	b.mu.Lock()
 	if address == "" {
@@ -143,7 +203,6 @@ func (b *breakers) probesDue(deferred []string) (due []string) {
 			delete(b.addresses, address)
 		}
 	}
-	b.count.Store(int32(len(b.addresses))) //nolint:gosec // as above
 	b.mu.Unlock()
 	for _, address := range unconfirmed {
 		b.recovered(address)

@@ -21,8 +21,8 @@ func TestDecide(t *testing.T) {
 	t.Parallel()
 	partly := func(events ...sink.EventError) error { return &sink.BatchError{Events: events} }
 	at := func(i int, err error) sink.EventError { return sink.EventError{Index: i, Err: err} }
-	away, forGood := sink.Unavailable(errDown), sink.Permanent(errBad)
-	divide := func(groups ...[]int) error {
+	down, forGood := sink.Unavailable(errDown), sink.Permanent(errBad)
+	split := func(groups ...[]int) error {
 		e := &sink.SplitError{}
 		for _, g := range groups {
 			e.Groups = append(e.Groups, sink.Group{Indexes: g})
@@ -37,9 +37,9 @@ func TestDecide(t *testing.T) {
 		want     string // verdict, ids, attempts and outages of each outcome
 	}{
 		{"delivered", 3, 0, nil, "delivered []0/0"},
-		{"an outage", 3, 2, away, "retry []2/5"},
-		{"an outage, wrapped", 3, 0, fmt.Errorf("redis: %w", away), "retry []0/5"},
-		{"one alone is away", 1, 2, away, "retry []2/5"},
+		{"an outage", 3, 2, down, "retry []2/5"},
+		{"an outage, wrapped", 3, 0, fmt.Errorf("redis: %w", down), "retry []0/5"},
+		{"one alone", 1, 2, down, "retry []2/5"},
 		{"refused as a whole", 5, 1, errBad, "retry [101 102 103]1/0, retry [104 105]1/0"},
 		{"refused as a whole, for good", 2, 0, forGood, "retry [101]0/0, retry [102]0/0"},
 		{"refused as a whole, at the last attempt", 2, 2, errBad, "retry [101]2/0, retry [102]2/0"},
@@ -51,26 +51,25 @@ func TestDecide(t *testing.T) {
 		{"one refused", 3, 0, partly(at(1, errBad)), "delivered [101 103]0/0, retry [102]1/0"},
 		{"one refused for good", 3, 0, partly(at(1, forGood)), "dead [102]1/0, delivered [101 103]0/0"},
 		{"one refused once too often", 3, 2, partly(at(2, errBad)), "dead [103]3/0, delivered [101 102]0/0"},
-		{"one away", 3, 1, partly(at(0, away)), "delivered [102 103]0/0, retry [101]1/5"},
-		{"each has another fate", 4, 1, partly(at(3, forGood), at(0, away), at(2, errBad)), "dead [104]2/0, delivered [102]0/0, retry [101]1/5, retry [103]2/0"},
-		{"all away", 2, 1, partly(at(0, away), at(1, away)), "retry []1/5"},
+		{"one unavailable", 3, 1, partly(at(0, down)), "delivered [102 103]0/0, retry [101]1/5"},
+		{"each has another fate", 4, 1, partly(at(3, forGood), at(0, down), at(2, errBad)), "dead [104]2/0, delivered [102]0/0, retry [101]1/5, retry [103]2/0"},
+		{"all unavailable", 2, 1, partly(at(0, down), at(1, down)), "retry []1/5"},
 		{"all refused", 2, 1, partly(at(0, errBad), at(1, errBad)), "retry []2/0"},
 		{"all refused for good", 2, 0, partly(at(0, forGood), at(1, forGood)), "dead [101]1/0, dead [102]1/0"},
 		{"the only one refused", 1, 0, partly(at(0, errBad)), "retry []1/0"},
 
-		{"to be divided", 4, 1, divide([]int{0, 3}, []int{1, 2}), "retry [101 104]1/0, retry [102 103]1/0"},
+		{"to be split", 4, 1, split([]int{0, 3}, []int{1, 2}), "retry [101 104]1/0, retry [102 103]1/0"},
 
-		// Whom these mean cannot be known: nothing is taken for delivered, and
-		// nothing for refused.
+		// These name no event of the batch: none counts as delivered or refused.
 		{"one beyond the batch named", 2, 2, partly(at(2, forGood)), "retry []2/5"},
 		{"one before the batch named", 2, 2, partly(at(-1, forGood)), "retry []2/5"},
 		{"one named without a reason", 2, 2, partly(at(0, nil)), "retry []2/5"},
-		{"divided into one", 2, 2, divide([]int{0, 1}), "retry []2/5"},
-		{"divided with an event left out", 3, 2, divide([]int{0}, []int{1}), "retry []2/5"},
-		{"divided with an event twice", 2, 2, divide([]int{0, 1}, []int{1}), "retry []2/5"},
-		{"divided with an event twice and one left out", 3, 2, divide([]int{0, 0}, []int{1}), "retry []2/5"},
-		{"divided beyond the batch", 2, 2, divide([]int{0, 1}, []int{2}), "retry []2/5"},
-		{"divided with an empty part", 2, 2, divide([]int{0, 1}, nil), "retry []2/5"},
+		{"split into one", 2, 2, split([]int{0, 1}), "retry []2/5"},
+		{"split with an event left out", 3, 2, split([]int{0}, []int{1}), "retry []2/5"},
+		{"split with an event twice", 2, 2, split([]int{0, 1}, []int{1}), "retry []2/5"},
+		{"split with an event twice and one left out", 3, 2, split([]int{0, 0}, []int{1}), "retry []2/5"},
+		{"split beyond the batch", 2, 2, split([]int{0, 1}, []int{2}), "retry []2/5"},
+		{"split with an empty part", 2, 2, split([]int{0, 1}, nil), "retry []2/5"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -129,7 +128,7 @@ func TestDecide_Properties(t *testing.T) {
 		fate := make([]error, n) // what the sink says of each
 		var answer error
 		whole := false
-		switch rapid.SampledFrom([]string{"all", "some", "whole", "divide"}).Draw(rt, "kind") {
+		switch rapid.SampledFrom([]string{"all", "some", "whole", "split"}).Draw(rt, "kind") {
 		case "some":
 			e := &sink.BatchError{}
 			for i := range n {
@@ -146,7 +145,7 @@ func TestDecide_Properties(t *testing.T) {
 			for i := range fate {
 				fate[i] = answer
 			}
-		case "divide":
+		case "split":
 			whole = true
 			groups := make([]sink.Group, rapid.IntRange(1, 4).Draw(rt, "groups"))
 			for i := range n {
@@ -189,24 +188,24 @@ func TestDecide_Properties(t *testing.T) {
 			for _, id := range ids {
 				seen[id]++
 				err := fate[id-101]
-				away := errors.Is(err, sink.ErrUnavailable)
+				down := errors.Is(err, sink.ErrUnavailable)
 				last := errors.Is(err, sink.ErrPermanent) || batch.Attempts+1 >= 3
-				halved := whole && n > 1 && !away
+				halved := whole && n > 1 && !down
 				want := buffer.Retry
 				switch {
 				case err == nil:
 					want = buffer.Delivered
-				case !away && !halved && last:
+				case !down && !halved && last:
 					want = buffer.Dead
 				}
 				if o.Verdict != want {
-					rt.Fatalf("event %d, of which the sink says %v, is %v; want %v", id, err, o.Verdict, want)
+					rt.Fatalf("event %d, with result %v, is %v; want %v", id, err, o.Verdict, want)
 				}
 				if want == buffer.Delivered {
 					continue
 				}
 				attempts := batch.Attempts + 1
-				if away || halved {
+				if down || halved {
 					attempts = batch.Attempts
 				}
 				if o.Attempts != attempts {

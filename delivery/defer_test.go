@@ -51,9 +51,9 @@ func to(addresses ...string) *buffer.Lease {
 	return b
 }
 
-// away lets every batch fail whose events are all for the address, as drivers say
+// makeUnavailable makes every batch fail whose events are all for the address, as drivers say
 // it: of the events. Mixed ones fail in part.
-func (a *addressed) away(address string, err error) {
+func (a *addressed) makeUnavailable(address string, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.send = func(_ context.Context, b *buffer.Batch) error {
@@ -101,7 +101,7 @@ func TestAddressBreaker_SendsOneProbeAndDefersTheRest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a := newAddressed(nil)
-		a.away("x", sink.Unavailable(errDown))
+		a.makeUnavailable("x", sink.Unavailable(errDown))
 		waitsFor(t, a.works(t, to("x", "x"))[0], "x") // it may be the batch's own doing
 		waitsFor(t, a.works(t, to("x", "x"))[0], "x")
 		expect(t, "sends", a.sends, 2)
@@ -140,7 +140,7 @@ func TestAddressBreaker_SendsOneProbeAndDefersTheRest(t *testing.T) {
 		a.mu.Lock()
 		a.send = failing
 		a.mu.Unlock()
-		expect(t, "sends beside a trial", a.sendsOf(func() { a.works(t, to("x")) }), 0)
+		expect(t, "sends during a probe", a.sendsOf(func() { a.works(t, to("x")) }), 0)
 		close(hang)
 		<-done
 
@@ -165,7 +165,7 @@ func TestRecord_OutageOfAnAddress(t *testing.T) {
 		"of a sink that does not answer":    {sink.MaybePoison(errBad), sink.Unavailable(errDown), false, none},
 		"of a sink with one address":        {sink.MaybePoison(errBad), nil, true, none},
 		"no connection":                     {sink.Unavailable(errDown), nil, false, none},
-		"a time-out nobody has a word for":  {fmt.Errorf("%w", sink.Unavailable(context.DeadlineExceeded)), nil, false, all},
+		"a time-out without a kind":         {fmt.Errorf("%w", sink.Unavailable(context.DeadlineExceeded)), nil, false, all},
 		"a 5xx with a time, as for a 429":   {sink.MaybePoison(&sink.UnavailableError{Err: errBad, RetryAfter: time.Hour}), nil, false, none},
 		"no connection to the one address ": {sink.Unavailable(errDown), nil, true, none},
 	} {
@@ -191,7 +191,7 @@ func TestDefer_SplitsOffAnAddressThatHangs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a := newAddressed(nil)
-		a.away("x", sink.MaybePoison(errDown))
+		a.makeUnavailable("x", sink.MaybePoison(errDown))
 		a.works(t, to("x"))
 		a.works(t, to("x"))
 		mixed := to("y", "x", "z", "x")
@@ -205,7 +205,7 @@ func TestDefer_SplitsOffAnAddressThatHangs(t *testing.T) {
 		}
 		// One that says no at once costs nothing.
 		a = newAddressed(nil)
-		a.away("x", sink.Unavailable(errDown))
+		a.makeUnavailable("x", sink.Unavailable(errDown))
 		a.works(t, to("x"))
 		a.works(t, to("x"))
 		expect(t, "sends", a.sendsOf(func() { outcomes = a.works(t, to("y", "x")) }), 1)
@@ -243,7 +243,7 @@ func TestDecide_ManyUnavailableAddresses(t *testing.T) {
 			some.Events = append(some.Events, sink.EventError{Index: i, Err: sink.Unavailable(errDown)})
 		}
 		a.answer(sink.Unavailable(some))
-		for range 3 { // then again, when all of them are known to be away
+		for range 3 { // then again, when all of them are known to be unavailable
 			before := a.sends
 			outcomes := a.works(t, batch)
 			if len(outcomes) > 18 {
@@ -296,12 +296,12 @@ func TestProbesDue(t *testing.T) {
 				t.Errorf("%q was probed %d times in a minute", address, n[address])
 			}
 		}
-		// Nothing was heard of them: perhaps events go elsewhere by now.
+		// No result was recorded for them: perhaps no event goes there any more.
 		sort.Strings(a.recovered)
 		expect(t, "recovered", fmt.Sprintf("%q", a.recovered), `["" "x" "y"]`)
 		expect(t, "probes without anything that waits", len(count(5)), 0)
 
-		a.away("x", sink.Unavailable(errDown))
+		a.makeUnavailable("x", sink.Unavailable(errDown))
 		a.works(t, to("x"))
 		var last time.Time
 		for range 240 {
@@ -310,12 +310,12 @@ func TestProbesDue(t *testing.T) {
 					t.Errorf("%v between two probes", pause)
 				}
 				last = time.Now()
-				a.works(t, to("x")) // the probe itself finds it away
+				a.works(t, to("x")) // the probe fails
 			}
 			<-time.After(250 * time.Millisecond)
 		}
 		if last.IsZero() {
-			t.Error("an address that is away was not probed")
+			t.Error("an unavailable address was not probed")
 		}
 
 		a.answer(&sink.UnavailableError{Err: errDown, RetryAfter: time.Hour})
@@ -359,8 +359,8 @@ func TestProbe_SkipsBatchThatFailsAlone(t *testing.T) {
 	})
 }
 
-// The same after a restart, when the sink is away and nothing is fresh: what waited
-// finds that out, and is tried every second or two.
+// After a restart, with the sink unavailable and no fresh events, waiting batches are the probes,
+// one every second or two.
 func TestProbe_FindsTheSinkUnavailable(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

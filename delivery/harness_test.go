@@ -40,7 +40,7 @@ type workerHarness struct {
 
 	sends, checks int
 	settles       [][]buffer.Outcome // tried
-	marks         [][]int64          // tried
+	recorded      [][]int64          // deliveries, tried
 	settled       []buffer.Outcome   // observed
 	observed      int                // sends
 	recovered     []string           // addresses, observed
@@ -94,11 +94,11 @@ func (b *workerHarness) Settle(ctx context.Context, _ *buffer.Lease, outcomes []
 }
 
 func (b *workerHarness) MarkDelivered(ctx context.Context, _ *buffer.Lease, delivered []int64) error {
-	b.marks = append(b.marks, delivered)
+	b.recorded = append(b.recorded, delivered)
 	if b.mark == nil {
 		return nil
 	}
-	return b.mark(ctx, len(b.marks))
+	return b.mark(ctx, len(b.recorded))
 }
 
 func (b *workerHarness) Sent(*buffer.Lease, time.Duration) { b.observed++ }
@@ -178,9 +178,9 @@ func describe(outcomes []buffer.Outcome) string {
 
 // lost is a lease that is lost while the test runs.
 func lost(t *testing.T) context.Context {
-	held, lose := context.WithCancelCause(t.Context())
+	leaseCtx, lose := context.WithCancelCause(t.Context())
 	lose(buffer.ErrLeaseLost)
-	return held
+	return leaseCtx
 }
 
 // reject moves the events at these indexes to the lease's Rejected.

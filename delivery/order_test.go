@@ -31,9 +31,9 @@ func TestDecide_InOrder(t *testing.T) {
 	t.Parallel()
 	partly := func(events ...sink.EventError) error { return &sink.BatchError{Events: events} }
 	at := func(i int, err error) sink.EventError { return sink.EventError{Index: i, Err: err} }
-	behind := &sink.BehindError{ID: 101, Err: errBad}
-	away, forGood := sink.Unavailable(errDown), sink.Permanent(errBad)
-	divide := func(groups ...[]int) error {
+	blocked := &sink.KeyBlockedError{ID: 101, Err: errBad}
+	down, forGood := sink.Unavailable(errDown), sink.Permanent(errBad)
+	split := func(groups ...[]int) error {
 		e := &sink.SplitError{}
 		for _, g := range groups {
 			e.Groups = append(e.Groups, sink.Group{Indexes: g})
@@ -48,23 +48,23 @@ func TestDecide_InOrder(t *testing.T) {
 		want     string
 	}{
 		{"delivered", "aba", 0, nil, "delivered []0/0"},
-		{"one behind a refused one", "aba", 0, partly(at(0, errBad), at(2, behind)), "delivered [102]0/0, retry [101 103]1/0"},
+		{"one behind a refused one", "aba", 0, partly(at(0, errBad), at(2, blocked)), "delivered [102]0/0, retry [101 103]1/0"},
 		{"accepted behind a refused one", "abab", 0, partly(at(0, errBad)), "delivered [102 104]0/0, retry [101 103]1/0"},
 		{"accepted behind the only other one", "aa", 1, partly(at(0, errBad)), "retry [101 102]2/0"},
 		{"behind one that was buried", "aba", 0, partly(at(0, forGood)), "dead [101]1/0, delivered [102 103]0/0"},
 		{"behind one refused once too often", "aba", 2, partly(at(0, errBad)), "dead [101]3/0, delivered [102 103]0/0"},
-		{"refused behind one that is away", "aab", 1, partly(at(0, away), at(1, errBad)), "delivered [103]0/0, retry [101 102]1/5"},
-		{"away behind a refused one", "aab", 1, partly(at(0, errBad), at(1, away)), "delivered [103]0/0, retry [101 102]2/0"},
+		{"refused behind an unavailable one", "aab", 1, partly(at(0, down), at(1, errBad)), "delivered [103]0/0, retry [101 102]1/5"},
+		{"unavailable behind a refused one", "aab", 1, partly(at(0, errBad), at(1, down)), "delivered [103]0/0, retry [101 102]2/0"},
 		{"for good behind a refused one", "aab", 1, partly(at(0, errBad), at(1, forGood)), "dead [102]1/0, delivered [103]0/0, retry [101]2/0"},
 		{"none has a key", "---", 0, partly(at(0, errBad)), "delivered [102 103]0/0, retry [101]1/0"},
 		{"the attempts are the first one's", "aab", 2, partly(at(1, errBad)), "delivered [101 103]0/0, retry [102]1/0"},
-		{"each key's own attempts", "aabb", 1, partly(at(1, errBad), at(2, errBad), at(3, behind)), "delivered [101]0/0, retry [102]1/0, retry [103 104]2/0"},
-		{"away behind one delivered", "aa", 2, partly(at(1, away)), "delivered [101]0/0, retry [102]0/5"},
-		{"all refused", "aa", 1, partly(at(0, errBad), at(1, behind)), "retry []2/0"},
+		{"each key's own attempts", "aabb", 1, partly(at(1, errBad), at(2, errBad), at(3, blocked)), "delivered [101]0/0, retry [102]1/0, retry [103 104]2/0"},
+		{"unavailable behind one delivered", "aa", 2, partly(at(1, down)), "delivered [101]0/0, retry [102]0/5"},
+		{"all refused", "aa", 1, partly(at(0, errBad), at(1, blocked)), "retry []2/0"},
 		{"halves", "abab", 2, errBad, "retry [101 102]2/0, retry [103 104]0/0"},
 		{"halves that share nothing", "aabb", 2, errBad, "retry [101 102]2/0, retry [103 104]2/0"},
-		{"to be divided, and no key is", "abab", 1, divide([]int{0, 2}, []int{1, 3}), "retry [101 103]1/0, retry [102 104]1/0"},
-		{"to be divided across a key", "abaa", 1, divide([]int{0, 2}, []int{1, 3}), "retry [101]1/0, retry [102]1/0, retry [103]0/0, retry [104]0/0"},
+		{"to be split, and no key is", "abab", 1, split([]int{0, 2}, []int{1, 3}), "retry [101 103]1/0, retry [102 104]1/0"},
+		{"to be split across a key", "abaa", 1, split([]int{0, 2}, []int{1, 3}), "retry [101]1/0, retry [102]1/0, retry [103]0/0, retry [104]0/0"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -86,14 +86,13 @@ func TestDecide_InOrder(t *testing.T) {
 
 func ordered(c *delivery.Config) { c.Ordered = true }
 
-// Whatever a sink answers, and whichever addresses are away: of the events of a key
-// none that is delivered is behind one that is sent again, and parts that share a key
-// are cut by id.
+// For any result and any unavailable addresses: no delivered event of a key is behind one that is
+// sent again, and parts that share a key are cut by id.
 func TestDecide_InOrderProperties(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		a := newAddressed(ordered)
-		a.losesAddresses(t, rapid.SliceOfDistinct(rapid.SampledFrom(threeAddresses), rapid.ID).Draw(rt, "away"))
+		a.loseAddresses(t, rapid.SliceOfDistinct(rapid.SampledFrom(threeAddresses), rapid.ID).Draw(rt, "unavailable"))
 		n := rapid.IntRange(1, 30).Draw(rt, "events")
 		b := batchOf(n)
 		b.Attempts = rapid.IntRange(0, 3).Draw(rt, "attempts")
@@ -114,23 +113,23 @@ func TestDecide_InOrderProperties(t *testing.T) {
 
 var threeAddresses = []string{"x", "y", "z"}
 
-// losesAddresses has them found away, by time-outs.
-func (a *addressed) losesAddresses(t *testing.T, addresses []string) {
+// loseAddresses has them found down, by time-outs.
+func (a *addressed) loseAddresses(t *testing.T, addresses []string) {
 	t.Helper()
 	for _, address := range addresses {
-		a.away(address, sink.MaybePoison(errDown))
+		a.makeUnavailable(address, sink.MaybePoison(errDown))
 		a.works(t, to(address))
 		a.works(t, to(address))
 	}
 }
 
 func orderedAnswer(rt *rapid.T, b *buffer.Lease) error {
-	switch rapid.SampledFrom([]string{"some", "some", "whole", "divide", "outage"}).Draw(rt, "kind") {
+	switch rapid.SampledFrom([]string{"some", "some", "whole", "split", "outage"}).Draw(rt, "kind") {
 	case "whole":
 		return errBad
 	case "outage":
 		return sink.Unavailable(errDown)
-	case "divide":
+	case "split":
 		groups, _ := byTopic(rt).GroupByAddress(&b.Batch)
 		return &sink.SplitError{Groups: groups}
 	}
@@ -138,7 +137,7 @@ func orderedAnswer(rt *rapid.T, b *buffer.Lease) error {
 	for i := range b.Events {
 		if rapid.Bool().Draw(rt, "named") {
 			e.Events = append(e.Events, sink.EventError{Index: i, Err: rapid.SampledFrom([]error{
-				errBad, sink.Permanent(errBad), sink.Unavailable(errDown), &sink.BehindError{ID: 1, Err: errBad},
+				errBad, sink.Permanent(errBad), sink.Unavailable(errDown), &sink.KeyBlockedError{ID: 1, Err: errBad},
 			}).Draw(rt, "error")})
 		}
 	}
@@ -197,17 +196,17 @@ func expectOrder(rt *rapid.T, b *buffer.Lease, outcomes []buffer.Outcome) {
 	}
 }
 
-// A trial goes out although the batch has other addresses too: what waits for one that
-// is away takes its keys along, and nobody would learn that it is back else.
+// A batch with several addresses is sent as a probe too, because events that wait for an
+// unavailable address take their keys along.
 func TestDefer_ProbesInOrder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a := newAddressed(ordered)
-		a.losesAddresses(t, []string{"x"})
+		a.loseAddresses(t, []string{"x"})
 		key := "k"
 		b := to("x", "y", "y")
 		b.Events[0].Key, b.Events[1].Key = &key, &key
-		expect(t, "parts of a batch while an address is away", describe(a.works(t, b)), "retry [101 102] retry [103]")
+		expect(t, "parts of a batch while an address is unavailable", describe(a.works(t, b)), "retry [101 102] retry [103]")
 		mixed := to("x", "y")
 		mixed.Events[0].Key, mixed.Events[1].Key = &key, &key
 		a.answer(nil)
@@ -227,7 +226,7 @@ func TestRecord_EventBehindAnotherIsNoOutage(t *testing.T) {
 		b.Events[0].Key, b.Events[1].Key = &key, &key
 		for range 3 {
 			a.answer(&sink.BatchError{Events: []sink.EventError{
-				{Index: 0, Err: errBad}, {Index: 1, Err: &sink.BehindError{ID: 101, Err: sink.MaybePoison(errDown)}},
+				{Index: 0, Err: errBad}, {Index: 1, Err: &sink.KeyBlockedError{ID: 101, Err: sink.MaybePoison(errDown)}},
 			}})
 			a.works(t, b)
 		}

@@ -2,7 +2,6 @@ package delivery
 
 import (
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -18,8 +17,6 @@ import (
 //
 // Each process counts for itself: a batch that goes from one to the other takes longer.
 type poisonDetector struct {
-	any atomic.Bool // whether there are strikes; read without the lock
-
 	mu      sync.Mutex
 	batches map[uuid.UUID]strikes
 	tallies map[string]tally // by address, since there are strikes
@@ -50,7 +47,6 @@ func (d *poisonDetector) record(groupID uuid.UUID, address string) (confirmed bo
 	if d.batches == nil || len(d.batches) >= maxBatches {
 		d.batches, d.tallies = map[uuid.UUID]strikes{}, map[string]tally{}
 	}
-	d.any.Store(true)
 	now := d.tallies[address]
 	last, again := d.batches[groupID]
 	accepted, others := now.accepted-last.at.accepted, now.suspect-last.at.suspect-last.own
@@ -88,11 +84,15 @@ func (d *poisonDetector) inherit(from uuid.UUID, parts []buffer.Outcome) {
 	}
 }
 
+// any reports whether a batch has strikes.
+func (d *poisonDetector) any() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.batches) > 0
+}
+
 // accepted counts a send at the address, "" for the sink as a whole.
 func (d *poisonDetector) accepted(address string) {
-	if !d.any.Load() {
-		return
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if now, ok := d.tallies[address]; ok { // addresses are without number, so no others
@@ -103,14 +103,10 @@ func (d *poisonDetector) accepted(address string) {
 
 // forget drops a batch that was accepted, or refused.
 func (d *poisonDetector) forget(groupID uuid.UUID) {
-	if !d.any.Load() {
-		return
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.batches, groupID)
 	if len(d.batches) == 0 {
-		d.batches, d.tallies = nil, nil
-		d.any.Store(false)
+		d.tallies = nil
 	}
 }

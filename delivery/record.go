@@ -33,22 +33,21 @@ func (w *Worker) record(ctx context.Context, l *buffer.Lease, r result) result {
 		w.breakers.recordFailure(r.whole.address, deferred, r.whole)
 		return r
 	}
-	n := r.counts(len(l.Events))
-	if r.each == nil && n.rejected > 0 {
+	if r.each == nil && r.has(rejected) {
 		deferred = false // a batch that is refused says only that the sink is there
 	}
 	// Unavailable addresses are an answer too, but no batch that waits for the sink is
 	// made due because of it.
-	if w.breakers.recordSuccess("", deferred && n.accepted+n.rejected > 0) {
+	if w.breakers.recordSuccess("", deferred && (r.has(accepted) || r.has(rejected))) {
 		w.config.Log.InfoContext(ctx, "sink recovered")
 	}
-	if w.addresser != nil && (n.unavailable > 0 || deferred || w.breakers.any() || w.poison.any.Load()) {
+	if w.addresser != nil && (r.has(unavailable) || deferred || w.breakers.any() || w.poison.any()) {
 		w.recordAddresses(ctx, l, &r, deferred)
 	}
-	if n.accepted > 0 {
+	if r.has(accepted) {
 		w.poison.accepted("")
 	}
-	if n.accepted > 0 || n.unavailable == 0 {
+	if r.has(accepted) || !r.has(unavailable) {
 		w.poison.forget(l.GroupID) // the rest of it is sent under another group_id
 	}
 	return r
@@ -69,7 +68,7 @@ func (w *Worker) recordAddresses(ctx context.Context, l *buffer.Lease, r *result
 			v = &r.each[i]
 		}
 		address := w.addressOf(&l.Events[i])
-		if address == "" || v.kind == behind {
+		if address == "" || v.kind == keyBlocked {
 			continue
 		}
 		one := all[address]

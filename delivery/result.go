@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/outboxrelay/relay/outbox"
@@ -49,9 +50,9 @@ type kind uint8
 
 const (
 	accepted    kind = iota // durably
-	rejected                // the sink took a look and refused
+	rejected                // the sink refused
 	unavailable             // an outage, which says nothing of the event
-	behind                  // not sent: an earlier event of its key was not accepted
+	keyBlocked              // not sent: an earlier event of its key was not accepted
 )
 
 // interpret reads a Send's error. A result that names events which are not in the batch
@@ -70,7 +71,7 @@ func interpret(b *buffer.Batch, err error, addressOf func(*outbox.Event) string)
 		r.each = make([]verdict, len(b.Events))
 		for _, e := range some.Events {
 			v := verdictOf(e.Err)
-			if v.kind == unavailable || v.kind == behind {
+			if v.kind == unavailable || v.kind == keyBlocked {
 				v.address = addressOf(&b.Events[e.Index])
 			}
 			r.each[e.Index] = v
@@ -94,8 +95,8 @@ func verdictOf(err error) verdict {
 	if errors.Is(err, sink.ErrUnavailable) {
 		v.kind, v.permanent = unavailable, false
 	}
-	if _, ok := errors.AsType[*sink.BehindError](err); ok {
-		v.kind = behind
+	if _, ok := errors.AsType[*sink.KeyBlockedError](err); ok {
+		v.kind = keyBlocked
 	}
 	return v
 }
@@ -119,27 +120,12 @@ func (r *result) settlesAnyway() bool {
 	return r.each != nil || r.split == nil && r.whole.kind == accepted
 }
 
-// counts are the events of a result by kind.
-type counts struct{ accepted, rejected, unavailable int }
-
-func (r *result) counts(events int) (c counts) {
-	add := func(k kind, n int) {
-		switch k {
-		case accepted:
-			c.accepted += n
-		case rejected:
-			c.rejected += n
-		case unavailable:
-			c.unavailable += n
-		}
-	}
+// has reports whether the verdict on some event is of that kind.
+func (r *result) has(k kind) bool {
 	if r.each == nil {
-		add(r.whole.kind, events)
+		return r.whole.kind == k
 	}
-	for i := range r.each {
-		add(r.each[i].kind, 1)
-	}
-	return c
+	return slices.ContainsFunc(r.each, func(v verdict) bool { return v.kind == k })
 }
 
 // Answer is what a Send's result says of the limits on batches: their size, and how

@@ -26,15 +26,14 @@ func TestWork_SettlesOnce(t *testing.T) {
 	expect(t, "put back", putBack, false)
 	expect(t, "sends", b.sends, 1)
 	expect(t, "settles", len(b.settles), 1)
-	expect(t, "marks", len(b.marks), 0)
+	expect(t, "recorded deliveries", len(b.recorded), 0)
 	if len(b.settled) != 1 || b.settled[0].Verdict != buffer.Delivered || b.settled[0].IDs != nil {
 		t.Errorf("settled %+v, want all delivered", b.settled)
 	}
 	expect(t, "logged", strings.Count(b.log.String(), "level=DEBUG"), 1)
 }
 
-// The settle fails, the mark goes through: the rest is for whoever takes the
-// batch over.
+// The settle fails, and the delivery is recorded: the next owner does the rest.
 func TestSettle_RecordsDeliveryWhenItFails(t *testing.T) {
 	t.Parallel()
 	b := newHarness(nil)
@@ -46,11 +45,11 @@ func TestSettle_RecordsDeliveryWhenItFails(t *testing.T) {
 	expect(t, "put back", putBack, true)
 	expect(t, "due in", dueIn, time.Second)
 	expect(t, "settles", len(b.settles), 1)
-	if len(b.marks) != 1 || !slices.Equal(b.marks[0], []int64{101, 103}) {
-		t.Errorf("marked %v, want the two that were delivered", b.marks)
+	if len(b.recorded) != 1 || !slices.Equal(b.recorded[0], []int64{101, 103}) {
+		t.Errorf("recorded %v, want the two that were delivered", b.recorded)
 	}
 	if b.settled != nil {
-		t.Errorf("told of %+v, which was not settled", b.settled)
+		t.Errorf("observed %+v, which was not settled", b.settled)
 	}
 }
 
@@ -61,8 +60,8 @@ func TestSettle_RecordsDeliveryOfAll(t *testing.T) {
 	if _, _, err := b.work(t, batchOf(3)); err != nil {
 		t.Error(err)
 	}
-	if len(b.marks) != 1 || !slices.Equal(b.marks[0], []int64{101, 102, 103}) {
-		t.Errorf("marked %v, want all", b.marks)
+	if len(b.recorded) != 1 || !slices.Equal(b.recorded[0], []int64{101, 102, 103}) {
+		t.Errorf("recorded %v, want all", b.recorded)
 	}
 }
 
@@ -86,7 +85,7 @@ func TestSettle_WaitsForTheDatabaseAfterASend(t *testing.T) {
 		if n := len(b.settles); n < 60*60/5 || n > 60*60/4 {
 			t.Errorf("%d tries in an hour, one in five seconds was expected", n)
 		}
-		expect(t, "told of outcomes", len(b.settled), 1)
+		expect(t, "observed outcomes", len(b.settled), 1)
 	})
 }
 
@@ -100,7 +99,7 @@ func TestSettle_CommittedWithoutAnswer(t *testing.T) {
 	expectError(t, err, nil)
 	expect(t, "put back", putBack, false)
 	expect(t, "settles", len(b.settles), 1)
-	expect(t, "told of", describe(b.settled), "delivered []")
+	expect(t, "observed", describe(b.settled), "delivered []")
 
 	// The lease is over by now: it may be another owner who has it.
 	b = newHarness(nil)
@@ -108,7 +107,7 @@ func TestSettle_CommittedWithoutAnswer(t *testing.T) {
 	b.mark = always(buffer.ErrLeaseLost)
 	_, err = b.Work(lost(t), t.Context(), batchOf(3), nil)
 	expectError(t, err, buffer.ErrLeaseLost)
-	expect(t, "told of", describe(b.settled), "")
+	expect(t, "observed", describe(b.settled), "")
 }
 
 // Nothing was delivered, so there is no mark to ask: the second try tells.
@@ -137,7 +136,7 @@ func TestSettle_EndsWhenTheLeaseIsLost(t *testing.T) {
 	_, _, err := b.work(t, batchOf(3))
 	expectError(t, err, buffer.ErrLeaseLost)
 	expect(t, "settles", len(b.settles), 1)
-	expect(t, "marks", len(b.marks), 0)
+	expect(t, "recorded deliveries", len(b.recorded), 0)
 }
 
 // Nothing was delivered: a new owner loses nothing, so this one gives up.
@@ -151,7 +150,7 @@ func TestSettle_GivesUpOnUndeliveredBatch(t *testing.T) {
 		expectError(t, err, errDown)
 		expect(t, "put back", putBack, false)
 		expect(t, "settles", len(b.settles), 5)
-		expect(t, "marks", len(b.marks), 0)
+		expect(t, "recorded deliveries", len(b.recorded), 0)
 	})
 }
 
@@ -166,7 +165,7 @@ func TestSettle_GivesUpOnRecordedDelivery(t *testing.T) {
 		expectError(t, err, errDown)
 		expect(t, "sends", b.sends, 0)
 		expect(t, "settles", len(b.settles), 5)
-		expect(t, "marks", len(b.marks), 0)
+		expect(t, "recorded deliveries", len(b.recorded), 0)
 	})
 }
 
@@ -215,7 +214,7 @@ func TestFinishDelivered_SendsOnlyTheRest(t *testing.T) {
 	expectError(t, err, nil)
 	expect(t, "put back while rows are locked", putBack, true)
 	expect(t, "due in", dueIn, time.Second)
-	expect(t, "marks", len(b.marks), 0)
+	expect(t, "recorded deliveries", len(b.recorded), 0)
 }
 
 func TestWork_ClosesBatchWithoutEvents(t *testing.T) {
@@ -267,7 +266,7 @@ func TestWork_LeaseLostDuringSend(t *testing.T) {
 		{"delivered all the same", nil, nil, 1},
 		{"delivered in part", &sink.BatchError{Events: []sink.EventError{{Index: 1, Err: errBad}}}, nil, 1},
 		{"cut off", context.Canceled, buffer.ErrLeaseLost, 0},
-		{"away", sink.Unavailable(errDown), buffer.ErrLeaseLost, 0},
+		{"outage", sink.Unavailable(errDown), buffer.ErrLeaseLost, 0},
 		{"refused", errBad, buffer.ErrLeaseLost, 0},
 		{"fenced", sink.ErrFenced, sink.ErrFenced, 0},
 	} {
@@ -298,7 +297,7 @@ func TestWork_SendTimeoutIsAnOutage(t *testing.T) {
 		b := newHarness(func(c *delivery.Config) { c.SendTimeout = 7 * time.Second })
 		b.send = func(ctx context.Context, _ *buffer.Batch) error {
 			<-ctx.Done()
-			return errors.New("cut off") // whatever a driver makes of it
+			return errors.New("cut off") // of no known kind
 		}
 		began := time.Now()
 		putBack, _, err := b.work(t, batchOf(1))
@@ -320,9 +319,9 @@ func TestWork_StopPutsTheBatchBack(t *testing.T) {
 		}
 		stop, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 		defer cancel()
-		held, release := context.WithCancel(stop)
+		leaseCtx, release := context.WithCancel(stop)
 		defer release()
-		done, err := b.Work(held, stop, batchOf(2), nil)
+		done, err := b.Work(leaseCtx, stop, batchOf(2), nil)
 		expectError(t, err, nil)
 		expect(t, "put back", done.PutBack, true)
 		expect(t, "outcomes", describe(b.settled), "retry []")
@@ -372,7 +371,7 @@ func TestSettle_EndsWithStop(t *testing.T) {
 			}
 			expect(t, "took", time.Since(began), 2*time.Second)
 			expect(t, "settles", len(b.settles), 1)
-			expect(t, "marks", len(b.marks), 1)
+			expect(t, "recorded deliveries", len(b.recorded), 1)
 		})
 	})
 }
@@ -446,7 +445,7 @@ func TestUnprojected_IsBuriedBeforeTheRestIsSent(t *testing.T) {
 	expect(t, "settled", describe(b.settled), "dead []")
 }
 
-// A marked batch is done with first, whatever is left of what it was about.
+// A recorded delivery is finished even if the projection returns no row any more.
 func TestFinishDelivered_IgnoresTheProjection(t *testing.T) {
 	t.Parallel()
 	b := newHarness(nil)
@@ -460,9 +459,8 @@ func TestFinishDelivered_IgnoresTheProjection(t *testing.T) {
 	}
 }
 
-// Nothing is sent of a batch that could not be projected, and nobody dies of it while
-// nothing else goes through. While other batches do, it is halved, and what stands alone
-// is buried.
+// A batch whose projection fails is not sent. It waits; while other batches are delivered it is
+// halved, and a single event is buried.
 func TestProjectionFailure_WaitsThenHalves(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -509,9 +507,8 @@ func TestProjectionFailure_WaitsThenHalves(t *testing.T) {
 	})
 }
 
-// TestProjectionFailure_SplitsOffBadEvents: where it is known which they are, they are
-// refused and the others go on at once; where it is known only that some
-// are, the batch is halved; whoever held it before.
+// Events that the projection rejected are buried, and the others are due at once. If the database
+// does not say which events failed, the batch is halved.
 func TestProjectionFailure_SplitsOffBadEvents(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -85,8 +85,8 @@ func TestFinishDelivered_NeedsNoSlot(t *testing.T) {
 	expect(t, "outcomes", describe(b.settled), "delivered []")
 }
 
-// A batch that was claimed before the sink was found away is not sent into the outage;
-// one that was claimed after is, for it is the trial.
+// A batch that was claimed before the sink was found unavailable is not sent; one that was claimed
+// afterwards is the probe.
 func TestDefer_ClaimedBeforeAnOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -70,7 +70,7 @@ func NewWorker(s sink.Sink, settler buffer.Settler, c Config) *Worker {
 		c.SendTimeout = 30 * time.Second
 	}
 	if c.Observer == nil {
-		c.Observer = nobody{}
+		c.Observer = noObserver{}
 	}
 	if c.Log == nil {
 		c.Log = slog.Default()
@@ -88,11 +88,11 @@ func NewWorker(s sink.Sink, settler buffer.Settler, c Config) *Worker {
 	return w
 }
 
-type nobody struct{}
+type noObserver struct{}
 
-func (nobody) Sent(*buffer.Lease, time.Duration)                            {}
-func (nobody) Settled(*buffer.Lease, []buffer.Outcome, bool, time.Duration) {}
-func (nobody) Recovered(string)                                             {}
+func (noObserver) Sent(*buffer.Lease, time.Duration)                            {}
+func (noObserver) Settled(*buffer.Lease, []buffer.Outcome, bool, time.Duration) {}
+func (noObserver) Recovered(string)                                             {}
 
 // Drain releases the batches whose request waits for a rate limit, and those that
 // come to wait from now on. A request that has begun is finished.

@@ -128,10 +128,10 @@ type countResult struct {
 	err     error
 }
 
-type nobody struct{}
+type noObserver struct{}
 
-func (nobody) Counted(buffer.Backlog, bool, error) {}
-func (nobody) Backpressure(error)                  {}
+func (noObserver) Counted(buffer.Backlog, bool, error) {}
+func (noObserver) Backpressure(error)                  {}
 
 // New makes a distributor on a buffer. It does nothing before Run.
 func New(b Buffer, c Config) *Distributor {
@@ -145,7 +145,7 @@ func New(b Buffer, c Config) *Distributor {
 		c.Allow = func(context.Context) int { return math.MaxInt }
 	}
 	if c.Observer == nil {
-		c.Observer = nobody{}
+		c.Observer = noObserver{}
 	}
 	if !c.Poll {
 		c.Listener = nil

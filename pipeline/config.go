@@ -84,7 +84,7 @@ func (c Config) withDefaults() Config {
 		c.Backoff = delivery.Backoff{Initial: time.Second, Max: 5 * time.Minute, Multiplier: 2}
 	}
 	if c.Observer == nil {
-		c.Observer = nobody{}
+		c.Observer = noObserver{}
 	}
 	if c.Log == nil {
 		c.Log = slog.Default()

@@ -16,11 +16,11 @@ type Observer interface {
 	Settled(l *buffer.Lease, outcomes []buffer.Outcome, sent bool, took time.Duration)
 }
 
-type nobody struct{}
+type noObserver struct{}
 
-func (nobody) Claimed(*buffer.Lease, time.Duration)                         {}
-func (nobody) Sent(*buffer.Lease, time.Duration)                            {}
-func (nobody) Settled(*buffer.Lease, []buffer.Outcome, bool, time.Duration) {}
+func (noObserver) Claimed(*buffer.Lease, time.Duration)                         {}
+func (noObserver) Sent(*buffer.Lease, time.Duration)                            {}
+func (noObserver) Settled(*buffer.Lease, []buffer.Outcome, bool, time.Duration) {}
 
 // observer is told by distributor, claimer and worker, on behalf of the pipeline and its
 // Observer.

@@ -454,7 +454,7 @@ func (s *whimsicalSink) Send(_ context.Context, b *buffer.Batch) error {
 		e := s.w.events[id]
 		var err error
 		if before, is := stuck[e.key]; is {
-			err = &sink.BehindError{ID: before, Err: errWhim}
+			err = &sink.KeyBlockedError{ID: before, Err: errWhim}
 		} else {
 			switch {
 			case e.poison:

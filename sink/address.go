@@ -10,8 +10,8 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-// Template makes an event's address of {topic} and {key}: the stream, list,
-// channel, subject or URL it goes to. The zero Template makes "".
+// Template makes an event's address from {topic} and {key}: its stream, list, channel, subject or
+// URL. The zero Template makes "".
 type Template struct {
 	text  string
 	parts []part
@@ -23,9 +23,8 @@ type part struct {
 	escape  func(string) string // of what a field makes; nil leaves it as it is
 }
 
-// ParseTemplate reads "orders:{topic}". Any other placeholder is an error; a
-// brace that is not part of one is taken as it is where literalBraces is true
-// (a Redis hash tag), else it is an error too.
+// ParseTemplate parses a template such as "orders:{topic}". Any other placeholder is an error, and
+// so is any other brace unless literalBraces is true (a Redis hash tag).
 func ParseTemplate(text string, literalBraces bool) (Template, error) {
 	t := Template{text: text}
 	rest := text
@@ -57,8 +56,8 @@ func ParseTemplate(text string, literalBraces bool) (Template, error) {
 	return t, nil
 }
 
-// ParseURLTemplate reads "https://host/{topic}?key={key}". What a placeholder makes
-// is escaped as a path segment or, behind the question mark, as a query's value.
+// ParseURLTemplate parses a template such as "https://host/{topic}?key={key}". Values are escaped
+// for a path or, after the question mark, for a query.
 func ParseURLTemplate(text string) (Template, error) {
 	t, err := ParseTemplate(text, false)
 	escape := url.PathEscape
@@ -74,7 +73,7 @@ func ParseURLTemplate(text string) (Template, error) {
 // String returns the template as it was written.
 func (t Template) String() string { return t.text }
 
-// Fixed tells whether every event has the same address.
+// Fixed reports whether every event has the same address.
 func (t Template) Fixed() bool {
 	for _, p := range t.parts {
 		if p.field != 0 {
@@ -86,8 +85,8 @@ func (t Template) Fixed() bool {
 
 var errNoKey = errors.New("the address asks for {key}, and the event's key is NULL")
 
-// Address makes the event's address. The error wraps ErrPermanent: the event
-// has no key, and sending it again will not give it one.
+// Address returns the event's address. If it needs the key and the event has none, the error wraps
+// ErrPermanent.
 func (t Template) Address(e *outbox.Event) (string, error) {
 	if len(t.parts) == 1 { // "orders" and "{topic}" cost nothing
 		switch only := t.parts[0]; {
@@ -117,9 +116,8 @@ func (t Template) Address(e *outbox.Event) (string, error) {
 	return b.String(), nil
 }
 
-// Values is what the placeholders make of the event, with a blank between them: it tells
-// two addresses apart as well as the addresses themselves do, without what stands
-// around them, which may be secret. The error is Address's.
+// Values returns the values of the placeholders, separated by blanks. It distinguishes addresses
+// without the rest of the template, which may be secret. The error is Address's.
 func (t Template) Values(e *outbox.Event) (string, error) {
 	only := Template{}
 	for _, p := range t.parts {
@@ -139,13 +137,13 @@ type Group struct {
 	Address string
 	// Indexes into Batch.Events, ascending.
 	Indexes []int
-	// Err, in a SplitError, is why these events are refused, while others of the
-	// batch could be sent; nil: they are to be sent by themselves.
+	// Err, in a SplitError, is why these events are rejected while others of the batch can be
+	// sent; nil: they are sent as a batch of their own.
 	Err error
 }
 
-// GroupByAddress divides a batch, addresses in the order of their first event.
-// Events that have no address are named in the second result.
+// GroupByAddress groups the events of a batch, in the order of the first event of each address, and
+// returns the events without an address.
 func (t Template) GroupByAddress(b *buffer.Batch) ([]Group, []EventError) {
 	var (
 		groups []Group
@@ -163,7 +161,7 @@ func (t Template) GroupByAddress(b *buffer.Batch) ([]Group, []EventError) {
 			g = len(groups)
 			at[address] = g
 			most := 1
-			if g == 0 { // most batches have one address; many with room for all each would be much
+			if g == 0 { // most batches have one address
 				most = len(b.Events) - i
 			}
 			groups = append(groups, Group{Address: address, Indexes: make([]int, 0, most)})

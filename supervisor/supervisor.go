@@ -56,7 +56,7 @@ func (c Config) withDefaults() Config {
 		c.Every = 5 * time.Second
 	}
 	if c.Observer == nil {
-		c.Observer = nobody{}
+		c.Observer = noObserver{}
 	}
 	if c.Log == nil {
 		c.Log = slog.Default()
@@ -82,9 +82,9 @@ func (c Config) validate() error {
 	return nil
 }
 
-type nobody struct{}
+type noObserver struct{}
 
-func (nobody) Blocked(buffer.BlockerKind, time.Duration) {}
+func (noObserver) Blocked(buffer.BlockerKind, time.Duration) {}
 
 // Supervisor watches one database. Make one with New.
 type Supervisor struct {

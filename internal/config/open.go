@@ -243,7 +243,7 @@ func (p *Pipeline) openSink(s *Sink, b buffer.Buffer, process Process) (sink.Sin
 }
 
 // bucket counts a shared rate in the buffer's database; nil if the rate is not shared.
-func (s *Sink) bucket(b buffer.Buffer) sink.Bucket {
+func (s *Sink) bucket(b buffer.Buffer) buffer.TokenBucket {
 	if !s.HTTP.RateShared {
 		return nil
 	}

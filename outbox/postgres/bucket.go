@@ -20,7 +20,7 @@ ON CONFLICT (name) DO UPDATE
 SET next_at = greatest(clock_timestamp(), least(r.next_at, clock_timestamp() + 1000 * $2::interval)) + $2::interval
 RETURNING (extract(epoch FROM r.next_at - $2::interval - clock_timestamp()) * 1000000)::bigint`
 
-// TakeToken implements sink.Bucket. The commit does not wait for the disk: a crash of the
+// TakeToken implements buffer.TokenBucket. The commit does not wait for the disk: a crash of the
 // server may forget the last few tokens, and then as many requests may follow too soon,
 // which the sink can do nothing worse about than refuse.
 func (b *Buffer) TakeToken(ctx context.Context, name string, requests int, per time.Duration) (time.Duration, error) {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
 
@@ -48,7 +49,7 @@ type Config struct {
 	Rate sink.Rate
 	// Shared counts the requests of all processes under the name of the Pipeline; nil means that this
 	// process counts alone.
-	Shared   sink.Bucket
+	Shared   buffer.TokenBucket
 	Pipeline string
 	// MaxInFlight is how many requests may be in flight at once; 0 means no limit.
 	MaxInFlight int

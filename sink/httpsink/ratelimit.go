@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
 
@@ -24,10 +25,10 @@ import (
 // request for it, except one when it stops.
 type limiter struct {
 	rate     sink.Rate
-	interval time.Duration // between two requests; 0 means no limit
-	shared   sink.Bucket   // nil if this process counts alone
-	name     string        // of the shared bucket
-	reserved time.Duration // before a deadline, for the request itself
+	interval time.Duration      // between two requests; 0 means no limit
+	shared   buffer.TokenBucket // nil if this process counts alone
+	name     string             // of the shared bucket
+	reserved time.Duration      // before a deadline, for the request itself
 
 	inFlight chan struct{} // has one element for each request; nil means no limit
 	queue    chan struct{} // has an element while a request is at the head

@@ -16,6 +16,7 @@ import (
 	"github.com/outboxrelay/relay/internal/testdb"
 	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres"
 	"github.com/outboxrelay/relay/outbox/sqlite"
 	"github.com/outboxrelay/relay/sink"
@@ -23,16 +24,16 @@ import (
 )
 
 // buckets opens a buffer for each process, on PostgreSQL and on SQLite.
-var buckets = map[string]func(t testing.TB, n int) []sink.Bucket{
-	"PostgreSQL": func(t testing.TB, n int) (all []sink.Bucket) {
+var buckets = map[string]func(t testing.TB, n int) []buffer.TokenBucket{
+	"PostgreSQL": func(t testing.TB, n int) (all []buffer.TokenBucket) {
 		url := testdb.Postgres(t, postgres.SchemaConfig{})
 		return bucketsAt(t, url, n)
 	},
-	"PgBouncer": func(t testing.TB, n int) (all []sink.Bucket) {
+	"PgBouncer": func(t testing.TB, n int) (all []buffer.TokenBucket) {
 		url := testdb.Postgres(t, postgres.SchemaConfig{})
 		return bucketsAt(t, testserver.PgBouncer(t, url), n)
 	},
-	"SQLite": func(t testing.TB, n int) (all []sink.Bucket) {
+	"SQLite": func(t testing.TB, n int) (all []buffer.TokenBucket) {
 		url := "sqlite://" + filepath.Join(t.TempDir(), "app.db")
 		_, err := sqlite.Migrate(t.Context(), url, sqlite.SchemaConfig{})
 		testkit.NoError(t, err)
@@ -46,7 +47,7 @@ var buckets = map[string]func(t testing.TB, n int) []sink.Bucket{
 	},
 }
 
-func bucketsAt(t testing.TB, url string, n int) (all []sink.Bucket) {
+func bucketsAt(t testing.TB, url string, n int) (all []buffer.TokenBucket) {
 	for range n {
 		b, err := postgres.Open(postgres.Config{URL: url, Pipeline: "orders"})
 		testkit.NoError(t, err)
@@ -114,13 +115,13 @@ func TestRateLimit_UnavailableBucket(t *testing.T) {
 // that share the rate. Metrics: the deviation from the rate, and the most requests that the server received
 // in any second.
 func BenchmarkRate(b *testing.B) {
-	b.Run("alone", func(b *testing.B) { aMinute(b, make([]sink.Bucket, 1)) })
+	b.Run("alone", func(b *testing.B) { aMinute(b, make([]buffer.TokenBucket, 1)) })
 	for name, open := range buckets {
 		b.Run("shared/"+name, func(b *testing.B) { aMinute(b, open(b, 3)) })
 	}
 }
 
-func aMinute(b *testing.B, processes []sink.Bucket) {
+func aMinute(b *testing.B, processes []buffer.TokenBucket) {
 	const perSecond, atLength = 10, time.Minute
 	var (
 		mu   sync.Mutex

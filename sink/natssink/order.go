@@ -37,7 +37,7 @@ func newKeyQueues(b *buffer.Batch) *keyQueues {
 	return q
 }
 
-// resolved makes the next event of the key ready, or gives it a *sink.BehindError.
+// resolved makes the next event of the key ready, or gives it a *sink.KeyBlockedError.
 func (q *keyQueues) resolved(f *inflight, i int, result error) {
 	next := q.next[i]
 	switch {
@@ -45,9 +45,9 @@ func (q *keyQueues) resolved(f *inflight, i int, result error) {
 	case result == nil || errors.Is(result, sink.ErrPermanent):
 		q.ready <- next
 	default:
-		behind, ok := errors.AsType[*sink.BehindError](result)
+		behind, ok := errors.AsType[*sink.KeyBlockedError](result)
 		if !ok {
-			behind = &sink.BehindError{ID: q.batch.Events[i].ID, Err: result}
+			behind = &sink.KeyBlockedError{ID: q.batch.Events[i].ID, Err: result}
 		}
 		for next != 0 && !f.resolve(next, behind) { // a resolved event resolves those behind it
 			next = q.next[next]

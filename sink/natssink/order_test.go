@@ -68,7 +68,7 @@ func TestOrdered_BehindFailedEvent(t *testing.T) {
 				behind := 0
 				if some, partly := errors.AsType[*sink.BatchError](err); partly {
 					for _, e := range some.Events {
-						why, is := errors.AsType[*sink.BehindError](e.Err)
+						why, is := errors.AsType[*sink.KeyBlockedError](e.Err)
 						if !is {
 							continue
 						}

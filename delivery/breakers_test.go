@@ -44,23 +44,23 @@ func expectAllowed(t *testing.T, b *workerHarness, want int) {
 
 func TestBreaker_OpensAfterOutagesInARow(t *testing.T) {
 	t.Parallel()
-	away := sink.Unavailable(errDown)
-	divide := &sink.SplitError{Groups: []sink.Group{{Indexes: []int{0}}, {Indexes: []int{1}}}}
-	partly := &sink.BatchError{Events: []sink.EventError{{Index: 0, Err: away}}}
+	down := sink.Unavailable(errDown)
+	split := &sink.SplitError{Groups: []sink.Group{{Indexes: []int{0}}, {Indexes: []int{1}}}}
+	partly := &sink.BatchError{Events: []sink.EventError{{Index: 0, Err: down}}}
 	for _, c := range []struct {
 		name    string
 		answers []error
 		allowed int
 	}{
 		{"nothing was sent", nil, all},
-		{"one outage", []error{away}, all},
-		{"two", []error{away, away}, none},
-		{"a success in between", []error{away, nil, away}, all},
-		{"a refusal in between: the sink is there", []error{away, errBad, away}, all},
-		{"an address away in between", []error{away, partly, away}, all},
-		{"addresses away", []error{partly, partly, partly}, all},
-		{"a batch that has to be divided: nothing was sent", []error{away, divide, away}, none},
-		{"a success after", []error{away, away, away, nil}, all},
+		{"one outage", []error{down}, all},
+		{"two", []error{down, down}, none},
+		{"a success in between", []error{down, nil, down}, all},
+		{"a refusal in between: the sink is there", []error{down, errBad, down}, all},
+		{"an unavailable address in between", []error{down, partly, down}, all},
+		{"unavailable addresses", []error{partly, partly, partly}, all},
+		{"a batch that has to be split: nothing was sent", []error{down, split, down}, none},
+		{"a success after", []error{down, down, down, nil}, all},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -83,8 +83,7 @@ func TestBreaker_OpensAfterOutagesInARow(t *testing.T) {
 	}
 }
 
-// What is left over for an address that is away is sent again and again; the
-// others go on meanwhile.
+// A batch that waits for an unavailable address fails again, while others are delivered.
 func TestBreaker_StaysClosedForDeferredRetries(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -138,7 +137,7 @@ func TestBreaker_ClosesOnlyAfterASuccessfulProbe(t *testing.T) {
 			<-time.After(time.Second)
 		}
 		if trials < 300 || trials > 600 {
-			t.Errorf("%d trials in ten minutes, one in one or two seconds was expected", trials)
+			t.Errorf("%d probes in ten minutes; want one in one or two seconds", trials)
 		}
 		<-time.After(5 * time.Second)
 		expectAllowed(t, b, trial)
@@ -173,7 +172,7 @@ func TestBreaker_BoundsTheSinksCheck(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		began = time.Now()
-		expect(t, "allowed beside a stop", b.Allow(ctx), none)
+		expect(t, "allowed during a pause", b.Allow(ctx), none)
 		expect(t, "took", time.Since(began), time.Second)
 	})
 }

@@ -1,0 +1,56 @@
+package sink
+
+import (
+	"context"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
+)
+
+// Addresser is a Sink whose events may go to different addresses (streams, subjects, URLs), each
+// of which may be unavailable while the others work.
+type Addresser interface {
+	// AddressOf returns the event's address; ok is false if it has none.
+	AddressOf(e *outbox.Event) (address string, ok bool)
+	// OneAddress reports whether all events go to the same address, so that its outage is the
+	// sink's.
+	OneAddress() bool
+}
+
+// Warner is a Sink that knows of settings which endanger its promises.
+type Warner interface {
+	// Warnings returns a sentence each, with its fix, for the log.
+	Warnings(ctx context.Context) []string
+}
+
+// Fencer is a Sink that remembers group_ids.
+type Fencer interface {
+	// Fence gives up the batch's group_id and those of its origins: from then on, other owners
+	// of these can add nothing (ErrFenced). delivered reports whether all events of the batch
+	// had arrived. The error wraps ErrUnavailable.
+	Fence(ctx context.Context, b *buffer.Batch) (delivered bool, err error)
+}
+
+// Preparer is a Sink whose requests may have to wait before they begin, for a rate limit for
+// example. The worker calls Prepare, Acquire and Send instead of Sink.Send, which does the
+// same in one call.
+type Preparer interface {
+	// Prepare makes the request for the batch. Its error is as Sink.Send's: nothing was sent.
+	Prepare(ctx context.Context, b *buffer.Batch) (Prepared, error)
+}
+
+// Prepared is a request that may be sent once.
+type Prepared interface {
+	// Acquire waits until the request may begin. That is not the sink's time, and it ends when
+	// the relay drains. Its error is as Sink.Send's: nothing was sent.
+	Acquire(ctx context.Context) error
+	// Send sends the request after an Acquire that succeeded.
+	Send(ctx context.Context) error
+}
+
+// Rate is how many requests may begin in a time.
+type Rate struct {
+	Requests int
+	Per      time.Duration
+}
