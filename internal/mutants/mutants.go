@@ -374,7 +374,7 @@ var mutants = []mutant{
 	// Dead letters.
 	{
 		name: "a replay leaves the dead letter open",
-		file: "outbox/postgres/replay.go",
+		file: "outbox/postgres/internal/deadletter/replay.go",
 		old:  "UPDATE outbox_dead_letters d SET closed_at = clock_timestamp(), closed_as = 'replayed'\nFROM put",
 		new:  "UPDATE outbox_dead_letters d SET closed_at = NULL, closed_as = NULL\nFROM put",
 		pkg:  "./outbox/postgres", test: "TestBuffer/replay",

@@ -1,4 +1,4 @@
-package postgres
+package deadletter
 
 import (
 	"context"
@@ -7,10 +7,9 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
-// An event goes back under its old id only where no other has it: two letters of one
-// event can be replayed at the same time, and the second must not be closed for the
-// first one's sake. So whatever did not get into the buffer stays open.
-const replaySQL = pickOpenSQL + `
+// An event goes back under its old id only if that is free. Two dead letters of one event can be
+// replayed at the same time; the one whose event was not inserted stays open.
+const replaySQL = PickOpenSQL + `
     AND NOT EXISTS (SELECT FROM outbox_events e WHERE e.id = d.event_id)
   ORDER BY d.event_id, d.group_id LIMIT $9::bigint
   FOR UPDATE OF d SKIP LOCKED
@@ -35,20 +34,17 @@ UPDATE outbox_dead_letters d SET closed_at = clock_timestamp(), closed_as = 'rep
 FROM put JOIN chosen c ON c.event_id = put.id
 WHERE d.pipeline = $1 AND d.event_id = c.event_id AND d.group_id = c.group_id`
 
-// Replay is described by buffertest.Buffer.
-func (b *Buffer) Replay(ctx context.Context, f buffer.DeadFilter, limit int) (int, error) {
-	t, err := b.ready(ctx)
+// Replay implements buffer.DeadLetters for the relay's own table.
+func (l *DeadLetters) Replay(ctx context.Context, f buffer.DeadFilter, limit int) (int, error) {
+	t, err := l.base.Ready(ctx)
 	if err != nil {
 		return 0, err
 	}
-	if t.own != nil {
-		return b.replayOwn(ctx, t, f, limit)
-	}
 	var n int64
-	err = b.db.Transact(ctx, b.db.WriteTx(pg.BulkTimeout, pg.PlanByKey...), pg.Step{
+	err = l.base.DB.Transact(ctx, l.base.DB.WriteTx(pg.BulkTimeout, pg.PlanByKey...), pg.Step{
 		SQL:      t.SQL(replaySQL),
-		Args:     b.matching(f, pg.Int(int64(limit)), buffer.NewGroupID().String(), t.Buffer, b.config.Owner, pg.Bool(b.config.Ordered)),
+		Args:     l.Match(f, pg.Int(int64(limit)), buffer.NewGroupID().String(), t.Buffer, l.base.Owner, pg.Bool(l.base.Ordered)),
 		Affected: &n,
 	})
-	return int(n), b.explain(ctx, "replaying dead letters", err)
+	return int(n), l.base.Explain(ctx, "replaying dead letters", err)
 }

@@ -1,0 +1,189 @@
+package deadletter
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"github.com/google/uuid"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+)
+
+// DeadLetters are a pipeline's dead letters. It implements buffer.DeadLetters.
+type DeadLetters struct{ base *ledger.Base }
+
+// New returns the dead letters of a pipeline.
+func New(base *ledger.Base) *DeadLetters { return &DeadLetters{base} }
+
+// matchSQL is a DeadFilter; its parameters are those of Match. The server plans with their values, so
+// that a condition without a value costs nothing, and the index of open dead letters is used.
+const matchSQL = `
+  d.pipeline = $1
+  AND ($2::bigint[] IS NULL AND $8::uuid[] IS NULL OR d.event_id = ANY ($2::bigint[]) OR $8::uuid[] IS NOT NULL AND d.event_uuid = ANY ($8::uuid[]))
+  AND ($3 = '' OR d.topic = $3)
+  AND ($4 = '' OR position(lower($4) IN lower(d.error)) > 0)
+  AND ($5::interval IS NULL OR d.died_at <= (SELECT clock_timestamp()) - $5::interval)
+  AND ($6::interval IS NULL OR d.died_at > (SELECT clock_timestamp()) - $6::interval)
+  AND (NOT $7::boolean OR d.notified_at IS NOT NULL)`
+
+// Match returns the parameters of matchSQL, and more.
+func (l *DeadLetters) Match(f buffer.DeadFilter, more ...string) []string {
+	ids, uuids, older, newer := pg.Null, pg.Null, pg.Null, pg.Null
+	if f.UUIDs != nil {
+		uuids = pg.UUIDArray(f.UUIDs)
+	}
+	if f.IDs != nil {
+		ids = pg.IDArray(f.IDs)
+	}
+	if f.OlderThan != 0 {
+		older = pg.Interval(f.OlderThan)
+	}
+	if f.NewerThan != 0 {
+		newer = pg.Interval(f.NewerThan)
+	}
+	return append([]string{l.base.Pipeline, ids, pg.Text(f.Topic), pg.Text(f.Error), older, newer, pg.Bool(f.Notified), uuids}, more...)
+}
+
+// columnsSQL are an event's columns and those that decoder.add reads after them.
+const columnsSQL = `d.event_id, d.topic, d.key, d.payload, d.headers, d.created_at,
+       d.group_id, d.attempts, d.error, d.died_at, d.notified_at, d.closed_at, d.closed_as, d.event_uuid`
+
+const listSQL = `
+SELECT ` + columnsSQL + `, d.event_row
+FROM outbox_dead_letters d
+WHERE ` + matchSQL + `
+  AND ($9::boolean OR d.closed_at IS NULL)
+  AND ($10::bigint IS NULL OR (d.event_id, d.group_id) > ($10::bigint, $11::uuid))
+ORDER BY d.event_id, d.group_id LIMIT $12::bigint`
+
+// ListDead implements buffer.DeadLetters.
+func (l *DeadLetters) ListDead(ctx context.Context, f buffer.DeadFilter, after *buffer.DeadKey, limit int) ([]buffer.DeadEvent, error) {
+	t, err := l.base.Ready(ctx)
+	if err != nil {
+		return nil, err
+	}
+	eventID, groupID := pg.Null, pg.Null
+	if after != nil {
+		eventID, groupID = pg.Int(after.EventID), after.GroupID.String()
+	}
+	rows := newDecoder(l.base, t)
+	begin := pg.ReadTx(pg.BulkTimeout, "enable_seqscan", "off")
+	begin.Row = rows.Reset
+	err = l.base.DB.Transact(ctx, begin, pg.Step{
+		SQL:  t.SQL(listSQL),
+		Args: l.Match(f, pg.Bool(f.Closed), eventID, groupID, pg.Int(int64(limit))),
+		Row:  rows.addWithRow,
+	})
+	return rows.dead, l.base.Explain(ctx, "listing dead letters", err)
+}
+
+// Open dead letters are counted by their index; counting closed ones takes longer the more there are.
+const countSQL = `
+SELECT open.n, open.unnotified, closed.n
+FROM (SELECT count(*) AS n, count(*) FILTER (WHERE d.notified_at IS NULL) AS unnotified
+      FROM outbox_dead_letters d WHERE d.closed_at IS NULL AND ` + matchSQL + `) open,
+     (SELECT count(*) AS n
+      FROM outbox_dead_letters d WHERE d.closed_at IS NOT NULL AND ` + matchSQL + `) closed`
+
+// CountDead implements buffer.DeadLetters.
+func (l *DeadLetters) CountDead(ctx context.Context, f buffer.DeadFilter) (n buffer.DeadCount, err error) {
+	t, err := l.base.Ready(ctx)
+	if err != nil {
+		return n, err
+	}
+	err = l.base.DB.Transact(ctx, pg.ReadTx(pg.BulkTimeout, "enable_seqscan", "off"), pg.Step{
+		SQL: t.SQL(countSQL), Args: l.Match(f),
+		Row: func(v [][]byte) error {
+			n = buffer.DeadCount{Open: pg.ReadInt8(v[0]), Unnotified: pg.ReadInt8(v[1]), Closed: pg.ReadInt8(v[2])}
+			return nil
+		},
+	})
+	return n, l.base.Explain(ctx, "counting dead letters", err)
+}
+
+// PickOpenSQL begins a statement that locks matching dead letters. It skips those that another
+// transaction has locked: they are being replayed, discarded or notified.
+const PickOpenSQL = `
+WITH picked AS MATERIALIZED (
+  SELECT d.event_id, d.group_id FROM outbox_dead_letters d
+  WHERE d.closed_at IS NULL AND ` + matchSQL
+
+const discardSQL = PickOpenSQL + `
+  ORDER BY d.event_id, d.group_id LIMIT $9::bigint
+  FOR UPDATE SKIP LOCKED
+)
+UPDATE outbox_dead_letters d SET closed_at = clock_timestamp(), closed_as = 'discarded'
+FROM picked p WHERE d.pipeline = $1 AND d.event_id = p.event_id AND d.group_id = p.group_id`
+
+// Discard implements buffer.DeadLetters.
+func (l *DeadLetters) Discard(ctx context.Context, f buffer.DeadFilter, limit int) (int, error) {
+	t, err := l.base.Ready(ctx)
+	if err != nil {
+		return 0, err
+	}
+	var n int64
+	err = l.base.DB.Transact(ctx, l.base.DB.WriteTx(pg.BulkTimeout, pg.PlanByKey...), pg.Step{
+		SQL: t.SQL(discardSQL), Args: l.Match(f, pg.Int(int64(limit))), Affected: &n,
+	})
+	return int(n), l.base.Explain(ctx, "discarding dead letters", err)
+}
+
+// decoder decodes columnsSQL.
+type decoder struct {
+	pg.EventDecoder
+	pipeline string
+	dead     []buffer.DeadEvent
+}
+
+func newDecoder(base *ledger.Base, t *ledger.Tables) decoder {
+	return decoder{EventDecoder: pg.EventDecoder{PayloadOID: t.DeadPayloadOID}, pipeline: base.Pipeline}
+}
+
+// add is the Row function for columnsSQL.
+func (d *decoder) add(v [][]byte) error {
+	if err := d.Append(v); err != nil {
+		return err
+	}
+	v = v[6:]
+	n := len(d.Events)
+	event := &d.Events[n-1]
+	if v[7] != nil {
+		event.UUID = uuid.UUID(v[7])
+	}
+	one := buffer.DeadEvent{Event: *event, DeadLetter: buffer.DeadLetter{
+		Pipeline: d.pipeline, GroupID: uuid.UUID(v[0]), Attempts: pg.ReadInt4(v[1]), Error: string(v[2]), DiedAt: pg.ReadTime(v[3]),
+	}, ClosedAs: string(v[6])}
+	if v[4] != nil {
+		one.NotifiedAt = pg.ReadTime(v[4])
+	}
+	if v[5] != nil {
+		one.ClosedAt = pg.ReadTime(v[5])
+	}
+	d.dead = append(d.dead[:n-1], one) // a transaction that runs again begins anew
+	return nil
+}
+
+// addWithRow is add, and reads event_row after the other columns.
+func (d *decoder) addWithRow(v [][]byte) error {
+	if err := d.add(v); err != nil {
+		return err
+	}
+	if row := v[14]; len(row) > 0 {
+		d.dead[len(d.dead)-1].Row = d.Copy(row)
+	}
+	return nil
+}
+
+// complete sets the batch's DeadLetters, in the order of its events.
+func (d *decoder) complete(batch *buffer.Lease) {
+	if len(batch.Events) == 0 {
+		return
+	}
+	slices.SortFunc(d.dead, func(a, b buffer.DeadEvent) int { return cmp.Compare(a.ID, b.ID) })
+	for i := range d.dead {
+		batch.DeadLetters = append(batch.DeadLetters, &d.dead[i].DeadLetter)
+	}
+}
