@@ -14,9 +14,9 @@ import (
 	"github.com/outboxrelay/relay/internal/testserver"
 )
 
-// TestHundredThousand sends a hundred thousand events through each sink and
-// audits by id: none missing, none twice.
-func TestHundredThousand(t *testing.T) {
+// TestRun_HundredThousandEvents sends a hundred thousand events through each sink and
+// checks by id that each arrives once.
+func TestRun_HundredThousandEvents(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func(*testing.T) destination{
 		"redis stream": redisStream, "redis list": redisList, "jetstream": jetStream, "http": httpReceiver, "file": ndjsonFile,
@@ -49,7 +49,7 @@ func redisList(t *testing.T) destination {
 	}
 }
 
-// httpReceiver is a bulk API: it takes any batch and remembers its ids.
+// httpReceiver is a bulk API that accepts every batch and records the ids.
 func httpReceiver(t *testing.T) destination {
 	var (
 		mu       sync.Mutex

@@ -15,9 +15,8 @@ import (
 	"time"
 )
 
-// TestABadEventInEveryBatch: all that can be sent is, and what cannot be is buried; no
-// batch waits for it, and hardly one is sent twice.
-func TestABadEventInEveryBatch(t *testing.T) {
+// Good events are delivered and bad ones become dead deadLetters. No batch waits for a bad event, and few are sent twice.
+func TestRun_BadEventInEveryBatch(t *testing.T) {
 	t.Parallel()
 	const (
 		events, size, every = 3000, 100, 50
@@ -33,7 +32,7 @@ func TestABadEventInEveryBatch(t *testing.T) {
 		"projection": {"n % 50 = 0", none, "payload"},
 		"request":    {"n < 0", trip, "not this one"},
 	} {
-		for buffer, open := range map[string]func(t *testing.T) (source, letters string, exec func(string), count func(string) int64){
+		for buffer, open := range map[string]func(t *testing.T) (source, deadLetters string, exec func(string), count func(string) int64){
 			"postgres": func(t *testing.T) (string, string, func(string), func(string) int64) {
 				db := newDatabase(t)
 				db.exec("CREATE TABLE happened (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, n bigint NOT NULL, group_id uuid)")
@@ -69,13 +68,13 @@ func TestABadEventInEveryBatch(t *testing.T) {
 			t.Run(name+"/"+buffer, func(t *testing.T) {
 				t.Parallel()
 				api := numbers(t)
-				source, letters, exec, count := open(t)
+				source, deadLetters, exec, count := open(t)
 				path := write(t, fmt.Sprintf("admin: {listen: \"\"}\npipelines:\n  - name: p\n    source: %s\n    batch_size: %d\n    sink: {url: %q, request: %s}\n", source, size, api.url, c.request))
 				do(t, nil, "migrate", "-c", path).want(t, 0, "p: applied", "")
 				exec(fmt.Sprintf("INSERT INTO happened (n) WITH RECURSIVE s (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM s WHERE i < %d) SELECT i FROM s", events))
 				run := start(t, nil, "run", "-c", path)
 				wait(t, 2*time.Minute, func() error {
-					if n := count("SELECT (SELECT count(*) FROM happened) + (SELECT count(*) FROM " + strings.Replace(letters, "dead_letters", "batches", 1) + ")"); n != 0 {
+					if n := count("SELECT (SELECT count(*) FROM happened) + (SELECT count(*) FROM " + strings.Replace(deadLetters, "dead_letters", "batches", 1) + ")"); n != 0 {
 						return fmt.Errorf("%d rows are left in buffer and ledger", n)
 					}
 					return nil
@@ -85,18 +84,18 @@ func TestABadEventInEveryBatch(t *testing.T) {
 					t.Errorf("exit status %d", code)
 				}
 				api.wants(t, events, every, most)
-				if n := count("SELECT count(*) FROM " + letters); n != events/every {
+				if n := count("SELECT count(*) FROM " + deadLetters); n != events/every {
 					t.Errorf("%d events are buried, want %d", n, events/every)
 				}
-				if n := count("SELECT count(*) FROM " + letters + " WHERE error LIKE '%" + c.says + "%'"); n != events/every {
-					t.Errorf("%d letters say %q, want %d", n, c.says, events/every)
+				if n := count("SELECT count(*) FROM " + deadLetters + " WHERE error LIKE '%" + c.says + "%'"); n != events/every {
+					t.Errorf("%d dead letters contain %q, want %d", n, c.says, events/every)
 				}
 			})
 		}
 	}
 }
 
-// numbersAPI takes arrays of {"n": 1}.
+// numbersAPI accepts arrays of {"n": 1}.
 type numbersAPI struct {
 	url      string
 	mu       sync.Mutex
@@ -128,13 +127,13 @@ func (a *numbersAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// wants expects each number once, but for the multiples of every, in most requests at most.
+// wants checks that each number arrived once, except the multiples of every, in at most most requests.
 func (a *numbersAPI) wants(t *testing.T, events, every, most int) {
 	t.Helper()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.requests > most {
-		t.Errorf("there were %d requests, %d at most were expected", a.requests, most)
+		t.Errorf("%d requests, want at most %d", a.requests, most)
 	}
 	slices.Sort(a.got)
 	var want []int

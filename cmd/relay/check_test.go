@@ -40,7 +40,7 @@ ok  lines: postgres://***@db/lines (outbox_events) -> file:///var/log/events (ND
 `, "")
 }
 
-func TestCheckListsEveryMistake(t *testing.T) {
+func TestCheck_AllErrors(t *testing.T) {
 	t.Parallel()
 	path := write(t, `admin: {listen: "0.0.0.0:7070"}
 logs: {level: info}
@@ -57,17 +57,17 @@ pipelines:
 	r.want(t, 2, "", path+":1:")
 	lines := strings.Split(strings.TrimSuffix(r.stderr, "\n"), "\n")
 	if len(lines) != 10 {
-		t.Errorf("%d mistakes were listed, want 10:\n%s", len(lines), r.stderr)
+		t.Errorf("%d errors, want 10:\n%s", len(lines), r.stderr)
 	}
 	for _, line := range lines {
 		if !strings.HasPrefix(line, path+":") || !strings.Contains(line, "expected") && !strings.Contains(line, "is not set") {
-			t.Errorf("%q does not say where, what is wrong and what was expected", line)
+			t.Errorf("%q lacks the place, the error or what is expected", line)
 		}
 	}
 }
 
-// What only a sink's driver sees has its place too.
-func TestCheckAsksTheDrivers(t *testing.T) {
+// The errors that only a driver finds have a place too.
+func TestCheck_DriverErrors(t *testing.T) {
 	t.Parallel()
 	garbage := filepath.Join(t.TempDir(), "ca.pem")
 	if err := os.WriteFile(garbage, []byte("no certificate"), 0o600); err != nil {
@@ -92,8 +92,8 @@ func TestCheckAsksTheDrivers(t *testing.T) {
 	}
 }
 
-// TestWhatOnlyABufferSees is told by every command, before anything is done.
-func TestWhatOnlyABufferSees(t *testing.T) {
+// Every command reports the errors that only a buffer finds, before it does anything.
+func TestCommands_BufferErrors(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "app.db")
 	path := write(t, `pipelines:
@@ -111,10 +111,10 @@ func TestWhatOnlyABufferSees(t *testing.T) {
 		r.want(t, 2, "", path+":4:19: ")
 		r.want(t, 2, "", path+":8:12: ")
 		if strings.Count(r.stderr, "\n") != 2 {
-			t.Errorf("%s: stderr is %q, two lines were expected", command, r.stderr)
+			t.Errorf("%s: stderr is %q, want two lines", command, r.stderr)
 		}
 	}
 	if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a database was made, though the configuration is wrong: %v", err)
+		t.Errorf("a database was created despite a wrong configuration: %v", err)
 	}
 }

@@ -41,7 +41,7 @@ func TestRun_WarnsAboutTheBuffer(t *testing.T) {
 			t.Errorf("exit status %d", code)
 		}
 		if c.warns == "" && strings.Contains(r.stderr.String(), "level=WARN") {
-			t.Errorf("it warned: %s", r.stderr.String())
+			t.Errorf("unexpected warning: %s", r.stderr.String())
 		}
 	}
 }

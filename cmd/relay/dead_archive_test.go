@@ -12,7 +12,7 @@ import (
 	"github.com/outboxrelay/relay/internal/testserver"
 )
 
-// TestArchive: migrate makes the table, and what is delivered is kept there.
+// Migrate creates the archive, and delivered events are copied to it.
 func TestArchive(t *testing.T) {
 	t.Parallel()
 	db, url := newDatabase(t), testserver.SharedRedis(t)
@@ -24,15 +24,15 @@ func TestArchive(t *testing.T) {
 	arrive(t, client, 25)
 	testserver.Eventually(t, func() error {
 		if n := db.count("SELECT count(*) FROM kept WHERE topic = 'orders' AND archived_at IS NOT NULL"); n != 25 {
-			return fmt.Errorf("%d events were kept, want 25", n)
+			return fmt.Errorf("the archive has %d events, want 25", n)
 		}
 		return nil
 	})
 	do(t, nil, "doctor", "-c", path).want(t, 0, "0 problems", "")
 }
 
-// TestStatusesAndBytes: what the configuration says of an API is what the sink goes by.
-func TestStatusesAndBytes(t *testing.T) {
+// refused, unavailable and max_bytes in the configuration reach the sink.
+func TestRun_StatusesAndMaxBytes(t *testing.T) {
 	t.Parallel()
 	var (
 		mu      sync.Mutex
@@ -62,13 +62,13 @@ func TestStatusesAndBytes(t *testing.T) {
 	start(t, nil, "run", "-c", path)
 	testserver.Eventually(t, func() error {
 		if n := db.count("SELECT count(*) FROM outbox_events"); n != 1 {
-			return fmt.Errorf("%d events are left, the one that waits was expected", n)
+			return fmt.Errorf("%d events are left, want the one that waits", n)
 		}
 		if n := db.count("SELECT count(*) FROM outbox_dead_letters WHERE topic = 'bad'"); n != 1 {
-			return fmt.Errorf("%d events are dead, the bad one was expected", n)
+			return fmt.Errorf("%d events are dead, want the bad one", n)
 		}
 		if n := db.count("SELECT count(*) FROM outbox_batches WHERE outages > 1 AND attempts = 0 AND error LIKE '%422%'"); n != 1 {
-			return fmt.Errorf("%d batches wait for an outage, the one of want 422", n)
+			return fmt.Errorf("%d batches wait for an outage, want the one of 422", n)
 		}
 		return nil
 	})

@@ -12,7 +12,7 @@ import (
 	"github.com/outboxrelay/relay/internal/testserver"
 )
 
-// hookServer is a dead-letter hook that refuses until it is told not to.
+// hookServer is a dead-letter hook that rejects requests until it is opened.
 type hookServer struct {
 	url string
 	mu  sync.Mutex
@@ -49,9 +49,8 @@ func newHookServer(t *testing.T) *hookServer {
 	return h
 }
 
-// TestHook: nothing is replayed or discarded before the hook has heard of it; a hook
-// that is away holds up nothing.
-func TestHook(t *testing.T) {
+// Nothing is replayed or discarded before the hook was notified. An unavailable hook blocks nothing.
+func TestRun_DeadLetterHook(t *testing.T) {
 	t.Parallel()
 	db, url, hook := newDatabase(t), testserver.SharedRedis(t), newHookServer(t)
 	client := connect(t, url)
@@ -66,20 +65,20 @@ func TestHook(t *testing.T) {
 	db.insert(10)
 	arrive(t, client, 10)
 	if n := db.count("SELECT count(*) FROM outbox_dead_letters WHERE notified_at IS NOT NULL"); n != 0 {
-		t.Errorf("a hook that is away heard of %d", n)
+		t.Errorf("an unavailable hook was notified of %d", n)
 	}
 	hook.mu.Lock()
 	hook.on = true
 	hook.mu.Unlock()
 	testserver.Eventually(t, func() error {
 		if n := db.count("SELECT count(*) FROM outbox_dead_letters WHERE notified_at IS NOT NULL"); n != 2 {
-			return fmt.Errorf("the hook heard of %d", n)
+			return fmt.Errorf("the hook was notified of %d", n)
 		}
 		return nil
 	})
 	hook.mu.Lock()
 	if len(hook.got) < 2 || hook.got[0] != "1 first" {
-		t.Errorf("the hook got %q", hook.got)
+		t.Errorf("the hook received %q", hook.got)
 	}
 	hook.mu.Unlock()
 	do(t, nil, "dead", "list", "-c", path).want(t, 0, "  yes       first\n", "")

@@ -11,17 +11,17 @@ import (
 	"github.com/outboxrelay/relay/internal/testserver"
 )
 
-// bury makes dead letters of a pipeline: id, topic and error of each.
-func (d *database) bury(pipeline string, letters ...[3]string) {
+// bury inserts dead letters of a pipeline: id, topic and error of each.
+func (d *database) bury(pipeline string, dead ...[3]string) {
 	d.t.Helper()
-	for _, l := range letters {
+	for _, l := range dead {
 		d.exec(`INSERT INTO outbox_dead_letters (pipeline, event_id, topic, key, payload, headers, created_at, group_id, attempts, error, died_at)
 			VALUES ($1, $2::text::bigint, $3, 'k' || $2, jsonb_build_object('id', $2::text), '{"a": "b"}', '2026-01-02 03:04:05.123456Z', gen_random_uuid(), 3, $4,
 			        clock_timestamp() - interval '2 hours')`, pipeline, l[0], l[1], l[2])
 	}
 }
 
-// open is the ids of open dead letters, in order.
+// open returns the ids of open dead letters, in order.
 func (d *database) open(pipeline string) string {
 	d.t.Helper()
 	var ids string
@@ -33,8 +33,8 @@ func (d *database) open(pipeline string) string {
 	return ids
 }
 
-// An id that stands where none is expected gets the command that was meant.
-func TestDeadIDsAreFlags(t *testing.T) {
+// An id as an argument is an error that names the right command.
+func TestDead_PositionalIDs(t *testing.T) {
 	t.Parallel()
 	for args, says := range map[string]string{
 		"show 51":        "relay: unexpected argument 51; expected relay dead show --id 51\n",
@@ -112,28 +112,28 @@ func TestDeadList(t *testing.T) {
 	do(t, nil, "dead", "list", "-c", path, "--closed", "--json").want(t, 0, `"closed_as": "discarded"`, "")
 }
 
-// listed is the ids that list --json shows.
+// listed returns the ids in list --json.
 func listed(t *testing.T, path string, args ...string) []int64 {
 	t.Helper()
 	r := do(t, nil, append([]string{"dead", "list", "-c", path, "--json"}, args...)...)
 	if r.code != 0 {
-		t.Errorf("list %v ends with %d: %s", args, r.code, r.stderr)
+		t.Errorf("list %v exits with %d: %s", args, r.code, r.stderr)
 	}
-	var letters []struct {
+	var dead []struct {
 		ID int64 `json:"event_id"`
 	}
-	if err := json.Unmarshal([]byte(r.stdout), &letters); err != nil {
-		t.Errorf("%q is no JSON: %v", r.stdout, err)
+	if err := json.Unmarshal([]byte(r.stdout), &dead); err != nil {
+		t.Errorf("%q is not JSON: %v", r.stdout, err)
 	}
 	var ids []int64
-	for _, l := range letters {
+	for _, l := range dead {
 		ids = append(ids, l.ID)
 	}
 	return ids
 }
 
-// A long list comes in pages, whole and once; a table shows its beginning.
-func TestDeadListOfMany(t *testing.T) {
+// list --json is complete; a table shows the first ones.
+func TestDeadList_Pages(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	path := write(t, onePipeline("orders", db.url, "stdout:"))
@@ -165,8 +165,7 @@ func TestDeadShow(t *testing.T) {
 	do(t, nil, "dead", "show", "-c", path).want(t, 2, "", "no dead letters are selected; expected --id, another filter or --all")
 }
 
-// TestDeadReplay: what is replayed is sent by a running relay under its old id, what was
-// named and cannot be changed is named with the reason.
+// A running relay sends replayed events under their old ids. Replay gives the reason for each --id that it skips.
 func TestDeadReplay(t *testing.T) {
 	t.Parallel()
 	db, url := newDatabase(t), testserver.SharedRedis(t)
@@ -190,7 +189,7 @@ func TestDeadReplay(t *testing.T) {
 		t.Errorf("open are %s, stderr %s", db.open("p"), r.stderr)
 	}
 	if n := db.count("SELECT count(*) FROM outbox_batches WHERE state = 'waiting' AND due_at <= clock_timestamp()"); n != 2 {
-		t.Errorf("%d batches are due, 2 of two events at the most were expected", n)
+		t.Errorf("%d batches are due, want 2 of at most two events", n)
 	}
 	start(t, nil, "run", "-c", path)
 	arrive(t, client, 4)
@@ -218,8 +217,8 @@ func TestDeadDiscard(t *testing.T) {
 	do(t, nil, "dead", "discard", "-c", path, "--id", "one").want(t, 2, "", `--id: id is "one"; expected a number or a uuid`)
 }
 
-// TestDeadOfSeveralPipelines: an id alone may mean two events.
-func TestDeadOfSeveralPipelines(t *testing.T) {
+// One id may identify events of two pipelines.
+func TestDead_SeveralPipelines(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	path := write(t, "pipelines:\n"+
@@ -237,20 +236,20 @@ func TestDeadOfSeveralPipelines(t *testing.T) {
 	do(t, nil, "dead", "list", "-c", path, "--pipeline", "r").want(t, 2, "", `--pipeline is "r"; expected p or q`)
 }
 
-// TestDeadOfOneThatIsAway: the others are listed all the same.
-func TestDeadOfOneThatIsAway(t *testing.T) {
+// The other pipelines are listed nevertheless.
+func TestDead_DatabaseUnavailable(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	db.bury("there", [3]string{"5", "a", "x"})
 	path := write(t, "pipelines:\n"+
-		"  - {name: away, source: {url: '"+unreachable+"'}, sink: {url: 'stdout:'}}\n"+
+		"  - {name: down, source: {url: '"+unreachable+"'}, sink: {url: 'stdout:'}}\n"+
 		"  - {name: there, source: {url: '"+db.url+"'}, sink: {url: 'stdout:'}}\n")
-	do(t, nil, "dead", "list", "-c", path).want(t, 1, "there     5 ", "relay: away: ")
-	do(t, nil, "dead", "list", "-c", path, "--json").want(t, 1, `"event_id": 5,`, "relay: away: ")
-	do(t, nil, "dead", "discard", "-c", path, "--all").want(t, 1, "there: discarded 1 dead letter\n", "relay: away: ")
+	do(t, nil, "dead", "list", "-c", path).want(t, 1, "there     5 ", "relay: down: ")
+	do(t, nil, "dead", "list", "-c", path, "--json").want(t, 1, `"event_id": 5,`, "relay: down: ")
+	do(t, nil, "dead", "discard", "-c", path, "--all").want(t, 1, "there: discarded 1 dead letter\n", "relay: down: ")
 }
 
-// TestDeadOverHTTP: the running relay lists and replays.
+// The admin endpoint of a running relay lists and replays.
 func TestDeadOverHTTP(t *testing.T) {
 	t.Parallel()
 	db, url := newDatabase(t), testserver.SharedRedis(t)
@@ -261,7 +260,7 @@ func TestDeadOverHTTP(t *testing.T) {
 	r := start(t, nil, "run", "-c", path)
 	r.says("pipeline runs")
 	if answer, code := get(t, "http://"+listen+"/api/dead?id=7", "t0ken-s3cret"); code != 200 || !strings.Contains(answer, `"event_id": 7,`) || strings.Contains(answer, `"event_id": 8,`) {
-		t.Errorf("it answers %d %s", code, answer)
+		t.Errorf("the response is %d %s", code, answer)
 	}
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+listen+"/api/dead/replay", strings.NewReader(`{"pipeline": "p", "ids": ["7"]}`))
 	if err != nil {
@@ -274,7 +273,7 @@ func TestDeadOverHTTP(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := answer.Body.Close(); err != nil || answer.StatusCode != http.StatusOK {
-		t.Errorf("it answers %d, %v", answer.StatusCode, err)
+		t.Errorf("the response is %d, %v", answer.StatusCode, err)
 	}
 	arrive(t, client, 1)
 	if open := db.open("p"); open != "8" {

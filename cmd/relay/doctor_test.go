@@ -15,7 +15,7 @@ import (
 	"github.com/outboxrelay/relay/internal/testserver"
 )
 
-// diagnosis is what doctor --json says.
+// diagnosis is the output of doctor --json.
 type diagnosis struct {
 	Problems, Warnings int
 	Pipelines          []struct {
@@ -24,7 +24,7 @@ type diagnosis struct {
 	}
 }
 
-// find returns what is said at that level of something, joined.
+// find returns the texts of the findings with a level and subject, joined.
 func (d *diagnosis) find(pipeline, level, about string) string {
 	var texts []string
 	for _, p := range d.Pipelines {
@@ -44,12 +44,12 @@ func doctorJSON(t *testing.T, path string, code int) (d diagnosis) {
 		t.Errorf("exit status %d, want %d: %s", r.code, code, r.stderr)
 	}
 	if err := json.Unmarshal([]byte(r.stdout), &d); err != nil {
-		t.Fatalf("%q is no JSON: %v", r.stdout, err)
+		t.Fatalf("%q is not JSON: %v", r.stdout, err)
 	}
 	return d
 }
 
-func TestDoctorFindsNothing(t *testing.T) {
+func TestDoctor_OK(t *testing.T) {
 	t.Parallel()
 	db, url := newDatabase(t), testserver.SharedRedis(t)
 	path := write(t, onePipeline("orders", db.url, url))
@@ -60,13 +60,12 @@ func TestDoctorFindsNothing(t *testing.T) {
 		t.Errorf("stdout is %s", r.stdout)
 	}
 	if d := doctorJSON(t, path, 0); d.Problems != 0 || d.find("orders", "ok", "sink") == "" {
-		t.Errorf("it says %+v", d)
+		t.Errorf("the diagnosis is %+v", d)
 	}
 }
 
-// TestDoctorFindsProblems: each with what to do, of one pipeline whatever is wrong with
-// another, and without a secret.
-func TestDoctorFindsProblems(t *testing.T) {
+// Every problem comes with a fix and without secrets, and one pipeline does not hide the problems of another.
+func TestDoctor_Problems(t *testing.T) {
 	t.Parallel()
 	db, bare, redisURL := newDatabase(t), testserver.Postgres(t), testserver.SharedRedis(t)
 	db.exec("CREATE INDEX by_topic ON outbox_events (topic)")
@@ -76,7 +75,7 @@ func TestDoctorFindsProblems(t *testing.T) {
 	path := write(t, "pipelines:\n"+
 		"  - {name: orders, source: {url: '"+db.url+"'}, sink: {url: '"+redisURL+"'}, dead_letter: {hook: {url: '"+gone+"/x?key=s3cret'}}}\n"+
 		"  - {name: bare, source: {url: '"+bare+"'}, sink: {url: 'stdout:'}}\n"+
-		"  - {name: away, source: {url: '"+unreachable+"'}, sink: {url: 'redis://:s3cret@127.0.0.1:1'}}\n")
+		"  - {name: down, source: {url: '"+unreachable+"'}, sink: {url: 'redis://:s3cret@127.0.0.1:1'}}\n")
 	d := doctorJSON(t, path, 1)
 	for _, want := range []struct{ pipeline, level, about, says string }{
 		{"orders", "ok", "tables", ""},
@@ -86,23 +85,23 @@ func TestDoctorFindsProblems(t *testing.T) {
 		{"bare", "error", "tables", "table outbox_events does not exist"},
 		{"bare", "error", "tables", "> relay migrate -c relay.yaml"},
 		{"bare", "ok", "sink", "stdout:"},
-		{"away", "error", "server", "cannot reach PostgreSQL at 127.0.0.1:1"},
-		{"away", "error", "sink", "> start it"},
+		{"down", "error", "server", "cannot reach PostgreSQL at 127.0.0.1:1"},
+		{"down", "error", "sink", "> start it"},
 	} {
 		if got := d.find(want.pipeline, want.level, want.about); got == "" || !strings.Contains(got, want.says) {
-			t.Errorf("of %s, %s (%s) it says %q, want %q", want.pipeline, want.about, want.level, got, want.says)
+			t.Errorf("%s, %s (%s) is %q, want %q", want.pipeline, want.about, want.level, got, want.says)
 		}
 	}
 	r := do(t, nil, "doctor", "-c", path)
 	r.want(t, 1, "> DROP INDEX public.by_topic\n", "")
 	r.want(t, 1, "  FAIL  tables", "")
 	if d.Problems < 7 || !strings.Contains(r.stdout, "problems, ") {
-		t.Errorf("it counts %d problems: %s", d.Problems, r.stdout)
+		t.Errorf("%d problems: %s", d.Problems, r.stdout)
 	}
 }
 
-// TestDoctorWarns: a window that is too short is named with both figures and the command.
-func TestDoctorWarns(t *testing.T) {
+// The warning for a short duplicate window has both durations and the command.
+func TestDoctor_Warnings(t *testing.T) {
 	t.Parallel()
 	db, server := newDatabase(t), testserver.NATS(t)
 	conn, err := nats.Connect(server.URL)
@@ -121,15 +120,15 @@ func TestDoctorWarns(t *testing.T) {
 	got := doctorJSON(t, path, 0)
 	// lease + the longest wait + the time of a send
 	if text := got.find("orders", "warning", "sink"); !strings.Contains(text, "10s") || !strings.Contains(text, "1m30s") || !strings.Contains(text, "nats stream edit ORDERS") {
-		t.Errorf("it says %+v", got)
+		t.Errorf("the diagnosis is %+v", got)
 	}
 	if text := got.find("orders", "ok", "sink"); !strings.Contains(text, "nats stream edit ORDERS --allow-fast") {
-		t.Errorf("it says %+v", got)
+		t.Errorf("the diagnosis is %+v", got)
 	}
 }
 
-// TestDoctorOfAPoorRole: what a role may not is named with the GRANT.
-func TestDoctorOfAPoorRole(t *testing.T) {
+// Missing privileges come with the GRANT statement.
+func TestDoctor_MissingPrivileges(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	u, err := url.Parse(db.url)
@@ -142,12 +141,12 @@ func TestDoctorOfAPoorRole(t *testing.T) {
 	u.User = url.UserPassword(role, "s3cret")
 	d := doctorJSON(t, write(t, onePipeline("orders", u.String(), "stdout:")), 1)
 	if got := d.find("orders", "error", "tables"); !strings.Contains(got, "> GRANT SELECT, INSERT, UPDATE, DELETE ON public.outbox_events TO") {
-		t.Errorf("it says %+v", d)
+		t.Errorf("the diagnosis is %+v", d)
 	}
 }
 
-// TestDoctorChangesNothing: neither events nor ledger, and no file of the sink.
-func TestDoctorChangesNothing(t *testing.T) {
+// Doctor changes no event and no ledger row, and creates no file.
+func TestDoctor_ChangesNothing(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	db.insert(5)
@@ -156,6 +155,6 @@ func TestDoctorChangesNothing(t *testing.T) {
 		t.Errorf("%d events are unclaimed", n)
 	}
 	if n := db.count("SELECT count(*) FROM outbox_batches"); n != 0 {
-		t.Errorf("%d batches were made", n)
+		t.Errorf("%d batches exist", n)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/outboxrelay/relay/internal/testserver"
 )
 
-// counted is an HTTP server that notes which events came.
+// counted is an HTTP server that counts the arrivals of each event.
 type counted struct {
 	mu   sync.Mutex
 	came map[string]int
@@ -31,7 +31,7 @@ func (c *counted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// expect waits until so many events came, and none twice.
+// expect waits until n events have arrived, each once.
 func (c *counted) expect(t *testing.T, n int) {
 	t.Helper()
 	testserver.Eventually(t, func() error {
@@ -39,19 +39,19 @@ func (c *counted) expect(t *testing.T, n int) {
 		defer c.mu.Unlock()
 		for id, times := range c.came {
 			if times > 1 {
-				t.Fatalf("event %s came %d times", id, times)
+				t.Fatalf("event %s arrived %d times", id, times)
 			}
 		}
 		if len(c.came) != n {
-			return fmt.Errorf("%d events came, want %d", len(c.came), n)
+			return fmt.Errorf("%d events arrived, want %d", len(c.came), n)
 		}
 		return nil
 	})
 }
 
-// Batches that wait for the rate when the signal comes are handed back unsent: the
-// process does not wait for a minute each, and the next one sends them, once.
-func TestSignalWhileBatchesWaitForARate(t *testing.T) {
+// Batches that wait for the rate limit are released unsent on a signal, so that the process exits at once. The next
+// process sends them, once.
+func TestRun_SignalWhileRateLimited(t *testing.T) {
 	t.Parallel()
 	for name, rate := range map[string]string{"alone": "", "shared": ", shared: true"} {
 		t.Run(name, func(t *testing.T) {
@@ -68,7 +68,7 @@ func TestSignalWhileBatchesWaitForARate(t *testing.T) {
 			const settledAndLeased = "SELECT count(*) FROM outbox_batches WHERE state = 'leased' AND EXISTS (SELECT FROM outbox_events HAVING count(*) = 7)"
 			testserver.Eventually(t, func() error {
 				if n := db.count(settledAndLeased); n < 5 {
-					return fmt.Errorf("%d batches are in hand, four in a Send and some behind them were expected", n)
+					return fmt.Errorf("%d batches are claimed, want more than the four in a Send", n)
 				}
 				return nil
 			})
@@ -78,7 +78,7 @@ func TestSignalWhileBatchesWaitForARate(t *testing.T) {
 			}
 			to.expect(t, 1)
 			if n := db.count("SELECT count(*) FROM outbox_batches WHERE state <> 'waiting' OR attempts + outages > 0 OR due_at > clock_timestamp()"); n != 0 {
-				t.Errorf("%d batches were not handed back as they were", n)
+				t.Errorf("%d batches were not released unchanged", n)
 			}
 			start(t, nil, "run", "-c", config(""))
 			to.expect(t, 8)

@@ -19,7 +19,7 @@ import (
 
 // Events without an e-mail address are not merged into one. Preview shows each, and each becomes a dead
 // letter of its own.
-func TestInitToHubSpotWithoutAnAddress(t *testing.T) {
+func TestInit_HubSpotWithoutEmail(t *testing.T) {
 	t.Parallel()
 	db := newAppDatabase(t, false)
 	db.exec("CREATE TABLE signups (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, email text, group_id uuid)")
@@ -97,7 +97,7 @@ func TestInitToHubSpotWithoutAnAddress(t *testing.T) {
 }
 
 // For a known API, init writes the programs of the recipe, except for the differences below.
-func TestInitMatchesRecipes(t *testing.T) {
+func TestInit_MatchesRecipes(t *testing.T) {
 	t.Parallel()
 	parsed := func(t *testing.T, path string) *config.Pipeline {
 		t.Helper()

@@ -38,7 +38,7 @@ func pty(t *testing.T) (controller, terminal *os.File) {
 }
 
 // On a terminal init asks, reports an invalid answer, and asks again.
-func TestInitQuestions(t *testing.T) {
+func TestInit_Questions(t *testing.T) {
 	t.Parallel()
 	db := newAppDatabase(t, false)
 	db.exec(activities + "; CREATE TABLE orders (id int PRIMARY KEY); CREATE TABLE pairs (a int, b int, PRIMARY KEY (a, b))")

@@ -22,7 +22,7 @@ var update = flag.Bool("update", false, "write the files that init writes to tes
 
 // The file passes check. After the steps that init prints, the commands that it names preview and
 // deliver an event.
-func TestInitToDelivery(t *testing.T) {
+func TestInit_Delivers(t *testing.T) {
 	t.Parallel()
 	for _, try := range initCases {
 		t.Run(try.name, func(t *testing.T) {
@@ -109,7 +109,7 @@ func quiet(t *testing.T, path string) {
 
 // The file for every kind of sink passes check. Neither the file nor the output shows a part of the URL
 // that may be secret.
-func TestInitSinks(t *testing.T) {
+func TestInit_Sinks(t *testing.T) {
 	t.Parallel()
 	db := newAppDatabase(t, false)
 	db.exec(activities)
@@ -146,7 +146,7 @@ func TestInitSinks(t *testing.T) {
 var exported = regexp.MustCompile(`(?m)^  export ([A-Z_]+)=\.\.\.   # `)
 
 // The environment answers for the flags, and the output repeats none of its values.
-func TestInitFromEnvironment(t *testing.T) {
+func TestInit_Environment(t *testing.T) {
 	t.Parallel()
 	db := newAppDatabase(t, false)
 	path := filepath.Join(t.TempDir(), "relay.yaml")
@@ -161,7 +161,7 @@ func TestInitFromEnvironment(t *testing.T) {
 		want(t, 0, "  export RELAY_SOURCE_URL=...   # the URL of the database\n", "")
 }
 
-func TestInitRefuses(t *testing.T) {
+func TestInit_Errors(t *testing.T) {
 	t.Parallel()
 	db := newAppDatabase(t, false)
 	db.exec(activities + `; CREATE TABLE pairs (a int, b int, PRIMARY KEY (a, b)); CREATE TABLE plain (a int);
@@ -207,7 +207,7 @@ func TestInitRefuses(t *testing.T) {
 	})
 }
 
-func TestInitForce(t *testing.T) {
+func TestInit_Force(t *testing.T) {
 	t.Parallel()
 	db := newAppDatabase(t, false)
 	path := write(t, strings.Repeat("left: over\n", 2000))
@@ -216,7 +216,7 @@ func TestInitForce(t *testing.T) {
 }
 
 // Init prints the GRANT statements that the role needs.
-func TestInitMissingPrivileges(t *testing.T) {
+func TestInit_MissingPrivileges(t *testing.T) {
 	t.Parallel()
 	server := testserver.OwnPostgres(t, testserver.PostgresOptions{}) // roles are the server's
 	database, err := server.NewDatabase(t.Context())
@@ -241,7 +241,7 @@ func TestInitMissingPrivileges(t *testing.T) {
 }
 
 // The payload has the e-mail address that HubSpot requires, from a row two joins away.
-func TestInitToHubSpot(t *testing.T) {
+func TestInit_HubSpot(t *testing.T) {
 	t.Parallel()
 	db := newAppDatabase(t, false)
 	db.exec(activities)

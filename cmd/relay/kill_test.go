@@ -18,8 +18,7 @@ import (
 	"github.com/outboxrelay/relay/internal/testserver"
 )
 
-// destination is a sink's server that can say which ids arrived, in any order, twice
-// if they did.
+// destination is a sink's server that returns the ids that arrived, in any order.
 type destination struct {
 	url   string
 	mode  string // of a Redis sink
@@ -100,8 +99,7 @@ func parseID(t *testing.T, text string) int64 {
 	return id
 }
 
-// TestKill9 kills the relay ten times in the middle of a drain, and starts it
-// again: everything arrives, and nothing twice.
+// A relay is killed ten times during a drain and restarted. Every event arrives once.
 func TestKill9(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func(*testing.T) destination{"redis": redisStream, "jetstream": jetStream} {
@@ -119,9 +117,8 @@ func TestKill9(t *testing.T) {
 	}
 }
 
-// TestKill9SideBySide: two relays share the work; now the one, now the other is
-// killed.
-func TestKill9SideBySide(t *testing.T) {
+// Two relays share the work and are killed in turn.
+func TestKill9_TwoRelays(t *testing.T) {
 	t.Parallel()
 	to, db, path := killable(t, redisStream)
 	relays := []*relay{start(t, nil, "run", "-c", path), start(t, nil, "run", "-c", path)}
@@ -140,10 +137,9 @@ func TestKill9SideBySide(t *testing.T) {
 	}
 }
 
-// TestStoppedBeyondItsLease: of two relays one is stopped in the middle of what it
-// does, for longer than its lease, and wakes up when the other has taken its batches
-// over. It does no harm.
-func TestStoppedBeyondItsLease(t *testing.T) {
+// One of two relays is stopped for longer than its lease, and continues after the other has taken over its batches.
+// Every event arrives once.
+func TestRun_StoppedBeyondLease(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func(*testing.T) destination{"redis": redisStream, "jetstream": jetStream} {
 		t.Run(name, func(t *testing.T) {
@@ -163,7 +159,7 @@ func TestStoppedBeyondItsLease(t *testing.T) {
 				}
 				wait(t, time.Minute, func() error {
 					if n := db.count("SELECT count(*) FROM outbox_batches WHERE claimed_at <= $1 AND lease_no = 1 AND state = 'leased'", before); n > 0 {
-						return fmt.Errorf("%d batches of before are still leased", n)
+						return fmt.Errorf("%d earlier batches are still leased", n)
 					}
 					return nil
 				})
@@ -182,7 +178,7 @@ func TestStoppedBeyondItsLease(t *testing.T) {
 	}
 }
 
-// killEvents are enough that ten kills come in the middle.
+// killEvents is enough for ten kills during a drain.
 const killEvents = 40_000
 
 func killable(t *testing.T, open func(*testing.T) destination) (destination, *database, string) {
@@ -194,19 +190,19 @@ func killable(t *testing.T, open func(*testing.T) destination) (destination, *da
 	return to, db, write(t, to.configuration(db, "    batch_size: 50", "    lease: 1s"))
 }
 
-// waitForMore waits until the drain is under way again, and a little longer.
+// waitForMore waits until the drain has continued for a while.
 func waitForMore(t *testing.T, to destination, events int) {
 	t.Helper()
 	more := to.count(t.Context()) + rand.IntN(1500) //nolint:gosec // chance, not secrecy
 	testserver.Eventually(t, func() error {
 		if n := to.count(t.Context()); n <= more && n < events {
-			return fmt.Errorf("%d events arrived, more than want %d", n, more)
+			return fmt.Errorf("%d events arrived, want more than %d", n, more)
 		}
 		return nil
 	})
 }
 
-// finish lets one relay run to the end and audits by id.
+// finish runs one relay until the buffer is empty and checks the arrivals by id.
 func finish(t *testing.T, db *database, to destination, path string, events int) {
 	t.Helper()
 	r := start(t, nil, "run", "-c", path)
@@ -225,7 +221,7 @@ func finish(t *testing.T, db *database, to destination, path string, events int)
 	slices.Sort(ids)
 	for i, id := range ids {
 		if id != int64(i+1) {
-			t.Fatalf("event %d stands where want %d: missing or twice", id, i+1)
+			t.Fatalf("found event %d, want %d: it is missing or duplicated", id, i+1)
 		}
 	}
 	if len(ids) != events {

@@ -22,15 +22,14 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres"
 )
 
-// beRelay in its environment makes the test program the command itself, so that
-// the tests run what they were compiled with.
+// beRelay in the environment makes the test program run the command, so that tests need no other binary.
 const beRelay = "RELAY_TEST_IS_THE_COMMAND"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(beRelay) != "" {
 		main()
 	}
-	logging.Disable() // testserver asks Redis until it is there
+	logging.Disable() // testserver polls Redis until it is ready
 	testserver.Main(m)
 }
 
@@ -60,8 +59,7 @@ func (o *output) String() string {
 	return o.text.String()
 }
 
-// start starts relay with further variables of the environment, NAME=value. It is
-// killed when the test is over.
+// start starts relay with additional environment variables, NAME=value. It is killed at the end of the test.
 func start(t *testing.T, env []string, args ...string) *relay {
 	t.Helper()
 	self, err := os.Executable()
@@ -87,17 +85,17 @@ func start(t *testing.T, env []string, args ...string) *relay {
 		if t.Failed() {
 			t.Logf("relay %s\n--- stdout\n%s\n--- stderr\n%s", strings.Join(args, " "), r.stdout.String(), r.stderr.String())
 		}
-		// What testserver's passwords begin with, and those that tests plant.
+		// The prefix of testserver's passwords, and the secrets in tests.
 		for _, secret := range []string{"secret-", "s3cret"} {
 			if strings.Contains(r.stdout.String()+r.stderr.String(), secret) {
-				t.Errorf("relay %s shows a secret", strings.Join(args, " "))
+				t.Errorf("the output of relay %s contains a secret", strings.Join(args, " "))
 			}
 		}
 	})
 	return r
 }
 
-// cleanEnv is the environment without what relay looks at.
+// cleanEnv is the environment without the variables that relay reads.
 func cleanEnv() []string {
 	var env []string
 	for _, v := range os.Environ() {
@@ -115,8 +113,7 @@ func (r *relay) signal(s os.Signal) {
 	}
 }
 
-// exit waits for the end and returns the exit status. A command that does not end
-// has to say where it hangs.
+// exit waits for the end and returns the exit status. A command that hangs prints its goroutines.
 func (r *relay) exit() int {
 	r.t.Helper()
 	select {
@@ -124,7 +121,7 @@ func (r *relay) exit() int {
 	case <-time.After(2 * time.Minute):
 		r.signal(syscall.SIGQUIT)
 		<-r.ended
-		r.t.Fatal("relay does not end")
+		r.t.Fatal("relay hangs")
 	}
 	return r.cmd.ProcessState.ExitCode()
 }
@@ -143,13 +140,13 @@ func (r *relay) says(text string) {
 		case strings.Contains(r.stderr.String(), text):
 			return nil
 		case ended:
-			r.t.Fatalf("relay ended and did not say %q but:\n%s", text, r.stderr.String())
+			r.t.Fatalf("relay exited without %q; it printed:\n%s", text, r.stderr.String())
 		}
-		return fmt.Errorf("relay did not say %q", text)
+		return fmt.Errorf("relay did not print %q", text)
 	})
 }
 
-// result is what a command that ended left.
+// result is the result of a command.
 type result struct {
 	code           int
 	stdout, stderr string
@@ -163,8 +160,7 @@ func do(t *testing.T, env []string, args ...string) result {
 	return result{code, r.stdout.String(), r.stderr.String()}
 }
 
-// want checks the exit status, and that the streams contain what they should; ""
-// is an empty stream.
+// want checks the exit status, and that the streams contain the texts; "" means an empty stream.
 func (r result) want(t *testing.T, code int, stdout, stderr string) {
 	t.Helper()
 	if r.code != code {
@@ -194,7 +190,7 @@ type database struct {
 	conn *pgx.Conn
 }
 
-// newDatabase makes a migrated database.
+// newDatabase creates a migrated database.
 func newDatabase(t *testing.T) *database {
 	t.Helper()
 	return connectTo(t, testdb.Postgres(t, postgres.SchemaConfig{}))

@@ -13,8 +13,8 @@ import (
 	"github.com/outboxrelay/relay/internal/testserver"
 )
 
-// TestPresetsOnSQLite: as Rails and Doctrine make these tables there.
-func TestPresetsOnSQLite(t *testing.T) {
+// Tables as Rails and Doctrine create them on SQLite.
+func TestPresets_SQLite(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		source, table, ddl, rows string

@@ -13,7 +13,7 @@ import (
 	"github.com/outboxrelay/relay/internal/testserver"
 )
 
-// arrived is an event in a file, without what differs from run to run.
+// arrived is an event in a file, without its times.
 type arrived struct {
 	ID      string            `json:"id"`
 	Topic   string            `json:"topic"`
@@ -44,7 +44,7 @@ func arrivals(t *testing.T, path string) []arrived {
 	return all
 }
 
-// The tables as their projects make them, and a row or two as they write them.
+// Tables as other projects create them, and rows as they write them.
 const (
 	debeziumDDL = `CREATE TABLE "outboxevent" (
 		id uuid NOT NULL PRIMARY KEY, aggregatetype character varying(255) NOT NULL, aggregateid character varying(255) NOT NULL,
@@ -80,8 +80,7 @@ const (
 		('8f0c9f2e-3', '{"destination_topic":"kafka","uuid":"8f0c9f2e-4","payload":"AP8=","metadata":null}', '{}', pg_current_xact_id())`
 )
 
-// TestPresets: tables as known projects make them are mended as doctor says, and what
-// these write arrives.
+// After the fixes that doctor prints, the events of known table layouts arrive.
 func TestPresets(t *testing.T) {
 	t.Parallel()
 	order := arrived{
@@ -123,7 +122,7 @@ func TestPresets(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "events.ndjson")
 			path := write(t, "admin: {listen: \"\"}\npipelines:\n  - name: p\n    source: {url: \""+db.url+"\", schema: relay, "+c.source+"}\n    sink: {url: \"file://"+file+"\"}\n")
 			do(t, nil, "migrate", "-c", path).want(t, 0, "p: applied schema relay", "")
-			db.mend(path)
+			db.fix(path)
 			run := start(t, nil, "run", "-c", path)
 			testserver.Eventually(t, func() error {
 				if left := db.count("SELECT count(*) FROM " + c.table); left > 0 {
@@ -142,8 +141,8 @@ func TestPresets(t *testing.T) {
 	}
 }
 
-// mend does what doctor says until it finds no problem.
-func (d *database) mend(path string) {
+// fix applies the fixes that doctor prints until it finds no problem.
+func (d *database) fix(path string) {
 	d.t.Helper()
 	for range 3 {
 		var found diagnosis
@@ -155,11 +154,11 @@ func (d *database) mend(path string) {
 		}
 		for _, p := range found.Pipelines {
 			for _, f := range p.Findings {
-				if f.Level == "problem" {
+				if f.Level == "error" {
 					d.exec(f.Fix)
 				}
 			}
 		}
 	}
-	d.t.Fatalf("doctor finds problems still: %s", do(d.t, nil, "doctor", "-c", path).stdout)
+	d.t.Fatalf("doctor still finds problems: %s", do(d.t, nil, "doctor", "-c", path).stdout)
 }

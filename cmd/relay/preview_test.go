@@ -13,8 +13,8 @@ import (
 
 var groupID = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
 
-// What is shown is what would be sent, without its secrets, and nothing is written.
-func TestPreviewShowsTheRequest(t *testing.T) {
+// Preview shows the requests without secrets, and writes nothing.
+func TestPreview_Request(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	db.insert(4)
@@ -60,16 +60,15 @@ User-Agent: relay
 		t.Errorf("preview shows\n%s\nwant %s", shown, want)
 	}
 	if after := db.count("SELECT sum(xmin::text::bigint) FROM outbox_events"); after != before || db.count("SELECT count(*) FROM outbox_batches") != 0 {
-		t.Error("preview wrote something")
+		t.Error("preview changed the database")
 	}
 	do(t, nil, "preview", "-c", path, "-n", "1").want(t, 0, "1 event read", "")
 }
 
 var created = regexp.MustCompile(`"created_at": "[^"]+"`)
 
-// Of a URL that came from the environment as a whole, what is shown elsewhere is shown;
-// and the kind of the body is no secret, where headers say it.
-func TestPreviewOfAURLFromTheEnvironment(t *testing.T) {
+// A URL that is one environment variable shows its host; the Content-Type is not masked.
+func TestPreview_URLFromEnvironment(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	db.insert(1)
@@ -79,8 +78,8 @@ func TestPreviewOfAURLFromTheEnvironment(t *testing.T) {
 	r.want(t, 0, "X-Key: ***\n", "")
 }
 
-// What would not be sent is said, with why.
-func TestPreviewSaysWhatWouldNotBeSent(t *testing.T) {
+// Preview shows the events that would not be sent, and the reasons.
+func TestPreview_NotSent(t *testing.T) {
 	t.Parallel()
 	db := newAppDatabase(t, false)
 	db.exec(strings.Replace(activities, "REFERENCES contact_activities", "", 1))
@@ -109,8 +108,8 @@ func TestPreviewSaysWhatWouldNotBeSent(t *testing.T) {
 	do(t, nil, "preview", "-c", refuses).want(t, 0, "\nnot sent: event 2\n", "")
 }
 
-// What waits for a retry is told of when nothing else waits.
-func TestPreviewTellsOfRetries(t *testing.T) {
+// Preview describes the waiting batches if no event is unclaimed.
+func TestPreview_WaitingBatches(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, "not today", http.StatusServiceUnavailable)
@@ -128,7 +127,7 @@ func TestPreviewTellsOfRetries(t *testing.T) {
 			testserver.Eventually(t, func() error {
 				r := do(t, nil, "preview", "-c", path)
 				if !retries.MatchString(r.stdout) || r.code != 0 {
-					return fmt.Errorf("it says %d %q", r.code, r.stdout)
+					return fmt.Errorf("preview exits with %d and prints %q", r.code, r.stdout)
 				}
 				return nil
 			})
@@ -139,9 +138,8 @@ func TestPreviewTellsOfRetries(t *testing.T) {
 var retries = regexp.MustCompile(`\nAll events are claimed: 2 events wait in 1 batch for a retry\.\n\n[^\n]*POST http[^\n]*503 Service Unavailable: not today[^\n]*\n\n` +
 	`Fix the cause\. A running relay retries within 5m0s\. Preview shows unclaimed events only\.\n$`)
 
-// Every kind of sink can be previewed, one pipeline after another, and one that is away
-// holds up no other.
-func TestPreviewOfEachSink(t *testing.T) {
+// Every kind of sink supports preview, and an unavailable pipeline does not block the others.
+func TestPreview_AllSinks(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	db.insert(2)
@@ -154,14 +152,14 @@ func TestPreviewOfEachSink(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			path := write(t, onePipeline("orders", db.url, try.sink)+
-				"  - {name: away, source: {url: '"+unreachable+"'}, sink: {url: 'stdout:'}}\n")
-			do(t, nil, "preview", "-c", path).want(t, 1, try.want, "relay: away: ")
+				"  - {name: down, source: {url: '"+unreachable+"'}, sink: {url: 'stdout:'}}\n")
+			do(t, nil, "preview", "-c", path).want(t, 1, try.want, "relay: down: ")
 			do(t, nil, "preview", "-c", path, "--pipeline", "orders").want(t, 0, try.want, "")
 		})
 	}
 }
 
-func TestPreviewRefuses(t *testing.T) {
+func TestPreview_Errors(t *testing.T) {
 	t.Parallel()
 	path := write(t, onePipeline("orders", unreachable, "stdout:"))
 	do(t, nil, "preview", "-c", path, "-n", "0").want(t, 2, "", "-n is 0; expected 1 to 1000")

@@ -21,7 +21,7 @@ import (
 
 const rowsLeft = "SELECT (SELECT count(*) FROM outbox_events) + (SELECT count(*) FROM outbox_batches)"
 
-func TestRunToRedis(t *testing.T) {
+func TestRun_Redis(t *testing.T) {
 	t.Parallel()
 	db, url := newDatabase(t), testserver.SharedRedis(t)
 	client := connect(t, url)
@@ -56,7 +56,7 @@ func connect(t *testing.T, url string) *redis.Client {
 	return c
 }
 
-// arrive waits until so many events are in the stream "orders".
+// arrive waits until the stream "orders" has n events.
 func arrive(t *testing.T, c *redis.Client, n int64) {
 	t.Helper()
 	testserver.Eventually(t, func() error {
@@ -67,9 +67,8 @@ func arrive(t *testing.T, c *redis.Client, n int64) {
 	})
 }
 
-// The logs go to standard error, JSON if wanted; what goes to standard output is
-// the sink's.
-func TestRunToStdout(t *testing.T) {
+// Logs go to standard error, as JSON if configured. Standard output belongs to the sink.
+func TestRun_Stdout(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	db.insert(3)
@@ -91,14 +90,13 @@ func TestRunToStdout(t *testing.T) {
 	for line := range strings.Lines(r.stderr.String()) {
 		var entry struct{ Time, Level, Msg string }
 		if err := json.Unmarshal([]byte(line), &entry); err != nil || entry.Msg == "" || entry.Level == "" {
-			t.Errorf("%q is no JSON log entry: %v", line, err)
+			t.Errorf("%q is not a JSON log entry: %v", line, err)
 		}
 	}
 }
 
-// A signal in the middle of a drain: what was claimed is sent and settled, nothing
-// stays leased, nothing arrives twice later.
-func TestSignalInMidDrain(t *testing.T) {
+// On a signal during a drain, claimed batches are sent and settled: none stays leased, and no event arrives twice.
+func TestRun_SignalDuringDrain(t *testing.T) {
 	t.Parallel()
 	const events = 30_000
 	db, url := newDatabase(t), testserver.SharedRedis(t)
@@ -108,7 +106,7 @@ func TestSignalInMidDrain(t *testing.T) {
 	r := start(t, nil, "run", "-c", path)
 	testserver.Eventually(t, func() error {
 		if client.XLen(t.Context(), "orders").Val() == 0 {
-			return fmt.Errorf("nothing arrives")
+			return fmt.Errorf("no event arrived")
 		}
 		return nil
 	})
@@ -127,7 +125,7 @@ func TestSignalInMidDrain(t *testing.T) {
 	arrive(t, client, events)
 }
 
-// stuck is an HTTP server that takes requests and does not answer them.
+// stuck is an HTTP server that never responds.
 func stuck(t *testing.T) (url string, asked <-chan struct{}) {
 	t.Helper()
 	requests, end := make(chan struct{}, 100), make(chan struct{})
@@ -145,7 +143,7 @@ func stuck(t *testing.T) (url string, asked <-chan struct{}) {
 	return server.URL, requests
 }
 
-func heard(t *testing.T, asked <-chan struct{}) {
+func received(t *testing.T, asked <-chan struct{}) {
 	t.Helper()
 	select {
 	case <-asked:
@@ -154,13 +152,13 @@ func heard(t *testing.T, asked <-chan struct{}) {
 	}
 }
 
-func TestSecondSignalEndsAtOnce(t *testing.T) {
+func TestRun_SecondSignal(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	url, asked := stuck(t)
 	db.insert(1)
 	r := start(t, nil, "run", "-c", write(t, "shutdown_timeout: 1h\n"+onePipeline("orders", db.url, url)))
-	heard(t, asked)
+	received(t, asked)
 	r.signal(syscall.SIGTERM)
 	r.says("finishing batches in flight")
 	began := time.Now()
@@ -173,13 +171,13 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 	}
 }
 
-func TestShutdownTimeout(t *testing.T) {
+func TestRun_ShutdownTimeout(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	url, asked := stuck(t)
 	db.insert(1)
 	r := start(t, nil, "run", "-c", write(t, "shutdown_timeout: 50ms\n"+onePipeline("orders", db.url, url)))
-	heard(t, asked)
+	received(t, asked)
 	r.signal(syscall.SIGTERM)
 	if code := r.exit(); code != 1 {
 		t.Errorf("exit status %d, want 1", code)
@@ -189,30 +187,30 @@ func TestShutdownTimeout(t *testing.T) {
 		t.Errorf("%d events are left, want 1", n)
 	}
 	if n := db.count("SELECT count(*) FROM outbox_batches WHERE attempts > 0"); n != 0 {
-		t.Error("being cut off counted as a refusal")
+		t.Error("the interrupted send counts as an attempt")
 	}
 }
 
-// One pipeline waits for its database, one for its tables, and one for its sink;
-// none holds up the one that works, and /readyz says what is wrong with each.
-func TestOneHoldsUpNoOther(t *testing.T) {
+// Pipelines that wait for a database, a table or a sink do not block the one that works, and /readyz has the reason of
+// each.
+func TestRun_PipelinesAreIndependent(t *testing.T) {
 	t.Parallel()
 	db, bare, url := newDatabase(t), testserver.Postgres(t), testserver.SharedRedis(t)
 	client := connect(t, url)
 	db.insert(10)
 	listen := freeAddress(t)
 	path := write(t, "admin: {listen: '"+listen+"', token: t0ken-s3cret}\npipelines:\n"+
-		"  - {name: away, source: {url: '"+unreachable+"'}, sink: {url: 'stdout:'}}\n"+
+		"  - {name: down, source: {url: '"+unreachable+"'}, sink: {url: 'stdout:'}}\n"+
 		"  - {name: bare, source: {url: '"+bare+"'}, sink: {url: 'stdout:'}}\n"+
-		"  - {name: deaf, source: {url: '"+db.url+"', table: other_events}, sink: {url: 'redis://:s3cret@127.0.0.1:1'}}\n"+
+		"  - {name: wait, source: {url: '"+db.url+"', table: other_events}, sink: {url: 'redis://:s3cret@127.0.0.1:1'}}\n"+
 		"  - {name: orders, source: {url: '"+db.url+"'}, sink: {url: '"+url+"'}}\n")
-	do(t, nil, "migrate", "-c", write(t, "pipelines:\n  - {name: deaf, source: {url: '"+db.url+"', table: other_events}, sink: {url: 'stdout:'}}\n")).
-		want(t, 0, "deaf: applied", "")
+	do(t, nil, "migrate", "-c", write(t, "pipelines:\n  - {name: wait, source: {url: '"+db.url+"', table: other_events}, sink: {url: 'stdout:'}}\n")).
+		want(t, 0, "wait: applied", "")
 
 	r := start(t, nil, "run", "-c", path)
 	arrive(t, client, 10)
-	r.says("waiting for the sink\" pipeline=deaf")
-	r.says("waiting for the database\" pipeline=away")
+	r.says("waiting for the sink\" pipeline=wait")
+	r.says("waiting for the database\" pipeline=down")
 	r.says("relay migrate -c relay.yaml")
 
 	answer, code := get(t, "http://"+listen+"/readyz", "")
@@ -225,32 +223,32 @@ func TestOneHoldsUpNoOther(t *testing.T) {
 		}
 	}
 	if err := json.Unmarshal([]byte(answer), &readiness); err != nil || code != 503 || readiness.Ready {
-		t.Errorf("readiness is %d %s, %v", code, answer, err)
+		t.Errorf("/readyz responds %d %s, %v", code, answer, err)
 	}
 	for i, want := range []struct {
 		name, reason string
-	}{{"away", "database: "}, {"bare", "relay migrate -c relay.yaml"}, {"deaf", "sink: "}, {"orders", ""}} {
+	}{{"down", "database: "}, {"bare", "relay migrate -c relay.yaml"}, {"wait", "sink: "}, {"orders", ""}} {
 		p := readiness.Pipelines[i]
 		if p.Name != want.name || p.Ready != (want.reason == "") || !strings.Contains(p.Reason, want.reason) {
 			t.Errorf("readiness of %s is %+v", want.name, p)
 		}
 	}
 
-	// The tables come, and the pipeline goes on by itself.
-	do(t, nil, "migrate", "-c", path).want(t, 1, "bare: applied", "relay: away: ")
+	// Once the tables exist, the pipeline continues.
+	do(t, nil, "migrate", "-c", path).want(t, 1, "bare: applied", "relay: down: ")
 	r.says("connected to database\" pipeline=bare")
 
 	for _, path := range []string{"/livez", "/readyz", "/metrics"} {
 		if answer, code = get(t, "http://"+listen+path, ""); code == http.StatusUnauthorized || strings.Contains(answer, "s3cret") {
-			t.Errorf("%s answers %d %s", path, code, answer)
+			t.Errorf("%s responds %d %s", path, code, answer)
 		}
 	}
 	if _, code = get(t, "http://"+listen+"/api/status", ""); code != http.StatusUnauthorized {
-		t.Errorf("without the token /api/status answers %d", code)
+		t.Errorf("without the token /api/status responds %d", code)
 	}
 	answer, code = get(t, "http://"+listen+"/api/status", "t0ken-s3cret")
 	if code != 503 || !strings.Contains(answer, `"name": "orders",`) || strings.Contains(answer, "s3cret") {
-		t.Errorf("with the token /api/status answers %d %s", code, answer)
+		t.Errorf("with the token /api/status responds %d %s", code, answer)
 	}
 	r.signal(syscall.SIGTERM)
 	if code := r.exit(); code != 0 {
@@ -258,7 +256,7 @@ func TestOneHoldsUpNoOther(t *testing.T) {
 	}
 }
 
-// get asks with a token and returns the answer.
+// get sends a request with a token and returns the response.
 func get(t *testing.T, url, token string) (string, int) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
@@ -283,7 +281,7 @@ func get(t *testing.T, url, token string) (string, int) {
 	return string(body), response.StatusCode
 }
 
-// freeAddress is one that nobody listens on.
+// freeAddress is an unused address.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	l := listen(t)
@@ -300,7 +298,7 @@ func listen(t *testing.T) net.Listener {
 	return l
 }
 
-func TestPortInUse(t *testing.T) {
+func TestRun_AdminPortInUse(t *testing.T) {
 	t.Parallel()
 	l := listen(t)
 	defer l.Close()
@@ -309,8 +307,8 @@ func TestPortInUse(t *testing.T) {
 	do(t, nil, "run", "-c", path).want(t, 1, "", "relay: admin.listen is "+l.Addr().String()+", which is in use")
 }
 
-// A server that repeats in its error what it was sent gives no secret away.
-func TestServerThatEchoes(t *testing.T) {
+// No secret appears if a server echoes the request in its error.
+func TestRun_ServerEchoesSecret(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	db.insert(1)
@@ -332,14 +330,13 @@ func TestServerThatEchoes(t *testing.T) {
 	}
 	for _, form := range []string{"planted", "s3cret"} {
 		if strings.Contains(r.stderr.String(), form) {
-			t.Errorf("the log shows %q", form)
+			t.Errorf("the log contains %q", form)
 		}
 	}
 }
 
-// Neither a database nor a Redis that refuses the password gives it away, and the
-// log says what to look at.
-func TestWrongPasswords(t *testing.T) {
+// A rejected password does not appear in the log, which names the server.
+func TestRun_WrongPassword(t *testing.T) {
 	t.Parallel()
 	db, server := newDatabase(t), testserver.Redis(t, "--requirepass", "s3cret-right")
 	wrong, err := url.Parse(db.url)

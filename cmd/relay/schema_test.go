@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// schema.sql in the repository's root is what people find first.
+// schema.sql in the root is the PostgreSQL schema.
 func TestSchemaFile(t *testing.T) {
 	t.Parallel()
 	file, err := os.ReadFile("../../schema.sql")
@@ -14,7 +14,7 @@ func TestSchemaFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r := do(t, nil, "schema", "postgres"); r.stdout != string(file) || r.code != 0 {
-		t.Error("schema.sql is not what `relay schema postgres` prints: go run ./cmd/relay schema postgres > schema.sql")
+		t.Error("schema.sql is out of date: go run ./cmd/relay schema postgres > schema.sql")
 	}
 }
 
@@ -27,7 +27,7 @@ func TestSchema(t *testing.T) {
 	do(t, nil, "schema", "sqlite", "--payload", "bytes").want(t, 0, "BLOB NOT NULL", "")
 	for _, database := range []string{"postgres", "sqlite"} {
 		if ddl := do(t, nil, "schema", database).stdout; strings.Contains(strings.ToUpper(ddl), "DROP") {
-			t.Errorf("the schema of %s drops something", database)
+			t.Errorf("the schema of %s has a DROP", database)
 		}
 	}
 }

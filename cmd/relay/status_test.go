@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// nobody listens on port 1 of the loopback interface.
+// unreachable is a database on a port without a server.
 const unreachable = "postgres://app:s3cret@127.0.0.1:1/app"
 
 func TestMigrate(t *testing.T) {
@@ -17,16 +17,16 @@ func TestMigrate(t *testing.T) {
 	db := newDatabase(t)
 	file := "sqlite://" + t.TempDir() + "/app.db"
 	path := write(t, "pipelines:\n"+
-		"  - {name: away, source: {url: \""+unreachable+"\"}, sink: {url: 'stdout:'}}\n"+
+		"  - {name: down, source: {url: \""+unreachable+"\"}, sink: {url: 'stdout:'}}\n"+
 		"  - {name: old, source: {url: \""+db.url+"\"}, sink: {url: 'stdout:'}}\n"+
 		"  - {name: new, source: {url: \""+file+"\"}, sink: {url: 'stdout:'}}\n")
 	db.insert(3)
 	first := do(t, nil, "migrate", "-c", path)
-	first.want(t, 1, "old: up to date\nnew: applied 00001_", "relay: away: ")
+	first.want(t, 1, "old: up to date\nnew: applied 00001_", "relay: down: ")
 	if strings.Count(first.stderr, "\n") != 1 {
-		t.Errorf("stderr is %q, one line was expected", first.stderr)
+		t.Errorf("stderr is %q, want one line", first.stderr)
 	}
-	do(t, nil, "migrate", "-c", path).want(t, 1, "old: up to date\nnew: up to date\n", "relay: away: ")
+	do(t, nil, "migrate", "-c", path).want(t, 1, "old: up to date\nnew: up to date\n", "relay: down: ")
 	if n := db.count("SELECT count(*) FROM outbox_events"); n != 3 {
 		t.Errorf("%d events are left, want 3", n)
 	}
@@ -80,27 +80,26 @@ orders      1,234   2h 5m       1        2          1     2
 	}
 }
 
-func TestStatusOfOneThatIsAway(t *testing.T) {
+func TestStatus_DatabaseUnavailable(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	db.insert(7)
 	path := write(t, "pipelines:\n"+
-		"  - {name: away, source: {url: \""+unreachable+"\"}, sink: {url: 'stdout:'}}\n"+
+		"  - {name: down, source: {url: \""+unreachable+"\"}, sink: {url: 'stdout:'}}\n"+
 		"  - {name: there, source: {url: \""+db.url+"\"}, sink: {url: 'stdout:'}}\n"+
 		"  - {name: empty, source: {url: \"sqlite://"+t.TempDir()+"/app.db\"}, sink: {url: 'stdout:'}}\n")
 	r := do(t, nil, "status", "-c", path)
-	r.want(t, 1, "there           7 ", "relay: away: ")
+	r.want(t, 1, "there           7 ", "relay: down: ")
 	r.want(t, 1, "there           7 ", "relay: empty: ")
 	r.want(t, 1, "there           7 ", "relay migrate -c relay.yaml")
-	if strings.Contains(r.stdout, "away") || strings.Count(r.stderr, "\n") != 2 {
+	if strings.Contains(r.stdout, "down") || strings.Count(r.stderr, "\n") != 2 {
 		t.Errorf("stdout is %q, stderr %q", r.stdout, r.stderr)
 	}
-	do(t, nil, "status", "-c", path, "--json").want(t, 1, `"name": "there",`, "relay: away: ")
+	do(t, nil, "status", "-c", path, "--json").want(t, 1, `"name": "there",`, "relay: down: ")
 }
 
-// A server that takes the connection and then says nothing is told apart from one
-// that is away.
-func TestADatabaseThatDoesNotAnswer(t *testing.T) {
+// A server that accepts the connection and never responds has an error of its own.
+func TestStatus_DatabaseHangs(t *testing.T) {
 	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // nobody accepts; the kernel does
 	if err != nil {

@@ -51,7 +51,7 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-func TestConfigurationFromTheEnvironment(t *testing.T) {
+func TestConfigFromEnvironment(t *testing.T) {
 	t.Parallel()
 	env := "RELAY_CONFIG=" + write(t, onePipeline("here", "postgres://app@db/app", "stdout:"))
 	do(t, []string{env}, "check").want(t, 0, "ok  here: postgres://***@db/app", "")

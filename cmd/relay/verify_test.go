@@ -41,7 +41,7 @@ orders    3          0       0        0          1     -           0       agree
 		"\norders: 1 batch with another number of events than the ledger has",
 	} {
 		if !strings.Contains(r.stdout, says) {
-			t.Errorf("it does not say %q", says)
+			t.Errorf("the output lacks %q", says)
 		}
 	}
 	do(t, nil, "verify", "-c", path, "--json").want(t, 1, `"agrees": false,`, "")
@@ -51,10 +51,10 @@ orders    3          0       0        0          1     -           0       agree
 	db.exec("UPDATE outbox_batches SET due_at = now()")
 	start(t, nil, "run", "-c", path)
 	arrive(t, client, 3)
-	do(t, nil, "verify", "-c", write(t, onePipeline("away", unreachable, "stdout:"))).want(t, 1, "PIPELINE", "relay: away: ")
+	do(t, nil, "verify", "-c", write(t, onePipeline("down", unreachable, "stdout:"))).want(t, 1, "PIPELINE", "relay: down: ")
 }
 
-func TestVerifyUsage(t *testing.T) {
+func TestVerify_Usage(t *testing.T) {
 	t.Parallel()
 	path := write(t, "pipelines:\n"+
 		"  - {name: a, source: {url: '"+unreachable+"'}, sink: {url: 'stdout:'}}\n"+
@@ -68,8 +68,8 @@ func TestVerifyUsage(t *testing.T) {
 	}
 }
 
-// A table of the user's own is audited; no probe is a row of it.
-func TestVerifyOfYours(t *testing.T) {
+// Verify audits a custom table, and inserts no probes into it.
+func TestVerify_CustomTable(t *testing.T) {
 	t.Parallel()
 	for _, try := range initCases {
 		if try.tables == "" || !strings.Contains("activities debezium odd sqlite", try.name) {
@@ -80,14 +80,14 @@ func TestVerifyOfYours(t *testing.T) {
 			db := newAppDatabase(t, try.name == "sqlite")
 			db.exec(try.tables)
 			path := filepath.Join(t.TempDir(), "relay.yaml")
-			wrote := do(t, nil, append([]string{"init", "--source", db.url, "--sink", "stdout:", "--name", "yours", "-o", path}, try.args...)...)
+			wrote := do(t, nil, append([]string{"init", "--source", db.url, "--sink", "stdout:", "--name", "custom", "-o", path}, try.args...)...)
 			wrote.want(t, 0, "Wrote ", "")
 			for _, step := range steps(wrote.stdout) {
 				db.exec(step)
 			}
 			do(t, db.env, "migrate", "-c", path).want(t, 0, "applied", "")
 			db.exec(try.insert)
-			do(t, db.env, "verify", "-c", path).want(t, 0, "yours     1          0       0        0          0     -           0       agree\n", "")
+			do(t, db.env, "verify", "-c", path).want(t, 0, "custom    1          0       0        0          0     -           0       agree\n", "")
 			do(t, db.env, "verify", "-c", path, "--events", "3").want(t, 2, "",
 				"--events does not support the custom table ")
 			do(t, db.env, "verify", "-c", path, "--json").want(t, 0, `"unclaimed": 1,`, "")
@@ -95,7 +95,7 @@ func TestVerifyOfYours(t *testing.T) {
 	}
 }
 
-// probes is what verify --events --json says.
+// probes returns the output of verify --events --json.
 func probes(t *testing.T, path string, code int, args ...string) (got probe.Result) {
 	t.Helper()
 	r := do(t, nil, append([]string{"verify", "-c", path, "--json"}, args...)...)
@@ -103,12 +103,12 @@ func probes(t *testing.T, path string, code int, args ...string) (got probe.Resu
 		t.Errorf("exit status %d, want %d: %s", r.code, code, r.stderr)
 	}
 	if err := json.Unmarshal([]byte(r.stdout), &got); err != nil {
-		t.Fatalf("%q is no JSON: %v", r.stdout, err)
+		t.Fatalf("%q is not JSON: %v", r.stdout, err)
 	}
 	return got
 }
 
-func TestProbesToRedis(t *testing.T) {
+func TestVerify_ProbesToRedis(t *testing.T) {
 	t.Parallel()
 	db, url := newDatabase(t), testserver.SharedRedis(t)
 	client := connect(t, url)
@@ -147,7 +147,7 @@ func TestProbesToRedis(t *testing.T) {
 	}
 }
 
-func TestProbesToJetStream(t *testing.T) {
+func TestVerify_ProbesToJetStream(t *testing.T) {
 	t.Parallel()
 	db, server := newDatabase(t), testserver.NATS(t)
 	conn, err := nats.Connect(server.URL)
@@ -177,8 +177,8 @@ func TestProbesToJetStream(t *testing.T) {
 	}
 }
 
-// TestProbesThatDoNotArrive: one is dead, some wait, and both say why.
-func TestProbesThatDoNotArrive(t *testing.T) {
+// Dead and waiting probes have an error.
+func TestVerify_ProbesNotDelivered(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -194,7 +194,7 @@ func TestProbesThatDoNotArrive(t *testing.T) {
 			t.Error(err)
 		}
 		for _, e := range body.Events {
-			if e.Topic == "away" {
+			if e.Topic == "down" {
 				w.WriteHeader(http.StatusServiceUnavailable)
 			} else if e.Payload.N == 3 {
 				w.WriteHeader(http.StatusUnprocessableEntity)
@@ -212,7 +212,7 @@ func TestProbesThatDoNotArrive(t *testing.T) {
 		t.Errorf("the result is %+v", got)
 	}
 	do(t, nil, "verify", "-c", path, "--events", "4").want(t, 1, "  dead              1  ", "")
-	got = probes(t, path, 1, "--events", "5", "--topic", "away", "--timeout", "2s")
+	got = probes(t, path, 1, "--events", "5", "--topic", "down", "--timeout", "2s")
 	if got.Delivered != 0 || len(got.Waiting)+len(got.Sending) != 5 {
 		t.Errorf("the result is %+v", got)
 	}
@@ -227,7 +227,7 @@ func TestProbesThatDoNotArrive(t *testing.T) {
 	}
 }
 
-func TestProbesFromSQLite(t *testing.T) {
+func TestVerify_ProbesFromSQLite(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
 	path := write(t, strings.Replace(onePipeline("lines", "sqlite://"+folder+"/app.db", "file://"+folder+"/out.ndjson"), "app.db\"", "app.db\", table: my_events", 1))

@@ -9,9 +9,9 @@ import (
 	"github.com/outboxrelay/relay/internal/testserver"
 )
 
-// wake: notify from the configuration to the sink: migrate installs the trigger, doctor
-// sees it, and with nine hours until the next distribution a commit is enough.
-func TestWakeNotify(t *testing.T) {
+// With wake: notify, migrate installs the trigger, doctor finds it, and a commit is sent although the next distribution
+// is hours away.
+func TestRun_WakeNotify(t *testing.T) {
 	t.Parallel()
 	db, url := newDatabase(t), testserver.SharedRedis(t)
 	client := connect(t, url)
@@ -43,6 +43,6 @@ func TestWakeNotify(t *testing.T) {
 		t.Errorf("exit status %d", code)
 	}
 	if strings.Contains(r.stderr.String(), "level=WARN") {
-		t.Errorf("it warned: %s", r.stderr.String())
+		t.Errorf("unexpected warning: %s", r.stderr.String())
 	}
 }

@@ -13,9 +13,8 @@ import (
 	"github.com/outboxrelay/relay/internal/testserver"
 )
 
-// holding opens a transaction with a snapshot, on a database whose relay warns after a
-// second, and returns once it is that old.
-func holding(t *testing.T, db *database, application string) *pgx.Conn {
+// openSnapshot opens a transaction with a snapshot and returns when it is older than warn_after, a second.
+func openSnapshot(t *testing.T, db *database, application string) *pgx.Conn {
 	t.Helper()
 	config, err := pgx.ParseConfig(db.url)
 	if err != nil {
@@ -34,23 +33,23 @@ func holding(t *testing.T, db *database, application string) *pgx.Conn {
 	}
 	testserver.Eventually(t, func() error {
 		if db.count("SELECT count(*) FROM pg_stat_activity WHERE pid = $1::int AND xact_start < clock_timestamp() - interval '1 second'", int64(conn.PgConn().PID())) == 0 {
-			return fmt.Errorf("it is too young")
+			return fmt.Errorf("the transaction is too young")
 		}
 		return nil
 	})
 	return conn
 }
 
-// twoOn are two pipelines on one database.
+// twoOn has two pipelines on one database.
 func twoOn(db *database, listen, supervisor string) string {
 	return "admin: {listen: \"" + listen + "\"}\npipelines:\n" +
 		"  - {name: orders, source: {url: '" + db.url + "', supervisor: " + supervisor + "}, sink: {url: 'stdout:'}}\n" +
 		"  - {name: bills, source: {url: '" + db.url + "', table: bills, supervisor: {warn_after: 1s}}, sink: {url: 'stdout:'}}\n"
 }
 
-// TestHeldBack: status, doctor and dashboard name who holds the database back, and run
-// tells of it, once for both pipelines, and ends it if it is told to.
-func TestHeldBack(t *testing.T) {
+// Status, doctor and the dashboard name the transaction that blocks vacuum. Run logs it once for both pipelines, and
+// terminates its session if configured.
+func TestSupervisor_TerminatesBlocker(t *testing.T) {
 	t.Parallel()
 	// On a server of its own: what other tests write would hold this database back, too.
 	db := newDatabaseAt(t, testserver.OwnPostgres(t, testserver.PostgresOptions{}).URL)
@@ -59,8 +58,8 @@ func TestHeldBack(t *testing.T) {
 	if r := do(t, nil, "migrate", "-c", path); r.code != 0 {
 		t.Fatal(r.stderr)
 	}
-	culprit := holding(t, db, "nightly report")
-	pid := culprit.PgConn().PID()
+	blocker := openSnapshot(t, db, "nightly report")
+	pid := blocker.PgConn().PID()
 	who := fmt.Sprintf(`(pid %d, user relay, application "nightly report", database %s, idle in transaction, its last query began `, pid, db.conn.Config().Database)
 
 	status := do(t, nil, "status", "-c", path)
@@ -69,7 +68,7 @@ func TestHeldBack(t *testing.T) {
 	status.want(t, 0, who, "")
 	var report struct {
 		Pipelines []struct {
-			Held *struct {
+			Blocker *struct {
 				PID  uint32
 				Age  float64 `json:"age_seconds"`
 				Kind string
@@ -79,12 +78,12 @@ func TestHeldBack(t *testing.T) {
 	if err := json.Unmarshal([]byte(do(t, nil, "status", "-c", path, "--json").stdout), &report); err != nil {
 		t.Fatal(err)
 	}
-	if h := report.Pipelines[0].Held; h == nil || h.PID != pid || h.Age < 1 || h.Kind != "transaction" {
-		t.Errorf("it says %+v", h)
+	if h := report.Pipelines[0].Blocker; h == nil || h.PID != pid || h.Age < 1 || h.Kind != "transaction" {
+		t.Errorf("the blocker is %+v", h)
 	}
 	d := doctorJSON(t, path, 0)
 	if got := d.find("orders", "warning", "vacuum horizon"); !strings.Contains(got, who) || !strings.Contains(got, fmt.Sprintf("> SELECT pg_terminate_backend(%d)", pid)) {
-		t.Errorf("it says %s", got)
+		t.Errorf("doctor prints %s", got)
 	}
 
 	r := start(t, nil, "run", "-c", path)
@@ -94,7 +93,7 @@ func TestHeldBack(t *testing.T) {
 		for _, kind := range []string{"prepared", "slot", "transaction"} {
 			name := fmt.Sprintf(`relay_source_xmin_horizon_seconds{kind="%s",pipeline="%s"} `, kind, pipeline)
 			if _, value, ok := strings.Cut(metrics, name); !ok || strings.HasPrefix(value, "NaN") || (kind == "transaction") == strings.HasPrefix(value, "0\n") {
-				t.Errorf("of %s of %s it has %.20q", kind, pipeline, value)
+				t.Errorf("%s of %s is %.20q", kind, pipeline, value)
 			}
 		}
 	}
@@ -102,7 +101,7 @@ func TestHeldBack(t *testing.T) {
 		t.Errorf("the page is %s", page)
 	}
 	if strings.Contains(r.stderr.String(), "pipeline=bills kind=") {
-		t.Error("the database was looked at twice")
+		t.Error("the database was observed twice")
 	}
 	r.signal(syscall.SIGTERM)
 	if code := r.exit(); code != 0 {
@@ -111,14 +110,13 @@ func TestHeldBack(t *testing.T) {
 
 	ends := start(t, nil, "run", "-c", write(t, twoOn(db, "", "{warn_after: 1s, terminate_after: 1001ms, users: [relay], applications: [nightly report]}")))
 	ends.says(fmt.Sprintf(`msg="session terminated" pipeline=orders,bills kind=transaction pid=%d`, pid))
-	if _, err := culprit.Exec(t.Context(), "SELECT 1"); err == nil {
-		t.Error("the culprit goes on")
+	if _, err := blocker.Exec(t.Context(), "SELECT 1"); err == nil {
+		t.Error("the session was not terminated")
 	}
 }
 
-// TestARoleThatMayNotEnd: what is configured and not allowed is said at the start and by
-// doctor, with the GRANT.
-func TestARoleThatMayNotEnd(t *testing.T) {
+// Run and doctor report the privilege that terminate_after needs, with the GRANT.
+func TestSupervisor_MissingPrivilege(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	role := "poor_" + strings.ToLower(db.conn.Config().Database)
@@ -132,7 +130,7 @@ func TestARoleThatMayNotEnd(t *testing.T) {
 	d := doctorJSON(t, path, 0)
 	for about, grant := range map[string]string{"sessions": "pg_read_all_stats", "terminate_after": "pg_signal_backend"} {
 		if got := d.find("orders", "warning", about); !strings.HasSuffix(got, "> GRANT "+grant+" TO "+role) {
-			t.Errorf("of %s it says %q", about, got)
+			t.Errorf("%s is %q", about, got)
 		}
 	}
 	r := start(t, nil, "run", "-c", path)
@@ -145,7 +143,7 @@ func TestARoleThatMayNotEnd(t *testing.T) {
 	}
 }
 
-// execLast runs statements at the end of a test.
+// execLast runs statements at the end of the test.
 func (d *database) execLast(statements ...string) {
 	for _, statement := range statements {
 		if _, err := d.conn.Exec(context.WithoutCancel(d.t.Context()), statement); err != nil {

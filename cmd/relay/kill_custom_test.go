@@ -12,15 +12,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// ownSQL is a table of the user's own by each kind of key, and what its events are about,
-// of which every hundredth is gone.
-const ownSQL = `
+// customSQL creates a custom table with an integer or a uuid key. One parent in a hundred is missing.
+const customSQL = `
 CREATE TABLE activities (id bigint PRIMARY KEY, lead text NOT NULL);
 CREATE TABLE "Activity Events" ("The Id" %s PRIMARY KEY, activity_id bigint NOT NULL, group_id uuid);
 INSERT INTO activities SELECT i, 'lead ' || i FROM generate_series(1, %[2]d) i WHERE i %% 100 <> 0;
 INSERT INTO "Activity Events" (activity_id) SELECT i FROM generate_series(1, %[2]d) i`
 
-const ownSource = `pipelines:
+const customSource = `pipelines:
   - name: activities
     source:
       url: %q
@@ -36,9 +35,9 @@ const ownSource = `pipelines:
 admin: {listen: ""}
 `
 
-// TestKill9OwnTable kills the relay in the middle of the drain of a table of the user's
-// own: everything that can be projected arrives once, and the rest is buried once.
-func TestKill9OwnTable(t *testing.T) {
+// A relay is killed while it drains a custom table. Events with a parent arrive once, the others become dead letters
+// once.
+func TestKill9_CustomTable(t *testing.T) {
 	t.Parallel()
 	const events, kills = 15_000, 6
 	for name, key := range map[string]string{
@@ -48,10 +47,10 @@ func TestKill9OwnTable(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			to, db := redisStream(t), newDatabase(t)
-			for statement := range strings.SplitSeq(fmt.Sprintf(ownSQL, key, events), ";\n") {
+			for statement := range strings.SplitSeq(fmt.Sprintf(customSQL, key, events), ";\n") {
 				db.exec(statement)
 			}
-			path := write(t, strings.Replace(fmt.Sprintf(ownSource, db.url, to.url), "Activity Events\n", "'\"Activity Events\"'\n", 1))
+			path := write(t, strings.Replace(fmt.Sprintf(customSource, db.url, to.url), "Activity Events\n", "'\"Activity Events\"'\n", 1))
 			do(t, nil, "migrate", "-c", path).want(t, 0, "activities: applied schema relay, 0001_", "")
 			for range kills {
 				r := start(t, nil, "run", "-c", path)
@@ -91,7 +90,7 @@ func TestKill9OwnTable(t *testing.T) {
 			}
 			const deadSQL = `SELECT count(*) FILTER (WHERE error = 'not projected' AND (event_row->>'activity_id')::int % 100 = 0) - 1000 * count(*) FILTER (WHERE error <> 'not projected') FROM relay.outbox_dead_letters`
 			if n := db.count(deadSQL); n != events/100 {
-				t.Errorf("%d letters are those of events without what they are about, want %d", n, events/100)
+				t.Errorf("%d dead letters of events without a parent, want %d", n, events/100)
 			}
 		})
 	}
