@@ -199,7 +199,7 @@ func (p *process) wait(t testing.TB) error {
 	select {
 	case <-p.ended:
 		return p.err
-	case <-time.After(30 * time.Second):
+	case <-time.After(testkit.PollTimeout):
 		t.Fatal("the pipeline does not stop")
 		return nil
 	}

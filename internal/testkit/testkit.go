@@ -18,7 +18,7 @@ type TB interface {
 
 // PollTimeout is how long Eventually and Receive wait. It is generous, because only a
 // test that fails waits for it.
-const PollTimeout = 30 * time.Second
+const PollTimeout = time.Minute
 
 const pollInterval = 10 * time.Millisecond
 

@@ -3,9 +3,10 @@ package testserver
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/outboxrelay/relay/internal/testkit"
 )
 
 // Postgres returns the URL of a new, empty database in a PostgreSQL server that the tests of
@@ -122,13 +123,10 @@ func SharedNATS(t testing.TB) string {
 	return must(shared.nats())(t)
 }
 
-// Eventually asks until condition returns nil, and fails the test with its last
-// error after 30 seconds.
+// Eventually is testkit.Eventually.
 func Eventually(t testing.TB, condition func() error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	check(t, until(ctx, nil, func(context.Context) error { return condition() }))
+	testkit.Eventually(t, condition)
 }
 
 func must[T any](v T, err error) func(testing.TB) T {

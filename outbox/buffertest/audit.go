@@ -237,7 +237,7 @@ func repairTogether(t *testing.T, h Harness) {
 		left = len(ids)
 		seen = map[int64]int{}
 	)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), deadline)
 	defer cancel()
 	g, ctx := errgroup.WithContext(ctx)
 	done := func() bool {

@@ -200,7 +200,7 @@ func claimTogether(t *testing.T, h Harness) {
 		defer mu.Unlock()
 		return len(claimed) == events
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), deadline)
 	defer cancel()
 	g, ctx := errgroup.WithContext(ctx)
 	for i := range claimers {

@@ -20,6 +20,10 @@ import (
 // the machine is slow.
 const lease = time.Hour
 
+// deadline ends a case that makes no progress. It is generous, because only a case that fails waits
+// for it.
+const deadline = 3 * time.Minute
+
 // orders makes n different events.
 func orders(n int) []outbox.Event {
 	events := make([]outbox.Event, n)
@@ -222,11 +226,10 @@ func untouched(t testing.TB, f *Fixture, what string, act func()) {
 	equal(t, what, after, before)
 }
 
-// eventually calls done until it returns true. Its timeout is longer than a late event may take
-// (promise 8 of the contract).
+// eventually calls done until it returns true.
 func eventually(t testing.TB, what string, done func(context.Context) bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), deadline)
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()

@@ -194,7 +194,7 @@ func (l deadLetter) compared() deadLetter {
 func (m *model) drain(t *rapid.T) {
 	m.endTransactions(t, true)
 	m.owners = nil
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), deadline)
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()

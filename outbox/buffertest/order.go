@@ -111,7 +111,7 @@ func orderTogether(t *testing.T, h Harness) {
 		defer mu.Unlock()
 		return claimed == events
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), deadline)
 	defer cancel()
 	g, ctx := errgroup.WithContext(ctx)
 	for i := range claimers {
