@@ -11,7 +11,7 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-// Observer is told of claims.
+// Observer receives claims.
 type Observer interface {
 	// Claimed: a claim or take over that returned a batch took so long.
 	Claimed(l *buffer.Lease, took time.Duration)

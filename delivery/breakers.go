@@ -23,19 +23,16 @@ type breaker struct {
 	last     verdict   // the last failure
 }
 
-// openAfter is how many sends in a row have to fail: one alone may be the batch's doing,
-// or a hiccup.
+// openAfter is how many sends in a row have to fail: the batch may cause a single failure.
 const openAfter = 2
 
-// probes come soon enough that the recovery of a sink is noticed within two seconds, and
-// never so often that they hurt one that is down.
+// probes notice a recovery within two seconds, and do not burden a sink that is down.
 var probes = Backoff{Initial: 200 * time.Millisecond, Max: time.Second, Multiplier: 2}
 
 func (b *breaker) open() bool { return b.failures >= openAfter }
 
-// fail records a send that found the address unavailable. If a batch that was deferred
-// fails again while other batches succeed, the breaker stays closed: only that batch backs
-// off.
+// fail records a send that found the address unavailable. If a deferred batch fails again while
+// others succeed, the breaker stays closed: only that batch backs off.
 func (b *breaker) fail(now time.Time, deferred bool, v verdict) {
 	b.woken = 0
 	if deferred && b.works {
@@ -47,9 +44,8 @@ func (b *breaker) fail(now time.Time, deferred bool, v verdict) {
 	b.until, b.probing = now.Add(probes.After(b.failures)), time.Time{}
 }
 
-// succeed records that the address took something. recovered: that ended an outage; first:
-// nothing was known of the address, and batches may wait for it because another process
-// deferred them.
+// succeed records that the address accepted events. recovered: that ended an outage; first: it is
+// the first result for the address, and batches that another process deferred may wait for it.
 func (b *breaker) succeed() (recovered, first bool) {
 	recovered, first = b.open(), !b.known
 	*b = breaker{known: true, works: true, last: b.last}
@@ -59,9 +55,8 @@ func (b *breaker) succeed() (recovered, first bool) {
 // probeDue reports whether it is time for a half-open probe.
 func (b *breaker) probeDue(now time.Time) bool { return !now.Before(b.until) && !now.Before(b.probing) }
 
-// wake reports whether to make a waiting batch due now, for a half-open probe. unconfirmed
-// reports, once, that this was done some times and no result was recorded: the
-// waiting batches are for an address that is not used any more.
+// wake reports whether to make a waiting batch due now, as a half-open probe. unconfirmed reports,
+// once, that several probes had no result: the address is not used any more.
 func (b *breaker) wake(now time.Time) (due, unconfirmed bool) {
 	if b.works || !b.probeDue(now) || now.Before(b.wokenAt) {
 		return false, false
@@ -75,17 +70,16 @@ const maxUnconfirmed = 4
 
 // breakers are the circuit breakers of the sink as a whole and of its addresses.
 //
-// While the sink's is open nothing is claimed, so that the backlog stays unclaimed. Every
-// second or so the sink's Check is called; when that succeeds, a single batch is claimed
-// as the half-open probe, for a sink that answers may still take nothing. A send that
-// succeeds closes the breaker.
+// While the sink's is open, nothing is claimed. Every second or so the sink's Check is called; if it
+// succeeds, a single batch is claimed as the half-open probe, because a sink that answers may
+// still accept nothing. A send that succeeds closes the breaker.
 //
-// While an address's is open claiming continues, because other addresses work. Batches for
-// that address alone are deferred, and one of them at a time is sent as the probe.
+// While an address's is open, claiming continues, because other addresses work. Batches for that
+// address alone are deferred, and one of them at a time is sent as the probe.
 //
-// Of the batches that wait for an outage one is made due every second or so (probesDue),
-// and all of them after a success (recovered). The times in the ledger matter
-// only when no relay is left that knows of the outage.
+// Of the batches that wait for an outage one is made due every second or so (probesDue), and all
+// of them after a success (recovered). Their times in the ledger matter only if no relay is left
+// that knows of the outage.
 type breakers struct {
 	// recovered is called with an address that takes batches again, "" for the sink.
 	recovered func(address string)

@@ -7,9 +7,7 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-// policy decides what becomes of events: which are retried and when, and which become
-// dead letters. It has no state and asks nobody, so that decide is the one place to
-// look for an outcome.
+// policy decides which events are retried and when, and which become dead letters. It is pure.
 type policy struct {
 	maxAttempts        int
 	neverBury, ordered bool
@@ -93,9 +91,8 @@ func (p *policy) decideEach(l *buffer.Lease, each []verdict) []buffer.Outcome {
 	return outcomes
 }
 
-// maxParts is how many unavailable addresses a batch is split by. Each part is a batch
-// of its own from then on; where events have thousands of addresses, the rest waits
-// together, for the sink as a whole.
+// maxParts is how many unavailable addresses a batch is split by. The rest waits together, for the
+// sink as a whole.
 const maxParts = 16
 
 // partFor finds the part of events like this one, or adds it.
@@ -187,13 +184,12 @@ func (p *policy) split(l *buffer.Lease, groups []sink.Group) []buffer.Outcome {
 	return p.carryAttempts(l, outcomes)
 }
 
-// sendNow makes a batch of its own of events that may be sent at once.
+// sendNow makes a new batch of these events, due at once.
 func sendNow(l *buffer.Lease, ids []int64, why string) buffer.Outcome {
 	return buffer.Outcome{Verdict: buffer.Retry, IDs: ids, GroupID: buffer.NewGroupID(), Attempts: l.Attempts, Error: why}
 }
 
-// finishDelivered: what was delivered before is deleted now, and the rest is sent under a
-// new group_id.
+// finishDelivered deletes the events that were delivered before; the rest gets a new group_id.
 func (p *policy) finishDelivered(l *buffer.Lease) []buffer.Outcome {
 	was := make(map[int64]bool, len(l.Delivered))
 	for _, id := range l.Delivered {
@@ -213,9 +209,8 @@ func (p *policy) finishDelivered(l *buffer.Lease) []buffer.Outcome {
 	return p.carryAttempts(l, []buffer.Outcome{{Verdict: buffer.Delivered, IDs: delivered}, sendNow(l, rest, "")})
 }
 
-// released is what becomes of a batch that is not sent because the relay stops: as if it
-// had not been claimed, and due at once. A batch that another process may have sent must not
-// look like a fresh one.
+// released puts back a batch that is not sent because the relay stops, due at once. A batch that
+// another process may have sent must not count as fresh.
 func released(l *buffer.Lease) []buffer.Outcome {
 	outages := l.Outages
 	if l.UnfinishedLeases > 1 {

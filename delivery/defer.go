@@ -37,7 +37,7 @@ func (w *Worker) deferUnavailable(l *buffer.Lease) []buffer.Outcome {
 	return w.deferParts(l)
 }
 
-// deferParts splits a batch by the addresses that are unavailable and slow to say so.
+// deferParts splits a batch by the unavailable addresses whose sends time out.
 func (w *Worker) deferParts(l *buffer.Lease) []buffer.Outcome {
 	var (
 		addresses []string
@@ -81,8 +81,8 @@ func (w *Worker) deferParts(l *buffer.Lease) []buffer.Outcome {
 	return outcomes
 }
 
-// deferred waits as long as can be: the batch is made due when the address recovers, or
-// for a probe.
+// deferred waits as long as possible: the batch is made due when the address recovers, or as a
+// probe.
 func (w *Worker) deferred(l *buffer.Lease, ids []int64, address string) buffer.Outcome {
 	longest := Backoff{Initial: w.policy.backoff.Max, Max: w.policy.backoff.Max, Multiplier: 1}
 	return buffer.Outcome{

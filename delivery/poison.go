@@ -9,35 +9,33 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-// poisonDetector remembers the batches whose sends ended in an outage that may be their
-// own doing, a 5xx or a time-out. Such an outage is a strike if, since the last one, the
-// address accepted more than twice as many other batches as it did not: a server
-// that answers every other request with a 502 is down, and no event must die of that.
-// After maxStrikes the outage is taken for a refusal of that batch.
-//
-// Each process counts for itself: a batch that goes from one to the other takes longer.
+// poisonDetector remembers the batches whose sends ended in an outage that they may have caused,
+// a 5xx or a time-out. Such an outage counts if, since the last one, the address accepted more
+// than twice as many other batches as it did not: a server that answers every other request with
+// a 502 is down, and no event must be buried for that. After confirmAfter the outage is a
+// rejection of that batch. Each process counts alone.
 type poisonDetector struct {
 	mu      sync.Mutex
-	batches map[uuid.UUID]strikes
-	tallies map[string]tally // by address, since there are strikes
+	batches map[uuid.UUID]history
+	tallies map[string]tally // by address, while batches is not empty
 }
 
-// strikes are those of one batch.
-type strikes struct {
-	n     int
-	at    tally // when the last was counted, itself included
-	own   int   // the batch's sends since then that were not counted
+// history is that of one batch.
+type history struct {
+	n     int   // outages that counted
+	at    tally // when the last one counted, included
+	own   int   // the batch's outages since then that did not count
 	since time.Time
 }
 
 // tally counts what became of an address's sends.
-type tally struct{ accepted, suspect int }
+type tally struct{ accepted, failed int }
 
 const (
-	maxStrikes = 3
-	maxBatches = 10_000 // remembered; more of them are no exception but an outage
-	// strikesExpire is when strikes are forgotten: another process may have sent the batch.
-	strikesExpire = time.Hour
+	confirmAfter = 3
+	maxBatches   = 10_000 // remembered; more are an outage
+	// historyExpires: another process may have sent the batch since.
+	historyExpires = time.Hour
 )
 
 // record counts an outage of the batch and reports whether it is confirmed as poison.
@@ -45,12 +43,12 @@ func (d *poisonDetector) record(groupID uuid.UUID, address string) (confirmed bo
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.batches == nil || len(d.batches) >= maxBatches {
-		d.batches, d.tallies = map[uuid.UUID]strikes{}, map[string]tally{}
+		d.batches, d.tallies = map[uuid.UUID]history{}, map[string]tally{}
 	}
 	now := d.tallies[address]
 	last, again := d.batches[groupID]
-	accepted, others := now.accepted-last.at.accepted, now.suspect-last.at.suspect-last.own
-	now.suspect++
+	accepted, others := now.accepted-last.at.accepted, now.failed-last.at.failed-last.own
+	now.failed++
 	d.tallies[address] = now
 	if again && accepted <= 2*others { // all batches meet the outage
 		last.own++
@@ -60,31 +58,31 @@ func (d *poisonDetector) record(groupID uuid.UUID, address string) (confirmed bo
 	if !again {
 		d.expire()
 	}
-	d.batches[groupID] = strikes{n: last.n + 1, at: now, since: time.Now()}
-	return last.n+1 >= maxStrikes
+	d.batches[groupID] = history{n: last.n + 1, at: now, since: time.Now()}
+	return last.n+1 >= confirmAfter
 }
 
 func (d *poisonDetector) expire() {
 	for groupID, one := range d.batches {
-		if time.Since(one.since) > strikesExpire {
+		if time.Since(one.since) > historyExpires {
 			delete(d.batches, groupID)
 		}
 	}
 }
 
-// inherit makes the parts of a confirmed batch need no second strike: halving would take
-// very long otherwise.
+// inherit confirms the parts of a confirmed batch at their next outage: halving would take very
+// long otherwise.
 func (d *poisonDetector) inherit(from uuid.UUID, parts []buffer.Outcome) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	last := d.batches[from]
 	delete(d.batches, from)
 	for i := range parts {
-		d.batches[parts[i].GroupID] = strikes{n: maxStrikes - 1, at: last.at, since: last.since}
+		d.batches[parts[i].GroupID] = history{n: confirmAfter - 1, at: last.at, since: last.since}
 	}
 }
 
-// any reports whether a batch has strikes.
+// any reports whether a batch is remembered.
 func (d *poisonDetector) any() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -95,13 +93,13 @@ func (d *poisonDetector) any() bool {
 func (d *poisonDetector) accepted(address string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if now, ok := d.tallies[address]; ok { // addresses are without number, so no others
+	if now, ok := d.tallies[address]; ok { // only those with a failure, to bound the map
 		now.accepted++
 		d.tallies[address] = now
 	}
 }
 
-// forget drops a batch that was accepted, or refused.
+// forget drops a batch that was accepted or rejected.
 func (d *poisonDetector) forget(groupID uuid.UUID) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -24,7 +24,7 @@ func (w *Worker) record(ctx context.Context, l *buffer.Lease, r result) result {
 			r.whole.address = address
 		}
 		if (one || r.each == nil) && w.poison.record(l.GroupID, address) {
-			why := fmt.Errorf("%s: %d times, while others were accepted", r.whole.err.Error(), maxStrikes)
+			why := fmt.Errorf("%s: %d times, while others were accepted", r.whole.err.Error(), confirmAfter)
 			return result{poison: true, whole: verdict{kind: rejected, err: why}}
 		}
 	}

@@ -17,10 +17,10 @@ const (
 	maxSettleTries = 5 // where the ledger knows all that a new owner needs
 )
 
-// settle writes the outcomes down. If that fails (a lock, a connection lost in mid-commit),
-// the ids that reached the sink are recorded on the batch's own ledger row, and only the
-// delete is left for later. Until one of both succeeds it tries again, as long as the
-// process may live, because only this worker knows what reached the sink.
+// settle writes the outcomes down. If that fails (a lock, a connection lost during the commit), it
+// records the ids that reached the sink on the batch's ledger row, and the delete is left for
+// later. It tries both until one succeeds or the process has to end, because only this worker
+// knows what reached the sink.
 func (w *Worker) settle(leaseCtx, stop context.Context, l *buffer.Lease, outcomes []buffer.Outcome) error {
 	wait := firstRetry
 	for tries := 1; ; tries++ {
@@ -55,9 +55,8 @@ func (w *Worker) settle(leaseCtx, stop context.Context, l *buffer.Lease, outcome
 	}
 }
 
-// settledAnyway looks at a ledger row that is not this owner's any more. If an earlier try
-// to settle ended without an answer, and no other owner can have taken the batch over because
-// the lease lasts, then that try removed the row.
+// settledAnyway decides what a lost lease means. If an earlier try to settle ended without an
+// answer, and the lease has not ended, that try removed the row.
 func settledAnyway(leaseCtx context.Context, unanswered bool, lost error) error {
 	if unanswered && leaseCtx.Err() == nil {
 		return nil
@@ -65,8 +64,8 @@ func settledAnyway(leaseCtx context.Context, unanswered bool, lost error) error 
 	return lost
 }
 
-// withSettleTimeout runs one step of settling. What was sent is written down also after a
-// signal, so the step does not end with stop, but stopTimeout after it.
+// withSettleTimeout runs one step of settling. The step may end stopTimeout after stop, so that what
+// was sent is written down after a signal too.
 func withSettleTimeout(stop context.Context, step func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(stop), settleTimeout)
 	defer cancel()
@@ -74,7 +73,7 @@ func withSettleTimeout(stop context.Context, step func(context.Context) error) e
 	return step(ctx)
 }
 
-// deliveredIDs are the ids that outcomes say reached the sink.
+// deliveredIDs returns the ids that reached the sink.
 func deliveredIDs(l *buffer.Lease, outcomes []buffer.Outcome) []int64 {
 	var ids []int64
 	for i := range outcomes {

@@ -11,16 +11,16 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-// Observer is told what a worker does. Its methods are called by many goroutines and must
-// be quick.
+// Observer receives what a worker does. Its methods are called by many goroutines and must be
+// quick.
 type Observer interface {
 	// Sent: one attempt at the sink took so long, without the wait for a rate limit.
 	Sent(l *buffer.Lease, took time.Duration)
 	// Settled: the outcomes are written down; sent reports whether the batch was sent in
 	// this attempt. nil IDs mean all of the batch.
 	Settled(l *buffer.Lease, outcomes []buffer.Outcome, sent bool, took time.Duration)
-	// Recovered: an address takes batches again after an outage, "" for the sink as a
-	// whole, so the batches that wait for it can be made due (buffer.Deferrer).
+	// Recovered: an address ("": the sink) accepts batches again after an outage, so those that
+	// wait for it can be made due (buffer.Deferrer).
 	Recovered(address string)
 }
 
@@ -28,7 +28,7 @@ type Observer interface {
 type Config struct {
 	// MaxAttempts is how often an event may be refused before it is buried.
 	MaxAttempts int
-	// NeverBury: a refused event is retried, however often and whatever the refusal.
+	// NeverBury: a refused event is retried for ever.
 	NeverBury bool
 	// Backoff says how long to wait before a retry.
 	Backoff Backoff
@@ -44,8 +44,8 @@ type Config struct {
 	Log *slog.Logger
 }
 
-// maxUnfinished is how many leases in a row may end without a settle before a batch is
-// taken for one that kills its workers, and halved.
+// maxUnfinished is how many leases in a row may end without a settle before a batch counts as one
+// that kills its workers, and is halved.
 const maxUnfinished = 3
 
 // Worker sends batches and settles them. Safe for concurrent use; one Worker serves all
@@ -260,9 +260,9 @@ func (w *Worker) prepareAndSend(ctx context.Context, b *buffer.Batch) (waited ti
 	return waited, err
 }
 
-// crashLooping decides on a batch that keeps taking its worker down: it is halved until the
-// event that does it stands alone. That event is buried, unless the sink turns out to have it, and
-// no other worker may send it any more.
+// crashLooping decides on a batch that keeps killing its workers: it is halved until the poison
+// event is alone. That event is fenced, so that no other owner sends it, and buried unless the sink
+// has it.
 func (w *Worker) crashLooping(ctx context.Context, l *buffer.Lease) []buffer.Outcome {
 	why := fmt.Sprintf("%d owners in a row did not finish this batch", l.UnfinishedLeases-1)
 	one := part{verdict: verdict{kind: rejected, err: errors.New(why)}, attempts: l.Attempts}
@@ -285,7 +285,7 @@ func (w *Worker) crashLooping(ctx context.Context, l *buffer.Lease) []buffer.Out
 			return []buffer.Outcome{{Verdict: buffer.Delivered}}
 		}
 	}
-	return []buffer.Outcome{{Verdict: buffer.Dead, Attempts: l.Attempts, Error: why + ", in which it stood alone"}}
+	return []buffer.Outcome{{Verdict: buffer.Dead, Attempts: l.Attempts, Error: why + ", in which this event was alone"}}
 }
 
 // log writes a line an outcome: ERROR for dead letters, WARN for a retry, DEBUG for what was
@@ -331,9 +331,8 @@ func (w *Worker) log(ctx context.Context, l *buffer.Lease, a *attempt) {
 	}
 }
 
-// Allow returns how many batches may be claimed for the sink: any number (math.MaxInt),
-// none, or, during an outage now and then, one for a half-open probe. It may call the
-// sink's Check first, so it may take up to five seconds.
+// Allow returns how many batches may be claimed for the sink: any number (math.MaxInt), none, or
+// one for a half-open probe. It may call the sink's Check and take up to five seconds.
 func (w *Worker) Allow(ctx context.Context) int { return w.breakers.allow(ctx, w.sink) }
 
 // ProbesDue returns for which of the addresses that batches wait for (buffer.Deferrer) it is

@@ -34,7 +34,7 @@ type Buffer interface {
 	CountBacklog(ctx context.Context, limit int) (buffer.Backlog, error)
 }
 
-// Observer is told what a distributor counted. Its methods must be quick.
+// Observer receives what a distributor counted. Its methods must be quick.
 type Observer interface {
 	// Counted is called after every count, with its error; fresh reports whether
 	// unclaimed events were counted too, or due batches only.
@@ -53,8 +53,8 @@ type Config struct {
 	Eager bool
 	// Poll claims fresh events between two distributions too.
 	Poll bool
-	// Listener tells of commits, whose events are then claimed at once; only with Poll. nil:
-	// they are found by polling alone.
+	// Listener notifies of commits, whose events are then claimed at once; only with Poll. nil:
+	// by polling alone.
 	Listener Listener
 	// BatchSize is the events a batch may hold. MaxBatches is the tickets one distribution may
 	// issue. MaxWaiting is the batches that may wait for a retry or a delete before
@@ -85,8 +85,8 @@ const (
 	firstBackoff = 50 * time.Millisecond
 	maxBackoff   = time.Second
 	sinkBackoff  = 250 * time.Millisecond
-	// resumedAfter is how long claiming has to go on before that is logged: next to a ledger
-	// that is nearly full a batch comes and goes every second.
+	// resumedAfter is how long claiming has to continue before that is logged: near
+	// MaxWaiting it stops and resumes every second.
 	resumedAfter = 10 * time.Second
 )
 
@@ -254,7 +254,7 @@ func (d *Distributor) count(ctx context.Context, fresh bool) countResult {
 	if fresh {
 		size, _ := d.config.Limits()
 		limit = d.config.MaxBatches * size
-		if d.config.Eager { // full batches call for more, whatever was counted
+		if d.config.Eager { // full batches issue tickets without a count
 			limit = min(limit, 2*d.config.Workers*size)
 		}
 	}

@@ -2,12 +2,10 @@ package distributor
 
 import "time"
 
-// Listener tells of commits. Its methods never block.
-//
-// No commit is missed: while the listener does not listen the distributor polls, and when
-// it listens again there is one claim more. See onNotification.
+// Listener notifies of commits. Its methods never block. No commit is missed: while it does not
+// listen, the distributor polls, and when it listens again there is one more claim.
 type Listener interface {
-	// Notifications holds one when Drain has something new to say.
+	// Notifications holds a value when Drain has something new to return.
 	Notifications() <-chan struct{}
 	// Drain returns how many commits notified since it was last called, and whether
 	// the listener listens: every commit that a claim beginning now does not see will notify.
@@ -23,8 +21,8 @@ const (
 	// that returns none doubles it, until maxPoll, when the counts find events instead.
 	firstPoll = 5 * time.Millisecond
 	maxPoll   = time.Second
-	// pollInterval is how often counts include fresh events while no commit notifies, whatever
-	// the schedule says; safetyInterval while they do, in case a notification was lost.
+	// pollInterval is how often counts include fresh events, besides the schedule, while no
+	// commit notifies; safetyInterval while commits do, in case a notification was lost.
 	pollInterval   = dueInterval
 	safetyInterval = time.Minute
 	// balanceInterval is how often notifications are compared with polling.
@@ -50,7 +48,7 @@ type wakeState struct {
 	claimTime   time.Duration // of one claim, on average
 }
 
-// start requests a claim: nobody knows what was committed before.
+// start requests a claim, for what was committed before.
 func (w *wakeState) start(now time.Time) {
 	w.requested, w.claimTime, w.balancedAt = w.polls, time.Millisecond, now
 	w.notListening(now)
@@ -85,7 +83,7 @@ func (w *wakeState) notListening(now time.Time) {
 	w.planPoll(now)
 }
 
-// planPoll plans a poll soon after then. However many workers report, they agree on one.
+// planPoll plans one poll soon after then.
 func (w *wakeState) planPoll(then time.Time) {
 	if w.polls {
 		w.pollWait = firstPoll
@@ -108,7 +106,7 @@ func (w *wakeState) tick(now time.Time) {
 	}
 }
 
-// countsFresh reports whether a count now includes fresh events, whatever the schedule says.
+// countsFresh reports whether a count now includes fresh events, besides the schedule.
 func (w *wakeState) countsFresh(now time.Time) bool { return w.polls && !now.Before(w.freshAt) }
 
 // countedFresh notes that a count included fresh events.
@@ -153,11 +151,10 @@ func (w *wakeState) onClaim(r Report, now time.Time) {
 	w.balance(now)
 }
 
-// balance decides whether commits notify. Commits that notify queue up: each holds a lock
-// of the whole database while it waits for the disk, which takes about as long as a claim.
-// If a claim for each would take all the time, the application is slowed down, and the
-// relay, which is busy anyway, polls instead. If half the time would do for the events that
-// come, the listener is resumed; without a claim nobody knows whether any come.
+// balance decides whether commits notify. Commits that notify queue up: each holds a lock of the
+// whole database while it waits for the disk, about as long as a claim takes. If a claim for each
+// would take all the time, the listener is paused and the distributor polls. If half the time is
+// enough for the events that claims return, the listener is resumed.
 func (w *wakeState) balance(now time.Time) {
 	passed := now.Sub(w.balancedAt)
 	if w.listener == nil || passed < balanceInterval {

@@ -119,7 +119,7 @@ func (a *autoSize) record(s sample) bool {
 	if a.sends%sizeSends != 0 {
 		return false
 	}
-	// Smaller batches do not speed up a sink that is slow whatever the size.
+	// Smaller batches do not speed up a sink that is slow at any size.
 	took, first := a.took/time.Duration(a.sends), min(firstBatchSize, a.upper)
 	step := max(1, a.upper/20)
 	if a.now < first {

@@ -9,6 +9,7 @@ import (
 	"github.com/robfig/cron/v3"
 
 	"github.com/outboxrelay/relay/delivery"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // Config of a pipeline. The zero value of every field but Name has the default that
@@ -43,7 +44,7 @@ type Config struct {
 	Lease time.Duration
 	// MaxAttempts is how often an event may be refused; 10.
 	MaxAttempts int
-	// NeverBury: a refused event is retried, however often; for a buffer of dead letters.
+	// NeverBury: a refused event is retried for ever; for a dead-letter hook.
 	NeverBury bool
 	// Ordered keeps order by key; the buffer and the sink have to keep it too.
 	Ordered bool
@@ -106,4 +107,35 @@ func (c Config) validate() error {
 		return fmt.Errorf("pipeline %s: the backoff is %+v; expected 0 < initial <= max and multiplier >= 1", c.Name, c.Backoff)
 	}
 	return nil
+}
+
+// Observer receives what a pipeline does. Its methods are called by many goroutines and must be
+// quick.
+type Observer interface {
+	// Claimed: a claim or take over that returned a batch took so long.
+	Claimed(l *buffer.Lease, took time.Duration)
+	// Sent and Settled are delivery.Observer's.
+	Sent(l *buffer.Lease, took time.Duration)
+	Settled(l *buffer.Lease, outcomes []buffer.Outcome, sent bool, took time.Duration)
+}
+
+type noObserver struct{}
+
+func (noObserver) Claimed(*buffer.Lease, time.Duration)                         {}
+func (noObserver) Sent(*buffer.Lease, time.Duration)                            {}
+func (noObserver) Settled(*buffer.Lease, []buffer.Outcome, bool, time.Duration) {}
+
+// observer is the Observer of distributor, claimer and worker.
+type observer struct {
+	Observer
+	p *Pipeline
+}
+
+func (o observer) Counted(b buffer.Backlog, fresh bool, err error) { o.p.health.counted(b, fresh, err) }
+func (o observer) Backpressure(err error)                          { o.p.health.backpressure(err) }
+func (o observer) Recovered(address string)                        { o.p.recovered.add(address) }
+
+func (o observer) Settled(l *buffer.Lease, outcomes []buffer.Outcome, sent bool, took time.Duration) {
+	o.p.health.settled(outcomes, sent)
+	o.Observer.Settled(l, outcomes, sent, took)
 }

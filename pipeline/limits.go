@@ -26,10 +26,8 @@ func newLimiter(c Config) *limiter {
 	return l
 }
 
-// maxInFlight is how many batches are in flight when so many are sent at once: the next are
-// claimed and the last are settled meanwhile, so that neither the sink nor the database
-// waits for the other. More would only be held, and a sink that stops answering
-// leaves a few behind instead of a second one each.
+// maxInFlight is how many batches are in flight when so many are sent at once: others are claimed
+// or settled meanwhile, so that neither the sink nor the database waits for the other.
 func maxInFlight(workers int) int { return workers + max(2, workers/2) }
 
 // limits are the events of a batch and the batches that may be in flight.

@@ -19,7 +19,7 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-// Listener tells of commits, while Run runs.
+// Listener notifies of commits, while Run runs.
 type Listener interface {
 	distributor.Listener
 	// Run listens until ctx is done.
@@ -110,7 +110,7 @@ func (p *Pipeline) Run(ctx, stop context.Context) error {
 	return group.Wait()
 }
 
-// drain releases the batches that wait for a slot, or for a rate limit, and not at once: most
+// drain releases the batches that wait for a slot or a rate limit, after drainGrace, because most
 // sends take milliseconds.
 func (p *Pipeline) drain() {
 	time.AfterFunc(drainGrace, func() {
@@ -122,7 +122,7 @@ func (p *Pipeline) drain() {
 // serve uses the distributor's tickets, one after the other.
 func (p *Pipeline) serve(ctx, stop context.Context, d *distributor.Distributor, c *claimer.Claimer) error {
 	for ticket := range d.Tickets() {
-		if ctx.Err() != nil { // issued, and then told to stop
+		if ctx.Err() != nil { // issued before the stop
 			return nil
 		}
 		p.limiter.begin()

@@ -1,3 +1,15 @@
+// Package supervisor watches a database for vacuum blockers: old transactions, prepared
+// transactions and replication slots, because of which vacuum cannot remove dead rows.
+//
+// It asks every few seconds. A blocker goes through these states:
+//
+//	observed ──warn_after──▶ warned ──age doubles──▶ warned again ... ──▶ gone, logged
+//	                           └──terminate_after, and a policy matches──▶ terminated
+//
+// It terminates sessions only if a [buffer.SupervisorPolicy] says so, and only those of clients. If
+// the role may not see how old a blocker is (slots, other roles' sessions without
+// pg_read_all_stats), its age is the time since the supervisor first saw it hold the
+// same transaction id.
 package supervisor
 
 import (
@@ -23,7 +35,7 @@ type Source interface {
 	MissingPrivileges(ctx context.Context, p buffer.SupervisorPolicy) ([]buffer.Finding, error)
 }
 
-// Observer is told what each poll saw.
+// Observer receives the result of each poll.
 type Observer interface {
 	// Blocked: the oldest blocker of that kind is so old; 0 if there is none, negative if
 	// the database could not be asked.
@@ -136,7 +148,7 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	}
 }
 
-// report tells the observer the oldest age of each kind, or what stands for it.
+// report reports the oldest age of each kind, or otherwise if there is none.
 func (s *Supervisor) report(oldest map[buffer.BlockerKind]time.Duration, otherwise time.Duration) {
 	for _, kind := range buffer.BlockerKinds() {
 		age, ok := oldest[kind]
