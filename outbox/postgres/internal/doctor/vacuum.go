@@ -22,21 +22,21 @@ ORDER BY c.oid = to_regclass($2)`
 // storage adds whether autovacuum runs, and how storage parameters differ from the schema's.
 func (d *diagnosis) storage(ctx context.Context, events catalog.Table) {
 	const about = "autovacuum"
-	schema, err := migrate.StorageParameters()
+	schema, err := migrate.Definitions()
 	if d.failed(about, err) {
 		return
 	}
 	autovacuum, counts, same := "on", "on", true
 	answered := d.query(ctx, about, storageSQL, func(v []string) {
 		autovacuum, counts = v[3], v[4]
-		wanted := schema["outbox_batches"]
+		wanted := schema["outbox_batches"].Storage
 		if v[0] == events.Name {
-			wanted = schema["outbox_events"]
+			wanted = schema["outbox_events"].Storage
 			if d.Custom { // the application decides
 				wanted = nil
 			}
 			if d.state != nil && d.state.Mode == buffer.ClaimRange { // it updates no events
-				wanted = slices.DeleteFunc(wanted, func(w [2]string) bool { return w[0] == "fillfactor" })
+				wanted = slices.DeleteFunc(slices.Clone(wanted), func(w [2]string) bool { return w[0] == "fillfactor" })
 			}
 		}
 		if is, set := storageDiff(v[2], wanted); set != "" {

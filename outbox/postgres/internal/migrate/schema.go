@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"regexp"
 	"strings"
+	"sync"
 	"testing/fstest"
 	"text/template"
 
@@ -126,21 +127,42 @@ func render(c Config, first string) (fs.FS, error) {
 	return out, nil
 }
 
-var tableDDL = regexp.MustCompile(`(?s)CREATE TABLE IF NOT EXISTS (outbox_\w+) \((?:.*?)\n\)(?: WITH \((.*?)\n\))?;`)
+// Definition is how the schema defines a table: the columns as ALTER TABLE ADD COLUMN takes them, and names and
+// values of the storage parameters.
+type Definition struct {
+	Columns []string
+	Storage [][2]string
+}
 
-// StorageParameters returns names and values of the storage parameters, by table.
-func StorageParameters() (map[string][][2]string, error) {
+var tableDDL = regexp.MustCompile(`(?s)CREATE TABLE IF NOT EXISTS (outbox_\w+) \((.*?)\n\)(?: WITH \((.*?)\n\))?;`)
+
+// Definitions returns the relay's tables, by their default names.
+var Definitions = sync.OnceValues(func() (map[string]Definition, error) {
 	ddl, err := Schema(Config{})
-	if err != nil {
-		return nil, err
-	}
-	all := map[string][][2]string{}
+	all := map[string]Definition{}
 	for _, table := range tableDDL.FindAllStringSubmatch(ddl, -1) {
-		for line := range strings.Lines(table[2]) {
-			if name, value, ok := strings.Cut(strings.Trim(line, " ,\n"), " = "); ok && !strings.HasPrefix(name, "--") {
-				all[table[1]] = append(all[table[1]], [2]string{name, value})
+		var d Definition
+		for _, line := range definitions(table[2]) {
+			if !strings.HasPrefix(line, "PRIMARY KEY") {
+				d.Columns = append(d.Columns, line)
 			}
 		}
+		for _, line := range definitions(table[3]) {
+			name, value, _ := strings.Cut(line, " = ")
+			d.Storage = append(d.Storage, [2]string{name, value})
+		}
+		all[table[1]] = d
 	}
-	return all, nil
+	return all, err
+})
+
+// definitions returns the lines of a list without comments, commas and extra blanks.
+func definitions(list string) (lines []string) {
+	for line := range strings.Lines(list) {
+		line, _, _ = strings.Cut(line, "--")
+		if line = strings.Join(strings.Fields(line), " "); line != "" {
+			lines = append(lines, strings.TrimSuffix(line, ","))
+		}
+	}
+	return lines
 }
