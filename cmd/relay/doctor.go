@@ -38,39 +38,41 @@ The fix is below each finding. The exit status is 1 if anything fails.`,
 		if err != nil {
 			return err
 		}
-		reports := diagnose(c.Context(), cfg, pipelines)
+		d := a.diagnose(c.Context(), cfg, pipelines)
 		for _, err := range closeAll(pipelines) {
 			a.fail(err)
 		}
-		for _, r := range reports {
-			a.failed = a.failed || r.count(buffer.LevelError) > 0
-		}
+		a.failed = a.failed || d.Problems > 0
 		if asJSON {
-			return a.printJSON(a.reportsJSON(reports))
+			return a.printJSON(d)
 		}
-		return a.printReports(reports)
+		return a.printDiagnosis(cfg, d)
 	})
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return c
 }
 
-// report is what was found about one pipeline.
-type report struct {
-	pipeline *config.Pipeline
-	findings []buffer.Finding
+// diagnosis is the output of relay doctor --json. The findings are in the order of the pipelines.
+type diagnosis struct {
+	Problems  int64               `json:"problems"`
+	Warnings  int64               `json:"warnings"`
+	Pipelines []pipelineDiagnosis `json:"pipelines"`
 }
 
-func (r *report) count(level buffer.Level) (n int64) {
-	for _, f := range r.findings {
-		if f.Level == level {
-			n++
-		}
-	}
-	return n
+type pipelineDiagnosis struct {
+	Name     string    `json:"name"`
+	Findings []finding `json:"findings"`
+}
+
+type finding struct {
+	Level   string `json:"level"`
+	Subject string `json:"subject"`
+	Text    string `json:"text"`
+	Fix     string `json:"fix,omitempty"`
 }
 
 // diagnose checks all databases and sinks concurrently.
-func diagnose(ctx context.Context, cfg *config.Config, pipelines []*config.Runtime) []report {
+func (a *app) diagnose(ctx context.Context, cfg *config.Config, pipelines []*config.Runtime) (d diagnosis) {
 	type check struct {
 		pipeline int
 		run      func(context.Context) []buffer.Finding
@@ -97,14 +99,22 @@ func diagnose(ctx context.Context, cfg *config.Config, pipelines []*config.Runti
 		})
 	}
 	wait.Wait()
-	reports := make([]report, len(pipelines))
-	for i := range reports {
-		reports[i].pipeline = &cfg.Pipelines[i]
+	for i := range pipelines {
+		d.Pipelines = append(d.Pipelines, pipelineDiagnosis{Name: cfg.Pipelines[i].Name, Findings: []finding{}})
 	}
 	for _, c := range checks {
-		reports[c.pipeline].findings = append(reports[c.pipeline].findings, c.findings...)
+		p := &d.Pipelines[c.pipeline]
+		for _, f := range c.findings {
+			p.Findings = append(p.Findings, finding{f.Level.String(), f.Subject, oneLine(a.redact(f.Text)), a.redact(f.Fix)})
+			switch f.Level {
+			case buffer.LevelError:
+				d.Problems++
+			case buffer.LevelWarning:
+				d.Warnings++
+			}
+		}
 	}
-	return reports
+	return d
 }
 
 // diagnoseSink reports whether a sink accepts events, and what may lose them there.
@@ -136,62 +146,28 @@ func diagnoseSink(ctx context.Context, key string, c *config.Sink, s sink.Sink) 
 	return findings
 }
 
-// printReports writes the findings for people.
-func (a *app) printReports(reports []report) error {
+// printDiagnosis writes the findings for people.
+func (a *app) printDiagnosis(cfg *config.Config, d diagnosis) error {
 	paint := painter(a.stdout)
-	levels := map[buffer.Level]string{
-		buffer.LevelOK: paint(green, "OK") + "  ", buffer.LevelWarning: paint(yellow, "WARN"), buffer.LevelError: paint(red, "FAIL"),
+	levels := map[string]string{
+		buffer.LevelOK.String(): paint(green, "OK") + "  ", buffer.LevelWarning.String(): paint(yellow, "WARN"), buffer.LevelError.String(): paint(red, "FAIL"),
 	}
-	var (
-		b                  strings.Builder
-		problems, warnings int64
-	)
-	for _, r := range reports {
-		b.WriteString(route(r.pipeline) + "\n")
+	var b strings.Builder
+	for i, p := range d.Pipelines {
+		b.WriteString(route(&cfg.Pipelines[i]) + "\n")
 		width := 0
-		for _, f := range r.findings {
+		for _, f := range p.Findings {
 			width = max(width, len(f.Subject))
 		}
-		for _, f := range r.findings {
-			fmt.Fprintf(&b, "  %s  %-*s  %s\n", levels[f.Level], width, f.Subject, oneLine(a.redact(f.Text)))
+		for _, f := range p.Findings {
+			fmt.Fprintf(&b, "  %s  %-*s  %s\n", levels[f.Level], width, f.Subject, f.Text)
 			if f.Fix != "" {
-				fmt.Fprintf(&b, "        %*s  > %s\n", width, "", a.redact(f.Fix))
+				fmt.Fprintf(&b, "        %*s  > %s\n", width, "", f.Fix)
 			}
 		}
 		b.WriteByte('\n')
-		problems += r.count(buffer.LevelError)
-		warnings += r.count(buffer.LevelWarning)
 	}
-	fmt.Fprintf(&b, "%s, %s\n", plural(problems, "problem", "problems"), plural(warnings, "warning", "warnings"))
+	fmt.Fprintf(&b, "%s, %s\n", plural(d.Problems, "problem", "problems"), plural(d.Warnings, "warning", "warnings"))
 	_, err := io.WriteString(a.stdout, b.String())
 	return err
-}
-
-// reportsJSON is the output of relay doctor --json.
-func (a *app) reportsJSON(reports []report) any {
-	type finding struct {
-		Level   string `json:"level"`
-		Subject string `json:"subject"`
-		Text    string `json:"text"`
-		Fix     string `json:"fix,omitempty"`
-	}
-	type pipeline struct {
-		Name     string    `json:"name"`
-		Findings []finding `json:"findings"`
-	}
-	all := struct {
-		Problems  int64      `json:"problems"`
-		Warnings  int64      `json:"warnings"`
-		Pipelines []pipeline `json:"pipelines"`
-	}{Pipelines: []pipeline{}}
-	for _, r := range reports {
-		p := pipeline{Name: r.pipeline.Name, Findings: []finding{}}
-		for _, f := range r.findings {
-			p.Findings = append(p.Findings, finding{f.Level.String(), f.Subject, oneLine(a.redact(f.Text)), a.redact(f.Fix)})
-		}
-		all.Problems += r.count(buffer.LevelError)
-		all.Warnings += r.count(buffer.LevelWarning)
-		all.Pipelines = append(all.Pipelines, p)
-	}
-	return all
 }

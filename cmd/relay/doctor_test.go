@@ -15,8 +15,8 @@ import (
 	"github.com/outboxrelay/relay/internal/testserver"
 )
 
-// diagnosis is the output of doctor --json.
-type diagnosis struct {
+// doctorOutput is the output of doctor --json.
+type doctorOutput struct {
 	Problems, Warnings int
 	Pipelines          []struct {
 		Name     string
@@ -25,7 +25,7 @@ type diagnosis struct {
 }
 
 // find returns the texts of the findings with a level and subject, joined.
-func (d *diagnosis) find(pipeline, level, about string) string {
+func (d *doctorOutput) find(pipeline, level, about string) string {
 	var texts []string
 	for _, p := range d.Pipelines {
 		for _, f := range p.Findings {
@@ -37,7 +37,7 @@ func (d *diagnosis) find(pipeline, level, about string) string {
 	return strings.Join(texts, "\n")
 }
 
-func doctorJSON(t *testing.T, path string, code int) (d diagnosis) {
+func doctorJSON(t *testing.T, path string, code int) (d doctorOutput) {
 	t.Helper()
 	r := do(t, nil, "doctor", "-c", path, "--json")
 	if r.code != code || r.stderr != "" {

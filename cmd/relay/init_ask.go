@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/outboxrelay/relay/internal/scaffold"
 )
 
 // questions asks questions on a terminal. The zero value asks nothing.
@@ -94,21 +96,4 @@ func (q *questions) read() (string, error) {
 }
 
 // wrapped is text in lines of at most 78 characters.
-func wrapped(text string) string {
-	const widest = 78
-	var b strings.Builder
-	at := 0
-	for word := range strings.FieldsSeq(text) {
-		switch {
-		case at > 0 && at+1+len(word) > widest:
-			b.WriteByte('\n')
-			at = 0
-		case at > 0:
-			b.WriteByte(' ')
-			at++
-		}
-		b.WriteString(word)
-		at += len(word)
-	}
-	return b.String()
-}
+func wrapped(text string) string { return strings.Join(scaffold.Wrap(text, 78), "\n") }

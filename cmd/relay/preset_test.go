@@ -145,7 +145,7 @@ func TestPresets(t *testing.T) {
 func (d *database) fix(path string) {
 	d.t.Helper()
 	for range 3 {
-		var found diagnosis
+		var found doctorOutput
 		if err := json.Unmarshal([]byte(do(d.t, nil, "doctor", "-c", path, "--json").stdout), &found); err != nil {
 			d.t.Fatal(err)
 		}

@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"net/url"
 	"regexp"
 	"strings"
 	"unicode/utf8"
@@ -133,17 +134,5 @@ func cutClosing(s string) (body, after string, ok bool) {
 	return "", "", false
 }
 
-// percentEncode keeps only the unreserved characters of RFC 3986, so that a value
-// cannot end its part of the URL.
-func percentEncode(s string) string {
-	var b strings.Builder
-	for _, c := range []byte(s) {
-		switch {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', strings.IndexByte("-._~", c) >= 0:
-			b.WriteByte(c)
-		default:
-			fmt.Fprintf(&b, "%%%02X", c)
-		}
-	}
-	return b.String()
-}
+// percentEncode keeps only the unreserved characters of RFC 3986, so that a value cannot end its part of the URL.
+func percentEncode(s string) string { return strings.ReplaceAll(url.QueryEscape(s), "+", "%20") }

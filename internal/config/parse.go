@@ -57,12 +57,10 @@ func (r *reader) parse(text []byte) (ast.Node, bool) {
 }
 
 func invalidUTF8(text []byte) int {
-	for i := 0; i < len(text); {
-		c, size := utf8.DecodeRune(text[i:])
-		if c == utf8.RuneError && size == 1 {
+	for i, c := range string(text) {
+		if c == utf8.RuneError && !bytes.HasPrefix(text[i:], []byte("\uFFFD")) {
 			return i
 		}
-		i += size
 	}
 	return -1
 }

@@ -72,8 +72,8 @@ func (s *Source) identityOf(table string) string {
 	}
 	hosts := a.hosts
 	for i, h := range hosts {
-		if host, port, _ := cutLast(h, ":"); isLoopback(host) {
-			hosts[i] = "localhost:" + port
+		if colon := strings.LastIndex(h, ":"); isLoopback(h[:colon]) {
+			hosts[i] = "localhost" + h[colon:]
 		}
 	}
 	// libpq's parameters override the rest of the URL. The default database has the
@@ -85,11 +85,4 @@ func (s *Source) identityOf(table string) string {
 	database := cmp.Or(a.query.Get("dbname"), a.query.Get("database"),
 		strings.TrimPrefix(a.path, "/"), a.query.Get("user"), a.user)
 	return where + "/" + database + " " + s.tableIdentity(table)
-}
-
-func cutLast(s, sep string) (before, after string, found bool) {
-	if i := strings.LastIndex(s, sep); i >= 0 {
-		return s[:i], s[i+len(sep):], true
-	}
-	return s, "", false
 }

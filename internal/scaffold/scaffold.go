@@ -148,15 +148,21 @@ func (w *writer) lines(level int, text string) {
 
 // comment writes a comment in lines of at most 80 characters.
 func (w *writer) comment(level int, text string) {
-	line := "#"
-	for word := range strings.FieldsSeq(text) {
-		if len(line) > 1 && 2*level+len(line)+1+len(word) > 80 {
-			w.line(level, line)
-			line = "#"
-		}
-		line += " " + word
+	for _, line := range Wrap(text, 78-2*level) {
+		w.line(level, "# "+line)
 	}
-	w.line(level, line)
+}
+
+// Wrap splits text into lines of at most width characters.
+func Wrap(text string, width int) (lines []string) {
+	line := ""
+	for word := range strings.FieldsSeq(text) {
+		if line != "" && len(line)+1+len(word) > width {
+			lines, line = append(lines, line), ""
+		}
+		line = strings.TrimPrefix(line+" "+word, " ")
+	}
+	return append(lines, line)
 }
 
 // plainScalar matches text that YAML reads as it is.
