@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -164,33 +163,4 @@ func (l *deadLetters) count(ctx context.Context) (buffer.DeadCount, error) {
 		err = fmt.Errorf("%s: %w", l.pipeline, err)
 	}
 	return n, err
-}
-
-// checkAmbiguous rejects ids that dead letters of several pipelines have: they are
-// different events.
-func checkAmbiguous(ctx context.Context, all []deadLetters) error {
-	if len(all) == 1 {
-		return nil
-	}
-	pipelines := map[string][]string{}
-	ids := filterIDs(all[0].filter)
-	if len(ids) == 0 {
-		return nil
-	}
-	for _, l := range all {
-		if err := l.each(ctx, func(e *buffer.DeadEvent) (bool, error) {
-			if names := pipelines[e.Identity()]; !slices.Contains(names, l.pipeline) {
-				pipelines[e.Identity()] = append(names, l.pipeline)
-			}
-			return true, nil
-		}); err != nil {
-			return err
-		}
-	}
-	for _, id := range ids {
-		if names := pipelines[id]; len(names) > 1 {
-			return usage("several pipelines have a dead letter %s; expected --pipeline %s", id, strings.Join(names, " or --pipeline "))
-		}
-	}
-	return nil
 }

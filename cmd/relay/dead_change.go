@@ -1,12 +1,12 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/google/uuid"
@@ -60,9 +60,6 @@ The exit status is 1 if an event selected with --id was not changed.`
 			return err
 		}
 		return a.withDeadLetters(c, cfg, &f, func(ctx context.Context, all []deadLetters) error {
-			if err := checkAmbiguous(ctx, all); err != nil {
-				return err
-			}
 			return a.change(ctx, what, all, &f)
 		})
 	})
@@ -148,15 +145,12 @@ func (a *app) confirm(ctx context.Context, what change, all []deadLetters) error
 	if n == 0 {
 		return nil
 	}
-	fmt.Fprintf(a.stderr, "%s %s of %s? [y/N] ", strings.ToUpper(what.verb[:1])+what.verb[1:], countDeadLetters(n), strings.Join(names, ", "))
-	answer, err := bufio.NewReader(os.Stdin).ReadString('\n')
-	if err != nil && !errors.Is(err, io.EOF) {
-		return err
-	}
-	if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
+	ok, err := a.newQuestions(os.Stdin).confirm(fmt.Sprintf("%s %s of %s?",
+		strings.ToUpper(what.verb[:1])+what.verb[1:], countDeadLetters(n), strings.Join(names, ", ")))
+	if err == nil && !ok || errors.Is(err, errNoAnswer) {
 		return errors.New("nothing was changed")
 	}
-	return nil
+	return err
 }
 
 // deadLetterKey identifies a dead letter. An event may have several.
@@ -165,18 +159,30 @@ type deadLetterKey struct {
 	group        uuid.UUID
 }
 
-// openByID returns the open dead letters that --id selects.
+// openByID returns the open dead letters that --id selects. It rejects an id that several pipelines have, because those
+// are different events.
 func openByID(ctx context.Context, all []deadLetters) (map[deadLetterKey]bool, error) {
 	keys := map[deadLetterKey]bool{}
+	pipelines := map[string][]string{} // by id
+	ids := filterIDs(all[0].filter)
+	if len(ids) == 0 {
+		return keys, nil
+	}
 	for _, l := range all {
-		if len(filterIDs(l.filter)) == 0 {
-			continue
-		}
 		if err := l.each(ctx, func(e *buffer.DeadEvent) (bool, error) {
-			keys[deadLetterKey{l.pipeline, e.Identity(), e.GroupID}] = true
+			id := e.Identity()
+			keys[deadLetterKey{l.pipeline, id, e.GroupID}] = true
+			if !slices.Contains(pipelines[id], l.pipeline) {
+				pipelines[id] = append(pipelines[id], l.pipeline)
+			}
 			return true, nil
 		}); err != nil {
 			return nil, err
+		}
+	}
+	for _, id := range ids {
+		if names := pipelines[id]; len(names) > 1 {
+			return nil, usage("several pipelines have a dead letter %s; expected --pipeline %s", id, strings.Join(names, " or --pipeline "))
 		}
 	}
 	return keys, nil

@@ -38,7 +38,7 @@ type question struct {
 	text     string
 }
 
-var errNoAnswer = errors.New("end of input; nothing was written")
+var errNoAnswer = errors.New("end of input, nothing was written")
 
 // ask passes the answer to accept. It asks again if accept returns an error, unless a flag gave the answer.
 func (q *questions) ask(what question, accept func(answer string) error) error {
