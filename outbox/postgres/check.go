@@ -1,7 +1,6 @@
 package postgres
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -10,6 +9,7 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres/internal/backlog"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/catalog"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/claim"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/custom"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/migrate"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
@@ -31,12 +31,12 @@ func (b *Buffer) Check(ctx context.Context) error {
 	if err != nil {
 		return b.db.ConnectError(err)
 	}
-	var mine ownFacts
+	var facts custom.Facts
 	if b.config.Own.Is() {
-		if mine, err = b.lookAtOwn(ctx, events); err != nil {
-			return b.db.ConnectError(err)
+		if facts, err = custom.Read(ctx, b.db, events); err == nil {
+			err = custom.Check(ctx, b.db, facts, custom.Config{CustomTable: b.config.Own, Schema: b.config.Schema, Archive: b.config.Archive != ""}, &missing)
 		}
-		if err := b.checkOwn(ctx, mine, &missing); err != nil {
+		if err != nil {
 			return b.db.ConnectError(err)
 		}
 	} else {
@@ -88,9 +88,7 @@ func (b *Buffer) Check(ctx context.Context) error {
 		return err
 	}
 	names := []string{
-		"outbox_events", events.Quoted, "outbox_batches", others[0].Quoted,
-		"outbox_dead_letters", others[1].Quoted, "outbox_buffers", others[2].Quoted,
-		"outbox_archive", archive,
+		"outbox_batches", others[0].Quoted, "outbox_dead_letters", others[1].Quoted, "outbox_buffers", others[2].Quoted, "outbox_archive", archive,
 	}
 	t := &table{Tables: ledger.Tables{
 		Buffer:   events.Schema + "." + events.Name,
@@ -98,18 +96,19 @@ func (b *Buffer) Check(ctx context.Context) error {
 		Sequence: events.Sequence, PayloadOID: events.PayloadOID, DeadPayloadOID: others[1].PayloadOID,
 		Archive:     archive != "",
 		LockTimeout: max(time.Millisecond, min(events.DeadlockTimeout/2, time.Second)),
-		Names:       strings.NewReplacer(names...),
+		Names:       strings.NewReplacer(append(names, "outbox_events", events.Quoted)...),
 	}}
-	t.Statements = backlog.Statements(t.Names)
 	b.db.ServerRunsLinux(events.ServerIsLinux)
 	if b.config.Own.Is() {
-		t.own = mine.own(b.config.Own)
-		t.Sequence = cmp.Or(t.own.number.sequence, pg.Null)
-		t.Names = strings.NewReplacer(append(t.own.words(events.Quoted, strings.TrimSuffix(others[0].Quoted, "outbox_batches")+"outbox_numbers", t.DeadPayloadOID), names...)...)
-		t.Statements = t.own.statements(events.Quoted, &t.Tables, names[2:])
-		t.own.project, t.own.uses = b.projectOf(t)
+		numbers := strings.TrimSuffix(others[0].Quoted, "outbox_batches") + "outbox_numbers"
+		names = append(names, "outbox_events", events.Quoted, "'outbox_numbers'", pg.Literal(numbers))
+		parts := custom.Parts{Base: b.base, Ledger: b.Ledger, Claimer: b.claimer, Watermarks: b.watermarks}
+		t.custom = custom.New(parts, &t.Tables, facts, b.config.Own, names)
+		t.events = t.custom
 		return b.register(ctx, t)
 	}
+	t.events = relayTable{b.claimer, b.Ledger, b.deadLetters(), &t.Tables}
+	t.Statements = backlog.Statements(t.Names)
 	if t.RangeIneligible, err = claim.RangeIneligible(ctx, b.db, &t.Tables); err != nil {
 		return b.db.ConnectError(err)
 	}

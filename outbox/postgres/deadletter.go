@@ -36,14 +36,5 @@ func (b *Buffer) Replay(ctx context.Context, f buffer.DeadFilter, limit int) (in
 	if err != nil {
 		return 0, err
 	}
-	if t.own != nil {
-		return b.replayOwn(ctx, t, f, limit)
-	}
-	return b.deadLetters().Replay(ctx, f, limit)
-}
-
-const pickOpenSQL = deadletter.PickOpenSQL
-
-func (b *Buffer) matching(f buffer.DeadFilter, more ...string) []string {
-	return b.deadLetters().Match(f, more...)
+	return t.events.Replay(ctx, f, limit)
 }

@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
-	"github.com/outboxrelay/relay/outbox/postgres/internal/claim"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/custom"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/doctor"
 )
 
@@ -30,20 +30,16 @@ func (b *Buffer) doctorState() *doctor.State {
 	if !b.config.Ordered && b.config.Claim != buffer.ClaimStamp && t.RangeIneligible.Text != "" {
 		s.NotRange = &t.RangeIneligible
 	}
-	s.ClaimSQL, s.ClaimArgs = claim.Example(s.Tables, s.Mode)
-	if t.own != nil {
-		s.ClaimSQL = t.SQL(claimOwnSQL)
-		s.Custom = &doctor.CustomTable{Key: t.own.key.forDoctor(), AddCursor: addCursor(t.Events), UsesEvents: t.own.uses}
-		if t.own.numbered() {
-			number := t.own.number.forDoctor()
-			s.Custom.Number = &number
+	s.ClaimSQL, s.ClaimArgs = t.events.Example(s.Mode)
+	if t.custom != nil {
+		by, expands := t.custom.Expands()
+		column := doctor.Column{Name: by.Name, Quoted: by.Quoted, Type: by.Type, Sequence: by.Sequence, OID: by.OID}
+		s.Custom = &doctor.CustomTable{Key: column, AddCursor: custom.AddCursor(t.Events), UsesEvents: expands}
+		if t.custom.Numbered() {
+			s.Custom.Number = &column
 		}
 	}
 	return s
-}
-
-func (c *ownColumn) forDoctor() doctor.Column {
-	return doctor.Column{Name: c.name, Quoted: c.quoted, Type: c.kind, Sequence: c.sequence, OID: c.oid}
 }
 
 // MissingPrivileges implements supervisor.Source.

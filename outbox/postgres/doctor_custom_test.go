@@ -138,9 +138,9 @@ func TestDiagnose_CustomTableFixes(t *testing.T) {
 		},
 		"a view": {
 			damage: "CREATE VIEW app.v AS SELECT * FROM " + events, config: func(c *postgres.Config) { c.Table = "app.v" }, level: buffer.LevelError, about: "tables",
-			says: "app.v is no table", fix: "-",
+			says: "app.v is not a table", fix: "-",
 		},
-		"no table": {config: func(c *postgres.Config) { c.Table = "app.nothing" }, level: buffer.LevelError, about: "tables", says: `table "app"."nothing", which source.project makes your own, does not exist`, fix: "-"},
+		"no table": {config: func(c *postgres.Config) { c.Table = "app.nothing" }, level: buffer.LevelError, about: "tables", says: `custom table "app"."nothing" does not exist`, fix: "-"},
 		"32 bits":  {damage: "ALTER TABLE " + events + " ALTER id TYPE integer; ALTER SEQUENCE app.contact_activity_events_id_seq AS integer", level: buffer.LevelWarning, about: "your table", says: "is integer; inserts fail after 2147483647"},
 		"no sequence": {
 			damage: "ALTER TABLE " + events + " ALTER id DROP IDENTITY", level: buffer.LevelWarning, about: "your table",
@@ -325,9 +325,9 @@ func TestDiagnose_CustomTablePrivileges(t *testing.T) {
 		prepare, says, sequence string
 		cursor                  string
 	}{
-		"an integer": {"SELECT 1", "may not see the last value of sequence app.contact_activity_events_id_seq", "SELECT", ""},
+		"an integer": {"SELECT 1", "may not read the last value of sequence app.contact_activity_events_id_seq", "SELECT", ""},
 		"a uuid":     {"ALTER TABLE app.contact_activity_events ALTER id DROP IDENTITY; ALTER TABLE app.contact_activity_events ALTER id TYPE uuid USING gen_random_uuid(); CREATE INDEX ON app.contact_activity_events (id) WHERE group_id IS NULL", `may not use sequence "relay".outbox_numbers`, "USAGE", ""},
-		"a cursor":   {"ALTER TABLE app.contact_activity_events ALTER id DROP IDENTITY; ALTER TABLE app.contact_activity_events ALTER id TYPE uuid USING gen_random_uuid(), ADD COLUMN seq bigserial UNIQUE", "may not see the last value of sequence app.contact_activity_events_seq_seq", "SELECT", "seq"},
+		"a cursor":   {"ALTER TABLE app.contact_activity_events ALTER id DROP IDENTITY; ALTER TABLE app.contact_activity_events ALTER id TYPE uuid USING gen_random_uuid(), ADD COLUMN seq bigserial UNIQUE", "may not read the last value of sequence app.contact_activity_events_seq_seq", "SELECT", "seq"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -408,7 +408,7 @@ func TestDiagnose_PartitionedTable(t *testing.T) {
 CREATE TABLE app.by_id (id bigserial, group_id uuid) PARTITION BY RANGE (id)`)
 	for table, want := range map[string]string{
 		"by_time": "column id of table app.by_time, which source.id names, is not unique, and cannot be in a table that is partitioned by RANGE (created_at): " +
-			"have the events in a table that is not partitioned, or partitioned by id alone, and name that as source.table",
+			"use a table that is not partitioned, or partitioned by id alone, as source.table",
 		"by_id": "column id of table app.by_id, which source.id names, is not unique: ALTER TABLE app.by_id ADD UNIQUE (id)",
 	} {
 		config := customConfig(p.url)

@@ -1,4 +1,4 @@
-package postgres
+package custom
 
 import (
 	"context"
@@ -19,44 +19,35 @@ import (
 // {events} stands for one of these SELECTs. The ledger row says where the rows of the batch are.
 const (
 	rowsByIDSQL = `
-SELECT e.* FROM outbox_events e
-WHERE own_find BETWEEN (SELECT first_id FROM outbox_batches WHERE group_id = $1) AND (SELECT last_id FROM outbox_batches WHERE group_id = $1)
+SELECT e.* FROM custom_events e
+WHERE e.custom_id BETWEEN (SELECT first_id FROM outbox_batches WHERE group_id = $1) AND (SELECT last_id FROM outbox_batches WHERE group_id = $1)
   AND e.group_id = $1`
 
 	rowsByUUIDSQL = `
-SELECT e.* FROM outbox_events e
-WHERE own_find = ANY ((SELECT uuids FROM outbox_batches WHERE group_id = $1)::uuid[]) AND e.group_id = $1`
+SELECT e.* FROM custom_events e
+WHERE e.custom_id = ANY ((SELECT uuids FROM outbox_batches WHERE group_id = $1)::uuid[]) AND e.group_id = $1`
 
 	// This one only describes them, before the relay's tables exist.
 	rowsDescribedSQL = `
-SELECT e.* FROM outbox_events e WHERE e.group_id = $1`
+SELECT e.* FROM custom_events e WHERE e.group_id = $1`
 )
 
-// projectOf returns the projection with the rows of the batch for {events}, and whether it uses them.
-func (b *Buffer) projectOf(t *table) (project string, uses bool) {
-	rows := rowsByUUIDSQL
-	if t.own.numbered() {
-		rows = rowsByIDSQL
-	}
-	return projection.Expand(b.config.Own.Project, t.SQL(rows))
-}
-
 // checkProjection adds what is wrong with the projection. The server parses and plans it, and runs nothing of it.
-func (b *Buffer) checkProjection(ctx context.Context, t ownFacts, missing *catalog.Findings) error {
-	rows := strings.ReplaceAll(rowsDescribedSQL, "outbox_events", t.table.Quoted)
-	project, _ := projection.Expand(b.config.Own.Project, rows)
-	d, err := b.describe(ctx, project)
+func checkProjection(ctx context.Context, db *pg.DB, t Facts, c Config, missing *catalog.Findings) error {
+	rows := strings.ReplaceAll(rowsDescribedSQL, "custom_events", t.Table.Quoted)
+	project, _ := projection.Expand(c.Project, rows)
+	d, err := describe(ctx, db, project)
 	if err != nil {
-		return b.refusedToRead(ctx, rows, err, t.table.Role, missing)
+		return cannotRead(ctx, db, c.Project, rows, err, t.Table.Role, missing)
 	}
 	before := len(*missing)
-	if checkProjected(missing, d, t.column(b.config.Own.ID)); len(*missing) > before {
+	if checkProjected(missing, d, t.Column(c.ID)); len(*missing) > before {
 		return nil
 	}
 	// Planning checks the privileges.
-	plan, err := b.planOf(ctx, project)
+	plan, err := planOf(ctx, db, project)
 	if err != nil {
-		return b.refusedToRead(ctx, rows, err, t.table.Role, missing)
+		return cannotRead(ctx, db, c.Project, rows, err, t.Table.Role, missing)
 	}
 	switch {
 	case plan.Has("ModifyTable"):
@@ -68,9 +59,9 @@ func (b *Buffer) checkProjection(ctx context.Context, t ownFacts, missing *catal
 }
 
 // planOf has the server plan a projection.
-func (b *Buffer) planOf(ctx context.Context, project string) (*pg.Plan, error) {
+func planOf(ctx context.Context, db *pg.DB, project string) (*pg.Plan, error) {
 	var answer []byte
-	err := b.db.RoundTrip(ctx, []pg.Step{pg.ReadTx(b.db.StatementTimeout), {
+	err := db.RoundTrip(ctx, []pg.Step{pg.ReadTx(db.StatementTimeout), {
 		SQL: "EXPLAIN (FORMAT JSON) " + project, Args: []string{uuid.Nil.String()},
 		UserSQL: func([]pgconn.FieldDescription) {}, Row: func(v [][]byte) error {
 			answer = slices.Clone(v[0])
@@ -83,18 +74,18 @@ func (b *Buffer) planOf(ctx context.Context, project string) (*pg.Plan, error) {
 	return pg.ParsePlan(answer)
 }
 
-// refusedToRead adds what the server has against a projection, if the error is about that.
-func (b *Buffer) refusedToRead(ctx context.Context, rows string, err error, role string, missing *catalog.Findings) error {
+// cannotRead adds what the server has against a projection, if the error is about that.
+func cannotRead(ctx context.Context, db *pg.DB, project, rows string, err error, role string, missing *catalog.Findings) error {
 	pgErr, ok := errors.AsType[*pgconn.PgError](err)
 	if !ok || !pg.IsStatementError(err) {
 		return err
 	}
 	if pgErr.Code != pg.CodeNoPrivilege {
-		missing.Add(misread(b.config.Own.Project, rows, pgErr), "correct source.project")
+		missing.Add(misread(project, rows, pgErr), "correct source.project")
 		return nil
 	}
-	mend, err := b.readable(ctx, pgErr.Message, role)
-	missing.Add("role "+role+" may not read what source.project reads: "+pgErr.Message, mend)
+	fix, err := grantFor(ctx, db, project, pgErr.Message, role)
+	missing.Add("role "+role+" may not read what source.project reads: "+pgErr.Message, fix)
 	return err
 }
 
@@ -109,10 +100,10 @@ type described struct {
 
 // describe parses and describes the projection. Its parameter is a uuid; a second look,
 // at which nothing is said of that, tells whether it is used.
-func (b *Buffer) describe(ctx context.Context, project string) (d described, err error) {
-	ctx, cancel := context.WithTimeout(ctx, b.db.StatementTimeout)
+func describe(ctx context.Context, db *pg.DB, project string) (d described, err error) {
+	ctx, cancel := context.WithTimeout(ctx, db.StatementTimeout)
 	defer cancel()
-	conn, err := b.db.Acquire(ctx)
+	conn, err := db.Acquire(ctx)
 	if err != nil {
 		return d, err
 	}
@@ -185,7 +176,7 @@ var (
 )
 
 // checkProjected adds what is wrong with the columns and parameters of the projection.
-func checkProjected(f *catalog.Findings, d described, key ownColumn) {
+func checkProjected(f *catalog.Findings, d described, key Column) {
 	const fix = "correct source.project, which returns a row an event with columns id and payload, and perhaps topic, key, headers and created_at"
 	switch {
 	case len(d.columns) == 0:
@@ -208,7 +199,7 @@ func checkProjected(f *catalog.Findings, d described, key ownColumn) {
 		switch {
 		case at < 0:
 		case column == projection.ID && !sameKind(d.columns[at].DataTypeOID, key):
-			f.Add(fmt.Sprintf("source.project returns column id of type %s; the key %s is %s", d.types[at], key.quoted, key.kind), "return "+key.quoted+" AS id")
+			f.Add(fmt.Sprintf("source.project returns column id of type %s; the key %s is %s", d.types[at], key.Quoted, key.Type), "return "+key.Quoted+" AS id")
 		case acceptedTypes[column] != nil && !slices.Contains(acceptedTypes[column], d.columns[at].DataTypeOID):
 			f.Add(fmt.Sprintf("source.project returns column %s of type %s; expected %s", projection.Names[column], d.types[at], expectedTypes[column]), fix)
 		}
@@ -216,12 +207,42 @@ func checkProjected(f *catalog.Findings, d described, key ownColumn) {
 }
 
 // sameKind reports whether values of a type, or their texts, are a key's.
-func sameKind(oid uint32, key ownColumn) bool {
+func sameKind(oid uint32, key Column) bool {
 	switch oid {
 	case pg.OIDText, pg.OIDVarchar:
 		return true
 	case pg.OIDInt8, pg.OIDInt4, pg.OIDInt2:
-		return key.isInteger()
+		return key.IsInteger()
 	}
-	return oid == key.oid
+	return oid == key.OID
+}
+
+// What a role lacks to read what the projection reads: a table or a schema that it may not use, and with which the server's
+// error ends, in any language.
+const unreadableSQL = `
+SELECT 'SELECT ON ' || quote_ident(n.nspname) || '.' || quote_ident(c.relname)
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND NOT has_table_privilege(c.oid, 'SELECT')
+  AND right($1, length(c.relname) + 1) = ' ' || c.relname AND strpos($2, c.relname) > 0
+  AND (strpos($2, n.nspname) > 0 OR n.nspname = ANY (current_schemas(false)))
+UNION ALL
+SELECT 'USAGE ON SCHEMA ' || quote_ident(nspname)
+FROM pg_namespace WHERE NOT has_schema_privilege(oid, 'USAGE') AND right($1, length(nspname) + 1) = ' ' || nspname`
+
+// grantFor returns the statement that lets a role read what it was denied.
+func grantFor(ctx context.Context, db *pg.DB, project, denied, role string) (string, error) {
+	var grants []string
+	begin := pg.ReadTx(db.StatementTimeout)
+	begin.Row = func([][]byte) error {
+		grants = nil
+		return nil
+	}
+	err := db.RoundTrip(ctx, []pg.Step{begin, {SQL: unreadableSQL, Args: []string{denied, project}, Row: func(v [][]byte) error {
+		grants = append(grants, string(v[0]))
+		return nil
+	}}})
+	if len(grants) != 1 { // the error does not say which
+		grants = []string{"SELECT ON ..."}
+	}
+	return "GRANT " + grants[0] + " TO " + pg.Quote(role), err
 }

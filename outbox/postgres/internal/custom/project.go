@@ -1,4 +1,4 @@
-package postgres
+package custom
 
 import (
 	"bytes"
@@ -14,7 +14,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/outboxrelay/relay/outbox"
-	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/projection"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
@@ -29,8 +28,7 @@ import (
 type projecting struct {
 	// The events, in id order once they are sorted, and their bytes.
 	pg.EventDecoder
-	table   *table
-	own     *own
+	table   *Table
 	groupID uuid.UUID
 	// The ids of events that the projection names by another key.
 	uuids map[uuid.UUID]int64
@@ -49,8 +47,8 @@ type projecting struct {
 	err     error // the first reason why the whole projection fails
 }
 
-func newProjecting(t *table, groupID uuid.UUID) *projecting {
-	return &projecting{table: t, own: t.own, groupID: groupID, names: map[string]int64{}}
+func (t *Table) newProjecting(groupID uuid.UUID) *projecting {
+	return &projecting{table: t, groupID: groupID, names: map[string]int64{}}
 }
 
 // within limits the projection to half of the lease, because the batch is sent in the rest, and to the
@@ -67,11 +65,11 @@ func (p *projecting) within(ctx context.Context, lease time.Duration) *projectin
 }
 
 // projectSteps are the steps of the projection, in a transaction of its own.
-func (b *Buffer) projectSteps(p *projecting) []pg.Step {
+func (t *Table) projectSteps(p *projecting) []pg.Step {
 	if p.limit == 0 {
-		p.limit = b.db.StatementTimeout
+		p.limit = t.base.DB.StatementTimeout
 	}
-	begin := b.db.WriteTx(p.limit, "lock_timeout", pg.Milliseconds(max(min(p.limit, b.db.StatementTimeout)*2/3, time.Millisecond)),
+	begin := t.base.DB.WriteTx(p.limit, "lock_timeout", pg.Milliseconds(max(min(p.limit, t.base.DB.StatementTimeout)*2/3, time.Millisecond)),
 		"TimeZone", "UTC", "DateStyle", "ISO, YMD", "bytea_output", "hex")
 	begin.Row = func([][]byte) error {
 		p.begin()
@@ -80,7 +78,7 @@ func (b *Buffer) projectSteps(p *projecting) []pg.Step {
 	return []pg.Step{
 		{SQL: "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"},
 		begin,
-		{SQL: p.own.project, Args: []string{p.groupID.String()}, UserSQL: p.readColumns, Row: p.readRow},
+		{SQL: t.project, Args: []string{p.groupID.String()}, UserSQL: p.readColumns, Row: p.readRow},
 		{SQL: "COMMIT"},
 	}
 }
@@ -89,18 +87,18 @@ func (b *Buffer) projectSteps(p *projecting) []pg.Step {
 func (p *projecting) begin() {
 	p.leased = true
 	p.sort()
-	p.rows = projection.NewRows(p.Events, p.own.topic)
+	p.rows = projection.NewRows(p.Events, p.table.topic)
 }
 
 // project runs steps that end with those of the projection.
-func (b *Buffer) project(ctx context.Context, p *projecting, steps []pg.Step) error {
+func (t *Table) run(ctx context.Context, p *projecting, steps []pg.Step) error {
 	for n := 0; ; n++ {
 		began := time.Now()
-		err := b.db.RoundTrip(ctx, steps)
+		err := t.base.DB.RoundTrip(ctx, steps)
 		switch {
 		case err == nil:
 		case p.leased:
-			p.fail(p.classify(b.db.ConnectError(err), time.Since(began)))
+			p.fail(p.classify(t.base.DB.ConnectError(err), time.Since(began)))
 		case n == pg.MaxRetries || !slices.Contains([]string{pg.CodeDeadlock, pg.CodeSerialization}, pg.Code(err)):
 			return err
 		default: // all of it was rolled back
@@ -112,7 +110,7 @@ func (b *Buffer) project(ctx context.Context, p *projecting, steps []pg.Step) er
 	if p.err != nil {
 		for i := range p.Events {
 			e := &p.Events[i]
-			*e = outbox.Event{ID: e.ID, UUID: e.UUID, Topic: p.own.topic, CreatedAt: e.CreatedAt}
+			*e = outbox.Event{ID: e.ID, UUID: e.UUID, Topic: t.topic, CreatedAt: e.CreatedAt}
 		}
 	}
 	return nil
@@ -237,6 +235,18 @@ func (p *projecting) find(name []byte) (i int, found bool) {
 	return p.rows.Find(id)
 }
 
+// findID returns the index of the event with this custom_id.
+func (p *projecting) findID(text []byte) (i int, found bool) {
+	if !p.table.Numbered() {
+		return p.find(text)
+	}
+	id, err := strconv.ParseInt(string(text), 10, 64)
+	if err != nil {
+		return 0, false
+	}
+	return p.rows.Find(id)
+}
+
 // parseTime parses a timestamp or timestamptz; the zero time stands for an infinite one.
 func parseTime(text []byte) (at time.Time, ok bool) {
 	if bytes.HasSuffix(text, []byte("infinity")) {
@@ -250,14 +260,9 @@ func parseTime(text []byte) (at time.Time, ok bool) {
 	return time.Time{}, false
 }
 
-// rowsSQL are the rows of events that the projection did not return.
-const rowsSQL = `
-SELECT own_uuid, own_id::bigint, own_json::text FROM outbox_events e
-WHERE e.group_id = $1::uuid AND own_find = ANY ($2::own_finds)`
-
 // readUnprojected fills in the rows of the events that the projection did not return. If that fails, the
 // batch is returned all the same: a dead letter has the row anyway.
-func (b *Buffer) readUnprojected(ctx context.Context, p *projecting) {
+func (t *Table) readUnprojected(ctx context.Context, p *projecting) {
 	if p.err != nil {
 		return
 	}
@@ -271,16 +276,10 @@ func (b *Buffer) readUnprojected(ctx context.Context, p *projecting) {
 		}
 	}
 	//nolint:errcheck // see above
-	b.db.Transact(ctx, pg.ReadTx(min(b.db.StatementTimeout, p.limit), pg.PlanGeneric...), pg.Step{
-		SQL:  p.table.SQL(rowsSQL),
-		Args: []string{p.groupID.String(), p.own.finds(&buffer.Lease{Batch: buffer.Batch{Events: p.Events}}, missing)},
-		Row: func(v [][]byte) error {
-			id := pg.ReadInt8(v[1])
-			if v[0] != nil && !p.own.numbered() {
-				id = p.uuids[uuid.UUID(v[0])]
-			}
-			if i, found := p.rows.Find(id); found && p.rows.Missing(i) {
-				p.Events[i].Payload = slices.Clone(v[2])
+	t.base.DB.Transact(ctx, pg.ReadTx(min(t.base.DB.StatementTimeout, p.limit), pg.PlanGeneric...), pg.Step{
+		SQL: t.tables.SQL(rowsSQL), Args: []string{p.groupID.String(), t.finds(p.Events, missing)}, Row: func(v [][]byte) error {
+			if i, found := p.findID(v[0]); found && p.rows.Missing(i) {
+				p.Events[i].Payload = slices.Clone(v[1])
 			}
 			return nil
 		},

@@ -1,0 +1,175 @@
+package custom
+
+import (
+	"cmp"
+	"context"
+	"strings"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/notready"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/catalog"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+)
+
+// Config is what a custom table is checked for.
+type Config struct {
+	buffer.CustomTable
+	// Schema is where the relay's own tables are; the custom table's if empty.
+	Schema string
+	// Archive reports whether delivered events are archived.
+	Archive bool
+}
+
+// Check adds all that the table lacks.
+func Check(ctx context.Context, db *pg.DB, t Facts, c Config, missing *catalog.Findings) error {
+	switch {
+	case t.Table.ForbiddenSchema != "":
+		missing.AddForbidden(t.Table.ForbiddenSchema, t.Table.Role)
+		return nil
+	case !t.Table.Exists:
+		missing.Add("custom table "+t.Table.Wanted+" does not exist", "create it, or correct source.table")
+		return nil
+	case !t.Table.IsTable:
+		missing.Add(t.Table.Quoted+" is not a table; events are claimed and deleted in one", "name the table behind it as source.table")
+		return nil
+	}
+	before := len(*missing)
+	checkKey(missing, t, c)
+	checkCursor(missing, t, c)
+	checkGroup(missing, t)
+	if err := checkPrivileges(ctx, db, t, c, missing); err != nil {
+		return err
+	}
+	if len(*missing) > before { // the projection would fail for the same reason
+		return nil
+	}
+	return checkProjection(ctx, db, t, c, missing)
+}
+
+// checkKey checks the primary key.
+func checkKey(f *catalog.Findings, t Facts, c Config) {
+	table, key := t.Table.Quoted, t.Column(c.ID)
+	if key.Name == "" {
+		var names []string
+		for _, c := range t.Columns {
+			names = append(names, c.Quoted)
+		}
+		f.Add("table "+table+" has no column "+pg.Quote(c.ID)+", which source.id names", "name its primary key there, one of "+strings.Join(names, ", "))
+		return
+	}
+	checkUnique(f, t.Table, key, "source.id")
+	switch column := "column " + key.Quoted + " of table " + table; {
+	case c.Cursor != "" || key.IsInteger():
+	case key.OID != pg.OIDUUID:
+		f.Add(column+" is "+key.Type+"; expected an integer that grows or a uuid (or name a column that grows as source.cursor)", AddCursor(table))
+	case c.Archive:
+		f.Add(column+" is a uuid, but an archive needs integers; remove archive.table, or name a column that grows as source.cursor", AddCursor(table))
+	}
+}
+
+// checkCursor checks the column that grows beside the primary key.
+func checkCursor(f *catalog.Findings, t Facts, c Config) {
+	table, cursor := t.Table.Quoted, t.Column(c.Cursor)
+	switch {
+	case c.Cursor == "":
+	case cursor.Name == "":
+		f.Add("table "+table+" has no column "+pg.Quote(c.Cursor)+", which source.cursor names",
+			"ALTER TABLE "+table+" ADD COLUMN "+pg.Quote(c.Cursor)+" bigint GENERATED ALWAYS AS IDENTITY UNIQUE")
+	case !cursor.IsInteger():
+		f.Add("column "+cursor.Quoted+" of table "+table+", which source.cursor names, is "+cursor.Type+"; expected an integer; name another", AddCursor(table))
+	default:
+		checkUnique(f, t.Table, cursor, "source.cursor")
+	}
+}
+
+// checkUnique adds what keeps the column that a setting names from naming each row. An index of a partitioned table is one
+// index for each partition, and so not unique in the table.
+func checkUnique(f *catalog.Findings, t catalog.Table, c Column, setting string) {
+	column := "column " + c.Quoted + " of table " + t.Quoted + ", which " + setting + " names,"
+	switch {
+	case c.Unique:
+	case t.PartitionKey == "" || strings.HasSuffix(t.PartitionKey, " ("+c.Quoted+")"):
+		f.Add(column+" is not unique", "ALTER TABLE "+t.Quoted+" ADD UNIQUE ("+c.Quoted+")")
+	default:
+		f.Add(column+" is not unique, and cannot be in a table that is partitioned by "+t.PartitionKey,
+			"use a table that is not partitioned, or partitioned by "+c.Quoted+" alone, as source.table")
+	}
+	if !c.NotNull {
+		f.Add(column+" may be NULL", "ALTER TABLE "+t.Quoted+" ALTER COLUMN "+c.Quoted+" SET NOT NULL")
+	}
+}
+
+// AddCursor returns the statement that makes a column for source.cursor.
+func AddCursor(table string) string {
+	return "ALTER TABLE " + table + " ADD COLUMN seq bigint GENERATED ALWAYS AS IDENTITY UNIQUE"
+}
+
+// checkGroup checks the one column that is the relay's.
+func checkGroup(f *catalog.Findings, t Facts) {
+	table := t.Table.Quoted
+	column, alter := "column group_id of table "+table, "ALTER TABLE "+table+" ALTER COLUMN group_id "
+	switch group := t.Column("group_id"); {
+	case group.Name == "":
+		f.Add("table "+table+" has no column group_id, in which claims are stamped", "ALTER TABLE "+table+" ADD COLUMN group_id uuid")
+	case group.Generated:
+		f.Add(column+" is computed, but claims write to it", alter+"DROP EXPRESSION")
+	case group.OID != pg.OIDUUID:
+		f.Add(column+" is "+group.Type+"; expected uuid", alter+"TYPE uuid USING NULL")
+	case group.NotNull:
+		f.Add(column+" may not be NULL, but unclaimed events have no group_id", alter+"DROP NOT NULL")
+	}
+}
+
+// What a role may do with column group_id, with the sequence of the integers, and with the one that makes numbers for a
+// table without integers.
+const privilegesSQL = `
+SELECT coalesce((SELECT has_column_privilege(attrelid, attnum, 'UPDATE') FROM pg_attribute
+                 WHERE attrelid = $1::regclass AND attname = 'group_id' AND NOT attisdropped), true),
+       coalesce(has_sequence_privilege(to_regclass($2), 'SELECT, USAGE'), true),
+       to_regclass($3) IS NOT NULL, coalesce(has_sequence_privilege(to_regclass($3), 'USAGE'), false)`
+
+// checkPrivileges checks what a role needs to run. A role that may not INSERT cannot replay; Diagnose reports that.
+func checkPrivileges(ctx context.Context, db *pg.DB, t Facts, c Config, missing *catalog.Findings) error {
+	schema := cmp.Or(c.Schema, t.Table.Schema)
+	key, number := t.keys(c.CustomTable)
+	closed, role, err := catalog.ForbiddenSchema(ctx, db, schema)
+	if err != nil {
+		return err
+	}
+	numbers, sequence := pg.Ident(schema, "outbox_numbers"), number.Sequence
+	var canStamp, canRead, exists, canDraw bool
+	asked := numbers
+	if closed != "" {
+		missing.AddForbidden(closed, role)
+		asked = pg.Null
+	}
+	err = db.RoundTrip(ctx, []pg.Step{pg.ReadTx(db.StatementTimeout), {
+		SQL: privilegesSQL, Args: []string{t.Table.Quoted, cmp.Or(sequence, pg.Null), asked},
+		Row: func(v [][]byte) error {
+			canStamp, canRead, exists, canDraw = pg.ReadBool(v[0]), pg.ReadBool(v[1]), pg.ReadBool(v[2]), pg.ReadBool(v[3])
+			return nil
+		},
+	}})
+	if err != nil {
+		return err
+	}
+	role = t.Table.Role
+	var denied []string
+	for i, granted := range []bool{t.Table.CanSelect, canStamp, t.Table.CanDelete} {
+		if !granted {
+			denied = append(denied, []string{"SELECT", "UPDATE (group_id)", "DELETE"}[i])
+		}
+	}
+	missing.AddDenied("table "+t.Table.Quoted, t.Table.Quoted, role, denied...)
+	if !canRead {
+		missing.Add("role "+role+" may not read the last value of sequence "+sequence, "GRANT SELECT ON SEQUENCE "+sequence+" TO "+pg.Quote(role))
+	}
+	switch {
+	case number.Name != "" || key.Name == "" || closed != "":
+	case !exists:
+		missing.Add("sequence "+numbers+" does not exist", notready.MigrateCommand)
+	case !canDraw:
+		missing.Add("role "+role+" may not use sequence "+numbers, "GRANT USAGE ON SEQUENCE "+numbers+" TO "+pg.Quote(role))
+	}
+	return nil
+}

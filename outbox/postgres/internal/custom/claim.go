@@ -1,0 +1,197 @@
+package custom
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/claimmode"
+	"github.com/outboxrelay/relay/outbox/internal/projection"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/claim"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/watermark"
+)
+
+// Stamp is a claim.InRange.
+func (t *Table) Stamp(ctx context.Context, tables *ledger.Tables, limit int, lease time.Duration, in watermark.Range) (
+	*buffer.Lease, *claim.Start, error,
+) {
+	done, err := t.claimer.Stamping(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer done()
+	groupID := buffer.NewGroupID()
+	p := t.newProjecting(groupID).within(ctx, lease)
+	p.Reserve(limit)
+	start, begin := t.claimer.Begin(tables, lease, p.Reset)
+	steps := []pg.Step{
+		{SQL: "BEGIN ISOLATION LEVEL READ COMMITTED"},
+		begin,
+		{
+			Prepare: true, SQL: tables.SQL(t.either(stampSQL, stampUUIDSQL)),
+			Args: []string{
+				tables.Buffer, groupID.String(), pg.Int(in.After), pg.Int(in.UpTo), pg.Int(int64(limit)), pg.Interval(lease),
+				t.base.Owner,
+			},
+			Row: p.readClaimed,
+		},
+	}
+	if !t.Numbered() {
+		steps = append(steps, pg.Step{Prepare: true, SQL: tables.SQL(numbersUUIDSQL), Args: []string{groupID.String()}, Row: p.readNumbers})
+	}
+	steps = append(steps, pg.Step{SQL: "COMMIT"})
+	err = t.run(ctx, p, append(steps, t.projectSteps(p)...))
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case start.Mode != claimmode.Stamp:
+		return nil, nil, claim.ModeChanged(start.Mode)
+	case len(p.Events) == 0:
+		return nil, start, nil
+	}
+	t.readUnprojected(ctx, p)
+	return t.complete(p, start.Lease(groupID)), start, nil
+}
+
+// Example returns a claim with parameters, for EXPLAIN.
+func (t *Table) Example(buffer.ClaimMode) (sql string, args []string) {
+	_, args = claim.Example(t.tables, buffer.ClaimStamp)
+	return t.tables.SQL(t.either(stampSQL, stampUUIDSQL)), args
+}
+
+// TakeOver projects the events again: what was sent before was never stored.
+func (t *Table) TakeOver(ctx context.Context, lease time.Duration) (*buffer.Lease, error) {
+	p := t.newProjecting(uuid.Nil)
+	batch, err := ledger.TakeOver(ctx, t.ledger, t.tables, lease, &p.EventDecoder, p.readClaimed, pg.PlanByKey, t.either(takeOverSQL, takeOverUUIDSQL))
+	if err != nil || batch == nil {
+		return nil, err
+	}
+	p.begin()
+	p.groupID = batch.GroupID
+	// A delivered batch is only deleted, unless it is archived.
+	if len(p.Events) > 0 && (!batch.DeliveryRecorded() || t.tables.Archive) {
+		if err := t.run(ctx, p, t.projectSteps(p.within(ctx, lease))); err != nil {
+			return nil, t.base.Explain(ctx, "projecting a batch that was taken over", err)
+		}
+		t.readUnprojected(ctx, p)
+	}
+	return t.complete(p, *batch), nil
+}
+
+// Peek projects the events that a claim would take first, in a claim that is rolled back.
+func (t *Table) Peek(ctx context.Context, limit int) (*buffer.Lease, error) {
+	var (
+		p        = t.newProjecting(buffer.NewGroupID())
+		clock    time.Time
+		rows     = map[int64][]byte{}
+		floor, _ = t.watermarks.Span()
+		stamp    = []byte(`"group_id":"` + p.groupID.String() + `"`)
+	)
+	begin := t.base.DB.WriteTx(t.base.DB.StatementTimeout, pg.PlanByPrimaryKey...)
+	begin.Row = p.Reset
+	steps := []pg.Step{
+		{SQL: "BEGIN ISOLATION LEVEL READ COMMITTED"},
+		begin,
+		{
+			SQL: t.tables.SQL(t.either(peekSQL, peekUUIDSQL)), Args: []string{p.groupID.String(), pg.Int(floor), pg.Int(int64(limit)), t.tables.Buffer, t.base.Owner},
+			Row: func(v [][]byte) error {
+				clock = pg.ReadTime(v[4])
+				if err := p.readClaimed(v); err != nil {
+					return err
+				}
+				e := &p.Events[len(p.Events)-1]
+				if !t.Numbered() {
+					e.ID = int64(len(p.Events))
+				}
+				rows[e.ID] = bytes.Replace(v[3], stamp, []byte(`"group_id":null`), 1)
+				return nil
+			},
+		},
+		// The projection runs without the settings of a claim, and read-only.
+		pg.SetLocal("transaction_read_only", "on", "enable_seqscan", "on", "enable_bitmapscan", "on", "enable_sort", "on"),
+	}
+	steps = append(steps, t.projectSteps(p)[1:3]...)
+	steps = append(steps, pg.Step{SQL: "ROLLBACK"})
+	if err := t.run(ctx, p, steps); err != nil {
+		return nil, t.base.Explain(ctx, "peeking", err)
+	}
+	if len(p.Events) == 0 {
+		return nil, nil
+	}
+	for i := range p.Events {
+		if e := &p.Events[i]; p.err == nil && p.rows.Missing(i) {
+			e.Payload = rows[e.ID]
+		}
+	}
+	return t.complete(p, buffer.Lease{Batch: buffer.Batch{GroupID: p.groupID}, ClaimedAt: clock, ClaimedLocal: time.Now()}), nil
+}
+
+// readClaimed reads a row of a claim: the event's number, the key by which the projection names it if that is
+// another column, and when it was inserted.
+func (p *projecting) readClaimed(v [][]byte) error {
+	e := outbox.Event{ID: pg.ReadInt8(v[0]), Topic: p.table.topic, CreatedAt: pg.ReadTime(v[2])}
+	if v[1] != nil {
+		name := string(v[1])
+		if p.table.key.OID == pg.OIDUUID {
+			id, err := uuid.Parse(name)
+			if err != nil {
+				return err
+			}
+			e.UUID = id
+		} else {
+			p.names[name] = e.ID
+		}
+	}
+	p.Grow()
+	p.Events = append(p.Events, e)
+	return nil
+}
+
+// readNumbers gives the events their numbers, which are those of the ledger's list.
+func (p *projecting) readNumbers(v [][]byte) error {
+	numbers := make(map[uuid.UUID]int64, len(p.Events))
+	next := pg.ReadInt8(v[0])
+	pg.ReadArray(v[1], func(key []byte) {
+		numbers[uuid.UUID(key)] = next
+		next++
+	})
+	for i := range p.Events {
+		p.Events[i].ID = numbers[p.Events[i].UUID]
+	}
+	return nil
+}
+
+// sort sorts the events by their ids.
+func (p *projecting) sort() {
+	slices.SortFunc(p.Events, func(a, b outbox.Event) int { return cmp.Compare(a.ID, b.ID) })
+	if p.table.key.OID == pg.OIDUUID {
+		p.uuids = make(map[uuid.UUID]int64, len(p.Events))
+		for i := range p.Events {
+			p.uuids[p.Events[i].UUID] = p.Events[i].ID
+		}
+	}
+}
+
+// complete returns the lease with the projected events.
+func (t *Table) complete(p *projecting, batch buffer.Lease) *buffer.Lease {
+	batch.Pipeline, batch.Events = t.base.Pipeline, p.Events
+	batch.Projected, batch.PayloadIsJSON = true, p.err != nil || p.payload != projection.Bytes
+	if n := len(p.Events); n > 0 && batch.FirstID == 0 && batch.LastID == 0 {
+		batch.FirstID, batch.LastID = p.Events[0].ID, p.Events[n-1].ID
+	}
+	switch {
+	case p.err != nil:
+		batch.FailProjection(p.err)
+	case p.ran:
+		batch.Events, batch.Rejected = p.rows.Split()
+	}
+	return &batch
+}

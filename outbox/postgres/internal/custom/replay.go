@@ -1,0 +1,159 @@
+package custom
+
+import (
+	"context"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/deadletter"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+)
+
+// The dead letters after one, $10 and $11, whose events are not in the table. Columns that the database computes are
+// left to it. The last dead letter that was read comes with how many went back. See package custom for the names.
+const (
+	pickSQL = deadletter.PickOpenSQL + `
+    AND d.event_row IS NOT NULL AND ($10::bigint IS NULL OR (d.event_id, d.group_id) > ($10::bigint, $11::uuid))
+    AND NOT EXISTS (SELECT FROM custom_events e WHERE e.custom_id = d.event_id)
+  ORDER BY d.event_id, d.group_id LIMIT $9::bigint
+  FOR UPDATE OF d SKIP LOCKED
+`
+
+	nextSQL = pickSQL + `)
+SELECT event_id, group_id FROM picked`
+
+	replaySQL = pickSQL + `), chosen AS MATERIALIZED (
+  SELECT DISTINCT ON (d.event_id) d.event_id AS id, d.group_id, d.event_row
+  FROM picked p JOIN outbox_dead_letters d ON d.pipeline = $1 AND d.event_id = p.event_id AND d.group_id = p.group_id
+  ORDER BY d.event_id, d.group_id
+), put AS (
+  INSERT INTO custom_events AS e (custom_columns)
+  OVERRIDING SYSTEM VALUE
+  SELECT custom_values FROM chosen c, json_populate_record(NULL::custom_events, c.event_row) r
+  ON CONFLICT DO NOTHING
+  RETURNING e.custom_id AS id, e.created_at AS created_at
+), ledger AS (
+  INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
+                              attempts, outages, events, first_id, last_id, oldest_at, error)
+  SELECT $12::uuid, $13, 'stamp', 'waiting', 0, clock_timestamp(), $14, 0,
+         0, 0, count(*), min(id), max(id), min(created_at), 'replayed'
+  FROM put HAVING count(*) > 0
+), closed AS (
+  UPDATE outbox_dead_letters d SET closed_at = clock_timestamp(), closed_as = 'replayed'
+  FROM put JOIN chosen c USING (id)
+  WHERE d.pipeline = $1 AND d.event_id = c.id AND d.group_id = c.group_id
+  RETURNING 1
+)
+SELECT event_id, group_id, (SELECT count(*) FROM closed) FROM picked ORDER BY event_id DESC, group_id DESC LIMIT 1`
+)
+
+// The same for a table whose events are known by their uuids.
+const (
+	pickUUIDSQL = deadletter.PickOpenSQL + `
+    AND d.event_row IS NOT NULL AND ($10::bigint IS NULL OR (d.event_id, d.group_id) > ($10::bigint, $11::uuid))
+    AND NOT EXISTS (SELECT FROM custom_events e WHERE e.custom_id = d.event_uuid)
+  ORDER BY d.event_id, d.group_id LIMIT $9::bigint
+  FOR UPDATE OF d SKIP LOCKED
+`
+
+	nextUUIDSQL = pickUUIDSQL + `)
+SELECT event_id, group_id FROM picked`
+
+	replayUUIDSQL = pickUUIDSQL + `), chosen AS MATERIALIZED (
+  SELECT DISTINCT ON (d.event_uuid) d.event_uuid AS id, d.event_id, d.group_id, d.event_row
+  FROM picked p JOIN outbox_dead_letters d ON d.pipeline = $1 AND d.event_id = p.event_id AND d.group_id = p.group_id
+  ORDER BY d.event_uuid, d.event_id, d.group_id
+), put AS (
+  INSERT INTO custom_events AS e (custom_columns)
+  OVERRIDING SYSTEM VALUE
+  SELECT custom_values FROM chosen c, json_populate_record(NULL::custom_events, c.event_row) r
+  ON CONFLICT DO NOTHING
+  RETURNING e.custom_id AS id, e.created_at AS created_at
+), ledger AS (
+  INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
+                              attempts, outages, events, first_id, last_id, oldest_at, error, uuids)
+  SELECT $12::uuid, $13, 'stamp', 'waiting', 0, clock_timestamp(), $14, 0,
+         0, 0, n, first_id, first_id + n - 1, oldest_at, 'replayed', uuids
+  FROM (SELECT count(*) AS n, nextval('outbox_numbers') + 1 AS first_id, array_agg(id ORDER BY created_at, id) AS uuids,
+               min(created_at) AS oldest_at
+        FROM put HAVING count(*) > 0) block
+), closed AS (
+  UPDATE outbox_dead_letters d SET closed_at = clock_timestamp(), closed_as = 'replayed'
+  FROM put JOIN chosen c USING (id)
+  WHERE d.pipeline = $1 AND d.event_id = c.event_id AND d.group_id = c.group_id
+  RETURNING 1
+)
+SELECT event_id, group_id, (SELECT count(*) FROM closed) FROM picked ORDER BY event_id DESC, group_id DESC LIMIT 1`
+)
+
+// Replay puts dead letters back. Rows that the table refuses do not hold up the others: a row with a duplicate value is
+// left out, and if anything else of the table refuses a row, half as many are tried until it stands
+// alone.
+func (t *Table) Replay(ctx context.Context, f buffer.DeadFilter, limit int) (replayed int, err error) {
+	var (
+		last, refused deadKey
+		dead          = deadletter.New(t.base)
+	)
+	for size, halved := limit, false; size > 0; {
+		var n, picked int64
+		begin := t.base.DB.WriteTx(pg.BulkTimeout, pg.PlanByKey...)
+		begin.Row = func([][]byte) error {
+			n, picked = 0, 0
+			return nil
+		}
+		after, before := last.args(), last
+		steps := []pg.Step{begin}
+		if size == 1 {
+			steps = append(steps, pg.Step{SQL: t.tables.SQL(t.either(nextSQL, nextUUIDSQL)), Args: dead.Match(f, append([]string{"1"}, after...)...), Row: refused.read})
+		}
+		args := append(append([]string{pg.Int(int64(size))}, after...), buffer.NewGroupID().String(), t.tables.Buffer, t.base.Owner)
+		err := t.base.DB.Transact(ctx, append(steps, pg.Step{
+			SQL: t.tables.SQL(t.either(replaySQL, replayUUIDSQL)), Args: dead.Match(f, args...), Row: func(v [][]byte) error {
+				n = pg.ReadInt8(v[2])
+				picked++
+				return last.read(v)
+			},
+		})...)
+		switch {
+		case err != nil && !refuses(err):
+			return replayed, t.base.Explain(ctx, "replaying dead letters", err)
+		case err != nil && size > 1:
+			last, size, halved = before, size/2, true
+		case err != nil:
+			last = refused
+		default:
+			if replayed += int(n); picked == 0 || n > 0 && !halved {
+				return replayed, nil
+			}
+			size = min(2*size, limit-replayed)
+		}
+	}
+	return replayed, nil
+}
+
+// deadKey is the place of a dead letter in their order; the zero place is before all of them.
+type deadKey struct {
+	eventID int64
+	groupID uuid.UUID
+	set     bool
+}
+
+func (p *deadKey) read(v [][]byte) error {
+	*p = deadKey{pg.ReadInt8(v[0]), uuid.UUID(v[1]), true}
+	return nil
+}
+
+func (p *deadKey) args() []string {
+	if !p.set {
+		return []string{pg.Null, pg.Null}
+	}
+	return []string{pg.Int(p.eventID), p.groupID.String()}
+}
+
+// refuses reports whether a constraint, a type or a trigger of the table refused a row.
+func refuses(err error) bool {
+	c := pg.Code(err)
+	return strings.HasPrefix(c, "22") || strings.HasPrefix(c, "23") || strings.HasPrefix(c, "P0")
+}

@@ -1,0 +1,170 @@
+package custom
+
+import (
+	"strings"
+
+	"github.com/outboxrelay/relay/outbox/postgres/internal/backlog"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+)
+
+// Statements are written for a table custom_events with the columns custom_id (by which events are found: the
+// integer, or the uuid if there is none), custom_key (by which the projection names them), custom_uuid (the key
+// if it is a uuid), created_at and group_id. names puts the real ones in their place.
+
+// names returns what stands for the default names, in pairs. relay are the names of the relay's own tables.
+func (t *Table) names(events string, deadPayloadOID uint32, relay []string) []string {
+	key, uuid := "e."+t.key.Quoted+"::text", "NULL::uuid"
+	if t.key.Name == t.number.Name {
+		key = "NULL::text"
+	}
+	if t.key.OID == pg.OIDUUID {
+		uuid = "e." + t.key.Quoted
+	}
+	columns, values := t.putBack()
+	names := []string{
+		"custom_events", events, "custom_id", t.find().Quoted, "e.custom_key::text", key, "e.custom_uuid", uuid,
+		"e.created_at", t.created, "to_json(e)", t.row, "(custom_columns)", "(" + columns + ")", "SELECT custom_values", "SELECT " + values,
+	}
+	if !pg.IsJSON(deadPayloadOID) {
+		names = append(names, "coalesce(s.payload::json, event_row)", "coalesce(s.payload::bytea, convert_to(event_row::text, 'UTF8'))")
+	}
+	return append(names, relay...)
+}
+
+// backlogStatements returns the statements about all events. In those for the relay's own table outbox_events becomes a
+// SELECT from the custom table. It calls nothing volatile, so that the planner can merge it into
+// the statement around it. relay are the names of the relay's own tables.
+func (t *Table) backlogStatements(events string, relay []string) ledger.Statements {
+	id := "1::bigint" // every event is beyond every watermark
+	if t.Numbered() {
+		id = "e." + t.number.Quoted
+	}
+	created := strings.ReplaceAll(t.created, "clock_timestamp()", "statement_timestamp()")
+	view := "(SELECT " + id + " AS id, NULL::text AS key, " + created + " AS created_at, e.group_id FROM " + events + " e)"
+	s := backlog.Statements(strings.NewReplacer(append([]string{"outbox_events", view}, relay...)...))
+	if !t.Numbered() {
+		s.Audit, s.CorrectCounts, s.Adopt = t.tables.SQL(auditUUIDSQL), t.tables.SQL(correctCountsUUIDSQL), t.tables.SQL(adoptUUIDSQL)
+	}
+	return s
+}
+
+// A claim by stamp without the events' content, which is the projection's; see package claim.
+const (
+	stampSQL = `
+WITH picked AS MATERIALIZED (
+  SELECT e.custom_id AS id, e.created_at AS created_at FROM custom_events e
+  WHERE e.custom_id > $3::bigint AND e.custom_id <= $4::bigint AND e.group_id IS NULL
+    AND EXISTS (SELECT FROM outbox_buffers WHERE buffer = $1 AND claim = 'stamp')
+  ORDER BY e.custom_id LIMIT $5::bigint
+  FOR UPDATE SKIP LOCKED
+), ledger AS (
+  INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
+                              attempts, outages, events, first_id, last_id, oldest_at)
+  SELECT $2::uuid, $1, 'stamp', 'leased', 1, clock_timestamp() + $6::interval, $7, 1,
+         0, 0, count(*), min(id), max(id), min(created_at)
+  FROM picked HAVING count(*) > 0
+)
+UPDATE custom_events e SET group_id = $2::uuid
+WHERE e.custom_id = ANY (ARRAY(SELECT id FROM picked))
+RETURNING e.custom_id::bigint, e.custom_key::text, e.created_at`
+
+	// A projection needs rows with a group_id and a ledger row, which are rolled back.
+	peekSQL = `
+WITH picked AS MATERIALIZED (
+  SELECT e.custom_id AS id, e.created_at AS created_at FROM custom_events e
+  WHERE e.custom_id > $2::bigint AND e.group_id IS NULL
+  ORDER BY e.custom_id LIMIT $3::bigint
+  FOR UPDATE SKIP LOCKED
+), ledger AS (
+  INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
+                              attempts, outages, events, first_id, last_id, oldest_at)
+  SELECT $1::uuid, $4, 'stamp', 'leased', 1, clock_timestamp(), $5, 1,
+         0, 0, count(*), min(id), max(id), min(created_at)
+  FROM picked HAVING count(*) > 0
+)
+UPDATE custom_events e SET group_id = $1::uuid
+WHERE e.custom_id = ANY (ARRAY(SELECT id FROM picked))
+RETURNING e.custom_id::bigint, e.custom_key::text, e.created_at, to_json(e)::text, clock_timestamp()`
+
+	takeOverSQL = ledger.DueSQL + ledger.TakenSQL + `
+       e.custom_id::bigint, e.custom_key::text, e.created_at
+FROM taken t
+LEFT JOIN custom_events e ON e.custom_id BETWEEN t.first_id AND t.last_id AND e.group_id = t.group_id`
+)
+
+// rowsSQL are the rows of events that the projection did not return.
+const rowsSQL = `
+SELECT e.custom_id::text, to_json(e)::text FROM custom_events e
+WHERE e.group_id = $1::uuid AND e.custom_id = ANY ($2)`
+
+// Settlements find events one by one, because their keys need not be near each other. See package ledger.
+const (
+	deleteSQL = `
+DELETE FROM custom_events e
+WHERE current_setting('relay.fenced') = '1' AND e.custom_id = ANY ($2) AND e.group_id = $1::uuid`
+
+	deleteUnlockedSQL = `
+DELETE FROM custom_events e
+WHERE e.custom_id = ANY (ARRAY(
+  SELECT e.custom_id FROM custom_events e
+  WHERE current_setting('relay.fenced') = '1' AND e.custom_id = ANY ($2) AND e.group_id = $1::uuid
+  ORDER BY e.custom_id
+  FOR UPDATE SKIP LOCKED))`
+
+	// What was sent comes with the statement. For an event that was not projected the row is archived.
+	archiveSQL = `
+RETURNING e.custom_id::bigint AS id, to_json(e) AS event_row)
+INSERT INTO outbox_archive (id, topic, key, payload, headers, created_at, group_id)
+SELECT id, s.topic, s.key, coalesce(s.payload::json, event_row), s.headers::json, s.created_at, $1::uuid
+FROM gone JOIN unnest($3::bigint[], $4::text[], $5::text[], $6::text[], $7::text[], $8::timestamptz[])
+  s(id, topic, key, payload, headers, created_at) USING (id)
+ON CONFLICT (id, group_id) DO NOTHING`
+
+	archiveDeletedSQL  = `WITH gone AS (` + deleteSQL + archiveSQL
+	archiveUnlockedSQL = `WITH gone AS (` + deleteUnlockedSQL + archiveSQL
+
+	closeSQL = `
+DELETE FROM outbox_batches l
+WHERE current_setting('relay.fenced') = '1' AND l.buffer = $1 AND l.group_id = $2::uuid AND l.lease_no = $3::bigint
+  AND NOT EXISTS (SELECT FROM custom_events e WHERE e.custom_id = ANY ($4) AND e.group_id = $2::uuid)`
+
+	keepSQL = `
+UPDATE outbox_batches l SET events = locked.events, delivered = locked.ids
+FROM (SELECT count(*) AS events, array_agg(s.id ORDER BY s.id) AS ids
+      FROM custom_events e JOIN unnest($5::text[], $6::bigint[]) s(key, id) ON s.key = e.custom_id::text
+      WHERE e.custom_id = ANY ($4) AND e.group_id = $2::uuid) locked
+WHERE current_setting('relay.fenced') = '1' AND l.buffer = $1 AND l.group_id = $2::uuid
+  AND l.lease_no = $3::bigint AND locked.events > 0`
+
+	// The dead letter has what was sent, and the row, which a replay puts back.
+	burySQL = `
+WITH found AS MATERIALIZED (
+  SELECT e.custom_id::text AS find, e.custom_uuid AS uuid, to_json(e) AS event_row FROM custom_events e
+  WHERE current_setting('relay.fenced') = '1' AND e.custom_id = ANY ($5) AND e.group_id = $2::uuid
+)
+INSERT INTO outbox_dead_letters AS d (pipeline, event_id, topic, key, payload, headers, created_at,
+                                      group_id, attempts, error, event_uuid, event_row)
+SELECT $1, s.id, s.topic, s.key, coalesce(s.payload::json, event_row), s.headers::json, s.created_at,
+       $2::uuid, $3::int, $4, f.uuid, f.event_row
+FROM unnest($6::text[], $7::bigint[], $8::text[], $9::text[], $10::text[], $11::text[], $12::timestamptz[])
+  s(find, id, topic, key, payload, headers, created_at) JOIN found f USING (find)
+ON CONFLICT (pipeline, event_id, group_id) DO UPDATE
+SET topic = EXCLUDED.topic, key = EXCLUDED.key, payload = EXCLUDED.payload, headers = EXCLUDED.headers,
+    created_at = EXCLUDED.created_at, attempts = EXCLUDED.attempts, error = EXCLUDED.error,
+    event_uuid = EXCLUDED.event_uuid, event_row = EXCLUDED.event_row,
+    died_at = clock_timestamp(), notified_at = NULL, closed_at = NULL, closed_as = NULL, hook_group_id = NULL
+WHERE d.closed_at IS NOT NULL`
+
+	regroupSQL = `
+WITH regrouped AS (
+  UPDATE custom_events e SET group_id = $3::uuid
+  WHERE current_setting('relay.fenced') = '1' AND e.custom_id = ANY ($4) AND e.group_id = $2::uuid
+  RETURNING e.custom_id AS id, e.created_at AS created_at
+)
+INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
+                            attempts, outages, events, first_id, last_id, oldest_at, origins, error, address)
+SELECT $3::uuid, $1, 'stamp', 'waiting', 0, clock_timestamp() + $5::interval, $6, 0,
+       $7::int, $8::int, count(*), min(id), max(id), min(created_at), $9::uuid[], $10, $11
+FROM regrouped HAVING count(*) > 0`
+)

@@ -1,0 +1,120 @@
+package custom
+
+import (
+	"github.com/outboxrelay/relay/outbox/postgres/internal/backlog"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
+)
+
+// A table without an integer has no watermarks: every claim looks everywhere, in no order. Each batch draws a block of
+// numbers from outbox_numbers, which stand for its events in the relay, and its ledger row has the uuids in
+// that order.
+
+const (
+	stampUUIDSQL = `
+WITH picked AS MATERIALIZED (
+  SELECT e.custom_id AS id, e.created_at AS created_at FROM custom_events e
+  WHERE e.group_id IS NULL AND $3::bigint < $4::bigint
+    AND EXISTS (SELECT FROM outbox_buffers WHERE buffer = $1 AND claim = 'stamp')
+  LIMIT $5::bigint
+  FOR UPDATE SKIP LOCKED
+), ledger AS (
+  INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
+                              attempts, outages, events, first_id, last_id, oldest_at, uuids)
+  SELECT $2::uuid, $1, 'stamp', 'leased', 1, clock_timestamp() + $6::interval, $7, 1,
+         0, 0, n, first_id, first_id + n - 1, oldest_at, uuids
+  FROM (SELECT count(*) AS n, nextval('outbox_numbers') + 1 AS first_id, array_agg(id ORDER BY created_at, id) AS uuids,
+               min(created_at) AS oldest_at
+        FROM picked HAVING count(*) > 0) block
+)
+UPDATE custom_events e SET group_id = $2::uuid
+WHERE e.custom_id = ANY (ARRAY(SELECT id FROM picked))
+RETURNING 1::bigint, e.custom_key::text, e.created_at`
+
+	numbersUUIDSQL = `
+SELECT first_id, uuids FROM outbox_batches WHERE group_id = $1::uuid AND uuids IS NOT NULL`
+
+	peekUUIDSQL = `
+WITH picked AS MATERIALIZED (
+  SELECT e.custom_id AS id, e.created_at AS created_at FROM custom_events e
+  WHERE e.group_id IS NULL AND $2::bigint IS NOT NULL
+  LIMIT $3::bigint
+  FOR UPDATE SKIP LOCKED
+), ledger AS (
+  INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
+                              attempts, outages, events, first_id, last_id, oldest_at, uuids)
+  SELECT $1::uuid, $4, 'stamp', 'leased', 1, clock_timestamp(), $5, 1,
+         0, 0, n, 1, n, oldest_at, uuids
+  FROM (SELECT count(*) AS n, array_agg(id ORDER BY created_at, id) AS uuids, min(created_at) AS oldest_at
+        FROM picked HAVING count(*) > 0) block
+)
+UPDATE custom_events e SET group_id = $1::uuid
+WHERE e.custom_id = ANY (ARRAY(SELECT id FROM picked))
+RETURNING 1::bigint, e.custom_key::text, e.created_at, to_json(e)::text, clock_timestamp()`
+
+	takeOverUUIDSQL = ledger.DueSQL + ledger.TakenSQL + `
+       CASE WHEN e.group_id IS NOT NULL THEN t.first_id + u.n - 1 END, e.custom_key::text, e.created_at
+FROM taken t
+LEFT JOIN LATERAL unnest(t.uuids) WITH ORDINALITY u(id, n) ON true
+LEFT JOIN custom_events e ON e.custom_id = u.id AND e.group_id = t.group_id`
+
+	regroupUUIDSQL = `
+WITH regrouped AS (
+  UPDATE custom_events e SET group_id = $3::uuid
+  WHERE current_setting('relay.fenced') = '1' AND e.custom_id = ANY ($4) AND e.group_id = $2::uuid
+  RETURNING e.custom_id AS id, e.created_at AS created_at
+)
+INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
+                            attempts, outages, events, first_id, last_id, oldest_at, origins, error, address, uuids)
+SELECT $3::uuid, $1, 'stamp', 'waiting', 0, clock_timestamp() + $5::interval, $6, 0,
+       $7::int, $8::int, n, first_id, first_id + n - 1, oldest_at, $9::uuid[], $10, $11, uuids
+FROM (SELECT count(*) AS n, nextval('outbox_numbers') + 1 AS first_id, array_agg(id ORDER BY created_at, id) AS uuids,
+             min(created_at) AS oldest_at
+      FROM regrouped HAVING count(*) > 0) block`
+)
+
+// See package backlog.
+const (
+	foundUUIDSQL = `
+WITH found AS (
+  SELECT e.group_id, e.custom_id AS id, e.created_at AS created_at FROM custom_events e WHERE e.group_id IS NOT NULL
+)`
+
+	auditUUIDSQL = foundUUIDSQL + `, stamped AS (
+  SELECT f.group_id, count(*) AS events, count(*) FILTER (WHERE l.first_id + array_position(l.uuids, f.id) - 1 = ANY (l.delivered)) AS delivered,
+         l.group_id IS NULL AS orphan
+  FROM found f LEFT JOIN outbox_batches l ON l.group_id = f.group_id
+  GROUP BY f.group_id, l.group_id
+), ledger AS (
+  SELECT l.state, l.events AS said, coalesce(s.events, 0) AS events, coalesce(s.delivered, 0) AS delivered
+  FROM outbox_batches l LEFT JOIN stamped s ON s.group_id = l.group_id
+  WHERE l.buffer = $1
+)
+SELECT (SELECT count(*) FROM custom_events WHERE group_id IS NULL),` + backlog.AuditedSQL
+
+	// Rows keep the numbers that they have.
+	correctCountsUUIDSQL = foundUUIDSQL + `
+UPDATE outbox_batches l
+SET events = s.events, oldest_at = s.oldest_at, uuids = l.uuids || s.more, last_id = l.first_id + cardinality(l.uuids || s.more) - 1,
+    delivered = coalesce(s.delivered, l.delivered)
+FROM (SELECT l.group_id, count(*) AS events, min(f.created_at) AS oldest_at,
+             coalesce(array_agg(f.id) FILTER (WHERE f.id <> ALL (l.uuids)), '{}') AS more,
+             array_agg(l.first_id + array_position(l.uuids, f.id) - 1 ORDER BY f.id)
+               FILTER (WHERE l.first_id + array_position(l.uuids, f.id) - 1 = ANY (l.delivered)) AS delivered
+      FROM found f JOIN outbox_batches l ON l.group_id = f.group_id AND l.buffer = $1
+      GROUP BY l.group_id) s
+WHERE l.buffer = $1 AND s.group_id = l.group_id AND s.events <> l.events
+  AND $2::boolean IS NOT NULL AND NOT (l.state = 'leased' AND l.due_at > clock_timestamp())`
+
+	adoptUUIDSQL = foundUUIDSQL + `
+INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
+                            attempts, outages, events, first_id, last_id, oldest_at, error, uuids)
+SELECT group_id, $1, 'stamp', 'waiting', (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, clock_timestamp(), $2, 0,
+       0, 0, n, first_id, first_id + n - 1, oldest_at, 'found without a ledger row', uuids
+FROM (SELECT f.group_id, count(*) AS n, nextval('outbox_numbers') + 1 AS first_id, array_agg(f.id ORDER BY f.created_at, f.id) AS uuids,
+             min(f.created_at) AS oldest_at
+      FROM found f
+      WHERE $3::boolean IS NOT NULL AND NOT EXISTS (SELECT FROM outbox_batches l WHERE l.group_id = f.group_id)
+      GROUP BY f.group_id) block
+ON CONFLICT (group_id) DO NOTHING
+RETURNING events::bigint`
+)

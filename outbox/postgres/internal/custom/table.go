@@ -1,0 +1,174 @@
+// Package custom is a buffer table that the application owns. Claims stamp its rows and read nothing but keys:
+// what is sent is what the projection returns, which runs after the claim or the take-over has
+// committed.
+//
+// An event is known by its integer key, or by the cursor beside its key. If there is neither, it is known by its
+// uuid: numbers stand for the events of each batch, the ledger row has their uuids, and there are no
+// watermarks, so that claims need an index on unclaimed rows.
+package custom
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/projection"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/claim"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/watermark"
+)
+
+// Table is a custom table that lacks nothing.
+type Table struct {
+	base       *ledger.Base
+	ledger     *ledger.Ledger
+	claimer    *claim.Claimer
+	watermarks *watermark.Watermarks
+	tables     *ledger.Tables
+
+	// key is what the projection names an event by. number is the integer that is the event's ID; its Name is
+	// "" if the key is a uuid without a cursor.
+	key, number Column
+	// created is the expression for an event's created_at; the time of the claim if the table has no such column.
+	created string
+	// row is the expression for the row e as json.
+	row string
+	// insert are the columns that take a value.
+	insert []Column
+	// topic is the table's name, for events whose projection returns no topic.
+	topic string
+	// project is the projection with the rows of the batch for {events}; expands reports whether it has {events}.
+	project string
+	expands bool
+}
+
+// Parts are what a custom table works with.
+type Parts struct {
+	Base       *ledger.Base
+	Ledger     *ledger.Ledger
+	Claimer    *claim.Claimer
+	Watermarks *watermark.Watermarks
+}
+
+// New returns the table, and completes its tables. relay are the names of the relay's own tables, in pairs
+// of default and real name.
+func New(p Parts, tables *ledger.Tables, facts Facts, c buffer.CustomTable, relay []string) *Table {
+	t := &Table{
+		base: p.Base, ledger: p.Ledger, claimer: p.Claimer, watermarks: p.Watermarks, tables: tables,
+		created: "clock_timestamp()", topic: facts.Table.Name, row: facts.asJSON(),
+	}
+	t.key, t.number = facts.keys(c)
+	switch c := facts.Column("created_at"); c.OID {
+	case pg.OIDTimestamptz:
+		t.created = "CASE WHEN isfinite(e." + c.Quoted + ") THEN e." + c.Quoted + " ELSE clock_timestamp() END"
+	case pg.OIDTimestamp:
+		t.created = "CASE WHEN isfinite(e." + c.Quoted + ") THEN e." + c.Quoted + " AT TIME ZONE 'UTC' ELSE clock_timestamp() END"
+	}
+	for _, c := range facts.Columns {
+		if !c.Generated {
+			t.insert = append(t.insert, c)
+		}
+	}
+	tables.Sequence = cmp.Or(t.number.Sequence, pg.Null)
+	tables.Names = strings.NewReplacer(t.names(tables.Events, tables.DeadPayloadOID, relay)...)
+	tables.Statements = t.backlogStatements(tables.Events, relay)
+	rows := rowsByUUIDSQL
+	if t.Numbered() {
+		rows = rowsByIDSQL
+	}
+	t.project, t.expands = projection.Expand(c.Project, tables.SQL(rows))
+	return t
+}
+
+// keys returns the column that the projection names an event by, and the integer that is its ID.
+func (f *Facts) keys(c buffer.CustomTable) (key, number Column) {
+	key = f.Column(c.ID)
+	switch {
+	case c.Cursor != "":
+		number = f.Column(c.Cursor)
+	case key.IsInteger():
+		number = key
+	}
+	return key, number
+}
+
+// Numbered reports whether the table has integers for its events.
+func (t *Table) Numbered() bool { return t.number.Name != "" }
+
+// Number is the integer that is an event's ID; its Name is "" if the table has none.
+func (t *Table) Number() Column { return t.number }
+
+// Expands reports whether the projection has {events}, and by which column that finds the rows.
+func (t *Table) Expands() (by Column, ok bool) { return t.find(), t.expands }
+
+// find is the column by which events are found.
+func (t *Table) find() Column {
+	if t.Numbered() {
+		return t.number
+	}
+	return t.key
+}
+
+// either returns the statement for tables with or without integers.
+func (t *Table) either(numbered, uuids string) string {
+	if t.Numbered() {
+		return numbered
+	}
+	return uuids
+}
+
+// putBack returns the columns of a row r that a replay puts back, and their values; c is the dead letter.
+func (t *Table) putBack() (columns, values string) {
+	found := t.find().Name
+	for i, c := range t.insert {
+		value := "r." + c.Quoted
+		switch {
+		case c.Name == "group_id":
+			value = "$12::uuid"
+		case c.Name == found:
+			value = "c.id"
+		case c.isText():
+			value = "(c.event_row->>" + pg.Literal(c.Name) + ")::" + c.Type
+		case c.NotNull && c.OID == pg.OIDJSONB: // in a row as JSON it looks like NULL
+			value = "coalesce(" + value + ", 'null')"
+		}
+		if i > 0 {
+			columns, values = columns+", ", values+", "
+		}
+		columns, values = columns+c.Quoted, values+value
+	}
+	return columns, values
+}
+
+// finds returns an array of what the events of these ids are found by.
+func (t *Table) finds(events []outbox.Event, ids []int64) string {
+	if t.Numbered() {
+		return pg.IDArray(ids)
+	}
+	keys := make([]uuid.UUID, 0, len(ids))
+	for _, id := range ids {
+		if e := eventOf(events, id); e != nil {
+			keys = append(keys, e.UUID)
+		}
+	}
+	return pg.UUIDArray(keys)
+}
+
+// eventOf returns the event of that id; nil if there is none.
+func eventOf(events []outbox.Event, id int64) *outbox.Event {
+	// Most batches have no gaps.
+	if len(events) > 0 {
+		if i := id - events[0].ID; i >= 0 && i < int64(len(events)) && events[i].ID == id {
+			return &events[i]
+		}
+	}
+	if i, found := slices.BinarySearchFunc(events, id, func(e outbox.Event, id int64) int { return cmp.Compare(e.ID, id) }); found {
+		return &events[i]
+	}
+	return nil
+}

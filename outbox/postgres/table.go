@@ -1,0 +1,59 @@
+package postgres
+
+import (
+	"context"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/outcomes"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/claim"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/deadletter"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/watermark"
+)
+
+// eventTable is how the events of a buffer are claimed and settled: relayTable for the relay's own table,
+// custom.Table for one that the application owns. Statements about ledger and dead letters are the same for both.
+type eventTable interface {
+	// Stamp claims by stamp; it is a claim.InRange.
+	Stamp(ctx context.Context, t *ledger.Tables, limit int, lease time.Duration, in watermark.Range) (*buffer.Lease, *claim.Start, error)
+	// TakeOver leases the batch that has been due longest.
+	TakeOver(ctx context.Context, lease time.Duration) (*buffer.Lease, error)
+	// Peek returns the events that a claim would take first.
+	Peek(ctx context.Context, limit int) (*buffer.Lease, error)
+	// SettleSteps are the steps for the events of a settlement.
+	SettleSteps(s *ledger.Settlement, o *outcomes.Set) []pg.Step
+	// Replay puts dead letters that match back into the table.
+	Replay(ctx context.Context, f buffer.DeadFilter, limit int) (int, error)
+	// Example returns a claim in a mode with parameters, for EXPLAIN.
+	Example(mode buffer.ClaimMode) (sql string, args []string)
+}
+
+// relayTable is the relay's own table.
+type relayTable struct {
+	*claim.Claimer
+	ledger *ledger.Ledger
+	dead   *deadletter.DeadLetters
+	tables *ledger.Tables
+}
+
+func (r relayTable) TakeOver(ctx context.Context, lease time.Duration) (*buffer.Lease, error) {
+	return ledger.TakeOverEvents(ctx, r.ledger, r.tables, lease)
+}
+
+func (r relayTable) Peek(ctx context.Context, limit int) (*buffer.Lease, error) {
+	return r.Claimer.Peek(ctx, r.tables, limit)
+}
+
+func (r relayTable) SettleSteps(s *ledger.Settlement, o *outcomes.Set) []pg.Step {
+	return s.EventSteps(o)
+}
+
+func (r relayTable) Replay(ctx context.Context, f buffer.DeadFilter, limit int) (int, error) {
+	return r.dead.Replay(ctx, f, limit)
+}
+
+func (r relayTable) Example(mode buffer.ClaimMode) (sql string, args []string) {
+	return claim.Example(r.tables, mode)
+}
