@@ -25,10 +25,10 @@ func TestCount_FollowsTheSchedule(t *testing.T) {
 		t.Run(spec, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				b := start(t, spec, &table{}, nil)
-				at(10*time.Minute + 30*time.Second)
+				b := start(t, spec, &fakeBuffer{}, nil)
+				waitUntil(10*time.Minute + 30*time.Second)
 				b.stop()
-				if got := b.table.counted(); !slices.Equal(got, want) {
+				if got := b.buffer.freshCounts(); !slices.Equal(got, want) {
 					t.Errorf("counted at %v, want %v", got, want)
 				}
 			})
@@ -55,19 +55,19 @@ func TestTickets_OfADistribution(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				b := start(t, "*/10 * * * *", &table{unclaimed: c.waiting}, func(conf *distributor.Config) {
+				b := start(t, "*/10 * * * *", &fakeBuffer{unclaimed: c.waiting}, func(conf *distributor.Config) {
 					conf.Eager, conf.Workers = c.eager, 1
 				})
 				defer b.stop()
-				at(10*time.Minute - time.Second)
+				waitUntil(10*time.Minute - time.Second)
 				expect(t, "claims before the schedule", len(b.drain()), 0)
-				at(10 * time.Minute)
+				waitUntil(10 * time.Minute)
 				reports := b.drain()
 				expect(t, "claims", len(reports), c.claims)
 				expect(t, "events claimed", events(reports), c.events)
-				at(20*time.Minute - time.Second)
+				waitUntil(20*time.Minute - time.Second)
 				expect(t, "claims until the next distribution", len(b.drain()), 0)
-				at(20 * time.Minute)
+				waitUntil(20 * time.Minute)
 				expect(t, "events claimed then", events(b.drain()), min(50, c.waiting-c.events))
 			})
 		})
@@ -77,14 +77,14 @@ func TestTickets_OfADistribution(t *testing.T) {
 func TestTickets_KeepAllWorkersBusy(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := start(t, "@every 1s", &table{unclaimed: 1000}, func(c *distributor.Config) { c.Eager = true })
+		b := start(t, "@every 1s", &fakeBuffer{unclaimed: 1000}, func(c *distributor.Config) { c.Eager = true })
 		defer b.stop()
-		at(time.Second)
-		out := b.waits()
+		waitUntil(time.Second)
+		out := b.issued()
 		expect(t, "tickets for 4 workers", len(out), 4)
 		for range 90 {
 			b.use(out[0])
-			out = append(out[1:], b.waits()...)
+			out = append(out[1:], b.issued()...)
 			expect(t, "tickets out", len(out), 4)
 		}
 	})
@@ -93,13 +93,13 @@ func TestTickets_KeepAllWorkersBusy(t *testing.T) {
 func TestDistribution_ContinuesAfterASmallBatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := start(t, "@every 1m", &table{unclaimed: 40}, func(c *distributor.Config) { c.Workers = 1 })
+		b := start(t, "@every 1m", &fakeBuffer{unclaimed: 40}, func(c *distributor.Config) { c.Workers = 1 })
 		defer b.stop()
-		at(time.Minute)
+		waitUntil(time.Minute)
 		// Three late commits come first, as a batch of their own.
-		late := b.waits()
+		late := b.issued()
 		expect(t, "tickets", len(late), 1)
-		b.table.claim(3)
+		b.buffer.claim(3)
 		b.Done(distributor.Report{Ticket: late[0], Events: 3})
 		expect(t, "events after it", events(b.drain()), 37)
 	})
@@ -108,10 +108,10 @@ func TestDistribution_ContinuesAfterASmallBatch(t *testing.T) {
 func TestDistribution_EndsWithAnEmptyClaim(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := start(t, "@every 1m", &table{unclaimed: 50}, func(c *distributor.Config) { c.Workers, c.Eager = 1, true })
+		b := start(t, "@every 1m", &fakeBuffer{unclaimed: 50}, func(c *distributor.Config) { c.Workers, c.Eager = 1, true })
 		defer b.stop()
-		at(time.Minute)
-		b.table.set(func(b *table) { b.unclaimed = 0 }) // another process was quicker
+		waitUntil(time.Minute)
+		b.buffer.set(func(b *fakeBuffer) { b.unclaimed = 0 }) // another process was quicker
 		expect(t, "claims", len(b.drain()), 1)
 	})
 }
@@ -121,14 +121,14 @@ func TestDistribution_EndsWithAnEmptyClaim(t *testing.T) {
 func TestDistribution_OutlivesAnOlderEmptyClaim(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := start(t, "@every 1m", &table{unclaimed: 1}, func(c *distributor.Config) { c.Workers = 2 })
+		b := start(t, "@every 1m", &fakeBuffer{unclaimed: 1}, func(c *distributor.Config) { c.Workers = 2 })
 		defer b.stop()
-		at(time.Minute)
-		slow := b.waits()
+		waitUntil(time.Minute)
+		slow := b.issued()
 		expect(t, "tickets", len(slow), 1)
-		b.table.set(func(b *table) { b.unclaimed = 50 })
-		at(2 * time.Minute)
-		out := b.waits()
+		b.buffer.set(func(b *fakeBuffer) { b.unclaimed = 50 })
+		waitUntil(2 * time.Minute)
+		out := b.issued()
 		expect(t, "tickets of the next distribution", len(out), 1)
 		b.Done(distributor.Report{Ticket: slow[0]})
 		b.use(out[0])
@@ -139,37 +139,37 @@ func TestDistribution_OutlivesAnOlderEmptyClaim(t *testing.T) {
 func TestTickets_DueBatchesHaveTheirOwnClock(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := start(t, "0 2 * * *", &table{unclaimed: 500}, nil) // nightly
+		b := start(t, "0 2 * * *", &fakeBuffer{unclaimed: 500}, nil) // nightly
 		defer b.stop()
-		at(time.Minute)
-		b.table.set(func(b *table) { b.due = 6 })
-		at(time.Minute + time.Second)
-		out := b.waits()
+		waitUntil(time.Minute)
+		b.buffer.set(func(b *fakeBuffer) { b.due = 6 })
+		waitUntil(time.Minute + time.Second)
+		out := b.issued()
 		expect(t, "due tickets within a second", dueOf(out), 4)
 		expect(t, "tickets", len(out), 4)
 		for _, ticket := range out {
 			b.use(ticket)
 		}
-		out = b.waits()
+		out = b.issued()
 		expect(t, "the rest, as workers come free", dueOf(out), 2)
 
 		// One is put back: it is looked for when it is due.
-		b.table.take()
+		b.buffer.take()
 		b.Done(distributor.Report{Ticket: out[0], Events: 10, PutBack: true, DueIn: 100 * time.Millisecond})
 		b.use(out[1])
-		at(sinceMidnight() + 99*time.Millisecond)
-		b.table.set(func(b *table) { b.due = 1 })
-		expect(t, "tickets before it is due", len(b.waits()), 0)
-		at(sinceMidnight() + time.Millisecond)
-		out = b.waits()
+		waitUntil(sinceMidnight() + 99*time.Millisecond)
+		b.buffer.set(func(b *fakeBuffer) { b.due = 1 })
+		expect(t, "tickets before it is due", len(b.issued()), 0)
+		waitUntil(sinceMidnight() + time.Millisecond)
+		out = b.issued()
 		expect(t, "tickets when it is due", dueOf(out), 1)
 
 		// The parts of one that was halved are due at once.
-		b.table.take()
-		b.table.set(func(b *table) { b.due = 2 })
+		b.buffer.take()
+		b.buffer.set(func(b *fakeBuffer) { b.due = 2 })
 		b.Done(distributor.Report{Ticket: out[0], Events: 10, PutBack: true})
-		expect(t, "tickets for the halves", dueOf(b.waits()), 2)
-		if got := b.table.counted(); got != nil {
+		expect(t, "tickets for the halves", dueOf(b.issued()), 2)
+		if got := b.buffer.freshCounts(); got != nil {
 			t.Errorf("fresh events were counted at %v, before the schedule", got)
 		}
 	})
@@ -194,12 +194,12 @@ func TestTickets_DueBatchesGetHalfOfTheWorkers(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				b := start(t, "@every 1s", &table{}, func(conf *distributor.Config) { conf.Workers, conf.MaxBatches = c.workers, 1000 })
+				b := start(t, "@every 1s", &fakeBuffer{}, func(conf *distributor.Config) { conf.Workers, conf.MaxBatches = c.workers, 1000 })
 				defer b.stop()
-				at(500 * time.Millisecond)
-				b.table.set(func(b *table) { b.unclaimed, b.due, b.waiting = c.fresh, c.due, c.waits })
-				at(time.Second)
-				out := b.waits()
+				waitUntil(500 * time.Millisecond)
+				b.buffer.set(func(b *fakeBuffer) { b.unclaimed, b.due, b.waiting = c.fresh, c.due, c.waits })
+				waitUntil(time.Second)
+				out := b.issued()
 				expect(t, "tickets", len(out), c.tickets)
 				expect(t, "due tickets", dueOf(out), c.dueOnes)
 			})
@@ -210,14 +210,14 @@ func TestTickets_DueBatchesGetHalfOfTheWorkers(t *testing.T) {
 func TestTickets_OneWorkerTakesTurns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := start(t, "@every 1s", &table{}, func(c *distributor.Config) { c.Workers = 1 })
+		b := start(t, "@every 1s", &fakeBuffer{}, func(c *distributor.Config) { c.Workers = 1 })
 		defer b.stop()
-		at(500 * time.Millisecond)
-		b.table.set(func(b *table) { b.unclaimed, b.due = 50, 50 })
-		at(time.Second)
+		waitUntil(500 * time.Millisecond)
+		b.buffer.set(func(b *fakeBuffer) { b.unclaimed, b.due = 50, 50 })
+		waitUntil(time.Second)
 		due := 0
 		for range 8 {
-			out := b.waits()
+			out := b.issued()
 			due += dueOf(out)
 			b.use(out[0])
 		}
@@ -228,22 +228,22 @@ func TestTickets_OneWorkerTakesTurns(t *testing.T) {
 func TestBackpressure_StopsClaiming(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := start(t, "@every 1s", &table{unclaimed: 1000}, func(c *distributor.Config) { c.Workers, c.MaxWaiting, c.Eager = 1, 3, true })
+		b := start(t, "@every 1s", &fakeBuffer{unclaimed: 1000}, func(c *distributor.Config) { c.Workers, c.MaxWaiting, c.Eager = 1, 3, true })
 		defer b.stop()
-		at(time.Second)
+		waitUntil(time.Second)
 		claims := 0
-		for out := b.waits(); len(out) > 0 && claims < 100; out = b.waits() { // an outage: all are put back
+		for out := b.issued(); len(out) > 0 && claims < 100; out = b.issued() { // an outage: all are put back
 			claims++
-			b.table.set(func(b *table) { b.waiting++ })
-			b.table.claim(10)
+			b.buffer.set(func(b *fakeBuffer) { b.waiting++ })
+			b.buffer.claim(10)
 			b.Done(distributor.Report{Ticket: out[0], Events: 10, Full: true, PutBack: true, DueIn: time.Minute})
 		}
 		expect(t, "batches put back", claims, 3)
-		at(10 * time.Second)
-		expect(t, "tickets later", len(b.waits()), 0)
-		b.table.set(func(b *table) { b.waiting = 2 })
-		at(11 * time.Second)
-		expect(t, "tickets when one is through", len(b.waits()), 1)
+		waitUntil(10 * time.Second)
+		expect(t, "tickets later", len(b.issued()), 0)
+		b.buffer.set(func(b *fakeBuffer) { b.waiting = 2 })
+		waitUntil(11 * time.Second)
+		expect(t, "tickets when one is through", len(b.issued()), 1)
 	})
 }
 
@@ -251,12 +251,12 @@ func TestBackpressure_IsReported(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var last lastCount
-		b := start(t, "@every 1s", &table{}, func(c *distributor.Config) { c.MaxWaiting, c.Observer = 3, &last })
+		b := start(t, "@every 1s", &fakeBuffer{}, func(c *distributor.Config) { c.MaxWaiting, c.Observer = 3, &last })
 		defer b.stop()
 		said := func(when time.Duration, unclaimed, waiting int, wanted bool, warnings, infos int) {
 			t.Helper()
-			b.table.set(func(b *table) { b.unclaimed, b.waiting = unclaimed, waiting })
-			at(when + 500*time.Millisecond)
+			b.buffer.set(func(b *fakeBuffer) { b.unclaimed, b.waiting = unclaimed, waiting })
+			waitUntil(when + 500*time.Millisecond)
 			expect(t, "backpressure", last.backpressure != nil, wanted)
 			expect(t, "warnings", strings.Count(b.log.String(), "level=WARN"), warnings)
 			expect(t, "infos", strings.Count(b.log.String(), "level=INFO"), infos)
@@ -283,67 +283,67 @@ func TestTickets_WaitForTheSink(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var open, asked atomic.Int64
-		b := start(t, never, &table{unclaimed: 30, due: 1}, func(c *distributor.Config) {
+		b := start(t, never, &fakeBuffer{unclaimed: 30, due: 1}, func(c *distributor.Config) {
 			c.Schedule = once(10 * time.Minute)
 			c.Allow = func(context.Context) int {
 				asked.Add(1)
-				if open.CompareAndSwap(1, 0) { // a trial, and then none beside it
+				if open.CompareAndSwap(1, 0) { // a probe, and then none beside it
 					return 1
 				}
 				return int(open.Load())
 			}
 		})
 		defer b.stop()
-		at(20 * time.Minute)
-		expect(t, "tickets while the sink takes none", len(b.waits()), 0)
+		waitUntil(20 * time.Minute)
+		expect(t, "tickets while the sink takes none", len(b.issued()), 0)
 		if n := asked.Load(); n > 4*20*60+1 {
-			t.Errorf("asked %d times in 20 minutes, four times a second was expected", n)
+			t.Errorf("Allow was called %d times in 20 minutes; want four times a second", n)
 		}
 		open.Store(1)
-		at(20*time.Minute + time.Second)
-		trial := b.waits()
-		expect(t, "tickets for a trial", len(trial), 1)
-		expect(t, "of them due, which goes first", dueOf(trial), 1)
-		b.table.take()
-		b.table.set(func(b *table) { b.due = 1 })
-		b.Done(distributor.Report{Ticket: trial[0], Events: 10, PutBack: true}) // in vain
-		at(20*time.Minute + 2*time.Second)
-		expect(t, "tickets before the next", len(b.waits()), 0)
+		waitUntil(20*time.Minute + time.Second)
+		probe := b.issued()
+		expect(t, "tickets for a probe", len(probe), 1)
+		expect(t, "of them due, which goes first", dueOf(probe), 1)
+		b.buffer.take()
+		b.buffer.set(func(b *fakeBuffer) { b.due = 1 })
+		b.Done(distributor.Report{Ticket: probe[0], Events: 10, PutBack: true}) // in vain
+		waitUntil(20*time.Minute + 2*time.Second)
+		expect(t, "tickets before the next", len(b.issued()), 0)
 		open.Store(1)
-		at(20*time.Minute + 3*time.Second)
-		trial = b.waits()
-		expect(t, "tickets for the next", len(trial), 1)
-		expect(t, "of them due, although one is", dueOf(trial), 0)
+		waitUntil(20*time.Minute + 3*time.Second)
+		probe = b.issued()
+		expect(t, "tickets for the next", len(probe), 1)
+		expect(t, "of them due, in turn", dueOf(probe), 0)
 		open.Store(100)
-		got := b.use(trial[0]).Events
-		at(20*time.Minute + 4*time.Second)
-		expect(t, "events when it takes them again", got+events(b.drain()), 31)
-		expect(t, "distributions", len(b.table.counted()), 1)
+		got := b.use(probe[0]).Events
+		waitUntil(20*time.Minute + 4*time.Second)
+		expect(t, "events after the recovery", got+events(b.drain()), 31)
+		expect(t, "distributions", len(b.buffer.freshCounts()), 1)
 	})
 }
 
 func TestCount_RetriesAfterAnError(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		away := errors.New("connection refused")
+		down := errors.New("connection refused")
 		var last lastCount
-		b := start(t, never, &table{unclaimed: 30}, func(c *distributor.Config) {
+		b := start(t, never, &fakeBuffer{unclaimed: 30}, func(c *distributor.Config) {
 			c.Schedule, c.Observer = once(10*time.Minute), &last
 		})
 		defer b.stop()
-		at(9 * time.Minute)
-		b.table.set(func(b *table) { b.err = away })
-		at(15*time.Minute + 500*time.Millisecond)
-		expect(t, "observed", last.err, away)
-		b.table.set(func(b *table) { b.err = nil })
-		at(15*time.Minute + 1500*time.Millisecond)
+		waitUntil(9 * time.Minute)
+		b.buffer.set(func(b *fakeBuffer) { b.err = down })
+		waitUntil(15*time.Minute + 500*time.Millisecond)
+		expect(t, "observed", last.err, down)
+		b.buffer.set(func(b *fakeBuffer) { b.err = nil })
+		waitUntil(15*time.Minute + 1500*time.Millisecond)
 		expect(t, "events when the database is back", events(b.drain()), 30)
 		if n := strings.Count(b.log.String(), "level=WARN"); n != 1 {
-			t.Errorf("%d warnings in 6 minutes, one was expected:\n%s", n, b.log)
+			t.Errorf("%d warnings in 6 minutes; want one:\n%s", n, b.log)
 		}
-		at(30 * time.Minute)
-		if n := len(b.table.counted()); n < 290 || n > 310 {
-			t.Errorf("fresh events were counted %d times, every second of the outage was expected", n)
+		waitUntil(30 * time.Minute)
+		if n := len(b.buffer.freshCounts()); n < 290 || n > 310 {
+			t.Errorf("fresh events were counted %d times; want every second of the outage", n)
 		}
 	})
 }
@@ -351,63 +351,63 @@ func TestCount_RetriesAfterAnError(t *testing.T) {
 func TestCount_HangsWithoutBlocking(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := start(t, "@every 1s", &table{unclaimed: 1000}, func(c *distributor.Config) { c.Eager = true })
-		at(1500 * time.Millisecond)
-		b.table.set(func(b *table) { b.hangs = true })
-		at(5 * time.Second)
-		expect(t, "events while a look hangs", events(b.drain()), 1000)
-		looks := b.table.looked()
-		at(31 * time.Second)
-		expect(t, "looks while one hangs", b.table.looked(), looks)
-		b.table.set(func(b *table) { b.hangs, b.unclaimed = false, 20 })
-		at(34 * time.Second) // it had 30 seconds
+		b := start(t, "@every 1s", &fakeBuffer{unclaimed: 1000}, func(c *distributor.Config) { c.Eager = true })
+		waitUntil(1500 * time.Millisecond)
+		b.buffer.set(func(b *fakeBuffer) { b.hangs = true })
+		waitUntil(5 * time.Second)
+		expect(t, "events while a count hangs", events(b.drain()), 1000)
+		counts := b.buffer.countCalls()
+		waitUntil(31 * time.Second)
+		expect(t, "counts while one hangs", b.buffer.countCalls(), counts)
+		b.buffer.set(func(b *fakeBuffer) { b.hangs, b.unclaimed = false, 20 })
+		waitUntil(34 * time.Second) // it had 30 seconds
 		expect(t, "events after it", events(b.drain()), 20)
 
-		b.table.set(func(b *table) { b.hangs = true })
-		at(36 * time.Second)
+		b.buffer.set(func(b *fakeBuffer) { b.hangs = true })
+		waitUntil(36 * time.Second)
 		before := time.Now()
 		b.stop()
-		expect(t, "time to stop beside a look that hangs", time.Since(before), 0)
+		expect(t, "time to stop during a hanging count", time.Since(before), 0)
 	})
 }
 
 func TestTickets_SurviveAFailedClaim(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := start(t, never, &table{unclaimed: 50}, func(c *distributor.Config) { c.Schedule = once(time.Minute) })
+		b := start(t, never, &fakeBuffer{unclaimed: 50}, func(c *distributor.Config) { c.Schedule = once(time.Minute) })
 		defer b.stop()
-		at(time.Minute)
+		waitUntil(time.Minute)
 		claims := 0
 		for sinceMidnight() < 2*time.Minute {
-			for _, ticket := range b.waits() {
+			for _, ticket := range b.issued() {
 				claims++
 				b.Done(distributor.Report{Ticket: ticket, Err: errors.New("connection refused")})
 			}
-			at(sinceMidnight() + 10*time.Millisecond)
+			waitUntil(sinceMidnight() + 10*time.Millisecond)
 		}
 		if claims < 60 || claims > 4*62 {
-			t.Errorf("%d claims in a minute without a database, at most one a second and worker was expected", claims)
+			t.Errorf("%d claims in a minute without a database; want at most one a second and worker", claims)
 		}
-		at(3 * time.Minute)
+		waitUntil(3 * time.Minute)
 		expect(t, "events when the database is back", events(b.drain()), 50)
-		expect(t, "distributions", len(b.table.counted()), 1)
+		expect(t, "distributions", len(b.buffer.freshCounts()), 1)
 	})
 }
 
 func TestBackoff_AfterASingleFailedClaim(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := start(t, never, &table{unclaimed: 500}, func(c *distributor.Config) { c.Eager, c.Schedule = true, once(time.Minute) })
+		b := start(t, never, &fakeBuffer{unclaimed: 500}, func(c *distributor.Config) { c.Eager, c.Schedule = true, once(time.Minute) })
 		defer b.stop()
-		at(time.Minute)
+		waitUntil(time.Minute)
 		for range 5 {
-			out := b.waits()
+			out := b.issued()
 			expect(t, "tickets", len(out), 4)
 			b.Done(distributor.Report{Ticket: out[0], Err: errors.New("connection reset")})
 			for _, ticket := range out[1:] {
 				b.use(ticket)
 			}
-			at(sinceMidnight() + 50*time.Millisecond)
+			waitUntil(sinceMidnight() + 50*time.Millisecond)
 		}
 	})
 }
@@ -418,14 +418,14 @@ func TestIdleCost(t *testing.T) {
 		t.Run(spec, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				b := start(t, spec, &table{}, func(c *distributor.Config) {
+				b := start(t, spec, &fakeBuffer{}, func(c *distributor.Config) {
 					c.Eager = true
-					c.Allow = func(context.Context) int { t.Error("an idle distributor asks for the sink"); return 1 }
+					c.Allow = func(context.Context) int { t.Error("an idle distributor calls Allow"); return 1 }
 				})
 				defer b.stop()
-				at(10*time.Minute + time.Millisecond)
-				if n := b.table.looked(); n < 600 || n > 660 {
-					t.Errorf("%d looks in 10 minutes, about one a second was expected", n)
+				waitUntil(10*time.Minute + time.Millisecond)
+				if n := b.buffer.countCalls(); n < 600 || n > 660 {
+					t.Errorf("%d counts in 10 minutes; want about one a second", n)
 				}
 			})
 		})
@@ -435,14 +435,14 @@ func TestIdleCost(t *testing.T) {
 func TestStop_ClosesTicketsAndTakesReports(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := start(t, "@every 1s", &table{unclaimed: 1000}, nil)
-		at(time.Second)
-		out := b.waits()
+		b := start(t, "@every 1s", &fakeBuffer{unclaimed: 1000}, nil)
+		waitUntil(time.Second)
+		out := b.issued()
 		b.stop()
 		if _, open := <-b.Tickets(); open {
-			t.Error("a ticket was handed out after the stop")
+			t.Error("a ticket was issued after the stop")
 		}
-		for _, ticket := range out { // nobody reads them any more
+		for _, ticket := range out { // after Run has returned
 			b.use(ticket)
 		}
 	})

@@ -18,10 +18,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// midnight is when the bubbles' clock begins.
+// midnight is when a synctest bubble begins.
 var midnight = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// schedule reads a spec as the configuration does.
+// schedule parses a spec as the configuration does.
 func schedule(t *testing.T, spec string) cron.Schedule {
 	t.Helper()
 	s, err := cron.NewParser(cron.SecondOptional | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow | cron.Descriptor).Parse(spec)
@@ -44,28 +44,28 @@ func (o once) Next(now time.Time) time.Time {
 	return time.Time{}
 }
 
-// table is a buffer's events and batches, as far as a distributor is concerned.
-type table struct {
+// fakeBuffer is what a distributor sees of a buffer.
+type fakeBuffer struct {
 	mu        sync.Mutex
 	unclaimed int
 	due       int
 	waiting   int
 	err       error
-	hangs     bool // every look until it is cancelled
+	hangs     bool // every count, until it is cancelled
 	takes     time.Duration
-	looks     []seen
+	counts    []countCall
 }
 
-// seen is one look: when, since the bubble began, and up to how many events.
-type seen struct {
+// countCall is one count: when, since midnight, and up to how many events.
+type countCall struct {
 	at    time.Duration
 	limit int
 }
 
-func (b *table) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, error) {
+func (b *fakeBuffer) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.looks = append(b.looks, seen{sinceMidnight(), limit})
+	b.counts = append(b.counts, countCall{sinceMidnight(), limit})
 	if b.hangs {
 		b.mu.Unlock()
 		<-ctx.Done()
@@ -83,14 +83,14 @@ func (b *table) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, er
 	return buffer.Backlog{Unclaimed: min(limit, b.unclaimed), Due: b.due, Waiting: b.waiting}, nil
 }
 
-func (b *table) set(change func(b *table)) {
+func (b *fakeBuffer) set(change func(b *fakeBuffer)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	change(b)
 }
 
 // claim takes up to n events; take, one due batch.
-func (b *table) claim(n int) int {
+func (b *fakeBuffer) claim(n int) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n = min(n, b.unclaimed)
@@ -98,7 +98,7 @@ func (b *table) claim(n int) int {
 	return n
 }
 
-func (b *table) take() int {
+func (b *fakeBuffer) take() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.due == 0 {
@@ -108,19 +108,19 @@ func (b *table) take() int {
 	return 1
 }
 
-// looked is how often.
-func (b *table) looked() int {
+// countCalls returns how often the backlog was counted.
+func (b *fakeBuffer) countCalls() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return len(b.looks)
+	return len(b.counts)
 }
 
-// counted is when fresh events were counted.
-func (b *table) counted() []time.Duration {
+// freshCounts returns when fresh events were counted.
+func (b *fakeBuffer) freshCounts() []time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var at []time.Duration
-	for _, l := range b.looks {
+	for _, l := range b.counts {
 		if l.limit > 0 {
 			at = append(at, l.at)
 		}
@@ -132,19 +132,19 @@ func sinceMidnight() time.Duration {
 	return time.Since(midnight)
 }
 
-// bench is a distributor that runs, in a bubble.
-type bench struct {
+// harness is a running distributor, in a synctest bubble.
+type harness struct {
 	*distributor.Distributor
-	table *table
-	log   *bytes.Buffer
-	size  int
-	stop  func()
-	crews sync.WaitGroup // they end when it stops
+	buffer  *fakeBuffer
+	log     *bytes.Buffer
+	size    int
+	stop    func()
+	workers sync.WaitGroup // they end when it stops
 }
 
-// start runs a distributor with batches of 10 and, unless said otherwise, 4
-// workers, 5 batches a distribution and room for 100 waiting ones.
-func start(t *testing.T, spec string, b *table, change func(*distributor.Config)) *bench {
+// start runs a distributor with batches of 10 and, by default, 4 workers, 5 batches a
+// distribution and MaxWaiting 100.
+func start(t *testing.T, spec string, b *fakeBuffer, change func(*distributor.Config)) *harness {
 	t.Helper()
 	var log bytes.Buffer
 	c := distributor.Config{
@@ -158,27 +158,27 @@ func start(t *testing.T, spec string, b *table, change func(*distributor.Config)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- d.Run(ctx) }()
-	all := &bench{Distributor: d, table: b, log: &log, size: c.BatchSize}
+	all := &harness{Distributor: d, buffer: b, log: &log, size: c.BatchSize}
 	all.stop = func() {
 		cancel()
 		if err := <-ended; err != nil {
 			t.Errorf("Run returned %v", err)
 		}
-		for range d.Tickets() { // handed out, and nobody took them
+		for range d.Tickets() { // issued and not taken
 		}
-		all.crews.Wait()
+		all.workers.Wait()
 	}
 	return all
 }
 
-// at waits until the bubble's clock says so and nobody is busy.
-func at(d time.Duration) {
+// waitUntil waits until that time after midnight, and until all goroutines are blocked.
+func waitUntil(d time.Duration) {
 	<-time.After(d - sinceMidnight())
 	synctest.Wait()
 }
 
-// waits returns the tickets that lie there for workers to take.
-func (b *bench) waits() (tickets []distributor.Ticket) {
+// issued takes and returns the tickets that are issued now.
+func (b *harness) issued() (tickets []distributor.Ticket) {
 	synctest.Wait()
 	for {
 		select {
@@ -194,13 +194,13 @@ func (b *bench) waits() (tickets []distributor.Ticket) {
 	}
 }
 
-// use does what a worker does with a ticket, without taking any time.
-func (b *bench) use(ticket distributor.Ticket) distributor.Report {
+// use claims with a ticket and reports, in no time.
+func (b *harness) use(ticket distributor.Ticket) distributor.Report {
 	r := distributor.Report{Ticket: ticket}
 	if ticket.Due {
-		r.Events = b.table.take()
+		r.Events = b.buffer.take()
 	} else {
-		r.Events = b.table.claim(b.size)
+		r.Events = b.buffer.claim(b.size)
 		r.Full = r.Events == b.size
 	}
 	b.Done(r)
@@ -208,9 +208,9 @@ func (b *bench) use(ticket distributor.Ticket) distributor.Report {
 }
 
 // drain uses tickets until none is left, and returns the reports.
-func (b *bench) drain() (reports []distributor.Report) {
+func (b *harness) drain() (reports []distributor.Report) {
 	for {
-		tickets := b.waits()
+		tickets := b.issued()
 		if len(tickets) == 0 {
 			return reports
 		}
@@ -243,7 +243,7 @@ func expect[T comparable](t *testing.T, what string, got, want T) {
 	}
 }
 
-// lastCount remembers what was observed last.
+// lastCount is an Observer that keeps the last results.
 type lastCount struct{ err, backpressure error }
 
 func (l *lastCount) Counted(_ buffer.Backlog, _ bool, err error) { l.err = err }

@@ -78,8 +78,8 @@ func (c *fakeListener) lock(on bool) {
 }
 
 // commit commits events in one transaction.
-func (b *bench) commit(c *fakeListener, events int) {
-	b.table.set(func(t *table) { t.unclaimed += events })
+func (b *harness) commit(c *fakeListener, events int) {
+	b.buffer.set(func(t *fakeBuffer) { t.unclaimed += events })
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.locked {
@@ -94,9 +94,9 @@ func (c *fakeListener) pausing() []bool {
 	return slices.Clone(c.pauses)
 }
 
-// crew works until the distributor stops: a claim sees what is committed when it
+// fakeWorkers works until the distributor stops: a claim sees what is committed when it
 // begins and takes so long, then so long goes by until the report.
-type crew struct {
+type fakeWorkers struct {
 	mu     sync.Mutex
 	claims []time.Duration
 	events int
@@ -104,12 +104,12 @@ type crew struct {
 	most   int
 }
 
-func (b *bench) crew(workers int, claims, sends time.Duration) *crew {
-	c := &crew{}
+func (b *harness) startWorkers(workers int, claims, sends time.Duration) *fakeWorkers {
+	c := &fakeWorkers{}
 	for range workers {
-		b.crews.Go(func() {
+		b.workers.Go(func() {
 			for ticket := range b.Tickets() {
-				n := b.table.claim(b.size)
+				n := b.buffer.claim(b.size)
 				c.begin(n)
 				<-time.After(claims)
 				if n > 0 {
@@ -123,21 +123,21 @@ func (b *bench) crew(workers int, claims, sends time.Duration) *crew {
 	return c
 }
 
-func (c *crew) begin(events int) {
+func (c *fakeWorkers) begin(events int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.claims, c.events, c.out = append(c.claims, sinceMidnight()), c.events+events, c.out+1
 	c.most = max(c.most, c.out)
 }
 
-func (c *crew) end() {
+func (c *fakeWorkers) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.out--
 }
 
 // times is when claims began, and how many events they brought; it forgets them.
-func (c *crew) times() (at []time.Duration, events int) {
+func (c *fakeWorkers) times() (at []time.Duration, events int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	at, events = c.claims, c.events
@@ -146,12 +146,12 @@ func (c *crew) times() (at []time.Duration, events int) {
 }
 
 // listening is a nightly schedule with a listener that listens; the first requests are over.
-func listening(t *testing.T, change func(*distributor.Config)) (*bench, *fakeListener) {
+func listening(t *testing.T, change func(*distributor.Config)) (*harness, *fakeListener) {
 	t.Helper()
 	listener := newListener()
 	listener.locked, listener.listening = true, true
 	listener.signal()
-	b := start(t, "0 2 * * *", &table{}, func(c *distributor.Config) {
+	b := start(t, "0 2 * * *", &fakeBuffer{}, func(c *distributor.Config) {
 		c.Poll, c.Listener, c.Eager = true, listener, true
 		if change != nil {
 			change(c)
@@ -179,21 +179,21 @@ func TestListener_NotificationIssuesATicket(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, listener := listening(t, nil)
 		defer b.stop()
-		c := b.crew(4, ms, ms)
-		at(10 * time.Second)
+		c := b.startWorkers(4, ms, ms)
+		waitUntil(10 * time.Second)
 		c.times()
 		b.commit(listener, 1)
-		at(12 * time.Second)
+		waitUntil(12 * time.Second)
 		claims, n := c.times()
 		expect(t, "events", n, 1)
 		// The second is for what committed late; it brings nothing, and is the last.
 		expectTimes(t, "claims of one event", claims, 10*time.Second, 10*time.Second+5*ms)
 
 		b.commit(listener, 95)
-		at(13 * time.Second)
+		waitUntil(13 * time.Second)
 		_, n = c.times()
 		expect(t, "events of a transaction larger than a batch", n, 95)
-		if got := b.table.counted(); len(got) > 1 {
+		if got := b.buffer.freshCounts(); len(got) > 1 {
 			t.Errorf("fresh events were counted at %v", got)
 		}
 	})
@@ -205,20 +205,20 @@ func TestPoll_BacksOff(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				b := start(t, spec, &table{}, func(c *distributor.Config) { c.Poll, c.Eager = true, true })
+				b := start(t, spec, &fakeBuffer{}, func(c *distributor.Config) { c.Poll, c.Eager = true, true })
 				defer b.stop()
-				c := b.crew(4, 0, 0)
+				c := b.startWorkers(4, 0, 0)
 				back := []time.Duration{10 * ms, 30 * ms, 70 * ms, 150 * ms, 310 * ms, 630 * ms, 1270 * ms}
-				at(10*time.Second + 500*ms)
+				waitUntil(10*time.Second + 500*ms)
 				claims, _ := c.times()
 				expectTimes(t, "claims at the start", claims, append([]time.Duration{0}, back...)...)
-				b.table.set(func(t *table) { t.unclaimed = 1 })
-				at(20 * time.Second)
+				b.buffer.set(func(t *fakeBuffer) { t.unclaimed = 1 })
+				waitUntil(20 * time.Second)
 				claims, n := c.times()
 				expect(t, "events", n, 1)
 				expect(t, "claims", len(claims), 9)
 				if first := claims[0]; first > 11500*ms {
-					t.Errorf("the first claim was at %v, within a second was expected", first)
+					t.Errorf("the first claim was at %v; want within a second", first)
 				}
 				for i, after := range append([]time.Duration{5 * ms, 15 * ms}, back[1:]...) {
 					if i >= 2 {
@@ -230,8 +230,8 @@ func TestPoll_BacksOff(t *testing.T) {
 				}
 				// One commit every 2 ms: a claim every 5.
 				for range 500 {
-					b.table.set(func(t *table) { t.unclaimed++ })
-					at(sinceMidnight() + 2*ms)
+					b.buffer.set(func(t *fakeBuffer) { t.unclaimed++ })
+					waitUntil(sinceMidnight() + 2*ms)
 				}
 				claims, n = c.times()
 				if len(claims) > 210 || n < 300 {
@@ -253,41 +253,41 @@ func TestListener_IdleCost(t *testing.T) {
 				if !listens {
 					listener.lock(false)
 				}
-				c := b.crew(4, 0, 0)
-				at(2 * time.Second)
+				c := b.startWorkers(4, 0, 0)
+				waitUntil(2 * time.Second)
 				c.times()
-				looks := b.table.looked()
-				at(602 * time.Second)
+				before := b.buffer.countCalls()
+				waitUntil(602 * time.Second)
 				claims, _ := c.times()
 				expect(t, "claims in 10 minutes", len(claims), 0)
-				if n := b.table.looked() - looks; n > 600 {
-					t.Errorf("%d looks in 10 minutes, one a second was expected", n)
+				if n := b.buffer.countCalls() - before; n > 600 {
+					t.Errorf("%d counts in 10 minutes; want one a second", n)
 				}
-				counts := len(b.table.counted())
+				counts := len(b.buffer.freshCounts())
 				if listens && counts > 12 || !listens && counts < 590 {
-					t.Errorf("%d of the looks counted fresh events", counts)
+					t.Errorf("%d counts included fresh events", counts)
 				}
 			})
 		})
 	}
 }
 
-// TestListener_NoNotificationIsLost: whatever comes in between, an event is claimed as soon as its commit
-// rang, or the listener hlistens again, or a poll is due.
+// TestListener_NoNotificationIsLost: an event is claimed as soon as its commit
+// notified, the listener listens again, or a poll is due.
 func TestListener_NoNotificationIsLost(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(r *rapid.T) {
 		takes := time.Duration(rapid.IntRange(0, 300).Draw(r, "taking the lock, ms")) * ms
 		lapse := time.Duration(rapid.IntRange(0, 3000).Draw(r, "lapse for, ms")) * ms
 		commits := rapid.SliceOfN(rapid.IntRange(0, 4000), 1, 6).Draw(r, "commits, ms")
-		hangs := time.Duration(rapid.IntRange(0, 200).Draw(r, "a look takes, ms")) * ms
+		hangs := time.Duration(rapid.IntRange(0, 200).Draw(r, "a count takes, ms")) * ms
 		slices.Sort(commits)
 		synctest.Test(t, func(t *testing.T) {
 			b, listener := listening(t, nil)
 			defer b.stop()
-			b.table.set(func(t *table) { t.takes = hangs })
-			c := b.crew(4, ms, 0)
-			at(time.Second)
+			b.buffer.set(func(t *fakeBuffer) { t.takes = hangs })
+			c := b.startWorkers(4, ms, 0)
+			waitUntil(time.Second)
 			listener.mu.Lock()
 			listener.takes = takes
 			listener.mu.Unlock()
@@ -299,11 +299,11 @@ func TestListener_NoNotificationIsLost(t *testing.T) {
 			})
 			c.times()
 			for _, when := range commits {
-				at(time.Second + time.Duration(when)*ms)
+				waitUntil(time.Second + time.Duration(when)*ms)
 				b.commit(listener, 1)
 			}
 			// Two milliseconds after the last commit that rang, or the listener's return.
-			at(max(sinceMidnight(), time.Second+lapse) + 2*ms)
+			waitUntil(max(sinceMidnight(), time.Second+lapse) + 2*ms)
 			if _, n := c.times(); n != len(commits) {
 				t.Errorf("%d of %d events were claimed (lapse for %v, commits at %v)", n, len(commits), lapse, commits)
 			}
@@ -320,14 +320,14 @@ func TestListener_PausedByAStorm(t *testing.T) {
 				b, listener := listening(t, func(c *distributor.Config) { c.BatchSize = 1000 })
 				defer b.stop()
 				listener.takes = takes
-				c := b.crew(4, ms, 3*ms)
+				c := b.startWorkers(4, ms, 3*ms)
 				storm := func(every time.Duration, commits int) {
 					for range commits {
 						b.commit(listener, 1)
-						at(sinceMidnight() + every)
+						waitUntil(sinceMidnight() + every)
 					}
 				}
-				at(time.Second)
+				waitUntil(time.Second)
 				storm(2*ms, 1500) // 500 a second for 3 seconds
 				expect(t, "paused by 500 a second", len(listener.pausing()), 0)
 				c.times()
@@ -342,15 +342,15 @@ func TestListener_PausedByAStorm(t *testing.T) {
 				if len(claims) > 250 || n < 4900 {
 					t.Errorf("%d claims of %d events in a second of polling", len(claims), n)
 				}
-				at(sinceMidnight() + 400*ms)
+				waitUntil(sinceMidnight() + 400*ms)
 				if got := listener.pausing(); !slices.Equal(got, []bool{true, false}) {
 					t.Errorf("paused %v when the storm was over", got)
 				}
-				at(sinceMidnight() + 10*time.Second)
+				waitUntil(sinceMidnight() + 10*time.Second)
 				c.times()
 				now := sinceMidnight()
 				b.commit(listener, 1)
-				at(now + ms)
+				waitUntil(now + ms)
 				claims, _ = c.times()
 				expectTimes(t, "claims after it", claims, now)
 			})
@@ -358,8 +358,8 @@ func TestListener_PausedByAStorm(t *testing.T) {
 	}
 }
 
-// A sink that is away: nothing is claimed, and what holds up the application is ended
-// all the same, for as long.
+// While the sink is unavailable nothing is claimed, and notifications that slow down the application
+// are paused all the same.
 func TestListener_NotificationsDuringAnOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -374,12 +374,12 @@ func TestListener_NotificationsDuringAnOutage(t *testing.T) {
 		})
 		defer b.stop()
 		listener.takes = 150 * ms
-		c := b.crew(4, ms, ms)
+		c := b.startWorkers(4, ms, ms)
 		for range 10000 {
 			b.commit(listener, 1)
-			at(sinceMidnight() + ms/2)
+			waitUntil(sinceMidnight() + ms/2)
 		}
-		at(20 * time.Second)
+		waitUntil(20 * time.Second)
 		claims, _ := c.times()
 		expect(t, "claims", len(claims), 0)
 		if got := listener.pausing(); !slices.Equal(got, []bool{true}) {
@@ -388,7 +388,7 @@ func TestListener_NotificationsDuringAnOutage(t *testing.T) {
 		mu.Lock()
 		allowed = 100
 		mu.Unlock()
-		at(25 * time.Second)
+		waitUntil(25 * time.Second)
 		_, n := c.times()
 		expect(t, "events when it is back", n, 10000)
 		if got := listener.pausing(); !slices.Equal(got, []bool{true, false}) {
@@ -403,13 +403,13 @@ func TestListener_NotificationWaitsForRoom(t *testing.T) {
 		b, listener := listening(t, func(c *distributor.Config) { c.MaxWaiting = 3 })
 		defer b.stop()
 		b.drain()
-		b.table.set(func(t *table) { t.waiting = 3 })
-		at(2 * time.Second)
+		b.buffer.set(func(t *fakeBuffer) { t.waiting = 3 })
+		waitUntil(2 * time.Second)
 		b.commit(listener, 1)
-		at(4 * time.Second)
-		expect(t, "tickets while too many batches wait", len(b.waits()), 0)
-		b.table.set(func(t *table) { t.waiting = 2 })
-		at(6 * time.Second)
+		waitUntil(4 * time.Second)
+		expect(t, "tickets while too many batches wait", len(b.issued()), 0)
+		b.buffer.set(func(t *fakeBuffer) { t.waiting = 2 })
+		waitUntil(6 * time.Second)
 		expect(t, "events when one is through", events(b.drain()), 1)
 
 		// No worker is free, or only so many are taken.
@@ -417,46 +417,46 @@ func TestListener_NotificationWaitsForRoom(t *testing.T) {
 			b.commit(listener, 1)
 			synctest.Wait()
 		}
-		out := b.waits()
+		out := b.issued()
 		expect(t, "tickets of a storm", len(out), 4)
 		b.Done(distributor.Report{Ticket: out[0], Err: errors.New("connection reset")})
 		for _, ticket := range out[1:] {
 			b.use(ticket)
 		}
-		at(7 * time.Second)
+		waitUntil(7 * time.Second)
 		expect(t, "events left", events(b.drain()), 0)
 		b.commit(listener, 1)
-		out = b.waits()
-		expect(t, "tickets of one ring", len(out), 1)
+		out = b.issued()
+		expect(t, "tickets of one notification", len(out), 1)
 		b.Done(distributor.Report{Ticket: out[0], Err: errors.New("connection reset")})
-		at(8 * time.Second)
+		waitUntil(8 * time.Second)
 		expect(t, "events of a ticket that was not used", events(b.drain()), 1)
 	})
 }
 
-// At a sink that is tried again a claim that may find nothing is no trial.
+// At a sink that is tried again a claim that may find nothing is no probe.
 func TestTickets_ProbeIsNotForANotification(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var trial atomic.Bool
+		var probe atomic.Bool
 		b, listener := listening(t, func(c *distributor.Config) {
 			c.Allow = func(context.Context) int {
-				if trial.CompareAndSwap(true, false) {
+				if probe.CompareAndSwap(true, false) {
 					return 1
 				}
 				return 0
 			}
 		})
 		defer b.stop()
-		at(time.Second)
-		b.table.set(func(t *table) { t.due = 3 })
+		waitUntil(time.Second)
+		b.buffer.set(func(t *fakeBuffer) { t.due = 3 })
 		b.commit(listener, 1)
 		for n := range 3 {
-			at(time.Duration(n+2) * time.Second)
-			trial.Store(true)
-			at(sinceMidnight() + time.Second/2)
-			out := b.waits()
-			expect(t, "tickets for a trial", len(out), 1)
+			waitUntil(time.Duration(n+2) * time.Second)
+			probe.Store(true)
+			waitUntil(sinceMidnight() + time.Second/2)
+			out := b.issued()
+			expect(t, "tickets for a probe", len(out), 1)
 			expect(t, "of them due", dueOf(out), 1)
 			b.use(out[0])
 		}
@@ -469,9 +469,9 @@ func TestListener_UnusedWithoutPoll(t *testing.T) {
 		b, listener := listening(t, func(c *distributor.Config) { c.Poll = false })
 		defer b.stop()
 		b.commit(listener, 1)
-		at(time.Hour)
-		expect(t, "tickets before the schedule", len(b.waits()), 0)
-		if got := b.table.counted(); got != nil {
+		waitUntil(time.Hour)
+		expect(t, "tickets before the schedule", len(b.issued()), 0)
+		if got := b.buffer.freshCounts(); got != nil {
 			t.Errorf("fresh events were counted at %v, before the schedule", got)
 		}
 	})

@@ -365,7 +365,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a superuser who is not named is terminated",
-		file: "supervisor/terminate.go",
+		file: "supervisor/observation.go",
 		old:  "	case b.Superuser && !slices.Contains(p.Users, b.User):\n		return false\n",
 		new:  "",
 		pkg:  "./supervisor", test: "TestSupervisor_TerminatesBySession",
