@@ -21,13 +21,13 @@ func (s *Sink) formatOf(b *buffer.Batch) format {
 	envelope := func(text []byte, i int) []byte { return append(sink.AppendEnvelope(text, b, i), ',') }
 	cloudEvent := func(text []byte, i int) []byte { return append(sink.AppendCloudEvent(text, b, i), ',') }
 	switch {
-	case s.format == NDJSON:
+	case s.cfg.Format == NDJSON:
 		return format{add: func(text []byte, i int) []byte { return sink.AppendLine(text, b, i) }}
-	case s.format == Array:
+	case s.cfg.Format == Array:
 		return format{"[", "]", 1, envelope}
-	case s.format == CloudEvents && s.single:
+	case s.cfg.Format == CloudEvents && s.cfg.Single:
 		return format{comma: 1, add: cloudEvent}
-	case s.format == CloudEvents:
+	case s.cfg.Format == CloudEvents:
 		return format{"[", "]", 1, cloudEvent}
 	}
 	begin := append([]byte(`{"pipeline":`), sink.AppendJSONString(nil, b.Pipeline)...)
@@ -63,10 +63,10 @@ func (s *Sink) splitBody(b *buffer.Batch, indexes []int) (groups []sink.Group, t
 	for _, i := range indexes {
 		text = f.add(text[:0], i)
 		switch {
-		case frame+len(text) > s.maxBytes:
-			tooLarge = append(tooLarge, sink.EventError{Index: i, Err: errTooManyBytes(frame+len(text), s.maxBytes)})
+		case frame+len(text) > s.cfg.MaxBytes:
+			tooLarge = append(tooLarge, sink.EventError{Index: i, Err: errTooManyBytes(frame+len(text), s.cfg.MaxBytes)})
 			continue
-		case len(groups) == 0 || frame+length+len(text) > s.maxBytes:
+		case len(groups) == 0 || frame+length+len(text) > s.cfg.MaxBytes:
 			groups, length = append(groups, sink.Group{}), 0
 		}
 		group := &groups[len(groups)-1]

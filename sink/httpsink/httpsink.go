@@ -15,17 +15,12 @@ import (
 // Sink sends batches over HTTP/1.1 or HTTP/2. It is safe for concurrent use.
 type Sink struct {
 	target
-	method      string
-	format      string
-	single      bool
-	gzip        bool
+	cfg         Config
 	request     *jq.Program // may be nil
 	results     *jq.Program // may be nil
 	header      http.Header // the same for all requests
 	templated   []templatedHeader
 	hostName    string // overrides the URL's host in the request; may be ""
-	timeout     time.Duration
-	maxBytes    int // of a body; 0 means no limit
 	overrides   statusOverrides
 	redactor    *redactor
 	transport   *http.Transport
@@ -80,8 +75,7 @@ func newSink(c Config) (*Sink, error) {
 	}
 	conns := &connections{open: map[*connection]struct{}{}}
 	s := &Sink{
-		connections: conns, target: target, method: c.Method, format: c.Format, timeout: c.Timeout,
-		maxBytes: c.MaxBytes, single: c.Single, gzip: c.Gzip, overrides: statusOverrides{c.Refused, c.Unavailable},
+		cfg: c, connections: conns, target: target, overrides: statusOverrides{c.Refused, c.Unavailable},
 		limiter: newLimiter(c), signer: signer,
 		transport: &http.Transport{
 			Proxy:               proxy,
@@ -131,7 +125,7 @@ func (s *Sink) setHeader(c Config) {
 // It sends the server no request, because any request might have an effect. The error wraps
 // sink.ErrUnavailable.
 func (s *Sink) Check(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
 	if err := s.handshake(ctx); err != nil {
 		return fmt.Errorf("connecting to %s://%s: %w", s.scheme, s.host, s.redactor.outage(err))

@@ -48,7 +48,7 @@ func (s *Sink) prepare(ctx context.Context, b *buffer.Batch) (*request, []sink.E
 	if len(r.indexes) == 0 {
 		return nil, rejected, nil
 	}
-	if s.single && s.format == CloudEvents && len(r.indexes) > 1 {
+	if s.cfg.Single && s.cfg.Format == CloudEvents && len(r.indexes) > 1 {
 		return nil, nil, split(singles(r.indexes), rejected, false)
 	}
 	var err error
@@ -59,7 +59,7 @@ func (s *Sink) prepare(ctx context.Context, b *buffer.Batch) (*request, []sink.E
 		return s.runRequest(ctx, b, r, rejected)
 	}
 	r.body = s.makeBody(b, r.indexes)
-	if s.maxBytes > 0 && len(r.body) > s.maxBytes {
+	if s.cfg.MaxBytes > 0 && len(r.body) > s.cfg.MaxBytes {
 		groups, tooLarge := s.splitBody(b, r.indexes)
 		rejected = append(rejected, tooLarge...)
 		if len(groups) == 0 {
@@ -72,7 +72,7 @@ func (s *Sink) prepare(ctx context.Context, b *buffer.Batch) (*request, []sink.E
 
 // checkEvent finds what would make the whole body invalid.
 func (s *Sink) checkEvent(b *buffer.Batch, i int) error {
-	if s.format == CloudEvents {
+	if s.cfg.Format == CloudEvents {
 		_, err := sink.CloudEventAttributes(b, i)
 		return err
 	}
@@ -82,19 +82,19 @@ func (s *Sink) checkEvent(b *buffer.Batch, i int) error {
 // httpRequest makes the net/http request.
 func (s *Sink) httpRequest(ctx context.Context, r *request, b *buffer.Batch) (*http.Request, error) {
 	body := r.body
-	if s.gzip {
+	if s.cfg.Gzip {
 		var err error
 		if body, err = compress(r.body); err != nil {
 			return nil, err
 		}
 	}
-	req, err := http.NewRequestWithContext(ctx, s.method, r.url, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, s.cfg.Method, r.url, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
 	req.Header, req.Host = s.header.Clone(), s.hostName
 	maps.Copy(req.Header, r.header)
-	if s.gzip {
+	if s.cfg.Gzip {
 		req.Header.Set(headerEncoding, "gzip")
 	}
 	if _, configured := req.Header[headerIdempotency]; !configured {

@@ -45,10 +45,10 @@ func (s *Sink) runRequest(ctx context.Context, b *buffer.Batch, r *request, reje
 		return nil, nil, sink.MaybePoison(err)
 	}
 	switch {
-	case s.maxBytes == 0 || len(r.body) <= s.maxBytes:
+	case s.cfg.MaxBytes == 0 || len(r.body) <= s.cfg.MaxBytes:
 		return r, rejected, nil
 	case len(r.indexes) == 1:
-		return nil, append(rejected, sink.EventError{Index: r.indexes[0], Err: errTooManyBytes(len(r.body), s.maxBytes)}), nil
+		return nil, append(rejected, sink.EventError{Index: r.indexes[0], Err: errTooManyBytes(len(r.body), s.cfg.MaxBytes)}), nil
 	default:
 		return nil, nil, split(halves(r.indexes), rejected, true)
 	}
@@ -65,7 +65,7 @@ func (s *Sink) requestBody(ctx context.Context, b *buffer.Batch, r *request) ([]
 	if text, ok := result.(string); ok {
 		return []byte(text), nil
 	}
-	switch s.format {
+	switch s.cfg.Format {
 	case Form:
 		return encodeForm(result)
 	case NDJSON:

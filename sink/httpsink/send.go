@@ -81,7 +81,7 @@ func (p *prepared) Send(ctx context.Context) error {
 
 // named adds the method and the server to an error.
 func (s *Sink) named(err error) error {
-	return fmt.Errorf("%s %s://%s: %w", s.method, s.scheme, s.host, err)
+	return fmt.Errorf("%s %s://%s: %w", s.cfg.Method, s.scheme, s.host, err)
 }
 
 // addressUnavailable is an outage of the batch's URL alone. It names the events, so that batches to
@@ -100,7 +100,7 @@ func addressUnavailable(b *buffer.Batch, err error) error {
 // post sends the request. It returns the events that failed according to the response, or an error
 // about the whole batch.
 func (s *Sink) post(ctx context.Context, r *request, b *buffer.Batch, permit permit) (failed []sink.EventError, err error) {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
 	var written writeTracker
 	req, err := s.httpRequest(httptrace.WithClientTrace(ctx, written.trace()), r, b)
