@@ -10,8 +10,7 @@ import (
 // Listener counts the commits that notify the relay, while its Run runs.
 type Listener = listen.Listener
 
-// Listener returns a listener to the commits that insert events. If log is nil it logs to
-// slog.Default.
+// Listener returns a listener to the commits that insert events. If log is nil it logs to slog.Default.
 func (b *Buffer) Listener(log *slog.Logger) *Listener {
 	if log == nil {
 		log = slog.Default()

@@ -9,8 +9,7 @@ import (
 // SchemaConfig says which tables Schema and Migrate make.
 type SchemaConfig = migrate.Config
 
-// Schema returns the DDL for c, ready for psql. It can be run again without harm and never drops
-// anything.
+// Schema returns the DDL for c, ready for psql. It can be run again without harm and never drops anything.
 func Schema(c SchemaConfig) (string, error) { return migrate.Schema(c) }
 
 // Migrate creates the tables or brings them up to date, and returns the names of the migrations

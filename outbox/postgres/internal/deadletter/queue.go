@@ -2,10 +2,12 @@ package deadletter
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/outcomes"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
@@ -13,8 +15,7 @@ import (
 // suffix distinguishes the queue's ledger rows from the buffer's.
 const suffix = " dead letters"
 
-// Queue is the queue of the dead-letter hook. It implements buffer.Queue; its methods are safe for
-// concurrent use.
+// Queue is the queue of the dead-letter hook. It implements buffer.Queue; its methods are safe for concurrent use.
 type Queue struct {
 	*ledger.Ledger
 	base            *ledger.Base
@@ -37,17 +38,37 @@ func NewQueue(base *ledger.Base, check func(context.Context) error, releaseInter
 // Check implements buffer.Inspector.
 func (q *Queue) Check(ctx context.Context) error { return q.check(ctx) }
 
-// Claimed dead letters have a ledger row and are counted there.
-const backlogSQL = `
-SELECT (SELECT count(*) FROM (
-          SELECT FROM outbox_dead_letters
-          WHERE pipeline = $2 AND closed_at IS NULL AND notified_at IS NULL AND hook_group_id IS NULL
-          LIMIT $3::bigint) unnotified),
-       count(*) FILTER (WHERE due_at <= clock.now),
-       count(*) FILTER (WHERE state = 'waiting'),
-       count(*) FILTER (WHERE state = 'delivered')
-FROM (SELECT clock_timestamp() AS now) clock
-LEFT JOIN outbox_batches ON buffer = $1`
+// Claimed dead letters have a ledger row and are counted there. The age of a dead letter is measured from when it
+// died.
+const queueSQL = `
+WITH ledger AS (
+  SELECT count(*) FILTER (WHERE state = 'leased') AS leased,
+         count(*) FILTER (WHERE state = 'waiting') AS waiting,
+         count(*) FILTER (WHERE state = 'delivered') AS delivered,
+         count(*) FILTER (WHERE due_at <= (SELECT clock_timestamp())) AS due,
+         coalesce(sum(greatest(events - cardinality(delivered), 0)), 0)::bigint AS claimed,
+         min(oldest_at) FILTER (WHERE events > cardinality(delivered) AND isfinite(oldest_at)) AS oldest_at
+  FROM outbox_batches WHERE buffer = $1
+), unclaimed AS (
+  SELECT count(*) AS n, min(died_at) FILTER (WHERE isfinite(died_at)) AS oldest_at
+  FROM (SELECT died_at FROM outbox_dead_letters
+        WHERE pipeline = $2 AND closed_at IS NULL AND notified_at IS NULL AND hook_group_id IS NULL
+        LIMIT $3::bigint) d
+)
+SELECT leased, waiting, delivered, due, claimed, unclaimed.n,
+       coalesce(extract(epoch FROM clock_timestamp() - least(ledger.oldest_at, unclaimed.oldest_at)) * 1000000, 0)::bigint
+FROM ledger, unclaimed`
+
+// read calls row with the result of queueSQL. limit bounds the unclaimed dead letters that are counted.
+func (q *Queue) read(ctx context.Context, t *ledger.Tables, limit string, row func(n func(column int) int64)) error {
+	return q.base.DB.Transact(ctx, pg.ReadTx(q.base.DB.StatementTimeout, pg.PlanByPrimaryKey...), pg.Step{
+		SQL: t.SQL(queueSQL), Args: []string{t.Buffer + suffix, q.base.Pipeline, limit},
+		Row: func(v [][]byte) error {
+			row(func(column int) int64 { return pg.ReadInt8(v[column]) })
+			return nil
+		},
+	})
+}
 
 // CountBacklog implements buffer.Inspector.
 func (q *Queue) CountBacklog(ctx context.Context, limit int) (backlog buffer.Backlog, err error) {
@@ -58,16 +79,22 @@ func (q *Queue) CountBacklog(ctx context.Context, limit int) (backlog buffer.Bac
 	if err := q.releaseOrphaned(ctx, t, limit); err != nil {
 		return backlog, q.base.Explain(ctx, "releasing dead letters without a batch", err)
 	}
-	err = q.base.DB.Transact(ctx, pg.ReadTx(q.base.DB.StatementTimeout, pg.PlanByPrimaryKey...), pg.Step{
-		SQL: t.SQL(backlogSQL), Args: []string{t.Buffer + suffix, q.base.Pipeline, pg.Int(int64(limit))},
-		Row: func(v [][]byte) error {
-			backlog = buffer.Backlog{
-				Unclaimed: int(pg.ReadInt8(v[0])), Due: int(pg.ReadInt8(v[1])), Waiting: int(pg.ReadInt8(v[2])), Delivered: int(pg.ReadInt8(v[3])),
-			}
-			return nil
-		},
+	err = q.read(ctx, t, pg.Int(int64(limit)), func(n func(int) int64) {
+		backlog = buffer.Backlog{Waiting: int(n(1)), Delivered: int(n(2)), Due: int(n(3)), Unclaimed: int(n(5))}
 	})
 	return backlog, q.base.Explain(ctx, "counting unnotified dead letters", err)
+}
+
+// Status implements buffer.Inspector. It leaves out what the buffer's status has: dead letters and transactions.
+func (q *Queue) Status(ctx context.Context) (s buffer.Status, err error) {
+	t, err := q.base.Ready(ctx)
+	if err != nil {
+		return s, err
+	}
+	err = q.read(ctx, t, pg.Null, func(n func(int) int64) {
+		s = buffer.Status{Leased: n(0), Waiting: n(1), Delivered: n(2), Pending: n(4) + n(5), OldestPending: max(0, time.Duration(n(6))*time.Microsecond)}
+	})
+	return s, q.base.Explain(ctx, "reading the status of the dead letters", err)
 }
 
 const releaseOrphanedSQL = `
@@ -97,40 +124,180 @@ func (q *Queue) releaseOrphaned(ctx context.Context, t *ledger.Tables, limit int
 	return err
 }
 
-// The age of a dead letter is measured from when it died.
-const statusSQL = `
-WITH ledger AS (
-  SELECT count(*) FILTER (WHERE state = 'leased') AS leased,
-         count(*) FILTER (WHERE state = 'waiting') AS waiting,
-         count(*) FILTER (WHERE state = 'delivered') AS delivered,
-         coalesce(sum(greatest(events - cardinality(delivered), 0)), 0)::bigint AS claimed,
-         min(oldest_at) FILTER (WHERE events > cardinality(delivered) AND isfinite(oldest_at)) AS oldest_at
-  FROM outbox_batches WHERE buffer = $1
-), unclaimed AS (
-  SELECT count(*) AS n, min(died_at) FILTER (WHERE isfinite(died_at)) AS oldest_at
-  FROM outbox_dead_letters
-  WHERE pipeline = $2 AND closed_at IS NULL AND notified_at IS NULL AND hook_group_id IS NULL
+// A claim by stamp, with hook_group_id. Two dead letters of one event are never in one batch, whose
+// events differ by id, or by uuid: the older one is claimed first. A later dead letter of a uuid
+// has a higher number, so the earlier one is picked first.
+const claimSQL = `
+WITH picked AS MATERIALIZED (
+  SELECT d.event_id, d.group_id, d.died_at, d.event_uuid FROM outbox_dead_letters d
+  WHERE d.pipeline = $3 AND d.closed_at IS NULL AND d.notified_at IS NULL AND d.hook_group_id IS NULL
+    AND NOT EXISTS (
+      SELECT FROM outbox_dead_letters o
+      WHERE o.pipeline = $3 AND o.event_id = d.event_id AND o.closed_at IS NULL AND o.notified_at IS NULL
+        AND o.hook_group_id IS NULL AND (o.died_at, o.group_id) < (d.died_at, d.group_id))
+  ORDER BY d.event_id, d.group_id LIMIT $4::bigint
+  FOR UPDATE OF d SKIP LOCKED
+), distinct_events AS MATERIALIZED (
+  SELECT event_id, group_id, died_at
+  FROM (SELECT *, row_number() OVER (PARTITION BY event_uuid ORDER BY event_id) AS n FROM picked) p
+  WHERE n = 1 OR event_uuid IS NULL
+), ledger AS (
+  INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
+                              attempts, outages, events, first_id, last_id, oldest_at)
+  SELECT $2::uuid, $1, 'stamp', 'leased', 1, clock_timestamp() + $5::interval, $6, 1,
+         0, 0, count(*), min(event_id), max(event_id), min(died_at)
+  FROM distinct_events HAVING count(*) > 0
 )
-SELECT leased, waiting, delivered, claimed + unclaimed.n,
-       coalesce(extract(epoch FROM clock_timestamp() - least(ledger.oldest_at, unclaimed.oldest_at)) * 1000000, 0)::bigint
-FROM ledger, unclaimed`
+UPDATE outbox_dead_letters d SET hook_group_id = $2::uuid
+FROM distinct_events p WHERE d.pipeline = $3 AND d.event_id = p.event_id AND d.group_id = p.group_id
+RETURNING ` + columnsSQL + `, clock_timestamp()`
 
-// Status implements buffer.Inspector. It leaves out what the buffer's status has: dead letters and
-// transactions.
-func (q *Queue) Status(ctx context.Context) (s buffer.Status, err error) {
+// Claim implements buffer.Claimer.
+func (q *Queue) Claim(ctx context.Context, limit int, lease time.Duration) (*buffer.Lease, error) {
 	t, err := q.base.Ready(ctx)
 	if err != nil {
-		return s, err
+		return nil, err
 	}
-	err = q.base.DB.Transact(ctx, pg.ReadTx(q.base.DB.StatementTimeout, pg.PlanByPrimaryKey...), pg.Step{
-		SQL: t.SQL(statusSQL), Args: []string{t.Buffer + suffix, q.base.Pipeline},
+	var (
+		groupID  = buffer.NewGroupID()
+		rows     = newDecoder(q.base, t)
+		clock    time.Time
+		leaseEnd = time.Now().Add(lease)
+	)
+	begin := q.base.DB.WriteTx(q.base.DB.StatementTimeout, append([]string{"enable_bitmapscan", "off", "enable_sort", "off"}, pg.PlanByKey...)...)
+	begin.Row = rows.Reset
+	err = q.base.DB.Transact(ctx, begin, pg.Step{
+		SQL: t.SQL(claimSQL),
+		Args: []string{
+			t.Buffer + suffix, groupID.String(), q.base.Pipeline, pg.Int(int64(limit)), pg.Interval(lease), q.base.Owner,
+		},
 		Row: func(v [][]byte) error {
-			s = buffer.Status{
-				Leased: pg.ReadInt8(v[0]), Waiting: pg.ReadInt8(v[1]), Delivered: pg.ReadInt8(v[2]), Pending: pg.ReadInt8(v[3]),
-				OldestPending: pg.ReadAge(v[4]),
-			}
-			return nil
+			clock = pg.ReadTime(v[14])
+			return rows.add(v)
 		},
 	})
-	return s, q.base.Explain(ctx, "reading the status of the dead letters", err)
+	if err != nil {
+		return nil, q.base.Explain(ctx, "claiming dead letters", err)
+	}
+	if len(rows.Events) == 0 {
+		return nil, nil
+	}
+	batch := q.base.Complete(&rows.EventDecoder, buffer.Lease{
+		Batch: buffer.Batch{GroupID: groupID}, LeaseNo: 1, Ends: leaseEnd, UnfinishedLeases: 1,
+		ClaimedAt: clock, ClaimedLocal: time.Now(),
+	})
+	rows.complete(batch)
+	return batch, nil
+}
+
+const takeOverSQL = ledger.DueSQL + ledger.TakenSQL + `
+       ` + columnsSQL + `
+FROM taken t
+LEFT JOIN outbox_dead_letters d ON d.pipeline = $5 AND d.event_id BETWEEN t.first_id AND t.last_id
+  AND d.hook_group_id = t.group_id AND d.notified_at IS NULL`
+
+// TakeOver implements buffer.Claimer.
+func (q *Queue) TakeOver(ctx context.Context, lease time.Duration) (*buffer.Lease, error) {
+	t, err := q.base.Ready(ctx)
+	if err != nil {
+		return nil, err
+	}
+	rows := newDecoder(q.base, t)
+	batch, err := ledger.TakeOver(ctx, q.Ledger, t, lease, &rows.EventDecoder, rows.add, []string{"synchronous_commit", "on", "enable_seqscan", "off"},
+		takeOverSQL, q.base.Pipeline)
+	if batch != nil {
+		rows.complete(batch)
+	}
+	return batch, err
+}
+
+// The dead letters of a batch are those that carry its hook_group_id and are not notified.
+const (
+	markNotifiedSQL = `
+UPDATE outbox_dead_letters SET notified_at = clock_timestamp()
+WHERE current_setting('relay.fenced') = '1' AND hook_group_id = $1::uuid
+  AND event_id BETWEEN $2::bigint AND $3::bigint AND pipeline = $4 AND notified_at IS NULL
+  AND ($5::bigint[] IS NULL OR event_id = ANY ($5::bigint[]))`
+
+	// Skip locked ones, of a batch whose delivery is recorded, and mark them later.
+	markUnlockedSQL = `
+UPDATE outbox_dead_letters SET notified_at = clock_timestamp()
+WHERE hook_group_id = $1::uuid AND notified_at IS NULL AND pipeline = $4 AND event_id = ANY (ARRAY(
+  SELECT event_id FROM outbox_dead_letters
+  WHERE current_setting('relay.fenced') = '1' AND hook_group_id = $1::uuid
+    AND event_id BETWEEN $2::bigint AND $3::bigint AND pipeline = $4 AND notified_at IS NULL
+    AND ($5::bigint[] IS NULL OR event_id = ANY ($5::bigint[]))
+  ORDER BY event_id
+  FOR UPDATE SKIP LOCKED))`
+
+	regroupSQL = `
+WITH regrouped AS (
+  UPDATE outbox_dead_letters SET hook_group_id = $3::uuid
+  WHERE current_setting('relay.fenced') = '1' AND hook_group_id = $2::uuid AND notified_at IS NULL
+    AND event_id BETWEEN $4::bigint AND $5::bigint AND pipeline = $14 AND event_id = ANY ($6::bigint[])
+  RETURNING event_id, died_at
+)
+INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
+                            attempts, outages, events, first_id, last_id, oldest_at, origins, error, address)
+SELECT $3::uuid, $1, 'stamp', 'waiting', 0, clock_timestamp() + $7::interval, $8, 0,
+       $9::int, $10::int, count(*), min(event_id), max(event_id), min(died_at), $11::uuid[], $12, $13
+FROM regrouped HAVING count(*) > 0`
+
+	closeSQL = `
+DELETE FROM outbox_batches
+WHERE current_setting('relay.fenced') = '1' AND buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint
+  AND NOT EXISTS (
+    SELECT FROM outbox_dead_letters d
+    WHERE d.event_id BETWEEN $4::bigint AND $5::bigint AND d.hook_group_id = $2::uuid AND d.notified_at IS NULL)`
+
+	keepSQL = `
+UPDATE outbox_batches SET events = locked.events, delivered = locked.ids
+FROM (SELECT count(*) AS events, array_agg(event_id ORDER BY event_id) AS ids FROM outbox_dead_letters
+      WHERE event_id BETWEEN $4::bigint AND $5::bigint AND hook_group_id = $2::uuid AND notified_at IS NULL) locked
+WHERE current_setting('relay.fenced') = '1' AND buffer = $1 AND outbox_batches.group_id = $2::uuid
+  AND lease_no = $3::bigint AND locked.events > 0`
+)
+
+// Settle implements buffer.Settler.
+func (q *Queue) Settle(ctx context.Context, batch *buffer.Lease, results []buffer.Outcome) error {
+	t, err := q.base.Ready(ctx)
+	if err != nil {
+		return err
+	}
+	set, err := outcomes.Group(batch, results)
+	if err != nil {
+		return err
+	}
+	if len(set.Dead) > 0 {
+		return errors.New("settling dead letters: a dead letter cannot be buried again")
+	}
+	s := ledger.Settlement{Ledger: q.Ledger, Tables: t, Batch: batch}
+	return s.Run(ctx, &set, q.settleSteps(&s, &set))
+}
+
+// settleSteps are the steps about the dead letters, after the fence.
+func (q *Queue) settleSteps(s *ledger.Settlement, o *outcomes.Set) []pg.Step {
+	if o.RetriesWhole() {
+		return nil
+	}
+	var steps []pg.Step
+	for _, r := range o.Retry {
+		steps = append(steps, pg.Step{SQL: s.Tables.SQL(regroupSQL), Args: append(s.RegroupArgs(r, pg.IDArray(r.IDs)), q.base.Pipeline)})
+	}
+	recorded := s.Batch.DeliveryRecorded()
+	if len(o.Delivered) > 0 {
+		sql, ids := markNotifiedSQL, pg.Null
+		if recorded {
+			sql = markUnlockedSQL
+		}
+		if o.All == nil {
+			delivered, _ := o.IDs(s.Batch)
+			ids = pg.IDArray(delivered)
+		}
+		steps = append(steps, pg.Step{SQL: s.Tables.SQL(sql), Args: append(s.Bounds(), q.base.Pipeline, ids)})
+	}
+	if recorded {
+		steps = append(steps, s.Closing(closeSQL, &s.Closed), s.Closing(keepSQL, nil))
+	}
+	return steps
 }

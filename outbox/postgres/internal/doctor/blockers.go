@@ -15,10 +15,9 @@ import (
 //     snapshot reaches back to it;
 //   - a slot's xmin in all databases, its catalog_xmin too, but for rows of the catalogs only.
 //
-// VACUUM's own snapshot does not count, and a parallel worker has its leader's. Without
-// pg_read_all_stats only pid, database, user, application and both ids of other roles' sessions
-// are visible; the rest is NULL. A lost slot blocks nothing any more. Each kind has a limit of its
-// own, so that many of one kind hide none of another.
+// VACUUM's own snapshot does not count, and a parallel worker has its leader's. Without pg_read_all_stats only pid,
+// database, user, application and both ids of other roles' sessions are visible; the rest is NULL. A lost slot
+// blocks nothing any more. Each kind has a limit of its own, so that many of one kind hide none of another.
 const blockersSQL = `
 (SELECT 'transaction', '', a.pid, coalesce(a.datname, '')::text, coalesce(a.usename, '')::text, coalesce(a.application_name, ''),
         coalesce(a.state, ''), coalesce(a.backend_type, ''), coalesce(r.rolsuper, false),
@@ -98,9 +97,8 @@ func readBlocker(v [][]byte) buffer.VacuumBlocker {
 	return b
 }
 
-// Process ids are reused, and a session begins other transactions. So the statement that
-// terminates a session looks for the one that was seen. It is MATERIALIZED so that nothing is
-// terminated before all conditions were evaluated.
+// Process ids are reused, and a session begins other transactions. So the statement that terminates a session looks
+// for the one that was seen. It is MATERIALIZED so that nothing is terminated before all conditions were evaluated.
 const terminateSQL = `
 WITH blocker AS MATERIALIZED (
   SELECT pid FROM pg_stat_activity
@@ -112,10 +110,9 @@ WITH blocker AS MATERIALIZED (
 )
 SELECT pg_terminate_backend(pid) FROM blocker`
 
-// Terminate ends the session of a transaction if it is still the one that Blockers saw: same
-// session, same transaction, same application, and still blocking. Otherwise, and for other
-// kinds of blockers, it ends nothing and returns false. It never ends a session of the server
-// itself or of a relay.
+// Terminate ends the session of a transaction if it is still the one that Blockers saw: same session, same
+// transaction, same application, and still blocking. Otherwise, and for other kinds of blockers, it ends nothing and
+// returns false. It never ends a session of the server itself or of a relay.
 func Terminate(ctx context.Context, db *pg.DB, b buffer.VacuumBlocker) (terminated bool, err error) {
 	if b.Kind != buffer.BlockedByTransaction || b.BeganAt.IsZero() {
 		return false, nil

@@ -3,7 +3,6 @@ package doctor
 import (
 	"context"
 	"errors"
-	"strconv"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/notready"
@@ -197,10 +196,4 @@ func (d *diagnosis) deadlockTimeout(events catalog.Table) {
 		return
 	}
 	d.ok(about, timeout.String())
-}
-
-// number parses a count.
-func number(text string) int64 {
-	n, _ := strconv.ParseInt(text, 10, 64)
-	return n
 }

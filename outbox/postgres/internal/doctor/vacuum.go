@@ -79,17 +79,15 @@ func storageDiff(options string, wanted [][2]string) (is, set string) {
 }
 
 const deadRowsSQL = `
-SELECT n_live_tup::text, n_dead_tup::text, coalesce(greatest(last_vacuum, last_autovacuum)::text, 'never')
+SELECT n_live_tup::text, n_dead_tup::text, coalesce(greatest(last_vacuum, last_autovacuum)::text, 'never'),
+       (n_dead_tup > greatest(n_live_tup, 100000))::text
 FROM pg_stat_user_tables WHERE relid = $1::regclass`
 
 // deadRows adds dead rows; many are a warning if there are more of them than live ones.
 func (d *diagnosis) deadRows(ctx context.Context, events catalog.Table) {
-	const (
-		about = "dead rows"
-		many  = 100_000
-	)
+	const about = "dead rows"
 	d.query(ctx, about, deadRowsSQL, func(v []string) {
-		if number(v[1]) > max(many, number(v[0])) {
+		if v[3] == "true" {
 			d.warn(about, fmt.Sprintf("table %s has %s dead rows and %s live ones; last vacuum: %s", events.Quoted, v[1], v[0], v[2]),
 				"VACUUM (ANALYZE) "+events.Quoted)
 			return

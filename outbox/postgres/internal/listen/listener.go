@@ -28,6 +28,7 @@ type Config struct {
 type Listener struct {
 	config        Config
 	notifications chan struct{} // holds one when Drain has something to return
+	reported      error         // why it does not listen, as logged; owned by Run
 
 	mu        sync.Mutex
 	commits   int  // since the last Drain
@@ -89,7 +90,11 @@ func (l *Listener) onCommit() {
 }
 
 // onListening records that the lock is held, unless the listener was paused meanwhile.
-func (l *Listener) onListening() {
+func (l *Listener) onListening(ctx context.Context) {
+	if l.reported != nil {
+		l.config.Log.InfoContext(ctx, "listening for commits")
+		l.reported = nil
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.paused && !l.listening {
@@ -147,24 +152,15 @@ const polling = "falling back to polling (5 ms to 1 s)"
 
 // Run listens until ctx is done. While it cannot listen, it logs why once and keeps trying.
 func (l *Listener) Run(ctx context.Context) {
-	var (
-		reported error
-		wait     = firstReconnect
-	)
+	wait := firstReconnect
 	for {
 		began := time.Now()
-		err := l.listen(ctx, func() {
-			if reported != nil {
-				l.config.Log.InfoContext(ctx, "listening for commits")
-			}
-			reported = nil
-		})
+		err := l.listen(ctx)
 		l.stopListening()
 		if ctx.Err() != nil {
 			return
 		}
-		l.report(ctx, reported, err)
-		reported = err
+		l.report(ctx, err)
 		switch {
 		case asObstacle(err) != nil:
 			wait = obstacleRetry
@@ -184,14 +180,15 @@ func (l *Listener) Run(ctx context.Context) {
 }
 
 // report logs why the listener does not listen, unless that was reported before.
-func (l *Listener) report(ctx context.Context, reported, err error) {
-	log, found := l.config.Log, asObstacle(err)
+func (l *Listener) report(ctx context.Context, err error) {
+	log, found, before := l.config.Log, asObstacle(err), l.reported
+	l.reported = err
 	switch {
 	case found == nil:
-		if reported == nil || asObstacle(reported) != nil {
+		if before == nil || asObstacle(before) != nil {
 			log.WarnContext(ctx, "cannot listen for commits; "+polling, "error", l.config.DB.ConnectError(err))
 		}
-	case errors.Is(reported, err):
+	case errors.Is(before, err):
 	case l.config.Wake == buffer.WakeNotify:
 		log.WarnContext(ctx, "wake is notify, but "+found.text+"; "+polling, "fix", found.fix)
 	case found == errPooled:

@@ -24,20 +24,20 @@ func TestListener_ReportsLapse(t *testing.T) {
 		}
 	}
 	expect("at first", false, 0, false)
-	l.onListening()
+	l.onListening(t.Context())
 	expect("listening", true, 0, true)
 	l.onCommit()
 	l.onCommit()
 	expect("after two commits", true, 2, true)
 	l.stopListening()
-	l.onListening()
+	l.onListening(t.Context())
 	expect("after a lapse", true, 0, false)
 	expect("after the lapse was reported", true, 0, true)
 	expect("without news", false, 0, true)
 	l.Pause(true)
-	l.onListening() // the lock was obtained just now
+	l.onListening(t.Context()) // the lock was obtained just now
 	expect("paused", true, 0, false)
 	l.Pause(false)
-	l.onListening()
+	l.onListening(t.Context())
 	expect("resumed", true, 0, true)
 }

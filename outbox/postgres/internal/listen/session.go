@@ -11,9 +11,8 @@ import (
 )
 
 const (
-	// checkInterval is how often a session is checked. A server of version 14 or later ends
-	// a session that is silent for three times as long: a relay that hangs must not keep
-	// the lock.
+	// checkInterval is how often a session is checked. A server of version 14 or later ends a session that is silent
+	// for three times as long: a relay that hangs must not keep the lock.
 	checkInterval = 20 * time.Second
 	// lockRetry is how long to wait before trying again to get the lock. Another relay
 	// is idle, or a long transaction has inserted.
@@ -30,8 +29,14 @@ type session struct {
 	tableOID int64
 }
 
-// listen listens until ctx is done or an error. It calls onRecovered whenever it holds the lock.
-func (l *Listener) listen(ctx context.Context, onRecovered func()) error {
+const sessionSQL = `
+SELECT set_config('statement_timeout', '15s', false), set_config('lock_timeout', '100ms', false),
+       set_config('tcp_keepalives_idle', '15', false), set_config('tcp_keepalives_interval', '5', false),
+       set_config('tcp_keepalives_count', '3', false), set_config('tcp_user_timeout', $1, false),
+       (SELECT set_config(name, $2, false) FROM pg_settings WHERE name = 'idle_session_timeout')`
+
+// listen listens until ctx is done or an error.
+func (l *Listener) listen(ctx context.Context) error {
 	table, err := l.config.Table(ctx)
 	if err != nil {
 		return err
@@ -57,10 +62,13 @@ func (l *Listener) listen(ctx context.Context, onRecovered func()) error {
 	if err := s.check(ctx); err != nil {
 		return err
 	}
-	if err := s.begin(ctx); err != nil {
+	if err := s.exec(ctx, sessionSQL, l.config.DB.UserTimeout(), pg.Milliseconds(3*checkInterval)); err != nil {
 		return err
 	}
-	return s.serve(ctx, onRecovered)
+	if err := s.exec(ctx, fmt.Sprintf("LISTEN relay_%d", s.tableOID)); err != nil {
+		return err
+	}
+	return s.serve(ctx)
 }
 
 func connect(ctx context.Context, url string) (*pgx.Conn, error) {
@@ -69,6 +77,13 @@ func connect(ctx context.Context, url string) (*pgx.Conn, error) {
 		return nil, err
 	}
 	return pgx.ConnectConfig(ctx, config)
+}
+
+func (s *session) exec(ctx context.Context, sql string, args ...any) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	_, err := s.conn.Exec(ctx, sql, args...)
+	return err
 }
 
 // check returns an obstacle if the connection leads to a pooler, or the trigger is gone.
@@ -90,25 +105,8 @@ func (s *session) check(ctx context.Context) error {
 	return err
 }
 
-const sessionSQL = `
-SELECT set_config('statement_timeout', '15s', false), set_config('lock_timeout', '100ms', false),
-       set_config('tcp_keepalives_idle', '15', false), set_config('tcp_keepalives_interval', '5', false),
-       set_config('tcp_keepalives_count', '3', false), set_config('tcp_user_timeout', $1, false),
-       (SELECT set_config(name, $2, false) FROM pg_settings WHERE name = 'idle_session_timeout')`
-
-// begin makes the connection listen.
-func (s *session) begin(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	if _, err := s.conn.Exec(ctx, sessionSQL, s.config.DB.UserTimeout(), pg.Milliseconds(3*checkInterval)); err != nil {
-		return err
-	}
-	_, err := s.conn.Exec(ctx, fmt.Sprintf("LISTEN relay_%d", s.tableOID))
-	return err
-}
-
 // serve holds the lock unless the listener is paused, and counts notifications.
-func (s *session) serve(ctx context.Context, onRecovered func()) error {
+func (s *session) serve(ctx context.Context) error {
 	var (
 		locked  bool
 		lockAt  time.Time
@@ -126,7 +124,7 @@ func (s *session) serve(ctx context.Context, onRecovered func()) error {
 		paused := s.isPaused()
 		switch {
 		case paused && locked:
-			locked, lockAt, err = false, now, s.unlock(ctx)
+			locked, lockAt, err = false, now, s.exec(ctx, unlockSQL)
 		case !paused && !locked && !now.Before(lockAt):
 			locked, err = s.lock(ctx)
 			lockAt = time.Now().Add(lockRetry)
@@ -136,8 +134,7 @@ func (s *session) serve(ctx context.Context, onRecovered func()) error {
 		}
 		until := checkAt
 		if locked {
-			onRecovered()
-			s.onListening()
+			s.onListening(ctx)
 		} else if !paused && lockAt.Before(until) {
 			until = lockAt
 		}
@@ -171,10 +168,9 @@ func (s *session) wait(ctx context.Context, until time.Time, paused bool) error 
 const tryLockSQL = `
 SELECT pg_try_advisory_lock(1919711607, $1::bigint::oid::int4)`
 
-// With inserts all the time the lock is never free by itself. A session that waits in its queue
-// keeps new transactions from sharing it, and those that share it end soon. A failure to get it
-// is caught, so that it does not appear in the server's log. A lock that another relay holds is
-// not waited for.
+// With inserts all the time the lock is never free by itself. A session that waits in its queue keeps new
+// transactions from sharing it, and those that share it end soon. A failure to get it is caught, so that it does not
+// appear in the server's log. A lock that another relay holds is not waited for.
 const waitLockSQL = `
 DO $wait$ BEGIN
   IF NOT EXISTS (SELECT FROM pg_locks
@@ -193,7 +189,7 @@ func (s *session) lock(ctx context.Context) (locked bool, err error) {
 	if err := s.conn.QueryRow(ctx, tryLockSQL, s.tableOID).Scan(&locked); err != nil || locked {
 		return locked, err
 	}
-	if _, err := s.conn.Exec(ctx, fmt.Sprintf(waitLockSQL, s.tableOID)); err != nil {
+	if err := s.exec(ctx, fmt.Sprintf(waitLockSQL, s.tableOID)); err != nil {
 		return false, err
 	}
 	err = s.conn.QueryRow(ctx, tryLockSQL, s.tableOID).Scan(&locked) // a session may take its lock twice
@@ -201,10 +197,3 @@ func (s *session) lock(ctx context.Context) (locked bool, err error) {
 }
 
 const unlockSQL = `SELECT pg_advisory_unlock_all()`
-
-func (s *session) unlock(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	_, err := s.conn.Exec(ctx, unlockSQL)
-	return err
-}

@@ -1,5 +1,4 @@
-// Package migrate makes the relay's tables and brings them up to date, while relays and
-// applications use them.
+// Package migrate makes the relay's tables and brings them up to date, while relays and applications use them.
 //
 // goose applies the embedded migrations and records them in a table next to the ledger. DDL waits
 // only briefly for a lock, then lets others pass and tries again.

@@ -15,11 +15,7 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
-// Migrate creates the tables or brings them up to date, and returns the names of the migrations
-// that it applied, none if there was nothing to do. Two at once wait for each other. It never
-// drops anything. Relays work meanwhile: while another transaction holds a table that must be
-// changed, Migrate tries again for two minutes; then the error names the session.
-// errors.Is finds buffer.ErrNotReady if the role lacks a privilege, and the error names the GRANT.
+// Migrate is postgres.Migrate.
 func Migrate(ctx context.Context, url string, c Config) ([]string, error) {
 	return migrate(ctx, url, c, lockTimeout)
 }
@@ -169,8 +165,7 @@ func complete(ctx context.Context, tx pgx.Tx, c Config, applied []string, timeou
 	return applied, err
 }
 
-// restore makes lost tables again, although goose has recorded their migrations: all statements
-// say IF NOT EXISTS.
+// restore makes lost tables again, although goose has recorded their migrations: all statements say IF NOT EXISTS.
 func restore(ctx context.Context, tx pgx.Tx, c Config) error {
 	var complete, events bool
 	names := c.names()

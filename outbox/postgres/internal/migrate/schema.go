@@ -24,19 +24,16 @@ type Config struct {
 	Schema string
 	// Bytes makes payload a column of opaque bytes (bytea) and not of JSON.
 	Bytes bool
-	// Archive is the table for delivered events, which only Migrate makes; "" for none. It may
-	// be "schema.table".
+	// Archive is the table for delivered events, which only Migrate makes; "" for none. It may be "schema.table".
 	Archive string
-	// Notify installs the trigger that notifies the relay of inserts, which only Migrate
-	// makes. It is never dropped.
+	// Notify installs the trigger that notifies the relay of inserts, which only Migrate makes. It is never dropped.
 	Notify bool
 	// Custom is set for a custom table, which is neither made nor changed. Schema is made if it
 	// is named and does not exist.
 	Custom bool
 }
 
-// Schema returns the DDL for c, ready for psql. It can be run again without harm and never drops
-// anything.
+// Schema returns the DDL for c, ready for psql. It can be run again without harm and never drops anything.
 func Schema(c Config) (string, error) {
 	rendered, err := render(c, "")
 	if err != nil {
