@@ -140,7 +140,7 @@ func TestHeadersComeBack(t *testing.T) {
 	})
 }
 
-func TestNoHeaders(t *testing.T) {
+func TestHeaders_Nil(t *testing.T) {
 	t.Parallel()
 	if h := outbox.NewHeaders(nil); h != nil {
 		t.Errorf("no headers became %s, want NULL", h)

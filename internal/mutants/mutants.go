@@ -189,6 +189,13 @@ var mutants = []mutant{
 
 	// Order.
 	{
+		name: "a part overtakes another of its key on SQLite",
+		file: "outbox/sqlite/order.go",
+		old:  "AND part.first_id < l.first_id",
+		new:  "AND part.first_id < 0 AND l.first_id > 0",
+		pkg:  "./outbox/sqlite", test: "TestBuffer_Stamp/order",
+	},
+	{
 		name: "a claim takes keys of a live batch",
 		file: "outbox/postgres/internal/claim/order.go",
 		old:  "lane NOT IN (SELECT lane FROM held)",

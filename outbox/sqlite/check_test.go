@@ -36,8 +36,7 @@ func TestOpen_RejectsConfig(t *testing.T) {
 	}
 }
 
-// TestCheck_File: what is wrong with the file is said by every call, not by Check
-// alone, and nothing makes a file by the way.
+// TestCheck_File: every call reports what is wrong with the file.
 func TestCheck_File(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
@@ -76,8 +75,8 @@ func TestCheck_Autoincrement(t *testing.T) {
 	testkit.NoError(t, b.Close())
 }
 
-// TestClaim_WaitsForOtherWriter: an application in mid-transaction is waited for, no longer than the
-// caller wants to.
+// TestClaim_WaitsForOtherWriter: a claim waits for an application's open transaction, at most for
+// the busy timeout.
 func TestClaim_WaitsForOtherWriter(t *testing.T) {
 	t.Parallel()
 	f := harness("outbox_events", buffer.ClaimStamp).Open(t, buffertest.Options{Claim: buffer.ClaimStamp})

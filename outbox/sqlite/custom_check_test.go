@@ -63,7 +63,8 @@ func TestCheck_CustomTable(t *testing.T) {
 	}
 }
 
-// TestMigrate_CustomTable: migrate makes the relay's tables, and the user's stays as it was.
+// TestMigrate_CustomTable: migrate creates the relay's tables and leaves the custom table
+// unchanged.
 func TestMigrate_CustomTable(t *testing.T) {
 	t.Parallel()
 	db, url := database(t)

@@ -12,13 +12,13 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffertest"
 )
 
-// TestBuffer_CustomTable: a table of the user's own is as good a buffer as the relay's.
+// TestBuffer_CustomTable: a custom table passes the suite.
 func TestBuffer_CustomTable(t *testing.T) {
 	t.Parallel()
 	buffertest.Run(t, customHarness("contact_activity_events", "TEXT"))
 }
 
-// TestBuffer_CustomTableBytes: group_id is the 16 bytes.
+// TestBuffer_CustomTableBytes: group_id holds the 16 bytes of the uuid.
 func TestBuffer_CustomTableBytes(t *testing.T) {
 	t.Parallel()
 	buffertest.Run(t, customHarness("contact_activity_events", "BLOB"))
@@ -26,7 +26,7 @@ func TestBuffer_CustomTableBytes(t *testing.T) {
 
 func customHarness(table, group string) buffertest.Harness {
 	return buffertest.Harness{Claim: buffer.ClaimStamp, Custom: true, Open: func(t testing.TB, opt buffertest.Options) *buffertest.Fixture {
-		p := newPlace(t, opt)
+		p := newTestDB(t, opt)
 		p.group = group
 		return p.fixture(t, table, "orders")
 	}}
@@ -34,7 +34,7 @@ func customHarness(table, group string) buffertest.Harness {
 
 // makeCustom makes the tables that buffertest.Harness describes, and says how to get at
 // them.
-func (p *place) makeCustom(t testing.TB, table string) buffer.CustomTable {
+func (p *testDB) makeCustom(t testing.TB, table string) buffer.CustomTable {
 	t.Helper()
 	_, err := p.db.Exec(`
 		CREATE TABLE IF NOT EXISTS parents (id INTEGER PRIMARY KEY, name TEXT);
@@ -56,16 +56,16 @@ func (p *place) makeCustom(t testing.TB, table string) buffer.CustomTable {
 
 var uuidText = regexp.MustCompile(`'([0-9a-f]{8})-([0-9a-f]{4})-([0-9a-f]{4})-([0-9a-f]{4})-([0-9a-f]{12})'`)
 
-// inTheirForm is a statement of the suite's, which writes a group_id as text, as it is
-// for a table that has its 16 bytes.
-func (p *place) inTheirForm(statement, table string) string {
+// groupAsBytes replaces the text of each uuid in a statement of the suite, for a table that has
+// the 16 bytes.
+func (p *testDB) groupAsBytes(statement, table string) string {
 	if p.group == "BLOB" && (strings.HasPrefix(statement, "UPDATE "+table) || strings.HasPrefix(statement, "INSERT INTO "+table)) {
 		return uuidText.ReplaceAllString(statement, "X'$1$2$3$4$5'")
 	}
 	return statement
 }
 
-func (p *place) row(t buffertest.TB, table string, id int64) string {
+func (p *testDB) row(t buffertest.TB, table string, id int64) string {
 	t.Helper()
 	return query(t, p.db, fmt.Sprintf(`
 		SELECT concat_ws(' ', quote(id), quote(topic), quote(key), quote(payload), quote(headers), quote(created_at), quote(parent_id), quote(seal), quote(raw))

@@ -13,8 +13,8 @@ import (
 	"github.com/outboxrelay/relay/outbox/sqlite"
 )
 
-// TestCustomTable_ForeignKeys: what refers to an event goes with it, or no more does, and an event
-// whose parent is gone does not come back without it, nor keep the others away.
+// TestCustomTable_ForeignKeys: rows that refer to an event are deleted or lose their reference
+// with it, and an event without its parent is not replayed.
 func TestCustomTable_ForeignKeys(t *testing.T) {
 	t.Parallel()
 	db, b := newCustom(t, `
@@ -67,7 +67,8 @@ func TestCustomTable_ForeignKeys(t *testing.T) {
 	all("SELECT id FROM t", "2 3 4 5 6 7")
 }
 
-// TestDiagnose_ForeignKeys: doctor tells which tables hold events back, or are read for each.
+// TestDiagnose_ForeignKeys: doctor names the tables that prevent deletes, and those that are read
+// for each delete.
 func TestDiagnose_ForeignKeys(t *testing.T) {
 	t.Parallel()
 	db, b := newCustom(t, `

@@ -58,8 +58,7 @@ const (
 	byKey   = "SELECT id, payload FROM {events}"
 )
 
-// TestCustomTable_OddNames: names are identifiers, whatever is in them, the relay's own
-// placeholders too.
+// TestCustomTable_OddNames: names are quoted, also if they equal names of the relay.
 func TestCustomTable_OddNames(t *testing.T) {
 	t.Parallel()
 	const (
@@ -113,8 +112,7 @@ func TestCustomTable_OddNames(t *testing.T) {
 	}
 }
 
-// TestCustomTable_CreatedAt: when an event was inserted is said in any of the forms that SQLite
-// has, by the table or the projection; else it is as old as its claim.
+// TestCustomTable_CreatedAt: created_at may have every form of time that SQLite accepts.
 func TestCustomTable_CreatedAt(t *testing.T) {
 	t.Parallel()
 	want := time.Date(2024, 2, 3, 4, 5, 6, 0, time.UTC)
@@ -160,7 +158,7 @@ func TestCustomTable_CreatedAt(t *testing.T) {
 	}
 }
 
-// TestProjection_Contents: what the columns of a projection may be.
+// TestProjection_Contents: the values that each column of a projection may have.
 func TestProjection_Contents(t *testing.T) {
 	t.Parallel()
 	_, b := newCustom(t, `
@@ -222,7 +220,7 @@ const endless = `
 SELECT id, (WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n) AS payload
 FROM t WHERE group_id = ?`
 
-// TestProjection_TimesOut: nobody renews a lease while the projection runs.
+// TestProjection_TimesOut: a projection ends before the lease, which is not renewed meanwhile.
 func TestProjection_TimesOut(t *testing.T) {
 	t.Parallel()
 	_, b := newCustom(t, "CREATE TABLE t (id INTEGER PRIMARY KEY, group_id TEXT); INSERT INTO t (id) VALUES (1)", sqlite.Config{Custom: buffer.CustomTable{Project: endless}})
@@ -244,8 +242,7 @@ func TestProjection_TimesOut(t *testing.T) {
 	testkit.NoError(t, b.Renew(t.Context(), batch, time.Hour))
 }
 
-// TestReplay_CustomTableConstraints: what has no place in the table keeps its letter open, by whatever
-// rule of the table, and rules that were added since hold as well.
+// TestReplay_CustomTableConstraints: a row that the table rejects stays an open dead letter.
 func TestReplay_CustomTableConstraints(t *testing.T) {
 	t.Parallel()
 	db, b := newCustom(t, `CREATE TABLE t (id INTEGER PRIMARY KEY, payload, a, gone TEXT, group_id TEXT);

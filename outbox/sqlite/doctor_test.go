@@ -58,7 +58,7 @@ func TestDiagnose_SoundFile(t *testing.T) {
 	}
 }
 
-// TestDiagnose_FixesWork: what is broken is found, and what the finding says mends it.
+// TestDiagnose_FixesWork: the fix of each finding works.
 func TestDiagnose_FixesWork(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -96,7 +96,7 @@ func exec(t *testing.T, db *sql.DB, statements string) {
 	testkit.NoError(t, err)
 }
 
-// TestDiagnose_WaitingBatches: what waits, and why.
+// TestDiagnose_WaitingBatches: doctor says why batches wait.
 func TestDiagnose_WaitingBatches(t *testing.T) {
 	t.Parallel()
 	db, url := database(t)
@@ -111,7 +111,7 @@ func TestDiagnose_WaitingBatches(t *testing.T) {
 	}
 }
 
-// TestDiagnose_ClaimPlan: an index that the planner prefers is the plan's ruin.
+// TestDiagnose_ClaimPlan: doctor reports an index that the planner prefers to the primary key.
 func TestDiagnose_ClaimPlan(t *testing.T) {
 	t.Parallel()
 	db, url := database(t)
@@ -145,7 +145,7 @@ func TestDiagnose_MissingTables(t *testing.T) {
 	}
 }
 
-// TestDiagnose_DamagedFile: what is wrong with the file itself.
+// TestDiagnose_DamagedFile: doctor reports a damaged file.
 func TestDiagnose_DamagedFile(t *testing.T) {
 	t.Parallel()
 	missing := filepath.Join(t.TempDir(), "none", "app.db")

@@ -35,7 +35,7 @@ func TestBuffer_Range(t *testing.T) {
 	buffertest.Run(t, harness("outbox_events", buffer.ClaimRange))
 }
 
-// TestBuffer_OddNames: a table's name is an identifier, whatever is in it.
+// TestBuffer_OddNames: the table's name is quoted everywhere.
 func TestBuffer_OddNames(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []buffer.ClaimMode{buffer.ClaimStamp, buffer.ClaimRange} {
@@ -54,8 +54,8 @@ func TestBuffer_OddNames(t *testing.T) {
 	}
 }
 
-// TestClaim_BetweenOtherBatches: events that a hand put back lie among those of a live
-// batch, and a claim takes them only. A process that starts finds them.
+// TestClaim_BetweenOtherBatches: a claim takes only the events without a group_id among those of a
+// live batch, and a new process finds them.
 func TestClaim_BetweenOtherBatches(t *testing.T) {
 	t.Parallel()
 	f := harness("outbox_events", buffer.ClaimStamp).Open(t, buffertest.Options{Claim: buffer.ClaimStamp})
@@ -78,9 +78,9 @@ func TestClaim_BetweenOtherBatches(t *testing.T) {
 	}
 }
 
-// TestCountBacklog_AdoptsOrphans: events that carry a group_id without a ledger row, as after a
-// restore of the buffer alone, are sent again under it; batches that live, and
-// stamps that no relay made, are left alone.
+// TestCountBacklog_AdoptsOrphans: events that carry a uuid without a ledger row, as after a
+// restore of the buffer alone, are sent again under it. Live batches and other stamps stay
+// unchanged.
 func TestCountBacklog_AdoptsOrphans(t *testing.T) {
 	t.Parallel()
 	f := harness("outbox_events", buffer.ClaimStamp).Open(t, buffertest.Options{Claim: buffer.ClaimStamp})
@@ -119,29 +119,29 @@ func BenchmarkBuffer(b *testing.B) {
 
 func harness(table string, mode buffer.ClaimMode) buffertest.Harness {
 	return buffertest.Harness{Claim: mode, Open: func(t testing.TB, opt buffertest.Options) *buffertest.Fixture {
-		return newPlace(t, opt).fixture(t, table, "orders")
+		return newTestDB(t, opt).fixture(t, table, "orders")
 	}}
 }
 
-// place is a file and a client of its own.
-type place struct {
+// testDB is a file and a client of its own.
+type testDB struct {
 	url string
 	opt buffertest.Options
 	db  *sql.DB
-	// group is the type of group_id where the tables are a user's own, else "".
+	// group is the type of group_id of custom tables; "" for the relay's own.
 	group string
 }
 
-func newPlace(t testing.TB, opt buffertest.Options) *place {
+func newTestDB(t testing.TB, opt buffertest.Options) *testDB {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "app & more?.db")
 	db, err := sql.Open("sqlite", applicationDSN(file))
 	testkit.NoError(t, err)
 	t.Cleanup(func() { testkit.NoError(t, db.Close()) })
-	return &place{url: urlOf(file), opt: opt, db: db}
+	return &testDB{url: urlOf(file), opt: opt, db: db}
 }
 
-func (p *place) fixture(t testing.TB, table, pipeline string) *buffertest.Fixture {
+func (p *testDB) fixture(t testing.TB, table, pipeline string) *buffertest.Fixture {
 	t.Helper()
 	archive := ""
 	if p.opt.Archive {
@@ -183,7 +183,7 @@ func (p *place) fixture(t testing.TB, table, pipeline string) *buffertest.Fixtur
 			return &applicationTx{tx: tx, table: quoted, bytes: p.opt.Bytes, own: p.group != ""}
 		},
 		Exec: func(t buffertest.TB, statement string) {
-			_, err := p.db.Exec(p.inTheirForm(statement, quoted))
+			_, err := p.db.Exec(p.groupAsBytes(statement, quoted))
 			testkit.NoError(t, err)
 		},
 		ExpireLease: func(t buffertest.TB, groupID uuid.UUID, ago time.Duration) {
@@ -205,7 +205,7 @@ func (p *place) fixture(t testing.TB, table, pipeline string) *buffertest.Fixtur
 
 // rows says of each event which batch it is in: the one it is stamped with, or the one
 // that has it among its members.
-func (p *place) rows(t buffertest.TB, table string) []buffertest.Row {
+func (p *testDB) rows(t buffertest.TB, table string) []buffertest.Row {
 	t.Helper()
 	batches := query(t, p.db, "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'outbox_batches')", func(rows *sql.Rows) (there bool, err error) { return there, rows.Scan(&there) })
 	if !batches[0] { // a test dropped it

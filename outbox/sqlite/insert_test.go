@@ -31,7 +31,7 @@ func TestInsert(t *testing.T) {
 	t.Parallel()
 	key := "customer-7"
 	for _, opaque := range []bool{false, true} {
-		p := newPlace(t, buffertest.Options{Bytes: opaque})
+		p := newTestDB(t, buffertest.Options{Bytes: opaque})
 		f := p.fixture(t, "my events", "orders")
 		table := sqlite.Table{Name: "my events", Bytes: opaque}
 		events := make([]outbox.Event, 1234) // several statements, the last one not full
@@ -80,8 +80,8 @@ func TestInsert_RollsBack(t *testing.T) {
 	}
 }
 
-// TestInsert_RejectsInvalidEvents: one bad event, and none is inserted; the transaction goes
-// on.
+// TestInsert_RejectsInvalidEvents: if one event is invalid none is inserted, and the transaction
+// can continue.
 func TestInsert_RejectsInvalidEvents(t *testing.T) {
 	t.Parallel()
 	db, url := database(t)

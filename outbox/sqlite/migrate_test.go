@@ -36,8 +36,7 @@ func TestMigrate_RejectsObsoleteTables(t *testing.T) {
 	}
 }
 
-// TestMigrate_AddsArchiveLater: the archive may be configured when the buffer has long been
-// there, and under any name but the buffer's.
+// TestMigrate_AddsArchiveLater: the archive can be configured long after the buffer was created.
 func TestMigrate_AddsArchiveLater(t *testing.T) {
 	t.Parallel()
 	db, url := database(t)

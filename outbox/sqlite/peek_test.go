@@ -11,7 +11,7 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffertest"
 )
 
-// TestPeek_InOrder: what waits for its key is not among what a claim would take.
+// TestPeek_InOrder: Peek omits events that wait for their key.
 func TestPeek_InOrder(t *testing.T) {
 	t.Parallel()
 	f := harness("outbox_events", buffer.ClaimAuto).Open(t, buffertest.Options{Ordered: true})

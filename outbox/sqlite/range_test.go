@@ -44,9 +44,8 @@ func expectIDs(t *testing.T, what string, got, want []int64) {
 	}
 }
 
-// TestRange_HoldsExactIDs: an event that appears between a batch's first and last, under
-// an id that was given by hand, is not the batch's: neither sent nor deleted with it,
-// and claimed by whoever looks from the beginning.
+// TestRange_HoldsExactIDs: an event that appears between a batch's first and last id is not part
+// of it.
 func TestRange_HoldsExactIDs(t *testing.T) {
 	t.Parallel()
 	f := harness("outbox_events", buffer.ClaimRange).Open(t, byRange)
@@ -83,8 +82,8 @@ func rowIDs(t *testing.T, f *buffertest.Fixture) (ids []int64) {
 	return ids
 }
 
-// TestRange_IDsHandedOutAgain: somebody empties the buffer and sets its sequence back
-// while batches live. What comes under their ids then is not theirs.
+// TestRange_IDsHandedOutAgain: after the buffer was emptied and its sequence set back, new events
+// with old ids are not part of a live batch.
 func TestRange_IDsHandedOutAgain(t *testing.T) {
 	t.Parallel()
 	f := harness("outbox_events", buffer.ClaimRange).Open(t, buffertest.Options{Claim: buffer.ClaimRange, Archive: true})
@@ -114,8 +113,7 @@ func TestRange_IDsHandedOutAgain(t *testing.T) {
 	expectIDs(t, "claimed then", claim(t, f.Second(t), 10).IDs(), []int64{1, 2, 3, 4, 5, 6})
 }
 
-// TestRange_UnreadableMembers: a ledger row whose members a hand spoilt holds nothing.
-// It is no obstacle, and its events are sent under another group_id.
+// TestRange_UnreadableMembers: a ledger row with unreadable members holds no events.
 func TestRange_UnreadableMembers(t *testing.T) {
 	t.Parallel()
 	for _, members := range []string{"", "[", "{}", "[[1]]", "[[2, 1]]", "[[2, 3], [1, 1]]", "[[1, 2], [2, 3]]", "[[1, 9000000000000000000]]", `[["1", 2]]`, "[[-9223372036854775808, 9223372036854775807]]"} {
@@ -134,8 +132,8 @@ func TestRange_UnreadableMembers(t *testing.T) {
 	}
 }
 
-// TestClaim_ChangesMode: the mode changes, from each to each, as soon as no batch lives; until
-// then whoever asked for another one does not claim, and who asked for none follows.
+// TestClaim_ChangesMode: each mode changes to each other one once no batch is live, and claims
+// fail until then.
 func TestClaim_ChangesMode(t *testing.T) {
 	t.Parallel()
 	asked := []buffer.ClaimMode{buffer.ClaimStamp, buffer.ClaimRange}

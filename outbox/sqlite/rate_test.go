@@ -9,10 +9,11 @@ import (
 	"github.com/outboxrelay/relay/outbox/sqlite"
 )
 
-// TestMigrate_RestoresRatesTable by migrate, whose versions say that it is there.
+// TestMigrate_RestoresRatesTable: migrate creates a dropped table again although its version is
+// recorded.
 func TestMigrate_RestoresRatesTable(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, buffertest.Options{})
+	p := newTestDB(t, buffertest.Options{})
 	f := p.fixture(t, "outbox_events", "orders")
 	f.Exec(t, "DROP TABLE outbox_rates")
 	needs, err := sqlite.Open(sqlite.Config{URL: p.url, Pipeline: "orders", SharedRate: true})

@@ -28,7 +28,7 @@ func applicationDSN(file string) string {
 // database is a file that holds nothing yet.
 func database(t *testing.T) (db *sql.DB, url string) {
 	t.Helper()
-	p := newPlace(t, buffertest.Options{})
+	p := newTestDB(t, buffertest.Options{})
 	return p.db, p.url
 }
 
@@ -46,7 +46,7 @@ func schemaOf(t *testing.T, db *sql.DB) []string {
 		func(rows *sql.Rows) (s string, err error) { return s, rows.Scan(&s) })
 }
 
-// TestSchema_EqualsMigrate: what `relay schema` prints and what Migrate makes is the same.
+// TestSchema_EqualsMigrate: `relay schema` prints what Migrate creates.
 func TestSchema_EqualsMigrate(t *testing.T) {
 	t.Parallel()
 	for _, c := range []sqlite.SchemaConfig{{}, {Bytes: true}, {Table: `odd "name'; --`}} {
@@ -78,7 +78,8 @@ func TestSchema_EqualsMigrate(t *testing.T) {
 	}
 }
 
-// TestSchema_PrimaryKeyOnly: an index on the buffer is paid for with every event.
+// TestSchema_PrimaryKeyOnly: the buffer has no index but its primary key, because each event would
+// update it.
 func TestSchema_PrimaryKeyOnly(t *testing.T) {
 	t.Parallel()
 	db, url := database(t)
@@ -152,8 +153,7 @@ func TestSchema_RejectsNames(t *testing.T) {
 	}
 }
 
-// TestSchema_Constraints: an application in any language hears at once of an event
-// nobody could send.
+// TestSchema_Constraints: the table rejects invalid events of any application at once.
 func TestSchema_Constraints(t *testing.T) {
 	t.Parallel()
 	db, url := database(t)
@@ -179,8 +179,7 @@ func TestSchema_Constraints(t *testing.T) {
 	testkit.NoError(t, err)
 }
 
-// TestMigrate_CreatesFile: Migrate makes files in folders with odd names, and
-// none in a folder that is not there.
+// TestMigrate_CreatesFile: Migrate creates files in folders with odd names.
 func TestMigrate_CreatesFile(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "a%20b #1?.db")
