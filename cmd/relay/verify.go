@@ -78,166 +78,145 @@ table gets no probes.`,
 	return c
 }
 
-// pipelineAudit is the audit of a pipeline.
+// auditReport is the output of relay verify --json.
+type auditReport struct {
+	Pipelines []pipelineAudit `json:"pipelines"`
+}
+
 type pipelineAudit struct {
-	pipeline string
-	buffer.Audit
+	Name         string  `json:"name"`
+	Agrees       bool    `json:"agrees"`
+	Unclaimed    int64   `json:"unclaimed"`
+	Leased       count   `json:"leased"`
+	Waiting      count   `json:"waiting"`
+	ToDelete     count   `json:"to_delete"`
+	Delivered    int64   `json:"delivered"`
+	Dead         dead    `json:"dead"`
+	Orphaned     count   `json:"orphaned"`
+	EmptyBatches int64   `json:"empty_batches"`
+	Miscounted   int64   `json:"miscounted"`
+	Repaired     *repair `json:"repaired,omitempty"`
+
 	hasHook bool
-	repair  *buffer.Repair
-	err     error
+}
+
+type count struct {
+	Batches int64 `json:"batches"`
+	Events  int64 `json:"events"`
+}
+
+type dead struct {
+	Open       int64 `json:"open"`
+	Unnotified int64 `json:"unnotified"`
+	Closed     int64 `json:"closed"`
+}
+
+type repair struct {
+	Adopted   count `json:"adopted"`
+	Removed   int64 `json:"removed"`
+	Corrected int64 `json:"corrected"`
 }
 
 // verify audits the pipelines concurrently.
 func (a *app) verify(ctx context.Context, selected []*config.Pipeline, repair, asJSON bool) error {
-	all := make([]pipelineAudit, len(selected))
+	all, errs := make([]pipelineAudit, len(selected)), make([]error, len(selected))
 	var wait sync.WaitGroup
 	for i, p := range selected {
-		wait.Go(func() {
-			all[i] = pipelineAudit{pipeline: p.Name, hasHook: p.DeadLetter.Hook != nil}
-			all[i].err = all[i].run(ctx, p, repair)
-		})
+		wait.Go(func() { all[i], errs[i] = audit(ctx, p, repair) })
 	}
 	wait.Wait()
-	var audits []pipelineAudit
-	for _, one := range all {
-		if one.err != nil {
-			a.fail(fmt.Errorf("%s: %w", one.pipeline, one.err))
+	report := auditReport{Pipelines: []pipelineAudit{}}
+	for i, err := range errs {
+		if err != nil {
+			a.fail(fmt.Errorf("%s: %w", selected[i].Name, err))
 			continue
 		}
-		a.failed = a.failed || !one.Agrees()
-		audits = append(audits, one)
+		a.failed = a.failed || !all[i].Agrees
+		report.Pipelines = append(report.Pipelines, all[i])
 	}
 	if asJSON {
-		return a.printJSON(auditsJSON(audits))
+		return a.printJSON(report)
 	}
-	_, err := io.WriteString(a.stdout, auditTable(audits)+describeAudits(audits))
+	_, err := io.WriteString(a.stdout, report.table()+report.describe())
 	return err
 }
 
-// run audits a pipeline. With repair, it repairs disagreements and audits again.
-func (d *pipelineAudit) run(ctx context.Context, p *config.Pipeline, repair bool) (err error) {
+// audit audits a pipeline. If ledger and buffer disagree and repairing is set, it repairs them and audits again.
+func audit(ctx context.Context, p *config.Pipeline, repairing bool) (_ pipelineAudit, err error) {
 	ctx, cancel := context.WithTimeout(ctx, auditTimeout)
 	defer cancel()
 	b, err := p.OpenBuffer("verify")
 	if err != nil {
-		return err
+		return pipelineAudit{}, err
 	}
 	defer func() { err = errors.Join(err, b.Close()) }()
-	if d.Audit, err = b.Audit(ctx); err != nil || !repair || d.Agrees() {
-		return err
+	found, err := b.Audit(ctx)
+	var repaired *repair
+	if err == nil && repairing && !found.Agrees() {
+		var r buffer.Repair
+		if r, err = b.Repair(ctx); err == nil {
+			repaired = &repair{count(r.Adopted), r.Removed, r.Corrected}
+			found, err = b.Audit(ctx)
+		}
 	}
-	repaired, err := b.Repair(ctx)
-	if err != nil {
-		return err
-	}
-	d.repair = &repaired
-	d.Audit, err = b.Audit(ctx)
-	return err
+	return pipelineAudit{
+		Name: p.Name, Agrees: found.Agrees(), Unclaimed: found.Unclaimed, Leased: count(found.Leased), Waiting: count(found.Waiting),
+		ToDelete: count(found.Delivered), Delivered: found.DeliveredEvents, Dead: dead(found.Dead), Orphaned: count(found.Orphaned),
+		EmptyBatches: found.EmptyBatches, Miscounted: found.Miscounted, Repaired: repaired, hasHook: p.DeadLetter.Hook != nil,
+	}, err
 }
 
-func auditTable(audits []pipelineAudit) string {
+func (r *auditReport) table() string {
 	rows := [][]string{{"PIPELINE", "UNCLAIMED", "LEASED", "WAITING", "TO DELETE", "DEAD", "UNNOTIFIED", "CLOSED", "LEDGER AND BUFFER"}}
-	for i := range audits {
-		d := &audits[i]
+	for _, p := range r.Pipelines {
 		verdict := "agree"
-		if !d.Agrees() {
+		if !p.Agrees {
 			verdict = "disagree"
 		}
 		unnotified := "-" // no hook
-		if d.hasHook {
-			unnotified = admin.Count(d.Dead.Unnotified)
+		if p.hasHook {
+			unnotified = admin.Count(p.Dead.Unnotified)
 		}
 		rows = append(rows, []string{
-			d.pipeline, admin.Count(d.Unclaimed), eventsAndBatches(d.Leased), eventsAndBatches(d.Waiting), eventsAndBatches(d.Delivered),
-			admin.Count(d.Dead.Open), unnotified, admin.Count(d.Dead.Closed), verdict,
+			p.Name, admin.Count(p.Unclaimed), p.Leased.String(), p.Waiting.String(), p.ToDelete.String(),
+			admin.Count(p.Dead.Open), unnotified, admin.Count(p.Dead.Closed), verdict,
 		})
 	}
 	return columns(rows, 0)
 }
 
-func eventsAndBatches(t buffer.Count) string {
-	if t.Batches == 0 {
+func (c count) String() string {
+	if c.Batches == 0 {
 		return "0"
 	}
-	return fmt.Sprintf("%s (%s)", admin.Count(t.Events), plural(t.Batches, "batch", "batches"))
+	return fmt.Sprintf("%s (%s)", admin.Count(c.Events), plural(c.Batches, "batch", "batches"))
 }
 
-// describeAudits describes what disagrees, and what was repaired.
-func describeAudits(audits []pipelineAudit) string {
+// describe describes what disagrees, and what was repaired.
+func (r *auditReport) describe() string {
 	var text string
-	add := func(d *pipelineAudit, format string, args ...any) {
-		text += "\n" + d.pipeline + ": " + fmt.Sprintf(format, args...)
-	}
-	for i := range audits {
-		d := &audits[i]
+	for _, p := range r.Pipelines {
+		add := func(format string, args ...any) { text += "\n" + p.Name + ": " + fmt.Sprintf(format, args...) }
 		fix := "run relay verify --repair"
-		if r := d.repair; r != nil {
-			add(d, "repaired: added ledger rows for %s of %s, which are due; removed %s without events; corrected %s",
+		if r := p.Repaired; r != nil {
+			add("repaired: added ledger rows for %s of %s, which are due; removed %s without events; corrected %s",
 				plural(r.Adopted.Events, "event", "events"), plural(r.Adopted.Batches, "batch", "batches"),
 				plural(r.Removed, "ledger row", "ledger rows"), plural(r.Corrected, "event count", "event counts"))
 			fix = "leased batches are not repaired; run relay verify --repair again when the lease is over"
 		}
-		if d.Orphaned.Batches > 0 {
-			add(d, "%s of %s have a group_id but no ledger row, as after a restore; relays look for them only every few minutes (%s)",
-				plural(d.Orphaned.Events, "event", "events"), plural(d.Orphaned.Batches, "batch", "batches"), fix)
+		if p.Orphaned.Batches > 0 {
+			add("%s of %s have a group_id but no ledger row, as after a restore; relays search for them only every few minutes (%s)",
+				plural(p.Orphaned.Events, "event", "events"), plural(p.Orphaned.Batches, "batch", "batches"), fix)
 		}
-		if d.EmptyBatches > 0 {
-			add(d, "%s without events, which were deleted (%s)", plural(d.EmptyBatches, "ledger row", "ledger rows"), fix)
+		if p.EmptyBatches > 0 {
+			add("%s without events, which were deleted (%s)", plural(p.EmptyBatches, "ledger row", "ledger rows"), fix)
 		}
-		if d.Miscounted > 0 {
-			add(d, "%s with another number of events than the ledger has; some were added or deleted (%s)", plural(d.Miscounted, "batch", "batches"), fix)
+		if p.Miscounted > 0 {
+			add("%s with another number of events than the ledger has; some were added or deleted (%s)", plural(p.Miscounted, "batch", "batches"), fix)
 		}
 	}
 	if text != "" {
 		text += "\n"
 	}
 	return text
-}
-
-// auditsJSON is the output of relay verify --json.
-func auditsJSON(audits []pipelineAudit) any {
-	type count struct {
-		Batches int64 `json:"batches"`
-		Events  int64 `json:"events"`
-	}
-	type repair struct {
-		Adopted   count `json:"adopted"`
-		Removed   int64 `json:"removed"`
-		Corrected int64 `json:"corrected"`
-	}
-	type dead struct {
-		Open       int64 `json:"open"`
-		Unnotified int64 `json:"unnotified"`
-		Closed     int64 `json:"closed"`
-	}
-	type pipeline struct {
-		Name         string  `json:"name"`
-		Agrees       bool    `json:"agrees"`
-		Unclaimed    int64   `json:"unclaimed"`
-		Leased       count   `json:"leased"`
-		Waiting      count   `json:"waiting"`
-		ToDelete     count   `json:"to_delete"`
-		Delivered    int64   `json:"delivered"`
-		Dead         dead    `json:"dead"`
-		Orphaned     count   `json:"orphaned"`
-		EmptyBatches int64   `json:"empty_batches"`
-		Miscounted   int64   `json:"miscounted"`
-		Repaired     *repair `json:"repaired,omitempty"`
-	}
-	list := []pipeline{}
-	for i := range audits {
-		d := &audits[i]
-		p := pipeline{
-			Name: d.pipeline, Agrees: d.Agrees(), Unclaimed: d.Unclaimed, Leased: count(d.Leased), Waiting: count(d.Waiting),
-			ToDelete: count(d.Delivered), Delivered: d.DeliveredEvents, Dead: dead{d.Dead.Open, d.Dead.Unnotified, d.Dead.Closed},
-			Orphaned: count(d.Orphaned), EmptyBatches: d.EmptyBatches, Miscounted: d.Miscounted,
-		}
-		if d.repair != nil {
-			p.Repaired = &repair{count(d.repair.Adopted), d.repair.Removed, d.repair.Corrected}
-		}
-		list = append(list, p)
-	}
-	return struct {
-		Pipelines []pipeline `json:"pipelines"`
-	}{list}
 }
