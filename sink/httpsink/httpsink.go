@@ -102,9 +102,8 @@ func newSink(c Config) (*Sink, error) {
 func (s *Sink) setHeader(c Config) {
 	s.header = http.Header{"Content-Type": {c.contentType()}, "User-Agent": {"relay"}}
 	if s.user != nil {
-		password, _ := s.user.Password()
-		r := http.Request{Header: s.header}
-		r.SetBasicAuth(s.user.Username(), password)
+		c.Basic.User = s.user.Username()
+		c.Basic.Password, _ = s.user.Password()
 	}
 	c.setAuthorization(s.header)
 	for name, value := range c.Headers {

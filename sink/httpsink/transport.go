@@ -153,7 +153,7 @@ func (s *Sink) proxy() (*url.URL, error) {
 }
 
 // handshake connects to the server, through the proxy if there is one, and closes the connection.
-func (s *Sink) handshake(ctx context.Context) error {
+func (s *Sink) handshake(ctx context.Context) (err error) {
 	proxy, err := s.proxy()
 	if err != nil {
 		return err
@@ -166,23 +166,22 @@ func (s *Sink) handshake(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, tcp.Close()) }()
 	conn := tcp
 	if proxy != nil && proxy.Scheme == "https" {
 		if conn, err = s.handshakeTLS(ctx, conn, dialHost); err != nil {
-			return errors.Join(err, tcp.Close())
+			return err
 		}
 	}
 	if proxy != nil && s.scheme == "https" {
 		if err := connectThrough(ctx, conn, proxy, s.host); err != nil {
-			return errors.Join(err, tcp.Close())
+			return err
 		}
 	}
 	if s.scheme == "https" {
-		if conn, err = s.handshakeTLS(ctx, conn, s.host); err != nil {
-			return errors.Join(err, tcp.Close())
-		}
+		_, err = s.handshakeTLS(ctx, conn, s.host)
 	}
-	return conn.Close()
+	return err
 }
 
 func (s *Sink) handshakeTLS(ctx context.Context, conn net.Conn, host string) (net.Conn, error) {
