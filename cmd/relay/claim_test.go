@@ -32,9 +32,9 @@ func TestRun_WarnsAboutTheBuffer(t *testing.T) {
 		},
 	} {
 		r := start(t, nil, "run", "-c", c.path)
-		r.says(c.runs)
+		r.waitForLog(c.runs)
 		if c.warns != "" {
-			r.says(c.warns)
+			r.waitForLog(c.warns)
 		}
 		r.signal(syscall.SIGTERM)
 		if code := r.exit(); code != 0 {

@@ -258,7 +258,7 @@ func TestDeadOverHTTP(t *testing.T) {
 	listen := freeAddress(t)
 	path := write(t, "admin: {listen: '"+listen+"', token: t0ken-s3cret}\npipelines:\n  - {name: p, source: {url: '"+db.url+"'}, sink: {url: '"+url+"'}}\n")
 	r := start(t, nil, "run", "-c", path)
-	r.says("pipeline runs")
+	r.waitForLog("pipeline runs")
 	if answer, code := get(t, "http://"+listen+"/api/dead?id=7", "t0ken-s3cret"); code != 200 || !strings.Contains(answer, `"event_id": 7,`) || strings.Contains(answer, `"event_id": 8,`) {
 		t.Errorf("the response is %d %s", code, answer)
 	}

@@ -29,7 +29,7 @@ func TestDemo_Signal(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	r := start(t, []string{"TMPDIR=" + dir}, "demo")
-	r.says("in flight")
+	r.waitForLog("in flight")
 	r.signal(os.Interrupt)
 	if code := r.exit(); code != 0 {
 		t.Errorf("exit status %d", code)

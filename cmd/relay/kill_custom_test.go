@@ -59,7 +59,7 @@ func TestKill9_CustomTable(t *testing.T) {
 				r.exit()
 			}
 			r := start(t, nil, "run", "-c", path)
-			r.says("pipeline runs")
+			r.waitForLog("pipeline runs")
 			wait(t, 2*time.Minute, func() error {
 				if n := db.count(`SELECT (SELECT count(*) FROM "Activity Events") + (SELECT count(*) FROM relay.outbox_batches)`); n != 0 {
 					return fmt.Errorf("%d rows are left in buffer and ledger", n)

@@ -206,7 +206,7 @@ func waitForMore(t *testing.T, to destination, events int) {
 func finish(t *testing.T, db *database, to destination, path string, events int) {
 	t.Helper()
 	r := start(t, nil, "run", "-c", path)
-	r.says("pipeline runs") // before it a signal ends it as it ends any program
+	r.waitForLog("pipeline runs") // before it a signal ends it as it ends any program
 	wait(t, 2*time.Minute, func() error {
 		if n := db.count("SELECT (SELECT count(*) FROM outbox_events) + (SELECT count(*) FROM outbox_batches)"); n != 0 {
 			return fmt.Errorf("%d rows are left in buffer and ledger", n)

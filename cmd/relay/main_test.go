@@ -126,8 +126,8 @@ func (r *relay) exit() int {
 	return r.cmd.ProcessState.ExitCode()
 }
 
-// says waits until standard error contains text.
-func (r *relay) says(text string) {
+// waitForLog waits until standard error contains text.
+func (r *relay) waitForLog(text string) {
 	r.t.Helper()
 	testserver.Eventually(r.t, func() error {
 		var ended bool

@@ -38,7 +38,7 @@ func TestRun_Redis(t *testing.T) {
 	if r.stdout.String() != "" {
 		t.Errorf("stdout is %q", r.stdout.String())
 	}
-	r.says("pipeline=orders source=postgres://***@127.0.0.1:")
+	r.waitForLog("pipeline=orders source=postgres://***@127.0.0.1:")
 }
 
 func connect(t *testing.T, url string) *redis.Client {
@@ -160,7 +160,7 @@ func TestRun_SecondSignal(t *testing.T) {
 	r := start(t, nil, "run", "-c", write(t, "shutdown_timeout: 1h\n"+onePipeline("orders", db.url, url)))
 	received(t, asked)
 	r.signal(syscall.SIGTERM)
-	r.says("finishing batches in flight")
+	r.waitForLog("finishing batches in flight")
 	began := time.Now()
 	r.signal(syscall.SIGINT)
 	if code := r.exit(); code != 1 {
@@ -182,7 +182,7 @@ func TestRun_ShutdownTimeout(t *testing.T) {
 	if code := r.exit(); code != 1 {
 		t.Errorf("exit status %d, want 1", code)
 	}
-	r.says("relay: shutdown did not finish within shutdown_timeout (50ms)")
+	r.waitForLog("relay: shutdown did not finish within shutdown_timeout (50ms)")
 	if n := db.count("SELECT count(*) FROM outbox_events"); n != 1 {
 		t.Errorf("%d events are left, want 1", n)
 	}
@@ -209,9 +209,9 @@ func TestRun_PipelinesAreIndependent(t *testing.T) {
 
 	r := start(t, nil, "run", "-c", path)
 	arrive(t, client, 10)
-	r.says("waiting for the sink\" pipeline=wait")
-	r.says("waiting for the database\" pipeline=down")
-	r.says("relay migrate -c relay.yaml")
+	r.waitForLog("waiting for the sink\" pipeline=wait")
+	r.waitForLog("waiting for the database\" pipeline=down")
+	r.waitForLog("relay migrate -c relay.yaml")
 
 	answer, code := get(t, "http://"+listen+"/readyz", "")
 	var readiness struct {
@@ -236,7 +236,7 @@ func TestRun_PipelinesAreIndependent(t *testing.T) {
 
 	// Once the tables exist, the pipeline continues.
 	do(t, nil, "migrate", "-c", path).want(t, 1, "bare: applied", "relay: down: ")
-	r.says("connected to database\" pipeline=bare")
+	r.waitForLog("connected to database\" pipeline=bare")
 
 	for _, path := range []string{"/livez", "/readyz", "/metrics"} {
 		if answer, code = get(t, "http://"+listen+path, ""); code == http.StatusUnauthorized || strings.Contains(answer, "s3cret") {
@@ -322,8 +322,8 @@ func TestRun_ServerEchoesSecret(t *testing.T) {
 	path := write(t, strings.Replace(onePipeline("echo", db.url, server.URL+"/hook?key=${KEY}"),
 		"?key=${KEY}\"}", "?key=${KEY}\", headers: {X-Api-Key: \"${KEY}\", Authorization: \"Bearer b-${KEY}\"}}", 1))
 	r := start(t, []string{"KEY=planted/s3cret"}, "run", "-c", path)
-	r.says("delivery failed, will retry")
-	r.says("500")
+	r.waitForLog("delivery failed, will retry")
+	r.waitForLog("500")
 	r.signal(syscall.SIGTERM)
 	if code := r.exit(); code != 0 {
 		t.Errorf("exit status %d", code)
@@ -347,6 +347,6 @@ func TestRun_WrongPassword(t *testing.T) {
 	r := start(t, nil, "run", "-c", write(t, "admin: {listen: ''}\npipelines:\n"+
 		"  - {name: a, source: {url: '"+wrong.String()+"', table: other}, sink: {url: 'stdout:'}}\n"+
 		"  - {name: b, source: {url: '"+db.url+"'}, sink: {url: 'redis://:s3cret-wrong@"+server.Addr+"'}}\n"))
-	r.says("user and password in source.url")
-	r.says("WRONGPASS")
+	r.waitForLog("user and password in source.url")
+	r.waitForLog("WRONGPASS")
 }

@@ -87,7 +87,7 @@ func TestSupervisor_TerminatesBlocker(t *testing.T) {
 	}
 
 	r := start(t, nil, "run", "-c", path)
-	r.says(fmt.Sprintf(`msg="vacuum blocked by long-running transaction" pipeline=orders,bills kind=transaction pid=%d application="nightly report" user=relay`, pid))
+	r.waitForLog(fmt.Sprintf(`msg="vacuum blocked by long-running transaction" pipeline=orders,bills kind=transaction pid=%d application="nightly report" user=relay`, pid))
 	metrics, _ := get(t, "http://"+listen+"/metrics", "")
 	for _, pipeline := range []string{"orders", "bills"} {
 		for _, kind := range []string{"prepared", "slot", "transaction"} {
@@ -109,7 +109,7 @@ func TestSupervisor_TerminatesBlocker(t *testing.T) {
 	}
 
 	ends := start(t, nil, "run", "-c", write(t, twoOn(db, "", "{warn_after: 1s, terminate_after: 1001ms, users: [relay], applications: [nightly report]}")))
-	ends.says(fmt.Sprintf(`msg="session terminated" pipeline=orders,bills kind=transaction pid=%d`, pid))
+	ends.waitForLog(fmt.Sprintf(`msg="session terminated" pipeline=orders,bills kind=transaction pid=%d`, pid))
 	if _, err := blocker.Exec(t.Context(), "SELECT 1"); err == nil {
 		t.Error("the session was not terminated")
 	}
@@ -135,7 +135,7 @@ func TestSupervisor_MissingPrivilege(t *testing.T) {
 	}
 	r := start(t, nil, "run", "-c", path)
 	for about, grant := range map[string]string{"sessions": "pg_read_all_stats", "terminate_after": "pg_signal_backend"} {
-		r.says(` pipeline=orders subject=` + about + ` fix="GRANT ` + grant + " TO " + role)
+		r.waitForLog(` pipeline=orders subject=` + about + ` fix="GRANT ` + grant + " TO " + role)
 	}
 	r.signal(syscall.SIGTERM)
 	if code := r.exit(); code != 0 {

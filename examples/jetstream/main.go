@@ -1,5 +1,4 @@
-// Command jetstream makes a JetStream stream, unless it is there already, and prints
-// every message that is in it or comes into it.
+// Command jetstream creates a JetStream stream, if it does not exist, and prints all of its messages, old and new.
 package main
 
 import (
@@ -70,7 +69,7 @@ func run(ctx context.Context, url, name, subjects string) error {
 	return nil
 }
 
-// servers are the addresses in url, without user, password and token.
+// servers returns the addresses in url, without user, password and token.
 func servers(url string) string {
 	all := strings.Split(url, ",")
 	for i, server := range all {
@@ -79,7 +78,7 @@ func servers(url string) string {
 	return strings.Join(all, ", ")
 }
 
-// text has a line for each header, sorted.
+// text formats the headers, one a line, sorted.
 func text(h nats.Header) string {
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(h)) {

@@ -1,6 +1,5 @@
-// Command producer is a shop that is always busy: it places orders, each with its
-// event in the same transaction, and ships most of them. Some customers are unknown;
-// the database rejects their orders at COMMIT, and the events with them.
+// Command producer is a busy shop: it places orders, each with its event in the same transaction, and ships most of
+// them. Some customers are unknown; the database rejects their orders at COMMIT, with the events.
 //
 // DATABASE_URL names a database with the tables of shop.sql, outbox_events, and a
 // second buffer outbox_shipments.
@@ -22,7 +21,7 @@ import (
 
 func main() {
 	every := flag.Duration("every", 100*time.Millisecond, "time between two orders")
-	orders := flag.Int("orders", 0, "stop after so many; 0 goes on until a signal")
+	orders := flag.Int("orders", 0, "stop after this many; 0 runs until a signal")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -32,15 +31,14 @@ func main() {
 	}
 }
 
-// sales is what became of the orders.
+// sales counts the orders by result.
 type sales struct{ placed, shipped, refused int }
 
 func (s sales) String() string {
 	return fmt.Sprintf("committed: %d orders placed, %d shipped; rolled back: %d", s.placed, s.shipped, s.refused)
 }
 
-// run sells until ctx is done or there were that many orders, and says every ten
-// seconds, and in the end, how many.
+// run places orders until ctx ends or the limit is reached. It prints the counts every ten seconds and at the end.
 func run(ctx context.Context, databaseURL string, every time.Duration, orders int) error {
 	pool, err := pgxpool.New(ctx, databaseURL)
 	if err != nil {
@@ -94,7 +92,7 @@ func (s *sales) sell(ctx context.Context, pool *pgxpool.Pool, n int) error {
 	return nil
 }
 
-// refused: the customer does not exist.
+// refused reports whether the customer does not exist.
 func refused(err error) bool {
 	const foreignKeyViolation = "23503"
 	pg, ok := errors.AsType[*pgconn.PgError](err)

@@ -11,7 +11,7 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres"
 )
 
-// shipments is a buffer of its own, and so goes to another sink.
+// shipments is a second buffer, with another sink.
 var shipments = postgres.Table{Name: "outbox_shipments"}
 
 func ship(ctx context.Context, pool *pgxpool.Pool, order int64) error {

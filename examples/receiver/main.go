@@ -1,5 +1,4 @@
-// Command receiver is a bulk HTTP API to try the relay with: it takes every batch
-// and prints what it was sent.
+// Command receiver is a bulk HTTP API to try the relay with. It accepts and prints every batch.
 package main
 
 import (

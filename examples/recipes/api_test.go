@@ -180,7 +180,7 @@ func sameDead(t *testing.T, bad, dead map[string]string) {
 	t.Helper()
 	for id, words := range bad {
 		if got, ok := dead[id]; !ok {
-			t.Errorf("event %s is no dead letter", id)
+			t.Errorf("event %s is not a dead letter", id)
 		} else if !strings.Contains(got, words) {
 			t.Errorf("event %s has the error %q; expected %q in it", id, got, words)
 		}

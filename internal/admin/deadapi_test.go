@@ -16,7 +16,7 @@ import (
 	"github.com/outboxrelay/relay/outbox/sqlite"
 )
 
-// deadFixture is a pipeline with real dead letters, in a database of its own.
+// deadFixture is a pipeline with dead letters, in its own database.
 type deadFixture struct {
 	*sqlite.Buffer
 	name    string
@@ -29,7 +29,7 @@ func (m *deadFixture) pipeline() Pipeline {
 	return Pipeline{Name: m.name, Health: m, DeadLetters: DeadLetters{Store: m, HasHook: m.hasHook, BatchSize: 2}}
 }
 
-func newDeadFixture(t *testing.T, name string, letters int) *deadFixture {
+func newDeadFixture(t *testing.T, name string, dead int) *deadFixture {
 	t.Helper()
 	must := func(err error) {
 		t.Helper()
@@ -46,7 +46,7 @@ func newDeadFixture(t *testing.T, name string, letters int) *deadFixture {
 	m.db, err = sql.Open("sqlite", "file:"+file+"?_pragma=busy_timeout(10000)")
 	must(err)
 	t.Cleanup(func() { must(m.Close()); must(m.db.Close()) })
-	for i := range letters {
+	for i := range dead {
 		m.exec(t, `INSERT INTO outbox_dead_letters (pipeline, event_id, topic, payload, created_at, group_id, attempts, error, died_at)
 			VALUES (?1, ?2, 'topic' || (?2 % 2), '{"a": "<b>"}', '2026-01-02T03:04:05.123Z', '0198c0de-0000-7000-8000-' || printf('%012d', ?2), 3, 'Refused ' || ?2 || ' s3cret',
 			        strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '-2 hours'))`, name, i+1)
@@ -66,7 +66,7 @@ func (m *deadFixture) exec(t *testing.T, statement string, args ...any) {
 	}
 }
 
-// open is the ids of open letters.
+// open returns the ids of open dead letters.
 func (m *deadFixture) open(t *testing.T) (ids string) {
 	t.Helper()
 	if err := m.db.QueryRowContext(t.Context(), "SELECT coalesce(group_concat(event_id, ' '), '') FROM (SELECT event_id FROM outbox_dead_letters WHERE closed_at IS NULL ORDER BY event_id)").Scan(&ids); err != nil {
@@ -75,18 +75,18 @@ func (m *deadFixture) open(t *testing.T) (ids string) {
 	return ids
 }
 
-// ids are those of a list.
+// ids returns the pipelines and ids in a response.
 func ids(t *testing.T, w *httptest.ResponseRecorder) string {
 	t.Helper()
-	var letters []struct {
+	var dead []struct {
 		Pipeline string `json:"pipeline"`
 		ID       int64  `json:"event_id"`
 	}
-	if err := json.Unmarshal(w.Body.Bytes(), &letters); err != nil {
+	if err := json.Unmarshal(w.Body.Bytes(), &dead); err != nil {
 		t.Errorf("%d %s is not a list: %v", w.Code, w.Body, err)
 	}
 	var all []string
-	for _, l := range letters {
+	for _, l := range dead {
 		all = append(all, fmt.Sprint(l.Pipeline, l.ID))
 	}
 	return strings.Join(all, " ")
@@ -107,17 +107,17 @@ func TestListDead(t *testing.T) {
 	}
 	w := get(t, s, "/api/dead?id=3&closed=1")
 	died := ids(t, w)
-	var letters []map[string]any
-	if err := json.Unmarshal(w.Body.Bytes(), &letters); err != nil || died != "a3" {
+	var dead []map[string]any
+	if err := json.Unmarshal(w.Body.Bytes(), &dead); err != nil || died != "a3" {
 		t.Fatal(err, died)
 	}
-	delete(letters[0], "died_at")
-	delete(letters[0], "closed_at")
+	delete(dead[0], "died_at")
+	delete(dead[0], "closed_at")
 	if diff := cmp.Diff(map[string]any{
 		"pipeline": "a", "event_id": 3.0, "topic": "topic1", "key": "k", "payload_base64": "AP8=", "headers": map[string]any{"h": "x"},
 		"created_at": "2026-01-02T03:04:05.123000Z", "group_id": "0198c0de-0000-7000-8000-000000000003", "attempts": 3.0,
 		"error": "Refused 3 ***", "notified_at": nil, "closed_as": "replayed",
-	}, letters[0]); diff != "" {
+	}, dead[0]); diff != "" {
 		t.Error(diff)
 	}
 	if w := get(t, s, "/api/dead?id=1&pipeline=a"); !strings.Contains(w.Body.String(), `"a": "<b>"`) || !strings.Contains(w.Body.String(), `"headers": null`) {
@@ -154,7 +154,7 @@ func TestListDead_LinksPages(t *testing.T) {
 	}
 }
 
-// post orders something as a script would; change makes it something else.
+// post sends a change as a script does; change modifies the request.
 func post(t *testing.T, s *Server, path, body string, change ...func(*http.Request)) *httptest.ResponseRecorder {
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, strings.NewReader(body))

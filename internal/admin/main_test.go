@@ -27,7 +27,7 @@ var (
 	_ supervisor.Observer = (*VacuumObserver)(nil)
 )
 
-// state is a pipeline in a state that the test sets.
+// state is a pipeline whose state the test sets.
 type state struct {
 	name   string
 	status buffer.Status
@@ -90,7 +90,7 @@ func get(t *testing.T, s *Server, path string, change ...func(*http.Request)) *h
 	return w
 }
 
-// batch is n events, the first of which is so old and each next a second younger.
+// batch has n events; the first one has the age, each next one is a second younger.
 func batch(n int, oldest time.Duration) *buffer.Lease {
 	now := time.Now()
 	b := &buffer.Lease{Batch: buffer.Batch{GroupID: uuid.New()}, ClaimedAt: now.Add(7 * time.Hour), ClaimedLocal: now}

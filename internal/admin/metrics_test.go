@@ -52,7 +52,7 @@ func families(t *testing.T, s *Server) map[string]*dto.MetricFamily {
 	return all
 }
 
-// observed is a server of the two pipelines with their observers.
+// observed returns a server of two pipelines, and the observer of the first.
 func observed() (*Server, *Observer) {
 	m := NewMetrics()
 	o := m.Observer("orders")

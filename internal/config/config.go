@@ -281,7 +281,7 @@ func Load(path string) (*Config, error) {
 	return Parse(path, text, os.LookupEnv)
 }
 
-// Parse reads the text of a configuration; name stands for the file in
+// Parse reads the text of a configuration; name is the name of the file in
 // messages. The error is always [Errors].
 func Parse(name string, text []byte, env Lookup) (*Config, error) {
 	return newReader(name, env, readFile).config(text)

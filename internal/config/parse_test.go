@@ -9,8 +9,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Every name and value is found where it stands, whatever is around it. Each is
-// a word of its own here, so that a search finds it too.
+// Every name and value has its place, regardless of the text around it. Each is a unique word here, so that a search
+// finds its place too.
 func TestPlace_OfNodes(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
