@@ -43,7 +43,7 @@ func BenchmarkProjection(b *testing.B) {
 	contenders := append(db.relays(buffer.ClaimRange, buffer.ClaimStamp), contender{
 		name: "projection", table: ownTable, fill: func(b *testing.B) { db.exec(b, fillOwnSQL) },
 		drain: func(b *testing.B, to place, events int) time.Duration {
-			return db.drained(b, postgres.Config{Table: ownTable, Own: buffer.CustomTable{ID: "id", Project: projectSQL}}, to.sink, events)
+			return db.drained(b, postgres.Config{Table: ownTable, Custom: buffer.CustomTable{ID: "id", Project: projectSQL}}, to.sink, events)
 		},
 	})
 	db.race(b, redisStream(b), contenders, events)

@@ -166,7 +166,7 @@ func (p *Pipeline) openBuffer(owner string) (buffer.Buffer, error) {
 	case "postgres":
 		return postgres.Open(postgres.Config{
 			URL: s.URL.Reveal(), Table: s.Table, Schema: s.Schema, Pipeline: p.Name, Owner: owner, Archive: p.Archive.Table,
-			Ordered: p.ordered(), Claim: buffer.ClaimMode(p.Claim), Wake: p.wake(), Own: s.Custom,
+			Ordered: p.ordered(), Claim: buffer.ClaimMode(p.Claim), Wake: p.wake(), Custom: s.Custom,
 			SharedRate: p.sharesRate(), Watch: s.Supervisor.Policy(),
 			// One for each worker, and some for leases, counts and the status.
 			Connections: p.Workers + 4,

@@ -36,7 +36,7 @@ var mutants = []mutant{
 		file: "outbox/postgres/internal/claim/claimer.go",
 		old:  "set_config('synchronous_commit', 'on', true)",
 		new:  "set_config('synchronous_commit', 'off', true)",
-		pkg:  "./outbox/postgres", test: "TestNewGroupIDsWaitForTheDisk",
+		pkg:  "./outbox/postgres", test: "TestClaim_SynchronousCommit",
 	},
 
 	// Settle.

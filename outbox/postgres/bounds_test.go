@@ -13,9 +13,9 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffertest"
 )
 
-// TestTheServerBoundsEveryWrite: whatever locks rows has its time, and a client that
+// TestWrites_BoundedByServer: whatever locks rows has its time, and a client that
 // vanished is noticed long before TCP would.
-func TestTheServerBoundsEveryWrite(t *testing.T) {
+func TestWrites_BoundedByServer(t *testing.T) {
 	t.Parallel()
 	p := newMigratedDB(t, buffertest.Options{})
 	f := p.fixture(t, "outbox_events", "orders")
@@ -77,8 +77,8 @@ func TestTheServerBoundsEveryWrite(t *testing.T) {
 	}
 }
 
-// TestTheVictimOfADeadlockTriesAgain: it was rolled back for certain.
-func TestTheVictimOfADeadlockTriesAgain(t *testing.T) {
+// TestTransactions_RetryDeadlock: it was rolled back for certain.
+func TestTransactions_RetryDeadlock(t *testing.T) {
 	t.Parallel()
 	p := newMigratedDB(t, buffertest.Options{})
 	f := p.fixture(t, "outbox_events", "orders")

@@ -16,10 +16,10 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres"
 )
 
-// TestBucketAsAnyRole: tokens are taken in a database whose transactions are
+// TestTakeToken_Privileges: tokens are taken in a database whose transactions are
 // SERIALIZABLE by default, by a role with no more than its privileges on a table in
 // another schema; without them the error says which.
-func TestBucketAsAnyRole(t *testing.T) {
+func TestTakeToken_Privileges(t *testing.T) {
 	t.Parallel()
 	p := newMigratedDB(t, buffertest.Options{})
 	f := p.fixture(t, "outbox_events", "orders")
@@ -49,8 +49,8 @@ func TestBucketAsAnyRole(t *testing.T) {
 	}
 }
 
-// TestALostRatesTableIsMadeAgain by migrate, whose versions say that it is there.
-func TestALostRatesTableIsMadeAgain(t *testing.T) {
+// TestTakeToken_MissingTable by migrate, whose versions say that it is there.
+func TestTakeToken_MissingTable(t *testing.T) {
 	t.Parallel()
 	p := newMigratedDB(t, buffertest.Options{})
 	f := p.fixture(t, "outbox_events", "orders")
@@ -61,9 +61,9 @@ func TestALostRatesTableIsMadeAgain(t *testing.T) {
 	check(t, err)
 }
 
-// TestBucketThroughPgBouncer: in transaction mode several processes draw from one bucket,
+// TestTakeToken_PgBouncer: in transaction mode several processes draw from one bucket,
 // and what a token's transaction sets does not stay behind on a connection of the pool.
-func TestBucketThroughPgBouncer(t *testing.T) {
+func TestTakeToken_PgBouncer(t *testing.T) {
 	t.Parallel()
 	p := newMigratedDB(t, buffertest.Options{})
 	p.fixture(t, "outbox_events", "orders")

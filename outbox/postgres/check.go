@@ -32,9 +32,9 @@ func (b *Buffer) Check(ctx context.Context) error {
 		return b.db.ConnectError(err)
 	}
 	var facts custom.Facts
-	if b.config.Own.Is() {
+	if b.config.Custom.Is() {
 		if facts, err = custom.Read(ctx, b.db, events); err == nil {
-			err = custom.Check(ctx, b.db, facts, custom.Config{CustomTable: b.config.Own, Schema: b.config.Schema, Archive: b.config.Archive != ""}, &missing)
+			err = custom.Check(ctx, b.db, facts, custom.Config{CustomTable: b.config.Custom, Schema: b.config.Schema, Archive: b.config.Archive != ""}, &missing)
 		}
 		if err != nil {
 			return b.db.ConnectError(err)
@@ -79,7 +79,7 @@ func (b *Buffer) Check(ctx context.Context) error {
 		missing.Add(fmt.Sprintf("table %s is UNLOGGED, and a crash would empty it; a claim must not be forgotten", others[0].Quoted),
 			fmt.Sprintf("ALTER TABLE %s SET LOGGED", others[0].Quoted))
 	}
-	if events.Exists && events.Has("id") && !b.config.Own.Is() {
+	if events.Exists && events.Has("id") && !b.config.Custom.Is() {
 		if err := b.checkSequence(ctx, events, &missing); err != nil {
 			return err
 		}
@@ -99,11 +99,11 @@ func (b *Buffer) Check(ctx context.Context) error {
 		Names:       strings.NewReplacer(append(names, "outbox_events", events.Quoted)...),
 	}}
 	b.db.ServerRunsLinux(events.ServerIsLinux)
-	if b.config.Own.Is() {
+	if b.config.Custom.Is() {
 		numbers := strings.TrimSuffix(others[0].Quoted, "outbox_batches") + "outbox_numbers"
 		names = append(names, "outbox_events", events.Quoted, "'outbox_numbers'", pg.Literal(numbers))
 		parts := custom.Parts{Base: b.base, Ledger: b.Ledger, Claimer: b.claimer, Watermarks: b.watermarks}
-		t.custom = custom.New(parts, &t.Tables, facts, b.config.Own, names)
+		t.custom = custom.New(parts, &t.Tables, facts, b.config.Custom, names)
 		t.events = t.custom
 		return b.register(ctx, t)
 	}

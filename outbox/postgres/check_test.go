@@ -45,8 +45,8 @@ func checkError(t *testing.T, url, table string) error {
 	return b.Check(t.Context())
 }
 
-// TestCheckNamesWhatIsMissing: all of it at once, with the command that mends it.
-func TestCheckNamesWhatIsMissing(t *testing.T) {
+// TestCheck_Missing: all of it at once, with the command that mends it.
+func TestCheck_Missing(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		table  string
@@ -94,8 +94,8 @@ func TestCheckNamesWhatIsMissing(t *testing.T) {
 	}
 }
 
-// TestPrivileges: what the docs name is enough, and what is less is named.
-func TestPrivileges(t *testing.T) {
+// TestCheck_Privileges: what the docs name is enough, and what is less is named.
+func TestCheck_Privileges(t *testing.T) {
 	t.Parallel()
 	p := newMigratedDB(t, buffertest.Options{})
 	f := p.fixture(t, "outbox_events", "orders")
@@ -144,9 +144,9 @@ func TestPrivileges(t *testing.T) {
 	}
 }
 
-// TestUnreachable: a wrong password, database, host or URL is told as what it is,
+// TestCheck_Unreachable: a wrong password, database, host or URL is told as what it is,
 // and never with the password.
-func TestUnreachable(t *testing.T) {
+func TestCheck_Unreachable(t *testing.T) {
 	t.Parallel()
 	good, err := url.Parse(testserver.Postgres(t))
 	check(t, err)
@@ -218,8 +218,8 @@ func TestMigrate_Schema(t *testing.T) {
 	}
 }
 
-// TestOtherNames: schemas and tables with names that have to be quoted.
-func TestOtherNames(t *testing.T) {
+// TestCheck_OtherNames: schemas and tables with names that have to be quoted.
+func TestCheck_OtherNames(t *testing.T) {
 	t.Parallel()
 	p := newTestDB(t, testserver.Postgres(t), buffertest.Options{})
 	_, err := p.pool.Exec(t.Context(), `CREATE SCHEMA "Shop"; CREATE SCHEMA "order"`)

@@ -12,7 +12,7 @@ import (
 )
 
 // Statistics that are wrong do not make a claim that keeps order read the backlog.
-func TestWrongStatisticsInOrder(t *testing.T) {
+func TestPlans_Ordered(t *testing.T) {
 	t.Parallel()
 	p := newMigratedDB(t, buffertest.Options{Ordered: true})
 	f := p.fixture(t, "outbox_events", "orders")
@@ -53,7 +53,7 @@ func TestWrongStatisticsInOrder(t *testing.T) {
 }
 
 // A claim in the other mode that is under way keeps the mode as it is.
-func TestTheModeWaitsForClaimsUnderWay(t *testing.T) {
+func TestClaimMode_WaitsForOrdered(t *testing.T) {
 	t.Parallel()
 	p := newMigratedDB(t, buffertest.Options{Ordered: true})
 	f := p.fixture(t, "outbox_events", "orders")

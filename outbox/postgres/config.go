@@ -30,8 +30,8 @@ type Config struct {
 	// Ordered keeps order by key (`order: key`): no event is claimed while an earlier one of its key is in a
 	// live batch.
 	Ordered bool
-	// Own is the custom table; zero if the table is the relay's.
-	Own buffer.CustomTable
+	// Custom is the custom table; zero if the table is the relay's.
+	Custom buffer.CustomTable
 	// SharedRate: TakeToken will be called, and Check reports whether it can be.
 	SharedRate bool
 	// Watch is the age from which Diagnose reports vacuum blockers, and the privileges to end them.
@@ -55,7 +55,7 @@ func (c Config) withDefaults() Config {
 }
 
 func (c Config) claimRequest() claimmode.Request {
-	return claimmode.Request{Claim: c.Claim, Ordered: c.Ordered, Custom: c.Own.Is()}
+	return claimmode.Request{Claim: c.Claim, Ordered: c.Ordered, Custom: c.Custom.Is()}
 }
 
 func (c Config) validate() error {
@@ -66,9 +66,9 @@ func (c Config) validate() error {
 		return fmt.Errorf("postgres buffer: %w", err)
 	}
 	switch {
-	case !c.Own.Is():
-	case c.Own.ID == "":
-		return errors.New("postgres buffer: Own.ID is empty; expected the name of the table's primary key")
+	case !c.Custom.Is():
+	case c.Custom.ID == "":
+		return errors.New("postgres buffer: Custom.ID is empty; expected the name of the table's primary key")
 	case c.Ordered:
 		return errors.New("postgres buffer: Ordered is set; events of a custom table have no key before they are projected")
 	case c.Wake == buffer.WakeNotify:

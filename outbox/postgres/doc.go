@@ -4,11 +4,13 @@
 //
 // The package is a facade; each part has a package of its own under internal. Imports point down this list:
 //
-//	migrate     schema and migrations
+//	doctor      diagnosis, vacuum blockers
 //	custom      tables that the application owns: a second implementation of the event table
+//	deadletter  dead letters: list, replay, discard, and the queue of the hook
 //	claim       which events become a batch, and in which mode
 //	backlog     counts, sweeps, status, audit and repair
 //	ledger      the life of a batch after its claim: lease, take-over, settle
+//	migrate     schema and migrations
 //	listen      LISTEN/NOTIFY, to wake an idle relay
 //	watermark   where on the id line to look: cursor and floor
 //	catalog     what the catalog says of a table

@@ -33,7 +33,7 @@ WHERE e.group_id = $1`
 func customConfig(url string) postgres.Config {
 	return postgres.Config{
 		URL: url, Pipeline: "activities", Table: "app.contact_activity_events", Schema: "relay",
-		Own: buffer.CustomTable{ID: "id", Project: projectActivities},
+		Custom: buffer.CustomTable{ID: "id", Project: projectActivities},
 	}
 }
 
@@ -80,7 +80,7 @@ func TestDiagnose_CustomTableNothingWrong(t *testing.T) {
 	}
 	p.exec("DROP INDEX app.stamped")
 	expanded := customConfig(p.url)
-	expanded.Own.Project = strings.Replace(strings.Replace(projectActivities, "app.contact_activity_events e", "{events} e", 1), "WHERE e.group_id = $1", "", 1)
+	expanded.Custom.Project = strings.Replace(strings.Replace(projectActivities, "app.contact_activity_events e", "{events} e", 1), "WHERE e.group_id = $1", "", 1)
 	if found := diagnoseWith(t, expanded); len(faults(found)) > 0 || find(found, buffer.LevelOK, "projection", "{events} finds the rows of a batch by column id") == nil {
 		t.Errorf("with {events} it finds %+v", found)
 	}
@@ -113,7 +113,7 @@ func TestDiagnose_CustomTableFixes(t *testing.T) {
 			level:  buffer.LevelError, about: "tables", says: "may be NULL",
 		},
 		"no such key": {
-			config: func(c *postgres.Config) { c.Own.ID = "Id" }, level: buffer.LevelError, about: "tables",
+			config: func(c *postgres.Config) { c.Custom.ID = "Id" }, level: buffer.LevelError, about: "tables",
 			says: `has no column "Id", which source.id names`, fix: "-",
 		},
 		"a key of text": {
@@ -121,19 +121,19 @@ func TestDiagnose_CustomTableFixes(t *testing.T) {
 			says: "column id of table app.contact_activity_events is text", fix: "cursor",
 		},
 		"no cursor column": {
-			config: func(c *postgres.Config) { c.Own.Cursor = "place in line" }, level: buffer.LevelError, about: "tables",
+			config: func(c *postgres.Config) { c.Custom.Cursor = "place in line" }, level: buffer.LevelError, about: "tables",
 			says: `has no column "place in line", which source.cursor names`,
 		},
 		"cursor of text": {
-			damage: "ALTER TABLE " + events + " ADD COLUMN seq text", config: func(c *postgres.Config) { c.Own.Cursor = "seq" }, level: buffer.LevelError, about: "tables",
+			damage: "ALTER TABLE " + events + " ADD COLUMN seq text", config: func(c *postgres.Config) { c.Custom.Cursor = "seq" }, level: buffer.LevelError, about: "tables",
 			says: "column seq of table app.contact_activity_events, which source.cursor names, is text", fix: "-",
 		},
 		"cursor not unique": {
-			damage: "ALTER TABLE " + events + " ADD COLUMN seq bigserial", config: func(c *postgres.Config) { c.Own.Cursor = "seq" }, level: buffer.LevelError, about: "tables",
+			damage: "ALTER TABLE " + events + " ADD COLUMN seq bigserial", config: func(c *postgres.Config) { c.Custom.Cursor = "seq" }, level: buffer.LevelError, about: "tables",
 			says: "column seq of table app.contact_activity_events, which source.cursor names, is not unique",
 		},
 		"cursor nullable": {
-			damage: "CREATE SEQUENCE app.s; ALTER TABLE " + events + " ADD COLUMN seq bigint DEFAULT nextval('app.s') UNIQUE", config: func(c *postgres.Config) { c.Own.Cursor = "seq" }, level: buffer.LevelError, about: "tables",
+			damage: "CREATE SEQUENCE app.s; ALTER TABLE " + events + " ADD COLUMN seq bigint DEFAULT nextval('app.s') UNIQUE", config: func(c *postgres.Config) { c.Custom.Cursor = "seq" }, level: buffer.LevelError, about: "tables",
 			says: "column seq of table app.contact_activity_events, which source.cursor names, may be NULL",
 		},
 		"a view": {
@@ -209,7 +209,7 @@ func TestDiagnose_CustomTableFixes(t *testing.T) {
 				return
 			case "cursor":
 				p.exec(f.Fix)
-				config.Own.Cursor = "seq"
+				config.Custom.Cursor = "seq"
 			case "migrate":
 				if _, err := postgres.Migrate(t.Context(), p.url, postgres.SchemaConfig{Table: config.Table, Schema: "relay", Custom: true}); err != nil {
 					t.Fatal(err)
@@ -299,7 +299,7 @@ func TestDiagnose_Projection(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			config := customConfig(p.url)
-			config.Own.Project = c.project
+			config.Custom.Project = c.project
 			err := checkConfig(t, config)
 			if c.says == "" {
 				if err != nil {
@@ -334,7 +334,7 @@ func TestDiagnose_CustomTablePrivileges(t *testing.T) {
 			p := newCustomDoctorDB(t)
 			p.exec(c.prepare)
 			poor := customConfig(p.as("poor_", "GRANT USAGE ON SCHEMA app, relay", "GRANT pg_read_all_stats"))
-			poor.Own.Cursor = c.cursor
+			poor.Custom.Cursor = c.cursor
 			found := faults(diagnoseWith(t, poor))
 			for _, says := range []string{"may not SELECT, UPDATE (group_id), DELETE on table app.contact_activity_events", c.says} {
 				if find(found, buffer.LevelError, "tables", says) == nil {
@@ -371,7 +371,7 @@ func TestDiagnose_ForbiddenSchemas(t *testing.T) {
 	p.exec("CREATE SCHEMA elsewhere; ALTER TABLE app.contact_activities SET SCHEMA elsewhere")
 	poor := customConfig(p.as("shut_out_", "GRANT USAGE ON SCHEMA app", "GRANT pg_read_all_stats", "GRANT ALL ON ALL TABLES IN SCHEMA relay, elsewhere",
 		"GRANT ALL ON ALL SEQUENCES IN SCHEMA app, relay"))
-	poor.Own.Project = strings.ReplaceAll(projectActivities, "app.contact_activities a", "elsewhere.contact_activities a")
+	poor.Custom.Project = strings.ReplaceAll(projectActivities, "app.contact_activities a", "elsewhere.contact_activities a")
 	found := faults(diagnoseWith(t, poor))
 	if len(found) != 2 || find(found, buffer.LevelError, "tables", "may not use schema relay") == nil || find(found, buffer.LevelError, "tables", "may not SELECT, UPDATE (group_id), DELETE on table app.contact_activity_events") == nil {
 		t.Errorf("it finds %+v", found)

@@ -13,9 +13,9 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffertest"
 )
 
-// TestNewGroupIDsWaitForTheDisk: whatever the database's default, what makes a
+// TestClaim_SynchronousCommit: whatever the database's default, what makes a
 // group_id, or leases it, is not forgotten by a crash after its batch was sent.
-func TestNewGroupIDsWaitForTheDisk(t *testing.T) {
+func TestClaim_SynchronousCommit(t *testing.T) {
 	t.Parallel()
 	p := newMigratedDB(t, buffertest.Options{})
 	f := p.fixture(t, "outbox_events", "orders")

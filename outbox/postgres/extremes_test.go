@@ -12,7 +12,7 @@ import (
 
 // The highest id there is, and ids as far apart as can be: they are claimed, divided,
 // marked and deleted as any other, and stand in nobody's way.
-func TestIDsAtTheEnds(t *testing.T) {
+func TestClaim_ExtremeIDs(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []buffer.ClaimMode{buffer.ClaimRange, buffer.ClaimStamp} {
 		t.Run(string(mode), func(t *testing.T) {

@@ -84,7 +84,7 @@ func (p *testDB) fixture(t testing.TB, table, pipeline string) *buffertest.Fixtu
 	}
 	openAs := func(t testing.TB, owner string, ordered bool) *postgres.Buffer {
 		b, err := postgres.Open(postgres.Config{
-			URL: p.url, Table: table, Pipeline: pipeline, Owner: owner, Archive: schema.Archive, Ordered: ordered, Claim: p.opt.Claim, Own: own, Connections: 16,
+			URL: p.url, Table: table, Pipeline: pipeline, Owner: owner, Archive: schema.Archive, Ordered: ordered, Claim: p.opt.Claim, Custom: own, Connections: 16,
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -69,8 +69,8 @@ func TestInsert(t *testing.T) {
 	}
 }
 
-// TestInsertMany is more than one statement takes.
-func TestInsertMany(t *testing.T) {
+// TestInsert_Many is more than one statement takes.
+func TestInsert_Many(t *testing.T) {
 	t.Parallel()
 	p := newTestDB(t, testserver.Postgres(t), buffertest.Options{Bytes: true})
 	f := p.fixture(t, "billing", "billing")
@@ -91,8 +91,8 @@ func TestInsertMany(t *testing.T) {
 	}
 }
 
-// TestInsertRefuses: a bad event is named, and nothing of the call is inserted.
-func TestInsertRefuses(t *testing.T) {
+// TestInsert_Invalid: a bad event is named, and nothing of the call is inserted.
+func TestInsert_Invalid(t *testing.T) {
 	t.Parallel()
 	p := newMigratedDB(t, buffertest.Options{})
 	f := p.fixture(t, "outbox_events", "orders")
@@ -120,8 +120,8 @@ func TestInsertRefuses(t *testing.T) {
 	}
 }
 
-// TestInsertWithoutTable names the command that mends it.
-func TestInsertWithoutTable(t *testing.T) {
+// TestInsert_MissingTable names the command that mends it.
+func TestInsert_MissingTable(t *testing.T) {
 	t.Parallel()
 	p := newTestDB(t, testserver.Postgres(t), buffertest.Options{})
 	err := pgx.BeginFunc(t.Context(), p.pool, func(tx pgx.Tx) error {

@@ -26,7 +26,7 @@ func cycle(t *testing.T, f *buffertest.Fixture) error {
 
 // A type that changes under a statement that was prepared for another is an error once,
 // and no longer than that.
-func TestATypeChangesUnderAPreparedStatement(t *testing.T) {
+func TestPrepared_TypeChanges(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []buffer.ClaimMode{buffer.ClaimStamp, buffer.ClaimRange} {
 		t.Run(string(mode), func(t *testing.T) {
@@ -45,7 +45,7 @@ func TestATypeChangesUnderAPreparedStatement(t *testing.T) {
 
 // Sessions that are taken away from a connection, as a pooler does that looks like the
 // server, lose what was prepared: then nothing is prepared any more.
-func TestPreparedStatementsThatGoAway(t *testing.T) {
+func TestPrepared_Lost(t *testing.T) {
 	t.Parallel()
 	p := newMigratedDB(t, buffertest.Options{Claim: buffer.ClaimRange})
 	f := p.fixture(t, "outbox_events", "orders")

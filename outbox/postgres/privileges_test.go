@@ -9,8 +9,8 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres"
 )
 
-// TestPrivilegesAreEnough: with what the contract names, all of it works.
-func TestPrivilegesAreEnough(t *testing.T) {
+// TestPrivileges_Enough: with what the contract names, all of it works.
+func TestPrivileges_Enough(t *testing.T) {
 	t.Parallel()
 	p := newMigratedDB(t, buffertest.Options{Archive: true})
 	f := p.fixture(t, "outbox_events", "orders")

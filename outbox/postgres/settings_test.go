@@ -12,9 +12,9 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
-// TestEveryTransactionIsBounded: what the relay's transactions set holds in them, through
+// TestTransactions_Settings: what the relay's transactions set holds in them, through
 // a transaction pooler too, and nothing of it is left in the session.
-func TestEveryTransactionIsBounded(t *testing.T) {
+func TestTransactions_Settings(t *testing.T) {
 	t.Parallel()
 	direct := testserver.Postgres(t)
 	if _, err := Migrate(t.Context(), direct, SchemaConfig{}); err != nil {

@@ -12,9 +12,9 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffertest"
 )
 
-// TestAMarkedBatchThatIsLockedAgreesWithItsLedgerRow: what is left is what the row
+// TestSettle_LockedDelivered: what is left is what the row
 // says, and is to be deleted.
-func TestAMarkedBatchThatIsLockedAgreesWithItsLedgerRow(t *testing.T) {
+func TestSettle_LockedDelivered(t *testing.T) {
 	t.Parallel()
 	p := newMigratedDB(t, buffertest.Options{})
 	f := p.fixture(t, "outbox_events", "orders")

@@ -12,10 +12,10 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffertest"
 )
 
-// TestOrphans: events that carry a group_id without a ledger row, as after a
+// TestSweep_Orphans: events that carry a group_id without a ledger row, as after a
 // restore of the buffer alone, are sent again under it; batches that live are
 // left alone.
-func TestOrphans(t *testing.T) {
+func TestSweep_Orphans(t *testing.T) {
 	t.Parallel()
 	p := newMigratedDB(t, buffertest.Options{})
 	f := p.fixture(t, "outbox_events", "orders")
@@ -42,9 +42,9 @@ func TestOrphans(t *testing.T) {
 	}
 }
 
-// TestTruncatedTables: a cleaner of test databases empties all tables of a running
+// TestSweep_TruncatedTables: a cleaner of test databases empties all tables of a running
 // relay.
-func TestTruncatedTables(t *testing.T) {
+func TestSweep_TruncatedTables(t *testing.T) {
 	t.Parallel()
 	p := newMigratedDB(t, buffertest.Options{})
 	f := p.fixture(t, "outbox_events", "orders")
@@ -66,8 +66,8 @@ func TestTruncatedTables(t *testing.T) {
 	})
 }
 
-// TestOddTimes: a created_at that is no time does not blind the operator.
-func TestOddTimes(t *testing.T) {
+// TestSweep_OddTimes: a created_at that is no time does not blind the operator.
+func TestSweep_OddTimes(t *testing.T) {
 	t.Parallel()
 	p := newMigratedDB(t, buffertest.Options{})
 	f := p.fixture(t, "outbox_events", "orders")

@@ -41,7 +41,7 @@ var oneEvent = outbox.Event{Topic: "t", Payload: []byte("1")}
 
 // The mode changes when nothing lives, and not before: who asked for another does not
 // claim, but sends what there is.
-func TestTheModeChangesWhenNothingLives(t *testing.T) {
+func TestClaimMode_ChangesWhenLedgerEmpty(t *testing.T) {
 	t.Parallel()
 	for _, c := range [][2]buffer.ClaimMode{
 		{buffer.ClaimStamp, buffer.ClaimRange},
@@ -95,7 +95,7 @@ func TestTheModeChangesWhenNothingLives(t *testing.T) {
 
 // Auto takes range; while batches live it follows what others do, and goes back to
 // range when they are gone.
-func TestAutoFollows(t *testing.T) {
+func TestClaimMode_AutoFollows(t *testing.T) {
 	t.Parallel()
 	p := newMigratedDB(t, buffertest.Options{Claim: buffer.ClaimStamp})
 	f := p.fixture(t, "outbox_events", "orders")
@@ -134,7 +134,7 @@ func TestAutoFollows(t *testing.T) {
 }
 
 // A range claim that is under way keeps the mode as it is.
-func TestTheModeWaitsForARangeUnderWay(t *testing.T) {
+func TestClaimMode_WaitsForRange(t *testing.T) {
 	t.Parallel()
 	p := newMigratedDB(t, buffertest.Options{Claim: buffer.ClaimRange})
 	f := p.fixture(t, "outbox_events", "orders")
@@ -174,7 +174,7 @@ func TestTheModeWaitsForARangeUnderWay(t *testing.T) {
 }
 
 // Where range claims do not suit the ids, it is said, with what is done instead.
-func TestWhereRangeDoesNotHold(t *testing.T) {
+func TestClaimMode_RangeIneligible(t *testing.T) {
 	t.Parallel()
 	for says, does := range map[string]string{
 		"has no default from sequence": "ALTER TABLE outbox_events ALTER id DROP IDENTITY; CREATE SEQUENCE ids OWNED BY outbox_events.id",
@@ -239,7 +239,7 @@ func TestWhereRangeDoesNotHold(t *testing.T) {
 
 // Without its trigger TRUNCATE would leave batches behind; doctor says how it is made
 // again.
-func TestALostTriggerIsNamed(t *testing.T) {
+func TestDiagnose_TruncateTrigger(t *testing.T) {
 	t.Parallel()
 	p := newMigratedDB(t, buffertest.Options{})
 	f := p.fixture(t, "outbox_events", "orders")
@@ -263,7 +263,7 @@ func TestALostTriggerIsNamed(t *testing.T) {
 }
 
 // Room for stamps is of no use where nothing is stamped, and missed where it is.
-func TestFillfactorIsForStamps(t *testing.T) {
+func TestDiagnose_Fillfactor(t *testing.T) {
 	t.Parallel()
 	p := newMigratedDB(t, buffertest.Options{})
 	f := p.fixture(t, "outbox_events", "orders")

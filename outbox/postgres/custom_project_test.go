@@ -16,7 +16,7 @@ import (
 func (o *ours) projecting(t *testing.T, project string) *ours {
 	t.Helper()
 	c := o.config
-	c.Own.Project = project
+	c.Custom.Project = project
 	return &ours{testDB: o.testDB, Buffer: o.open(t, c), config: c}
 }
 
@@ -27,7 +27,7 @@ func (o *ours) refresh(t *testing.T) {
 }
 
 // See also the suite: event 2 alone is bad, whichever of its rows comes first.
-func TestAnEventsOwnFault(t *testing.T) {
+func TestProjection_RejectsEvent(t *testing.T) {
 	t.Parallel()
 	o := newActivities(t, testserver.Postgres(t), 3)
 	for columns, says := range map[string]string{
@@ -50,7 +50,7 @@ func TestAnEventsOwnFault(t *testing.T) {
 }
 
 // What the database says of a projection, and whose doing that is.
-func TestWhoseDoingItIs(t *testing.T) {
+func TestProjection_ErrorKinds(t *testing.T) {
 	t.Parallel()
 	o := newActivities(t, testserver.Postgres(t), 3)
 	o.exec(t, `CREATE FUNCTION fail(sqlstate text) RETURNS jsonb LANGUAGE plpgsql AS $$ BEGIN RAISE 'it is %', sqlstate USING ERRCODE = sqlstate; END $$`)
@@ -89,7 +89,7 @@ func TestWhoseDoingItIs(t *testing.T) {
 }
 
 // A projection that takes for ever leaves time to settle its batch.
-func TestAProjectionThatTakesForEver(t *testing.T) {
+func TestProjection_TimeLimit(t *testing.T) {
 	t.Parallel()
 	o := newActivities(t, testserver.Postgres(t), 1)
 	p := o.projecting(t, strings.Replace(activitiesProject, "a.data AS payload", "to_jsonb(pg_sleep(600)::text) AS payload", 1))

@@ -13,7 +13,7 @@ import (
 // Statistics taken while all there was had been claimed say that hardly any event
 // is unclaimed, and those of an empty table that a thousand rows are all there are. A
 // plan that believes them reads the whole backlog for each claim, count or settle.
-func TestStatisticsThatAreWrongCostNothing(t *testing.T) {
+func TestPlans_WrongStatistics(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []buffer.ClaimMode{buffer.ClaimStamp, buffer.ClaimRange} {
 		for _, when := range []string{"empty", "claimed"} {
@@ -89,7 +89,7 @@ func wrongStatistics(t *testing.T, mode buffer.ClaimMode, statistics string) {
 
 // A million letters that are done with, and statistics that know nothing of them, or of
 // nothing else: neither the hook nor a count of the open ones walks over them.
-func TestLettersThatAreDoneWithCostNothing(t *testing.T) {
+func TestPlans_ClosedDeadLetters(t *testing.T) {
 	t.Parallel()
 	for _, when := range []string{"empty", "open", "done"} {
 		t.Run("statistics of "+when, func(t *testing.T) {

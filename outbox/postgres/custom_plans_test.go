@@ -9,9 +9,9 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-// As TestStatisticsThatAreWrongCostNothing: a claim, a settle and a take over find their
+// As TestPlans_WrongStatistics: a claim, a settle and a take over find their
 // events by the primary key, whatever the statistics say and however many others wait.
-func TestAnOwnTablesBacklogIsNotRead(t *testing.T) {
+func TestPlans_CustomTable(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		ddl, project string

@@ -89,6 +89,6 @@ func (s *ownShape) projecting(table, project string) buffer.CustomTable {
 	return own
 }
 
-func TestOwnTable(t *testing.T) { buffertest.Run(t, ownHarness(ownInteger)) }
+func TestBuffer_CustomTable(t *testing.T) { buffertest.Run(t, ownHarness(ownInteger)) }
 
-func TestOwnTableWithACursor(t *testing.T) { buffertest.Run(t, ownHarness(ownCursor)) }
+func TestBuffer_CustomTableWithCursor(t *testing.T) { buffertest.Run(t, ownHarness(ownCursor)) }

@@ -28,7 +28,7 @@ type ours struct {
 func newOurs(t *testing.T, url, ddl string, own buffer.CustomTable, table string) *ours {
 	t.Helper()
 	o := &ours{testDB: newTestDB(t, url, buffertest.Options{}), config: postgres.Config{
-		URL: url, Table: table, Schema: "relay", Pipeline: "ours", Own: own, Connections: 4,
+		URL: url, Table: table, Schema: "relay", Pipeline: "ours", Custom: own, Connections: 4,
 	}}
 	o.exec(t, ddl)
 	if _, err := postgres.Migrate(t.Context(), url, postgres.SchemaConfig{Table: table, Schema: "relay", Custom: true}); err != nil {
@@ -124,7 +124,7 @@ func (o *ours) insert(t *testing.T, from, to int) {
 }
 
 // Every step that a batch can take, where its events have no numbers but their uuids.
-func TestUUIDs(t *testing.T) {
+func TestCustomUUIDs(t *testing.T) {
 	t.Parallel()
 	o := newUUIDs(t, 10)
 	look, err := o.CountBacklog(t.Context(), 100)
@@ -215,7 +215,7 @@ func TestUUIDs(t *testing.T) {
 }
 
 // What a restore or a hand may leave is found and mended by keys too.
-func TestUUIDsThatDoNotAddUp(t *testing.T) {
+func TestCustomUUIDs_Repair(t *testing.T) {
 	t.Parallel()
 	o := newUUIDs(t, 9)
 	uneven, hollow, orphan := o.claim(t, 3), o.claim(t, 3), o.claim(t, 3)
@@ -253,7 +253,7 @@ func TestUUIDsThatDoNotAddUp(t *testing.T) {
 }
 
 // A look everywhere leases orphans again, and Peek shows what a claim would take.
-func TestUUIDsAreLookedFor(t *testing.T) {
+func TestCustomUUIDs_Sweep(t *testing.T) {
 	t.Parallel()
 	o := newUUIDs(t, 3)
 	peeked, err := o.Peek(t.Context(), 2)

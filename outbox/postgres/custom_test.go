@@ -49,7 +49,7 @@ func (o *ours) add(t *testing.T, n int) {
 	o.exec(t, fmt.Sprintf(`INSERT INTO %s (activity) SELECT i FROM generate_series(1, %d) i`, activitiesTable, n))
 }
 
-func TestATableOfYourOwn(t *testing.T) {
+func TestCustomTable_OddNames(t *testing.T) {
 	t.Parallel()
 	direct := testserver.Postgres(t)
 	o := newActivities(t, direct, 4)
@@ -102,7 +102,7 @@ func TestATableOfYourOwn(t *testing.T) {
 
 // A projection sees one snapshot, and can write nothing; whatever is wrong with it is the
 // batch's, and what ails the database is not.
-func TestAProjectionsTransaction(t *testing.T) {
+func TestProjection_Transaction(t *testing.T) {
 	t.Parallel()
 	o := newActivities(t, testserver.Postgres(t), 3)
 	o.exec(t, `CREATE FUNCTION says() RETURNS text LANGUAGE plpgsql AS $$ BEGIN
@@ -113,7 +113,7 @@ func TestAProjectionsTransaction(t *testing.T) {
 	with := func(what string) *buffer.Lease {
 		t.Helper()
 		c := o.config
-		c.Own.Project = project(what)
+		c.Custom.Project = project(what)
 		b, err := o.open(t, c).Claim(t.Context(), 1, lease)
 		check(t, err)
 		return b
@@ -144,7 +144,7 @@ func TestAProjectionsTransaction(t *testing.T) {
 }
 
 // What a projection may return, and what it may not: see also the suite.
-func TestWhatAProjectionReturns(t *testing.T) {
+func TestProjection_Columns(t *testing.T) {
 	t.Parallel()
 	const batch = ` FROM ` + activitiesTable + ` e WHERE e.group_id = $1`
 	o := newActivities(t, testserver.Postgres(t), 1)
@@ -159,7 +159,7 @@ func TestWhatAProjectionReturns(t *testing.T) {
 		{`SELECT 1 AS id, '1'::jsonb AS payload, 'soon' AS created_at`, "", "created_at"},
 	} {
 		config := o.config
-		config.Own.Project = c.project + batch
+		config.Custom.Project = c.project + batch
 		buf := o.open(t, config)
 		o.exec(t, `UPDATE `+activitiesTable+` SET group_id = NULL; DELETE FROM relay.outbox_batches`)
 		b, err := buf.Claim(t.Context(), 10, lease)
@@ -188,14 +188,14 @@ func TestWhatAProjectionReturns(t *testing.T) {
 	}
 }
 
-func TestWhatATableOfYourOwnDoesNotGoWith(t *testing.T) {
+func TestOpen_CustomTable(t *testing.T) {
 	t.Parallel()
 	own := buffer.CustomTable{ID: "id", Project: "SELECT 1"}
 	for says, c := range map[string]postgres.Config{
-		"ID is empty":       {Own: buffer.CustomTable{Project: "SELECT 1"}},
-		"Ordered":           {Own: own, Ordered: true},
-		`"auto" or "stamp"`: {Own: own, Claim: buffer.ClaimRange},
-		`"auto" or "poll"`:  {Own: own, Wake: buffer.WakeNotify},
+		"ID is empty":       {Custom: buffer.CustomTable{Project: "SELECT 1"}},
+		"Ordered":           {Custom: own, Ordered: true},
+		`"auto" or "stamp"`: {Custom: own, Claim: buffer.ClaimRange},
+		`"auto" or "poll"`:  {Custom: own, Wake: buffer.WakeNotify},
 	} {
 		c.URL, c.Pipeline = "postgres://localhost/x", "orders"
 		if _, err := postgres.Open(c); err == nil || !strings.Contains(err.Error(), strings.TrimSpace(says)) {
