@@ -20,7 +20,7 @@ import (
 // archive when that is back.
 func TestArchive_Fails(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct{ damage, mend string }{
+	for name, c := range map[string]struct{ damage, repair string }{
 		"dropped": {"DROP TABLE outbox_archive", ""},
 		"full": {`CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 				RAISE EXCEPTION USING ERRCODE = 'disk_full', MESSAGE = 'could not extend file';
@@ -43,6 +43,7 @@ func TestArchive_Fails(t *testing.T) {
 				check(t, err)
 				check(t, tx.Commit(t.Context()))
 			} else {
+				postgres.SetStatementTimeout(f.Buffer.(*postgres.Buffer), time.Second)
 				_, err = tx.Exec(t.Context(), "LOCK TABLE outbox_archive IN ACCESS EXCLUSIVE MODE")
 				check(t, err)
 			}
@@ -52,7 +53,7 @@ func TestArchive_Fails(t *testing.T) {
 				t.Fatal("settled without the archive")
 			}
 			check(t, f.Buffer.MarkDelivered(t.Context(), b, ids))
-			for range 2 { // its delete is tried again and again
+			for range 2 { // the delete is tried again
 				f.ExpireLease(t, b.GroupID, time.Second)
 				b, err = f.Buffer.TakeOver(t.Context(), lease)
 				check(t, err)
@@ -64,14 +65,14 @@ func TestArchive_Fails(t *testing.T) {
 				}
 			}
 			if rows, ledger := f.Rows(t), f.Ledger(t); len(rows) != 3 || len(ledger) != 1 || ledger[0].State != "delivered" {
-				t.Fatalf("%v and %+v, three events of a marked batch were expected", rows, ledger)
+				t.Fatalf("%v and %+v, expected three events of a delivered batch", rows, ledger)
 			}
 
 			if c.damage == "" {
 				check(t, tx.Commit(t.Context()))
 			}
-			if c.mend != "" {
-				f.Exec(t, c.mend)
+			if c.repair != "" {
+				f.Exec(t, c.repair)
 			}
 			_, err = postgres.Migrate(t.Context(), p.url, postgres.SchemaConfig{Archive: "outbox_archive"})
 			check(t, err)
@@ -108,7 +109,7 @@ func TestMigrate_Archive(t *testing.T) {
 			"' AND table_name IN ('archive', 'shop archive') AND column_name = 'payload'", pgx.RowTo[string])
 	}
 	if got := types("own"); len(got) != 0 {
-		t.Errorf("an archive that nobody asked for: %v", got)
+		t.Errorf("an archive without a configured one: %v", got)
 	}
 	c.Bytes = false // a command that only knows the table
 	for archive, schema := range map[string]string{"archive": "own", "old events.shop archive": "old events"} {

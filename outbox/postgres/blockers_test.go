@@ -100,14 +100,14 @@ func otherDatabase(t *testing.T, server *testserver.PostgresServer) (url, name s
 	return url, connect(t, url).Config().Database
 }
 
-// TestBlockers: each kind is found with its facts, and nothing else.
+// Each kind of blocker is found, and nothing else.
 func TestBlockers(t *testing.T) {
 	t.Parallel()
 	server := logical(t)
 	far, name := otherDatabase(t, server)
 	b := opened(t, server.URL, buffer.SupervisorPolicy{})
 	if all := blockers(t, b); len(all) > 0 {
-		t.Fatalf("on an idle server it finds %+v", all)
+		t.Fatalf("on an idle server: got %+v", all)
 	}
 
 	hand := session(t, server.URL, "hand", "SELECT pg_create_logical_replication_slot('forgotten', 'pgoutput')",
@@ -247,12 +247,12 @@ func replica(t *testing.T, server string) *pgconn.PgConn {
 func TestTerminate(t *testing.T) {
 	t.Parallel()
 	server := logical(t)
-	culprit := session(t, server.URL, "report", repeatable, "SELECT 1")
+	blocker := session(t, server.URL, "report", repeatable, "SELECT 1")
 	own := session(t, server.URL, "relay", repeatable, "SELECT 1")
 	sender := replica(t, server.URL)
 	b := opened(t, server.URL, buffer.SupervisorPolicy{})
 	all := blockers(t, b)
-	saw := blockerOfPID(all, pid(culprit))
+	saw := blockerOfPID(all, pid(blocker))
 	end := func(h *buffer.VacuumBlocker, want bool) {
 		t.Helper()
 		if h == nil {
@@ -281,40 +281,40 @@ func TestTerminate(t *testing.T) {
 			t.Errorf("%s was ended: %v", name, err)
 		}
 	}
-	run(t, culprit, "COMMIT")
+	run(t, blocker, "COMMIT")
 	end(saw, false) // it holds nothing
-	run(t, culprit, repeatable)
-	run(t, culprit, "SELECT 1")
+	run(t, blocker, repeatable)
+	run(t, blocker, "SELECT 1")
 	end(saw, false) // a new transaction
-	for _, conn := range []*pgx.Conn{culprit, own} {
+	for _, conn := range []*pgx.Conn{blocker, own} {
 		run(t, conn, "SELECT 1")
 	}
 	all = blockers(t, b)
-	end(blockerOfPID(all, pid(culprit)), true)
-	if _, err := culprit.Exec(t.Context(), "SELECT 1"); pg.Code(err) != "57P01" {
-		t.Errorf("it goes on: %v", err)
+	end(blockerOfPID(all, pid(blocker)), true)
+	if _, err := blocker.Exec(t.Context(), "SELECT 1"); pg.Code(err) != "57P01" {
+		t.Errorf("the session was not terminated: %v", err)
 	}
 	run(t, own, "SELECT 1")
 }
 
-// TestBlockers_OtherRoles: what a role sees that may see little, and what it learns.
+// A role without privileges sees little of other roles' sessions, and learns which GRANT it needs.
 func TestBlockers_OtherRoles(t *testing.T) {
 	t.Parallel()
 	p := newDoctorDB(t, logical(t).URL)
 	poor, other := p.as("poor_"), p.as("other_")
-	culprit := session(t, other, "report", repeatable, "SELECT 1")
+	blocker := session(t, other, "report", repeatable, "SELECT 1")
 	p.exec("CREATE TABLE t (n int); INSERT INTO t VALUES (1)")
 	w := buffer.SupervisorPolicy{TerminateAfter: time.Hour}
 	b := opened(t, poor, w)
-	h := blockerOfPID(blockers(t, b), pid(culprit))
+	h := blockerOfPID(blockers(t, b), pid(blocker))
 	want := &buffer.VacuumBlocker{
-		Kind: buffer.BlockedByTransaction, PID: pid(culprit), Database: "postgres", User: culprit.Config().User, Application: "report", Behind: 2,
+		Kind: buffer.BlockedByTransaction, PID: pid(blocker), Database: "postgres", User: blocker.Config().User, Application: "report", Behind: 2,
 	}
 	if diff := cmp.Diff(want, h, cmpopts.IgnoreFields(buffer.VacuumBlocker{}, "Horizon")); diff != "" || h.Horizon == 0 {
 		t.Errorf("horizon %d, %s", h.Horizon, diff)
 	}
 	if ended, err := b.Terminate(t.Context(), *h); ended || err != nil {
-		t.Errorf("one of which little is known was ended: %v, %v", ended, err)
+		t.Errorf("terminated a blocker with unknown state: %v, %v", ended, err)
 	}
 	privileges := func(w buffer.SupervisorPolicy, want ...string) {
 		t.Helper()
@@ -325,7 +325,7 @@ func TestBlockers_OtherRoles(t *testing.T) {
 		var fixes []string
 		for _, f := range found {
 			if f.Level != buffer.LevelWarning || f.Subject == "" || f.Text == "" {
-				t.Errorf("it says %+v", f)
+				t.Errorf("got %+v", f)
 			}
 			fixes = append(fixes, f.Fix)
 		}
@@ -345,9 +345,9 @@ func TestBlockers_OtherRoles(t *testing.T) {
 	privileges(w, "GRANT pg_signal_backend TO "+role)
 
 	all := blockers(t, b)
-	h = blockerOfPID(all, pid(culprit))
+	h = blockerOfPID(all, pid(blocker))
 	if h.Age == 0 || h.State == "" || h.Backend == "" {
-		t.Errorf("it sees %+v", h)
+		t.Errorf("got %+v", h)
 	}
 	if ended, err := b.Terminate(t.Context(), *h); ended || pg.Code(err) != pg.CodeNoPrivilege {
 		t.Errorf("ended: %v, %v", ended, err)
@@ -366,7 +366,7 @@ func TestBlockers_OtherRoles(t *testing.T) {
 	}
 	super := session(t, p.url, "report", repeatable, "SELECT 1")
 	if ended, err := b.Terminate(t.Context(), *blockerOfPID(blockers(t, b), pid(super))); ended || pg.Code(err) != pg.CodeNoPrivilege {
-		t.Errorf("a superuser's was ended: %v, %v", ended, err)
+		t.Errorf("terminated a superuser's session: %v, %v", ended, err)
 	}
 	for _, statement := range []string{"REVOKE pg_read_all_stats, pg_signal_backend FROM " + role, "DROP ROLE " + pgx.Identifier{odd}.Sanitize()} {
 		p.exec(statement)
@@ -374,7 +374,7 @@ func TestBlockers_OtherRoles(t *testing.T) {
 	run(t, super, "COMMIT")
 }
 
-// TestDiagnose_Blockers: what keeps vacuum back is named, each with what ends it.
+// Each blocker comes with how to end it.
 func TestDiagnose_Blockers(t *testing.T) {
 	t.Parallel()
 	server := logical(t)
@@ -396,7 +396,7 @@ func TestDiagnose_Blockers(t *testing.T) {
 	}
 	other := session(t, p.url, "report", repeatable, "SELECT 1")
 	if found := diagnose(t, p.url, time.Hour); find(found, buffer.LevelOK, "vacuum horizon", "nothing older than 1h0m0s") == nil {
-		t.Errorf("of transactions that are young it says %+v", faults(found))
+		t.Errorf("of transactions that are young got %+v", faults(found))
 	}
 	fix(fmt.Sprintf(`(pid %d, user relay, application "report", database postgres, idle in transaction, its last query began`, pid(other)),
 		fmt.Sprintf("SELECT pg_terminate_backend(%d)", pid(other)))
@@ -413,7 +413,7 @@ func TestDiagnose_Blockers(t *testing.T) {
 		`the transaction prepared as "far`: "in database " + pg.Quote(name) + ": ROLLBACK PREPARED 'far'",
 	} {
 		if f := find(found, buffer.LevelWarning, "vacuum horizon", says); f == nil || f.Fix != fix {
-			t.Errorf("of %s it says %+v", says, faults(found))
+			t.Errorf("of %s got %+v", says, faults(found))
 		}
 	}
 	run(t, connect(t, far), "ROLLBACK PREPARED 'far'")

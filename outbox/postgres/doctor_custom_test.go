@@ -68,30 +68,28 @@ func TestDiagnose_CustomTableNothingWrong(t *testing.T) {
 	p := newCustomDoctorDB(t)
 	found := diagnoseWith(t, customConfig(p.url))
 	if some := faults(found); len(some) > 0 {
-		t.Errorf("in a database that is as it should be it finds %+v", some)
+		t.Errorf("got faults %+v", some)
 	}
 	for about, says := range map[string]string{
 		"tables": "", "claim": "by stamp", "claim plan": "contact_activity_events_pkey", "wake-ups": "polling", "autovacuum": "",
 		"your table": "claims use a cursor", "projection": "a row for each of the next 8 events", "projection ": "WHERE group_id = $1 finds the rows of a batch by index app.stamped",
 	} {
 		if find(found, buffer.LevelOK, strings.TrimSpace(about), says) == nil {
-			t.Errorf("it does not say %q of %s: %+v", says, about, found)
+			t.Errorf("expected %q about %s: %+v", says, about, found)
 		}
 	}
 	p.exec("DROP INDEX app.stamped")
 	expanded := customConfig(p.url)
 	expanded.Custom.Project = strings.Replace(strings.Replace(projectActivities, "app.contact_activity_events e", "{events} e", 1), "WHERE e.group_id = $1", "", 1)
 	if found := diagnoseWith(t, expanded); len(faults(found)) > 0 || find(found, buffer.LevelOK, "projection", "{events} finds the rows of a batch by column id") == nil {
-		t.Errorf("with {events} it finds %+v", found)
+		t.Errorf("with {events} got %+v", found)
 	}
 	p.exec("DELETE FROM app.contact_activity_events")
 	if find(diagnoseWith(t, customConfig(p.url)), buffer.LevelOK, "projection", "there are no events") == nil {
-		t.Errorf("without events it finds %+v", found)
+		t.Errorf("without events got %+v", found)
 	}
 }
 
-// TestDiagnose_CustomTableFixes: what is broken is found, and what the findings say fixes
-// it.
 func TestDiagnose_CustomTableFixes(t *testing.T) {
 	t.Parallel()
 	const events = "app.contact_activity_events"
@@ -198,7 +196,7 @@ func TestDiagnose_CustomTableFixes(t *testing.T) {
 			found := diagnoseWith(t, config)
 			f := find(found, c.level, c.about, c.says)
 			if f == nil || f.Fix == "" {
-				t.Fatalf("it finds %+v", faults(found))
+				t.Fatalf("got %+v", faults(found))
 			}
 			checked := checkConfig(t, config)
 			if (c.level == buffer.LevelError && c.about == "tables" && name != "unlogged") != errors.Is(checked, buffer.ErrNotReady) || checked != nil && !strings.Contains(checked.Error(), c.says+"") {
@@ -224,7 +222,7 @@ func TestDiagnose_CustomTableFixes(t *testing.T) {
 				p.exec(c.fix)
 			}
 			if left := faults(diagnoseWith(t, config)); len(left) > 0 {
-				t.Errorf("after the fix it finds %+v", left)
+				t.Errorf("after the fix got %+v", left)
 			}
 		})
 	}
@@ -244,7 +242,7 @@ func checkConfig(t *testing.T, c postgres.Config) error {
 	return b.Check(t.Context())
 }
 
-// TestDiagnose_CustomTriggers: those that fire for what the relay does are told, and no others.
+// Triggers that the relay's statements fire are reported, others are not.
 func TestDiagnose_CustomTriggers(t *testing.T) {
 	t.Parallel()
 	p := newCustomDoctorDB(t)
@@ -257,18 +255,18 @@ func TestDiagnose_CustomTriggers(t *testing.T) {
 		p.exec("CREATE TRIGGER " + name + " " + when + " ON app.contact_activity_events FOR EACH ROW EXECUTE FUNCTION app.f()")
 	}
 	found := diagnoseWith(t, customConfig(p.url))
-	var told []string
+	var triggers []string
 	for _, f := range found {
 		if f.Subject == "triggers" && f.Level == buffer.LevelOK {
-			told = append(told, f.Text)
+			triggers = append(triggers, f.Text)
 		}
 	}
-	if len(told) != 2 || !strings.Contains(told[0], "trigger audited fires on UPDATE and DELETE:") || !strings.Contains(told[1], "trigger stamped fires on UPDATE:") {
-		t.Errorf("it tells of %q", told)
+	if len(triggers) != 2 || !strings.Contains(triggers[0], "trigger audited fires on UPDATE and DELETE:") || !strings.Contains(triggers[1], "trigger stamped fires on UPDATE:") {
+		t.Errorf("got %q", triggers)
 	}
 }
 
-// TestDiagnose_Projection: what is wrong with one, and where.
+// what is wrong with one, and where.
 func TestDiagnose_Projection(t *testing.T) {
 	t.Parallel()
 	p := newCustomDoctorDB(t)
@@ -338,7 +336,7 @@ func TestDiagnose_CustomTablePrivileges(t *testing.T) {
 			found := faults(diagnoseWith(t, poor))
 			for _, says := range []string{"may not SELECT, UPDATE (group_id), DELETE on table app.contact_activity_events", c.says} {
 				if find(found, buffer.LevelError, "tables", says) == nil {
-					t.Errorf("it does not say %q: %+v", says, found)
+					t.Errorf("expected %q in %+v", says, found)
 				}
 			}
 			for _, f := range found {
@@ -349,22 +347,22 @@ func TestDiagnose_CustomTablePrivileges(t *testing.T) {
 			// Now the projection can be read, but for its parents.
 			found = faults(diagnoseWith(t, poor))
 			if len(found) != 1 || !strings.Contains(found[0].Text, "permission denied for table contact_activities") || !strings.HasPrefix(found[0].Fix, "GRANT SELECT ON app.contact_activities TO ") {
-				t.Fatalf("after the first grants it finds %+v", found)
+				t.Fatalf("after the first grants got %+v", found)
 			}
 			p.exec(found[0].Fix)
 			found = faults(diagnoseWith(t, poor))
 			if len(found) != 1 || found[0].Level != buffer.LevelWarning || !strings.Contains(found[0].Text, "only relay dead replay needs it") {
-				t.Fatalf("after the grants it finds %+v", found)
+				t.Fatalf("after the grants got %+v", found)
 			}
 			p.exec(found[0].Fix)
 			if left := faults(diagnoseWith(t, poor)); len(left) > 0 {
-				t.Errorf("after all grants it finds %+v", left)
+				t.Errorf("after all grants got %+v", left)
 			}
 		})
 	}
 }
 
-// TestDiagnose_ForbiddenSchemas: whoever may not use a schema learns so, and all the rest.
+// A role that may not use a schema learns that, and everything else that is missing.
 func TestDiagnose_ForbiddenSchemas(t *testing.T) {
 	t.Parallel()
 	p := newCustomDoctorDB(t)
@@ -374,7 +372,7 @@ func TestDiagnose_ForbiddenSchemas(t *testing.T) {
 	poor.Custom.Project = strings.ReplaceAll(projectActivities, "app.contact_activities a", "elsewhere.contact_activities a")
 	found := faults(diagnoseWith(t, poor))
 	if len(found) != 2 || find(found, buffer.LevelError, "tables", "may not use schema relay") == nil || find(found, buffer.LevelError, "tables", "may not SELECT, UPDATE (group_id), DELETE on table app.contact_activity_events") == nil {
-		t.Errorf("it finds %+v", found)
+		t.Errorf("got %+v", found)
 	}
 	if err := checkConfig(t, poor); !errors.Is(err, buffer.ErrNotReady) || strings.Count(err.Error(), "GRANT USAGE ON SCHEMA relay TO ") != 1 {
 		t.Errorf("Check says %v", err)
@@ -385,17 +383,17 @@ func TestDiagnose_ForbiddenSchemas(t *testing.T) {
 	p.exec("REVOKE ALL ON SCHEMA app FROM " + strings.Fields(found[0].Fix)[len(strings.Fields(found[0].Fix))-1])
 	found = faults(diagnoseWith(t, poor))
 	if len(found) != 1 || find(found, buffer.LevelError, "tables", "may not use schema app") == nil {
-		t.Errorf("of the table's own schema it finds %+v", found)
+		t.Errorf("of the table's own schema got %+v", found)
 	}
 	p.exec(found[0].Fix)
 	found = faults(diagnoseWith(t, poor))
 	if len(found) != 1 || !strings.HasPrefix(found[0].Fix, "GRANT USAGE ON SCHEMA elsewhere TO ") {
-		t.Fatalf("of what the projection reads it finds %+v", found)
+		t.Fatalf("of what the projection reads got %+v", found)
 	}
 	p.exec(found[0].Fix)
 	for _, f := range faults(diagnoseWith(t, poor)) {
 		if f.Level == buffer.LevelError {
-			t.Errorf("after the fix it finds %+v", f)
+			t.Errorf("after the fix got %+v", f)
 		}
 	}
 }
@@ -427,7 +425,7 @@ func TestDiagnose_SharedRate(t *testing.T) {
 	config := customConfig(p.as("rated_", "GRANT USAGE ON SCHEMA app, relay", "GRANT pg_read_all_stats", "GRANT ALL ON ALL TABLES IN SCHEMA app, relay", "GRANT ALL ON ALL SEQUENCES IN SCHEMA app, relay"))
 	config.SharedRate = true
 	if left := faults(diagnoseWith(t, config)); len(left) > 0 {
-		t.Fatalf("before it finds %+v", left)
+		t.Fatalf("before got %+v", left)
 	}
 	role := strings.Split(strings.TrimPrefix(config.URL, "postgres://"), ":")[0]
 	p.exec(`REVOKE ALL ON relay.outbox_rates FROM "` + role + `"`)
@@ -437,7 +435,7 @@ func TestDiagnose_SharedRate(t *testing.T) {
 	}
 	p.exec(f.Fix)
 	if left := faults(diagnoseWith(t, config)); len(left) > 0 {
-		t.Errorf("after the fix it finds %+v", left)
+		t.Errorf("after the fix got %+v", left)
 	}
 	p.exec("DROP TABLE relay.outbox_rates")
 	f = find(diagnoseWith(t, config), buffer.LevelError, "tables", `table "relay".outbox_rates does not exist`)
@@ -446,7 +444,7 @@ func TestDiagnose_SharedRate(t *testing.T) {
 	}
 	config.SharedRate = false
 	if left := faults(diagnoseWith(t, config)); len(left) > 0 {
-		t.Errorf("without a shared rate it finds %+v", left)
+		t.Errorf("without a shared rate got %+v", left)
 	}
 }
 
@@ -456,7 +454,7 @@ func TestDiagnose_CustomTableRowSecurity(t *testing.T) {
 	p := newCustomDoctorDB(t)
 	poor := customConfig(p.as("secured_", "GRANT USAGE ON SCHEMA app, relay", "GRANT pg_read_all_stats", "GRANT ALL ON ALL TABLES IN SCHEMA app, relay", "GRANT ALL ON ALL SEQUENCES IN SCHEMA app, relay"))
 	if left := faults(diagnoseWith(t, poor)); len(left) > 0 {
-		t.Fatalf("before it finds %+v", left)
+		t.Fatalf("before got %+v", left)
 	}
 	p.exec("ALTER TABLE app.contact_activity_events ENABLE ROW LEVEL SECURITY")
 	f := find(diagnoseWith(t, poor), buffer.LevelError, "row security", "hides rows of table app.contact_activity_events")
@@ -465,6 +463,6 @@ func TestDiagnose_CustomTableRowSecurity(t *testing.T) {
 	}
 	p.exec(f.Fix)
 	if left := faults(diagnoseWith(t, poor)); len(left) > 0 {
-		t.Errorf("after the fix it finds %+v", left)
+		t.Errorf("after the fix got %+v", left)
 	}
 }

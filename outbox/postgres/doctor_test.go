@@ -113,7 +113,7 @@ func faults(all []buffer.Finding) []buffer.Finding {
 	return some
 }
 
-// find returns the finding of that kind whose text has all of this in it, or nil.
+// find returns the first finding of a level and subject whose text contains says; nil if there is none.
 func find(all []buffer.Finding, level buffer.Level, about, says string) *buffer.Finding {
 	for i, f := range all {
 		if f.Level == level && f.Subject == about && strings.Contains(f.Text, says) {
@@ -128,11 +128,11 @@ func TestDiagnose_NothingWrong(t *testing.T) {
 	p := newDoctorDB(t, testserver.Postgres(t))
 	found := diagnose(t, p.url, time.Hour)
 	if some := faults(found); len(some) > 0 {
-		t.Errorf("in a database that is as it should be it finds %+v", some)
+		t.Errorf("got faults %+v", some)
 	}
 	for _, about := range []string{"server", "tables", "indexes", "claim plan", "autovacuum", "deadlock_timeout", "dead rows", "sessions", "vacuum horizon"} {
 		if find(found, buffer.LevelOK, about, "") == nil {
-			t.Errorf("it does not say that it looked at %s: %+v", about, found)
+			t.Errorf("no finding about %s: %+v", about, found)
 		}
 	}
 }
@@ -173,10 +173,10 @@ func TestDiagnose_Fixes(t *testing.T) {
 			found := diagnose(t, p.url, time.Hour)
 			f := find(found, c.level, c.about, c.says)
 			if f == nil {
-				t.Fatalf("it finds %+v", faults(found))
+				t.Fatalf("got %+v", faults(found))
 			}
 			if c.fix != "" && find(found, buffer.LevelError, "indexes", "").Fix != c.fix {
-				t.Fatalf("it would fix by %q", find(found, buffer.LevelError, "indexes", "").Fix)
+				t.Fatalf("got fix %q", find(found, buffer.LevelError, "indexes", "").Fix)
 			}
 			if c.fix != "" {
 				p.exec(c.fix)
@@ -186,7 +186,7 @@ func TestDiagnose_Fixes(t *testing.T) {
 				}
 			}
 			if left := faults(diagnose(t, p.url, time.Hour)); len(left) > 0 {
-				t.Errorf("after the fix it finds %+v", left)
+				t.Errorf("after the fix: got %+v", left)
 			}
 		})
 	}
@@ -200,41 +200,41 @@ func TestDiagnose_MissingTables(t *testing.T) {
 	for _, table := range []string{"outbox_events", "outbox_dead_letters"} {
 		f := find(found, buffer.LevelError, "tables", "table "+table+" does not exist")
 		if f == nil || f.Fix != "relay migrate -c relay.yaml" {
-			t.Errorf("of %s it finds %+v", table, found)
+			t.Errorf("of %s got %+v", table, found)
 		}
 	}
 	if _, err := postgres.Migrate(t.Context(), p.url, postgres.SchemaConfig{}); err != nil {
 		t.Fatal(err)
 	}
 	if left := faults(diagnose(t, p.url, time.Hour)); len(left) > 0 {
-		t.Errorf("after the fix it finds %+v", left)
+		t.Errorf("after the fix: got %+v", left)
 	}
 }
 
-// TestDiagnose_Privileges: a role that may too little learns what to ask for.
+// A role that lacks privileges learns which.
 func TestDiagnose_Privileges(t *testing.T) {
 	t.Parallel()
 	p := newDoctorDB(t, testserver.Postgres(t))
 	poor := p.as("poor_")
 	found := faults(diagnose(t, poor, time.Hour))
 	if f := find(found, buffer.LevelError, "tables", "may not use sequence"); f == nil {
-		t.Errorf("it finds %+v", found)
+		t.Errorf("got %+v", found)
 	}
 	if f := find(found, buffer.LevelError, "tables", "may not SELECT, INSERT, UPDATE, DELETE on table public.outbox_batches"); f == nil {
-		t.Errorf("it finds %+v", found)
+		t.Errorf("got %+v", found)
 	}
 	if f := find(found, buffer.LevelWarning, "sessions", "does not see"); f == nil || !strings.HasPrefix(f.Fix, "GRANT pg_read_all_stats TO ") {
-		t.Errorf("it finds %+v", found)
+		t.Errorf("got %+v", found)
 	}
 	for _, f := range found {
 		p.exec(f.Fix)
 	}
 	if left := faults(diagnose(t, poor, time.Hour)); len(left) > 0 {
-		t.Errorf("after the grants it finds %+v", left)
+		t.Errorf("after the grants: got %+v", left)
 	}
 }
 
-// TestDiagnose_RowSecurity: what a policy hides from the relay is never sent.
+// Events that a policy hides are never sent.
 func TestDiagnose_RowSecurity(t *testing.T) {
 	t.Parallel()
 	p := newDoctorDB(t, testserver.Postgres(t))
@@ -246,15 +246,14 @@ func TestDiagnose_RowSecurity(t *testing.T) {
 	found := faults(diagnose(t, poor, time.Hour))
 	f := find(found, buffer.LevelError, "row security", "hides rows of table public.outbox_events")
 	if f == nil {
-		t.Fatalf("it finds %+v", found)
+		t.Fatalf("got %+v", found)
 	}
 	p.exec(f.Fix)
 	if left := faults(diagnose(t, poor, time.Hour)); len(left) > 0 {
-		t.Errorf("after the fix it finds %+v", left)
+		t.Errorf("after the fix: got %+v", left)
 	}
 }
 
-// TestDiagnose_WaitingBatches: what waits, and why.
 func TestDiagnose_WaitingBatches(t *testing.T) {
 	t.Parallel()
 	p := newDoctorDB(t, testserver.Postgres(t))
@@ -263,11 +262,11 @@ func TestDiagnose_WaitingBatches(t *testing.T) {
 		VALUES (gen_random_uuid(), 'public.outbox_events', 'stamp', 'waiting', 1, now(), 'o', 0, 0, 3, 7, 1, 7, now(), 'WRONGTYPE of a key')`)
 	found := faults(diagnose(t, p.url, time.Hour))
 	if find(found, buffer.LevelWarning, "batches", "1 batches with 7 events wait for a retry; the newest because: WRONGTYPE of a key") == nil {
-		t.Errorf("it finds %+v", found)
+		t.Errorf("got %+v", found)
 	}
 }
 
-// TestDiagnose_Standby: after a failover the old primary may be left as a standby.
+// After a failover the old primary may be a standby.
 func TestDiagnose_Standby(t *testing.T) {
 	t.Parallel()
 	server := testserver.OwnPostgres(t, testserver.PostgresOptions{})
@@ -287,15 +286,15 @@ func TestDiagnose_Standby(t *testing.T) {
 	}
 	found := diagnose(t, server.URL, time.Hour)
 	if f := find(found, buffer.LevelError, "server", "in recovery"); f == nil || !strings.Contains(f.Fix, "target_session_attrs=read-write") {
-		t.Errorf("it finds %+v", found)
+		t.Errorf("got %+v", found)
 	}
 }
 
-// TestDiagnose_Unreachable: a server that is away is one finding, without a password.
+// An unreachable server is one finding, without a password.
 func TestDiagnose_Unreachable(t *testing.T) {
 	t.Parallel()
 	found := diagnose(t, "postgres://app:pass-word@127.0.0.1:1/app", time.Hour)
 	if len(found) != 1 || found[0].Level != buffer.LevelError || !strings.Contains(found[0].Text, "cannot reach PostgreSQL at 127.0.0.1:1") || strings.Contains(found[0].Text, "pass-word") {
-		t.Errorf("it finds %+v", found)
+		t.Errorf("got %+v", found)
 	}
 }

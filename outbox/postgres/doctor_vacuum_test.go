@@ -9,7 +9,6 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-// TestDiagnose_DeadRows: many of them are told, and gone after a vacuum.
 func TestDiagnose_DeadRows(t *testing.T) {
 	t.Parallel()
 	p := newDoctorDB(t, testserver.Postgres(t))
@@ -34,7 +33,6 @@ func TestDiagnose_DeadRows(t *testing.T) {
 	})
 }
 
-// TestDiagnose_Autovacuum: a server that never vacuums is told of.
 func TestDiagnose_Autovacuum(t *testing.T) {
 	t.Parallel()
 	p := newDoctorDB(t, testserver.OwnPostgres(t, testserver.PostgresOptions{}).URL)

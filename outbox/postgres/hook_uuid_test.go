@@ -7,7 +7,7 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-// Two letters of one uuid, whose numbers are not the same, go apart, the older first.
+// Two dead batch of one uuid, with different numbers, are in different batches, the older one first.
 func TestHook_TwoDeadLettersOfOneUUID(t *testing.T) {
 	t.Parallel()
 	o := newUUIDs(t, 3)
@@ -19,19 +19,19 @@ SELECT pipeline, event_id + 1000, topic, payload, created_at, gen_random_uuid(),
 FROM relay.outbox_dead_letters`)
 	hook := o.DeadLetterQueue()
 	for _, why := range []string{"no", "once more"} {
-		letters, err := hook.Claim(t.Context(), 10, lease)
+		batch, err := hook.Claim(t.Context(), 10, lease)
 		check(t, err)
-		if letters == nil || !slices.Equal(uuidsOf(letters), uuidsOf(b)) {
-			t.Fatalf("letters that died of %q: %+v", why, letters)
+		if batch == nil || !slices.Equal(uuidsOf(batch), uuidsOf(b)) {
+			t.Fatalf("dead letters with error %q: %+v", why, batch)
 		}
-		for i, l := range letters.Events {
-			if got := letters.DeadLetter(i).Error; got != why {
+		for i, l := range batch.Events {
+			if got := batch.DeadLetter(i).Error; got != why {
 				t.Errorf("the dead letter of %s has error %q; want %q", l.UUID, got, why)
 			}
 		}
-		check(t, hook.Settle(t.Context(), letters, []buffer.Outcome{{Verdict: buffer.Delivered}}))
+		check(t, hook.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 	}
-	if letters, err := hook.Claim(t.Context(), 10, lease); letters != nil || err != nil {
-		t.Fatalf("more letters: %+v, %v", letters, err)
+	if batch, err := hook.Claim(t.Context(), 10, lease); batch != nil || err != nil {
+		t.Fatalf("more dead letters: %+v, %v", batch, err)
 	}
 }

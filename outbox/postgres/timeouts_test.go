@@ -13,13 +13,12 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
-// TestStatementTimeout_Locked ends by itself, however long the lock is held, and
-// whoever asked may go on waiting.
+// A statement that waits for a lock fails in time, and works once the lock is released.
 func TestStatementTimeout_Locked(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	databaseURL := testserver.Postgres(t)
-	b := openImpatient(t, databaseURL)
+	b := openWithTimeout(t, databaseURL)
 	app, err := pgx.Connect(ctx, databaseURL)
 	if err != nil {
 		t.Fatal(err)
@@ -44,17 +43,17 @@ func TestStatementTimeout_Locked(t *testing.T) {
 		code string
 		do   func() error
 	}{
-		"claim":        {pg.CodeLockTimeout, func() error { _, err := b.Claim(ctx, 10, time.Hour); return err }},
-		"take over":    {pg.CodeLockTimeout, func() error { _, err := b.TakeOver(ctx, time.Hour); return err }},
-		"renew":        {pg.CodeLockTimeout, func() error { return b.Renew(ctx, batch, time.Hour) }},
-		"mark":         {pg.CodeLockTimeout, func() error { return b.MarkDelivered(ctx, batch, batch.IDs()) }},
-		"wake":         {pg.CodeLockTimeout, func() error { _, err := b.RetryNow(ctx, "", 0); return err }},
-		"away":         {pg.CodeLockTimeout, func() error { _, err := b.DeferredAddresses(ctx); return err }},
-		"look":         {pg.CodeLockTimeout, func() error { _, err := b.CountBacklog(ctx, 10); return err }},
-		"status":       {pg.CodeLockTimeout, func() error { _, err := b.Status(ctx); return err }},
-		"hook's claim": {pg.CodeLockTimeout, func() error { _, err := b.DeadLetterQueue().Claim(ctx, 10, time.Hour); return err }},
-		"hook's look":  {pg.CodeLockTimeout, func() error { _, err := b.DeadLetterQueue().CountBacklog(ctx, 0); return err }},
-		"settle":       {pg.CodeLockTimeout, func() error { return b.Settle(ctx, batch, outcomes) }},
+		"claim":              {pg.CodeLockTimeout, func() error { _, err := b.Claim(ctx, 10, time.Hour); return err }},
+		"take over":          {pg.CodeLockTimeout, func() error { _, err := b.TakeOver(ctx, time.Hour); return err }},
+		"renew":              {pg.CodeLockTimeout, func() error { return b.Renew(ctx, batch, time.Hour) }},
+		"mark delivered":     {pg.CodeLockTimeout, func() error { return b.MarkDelivered(ctx, batch, batch.IDs()) }},
+		"retry now":          {pg.CodeLockTimeout, func() error { _, err := b.RetryNow(ctx, "", 0); return err }},
+		"deferred addresses": {pg.CodeLockTimeout, func() error { _, err := b.DeferredAddresses(ctx); return err }},
+		"count":              {pg.CodeLockTimeout, func() error { _, err := b.CountBacklog(ctx, 10); return err }},
+		"status":             {pg.CodeLockTimeout, func() error { _, err := b.Status(ctx); return err }},
+		"hook's claim":       {pg.CodeLockTimeout, func() error { _, err := b.DeadLetterQueue().Claim(ctx, 10, time.Hour); return err }},
+		"hook's count":       {pg.CodeLockTimeout, func() error { _, err := b.DeadLetterQueue().CountBacklog(ctx, 0); return err }},
+		"settle":             {pg.CodeLockTimeout, func() error { return b.Settle(ctx, batch, outcomes) }},
 	} {
 		calls.Go(func() {
 			if err := c.do(); pg.Code(err) != c.code {
@@ -69,9 +68,8 @@ func TestStatementTimeout_Locked(t *testing.T) {
 	}
 }
 
-// openImpatient opens a buffer whose statements have little time, but a settle's
-// lock still less.
-func openImpatient(t *testing.T, databaseURL string) *Buffer {
+// openWithTimeout opens a buffer with a short statement timeout; a settle's lock timeout is shorter still.
+func openWithTimeout(t *testing.T, databaseURL string) *Buffer {
 	t.Helper()
 	if _, err := Migrate(t.Context(), databaseURL, SchemaConfig{}); err != nil {
 		t.Fatal(err)

@@ -17,9 +17,8 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres"
 )
 
-// The application truncates its table, with a role that has no business with the
-// ledger, and the ids begin again: what lived is gone, and none of it is taken for what
-// comes after.
+// The application truncates its table, with a role that has no privilege on the ledger, and the ids begin again: the
+// batches are deleted, so that no new event is taken for an old one.
 func TestTruncate_DeletesBatches(t *testing.T) {
 	t.Parallel()
 	for _, c := range []postgres.SchemaConfig{{}, {Table: "Order Events"}, {Table: "shop.events", Schema: "ledgers"}} {
@@ -72,7 +71,7 @@ func truncated(t *testing.T, c postgres.SchemaConfig) {
 	insert()
 	leased, waiting := claim(3), claim(3)
 	check(t, buf.Settle(ctx, waiting, []buffer.Outcome{{Verdict: buffer.Retry, GroupID: waiting.GroupID}}))
-	// Of another table, whose dead letters and batches are beside them.
+	// Of other buffers that share the ledger.
 	exec("INSERT INTO " + ledger + ` (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases, attempts, outages, events, first_id, last_id, oldest_at)
 		SELECT gen_random_uuid(), buffer, 'stamp', 'leased', 1, now() + interval '1h', 'other', 1, 0, 0, 1, 1, 1, now()
 		FROM (SELECT DISTINCT buffer || suffix AS buffer FROM ` + ledger + `, (VALUES (' dead letters'), ('_too')) s (suffix)) others`)
@@ -90,11 +89,11 @@ func truncated(t *testing.T, c postgres.SchemaConfig) {
 	var left int
 	check(t, p.pool.QueryRow(ctx, "SELECT count(*) FROM "+ledger).Scan(&left))
 	if left != 2 {
-		t.Errorf("%d batches are left, the two of others were expected", left)
+		t.Errorf("%d batches are left; expected the two of other buffers", left)
 	}
 	insert()
 	if err := buf.Settle(ctx, leased, []buffer.Outcome{{Verdict: buffer.Delivered}}); !errors.Is(err, buffer.ErrLeaseLost) {
-		t.Errorf("settling what was truncated: %v", err)
+		t.Errorf("settling a truncated batch: %v", err)
 	}
 	if b, err := buf.TakeOver(ctx, lease); b != nil || err != nil {
 		t.Errorf("taken over: %v, %v", b, err)
@@ -125,8 +124,8 @@ func truncated(t *testing.T, c postgres.SchemaConfig) {
 	})
 }
 
-// TRUNCATE ... RESTART IDENTITY locks the table and then its sequence. A claim and
-// a look that wait for the table must not hold the sequence meanwhile.
+// TRUNCATE ... RESTART IDENTITY locks the table and then its sequence. A claim and a count that wait for the table must
+// not lock the sequence meanwhile.
 func TestTruncate_NoDeadlock(t *testing.T) {
 	t.Parallel()
 	p := newMigratedDB(t, buffertest.Options{})
@@ -153,7 +152,7 @@ func TestTruncate_NoDeadlock(t *testing.T) {
 		err := p.pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity
 			WHERE application_name = 'relay' AND wait_event_type = 'Lock' AND datname = current_database()`).Scan(&n)
 		if err == nil && n < 2 {
-			err = fmt.Errorf("%d wait for a lock, look and claim were expected", n)
+			err = fmt.Errorf("%d wait for a lock; expected count and claim", n)
 		}
 		return err
 	})
@@ -166,8 +165,7 @@ func TestTruncate_NoDeadlock(t *testing.T) {
 	}
 }
 
-// A transaction that had a snapshot before the batch was claimed cannot see it, and may
-// not make its ids those of other events.
+// A transaction whose snapshot is older than the batch cannot see it, and must not reuse its ids.
 func TestTruncate_RefusesOldSnapshot(t *testing.T) {
 	t.Parallel()
 	p := newMigratedDB(t, buffertest.Options{Claim: buffer.ClaimRange})
@@ -188,8 +186,7 @@ func TestTruncate_RefusesOldSnapshot(t *testing.T) {
 	check(t, f.Buffer.Settle(ctx, b, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 }
 
-// The events' table is dropped and made anew: what lived is not taken for what comes
-// after.
+// If the buffer table is dropped and made again, its batches are gone, so that no new event is taken for an old one.
 func TestMigrate_RecreatedTable(t *testing.T) {
 	t.Parallel()
 	p := newMigratedDB(t, buffertest.Options{Claim: buffer.ClaimRange})
@@ -203,9 +200,9 @@ func TestMigrate_RecreatedTable(t *testing.T) {
 	check(t, err)
 	ids := f.Insert(t, outbox.Event{Topic: "new", Payload: []byte("{}")}, outbox.Event{Topic: "new", Payload: []byte("{}")})
 	if err := f.Buffer.Settle(ctx, b, []buffer.Outcome{{Verdict: buffer.Delivered}}); !errors.Is(err, buffer.ErrLeaseLost) {
-		t.Errorf("settling what was dropped: %v", err)
+		t.Errorf("settling a dropped batch: %v", err)
 	}
 	if rows := f.Rows(t); len(rows) != len(ids) {
-		t.Errorf("of %d new events %d are left, and nobody has sent one", len(ids), len(rows))
+		t.Errorf("of %d new events %d are left, although none was sent", len(ids), len(rows))
 	}
 }
