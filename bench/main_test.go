@@ -13,7 +13,7 @@ import (
 )
 
 var (
-	scale = flag.Float64("scale", 1, "what numbers of events, and times to measure for, are multiplied by: 0.1 for a quick look")
+	scale = flag.Float64("scale", 1, "factor for event counts and durations; 0.1 for a quick run")
 	only  = flag.String("only", "", "the contenders to run, by name, separated by commas; all when empty")
 )
 

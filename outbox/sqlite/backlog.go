@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -80,24 +81,26 @@ func (b *Buffer) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, e
 			return buffer.Backlog{}, err
 		}
 	}
-	const doing = "counting the backlog"
 	var backlog buffer.Backlog
 	from := b.cursor.Position()
-	err := b.read(ctx, doing, func(tx transaction) error {
+	err := b.read(ctx, "counting the backlog", func(tx transaction) error {
 		free, err := b.free(ctx, tx, from)
 		if err != nil {
 			return err
 		}
-		return tx.row(ctx, countBacklogSQL, b.config.Table, free, limit).
+		err = tx.row(ctx, countBacklogSQL, b.config.Table, free, limit).
 			Scan(&backlog.Unclaimed, &backlog.Due, &backlog.Waiting, &backlog.Delivered)
+		if err != nil || !b.config.Ordered || backlog.Due == 0 {
+			return err
+		}
+		// If all due batches wait for others, none is due: otherwise the pipeline would be taken for stalled.
+		if _, err = b.dueInOrder(ctx, tx); errors.Is(err, errNothing) {
+			backlog.Due, err = 0, nil
+		}
+		return err
 	})
 	if err != nil {
 		return buffer.Backlog{}, err
-	}
-	if b.config.Ordered && backlog.Due > 0 {
-		if backlog.Due, err = b.countDue(ctx, backlog.Due); err != nil {
-			return buffer.Backlog{}, b.explain(ctx, doing, err)
-		}
 	}
 	if limit > 0 && backlog.Unclaimed == 0 {
 		b.cursor.Exhausted(from)

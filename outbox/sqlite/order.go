@@ -11,7 +11,6 @@ import (
 
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/idset"
-	"github.com/outboxrelay/relay/outbox/internal/scanwindow"
 	"github.com/outboxrelay/relay/outbox/sqlite/internal/db"
 )
 
@@ -45,7 +44,7 @@ func (b *Buffer) claimInOrder(ctx context.Context, limit int, lease time.Duratio
 			if err := b.fillLanes(ctx, tx); err != nil {
 				return 0, err
 			}
-			p, err := b.pickInOrder(ctx, tx, from, size, limit)
+			p, err := b.pickInOrder(ctx, tx, batch, from, size, limit)
 			seen = p.seen
 			switch {
 			case err != nil:
@@ -56,30 +55,17 @@ func (b *Buffer) claimInOrder(ctx context.Context, limit int, lease time.Duratio
 			case len(p.ids) == 0:
 				return 0, errNothing
 			}
-			return p.skipped, b.takeInOrder(ctx, tx, batch, lease, p.ids)
+			if err := b.open(ctx, tx, batch, lease, nil, func(i int) time.Time { return batch.Events[i].CreatedAt }); err != nil {
+				return 0, err
+			}
+			if _, err := tx.exec(ctx, stampPickedSQL, batch.GroupID.String(), idset.JSONIDs(p.ids)); err != nil {
+				return 0, err
+			}
+			return p.skipped, b.fillLanes(ctx, tx)
 		})
 		return batch != nil, seen, err
 	})
 	return batch, err
-}
-
-// takeInOrder makes a batch of the events picked.
-func (b *Buffer) takeInOrder(ctx context.Context, tx transaction, batch *buffer.Lease, lease time.Duration, ids []int64) error {
-	if err := b.loadPicked(ctx, tx, batch, ids); err != nil {
-		return err
-	}
-	if err := b.open(ctx, tx, batch, lease, nil, func(i int) time.Time { return batch.Events[i].CreatedAt }); err != nil {
-		return err
-	}
-	if _, err := tx.exec(ctx, stampPickedSQL, batch.GroupID.String(), idset.JSONIDs(ids)); err != nil {
-		return err
-	}
-	return b.fillLanes(ctx, tx)
-}
-
-func (b *Buffer) loadPicked(ctx context.Context, tx transaction, batch *buffer.Lease, ids []int64) error {
-	rows, err := tx.rows(ctx, pickedSQL, idset.JSONIDs(ids))
-	return b.fillEvents(ctx, tx, batch, len(ids), rows, err)
 }
 
 // picked is the events for a batch.
@@ -89,8 +75,8 @@ type picked struct {
 	skipped int64 // the first event that waits for another of its key; 0: none
 }
 
-// pickInOrder picks the first events in free lanes among size waiting ones.
-func (b *Buffer) pickInOrder(ctx context.Context, tx transaction, from int64, size, limit int) (p picked, err error) {
+// pickInOrder fills in the first events in free lanes among size waiting ones.
+func (b *Buffer) pickInOrder(ctx context.Context, tx transaction, batch *buffer.Lease, from int64, size, limit int) (p picked, err error) {
 	held, err := b.heldLanes(ctx, tx)
 	if err != nil {
 		return p, err
@@ -116,7 +102,11 @@ func (b *Buffer) pickInOrder(ctx context.Context, tx transaction, from int64, si
 			p.skipped = id
 		}
 	}
-	return p, rows.Err()
+	if err := errors.Join(rows.Err(), rows.Close()); err != nil || len(p.ids) == 0 {
+		return p, err
+	}
+	found, err := tx.rows(ctx, pickedSQL, idset.JSONIDs(p.ids))
+	return p, b.fillEvents(ctx, tx, batch, len(p.ids), found, err)
 }
 
 const heldLanesSQL = `
@@ -197,26 +187,4 @@ func (b *Buffer) dueInOrder(ctx context.Context, tx transaction) (group string, 
 		return "", errNothing
 	}
 	return group, err
-}
-
-// countDue returns due, or 0 if all of those batches wait for others: otherwise the pipeline would
-// be taken for stalled.
-func (b *Buffer) countDue(ctx context.Context, due int) (int, error) {
-	err := b.begin(ctx, b.db, nil, func(tx transaction) error {
-		_, err := b.dueInOrder(ctx, tx)
-		return err
-	})
-	if errors.Is(err, errNothing) {
-		return 0, nil
-	}
-	return due, err
-}
-
-// peekInOrder fills in the events that a claim would take first.
-func (b *Buffer) peekInOrder(ctx context.Context, tx transaction, batch *buffer.Lease, limit int) error {
-	p, err := b.pickInOrder(ctx, tx, b.cursor.Position(), scanwindow.Initial(limit), limit)
-	if err != nil {
-		return err
-	}
-	return b.loadPicked(ctx, tx, batch, p.ids)
 }

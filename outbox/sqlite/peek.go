@@ -7,6 +7,7 @@ import (
 
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/claimmode"
+	"github.com/outboxrelay/relay/outbox/internal/scanwindow"
 	"github.com/outboxrelay/relay/outbox/sqlite/internal/db"
 )
 
@@ -26,7 +27,8 @@ func (b *Buffer) Peek(ctx context.Context, limit int) (*buffer.Lease, error) {
 func (r *relayTable) peek(ctx context.Context, batch *buffer.Lease, limit int) error {
 	return r.b.read(ctx, peeking, func(tx transaction) error {
 		if r.b.config.Ordered {
-			return r.b.peekInOrder(ctx, tx, batch, limit)
+			_, err := r.b.pickInOrder(ctx, tx, batch, r.b.cursor.Position(), scanwindow.Initial(limit), limit)
+			return err
 		}
 		// As for range this is right in any mode.
 		return r.pick(ctx, tx, batch, claimmode.Range, r.b.cursor.Position(), limit)
