@@ -9,6 +9,6 @@
 //	 ├ decide            decide.go    what becomes of each event: delivered, retried and when, or a dead letter
 //	 └ settle            settle.go    written down in the buffer
 //
-// order.go keeps order by key when a batch is sent again in part. rejected.go deals with
-// events that a projection could not make. backoff.go says how long a retry waits.
+// order.go keeps order by key when a batch is sent again in part; backoff.go is the time before a
+// retry.
 package delivery

@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"maps"
 	"sync"
 	"time"
 
@@ -56,18 +57,10 @@ func (d *poisonDetector) record(groupID uuid.UUID, address string) (confirmed bo
 		return false
 	}
 	if !again {
-		d.expire()
+		maps.DeleteFunc(d.batches, func(_ uuid.UUID, one history) bool { return time.Since(one.since) > historyExpires })
 	}
 	d.batches[groupID] = history{n: last.n + 1, at: now, since: time.Now()}
 	return last.n+1 >= confirmAfter
-}
-
-func (d *poisonDetector) expire() {
-	for groupID, one := range d.batches {
-		if time.Since(one.since) > historyExpires {
-			delete(d.batches, groupID)
-		}
-	}
 }
 
 // inherit confirms the parts of a confirmed batch at their next outage: halving would take very

@@ -1,7 +1,6 @@
 package outbox
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -152,14 +151,9 @@ func checkJSON(text []byte) error {
 	if !utf8.Valid(text) {
 		return errors.New("it is not valid UTF-8")
 	}
-	if json.Valid(text) {
-		return nil
+	err := json.Unmarshal(text, new(json.RawMessage))
+	if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
+		return fmt.Errorf("at byte %d: %w", syntax.Offset, err)
 	}
-	// Decode only to find the position of the error.
-	dec := json.NewDecoder(bytes.NewReader(text))
-	var v any
-	if err := dec.Decode(&v); err != nil {
-		return fmt.Errorf("at byte %d: %w", dec.InputOffset(), err)
-	}
-	return fmt.Errorf("at byte %d: more than one JSON value", dec.InputOffset())
+	return err
 }

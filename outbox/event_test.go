@@ -50,7 +50,7 @@ func TestValidate(t *testing.T) {
 		{name: "payload too long", bytes: true, event: outbox.Event{Topic: "t", Payload: make([]byte, outbox.MaxPayloadBytes+1)}, says: []string{"payload is 67108865 bytes long"}},
 		{name: "payload cut off", event: outbox.Event{Topic: "t", Payload: []byte(`{"a":`)}, says: []string{"payload is not JSON", "at byte"}},
 		{name: "payload wrong in the middle", event: outbox.Event{Topic: "t", Payload: []byte(`{"a": nope}`)}, says: []string{"payload is not JSON", "at byte"}},
-		{name: "two payloads", event: outbox.Event{Topic: "t", Payload: []byte(`{} {}`)}, says: []string{"more than one JSON value"}},
+		{name: "two payloads", event: outbox.Event{Topic: "t", Payload: []byte(`{} {}`)}, says: []string{"after top-level value"}},
 		{name: "payload not UTF-8", event: outbox.Event{Topic: "t", Payload: []byte("\"\xff\"")}, says: []string{"payload is not JSON", "UTF-8"}},
 		{name: "headers no JSON", event: outbox.Event{Topic: "t", Payload: []byte("1"), Headers: outbox.Headers("x")}, says: []string{"headers are not a JSON object of strings"}},
 		{name: "headers empty", event: outbox.Event{Topic: "t", Payload: []byte("1"), Headers: outbox.Headers{}}, says: []string{"headers are not a JSON object of strings"}},

@@ -45,9 +45,8 @@ func New(b buffer.Queue, s sink.Sink, c Config) (*Pipeline, error) {
 	}
 	p := &Pipeline{
 		config: c, buffer: b, sink: s,
-		health:    health{stalledAfter: max(time.Minute, 2*c.Lease), bufferErr: errStarting},
-		recovered: recoveries{some: make(chan struct{}, 1)},
-		limiter:   newLimiter(c),
+		health:  health{stalledAfter: max(time.Minute, 2*c.Lease), bufferErr: errStarting},
+		limiter: newLimiter(c),
 	}
 	p.worker = delivery.NewWorker(s, b, delivery.Config{
 		MaxAttempts: c.MaxAttempts, NeverBury: c.NeverBury, Ordered: c.Ordered, Backoff: c.Backoff, SendTimeout: c.SendTimeout,

@@ -7,25 +7,17 @@ import (
 	"time"
 )
 
-// recoveries are the addresses that recovered from an outage, and whose waiting batches are
-// still to be made due.
+// recoveries are the addresses that recovered, whose waiting batches are to be made due.
 type recoveries struct {
-	some chan struct{} // holds one when there are some
-
 	mu        sync.Mutex
 	addresses []string
 }
 
-// add never blocks.
 func (r *recoveries) add(address string) {
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	if !slices.Contains(r.addresses, address) {
 		r.addresses = append(r.addresses, address)
-	}
-	r.mu.Unlock()
-	select {
-	case r.some <- struct{}{}:
-	default:
 	}
 }
 
@@ -56,15 +48,12 @@ func (p *Pipeline) retryDeferred(ctx context.Context, recount func()) {
 			return
 		case <-tick.C:
 		}
-		select {
-		case <-p.recovered.some:
-			for _, address := range p.recovered.take() {
-				p.retryNow(ctx, address, 0, recount)
-			}
-		default:
-			if p.health.waits() {
-				p.probe(ctx, recount)
-			}
+		recovered := p.recovered.take()
+		for _, address := range recovered {
+			p.retryNow(ctx, address, 0, recount)
+		}
+		if len(recovered) == 0 && p.health.waits() {
+			p.probe(ctx, recount)
 		}
 	}
 }

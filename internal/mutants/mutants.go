@@ -339,7 +339,7 @@ var mutants = []mutant{
 	// Custom tables.
 	{
 		name: "events that are not projected are sent",
-		file: "delivery/rejected.go",
+		file: "delivery/decide.go",
 		old:  "			missing = append(missing, id)\n",
 		new:  "			rest = append(rest, id)\n",
 		pkg:  "./delivery", test: "TestUnprojected_IsBuriedBeforeTheRestIsSent",

@@ -186,14 +186,14 @@ func (v Verdict) String() string {
 	return fmt.Sprintf("Verdict(%d)", uint8(v))
 }
 
-// Outcome is what became of some events of a batch in one attempt. The outcomes
-// handed to Settle name every event of the batch exactly once.
+// Outcome is the result of one attempt for some events of a batch. The outcomes of a Settle name
+// every event of the batch exactly once, the Rejected ones too.
 type Outcome struct {
 	Verdict Verdict
-	// IDs are the events meant, in ascending order; nil means all of the batch.
+	// IDs are the events, in ascending order; nil means all of the batch.
 	IDs []int64
-	// GroupID, for Retry: the batch's own when IDs is nil, a new one when the
-	// batch is divided (what belongs to a group_id never changes).
+	// GroupID, for Retry: the batch's own if IDs is nil, otherwise a new one (the events of a
+	// group_id never change).
 	GroupID uuid.UUID
 	// After, for Retry: how long to wait, by the database's clock.
 	After time.Duration

@@ -9,13 +9,12 @@
 //
 // # The states of a batch
 //
-//	          Claim                       Settle: all delivered
-//	events ──────────▶ leased ───────────────────────────────────▶ gone
-//	                    │  ▲ │
-//	  Settle: retry     │  │ │  MarkDelivered (sent, but the delete failed)
-//	          ▼─────────┘  │ ▼
-//	       waiting ────────┘ delivered ──▶ delete tried again ──▶ gone
-//	              TakeOver
+//	         Claim            Settle: all delivered or dead
+//	events ─────────▶ leased ───────────────────────────────▶ gone
+//	                  ▲ │  │
+//	         TakeOver │ │  └─ MarkDelivered ─▶ delivered ─ TakeOver, Settle ─▶ gone
+//	                  │ ▼ Settle: retry
+//	                 waiting
 //
 // A batch whose lease is over, whose retry is due, or whose delivery is recorded and whose time
 // has come, is taken over: its lease_no rises. The lease_no is the fence: the owner of an

@@ -105,7 +105,7 @@ func TestInsert_Invalid(t *testing.T) {
 		"key contains a NUL byte":      {Topic: "t", Payload: []byte("{}"), Key: new("a\x00b")},
 		"topic is not valid UTF-8":     {Topic: "\xff", Payload: []byte("{}")},
 		"topic is 1025 bytes long":     {Topic: strings.Repeat("x", 1025), Payload: []byte("{}")},
-		"more than one JSON value":     {Topic: "t", Payload: []byte("{} {}")},
+		"after top-level value":        {Topic: "t", Payload: []byte("{} {}")},
 		"headers are 65542 bytes long": {Topic: "t", Payload: []byte("{}"), Headers: outbox.NewHeaders(map[string]string{"a": strings.Repeat("x", 65534)})},
 	} {
 		err := pgx.BeginFunc(t.Context(), p.pool, func(tx pgx.Tx) error {
