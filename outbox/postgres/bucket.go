@@ -10,19 +10,17 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
-// takeTokenSQL moves the time of the next request on, and returns the one before it: the
-// generic cell rate algorithm (ITU-T I.371), on the database's clock. Who waits for the
-// row meanwhile reads the clock after that. A time far ahead is left over from another
-// rate, or from before the clock was set back: nobody waits for that.
+// takeTokenSQL advances the time of the next request and returns the one before it: the generic cell rate
+// algorithm (ITU-T I.371), on the database's clock. A time far ahead is left over from another rate, or from
+// before the clock was set back; no request waits for it.
 const takeTokenSQL = `
 INSERT INTO outbox_rates AS r (name, next_at) VALUES ($1, clock_timestamp() + $2::interval)
 ON CONFLICT (name) DO UPDATE
 SET next_at = greatest(clock_timestamp(), least(r.next_at, clock_timestamp() + 1000 * $2::interval)) + $2::interval
 RETURNING (extract(epoch FROM r.next_at - $2::interval - clock_timestamp()) * 1000000)::bigint`
 
-// TakeToken implements buffer.TokenBucket. The commit does not wait for the disk: a crash of the
-// server may forget the last few tokens, and then as many requests may follow too soon,
-// which the sink can do nothing worse about than refuse.
+// TakeToken implements buffer.TokenBucket. The commit does not wait for the disk: after a crash of
+// the server a few requests may follow too soon.
 func (b *Buffer) TakeToken(ctx context.Context, name string, requests int, per time.Duration) (time.Duration, error) {
 	const doing = "taking a token of the shared rate"
 	t, err := b.ready(ctx)

@@ -83,7 +83,7 @@ func (b *Buffer) ready(ctx context.Context) (*table, error) {
 	return b.table.Load(), nil
 }
 
-// Claim implements buffer.Buffer.
+// Claim implements buffer.Claimer.
 func (b *Buffer) Claim(ctx context.Context, limit int, lease time.Duration) (*buffer.Lease, error) {
 	t, err := b.ready(ctx)
 	if err != nil {
@@ -95,7 +95,7 @@ func (b *Buffer) Claim(ctx context.Context, limit int, lease time.Duration) (*bu
 // ClaimMode returns the mode in which this relay claims; "" before it has seen the database.
 func (b *Buffer) ClaimMode() buffer.ClaimMode { return b.claimer.ClaimMode() }
 
-// Peek implements buffer.Buffer.
+// Peek implements buffer.Diagnoser.
 func (b *Buffer) Peek(ctx context.Context, limit int) (*buffer.Lease, error) {
 	t, err := b.ready(ctx)
 	if err != nil {
@@ -113,7 +113,7 @@ func (b *Buffer) Warnings(context.Context) []string {
 	return []string{"claim: range needs ids that only grow; " + t.RangeIneligible.Text + ", so events are claimed by stamp (" + t.RangeIneligible.Fix + ")"}
 }
 
-// TakeOver implements buffer.Buffer.
+// TakeOver implements buffer.Claimer.
 func (b *Buffer) TakeOver(ctx context.Context, lease time.Duration) (*buffer.Lease, error) {
 	t, err := b.ready(ctx)
 	if err != nil {
@@ -122,7 +122,7 @@ func (b *Buffer) TakeOver(ctx context.Context, lease time.Duration) (*buffer.Lea
 	return t.events.TakeOver(ctx, lease)
 }
 
-// Settle implements buffer.Buffer.
+// Settle implements buffer.Settler.
 func (b *Buffer) Settle(ctx context.Context, batch *buffer.Lease, results []buffer.Outcome) error {
 	t, err := b.ready(ctx)
 	if err != nil {

@@ -87,6 +87,11 @@ func (b *Buffer) Check(ctx context.Context) error {
 	if err := missing.Err(); err != nil {
 		return err
 	}
+	return b.open(ctx, events, others, archive, facts)
+}
+
+// open takes the tables that Check found into use. others are ledger, dead letters and buffers.
+func (b *Buffer) open(ctx context.Context, events catalog.Table, others []catalog.Table, archive string, facts custom.Facts) (err error) {
 	names := []string{
 		"outbox_batches", others[0].Quoted, "outbox_dead_letters", others[1].Quoted, "outbox_buffers", others[2].Quoted, "outbox_archive", archive,
 	}

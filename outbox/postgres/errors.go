@@ -9,8 +9,7 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
-// explain says what was being done. When the database answers that something is
-// missing, Check says what, and with which command it comes.
+// explain adds what was being done, and what Check finds if the database reports that something is missing.
 func (b *Buffer) explain(ctx context.Context, doing string, err error) error {
 	if err == nil {
 		return nil

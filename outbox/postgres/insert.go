@@ -25,14 +25,13 @@ type Table struct {
 // Insert puts events into outbox_events inside the caller's transaction, in one
 // round trip; they exist when, and only when, the transaction commits. Ids rise
 // in the order of events. Every event is validated first
-// (errors.Is(err, outbox.ErrInvalidEvent) names each that is not good and inserts
-// none). The transaction is the caller's to commit or roll back.
+// (errors.Is(err, outbox.ErrInvalidEvent): one is invalid, and none was inserted). The caller commits or rolls back.
 func Insert(ctx context.Context, tx pgx.Tx, events ...outbox.Event) error {
 	return Table{}.Insert(ctx, tx, events...)
 }
 
-// InsertSQL is Insert for a transaction of database/sql, whatever PostgreSQL
-// driver it runs on.
+// InsertSQL is Insert for a transaction of database/sql, with any PostgreSQL
+// driver.
 func InsertSQL(ctx context.Context, tx *sql.Tx, events ...outbox.Event) error {
 	return Table{}.InsertSQL(ctx, tx, events...)
 }
@@ -113,11 +112,11 @@ func optional(h outbox.Headers) *string {
 	return &text
 }
 
-// explainInsert names what mends a table that is not there, or not ours to write.
+// explainInsert adds how to fix a missing table or privilege.
 func explainInsert(err error) error {
 	switch pg.Code(err) {
 	case pg.CodeNoTable, pg.CodeNoColumn:
-		return fmt.Errorf("%w (the relay's tables are made by: relay migrate -c relay.yaml)", err)
+		return fmt.Errorf("%w (create the relay's tables: relay migrate -c relay.yaml)", err)
 	case pg.CodeNoPrivilege:
 		return fmt.Errorf("%w (the application's role needs GRANT INSERT on the table)", err)
 	}

@@ -48,7 +48,7 @@ const AuditedSQL = `
        (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = $2 AND closed_at IS NOT NULL)
 FROM ledger`
 
-// Audit implements buffer.Buffer.
+// Audit implements buffer.Auditor.
 func (b *Backlog) Audit(ctx context.Context) (buffer.Audit, error) {
 	t, err := b.base.Ready(ctx)
 	if err != nil {
@@ -71,7 +71,7 @@ func (b *Backlog) Audit(ctx context.Context) (buffer.Audit, error) {
 	return a, b.base.Explain(ctx, "auditing", err)
 }
 
-// What is leased is its owner's, who deletes by the ids it has, whatever is counted.
+// A leased batch is left to its owner, who deletes by the ids that it has.
 const removeEmptySQL = foundSQL + `
 DELETE FROM outbox_batches l
 WHERE buffer = $1 AND NOT (state = 'leased' AND due_at > clock_timestamp())
@@ -93,7 +93,7 @@ FROM (SELECT group_id, count(*) AS events, min(id) AS first_id, max(id) AS last_
 WHERE l.buffer = $1 AND s.group_id = l.group_id AND s.events <> l.events
   AND NOT (l.state = 'leased' AND l.due_at > clock_timestamp())`
 
-// Repair implements buffer.Buffer.
+// Repair implements buffer.Auditor.
 func (b *Backlog) Repair(ctx context.Context) (buffer.Repair, error) {
 	t, err := b.base.Ready(ctx)
 	if err != nil {

@@ -46,7 +46,7 @@ FROM (SELECT clock_timestamp() AS now) clock
 LEFT JOIN outbox_batches ON buffer = $1 AND due_at > $5::timestamptz
 GROUP BY clock.now`
 
-// CountBacklog implements buffer.Buffer.
+// CountBacklog implements buffer.Inspector.
 func (b *Backlog) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, error) {
 	t, err := b.base.Ready(ctx)
 	if err != nil {

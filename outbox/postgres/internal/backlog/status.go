@@ -35,7 +35,7 @@ SELECT leased, waiting, delivered, claimed, fresh.events,
        (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = $4 AND closed_at IS NULL AND notified_at IS NULL)
 FROM ledger, fresh`
 
-// Status implements buffer.Buffer.
+// Status implements buffer.Inspector.
 func (b *Backlog) Status(ctx context.Context) (buffer.Status, error) {
 	t, err := b.base.Ready(ctx)
 	if err != nil {

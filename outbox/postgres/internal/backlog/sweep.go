@@ -53,7 +53,7 @@ func (b *Backlog) fullSweep(ctx context.Context, t *ledger.Tables, limit int, mo
 	return late, orphans, err
 }
 
-// Orphans are found by their group_id whatever the mode: a ledger row says for itself how its events are found. lease_no
+// Orphans are found by their group_id in every mode: a ledger row says for itself how its events are found. lease_no
 // begins at the clock's microseconds, so that it is higher than any that was lost.
 const adoptSQL = `
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,

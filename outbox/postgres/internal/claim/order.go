@@ -20,7 +20,7 @@ import (
 const lockSQL = `
 SELECT pg_advisory_xact_lock(hashtextextended('relay claims ' || $1, 0))`
 
-// Up to $4 waiting events are read, in id order. NOT IN over a subquery is a hash, whatever the statistics say. What the
+// Up to $4 waiting events are read, in id order. NOT IN over a subquery is a hash, even with wrong statistics. What the
 // application has locked is left, and so are picked events of the same keys. The last line counts the
 // events that were read in vain.
 const orderSQL = `
@@ -113,7 +113,7 @@ func (c *Claimer) claimWithin(ctx context.Context, t *ledger.Tables, limit int, 
 		return nil, 0, err
 	case start.Mode != claimmode.StampKey:
 		return nil, 0, ModeChanged(start.Mode)
-	case unordered > 0: // nobody knows their keys
+	case unordered > 0: // their keys are unknown
 		return nil, 0, fmt.Errorf("%w: %d batches of buffer %s were claimed by a relay without order: key; claiming resumes when they are done. Stop that relay",
 			buffer.ErrNotReady, unordered, t.Buffer)
 	}

@@ -159,7 +159,7 @@ func (p *projecting) readColumns(fields []pgconn.FieldDescription) {
 	}
 }
 
-// readRow reads a row of the projection. Its values are texts, whatever their types.
+// readRow reads a row of the projection. Its values are texts, of any type.
 func (p *projecting) readRow(v [][]byte) error {
 	if p.err != nil {
 		return nil

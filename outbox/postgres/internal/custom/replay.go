@@ -11,12 +11,12 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
-// The dead letters after one, $10 and $11, whose events are not in the table. Columns that the database computes are
-// left to it. The last dead letter that was read comes with how many went back. See package custom for the names.
+// The dead letters after one, $10 and $11, whose events are not in the table. d.custom_id is the column of a dead letter
+// that has the event's custom_id: event_id or event_uuid.
 const (
 	pickSQL = deadletter.PickOpenSQL + `
     AND d.event_row IS NOT NULL AND ($10::bigint IS NULL OR (d.event_id, d.group_id) > ($10::bigint, $11::uuid))
-    AND NOT EXISTS (SELECT FROM custom_events e WHERE e.custom_id = d.event_id)
+    AND NOT EXISTS (SELECT FROM custom_events e WHERE e.custom_id = d.custom_id)
   ORDER BY d.event_id, d.group_id LIMIT $9::bigint
   FOR UPDATE OF d SKIP LOCKED
 `
@@ -24,61 +24,36 @@ const (
 	nextSQL = pickSQL + `)
 SELECT event_id, group_id FROM picked`
 
-	replaySQL = pickSQL + `), chosen AS MATERIALIZED (
-  SELECT DISTINCT ON (d.event_id) d.event_id AS id, d.group_id, d.event_row
-  FROM picked p JOIN outbox_dead_letters d ON d.pipeline = $1 AND d.event_id = p.event_id AND d.group_id = p.group_id
-  ORDER BY d.event_id, d.group_id
-), put AS (
-  INSERT INTO custom_events AS e (custom_columns)
-  OVERRIDING SYSTEM VALUE
-  SELECT custom_values FROM chosen c, json_populate_record(NULL::custom_events, c.event_row) r
-  ON CONFLICT DO NOTHING
-  RETURNING e.custom_id AS id, e.created_at AS created_at
-), ledger AS (
+	// Columns that the database computes are left to it. The last dead letter that was read comes with how many went back.
+	replaySQL = putSQL + `
   INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                               attempts, outages, events, first_id, last_id, oldest_at, error)
   SELECT $12::uuid, $13, 'stamp', 'waiting', 0, clock_timestamp(), $14, 0,
          0, 0, count(*), min(id), max(id), min(created_at), 'replayed'
-  FROM put HAVING count(*) > 0
-), closed AS (
-  UPDATE outbox_dead_letters d SET closed_at = clock_timestamp(), closed_as = 'replayed'
-  FROM put JOIN chosen c USING (id)
-  WHERE d.pipeline = $1 AND d.event_id = c.id AND d.group_id = c.group_id
-  RETURNING 1
-)
-SELECT event_id, group_id, (SELECT count(*) FROM closed) FROM picked ORDER BY event_id DESC, group_id DESC LIMIT 1`
-)
+  FROM put HAVING count(*) > 0` + closedSQL
 
-// The same for a table whose events are known by their uuids.
-const (
-	pickUUIDSQL = deadletter.PickOpenSQL + `
-    AND d.event_row IS NOT NULL AND ($10::bigint IS NULL OR (d.event_id, d.group_id) > ($10::bigint, $11::uuid))
-    AND NOT EXISTS (SELECT FROM custom_events e WHERE e.custom_id = d.event_uuid)
-  ORDER BY d.event_id, d.group_id LIMIT $9::bigint
-  FOR UPDATE OF d SKIP LOCKED
-`
-
-	nextUUIDSQL = pickUUIDSQL + `)
-SELECT event_id, group_id FROM picked`
-
-	replayUUIDSQL = pickUUIDSQL + `), chosen AS MATERIALIZED (
-  SELECT DISTINCT ON (d.event_uuid) d.event_uuid AS id, d.event_id, d.group_id, d.event_row
-  FROM picked p JOIN outbox_dead_letters d ON d.pipeline = $1 AND d.event_id = p.event_id AND d.group_id = p.group_id
-  ORDER BY d.event_uuid, d.event_id, d.group_id
-), put AS (
-  INSERT INTO custom_events AS e (custom_columns)
-  OVERRIDING SYSTEM VALUE
-  SELECT custom_values FROM chosen c, json_populate_record(NULL::custom_events, c.event_row) r
-  ON CONFLICT DO NOTHING
-  RETURNING e.custom_id AS id, e.created_at AS created_at
-), ledger AS (
+	replayUUIDSQL = putSQL + `
   INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                               attempts, outages, events, first_id, last_id, oldest_at, error, uuids)
   SELECT $12::uuid, $13, 'stamp', 'waiting', 0, clock_timestamp(), $14, 0,
          0, 0, n, first_id, first_id + n - 1, oldest_at, 'replayed', uuids
   FROM (SELECT count(*) AS n, nextval('outbox_numbers') + 1 AS first_id, array_agg(id ORDER BY created_at, id) AS uuids,
                min(created_at) AS oldest_at
-        FROM put HAVING count(*) > 0) block
+        FROM put HAVING count(*) > 0) block` + closedSQL
+
+	putSQL = pickSQL + `), chosen AS MATERIALIZED (
+  SELECT DISTINCT ON (d.custom_id) d.custom_id AS id, d.event_id, d.group_id, d.event_row
+  FROM picked p JOIN outbox_dead_letters d ON d.pipeline = $1 AND d.event_id = p.event_id AND d.group_id = p.group_id
+  ORDER BY d.custom_id, d.event_id, d.group_id
+), put AS (
+  INSERT INTO custom_events AS e (custom_columns)
+  OVERRIDING SYSTEM VALUE
+  SELECT custom_values FROM chosen c, json_populate_record(NULL::custom_events, c.event_row) r
+  ON CONFLICT DO NOTHING
+  RETURNING e.custom_id AS id, e.created_at AS created_at
+), ledger AS (`
+
+	closedSQL = `
 ), closed AS (
   UPDATE outbox_dead_letters d SET closed_at = clock_timestamp(), closed_as = 'replayed'
   FROM put JOIN chosen c USING (id)
@@ -106,7 +81,7 @@ func (t *Table) Replay(ctx context.Context, f buffer.DeadFilter, limit int) (rep
 		after, before := last.args(), last
 		steps := []pg.Step{begin}
 		if size == 1 {
-			steps = append(steps, pg.Step{SQL: t.tables.SQL(t.either(nextSQL, nextUUIDSQL)), Args: dead.Match(f, append([]string{"1"}, after...)...), Row: refused.read})
+			steps = append(steps, pg.Step{SQL: t.tables.SQL(nextSQL), Args: dead.Match(f, append([]string{"1"}, after...)...), Row: refused.read})
 		}
 		args := append(append([]string{pg.Int(int64(size))}, after...), buffer.NewGroupID().String(), t.tables.Buffer, t.base.Owner)
 		err := t.base.DB.Transact(ctx, append(steps, pg.Step{

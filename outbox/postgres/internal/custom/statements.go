@@ -21,9 +21,13 @@ func (t *Table) names(events string, deadPayloadOID uint32, relay []string) []st
 	if t.key.OID == pg.OIDUUID {
 		uuid = "e." + t.key.Quoted
 	}
+	deadID := "d.event_uuid"
+	if t.Numbered() {
+		deadID = "d.event_id"
+	}
 	columns, values := t.putBack()
 	names := []string{
-		"custom_events", events, "custom_id", t.find().Quoted, "e.custom_key::text", key, "e.custom_uuid", uuid,
+		"custom_events", events, "d.custom_id", deadID, "custom_id", t.find().Quoted, "e.custom_key::text", key, "e.custom_uuid", uuid,
 		"e.created_at", t.created, "to_json(e)", t.row, "(custom_columns)", "(" + columns + ")", "SELECT custom_values", "SELECT " + values,
 	}
 	if !pg.IsJSON(deadPayloadOID) {

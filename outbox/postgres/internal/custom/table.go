@@ -161,12 +161,6 @@ func (t *Table) finds(events []outbox.Event, ids []int64) string {
 
 // eventOf returns the event of that id; nil if there is none.
 func eventOf(events []outbox.Event, id int64) *outbox.Event {
-	// Most batches have no gaps.
-	if len(events) > 0 {
-		if i := id - events[0].ID; i >= 0 && i < int64(len(events)) && events[i].ID == id {
-			return &events[i]
-		}
-	}
 	if i, found := slices.BinarySearchFunc(events, id, func(e outbox.Event, id int64) int { return cmp.Compare(e.ID, id) }); found {
 		return &events[i]
 	}

@@ -13,7 +13,7 @@ SELECT DISTINCT address FROM outbox_batches
 WHERE buffer = $1 AND due_at > $2::timestamptz
   AND state = 'waiting' AND address IS NOT NULL AND outages > 0`
 
-// DeferredAddresses implements buffer.Buffer.
+// DeferredAddresses implements buffer.Deferrer.
 func (l *Ledger) DeferredAddresses(ctx context.Context) ([]string, error) {
 	t, err := l.base.Ready(ctx)
 	if err != nil {
@@ -49,7 +49,7 @@ WHERE due_at > clock_timestamp() AND group_id = ANY (ARRAY(
   ORDER BY due_at LIMIT $4::bigint
   FOR UPDATE SKIP LOCKED))`
 
-// RetryNow implements buffer.Buffer.
+// RetryNow implements buffer.Deferrer.
 func (l *Ledger) RetryNow(ctx context.Context, address string, limit int) (int, error) {
 	t, err := l.base.Ready(ctx)
 	if err != nil {

@@ -4,13 +4,14 @@ import (
 	"slices"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/idset"
 	"github.com/outboxrelay/relay/outbox/internal/outcomes"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 // Each delete has a companion that copies what it deletes to the archive, in the same statement.
 // The bounds make the plan: a walk along the primary key from the first id to the last,
-// whatever the statistics say.
+// even with wrong statistics.
 const (
 	// Exactly these ids; one that carries a group_id must carry the batch's.
 	deleteSQL = `
@@ -134,7 +135,7 @@ func (s *Settlement) EventSteps(o *outcomes.Set) []pg.Step {
 		return append(steps, s.deleteSteps(deleteSQL, archiveDeletedSQL, gone, dead)...)
 	}
 	steps = append(steps, s.deleteSteps(deleteFreeSQL, archiveFreeSQL, gone, dead)...)
-	left := pg.Multirange(append(gone, dead...))
+	left := idset.Of(append(gone, dead...)).Multirange()
 	return append(steps, s.Closing(closeSQL, &s.Closed, left), s.Closing(keepSQL, nil, left))
 }
 
@@ -149,7 +150,7 @@ func (s *Settlement) deleteSteps(plainSQL, archivedSQL string, delivered, dead [
 			if sql == deleteSQL && last-first == int64(len(ids))-1 {
 				sql = deleteRunSQL
 			} else {
-				args = append(args, pg.Multirange(ids))
+				args = append(args, idset.Of(ids).Multirange())
 			}
 			deletes = append(deletes, pg.Step{Prepare: true, SQL: s.Tables.SQL(sql), Args: args})
 		}
@@ -169,13 +170,13 @@ func (s *Settlement) bury(o *buffer.Outcome) pg.Step {
 		ids = s.Batch.IDs()
 	}
 	args := append([]string{s.Batch.Pipeline}, s.Bounds()...)
-	return pg.Step{SQL: s.Tables.SQL(burySQL), Args: append(args, pg.Int(int64(o.Attempts)), pg.Text(o.Error), pg.Multirange(ids))}
+	return pg.Step{SQL: s.Tables.SQL(burySQL), Args: append(args, pg.Int(int64(o.Attempts)), pg.Text(o.Error), idset.Of(ids).Multirange())}
 }
 
 // regroup are the steps that give events a new group_id. One of them does it, depending on how the fence found
 // the batch's rows.
 func (s *Settlement) regroup(o *buffer.Outcome) []pg.Step {
-	args := s.RegroupArgs(o, pg.Multirange(o.IDs))
+	args := s.RegroupArgs(o, idset.Of(o.IDs).Multirange())
 	return []pg.Step{
 		{SQL: s.Tables.SQL(regroupSQL), Args: append(slices.Clone(args), pg.Bool(s.Ledger.base.Ordered))},
 		{SQL: s.Tables.SQL(regroupRangeSQL), Args: args},

@@ -29,27 +29,14 @@ const renewSQL = `
 UPDATE outbox_batches SET due_at = clock_timestamp() + $4::interval
 WHERE buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint AND state IN ('leased', 'delivered')`
 
-// Renew implements buffer.Buffer.
+// Renew implements buffer.Claimer.
 func (l *Ledger) Renew(ctx context.Context, batch *buffer.Lease, lease time.Duration) error {
-	t, err := l.base.Ready(ctx)
-	if err != nil {
-		return err
+	ends := time.Now().Add(lease)
+	err := l.update(ctx, "renewing a lease", batch, renewSQL, []string{pg.Interval(lease)})
+	if err == nil {
+		batch.Ends = ends
 	}
-	var fenced int64
-	leaseEnd := time.Now().Add(lease)
-	err = l.base.DB.Transact(ctx, l.base.DB.WriteTx(l.base.DB.StatementTimeout), pg.Step{
-		SQL:      t.SQL(renewSQL),
-		Args:     []string{l.name(t), batch.GroupID.String(), pg.Int(batch.LeaseNo), pg.Interval(lease)},
-		Affected: &fenced,
-	})
-	if err != nil {
-		return l.base.Explain(ctx, "renewing a lease", err)
-	}
-	if fenced == 0 {
-		return buffer.ErrLeaseLost
-	}
-	batch.Ends = leaseEnd
-	return nil
+	return err
 }
 
 const markDeliveredSQL = `
@@ -60,24 +47,26 @@ WHERE buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint AND state <>
 // deliveredRetry is how long a delivered batch waits if its events are locked.
 const deliveredRetry = time.Second
 
-// MarkDelivered implements buffer.Buffer.
+// MarkDelivered implements buffer.Settler.
 func (l *Ledger) MarkDelivered(ctx context.Context, batch *buffer.Lease, delivered []int64) error {
+	return l.update(ctx, "marking a batch delivered", batch, markDeliveredSQL, []string{pg.IDArray(delivered), pg.Interval(deliveredRetry)},
+		"synchronous_commit", "off")
+}
+
+// update changes the batch's row, if this lease is still its last. args are the parameters from $4 on.
+func (l *Ledger) update(ctx context.Context, doing string, batch *buffer.Lease, sql string, args []string, settings ...string) error {
 	t, err := l.base.Ready(ctx)
 	if err != nil {
 		return err
 	}
-	var fenced int64
-	err = l.base.DB.Transact(ctx, l.base.DB.WriteTx(l.base.DB.StatementTimeout, "synchronous_commit", "off"), pg.Step{
-		SQL: t.SQL(markDeliveredSQL),
-		Args: []string{
-			l.name(t), batch.GroupID.String(), pg.Int(batch.LeaseNo), pg.IDArray(delivered), pg.Interval(deliveredRetry),
-		},
-		Affected: &fenced,
+	var updated int64
+	err = l.base.DB.Transact(ctx, l.base.DB.WriteTx(l.base.DB.StatementTimeout, settings...), pg.Step{
+		SQL: t.SQL(sql), Args: append([]string{l.name(t), batch.GroupID.String(), pg.Int(batch.LeaseNo)}, args...), Affected: &updated,
 	})
-	if err != nil {
-		return l.base.Explain(ctx, "marking a batch delivered", err)
-	}
-	if fenced == 0 {
+	switch {
+	case err != nil:
+		return l.base.Explain(ctx, doing, err)
+	case updated == 0:
 		return buffer.ErrLeaseLost
 	}
 	return nil

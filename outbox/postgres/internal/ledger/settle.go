@@ -18,7 +18,7 @@ const fenceSQL = `
 RETURNING set_config('relay.fenced', '1', true),
           set_config('relay.by_range', CASE WHEN members IS NULL THEN '' ELSE '1' END, true)`
 
-// A waiting batch has no owner, whatever its lease_no.
+// A waiting batch has no owner, with any lease_no.
 const (
 	fenceDeleteSQL = `
 DELETE FROM outbox_batches

@@ -1,7 +1,6 @@
 package pg
 
 import (
-	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -79,30 +78,6 @@ func UUIDArray(ids []uuid.UUID) string {
 	}
 	text.WriteByte('}')
 	return text.String()
-}
-
-// Multirange is an int8multirange of exactly these ids, which are in ascending order.
-func Multirange(ids []int64) string {
-	text := make([]byte, 0, 64)
-	text = append(text, '{')
-	for i := 0; i < len(ids); {
-		first := i
-		for i++; i < len(ids) && ids[i] == ids[i-1]+1; i++ {
-		}
-		if first > 0 {
-			text = append(text, ',')
-		}
-		text = append(text, '[')
-		text = strconv.AppendInt(text, ids[first], 10)
-		text = append(text, ',')
-		if ids[i-1] == math.MaxInt64 { // no bound is beyond it
-			text = append(text, ')')
-			continue
-		}
-		text = strconv.AppendInt(text, ids[i-1], 10)
-		text = append(text, ']')
-	}
-	return string(append(text, '}'))
 }
 
 // Array builds an array of texts.

@@ -21,6 +21,6 @@
 //  3. all of them are gone: everything up to M is committed or never will be;
 //  4. a count of (floor, M] finds nothing unclaimed: the floor is M.
 //
-// The watermarks only save work. A sweep finds whatever they hide, and nothing is deleted or skipped
+// The watermarks only save work. A sweep finds what they hide, and nothing is deleted or skipped
 // for good because of them.
 package watermark
