@@ -50,16 +50,27 @@ RETURNING id`
 
 // The parameter is a JSON array of ids. A range claim sets no group_id; its ledger row has the ids.
 const postgresLeftSQL = `
-SELECT e.id, CASE WHEN l.state IS NOT NULL THEN l.state WHEN e.group_id IS NULL THEN '' ELSE 'lost' END, coalesce(l.error, '')
-FROM outbox_events e LEFT JOIN outbox_batches l ON l.group_id = e.group_id OR e.group_id IS NULL AND l.members @> e.id AND l.buffer = (
-    SELECT n.nspname || '.' || c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = 'outbox_events'::regclass)
+WITH claimed AS (
+    SELECT e.id, l.state, l.error
+    FROM outbox_batches l CROSS JOIN unnest(l.members) run
+    JOIN outbox_events e ON e.id >= lower(run) AND e.id < upper(run) AND e.group_id IS NULL
+    WHERE l.buffer = (SELECT n.nspname || '.' || c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+                      WHERE c.oid = 'outbox_events'::regclass)
+)
+SELECT e.id, coalesce(l.state, c.state, CASE WHEN e.group_id IS NULL THEN '' ELSE 'lost' END), coalesce(l.error, c.error, '')
+FROM outbox_events e LEFT JOIN outbox_batches l ON l.group_id = e.group_id LEFT JOIN claimed c ON c.id = e.id
 WHERE e.id IN (SELECT value::bigint FROM json_array_elements_text($1::json))
 ORDER BY e.id`
 
 const sqliteLeftSQL = `
-SELECT e.id, CASE WHEN l.state IS NOT NULL THEN l.state WHEN e.group_id IS NULL THEN '' ELSE 'lost' END, coalesce(l.error, '')
-FROM outbox_events e LEFT JOIN outbox_batches l ON l.group_id = e.group_id OR e.group_id IS NULL AND l.buffer = 'outbox_events' AND EXISTS (
-    SELECT 1 FROM json_each(l.members) m WHERE e.id BETWEEN json_extract(m.value, '$[0]') AND json_extract(m.value, '$[1]'))
+WITH claimed AS (
+    SELECT e.id, l.state, l.error
+    FROM outbox_batches l CROSS JOIN json_each(l.members) run CROSS JOIN outbox_events e
+    WHERE l.buffer = 'outbox_events' AND e.group_id IS NULL
+      AND e.id BETWEEN json_extract(run.value, '$[0]') AND json_extract(run.value, '$[1]')
+)
+SELECT e.id, coalesce(l.state, c.state, CASE WHEN e.group_id IS NULL THEN '' ELSE 'lost' END), coalesce(l.error, c.error, '')
+FROM outbox_events e LEFT JOIN outbox_batches l ON l.group_id = e.group_id LEFT JOIN claimed c ON c.id = e.id
 WHERE e.id IN (SELECT value FROM json_each(?1))
 ORDER BY e.id`
 
