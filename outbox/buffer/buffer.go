@@ -5,9 +5,8 @@ import (
 	"time"
 )
 
-// Buffer is all that a buffer owes: outbox/buffertest is the suite that every one passes.
-// Distributor, claimer, worker, commands and the admin endpoint each ask for the part they
-// need.
+// Buffer is the whole contract; outbox/buffertest is its conformance suite. Distributor,
+// claimer, worker, commands and the admin endpoint each use the part that they need.
 type Buffer interface {
 	Queue
 	DeadLetters
@@ -40,15 +39,15 @@ type Queue interface {
 	Deferrer
 }
 
-// Inspector looks at a buffer, and changes nothing.
+// Inspector reads a buffer and changes nothing.
 type Inspector interface {
-	// Check looks whether the tables, columns and privileges that the relay needs are there. It
-	// returns nil, an error wrapping [ErrNotReady] that lists all that is missing and how to
-	// fix each, or the connection's error.
+	// Check returns nil if the tables, columns and privileges exist that the relay needs. Otherwise
+	// it returns an error wrapping [ErrNotReady] that lists everything missing and each fix, or
+	// the connection's error.
 	Check(ctx context.Context) error
 
-	// CountBacklog counts, unclaimed events no further than limit; 0: it does not count events
-	// at all.
+	// CountBacklog counts unclaimed events up to limit, and due and waiting batches. With limit 0
+	// it counts no events.
 	CountBacklog(ctx context.Context, limit int) (Backlog, error)
 
 	// Status is the operator's view.
@@ -60,18 +59,18 @@ type Claimer interface {
 	// Claim makes up to limit unclaimed events a batch with a new group_id. It writes the ledger
 	// row (leased, lease_no 1, unfinished_leases 1) and returns the batch with its events in id
 	// order. Which events, and how the ledger finds them again, depends on the [ClaimMode].
-	// nil, nil: there was nothing to claim, and nothing was written.
+	// It returns nil, nil if it found nothing to claim; then it has written nothing.
 	Claim(ctx context.Context, limit int, lease time.Duration) (*Lease, error)
 
 	// TakeOver leases the batch that has been due longest and is not locked: its retry is due,
 	// its lease is over, or it was delivered and its delete is due. lease_no rises by one, and
 	// unfinished_leases too (a retry was settled with 0). A batch whose delivery is
-	// recorded stays so and comes with Delivered filled. A batch whose events were all
-	// deleted comes with no Events. nil, nil: nothing is due.
+	// recorded stays so, and has Delivered filled. A batch whose events were all deleted has no
+	// Events. TakeOver returns nil, nil if nothing is due.
 	TakeOver(ctx context.Context, lease time.Duration) (*Lease, error)
 
-	// Renew makes the lease end that long from now and sets l.Ends. [ErrLeaseLost]: the batch has
-	// another owner.
+	// Renew makes the lease end that long from now and sets l.Ends. It returns [ErrLeaseLost] if
+	// the batch has another owner.
 	Renew(ctx context.Context, l *Lease, lease time.Duration) error
 }
 
@@ -90,8 +89,8 @@ type Settler interface {
 	//
 	// The old ledger row is removed unless all of the batch is retried. For a batch whose delivery
 	// is recorded the delete skips rows that other transactions have locked. While some are
-	// left the batch stays delivered, due again soon, and Settle returns [ErrLocked]; what
-	// is retried goes on under its new group_id all the same.
+	// left the batch stays delivered, due again soon, and Settle returns [ErrLocked]; retried
+	// events have their new group_id nevertheless.
 	Settle(ctx context.Context, l *Lease, outcomes []Outcome) error
 
 	// MarkDelivered records, on the batch's ledger row alone, that these ids reached the sink
@@ -106,30 +105,30 @@ type Deferrer interface {
 	// for the sink as a whole.
 	DeferredAddresses(ctx context.Context) ([]string, error)
 
-	// RetryNow makes up to limit of the batches due that wait for the address, or all if limit is
-	// 0, those first that are due first. It returns how many were not due before. Batches that
-	// wait for another reason (a refusal) are left alone.
+	// RetryNow makes up to limit batches due that wait for the address, or all if limit is 0, the
+	// soonest first. It returns how many were not due before. Batches that wait for another
+	// reason (a refusal) stay unchanged.
 	RetryNow(ctx context.Context, address string, limit int) (int, error)
 }
 
 // DeadLetters are a pipeline's dead letters.
 type DeadLetters interface {
-	// ListDead lists the dead letters that match, by event id and group_id, behind after
-	// (nil: from the beginning), no more than limit.
+	// ListDead lists up to limit dead letters that match, ordered by event id and group_id, behind
+	// after; nil means from the beginning.
 	ListDead(ctx context.Context, f DeadFilter, after *DeadKey, limit int) ([]DeadEvent, error)
 
-	// CountDead counts the dead letters that match; those closed too, whatever f.Closed says.
+	// CountDead counts the dead letters that match, the closed ones too. It ignores f.Closed.
 	CountDead(ctx context.Context, f DeadFilter) (DeadCount, error)
 
-	// Replay puts up to limit of the open dead letters that match back into the buffer, in one
-	// transaction: each event under its old id with all that it had, all under one new group_id
-	// whose ledger row waits, is due now, and has lease_no, unfinished_leases, attempts and
-	// outages 0 and no origins. The dead letters are closed. An event whose id is in the buffer is
-	// left alone, and so is the second of two with the same event id. It returns
-	// how many went back; 0: none is left to replay.
+	// Replay inserts up to limit events of open dead letters that match into the buffer again, in
+	// one transaction, and closes the dead letters. Each event keeps its id and fields. All
+	// have one new group_id, whose ledger row waits, is due now, and has lease_no,
+	// unfinished_leases, attempts and outages 0 and no origins. It skips an event whose id is in
+	// the buffer, and the second of two dead letters with one event id. It returns how many
+	// events it inserted; 0 means that none is left to replay.
 	Replay(ctx context.Context, f DeadFilter, limit int) (int, error)
 
-	// Discard closes up to limit of the open dead letters that match and returns how many; 0:
+	// Discard closes up to limit open dead letters that match and returns how many; 0 means that
 	// none is left.
 	Discard(ctx context.Context, f DeadFilter, limit int) (int, error)
 }
@@ -140,20 +139,20 @@ type Auditor interface {
 	Audit(ctx context.Context) (Audit, error)
 
 	// Repair fixes what an Audit finds: it gives orphaned events a ledger row (waiting, due now),
-	// removes empty ledger rows and corrects the counts of others. It leaves a batch
-	// alone whose lease is not over.
+	// removes empty ledger rows and corrects the counts of others. It does not
+	// change a batch whose lease is not over.
 	Repair(ctx context.Context) (Repair, error)
 }
 
-// Diagnoser looks at the database for people, and changes nothing.
+// Diagnoser reads the database for an operator and changes nothing.
 type Diagnoser interface {
-	// Diagnose looks at all that may be wrong: tables, columns, indexes, privileges, the claim's
-	// plan, settings. It lists what it looked at, what is OK too.
+	// Diagnose checks tables, columns, indexes, privileges, the claim's plan and settings. It
+	// returns a finding for each check, OK ones too.
 	Diagnose(ctx context.Context) []Finding
 
-	// Peek returns the up to limit events that a claim would take first, as the claim would return
-	// them, and claims nothing: it writes nothing, and no one waits for it. nil, nil: there are
-	// none.
+	// Peek returns up to limit events that a claim would take first, as the claim would return
+	// them. It writes nothing, and no other transaction waits for it. It returns nil, nil if
+	// there are none.
 	Peek(ctx context.Context, limit int) (*Lease, error)
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/outboxrelay/relay/outbox/sqlite"
 )
 
-// theirs is a database with a table of the user's own, made by ddl, and a buffer on it.
+// customDB is a database with a custom table, made by ddl, and a buffer on it.
 func newCustom(t *testing.T, ddl string, c sqlite.Config) (*sql.DB, *sqlite.Buffer) {
 	t.Helper()
 	db, url := database(t)

@@ -13,10 +13,10 @@ func TestPlans_CustomTable(t *testing.T) {
 	t.Parallel()
 	for _, group := range []string{"TEXT", "BLOB"} {
 		url := "sqlite://" + filepath.Join(t.TempDir(), group+".db")
-		if _, err := Migrate(t.Context(), url, SchemaConfig{Table: "theirs", Custom: true}); err != nil {
+		if _, err := Migrate(t.Context(), url, SchemaConfig{Table: "customDB", Custom: true}); err != nil {
 			t.Fatal(err)
 		}
-		b, err := Open(Config{URL: url, Table: "theirs", Pipeline: "orders", Custom: buffer.CustomTable{ID: "No", Project: "SELECT No AS id, '1' AS payload FROM theirs WHERE group_id = ?"}})
+		b, err := Open(Config{URL: url, Table: "customDB", Pipeline: "orders", Custom: buffer.CustomTable{ID: "No", Project: "SELECT No AS id, '1' AS payload FROM customDB WHERE group_id = ?"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -25,7 +25,7 @@ func TestPlans_CustomTable(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		if _, err := b.db.ExecContext(t.Context(), "CREATE TABLE theirs (No INTEGER PRIMARY KEY, created_at DATETIME, group_id "+group+")"); err != nil {
+		if _, err := b.db.ExecContext(t.Context(), "CREATE TABLE customDB (No INTEGER PRIMARY KEY, created_at DATETIME, group_id "+group+")"); err != nil {
 			t.Fatal(err)
 		}
 		for name, statement := range map[string]string{
@@ -41,7 +41,7 @@ func TestPlans_CustomTable(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 			for _, step := range steps {
-				if strings.HasPrefix(step, "SCAN theirs") || strings.HasPrefix(step, "SCAN e") || strings.Contains(step, "TEMP B-TREE") || strings.HasPrefix(step, "MATERIALIZE theirs") {
+				if strings.HasPrefix(step, "SCAN customDB") || strings.HasPrefix(step, "SCAN e") || strings.Contains(step, "TEMP B-TREE") || strings.HasPrefix(step, "MATERIALIZE customDB") {
 					t.Errorf("%s, group_id %s: %q", name, group, steps)
 				}
 			}
