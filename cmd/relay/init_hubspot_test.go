@@ -81,9 +81,9 @@ func TestInit_HubSpotWithoutEmail(t *testing.T) {
 		}
 		return nil
 	})
-	for _, letter := range dead {
-		if id := letter.ID.String(); id != "2" && id != "4" || !strings.Contains(letter.Error, "event "+id+" has no email") {
-			t.Errorf("a dead letter is %v", letter)
+	for _, d := range dead {
+		if id := d.ID.String(); id != "2" && id != "4" || !strings.Contains(d.Error, "event "+id+" has no email") {
+			t.Errorf("a dead letter is %v", d)
 		}
 	}
 	testserver.Eventually(t, func() error {

@@ -101,7 +101,7 @@ func TestStatus_DatabaseUnavailable(t *testing.T) {
 // A server that accepts the connection and never responds has an error of its own.
 func TestStatus_DatabaseHangs(t *testing.T) {
 	t.Parallel()
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // nobody accepts; the kernel does
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // only the kernel accepts
 	if err != nil {
 		t.Fatal(err)
 	}

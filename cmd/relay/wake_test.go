@@ -30,7 +30,7 @@ func TestRun_WakeNotify(t *testing.T) {
 	testserver.Eventually(t, func() error {
 		if db.count(`SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted AND mode = 'ExclusiveLock'
 			AND objid = 'outbox_events'::regclass AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`) == 0 {
-			return errors.New("the relay does not sleep")
+			return errors.New("the relay is not idle yet")
 		}
 		return nil
 	})

@@ -53,7 +53,7 @@ func TestAccess_RejectsOtherSites(t *testing.T) {
 	}
 	for _, path := range []string{"/", "/api/status", "/api/dead"} {
 		if w := get(t, open, path, host("evil.example:7070")); w.Code != http.StatusForbidden || strings.Contains(w.Body.String(), "Refused") {
-			t.Errorf("%s tells a name that is rebound %d %s", path, w.Code, w.Body)
+			t.Errorf("%s responds to a rebound name with %d %s", path, w.Code, w.Body)
 		}
 		if w := get(t, tokened, path); w.Code != http.StatusUnauthorized {
 			t.Errorf("%s answers %d without the token", path, w.Code)

@@ -82,8 +82,8 @@ func TestStatus_ShowsVacuumBlocker(t *testing.T) {
 	}, got.Pipelines[1]["vacuum_blocked_by"]); diff != "" {
 		t.Error(diff)
 	}
-	if held, ok := got.Pipelines[0]["vacuum_blocked_by"]; ok {
-		t.Errorf("quiet is blocked by %v", held)
+	if blocker, ok := got.Pipelines[0]["vacuum_blocked_by"]; ok {
+		t.Errorf("quiet is blocked by %v", blocker)
 	}
 	page := get(t, s, "/").Body.String()
 	if !strings.Contains(page, `<b>orders</b>: vacuum is blocked: `+html.EscapeString(text)) || strings.Count(page, "vacuum is blocked") != 1 {

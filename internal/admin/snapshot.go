@@ -41,7 +41,7 @@ const (
 // snapshot is a pipeline's latest status.
 type snapshot struct {
 	pipeline Pipeline
-	// semaphore has one token; its holder may query the database and owns the fields
+	// semaphore has one token; the goroutine that has it may query the database and owns the fields
 	// below.
 	semaphore chan struct{}
 

@@ -15,7 +15,7 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-// comparers look at what cmp cannot look into.
+// comparers compare the types that cmp cannot.
 var comparers = cmp.Options{
 	cmp.Comparer(func(a, b Secret) bool { return a.Reveal() == b.Reveal() && a.String() == b.String() }),
 	cmp.Comparer(func(a, b Schedule) bool { return a.Text == b.Text && (a.Schedule == nil) == (b.Schedule == nil) }),

@@ -17,8 +17,8 @@ type preset struct {
 	project map[string]string
 }
 
-// presets are the outbox tables of other projects, whose rows nobody needs after delivery. Event stores have
-// no preset, because their rows must stay.
+// presets are the outbox tables of other projects, whose rows can be deleted after delivery. Event stores have no preset,
+// because their rows must stay.
 var presets = map[string]preset{
 	// Debezium's outbox event router with its default settings, and the type in a header, as
 	// table.fields.additional.placement can add it.
