@@ -11,6 +11,7 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres/internal/backlog"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/claim"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/custom"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/deadletter"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/watermark"
@@ -21,6 +22,7 @@ import (
 type Buffer struct {
 	*ledger.Ledger
 	*backlog.Backlog
+	*deadletter.DeadLetters
 	base       *ledger.Base
 	claimer    *claim.Claimer
 	config     Config
@@ -54,6 +56,7 @@ func Open(c Config) (*Buffer, error) {
 	}
 	b.claimer = claim.New(b.base, b.watermarks, c.claimRequest())
 	b.Backlog = backlog.New(b.base, b.watermarks)
+	b.DeadLetters = deadletter.New(b.base)
 	b.Ledger = ledger.New(b.base, "", b.watermarks.DueAfter)
 	return b, nil
 }

@@ -112,7 +112,7 @@ func (b *Buffer) open(ctx context.Context, events catalog.Table, others []catalo
 		t.events = t.custom
 		return b.register(ctx, t)
 	}
-	t.events = relayTable{b.claimer, b.Ledger, b.deadLetters(), &t.Tables}
+	t.events = relayTable{b.claimer, b.Ledger, b.DeadLetters, &t.Tables}
 	t.Statements = backlog.Statements(t.Names)
 	if t.RangeIneligible, err = claim.RangeIneligible(ctx, b.db, &t.Tables); err != nil {
 		return b.db.ConnectError(err)

@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
-	"github.com/outboxrelay/relay/outbox/postgres/internal/custom"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/doctor"
 )
 
@@ -26,19 +25,11 @@ func (b *Buffer) doctorState() *doctor.State {
 	if t == nil {
 		return nil
 	}
-	s := &doctor.State{Tables: &t.Tables, Mode: b.ClaimMode(), RangeRequested: b.config.Claim == buffer.ClaimRange}
+	s := &doctor.State{Tables: &t.Tables, Custom: t.custom, Mode: b.ClaimMode(), RangeRequested: b.config.Claim == buffer.ClaimRange}
 	if !b.config.Ordered && b.config.Claim != buffer.ClaimStamp && t.RangeIneligible.Text != "" {
 		s.NotRange = &t.RangeIneligible
 	}
 	s.ClaimSQL, s.ClaimArgs = t.events.Example(s.Mode)
-	if t.custom != nil {
-		by, expands := t.custom.Expands()
-		column := doctor.Column{Name: by.Name, Quoted: by.Quoted, Type: by.Type, Sequence: by.Sequence, OID: by.OID}
-		s.Custom = &doctor.CustomTable{Key: column, AddCursor: custom.AddCursor(t.Events), UsesEvents: expands}
-		if t.custom.Numbered() {
-			s.Custom.Number = &column
-		}
-	}
 	return s
 }
 

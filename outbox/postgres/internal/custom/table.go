@@ -100,9 +100,6 @@ func (f *Facts) keys(c buffer.CustomTable) (key, number Column) {
 // Numbered reports whether the table has integers for its events.
 func (t *Table) Numbered() bool { return t.number.Name != "" }
 
-// Number is the integer that is an event's ID; its Name is "" if the table has none.
-func (t *Table) Number() Column { return t.number }
-
 // Expands reports whether the projection has {events}, and by which column that finds the rows.
 func (t *Table) Expands() (by Column, ok bool) { return t.find(), t.expands }
 

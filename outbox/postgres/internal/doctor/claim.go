@@ -124,7 +124,7 @@ func (d *diagnosis) indexes(ctx context.Context, events catalog.Table) {
 // claimPlan adds whether a claim, under its settings, uses the primary key.
 func (d *diagnosis) claimPlan(ctx context.Context, events catalog.Table) {
 	const about = "claim plan"
-	if d.state == nil || d.state.Custom != nil && d.state.Custom.Number == nil { // see uuidKey
+	if d.state == nil || d.state.Custom != nil && !d.state.Custom.Numbered() { // see uuidKey
 		return
 	}
 	var result []byte

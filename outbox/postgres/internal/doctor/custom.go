@@ -9,25 +9,9 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/projection"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/catalog"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/custom"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
-
-// CustomTable is what Check found of a custom table.
-type CustomTable struct {
-	Key Column
-	// Number is the integer key or cursor; nil for a uuid key without a cursor.
-	Number *Column
-	// AddCursor is the statement that adds a cursor.
-	AddCursor string
-	// UsesEvents is set if the projection reads {events}.
-	UsesEvents bool
-}
-
-// Column is a column of a custom table. Sequence generates its values; "" for none.
-type Column struct {
-	Name, Quoted, Type, Sequence string
-	OID                          uint32
-}
 
 const aboutCustom = "your table"
 
@@ -40,7 +24,7 @@ func (d *diagnosis) custom(ctx context.Context, events catalog.Table) {
 		d.warn(aboutCustom, "role "+events.Role+" may not INSERT into table "+events.Quoted+"; only relay dead replay needs it",
 			"GRANT INSERT ON "+events.Quoted+" TO "+pg.Quote(events.Role))
 	}
-	if d.state.Custom.Number != nil {
+	if d.state.Custom.Numbered() {
 		d.numberKey(ctx, events)
 	} else {
 		d.uuidKey(ctx, events)
@@ -60,7 +44,7 @@ SELECT (seqincrement > 0)::text, seqcycle::text FROM pg_sequence WHERE seqrelid 
 
 // numberKey adds whether the integer that claims use grows.
 func (d *diagnosis) numberKey(ctx context.Context, events catalog.Table) {
-	number := d.state.Custom.Number
+	number, _ := d.state.Custom.Expands()
 	column := "column " + number.Quoted + " of table " + events.Quoted
 	if number.OID != pg.OIDInt8 {
 		last, fix := "2147483647", "ALTER TABLE "+events.Quoted+" ALTER COLUMN "+number.Quoted+" TYPE bigint"
@@ -99,17 +83,18 @@ WHERE i.indrelid = $1::regclass AND i.indisvalid AND pg_get_expr(i.indpred, i.in
 
 // uuidKey adds whether an index makes up for the missing cursor.
 func (d *diagnosis) uuidKey(ctx context.Context, events catalog.Table) {
-	custom, index := d.state.Custom, ""
+	index := ""
 	if !d.query(ctx, aboutCustom, unclaimedIndexSQL, func(v []string) { index = v[0] }, events.Quoted) {
 		return
 	}
-	column := "column " + custom.Key.Quoted + " of table " + events.Quoted + " is a uuid"
+	key, _ := d.state.Custom.Expands()
+	column, fix := "column "+key.Quoted+" of table "+events.Quoted+" is a uuid", custom.AddCursor(events.Quoted)
 	if index != "" {
-		d.add(buffer.LevelOK, aboutCustom, column+": claims use index "+index+", in no order; "+withoutCursor+"; name a growing column as source.cursor", custom.AddCursor)
+		d.add(buffer.LevelOK, aboutCustom, column+": claims use index "+index+", in no order; "+withoutCursor+"; name a growing column as source.cursor", fix)
 		return
 	}
 	d.warn(aboutCustom, column+": each claim reads all of the table, in no order; "+withoutCursor+"; name a growing column as source.cursor, or at least create an index: "+
-		"CREATE INDEX ON "+events.Quoted+" ("+custom.Key.Quoted+") WHERE group_id IS NULL", custom.AddCursor)
+		"CREATE INDEX ON "+events.Quoted+" ("+key.Quoted+") WHERE group_id IS NULL", fix)
 }
 
 const referencesSQL = `
@@ -165,15 +150,12 @@ WHERE i.indrelid = $1::regclass AND i.indisvalid
 // projectedRows adds how the projection finds the rows of a batch.
 func (d *diagnosis) projectedRows(ctx context.Context, events catalog.Table) {
 	const about = "projection"
-	custom, index := d.state.Custom, ""
-	if custom.UsesEvents {
-		by := custom.Key
-		if custom.Number != nil {
-			by = *custom.Number
-		}
+	by, expands := d.state.Custom.Expands()
+	if expands {
 		d.ok(about, projection.Events+" finds the rows of a batch by column "+by.Quoted)
 		return
 	}
+	index := ""
 	if !d.query(ctx, about, groupIndexSQL, func(v []string) { index = v[0] }, events.Quoted) {
 		return
 	}

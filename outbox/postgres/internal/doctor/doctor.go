@@ -7,6 +7,7 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/notready"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/catalog"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/custom"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/listen"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
@@ -41,7 +42,7 @@ type State struct {
 	ClaimSQL  string
 	ClaimArgs []string
 	// Custom is nil for the relay's own table.
-	Custom *CustomTable
+	Custom *custom.Table
 }
 
 // Diagnose returns findings, also about what is OK.
