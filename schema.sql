@@ -13,7 +13,7 @@ CREATE TABLE IF NOT EXISTS outbox_events (
     -- touches no index. Range claims stamp nothing and do not need it.
     fillfactor = 50,
     -- Vacuum after a number of dead rows, not after a share of the table: every row is
-    -- deleted, and dead rows slow down sweeps and counts whatever the backlog.
+    -- deleted, and dead rows slow down sweeps and counts at any backlog.
     autovacuum_vacuum_scale_factor = 0,
     autovacuum_vacuum_threshold = 10000,
     -- A backlog that only grows has no dead rows and is soon read and deleted.

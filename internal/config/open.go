@@ -167,7 +167,7 @@ func (p *Pipeline) openBuffer(owner string) (buffer.Buffer, error) {
 		return postgres.Open(postgres.Config{
 			URL: s.URL.Reveal(), Table: s.Table, Schema: s.Schema, Pipeline: p.Name, Owner: owner, Archive: p.Archive.Table,
 			Ordered: p.ordered(), Claim: buffer.ClaimMode(p.Claim), Wake: p.wake(), Custom: s.Custom,
-			SharedRate: p.sharesRate(), Watch: s.Supervisor.Policy(),
+			SharedRate: p.sharesRate(), Supervisor: s.Supervisor.Policy(),
 			// One for each worker, and some for leases, counts and the status.
 			Connections: p.Workers + 4,
 		})

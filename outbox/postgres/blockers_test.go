@@ -27,7 +27,7 @@ func logical(t *testing.T) *testserver.PostgresServer {
 // opened is a buffer on a database, which need not have tables.
 func opened(t *testing.T, url string, w buffer.SupervisorPolicy) *postgres.Buffer {
 	t.Helper()
-	b, err := postgres.Open(postgres.Config{URL: url, Pipeline: "orders", Watch: w})
+	b, err := postgres.Open(postgres.Config{URL: url, Pipeline: "orders", Supervisor: w})
 	if err != nil {
 		t.Fatal(err)
 	}

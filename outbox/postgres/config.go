@@ -34,8 +34,8 @@ type Config struct {
 	Custom buffer.CustomTable
 	// SharedRate: TakeToken will be called, and Check reports whether it can be.
 	SharedRate bool
-	// Watch is the age from which Diagnose reports vacuum blockers, and the privileges to end them.
-	Watch buffer.SupervisorPolicy
+	// Supervisor is the age from which Diagnose reports vacuum blockers, and the privileges to end them.
+	Supervisor buffer.SupervisorPolicy
 	// Connections bounds the pool; 8 if 0. Each concurrent call takes one.
 	Connections int
 }
@@ -50,7 +50,7 @@ func (c Config) withDefaults() Config {
 	if c.Claim == "" {
 		c.Claim = buffer.ClaimAuto
 	}
-	c.Watch = c.Watch.WithDefaults()
+	c.Supervisor = c.Supervisor.WithDefaults()
 	return c
 }
 

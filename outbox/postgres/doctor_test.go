@@ -90,7 +90,7 @@ func (p *doctorDB) as(name string, grants ...string) string {
 // diagnose opens the buffer afresh, as another process would.
 func diagnose(t *testing.T, url string, warnAfter time.Duration) []buffer.Finding {
 	t.Helper()
-	b, err := postgres.Open(postgres.Config{URL: url, Pipeline: "orders", Watch: buffer.SupervisorPolicy{WarnAfter: warnAfter}})
+	b, err := postgres.Open(postgres.Config{URL: url, Pipeline: "orders", Supervisor: buffer.SupervisorPolicy{WarnAfter: warnAfter}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,9 +29,9 @@ func makeArchive(ctx context.Context, tx pgx.Tx, c Config) (made bool, err error
 	if c.Archive == "" {
 		return false, nil
 	}
-	archive, events := pg.Ident(archiveName(c.Archive, c.ledgerSchema())), c.names()["Events"]
+	archive, events := pg.Ident(archiveName(c.Archive, c.ledgerSchema())), c.events()
 	if c.Custom { // projected payloads have the type that dead letters have
-		events = c.names()["DeadLetters"]
+		events = c.ledger("outbox_dead_letters")
 	}
 	var (
 		payload string

@@ -152,7 +152,7 @@ func complete(ctx context.Context, tx pgx.Tx, c Config, applied []string, timeou
 			if archive, err = makeArchive(ctx, tx, c); err != nil || !c.Notify || c.Custom {
 				return err
 			}
-			trigger, err = listen.InstallTrigger(ctx, tx, c.names()["Events"], pg.Ident(c.ledgerSchema(), listen.TriggerName))
+			trigger, err = listen.InstallTrigger(ctx, tx, c.events(), pg.Ident(c.ledgerSchema(), listen.TriggerName))
 			return err
 		})
 	})
@@ -168,9 +168,8 @@ func complete(ctx context.Context, tx pgx.Tx, c Config, applied []string, timeou
 // restore makes lost tables again, although goose has recorded their migrations: all statements say IF NOT EXISTS.
 func restore(ctx context.Context, tx pgx.Tx, c Config) error {
 	var complete, events bool
-	names := c.names()
 	err := tx.QueryRow(ctx, "SELECT bool_and(to_regclass(name) IS NOT NULL), to_regclass($2) IS NOT NULL FROM unnest($1::text[]) name",
-		c.tables(), names["Events"]).Scan(&complete, &events)
+		c.tables(), c.events()).Scan(&complete, &events)
 	if err != nil || complete {
 		return err
 	}
@@ -182,7 +181,7 @@ func restore(ctx context.Context, tx pgx.Tx, c Config) error {
 		return fmt.Errorf("making lost tables again: %w", err)
 	}
 	if !events && !c.Custom { // the batches' events are lost, and new events will have their ids
-		_, err = tx.Exec(ctx, fmt.Sprintf(forgetBatchesSQL, names["Batches"]), names["Events"])
+		_, err = tx.Exec(ctx, fmt.Sprintf(forgetBatchesSQL, c.ledger("outbox_batches")), c.events())
 	}
 	return err
 }

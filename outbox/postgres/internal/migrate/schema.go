@@ -66,8 +66,6 @@ func (c Config) ledgerSchema() string {
 
 // names are the placeholders of the migrations.
 func (c Config) names() map[string]string {
-	schema, table := pg.SplitTable(c.Table)
-	own := c.ledgerSchema()
 	payload, deadPayload, custom := "jsonb", "json", ""
 	if c.Bytes {
 		payload, deadPayload = "bytea", "bytea"
@@ -76,29 +74,34 @@ func (c Config) names() map[string]string {
 		custom = "yes"
 	}
 	return map[string]string{
-		"Events":      pg.Ident(schema, table),
+		"Events":      c.events(),
 		"Payload":     payload,
 		"DeadPayload": deadPayload,
-		"Batches":     pg.Ident(own, "outbox_batches"),
-		"DeadLetters": pg.Ident(own, "outbox_dead_letters"),
-		"Buffers":     pg.Ident(own, "outbox_buffers"),
-		"Numbers":     pg.Ident(own, "outbox_numbers"),
-		"Rates":       pg.Ident(own, "outbox_rates"),
-		"Truncated":   pg.Ident(own, "outbox_truncated"),
-		// The trigger's argument; without one the ledger is in the buffer's schema.
-		"LedgerSchema": pg.Literal(own),
+		// Ledger is a prefix, LedgerSchema the trigger's argument; without one the ledger is in the buffer's schema.
+		"Ledger":       c.ledger(""),
+		"LedgerSchema": pg.Literal(c.ledgerSchema()),
 		"Custom":       custom,
 	}
 }
 
+// events is the quoted name of the buffer table.
+func (c Config) events() string { return pg.Ident(pg.SplitTable(c.Table)) }
+
+// ledger is the quoted name of one of the relay's own tables.
+func (c Config) ledger(name string) string {
+	if schema := c.ledgerSchema(); schema != "" {
+		return pg.Quote(schema) + "." + name
+	}
+	return name
+}
+
 // tables are the quoted names of the tables that Migrate makes.
 func (c Config) tables() []string {
-	names := c.names()
-	all := []string{names["Batches"], names["DeadLetters"], names["Buffers"], names["Numbers"], names["Rates"]}
+	all := []string{c.ledger("outbox_batches"), c.ledger("outbox_dead_letters"), c.ledger("outbox_buffers"), c.ledger("outbox_numbers"), c.ledger("outbox_rates")}
 	if c.Custom {
 		return all
 	}
-	return append(all, names["Events"])
+	return append(all, c.events())
 }
 
 // render fills the names into the migrations, each of which begins with first.

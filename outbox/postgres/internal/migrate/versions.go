@@ -75,9 +75,8 @@ func (c Config) AddObsolete(missing *catalog.Findings, table, quoted string, col
 }
 
 func (c Config) dropObsolete() string {
-	names := c.names()
-	return fmt.Sprintf("when %s and %s are empty: DROP TABLE %s, %s, %s, then run relay migrate -c relay.yaml",
-		names["Batches"], names["DeadLetters"], names["Batches"], names["DeadLetters"], c.versionTable())
+	batches, dead := c.ledger("outbox_batches"), c.ledger("outbox_dead_letters")
+	return fmt.Sprintf("when %s and %s are empty: DROP TABLE %s, %s, %s, then run relay migrate -c relay.yaml", batches, dead, batches, dead, c.versionTable())
 }
 
 const obsoleteSQL = `
@@ -90,20 +89,20 @@ SELECT ARRAY(SELECT attname::text FROM pg_attribute WHERE attrelid = to_regclass
 // version table records a migration that does not exist.
 func refuseObsolete(ctx context.Context, tx pgx.Tx, c Config) error {
 	var (
-		missing           catalog.Findings
-		batches, dead     []string
-		trigger, recorded bool
-		names, versions   = c.names(), c.versionTable()
+		missing               catalog.Findings
+		inBatches, inDead     []string
+		trigger, recorded     bool
+		batches, dead, events = c.ledger("outbox_batches"), c.ledger("outbox_dead_letters"), c.events()
+		versions              = c.versionTable()
 	)
-	err := tx.QueryRow(ctx, obsoleteSQL, names["Batches"], names["DeadLetters"], names["Events"], versions).Scan(&batches, &dead, &trigger, &recorded)
-	if err != nil {
+	if err := tx.QueryRow(ctx, obsoleteSQL, batches, dead, events, versions).Scan(&inBatches, &inDead, &trigger, &recorded); err != nil {
 		return err
 	}
-	c.AddObsolete(&missing, "outbox_batches", names["Batches"], batches)
-	c.AddObsolete(&missing, "outbox_dead_letters", names["DeadLetters"], dead)
+	c.AddObsolete(&missing, "outbox_batches", batches, inBatches)
+	c.AddObsolete(&missing, "outbox_dead_letters", dead, inDead)
 	if trigger {
-		missing.Add(fmt.Sprintf("table %s has trigger outbox_ring, which only an unreleased version of the relay made; expected %s", names["Events"], listen.TriggerName),
-			"DROP TRIGGER outbox_ring ON "+names["Events"])
+		missing.Add(fmt.Sprintf("table %s has trigger outbox_ring, which only an unreleased version of the relay made; expected %s", events, listen.TriggerName),
+			"DROP TRIGGER outbox_ring ON "+events)
 	}
 	if len(missing) > 0 || !recorded {
 		return missing.Err()

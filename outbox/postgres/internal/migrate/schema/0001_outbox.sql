@@ -15,7 +15,7 @@ CREATE TABLE IF NOT EXISTS {{.Events}} (
     -- touches no index. Range claims stamp nothing and do not need it.
     fillfactor = 50,
     -- Vacuum after a number of dead rows, not after a share of the table: every row is
-    -- deleted, and dead rows slow down sweeps and counts whatever the backlog.
+    -- deleted, and dead rows slow down sweeps and counts at any backlog.
     autovacuum_vacuum_scale_factor = 0,
     autovacuum_vacuum_threshold = 10000,
     -- A backlog that only grows has no dead rows and is soon read and deleted.
@@ -26,7 +26,7 @@ CREATE TABLE IF NOT EXISTS {{.Events}} (
 );
 {{end}}
 -- The ledger: one row a live batch; empty when the relay is idle.
-CREATE TABLE IF NOT EXISTS {{.Batches}} (
+CREATE TABLE IF NOT EXISTS {{.Ledger}}outbox_batches (
     group_id   uuid PRIMARY KEY,
     buffer     text NOT NULL,                 -- schema.table of the events
     claim      text NOT NULL,                 -- how the batch's rows are found: stamp or range
@@ -56,13 +56,13 @@ CREATE TABLE IF NOT EXISTS {{.Batches}} (
     autovacuum_vacuum_scale_factor = 0,
     autovacuum_vacuum_threshold = 1000
 );
-CREATE INDEX IF NOT EXISTS outbox_batches_due ON {{.Batches}} (buffer, due_at);
+CREATE INDEX IF NOT EXISTS outbox_batches_due ON {{.Ledger}}outbox_batches (buffer, due_at);
 -- A claim reads the ids of live batches beyond its cursor without the rows of deleted ones.
-CREATE INDEX IF NOT EXISTS outbox_batches_last ON {{.Batches}} (buffer, last_id);
+CREATE INDEX IF NOT EXISTS outbox_batches_last ON {{.Ledger}}outbox_batches (buffer, last_id);
 
 -- Dead letters: events that were refused for good. payload and headers are what was
 -- sent; event_row is the row of a custom table, which a replay inserts again.
-CREATE TABLE IF NOT EXISTS {{.DeadLetters}} (
+CREATE TABLE IF NOT EXISTS {{.Ledger}}outbox_dead_letters (
     pipeline   text NOT NULL,
     event_id   bigint NOT NULL,
     topic      text NOT NULL,
@@ -83,26 +83,26 @@ CREATE TABLE IF NOT EXISTS {{.DeadLetters}} (
     PRIMARY KEY (pipeline, event_id, group_id)
 );
 -- Open, unnotified and notifying dead letters: no statement of the relay reads closed ones.
-CREATE INDEX IF NOT EXISTS outbox_dead_letters_open ON {{.DeadLetters}} (pipeline, event_id, group_id)
+CREATE INDEX IF NOT EXISTS outbox_dead_letters_open ON {{.Ledger}}outbox_dead_letters (pipeline, event_id, group_id)
     WHERE closed_at IS NULL;
-CREATE INDEX IF NOT EXISTS outbox_dead_letters_unnotified ON {{.DeadLetters}} (pipeline, event_id, group_id)
+CREATE INDEX IF NOT EXISTS outbox_dead_letters_unnotified ON {{.Ledger}}outbox_dead_letters (pipeline, event_id, group_id)
     WHERE closed_at IS NULL AND notified_at IS NULL AND hook_group_id IS NULL;
-CREATE INDEX IF NOT EXISTS outbox_dead_letters_notifying ON {{.DeadLetters}} (hook_group_id)
+CREATE INDEX IF NOT EXISTS outbox_dead_letters_notifying ON {{.Ledger}}outbox_dead_letters (hook_group_id)
     WHERE notified_at IS NULL AND hook_group_id IS NOT NULL;
 
 -- One row a buffer: the claim mode, and the floor, the id up to which no event is
 -- unclaimed, so that a restart does not scan from the beginning.
-CREATE TABLE IF NOT EXISTS {{.Buffers}} (
+CREATE TABLE IF NOT EXISTS {{.Ledger}}outbox_buffers (
     buffer     text PRIMARY KEY,
     claim      text NOT NULL,
     floor      bigint NOT NULL DEFAULT 0
 );
 
 -- Numbers for events with uuid keys: a batch takes a block of a million.
-CREATE SEQUENCE IF NOT EXISTS {{.Numbers}} INCREMENT BY 1000000;
+CREATE SEQUENCE IF NOT EXISTS {{.Ledger}}outbox_numbers INCREMENT BY 1000000;
 
 -- Rate limits that processes share: when the next request may begin.
-CREATE TABLE IF NOT EXISTS {{.Rates}} (
+CREATE TABLE IF NOT EXISTS {{.Ledger}}outbox_rates (
     name       text PRIMARY KEY,
     next_at    timestamptz NOT NULL
 );
@@ -111,7 +111,7 @@ CREATE TABLE IF NOT EXISTS {{.Rates}} (
 -- TRUNCATE of the buffer deletes its batches too: after RESTART IDENTITY their ids
 -- would belong to other events.
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION {{.Truncated}}() RETURNS trigger
+CREATE OR REPLACE FUNCTION {{.Ledger}}outbox_truncated() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     -- An older snapshot would miss the batches that were claimed since.
@@ -125,7 +125,7 @@ BEGIN
     RETURN NULL;
 END $$;
 -- +goose StatementEnd
-REVOKE ALL ON FUNCTION {{.Truncated}}() FROM PUBLIC;
+REVOKE ALL ON FUNCTION {{.Ledger}}outbox_truncated() FROM PUBLIC;
 CREATE OR REPLACE TRIGGER outbox_truncated AFTER TRUNCATE ON {{.Events}}
-    FOR EACH STATEMENT EXECUTE FUNCTION {{.Truncated}}({{.LedgerSchema}});
+    FOR EACH STATEMENT EXECUTE FUNCTION {{.Ledger}}outbox_truncated({{.LedgerSchema}});
 {{- end}}
