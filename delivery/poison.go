@@ -98,6 +98,6 @@ func (d *poisonDetector) forget(groupID uuid.UUID) {
 	defer d.mu.Unlock()
 	delete(d.batches, groupID)
 	if len(d.batches) == 0 {
-		d.tallies = nil
+		clear(d.tallies)
 	}
 }
