@@ -11,19 +11,11 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-// Observer receives claims.
-type Observer interface {
-	// Claimed: a claim or take over that returned a batch took so long.
-	Claimed(l *buffer.Lease, took time.Duration)
-}
-
-// Config of a claimer. Lease is required.
+// Config of a claimer; both fields are required.
 type Config struct {
 	// Lease is how long a silent worker keeps a batch. It is renewed after a third of it.
 	Lease time.Duration
-	// Observer may be nil.
-	Observer Observer
-	// Log takes warnings; nil: slog.Default.
+	// Log takes warnings.
 	Log *slog.Logger
 }
 
@@ -37,39 +29,17 @@ type Claimer struct {
 }
 
 // New makes a claimer on a buffer.
-func New(b buffer.Claimer, c Config) *Claimer {
-	if c.Observer == nil {
-		c.Observer = noObserver{}
-	}
-	if c.Log == nil {
-		c.Log = slog.Default()
-	}
-	return &Claimer{buffer: b, config: c}
-}
-
-type noObserver struct{}
-
-func (noObserver) Claimed(*buffer.Lease, time.Duration) {}
+func New(b buffer.Claimer, c Config) *Claimer { return &Claimer{buffer: b, config: c} }
 
 // Claim claims up to limit fresh events, or takes over a batch that is due. nil, nil: there
 // is none.
 func (c *Claimer) Claim(ctx context.Context, limit int, due bool) (*buffer.Lease, error) {
 	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
 	defer cancel()
-	began := time.Now()
-	var (
-		l   *buffer.Lease
-		err error
-	)
 	if due {
-		l, err = c.buffer.TakeOver(ctx, c.config.Lease)
-	} else {
-		l, err = c.buffer.Claim(ctx, limit, c.config.Lease)
+		return c.buffer.TakeOver(ctx, c.config.Lease)
 	}
-	if l != nil {
-		c.config.Observer.Claimed(l, time.Since(began))
-	}
-	return l, err
+	return c.buffer.Claim(ctx, limit, c.config.Lease)
 }
 
 // KeepAlive renews the lease until stop is called, which waits for a renewal under way and

@@ -174,7 +174,7 @@ func TestRecord_OutageOfAnAddress(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				a := newAddressed(nil)
 				a.only = c.only
-				a.Worker = delivery.NewWorker(a, a.workerHarness, delivery.Config{MaxAttempts: 3, Backoff: delivery.Backoff{Initial: time.Second, Max: time.Minute, Multiplier: 2}, Log: slog.New(slog.DiscardHandler)})
+				a.Worker = delivery.NewWorker(a, a.workerHarness, delivery.Config{MaxAttempts: 3, Backoff: delivery.Backoff{Initial: time.Second, Max: time.Minute, Multiplier: 2}, Observer: a.workerHarness, Log: slog.New(slog.DiscardHandler)})
 				a.heals(c.check)
 				a.answer(c.answer)
 				a.works(t, to("x"))

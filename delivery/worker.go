@@ -24,7 +24,7 @@ type Observer interface {
 	Recovered(address string)
 }
 
-// Config of a worker. MaxAttempts and Backoff are required.
+// Config of a worker. MaxAttempts, Backoff, Observer and Log are required.
 type Config struct {
 	// MaxAttempts is how often an event may be refused before it is buried.
 	MaxAttempts int
@@ -37,10 +37,8 @@ type Config struct {
 	Ordered bool
 	// SendTimeout bounds every Send; 30 s when 0.
 	SendTimeout time.Duration
-	// Observer may be nil.
-	Observer Observer
-	// Log takes one DEBUG line a batch, WARN for a retry, ERROR for a dead letter; nil:
-	// slog.Default.
+	Observer    Observer
+	// Log takes one DEBUG line a batch, WARN for a retry, ERROR for a dead letter.
 	Log *slog.Logger
 }
 
@@ -69,12 +67,6 @@ func NewWorker(s sink.Sink, settler buffer.Settler, c Config) *Worker {
 	if c.SendTimeout == 0 {
 		c.SendTimeout = 30 * time.Second
 	}
-	if c.Observer == nil {
-		c.Observer = noObserver{}
-	}
-	if c.Log == nil {
-		c.Log = slog.Default()
-	}
 	w := &Worker{
 		sink: s, settler: settler, config: c,
 		policy:   policy{c.MaxAttempts, c.NeverBury, c.Ordered, c.Backoff},
@@ -87,12 +79,6 @@ func NewWorker(s sink.Sink, settler buffer.Settler, c Config) *Worker {
 	w.draining, w.drain = context.WithCancel(context.Background())
 	return w
 }
-
-type noObserver struct{}
-
-func (noObserver) Sent(*buffer.Lease, time.Duration)                            {}
-func (noObserver) Settled(*buffer.Lease, []buffer.Outcome, bool, time.Duration) {}
-func (noObserver) Recovered(string)                                             {}
 
 // Drain releases the batches whose request waits for a rate limit, and those that
 // come to wait from now on. A request that has begun is finished.

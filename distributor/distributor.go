@@ -19,7 +19,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"math"
 	"sync"
 	"time"
 
@@ -44,7 +43,7 @@ type Observer interface {
 	Backpressure(err error)
 }
 
-// Config of a distributor. Schedule and the four numbers are required.
+// Config of a distributor. Every field is required but Listener.
 type Config struct {
 	// Schedule says when to count and fan out.
 	Schedule cron.Schedule
@@ -61,16 +60,15 @@ type Config struct {
 	// claiming stops. Workers is the workers there are.
 	BatchSize, MaxBatches, MaxWaiting, Workers int
 	// Limits returns how many events a batch may hold now, and how many tickets may be out: at
-	// most BatchSize and Workers, which nil stands for. It must be quick. A higher
-	// limit takes effect with the next report.
+	// most BatchSize and Workers. It must be quick. A higher limit takes effect with the next
+	// report.
 	Limits func() (batchSize, tickets int)
 	// Allow returns how many batches the sink takes now. 0: no ticket is issued. 1 is for a
-	// half-open probe: due batches and fresh events take turns then. nil: any number. It may
-	// block until ctx is done.
-	Allow func(ctx context.Context) int
-	// Observer may be nil.
+	// half-open probe: due batches and fresh events take turns then. It may block until ctx
+	// is done.
+	Allow    func(ctx context.Context) int
 	Observer Observer
-	// Log takes warnings, and INFO when their reason is gone; nil: slog.Default.
+	// Log takes warnings, and INFO when their reason is gone.
 	Log *slog.Logger
 }
 
@@ -128,25 +126,8 @@ type countResult struct {
 	err     error
 }
 
-type noObserver struct{}
-
-func (noObserver) Counted(buffer.Backlog, bool, error) {}
-func (noObserver) Backpressure(error)                  {}
-
 // New makes a distributor on a buffer. It does nothing before Run.
 func New(b Buffer, c Config) *Distributor {
-	if c.Log == nil {
-		c.Log = slog.Default()
-	}
-	if c.Limits == nil {
-		c.Limits = func() (int, int) { return c.BatchSize, c.Workers }
-	}
-	if c.Allow == nil {
-		c.Allow = func(context.Context) int { return math.MaxInt }
-	}
-	if c.Observer == nil {
-		c.Observer = noObserver{}
-	}
 	if !c.Poll {
 		c.Listener = nil
 	}

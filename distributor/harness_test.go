@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"math"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -153,6 +154,15 @@ func start(t *testing.T, spec string, b *fakeBuffer, change func(*distributor.Co
 	}
 	if change != nil {
 		change(&c)
+	}
+	if c.Limits == nil {
+		c.Limits = func() (int, int) { return c.BatchSize, c.Workers }
+	}
+	if c.Allow == nil {
+		c.Allow = func(context.Context) int { return math.MaxInt }
+	}
+	if c.Observer == nil {
+		c.Observer = &lastCount{}
 	}
 	d := distributor.New(b, c)
 	ctx, cancel := context.WithCancel(t.Context())

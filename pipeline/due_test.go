@@ -41,7 +41,7 @@ func TestClaimAhead_TakesNothingOver(t *testing.T) {
 		if !ok {
 			t.Fatal("the only slot is taken")
 		}
-		c := claimer.New(buf, claimer.Config{Lease: time.Minute})
+		c := claimer.New(buf, claimer.Config{Lease: time.Minute, Log: slog.New(slog.DiscardHandler)})
 		go func() { _, _ = p.work(t.Context(), c, distributor.Ticket{Due: true}) }()
 		synctest.Wait()
 		if buf.takenOver != 0 {

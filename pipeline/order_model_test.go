@@ -314,7 +314,7 @@ const mostRefusals = 3
 
 func (w *orderedPlay) workBy(t *rapid.T, h *holder) {
 	worker := delivery.NewWorker(w.to, h.buf, delivery.Config{
-		MaxAttempts: mostRefusals, Ordered: true, Log: slog.New(slog.DiscardHandler),
+		MaxAttempts: mostRefusals, Ordered: true, Observer: noObserver{}, Log: slog.New(slog.DiscardHandler),
 		Backoff: delivery.Backoff{Initial: time.Millisecond, Max: time.Millisecond, Multiplier: 1},
 	})
 	if _, err := worker.Work(t.Context(), t.Context(), h.batch, nil); err != nil && !errors.Is(err, buffer.ErrLeaseLost) {

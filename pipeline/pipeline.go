@@ -95,7 +95,7 @@ func (p *Pipeline) Run(ctx, stop context.Context) error {
 		MaxBatches: p.config.MaxBatches, MaxWaiting: p.config.MaxWaiting, Workers: maxInFlight(p.config.Workers),
 		Limits: p.limiter.limits, Allow: p.worker.Allow, Observer: observer{p.config.Observer, p}, Log: p.config.Log,
 	})
-	c := claimer.New(p.buffer, claimer.Config{Lease: p.config.Lease, Observer: p.config.Observer, Log: p.config.Log})
+	c := claimer.New(p.buffer, claimer.Config{Lease: p.config.Lease, Log: p.config.Log})
 	var group errgroup.Group
 	group.Go(func() error { return d.Run(ctx) })
 	if p.config.Listener != nil {
@@ -141,7 +141,7 @@ func (p *Pipeline) serve(ctx, stop context.Context, d *distributor.Distributor, 
 // work uses one ticket: claim, send, settle. The error is about a batch that was not settled
 // and has no other owner yet, or that a stop cut off.
 func (p *Pipeline) work(stop context.Context, c *claimer.Claimer, ticket distributor.Ticket) (distributor.Report, error) {
-	report, began := distributor.Report{Ticket: ticket}, time.Now()
+	report := distributor.Report{Ticket: ticket}
 	acquireSlot := delivery.AcquireSlot(p.limiter.slots.acquire)
 	if ticket.Due {
 		// A take over counts as an unfinished lease, and three of those make a batch one that
@@ -155,6 +155,7 @@ func (p *Pipeline) work(stop context.Context, c *claimer.Claimer, ticket distrib
 	}
 	// Not ctx: a claim that a signal cuts off in mid-commit would stay there until its lease
 	// is over.
+	began := time.Now()
 	l, err := c.Claim(stop, ticket.BatchSize, ticket.Due)
 	report.Took = time.Since(began)
 	p.health.claim(err)
@@ -166,6 +167,7 @@ func (p *Pipeline) work(stop context.Context, c *claimer.Claimer, ticket distrib
 	if l == nil {
 		return report, nil
 	}
+	p.config.Observer.Claimed(l, report.Took)
 	claimed := time.Now()
 	report.Events = max(1, l.Len())
 	report.Full = l.Len() == ticket.BatchSize

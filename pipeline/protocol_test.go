@@ -3,6 +3,7 @@ package pipeline_test
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -230,6 +231,7 @@ func (w *play) takeOver(t *rapid.T) {
 func (w *play) worker(buf buffer.Queue) *delivery.Worker {
 	return delivery.NewWorker(w.to, buf, delivery.Config{
 		MaxAttempts: 10, Backoff: delivery.Backoff{Initial: time.Millisecond, Max: time.Millisecond, Multiplier: 1},
+		Observer: noObserver{}, Log: slog.New(slog.DiscardHandler),
 	})
 }
 
@@ -347,3 +349,9 @@ func (w *play) drain(t *rapid.T) {
 	}
 	t.Fatalf("%d events are left", w.left())
 }
+
+type noObserver struct{}
+
+func (noObserver) Sent(*buffer.Lease, time.Duration)                            {}
+func (noObserver) Settled(*buffer.Lease, []buffer.Outcome, bool, time.Duration) {}
+func (noObserver) Recovered(string)                                             {}

@@ -2,6 +2,7 @@ package httpsink
 
 import (
 	"context"
+	"log/slog"
 	"net/http"
 	"testing"
 	"testing/synctest"
@@ -27,6 +28,7 @@ func TestAcquire_IsNotTheServersTime(t *testing.T) {
 				defer done()
 				w := delivery.NewWorker(s, settles{}, delivery.Config{
 					MaxAttempts: 1, Backoff: delivery.Backoff{Initial: time.Second, Max: time.Second, Multiplier: 1}, SendTimeout: 5 * time.Minute,
+					Observer: noObserver{}, Log: slog.New(slog.DiscardHandler),
 				})
 				began, all := time.Now(), make(chan delivery.Report)
 				for range 2 {
@@ -56,3 +58,9 @@ type settles struct{}
 
 func (settles) Settle(context.Context, *buffer.Lease, []buffer.Outcome) error { return nil }
 func (settles) MarkDelivered(context.Context, *buffer.Lease, []int64) error   { return nil }
+
+type noObserver struct{}
+
+func (noObserver) Sent(*buffer.Lease, time.Duration)                            {}
+func (noObserver) Settled(*buffer.Lease, []buffer.Outcome, bool, time.Duration) {}
+func (noObserver) Recovered(string)                                             {}
