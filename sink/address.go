@@ -160,11 +160,7 @@ func (t Template) GroupByAddress(b *buffer.Batch) ([]Group, []EventError) {
 		if !ok {
 			g = len(groups)
 			at[address] = g
-			most := 1
-			if g == 0 { // most batches have one address
-				most = len(b.Events) - i
-			}
-			groups = append(groups, Group{Address: address, Indexes: make([]int, 0, most)})
+			groups = append(groups, Group{Address: address})
 		}
 		groups[g].Indexes = append(groups[g].Indexes, i)
 	}
