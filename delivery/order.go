@@ -13,10 +13,9 @@ import (
 // A batch's attempts are those of the first event of each key. The later ones waited
 // behind it and were never refused, so they begin at 0 when they become the first.
 
-// keepOrder is the last pass over the events of a batch: it returns, by index, the event
-// whose fate each one shares, which is its own unless order is kept. waits reports whether
-// an event is to wait; the others of its key wait with the first such event, but for
-// those that part reports.
+// keepOrder is the last pass over the events of a batch: it returns, by index, the event whose
+// outcome each one shares, which is itself unless order is kept. waits reports whether an event has
+// to wait; the others of its key wait with the first such event, except those that parts reports.
 func (p *policy) keepOrder(events []outbox.Event, waits func(i int) bool, parts func(i, first int) bool) (shares func(i int) int) {
 	own := func(i int) int { return i }
 	if !p.ordered {
@@ -43,64 +42,56 @@ func (p *policy) keepOrder(events []outbox.Event, waits func(i int) bool, parts 
 	}
 }
 
-// attempts returns the attempts that each event has behind it, by index.
+// attempts returns the attempts of each event, by index.
 func (p *policy) attempts(l *buffer.Lease) func(i int) int {
 	if !p.ordered || l.Attempts == 0 {
 		return func(int) int { return l.Attempts }
 	}
 	first := firstOfKey(l.Events)
 	return func(i int) int {
-		if first[i] {
-			return l.Attempts
+		if e := &l.Events[i]; e.Key != nil && first[*e.Key] != e.ID {
+			return 0
 		}
-		return 0
+		return l.Attempts
 	}
 }
 
-// firstOfKey reports, by index, which events have no earlier one of their key in the
-// batch.
-func firstOfKey(events []outbox.Event) []bool {
-	first := make([]bool, len(events))
-	seen := make(map[string]struct{}, len(events))
+// firstOfKey returns the id of the first event of each key.
+func firstOfKey(events []outbox.Event) map[string]int64 {
+	first := make(map[string]int64, len(events))
 	for i := range events {
-		key := events[i].Key
-		if key == nil {
-			first[i] = true
-			continue
-		}
-		if _, known := seen[*key]; !known {
-			seen[*key] = struct{}{}
-			first[i] = true
+		if key := events[i].Key; key != nil {
+			if _, known := first[*key]; !known {
+				first[*key] = events[i].ID
+			}
 		}
 	}
 	return first
 }
 
-// carryAttempts looks at parts of a batch that were not refused, or only as a whole. Where
-// order is kept they keep the batch's attempts only if the first event of each key was the
-// first in the batch too.
+// carryAttempts corrects the attempts of parts of a batch that were not refused, or only as a
+// whole. If order is kept, a part keeps the batch's attempts only if the first event of each of its
+// keys is the first in the batch too.
 func (p *policy) carryAttempts(l *buffer.Lease, outcomes []buffer.Outcome) []buffer.Outcome {
 	if !p.ordered || l.Attempts == 0 {
 		return outcomes
 	}
 	all := l.AllEvents()
-	at := make(map[int64]int, len(all))
+	first, keys := firstOfKey(all), make(map[int64]*string, len(all))
 	for i := range all {
-		at[all[i].ID] = i
+		keys[all[i].ID] = all[i].Key
 	}
-	wasFirst := firstOfKey(all)
 	for n := range outcomes {
-		o := &outcomes[n]
-		if o.Verdict != buffer.Retry || o.IDs == nil {
+		o, seen := &outcomes[n], map[string]bool{}
+		if o.Verdict != buffer.Retry {
 			continue
 		}
-		events := make([]outbox.Event, len(o.IDs))
-		for i, id := range o.IDs {
-			events[i] = all[at[id]]
-		}
-		for i, first := range firstOfKey(events) {
-			if first && !wasFirst[at[o.IDs[i]]] {
-				o.Attempts = 0
+		for _, id := range o.IDs {
+			if key := keys[id]; key != nil && !seen[*key] {
+				seen[*key] = true
+				if first[*key] != id {
+					o.Attempts = 0
+				}
 			}
 		}
 	}
