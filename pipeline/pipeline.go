@@ -45,7 +45,7 @@ func New(b buffer.Queue, s sink.Sink, c Config) (*Pipeline, error) {
 	}
 	p := &Pipeline{
 		config: c, buffer: b, sink: s,
-		health:  health{stalledAfter: max(time.Minute, 2*c.Lease), bufferErr: errStarting},
+		health:  health{stalledAfter: max(time.Minute, 2*c.Lease), bufferErr: errStarting, sinkErr: errStarting},
 		limiter: newLimiter(c),
 	}
 	p.worker = delivery.NewWorker(s, b, delivery.Config{
