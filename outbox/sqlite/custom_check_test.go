@@ -68,17 +68,17 @@ func TestCheck_CustomTable(t *testing.T) {
 func TestMigrate_CustomTable(t *testing.T) {
 	t.Parallel()
 	db, url := database(t)
-	c := sqlite.SchemaConfig{Table: "customDB", Archive: "outbox_archive", Custom: true}
+	c := sqlite.SchemaConfig{Table: "activities", Archive: "outbox_archive", Custom: true}
 	tables := func() []string {
 		return query(t, db, "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY name",
 			func(rows *sql.Rows) (s string, err error) { return s, rows.Scan(&s) })
 	}
 	migrate(t, url, c) // before the user's table is there
-	want := []string{"outbox_archive", "outbox_batches", "outbox_buffers", "outbox_dead_letters", "outbox_rates", "theirs_migrations"}
+	want := []string{"activities_migrations", "outbox_archive", "outbox_batches", "outbox_buffers", "outbox_dead_letters", "outbox_rates"}
 	if d := cmp.Diff(want, tables()); d != "" {
 		t.Fatalf("unexpected tables (-want +got):\n%s", d)
 	}
-	run(t, db, "CREATE TABLE customDB (id INTEGER PRIMARY KEY, payload)")
+	run(t, db, "CREATE TABLE activities (id INTEGER PRIMARY KEY, payload)")
 	before := schemaOf(t, db)
 	if applied := migrate(t, url, c); len(applied) != 0 {
 		t.Fatalf("the second migrate applied %v", applied)
@@ -90,16 +90,16 @@ func TestMigrate_CustomTable(t *testing.T) {
 	if d := cmp.Diff(before, schemaOf(t, db)); d != "" {
 		t.Fatalf("schema before (-) and after (+):\n%s", d)
 	}
-	b, err := sqlite.Open(sqlite.Config{URL: url, Pipeline: "orders", Table: "customDB", Archive: "outbox_archive", Custom: buffer.CustomTable{ID: "id", Project: "SELECT id, payload FROM customDB WHERE group_id = ?"}})
+	b, err := sqlite.Open(sqlite.Config{URL: url, Pipeline: "orders", Table: "activities", Archive: "outbox_archive", Custom: buffer.CustomTable{ID: "id", Project: "SELECT id, payload FROM activities WHERE group_id = ?"}})
 	testkit.NoError(t, err)
 	defer func() { testkit.NoError(t, b.Close()) }()
 	expectNotReady(t, b.Check(t.Context()), "ADD COLUMN group_id TEXT")
-	run(t, db, `ALTER TABLE "customDB" ADD COLUMN group_id TEXT`)
+	run(t, db, `ALTER TABLE "activities" ADD COLUMN group_id TEXT`)
 	testkit.NoError(t, b.Check(t.Context()))
 
 	ddl, err := sqlite.Schema(c)
 	testkit.NoError(t, err)
-	if strings.Contains(ddl, `"customDB"`) || !strings.Contains(ddl, "outbox_batches") {
+	if strings.Contains(ddl, `"activities"`) || !strings.Contains(ddl, "outbox_batches") {
 		t.Fatalf("the DDL for a custom table:\n%s", ddl)
 	}
 }
