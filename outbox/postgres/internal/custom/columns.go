@@ -22,8 +22,8 @@ type Column struct {
 	OID          uint32
 	// Generated is set if the database computes its value.
 	NotNull, Generated bool
-	// Unique is set if an index on it alone is unique, Primary if it alone is the primary key.
-	Unique, Primary bool
+	// Unique is set if an index on it alone is unique.
+	Unique bool
 	// Sequence is the one that its default draws from, as regclass reads it; "" for none.
 	Sequence string
 }
@@ -46,7 +46,6 @@ const columnsSQL = `
 SELECT a.attname::text, quote_ident(a.attname), t.oid::bigint, format_type(t.oid, NULL), a.attnotnull, a.attgenerated <> '',
        EXISTS (SELECT FROM pg_index i WHERE i.indrelid = a.attrelid AND i.indisunique AND i.indisvalid AND i.indpred IS NULL
                  AND i.indnkeyatts = 1 AND i.indkey[0] = a.attnum),
-       EXISTS (SELECT FROM pg_index i WHERE i.indrelid = a.attrelid AND i.indisprimary AND i.indnkeyatts = 1 AND i.indkey[0] = a.attnum),
        coalesce(pg_get_serial_sequence($1, a.attname), (
          SELECT format('%I.%I', n.nspname, s.relname)
          FROM pg_attrdef f JOIN pg_depend d ON d.classid = 'pg_attrdef'::regclass AND d.objid = f.oid
@@ -69,15 +68,16 @@ func Read(ctx context.Context, db *pg.DB, table catalog.Table) (Facts, error) {
 		f.Columns = nil
 		return nil
 	}
-	return f, db.RoundTrip(ctx, []pg.Step{begin, {SQL: columnsSQL, Args: []string{table.Quoted}, Row: func(v [][]byte) error {
+	err := db.RoundTrip(ctx, []pg.Step{begin, {SQL: columnsSQL, Args: []string{table.Quoted}, Row: func(v [][]byte) error {
 		f.Columns = append(f.Columns, Column{
 			Name: string(v[0]), Quoted: string(v[1]), Type: string(v[3]),
 			OID:     uint32(pg.ReadInt8(v[2])), //nolint:gosec // an oid
-			NotNull: pg.ReadBool(v[4]), Generated: pg.ReadBool(v[5]), Unique: pg.ReadBool(v[6]), Primary: pg.ReadBool(v[7]),
-			Sequence: string(v[8]),
+			NotNull: pg.ReadBool(v[4]), Generated: pg.ReadBool(v[5]), Unique: pg.ReadBool(v[6]),
+			Sequence: string(v[7]),
 		})
 		return nil
 	}}})
+	return f, err
 }
 
 // asJSON returns the row e as json, an expression that never fails. A column that may hold JSON is kept as text,

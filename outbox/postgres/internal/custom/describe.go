@@ -38,7 +38,7 @@ func checkProjection(ctx context.Context, db *pg.DB, t Facts, c Config, missing 
 	project, _ := projection.Expand(c.Project, rows)
 	d, err := describe(ctx, db, project)
 	if err != nil {
-		return cannotRead(ctx, db, c.Project, rows, err, t.Table.Role, missing)
+		return cannotRead(c.Project, rows, err, t.Table.Role, missing)
 	}
 	before := len(*missing)
 	if checkProjected(missing, d, t.Column(c.ID)); len(*missing) > before {
@@ -47,7 +47,7 @@ func checkProjection(ctx context.Context, db *pg.DB, t Facts, c Config, missing 
 	// Planning checks the privileges.
 	plan, err := planOf(ctx, db, project)
 	if err != nil {
-		return cannotRead(ctx, db, c.Project, rows, err, t.Table.Role, missing)
+		return cannotRead(c.Project, rows, err, t.Table.Role, missing)
 	}
 	switch {
 	case plan.Has("ModifyTable"):
@@ -75,31 +75,28 @@ func planOf(ctx context.Context, db *pg.DB, project string) (*pg.Plan, error) {
 }
 
 // cannotRead adds what the server has against a projection, if the error is about that.
-func cannotRead(ctx context.Context, db *pg.DB, project, rows string, err error, role string, missing *catalog.Findings) error {
+func cannotRead(project, rows string, err error, role string, missing *catalog.Findings) error {
 	pgErr, ok := errors.AsType[*pgconn.PgError](err)
 	if !ok || !pg.IsStatementError(err) {
 		return err
 	}
-	if pgErr.Code != pg.CodeNoPrivilege {
+	if pgErr.Code == pg.CodeNoPrivilege {
+		missing.Add("role "+role+" may not read what source.project reads: "+pgErr.Message, "GRANT SELECT ON the table, or USAGE ON the SCHEMA, TO "+pg.Quote(role))
+	} else {
 		missing.Add(misread(project, rows, pgErr), "correct source.project")
-		return nil
 	}
-	fix, err := grantFor(ctx, db, project, pgErr.Message, role)
-	missing.Add("role "+role+" may not read what source.project reads: "+pgErr.Message, fix)
-	return err
+	return nil
 }
 
-// described is what a projection is, for the server.
+// described is what the server reports about a projection.
 type described struct {
-	columns []pgconn.FieldDescription
-	// types are the names of the columns' types.
-	types []string
-	// parameters are how many it has, as far as the server can tell.
+	columns    []pgconn.FieldDescription
+	types      []string // the names of the columns' types
 	parameters int
 }
 
-// describe parses and describes the projection. Its parameter is a uuid; a second look,
-// at which nothing is said of that, tells whether it is used.
+// describe has the server parse the projection: once with a uuid as its parameter, and once without, to see whether it
+// uses the parameter.
 func describe(ctx context.Context, db *pg.DB, project string) (d described, err error) {
 	ctx, cancel := context.WithTimeout(ctx, db.StatementTimeout)
 	defer cancel()
@@ -215,34 +212,4 @@ func sameKind(oid uint32, key Column) bool {
 		return key.IsInteger()
 	}
 	return oid == key.OID
-}
-
-// What a role lacks to read what the projection reads: a table or a schema that it may not use, and with which the server's
-// error ends, in any language.
-const unreadableSQL = `
-SELECT 'SELECT ON ' || quote_ident(n.nspname) || '.' || quote_ident(c.relname)
-FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND NOT has_table_privilege(c.oid, 'SELECT')
-  AND right($1, length(c.relname) + 1) = ' ' || c.relname AND strpos($2, c.relname) > 0
-  AND (strpos($2, n.nspname) > 0 OR n.nspname = ANY (current_schemas(false)))
-UNION ALL
-SELECT 'USAGE ON SCHEMA ' || quote_ident(nspname)
-FROM pg_namespace WHERE NOT has_schema_privilege(oid, 'USAGE') AND right($1, length(nspname) + 1) = ' ' || nspname`
-
-// grantFor returns the statement that lets a role read what it was denied.
-func grantFor(ctx context.Context, db *pg.DB, project, denied, role string) (string, error) {
-	var grants []string
-	begin := pg.ReadTx(db.StatementTimeout)
-	begin.Row = func([][]byte) error {
-		grants = nil
-		return nil
-	}
-	err := db.RoundTrip(ctx, []pg.Step{begin, {SQL: unreadableSQL, Args: []string{denied, project}, Row: func(v [][]byte) error {
-		grants = append(grants, string(v[0]))
-		return nil
-	}}})
-	if len(grants) != 1 { // the error does not say which
-		grants = []string{"SELECT ON ..."}
-	}
-	return "GRANT " + grants[0] + " TO " + pg.Quote(role), err
 }

@@ -68,7 +68,7 @@ SELECT event_id, group_id, (SELECT count(*) FROM closed) FROM picked ORDER BY ev
 // alone.
 func (t *Table) Replay(ctx context.Context, f buffer.DeadFilter, limit int) (replayed int, err error) {
 	var (
-		last, refused deadKey
+		last, refused *buffer.DeadKey // nil: before all of them
 		dead          = deadletter.New(t.base)
 	)
 	for size, halved := limit, false; size > 0; {
@@ -78,17 +78,24 @@ func (t *Table) Replay(ctx context.Context, f buffer.DeadFilter, limit int) (rep
 			n, picked = 0, 0
 			return nil
 		}
-		after, before := last.args(), last
+		after, before := []string{pg.Null, pg.Null}, last
+		if last != nil {
+			after = []string{pg.Int(last.EventID), last.GroupID.String()}
+		}
 		steps := []pg.Step{begin}
 		if size == 1 {
-			steps = append(steps, pg.Step{SQL: t.tables.SQL(nextSQL), Args: dead.Match(f, append([]string{"1"}, after...)...), Row: refused.read})
+			steps = append(steps, pg.Step{SQL: t.tables.SQL(nextSQL), Args: dead.Match(f, append([]string{"1"}, after...)...), Row: func(v [][]byte) error {
+				refused = deadKey(v)
+				return nil
+			}})
 		}
 		args := append(append([]string{pg.Int(int64(size))}, after...), buffer.NewGroupID().String(), t.tables.Buffer, t.base.Owner)
 		err := t.base.DB.Transact(ctx, append(steps, pg.Step{
 			SQL: t.tables.SQL(t.either(replaySQL, replayUUIDSQL)), Args: dead.Match(f, args...), Row: func(v [][]byte) error {
 				n = pg.ReadInt8(v[2])
 				picked++
-				return last.read(v)
+				last = deadKey(v)
+				return nil
 			},
 		})...)
 		switch {
@@ -108,23 +115,8 @@ func (t *Table) Replay(ctx context.Context, f buffer.DeadFilter, limit int) (rep
 	return replayed, nil
 }
 
-// deadKey is the place of a dead letter in their order; the zero place is before all of them.
-type deadKey struct {
-	eventID int64
-	groupID uuid.UUID
-	set     bool
-}
-
-func (p *deadKey) read(v [][]byte) error {
-	*p = deadKey{pg.ReadInt8(v[0]), uuid.UUID(v[1]), true}
-	return nil
-}
-
-func (p *deadKey) args() []string {
-	if !p.set {
-		return []string{pg.Null, pg.Null}
-	}
-	return []string{pg.Int(p.eventID), p.groupID.String()}
+func deadKey(v [][]byte) *buffer.DeadKey {
+	return &buffer.DeadKey{EventID: pg.ReadInt8(v[0]), GroupID: uuid.UUID(v[1])}
 }
 
 // refuses reports whether a constraint, a type or a trigger of the table refused a row.
