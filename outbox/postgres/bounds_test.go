@@ -13,7 +13,7 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffertest"
 )
 
-// TestWrites_BoundedByServer: whatever locks rows has its time, and a client that
+// TestWrites_BoundedByServer: a transaction that locks rows is limited in time, and a client that
 // vanished is noticed long before TCP would.
 func TestWrites_BoundedByServer(t *testing.T) {
 	t.Parallel()

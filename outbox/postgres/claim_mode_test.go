@@ -160,7 +160,7 @@ func TestClaimMode_WaitsForRange(t *testing.T) {
 		err := p.pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_locks
 			WHERE relation = 'outbox_batches'::regclass AND mode = 'ShareLock' AND NOT granted)`).Scan(&waits)
 		if err == nil && !waits && len(claimed) == 0 {
-			err = errors.New("nobody waits for the claim")
+			err = errors.New("no session waits for the claim")
 		}
 		return err
 	})

@@ -35,7 +35,7 @@ func TestPlans_Ordered(t *testing.T) {
 			t.Fatalf("claimed %v, %v", b, err)
 		}
 	}
-	check(t, f.Buffer.Close()) // sessions that end give their counts away
+	check(t, f.Buffer.Close()) // a session reports its statistics when it ends
 	p.pool.Reset()
 	var read int64
 	testserver.Eventually(t, func() error {
@@ -78,7 +78,7 @@ func TestClaimMode_WaitsForOrdered(t *testing.T) {
 		err := p.pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_locks
 			WHERE relation = 'outbox_batches'::regclass AND mode = 'ShareLock' AND NOT granted)`).Scan(&waits)
 		if err == nil && !waits && len(claimed) == 0 {
-			err = errors.New("nobody waits for the claim")
+			err = errors.New("no session waits for the claim")
 		}
 		return err
 	})

@@ -10,7 +10,7 @@ import (
 )
 
 // As TestPlans_WrongStatistics: a claim, a settle and a take over find their
-// events by the primary key, whatever the statistics say and however many others wait.
+// events by the primary key, even with wrong statistics and however many others wait.
 func TestPlans_CustomTable(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -47,7 +47,7 @@ func ownBacklog(t *testing.T, o *ours, statistics string) {
 	}
 	analyze("empty")
 	insert(2000)
-	_, err := o.CountBacklog(t.Context(), 1) // the first one looks everywhere
+	_, err := o.CountBacklog(t.Context(), 1) // the first one sweeps everything
 	check(t, err)
 	if b, err := o.Claim(t.Context(), 2000, time.Hour); err != nil || len(b.Events) != 2000 || b.ProjectErr != nil {
 		t.Fatalf("claimed %v, %v", b, err)
@@ -71,7 +71,7 @@ func ownBacklog(t *testing.T, o *ours, statistics string) {
 		check(t, o.MarkDelivered(t.Context(), b, b.IDs()))
 		o.settle(t, b, buffer.Outcome{Verdict: buffer.Delivered})
 	}
-	check(t, o.Close()) // sessions that end give their counts away
+	check(t, o.Close()) // a session reports its statistics when it ends
 	o.pool.Reset()
 	var read int64
 	testserver.Eventually(t, func() error {

@@ -49,7 +49,7 @@ func TestProjection_RejectsEvent(t *testing.T) {
 	}
 }
 
-// What the database says of a projection, and whose doing that is.
+// Errors of the database, and what causes them.
 func TestProjection_ErrorKinds(t *testing.T) {
 	t.Parallel()
 	o := newActivities(t, testserver.Postgres(t), 3)

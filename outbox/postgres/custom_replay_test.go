@@ -8,7 +8,7 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-// What the table does not take any more, now or at the commit, stays a letter and does not
+// What the table does not take any more, now or at the commit, stays a dead letter and does not
 // hold up the others.
 func TestReplay_CustomTableRejectsRow(t *testing.T) {
 	t.Parallel()
@@ -54,13 +54,13 @@ UPDATE relay.outbox_dead_letters SET event_row = event_row::jsonb || '{"activity
 	o.exec(t, `ALTER TABLE `+activitiesTable+` ADD COLUMN since text NOT NULL`)
 	replay(10, 0, "all")
 	var ids []int64
-	letters, err := o.ListDead(t.Context(), buffer.DeadFilter{}, nil, 20)
+	deadLetters, err := o.ListDead(t.Context(), buffer.DeadFilter{}, nil, 20)
 	check(t, err)
-	for _, l := range letters {
+	for _, l := range deadLetters {
 		ids = append(ids, l.ID)
 	}
 	slices.Sort(ids)
 	if !slices.Equal(ids, []int64{1, 2, 3, 4, 5, 6, 7, 8, 9}) {
-		t.Errorf("the open letters are those of %v", ids)
+		t.Errorf("the open deadLetters are those of %v", ids)
 	}
 }

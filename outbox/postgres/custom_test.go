@@ -72,7 +72,7 @@ func TestCustomTable_OddNames(t *testing.T) {
 
 	// The application goes on with the same activities: what is claimed stays claimed.
 	o.exec(t, `INSERT INTO `+activitiesTable+` (activity) SELECT i FROM generate_series(1, 2) i`)
-	o.settle(t, b, buffer.Outcome{Verdict: buffer.Retry, GroupID: b.GroupID, Error: "away"})
+	o.settle(t, b, buffer.Outcome{Verdict: buffer.Retry, GroupID: b.GroupID, Error: "unavailable"})
 	o.exec(t, `DELETE FROM "The ""app""".activities WHERE id = 2`)
 	b = o.takeOver(t)
 	if b.ProjectErr != nil || len(b.Rejected) != 1 || b.Rejected[0].Event.ID != 2 || !errors.Is(b.Rejected[0].Err, buffer.ErrNotProjected) {

@@ -127,10 +127,10 @@ func (o *ours) insert(t *testing.T, from, to int) {
 func TestCustomUUIDs(t *testing.T) {
 	t.Parallel()
 	o := newUUIDs(t, 10)
-	look, err := o.CountBacklog(t.Context(), 100)
+	backlog, err := o.CountBacklog(t.Context(), 100)
 	check(t, err)
-	if look.Unclaimed != 10 {
-		t.Fatalf("look: %+v", look)
+	if backlog.Unclaimed != 10 {
+		t.Fatalf("backlog: %+v", backlog)
 	}
 	b := o.claim(t, 8)
 	if n := b.LastID - b.FirstID; len(b.Events) != 8 || n != 7 || b.Events[7].ID != b.LastID || b.ProjectErr != nil {
@@ -148,7 +148,7 @@ func TestCustomUUIDs(t *testing.T) {
 	}
 	o.agrees(t, "a claim")
 
-	// A part is delivered, one dies, the rest goes on in numbers of its own.
+	// A part is delivered, one dies, the rest gets numbers of its own.
 	ids, part := b.IDs(), buffer.NewGroupID()
 	dead := b.Events[3]
 	o.settle(t, b, buffer.Outcome{Verdict: buffer.Delivered, IDs: ids[:3]},
@@ -161,7 +161,7 @@ func TestCustomUUIDs(t *testing.T) {
 		t.Fatalf("the rest is %+v, want %v", rest, want)
 	}
 
-	// Delivered, with one of them held by somebody.
+	// Delivered, with one of them locked by the application.
 	check(t, o.MarkDelivered(t.Context(), rest, rest.IDs()[:3]))
 	marked := o.takeOver(t)
 	if !slices.Equal(marked.Delivered, rest.IDs()[:3]) || !slices.Equal(uuidsOf(marked), want) {
@@ -196,13 +196,13 @@ func TestCustomUUIDs(t *testing.T) {
 		t.Fatalf("left: %+v", left)
 	}
 
-	// The letter is found by its uuid, and replayed as it was.
-	letters, err := o.ListDead(t.Context(), buffer.DeadFilter{UUIDs: []uuid.UUID{dead.UUID}}, nil, 10)
+	// The dead letter is found by its uuid, and replayed unchanged.
+	deadLetters, err := o.ListDead(t.Context(), buffer.DeadFilter{UUIDs: []uuid.UUID{dead.UUID}}, nil, 10)
 	check(t, err)
 	none, err := o.CountDead(t.Context(), buffer.DeadFilter{UUIDs: []uuid.UUID{uuid.New()}})
 	check(t, err)
-	if len(letters) != 1 || letters[0].UUID != dead.UUID || letters[0].Row == nil || none.Open != 0 {
-		t.Fatalf("letters: %+v, of another %+v", letters, none)
+	if len(deadLetters) != 1 || deadLetters[0].UUID != dead.UUID || deadLetters[0].Row == nil || none.Open != 0 {
+		t.Fatalf("deadLetters: %+v, of another %+v", deadLetters, none)
 	}
 	if n, err := o.Replay(t.Context(), buffer.DeadFilter{UUIDs: []uuid.UUID{dead.UUID}}, 10); n != 1 || err != nil {
 		t.Fatalf("replayed %d, %v", n, err)
@@ -214,15 +214,15 @@ func TestCustomUUIDs(t *testing.T) {
 	o.settle(t, back, buffer.Outcome{Verdict: buffer.Delivered})
 }
 
-// What a restore or a hand may leave is found and mended by keys too.
+// What a restore or a manual change may leave is found and repaired by keys too.
 func TestCustomUUIDs_Repair(t *testing.T) {
 	t.Parallel()
 	o := newUUIDs(t, 9)
-	uneven, hollow, orphan := o.claim(t, 3), o.claim(t, 3), o.claim(t, 3)
-	o.exec(t, fmt.Sprintf(`DELETE FROM "Changes" WHERE "The key" = '%s' OR group_id = '%s'`, uneven.Events[0].UUID, hollow.GroupID))
-	o.exec(t, fmt.Sprintf(`INSERT INTO "Changes" (body, group_id) SELECT 'by hand ' || i, '%s' FROM generate_series(1, 2) i`, uneven.GroupID))
+	miscounted, empty, orphan := o.claim(t, 3), o.claim(t, 3), o.claim(t, 3)
+	o.exec(t, fmt.Sprintf(`DELETE FROM "Changes" WHERE "The key" = '%s' OR group_id = '%s'`, miscounted.Events[0].UUID, empty.GroupID))
+	o.exec(t, fmt.Sprintf(`INSERT INTO "Changes" (body, group_id) SELECT 'by hand ' || i, '%s' FROM generate_series(1, 2) i`, miscounted.GroupID))
 	o.exec(t, fmt.Sprintf(`DELETE FROM relay.outbox_batches WHERE group_id = '%s'`, orphan.GroupID))
-	check(t, o.MarkDelivered(t.Context(), uneven, uneven.IDs()[:2]))
+	check(t, o.MarkDelivered(t.Context(), miscounted, miscounted.IDs()[:2]))
 	o.exec(t, "UPDATE relay.outbox_batches SET due_at = clock_timestamp() - interval '1 second'")
 	a, err := o.Audit(t.Context())
 	check(t, err)
@@ -243,7 +243,7 @@ func TestCustomUUIDs_Repair(t *testing.T) {
 			break
 		}
 		events += len(b.Events)
-		if b.GroupID == uneven.GroupID && (len(b.Events) != 4 || !slices.Equal(b.Delivered, uneven.IDs()[1:2]) || b.Events[0].UUID != uneven.Events[1].UUID) {
+		if b.GroupID == miscounted.GroupID && (len(b.Events) != 4 || !slices.Equal(b.Delivered, miscounted.IDs()[1:2]) || b.Events[0].UUID != miscounted.Events[1].UUID) {
 			t.Fatalf("what was corrected: %+v", b)
 		}
 	}
@@ -252,7 +252,7 @@ func TestCustomUUIDs_Repair(t *testing.T) {
 	}
 }
 
-// A look everywhere leases orphans again, and Peek shows what a claim would take.
+// A full sweep leases orphans again, and Peek returns what a claim would take.
 func TestCustomUUIDs_Sweep(t *testing.T) {
 	t.Parallel()
 	o := newUUIDs(t, 3)
@@ -267,10 +267,10 @@ func TestCustomUUIDs_Sweep(t *testing.T) {
 	b := o.claim(t, 10)
 	o.exec(t, "DELETE FROM relay.outbox_batches")
 	second := o.open(t, o.config)
-	look, err := second.CountBacklog(t.Context(), 10)
+	backlog, err := second.CountBacklog(t.Context(), 10)
 	check(t, err)
-	if look.Due != 1 {
-		t.Fatalf("look: %+v", look)
+	if backlog.Due != 1 {
+		t.Fatalf("backlog: %+v", backlog)
 	}
 	again, err := second.TakeOver(t.Context(), time.Minute)
 	check(t, err)

@@ -13,7 +13,7 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffertest"
 )
 
-// TestClaim_SynchronousCommit: whatever the database's default, what makes a
+// TestClaim_SynchronousCommit: with any default of the database, a statement that makes a
 // group_id, or leases it, is not forgotten by a crash after its batch was sent.
 func TestClaim_SynchronousCommit(t *testing.T) {
 	t.Parallel()

@@ -11,7 +11,7 @@ import (
 )
 
 // The highest id there is, and ids as far apart as can be: they are claimed, divided,
-// marked and deleted as any other, and stand in nobody's way.
+// marked and deleted as any other, and block no others.
 func TestClaim_ExtremeIDs(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []buffer.ClaimMode{buffer.ClaimRange, buffer.ClaimStamp} {

@@ -43,7 +43,7 @@ func wrongStatistics(t *testing.T, mode buffer.ClaimMode, statistics string) {
 	f.Exec(t, "ALTER TABLE outbox_batches SET (autovacuum_enabled = false)")
 	analyze("empty")
 	insert(2000)
-	if _, err := f.Buffer.CountBacklog(t.Context(), 1); err != nil { // the first one looks everywhere
+	if _, err := f.Buffer.CountBacklog(t.Context(), 1); err != nil { // the first one sweeps everything
 		t.Fatal(err)
 	}
 	if b, err := f.Buffer.Claim(t.Context(), 2000, time.Hour); err != nil || len(b.Events) != 2000 {
@@ -70,7 +70,7 @@ func wrongStatistics(t *testing.T, mode buffer.ClaimMode, statistics string) {
 		check(t, f.Buffer.Settle(t.Context(), b, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 	}
 
-	check(t, f.Buffer.Close()) // sessions that end give their counts away
+	check(t, f.Buffer.Close()) // a session reports its statistics when it ends
 	p.pool.Reset()
 	var read int64
 	testserver.Eventually(t, func() error {
@@ -104,13 +104,13 @@ func lettersDoneWith(t *testing.T, statistics string) {
 	f := p.fixture(t, "outbox_events", "orders")
 	hook, ctx := f.Queue(t), t.Context()
 	const done = 30_000
-	letters := func(from, to int, closed, told bool) {
+	deadLetters := func(from, to int, closed, notified bool) {
 		t.Helper()
 		_, err := p.pool.Exec(ctx, `INSERT INTO outbox_dead_letters
 				(pipeline, event_id, topic, payload, created_at, group_id, attempts, error, closed_at, notified_at, hook_group_id)
 			SELECT 'orders', i, 't', '1', now(), gen_random_uuid(), 1, 'no', CASE WHEN $3 THEN now() END,
 			       CASE WHEN $4 THEN now() END, CASE WHEN $4 THEN gen_random_uuid() END
-			FROM generate_series($1::int, $2::int) i`, from, to, closed, told)
+			FROM generate_series($1::int, $2::int) i`, from, to, closed, notified)
 		check(t, err)
 	}
 	f.Exec(t, "ALTER TABLE outbox_dead_letters SET (autovacuum_enabled = false)")
@@ -121,21 +121,21 @@ func lettersDoneWith(t *testing.T, statistics string) {
 		}
 	}
 	analyze("empty")
-	letters(1, 20, false, false) // some at each end, so that a batch of both spans all of them
+	deadLetters(1, 20, false, false) // some at each end, so that a batch of both spans all of them
 	analyze("open")
-	letters(21, done/2, true, true)
-	letters(done/2+1, done, true, false)
+	deadLetters(21, done/2, true, true)
+	deadLetters(done/2+1, done, true, false)
 	analyze("done")
-	letters(done+1, done+20, false, false)
+	deadLetters(done+1, done+20, false, false)
 
 	outcome := func(v buffer.Verdict, ids []int64) buffer.Outcome {
 		return buffer.Outcome{Verdict: v, IDs: ids, GroupID: buffer.NewGroupID()}
 	}
 	for range 2 {
-		look, err := hook.CountBacklog(ctx, 100)
+		backlog, err := hook.CountBacklog(ctx, 100)
 		check(t, err)
-		if look.Unclaimed != 40 {
-			t.Fatalf("look: %+v", look)
+		if backlog.Unclaimed != 40 {
+			t.Fatalf("backlog: %+v", backlog)
 		}
 	}
 	b, err := hook.Claim(ctx, 1000, time.Hour)
@@ -178,6 +178,6 @@ func lettersDoneWith(t *testing.T, statistics string) {
 		return err
 	})
 	if read > 5_000 {
-		t.Errorf("%d letters were read, those that are done with among them", read)
+		t.Errorf("%d deadLetters were read, those that are done with among them", read)
 	}
 }

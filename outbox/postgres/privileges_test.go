@@ -29,12 +29,12 @@ func TestPrivileges_Enough(t *testing.T) {
 	batch, err := b.Claim(ctx, 10, lease)
 	check(t, err)
 	check(t, b.Settle(ctx, batch, []buffer.Outcome{{Verdict: buffer.Retry, GroupID: batch.GroupID, Outages: 1, After: lease, Address: new("a")}}))
-	away, err := b.DeferredAddresses(ctx)
+	deferred, err := b.DeferredAddresses(ctx)
 	check(t, err)
-	woken, err := b.RetryNow(ctx, "a", 0)
+	retried, err := b.RetryNow(ctx, "a", 0)
 	check(t, err)
-	if len(away) != 1 || woken != 1 {
-		t.Fatalf("away %v, woken %d", away, woken)
+	if len(deferred) != 1 || retried != 1 {
+		t.Fatalf("deferred %v, retried %d", deferred, retried)
 	}
 	batch, err = b.TakeOver(ctx, lease)
 	check(t, err)

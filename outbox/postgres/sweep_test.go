@@ -25,10 +25,10 @@ func TestSweep_Orphans(t *testing.T) {
 	check(t, err)
 	f.Exec(t, "UPDATE outbox_events SET group_id = '01890000-0000-7000-8000-000000000001' WHERE group_id IS NULL")
 
-	look, err := f.Buffer.CountBacklog(t.Context(), 10)
+	backlog, err := f.Buffer.CountBacklog(t.Context(), 10)
 	check(t, err)
-	if look.Due != 1 || look.Unclaimed != 0 {
-		t.Fatalf("backlog %+v, want one batch due", look)
+	if backlog.Due != 1 || backlog.Unclaimed != 0 {
+		t.Fatalf("backlog %+v, want one batch due", backlog)
 	}
 	b, err := f.Buffer.TakeOver(t.Context(), lease)
 	check(t, err)
