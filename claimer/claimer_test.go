@@ -155,13 +155,13 @@ func TestKeepAlive_ReportsLossAtOnce(t *testing.T) {
 
 func TestKeepAlive_RecoversInTime(t *testing.T) {
 	t.Parallel()
-	for name, away := range map[string]func(context.Context) error{"refuses": refuse, "hangs": hang} {
+	for name, answer := range map[string]func(context.Context) error{"refuses": refuse, "hangs": hang} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				l, leaseCtx, stop := keepAlive(t.Context())
 				defer stop()
-				l.set(away)
+				l.set(answer)
 				pass(15 * time.Second)
 				l.set(nil)
 				pass(30 * time.Second)
@@ -176,13 +176,13 @@ func TestKeepAlive_RecoversInTime(t *testing.T) {
 
 func TestKeepAlive_EndsTheLeaseInTime(t *testing.T) {
 	t.Parallel()
-	for name, away := range map[string]func(context.Context) error{"refuses": refuse, "hangs": hang} {
+	for name, answer := range map[string]func(context.Context) error{"refuses": refuse, "hangs": hang} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				l, leaseCtx, stop := keepAlive(t.Context())
 				defer stop()
-				l.set(away)
+				l.set(answer)
 				pass(lease - time.Millisecond)
 				expectLeased(t, leaseCtx)
 				pass(time.Millisecond)
@@ -245,7 +245,7 @@ func TestKeepAlive_StopWaitsForARenewal(t *testing.T) {
 			t.Error("a released lease counts as lost")
 		}
 		if log.Len() > 0 {
-			t.Errorf("a stop that nobody need know of was logged: %s", &log)
+			t.Errorf("an ordinary stop was logged: %s", &log)
 		}
 	})
 }

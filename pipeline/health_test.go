@@ -127,11 +127,11 @@ func each(errs ...error) error {
 	return refused
 }
 
-// Ready is told from what gets done: a batch that is only put back is nothing.
+// Readiness depends on progress: a batch that is only put back is none.
 func TestHealth_Stalled(t *testing.T) {
 	t.Parallel()
 	const stalled, nothingThrough = "stalled: events wait", "sends in a row delivered nothing"
-	away, marked := sink.Unavailable(errTest), three()
+	down, marked := sink.Unavailable(errTest), three()
 	marked.Delivered = []int64{1, 2, 3}
 	for name, c := range map[string]struct {
 		batch  buffer.Lease
@@ -139,14 +139,14 @@ func TestHealth_Stalled(t *testing.T) {
 		want   string
 	}{
 		"claims that bring nothing":   {buffer.Lease{}, nil, stalled},
-		"all put back, address away":  {three(), each(away, away, away), nothingThrough},
+		"all put back, address down":  {three(), each(down, down, down), nothingThrough},
 		"all put back, refused":       {three(), each(errTest, errTest, errTest), stalled},
 		"delivered":                   {three(), nil, ""},
-		"one delivered":               {three(), each(away, nil, away), ""},
-		"one buried":                  {three(), each(away, sink.Permanent(errTest), away), ""},
+		"one delivered":               {three(), each(down, nil, down), ""},
+		"one buried":                  {three(), each(down, sink.Permanent(errTest), down), ""},
 		"halved":                      {three(), errTest, ""},
-		"divided":                     {three(), &sink.SplitError{Groups: []sink.Group{{Indexes: []int{0, 1}}, {Indexes: []int{2}}}}, ""},
-		"marked, and deleted at last": {marked, away, ""},
+		"split":                       {three(), &sink.SplitError{Groups: []sink.Group{{Indexes: []int{0, 1}}, {Indexes: []int{2}}}}, ""},
+		"marked, and deleted at last": {marked, down, ""},
 	} {
 		for backlog, waits := range map[string]buffer.Backlog{"fresh": {Unclaimed: 1, Waiting: 1}, "due": {Due: 1, Waiting: 1}} {
 			t.Run(name+"/"+backlog, func(t *testing.T) {
@@ -221,7 +221,7 @@ func TestHealth_NamesMaxWaiting(t *testing.T) {
 	})
 }
 
-// The sink is away, and says so in other words than a pipeline that stalls.
+// An unavailable sink has another reason than a stalled pipeline.
 func TestHealth_NamesTheSink(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -252,7 +252,7 @@ func TestHealth_NothingDelivered(t *testing.T) {
 		again.Outages = 1 // the sink took others since: it is not the circuit that sees it
 		try(again, sink.Unavailable(errTest))
 		try(again, sink.Unavailable(errTest))
-		expectReadiness(t, p, "after two in vain", "delivered nothing, the last: "+errTest.Error())
+		expectReadiness(t, p, "after two outages", "delivered nothing, the last: "+errTest.Error())
 		try(again, nil)
 		expectReadiness(t, p, "when it went through", "")
 	})

@@ -36,16 +36,16 @@ func startHook(t testing.TB, b *postgres.Buffer, s sink.Sink) *process {
 	return start(t, b.DeadLetterQueue(), s, func(c *pipeline.Config) { c.NeverBury, c.Workers, c.MaxWaiting = true, 1, math.MaxInt })
 }
 
-func (d *database) untold(t testing.TB) int {
+func (d *database) unnotified(t testing.TB) int {
 	return ask[int](t, d, "SELECT count(*) FROM outbox_dead_letters WHERE notified_at IS NULL")
 }
 
-func (d *database) expectTold(t testing.TB, letters int) {
+func (d *database) expectNotified(t testing.TB, deadLetters int) {
 	t.Helper()
 	testserver.Eventually(t, func() error {
-		all, untold := ask[int](t, d, "SELECT count(*) FROM outbox_dead_letters"), d.untold(t)
-		if all != letters || untold > 0 {
-			return fmt.Errorf("%d dead letters, %d of them untold; want %d, none untold", all, untold, letters)
+		all, unnotified := ask[int](t, d, "SELECT count(*) FROM outbox_dead_letters"), d.unnotified(t)
+		if all != deadLetters || unnotified > 0 {
+			return fmt.Errorf("%d dead letters, %d of them unnotified; want %d, none unnotified", all, unnotified, deadLetters)
 		}
 		return nil
 	})
@@ -63,24 +63,24 @@ func TestHook_NotifiedOfEveryDeadLetter(t *testing.T) {
 	b := d.buffer(t, "relay")
 	start(t, b, to, nil)
 	startHook(t, b, hook)
-	d.expectTold(t, len(bad))
+	d.expectNotified(t, len(bad))
 	d.expectDrained(t)
-	heard := hook.arrived(t, "orders")
-	slices.Sort(heard)
-	if !slices.Equal(heard, bad) {
-		t.Errorf("the hook heard of %v, want %v", heard, bad)
+	notified := hook.arrived(t, "orders")
+	slices.Sort(notified)
+	if !slices.Equal(notified, bad) {
+		t.Errorf("the hook was notified of %v, want %v", notified, bad)
 	}
 	entries, err := redisClient(t, url).XRange(t.Context(), "orders", "-", "+").Result()
 	testkit.NoError(t, err)
 	for _, e := range entries {
 		if e.Values["dead_letter"] == nil {
-			t.Errorf("the hook was not told why event %v died: %v", e.Values["id"], e.Values)
+			t.Errorf("the hook was not sent why event %v died: %v", e.Values["id"], e.Values)
 		}
 	}
 }
 
 // A hook that is down loses nothing and holds up nothing; what it refuses it is
-// told again, and the other letters meanwhile.
+// notified again, and of the other dead letters meanwhile.
 func TestHook_Fails(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
@@ -94,15 +94,15 @@ func TestHook_Fails(t *testing.T) {
 	p := start(t, b, to, nil)
 	startHook(t, b, hook)
 	testserver.Eventually(t, func() error {
-		if n := len(to.arrived(t, "orders")); n < len(ids)-len(bad) || d.untold(t) < len(bad) {
-			return fmt.Errorf("%d events arrived beside a hook that is down, %d letters are untold", n, d.untold(t))
+		if n := len(to.arrived(t, "orders")); n < len(ids)-len(bad) || d.unnotified(t) < len(bad) {
+			return fmt.Errorf("%d events arrived while the hook is down, %d dead letters are unnotified", n, d.unnotified(t))
 		}
 		return nil
 	})
 	p.expectReady(t)
-	testkit.Equal(t, "untold", d.untold(t), len(bad))
+	testkit.Equal(t, "unnotified", d.unnotified(t), len(bad))
 
-	// It is up and takes no letter of one event.
+	// It is up and refuses the dead letter of one event.
 	var refused atomic.Int64
 	ear.answers(func(ids []int64) int {
 		if slices.Contains(ids, bad[1]) {
@@ -112,25 +112,25 @@ func TestHook_Fails(t *testing.T) {
 		return http.StatusOK
 	})
 	testserver.Eventually(t, func() error {
-		if d.untold(t) != 1 || refused.Load() < 4 {
-			return fmt.Errorf("%d letters are untold, one was refused %d times", d.untold(t), refused.Load())
+		if d.unnotified(t) != 1 || refused.Load() < 4 {
+			return fmt.Errorf("%d dead letters are unnotified, one was refused %d times", d.unnotified(t), refused.Load())
 		}
 		return nil
 	})
 	testkit.Equal(t, "dead letters", ask[int](t, d, "SELECT count(*) FROM outbox_dead_letters"), len(bad))
 
 	ear.answers(nil)
-	d.expectTold(t, len(bad))
-	heard := hook.arrived(t, "orders")
-	slices.Sort(heard)
-	if !slices.Equal(heard, bad) {
-		t.Errorf("the hook took %v, want %v", heard, bad)
+	d.expectNotified(t, len(bad))
+	notified := hook.arrived(t, "orders")
+	slices.Sort(notified)
+	if !slices.Equal(notified, bad) {
+		t.Errorf("the hook took %v, want %v", notified, bad)
 	}
 	d.expectDrained(t)
 }
 
-// Two processes, of which one dies between telling and noting it down: every letter
-// is told, at least once.
+// Two processes, one of which dies between the notification and its settle: the hook is notified of
+// every dead letter, at least once.
 func TestHook_SurvivesAKilledProcess(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
@@ -138,7 +138,7 @@ func TestHook_SurvivesAKilledProcess(t *testing.T) {
 	_, to := refusing(t, ids...)
 	hook := redisAt(t, testserver.SharedRedis(t))
 
-	// The first process claims letters, tells them, and is never heard of again.
+	// The first process claims dead letters, notifies the hook, and ends.
 	first := d.buffer(t, "first")
 	died := make(chan struct{})
 	var deaths atomic.Int64
@@ -155,7 +155,7 @@ func TestHook_SurvivesAKilledProcess(t *testing.T) {
 	}}
 	p, h := start(t, first, to, nil), startHook(t, first, fatal)
 	<-died
-	h.halt() // what a kill leaves: told, and not noted
+	h.halt() // what a kill leaves: notified, and not settled
 	<-h.ended
 	p.stop(t)
 	d.exec(t, "UPDATE outbox_batches SET due_at = clock_timestamp() - interval '1s'")
@@ -163,12 +163,12 @@ func TestHook_SurvivesAKilledProcess(t *testing.T) {
 	second := d.buffer(t, "second")
 	start(t, second, to, nil)
 	startHook(t, second, hook)
-	d.expectTold(t, len(ids))
+	d.expectNotified(t, len(ids))
 	d.expectDrained(t)
-	heard := hook.arrived(t, "orders")
-	slices.Sort(heard)
-	if heard = slices.Compact(heard); !slices.Equal(heard, ids) {
-		t.Errorf("the hook heard of %v, want %v", heard, ids)
+	notified := hook.arrived(t, "orders")
+	slices.Sort(notified)
+	if notified = slices.Compact(notified); !slices.Equal(notified, ids) {
+		t.Errorf("the hook was notified of %v, want %v", notified, ids)
 	}
 	if h.err == nil {
 		t.Error("the process that was halted says that it finished")
@@ -176,7 +176,7 @@ func TestHook_SurvivesAKilledProcess(t *testing.T) {
 	h.err = nil // it was expected
 }
 
-// Letters that died before there was a hook are told too; those that were closed
+// The hook is notified of dead letters from before there was a hook; those that were closed
 // are not.
 func TestHook_AddedLater(t *testing.T) {
 	t.Parallel()
@@ -185,7 +185,7 @@ func TestHook_AddedLater(t *testing.T) {
 	_, to := refusing(t, ids...)
 	p := start(t, d.buffer(t, "first"), to, nil)
 	testserver.Eventually(t, func() error {
-		if n := d.untold(t); n < len(ids) {
+		if n := d.unnotified(t); n < len(ids) {
 			return fmt.Errorf("%d of %d are buried", n, len(ids))
 		}
 		return nil
@@ -197,8 +197,8 @@ func TestHook_AddedLater(t *testing.T) {
 	start(t, b, to, nil)
 	startHook(t, b, hook)
 	testserver.Eventually(t, func() error {
-		if n := d.untold(t); n != 1 {
-			return fmt.Errorf("%d letters are untold, only the closed one was expected", n)
+		if n := d.unnotified(t); n != 1 {
+			return fmt.Errorf("%d dead letters are unnotified, only the closed one was expected", n)
 		}
 		return nil
 	})

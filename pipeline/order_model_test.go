@@ -301,7 +301,7 @@ func (w *orderedPlay) takeOver(t *rapid.T) {
 
 func (w *orderedPlay) holder(t *rapid.T) *holder {
 	if len(w.holders) == 0 {
-		t.Skip("nobody holds a batch")
+		t.Skip("no owner has a batch")
 	}
 	return w.holders[rapid.IntRange(0, len(w.holders)-1).Draw(t, "holder")]
 }
@@ -459,7 +459,7 @@ func (s *whimsicalSink) Send(_ context.Context, b *buffer.Batch) error {
 			switch {
 			case e.poison:
 				err = sink.Permanent(errWhim)
-			case s.whim("event away", 6):
+			case s.whim("event unavailable", 6):
 				err = sink.Unavailable(errWhim)
 			case s.whim("event refused", 4):
 				e.refusals++

@@ -34,7 +34,7 @@ func at(s sink.Sink, before, after func(n int64)) *gate {
 
 func nothing(int64) {}
 
-// The sink goes away in the middle of a drain and comes back.
+// The sink is killed during a drain and restarted.
 func TestSink_KilledInMidDrain(t *testing.T) {
 	t.Parallel()
 	t.Run("redis", func(t *testing.T) {

@@ -237,7 +237,7 @@ func (w *play) worker(buf buffer.Queue) *delivery.Worker {
 
 func (w *play) holder(t *rapid.T) *holder {
 	if len(w.holders) == 0 {
-		t.Skip("nobody holds a batch")
+		t.Skip("no owner has a batch")
 	}
 	return rapid.SampledFrom(w.holders).Draw(t, "holder")
 }

@@ -58,8 +58,8 @@ func TestRecovery_OfASink(t *testing.T) {
 	}
 }
 
-// Of the address that is away everything waits; the others go on, and when it is
-// back its backlog follows at once.
+// Batches for an unavailable address wait while others continue, and are sent as soon as it
+// recovers.
 func TestRecovery_OfAnAddress(t *testing.T) {
 	t.Parallel()
 	url := testserver.NATS(t).URL

@@ -190,7 +190,7 @@ func TestLease_LostWhileSending(t *testing.T) {
 		d.expectDrained(t)
 		expectOnce(t, to.arrived(t, "orders"), append(ids, more...))
 	})
-	t.Run("the new owner has divided it", func(t *testing.T) {
+	t.Run("the new owner has split it", func(t *testing.T) {
 		t.Parallel()
 		d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
 		ids := d.insert(t, "orders", 10)

@@ -127,7 +127,7 @@ func TestSQLite_Busy(t *testing.T) {
 	testkit.NoError(t, err)
 	testserver.Eventually(t, func() error {
 		if log.count("level=WARN") == 0 {
-			return errors.New("nobody was locked out")
+			return errors.New("no writer was locked out")
 		}
 		return nil
 	})

@@ -154,9 +154,9 @@ func TestSupervisor_TerminatesExactlyTheRightSession(t *testing.T) {
 	if !strings.Contains(text, want) {
 		t.Errorf("the log has no %q: %s", want, text)
 	}
-	for _, told := range []string{`kind="prepared transaction" name=half`, "application=relay", "user=root", `kind="replication slot" name=copy`} {
-		if !strings.Contains(text, told) {
-			t.Errorf("of %s the log says nothing: %s", told, text)
+	for _, want := range []string{`kind="prepared transaction" name=half`, "application=relay", "user=root", `kind="replication slot" name=copy`} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the log has no %q: %s", want, text)
 		}
 	}
 	if _, err := hand.Exec(t.Context(), "ROLLBACK PREPARED 'half'"); err != nil {
@@ -223,7 +223,7 @@ func TestSupervisor_MissingPrivileges(t *testing.T) {
 		}
 		return nil
 	})
-	for _, want := range []string{`fix="GRANT pg_signal_backend TO ` + role, "a superuser, whose sessions role " + role + " may not end"} {
+	for _, want := range []string{`fix="GRANT pg_signal_backend TO ` + role, "the superuser relay, whose sessions role " + role + " may not terminate"} {
 		if strings.Count(text, want) != 1 {
 			t.Errorf("%q is not there once: %s", want, text)
 		}

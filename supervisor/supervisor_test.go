@@ -167,8 +167,7 @@ func TestSupervisor_WarnsAgainWhenAgeDoubles(t *testing.T) {
 	}, buffer.SupervisorPolicy{})
 }
 
-// One that is old when it is first seen is told of once, and again when it is twice as
-// old as then or more.
+// A blocker that is old at the first poll is logged once, and again when its age has doubled.
 func TestSupervisor_WarnsAtTheStart(t *testing.T) {
 	t.Parallel()
 	supervise(t, func(s *fakeSource, _ *supervisor.Supervisor) {
@@ -196,7 +195,7 @@ func TestSupervisor_BlockerMissingForAMoment(t *testing.T) {
 	}, buffer.SupervisorPolicy{WarnAfter: time.Minute})
 }
 
-// Of slots and of what the role may not see nobody knows the age: it counts from when
+// The age of slots, and of what the role may not see, is unknown: it counts from when
 // it was seen, as long as it holds the same.
 func TestSupervisor_UnknownAge(t *testing.T) {
 	t.Parallel()
@@ -215,7 +214,7 @@ func TestSupervisor_UnknownAge(t *testing.T) {
 		s.says(`level=WARN|kind=transaction|pid=5|user=other|observed_for=1m0s`, `level=WARN|kind="replication slot"|name=unread|observed_for=1m0s|wal_bytes=1073741824`,
 			"observed_for=2m0s", "observed_for=2m0s")
 		if s.oldest[buffer.BlockedBySlot] < 3*time.Minute {
-			t.Errorf("it heard %v", s.oldest)
+			t.Errorf("observed %v", s.oldest)
 		}
 		if len(s.asked) > 0 {
 			t.Errorf("%v were ended", s.asked)
@@ -249,7 +248,7 @@ func TestSupervisor_TerminatesBySession(t *testing.T) {
 		watches []buffer.SupervisorPolicy
 		want    []int
 	}{
-		"nobody":          {[]buffer.SupervisorPolicy{{TerminateAfter: never, Users: []string{"reports"}}}, nil},
+		"no match":        {[]buffer.SupervisorPolicy{{TerminateAfter: never, Users: []string{"reports"}}}, nil},
 		"anybody":         {[]buffer.SupervisorPolicy{{TerminateAfter: long}}, []int{1, 2}},
 		"users":           {[]buffer.SupervisorPolicy{{TerminateAfter: long, Users: []string{"somebody", "postgres"}}}, []int{3}},
 		"applications":    {[]buffer.SupervisorPolicy{{TerminateAfter: long, Applications: []string{"psql"}}}, []int{2}},
@@ -280,7 +279,7 @@ func TestSupervisor_TerminatesBySession(t *testing.T) {
 	}
 }
 
-// What does not go is not asked at each look, and each answer is told.
+// Termination is retried with a growing interval, and each result is logged.
 func TestSupervisor_RetriesTermination(t *testing.T) {
 	t.Parallel()
 	supervise(t, func(s *fakeSource, _ *supervisor.Supervisor) {
@@ -302,7 +301,7 @@ func TestSupervisor_RetriesTermination(t *testing.T) {
 	}, buffer.SupervisorPolicy{WarnAfter: time.Minute, TerminateAfter: 90 * time.Second})
 }
 
-// A database that is away is told of once, and nothing is known meanwhile.
+// An unavailable database is logged once, and reports nothing meanwhile.
 func TestSupervisor_DatabaseUnavailable(t *testing.T) {
 	t.Parallel()
 	supervise(t, func(s *fakeSource, v *supervisor.Supervisor) {
@@ -322,7 +321,7 @@ func TestSupervisor_DatabaseUnavailable(t *testing.T) {
 		s.until(310 * time.Second)
 		s.says("vacuum blocked|age=5m5s")
 		if s.oldest[buffer.BlockedByTransaction] < 5*time.Minute || s.oldest[buffer.BlockedBySlot] != 0 {
-			t.Errorf("it heard %v", s.oldest)
+			t.Errorf("observed %v", s.oldest)
 		}
 		if s.looks != 63 {
 			t.Errorf("it looked %d times in 310 s", s.looks)
