@@ -24,8 +24,10 @@ SELECT quote_ident(current_user),
 // MissingPrivileges returns what the role may not do although the policy needs it, with the GRANT.
 func MissingPrivileges(ctx context.Context, db *pg.DB, p buffer.SupervisorPolicy) ([]buffer.Finding, error) {
 	var (
-		missing []buffer.Finding
-		users   pg.Array
+		role, superusers, unknown string
+		sees, terminates          bool
+		users                     pg.Array
+		missing                   []buffer.Finding
 	)
 	for _, u := range p.Users {
 		users.Append([]byte(pg.Text(u)))
@@ -33,19 +35,13 @@ func MissingPrivileges(ctx context.Context, db *pg.DB, p buffer.SupervisorPolicy
 	err := db.RoundTrip(ctx, []pg.Step{pg.ReadTx(db.StatementTimeout), {
 		SQL: privilegesSQL, Args: []string{users.String()},
 		Row: func(v [][]byte) error {
-			missing = missingPrivileges(p, string(v[0]), pg.ReadBool(v[1]), pg.ReadBool(v[2]), string(v[3]), string(v[4]))
+			role, sees, terminates, superusers, unknown = string(v[0]), pg.ReadBool(v[1]), pg.ReadBool(v[2]), string(v[3]), string(v[4])
 			return nil
 		},
 	}})
 	if err != nil {
 		return nil, fmt.Errorf("reading the role's privileges: %w", db.ConnectError(err))
 	}
-	return missing, nil
-}
-
-// missingPrivileges is about a role that can see or terminate the sessions of others, or not;
-// superusers and unknown are among the users of the policy.
-func missingPrivileges(p buffer.SupervisorPolicy, role string, sees, terminates bool, superusers, unknown string) (missing []buffer.Finding) {
 	const about = "terminate_after"
 	warn := func(about, text, fix string) {
 		missing = append(missing, buffer.Finding{Level: buffer.LevelWarning, Subject: about, Text: text, Fix: fix})
@@ -59,7 +55,7 @@ func missingPrivileges(p buffer.SupervisorPolicy, role string, sees, terminates 
 		warn("sessions", text, "GRANT pg_read_all_stats TO "+role)
 	}
 	if p.TerminateAfter == 0 {
-		return missing
+		return missing, nil
 	}
 	if !terminates {
 		warn(about, "role "+role+" may not terminate other roles' sessions; they are only logged", "GRANT pg_signal_backend TO "+role)
@@ -71,7 +67,7 @@ func missingPrivileges(p buffer.SupervisorPolicy, role string, sees, terminates 
 	if unknown != "" {
 		warn(about, "source.supervisor.users names "+unknown+", which is no role", "correct source.supervisor.users")
 	}
-	return missing
+	return missing, nil
 }
 
 // privileges adds whether the role can do what the supervisor needs.

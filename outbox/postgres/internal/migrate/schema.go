@@ -14,7 +14,9 @@ import (
 )
 
 //go:embed schema/*.sql
-var migrations embed.FS
+var migrationFiles embed.FS
+
+var migrations = template.Must(template.ParseFS(migrationFiles, "schema/*.sql"))
 
 // Config says which tables Schema and Migrate make.
 type Config struct {
@@ -106,23 +108,14 @@ func (c Config) tables() []string {
 
 // render fills the names into the migrations, each of which begins with first.
 func render(c Config, first string) (fs.FS, error) {
-	names := c.names()
 	out := fstest.MapFS{}
-	entries, err := migrations.ReadDir("schema")
-	if err != nil {
-		return nil, err
-	}
-	for _, entry := range entries {
-		t, err := template.ParseFS(migrations, "schema/"+entry.Name())
-		if err != nil {
-			return nil, err
-		}
+	for _, t := range migrations.Templates() {
 		var text strings.Builder
-		if err := t.Execute(&text, names); err != nil {
+		if err := t.Execute(&text, c.names()); err != nil {
 			return nil, err
 		}
 		const begin = "-- +goose Up\n"
-		out[entry.Name()] = &fstest.MapFile{Data: []byte(strings.Replace(text.String(), begin, begin+first, 1))}
+		out[t.Name()] = &fstest.MapFile{Data: []byte(strings.Replace(text.String(), begin, begin+first, 1))}
 	}
 	return out, nil
 }
