@@ -94,7 +94,7 @@ func TestArchive_Fails(t *testing.T) {
 	}
 }
 
-// TestMigrate_Archive, when it is asked for only later too, where it says, and
+// Migrate makes the archive, also when it is configured later, where it says, and
 // with the payload's type that the buffer has.
 func TestMigrate_Archive(t *testing.T) {
 	t.Parallel()
@@ -138,7 +138,6 @@ func TestMigrate_Archive(t *testing.T) {
 	}
 }
 
-// TestCheck_Archive: all that is missing, and what mends it.
 func TestCheck_Archive(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

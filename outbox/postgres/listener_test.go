@@ -160,13 +160,6 @@ func (w *notificationCounter) count(t *testing.T, r notifyDB) (n int) {
 	}
 }
 
-func expect[T comparable](t *testing.T, what string, got, want T) {
-	t.Helper()
-	if got != want {
-		t.Errorf("%s: got %v, want %v", what, got, want)
-	}
-}
-
 func TestListener_CountsCommits(t *testing.T) {
 	t.Parallel()
 	r := newNotifyDB(t)
@@ -200,7 +193,7 @@ func TestListener_CountsCommits(t *testing.T) {
 	check(t, err)
 	e.expectCommits(t, 5)
 	_, _, lapses := e.state()
-	expect(t, "lapses", lapses, 0)
+	testkit.Equal(t, "lapses", lapses, 0)
 }
 
 func TestListener_NotifiedOnlyWhileIdle(t *testing.T) {
@@ -213,24 +206,24 @@ func TestListener_NotifiedOnlyWhileIdle(t *testing.T) {
 		}
 	}
 	insert()
-	expect(t, "notifications without a relay", w.count(t, r), 0)
+	testkit.Equal(t, "notifications without a relay", w.count(t, r), 0)
 	e := r.listen(t, r.url, buffer.WakeNotify)
 	e.expectListening(t, true)
 	insert()
-	expect(t, "notifications while the relay is idle", w.count(t, r), 20)
+	testkit.Equal(t, "notifications while the relay is idle", w.count(t, r), 20)
 	e.Pause(true)
 	e.expectListening(t, false)
 	testserver.Eventually(t, func() error { return r.expectLockHolders(t, 0) })
 	insert()
-	expect(t, "notifications while the relay is active", w.count(t, r), 0)
+	testkit.Equal(t, "notifications while the relay is active", w.count(t, r), 0)
 	e.Pause(false)
 	e.expectListening(t, true)
 	insert()
-	expect(t, "notifications when the relay is idle again", w.count(t, r), 20)
+	testkit.Equal(t, "notifications when the relay is idle again", w.count(t, r), 20)
 	e.stop()
 	testserver.Eventually(t, func() error { return r.expectLockHolders(t, 0) })
 	insert()
-	expect(t, "notifications without the relay", w.count(t, r), 0)
+	testkit.Equal(t, "notifications without the relay", w.count(t, r), 0)
 }
 
 const lockHoldersSQL = `
@@ -269,10 +262,10 @@ func TestListener_WaitsForOpenInserts(t *testing.T) {
 	})
 	check(t, tx.Commit(t.Context()))
 	_, listening, _ := e.state()
-	expect(t, "listening despite a prepared transaction", listening, false)
+	testkit.Equal(t, "listening despite a prepared transaction", listening, false)
 	r.exec(t, "COMMIT PREPARED 'open'")
 	e.expectListening(t, true)
-	expect(t, "warnings", strings.Count(e.log.String(), "level=WARN"), 0)
+	testkit.Equal(t, "warnings", strings.Count(e.log.String(), "level=WARN"), 0)
 }
 
 func TestListener_PrepareTransaction(t *testing.T) {
@@ -304,7 +297,7 @@ func TestListener_Reconnects(t *testing.T) {
 	for n := range 2 {
 		e.expectListening(t, true)
 		_, _, lapses := e.state()
-		expect(t, "lapses", lapses, n)
+		testkit.Equal(t, "lapses", lapses, n)
 		r.exec(t, `SELECT pg_terminate_backend(pid) FROM pg_locks
 			WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' AND granted AND objid = 'outbox_events'::regclass`)
 		testserver.Eventually(t, func() error {
@@ -341,13 +334,13 @@ func TestListener_TwoRelays(t *testing.T) {
 	r.exec(t, plainInsert)
 	first.expectCommits(t, 1)
 	_, listening, _ := second.state()
-	expect(t, "the second listens", listening, false)
+	testkit.Equal(t, "the second listens", listening, false)
 	first.stop()
 	second.expectListening(t, true)
 	commits, _, _ := second.state()
 	r.exec(t, plainInsert)
 	second.expectCommits(t, commits+1)
-	expect(t, "warnings", strings.Count(second.log.String(), "level=WARN"), 0)
+	testkit.Equal(t, "warnings", strings.Count(second.log.String(), "level=WARN"), 0)
 }
 
 // Through a pooler the relay does not listen, and leaves nothing on the pooled sessions.
@@ -363,14 +356,14 @@ func TestListener_Pooler(t *testing.T) {
 	check(t, r.expectLockHolders(t, 0))
 	for _, e := range []*testListener{asked, auto} {
 		_, listening, _ := e.state()
-		expect(t, "listening through a pooler", listening, false)
+		testkit.Equal(t, "listening through a pooler", listening, false)
 	}
 	conn, err := pgx.ConnectConfig(t.Context(), simply(t, url))
 	check(t, err)
 	defer conn.Close(context.Background())
 	var channels int
 	check(t, conn.QueryRow(t.Context(), "SELECT count(*) FROM pg_listening_channels()").Scan(&channels))
-	expect(t, "channels that a pooled session listens to", channels, 0)
+	testkit.Equal(t, "channels that a pooled session listens to", channels, 0)
 }
 
 func simply(t *testing.T, url string) *pgx.ConnConfig {
@@ -393,7 +386,7 @@ func TestListener_NoTrigger(t *testing.T) {
 		asked.expectLog(t, "relay migrate", 1)
 		asked.stop()
 		auto.stop()
-		expect(t, "log of wake: auto", auto.log.String(), "")
+		testkit.Equal(t, "log of wake: auto", auto.log.String(), "")
 	}
 	applied, err := postgres.Migrate(t.Context(), r.url, postgres.SchemaConfig{Notify: true})
 	check(t, err)
@@ -456,7 +449,7 @@ func TestNotifyTrigger_AnyTableName(t *testing.T) {
 					n++
 				}
 			}
-			expect(t, fmt.Sprintf("triggers made on %s", c.Table), n, want)
+			testkit.Equal(t, fmt.Sprintf("triggers made on %s", c.Table), n, want)
 		}
 		b, err := postgres.Open(postgres.Config{URL: p.url, Table: c.Table, Schema: c.Schema, Pipeline: fmt.Sprint("p", i)})
 		check(t, err)
@@ -492,7 +485,7 @@ func TestNotifyTrigger_AnyTableName(t *testing.T) {
 	check(t, err)
 	var n int
 	check(t, p.pool.QueryRow(t.Context(), "SELECT count(*) FROM pg_trigger WHERE tgname = 'outbox_notify'").Scan(&n))
-	expect(t, "triggers in the end", n, 4)
+	testkit.Equal(t, "triggers in the end", n, 4)
 }
 
 func TestDiagnose_WakeUps(t *testing.T) {
@@ -526,7 +519,7 @@ func TestDiagnose_WakeUps(t *testing.T) {
 				}
 			}
 		}
-		expect(t, "a finding about wake-ups", found, true)
+		testkit.Equal(t, "a finding about wake-ups", found, true)
 		check(t, b.Close())
 	}
 }

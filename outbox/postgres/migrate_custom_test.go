@@ -14,7 +14,7 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres"
 )
 
-// shapeSQL is what a migration could have changed about the user's tables.
+// shapeSQL is what a migration could have changed of the application's tables.
 const shapeSQL = `
 SELECT format('%s.%s %s %s', table_name, column_name, data_type, column_default) AS line
 FROM information_schema.columns WHERE table_schema = 'app'
@@ -23,8 +23,8 @@ UNION ALL SELECT pg_get_triggerdef(t.oid) FROM pg_trigger t JOIN pg_class c ON c
 UNION ALL SELECT relname || coalesce(array_to_string(reloptions, ','), '') FROM pg_class WHERE relnamespace = 'app'::regnamespace
 ORDER BY line`
 
-// TestMigrate_CustomTable: the relay's tables are made, by a role that does
-// not own the user's, again when they are lost, and the user's table stays as it is.
+// A role that does not own the custom table makes the relay's tables, and makes lost ones again. The custom table stays
+// as it is.
 func TestMigrate_CustomTable(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -70,7 +70,7 @@ func TestMigrate_CustomTable(t *testing.T) {
 			}
 			if c.schema != "app" {
 				if diff := cmp.Diff(before, shape()); diff != "" {
-					t.Errorf("the user's schema (-before +after):\n%s", diff)
+					t.Errorf("the application's schema (-before +after):\n%s", diff)
 				}
 			}
 			for _, again := range []struct{ lost, kind string }{{"outbox_rates", "TABLE"}, {"outbox_numbers", "SEQUENCE"}, {"outbox_batches", "TABLE"}, {"", ""}} {
@@ -92,7 +92,7 @@ func TestMigrate_CustomTable(t *testing.T) {
 	}
 }
 
-// TestMigrate_CustomTableNeedsSchema: a role that may not make the schema learns who could.
+// A role that may not make the schema learns the statement for one that may.
 func TestMigrate_CustomTableNeedsSchema(t *testing.T) {
 	t.Parallel()
 	p := newTestDB(t, testserver.Postgres(t), buffertest.Options{})
@@ -103,7 +103,7 @@ func TestMigrate_CustomTableNeedsSchema(t *testing.T) {
 	_, err = postgres.Migrate(t.Context(), poor, config)
 	const says = `CREATE SCHEMA "the relay" AUTHORIZATION "poor_`
 	if !errors.Is(err, buffer.ErrNotReady) || !strings.Contains(err.Error(), says) {
-		t.Fatalf("it does not say %q: %v", says, err)
+		t.Fatalf("expected %q in: %v", says, err)
 	}
 	_, statement, _ := strings.Cut(err.Error(), "CREATE SCHEMA ")
 	statement, _, _ = strings.Cut(statement, ": ")

@@ -17,8 +17,7 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres"
 )
 
-// TestMigrate_OwnSchema: a role that may create in its own schema only can
-// migrate, and one that may not is told the GRANT.
+// A role that may create tables in its own schema only can migrate; one that may not learns the GRANT.
 func TestMigrate_OwnSchema(t *testing.T) {
 	t.Parallel()
 	p := newTestDB(t, testserver.Postgres(t), buffertest.Options{})
@@ -48,7 +47,7 @@ func TestMigrate_OwnSchema(t *testing.T) {
 		}
 		for _, says := range c.says {
 			if !strings.Contains(err.Error(), says) {
-				t.Errorf("it does not say %q: %v", says, err)
+				t.Errorf("expected %q in: %v", says, err)
 			}
 		}
 	}
@@ -80,8 +79,7 @@ func TestMigrate_OwnSchema(t *testing.T) {
 	}
 }
 
-// TestMigrate_FindsVersionTable are found where the search path has them, in
-// whichever place.
+// The version table is found in any schema of the search path.
 func TestMigrate_FindsVersionTable(t *testing.T) {
 	t.Parallel()
 	p := newMigratedDB(t, buffertest.Options{})
@@ -100,10 +98,10 @@ func TestMigrate_FindsVersionTable(t *testing.T) {
 	}
 }
 
-// TestStatus_DatabaseDoesNotAnswer is named, when time runs out while connecting.
+// The error names a database that does not answer in time.
 func TestStatus_DatabaseDoesNotAnswer(t *testing.T) {
 	t.Parallel()
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // nobody accepts; the kernel does
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // only the kernel accepts
 	check(t, err)
 	defer func() { check(t, silent.Close()) }()
 	b, err := postgres.Open(postgres.Config{URL: "postgres://app@" + silent.Addr().String() + "/app?sslmode=disable&connect_timeout=1", Pipeline: "orders"})
