@@ -23,7 +23,7 @@ import (
 func (t *Table) Stamp(ctx context.Context, tables *ledger.Tables, limit int, lease time.Duration, in watermark.Range) (
 	*buffer.Lease, *claim.Start, error,
 ) {
-	done, err := t.claimer.Stamping(ctx)
+	done, err := t.Claimer.Stamping(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -31,7 +31,7 @@ func (t *Table) Stamp(ctx context.Context, tables *ledger.Tables, limit int, lea
 	groupID := buffer.NewGroupID()
 	p := t.newProjecting(groupID).within(ctx, lease)
 	p.Reserve(limit)
-	start, begin := t.claimer.Begin(tables, lease, p.Reset)
+	start, begin := t.Claimer.Begin(tables, lease, p.Reset)
 	steps := []pg.Step{
 		{SQL: "BEGIN ISOLATION LEVEL READ COMMITTED"},
 		begin,
@@ -39,7 +39,7 @@ func (t *Table) Stamp(ctx context.Context, tables *ledger.Tables, limit int, lea
 			Prepare: true, SQL: tables.SQL(t.either(stampSQL, stampUUIDSQL)),
 			Args: []string{
 				tables.Buffer, groupID.String(), pg.Int(in.After), pg.Int(in.UpTo), pg.Int(int64(limit)), pg.Interval(lease),
-				t.base.Owner,
+				t.Base.Owner,
 			},
 			Row: p.readClaimed,
 		},
@@ -70,7 +70,7 @@ func (t *Table) Example(buffer.ClaimMode) (sql string, args []string) {
 // TakeOver projects the events again: what was sent before was never stored.
 func (t *Table) TakeOver(ctx context.Context, lease time.Duration) (*buffer.Lease, error) {
 	p := t.newProjecting(uuid.Nil)
-	batch, err := ledger.TakeOver(ctx, t.ledger, t.tables, lease, &p.EventDecoder, p.readClaimed, pg.PlanByKey, t.either(takeOverSQL, takeOverUUIDSQL))
+	batch, err := ledger.TakeOver(ctx, t.Ledger, t.tables, lease, &p.EventDecoder, p.readClaimed, pg.PlanByKey, t.either(takeOverSQL, takeOverUUIDSQL))
 	if err != nil || batch == nil {
 		return nil, err
 	}
@@ -79,7 +79,7 @@ func (t *Table) TakeOver(ctx context.Context, lease time.Duration) (*buffer.Leas
 	// A delivered batch is only deleted, unless it is archived.
 	if len(p.Events) > 0 && (!batch.DeliveryRecorded() || t.tables.Archive) {
 		if err := t.run(ctx, p, t.projectSteps(p.within(ctx, lease))); err != nil {
-			return nil, t.base.Explain(ctx, "projecting a batch that was taken over", err)
+			return nil, t.Base.Explain(ctx, "projecting a batch that was taken over", err)
 		}
 		t.readUnprojected(ctx, p)
 	}
@@ -92,16 +92,16 @@ func (t *Table) Peek(ctx context.Context, limit int) (*buffer.Lease, error) {
 		p        = t.newProjecting(buffer.NewGroupID())
 		clock    time.Time
 		rows     = map[int64][]byte{}
-		floor, _ = t.watermarks.Span()
+		floor, _ = t.Watermarks.Span()
 		stamp    = []byte(`"group_id":"` + p.groupID.String() + `"`)
 	)
-	begin := t.base.DB.WriteTx(t.base.DB.StatementTimeout, pg.PlanByPrimaryKey...)
+	begin := t.Base.DB.WriteTx(t.Base.DB.StatementTimeout, pg.PlanByPrimaryKey...)
 	begin.Row = p.Reset
 	steps := []pg.Step{
 		{SQL: "BEGIN ISOLATION LEVEL READ COMMITTED"},
 		begin,
 		{
-			SQL: t.tables.SQL(t.either(peekSQL, peekUUIDSQL)), Args: []string{p.groupID.String(), pg.Int(floor), pg.Int(int64(limit)), t.tables.Buffer, t.base.Owner},
+			SQL: t.tables.SQL(t.either(peekSQL, peekUUIDSQL)), Args: []string{p.groupID.String(), pg.Int(floor), pg.Int(int64(limit)), t.tables.Buffer, t.Base.Owner},
 			Row: func(v [][]byte) error {
 				clock = pg.ReadTime(v[4])
 				if err := p.readClaimed(v); err != nil {
@@ -121,7 +121,7 @@ func (t *Table) Peek(ctx context.Context, limit int) (*buffer.Lease, error) {
 	steps = append(steps, t.projectSteps(p)[1:3]...)
 	steps = append(steps, pg.Step{SQL: "ROLLBACK"})
 	if err := t.run(ctx, p, steps); err != nil {
-		return nil, t.base.Explain(ctx, "peeking", err)
+		return nil, t.Base.Explain(ctx, "peeking", err)
 	}
 	if len(p.Events) == 0 {
 		return nil, nil
@@ -182,7 +182,7 @@ func (p *projecting) sort() {
 
 // complete returns the lease with the projected events.
 func (t *Table) complete(p *projecting, batch buffer.Lease) *buffer.Lease {
-	batch.Pipeline, batch.Events = t.base.Pipeline, p.Events
+	batch.Pipeline, batch.Events = t.Base.Pipeline, p.Events
 	batch.Projected, batch.PayloadIsJSON = true, p.err != nil || p.payload != projection.Bytes
 	if n := len(p.Events); n > 0 && batch.FirstID == 0 && batch.LastID == 0 {
 		batch.FirstID, batch.LastID = p.Events[0].ID, p.Events[n-1].ID

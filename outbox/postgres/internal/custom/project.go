@@ -67,9 +67,9 @@ func (p *projecting) within(ctx context.Context, lease time.Duration) *projectin
 // projectSteps are the steps of the projection, in a transaction of its own.
 func (t *Table) projectSteps(p *projecting) []pg.Step {
 	if p.limit == 0 {
-		p.limit = t.base.DB.StatementTimeout
+		p.limit = t.Base.DB.StatementTimeout
 	}
-	begin := t.base.DB.WriteTx(p.limit, "lock_timeout", pg.Milliseconds(max(min(p.limit, t.base.DB.StatementTimeout)*2/3, time.Millisecond)),
+	begin := t.Base.DB.WriteTx(p.limit, "lock_timeout", pg.Milliseconds(max(min(p.limit, t.Base.DB.StatementTimeout)*2/3, time.Millisecond)),
 		"TimeZone", "UTC", "DateStyle", "ISO, YMD", "bytea_output", "hex")
 	begin.Row = func([][]byte) error {
 		p.begin()
@@ -94,11 +94,11 @@ func (p *projecting) begin() {
 func (t *Table) run(ctx context.Context, p *projecting, steps []pg.Step) error {
 	for n := 0; ; n++ {
 		began := time.Now()
-		err := t.base.DB.RoundTrip(ctx, steps)
+		err := t.Base.DB.RoundTrip(ctx, steps)
 		switch {
 		case err == nil:
 		case p.leased:
-			p.fail(p.classify(t.base.DB.ConnectError(err), time.Since(began)))
+			p.fail(p.classify(t.Base.DB.ConnectError(err), time.Since(began)))
 		case n == pg.MaxRetries || !slices.Contains([]string{pg.CodeDeadlock, pg.CodeSerialization}, pg.Code(err)):
 			return err
 		default: // all of it was rolled back
@@ -276,7 +276,7 @@ func (t *Table) readUnprojected(ctx context.Context, p *projecting) {
 		}
 	}
 	//nolint:errcheck // see above
-	t.base.DB.Transact(ctx, pg.ReadTx(min(t.base.DB.StatementTimeout, p.limit), pg.PlanGeneric...), pg.Step{
+	t.Base.DB.Transact(ctx, pg.ReadTx(min(t.Base.DB.StatementTimeout, p.limit), pg.PlanGeneric...), pg.Step{
 		SQL: t.tables.SQL(rowsSQL), Args: []string{p.groupID.String(), t.finds(p.Events, missing)}, Row: func(v [][]byte) error {
 			if i, found := p.findID(v[0]); found && p.rows.Missing(i) {
 				p.Events[i].Payload = slices.Clone(v[1])

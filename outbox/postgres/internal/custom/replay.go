@@ -69,11 +69,11 @@ SELECT event_id, group_id, (SELECT count(*) FROM closed) FROM picked ORDER BY ev
 func (t *Table) Replay(ctx context.Context, f buffer.DeadFilter, limit int) (replayed int, err error) {
 	var (
 		last, refused *buffer.DeadKey // nil: before all of them
-		dead          = deadletter.New(t.base)
+		dead          = deadletter.New(t.Base)
 	)
 	for size, halved := limit, false; size > 0; {
 		var n, picked int64
-		begin := t.base.DB.WriteTx(pg.BulkTimeout, pg.PlanByKey...)
+		begin := t.Base.DB.WriteTx(pg.BulkTimeout, pg.PlanByKey...)
 		begin.Row = func([][]byte) error {
 			n, picked = 0, 0
 			return nil
@@ -89,8 +89,8 @@ func (t *Table) Replay(ctx context.Context, f buffer.DeadFilter, limit int) (rep
 				return nil
 			}})
 		}
-		args := append(append([]string{pg.Int(int64(size))}, after...), buffer.NewGroupID().String(), t.tables.Buffer, t.base.Owner)
-		err := t.base.DB.Transact(ctx, append(steps, pg.Step{
+		args := append(append([]string{pg.Int(int64(size))}, after...), buffer.NewGroupID().String(), t.tables.Buffer, t.Base.Owner)
+		err := t.Base.DB.Transact(ctx, append(steps, pg.Step{
 			SQL: t.tables.SQL(t.either(replaySQL, replayUUIDSQL)), Args: dead.Match(f, args...), Row: func(v [][]byte) error {
 				n = pg.ReadInt8(v[2])
 				picked++
@@ -100,7 +100,7 @@ func (t *Table) Replay(ctx context.Context, f buffer.DeadFilter, limit int) (rep
 		})...)
 		switch {
 		case err != nil && !refuses(err):
-			return replayed, t.base.Explain(ctx, "replaying dead letters", err)
+			return replayed, t.Base.Explain(ctx, "replaying dead letters", err)
 		case err != nil && size > 1:
 			last, size, halved = before, size/2, true
 		case err != nil:

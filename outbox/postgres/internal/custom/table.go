@@ -25,11 +25,8 @@ import (
 
 // Table is a custom table that lacks nothing.
 type Table struct {
-	base       *ledger.Base
-	ledger     *ledger.Ledger
-	claimer    *claim.Claimer
-	watermarks *watermark.Watermarks
-	tables     *ledger.Tables
+	Parts
+	tables *ledger.Tables
 
 	// key is what the projection names an event by. number is the integer that is the event's ID; its Name is
 	// "" if the key is a uuid without a cursor.
@@ -59,7 +56,7 @@ type Parts struct {
 // of default and real name.
 func New(p Parts, tables *ledger.Tables, facts Facts, c buffer.CustomTable, relay []string) *Table {
 	t := &Table{
-		base: p.Base, ledger: p.Ledger, claimer: p.Claimer, watermarks: p.Watermarks, tables: tables,
+		Parts: p, tables: tables,
 		created: "clock_timestamp()", topic: facts.Table.Name, row: facts.asJSON(),
 	}
 	t.key, t.number = facts.keys(c)
@@ -77,11 +74,7 @@ func New(p Parts, tables *ledger.Tables, facts Facts, c buffer.CustomTable, rela
 	tables.Sequence = cmp.Or(t.number.Sequence, pg.Null)
 	tables.Names = strings.NewReplacer(t.names(tables.Events, tables.DeadPayloadOID, relay)...)
 	tables.Statements = t.backlogStatements(tables.Events, relay)
-	rows := rowsByUUIDSQL
-	if t.Numbered() {
-		rows = rowsByIDSQL
-	}
-	t.project, t.expands = projection.Expand(c.Project, tables.SQL(rows))
+	t.project, t.expands = projection.Expand(c.Project, tables.SQL(t.either(rowsByIDSQL, rowsByUUIDSQL)))
 	return t
 }
 
