@@ -130,7 +130,7 @@ func orderedAnswer(rt *rapid.T, b *buffer.Lease) error {
 	case "outage":
 		return sink.Unavailable(errDown)
 	case "split":
-		groups, _ := byTopic(rt).GroupByAddress(&b.Batch)
+		groups, _ := sink.GroupByAddress(&b.Batch, byTopic(rt).Address)
 		return &sink.SplitError{Groups: groups}
 	}
 	e := &sink.BatchError{}

@@ -427,7 +427,7 @@ var errWhim = errors.New("not in the mood")
 
 func (s *whimsicalSink) Send(_ context.Context, b *buffer.Batch) error {
 	if s.divides {
-		byTopic, _ := mustTemplate.GroupByAddress(b)
+		byTopic, _ := sink.GroupByAddress(b, mustTemplate.Address)
 		if len(byTopic) > 1 {
 			return &sink.SplitError{Groups: byTopic}
 		}

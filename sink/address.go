@@ -144,14 +144,14 @@ type Group struct {
 
 // GroupByAddress groups the events of a batch, in the order of the first event of each address, and
 // returns the events without an address.
-func (t Template) GroupByAddress(b *buffer.Batch) ([]Group, []EventError) {
+func GroupByAddress(b *buffer.Batch, addressOf func(*outbox.Event) (string, error)) ([]Group, []EventError) {
 	var (
 		groups []Group
 		wrong  []EventError
 		at     = make(map[string]int, 1)
 	)
 	for i := range b.Events {
-		address, err := t.Address(&b.Events[i])
+		address, err := addressOf(&b.Events[i])
 		if err != nil {
 			wrong = append(wrong, EventError{Index: i, Err: err})
 			continue

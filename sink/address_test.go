@@ -92,7 +92,7 @@ func TestGroupByAddress(t *testing.T) {
 	b := &buffer.Batch{Events: []outbox.Event{
 		{Topic: "b", Key: ptr("1")}, {Topic: "a", Key: ptr("1")}, {Topic: "b"}, {Topic: "b", Key: ptr("1")}, {Topic: "a", Key: ptr("2")},
 	}}
-	groups, wrong := parse(t, "{topic}:{key}").GroupByAddress(b)
+	groups, wrong := sink.GroupByAddress(b, parse(t, "{topic}:{key}").Address)
 	if d := cmp.Diff([]sink.Group{
 		{Address: "b:1", Indexes: []int{0, 3}}, {Address: "a:1", Indexes: []int{1}}, {Address: "a:2", Indexes: []int{4}},
 	}, groups); d != "" {
@@ -101,7 +101,7 @@ func TestGroupByAddress(t *testing.T) {
 	if len(wrong) != 1 || wrong[0].Index != 2 || !errors.Is(wrong[0].Err, sink.ErrPermanent) {
 		t.Errorf("events without an address: %v", wrong)
 	}
-	if groups, wrong := parse(t, "x").GroupByAddress(&buffer.Batch{}); len(groups)+len(wrong) != 0 {
+	if groups, wrong := sink.GroupByAddress(&buffer.Batch{}, parse(t, "x").Address); len(groups)+len(wrong) != 0 {
 		t.Errorf("an empty batch has %v %v", groups, wrong)
 	}
 }

@@ -118,6 +118,15 @@ func (e *SplitError) Error() string {
 	return fmt.Sprintf("the batch has to be split into %d parts", len(e.Groups))
 }
 
+// NewSplitError asks for these groups, and for each rejected event alone.
+func NewSplitError(groups []Group, rejected []EventError, tooLarge bool) *SplitError {
+	slices.SortFunc(rejected, func(a, b EventError) int { return a.Index - b.Index })
+	for _, e := range rejected {
+		groups = append(groups, Group{Indexes: []int{e.Index}, Err: e.Err})
+	}
+	return &SplitError{Groups: groups, TooLarge: tooLarge}
+}
+
 // Valid reports whether there are at least two groups, and each of n events is in exactly one.
 func (e *SplitError) Valid(n int) bool {
 	seen := make([]bool, n)

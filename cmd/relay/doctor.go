@@ -136,13 +136,6 @@ func diagnoseSink(ctx context.Context, key string, c *config.Sink, s sink.Sink) 
 			findings = append(findings, buffer.Finding{Level: buffer.LevelWarning, Subject: key, Text: text})
 		}
 	}
-	if recommender, ok := s.(interface {
-		Recommendations(context.Context) []string
-	}); ok {
-		for _, text := range recommender.Recommendations(ctx) {
-			findings = append(findings, buffer.Finding{Subject: key, Text: text})
-		}
-	}
 	return findings
 }
 

@@ -122,9 +122,6 @@ func TestDoctor_Warnings(t *testing.T) {
 	if text := got.find("orders", "warning", "sink"); !strings.Contains(text, "10s") || !strings.Contains(text, "1m30s") || !strings.Contains(text, "nats stream edit ORDERS") {
 		t.Errorf("the diagnosis is %+v", got)
 	}
-	if text := got.find("orders", "ok", "sink"); !strings.Contains(text, "nats stream edit ORDERS --allow-fast") {
-		t.Errorf("the diagnosis is %+v", got)
-	}
 }
 
 // Missing privileges come with the GRANT statement.

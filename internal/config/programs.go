@@ -9,7 +9,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/token"
 
-	"github.com/outboxrelay/relay/sink/httpsink"
+	"github.com/outboxrelay/relay/internal/jq"
 )
 
 // multiline is text of one or more lines.
@@ -23,27 +23,21 @@ func multiline(into *string, what string) scalar {
 	}}
 }
 
-// program is a jq program and the function that compiles it.
+// program is a jq program.
 type program struct {
 	scalar
-	into  *string
-	check func(text string) error
+	into *string
 }
 
-func request(into *string) program {
-	return program{multiline(into, "a jq program"), into, httpsink.CheckRequest}
-}
-
-func results(into *string) program {
-	return program{multiline(into, "a jq program"), into, httpsink.CheckResults}
-}
+func jqProgram(into *string) program { return program{multiline(into, "a jq program"), into} }
 
 func (p program) read(r *reader, e entry) {
 	p.scalar.read(r, e)
 	if e.node == nil || *p.into == "" {
 		return
 	}
-	wrong, ok := errors.AsType[*httpsink.ProgramError](p.check(*p.into))
+	_, err := jq.Compile(*p.into)
+	wrong, ok := errors.AsType[*jq.Error](err)
 	if !ok {
 		return
 	}

@@ -288,11 +288,11 @@ func (s *Sink) keys() []key {
 		},
 		{name: "tls", variants: []string{http}, value: mapping{&s.HTTP.TLS}, help: "TLS settings; https only."},
 		{
-			name: "request", variants: []string{http}, value: request(&s.HTTP.Request),
+			name: "request", variants: []string{http}, value: jqProgram(&s.HTTP.Request),
 			help: "A jq program from the default body to the body to send. See [jq](http.md#request).",
 		},
 		{
-			name: "results", variants: []string{http}, value: results(&s.HTTP.Results),
+			name: "results", variants: []string{http}, value: jqProgram(&s.HTTP.Results),
 			help: "A jq program from the response `{status, headers, body, events}` to the events that failed: an array of `{id | index, error, retry}`. See [Results](http.md#results).",
 		},
 		{name: "rate", variants: []string{http}, value: optional{mapping{&httpRate{&s.HTTP}}}, help: "A rate limit."},

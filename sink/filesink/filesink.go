@@ -27,6 +27,8 @@ import (
 	"strings"
 	"sync"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
@@ -42,8 +44,8 @@ type Config struct {
 type Sink struct {
 	out  output
 	name string // of the output, for people
-	// writing is a semaphore of one. Unlike a mutex, waiting for it ends with the context.
-	writing chan struct{}
+	// writing is of one. Unlike a mutex, waiting for it ends with the context.
+	writing *semaphore.Weighted
 	buffers sync.Pool // of *[]byte
 }
 
@@ -64,7 +66,7 @@ func New(c Config, stdout io.Writer) (*Sink, error) {
 	if err != nil {
 		return nil, fmt.Errorf("file sink: %w", err)
 	}
-	s := &Sink{out: out, name: "standard output", writing: make(chan struct{}, 1)}
+	s := &Sink{out: out, name: "standard output", writing: semaphore.NewWeighted(1)}
 	if f, ok := out.(*file); ok {
 		s.name = f.path
 	}
@@ -102,7 +104,7 @@ func (c Config) output(stdout io.Writer) (output, error) {
 func (s *Sink) Send(ctx context.Context, b *buffer.Batch) error {
 	buffer := s.buffers.Get().(*[]byte)
 	defer s.buffers.Put(buffer)
-	lines, rejected := appendLines((*buffer)[:0], b)
+	lines, _, rejected := appendLines((*buffer)[:0], b)
 	*buffer = lines
 	if err := s.exclusively(ctx, func() error { return s.out.write(lines) }); err != nil {
 		return fmt.Errorf("writing %d events: %w", len(b.Events), sink.Unavailable(err))
@@ -123,14 +125,9 @@ func (s *Sink) Close() error { return s.out.close() }
 
 // exclusively runs act while nothing else writes, unless ctx ends first.
 func (s *Sink) exclusively(ctx context.Context, act func() error) error {
-	if err := ctx.Err(); err != nil {
+	if err := s.writing.Acquire(ctx, 1); err != nil {
 		return err
 	}
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case s.writing <- struct{}{}:
-	}
-	defer func() { <-s.writing }()
+	defer s.writing.Release(1)
 	return act()
 }

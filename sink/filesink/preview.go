@@ -9,30 +9,23 @@ import (
 
 // Preview implements sink.Previewer. It returns the lines that Send would append.
 func (s *Sink) Preview(_ context.Context, b *buffer.Batch) ([]sink.PreparedMessage, error) {
-	lines, rejected := appendLines(nil, b)
+	lines, accepted, rejected := appendLines(nil, b)
 	err := sink.NewBatchError(rejected)
-	if len(rejected) == len(b.Events) {
+	if len(accepted) == 0 {
 		return nil, err
 	}
-	message := sink.PreparedMessage{Summary: "append to " + s.name, Body: lines}
-	for i := range b.Events {
-		if len(rejected) > 0 && rejected[0].Index == i {
-			rejected = rejected[1:]
-			continue
-		}
-		message.Events = append(message.Events, i)
-	}
-	return []sink.PreparedMessage{message}, err
+	return []sink.PreparedMessage{{Summary: "append to " + s.name, Body: lines, Events: accepted}}, err
 }
 
-// appendLines appends the events' envelopes. rejected are the events that an envelope cannot carry, in order.
-func appendLines(lines []byte, b *buffer.Batch) (_ []byte, rejected []sink.EventError) {
+// appendLines appends the events' envelopes. accepted are the indexes of these events, rejected are the events
+// that an envelope cannot carry.
+func appendLines(lines []byte, b *buffer.Batch) (_ []byte, accepted []int, rejected []sink.EventError) {
 	for i := range b.Events {
 		if err := sink.CheckHeaders(&b.Events[i]); err != nil {
 			rejected = append(rejected, sink.EventError{Index: i, Err: err})
 			continue
 		}
-		lines = sink.AppendLine(lines, b, i)
+		lines, accepted = sink.AppendLine(lines, b, i), append(accepted, i)
 	}
-	return lines, rejected
+	return lines, accepted, rejected
 }

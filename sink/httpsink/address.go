@@ -128,24 +128,15 @@ func (s *Sink) OneAddress() bool { return s.template.Fixed() && len(s.templated)
 
 // groupEvents groups the events by URL and by templated headers.
 func (s *Sink) groupEvents(b *buffer.Batch) (groups []sink.Group, rejected []sink.EventError) {
-	groupOf := map[string]int{}
-	for i := range b.Events {
-		url, headers, err := s.destination(&b.Events[i])
-		if err != nil {
-			rejected = append(rejected, sink.EventError{Index: i, Err: err})
-			continue
-		}
-		name := url
+	groups, rejected = sink.GroupByAddress(b, func(e *outbox.Event) (string, error) {
+		address, headers, err := s.destination(e)
 		for _, h := range s.templated {
-			name += "\n" + headers[h.name][0]
+			address += "\n" + headers.Get(h.name)
 		}
-		g, known := groupOf[name]
-		if !known {
-			g = len(groups)
-			groupOf[name] = g
-			groups = append(groups, sink.Group{Address: url})
-		}
-		groups[g].Indexes = append(groups[g].Indexes, i)
+		return address, err
+	})
+	for i := range groups { // a header may be secret
+		groups[i].Address, _, _ = strings.Cut(groups[i].Address, "\n")
 	}
 	return groups, rejected
 }

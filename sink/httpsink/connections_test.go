@@ -47,7 +47,7 @@ func TestConnection_WritesBodyAtOnce(t *testing.T) {
 		"elsewhere": {io.MultiReader(bytes.NewReader(sent)), 1000},
 	} {
 		t.Run(name, func(t *testing.T) {
-			conns := &connections{open: map[*connection]struct{}{}}
+			conns := &connections{}
 			var to *countedConn
 			transport := &http.Transport{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 				conn, err := conns.dial(ctx, network, address)

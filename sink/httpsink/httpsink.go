@@ -73,7 +73,7 @@ func newSink(c Config) (*Sink, error) {
 	if err != nil {
 		return nil, err
 	}
-	conns := &connections{open: map[*connection]struct{}{}}
+	conns := &connections{}
 	s := &Sink{
 		cfg: c, connections: conns, target: target, overrides: statusOverrides{c.Refused, c.Unavailable},
 		limiter: newLimiter(c), signer: signer,
@@ -85,12 +85,14 @@ func newSink(c Config) (*Sink, error) {
 			ForceAttemptHTTP2:   true,
 			MaxIdleConnsPerHost: 100, // a pipeline has no more workers
 			IdleConnTimeout:     idleTimeout,
+
+			OnProxyConnectResponse: checkTunnel,
 		},
 	}
-	if s.request, err = compile(c.Request, jq.Compile); err != nil {
+	if s.request, err = compile(c.Request); err != nil {
 		return nil, fmt.Errorf("request: %w", err)
 	}
-	if s.results, err = compile(c.Results, compileResults); err != nil {
+	if s.results, err = compile(c.Results); err != nil {
 		return nil, fmt.Errorf("results: %w", err)
 	}
 	s.redactor = newRedactor(target, c.Headers, append(c.accessSecrets(), s.proxySecrets()...)...)
@@ -126,7 +128,7 @@ func (s *Sink) setHeader(c Config) {
 func (s *Sink) Check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
-	if err := s.handshake(ctx); err != nil {
+	if err := s.connect(ctx); err != nil {
 		return fmt.Errorf("connecting to %s://%s: %w", s.scheme, s.host, s.redactor.outage(err))
 	}
 	return nil
@@ -136,5 +138,6 @@ func (s *Sink) Check(ctx context.Context) error {
 func (s *Sink) Close() error {
 	s.transport.CloseIdleConnections()
 	s.tokens.close()
-	return s.connections.closeAll()
+	s.connections.closeAll()
+	return nil
 }

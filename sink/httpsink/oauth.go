@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/oauth2"
 	"golang.org/x/oauth2/clientcredentials"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/outboxrelay/relay/sink"
 )
@@ -39,8 +40,8 @@ type tokens struct {
 	redactor  *redactor
 
 	current  atomic.Pointer[token]
-	fetching chan struct{} // a semaphore of one; it guards the fields below
-	failure  error         // of the last fetch
+	fetching *semaphore.Weighted // of one; it guards the fields below
+	failure  error               // of the last fetch
 	failedAt time.Time
 }
 
@@ -57,7 +58,7 @@ func newTokens(c Config, t *http.Transport, r *redactor) *tokens {
 		config: clientcredentials.Config{
 			ClientID: c.OAuth2.ClientID, ClientSecret: c.OAuth2.ClientSecret, TokenURL: c.OAuth2.TokenURL, Scopes: c.OAuth2.Scopes,
 		},
-		timeout: c.Timeout, redactor: r, fetching: make(chan struct{}, 1),
+		timeout: c.Timeout, redactor: r, fetching: semaphore.NewWeighted(1),
 	}
 	if c.OAuth2.Audience != "" {
 		o.config.EndpointParams = url.Values{"audience": {c.OAuth2.Audience}}
@@ -81,10 +82,10 @@ func (o *tokens) get(ctx context.Context) (*token, error) {
 		return t, nil
 	}
 	began := time.Now()
-	if !enter(ctx, o.fetching) {
+	if o.fetching.Acquire(ctx, 1) != nil {
 		return nil, sink.Unavailable(errors.New("not sent: cancelled while a token was fetched"))
 	}
-	defer func() { <-o.fetching }()
+	defer o.fetching.Release(1)
 	if t := o.valid(); t != nil {
 		return t, nil
 	}

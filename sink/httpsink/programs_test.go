@@ -249,36 +249,3 @@ func TestBody_Gzip(t *testing.T) {
 		t.Errorf("%d requests were made, want 3", n)
 	}
 }
-
-func TestCheckResults(t *testing.T) {
-	t.Parallel()
-	for program, want := range map[string]string{
-		`{id: .id}`:                               `the program makes an object; expected an array of {id or index, error, retry}`,
-		`.body.errors | "x"`:                      `the program makes a string`,
-		`[.body.errors[] | "x"]`:                  `the program makes an array of a string`,
-		`[.body[] | {id, retryable: true}]`:       `a result has the key "retryable"; expected id or index, error, retry`,
-		`[.body[] | {error: .m, retry: .status}]`: `neither id nor index`,
-	} {
-		if err := httpsink.CheckResults(program); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: got %v, want %s", program, err, want)
-		}
-		if _, err := httpsink.New(httpsink.Config{URL: "http://h", Results: program}); err == nil || !strings.Contains(err.Error(), "results: ") {
-			t.Errorf("New: %v", err)
-		}
-	}
-	for _, program := range []string{
-		"[]", `[.body[] | {id, error, retry: false}]`, `[.body[] | {index: .i, "error": .m}]`, `.body.errors`, `[.body[] | {(.k): 1}]`,
-		`if .status == 400 then [] else [.events[] | {id}] end`, `def f: [.body]; f`, `{"a@b": "@nope"} | [.[] | @json "\(.)"] | map({id: .})`,
-	} {
-		testkit.NoError(t, httpsink.CheckResults(program))
-	}
-}
-
-func TestCheckRequest(t *testing.T) {
-	t.Parallel()
-	testkit.NoError(t, httpsink.CheckRequest("{id: .id}"))
-	err := httpsink.CheckRequest(".x | ]")
-	if wrong, isProgram := errors.AsType[*httpsink.ProgramError](err); !isProgram || wrong.Line != 1 || wrong.Column != 6 {
-		t.Errorf("got %v", err)
-	}
-}

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
@@ -30,10 +32,10 @@ type limiter struct {
 	name     string             // of the shared bucket
 	reserved time.Duration      // before a deadline, for the request itself
 
-	inFlight chan struct{} // has one element for each request; nil means no limit
-	queue    chan struct{} // has an element while a request is at the head
+	maxInFlight int
+	inFlight    *semaphore.Weighted // nil means no limit
+	queue       *semaphore.Weighted // of one; it guards the fields below
 
-	// Only the head of the queue uses these.
 	next   time.Time   // when the next token may be used
 	taken  bool        // a token was taken from the shared bucket and not used
 	began  []time.Time // ring of the last Rate.Requests
@@ -53,13 +55,13 @@ const (
 )
 
 func newLimiter(c Config) *limiter {
-	l := &limiter{rate: c.Rate, shared: c.Shared, name: c.Pipeline, reserved: c.Timeout, queue: make(chan struct{}, 1)}
+	l := &limiter{rate: c.Rate, shared: c.Shared, name: c.Pipeline, reserved: c.Timeout, queue: semaphore.NewWeighted(1)}
 	if c.Rate.Requests > 0 {
 		n := time.Duration(c.Rate.Requests)
 		l.interval = max(1, (c.Rate.Per+n-1)/n)
 	}
 	if c.MaxInFlight > 0 {
-		l.inFlight = make(chan struct{}, c.MaxInFlight)
+		l.maxInFlight, l.inFlight = c.MaxInFlight, semaphore.NewWeighted(int64(c.MaxInFlight))
 	}
 	return l
 }
@@ -72,10 +74,10 @@ func (l *limiter) acquire(ctx context.Context) (release func(), err error) {
 	defer cancel()
 	release = func() {}
 	if l.inFlight != nil {
-		if !enter(ctx, l.inFlight) {
-			return nil, sink.Unavailable(fmt.Errorf("not sent: max_in_flight, %d requests were in flight until the deadline", cap(l.inFlight)))
+		if l.inFlight.Acquire(ctx, 1) != nil {
+			return nil, sink.Unavailable(fmt.Errorf("not sent: max_in_flight, %d requests were in flight until the deadline", l.maxInFlight))
 		}
-		release = func() { <-l.inFlight }
+		release = func() { l.inFlight.Release(1) }
 	}
 	if err := l.acquireToken(ctx); err != nil {
 		release()
@@ -93,29 +95,14 @@ func (l *limiter) reserve(ctx context.Context, now time.Time) (context.Context, 
 	return context.WithDeadline(ctx, deadline.Add(-min(l.reserved, deadline.Sub(now)/2)))
 }
 
-// enter reports whether the channel had room before ctx ended.
-func enter(ctx context.Context, room chan struct{}) bool {
-	select {
-	case room <- struct{}{}:
-		return true
-	default:
-	}
-	select {
-	case room <- struct{}{}:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
 func (l *limiter) acquireToken(ctx context.Context) error {
 	if l.interval == 0 {
 		return l.wait(ctx, time.Time{})
 	}
-	if !enter(ctx, l.queue) {
+	if l.queue.Acquire(ctx, 1) != nil {
 		return l.limited(0, "no slot before the deadline")
 	}
-	defer func() { <-l.queue }()
+	defer l.queue.Release(1)
 	at, err := l.token(ctx)
 	if err != nil {
 		// Only the text: a time-out of the database says nothing about the batch.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"maps"
 	"net/http"
-	"slices"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
@@ -29,7 +28,7 @@ const headerIdempotency = "Idempotency-Key"
 func (s *Sink) prepare(ctx context.Context, b *buffer.Batch) (*request, []sink.EventError, error) {
 	groups, rejected := s.groupEvents(b)
 	if len(groups) > 1 {
-		return nil, nil, split(groups, rejected, false)
+		return nil, nil, sink.NewSplitError(groups, rejected, false)
 	}
 	if len(groups) == 0 {
 		return nil, rejected, nil
@@ -49,7 +48,7 @@ func (s *Sink) prepare(ctx context.Context, b *buffer.Batch) (*request, []sink.E
 		return nil, rejected, nil
 	}
 	if s.cfg.Single && s.cfg.Format == CloudEvents && len(r.indexes) > 1 {
-		return nil, nil, split(singles(r.indexes), rejected, false)
+		return nil, nil, sink.NewSplitError(singles(r.indexes), rejected, false)
 	}
 	var err error
 	if r.url, r.header, err = s.destination(&b.Events[r.indexes[0]]); err != nil {
@@ -65,7 +64,7 @@ func (s *Sink) prepare(ctx context.Context, b *buffer.Batch) (*request, []sink.E
 		if len(groups) == 0 {
 			return nil, rejected, nil
 		}
-		return nil, nil, split(groups, rejected, true)
+		return nil, nil, sink.NewSplitError(groups, rejected, true)
 	}
 	return r, rejected, nil
 }
@@ -103,15 +102,6 @@ func (s *Sink) httpRequest(ctx context.Context, r *request, b *buffer.Batch) (*h
 		req.Header.Set(headerIdempotency, b.GroupID.String())
 	}
 	return req, nil
-}
-
-// split asks for groups that can each be sent as one request, without the rejected events.
-func split(groups []sink.Group, rejected []sink.EventError, tooLarge bool) error {
-	slices.SortFunc(rejected, func(a, b sink.EventError) int { return a.Index - b.Index })
-	for _, e := range rejected {
-		groups = append(groups, sink.Group{Indexes: []int{e.Index}, Err: e.Err})
-	}
-	return &sink.SplitError{Groups: groups, TooLarge: tooLarge}
 }
 
 // halves and singles are groups of these events, all of them in order.

@@ -38,7 +38,7 @@ func (s *Sink) runRequest(ctx context.Context, b *buffer.Batch, r *request, reje
 			return nil, nil, sink.Unavailable(err)
 		}
 		if groups := s.bisect(ctx, b, r, failed); groups != nil {
-			return nil, nil, split(groups, rejected, false)
+			return nil, nil, sink.NewSplitError(groups, rejected, false)
 		}
 		// The program fails on every event. If other batches are delivered meanwhile, these
 		// events are the cause.
@@ -50,7 +50,7 @@ func (s *Sink) runRequest(ctx context.Context, b *buffer.Batch, r *request, reje
 	case len(r.indexes) == 1:
 		return nil, append(rejected, sink.EventError{Index: r.indexes[0], Err: errTooManyBytes(len(r.body), s.cfg.MaxBytes)}), nil
 	default:
-		return nil, nil, split(halves(r.indexes), rejected, true)
+		return nil, nil, sink.NewSplitError(halves(r.indexes), rejected, true)
 	}
 }
 

@@ -107,11 +107,7 @@ func statusText(status int) string {
 }
 
 // errResponded marks an outage at a server that responded: its other URLs may work. It has no text.
-var errResponded = silentError{}
-
-type silentError struct{}
-
-func (silentError) Error() string { return "" }
+var errResponded = errors.New("")
 
 // outage is the error of a request without a response.
 func (r *redactor) outage(err error) error { return sink.Unavailable(r.clean(err)) }

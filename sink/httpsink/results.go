@@ -108,6 +108,9 @@ func decodeBody(text []byte) (body any, isJSON bool, err error) {
 	return strings.ToValidUTF8(string(text), "\uFFFD"), false, nil
 }
 
+// resultKeys are the keys of an element of what Results returns.
+var resultKeys = []string{"id", "index", "error", "retry"}
+
 // resultReader reads what Results says about the events.
 type resultReader struct {
 	sink   *Sink

@@ -44,7 +44,7 @@ func (s *Sink) Prepare(ctx context.Context, b *buffer.Batch) (sink.Prepared, err
 	case len(rejected) > 0:
 		// The events that the server receives under this group_id must stay the same. A later
 		// attempt might be able to send the rejected ones: projected again, or with another max_bytes.
-		return nil, split([]sink.Group{{Indexes: r.indexes}}, rejected, false)
+		return nil, sink.NewSplitError([]sink.Group{{Indexes: r.indexes}}, rejected, false)
 	}
 	return &prepared{sink: s, request: r, batch: b}, nil
 }

@@ -1,17 +1,16 @@
 package httpsink
 
 import (
-	"bufio"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"os"
 	"sync"
@@ -19,10 +18,7 @@ import (
 
 // connections are the open connections of the transport. Close needs them, because
 // Transport.CloseIdleConnections leaves an HTTP/2 connection open shortly after its last request.
-type connections struct {
-	mu   sync.Mutex
-	open map[*connection]struct{}
-}
+type connections struct{ open sync.Map } // of *connection
 
 type connection struct {
 	net.Conn
@@ -35,9 +31,7 @@ func (c *connections) dial(ctx context.Context, network, address string) (net.Co
 		return nil, err
 	}
 	conn := &connection{raw, c}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.open[conn] = struct{}{}
+	c.open.Store(conn, nil)
 	return conn, nil
 }
 
@@ -55,26 +49,15 @@ func (c *connection) ReadFrom(r io.Reader) (int64, error) {
 	return io.Copy(c.Conn, r)
 }
 
-// Close can be called more than once.
 func (c *connection) Close() error {
-	c.of.mu.Lock()
-	delete(c.of.open, c)
-	c.of.mu.Unlock()
+	c.of.open.Delete(c)
 	return c.Conn.Close()
 }
 
-func (c *connections) closeAll() error {
-	c.mu.Lock()
-	open := c.open
-	c.open = map[*connection]struct{}{}
-	c.mu.Unlock()
-	var errs []error
-	for conn := range open {
-		if err := conn.Conn.Close(); !errors.Is(err, net.ErrClosed) {
-			errs = append(errs, err)
-		}
+func (c *connections) closeAll() {
+	for conn := range c.open.Range {
+		_ = conn.(*connection).Close()
 	}
-	return errors.Join(errs...)
 }
 
 // TLS says which servers to trust and which certificate to present.
@@ -141,83 +124,42 @@ func proxyFunc(text string) (func(*http.Request) (*url.URL, error), error) {
 
 // proxySecrets are the credentials of the proxy that is used for the sink's host.
 func (s *Sink) proxySecrets() []string {
-	proxy, err := s.proxy()
+	proxy, err := s.transport.Proxy(&http.Request{URL: &url.URL{Scheme: s.scheme, Host: s.host}})
 	if err != nil || proxy == nil || proxy.User == nil {
 		return nil
 	}
 	return userSecrets(proxy.User)
 }
 
-func (s *Sink) proxy() (*url.URL, error) {
-	return s.transport.Proxy(&http.Request{URL: &url.URL{Scheme: s.scheme, Host: s.host}})
-}
-
-// handshake connects to the server, through the proxy if there is one, and closes the connection.
-func (s *Sink) handshake(ctx context.Context) (err error) {
-	proxy, err := s.proxy()
+// connect makes a connection to the server as a request does, through the proxy if there is one, and closes it
+// before the request is written.
+func (s *Sink) connect(ctx context.Context) error {
+	transport := s.transport.Clone() // has no connection yet
+	defer transport.CloseIdleConnections()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	connected := false
+	trace := &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) {
+		connected = true
+		_ = got.Conn.Close() // nothing can be written any more
+		cancel()             // net/http does not try again
+	}}
+	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, trace), http.MethodHead, s.scheme+"://"+s.host, http.NoBody)
 	if err != nil {
 		return err
 	}
-	dialHost := s.host
-	if proxy != nil {
-		dialHost = withPort(proxy)
+	resp, err := transport.RoundTrip(req)
+	if err == nil {
+		err = resp.Body.Close()
 	}
-	tcp, err := s.transport.DialContext(ctx, "tcp", dialHost)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, tcp.Close()) }()
-	conn := tcp
-	if proxy != nil && proxy.Scheme == "https" {
-		if conn, err = s.handshakeTLS(ctx, conn, dialHost); err != nil {
-			return err
-		}
-	}
-	if proxy != nil && s.scheme == "https" {
-		if err := connectThrough(ctx, conn, proxy, s.host); err != nil {
-			return err
-		}
-	}
-	if s.scheme == "https" {
-		_, err = s.handshakeTLS(ctx, conn, s.host)
+	if connected {
+		return nil
 	}
 	return err
 }
 
-func (s *Sink) handshakeTLS(ctx context.Context, conn net.Conn, host string) (net.Conn, error) {
-	config := s.transport.TLSClientConfig.Clone()
-	if config.ServerName == "" {
-		var err error
-		if config.ServerName, _, err = net.SplitHostPort(host); err != nil {
-			return nil, err
-		}
-	}
-	secured := tls.Client(conn, config)
-	return secured, secured.HandshakeContext(ctx)
-}
-
-// connectThrough asks the proxy for a connection to the host.
-func connectThrough(ctx context.Context, conn net.Conn, proxy *url.URL, host string) error {
-	req := (&http.Request{Method: http.MethodConnect, URL: &url.URL{Opaque: host}, Host: host, Header: http.Header{}}).WithContext(ctx)
-	if u := proxy.User; u != nil {
-		password, _ := u.Password()
-		req.Header.Set("Proxy-Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte(u.Username()+":"+password)))
-	}
-	if err := req.Write(conn); err != nil {
-		return err
-	}
-	defer context.AfterFunc(ctx, func() { _ = conn.Close() })() // the proxy may never respond
-	// The server sends nothing before the client does, so the reader buffers only the response.
-	resp, err := http.ReadResponse(bufio.NewReader(conn), req)
-	switch {
-	case ctx.Err() != nil:
-		return context.Cause(ctx)
-	case err != nil:
-		return fmt.Errorf("the proxy %s: %w", withPort(proxy), err)
-	}
-	if err := resp.Body.Close(); err != nil {
-		return err
-	}
+// checkTunnel names the proxy that refuses a connection to the server.
+func checkTunnel(_ context.Context, proxy *url.URL, _ *http.Request, resp *http.Response) error {
 	if resp.StatusCode != http.StatusOK {
 		return fmt.Errorf("the proxy %s responded with %s", withPort(proxy), resp.Status)
 	}

@@ -51,12 +51,10 @@ func (s *Sink) connection(ctx context.Context) (*connection, error) {
 		return c, nil
 	}
 	began := time.Now()
-	select {
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case s.connecting <- struct{}{}:
+	if err := s.connecting.Acquire(ctx, 1); err != nil {
+		return nil, err
 	}
-	defer func() { <-s.connecting }()
+	defer s.connecting.Release(1)
 	c := s.current.Load()
 	if c != nil && c.nc.IsConnected() {
 		return c, nil

@@ -38,18 +38,6 @@ func TestMatches(t *testing.T) {
 	}
 }
 
-func TestSupportsFastBatches(t *testing.T) {
-	t.Parallel()
-	for version, want := range map[string]bool{
-		"2.14.0": true, "2.15.2": true, "2.14.0-RC.1": true, "3.0.0": true, "2.100.1": true,
-		"2.13.9": false, "2.9.1": false, "1.14.0": false, "": false, "x": false,
-	} {
-		if got := supportsFastBatches(version); got != want {
-			t.Errorf("%s: got %v", version, got)
-		}
-	}
-}
-
 func TestDeniedSubject(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{

@@ -73,62 +73,42 @@ var relayHeaders = []string{headerID, headerGroupID, headerKey, headerDeadLetter
 // publisher builds the NATS messages of a batch, one after the other. All share one nats.Msg, because nats.go
 // keeps no reference after PublishMsg has returned.
 type publisher struct {
-	msg   nats.Msg
-	batch *buffer.Batch
-	// The values of the headers that every message has.
-	id, group, key [1]string
-	// extraHeaders reports whether the last message had other headers too.
-	extraHeaders bool
-	cloudEvents  bool
+	msg         nats.Msg
+	batch       *buffer.Batch
+	group       []string // the value of headerGroupID
+	cloudEvents bool
 }
 
 func (s *Sink) newPublisher(b *buffer.Batch) *publisher {
-	p := &publisher{batch: b, group: [1]string{b.GroupID.String()}, cloudEvents: s.cloudEvents}
-	p.resetHeaders()
-	return p
-}
-
-func (p *publisher) resetHeaders() {
-	p.msg.Header = nats.Header{headerID: p.id[:], headerGroupID: p.group[:]}
+	return &publisher{msg: nats.Msg{Header: nats.Header{}}, batch: b, group: []string{b.GroupID.String()}, cloudEvents: s.cloudEvents}
 }
 
 // prepare builds the message of an event. The error wraps sink.ErrPermanent.
 func (p *publisher) prepare(i int, subject, reply string) error {
-	e := &p.batch.Events[i]
-	if p.extraHeaders {
-		p.resetHeaders()
-		p.extraHeaders = false
-	}
+	e, header := &p.batch.Events[i], p.msg.Header
 	p.msg.Subject, p.msg.Reply, p.msg.Data = subject, reply, e.Payload
+	clear(header)
 	// With the id of its event, a dead letter would make its stream drop the replayed event as a duplicate.
-	p.id[0] = sink.EventName(p.batch, i)
+	header[headerID] = []string{sink.EventName(p.batch, i)}
+	header[headerGroupID] = p.group
 	if d := p.batch.DeadLetter(i); d != nil {
-		p.msg.Header[headerDeadLetter] = []string{string(sink.AppendDeadLetter(nil, d))}
-		p.extraHeaders = true
+		header[headerDeadLetter] = []string{string(sink.AppendDeadLetter(nil, d))}
 	}
-	if e.Key == nil {
-		delete(p.msg.Header, headerKey)
-	} else {
+	if e.Key != nil {
 		if !isHeaderValue(*e.Key) {
 			return sink.Permanent(errors.New("key: " + notHeaderValue))
 		}
-		p.key[0] = *e.Key
-		p.msg.Header[headerKey] = p.key[:]
+		header[headerKey] = []string{*e.Key}
 	}
 	if p.cloudEvents {
-		p.extraHeaders = true
-		if err := setAttributes(p.msg.Header, p.batch, i); err != nil {
+		if err := setAttributes(header, p.batch, i); err != nil {
 			return err
 		}
-	}
-	if e.Headers == nil {
-		return nil
 	}
 	headers, err := e.Headers.Map()
 	if err != nil {
 		return sink.Permanent(err)
 	}
-	p.extraHeaders = true
 	for name, value := range headers {
 		if isRelayHeader(name) || p.cloudEvents && isCloudEventHeader(name) {
 			continue
@@ -136,7 +116,7 @@ func (p *publisher) prepare(i int, subject, reply string) error {
 		if !isHeaderValue(value) {
 			return sink.Permanent(fmt.Errorf("header %q: %s", name, notHeaderValue))
 		}
-		p.msg.Header[name] = []string{value}
+		header[name] = []string{value}
 	}
 	return nil
 }

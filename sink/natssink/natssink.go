@@ -40,6 +40,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
@@ -59,9 +60,8 @@ type Sink struct {
 	current    atomic.Pointer[connection]
 	duplicates atomic.Int64
 
-	// connecting is a semaphore of one; it guards the fields below.
-	connecting chan struct{}
-	failure    error // of the last attempt to connect
+	connecting *semaphore.Weighted // of one; it guards the fields below
+	failure    error               // of the last attempt to connect
 	failedAt   time.Time
 	discovered []string // servers of the cluster that the last connection named
 }
@@ -93,7 +93,7 @@ func New(c Config) (*Sink, error) {
 	return &Sink{
 		options: options, core: c.Core, ordered: c.Ordered && !c.Core, subject: subject, resend: c.ResendWithin, log: c.Logger,
 		cloudEvents: c.Format == formatCloudEvents,
-		connecting:  make(chan struct{}, 1),
+		connecting:  semaphore.NewWeighted(1),
 	}, nil
 }
 

@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/outboxrelay/relay/internal/testkit"
@@ -84,34 +83,4 @@ func TestWarnings_NoServer(t *testing.T) {
 	t.Parallel()
 	expectWarnings(t, natssink.Config{URL: deadURL(t), ResendWithin: time.Minute}, []string{"cannot check"})
 	expectWarnings(t, natssink.Config{URL: testserver.CoreNATS(t).URL, ResendWithin: time.Minute}, []string{"cannot check", "JetStream"})
-}
-
-func TestRecommendations(t *testing.T) {
-	t.Parallel()
-	url := testserver.NATS(t, func(o *server.Options) {
-		o.Users = []*server.User{{Username: "all", Password: "pw"}, {Username: "relay", Password: "pw", Permissions: &server.Permissions{
-			Publish: &server.SubjectPermission{Allow: []string{"orders.>"}},
-		}}}
-	}).URL
-	client := connect(t, asUser("all:pw", url))
-	addStream(t, client, jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders.>"}})
-	addStream(t, client, jetstream.StreamConfig{Name: "FAST", Subjects: []string{"fast"}, AllowBatchPublish: true})
-	addStream(t, client, jetstream.StreamConfig{Name: "NOACK", Subjects: []string{"noack"}, NoAck: true})
-	addStream(t, client, jetstream.StreamConfig{Name: "OTHER", Subjects: []string{"other"}})
-	recommendations := func(user, subject string, core bool) string {
-		s := open(t, natssink.Config{URL: asUser(user, url), Subject: subject, Core: core})
-		return strings.Join(s.Recommendations(testkit.Timeout(t, promptTimeout)), "\n")
-	}
-	got := recommendations("all:pw", "{topic}", false)
-	if !strings.Contains(got, "nats stream edit ORDERS --allow-fast") || !strings.Contains(got, "nats stream edit OTHER") ||
-		strings.Contains(got, "FAST") || strings.Contains(got, "NOACK") {
-		t.Errorf("recommendations are %q", got)
-	}
-	for _, none := range []string{
-		recommendations("all:pw", "fast", false), recommendations("all:pw", "nowhere", false), recommendations("all:pw", "orders.x", true), recommendations("relay:pw", "orders.x", false),
-	} {
-		if none != "" {
-			t.Errorf("recommendations are %q; want none", none)
-		}
-	}
 }

@@ -15,10 +15,11 @@ import (
 // calls returns the commands for a batch. rejected are the events whose address is invalid, or that the mode
 // cannot carry.
 func (s *Sink) calls(ctx context.Context, b *buffer.Batch) (calls []*call, rejected []sink.EventError) {
-	groups, rejected := s.address.GroupByAddress(b)
+	groups, rejected := sink.GroupByAddress(b, s.address.Address)
 	calls = make([]*call, 0, len(groups))
 	for _, g := range groups {
-		if err := s.checkAddress(g.Address); err != nil {
+		marker, err := s.markerPrefix(g.Address)
+		if err != nil {
 			for _, i := range g.Indexes {
 				rejected = append(rejected, sink.EventError{Index: i, Err: err})
 			}
@@ -28,11 +29,11 @@ func (s *Sink) calls(ctx context.Context, b *buffer.Batch) (calls []*call, rejec
 		var args []any
 		switch s.cfg.Mode {
 		case Stream:
-			c.script, args = streamScript, s.streamArgs(b, g)
+			c.script, args = streamScript, s.streamArgs(b, g, marker)
 		case Asynq:
 			c.script, c.key = asynqScript, asynqPrefix(g.Address)
 			var more []sink.EventError
-			args, c.indexes, more = s.asynqArgs(b, g)
+			args, c.indexes, more = s.asynqArgs(b, g, marker)
 			rejected = append(rejected, more...)
 		case Sidekiq:
 			c.key = sidekiqKey(g.Address)
@@ -65,9 +66,8 @@ type bytesArg []byte
 func (b *bytesArg) MarshalBinary() ([]byte, error) { return *b, nil }
 
 // streamArgs are the arguments of stream.lua for the events of a stream.
-func (s *Sink) streamArgs(b *buffer.Batch, g sink.Group) []any {
+func (s *Sink) streamArgs(b *buffer.Batch, g sink.Group, marker string) []any {
 	groupID := b.GroupID.String()
-	marker, _ := streamMarkerPrefix(g.Address) // checkAddress has checked
 	args := make([]any, 0, 12+len(b.Origins)+4*len(g.Indexes))
 	args = append(args, "EVALSHA", streamScript.Hash(), 2+len(b.Origins), g.Address, marker+groupID)
 	for _, origin := range b.Origins {

@@ -39,9 +39,8 @@ func checkAsynqQueue(queue string) error {
 
 // asynqArgs are the arguments of asynq.lua for the events of a queue; nil if all are rejected. indexes are
 // the events in it, rejected those that cannot be tasks.
-func (s *Sink) asynqArgs(b *buffer.Batch, g sink.Group) (args []any, indexes []int, rejected []sink.EventError) {
+func (s *Sink) asynqArgs(b *buffer.Batch, g sink.Group, marker string) (args []any, indexes []int, rejected []sink.EventError) {
 	prefix := asynqPrefix(g.Address)
-	marker := prefix + "relay:"
 	args = append(make([]any, 0, 9+len(b.Origins)+2*len(g.Indexes)),
 		"EVALSHA", asynqScript.Hash(), 2+len(b.Origins), prefix+"pending", marker+b.GroupID.String())
 	for _, origin := range b.Origins {

@@ -53,15 +53,18 @@ func (s *Sink) markerValue(b *buffer.Batch, g sink.Group) any {
 	return names
 }
 
-// markerPrefix is the prefix of the markers of an address. The error means that no event can be sent there.
+// markerPrefix is the prefix of the markers of an address, "" in a mode without markers. The error, which wraps
+// sink.ErrPermanent, means that no event can be sent to the address.
 func (s *Sink) markerPrefix(address string) (string, error) {
-	if err := s.checkAddress(address); err != nil {
-		return "", err
+	switch {
+	case address == "":
+		return "", sink.Permanent(fmt.Errorf("the name of the %s is empty", s.cfg.Mode.addressKind()))
+	case s.cfg.Mode == Asynq:
+		return asynqPrefix(address) + "relay:", checkAsynqQueue(address)
+	case s.cfg.Mode == Stream:
+		return streamMarkerPrefix(address)
 	}
-	if s.cfg.Mode == Asynq {
-		return asynqPrefix(address) + "relay:", nil
-	}
-	return streamMarkerPrefix(address)
+	return "", nil
 }
 
 // streamMarkerPrefix is the prefix of a stream's markers, which must be in its hash slot.
@@ -87,7 +90,7 @@ func (s *Sink) Fence(ctx context.Context, b *buffer.Batch) (delivered bool, err 
 	if !s.cfg.Mode.hasMarkers() {
 		return false, nil
 	}
-	groups, rejected := s.address.GroupByAddress(b)
+	groups, rejected := sink.GroupByAddress(b, s.address.Address)
 	delivered = len(rejected) == 0
 	for _, g := range groups {
 		marker, err := s.markerPrefix(g.Address)
@@ -100,10 +103,10 @@ func (s *Sink) Fence(ctx context.Context, b *buffer.Batch) (delivered bool, err 
 			keys = append(keys, marker+origin.String())
 		}
 		server, err := s.servers.MasterForKey(ctx, keys[0])
-		if err != nil {
-			return false, s.secret.redact(sink.Unavailable(fmt.Errorf("redis %s %q: %w", s.cfg.Mode, g.Address, err)))
+		present := 0
+		if err == nil {
+			present, err = fenceScript.Run(ctx, server, keys, s.cfg.DedupeWindow.Milliseconds(), s.markerValue(b, g)).Int()
 		}
-		present, err := fenceScript.Run(ctx, server, keys, s.cfg.DedupeWindow.Milliseconds(), s.markerValue(b, g)).Int()
 		if err != nil {
 			return false, s.secret.redact(sink.Unavailable(fmt.Errorf("redis %s %q: fencing a group_id: %w", s.cfg.Mode, g.Address, err)))
 		}

@@ -87,23 +87,9 @@ func (s *Sink) OneAddress() bool { return s.address.Fixed() }
 func (s *Sink) AddressOf(e *outbox.Event) (address string, ok bool) {
 	address, err := s.address.Address(e)
 	if err == nil {
-		err = s.checkAddress(address)
+		_, err = s.markerPrefix(address)
 	}
 	return address, err == nil
-}
-
-// checkAddress checks that events can be sent to the address. The error wraps sink.ErrPermanent.
-func (s *Sink) checkAddress(address string) error {
-	switch {
-	case address == "":
-		return sink.Permanent(fmt.Errorf("the name of the %s is empty", s.cfg.Mode.addressKind()))
-	case s.cfg.Mode == Asynq:
-		return checkAsynqQueue(address)
-	case s.cfg.Mode == Stream:
-		_, err := streamMarkerPrefix(address)
-		return err
-	}
-	return nil
 }
 
 // addressKind is the kind of address, for people.
@@ -129,7 +115,12 @@ func (s *Sink) Send(ctx context.Context, b *buffer.Batch) error {
 	}
 	calls, rejected := s.calls(ctx, b)
 	if s.cfg.Mode == Asynq && len(rejected) > 0 && len(calls) > 0 {
-		return &sink.SplitError{Groups: splitRejected(b, rejected)}
+		var accepted []int
+		for _, c := range calls {
+			accepted = append(accepted, c.indexes...)
+		}
+		slices.Sort(accepted)
+		return sink.NewSplitError([]sink.Group{{Indexes: accepted}}, rejected, false)
 	}
 	if s.cfg.Mode.usesQueues() && len(calls) > 0 {
 		if err := s.registerQueues(ctx, calls); err != nil {

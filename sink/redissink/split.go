@@ -30,22 +30,6 @@ func split(b *buffer.Batch) []sink.Group {
 	return groups
 }
 
-// splitRejected returns a group of the events that can be sent, and one for each rejected event.
-func splitRejected(b *buffer.Batch, rejected []sink.EventError) []sink.Group {
-	groups := make([]sink.Group, 1, 1+len(rejected))
-	isRejected := make([]bool, len(b.Events))
-	for _, e := range rejected {
-		isRejected[e.Index] = true
-		groups = append(groups, sink.Group{Indexes: []int{e.Index}, Err: e.Err})
-	}
-	for i, rejected := range isRejected {
-		if !rejected {
-			groups[0].Indexes = append(groups[0].Indexes, i)
-		}
-	}
-	return groups
-}
-
 func sizeOf(e *outbox.Event) int {
 	size := len(e.Payload) + len(e.Headers) + len(e.Topic)
 	if e.Key != nil {
