@@ -101,14 +101,10 @@ func EventName(b *buffer.Batch, i int) string {
 func AppendLine(dst []byte, b *buffer.Batch, i int) []byte {
 	start := len(dst)
 	dst = AppendEnvelope(dst, b, i)
-	for _, lineBreak := range []byte{'\n', '\r'} {
-		for line := dst[start:]; ; {
-			i := bytes.IndexByte(line, lineBreak)
-			if i < 0 {
-				break
-			}
+	line := dst[start:]
+	for i, c := range line {
+		if c == '\n' || c == '\r' {
 			line[i] = ' '
-			line = line[i+1:]
 		}
 	}
 	return append(dst, '\n')

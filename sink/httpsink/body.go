@@ -10,28 +10,25 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-// format is what surrounds the events of a body, and how one event is written.
+// format is what surrounds and separates the events of a body, and how one event is written.
 type format struct {
-	begin, end string
-	comma      int // bytes after an event that the last one does not need
-	add        func(text []byte, i int) []byte
+	begin, separator, end string
+	appendEvent           func(text []byte, b *buffer.Batch, i int) []byte
 }
 
 func (s *Sink) formatOf(b *buffer.Batch) format {
-	envelope := func(text []byte, i int) []byte { return append(sink.AppendEnvelope(text, b, i), ',') }
-	cloudEvent := func(text []byte, i int) []byte { return append(sink.AppendCloudEvent(text, b, i), ',') }
 	switch {
 	case s.cfg.Format == NDJSON:
-		return format{add: func(text []byte, i int) []byte { return sink.AppendLine(text, b, i) }}
+		return format{appendEvent: sink.AppendLine}
 	case s.cfg.Format == Array:
-		return format{"[", "]", 1, envelope}
+		return format{"[", ",", "]", sink.AppendEnvelope}
 	case s.cfg.Format == CloudEvents && s.cfg.Single:
-		return format{comma: 1, add: cloudEvent}
+		return format{appendEvent: sink.AppendCloudEvent}
 	case s.cfg.Format == CloudEvents:
-		return format{"[", "]", 1, cloudEvent}
+		return format{"[", ",", "]", sink.AppendCloudEvent}
 	}
 	begin := append([]byte(`{"pipeline":`), sink.AppendJSONString(nil, b.Pipeline)...)
-	return format{string(begin) + `,"group_id":"` + b.GroupID.String() + `","events":[`, "]}", 1, envelope}
+	return format{string(begin) + `,"group_id":"` + b.GroupID.String() + `","events":[`, ",", "]}", sink.AppendEnvelope}
 }
 
 // makeBody makes the body of these events without a program. Each body is a new slice: net/http may still
@@ -40,17 +37,17 @@ func (s *Sink) makeBody(b *buffer.Batch, indexes []int) []byte {
 	size := 128
 	for _, i := range indexes {
 		e := &b.Events[i]
-		size += 128 + len(e.Topic) + len(e.Payload) + len(e.Headers)
-		if e.Key != nil {
-			size += len(*e.Key)
-		}
+		size += 160 + len(e.Topic) + len(e.Payload) + len(e.Headers)
 	}
 	f := s.formatOf(b)
 	text := append(make([]byte, 0, size), f.begin...)
-	for _, i := range indexes {
-		text = f.add(text, i)
+	for n, i := range indexes {
+		if n > 0 {
+			text = append(text, f.separator...)
+		}
+		text = f.appendEvent(text, b, i)
 	}
-	return append(text[:len(text)-f.comma], f.end...)
+	return append(text, f.end...)
 }
 
 // splitBody groups the events, in order, into as few bodies of at most maxBytes as possible. It returns
@@ -58,10 +55,10 @@ func (s *Sink) makeBody(b *buffer.Batch, indexes []int) []byte {
 // group_id has the same length.
 func (s *Sink) splitBody(b *buffer.Batch, indexes []int) (groups []sink.Group, tooLarge []sink.EventError) {
 	f := s.formatOf(b)
-	frame, length := len(f.begin)+len(f.end)-f.comma, 0
+	frame, length := len(f.begin)+len(f.end), 0
 	var text []byte
 	for _, i := range indexes {
-		text = f.add(text[:0], i)
+		text = f.appendEvent(text[:0], b, i)
 		switch {
 		case frame+len(text) > s.cfg.MaxBytes:
 			tooLarge = append(tooLarge, sink.EventError{Index: i, Err: errTooManyBytes(frame+len(text), s.cfg.MaxBytes)})
@@ -71,7 +68,7 @@ func (s *Sink) splitBody(b *buffer.Batch, indexes []int) (groups []sink.Group, t
 		}
 		group := &groups[len(groups)-1]
 		group.Indexes = append(group.Indexes, i)
-		length += len(text)
+		length += len(text) + len(f.separator)
 	}
 	return groups, tooLarge
 }
@@ -99,10 +96,7 @@ const headerEncoding = "Content-Encoding"
 
 // compressors are reused because each takes a megabyte.
 var compressors = sync.Pool{New: func() any {
-	w, err := gzip.NewWriterLevel(nil, gzip.BestSpeed)
-	if err != nil { // the level is valid
-		panic(err)
-	}
+	w, _ := gzip.NewWriterLevel(nil, gzip.BestSpeed) // the level is valid
 	return w
 }}
 

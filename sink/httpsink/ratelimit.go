@@ -181,11 +181,9 @@ func (l *limiter) wait(ctx context.Context, at time.Time) error {
 		case max(wait, paused) <= 0:
 			return nil
 		}
-		timer := time.NewTimer(max(wait, paused))
 		select {
-		case <-timer.C:
+		case <-time.After(max(wait, paused)):
 		case <-ctx.Done():
-			timer.Stop()
 			return sink.Unavailable(errors.New("not sent: cancelled"))
 		}
 	}

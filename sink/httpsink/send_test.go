@@ -3,6 +3,7 @@ package httpsink_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -346,5 +347,35 @@ func TestSend_UnavailableAddress(t *testing.T) {
 		if !errors.Is(err, sink.ErrUnavailable) || errors.As(err, &some) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// TestCheck_SendsNothing expects connections over HTTP/1.1 and HTTP/2 without a request.
+func TestCheck_SendsNothing(t *testing.T) {
+	t.Parallel()
+	for _, secure := range []bool{false, true} {
+		server := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { t.Errorf("got %s %s", r.Method, r.Proto) }))
+		var connections atomic.Int32
+		server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+			if state == http.StateNew {
+				connections.Add(1)
+			}
+		}
+		if server.EnableHTTP2 = secure; secure {
+			server.StartTLS()
+		} else {
+			server.Start()
+		}
+		s := open(t, httpsink.Config{URL: server.URL, TLS: httpsink.TLS{InsecureSkipVerify: true}})
+		for range 3 {
+			testkit.NoError(t, s.Check(testContext(t)))
+		}
+		testkit.Eventually(t, func() error {
+			if n := connections.Load(); n != 3 {
+				return fmt.Errorf("%d connections were made; want 3", n)
+			}
+			return nil
+		})
+		server.Close()
 	}
 }

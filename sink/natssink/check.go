@@ -22,9 +22,6 @@ func (s *Sink) Check(ctx context.Context) error {
 }
 
 func (s *Sink) check(ctx context.Context) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
 	c, err := s.connection(ctx)
 	if err != nil {
 		return err

@@ -75,7 +75,7 @@ func (c Config) options() ([]nats.Option, error) {
 	}
 	opts := []nats.Option{
 		func(o *nats.Options) error { o.Servers = urls; return nil },
-		login(first.User), // for servers that the cluster announces
+		login(first.User), // for servers without a user of their own
 		nats.Name("relay"),
 		nats.NoReconnect(),
 		nats.Timeout(dialTimeout),
@@ -174,9 +174,6 @@ func servers(text string) (urls []string, first *url.URL, err error) {
 		}
 		if u.Scheme != first.Scheme {
 			return nil, nil, fmt.Errorf("url of %s has the scheme %s; expected %s, as for the first server", u.Host, u.Scheme, first.Scheme)
-		}
-		if u.User == nil {
-			u.User = first.User
 		}
 		urls = append(urls, strings.Replace(u.String(), "tls+nats://", "tls://", 1))
 	}

@@ -130,7 +130,7 @@ func TestFastBatch_Answers(t *testing.T) {
 				if c.stored < 5 {
 					testkit.ErrorContains(t, err, "single")
 				}
-				if n := s.Duplicates(); n != 0 {
+				if n := duplicatesOf(s); n != 0 {
 					t.Errorf("%d duplicates were counted", n)
 				}
 			})
@@ -238,7 +238,7 @@ func TestFastBatch_OwnResendsAreNoDuplicates(t *testing.T) {
 			}
 		}, `{"stream":"ORDERS","seq":7,"duplicate":true}`)
 		testkit.NoError(t, s.Send(testkit.Timeout(t, sendTimeout), batchOf(5, "orders.a")))
-		if n := s.Duplicates(); n != want {
+		if n := duplicatesOf(s); n != want {
 			t.Errorf("%s: %d duplicates; want %d", text, n, want)
 		}
 	}

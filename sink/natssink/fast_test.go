@@ -123,7 +123,7 @@ func TestFastBatch_ResentEventsGoSingly(t *testing.T) {
 		w.expect(t, 0, 10)
 	}
 	testkit.Equal(t, "stored", o.ids(t), idsExcept(10))
-	if n := o.sink.Duplicates(); n != 0 {
+	if n := duplicatesOf(o.sink); n != 0 {
 		t.Errorf("%d duplicates; want 0", n)
 	}
 }
@@ -249,7 +249,7 @@ func TestFastBatch_OneBadEvent(t *testing.T) {
 						})
 					}
 					testkit.Equal(t, "stored", ids(got), idsExcept(n, lost...))
-					if d := s.Duplicates(); d != 0 {
+					if d := duplicatesOf(s); d != 0 {
 						t.Errorf("%d duplicates; want 0", d)
 					}
 				})
@@ -329,7 +329,7 @@ func TestFastBatch_StreamReconfigured(t *testing.T) {
 		o.stream = addStream(t, o.client, config)
 		fastAgain()
 	}
-	if n := o.sink.Duplicates(); n != 0 {
+	if n := duplicatesOf(o.sink); n != 0 {
 		t.Errorf("%d duplicates; want 0", n)
 	}
 
@@ -350,12 +350,12 @@ func TestFastBatch_Duplicates(t *testing.T) {
 	w.expect(t, 1, 0)
 	testkit.NoError(t, o.sink.Send(testkit.Timeout(t, sendTimeout), batchOf(15, "orders.a")))
 	w.expect(t, 1, 0)
-	if n := o.sink.Duplicates(); n != 10 {
+	if n := duplicatesOf(o.sink); n != 10 {
 		t.Errorf("%d duplicates; want 10", n)
 	}
 	testkit.NoError(t, o.sink.Send(testkit.Timeout(t, sendTimeout), batchOf(15, "orders.a"))) // all are known: each is published again singly
 	w.expect(t, 1, 15)
-	if n := o.sink.Duplicates(); n != 25 {
+	if n := duplicatesOf(o.sink); n != 25 {
 		t.Errorf("%d duplicates; want 25", n)
 	}
 	testkit.Equal(t, "stored", o.ids(t), idsExcept(15))
@@ -372,7 +372,7 @@ func TestFastBatch_StreamRecreated(t *testing.T) {
 	o.stream = addStream(t, o.client, o.stream.CachedInfo().Config)
 	testkit.NoError(t, o.sink.Send(testkit.Timeout(t, sendTimeout), batchOf(10, "orders.a")))
 	testkit.Equal(t, "stored", o.ids(t), idsExcept(10))
-	if n := o.sink.Duplicates(); n != 0 {
+	if n := duplicatesOf(o.sink); n != 0 {
 		t.Errorf("%d duplicates; want 0", n)
 	}
 }
@@ -411,7 +411,7 @@ func TestFastBatch_ConcurrentSends(t *testing.T) {
 	if len(got) != senders*batches*size {
 		t.Errorf("%d events are stored; want %d", len(got), senders*batches*size)
 	}
-	if n := o.sink.Duplicates(); n != 0 {
+	if n := duplicatesOf(o.sink); n != 0 {
 		t.Errorf("%d duplicates; want 0", n)
 	}
 }

@@ -3,6 +3,7 @@ package natssink
 import (
 	"bytes"
 	"context"
+	"maps"
 
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -12,23 +13,16 @@ import (
 // minFastBatch is from how many events on a fast batch costs less than single publishes.
 const minFastBatch = 3
 
-// group is the events of a batch that go to one stream as a fast batch.
-type group struct {
-	stream *stream
-	events []int // indexes, in order
-}
-
-// groups returns the events that go in fast batches, by stream. The others are published singly.
+// groups returns the events that go in fast batches, by stream: their indexes, in order. The others are published singly.
 //
 // An event that may have been sent before is always published singly. A replicated stream drops a known event
 // and counts it as stored, although the first copy may yet be lost with its leader. Published singly, the
 // event is refused instead (10158), and waits.
-func (s *Sink) groups(ctx context.Context, c *connection, b *buffer.Batch, subjects []string) []group {
+func (s *Sink) groups(ctx context.Context, c *connection, b *buffer.Batch, subjects []string) map[*stream][]int {
 	if s.core || len(b.Events) < minFastBatch || !firstAttempt(b) {
 		return nil
 	}
-	var all []group
-	at := map[*stream]int{}
+	groups := map[*stream][]int{}
 	singles := 0
 	for i, stream := range s.streamsOf(ctx, c, subjects) {
 		if subjects[i] == "" {
@@ -38,24 +32,13 @@ func (s *Sink) groups(ctx context.Context, c *connection, b *buffer.Batch, subje
 			singles++
 			continue
 		}
-		n, ok := at[stream]
-		if !ok {
-			n = len(all)
-			at[stream] = n
-			all = append(all, group{stream: stream})
-		}
-		all[n].events = append(all[n].events, i)
+		groups[stream] = append(groups[stream], i)
 	}
-	if s.ordered && (singles > 0 || len(all) > 1) {
+	if s.ordered && (singles > 0 || len(groups) > 1) {
 		return nil // the events of one key may be in several groups
 	}
-	large := all[:0]
-	for _, g := range all {
-		if len(g.events) >= minFastBatch {
-			large = append(large, g)
-		}
-	}
-	return large
+	maps.DeleteFunc(groups, func(_ *stream, events []int) bool { return len(events) < minFastBatch })
+	return groups
 }
 
 // hasServerHeaders reports whether an event's own headers may contain instructions for the stream (Nats-TTL,
@@ -65,23 +48,25 @@ func hasServerHeaders(e *outbox.Event) bool { return bytes.Contains(e.Headers, [
 // publishGroups publishes each group as a fast batch. Events that have no result afterwards must be published
 // singly, unless answered is done. dropped counts, by stream, the events that a stream counted as stored and
 // dropped as duplicates.
-func (c *connection) publishGroups(answered context.Context, p *publisher, f *inflight, groups []group) (dropped map[*stream]int) {
+func (c *connection) publishGroups(answered context.Context, p *publisher, f *inflight, groups map[*stream][]int) (dropped map[*stream]int) {
 	type published struct {
 		stream *stream
 		last   uint64 // the stream's last sequence before
 		batch  *fastbatch.Batch
 	}
 	batches := make([]published, 0, len(groups))
-	for _, g := range groups {
-		last := c.lastSequence(g.stream)
-		batch, err := c.fast.Publish(answered, g.events, func(i int, reply string) (string, error) {
+	for stream, events := range groups {
+		c.mu.Lock()
+		last := stream.last
+		c.mu.Unlock()
+		batch, err := c.fast.Publish(answered, events, func(i int, reply string) (string, error) {
 			sent, err := c.publishOne(p, f, i, reply)
 			if !sent {
 				return "", err
 			}
 			return f.subjects[i], nil
 		})
-		batches = append(batches, published{stream: g.stream, last: last, batch: batch})
+		batches = append(batches, published{stream: stream, last: last, batch: batch})
 		if err != nil {
 			break
 		}
@@ -93,12 +78,6 @@ func (c *connection) publishGroups(answered context.Context, p *publisher, f *in
 		}
 	}
 	return dropped
-}
-
-func (c *connection) lastSequence(s *stream) uint64 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return s.last
 }
 
 // recordFast records what became of a fast batch. last is the stream's last sequence before the batch.

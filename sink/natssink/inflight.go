@@ -104,10 +104,10 @@ func (f *inflight) markMaybeStored(i int) {
 }
 
 // pendingOf returns the indexes of the pending events that are in the groups, or of those that are not.
-func (c *connection) pendingOf(f *inflight, groups []group, inGroups bool) []int {
+func (c *connection) pendingOf(f *inflight, groups map[*stream][]int, inGroups bool) []int {
 	in := make([]bool, len(f.results))
-	for _, g := range groups {
-		for _, i := range g.events {
+	for _, events := range groups {
+		for _, i := range events {
 			in[i] = true
 		}
 	}

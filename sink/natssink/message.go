@@ -183,8 +183,7 @@ func percentEncoded(value string) string {
 	var encoded strings.Builder
 	for i := range len(value) {
 		if c := value[i]; special(c) {
-			const hex = "0123456789ABCDEF"
-			encoded.Write([]byte{'%', hex[c>>4], hex[c&15]})
+			fmt.Fprintf(&encoded, "%%%02X", c)
 		} else {
 			encoded.WriteByte(c)
 		}

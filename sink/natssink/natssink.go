@@ -57,8 +57,7 @@ type Sink struct {
 	log         *slog.Logger
 	cloudEvents bool
 
-	current    atomic.Pointer[connection]
-	duplicates atomic.Int64
+	current atomic.Pointer[connection]
 
 	connecting *semaphore.Weighted // of one; it guards the fields below
 	failure    error               // of the last attempt to connect
@@ -130,7 +129,9 @@ func (s *Sink) Send(ctx context.Context, b *buffer.Batch) error {
 	s.reportDuplicates(ctx, b, duplicates)
 	err = combine(subjects, results, s.subject.Fixed())
 	if err != nil && slices.ContainsFunc(results, func(err error) bool { return errors.Is(err, errNoStream) }) {
-		c.invalidateStreams() // a stream for the subject may be created any time
+		c.mu.Lock()
+		c.streams.invalidate() // a stream for the subject may be created any time
+		c.mu.Unlock()
 	}
 	if _, perSubject := errors.AsType[*sink.BatchError](err); perSubject && errors.Is(err, sink.ErrUnavailable) && !s.core {
 		// No subject has a stream: perhaps JetStream as a whole is unavailable.
@@ -143,7 +144,7 @@ func (s *Sink) Send(ctx context.Context, b *buffer.Batch) error {
 
 // publish publishes the groups as fast batches, then singly the events that these leave without a result.
 // dropped is publishGroups's.
-func (s *Sink) publish(answered context.Context, c *connection, f *inflight, b *buffer.Batch, groups []group) (dropped map[*stream]int) {
+func (s *Sink) publish(answered context.Context, c *connection, f *inflight, b *buffer.Batch, groups map[*stream][]int) (dropped map[*stream]int) {
 	p := s.newPublisher(b)
 	if !s.ordered {
 		c.publish(p, f, c.pendingOf(f, groups, false))
@@ -191,21 +192,16 @@ func firstAttempt(b *buffer.Batch) bool {
 	return b.DeadLetters == nil && b.FirstSend && len(b.Origins) == 0
 }
 
-// reportDuplicates counts and logs duplicates among events that were not sent before.
+// reportDuplicates logs duplicates among events that were not sent before. Unless they are the same events, they
+// are lost. The number is a lower bound for fast batches while other clients write to the stream.
 func (s *Sink) reportDuplicates(ctx context.Context, b *buffer.Batch, duplicates int) {
 	if duplicates == 0 || !firstAttempt(b) {
 		return
 	}
-	s.duplicates.Add(int64(duplicates))
 	s.log.LogAttrs(ctx, slog.LevelError, "stream dropped new events as duplicates; their ids were used before",
 		slog.String("pipeline", b.Pipeline), slog.String("group_id", b.GroupID.String()),
 		slog.Int("events", duplicates), slog.Int64("first_id", b.Events[0].ID), slog.Int64("last_id", b.Events[len(b.Events)-1].ID))
 }
-
-// Duplicates returns how many events JetStream dropped as duplicates although they were sent for the first
-// time. Unless they are the same events, they are lost; each batch that has some is logged as an error. The
-// count is a lower bound for fast batches while other clients write to the stream.
-func (s *Sink) Duplicates() int64 { return s.duplicates.Load() }
 
 // Close closes the connection.
 func (s *Sink) Close() error {

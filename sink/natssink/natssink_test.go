@@ -1,8 +1,12 @@
 package natssink_test
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -113,9 +117,39 @@ func BenchmarkJetStream(b *testing.B) {
 
 func newSink(t testing.TB, c natssink.Config) *natssink.Sink {
 	t.Helper()
+	log := &duplicateLog{}
+	if c.Logger == nil {
+		c.Logger = slog.New(log)
+	}
 	s, err := natssink.New(c)
 	testkit.NoError(t, err)
+	duplicateLogs.Store(s, log)
+	t.Cleanup(func() { duplicateLogs.Delete(s) })
 	return s
+}
+
+// duplicateLog counts the events that a sink logs as duplicates.
+type duplicateLog struct{ events atomic.Int64 }
+
+func (*duplicateLog) Enabled(context.Context, slog.Level) bool { return true }
+func (l *duplicateLog) WithAttrs([]slog.Attr) slog.Handler     { return l }
+func (l *duplicateLog) WithGroup(string) slog.Handler          { return l }
+func (l *duplicateLog) Handle(_ context.Context, r slog.Record) error {
+	r.Attrs(func(a slog.Attr) bool {
+		if a.Key == "events" {
+			l.events.Add(a.Value.Int64())
+		}
+		return true
+	})
+	return nil
+}
+
+var duplicateLogs sync.Map // of *duplicateLog, by sink
+
+// duplicatesOf returns how many events the sink has logged as duplicates.
+func duplicatesOf(s *natssink.Sink) int64 {
+	log, _ := duplicateLogs.Load(s)
+	return log.(*duplicateLog).events.Load()
 }
 
 // open is newSink for tests that do not close the sink themselves.

@@ -226,12 +226,6 @@ func (k *streamCache) invalidate() {
 	clear(k.bySubject)
 }
 
-func (c *connection) invalidateStreams() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.streams.invalidate()
-}
-
 // streamUnchanged reports whether the server still has this very stream, and not another one of its name. It
 // reports true if the server cannot be asked.
 func (s *Sink) streamUnchanged(ctx context.Context, c *connection, known *stream) bool {

@@ -27,19 +27,16 @@ func (s *Sink) calls(ctx context.Context, b *buffer.Batch) (calls []*call, rejec
 		}
 		c := &call{address: g.Address, key: g.Address, indexes: g.Indexes}
 		var args []any
+		var more []sink.EventError
 		switch s.cfg.Mode {
 		case Stream:
 			c.script, args = streamScript, s.streamArgs(b, g, marker)
 		case Asynq:
 			c.script, c.key = asynqScript, asynqPrefix(g.Address)
-			var more []sink.EventError
 			args, c.indexes, more = s.asynqArgs(b, g, marker)
-			rejected = append(rejected, more...)
 		case Sidekiq:
 			c.key = sidekiqKey(g.Address)
-			var more []sink.EventError
 			args, c.indexes, more = s.sidekiqArgs(b, g)
-			rejected = append(rejected, more...)
 		case List:
 			args = append(make([]any, 0, 2+len(g.Indexes)), "RPUSH", g.Address)
 			args = append(args, envelopes(b, g.Indexes)...)
@@ -50,8 +47,10 @@ func (s *Sink) calls(ctx context.Context, b *buffer.Batch) (calls []*call, rejec
 					cmd: redis.NewCmd(ctx, "PUBLISH", g.Address, envelope),
 				})
 			}
+			continue
 		}
-		if args != nil {
+		rejected = append(rejected, more...)
+		if len(c.indexes) > 0 {
 			c.cmd = redis.NewCmd(ctx, args...)
 			calls = append(calls, c)
 		}
@@ -156,8 +155,7 @@ func shape(b *buffer.Batch, i int) string {
 func envelopes(b *buffer.Batch, indexes []int) []any {
 	size := 0
 	for _, i := range indexes {
-		e := &b.Events[i]
-		size += 160 + len(e.Payload) + len(e.Headers) + len(e.Topic)
+		size += 160 + sizeOf(&b.Events[i])
 	}
 	text := make([]byte, 0, size) // when it grows, the slices of the old one stay valid
 	parts := make([]bytesArg, len(indexes))

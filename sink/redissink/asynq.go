@@ -37,7 +37,7 @@ func checkAsynqQueue(queue string) error {
 	return nil
 }
 
-// asynqArgs are the arguments of asynq.lua for the events of a queue; nil if all are rejected. indexes are
+// asynqArgs are the arguments of asynq.lua for the events of a queue. indexes are
 // the events in it, rejected those that cannot be tasks.
 func (s *Sink) asynqArgs(b *buffer.Batch, g sink.Group, marker string) (args []any, indexes []int, rejected []sink.EventError) {
 	prefix := asynqPrefix(g.Address)
@@ -55,9 +55,6 @@ func (s *Sink) asynqArgs(b *buffer.Batch, g sink.Group, marker string) (args []a
 		}
 		args = append(args, t.id, t.encode())
 		indexes = append(indexes, i)
-	}
-	if indexes == nil {
-		return nil, nil, rejected
 	}
 	return args, indexes, rejected
 }

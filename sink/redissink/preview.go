@@ -17,14 +17,9 @@ import (
 func (s *Sink) Preview(ctx context.Context, b *buffer.Batch) ([]sink.PreparedMessage, error) {
 	if parts := split(b); parts != nil {
 		return sink.PreviewGroups(b, parts, func(part *buffer.Batch) ([]sink.PreparedMessage, error) {
-			return s.preview(ctx, part)
+			return s.Preview(ctx, part)
 		})
 	}
-	return s.preview(ctx, b)
-}
-
-// preview is Preview of a batch that is not split. The error is a *sink.BatchError.
-func (s *Sink) preview(ctx context.Context, b *buffer.Batch) ([]sink.PreparedMessage, error) {
 	calls, rejected := s.calls(ctx, b)
 	var all []sink.PreparedMessage
 	if s.cfg.Mode.usesQueues() && len(calls) > 0 {

@@ -14,7 +14,7 @@ import (
 // sidekiqKey is the key of a Sidekiq queue, a list. Workers take from its right.
 func sidekiqKey(queue string) string { return "queue:" + queue }
 
-// sidekiqArgs are the arguments of the LPUSH of a queue's events, in order; nil if all are rejected. indexes
+// sidekiqArgs are the arguments of the LPUSH of a queue's events, in order. indexes
 // are the events in it, rejected those that cannot be jobs.
 func (s *Sink) sidekiqArgs(b *buffer.Batch, g sink.Group) (args []any, indexes []int, rejected []sink.EventError) {
 	now := time.Now()
@@ -27,9 +27,6 @@ func (s *Sink) sidekiqArgs(b *buffer.Batch, g sink.Group) (args []any, indexes [
 		}
 		args = append(args, job)
 		indexes = append(indexes, i)
-	}
-	if indexes == nil {
-		return nil, nil, rejected
 	}
 	return args, indexes, rejected
 }

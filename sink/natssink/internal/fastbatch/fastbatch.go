@@ -221,7 +221,6 @@ func (b *Batch) control(op operation) error {
 // waitUntil returns when condition, which is called with the mutex held, reports true, when the batch is
 // over, or when ctx is done. It pings a silent stream; if the batch has failed already, it gives up instead.
 func (b *Batch) waitUntil(ctx context.Context, condition func() bool) {
-	var timer *time.Timer
 	for {
 		b.client.mu.Lock()
 		done := b.done || condition()
@@ -230,17 +229,11 @@ func (b *Batch) waitUntil(ctx context.Context, condition func() bool) {
 		if done || ctx.Err() != nil {
 			return
 		}
-		if timer == nil {
-			timer = time.NewTimer(pingAfter)
-			defer timer.Stop()
-		} else {
-			timer.Reset(pingAfter)
-		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-b.changed:
-		case <-timer.C:
+		case <-time.After(pingAfter):
 			if failed || b.control(opPing) != nil {
 				return
 			}

@@ -121,15 +121,8 @@ func (b *Batch) fail(seq int, err error) {
 // reject deals with an error that has the form of an ordinary publish's. Often the PubAck for the messages
 // before it is still to come.
 func (b *Batch) reject(err *jetstream.APIError, op operation) {
-	switch op {
-	case opStart:
-		b.done, b.nothing = true, true
-	case opClose, opPing:
-		b.done = true
-	}
-	if isBatchError(err) {
-		b.done = true
-	}
+	b.nothing = op == opStart
+	b.done = op == opStart || op == opClose || op == opPing || isBatchError(err)
 }
 
 // commit deals with the PubAck: count messages from the first are stored. seq is the last one's sequence in
