@@ -70,7 +70,7 @@ func (c command) migrate(b *testing.B, s settings) {
 	}
 	const insertTriggersSQL = `
 SELECT count(*) FROM pg_trigger WHERE tgrelid = $1::regclass AND NOT tgisinternal AND tgtype & 4 <> 0`
-	if n := ask[int](b, c.db, insertTriggersSQL, cmp.Or(s.table, eventsTable)); s.wake == "notify" && n == 0 {
+	if n := queryValue[int](b, c.db, insertTriggersSQL, cmp.Or(s.table, eventsTable)); s.wake == "notify" && n == 0 {
 		b.Fatal("migrate made no trigger for wake: notify")
 	}
 }

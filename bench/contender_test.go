@@ -16,7 +16,7 @@ type contender struct {
 	batched bool // its stream takes fast ingest
 	// fill inserts the backlog into the empty table; nil inserts events like the relay's own.
 	fill  func(b *testing.B)
-	drain func(b *testing.B, to place, events int) time.Duration
+	drain func(b *testing.B, to broker, events int) time.Duration
 }
 
 // loops returns the loop with one, two and four workers. The other contenders are
@@ -25,7 +25,7 @@ func (db *database) loops() (all []contender) {
 	for _, workers := range []int{1, 2, 4} {
 		all = append(all, contender{
 			name: fmt.Sprintf("loop%d", workers), table: loopTable,
-			drain: func(b *testing.B, to place, _ int) time.Duration {
+			drain: func(b *testing.B, to broker, _ int) time.Duration {
 				ctx, cancel := bounded(b, 2*time.Minute)
 				defer cancel()
 				return db.loop(b, ctx, workers, to.loop, func(time.Duration) {})
@@ -43,7 +43,7 @@ func (db *database) relays(modes ...buffer.ClaimMode) (all []contender) {
 		}
 		all = append(all, contender{
 			name: string(mode), table: eventsTable, batched: true,
-			drain: func(b *testing.B, to place, events int) time.Duration {
+			drain: func(b *testing.B, to broker, events int) time.Duration {
 				took := db.relay(b, mode, to.sink, events)
 				db.claimedBy(b, mode)
 				return took
@@ -61,7 +61,7 @@ type figures struct {
 }
 
 // measure drains one backlog.
-func (db *database) measure(b *testing.B, c contender, to place, events int) figures {
+func (db *database) measure(b *testing.B, c contender, to broker, events int) figures {
 	b.Helper()
 	to.empty(b, c)
 	db.fillWith(b, c.table, func() {
@@ -93,7 +93,7 @@ func (db *database) measure(b *testing.B, c contender, to place, events int) fig
 // race drains one backlog per contender, one after the other, in b.N rounds, and
 // reports medians. Each round begins with another contender. Ratios to the loop are
 // computed round by round.
-func (db *database) race(b *testing.B, to place, contenders []contender, events int) {
+func (db *database) race(b *testing.B, to broker, contenders []contender, events int) {
 	b.Helper()
 	results := map[string][]figures{}
 	for round := 0; b.Loop(); round++ {

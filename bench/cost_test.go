@@ -63,15 +63,15 @@ func BenchmarkCost(b *testing.B) {
 			if f.relay != "" {
 				_, stop = relay.run(b, settings{table: f.table, wake: f.relay, sink: server.URL, maxlen: 10_000})
 				db.insert(b, f.table, 1)
-				until(b, time.Minute, func() bool { return ask[int](b, db, "SELECT count(*) FROM "+f.table) == 0 })
+				until(b, time.Minute, func() bool { return queryValue[int](b, db, "SELECT count(*) FROM "+f.table) == 0 })
 			}
 			if f.notifies {
 				stop = db.idleRelay(b, f.table)
 			}
 			tps, rows := db.transactions(b, f.table, lasting)
 			if f.relay != "" { // nothing is lost by being quick
-				until(b, 2*time.Minute, func() bool { return ask[bool](b, db, "SELECT NOT EXISTS (SELECT FROM "+f.table+")") })
-			} else if f.table != "" && ask[int64](b, db, "SELECT count(*) FROM "+f.table) != rows {
+				until(b, 2*time.Minute, func() bool { return queryValue[bool](b, db, "SELECT NOT EXISTS (SELECT FROM "+f.table+")") })
+			} else if f.table != "" && queryValue[int64](b, db, "SELECT count(*) FROM "+f.table) != rows {
 				b.Fatalf("%s: rows are missing", f.name)
 			}
 			stop()
@@ -103,7 +103,7 @@ func (db *database) idleRelay(b *testing.B, table string) (stop func()) {
 	b.Helper()
 	conn, err := pgx.Connect(b.Context(), db.url)
 	testkit.NoError(b, err)
-	oid := ask[uint32](b, db, "SELECT $1::regclass::oid", table)
+	oid := queryValue[uint32](b, db, "SELECT $1::regclass::oid", table)
 	// As in schema/notify/notify.sql of the buffer.
 	_, err = conn.Exec(b.Context(), "SELECT pg_advisory_lock(1919711607, $1::text::bigint::int4)", fmt.Sprint(oid))
 	testkit.NoError(b, err)

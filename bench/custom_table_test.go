@@ -42,7 +42,7 @@ func BenchmarkProjection(b *testing.B) {
 	testkit.NoError(b, err)
 	contenders := append(db.relays(buffer.ClaimRange, buffer.ClaimStamp), contender{
 		name: "projection", table: ownTable, fill: func(b *testing.B) { db.exec(b, fillOwnSQL) },
-		drain: func(b *testing.B, to place, events int) time.Duration {
+		drain: func(b *testing.B, to broker, events int) time.Duration {
 			return db.drained(b, postgres.Config{Table: ownTable, Custom: buffer.CustomTable{ID: "id", Project: projectSQL}}, to.sink, events)
 		},
 	})

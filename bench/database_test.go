@@ -41,7 +41,7 @@ func newDatabase(b *testing.B, more ...map[string]string) *database {
 	b.Cleanup(pool.Close)
 	db := &database{url: server.URL, pool: pool}
 	db.exec(b, loopSchemaSQL)
-	backend, err := stat(ask[int](b, db, "SELECT pg_backend_pid()"))
+	backend, err := stat(queryValue[int](b, db, "SELECT pg_backend_pid()"))
 	testkit.NoError(b, err)
 	_, err = fmt.Sscan(backend[1], &db.pid) // its parent
 	testkit.NoError(b, err)
@@ -54,8 +54,8 @@ func (db *database) exec(tb testing.TB, statement string, args ...any) {
 	testkit.NoError(tb, err)
 }
 
-// ask returns the single value of a query.
-func ask[T any](tb testing.TB, db *database, query string, args ...any) (answer T) {
+// queryValue returns the single value of a query.
+func queryValue[T any](tb testing.TB, db *database, query string, args ...any) (answer T) {
 	tb.Helper()
 	testkit.NoError(tb, db.pool.QueryRow(tb.Context(), query, args...).Scan(&answer))
 	return answer
@@ -87,7 +87,7 @@ func (db *database) insert(tb testing.TB, table string, n int) {
 // mustBeEmpty fails if events or batches remain.
 func (db *database) mustBeEmpty(tb testing.TB, table string) {
 	tb.Helper()
-	if left := ask[int](tb, db, "SELECT (SELECT count(*) FROM "+table+") + (SELECT count(*) FROM outbox_batches)"); left != 0 {
+	if left := queryValue[int](tb, db, "SELECT (SELECT count(*) FROM "+table+") + (SELECT count(*) FROM outbox_batches)"); left != 0 {
 		tb.Fatalf("%d rows are left in %s and the ledger", left, table)
 	}
 }
@@ -95,12 +95,12 @@ func (db *database) mustBeEmpty(tb testing.TB, table string) {
 func (db *database) untilEmpty(b *testing.B) {
 	b.Helper()
 	until(b, time.Minute, func() bool {
-		return ask[bool](b, db, "SELECT NOT EXISTS (SELECT FROM outbox_events) AND NOT EXISTS (SELECT FROM outbox_batches)")
+		return queryValue[bool](b, db, "SELECT NOT EXISTS (SELECT FROM outbox_events) AND NOT EXISTS (SELECT FROM outbox_batches)")
 	})
 }
 
 // walBytes returns the size of the WAL written so far.
 func (db *database) walBytes(tb testing.TB) int64 {
 	tb.Helper()
-	return ask[int64](tb, db, "SELECT (pg_current_wal_lsn() - '0/0'::pg_lsn)::bigint")
+	return queryValue[int64](tb, db, "SELECT (pg_current_wal_lsn() - '0/0'::pg_lsn)::bigint")
 }

@@ -47,7 +47,7 @@ func BenchmarkJQ(b *testing.B) {
 		b.Cleanup(func() { testkit.NoError(b, s.Close()) })
 		contenders = append(contenders, contender{
 			name: c.name, table: eventsTable,
-			drain: func(b *testing.B, _ place, events int) time.Duration {
+			drain: func(b *testing.B, _ broker, events int) time.Duration {
 				return db.drained(b, postgres.Config{Claim: buffer.ClaimAuto}, s, events)
 			},
 		})

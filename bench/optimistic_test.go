@@ -38,7 +38,7 @@ func (db *database) optimistic() []contender {
 	if !wanted("optimistic") {
 		return nil
 	}
-	return []contender{{name: "optimistic", table: eventsTable, drain: func(b *testing.B, to place, _ int) time.Duration {
+	return []contender{{name: "optimistic", table: eventsTable, drain: func(b *testing.B, to broker, _ int) time.Duration {
 		ctx, cancel := bounded(b, 2*time.Minute)
 		defer cancel()
 		conns, pushes := make([]*pgx.Conn, optimisticWorkers), make([]push, optimisticWorkers)

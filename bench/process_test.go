@@ -58,7 +58,7 @@ func waiting(b *testing.B, relay command) {
 		pause(b, 10*time.Second)
 		waiting = max(waiting, peakMemory(b, pid))
 		testkit.NoError(b, server.Start(b.Context()))
-		until(b, 2*time.Minute, func() bool { return ask[bool](b, db, "SELECT NOT EXISTS (SELECT FROM outbox_events)") })
+		until(b, 2*time.Minute, func() bool { return queryValue[bool](b, db, "SELECT NOT EXISTS (SELECT FROM outbox_events)") })
 		draining = max(draining, peakMemory(b, pid))
 		stop()
 	}
@@ -69,5 +69,5 @@ func waiting(b *testing.B, relay command) {
 
 func (db *database) statements(b *testing.B) float64 {
 	b.Helper()
-	return ask[float64](b, db, "SELECT sum(calls)::float8 FROM pg_stat_statements")
+	return queryValue[float64](b, db, "SELECT sum(calls)::float8 FROM pg_stat_statements")
 }

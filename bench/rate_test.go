@@ -74,7 +74,7 @@ pipelines:
 		}
 		server.Close()
 		came = to.at
-		if sent := batchSize - ask[int](b, c.db, "SELECT count(*) FROM "+eventsTable); sent != len(came) {
+		if sent := batchSize - queryValue[int](b, c.db, "SELECT count(*) FROM "+eventsTable); sent != len(came) {
 			b.Errorf("%d requests for %d events", len(came), sent)
 		}
 	}

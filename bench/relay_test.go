@@ -26,7 +26,7 @@ func (db *database) claimedBy(b *testing.B, mode buffer.ClaimMode) {
 // claimMode returns the stored claim mode of the buffer.
 func (db *database) claimMode(b *testing.B) buffer.ClaimMode {
 	b.Helper()
-	return ask[buffer.ClaimMode](b, db, "SELECT claim FROM outbox_buffers WHERE buffer = 'public.outbox_events'")
+	return queryValue[buffer.ClaimMode](b, db, "SELECT claim FROM outbox_buffers WHERE buffer = 'public.outbox_events'")
 }
 
 // relay runs a pipeline in this process until a number of events is delivered. It

@@ -19,8 +19,8 @@ import (
 	"github.com/outboxrelay/relay/sink/redissink"
 )
 
-// place is a destination at a broker, for the relay and for the loop.
-type place struct {
+// broker is a destination, for the relay and for the loop.
+type broker struct {
 	pid   int // of the broker; 0 for none
 	sink  sink.Sink
 	loop  func(*testing.B) push
@@ -35,8 +35,8 @@ func (nothing) Send(context.Context, *buffer.Batch) error { return nil }
 func (nothing) Check(context.Context) error               { return nil }
 func (nothing) Close() error                              { return nil }
 
-func nowhere() place {
-	return place{
+func nowhere() broker {
+	return broker{
 		sink:  nothing{},
 		loop:  func(*testing.B) push { return func(context.Context, []loopEvent) error { return nil } },
 		empty: func(*testing.B, contender) {},
@@ -47,7 +47,7 @@ const orders = "orders"
 
 // redisStream is a stream of a separate Redis with default settings, without an
 // append-only file.
-func redisStream(b *testing.B) place {
+func redisStream(b *testing.B) broker {
 	b.Helper()
 	server := testserver.Redis(b, "--appendonly", "no")
 	s, err := redissink.New(redissink.Config{URL: server.URL, Stream: orders})
@@ -55,7 +55,7 @@ func redisStream(b *testing.B) place {
 	b.Cleanup(func() { testkit.NoError(b, s.Close()) })
 	client := redis.NewClient(&redis.Options{Addr: server.Addr})
 	b.Cleanup(func() { testkit.NoError(b, client.Close()) })
-	return place{
+	return broker{
 		pid:   redisPID(b, client),
 		sink:  s,
 		loop:  func(*testing.B) push { return xadds(client) },
@@ -102,7 +102,7 @@ func xadds(client *redis.Client) push {
 
 // jetStream is a stream with file storage. The relay's stream accepts fast batches, the
 // loop's does not.
-func jetStream(b *testing.B) place {
+func jetStream(b *testing.B) broker {
 	b.Helper()
 	url, pid := startNATS(b)
 	conn, err := nats.Connect(url)
@@ -123,7 +123,7 @@ func jetStream(b *testing.B) place {
 	s, err := natssink.New(natssink.Config{URL: url, Subject: orders})
 	testkit.NoError(b, err)
 	b.Cleanup(func() { testkit.NoError(b, s.Close()) })
-	return place{
+	return broker{
 		pid: pid, sink: s, empty: empty,
 		loop: func(b *testing.B) push { return publishes(b, url) },
 		count: func(b *testing.B) int {

@@ -81,7 +81,7 @@ func (a *addressed) works(t *testing.T, b *buffer.Lease) []buffer.Outcome {
 	return a.settled
 }
 
-// sends tells how many sends act makes.
+// sends returns how many sends act makes.
 func (a *addressed) sendsOf(act func()) int {
 	before := a.sends
 	act()
@@ -588,7 +588,7 @@ func TestPoison_NotConfirmedByAFailingServer(t *testing.T) {
 	})
 }
 
-// A hook's letters are never buried again.
+// A dead letter is never buried again.
 func TestDecide_NeverBury(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -17,10 +17,10 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-// blocked is a sink whose first Send waits until it is let go.
+// blocked is a sink whose first Send waits for a signal.
 type blocked struct {
-	*gate
-	sending chan struct{} // tells of that Send
+	*sendHook
+	sending chan struct{} // signals that Send
 	release func()        // lets it go
 	most    atomic.Int64  // Sends at once
 }
@@ -30,7 +30,7 @@ func block(s sink.Sink) *blocked {
 	b := &blocked{sending: make(chan struct{}, 1), release: sync.OnceFunc(func() { close(goOn) })}
 	var first sync.Once
 	var now atomic.Int64
-	b.gate = &gate{s, func(_ context.Context, _ *buffer.Batch, next func() error) error {
+	b.sendHook = &sendHook{s, func(_ context.Context, _ *buffer.Batch, next func() error) error {
 		n := now.Add(1)
 		defer now.Add(-1)
 		for most := b.most.Load(); n > most && !b.most.CompareAndSwap(most, n); most = b.most.Load() {
@@ -62,7 +62,7 @@ func TestClaimAhead(t *testing.T) {
 	startBlocked(t, d, b, func(c *pipeline.Config) { c.Workers = 1 })
 	testkit.Receive(t, "a send", b.sending)
 	d.expectStates(t, "3 leased")
-	testkit.Equal(t, "events that were claimed", ask[int](t, d, "SELECT sum(events) FROM outbox_batches"), 300)
+	testkit.Equal(t, "events that were claimed", queryValue[int](t, d, "SELECT sum(events) FROM outbox_batches"), 300)
 	b.release()
 	d.expectDrained(t)
 	expectOnce(t, to.arrived(t, "orders"), ids)
@@ -81,7 +81,7 @@ func TestClaimAhead_KeepsTheLease(t *testing.T) {
 	d.expectStates(t, "3 leased")
 	d.exec(t, "CREATE TABLE seen AS SELECT group_id, due_at FROM outbox_batches")
 	testserver.Eventually(t, func() error {
-		if n := ask[int](t, d, `
+		if n := queryValue[int](t, d, `
 			SELECT count(*) FROM outbox_batches b JOIN seen s USING (group_id)
 			WHERE b.lease_no = 1 AND b.due_at > s.due_at + interval '3 seconds'`); n != 3 {
 			return fmt.Errorf("%d of 3 batches were held for longer than a lease", n)
@@ -105,8 +105,8 @@ func TestSignal_ReleasesBatchesThatWaitForASlot(t *testing.T) {
 	d.expectStates(t, "3 leased")
 	p.cancel()
 	d.expectStates(t, "1 leased, 2 waiting")
-	testkit.Equal(t, "attempts and outages", ask[int](t, d, "SELECT max(attempts + outages) FROM outbox_batches"), 0)
-	testkit.Equal(t, "not due", ask[int](t, d, "SELECT count(*) FROM outbox_batches WHERE state = 'waiting' AND due_at > clock_timestamp()"), 0)
+	testkit.Equal(t, "attempts and outages", queryValue[int](t, d, "SELECT max(attempts + outages) FROM outbox_batches"), 0)
+	testkit.Equal(t, "not due", queryValue[int](t, d, "SELECT count(*) FROM outbox_batches WHERE state = 'waiting' AND due_at > clock_timestamp()"), 0)
 	b.release()
 	testkit.NoError(t, p.wait(t))
 	testkit.Equal(t, "the ledger", d.states(t), "2 waiting")
@@ -126,7 +126,7 @@ func TestClaimAhead_ObeysRetryAfter(t *testing.T) {
 	var sends atomic.Int64
 	sending, goOn := make(chan struct{}, 1), make(chan struct{})
 	release := sync.OnceFunc(func() { close(goOn) })
-	s := &gate{to, func(context.Context, *buffer.Batch, func() error) error {
+	s := &sendHook{to, func(context.Context, *buffer.Batch, func() error) error {
 		sends.Add(1)
 		sending <- struct{}{}
 		<-goOn
@@ -140,18 +140,18 @@ func TestClaimAhead_ObeysRetryAfter(t *testing.T) {
 	d.expectStates(t, "3 waiting")
 	testkit.Equal(t, "sends", sends.Load(), 1)
 	testkit.Equal(t, "batches that are due within 50 minutes",
-		ask[int](t, d, "SELECT count(*) FROM outbox_batches WHERE due_at < clock_timestamp() + interval '50 minutes'"), 0)
-	testkit.Equal(t, "attempts", ask[int](t, d, "SELECT max(attempts) FROM outbox_batches"), 0)
+		queryValue[int](t, d, "SELECT count(*) FROM outbox_batches WHERE due_at < clock_timestamp() + interval '50 minutes'"), 0)
+	testkit.Equal(t, "attempts", queryValue[int](t, d, "SELECT max(attempts) FROM outbox_batches"), 0)
 }
 
-// A send slot comes back whatever becomes of the send.
+// A send slot is released after every kind of result.
 func TestSlots_ReleasedAfterEveryAnswer(t *testing.T) {
 	t.Parallel()
 	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
 	ids := d.insert(t, "orders", 2000)
 	var sends atomic.Int64
 	odd := errors.New("odd")
-	s := &gate{to, func(_ context.Context, b *buffer.Batch, next func() error) error {
+	s := &sendHook{to, func(_ context.Context, b *buffer.Batch, next func() error) error {
 		switch n := sends.Add(1); {
 		case n > 24:
 			return next()
@@ -197,7 +197,7 @@ func TestAutotune_InAPipeline(t *testing.T) {
 		sizes    = map[int]bool{}
 		tooLarge = sink.Permanent(sink.TooLarge(errors.New("413")))
 	)
-	s := &gate{to, func(_ context.Context, b *buffer.Batch, next func() error) error {
+	s := &sendHook{to, func(_ context.Context, b *buffer.Batch, next func() error) error {
 		n := now.Add(1)
 		defer now.Add(-1)
 		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
@@ -216,7 +216,7 @@ func TestAutotune_InAPipeline(t *testing.T) {
 	})
 	d.expectDrained(t)
 	expectOnce(t, to.arrived(t, "orders"), ids)
-	testkit.Equal(t, "dead letters", ask[int](t, d, "SELECT count(*) FROM outbox_dead_letters"), 0)
+	testkit.Equal(t, "dead letters", queryValue[int](t, d, "SELECT count(*) FROM outbox_dead_letters"), 0)
 	if most.Load() > 3 {
 		t.Errorf("%d sends at once, 3 is the bound", most.Load())
 	}

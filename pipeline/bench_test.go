@@ -118,8 +118,8 @@ func (d *database) exec(t testing.TB, sql string, args ...any) {
 	testkit.NoError(t, err)
 }
 
-// ask returns the one value of a query.
-func ask[T any](t testing.TB, d *database, sql string, args ...any) (v T) {
+// queryValue returns the one value of a query.
+func queryValue[T any](t testing.TB, d *database, sql string, args ...any) (v T) {
 	t.Helper()
 	testkit.NoError(t, d.app.QueryRow(t.Context(), sql, args...).Scan(&v))
 	return v
@@ -260,21 +260,21 @@ func (l *lockedBuffer) tail(n int) []byte {
 	return l.buf.Bytes()[max(0, l.buf.Len()-n):]
 }
 
-// gate stands in front of a sink and lets the test in.
-type gate struct {
+// sendHook calls the test before and after each Send of a sink.
+type sendHook struct {
 	sink.Sink
 	send func(ctx context.Context, b *buffer.Batch, next func() error) error
 }
 
-func (g *gate) Send(ctx context.Context, b *buffer.Batch) error {
+func (g *sendHook) Send(ctx context.Context, b *buffer.Batch) error {
 	return g.send(ctx, b, func() error { return g.Sink.Send(ctx, b) })
 }
 
 // AddressOf and OneAddress are those of the sink behind.
-func (g *gate) AddressOf(e *outbox.Event) (string, bool) {
+func (g *sendHook) AddressOf(e *outbox.Event) (string, bool) {
 	return destination{Sink: g.Sink}.AddressOf(e)
 }
-func (g *gate) OneAddress() bool { return destination{Sink: g.Sink}.OneAddress() }
+func (g *sendHook) OneAddress() bool { return destination{Sink: g.Sink}.OneAddress() }
 
 // expectOnce fails the test unless every id wanted arrived exactly once, and
 // nothing else.

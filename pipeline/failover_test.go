@@ -65,7 +65,7 @@ func TestDatabase_BecomesReadOnly(t *testing.T) {
 	}
 	set("on")
 	p.expectNotReady(t)
-	if ask[int](t, d, "SELECT count(*) FROM outbox_events") == 0 {
+	if queryValue[int](t, d, "SELECT count(*) FROM outbox_events") == 0 {
 		t.Error("everything went out of a database that takes no writes")
 	}
 	set("off")

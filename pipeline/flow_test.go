@@ -35,7 +35,7 @@ func TestPipeline_DeliversExactlyOnce(t *testing.T) {
 			wanted = append(wanted, d.produce(t, "orders", 4, 60)...)
 			d.expectDrained(t)
 			expectOnce(t, to.arrived(t, "orders"), wanted)
-			testkit.Equal(t, "dead letters", ask[int](t, d, "SELECT count(*) FROM outbox_dead_letters"), 0)
+			testkit.Equal(t, "dead letters", queryValue[int](t, d, "SELECT count(*) FROM outbox_dead_letters"), 0)
 		})
 	}
 }
@@ -178,7 +178,7 @@ func TestSink_OutageHoldsUpNoOtherPipeline(t *testing.T) {
 		other.expectDrained(t)
 		expectOnce(t, alive.arrived(t, "orders"), wanted)
 		testserver.Eventually(t, func() error { // a batch a worker, and two ahead
-			if n := ask[int](t, d, "SELECT coalesce(sum(events), 0) FROM outbox_batches"); n != 600 {
+			if n := queryValue[int](t, d, "SELECT coalesce(sum(events), 0) FROM outbox_batches"); n != 600 {
 				return fmt.Errorf("%d events are claimed, 600 were expected", n)
 			}
 			return nil

@@ -18,9 +18,9 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-// scene is a buffer and a sink whose every look, batch and answer the test sets,
+// fakeBuffer is a buffer and a sink whose backlog, batches and answers the test sets,
 // for what takes minutes.
-type scene struct {
+type fakeBuffer struct {
 	mu      sync.Mutex
 	backlog buffer.Backlog
 	batch   buffer.Lease // what each claim and take over brings; without events: nothing
@@ -28,13 +28,13 @@ type scene struct {
 	settles int
 }
 
-func (s *scene) set(change func(*scene)) {
+func (s *fakeBuffer) set(change func(*fakeBuffer)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change(s)
 }
 
-func (s *scene) CountBacklog(_ context.Context, limit int) (buffer.Backlog, error) {
+func (s *fakeBuffer) CountBacklog(_ context.Context, limit int) (buffer.Backlog, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	b := s.backlog
@@ -42,7 +42,7 @@ func (s *scene) CountBacklog(_ context.Context, limit int) (buffer.Backlog, erro
 	return b, nil
 }
 
-func (s *scene) lease(lease time.Duration) (*buffer.Lease, error) {
+func (s *fakeBuffer) lease(lease time.Duration) (*buffer.Lease, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.batch.Events) == 0 {
@@ -53,15 +53,15 @@ func (s *scene) lease(lease time.Duration) (*buffer.Lease, error) {
 	return &b, nil
 }
 
-func (s *scene) Claim(_ context.Context, _ int, lease time.Duration) (*buffer.Lease, error) {
+func (s *fakeBuffer) Claim(_ context.Context, _ int, lease time.Duration) (*buffer.Lease, error) {
 	return s.lease(lease)
 }
 
-func (s *scene) TakeOver(_ context.Context, lease time.Duration) (*buffer.Lease, error) {
+func (s *fakeBuffer) TakeOver(_ context.Context, lease time.Duration) (*buffer.Lease, error) {
 	return s.lease(lease)
 }
 
-func (s *scene) Send(context.Context, *buffer.Batch) error {
+func (s *fakeBuffer) Send(context.Context, *buffer.Batch) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.answer
@@ -69,7 +69,7 @@ func (s *scene) Send(context.Context, *buffer.Batch) error {
 
 // Settle takes its time, for the parts of a batch are due at once, and the clock
 // of a bubble goes on only while everybody waits.
-func (s *scene) Settle(context.Context, *buffer.Lease, []buffer.Outcome) error {
+func (s *fakeBuffer) Settle(context.Context, *buffer.Lease, []buffer.Outcome) error {
 	<-time.After(500 * time.Millisecond)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,16 +77,16 @@ func (s *scene) Settle(context.Context, *buffer.Lease, []buffer.Outcome) error {
 	return nil
 }
 
-func (s *scene) Renew(context.Context, *buffer.Lease, time.Duration) error   { return nil }
-func (s *scene) MarkDelivered(context.Context, *buffer.Lease, []int64) error { return nil }
-func (s *scene) DeferredAddresses(context.Context) ([]string, error)         { return nil, nil }
-func (s *scene) RetryNow(context.Context, string, int) (int, error)          { return 0, nil }
-func (s *scene) Status(context.Context) (buffer.Status, error)               { return buffer.Status{}, nil }
-func (s *scene) Check(context.Context) error                                 { return nil }
-func (s *scene) Close() error                                                { return nil }
+func (s *fakeBuffer) Renew(context.Context, *buffer.Lease, time.Duration) error   { return nil }
+func (s *fakeBuffer) MarkDelivered(context.Context, *buffer.Lease, []int64) error { return nil }
+func (s *fakeBuffer) DeferredAddresses(context.Context) ([]string, error)         { return nil, nil }
+func (s *fakeBuffer) RetryNow(context.Context, string, int) (int, error)          { return 0, nil }
+func (s *fakeBuffer) Status(context.Context) (buffer.Status, error)               { return buffer.Status{}, nil }
+func (s *fakeBuffer) Check(context.Context) error                                 { return nil }
+func (s *fakeBuffer) Close() error                                                { return nil }
 
-// play runs a pipeline in the scene; call it in a bubble.
-func (s *scene) play(t *testing.T, change func(*pipeline.Config)) *process {
+// start runs a pipeline on the fake buffer, within a synctest bubble.
+func (s *fakeBuffer) start(t *testing.T, change func(*pipeline.Config)) *process {
 	t.Helper()
 	return start(t, s, s, func(c *pipeline.Config) {
 		c.Schedule = cron.Every(time.Second)
@@ -152,8 +152,8 @@ func TestHealth_Stalled(t *testing.T) {
 			t.Run(name+"/"+backlog, func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
-					s := &scene{batch: c.batch, answer: c.answer, backlog: waits}
-					p := s.play(t, nil)
+					s := &fakeBuffer{batch: c.batch, answer: c.answer, backlog: waits}
+					p := s.start(t, nil)
 					after(59 * time.Second)
 					if c.want != nothingThrough { // which is seen at once
 						expectReadiness(t, p, "before a minute is over", "")
@@ -162,7 +162,7 @@ func TestHealth_Stalled(t *testing.T) {
 					expectReadiness(t, p, "after a minute", c.want)
 					after(3 * time.Minute)
 					expectReadiness(t, p, "after four minutes", c.want)
-					s.set(func(s *scene) {
+					s.set(func(s *fakeBuffer) {
 						if (s.settles == 0) != (len(s.batch.Events) == 0) {
 							t.Errorf("%d batches were settled", s.settles)
 						}
@@ -184,13 +184,13 @@ func TestHealth_NothingToDo(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				s := &scene{batch: three(), answer: each(errTest, errTest, errTest), backlog: buffer.Backlog{Due: 1}}
-				p := s.play(t, func(c *pipeline.Config) { c.Schedule = schedule })
+				s := &fakeBuffer{batch: three(), answer: each(errTest, errTest, errTest), backlog: buffer.Backlog{Due: 1}}
+				p := s.start(t, func(c *pipeline.Config) { c.Schedule = schedule })
 				after(30 * time.Second)
-				s.set(func(s *scene) { s.backlog = buffer.Backlog{Waiting: 1} })
+				s.set(func(s *fakeBuffer) { s.backlog = buffer.Backlog{Waiting: 1} })
 				after(10 * time.Minute)
 				expectReadiness(t, p, "while it waits for its time", "")
-				s.set(func(s *scene) { s.backlog.Due = 1 })
+				s.set(func(s *fakeBuffer) { s.backlog.Due = 1 })
 				after(2 * time.Minute)
 				expectReadiness(t, p, "when it is due and due again", "stalled")
 			})
@@ -202,18 +202,18 @@ func TestHealth_NamesMaxWaiting(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		log := &lockedBuffer{}
-		s := &scene{backlog: buffer.Backlog{Unclaimed: 5, Waiting: 2, Delivered: 1}}
-		p := s.play(t, func(c *pipeline.Config) { c.MaxWaiting, c.Log = 3, logInto(t, log) })
+		s := &fakeBuffer{backlog: buffer.Backlog{Unclaimed: 5, Waiting: 2, Delivered: 1}}
+		p := s.start(t, func(c *pipeline.Config) { c.MaxWaiting, c.Log = 3, logInto(t, log) })
 		after(3 * time.Second)
 		expectReadiness(t, p, "with three that wait or are marked", "claiming stopped: 3 batches wait for a retry or a delete, max_waiting is 3")
 		testkit.Equal(t, "warnings", log.count("claiming stopped"), 1)
-		s.set(func(s *scene) { s.backlog.Unclaimed = 0 })
+		s.set(func(s *fakeBuffer) { s.backlog.Unclaimed = 0 })
 		after(2 * time.Second)
 		expectReadiness(t, p, "with nothing fresh", "")
-		s.set(func(s *scene) { s.backlog.Unclaimed = 5 })
+		s.set(func(s *fakeBuffer) { s.backlog.Unclaimed = 5 })
 		after(2 * time.Second)
 		expectReadiness(t, p, "with fresh events again", "max_waiting")
-		s.set(func(s *scene) { s.backlog.Delivered, s.batch = 0, three() })
+		s.set(func(s *fakeBuffer) { s.backlog.Delivered, s.batch = 0, three() })
 		after(20 * time.Second)
 		expectReadiness(t, p, "with room again", "")
 		testkit.Equal(t, "messages about resuming", log.count("claiming resumed"), 1)
@@ -225,8 +225,8 @@ func TestHealth_NamesMaxWaiting(t *testing.T) {
 func TestHealth_NamesTheSink(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := &scene{batch: three(), answer: sink.Unavailable(errTest), backlog: buffer.Backlog{Unclaimed: 5}}
-		p := s.play(t, nil)
+		s := &fakeBuffer{batch: three(), answer: sink.Unavailable(errTest), backlog: buffer.Backlog{Unclaimed: 5}}
+		p := s.start(t, nil)
 		after(5 * time.Minute)
 		if err := p.Ready(); !errors.Is(err, errTest) || !strings.HasPrefix(err.Error(), "sink: ") {
 			t.Errorf("readiness is %v, want the sink's error", err)
@@ -239,12 +239,12 @@ func TestHealth_NamesTheSink(t *testing.T) {
 func TestHealth_NothingDelivered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := &scene{}
-		p := s.play(t, nil)
+		s := &fakeBuffer{}
+		p := s.start(t, nil)
 		try := func(batch buffer.Lease, answer error) {
-			s.set(func(s *scene) { s.batch, s.answer, s.backlog = batch, answer, buffer.Backlog{Due: 1, Waiting: 1} })
+			s.set(func(s *fakeBuffer) { s.batch, s.answer, s.backlog = batch, answer, buffer.Backlog{Due: 1, Waiting: 1} })
 			after(time.Second)
-			s.set(func(s *scene) { s.batch, s.backlog = buffer.Lease{}, buffer.Backlog{Waiting: 1} })
+			s.set(func(s *fakeBuffer) { s.batch, s.backlog = buffer.Lease{}, buffer.Backlog{Waiting: 1} })
 			after(20 * time.Second)
 		}
 		try(three(), nil)

@@ -37,13 +37,13 @@ func startHook(t testing.TB, b *postgres.Buffer, s sink.Sink) *process {
 }
 
 func (d *database) unnotified(t testing.TB) int {
-	return ask[int](t, d, "SELECT count(*) FROM outbox_dead_letters WHERE notified_at IS NULL")
+	return queryValue[int](t, d, "SELECT count(*) FROM outbox_dead_letters WHERE notified_at IS NULL")
 }
 
 func (d *database) expectNotified(t testing.TB, deadLetters int) {
 	t.Helper()
 	testserver.Eventually(t, func() error {
-		all, unnotified := ask[int](t, d, "SELECT count(*) FROM outbox_dead_letters"), d.unnotified(t)
+		all, unnotified := queryValue[int](t, d, "SELECT count(*) FROM outbox_dead_letters"), d.unnotified(t)
 		if all != deadLetters || unnotified > 0 {
 			return fmt.Errorf("%d dead letters, %d of them unnotified; want %d, none unnotified", all, unnotified, deadLetters)
 		}
@@ -117,7 +117,7 @@ func TestHook_Fails(t *testing.T) {
 		}
 		return nil
 	})
-	testkit.Equal(t, "dead letters", ask[int](t, d, "SELECT count(*) FROM outbox_dead_letters"), len(bad))
+	testkit.Equal(t, "dead letters", queryValue[int](t, d, "SELECT count(*) FROM outbox_dead_letters"), len(bad))
 
 	ear.answers(nil)
 	d.expectNotified(t, len(bad))
@@ -142,12 +142,12 @@ func TestHook_SurvivesAKilledProcess(t *testing.T) {
 	first := d.buffer(t, "first")
 	died := make(chan struct{})
 	var deaths atomic.Int64
-	fatal := &gate{hook, func(ctx context.Context, _ *buffer.Batch, next func() error) error {
+	fatal := &sendHook{hook, func(ctx context.Context, _ *buffer.Batch, next func() error) error {
 		if deaths.Add(1) > 1 {
 			return next()
 		}
 		if err := next(); err != nil {
-			t.Errorf("telling the hook: %v", err)
+			t.Errorf("notifying the hook: %v", err)
 		}
 		close(died)
 		<-ctx.Done() // its lease ends, and it does not settle
@@ -230,7 +230,7 @@ func TestHook_Replay(t *testing.T) {
 	testkit.NoError(t, err)
 	testkit.Equal(t, "replayed", n, 2)
 	testserver.Eventually(t, func() error {
-		if n := ask[int](t, d, "SELECT count(*) FROM outbox_dead_letters WHERE closed_at IS NULL"); n != 1 {
+		if n := queryValue[int](t, d, "SELECT count(*) FROM outbox_dead_letters WHERE closed_at IS NULL"); n != 1 {
 			return fmt.Errorf("%d open dead letters, one was expected", n)
 		}
 		return nil

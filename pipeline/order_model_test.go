@@ -159,7 +159,7 @@ func testOrderProtocol(t *testing.T, p orderedPlace) {
 		for _, table := range []string{"outbox_events", "outbox_batches", "outbox_dead_letters"} {
 			p.exec(t, "DELETE FROM "+table)
 		}
-		w := &orderedPlay{orderedPlace: p, events: map[int64]*orderedEvent{}, accepted: map[int64]int{}}
+		w := &orderModel{orderedPlace: p, events: map[int64]*orderedEvent{}, accepted: map[int64]int{}}
 		w.to = &whimsicalSink{w: w, t: t, divides: rapid.Bool().Draw(t, "an address a batch"), whole: rapid.Bool().Draw(t, "refuses batches as a whole")}
 		actions := map[string]func(*rapid.T){
 			"insert":      w.insert,
@@ -196,25 +196,25 @@ type orderedEvent struct {
 	refusals         int
 }
 
-// orderedPlay is one sequence.
-type orderedPlay struct {
+// orderModel is one sequence of operations.
+type orderModel struct {
 	orderedPlace
 	to           *whimsicalSink
 	clock        int64
 	events       map[int64]*orderedEvent
 	transactions []*application
-	holders      []*holder
+	holders      []*leaseHolder
 	accepted     map[int64]int // by id: when the sink first took it
 }
 
-func (w *orderedPlay) insert(t *rapid.T) {
+func (w *orderModel) insert(t *rapid.T) {
 	tx := w.begin(t)
 	tx.began = w.tick()
 	w.put(t, &tx)
 	w.end(t, &tx)
 }
 
-func (w *orderedPlay) tick() int64 {
+func (w *orderModel) tick() int64 {
 	w.clock++
 	return w.clock
 }
@@ -222,7 +222,7 @@ func (w *orderedPlay) tick() int64 {
 var someKeys = []string{"a", "b", "c", ""}
 
 // put inserts a few events; "" stands for NULL.
-func (w *orderedPlay) put(t *rapid.T, tx *application) {
+func (w *orderModel) put(t *rapid.T, tx *application) {
 	for range rapid.IntRange(1, 4).Draw(t, "events") {
 		e := &orderedEvent{key: rapid.SampledFrom(someKeys).Draw(t, "key"), began: tx.began}
 		e.poison = rapid.IntRange(0, 7).Draw(t, "poison") == 0
@@ -239,7 +239,7 @@ func (w *orderedPlay) put(t *rapid.T, tx *application) {
 	}
 }
 
-func (w *orderedPlay) end(t *rapid.T, tx *application) {
+func (w *orderModel) end(t *rapid.T, tx *application) {
 	if err := tx.commit(); err != nil {
 		t.Fatal(err)
 	}
@@ -249,7 +249,7 @@ func (w *orderedPlay) end(t *rapid.T, tx *application) {
 	}
 }
 
-func (w *orderedPlay) open(t *rapid.T) {
+func (w *orderModel) open(t *rapid.T) {
 	if len(w.transactions) == 2 {
 		t.Skip("enough transactions are open")
 	}
@@ -259,7 +259,7 @@ func (w *orderedPlay) open(t *rapid.T) {
 	w.put(t, &tx)
 }
 
-func (w *orderedPlay) commit(t *rapid.T) {
+func (w *orderModel) commit(t *rapid.T) {
 	if len(w.transactions) == 0 {
 		t.Skip("no transaction is open")
 	}
@@ -267,7 +267,7 @@ func (w *orderedPlay) commit(t *rapid.T) {
 	w.transactions = w.transactions[1:]
 }
 
-func (w *orderedPlay) hold(t *rapid.T, buf buffer.Queue, b *buffer.Lease, err error) {
+func (w *orderModel) hold(t *rapid.T, buf buffer.Queue, b *buffer.Lease, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -280,39 +280,39 @@ func (w *orderedPlay) hold(t *rapid.T, buf buffer.Queue, b *buffer.Lease, err er
 	if b.UnfinishedLeases > 3 && len(b.Events) == 1 { // it would be buried
 		b.UnfinishedLeases = 1
 	}
-	w.holders = append(w.holders, &holder{buf: buf, batch: b})
+	w.holders = append(w.holders, &leaseHolder{buf: buf, batch: b})
 }
 
-func (w *orderedPlay) process(t *rapid.T) buffer.Queue {
+func (w *orderModel) process(t *rapid.T) buffer.Queue {
 	return w.buffers[rapid.IntRange(0, len(w.buffers)-1).Draw(t, "process")]
 }
 
-func (w *orderedPlay) claim(t *rapid.T) {
+func (w *orderModel) claim(t *rapid.T) {
 	buf := w.process(t)
 	b, err := buf.Claim(t.Context(), rapid.IntRange(1, 6).Draw(t, "limit"), time.Hour)
 	w.hold(t, buf, b, err)
 }
 
-func (w *orderedPlay) takeOver(t *rapid.T) {
+func (w *orderModel) takeOver(t *rapid.T) {
 	buf := w.process(t)
 	b, err := buf.TakeOver(t.Context(), time.Hour)
 	w.hold(t, buf, b, err)
 }
 
-func (w *orderedPlay) holder(t *rapid.T) *holder {
+func (w *orderModel) holder(t *rapid.T) *leaseHolder {
 	if len(w.holders) == 0 {
 		t.Skip("no owner has a batch")
 	}
 	return w.holders[rapid.IntRange(0, len(w.holders)-1).Draw(t, "holder")]
 }
 
-func (w *orderedPlay) drop(h *holder) {
-	w.holders = slices.DeleteFunc(w.holders, func(other *holder) bool { return other == h })
+func (w *orderModel) drop(h *leaseHolder) {
+	w.holders = slices.DeleteFunc(w.holders, func(other *leaseHolder) bool { return other == h })
 }
 
 const mostRefusals = 3
 
-func (w *orderedPlay) workBy(t *rapid.T, h *holder) {
+func (w *orderModel) workBy(t *rapid.T, h *leaseHolder) {
 	worker := delivery.NewWorker(w.to, h.buf, delivery.Config{
 		MaxAttempts: mostRefusals, Ordered: true, Observer: noObserver{}, Log: slog.New(slog.DiscardHandler),
 		Backoff: delivery.Backoff{Initial: time.Millisecond, Max: time.Millisecond, Multiplier: 1},
@@ -323,14 +323,14 @@ func (w *orderedPlay) workBy(t *rapid.T, h *holder) {
 }
 
 // work: whoever lost the lease may not know it.
-func (w *orderedPlay) work(t *rapid.T) {
+func (w *orderModel) work(t *rapid.T) {
 	h := w.holder(t)
 	w.workBy(t, h)
 	w.drop(h)
 }
 
 // mark: it was sent, and cannot be settled.
-func (w *orderedPlay) mark(t *rapid.T) {
+func (w *orderModel) mark(t *rapid.T) {
 	h := w.holder(t)
 	if h.batch.DeliveryRecorded() || len(h.batch.Events) == 0 || h.batch.UnfinishedLeases > 3 {
 		t.Skip("it is not sent any more")
@@ -352,7 +352,7 @@ func (w *orderedPlay) mark(t *rapid.T) {
 }
 
 // drain lets one process go on until nothing is left, at a sink that has no whims.
-func (w *orderedPlay) drain(t *rapid.T) {
+func (w *orderModel) drain(t *rapid.T) {
 	for len(w.transactions) > 0 {
 		w.commit(t)
 	}
@@ -377,13 +377,13 @@ func (w *orderedPlay) drain(t *rapid.T) {
 		if b.UnfinishedLeases > 3 { // else it is buried, where it stands alone
 			b.UnfinishedLeases = 1
 		}
-		w.workBy(t, &holder{buf: buf, batch: b})
+		w.workBy(t, &leaseHolder{buf: buf, batch: b})
 	}
 	t.Fatal("it does not come to an end")
 }
 
 // compare looks whether all is there, and in order.
-func (w *orderedPlay) compare(t *rapid.T) {
+func (w *orderModel) compare(t *rapid.T) {
 	dead := w.dead(t)
 	ids := slices.Sorted(maps.Keys(w.events))
 	for i, id := range ids {
@@ -410,7 +410,7 @@ func (w *orderedPlay) compare(t *rapid.T) {
 
 // whimsicalSink takes events as JetStream does, of each key one after the other, or not.
 type whimsicalSink struct {
-	w              *orderedPlay
+	w              *orderModel
 	t              *rapid.T
 	divides, whole bool
 	calm           bool

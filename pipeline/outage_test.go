@@ -19,9 +19,9 @@ import (
 
 // at lets the test in at certain sends, counted from 1: before the batch goes to
 // the sink, or after it went there and before it is settled.
-func at(s sink.Sink, before, after func(n int64)) *gate {
+func at(s sink.Sink, before, after func(n int64)) *sendHook {
 	var sends atomic.Int64
-	return &gate{s, func(_ context.Context, _ *buffer.Batch, next func() error) error {
+	return &sendHook{s, func(_ context.Context, _ *buffer.Batch, next func() error) error {
 		n := sends.Add(1)
 		before(n)
 		err := next()

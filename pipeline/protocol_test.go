@@ -64,7 +64,7 @@ func protocolOnPostgres(t *testing.T, mode buffer.ClaimMode) protocol {
 		},
 		exec:    func(t *rapid.T, sql string) { exec(t, sql) },
 		overdue: "UPDATE outbox_batches SET due_at = clock_timestamp() - interval '1s'",
-		left:    func() int { return ask[int](t, d, "SELECT count(*) FROM outbox_events") },
+		left:    func() int { return queryValue[int](t, d, "SELECT count(*) FROM outbox_events") },
 	}
 }
 
@@ -88,7 +88,7 @@ func protocolOnSQLite(t *testing.T, mode buffer.ClaimMode) protocol {
 		},
 		exec:    func(t *rapid.T, sql string) { exec(t, sql) },
 		overdue: "UPDATE outbox_batches SET due_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '-1 seconds')",
-		left:    func() int { return int(f.ask(t, "SELECT count(*) FROM outbox_events")) },
+		left:    func() int { return int(f.queryValue(t, "SELECT count(*) FROM outbox_events")) },
 	}
 }
 
@@ -107,8 +107,8 @@ type protocol struct {
 	left    func() int
 }
 
-// holder has a batch in hand, whether it still owns it or not.
-type holder struct {
+// leaseHolder has taken a batch, whether it still owns the lease or not.
+type leaseHolder struct {
 	buf   buffer.Queue
 	batch *buffer.Lease
 	sent  bool // Redis said that it has them
@@ -133,7 +133,7 @@ func testProtocol(t *testing.T, p protocol) {
 				t.Error(err)
 			}
 		}()
-		w := &play{protocol: p, to: to}
+		w := &protocolModel{protocol: p, to: to}
 		t.Repeat(map[string]func(*rapid.T){
 			"insert":    w.commit,
 			"claim":     w.claim,
@@ -175,35 +175,35 @@ func testProtocol(t *testing.T, p protocol) {
 // topics go to a stream each.
 var topics = []string{"orders", "customers"}
 
-// play is one sequence.
-type play struct {
+// protocolModel is one sequence of operations.
+type protocolModel struct {
 	protocol
 	to        sink.Sink
 	committed int
-	holders   []*holder
+	holders   []*leaseHolder
 }
 
-func (w *play) commit(t *rapid.T) {
+func (w *protocolModel) commit(t *rapid.T) {
 	for range rapid.IntRange(1, 6).Draw(t, "events") {
 		w.insert(t, rapid.SampledFrom(topics).Draw(t, "topic"))
 		w.committed++
 	}
 }
 
-func (w *play) process(t *rapid.T) buffer.Queue {
+func (w *protocolModel) process(t *rapid.T) buffer.Queue {
 	return rapid.SampledFrom(w.buffers).Draw(t, "process")
 }
 
-func (w *play) hold(t *rapid.T, buf buffer.Queue, b *buffer.Lease, err error) {
+func (w *protocolModel) hold(t *rapid.T, buf buffer.Queue, b *buffer.Lease, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
 	if b != nil {
-		w.holders = append(w.holders, &holder{buf: buf, batch: b})
+		w.holders = append(w.holders, &leaseHolder{buf: buf, batch: b})
 	}
 }
 
-func (w *play) claim(t *rapid.T) {
+func (w *protocolModel) claim(t *rapid.T) {
 	buf := w.process(t)
 	b, err := buf.Claim(t.Context(), rapid.IntRange(2, 6).Draw(t, "limit"), time.Hour)
 	w.hold(t, buf, b, err)
@@ -211,12 +211,12 @@ func (w *play) claim(t *rapid.T) {
 
 // lapse: all leases are over, and a batch gets a new owner. The old one does not
 // know.
-func (w *play) lapse(t *rapid.T) {
+func (w *protocolModel) lapse(t *rapid.T) {
 	w.exec(t, w.overdue)
 	w.takeOver(t)
 }
 
-func (w *play) takeOver(t *rapid.T) {
+func (w *protocolModel) takeOver(t *rapid.T) {
 	buf := w.process(t)
 	b, err := buf.TakeOver(t.Context(), time.Hour)
 	if b != nil && (b.DeliveryRecorded() || len(b.Events) == 0) { // settled, not sent
@@ -228,25 +228,25 @@ func (w *play) takeOver(t *rapid.T) {
 	w.hold(t, buf, b, err)
 }
 
-func (w *play) worker(buf buffer.Queue) *delivery.Worker {
+func (w *protocolModel) worker(buf buffer.Queue) *delivery.Worker {
 	return delivery.NewWorker(w.to, buf, delivery.Config{
 		MaxAttempts: 10, Backoff: delivery.Backoff{Initial: time.Millisecond, Max: time.Millisecond, Multiplier: 1},
 		Observer: noObserver{}, Log: slog.New(slog.DiscardHandler),
 	})
 }
 
-func (w *play) holder(t *rapid.T) *holder {
+func (w *protocolModel) holder(t *rapid.T) *leaseHolder {
 	if len(w.holders) == 0 {
 		t.Skip("no owner has a batch")
 	}
 	return rapid.SampledFrom(w.holders).Draw(t, "holder")
 }
 
-func (w *play) drop(h *holder) {
-	w.holders = slices.DeleteFunc(w.holders, func(other *holder) bool { return other == h })
+func (w *protocolModel) drop(h *leaseHolder) {
+	w.holders = slices.DeleteFunc(w.holders, func(other *leaseHolder) bool { return other == h })
 }
 
-func (w *play) send(t *rapid.T) {
+func (w *protocolModel) send(t *rapid.T) {
 	h := w.holder(t)
 	w.sendBy(t, h)
 	if !h.sent {
@@ -254,7 +254,7 @@ func (w *play) send(t *rapid.T) {
 	}
 }
 
-func (w *play) sendBy(t *rapid.T, h *holder) {
+func (w *protocolModel) sendBy(t *rapid.T, h *leaseHolder) {
 	switch err := w.to.Send(t.Context(), &h.batch.Batch); {
 	case err == nil:
 		h.sent = true
@@ -264,14 +264,14 @@ func (w *play) sendBy(t *rapid.T, h *holder) {
 }
 
 // settleBy settles; whoever lost the lease has changed nothing.
-func (w *play) settleBy(t *rapid.T, h *holder, outcomes ...buffer.Outcome) {
+func (w *protocolModel) settleBy(t *rapid.T, h *leaseHolder, outcomes ...buffer.Outcome) {
 	err := h.buf.Settle(t.Context(), h.batch, outcomes)
 	if err != nil && !errors.Is(err, buffer.ErrLeaseLost) {
 		t.Fatal(err)
 	}
 }
 
-func (w *play) settle(t *rapid.T) {
+func (w *protocolModel) settle(t *rapid.T) {
 	h := w.holder(t)
 	if !h.sent {
 		t.Skip("it was not sent")
@@ -280,7 +280,7 @@ func (w *play) settle(t *rapid.T) {
 	w.drop(h)
 }
 
-func (w *play) mark(t *rapid.T) {
+func (w *protocolModel) mark(t *rapid.T) {
 	h := w.holder(t)
 	if !h.sent {
 		t.Skip("it was not sent")
@@ -294,8 +294,8 @@ func (w *play) mark(t *rapid.T) {
 
 // halve: as a batch that was started too often, whether a former owner sent it or
 // not.
-func (w *play) halve(t *rapid.T) {
-	var whole []*holder
+func (w *protocolModel) halve(t *rapid.T) {
+	var whole []*leaseHolder
 	for _, h := range w.holders {
 		if !h.sent && len(h.batch.Events) > 1 {
 			whole = append(whole, h)
@@ -315,14 +315,14 @@ func (w *play) halve(t *rapid.T) {
 }
 
 // putBack: the answer was lost, on the way there or on the way back.
-func (w *play) putBack(t *rapid.T) {
+func (w *protocolModel) putBack(t *rapid.T) {
 	h := w.holder(t)
 	w.settleBy(t, h, buffer.Outcome{Verdict: buffer.Retry, GroupID: h.batch.GroupID, Outages: h.batch.Outages + 1})
 	w.drop(h)
 }
 
 // drain lets one process go on until nothing is left.
-func (w *play) drain(t *rapid.T) {
+func (w *protocolModel) drain(t *rapid.T) {
 	buf := w.buffers[0]
 	worker := w.worker(buf)
 	for range 1000 {

@@ -20,7 +20,7 @@ func patient(c *pipeline.Config) {
 func (d *database) expectWaiting(t testing.TB, batches int) {
 	t.Helper()
 	testserver.Eventually(t, func() error {
-		if n := ask[int](t, d, "SELECT count(*) FROM outbox_batches WHERE state = 'waiting'"); n < batches {
+		if n := queryValue[int](t, d, "SELECT count(*) FROM outbox_batches WHERE state = 'waiting'"); n < batches {
 			return fmt.Errorf("%d batches wait, at least %d were expected", n, batches)
 		}
 		return nil

@@ -25,13 +25,13 @@ func (d *database) dead(t testing.TB) (ids []int64, attempts []int) {
 	t.Helper()
 	rows, err := d.app.Query(t.Context(), "SELECT event_id, attempts FROM outbox_dead_letters ORDER BY event_id, died_at")
 	testkit.NoError(t, err)
-	type letter struct {
+	type deadLetter struct {
 		EventID  int64
 		Attempts int
 	}
-	letters, err := pgx.CollectRows(rows, pgx.RowToStructByPos[letter])
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[deadLetter])
 	testkit.NoError(t, err)
-	for _, l := range letters {
+	for _, l := range found {
 		ids, attempts = append(ids, l.EventID), append(attempts, l.Attempts)
 	}
 	return ids, attempts
@@ -66,7 +66,7 @@ func TestPoisonEvent_IsBuriedAloneAndSoon(t *testing.T) {
 			if !slices.Equal(dead, []int64{poison}) || attempts[0] != 1 {
 				t.Errorf("buried %v after %v attempts, want %d alone after 1", dead, attempts, poison)
 			}
-			reason := ask[string](t, d, "SELECT error FROM outbox_dead_letters")
+			reason := queryValue[string](t, d, "SELECT error FROM outbox_dead_letters")
 			if reason == "" {
 				t.Error("the dead letter has no reason")
 			}
@@ -117,15 +117,15 @@ func TestOutage_BuriesNothing(t *testing.T) {
 			r.answers(func([]int64) int { return status })
 			p := start(t, d.buffer(t, "relay"), to, func(c *pipeline.Config) { c.MaxAttempts = 2 })
 			testserver.Eventually(t, func() error {
-				n, err := ask[int](t, d, "SELECT coalesce(max(outages), 0) FROM outbox_batches"), error(nil)
+				n, err := queryValue[int](t, d, "SELECT coalesce(max(outages), 0) FROM outbox_batches"), error(nil)
 				if n < 3 {
 					err = fmt.Errorf("%d outages in a row, more than max_attempts were expected", n)
 				}
 				return err
 			})
 			p.expectNotReady(t)
-			testkit.Equal(t, "attempts", ask[int](t, d, "SELECT max(attempts) FROM outbox_batches"), 0)
-			testkit.Equal(t, "events", ask[int](t, d, "SELECT count(*) FROM outbox_events"), len(ids))
+			testkit.Equal(t, "attempts", queryValue[int](t, d, "SELECT max(attempts) FROM outbox_batches"), 0)
+			testkit.Equal(t, "events", queryValue[int](t, d, "SELECT count(*) FROM outbox_events"), len(ids))
 			r.answers(nil)
 			d.expectDrained(t)
 			expectOnce(t, to.arrived(t, "orders"), ids)
@@ -143,7 +143,7 @@ func TestMaxAttempts_BuriesTheEvent(t *testing.T) {
 	ids := d.insert(t, "orders", 300)
 	bad := []int64{ids[0], ids[7], ids[150]}
 	var asked atomic.Int64
-	refuses := &gate{to, func(_ context.Context, b *buffer.Batch, next func() error) error {
+	refuses := &sendHook{to, func(_ context.Context, b *buffer.Batch, next func() error) error {
 		refused := &sink.BatchError{}
 		rest := *b
 		rest.Events = nil
@@ -184,18 +184,18 @@ func TestAddress_OutageHoldsUpNoOther(t *testing.T) {
 		d, to := newDatabase(t), redisAt(t, url)
 		client := redisClient(t, url)
 		testkit.NoError(t, client.Set(t.Context(), "taken", "by a string", 0).Err())
-		testAwayAddress(t, d, to, func() { testkit.NoError(t, client.Del(t.Context(), "taken").Err()) })
+		testUnavailableAddress(t, d, to, func() { testkit.NoError(t, client.Del(t.Context(), "taken").Err()) })
 	})
 	t.Run("jetstream", func(t *testing.T) {
 		t.Parallel()
 		url := testserver.NATS(t).URL
 		d, to := newDatabase(t), natsAt(t, url)
 		addStream(t, url, "free")
-		testAwayAddress(t, d, to, func() { addStream(t, url, "taken") })
+		testUnavailableAddress(t, d, to, func() { addStream(t, url, "taken") })
 	})
 }
 
-func testAwayAddress(t *testing.T, d *database, to destination, mend func()) {
+func testUnavailableAddress(t *testing.T, d *database, to destination, restore func()) {
 	t.Helper()
 	var free []int64
 	taken := d.insert(t, "taken", 4000) // whole batches of them come first
@@ -208,12 +208,12 @@ func testAwayAddress(t *testing.T, d *database, to destination, mend func()) {
 	free = append(free, d.insert(t, "free", 200)...) // and it goes on
 	to.expectArrivals(t, "free", len(free))
 	testserver.Eventually(t, func() error {
-		if n := ask[int](t, d, "SELECT coalesce(max(outages), 0) FROM outbox_batches"); n < 3 {
+		if n := queryValue[int](t, d, "SELECT coalesce(max(outages), 0) FROM outbox_batches"); n < 3 {
 			return errors.New("the events of the other topic were not tried several times")
 		}
 		return nil
 	})
-	mend()
+	restore()
 	d.expectDrained(t)
 	expectOnce(t, to.arrived(t, "free"), free)
 	expectOnce(t, to.arrived(t, "taken"), taken)
@@ -228,7 +228,7 @@ func TestRetryAfter_IsObeyed(t *testing.T) {
 	ids := d.insert(t, "orders", 1000)
 	var asked, early atomic.Int64
 	until := make(chan time.Time, 1)
-	busy := &gate{to, func(_ context.Context, _ *buffer.Batch, next func() error) error {
+	busy := &sendHook{to, func(_ context.Context, _ *buffer.Batch, next func() error) error {
 		switch asked.Add(1) {
 		case 1:
 			const pause = 1500 * time.Millisecond

@@ -55,7 +55,7 @@ func oneBatch(c *pipeline.Config) { c.Workers, c.BatchSize = 1, 10 }
 func (d *database) expectLedger(t testing.TB, want string) {
 	t.Helper()
 	testserver.Eventually(t, func() error {
-		if got := ask[string](t, d, "SELECT coalesce(string_agg(state || ' ' || events, ', '), '') FROM outbox_batches"); got != want {
+		if got := queryValue[string](t, d, "SELECT coalesce(string_agg(state || ' ' || events, ', '), '') FROM outbox_batches"); got != want {
 			return fmt.Errorf("the ledger says %q, want %q", got, want)
 		}
 		return nil
@@ -80,7 +80,7 @@ func TestSettle_RecordsDeliveryOfLockedRows(t *testing.T) {
 	d.expectLedger(t, "delivered 10")
 	// What is not locked is deleted already; and fresh events go on.
 	testserver.Eventually(t, func() error {
-		if n := ask[int](t, d, "SELECT count(*) FROM outbox_events"); n != 2 {
+		if n := queryValue[int](t, d, "SELECT count(*) FROM outbox_events"); n != 2 {
 			return fmt.Errorf("%d events are left, the two that are locked were expected", n)
 		}
 		return nil
@@ -88,7 +88,7 @@ func TestSettle_RecordsDeliveryOfLockedRows(t *testing.T) {
 	more := d.insert(t, "orders", 25)
 	to.expectArrivals(t, "orders", 35)
 	testserver.Eventually(t, func() error {
-		if n := ask[int64](t, d, "SELECT max(lease_no) FROM outbox_batches"); n < 3 {
+		if n := queryValue[int64](t, d, "SELECT max(lease_no) FROM outbox_batches"); n < 3 {
 			return fmt.Errorf("%d leases, several tries to delete were expected", n)
 		}
 		return nil
@@ -123,7 +123,7 @@ func TestDeadlock_ApplicationIsNeverTheVictim(t *testing.T) {
 		touch(ids[9])
 		g.passes <- struct{}{}
 		testserver.Eventually(t, func() error { // it has locked the others and waits
-			if ask[int](t, d, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'relay' AND wait_event_type = 'Lock' AND datname = current_database()") == 0 {
+			if queryValue[int](t, d, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'relay' AND wait_event_type = 'Lock' AND datname = current_database()") == 0 {
 				return errors.New("the relay waits for no lock")
 			}
 			return nil
@@ -135,7 +135,7 @@ func TestDeadlock_ApplicationIsNeverTheVictim(t *testing.T) {
 	}
 	expectOnce(t, to.arrived(t, "orders"), all)
 	testkit.Equal(t, "sends", len(g.waits), 0)
-	testkit.Equal(t, "deadlocks", ask[int](t, d, "SELECT deadlocks::int FROM pg_stat_database WHERE datname = current_database()"), 0)
+	testkit.Equal(t, "deadlocks", queryValue[int](t, d, "SELECT deadlocks::int FROM pg_stat_database WHERE datname = current_database()"), 0)
 }
 
 // takeOver ends the batch's lease by force and takes it over as another process.
@@ -184,7 +184,7 @@ func TestLease_LostWhileSending(t *testing.T) {
 		more := d.insert(t, "orders", 10)
 		to.expectArrivals(t, "orders", 20) // by the sleeper
 		d.expectLedger(t, "leased 10")
-		testkit.Equal(t, "events", ask[int](t, d, "SELECT count(*) FROM outbox_events"), 10)
+		testkit.Equal(t, "events", queryValue[int](t, d, "SELECT count(*) FROM outbox_events"), 10)
 		testkit.NoError(t, to.Send(t.Context(), &taken.Batch))
 		testkit.NoError(t, other.Settle(t.Context(), taken, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 		d.expectDrained(t)
@@ -224,7 +224,7 @@ func TestLease_EndsTheSendWithoutRenewal(t *testing.T) {
 	ids := d.insert(t, "orders", 10)
 	sending, cut := make(chan *buffer.Batch, 1), make(chan error, 1)
 	first := true
-	g := &gate{to, func(ctx context.Context, b *buffer.Batch, next func() error) error {
+	g := &sendHook{to, func(ctx context.Context, b *buffer.Batch, next func() error) error {
 		if first { // one worker
 			first = false
 			sending <- b
@@ -245,7 +245,7 @@ func TestLease_EndsTheSendWithoutRenewal(t *testing.T) {
 	if err := testkit.Receive(t, "the end of the send", cut); !errors.Is(err, buffer.ErrLeaseLost) {
 		t.Errorf("the send ended because of %v, want that the lease was lost", err)
 	}
-	testkit.Equal(t, "attempts and outages", ask[int](t, d, "SELECT attempts + outages FROM outbox_batches"), 0)
+	testkit.Equal(t, "attempts and outages", queryValue[int](t, d, "SELECT attempts + outages FROM outbox_batches"), 0)
 	testkit.NoError(t, tx.Commit(t.Context()))
 	d.expectDrained(t) // taken over
 	expectOnce(t, to.arrived(t, "orders"), ids)

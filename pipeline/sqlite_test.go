@@ -58,7 +58,7 @@ func (f *file) transaction(t testing.TB, n int, commit bool) {
 	}
 }
 
-func (f *file) ask(t testing.TB, query string) (n int64) {
+func (f *file) queryValue(t testing.TB, query string) (n int64) {
 	t.Helper()
 	testkit.NoError(t, f.app.QueryRowContext(t.Context(), query).Scan(&n))
 	return n
@@ -67,7 +67,7 @@ func (f *file) ask(t testing.TB, query string) (n int64) {
 func (f *file) expectDrained(t testing.TB) {
 	t.Helper()
 	testserver.Eventually(t, func() error {
-		if n := f.ask(t, "SELECT (SELECT count(*) FROM outbox_events) + (SELECT count(*) FROM outbox_batches)"); n > 0 {
+		if n := f.queryValue(t, "SELECT (SELECT count(*) FROM outbox_events) + (SELECT count(*) FROM outbox_batches)"); n > 0 {
 			return fmt.Errorf("%d events and batches are left", n)
 		}
 		return nil
@@ -88,15 +88,15 @@ func TestSQLite(t *testing.T) {
 	f, to := newFile(t), redisAt(t, testserver.SharedRedis(t))
 	f.transaction(t, 2000, true)
 	for i := range 2 {
-		start(t, f.buffer(t, fmt.Sprint("relay-", i)), stumbling(to), nil)
+		start(t, f.buffer(t, fmt.Sprint("relay-", i)), flakySink(to), nil)
 	}
 	for i := range 40 {
 		f.transaction(t, 1+i, i%3 != 2)
 	}
-	last := f.ask(t, "SELECT seq FROM sqlite_sequence WHERE name = 'outbox_events'")
+	last := f.queryValue(t, "SELECT seq FROM sqlite_sequence WHERE name = 'outbox_events'")
 	f.expectDrained(t)
 	expectOnce(t, to.arrived(t, "orders"), upTo(last))
-	testkit.Equal(t, "dead letters", f.ask(t, "SELECT count(*) FROM outbox_dead_letters"), 0)
+	testkit.Equal(t, "dead letters", f.queryValue(t, "SELECT count(*) FROM outbox_dead_letters"), 0)
 }
 
 func TestSQLite_PoisonEvent(t *testing.T) {
@@ -113,7 +113,7 @@ func TestSQLite_PoisonEvent(t *testing.T) {
 	start(t, f.buffer(t, "relay"), to, nil)
 	f.expectDrained(t)
 	expectOnce(t, to.arrived(t, "orders"), without(upTo(300), 77))
-	testkit.Equal(t, "the dead letter", f.ask(t, "SELECT group_concat(event_id) FROM outbox_dead_letters"), 77)
+	testkit.Equal(t, "the dead letter", f.queryValue(t, "SELECT group_concat(event_id) FROM outbox_dead_letters"), 77)
 }
 
 // A writer that holds the file longer than anybody waits for it.

@@ -17,7 +17,7 @@ import (
 // states are the ledger's rows by state.
 func (d *database) states(t testing.TB) string {
 	t.Helper()
-	return ask[string](t, d, `
+	return queryValue[string](t, d, `
 		SELECT coalesce(string_agg(n || ' ' || state, ', ' ORDER BY state), 'empty')
 		FROM (SELECT state, count(*) AS n FROM outbox_batches GROUP BY state) s`)
 }
@@ -56,7 +56,7 @@ func TestSignal_InMidDrain(t *testing.T) {
 	if len(sent) < 3000 || len(sent) > 3800 {
 		t.Errorf("%d events went out, 30 batches of 100 and those in hand beside were expected", len(sent))
 	}
-	testkit.Equal(t, "events that stayed", ask[int](t, d, "SELECT count(*) FROM outbox_events WHERE group_id IS NULL"), len(ids)-len(sent))
+	testkit.Equal(t, "events that stayed", queryValue[int](t, d, "SELECT count(*) FROM outbox_events WHERE group_id IS NULL"), len(ids)-len(sent))
 
 	start(t, d.buffer(t, "next"), to, nil)
 	d.expectDrained(t)
@@ -70,7 +70,7 @@ func TestStop_RunsOutOfTime(t *testing.T) {
 	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
 	ids := d.insert(t, "orders", 1000)
 	sending := make(chan struct{}, 4)
-	mute := &gate{to, func(ctx context.Context, _ *buffer.Batch, _ func() error) error {
+	mute := &sendHook{to, func(ctx context.Context, _ *buffer.Batch, _ func() error) error {
 		sending <- struct{}{}
 		<-ctx.Done()
 		return ctx.Err()
@@ -89,7 +89,7 @@ func TestStop_RunsOutOfTime(t *testing.T) {
 	p.halt()
 	expectStopError(t, p, "was put back")
 	testkit.Equal(t, "the ledger", d.states(t), "6 waiting")
-	testkit.Equal(t, "attempts", ask[int](t, d, "SELECT max(attempts) FROM outbox_batches"), 0)
+	testkit.Equal(t, "attempts", queryValue[int](t, d, "SELECT max(attempts) FROM outbox_batches"), 0)
 
 	start(t, d.buffer(t, "next"), to, nil)
 	d.expectDrained(t)

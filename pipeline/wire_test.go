@@ -264,7 +264,7 @@ func TestConnection_Hangs(t *testing.T) {
 	again := time.NewTicker(200 * time.Millisecond)
 	defer again.Stop()
 	for {
-		left := ask[int](t, d, "SELECT (SELECT count(*) FROM outbox_events) + (SELECT count(*) FROM outbox_batches)")
+		left := queryValue[int](t, d, "SELECT (SELECT count(*) FROM outbox_events) + (SELECT count(*) FROM outbox_batches)")
 		if left == 0 {
 			break
 		}

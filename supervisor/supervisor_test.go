@@ -109,9 +109,9 @@ func (s *fakeSource) until(d time.Duration) {
 	synctest.Wait()
 }
 
-// says checks what was logged since it was last asked, one line an entry, by its
+// expectLogged checks what was logged since its last call, one line an entry, by its
 // level, text and one attribute each.
-func (s *fakeSource) says(want ...string) {
+func (s *fakeSource) expectLogged(want ...string) {
 	s.t.Helper()
 	lines := slices.Collect(strings.Lines(s.log.Take()))
 	for i, line := range lines {
@@ -141,29 +141,29 @@ func TestSupervisor_WarnsAgainWhenAgeDoubles(t *testing.T) {
 	supervise(t, func(s *fakeSource, v *supervisor.Supervisor) {
 		s.add(client(1, s.start))
 		s.until(299 * time.Second)
-		s.says()
+		s.expectLogged()
 		if _, ok := v.Worst(); ok {
 			t.Error("there is a worst one already")
 		}
 		s.until(300 * time.Second)
-		s.says(`level=WARN|vacuum blocked by long-running transaction|kind=transaction|pid=1|application=nightly|user=reports|state="idle in transaction"|age=5m0s|behind=7`)
+		s.expectLogged(`level=WARN|vacuum blocked by long-running transaction|kind=transaction|pid=1|application=nightly|user=reports|state="idle in transaction"|age=5m0s|behind=7`)
 		if h, ok := v.Worst(); !ok || h.PID != 1 || h.Age != 5*time.Minute {
 			t.Errorf("the worst is %+v, %v", h, ok)
 		}
 		s.until(599 * time.Second)
-		s.says()
+		s.expectLogged()
 		s.until(1199 * time.Second)
-		s.says("level=WARN|age=10m0s")
+		s.expectLogged("level=WARN|age=10m0s")
 		s.until(1201 * time.Second)
-		s.says("level=WARN|age=20m0s")
+		s.expectLogged("level=WARN|age=20m0s")
 		s.change(func() { s.on = nil })
 		s.until(1230 * time.Second)
-		s.says("level=INFO|vacuum no longer blocked|pid=1")
+		s.expectLogged("level=INFO|vacuum no longer blocked|pid=1")
 		if _, ok := v.Worst(); ok || len(s.asked) > 0 {
 			t.Errorf("there is a worst one still, or one that was ended: %v", s.asked)
 		}
 		s.until(time.Hour)
-		s.says()
+		s.expectLogged()
 	}, buffer.SupervisorPolicy{})
 }
 
@@ -173,9 +173,9 @@ func TestSupervisor_WarnsAtTheStart(t *testing.T) {
 	supervise(t, func(s *fakeSource, _ *supervisor.Supervisor) {
 		s.add(client(1, s.start.Add(-time.Hour)))
 		s.until(time.Second)
-		s.says("level=WARN|age=1h0m0s")
+		s.expectLogged("level=WARN|age=1h0m0s")
 		s.until(15 * time.Minute)
-		s.says()
+		s.expectLogged()
 	}, buffer.SupervisorPolicy{WarnAfter: time.Minute})
 }
 
@@ -191,7 +191,7 @@ func TestSupervisor_BlockerMissingForAMoment(t *testing.T) {
 			s.until(at + 5*time.Second)
 		}
 		s.until(2 * time.Minute)
-		s.says("level=WARN|age=1m", "level=INFO|no longer blocked") // not each time
+		s.expectLogged("level=WARN|age=1m", "level=INFO|no longer blocked") // not each time
 	}, buffer.SupervisorPolicy{WarnAfter: time.Minute})
 }
 
@@ -211,7 +211,7 @@ func TestSupervisor_UnknownAge(t *testing.T) {
 			}
 			s.until(time.Duration(standby.Horizon+1) * 50 * time.Second)
 		}
-		s.says(`level=WARN|kind=transaction|pid=5|user=other|observed_for=1m0s`, `level=WARN|kind="replication slot"|name=unread|observed_for=1m0s|wal_bytes=1073741824`,
+		s.expectLogged(`level=WARN|kind=transaction|pid=5|user=other|observed_for=1m0s`, `level=WARN|kind="replication slot"|name=unread|observed_for=1m0s|wal_bytes=1073741824`,
 			"observed_for=2m0s", "observed_for=2m0s")
 		if s.oldest[buffer.BlockedBySlot] < 3*time.Minute {
 			t.Errorf("observed %v", s.oldest)
@@ -286,18 +286,18 @@ func TestSupervisor_RetriesTermination(t *testing.T) {
 		s.change(func() { s.stays = true })
 		s.add(client(1, s.start))
 		s.until(89 * time.Second)
-		s.says("level=WARN|vacuum blocked")
+		s.expectLogged("level=WARN|vacuum blocked")
 		s.until(90 * time.Second)
-		s.says(`level=WARN|session terminated|pid=1|application=nightly|user=reports|age=1m30s`)
+		s.expectLogged(`level=WARN|session terminated|pid=1|application=nightly|user=reports|age=1m30s`)
 		s.until(119 * time.Second)
-		s.says()
+		s.expectLogged()
 		s.change(func() { s.endErr = errors.New("permission denied") })
 		s.until(150 * time.Second)
-		s.says("vacuum blocked|age=2m0s", `level=WARN|terminating a session failed|pid=1|error="permission denied"`)
+		s.expectLogged("vacuum blocked|age=2m0s", `level=WARN|terminating a session failed|pid=1|error="permission denied"`)
 		s.until(269 * time.Second)
-		s.says("vacuum blocked|age=4m0s")
+		s.expectLogged("vacuum blocked|age=4m0s")
 		s.until(270 * time.Second)
-		s.says("terminating a session failed")
+		s.expectLogged("terminating a session failed")
 	}, buffer.SupervisorPolicy{WarnAfter: time.Minute, TerminateAfter: 90 * time.Second})
 }
 
@@ -307,19 +307,19 @@ func TestSupervisor_DatabaseUnavailable(t *testing.T) {
 	supervise(t, func(s *fakeSource, v *supervisor.Supervisor) {
 		s.change(func() { s.missing = []buffer.Finding{{Subject: "sessions", Text: "does not see", Fix: "GRANT x"}} })
 		s.until(0)
-		s.says("level=WARN|does not see|subject=sessions|GRANT x")
+		s.expectLogged("level=WARN|does not see|subject=sessions|GRANT x")
 		s.add(client(1, s.start))
 		s.until(61 * time.Second)
-		s.says("vacuum blocked")
+		s.expectLogged("vacuum blocked")
 		s.change(func() { s.err = errors.New("no route") })
 		s.until(300 * time.Second)
-		s.says("level=WARN|asking for vacuum blockers failed|no route")
+		s.expectLogged("level=WARN|asking for vacuum blockers failed|no route")
 		if _, ok := v.Worst(); ok || s.oldest[buffer.BlockedByTransaction] >= 0 || s.oldest[buffer.BlockedBySlot] >= 0 {
 			t.Errorf("something is known: %v", s.oldest)
 		}
 		s.change(func() { s.err = nil })
 		s.until(310 * time.Second)
-		s.says("vacuum blocked|age=5m5s")
+		s.expectLogged("vacuum blocked|age=5m5s")
 		if s.oldest[buffer.BlockedByTransaction] < 5*time.Minute || s.oldest[buffer.BlockedBySlot] != 0 {
 			t.Errorf("observed %v", s.oldest)
 		}

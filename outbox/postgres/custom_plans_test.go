@@ -25,7 +25,7 @@ func TestPlans_CustomTable(t *testing.T) {
 			t.Run(name+", statistics of "+statistics, func(t *testing.T) {
 				t.Parallel()
 				c.own.Project = "SELECT id, to_jsonb(e.id) AS payload FROM {events} e"
-				ownBacklog(t, newOurs(t, testserver.Postgres(t), `
+				customBacklog(t, newCustomFixture(t, testserver.Postgres(t), `
 					CREATE SCHEMA relay;
 					CREATE TABLE things (`+c.ddl+`, group_id uuid) WITH (autovacuum_enabled = false);
 					CREATE INDEX ON things (id) WHERE group_id IS NULL`, c.own, "things"), statistics)
@@ -34,7 +34,7 @@ func TestPlans_CustomTable(t *testing.T) {
 	}
 }
 
-func ownBacklog(t *testing.T, o *ours, statistics string) {
+func customBacklog(t *testing.T, o *customFixture, statistics string) {
 	analyze := func(when string) {
 		t.Helper()
 		if when == statistics {

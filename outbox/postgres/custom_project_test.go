@@ -13,15 +13,15 @@ import (
 )
 
 // projecting is the same table with another projection.
-func (o *ours) projecting(t *testing.T, project string) *ours {
+func (o *customFixture) projecting(t *testing.T, project string) *customFixture {
 	t.Helper()
 	c := o.config
 	c.Custom.Project = project
-	return &ours{testDB: o.testDB, Buffer: o.open(t, c), config: c}
+	return &customFixture{testDB: o.testDB, Buffer: o.open(t, c), config: c}
 }
 
 // refresh takes all claims back.
-func (o *ours) refresh(t *testing.T) {
+func (o *customFixture) refresh(t *testing.T) {
 	t.Helper()
 	o.exec(t, `UPDATE `+activitiesTable+` SET group_id = NULL; DELETE FROM relay.outbox_batches`)
 }

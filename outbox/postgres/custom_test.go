@@ -35,15 +35,15 @@ FROM ` + activitiesTable + ` e JOIN "The ""app""".activities a ON a.id = e.activ
 WHERE e.group_id = $1; -- of the batch`
 )
 
-func newActivities(t *testing.T, url string, n int) *ours {
+func newActivities(t *testing.T, url string, n int) *customFixture {
 	t.Helper()
-	o := newOurs(t, url, activitiesDDL, buffer.CustomTable{ID: `Id of "it"`, Project: activitiesProject}, activitiesTable)
+	o := newCustomFixture(t, url, activitiesDDL, buffer.CustomTable{ID: `Id of "it"`, Project: activitiesProject}, activitiesTable)
 	o.add(t, n)
 	return o
 }
 
 // add inserts events 1 to n and what they are about.
-func (o *ours) add(t *testing.T, n int) {
+func (o *customFixture) add(t *testing.T, n int) {
 	t.Helper()
 	o.exec(t, fmt.Sprintf(`INSERT INTO "The ""app""".activities SELECT i, 'lead ' || i, jsonb_build_object('n', i) FROM generate_series(1, %d) i`, n))
 	o.exec(t, fmt.Sprintf(`INSERT INTO %s (activity) SELECT i FROM generate_series(1, %d) i`, activitiesTable, n))

@@ -17,17 +17,17 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres"
 )
 
-// ours is a table of the user's own and a relay on it.
-type ours struct {
+// customFixture is a custom table and a buffer on it.
+type customFixture struct {
 	*testDB
 	*postgres.Buffer
 	config postgres.Config
 }
 
-// newOurs makes the tables, and the relay's in a schema of its own.
-func newOurs(t *testing.T, url, ddl string, own buffer.CustomTable, table string) *ours {
+// newCustomFixture makes the tables, and the relay's in a schema of its own.
+func newCustomFixture(t *testing.T, url, ddl string, own buffer.CustomTable, table string) *customFixture {
 	t.Helper()
-	o := &ours{testDB: newTestDB(t, url, buffertest.Options{}), config: postgres.Config{
+	o := &customFixture{testDB: newTestDB(t, url, buffertest.Options{}), config: postgres.Config{
 		URL: url, Table: table, Schema: "relay", Pipeline: "ours", Custom: own, Connections: 4,
 	}}
 	o.exec(t, ddl)
@@ -38,7 +38,7 @@ func newOurs(t *testing.T, url, ddl string, own buffer.CustomTable, table string
 	return o
 }
 
-func (o *ours) open(t *testing.T, c postgres.Config) *postgres.Buffer {
+func (o *customFixture) open(t *testing.T, c postgres.Config) *postgres.Buffer {
 	t.Helper()
 	b, err := postgres.Open(c)
 	check(t, err)
@@ -46,18 +46,18 @@ func (o *ours) open(t *testing.T, c postgres.Config) *postgres.Buffer {
 	return b
 }
 
-func (o *ours) exec(t *testing.T, statement string) {
+func (o *customFixture) exec(t *testing.T, statement string) {
 	t.Helper()
 	_, err := o.pool.Exec(t.Context(), statement)
 	check(t, err)
 }
 
-func (o *ours) text(t *testing.T, statement string) string {
+func (o *customFixture) text(t *testing.T, statement string) string {
 	t.Helper()
 	return strings.Join(query(t, o.pool, statement, pgx.RowTo[string]), " ")
 }
 
-func (o *ours) claim(t *testing.T, limit int) *buffer.Lease {
+func (o *customFixture) claim(t *testing.T, limit int) *buffer.Lease {
 	t.Helper()
 	b, err := o.Claim(t.Context(), limit, lease)
 	check(t, err)
@@ -67,7 +67,7 @@ func (o *ours) claim(t *testing.T, limit int) *buffer.Lease {
 	return b
 }
 
-func (o *ours) takeOver(t *testing.T) *buffer.Lease {
+func (o *customFixture) takeOver(t *testing.T) *buffer.Lease {
 	t.Helper()
 	o.exec(t, "UPDATE relay.outbox_batches SET due_at = clock_timestamp() - interval '1 second'")
 	b, err := o.TakeOver(t.Context(), lease)
@@ -78,13 +78,13 @@ func (o *ours) takeOver(t *testing.T) *buffer.Lease {
 	return b
 }
 
-func (o *ours) settle(t *testing.T, b *buffer.Lease, outcomes ...buffer.Outcome) {
+func (o *customFixture) settle(t *testing.T, b *buffer.Lease, outcomes ...buffer.Outcome) {
 	t.Helper()
 	check(t, o.Settle(t.Context(), b, outcomes))
 }
 
 // agrees expects that ledger and buffer agree.
-func (o *ours) agrees(t *testing.T, after string) buffer.Audit {
+func (o *customFixture) agrees(t *testing.T, after string) buffer.Audit {
 	t.Helper()
 	a, err := o.Audit(t.Context())
 	check(t, err)
@@ -111,14 +111,14 @@ CREATE UNIQUE INDEX ON "Changes" (body) WHERE group_id IS NULL`
 	uuidProject = `SELECT "The key" AS id, 'change' AS topic, body AS key, to_jsonb(body) AS payload FROM "Changes" WHERE group_id = $1`
 )
 
-func newUUIDs(t *testing.T, events int) *ours {
+func newUUIDs(t *testing.T, events int) *customFixture {
 	t.Helper()
-	o := newOurs(t, testserver.Postgres(t), uuidDDL, buffer.CustomTable{ID: "The key", Project: uuidProject}, "Changes")
+	o := newCustomFixture(t, testserver.Postgres(t), uuidDDL, buffer.CustomTable{ID: "The key", Project: uuidProject}, "Changes")
 	o.insert(t, 1, events)
 	return o
 }
 
-func (o *ours) insert(t *testing.T, from, to int) {
+func (o *customFixture) insert(t *testing.T, from, to int) {
 	t.Helper()
 	o.exec(t, fmt.Sprintf(`INSERT INTO "Changes" (body) SELECT 'body ' || i FROM generate_series(%d, %d) i`, from, to))
 }
