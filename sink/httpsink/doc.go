@@ -14,7 +14,7 @@
 //	          unless it is an outage, a jq program, Config.Results, may find in the
 //	          response which events failed                                                 results.go
 //
-// New compiles and checks both programs (programs.go). No error contains a secret (redact.go).
+// New compiles both programs (programs.go). No error contains a secret (redact.go).
 //
 // Send returns a *sink.SplitError before the request if the batch has to be split: its events have
 // different URLs or headers, or they exceed Config.MaxBytes.

@@ -21,7 +21,6 @@ type Sink struct {
 	header      http.Header // the same for all requests
 	templated   []templatedHeader
 	hostName    string // overrides the URL's host in the request; may be ""
-	overrides   statusOverrides
 	redactor    *redactor
 	transport   *http.Transport
 	connections *connections
@@ -75,7 +74,7 @@ func newSink(c Config) (*Sink, error) {
 	}
 	conns := &connections{}
 	s := &Sink{
-		cfg: c, connections: conns, target: target, overrides: statusOverrides{c.Refused, c.Unavailable},
+		cfg: c, connections: conns, target: target,
 		limiter: newLimiter(c), signer: signer,
 		transport: &http.Transport{
 			Proxy:               proxy,

@@ -38,11 +38,11 @@ func (r *redactor) read(resp *http.Response) response {
 }
 
 // classifyStatus returns what the status means for the batch: nil if it is delivered.
-func (r response) classifyStatus(overrides statusOverrides) error {
+func (r response) classifyStatus(c Config) error {
 	if isSuccess(r.status) {
 		return nil
 	}
-	isOutage, maybePoison := overrides.classify(r.status)
+	isOutage, maybePoison := c.classify(r.status)
 	text := statusText(r.status)
 	switch {
 	case r.status >= 300 && r.status <= 399:
@@ -73,16 +73,13 @@ func (r response) classifyStatus(overrides statusOverrides) error {
 	return sink.Unavailable(err)
 }
 
-// statusOverrides are the statuses that Config gives another meaning.
-type statusOverrides struct{ refused, unavailable []int }
-
 // classify reports whether a status is an outage, and whether the batch may cause it. A status that is
 // configured as an outage is never the batch's fault.
-func (o statusOverrides) classify(status int) (outage, maybePoison bool) {
+func (c Config) classify(status int) (outage, maybePoison bool) {
 	switch {
-	case slices.Contains(o.refused, status):
+	case slices.Contains(c.Refused, status):
 		return false, false
-	case slices.Contains(o.unavailable, status):
+	case slices.Contains(c.Unavailable, status):
 		return true, false
 	}
 	return isOutage(status), status >= 500

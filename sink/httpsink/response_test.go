@@ -41,13 +41,13 @@ func TestClassifyStatus(t *testing.T) {
 	}
 	for want, all := range kinds {
 		for _, status := range all {
-			if got := kind(response{status: status}.classifyStatus(statusOverrides{})); got != want {
+			if got := kind(response{status: status}.classifyStatus(Config{})); got != want {
 				t.Errorf("%d: got %s, want %s", status, got, want)
 			}
 			if want != "outage" && want != "maybe poison" {
 				continue
 			}
-			timed := response{status: status, retryAfter: time.Second}.classifyStatus(statusOverrides{})
+			timed := response{status: status, retryAfter: time.Second}.classifyStatus(Config{})
 			if got := kind(timed); got != want+" for a time" {
 				t.Errorf("%d with Retry-After: got %s, want %s for a time", status, got, want)
 			}
@@ -57,7 +57,7 @@ func TestClassifyStatus(t *testing.T) {
 
 func TestClassifyStatus_Overrides(t *testing.T) {
 	t.Parallel()
-	o := statusOverrides{refused: []int{404, 503, 301}, unavailable: []int{422, 500, 599, 100}}
+	o := Config{Refused: []int{404, 503, 301}, Unavailable: []int{422, 500, 599, 100}}
 	for status, want := range map[int]string{
 		404: "rejected", 503: "rejected", 301: "rejected",
 		422: "outage", 500: "outage", 599: "outage", 100: "outage",
@@ -85,10 +85,10 @@ func TestClassifyStatus_Credentials(t *testing.T) {
 		404: "404 Not Found: no such key",
 	} {
 		a := response{status: status, quote: "no such key"}
-		if err := a.classifyStatus(statusOverrides{}); !strings.Contains(err.Error(), want) {
+		if err := a.classifyStatus(Config{}); !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)
 		}
-		if err := a.classifyStatus(statusOverrides{refused: []int{status}}); strings.Contains(err.Error(), "wait") {
+		if err := a.classifyStatus(Config{Refused: []int{status}}); strings.Contains(err.Error(), "wait") {
 			t.Errorf("a rejection has the error %v; its events do not wait", err)
 		}
 	}

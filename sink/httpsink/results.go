@@ -30,8 +30,8 @@ const (
 // If Results fails, it is not known which events arrived. That is an outage, and never blamed on the batch:
 // its halves would be sent under group_ids that the server does not know, and arrive twice.
 func (s *Sink) readResponse(ctx context.Context, resp *http.Response, r *request, b *buffer.Batch) ([]sink.EventError, error) {
-	if outage, _ := s.overrides.classify(resp.StatusCode); s.results == nil || outage {
-		return nil, s.redactor.read(resp).classifyStatus(s.overrides)
+	if outage, _ := s.cfg.classify(resp.StatusCode); s.results == nil || outage {
+		return nil, s.redactor.read(resp).classifyStatus(s.cfg)
 	}
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxResponse+1))
 	err = errors.Join(err, resp.Body.Close())
@@ -53,7 +53,7 @@ func (s *Sink) readResponse(ctx context.Context, resp *http.Response, r *request
 		// The status says that something was rejected, but the program found nothing. Without this
 		// check a program that looks in the wrong place would lose events silently.
 		whole := response{status: resp.StatusCode, quote: s.redactor.quote(text, false)}
-		return nil, whole.classifyStatus(s.overrides)
+		return nil, whole.classifyStatus(s.cfg)
 	}
 	return failed, nil
 }
