@@ -42,14 +42,14 @@ var mutants = []mutant{
 	// Settle.
 	{
 		name: "the settle deletes the group after a partial delivery",
-		file: "outbox/postgres/internal/ledger/events.go",
+		file: "outbox/postgres/internal/ledger/settle_events.go",
 		old:  "	var steps []pg.Step\n	for _, d := range o.Dead {",
 		new:  "	steps := s.deleteSteps(deleteSQL, deleteSQL, s.Batch.IDs(), nil)\n	for _, d := range o.Dead {",
 		pkg:  "./outbox/postgres", test: "TestBuffer/settle",
 	},
 	{
 		name: "the settle deletes the group after a partial delivery, on SQLite",
-		file: "outbox/sqlite/table.go",
+		file: "outbox/sqlite/relay_table.go",
 		old:  "DELETE FROM outbox_events\nWHERE group_id IS ?1 AND id BETWEEN ?2 AND ?3\n  AND (?4 IS NULL OR id IN (SELECT value FROM json_each(?4)))",
 		new:  "DELETE FROM outbox_events\nWHERE group_id IS ?1 AND id BETWEEN ?2 AND ?3\n  AND (?4 IS NULL OR ?4 <> '')",
 		pkg:  "./outbox/sqlite", test: "TestBuffer_Stamp/settle",
@@ -77,7 +77,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "buried events go to the archive",
-		file: "outbox/postgres/internal/ledger/events.go",
+		file: "outbox/postgres/internal/ledger/settle_events.go",
 		old:  "	add(plainSQL, dead)\n",
 		new:  "	add(archivedSQL, dead)\n",
 		pkg:  "./outbox/postgres", test: "TestBuffer/archive",
@@ -160,7 +160,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a range is deleted from its first id to its last",
-		file: "outbox/postgres/internal/ledger/events.go",
+		file: "outbox/postgres/internal/ledger/settle_events.go",
 		old:  "AND id <@ $4::int8multirange\n  AND (group_id = $1::uuid OR (SELECT current_setting('relay.by_range') = '1'))`",
 		new:  "AND $4::int8multirange IS NOT NULL\n  AND (group_id = $1::uuid OR (SELECT current_setting('relay.by_range') = '1'))`",
 		pkg:  "./outbox/postgres", test: "TestBufferRange/range",
