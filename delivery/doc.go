@@ -1,5 +1,6 @@
-// Package delivery is the way of one batch from its claim to its settle. Retry, backoff,
-// halving and burying live here once, above the sinks: a sink only sends and classifies.
+// Package delivery sends a claimed batch and records the outcome of every event. Retries, backoff,
+// halving of rejected batches and dead letters are decided here for all sinks; a sink only sends and
+// classifies.
 //
 //	Worker.Work          worker.go
 //	 ├ deferUnavailable  defer.go     not sent: its address, or the sink, is known to be unavailable

@@ -1,6 +1,6 @@
-// Package distributor decides when batches are claimed, and how many: it counts the
-// unclaimed events on a schedule, bounded, and issues tickets to the workers that are
-// free.
+// Package distributor decides when workers claim batches, and how many. It counts the unclaimed
+// events on a schedule, up to a limit, and issues tickets to free workers. A ticket is the permission
+// to claim one batch.
 //
 //	tickets = min(ceil(unclaimed / batch_size), max_batches), as workers come free
 //
@@ -10,8 +10,8 @@
 // claim that returned events and doubles the interval up to 1 s. While notifications come
 // faster than claims, the listener is paused and the distributor polls (see wakeState).
 //
-// Due batches (a retry, a lost owner, a delete to be done again) have a clock of
-// their own, so that a nightly schedule does not put off a retry until tomorrow. While fresh
+// Due batches (a retry is due, an owner is gone, a delete must be repeated) are looked for independently
+// of the schedule, so that a nightly schedule does not put off a retry until tomorrow. While fresh
 // events wait, due batches get up to half of the workers.
 package distributor
 

@@ -278,8 +278,8 @@ func TestSequence_SetBack(t *testing.T) {
 		return nil
 	})
 	d.exec(t, "TRUNCATE outbox_events RESTART IDENTITY")
-	third := d.insert(t, "third", 300)
-	to.expectArrivals(t, "third", 300)
+	third := d.insert(t, "third", 200) // fewer than 300, where the cursor may still be
+	to.expectArrivals(t, "third", len(third))
 	close(hold)
 	d.expectDrained(t)
 	expectOnce(t, to.arrived(t, "third"), third)

@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// Place is a position in a file. Summary and Column count from 1; Column counts
+// Place is a position in a file. Line and Column count from 1; Column counts
 // characters.
 type Place struct {
 	File         string

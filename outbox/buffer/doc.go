@@ -16,7 +16,7 @@
 //	                  │ ▼ Settle: retry
 //	                 waiting
 //
-// A batch whose lease is over, whose retry is due, or whose delivery is recorded and whose time
-// has come, is taken over: its lease_no rises. The lease_no is the fence: the owner of an
-// older one settles nothing.
+// A batch is leased again (taken over) when its lease is over, its retry is due, or its rows could
+// not be deleted after delivery. Each lease raises lease_no, which is the fence: an owner with an older
+// lease_no settles nothing.
 package buffer

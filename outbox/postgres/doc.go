@@ -1,8 +1,8 @@
 // Package postgres is the buffer on PostgreSQL, and Insert for Go applications.
 //
-// # Rooms
+// # Packages
 //
-// The package is a facade; each part has a package of its own under internal. Imports point down this list:
+// This package is the public API. Each part is a package under internal, and imports point down this list:
 //
 //	doctor      diagnosis, vacuum blockers
 //	custom      tables that the application owns: a second implementation of the event table
@@ -12,11 +12,11 @@
 //	ledger      the life of a batch after its claim: lease, take-over, settle
 //	migrate     schema and migrations
 //	listen      LISTEN/NOTIFY, to wake an idle relay
-//	watermark   where on the id line to look: cursor and floor
+//	watermark   the two event ids where claims and sweeps begin: cursor and floor
 //	catalog     what the catalog says of a table
 //	pg          connections, transactions, prepared statements
 //
-// An event is claimed in claim (range.go, stamp.go, order.go), and its row is deleted in ledger (events.go), both for
+// An event is claimed in claim (range.go, stamp.go, order.go), and its row is deleted in ledger (settle_events.go), both for
 // the relay's own table. Package custom does the same for custom tables (claim.go, settle.go).
 //
 // # The wire

@@ -25,6 +25,6 @@
 // 421, 425, 429, 5xx, and no response at all. It lasts as long as Retry-After says, if it is given.
 // Any other 4xx rejects the whole batch. Config.Refused and Config.Unavailable override this.
 //
-// The batch itself may cause an outage (sink.ErrMaybePoison) if the status is a 5xx, or if the time runs
-// out or the connection is lost after the request was written.
+// An outage may be the batch's own fault (sink.ErrMaybePoison): a 5xx, or a timeout or a lost connection
+// after the request was written. The delivery worker counts these to find poison events.
 package httpsink

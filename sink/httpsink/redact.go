@@ -17,9 +17,10 @@ const (
 	// minSecret is the length below which text is not hidden: hiding it would make errors unreadable
 	// and protect nothing.
 	minSecret = 4
-	// minSegment is the same for one segment of a URL's path, because shorter ones are often words. The
-	// path as a whole is hidden too.
+	// minSegment is the same for one segment of a URL's path, because shorter ones are often words, and
+	// minToken for one with a digit.
 	minSegment = 16
+	minToken   = 5
 	// maxQuote is how many bytes of a response an error quotes.
 	maxQuote = 200
 	// maxTokens is how many tokens stay hidden. A response may repeat one that has been renewed.
@@ -151,19 +152,14 @@ func (r *redactor) line(text string, isTruncated bool, maxBytes int) string {
 }
 
 // PathSecrets are what a server may repeat of the path and the query of an HTTP URL, which may contain
-// {topic} and {key}: all text between the placeholders, long segments, and the values of the query. Each
-// is there as written and unescaped.
+// {topic} and {key}. A path counts with a slash only, from any segment on, because "/orders" is a path
+// and "orders" is a word; a single segment counts if it looks like a token. Values of the query count
+// always. Each is there as written and unescaped.
 func PathSecrets(template string) (all []string) {
-	add := func(text string, minLength int) {
-		for _, literal := range literals(text) {
-			if literal = strings.Trim(literal, "/"); len(literal) < minLength {
-				continue
-			}
-			all = append(all, literal)
-			for _, unescape := range []func(string) (string, error){url.PathUnescape, url.QueryUnescape} {
-				if plain, err := unescape(literal); err == nil && !slices.Contains(all, plain) {
-					all = append(all, plain)
-				}
+	add := func(secret string, minLength int) {
+		for _, unescape := range []func(string) (string, error){keep, url.PathUnescape, url.QueryUnescape} {
+			if form, err := unescape(secret); err == nil && len(form) >= minLength && !slices.Contains(all, form) {
+				all = append(all, form)
 			}
 		}
 	}
@@ -172,16 +168,38 @@ func PathSecrets(template string) (all []string) {
 	if start < 0 {
 		return nil
 	}
-	add(rest[start:], minSecret)
 	path, query, _ := strings.Cut(rest[start:], "?")
-	for segment := range strings.SplitSeq(path, "/") {
-		add(segment, minSegment)
+	for _, literal := range literals(path) {
+		literal = strings.TrimSuffix(literal, "/")
+		for at := 0; at < len(literal); at++ {
+			if literal[at] == '/' {
+				add(literal[at:], minSecret)
+				add(strings.ReplaceAll(literal[at:], "/", `\/`), minSecret)
+				if suffix := literal[at+1:]; strings.Contains(suffix, "/") {
+					add(suffix, minSecret)
+				}
+			}
+		}
+		for segment := range strings.SplitSeq(literal, "/") {
+			if isToken(segment) {
+				add(segment, minSecret)
+			}
+		}
 	}
 	for parameter := range strings.SplitSeq(query, "&") {
 		_, value, _ := strings.Cut(parameter, "=")
-		add(value, minSecret)
+		for _, literal := range literals(value) {
+			add(literal, minSecret)
+		}
 	}
 	return all
+}
+
+func keep(s string) (string, error) { return s, nil }
+
+// isToken reports whether a segment of a path looks like a token, and not like a word or a version.
+func isToken(segment string) bool {
+	return len(segment) >= minToken && strings.ContainsAny(segment, "0123456789") || len(segment) >= minSegment
 }
 
 // literals are the parts of a template between its placeholders, which are not secret.

@@ -23,11 +23,18 @@ func TestMaskPath(t *testing.T) {
 func TestPathSecrets(t *testing.T) {
 	t.Parallel()
 	for template, want := range map[string][]string{
-		"https://api.example":                                    nil,
-		"https://api.example/":                                   nil,
-		"https://api.example/v1/leads":                           {"v1/leads"},
-		"https://api.example/v1/0123456789abcdef/{topic}/x":      {"v1/0123456789abcdef", "0123456789abcdef"},
-		"https://api.example/{topic}?for={key}&sig=a%2Fb%2Fc%20": {"?for=", "&sig=a%2Fb%2Fc%20", "&sig=a/b/c ", "a%2Fb%2Fc%20", "a/b/c "},
+		"https://api.example":         nil,
+		"https://api.example/":        nil,
+		"https://api.example/events":  {"/events", `\/events`},
+		"https://api.example/v1/lead": {"/v1/lead", `\/v1\/lead`, "v1/lead", "/lead", `\/lead`},
+		"https://api.example/v1/0123456789abcdef/{topic}/x": {
+			"/v1/0123456789abcdef", `\/v1\/0123456789abcdef`, "v1/0123456789abcdef", "/0123456789abcdef", `\/0123456789abcdef`, "0123456789abcdef",
+		},
+		"https://hooks.example/catch/12345/abcde1": {
+			"/catch/12345/abcde1", `\/catch\/12345\/abcde1`, "catch/12345/abcde1",
+			"/12345/abcde1", `\/12345\/abcde1`, "12345/abcde1", "/abcde1", `\/abcde1`, "12345", "abcde1",
+		},
+		"https://api.example/{topic}?for={key}&sig=a%2Fb%2Fc%20": {"a%2Fb%2Fc%20", "a/b/c "},
 	} {
 		if got := PathSecrets(template); !slices.Equal(got, want) {
 			t.Errorf("%s: got %q; want %q", template, got, want)

@@ -1,5 +1,6 @@
-// Package watermark keeps one process's knowledge of the id line of a buffer and of the time line of
-// its ledger.
+// Package watermark remembers, for one process, two event ids of a buffer: the cursor, after which claims
+// begin, and the floor, at or below which nothing is unclaimed. It also remembers when batches of the
+// ledger are due.
 //
 // Delivered rows stay in an index as dead entries until vacuum removes them, and a snapshot held
 // elsewhere can put that off for hours. So nothing reads an index from its left end. Two watermarks
