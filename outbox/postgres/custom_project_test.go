@@ -100,17 +100,35 @@ func TestProjection_TimeLimit(t *testing.T) {
 		}
 	}
 	const ofTheLease = "source.project did not end within 1s, half of the lease; add an index for what it looks up, or use a smaller batch_size or a longer lease"
+	const byGroup = "; write FROM {events} e in source.project, or CREATE INDEX ON " + activitiesTable + " (group_id)"
 	b, err := p.Claim(t.Context(), 1, 2*time.Second)
-	expect(b, err, ofTheLease)
+	expect(b, err, ofTheLease+byGroup)
 	o.exec(t, "UPDATE relay.outbox_batches SET due_at = clock_timestamp() - interval '1 second'")
 	b, err = p.TakeOver(t.Context(), 2*time.Second)
-	expect(b, err, ofTheLease)
+	expect(b, err, ofTheLease+byGroup)
 	p.settle(t, b, buffer.Outcome{Verdict: buffer.Retry, GroupID: b.GroupID})
 
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
 	defer cancel()
 	b, err = p.TakeOver(ctx, time.Hour)
-	if err != nil || b == nil || b.ProjectErr == nil || !strings.Contains(b.ProjectErr.Error(), "did not end within 3.") || strings.Contains(b.ProjectErr.Error(), "lease") {
+	if err != nil || b == nil || b.ProjectErr == nil || !strings.Contains(b.ProjectErr.Error(), "did not end within 3.") || !strings.HasSuffix(b.ProjectErr.Error(), byGroup) || strings.Contains(b.ProjectErr.Error(), "lease") {
 		t.Fatalf("got %+v, %v", b, err)
+	}
+
+	o.refresh(t)
+	p = o.projecting(t, `SELECT "Id of ""it""" AS id, pg_sleep(600)::text AS payload FROM {events} e`)
+	b, err = p.Claim(t.Context(), 1, 2*time.Second)
+	expect(b, err, ofTheLease)
+}
+
+// A column whose name differs only in case is another column on PostgreSQL.
+func TestProjection_ColumnNamesAreExact(t *testing.T) {
+	t.Parallel()
+	o := newActivities(t, testserver.Postgres(t), 1)
+	p := o.projecting(t, strings.Replace(activitiesProject, "a.data AS payload", `a.data AS payload, 'elsewhere' AS "Topic", 1 AS "ID"`, 1))
+	check(t, p.Check(t.Context()))
+	b := p.claim(t, 10)
+	if b.ProjectErr != nil || len(b.Events) != 1 || b.Events[0].Topic != "Activity.events" {
+		t.Errorf("claimed %+v", b)
 	}
 }

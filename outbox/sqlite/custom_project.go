@@ -82,7 +82,7 @@ func projectionStatement(ctx context.Context, tx transaction, project string, ar
 	if err := rows.Err(); err != nil {
 		return "", projection.Failed(err)
 	}
-	columns, err := projection.Find(names)
+	columns, err := projection.Find(names, strings.EqualFold)
 	if err != nil {
 		return "", err
 	}

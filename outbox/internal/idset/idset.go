@@ -21,8 +21,11 @@ type Set []Range
 // MaxSize is the number of ids above which [ParseJSON] rejects a set: no batch is that large.
 const MaxSize = 1 << 24
 
-// Of returns the set of ids, which must be in ascending order and distinct.
+// Of returns the set of ids, which must be distinct and may be in any order.
 func Of(ids []int64) Set {
+	if !slices.IsSorted(ids) {
+		ids = slices.Sorted(slices.Values(ids))
+	}
 	var s Set
 	for _, id := range ids {
 		if n := len(s); n > 0 && s[n-1].Last+1 == id {

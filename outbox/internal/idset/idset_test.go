@@ -19,8 +19,8 @@ func TestSet_JSON(t *testing.T) {
 	t.Parallel()
 	t.Run("RoundTrip", rapid.MakeCheck(func(t *rapid.T) {
 		ids := draw(t, "ids")
-		slices.Sort(ids)
 		text := idset.Of(ids).JSON()
+		slices.Sort(ids)
 		s, err := idset.ParseJSON(text)
 		if err != nil {
 			t.Fatalf("%s: %v", text, err)

@@ -45,8 +45,11 @@ var Names = [columns]string{"id", "payload", "topic", "key", "headers", "created
 // return it.
 type Columns [columns]int
 
-// Find finds the columns by their names, upper and lower case alike.
-func Find(names []string) (Columns, error) {
+// SameName reports whether two names are equal, upper and lower case too. SQLite compares with [strings.EqualFold].
+func SameName(a, b string) bool { return a == b }
+
+// Find finds the columns by their names, which same compares.
+func Find(names []string, same func(a, b string) bool) (Columns, error) {
 	var c Columns
 	for i := range c {
 		c[i] = -1
@@ -54,7 +57,7 @@ func Find(names []string) (Columns, error) {
 	for i, name := range names {
 		for at, known := range Names {
 			switch {
-			case !strings.EqualFold(name, known):
+			case !same(name, known):
 			case c[at] >= 0:
 				return c, fmt.Errorf("source.project returns column %s twice; expected it once (list the columns one by one)", known)
 			default:

@@ -32,17 +32,22 @@ func TestTrim(t *testing.T) {
 
 func TestFind(t *testing.T) {
 	t.Parallel()
-	c, err := projection.Find([]string{"other", "Payload", "id", "created_at"})
+	c, err := projection.Find([]string{"other", "Payload", "id", "created_at"}, strings.EqualFold)
 	want := projection.Columns{projection.ID: 2, projection.Payload: 1, projection.Topic: -1, projection.Key: -1, projection.Headers: -1, projection.CreatedAt: 3}
 	if err != nil || c != want {
 		t.Errorf("got %v, %v; expected %v", c, err, want)
+	}
+	c, err = projection.Find([]string{"id", "Topic", "payload", "Payload", "created_at"}, projection.SameName)
+	want[projection.ID], want[projection.Payload], want[projection.CreatedAt] = 0, 2, 4
+	if err != nil || c != want {
+		t.Errorf("by exact names: got %v, %v; expected %v", c, err, want)
 	}
 	for want, names := range map[string][]string{
 		"expected a column id":      {"payload", "ident"},
 		"expected a column payload": {"id"},
 		"column id twice":           {"id", "payload", "id"},
 	} {
-		if _, err := projection.Find(names); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := projection.Find(names, projection.SameName); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: got %v; expected %q", names, err, want)
 		}
 	}

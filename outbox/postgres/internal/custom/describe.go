@@ -188,7 +188,7 @@ func checkProjected(f *catalog.Findings, d described, key Column) {
 	for i, c := range d.columns {
 		names[i] = c.Name
 	}
-	columns, err := projection.Find(names)
+	columns, err := projection.Find(names, projection.SameName)
 	if err != nil {
 		f.Add(err.Error(), fix)
 	}

@@ -126,9 +126,9 @@ func (p *projecting) fail(err error) {
 func (p *projecting) classify(err error, took time.Duration) error {
 	switch c := pg.Code(err); {
 	case c == pg.CodeCancelled && took >= p.limit && p.byLease:
-		return projection.TookTooLong(p.limit)
+		return p.withIndexFix(projection.TookTooLong(p.limit))
 	case c == pg.CodeCancelled && took >= p.limit:
-		return fmt.Errorf("source.project did not end within %v; add an index for what it looks up, or use a smaller batch_size", p.limit)
+		return p.withIndexFix(fmt.Errorf("source.project did not end within %v; add an index for what it looks up, or use a smaller batch_size", p.limit))
 	case c == pg.CodeCancelled || !pg.IsStatementError(err):
 		return projection.Unavailable(err)
 	case strings.HasPrefix(c, "22"), strings.HasPrefix(c, "21"): // a value, or a subquery with several rows
@@ -137,13 +137,21 @@ func (p *projecting) classify(err error, took time.Duration) error {
 	return projection.Failed(err)
 }
 
+// withIndexFix adds to err how a projection by group_id alone finds its rows without reading the whole table.
+func (p *projecting) withIndexFix(err error) error {
+	if p.table.expands {
+		return err
+	}
+	return fmt.Errorf("%w; write FROM %s e in source.project, or CREATE INDEX ON %s (group_id)", err, projection.Events, p.table.tables.Events)
+}
+
 func (p *projecting) readColumns(fields []pgconn.FieldDescription) {
 	names := make([]string, len(fields))
 	for i, f := range fields {
 		names[i] = f.Name
 	}
 	var err error
-	if p.columns, err = projection.Find(names); err != nil {
+	if p.columns, err = projection.Find(names, projection.SameName); err != nil {
 		p.fail(err)
 		return
 	}

@@ -203,8 +203,7 @@ func (q *Queue) TakeOver(ctx context.Context, lease time.Duration) (*buffer.Leas
 		return nil, err
 	}
 	rows := newDecoder(q.base, t)
-	batch, err := ledger.TakeOver(ctx, q.Ledger, t, lease, &rows.EventDecoder, rows.add, []string{"synchronous_commit", "on", "enable_seqscan", "off"},
-		takeOverSQL, q.base.Pipeline)
+	batch, err := ledger.TakeOver(ctx, q.Ledger, t, lease, &rows.EventDecoder, rows.add, pg.PlanByKey, takeOverSQL, q.base.Pipeline)
 	if batch != nil {
 		rows.complete(batch)
 	}
