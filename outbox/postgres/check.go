@@ -56,6 +56,9 @@ func (b *Buffer) Check(ctx context.Context) error {
 		}
 		if !(migrate.Config{Table: b.config.Table, Schema: own}).AddObsolete(&missing, name, others[i].Quoted, others[i].Columns) {
 			missing.AddMissing(others[i], tables[name].Columns, all...)
+			if name == "outbox_dead_letters" {
+				missing.AddJSONB(others[i], "payload", "headers", "event_row")
+			}
 		}
 	}
 	if b.config.SharedRate {
@@ -67,11 +70,14 @@ func (b *Buffer) Check(ctx context.Context) error {
 	}
 	var archive string
 	if b.config.Archive != "" {
-		payload := "jsonb"
-		if events.PayloadOID == pg.OIDBytea {
+		payload, like := "jsonb", events
+		if b.config.Custom.Is() { // projected payloads have the type that dead letters have
+			payload, like = "json", others[1]
+		}
+		if like.OID("payload") == pg.OIDBytea {
 			payload = "bytea"
 		}
-		if archive, err = migrate.CheckArchive(ctx, b.db, b.config.Archive, own, payload, &missing); err != nil {
+		if archive, err = migrate.CheckArchive(ctx, b.db, b.config.Archive, own, payload, b.config.Custom.Is(), &missing); err != nil {
 			return b.db.ConnectError(err)
 		}
 	}
@@ -98,7 +104,7 @@ func (b *Buffer) open(ctx context.Context, events catalog.Table, others []catalo
 	t := &table{Tables: ledger.Tables{
 		Buffer:   events.Schema + "." + events.Name,
 		Events:   events.Quoted,
-		Sequence: events.Sequence, PayloadOID: events.PayloadOID, DeadPayloadOID: others[1].PayloadOID,
+		Sequence: events.Sequence, PayloadOID: events.OID("payload"), DeadPayloadOID: others[1].OID("payload"),
 		Archive:     archive != "",
 		LockTimeout: max(time.Millisecond, min(events.DeadlockTimeout/2, time.Second)),
 		Names:       strings.NewReplacer(append(names, "outbox_events", events.Quoted)...),

@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -81,6 +82,43 @@ func TestDeadLetters_KeepProjectedJSON(t *testing.T) {
 		}
 		if n, err := p.Replay(t.Context(), buffer.DeadFilter{}, 1); n != 1 || err != nil {
 			t.Fatalf("replayed %d, %v", n, err)
+		}
+	}
+}
+
+// Check refuses jsonb in an archive and in the dead letters, because a delivered event may have JSON that jsonb refuses.
+// After the fix that it names, such events are settled.
+func TestCheck_JSONB(t *testing.T) {
+	t.Parallel()
+	o := newActivities(t, testserver.Postgres(t), 2)
+	_, err := postgres.Migrate(t.Context(), o.config.URL, postgres.SchemaConfig{Table: activitiesTable, Schema: "relay", Custom: true, Archive: "outbox_archive"})
+	check(t, err)
+	o.config.Archive = "relay.outbox_archive"
+	const odd = `{"text": "\u0000 \ud83d"}`
+	p := o.projecting(t, `SELECT "Id of ""it""" AS id, '`+odd+`'::text AS payload, '`+odd+`'::text AS headers FROM `+activitiesTable+` WHERE group_id = $1`)
+	fixes := map[string]string{
+		"relay.outbox_archive":      "ALTER payload TYPE json, ALTER headers TYPE json",
+		"relay.outbox_dead_letters": "ALTER payload TYPE json, ALTER headers TYPE json, ALTER event_row TYPE json",
+	}
+	for table, fix := range fixes {
+		fix = "ALTER TABLE " + table + " " + fix
+		o.exec(t, strings.ReplaceAll(fix, "TYPE json", "TYPE jsonb"))
+		if err := p.Check(t.Context()); !errors.Is(err, buffer.ErrNotReady) || !strings.HasSuffix(err.Error(), ": "+fix) {
+			t.Fatalf("got %v; expected the fix %s", err, fix)
+		}
+		o.exec(t, fix)
+	}
+	o.exec(t, "ALTER TABLE relay.outbox_archive DROP COLUMN payload")
+	const add = "ALTER TABLE relay.outbox_archive ADD COLUMN payload json NOT NULL"
+	if err := p.Check(t.Context()); err == nil || !strings.Contains(err.Error(), add) {
+		t.Fatalf("got %v; expected the fix %s", err, add)
+	}
+	o.exec(t, add)
+	check(t, p.Check(t.Context()))
+	p.settle(t, p.claim(t, 10), buffer.Outcome{Verdict: buffer.Delivered, IDs: []int64{1}}, buffer.Outcome{Verdict: buffer.Dead, IDs: []int64{2}, Attempts: 1, Error: "no"})
+	for table := range fixes {
+		if got := o.text(t, "SELECT payload::text || headers::text FROM "+table); got != odd+odd {
+			t.Errorf("%s has %s", table, got)
 		}
 	}
 }

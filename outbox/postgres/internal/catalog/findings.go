@@ -56,6 +56,15 @@ func (f *Findings) AddMissing(t Table, columns []string, privileges ...string) {
 	f.AddDenied("table "+t.Quoted, t.Quoted, t.Role, denied...)
 }
 
+// AddJSONB adds that columns are jsonb. A delivered or dead event of a custom table may have JSON that jsonb refuses.
+func (f *Findings) AddJSONB(t Table, columns ...string) {
+	columns = slices.DeleteFunc(columns, func(c string) bool { return t.OID(c) != pg.OIDJSONB })
+	if len(columns) > 0 {
+		f.Add("table "+t.Quoted+" has jsonb in "+strings.Join(columns, ", ")+`, which refuses JSON like "\u0000"; expected json`,
+			"ALTER TABLE "+t.Quoted+" ALTER "+strings.Join(columns, " TYPE json, ALTER ")+" TYPE json")
+	}
+}
+
 // AddDenied adds that a role lacks privileges on an object; on is how GRANT names it.
 func (f *Findings) AddDenied(object, on, role string, privileges ...string) {
 	if list := strings.Join(privileges, ", "); list != "" {

@@ -22,9 +22,9 @@ type Table struct {
 	PartitionKey                               string
 	CanSelect, CanInsert, CanUpdate, CanDelete bool
 	Columns                                    []string
-	// Sequence generates the values of column id; PayloadOID is the type of column payload.
-	Sequence   string
-	PayloadOID uint32
+	oids                                       []uint32 // the types of Columns
+	// Sequence generates the values of column id.
+	Sequence string
 
 	// Role, Database and the rest are those of the connection.
 	Role, Database  string
@@ -35,15 +35,23 @@ type Table struct {
 // Has reports whether the table has a column.
 func (t *Table) Has(column string) bool { return slices.Contains(t.Columns, column) }
 
+// OID returns the type of a column; 0 if the table has no such column.
+func (t *Table) OID(column string) uint32 {
+	if i := slices.Index(t.Columns, column); i >= 0 {
+		return t.oids[i]
+	}
+	return 0
+}
+
 // tableSQL returns no row if there is no such table.
 const tableSQL = `
 SELECT n.nspname::text, c.relname::text, quote_ident(n.nspname) || '.' || quote_ident(c.relname),
-       ARRAY(SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
+       ARRAY(SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum),
        has_table_privilege(c.oid, 'SELECT'), has_table_privilege(c.oid, 'INSERT'),
        has_table_privilege(c.oid, 'UPDATE'), has_table_privilege(c.oid, 'DELETE'),
        coalesce(pg_get_serial_sequence(quote_ident(n.nspname) || '.' || quote_ident(c.relname), (
          SELECT attname FROM pg_attribute WHERE attrelid = c.oid AND attname = 'id' AND NOT attisdropped)), ''),
-       coalesce((SELECT atttypid::bigint FROM pg_attribute WHERE attrelid = c.oid AND attname = 'payload' AND NOT attisdropped), 0),
+       ARRAY(SELECT a.atttypid::bigint FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum),
        c.relkind = 'r' AND c.relpersistence = 'u',
        (SELECT extract(epoch FROM current_setting('deadlock_timeout')::interval) * 1000)::bigint,
        current_user::text, current_database()::text, version() ~ 'linux', c.relkind IN ('r', 'p'),
@@ -63,7 +71,8 @@ func Find(ctx context.Context, db *pg.DB, schema, name string) (Table, error) {
 		t.Schema, t.Name, t.Quoted = string(v[0]), string(v[1]), string(v[2])
 		pg.ReadArray(v[3], func(c []byte) { t.Columns = append(t.Columns, string(c)) })
 		t.CanSelect, t.CanInsert, t.CanUpdate, t.CanDelete = pg.ReadBool(v[4]), pg.ReadBool(v[5]), pg.ReadBool(v[6]), pg.ReadBool(v[7])
-		t.Sequence, t.PayloadOID = string(v[8]), uint32(pg.ReadInt8(v[9])) //nolint:gosec // an oid
+		t.Sequence = string(v[8])
+		pg.ReadArray(v[9], func(oid []byte) { t.oids = append(t.oids, uint32(pg.ReadInt8(oid))) }) //nolint:gosec // an oid
 		t.Unlogged = pg.ReadBool(v[10])
 		t.DeadlockTimeout = time.Duration(pg.ReadInt8(v[11])) * time.Millisecond
 		t.Role, t.Database, t.ServerIsLinux = string(v[12]), string(v[13]), pg.ReadBool(v[14])
