@@ -183,7 +183,7 @@ func testPrivileges(t *testing.T, programs string) {
 	keyed := term.start("relay", "run", "-c", "keyed.yaml")
 	keyed.waitFor(&keyed.stderr, verbatim, "events became dead letters")
 	keyed.stop(os.Interrupt)
-	if got := term.must("relay dead show -c relay.yaml --id 1"); !strings.Contains(got, "topic     orders.created\n") || !strings.Contains(got, "error     the address asks for {key}") {
+	if got := term.must("relay dead show -c relay.yaml --id 1"); !strings.Contains(got, "topic     orders.created\n") || !strings.Contains(got, "error     the key is NULL; expected a key for {key}") {
 		t.Errorf("the dead letter is %q", got)
 	}
 	if got := term.must("relay dead replay -c relay.yaml --id 1"); got != "orders: replayed 1 dead letter" {

@@ -13,7 +13,7 @@ import (
 type contender struct {
 	name    string
 	table   string
-	batched bool // its stream takes fast ingest
+	batched bool // its stream takes fast batches
 	// fill inserts the backlog into the empty table; nil inserts events like the relay's own.
 	fill  func(b *testing.B)
 	drain func(b *testing.B, to broker, events int) time.Duration

@@ -51,13 +51,13 @@ func (a *account) say(ids []int64, what uint8) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, id := range ids {
-		a.said = reach(a.said, id)
+		a.said = extend(a.said, id)
 		a.said[id] |= what
 	}
 }
 
-// reach extends the slice to an index.
-func reach(s []uint8, id int64) []uint8 {
+// extend extends the slice to an index.
+func extend(s []uint8, id int64) []uint8 {
 	if int64(len(s)) <= id {
 		s = append(s, make([]uint8, id+1-int64(len(s))+int64(len(s))/4)...)
 	}
@@ -83,7 +83,7 @@ type arrival struct {
 func (a *account) arrive(v arrival) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.seen = reach(a.seen, v.ID)
+	a.seen = extend(a.seen, v.ID)
 	if a.seen[v.ID] < math.MaxUint8 {
 		a.seen[v.ID]++
 	}

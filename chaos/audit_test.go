@@ -149,7 +149,7 @@ func (r *run) auditOne(ctx context.Context, conn *pgx.Conn, a *account) audited 
 // truth returns the state of each id in the database.
 func (r *run) truth(ctx context.Context, conn *pgx.Conn, a *account) []uint8 {
 	var truth []uint8
-	look := func(what uint8, sql string, args ...any) {
+	mark := func(what uint8, sql string, args ...any) {
 		rows, err := conn.Query(ctx, sql, args...)
 		r.check(err)
 		var id int64
@@ -158,14 +158,14 @@ func (r *run) truth(ctx context.Context, conn *pgx.Conn, a *account) []uint8 {
 			if id <= 0 || id > maxID {
 				return fmt.Errorf("there is no event %d", id)
 			}
-			truth = reach(truth, id)
+			truth = extend(truth, id)
 			truth[id] |= what | uint8(bits)
 			return nil
 		})
 		r.check(err)
 	}
-	look(there, `SELECT id, CASE WHEN good THEN 0 ELSE 2 END FROM chaos_committed WHERE pipeline = $1`, a.pipeline)
-	look(dead, `SELECT event_id, 0 FROM outbox_dead_letters WHERE pipeline = $1`, a.pipeline)
-	look(waits, `SELECT id, 0 FROM `+a.table)
+	mark(there, `SELECT id, CASE WHEN good THEN 0 ELSE 2 END FROM chaos_committed WHERE pipeline = $1`, a.pipeline)
+	mark(dead, `SELECT event_id, 0 FROM outbox_dead_letters WHERE pipeline = $1`, a.pipeline)
+	mark(waits, `SELECT id, 0 FROM `+a.table)
 	return truth
 }

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 		serveProxies()
 		return
 	}
-	logging.Disable() // go-redis would tell of every connection that is cut
+	logging.Disable() // go-redis would log every connection that is cut
 	testserver.Main(m)
 }
 
@@ -71,7 +71,7 @@ func TestChaos(t *testing.T) {
 	r.notify(t.Context())
 	for _, p := range r.relays {
 		if status, err := p.end(); err != nil || status != 0 {
-			r.violation("%s ended with status %d when it had nothing to do, 0 was expected: %v", p.name, status, err)
+			r.violation("%s ended with status %d when it had nothing to do; want 0: %v", p.name, status, err)
 		}
 	}
 	r.readToTheEnd(t.Context())

@@ -125,7 +125,7 @@ func (r *run) checkWays(ctx context.Context) {
 	defer conn.Close(context.WithoutCancel(ctx))
 	r.ways.claimed, r.ways.trigger = pairs(ctx, r, conn, claimedSQL), pairs(ctx, r, conn, triggersSQL)
 	if len(r.ways.claimed) != 2 {
-		r.violation("the buffers are %v, two were expected", r.ways.claimed)
+		r.violation("the buffers are %v; want two", r.ways.claimed)
 	}
 	for buf, mode := range r.ways.claimed {
 		if mode != *claim {
@@ -157,7 +157,7 @@ func pairs(ctx context.Context, r *run, conn *pgx.Conn, sql string) map[string]s
 // checkFlags rejects invalid flags.
 func checkFlags() error {
 	if !slices.Contains(claims, *claim) {
-		return fmt.Errorf("-chaos.claim is %q, one of %s was expected", *claim, strings.Join(claims, ", "))
+		return fmt.Errorf("-chaos.claim is %q; expected one of %s", *claim, strings.Join(claims, ", "))
 	}
 	return nil
 }

@@ -103,7 +103,7 @@ func expectLeased(t *testing.T, leaseCtx context.Context) {
 func expectLost(t *testing.T, leaseCtx context.Context) {
 	t.Helper()
 	if !errors.Is(context.Cause(leaseCtx), buffer.ErrLeaseLost) {
-		t.Fatalf("the lease is leaseCtx, or ended because of %v; ErrLeaseLost was expected", context.Cause(leaseCtx))
+		t.Fatalf("the lease is leaseCtx, or ended because of %v; want ErrLeaseLost", context.Cause(leaseCtx))
 	}
 }
 
@@ -167,7 +167,7 @@ func TestKeepAlive_RecoversInTime(t *testing.T) {
 				pass(30 * time.Second)
 				expectLeased(t, leaseCtx)
 				if n := len(l.renewed()); n > 12 {
-					t.Errorf("%d renewals, at most one a second was expected", n)
+					t.Errorf("%d renewals; want at most one a second", n)
 				}
 			})
 		})
@@ -189,7 +189,7 @@ func TestKeepAlive_EndsTheLeaseInTime(t *testing.T) {
 				expectLost(t, leaseCtx)
 				n := len(l.renewed())
 				if n < 2 || n > 30 {
-					t.Errorf("%d renewals were tried, one a second was expected", n)
+					t.Errorf("%d renewals were tried; want one a second", n)
 				}
 				pass(time.Hour)
 				if len(l.renewed()) != n {
@@ -227,7 +227,7 @@ func TestKeepAlive_StopWaitsForARenewal(t *testing.T) {
 		l.set(func(ctx context.Context) error {
 			defer close(ended)
 			<-ctx.Done()
-			<-time.After(time.Second) // a database that takes its time to hear
+			<-time.After(time.Second) // a database that reacts late to the cancellation
 			return ctx.Err()
 		})
 		pass(10 * time.Second)

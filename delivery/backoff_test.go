@@ -23,7 +23,7 @@ func TestBackoff_GrowsWithinBounds(t *testing.T) {
 		full = min(2*full, b.Max)
 	}
 	if shortest > 0.51 || longest < 0.99 {
-		t.Errorf("chance uses %.2f to %.2f of the wait, 0.50 to 1.00 was expected", shortest, longest)
+		t.Errorf("chance uses %.2f to %.2f of the wait; want 0.50 to 1.00", shortest, longest)
 	}
 }
 

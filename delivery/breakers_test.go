@@ -32,7 +32,7 @@ func (b *workerHarness) heals(err error) {
 // What Allow answers.
 const (
 	none  = 0
-	trial = 1
+	probe = 1
 	all   = math.MaxInt
 )
 
@@ -112,7 +112,7 @@ func TestBreaker_OpenChecksTheSink(t *testing.T) {
 			<-time.After(time.Second)
 		}
 		if b.checks < 300 || b.checks > 600 {
-			t.Errorf("the sink was asked %d times in ten minutes, once in one or two seconds was expected", b.checks)
+			t.Errorf("the sink was asked %d times in ten minutes; want once in one or two seconds", b.checks)
 		}
 		if !errors.Is(b.Outage(), errDown) {
 			t.Errorf("the outage is %v, want %v", b.Outage(), errDown)
@@ -126,21 +126,21 @@ func TestBreaker_ClosesOnlyAfterASuccessfulProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newHarness(nil)
 		b.fail(t, 4, sink.Unavailable(errDown))
-		trials := 0
+		probes := 0
 		for range 600 {
 			if n := b.Allow(t.Context()); n != none {
-				expect(t, "allowed", n, trial)
-				trials++
+				expect(t, "allowed", n, probe)
+				probes++
 				b.fail(t, 1, sink.Unavailable(errDown))
 			}
 			expect(t, "an outage is known", b.Outage() != nil, true)
 			<-time.After(time.Second)
 		}
-		if trials < 300 || trials > 600 {
-			t.Errorf("%d probes in ten minutes; want one in one or two seconds", trials)
+		if probes < 300 || probes > 600 {
+			t.Errorf("%d probes in ten minutes; want one in one or two seconds", probes)
 		}
 		<-time.After(5 * time.Second)
-		expectAllowed(t, b, trial)
+		expectAllowed(t, b, probe)
 		expectAllowed(t, b, none) // one is under way
 		b.fail(t, 1, nil)
 		expectAllowed(t, b, all)
@@ -148,12 +148,12 @@ func TestBreaker_ClosesOnlyAfterASuccessfulProbe(t *testing.T) {
 		expectAllowed(t, b, all)
 		expect(t, "checks of a closed circuit", b.checks, checks)
 
-		// A trial that found nothing to claim leaves room for another.
+		// A probe that found nothing to claim leaves room for another.
 		b.fail(t, 4, sink.Unavailable(errDown))
 		<-time.After(5 * time.Second)
-		expectAllowed(t, b, trial)
+		expectAllowed(t, b, probe)
 		<-time.After(5 * time.Second)
-		expectAllowed(t, b, trial)
+		expectAllowed(t, b, probe)
 	})
 }
 

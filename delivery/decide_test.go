@@ -108,9 +108,9 @@ func TestDecide_ObeysRetryAfter(t *testing.T) {
 	}
 }
 
-// Whatever the sink answers: each event stands in exactly one outcome, only what
-// the sink accepted counts as delivered, only what it refused dies, no outage
-// counts as an attempt, and what is sent under a group_id never changes.
+// For every answer of the sink: each event is in exactly one outcome, only accepted events count as
+// delivered, only rejected ones are buried, no outage counts as an attempt, and the events of a
+// group_id never change.
 func TestDecide_Properties(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
@@ -170,14 +170,14 @@ func TestDecide_Properties(t *testing.T) {
 			ids := o.IDs
 			switch {
 			case ids == nil && len(b.settled) > 1:
-				rt.Fatalf("an outcome for all stands beside others: %+v", b.settled)
+				rt.Fatalf("an outcome for all is one of several: %+v", b.settled)
 			case ids == nil:
 				ids = batch.IDs()
 				if o.Verdict == buffer.Retry && o.GroupID != batch.GroupID {
 					rt.Fatalf("a batch that stays whole changes its group_id")
 				}
 			case o.Verdict == buffer.Retry && groups[o.GroupID]:
-				rt.Fatalf("a part goes on under a group_id that is used already")
+				rt.Fatalf("a part gets a group_id that is used already")
 			}
 			if o.Verdict == buffer.Retry {
 				groups[o.GroupID] = true
@@ -273,7 +273,7 @@ func TestHalving_FindsTheBadEvents(t *testing.T) {
 			rt.Fatalf("buried %v of %v, delivered %d of %d", dead, bad, len(delivered), n-len(bad))
 		}
 		if most := len(bad) * (2*bits.Len(uint(n-1)) + 1); b.sends > most {
-			rt.Fatalf("%d requests for %d bad events of %d, at most %d were expected", b.sends, len(bad), n, most)
+			rt.Fatalf("%d requests for %d bad events of %d; want at most %d", b.sends, len(bad), n, most)
 		}
 	})
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-// addressed is a bench whose events' addresses are their topics.
+// addressed is a workerHarness whose events' addresses are their topics.
 type addressed struct {
 	*workerHarness
 	only bool
@@ -91,7 +91,7 @@ func (a *addressed) sendsOf(act func()) int {
 func waitsFor(t *testing.T, o buffer.Outcome, address string) {
 	t.Helper()
 	if o.Verdict != buffer.Retry || o.Address == nil || *o.Address != address || o.Outages == 0 || o.After <= 0 {
-		t.Errorf("outcome %+v, a retry that waits for address %q was expected", o, address)
+		t.Errorf("outcome %+v; want a retry that waits for address %q", o, address)
 	}
 }
 
@@ -119,7 +119,7 @@ func TestAddressBreaker_SendsOneProbeAndDefersTheRest(t *testing.T) {
 		expect(t, "sends of another address", a.sendsOf(func() { a.works(t, to("y")) }), 1)
 		expectAllowed(t, a.workerHarness, all)
 
-		// The trial hangs; nothing goes beside it.
+		// The probe hangs; nothing is sent meanwhile.
 		<-time.After(2 * time.Second)
 		hang := make(chan struct{})
 		a.mu.Lock()
@@ -146,7 +146,7 @@ func TestAddressBreaker_SendsOneProbeAndDefersTheRest(t *testing.T) {
 
 		a.answer(nil)
 		<-time.After(2 * time.Second)
-		expect(t, "sends of a trial that goes through", a.sendsOf(func() { a.works(t, to("x")) }), 1)
+		expect(t, "sends of a probe that succeeds", a.sendsOf(func() { a.works(t, to("x")) }), 1)
 		expect(t, "recovered", strings.Join(slices.DeleteFunc(a.recovered, func(s string) bool { return s == "" }), " "), "x")
 		expect(t, "sends after it", a.sendsOf(func() { a.works(t, to("x")); a.works(t, to("x")) }), 2)
 	})
@@ -201,7 +201,7 @@ func TestDefer_SplitsOffAnAddressThatHangs(t *testing.T) {
 		expect(t, "parts", describe(outcomes), "retry [102 104] retry [101 103]")
 		waitsFor(t, outcomes[0], "x")
 		if rest := outcomes[1]; rest.After != 0 || rest.Address != nil || rest.Outages != 0 || rest.Attempts != 2 || rest.GroupID == mixed.GroupID {
-			t.Errorf("the rest %+v was expected to go on at once under a group_id of its own", rest)
+			t.Errorf("the rest is %+v; want a retry at once under a new group_id", rest)
 		}
 		// One that says no at once costs nothing.
 		a = newAddressed(nil)
@@ -263,7 +263,7 @@ func TestDecide_ManyUnavailableAddresses(t *testing.T) {
 			if last := outcomes[len(outcomes)-1]; a.sends > before {
 				waitsFor(t, last, "")
 			} else if last.After != 0 || last.Address != nil {
-				t.Errorf("the last part %d of %d, which is for many addresses, was expected to go on at once", len(last.IDs), len(ids))
+				t.Errorf("the last part %d of %d has many addresses; want a retry at once", len(last.IDs), len(ids))
 			}
 			some.Events = slices.Clone(some.Events)
 			for i := range some.Events {
@@ -327,7 +327,7 @@ func TestProbesDue(t *testing.T) {
 }
 
 // One batch is answered 403 while others are accepted: it waits by itself, longer and
-// longer, and is not sent again and again for a trial.
+// longer, and is not used as a probe again and again.
 func TestProbe_SkipsBatchThatFailsAlone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -516,7 +516,7 @@ func TestPoison_ConfirmedInASlowPipeline(t *testing.T) {
 				return
 			}
 			batch.Outages++
-			<-time.After(2 * time.Second) // longer than a trial waits
+			<-time.After(2 * time.Second) // longer than the interval between probes
 		}
 		t.Error("the batch was not taken for a bad one")
 	})
@@ -543,7 +543,7 @@ func TestPoison_NotConfirmedByAnOutage(t *testing.T) {
 					a.answer(c.err)
 					outcomes := a.works(t, batch)
 					if len(outcomes) != 1 || outcomes[0].Verdict != buffer.Retry || outcomes[0].Attempts != 0 {
-						t.Fatalf("outcomes %s, the batch was expected to wait whole", describe(outcomes))
+						t.Fatalf("outcomes %s; want a retry of the whole batch", describe(outcomes))
 					}
 					batch.Outages = outcomes[0].Outages
 					if group == uuid.Nil {
@@ -581,7 +581,7 @@ func TestPoison_NotConfirmedByAFailingServer(t *testing.T) {
 			}
 			for _, o := range a.works(t, batch) {
 				if n%10 != 9 && (o.IDs != nil || o.Verdict != buffer.Retry || o.Attempts != 0) {
-					t.Fatalf("send %d: %s, the batch was expected to wait whole", n, describe(a.settled))
+					t.Fatalf("send %d: %s; want a retry of the whole batch", n, describe(a.settled))
 				}
 			}
 		}
@@ -619,8 +619,8 @@ func TestDecide_NeverBury(t *testing.T) {
 	})
 }
 
-// TestProjectionFailure_HasNoAddress: nobody knows where its events go, and those that
-// are accepted elsewhere show that it is their own doing.
+// The addresses of a batch whose projection failed are unknown. Other batches that are accepted prove
+// that this batch is the cause.
 func TestProjectionFailure_HasNoAddress(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

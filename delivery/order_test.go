@@ -210,7 +210,7 @@ func TestDefer_ProbesInOrder(t *testing.T) {
 		mixed := to("x", "y")
 		mixed.Events[0].Key, mixed.Events[1].Key = &key, &key
 		a.answer(nil)
-		expect(t, "sends before it is time for a trial", a.sendsOf(func() { a.works(t, mixed) }), 0)
+		expect(t, "sends before a probe is due", a.sendsOf(func() { a.works(t, mixed) }), 0)
 		<-time.After(time.Minute)
 		expect(t, "sends when it is", a.sendsOf(func() { a.works(t, mixed) }), 1)
 	})

@@ -83,7 +83,7 @@ func TestSettle_WaitsForTheDatabaseAfterASend(t *testing.T) {
 		expectError(t, err, nil)
 		expect(t, "sends", b.sends, 1)
 		if n := len(b.settles); n < 60*60/5 || n > 60*60/4 {
-			t.Errorf("%d tries in an hour, one in five seconds was expected", n)
+			t.Errorf("%d tries in an hour; want one in five seconds", n)
 		}
 		expect(t, "observed outcomes", len(b.settled), 1)
 	})
@@ -110,7 +110,7 @@ func TestSettle_CommittedWithoutAnswer(t *testing.T) {
 	expect(t, "observed", describe(b.settled), "")
 }
 
-// Nothing was delivered, so there is no mark to ask: the second try tells.
+// Nothing was delivered, so no delivery is recorded. The second settle finds out.
 func TestSettle_RetryCommittedWithoutAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -139,7 +139,7 @@ func TestSettle_EndsWhenTheLeaseIsLost(t *testing.T) {
 	expect(t, "recorded deliveries", len(b.recorded), 0)
 }
 
-// Nothing was delivered: a new owner loses nothing, so this one gives up.
+// If nothing was delivered, the owner stops trying to settle: a new owner would repeat nothing.
 func TestSettle_GivesUpOnUndeliveredBatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -195,7 +195,7 @@ func TestFinishDelivered_SendsOnlyTheRest(t *testing.T) {
 	got := fmt.Sprint(b.settled[0].Verdict, b.settled[0].IDs, b.settled[1].Verdict, b.settled[1].IDs, b.settled[1].Attempts)
 	expect(t, "outcomes", got, "delivered [102 104] retry [101 103] 2")
 	if id := b.settled[1].GroupID; id == batch.GroupID || id == uuid.Nil {
-		t.Errorf("the rest goes on under %v, a new group_id was expected", id)
+		t.Errorf("the rest has group_id %v; want a new one", id)
 	}
 
 	b = newHarness(nil)
@@ -204,7 +204,7 @@ func TestFinishDelivered_SendsOnlyTheRest(t *testing.T) {
 		t.Error(err)
 	}
 	if o := b.settled[0]; o.Verdict != buffer.Delivered || o.IDs == nil || len(o.IDs) != 0 {
-		t.Errorf("delivered %v, none of what is left was expected", o.IDs)
+		t.Errorf("delivered %v; want none of what is left", o.IDs)
 	}
 
 	b = newHarness(nil)
@@ -351,7 +351,7 @@ func TestSettle_EndsWithStop(t *testing.T) {
 				began := time.Now()
 				_, err := b.Work(stop, stop, batchOf(2), nil)
 				if err == nil || errors.Is(err, buffer.ErrLeaseLost) {
-					t.Errorf("got %v, an error that the batch was not settled was expected", err)
+					t.Errorf("got %v; want an error that the batch was not settled", err)
 				}
 				expect(t, "took", time.Since(began), c.took)
 			})
@@ -376,7 +376,7 @@ func TestSettle_EndsWithStop(t *testing.T) {
 	})
 }
 
-// fencing is a bench whose sink remembers group_ids.
+// fencing is a workerHarness whose sink remembers group_ids.
 type fencing struct {
 	*workerHarness
 	delivered bool
@@ -385,8 +385,8 @@ type fencing struct {
 
 func (f *fencing) Fence(context.Context, *buffer.Batch) (bool, error) { return f.delivered, f.err }
 
-// What stands alone and was not finished is given up at the sink before it is buried;
-// what turns out to be there is delivered.
+// An event alone in its batch, with unfinished leases, is fenced at the sink before it is buried. If the
+// sink has it already, it counts as delivered.
 func TestCrashLoopingEvent_IsFenced(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -413,8 +413,7 @@ func TestCrashLoopingEvent_IsFenced(t *testing.T) {
 	}
 }
 
-// Events that there is nothing to send of are buried before the rest is first sent, which
-// goes on under a group_id of its own.
+// Events without a projection are buried before the rest is first sent. The rest gets a new group_id.
 func TestUnprojected_IsBuriedBeforeTheRestIsSent(t *testing.T) {
 	t.Parallel()
 	b := newHarness(nil)
@@ -433,7 +432,7 @@ func TestUnprojected_IsBuriedBeforeTheRestIsSent(t *testing.T) {
 	expect(t, "why", dead.Error, buffer.ErrNotProjected.Error())
 	expect(t, "attempts of the rest", rest.Attempts, 2)
 	if rest.GroupID == batch.GroupID || rest.GroupID == uuid.Nil {
-		t.Errorf("the rest has group_id %s, a new one was expected", rest.GroupID)
+		t.Errorf("the rest has group_id %s; want a new one", rest.GroupID)
 	}
 
 	b = newHarness(nil)

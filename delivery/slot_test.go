@@ -65,7 +65,7 @@ func TestWork_ReleasesBatchWithoutSlot(t *testing.T) {
 	expectError(t, err, buffer.ErrLeaseLost)
 	expect(t, "settles", len(b.settles), 1)
 
-	takenOver := batchOf(3) // somebody else may have sent it
+	takenOver := batchOf(3) // another worker may have sent it
 	takenOver.UnfinishedLeases = 2
 	_, _, err = b.work(t, takenOver)
 	expectError(t, err, nil)
@@ -112,8 +112,8 @@ func TestDefer_ClaimedBeforeAnOutage(t *testing.T) {
 			t.Errorf("it was put back as %+v", o)
 		}
 		b.answer(nil)
-		trial := claimed()
-		_, _, err = b.work(t, trial)
+		probe := claimed()
+		_, _, err = b.work(t, probe)
 		expectError(t, err, nil)
 		expect(t, "sends", b.sends, 3)
 		_, _, err = b.work(t, ahead) // the outage is over

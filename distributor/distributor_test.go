@@ -48,8 +48,8 @@ func TestTickets_OfADistribution(t *testing.T) {
 		{"rounded up", false, 21, 3, 21},
 		{"none", false, 0, 0, 0},
 		{"no more than max_batches", false, 300, 5, 50},
-		{"eager goes on until a batch is not full", true, 301, 31, 301},
-		{"eager goes on until there is none", true, 300, 31, 300},
+		{"eager until a batch is not full", true, 301, 31, 301},
+		{"eager until no event is left", true, 300, 31, 300},
 		{"eager without a full batch", true, 7, 1, 7},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -153,7 +153,7 @@ func TestTickets_DueBatchesHaveTheirOwnClock(t *testing.T) {
 		out = b.issued()
 		expect(t, "the rest, as workers come free", dueOf(out), 2)
 
-		// One is put back: it is looked for when it is due.
+		// One batch is put back. The distributor counts again when it is due.
 		b.buffer.take()
 		b.Done(distributor.Report{Ticket: out[0], Events: 10, PutBack: true, DueIn: 100 * time.Millisecond})
 		b.use(out[1])
@@ -287,7 +287,7 @@ func TestTickets_WaitForTheSink(t *testing.T) {
 			c.Schedule = once(10 * time.Minute)
 			c.Allow = func(context.Context) int {
 				asked.Add(1)
-				if open.CompareAndSwap(1, 0) { // a probe, and then none beside it
+				if open.CompareAndSwap(1, 0) { // a probe, and no other batch meanwhile
 					return 1
 				}
 				return int(open.Load())

@@ -15,11 +15,11 @@ import (
 	"github.com/outboxrelay/relay/distributor"
 )
 
-// fakeListener listens as a database does: while the lock is held commits notify, and taking
-// and releasing it take a while.
+// fakeListener listens as a database does: commits notify while it has the lock. Taking and
+// releasing the lock take time.
 type fakeListener struct {
 	notifications chan struct{}
-	takes         time.Duration // until the lock is held, or released
+	takes         time.Duration // until the lock is taken, or released
 
 	mu                sync.Mutex
 	commits           int
@@ -94,8 +94,8 @@ func (c *fakeListener) pausing() []bool {
 	return slices.Clone(c.pauses)
 }
 
-// fakeWorkers works until the distributor stops: a claim sees what is committed when it
-// begins and takes so long, then so long goes by until the report.
+// fakeWorkers works until the distributor stops: a claim sees events that were committed
+// before it began. The claim and the time until its report have fixed lengths.
 type fakeWorkers struct {
 	mu     sync.Mutex
 	claims []time.Duration

@@ -38,7 +38,7 @@ func BenchmarkFixedLatency(b *testing.B) {
 	}
 }
 
-// drainInto tells how long it took from the first claim to the last settle.
+// drainInto returns the time from the first claim to the last settle.
 func (d *database) drainInto(b *testing.B, to *slow, batches, workers int) time.Duration {
 	b.Helper()
 	d.exec(b, "TRUNCATE outbox_events, outbox_batches")

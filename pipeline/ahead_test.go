@@ -52,8 +52,8 @@ func startBlocked(t *testing.T, d *database, b *blocked, change func(*pipeline.C
 	return p
 }
 
-// With one worker one batch is sent at a time, and two are in hand beside it: no
-// fewer, and no more.
+// With one worker one batch is sent at a time, and exactly two more are
+// claimed.
 func TestClaimAhead(t *testing.T) {
 	t.Parallel()
 	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
@@ -69,8 +69,8 @@ func TestClaimAhead(t *testing.T) {
 	testkit.Equal(t, "sends at once", b.most.Load(), 1)
 }
 
-// A batch that waits for its turn is held like one that is being sent: renewed, twice
-// at least, and never leased anew.
+// The lease of a batch that waits for a worker is renewed, at least twice, and the batch is never
+// taken over.
 func TestClaimAhead_KeepsTheLease(t *testing.T) {
 	t.Parallel()
 	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
@@ -84,7 +84,7 @@ func TestClaimAhead_KeepsTheLease(t *testing.T) {
 		if n := queryValue[int](t, d, `
 			SELECT count(*) FROM outbox_batches b JOIN seen s USING (group_id)
 			WHERE b.lease_no = 1 AND b.due_at > s.due_at + interval '3 seconds'`); n != 3 {
-			return fmt.Errorf("%d of 3 batches were held for longer than a lease", n)
+			return fmt.Errorf("%d of 3 batches were leased for longer than one lease", n)
 		}
 		return nil
 	})
@@ -221,7 +221,7 @@ func TestAutotune_InAPipeline(t *testing.T) {
 		t.Errorf("%d sends at once, 3 is the bound", most.Load())
 	}
 	if !sizes[500] || !sizes[250] {
-		t.Errorf("batches had %v events, 500 and then 250 were expected", sizes)
+		t.Errorf("batches had %v events; want 500 and then 250", sizes)
 	}
 	if log.count(`msg="limits changed"`) == 0 {
 		t.Error("no change was logged")

@@ -173,7 +173,7 @@ func TestAutoSize_HalvedByATimeout(t *testing.T) {
 	}
 }
 
-// Whatever the samples, in whatever order.
+// The limits hold for all samples, in any order.
 func TestAutotune_Bounds(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -183,8 +183,8 @@ func TestAutotune_Bounds(t *testing.T) {
 		}.withDefaults())
 		now := time.Now()
 		for range rapid.IntRange(1, 300).Draw(t, "batches") {
-			size, hand := f.limits()
-			f.inFlight = rapid.IntRange(0, hand).Draw(t, "in flight")
+			size, most := f.limits()
+			f.inFlight = rapid.IntRange(0, most).Draw(t, "in flight")
 			h := sample{
 				limit: size, events: size, claimed: now, sent: time.Duration(rapid.Int64Range(0, 1e9).Draw(t, "sent")),
 				answer: rapid.SampledFrom([]delivery.Answer{
@@ -204,8 +204,8 @@ func TestAutotune_Bounds(t *testing.T) {
 			if of.now < 1 || of.now > of.upper || workers.now < 1 || workers.now > workers.upper || f.slots.size != workers.now {
 				t.Fatalf("%d events of %d, %d workers of %d, %d slots", of.now, of.upper, workers.now, workers.upper, f.slots.size)
 			}
-			if _, hand := f.limits(); hand > maxInFlight(workers.upper) {
-				t.Fatalf("%d may be in flight, %d at the most", hand, maxInFlight(workers.upper))
+			if _, most := f.limits(); most > maxInFlight(workers.upper) {
+				t.Fatalf("%d may be in flight, %d at the most", most, maxInFlight(workers.upper))
 			}
 		}
 	})

@@ -155,8 +155,8 @@ type process struct {
 	err    error // what Run returned, once ended
 }
 
-// start runs a pipeline with batches of 100, quick to look and quick to try
-// again. It is stopped, and has to end well, when the test is over.
+// start runs a pipeline with batches of 100 and short intervals and backoffs.
+// The end of the test stops it; Run must return nil.
 func start(t testing.TB, b buffer.Queue, s sink.Sink, change func(*pipeline.Config)) *process {
 	t.Helper()
 	c := pipeline.Config{
@@ -276,8 +276,8 @@ func (g *sendHook) AddressOf(e *outbox.Event) (string, bool) {
 }
 func (g *sendHook) OneAddress() bool { return destination{Sink: g.Sink}.OneAddress() }
 
-// expectOnce fails the test unless every id wanted arrived exactly once, and
-// nothing else.
+// expectOnce fails the test unless every id wanted arrived exactly once, and no
+// other id.
 func expectOnce(t testing.TB, arrived, wanted []int64) {
 	t.Helper()
 	times := make(map[int64]int, len(wanted))

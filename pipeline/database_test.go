@@ -145,7 +145,7 @@ func TestLateCommits_Arrive(t *testing.T) {
 	testkit.NoError(t, never.Rollback(t.Context()))
 	wanted = append(wanted, d.insert(t, "orders", 50)...)
 	to.expectArrivals(t, "orders", len(wanted))
-	b.expectCountsFor(t, 5*time.Second) // enough for whatever would pass the ids by
+	b.expectCountsFor(t, 5*time.Second) // long enough for the cursor to pass the ids
 	testkit.NoError(t, early.Commit(t.Context()))
 	wanted = append(wanted, late...)
 	d.expectDrained(t)
@@ -164,13 +164,13 @@ func (c *counts) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, e
 	return b, err
 }
 
-// expectCountsFor waits until the buffer was looked at so much later than now.
+// expectCountsFor waits until events were counted this much later than now.
 func (c *counts) expectCountsFor(t testing.TB, d time.Duration) {
 	t.Helper()
 	then := time.Now().Add(d)
 	testserver.Eventually(t, func() error {
 		if last := time.Unix(0, c.last.Load()); last.Before(then) {
-			return fmt.Errorf("the last look was at %v", last)
+			return fmt.Errorf("the last count was at %v", last)
 		}
 		return nil
 	})
@@ -195,7 +195,7 @@ func TestLateCommits_ArriveAtTheNextProcess(t *testing.T) {
 	expectOnce(t, to.arrived(t, "orders"), append(wanted, late...))
 }
 
-// A prepared transaction holds its ids while nobody is connected for it.
+// A prepared transaction holds its ids without a connection.
 func TestLateCommits_PreparedTransaction(t *testing.T) {
 	t.Parallel()
 	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
@@ -221,7 +221,7 @@ func ignoreNoTransaction(err error) error {
 	return err
 }
 
-// A snapshot that is held elsewhere, in this database and in another one.
+// A transaction pins a snapshot, in this database and in another one.
 func TestPinnedSnapshot_StopsNothing(t *testing.T) {
 	t.Parallel()
 	d, neighbour := newDatabase(t), newDatabase(t)
@@ -286,8 +286,8 @@ func TestSequence_SetBack(t *testing.T) {
 	expectOnce(t, to.arrived(t, "stuck"), nil)
 }
 
-// Ids given by hand are behind the cursor; only a look from the beginning, made at
-// the start, finds them.
+// Events inserted with explicit ids are behind the cursor. Only the scan from the beginning at the start
+// finds them.
 func TestLateCommits_ManualID(t *testing.T) {
 	t.Parallel()
 	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))

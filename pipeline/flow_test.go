@@ -14,8 +14,8 @@ import (
 	"github.com/outboxrelay/relay/pipeline"
 )
 
-// Events that wait, and events that come while the relay runs, in transactions of
-// which some are rolled back: what was committed arrives, once, and nothing else.
+// Some events wait already, others are inserted while the relay runs, and some transactions are rolled
+// back. Exactly the committed events arrive, once.
 func TestPipeline_DeliversExactlyOnce(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func(t *testing.T) destination{
@@ -179,7 +179,7 @@ func TestSink_OutageHoldsUpNoOtherPipeline(t *testing.T) {
 		expectOnce(t, alive.arrived(t, "orders"), wanted)
 		testserver.Eventually(t, func() error { // a batch a worker, and two ahead
 			if n := queryValue[int](t, d, "SELECT coalesce(sum(events), 0) FROM outbox_batches"); n != 600 {
-				return fmt.Errorf("%d events are claimed, 600 were expected", n)
+				return fmt.Errorf("%d events are claimed; want 600", n)
 			}
 			return nil
 		})

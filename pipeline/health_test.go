@@ -68,7 +68,7 @@ func (s *fakeBuffer) Send(context.Context, *buffer.Batch) error {
 }
 
 // Settle takes its time, for the parts of a batch are due at once, and the clock
-// of a bubble goes on only while everybody waits.
+// of a bubble advances only while all goroutines wait.
 func (s *fakeBuffer) Settle(context.Context, *buffer.Lease, []buffer.Outcome) error {
 	<-time.After(500 * time.Millisecond)
 	s.mu.Lock()
@@ -176,8 +176,8 @@ func TestHealth_Stalled(t *testing.T) {
 	}
 }
 
-// What nobody works on does not stand still; nor does a batch that waits for its
-// time, whenever fresh events are counted next.
+// A pipeline without due events is not stalled. Neither is one whose batch is not due yet, however
+// late fresh events are counted next.
 func TestHealth_NothingToDo(t *testing.T) {
 	t.Parallel()
 	for name, schedule := range map[string]cron.Schedule{"every second": cron.Every(time.Second), "nightly": cron.Every(24 * time.Hour)} {

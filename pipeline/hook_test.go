@@ -198,7 +198,7 @@ func TestHook_AddedLater(t *testing.T) {
 	startHook(t, b, hook)
 	testserver.Eventually(t, func() error {
 		if n := d.unnotified(t); n != 1 {
-			return fmt.Errorf("%d dead letters are unnotified, only the closed one was expected", n)
+			return fmt.Errorf("%d dead letters are unnotified; want only the closed one", n)
 		}
 		return nil
 	})
@@ -215,7 +215,7 @@ func TestHook_Replay(t *testing.T) {
 	start(t, b, to, nil)
 	testserver.Eventually(t, func() error {
 		if dead, _ := d.dead(t); len(dead) != 2 {
-			return errors.New("two dead letters were expected")
+			return errors.New("want two dead letters")
 		}
 		return nil
 	})
@@ -231,7 +231,7 @@ func TestHook_Replay(t *testing.T) {
 	testkit.Equal(t, "replayed", n, 2)
 	testserver.Eventually(t, func() error {
 		if n := queryValue[int](t, d, "SELECT count(*) FROM outbox_dead_letters WHERE closed_at IS NULL"); n != 1 {
-			return fmt.Errorf("%d open dead letters, one was expected", n)
+			return fmt.Errorf("%d open dead letters; want one", n)
 		}
 		return nil
 	})

@@ -40,8 +40,8 @@ func (f *file) orderedBuffer(t testing.TB, owner string) *sqlite.Buffer {
 }
 
 // TestOrderProtocol plays random sequences of what applications, owners of batches and
-// a sink do, one step at a time, on a real buffer. Whatever happened, the events of a
-// key come to the sink in the order of their ids, unless their transactions
+// a sink do, one step at a time, on a real buffer. The events of a
+// key always come to the sink in the order of their ids, unless their transactions
 // overlapped, and none is lost.
 func TestOrderProtocol(t *testing.T) {
 	t.Parallel()
@@ -160,7 +160,7 @@ func testOrderProtocol(t *testing.T, p orderedPlace) {
 			p.exec(t, "DELETE FROM "+table)
 		}
 		w := &orderModel{orderedPlace: p, events: map[int64]*orderedEvent{}, accepted: map[int64]int{}}
-		w.to = &whimsicalSink{w: w, t: t, divides: rapid.Bool().Draw(t, "an address a batch"), whole: rapid.Bool().Draw(t, "refuses batches as a whole")}
+		w.to = &faultySink{w: w, t: t, splits: rapid.Bool().Draw(t, "an address a batch"), whole: rapid.Bool().Draw(t, "refuses batches as a whole")}
 		actions := map[string]func(*rapid.T){
 			"insert":      w.insert,
 			"insert more": w.insert,
@@ -199,7 +199,7 @@ type orderedEvent struct {
 // orderModel is one sequence of operations.
 type orderModel struct {
 	orderedPlace
-	to           *whimsicalSink
+	to           *faultySink
 	clock        int64
 	events       map[int64]*orderedEvent
 	transactions []*application
@@ -322,7 +322,7 @@ func (w *orderModel) workBy(t *rapid.T, h *leaseHolder) {
 	}
 }
 
-// work: whoever lost the lease may not know it.
+// work lets an owner work that may have lost its lease.
 func (w *orderModel) work(t *rapid.T) {
 	h := w.holder(t)
 	w.workBy(t, h)
@@ -351,7 +351,7 @@ func (w *orderModel) mark(t *rapid.T) {
 	w.drop(h)
 }
 
-// drain lets one process go on until nothing is left, at a sink that has no whims.
+// drain lets one process work until nothing is left, at a sink without faults.
 func (w *orderModel) drain(t *rapid.T) {
 	for len(w.transactions) > 0 {
 		w.commit(t)
@@ -382,7 +382,7 @@ func (w *orderModel) drain(t *rapid.T) {
 	t.Fatal("it does not come to an end")
 }
 
-// compare looks whether all is there, and in order.
+// compare checks that no event is lost and that each key is in order.
 func (w *orderModel) compare(t *rapid.T) {
 	dead := w.dead(t)
 	ids := slices.Sorted(maps.Keys(w.events))
@@ -408,25 +408,25 @@ func (w *orderModel) compare(t *rapid.T) {
 	}
 }
 
-// whimsicalSink takes events as JetStream does, of each key one after the other, or not.
-type whimsicalSink struct {
-	w              *orderModel
-	t              *rapid.T
-	divides, whole bool
-	calm           bool
+// faultySink accepts the events of each key in order, as JetStream does, and injects faults.
+type faultySink struct {
+	w             *orderModel
+	t             *rapid.T
+	splits, whole bool
+	calm          bool
 }
 
-func (s *whimsicalSink) Check(context.Context) error { return nil }
-func (s *whimsicalSink) Close() error                { return nil }
+func (s *faultySink) Check(context.Context) error { return nil }
+func (s *faultySink) Close() error                { return nil }
 
-func (s *whimsicalSink) whim(what string, one int) bool {
+func (s *faultySink) fault(what string, one int) bool {
 	return !s.calm && rapid.IntRange(1, one).Draw(s.t, what) == 1
 }
 
-var errWhim = errors.New("not in the mood")
+var errFault = errors.New("injected fault")
 
-func (s *whimsicalSink) Send(_ context.Context, b *buffer.Batch) error {
-	if s.divides {
+func (s *faultySink) Send(_ context.Context, b *buffer.Batch) error {
+	if s.splits {
 		byTopic, _ := sink.GroupByAddress(b, mustTemplate.Address)
 		if len(byTopic) > 1 {
 			return &sink.SplitError{Groups: byTopic}
@@ -434,18 +434,18 @@ func (s *whimsicalSink) Send(_ context.Context, b *buffer.Batch) error {
 	}
 	poisoned := slices.ContainsFunc(b.Events, func(e outbox.Event) bool { return s.w.events[e.ID].poison })
 	switch {
-	case s.whim("outage", 6):
-		return sink.Unavailable(errWhim)
+	case s.fault("outage", 6):
+		return sink.Unavailable(errFault)
 	case s.whole && poisoned:
-		return sink.Permanent(errWhim)
-	case s.whim("cut off", 6):
+		return sink.Permanent(errFault)
+	case s.fault("cut off", 6):
 		for i := range b.Events[:rapid.IntRange(0, len(b.Events)).Draw(s.t, "taken")] {
 			if s.w.events[b.Events[i].ID].poison {
 				break
 			}
 			s.take(b.Events[i].ID)
 		}
-		return sink.Unavailable(errWhim)
+		return sink.Unavailable(errFault)
 	}
 	var failed sink.BatchError
 	stuck := map[string]int64{}
@@ -454,16 +454,16 @@ func (s *whimsicalSink) Send(_ context.Context, b *buffer.Batch) error {
 		e := s.w.events[id]
 		var err error
 		if before, is := stuck[e.key]; is {
-			err = &sink.KeyBlockedError{ID: before, Err: errWhim}
+			err = &sink.KeyBlockedError{ID: before, Err: errFault}
 		} else {
 			switch {
 			case e.poison:
-				err = sink.Permanent(errWhim)
-			case s.whim("event unavailable", 6):
-				err = sink.Unavailable(errWhim)
-			case s.whim("event refused", 4):
+				err = sink.Permanent(errFault)
+			case s.fault("event unavailable", 6):
+				err = sink.Unavailable(errFault)
+			case s.fault("event refused", 4):
 				e.refusals++
-				err = errWhim
+				err = errFault
 			}
 			if err != nil && !e.poison && e.key != "" {
 				stuck[e.key] = id
@@ -481,7 +481,7 @@ func (s *whimsicalSink) Send(_ context.Context, b *buffer.Batch) error {
 	return nil
 }
 
-func (s *whimsicalSink) take(id int64) {
+func (s *faultySink) take(id int64) {
 	if _, known := s.w.accepted[id]; !known {
 		s.w.accepted[id] = len(s.w.accepted)
 	}

@@ -37,7 +37,7 @@ func (k *keys) add(ids []int64, of []string) {
 
 func (k *keys) ids() []int64 { return slices.Sorted(maps.Keys(k.of)) }
 
-// expectOrder looks whether the events of every key arrived in the order of their ids.
+// expectOrder checks that the events of every key arrived in the order of their ids.
 func (k *keys) expectOrder(t testing.TB, arrived []int64) {
 	t.Helper()
 	last := map[string]int64{}
@@ -107,7 +107,7 @@ func (f *file) insertKeyed(ctx context.Context, topic string, of []string, commi
 	return ids, tx.Commit()
 }
 
-// source is a buffer, and the application beside it.
+// source is a buffer and its application.
 type source struct {
 	buffer  func(t testing.TB, owner string) buffer.Queue
 	insert  func(ctx context.Context, topic string, of []string, commit bool) ([]int64, error)
@@ -154,9 +154,9 @@ func orderedNATSAt(t testing.TB, url string) destination {
 	return to
 }
 
-// TestOrder_IsKept: several processes, applications that commit and roll back, a sink
-// that stumbles, events that are refused for good, and processes that die with a
-// batch in hand, sent or not.
+// TestOrder_IsKept: several processes, applications that commit and roll back, a flaky
+// sink, events that are permanently rejected, and processes that are killed with a
+// batch in flight, sent or not.
 func TestOrder_IsKept(t *testing.T) {
 	t.Parallel()
 	t.Run("from PostgreSQL to a Redis stream", func(t *testing.T) {
@@ -197,7 +197,7 @@ func poison(to sink.Sink) *sendHook {
 }
 
 // flakySinkInOrder is a sink that is unavailable for each batch at first, and rejects, until
-// it comes again, the first event of each key that has one whose id divides by 13.
+// it comes again, the first event of each key whose id is a multiple of 13.
 func flakySinkInOrder(to sink.Sink) *sendHook {
 	var (
 		mu   sync.Mutex
@@ -271,7 +271,7 @@ func testOrderIsKept(t *testing.T, from source, to destination, transactions int
 		produce(a, 0, 10)
 	}
 	if !die(true) || !die(false) {
-		t.Fatal("nobody died")
+		t.Fatal("no relay was killed")
 	}
 	for i := range 3 {
 		start(t, from.buffer(t, fmt.Sprint("relay-", i)), flakySinkInOrder(poison(to)), func(c *pipeline.Config) {

@@ -41,7 +41,7 @@ func TestSink_KilledInMidDrain(t *testing.T) {
 		t.Parallel()
 		server := testserver.Redis(t, "--appendfsync", "always") // what it said it has it keeps
 		// Once: a file that was cut off inside a MULTI keeps it open, and the restart after the
-		// next runs what stood in it (Redis 7.0.15), whoever wrote it.
+		// next runs its commands (Redis 7.0.15).
 		testDyingSink(t, redisAt(t, server.URL), 1, server.Kill, func() error { return server.Start(t.Context()) })
 	})
 	t.Run("jetstream", func(t *testing.T) {
@@ -146,7 +146,7 @@ func TestStartup_WaitsForTheTable(t *testing.T) {
 	expectOnce(t, to.arrived(t, "orders"), ids)
 }
 
-// The table goes away while the relay runs, and comes back, as by a restore.
+// The table is dropped while the relay runs, and made again, as by a restore.
 func TestDatabase_TableDropped(t *testing.T) {
 	t.Parallel()
 	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))

@@ -23,8 +23,8 @@ import (
 
 // TestProtocol plays random sequences of what owners of batches do, one step at a
 // time, on a real buffer and a real Redis: claim, send, settle, mark, halve, put
-// back, die between any two steps, lose the lease and not know of it, and wake up
-// at last. Whatever happened, each event is in its stream exactly once.
+// back, die between any two steps, lose the lease without noticing, and return
+// later. Each event ends up in its stream exactly once.
 func TestProtocol(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func(*testing.T, buffer.ClaimMode) protocol{"postgres": protocolOnPostgres, "sqlite": protocolOnSQLite} {
@@ -263,7 +263,7 @@ func (w *protocolModel) sendBy(t *rapid.T, h *leaseHolder) {
 	}
 }
 
-// settleBy settles; whoever lost the lease has changed nothing.
+// settleBy settles. An owner that lost its lease changes nothing.
 func (w *protocolModel) settleBy(t *rapid.T, h *leaseHolder, outcomes ...buffer.Outcome) {
 	err := h.buf.Settle(t.Context(), h.batch, outcomes)
 	if err != nil && !errors.Is(err, buffer.ErrLeaseLost) {
@@ -321,7 +321,7 @@ func (w *protocolModel) putBack(t *rapid.T) {
 	w.drop(h)
 }
 
-// drain lets one process go on until nothing is left.
+// drain lets one process work until nothing is left.
 func (w *protocolModel) drain(t *rapid.T) {
 	buf := w.buffers[0]
 	worker := w.worker(buf)

@@ -21,7 +21,7 @@ func (d *database) expectWaiting(t testing.TB, batches int) {
 	t.Helper()
 	testserver.Eventually(t, func() error {
 		if n := queryValue[int](t, d, "SELECT count(*) FROM outbox_batches WHERE state = 'waiting'"); n < batches {
-			return fmt.Errorf("%d batches wait, at least %d were expected", n, batches)
+			return fmt.Errorf("%d batches wait; want at least %d", n, batches)
 		}
 		return nil
 	})

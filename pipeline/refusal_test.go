@@ -85,7 +85,7 @@ func TestPoisonEvent_IsBuriedAloneAndSoon(t *testing.T) {
 				}
 			}
 			if most := 2*bits.Len(uint(len(claimed)-1)) + 1; n > most {
-				t.Errorf("%d requests for the batch of %d with the poison event, at most %d were expected", n, len(claimed), most)
+				t.Errorf("%d requests for the batch of %d with the poison event; want at most %d", n, len(claimed), most)
 			}
 		})
 	}
@@ -119,7 +119,7 @@ func TestOutage_BuriesNothing(t *testing.T) {
 			testserver.Eventually(t, func() error {
 				n, err := queryValue[int](t, d, "SELECT coalesce(max(outages), 0) FROM outbox_batches"), error(nil)
 				if n < 3 {
-					err = fmt.Errorf("%d outages in a row, more than max_attempts were expected", n)
+					err = fmt.Errorf("%d outages in a row; want more than max_attempts", n)
 				}
 				return err
 			})
@@ -175,7 +175,7 @@ func TestMaxAttempts_BuriesTheEvent(t *testing.T) {
 	testkit.Equal(t, "refusals", asked.Load(), 4*int64(len(bad)))
 }
 
-// One stream is a string: its events wait, those of other topics go on.
+// One stream is a string. Its events wait; other topics' events are delivered.
 func TestAddress_OutageHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
 	t.Run("redis", func(t *testing.T) {
@@ -205,7 +205,7 @@ func testUnavailableAddress(t *testing.T, d *database, to destination, restore f
 	}
 	start(t, d.buffer(t, "relay"), to, func(c *pipeline.Config) { c.MaxAttempts = 2 })
 	to.expectArrivals(t, "free", len(free))
-	free = append(free, d.insert(t, "free", 200)...) // and it goes on
+	free = append(free, d.insert(t, "free", 200)...) // other events are still delivered
 	to.expectArrivals(t, "free", len(free))
 	testserver.Eventually(t, func() error {
 		if n := queryValue[int](t, d, "SELECT coalesce(max(outages), 0) FROM outbox_batches"); n < 3 {

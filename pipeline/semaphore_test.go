@@ -62,7 +62,7 @@ func TestSemaphore(t *testing.T) {
 	})
 }
 
-// A slot that comes at the moment its waiter gives up is not lost.
+// A slot that is released as its waiter cancels is not lost.
 func TestSemaphore_ReleasesALateSlot(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -76,7 +76,7 @@ func TestSemaphore_ReleasesALateSlot(t *testing.T) {
 				}
 			}()
 			synctest.Wait()
-			leave() // it gives up, and has not said so yet
+			leave() // cancelled, and not yet returned
 			s.release()
 			synctest.Wait()
 			if s.taken != 0 {

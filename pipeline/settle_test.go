@@ -31,8 +31,8 @@ func (g *turnstile) Send(ctx context.Context, b *buffer.Batch) error {
 	if !g.after {
 		g.waits <- b
 		<-g.passes
-		// As a process that was stopped goes on where it was, whatever has become
-		// of its lease.
+		// As a process that was stopped and continues, although it may have lost
+		// its lease.
 		return g.Sink.Send(context.WithoutCancel(ctx), b)
 	}
 	err := g.Sink.Send(ctx, b)
@@ -78,10 +78,10 @@ func TestSettle_RecordsDeliveryOfLockedRows(t *testing.T) {
 	testkit.NoError(t, err)
 	g.open()
 	d.expectLedger(t, "delivered 10")
-	// What is not locked is deleted already; and fresh events go on.
+	// The events that are not locked are deleted already, and fresh events are delivered.
 	testserver.Eventually(t, func() error {
 		if n := queryValue[int](t, d, "SELECT count(*) FROM outbox_events"); n != 2 {
-			return fmt.Errorf("%d events are left, the two that are locked were expected", n)
+			return fmt.Errorf("%d events are left; want the two that are locked", n)
 		}
 		return nil
 	})
@@ -89,7 +89,7 @@ func TestSettle_RecordsDeliveryOfLockedRows(t *testing.T) {
 	to.expectArrivals(t, "orders", 35)
 	testserver.Eventually(t, func() error {
 		if n := queryValue[int64](t, d, "SELECT max(lease_no) FROM outbox_batches"); n < 3 {
-			return fmt.Errorf("%d leases, several tries to delete were expected", n)
+			return fmt.Errorf("%d leases; want several tries to delete", n)
 		}
 		return nil
 	})
@@ -97,7 +97,7 @@ func TestSettle_RecordsDeliveryOfLockedRows(t *testing.T) {
 	d.expectDrained(t)
 	expectOnce(t, to.arrived(t, "orders"), append(ids, more...))
 	if n := len(g.waits); n != 3 {
-		t.Errorf("%d more sends, 3 were expected for the 25 fresh events", n)
+		t.Errorf("%d more sends; want 3 for the 25 fresh events", n)
 	}
 }
 
@@ -217,7 +217,7 @@ func TestLease_LostWhileSending(t *testing.T) {
 }
 
 // The lease cannot be renewed: the send is cut off when the lease is over, and the
-// batch is left to whoever takes it.
+// batch is left for a take-over.
 func TestLease_EndsTheSendWithoutRenewal(t *testing.T) {
 	t.Parallel()
 	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))

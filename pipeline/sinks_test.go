@@ -170,7 +170,7 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 			Topic string
 		}
 	}
-	if request.Method != http.MethodPost { // a look whether somebody is there
+	if request.Method != http.MethodPost { // the sink's Check
 		return
 	}
 	if err := json.NewDecoder(request.Body).Decode(&body); err != nil {

@@ -82,7 +82,7 @@ func upTo(n int64) (ids []int64) {
 	return ids
 }
 
-// Two processes, an application beside them, roll-backs, and a sink that stumbles.
+// Two processes, an application with roll-backs, and a flaky sink.
 func TestSQLite(t *testing.T) {
 	t.Parallel()
 	f, to := newFile(t), redisAt(t, testserver.SharedRedis(t))

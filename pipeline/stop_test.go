@@ -27,7 +27,7 @@ func (d *database) expectStates(t testing.TB, want string) {
 	t.Helper()
 	testserver.Eventually(t, func() error {
 		if got := d.states(t); got != want {
-			return fmt.Errorf("the ledger holds %s, %s was expected", got, want)
+			return fmt.Errorf("the ledger holds %s; want %s", got, want)
 		}
 		return nil
 	})
@@ -54,7 +54,7 @@ func TestSignal_InMidDrain(t *testing.T) {
 	testkit.Equal(t, "the ledger", d.states(t), "empty")
 	sent := to.arrived(t, "orders")
 	if len(sent) < 3000 || len(sent) > 3800 {
-		t.Errorf("%d events went out, 30 batches of 100 and those in hand beside were expected", len(sent))
+		t.Errorf("%d events were sent; want 30 batches of 100 and those in flight", len(sent))
 	}
 	testkit.Equal(t, "events that stayed", queryValue[int](t, d, "SELECT count(*) FROM outbox_events WHERE group_id IS NULL"), len(ids)-len(sent))
 
@@ -111,8 +111,8 @@ func expectStopError(t *testing.T, p *process, want string) {
 	p.err = nil
 }
 
-// The database is away when the time to stop is over: what was sent cannot be
-// settled, and Run says so. The next process sends it again, under the same
+// The database is unreachable when the drain timeout ends. Batches that were sent cannot be
+// settled, and Run returns that error. The next process sends them again, under the same
 // group_id.
 func TestStop_WithoutADatabase(t *testing.T) {
 	t.Parallel()
@@ -141,7 +141,7 @@ func TestStop_WithoutADatabase(t *testing.T) {
 	testkit.NoError(t, server.Start(t.Context()))
 	d.app.Reset()
 	if states := d.states(t); !strings.HasSuffix(states, " leased") || strings.Contains(states, ",") {
-		t.Errorf("the ledger holds %s, batches that are leased were expected", states)
+		t.Errorf("the ledger holds %s; want leased batches", states)
 	}
 
 	start(t, d.buffer(t, "next"), to, nil)

@@ -74,7 +74,7 @@ func (w *wire) serve(ctx context.Context, client net.Conn) {
 	harm := w.harm(w.conns.Add(1))
 	var (
 		ways  sync.WaitGroup
-		mu    sync.Mutex // harm looks at one piece at a time
+		mu    sync.Mutex // harm sees one piece at a time
 		carry = func(up bool, from, to net.Conn) {
 			defer from.Close()
 			defer to.Close()
@@ -90,7 +90,7 @@ func (w *wire) serve(ctx context.Context, client net.Conn) {
 					if tcp, ok := to.(*net.TCPConn); !ok || tcp.CloseWrite() != nil {
 						return
 					}
-					<-ctx.Done() // the other way stays open until somebody ends it
+					<-ctx.Done() // the other way stays open until a peer closes it
 					return
 				case pass == silence && err == nil:
 					n = 0
@@ -130,7 +130,7 @@ func cutAfter(up bool, after int) func(bool, []byte) int {
 // silence: the connection stays open, and nothing passes.
 const silence = -2
 
-// halfClosed: the end of one way, the other goes on.
+// halfClosed: one direction ends, the other stays open.
 const halfClosed = -3
 
 // halfCloseAfter lets so many bytes go one way; then that way is at its end.
@@ -180,8 +180,8 @@ func TestConnection_CutAnywhere(t *testing.T) {
 	})
 }
 
-// One way of the line ends, the other stays open: the server hears no more of us, or
-// we of it.
+// One direction of a connection ends, the other stays open: either the server or
+// the relay receives nothing more.
 func TestConnection_HalfClosed(t *testing.T) {
 	t.Parallel()
 	testWire(t, 12, func(n int64) func(bool, []byte) int {
@@ -275,7 +275,7 @@ func TestConnection_Hangs(t *testing.T) {
 		}
 	}
 	if silent.Load() < 2 {
-		t.Errorf("%d connections fell silent, more were expected", silent.Load())
+		t.Errorf("%d connections fell silent; want more", silent.Load())
 	}
 	expectOnce(t, to.arrived(t, "orders"), ids)
 }
@@ -289,7 +289,7 @@ func testWire(t *testing.T, cuts int64, harm func(n int64) func(bool, []byte) in
 	stop := make(chan struct{})
 	var more []int64
 	var producing sync.WaitGroup
-	producing.Go(func() { // it goes on as long as the harm does
+	producing.Go(func() { // until the faults end
 		for {
 			select {
 			case <-stop:
@@ -310,7 +310,7 @@ func testWire(t *testing.T, cuts int64, harm func(n int64) func(bool, []byte) in
 	})
 	testserver.Eventually(t, func() error {
 		if n := w.cuts.Load(); n < cuts {
-			return fmt.Errorf("the line was cut %d times, %d were expected", n, cuts)
+			return fmt.Errorf("the connections were cut %d times; want %d", n, cuts)
 		}
 		return nil
 	})

@@ -83,7 +83,7 @@ func (t Template) Fixed() bool {
 	return true
 }
 
-var errNoKey = errors.New("the address asks for {key}, and the event's key is NULL")
+var errNoKey = errors.New("the key is NULL; expected a key for {key} in the address")
 
 // Address returns the event's address. If it needs the key and the event has none, the error wraps
 // ErrPermanent.

@@ -23,22 +23,22 @@ var (
 )
 
 // Permanent wraps err so that errors.Is finds ErrPermanent.
-func Permanent(err error) error { return verdict{err, ErrPermanent} }
+func Permanent(err error) error { return kindError{err, ErrPermanent} }
 
 // TooLarge wraps err so that errors.Is finds ErrTooLarge.
-func TooLarge(err error) error { return verdict{err, ErrTooLarge} }
+func TooLarge(err error) error { return kindError{err, ErrTooLarge} }
 
 // Unavailable wraps err so that errors.Is finds ErrUnavailable.
-func Unavailable(err error) error { return verdict{err, ErrUnavailable} }
+func Unavailable(err error) error { return kindError{err, ErrUnavailable} }
 
 // MaybePoison wraps err so that errors.Is finds ErrUnavailable and ErrMaybePoison.
-func MaybePoison(err error) error { return verdict{verdict{err, ErrMaybePoison}, ErrUnavailable} }
+func MaybePoison(err error) error { return kindError{kindError{err, ErrMaybePoison}, ErrUnavailable} }
 
-// verdict adds a kind to an error without adding to its text.
-type verdict struct{ err, kind error }
+// kindError adds a kind to an error without adding to its text.
+type kindError struct{ err, kind error }
 
-func (v verdict) Error() string   { return v.err.Error() }
-func (v verdict) Unwrap() []error { return []error{v.err, v.kind} }
+func (e kindError) Error() string   { return e.err.Error() }
+func (e kindError) Unwrap() []error { return []error{e.err, e.kind} }
 
 // UnavailableError is an outage with a time. errors.Is finds ErrUnavailable in it.
 type UnavailableError struct {

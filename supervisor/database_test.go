@@ -45,11 +45,11 @@ func session(t *testing.T, server, user, parameters string) *pgx.Conn {
 	return conn
 }
 
-// alive tells whether the server still has a session of that process id.
-func alive(t *testing.T, hand *pgx.Conn, pid uint32) bool {
+// alive reports whether the server still has a session with this process id.
+func alive(t *testing.T, admin *pgx.Conn, pid uint32) bool {
 	t.Helper()
 	var n int
-	if err := hand.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE pid = $1::int", int64(pid)).Scan(&n); err != nil {
+	if err := admin.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE pid = $1::int", int64(pid)).Scan(&n); err != nil {
 		t.Fatal(err)
 	}
 	return n == 1
@@ -89,20 +89,20 @@ func watch(t *testing.T, databaseURL string, w buffer.SupervisorPolicy) (*superv
 	return v, &log
 }
 
-// TestSupervisor_TerminatesExactlyTheRightSession: of all sessions that hold the database back.
+// TestSupervisor_TerminatesExactlyTheRightSession: of all sessions that block vacuum.
 func TestSupervisor_TerminatesExactlyTheRightSession(t *testing.T) {
 	t.Parallel()
 	server := testserver.OwnPostgres(t, testserver.PostgresOptions{Settings: map[string]string{"wal_level": "logical"}})
-	hand, err := pgx.Connect(t.Context(), server.URL)
+	admin, err := pgx.Connect(t.Context(), server.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = hand.Close(context.WithoutCancel(t.Context())) })
+	t.Cleanup(func() { _ = admin.Close(context.WithoutCancel(t.Context())) })
 	for _, statement := range []string{
 		"CREATE ROLE reports LOGIN PASSWORD 'pass-word'", "CREATE ROLE shop LOGIN PASSWORD 'pass-word'",
 		"CREATE ROLE root SUPERUSER LOGIN PASSWORD 'pass-word'", "CREATE ROLE copies REPLICATION LOGIN PASSWORD 'pass-word'",
 	} {
-		if _, err := hand.Exec(t.Context(), statement, pgx.QueryExecModeSimpleProtocol); err != nil {
+		if _, err := admin.Exec(t.Context(), statement, pgx.QueryExecModeSimpleProtocol); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -114,35 +114,35 @@ func TestSupervisor_TerminatesExactlyTheRightSession(t *testing.T) {
 		"replication":         replica(t, server.URL, "copies").PID(),
 	}
 	// Not before the slot, which waits for everybody who writes.
-	if _, err := hand.Exec(t.Context(), "BEGIN; CREATE TABLE t (); PREPARE TRANSACTION 'half'", pgx.QueryExecModeSimpleProtocol); err != nil {
+	if _, err := admin.Exec(t.Context(), "BEGIN; CREATE TABLE t (); PREPARE TRANSACTION 'half'", pgx.QueryExecModeSimpleProtocol); err != nil {
 		t.Fatal(err)
 	}
-	culprit := session(t, server.URL, "reports", "application_name=nightly")
+	blocker := session(t, server.URL, "reports", "application_name=nightly")
 	_, log := watch(t, server.URL, buffer.SupervisorPolicy{
 		WarnAfter: time.Millisecond, TerminateAfter: 2 * time.Millisecond,
 		Users: []string{"reports", "copies"}, Applications: []string{"nightly", "relay"},
 	})
 	testkit.Eventually(t, func() error {
-		if alive(t, hand, culprit.PgConn().PID()) {
-			return errors.New("the culprit is still there")
+		if alive(t, admin, blocker.PgConn().PID()) {
+			return errors.New("the blocker is still there")
 		}
 		return nil
 	})
 	// The next to be ended proves that all of them were looked at once more.
 	second := session(t, server.URL, "reports", "application_name=nightly")
 	testkit.Eventually(t, func() error {
-		if alive(t, hand, second.PgConn().PID()) {
+		if alive(t, admin, second.PgConn().PID()) {
 			return errors.New("the second is still there")
 		}
 		return nil
 	})
 	for what, pid := range spared {
-		if !alive(t, hand, pid) {
+		if !alive(t, admin, pid) {
 			t.Errorf("%s session was ended", what)
 		}
 	}
 	var prepared int
-	if err := hand.QueryRow(t.Context(), "SELECT count(*) FROM pg_prepared_xacts").Scan(&prepared); err != nil || prepared != 1 {
+	if err := admin.QueryRow(t.Context(), "SELECT count(*) FROM pg_prepared_xacts").Scan(&prepared); err != nil || prepared != 1 {
 		t.Errorf("%d prepared transactions are left, %v", prepared, err)
 	}
 	text := log.Take()
@@ -150,7 +150,7 @@ func TestSupervisor_TerminatesExactlyTheRightSession(t *testing.T) {
 		t.Errorf("%d endings are in the log: %s", n, text)
 	}
 	want := fmt.Sprintf(`level=WARN msg="session terminated" kind=transaction pid=%d application=nightly user=reports database=postgres state="idle in transaction" age=`,
-		culprit.PgConn().PID())
+		blocker.PgConn().PID())
 	if !strings.Contains(text, want) {
 		t.Errorf("the log has no %q: %s", want, text)
 	}
@@ -159,7 +159,7 @@ func TestSupervisor_TerminatesExactlyTheRightSession(t *testing.T) {
 			t.Errorf("the log has no %q: %s", want, text)
 		}
 	}
-	if _, err := hand.Exec(t.Context(), "ROLLBACK PREPARED 'half'"); err != nil {
+	if _, err := admin.Exec(t.Context(), "ROLLBACK PREPARED 'half'"); err != nil {
 		t.Error(err)
 	}
 }
@@ -187,32 +187,32 @@ func replica(t *testing.T, server, user string) *pgconn.PgConn {
 	return conn
 }
 
-// TestSupervisor_MissingPrivileges: it says so once at the start, with the GRANT, and goes on.
+// TestSupervisor_MissingPrivileges: one warning at the start, with the GRANT; the supervisor keeps running.
 func TestSupervisor_MissingPrivileges(t *testing.T) {
 	t.Parallel()
 	databaseURL := testserver.Postgres(t)
-	hand, err := pgx.Connect(t.Context(), databaseURL)
+	admin, err := pgx.Connect(t.Context(), databaseURL)
 	if err != nil {
 		t.Fatal(err)
 	}
-	role := "poor_" + strings.ToLower(hand.Config().Database)
+	role := "poor_" + strings.ToLower(admin.Config().Database)
 	for _, statement := range []string{"CREATE ROLE " + role + " LOGIN PASSWORD 'pass-word'", "GRANT pg_read_all_stats TO " + role} {
-		if _, err := hand.Exec(t.Context(), statement); err != nil {
+		if _, err := admin.Exec(t.Context(), statement); err != nil {
 			t.Fatal(err)
 		}
 	}
 	t.Cleanup(func() {
-		if _, err := hand.Exec(context.WithoutCancel(t.Context()), "DROP ROLE "+role); err != nil {
+		if _, err := admin.Exec(context.WithoutCancel(t.Context()), "DROP ROLE "+role); err != nil {
 			t.Error(err)
 		}
-		_ = hand.Close(context.WithoutCancel(t.Context()))
+		_ = admin.Close(context.WithoutCancel(t.Context()))
 	})
 	u, err := url.Parse(databaseURL)
 	if err != nil {
 		t.Fatal(err)
 	}
 	u.User = url.UserPassword(role, "pass-word")
-	culprit := session(t, databaseURL, "", "application_name=nightly")
+	blocker := session(t, databaseURL, "", "application_name=nightly")
 	v, log := watch(t, u.String(), buffer.SupervisorPolicy{
 		WarnAfter: time.Millisecond, TerminateAfter: 2 * time.Millisecond, Users: []string{"relay"}, Applications: []string{"nightly"},
 	})
@@ -231,7 +231,7 @@ func TestSupervisor_MissingPrivileges(t *testing.T) {
 	if h, ok := v.Worst(); !ok || h.Age == 0 {
 		t.Errorf("the worst is %+v, %v", h, ok)
 	}
-	if _, err := culprit.Exec(t.Context(), "SELECT 1"); err != nil {
+	if _, err := blocker.Exec(t.Context(), "SELECT 1"); err != nil {
 		t.Error(err)
 	}
 }

@@ -121,7 +121,7 @@ func terminates(p *buffer.SupervisorPolicy, b *buffer.VacuumBlocker) bool {
 	switch {
 	case p.TerminateAfter == 0 || b.Age < p.TerminateAfter:
 		return false
-	case b.Kind != buffer.BlockedByTransaction || b.Backend != "client backend" || b.Own || b.BeganAt.IsZero():
+	case b.Kind != buffer.BlockedByTransaction || b.Backend != "client backend" || b.IsRelay || b.BeganAt.IsZero():
 		return false
 	case b.Superuser && !slices.Contains(p.Users, b.User):
 		return false

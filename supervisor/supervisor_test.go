@@ -28,7 +28,7 @@ type fakeSource struct {
 	on      []buffer.VacuumBlocker
 	err     error // of Blockers
 	missing []buffer.Finding
-	looks   int
+	polls   int
 	asked   []int // the pids that were to be ended
 	endErr  error
 	stays   bool // what was ended does not go
@@ -39,7 +39,7 @@ type fakeSource struct {
 func (s *fakeSource) Blockers(context.Context) ([]buffer.VacuumBlocker, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.looks++
+	s.polls++
 	all := slices.Clone(s.on)
 	for i := range all {
 		if !all[i].BeganAt.IsZero() {
@@ -120,12 +120,12 @@ func (s *fakeSource) expectLogged(want ...string) {
 		}
 		for part := range strings.SplitSeq(want[i], "|") {
 			if !strings.Contains(line, part) {
-				s.t.Errorf("it says %q, %q was expected in it", line, part)
+				s.t.Errorf("it says %q; want %q in it", line, part)
 			}
 		}
 	}
 	if len(lines) != len(want) {
-		s.t.Errorf("it says %q, %d lines were expected", lines, len(want))
+		s.t.Errorf("it says %q; want %d lines", lines, len(want))
 	}
 }
 
@@ -234,7 +234,7 @@ func TestSupervisor_TerminatesBySession(t *testing.T) {
 		old(1, func(*buffer.VacuumBlocker) {}),
 		old(2, func(h *buffer.VacuumBlocker) { h.Application = "psql" }),
 		old(3, func(h *buffer.VacuumBlocker) { h.User, h.Superuser = "postgres", true }),
-		old(4, func(h *buffer.VacuumBlocker) { h.Own = true }),
+		old(4, func(h *buffer.VacuumBlocker) { h.IsRelay = true }),
 		old(5, func(h *buffer.VacuumBlocker) { h.Backend = "walsender" }),
 		old(6, func(h *buffer.VacuumBlocker) { h.Backend = "autovacuum worker" }),
 		old(7, func(h *buffer.VacuumBlocker) { h.Backend = "logical replication worker" }),
@@ -323,8 +323,8 @@ func TestSupervisor_DatabaseUnavailable(t *testing.T) {
 		if s.oldest[buffer.BlockedByTransaction] < 5*time.Minute || s.oldest[buffer.BlockedBySlot] != 0 {
 			t.Errorf("observed %v", s.oldest)
 		}
-		if s.looks != 63 {
-			t.Errorf("it looked %d times in 310 s", s.looks)
+		if s.polls != 63 {
+			t.Errorf("%d polls in 310 s; want 63", s.polls)
 		}
 	}, buffer.SupervisorPolicy{WarnAfter: time.Minute})
 }
@@ -341,7 +341,7 @@ func TestNew_InvalidConfig(t *testing.T) {
 		{supervisor.Config{Policies: []buffer.SupervisorPolicy{{TerminateAfter: 5 * time.Minute}}}, "expected a time longer than warn_after, which is 5m0s"},
 	} {
 		if _, err := supervisor.New(nil, c.config); err == nil || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%+v: %v, %q was expected", c.config, err, c.says)
+			t.Errorf("%+v: %v; want %q", c.config, err, c.says)
 		}
 	}
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/outboxrelay/relay/internal/testserver"
 )
 
-// Events without an e-mail address are not merged into one. Preview shows each, and each becomes a dead
-// letter of its own.
+// Events without an e-mail address are not merged into one. Preview shows each, and each becomes its own
+// dead letter.
 func TestInit_HubSpotWithoutEmail(t *testing.T) {
 	t.Parallel()
 	db := newAppDatabase(t, false)

@@ -169,9 +169,9 @@ func audit(ctx context.Context, p *config.Pipeline, repairing bool) (_ pipelineA
 func (r *auditReport) table() string {
 	rows := [][]string{{"PIPELINE", "UNCLAIMED", "LEASED", "WAITING", "TO DELETE", "DEAD", "UNNOTIFIED", "CLOSED", "LEDGER AND BUFFER"}}
 	for _, p := range r.Pipelines {
-		verdict := "agree"
+		state := "agree"
 		if !p.Agrees {
-			verdict = "disagree"
+			state = "disagree"
 		}
 		unnotified := "-" // no hook
 		if p.hasHook {
@@ -179,7 +179,7 @@ func (r *auditReport) table() string {
 		}
 		rows = append(rows, []string{
 			p.Name, admin.Count(p.Unclaimed), p.Leased.String(), p.Waiting.String(), p.ToDelete.String(),
-			admin.Count(p.Dead.Open), unnotified, admin.Count(p.Dead.Closed), verdict,
+			admin.Count(p.Dead.Open), unnotified, admin.Count(p.Dead.Closed), state,
 		})
 	}
 	return columns(rows, 0)

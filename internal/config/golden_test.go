@@ -66,7 +66,7 @@ func TestGoodFiles_AreAccepted(t *testing.T) {
 	}
 }
 
-// Beside every bad file stands the list of its mistakes.
+// Every bad file has a text file with the expected errors.
 func TestBadFiles_AreRejected(t *testing.T) {
 	t.Parallel()
 	for _, path := range files(t, "*.bad.yaml") {

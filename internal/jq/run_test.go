@@ -111,7 +111,7 @@ func TestRun_Runaway(t *testing.T) {
 			t.Errorf("got %v after %v", err, time.Since(began))
 		}
 		if _, err := p.Run(t.Context(), nil); !errors.Is(err, errRunaway) {
-			t.Errorf("a second run beside the first: got %v", err)
+			t.Errorf("a second concurrent run: got %v", err)
 		}
 		close(release)
 		synctest.Wait()

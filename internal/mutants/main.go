@@ -34,7 +34,7 @@ func main() {
 	}
 }
 
-var errAlive = errors.New("mutants live")
+var errSurvived = errors.New("mutants survived")
 
 // run applies the mutants to a copy of the module at root.
 func run(ctx context.Context, root, only string) (err error) {
@@ -50,25 +50,25 @@ func run(ctx context.Context, root, only string) (err error) {
 	if err := copyTree(root, dir); err != nil {
 		return err
 	}
-	alive := 0
+	survived := 0
 	for _, m := range mutants {
 		if !which.MatchString(m.name) {
 			continue
 		}
 		began := time.Now()
-		died, err := m.dies(ctx, dir)
+		killed, err := m.killed(ctx, dir)
 		if err != nil {
 			return fmt.Errorf("%s: %w", m.name, err)
 		}
-		word := "dies"
-		if !died {
-			word = "LIVES"
-			alive++
+		result := "killed"
+		if !killed {
+			result = "SURVIVED"
+			survived++
 		}
-		fmt.Printf("%-5s  %-50s  %s %s  (%v)\n", word, m.name, m.pkg, m.test, time.Since(began).Round(time.Second))
+		fmt.Printf("%-8s  %-50s  %s %s  (%v)\n", result, m.name, m.pkg, m.test, time.Since(began).Round(time.Second))
 	}
-	if alive > 0 {
-		return fmt.Errorf("%w: %d", errAlive, alive)
+	if survived > 0 {
+		return fmt.Errorf("%w: %d", errSurvived, survived)
 	}
 	return nil
 }
@@ -95,9 +95,9 @@ func (m mutant) apply(dir string) (undo func() error, err error) {
 	return func() error { return os.WriteFile(path, text, 0o600) }, os.WriteFile(path, []byte(changed), 0o600)
 }
 
-// dies reports whether the test fails. A mutant that does not compile and a test that
+// killed reports whether the test fails. A mutant that does not compile and a test that
 // does not run are errors.
-func (m mutant) dies(ctx context.Context, dir string) (died bool, err error) {
+func (m mutant) killed(ctx context.Context, dir string) (killed bool, err error) {
 	undo, err := m.apply(dir)
 	if err != nil {
 		return false, err

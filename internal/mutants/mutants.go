@@ -124,7 +124,7 @@ var mutants = []mutant{
 	{
 		name: "the floor moves past a gap",
 		file: "outbox/postgres/internal/watermark/watermarks.go",
-		old:  "	if w.watched > 0 && len(w.holders) == 0 {",
+		old:  "	if w.watched > 0 && len(w.lockHolders) == 0 {",
 		new:  "	if w.watched > 0 {",
 		pkg:  "./outbox/postgres/internal/watermark", test: "TestFloor_WaitsForHolders",
 	},

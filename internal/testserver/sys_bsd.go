@@ -4,5 +4,5 @@ package testserver
 
 import "syscall"
 
-// Only Linux tells a child that its parent died.
+// Only Linux signals a child when its parent exits.
 func dieWithParent(*syscall.SysProcAttr, syscall.Signal) {}

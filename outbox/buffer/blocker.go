@@ -29,8 +29,8 @@ type VacuumBlocker struct {
 	Backend string
 	// Superuser: User is one.
 	Superuser bool
-	// Own: it is a session of a relay, of this process or another, by its application_name.
-	Own bool
+	// IsRelay: the session belongs to a relay, in this process or another, by its application_name.
+	IsRelay bool
 	// StartedAt is when the session began, BeganAt when its transaction did, by the
 	// database's clock; zero if unknown. They identify a session among others with the same
 	// PID.

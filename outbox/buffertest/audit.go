@@ -84,7 +84,7 @@ func auditCounts(t *testing.T, h Harness) {
 	audit(t, f.Second(t), want)
 	audit(t, n.Buffer, buffer.Audit{Unclaimed: 1, Leased: buffer.Count{Batches: 1, Events: 1}})
 	if !want.Agrees() {
-		t.Fatalf("the audit of a sound buffer does not agree: %+v", want)
+		t.Fatalf("the audit of a sound buffer finds differences: %+v", want)
 	}
 }
 
@@ -293,7 +293,7 @@ func repairTogether(t *testing.T, h Harness) {
 				return fmt.Errorf("auditing: %w", err)
 			}
 			if !a.Agrees() {
-				return fmt.Errorf("an audit by one snapshot does not agree: %+v", a)
+				return fmt.Errorf("an audit by one snapshot finds differences: %+v", a)
 			}
 		}
 		return nil

@@ -84,7 +84,7 @@ func cancelMiddle(t *testing.T, h Harness) {
 			t.Fatalf("an error before the time was over: %v", err)
 		}
 		cancel()
-		agree(t, f)
+		wantAgreement(t, f)
 	}
 
 	eventually(t, "what was cut off comes back", func(ctx context.Context) bool {
@@ -121,9 +121,9 @@ func thirds(b *buffer.Lease) []buffer.Outcome {
 	}
 }
 
-// agree expects that every stamped row is in a live batch and every live batch
+// wantAgreement fails the test unless every stamped row is in a live batch and every live batch
 // has its rows.
-func agree(t *testing.T, f *Fixture) {
+func wantAgreement(t *testing.T, f *Fixture) {
 	t.Helper()
 	// The database may still commit a cancelled statement between the two reads.
 	eventually(t, "buffer and ledger name the same batches", func(context.Context) bool {

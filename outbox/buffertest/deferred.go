@@ -123,7 +123,7 @@ func deferredOnly(t *testing.T, h Harness) {
 	for _, b := range []*buffer.Lease{other, refused, neighbour} {
 		row := ledgerOf(t, f, b.GroupID)
 		equal(t, "state", row.State, "waiting")
-		about(t, "due_at of a batch that waits for something else", row.DueIn, lease)
+		about(t, "due_at of a batch that waits for another reason", row.DueIn, lease)
 	}
 	takeOverNone(t, f.Buffer)
 	takeOverNone(t, n.Buffer)

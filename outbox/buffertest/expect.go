@@ -159,7 +159,7 @@ func retry(b *buffer.Lease, after time.Duration) buffer.Outcome {
 }
 
 // bury inserts the events, claims and buries them, and returns the batch they
-// were in. Nothing else may be unclaimed.
+// were in. No other event may be unclaimed.
 func bury(t testing.TB, f *Fixture, reason string, events ...outbox.Event) *buffer.Lease {
 	t.Helper()
 	f.Insert(t, events...)

@@ -259,7 +259,7 @@ func leaseLocked(t *testing.T, h Harness) {
 	tx := f.Begin(t)
 	defer tx.Rollback(t)
 	tx.Exec(t, fmt.Sprintf("UPDATE outbox_batches SET owner = owner WHERE group_id = '%s'", first.GroupID))
-	equal(t, "batch taken over beside the locked one", takeOver(t, f.Buffer).GroupID, second.GroupID)
+	equal(t, "batch taken over while the other is locked", takeOver(t, f.Buffer).GroupID, second.GroupID)
 	takeOverNone(t, f.Buffer)
 	tx.Rollback(t)
 	eventually(t, "take over of a batch that was locked", func(ctx context.Context) bool {

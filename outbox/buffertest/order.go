@@ -190,7 +190,7 @@ func orderParts(t *testing.T, h Harness) {
 	ok(t, "CountBacklog", err)
 	equal(t, "batches that are due", backlog.Due, 0)
 	more := f.Insert(t, keyed("a", "b", "e")...)
-	equal(t, "claimed beside them", claim(t, other, 10).IDs(), more[2:])
+	equal(t, "claimed by another relay", claim(t, other, 10).IDs(), more[2:])
 
 	f.ExpireLease(t, again.GroupID, time.Second)
 	second := takeOver(t, other)
@@ -236,9 +236,9 @@ func orderReplayed(t *testing.T, h Harness) {
 	replay(t, f.Buffer, buffer.DeadFilter{}, 10, 1)
 	behind := f.Insert(t, keyed("a", "b")...)
 	b := claim(t, f.Buffer, 10)
-	equal(t, "claimed beside it", b.IDs(), behind[1:])
+	equal(t, "claimed while the replayed event is due", b.IDs(), behind[1:])
 	settle(t, f.Buffer, takeOver(t, f.Buffer), delivered())
-	equal(t, "claimed behind it", claim(t, f.Buffer, 10).IDs(), behind[:1])
+	equal(t, "claimed after the replayed event", claim(t, f.Buffer, 10).IDs(), behind[:1])
 }
 
 func orderAdopted(t *testing.T, h Harness) {
@@ -247,11 +247,11 @@ func orderAdopted(t *testing.T, h Harness) {
 	ok(t, "Check", f.Buffer.Check(t.Context())) // every relay starts with it
 	f.Exec(t, fmt.Sprintf("UPDATE %s SET group_id = '%s' WHERE id <= %d", f.Table, buffer.NewGroupID(), ids[1]))
 	repair(t, f.Buffer, buffer.Repair{Adopted: buffer.Count{Batches: 1, Events: 2}})
-	equal(t, "claimed beside it", claim(t, f.Buffer, 10).IDs(), ids[3:])
+	equal(t, "claimed while the adopted batch is due", claim(t, f.Buffer, 10).IDs(), ids[3:])
 	b := takeOver(t, f.Buffer)
 	equal(t, "what was found", b.IDs(), ids[:2])
 	settle(t, f.Buffer, b, delivered())
-	equal(t, "claimed behind it", claim(t, f.Buffer, 10).IDs(), ids[2:3])
+	equal(t, "claimed after the replayed event", claim(t, f.Buffer, 10).IDs(), ids[2:3])
 }
 
 func orderMode(t *testing.T, h Harness) {

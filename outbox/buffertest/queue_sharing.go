@@ -106,7 +106,7 @@ func queueClosed(t *testing.T, h Harness) {
 	equal(t, "dead letters closed", deadIDs(t, f, isClosed), ids[:2])
 	equal(t, "rows", f.Rows(t), []Row{{ids[1], again.GroupID}})
 
-	// An event that dies again is notified again.
+	// An event that is buried again is notified again.
 	settle(t, f.Buffer, again, buffer.Outcome{Verdict: buffer.Dead, Attempts: 1, Error: "refused again"})
 	b = claim(t, queue, 10)
 	equal(t, "dead letters", b.IDs(), ids[1:2])
@@ -144,8 +144,8 @@ func queueReleases(t *testing.T, h Harness) {
 	bury(t, n, "refused", orders(1)...)
 	ids := bury(t, f, "refused", orders(5)...).IDs()
 	queue := f.Queue(t)
-	told := claim(t, queue, 1)
-	settle(t, queue, told, delivered())
+	notified := claim(t, queue, 1)
+	settle(t, queue, notified, delivered())
 	lost, live, neighbour := claim(t, queue, 2), claim(t, queue, 2), claim(t, n.Queue(t), 1)
 	f.Exec(t, fmt.Sprintf("DELETE FROM outbox_batches WHERE group_id = '%s'", lost.GroupID))
 	again := f.Queue(t)

@@ -15,9 +15,9 @@ var rangeCases = []testCase{
 	{name: "range/gaps between ids stay unclaimed", rangeOnly: true, run: rangeGaps},
 	{name: "range/claims locked events", rangeOnly: true, rowLocksOnly: true, run: rangeLocked},
 	{name: "range/spares late commits between its ids", rangeOnly: true, rowLocksOnly: true, run: rangeLate},
-	{name: "range/stale cursor claims no held event", rangeOnly: true, run: rangeBehind},
+	{name: "range/stale cursor claims no leased event", rangeOnly: true, run: rangeBehind},
 	{name: "range/accepts ids chosen by hand", rangeOnly: true, run: rangeByHand},
-	{name: "range/backlog excludes held events", rangeOnly: true, run: rangeBacklog},
+	{name: "range/backlog excludes leased events", rangeOnly: true, run: rangeBacklog},
 }
 
 // unstamped expects that no event carries a group_id.
@@ -69,13 +69,13 @@ func rangeGaps(t *testing.T, h Harness) {
 	for _, id := range gaps {
 		f.Exec(t, fmt.Sprintf("INSERT INTO %s (id, topic, payload) VALUES (%d, 't', '1')", f.Table, id))
 	}
-	held := b.IDs()
+	leased := b.IDs()
 	b = lose(t, f, b, f.Buffer)
-	equal(t, "events taken over", b.IDs(), held)
+	equal(t, "events taken over", b.IDs(), leased)
 	part := buffer.NewGroupID()
-	settle(t, f.Buffer, b, delivered(held[1:7]...), buffer.Outcome{Verdict: buffer.Retry, IDs: []int64{held[0], held[7]}, GroupID: part})
+	settle(t, f.Buffer, b, delivered(leased[1:7]...), buffer.Outcome{Verdict: buffer.Retry, IDs: []int64{leased[0], leased[7]}, GroupID: part})
 	b = takeOver(t, f.Buffer)
-	equal(t, "events of the part", b.IDs(), []int64{held[0], held[7]})
+	equal(t, "events of the part", b.IDs(), []int64{leased[0], leased[7]})
 	settle(t, f.Buffer, b, buffer.Outcome{Verdict: buffer.Dead, Attempts: 1, Error: "refused"})
 	equal(t, "rows left", rowIDs(t, f), gaps)
 	second := f.Second(t) // counts from the beginning first
@@ -161,20 +161,20 @@ func rangeBehind(t *testing.T, h Harness) {
 		equal(t, "events claimed", claim(t, f.Buffer, 20).IDs(), ids[at:at+20])
 	}
 	settle(t, second, b, delivered())
-	first := lose(t, f, &buffer.Lease{Batch: buffer.Batch{GroupID: f.Rows(t)[0].GroupID}}, f.Buffer) // a gap in the held ids
+	first := lose(t, f, &buffer.Lease{Batch: buffer.Batch{GroupID: f.Rows(t)[0].GroupID}}, f.Buffer) // a gap in the leased ids
 	settle(t, f.Buffer, first, delivered())
 	equal(t, "events claimed from far behind", claim(t, second, 20).IDs(), ids[61:81])
 	equal(t, "events claimed", claim(t, f.Buffer, 100).IDs(), ids[81:])
 	claimNone(t, second)
 	claimNone(t, f.Buffer)
-	var held []int64
+	var leased []int64
 	for _, r := range f.Ledger(t) {
 		b := lose(t, f, &buffer.Lease{Batch: buffer.Batch{GroupID: r.GroupID}}, second)
-		held = append(held, b.IDs()...)
+		leased = append(leased, b.IDs()...)
 		settle(t, second, b, delivered())
 	}
-	slices.Sort(held)
-	equal(t, "events of all batches", held, ids[21:])
+	slices.Sort(leased)
+	equal(t, "events of all batches", leased, ids[21:])
 	empty(t, f)
 }
 
@@ -191,7 +191,7 @@ func rangeByHand(t *testing.T, h Harness) {
 	second := f.Second(t)
 	more := f.Insert(t, orders(2)...)
 	b := claim(t, f.Buffer, 1)
-	equal(t, "events claimed beside the one beyond", b.IDs(), more[:1])
+	equal(t, "events claimed after an id far beyond", b.IDs(), more[:1])
 	b2 := claim(t, second, 10)
 	equal(t, "events claimed from the beginning", b2.IDs(), more[1:])
 	claimNone(t, f.Buffer)

@@ -137,6 +137,6 @@ func rateMissing(t *testing.T, h Harness) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := f.Second(t).TakeToken(ctx, "orders", 1, time.Second); !errors.Is(err, context.Canceled) {
-		t.Errorf("called off: %v", err)
+		t.Errorf("with a cancelled context: got %v", err)
 	}
 }

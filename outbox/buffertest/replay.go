@@ -208,7 +208,7 @@ func replayTogether(t *testing.T, h Harness) {
 	equal(t, "dead letters replayed", n, len(ids))
 	equal(t, "rows", rowIDs(t, f), ids)
 	equal(t, "dead letters open", deadIDs(t, f, isOpen), []int64(nil))
-	agree(t, f)
+	wantAgreement(t, f)
 	var got []int64
 	for range f.Ledger(t) {
 		b := takeOver(t, f.Buffer)

@@ -189,7 +189,7 @@ func deadComplete(t *testing.T, f *Fixture, events []outbox.Event) {
 	}
 }
 
-// settleDeadTwice: a replayed event dies again under another group_id.
+// settleDeadTwice: a replayed event is buried again under another group_id.
 func settleDeadTwice(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	ids := f.Insert(t, orders(2)...)

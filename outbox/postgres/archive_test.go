@@ -94,8 +94,8 @@ func TestArchive_Fails(t *testing.T) {
 	}
 }
 
-// Migrate makes the archive, also when it is configured later, where it says, and
-// with the payload's type that the buffer has.
+// Migrate makes the archive in the configured schema, with the buffer's payload type, also if it is
+// configured later.
 func TestMigrate_Archive(t *testing.T) {
 	t.Parallel()
 	p := newTestDB(t, testserver.Postgres(t), buffertest.Options{})

@@ -100,7 +100,7 @@ func otherDatabase(t *testing.T, server *testserver.PostgresServer) (url, name s
 	return url, connect(t, url).Config().Database
 }
 
-// Each kind of blocker is found, and nothing else.
+// Each kind of blocker is found; other sessions are not.
 func TestBlockers(t *testing.T) {
 	t.Parallel()
 	server := logical(t)
@@ -173,7 +173,7 @@ func TestBlockers(t *testing.T) {
 		{Kind: buffer.BlockedByTransaction, PID: pid(writer), Application: "batch", State: "idle in transaction", Database: name, Elsewhere: true},
 		{Kind: buffer.BlockedBySlot, Name: "forgotten", Database: "postgres", State: "inactive", Catalogs: true},
 		{Kind: buffer.BlockedByPrepared, Name: "half'done", Database: name, Elsewhere: true},
-		{Kind: buffer.BlockedByTransaction, PID: pid(own), Application: "relay", State: "idle in transaction", Database: "postgres", Own: true},
+		{Kind: buffer.BlockedByTransaction, PID: pid(own), Application: "relay", State: "idle in transaction", Database: "postgres", IsRelay: true},
 		{Kind: buffer.BlockedByTransaction, PID: pid(reader), Application: "report", State: "idle in transaction", Database: "postgres"},
 		{Kind: buffer.BlockedBySlot, Name: "unread", State: "inactive"},
 	}
@@ -212,7 +212,7 @@ func TestBlockers_Standby(t *testing.T) {
 		}
 		return fmt.Errorf("the standby holds nothing")
 	})
-	if sender.Horizon == 0 || sender.Elsewhere || sender.Own {
+	if sender.Horizon == 0 || sender.Elsewhere || sender.IsRelay {
 		t.Errorf("it is %+v", sender)
 	}
 	if ended, err := b.Terminate(t.Context(), sender); ended || err != nil {
@@ -272,7 +272,7 @@ func TestTerminate(t *testing.T) {
 		"an earlier transaction":      func(h *buffer.VacuumBlocker) { h.BeganAt = h.BeganAt.Add(-time.Microsecond) },
 		"another application":         func(h *buffer.VacuumBlocker) { h.Application = "psql" },
 		"another session":             func(h *buffer.VacuumBlocker) { h.PID = pid(own) },
-		"nobody knows since when":     func(h *buffer.VacuumBlocker) { h.BeganAt = time.Time{} },
+		"an unknown beginning":        func(h *buffer.VacuumBlocker) { h.BeganAt = time.Time{} },
 		"a prepared one":              func(h *buffer.VacuumBlocker) { h.Kind = buffer.BlockedByPrepared },
 	} {
 		other := *saw
@@ -297,7 +297,7 @@ func TestTerminate(t *testing.T) {
 	run(t, own, "SELECT 1")
 }
 
-// A role without privileges sees little of other roles' sessions, and learns which GRANT it needs.
+// A role without privileges sees little of other roles' sessions. A finding names the GRANT it needs.
 func TestBlockers_OtherRoles(t *testing.T) {
 	t.Parallel()
 	p := newDoctorDB(t, logical(t).URL)
@@ -374,7 +374,7 @@ func TestBlockers_OtherRoles(t *testing.T) {
 	run(t, super, "COMMIT")
 }
 
-// Each blocker comes with how to end it.
+// Each blocker has a fix.
 func TestDiagnose_Blockers(t *testing.T) {
 	t.Parallel()
 	server := logical(t)

@@ -41,7 +41,7 @@ func (b *Buffer) TakeToken(ctx context.Context, name string, requests int, per t
 	})
 	switch pg.Code(err) {
 	case pg.CodeNoTable, pg.CodeNoColumn, pg.CodeNoSchema:
-		return 0, fmt.Errorf("%s: %w: table %s does not exist or is not as it should be: relay migrate -c relay.yaml", doing, buffer.ErrNotReady, rates)
+		return 0, fmt.Errorf("%s: %w: table %s does not exist or is out of date; run relay migrate -c relay.yaml", doing, buffer.ErrNotReady, rates)
 	case pg.CodeNoPrivilege:
 		return 0, fmt.Errorf("%s: %w: the relay's role may not use table %s: GRANT SELECT, INSERT, UPDATE, DELETE ON %s to it", doing, buffer.ErrNotReady, rates, rates)
 	}

@@ -18,7 +18,7 @@ import (
 
 // TestTakeToken_Privileges: tokens are taken in a database whose transactions are
 // SERIALIZABLE by default, by a role with no more than its privileges on a table in
-// another schema; without them the error says which.
+// another schema. Without them the error names them.
 func TestTakeToken_Privileges(t *testing.T) {
 	t.Parallel()
 	p := newMigratedDB(t, buffertest.Options{})
@@ -107,6 +107,6 @@ func TestTakeToken_PgBouncer(t *testing.T) {
 	var commit string
 	check(t, conn.QueryRow(t.Context(), "SHOW synchronous_commit", pgx.QueryExecModeSimpleProtocol).Scan(&commit))
 	if commit != "on" {
-		t.Errorf("synchronous_commit is %s for whoever comes next", commit)
+		t.Errorf("synchronous_commit is %s for the next client", commit)
 	}
 }

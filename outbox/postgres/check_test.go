@@ -45,7 +45,7 @@ func checkError(t *testing.T, url, table string) error {
 	return b.Check(t.Context())
 }
 
-// TestCheck_Missing: all of it at once, with the command that mends it.
+// TestCheck_Missing: the error names everything that is missing, and the command that fixes it.
 func TestCheck_Missing(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -94,7 +94,7 @@ func TestCheck_Missing(t *testing.T) {
 	}
 }
 
-// TestCheck_Privileges: what the docs name is enough, and what is less is named.
+// TestCheck_Privileges: the documented privileges are enough; the error names missing ones.
 func TestCheck_Privileges(t *testing.T) {
 	t.Parallel()
 	p := newMigratedDB(t, buffertest.Options{})
@@ -120,10 +120,10 @@ func TestCheck_Privileges(t *testing.T) {
 	b, err := postgres.Open(postgres.Config{URL: relay, Pipeline: "orders"})
 	check(t, err)
 	defer func() { check(t, b.Close()) }()
-	look, err := b.CountBacklog(t.Context(), 10)
+	backlog, err := b.CountBacklog(t.Context(), 10)
 	check(t, err)
-	if look.Unclaimed != 3 {
-		t.Fatalf("%d events were counted", look.Unclaimed)
+	if backlog.Unclaimed != 3 {
+		t.Fatalf("%d events were counted", backlog.Unclaimed)
 	}
 	batch, err := b.Claim(t.Context(), 10, lease)
 	check(t, err)
@@ -144,8 +144,8 @@ func TestCheck_Privileges(t *testing.T) {
 	}
 }
 
-// TestCheck_Unreachable: a wrong password, database, host or URL is told as what it is,
-// and never with the password.
+// TestCheck_Unreachable: a wrong password, database, host or URL is named in the error,
+// which never contains the password.
 func TestCheck_Unreachable(t *testing.T) {
 	t.Parallel()
 	good, err := url.Parse(testserver.Postgres(t))
@@ -205,7 +205,7 @@ func TestMigrate_Schema(t *testing.T) {
 	}
 	check(t, checkError(t, p.url, ""))
 
-	// A table that somebody dropped is made again, whatever was noted as applied.
+	// A dropped table is made again, although its migration is recorded as applied.
 	_, err = p.pool.Exec(t.Context(), "DROP TABLE outbox_dead_letters")
 	check(t, err)
 	_, err = postgres.Migrate(t.Context(), p.url, postgres.SchemaConfig{})

@@ -39,8 +39,8 @@ func expectMode(t *testing.T, b *postgres.Buffer, want buffer.ClaimMode) {
 
 var oneEvent = outbox.Event{Topic: "t", Payload: []byte("1")}
 
-// The mode changes when nothing lives, and not before: who asked for another does not
-// claim, but sends what there is.
+// The mode changes only while the ledger is empty. Before that, a relay with another mode does not
+// claim, but sends existing batches.
 func TestClaimMode_ChangesWhenLedgerEmpty(t *testing.T) {
 	t.Parallel()
 	for _, c := range [][2]buffer.ClaimMode{
@@ -93,8 +93,7 @@ func TestClaimMode_ChangesWhenLedgerEmpty(t *testing.T) {
 	}
 }
 
-// Auto takes range; while batches live it follows what others do, and goes back to
-// range when they are gone.
+// Auto uses range. While batches of another mode exist, it uses that mode, and then range again.
 func TestClaimMode_AutoFollows(t *testing.T) {
 	t.Parallel()
 	p := newMigratedDB(t, buffertest.Options{Claim: buffer.ClaimStamp})
@@ -107,7 +106,7 @@ func TestClaimMode_AutoFollows(t *testing.T) {
 	expectMode(t, auto, "")
 	b, err := auto.Claim(ctx, 10, lease)
 	check(t, err)
-	expectIDs(t, "claimed beside another's", b.IDs(), ids[1:])
+	expectIDs(t, "claimed while another batch is leased", b.IDs(), ids[1:])
 	expectMode(t, auto, buffer.ClaimStamp)
 	check(t, auto.Settle(ctx, b, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 	check(t, f.Buffer.Settle(ctx, stamped, []buffer.Outcome{{Verdict: buffer.Delivered}}))
@@ -173,7 +172,7 @@ func TestClaimMode_WaitsForRange(t *testing.T) {
 	}
 }
 
-// Where range claims do not suit the ids, it is said, with what is done instead.
+// If range claims do not suit the ids, a message says so and names the mode in use.
 func TestClaimMode_RangeIneligible(t *testing.T) {
 	t.Parallel()
 	for says, does := range map[string]string{
@@ -237,7 +236,7 @@ func TestClaimMode_RangeIneligible(t *testing.T) {
 	}
 }
 
-// Without its trigger TRUNCATE would leave batches behind; doctor says how it is made
+// Without its trigger TRUNCATE would leave batches behind; doctor says how to make it
 // again.
 func TestDiagnose_TruncateTrigger(t *testing.T) {
 	t.Parallel()

@@ -43,7 +43,7 @@ func TestPlans_Ordered(t *testing.T) {
 		err := p.pool.QueryRow(t.Context(), `SELECT n_tup_upd, n_tup_ins, seq_tup_read + idx_tup_fetch
 			FROM pg_stat_user_tables WHERE relname = 'outbox_events'`).Scan(&updates, &inserts, &read)
 		if err == nil && (updates < 2100 || inserts < 32_000) {
-			err = fmt.Errorf("%d updates and %d inserts are known, 2100 and 32000 were expected", updates, inserts)
+			err = fmt.Errorf("%d updates and %d inserts are known; want 2100 and 32000", updates, inserts)
 		}
 		return err
 	})

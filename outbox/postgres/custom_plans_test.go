@@ -15,20 +15,20 @@ func TestPlans_CustomTable(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		ddl, project string
-		own          buffer.CustomTable
+		custom       buffer.CustomTable
 	}{
-		"integer": {ddl: "id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY", own: buffer.CustomTable{ID: "id"}},
-		"uuid":    {ddl: "id uuid PRIMARY KEY DEFAULT gen_random_uuid()", own: buffer.CustomTable{ID: "id"}},
-		"cursor":  {ddl: "id uuid PRIMARY KEY DEFAULT gen_random_uuid(), seq bigserial UNIQUE", own: buffer.CustomTable{ID: "id", Cursor: "seq"}},
+		"integer": {ddl: "id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY", custom: buffer.CustomTable{ID: "id"}},
+		"uuid":    {ddl: "id uuid PRIMARY KEY DEFAULT gen_random_uuid()", custom: buffer.CustomTable{ID: "id"}},
+		"cursor":  {ddl: "id uuid PRIMARY KEY DEFAULT gen_random_uuid(), seq bigserial UNIQUE", custom: buffer.CustomTable{ID: "id", Cursor: "seq"}},
 	} {
 		for _, statistics := range []string{"empty", "claimed"} {
 			t.Run(name+", statistics of "+statistics, func(t *testing.T) {
 				t.Parallel()
-				c.own.Project = "SELECT id, to_jsonb(e.id) AS payload FROM {events} e"
+				c.custom.Project = "SELECT id, to_jsonb(e.id) AS payload FROM {events} e"
 				customBacklog(t, newCustomFixture(t, testserver.Postgres(t), `
 					CREATE SCHEMA relay;
 					CREATE TABLE things (`+c.ddl+`, group_id uuid) WITH (autovacuum_enabled = false);
-					CREATE INDEX ON things (id) WHERE group_id IS NULL`, c.own, "things"), statistics)
+					CREATE INDEX ON things (id) WHERE group_id IS NULL`, c.custom, "things"), statistics)
 			})
 		}
 	}
@@ -80,7 +80,7 @@ func customBacklog(t *testing.T, o *customFixture, statistics string) {
 				SELECT sum(idx_tup_read)::bigint FROM pg_stat_user_indexes i WHERE i.relid = t.relid)
 			FROM pg_stat_user_tables t WHERE relname = 'things'`).Scan(&deletes, &inserts, &read)
 		if err == nil && (deletes < 100 || inserts < 32_000) {
-			err = fmt.Errorf("%d deletes and %d inserts are known, 100 and 32000 were expected", deletes, inserts)
+			err = fmt.Errorf("%d deletes and %d inserts are known; want 100 and 32000", deletes, inserts)
 		}
 		return err
 	})

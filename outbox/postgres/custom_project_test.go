@@ -88,7 +88,7 @@ func TestProjection_ErrorKinds(t *testing.T) {
 	}
 }
 
-// A projection that takes for ever leaves time to settle its batch.
+// An endless projection is cancelled in time to settle its batch.
 func TestProjection_TimeLimit(t *testing.T) {
 	t.Parallel()
 	o := newActivities(t, testserver.Postgres(t), 1)

@@ -25,7 +25,7 @@ CREATE TRIGGER refuse BEFORE INSERT ON `+activitiesTable+` FOR EACH ROW WHEN (NE
 	replay := func(limit, want int, what string) {
 		t.Helper()
 		if n, err := o.Replay(t.Context(), buffer.DeadFilter{}, limit); n != want || err != nil {
-			t.Fatalf("replaying %s: %d, %v; %d were expected", what, n, err, want)
+			t.Fatalf("replaying %s: %d, %v; want %d", what, n, err, want)
 		}
 	}
 	replay(2, 2, "two")
@@ -34,13 +34,13 @@ CREATE TRIGGER refuse BEFORE INSERT ON `+activitiesTable+` FOR EACH ROW WHEN (NE
 	if in := o.text(t, "SELECT activity::text FROM "+activitiesTable+" ORDER BY activity"); in != "3 4 5 6 8" {
 		t.Errorf("activities %s are back", in)
 	}
-	o.agrees(t, "a replay")
+	o.wantAgreement(t, "a replay")
 	o.exec(t, `
 DROP TRIGGER refuse ON `+activitiesTable+`;
 ALTER TABLE `+activitiesTable+` DROP CONSTRAINT never, DROP CONSTRAINT parent;
 UPDATE relay.outbox_dead_letters SET event_row = event_row::jsonb || '{"activity": 1}' WHERE event_id = 1`)
 	replay(10, 4, "what was refused")
-	o.agrees(t, "another replay")
+	o.wantAgreement(t, "another replay")
 
 	// A column that has to have a value keeps all of them out.
 	for {

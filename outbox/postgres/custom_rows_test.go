@@ -51,7 +51,7 @@ UPDATE `+activitiesTable+` SET note = 'null' WHERE activity = 3`)
 	}
 	o.exec(t, "UPDATE "+activitiesTable+" SET group_id = '"+b.GroupID.String()+"'")
 	p.settle(t, b, buffer.Outcome{Verdict: buffer.Delivered})
-	p.agrees(t, "all of that")
+	p.wantAgreement(t, "all of that")
 	if n := o.text(t, "SELECT count(*)::text FROM relay.outbox_archive"); n != "4" {
 		t.Errorf("%s events are archived", n)
 	}

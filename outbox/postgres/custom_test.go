@@ -30,7 +30,7 @@ CREATE TABLE ` + activitiesTable + ` (
 CREATE UNIQUE INDEX ON ` + activitiesTable + ` (activity) WHERE group_id IS NULL;
 CREATE INDEX ON ` + activitiesTable + ` (group_id) WHERE group_id IS NOT NULL`
 	activitiesProject = `
-SELECT e."Id of ""it""" AS id, a.lead AS key, a.data AS payload, jsonb_build_object('lead', a.lead) AS headers, a.id AS whatever
+SELECT e."Id of ""it""" AS id, a.lead AS key, a.data AS payload, jsonb_build_object('lead', a.lead) AS headers, a.id AS ignored
 FROM ` + activitiesTable + ` e JOIN "The ""app""".activities a ON a.id = e.activity
 WHERE e.group_id = $1; -- of the batch`
 )
@@ -70,7 +70,7 @@ func TestCustomTable_OddNames(t *testing.T) {
 		t.Fatalf("an event comes as %+v", e)
 	}
 
-	// The application goes on with the same activities: what is claimed stays claimed.
+	// The application changes the same activities. Claimed events stay claimed.
 	o.exec(t, `INSERT INTO `+activitiesTable+` (activity) SELECT i FROM generate_series(1, 2) i`)
 	o.settle(t, b, buffer.Outcome{Verdict: buffer.Retry, GroupID: b.GroupID, Error: "unavailable"})
 	o.exec(t, `DELETE FROM "The ""app""".activities WHERE id = 2`)
@@ -100,8 +100,8 @@ func TestCustomTable_OddNames(t *testing.T) {
 	}
 }
 
-// A projection sees one snapshot, and can write nothing; whatever is wrong with it is the
-// batch's, and what ails the database is not.
+// A projection sees one snapshot and cannot write. Its errors belong to the batch; errors of the
+// database do not.
 func TestProjection_Transaction(t *testing.T) {
 	t.Parallel()
 	o := newActivities(t, testserver.Postgres(t), 3)
@@ -140,7 +140,7 @@ func TestProjection_Transaction(t *testing.T) {
 		}
 		o.settle(t, b, buffer.Outcome{Verdict: buffer.Delivered})
 	}
-	o.agrees(t, "all of that")
+	o.wantAgreement(t, "all of that")
 }
 
 // What a projection may return, and what it may not: see also the suite.

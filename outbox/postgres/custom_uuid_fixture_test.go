@@ -28,21 +28,21 @@ import (
 // cursor. The suite sees the column id; the uuid is computed from it.
 func TestCustomTable_UUIDKeys(t *testing.T) { buffertest.Run(t, uuidHarness()) }
 
-var uuidKeys = &ownShape{
+var uuidKeys = &customShape{
 	first: `"The ""key""" uuid GENERATED ALWAYS AS (lpad(to_hex(id), 32, '0')::uuid) STORED PRIMARY KEY,`, id: "id bigserial UNIQUE",
-	own: buffer.CustomTable{ID: `The "key"`},
+	custom: buffer.CustomTable{ID: `The "key"`},
 }
 
 func uuidHarness() buffertest.Harness {
 	return buffertest.Harness{RowLocks: true, Custom: true, UUIDKeys: true, Claim: buffer.ClaimStamp, Open: func(t testing.TB, opt buffertest.Options) *buffertest.Fixture {
-		schema := schemaOf(opt, ownTable)
+		schema := schemaOf(opt, customName)
 		schema.Custom = true
 		url := testserver.PostgresFrom(t, fmt.Sprintf("%+v uuid", schema), func(ctx context.Context, url string) error {
 			conn, err := pgx.Connect(ctx, url)
 			if err != nil {
 				return err
 			}
-			_, err = conn.Exec(ctx, uuidKeys.ddl(ownTable, opt.Bytes))
+			_, err = conn.Exec(ctx, uuidKeys.ddl(customName, opt.Bytes))
 			if err = errors.Join(err, conn.Close(ctx)); err != nil {
 				return err
 			}
@@ -50,9 +50,9 @@ func uuidHarness() buffertest.Harness {
 			return err
 		})
 		p := newTestDB(t, url, opt)
-		p.own, p.migrated = uuidKeys, schema
+		p.custom, p.migrated = uuidKeys, schema
 		ids := &uuidIDs{db: p, numbers: map[groupID]int64{}, ids: map[int64]int64{}}
-		return ids.fixture(p.fixture(t, ownTable, "orders"))
+		return ids.fixture(p.fixture(t, customName, "orders"))
 	}}
 }
 

@@ -24,11 +24,11 @@ type customFixture struct {
 	config postgres.Config
 }
 
-// newCustomFixture makes the tables, and the relay's in a schema of its own.
-func newCustomFixture(t *testing.T, url, ddl string, own buffer.CustomTable, table string) *customFixture {
+// newCustomFixture makes the tables, and the relay's in a separate schema.
+func newCustomFixture(t *testing.T, url, ddl string, custom buffer.CustomTable, table string) *customFixture {
 	t.Helper()
 	o := &customFixture{testDB: newTestDB(t, url, buffertest.Options{}), config: postgres.Config{
-		URL: url, Table: table, Schema: "relay", Pipeline: "ours", Custom: own, Connections: 4,
+		URL: url, Table: table, Schema: "relay", Pipeline: "custom", Custom: custom, Connections: 4,
 	}}
 	o.exec(t, ddl)
 	if _, err := postgres.Migrate(t.Context(), url, postgres.SchemaConfig{Table: table, Schema: "relay", Custom: true}); err != nil {
@@ -83,8 +83,8 @@ func (o *customFixture) settle(t *testing.T, b *buffer.Lease, outcomes ...buffer
 	check(t, o.Settle(t.Context(), b, outcomes))
 }
 
-// agrees expects that ledger and buffer agree.
-func (o *customFixture) agrees(t *testing.T, after string) buffer.Audit {
+// wantAgreement fails the test if the ledger and the buffer disagree.
+func (o *customFixture) wantAgreement(t *testing.T, after string) buffer.Audit {
 	t.Helper()
 	a, err := o.Audit(t.Context())
 	check(t, err)
@@ -146,15 +146,15 @@ func TestCustomUUIDs(t *testing.T) {
 	if status.Pending != 10 || status.Leased != 1 {
 		t.Fatalf("status: %+v", status)
 	}
-	o.agrees(t, "a claim")
+	o.wantAgreement(t, "a claim")
 
-	// A part is delivered, one dies, the rest gets numbers of its own.
+	// A part is delivered, one is buried, the rest gets new numbers.
 	ids, part := b.IDs(), buffer.NewGroupID()
 	dead := b.Events[3]
 	o.settle(t, b, buffer.Outcome{Verdict: buffer.Delivered, IDs: ids[:3]},
 		buffer.Outcome{Verdict: buffer.Dead, IDs: ids[3:4], Attempts: 1, Error: "no"},
 		buffer.Outcome{Verdict: buffer.Retry, IDs: ids[4:], GroupID: part})
-	o.agrees(t, "a settle in parts")
+	o.wantAgreement(t, "a settle in parts")
 	rest := o.takeOver(t)
 	want := uuidsOf(&buffer.Lease{Batch: buffer.Batch{Events: b.Events[4:]}})
 	if rest.GroupID != part || !slices.Equal(uuidsOf(rest), want) || rest.FirstID <= b.LastID {
@@ -177,7 +177,7 @@ func TestCustomUUIDs(t *testing.T) {
 		t.Fatalf("settled although an event is locked: %v", err)
 	}
 	check(t, tx.Rollback(t.Context()))
-	o.agrees(t, "a settle beside a lock")
+	o.wantAgreement(t, "a settle next to a lock")
 	o.exec(t, fmt.Sprintf("UPDATE relay.outbox_batches SET due_at = 'infinity' WHERE group_id = '%s'", last))
 	again, err := o.TakeOver(t.Context(), lease)
 	check(t, err)
@@ -192,7 +192,7 @@ func TestCustomUUIDs(t *testing.T) {
 	o.settle(t, again, buffer.Outcome{Verdict: buffer.Delivered})
 	one := o.takeOver(t)
 	o.settle(t, one, buffer.Outcome{Verdict: buffer.Delivered})
-	if left := o.agrees(t, "all of it"); left.Unclaimed != 2 || left.Dead.Open != 1 {
+	if left := o.wantAgreement(t, "all of it"); left.Unclaimed != 2 || left.Dead.Open != 1 {
 		t.Fatalf("left: %+v", left)
 	}
 
@@ -234,7 +234,7 @@ func TestCustomUUIDs_Repair(t *testing.T) {
 	if r != (buffer.Repair{Adopted: a.Orphaned, Removed: 1, Corrected: 1}) {
 		t.Fatalf("repair: %+v", r)
 	}
-	o.agrees(t, "a repair")
+	o.wantAgreement(t, "a repair")
 	events := 0
 	for {
 		b, err := o.TakeOver(t.Context(), lease)
@@ -248,7 +248,7 @@ func TestCustomUUIDs_Repair(t *testing.T) {
 		}
 	}
 	if events != 7 {
-		t.Errorf("%d events were taken over, 7 were expected", events)
+		t.Errorf("%d events were taken over; want 7", events)
 	}
 }
 
@@ -261,7 +261,7 @@ func TestCustomUUIDs_Sweep(t *testing.T) {
 	if len(peeked.Events) != 2 || peeked.ProjectErr != nil || peeked.Events[0].Topic != "change" || peeked.Events[0].UUID == uuid.Nil {
 		t.Fatalf("peeked at %+v", peeked)
 	}
-	if a := o.agrees(t, "a peek"); a.Unclaimed != 3 {
+	if a := o.wantAgreement(t, "a peek"); a.Unclaimed != 3 {
 		t.Fatalf("after a peek: %+v", a)
 	}
 	b := o.claim(t, 10)

@@ -10,8 +10,7 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres"
 )
 
-// activities is the table of the first paragraph of issue 5, its parent, and what is
-// sent of them.
+// activities is a custom table without payloads, and its parent, which has them.
 const activities = `
 CREATE SCHEMA app;
 CREATE TABLE app.contact_activities (id bigint PRIMARY KEY, lead_id bigint NOT NULL, kind text);
@@ -98,7 +97,7 @@ func TestDiagnose_CustomTableFixes(t *testing.T) {
 		config      func(*postgres.Config)
 		level       buffer.Level
 		about, says string
-		// fix, where the finding's is not SQL alone: what does what it says.
+		// fix replaces a finding's fix that is not SQL.
 		fix string
 	}{
 		"no group_id":       {damage: "ALTER TABLE " + events + " DROP COLUMN group_id", level: buffer.LevelError, about: "tables", says: "has no column group_id"},
@@ -266,7 +265,7 @@ func TestDiagnose_CustomTriggers(t *testing.T) {
 	}
 }
 
-// what is wrong with one, and where.
+// Findings name the fault in a projection, and its place.
 func TestDiagnose_Projection(t *testing.T) {
 	t.Parallel()
 	p := newCustomDoctorDB(t)
@@ -315,8 +314,8 @@ func TestDiagnose_Projection(t *testing.T) {
 	}
 }
 
-// TestDiagnose_CustomTablePrivileges: a role that may too little learns what to ask for, and what is
-// only for replay.
+// TestDiagnose_CustomTablePrivileges: findings name the missing privileges, and those that only replay
+// needs.
 func TestDiagnose_CustomTablePrivileges(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -362,10 +361,10 @@ func TestDiagnose_CustomTablePrivileges(t *testing.T) {
 	}
 }
 
-// A role that may not use a schema learns that, and everything else that is missing.
 // roleOf returns the role at the end of a GRANT.
 func roleOf(grant string) string { return grant[strings.LastIndex(grant, " TO ")+len(" TO "):] }
 
+// Findings name the schemas that the role may not use, and all other missing privileges.
 func TestDiagnose_ForbiddenSchemas(t *testing.T) {
 	t.Parallel()
 	p := newCustomDoctorDB(t)

@@ -211,7 +211,7 @@ func TestDiagnose_MissingTables(t *testing.T) {
 	}
 }
 
-// A role that lacks privileges learns which.
+// A finding names the privileges that the role lacks.
 func TestDiagnose_Privileges(t *testing.T) {
 	t.Parallel()
 	p := newDoctorDB(t, testserver.Postgres(t))

@@ -63,5 +63,5 @@ func TestClaim_SynchronousCommit(t *testing.T) {
 		{Verdict: buffer.Retry, IDs: ids[1:2], GroupID: buffer.NewGroupID(), After: lease},
 		{Verdict: buffer.Retry, IDs: ids[2:], GroupID: buffer.NewGroupID(), After: lease},
 	}))
-	sees("a divided settle", "waiting on", "waiting on")
+	sees("a settle with several outcomes", "waiting on", "waiting on")
 }

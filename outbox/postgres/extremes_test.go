@@ -10,8 +10,8 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffertest"
 )
 
-// The highest id there is, and ids as far apart as can be: they are claimed, divided,
-// marked and deleted as any other, and block no others.
+// The highest id there is, and ids as far apart as can be: they are claimed, split,
+// recorded and deleted as any other, and block no others.
 func TestClaim_ExtremeIDs(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []buffer.ClaimMode{buffer.ClaimRange, buffer.ClaimStamp} {

@@ -33,7 +33,7 @@ type testDB struct {
 	url      string
 	opt      buffertest.Options
 	pool     *pgxpool.Pool
-	own      *ownShape             // nil: the tables are the relay's
+	custom   *customShape          // nil: the tables are the relay's
 	migrated postgres.SchemaConfig // the tables that are there; zero for none
 }
 
@@ -70,12 +70,12 @@ func (p *testDB) fixture(t testing.TB, table, pipeline string) *buffertest.Fixtu
 	t.Helper()
 	schema := schemaOf(p.opt, table)
 	var own buffer.CustomTable
-	if p.own != nil {
-		own, schema.Custom = p.own.projecting(table, p.opt.Project), true
+	if p.custom != nil {
+		own, schema.Custom = p.custom.projecting(table, p.opt.Project), true
 	}
 	if schema != p.migrated {
-		if p.own != nil {
-			_, err := p.pool.Exec(t.Context(), p.own.ddl(table, p.opt.Bytes))
+		if p.custom != nil {
+			_, err := p.pool.Exec(t.Context(), p.custom.ddl(table, p.opt.Bytes))
 			check(t, err)
 		}
 		if _, err := postgres.Migrate(t.Context(), p.url, schema); err != nil {
@@ -127,11 +127,11 @@ func (p *testDB) fixture(t testing.TB, table, pipeline string) *buffertest.Fixtu
 			check(t, err)
 		},
 		Rows: func(t buffertest.TB) []buffertest.Row {
-			held := `(SELECT l.group_id FROM outbox_batches l WHERE l.buffer = 'public.` + table + `' AND e.id::bigint <@ l.members)`
+			leased := `(SELECT l.group_id FROM outbox_batches l WHERE l.buffer = 'public.` + table + `' AND e.id::bigint <@ l.members)`
 			if !query(t, p.pool, "SELECT to_regclass('outbox_batches') IS NOT NULL", pgx.RowTo[bool])[0] {
-				held = "NULL" // a case has dropped it
+				leased = "NULL" // a case has dropped it
 			}
-			return query(t, p.pool, "SELECT id, coalesce(e.group_id, "+held+", '00000000-0000-0000-0000-000000000000') FROM "+table+" e ORDER BY id",
+			return query(t, p.pool, "SELECT id, coalesce(e.group_id, "+leased+", '00000000-0000-0000-0000-000000000000') FROM "+table+" e ORDER BY id",
 				func(row pgx.CollectableRow) (r buffertest.Row, err error) {
 					var group string
 					err = row.Scan(&r.ID, &group)

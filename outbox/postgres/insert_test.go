@@ -23,8 +23,8 @@ func someEvents() []outbox.Event {
 	}
 }
 
-// TestInsert looks at what comes out of the buffer for what the application put
-// in, through pgx and through database/sql.
+// A claim returns each event as the application inserted it, through pgx and through
+// database/sql.
 func TestInsert(t *testing.T) {
 	t.Parallel()
 	p := newMigratedDB(t, buffertest.Options{})
@@ -120,7 +120,7 @@ func TestInsert_Invalid(t *testing.T) {
 	}
 }
 
-// TestInsert_MissingTable names the command that mends it.
+// TestInsert_MissingTable names the command that fixes it.
 func TestInsert_MissingTable(t *testing.T) {
 	t.Parallel()
 	p := newTestDB(t, testserver.Postgres(t), buffertest.Options{})

@@ -515,7 +515,7 @@ func TestDiagnose_WakeUps(t *testing.T) {
 			if f.Subject == "wake-ups" {
 				found = true
 				if f.Level != c.level || !strings.Contains(f.Text, c.want) || (f.Fix == "") != (c.level == buffer.LevelOK) {
-					t.Errorf("wake %s: %+v, %q was expected", c.wake, f, c.want)
+					t.Errorf("wake %s: %+v; want %q", c.wake, f, c.want)
 				}
 			}
 		}

@@ -64,8 +64,8 @@ func TestMigrate_CustomTable(t *testing.T) {
 				return query(t, p.pool, "SELECT relname::text FROM pg_class WHERE relnamespace = '"+pgx.Identifier{strings.ReplaceAll(c.schema, "'", "''")}.Sanitize()+
 					"'::regnamespace AND relkind IN ('r', 'S') AND relname LIKE 'outbox\\_%' AND relname NOT LIKE '%id\\_seq' ORDER BY 1", pgx.RowTo[string])
 			}
-			ours := []string{"outbox_batches", "outbox_buffers", "outbox_dead_letters", "outbox_numbers", "outbox_rates"}
-			if diff := cmp.Diff(ours, tables()); diff != "" {
+			relayTables := []string{"outbox_batches", "outbox_buffers", "outbox_dead_letters", "outbox_numbers", "outbox_rates"}
+			if diff := cmp.Diff(relayTables, tables()); diff != "" {
 				t.Errorf("tables (-want +got):\n%s", diff)
 			}
 			if c.schema != "app" {
@@ -79,7 +79,7 @@ func TestMigrate_CustomTable(t *testing.T) {
 				}
 				applied, err = postgres.Migrate(t.Context(), migrator, c.config)
 				check(t, err)
-				if diff := cmp.Diff(ours, tables()); diff != "" || len(applied) > 0 {
+				if diff := cmp.Diff(relayTables, tables()); diff != "" || len(applied) > 0 {
 					t.Errorf("again, without %s: applied %v, tables (-want +got):\n%s", again.lost, applied, diff)
 				}
 			}
@@ -92,7 +92,7 @@ func TestMigrate_CustomTable(t *testing.T) {
 	}
 }
 
-// A role that may not make the schema learns the statement for one that may.
+// A role that may not make the schema gets the statement for an administrator.
 func TestMigrate_CustomTableNeedsSchema(t *testing.T) {
 	t.Parallel()
 	p := newTestDB(t, testserver.Postgres(t), buffertest.Options{})

@@ -17,7 +17,7 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres"
 )
 
-// A role that may create tables in its own schema only can migrate; one that may not learns the GRANT.
+// A role that may create tables in its own schema only can migrate; one that may not gets the GRANT.
 func TestMigrate_OwnSchema(t *testing.T) {
 	t.Parallel()
 	p := newTestDB(t, testserver.Postgres(t), buffertest.Options{})

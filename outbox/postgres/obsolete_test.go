@@ -18,7 +18,7 @@ func TestMigrate_RefusesUnreleasedTables(t *testing.T) {
 	)
 	for name, c := range map[string]struct {
 		old       string
-		check     bool // Check looks at tables only
+		check     bool // Check reads tables only
 		says, fix string
 		repair    string
 	}{

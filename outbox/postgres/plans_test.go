@@ -78,7 +78,7 @@ func wrongStatistics(t *testing.T, mode buffer.ClaimMode, statistics string) {
 		err := p.pool.QueryRow(t.Context(), `SELECT n_tup_del, n_tup_ins, seq_tup_read + idx_tup_fetch
 			FROM pg_stat_user_tables WHERE relname = 'outbox_events'`).Scan(&deletes, &inserts, &read)
 		if err == nil && (deletes < 100 || inserts < 32_000) {
-			err = fmt.Errorf("%d deletes and %d inserts are known, 100 and 32000 were expected", deletes, inserts)
+			err = fmt.Errorf("%d deletes and %d inserts are known; want 100 and 32000", deletes, inserts)
 		}
 		return err
 	})
@@ -87,8 +87,8 @@ func wrongStatistics(t *testing.T, mode buffer.ClaimMode, statistics string) {
 	}
 }
 
-// A million letters that are done with, and statistics that know nothing of them, or of
-// nothing else: neither the hook nor a count of the open ones walks over them.
+// There are a million closed dead letters, and the statistics know none of them, or only them. Neither
+// the hook nor a count of the open dead letters reads them.
 func TestPlans_ClosedDeadLetters(t *testing.T) {
 	t.Parallel()
 	for _, when := range []string{"empty", "open", "done"} {
@@ -173,7 +173,7 @@ func lettersDoneWith(t *testing.T, statistics string) {
 				SELECT sum(idx_tup_read)::bigint FROM pg_stat_user_indexes i WHERE i.relid = t.relid)
 			FROM pg_stat_user_tables t WHERE relname = 'outbox_dead_letters'`).Scan(&updates, &inserts, &read)
 		if err == nil && (updates < 140 || inserts < done+20) {
-			err = fmt.Errorf("%d updates and %d inserts are known, 140 and %d were expected", updates, inserts, done+20)
+			err = fmt.Errorf("%d updates and %d inserts are known; want 140 and %d", updates, inserts, done+20)
 		}
 		return err
 	})

@@ -43,8 +43,8 @@ func TestPrepared_TypeChanges(t *testing.T) {
 	}
 }
 
-// Sessions that are taken away from a connection, as a pooler does that looks like the
-// server, lose what was prepared: then nothing is prepared any more.
+// A transparent pooler gives a connection another session, without its prepared statements. From then
+// on the relay prepares none.
 func TestPrepared_Lost(t *testing.T) {
 	t.Parallel()
 	p := newMigratedDB(t, buffertest.Options{Claim: buffer.ClaimRange})
@@ -65,6 +65,6 @@ func TestPrepared_Lost(t *testing.T) {
 		}
 	}
 	if failed == 0 || failed > 10 {
-		t.Errorf("%d of 20 failed: some were expected, until nothing was prepared any more", failed)
+		t.Errorf("%d of 20 failed; want some, until nothing is prepared any more", failed)
 	}
 }

@@ -40,8 +40,8 @@ func TestIDsBeyond32Bits(t *testing.T) {
 	event := outbox.Event{Topic: "t", Payload: []byte("1")}
 	ids := f.Insert(t, event, event, event, event)
 	expectIDs(t, "ids", ids, []int64{first, first + 1, first + 2, first + 3})
-	if look, err := f.Buffer.CountBacklog(ctx, 10); err != nil || look.Unclaimed != 4 {
-		t.Fatalf("look: %+v, %v", look, err)
+	if backlog, err := f.Buffer.CountBacklog(ctx, 10); err != nil || backlog.Unclaimed != 4 {
+		t.Fatalf("backlog: %+v, %v", backlog, err)
 	}
 
 	expectIDs(t, "buried", buried(t, f, "no").IDs(), ids)
@@ -119,8 +119,8 @@ func TestReplay_GeneratedAlways(t *testing.T) {
 	}
 }
 
-// TestReplay_IDReturnsMeanwhile: somebody restores the event by hand, and has
-// not committed when the replay looks. The letter stays open.
+// TestReplay_IDReturnsMeanwhile: another session restores the event, and has
+// not committed when the replay reads. The dead letter stays open.
 func TestReplay_IDReturnsMeanwhile(t *testing.T) {
 	t.Parallel()
 	p := newMigratedDB(t, buffertest.Options{})
@@ -147,8 +147,8 @@ func TestReplay_IDReturnsMeanwhile(t *testing.T) {
 		}
 		return err
 	})
-	// The other letter is its own: who replayed it now could have it delivered and
-	// deleted before the first one puts it back again.
+	// The first replay has the other dead letter too. A second replay of it could have it delivered
+	// and deleted before the first one inserts it again.
 	if n, err := f.Second(t).Replay(t.Context(), buffer.DeadFilter{}, 10); n != 0 || err != nil {
 		t.Errorf("%d were replayed by another one at the same time, %v", n, err)
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffertest"
 )
 
-// TestSettle_LockedDelivered: what is left is what the row
-// says, and is to be deleted.
+// TestSettle_LockedDelivered: locked events stay in the
+// ledger row as delivered, and are deleted later.
 func TestSettle_LockedDelivered(t *testing.T) {
 	t.Parallel()
 	p := newMigratedDB(t, buffertest.Options{})

@@ -13,8 +13,8 @@ import (
 )
 
 // TestSweep_Orphans: events that carry a group_id without a ledger row, as after a
-// restore of the buffer alone, are sent again under it; batches that live are
-// left alone.
+// restore of the buffer alone, are sent again under it; live batches
+// do not change.
 func TestSweep_Orphans(t *testing.T) {
 	t.Parallel()
 	p := newMigratedDB(t, buffertest.Options{})

@@ -18,7 +18,7 @@ import (
 )
 
 // The application truncates its table, with a role that has no privilege on the ledger, and the ids begin again: the
-// batches are deleted, so that no new event is taken for an old one.
+// batches are deleted, so that no new event belongs to an old batch.
 func TestTruncate_DeletesBatches(t *testing.T) {
 	t.Parallel()
 	for _, c := range []postgres.SchemaConfig{{}, {Table: "Order Events"}, {Table: "shop.events", Schema: "ledgers"}} {
@@ -186,7 +186,7 @@ func TestTruncate_RefusesOldSnapshot(t *testing.T) {
 	check(t, f.Buffer.Settle(ctx, b, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 }
 
-// If the buffer table is dropped and made again, its batches are gone, so that no new event is taken for an old one.
+// If the buffer table is dropped and made again, its batches are gone, so that no new event belongs to an old batch.
 func TestMigrate_RecreatedTable(t *testing.T) {
 	t.Parallel()
 	p := newMigratedDB(t, buffertest.Options{Claim: buffer.ClaimRange})

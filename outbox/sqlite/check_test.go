@@ -93,7 +93,7 @@ func TestClaim_WaitsForOtherWriter(t *testing.T) {
 	backlog, err := f.Buffer.CountBacklog(t.Context(), 10) // readers do not wait
 	testkit.NoError(t, err)
 	if backlog.Unclaimed != 1 {
-		t.Fatalf("Look beside an open transaction: %+v, want one unclaimed event", backlog)
+		t.Fatalf("CountBacklog during an open transaction: got %+v; want one unclaimed event", backlog)
 	}
 
 	claimed := make(chan *buffer.Lease, 1)

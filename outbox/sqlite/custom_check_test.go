@@ -132,7 +132,7 @@ func TestDiagnose_CustomTable(t *testing.T) {
 	found = b.Diagnose(t.Context())
 	for _, about := range []string{"tables", "claim", "ids", "projection plan", "claim plan", "integrity"} {
 		if find(found, buffer.LevelOK, about, "") == nil {
-			t.Errorf("it does not say that it looked at %s: %+v", about, found)
+			t.Errorf("no finding about %s: %+v", about, found)
 		}
 	}
 

@@ -192,7 +192,7 @@ func describe(value any) string {
 	return fmt.Sprint(value)
 }
 
-// finish divides the events into those that can be sent and the rejected ones. An event for which the
+// finish splits the events into those that can be sent and the rejected ones. An event for which the
 // projection returned no row gets its row as payload; if that was deleted, the event is left out.
 func (p *projecting) finish(ctx context.Context, tx transaction, batch *buffer.Lease, which extent, table string) error {
 	var unprojected []customRow

@@ -99,7 +99,7 @@ func TestDiagnose_ForeignKeys(t *testing.T) {
 	batch := claimed(t, b)
 	err := b.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Delivered}})
 	if err == nil || !strings.Contains(err.Error(), "FOREIGN KEY") {
-		t.Fatalf("an event that is held back: %v", err)
+		t.Fatalf("settling an event that another row references: got %v", err)
 	}
 	testkit.NoError(t, b.Renew(t.Context(), batch, time.Hour))
 }

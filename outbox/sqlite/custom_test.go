@@ -230,7 +230,7 @@ func TestProjection_TimesOut(t *testing.T) {
 		t.Fatalf("got %+v", batch)
 	}
 
-	// Cut off by its caller it is the caller's batch all the same: who else would have it?
+	// A claim that its caller cancelled still belongs to the caller.
 	testkit.NoError(t, b.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Retry, GroupID: batch.GroupID}}))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()

@@ -128,17 +128,17 @@ func (d *diagnosis) integrity(ctx context.Context) {
 	const about = "integrity"
 	limited, cancel := context.WithTimeout(ctx, quickCheckTimeout)
 	defer cancel()
-	var verdict string
-	err := d.b.db.QueryRowContext(limited, quickCheckSQL).Scan(&verdict)
+	var result string
+	err := d.b.db.QueryRowContext(limited, quickCheckSQL).Scan(&result)
 	if err != nil && limited.Err() != nil && ctx.Err() == nil {
 		d.ok(about, fmt.Sprintf("not examined: the file is too large to be read in %v", quickCheckTimeout))
 		return
 	}
 	if err != nil {
-		verdict = err.Error()
+		result = err.Error()
 	}
-	if verdict != "ok" {
-		d.problem(about, "the file is damaged: "+strings.Join(strings.Fields(verdict), " "),
+	if result != "ok" {
+		d.problem(about, "the file is damaged: "+strings.Join(strings.Fields(result), " "),
 			fmt.Sprintf("stop everything, then restore a backup, or: sqlite3 '%s' .recover | sqlite3 '%s.new'", d.b.file, d.b.file))
 		return
 	}

@@ -53,7 +53,7 @@ func TestDiagnose_SoundFile(t *testing.T) {
 	}
 	for _, about := range []string{"tables", "claim", "journal_mode", "integrity", "indexes", "claim plan"} {
 		if find(found, buffer.LevelOK, about, "") == nil {
-			t.Errorf("it does not say that it looked at %s: %+v", about, found)
+			t.Errorf("no finding about %s: %+v", about, found)
 		}
 	}
 }
@@ -84,7 +84,7 @@ func TestDiagnose_FixesWork(t *testing.T) {
 				exec(t, db, f.Fix)
 			}
 			if left := bad(examined(t, url)); len(left) > 0 {
-				t.Errorf("after mending it finds %+v", left)
+				t.Errorf("after the fix it finds %+v", left)
 			}
 		})
 	}
@@ -123,7 +123,7 @@ func TestDiagnose_ClaimPlan(t *testing.T) {
 	}
 	exec(t, db, find(found, buffer.LevelWarning, "indexes", "by_group").Fix)
 	if left := bad(examined(t, url)); len(left) > 0 {
-		t.Errorf("after mending it finds %+v", left)
+		t.Errorf("after the fix it finds %+v", left)
 	}
 }
 
@@ -141,7 +141,7 @@ func TestDiagnose_MissingTables(t *testing.T) {
 	}
 	migrate(t, url, sqlite.SchemaConfig{})
 	if left := bad(examined(t, url)); len(left) > 0 {
-		t.Errorf("after mending it finds %+v", left)
+		t.Errorf("after the fix it finds %+v", left)
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 	"github.com/outboxrelay/relay/outbox/sqlite"
 )
 
-// An order and the event that tells of it are committed together, or neither is.
+// An order and the event about it are committed together, or neither is.
 func ExampleInsert() {
 	ctx := context.Background()
 	db, clean := exampleDB()

@@ -92,10 +92,10 @@ func TestCountBacklog_AdoptsOrphans(t *testing.T) {
 	f.Exec(t, fmt.Sprintf("UPDATE outbox_events SET group_id = '%s' WHERE id IN (%d, %d)", lost, ids[1], ids[2]))
 	f.Exec(t, fmt.Sprintf("UPDATE outbox_events SET group_id = 'parked by hand' WHERE id = %d", ids[3]))
 
-	look, err := f.Buffer.CountBacklog(t.Context(), 10)
+	backlog, err := f.Buffer.CountBacklog(t.Context(), 10)
 	testkit.NoError(t, err)
-	if look != (buffer.Backlog{Due: 1, Waiting: 1}) {
-		t.Fatalf("backlog %+v, want one batch that is due", look)
+	if backlog != (buffer.Backlog{Due: 1, Waiting: 1}) {
+		t.Fatalf("backlog %+v, want one batch that is due", backlog)
 	}
 	b, err := f.Buffer.TakeOver(t.Context(), time.Hour)
 	testkit.NoError(t, err)

@@ -130,7 +130,7 @@ func (l ledger) takeOver(ctx context.Context, lease time.Duration,
 	return leased(batch, err)
 }
 
-// A waiting batch has no owner, whatever its lease_no.
+// A waiting batch has no owner. Its lease_no does not matter.
 const renewSQL = `
 UPDATE outbox_batches SET due_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?1)
 WHERE buffer = ?2 AND group_id = ?3 AND lease_no = ?4 AND state <> 'waiting'`

@@ -52,7 +52,7 @@ func TestMigrate_AddsArchiveLater(t *testing.T) {
 		}
 	}
 	testkit.NoError(t, b.Check(t.Context()))
-	exec(t, db, "DROP TABLE outbox_batches; DROP TABLE "+quote(name)) // what a hand dropped is made anew, all of it
+	exec(t, db, "DROP TABLE outbox_batches; DROP TABLE "+quote(name)) // migrate makes all dropped tables again
 	migrate(t, url, sqlite.SchemaConfig{Archive: name})
 	testkit.NoError(t, b.Check(t.Context()))
 	exec(t, db, "INSERT INTO outbox_events (topic, payload) VALUES ('t', '1')")

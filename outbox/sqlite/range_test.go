@@ -60,10 +60,10 @@ func TestRange_HoldsExactIDs(t *testing.T) {
 	first, err := f.Buffer.TakeOver(t.Context(), time.Hour)
 	testkit.NoError(t, err)
 	expectIDs(t, "first batch taken over", first.IDs(), []int64{1, 2, 4, 5})
-	look, err := f.Second(t).CountBacklog(t.Context(), 10)
+	backlog, err := f.Second(t).CountBacklog(t.Context(), 10)
 	testkit.NoError(t, err)
-	if look.Unclaimed != 2 {
-		t.Fatalf("backlog %+v, want the two that were given ids by hand", look)
+	if backlog.Unclaimed != 2 {
+		t.Fatalf("backlog %+v, want the two that were given ids by hand", backlog)
 	}
 	late := claim(t, f.Second(t), 10)
 	expectIDs(t, "claimed between", late.IDs(), []int64{3, 7})
@@ -99,8 +99,8 @@ func TestRange_IDsHandedOutAgain(t *testing.T) {
 		{Verdict: buffer.Dead, IDs: dead.IDs()[:1], Error: "refused"},
 		{Verdict: buffer.Retry, IDs: dead.IDs()[1:], GroupID: buffer.NewGroupID()},
 	}))
-	if letters, archived := f.Dead(t), f.Archived(t); len(letters) != 0 || len(archived) != 0 {
-		t.Fatalf("buried %v, archived %v: events that were never sent", letters, archived)
+	if dead, archived := f.Dead(t), f.Archived(t); len(dead) != 0 || len(archived) != 0 {
+		t.Fatalf("buried %v, archived %v: events that were never sent", dead, archived)
 	}
 	f.ExpireLease(t, taken.GroupID, time.Second)
 	taken, err := f.Buffer.TakeOver(t.Context(), time.Hour)
@@ -197,7 +197,7 @@ func changeMode(t *testing.T, from, to buffer.ClaimMode) {
 		expectNotReady(t, err, fmt.Sprintf("claimed by %q; this relay would claim by %q", from, to))
 		stored(from)
 	}
-	deliver(t, after, live) // by whoever: its ledger row says how
+	deliver(t, after, live) // any relay can: the ledger row has the claim mode
 	changed := claim(t, after, 1)
 	note(changed)
 	stored(to)

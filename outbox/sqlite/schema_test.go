@@ -87,7 +87,7 @@ func TestSchema_PrimaryKeyOnly(t *testing.T) {
 	var indexes int
 	testkit.NoError(t, db.QueryRow("SELECT count(*) FROM pragma_index_list('outbox_events')").Scan(&indexes))
 	if indexes != 0 {
-		t.Fatalf("the buffer has %d indexes beside its primary key", indexes)
+		t.Fatalf("the buffer has %d indexes in addition to its primary key", indexes)
 	}
 }
 

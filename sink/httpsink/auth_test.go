@@ -111,7 +111,7 @@ func TestSign(t *testing.T) {
 	testkit.NoError(t, err)
 	for name, c := range map[string]httpsink.Config{
 		"json": {}, "gzip": {Gzip: true}, "ndjson": {Format: httpsink.NDJSON},
-		"overruled": {Headers: map[string]string{"webhook-id": "mine", "Webhook-Signature": "mine"}},
+		"set by hand": {Headers: map[string]string{"webhook-id": "mine", "Webhook-Signature": "mine"}},
 	} {
 		c.URL, c.Sign = url, "whsec_"+key
 		s := open(t, c)

@@ -76,7 +76,7 @@ func TestConnection_WritesBodyAtOnce(t *testing.T) {
 				t.Error("another body arrived")
 			}
 			if to.writes > c.most {
-				t.Errorf("%d writes, %d at the most were expected", to.writes, c.most)
+				t.Errorf("%d writes; want at most %d", to.writes, c.most)
 			}
 		})
 	}

@@ -43,7 +43,7 @@ func TestBisect_SplitsOffBadEvents(t *testing.T) {
 			}
 		case len(want[0]) == 0: // the program is the cause
 			if isSplit || !errors.Is(err, sink.ErrMaybePoison) || len(*bodies) > 0 {
-				t.Fatalf("got %v, want a suspect outage; sent %q", err, *bodies)
+				t.Fatalf("got %v, want an outage that may be poison; sent %q", err, *bodies)
 			}
 		default:
 			if !isSplit || len(*bodies) > 0 {
@@ -123,7 +123,7 @@ func TestBisect_RepeatedBatch(t *testing.T) {
 		err := s.Send(testContext(t), b)
 		split, isSplit := errors.AsType[*sink.SplitError](err)
 		if !isSplit || len(split.Groups) != 2 || !slices.Equal(split.Groups[0].Indexes, []int{0, 2}) || !errors.Is(split.Groups[1].Err, sink.ErrPermanent) {
-			t.Errorf("%s: got %v, want the second to be parted", name, err)
+			t.Errorf("%s: got %v, want the second to be split off", name, err)
 		}
 	}
 	err := s.Send(testContext(t), batch("bad"))

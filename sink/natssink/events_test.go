@@ -79,7 +79,7 @@ const (
 	promptTimeout = sendTimeout / 2  // for a Send that must not wait for its deadline
 )
 
-// verdicts is Send's answer as one word an event.
+// results describes Send's error with one word per event.
 func results(t *testing.T, err error, n int) string {
 	t.Helper()
 	all := slices.Repeat([]string{"ok"}, n)
@@ -308,7 +308,7 @@ func TestSend_NoAnswer(t *testing.T) {
 		testkit.Equal(t, "stored", o.ids(t), "1 3 5")
 		some, _ := errors.AsType[*sink.BatchError](err)
 		if silent, babble := some.Events[0].Err, some.Events[1].Err; !errors.Is(silent, sink.ErrMaybePoison) || errors.Is(babble, sink.ErrMaybePoison) {
-			t.Errorf("silent: %v, babble: %v; want only the silent one to be suspect", silent, babble)
+			t.Errorf("silent: %v, babble: %v; want only the silent one to be MaybePoison", silent, babble)
 		}
 		err = o.sink.Send(testkit.Timeout(t, 100*time.Millisecond), batch("silent"))
 		testkit.Equal(t, "results", results(t, err, 1), "all outage")

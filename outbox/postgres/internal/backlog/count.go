@@ -71,7 +71,7 @@ func (b *Backlog) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, 
 			},
 			Row: func(v [][]byte) error {
 				count.Fresh, count.Late = int(pg.ReadInt8(v[0])), int(pg.ReadInt8(v[1]))
-				pg.ReadArray(v[2], func(holder []byte) { count.Holders = append(count.Holders, string(holder)) })
+				pg.ReadArray(v[2], func(holder []byte) { count.LockHolders = append(count.LockHolders, string(holder)) })
 				count.Now = pg.ReadTime(v[3])
 				backlog.Due, backlog.Waiting, backlog.Delivered = int(pg.ReadInt8(v[4])), int(pg.ReadInt8(v[5])), int(pg.ReadInt8(v[6]))
 				if v[7] != nil {

@@ -67,7 +67,7 @@ func checkKey(f *catalog.Findings, t Facts, c Config) {
 	}
 }
 
-// checkCursor checks the column that grows beside the primary key.
+// checkCursor checks the column that grows, if the primary key does not.
 func checkCursor(f *catalog.Findings, t Facts, c Config) {
 	table, cursor := t.Table.Quoted, t.Column(c.Cursor)
 	switch {

@@ -2,7 +2,7 @@
 // what is sent is what the projection returns, which runs after the claim or the take-over has
 // committed.
 //
-// An event is known by its integer key, or by the cursor beside its key. If there is neither, it is known by its
+// An event is known by its integer key, or by its cursor column. If there is neither, it is known by its
 // uuid: numbers stand for the events of each batch, the ledger row has their uuids, and there are no
 // watermarks, so that claims need an index on unclaimed rows.
 package custom

@@ -84,7 +84,7 @@ func readBlocker(v [][]byte) buffer.VacuumBlocker {
 	b := buffer.VacuumBlocker{
 		Kind: buffer.BlockerKind(v[0]), Name: string(v[1]), PID: pg.ReadInt4(v[2]),
 		Database: string(v[3]), User: string(v[4]), Application: string(v[5]), State: string(v[6]), Backend: string(v[7]),
-		Superuser: pg.ReadBool(v[8]), Own: pg.ReadBool(v[9]), Elsewhere: pg.ReadBool(v[10]),
+		Superuser: pg.ReadBool(v[8]), IsRelay: pg.ReadBool(v[9]), Elsewhere: pg.ReadBool(v[10]),
 		Age: pg.ReadAge(v[13]), QueryAge: pg.ReadAge(v[14]),
 		Behind: pg.ReadInt8(v[15]), Horizon: pg.ReadInt8(v[16]), Catalogs: pg.ReadBool(v[17]), WAL: pg.ReadInt8(v[18]),
 	}
@@ -167,7 +167,7 @@ func blockerFix(b *buffer.VacuumBlocker) string {
 		return where + "SELECT pg_drop_replication_slot(" + pg.Literal(b.Name) + ")"
 	case b.Kind == buffer.BlockedBySlot:
 		return fmt.Sprintf("find out why its reader (pid %d) does not advance", b.PID)
-	case b.Own:
+	case b.IsRelay:
 		return "wait: it is a relay's and ends by itself"
 	case b.Backend == "walsender":
 		return "end the long query on the standby, or set hot_standby_feedback = off there"

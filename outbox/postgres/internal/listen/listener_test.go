@@ -2,8 +2,8 @@ package listen
 
 import "testing"
 
-// A Listener that did not listen for a moment reports it, however short that was, so that the
-// distributor looks for what was committed meanwhile.
+// A Listener that did not listen for a moment reports it, so that the distributor counts the events
+// that were committed meanwhile.
 func TestListener_ReportsLapse(t *testing.T) {
 	t.Parallel()
 	l := New(Config{})

@@ -19,7 +19,7 @@ type DB struct {
 	// StatementTimeout bounds each short statement; ShortTimeout unless a test sets it
 	// before the first statement.
 	StatementTimeout time.Duration
-	// preparedDisabled: statements cannot be prepared, whatever the connection looks like.
+	// preparedDisabled: statements cannot be prepared, although the connection seems to support it.
 	preparedDisabled atomic.Bool
 	linux            atomic.Bool
 }

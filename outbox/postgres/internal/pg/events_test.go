@@ -19,8 +19,7 @@ func rowOf(id int, key, payload, headers []byte) [][]byte {
 	return row
 }
 
-// What was decoded stays as it was, whatever becomes of pgx's buffer and of the
-// rows after it.
+// Decoded rows do not change when pgx reuses its buffer or reads more rows.
 func TestDecodedRowsAreTheirOwn(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -66,7 +65,7 @@ func TestDecodingTakesAsMuchMemoryAsThereIs(t *testing.T) {
 			}
 		}).AllocedBytesPerOp()
 		if got > int64(c.most) {
-			t.Errorf("%d events of %d took %d bytes, %d at the most were expected", c.events, c.limit, got, c.most)
+			t.Errorf("%d events of %d took %d bytes; want at most %d", c.events, c.limit, got, c.most)
 		}
 	}
 }

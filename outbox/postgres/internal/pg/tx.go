@@ -24,8 +24,8 @@ type Step struct {
 	UserSQL func([]pgconn.FieldDescription)
 }
 
-// Transact runs the steps in one READ COMMITTED transaction and one round trip, whatever
-// the database's default isolation level. An error leaves nothing behind, except that a
+// Transact runs the steps in one READ COMMITTED transaction and one round trip. The
+// database's default isolation level does not matter. An error leaves nothing behind, except that a
 // connection lost at the COMMIT leaves open whether it happened.
 //
 // After a deadlock or a serialization failure the server has rolled everything back, so

@@ -41,7 +41,7 @@ type Watermarks struct {
 	lastValue     int64               // M, as last read
 	lastCounted   int64               // M, as the last count read it
 	watched       int64               // the M of step 2; 0: none
-	holders       map[string]struct{} // step 2
+	lockHolders   map[string]struct{} // step 2
 	decided       int64               // the M of step 3
 	sweepNext     time.Time
 	fullSweepNext time.Time
@@ -183,7 +183,7 @@ func (w *Watermarks) sequenceIs(lastValue, began int64) (void bool) {
 type CountRange struct {
 	Cursor              int64
 	LateAfter, LateUpTo int64
-	// Sweep: LateAfter is the floor, and the holders of the sequence are read too.
+	// Sweep: LateAfter is the floor, and the lock holders of the sequence are read too.
 	Sweep bool
 	// DueAfter is where the live batches begin on the ledger's time line.
 	DueAfter time.Time
@@ -245,8 +245,8 @@ func (w *Watermarks) FullySwept(found int, now time.Time) {
 type Count struct {
 	Fresh, Late int
 	LastValue   int64
-	// Holders are the transactions that hold the sequence.
-	Holders []string
+	// LockHolders are the transactions that hold a lock on the sequence.
+	LockHolders []string
 	// Now is the database's clock.
 	Now time.Time
 	// OldestDue is that of the live batches; zero: there are none.
@@ -286,21 +286,21 @@ func (w *Watermarks) advanceFloor(r CountRange, c Count) {
 		w.decided = 0
 	}
 	// Step 3.
-	still := make(map[string]struct{}, len(c.Holders))
-	for _, h := range c.Holders {
+	still := make(map[string]struct{}, len(c.LockHolders))
+	for _, h := range c.LockHolders {
 		still[h] = struct{}{}
 	}
-	for h := range w.holders {
+	for h := range w.lockHolders {
 		if _, ok := still[h]; !ok {
-			delete(w.holders, h)
+			delete(w.lockHolders, h)
 		}
 	}
-	if w.watched > 0 && len(w.holders) == 0 {
+	if w.watched > 0 && len(w.lockHolders) == 0 {
 		w.decided, w.watched = max(w.decided, w.watched), 0
 	}
 	// Steps 1 and 2: this count read M and, in a later statement of the same round trip, the holders.
 	if w.watched == 0 {
-		w.watched, w.holders = c.LastValue, still
+		w.watched, w.lockHolders = c.LastValue, still
 	}
 }
 

@@ -50,7 +50,7 @@ func TestFloor_WaitsForHolders(t *testing.T) {
 	count := func(wantFloor int64, late int, holders ...string) {
 		t.Helper()
 		now = now.Add(maxSweepInterval)
-		m.Counted(m.NextCount(now, 1000), Count{LastValue: 100, Holders: holders, Late: late, Now: now}, now)
+		m.Counted(m.NextCount(now, 1000), Count{LastValue: 100, LockHolders: holders, Late: late, Now: now}, now)
 		if m.floor != wantFloor {
 			t.Errorf("floor %d, want %d", m.floor, wantFloor)
 		}
@@ -67,7 +67,7 @@ func TestFloor_WaitsForHolders(t *testing.T) {
 	count(100, 0)
 }
 
-// While every claim finds fresh events, claims that left a gap look there before a sweep is due, if there
+// While every claim finds fresh events, claims that left a gap scan it before a sweep is due, if there
 // are few ids to scan.
 func TestRanges_LateBeforeSweep(t *testing.T) {
 	t.Parallel()

@@ -10,7 +10,7 @@ import (
 	"github.com/outboxrelay/relay/outbox/sqlite/internal/rowjson"
 )
 
-// Whatever SQLite can hold survives the way through JSON.
+// Every SQLite value survives the conversion to JSON and back.
 func TestEncode_RoundTrip(t *testing.T) {
 	t.Parallel()
 	value := rapid.OneOf(

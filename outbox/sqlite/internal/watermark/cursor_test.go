@@ -28,20 +28,20 @@ func TestCursor_SweepsEveryFewMinutes(t *testing.T) {
 		at(1000, true)
 		c.Swept()
 		at(0, false)
-		c.Claimed(0, 17, 0) // somebody had taken its stamp away
-		c.Exhausted(1000)   // a look that began before the sweep
+		c.Claimed(0, 17, 0) // its stamp had been removed
+		c.Exhausted(1000)   // a claim that began before the sweep
 		at(17, false)
 		c.Exhausted(17)
 		at(1000, false)
 		c.Reset()
 		at(0, false)
 		c.Claimed(0, 2000, 0)
-		c.Exhausted(0) // a look that began before the claim
+		c.Exhausted(0) // a claim that began before the other
 		at(2000, false)
 		c.Claimed(2000, 3000, 2101) // some in between were left behind
 		at(2100, false)
 		c.Swept()
-		c.Claimed(2100, 4000, 0) // it looked before the sweep began
+		c.Claimed(2100, 4000, 0) // it began before the sweep
 		at(0, false)
 		c.Exhausted(0)
 		at(4000, false)
