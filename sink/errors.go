@@ -105,10 +105,11 @@ func (e *KeyBlockedError) Error() string {
 func (e *KeyBlockedError) Unwrap() []error { return []error{e.Err, ErrUnavailable} }
 
 // SplitError asks to split the batch, because its parts cannot have one group_id. Nothing was
-// sent; it is neither an attempt nor an outage. Each part gets a new group_id and is sent soon.
+// sent. Each part gets a new group_id. A part without Err is sent soon, and neither an attempt nor an
+// outage is counted; a part with Err is rejected, which is an attempt.
 type SplitError struct {
 	// Groups are the parts, at least two. Each event is in exactly one of them. Events without
-	// an address are a part too; the driver rejects them when that part is sent.
+	// an address have Err.
 	Groups []Group
 	// TooLarge: the reason is the size of the batch.
 	TooLarge bool

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -12,16 +13,22 @@ import (
 	"github.com/outboxrelay/relay/internal/testserver"
 )
 
-// hookServer is a dead-letter hook that rejects requests until it is opened.
+// hookServer is a dead-letter hook that responds with a status, at first 503.
 type hookServer struct {
-	url string
-	mu  sync.Mutex
-	on  bool
-	got []string
+	url    string
+	mu     sync.Mutex
+	status int
+	got    []string
+}
+
+func (h *hookServer) respond(status int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.status = status
 }
 
 func newHookServer(t *testing.T) *hookServer {
-	h := &hookServer{}
+	h := &hookServer{status: http.StatusServiceUnavailable}
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
@@ -36,8 +43,8 @@ func newHookServer(t *testing.T) *hookServer {
 		if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
 			t.Error(err)
 		}
-		if !h.on {
-			w.WriteHeader(http.StatusServiceUnavailable)
+		if h.status != http.StatusOK {
+			w.WriteHeader(h.status)
 			return
 		}
 		for _, e := range body.Events {
@@ -49,7 +56,8 @@ func newHookServer(t *testing.T) *hookServer {
 	return h
 }
 
-// Nothing is replayed or discarded before the hook was notified. An unavailable hook blocks nothing.
+// Nothing is replayed or discarded before the hook was notified. An unavailable hook blocks nothing, and a dead letter that
+// the hook rejects for good is retried.
 func TestRun_DeadLetterHook(t *testing.T) {
 	t.Parallel()
 	db, url, hook := newDatabase(t), testserver.SharedRedis(t), newHookServer(t)
@@ -67,9 +75,14 @@ func TestRun_DeadLetterHook(t *testing.T) {
 	if n := db.count("SELECT count(*) FROM outbox_dead_letters WHERE notified_at IS NOT NULL"); n != 0 {
 		t.Errorf("an unavailable hook was notified of %d", n)
 	}
-	hook.mu.Lock()
-	hook.on = true
-	hook.mu.Unlock()
+	hook.respond(http.StatusBadRequest)
+	testserver.Eventually(t, func() error {
+		if n := db.count("SELECT count(*) FROM outbox_batches WHERE attempts >= 2 AND events = 1"); n != 2 {
+			return fmt.Errorf("%d rejected dead letters are retried", n)
+		}
+		return nil
+	})
+	hook.respond(http.StatusOK)
 	testserver.Eventually(t, func() error {
 		if n := db.count("SELECT count(*) FROM outbox_dead_letters WHERE notified_at IS NOT NULL"); n != 2 {
 			return fmt.Errorf("the hook was notified of %d", n)
@@ -77,7 +90,7 @@ func TestRun_DeadLetterHook(t *testing.T) {
 		return nil
 	})
 	hook.mu.Lock()
-	if len(hook.got) < 2 || hook.got[0] != "1 first" {
+	if !slices.Contains(hook.got, "1 first") || !slices.Contains(hook.got, "2 second") {
 		t.Errorf("the hook received %q", hook.got)
 	}
 	hook.mu.Unlock()

@@ -393,4 +393,11 @@ var mutants = []mutant{
 		new:  "v.kind == rejected && (",
 		pkg:  "./pipeline", test: "TestHook_Fails",
 	},
+	{
+		name: "a dead letter that its hook rejects is buried",
+		file: "internal/config/open.go",
+		old:  "NeverBury: true",
+		new:  "NeverBury: false",
+		pkg:  "./cmd/relay", test: "TestRun_DeadLetterHook",
+	},
 }

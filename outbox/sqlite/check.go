@@ -51,9 +51,13 @@ var (
 	ratesTable   = requirement{table: "outbox_rates", columns: []string{"name TEXT", "next_at TEXT"}}
 )
 
-func (r requirement) obsoleteFinding() buffer.Finding {
-	return problem(fmt.Sprintf("table %s has column %s, which only an unreleased version of the relay made", db.Quote(r.table), r.obsolete),
-		"let that version deliver its batches, then drop outbox_batches and outbox_dead_letters and run "+notready.MigrateCommand)
+func (b *Buffer) foundObsolete(r requirement) buffer.Finding {
+	return problem(fmt.Sprintf("table %s has column %s, which only an unreleased version of the relay made", db.Quote(r.table), r.obsolete), b.dropObsolete())
+}
+
+func (b *Buffer) dropObsolete() string {
+	return "when outbox_batches and outbox_dead_letters are empty: DROP TABLE outbox_batches; DROP TABLE outbox_dead_letters; DROP TABLE " +
+		db.Quote(b.versionTable()) + ", then run " + notready.MigrateCommand
 }
 
 func problem(text, fix string) buffer.Finding {
@@ -78,15 +82,8 @@ DELETE FROM outbox_batches WHERE FALSE`
 
 func (b *Buffer) missing(ctx context.Context) (missing []buffer.Finding, err error) {
 	err = b.begin(ctx, b.db, nil, func(tx transaction) error {
-		if missing, err = b.missingTables(ctx, tx); err != nil {
+		if missing, err = b.missingTables(ctx, tx, b.config.SharedRate); err != nil {
 			return err
-		}
-		if b.config.SharedRate {
-			lacks, err := tx.lacks(ctx, ratesTable)
-			if err != nil {
-				return err
-			}
-			missing = append(missing, lacks...)
 		}
 		lacks, err := b.upkeep.missing(ctx, tx)
 		if err != nil {
@@ -109,13 +106,16 @@ func (b *Buffer) missing(ctx context.Context) (missing []buffer.Finding, err err
 }
 
 // missingTables lists what is missing of the relay's tables apart from the buffer.
-func (b *Buffer) missingTables(ctx context.Context, tx transaction) (missing []buffer.Finding, err error) {
+func (b *Buffer) missingTables(ctx context.Context, tx transaction, rates bool) (missing []buffer.Finding, err error) {
 	tables := []requirement{batchesTable, deadLettersTable, buffersTable}
+	if rates {
+		tables = append(tables, ratesTable)
+	}
 	if b.config.Archive != "" {
 		tables = append(tables, requirement{table: b.config.Archive, columns: archiveColumns})
 	}
 	for _, table := range tables {
-		lacks, err := tx.lacks(ctx, table)
+		lacks, err := b.lacks(ctx, tx, table)
 		if err != nil {
 			return nil, err
 		}
@@ -130,7 +130,7 @@ SELECT EXISTS (SELECT 1 FROM pragma_table_info(?1) WHERE name = 'id' AND upper(t
    AND EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1 AND sql LIKE '%autoincrement%')`
 
 func (r *relayTable) missing(ctx context.Context, tx transaction) ([]buffer.Finding, error) {
-	missing, err := tx.lacks(ctx, requirement{table: r.b.config.Table, columns: eventColumns})
+	missing, err := r.b.lacks(ctx, tx, requirement{table: r.b.config.Table, columns: eventColumns})
 	if err != nil || len(missing) > 0 {
 		return missing, err
 	}
@@ -145,8 +145,8 @@ func (r *relayTable) missing(ctx context.Context, tx transaction) ([]buffer.Find
 }
 
 // lacks lists what is missing of a table.
-func (t transaction) lacks(ctx context.Context, r requirement) (lacks []buffer.Finding, err error) {
-	rows, err := t.rows(ctx, columnsSQL, r.table)
+func (b *Buffer) lacks(ctx context.Context, tx transaction, r requirement) (lacks []buffer.Finding, err error) {
+	rows, err := tx.rows(ctx, columnsSQL, r.table)
 	has, err := db.Column[string](rows, err)
 	if err != nil {
 		return nil, err
@@ -156,7 +156,7 @@ func (t transaction) lacks(ctx context.Context, r requirement) (lacks []buffer.F
 	case len(has) == 0:
 		return []buffer.Finding{problem("table "+table+" does not exist", notready.MigrateCommand)}, nil
 	case slices.Contains(has, r.obsolete):
-		return []buffer.Finding{r.obsoleteFinding()}, nil
+		return []buffer.Finding{b.foundObsolete(r)}, nil
 	}
 	for _, column := range r.columns {
 		name, _, _ := strings.Cut(column, " ")

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,8 +24,7 @@ import (
 //
 // In a statement of this package outbox_events stands for a view of the table with the columns id,
 // created_at and group_id, in the form that the relay's own table has them. Statements that change
-// the table, or read its rows, name it custom_events and its key _rowid_, which is the name of every INTEGER
-// PRIMARY KEY in SQLite.
+// the table, or read its rows, name it custom_events and its key custom_id.
 type customTable struct {
 	b *Buffer
 	// reads is where projections run: nothing can be written there.
@@ -113,7 +113,7 @@ func (c *customTable) readShape(ctx context.Context, tx *sql.Tx, s *shape) error
 	table := db.Quote(c.b.config.Table)
 	view := "(SELECT " + db.Quote(c.b.config.Custom.ID) + " AS id, " + created + " AS created_at, " + group + " AS group_id FROM " + table + ")"
 	s.names = strings.NewReplacer(defaultTable, view, defaultArchive, db.Quote(c.b.config.Archive),
-		"custom_events", table, "custom_columns", s.values())
+		"custom_events", table, "custom_id", db.Quote(c.b.config.Custom.ID), "custom_columns", s.values())
 	return nil
 }
 
@@ -186,7 +186,7 @@ FROM (SELECT id, created_at FROM outbox_events
 
 	stampCustomSQL = `
 UPDATE custom_events SET group_id = ?1
-WHERE _rowid_ BETWEEN ?2 AND ?3 AND group_id IS NULL`
+WHERE custom_id BETWEEN ?2 AND ?3 AND group_id IS NULL`
 )
 
 func (c *customTable) pick(ctx context.Context, tx transaction, batch *buffer.Lease, _ string, from int64, limit int) (err error) {
@@ -195,7 +195,10 @@ func (c *customTable) pick(ctx context.Context, tx transaction, batch *buffer.Le
 }
 
 func (c *customTable) stamp(ctx context.Context, tx transaction, batch *buffer.Lease) error {
-	_, err := tx.exec(ctx, stampCustomSQL, tx.shape.stampOf(batch.GroupID), batch.FirstID, batch.LastID)
+	stamped, err := tx.exec(ctx, stampCustomSQL, tx.shape.stampOf(batch.GroupID), batch.FirstID, batch.LastID)
+	if picked := len(batch.Events); err == nil && stamped != int64(picked) { // a trigger refuses the change, for example
+		err = fmt.Errorf("table %s: %d of %d events were stamped; expected all", db.Quote(c.b.config.Table), stamped, picked)
+	}
 	return err
 }
 
@@ -230,10 +233,10 @@ func scanIDs(row *sql.Row) (events []outbox.Event, err error) {
 
 // ?1 to ?4 are an extent.
 const rowsCustomSQL = `
-SELECT _rowid_, custom_columns FROM custom_events
-WHERE group_id IS ?1 AND _rowid_ BETWEEN ?2 AND ?3
-  AND (?4 IS NULL OR _rowid_ IN (SELECT value FROM json_each(?4)))
-ORDER BY _rowid_`
+SELECT custom_id, custom_columns FROM custom_events
+WHERE group_id IS ?1 AND custom_id BETWEEN ?2 AND ?3
+  AND (?4 IS NULL OR custom_id IN (SELECT value FROM json_each(?4)))
+ORDER BY custom_id`
 
 // customRow is a row of a custom table.
 type customRow struct {

@@ -21,13 +21,13 @@ const (
 	// ?1 to ?4 are an extent, whose stamp is as the table holds it.
 	deleteCustomSQL = `
 DELETE FROM custom_events
-WHERE group_id IS ?1 AND _rowid_ BETWEEN ?2 AND ?3
-  AND (?4 IS NULL OR _rowid_ IN (SELECT value FROM json_each(?4)))`
+WHERE group_id IS ?1 AND custom_id BETWEEN ?2 AND ?3
+  AND (?4 IS NULL OR custom_id IN (SELECT value FROM json_each(?4)))`
 
 	regroupCustomSQL = `
 UPDATE custom_events SET group_id = ?5
-WHERE group_id IS ?1 AND _rowid_ BETWEEN ?2 AND ?3
-  AND (?4 IS NULL OR _rowid_ IN (SELECT value FROM json_each(?4)))`
+WHERE group_id IS ?1 AND custom_id BETWEEN ?2 AND ?3
+  AND (?4 IS NULL OR custom_id IN (SELECT value FROM json_each(?4)))`
 
 	// See burySQL.
 	buryCustomSQL = `
@@ -110,10 +110,10 @@ WHERE closed_at IS NULL AND event_row IS NOT NULL AND event_id > ?9 AND ` + matc
   AND NOT EXISTS (SELECT 1 FROM outbox_events WHERE id = d.event_id)
 GROUP BY event_id ORDER BY event_id LIMIT ?8`
 
-// deadRow is the row that a dead letter holds.
+// deadRow is a dead letter that can be replayed; row is that of a custom table.
 type deadRow struct {
-	rowid, id int64
-	row       string
+	rowid, id  int64
+	row, group string
 }
 
 // replay skips rows that the table's constraints refuse. A deferred foreign key refuses only at the
@@ -150,10 +150,7 @@ func (c *customTable) replayAfter(ctx context.Context, args []any, limit int, af
 		var rowids, ids []int64
 		for len(ids) < limit {
 			rows, err := tx.rows(ctx, pickReplayCustomSQL, append(slices.Clone(args), limit-len(ids), last)...)
-			dead, err := db.All(rows, err, func(rows *sql.Rows, d *deadRow) error {
-				var group string
-				return rows.Scan(&d.rowid, &d.id, &d.row, &group)
-			})
+			dead, err := db.All(rows, err, func(rows *sql.Rows, d *deadRow) error { return rows.Scan(&d.rowid, &d.id, &d.row, &d.group) })
 			if err != nil {
 				return err
 			}

@@ -112,6 +112,71 @@ func TestCustomTable_OddNames(t *testing.T) {
 	}
 }
 
+// TestCustomTable_RowidColumn: SQLite's names of the key may be those of other columns.
+func TestCustomTable_RowidColumn(t *testing.T) {
+	t.Parallel()
+	db, b := newCustom(t, `CREATE TABLE t (id INTEGER PRIMARY KEY AUTOINCREMENT, payload, _rowid_ TEXT, rowid TEXT, oid TEXT, group_id TEXT);
+		INSERT INTO t (payload, _rowid_) VALUES (1, 'a'), (2, '1'), (3, NULL)`, sqlite.Config{Custom: buffer.CustomTable{Project: byKey}})
+	testkit.NoError(t, b.Check(t.Context()))
+	batch := claimed(t, b)
+	testkit.NoError(t, batch.ProjectErr)
+	if !slices.Equal(batch.IDs(), []int64{1, 2, 3}) {
+		t.Fatalf("claimed: %v", batch.IDs())
+	}
+	testkit.NoError(t, b.Settle(t.Context(), batch, []buffer.Outcome{
+		{Verdict: buffer.Delivered, IDs: []int64{1}}, {Verdict: buffer.Dead, IDs: []int64{2}}, {Verdict: buffer.Retry, IDs: []int64{3}, GroupID: buffer.NewGroupID()},
+	}))
+	if n, err := b.Replay(t.Context(), buffer.DeadFilter{}, 10); n != 1 || err != nil {
+		t.Fatalf("replayed %d, %v", n, err)
+	}
+	left := query(t, db, "SELECT concat_ws(' ', id, _rowid_) FROM t", func(rows *sql.Rows) (s string, err error) { return s, rows.Scan(&s) })
+	if d := cmp.Diff([]string{"2 1", "3"}, left); d != "" {
+		t.Errorf("unexpected rows (-want +got):\n%s", d)
+	}
+}
+
+// TestClaim_CustomTableStampRefused: a claim fails if not all of its events could be stamped.
+func TestClaim_CustomTableStampRefused(t *testing.T) {
+	t.Parallel()
+	db, b := newCustom(t, "CREATE TABLE t (id INTEGER PRIMARY KEY, payload, group_id TEXT); INSERT INTO t (payload) VALUES (1), (2)",
+		sqlite.Config{Custom: buffer.CustomTable{Project: byKey}})
+	run(t, db, "CREATE TRIGGER no BEFORE UPDATE ON t WHEN NEW.id = 2 BEGIN SELECT RAISE(IGNORE); END")
+	if batch, err := b.Claim(t.Context(), 10, time.Hour); batch != nil || err == nil || !strings.Contains(err.Error(), "1 of 2 events were stamped") {
+		t.Fatalf("got %+v, %v", batch, err)
+	}
+	run(t, db, "DROP TRIGGER no")
+	if ids := claimed(t, b).IDs(); !slices.Equal(ids, []int64{1, 2}) {
+		t.Errorf("claimed: %v", ids)
+	}
+}
+
+// TestCustomTable_Altered: the tables may change between two claims.
+func TestCustomTable_Altered(t *testing.T) {
+	t.Parallel()
+	db, b := newCustom(t, `CREATE TABLE t (id INTEGER PRIMARY KEY AUTOINCREMENT, group_id TEXT);
+		INSERT INTO t (id) VALUES (2), (3), (5), (7)`,
+		sqlite.Config{Custom: buffer.CustomTable{Project: "SELECT e.id, later AS payload FROM {events} e JOIN u ON u.id = e.id"}})
+	for _, c := range []struct{ ddl, want string }{
+		{"CREATE TABLE u (id INTEGER PRIMARY KEY, later); INSERT INTO u VALUES (2, 1), (3, 1), (5, 1), (7, 1)", "2=1"},
+		{"ALTER TABLE u DROP COLUMN later; ALTER TABLE t ADD COLUMN later DEFAULT 2", "3=2"},
+		{"ALTER TABLE t DROP COLUMN later; ALTER TABLE u ADD COLUMN later DEFAULT 3", "5=3"},
+		// The stamp changes from text to bytes.
+		{"ALTER TABLE t DROP COLUMN group_id; DELETE FROM outbox_batches; DELETE FROM t WHERE id < 7; ALTER TABLE t ADD COLUMN group_id BLOB", "7=3"},
+	} {
+		run(t, db, c.ddl)
+		batch, err := b.Claim(t.Context(), 1, time.Hour)
+		testkit.NoError(t, err)
+		testkit.NoError(t, batch.ProjectErr)
+		if got := fmt.Sprintf("%d=%s", batch.Events[0].ID, batch.Events[0].Payload); got != c.want {
+			t.Errorf("after %s: got %s; expected %s", c.ddl, got, c.want)
+		}
+	}
+	stamps := query(t, db, "SELECT typeof(group_id) FROM t", func(rows *sql.Rows) (s string, err error) { return s, rows.Scan(&s) })
+	if !slices.Equal(stamps, []string{"blob"}) {
+		t.Errorf("the stamps are %v", stamps)
+	}
+}
+
 // TestCustomTable_CreatedAt: created_at may have every form of time that SQLite accepts.
 func TestCustomTable_CreatedAt(t *testing.T) {
 	t.Parallel()

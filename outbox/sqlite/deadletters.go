@@ -88,14 +88,12 @@ func scanDeadLetters(rows *sql.Rows, err error, limit int) (events []buffer.Dead
 	events = make([]buffer.DeadEvent, 0, min(limit, 1024))
 	for rows.Next() {
 		var (
-			rowid            int64
-			d                buffer.DeadEvent
-			created, died    sql.NullString
-			notified, closed sql.NullString
-			closedAs         sql.NullString
-			payload, header  []byte
+			rowid int64
+			d     buffer.DeadEvent
+
+			created, died, notified, closed, closedAs sql.NullString
 		)
-		if err := rows.Scan(&rowid, &d.ID, &d.Topic, &d.Key, &payload, &header, &created,
+		if err := rows.Scan(&rowid, &d.ID, &d.Topic, &d.Key, &d.Payload, (*[]byte)(&d.Headers), &created,
 			&d.Pipeline, &d.GroupID, &d.Attempts, &d.Error, &died, &notified, &closed, &closedAs); err != nil {
 			return nil, nil, err
 		}
@@ -111,7 +109,6 @@ func scanDeadLetters(rows *sql.Rows, err error, limit int) (events []buffer.Dead
 			}
 		}
 		d.ClosedAs = closedAs.String
-		d.Payload, d.Headers = payload, header
 		if d.Payload == nil {
 			d.Payload = []byte{}
 		}

@@ -33,16 +33,12 @@ func (h holding) extent(batch *buffer.Lease, ids []int64) extent {
 	if h.members == nil {
 		return extent{stamp: batch.GroupID.String(), first: batch.FirstID, last: batch.LastID, ids: idsArg(ids)}
 	}
-	nothing := extent{first: 1, newest: h.newest}
 	members, err := idset.ParseJSON(*h.members)
-	if err != nil {
-		return nothing
-	}
 	if ids != nil {
 		members = members.Intersect(ids)
 	}
-	if len(members) == 0 {
-		return nothing
+	if err != nil || len(members) == 0 {
+		return extent{first: 1, newest: h.newest} // nothing
 	}
 	which := unstamped(members)
 	which.newest = h.newest

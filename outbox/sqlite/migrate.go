@@ -119,10 +119,10 @@ func Migrate(ctx context.Context, url string, c SchemaConfig) (applied []string,
 	if err := writeAhead(ctx, conn); err != nil {
 		return nil, b.unusable(err)
 	}
-	if err := b.refuseObsolete(ctx); err != nil {
+	if err := b.refuseObsolete(ctx, len(rendered)); err != nil {
 		return nil, err
 	}
-	store, err := database.NewStore(goose.DialectSQLite3, db.Quote(c.Table+"_migrations"))
+	store, err := database.NewStore(goose.DialectSQLite3, db.Quote(b.versionTable()))
 	if err != nil {
 		return nil, err
 	}
@@ -145,9 +145,13 @@ func Migrate(ctx context.Context, url string, c SchemaConfig) (applied []string,
 	return applied, nil
 }
 
-// refuseObsolete returns an error if a table has the shape of an unreleased version.
-func (b *Buffer) refuseObsolete(ctx context.Context) error {
+func (b *Buffer) versionTable() string { return b.config.Table + "_migrations" }
+
+// refuseObsolete returns an error if an unreleased version made a table, or if the version table records a
+// migration beyond the latest.
+func (b *Buffer) refuseObsolete(ctx context.Context, latest int) error {
 	return b.begin(ctx, b.db, readOnly, func(tx transaction) error {
+		var missing []buffer.Finding
 		for _, r := range []requirement{batchesTable, deadLettersTable} {
 			rows, err := tx.rows(ctx, columnsSQL, r.table)
 			has, err := db.Column[string](rows, err)
@@ -155,10 +159,20 @@ func (b *Buffer) refuseObsolete(ctx context.Context) error {
 				return err
 			}
 			if slices.Contains(has, r.obsolete) {
-				return notReady(b, []buffer.Finding{r.obsoleteFinding()})
+				missing = append(missing, b.foundObsolete(r))
 			}
 		}
-		return nil
+		var recorded bool
+		if err := tx.row(ctx, tableExistsSQL, b.versionTable()).Scan(&recorded); err != nil || len(missing) > 0 || !recorded {
+			return errors.Join(err, notReady(b, missing))
+		}
+		var version int
+		table := db.Quote(b.versionTable())
+		if err := tx.tx.QueryRowContext(ctx, "SELECT coalesce(max(version_id), 0) FROM "+table).Scan(&version); err != nil || version <= latest {
+			return err
+		}
+		return notReady(b, []buffer.Finding{problem(fmt.Sprintf("table %s records version %d; expected %d", table, version, latest),
+			"run relay migrate of the newer relay; if an unreleased version made the tables, "+b.dropObsolete())})
 	})
 }
 
@@ -166,11 +180,8 @@ func (b *Buffer) refuseObsolete(ctx context.Context) error {
 func (b *Buffer) complete(ctx context.Context, custom bool) bool {
 	complete := false
 	err := b.begin(ctx, b.db, readOnly, func(tx transaction) error {
-		missing, err := b.missingTables(ctx, tx)
+		missing, err := b.missingTables(ctx, tx, true)
 		if err != nil || len(missing) > 0 {
-			return err
-		}
-		if missing, err = tx.lacks(ctx, ratesTable); err != nil || len(missing) > 0 {
 			return err
 		}
 		if !custom {

@@ -2,6 +2,7 @@ package sqlite_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,27 +13,61 @@ import (
 	"github.com/outboxrelay/relay/outbox/sqlite"
 )
 
-// Tables that an unreleased version made are rejected by name, by Check and by Migrate, and not changed.
+// Tables that an unreleased version made are rejected by name, by Check and by Migrate, and not changed. Migrate
+// succeeds once the steps that the error names are done.
 func TestMigrate_RejectsObsoleteTables(t *testing.T) {
 	t.Parallel()
-	for says, damage := range map[string]string{
-		`table "outbox_batches" has column starts`:       "ALTER TABLE outbox_batches RENAME COLUMN unfinished_leases TO starts",
-		`table "outbox_dead_letters" has column told_at`: "ALTER TABLE outbox_dead_letters RENAME COLUMN notified_at TO told_at",
+	const (
+		batches = `table "outbox_batches" has column starts`
+		dead    = `table "outbox_dead_letters" has column told_at`
+		fix     = "when outbox_batches and outbox_dead_letters are empty: "
+
+		oldBatches = "ALTER TABLE outbox_batches RENAME COLUMN unfinished_leases TO starts;"
+		oldDead    = "ALTER TABLE outbox_dead_letters RENAME COLUMN notified_at TO told_at;"
+		versions   = "INSERT INTO outbox_events_migrations (version_id, is_applied) VALUES (2, TRUE), (7, TRUE);"
+	)
+	for name, c := range map[string]struct {
+		damage string
+		says   []string
+		check  bool // Check looks at tables only
+	}{
+		"Ledger":      {oldBatches, []string{batches}, true},
+		"DeadLetters": {oldDead, []string{dead}, true},
+		"Both":        {oldBatches + oldDead + versions, []string{batches, dead}, true},
+		"Versions":    {versions, []string{`table "outbox_events_migrations" records version 7; expected 1`}, false},
 	} {
-		db, url := database(t)
-		migrate(t, url, sqlite.SchemaConfig{})
-		exec(t, db, damage)
-		before := schemaOf(t, db)
-		_, err := sqlite.Migrate(t.Context(), url, sqlite.SchemaConfig{Archive: "outbox_archive"})
-		expectNotReady(t, err, says)
-		expectNotReady(t, err, "relay migrate")
-		b, err := sqlite.Open(sqlite.Config{URL: url, Pipeline: "orders"})
-		testkit.NoError(t, err)
-		expectNotReady(t, b.Check(t.Context()), says)
-		testkit.NoError(t, b.Close())
-		if d := cmp.Diff(before, schemaOf(t, db)); d != "" {
-			t.Errorf("migrate changed the schema (-before +after):\n%s", d)
-		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db, url := database(t)
+			migrate(t, url, sqlite.SchemaConfig{})
+			exec(t, db, "INSERT INTO outbox_events (topic, payload) VALUES ('t', '1')")
+			exec(t, db, c.damage)
+			before := schemaOf(t, db)
+			b, err := sqlite.Open(sqlite.Config{URL: url, Pipeline: "orders"})
+			testkit.NoError(t, err)
+			defer func() { testkit.NoError(t, b.Close()) }()
+			_, err = sqlite.Migrate(t.Context(), url, sqlite.SchemaConfig{Archive: "outbox_archive"})
+			for _, says := range append(c.says, fix) {
+				expectNotReady(t, err, says)
+				if c.check {
+					expectNotReady(t, b.Check(t.Context()), says)
+				}
+			}
+			if d := cmp.Diff(before, schemaOf(t, db)); d != "" {
+				t.Errorf("migrate changed the schema (-before +after):\n%s", d)
+			}
+			_, drop, _ := strings.Cut(err.Error(), fix)
+			drop, _, ok := strings.Cut(drop, ", then run relay migrate -c relay.yaml")
+			if !ok {
+				t.Fatalf("got %v", err)
+			}
+			exec(t, db, drop)
+			migrate(t, url, sqlite.SchemaConfig{})
+			testkit.NoError(t, b.Check(t.Context()))
+			if batch, err := b.Claim(t.Context(), 10, time.Minute); err != nil || len(batch.Events) != 1 {
+				t.Errorf("claimed %+v, %v", batch, err)
+			}
+		})
 	}
 }
 

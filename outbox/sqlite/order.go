@@ -110,7 +110,8 @@ func (b *Buffer) pickInOrder(ctx context.Context, tx transaction, batch *buffer.
 }
 
 const heldLanesSQL = `
-SELECT DISTINCT held.value FROM outbox_batches AS l, json_each(l.lanes) AS held WHERE l.buffer = ?1`
+SELECT DISTINCT held.value FROM outbox_batches AS l, json_each(l.lanes) AS held
+WHERE l.buffer = ?1 AND held.value IS NOT NULL`
 
 // heldLanes returns the lanes of all live batches.
 func (b *Buffer) heldLanes(ctx context.Context, tx transaction) (map[uint32]bool, error) {

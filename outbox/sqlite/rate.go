@@ -25,12 +25,8 @@ const maxAhead = 1000
 func (b *Buffer) TakeToken(ctx context.Context, name string, requests int, per time.Duration) (wait time.Duration, err error) {
 	every := max(1, (per+time.Duration(requests)-1)/time.Duration(requests)) // rounded up: no more than that many
 	err = b.write(ctx, "taking a token of the shared rate", func(tx transaction) error {
-		missing, err := tx.lacks(ctx, ratesTable)
-		if err != nil {
-			return err
-		}
-		if len(missing) > 0 {
-			return notReady(b, missing)
+		if missing, err := b.lacks(ctx, tx, ratesTable); err != nil || len(missing) > 0 {
+			return errors.Join(err, notReady(b, missing))
 		}
 		var (
 			nowText  string

@@ -105,11 +105,7 @@ func (b *Buffer) extentOfReplay(ctx context.Context, tx transaction, group uuid.
 
 // pickReplay reads and closes rows: dead letters by rowid, and their event ids in ascending order.
 func pickReplay(rows *sql.Rows, err error) (rowids, ids []int64, _ error) {
-	type deadLetter struct {
-		rowid, id int64
-		group     string
-	}
-	all, err := db.All(rows, err, func(rows *sql.Rows, d *deadLetter) error { return rows.Scan(&d.rowid, &d.id, &d.group) })
+	all, err := db.All(rows, err, func(rows *sql.Rows, d *deadRow) error { return rows.Scan(&d.rowid, &d.id, &d.group) })
 	for _, d := range all {
 		rowids, ids = append(rowids, d.rowid), append(ids, d.id)
 	}

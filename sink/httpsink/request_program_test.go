@@ -113,20 +113,14 @@ func TestBisect_RepeatedBatch(t *testing.T) {
 	t.Parallel()
 	url, bodies := recordBodies(t)
 	s := open(t, httpsink.Config{URL: url, Request: rejectBad})
-	for name, before := range map[string]func(*buffer.Batch){
-		"an outage":         func(b *buffer.Batch) { b.FirstSend = false },
-		"a rejection":       func(b *buffer.Batch) { b.FirstSend = false },
-		"an owner who died": func(b *buffer.Batch) { b.FirstSend = false },
-	} {
-		b := batch("good", "bad", "good")
-		before(b)
-		err := s.Send(testContext(t), b)
-		split, isSplit := errors.AsType[*sink.SplitError](err)
-		if !isSplit || len(split.Groups) != 2 || !slices.Equal(split.Groups[0].Indexes, []int{0, 2}) || !errors.Is(split.Groups[1].Err, sink.ErrPermanent) {
-			t.Errorf("%s: got %v, want the second to be split off", name, err)
-		}
+	b := batch("good", "bad", "good")
+	b.FirstSend = false
+	err := s.Send(testContext(t), b)
+	split, isSplit := errors.AsType[*sink.SplitError](err)
+	if !isSplit || len(split.Groups) != 2 || !slices.Equal(split.Groups[0].Indexes, []int{0, 2}) || !errors.Is(split.Groups[1].Err, sink.ErrPermanent) {
+		t.Errorf("got %v, want the second to be split off", err)
 	}
-	err := s.Send(testContext(t), batch("bad"))
+	err = s.Send(testContext(t), batch("bad"))
 	expectMaybePoison(t, err, true)
 	if !strings.Contains(err.Error(), "request of event 1: error: no 1 (nothing was sent") {
 		t.Errorf("got %v", err)

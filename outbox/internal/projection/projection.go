@@ -7,6 +7,7 @@ package projection
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 	"time"
 
@@ -23,9 +24,14 @@ func Expand(project, rows string) (sql string, uses bool) {
 	return strings.ReplaceAll(project, Events, "("+rows+")"), strings.Contains(project, Events)
 }
 
-// Trim removes the semicolons and blanks at the end of the projection, so that it can stand in
-// parentheses.
-func Trim(project string) string { return strings.TrimRight(project, "; \t\r\n\f") }
+// Trim removes the semicolons, blanks and comments at the end of the projection, so that it can stand in
+// parentheses. Quotes and comments may be left open.
+func Trim(project string) string { return untilEnding.FindStringSubmatch(project)[1] }
+
+const comment = `--[^\n]*(?:\n|$)|/\*(?:[^*]|\*+[^*/])*(?:\*+/|\**$)`
+
+var untilEnding = regexp.MustCompile(`^((?:` + comment + `|'[^']*(?:'|$)|"[^"]*(?:"|$)|\x60[^\x60]*(?:\x60|$)|\[[^\]]*(?:\]|$)|[^'"\x60\[])*?)` +
+	`(?:[; \t\r\n\f]|` + comment + `)*$`)
 
 // The columns that a projection may return, as indexes of [Columns] and [Names].
 const (

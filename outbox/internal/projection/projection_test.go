@@ -25,8 +25,33 @@ func TestExpand(t *testing.T) {
 
 func TestTrim(t *testing.T) {
 	t.Parallel()
-	if got := projection.Trim("SELECT ';' ;\n; \n"); got != "SELECT ';'" {
-		t.Errorf("got %q", got)
+	for project, want := range map[string]string{
+		"":                                "",
+		" ; -- x":                         "",
+		"SELECT ';' ;\n; \n":              "SELECT ';'",
+		"SELECT 1 ; ;\n":                  "SELECT 1",
+		"SELECT 1 -- it's\n":              "SELECT 1",
+		"SELECT 1 -- it's\n, 2 ;":         "SELECT 1 -- it's\n, 2",
+		"SELECT 1 /* ; */ ; --":           "SELECT 1",
+		"SELECT 1; /* a **/ -- b\n /***/": "SELECT 1",
+		"SELECT 1 /* a */, 2 /* b */;":    "SELECT 1 /* a */, 2",
+		"SELECT 1 /* it's":                "SELECT 1",
+		"SELECT 1 /*/ ; 2":                "SELECT 1",
+		"SELECT 1 /* **":                  "SELECT 1",
+		"SELECT '-- ;' ;":                 "SELECT '-- ;'",
+		"SELECT 'it''s; --' ;":            "SELECT 'it''s; --'",
+		"SELECT \"/*\" AS `--`; -- */":    "SELECT \"/*\" AS `--`",
+		"SELECT [--'] ;":                  "SELECT [--']",
+		"SELECT 1 - -1 / 2;":              "SELECT 1 - -1 / 2",
+		"SELECT 1; DELETE FROM t; -- x":   "SELECT 1; DELETE FROM t",
+		"SELECT 'é' ;":                    "SELECT 'é'",
+		"SELECT é \xff;":                  "SELECT é \xff",
+		"SELECT 'open ;":                  "SELECT 'open ;",
+		"SELECT e.id\nFROM {events} e;\n": "SELECT e.id\nFROM {events} e",
+	} {
+		if got := projection.Trim(project); got != want {
+			t.Errorf("%q: got %q; expected %q", project, got, want)
+		}
 	}
 }
 
