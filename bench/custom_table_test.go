@@ -12,9 +12,9 @@ import (
 // A custom table whose events are only references, and the table they refer to, which
 // has the payload of the relay's own table.
 const (
-	ownTable = "contact_activity_events"
+	customTable = "contact_activity_events"
 
-	ownSchemaSQL = `
+	customSchemaSQL = `
 CREATE TABLE contact_activities (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, topic text NOT NULL, payload jsonb NOT NULL);
 CREATE TABLE contact_activity_events (
   id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -23,7 +23,7 @@ CREATE TABLE contact_activity_events (
   group_id uuid
 ) WITH (fillfactor = 50)`
 
-	fillOwnSQL = `
+	fillCustomSQL = `
 INSERT INTO contact_activity_events (contact_activity_id) SELECT id FROM contact_activities ORDER BY id`
 
 	projectSQL = `
@@ -35,15 +35,15 @@ FROM {events} e JOIN contact_activities a ON a.id = e.contact_activity_id`
 // and a custom table with a projection that joins another table.
 func BenchmarkProjection(b *testing.B) {
 	db := newDatabase(b)
-	db.exec(b, ownSchemaSQL)
+	db.exec(b, customSchemaSQL)
 	events := scaled(300_000)
 	db.insert(b, "contact_activities", events)
-	_, err := postgres.Migrate(b.Context(), db.url, postgres.SchemaConfig{Table: ownTable, Custom: true})
+	_, err := postgres.Migrate(b.Context(), db.url, postgres.SchemaConfig{Table: customTable, Custom: true})
 	testkit.NoError(b, err)
 	contenders := append(db.relays(buffer.ClaimRange, buffer.ClaimStamp), contender{
-		name: "projection", table: ownTable, fill: func(b *testing.B) { db.exec(b, fillOwnSQL) },
+		name: "projection", table: customTable, fill: func(b *testing.B) { db.exec(b, fillCustomSQL) },
 		drain: func(b *testing.B, to broker, events int) time.Duration {
-			return db.drained(b, postgres.Config{Table: ownTable, Custom: buffer.CustomTable{ID: "id", Project: projectSQL}}, to.sink, events)
+			return db.drained(b, postgres.Config{Table: customTable, Custom: buffer.CustomTable{ID: "id", Project: projectSQL}}, to.sink, events)
 		},
 	})
 	db.race(b, redisStream(b), contenders, events)

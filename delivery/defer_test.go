@@ -562,7 +562,7 @@ func TestPoison_NotConfirmedByAnOutage(t *testing.T) {
 }
 
 // Most answers are a 502, for a load balancer's nodes are down but one: an outage, of
-// which no event dies, although some batches are accepted all the while.
+// which no event is buried, although some batches are accepted all the while.
 func TestPoison_NotConfirmedByAFailingServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -205,7 +205,7 @@ func TestHook_AddedLater(t *testing.T) {
 	expectOnce(t, hook.arrived(t, "orders"), without(ids, ids[4]))
 }
 
-// A dead letter is replayed: it goes out under its old id, or dies again.
+// A dead letter is replayed: it goes out under its old id, or is buried again.
 func TestHook_Replay(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)

@@ -113,7 +113,7 @@ func TestSupervisor_TerminatesExactlyTheRightSession(t *testing.T) {
 		"another application": session(t, server.URL, "reports", "application_name=psql").PgConn().PID(),
 		"replication":         replica(t, server.URL, "copies").PID(),
 	}
-	// Not before the slot, which waits for everybody who writes.
+	// After the slot, whose creation waits for all writing transactions.
 	if _, err := admin.Exec(t.Context(), "BEGIN; CREATE TABLE t (); PREPARE TRANSACTION 'half'", pgx.QueryExecModeSimpleProtocol); err != nil {
 		t.Fatal(err)
 	}

@@ -53,7 +53,7 @@ type Level uint8
 
 // The levels.
 const (
-	LevelOK      Level = iota // as it should be
+	LevelOK      Level = iota // no problem
 	LevelWarning              // it works, but not as well as promised
 	LevelError                // it does not work
 )

@@ -185,7 +185,7 @@ func isOpen(d *DeadLetter) bool     { return d.ClosedAt.IsZero() }
 func isClosed(d *DeadLetter) bool   { return !d.ClosedAt.IsZero() }
 func isNotified(d *DeadLetter) bool { return !d.NotifiedAt.IsZero() }
 
-// rowIDs returns the ids of what is in the buffer table.
+// rowIDs returns the ids in the buffer table.
 func rowIDs(t TB, f *Fixture) []int64 {
 	t.Helper()
 	rows := f.Rows(t)

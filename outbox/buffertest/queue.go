@@ -45,7 +45,7 @@ func notifiesOf(t *testing.T, f *Fixture, events []outbox.Event) {
 	takeOverNone(t, first)
 	buried := bury(t, f, "refused", events...)
 	ids := buried.IDs()
-	f.Insert(t, orders(1)...) // an event that did not die
+	f.Insert(t, orders(1)...) // an event that is not buried
 	rows := f.Rows(t)
 	countBacklog(t, first, 100, buffer.Backlog{Unclaimed: len(ids)})
 

@@ -222,7 +222,7 @@ func settleDeadAlready(t *testing.T, h Harness) {
 }
 
 // settleDeadClosed: after a restore of the buffer, events are refused again under the group_id
-// under which they died before. Three of their dead letters are closed, one is open.
+// under which they were buried before. Three of their dead letters are closed, one is open.
 func settleDeadClosed(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	first := bury(t, f, "refused", orders(4)...)

@@ -42,7 +42,7 @@ func newActivities(t *testing.T, url string, n int) *customFixture {
 	return o
 }
 
-// add inserts events 1 to n and what they are about.
+// add inserts events 1 to n and their activities.
 func (o *customFixture) add(t *testing.T, n int) {
 	t.Helper()
 	o.exec(t, fmt.Sprintf(`INSERT INTO "The ""app""".activities SELECT i, 'lead ' || i, jsonb_build_object('n', i) FROM generate_series(1, %d) i`, n))
@@ -143,7 +143,7 @@ func TestProjection_Transaction(t *testing.T) {
 	o.wantAgreement(t, "all of that")
 }
 
-// What a projection may return, and what it may not: see also the suite.
+// TestProjection_Columns covers the columns that a projection may and may not return. See also the suite.
 func TestProjection_Columns(t *testing.T) {
 	t.Parallel()
 	const batch = ` FROM ` + activitiesTable + ` e WHERE e.group_id = $1`

@@ -400,7 +400,8 @@ func TestDiagnose_ForbiddenSchemas(t *testing.T) {
 	}
 }
 
-// TestDiagnose_PartitionedTable: PostgreSQL keeps apart only what it partitions by.
+// TestDiagnose_PartitionedTable: PostgreSQL enforces uniqueness only within a
+// partition.
 func TestDiagnose_PartitionedTable(t *testing.T) {
 	t.Parallel()
 	p := newCustomDoctorDB(t)
@@ -420,7 +421,7 @@ CREATE TABLE app.by_id (id bigserial, group_id uuid) PARTITION BY RANGE (id)`)
 	p.exec("ALTER TABLE app.by_id ADD UNIQUE (id)")
 }
 
-// TestDiagnose_SharedRate: what it is counted in, where one is shared.
+// TestDiagnose_SharedRate: a shared rate needs outbox_rates, and privileges on it.
 func TestDiagnose_SharedRate(t *testing.T) {
 	t.Parallel()
 	p := newCustomDoctorDB(t)

@@ -53,7 +53,7 @@ func TestClaim_SynchronousCommit(t *testing.T) {
 	sees("claim", "leased on")
 
 	f.ExpireLease(t, batch.GroupID, lease)
-	sees("a hand", "leased off")
+	sees("expired lease", "leased off")
 	batch, err = f.Buffer.TakeOver(t.Context(), lease)
 	check(t, err)
 	sees("take over", "leased on")

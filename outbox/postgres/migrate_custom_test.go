@@ -37,7 +37,7 @@ func TestMigrate_CustomTable(t *testing.T) {
 			"the relay's",
 			[]string{"schema the relay's"},
 		},
-		"beside it":                {postgres.SchemaConfig{Table: `"app"."Activity Events"`, Custom: true}, "app", nil},
+		"in the table's schema":    {postgres.SchemaConfig{Table: `"app"."Activity Events"`, Custom: true}, "app", nil},
 		"found by the search path": {postgres.SchemaConfig{Table: `"Activity Events"`, Custom: true}, "app", nil},
 	} {
 		t.Run(name, func(t *testing.T) {

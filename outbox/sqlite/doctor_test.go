@@ -49,7 +49,7 @@ func TestDiagnose_SoundFile(t *testing.T) {
 	migrate(t, url, sqlite.SchemaConfig{})
 	found := examined(t, url)
 	if some := bad(found); len(some) > 0 {
-		t.Errorf("in a file that is as it should be it finds %+v", some)
+		t.Errorf("in a sound file it finds %+v", some)
 	}
 	for _, about := range []string{"tables", "claim", "journal_mode", "integrity", "indexes", "claim plan"} {
 		if find(found, buffer.LevelOK, about, "") == nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-// No statement of ours reads all of a custom table whose only index is its key.
+// No statement reads all of a custom table whose only index is its key.
 func TestPlans_CustomTable(t *testing.T) {
 	t.Parallel()
 	for _, group := range []string{"TEXT", "BLOB"} {

@@ -182,7 +182,7 @@ func changeMode(t *testing.T, from, to buffer.ClaimMode) {
 	live := claim(t, before, 2)
 	note(live)
 	stored(from)
-	testkit.NoError(t, after.Check(t.Context())) // what lives is to be sent, so it runs
+	testkit.NoError(t, after.Check(t.Context())) // live batches must still be sent
 	if to == buffer.ClaimAuto {
 		if got := after.ClaimMode(); got != from {
 			t.Errorf("it says that it claims by %q, and follows %q", got, from)

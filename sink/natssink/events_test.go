@@ -273,7 +273,7 @@ func TestSend_DeadLetterIsNotADuplicate(t *testing.T) {
 	testkit.NoError(t, o.sink.Send(testkit.Timeout(t, sendTimeout), dead))
 	testkit.NoError(t, o.sink.Send(testkit.Timeout(t, sendTimeout), dead)) // resent, so a duplicate
 	testkit.NoError(t, o.sink.Send(testkit.Timeout(t, sendTimeout), batch("orders.a")))
-	again := batch("orders.a") // it died again
+	again := batch("orders.a") // it was buried again
 	again.DeadLetters = []*buffer.DeadLetter{{Pipeline: "p", GroupID: buffer.NewGroupID(), Error: "no"}}
 	testkit.NoError(t, o.sink.Send(testkit.Timeout(t, sendTimeout), again))
 	got := stored(t, o.stream)

@@ -53,8 +53,8 @@ func TestDecodedRowsAreTheirOwn(t *testing.T) {
 	})
 }
 
-// A claim that may bring many events and brings one must not cost as if it had brought
-// them all; a full one not much more than its bytes.
+// A claim allocates memory for the events that it returns, not for its limit: not much more than their
+// bytes.
 func TestDecodingTakesAsMuchMemoryAsThereIs(t *testing.T) {
 	for _, c := range []struct{ limit, events, most int }{{10_000, 1, 16 << 10}, {1000, 1000, 500 << 10}, {10_000, 10_000, 5 << 20}} {
 		row := rowOf(1, nil, bytes.Repeat([]byte("x"), 300), nil)
