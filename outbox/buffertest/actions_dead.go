@@ -45,7 +45,7 @@ func (m *model) retryNow(t *rapid.T) {
 	equal(t, "deferred addresses", got, addresses)
 
 	limit, want := rapid.IntRange(0, 2).Draw(t, "limit"), len(notDue)
-	if limit > 0 { // what is due already is among them
+	if limit > 0 { // the limit includes those that are due already
 		want = min(max(0, limit-dueBefore), want)
 	}
 	n, err := buffer.RetryNow(t.Context(), address, limit)

@@ -82,7 +82,7 @@ func claim(t testing.TB, b batches, limit int) *buffer.Lease {
 	return batch
 }
 
-// claimNone claims and expects that there is nothing.
+// claimNone claims and expects no batch.
 func claimNone(t testing.TB, b batches) {
 	t.Helper()
 	batch, err := b.Claim(t.Context(), 1000, lease)

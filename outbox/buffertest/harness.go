@@ -64,7 +64,7 @@ type Fixture struct {
 	// Plain is Second without Options.Ordered.
 	Plain func(t testing.TB) buffer.Buffer
 	// Queue opens the dead-letter queue of Pipeline: the first call returns that of Buffer,
-	// each further one that of another process.
+	// each further one belongs to another process.
 	Queue func(t testing.TB) buffer.Queue
 	// Neighbour opens another pipeline on another buffer table, with the same ledger and
 	// dead letters.

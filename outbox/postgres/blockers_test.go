@@ -195,7 +195,7 @@ func TestBlockers(t *testing.T) {
 	}
 }
 
-// TestBlockers_Standby: what a standby's feedback holds is its walsender's.
+// TestBlockers_Standby: a standby's feedback is reported as its walsender.
 func TestBlockers_Standby(t *testing.T) {
 	t.Parallel()
 	server := logical(t)
@@ -243,7 +243,7 @@ func replica(t *testing.T, server string) *pgconn.PgConn {
 	return conn
 }
 
-// TestTerminate: exactly what Blockers saw is ended, and only a client's.
+// TestTerminate: only the observed transaction of a client session is terminated.
 func TestTerminate(t *testing.T) {
 	t.Parallel()
 	server := logical(t)

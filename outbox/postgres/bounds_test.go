@@ -77,23 +77,23 @@ func TestWrites_BoundedByServer(t *testing.T) {
 	}
 }
 
-// TestTransactions_RetryDeadlock: it was rolled back for certain.
+// TestTransactions_RetryDeadlock: a deadlock certainly rolled the transaction back, so the relay runs it again.
 func TestTransactions_RetryDeadlock(t *testing.T) {
 	t.Parallel()
 	p := newMigratedDB(t, buffertest.Options{})
 	f := p.fixture(t, "outbox_events", "orders")
 	ctx := t.Context()
-	// What a sequence has given is not rolled back.
+	// A sequence does not roll back, so it counts the attempts.
 	for _, statement := range []string{
 		"CREATE SEQUENCE runs",
 		"CREATE TABLE fails (times int, code text)",
 		"INSERT INTO fails VALUES (0, '40P01')",
-		`CREATE FUNCTION stumble() RETURNS trigger LANGUAGE plpgsql AS $$ DECLARE f fails; BEGIN
+		`CREATE FUNCTION fail_at_commit() RETURNS trigger LANGUAGE plpgsql AS $$ DECLARE f fails; BEGIN
 			SELECT * INTO f FROM fails;
 			IF nextval('runs') <= f.times THEN RAISE EXCEPTION USING ERRCODE = f.code, MESSAGE = 'deadlock detected'; END IF;
 			RETURN NULL;
 		END $$`,
-		"CREATE CONSTRAINT TRIGGER stumble AFTER INSERT OR UPDATE OR DELETE ON outbox_batches DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION stumble()",
+		"CREATE CONSTRAINT TRIGGER fail_at_commit AFTER INSERT OR UPDATE OR DELETE ON outbox_batches DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION fail_at_commit()",
 	} {
 		f.Exec(t, statement)
 	}

@@ -62,7 +62,7 @@ func TestTakeToken_MissingTable(t *testing.T) {
 }
 
 // TestTakeToken_PgBouncer: in transaction mode several processes draw from one bucket,
-// and what a token's transaction sets does not stay behind on a connection of the pool.
+// and the settings of a token's transaction do not stay on a pooled connection.
 func TestTakeToken_PgBouncer(t *testing.T) {
 	t.Parallel()
 	p := newMigratedDB(t, buffertest.Options{})

@@ -14,7 +14,7 @@ import (
 )
 
 // asRole gives the URL's database a new role with a password and returns the URL
-// for it. Roles are the whole server's, so they are named after the database.
+// for it. Roles belong to the whole server, so they are named after the database.
 func (p *testDB) asRole(t *testing.T, name string, grants ...string) string {
 	t.Helper()
 	u, err := url.Parse(p.url)
@@ -174,8 +174,8 @@ func TestCheck_Unreachable(t *testing.T) {
 	}
 }
 
-// TestMigrate_Schema: the printed DDL, run twice, and a migration after it, and
-// two migrations at once, all end in the same tables, and drop nothing.
+// TestMigrate_Schema: the printed DDL run twice, a migration after it, and two
+// concurrent migrations make the same tables and drop nothing.
 func TestMigrate_Schema(t *testing.T) {
 	t.Parallel()
 	p := newTestDB(t, testserver.Postgres(t), buffertest.Options{})

@@ -8,8 +8,8 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-// What the table does not take any more, now or at the commit, stays a dead letter and does not
-// hold up the others.
+// A row that the table rejects, at once or at the commit, stays a dead letter and does not block
+// the others.
 func TestReplay_CustomTableRejectsRow(t *testing.T) {
 	t.Parallel()
 	o := newActivities(t, testserver.Postgres(t), 9)

@@ -14,9 +14,8 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres"
 )
 
-// The table that needs everything at once: names with quotes and dots, a key and a column
-// that are generated, one event at most a contact that is not claimed yet, times without
-// a zone, rows that have no event's columns.
+// activitiesDDL makes a table with all difficulties: names with quotes and dots, a generated key and
+// column, at most one unclaimed event per contact, times without a zone, and no event columns.
 const (
 	activitiesTable = `"The ""app"""."Activity.events"`
 	activitiesDDL   = `

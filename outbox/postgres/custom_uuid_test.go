@@ -214,7 +214,7 @@ func TestCustomUUIDs(t *testing.T) {
 	o.settle(t, back, buffer.Outcome{Verdict: buffer.Delivered})
 }
 
-// What a restore or a manual change may leave is found and repaired by keys too.
+// Audit and Repair also fix batches by uuid keys after a restore or a manual change.
 func TestCustomUUIDs_Repair(t *testing.T) {
 	t.Parallel()
 	o := newUUIDs(t, 9)

@@ -451,7 +451,7 @@ func TestDiagnose_SharedRate(t *testing.T) {
 	}
 }
 
-// TestDiagnose_CustomTableRowSecurity: what a policy hides is never sent.
+// TestDiagnose_CustomTableRowSecurity: a policy hides rows, which are never sent.
 func TestDiagnose_CustomTableRowSecurity(t *testing.T) {
 	t.Parallel()
 	p := newCustomDoctorDB(t)

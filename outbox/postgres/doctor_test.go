@@ -42,7 +42,7 @@ func connect(t *testing.T, url string) *pgx.Conn {
 	return conn
 }
 
-// exec runs statements one by one, each in a transaction of its own.
+// exec runs statements one by one, each in its own transaction.
 func (p *doctorDB) exec(statements string) {
 	p.t.Helper()
 	if strings.HasPrefix(statements, "BEGIN") {

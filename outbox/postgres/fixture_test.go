@@ -28,7 +28,7 @@ func harness(mode buffer.ClaimMode) buffertest.Harness {
 	}}
 }
 
-// testDB is a database and a client of its own.
+// testDB is a database and a separate client.
 type testDB struct {
 	url      string
 	opt      buffertest.Options

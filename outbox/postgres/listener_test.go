@@ -126,7 +126,7 @@ func (e *testListener) expectLog(t *testing.T, want string, times int) {
 	})
 }
 
-// notificationCounter counts all notifications, in a session of its own.
+// notificationCounter counts all notifications, in a separate session.
 type notificationCounter struct {
 	conn *pgx.Conn
 	ends int

@@ -14,7 +14,7 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres"
 )
 
-// shapeSQL is what a migration could have changed of the application's tables.
+// shapeSQL lists the parts of the application's tables that a migration could change.
 const shapeSQL = `
 SELECT format('%s.%s %s %s', table_name, column_name, data_type, column_default) AS line
 FROM information_schema.columns WHERE table_schema = 'app'

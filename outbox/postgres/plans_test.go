@@ -10,9 +10,9 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffertest"
 )
 
-// Statistics taken while all there was had been claimed say that hardly any event
-// is unclaimed, and those of an empty table that a thousand rows are all there are. A
-// plan that believes them reads the whole backlog for each claim, count or settle.
+// Statistics of a fully claimed table say that hardly any event is unclaimed; those of an empty table, that
+// it has at most a thousand rows. A plan that believes them reads the whole backlog for each claim, count or
+// settle.
 func TestPlans_WrongStatistics(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []buffer.ClaimMode{buffer.ClaimStamp, buffer.ClaimRange} {

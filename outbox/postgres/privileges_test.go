@@ -9,7 +9,7 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres"
 )
 
-// TestPrivileges_Enough: with what the contract names, all of it works.
+// TestPrivileges_Enough: the documented privileges are enough for every method.
 func TestPrivileges_Enough(t *testing.T) {
 	t.Parallel()
 	p := newMigratedDB(t, buffertest.Options{Archive: true})

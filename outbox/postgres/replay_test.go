@@ -13,7 +13,7 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffertest"
 )
 
-// buried claims all there is and buries it.
+// buried claims all events and buries them.
 func buried(t *testing.T, f *buffertest.Fixture, why string) *buffer.Lease {
 	t.Helper()
 	b, err := f.Buffer.Claim(t.Context(), 1000, lease)
@@ -96,7 +96,7 @@ func TestIDsBeyond32Bits(t *testing.T) {
 	expectIDs(t, "archived", archived, ids[1:])
 }
 
-// TestReplay_GeneratedAlways: such a column refuses ids by hand.
+// TestReplay_GeneratedAlways: such a column refuses explicit ids.
 func TestReplay_GeneratedAlways(t *testing.T) {
 	t.Parallel()
 	for _, id := range []string{

@@ -12,8 +12,8 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
-// TestTransactions_Settings: what the relay's transactions set holds in them, through
-// a transaction pooler too, and nothing of it is left in the session.
+// TestTransactions_Settings: the relay's settings last for one transaction, through a
+// transaction pooler too, and do not stay in the session.
 func TestTransactions_Settings(t *testing.T) {
 	t.Parallel()
 	direct := testserver.Postgres(t)

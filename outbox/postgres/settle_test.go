@@ -54,7 +54,7 @@ func TestSettle_LockedDelivered(t *testing.T) {
 	f.ExpireLease(t, b.GroupID, lease)
 	b, err = f.Buffer.TakeOver(t.Context(), lease)
 	check(t, err)
-	expectIDs(t, "to be deleted", b.Delivered, ids[1:3]) // what was buried is not sent, either
+	expectIDs(t, "to be deleted", b.Delivered, ids[1:3]) // including the buried event
 	check(t, f.Buffer.Settle(t.Context(), b, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 	if rows := f.Rows(t); len(rows) != 1 {
 		t.Errorf("left: %v", rows)

@@ -10,7 +10,7 @@ import (
 )
 
 // Two claims overlap, and the one that read the sequence first ends last. Its last value is
-// below the cursor by then, which must not send later claims back to the beginning.
+// below the cursor by then. Later claims must not start at the beginning again.
 func TestClaimed_OldLastValue(t *testing.T) {
 	t.Parallel()
 	m := New(false)
