@@ -31,8 +31,7 @@ type Claimer struct {
 // New makes a claimer on a buffer.
 func New(b buffer.Claimer, c Config) *Claimer { return &Claimer{buffer: b, config: c} }
 
-// Claim claims up to limit fresh events, or takes over a batch that is due. nil, nil: there
-// is none.
+// Claim claims up to limit fresh events, or takes over a batch that is due. nil, nil: there is none.
 func (c *Claimer) Claim(ctx context.Context, limit int, due bool) (*buffer.Lease, error) {
 	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
 	defer cancel()

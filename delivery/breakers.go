@@ -173,8 +173,7 @@ func (b *breakers) hangs(address string) bool {
 // another process may have seen it recover.
 const forgetAfter = time.Minute
 
-// probesDue returns for which of the addresses that batches wait for it is time to make
-// one of them due.
+// probesDue returns for which of the addresses that batches wait for it is time to make one of them due.
 func (b *breakers) probesDue(deferred []string) (due []string) {
 	var unconfirmed []string
 	b.mu.Lock()

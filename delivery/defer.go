@@ -81,8 +81,7 @@ func (w *Worker) deferParts(l *buffer.Lease) []buffer.Outcome {
 	return outcomes
 }
 
-// deferred waits as long as possible: the batch is made due when the address recovers, or as a
-// probe.
+// deferred waits as long as possible: the batch is made due when the address recovers, or as a probe.
 func (w *Worker) deferred(l *buffer.Lease, ids []int64, address string) buffer.Outcome {
 	longest := Backoff{Initial: w.policy.backoff.Max, Max: w.policy.backoff.Max, Multiplier: 1}
 	return buffer.Outcome{

@@ -1,6 +1,5 @@
-// Package delivery sends a claimed batch and records the outcome of every event. Retries, backoff,
-// halving of rejected batches and dead letters are decided here for all sinks; a sink only sends and
-// classifies.
+// Package delivery sends a claimed batch and records the outcome of every event. Retries, backoff, halving of
+// rejected batches and dead letters are decided here for all sinks; a sink only sends and classifies.
 //
 //	Worker.Work          worker.go
 //	 ├ deferUnavailable  defer.go     not sent: its address, or the sink, is known to be unavailable
@@ -10,6 +9,5 @@
 //	 ├ decide            decide.go    what becomes of each event: delivered, retried and when, or a dead letter
 //	 └ settle            settle.go    written down in the buffer
 //
-// order.go keeps order by key when a batch is sent again in part; backoff.go is the time before a
-// retry.
+// order.go keeps order by key when a batch is sent again in part; backoff.go is the time before a retry.
 package delivery

@@ -101,9 +101,8 @@ func (p *policy) carryAttempts(l *buffer.Lease, outcomes []buffer.Outcome) []buf
 // maxRuns is how many runs a batch is split into at once.
 const maxRuns = 64
 
-// splitIntoRuns makes groups that keep order: the same ones where no key is in two of
-// them, otherwise runs of events that follow each other. The last run takes what is left,
-// and is split again when it is sent.
+// splitIntoRuns makes groups that keep order: the same ones where no key is in two of them, otherwise runs of
+// events that follow each other. The last run takes what is left, and is split again when it is sent.
 func splitIntoRuns(l *buffer.Lease, groups []sink.Group) []sink.Group {
 	groupOf := make([]int, len(l.Events))
 	for g := range groups {

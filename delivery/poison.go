@@ -10,11 +10,10 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-// poisonDetector remembers the batches whose sends ended in an outage that they may have caused,
-// a 5xx or a time-out. Such an outage counts if, since the last one, the address accepted more
-// than twice as many other batches as it did not: a server that answers every other request with
-// a 502 is down, and no event must be buried for that. After confirmAfter the outage is a
-// rejection of that batch. Each process counts alone.
+// poisonDetector remembers the batches whose sends ended in an outage that they may have caused, a 5xx or a
+// time-out. Such an outage counts if, since the last one, the address accepted more than twice as many other
+// batches as it did not: a server that answers every other request with a 502 is down, and no event must be
+// buried for that. After confirmAfter the outage is a rejection of that batch. Each process counts alone.
 type poisonDetector struct {
 	mu      sync.Mutex
 	batches map[uuid.UUID]history

@@ -12,8 +12,7 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-// result is what one Send said. Only interpret reads a Send's error; record and
-// decide read the result.
+// result is what one Send said. Only interpret reads a Send's error; record and decide read the result.
 type result struct {
 	// whole is the verdict on the batch, and on every event where each is nil.
 	// Otherwise it is an outage, or zero.
@@ -26,8 +25,7 @@ type result struct {
 	fenced bool
 	// tooLarge: the sink refused the batch's size.
 	tooLarge bool
-	// poison: an outage that kept hitting this batch while the sink accepted others
-	// is taken for a rejection.
+	// poison: an outage that kept hitting this batch while the sink accepted others is taken for a rejection.
 	poison bool
 }
 
@@ -101,8 +99,7 @@ func verdictOf(err error) verdict {
 	return v
 }
 
-// outage makes the verdict on the batch one that says nothing of its events: the Send
-// was cut off.
+// outage makes the verdict on the batch one that says nothing of its events: the Send was cut off.
 func (r result) outage(mayBePoison bool) result {
 	r.whole.kind, r.whole.permanent = unavailable, false
 	r.whole.mayBePoison = r.whole.mayBePoison || mayBePoison
@@ -128,8 +125,7 @@ func (r *result) has(k kind) bool {
 	return slices.ContainsFunc(r.each, func(v verdict) bool { return v.kind == k })
 }
 
-// Answer is what a Send's result says of the limits on batches: their size, and how
-// many are sent at once.
+// Answer is what a Send's result says of the limits on batches: their size, and how many are sent at once.
 type Answer uint8
 
 // The answers.

@@ -17,10 +17,9 @@ const (
 	maxSettleTries = 5 // where the ledger knows all that a new owner needs
 )
 
-// settle writes the outcomes down. If that fails (a lock, a connection lost during the commit), it
-// records the ids that reached the sink on the batch's ledger row, and the delete is left for
-// later. It tries both until one succeeds or the process has to end, because only this worker
-// knows what reached the sink.
+// settle writes the outcomes down. If that fails (a lock, a connection lost during the commit), it records
+// the ids that reached the sink on the batch's ledger row, and the delete is left for later. It tries both
+// until one succeeds or the process has to end, because only this worker knows what reached the sink.
 func (w *Worker) settle(leaseCtx, stop context.Context, l *buffer.Lease, outcomes []buffer.Outcome) error {
 	wait := firstRetry
 	for tries := 1; ; tries++ {

@@ -11,8 +11,7 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-// Observer receives what a worker does. Its methods are called by many goroutines and must be
-// quick.
+// Observer receives what a worker does. Its methods are called by many goroutines and must be quick.
 type Observer interface {
 	// Sent: one attempt at the sink took so long, without the wait for a rate limit.
 	Sent(l *buffer.Lease, took time.Duration)
@@ -246,9 +245,8 @@ func (w *Worker) prepareAndSend(ctx context.Context, b *buffer.Batch) (waited ti
 	return waited, err
 }
 
-// crashLooping decides on a batch that keeps killing its workers: it is halved until the poison
-// event is alone. That event is fenced, so that no other owner sends it, and buried unless the sink
-// has it.
+// crashLooping decides on a batch that keeps killing its workers: it is halved until the poison event is
+// alone. That event is fenced, so that no other owner sends it, and buried unless the sink has it.
 func (w *Worker) crashLooping(ctx context.Context, l *buffer.Lease) []buffer.Outcome {
 	why := fmt.Sprintf("%d owners in a row did not finish this batch", l.UnfinishedLeases-1)
 	one := part{verdict: verdict{kind: rejected, err: errors.New(why)}, attempts: l.Attempts}

@@ -1,6 +1,5 @@
-// Package distributor decides when workers claim batches, and how many. It counts the unclaimed
-// events on a schedule, up to a limit, and issues tickets to free workers. A ticket is the permission
-// to claim one batch.
+// Package distributor decides when workers claim batches, and how many. It counts the unclaimed events on a
+// schedule, up to a limit, and issues tickets to free workers. A ticket is the permission to claim one batch.
 //
 //	tickets = min(ceil(unclaimed / batch_size), max_batches), as workers come free
 //
@@ -59,13 +58,11 @@ type Config struct {
 	// issue. MaxWaiting is the batches that may wait for a retry or a delete before
 	// claiming stops. Workers is the workers there are.
 	BatchSize, MaxBatches, MaxWaiting, Workers int
-	// Limits returns how many events a batch may hold now, and how many tickets may be out: at
-	// most BatchSize and Workers. It must be quick. A higher limit takes effect with the next
-	// report.
+	// Limits returns how many events a batch may hold now, and how many tickets may be out: at most BatchSize
+	// and Workers. It must be quick. A higher limit takes effect with the next report.
 	Limits func() (batchSize, tickets int)
-	// Allow returns how many batches the sink takes now. 0: no ticket is issued. 1 is for a
-	// half-open probe: due batches and fresh events take turns then. It may block until ctx
-	// is done.
+	// Allow returns how many batches the sink takes now. 0: no ticket is issued. 1 is for a half-open probe:
+	// due batches and fresh events take turns then. It may block until ctx is done.
 	Allow    func(ctx context.Context) int
 	Observer Observer
 	// Log takes warnings, and INFO when their reason is gone.
@@ -77,9 +74,8 @@ const (
 	dueInterval = time.Second
 	// countTimeout bounds a count.
 	countTimeout = 30 * time.Second
-	// firstBackoff is how long no ticket is issued after a claim that failed; it doubles up to
-	// maxBackoff. sinkBackoff is how long when the sink takes nothing, which costs
-	// no more than to ask Allow again.
+	// firstBackoff is how long no ticket is issued after a claim that failed; it doubles up to maxBackoff.
+	// sinkBackoff is how long when the sink takes nothing, which costs no more than to ask Allow again.
 	firstBackoff = 50 * time.Millisecond
 	maxBackoff   = time.Second
 	sinkBackoff  = 250 * time.Millisecond
@@ -146,12 +142,10 @@ func New(b Buffer, c Config) *Distributor {
 // Tickets is where workers take their tickets from; closed when Run returns.
 func (d *Distributor) Tickets() <-chan Ticket { return d.tickets }
 
-// Done takes a worker's report on its ticket; there is exactly one a ticket. It never
-// blocks.
+// Done takes a worker's report on its ticket; there is exactly one a ticket. It never blocks.
 func (d *Distributor) Done(r Report) { d.reports <- r }
 
-// RecountDue counts the due batches at once, because some were made due now. It never
-// blocks.
+// RecountDue counts the due batches at once, because some were made due now. It never blocks.
 func (d *Distributor) RecountDue() {
 	select {
 	case d.recounts <- struct{}{}:
@@ -221,8 +215,7 @@ func (d *Distributor) dueBy(t time.Time) {
 	}
 }
 
-// countDue reports whether it is time for a count, and whether fresh events are counted
-// too.
+// countDue reports whether it is time for a count, and whether fresh events are counted too.
 func (d *Distributor) countDue() (fresh, due bool) {
 	now := time.Now()
 	scheduled := !d.schedNext.IsZero() && !now.Before(d.schedNext)

@@ -22,8 +22,7 @@ const noDistribution = -1
 // Report is what a worker says when it is done with its ticket.
 type Report struct {
 	Ticket Ticket
-	// Events in the batch; 0 if there was nothing to claim. A due batch whose events are
-	// gone counts as 1.
+	// Events in the batch; 0 if there was nothing to claim. A due batch whose events are gone counts as 1.
 	Events int
 	// Full: as many as a batch may hold, so there may be more.
 	Full bool
@@ -129,8 +128,7 @@ func (d *Distributor) report(r Report) {
 	}
 }
 
-// continueEager issues tickets after a full batch: there may be a batch for each worker
-// that is free.
+// continueEager issues tickets after a full batch: there may be a batch for each worker that is free.
 func (d *Distributor) continueEager(r Report) {
 	if r.Full && d.config.Eager {
 		d.left = max(d.left, d.free)

@@ -37,8 +37,7 @@ type Event struct {
 	Topic string
 	// Key decides order and partition; nil is NULL, which differs from "".
 	Key *string
-	// Payload is JSON, or opaque bytes in a column of bytes. Required; opaque bytes may be
-	// empty.
+	// Payload is JSON, or opaque bytes in a column of bytes. Required; opaque bytes may be empty.
 	Payload []byte
 	// Headers is a JSON object of strings; nil is NULL.
 	Headers Headers
@@ -47,8 +46,7 @@ type Event struct {
 	CreatedAt time.Time
 }
 
-// AppendIdentity appends the event's name outside of the relay: its primary key, a decimal
-// number or a uuid.
+// AppendIdentity appends the event's name outside of the relay: its primary key, a decimal number or a uuid.
 func (e *Event) AppendIdentity(dst []byte) []byte {
 	if e.UUID == uuid.Nil {
 		return strconv.AppendInt(dst, e.ID, 10)

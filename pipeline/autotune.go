@@ -6,13 +6,12 @@ import (
 	"github.com/outboxrelay/relay/delivery"
 )
 
-// autotune finds the limits of `batch_size: auto` and `workers: auto`: they rise by a step
-// while all is well and are halved when it is not, which gives several relays that share
-// one sink fair shares (additive increase, multiplicative decrease: Chiu and Jain, Analysis
-// of the Increase and Decrease Algorithms, 1989). What "well" means for the workers is taken
-// from TCP Vegas (Brakmo and Peterson, 1995), as Netflix's concurrency-limits applies it to
-// servers: how much longer a batch takes than it did at the best shows how many of those in
-// flight only queue.
+// autotune finds the limits of `batch_size: auto` and `workers: auto`: they rise by a step while all is well
+// and are halved when it is not, which gives several relays that share one sink fair shares (additive
+// increase, multiplicative decrease: Chiu and Jain, Analysis of the Increase and Decrease Algorithms, 1989).
+// What "well" means for the workers is taken from TCP Vegas (Brakmo and Peterson, 1995), as Netflix's
+// concurrency-limits applies it to servers: how much longer a batch takes than it did at the best shows how
+// many of those in flight only queue.
 //
 // It is pure: it takes samples, one at a time, and reads no clock.
 type autotune struct {
@@ -56,11 +55,9 @@ type sample struct {
 	limit, events int
 	// claimed is when its claim began, ended when it was settled.
 	claimed, ended time.Time
-	// sent is how long the Send took; took is that with claim and settle, but without the wait
-	// for its slot.
+	// sent is how long the Send took; took is that with claim and settle, but without the wait for its slot.
 	sent, took time.Duration
-	// busy: more batches were in flight than are sent at once, so the limit kept others from
-	// being sent.
+	// busy: more batches were in flight than are sent at once, so the limit kept others from being sent.
 	busy bool
 	// answer is what the Send said of the limits.
 	answer delivery.Answer
@@ -98,8 +95,7 @@ func newAutoSize(upper int) autoSize {
 	return autoSize{now: min(firstBatchSize, upper), upper: upper, cooldown: 1}
 }
 
-// record reports whether the size changed. Only a full batch of this very size says anything
-// of it.
+// record reports whether the size changed. Only a full batch of this very size says anything of it.
 func (a *autoSize) record(s sample) bool {
 	a.ok = a.ok || s.answer == delivery.Accepted
 	switch {

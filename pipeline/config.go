@@ -12,8 +12,7 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-// Config of a pipeline. The zero value of every field but Name has the default that
-// CONTRACT names.
+// Config of a pipeline. The zero value of every field but Name has the default that CONTRACT names.
 type Config struct {
 	// Name is unique in a process; [a-z0-9_-]+.
 	Name string
@@ -35,9 +34,8 @@ type Config struct {
 	// MaxWaiting is the batches that may wait for a retry, or for a delete after they were
 	// delivered, before claiming stops; 1000.
 	MaxWaiting int
-	// Workers is the batches sent at once; 4. Half as many more, at least two, are claimed
-	// ahead or being settled meanwhile. With AutoWorkers their number is found, and Workers
-	// bounds it; 32.
+	// Workers is the batches sent at once; 4. Half as many more, at least two, are claimed ahead or being
+	// settled meanwhile. With AutoWorkers their number is found, and Workers bounds it; 32.
 	Workers     int
 	AutoWorkers bool
 	// Lease is how long a silent worker keeps a batch; 30 s.
@@ -109,8 +107,7 @@ func (c Config) validate() error {
 	return nil
 }
 
-// Observer receives what a pipeline does. Its methods are called by many goroutines and must be
-// quick.
+// Observer receives what a pipeline does. Its methods are called by many goroutines and must be quick.
 type Observer interface {
 	// Claimed: a claim or take over that returned a batch took so long.
 	Claimed(l *buffer.Lease, took time.Duration)

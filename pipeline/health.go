@@ -80,8 +80,7 @@ func note(since *time.Time, is bool, now time.Time) {
 	}
 }
 
-// settled takes the outcomes of a batch. They are progress, unless the whole batch only waits
-// again.
+// settled takes the outcomes of a batch. They are progress, unless the whole batch only waits again.
 func (h *health) settled(outcomes []buffer.Outcome, sent bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -7,9 +7,8 @@ import (
 	"time"
 )
 
-// limiter says how many batches are in flight at once, how many of those are being sent, and
-// how many events a batch may hold. `batch_size: auto` and `workers: auto` change the
-// limits; autotune finds them.
+// limiter says how many batches are in flight at once, how many of those are being sent, and how many events
+// a batch may hold. `batch_size: auto` and `workers: auto` change the limits; autotune finds them.
 type limiter struct {
 	slots semaphore // to send
 	log   *slog.Logger

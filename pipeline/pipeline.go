@@ -1,5 +1,4 @@
-// Package pipeline joins one buffer to one sink: the only room where distributor, claimer
-// and delivery meet.
+// Package pipeline joins one buffer to one sink: the only room where distributor, claimer and delivery meet.
 //
 //	distributor ──tickets──▶ goroutines: claimer ─▶ delivery.Worker ──reports──▶ distributor
 package pipeline
@@ -64,10 +63,9 @@ func (p *Pipeline) Limits() (batchSize, workers int) { return p.limiter.current(
 // Status asks the buffer.
 func (p *Pipeline) Status(ctx context.Context) (buffer.Status, error) { return p.buffer.Status(ctx) }
 
-// Ready returns nil while the pipeline can reach its database and its sink and makes progress;
-// otherwise why not. It makes none while MaxWaiting keeps fresh events from being claimed, nor
-// if events wait and for a minute (two leases, if that is longer) batches were at best
-// put back.
+// Ready returns nil while the pipeline can reach its database and its sink and makes progress; otherwise why
+// not. It makes none while MaxWaiting keeps fresh events from being claimed, nor if events wait and for a
+// minute (two leases, if that is longer) batches were at best put back.
 func (p *Pipeline) Ready() error {
 	if err := p.worker.Outage(); err != nil {
 		return fmt.Errorf("sink: %w", err)
@@ -75,11 +73,10 @@ func (p *Pipeline) Ready() error {
 	return p.health.ready(time.Now())
 }
 
-// Run moves events until ctx is done; then nothing more is claimed, and what is in flight
-// is finished and settled. stop ends that too: a Send under way is cut off, and its batch
-// put back or left to its lease. Run waits for a database or a sink that is unavailable. It
-// returns nil if all that was claimed was also finished, otherwise an error that says of one
-// batch what became of it.
+// Run moves events until ctx is done; then nothing more is claimed, and what is in flight is finished and
+// settled. stop ends that too: a Send under way is cut off, and its batch put back or left to its lease. Run
+// waits for a database or a sink that is unavailable. It returns nil if all that was claimed was also
+// finished, otherwise an error that says of one batch what became of it.
 //
 // ctx must end no later than stop. A pipeline runs once.
 func (p *Pipeline) Run(ctx, stop context.Context) error {
@@ -153,8 +150,7 @@ func (p *Pipeline) work(stop context.Context, c *claimer.Claimer, ticket distrib
 		defer release()
 		acquireSlot = nil
 	}
-	// Not ctx: a claim that a signal cuts off in mid-commit would stay there until its lease
-	// is over.
+	// Not ctx: a claim that a signal cuts off in mid-commit would stay there until its lease is over.
 	began := time.Now()
 	l, err := c.Claim(stop, ticket.BatchSize, ticket.Due)
 	report.Took = time.Since(began)

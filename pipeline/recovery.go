@@ -36,9 +36,8 @@ const (
 	recoveryTimeout  = 10 * time.Second
 )
 
-// retryDeferred makes batches due that wait for an address: one now and then while it is
-// unavailable, as a half-open probe, and all of them once it has recovered. recount asks for a
-// count of due batches.
+// retryDeferred makes batches due that wait for an address: one now and then while it is unavailable, as a
+// half-open probe, and all of them once it has recovered. recount asks for a count of due batches.
 func (p *Pipeline) retryDeferred(ctx context.Context, recount func()) {
 	tick := time.NewTicker(recoveryInterval)
 	defer tick.Stop()

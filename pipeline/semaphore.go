@@ -56,8 +56,7 @@ func (s *semaphore) release() {
 	s.serve()
 }
 
-// resize changes how many slots there are. A slot that is taken stays so until it is
-// released.
+// resize changes how many slots there are. A slot that is taken stays so until it is released.
 func (s *semaphore) resize(size int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

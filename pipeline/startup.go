@@ -52,8 +52,7 @@ func (p *Pipeline) waitReady(ctx context.Context, what string, check func(contex
 
 const probeInterval = 10 * time.Second
 
-// warn logs what endangers the promises at the sink, and what of the configuration is not done
-// at the buffer.
+// warn logs what endangers the promises at the sink, and what of the configuration is not done at the buffer.
 func (p *Pipeline) warn(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, probeInterval)
 	defer cancel()

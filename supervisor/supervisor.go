@@ -6,10 +6,9 @@
 //	observed ──warn_after──▶ warned ──age doubles──▶ warned again ... ──▶ gone, logged
 //	                           └──terminate_after, and a policy matches──▶ terminated
 //
-// It terminates sessions only if a [buffer.SupervisorPolicy] says so, and only those of clients. If
-// the role may not see how old a blocker is (slots, other roles' sessions without
-// pg_read_all_stats), its age is the time since the supervisor first saw it hold the
-// same transaction id.
+// It terminates sessions only if a [buffer.SupervisorPolicy] says so, and only those of clients. If the role
+// may not see how old a blocker is (slots, other roles' sessions without pg_read_all_stats), its age is the
+// time since the supervisor first saw it hold the same transaction id.
 package supervisor
 
 import (
@@ -124,8 +123,7 @@ func New(source Source, c Config) (*Supervisor, error) {
 	return s, nil
 }
 
-// Worst returns the worst blocker of the last poll that is older than warn_after. Safe for
-// concurrent use.
+// Worst returns the worst blocker of the last poll that is older than warn_after. Safe for concurrent use.
 func (s *Supervisor) Worst() (buffer.VacuumBlocker, bool) {
 	if b := s.worst.Load(); b != nil {
 		return *b, true

@@ -16,8 +16,7 @@ import (
 )
 
 const (
-	// previewTimeout is how long the preview of a pipeline may take. It may have to
-	// fetch a token.
+	// previewTimeout is how long the preview of a pipeline may take. It may have to fetch a token.
 	previewTimeout = 30 * time.Second
 	maxPreviewed   = 1000
 )

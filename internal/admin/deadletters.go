@@ -16,8 +16,7 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-// DeadLetters are the dead letters of a pipeline. The methods of Store must be safe
-// for concurrent use.
+// DeadLetters are the dead letters of a pipeline. The methods of Store must be safe for concurrent use.
 type DeadLetters struct {
 	Store DeadLetterStore
 	// HasHook reports whether the pipeline has a dead-letter hook, which must be
@@ -50,9 +49,8 @@ type Changed struct {
 	DryRun  bool  `json:"dry_run"`
 }
 
-// Change applies an action to all open dead letters that match, in several
-// transactions. It calls progress, if not nil, after each. If it fails, the result
-// has what was done before.
+// Change applies an action to all open dead letters that match, in several transactions. It calls progress,
+// if not nil, after each. If it fails, the result has what was done before.
 func (d DeadLetters) Change(ctx context.Context, act Action, f buffer.DeadFilter, dryRun bool, progress func(done, total int64)) (Changed, error) {
 	c := Changed{DryRun: dryRun}
 	f.Closed, f.Notified = false, false

@@ -1,5 +1,4 @@
-// Package admin is the HTTP endpoint of a running relay: probes, metrics, the
-// status as JSON and as a page.
+// Package admin is the HTTP endpoint of a running relay: probes, metrics, the status as JSON and as a page.
 //
 //	/livez        200 while the process works
 //	/readyz       200 if every pipeline is ready, 503 otherwise, with the reasons as JSON
@@ -13,10 +12,9 @@
 //
 // # Access
 //
-// If a token is set, / and /api require it: as "Authorization: Bearer TOKEN", or as
-// the password of HTTP Basic authentication, for browsers. Probes and metrics need no
-// token, as orchestrators and Prometheus expect. They contain pipeline names, counts
-// and the reasons of outages, but no events and no secrets.
+// If a token is set, / and /api require it: as "Authorization: Bearer TOKEN", or as the password of HTTP
+// Basic authentication, for browsers. Probes and metrics need no token, as orchestrators and Prometheus
+// expect. They contain pipeline names, counts and the reasons of outages, but no events and no secrets.
 //
 // Requests that change something must be JSON and must not come from another site.
 // Without a token, / and /api accept only localhost and IP addresses as Host, because

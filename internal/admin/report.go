@@ -21,13 +21,11 @@ type PipelineReport struct {
 	OldestPendingSeconds float64 `json:"oldest_pending_seconds"`
 	Batches              Batches `json:"batches"`
 	Dead                 int64   `json:"dead"`
-	// VacuumBlockedBy is the oldest transaction that blocks vacuum, if it is old
-	// enough for a warning.
+	// VacuumBlockedBy is the oldest transaction that blocks vacuum, if it is old enough for a warning.
 	VacuumBlockedBy *BlockerReport `json:"vacuum_blocked_by,omitempty"`
 }
 
-// BlockerReport is a transaction, prepared transaction or replication slot that blocks
-// vacuum.
+// BlockerReport is a transaction, prepared transaction or replication slot that blocks vacuum.
 type BlockerReport struct {
 	Kind        string  `json:"kind"`
 	Name        string  `json:"name,omitempty"`

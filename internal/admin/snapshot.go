@@ -30,8 +30,7 @@ type Health interface {
 }
 
 const (
-	// maxStatusAge is how long a status is reused, so that requests do not load the
-	// database.
+	// maxStatusAge is how long a status is reused, so that requests do not load the database.
 	maxStatusAge = time.Second
 	// statusTimeout is how long a database may take to respond. It is less than the
 	// default scrape timeout of Prometheus (10 s).
@@ -41,8 +40,7 @@ const (
 // snapshot is a pipeline's latest status.
 type snapshot struct {
 	pipeline Pipeline
-	// semaphore has one token; the goroutine that has it may query the database and owns the fields
-	// below.
+	// semaphore has one token; the goroutine that has it may query the database and owns the fields below.
 	semaphore chan struct{}
 
 	at     time.Time

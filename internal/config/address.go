@@ -30,8 +30,7 @@ type scheme struct {
 	planned                       bool
 }
 
-// parseURL parses a URL of one of the schemes. It returns a known scheme even with an
-// error.
+// parseURL parses a URL of one of the schemes. It returns a known scheme even with an error.
 func parseURL(in input, schemes []scheme) (scheme, address, error) {
 	at := slices.IndexFunc(schemes, func(s scheme) bool { return strings.HasPrefix(in.text, s.prefix) })
 	if at < 0 {

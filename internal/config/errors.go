@@ -8,8 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// Place is a position in a file. Line and Column count from 1; Column counts
-// characters.
+// Place is a position in a file. Line and Column count from 1; Column counts characters.
 type Place struct {
 	File         string
 	Line, Column int
@@ -58,8 +57,7 @@ func (e Errors) sort() {
 	slices.SortStableFunc(e, func(a, b Error) int { return a.Place.compare(b.Place) })
 }
 
-// quote returns text in quotes. It hides text that may be part of a URL with a
-// password.
+// quote returns text in quotes. It hides text that may be part of a URL with a password.
 func quote(text string) string {
 	if strings.Contains(text, "://") || strings.LastIndex(text, "@") > 0 {
 		return "(not shown)"
@@ -75,8 +73,7 @@ func clip(text string) string {
 	return text
 }
 
-// nearest returns the word with the smallest edit distance from text, or "" if all
-// are too far.
+// nearest returns the word with the smallest edit distance from text, or "" if all are too far.
 func nearest(text string, words []string) string {
 	text = strings.ReplaceAll(strings.ToLower(text), "-", "_")
 	best, found := 1+max(1, (len(text)+2)/3), ""

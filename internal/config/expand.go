@@ -36,10 +36,9 @@ var (
 	errNested = errors.New("has ${...} in a default; expected plain text")
 )
 
-// expand replaces ${NAME}, ${NAME:-default} (for an unset or empty variable, as in a
-// shell) and ${file:/path}; $${ becomes ${. Expanded values are not expanded again.
-// In a URL they are percent-encoded, unless they are the whole URL. The errors
-// follow the key's name and contain no value.
+// expand replaces ${NAME}, ${NAME:-default} (for an unset or empty variable, as in a shell) and
+// ${file:/path}; $${ becomes ${. Expanded values are not expanded again. In a URL they are percent-encoded,
+// unless they are the whole URL. The errors follow the key's name and contain no value.
 func (r *reader) expand(text string, inURL bool) (input, []error) {
 	var (
 		value, masked strings.Builder

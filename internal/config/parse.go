@@ -65,8 +65,7 @@ func invalidUTF8(text []byte) int {
 	return -1
 }
 
-// tooDeep finds nesting that no configuration needs. The parser's memory grows with
-// the square of the depth.
+// tooDeep finds nesting that no configuration needs. The parser's memory grows with the square of the depth.
 func tooDeep(tokens token.Tokens) (*token.Token, bool) {
 	const maxDepth = 50
 	open, line, dashes := 0, 0, 0

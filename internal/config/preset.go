@@ -28,8 +28,7 @@ SELECT e.ID AS id, 'outbox.event.' || e.aggregatetype AS topic, e.aggregateid AS
        coalesce(e.payload, 'null') AS payload,
        jsonb_strip_nulls(jsonb_build_object('id', e.ID, 'eventType', e.type)) AS headers
 FROM {events} e`}},
-	// The active_outbox gem, which writes events and sends none.
-	// https://github.com/rootstrap/active_outbox
+	// The active_outbox gem, which writes events and sends none. https://github.com/rootstrap/active_outbox
 	"rails": {id: "id", project: map[string]string{
 		"postgres": `
 SELECT e.ID AS id, e.event AS topic, e.aggregate_identifier::text AS key,

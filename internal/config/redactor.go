@@ -10,10 +10,9 @@ import (
 	"github.com/outboxrelay/relay/sink/httpsink"
 )
 
-// Redactor returns a function that replaces every secret in a text by ***, and every
-// URL by its masked form. It is the second line of defence, for texts of servers,
-// which may echo what they received: sinks and buffers redact their own errors. The
-// function is safe for concurrent use.
+// Redactor returns a function that replaces every secret in a text by ***, and every URL by its masked form.
+// It is the second line of defence, for texts of servers, which may echo what they received: sinks and
+// buffers redact their own errors. The function is safe for concurrent use.
 func (c *Config) Redactor() func(text string) string {
 	var all []Secret
 	all = append(all, c.Admin.Token)

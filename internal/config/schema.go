@@ -46,8 +46,7 @@ func variantOf(s section) string {
 	return ""
 }
 
-// appliesTo reports whether a variant may have the key. "redis" is a redis sink of
-// unknown mode.
+// appliesTo reports whether a variant may have the key. "redis" is a redis sink of unknown mode.
 func (k key) appliesTo(variant string) bool {
 	return len(k.variants) == 0 || slices.ContainsFunc(k.variants, func(v string) bool {
 		return strings.HasPrefix(variant, v) || strings.HasPrefix(v, variant)

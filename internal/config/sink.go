@@ -128,8 +128,7 @@ func (f sinkFormat) read(r *reader, e entry) {
 	formats.read(r, e)
 }
 
-// target is equal for two sinks that write to the same place, regardless of the user;
-// "" if it is unknown.
+// target is equal for two sinks that write to the same place, regardless of the user; "" if it is unknown.
 func (s *Sink) target() string {
 	if s.URL.Reveal() == "" || s.Driver == "file" {
 		return s.URL.Reveal()

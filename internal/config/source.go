@@ -76,8 +76,7 @@ func (s *Source) identityOf(table string) string {
 			hosts[i] = "localhost" + h[colon:]
 		}
 	}
-	// libpq's parameters override the rest of the URL. The default database has the
-	// name of the user.
+	// libpq's parameters override the rest of the URL. The default database has the name of the user.
 	where := strings.Join(hosts, ",")
 	if a.query.Has("host") || a.query.Has("port") {
 		where += "?" + a.query.Get("host") + ":" + a.query.Get("port")

@@ -80,8 +80,7 @@ func (a *audit) signal() {
 	}
 }
 
-// snapshot returns the counts, and the median and the 99th percentile of the time from
-// commit to arrival.
+// snapshot returns the counts, and the median and the 99th percentile of the time from commit to arrival.
 func (a *audit) snapshot() (n counts, p50, p99 time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -189,8 +188,7 @@ func (s *set) add(n int64) bool {
 	return true
 }
 
-// quantiles is a histogram of durations from a microsecond to more than an hour, with
-// buckets 5 % wide.
+// quantiles is a histogram of durations from a microsecond to more than an hour, with buckets 5 % wide.
 type quantiles struct {
 	counts [512]int
 	total  int

@@ -32,8 +32,7 @@ type Count struct{ Batches, Events int64 }
 type Repair struct {
 	// Adopted orphans have a ledger row again and are due.
 	Adopted Count
-	// Removed counts the empty ledger rows, Corrected the miscounted ones. Rows with a lease
-	// are left alone.
+	// Removed counts the empty ledger rows, Corrected the miscounted ones. Rows with a lease are left alone.
 	Removed, Corrected int64
 }
 

@@ -14,11 +14,9 @@ type Backlog struct {
 
 // Status is the operator's view of one buffer.
 type Status struct {
-	// Pending events: committed, neither delivered nor dead. Exact up to [PendingExact], an
-	// estimate beyond.
+	// Pending events: committed, neither delivered nor dead. Exact up to [PendingExact], an estimate beyond.
 	Pending int64
-	// OldestPending is the age of the oldest pending event by the database's clock; 0 if there
-	// is none.
+	// OldestPending is the age of the oldest pending event by the database's clock; 0 if there is none.
 	OldestPending time.Duration
 	// Leased, Waiting and Delivered count the batches by state.
 	Leased, Waiting, Delivered int64

@@ -45,15 +45,13 @@ type Lease struct {
 	Batch
 	// LeaseNo rises with every lease of this batch; it is the fence.
 	LeaseNo int64
-	// Ends is when the lease is over by the local monotonic clock, counted
-	// from before the claim was sent, so it never lies later than the
-	// database's own end of the lease.
+	// Ends is when the lease is over by the local monotonic clock, counted from before the claim was sent, so
+	// it never lies later than the database's own end of the lease.
 	Ends time.Time
 	// FirstID and LastID bound the ids of the events, including the Rejected ones.
 	FirstID, LastID int64
-	// Rejected are the events of a custom table that cannot be sent, in id order: the
-	// projection returned nothing for them, or failed. They belong to the batch, and must be
-	// settled with it.
+	// Rejected are the events of a custom table that cannot be sent, in id order: the projection returned
+	// nothing for them, or failed. They belong to the batch, and must be settled with it.
 	Rejected []Rejection
 	// UnfinishedLeases counts the leases in a row that no owner finished, this one
 	// included: 1 for a fresh claim or a retry that is due.
@@ -61,17 +59,15 @@ type Lease struct {
 	// Attempts counts refusals, Outages counts sends in a row that failed
 	// because the sink was unavailable. Only Attempts makes a dead letter.
 	Attempts, Outages int
-	// Delivered names the ids that reached the sink although they could not be
-	// deleted yet. It is not empty only for a batch that was marked delivered and taken
-	// over: the batch is settled, not sent.
+	// Delivered names the ids that reached the sink although they could not be deleted yet. It is not empty
+	// only for a batch that was marked delivered and taken over: the batch is settled, not sent.
 	Delivered []int64
 	// ProjectErr is why the projection failed for the whole batch: then all events are
 	// Rejected. errors.Is finds ErrEventData if the data of some event is the cause, and
 	// ErrDatabaseUnavailable if the database is.
 	ProjectErr error
-	// ClaimedAt is the database's clock when this lease was taken, and
-	// ClaimedLocal the local one just after; together they give the age of an
-	// event without trusting two clocks to agree.
+	// ClaimedAt is the database's clock when this lease was taken, and ClaimedLocal the local one just after;
+	// together they give the age of an event without trusting two clocks to agree.
 	ClaimedAt, ClaimedLocal time.Time
 }
 
@@ -139,8 +135,7 @@ func (b *Batch) IDs() []int64 {
 	return ids
 }
 
-// DeadLetter returns why the event at index i was buried; nil outside of a batch for a
-// dead-letter hook.
+// DeadLetter returns why the event at index i was buried; nil outside of a batch for a dead-letter hook.
 func (b *Batch) DeadLetter(i int) *DeadLetter {
 	if b.DeadLetters == nil {
 		return nil

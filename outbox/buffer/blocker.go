@@ -10,8 +10,7 @@ import (
 // stay, in every table of its database, and queries have to walk over them.
 type VacuumBlocker struct {
 	Kind BlockerKind
-	// Name is a prepared transaction's gid or a replication slot's name; "" for a
-	// transaction.
+	// Name is a prepared transaction's gid or a replication slot's name; "" for a transaction.
 	Name string
 	// PID is the server process of a transaction, or of a slot that is read; otherwise 0.
 	PID int
@@ -24,19 +23,16 @@ type VacuumBlocker struct {
 	// State is the session's ("idle in transaction"), "" for a prepared transaction; "active"
 	// or "inactive" for a slot.
 	State string
-	// Backend is the kind of the server process, such as "client backend"; "" if this role may
-	// not see it.
+	// Backend is the kind of the server process, such as "client backend"; "" if this role may not see it.
 	Backend string
 	// Superuser: User is one.
 	Superuser bool
 	// IsRelay: the session belongs to a relay, in this process or another, by its application_name.
 	IsRelay bool
-	// StartedAt is when the session began, BeganAt when its transaction did, by the
-	// database's clock; zero if unknown. They identify a session among others with the same
-	// PID.
+	// StartedAt is when the session began, BeganAt when its transaction did, by the database's clock; zero if
+	// unknown. They identify a session among others with the same PID.
 	StartedAt, BeganAt time.Time
-	// Age is the time since it began, by the database's clock; 0 if unknown, as for most
-	// slots.
+	// Age is the time since it began, by the database's clock; 0 if unknown, as for most slots.
 	Age time.Duration
 	// AtLeast: Age is the time since it was first observed; it may be older.
 	AtLeast bool

@@ -62,11 +62,10 @@ type Claimer interface {
 	// It returns nil, nil if it found nothing to claim; then it has written nothing.
 	Claim(ctx context.Context, limit int, lease time.Duration) (*Lease, error)
 
-	// TakeOver leases the batch that has been due longest and is not locked: its retry is due,
-	// its lease is over, or it was delivered and its delete is due. lease_no rises by one, and
-	// unfinished_leases too (a retry was settled with 0). A batch whose delivery is
-	// recorded stays so, and has Delivered filled. A batch whose events were all deleted has no
-	// Events. TakeOver returns nil, nil if nothing is due.
+	// TakeOver leases the batch that has been due longest and is not locked: its retry is due, its lease is
+	// over, or it was delivered and its delete is due. lease_no rises by one, and unfinished_leases too (a
+	// retry was settled with 0). A batch whose delivery is recorded stays so, and has Delivered filled. A
+	// batch whose events were all deleted has no Events. TakeOver returns nil, nil if nothing is due.
 	TakeOver(ctx context.Context, lease time.Duration) (*Lease, error)
 
 	// Renew makes the lease end that long from now and sets l.Ends. It returns [ErrLeaseLost] if
@@ -98,8 +97,7 @@ type Settler interface {
 	MarkDelivered(ctx context.Context, l *Lease, delivered []int64) error
 }
 
-// Deferrer finds the batches that wait for an outage to end: Outcome.Address was set and Outages
-// is not 0.
+// Deferrer finds the batches that wait for an outage to end: Outcome.Address was set and Outages is not 0.
 type Deferrer interface {
 	// DeferredAddresses lists the addresses that batches of this buffer wait for, each once, ""
 	// for the sink as a whole.
@@ -120,12 +118,11 @@ type DeadLetters interface {
 	// CountDead counts the dead letters that match, the closed ones too. It ignores f.Closed.
 	CountDead(ctx context.Context, f DeadFilter) (DeadCount, error)
 
-	// Replay inserts up to limit events of open dead letters that match into the buffer again, in
-	// one transaction, and closes the dead letters. Each event keeps its id and fields. All
-	// have one new group_id, whose ledger row waits, is due now, and has lease_no,
-	// unfinished_leases, attempts and outages 0 and no origins. It skips an event whose id is in
-	// the buffer, and the second of two dead letters with one event id. It returns how many
-	// events it inserted; 0 means that none is left to replay.
+	// Replay inserts up to limit events of open dead letters that match into the buffer again, in one
+	// transaction, and closes the dead letters. Each event keeps its id and fields. All have one new
+	// group_id, whose ledger row waits, is due now, and has lease_no, unfinished_leases, attempts and outages
+	// 0 and no origins. It skips an event whose id is in the buffer, and the second of two dead letters with
+	// one event id. It returns how many events it inserted; 0 means that none is left to replay.
 	Replay(ctx context.Context, f DeadFilter, limit int) (int, error)
 
 	// Discard closes up to limit open dead letters that match and returns how many; 0 means that
@@ -150,17 +147,15 @@ type Diagnoser interface {
 	// returns a finding for each check, OK ones too.
 	Diagnose(ctx context.Context) []Finding
 
-	// Peek returns up to limit events that a claim would take first, as the claim would return
-	// them. It writes nothing, and no other transaction waits for it. It returns nil, nil if
-	// there are none.
+	// Peek returns up to limit events that a claim would take first, as the claim would return them. It
+	// writes nothing, and no other transaction waits for it. It returns nil, nil if there are none.
 	Peek(ctx context.Context, limit int) (*Lease, error)
 }
 
 // TokenBucket is a rate limit that processes share.
 type TokenBucket interface {
-	// TakeToken takes one token of that name and returns how long to wait, from when it returned,
-	// before it may be used; 0: at once. requests, at least 1, may begin per that time, evenly
-	// spaced. The database's clock decides. A token cannot be given back. An error: none was
-	// taken, or one is lost.
+	// TakeToken takes one token of that name and returns how long to wait, from when it returned, before it
+	// may be used; 0: at once. requests, at least 1, may begin per that time, evenly spaced. The database's
+	// clock decides. A token cannot be given back. An error: none was taken, or one is lost.
 	TakeToken(ctx context.Context, name string, requests int, per time.Duration) (time.Duration, error)
 }

@@ -2,18 +2,16 @@ package buffer
 
 import "errors"
 
-// CustomTable describes a buffer table that the application owns. The zero value means the
-// relay's own table.
+// CustomTable describes a buffer table that the application owns. The zero value means the relay's own table.
 type CustomTable struct {
 	// ID is the primary key's column, an integer that grows or a uuid.
 	ID string
 	// Cursor is an integer column that grows, unique and not null, for a primary key that does
 	// not grow; "" if the primary key grows, or no column does.
 	Cursor string
-	// Project is the SELECT that returns what to send of a batch: one row an event, with
-	// columns id (the primary key) and payload, and optionally topic, key, headers and
-	// created_at. Its only parameter is the batch's group_id. The default topic is the
-	// table's name.
+	// Project is the SELECT that returns what to send of a batch: one row an event, with columns id (the
+	// primary key) and payload, and optionally topic, key, headers and created_at. Its only parameter is the
+	// batch's group_id. The default topic is the table's name.
 	Project string
 }
 

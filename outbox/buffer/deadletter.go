@@ -38,8 +38,7 @@ type DeadEvent struct {
 // DeadFilter selects the dead letters of a pipeline that match all of its fields. The zero value
 // selects every open one.
 type DeadFilter struct {
-	// IDs and UUIDs are the events' integer or uuid primary keys, either of them; both nil:
-	// any.
+	// IDs and UUIDs are the events' integer or uuid primary keys, either of them; both nil: any.
 	IDs   []int64
 	UUIDs []uuid.UUID
 	// Topic is the whole topic; "": any.

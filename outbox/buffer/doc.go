@@ -1,11 +1,9 @@
-// Package buffer is the contract of a buffer: the interfaces that a database implements for
-// the relay, and the values that go to and fro. outbox/buffertest is the suite that every
-// buffer passes.
+// Package buffer is the contract of a buffer: the interfaces that a database implements for the relay, and
+// the values that go to and fro. outbox/buffertest is the suite that every buffer passes.
 //
-// Every method is safe for concurrent use, by several processes too. It honours its context,
-// and is one round trip if the database allows it. An error that is none of this package's is the
-// database's (connection, lock, full disk): the caller tries again. No error contains a
-// password.
+// Every method is safe for concurrent use, by several processes too. It honours its context, and is one round
+// trip if the database allows it. An error that is none of this package's is the database's (connection,
+// lock, full disk): the caller tries again. No error contains a password.
 //
 // # The states of a batch
 //

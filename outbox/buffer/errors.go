@@ -4,13 +4,11 @@ import "errors"
 
 // The states of a buffer; compare with errors.Is.
 var (
-	// ErrLeaseLost: the batch has another owner, or is gone. Nothing was changed; the caller
-	// drops the batch.
+	// ErrLeaseLost: the batch has another owner, or is gone. Nothing was changed; the caller drops the batch.
 	ErrLeaseLost = errors.New("lease lost")
 	// ErrLocked: another transaction has locked delivered events. The batch stays delivered,
 	// and its delete is retried.
 	ErrLocked = errors.New("events are locked by another transaction")
-	// ErrNotReady: a table, a column or a privilege is missing. The message names it and the
-	// fix.
+	// ErrNotReady: a table, a column or a privilege is missing. The message names it and the fix.
 	ErrNotReady = errors.New("buffer is not ready")
 )

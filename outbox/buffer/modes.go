@@ -19,8 +19,7 @@ type WakeMode string
 
 // The wake modes.
 const (
-	// WakeAuto is WakeNotify if its trigger is installed, otherwise WakePoll; the zero value
-	// means it too.
+	// WakeAuto is WakeNotify if its trigger is installed, otherwise WakePoll; the zero value means it too.
 	WakeAuto   WakeMode = "auto"
 	WakePoll   WakeMode = "poll"   // by polling
 	WakeNotify WakeMode = "notify" // a trigger on the buffer table notifies

@@ -2,10 +2,9 @@ package buffer
 
 import "strings"
 
-// SplitTable splits the name of a table as people write it: "table" or "schema.table",
-// each part as it is, case preserved, or in SQL's double quotes, in which two stand for one.
-// schema is "" if none is given. ok is false if a quote is not closed, or is followed by
-// something other than a dot.
+// SplitTable splits the name of a table as people write it: "table" or "schema.table", each part as it is,
+// case preserved, or in SQL's double quotes, in which two stand for one. schema is "" if none is given. ok is
+// false if a quote is not closed, or is followed by something other than a dot.
 func SplitTable(name string) (schema, table string, ok bool) {
 	first, rest, ok := unquoted(name)
 	if !ok {
