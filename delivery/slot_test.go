@@ -59,7 +59,7 @@ func TestWork_ReleasesBatchWithoutSlot(t *testing.T) {
 	expect(t, "outcomes", describe(b.settled), "retry []")
 	o := b.settled[0]
 	if o.GroupID != batch.GroupID || o.Attempts != 2 || o.Outages != 1 {
-		t.Errorf("it was put back as %+v", o)
+		t.Errorf("put back as %+v", o)
 	}
 	_, err = b.Work(lost(t), t.Context(), batchOf(3), b.slot)
 	expectError(t, err, buffer.ErrLeaseLost)
@@ -72,7 +72,7 @@ func TestWork_ReleasesBatchWithoutSlot(t *testing.T) {
 	expect(t, "outages of what may have been sent", b.settled[0].Outages, 1)
 }
 
-// What is settled and not sent needs no turn.
+// A batch that is settled without a send needs no slot.
 func TestFinishDelivered_NeedsNoSlot(t *testing.T) {
 	t.Parallel()
 	b := newHarness(nil)
@@ -109,7 +109,7 @@ func TestDefer_ClaimedBeforeAnOutage(t *testing.T) {
 		expect(t, "sends", b.sends, 2)
 		o := b.settled[0]
 		if o.GroupID != ahead.GroupID || o.Attempts != 0 || o.Address == nil || *o.Address != "" {
-			t.Errorf("it was put back as %+v", o)
+			t.Errorf("put back as %+v", o)
 		}
 		b.answer(nil)
 		probe := claimed()
@@ -190,7 +190,7 @@ func TestDrain_ReleasesBatchThatWaitsForARateLimit(t *testing.T) {
 	expect(t, "slots that are out", of.out, 0)
 	o := s.settles[0][0]
 	if o.GroupID != batch.GroupID || o.Attempts != 2 || o.Outages != 1 || o.After != 0 || o.Error != "" {
-		t.Errorf("it was put back as %+v", o)
+		t.Errorf("put back as %+v", o)
 	}
 	_, err = s.Work(lost(t), t.Context(), batchOf(3), nil)
 	expectError(t, err, buffer.ErrLeaseLost)

@@ -55,7 +55,7 @@ func TestAutoWorkers_SettleWhereMoreOnlyQueue(t *testing.T) {
 	}
 }
 
-// What was worth it once is given back when it is no longer.
+// Concurrency that no longer helps is reduced again.
 func TestTickets_WorkersAreReturned(t *testing.T) {
 	t.Parallel()
 	k := knee{at: 16, fixed: 10 * time.Millisecond, now: time.Now()}

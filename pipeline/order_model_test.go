@@ -379,7 +379,7 @@ func (w *orderModel) drain(t *rapid.T) {
 		}
 		w.workBy(t, &leaseHolder{buf: buf, batch: b})
 	}
-	t.Fatal("it does not come to an end")
+	t.Fatal("the relay did not finish")
 }
 
 // compare checks that no event is lost and that each key is in order.

@@ -39,7 +39,7 @@ func TestSink_KilledInMidDrain(t *testing.T) {
 	t.Parallel()
 	t.Run("redis", func(t *testing.T) {
 		t.Parallel()
-		server := testserver.Redis(t, "--appendfsync", "always") // what it said it has it keeps
+		server := testserver.Redis(t, "--appendfsync", "always") // confirmed entries are on disk
 		// Once: a file that was cut off inside a MULTI keeps it open, and the restart after the
 		// next runs its commands (Redis 7.0.15).
 		testDyingSink(t, redisAt(t, server.URL), 1, server.Kill, func() error { return server.Start(t.Context()) })
@@ -119,7 +119,7 @@ func TestStartup_WaitsForTheDatabase(t *testing.T) {
 	p := start(t, d.buffer(t, "relay"), to, nil)
 	testserver.Eventually(t, func() error {
 		if err := p.Ready(); err == nil || !strings.Contains(err.Error(), "database") || !strings.Contains(err.Error(), "127.0.0.1") {
-			return fmt.Errorf("it says %w, want that the database cannot be reached, and where", err)
+			return fmt.Errorf("got %w, want that the database cannot be reached, and where", err)
 		}
 		return nil
 	})
@@ -136,7 +136,7 @@ func TestStartup_WaitsForTheTable(t *testing.T) {
 	p := start(t, bufferAt(t, url, "relay"), to, nil)
 	testserver.Eventually(t, func() error {
 		if err := p.Ready(); !errors.Is(err, buffer.ErrNotReady) || !strings.Contains(err.Error(), "relay migrate") {
-			return fmt.Errorf("it says %w, want the table's name and the command that makes it", err)
+			return fmt.Errorf("got %w, want the table's name and the command that makes it", err)
 		}
 		return nil
 	})

@@ -12,7 +12,7 @@ import (
 	"github.com/outboxrelay/relay/pipeline"
 )
 
-// patient is a backoff longer than any test: what is sent in time was made due.
+// patient is a backoff longer than any test: batches that are sent in time were made due.
 func patient(c *pipeline.Config) {
 	c.Backoff = delivery.Backoff{Initial: time.Hour, Max: time.Hour, Multiplier: 1}
 }

@@ -199,7 +199,7 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	w.WriteHeader(status)
 }
 
-// answers changes what is answered.
+// answers sets the answer.
 func (r *receiver) answers(answer func(ids []int64) int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -74,7 +74,7 @@ func (f *file) expectDrained(t testing.TB) {
 	})
 }
 
-// upTo are the ids 1 to n, which AUTOINCREMENT gives to what is committed.
+// upTo are the ids 1 to n, which AUTOINCREMENT gives to committed events.
 func upTo(n int64) (ids []int64) {
 	for id := range n {
 		ids = append(ids, id+1)

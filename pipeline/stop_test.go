@@ -103,7 +103,7 @@ func expectStopError(t *testing.T, p *process, want string) {
 	select {
 	case <-p.ended:
 	case <-time.After(testkit.PollTimeout):
-		t.Fatal("it does not end")
+		t.Fatal("Run did not return")
 	}
 	if p.err == nil || !strings.Contains(p.err.Error(), want) {
 		t.Errorf("Run returned %v, want that a batch %s", p.err, want)
@@ -133,7 +133,7 @@ func TestStop_WithoutADatabase(t *testing.T) {
 	p.cancel()
 	select {
 	case <-p.ended:
-		t.Fatal("it did not try to settle what it sent")
+		t.Fatal("the sent batch was not settled")
 	case <-time.After(200 * time.Millisecond):
 	}
 	p.halt()

@@ -219,7 +219,7 @@ func TestSupervisor_MissingPrivileges(t *testing.T) {
 	var text string
 	testkit.Eventually(t, func() error {
 		if text += log.Take(); !strings.Contains(text, "terminating a session failed") || !strings.Contains(text, "must be a superuser") {
-			return fmt.Errorf("it says %q", text)
+			return fmt.Errorf("got %q", text)
 		}
 		return nil
 	})

@@ -31,7 +31,7 @@ type fakeSource struct {
 	polls   int
 	asked   []int // the pids that were to be ended
 	endErr  error
-	stays   bool // what was ended does not go
+	stays   bool // terminated sessions stay
 	oldest  map[buffer.BlockerKind]time.Duration
 	log     testkit.Output
 }
@@ -109,7 +109,7 @@ func (s *fakeSource) until(d time.Duration) {
 	synctest.Wait()
 }
 
-// expectLogged checks what was logged since its last call, one line an entry, by its
+// expectLogged checks the log since its last call, one line an entry, by its
 // level, text and one attribute each.
 func (s *fakeSource) expectLogged(want ...string) {
 	s.t.Helper()
@@ -120,12 +120,12 @@ func (s *fakeSource) expectLogged(want ...string) {
 		}
 		for part := range strings.SplitSeq(want[i], "|") {
 			if !strings.Contains(line, part) {
-				s.t.Errorf("it says %q; want %q in it", line, part)
+				s.t.Errorf("got %q; want %q in it", line, part)
 			}
 		}
 	}
 	if len(lines) != len(want) {
-		s.t.Errorf("it says %q; want %d lines", lines, len(want))
+		s.t.Errorf("got %q; want %d lines", lines, len(want))
 	}
 }
 

@@ -121,7 +121,7 @@ func TestListDead(t *testing.T) {
 		t.Error(diff)
 	}
 	if w := get(t, s, "/api/dead?id=1&pipeline=a"); !strings.Contains(w.Body.String(), `"a": "<b>"`) || !strings.Contains(w.Body.String(), `"headers": null`) {
-		t.Errorf("it lists %s", w.Body)
+		t.Errorf("got %s", w.Body)
 	}
 	for query, code := range map[string]int{
 		"?pipeline=c": 404, "?topci=x": 400, "?id=x": 400, "?limit=0": 400, "?limit=1001": 400, "?limit=x": 400, "?older_than=1": 400,

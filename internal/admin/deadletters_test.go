@@ -17,11 +17,11 @@ func TestDeadLetter_UUID(t *testing.T) {
 	const one, two = "0198c0de-0000-7000-8000-000000000001", "0198c0de-0000-7000-8000-000000000002"
 	ids, uuids, err := ParseIDs([]string{two, " 17", one, "4", strings.ToUpper(one)})
 	if err != nil || len(ids) != 2 || ids[0] != 4 || len(uuids) != 2 || uuids[0].String() != one {
-		t.Errorf("it reads %v, %v, %v", ids, uuids, err)
+		t.Errorf("got %v, %v, %v", ids, uuids, err)
 	}
 	// Uuids alone match no number.
 	if ids, _, err := ParseIDs([]string{one}); err != nil || ids == nil || len(ids) != 0 {
-		t.Errorf("it reads %#v, %v", ids, err)
+		t.Errorf("got %#v, %v", ids, err)
 	}
 	for _, text := range []string{"", "x", "1.5", one + "0", uuid.Nil.String()} {
 		if _, _, err := ParseIDs([]string{"1", text}); err == nil || !strings.Contains(err.Error(), "expected a number or a uuid") {
@@ -31,11 +31,11 @@ func TestDeadLetter_UUID(t *testing.T) {
 
 	q, err := parseDeadQuery(url.Values{"id": {one, "17"}})
 	if err != nil || len(q.filter.IDs) != 1 || len(q.filter.UUIDs) != 1 {
-		t.Errorf("it reads %+v, %v", q, err)
+		t.Errorf("got %+v, %v", q, err)
 	}
 	f, err := (&changeRequest{IDs: json.RawMessage(`["` + one + `"]`)}).filter()
 	if err != nil || len(f.IDs) != 0 || f.IDs == nil || len(f.UUIDs) != 1 {
-		t.Errorf("it reads %+v, %v", f, err)
+		t.Errorf("got %+v, %v", f, err)
 	}
 
 	// A number stays one, in JSON, and a uuid is a text; the next page is found by number.
@@ -43,7 +43,7 @@ func TestDeadLetter_UUID(t *testing.T) {
 	shown := NewDeadLetter(&e, func(s string) string { return s })
 	text, err := json.Marshal(shown)
 	if err != nil || !strings.Contains(string(text), `"event_id":"`+one+`"`) || !strings.Contains(string(text), `"event_row":{"id":1}`) {
-		t.Errorf("it shows %s, %v", text, err)
+		t.Errorf("got %s, %v", text, err)
 	}
 	if next := q.next(&url.URL{Path: "/api/dead"}, shown); !strings.Contains(next, url.QueryEscape("p,1000001,")) {
 		t.Errorf("the next page is %s", next)
@@ -51,7 +51,7 @@ func TestDeadLetter_UUID(t *testing.T) {
 	e.UUID, e.Row = uuid.Nil, nil
 	if text, err = json.Marshal(NewDeadLetter(&e, func(s string) string { return s })); err != nil ||
 		!strings.Contains(string(text), `"event_id":1000001`) || strings.Contains(string(text), "event_row") {
-		t.Errorf("it shows %s, %v", text, err)
+		t.Errorf("got %s, %v", text, err)
 	}
 }
 
@@ -61,6 +61,6 @@ func TestChangeDead_UUIDMatchesNoInteger(t *testing.T) {
 	s := New([]Pipeline{m.pipeline()}, NewMetrics(), Config{Redact: redactor})
 	w := post(t, s, "/api/dead/discard", `{"pipeline": "a", "ids": ["0198c0de-0000-7000-8000-000000000001"]}`)
 	if open := m.open(t); open != "1 2 3" {
-		t.Errorf("it answers %d %s, and %q are open", w.Code, w.Body, open)
+		t.Errorf("got %d %s, and %q are open", w.Code, w.Body, open)
 	}
 }

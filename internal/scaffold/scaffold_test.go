@@ -99,10 +99,10 @@ func TestPropose(t *testing.T) {
 			t.Parallel()
 			p := propose(try.driver, try.table, try.wants)
 			if !strings.Contains(p.sql, try.sql) {
-				t.Errorf("it proposes\n%s\nwant\n%s", p.sql, try.sql)
+				t.Errorf("got\n%s\nwant\n%s", p.sql, try.sql)
 			}
 			if warns := strings.Join(p.warnings, "\n"); (warns == "") != (try.warns == "") || !strings.HasPrefix(warns, try.warns) {
-				t.Errorf("it warns %q, want %q", warns, try.warns)
+				t.Errorf("got %q, want %q", warns, try.warns)
 			}
 		})
 	}

@@ -170,7 +170,7 @@ func TestCheck_Archive(t *testing.T) {
 			}
 			for _, says := range c.says {
 				if !strings.Contains(err.Error(), says) {
-					t.Errorf("it does not say %q: %v", says, err)
+					t.Errorf("no %q in %v", says, err)
 				}
 			}
 		})

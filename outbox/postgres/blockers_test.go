@@ -213,7 +213,7 @@ func TestBlockers_Standby(t *testing.T) {
 		return fmt.Errorf("the standby holds nothing")
 	})
 	if sender.Horizon == 0 || sender.Elsewhere || sender.IsRelay {
-		t.Errorf("it is %+v", sender)
+		t.Errorf("got %+v", sender)
 	}
 	if ended, err := b.Terminate(t.Context(), sender); ended || err != nil {
 		t.Errorf("it was ended: %v, %v", ended, err)
@@ -256,7 +256,7 @@ func TestTerminate(t *testing.T) {
 	end := func(h *buffer.VacuumBlocker, want bool) {
 		t.Helper()
 		if h == nil {
-			t.Fatalf("it is not among %+v", all)
+			t.Fatalf("no such blocker in %+v", all)
 		}
 		if ended, err := b.Terminate(t.Context(), *h); ended != want || err != nil {
 			t.Errorf("ended: %v, %v; want %v", ended, err, want)

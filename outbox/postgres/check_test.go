@@ -87,7 +87,7 @@ func TestCheck_Missing(t *testing.T) {
 			}
 			for _, says := range c.says {
 				if !strings.Contains(err.Error(), says) {
-					t.Errorf("it does not say %q: %v", says, err)
+					t.Errorf("no %q in %v", says, err)
 				}
 			}
 		})
@@ -106,7 +106,7 @@ func TestCheck_Privileges(t *testing.T) {
 	}
 	for _, says := range []string{"may not DELETE on table public.outbox_events: GRANT DELETE ON public.outbox_events TO", "GRANT DELETE ON public.outbox_batches TO", "GRANT USAGE ON SEQUENCE public.outbox_events_id_seq TO"} {
 		if !strings.Contains(err.Error(), says) {
-			t.Errorf("it does not say %q: %v", says, err)
+			t.Errorf("no %q in %v", says, err)
 		}
 	}
 

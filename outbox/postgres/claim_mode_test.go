@@ -33,7 +33,7 @@ func (p *testDB) storedMode(t *testing.T) string {
 func expectMode(t *testing.T, b *postgres.Buffer, want buffer.ClaimMode) {
 	t.Helper()
 	if got := b.ClaimMode(); got != want {
-		t.Errorf("it claims by %q, want %q", got, want)
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
@@ -116,7 +116,7 @@ func TestClaimMode_AutoFollows(t *testing.T) {
 			return fmt.Errorf("claimed %v, %w", b, err)
 		}
 		if mode := auto.ClaimMode(); mode != buffer.ClaimRange {
-			return fmt.Errorf("it claims by %s", mode)
+			return fmt.Errorf("got %s", mode)
 		}
 		return nil
 	})

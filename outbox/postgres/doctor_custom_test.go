@@ -300,12 +300,12 @@ func TestDiagnose_Projection(t *testing.T) {
 			err := checkConfig(t, config)
 			if c.says == "" {
 				if err != nil {
-					t.Errorf("it says %v", err)
+					t.Errorf("got %v", err)
 				}
 				return
 			}
 			if !errors.Is(err, buffer.ErrNotReady) || !strings.Contains(err.Error(), c.says) {
-				t.Errorf("it says %v", err)
+				t.Errorf("got %v", err)
 			}
 			if f := find(diagnoseWith(t, config), buffer.LevelError, "tables", c.says); f == nil || f.Fix == "" {
 				t.Errorf("doctor finds %+v", f)
@@ -434,7 +434,7 @@ func TestDiagnose_SharedRate(t *testing.T) {
 	p.exec(`REVOKE ALL ON relay.outbox_rates FROM "` + role + `"`)
 	f := find(diagnoseWith(t, config), buffer.LevelError, "tables", "may not SELECT, INSERT, UPDATE on table relay.outbox_rates")
 	if f == nil {
-		t.Fatal("it does not see what the role may not")
+		t.Fatal("no finding about the missing privileges")
 	}
 	p.exec(f.Fix)
 	if left := faults(diagnoseWith(t, config)); len(left) > 0 {
@@ -462,7 +462,7 @@ func TestDiagnose_CustomTableRowSecurity(t *testing.T) {
 	p.exec("ALTER TABLE app.contact_activity_events ENABLE ROW LEVEL SECURITY")
 	f := find(diagnoseWith(t, poor), buffer.LevelError, "row security", "hides rows of table app.contact_activity_events")
 	if f == nil {
-		t.Fatal("it does not see the policy")
+		t.Fatal("no finding about the policy")
 	}
 	p.exec(f.Fix)
 	if left := faults(diagnoseWith(t, poor)); len(left) > 0 {

@@ -20,7 +20,7 @@ func TestDiagnose_DeadRows(t *testing.T) {
 	var f *buffer.Finding
 	testserver.Eventually(t, func() error {
 		if f = find(diagnose(t, p.url, time.Hour), buffer.LevelWarning, "dead rows", "110000 dead rows and 0 live ones"); f == nil {
-			return fmt.Errorf("it does not see the dead rows")
+			return fmt.Errorf("no finding about the dead rows")
 		}
 		return nil
 	})
@@ -40,7 +40,7 @@ func TestDiagnose_Autovacuum(t *testing.T) {
 	var f *buffer.Finding
 	testserver.Eventually(t, func() error { // until the server has read it
 		if f = find(diagnose(t, p.url, time.Hour), buffer.LevelWarning, "autovacuum", "autovacuum off"); f == nil {
-			return fmt.Errorf("it does not see that autovacuum is off")
+			return fmt.Errorf("no finding about autovacuum")
 		}
 		return nil
 	})

@@ -36,7 +36,7 @@ func TestOpen_RejectsConfig(t *testing.T) {
 	}
 }
 
-// TestCheck_File: every call reports what is wrong with the file.
+// TestCheck_File: every call reports the fault of the file.
 func TestCheck_File(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()

@@ -120,7 +120,7 @@ func TestDiagnose_CustomTable(t *testing.T) {
 	}
 	db, b := newCustom(t, tables, sqlite.Config{Custom: buffer.CustomTable{Project: joined}})
 	if found := b.Diagnose(t.Context()); len(bad(found)) != 0 {
-		t.Fatalf("it finds %+v", bad(found))
+		t.Fatalf("got %+v", bad(found))
 	}
 	run(t, db, "ALTER TABLE p RENAME TO other")
 	run(t, db, "CREATE TABLE p (id INTEGER, name)")

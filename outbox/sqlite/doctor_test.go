@@ -78,7 +78,7 @@ func TestDiagnose_FixesWork(t *testing.T) {
 			exec(t, db, c.damage)
 			found := examined(t, url)
 			if find(found, c.level, c.about, c.says) == nil {
-				t.Fatalf("it finds %+v", bad(found))
+				t.Fatalf("got %+v", bad(found))
 			}
 			for _, f := range bad(found) {
 				exec(t, db, f.Fix)
@@ -107,7 +107,7 @@ func TestDiagnose_WaitingBatches(t *testing.T) {
 		'2026-01-01T00:00:00.000Z', 'WRONGTYPE of a key')`)
 	found := bad(examined(t, url))
 	if find(found, buffer.LevelWarning, "batches", "1 batches with 7 events wait for a retry; the newest because: WRONGTYPE of a key") == nil {
-		t.Errorf("it finds %+v", found)
+		t.Errorf("got %+v", found)
 	}
 }
 
@@ -119,7 +119,7 @@ func TestDiagnose_ClaimPlan(t *testing.T) {
 	exec(t, db, "CREATE INDEX by_group ON outbox_events (group_id, id)")
 	found := examined(t, url)
 	if find(found, buffer.LevelError, "claim plan", "by_group") == nil {
-		t.Fatalf("it finds %+v", bad(found))
+		t.Fatalf("got %+v", bad(found))
 	}
 	exec(t, db, find(found, buffer.LevelWarning, "indexes", "by_group").Fix)
 	if left := bad(examined(t, url)); len(left) > 0 {

@@ -123,7 +123,7 @@ func harness(table string, mode buffer.ClaimMode) buffertest.Harness {
 	}}
 }
 
-// testDB is a file and a client of its own.
+// testDB is a file and a separate client.
 type testDB struct {
 	url string
 	opt buffertest.Options

@@ -185,7 +185,7 @@ func changeMode(t *testing.T, from, to buffer.ClaimMode) {
 	testkit.NoError(t, after.Check(t.Context())) // live batches must still be sent
 	if to == buffer.ClaimAuto {
 		if got := after.ClaimMode(); got != from {
-			t.Errorf("it says that it claims by %q, and follows %q", got, from)
+			t.Errorf("got claim mode %q; want %q", got, from)
 		}
 		followed := claim(t, after, 2)
 		note(followed)

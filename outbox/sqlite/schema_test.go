@@ -70,7 +70,7 @@ func TestSchema_EqualsMigrate(t *testing.T) {
 		if mode != "wal" {
 			t.Fatalf("journal_mode is %q, want wal", mode)
 		}
-		migrate(t, printedURL, c) // on top of what was made by hand
+		migrate(t, printedURL, c) // on top of the printed DDL
 		b, err := sqlite.Open(sqlite.Config{URL: printedURL, Table: c.Table, Pipeline: "orders"})
 		testkit.NoError(t, err)
 		testkit.NoError(t, b.Check(t.Context()))

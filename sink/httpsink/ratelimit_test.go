@@ -287,7 +287,7 @@ func TestPause_UsedUpQuota(t *testing.T) {
 				left, since = 3, time.Now()
 			}
 			if left == 0 {
-				t.Error("it ran into the limit")
+				t.Error("a request exceeded the API's limit")
 				w.WriteHeader(http.StatusTooManyRequests)
 				return
 			}

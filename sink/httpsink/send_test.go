@@ -186,7 +186,7 @@ func TestSend_Redirect(t *testing.T) {
 	})
 	expectOutage(t, open(t, httpsink.Config{URL: url}).Send(testContext(t), batch("a")))
 	if followed.Load() {
-		t.Error("it went elsewhere")
+		t.Error("the redirect was followed")
 	}
 }
 
