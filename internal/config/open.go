@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,10 +39,10 @@ type Process struct {
 // Runtime is a pipeline that is ready to run.
 type Runtime struct {
 	*pipeline.Pipeline
-	// Hook is nil if there is no dead-letter hook.
 	Buffer buffer.Buffer
 	Sink   sink.Sink
-	Hook   sink.Sink
+	// Hook is nil if there is no dead-letter hook.
+	Hook sink.Sink
 	// hook is the pipeline of the dead-letter hook, or nil.
 	hook *pipeline.Pipeline
 	// supervisor is the database's; nil before Supervise, and on SQLite.
@@ -286,10 +287,7 @@ func (p *Pipeline) hookConfig(process Process) pipeline.Config {
 	if p.AutoBatchSize {
 		c.BatchSize = 0 // the default
 	}
-	if c.Log == nil {
-		c.Log = slog.Default()
-	}
-	c.Log = c.Log.With("to", "dead_letter.hook")
+	c.Log = cmp.Or(c.Log, slog.Default()).With("to", "dead_letter.hook")
 	return c
 }
 

@@ -141,10 +141,7 @@ func (b *Buffer) adoptStamped(ctx context.Context, tx transaction) error {
 		if err := tx.row(ctx, membersSQL, group).Scan(&text); err != nil {
 			return err
 		}
-		members, err := idset.ParseJSON(text)
-		if err != nil {
-			members = nil // see free
-		}
+		members, _ := idset.ParseJSON(text) // unreadable ones hold nothing; see free
 		rows, err := tx.rows(ctx, stampedSQL, group)
 		stamped, err := db.Column[int64](rows, err)
 		if err != nil {

@@ -75,6 +75,23 @@ func TestCheck_Autoincrement(t *testing.T) {
 	testkit.NoError(t, b.Close())
 }
 
+// TestClaim_NullLanes: lanes that are a JSON null, as of a change by hand, hold no key.
+func TestClaim_NullLanes(t *testing.T) {
+	t.Parallel()
+	db, url := database(t)
+	migrate(t, url, sqlite.SchemaConfig{})
+	b, err := sqlite.Open(sqlite.Config{URL: url, Pipeline: "orders", Ordered: true})
+	testkit.NoError(t, err)
+	defer func() { testkit.NoError(t, b.Close()) }()
+	exec(t, db, "INSERT INTO outbox_events (topic, key, payload) VALUES ('t', 'a', '1'), ('t', 'b', '2')")
+	for range 2 {
+		if batch, err := b.Claim(t.Context(), 1, time.Minute); err != nil || batch == nil {
+			t.Fatalf("claimed %+v, %v", batch, err)
+		}
+		exec(t, db, "UPDATE outbox_batches SET lanes = 'null'")
+	}
+}
+
 // TestClaim_WaitsForOtherWriter: a claim waits for an application's open transaction, at most for
 // the busy timeout.
 func TestClaim_WaitsForOtherWriter(t *testing.T) {

@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -40,12 +41,7 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	if c.Table == "" {
-		c.Table = defaultTable
-	}
-	if c.Claim == "" {
-		c.Claim = buffer.ClaimAuto
-	}
+	c.Table, c.Claim = cmp.Or(c.Table, defaultTable), cmp.Or(c.Claim, buffer.ClaimAuto)
 	return c
 }
 
@@ -90,9 +86,6 @@ func (c Config) pragmas() []string {
 }
 
 func validTables(table, archive string) error {
-	if archive == "" {
-		return validTable(table)
-	}
 	if strings.EqualFold(table, archive) {
 		return fmt.Errorf("sqlite buffer: archive table is %q; expected another table than the buffer", archive)
 	}

@@ -19,9 +19,6 @@
 //     and leaves the events alone. An event is written once and deleted once.
 //   - stamp: the claim also writes the group_id on each event. `order: key` and custom tables stamp.
 //
-// A claim is made in claim.go and order.go; a row is deleted in relay_table.go. For custom tables these are
-// custom.go and custom_settle.go.
-//
 // # Where claims look
 //
 // Claims look beyond a cursor, the highest id that this process has claimed, so that they do not walk

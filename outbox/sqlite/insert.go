@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
@@ -25,11 +26,7 @@ func Insert(ctx context.Context, tx *sql.Tx, events ...outbox.Event) error {
 	return Table{}.Insert(ctx, tx, events...)
 }
 
-// valuesSQL is one event of an INSERT.
-const (
-	insertSQL = `INSERT INTO outbox_events (topic, key, payload, headers) VALUES `
-	valuesSQL = `(?, ?, ?, ?)`
-)
+const insertSQL = `INSERT INTO outbox_events (topic, key, payload, headers) VALUES (?, ?, ?, ?)`
 
 // maxRows keeps a statement below the 999 variables that every SQLite accepts.
 const maxRows = 200
@@ -41,9 +38,7 @@ const maxRows = 200
 // nothing was inserted and the transaction can continue. After any other error it must be rolled
 // back.
 func (t Table) Insert(ctx context.Context, tx *sql.Tx, events ...outbox.Event) error {
-	if t.Name == "" {
-		t.Name = defaultTable
-	}
+	t.Name = cmp.Or(t.Name, defaultTable)
 	for i := range events {
 		if err := events[i].Validate(!t.Bytes); err != nil {
 			return fmt.Errorf("event %d of %d: %w", i+1, len(events), err)
@@ -57,7 +52,7 @@ func (t Table) Insert(ctx context.Context, tx *sql.Tx, events ...outbox.Event) e
 			e := &events[i]
 			args = append(args, e.Topic, e.Key, t.payload(e), headers(e))
 		}
-		statement := into + strings.Repeat(valuesSQL+", ", n-1) + valuesSQL
+		statement := into + strings.Repeat(", (?, ?, ?, ?)", n-1)
 		if _, err := tx.ExecContext(ctx, statement, args...); err != nil {
 			return fmt.Errorf("inserting events into %s: %w", t.Name, err)
 		}

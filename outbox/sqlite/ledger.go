@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -246,11 +247,8 @@ func (l ledger) DeferredAddresses(ctx context.Context) ([]string, error) {
 
 // RetryNow implements buffer.Deferrer.
 func (l ledger) RetryNow(ctx context.Context, address string, limit int) (due int, err error) {
-	if limit == 0 {
-		limit = -1 // all
-	}
 	err = l.b.write(ctx, "making batches due", func(tx transaction) error {
-		rows, err := tx.exec(ctx, retryNowSQL, l.buffer, address, limit)
+		rows, err := tx.exec(ctx, retryNowSQL, l.buffer, address, cmp.Or(limit, -1)) // -1: all
 		due = int(rows)
 		return err
 	})

@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"embed"
@@ -39,9 +40,7 @@ type SchemaConfig struct {
 }
 
 func (c SchemaConfig) withDefaults() SchemaConfig {
-	if c.Table == "" {
-		c.Table = defaultTable
-	}
+	c.Table = cmp.Or(c.Table, defaultTable)
 	return c
 }
 

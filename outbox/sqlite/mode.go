@@ -31,14 +31,12 @@ func (b *Buffer) negotiate(ctx context.Context, tx transaction) (string, error) 
 		return mode, nil
 	}
 	if claimmode.Known(stored) {
-		changed, err := tx.exec(ctx, changeModeSQL, b.config.Table, mode, stored)
-		if err != nil {
+		switch changed, err := tx.exec(ctx, changeModeSQL, b.config.Table, mode, stored); {
+		case err != nil:
 			return "", err
-		}
-		if changed > 0 {
+		case changed > 0:
 			return mode, nil
-		}
-		if request.CanFollow(stored) {
+		case request.CanFollow(stored):
 			mode = stored
 			return mode, nil
 		}

@@ -129,9 +129,9 @@ func (b *Buffer) fillEvents(ctx context.Context, tx transaction, batch *buffer.L
 	return tx.row(ctx, payloadIsJSONSQL, b.config.Table).Scan(&batch.PayloadIsJSON)
 }
 
-func scanEvents(rows *sql.Rows, limit int) ([]outbox.Event, error) {
+func scanEvents(rows *sql.Rows, limit int) (events []outbox.Event, err error) {
 	defer rows.Close()
-	events := make([]outbox.Event, 0, min(limit, 1024))
+	events = make([]outbox.Event, 0, min(limit, 1024))
 	for rows.Next() {
 		var (
 			e         outbox.Event
@@ -140,11 +140,9 @@ func scanEvents(rows *sql.Rows, limit int) ([]outbox.Event, error) {
 		if err := rows.Scan(&e.ID, &e.Topic, &e.Key, &e.Payload, (*[]byte)(&e.Headers), &createdAt); err != nil {
 			return nil, err
 		}
-		at, err := time.Parse(db.TimeFormat, createdAt)
-		if err != nil {
+		if e.CreatedAt, err = time.Parse(db.TimeFormat, createdAt); err != nil {
 			return nil, fmt.Errorf("created_at of event %d: %w", e.ID, err)
 		}
-		e.CreatedAt = at
 		if e.Payload == nil {
 			e.Payload = []byte{}
 		}

@@ -80,11 +80,8 @@ func Find(names []string, same func(a, b string) bool) (Columns, error) {
 	return c, nil
 }
 
-// The reasons why a projection fails as a whole.
-var (
-	// ErrNullID is a row without an id.
-	ErrNullID = errors.New("source.project returns a row whose id is NULL; expected the event's primary key (check the joins)")
-)
+// ErrNullID is a row without an id. The projection fails as a whole.
+var ErrNullID = errors.New("source.project returns a row whose id is NULL; expected the event's primary key (check the joins)")
 
 // ForeignID is the error of a row that is not of the batch. parameter is how the database writes
 // the group_id.
