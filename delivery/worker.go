@@ -306,7 +306,7 @@ func (w *Worker) log(ctx context.Context, l *buffer.Lease, a *attempt) {
 			slog.String("group_id", l.GroupID.String()), slog.Int("events", events), slog.Int64("first_id", first),
 		}
 		if o.Verdict == buffer.Retry {
-			attrs = append(attrs, slog.Duration("retry_in", o.After))
+			attrs = append(attrs, slog.Duration("retry_in", o.After.Round(time.Millisecond)))
 		}
 		if o.Verdict != buffer.Delivered {
 			attrs = append(attrs, slog.Int("attempts", o.Attempts), slog.String("error", o.Error))

@@ -175,7 +175,7 @@ func TestDiagnose_CustomTableFixes(t *testing.T) {
 		},
 		"another index": {
 			damage: "DROP INDEX app.stamped; CREATE INDEX ON app.contact_activity_events (group_id) WHERE group_id IS NULL; CREATE INDEX ON app.contact_activity_events (id, group_id)",
-			level:  buffer.LevelWarning, about: "projection", says: "for each batch, because no index leads",
+			level:  buffer.LevelWarning, about: "projection", says: "for each batch: it has no index on group_id",
 		},
 		"rows twice": {
 			damage: "ALTER TABLE app.contact_activities DROP CONSTRAINT contact_activities_pkey; INSERT INTO app.contact_activities VALUES (4, 9, '')", level: buffer.LevelError,

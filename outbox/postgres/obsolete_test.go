@@ -13,8 +13,8 @@ import (
 func TestMigrate_RefusesUnreleasedTables(t *testing.T) {
 	t.Parallel()
 	const (
-		fix  = "outbox_events_migrations, then run relay migrate -c relay.yaml"
-		drop = "DROP TABLE outbox_batches, outbox_dead_letters, outbox_events_migrations"
+		fix  = "outbox_events_migrations; then run relay migrate -c relay.yaml"
+		drop = "DROP TABLE IF EXISTS outbox_batches, outbox_dead_letters, outbox_events_migrations"
 	)
 	for name, c := range map[string]struct {
 		old       string

@@ -163,8 +163,8 @@ func (d *diagnosis) projectedRows(ctx context.Context, events catalog.Table) {
 		d.ok(about, "WHERE group_id = $1 finds the rows of a batch by index "+index+"; with FROM "+projection.Events+" it would need no index")
 		return
 	}
-	d.warn(about, "the projection reads all of table "+events.Quoted+" for each batch, because no index leads from group_id to its rows; write FROM "+projection.Events+" e in source.project, or create one",
-		"CREATE INDEX ON "+events.Quoted+" (group_id) WHERE group_id IS NOT NULL")
+	d.warn(about, "the projection reads all of table "+events.Quoted+" for each batch: it has no index on group_id; write FROM "+projection.Events+" e in source.project, or create the index",
+		"CREATE INDEX CONCURRENTLY ON "+events.Quoted+" (group_id) WHERE group_id IS NOT NULL")
 }
 
 // projection runs the projection for the next events, and rolls back.

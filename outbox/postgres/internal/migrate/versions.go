@@ -76,7 +76,7 @@ func (c Config) AddObsolete(missing *catalog.Findings, table, quoted string, col
 
 func (c Config) dropObsolete() string {
 	batches, dead := c.ledger("outbox_batches"), c.ledger("outbox_dead_letters")
-	return fmt.Sprintf("when %s and %s are empty: DROP TABLE %s, %s, %s, then run relay migrate -c relay.yaml", batches, dead, batches, dead, c.versionTable())
+	return fmt.Sprintf("when %s and %s are empty (the relay that made them drains them): DROP TABLE IF EXISTS %s, %s, %s; then run relay migrate -c relay.yaml", batches, dead, batches, dead, c.versionTable())
 }
 
 const obsoleteSQL = `
