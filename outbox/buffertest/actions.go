@@ -167,15 +167,15 @@ func (m *model) takeOver(t *rapid.T) {
 }
 
 // either draws a buffer or a dead-letter queue.
-func (m *model) either(t *rapid.T) (buffer batches, queue bool) {
+func (m *model) either(t *rapid.T) (from buffer.Queue, queue bool) {
 	if queue = rapid.Bool().Draw(t, "from the queue"); queue {
 		return rapid.SampledFrom(m.queues).Draw(t, "queue"), true
 	}
 	return rapid.SampledFrom(m.buffers).Draw(t, "buffer"), false
 }
 
-func (m *model) takeOverWith(t *rapid.T, buffer batches, queue bool) {
-	b, err := buffer.TakeOver(t.Context(), lease)
+func (m *model) takeOverWith(t *rapid.T, from buffer.Queue, queue bool) {
+	b, err := from.TakeOver(t.Context(), lease)
 	ok(t, "TakeOver", err)
 	if b == nil {
 		for g, l := range m.live {
@@ -196,7 +196,7 @@ func (m *model) takeOverWith(t *rapid.T, buffer batches, queue bool) {
 	l.leaseNo++
 	l.unfinished++
 	m.sameBatch(t, b)
-	m.owners = append(m.owners, &owner{buffer, queue, b})
+	m.owners = append(m.owners, &owner{from, queue, b})
 }
 
 func (m *model) owner(t *rapid.T) *owner {

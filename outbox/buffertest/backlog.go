@@ -21,7 +21,7 @@ var backlogCases = []testCase{
 	{name: "check/calls name a table dropped while running", run: checkWhileRunning},
 }
 
-func countBacklog(t *testing.T, b batches, limit int, want buffer.Backlog) {
+func countBacklog(t *testing.T, b buffer.Queue, limit int, want buffer.Backlog) {
 	t.Helper()
 	got, err := b.CountBacklog(t.Context(), limit)
 	ok(t, "CountBacklog", err)

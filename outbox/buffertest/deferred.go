@@ -18,21 +18,21 @@ var deferredCases = []testCase{
 }
 
 // outage settles the batch as waiting for an address.
-func outage(t *testing.T, b batches, batch *buffer.Lease, address string, after time.Duration) {
+func outage(t *testing.T, b buffer.Queue, batch *buffer.Lease, address string, after time.Duration) {
 	t.Helper()
 	o := retry(batch, after)
 	o.Outages, o.Address, o.Error = 1, &address, "connection refused"
 	settle(t, b, batch, o)
 }
 
-func retryNow(t *testing.T, b batches, address string, limit, want int) {
+func retryNow(t *testing.T, b buffer.Queue, address string, limit, want int) {
 	t.Helper()
 	n, err := b.RetryNow(t.Context(), address, limit)
 	ok(t, "RetryNow", err)
 	equal(t, "batches that RetryNow("+address+") made due", n, want)
 }
 
-func deferredAddresses(t *testing.T, b batches, want ...string) {
+func deferredAddresses(t *testing.T, b buffer.Queue, want ...string) {
 	t.Helper()
 	got, err := b.DeferredAddresses(t.Context())
 	ok(t, "DeferredAddresses", err)

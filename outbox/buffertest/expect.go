@@ -58,21 +58,8 @@ func fails(t TB, what string, err, want error) {
 	}
 }
 
-// batches is the part of [buffer.Queue] that works on batches.
-type batches interface {
-	Claim(ctx context.Context, limit int, lease time.Duration) (*buffer.Lease, error)
-	TakeOver(ctx context.Context, lease time.Duration) (*buffer.Lease, error)
-	Renew(ctx context.Context, b *buffer.Lease, lease time.Duration) error
-	Settle(ctx context.Context, b *buffer.Lease, outcomes []buffer.Outcome) error
-	MarkDelivered(ctx context.Context, b *buffer.Lease, delivered []int64) error
-	CountBacklog(ctx context.Context, limit int) (buffer.Backlog, error)
-	Status(ctx context.Context) (buffer.Status, error)
-	DeferredAddresses(ctx context.Context) ([]string, error)
-	RetryNow(ctx context.Context, address string, limit int) (int, error)
-}
-
 // claim claims and expects a batch.
-func claim(t testing.TB, b batches, limit int) *buffer.Lease {
+func claim(t testing.TB, b buffer.Queue, limit int) *buffer.Lease {
 	t.Helper()
 	batch, err := b.Claim(t.Context(), limit, lease)
 	ok(t, "Claim", err)
@@ -83,7 +70,7 @@ func claim(t testing.TB, b batches, limit int) *buffer.Lease {
 }
 
 // claimNone claims and expects no batch.
-func claimNone(t testing.TB, b batches) {
+func claimNone(t testing.TB, b buffer.Queue) {
 	t.Helper()
 	batch, err := b.Claim(t.Context(), 1000, lease)
 	ok(t, "Claim", err)
@@ -93,7 +80,7 @@ func claimNone(t testing.TB, b batches) {
 }
 
 // takeOver takes over and expects a batch.
-func takeOver(t testing.TB, b batches) *buffer.Lease {
+func takeOver(t testing.TB, b buffer.Queue) *buffer.Lease {
 	t.Helper()
 	batch, err := b.TakeOver(t.Context(), lease)
 	ok(t, "TakeOver", err)
@@ -104,7 +91,7 @@ func takeOver(t testing.TB, b batches) *buffer.Lease {
 }
 
 // takeOverNone takes over and expects that nothing is due.
-func takeOverNone(t testing.TB, b batches) {
+func takeOverNone(t testing.TB, b buffer.Queue) {
 	t.Helper()
 	batch, err := b.TakeOver(t.Context(), lease)
 	ok(t, "TakeOver", err)
@@ -114,7 +101,7 @@ func takeOverNone(t testing.TB, b batches) {
 }
 
 // lose expires the batch's lease and lets other take the batch over.
-func lose(t testing.TB, f *Fixture, batch *buffer.Lease, other batches) *buffer.Lease {
+func lose(t testing.TB, f *Fixture, batch *buffer.Lease, other buffer.Queue) *buffer.Lease {
 	t.Helper()
 	f.ExpireLease(t, batch.GroupID, time.Second)
 	taken := takeOver(t, other)
@@ -124,7 +111,7 @@ func lose(t testing.TB, f *Fixture, batch *buffer.Lease, other batches) *buffer.
 	return taken
 }
 
-func settle(t testing.TB, b batches, batch *buffer.Lease, outcomes ...buffer.Outcome) {
+func settle(t testing.TB, b buffer.Queue, batch *buffer.Lease, outcomes ...buffer.Outcome) {
 	t.Helper()
 	ok(t, "Settle", b.Settle(t.Context(), batch, outcomes))
 }

@@ -114,7 +114,7 @@ const (
 
 // owner has leased a batch, and may have lost it.
 type owner struct {
-	buffer batches
+	buffer buffer.Queue
 	queue  bool
 	batch  *buffer.Lease
 }
