@@ -391,7 +391,7 @@ var mutants = []mutant{
 		file: "delivery/decide.go",
 		old:  "v.kind == rejected && !p.neverBury && (",
 		new:  "v.kind == rejected && (",
-		pkg:  "./pipeline", test: "TestHook_Fails",
+		pkg:  "./delivery", test: "TestDecide_NeverBury",
 	},
 	{
 		name: "a dead letter that its hook rejects is buried",
