@@ -100,7 +100,7 @@ func TestProjection_TimeLimit(t *testing.T) {
 		}
 	}
 	const ofTheLease = "source.project did not end within 1s, half of the lease; add an index for what it looks up, or use a smaller batch_size or a longer lease"
-	const byGroup = "; write FROM {events} e in source.project, or CREATE INDEX ON " + activitiesTable + " (group_id)"
+	const byGroup = "; write FROM {events} e in source.project, or CREATE INDEX CONCURRENTLY ON " + activitiesTable + " (group_id) WHERE group_id IS NOT NULL"
 	b, err := p.Claim(t.Context(), 1, 2*time.Second)
 	expect(b, err, ofTheLease+byGroup)
 	o.exec(t, "UPDATE relay.outbox_batches SET due_at = clock_timestamp() - interval '1 second'")

@@ -56,7 +56,7 @@ func (b *Buffer) foundObsolete(r requirement) buffer.Finding {
 }
 
 func (b *Buffer) dropObsolete() string {
-	return "when outbox_batches and outbox_dead_letters are empty: DROP TABLE outbox_batches; DROP TABLE outbox_dead_letters; DROP TABLE " +
+	return "when outbox_batches and outbox_dead_letters are empty: DROP TABLE IF EXISTS outbox_batches; DROP TABLE IF EXISTS outbox_dead_letters; DROP TABLE IF EXISTS " +
 		db.Quote(b.versionTable()) + ", then run " + notready.MigrateCommand
 }
 

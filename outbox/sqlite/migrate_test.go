@@ -34,6 +34,7 @@ func TestMigrate_RejectsObsoleteTables(t *testing.T) {
 		"Ledger":      {oldBatches, []string{batches}, true},
 		"DeadLetters": {oldDead, []string{dead}, true},
 		"Both":        {oldBatches + oldDead + versions, []string{batches, dead}, true},
+		"NoVersions":  {oldBatches + "DROP TABLE outbox_events_migrations;", []string{batches}, true},
 		"Versions":    {versions, []string{`table "outbox_events_migrations" records version 7; expected 1`}, false},
 	} {
 		t.Run(name, func(t *testing.T) {

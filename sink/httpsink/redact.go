@@ -18,7 +18,7 @@ const (
 	// and protect nothing.
 	minSecret = 4
 	// minSegment is the same for one segment of a URL's path, because shorter ones are often words, and
-	// minToken for one with a digit.
+	// minToken for one with a digit or with letters of both cases.
 	minSegment = 16
 	minToken   = 5
 	// maxQuote is how many bytes of a response an error quotes.
@@ -177,6 +177,7 @@ func PathSecrets(template string) (all []string) {
 				add(strings.ReplaceAll(literal[at:], "/", `\/`), minSecret)
 				if suffix := literal[at+1:]; strings.Contains(suffix, "/") {
 					add(suffix, minSecret)
+					add(strings.ReplaceAll(suffix, "/", `\/`), minSecret)
 				}
 			}
 		}
@@ -187,7 +188,10 @@ func PathSecrets(template string) (all []string) {
 		}
 	}
 	for parameter := range strings.SplitSeq(query, "&") {
-		_, value, _ := strings.Cut(parameter, "=")
+		name, value, found := strings.Cut(parameter, "=")
+		if !found {
+			value = name
+		}
 		for _, literal := range literals(value) {
 			add(literal, minSecret)
 		}
@@ -199,7 +203,8 @@ func keep(s string) (string, error) { return s, nil }
 
 // isToken reports whether a segment of a path looks like a token, and not like a word or a version.
 func isToken(segment string) bool {
-	return len(segment) >= minToken && strings.ContainsAny(segment, "0123456789") || len(segment) >= minSegment
+	mixedCase := func(s string) bool { return strings.ToLower(s) != s && strings.ToUpper(s) != s }
+	return len(segment) >= minSegment || len(segment) >= minToken && (strings.ContainsAny(segment, "0123456789") || mixedCase(segment[1:]))
 }
 
 // literals are the parts of a template between its placeholders, which are not secret.

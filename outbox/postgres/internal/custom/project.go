@@ -142,7 +142,7 @@ func (p *projecting) withIndexFix(err error) error {
 	if p.table.expands {
 		return err
 	}
-	return fmt.Errorf("%w; write FROM %s e in source.project, or CREATE INDEX ON %s (group_id)", err, projection.Events, p.table.tables.Events)
+	return fmt.Errorf("%w; write FROM %s e in source.project, or CREATE INDEX CONCURRENTLY ON %s (group_id) WHERE group_id IS NOT NULL", err, projection.Events, p.table.tables.Events)
 }
 
 func (p *projecting) readColumns(fields []pgconn.FieldDescription) {
