@@ -84,11 +84,17 @@ func TestCheck_DriverErrors(t *testing.T) {
     sink:
       url: nats://bus
       credentials: /nowhere/user.creds
+  - name: c
+    source: {url: "postgres://app@db/c"}
+    sink:
+      url: tls+nats://bus
+      tls: {ca: /nowhere/ca.pem}
 `)
 	for _, command := range []string{"check", "run"} {
 		r := do(t, nil, command, "-c", path)
 		r.want(t, 2, "", path+":5:12: ")
 		r.want(t, 2, "", path+":10:12: ")
+		r.want(t, 2, "", path+":15:12: NATS sink: tls.ca cannot be read")
 	}
 }
 

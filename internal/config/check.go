@@ -161,9 +161,7 @@ func (s *Sink) check(r *reader, e entry, present entries) {
 	if s.NATS.Credentials.Reveal() != "" && s.NATS.NKey.Reveal() != "" {
 		r.exclusive(e, present, "nkey", "credentials")
 	}
-	if tls, ok := present["tls"]; ok && strings.HasPrefix(s.URL.Reveal(), "http://") {
-		r.errorf(tls.key, "%s.tls is used with an http:// URL; expected https:// in %s.url, or no %s.tls", e.path, e.path, e.path)
-	}
+	s.checkTLS(r, e, present)
 	s.checkAuthorization(r, e, present)
 	if _, given := present["request"]; s.HTTP.Format == "form" && !given {
 		r.errorf(r.at(e, present, "format"), `%s.format is "form", and %s.request is missing; expected %s.request, which makes the fields`, e.path, e.path, e.path)
@@ -173,6 +171,23 @@ func (s *Sink) check(r *reader, e entry, present entries) {
 	for _, status := range s.HTTP.Unavailable {
 		if slices.Contains(s.HTTP.Refused, status) {
 			r.errorf(r.at(e, present, "unavailable"), "%s.unavailable has %d, and so does %s.refused; expected it in one of them", e.path, status, e.path)
+		}
+	}
+}
+
+// withTLS maps the schemes without TLS to those with it.
+var withTLS = []struct{ plain, secure string }{
+	{"http://", "https://"},
+	{"nats://", "tls+nats://"},
+}
+
+// checkTLS rejects TLS settings that would have no effect.
+func (s *Sink) checkTLS(r *reader, e entry, present entries) {
+	tls, given := present["tls"]
+	for _, scheme := range withTLS {
+		if given && strings.HasPrefix(s.URL.Reveal(), scheme.plain) {
+			r.errorf(tls.key, "%s.tls is used with the scheme %s; expected %s in %s.url, or no %s.tls",
+				e.path, scheme.plain, scheme.secure, e.path, e.path)
 		}
 	}
 }

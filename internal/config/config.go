@@ -154,7 +154,9 @@ type Sink struct {
 	// Driver is "redis", "nats", "http" or "file".
 	Driver string
 	// URL prints without userinfo and query. An http URL may contain {topic} and {key}.
-	URL   Secret
+	URL Secret
+	// TLS is zero unless the URL's scheme uses TLS.
+	TLS   TLS
 	Redis RedisSink
 	NATS  NATSSink
 	HTTP  HTTPSink
@@ -218,7 +220,6 @@ type HTTPSink struct {
 	Proxy Secret
 	// Timeout is the timeout of a request.
 	Timeout time.Duration
-	TLS     TLS
 	// MaxBytes is the largest body that the server accepts; 0 means no limit.
 	MaxBytes int64
 	// Refused and Unavailable are statuses, 300 to 599, to treat as a rejection and as an outage. They have no
@@ -247,7 +248,7 @@ type Sign struct {
 	Secret Secret
 }
 
-// TLS is zero unless the URL is https.
+// TLS says which servers to trust and which certificate to present; see [sink.TLS].
 type TLS struct {
 	// CA is a PEM file of certificates to trust instead of the system's.
 	CA string

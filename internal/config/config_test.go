@@ -152,6 +152,7 @@ func TestParse_ReadsEveryKey(t *testing.T) {
 	check("braces in a default", p["list"].Sink.Redis.List, "queue:{topic}")
 	check("channel", p["publish"].Sink.Redis, RedisSink{Mode: "publish", Channel: "events.{topic}"})
 	check("nats", p["jetstream"].Sink.NATS, NATSSink{Subject: "orders.{topic}", Format: "payload", Credentials: secretText("/etc/relay/user.creds", "***")})
+	check("tls of nats", p["core"].Sink.TLS, TLS{CA: "ca.pem", ServerName: "nats.internal"})
 	check("core nats", p["core"].Sink.NATS, NATSSink{Subject: "{topic}", Format: "payload", Core: true, NKey: secretText("SUAS3cret", "***")})
 	check("http", p["bulk"].Sink.HTTP, HTTPSink{
 		Method: "PUT", Format: "ndjson", Timeout: 5 * time.Second,
@@ -160,9 +161,9 @@ func TestParse_ReadsEveryKey(t *testing.T) {
 			"Content-Type":  secretText("application/vnd.api+json", "***"),
 			"X-Literal":     secretText("${NOT_EXPANDED}", "***"),
 		},
-		TLS:      TLS{CA: "ca.pem", Cert: "cert.pem", Key: "key.pem", ServerName: "api.internal"},
 		MaxBytes: 1_000_000, Refused: []int{409, 503}, Unavailable: []int{422},
 	})
+	check("tls", p["bulk"].Sink.TLS, TLS{CA: "ca.pem", Cert: "cert.pem", Key: "key.pem", ServerName: "api.internal"})
 	check("http URL", p["bulk"].Sink.URL, secretText(
 		"https://user:l1teralS3cret@api.example/v1/{topic}/bulk?k={key}", "https://***@api.example/***"))
 	check("webhook", p["hook"].Sink.URL, secretText(environment["HOOK_URL"], "https://hooks.example/***"))

@@ -217,7 +217,7 @@ func (p *Pipeline) openSink(s *Sink, b buffer.Buffer, process Process) (sink.Sin
 		return natssink.New(natssink.Config{
 			URL: url, Subject: s.NATS.Subject, Core: s.NATS.Core, Format: s.NATS.Format,
 			Credentials: s.NATS.Credentials.Reveal(), NKey: s.NATS.NKey.Reveal(), Logger: process.Log,
-			ResendWithin: p.resendWithin(s), Ordered: p.ordered(),
+			ResendWithin: p.resendWithin(s), Ordered: p.ordered(), TLS: sink.TLS(s.TLS),
 		})
 	case "http":
 		headers := make(map[string]string, len(s.HTTP.Headers))
@@ -226,7 +226,7 @@ func (p *Pipeline) openSink(s *Sink, b buffer.Buffer, process Process) (sink.Sin
 		}
 		return httpsink.New(httpsink.Config{
 			URL: url, Method: s.HTTP.Method, Headers: headers, Format: s.HTTP.Format,
-			Timeout: s.HTTP.Timeout, TLS: httpsink.TLS(s.HTTP.TLS),
+			Timeout: s.HTTP.Timeout, TLS: sink.TLS(s.TLS),
 			MaxBytes: int(s.HTTP.MaxBytes), Refused: s.HTTP.Refused, Unavailable: s.HTTP.Unavailable,
 			Request: s.HTTP.Request, Results: s.HTTP.Results, Gzip: s.HTTP.Gzip, Single: p.BatchSize == 1,
 			Rate: s.HTTP.Rate, Shared: s.bucket(b), Pipeline: p.bucketName(s), MaxInFlight: s.HTTP.MaxInFlight,

@@ -285,7 +285,7 @@ func (s *Sink) keys() []key {
 			name: "timeout", variants: []string{http}, value: duration(&s.HTTP.Timeout, time.Millisecond, time.Hour), def: "30s",
 			help: "The timeout of a request.",
 		},
-		{name: "tls", variants: []string{http}, value: mapping{&s.HTTP.TLS}, help: "TLS settings; https only."},
+		{name: "tls", variants: []string{nats, http}, value: mapping{&s.TLS}, help: "TLS settings; for `https://` and `tls+nats://`."},
 		{
 			name: "request", variants: []string{http}, value: jqProgram(&s.HTTP.Request),
 			help: "A jq program from the default body to the body to send. See [jq](http.md#request).",

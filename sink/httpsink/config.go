@@ -72,7 +72,7 @@ type Config struct {
 	// an outage. They override what the statuses mean otherwise.
 	Refused, Unavailable []int
 	// TLS is for https.
-	TLS TLS
+	TLS sink.TLS
 }
 
 // Basic is HTTP basic authentication; without User there is none.

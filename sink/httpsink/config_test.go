@@ -36,14 +36,14 @@ func TestTLS(t *testing.T) {
 	keyFile := filepath.Join(t.TempDir(), "key.pem")
 	testkit.NoError(t, os.WriteFile(keyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}), 0o600))
 	for name, c := range map[string]struct {
-		tls  httpsink.TLS
+		tls  sink.TLS
 		good bool
 	}{
-		"trusted":            {httpsink.TLS{CA: ca, Cert: ca, Key: keyFile}, true},
-		"trusted by a name":  {httpsink.TLS{CA: ca, Cert: ca, Key: keyFile, ServerName: "example.com"}, true},
-		"everything trusted": {httpsink.TLS{InsecureSkipVerify: true, Cert: ca, Key: keyFile}, true},
-		"unknown authority":  {httpsink.TLS{Cert: ca, Key: keyFile}, false},
-		"another name":       {httpsink.TLS{CA: ca, Cert: ca, Key: keyFile, ServerName: "other.example"}, false},
+		"trusted":            {sink.TLS{CA: ca, Cert: ca, Key: keyFile}, true},
+		"trusted by a name":  {sink.TLS{CA: ca, Cert: ca, Key: keyFile, ServerName: "example.com"}, true},
+		"everything trusted": {sink.TLS{InsecureSkipVerify: true, Cert: ca, Key: keyFile}, true},
+		"unknown authority":  {sink.TLS{Cert: ca, Key: keyFile}, false},
+		"another name":       {sink.TLS{CA: ca, Cert: ca, Key: keyFile, ServerName: "other.example"}, false},
 	} {
 		s := open(t, httpsink.Config{URL: server.URL, TLS: c.tls})
 		for what, err := range map[string]error{"Send": s.Send(testContext(t), batch("a")), "Check": s.Check(testContext(t))} {
@@ -52,7 +52,7 @@ func TestTLS(t *testing.T) {
 			}
 		}
 	}
-	expectOutage(t, open(t, httpsink.Config{URL: server.URL, TLS: httpsink.TLS{CA: ca}}).Send(testContext(t), batch("a")))
+	expectOutage(t, open(t, httpsink.Config{URL: server.URL, TLS: sink.TLS{CA: ca}}).Send(testContext(t), batch("a")))
 }
 
 func TestNew_InvalidConfig(t *testing.T) {
@@ -87,10 +87,11 @@ func TestNew_InvalidConfig(t *testing.T) {
 		{httpsink.Config{URL: "http://h", Headers: map[string]string{"": "s3cret"}}, "the name of a header is empty"},
 		{httpsink.Config{URL: "http://h", Headers: map[string]string{"A": "s3cret\n"}}, "line break"},
 		{httpsink.Config{URL: "http://h", Headers: map[string]string{"content-length": "1"}}, "content-length is set by the relay"},
-		{httpsink.Config{URL: "https://h", TLS: httpsink.TLS{CA: "/no/s3cret"}}, "tls.ca cannot be read"},
-		{httpsink.Config{URL: "https://h", TLS: httpsink.TLS{CA: notPEM}}, "a PEM file with certificates"},
-		{httpsink.Config{URL: "https://h", TLS: httpsink.TLS{Cert: notPEM}}, "tls.cert or tls.key is missing"},
-		{httpsink.Config{URL: "https://h", TLS: httpsink.TLS{Cert: notPEM, Key: "/no/s3cret"}}, "tls.cert and tls.key cannot be read"},
+		{httpsink.Config{URL: "https://h", TLS: sink.TLS{CA: "/no/s3cret"}}, "tls.ca cannot be read"},
+		{httpsink.Config{URL: "https://h", TLS: sink.TLS{CA: notPEM}}, "a PEM file with certificates"},
+		{httpsink.Config{URL: "https://h", TLS: sink.TLS{Cert: notPEM}}, "tls.cert or tls.key is missing"},
+		{httpsink.Config{URL: "https://h", TLS: sink.TLS{Cert: notPEM, Key: "/no/s3cret"}}, "tls.key cannot be read"},
+		{httpsink.Config{URL: "https://h", TLS: sink.TLS{Cert: notPEM, Key: notPEM}}, "tls.cert and tls.key are not"},
 	} {
 		_, err := httpsink.New(c.config)
 		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "s3cret") {

@@ -60,7 +60,7 @@ func newSink(c Config) (*Sink, error) {
 	if err != nil {
 		return nil, err
 	}
-	tlsConfig, err := c.TLS.client()
+	tlsConfig, err := c.TLS.Client()
 	if err != nil {
 		return nil, err
 	}

@@ -376,7 +376,7 @@ func TestOAuth2_MutualTLS(t *testing.T) {
 	ca := filepath.Join(t.TempDir(), "ca.pem")
 	testkit.NoError(t, os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}), 0o600))
 	c := httpsink.Config{
-		URL: server.URL + "/in", TLS: httpsink.TLS{CA: ca, Cert: cert, Key: key, ServerName: "example.com"},
+		URL: server.URL + "/in", TLS: sink.TLS{CA: ca, Cert: cert, Key: key, ServerName: "example.com"},
 		OAuth2: httpsink.OAuth2{TokenURL: server.URL + "/token", ClientID: clientID, ClientSecret: clientSecret},
 	}
 	testkit.NoError(t, open(t, c).Send(testContext(t), batch("a")))

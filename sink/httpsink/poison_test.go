@@ -109,7 +109,7 @@ func TestMaybePoison_LostConnection(t *testing.T) {
 			server.Start()
 		}
 		t.Cleanup(server.Close)
-		expectMaybePoison(t, open(t, httpsink.Config{URL: server.URL, TLS: httpsink.TLS{InsecureSkipVerify: true}}).Send(testContext(t), batch("a")), true)
+		expectMaybePoison(t, open(t, httpsink.Config{URL: server.URL, TLS: sink.TLS{InsecureSkipVerify: true}}).Send(testContext(t), batch("a")), true)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"testing"
 
 	"github.com/outboxrelay/relay/internal/testkit"
+	"github.com/outboxrelay/relay/sink"
 	"github.com/outboxrelay/relay/sink/httpsink"
 )
 
@@ -147,7 +148,7 @@ func TestProxy(t *testing.T) {
 				proxyURL = serve(t, p.ServeHTTP)
 			}
 			config := httpsink.Config{
-				URL: server + "/in", Proxy: through(proxyURL, proxyPassword), TLS: httpsink.TLS{CA: caOf(t, secured)},
+				URL: server + "/in", Proxy: through(proxyURL, proxyPassword), TLS: sink.TLS{CA: caOf(t, secured)},
 				OAuth2: httpsink.OAuth2{TokenURL: server + "/token", ClientID: clientID, ClientSecret: clientSecret},
 			}
 			s := open(t, config)

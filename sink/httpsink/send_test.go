@@ -366,7 +366,7 @@ func TestCheck_SendsNothing(t *testing.T) {
 		} else {
 			server.Start()
 		}
-		s := open(t, httpsink.Config{URL: server.URL, TLS: httpsink.TLS{InsecureSkipVerify: true}})
+		s := open(t, httpsink.Config{URL: server.URL, TLS: sink.TLS{InsecureSkipVerify: true}})
 		for range 3 {
 			testkit.NoError(t, s.Check(testContext(t)))
 		}

@@ -1,7 +1,6 @@
 package natssink
 
 import (
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,6 +12,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nkeys"
+
+	"github.com/outboxrelay/relay/sink"
 )
 
 // Config is the configuration of a Sink.
@@ -35,8 +36,8 @@ type Config struct {
 	Credentials string
 	// NKey is a file with a user's nkey seed or the seed itself; "" means none.
 	NKey string
-	// TLS is used with the schemes tls and tls+nats; nil means the system's certificate authorities.
-	TLS *tls.Config
+	// TLS is for the schemes tls and tls+nats.
+	TLS sink.TLS
 	// ResendWithin is how long after its first Send an event may be sent again. Warnings compares the
 	// streams' duplicate windows with it. 0 means no comparison.
 	ResendWithin time.Duration
@@ -84,11 +85,13 @@ func (c Config) options() ([]nats.Option, error) {
 		nats.PingInterval(pingInterval),
 	}
 	if first.Scheme != "nats" {
-		config := &tls.Config{MinVersion: tls.VersionTLS12}
-		if c.TLS != nil {
-			config = c.TLS.Clone()
+		config, err := c.TLS.Client()
+		if err != nil {
+			return nil, err
 		}
 		opts = append(opts, nats.Secure(config))
+	} else if c.TLS != (sink.TLS{}) {
+		return nil, errors.New("tls is used with the scheme nats; expected tls+nats://host:4222")
 	}
 	if c.Credentials != "" && c.NKey != "" {
 		return nil, errors.New("both credentials and nkey are set; expected one of them")

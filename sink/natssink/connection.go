@@ -68,7 +68,7 @@ func (s *Sink) connection(ctx context.Context) (*connection, error) {
 	}
 	c, err := dial(ctx, s.options, s.discovered, !s.core)
 	if err != nil {
-		s.failure, s.failedAt = fmt.Errorf("connecting to NATS: %w", err), time.Now()
+		s.failure, s.failedAt = fmt.Errorf("connecting to NATS: %w", sink.ExplainTLS(err)), time.Now()
 		return nil, s.failure
 	}
 	s.current.Store(c)

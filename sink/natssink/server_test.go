@@ -1,13 +1,8 @@
 package natssink_test
 
 import (
-	"crypto/ed25519"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"errors"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
@@ -254,39 +249,64 @@ func TestConnect_Credentials(t *testing.T) {
 	testkit.Equal(t, "Check", kind(open(t, natssink.Config{URL: url, Core: true}).Check(testkit.Timeout(t, sendTimeout))), "outage")
 }
 
-func TestConnect_TLS(t *testing.T) {
-	t.Parallel()
-	certificate, authority := selfSigned(t)
-	url := testserver.CoreNATS(t, func(o *server.Options) {
-		o.TLS, o.TLSTimeout = true, 5
-		o.TLSConfig = &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}
-	}).URL
-	trusting := &tls.Config{RootCAs: authority, MinVersion: tls.VersionTLS12}
-	for _, scheme := range []string{"tls", "tls+nats"} {
-		url := strings.Replace(url, "nats", scheme, 1)
-		testkit.NoError(t, open(t, natssink.Config{URL: url, Core: true, TLS: trusting}).Check(testkit.Timeout(t, sendTimeout)))
-		err := open(t, natssink.Config{URL: url, Core: true}).Check(testkit.Timeout(t, sendTimeout))
-		testkit.Equal(t, "Check without the certificate authority", kind(err), "outage")
+// withTLS requires a client certificate of the authority.
+func withTLS(t *testing.T, authority *testkit.Authority, cert, key string) func(*server.Options) {
+	t.Helper()
+	certificate, err := tls.LoadX509KeyPair(cert, key)
+	testkit.NoError(t, err)
+	return func(o *server.Options) {
+		o.TLS, o.TLSVerify, o.TLSTimeout = true, true, 5
+		o.TLSConfig = &tls.Config{
+			Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12,
+			ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: authority.Pool,
+		}
 	}
 }
 
-// selfSigned returns a certificate for 127.0.0.1 and a pool that trusts it.
-func selfSigned(t *testing.T) (tls.Certificate, *x509.CertPool) {
-	t.Helper()
-	public, private, err := ed25519.GenerateKey(rand.Reader)
-	testkit.NoError(t, err)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+func TestConnect_TLS(t *testing.T) {
+	t.Parallel()
+	authority, stranger := testkit.NewAuthority(t), testkit.NewAuthority(t)
+	serverCert, serverKey := authority.Issue(t, "nats.internal")
+	clientCert, clientKey := authority.Issue(t, "relay")
+	strangerCert, strangerKey := stranger.Issue(t, "relay")
+	url := testserver.CoreNATS(t, withTLS(t, authority, serverCert, serverKey)).URL
+	good := sink.TLS{CA: authority.CA, Cert: clientCert, Key: clientKey, ServerName: "nats.internal"}
+	with := func(change func(*sink.TLS)) sink.TLS {
+		c := good
+		change(&c)
+		return c
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, public, private)
-	testkit.NoError(t, err)
-	parsed, err := x509.ParseCertificate(der)
-	testkit.NoError(t, err)
-	pool := x509.NewCertPool()
-	pool.AddCert(parsed)
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: private}, pool
+	for _, scheme := range []string{"tls", "tls+nats"} {
+		url := strings.Replace(url, "nats", scheme, 1)
+		for name, c := range map[string]struct {
+			tls  sink.TLS
+			want string // "": it connects
+		}{
+			"Trusted":              {good, ""},
+			"AnyServer":            {with(func(c *sink.TLS) { c.CA, c.ServerName, c.InsecureSkipVerify = "", "", true }), ""},
+			"WrongCA":              {with(func(c *sink.TLS) { c.CA = stranger.CA }), "tls.ca must have"},
+			"SystemCAs":            {with(func(c *sink.TLS) { c.CA = "" }), "tls.ca must have"},
+			"WrongServerName":      {with(func(c *sink.TLS) { c.ServerName = "other.internal" }), "tls.server_name must be"},
+			"NoServerName":         {with(func(c *sink.TLS) { c.ServerName = "" }), "tls.server_name must be"},
+			"NoClientCertificate":  {with(func(c *sink.TLS) { c.Cert, c.Key = "", "" }), "check tls.cert"},
+			"BadClientCertificate": {with(func(c *sink.TLS) { c.Cert, c.Key = strangerCert, strangerKey }), "check tls.cert"},
+		} {
+			t.Run(scheme+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				s := open(t, natssink.Config{URL: url, Core: true, TLS: c.tls})
+				err := s.Check(testkit.Timeout(t, sendTimeout))
+				if c.want == "" {
+					testkit.NoError(t, err)
+					testkit.NoError(t, s.Send(testkit.Timeout(t, sendTimeout), batch("a")))
+					return
+				}
+				testkit.Equal(t, "Check", kind(err), "outage")
+				testkit.ErrorContains(t, err, "connecting to NATS", c.want)
+				t.Log(err)
+				testkit.Equal(t, "results", results(t, s.Send(testkit.Timeout(t, sendTimeout), batch("a")), 1), "all outage")
+			})
+		}
+	}
 }
 
 func TestNew_InvalidConfig(t *testing.T) {
@@ -309,6 +329,8 @@ func TestNew_InvalidConfig(t *testing.T) {
 		{natssink.Config{URL: "nats://h", Subject: "a.>"}, "wildcard"},
 		{natssink.Config{URL: "nats://h", NKey: "SUsecret"}, "not a readable file"},
 		{natssink.Config{URL: "nats://h", Credentials: "/no/secret"}, "not a readable file"},
+		{natssink.Config{URL: "nats://h", TLS: sink.TLS{CA: "ca.pem"}}, "expected tls+nats://"},
+		{natssink.Config{URL: "tls+nats://h", TLS: sink.TLS{CA: "/no/secret"}}, "tls.ca cannot be read"},
 		{natssink.Config{URL: "nats://h", Credentials: "a", NKey: "b"}, "both credentials and nkey are set"},
 	} {
 		_, err := natssink.New(c.config)
