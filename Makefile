@@ -22,7 +22,7 @@ build: ## build bin/relay
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/relay ./cmd/relay
 
 .PHONY: servers
-servers: ## install PostgreSQL, Redis, PgBouncer and Sidekiq for the tests, if missing
+servers: ## install PostgreSQL, Redis, Valkey, PgBouncer and Sidekiq for the tests, if missing
 	@sh internal/testserver/install.sh
 
 .PHONY: test

@@ -13,7 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// RedisServer is a Redis server with an append-only file, so that its data survives Stop and
+// RedisServer is a Redis or Valkey server with an append-only file, so that its data survives Stop and
 // Kill.
 type RedisServer struct {
 	Addr string // host:port
@@ -25,13 +25,24 @@ type RedisServer struct {
 // StartRedis starts a Redis server with further arguments of redis-server, which override the
 // defaults. ctx limits the start only. The caller calls Close.
 func StartRedis(ctx context.Context, args ...string) (*RedisServer, error) {
-	return startRedis(ctx, nil, args...)
+	return startRedis(ctx, redisProgram, nil, args...)
 }
 
-// startRedis starts redis-server with a configuration file if config is not nil. A sentinel
+// StartValkey is StartRedis with Valkey, which behaves like Redis 7.2 and later. The installed Redis
+// may be older.
+func StartValkey(ctx context.Context, args ...string) (*RedisServer, error) {
+	return startRedis(ctx, valkeyProgram, nil, args...)
+}
+
+const (
+	redisProgram  = "redis-server"
+	valkeyProgram = "valkey-server"
+)
+
+// startRedis starts the program with a configuration file if config is not nil. A sentinel
 // needs one, and writes to it.
-func startRedis(ctx context.Context, config []string, args ...string) (_ *RedisServer, err error) {
-	path, err := program("redis-server")
+func startRedis(ctx context.Context, name string, config []string, args ...string) (_ *RedisServer, err error) {
+	path, err := program(name)
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +77,7 @@ func startRedis(ctx context.Context, config []string, args ...string) (_ *RedisS
 	s := &RedisServer{Addr: "127.0.0.1:" + strconv.Itoa(port)}
 	s.URL = "redis://" + s.Addr
 	s.process = &process{
-		name: "redis-server", path: path, args: all, dir: dir,
+		name: name, path: path, args: all, dir: dir,
 		stop: syscall.SIGTERM, death: syscall.SIGKILL,
 		ready: s.ping,
 	}

@@ -42,7 +42,7 @@ func StartRedisSentinel(ctx context.Context, args ...string) (_ *SentinelServers
 	}
 	// The sentinel is last, because it asks the master for its replicas at its start and then
 	// only every ten seconds.
-	s.Sentinel, err = startRedis(ctx, []string{
+	s.Sentinel, err = startRedis(ctx, redisProgram, []string{
 		"sentinel monitor " + s.MasterName + " " + master + " 1",
 		"sentinel down-after-milliseconds " + s.MasterName + " 500",
 		"sentinel failover-timeout " + s.MasterName + " 5000",

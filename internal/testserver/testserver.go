@@ -58,6 +58,14 @@ func Redis(t testing.TB, args ...string) *RedisServer {
 	return s
 }
 
+// Valkey is Redis with Valkey; see [StartValkey].
+func Valkey(t testing.TB, args ...string) *RedisServer {
+	t.Helper()
+	s := must(StartValkey(t.Context(), args...))(t)
+	t.Cleanup(func() { check(t, s.Close()) })
+	return s
+}
+
 // SharedRedis returns the URL of an empty logical database in a Redis server that the tests
 // of a process share. It is flushed when the test ends. Scripts and PUBLISH are common to all
 // databases, so a test of those needs a server of its own.
