@@ -77,7 +77,7 @@ func CloudEventAttributes(b *buffer.Batch, i int) ([]Field, error) {
 		attributes = append(attributes, Field{"subject", *e.Key})
 	}
 	attributes = append(attributes,
-		Field{"time", e.CreatedAt.UTC().Format(timeFormat)},
+		Field{"time", string(AppendTime(nil, e.CreatedAt))},
 		Field{"datacontenttype", dataContentType(headers, IsJSON(e, b.PayloadIsJSON))},
 	)
 	if dead != nil {

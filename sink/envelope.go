@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"strconv"
+	"time"
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -44,7 +45,7 @@ func AppendEnvelope(dst []byte, b *buffer.Batch, i int) []byte {
 		dst = append(dst, e.Headers...)
 	}
 	dst = append(dst, `,"created_at":"`...)
-	dst = e.CreatedAt.UTC().AppendFormat(dst, timeFormat)
+	dst = AppendTime(dst, e.CreatedAt)
 	dst = append(dst, '"')
 	if d := b.DeadLetter(i); d != nil {
 		dst = append(dst, `,"dead_letter":`...)
@@ -59,8 +60,15 @@ func IsJSON(e *outbox.Event, payloadIsJSON bool) bool {
 	return payloadIsJSON || json.Valid(e.Payload) && utf8.Valid(e.Payload)
 }
 
-// timeFormat is for times in UTC, to the microsecond.
-const timeFormat = "2006-01-02T15:04:05.000000Z"
+// AppendTime appends a time as an envelope has it: in UTC, to the microsecond. time has a fast path for
+// RFC3339 and none for a format with six digits.
+func AppendTime(dst []byte, t time.Time) []byte {
+	t = t.UTC()
+	dst = t.AppendFormat(dst, time.RFC3339)
+	micros := strconv.Itoa(1_000_000 + t.Nanosecond()/1000)
+	dst = append(append(dst[:len(dst)-1], '.'), micros[1:]...)
+	return append(dst, 'Z')
+}
 
 // AppendDeadLetter appends the reason for which an event became a dead letter, as JSON on one line:
 //
@@ -77,7 +85,7 @@ func AppendDeadLetter(dst []byte, d *buffer.DeadLetter) []byte {
 	dst = append(dst, `,"error":`...)
 	dst = AppendJSONString(dst, d.Error)
 	dst = append(dst, `,"died_at":"`...)
-	dst = d.DiedAt.UTC().AppendFormat(dst, timeFormat)
+	dst = AppendTime(dst, d.DiedAt)
 	return append(dst, `"}`...)
 }
 

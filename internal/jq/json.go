@@ -8,6 +8,7 @@ import (
 	"io"
 	"strconv"
 	"sync"
+	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/itchyny/gojq"
@@ -16,10 +17,11 @@ import (
 // Decode reads one JSON value. As with encoding/json, the last of two equal keys wins, invalid UTF-8 becomes
 // U+FFFD, and values are nested at most 10,000 deep.
 func Decode(text []byte) (any, error) {
-	d, _ := decoders.Get().(*jsontext.Decoder)
+	d, _ := decoders.Get().(*decoder)
 	defer decoders.Put(d)
 	d.Reset(bytes.NewBuffer(text), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
-	v, err := decode(d)
+	d.text, d.valid = string(text), utf8.Valid(text)
+	v, err := d.value()
 	if err != nil {
 		return nil, fmt.Errorf("not JSON: %w", err)
 	}
@@ -29,47 +31,83 @@ func Decode(text []byte) (any, error) {
 	return v, nil
 }
 
-var decoders = sync.Pool{New: func() any { return new(jsontext.Decoder) }}
+var decoders = sync.Pool{New: func() any { return new(decoder) }}
 
-func decode(d *jsontext.Decoder) (any, error) {
+// decoder makes the values of one text. All strings without an escape share one copy of it.
+type decoder struct {
+	jsontext.Decoder
+	text  string
+	valid bool // the text is valid UTF-8
+}
+
+func (d *decoder) value() (any, error) {
+	switch kind := d.PeekKind(); kind {
+	case '"':
+		return d.string()
+	case '0':
+		number, err := d.ReadValue()
+		return json.Number(d.last(number)), err
+	case '[', '{':
+		if _, err := d.ReadToken(); err != nil {
+			return nil, err
+		}
+		if kind == '[' {
+			return d.array()
+		}
+		return d.object()
+	}
 	token, err := d.ReadToken()
-	if err != nil {
+	if err != nil || token.Kind() == 'n' {
 		return nil, err
 	}
-	switch token.Kind() {
-	case 'n':
-		return nil, nil
-	case 't', 'f':
-		return token.Bool(), nil
-	case '"':
-		return token.String(), nil
-	case '0':
-		return json.Number(token.String()), nil
-	case '[':
-		array := []any{}
-		for d.PeekKind() != ']' {
-			v, err := decode(d)
-			if err != nil {
-				return nil, err
-			}
-			array = append(array, v)
-		}
-		_, err := d.ReadToken()
-		return array, err
-	}
-	object := map[string]any{}
-	for d.PeekKind() != '}' {
-		name, err := d.ReadToken()
+	return token.Bool(), nil
+}
+
+func (d *decoder) array() (any, error) {
+	array := []any{}
+	for d.PeekKind() != ']' {
+		v, err := d.value()
 		if err != nil {
 			return nil, err
 		}
-		key := name.String() // the token is void after the next read
-		if object[key], err = decode(d); err != nil {
+		array = append(array, v)
+	}
+	_, err := d.ReadToken()
+	return array, err
+}
+
+func (d *decoder) object() (any, error) {
+	object := map[string]any{}
+	for d.PeekKind() != '}' {
+		name, err := d.string()
+		if err != nil {
+			return nil, err
+		}
+		if object[name], err = d.value(); err != nil {
 			return nil, err
 		}
 	}
-	_, err = d.ReadToken()
+	_, err := d.ReadToken()
 	return object, err
+}
+
+func (d *decoder) string() (string, error) {
+	quoted, err := d.ReadValue()
+	if err != nil {
+		return "", err
+	}
+	if d.valid && bytes.IndexByte(quoted, '\\') < 0 {
+		s := d.last(quoted)
+		return s[1 : len(s)-1], nil
+	}
+	s, _ := jsontext.AppendUnquote(nil, quoted) // the error says that something was replaced
+	return string(s), nil
+}
+
+// last returns the value that was read last as a part of the text.
+func (d *decoder) last(value jsontext.Value) string {
+	end := d.InputOffset()
+	return d.text[end-int64(len(value)) : end]
 }
 
 // Encode returns the JSON of a value, as jq writes it: on one line, with sorted keys.

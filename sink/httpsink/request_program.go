@@ -2,6 +2,7 @@ package httpsink
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 
@@ -13,19 +14,48 @@ import (
 // decodeEvents reads the envelopes for the programs. It removes the events that cannot be read from
 // the request, and returns them.
 func (r *request) decodeEvents(b *buffer.Batch) (rejected []sink.EventError) {
-	var envelope []byte
 	indexes := r.indexes[:0]
+	r.values = make([]any, 0, len(r.indexes))
 	for _, i := range r.indexes {
-		envelope = sink.AppendEnvelope(envelope[:0], b, i)
-		value, err := jq.Decode(envelope)
+		envelope, err := decodeEnvelope(b, i)
 		if err != nil {
 			rejected = append(rejected, sink.EventError{Index: i, Err: sink.Permanent(fmt.Errorf("its payload or headers are %w", err))})
 			continue
 		}
-		indexes, r.values = append(indexes, i), append(r.values, value)
+		indexes, r.values = append(indexes, i), append(r.values, envelope)
 	}
 	r.indexes = indexes
 	return rejected
+}
+
+// decodeEnvelope returns the value of sink.AppendEnvelope's JSON. It decodes only the payload and the
+// headers: decoding the whole envelope takes twice as long.
+func decodeEnvelope(b *buffer.Batch, i int) (map[string]any, error) {
+	e := &b.Events[i]
+	envelope := make(map[string]any, 8)
+	envelope["id"] = e.Identity()
+	envelope["topic"] = e.Topic
+	envelope["created_at"] = string(sink.AppendTime(nil, e.CreatedAt))
+	if e.Key != nil {
+		envelope["key"] = *e.Key
+	}
+	var err error
+	if !sink.IsJSON(e, b.PayloadIsJSON) {
+		envelope["payload_base64"] = base64.StdEncoding.EncodeToString(e.Payload)
+	} else if envelope["payload"], err = jq.Decode(e.Payload); err != nil {
+		return nil, err
+	}
+	if e.Headers != nil {
+		if envelope["headers"], err = jq.Decode(e.Headers); err != nil {
+			return nil, err
+		}
+	}
+	if d := b.DeadLetter(i); d != nil {
+		if envelope["dead_letter"], err = jq.Decode(sink.AppendDeadLetter(nil, d)); err != nil {
+			return nil, err
+		}
+	}
+	return envelope, nil
 }
 
 // runRequest makes the request's body with Config.Request. If the body is too large, the batch is split
