@@ -31,14 +31,18 @@ type Claimer struct {
 // New makes a claimer on a buffer.
 func New(b buffer.Claimer, c Config) *Claimer { return &Claimer{buffer: b, config: c} }
 
-// Claim claims up to limit fresh events, or takes over a batch that is due. nil, nil: there is none.
-func (c *Claimer) Claim(ctx context.Context, limit int, due bool) (*buffer.Lease, error) {
+// Claim claims up to limit fresh events. nil, nil: there are none.
+func (c *Claimer) Claim(ctx context.Context, limit int) (*buffer.Lease, error) {
 	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
 	defer cancel()
-	if due {
-		return c.buffer.TakeOver(ctx, c.config.Lease)
-	}
 	return c.buffer.Claim(ctx, limit, c.config.Lease)
+}
+
+// TakeOver takes over a batch of this kind that is due. nil, nil: there is none.
+func (c *Claimer) TakeOver(ctx context.Context, due buffer.Due) (*buffer.Lease, error) {
+	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
+	defer cancel()
+	return c.buffer.TakeOver(ctx, c.config.Lease, due)
 }
 
 // KeepAlive renews the lease until stop is called, which waits for a renewal under way and

@@ -63,7 +63,9 @@ func (l *ledger) Claim(context.Context, int, time.Duration) (*buffer.Lease, erro
 	return nil, errDown
 }
 
-func (l *ledger) TakeOver(context.Context, time.Duration) (*buffer.Lease, error) { return nil, errDown }
+func (l *ledger) TakeOver(context.Context, time.Duration, buffer.Due) (*buffer.Lease, error) {
+	return nil, errDown
+}
 
 func refuse(context.Context) error { return errDown }
 
@@ -274,6 +276,7 @@ type source struct {
 	fresh, due *buffer.Lease
 	limit      int
 	hangs      bool
+	kind       buffer.Due
 }
 
 func (s *source) Claim(ctx context.Context, limit int, d time.Duration) (*buffer.Lease, error) {
@@ -285,7 +288,8 @@ func (s *source) Claim(ctx context.Context, limit int, d time.Duration) (*buffer
 	return s.fresh, s.lease(d)
 }
 
-func (s *source) TakeOver(_ context.Context, d time.Duration) (*buffer.Lease, error) {
+func (s *source) TakeOver(_ context.Context, d time.Duration, due buffer.Due) (*buffer.Lease, error) {
+	s.kind = due
 	return s.due, s.lease(d)
 }
 
@@ -301,19 +305,21 @@ func TestClaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &source{fresh: &buffer.Lease{FirstID: 1}, due: &buffer.Lease{FirstID: 2}}
 		c := claimer.New(s, claimer.Config{Lease: lease, Log: slog.New(slog.DiscardHandler)})
-		if l, err := c.Claim(t.Context(), 10, false); l != s.fresh || err != nil || s.limit != 10 {
+		if l, err := c.Claim(t.Context(), 10); l != s.fresh || err != nil || s.limit != 10 {
 			t.Errorf("got %+v, %v, limit %d", l, err, s.limit)
 		}
-		if l, err := c.Claim(t.Context(), 10, true); l != s.due || err != nil {
-			t.Errorf("got %+v, %v; want the due batch", l, err)
+		for _, kind := range []buffer.Due{buffer.DueRetry, buffer.DueSuspect} {
+			if l, err := c.TakeOver(t.Context(), kind); l != s.due || err != nil || s.kind != kind {
+				t.Errorf("got %+v, %v of kind %v; want the due batch of kind %v", l, err, s.kind, kind)
+			}
 		}
 		s.due = nil
-		if l, err := c.Claim(t.Context(), 10, true); l != nil || err != nil {
+		if l, err := c.TakeOver(t.Context(), buffer.DueRetry); l != nil || err != nil {
 			t.Errorf("got %+v, %v; want none", l, err)
 		}
 		s.hangs = true
 		before := time.Now()
-		if b, err := c.Claim(t.Context(), 10, false); b != nil || !errors.Is(err, context.DeadlineExceeded) || time.Since(before) != 15*time.Second {
+		if b, err := c.Claim(t.Context(), 10); b != nil || !errors.Is(err, context.DeadlineExceeded) || time.Since(before) != 15*time.Second {
 			t.Errorf("got %+v, %v after %v; a connection that hangs is given up after 15s", b, err, time.Since(before))
 		}
 	})

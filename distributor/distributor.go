@@ -11,7 +11,8 @@
 //
 // Due batches (a retry is due, an owner is gone, a delete must be repeated) are looked for independently
 // of the schedule, so that a nightly schedule does not put off a retry until tomorrow. While fresh
-// events wait, due batches get up to half of the workers.
+// events wait, due batches get up to half of the workers. Suspects (their last owner did not finish them) get one
+// ticket at a time.
 package distributor
 
 import (
@@ -97,7 +98,10 @@ type Distributor struct {
 	free          int           // workers without a ticket
 	due           int           // batches known to be due
 	dueOut        int           // due tickets issued
-	dueLast       bool          // the last ticket was for a due batch
+	dueLast       bool          // the last ticket was for a due batch, a suspect too
+	suspects      int           // known to be due
+	suspectOut    bool          // a ticket for one was issued
+	suspectLast   bool          // the last ticket was for one
 	waiting       int           // batches that wait, or wait for their delete, as last counted
 	schedNext     time.Time     // the next distribution; zero: never
 	dueNext       time.Time     // the next count of due batches
@@ -264,7 +268,7 @@ func (d *Distributor) onCount(ctx context.Context, c countResult) {
 		d.failing = false
 		d.config.Log.InfoContext(ctx, "counting backlog works again")
 	}
-	d.due, d.waiting = c.backlog.Due, c.backlog.Waiting+c.backlog.Delivered
+	d.due, d.suspects, d.waiting = c.backlog.Due, c.backlog.Suspects, c.backlog.Waiting+c.backlog.Delivered
 	if c.fresh {
 		d.distribution++
 		d.uncovered, d.left = c.backlog.Unclaimed, d.config.MaxBatches

@@ -225,6 +225,61 @@ func TestTickets_OneWorkerTakesTurns(t *testing.T) {
 	})
 }
 
+func TestTickets_SuspectsGetOneAtATime(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ workers, due, fresh int }{
+		"none waits but they":       {4, 0, 0},
+		"due batches and others":    {4, 20, 0},
+		"fresh events":              {4, 0, 500},
+		"one worker and all others": {1, 20, 500},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := start(t, "@every 1s", &fakeBuffer{}, func(conf *distributor.Config) { conf.Workers = c.workers })
+				defer b.stop()
+				waitUntil(500 * time.Millisecond)
+				b.buffer.set(func(b *fakeBuffer) { b.unclaimed, b.due, b.suspects = c.fresh, c.due, 8 })
+				waitUntil(time.Second)
+				suspects, others := 0, 0
+				for suspects < 8 {
+					out := b.issued()
+					if len(out) == 0 || suspectsOf(out) > 1 {
+						t.Fatalf("%d tickets, %d of them for suspects, after %d suspects", len(out), suspectsOf(out), suspects)
+					}
+					suspects += suspectsOf(out)
+					others += len(out) - suspectsOf(out)
+					for _, ticket := range out {
+						b.use(ticket)
+					}
+				}
+				if c.due+c.fresh > 0 && others < 5 {
+					t.Errorf("%d other tickets beside those of 8 suspects; want that they take turns", others)
+				}
+			})
+		})
+	}
+}
+
+// While the sink takes one batch only, as a probe, that is none which may kill the relay.
+func TestTickets_SuspectIsTheLastProbe(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, "@every 1s", &fakeBuffer{}, func(c *distributor.Config) { c.Allow = func(context.Context) int { return 1 } })
+		defer b.stop()
+		waitUntil(500 * time.Millisecond)
+		b.buffer.set(func(b *fakeBuffer) { b.due, b.suspects = 1, 1 })
+		waitUntil(time.Second)
+		out := b.issued()
+		expect(t, "first tickets, for suspects", suspectsOf(out[:1]), 0)
+		for _, ticket := range out {
+			b.use(ticket)
+		}
+		out = append(out, b.issued()...)
+		expect(t, "tickets for suspects in the end", suspectsOf(out), 1)
+	})
+}
+
 func TestBackpressure_StopsClaiming(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

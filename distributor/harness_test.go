@@ -50,6 +50,7 @@ type fakeBuffer struct {
 	mu        sync.Mutex
 	unclaimed int
 	due       int
+	suspects  int
 	waiting   int
 	err       error
 	hangs     bool // every count, until it is cancelled
@@ -81,7 +82,7 @@ func (b *fakeBuffer) CountBacklog(ctx context.Context, limit int) (buffer.Backlo
 		<-time.After(takes)
 		b.mu.Lock()
 	}
-	return buffer.Backlog{Unclaimed: min(limit, b.unclaimed), Due: b.due, Waiting: b.waiting}, nil
+	return buffer.Backlog{Unclaimed: min(limit, b.unclaimed), Due: b.due, Suspects: b.suspects, Waiting: b.waiting}, nil
 }
 
 func (b *fakeBuffer) set(change func(b *fakeBuffer)) {
@@ -97,6 +98,16 @@ func (b *fakeBuffer) claim(n int) int {
 	n = min(n, b.unclaimed)
 	b.unclaimed -= n
 	return n
+}
+
+func (b *fakeBuffer) takeSuspect() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.suspects == 0 {
+		return 0
+	}
+	b.suspects--
+	return 1
 }
 
 func (b *fakeBuffer) take() int {
@@ -207,9 +218,12 @@ func (b *harness) issued() (tickets []distributor.Ticket) {
 // use claims with a ticket and reports, in no time.
 func (b *harness) use(ticket distributor.Ticket) distributor.Report {
 	r := distributor.Report{Ticket: ticket}
-	if ticket.Due {
+	switch {
+	case ticket.Suspect:
+		r.Events = b.buffer.takeSuspect()
+	case ticket.Due:
 		r.Events = b.buffer.take()
-	} else {
+	default:
 		r.Events = b.buffer.claim(b.size)
 		r.Full = r.Events == b.size
 	}
@@ -237,9 +251,18 @@ func events(reports []distributor.Report) (n int) {
 	return n
 }
 
+func suspectsOf(tickets []distributor.Ticket) (n int) {
+	for _, ticket := range tickets {
+		if ticket.Suspect {
+			n++
+		}
+	}
+	return n
+}
+
 func dueOf(tickets []distributor.Ticket) (n int) {
 	for _, ticket := range tickets {
-		if ticket.Due {
+		if ticket.Due && !ticket.Suspect {
 			n++
 		}
 	}

@@ -9,6 +9,8 @@ import (
 type Ticket struct {
 	// Due: take over a batch that is due. Otherwise claim fresh events.
 	Due bool
+	// Suspect, with Due: take over a suspect (buffer.DueSuspect), and send nothing else meanwhile.
+	Suspect bool
 	// BatchSize is the events the batch may hold.
 	BatchSize int
 
@@ -36,7 +38,12 @@ type Report struct {
 }
 
 // canIssue reports whether tickets could be issued and a worker is free.
-func (d *Distributor) canIssue() bool { return d.free > 0 && (d.canClaim() || d.due > 0) }
+func (d *Distributor) canIssue() bool {
+	return d.free > 0 && (d.canClaim() || d.due > 0 || d.canSuspect())
+}
+
+// canSuspect reports whether a ticket for a suspect may be issued: one at a time.
+func (d *Distributor) canSuspect() bool { return d.suspects > 0 && !d.suspectOut }
 
 // canClaim reports whether a ticket for fresh events may be issued.
 func (d *Distributor) canClaim() bool { return (d.hasTickets() || d.requested) && !d.full() }
@@ -68,6 +75,11 @@ func (d *Distributor) issueTickets(ctx context.Context) {
 			dueTurn = !d.dueLast || !d.hasTickets()
 		}
 		switch fresh := d.canClaim(); {
+		// A suspect is no probe, and takes turns with others, if there are any.
+		case d.canSuspect() && (d.due == 0 && !fresh || allowed > 1 && (tickets > 1 || !d.suspectLast)):
+			d.suspects--
+			d.suspectOut = true
+			d.issue(Ticket{Due: true, Suspect: true, BatchSize: size})
 		case d.due > 0 && (dueTurn || !fresh):
 			d.due--
 			d.dueOut++
@@ -88,7 +100,7 @@ func (d *Distributor) issueTickets(ctx context.Context) {
 
 func (d *Distributor) issue(t Ticket) {
 	d.free--
-	d.dueLast = t.Due
+	d.dueLast, d.suspectLast = t.Due, t.Suspect
 	d.tickets <- t
 }
 
@@ -108,6 +120,11 @@ func (d *Distributor) report(r Report) {
 		d.onClaim(r, time.Now())
 	}
 	switch {
+	case r.Ticket.Suspect:
+		d.suspectOut = false
+		if r.Events == 0 {
+			d.suspects = 0 // another process was quicker
+		}
 	case r.Ticket.Due:
 		d.dueOut--
 		if r.Events == 0 {

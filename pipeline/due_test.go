@@ -19,7 +19,7 @@ type dueBuffer struct {
 	takenOver int
 }
 
-func (b *dueBuffer) TakeOver(context.Context, time.Duration) (*buffer.Lease, error) {
+func (b *dueBuffer) TakeOver(context.Context, time.Duration, buffer.Due) (*buffer.Lease, error) {
 	b.takenOver++
 	return nil, nil
 }

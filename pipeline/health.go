@@ -56,7 +56,8 @@ func (h *health) counted(backlog buffer.Backlog, fresh bool, err error) {
 	if err != nil {
 		return
 	}
-	if backlog.Due == 0 && backlog.Waiting == 0 {
+	due := backlog.Due + backlog.Suspects
+	if due == 0 && backlog.Waiting == 0 {
 		h.undelivered = 0 // nothing was put back, or another process has sent it
 		if fresh && backlog.Unclaimed == 0 {
 			h.claimErr = nil
@@ -64,7 +65,7 @@ func (h *health) counted(backlog buffer.Backlog, fresh bool, err error) {
 	}
 	h.waiting = backlog.Waiting > 0
 	now := time.Now()
-	note(&h.dueSince, backlog.Due > 0, now)
+	note(&h.dueSince, due > 0, now)
 	if fresh {
 		note(&h.freshSince, backlog.Unclaimed > 0, now)
 	}

@@ -57,7 +57,7 @@ func (s *fakeBuffer) Claim(_ context.Context, _ int, lease time.Duration) (*buff
 	return s.lease(lease)
 }
 
-func (s *fakeBuffer) TakeOver(_ context.Context, lease time.Duration) (*buffer.Lease, error) {
+func (s *fakeBuffer) TakeOver(_ context.Context, lease time.Duration, _ buffer.Due) (*buffer.Lease, error) {
 	return s.lease(lease)
 }
 

@@ -295,7 +295,7 @@ func (w *orderModel) claim(t *rapid.T) {
 
 func (w *orderModel) takeOver(t *rapid.T) {
 	buf := w.process(t)
-	b, err := buf.TakeOver(t.Context(), time.Hour)
+	b, err := testkit.TakeOver(t.Context(), buf, time.Hour)
 	w.hold(t, buf, b, err)
 }
 
@@ -361,7 +361,7 @@ func (w *orderModel) drain(t *rapid.T) {
 	buf := w.buffers[0]
 	for range 1000 {
 		w.exec(t, w.overdue)
-		b, err := buf.TakeOver(t.Context(), time.Hour)
+		b, err := testkit.TakeOver(t.Context(), buf, time.Hour)
 		if b == nil && err == nil {
 			b, err = buf.Claim(t.Context(), 1000, time.Hour)
 		}

@@ -135,6 +135,17 @@ func (p *Pipeline) serve(ctx, stop context.Context, d *distributor.Distributor, 
 	return nil
 }
 
+// claim claims or takes over what the ticket is for.
+func claim(ctx context.Context, c *claimer.Claimer, ticket distributor.Ticket) (*buffer.Lease, error) {
+	switch {
+	case ticket.Suspect:
+		return c.TakeOver(ctx, buffer.DueSuspect)
+	case ticket.Due:
+		return c.TakeOver(ctx, buffer.DueRetry)
+	}
+	return c.Claim(ctx, ticket.BatchSize)
+}
+
 // work uses one ticket: claim, send, settle. The error is about a batch that was not settled
 // and has no other owner yet, or that a stop cut off.
 func (p *Pipeline) work(stop context.Context, c *claimer.Claimer, ticket distributor.Ticket) (distributor.Report, error) {
@@ -152,7 +163,7 @@ func (p *Pipeline) work(stop context.Context, c *claimer.Claimer, ticket distrib
 	}
 	// Not ctx: a claim that a signal cuts off in mid-commit would stay there until its lease is over.
 	began := time.Now()
-	l, err := c.Claim(stop, ticket.BatchSize, ticket.Due)
+	l, err := claim(stop, c, ticket)
 	report.Took = time.Since(began)
 	p.health.claim(err)
 	if err != nil {

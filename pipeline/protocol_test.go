@@ -218,7 +218,7 @@ func (w *protocolModel) lapse(t *rapid.T) {
 
 func (w *protocolModel) takeOver(t *rapid.T) {
 	buf := w.process(t)
-	b, err := buf.TakeOver(t.Context(), time.Hour)
+	b, err := testkit.TakeOver(t.Context(), buf, time.Hour)
 	if b != nil && (b.DeliveryRecorded() || len(b.Events) == 0) { // settled, not sent
 		if _, err := w.worker(buf).Work(t.Context(), t.Context(), b, nil); err != nil {
 			t.Fatal(err)
@@ -327,7 +327,7 @@ func (w *protocolModel) drain(t *rapid.T) {
 	worker := w.worker(buf)
 	for range 1000 {
 		w.exec(t, w.overdue)
-		b, err := buf.TakeOver(t.Context(), time.Hour)
+		b, err := testkit.TakeOver(t.Context(), buf, time.Hour)
 		if b == nil && err == nil {
 			b, err = buf.Claim(t.Context(), 1000, time.Hour)
 		}

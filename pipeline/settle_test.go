@@ -145,7 +145,7 @@ func takeOver(t *testing.T, d *database, by buffer.Queue, b *buffer.Batch) *buff
 	testserver.Eventually(t, func() error {
 		d.exec(t, "UPDATE outbox_batches SET due_at = clock_timestamp() WHERE group_id = $1::uuid", b.GroupID.String())
 		var err error
-		if taken, err = by.TakeOver(t.Context(), time.Minute); err == nil && taken == nil {
+		if taken, err = testkit.TakeOver(t.Context(), by, time.Minute); err == nil && taken == nil {
 			err = errors.New("its owner was quicker")
 		}
 		return err
@@ -204,7 +204,7 @@ func TestLease_LostWhileSending(t *testing.T) {
 			{Verdict: buffer.Retry, IDs: ids[5:], GroupID: buffer.NewGroupID()},
 		}))
 		for range 2 {
-			half, err := other.TakeOver(t.Context(), time.Minute)
+			half, err := testkit.TakeOver(t.Context(), other, time.Minute)
 			testkit.NoError(t, err)
 			testkit.NoError(t, to.Send(t.Context(), &half.Batch))
 			testkit.NoError(t, other.Settle(t.Context(), half, []buffer.Outcome{{Verdict: buffer.Delivered}}))

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // TB is what the assertions need of a *testing.T, *testing.B or *rapid.T.
@@ -125,4 +127,13 @@ func (o *Output) Take() string {
 	defer o.mu.Unlock()
 	defer o.text.Reset()
 	return o.text.String()
+}
+
+// TakeOver takes over a batch that is due, a suspect if there is no other. nil, nil: there is none.
+func TakeOver(ctx context.Context, from buffer.Claimer, lease time.Duration) (*buffer.Lease, error) {
+	batch, err := from.TakeOver(ctx, lease, buffer.DueRetry)
+	if batch != nil || err != nil {
+		return batch, err
+	}
+	return from.TakeOver(ctx, lease, buffer.DueSuspect)
 }

@@ -6,8 +6,10 @@ import "time"
 type Backlog struct {
 	// Unclaimed events, up to the limit of the count.
 	Unclaimed int
-	// Due batches: a retry is due, a lease is over, or a recorded delivery is to be deleted.
+	// Due batches: a retry is due, or a recorded delivery is to be deleted.
 	Due int
+	// Suspects are the due batches whose last owner did not finish them; see [DueSuspect].
+	Suspects int
 	// Waiting batches wait for a retry, due or not; Delivered ones for their delete.
 	Waiting, Delivered int
 }

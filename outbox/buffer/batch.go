@@ -80,6 +80,17 @@ func (l *Lease) Age(e *outbox.Event) time.Duration {
 	return l.ClaimedAt.Sub(e.CreatedAt) + time.Since(l.ClaimedLocal)
 }
 
+// Due is a kind of batch whose time has come; see [Claimer].TakeOver.
+type Due uint8
+
+const (
+	// DueRetry is a batch whose retry is due, or whose events were delivered and must still be deleted.
+	DueRetry Due = iota
+	// DueSuspect is a batch whose last owner did not finish it, so that its events may have killed that
+	// owner: its lease is over, or it is a retry with Outcome.UnfinishedLeases. It must be sent alone.
+	DueSuspect
+)
+
 // Rejection is an event that cannot be sent.
 type Rejection struct {
 	// Event has the table's name as its topic. Its payload is the row as JSON if Err is
@@ -194,6 +205,9 @@ type Outcome struct {
 	After time.Duration
 	// Attempts and Outages, for Retry and Dead, are the new counts.
 	Attempts, Outages int
+	// UnfinishedLeases, for Retry, is the count that a suspect keeps, because this lease says nothing about
+	// it; 0: the events are no suspects (any more).
+	UnfinishedLeases int
 	// Address, for Retry: the address of the sink whose outage the events wait
 	// for, "" for the sink as a whole. When it is there again they may be sent
 	// before After is over (see RetryNow); Outages is not 0 then. nil: they may not.

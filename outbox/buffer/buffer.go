@@ -46,7 +46,7 @@ type Inspector interface {
 	// the connection's error.
 	Check(ctx context.Context) error
 
-	// CountBacklog counts unclaimed events up to limit, and due and waiting batches. With limit 0
+	// CountBacklog counts unclaimed events up to limit, and due, suspect and waiting batches. With limit 0
 	// it counts no events.
 	CountBacklog(ctx context.Context, limit int) (Backlog, error)
 
@@ -62,11 +62,11 @@ type Claimer interface {
 	// It returns nil, nil if it found nothing to claim; then it has written nothing.
 	Claim(ctx context.Context, limit int, lease time.Duration) (*Lease, error)
 
-	// TakeOver leases the batch that has been due longest and is not locked: its retry is due, its lease is
-	// over, or it was delivered and its delete is due. lease_no rises by one, and unfinished_leases too (a
-	// retry was settled with 0). A batch whose delivery is recorded stays so, and has Delivered filled. A
-	// batch whose events were all deleted has no Events. TakeOver returns nil, nil if nothing is due.
-	TakeOver(ctx context.Context, lease time.Duration) (*Lease, error)
+	// TakeOver leases the batch of this kind that has been due longest and is not locked. lease_no rises by
+	// one, and unfinished_leases too (Outcome.UnfinishedLeases is what a retry was settled with). A batch
+	// whose delivery is recorded stays so, and has Delivered filled. A batch whose events were all deleted
+	// has no Events. TakeOver returns nil, nil if nothing of this kind is due.
+	TakeOver(ctx context.Context, lease time.Duration, due Due) (*Lease, error)
 
 	// Renew makes the lease end that long from now and sets l.Ends. It returns [ErrLeaseLost] if
 	// the batch has another owner.
@@ -81,9 +81,9 @@ type Settler interface {
 	//   - Delivered: exactly those events are deleted. With an archive table they are copied
 	//     there in the same transaction, once for each id and group_id.
 	//   - Dead: they move to outbox_dead_letters, one row each.
-	//   - Retry of all (IDs nil): the ledger row waits, unfinished_leases 0, due After.
+	//   - Retry of all (IDs nil): the ledger row waits, with the outcome's unfinished_leases, due After.
 	//   - Retry of a part: the events get Outcome.GroupID, with a ledger row of its own: waiting,
-	//     lease_no 0, unfinished_leases 0, due After, origins = the batch's origins
+	//     lease_no 0, the outcome's unfinished_leases, due After, origins = the batch's origins
 	//     and then its group_id.
 	//
 	// The old ledger row is removed unless all of the batch is retried. For a batch whose delivery

@@ -15,6 +15,7 @@
 //	                 waiting
 //
 // A batch is leased again (taken over) when its lease is over, its retry is due, or its rows could
-// not be deleted after delivery. Each lease raises lease_no, which is the fence: an owner with an older
+// not be deleted after delivery. If its last lease ended unfinished, it is a suspect ([DueSuspect]): its
+// events may have killed their owner. Each lease raises lease_no, which is the fence: an owner with an older
 // lease_no settles nothing.
 package buffer

@@ -162,8 +162,8 @@ func (m *model) expireLease(t *rapid.T) {
 }
 
 func (m *model) takeOver(t *rapid.T) {
-	buffer, queue := m.either(t)
-	m.takeOverWith(t, buffer, queue)
+	from, queue := m.either(t)
+	m.takeOverWith(t, from, queue, rapid.SampledFrom([]buffer.Due{buffer.DueRetry, buffer.DueSuspect}).Draw(t, "kind"))
 }
 
 // either draws a buffer or a dead-letter queue.
@@ -174,20 +174,20 @@ func (m *model) either(t *rapid.T) (from buffer.Queue, queue bool) {
 	return rapid.SampledFrom(m.buffers).Draw(t, "buffer"), false
 }
 
-func (m *model) takeOverWith(t *rapid.T, from buffer.Queue, queue bool) {
-	b, err := from.TakeOver(t.Context(), lease)
+func (m *model) takeOverWith(t *rapid.T, from buffer.Queue, queue bool, kind buffer.Due) {
+	b, err := from.TakeOver(t.Context(), lease, kind)
 	ok(t, "TakeOver", err)
 	if b == nil {
 		for g, l := range m.live {
-			if l.due == now && l.queue == queue {
+			if l.due == now && l.queue == queue && l.kind() == kind {
 				t.Fatalf("TakeOver: nothing, although batch %s is due", g)
 			}
 		}
 		return
 	}
 	l := m.live[b.GroupID]
-	if l == nil || l.queue != queue || l.due == later {
-		t.Fatalf("TakeOver: batch %s is not due: %+v", b.GroupID, l)
+	if l == nil || l.queue != queue || l.due == later || l.kind() != kind {
+		t.Fatalf("TakeOver(%v): batch %s is not due: %+v", kind, b.GroupID, l)
 	}
 	if l.state == "waiting" {
 		l.state = "leased"

@@ -41,7 +41,7 @@ func repair(t *testing.T, b buffer.Buffer, want buffer.Repair) {
 func drain(t *testing.T, f *Fixture) (events int) {
 	t.Helper()
 	for {
-		b, err := f.Buffer.TakeOver(t.Context(), lease)
+		b, err := takeOverAny(t.Context(), f.Buffer)
 		ok(t, "TakeOver", err)
 		if b == nil {
 			b, err = f.Buffer.Claim(t.Context(), 100, lease)
@@ -248,7 +248,7 @@ func repairTogether(t *testing.T, h Harness) {
 	for i := range 4 {
 		g.Go(func() error {
 			for !done() {
-				b, err := buffers[i%2].TakeOver(ctx, lease)
+				b, err := takeOverAny(ctx, buffers[i%2])
 				if err == nil && b == nil {
 					b, err = buffers[i%2].Claim(ctx, 10, lease)
 				}

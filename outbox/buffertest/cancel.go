@@ -31,7 +31,7 @@ func cancelBefore(t *testing.T, h Harness) {
 		"Check":         func() error { return f.Buffer.Check(ctx) },
 		"CountBacklog":  func() error { _, err := f.Buffer.CountBacklog(ctx, 10); return err },
 		"Claim":         func() error { _, err := f.Buffer.Claim(ctx, 10, lease); return err },
-		"TakeOver":      func() error { _, err := f.Buffer.TakeOver(ctx, lease); return err },
+		"TakeOver":      func() error { _, err := f.Buffer.TakeOver(ctx, lease, buffer.DueRetry); return err },
 		"Renew":         func() error { return f.Buffer.Renew(ctx, b, lease) },
 		"MarkDelivered": func() error { return f.Buffer.MarkDelivered(ctx, b, b.IDs()) },
 		"Settle":        func() error { return f.Buffer.Settle(ctx, b, []buffer.Outcome{delivered()}) },
@@ -48,7 +48,7 @@ func cancelBefore(t *testing.T, h Harness) {
 
 		"Queue.CountBacklog": func() error { _, err := queue.CountBacklog(ctx, 10); return err },
 		"Queue.Claim":        func() error { _, err := queue.Claim(ctx, 10, lease); return err },
-		"Queue.TakeOver":     func() error { _, err := queue.TakeOver(ctx, lease); return err },
+		"Queue.TakeOver":     func() error { _, err := queue.TakeOver(ctx, lease, buffer.DueRetry); return err },
 	} {
 		untouched(t, f, what, func() { fails(t, what, act(), context.Canceled) })
 	}
@@ -92,7 +92,7 @@ func cancelMiddle(t *testing.T, h Harness) {
 			f.ExpireLease(t, row.GroupID, time.Second)
 		}
 		for {
-			b, err := f.Buffer.TakeOver(ctx, lease)
+			b, err := takeOverAny(ctx, f.Buffer)
 			ok(t, "TakeOver", err)
 			if b == nil {
 				b, err = f.Buffer.Claim(ctx, 100, lease)

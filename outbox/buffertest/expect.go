@@ -79,10 +79,19 @@ func claimNone(t testing.TB, b buffer.Queue) {
 	}
 }
 
+// takeOverAny takes over a batch that is due, a suspect if there is no other.
+func takeOverAny(ctx context.Context, b buffer.Queue) (*buffer.Lease, error) {
+	batch, err := b.TakeOver(ctx, lease, buffer.DueRetry)
+	if batch != nil || err != nil {
+		return batch, err
+	}
+	return b.TakeOver(ctx, lease, buffer.DueSuspect)
+}
+
 // takeOver takes over and expects a batch.
 func takeOver(t testing.TB, b buffer.Queue) *buffer.Lease {
 	t.Helper()
-	batch, err := b.TakeOver(t.Context(), lease)
+	batch, err := takeOverAny(t.Context(), b)
 	ok(t, "TakeOver", err)
 	if batch == nil {
 		t.Fatalf("TakeOver: no batch, although one is due")
@@ -93,7 +102,7 @@ func takeOver(t testing.TB, b buffer.Queue) *buffer.Lease {
 // takeOverNone takes over and expects that nothing is due.
 func takeOverNone(t testing.TB, b buffer.Queue) {
 	t.Helper()
-	batch, err := b.TakeOver(t.Context(), lease)
+	batch, err := takeOverAny(t.Context(), b)
 	ok(t, "TakeOver", err)
 	if batch != nil {
 		t.Fatalf("TakeOver: got batch %s of events %v, want none", batch.GroupID, batch.IDs())

@@ -21,6 +21,7 @@ var leaseCases = []testCase{
 	{name: "lease/fences a former owner", run: leaseLost},
 	{name: "lease/ends with the settle", run: leaseSettled},
 	{name: "lease/counts unfinished leases, attempts and outages", run: leaseCounts},
+	{name: "lease/suspects are taken over apart", run: leaseSuspects},
 	{name: "lease/concurrent takeovers take different batches", run: leaseTogether},
 	{name: "lease/takeover skips locked batches", rowLocksOnly: true, run: leaseLocked},
 }
@@ -207,6 +208,58 @@ func leaseCounts(t *testing.T, h Harness) {
 	equal(t, "lease_no of a part", b.LeaseNo, int64(1))
 }
 
+func takeOverKind(t *testing.T, b buffer.Queue, due buffer.Due, want *buffer.Lease) *buffer.Lease {
+	t.Helper()
+	got, err := b.TakeOver(t.Context(), lease, due)
+	ok(t, "TakeOver", err)
+	if want == nil && got == nil {
+		return nil
+	}
+	if want == nil || got == nil || got.GroupID != want.GroupID {
+		t.Fatalf("TakeOver(%v): got %+v, want %+v", due, got, want)
+	}
+	return got
+}
+
+func leaseSuspects(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	ids := f.Insert(t, orders(8)...)
+	unfinished, retried, marked, halved := claim(t, f.Buffer, 2), claim(t, f.Buffer, 2), claim(t, f.Buffer, 2), claim(t, f.Buffer, 2)
+	f.ExpireLease(t, unfinished.GroupID, time.Hour)
+	settle(t, f.Buffer, retried, retry(retried, 0))
+	ok(t, "MarkDelivered", f.Buffer.MarkDelivered(t.Context(), marked, ids[4:6]))
+	f.ExpireLease(t, marked.GroupID, time.Second)
+	countBacklog(t, f.Buffer, 0, buffer.Backlog{Due: 2, Suspects: 1, Waiting: 1, Delivered: 1})
+
+	// A batch marked delivered is no suspect, however often its delete failed.
+	f.ExpireLease(t, takeOverKind(t, f.Buffer, buffer.DueRetry, marked).GroupID, 2*time.Second)
+	settle(t, f.Buffer, takeOverKind(t, f.Buffer, buffer.DueRetry, marked), delivered())
+	settle(t, f.Buffer, takeOverKind(t, f.Buffer, buffer.DueRetry, retried), delivered())
+	takeOverKind(t, f.Buffer, buffer.DueRetry, nil)
+
+	// A retry keeps the count that its outcome names.
+	again := takeOverKind(t, f.Second(t), buffer.DueSuspect, unfinished)
+	equal(t, "unfinished leases", again.UnfinishedLeases, 2)
+	kept := retry(again, 0)
+	kept.UnfinishedLeases = 1
+	settle(t, f.Second(t), again, kept)
+	takeOverKind(t, f.Buffer, buffer.DueRetry, nil)
+	again = takeOverKind(t, f.Buffer, buffer.DueSuspect, unfinished)
+	equal(t, "unfinished leases that were kept", again.UnfinishedLeases, 2)
+	settle(t, f.Buffer, again, retry(again, 0))
+	settle(t, f.Buffer, takeOverKind(t, f.Buffer, buffer.DueRetry, unfinished), delivered())
+
+	half := func(ids []int64, unfinished int) *buffer.Lease {
+		o := buffer.Outcome{Verdict: buffer.Retry, IDs: ids, GroupID: buffer.NewGroupID(), UnfinishedLeases: unfinished}
+		settle(t, f.Buffer, halved, delivered(halved.IDs()[0]), o)
+		return &buffer.Lease{Batch: buffer.Batch{GroupID: o.GroupID}}
+	}
+	suspect := half(ids[7:], 1)
+	takeOverKind(t, f.Buffer, buffer.DueRetry, nil)
+	settle(t, f.Buffer, takeOverKind(t, f.Buffer, buffer.DueSuspect, suspect), delivered())
+	empty(t, f)
+}
+
 func leaseTogether(t *testing.T, h Harness) {
 	const batches = 40
 	f := h.Open(t, Options{})
@@ -229,7 +282,7 @@ func leaseTogether(t *testing.T, h Harness) {
 				if all {
 					return nil
 				}
-				b, err := buffers[i%2].TakeOver(ctx, lease)
+				b, err := buffers[i%2].TakeOver(ctx, lease, buffer.DueSuspect)
 				if err != nil {
 					return err
 				}
@@ -263,7 +316,7 @@ func leaseLocked(t *testing.T, h Harness) {
 	takeOverNone(t, f.Buffer)
 	tx.Rollback(t)
 	eventually(t, "take over of a batch that was locked", func(ctx context.Context) bool {
-		b, err := f.Buffer.TakeOver(ctx, lease)
+		b, err := f.Buffer.TakeOver(ctx, lease, buffer.DueSuspect)
 		ok(t, "TakeOver", err)
 		return b != nil && b.GroupID == first.GroupID
 	})

@@ -98,6 +98,14 @@ type liveBatch struct {
 	address                       *string
 }
 
+// kind is which take over finds the batch when it is due.
+func (l *liveBatch) kind() buffer.Due {
+	if l.unfinished > 0 && l.state != "delivered" {
+		return buffer.DueSuspect
+	}
+	return buffer.DueRetry
+}
+
 type deadLetter struct {
 	notified, closed bool
 	queueGroup       uuid.UUID
@@ -204,8 +212,10 @@ func (m *model) drain(t *rapid.T) {
 			l.due = now
 		}
 		for len(m.live) > 0 {
-			m.takeOverWith(t, m.buffers[0], false)
-			m.takeOverWith(t, m.queues[0], true)
+			for _, kind := range []buffer.Due{buffer.DueRetry, buffer.DueSuspect} {
+				m.takeOverWith(t, m.buffers[0], false, kind)
+				m.takeOverWith(t, m.queues[0], true, kind)
+			}
 			m.deliver(t)
 		}
 		m.claimWith(t, m.buffers[0], 100)

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -55,7 +56,7 @@ func TestArchive_Fails(t *testing.T) {
 			check(t, f.Buffer.MarkDelivered(t.Context(), b, ids))
 			for range 2 { // the delete is tried again
 				f.ExpireLease(t, b.GroupID, time.Second)
-				b, err = f.Buffer.TakeOver(t.Context(), lease)
+				b, err = testkit.TakeOver(t.Context(), f.Buffer, lease)
 				check(t, err)
 				if diff := cmp.Diff(ids, b.Delivered); diff != "" {
 					t.Fatalf("marked delivered (-want +got):\n%s", diff)
@@ -77,7 +78,7 @@ func TestArchive_Fails(t *testing.T) {
 			_, err = postgres.Migrate(t.Context(), p.url, postgres.SchemaConfig{Archive: "outbox_archive"})
 			check(t, err)
 			f.ExpireLease(t, b.GroupID, time.Second)
-			b, err = f.Buffer.TakeOver(t.Context(), lease)
+			b, err = testkit.TakeOver(t.Context(), f.Buffer, lease)
 			check(t, err)
 			check(t, f.Buffer.Settle(t.Context(), b, outcomes))
 			var archived []int64

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
@@ -53,7 +54,7 @@ func TestWrites_BoundedByServer(t *testing.T) {
 			return buf.Settle(ctx, batch, []buffer.Outcome{{Verdict: buffer.Retry, GroupID: batch.GroupID, Outages: 1, After: lease, Address: new("a")}})
 		}},
 		{"wake", "15s", func() error { _, err := buf.RetryNow(ctx, "a", 0); return err }},
-		{"take over", "15s", func() (err error) { batch, err = buf.TakeOver(ctx, lease); return err }},
+		{"take over", "15s", func() (err error) { batch, err = testkit.TakeOver(ctx, buf, lease); return err }},
 		{"mark", "15s", func() error { return buf.MarkDelivered(ctx, batch, batch.IDs()[:1]) }},
 		{"bury", "15s", func() error { return died(buf) }},
 		{"hook's claim", "15s", func() (err error) { batch, err = hook.Claim(ctx, 1, lease); return err }},
@@ -119,7 +120,7 @@ func TestTransactions_RetryDeadlock(t *testing.T) {
 				failing(0, code)
 				f.ExpireLease(t, b.GroupID, lease)
 				failing(3, code)
-				taken, err := f.Buffer.TakeOver(ctx, lease)
+				taken, err := testkit.TakeOver(ctx, f.Buffer, lease)
 				if err == nil && len(taken.Events) != 2 {
 					err = fmt.Errorf("taken over: %v", taken.IDs())
 				}
@@ -146,7 +147,7 @@ func TestTransactions_RetryDeadlock(t *testing.T) {
 			t.Errorf("wake: %d, %v", n, err)
 		}
 		failing(0, code)
-		b, err = f.Buffer.TakeOver(ctx, lease)
+		b, err = testkit.TakeOver(ctx, f.Buffer, lease)
 		check(t, err)
 
 		// In a settle it was the application that won: it must not be asked again.

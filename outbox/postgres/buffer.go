@@ -117,12 +117,12 @@ func (b *Buffer) Warnings(context.Context) []string {
 }
 
 // TakeOver implements buffer.Claimer.
-func (b *Buffer) TakeOver(ctx context.Context, lease time.Duration) (*buffer.Lease, error) {
+func (b *Buffer) TakeOver(ctx context.Context, lease time.Duration, due buffer.Due) (*buffer.Lease, error) {
 	t, err := b.ready(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return t.events.TakeOver(ctx, lease)
+	return t.events.TakeOver(ctx, lease, due)
 }
 
 // Settle implements buffer.Settler.

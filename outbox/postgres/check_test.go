@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
@@ -134,7 +135,7 @@ func TestCheck_Privileges(t *testing.T) {
 		{Verdict: buffer.Dead, IDs: ids[1:2], Error: "no"},
 		{Verdict: buffer.Retry, IDs: ids[2:], GroupID: buffer.NewGroupID()},
 	}))
-	batch, err = b.TakeOver(t.Context(), lease)
+	batch, err = testkit.TakeOver(t.Context(), b, lease)
 	check(t, err)
 	check(t, b.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 	_, err = b.Status(t.Context())

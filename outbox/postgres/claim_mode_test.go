@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -64,7 +65,7 @@ func TestClaimMode_ChangesWhenLedgerEmpty(t *testing.T) {
 				}
 			}
 			f.ExpireLease(t, first.GroupID, lease)
-			taken, err := other.TakeOver(ctx, lease)
+			taken, err := testkit.TakeOver(ctx, other, lease)
 			check(t, err)
 			expectIDs(t, "taken over", taken.IDs(), ids[:2])
 			part := buffer.NewGroupID()
@@ -75,7 +76,7 @@ func TestClaimMode_ChangesWhenLedgerEmpty(t *testing.T) {
 			if !errors.Is(err, buffer.ErrNotReady) {
 				t.Fatalf("a claim while a part lives: %v", err)
 			}
-			taken, err = other.TakeOver(ctx, lease)
+			taken, err = testkit.TakeOver(ctx, other, lease)
 			check(t, err)
 			expectIDs(t, "part taken over", taken.IDs(), ids[1:2])
 			check(t, other.Settle(ctx, taken, []buffer.Outcome{{Verdict: buffer.Delivered}}))

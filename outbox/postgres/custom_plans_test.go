@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
@@ -63,7 +64,7 @@ func customBacklog(t *testing.T, o *customFixture, statistics string) {
 		}
 		part := buffer.NewGroupID()
 		o.settle(t, b, buffer.Outcome{Verdict: buffer.Delivered, IDs: b.IDs()[:4]}, buffer.Outcome{Verdict: buffer.Retry, IDs: b.IDs()[4:], GroupID: part})
-		b, err = o.TakeOver(t.Context(), time.Hour)
+		b, err = testkit.TakeOver(t.Context(), o, time.Hour)
 		check(t, err)
 		if len(b.Events) != 6 || b.ProjectErr != nil {
 			t.Fatalf("taken over: %+v", b)

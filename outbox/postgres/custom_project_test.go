@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
@@ -104,13 +105,13 @@ func TestProjection_TimeLimit(t *testing.T) {
 	b, err := p.Claim(t.Context(), 1, 2*time.Second)
 	expect(b, err, ofTheLease+byGroup)
 	o.exec(t, "UPDATE relay.outbox_batches SET due_at = clock_timestamp() - interval '1 second'")
-	b, err = p.TakeOver(t.Context(), 2*time.Second)
+	b, err = testkit.TakeOver(t.Context(), p, 2*time.Second)
 	expect(b, err, ofTheLease+byGroup)
 	p.settle(t, b, buffer.Outcome{Verdict: buffer.Retry, GroupID: b.GroupID})
 
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
 	defer cancel()
-	b, err = p.TakeOver(ctx, time.Hour)
+	b, err = testkit.TakeOver(ctx, p, time.Hour)
 	if err != nil || b == nil || b.ProjectErr == nil || !strings.Contains(b.ProjectErr.Error(), "did not end within 3.") || !strings.HasSuffix(b.ProjectErr.Error(), byGroup) || strings.Contains(b.ProjectErr.Error(), "lease") {
 		t.Fatalf("got %+v, %v", b, err)
 	}

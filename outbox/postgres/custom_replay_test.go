@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
@@ -44,7 +45,7 @@ UPDATE relay.outbox_dead_letters SET event_row = event_row::jsonb || '{"activity
 
 	// A column that has to have a value keeps all of them out.
 	for {
-		b, err := o.TakeOver(t.Context(), lease)
+		b, err := testkit.TakeOver(t.Context(), o, lease)
 		check(t, err)
 		if b == nil {
 			break

@@ -240,8 +240,8 @@ func (q uuidQueue) Claim(ctx context.Context, limit int, lease time.Duration) (*
 	return q.fromRelay(q.Queue.Claim(ctx, limit, lease))
 }
 
-func (q uuidQueue) TakeOver(ctx context.Context, lease time.Duration) (*buffer.Lease, error) {
-	return q.fromRelay(q.Queue.TakeOver(ctx, lease))
+func (q uuidQueue) TakeOver(ctx context.Context, lease time.Duration, due buffer.Due) (*buffer.Lease, error) {
+	return q.fromRelay(q.Queue.TakeOver(ctx, lease, due))
 }
 
 func (q uuidQueue) Renew(ctx context.Context, l *buffer.Lease, lease time.Duration) error {
@@ -279,8 +279,8 @@ func (b uuidBuffer) Claim(ctx context.Context, limit int, lease time.Duration) (
 	return b.queue.Claim(ctx, limit, lease)
 }
 
-func (b uuidBuffer) TakeOver(ctx context.Context, lease time.Duration) (*buffer.Lease, error) {
-	return b.queue.TakeOver(ctx, lease)
+func (b uuidBuffer) TakeOver(ctx context.Context, lease time.Duration, due buffer.Due) (*buffer.Lease, error) {
+	return b.queue.TakeOver(ctx, lease, due)
 }
 
 func (b uuidBuffer) Renew(ctx context.Context, l *buffer.Lease, lease time.Duration) error {

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
@@ -70,7 +71,7 @@ func (o *customFixture) claim(t *testing.T, limit int) *buffer.Lease {
 func (o *customFixture) takeOver(t *testing.T) *buffer.Lease {
 	t.Helper()
 	o.exec(t, "UPDATE relay.outbox_batches SET due_at = clock_timestamp() - interval '1 second'")
-	b, err := o.TakeOver(t.Context(), lease)
+	b, err := testkit.TakeOver(t.Context(), o, lease)
 	check(t, err)
 	if b == nil {
 		t.Fatal("nothing was taken over")
@@ -179,11 +180,11 @@ func TestCustomUUIDs(t *testing.T) {
 	check(t, tx.Rollback(t.Context()))
 	o.wantAgreement(t, "a settle next to a lock")
 	o.exec(t, fmt.Sprintf("UPDATE relay.outbox_batches SET due_at = 'infinity' WHERE group_id = '%s'", last))
-	again, err := o.TakeOver(t.Context(), lease)
+	again, err := testkit.TakeOver(t.Context(), o, lease)
 	check(t, err)
 	for again == nil {
 		o.exec(t, "UPDATE relay.outbox_batches SET due_at = clock_timestamp() WHERE state = 'delivered'")
-		again, err = o.TakeOver(t.Context(), lease)
+		again, err = testkit.TakeOver(t.Context(), o, lease)
 		check(t, err)
 	}
 	if !slices.Equal(again.Delivered, marked.IDs()[1:2]) || again.Events[0].UUID != marked.Events[1].UUID {
@@ -237,7 +238,7 @@ func TestCustomUUIDs_Repair(t *testing.T) {
 	o.wantAgreement(t, "a repair")
 	events := 0
 	for {
-		b, err := o.TakeOver(t.Context(), lease)
+		b, err := testkit.TakeOver(t.Context(), o, lease)
 		check(t, err)
 		if b == nil {
 			break
@@ -272,7 +273,7 @@ func TestCustomUUIDs_Sweep(t *testing.T) {
 	if backlog.Due != 1 {
 		t.Fatalf("backlog: %+v", backlog)
 	}
-	again, err := second.TakeOver(t.Context(), time.Minute)
+	again, err := testkit.TakeOver(t.Context(), second, time.Minute)
 	check(t, err)
 	if again.GroupID != b.GroupID || !slices.Equal(uuidsOf(again), uuidsOf(b)) {
 		t.Fatalf("taken over: %+v", again)

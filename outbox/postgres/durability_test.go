@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
@@ -54,7 +55,7 @@ func TestClaim_SynchronousCommit(t *testing.T) {
 
 	f.ExpireLease(t, batch.GroupID, lease)
 	sees("expired lease", "leased off")
-	batch, err = f.Buffer.TakeOver(t.Context(), lease)
+	batch, err = testkit.TakeOver(t.Context(), f.Buffer, lease)
 	check(t, err)
 	sees("take over", "leased on")
 

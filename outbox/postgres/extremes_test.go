@@ -5,6 +5,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
@@ -34,7 +35,7 @@ func TestClaim_ExtremeIDs(t *testing.T) {
 				b, err := f.Buffer.Claim(ctx, 10, lease)
 				check(t, err)
 				if b == nil {
-					b, err = f.Buffer.TakeOver(ctx, lease)
+					b, err = testkit.TakeOver(ctx, f.Buffer, lease)
 					check(t, err)
 				}
 				if b == nil {

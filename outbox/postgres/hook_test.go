@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
@@ -42,7 +43,7 @@ func TestHook_LockedDeadLetter(t *testing.T) {
 	check(t, hook.MarkDelivered(ctx, b, b.IDs()))
 	for _, want := range [][]int64{ids[1:], ids[2:]} {
 		f.ExpireLease(t, b.GroupID, time.Second)
-		b, err = hook.TakeOver(ctx, lease)
+		b, err = testkit.TakeOver(ctx, hook, lease)
 		check(t, err)
 		expectIDs(t, "recorded as delivered", b.Delivered, want)
 		expectIDs(t, "dead letters", b.IDs(), want)
@@ -52,7 +53,7 @@ func TestHook_LockedDeadLetter(t *testing.T) {
 	}
 	tx.Rollback(t)
 	f.ExpireLease(t, b.GroupID, time.Second)
-	b, err = hook.TakeOver(ctx, lease)
+	b, err = testkit.TakeOver(ctx, hook, lease)
 	check(t, err)
 	check(t, hook.Settle(ctx, b, delivered))
 	count, err := f.Buffer.CountDead(ctx, buffer.DeadFilter{})

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
@@ -64,7 +65,7 @@ func wrongStatistics(t *testing.T, mode buffer.ClaimMode, statistics string) {
 		check(t, f.Buffer.Settle(t.Context(), b, []buffer.Outcome{
 			{Verdict: buffer.Delivered, IDs: b.IDs()[:4]}, {Verdict: buffer.Retry, IDs: b.IDs()[4:], GroupID: part},
 		}))
-		b, err = f.Buffer.TakeOver(t.Context(), time.Hour)
+		b, err = testkit.TakeOver(t.Context(), f.Buffer, time.Hour)
 		check(t, err)
 		check(t, f.Buffer.MarkDelivered(t.Context(), b, b.IDs()))
 		check(t, f.Buffer.Settle(t.Context(), b, []buffer.Outcome{{Verdict: buffer.Delivered}}))
@@ -142,11 +143,11 @@ func lettersDoneWith(t *testing.T, statistics string) {
 	check(t, err)
 	ids := b.IDs()
 	check(t, hook.Settle(ctx, b, []buffer.Outcome{outcome(buffer.Delivered, ids[10:30]), outcome(buffer.Retry, append(ids[:10:10], ids[30:]...))}))
-	b, err = hook.TakeOver(ctx, time.Hour)
+	b, err = testkit.TakeOver(ctx, hook, time.Hour)
 	check(t, err)
 	check(t, hook.MarkDelivered(ctx, b, b.IDs()))
 	f.ExpireLease(t, b.GroupID, time.Second)
-	b, err = hook.TakeOver(ctx, time.Hour)
+	b, err = testkit.TakeOver(ctx, hook, time.Hour)
 	check(t, err)
 	check(t, hook.Settle(ctx, b, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 	_, err = hook.Status(ctx)

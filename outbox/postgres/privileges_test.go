@@ -3,6 +3,7 @@ package postgres_test
 import (
 	"testing"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
@@ -36,7 +37,7 @@ func TestPrivileges_Enough(t *testing.T) {
 	if len(deferred) != 1 || retried != 1 {
 		t.Fatalf("deferred %v, retried %d", deferred, retried)
 	}
-	batch, err = b.TakeOver(ctx, lease)
+	batch, err = testkit.TakeOver(ctx, b, lease)
 	check(t, err)
 	check(t, b.Renew(ctx, batch, lease))
 	check(t, b.MarkDelivered(ctx, batch, ids[:1]))
@@ -52,7 +53,7 @@ func TestPrivileges_Enough(t *testing.T) {
 	check(t, hook.Settle(ctx, batch, []buffer.Outcome{
 		{Verdict: buffer.Delivered, IDs: ids[1:2]}, {Verdict: buffer.Retry, IDs: ids[2:], GroupID: buffer.NewGroupID()},
 	}))
-	batch, err = hook.TakeOver(ctx, lease)
+	batch, err = testkit.TakeOver(ctx, hook, lease)
 	check(t, err)
 	check(t, hook.MarkDelivered(ctx, batch, ids[2:]))
 	check(t, hook.Settle(ctx, batch, []buffer.Outcome{{Verdict: buffer.Delivered}}))
@@ -78,7 +79,7 @@ func TestPrivileges_Enough(t *testing.T) {
 	if repaired.Adopted.Events != 1 || !audit.Agrees() {
 		t.Fatalf("%+v, %+v", repaired, audit)
 	}
-	batch, err = b.TakeOver(ctx, lease)
+	batch, err = testkit.TakeOver(ctx, b, lease)
 	check(t, err)
 	check(t, b.Settle(ctx, batch, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 	_, err = b.Status(ctx)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -52,12 +53,12 @@ func TestIDsBeyond32Bits(t *testing.T) {
 	check(t, hook.Settle(ctx, b, []buffer.Outcome{
 		{Verdict: buffer.Delivered, IDs: ids[:2]}, {Verdict: buffer.Retry, IDs: ids[2:], GroupID: part},
 	}))
-	b, err = hook.TakeOver(ctx, lease)
+	b, err = testkit.TakeOver(ctx, hook, lease)
 	check(t, err)
 	expectIDs(t, "taken over by the hook", b.IDs(), ids[2:])
 	check(t, hook.MarkDelivered(ctx, b, ids[2:]))
 	f.ExpireLease(t, b.GroupID, lease)
-	b, err = hook.TakeOver(ctx, lease)
+	b, err = testkit.TakeOver(ctx, hook, lease)
 	check(t, err)
 	expectIDs(t, "marked by the hook", b.Delivered, ids[2:])
 	check(t, hook.Settle(ctx, b, []buffer.Outcome{{Verdict: buffer.Delivered}}))
@@ -74,19 +75,19 @@ func TestIDsBeyond32Bits(t *testing.T) {
 	if n != 1 || m != 3 {
 		t.Fatalf("%d discarded and %d replayed, want 1 and 3", n, m)
 	}
-	b, err = f.Buffer.TakeOver(ctx, lease)
+	b, err = testkit.TakeOver(ctx, f.Buffer, lease)
 	check(t, err)
 	expectIDs(t, "replayed", b.IDs(), ids[1:])
 	part = buffer.NewGroupID()
 	check(t, f.Buffer.Settle(ctx, b, []buffer.Outcome{
 		{Verdict: buffer.Delivered, IDs: ids[1:2]}, {Verdict: buffer.Retry, IDs: ids[2:], GroupID: part},
 	}))
-	b, err = f.Buffer.TakeOver(ctx, lease)
+	b, err = testkit.TakeOver(ctx, f.Buffer, lease)
 	check(t, err)
 	expectIDs(t, "a part", b.IDs(), ids[2:])
 	check(t, f.Buffer.MarkDelivered(ctx, b, ids[2:]))
 	f.ExpireLease(t, b.GroupID, lease)
-	b, err = f.Buffer.TakeOver(ctx, lease)
+	b, err = testkit.TakeOver(ctx, f.Buffer, lease)
 	check(t, err)
 	check(t, f.Buffer.Settle(ctx, b, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 	var archived []int64
@@ -113,7 +114,7 @@ func TestReplay_GeneratedAlways(t *testing.T) {
 		if n, err := f.Buffer.Replay(t.Context(), buffer.DeadFilter{}, 10); n != 2 || err != nil {
 			t.Fatalf("%s: %d replayed, %v", id, n, err)
 		}
-		b, err := f.Buffer.TakeOver(t.Context(), lease)
+		b, err := testkit.TakeOver(t.Context(), f.Buffer, lease)
 		check(t, err)
 		expectIDs(t, "replayed", b.IDs(), ids)
 	}
@@ -162,7 +163,7 @@ func TestReplay_IDReturnsMeanwhile(t *testing.T) {
 	if len(open) != 1 || open[0].ID != ids[0] {
 		t.Errorf("open: %v, want event %d", open, ids[0])
 	}
-	b, err := f.Buffer.TakeOver(t.Context(), lease)
+	b, err := testkit.TakeOver(t.Context(), f.Buffer, lease)
 	check(t, err)
 	expectIDs(t, "replayed", b.IDs(), ids[1:])
 }

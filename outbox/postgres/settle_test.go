@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
@@ -24,7 +25,7 @@ func TestSettle_LockedDelivered(t *testing.T) {
 	check(t, err)
 	check(t, f.Buffer.MarkDelivered(t.Context(), b, ids[:2]))
 	f.ExpireLease(t, b.GroupID, lease)
-	b, err = f.Buffer.TakeOver(t.Context(), lease)
+	b, err = testkit.TakeOver(t.Context(), f.Buffer, lease)
 	check(t, err)
 	tx := f.Begin(t)
 	tx.Exec(t, fmt.Sprintf("UPDATE outbox_events SET topic = topic WHERE id IN (%d, %d)", ids[1], ids[2]))
@@ -52,7 +53,7 @@ func TestSettle_LockedDelivered(t *testing.T) {
 	}
 	tx.Rollback(t)
 	f.ExpireLease(t, b.GroupID, lease)
-	b, err = f.Buffer.TakeOver(t.Context(), lease)
+	b, err = testkit.TakeOver(t.Context(), f.Buffer, lease)
 	check(t, err)
 	expectIDs(t, "to be deleted", b.Delivered, ids[1:3]) // including the buried event
 	check(t, f.Buffer.Settle(t.Context(), b, []buffer.Outcome{{Verdict: buffer.Delivered}}))

@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -30,7 +31,7 @@ func TestSweep_Orphans(t *testing.T) {
 	if backlog.Due != 1 || backlog.Unclaimed != 0 {
 		t.Fatalf("backlog %+v, want one batch due", backlog)
 	}
-	b, err := f.Buffer.TakeOver(t.Context(), lease)
+	b, err := testkit.TakeOver(t.Context(), f.Buffer, lease)
 	check(t, err)
 	if b.GroupID != uuid.MustParse("01890000-0000-7000-8000-000000000001") || len(b.Events) != 2 || b.Events[0].ID != ids[1] {
 		t.Fatalf("taken over: %v with %v", b.GroupID, b.IDs())

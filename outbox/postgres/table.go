@@ -18,8 +18,8 @@ import (
 type eventTable interface {
 	// Stamp claims by stamp; it is a claim.InRange.
 	Stamp(ctx context.Context, t *ledger.Tables, limit int, lease time.Duration, in watermark.Range) (*buffer.Lease, *claim.Start, error)
-	// TakeOver leases the batch that has been due longest.
-	TakeOver(ctx context.Context, lease time.Duration) (*buffer.Lease, error)
+	// TakeOver leases the batch of a kind that has been due longest.
+	TakeOver(ctx context.Context, lease time.Duration, due buffer.Due) (*buffer.Lease, error)
 	// Peek returns the events that a claim would take first.
 	Peek(ctx context.Context, limit int) (*buffer.Lease, error)
 	// SettleSteps are the steps for the events of a settlement.
@@ -38,8 +38,8 @@ type relayTable struct {
 	tables *ledger.Tables
 }
 
-func (r relayTable) TakeOver(ctx context.Context, lease time.Duration) (*buffer.Lease, error) {
-	return ledger.TakeOverEvents(ctx, r.ledger, r.tables, lease)
+func (r relayTable) TakeOver(ctx context.Context, lease time.Duration, due buffer.Due) (*buffer.Lease, error) {
+	return ledger.TakeOverEvents(ctx, r.ledger, r.tables, lease, due)
 }
 
 func (r relayTable) Peek(ctx context.Context, limit int) (*buffer.Lease, error) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
@@ -44,7 +45,7 @@ func TestStatementTimeout_Locked(t *testing.T) {
 		do   func() error
 	}{
 		"claim":              {pg.CodeLockTimeout, func() error { _, err := b.Claim(ctx, 10, time.Hour); return err }},
-		"take over":          {pg.CodeLockTimeout, func() error { _, err := b.TakeOver(ctx, time.Hour); return err }},
+		"take over":          {pg.CodeLockTimeout, func() error { _, err := testkit.TakeOver(ctx, b, time.Hour); return err }},
 		"renew":              {pg.CodeLockTimeout, func() error { return b.Renew(ctx, batch, time.Hour) }},
 		"mark delivered":     {pg.CodeLockTimeout, func() error { return b.MarkDelivered(ctx, batch, batch.IDs()) }},
 		"retry now":          {pg.CodeLockTimeout, func() error { _, err := b.RetryNow(ctx, "", 0); return err }},

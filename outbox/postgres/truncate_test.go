@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -95,7 +96,7 @@ func truncated(t *testing.T, c postgres.SchemaConfig) {
 	if err := buf.Settle(ctx, leased, []buffer.Outcome{{Verdict: buffer.Delivered}}); !errors.Is(err, buffer.ErrLeaseLost) {
 		t.Errorf("settling a truncated batch: %v", err)
 	}
-	if b, err := buf.TakeOver(ctx, lease); b != nil || err != nil {
+	if b, err := testkit.TakeOver(ctx, buf, lease); b != nil || err != nil {
 		t.Errorf("taken over: %v, %v", b, err)
 	}
 	seen := map[int64]bool{}

@@ -14,7 +14,8 @@ SELECT (SELECT count(*) FROM (
           SELECT 1 FROM json_each(?2) AS free CROSS JOIN outbox_events AS e
           WHERE e.id BETWEEN json_extract(free.value, '$[0]') AND json_extract(free.value, '$[1]') AND e.group_id IS NULL
           LIMIT ?3)),
-       count(*) FILTER (WHERE due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
+       count(*) FILTER (WHERE due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now') AND NOT ` + suspectSQL + `),
+       count(*) FILTER (WHERE due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now') AND ` + suspectSQL + `),
        count(*) FILTER (WHERE state = 'waiting'),
        count(*) FILTER (WHERE state = 'delivered')
 FROM outbox_batches WHERE buffer = ?1`
@@ -89,15 +90,24 @@ func (b *Buffer) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, e
 			return err
 		}
 		err = tx.row(ctx, countBacklogSQL, b.config.Table, free, limit).
-			Scan(&backlog.Unclaimed, &backlog.Due, &backlog.Waiting, &backlog.Delivered)
-		if err != nil || !b.config.Ordered || backlog.Due == 0 {
+			Scan(&backlog.Unclaimed, &backlog.Due, &backlog.Suspects, &backlog.Waiting, &backlog.Delivered)
+		if err != nil || !b.config.Ordered {
 			return err
 		}
 		// If all due batches wait for others, none is due: otherwise the pipeline would be taken for stalled.
-		if _, err = b.dueInOrder(ctx, tx); errors.Is(err, errNothing) {
-			backlog.Due, err = 0, nil
+		for due, count := range map[buffer.Due]*int{buffer.DueRetry: &backlog.Due, buffer.DueSuspect: &backlog.Suspects} {
+			if *count == 0 {
+				continue
+			}
+			_, err := b.dueInOrder(ctx, tx, due)
+			switch {
+			case errors.Is(err, errNothing):
+				*count = 0
+			case err != nil:
+				return err
+			}
 		}
-		return err
+		return nil
 	})
 	if err != nil {
 		return buffer.Backlog{}, err

@@ -80,7 +80,7 @@ func TestCustomTable_OddNames(t *testing.T) {
 	}
 	before := rows()
 	for range 2 {
-		batch, err := b.TakeOver(t.Context(), time.Hour)
+		batch, err := testkit.TakeOver(t.Context(), b, time.Hour)
 		testkit.NoError(t, err)
 		if batch == nil {
 			batch = claimed(t, b)
@@ -104,7 +104,7 @@ func TestCustomTable_OddNames(t *testing.T) {
 	if !a.Agrees() || a.Waiting.Events != 3 {
 		t.Fatalf("audit: %+v", a)
 	}
-	batch, err := b.TakeOver(t.Context(), time.Hour)
+	batch, err := testkit.TakeOver(t.Context(), b, time.Hour)
 	testkit.NoError(t, err)
 	testkit.NoError(t, b.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 	if left := rows(); len(left) != 0 {
@@ -215,7 +215,7 @@ func TestCustomTable_CreatedAt(t *testing.T) {
 		}
 		part := buffer.NewGroupID()
 		testkit.NoError(t, b.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Delivered, IDs: []int64{1}}, {Verdict: buffer.Retry, IDs: []int64{2}, GroupID: part}}))
-		again, err := b.TakeOver(t.Context(), time.Hour)
+		again, err := testkit.TakeOver(t.Context(), b, time.Hour)
 		testkit.NoError(t, err)
 		if at := again.Events[0].CreatedAt; !at.Equal(first) {
 			t.Errorf("taken over, created at %v, first claimed at %v", at, first)
@@ -299,7 +299,7 @@ func TestProjection_TimesOut(t *testing.T) {
 	testkit.NoError(t, b.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Retry, GroupID: batch.GroupID}}))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	batch, err = b.TakeOver(ctx, time.Hour)
+	batch, err = testkit.TakeOver(ctx, b, time.Hour)
 	testkit.NoError(t, err)
 	if batch == nil || !errors.Is(batch.ProjectErr, buffer.ErrDatabaseUnavailable) || !slices.Equal(batch.IDs(), []int64{1}) {
 		t.Fatalf("got %+v", batch)
@@ -327,7 +327,7 @@ func TestReplay_CustomTableConstraints(t *testing.T) {
 	if d := cmp.Diff([]string{"4 4 new 16"}, got); d != "" {
 		t.Fatalf("unexpected rows (-want +got):\n%s", d)
 	}
-	batch, err := b.TakeOver(t.Context(), time.Hour)
+	batch, err := testkit.TakeOver(t.Context(), b, time.Hour)
 	testkit.NoError(t, err)
 	if !slices.Equal(batch.IDs(), []int64{4}) {
 		t.Fatalf("taken over: %v", batch.IDs())

@@ -72,8 +72,8 @@ FROM outbox_dead_letters WHERE pipeline = ?2 AND hook_group_id = ?1 AND notified
 ORDER BY event_id`
 
 // TakeOver implements buffer.Claimer.
-func (q *DeadLetterQueue) TakeOver(ctx context.Context, lease time.Duration) (*buffer.Lease, error) {
-	return q.takeOver(ctx, lease, func(tx transaction, batch *buffer.Lease, _ holding, count int) error {
+func (q *DeadLetterQueue) TakeOver(ctx context.Context, lease time.Duration, due buffer.Due) (*buffer.Lease, error) {
+	return q.takeOver(ctx, lease, due, func(tx transaction, batch *buffer.Lease, _ holding, count int) error {
 		rows, err := tx.rows(ctx, deadLettersOfSQL, batch.GroupID.String(), q.b.config.Pipeline)
 		events, _, err := scanDeadLetters(rows, err, count)
 		setDeadLetters(&batch.Batch, events)
@@ -102,7 +102,7 @@ WHERE pipeline = ?2 AND hook_group_id = ?1 AND notified_at IS NULL
 	openQueuePartSQL = `
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                             attempts, outages, events, first_id, last_id, oldest_at, origins, error, address)
-SELECT ?1, ?2, 'stamp', 'waiting', 0, strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?3), ?4, 0,
+SELECT ?1, ?2, 'stamp', 'waiting', 0, strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?3), ?4, ?11,
        ?5, ?6, count(*), min(event_id), max(event_id), min(died_at), ?7, ?8, ?9
 FROM outbox_dead_letters WHERE pipeline = ?10 AND hook_group_id = ?1 AND notified_at IS NULL
 HAVING count(*) > 0`
@@ -125,7 +125,7 @@ func (q *DeadLetterQueue) Settle(ctx context.Context, batch *buffer.Lease, all [
 				return err
 			}
 			_, err = tx.exec(ctx, openQueuePartSQL, o.GroupID.String(), q.buffer, db.Seconds(o.After), q.b.config.Owner,
-				o.Attempts, o.Outages, origins, o.Error, o.Address, q.b.config.Pipeline)
+				o.Attempts, o.Outages, origins, o.Error, o.Address, q.b.config.Pipeline, o.UnfinishedLeases)
 			return err
 		}
 		return fmt.Errorf("settling batch %s of dead letters: verdict is %v; expected delivered or retry", batch.GroupID, o.Verdict)
@@ -137,7 +137,8 @@ const (
 SELECT (SELECT count(*) FROM (
           SELECT 1 FROM outbox_dead_letters
           WHERE pipeline = ?2 AND closed_at IS NULL AND notified_at IS NULL AND hook_group_id IS NULL LIMIT ?3)),
-       count(*) FILTER (WHERE due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
+       count(*) FILTER (WHERE due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now') AND NOT ` + suspectSQL + `),
+       count(*) FILTER (WHERE due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now') AND ` + suspectSQL + `),
        count(*) FILTER (WHERE state = 'waiting'),
        count(*) FILTER (WHERE state = 'delivered')
 FROM outbox_batches WHERE buffer = ?1`
@@ -183,7 +184,7 @@ func (q *DeadLetterQueue) CountBacklog(ctx context.Context, limit int) (buffer.B
 	}
 	var backlog buffer.Backlog
 	err := q.b.db.QueryRowContext(ctx, countQueueSQL, q.buffer, q.b.config.Pipeline, limit).
-		Scan(&backlog.Unclaimed, &backlog.Due, &backlog.Waiting, &backlog.Delivered)
+		Scan(&backlog.Unclaimed, &backlog.Due, &backlog.Suspects, &backlog.Waiting, &backlog.Delivered)
 	return backlog, q.b.explain(ctx, "counting unnotified dead letters", err)
 }
 

@@ -97,7 +97,7 @@ func TestCountBacklog_AdoptsOrphans(t *testing.T) {
 	if backlog != (buffer.Backlog{Due: 1, Waiting: 1}) {
 		t.Fatalf("backlog %+v, want one batch that is due", backlog)
 	}
-	b, err := f.Buffer.TakeOver(t.Context(), time.Hour)
+	b, err := testkit.TakeOver(t.Context(), f.Buffer, time.Hour)
 	testkit.NoError(t, err)
 	if b.GroupID != lost || !slices.Equal(b.IDs(), ids[1:3]) {
 		t.Fatalf("taken over: %s with %v, want %s with %v", b.GroupID, b.IDs(), lost, ids[1:3])

@@ -79,6 +79,9 @@ func (l ledger) open(ctx context.Context, tx transaction, batch *buffer.Lease, l
 	return err
 }
 
+// suspectSQL reports whether a due batch is a suspect: see [buffer.DueSuspect].
+const suspectSQL = `(unfinished_leases > 0 AND state <> 'delivered')`
+
 const takeOverSQL = `
 UPDATE outbox_batches
 SET state = CASE state WHEN 'waiting' THEN 'leased' ELSE state END,
@@ -87,13 +90,14 @@ SET state = CASE state WHEN 'waiting' THEN 'leased' ELSE state END,
 WHERE group_id = coalesce(?4, (
   SELECT group_id FROM outbox_batches
   WHERE buffer = ?3 AND claim IN ('stamp', 'range') AND due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
+    AND ` + suspectSQL + ` = ?5
   ORDER BY due_at LIMIT 1))
 RETURNING group_id, lease_no, unfinished_leases, attempts, outages, events, first_id, last_id, origins, delivered, claimed_at,
           members, newest_at, oldest_at`
 
 // takeOver leases the batch that has been due longest. load fills in its events, of which the
 // ledger counts so many.
-func (l ledger) takeOver(ctx context.Context, lease time.Duration,
+func (l ledger) takeOver(ctx context.Context, lease time.Duration, due buffer.Due,
 	load func(tx transaction, batch *buffer.Lease, in holding, count int) error,
 ) (*buffer.Lease, error) {
 	batch := &buffer.Lease{Batch: buffer.Batch{Pipeline: l.b.config.Pipeline}, Ends: db.LeaseEnd(time.Now(), lease)}
@@ -105,13 +109,13 @@ func (l ledger) takeOver(ctx context.Context, lease time.Duration,
 			next                          any // NULL: the batch that has been due longest
 		)
 		if l.b.config.Ordered && l.buffer == l.b.config.Table {
-			group, err := l.b.dueInOrder(ctx, tx)
+			group, err := l.b.dueInOrder(ctx, tx, due)
 			if err != nil {
 				return err
 			}
 			next = group
 		}
-		err := tx.row(ctx, takeOverSQL, l.b.config.Owner, db.Seconds(lease), l.buffer, next).Scan(
+		err := tx.row(ctx, takeOverSQL, l.b.config.Owner, db.Seconds(lease), l.buffer, next, due == buffer.DueSuspect).Scan(
 			&batch.GroupID, &batch.LeaseNo, &batch.UnfinishedLeases, &batch.Attempts, &batch.Outages, &count,
 			&batch.FirstID, &batch.LastID, &origins, &delivered, &claimedAt, &in.members, &in.newest, &in.oldest)
 		if errors.Is(err, sql.ErrNoRows) {
@@ -166,7 +170,7 @@ RETURNING members, newest_at, oldest_at`
 
 	retryWholeSQL = `
 UPDATE outbox_batches
-SET state = 'waiting', unfinished_leases = 0, due_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?4),
+SET state = 'waiting', unfinished_leases = ?9, due_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?4),
     attempts = ?5, outages = ?6, error = ?7, address = ?8
 WHERE buffer = ?1 AND group_id = ?2 AND lease_no = ?3 AND state <> 'waiting'`
 
@@ -188,7 +192,7 @@ func (l ledger) settle(ctx context.Context, batch *buffer.Lease, all []buffer.Ou
 		if set.RetriesWhole() {
 			o := set.All
 			return fenced(tx.exec(ctx, retryWholeSQL, l.buffer, batch.GroupID.String(), batch.LeaseNo,
-				db.Seconds(o.After), o.Attempts, o.Outages, o.Error, o.Address))
+				db.Seconds(o.After), o.Attempts, o.Outages, o.Error, o.Address, o.UnfinishedLeases))
 		}
 		var in holding
 		err := tx.row(ctx, closeLedgerSQL, l.buffer, batch.GroupID.String(), batch.LeaseNo).Scan(&in.members, &in.newest, &in.oldest)

@@ -175,15 +175,16 @@ func (b *Buffer) fillLanes(ctx context.Context, tx transaction) error {
 const dueInOrderSQL = `
 SELECT group_id FROM outbox_batches AS l
 WHERE buffer = ?1 AND claim IN ('stamp', 'range') AND due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
+  AND ` + suspectSQL + ` = ?2
   AND (state = 'delivered' OR NOT EXISTS (
     SELECT 1 FROM outbox_batches AS part, json_each(part.lanes) AS held
     WHERE part.buffer = ?1 AND json_extract(part.origins, '$[0]') = json_extract(l.origins, '$[0]') AND part.first_id < l.first_id
       AND held.value IN (SELECT value FROM json_each(l.lanes))))
 ORDER BY due_at LIMIT 1`
 
-// dueInOrder returns the group_id of the batch that has been due longest and waits for no other.
-func (b *Buffer) dueInOrder(ctx context.Context, tx transaction) (group string, err error) {
-	err = tx.row(ctx, dueInOrderSQL, b.config.Table).Scan(&group)
+// dueInOrder returns the group_id of the batch of a kind that has been due longest and waits for no other.
+func (b *Buffer) dueInOrder(ctx context.Context, tx transaction, due buffer.Due) (group string, err error) {
+	err = tx.row(ctx, dueInOrderSQL, b.config.Table, due == buffer.DueSuspect).Scan(&group)
 	if errors.Is(err, sql.ErrNoRows) {
 		return "", errNothing
 	}

@@ -57,7 +57,7 @@ func TestRange_HoldsExactIDs(t *testing.T) {
 	f.Exec(t, "INSERT INTO outbox_events (id, topic, payload, created_at) VALUES (3, 'old', '3', '2020-01-02T03:04:05.678Z'), (7, 'old', '7', '2020-01-02T03:04:05.678Z')")
 
 	f.ExpireLease(t, first.GroupID, time.Second)
-	first, err := f.Buffer.TakeOver(t.Context(), time.Hour)
+	first, err := testkit.TakeOver(t.Context(), f.Buffer, time.Hour)
 	testkit.NoError(t, err)
 	expectIDs(t, "first batch taken over", first.IDs(), []int64{1, 2, 4, 5})
 	backlog, err := f.Second(t).CountBacklog(t.Context(), 10)
@@ -103,7 +103,7 @@ func TestRange_IDsHandedOutAgain(t *testing.T) {
 		t.Fatalf("buried %v, archived %v: events that were never sent", dead, archived)
 	}
 	f.ExpireLease(t, taken.GroupID, time.Second)
-	taken, err := f.Buffer.TakeOver(t.Context(), time.Hour)
+	taken, err := testkit.TakeOver(t.Context(), f.Buffer, time.Hour)
 	testkit.NoError(t, err)
 	expectIDs(t, "taken over", taken.IDs(), []int64{})
 	deliver(t, f.Buffer, taken)
@@ -122,7 +122,7 @@ func TestRange_UnreadableMembers(t *testing.T) {
 		spoilt := claim(t, f.Buffer, 10)
 		f.Exec(t, "UPDATE outbox_batches SET members = '"+members+"'")
 		f.ExpireLease(t, spoilt.GroupID, time.Second)
-		taken, err := f.Buffer.TakeOver(t.Context(), time.Hour)
+		taken, err := testkit.TakeOver(t.Context(), f.Buffer, time.Hour)
 		testkit.NoError(t, err)
 		if members != "[[1]]" { // which is one event to JSON: a missing number is 0
 			expectIDs(t, "held by "+members, taken.IDs(), []int64{})

@@ -10,8 +10,8 @@ import (
 )
 
 // TakeOver implements buffer.Claimer.
-func (b *Buffer) TakeOver(ctx context.Context, lease time.Duration) (*buffer.Lease, error) {
-	batch, err := b.takeOver(ctx, lease, func(tx transaction, batch *buffer.Lease, in holding, count int) error {
+func (b *Buffer) TakeOver(ctx context.Context, lease time.Duration, due buffer.Due) (*buffer.Lease, error) {
+	batch, err := b.takeOver(ctx, lease, due, func(tx transaction, batch *buffer.Lease, in holding, count int) error {
 		return b.events.load(ctx, tx, batch, in, count)
 	})
 	if batch != nil {
@@ -37,7 +37,7 @@ const openPartSQL = `
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                             attempts, outages, events, first_id, last_id, oldest_at, origins, error, address,
                             members, newest_at)
-SELECT ?6, ?7, ?8, 'waiting', 0, strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?9), ?10, 0,
+SELECT ?6, ?7, ?8, 'waiting', 0, strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?9), ?10, ?18,
        ?11, ?12, count(*), min(id), max(id), coalesce(min(created_at), ?17), ?13, ?14, ?15,
        ?16, ?5
 FROM outbox_events
@@ -62,7 +62,7 @@ func (b *Buffer) retryPart(ctx context.Context, tx transaction, batch *buffer.Le
 		which.stamp, which.ids = o.GroupID.String(), nil
 	}
 	_, err = tx.exec(ctx, openPartSQL, append(which.args(), o.GroupID.String(), b.config.Table, claim, db.Seconds(o.After), b.config.Owner,
-		o.Attempts, o.Outages, origins, o.Error, o.Address, members, in.oldest)...)
+		o.Attempts, o.Outages, origins, o.Error, o.Address, members, in.oldest, o.UnfinishedLeases)...)
 	if err != nil {
 		return err
 	}

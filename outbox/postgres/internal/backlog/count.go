@@ -38,10 +38,11 @@ SELECT
      WHERE locktype = 'relation' AND mode = 'RowExclusiveLock' AND relation = $7::regclass
        AND database = (SELECT oid FROM pg_database WHERE datname = current_database())) END,
   clock.now,
-  count(*) FILTER (WHERE due_at <= clock.now),
+  count(*) FILTER (WHERE due_at <= clock.now AND NOT ` + ledger.SuspectSQL + `),
   count(*) FILTER (WHERE state = 'waiting'),
   count(*) FILTER (WHERE state = 'delivered'),
-  min(due_at)
+  min(due_at),
+  count(*) FILTER (WHERE due_at <= clock.now AND ` + ledger.SuspectSQL + `)
 FROM (SELECT clock_timestamp() AS now) clock
 LEFT JOIN outbox_batches ON buffer = $1 AND due_at > $5::timestamptz
 GROUP BY clock.now`
@@ -77,6 +78,7 @@ func (b *Backlog) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, 
 				if v[7] != nil {
 					count.OldestDue = pg.ReadTime(v[7])
 				}
+				backlog.Suspects = int(pg.ReadInt8(v[8]))
 				return nil
 			},
 		},
@@ -88,8 +90,8 @@ func (b *Backlog) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, 
 	count.Took = now.Sub(began)
 	b.watermarks.Counted(r, count, now)
 	backlog.Unclaimed = min(limit, count.Fresh+count.Late)
-	if b.base.Ordered && backlog.Due > 0 {
-		if backlog.Due, err = b.countDue(ctx, t); err != nil {
+	if b.base.Ordered && backlog.Due+backlog.Suspects > 0 {
+		if backlog.Due, backlog.Suspects, err = b.countDue(ctx, t); err != nil {
 			return buffer.Backlog{}, b.base.Explain(ctx, "counting batches", err)
 		}
 	}
@@ -118,17 +120,17 @@ func (b *Backlog) storeFloor(ctx context.Context, t *ledger.Tables, floor int64)
 }
 
 const countDueInOrderSQL = `
-SELECT count(*)` + ledger.DueInOrderSQL
+SELECT count(*) FILTER (WHERE NOT ` + ledger.SuspectSQL + `), count(*) FILTER (WHERE ` + ledger.SuspectSQL + `)` + ledger.DueInOrderSQL
 
 // countDue counts the due batches that wait for no other: the others would make the pipeline look
 // stalled.
-func (b *Backlog) countDue(ctx context.Context, t *ledger.Tables) (due int, err error) {
+func (b *Backlog) countDue(ctx context.Context, t *ledger.Tables) (due, suspects int, err error) {
 	err = b.base.DB.Transact(ctx, pg.ReadTx(b.base.DB.StatementTimeout, "enable_seqscan", "off"), pg.Step{
 		SQL: t.SQL(countDueInOrderSQL), Args: []string{t.Buffer, pg.Timestamp(b.watermarks.DueAfter())},
 		Row: func(v [][]byte) error {
-			due = int(pg.ReadInt8(v[0]))
+			due, suspects = int(pg.ReadInt8(v[0])), int(pg.ReadInt8(v[1]))
 			return nil
 		},
 	})
-	return due, err
+	return due, suspects, err
 }

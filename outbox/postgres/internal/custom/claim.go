@@ -68,9 +68,9 @@ func (t *Table) Example(buffer.ClaimMode) (sql string, args []string) {
 }
 
 // TakeOver projects the events again: what was sent before was never stored.
-func (t *Table) TakeOver(ctx context.Context, lease time.Duration) (*buffer.Lease, error) {
+func (t *Table) TakeOver(ctx context.Context, lease time.Duration, due buffer.Due) (*buffer.Lease, error) {
 	p := t.newProjecting(uuid.Nil)
-	batch, err := ledger.TakeOver(ctx, t.Ledger, t.tables, lease, &p.EventDecoder, p.readClaimed, pg.PlanByKey, t.either(takeOverSQL, takeOverUUIDSQL))
+	batch, err := ledger.TakeOver(ctx, t.Ledger, t.tables, lease, due, &p.EventDecoder, p.readClaimed, pg.PlanByKey, t.either(takeOverSQL, takeOverUUIDSQL))
 	if err != nil || batch == nil {
 		return nil, err
 	}

@@ -168,7 +168,7 @@ WITH regrouped AS (
 )
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                             attempts, outages, events, first_id, last_id, oldest_at, origins, error, address)
-SELECT $3::uuid, $1, 'stamp', 'waiting', 0, clock_timestamp() + $5::interval, $6, 0,
+SELECT $3::uuid, $1, 'stamp', 'waiting', 0, clock_timestamp() + $5::interval, $6, $12::int,
        $7::int, $8::int, count(*), min(id), max(id), min(created_at), $9::uuid[], $10, $11
 FROM regrouped HAVING count(*) > 0`
 )

@@ -65,7 +65,7 @@ WITH regrouped AS (
 )
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                             attempts, outages, events, first_id, last_id, oldest_at, origins, error, address, uuids)
-SELECT $3::uuid, $1, 'stamp', 'waiting', 0, clock_timestamp() + $5::interval, $6, 0,
+SELECT $3::uuid, $1, 'stamp', 'waiting', 0, clock_timestamp() + $5::interval, $6, $12::int,
        $7::int, $8::int, n, first_id, first_id + n - 1, oldest_at, $9::uuid[], $10, $11, uuids
 FROM (SELECT count(*) AS n, nextval('outbox_numbers') + 1 AS first_id, array_agg(id ORDER BY created_at, id) AS uuids,
              min(created_at) AS oldest_at

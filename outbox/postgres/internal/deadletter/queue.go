@@ -45,7 +45,8 @@ WITH ledger AS (
   SELECT count(*) FILTER (WHERE state = 'leased') AS leased,
          count(*) FILTER (WHERE state = 'waiting') AS waiting,
          count(*) FILTER (WHERE state = 'delivered') AS delivered,
-         count(*) FILTER (WHERE due_at <= (SELECT clock_timestamp())) AS due,
+         count(*) FILTER (WHERE due_at <= (SELECT clock_timestamp()) AND NOT ` + ledger.SuspectSQL + `) AS due,
+         count(*) FILTER (WHERE due_at <= (SELECT clock_timestamp()) AND ` + ledger.SuspectSQL + `) AS suspects,
          coalesce(sum(greatest(events - cardinality(delivered), 0)), 0)::bigint AS claimed,
          min(oldest_at) FILTER (WHERE events > cardinality(delivered) AND isfinite(oldest_at)) AS oldest_at
   FROM outbox_batches WHERE buffer = $1
@@ -56,7 +57,8 @@ WITH ledger AS (
         LIMIT $3::bigint) d
 )
 SELECT leased, waiting, delivered, due, claimed, unclaimed.n,
-       coalesce(extract(epoch FROM clock_timestamp() - least(ledger.oldest_at, unclaimed.oldest_at)) * 1000000, 0)::bigint
+       coalesce(extract(epoch FROM clock_timestamp() - least(ledger.oldest_at, unclaimed.oldest_at)) * 1000000, 0)::bigint,
+       suspects
 FROM ledger, unclaimed`
 
 // read calls row with the result of queueSQL. limit bounds the unclaimed dead letters that are counted.
@@ -80,7 +82,7 @@ func (q *Queue) CountBacklog(ctx context.Context, limit int) (backlog buffer.Bac
 		return backlog, q.base.Explain(ctx, "releasing dead letters without a batch", err)
 	}
 	err = q.read(ctx, t, pg.Int(int64(limit)), func(n func(int) int64) {
-		backlog = buffer.Backlog{Waiting: int(n(1)), Delivered: int(n(2)), Due: int(n(3)), Unclaimed: int(n(5))}
+		backlog = buffer.Backlog{Waiting: int(n(1)), Delivered: int(n(2)), Due: int(n(3)), Suspects: int(n(7)), Unclaimed: int(n(5))}
 	})
 	return backlog, q.base.Explain(ctx, "counting unnotified dead letters", err)
 }
@@ -193,17 +195,17 @@ func (q *Queue) Claim(ctx context.Context, limit int, lease time.Duration) (*buf
 const takeOverSQL = ledger.DueSQL + ledger.TakenSQL + `
        ` + columnsSQL + `
 FROM taken t
-LEFT JOIN outbox_dead_letters d ON d.pipeline = $5 AND d.event_id BETWEEN t.first_id AND t.last_id
+LEFT JOIN outbox_dead_letters d ON d.pipeline = $6 AND d.event_id BETWEEN t.first_id AND t.last_id
   AND d.hook_group_id = t.group_id AND d.notified_at IS NULL`
 
 // TakeOver implements buffer.Claimer.
-func (q *Queue) TakeOver(ctx context.Context, lease time.Duration) (*buffer.Lease, error) {
+func (q *Queue) TakeOver(ctx context.Context, lease time.Duration, due buffer.Due) (*buffer.Lease, error) {
 	t, err := q.base.Ready(ctx)
 	if err != nil {
 		return nil, err
 	}
 	rows := newDecoder(q.base, t)
-	batch, err := ledger.TakeOver(ctx, q.Ledger, t, lease, &rows.EventDecoder, rows.add, pg.PlanByKey, takeOverSQL, q.base.Pipeline)
+	batch, err := ledger.TakeOver(ctx, q.Ledger, t, lease, due, &rows.EventDecoder, rows.add, pg.PlanByKey, takeOverSQL, q.base.Pipeline)
 	if batch != nil {
 		rows.complete(batch)
 	}
@@ -233,12 +235,12 @@ WHERE hook_group_id = $1::uuid AND notified_at IS NULL AND pipeline = $4 AND eve
 WITH regrouped AS (
   UPDATE outbox_dead_letters SET hook_group_id = $3::uuid
   WHERE current_setting('relay.fenced') = '1' AND hook_group_id = $2::uuid AND notified_at IS NULL
-    AND event_id BETWEEN $4::bigint AND $5::bigint AND pipeline = $14 AND event_id = ANY ($6::bigint[])
+    AND event_id BETWEEN $4::bigint AND $5::bigint AND pipeline = $15 AND event_id = ANY ($6::bigint[])
   RETURNING event_id, died_at
 )
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                             attempts, outages, events, first_id, last_id, oldest_at, origins, error, address)
-SELECT $3::uuid, $1, 'stamp', 'waiting', 0, clock_timestamp() + $7::interval, $8, 0,
+SELECT $3::uuid, $1, 'stamp', 'waiting', 0, clock_timestamp() + $7::interval, $8, $14::int,
        $9::int, $10::int, count(*), min(event_id), max(event_id), min(died_at), $11::uuid[], $12, $13
 FROM regrouped HAVING count(*) > 0`
 

@@ -31,7 +31,7 @@ WHERE buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint AND state <>
 
 	fenceRetrySQL = `
 UPDATE outbox_batches
-SET state = 'waiting', unfinished_leases = 0, due_at = clock_timestamp() + $4::interval,
+SET state = 'waiting', unfinished_leases = $9::int, due_at = clock_timestamp() + $4::interval,
     attempts = $5::int, outages = $6::int, error = $7, address = $8
 WHERE buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint AND state <> 'waiting'` + fenceSQL
 )
@@ -82,7 +82,7 @@ func (s *Settlement) fence(o *outcomes.Set) pg.Step {
 	case o.RetriesWhole():
 		sql = fenceRetrySQL
 		args = append(args, pg.Interval(o.All.After), pg.Int(int64(o.All.Attempts)), pg.Int(int64(o.All.Outages)),
-			pg.Text(o.All.Error), pg.OptionalText(o.All.Address))
+			pg.Text(o.All.Error), pg.OptionalText(o.All.Address), pg.Int(int64(o.All.UnfinishedLeases)))
 	case s.Batch.DeliveryRecorded():
 		sql = fenceKeepSQL
 		args = append(args, pg.Interval(deliveredRetry))
@@ -111,6 +111,6 @@ func (s *Settlement) RegroupArgs(o *buffer.Outcome, ids string) []string {
 	return []string{
 		s.Ledger.name(s.Tables), s.Batch.GroupID.String(), o.GroupID.String(), pg.Int(s.Batch.FirstID), pg.Int(s.Batch.LastID),
 		ids, pg.Interval(o.After), s.Ledger.base.Owner,
-		pg.Int(int64(o.Attempts)), pg.Int(int64(o.Outages)), pg.UUIDArray(origins), pg.Text(o.Error), pg.OptionalText(o.Address),
+		pg.Int(int64(o.Attempts)), pg.Int(int64(o.Outages)), pg.UUIDArray(origins), pg.Text(o.Error), pg.OptionalText(o.Address), pg.Int(int64(o.UnfinishedLeases)),
 	}
 }

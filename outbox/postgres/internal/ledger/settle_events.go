@@ -95,9 +95,9 @@ WITH regrouped AS (
 )
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                             attempts, outages, events, first_id, last_id, oldest_at, origins, error, address, lanes)
-SELECT $3::uuid, $1, 'stamp', 'waiting', 0, clock_timestamp() + $7::interval, $8, 0,
+SELECT $3::uuid, $1, 'stamp', 'waiting', 0, clock_timestamp() + $7::interval, $8, $14::int,
        $9::int, $10::int, count(*), min(id), max(id), min(created_at), $11::uuid[], $12, $13,
-       CASE WHEN $14::boolean THEN ARRAY(SELECT DISTINCT hashtext(key) FROM regrouped WHERE key IS NOT NULL) END
+       CASE WHEN $15::boolean THEN ARRAY(SELECT DISTINCT hashtext(key) FROM regrouped WHERE key IS NOT NULL) END
 FROM regrouped HAVING count(*) > 0`
 
 	// The events of a range stay as they are.
@@ -109,7 +109,7 @@ WITH regrouped AS MATERIALIZED (
 )
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                             attempts, outages, events, first_id, last_id, oldest_at, origins, error, address, members)
-SELECT $3::uuid, $1, 'range', 'waiting', 0, clock_timestamp() + $7::interval, $8, 0,
+SELECT $3::uuid, $1, 'range', 'waiting', 0, clock_timestamp() + $7::interval, $8, $14::int,
        $9::int, $10::int, count(*), min(id), max(id), min(created_at), $11::uuid[], $12, $13,
        range_agg(int8range(id, nullif(id, 9223372036854775807), '[]'))
 FROM regrouped WHERE $2::uuid IS NOT NULL HAVING count(*) > 0`

@@ -10,11 +10,15 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
-// DueSQL locks the batch that has been due longest.
+// SuspectSQL reports whether a due batch is a suspect: see [buffer.DueSuspect].
+const SuspectSQL = `(unfinished_leases > 0 AND state <> 'delivered')`
+
+// DueSQL locks the batch that has been due longest, a suspect if $5 is true.
 const DueSQL = `
 WITH due AS (
   SELECT group_id FROM outbox_batches
   WHERE buffer = $1 AND due_at > $2::timestamptz AND due_at <= (SELECT clock_timestamp())
+    AND ` + SuspectSQL + ` = $5::boolean
   ORDER BY due_at LIMIT 1
   FOR UPDATE SKIP LOCKED
 )`
@@ -41,19 +45,19 @@ LEFT JOIN outbox_events e ON e.id BETWEEN t.first_id AND t.last_id AND (e.group_
 const takeOverSQL = DueSQL + TakenSQL + eventsTakenSQL
 
 // TakeOverEvents takes over a batch of the relay's own table.
-func TakeOverEvents(ctx context.Context, l *Ledger, t *Tables, lease time.Duration) (*buffer.Lease, error) {
+func TakeOverEvents(ctx context.Context, l *Ledger, t *Tables, lease time.Duration, due buffer.Due) (*buffer.Lease, error) {
 	rows := pg.EventDecoder{PayloadOID: t.PayloadOID}
 	sql := takeOverSQL
 	if l.base.Ordered {
 		sql = takeOverInOrderSQL
 	}
-	return TakeOver(ctx, l, t, lease, &rows, rows.Append, []string{"synchronous_commit", "on", "enable_seqscan", "off"}, sql)
+	return TakeOver(ctx, l, t, lease, due, &rows, rows.Append, []string{"synchronous_commit", "on", "enable_seqscan", "off"}, sql)
 }
 
 // TakeOver runs a statement that begins with [DueSQL] and [TakenSQL]. add reads the columns after those of the
-// ledger; args are the statement's other parameters, from $5 on.
+// ledger; args are the statement's other parameters, from $6 on.
 func TakeOver(
-	ctx context.Context, l *Ledger, t *Tables, lease time.Duration, rows *pg.EventDecoder, add func([][]byte) error,
+	ctx context.Context, l *Ledger, t *Tables, lease time.Duration, due buffer.Due, rows *pg.EventDecoder, add func([][]byte) error,
 	settings []string, sql string, args ...string,
 ) (*buffer.Lease, error) {
 	var batch buffer.Lease
@@ -65,7 +69,7 @@ func TakeOver(
 	}
 	err := l.base.DB.Transact(ctx, begin, pg.Step{
 		SQL:  t.SQL(sql),
-		Args: append([]string{l.name(t), pg.Timestamp(l.dueAfter()), pg.Interval(lease), l.base.Owner}, args...),
+		Args: append([]string{l.name(t), pg.Timestamp(l.dueAfter()), pg.Interval(lease), l.base.Owner, pg.Bool(due == buffer.DueSuspect)}, args...),
 		Row: func(v [][]byte) error {
 			if batch.LeaseNo == 0 {
 				batch = buffer.Lease{
@@ -107,6 +111,7 @@ const DueInOrderSQL = `
 const dueInOrderSQL = `
 WITH due AS (
   SELECT group_id` + DueInOrderSQL + `
+    AND ` + SuspectSQL + ` = $5::boolean
   ORDER BY due_at LIMIT 1
   FOR UPDATE SKIP LOCKED
 )`
