@@ -47,7 +47,7 @@ var (
 		"group_id TEXT", "attempts INTEGER", "error TEXT", "died_at TEXT", "notified_at TEXT", "closed_at TEXT", "closed_as TEXT",
 		"hook_group_id TEXT", "event_row TEXT",
 	}, obsolete: "told_at"}
-	buffersTable = requirement{table: "outbox_buffers", columns: []string{"buffer TEXT", "claim TEXT"}}
+	buffersTable = requirement{table: "outbox_buffers", columns: []string{"buffer TEXT", "claim TEXT", "pipeline TEXT", "owned_since TEXT"}}
 	ratesTable   = requirement{table: "outbox_rates", columns: []string{"name TEXT", "next_at TEXT"}}
 )
 

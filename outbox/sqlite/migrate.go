@@ -146,20 +146,24 @@ func Migrate(ctx context.Context, url string, c SchemaConfig) (applied []string,
 
 func (b *Buffer) versionTable() string { return b.config.Table + "_migrations" }
 
-// refuseObsolete returns an error if an unreleased version made a table, or if the version table records a
-// migration beyond the latest.
+// refuseObsolete returns an error if an unreleased version made a table, if a table lacks a column, or if the
+// version table records a migration beyond the latest.
 func (b *Buffer) refuseObsolete(ctx context.Context, latest int) error {
 	return b.begin(ctx, b.db, readOnly, func(tx transaction) error {
 		var missing []buffer.Finding
-		for _, r := range []requirement{batchesTable, deadLettersTable} {
-			rows, err := tx.rows(ctx, columnsSQL, r.table)
-			has, err := db.Column[string](rows, err)
+		for _, r := range []requirement{batchesTable, deadLettersTable, buffersTable} {
+			var exists bool
+			if err := tx.row(ctx, tableExistsSQL, r.table).Scan(&exists); err != nil {
+				return err
+			}
+			if !exists {
+				continue
+			}
+			lacks, err := b.lacks(ctx, tx, r)
 			if err != nil {
 				return err
 			}
-			if slices.Contains(has, r.obsolete) {
-				missing = append(missing, b.foundObsolete(r))
-			}
+			missing = append(missing, lacks...)
 		}
 		var recorded bool
 		if err := tx.row(ctx, tableExistsSQL, b.versionTable()).Scan(&recorded); err != nil || len(missing) > 0 || !recorded {

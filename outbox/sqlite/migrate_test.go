@@ -72,6 +72,26 @@ func TestMigrate_RejectsObsoleteTables(t *testing.T) {
 	}
 }
 
+func TestMigrate_RejectsTablesWithoutOwner(t *testing.T) {
+	t.Parallel()
+	db, url := database(t)
+	migrate(t, url, sqlite.SchemaConfig{})
+	exec(t, db, "ALTER TABLE outbox_buffers DROP COLUMN pipeline; ALTER TABLE outbox_buffers DROP COLUMN owned_since")
+	b, err := sqlite.Open(sqlite.Config{URL: url, Pipeline: "orders"})
+	testkit.NoError(t, err)
+	defer func() { testkit.NoError(t, b.Close()) }()
+	_, err = sqlite.Migrate(t.Context(), url, sqlite.SchemaConfig{})
+	for _, column := range []string{"pipeline", "owned_since"} {
+		fix := `ALTER TABLE "outbox_buffers" ADD COLUMN ` + column + " TEXT"
+		expectNotReady(t, err, `table "outbox_buffers" has no column `+column)
+		expectNotReady(t, err, fix)
+		expectNotReady(t, b.Check(t.Context()), fix)
+		exec(t, db, fix)
+	}
+	migrate(t, url, sqlite.SchemaConfig{})
+	testkit.NoError(t, b.Check(t.Context()))
+}
+
 // TestMigrate_AddsArchiveLater: the archive can be configured long after the buffer was created.
 func TestMigrate_AddsArchiveLater(t *testing.T) {
 	t.Parallel()

@@ -75,11 +75,14 @@ CREATE INDEX IF NOT EXISTS outbox_dead_letters_unnotified ON outbox_dead_letters
 CREATE INDEX IF NOT EXISTS outbox_dead_letters_notifying ON outbox_dead_letters (pipeline, hook_group_id, event_id)
     WHERE hook_group_id IS NOT NULL AND notified_at IS NULL;
 
--- One row a buffer: how its events are claimed. A relay that would claim in
--- another mode must not claim at all.
+-- One row a buffer: how its events are claimed, and the pipeline that owns it.
+-- A relay that would claim in another mode, or for another pipeline, must not
+-- claim at all.
 CREATE TABLE IF NOT EXISTS outbox_buffers (
     buffer     TEXT PRIMARY KEY,
-    claim      TEXT NOT NULL
+    claim      TEXT NOT NULL,
+    pipeline   TEXT,                         -- NULL before the first claim
+    owned_since TEXT
 );
 INSERT OR IGNORE INTO outbox_buffers (buffer, claim) VALUES ({{.Buffer}}, 'stamp');
 

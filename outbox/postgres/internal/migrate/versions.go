@@ -79,11 +79,23 @@ func (c Config) dropObsolete() string {
 	return fmt.Sprintf("when %s and %s are empty (the relay that made them drains them): DROP TABLE IF EXISTS %s, %s, %s; then run relay migrate -c relay.yaml", batches, dead, batches, dead, c.versionTable())
 }
 
+// addLacking adds the columns that a table of the relay's lacks. Migrate does not change a table that exists.
+func addLacking(missing *catalog.Findings, table, quoted string, has []string) error {
+	tables, err := Definitions()
+	for _, column := range tables[table].Columns {
+		if name, _, _ := strings.Cut(column, " "); !slices.Contains(has, name) {
+			missing.Add("table "+quoted+" has no column "+name+", and migrate does not change a table that exists", "ALTER TABLE "+quoted+" ADD COLUMN "+column)
+		}
+	}
+	return err
+}
+
 const obsoleteSQL = `
 SELECT ARRAY(SELECT attname::text FROM pg_attribute WHERE attrelid = to_regclass($1) AND NOT attisdropped),
        ARRAY(SELECT attname::text FROM pg_attribute WHERE attrelid = to_regclass($2) AND NOT attisdropped),
        EXISTS (SELECT FROM pg_trigger WHERE tgrelid = to_regclass($3) AND tgname = 'outbox_ring'),
-       to_regclass($4) IS NOT NULL`
+       to_regclass($4) IS NOT NULL,
+       ARRAY(SELECT attname::text FROM pg_attribute WHERE attrelid = to_regclass($5) AND NOT attisdropped)`
 
 // refuseObsolete returns a buffer.ErrNotReady if an unreleased version made a table or the trigger, or if the
 // version table records a migration that does not exist.
@@ -91,15 +103,25 @@ func refuseObsolete(ctx context.Context, tx pgx.Tx, c Config) error {
 	var (
 		missing               catalog.Findings
 		inBatches, inDead     []string
+		inBuffers             []string
 		trigger, recorded     bool
 		batches, dead, events = c.ledger("outbox_batches"), c.ledger("outbox_dead_letters"), c.events()
 		versions              = c.versionTable()
 	)
-	if err := tx.QueryRow(ctx, obsoleteSQL, batches, dead, events, versions).Scan(&inBatches, &inDead, &trigger, &recorded); err != nil {
+	err := tx.QueryRow(ctx, obsoleteSQL, batches, dead, events, versions, c.ledger("outbox_buffers")).
+		Scan(&inBatches, &inDead, &trigger, &recorded, &inBuffers)
+	if err != nil {
 		return err
 	}
-	c.AddObsolete(&missing, "outbox_batches", batches, inBatches)
-	c.AddObsolete(&missing, "outbox_dead_letters", dead, inDead)
+	for i, has := range [][]string{inBatches, inDead, inBuffers} {
+		table := []string{"outbox_batches", "outbox_dead_letters", "outbox_buffers"}[i]
+		if c.AddObsolete(&missing, table, c.ledger(table), has) || len(has) == 0 {
+			continue
+		}
+		if err := addLacking(&missing, table, c.ledger(table), has); err != nil {
+			return err
+		}
+	}
 	if trigger {
 		missing.Add(fmt.Sprintf("table %s has trigger outbox_ring, which only an unreleased version of the relay made; expected %s", events, listen.TriggerName),
 			"DROP TRIGGER outbox_ring ON "+events)

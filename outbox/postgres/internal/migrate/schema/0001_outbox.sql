@@ -90,12 +90,15 @@ CREATE INDEX IF NOT EXISTS outbox_dead_letters_unnotified ON {{.Ledger}}outbox_d
 CREATE INDEX IF NOT EXISTS outbox_dead_letters_notifying ON {{.Ledger}}outbox_dead_letters (hook_group_id)
     WHERE notified_at IS NULL AND hook_group_id IS NOT NULL;
 
--- One row a buffer: the claim mode, and the floor, the id up to which no event is
--- unclaimed, so that a restart does not scan from the beginning.
+-- One row a buffer: the claim mode, the pipeline that owns it, and the floor, the id up
+-- to which no event is unclaimed, so that a restart does not scan from the beginning.
 CREATE TABLE IF NOT EXISTS {{.Ledger}}outbox_buffers (
     buffer     text PRIMARY KEY,
     claim      text NOT NULL,
-    floor      bigint NOT NULL DEFAULT 0
+    floor      bigint NOT NULL DEFAULT 0,
+    numbering  text NOT NULL DEFAULT '',      -- which ids the floor is about: it changes when ids may be used again
+    pipeline   text,                          -- the only pipeline that claims; NULL before the first claim
+    owned_since timestamptz                   -- since when
 );
 
 -- Numbers for events with uuid keys: a batch takes a block of a million.
