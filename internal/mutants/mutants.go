@@ -262,6 +262,42 @@ var mutants = []mutant{
 		pkg:  "./sink/redissink", test: "TestFence",
 	},
 
+	{
+		name: "a known batch writes nothing that WAIT could wait for",
+		file: "sink/redissink/stream.lua",
+		old:  "    mark(own, value)\n    return 'known'\n",
+		new:  "    if markers[1] ~= value then mark(own, value) end\n    return 'known'\n",
+		pkg:  "./sink/redissink", test: "TestWaitReplicas/Valkey/stream",
+	},
+	{
+		name: "a known asynq batch writes nothing that WAIT could wait for",
+		file: "sink/redissink/asynq.lua",
+		old:  "    mark(own, value) -- as in stream.lua\n",
+		new:  "    if markers[1] ~= value then mark(own, value) end\n",
+		pkg:  "./sink/redissink", test: "TestMarkers_KnownIsWritten",
+	},
+	{
+		name: "a fence writes nothing that WAIT could wait for",
+		file: "sink/redissink/fence.lua",
+		old:  "  if value then\n",
+		new:  "  if value and value ~= markers[i] then\n",
+		pkg:  "./sink/redissink", test: "TestWaitReplicas/Valkey/stream",
+	},
+	{
+		name: "known queues are registered without a write",
+		file: "sink/redissink/queues.go",
+		old:  `"SUNIONSTORE", set, set`,
+		new:  `"SMEMBERS", set`,
+		pkg:  "./sink/redissink", test: "TestWaitReplicas/Valkey/sidekiq",
+	},
+	{
+		name: "an asynq task of another event counts as this one",
+		file: "sink/redissink/asynq.lua",
+		old:  "    if added_under == group_id or",
+		new:  "    if added_under or",
+		pkg:  "./sink/redissink", test: "TestAsynq_ReusedID",
+	},
+
 	// NATS and HTTP.
 	{
 		name: "a dead letter has its event's message id",
