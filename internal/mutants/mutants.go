@@ -423,6 +423,13 @@ var mutants = []mutant{
 		pkg:  "./outbox/postgres", test: "TestBuffer/replay",
 	},
 	{
+		name: "readiness quotes the sink to everybody",
+		file: "internal/admin/server.go",
+		old:  "if s.config.Token != \"\" && s.hasToken(r) {",
+		new:  "if s.config.Token != \"\" || !s.hasToken(r) {",
+		pkg:  "./internal/admin", test: "TestProbes",
+	},
+	{
 		name: "a dead letter rejected by the hook is given up",
 		file: "delivery/decide.go",
 		old:  "v.kind == rejected && !p.neverBury && (",
