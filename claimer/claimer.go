@@ -13,7 +13,7 @@ import (
 
 // Config of a claimer; both fields are required.
 type Config struct {
-	// Lease is how long a silent worker keeps a batch. It is renewed after a third of it.
+	// Lease is how long a silent worker keeps a batch. It is renewed after a third of it. Suspects have longer ones.
 	Lease time.Duration
 	// Log takes warnings.
 	Log *slog.Logger
@@ -42,7 +42,26 @@ func (c *Claimer) Claim(ctx context.Context, limit int) (*buffer.Lease, error) {
 func (c *Claimer) TakeOver(ctx context.Context, due buffer.Due) (*buffer.Lease, error) {
 	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
 	defer cancel()
-	return c.buffer.TakeOver(ctx, c.config.Lease, due)
+	l, err := c.buffer.TakeOver(ctx, c.config.Lease, due)
+	if l == nil || err != nil || c.leaseOf(l) == c.config.Lease {
+		return l, err
+	}
+	if err := c.buffer.Renew(ctx, l, c.leaseOf(l)); err != nil { // the shorter lease holds
+		c.config.Log.DebugContext(ctx, "extending the lease of a suspect failed", "group_id", l.GroupID, "error", err)
+	}
+	return l, nil
+}
+
+// maxBackoff is how many times longer the lease of a suspect may become: its fifth one is its last.
+const maxBackoff = 5
+
+// leaseOf is how long the batch is leased at a time. When a suspect kills its owner again, nobody takes it over
+// before the lease is over, so the leases that follow each other are the backoff.
+func (c *Claimer) leaseOf(l *buffer.Lease) time.Duration {
+	if l.DeliveryRecorded() {
+		return c.config.Lease
+	}
+	return c.config.Lease * time.Duration(min(max(1, l.UnfinishedLeases-1), maxBackoff))
 }
 
 // KeepAlive renews the lease until stop is called, which waits for a renewal under way and
@@ -62,7 +81,8 @@ func (c *Claimer) KeepAlive(ctx context.Context, l *buffer.Lease) (leaseCtx cont
 }
 
 func (c *Claimer) renew(ctx context.Context, lose context.CancelCauseFunc, l *buffer.Lease) {
-	next := time.NewTimer(min(c.config.Lease/3, time.Until(l.Ends)/2))
+	lease := c.leaseOf(l)
+	next := time.NewTimer(min(lease/3, time.Until(l.Ends)/2))
 	defer next.Stop()
 	for {
 		select {
@@ -77,8 +97,8 @@ func (c *Claimer) renew(ctx context.Context, lose context.CancelCauseFunc, l *bu
 			return
 		}
 		// A connection that hangs leaves time for another.
-		renewCtx, cancel := context.WithTimeout(ctx, min(left, c.config.Lease/3))
-		err := c.buffer.Renew(renewCtx, l, c.config.Lease)
+		renewCtx, cancel := context.WithTimeout(ctx, min(left, lease/3))
+		err := c.buffer.Renew(renewCtx, l, lease)
 		cancel()
 		switch {
 		case ctx.Err() != nil:
@@ -89,9 +109,9 @@ func (c *Claimer) renew(ctx context.Context, lose context.CancelCauseFunc, l *bu
 			return
 		case err != nil:
 			c.config.Log.WarnContext(ctx, "renewing a lease failed, will retry", "group_id", l.GroupID, "error", err)
-			next.Reset(max(0, min(time.Second, c.config.Lease/10, time.Until(l.Ends))))
+			next.Reset(max(0, min(time.Second, lease/10, time.Until(l.Ends))))
 		default:
-			next.Reset(c.config.Lease / 3)
+			next.Reset(lease / 3)
 		}
 	}
 }

@@ -300,6 +300,38 @@ func (s *source) lease(d time.Duration) error {
 	return nil
 }
 
+// When a suspect kills its owner again, nobody takes it over before its lease is over: that is the backoff.
+func TestTakeOver_LeasesOfSuspectsGrow(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		unfinished int
+		delivered  bool
+		want       time.Duration
+	}{{1, false, lease}, {2, false, lease}, {3, false, 2 * lease}, {6, false, 5 * lease}, {60, false, 5 * lease}, {6, true, lease}} {
+		synctest.Test(t, func(t *testing.T) {
+			l := &buffer.Lease{UnfinishedLeases: c.unfinished, Ends: time.Now().Add(lease)}
+			if c.delivered {
+				l.Delivered = []int64{1}
+			}
+			s := &source{ledger: &ledger{began: time.Now()}, due: l}
+			claims := claimer.New(s, claimer.Config{Lease: lease, Log: slog.New(slog.DiscardHandler)})
+			if _, err := claims.TakeOver(t.Context(), buffer.DueSuspect); err != nil {
+				t.Fatal(err)
+			}
+			if got := time.Until(l.Ends); got != c.want {
+				t.Errorf("after %d unfinished leases the next ends after %v, want %v", c.unfinished-1, got, c.want)
+			}
+			leaseCtx, stop := claims.KeepAlive(t.Context(), l)
+			defer stop()
+			pass(20 * lease)
+			expectLeased(t, leaseCtx)
+			if got := time.Until(l.Ends); got <= c.want/2 {
+				t.Errorf("a renewed lease of %v ends after %v", c.want, got)
+			}
+		})
+	}
+}
+
 func TestClaim(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

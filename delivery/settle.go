@@ -23,7 +23,7 @@ const (
 func (w *Worker) settle(leaseCtx, stop context.Context, l *buffer.Lease, outcomes []buffer.Outcome) error {
 	wait := firstRetry
 	for tries := 1; ; tries++ {
-		err := withSettleTimeout(stop, func(ctx context.Context) error { return w.settler.Settle(ctx, l, outcomes) })
+		err := w.settleStep(stop, l, func(ctx context.Context) error { return w.settler.Settle(ctx, l, outcomes) })
 		if err == nil || errors.Is(err, buffer.ErrLocked) {
 			return err
 		}
@@ -34,7 +34,7 @@ func (w *Worker) settle(leaseCtx, stop context.Context, l *buffer.Lease, outcome
 		delivered := deliveredIDs(l, outcomes)
 		record := len(delivered) > 0 && !l.DeliveryRecorded()
 		if record {
-			recordErr := withSettleTimeout(stop, func(ctx context.Context) error { return w.settler.MarkDelivered(ctx, l, delivered) })
+			recordErr := w.settleStep(stop, l, func(ctx context.Context) error { return w.settler.MarkDelivered(ctx, l, delivered) })
 			switch {
 			case recordErr == nil:
 				return buffer.ErrLocked // the next owner deletes them
@@ -63,13 +63,15 @@ func settledAnyway(leaseCtx context.Context, unanswered bool, lost error) error 
 	return lost
 }
 
-// withSettleTimeout runs one step of settling. The step may end stopTimeout after stop, so that what
-// was sent is written down after a signal too.
-func withSettleTimeout(stop context.Context, step func(context.Context) error) error {
+// settleStep runs one step of settling, whose panic is an error. The step may end stopTimeout after stop, so that
+// what was sent is written down after a signal too.
+func (w *Worker) settleStep(stop context.Context, l *buffer.Lease, step func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(stop), settleTimeout)
 	defer cancel()
 	defer context.AfterFunc(stop, func() { time.AfterFunc(stopTimeout, cancel) })()
-	return step(ctx)
+	err := Guard(func() error { return step(ctx) })
+	LogPanic(stop, w.config.Log, "settling a batch", err, "group_id", l.GroupID)
+	return err
 }
 
 // deliveredIDs returns the ids that reached the sink.

@@ -230,7 +230,7 @@ func TestCrashLoopingBatch_IsHalved(t *testing.T) {
 	t.Parallel()
 	b := newHarness(nil)
 	for starts, want := range map[int]string{
-		3: "delivered []", // one more try
+		3: "delivered []", // it died alone once
 		4: "retry [101 102 103] retry [104 105]",
 	} {
 		batch := batchOf(5)
@@ -241,18 +241,156 @@ func TestCrashLoopingBatch_IsHalved(t *testing.T) {
 		expect(t, fmt.Sprintf("outcomes at start %d", starts), describe(b.settled), want)
 	}
 	expect(t, "sends", b.sends, 1)
+}
 
-	alone := batchOf(1)
-	alone.UnfinishedLeases, alone.Attempts = 4, 1
-	if _, _, err := b.work(t, alone); err != nil {
-		t.Error(err)
+// The first lease of a batch ends unfinished with those of others that were in flight, whoever killed the process.
+func TestCrashLoopingEvent_IsBuriedAfterFiveDeathsAlone(t *testing.T) {
+	t.Parallel()
+	b := newHarness(nil)
+	for _, c := range []struct {
+		starts int
+		want   string
+	}{{2, "delivered []"}, {6, "delivered []"}, {7, "dead []"}} {
+		alone := batchOf(1)
+		alone.UnfinishedLeases, alone.Attempts = c.starts, 1
+		if _, _, err := b.work(t, alone); err != nil {
+			t.Error(err)
+		}
+		expect(t, fmt.Sprintf("outcome at start %d", c.starts), describe(b.settled), c.want)
 	}
-	expect(t, "outcomes of one that stands alone", describe(b.settled), "dead []")
+	expect(t, "sends", b.sends, 2)
 	expect(t, "attempts", b.settled[0].Attempts, 1)
-	if why := b.settled[0].Error; !strings.Contains(why, "3 owners in a row did not finish this batch") {
+	if why := b.settled[0].Error; !strings.Contains(why, "6 owners in a row did not finish this batch, 5 while nothing else was sent") {
 		t.Errorf("buried because of %q, which does not say why", why)
 	}
-	expect(t, "sends", b.sends, 1)
+}
+
+// A suspect that was not sent stays one.
+func TestSuspect_StaysOneUntilItIsSent(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name   string
+		events int
+		change func(*workerHarness, *buffer.Lease)
+		want   []int // unfinished leases
+	}{
+		{"an outage, which the process survived", 1, func(b *workerHarness, _ *buffer.Lease) { b.answer(sink.Unavailable(errDown)) }, []int{0}},
+		{"refused and halved", 2, func(b *workerHarness, _ *buffer.Lease) { b.answer(errBad) }, []int{0, 0}},
+		{"halved, because it died", 2, func(_ *workerHarness, l *buffer.Lease) { l.UnfinishedLeases = 4 }, []int{1, 1}},
+		{"split before it is sent", 2, func(b *workerHarness, _ *buffer.Lease) {
+			b.answer(&sink.SplitError{Groups: []sink.Group{{Indexes: []int{0}}, {Indexes: []int{1}}}})
+		}, []int{1, 1}},
+		{"released", 2, func(b *workerHarness, _ *buffer.Lease) {
+			b.slot = func(context.Context) (func(), bool) { return nil, false }
+		}, []int{2}},
+		{"not projected in part", 2, func(_ *workerHarness, l *buffer.Lease) { reject(l, buffer.ErrNotProjected, 0) }, []int{0, 1}},
+		{"its projection fails", 2, func(_ *workerHarness, l *buffer.Lease) { l.FailProjection(buffer.ErrDatabaseUnavailable) }, []int{2}},
+		{"its delivery is recorded in part", 2, func(_ *workerHarness, l *buffer.Lease) { l.Delivered = l.IDs()[:1] }, []int{0, 0}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			b := newHarness(nil)
+			l := batchOf(c.events)
+			l.UnfinishedLeases = 3
+			c.change(b, l)
+			if _, _, err := b.work(t, l); err != nil {
+				t.Fatal(err)
+			}
+			got := make([]int, len(b.settled))
+			for i, o := range b.settled {
+				got[i] = o.UnfinishedLeases
+			}
+			if !slices.Equal(got, c.want) {
+				t.Errorf("%s with unfinished leases %v, want %v", describe(b.settled), got, c.want)
+			}
+		})
+	}
+}
+
+// A panic of the sink says as little of the events as a status 500: if it keeps hitting one batch while others are
+// accepted, that one is halved, and the bad event buried.
+func TestPanic_OfTheSink(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newHarness(nil)
+		b.send = func(_ context.Context, batch *buffer.Batch) error {
+			for i := range batch.Events {
+				if batch.Events[i].ID == 103 {
+					panic("assignment to entry in nil map")
+				}
+			}
+			return nil
+		}
+		good := func() *buffer.Lease {
+			l := batchOf(1)
+			l.Events[0].ID = 900
+			return l
+		}
+		waiting := []*buffer.Lease{batchOf(5)}
+		var dead []int64
+		for tries := 0; len(waiting) > 0; tries++ {
+			if tries == 100 {
+				t.Fatal("the bad event was not found")
+			}
+			for range 3 {
+				if _, _, err := b.work(t, good()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			l := waiting[0]
+			waiting = waiting[1:]
+			if _, _, err := b.work(t, l); err != nil {
+				t.Fatal(err)
+			}
+			for _, o := range b.settled {
+				ids := o.IDs
+				if ids == nil {
+					ids = l.IDs()
+				}
+				switch o.Verdict {
+				case buffer.Dead:
+					dead = append(dead, ids...)
+				case buffer.Retry:
+					part := batchOf(0)
+					part.GroupID, part.Attempts, part.Outages = o.GroupID, o.Attempts, o.Outages
+					for _, id := range ids {
+						part.Events = append(part.Events, l.Events[slices.Index(l.IDs(), id)])
+					}
+					waiting = append(waiting, part)
+				}
+			}
+			<-time.After(time.Minute)
+		}
+		if !slices.Equal(dead, []int64{103}) {
+			t.Errorf("buried %v, want the event that makes the sink panic", dead)
+		}
+		if log := b.log.String(); !strings.Contains(log, "assignment to entry in nil map") || !strings.Contains(log, "settle_test.go") {
+			t.Errorf("the log has no panic with its stack: %s", log)
+		}
+	})
+}
+
+// A panic while settling is a failed settle: what was sent is recorded.
+func TestPanic_OfTheSettle(t *testing.T) {
+	t.Parallel()
+	b := newHarness(nil)
+	b.settle = func(context.Context, int) error { panic("index out of range") }
+	done, err := b.Work(t.Context(), t.Context(), batchOf(3), nil)
+	expectError(t, err, nil)
+	expect(t, "put back", done.PutBack, true)
+	expect(t, "recorded deliveries", len(b.recorded), 1)
+}
+
+// Any other panic leaves the batch to its lease, as a suspect.
+func TestPanic_BesideTheSink(t *testing.T) {
+	t.Parallel()
+	b := newHarness(nil)
+	slot := func(context.Context) (func(), bool) { panic("nil pointer") }
+	_, err := b.Work(t.Context(), t.Context(), batchOf(3), slot)
+	if _, ok := errors.AsType[*delivery.PanicError](err); !ok {
+		t.Errorf("got error %v, want the panic", err)
+	}
+	expect(t, "settles", len(b.settles), 0)
 }
 
 func TestWork_LeaseLostDuringSend(t *testing.T) {
@@ -404,7 +542,7 @@ func TestCrashLoopingEvent_IsFenced(t *testing.T) {
 			Log: slog.New(slog.DiscardHandler),
 		})
 		alone := batchOf(1)
-		alone.UnfinishedLeases = 4
+		alone.UnfinishedLeases = 7
 		if _, _, err := f.work(t, alone); err != nil {
 			t.Error(err)
 		}

@@ -41,9 +41,27 @@ type Config struct {
 	Log *slog.Logger
 }
 
-// maxUnfinished is how many leases in a row may end without a settle before a batch counts as one
-// that kills its workers, and is halved.
-const maxUnfinished = 3
+// Every lease but a batch's first is one of a suspect, which is alone in flight: what it leaves unfinished then is a
+// death alone. (The first may have ended because another batch killed the process.)
+const (
+	// aloneBeforeHalving is how often a batch of several events dies alone before it is halved, which costs it
+	// its group_id.
+	aloneBeforeHalving = 2
+	// aloneBeforeBurial is how often an event dies alone before it is buried. Somebody may have killed the process.
+	aloneBeforeBurial = 5
+)
+
+// crashLoops reports whether the batch died alone too often to be sent again.
+func crashLoops(l *buffer.Lease) bool {
+	diedAlone := l.UnfinishedLeases - 2 // less the first, and the present one
+	if len(l.Rejected) > 0 {            // nothing was sent
+		return false
+	}
+	if l.Len() > 1 {
+		return diedAlone >= aloneBeforeHalving
+	}
+	return diedAlone >= aloneBeforeBurial
+}
 
 // Worker sends batches and settles them. Safe for concurrent use; one Worker serves all
 // the goroutines of a pipeline.
@@ -103,6 +121,7 @@ type Report struct {
 type attempt struct {
 	outcomes []buffer.Outcome
 	deferred bool          // not sent, because its address or the sink is unavailable
+	unsent   bool          // not sent, so nothing is known of a suspect
 	sent     bool          // or tried to be
 	took     time.Duration // by the Send
 	answer   Answer
@@ -112,10 +131,25 @@ type attempt struct {
 // sent then, and what was sent is still settled, if the fence allows it. stop ends
 // when the process has no time left to settle. The error is why the batch could not be
 // settled; its lease, or the record of its delivery, brings it back.
-func (w *Worker) Work(leaseCtx, stop context.Context, l *buffer.Lease, slot AcquireSlot) (Report, error) {
+//
+// A panic beside the sink and the settle, which have their own recovery, leaves the batch to its lease: it is a suspect
+// then, as if the process had died.
+func (w *Worker) Work(leaseCtx, stop context.Context, l *buffer.Lease, slot AcquireSlot) (r Report, err error) {
+	err = Guard(func() error {
+		r, err = w.work(leaseCtx, stop, l, slot)
+		return err
+	})
+	LogPanic(leaseCtx, w.config.Log, "the work on a batch", err, "group_id", l.GroupID)
+	return r, err
+}
+
+func (w *Worker) work(leaseCtx, stop context.Context, l *buffer.Lease, slot AcquireSlot) (Report, error) {
 	a, err := w.attempt(leaseCtx, l, slot)
 	if err != nil {
 		return Report{}, err
+	}
+	if a.unsent {
+		staySuspect(l, a.outcomes)
 	}
 	w.log(leaseCtx, l, &a)
 	r := Report{Sent: a.took, Answer: a.answer}
@@ -145,11 +179,11 @@ func (w *Worker) attempt(ctx context.Context, l *buffer.Lease, slot AcquireSlot)
 		return attempt{outcomes: []buffer.Outcome{{Verdict: buffer.Delivered}}}, nil
 	case l.DeliveryRecorded():
 		return attempt{outcomes: w.policy.finishDelivered(l)}, nil
-	case l.UnfinishedLeases > maxUnfinished && len(l.Rejected) == 0: // otherwise nothing was sent
-		return attempt{outcomes: w.crashLooping(ctx, l)}, nil
+	case crashLoops(l):
+		return attempt{outcomes: w.crashLooping(ctx, l), unsent: true}, nil
 	}
 	if outcomes := w.policy.decideRejected(l); outcomes != nil {
-		return attempt{outcomes: outcomes}, nil
+		return attempt{outcomes: outcomes, unsent: true}, nil
 	}
 	if slot != nil {
 		release, ok := slot(ctx)
@@ -160,7 +194,7 @@ func (w *Worker) attempt(ctx context.Context, l *buffer.Lease, slot AcquireSlot)
 	}
 	// Not before: what was recorded while the batch waited for its slot counts.
 	if outcomes := w.deferUnavailable(l); outcomes != nil {
-		return attempt{outcomes: outcomes, deferred: true}, nil
+		return attempt{outcomes: outcomes, deferred: true, unsent: true}, nil
 	}
 	r, took, ok := w.send(ctx, l)
 	if !ok {
@@ -173,7 +207,7 @@ func (w *Worker) attempt(ctx context.Context, l *buffer.Lease, slot AcquireSlot)
 	case leaseLost(ctx) && !r.settlesAnyway():
 		return attempt{}, fmt.Errorf("batch %s: %w", l.GroupID, buffer.ErrLeaseLost)
 	}
-	a := attempt{sent: true, took: took, answer: r.answer()}
+	a := attempt{sent: true, unsent: r.split != nil || projectionFailed(l) != nil, took: took, answer: r.answer()}
 	r = w.record(ctx, l, r)
 	a.outcomes = w.policy.decide(l, r)
 	if r.poison && len(a.outcomes) > 1 {
@@ -187,7 +221,7 @@ func (w *Worker) released(ctx context.Context, l *buffer.Lease) (attempt, error)
 	if leaseLost(ctx) {
 		return attempt{}, fmt.Errorf("batch %s: %w", l.GroupID, buffer.ErrLeaseLost)
 	}
-	return attempt{outcomes: released(l)}, nil
+	return attempt{outcomes: released(l), unsent: true}, nil
 }
 
 func leaseLost(ctx context.Context) bool { return errors.Is(context.Cause(ctx), buffer.ErrLeaseLost) }
@@ -203,7 +237,11 @@ func (w *Worker) send(ctx context.Context, l *buffer.Lease) (r result, took time
 	sendCtx, cancel := context.WithTimeout(ctx, w.config.SendTimeout)
 	defer cancel()
 	began := time.Now()
-	waited, err := w.prepareAndSend(sendCtx, &l.Batch)
+	var waited time.Duration
+	err := w.guardSend(ctx, l.GroupID.String(), func() (err error) {
+		waited, err = w.prepareAndSend(sendCtx, &l.Batch)
+		return err
+	})
 	if errors.Is(err, errDraining) {
 		return result{}, 0, false
 	}
@@ -248,18 +286,24 @@ func (w *Worker) prepareAndSend(ctx context.Context, b *buffer.Batch) (waited ti
 // crashLooping decides on a batch that keeps killing its workers: it is halved until the poison event is
 // alone. That event is fenced, so that no other owner sends it, and buried unless the sink has it.
 func (w *Worker) crashLooping(ctx context.Context, l *buffer.Lease) []buffer.Outcome {
-	why := fmt.Sprintf("%d owners in a row did not finish this batch", l.UnfinishedLeases-1)
+	why := fmt.Sprintf("%d owners in a row did not finish this batch, %d while nothing else was sent", l.UnfinishedLeases-1, l.UnfinishedLeases-2)
 	one := part{verdict: verdict{kind: rejected, err: errors.New(why)}, attempts: l.Attempts}
 	switch {
 	case l.Len() > 1:
 		return w.policy.halve(l, why)
 	case w.config.NeverBury:
-		return []buffer.Outcome{w.policy.retry(l, one)}
+		o := w.policy.retry(l, one)
+		o.UnfinishedLeases = 1 // it is tried alone again
+		return []buffer.Outcome{o}
 	}
 	if f, ok := w.sink.(sink.Fencer); ok {
 		ctx, cancel := context.WithTimeout(ctx, w.config.SendTimeout)
 		defer cancel()
-		delivered, err := f.Fence(ctx, &l.Batch)
+		var delivered bool
+		err := w.guardSend(ctx, l.GroupID.String(), func() (err error) {
+			delivered, err = f.Fence(ctx, &l.Batch)
+			return err
+		})
 		switch {
 		case err != nil:
 			one.verdict = verdictOf(err)
@@ -269,7 +313,7 @@ func (w *Worker) crashLooping(ctx context.Context, l *buffer.Lease) []buffer.Out
 			return []buffer.Outcome{{Verdict: buffer.Delivered}}
 		}
 	}
-	return []buffer.Outcome{{Verdict: buffer.Dead, Attempts: l.Attempts, Error: why + ", in which this event was alone"}}
+	return []buffer.Outcome{{Verdict: buffer.Dead, Attempts: l.Attempts, Error: why}}
 }
 
 // log writes a line an outcome: ERROR for dead letters, WARN for a retry, DEBUG for what was

@@ -50,6 +50,9 @@ type Config struct {
 	Backoff delivery.Backoff
 	// SendTimeout bounds one Send; 30 s.
 	SendTimeout time.Duration
+	// Gate is shared by all pipelines of the process, so that a batch that may kill it is alone; nil: the
+	// pipeline is the only one.
+	Gate *Gate
 	// Observer may be nil.
 	Observer Observer
 	// Log may be nil: slog.Default.
@@ -81,6 +84,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Backoff == (delivery.Backoff{}) {
 		c.Backoff = delivery.Backoff{Initial: time.Second, Max: 5 * time.Minute, Multiplier: 2}
+	}
+	if c.Gate == nil {
+		c.Gate = NewGate()
 	}
 	if c.Observer == nil {
 		c.Observer = noObserver{}

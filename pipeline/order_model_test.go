@@ -135,7 +135,7 @@ func TestOrderProtocol(t *testing.T) {
 
 // orderedPlace is a buffer, seen by two processes, and how to get at it.
 type orderedPlace struct {
-	buffers []buffer.Queue
+	buffers []buffer.Queue // of two processes
 	exec    func(t *rapid.T, sql string)
 	overdue string
 	begin   func(t *rapid.T) application
@@ -160,6 +160,7 @@ func testOrderProtocol(t *testing.T, p orderedPlace) {
 			p.exec(t, "DELETE FROM "+table)
 		}
 		w := &orderModel{orderedPlace: p, events: map[int64]*orderedEvent{}, accepted: map[int64]int{}}
+		w.processes = processes{buffers: p.buffers, running: [2]int{0, 1}}
 		w.to = &faultySink{w: w, t: t, splits: rapid.Bool().Draw(t, "an address a batch"), whole: rapid.Bool().Draw(t, "refuses batches as a whole")}
 		actions := map[string]func(*rapid.T){
 			"insert":      w.insert,
@@ -170,7 +171,8 @@ func testOrderProtocol(t *testing.T, p orderedPlace) {
 			"work":        w.work,
 			"work too":    w.work,
 			"mark":        w.mark,
-			"die":         func(t *rapid.T) { w.drop(w.holder(t)) },
+			"die":         w.die,
+			"forget":      func(t *rapid.T) { w.drop(w.holder(t)) },
 			"lapse":       func(t *rapid.T) { p.exec(t, p.overdue); w.takeOver(t) },
 		}
 		if p.several {
@@ -194,16 +196,17 @@ type orderedEvent struct {
 	began, committed int64
 	poison           bool
 	refusals         int
+	blamed           bool // it died alone five times
 }
 
 // orderModel is one sequence of operations.
 type orderModel struct {
 	orderedPlace
+	processes
 	to           *faultySink
 	clock        int64
 	events       map[int64]*orderedEvent
 	transactions []*application
-	holders      []*leaseHolder
 	accepted     map[int64]int // by id: when the sink first took it
 }
 
@@ -267,52 +270,26 @@ func (w *orderModel) commit(t *rapid.T) {
 	w.transactions = w.transactions[1:]
 }
 
-func (w *orderModel) hold(t *rapid.T, buf buffer.Queue, b *buffer.Lease, err error) {
-	if err != nil {
-		t.Fatal(err)
-	}
-	if b == nil {
+func (w *orderModel) hold(t *rapid.T, h *leaseHolder) {
+	if h == nil {
 		return
 	}
-	if ids := b.IDs(); !slices.IsSorted(ids) {
+	if ids := h.batch.IDs(); !slices.IsSorted(ids) {
 		t.Fatalf("a batch has its events in the order %v", ids)
 	}
-	if b.UnfinishedLeases > 3 && len(b.Events) == 1 { // it would be buried
-		b.UnfinishedLeases = 1
-	}
-	w.holders = append(w.holders, &leaseHolder{buf: buf, batch: b})
+	w.holders = append(w.holders, h)
 }
 
-func (w *orderModel) process(t *rapid.T) buffer.Queue {
-	return w.buffers[rapid.IntRange(0, len(w.buffers)-1).Draw(t, "process")]
-}
+func (w *orderModel) claim(t *rapid.T) { w.hold(t, w.processes.claim(t, 1, 6)) }
 
-func (w *orderModel) claim(t *rapid.T) {
-	buf := w.process(t)
-	b, err := buf.Claim(t.Context(), rapid.IntRange(1, 6).Draw(t, "limit"), time.Hour)
-	w.hold(t, buf, b, err)
-}
-
-func (w *orderModel) takeOver(t *rapid.T) {
-	buf := w.process(t)
-	b, err := testkit.TakeOver(t.Context(), buf, time.Hour)
-	w.hold(t, buf, b, err)
-}
-
-func (w *orderModel) holder(t *rapid.T) *leaseHolder {
-	if len(w.holders) == 0 {
-		t.Skip("no owner has a batch")
-	}
-	return w.holders[rapid.IntRange(0, len(w.holders)-1).Draw(t, "holder")]
-}
-
-func (w *orderModel) drop(h *leaseHolder) {
-	w.holders = slices.DeleteFunc(w.holders, func(other *leaseHolder) bool { return other == h })
-}
+func (w *orderModel) takeOver(t *rapid.T) { w.hold(t, w.processes.takeOver(t)) }
 
 const mostRefusals = 3
 
 func (w *orderModel) workBy(t *rapid.T, h *leaseHolder) {
+	if w.blamed(h.batch) && len(h.batch.Events) == 1 {
+		w.events[h.batch.Events[0].ID].blamed = true
+	}
 	worker := delivery.NewWorker(w.to, h.buf, delivery.Config{
 		MaxAttempts: mostRefusals, Ordered: true, Observer: noObserver{}, Log: slog.New(slog.DiscardHandler),
 		Backoff: delivery.Backoff{Initial: time.Millisecond, Max: time.Millisecond, Multiplier: 1},
@@ -332,7 +309,7 @@ func (w *orderModel) work(t *rapid.T) {
 // mark: it was sent, and cannot be settled.
 func (w *orderModel) mark(t *rapid.T) {
 	h := w.holder(t)
-	if h.batch.DeliveryRecorded() || len(h.batch.Events) == 0 || h.batch.UnfinishedLeases > 3 {
+	if h.batch.DeliveryRecorded() || len(h.batch.Events) == 0 || w.blamed(h.batch) {
 		t.Skip("it is not sent any more")
 	}
 	var delivered []int64
@@ -356,28 +333,19 @@ func (w *orderModel) drain(t *rapid.T) {
 	for len(w.transactions) > 0 {
 		w.commit(t)
 	}
-	late := w.holders // those that were stopped all the while
 	w.to.calm = true
-	buf := w.buffers[0]
+	w.endProcess(t, 0)
+	late := w.holders // those that were stopped all the while
 	for range 1000 {
 		w.exec(t, w.overdue)
-		b, err := testkit.TakeOver(t.Context(), buf, time.Hour)
-		if b == nil && err == nil {
-			b, err = buf.Claim(t.Context(), 1000, time.Hour)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		if b == nil {
+		h := w.next(t)
+		if h == nil {
 			for _, h := range late {
 				w.workBy(t, h)
 			}
 			return
 		}
-		if b.UnfinishedLeases > 3 { // else it is buried, where it stands alone
-			b.UnfinishedLeases = 1
-		}
-		w.workBy(t, &leaseHolder{buf: buf, batch: b})
+		w.workBy(t, h)
 	}
 	t.Fatal("the relay did not finish")
 }
@@ -393,7 +361,7 @@ func (w *orderModel) compare(t *rapid.T) {
 		switch {
 		case !accepted && !buried:
 			t.Fatalf("event %d is lost", id)
-		case buried && !e.poison && e.refusals < mostRefusals:
+		case buried && !e.poison && !e.blamed && e.refusals < mostRefusals:
 			t.Fatalf("event %d was buried after %d refusals of its own", id, e.refusals)
 		case !accepted || e.key == "":
 			continue

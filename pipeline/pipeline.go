@@ -64,11 +64,11 @@ func (p *Pipeline) Limits() (batchSize, workers int) { return p.limiter.current(
 func (p *Pipeline) Status(ctx context.Context) (buffer.Status, error) { return p.buffer.Status(ctx) }
 
 // Ready returns nil while the pipeline can reach its database and its sink and makes progress; otherwise why
-// not, a *NotReady. It makes none while MaxWaiting keeps fresh events from being claimed, nor if events wait and for a
+// not. It makes none while MaxWaiting keeps fresh events from being claimed, nor if events wait and for a
 // minute (two leases, if that is longer) batches were at best put back.
 func (p *Pipeline) Ready() error {
 	if err := p.worker.Outage(); err != nil {
-		return &NotReady{atSink, err}
+		return fmt.Errorf("sink: %w", err)
 	}
 	return p.health.ready(time.Now())
 }
@@ -122,7 +122,7 @@ func (p *Pipeline) serve(ctx, stop context.Context, d *distributor.Distributor, 
 			return nil
 		}
 		p.limiter.begin()
-		report, err := p.work(stop, c, ticket)
+		report, err := p.work(ctx, stop, c, ticket)
 		p.limiter.end()
 		if err != nil && ctx.Err() != nil {
 			return err // a stop must not conceal what it leaves behind
@@ -136,24 +136,36 @@ func (p *Pipeline) serve(ctx, stop context.Context, d *distributor.Distributor, 
 }
 
 // claim claims or takes over what the ticket is for.
-func claim(ctx context.Context, c *claimer.Claimer, ticket distributor.Ticket) (*buffer.Lease, error) {
-	switch {
-	case ticket.Suspect:
-		return c.TakeOver(ctx, buffer.DueSuspect)
-	case ticket.Due:
-		return c.TakeOver(ctx, buffer.DueRetry)
-	}
-	return c.Claim(ctx, ticket.BatchSize)
+func claim(ctx context.Context, c *claimer.Claimer, ticket distributor.Ticket) (l *buffer.Lease, err error) {
+	err = delivery.Guard(func() error {
+		switch {
+		case ticket.Suspect:
+			l, err = c.TakeOver(ctx, buffer.DueSuspect)
+		case ticket.Due:
+			l, err = c.TakeOver(ctx, buffer.DueRetry)
+		default:
+			l, err = c.Claim(ctx, ticket.BatchSize)
+		}
+		return err
+	})
+	return l, err
 }
 
 // work uses one ticket: claim, send, settle. The error is about a batch that was not settled
-// and has no other owner yet, or that a stop cut off.
-func (p *Pipeline) work(stop context.Context, c *claimer.Claimer, ticket distributor.Ticket) (distributor.Report, error) {
+// and has no other owner yet, or that a stop cut off. ctx ends when the ticket must not be used any more.
+func (p *Pipeline) work(ctx, stop context.Context, c *claimer.Claimer, ticket distributor.Ticket) (distributor.Report, error) {
 	report := distributor.Report{Ticket: ticket}
+	pass := p.config.Gate.enter
+	if ticket.Suspect { // it is taken over when it is alone, because what it leaves unfinished then counts
+		pass = p.config.Gate.alone
+	}
+	leave, ok := pass(ctx)
+	if !ok {
+		return report, nil
+	}
+	defer leave()
 	acquireSlot := delivery.AcquireSlot(p.limiter.slots.acquire)
-	if ticket.Due {
-		// A take over counts as an unfinished lease, and three of those make a batch one that
-		// kills its workers. So a due batch is not taken over ahead of its slot.
+	if ticket.Due { // it is not taken over ahead of its slot, as if it were new
 		release, ok := p.limiter.slots.acquire(stop)
 		if !ok {
 			return report, nil
@@ -167,12 +179,17 @@ func (p *Pipeline) work(stop context.Context, c *claimer.Claimer, ticket distrib
 	report.Took = time.Since(began)
 	p.health.claim(err)
 	if err != nil {
+		delivery.LogPanic(stop, p.config.Log, "claiming a batch", err)
 		p.config.Log.WarnContext(stop, "claiming a batch failed", "error", err)
 		report.Err = err
 		return report, nil
 	}
 	if l == nil {
 		return report, nil
+	}
+	if ticket.Suspect {
+		p.config.Log.WarnContext(stop, "sending a batch alone that its last owners did not finish", "group_id", l.GroupID,
+			"events", l.Len(), "first_id", l.FirstID, "unfinished", l.UnfinishedLeases-1)
 	}
 	p.config.Observer.Claimed(l, report.Took)
 	claimed := time.Now()

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -65,6 +64,7 @@ func protocolOnPostgres(t *testing.T, mode buffer.ClaimMode) protocol {
 		exec:    func(t *rapid.T, sql string) { exec(t, sql) },
 		overdue: "UPDATE outbox_batches SET due_at = clock_timestamp() - interval '1s'",
 		left:    func() int { return queryValue[int](t, d, "SELECT count(*) FROM outbox_events") },
+		dead:    func() int { return queryValue[int](t, d, "SELECT count(*) FROM outbox_dead_letters") },
 	}
 }
 
@@ -89,6 +89,7 @@ func protocolOnSQLite(t *testing.T, mode buffer.ClaimMode) protocol {
 		exec:    func(t *rapid.T, sql string) { exec(t, sql) },
 		overdue: "UPDATE outbox_batches SET due_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '-1 seconds')",
 		left:    func() int { return int(f.queryValue(t, "SELECT count(*) FROM outbox_events")) },
+		dead:    func() int { return int(f.queryValue(t, "SELECT count(*) FROM outbox_dead_letters")) },
 	}
 }
 
@@ -105,13 +106,7 @@ type protocol struct {
 	exec    func(t *rapid.T, sql string)
 	overdue string
 	left    func() int
-}
-
-// leaseHolder has taken a batch, whether it still owns the lease or not.
-type leaseHolder struct {
-	buf   buffer.Queue
-	batch *buffer.Lease
-	sent  bool // Redis said that it has them
+	dead    func() int
 }
 
 func testProtocol(t *testing.T, p protocol) {
@@ -134,6 +129,7 @@ func testProtocol(t *testing.T, p protocol) {
 			}
 		}()
 		w := &protocolModel{protocol: p, to: to}
+		w.processes = processes{buffers: []buffer.Queue{p.buffers[0], p.buffers[1]}, running: [2]int{0, 1}}
 		t.Repeat(map[string]func(*rapid.T){
 			"insert":    w.commit,
 			"claim":     w.claim,
@@ -143,7 +139,8 @@ func testProtocol(t *testing.T, p protocol) {
 			"mark":      w.mark,
 			"halve":     w.halve,
 			"put back":  w.putBack,
-			"die":       func(t *rapid.T) { w.drop(w.holder(t)) },
+			"die":       w.die,
+			"forget":    func(t *rapid.T) { w.drop(w.holder(t)) },
 			"lapse":     w.lapse,
 			"lapse too": w.lapse, // it is what all this is about
 		})
@@ -166,8 +163,12 @@ func testProtocol(t *testing.T, p protocol) {
 				seen[fmt.Sprint(e.Values["id"])]++
 			}
 		}
-		if arrived != w.committed || len(seen) != w.committed {
-			t.Fatalf("%d events were committed, %d arrived, %d of them different ones", w.committed, arrived, len(seen))
+		dead := w.dead()
+		if arrived+dead != w.committed || len(seen) != arrived {
+			t.Fatalf("%d events were committed, %d arrived, %d of them different ones, %d were buried", w.committed, arrived, len(seen), dead)
+		}
+		if dead > w.blameable {
+			t.Fatalf("%d events were buried, %d died alone five times", dead, w.blameable)
 		}
 	})
 }
@@ -178,9 +179,10 @@ var topics = []string{"orders", "customers"}
 // protocolModel is one sequence of operations.
 type protocolModel struct {
 	protocol
+	processes
 	to        sink.Sink
 	committed int
-	holders   []*leaseHolder
+	blameable int // events that died alone five times
 }
 
 func (w *protocolModel) commit(t *rapid.T) {
@@ -190,23 +192,12 @@ func (w *protocolModel) commit(t *rapid.T) {
 	}
 }
 
-func (w *protocolModel) process(t *rapid.T) buffer.Queue {
-	return rapid.SampledFrom(w.buffers).Draw(t, "process")
-}
+func (w *protocolModel) claim(t *rapid.T) { w.hold(w.processes.claim(t, 2, 6)) }
 
-func (w *protocolModel) hold(t *rapid.T, buf buffer.Queue, b *buffer.Lease, err error) {
-	if err != nil {
-		t.Fatal(err)
+func (w *protocolModel) hold(h *leaseHolder) {
+	if h != nil {
+		w.holders = append(w.holders, h)
 	}
-	if b != nil {
-		w.holders = append(w.holders, &leaseHolder{buf: buf, batch: b})
-	}
-}
-
-func (w *protocolModel) claim(t *rapid.T) {
-	buf := w.process(t)
-	b, err := buf.Claim(t.Context(), rapid.IntRange(2, 6).Draw(t, "limit"), time.Hour)
-	w.hold(t, buf, b, err)
 }
 
 // lapse: all leases are over, and a batch gets a new owner. The old one does not
@@ -217,15 +208,14 @@ func (w *protocolModel) lapse(t *rapid.T) {
 }
 
 func (w *protocolModel) takeOver(t *rapid.T) {
-	buf := w.process(t)
-	b, err := testkit.TakeOver(t.Context(), buf, time.Hour)
-	if b != nil && (b.DeliveryRecorded() || len(b.Events) == 0) { // settled, not sent
-		if _, err := w.worker(buf).Work(t.Context(), t.Context(), b, nil); err != nil {
+	h := w.processes.takeOver(t)
+	if h != nil && (h.batch.DeliveryRecorded() || len(h.batch.Events) == 0) { // settled, not sent
+		if _, err := w.worker(h.buf).Work(t.Context(), t.Context(), h.batch, nil); err != nil {
 			t.Fatal(err)
 		}
 		return
 	}
-	w.hold(t, buf, b, err)
+	w.hold(h)
 }
 
 func (w *protocolModel) worker(buf buffer.Queue) *delivery.Worker {
@@ -233,17 +223,6 @@ func (w *protocolModel) worker(buf buffer.Queue) *delivery.Worker {
 		MaxAttempts: 10, Backoff: delivery.Backoff{Initial: time.Millisecond, Max: time.Millisecond, Multiplier: 1},
 		Observer: noObserver{}, Log: slog.New(slog.DiscardHandler),
 	})
-}
-
-func (w *protocolModel) holder(t *rapid.T) *leaseHolder {
-	if len(w.holders) == 0 {
-		t.Skip("no owner has a batch")
-	}
-	return rapid.SampledFrom(w.holders).Draw(t, "holder")
-}
-
-func (w *protocolModel) drop(h *leaseHolder) {
-	w.holders = slices.DeleteFunc(w.holders, func(other *leaseHolder) bool { return other == h })
 }
 
 func (w *protocolModel) send(t *rapid.T) {
@@ -321,29 +300,23 @@ func (w *protocolModel) putBack(t *rapid.T) {
 	w.drop(h)
 }
 
-// drain lets one process work until nothing is left.
+// drain lets one process work until nothing is left. It is killed no more, and buries only what was killed alone before.
 func (w *protocolModel) drain(t *rapid.T) {
-	buf := w.buffers[0]
-	worker := w.worker(buf)
+	w.endProcess(t, 0)
+	worker := w.worker(w.processes.buffers[0])
 	for range 1000 {
 		w.exec(t, w.overdue)
-		b, err := testkit.TakeOver(t.Context(), buf, time.Hour)
-		if b == nil && err == nil {
-			b, err = buf.Claim(t.Context(), 1000, time.Hour)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		if b == nil {
+		h := w.next(t)
+		if h == nil {
 			if w.left() == 0 {
 				return
 			}
 			continue // a late one, that a sweep finds
 		}
-		if b.UnfinishedLeases > 3 { // else it is buried, where it stands alone
-			b.UnfinishedLeases = 1
+		if w.blamed(h.batch) && len(h.batch.Events) == 1 {
+			w.blameable++
 		}
-		if _, err := worker.Work(t.Context(), t.Context(), b, nil); err != nil {
+		if _, err := worker.Work(t.Context(), t.Context(), h.batch, nil); err != nil {
 			t.Fatal(err)
 		}
 	}

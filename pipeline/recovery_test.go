@@ -1,15 +1,19 @@
 package pipeline_test
 
 import (
+	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/outboxrelay/relay/delivery"
 	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/pipeline"
+	"github.com/outboxrelay/relay/sink"
 )
 
 // patient is a backoff longer than any test: batches that are sent in time were made due.
@@ -127,4 +131,39 @@ func TestPoisonEvent_AnsweredWith500(t *testing.T) {
 	if len(dead) != 1 || dead[0] != poison {
 		t.Errorf("buried %v, want %d alone", dead, poison)
 	}
+}
+
+// A sink panics at one event. The process goes on, and buries nothing else.
+func TestPanic_OthersGoOn(t *testing.T) {
+	t.Parallel()
+	d, r := newDatabase(t), newReceiver(t)
+	to := httpAt(t, r)
+	ids := d.insert(t, "orders", 200)
+	poison := ids[77]
+	start(t, d.buffer(t, "relay"), &panics{to, poison}, func(c *pipeline.Config) { c.MaxAttempts = 2 })
+	testserver.Eventually(t, func() error { // others come all the while
+		ids = append(ids, d.insert(t, "orders", 1)...)
+		if dead, _ := d.dead(t); len(dead) == 0 {
+			return fmt.Errorf("nothing was buried")
+		}
+		return nil
+	})
+	d.expectDrained(t)
+	expectOnce(t, to.arrived(t, "orders"), without(ids, poison))
+	if dead, _ := d.dead(t); len(dead) != 1 || dead[0] != poison {
+		t.Errorf("buried %v, want %d alone", dead, poison)
+	}
+}
+
+// panics is a sink that panics at an event.
+type panics struct {
+	sink.Sink
+	at int64
+}
+
+func (p *panics) Send(ctx context.Context, b *buffer.Batch) error {
+	if slices.Contains(b.IDs(), p.at) {
+		panic("assignment to entry in nil map")
+	}
+	return p.Sink.Send(ctx, b)
 }

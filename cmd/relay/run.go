@@ -16,6 +16,7 @@ import (
 
 	"github.com/outboxrelay/relay/internal/admin"
 	"github.com/outboxrelay/relay/internal/config"
+	"github.com/outboxrelay/relay/pipeline"
 	"github.com/outboxrelay/relay/supervisor"
 )
 
@@ -45,10 +46,11 @@ func (a *app) run(cfg *config.Config) error {
 		return fmt.Errorf("reading the host name: %w", err)
 	}
 	metrics := admin.NewMetrics()
+	gate := pipeline.NewGate()
 	pipelines, err := cfg.Open(func(name string) config.Process {
 		return config.Process{
 			Owner:  fmt.Sprintf("%s/%d/%s", host, os.Getpid(), name),
-			Stdout: a.stdout, Observer: metrics.Observer(name), Log: log,
+			Stdout: a.stdout, Gate: gate, Observer: metrics.Observer(name), Log: log,
 		}
 	})
 	if err != nil {

@@ -31,6 +31,8 @@ type Process struct {
 	Owner string
 	// Stdout is the output of the sink "stdout:".
 	Stdout io.Writer
+	// Gate is the process's; nil: the pipeline is the only one that runs.
+	Gate *pipeline.Gate
 	// Observer and Log are for the pipeline; both may be nil.
 	Observer pipeline.Observer
 	Log      *slog.Logger
@@ -84,6 +86,7 @@ func (p *Pipeline) Open(process Process) (*Runtime, error) {
 	}
 	wrong := validationErrors(errBuffer, withPlace(p.Sink.Place, errSink), errHook)
 	if wrong == nil {
+		process.Gate = cmp.Or(process.Gate, pipeline.NewGate()) // one for pipeline and hook
 		c := p.pipelineConfig(process)
 		c.Poll, c.Listener = p.wakes(o.Buffer, process.Log)
 		var errNew, errNewHook error
@@ -273,7 +276,7 @@ func (p *Pipeline) pipelineConfig(process Process) pipeline.Config {
 		MaxAttempts: p.Retry.MaxAttempts,
 		Backoff:     p.backoff(),
 		SendTimeout: p.Sink.sendTimeout(p.Workers), Ordered: p.ordered(),
-		Observer: process.Observer, Log: process.Log,
+		Gate: process.Gate, Observer: process.Observer, Log: process.Log,
 	}
 }
 
@@ -282,7 +285,7 @@ func (p *Pipeline) pipelineConfig(process Process) pipeline.Config {
 func (p *Pipeline) hookConfig(process Process) pipeline.Config {
 	c := pipeline.Config{
 		Name: p.Name, BatchSize: p.BatchSize, MaxWaiting: math.MaxInt, Workers: 1, Lease: p.Lease, NeverBury: true,
-		Backoff: p.backoff(), SendTimeout: p.DeadLetter.Hook.sendTimeout(1), Log: process.Log,
+		Backoff: p.backoff(), SendTimeout: p.DeadLetter.Hook.sendTimeout(1), Gate: process.Gate, Log: process.Log,
 	}
 	if p.AutoBatchSize {
 		c.BatchSize = 0 // the default
@@ -297,10 +300,10 @@ func (p *Pipeline) backoff() delivery.Backoff {
 
 func (p *Pipeline) ordered() bool { return p.Order == "key" }
 
-// resendWithin is the time after an unfinished send within which the same events may be sent again: after the lease,
-// or the longest delay of a retry.
+// resendWithin is the time after an unfinished send within which the same events may be sent again: after the lease
+// and the longest delay of a retry, or after the longest lease of a suspect.
 func (p *Pipeline) resendWithin(s *Sink) time.Duration {
-	return p.Lease + p.Retry.Max + s.sendTimeout(p.Workers)
+	return max(p.Lease+p.Retry.Max, 5*p.Lease) + s.sendTimeout(p.Workers)
 }
 
 // sendTimeout includes the sink's own timeouts, whose errors say more, and the wait for the rate limit behind the

@@ -101,9 +101,60 @@ var mutants = []mutant{
 	{
 		name: "a batch that kills its worker is sent forever",
 		file: "delivery/worker.go",
-		old:  "	case l.UnfinishedLeases > maxUnfinished && len(l.Rejected) == 0: // otherwise nothing was sent",
+		old:  "	case crashLoops(l):",
 		new:  "	case l.UnfinishedLeases < 0:",
 		pkg:  "./delivery", test: "TestCrashLoopingBatch_IsHalved",
+	},
+
+	// Suspects: rule 15.
+	{
+		name: "a death in company is blamed on the event",
+		file: "delivery/worker.go",
+		old:  "	diedAlone := l.UnfinishedLeases - 2 // less the first, and the present one",
+		new:  "	diedAlone := l.UnfinishedLeases - 1",
+		pkg:  "./delivery", test: "TestCrashLoopingEvent_IsBuriedAfterFiveDeathsAlone",
+	},
+	{
+		name: "a suspect is taken over beside others",
+		file: "pipeline/pipeline.go",
+		old:  "		pass = p.config.Gate.alone\n",
+		new:  "		pass = p.config.Gate.enter\n",
+		pkg:  "./cmd/relay", test: "TestSuspects_NeighboursAreNotBlamed",
+	},
+	{
+		name: "each pipeline has a gate of its own",
+		file: "internal/config/open.go",
+		old:  "		process.Gate = cmp.Or(process.Gate, pipeline.NewGate()) // one for pipeline and hook",
+		new:  "		process.Gate = pipeline.NewGate()",
+		pkg:  "./cmd/relay", test: "TestSuspects_OtherPipelinesAreNotBlamed",
+	},
+	{
+		name: "other batches are taken over as suspects are",
+		file: "outbox/postgres/internal/ledger/takeover.go",
+		old:  "const SuspectSQL = `(unfinished_leases > 0 AND state <> 'delivered')`",
+		new:  "const SuspectSQL = `(unfinished_leases > 0)`",
+		pkg:  "./outbox/postgres", test: "TestBuffer/lease/suspects",
+	},
+	{
+		name: "the halves of a suspect go back among the others",
+		file: "delivery/decide.go",
+		old:  "			o.UnfinishedLeases = min(unfinished, 1)",
+		new:  "			o.UnfinishedLeases = 0",
+		pkg:  "./delivery", test: "TestSuspect_StaysOneUntilItIsSent",
+	},
+	{
+		name: "suspects follow each other without a pause for the others",
+		file: "pipeline/gate.go",
+		old:  "	g.turnEnds = now.Add(now.Sub(began))",
+		new:  "	g.turnEnds = now",
+		pkg:  "./pipeline", test: "TestGate_OthersHaveTheirTurn",
+	},
+	{
+		name: "a panic of the sink ends the process",
+		file: "delivery/panic.go",
+		old:  "		if value := recover(); value != nil {",
+		new:  "		if value := any(nil); value != nil {",
+		pkg:  "./delivery", test: "TestPanic_OfTheSink",
 	},
 	{
 		name: "Retry-After may be cut short",
@@ -262,42 +313,6 @@ var mutants = []mutant{
 		pkg:  "./sink/redissink", test: "TestFence",
 	},
 
-	{
-		name: "a known batch writes nothing that WAIT could wait for",
-		file: "sink/redissink/stream.lua",
-		old:  "    mark(own, value)\n    return 'known'\n",
-		new:  "    if markers[1] ~= value then mark(own, value) end\n    return 'known'\n",
-		pkg:  "./sink/redissink", test: "TestWaitReplicas/Valkey/stream",
-	},
-	{
-		name: "a known asynq batch writes nothing that WAIT could wait for",
-		file: "sink/redissink/asynq.lua",
-		old:  "    mark(own, value) -- as in stream.lua\n",
-		new:  "    if markers[1] ~= value then mark(own, value) end\n",
-		pkg:  "./sink/redissink", test: "TestMarkers_KnownIsWritten",
-	},
-	{
-		name: "a fence writes nothing that WAIT could wait for",
-		file: "sink/redissink/fence.lua",
-		old:  "  if value then\n",
-		new:  "  if value and value ~= markers[i] then\n",
-		pkg:  "./sink/redissink", test: "TestWaitReplicas/Valkey/stream",
-	},
-	{
-		name: "known queues are registered without a write",
-		file: "sink/redissink/queues.go",
-		old:  `"SUNIONSTORE", set, set`,
-		new:  `"SMEMBERS", set`,
-		pkg:  "./sink/redissink", test: "TestWaitReplicas/Valkey/sidekiq",
-	},
-	{
-		name: "an asynq task of another event counts as this one",
-		file: "sink/redissink/asynq.lua",
-		old:  "    if added_under == group_id or",
-		new:  "    if added_under or",
-		pkg:  "./sink/redissink", test: "TestAsynq_ReusedID",
-	},
-
 	// NATS and HTTP.
 	{
 		name: "a dead letter has its event's message id",
@@ -421,13 +436,6 @@ var mutants = []mutant{
 		old:  "UPDATE outbox_dead_letters d SET closed_at = clock_timestamp(), closed_as = 'replayed'\nFROM put",
 		new:  "UPDATE outbox_dead_letters d SET closed_at = NULL, closed_as = NULL\nFROM put",
 		pkg:  "./outbox/postgres", test: "TestBuffer/replay",
-	},
-	{
-		name: "readiness quotes the sink to everybody",
-		file: "internal/admin/server.go",
-		old:  "if s.config.Token != \"\" && s.hasToken(r) {",
-		new:  "if s.config.Token != \"\" || !s.hasToken(r) {",
-		pkg:  "./internal/admin", test: "TestProbes",
 	},
 	{
 		name: "a dead letter rejected by the hook is given up",

@@ -5,18 +5,15 @@
 -- ARGV  1    the time to live of a marker, in milliseconds
 --       2    "sent TEMPLATE" or the names of the events, see markers.lua
 --
--- Returns {"known"} if the events are present, otherwise {"void"}. Either way it writes,
--- because WAIT waits only for a connection that wrote (Redis 7.2 and later).
+-- Returns 1 if the events are present, otherwise 0.
 
 local markers = call('MGET', unpack(KEYS))
-local all = compare(markers, ARGV[2])
+if compare(markers, ARGV[2]) then
+  return 1
+end
 for i = 1, #KEYS do
-  local value = markers[i]
-  if not all then
-    value = void(value)
-  end
-  if value then
-    call('SET', KEYS[i], value, 'PX', ARGV[1])
+  if not is_void(markers[i]) then
+    call('SET', KEYS[i], void(markers[i]), 'PX', ARGV[1])
   end
 end
-return {all and 'known' or 'void'}
+return 0
