@@ -111,7 +111,7 @@ func newQuickStart(t *testing.T, programs string) *quickStart {
 }
 
 // variableParts matches what differs in each run.
-var variableParts = regexp.MustCompile(`[0-9]{13}-[0-9]+|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d{4}-\d\d-\d\dT[\d:.]+Z`)
+var variableParts = regexp.MustCompile(`[0-9]{13}-[0-9]+|(:[0-9a-z]{10}:)?[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d{4}-\d\d-\d\dT[\d:.]+Z`)
 
 func maskIDs(text string) string { return variableParts.ReplaceAllString(text, "*") }
 

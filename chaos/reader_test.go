@@ -132,7 +132,8 @@ func (r *run) consume(ctx context.Context, consumer jetstream.Consumer, last *ui
 }
 
 func fromJetStream(e jetstream.Msg, meta *jetstream.MsgMetadata) (v arrival, err error) {
-	pipeline, id, _ := strings.Cut(e.Headers().Get("Nats-Msg-Id"), ":")
+	pipeline, name, _ := strings.Cut(e.Headers().Get("Nats-Msg-Id"), ":")
+	id, _, _ := strings.Cut(name, ":")
 	if pipeline != "to-jetstream" {
 		return v, fmt.Errorf("it is of pipeline %q", pipeline)
 	}

@@ -115,8 +115,7 @@ func natsAt(t testing.TB, url string) destination {
 		messages, err := consumer.FetchNoWait(1 << 20)
 		testkit.NoError(t, err)
 		for m := range messages.Messages() {
-			_, id, _ := strings.Cut(m.Headers().Get(jetstream.MsgIDHeader), ":")
-			ids = append(ids, number(t, id))
+			ids = append(ids, idOf(t, m))
 		}
 		testkit.NoError(t, messages.Error())
 		return ids
@@ -126,6 +125,14 @@ func natsAt(t testing.TB, url string) destination {
 		testkit.NoError(t, err)
 		return int(stream.CachedInfo().State.Msgs) //nolint:gosec // a test's number
 	}}
+}
+
+// idOf returns the id of a message's event.
+func idOf(t testing.TB, m jetstream.Msg) int64 {
+	t.Helper()
+	_, name, _ := strings.Cut(m.Headers().Get(jetstream.MsgIDHeader), ":")
+	id, _, _ := strings.Cut(name, ":")
+	return number(t, id)
 }
 
 func jetStream(t testing.TB, url string) jetstream.JetStream {

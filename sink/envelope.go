@@ -99,9 +99,35 @@ func AppendIdentity(dst []byte, b *buffer.Batch, i int) []byte {
 	return dst
 }
 
-// EventName is unique for ever among the events of all pipelines: <pipeline>:<identity>.
+// EventName names event i of the batch among those of all pipelines: <pipeline>:<identity>. A database may hand
+// out an id again, so it is no proof that two events are the same; see AppendDedupeID.
 func EventName(b *buffer.Batch, i int) string {
 	return string(AppendIdentity([]byte(b.Pipeline+":"), b, i))
+}
+
+// AppendDedupeID appends the id by which a broker may drop event i of the batch as a duplicate:
+//
+//	<pipeline>:<id>:<created_at in microseconds, base 36>:<group_id>
+//
+// The group_id is the one that the event was first sent under, so the id is the same whenever the event is sent
+// again: by a retry, by another owner, in a part of its batch. It is never that of another event. A database
+// hands ids out again after a failover or TRUNCATE RESTART IDENTITY, but those events are claimed under another
+// group_id. If the batch is still in the ledger then, it finds new events by the ids of the old ones;
+// created_at tells them apart. A projection may return another created_at each time, so it is left out there.
+// A dead letter's identity has the group_id that it died in, and needs nothing else.
+func AppendDedupeID(dst []byte, b *buffer.Batch, i int) []byte {
+	dst = AppendIdentity(append(append(dst, b.Pipeline...), ':'), b, i)
+	if b.DeadLetter(i) != nil {
+		return dst
+	}
+	if at := b.Events[i].CreatedAt; !b.Projected && !at.IsZero() {
+		dst = strconv.AppendInt(append(dst, ':'), at.UnixMicro(), 36)
+	}
+	first := b.GroupID
+	if len(b.Origins) > 0 {
+		first = b.Origins[0]
+	}
+	return append(append(dst, ':'), first.String()...)
 }
 
 // AppendLine appends the envelope as one line of NDJSON, with its line break. Line breaks between the tokens

@@ -81,7 +81,8 @@ func jetStream(t *testing.T) destination {
 					t.Fatal(err)
 				}
 				for e := range events.Messages() {
-					_, id, _ := strings.Cut(e.Headers().Get("Nats-Msg-Id"), ":")
+					_, name, _ := strings.Cut(e.Headers().Get("Nats-Msg-Id"), ":")
+					id, _, _ := strings.Cut(name, ":")
 					ids = append(ids, parseID(t, id))
 				}
 			}

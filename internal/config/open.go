@@ -219,7 +219,7 @@ func (p *Pipeline) openSink(s *Sink, b buffer.Buffer, process Process) (sink.Sin
 	case "nats":
 		return natssink.New(natssink.Config{
 			URL: url, Subject: s.NATS.Subject, Core: s.NATS.Core, Format: s.NATS.Format,
-			Credentials: s.NATS.Credentials.Reveal(), NKey: s.NATS.NKey.Reveal(), Logger: process.Log,
+			Credentials: s.NATS.Credentials.Reveal(), NKey: s.NATS.NKey.Reveal(),
 			ResendWithin: p.resendWithin(s), Ordered: p.ordered(), TLS: sink.TLS(s.TLS),
 		})
 	case "http":

@@ -322,6 +322,34 @@ var mutants = []mutant{
 		pkg:  "./sink/natssink", test: "TestSend_DeadLetterIsNotADuplicate",
 	},
 	{
+		name: "a message id has no group_id, so reused ids are duplicates",
+		file: "sink/envelope.go",
+		old:  "	return append(append(dst, ':'), first.String()...)\n",
+		new:  "	return append(append(dst, ':'), first.String()[:0]...)\n",
+		pkg:  "./sink/natssink", test: "TestDuplicates/IDAndTimeReused",
+	},
+	{
+		name: "a message id has no created_at, so ids reused within a batch are duplicates",
+		file: "sink/envelope.go",
+		old:  "!b.Projected && !at.IsZero() {",
+		new:  "!b.Projected && at.IsZero() {",
+		pkg:  "./sink/natssink", test: "TestDuplicates/IDReusedInTheSameBatch",
+	},
+	{
+		name: "a message id changes with the batch's parts",
+		file: "sink/envelope.go",
+		old:  "		first = b.Origins[0]\n",
+		new:  "",
+		pkg:  "./sink/natssink", test: "TestDuplicates/SplitOnce",
+	},
+	{
+		name: "a message id changes with a projection's created_at",
+		file: "sink/envelope.go",
+		old:  "!b.Projected && !at.IsZero() {",
+		new:  "!at.IsZero() {",
+		pkg:  "./sink/natssink", test: "TestDuplicates_Projected",
+	},
+	{
 		name: "a time-out of the request never counts against the batch",
 		file: "sink/natssink/natssink.go",
 		old:  "return sink.MaybePoison(err)",
@@ -331,8 +359,8 @@ var mutants = []mutant{
 	{
 		name: "the count of a fast batch is not compared",
 		file: "sink/natssink/internal/fastbatch/protocol.go",
-		old:  "b.stored, b.streamSeq = count, seq",
-		new:  "b.stored, b.streamSeq = len(b.sent), seq",
+		old:  "	b.stored = count\n",
+		new:  "	b.stored = len(b.sent)\n",
 		pkg:  "./sink/natssink", test: "TestFastBatch_Answers",
 	},
 	{

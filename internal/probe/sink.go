@@ -153,10 +153,11 @@ func (j *jetStreamReader) arrivals(ctx context.Context, visit func(id int64)) er
 				return fmt.Errorf("reading stream: %w", err)
 			}
 			pending = meta.NumPending
-			if text, ours := strings.CutPrefix(m.Headers().Get("Nats-Msg-Id"), j.pipeline+":"); ours {
-				if id, err := strconv.ParseInt(text, 10, 64); err == nil {
-					visit(id)
-				}
+			name, ours := strings.CutPrefix(m.Headers().Get("Nats-Msg-Id"), j.pipeline+":")
+			text, rest, _ := strings.Cut(name, ":")
+			id, err := strconv.ParseInt(text, 10, 64)
+			if ours && err == nil && !strings.HasPrefix(rest, "dead:") {
+				visit(id)
 			}
 		}
 		if err := errors.Join(batch.Error(), ctx.Err()); err != nil {

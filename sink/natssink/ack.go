@@ -17,14 +17,14 @@ var (
 	errInvalidAck = errors.New("the answer is not a PubAck: the responder on the subject is not a stream")
 )
 
-// classifyAck reads the answer to one published event. nil means that a stream has stored the event;
-// duplicate reports whether it had stored that id before.
-func classifyAck(m *nats.Msg) (duplicate bool, err error) {
+// classifyAck reads the answer to one published event. nil means that a stream has stored the event, now or
+// before: a duplicate of its id is this very event.
+func classifyAck(m *nats.Msg) error {
 	if isPlainAck(m.Data) {
-		return false, nil
+		return nil
 	}
 	if len(m.Data) == 0 && m.Header.Get("Status") == "503" { // no responders
-		return false, sink.Unavailable(errNoStream)
+		return sink.Unavailable(errNoStream)
 	}
 	var ack struct {
 		jetstream.PubAck
@@ -32,13 +32,13 @@ func classifyAck(m *nats.Msg) (duplicate bool, err error) {
 	}
 	switch err := json.Unmarshal(m.Data, &ack); {
 	case err != nil:
-		return false, sink.Unavailable(errInvalidAck)
+		return sink.Unavailable(errInvalidAck)
 	case ack.Error != nil:
-		return false, classifyAPIError(ack.Error)
+		return classifyAPIError(ack.Error)
 	case ack.Stream == "" || ack.Sequence == 0:
-		return false, sink.Unavailable(errInvalidAck)
+		return sink.Unavailable(errInvalidAck)
 	}
-	return ack.Duplicate, nil
+	return nil
 }
 
 // isPlainAck reports whether the text is exactly {"stream":"NAME","seq":123}, as nearly every answer is.

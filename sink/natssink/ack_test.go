@@ -45,14 +45,13 @@ func TestClassifyAck(t *testing.T) {
 	t.Parallel()
 	noResponders := nats.Header{"Status": {"503"}}
 	for _, c := range []struct {
-		text      string
-		header    nats.Header
-		duplicate bool
-		result    string
+		text   string
+		header nats.Header
+		result string
 	}{
 		{text: `{"stream":"A","seq":7}`, result: "accepted"},
 		{text: `{"stream":"A","seq":7, "domain":"hub"}`, result: "accepted"},
-		{text: `{"stream":"A","seq":7,"duplicate":true}`, duplicate: true, result: "accepted"},
+		{text: `{"stream":"A","seq":7,"duplicate":true}`, result: "accepted"},
 		{text: ``, header: noResponders, result: "outage"},
 		{text: ``, result: "outage"},
 		{text: `+OK`, result: "outage"},
@@ -62,9 +61,9 @@ func TestClassifyAck(t *testing.T) {
 		{text: `{"type":"io.nats.jetstream.api.v1.stream_purge_response","success":true}`, result: "outage"},
 		{text: `{"error":{"code":400,"err_code":10071,"description":"wrong last sequence: 3"},"stream":"A","seq":0}`, result: "rejected"},
 	} {
-		duplicate, err := classifyAck(&nats.Msg{Data: []byte(c.text), Header: c.header})
-		if got := kind(err); got != c.result || duplicate != c.duplicate {
-			t.Errorf("%q: got %s (%v), duplicate %v, want %s", c.text, got, err, duplicate, c.result)
+		err := classifyAck(&nats.Msg{Data: []byte(c.text), Header: c.header})
+		if got := kind(err); got != c.result {
+			t.Errorf("%q: got %s (%v), want %s", c.text, got, err, c.result)
 		}
 	}
 }

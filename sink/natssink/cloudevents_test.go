@@ -98,7 +98,7 @@ func TestCloudEvents(t *testing.T) {
 			if diff := cmp.Diff(want.extensions, extensions); diff != "" {
 				t.Errorf("event %d: extensions:\n%s", i, diff)
 			}
-			if got := m.Header.Get("Nats-Msg-Id"); got != b.Pipeline+":"+id || m.Header.Get("Relay-Group-Id") != b.GroupID.String() {
+			if got := m.Header.Get("Nats-Msg-Id"); got != string(sink.AppendDedupeID(nil, b, i)) || m.Header.Get("Relay-Group-Id") != b.GroupID.String() {
 				t.Errorf("event %d has headers %v", i, m.Header)
 			}
 		}

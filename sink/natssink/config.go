@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"net/url"
 	"os"
 	"strings"
@@ -41,8 +40,6 @@ type Config struct {
 	// ResendWithin is how long after its first Send an event may be sent again. Warnings compares the
 	// streams' duplicate windows with it. 0 means no comparison.
 	ResendWithin time.Duration
-	// Logger logs ids that were used twice; nil means no log.
-	Logger *slog.Logger
 }
 
 func (c Config) withDefaults() Config {
@@ -51,9 +48,6 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Format == "" {
 		c.Format = formatPayload
-	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	return c
 }

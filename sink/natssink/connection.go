@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"slices"
 	"strconv"
@@ -68,11 +69,21 @@ func (s *Sink) connection(ctx context.Context) (*connection, error) {
 	}
 	c, err := dial(ctx, s.options, s.discovered, !s.core)
 	if err != nil {
-		s.failure, s.failedAt = fmt.Errorf("connecting to NATS: %w", sink.ExplainTLS(err)), time.Now()
+		s.failure, s.failedAt = fmt.Errorf("connecting to NATS: %w", explainTLS(err)), time.Now()
 		return nil, s.failure
 	}
 	s.current.Store(c)
 	return c, nil
+}
+
+// explainTLS is sink.ExplainTLS. With TLS 1.3 a server rejects a client's certificate after the handshake; the
+// client may then see a closed connection only.
+func explainTLS(err error) error {
+	_, closed := errors.AsType[*net.OpError](err)
+	if errors.Is(err, nats.ErrTLS) && (closed || errors.Is(err, io.EOF)) {
+		return fmt.Errorf("%w; the server may require a client certificate: check tls.cert and tls.key", err)
+	}
+	return sink.ExplainTLS(err)
 }
 
 // dial connects to one of the servers in opts, or of more. acks asks for PubAcks. The error contains no
@@ -219,16 +230,14 @@ func (c *connection) handleAnswer(m *nats.Msg) {
 	if errNo != nil || errIndex != nil {
 		return // not an answer to a publish
 	}
-	duplicate, result := classifyAck(m)
+	result := classifyAck(m)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	f, ok := c.inflight[no]
 	if !ok || int(i) >= len(f.results) {
 		return // too late
 	}
-	if f.resolve(int(i), result) && duplicate && !f.maybeStored[int(i)] {
-		f.duplicates++
-	}
+	f.resolve(int(i), result)
 }
 
 // ask makes a request to the server. A server does not answer a request that the user may not make; ask then
@@ -238,7 +247,7 @@ func (c *connection) ask(ctx context.Context, subject string, request func(conte
 	defer finish()
 	f := c.register([]string{subject}, make([]error, 1), finish)
 	err := request(answered)
-	results, _ := c.complete(f, nil)
+	results := c.complete(f, nil)
 	if errors.Is(results[0], nats.ErrPermissionViolation) {
 		return results[0]
 	}

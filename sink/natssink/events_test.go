@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -238,31 +237,6 @@ func TestSend_RelayHeadersWin(t *testing.T) {
 	}
 }
 
-func TestSend_DuplicatesOnFirstAttempt(t *testing.T) {
-	singlyAndFast(t, func(t *testing.T, fast bool) {
-		o := newFixture(t, jetstream.StreamConfig{AllowBatchPublish: fast})
-		var log bytes.Buffer
-		s := open(t, natssink.Config{URL: o.url, Logger: slog.New(slog.NewTextHandler(&log, nil))})
-		b := batch("orders.a", "orders.b")
-		testkit.NoError(t, s.Send(testkit.Timeout(t, sendTimeout), b))
-		for _, again := range []func(*buffer.Batch){
-			func(b *buffer.Batch) { b.FirstSend = false },
-			func(b *buffer.Batch) { b.Origins = append(b.Origins, buffer.NewGroupID()) },
-		} {
-			b := batch("orders.a", "orders.b")
-			again(b)
-			testkit.NoError(t, s.Send(testkit.Timeout(t, sendTimeout), b))
-		}
-		if log.Len() != 0 {
-			t.Fatalf("resent batches: log %q", &log)
-		}
-		testkit.NoError(t, s.Send(testkit.Timeout(t, sendTimeout), batch("orders.a", "orders.b", "orders.c")))
-		if !strings.Contains(log.String(), "level=ERROR") || !strings.Contains(log.String(), "events=2") {
-			t.Errorf("log: %q", &log)
-		}
-	})
-}
-
 // A dead-letter hook may publish to the stream that takes the event when it is replayed.
 func TestSend_DeadLetterIsNotADuplicate(t *testing.T) {
 	t.Parallel()
@@ -283,9 +257,6 @@ func TestSend_DeadLetterIsNotADuplicate(t *testing.T) {
 	testkit.Equal(t, "dead letter", got[0].DeadLetter, string(sink.AppendDeadLetter(nil, dead.DeadLetter(0))))
 	if got[0].Headers != nil {
 		t.Errorf("headers %s arrived", got[0].Headers)
-	}
-	if n := duplicatesOf(o.sink); n != 0 {
-		t.Errorf("%d duplicates; want 0 for a resent dead letter", n)
 	}
 }
 

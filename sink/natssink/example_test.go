@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
 
 	"github.com/outboxrelay/relay/internal/testserver"
@@ -18,7 +19,7 @@ func ExampleNew() {
 		fmt.Println(err)
 	}
 	// Output:
-	// orders.created map[Nats-Msg-Id:[orders:17] Relay-Key:[customer-7]] {"order": 1}
+	// orders.created orders:17:hegozygv1x:01980c4e-8f70-7000-8000-000000000001 customer-7 {"order": 1}
 }
 
 func publishOne() error {
@@ -46,8 +47,11 @@ func publishOne() error {
 	}
 	key := "customer-7"
 	err = s.Send(context.Background(), &buffer.Batch{
-		GroupID: buffer.NewGroupID(), Pipeline: "orders", PayloadIsJSON: true,
-		Events: []outbox.Event{{ID: 17, Topic: "orders.created", Key: &key, Payload: []byte(`{"order": 1}`)}},
+		GroupID: uuid.MustParse("01980c4e-8f70-7000-8000-000000000001"), Pipeline: "orders", PayloadIsJSON: true,
+		Events: []outbox.Event{{
+			ID: 17, Topic: "orders.created", Key: &key, Payload: []byte(`{"order": 1}`),
+			CreatedAt: time.Date(2026, 1, 2, 3, 4, 5, 678_901_000, time.UTC),
+		}},
 	})
 	if err != nil {
 		return err
@@ -56,7 +60,6 @@ func publishOne() error {
 	if err != nil {
 		return err
 	}
-	delete(got.Header, "Relay-Group-Id") // another one each time
-	fmt.Println(got.Subject, got.Header, string(got.Data))
+	fmt.Println(got.Subject, got.Header.Get("Nats-Msg-Id"), got.Header.Get("Relay-Key"), string(got.Data))
 	return s.Close()
 }

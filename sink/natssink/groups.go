@@ -46,19 +46,14 @@ func (s *Sink) groups(ctx context.Context, c *connection, b *buffer.Batch, subje
 func hasServerHeaders(e *outbox.Event) bool { return bytes.Contains(e.Headers, []byte("Nats-")) }
 
 // publishGroups publishes each group as a fast batch. Events that have no result afterwards must be published
-// singly, unless answered is done. dropped counts, by stream, the events that a stream counted as stored and
-// dropped as duplicates.
-func (c *connection) publishGroups(answered context.Context, p *publisher, f *inflight, groups map[*stream][]int) (dropped map[*stream]int) {
+// singly, unless answered is done.
+func (c *connection) publishGroups(answered context.Context, p *publisher, f *inflight, groups map[*stream][]int) {
 	type published struct {
 		stream *stream
-		last   uint64 // the stream's last sequence before
 		batch  *fastbatch.Batch
 	}
 	batches := make([]published, 0, len(groups))
 	for stream, events := range groups {
-		c.mu.Lock()
-		last := stream.last
-		c.mu.Unlock()
 		batch, err := c.fast.Publish(answered, events, func(i int, reply string) (string, error) {
 			sent, err := c.publishOne(p, f, i, reply)
 			if !sent {
@@ -66,39 +61,22 @@ func (c *connection) publishGroups(answered context.Context, p *publisher, f *in
 			}
 			return f.subjects[i], nil
 		})
-		batches = append(batches, published{stream: stream, last: last, batch: batch})
+		batches = append(batches, published{stream: stream, batch: batch})
 		if err != nil {
 			break
 		}
 	}
-	dropped = map[*stream]int{}
 	for _, b := range batches {
-		if n := c.recordFast(f, b.stream, b.last, b.batch.Wait(answered)); n > 0 {
-			dropped[b.stream] += n
-		}
+		c.recordFast(f, b.stream, b.batch.Wait(answered))
 	}
-	return dropped
 }
 
-// recordFast records what became of a fast batch. last is the stream's last sequence before the batch.
-// dropped is how many of the stored events were duplicates.
-func (c *connection) recordFast(f *inflight, s *stream, last uint64, r fastbatch.Result) (dropped int) {
+// recordFast records what became of a fast batch.
+func (c *connection) recordFast(f *inflight, s *stream, r fastbatch.Result) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, i := range r.Stored {
 		f.resolve(i, nil)
 	}
-	for _, i := range r.Uncertain {
-		f.markMaybeStored(i)
-	}
-	if r.Sequence > 0 {
-		if r.Sequence <= last {
-			s.replaced = true // another stream has its name
-		} else {
-			dropped = max(0, len(r.Stored)-int(r.Sequence-last))
-		}
-		s.last = max(s.last, r.Sequence)
-	}
 	c.streams.update(s, r.Err)
-	return dropped
 }

@@ -19,10 +19,6 @@ type inflight struct {
 	pending int
 	// queues keep order by key; nil: order does not matter.
 	queues *keyQueues
-	// duplicates counts the accepted events that the stream knew already, without those in maybeStored.
-	duplicates int
-	// maybeStored are the events that this Send may have had stored before.
-	maybeStored map[int]bool
 	// finish is called when no event is pending.
 	finish context.CancelFunc
 }
@@ -54,12 +50,12 @@ func (c *connection) register(subjects []string, results []error, finish context
 
 // complete returns the results. Events that are still pending get unanswered, and answers that come later are
 // ignored.
-func (c *connection) complete(f *inflight, unanswered error) (results []error, duplicates int) {
+func (c *connection) complete(f *inflight, unanswered error) (results []error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	f.resolveAll(unanswered)
 	delete(c.inflight, f.no)
-	return f.results, f.duplicates
+	return f.results
 }
 
 // resolve gives a pending event its result, and reports whether it was pending.
@@ -90,17 +86,6 @@ func (f *inflight) resolveSubject(subject string, result error) {
 			f.resolve(i, result)
 		}
 	}
-}
-
-// markMaybeStored notes that a pending event may be stored.
-func (f *inflight) markMaybeStored(i int) {
-	if !errors.Is(f.results[i], errPending) {
-		return
-	}
-	if f.maybeStored == nil {
-		f.maybeStored = map[int]bool{}
-	}
-	f.maybeStored[i] = true
 }
 
 // pendingOf returns the indexes of the pending events that are in the groups, or of those that are not.

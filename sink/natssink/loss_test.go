@@ -135,9 +135,6 @@ func TestConnectionLost_DuringFastBatch(t *testing.T) {
 					testkit.NoError(t, s.Send(testkit.Timeout(t, sendTimeout), part))
 				}
 				testkit.Equal(t, "stored", o.ids(t), idsExcept(n))
-				if d := duplicatesOf(s); d != 0 {
-					t.Errorf("%d duplicates; want 0", d)
-				}
 			})
 		}
 	}

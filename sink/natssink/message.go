@@ -76,6 +76,7 @@ type publisher struct {
 	msg         nats.Msg
 	batch       *buffer.Batch
 	group       []string // the value of headerGroupID
+	id          []byte   // scratch space
 	cloudEvents bool
 }
 
@@ -88,8 +89,8 @@ func (p *publisher) prepare(i int, subject, reply string) error {
 	e, header := &p.batch.Events[i], p.msg.Header
 	p.msg.Subject, p.msg.Reply, p.msg.Data = subject, reply, e.Payload
 	clear(header)
-	// With the id of its event, a dead letter would make its stream drop the replayed event as a duplicate.
-	header[headerID] = []string{sink.EventName(p.batch, i)}
+	p.id = sink.AppendDedupeID(p.id[:0], p.batch, i)
+	header[headerID] = []string{string(p.id)}
 	header[headerGroupID] = p.group
 	if d := p.batch.DeadLetter(i); d != nil {
 		header[headerDeadLetter] = []string{string(sink.AppendDeadLetter(nil, d))}

@@ -3,7 +3,7 @@
 //
 // The data is the payload's bytes. The headers are the event's own and
 //
-//	Nats-Msg-Id     <pipeline>:<id>, by which a stream detects duplicates
+//	Nats-Msg-Id     <pipeline>:<id>:<created_at>:<the first group_id>, by which a stream detects duplicates
 //	Relay-Group-Id  the batch's group_id
 //	Relay-Key       the event's key; absent if the key is NULL
 //
@@ -11,6 +11,9 @@
 //
 //	Nats-Msg-Id        <pipeline>:<id>:dead:<the group_id it died in>
 //	Relay-Dead-Letter  the reason, as JSON; see [sink.AppendDeadLetter]
+//
+// No two events share a Nats-Msg-Id, not even if a database hands out an id twice; see [sink.AppendDedupeID]. So
+// an event that a stream drops as a duplicate is proven to be in the stream, and counts as delivered.
 //
 // An event's own headers cannot override these. With the format cloudevents each message is also a CloudEvent
 // in binary mode: its attributes are headers named ce-...; see [sink.CloudEventAttributes]. An event that a
@@ -34,7 +37,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -54,7 +56,6 @@ type Sink struct {
 	ordered     bool
 	subject     sink.Template
 	resend      time.Duration // Config.ResendWithin
-	log         *slog.Logger
 	cloudEvents bool
 
 	current atomic.Pointer[connection]
@@ -90,7 +91,7 @@ func New(c Config) (*Sink, error) {
 		return nil, fmt.Errorf("NATS sink: %w", err)
 	}
 	return &Sink{
-		options: options, core: c.Core, ordered: c.Ordered && !c.Core, subject: subject, resend: c.ResendWithin, log: c.Logger,
+		options: options, core: c.Core, ordered: c.Ordered && !c.Core, subject: subject, resend: c.ResendWithin,
 		cloudEvents: c.Format == formatCloudEvents,
 		connecting:  semaphore.NewWeighted(1),
 	}, nil
@@ -119,14 +120,8 @@ func (s *Sink) Send(ctx context.Context, b *buffer.Batch) error {
 	defer finish()
 	groups := s.groups(ctx, c, b, subjects)
 	f := c.register(subjects, results, finish)
-	dropped := s.publish(answered, c, f, b, groups)
-	results, duplicates := c.complete(f, s.await(answered, c))
-	for stream, n := range dropped {
-		if s.streamUnchanged(ctx, c, stream) {
-			duplicates += n
-		}
-	}
-	s.reportDuplicates(ctx, b, duplicates)
+	s.publish(answered, c, f, b, groups)
+	results = c.complete(f, s.await(answered, c))
 	err = combine(subjects, results, s.subject.Fixed())
 	if err != nil && slices.ContainsFunc(results, func(err error) bool { return errors.Is(err, errNoStream) }) {
 		c.mu.Lock()
@@ -143,13 +138,12 @@ func (s *Sink) Send(ctx context.Context, b *buffer.Batch) error {
 }
 
 // publish publishes the groups as fast batches, then singly the events that these leave without a result.
-// dropped is publishGroups's.
-func (s *Sink) publish(answered context.Context, c *connection, f *inflight, b *buffer.Batch, groups map[*stream][]int) (dropped map[*stream]int) {
+func (s *Sink) publish(answered context.Context, c *connection, f *inflight, b *buffer.Batch, groups map[*stream][]int) {
 	p := s.newPublisher(b)
 	if !s.ordered {
 		c.publish(p, f, c.pendingOf(f, groups, false))
 	}
-	dropped = c.publishGroups(answered, p, f, groups)
+	c.publishGroups(answered, p, f, groups)
 	switch {
 	case answered.Err() != nil:
 	case s.ordered:
@@ -157,7 +151,6 @@ func (s *Sink) publish(answered context.Context, c *connection, f *inflight, b *
 	default:
 		c.publish(p, f, c.pendingOf(f, groups, true))
 	}
-	return dropped
 }
 
 // await waits for the answers. It returns the result of events that have none.
@@ -190,17 +183,6 @@ func unanswered(what string, err error) error {
 // letters.
 func firstAttempt(b *buffer.Batch) bool {
 	return b.DeadLetters == nil && b.FirstSend && len(b.Origins) == 0
-}
-
-// reportDuplicates logs duplicates among events that were not sent before. Unless they are the same events, they
-// are lost. The number is a lower bound for fast batches while other clients write to the stream.
-func (s *Sink) reportDuplicates(ctx context.Context, b *buffer.Batch, duplicates int) {
-	if duplicates == 0 || !firstAttempt(b) {
-		return
-	}
-	s.log.LogAttrs(ctx, slog.LevelError, "stream dropped new events as duplicates; their ids were used before",
-		slog.String("pipeline", b.Pipeline), slog.String("group_id", b.GroupID.String()),
-		slog.Int("events", duplicates), slog.Int64("first_id", b.Events[0].ID), slog.Int64("last_id", b.Events[len(b.Events)-1].ID))
 }
 
 // Close closes the connection.

@@ -74,16 +74,12 @@ func matches(filter, subject string) bool {
 	}
 }
 
-// stream is what a connection knows of a stream. last, replaced and pausedUntil are guarded by the
-// connection's mutex.
+// stream is what a connection knows of a stream. pausedUntil is guarded by the connection's mutex.
 type stream struct {
 	name     string
 	subjects []string
-	created  time.Time
 	fast     bool // it takes fast batches
 
-	last        uint64 // the highest sequence that is known
-	replaced    bool   // another stream has its name
 	pausedUntil time.Time
 }
 
@@ -149,12 +145,12 @@ func (k *streamCache) replace(infos []*jetstream.StreamInfo) {
 	for _, info := range infos {
 		c := &info.Config
 		now := &stream{
-			name: c.Name, subjects: c.Subjects, created: info.Created, last: info.State.LastSeq,
+			name: c.Name, subjects: c.Subjects,
 			fast: c.AllowBatchPublish && !c.NoAck && !c.Sealed,
 		}
 		for _, s := range before {
-			if s.name == now.name && s.created.Equal(now.created) {
-				now.pausedUntil, now.last = s.pausedUntil, max(s.last, now.last)
+			if s.name == now.name {
+				now.pausedUntil = s.pausedUntil
 			}
 		}
 		k.streams = append(k.streams, now)
@@ -213,7 +209,7 @@ func (k *streamCache) find(subject string) *stream {
 // update draws conclusions from a fast batch that ended with err, if any.
 func (k *streamCache) update(s *stream, err error) {
 	switch {
-	case s.replaced, errors.Is(err, fastbatch.ErrUnsupported):
+	case errors.Is(err, fastbatch.ErrUnsupported):
 		k.invalidate()
 	case errors.Is(err, fastbatch.ErrInterrupted):
 		s.pausedUntil = time.Now().Add(pauseAfterFailure)
@@ -224,25 +220,4 @@ func (k *streamCache) update(s *stream, err error) {
 func (k *streamCache) invalidate() {
 	k.streams, k.stale = nil, true
 	clear(k.bySubject)
-}
-
-// streamUnchanged reports whether the server still has this very stream, and not another one of its name. It
-// reports true if the server cannot be asked.
-func (s *Sink) streamUnchanged(ctx context.Context, c *connection, known *stream) bool {
-	c.mu.Lock()
-	replaced := known.replaced
-	c.mu.Unlock()
-	if replaced {
-		return false
-	}
-	infos, err := c.listStreams(ctx, s.subject)
-	if err != nil {
-		return true
-	}
-	for _, info := range infos {
-		if info.Config.Name == known.name {
-			return info.Created.Equal(known.created)
-		}
-	}
-	return false
 }

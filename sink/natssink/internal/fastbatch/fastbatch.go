@@ -79,26 +79,19 @@ type Batch struct {
 	changed chan struct{} // has room for one: an answer has come
 
 	// The rest is guarded by client.mu.
-	sent      []int // the messages by sequence-1
-	acked     int   // so many of them are acknowledged
-	ackEvery  int   // the stream acknowledges every so many; 0: not known yet
-	failedAt  int   // the first sequence that may not be stored; 0: none
-	err       error // why it may not be
-	done      bool  // no answer counts any more
-	nothing   bool  // done, and nothing was stored
-	stored    int   // the PubAck proves so many of sent
-	streamSeq uint64
+	sent     []int // the messages by sequence-1
+	acked    int   // so many of them are acknowledged
+	ackEvery int   // the stream acknowledges every so many; 0: not known yet
+	failedAt int   // the first sequence that may not be stored; 0: none
+	err      error // why it may not be
+	done     bool  // no answer counts any more
+	stored   int   // the PubAck proves so many of sent
 }
 
 // Result is what became of a batch's messages.
 type Result struct {
 	// Stored are the messages that the PubAck proves to be stored.
 	Stored []int
-	// Uncertain are messages that were published and may be stored.
-	Uncertain []int
-	// Sequence is the stream sequence of the last message that the stream stored; 0: no PubAck has come, or
-	// the stream knew all messages by their ids already.
-	Sequence uint64
 	// Err is why not all messages are stored. It wraps ErrUnsupported, ErrInterrupted, or the
 	// *jetstream.APIError of one message.
 	Err error
@@ -162,11 +155,7 @@ func (b *Batch) Wait(ctx context.Context) Result {
 	defer b.client.mu.Unlock()
 	delete(b.client.batches, b.id)
 	b.done = true
-	r := Result{Stored: b.sent[:b.stored], Sequence: b.streamSeq, Err: b.err}
-	if !b.nothing {
-		r.Uncertain = b.sent[b.stored:]
-	}
-	return r
+	return Result{Stored: b.sent[:b.stored], Err: b.err}
 }
 
 // assignSeq gives message i its sequence as soon as the window has room; 0: the batch takes no more messages.

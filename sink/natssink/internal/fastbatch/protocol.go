@@ -121,7 +121,6 @@ func (b *Batch) fail(seq int, err error) {
 // reject deals with an error that has the form of an ordinary publish's. Often the PubAck for the messages
 // before it is still to come.
 func (b *Batch) reject(err *jetstream.APIError, op operation) {
-	b.nothing = op == opStart
 	b.done = op == opStart || op == opClose || op == opPing || isBatchError(err)
 }
 
@@ -132,13 +131,12 @@ func (b *Batch) commit(count int, seq uint64) {
 	if seq == 0 {
 		// A replicated stream also counts messages that it has only proposed and that may yet be lost. Only
 		// each message's own PubAck proves that it is stored.
-		b.nothing = true
 		return
 	}
 	if b.failedAt > 0 {
 		count = min(count, b.failedAt-1)
 	}
-	b.stored, b.streamSeq = count, seq
+	b.stored = count
 }
 
 // isBatchError reports whether the error is the whole batch's, not one message's.
