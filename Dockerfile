@@ -1,7 +1,7 @@
 # docker build .                     the relay: one static program and nothing else
 # docker build --target examples .   the example programs of docker-compose.yml
 
-FROM --platform=$BUILDPLATFORM golang:1.26 AS build
+FROM --platform=$BUILDPLATFORM golang:1.26.8 AS build
 WORKDIR /src
 COPY go.mod go.sum ./
 RUN go mod download
@@ -26,5 +26,7 @@ COPY --from=build /out/producer /out/jetstream /
 
 FROM base AS relay
 COPY --from=build /out/relay /relay
+ENV RELAY_CONFIG=/etc/relay/relay.yaml
 EXPOSE 7070
+HEALTHCHECK --interval=10s --timeout=5s --start-period=30s CMD ["/relay", "health"]
 ENTRYPOINT ["/relay"]

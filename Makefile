@@ -38,8 +38,12 @@ examples: servers ## run the examples in other languages whose interpreters are 
 	$(GO) test -v -count=1 -tags examples -run TestLanguages ./examples
 
 .PHONY: lint
-lint: ## run golangci-lint and gofumpt
+lint: manifests ## run golangci-lint and gofumpt, and check the files of deploy/
 	$(TOOL) golangci-lint run
+
+.PHONY: manifests
+manifests: ## check the Compose, Kubernetes and systemd files
+	@sh deploy/check.sh
 
 .PHONY: fmt
 fmt: ## format the code

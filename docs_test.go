@@ -7,8 +7,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-
-	"github.com/outboxrelay/relay/internal/testserver"
 )
 
 // testSnippets checks every block, command and link of every document.
@@ -142,16 +140,9 @@ func hasHeading(text, anchor string) bool {
 // testPrivileges grants two roles exactly the privileges of docs/installing.md. With
 // them the application inserts, and the relay delivers, buries and replays.
 func testPrivileges(t *testing.T, programs string) {
-	server := testserver.OwnPostgres(t, testserver.PostgresOptions{}) // roles belong to the server
-	database, err := server.NewDatabase(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	as := func(role string) string {
-		_, rest, _ := strings.Cut(database, "@")
-		return "postgres://" + role + ":" + role + "@" + rest
-	}
-	term := newTerminal(t, programs, "OWNER="+database, "RELAY="+as("outbox_relay"), "SHOP="+as("shop"))
+	server := newRoleServer(t)
+	server.createRoles(t)
+	term := newTerminal(t, programs, "OWNER="+server.as(t, "outbox_owner"), "RELAY="+server.as(t, "outbox_relay"), "SHOP="+server.as(t, "shop"))
 	receiver := term.start("receiver", "-listen", "127.0.0.1:0")
 	config := func(source, sink string) string {
 		return fmt.Sprintf("admin: {listen: \"\"}\npipelines:\n  - name: orders\n    source: {url: \"${%s}\"}\n    sink: {url: %q}\n", source, sink)
@@ -170,11 +161,13 @@ func testPrivileges(t *testing.T, programs string) {
 		t.Fatalf("docs/installing.md has %d blocks of SQL; expected one, the grants", len(sql))
 	}
 	grants := sql[0]
+	if grants+"\n" != read(t, "deploy/postgres/grants.sql") {
+		t.Error("the grants of docs/installing.md are not those of deploy/postgres/grants.sql")
+	}
 	psql := func(role, statement string) string {
 		t.Helper()
 		return term.must(`psql "$` + role + `" -qAt -v ON_ERROR_STOP=1 <<'SQL'` + "\n" + statement + "\nSQL")
 	}
-	psql("OWNER", "CREATE ROLE outbox_relay LOGIN PASSWORD 'outbox_relay'; CREATE ROLE shop LOGIN PASSWORD 'shop'")
 	term.must("relay migrate -c owner.yaml")
 	psql("OWNER", grants)
 

@@ -20,6 +20,8 @@ func TestDocs(t *testing.T) {
 		"Privileges":   testPrivileges,
 		"CustomTables": testCustomTables,
 		"Compose":      testCompose,
+		"Kubernetes":   testKubernetes,
+		"Systemd":      testSystemd,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -11,6 +11,28 @@ import (
 
 var errStarting = errors.New("starting")
 
+// NotReady is why a pipeline is not ready.
+type NotReady struct {
+	// class says it without data: everybody may read it.
+	class string
+	// err may quote events and what a server answered.
+	err error
+}
+
+// The classes.
+const (
+	database = "database" // it cannot be reached or used
+	atSink   = "sink"     // it cannot be reached, or an address of it
+	stalled  = "stalled"  // events wait, and none is delivered or buried
+	refusing = "refusing" // the sink refuses every event
+)
+
+func (e *NotReady) Error() string { return e.class + ": " + e.err.Error() }
+func (e *NotReady) Unwrap() error { return e.err }
+
+// Class returns database, sink, stalled or refusing.
+func (e *NotReady) Class() string { return e.class }
+
 // health is what readiness is decided from.
 type health struct {
 	stalledAfter time.Duration
@@ -104,19 +126,19 @@ func (h *health) ready(now time.Time) error {
 	defer h.mu.Unlock()
 	switch {
 	case h.bufferErr != nil:
-		return fmt.Errorf("database: %w", h.bufferErr)
+		return &NotReady{database, h.bufferErr}
 	case h.claimErr != nil:
-		return fmt.Errorf("database: %w", h.claimErr)
+		return &NotReady{database, h.claimErr}
 	case h.sinkErr != nil:
-		return fmt.Errorf("sink: %w", h.sinkErr)
+		return &NotReady{atSink, h.sinkErr}
 	case h.undelivered >= 2:
-		return fmt.Errorf("sink: %d sends in a row delivered nothing, the last: %s", h.undelivered, h.undeliveredErr)
+		return &NotReady{atSink, fmt.Errorf("%d sends in a row delivered nothing, the last: %s", h.undelivered, h.undeliveredErr)}
 	case h.backpressureErr != nil:
-		return h.backpressureErr
+		return &NotReady{stalled, h.backpressureErr}
 	}
 	for _, since := range []time.Time{h.freshSince, h.dueSince} {
-		if stalled := now.Sub(since); !since.IsZero() && stalled > h.stalledAfter {
-			return fmt.Errorf("stalled: events wait, and none was delivered or buried for %v", stalled.Round(time.Second))
+		if passed := now.Sub(since); !since.IsZero() && passed > h.stalledAfter {
+			return &NotReady{stalled, fmt.Errorf("events wait, and none was delivered or buried for %v", passed.Round(time.Second))}
 		}
 	}
 	return nil

@@ -64,11 +64,11 @@ func (p *Pipeline) Limits() (batchSize, workers int) { return p.limiter.current(
 func (p *Pipeline) Status(ctx context.Context) (buffer.Status, error) { return p.buffer.Status(ctx) }
 
 // Ready returns nil while the pipeline can reach its database and its sink and makes progress; otherwise why
-// not. It makes none while MaxWaiting keeps fresh events from being claimed, nor if events wait and for a
+// not, a *NotReady. It makes none while MaxWaiting keeps fresh events from being claimed, nor if events wait and for a
 // minute (two leases, if that is longer) batches were at best put back.
 func (p *Pipeline) Ready() error {
 	if err := p.worker.Outage(); err != nil {
-		return fmt.Errorf("sink: %w", err)
+		return &NotReady{atSink, err}
 	}
 	return p.health.ready(time.Now())
 }

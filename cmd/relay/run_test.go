@@ -213,12 +213,13 @@ func TestRun_PipelinesAreIndependent(t *testing.T) {
 	r.waitForLog("waiting for the database\" pipeline=down")
 	r.waitForLog("relay migrate -c relay.yaml")
 
-	answer, code := get(t, "http://"+listen+"/readyz", "")
+	answer, code := get(t, "http://"+listen+"/readyz", "t0ken-s3cret")
 	var readiness struct {
 		Ready     bool
 		Pipelines []struct {
 			Name   string
 			Ready  bool
+			Class  string
 			Reason string
 		}
 	}
@@ -226,12 +227,16 @@ func TestRun_PipelinesAreIndependent(t *testing.T) {
 		t.Errorf("/readyz responds %d %s, %v", code, answer, err)
 	}
 	for i, want := range []struct {
-		name, reason string
-	}{{"down", "database: "}, {"bare", "relay migrate -c relay.yaml"}, {"wait", "sink: "}, {"orders", ""}} {
+		name, class, reason string
+	}{{"down", "database", "database: "}, {"bare", "database", "relay migrate -c relay.yaml"}, {"wait", "sink", "sink: "}, {"orders", "", ""}} {
 		p := readiness.Pipelines[i]
-		if p.Name != want.name || p.Ready != (want.reason == "") || !strings.Contains(p.Reason, want.reason) {
+		if p.Name != want.name || p.Ready != (want.class == "") || p.Class != want.class || !strings.Contains(p.Reason, want.reason) {
 			t.Errorf("readiness of %s is %+v", want.name, p)
 		}
+	}
+
+	if answer, _ = get(t, "http://"+listen+"/readyz", ""); strings.Contains(answer, "127.0.0.1") || !strings.Contains(answer, `"class": "sink"`) {
+		t.Errorf("without the token /readyz responds %s", answer)
 	}
 
 	// Once the tables exist, the pipeline continues.

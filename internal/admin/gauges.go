@@ -22,7 +22,7 @@ var (
 	upDesc         = desc("relay_source_up", "1 if the status could be read from the database, 0 otherwise.")
 	batchSizeDesc  = desc("relay_batch_size", "Current batch size: batch_size, or the value that auto found.")
 	workersDesc    = desc("relay_workers", "Current number of batches sent at once: workers, or the value that auto found.")
-	readyDesc      = desc("relay_ready", "1 if the pipeline reaches its database and sink and makes progress, 0 otherwise; /readyz has the reason.")
+	readyDesc      = desc("relay_ready", "1 if the pipeline reaches its database and sink and makes progress, 0 otherwise; /readyz has the class of the reason.")
 )
 
 func desc(name, help string, labels ...string) *prometheus.Desc {

@@ -65,6 +65,11 @@ func (s *state) Status(ctx context.Context) (buffer.Status, error) {
 	return s.status, s.err
 }
 
+// unready is an error with a class.
+type unready struct{ error }
+
+func (unready) Class() string { return "database" }
+
 var errUnreachable = errors.New("dial tcp 10.0.0.1:5432: no route; was sent s3cret")
 
 func two() []Pipeline {
@@ -73,7 +78,7 @@ func two() []Pipeline {
 			Pending: 1234, OldestPending: 90*time.Second + 123456*time.Microsecond,
 			Leased: 1, Waiting: 2, Delivered: 3, Dead: 4, OldestTransaction: 5 * time.Second, Unnotified: 2,
 		}}).pipeline(),
-		(&state{name: "down", err: errUnreachable, ready: errUnreachable}).pipeline(),
+		(&state{name: "down", err: errUnreachable, ready: unready{errUnreachable}}).pipeline(),
 	}
 }
 

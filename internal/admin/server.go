@@ -120,11 +120,13 @@ func (s *Server) Handler() http.Handler {
 	})
 }
 
-// readyz reports which pipelines are not ready, and why.
-func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
+// readyz reports which pipelines are not ready. The reason may quote events, so it is for requests with the
+// token; all others get its class.
+func (s *Server) readyz(w http.ResponseWriter, r *http.Request) {
 	type pipeline struct {
 		Name   string `json:"name"`
 		Ready  bool   `json:"ready"`
+		Class  string `json:"class,omitempty"`
 		Reason string `json:"reason,omitempty"`
 	}
 	response := struct {
@@ -135,7 +137,13 @@ func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
 	for _, one := range s.snapshots {
 		p := pipeline{Name: one.pipeline.Name, Ready: true}
 		if err := one.pipeline.Health.Ready(); err != nil {
-			p.Ready, p.Reason = false, s.config.Redact(err.Error())
+			p.Ready, p.Class = false, "stalled"
+			if c, ok := errors.AsType[classified](err); ok {
+				p.Class = c.Class()
+			}
+			if s.config.Token != "" && s.hasToken(r) {
+				p.Reason = s.config.Redact(err.Error())
+			}
 			response.Ready, code = false, http.StatusServiceUnavailable
 		}
 		response.Pipelines = append(response.Pipelines, p)

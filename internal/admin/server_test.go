@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
@@ -97,24 +98,31 @@ func TestProbes(t *testing.T) {
 	if w := get(t, s, "/livez"); w.Code != http.StatusOK {
 		t.Errorf("/livez answers %d", w.Code)
 	}
-	w := get(t, s, "/readyz")
-	const want = `{
-  "ready": false,
-  "pipelines": [
-    {
-      "name": "orders",
-      "ready": true
-    },
-    {
-      "name": "down",
-      "ready": false,
-      "reason": "dial tcp 10.0.0.1:5432: no route; was sent ***"
-    }
-  ]
-}
-`
-	if diff := cmp.Diff(want, w.Body.String()); diff != "" || w.Code != http.StatusServiceUnavailable {
-		t.Errorf("/readyz %d %s", w.Code, diff)
+	const (
+		open = `{"ready":false,"pipelines":[{"name":"orders","ready":true},{"name":"down","ready":false,"class":"database"}]}`
+		full = `{"ready":false,"pipelines":[{"name":"orders","ready":true},{"name":"down","ready":false,"class":"database",` +
+			`"reason":"dial tcp 10.0.0.1:5432: no route; was sent ***"}]}`
+	)
+	for _, c := range []struct{ name, configured, given, want string }{
+		{"without the token", "t0ken", "", open},
+		{"with a wrong token", "t0ken", "t0kem", open},
+		{"with the token", "t0ken", "t0ken", full},
+		{"no token is configured", "", "", open},
+		{"no token is configured, one is given", "", "t0ken", open},
+	} {
+		s := New(two(), NewMetrics(), Config{Token: c.configured, Redact: redactor})
+		w := get(t, s, "/readyz", func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+c.given) })
+		var body bytes.Buffer
+		if err := json.Compact(&body, w.Body.Bytes()); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(c.want, body.String()); diff != "" || w.Code != http.StatusServiceUnavailable {
+			t.Errorf("%s: /readyz %d %s", c.name, w.Code, diff)
+		}
+	}
+	unknown := New([]Pipeline{(&state{name: "odd", ready: errUnreachable}).pipeline()}, NewMetrics(), Config{})
+	if w := get(t, unknown, "/readyz"); !strings.Contains(w.Body.String(), `"class": "stalled"`) {
+		t.Errorf("an error without a class: %s", w.Body)
 	}
 	if w := get(t, New(two()[:1], NewMetrics(), Config{}), "/readyz"); w.Code != http.StatusOK {
 		t.Errorf("/readyz answers %d", w.Code)

@@ -19,7 +19,7 @@ type Pipeline struct {
 
 // Health is the state of a pipeline. Its methods are safe for concurrent use.
 type Health interface {
-	// Ready returns nil, or why the pipeline makes no progress.
+	// Ready returns nil, or why the pipeline makes no progress. errors.As finds a classified error in it.
 	Ready() error
 	Status(ctx context.Context) (buffer.Status, error)
 	// Worst returns the oldest transaction that blocks vacuum in its database, if
@@ -27,6 +27,12 @@ type Health interface {
 	Worst() (buffer.VacuumBlocker, bool)
 	// Limits are the current batch size and number of workers.
 	Limits() (batchSize, workers int)
+}
+
+// classified is an error with a class that says nothing about events.
+type classified interface {
+	error
+	Class() string
 }
 
 const (

@@ -313,6 +313,42 @@ var mutants = []mutant{
 		pkg:  "./sink/redissink", test: "TestFence",
 	},
 
+	{
+		name: "a known batch writes nothing that WAIT could wait for",
+		file: "sink/redissink/stream.lua",
+		old:  "    mark(own, value)\n    return 'known'\n",
+		new:  "    if markers[1] ~= value then mark(own, value) end\n    return 'known'\n",
+		pkg:  "./sink/redissink", test: "TestWaitReplicas/Valkey/stream",
+	},
+	{
+		name: "a known asynq batch writes nothing that WAIT could wait for",
+		file: "sink/redissink/asynq.lua",
+		old:  "    mark(own, value) -- as in stream.lua\n",
+		new:  "    if markers[1] ~= value then mark(own, value) end\n",
+		pkg:  "./sink/redissink", test: "TestMarkers_KnownIsWritten",
+	},
+	{
+		name: "a fence writes nothing that WAIT could wait for",
+		file: "sink/redissink/fence.lua",
+		old:  "  if value then\n",
+		new:  "  if value and value ~= markers[i] then\n",
+		pkg:  "./sink/redissink", test: "TestWaitReplicas/Valkey/stream",
+	},
+	{
+		name: "known queues are registered without a write",
+		file: "sink/redissink/queues.go",
+		old:  `"SUNIONSTORE", set, set`,
+		new:  `"SMEMBERS", set`,
+		pkg:  "./sink/redissink", test: "TestWaitReplicas/Valkey/sidekiq",
+	},
+	{
+		name: "an asynq task of another event counts as this one",
+		file: "sink/redissink/asynq.lua",
+		old:  "    if added_under == group_id or",
+		new:  "    if added_under or",
+		pkg:  "./sink/redissink", test: "TestAsynq_ReusedID",
+	},
+
 	// NATS and HTTP.
 	{
 		name: "a dead letter has its event's message id",
@@ -464,6 +500,13 @@ var mutants = []mutant{
 		old:  "UPDATE outbox_dead_letters d SET closed_at = clock_timestamp(), closed_as = 'replayed'\nFROM put",
 		new:  "UPDATE outbox_dead_letters d SET closed_at = NULL, closed_as = NULL\nFROM put",
 		pkg:  "./outbox/postgres", test: "TestBuffer/replay",
+	},
+	{
+		name: "readiness quotes the sink to everybody",
+		file: "internal/admin/server.go",
+		old:  "if s.config.Token != \"\" && s.hasToken(r) {",
+		new:  "if s.config.Token != \"\" || !s.hasToken(r) {",
+		pkg:  "./internal/admin", test: "TestProbes",
 	},
 	{
 		name: "a dead letter rejected by the hook is given up",

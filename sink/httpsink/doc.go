@@ -22,7 +22,7 @@
 // # Statuses
 //
 // 2xx means delivered. An outage is 3xx (redirects are not followed), 401, 403, 404, 405, 407, 408,
-// 421, 425, 429, 5xx, and no response at all. It lasts as long as Retry-After says, if it is given.
+// 410, 421, 425, 429, 5xx, and no response at all. It lasts as long as Retry-After says, if it is given.
 // Any other 4xx rejects the whole batch. Config.Refused and Config.Unavailable override this.
 //
 // An outage may be the batch's own fault (sink.ErrMaybePoison): a 5xx, or a timeout or a lost connection

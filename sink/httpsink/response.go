@@ -90,7 +90,7 @@ func (c Config) classify(status int) (outage, maybePoison bool) {
 func isOutage(status int) bool {
 	switch status {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusMethodNotAllowed,
-		http.StatusProxyAuthRequired, http.StatusRequestTimeout, http.StatusMisdirectedRequest,
+		http.StatusProxyAuthRequired, http.StatusRequestTimeout, http.StatusGone, http.StatusMisdirectedRequest,
 		http.StatusTooEarly, http.StatusTooManyRequests:
 		return true
 	}

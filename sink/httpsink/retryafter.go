@@ -8,12 +8,9 @@ import (
 	"time"
 )
 
-// maxRetryAfter and maxQuotaReset bound what a server can ask for, so that a mistake in a header does not
-// stop a pipeline for good. maxQuotaReset is for responses that rejected nothing.
-const (
-	maxRetryAfter = 24 * time.Hour
-	maxQuotaReset = time.Hour
-)
+// maxRetryAfter bounds what a server can ask for, so that a mistake in a header does not stop a pipeline for
+// long.
+const maxRetryAfter = time.Hour
 
 // retryDelays reads when the next request may be sent. retry is how long the response's batch waits if it
 // was not accepted; pause is how long no request may begin.
@@ -37,7 +34,7 @@ func retryDelays(status int, h http.Header, now time.Time) (retry, pause time.Du
 		retry = min(q.reset, maxRetryAfter)
 		return retry, retry
 	}
-	return 0, min(q.reset, maxQuotaReset)
+	return 0, min(q.reset, maxRetryAfter)
 }
 
 // retryAfter reads Retry-After, which is seconds or a date. A date is compared with the server's own

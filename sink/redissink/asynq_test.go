@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
@@ -114,13 +115,24 @@ func TestAsynq_RunsEveryEventOnce(t *testing.T) {
 	expectDone()
 }
 
-// A task that was added under another group_id, without a marker, is not added again.
+// A task that was added under the batch's group_id or an origin is not added again, although the
+// markers have expired.
 func TestAsynq_ExistingTask(t *testing.T) {
 	t.Parallel()
 	_, s, c := start(t, redissink.Config{Mode: redissink.Asynq})
 	b := newBatch("a", "a", "a")
-	mustSend(t, s, part(b, 1))
-	mustSend(t, s, batchOf(b.Events, nil))
+	first := part(b, 1)
+	mustSend(t, s, first)
+	forget := func() {
+		t.Helper()
+		testkit.NoError(t, c.Del(t.Context(), keys(t, c, "string")...).Err())
+	}
+	forget()
+	mustSend(t, s, first)
+	forget()
+	mustSend(t, s, part(first, 0))
+	forget()
+	mustSend(t, s, batchOf(b.Events, []uuid.UUID{b.GroupID, first.GroupID}))
 	var got []string
 	for _, a := range asynqArrivals(t, c) {
 		got = append(got, strings.TrimPrefix(a.ID, "test:"))
@@ -128,6 +140,51 @@ func TestAsynq_ExistingTask(t *testing.T) {
 	want := ids(b)
 	if !slices.Equal(got, []string{want[1], want[0], want[2]}) {
 		t.Errorf("got %v of %v", got, want)
+	}
+}
+
+// New events with ids that were used before are other events: asynq runs all of them. Resent, they
+// are not added again.
+func TestAsynq_ReusedID(t *testing.T) {
+	t.Parallel()
+	server, s, c := start(t, redissink.Config{Mode: redissink.Asynq})
+	var want []string
+	again := func(events []outbox.Event) *buffer.Batch {
+		b := batchOf(slices.Clone(events), nil)
+		for i := range b.Events {
+			b.Events[i].Payload = fmt.Append(nil, b.GroupID, i)
+			want = append(want, string(b.Events[i].Payload))
+		}
+		return b
+	}
+	events := newBatch(times(10, "a")...).Events
+	first, second, third := again(events), again(events), again(events)
+	third.Pipeline = strings.Repeat("p", 200) // the length of its tasks' ids takes two bytes
+	fourth := again(events)
+	fourth.Pipeline = third.Pipeline
+	for _, b := range []*buffer.Batch{first, second, third, fourth} {
+		mustSend(t, s, b)
+		testkit.NoError(t, c.Del(t.Context(), keys(t, c, "string")...).Err()) // the markers
+		mustSend(t, s, b, part(b, 3, 4))
+	}
+	if n := len(keys(t, c, "hash")); n != len(want) {
+		t.Errorf("%d tasks were added; want %d", n, len(want))
+	}
+
+	var all recorder
+	serveAsynq(t, server.Addr, func(_ context.Context, task *asynq.Task) error {
+		all.add(string(task.Payload()))
+		return nil
+	})
+	testkit.Eventually(t, func() error {
+		if n := len(keys(t, c, "hash")); n > 0 { // asynq deletes tasks that are done
+			return fmt.Errorf("%d tasks are not done", n)
+		}
+		return nil
+	})
+	slices.Sort(want)
+	if got := all.sorted(); !slices.Equal(got, want) {
+		t.Errorf("%d events were run; want %d", len(got), len(want))
 	}
 }
 

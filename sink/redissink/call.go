@@ -21,7 +21,22 @@ type call struct {
 	indexes []int   // of its events in the batch
 	script  *script // nil: not a script
 	cmd     *redis.Cmd
+	answer  string // of a script that did not fail: "added", "known" or "void"
 	err     error
+}
+
+// run exchanges the calls. A server that was restarted, or whose scripts were flushed, gets their source,
+// which it caches.
+func (s *Sink) run(ctx context.Context, calls []*call) {
+	s.exchange(ctx, calls)
+	var again []*call
+	for _, c := range calls {
+		if code(c.err) == "NOSCRIPT" {
+			c.useSource(ctx)
+			again = append(again, c)
+		}
+	}
+	s.exchange(ctx, again)
 }
 
 // exchange sends the calls, in one pipeline to each server, and reads every reply.
@@ -55,7 +70,8 @@ func (s *Sink) pipeline(ctx context.Context, server *redis.Client, calls []*call
 	}
 	var probe writeProbe
 	probe.attach(calls[0].cmd)
-	// WAIT covers only what its own connection wrote before.
+	// WAIT covers only what its own connection wrote before. On one that wrote nothing it returns at once
+	// (Redis 7.2 and later), so every command must write, also if everything is known already.
 	var wait *redis.Cmd
 	if s.cfg.WaitReplicas > 0 {
 		wait = redis.NewCmd(ctx, "WAIT", s.cfg.WaitReplicas, s.cfg.WaitTimeout.Milliseconds())
@@ -153,7 +169,8 @@ func (c *call) read(pipeline error) {
 		return // the other commands return a number
 	}
 	switch status := fmt.Sprint(answer[:min(1, len(answer))]...); {
-	case status == "added", status == "known":
+	case status == "added", status == "known", status == "void":
+		c.answer = status
 	case status == "fenced":
 		c.err = sink.ErrFenced
 	case status == "failed" && len(answer) == 3:

@@ -5,15 +5,18 @@
 -- ARGV  1    the time to live of a marker, in milliseconds
 --       2    "sent TEMPLATE" or the names of the events, see markers.lua
 --
--- Returns 1 if the events are present, otherwise 0.
+-- Returns {"known"} if the events are present, otherwise {"void"}. Either way it writes,
+-- because WAIT waits only for a connection that wrote (Redis 7.2 and later).
 
 local markers = call('MGET', unpack(KEYS))
-if compare(markers, ARGV[2]) then
-  return 1
-end
+local all = compare(markers, ARGV[2])
 for i = 1, #KEYS do
-  if not is_void(markers[i]) then
-    call('SET', KEYS[i], void(markers[i]), 'PX', ARGV[1])
+  local value = markers[i]
+  if not all then
+    value = void(value)
+  end
+  if value then
+    call('SET', KEYS[i], value, 'PX', ARGV[1])
   end
 end
-return 0
+return {all and 'known' or 'void'}

@@ -92,25 +92,30 @@ func (s *Sink) Fence(ctx context.Context, b *buffer.Batch) (delivered bool, err 
 	}
 	groups, rejected := sink.GroupByAddress(b, s.address.Address)
 	delivered = len(rejected) == 0
+	calls := make([]*call, 0, len(groups))
 	for _, g := range groups {
 		marker, err := s.markerPrefix(g.Address)
 		if err != nil { // no event can be sent there
 			delivered = false
 			continue
 		}
-		keys := []string{marker + b.GroupID.String()}
+		key := marker + b.GroupID.String()
+		args := append(make([]any, 0, 6+len(b.Origins)), "EVALSHA", fenceScript.Hash(), 1+len(b.Origins), key)
 		for _, origin := range b.Origins {
-			keys = append(keys, marker+origin.String())
+			args = append(args, marker+origin.String())
 		}
-		server, err := s.servers.MasterForKey(ctx, keys[0])
-		present := 0
-		if err == nil {
-			present, err = fenceScript.Run(ctx, server, keys, s.cfg.DedupeWindow.Milliseconds(), s.markerValue(b, g)).Int()
+		args = append(args, s.cfg.DedupeWindow.Milliseconds(), s.markerValue(b, g))
+		calls = append(calls, &call{
+			address: g.Address, key: key, indexes: g.Indexes, script: fenceScript, cmd: redis.NewCmd(ctx, args...),
+		})
+	}
+	s.run(ctx, calls)
+	for _, c := range calls {
+		if c.err != nil {
+			err := fmt.Errorf("redis %s %q: fencing a group_id: %w", s.cfg.Mode, c.address, detach(c.err))
+			return false, s.secret.redact(sink.Unavailable(err))
 		}
-		if err != nil {
-			return false, s.secret.redact(sink.Unavailable(fmt.Errorf("redis %s %q: fencing a group_id: %w", s.cfg.Mode, g.Address, err)))
-		}
-		delivered = delivered && present == 1
+		delivered = delivered && c.answer == "known"
 	}
 	return delivered, nil
 }

@@ -70,7 +70,7 @@ func TestPreview(t *testing.T) {
 
 	sidekiq, err := previewLines(t, redissink.Config{Mode: redissink.Sidekiq, Class: "Worker"}, b)
 	if err != nil || len(sidekiq) != 6 || sidekiq[0] != "[0 1 2] SADD queues default []" || sidekiq[2] != "[0 1 2] LPUSH queue:default []" ||
-		!strings.HasPrefix(sidekiq[3], fmt.Sprintf(`{"class":"Worker","args":[{"n": 1}],"queue":"default","jid":"%s","retry":true,"created_at":`, jidOf("test:"+id[0]))) {
+		!strings.HasPrefix(sidekiq[3], fmt.Sprintf(`{"class":"Worker","args":[{"n": 1}],"queue":"default","jid":"%s","retry":true,"created_at":`, jidOf("test:"+id[0], b.Events[0].CreatedAt))) {
 		t.Errorf("%v, preview is\n%s", err, strings.Join(sidekiq, "\n"))
 	}
 }

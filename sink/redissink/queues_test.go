@@ -41,21 +41,32 @@ func TestAsynq(t *testing.T) {
 }
 
 // jidOf is the Sidekiq job id of the event with that name.
-func jidOf(name string) string {
-	sum := sha256.Sum256([]byte(name))
+func jidOf(name string, createdAt time.Time) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s:%d", name, createdAt.UnixMicro()))
 	return hex.EncodeToString(sum[:])[:24]
 }
 
 const maxID = 200_000 // that the suite uses
 
-// idsByJID are the ids of the suite's events by Sidekiq job id.
-var idsByJID = sync.OnceValue(func() map[string]string {
-	all := make(map[string]string, maxID)
-	for id := range maxID {
-		all[jidOf(fmt.Sprintf("%s:%d", sinktest.Pipeline, id))] = fmt.Sprint(id)
+// idsByJID are the ids of the suite's events by Sidekiq job id. Nearly all have one created_at.
+func idsByJID(createdAt time.Time) map[string]string {
+	jids.Lock()
+	defer jids.Unlock()
+	all, ok := jids.byTime[createdAt]
+	if !ok {
+		all = make(map[string]string, maxID)
+		for id := range maxID {
+			all[jidOf(fmt.Sprintf("%s:%d", sinktest.Pipeline, id), createdAt)] = fmt.Sprint(id)
+		}
+		jids.byTime[createdAt] = all
 	}
 	return all
-})
+}
+
+var jids = struct {
+	sync.Mutex
+	byTime map[time.Time]map[string]string
+}{byTime: map[time.Time]map[string]string{}}
 
 // sidekiqArrivals reads the queues in the order in which Sidekiq does.
 func sidekiqArrivals(t testing.TB, c *redis.Client) []sinktest.Arrival {
@@ -92,21 +103,22 @@ func sidekiqArrival(t testing.TB, queue, text string) sinktest.Arrival {
 	if since := time.Now().UnixMicro() - int64(job.EnqueuedAt*1e6); !job.Retry || len(job.Args) != 1 || job.Queue != queue || since < 0 || since > 1e9 {
 		t.Errorf("queue %s contains %s", queue, text)
 	}
-	id := idsByJID()[job.JID]
+	createdAt := time.UnixMicro(int64(job.CreatedAt*1e6 + 0.5)).UTC()
+	id := idsByJID(createdAt)[job.JID]
 	if job.Dead != nil {
 		var why struct {
 			GroupID string `json:"group_id"`
 		}
 		testkit.NoError(t, json.Unmarshal(job.Dead, &why))
 		for of := 0; id == "" && of < maxID; of++ {
-			if jidOf(fmt.Sprintf("%s:%d:dead:%s", sinktest.Pipeline, of, why.GroupID)) == job.JID {
+			if jidOf(fmt.Sprintf("%s:%d:dead:%s", sinktest.Pipeline, of, why.GroupID), createdAt) == job.JID {
 				id = fmt.Sprint(of)
 			}
 		}
 	}
 	return sinktest.Arrival{
 		ID: id, Topic: job.Class, Payload: job.Args[0], Address: queue, DeadLetter: string(job.Dead),
-		CreatedAt: time.UnixMicro(int64(job.CreatedAt*1e6 + 0.5)).UTC(),
+		CreatedAt: createdAt,
 	}
 }
 
@@ -264,7 +276,7 @@ func TestPermissions_Queues(t *testing.T) {
 	for mode, rights := range map[redissink.Mode][]any{
 		redissink.Sidekiq: {"~queues", "~queue:*", "+ping", "+sadd", "+lpush"},
 		redissink.Asynq: {
-			"~asynq:*", "+ping", "+evalsha", "+eval", "+mget", "+set", "+exists", "+hset", "+del", "+lpush", "+lpop", "+sadd",
+			"~asynq:*", "+ping", "+evalsha", "+eval", "+mget", "+set", "+exists", "+hget", "+hset", "+del", "+lpush", "+lpop", "+sadd",
 		},
 	} {
 		server, _, c := start(t, redissink.Config{})

@@ -24,9 +24,9 @@
 //	lists     the lists, +rpush
 //	channels  the channels, +publish
 //	Sidekiq   queues and queue:*, +sadd +lpush
-//	asynq     asynq:*, +evalsha +eval +mget +set +exists +hset +del +lpush +lpop +sadd
+//	asynq     asynq:*, +evalsha +eval +mget +set +exists +hget +hset +del +lpush +lpop +sadd
 //
-// and +wait with WaitReplicas, +select with a database other than 0, +cluster|slots in a cluster, +info and
+// and +wait with WaitReplicas (Sidekiq and asynq: +sunionstore, too), +select with a database other than 0, +cluster|slots in a cluster, +info and
 // +config|get for Warnings.
 package redissink
 
@@ -127,17 +127,7 @@ func (s *Sink) Send(ctx context.Context, b *buffer.Batch) error {
 			return err
 		}
 	}
-	s.exchange(ctx, calls)
-
-	var again []*call
-	for _, c := range calls {
-		if code(c.err) == "NOSCRIPT" {
-			// The server was restarted or its scripts were flushed. EVAL runs the script and caches it.
-			c.useSource(ctx)
-			again = append(again, c)
-		}
-	}
-	s.exchange(ctx, again)
+	s.run(ctx, calls)
 	return s.combine(calls, rejected)
 }
 

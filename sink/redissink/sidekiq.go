@@ -50,7 +50,6 @@ func (s *Sink) appendSidekiqJob(dst []byte, b *buffer.Batch, i int, queue string
 	case !sink.IsJSON(e, b.PayloadIsJSON):
 		return nil, sink.Permanent(errNotJSON)
 	}
-	sum := sha256.Sum256([]byte(sink.EventName(b, i)))
 	dst = append(dst, `{"class":`...)
 	dst = sink.AppendJSONString(dst, class)
 	dst = append(dst, `,"args":[`...)
@@ -58,7 +57,7 @@ func (s *Sink) appendSidekiqJob(dst []byte, b *buffer.Batch, i int, queue string
 	dst = append(dst, `],"queue":`...)
 	dst = sink.AppendJSONString(dst, queue)
 	dst = append(dst, `,"jid":"`...)
-	dst = hex.AppendEncode(dst, sum[:12])
+	dst = appendJID(dst, b, i)
 	dst = append(dst, `","retry":true,"created_at":`...)
 	dst = appendSeconds(dst, e.CreatedAt)
 	dst = append(dst, `,"enqueued_at":`...)
@@ -68,6 +67,18 @@ func (s *Sink) appendSidekiqJob(dst []byte, b *buffer.Batch, i int, queue string
 		dst = sink.AppendDeadLetter(dst, d)
 	}
 	return append(dst, '}'), nil
+}
+
+// appendJID appends the job's id, which is the same whenever the event is sent: consumers that keep jobs unique
+// recognise it. created_at is part of it because a database may use an id again (TRUNCATE RESTART IDENTITY, a
+// failover). The created_at of a projection may differ between attempts.
+func appendJID(dst []byte, b *buffer.Batch, i int) []byte {
+	name := sink.EventName(b, i)
+	if created := b.Events[i].CreatedAt; !b.Projected {
+		name += ":" + strconv.FormatInt(created.UnixMicro(), 10)
+	}
+	sum := sha256.Sum256([]byte(name))
+	return hex.AppendEncode(dst, sum[:12])
 }
 
 // appendSeconds appends the time in seconds since 1970, to the microsecond.

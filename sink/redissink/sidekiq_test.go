@@ -1,15 +1,18 @@
 package redissink_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink/redissink"
 )
 
@@ -45,7 +48,7 @@ func TestSidekiq_RunsEveryEventOnce(t *testing.T) {
 			e.Key = &queues[i%2]
 			what := fmt.Sprintf("größe ☃ \"%d\"", e.ID)
 			e.Payload = fmt.Appendf(nil, `{"text": %q}`, what)
-			want = append(want, jidOf("test:"+e.Identity())+" "+what)
+			want = append(want, jidOf("test:"+e.Identity(), e.CreatedAt)+" "+what)
 		}
 		mustSend(t, s, b)
 	}
@@ -77,7 +80,7 @@ func TestSidekiq_RunsEveryEventOnce(t *testing.T) {
 		}
 		return nil
 	})
-	jid := jidOf("test:" + b.Events[0].Identity())
+	jid := jidOf("test:"+b.Events[0].Identity(), b.Events[0].CreatedAt)
 	if len(failed) != 1 || !strings.Contains(failed[0], jid) || !strings.Contains(failed[0], "not at first") {
 		t.Fatalf("the retry set is %q", failed)
 	}
@@ -88,4 +91,36 @@ func TestSidekiq_RunsEveryEventOnce(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// An event has the same jid whenever it is sent. A new event with an id that was used before has
+// another one. A projection may return another created_at each time, so it does not count.
+func TestSidekiq_ReusedID(t *testing.T) {
+	t.Parallel()
+	_, s, c := start(t, redissink.Config{Mode: redissink.Sidekiq})
+	jids := func(b *buffer.Batch) (all []string) {
+		t.Helper()
+		mustSend(t, s, b)
+		for _, job := range c.LRange(t.Context(), "queue:default", 0, -1).Val() {
+			var of struct{ JID string }
+			testkit.NoError(t, json.Unmarshal([]byte(job), &of))
+			all = append(all, of.JID)
+		}
+		testkit.NoError(t, c.Del(t.Context(), "queue:default").Err())
+		return all
+	}
+	b := newBatch("a", "a")
+	first := jids(b)
+	testkit.Equal(t, "the jids of a resent batch", jids(b), first)
+	testkit.Equal(t, "the jid of a part", jids(part(b, 0))[0], first[1]) // a queue is a list from the left
+	later := batchOf(slices.Clone(b.Events), nil)
+	for i := range later.Events {
+		later.Events[i].CreatedAt = later.Events[i].CreatedAt.Add(time.Microsecond)
+	}
+	for i, jid := range jids(later) {
+		if jid == first[i] {
+			t.Errorf("another event has the jid of the %d. one", i)
+		}
+	}
+	testkit.Equal(t, "the jids of a projected batch", jids(projected(later)), jids(projected(b)))
 }

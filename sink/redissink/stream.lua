@@ -86,10 +86,9 @@ local function send()
   local all, value
   all, value, present = compare(markers, sent)
   if all then
-    -- Later batches may have this group_id as an origin.
-    if markers[1] ~= value then
-      mark(own, value)
-    end
+    -- Later batches may have this group_id as an origin. A marker that has this value is
+    -- written again: WAIT waits only for a connection that wrote (Redis 7.2 and later).
+    mark(own, value)
     return 'known'
   end
 

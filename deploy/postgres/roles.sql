@@ -1,0 +1,6 @@
+-- The roles of the relay, without passwords. An administrator of the application's
+-- database runs this once; \password then sets the passwords.
+CREATE ROLE outbox_owner LOGIN; -- owns the relay's tables and runs relay migrate
+CREATE ROLE outbox_relay LOGIN; -- runs every other command with the privileges of grants.sql
+GRANT CREATE, USAGE ON SCHEMA public TO outbox_owner;
+GRANT USAGE ON SCHEMA public TO outbox_relay;
