@@ -105,7 +105,7 @@ const tablesSQL = `
 CREATE TABLE chaos_committed (pipeline text NOT NULL, id bigint NOT NULL, good boolean NOT NULL);
 CREATE TABLE chaos_take_overs (late interval NOT NULL);
 CREATE FUNCTION chaos_taken_over() RETURNS trigger LANGUAGE plpgsql AS
-  $$ BEGIN INSERT INTO chaos_take_overs VALUES (clock_timestamp() - OLD.due_at); RETURN NULL; END $$;
+  $$ BEGIN INSERT INTO public.chaos_take_overs VALUES (clock_timestamp() - OLD.due_at); RETURN NULL; END $$;
 CREATE TRIGGER chaos_taken_over AFTER UPDATE ON outbox_batches FOR EACH ROW
   WHEN (OLD.state = 'leased' AND NEW.lease_no > OLD.lease_no) EXECUTE FUNCTION chaos_taken_over()`
 

@@ -84,6 +84,10 @@ func openPostgres(ctx context.Context, url string) (d *Database, err error) {
 		return nil, err
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // it is read-only
+	// Nothing that others made along the search path is called.
+	if _, err := tx.Exec(ctx, "SET LOCAL search_path = pg_catalog, pg_temp"); err != nil {
+		return nil, err
+	}
 	d = &Database{Schemas: map[string]bool{}}
 	if err := tx.QueryRow(ctx, canCreateSQL).Scan(&d.Role, &d.CanCreateSchema); err != nil {
 		return nil, err

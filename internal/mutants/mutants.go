@@ -493,6 +493,22 @@ var mutants = []mutant{
 		pkg:  "./supervisor", test: "TestSupervisor_TerminatesBySession",
 	},
 
+	// Identity and trust.
+	{
+		name: "a transaction keeps the role's search path",
+		file: "outbox/postgres/internal/pg/settings.go",
+		old:  "	return bounded(limit, append([]string{\"search_path\", SearchPath}, settings...))",
+		new:  "	return bounded(limit, settings)",
+		pkg:  "./outbox/postgres", test: "TestSearchPath",
+	},
+	{
+		name: "a claim keeps the role's search path",
+		file: "outbox/postgres/internal/claim/claimer.go",
+		old:  "       pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true),\n",
+		new:  "",
+		pkg:  "./outbox/postgres", test: "TestSearchPath",
+	},
+
 	// Dead letters.
 	{
 		name: "a replay leaves the dead letter open",

@@ -24,7 +24,7 @@ func TestWrites_BoundedByServer(t *testing.T) {
 	for _, statement := range []string{
 		"CREATE TABLE seen (no int GENERATED ALWAYS AS IDENTITY, bounds text)",
 		`CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-			INSERT INTO seen (bounds) SELECT concat_ws(' ', current_setting('statement_timeout'),
+			INSERT INTO public.seen (bounds) SELECT concat_ws(' ', current_setting('statement_timeout'),
 				current_setting('idle_in_transaction_session_timeout'), current_setting('tcp_keepalives_idle'),
 				current_setting('tcp_keepalives_interval'), current_setting('tcp_keepalives_count'),
 				current_setting('tcp_user_timeout')) WHERE current_setting('application_name') = 'relay';
@@ -89,9 +89,9 @@ func TestTransactions_RetryDeadlock(t *testing.T) {
 		"CREATE SEQUENCE runs",
 		"CREATE TABLE fails (times int, code text)",
 		"INSERT INTO fails VALUES (0, '40P01')",
-		`CREATE FUNCTION fail_at_commit() RETURNS trigger LANGUAGE plpgsql AS $$ DECLARE f fails; BEGIN
-			SELECT * INTO f FROM fails;
-			IF nextval('runs') <= f.times THEN RAISE EXCEPTION USING ERRCODE = f.code, MESSAGE = 'deadlock detected'; END IF;
+		`CREATE FUNCTION fail_at_commit() RETURNS trigger LANGUAGE plpgsql AS $$ DECLARE f public.fails; BEGIN
+			SELECT * INTO f FROM public.fails;
+			IF nextval('public.runs') <= f.times THEN RAISE EXCEPTION USING ERRCODE = f.code, MESSAGE = 'deadlock detected'; END IF;
 			RETURN NULL;
 		END $$`,
 		"CREATE CONSTRAINT TRIGGER fail_at_commit AFTER INSERT OR UPDATE OR DELETE ON outbox_batches DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION fail_at_commit()",

@@ -26,7 +26,7 @@ func TestClaim_SynchronousCommit(t *testing.T) {
 	for _, statement := range []string{
 		"CREATE TABLE seen (no int GENERATED ALWAYS AS IDENTITY, state text, setting text)",
 		`CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-			INSERT INTO seen (state, setting) VALUES (NEW.state, current_setting('synchronous_commit'));
+			INSERT INTO public.seen (state, setting) VALUES (NEW.state, current_setting('synchronous_commit'));
 			RETURN NULL;
 		END $$`,
 		"CREATE TRIGGER see AFTER INSERT OR UPDATE ON outbox_batches FOR EACH ROW EXECUTE FUNCTION see()",

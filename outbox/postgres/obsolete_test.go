@@ -28,11 +28,11 @@ func TestMigrate_RefusesUnreleasedTables(t *testing.T) {
 			"ALTER TABLE outbox_buffers DROP COLUMN pipeline", true, "outbox_buffers has no column pipeline",
 			"outbox_buffers ADD COLUMN pipeline text", "ALTER TABLE outbox_buffers ADD COLUMN pipeline text",
 		},
-		"Versions": {"INSERT INTO outbox_events_migrations (version_id, is_applied) VALUES (2, true), (5, true)", false, "table outbox_events_migrations records version 5; expected 1", fix, drop},
+		"Versions": {"INSERT INTO outbox_events_migrations (version_id, is_applied) VALUES (2, true), (5, true)", false, "table public.outbox_events_migrations records version 5; expected 1", fix, drop},
 		"Trigger": {
 			`CREATE FUNCTION outbox_ring() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
 			CREATE TRIGGER outbox_ring AFTER INSERT ON outbox_events EXECUTE FUNCTION outbox_ring()`,
-			false, "table outbox_events has trigger outbox_ring, which only an unreleased version", ": DROP TRIGGER outbox_ring ON outbox_events", "DROP TRIGGER outbox_ring ON outbox_events",
+			false, "table public.outbox_events has trigger outbox_ring, which only an unreleased version", ": DROP TRIGGER outbox_ring ON public.outbox_events", "DROP TRIGGER outbox_ring ON outbox_events",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -12,13 +12,14 @@ import (
 
 // The sequence's last value is read by a statement of its own, before the count (see package watermark). This
 // statement also keeps the planner to the primary key's order (see pg.PlanByPrimaryKey), and locks the
-// table before the sequence (see package claim).
+// table before the sequence (see package claim). It runs before the search path is set (see pg.SearchPath).
 const lastValueSQL = `
-SELECT coalesce(pg_sequence_last_value($1::regclass), 0),
-       set_config('jit', 'off', true), set_config('enable_seqscan', 'off', true),
-       set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true),
-       set_config('statement_timeout', $2, true), set_config('lock_timeout', $3, true),
-       set_config('idle_in_transaction_session_timeout', '30000', true)
+SELECT coalesce(pg_catalog.pg_sequence_last_value($1::pg_catalog.regclass), 0),
+       pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true), pg_catalog.set_config('jit', 'off', true),
+       pg_catalog.set_config('enable_seqscan', 'off', true), pg_catalog.set_config('enable_bitmapscan', 'off', true),
+       pg_catalog.set_config('enable_sort', 'off', true),
+       pg_catalog.set_config('statement_timeout', $2, true), pg_catalog.set_config('lock_timeout', $3, true),
+       pg_catalog.set_config('idle_in_transaction_session_timeout', '30000', true)
 WHERE NOT EXISTS (SELECT FROM outbox_events WHERE false)`
 
 // Every count is bounded, and every scan begins at a watermark.

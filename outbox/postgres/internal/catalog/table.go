@@ -59,14 +59,29 @@ SELECT n.nspname::text, c.relname::text, quote_ident(n.nspname) || '.' || quote_
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.oid = to_regclass($1) AND has_schema_privilege(n.oid, 'USAGE')`
 
+// schemaOnPathSQL runs with the session's own search path: see pg.SearchPath.
+const schemaOnPathSQL = `
+SELECT n.nspname::pg_catalog.text
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
+WHERE c.oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass($1)`
+
 // Find looks a table up; schema is "" to search along the search path.
 func Find(ctx context.Context, db *pg.DB, schema, name string) (Table, error) {
 	t := Table{Wanted: pg.Ident(schema, name)}
 	var err error
+	if schema == "" {
+		err := db.RoundTrip(ctx, []pg.Step{db.UserTx(db.StatementTimeout), {SQL: schemaOnPathSQL, Args: []string{t.Wanted}, Row: func(v [][]byte) error {
+			schema = string(v[0])
+			return nil
+		}}})
+		if err != nil || schema == "" {
+			return t, err
+		}
+	}
 	if t.ForbiddenSchema, t.Role, err = ForbiddenSchema(ctx, db, schema); err != nil || t.ForbiddenSchema != "" {
 		return t, err
 	}
-	err = db.RoundTrip(ctx, []pg.Step{pg.ReadTx(db.StatementTimeout), {SQL: tableSQL, Args: []string{t.Wanted}, Row: func(v [][]byte) error {
+	err = db.RoundTrip(ctx, []pg.Step{pg.ReadTx(db.StatementTimeout), {SQL: tableSQL, Args: []string{pg.Ident(schema, name)}, Row: func(v [][]byte) error {
 		t.Exists = true
 		t.Schema, t.Name, t.Quoted = string(v[0]), string(v[1]), string(v[2])
 		pg.ReadArray(v[3], func(c []byte) { t.Columns = append(t.Columns, string(c)) })

@@ -94,16 +94,18 @@ func (c *Claimer) claim(ctx context.Context, t *ledger.Tables, mode string, stam
 // beginSQL reads the sequence before the claim's own snapshot is taken. Reading it locks it. TRUNCATE ... RESTART
 // IDENTITY locks first the table and then the sequence; so does this statement, which names the
 // table, and neither deadlocks with the other.
+// It runs before the search path is set: see pg.SearchPath.
 const beginSQL = `
-SELECT coalesce(pg_sequence_last_value($1::regclass), 0), clock_timestamp(),
-       (SELECT claim FROM outbox_buffers WHERE buffer = $2),
-       set_config('synchronous_commit', 'on', true), set_config('jit', 'off', true), set_config('plan_cache_mode', 'force_generic_plan', true),
-       set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
-       set_config('enable_sort', 'off', true),
-       set_config('statement_timeout', $3, true), set_config('lock_timeout', ($3::int * 2 / 3)::text, true),
-       set_config('idle_in_transaction_session_timeout', '30000', true),
-       set_config('tcp_keepalives_idle', '15', true), set_config('tcp_keepalives_interval', '5', true),
-       set_config('tcp_keepalives_count', '3', true), set_config('tcp_user_timeout', $4, true)
+SELECT coalesce(pg_catalog.pg_sequence_last_value($1::pg_catalog.regclass), 0), pg_catalog.clock_timestamp(),
+       (SELECT claim FROM outbox_buffers WHERE buffer OPERATOR(pg_catalog.=) $2),
+       pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true),
+       pg_catalog.set_config('synchronous_commit', 'on', true), pg_catalog.set_config('jit', 'off', true),
+       pg_catalog.set_config('plan_cache_mode', 'force_generic_plan', true), pg_catalog.set_config('enable_seqscan', 'off', true),
+       pg_catalog.set_config('enable_bitmapscan', 'off', true), pg_catalog.set_config('enable_sort', 'off', true),
+       pg_catalog.set_config('statement_timeout', $3, true), pg_catalog.set_config('lock_timeout', $5, true),
+       pg_catalog.set_config('idle_in_transaction_session_timeout', '30000', true),
+       pg_catalog.set_config('tcp_keepalives_idle', '15', true), pg_catalog.set_config('tcp_keepalives_interval', '5', true),
+       pg_catalog.set_config('tcp_keepalives_count', '3', true), pg_catalog.set_config('tcp_user_timeout', $4, true)
 WHERE NOT EXISTS (SELECT FROM outbox_events WHERE false)`
 
 // Start is what a claim reads before it looks.
@@ -120,7 +122,7 @@ func (c *Claimer) Begin(t *ledger.Tables, lease time.Duration, reset func([][]by
 	s := &Start{ends: time.Now().Add(lease)}
 	return s, pg.Step{
 		Prepare: true, SQL: t.SQL(beginSQL),
-		Args: []string{t.Sequence, t.Buffer, pg.Milliseconds(c.base.DB.StatementTimeout), c.base.DB.UserTimeout()},
+		Args: []string{t.Sequence, t.Buffer, pg.Milliseconds(c.base.DB.StatementTimeout), c.base.DB.UserTimeout(), pg.Milliseconds(c.base.DB.StatementTimeout * 2 / 3)},
 		Row: func(v [][]byte) error {
 			s.LastValue, s.clock, s.Mode = pg.ReadInt8(v[0]), pg.ReadTime(v[1]), string(v[2])
 			return reset(nil)

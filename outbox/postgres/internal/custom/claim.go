@@ -86,6 +86,15 @@ func (t *Table) TakeOver(ctx context.Context, lease time.Duration, due buffer.Du
 	return t.complete(p, *batch), nil
 }
 
+// A peek is one transaction: the search path changes within it.
+const (
+	keepPathSQL = `
+SELECT pg_catalog.set_config('relay.search_path', pg_catalog.current_setting('search_path'), true)`
+
+	restorePathSQL = `
+SELECT pg_catalog.set_config('search_path', pg_catalog.current_setting('relay.search_path'), true)`
+)
+
 // Peek projects the events that a claim would take first, in a claim that is rolled back.
 func (t *Table) Peek(ctx context.Context, limit int) (*buffer.Lease, error) {
 	var (
@@ -99,6 +108,7 @@ func (t *Table) Peek(ctx context.Context, limit int) (*buffer.Lease, error) {
 	begin.Row = p.Reset
 	steps := []pg.Step{
 		{SQL: "BEGIN ISOLATION LEVEL READ COMMITTED"},
+		{SQL: keepPathSQL},
 		begin,
 		{
 			SQL: t.tables.SQL(t.either(peekSQL, peekUUIDSQL)), Args: []string{p.groupID.String(), pg.Int(floor), pg.Int(int64(limit)), t.tables.Buffer, t.Base.Owner},
@@ -116,6 +126,7 @@ func (t *Table) Peek(ctx context.Context, limit int) (*buffer.Lease, error) {
 			},
 		},
 		// The projection runs without the settings of a claim, and read-only.
+		{SQL: restorePathSQL},
 		pg.SetLocal("transaction_read_only", "on", "enable_seqscan", "on", "enable_bitmapscan", "on", "enable_sort", "on"),
 	}
 	steps = append(steps, t.projectSteps(p)[1:3]...)

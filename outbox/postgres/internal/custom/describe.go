@@ -61,7 +61,7 @@ func checkProjection(ctx context.Context, db *pg.DB, t Facts, c Config, missing 
 // planOf has the server plan a projection.
 func planOf(ctx context.Context, db *pg.DB, project string) (*pg.Plan, error) {
 	var answer []byte
-	err := db.RoundTrip(ctx, []pg.Step{pg.ReadTx(db.StatementTimeout), {
+	err := db.RoundTrip(ctx, []pg.Step{db.UserTx(db.StatementTimeout), {
 		SQL: "EXPLAIN (FORMAT JSON) " + project, Args: []string{uuid.Nil.String()},
 		UserSQL: func([]pgconn.FieldDescription) {}, Row: func(v [][]byte) error {
 			answer = slices.Clone(v[0])

@@ -20,7 +20,7 @@ import (
 
 // projecting is one run of the projection. It runs after the claim has committed, so that no lock is
 // held meanwhile, in a transaction that sees one snapshot and can write nothing. Its session prints
-// times the same way wherever the relay runs.
+// times the same way wherever the relay runs, and has its own search path.
 //
 // A leased batch is returned even if its projection fails: Lease.ProjectErr and Lease.Rejected say
 // why. An error would leave it to its lease, and a batch that was left so several times
@@ -69,7 +69,7 @@ func (t *Table) projectSteps(p *projecting) []pg.Step {
 	if p.limit == 0 {
 		p.limit = t.Base.DB.StatementTimeout
 	}
-	begin := t.Base.DB.WriteTx(p.limit, "lock_timeout", pg.Milliseconds(max(min(p.limit, t.Base.DB.StatementTimeout)*2/3, time.Millisecond)),
+	begin := t.Base.DB.UserTx(p.limit, "lock_timeout", pg.Milliseconds(max(min(p.limit, t.Base.DB.StatementTimeout)*2/3, time.Millisecond)),
 		"TimeZone", "UTC", "DateStyle", "ISO, YMD", "bytea_output", "hex")
 	begin.Row = func([][]byte) error {
 		p.begin()

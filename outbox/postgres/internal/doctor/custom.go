@@ -125,8 +125,9 @@ func (d *diagnosis) references(ctx context.Context, events catalog.Table) {
 
 // Bit 8 of tgtype is DELETE, 16 is UPDATE.
 const triggersSQL = `
-SELECT quote_ident(tgname), concat_ws(' and ', CASE WHEN tgtype & 16 <> 0 THEN 'UPDATE' END, CASE WHEN tgtype & 8 <> 0 THEN 'DELETE' END)
-FROM pg_trigger
+SELECT quote_ident(tgname), concat_ws(' and ', CASE WHEN tgtype & 16 <> 0 THEN 'UPDATE' END, CASE WHEN tgtype & 8 <> 0 THEN 'DELETE' END),
+       CASE WHEN p.prolang > 13 AND NOT EXISTS (SELECT FROM unnest(p.proconfig) s WHERE s LIKE 'search_path=%') THEN p.oid::regprocedure::text ELSE '' END
+FROM pg_trigger JOIN pg_proc p ON p.oid = tgfoid
 WHERE tgrelid = $1::regclass AND NOT tgisinternal AND tgenabled IN ('O', 'A') AND tgtype & 24 <> 0
   AND (tgtype & 8 <> 0 OR tgattr = '' OR EXISTS (
     SELECT FROM pg_attribute WHERE attrelid = tgrelid AND attname = 'group_id' AND attnum = ANY (tgattr)))
@@ -136,7 +137,12 @@ ORDER BY 1`
 func (d *diagnosis) triggers(ctx context.Context, events catalog.Table) {
 	const about = "triggers"
 	d.query(ctx, about, triggersSQL, func(v []string) {
-		d.ok(about, "trigger "+v[0]+" fires on "+v[1]+": the relay UPDATEs group_id to claim an event, and DELETEs a delivered event")
+		text, fix := "trigger "+v[0]+" fires on "+v[1]+": the relay UPDATEs group_id to claim an event, and DELETEs a delivered event", ""
+		if v[2] != "" {
+			text += "; the relay's search_path is " + pg.SearchPath + ", so its function must name schemas, or set its own"
+			fix = "ALTER FUNCTION " + v[2] + " SET search_path = " + pg.Quote(events.Schema)
+		}
+		d.add(buffer.LevelOK, about, text, fix)
 	}, events.Quoted)
 }
 

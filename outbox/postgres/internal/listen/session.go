@@ -35,6 +35,10 @@ SELECT set_config('statement_timeout', '15s', false), set_config('lock_timeout',
        set_config('tcp_keepalives_count', '3', false), set_config('tcp_user_timeout', $1, false),
        (SELECT set_config(name, $2, false) FROM pg_settings WHERE name = 'idle_session_timeout')`
 
+// The session is the listener's own: see pg.SearchPath.
+const searchPathSQL = `
+SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', false)`
+
 // listen listens until ctx is done or an error.
 func (l *Listener) listen(ctx context.Context) error {
 	table, err := l.config.Table(ctx)
@@ -59,6 +63,12 @@ func (l *Listener) listen(ctx context.Context) error {
 		conn.Close(closing)
 	}()
 	s := &session{Listener: l, conn: conn, table: table, tableOID: trigger.tableOID}
+	if err := s.checkDirect(ctx); err != nil {
+		return err
+	}
+	if err := s.exec(ctx, searchPathSQL); err != nil {
+		return err
+	}
 	if err := s.check(ctx); err != nil {
 		return err
 	}
@@ -86,19 +96,26 @@ func (s *session) exec(ctx context.Context, sql string, args ...any) error {
 	return err
 }
 
-// check returns an obstacle if the connection leads to a pooler, or the trigger is gone.
-func (s *session) check(ctx context.Context) error {
+// checkDirect returns an obstacle if the connection leads to a pooler.
+func (s *session) checkDirect(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	pooled, err := pg.ThroughPooler(ctx, s.conn)
-	if err != nil {
+	if err == nil && pooled {
+		err = errPooled
+	}
+	return err
+}
+
+// check returns an obstacle if the connection leads to a pooler, or the trigger is gone.
+func (s *session) check(ctx context.Context) error {
+	if err := s.checkDirect(ctx); err != nil {
 		return err
 	}
-	if pooled {
-		return errPooled
-	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
 	var t trigger
-	err = s.conn.QueryRow(ctx, triggerSQL, s.table).Scan(&t.tableOID, &t.installed, &t.enabled)
+	err := s.conn.QueryRow(ctx, triggerSQL, s.table).Scan(&t.tableOID, &t.installed, &t.enabled)
 	if err == nil && (!t.enabled || t.tableOID != s.tableOID) {
 		return errNoTrigger
 	}

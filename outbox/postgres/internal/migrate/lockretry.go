@@ -14,7 +14,7 @@ import (
 // DDL that waits for a table blocks every later statement on it: behind one long reader of the
 // ledger (a dump, an audit) no batch could be claimed. So DDL waits for a lock no longer than
 // this, lets the others pass, and tries again.
-const lockTimeoutSQL = "SET LOCAL lock_timeout = '2s';\n"
+const lockTimeoutSQL = "SET LOCAL lock_timeout = '2s';\nSET LOCAL search_path = " + pg.SearchPath + ";\n"
 
 const (
 	retryDelay  = time.Second     // lets the others pass

@@ -1,6 +1,7 @@
 package migrate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"github.com/pressly/goose/v3"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/notready"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/listen"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
@@ -37,10 +39,10 @@ func migrate(ctx context.Context, url string, c Config, timeout time.Duration) (
 		return nil, pg.ConnectError(config, err)
 	}
 	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // nothing was written, or all of it committed
-	if _, err := tx.Exec(ctx, guardSQL, pgx.QueryExecModeSimpleProtocol); err != nil {
+	if c, err = c.resolve(ctx, tx); err != nil {
 		return nil, pg.ConnectError(config, err)
 	}
-	if c, err = c.withTableSchema(ctx, tx); err != nil {
+	if _, err := tx.Exec(ctx, guardSQL, pgx.QueryExecModeSimpleProtocol); err != nil {
 		return nil, pg.ConnectError(config, err)
 	}
 	if err = refuseObsolete(ctx, tx, c); err == nil {
@@ -65,21 +67,29 @@ func migrate(ctx context.Context, url string, c Config, timeout time.Duration) (
 
 // The guard may be idle as long as a migration has to wait.
 const guardSQL = `
+SET LOCAL search_path = pg_catalog, pg_temp;
 SET LOCAL idle_in_transaction_session_timeout = 0;
 SELECT pg_advisory_xact_lock(hashtext('relay migrate'))`
 
-const schemaOfTableSQL = `
-SELECT n.nspname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1)`
+// schemaOnPathSQL runs with the session's own search path: see pg.SearchPath.
+const schemaOnPathSQL = `
+SELECT coalesce((
+  SELECT n.nspname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
+  WHERE c.oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass($1)), pg_catalog.current_schema(), '')::pg_catalog.text`
 
-// withTableSchema sets Schema, if none is named, to that of the custom table, which the search
-// path finds in any of its schemas. CREATE TABLE would use the first.
-func (c Config) withTableSchema(ctx context.Context, tx pgx.Tx) (Config, error) {
-	if !c.Custom || c.ledgerSchema() != "" {
+// resolve finds the schema of a table that is named without one: any of the search path's where the table exists, otherwise
+// its first, where CREATE TABLE would make it. All statements after that run with another search path.
+func (c Config) resolve(ctx context.Context, tx pgx.Tx) (Config, error) {
+	schema, table := pg.SplitTable(c.Table)
+	if schema != "" {
 		return c, nil
 	}
-	err := tx.QueryRow(ctx, schemaOfTableSQL, pg.Ident(pg.SplitTable(c.Table))).Scan(&c.Schema)
-	if errors.Is(err, pgx.ErrNoRows) {
-		err = nil
+	err := tx.QueryRow(ctx, schemaOnPathSQL, pg.Quote(table)).Scan(&c.onPath)
+	if err == nil && c.onPath == "" {
+		err = notready.New("", []buffer.Finding{{
+			Level: buffer.LevelError, Subject: "tables", Text: "no schema of the search path exists, in which table " + pg.Quote(table) + " could be",
+			Fix: "name one in the configuration: source.table: public." + table,
+		}})
 	}
 	return c, err
 }
@@ -194,7 +204,7 @@ DELETE FROM %s WHERE buffer = (
 const grantsSQL = `
 SELECT current_user::text, coalesce(string_agg(format('GRANT USAGE, CREATE ON SCHEMA %I TO %I', nspname, current_user), '; ' ORDER BY nspname), '')
 FROM pg_namespace
-WHERE nspname IN (coalesce(nullif($1, ''), current_schema()), coalesce(nullif($2, ''), current_schema()), $3)
+WHERE nspname IN ($1, $2, $3)
   AND NOT (has_schema_privilege(oid, 'USAGE') AND has_schema_privilege(oid, 'CREATE'))`
 
 // nameGrants adds to err which privileges the role lacks. It ends tx.
@@ -209,7 +219,15 @@ func nameGrants(ctx context.Context, tx pgx.Tx, c Config, err error) error {
 		return errors.Join(err, rollbackErr)
 	}
 	archive, _ := pg.SplitTable(c.Archive)
-	if askErr := conn.QueryRow(ctx, grantsSQL, schema, c.ledgerSchema(), archive).Scan(&role, &grants); askErr != nil {
+	ask, beginErr := conn.Begin(ctx)
+	if beginErr != nil {
+		return errors.Join(err, beginErr)
+	}
+	defer ask.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // it only reads
+	if _, pathErr := ask.Exec(ctx, "SET LOCAL search_path = "+pg.SearchPath); pathErr != nil {
+		return errors.Join(err, pathErr)
+	}
+	if askErr := ask.QueryRow(ctx, grantsSQL, cmp.Or(schema, c.onPath), c.ledgerSchema(), archive).Scan(&role, &grants); askErr != nil {
 		return errors.Join(err, askErr)
 	}
 	missing, askErr := c.schemaMissing(ctx, conn)

@@ -33,6 +33,9 @@ type Config struct {
 	// Custom is set for a custom table, which is neither made nor changed. Schema is made if it
 	// is named and does not exist.
 	Custom bool
+
+	// onPath is the schema that the search path gives a name without one. Migrate runs with another path.
+	onPath string
 }
 
 // Schema returns the DDL for c, ready for psql. It can be run again without harm and never drops anything.
@@ -63,7 +66,7 @@ func Schema(c Config) (string, error) {
 // ledgerSchema is the schema of the relay's own tables; "" to find them by the search path.
 func (c Config) ledgerSchema() string {
 	schema, _ := pg.SplitTable(c.Table)
-	return cmp.Or(c.Schema, schema)
+	return cmp.Or(c.Schema, schema, c.onPath)
 }
 
 // names are the placeholders of the migrations.
@@ -87,7 +90,10 @@ func (c Config) names() map[string]string {
 }
 
 // events is the quoted name of the buffer table.
-func (c Config) events() string { return pg.Ident(pg.SplitTable(c.Table)) }
+func (c Config) events() string {
+	schema, table := pg.SplitTable(c.Table)
+	return pg.Ident(cmp.Or(schema, c.onPath), table)
+}
 
 // ledger is the quoted name of one of the relay's own tables.
 func (c Config) ledger(name string) string {

@@ -29,7 +29,7 @@ func newVersions(c Config) (versions, error) {
 // TableExists replaces goose's own, which takes quotes for a part of the name and looks only in
 // the search path's first schema.
 func (v versions) TableExists(ctx context.Context, db database.DBTxConn) (exists bool, err error) {
-	err = db.QueryRowContext(ctx, "SELECT to_regclass($1) IS NOT NULL", v.Tablename()).Scan(&exists)
+	err = db.QueryRowContext(ctx, "SELECT pg_catalog.to_regclass($1) IS NOT NULL", v.Tablename()).Scan(&exists)
 	return exists, err
 }
 

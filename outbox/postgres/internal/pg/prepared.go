@@ -34,7 +34,7 @@ func (db *DB) detectPooler(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-const backendSQL = `SELECT pg_backend_pid()`
+const backendSQL = `SELECT pg_catalog.pg_backend_pid()`
 
 // ThroughPooler reports whether a pooler stands between the connection and the server. A
 // pooler makes up the process id that it sends on connecting; the server's own is that of
@@ -66,7 +66,7 @@ func (db *DB) prepared(ctx context.Context, conn *pgconn.PgConn, sql string) (st
 // server must bound that too.
 func (db *DB) prepare(ctx context.Context, conn *pgconn.PgConn, name, sql string) error {
 	begin := "BEGIN; SET LOCAL statement_timeout = " + Milliseconds(db.StatementTimeout) +
-		"; SET LOCAL lock_timeout = " + Milliseconds(db.StatementTimeout*2/3)
+		"; SET LOCAL lock_timeout = " + Milliseconds(db.StatementTimeout*2/3) + "; SET LOCAL search_path = " + SearchPath
 	if _, err := conn.Exec(ctx, begin).ReadAll(); err != nil {
 		return err
 	}

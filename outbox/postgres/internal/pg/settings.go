@@ -18,12 +18,22 @@ const (
 	ScanTimeout  = 10 * time.Minute // one that reads a whole table
 )
 
+// SearchPath is that of every transaction but those with a statement of the user's (see UserTx). Whoever may create
+// objects in a schema of the role's own path could otherwise have the relay call their functions: an exact match there
+// wins over a polymorphic function of pg_catalog. Until it is set, a statement names the schema of each function,
+// operator and type.
+const SearchPath = "pg_catalog, pg_temp"
+
 // ReadTx is the first step of a transaction that locks no rows: its settings (name, value,
 // name, value, ...) and the limit of each of its statements. A statement waits for a lock
 // for two thirds of that, unless the settings say otherwise, so that the error
 // distinguishes a lock from a slow statement. JIT is off: compiling a short statement, or
 // one that waits for the disk, costs more than it saves.
 func ReadTx(limit time.Duration, settings ...string) Step {
+	return bounded(limit, append([]string{"search_path", SearchPath}, settings...))
+}
+
+func bounded(limit time.Duration, settings []string) Step {
 	bounds := []string{"statement_timeout", Milliseconds(limit), "idle_in_transaction_session_timeout", "30000", "jit", "off"}
 	if !slices.Contains(settings, "lock_timeout") {
 		bounds = append(bounds, "lock_timeout", Milliseconds(limit*2/3))
@@ -35,10 +45,19 @@ func ReadTx(limit time.Duration, settings ...string) Step {
 // client may leave data unacknowledged: a client that was stopped while it read is
 // disconnected.
 func (db *DB) WriteTx(limit time.Duration, settings ...string) Step {
-	return ReadTx(limit, append([]string{
+	return ReadTx(limit, append(db.keepAlive(), settings...)...)
+}
+
+// UserTx is WriteTx for a transaction with a statement of the user's: it has the session's own search path.
+func (db *DB) UserTx(limit time.Duration, settings ...string) Step {
+	return bounded(limit, append(db.keepAlive(), settings...))
+}
+
+func (db *DB) keepAlive() []string {
+	return []string{
 		"tcp_keepalives_idle", "15", "tcp_keepalives_interval", "5", "tcp_keepalives_count", "3",
 		"tcp_user_timeout", db.UserTimeout(),
-	}, settings...)...)
+	}
 }
 
 // SetLocal sets the settings (name, value, name, value, ...) until the transaction ends.
@@ -49,7 +68,7 @@ func SetLocal(settings ...string) Step {
 		if i > 0 {
 			sql.WriteString(", ")
 		}
-		sql.WriteString("set_config($" + strconv.Itoa(2*i+1) + ", $" + strconv.Itoa(2*i+2) + ", true)")
+		sql.WriteString("pg_catalog.set_config($" + strconv.Itoa(2*i+1) + ", $" + strconv.Itoa(2*i+2) + ", true)")
 	}
 	return Step{Prepare: true, SQL: sql.String(), Args: settings}
 }

@@ -1,0 +1,42 @@
+package doctor
+
+import (
+	"context"
+
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+)
+
+// schemasOnPathSQL runs with the session's own search path: see pg.SearchPath.
+const schemasOnPathSQL = `
+SELECT pg_catalog.current_schemas(false)::pg_catalog.text`
+
+// A superuser may do anything anyway.
+const creatorsSQL = `
+SELECT quote_ident(n.nspname), coalesce(quote_ident(r.rolname), 'PUBLIC')
+FROM pg_namespace n CROSS JOIN LATERAL aclexplode(coalesce(n.nspacl, acldefault('n', n.nspowner))) a
+     LEFT JOIN pg_roles r ON r.oid = a.grantee
+WHERE n.nspname = ANY ($1::name[]) AND a.privilege_type = 'CREATE' AND a.grantee <> n.nspowner
+  AND NOT coalesce(r.rolsuper, false) AND r.rolname IS DISTINCT FROM current_user
+ORDER BY 1, 2`
+
+// searchPath adds the schemas of the search path in which others may create what source.project would call.
+func (d *diagnosis) searchPath(ctx context.Context) {
+	const about = "search_path"
+	schemas := ""
+	err := d.DB.RoundTrip(ctx, []pg.Step{d.DB.UserTx(d.DB.StatementTimeout), {SQL: schemasOnPathSQL, Row: func(v [][]byte) error {
+		schemas = string(v[0])
+		return nil
+	}}})
+	if d.failed(about, err) {
+		return
+	}
+	found := 0
+	answered := d.query(ctx, about, creatorsSQL, func(v []string) {
+		found++
+		d.warn(about, v[1]+" may create objects in schema "+v[0]+", which is in the search path; source.project could call them, the relay's own statements do not use that path",
+			"REVOKE CREATE ON SCHEMA "+v[0]+" FROM "+v[1])
+	}, schemas)
+	if answered && found == 0 {
+		d.ok(about, "nobody else may create objects in its schemas")
+	}
+}

@@ -1,0 +1,237 @@
+package postgres_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outboxrelay/relay/internal/testkit"
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/buffertest"
+	"github.com/outboxrelay/relay/outbox/postgres"
+)
+
+// plantedSQL makes functions and operators in public that fail when they are called. An argument type that
+// matches exactly wins over a polymorphic function of pg_catalog, wherever public is in the search path.
+const plantedSQL = `
+CREATE FUNCTION planted() RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$ BEGIN RAISE 'planted function called'; END $$;
+CREATE FUNCTION unnest(int8multirange) RETURNS SETOF int8range LANGUAGE sql VOLATILE AS 'SELECT NULL::int8range WHERE public.planted()';
+CREATE FUNCTION unnest(integer[]) RETURNS SETOF integer LANGUAGE sql VOLATILE AS 'SELECT NULL::integer WHERE public.planted()';
+CREATE FUNCTION unnest(bigint[]) RETURNS SETOF bigint LANGUAGE sql VOLATILE AS 'SELECT NULL::bigint WHERE public.planted()';
+CREATE FUNCTION unnest(text[]) RETURNS SETOF text LANGUAGE sql VOLATILE AS 'SELECT NULL::text WHERE public.planted()';
+CREATE FUNCTION sfunc(int8multirange, int8range) RETURNS int8multirange LANGUAGE sql VOLATILE AS 'SELECT $1 WHERE public.planted()';
+CREATE AGGREGATE range_agg(int8range) (SFUNC = sfunc, STYPE = int8multirange);
+CREATE FUNCTION sfunc(bigint[], bigint) RETURNS bigint[] LANGUAGE sql VOLATILE AS 'SELECT $1 WHERE public.planted()';
+CREATE AGGREGATE array_agg(bigint) (SFUNC = sfunc, STYPE = bigint[]);
+CREATE FUNCTION sfunc(text[], text) RETURNS text[] LANGUAGE sql VOLATILE AS 'SELECT $1 WHERE public.planted()';
+CREATE AGGREGATE array_agg(text) (SFUNC = sfunc, STYPE = text[]);
+CREATE FUNCTION sfunc(integer[], integer) RETURNS integer[] LANGUAGE sql VOLATILE AS 'SELECT $1 WHERE public.planted()';
+CREATE AGGREGATE array_agg(integer) (SFUNC = sfunc, STYPE = integer[]);
+CREATE FUNCTION planted(bigint, int8multirange) RETURNS boolean LANGUAGE sql VOLATILE AS 'SELECT public.planted()';
+CREATE OPERATOR <@ (LEFTARG = bigint, RIGHTARG = int8multirange, FUNCTION = planted);
+CREATE FUNCTION planted(int8multirange, int8multirange) RETURNS int8multirange LANGUAGE sql VOLATILE AS 'SELECT $1 WHERE public.planted()';
+CREATE OPERATOR + (LEFTARG = int8multirange, RIGHTARG = int8multirange, FUNCTION = planted);
+CREATE FUNCTION planted(integer[], integer[]) RETURNS boolean LANGUAGE sql VOLATILE AS 'SELECT public.planted()';
+CREATE OPERATOR && (LEFTARG = integer[], RIGHTARG = integer[], FUNCTION = planted);
+CREATE FUNCTION cardinality(bigint[]) RETURNS integer LANGUAGE sql VOLATILE AS 'SELECT 1 WHERE public.planted()';
+CREATE FUNCTION array_position(uuid[], uuid) RETURNS integer LANGUAGE sql VOLATILE AS 'SELECT 1 WHERE public.planted()';
+CREATE FUNCTION concat_ws(text, text, text) RETURNS text LANGUAGE sql VOLATILE AS 'SELECT $1 WHERE public.planted()';
+CREATE FUNCTION format(text, name, name) RETURNS text LANGUAGE sql VOLATILE AS 'SELECT $1 WHERE public.planted()'`
+
+// firstSQL puts public before pg_catalog, so that an equal signature wins too.
+const firstSQL = `
+DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = public, pg_catalog', current_database()); END $$;
+CREATE FUNCTION public.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELECT pg_catalog.now() WHERE public.planted()';
+CREATE FUNCTION public.set_config(text, text, boolean) RETURNS text LANGUAGE sql VOLATILE AS 'SELECT $1 WHERE public.planted()';
+CREATE FUNCTION public.to_regclass(text) RETURNS regclass LANGUAGE sql VOLATILE AS 'SELECT NULL::regclass WHERE public.planted()';
+CREATE FUNCTION public.pg_backend_pid() RETURNS integer LANGUAGE sql VOLATILE AS 'SELECT 1 WHERE public.planted()';
+CREATE FUNCTION public.pg_sequence_last_value(regclass) RETURNS bigint LANGUAGE sql VOLATILE AS 'SELECT 1::bigint WHERE public.planted()';
+CREATE FUNCTION public.hashtextextended(text, bigint) RETURNS bigint LANGUAGE sql VOLATILE AS 'SELECT $2 WHERE public.planted()';
+CREATE FUNCTION public.planted(text, text) RETURNS boolean LANGUAGE sql VOLATILE AS 'SELECT public.planted()';
+CREATE OPERATOR public.= (LEFTARG = text, RIGHTARG = text, FUNCTION = public.planted)`
+
+// TestSearchPath: whoever may create functions in a schema of the search path has none of them called by the relay.
+func TestSearchPath(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		opt     buffertest.Options
+		custom  *customShape
+		planted string
+	}{
+		"Range":         {opt: buffertest.Options{Claim: buffer.ClaimRange}, planted: plantedSQL},
+		"Stamp":         {opt: buffertest.Options{Claim: buffer.ClaimStamp}, planted: plantedSQL},
+		"Ordered":       {opt: buffertest.Options{Ordered: true}, planted: plantedSQL},
+		"CustomTable":   {custom: integerKeys, planted: plantedSQL},
+		"CustomUUID":    {custom: uuidKeys, planted: plantedSQL},
+		"CatalogSecond": {opt: buffertest.Options{Claim: buffer.ClaimRange}, planted: plantedSQL + ";" + firstSQL},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			table := "outbox_events"
+			var p *testDB
+			if c.custom == nil {
+				p = newMigratedDB(t, c.opt)
+			} else {
+				p = newTestDB(t, newMigratedDB(t, c.opt).url, c.opt)
+				p.custom, table = c.custom, customName
+			}
+			prepared := p.fixture(t, table, "orders")
+			p.migrated = schemaOfFixture(p, table)
+			var events []outbox.Event
+			for range 20 {
+				events = append(events, outbox.Event{Topic: "t", Key: new("k"), Payload: []byte("{}")})
+			}
+			prepared.Insert(t, events...)
+			if c.custom == nil {
+				prepared.Exec(t, "DELETE FROM outbox_events WHERE id IN (3, 7)") // batches with gaps
+			}
+			prepared.Exec(t, c.planted)
+			useEverything(t, p, p.fixture(t, table, "orders"), table)
+		})
+	}
+}
+
+// useEverything calls every method of a buffer.
+func useEverything(t *testing.T, p *testDB, f *buffertest.Fixture, table string) {
+	ctx, b := t.Context(), f.Buffer
+	do := func(what string, err error) {
+		t.Helper()
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	do("check", b.Check(ctx))
+	claim := func(limit int) *buffer.Lease {
+		t.Helper()
+		batch, err := b.Claim(ctx, limit, lease)
+		do("claim", err)
+		if batch == nil {
+			t.Fatal("nothing was claimed")
+		}
+		return batch
+	}
+	delivered := claim(4)
+	do("renew", b.Renew(ctx, delivered, lease))
+	do("settle", b.Settle(ctx, delivered, []buffer.Outcome{{Verdict: buffer.Delivered}}))
+	refused := claim(4)
+	if refused.LastID-refused.FirstID < int64(refused.Len()) && p.custom == nil && !p.opt.Ordered {
+		t.Errorf("batch %v has no gap", refused.IDs())
+	}
+	ids := refused.IDs()
+	do("settle a part", b.Settle(ctx, refused, []buffer.Outcome{
+		{Verdict: buffer.Dead, IDs: ids[:1], Error: "bad", Attempts: 1},
+		{Verdict: buffer.Retry, IDs: ids[1:2], GroupID: buffer.NewGroupID(), Attempts: 1},
+		{Verdict: buffer.Delivered, IDs: ids[2:]},
+	}))
+	_, err := b.CountBacklog(ctx, 100)
+	do("count", err)
+	taken, err := testkit.TakeOver(ctx, b, lease)
+	do("take over", err)
+	if taken == nil {
+		t.Fatal("nothing was taken over")
+	}
+	do("mark", b.MarkDelivered(ctx, taken, taken.IDs()))
+	do("settle a marked batch", b.Settle(ctx, taken, []buffer.Outcome{{Verdict: buffer.Delivered}}))
+	live := claim(4)
+	_, err = b.Status(ctx)
+	do("status", err)
+	_, err = b.Peek(ctx, 10)
+	do("peek", err)
+	_, err = b.Audit(ctx)
+	do("audit", err)
+	_, err = b.Repair(ctx)
+	do("repair", err)
+	_, err = b.DeferredAddresses(ctx)
+	do("deferred addresses", err)
+	_, err = b.RetryNow(ctx, "", 0)
+	do("retry now", err)
+	_, err = b.ListDead(ctx, buffer.DeadFilter{Error: "BAD"}, nil, 10)
+	do("dead list", err)
+	q := f.Queue(t)
+	_, err = q.CountBacklog(ctx, 10)
+	do("count dead letters", err)
+	letters, err := q.Claim(ctx, 10, lease)
+	do("claim dead letters", err)
+	if letters == nil {
+		t.Fatal("no dead letter was claimed")
+	}
+	do("settle dead letters", q.Settle(ctx, letters, []buffer.Outcome{{Verdict: buffer.Delivered}}))
+	replayed, err := b.Replay(ctx, buffer.DeadFilter{}, 10)
+	do("replay", err)
+	if replayed != 1 {
+		t.Errorf("%d replayed, want 1", replayed)
+	}
+	_, err = b.Discard(ctx, buffer.DeadFilter{}, 10)
+	do("discard", err)
+	do("settle", b.Settle(ctx, live, []buffer.Outcome{{Verdict: buffer.Delivered}}))
+	for _, finding := range b.Diagnose(ctx) {
+		if finding.Level == buffer.LevelError || strings.Contains(finding.Text, "planted") {
+			t.Errorf("doctor: %+v", finding)
+		}
+	}
+	_, err = postgres.Migrate(ctx, p.url, schemaOfFixture(p, table))
+	do("migrate", err)
+}
+
+func schemaOfFixture(p *testDB, table string) postgres.SchemaConfig {
+	c := schemaOf(p.opt, table)
+	c.Custom = p.custom != nil
+	return c
+}
+
+// TestSearchPath_Projection: a projection finds what the role's own search path finds.
+func TestSearchPath_Projection(t *testing.T) {
+	t.Parallel()
+	p := newTestDB(t, newMigratedDB(t, buffertest.Options{}).url, buffertest.Options{Project: "SELECT e.id, name_of(e.id) AS topic, e.payload FROM {events} e"})
+	p.custom = integerKeys
+	_, err := p.pool.Exec(t.Context(), `
+		CREATE SCHEMA app;
+		CREATE FUNCTION app.name_of(bigint) RETURNS text LANGUAGE sql AS $$ SELECT 'event ' || $1 $$;
+		DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = public, app', current_database()); END $$`)
+	check(t, err)
+	p.pool.Reset()
+	f := p.fixture(t, "events", "orders")
+	f.Insert(t, outbox.Event{Topic: "t", Payload: []byte("{}")})
+	peeked, err := f.Buffer.Peek(t.Context(), 10)
+	check(t, err)
+	claimed, err := f.Buffer.Claim(t.Context(), 10, lease)
+	check(t, err)
+	f.ExpireLease(t, claimed.GroupID, lease)
+	taken, err := testkit.TakeOver(t.Context(), f.Buffer, lease)
+	check(t, err)
+	for what, batch := range map[string]*buffer.Lease{"peek": peeked, "claim": claimed, "take-over": taken} {
+		if batch == nil || len(batch.Events) != 1 || batch.Events[0].Topic != "event 1" {
+			t.Errorf("%s: %+v", what, batch)
+		}
+	}
+}
+
+// TestSearchPath_Doctor: doctor warns of schemas in the search path in which other roles may create objects.
+func TestSearchPath_Doctor(t *testing.T) {
+	t.Parallel()
+	p := newMigratedDB(t, buffertest.Options{})
+	f := p.fixture(t, "outbox_events", "orders")
+	warning := func() string {
+		for _, finding := range f.Buffer.Diagnose(t.Context()) {
+			if finding.Subject == "search_path" && finding.Level == buffer.LevelWarning {
+				return finding.Text + ": " + finding.Fix
+			}
+		}
+		return ""
+	}
+	f.Exec(t, "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+	if text := warning(); text != "" {
+		t.Errorf("got %q", text)
+	}
+	f.Exec(t, "GRANT CREATE ON SCHEMA public TO PUBLIC") // as it is up to PostgreSQL 14
+	if text := warning(); !strings.Contains(text, "REVOKE CREATE ON SCHEMA public FROM PUBLIC") {
+		t.Errorf("got %q", text)
+	}
+	tables := query(t, p.pool, "SELECT current_schemas(false)::text[]", pgx.RowTo[[]string])
+	if !slices.Contains(tables[0], "public") {
+		t.Errorf("search path %v", tables)
+	}
+}
