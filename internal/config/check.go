@@ -162,6 +162,9 @@ func (s *Sink) check(r *reader, e entry, present entries) {
 		r.exclusive(e, present, "nkey", "credentials")
 	}
 	s.checkTLS(r, e, present)
+	if password, given := present["sentinel_password"]; given && s.URL.Reveal() != "" && !strings.Contains(s.URL.Reveal(), "+sentinel://") {
+		r.errorf(password.key, "%s.sentinel_password is used without sentinels; expected redis+sentinel:// in %s.url", e.path, e.path)
+	}
 	s.checkAuthorization(r, e, present)
 	if _, given := present["request"]; s.HTTP.Format == "form" && !given {
 		r.errorf(r.at(e, present, "format"), `%s.format is "form", and %s.request is missing; expected %s.request, which makes the fields`, e.path, e.path, e.path)
@@ -189,6 +192,9 @@ func (s *Sink) checkTLS(r *reader, e entry, present entries) {
 			r.errorf(tls.key, "%s.tls is used with the scheme %s; expected %s in %s.url, or no %s.tls",
 				e.path, scheme.plain, scheme.secure, e.path, e.path)
 		}
+	}
+	if given && s.TLS == (TLS{}) && strings.HasPrefix(s.URL.Reveal(), "redis") && !strings.HasPrefix(s.URL.Reveal(), "rediss") {
+		r.errorf(tls.key, "%s.tls is empty; expected ca, cert and key, server_name or insecure_skip_verify, or rediss in %s.url", e.path, e.path)
 	}
 }
 

@@ -155,7 +155,7 @@ type Sink struct {
 	Driver string
 	// URL prints without userinfo and query. An http URL may contain {topic} and {key}.
 	URL Secret
-	// TLS is zero unless the URL's scheme uses TLS.
+	// TLS is zero unless the URL's scheme uses TLS. For Redis, it turns TLS on under every scheme.
 	TLS   TLS
 	Redis RedisSink
 	NATS  NATSSink
@@ -179,6 +179,8 @@ type RedisSink struct {
 	// WaitReplicas is the number of replicas that must acknowledge a write within WaitTimeout; 0 does not wait.
 	WaitReplicas int
 	WaitTimeout  time.Duration
+	// SentinelPassword is the password of the sentinels, if the URL names sentinels.
+	SentinelPassword Secret
 }
 
 // NATSSink has the keys of a nats sink.

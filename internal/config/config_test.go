@@ -150,7 +150,10 @@ func TestParse_ReadsEveryKey(t *testing.T) {
 	check("sqlite's path", p["list"].Source.Path, "/var/lib/relay/list.db")
 	check("sqlite's driver", p["list"].Source.Driver, "sqlite")
 	check("braces in a default", p["list"].Sink.Redis.List, "queue:{topic}")
-	check("channel", p["publish"].Sink.Redis, RedisSink{Mode: "publish", Channel: "events.{topic}"})
+	check("channel", p["publish"].Sink.Redis, RedisSink{
+		Mode: "publish", Channel: "events.{topic}", SentinelPassword: secretText("l1teralS3cret", "***"),
+	})
+	check("tls of redis", p["publish"].Sink.TLS, TLS{CA: "ca.pem"})
 	check("nats", p["jetstream"].Sink.NATS, NATSSink{Subject: "orders.{topic}", Format: "payload", Credentials: secretText("/etc/relay/user.creds", "***")})
 	check("tls of nats", p["core"].Sink.TLS, TLS{CA: "ca.pem", ServerName: "nats.internal"})
 	check("core nats", p["core"].Sink.NATS, NATSSink{Subject: "{topic}", Format: "payload", Core: true, NKey: secretText("SUAS3cret", "***")})

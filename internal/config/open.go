@@ -214,6 +214,7 @@ func (p *Pipeline) openSink(s *Sink, b buffer.Buffer, process Process) (sink.Sin
 			Stream: s.Redis.Stream, List: s.Redis.List, Channel: s.Redis.Channel, Queue: s.Redis.Queue, Class: s.Redis.Class,
 			MaxLen: s.Redis.MaxLen, DedupeWindow: s.Redis.DedupeWindow,
 			WaitReplicas: s.Redis.WaitReplicas, WaitTimeout: s.Redis.WaitTimeout,
+			TLS: sink.TLS(s.TLS), SentinelPassword: s.Redis.SentinelPassword.Reveal(),
 			ResendWithin: p.resendWithin(s),
 		})
 	case "nats":

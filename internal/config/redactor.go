@@ -48,7 +48,7 @@ func (c *Config) Redactor() func(text string) string {
 func (s *Sink) secrets() []Secret {
 	h := &s.HTTP
 	all := []Secret{
-		s.URL, s.NATS.Credentials, s.NATS.NKey,
+		s.URL, s.Redis.SentinelPassword, s.NATS.Credentials, s.NATS.NKey,
 		h.Bearer, h.Basic.Password, h.OAuth2.TokenURL, h.OAuth2.ClientSecret, h.Sign.Secret, h.Proxy,
 	}
 	for name, value := range h.Headers {

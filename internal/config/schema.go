@@ -269,6 +269,10 @@ func (s *Sink) keys() []key {
 			name: "wait_timeout", variants: []string{stream, list, sidekiq, asynq}, value: duration(&s.Redis.WaitTimeout, time.Millisecond, time.Hour), def: "1s",
 			help: "How long to wait for the replicas.",
 		},
+		{
+			name: "sentinel_password", variants: []string{redis}, value: secret(&s.Redis.SentinelPassword),
+			help: "The password of the sentinels. User and password in `url` are those of the data servers.",
+		},
 		{name: "subject", variants: []string{nats}, value: subject(&s.NATS.Subject), def: "{topic}", help: "The subject; may contain `{topic}` and `{key}`."},
 		{name: "core", variants: []string{nats}, value: boolean(&s.NATS.Core), def: "false", help: "Plain NATS: no JetStream, no acknowledgements."},
 		{name: "credentials", variants: []string{nats}, value: credential(&s.NATS.Credentials), help: "A .creds file, or its content as `${file:...}`."},
@@ -285,7 +289,10 @@ func (s *Sink) keys() []key {
 			name: "timeout", variants: []string{http}, value: duration(&s.HTTP.Timeout, time.Millisecond, time.Hour), def: "30s",
 			help: "The timeout of a request.",
 		},
-		{name: "tls", variants: []string{nats, http}, value: mapping{&s.TLS}, help: "TLS settings; for `https://` and `tls+nats://`."},
+		{
+			name: "tls", variants: []string{redis, nats, http}, value: mapping{&s.TLS},
+			help: "TLS settings; for `https://`, `tls+nats://` and every Redis URL (which then uses TLS, as with `rediss://`).",
+		},
 		{
 			name: "request", variants: []string{http}, value: jqProgram(&s.HTTP.Request),
 			help: "A jq program from the default body to the body to send. See [jq](http.md#request).",

@@ -337,8 +337,8 @@ var mutants = []mutant{
 	{
 		name: "known queues are registered without a write",
 		file: "sink/redissink/queues.go",
-		old:  `"SUNIONSTORE", set, set`,
-		new:  `"SMEMBERS", set`,
+		old:  "	if s.cfg.WaitReplicas > 0 {\n",
+		new:  "	if s.cfg.WaitReplicas < 0 {\n",
 		pkg:  "./sink/redissink", test: "TestWaitReplicas/Valkey/sidekiq",
 	},
 	{

@@ -17,7 +17,12 @@ const (
 
 // StartRedisCluster starts a Redis cluster of three masters and returns them when each reports
 // that the cluster is ok. The caller calls Close of each.
-func StartRedisCluster(ctx context.Context) (_ []*RedisServer, err error) {
+func StartRedisCluster(ctx context.Context) ([]*RedisServer, error) {
+	return RedisOptions{}.StartCluster(ctx)
+}
+
+// StartCluster is [StartRedisCluster] with options.
+func (o RedisOptions) StartCluster(ctx context.Context) (_ []*RedisServer, err error) {
 	var nodes []*RedisServer
 	defer func() {
 		if err != nil {
@@ -27,7 +32,7 @@ func StartRedisCluster(ctx context.Context) (_ []*RedisServer, err error) {
 		}
 	}()
 	for range clusterMasters {
-		n, err := StartRedis(ctx, "--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
+		n, err := o.start(ctx, nil, "--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
 		if err != nil {
 			return nil, err
 		}

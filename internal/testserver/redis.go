@@ -2,7 +2,10 @@ package testserver
 
 import (
 	"bufio"
+	"cmp"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"net"
 	"os"
@@ -19,29 +22,64 @@ type RedisServer struct {
 	Addr string // host:port
 	URL  string // redis://host:port, always without a password
 
+	tls *tls.Config // nil: none
 	*process
 }
 
 // StartRedis starts a Redis server with further arguments of redis-server, which override the
 // defaults. ctx limits the start only. The caller calls Close.
 func StartRedis(ctx context.Context, args ...string) (*RedisServer, error) {
-	return startRedis(ctx, redisProgram, nil, args...)
+	return RedisOptions{}.start(ctx, nil, args...)
 }
 
 // StartValkey is StartRedis with Valkey, which behaves like Redis 7.2 and later. The installed Redis
 // may be older.
 func StartValkey(ctx context.Context, args ...string) (*RedisServer, error) {
-	return startRedis(ctx, valkeyProgram, nil, args...)
+	return RedisOptions{Program: "valkey-server"}.start(ctx, nil, args...)
 }
 
-const (
-	redisProgram  = "redis-server"
-	valkeyProgram = "valkey-server"
-)
+// RedisOptions are options of servers that belong together.
+type RedisOptions struct {
+	// Program is redis-server if it is empty.
+	Program string
+	// TLS, if it is not nil, is how servers and clients speak with each other: not at all without it.
+	TLS *RedisTLS
+}
 
-// startRedis starts the program with a configuration file if config is not nil. A sentinel
-// needs one, and writes to it.
-func startRedis(ctx context.Context, name string, config []string, args ...string) (_ *RedisServer, err error) {
+// RedisTLS has the files that servers, and clients, need, in PEM. The certificate is for 127.0.0.1.
+type RedisTLS struct{ CA, Cert, Key string }
+
+func (t *RedisTLS) args(port string) []string {
+	if t == nil {
+		return []string{"--port", port}
+	}
+	return []string{
+		"--port", "0", "--tls-port", port, "--tls-ca-cert-file", t.CA, "--tls-cert-file", t.Cert, "--tls-key-file", t.Key,
+		"--tls-replication", "yes", "--tls-cluster", "yes",
+	}
+}
+
+func (t *RedisTLS) client() (*tls.Config, error) {
+	if t == nil {
+		return nil, nil
+	}
+	authority, err := os.ReadFile(t.CA)
+	if err != nil {
+		return nil, err
+	}
+	certificate, err := tls.LoadX509KeyPair(t.Cert, t.Key)
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(authority)
+	return &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}, nil
+}
+
+// start starts a server with a configuration file if config is not nil. A sentinel needs one, and writes
+// to it.
+func (o RedisOptions) start(ctx context.Context, config []string, args ...string) (_ *RedisServer, err error) {
+	name := cmp.Or(o.Program, "redis-server")
 	path, err := program(name)
 	if err != nil {
 		return nil, err
@@ -71,11 +109,15 @@ func startRedis(ctx context.Context, name string, config []string, args ...strin
 		// server. (An fsync each second would delay writes.)
 		all = append(all, "--save", "", "--appendonly", "yes", "--appendfsync", "no")
 	}
-	all = append(all, "--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--dir", dir)
+	all = append(all, o.TLS.args(strconv.Itoa(port))...)
+	all = append(all, "--bind", "127.0.0.1", "--dir", dir)
 	all = append(all, args...)
 
 	s := &RedisServer{Addr: "127.0.0.1:" + strconv.Itoa(port)}
 	s.URL = "redis://" + s.Addr
+	if s.tls, err = o.TLS.client(); err != nil {
+		return nil, err
+	}
 	s.process = &process{
 		name: name, path: path, args: all, dir: dir,
 		stop: syscall.SIGTERM, death: syscall.SIGKILL,
@@ -90,6 +132,11 @@ func (s *RedisServer) ping(ctx context.Context) error {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", s.Addr)
 	if err != nil {
 		return err
+	}
+	if s.tls != nil {
+		config := s.tls.Clone()
+		config.ServerName = "127.0.0.1"
+		conn = tls.Client(conn, config)
 	}
 	deadline, _ := ctx.Deadline()
 	err = conn.SetDeadline(deadline)
@@ -107,4 +154,6 @@ func (s *RedisServer) ping(ctx context.Context) error {
 }
 
 // client returns a client of this server.
-func (s *RedisServer) client() *redis.Client { return redis.NewClient(&redis.Options{Addr: s.Addr}) }
+func (s *RedisServer) client() *redis.Client {
+	return redis.NewClient(&redis.Options{Addr: s.Addr, TLSConfig: s.tls})
+}

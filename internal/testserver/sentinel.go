@@ -19,19 +19,24 @@ type SentinelServers struct {
 
 // StartRedisSentinel starts the servers, with further arguments for master and replica, and
 // returns when a failover is possible. The caller calls Close.
-func StartRedisSentinel(ctx context.Context, args ...string) (_ *SentinelServers, err error) {
+func StartRedisSentinel(ctx context.Context, args ...string) (*SentinelServers, error) {
+	return RedisOptions{}.StartSentinel(ctx, args...)
+}
+
+// StartSentinel is [StartRedisSentinel] with options.
+func (o RedisOptions) StartSentinel(ctx context.Context, args ...string) (_ *SentinelServers, err error) {
 	s := &SentinelServers{MasterName: "relay-master"}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Close())
 		}
 	}()
-	if s.Master, err = StartRedis(ctx, args...); err != nil {
+	if s.Master, err = o.start(ctx, nil, args...); err != nil {
 		return nil, err
 	}
 	master := strings.Replace(s.Master.Addr, ":", " ", 1)
 	replica := append([]string{"--replicaof", master, "--repl-diskless-sync-delay", "0"}, args...)
-	if s.Replica, err = StartRedis(ctx, replica...); err != nil {
+	if s.Replica, err = o.start(ctx, nil, replica...); err != nil {
 		return nil, err
 	}
 	err = s.Replica.await(ctx, "master_link_status:up", func(c *redis.Client) (string, error) {
@@ -42,7 +47,7 @@ func StartRedisSentinel(ctx context.Context, args ...string) (_ *SentinelServers
 	}
 	// The sentinel is last, because it asks the master for its replicas at its start and then
 	// only every ten seconds.
-	s.Sentinel, err = startRedis(ctx, redisProgram, []string{
+	s.Sentinel, err = o.start(ctx, []string{
 		"sentinel monitor " + s.MasterName + " " + master + " 1",
 		"sentinel down-after-milliseconds " + s.MasterName + " 500",
 		"sentinel failover-timeout " + s.MasterName + " 5000",

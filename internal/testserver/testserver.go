@@ -66,6 +66,14 @@ func Valkey(t testing.TB, args ...string) *RedisServer {
 	return s
 }
 
+// Start starts a server with options for one test; see [StartRedis].
+func (o RedisOptions) Start(t testing.TB, args ...string) *RedisServer {
+	t.Helper()
+	s := must(o.start(t.Context(), nil, args...))(t)
+	t.Cleanup(func() { check(t, s.Close()) })
+	return s
+}
+
 // SharedRedis returns the URL of an empty logical database in a Redis server that the tests
 // of a process share. It is flushed when the test ends. Scripts and PUBLISH are common to all
 // databases, so a test of those needs a server of its own.

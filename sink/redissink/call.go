@@ -138,7 +138,7 @@ func (s *Sink) checkReplicas(wait *redis.Cmd, pipeline error) error {
 }
 
 // detach keeps the error's text only, so that it no longer counts as a reply about the events.
-func detach(err error) error { return errors.New(err.Error()) }
+func detach(err error) error { return errors.New(sink.ExplainTLS(err).Error()) }
 
 // result is the reply to one command of a pipeline. If a connection could not be set up, go-redis may return
 // that error for the pipeline only, and leave the commands without a value and without an error.

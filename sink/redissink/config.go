@@ -25,12 +25,17 @@ const (
 type Config struct {
 	// URL is required. It contains user and password, percent-encoded:
 	//
-	//	redis://[user:password@]host[:6379][/db]     rediss:// uses TLS
+	//	redis://[user:password@]host[:6379][/db]
 	//	redis+cluster://[user:password@]host[:6379],host...
 	//	redis+sentinel://[user:password@]host[:26379],host.../MASTER[/db]
 	//
-	// User and password are for the data servers, not for the sentinels.
+	// and with TLS rediss://, rediss+cluster:// and rediss+sentinel://. User and password are for the data
+	// servers, not for the sentinels.
 	URL string
+	// SentinelPassword is the password of the sentinels; "" means none.
+	SentinelPassword string
+	// TLS is for all connections, also those to sentinels. If it is not zero, they use TLS under every scheme.
+	TLS sink.TLS
 	// Mode defaults to Stream.
 	Mode Mode
 	// Stream, List and Channel are the templates of the address, each for its mode. All default to "{topic}".

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outboxrelay/relay/sink"
 	"github.com/outboxrelay/relay/sink/redissink"
 )
 
@@ -21,10 +22,14 @@ func TestNew_URL(t *testing.T) {
 		"redis+cluster://u:secret@a:1,b:2/0": "",
 		"redis+sentinel://a:1,b/main":        "",
 		"redis+sentinel://:secret@a:1,b/m/2": "",
+		"rediss+cluster://u:secret@a:1,b":    "",
+		"rediss+sentinel://a:1,b/main/1":     "",
 		"":                                   "unknown scheme",
 		"h:6379":                             "unknown scheme",
 		"http://h":                           "unknown scheme",
 		"redis+other://secret@h":             "unknown scheme",
+		"redis+://secret@h":                  "unknown scheme",
+		"tls+cluster://secret@h":             "unknown scheme",
 		"redis://":                           "host",
 		"redis://:secret@":                   "host",
 		"redis://a:1,b:2":                    "several hosts",
@@ -82,6 +87,20 @@ func TestNew_InvalidStreamTemplate(t *testing.T) {
 	for _, stream := range []string{"{topic", "orders:{}", "{topic}}", "a}b"} {
 		if _, err := redissink.New(redissink.Config{URL: "redis://h", Stream: stream}); !contains(err, "hash tag") {
 			t.Errorf("%q: got %v; want an error about the hash tag", stream, err)
+		}
+	}
+}
+
+func TestNew_InvalidTLS(t *testing.T) {
+	t.Parallel()
+	for want, cfg := range map[string]redissink.Config{
+		"tls.ca cannot be read":             {URL: "rediss://h", TLS: sink.TLS{CA: "/no/secret"}},
+		"tls.cert or tls.key is missing":    {URL: "redis+cluster://h", TLS: sink.TLS{Cert: "x"}},
+		"sentinel_password is used without": {URL: "redis+cluster://h", SentinelPassword: "secret"},
+		"expected redis+sentinel:// in url": {URL: "redis://h", SentinelPassword: "secret"},
+	} {
+		if _, err := redissink.New(cfg); !contains(err, want) || contains(err, "secret ") {
+			t.Errorf("got %v; want an error that contains %q", err, want)
 		}
 	}
 }

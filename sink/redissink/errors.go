@@ -68,15 +68,20 @@ func classify(err error, script bool) (scope, error) {
 	return addressScope, err // a rejection, or an outage that the script reported
 }
 
-// secret is the password. No text may contain it, even if the server echoes it.
-type secret string
+// secrets are the passwords. No text may contain them, even if a server echoes them.
+type secrets []string
 
-func (s secret) redact(err error) error {
+func (s secrets) redact(err error) error {
 	text := err.Error()
-	if s == "" || !strings.Contains(text, string(s)) {
+	for _, secret := range s {
+		if secret != "" {
+			text = strings.ReplaceAll(text, secret, "***")
+		}
+	}
+	if text == err.Error() {
 		return err
 	}
-	clean := errors.New(strings.ReplaceAll(text, string(s), "***"))
+	clean := errors.New(text)
 	switch {
 	case errors.Is(err, sink.ErrMaybePoison):
 		return sink.MaybePoison(clean)

@@ -113,7 +113,7 @@ func (s *Sink) Fence(ctx context.Context, b *buffer.Batch) (delivered bool, err 
 	for _, c := range calls {
 		if c.err != nil {
 			err := fmt.Errorf("redis %s %q: fencing a group_id: %w", s.cfg.Mode, c.address, detach(c.err))
-			return false, s.secret.redact(sink.Unavailable(err))
+			return false, s.secrets.redact(sink.Unavailable(err))
 		}
 		delivered = delivered && c.answer == "known"
 	}

@@ -37,7 +37,7 @@ func (s *Sink) registerQueues(ctx context.Context, calls []*call) error {
 	s.exchange(ctx, register)
 	for _, c := range register {
 		if c.err != nil {
-			return s.secret.redact(sink.Unavailable(fmt.Errorf("redis %s %q: %w", s.cfg.Mode, set, detach(c.err))))
+			return s.secrets.redact(sink.Unavailable(fmt.Errorf("redis %s %q: %w", s.cfg.Mode, set, detach(c.err))))
 		}
 	}
 	return nil

@@ -50,7 +50,7 @@ type Sink struct {
 	class   sink.Template // of Sidekiq and asynq
 	sent    string        // the marker of a group_id that was sent
 	servers servers
-	secret  secret
+	secrets secrets
 }
 
 var (
@@ -71,12 +71,17 @@ func New(cfg Config) (*Sink, error) {
 	if errClass != nil {
 		errClass = fmt.Errorf("class: %w", errClass)
 	}
-	if err := errors.Join(errURL, cfg.validate(), errTemplate, errClass); err != nil {
+	var errSentinel error
+	if cfg.SentinelPassword != "" && errURL == nil && a.topology != sentinel {
+		errSentinel = errors.New("sentinel_password is used without sentinels; expected redis+sentinel:// in url")
+	}
+	dial, errTLS := cfg.dialer(a)
+	if err := errors.Join(errURL, cfg.validate(), errTemplate, errClass, errSentinel, errTLS); err != nil {
 		return nil, err
 	}
 	return &Sink{
 		cfg: cfg, address: template, class: class, sent: "sent " + template.String(),
-		servers: a.connect(), secret: secret(a.password),
+		servers: cfg.connect(a, dial), secrets: secrets{a.password, cfg.SentinelPassword},
 	}, nil
 }
 
@@ -143,8 +148,8 @@ func (s *Sink) combine(calls []*call, rejected []sink.EventError) error {
 		if errors.Is(c.err, sink.ErrFenced) {
 			return c.err // a later owner sends all events, to all addresses
 		}
-		scope, err := classify(fmt.Errorf("redis %s %q: %w", s.cfg.Mode, c.address, c.err), c.script != nil)
-		err = s.secret.redact(err)
+		scope, err := classify(fmt.Errorf("redis %s %q: %w", s.cfg.Mode, c.address, sink.ExplainTLS(c.err)), c.script != nil)
+		err = s.secrets.redact(err)
 		failed = append(failed, err)
 		outage = outage && errors.Is(err, sink.ErrUnavailable)
 		wholeSink = wholeSink || scope == serverScope
@@ -173,7 +178,7 @@ func (s *Sink) Check(ctx context.Context) error {
 		return c.Ping(ctx).Err()
 	})
 	if err != nil {
-		return s.secret.redact(sink.Unavailable(fmt.Errorf("redis: %w", err)))
+		return s.secrets.redact(sink.Unavailable(fmt.Errorf("redis: %w", sink.ExplainTLS(err))))
 	}
 	return nil
 }

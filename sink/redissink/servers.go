@@ -13,20 +13,22 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/outboxrelay/relay/sink"
 )
 
 type topology string
 
 const (
-	single    topology = "redis"
-	tlsSingle topology = "rediss"
-	cluster   topology = "redis+cluster"
-	sentinel  topology = "redis+sentinel"
+	single   topology = ""
+	cluster  topology = "cluster"
+	sentinel topology = "sentinel"
 )
 
 // address is a parsed URL.
 type address struct {
 	topology       topology
+	tls            bool
 	hosts          []string // host:port
 	user, password string
 	master         string // sentinel only
@@ -37,14 +39,18 @@ type address struct {
 // not encoded.
 func parseURL(text string) (address, error) {
 	scheme, rest, found := strings.Cut(text, "://")
-	a := address{topology: topology(scheme)}
+	protocol, kind, plus := strings.Cut(scheme, "+")
+	a := address{topology: topology(kind), tls: protocol == "rediss"}
+	known := protocol == "redis" || protocol == "rediss"
 	switch a.topology {
-	case single, tlsSingle, cluster, sentinel:
+	case single:
+		known = known && !plus
+	case cluster, sentinel:
 	default:
-		found = false
+		known = false
 	}
-	if !found {
-		return a, errors.New("url has an unknown scheme; expected redis://, rediss://, redis+cluster:// or redis+sentinel://")
+	if !found || !known {
+		return a, errors.New("url has an unknown scheme; expected redis://, redis+cluster:// or redis+sentinel://, or with TLS rediss://, rediss+cluster:// or rediss+sentinel://")
 	}
 	// net/url parses one host, so it gets the first of several.
 	end := strings.IndexAny(rest, "/?#")
@@ -70,7 +76,7 @@ func parseURL(text string) (address, error) {
 }
 
 func (t topology) withPorts(hosts []string) ([]string, error) {
-	if len(hosts) > 1 && (t == single || t == tlsSingle) {
+	if len(hosts) > 1 && t == single {
 		return nil, errors.New("url has several hosts; expected one, or the scheme redis+cluster:// or redis+sentinel://")
 	}
 	port := "6379"
@@ -116,7 +122,9 @@ const (
 	ioTimeout   = 30 * time.Second
 	dialTimeout = 5 * time.Second // TLS included
 	keepAlive   = 15 * time.Second
-	writeBuffer = 128 << 10
+	// alertTimeout bounds the read from a connection that failed.
+	alertTimeout = time.Second
+	writeBuffer  = 128 << 10
 )
 
 // servers are the Redis servers of a URL: a single server, the master that sentinels name, or a cluster.
@@ -147,12 +155,12 @@ func (s singleServer) ReloadState(context.Context) {}
 
 // connect returns clients that connect when they are first used. Retries happen above the sinks, so go-redis
 // must not retry. RESP 2, no identity and no notifications avoid requests that the sink does not need.
-func (a address) connect() servers {
+func (c Config) connect(a address, dial dialer) servers {
 	opts := &redis.UniversalOptions{
-		Addrs: a.hosts, Username: a.user, Password: a.password, DB: a.db, MasterName: a.master,
+		Addrs: a.hosts, Username: a.user, Password: a.password, DB: a.db, MasterName: a.master, SentinelPassword: c.SentinelPassword,
 		MaxRetries: -1, MaxRedirects: -1, DialerRetries: 1,
 		ContextTimeoutEnabled: true, ReadTimeout: ioTimeout, WriteTimeout: ioTimeout,
-		Dialer:           a.dial,
+		Dialer:           dial,
 		PipelinePoolSize: -1, WriteBufferSize: writeBuffer, // the sink uses only pipelines
 		Protocol: 2, DisableIdentity: true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
@@ -169,13 +177,50 @@ func (a address) connect() servers {
 	return singleServer{redis.NewClient(opts.Simple())}
 }
 
-// dial replaces go-redis' own dialer, which ignores the context with TLS.
-func (a address) dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	d := net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}
-	if a.topology == tlsSingle { // the certificate must be the host's
-		return (&tls.Dialer{NetDialer: &d, Config: &tls.Config{MinVersion: tls.VersionTLS12}}).DialContext(ctx, network, addr)
+type dialer = func(ctx context.Context, network, addr string) (net.Conn, error)
+
+// dialer returns what connects to every server, data servers and sentinels. It replaces go-redis' own dialer,
+// which ignores the context with TLS. The certificate must be that of the host, unless TLS.ServerName is set.
+func (c Config) dialer(a address) (dialer, error) {
+	plain := &net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}
+	if !a.tls && c.TLS == (sink.TLS{}) {
+		return plain.DialContext, nil
 	}
-	return d.DialContext(ctx, network, addr)
+	config, err := c.TLS.Client()
+	if err != nil {
+		return nil, err
+	}
+	secure := &tls.Dialer{NetDialer: plain, Config: config}
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := secure.DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		return alertConn{conn}, nil
+	}, nil
+}
+
+// alertConn is a TLS connection that says why the server closed it. In TLS 1.3 a server rejects the client's
+// certificate after the handshake, so the first write may fail before its alert is read.
+type alertConn struct{ net.Conn }
+
+func (c alertConn) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	if failed, ok := errors.AsType[net.Error](err); !ok || failed.Timeout() {
+		return n, err
+	}
+	if c.SetReadDeadline(time.Now().Add(alertTimeout)) == nil {
+		if _, alert := c.Read(make([]byte, 1)); isAlert(alert) {
+			err = alert
+		}
+	}
+	return n, err
+}
+
+// isAlert reports whether the error is a TLS server's own; crypto/tls marks it so.
+func isAlert(err error) bool {
+	op, ok := errors.AsType[*net.OpError](err)
+	return ok && op.Op == "remote error"
 }
 
 // Client returns the client of the server that holds a key.

@@ -2,14 +2,8 @@ package redissink_test
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
-	"math/big"
 	"strings"
 	"testing"
 	"time"
@@ -130,35 +124,4 @@ func TestSentinel_Failover(t *testing.T) {
 	})
 	mustSend(t, s, before, after)
 	expectStream(t, replicated, "orders", append(ids(before), ids(after)...)...)
-}
-
-// The server's certificate is not trusted.
-func TestConnect_TLSIsVerified(t *testing.T) {
-	t.Parallel()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	testkit.NoError(t, err)
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), DNSNames: []string{"localhost"}}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	testkit.NoError(t, err)
-	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}})
-	testkit.NoError(t, err)
-	handshake := make(chan error, 1)
-	go func() {
-		conn, err := l.Accept()
-		if err == nil {
-			_, err = conn.Read(make([]byte, 1)) // handshakes
-			err = errors.Join(err, conn.Close())
-		}
-		handshake <- err
-	}()
-	s := opened(t, redissink.Config{URL: "rediss://" + l.Addr().String()})
-	err = send(t, s, newBatch("orders"))
-	expectOutage(t, err, "")
-	if !errors.As(err, new(*tls.CertificateVerificationError)) {
-		t.Errorf("got %v, want a certificate error", err)
-	}
-	if err := <-handshake; err == nil {
-		t.Error("the client sent data to a server that it does not trust")
-	}
-	testkit.NoError(t, l.Close())
 }

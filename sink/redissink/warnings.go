@@ -41,7 +41,7 @@ func (s *Sink) serverWarnings(ctx context.Context) []string {
 		return errors.Join(errMemory, errFile)
 	})
 	if err != nil {
-		warnings = append(warnings, fmt.Sprintf("cannot check maxmemory-policy and the append-only file of Redis: %v", s.secret.redact(err)))
+		warnings = append(warnings, fmt.Sprintf("cannot check maxmemory-policy and the append-only file of Redis: %v", s.secrets.redact(err)))
 	}
 	slices.Sort(warnings)
 	return warnings
