@@ -29,10 +29,14 @@ func (o *file) open() error {
 			return err
 		}
 	}
-	_, err := os.Stat(o.path)
+	err := o.rejectLink()
 	isNew := errors.Is(err, fs.ErrNotExist)
-	// With O_NONBLOCK a named pipe without a reader is an error; otherwise open would block.
-	f, err := os.OpenFile(o.path, os.O_WRONLY|os.O_APPEND|os.O_CREATE|syscall.O_NONBLOCK, 0o644)
+	if err != nil && !isNew {
+		return err
+	}
+	// With O_NONBLOCK a named pipe without a reader is an error; otherwise open would block. Payloads are for
+	// nobody else, so the mode is not left to the umask.
+	f, err := os.OpenFile(o.path, os.O_WRONLY|os.O_APPEND|os.O_CREATE|syscall.O_NONBLOCK|noFollow, 0o600)
 	if err != nil {
 		return err
 	}
@@ -62,9 +66,19 @@ func (o *file) use(f *os.File, isNew bool) error {
 	return nil
 }
 
+// rejectLink returns an error if the path is a symbolic link. Whoever may write to the directory could have the
+// relay append to any file that it may write to.
+func (o *file) rejectLink() error {
+	info, err := os.Lstat(o.path)
+	if err == nil && info.Mode()&fs.ModeSymlink != 0 {
+		err = fmt.Errorf("%s is a symbolic link; expected a file. Links are not followed; set url to the file itself", o.path)
+	}
+	return err
+}
+
 // sameFile reports whether the path still names the open file.
 func (o *file) sameFile() (bool, error) {
-	atPath, err := os.Stat(o.path)
+	atPath, err := os.Lstat(o.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
@@ -92,7 +106,7 @@ func syncDir(path string) error {
 
 // endsWithinLine reports whether the last line is partial, as after a killed process.
 func endsWithinLine(path string, size int64) (bool, error) {
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|noFollow, 0)
 	if err != nil {
 		return false, err
 	}

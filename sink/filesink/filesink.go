@@ -7,6 +7,11 @@
 // length before the batch. If the sink cannot truncate (a pipe, a killed process), it ends the partial line
 // before the next batch.
 //
+// # Privacy
+//
+// The sink creates files with mode 0600, and keeps the mode of a file that exists. It does not follow a symbolic
+// link at the path; links among the directories above are the operator's.
+//
 // # Rotation
 //
 // Before each batch the sink checks whether the path still names the open file, and otherwise opens it again.
