@@ -66,7 +66,13 @@ func start(t *testing.T, env []string, args ...string) *relay {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &relay{t: t, cmd: exec.Command(self, args...), ended: make(chan struct{})}
+	return startProgram(t, env, self, args...)
+}
+
+// startProgram starts a program that starts relay.
+func startProgram(t *testing.T, env []string, name string, args ...string) *relay {
+	t.Helper()
+	r := &relay{t: t, cmd: exec.Command(name, args...), ended: make(chan struct{})}
 	r.cmd.Env = append(cleanEnv(), append(env, beRelay+"=1")...)
 	r.cmd.Stdout, r.cmd.Stderr = &r.stdout, &r.stderr
 	if err := r.cmd.Start(); err != nil {

@@ -24,7 +24,7 @@ func (a *app) runCommand() *cobra.Command {
 	return a.withConfig(&cobra.Command{
 		Use:   "run",
 		Short: "Run every pipeline until a signal",
-		Long: `Run moves events from their tables to their sinks until SIGTERM or SIGINT. Then it
+		Long: `Run moves events from their tables to their sinks until SIGTERM, SIGINT or SIGHUP. Then it
 claims nothing more and finishes the batches in flight within shutdown_timeout; a
 second signal exits immediately. If a database or a sink is unavailable, run waits
 for it.`,

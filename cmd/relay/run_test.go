@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -149,6 +150,44 @@ func received(t *testing.T, asked <-chan struct{}) {
 	case <-asked:
 	case <-time.After(30 * time.Second):
 		t.Fatal("nothing was sent")
+	}
+}
+
+// A closed terminal ends the relay as SIGTERM does, unless nohup is in between.
+func TestRun_HangUp(t *testing.T) {
+	t.Parallel()
+	db, url := newDatabase(t), testserver.SharedRedis(t)
+	client := connect(t, url)
+	path := write(t, onePipeline("orders", db.url, url))
+	db.insert(1)
+	r := start(t, nil, "run", "-c", path)
+	arrive(t, client, 1)
+	r.signal(syscall.SIGHUP)
+	if code := r.exit(); code != 0 {
+		t.Errorf("exit status %d, want 0", code)
+	}
+	if n := db.count(rowsLeft); n != 0 {
+		t.Errorf("%d rows are left", n)
+	}
+	if text := "received a signal (hangup)"; !strings.Contains(r.stderr.String(), text) {
+		t.Errorf("the log does not contain %q", text)
+	}
+
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r = startProgram(t, nil, "nohup", self, "run", "-c", path)
+	r.waitForLog("pipeline runs")
+	r.signal(syscall.SIGHUP)
+	db.insert(1)
+	arrive(t, client, 2)
+	r.signal(syscall.SIGTERM)
+	if code := r.exit(); code != 0 {
+		t.Errorf("exit status %d, want 0", code)
+	}
+	if text := "received a signal (terminated)"; !strings.Contains(r.stderr.String(), text) {
+		t.Errorf("the log does not contain %q", text)
 	}
 }
 

@@ -26,6 +26,16 @@ var (
 	errShutdownTimeout = errors.New("shutdown timeout")
 )
 
+// endSignals are the signals that end a command in order. SIGHUP, of a terminal that closes, is one unless whoever
+// started the command ignores it, as nohup does.
+func endSignals() []os.Signal {
+	signals := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) {
+		signals = append(signals, syscall.SIGHUP)
+	}
+	return signals
+}
+
 // newShutdown watches signals. The context running ends when no new work may start,
 // with the reason as its cause; stopped ends when the timeout for started work is
 // over. onForcedExit runs before the exit on a second signal.
@@ -33,7 +43,7 @@ func newShutdown(timeout time.Duration, onForcedExit func()) (running, stopped c
 	stopped, stop := context.WithCancelCause(context.Background())
 	running, begin := context.WithCancelCause(stopped)
 	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	signal.Notify(signals, endSignals()...)
 	released, watched := make(chan struct{}), make(chan struct{})
 	// The watcher writes nothing: standard error may be what blocks the process.
 	go func() {

@@ -38,6 +38,11 @@ func newDeadlyAPI(t *testing.T, poison string) *deadlyAPI {
 		for _, e := range body.Events {
 			event := strings.TrimPrefix(r.URL.Path, "/") + " " + e.ID
 			if event == poison {
+				select { // others come meanwhile, if the relay sends any
+				case <-time.After(apiTakes / 2):
+				case <-r.Context().Done():
+					return
+				}
 				api.mu.Lock()
 				api.relay.signal(os.Kill)
 				api.mu.Unlock()
@@ -139,9 +144,12 @@ pipelines:
 `, db.url, api.url))
 	do(t, nil, "migrate", "-c", path).want(t, 0, "b: applied", "")
 	db.insert(1)
-	db.exec("INSERT INTO other_events (topic, payload) SELECT 'orders', '{}' FROM generate_series(1, 12)")
+	db.exec("INSERT INTO other_events (topic, payload) VALUES ('orders', '{}')")
 	api.runUntilEmpty(t, db, path, "outbox_events", "other_events")
 	wantDead(t, db, "a 1")
+	if api.accepted["b 1"] == 0 {
+		t.Error("the event of the other pipeline was not delivered")
+	}
 }
 
 // An event whose API is slow is in flight whenever somebody kills the relay, alone too.

@@ -37,8 +37,8 @@ With --events N, verify commits N probe events to the buffer as an application w
 waits until a running relay has moved them, and accounts for each: delivered, dead,
 waiting or unclaimed. Where the sink can be read (Redis streams, JetStream), verify
 counts how often each probe arrived. The exit status is 1 unless every probe arrived
-exactly once. Probes are real events: consumers of the sink receive them. A custom
-table gets no probes.`,
+exactly once. Probes are real events: consumers of the sink receive them. Ctrl-C
+deletes those that no relay has claimed yet. A custom table gets no probes.`,
 		Example: `  relay verify -c relay.yaml
   relay verify -c relay.yaml --repair
   relay verify -c relay.yaml --pipeline orders --events 10000`,

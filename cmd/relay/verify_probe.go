@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os/signal"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/outboxrelay/relay/internal/admin"
 	"github.com/outboxrelay/relay/internal/config"
@@ -22,6 +24,12 @@ func (a *app) probe(ctx context.Context, p *config.Pipeline, c probe.Config, asJ
 		}
 		bar.set(done, total)
 	}
+	c.Idle = func(after time.Duration) {
+		bar.end()
+		a.printErr(fmt.Sprintf("relay: no relay has claimed a probe for %v; start one with relay run -c relay.yaml if none is running. Ctrl-C deletes the unclaimed probes", after))
+	}
+	ctx, stop := signal.NotifyContext(ctx, endSignals()...)
+	defer stop()
 	result, err := probe.Run(ctx, p, c)
 	bar.end()
 	if err != nil {

@@ -147,6 +147,44 @@ func TestVerify_ProbesToRedis(t *testing.T) {
 	}
 }
 
+// Nobody claims the probes: verify says so, and a signal leaves none behind.
+func TestVerify_ProbesAreDeletedWhenInterrupted(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "app.db")
+	lite := write(t, onePipeline("orders", "sqlite://"+file, "stdout:"))
+	do(t, nil, "migrate", "-c", lite).want(t, 0, "orders: applied", "")
+	db := newDatabase(t)
+	db.insert(7)
+	for name, c := range map[string]struct {
+		path   string
+		signal syscall.Signal
+	}{
+		"postgres": {write(t, onePipeline("orders", db.url, "stdout:")), syscall.SIGINT},
+		"sqlite":   {lite, syscall.SIGHUP},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := start(t, nil, "verify", "-c", c.path, "--events", "1200")
+			r.waitForLog("relay: no relay has claimed a probe for 5s; start one with relay run")
+			r.signal(c.signal)
+			if code := r.exit(); code != 1 {
+				t.Errorf("exit status %d, want 1", code)
+			}
+			if text := "relay: interrupted: deleted 1200 unclaimed ones of 1200 probes"; !strings.Contains(r.stderr.String(), text) {
+				t.Errorf("standard error does not contain %q", text)
+			}
+			if out := r.stdout.String(); out != "" {
+				t.Errorf("stdout is %q", out)
+			}
+		})
+	}
+	if n := db.count("SELECT count(*) FROM outbox_events"); n != 7 {
+		t.Errorf("%d events are left, want the 7 of the application", n)
+	}
+	if got := probes(t, lite, 1, "--events", "3", "--timeout", "100ms"); len(got.Unclaimed) != 3 {
+		t.Errorf("got %+v, want 3 unclaimed probes", got)
+	}
+}
+
 func TestVerify_ProbesToJetStream(t *testing.T) {
 	t.Parallel()
 	db, server := newDatabase(t), testserver.NATS(t)

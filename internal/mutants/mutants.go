@@ -119,7 +119,7 @@ var mutants = []mutant{
 		file: "pipeline/pipeline.go",
 		old:  "		pass = p.config.Gate.alone\n",
 		new:  "		pass = p.config.Gate.enter\n",
-		pkg:  "./cmd/relay", test: "TestSuspects_NeighboursAreNotBlamed",
+		pkg:  "./cmd/relay", test: "TestSuspects_OtherPipelinesAreNotBlamed",
 	},
 	{
 		name: "each pipeline has a gate of its own",
@@ -308,7 +308,7 @@ var mutants = []mutant{
 	{
 		name: "a batch buried for unfinished leases is not fenced",
 		file: "sink/redissink/fence.lua",
-		old:  "    call('SET', KEYS[i], void(markers[i]), 'PX', ARGV[1])\n",
+		old:  "    call('SET', KEYS[i], value, 'PX', ARGV[1])\n",
 		new:  "",
 		pkg:  "./sink/redissink", test: "TestFence",
 	},

@@ -18,8 +18,8 @@ import (
 
 // application is a database client that inserts events, as an application does, and reads how many are left.
 type application struct {
-	db           *sql.DB
-	insert, left string // SQL
+	db                   *sql.DB
+	insert, left, remove string // SQL
 }
 
 // leftover is an event that is still in the buffer.
@@ -74,6 +74,14 @@ FROM outbox_events e LEFT JOIN outbox_batches l ON l.group_id = e.group_id LEFT 
 WHERE e.id IN (SELECT value FROM json_each(?1))
 ORDER BY e.id`
 
+// The parameter is a JSON array of ids.
+const (
+	postgresRemoveSQL = `
+DELETE FROM outbox_events WHERE group_id IS NULL AND id IN (SELECT value::bigint FROM json_array_elements_text($1::json))`
+	sqliteRemoveSQL = `
+DELETE FROM outbox_events WHERE group_id IS NULL AND id IN (SELECT value FROM json_each(?1))`
+)
+
 func newApplication(s *config.Source) (*application, error) {
 	schema, table, _ := buffer.SplitTable(s.Table)
 	events, ledger := buffer.QuoteName(table), "outbox_batches"
@@ -93,14 +101,14 @@ func newApplication(s *config.Source) (*application, error) {
 	if s.Driver == "sqlite" {
 		dsn := url.URL{Scheme: "file", Path: s.Path, RawQuery: "mode=rw&_txlock=immediate&_pragma=busy_timeout(10000)"}
 		db, err := sql.Open("sqlite", dsn.String())
-		return &application{db, named(sqliteInsertSQL), named(sqliteLeftSQL)}, err
+		return &application{db, named(sqliteInsertSQL), named(sqliteLeftSQL), named(sqliteRemoveSQL)}, err
 	}
 	c, err := pgx.ParseConfig(s.URL.Reveal())
 	if err != nil {
 		return nil, errors.New("source.url is invalid") // without the URL, which has a password
 	}
 	c.DefaultQueryExecMode = pgx.QueryExecModeExec // prepares nothing, for connection poolers
-	return &application{stdlib.OpenDB(*c), named(postgresInsertSQL), named(postgresLeftSQL)}, nil
+	return &application{stdlib.OpenDB(*c), named(postgresInsertSQL), named(postgresLeftSQL), named(postgresRemoveSQL)}, nil
 }
 
 // commit inserts probes with the numbers first to last in one transaction and returns their ids.
@@ -147,4 +155,28 @@ func (a *application) leftovers(ctx context.Context, ids []int64) (all []leftove
 		all = append(all, l)
 	}
 	return all, rows.Err()
+}
+
+// removeUnclaimed deletes those of the events that no relay has claimed, and returns how many were. A relay that claims one
+// at that moment sends it, or finds it deleted.
+func (a *application) removeUnclaimed(ctx context.Context, ids []int64) (removed int64, err error) {
+	left, err := a.leftovers(ctx, ids)
+	if err != nil {
+		return 0, err
+	}
+	unclaimed := []int64{}
+	for _, l := range left {
+		if l.state == "" {
+			unclaimed = append(unclaimed, l.id)
+		}
+	}
+	list, err := json.Marshal(unclaimed)
+	if err != nil {
+		return 0, err
+	}
+	result, err := a.db.ExecContext(ctx, a.remove, string(list))
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
 }

@@ -39,7 +39,15 @@ type Config struct {
 	Timeout time.Duration
 	// Progress is called with the name of a step and how many probes have passed it.
 	Progress func(step string, done, total int64)
+	// Idle is called once if no relay has claimed a probe for so long; none may be running.
+	Idle func(after time.Duration)
 }
+
+// idleAfter is longer than a relay takes to find events, by default.
+const idleAfter = 5 * time.Second
+
+// ErrInterrupted is found in the error of a Run whose context was cancelled.
+var ErrInterrupted = errors.New("interrupted")
 
 // Result accounts for the probes. Every id is in exactly one list, except Missing and Duplicates, which are about
 // delivered ones.
@@ -78,7 +86,8 @@ func (r *Result) OK() bool {
 	return r.Delivered == r.Events && len(r.Missing) == 0 && len(r.Duplicates) == 0
 }
 
-// Run commits probes and accounts for them. The errors and Unread may contain secrets.
+// Run commits probes and accounts for them. When ctx is cancelled, it deletes the probes that no relay has claimed
+// yet. The errors and Unread may contain secrets.
 func Run(ctx context.Context, p *config.Pipeline, c Config) (_ *Result, err error) {
 	opened, err := p.Open(config.Process{Owner: "verify", Stdout: io.Discard, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -90,6 +99,7 @@ func Run(ctx context.Context, p *config.Pipeline, c Config) (_ *Result, err erro
 		Dead: []Failed{}, Waiting: []Failed{}, Sending: []int64{}, Unclaimed: []int64{}, Missing: []int64{}, Duplicates: []int64{},
 		undelivered: map[int64]bool{},
 	}
+	interrupted := ctx
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout+checkTimeout)
 	defer cancel()
 	if err := opened.Buffer.Check(ctx); err != nil {
@@ -105,9 +115,15 @@ func Run(ctx context.Context, p *config.Pipeline, c Config) (_ *Result, err erro
 	}
 	defer func() { err = errors.Join(err, app.db.Close()) }()
 
+	defer func() {
+		if err != nil && interrupted.Err() != nil {
+			err = cleanUp(interrupted, app, r.IDs)
+		}
+	}()
 	start := time.Now()
-	for len(r.IDs) < c.Events {
-		ids, err := app.commit(ctx, c.Topic, r.Run, len(r.IDs)+1, min(len(r.IDs)+perTransaction, c.Events))
+	for len(r.IDs) < c.Events && ctx.Err() == nil {
+		// Not ctx: a commit that is cut off may have happened, and its ids are unknown.
+		ids, err := commit(ctx, app, c.Topic, r.Run, len(r.IDs)+1, min(len(r.IDs)+perTransaction, c.Events))
 		if err != nil {
 			return nil, fmt.Errorf("committing probes (%d were committed): %w", len(r.IDs), err)
 		}
@@ -115,6 +131,9 @@ func Run(ctx context.Context, p *config.Pipeline, c Config) (_ *Result, err erro
 		c.Progress("committed", int64(len(r.IDs)), int64(c.Events))
 	}
 	slices.Sort(r.IDs)
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
 	left, err := wait(ctx, app, r.IDs, c)
 	if err != nil {
 		return nil, err
@@ -131,15 +150,39 @@ func Run(ctx context.Context, p *config.Pipeline, c Config) (_ *Result, err erro
 	return r, nil
 }
 
+// commit commits probes even if ctx is cancelled meanwhile.
+func commit(ctx context.Context, app *application, topic, run string, first, last int) ([]int64, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), checkTimeout)
+	defer cancel()
+	return app.commit(ctx, topic, run, first, last)
+}
+
+// cleanUp deletes the probes that no relay has claimed, and says what became of the others.
+func cleanUp(ctx context.Context, app *application, ids []int64) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), checkTimeout)
+	defer cancel()
+	removed, err := app.removeUnclaimed(ctx, ids)
+	if err != nil {
+		return fmt.Errorf("%w; deleting the unclaimed ones of %d probes failed, a relay will send them: %w", ErrInterrupted, len(ids), err)
+	}
+	return fmt.Errorf("%w: deleted %d unclaimed ones of %d probes, a relay has claimed the others", ErrInterrupted, removed, len(ids))
+}
+
 // wait waits until the buffer has no more probes or the timeout is over. It returns those that are left.
 func wait(ctx context.Context, app *application, ids []int64, c Config) ([]leftover, error) {
 	timer := time.NewTimer(c.Timeout)
 	defer timer.Stop()
+	began, idle := time.Now(), true
 	for {
 		start := time.Now()
 		left, err := app.leftovers(ctx, ids)
 		if err != nil || len(left) == 0 {
 			return nil, err
+		}
+		idle = idle && len(left) == c.Events && !slices.ContainsFunc(left, func(l leftover) bool { return l.state != "" })
+		if idle && start.Sub(began) >= idleAfter {
+			c.Idle(idleAfter)
+			idle = false // once
 		}
 		ids = make([]int64, len(left))
 		for i := range left {
