@@ -86,8 +86,11 @@ func TestChaos(t *testing.T) {
 
 func pickSeed() uint64 { return cmp.Or(*seed, rand.Uint64()>>1) }
 
+// isLong reports whether the run is that of make chaos, not a part of go test.
+func isLong() bool { return *lasts >= 5*time.Minute }
+
 func eventsPerSecond() int {
-	if *rate == 0 && *lasts < 5*time.Minute {
+	if *rate == 0 && !isLong() {
 		return 1000
 	}
 	return cmp.Or(*rate, 9000)

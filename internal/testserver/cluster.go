@@ -15,6 +15,11 @@ const (
 	clusterSlots   = 16384
 )
 
+var clusterArgs = []string{
+	"--cluster-enabled", "yes", "--cluster-node-timeout", "2000",
+	"--repl-diskless-sync-delay", "0", // replicas of tests need not wait for others
+}
+
 // StartRedisCluster starts a Redis cluster of three masters and returns them when each reports
 // that the cluster is ok. The caller calls Close of each.
 func StartRedisCluster(ctx context.Context) ([]*RedisServer, error) {
@@ -32,7 +37,7 @@ func (o RedisOptions) StartCluster(ctx context.Context) (_ []*RedisServer, err e
 		}
 	}()
 	for range clusterMasters {
-		n, err := o.start(ctx, nil, "--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
+		n, err := o.start(ctx, nil, clusterArgs...)
 		if err != nil {
 			return nil, err
 		}
@@ -50,6 +55,62 @@ func (o RedisOptions) StartCluster(ctx context.Context) (_ []*RedisServer, err e
 		}
 	}
 	return nodes, nil
+}
+
+// StartReplicatedRedisCluster is StartRedisCluster with a replica for each master. The masters come first.
+func StartReplicatedRedisCluster(ctx context.Context) (_ []*RedisServer, err error) {
+	nodes, err := StartRedisCluster(ctx)
+	defer func() {
+		if err != nil {
+			for _, n := range nodes {
+				err = errors.Join(err, n.Close())
+			}
+		}
+	}()
+	if err != nil {
+		return nil, err
+	}
+	masters := nodes
+	for _, master := range masters {
+		replica, err := StartRedis(ctx, clusterArgs...)
+		if err != nil {
+			return nil, err
+		}
+		nodes = append(nodes, replica)
+		if err := replica.replicate(ctx, master); err != nil {
+			return nil, fmt.Errorf("adding a replica to a Redis cluster: %w", err)
+		}
+	}
+	// Before all know all, a failover may find no majority.
+	for _, n := range nodes {
+		for _, expected := range []string{"cluster_known_nodes:" + strconv.Itoa(len(nodes)), "cluster_slots_ok:" + strconv.Itoa(clusterSlots), "cluster_state:ok"} {
+			err := n.await(ctx, expected, func(c *redis.Client) (string, error) { return c.ClusterInfo(ctx).Result() })
+			if err != nil {
+				return nil, err
+			}
+		}
+	}
+	return nodes, nil
+}
+
+// replicate makes the node a replica of master, and returns when it has its data.
+func (s *RedisServer) replicate(ctx context.Context, master *RedisServer) error {
+	of := master.client()
+	id, err := of.Do(ctx, "CLUSTER", "MYID").Text()
+	if err = errors.Join(err, of.Close()); err != nil {
+		return err
+	}
+	c := s.client()
+	defer c.Close()
+	host, port, _ := strings.Cut(master.Addr, ":")
+	if err := c.ClusterMeet(ctx, host, port).Err(); err != nil {
+		return err
+	}
+	err = s.await(ctx, "OK", func(c *redis.Client) (string, error) { return c.ClusterReplicate(ctx, id).Result() })
+	if err != nil {
+		return err
+	}
+	return s.await(ctx, "master_link_status:up", func(c *redis.Client) (string, error) { return c.Info(ctx, "replication").Result() })
 }
 
 // join assigns the i-th node its slots and introduces it to the first.

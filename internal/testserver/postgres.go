@@ -22,6 +22,9 @@ type PostgresOptions struct {
 	Durable bool
 	// Settings are further settings of postgresql.conf, by name.
 	Settings map[string]string
+	// Clock is a file with the offset of the server's clock, written by [ClockOffset]; "" is
+	// the clock of the machine. The server notices a change at once. Linux only.
+	Clock string
 }
 
 // PostgresServer is a PostgreSQL server. Its methods are safe for concurrent use.
@@ -90,6 +93,11 @@ func StartPostgres(ctx context.Context, opts PostgresOptions) (_ *PostgresServer
 		death: syscall.SIGQUIT, // immediate shutdown, which ends its children and frees shared memory
 	}}
 	s.ready = s.ping
+	if opts.Clock != "" {
+		if s.env, err = fakeClock(opts.Clock); err != nil {
+			return nil, err
+		}
+	}
 	return s, s.Start(ctx)
 }
 

@@ -25,6 +25,7 @@ type process struct {
 	name  string
 	path  string
 	args  []string
+	env   []string       // added to the environment
 	dir   string         // its working directory, with its log server.log
 	as    *account       // nil: the user who runs the test
 	stop  syscall.Signal // for a graceful shutdown
@@ -89,7 +90,7 @@ func (p *process) launch(ctx context.Context) (*run, error) {
 	// ctx limits the start only.
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), p.path, p.args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = p.dir, log, log
-	cmd.Env = append(os.Environ(), "LC_ALL=C") // PostgreSQL on macOS does not start without a locale
+	cmd.Env = append(append(os.Environ(), "LC_ALL=C"), p.env...) // PostgreSQL on macOS does not start without a locale
 	cmd.SysProcAttr = attributes(p.as, p.death)
 
 	r := &run{cmd: cmd, done: make(chan struct{})}

@@ -96,6 +96,16 @@ func RedisCluster(t testing.TB) (addrs []string) {
 	return addrs
 }
 
+// ReplicatedRedisCluster starts three masters with a replica each, for the test. The masters come first.
+func ReplicatedRedisCluster(t testing.TB) []*RedisServer {
+	t.Helper()
+	nodes := must(StartReplicatedRedisCluster(t.Context()))(t)
+	for _, n := range nodes {
+		t.Cleanup(func() { check(t, n.Close()) })
+	}
+	return nodes
+}
+
 // RedisSentinel starts a Redis master, a replica and a sentinel; a test may kill
 // the master.
 func RedisSentinel(t testing.TB, args ...string) *SentinelServers {

@@ -1,0 +1,7 @@
+package chaos
+
+// trialsOfSystem are trials of this operating system.
+var trialsOfSystem = map[string]func(*trial){
+	"DiskFull":      (*trial).diskFull,
+	"DatabaseClock": (*trial).databaseClock,
+}
