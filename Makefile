@@ -59,7 +59,7 @@ fuzz: ## run every fuzz test for FUZZTIME (30s)
 
 .PHONY: chaos
 chaos: servers ## run ten minutes of kills, restarts and cut connections; CLAIM=range|stamp CHAOS="-chaos.for 1h -chaos.seed N"
-	$(GO) test ./chaos -run TestChaos -count=1 -v -timeout 180m -chaos.for 10m -chaos.claim $(CLAIM) $(CHAOS)
+	$(GO) test ./chaos -run 'TestChaos|TestFault' -count=1 -v -timeout 180m -chaos.for 10m -chaos.claim $(CLAIM) $(CHAOS)
 
 .PHONY: bench
 bench: servers ## measure the figures of docs/performance.md; BENCH="-scale 0.1" for a quick look

@@ -42,7 +42,7 @@ func TestFault(t *testing.T) {
 	for name, run := range all {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			run(&trial{T: t, program: program, dir: t.TempDir()})
+			run(&trial{T: t, program: program, dir: t.TempDir(), lasts: *lasts / time.Duration(len(all))})
 		})
 	}
 }
@@ -50,13 +50,14 @@ func TestFault(t *testing.T) {
 // trial is one fault with relays and events of its own.
 type trial struct {
 	*testing.T
-	program string // the relay
-	dir     string
+	program string        // the relay
+	dir     string        // of its configurations and logs
+	lasts   time.Duration // in a long run
 }
 
-// rounds yields n rounds, and in a long run as many as -chaos.for allows.
+// rounds yields n rounds, and in a long run as many as its share of -chaos.for allows.
 func (x *trial) rounds(n int) iter.Seq[int] {
-	end := time.Now().Add(*lasts)
+	end := time.Now().Add(x.lasts)
 	return func(yield func(int) bool) {
 		for i := 0; i < n || isLong() && time.Now().Before(end); i++ {
 			if !yield(i) {

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs the server programs that the tests start: PostgreSQL, Redis (which is
-# its own sentinel), Valkey, PgBouncer and Sidekiq. Quick when all of them are there.
+# its own sentinel), Valkey, PgBouncer and Sidekiq; on Linux also faketime, which makes
+# the clock of a server jump. Quick when all of them are there.
 # Redis may be old and Valkey is new, so tests see how both behave.
 set -eu
 
@@ -17,8 +18,13 @@ found() {
 	return 1
 }
 
+case $(uname) in
+Linux) linux=faketime ;;
+*) linux= ;;
+esac
+
 missing() {
-	for program in postgres redis-server valkey-server pgbouncer sidekiq; do
+	for program in postgres redis-server valkey-server pgbouncer sidekiq $linux; do
 		found "$program" || printf '%s ' "$program"
 	done
 }
@@ -54,7 +60,7 @@ echo "installing: $(missing)" >&2
 if command -v apt-get >/dev/null 2>&1; then
 	as_root apt-get update -q >&2
 	as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends \
-		postgresql redis-server pgbouncer ruby-sidekiq >&2
+		postgresql redis-server pgbouncer ruby-sidekiq faketime >&2
 	found valkey-server || valkey_from_debian
 elif command -v brew >/dev/null 2>&1; then
 	brew install postgresql@16 redis valkey pgbouncer ruby >&2
