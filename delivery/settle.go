@@ -21,6 +21,11 @@ const (
 // the ids that reached the sink on the batch's ledger row, and the delete is left for later. It tries both
 // until one succeeds or the process has to end, because only this worker knows what reached the sink.
 func (w *Worker) settle(leaseCtx, stop context.Context, l *buffer.Lease, outcomes []buffer.Outcome) error {
+	for i := range outcomes {
+		if o := &outcomes[i]; o.Error != "" {
+			o.Error = w.config.Redact(o.Error)
+		}
+	}
 	wait := firstRetry
 	for tries := 1; ; tries++ {
 		err := w.settleStep(stop, l, func(ctx context.Context) error { return w.settler.Settle(ctx, l, outcomes) })

@@ -690,3 +690,18 @@ func TestProjectionFailure_SplitsOffBadEvents(t *testing.T) {
 		}
 	})
 }
+
+// The reason that a settle stores, and a dead letter keeps, holds no secret.
+func TestSettle_RedactsReasons(t *testing.T) {
+	t.Parallel()
+	b := newHarness(func(c *delivery.Config) {
+		c.Redact = func(text string) string { return strings.ReplaceAll(text, "s3cret", "***") }
+	})
+	b.answer(sink.Permanent(errors.New("the key s3cret is wrong")))
+	if _, _, err := b.work(t, batchOf(1)); err != nil {
+		t.Fatal(err)
+	}
+	if len(b.settles) != 1 || len(b.settles[0]) != 1 || !strings.Contains(b.settles[0][0].Error, "the key *** is wrong") {
+		t.Errorf("settled %+v", b.settles)
+	}
+}

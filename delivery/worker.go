@@ -37,6 +37,8 @@ type Config struct {
 	// SendTimeout bounds every Send; 30 s when 0.
 	SendTimeout time.Duration
 	Observer    Observer
+	// Redact removes secrets from the reasons that a settle stores; nil changes nothing.
+	Redact func(text string) string
 	// Log takes one DEBUG line a batch, WARN for a retry, ERROR for a dead letter.
 	Log *slog.Logger
 }
@@ -83,6 +85,9 @@ type Worker struct {
 func NewWorker(s sink.Sink, settler buffer.Settler, c Config) *Worker {
 	if c.SendTimeout == 0 {
 		c.SendTimeout = 30 * time.Second
+	}
+	if c.Redact == nil {
+		c.Redact = func(text string) string { return text }
 	}
 	w := &Worker{
 		sink: s, settler: settler, config: c,

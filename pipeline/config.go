@@ -55,6 +55,8 @@ type Config struct {
 	Gate *Gate
 	// Observer may be nil.
 	Observer Observer
+	// Redact removes secrets from the reasons that are stored with batches and dead letters; nil changes nothing.
+	Redact func(text string) string
 	// Log may be nil: slog.Default.
 	Log *slog.Logger
 }
@@ -90,6 +92,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Observer == nil {
 		c.Observer = noObserver{}
+	}
+	if c.Redact == nil {
+		c.Redact = func(text string) string { return text }
 	}
 	if c.Log == nil {
 		c.Log = slog.Default()

@@ -49,7 +49,7 @@ func New(b buffer.Queue, s sink.Sink, c Config) (*Pipeline, error) {
 	}
 	p.worker = delivery.NewWorker(s, b, delivery.Config{
 		MaxAttempts: c.MaxAttempts, NeverBury: c.NeverBury, Ordered: c.Ordered, Backoff: c.Backoff, SendTimeout: c.SendTimeout,
-		Observer: observer{c.Observer, p}, Log: c.Log,
+		Observer: observer{c.Observer, p}, Redact: c.Redact, Log: c.Log,
 	})
 	return p, nil
 }

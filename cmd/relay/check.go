@@ -30,8 +30,8 @@ func (a *app) check(_ *cobra.Command, cfg *config.Config) error {
 			return err
 		}
 		p := &cfg.Pipelines[i]
-		if _, err := fmt.Fprintf(a.stdout, "ok  %s, %s, batches of %d, %s\n",
-			route(p), plural(int64(p.Workers), "worker", "workers"), p.BatchSize, p.Schedule); err != nil {
+		line := fmt.Sprintf("ok  %s, %s, batches of %d, %s\n", route(p), plural(int64(p.Workers), "worker", "workers"), p.BatchSize, p.Schedule)
+		if _, err := io.WriteString(a.stdout, a.redact(line)); err != nil {
 			return err
 		}
 	}

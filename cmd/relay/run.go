@@ -168,7 +168,7 @@ func (a *app) adminServer(ctx context.Context, cfg *config.Config, opened []*con
 	return func(ctx context.Context) error { return server.Run(ctx, l) }, nil
 }
 
-// logger returns the configured logger. It removes secrets from errors, which may quote servers.
+// logger returns the configured logger. It removes secrets from all values, which may quote servers.
 func logger(w io.Writer, c config.Log, redact func(string) string) *slog.Logger {
 	options := &slog.HandlerOptions{Level: c.Level, ReplaceAttr: func(_ []string, attr slog.Attr) slog.Attr {
 		if err, ok := attr.Value.Any().(error); ok {
@@ -176,6 +176,9 @@ func logger(w io.Writer, c config.Log, redact func(string) string) *slog.Logger 
 		}
 		if attr.Key == "error" {
 			return slog.String(attr.Key, oneLine(redact(attr.Value.String())))
+		}
+		if attr.Value.Kind() == slog.KindString && attr.Key != slog.MessageKey {
+			return slog.String(attr.Key, redact(attr.Value.String()))
 		}
 		return attr
 	}}

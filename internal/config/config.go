@@ -27,6 +27,8 @@ type Config struct {
 	ShutdownTimeout time.Duration
 	// Pipelines are in the order of the file. There is at least one; names and tables are unique.
 	Pipelines []Pipeline
+
+	redaction redaction
 }
 
 // Admin is the HTTP endpoint for probes, metrics and the dashboard.
@@ -80,6 +82,8 @@ type Pipeline struct {
 	DeadLetter DeadLetter
 	// Archive keeps delivered events.
 	Archive Archive
+
+	redaction redaction // of the whole file
 }
 
 // DeadLetter configures what happens to dead letters.
@@ -203,8 +207,9 @@ type HTTPSink struct {
 	Headers map[string]Secret
 	// Format is "json", "ndjson", "array", "form" or "cloudevents".
 	Format string
-	// Request and Results are jq programs; "" means none.
+	// Request and Results are jq programs; "" means none. Secrets are what they read as $secret.NAME, by name.
 	Request, Results string
+	Secrets          map[string]Secret
 	// Gzip compresses the body.
 	Gzip bool
 	// Rate limits the requests; zero means no limit. RateShared reports whether all processes share it.

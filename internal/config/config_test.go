@@ -11,12 +11,14 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // comparers compare the types that cmp cannot.
 var comparers = cmp.Options{
+	cmpopts.IgnoreUnexported(Config{}, Pipeline{}),
 	cmp.Comparer(func(a, b Secret) bool { return a.Reveal() == b.Reveal() && a.String() == b.String() }),
 	cmp.Comparer(func(a, b Schedule) bool { return a.Text == b.Text && (a.Schedule == nil) == (b.Schedule == nil) }),
 }

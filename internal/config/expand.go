@@ -16,6 +16,8 @@ type input struct {
 	masked string
 	// from names the expansions, "${NAME}"; nil if there are none.
 	from []string
+	// values are those of the expansions, as they are outside of a URL.
+	values []string
 	// whole reports whether the scalar is a single expansion and nothing else.
 	whole bool
 }
@@ -70,6 +72,7 @@ func (r *reader) expand(text string, inURL bool) (input, []error) {
 			errs = append(errs, err)
 			continue
 		}
+		in.values = append(in.values, s)
 		if inURL && !in.whole {
 			s = percentEncode(s)
 		}

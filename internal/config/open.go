@@ -224,27 +224,32 @@ func (p *Pipeline) openSink(s *Sink, b buffer.Buffer, process Process) (sink.Sin
 			ResendWithin: p.resendWithin(s), Ordered: p.ordered(), TLS: sink.TLS(s.TLS),
 		})
 	case "http":
-		headers := make(map[string]string, len(s.HTTP.Headers))
-		for name, value := range s.HTTP.Headers {
-			headers[name] = value.Reveal()
-		}
+		headers, secrets := reveal(s.HTTP.Headers), reveal(s.HTTP.Secrets)
 		return httpsink.New(httpsink.Config{
 			URL: url, Method: s.HTTP.Method, Headers: headers, Format: s.HTTP.Format,
 			Timeout: s.HTTP.Timeout, TLS: sink.TLS(s.TLS),
 			MaxBytes: int(s.HTTP.MaxBytes), Refused: s.HTTP.Refused, Unavailable: s.HTTP.Unavailable,
-			Request: s.HTTP.Request, Results: s.HTTP.Results, Gzip: s.HTTP.Gzip, Single: p.BatchSize == 1,
+			Request: s.HTTP.Request, Results: s.HTTP.Results, ProgramSecrets: secrets, Gzip: s.HTTP.Gzip, Single: p.BatchSize == 1,
 			Rate: s.HTTP.Rate, Shared: s.bucket(b), Pipeline: p.bucketName(s), MaxInFlight: s.HTTP.MaxInFlight,
 			Bearer: s.HTTP.Bearer.Reveal(), Basic: httpsink.Basic{User: s.HTTP.Basic.User, Password: s.HTTP.Basic.Password.Reveal()},
 			OAuth2: httpsink.OAuth2{
 				TokenURL: s.HTTP.OAuth2.TokenURL.Reveal(), ClientID: s.HTTP.OAuth2.ClientID, ClientSecret: s.HTTP.OAuth2.ClientSecret.Reveal(),
 				Scopes: s.HTTP.OAuth2.Scopes, Audience: s.HTTP.OAuth2.Audience,
 			},
-			Sign: s.HTTP.Sign.Secret.Reveal(), Proxy: s.HTTP.Proxy.Reveal(),
+			Sign: s.HTTP.Sign.Secret.Reveal(), Proxy: s.HTTP.Proxy.Reveal(), Secrets: p.redaction.values(),
 		})
 	case "file":
 		return filesink.New(filesink.Config{URL: url}, process.Stdout)
 	}
 	return nil, fmt.Errorf("sink.url has the unknown driver %q", s.Driver)
+}
+
+func reveal(secrets map[string]Secret) map[string]string {
+	all := make(map[string]string, len(secrets))
+	for name, s := range secrets {
+		all[name] = s.Reveal()
+	}
+	return all
 }
 
 // bucket counts a shared rate in the buffer's database; nil if the rate is not shared.
@@ -277,7 +282,7 @@ func (p *Pipeline) pipelineConfig(process Process) pipeline.Config {
 		MaxAttempts: p.Retry.MaxAttempts,
 		Backoff:     p.backoff(),
 		SendTimeout: p.Sink.sendTimeout(p.Workers), Ordered: p.ordered(),
-		Gate: process.Gate, Observer: process.Observer, Log: process.Log,
+		Gate: process.Gate, Observer: process.Observer, Redact: p.redaction.text, Log: process.Log,
 	}
 }
 
@@ -286,7 +291,8 @@ func (p *Pipeline) pipelineConfig(process Process) pipeline.Config {
 func (p *Pipeline) hookConfig(process Process) pipeline.Config {
 	c := pipeline.Config{
 		Name: p.Name, BatchSize: p.BatchSize, MaxWaiting: math.MaxInt, Workers: 1, Lease: p.Lease, NeverBury: true,
-		Backoff: p.backoff(), SendTimeout: p.DeadLetter.Hook.sendTimeout(1), Gate: process.Gate, Log: process.Log,
+		Backoff: p.backoff(), SendTimeout: p.DeadLetter.Hook.sendTimeout(1), Gate: process.Gate,
+		Redact: p.redaction.text, Log: process.Log,
 	}
 	if p.AutoBatchSize {
 		c.BatchSize = 0 // the default

@@ -3,7 +3,9 @@ package config
 import (
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"net/url"
+	"regexp"
 	"strings"
 
 	"github.com/goccy/go-yaml/ast"
@@ -26,33 +28,91 @@ func multiline(into *string, what string) scalar {
 // program is a jq program.
 type program struct {
 	scalar
-	into *string
+	into    *string
+	secrets *map[string]Secret
 }
 
-func jqProgram(into *string) program { return program{multiline(into, "a jq program"), into} }
+func jqProgram(into *string, secrets *map[string]Secret) program {
+	return program{multiline(into, "a jq program"), into, secrets}
+}
 
 func (p program) read(r *reader, e entry) {
 	p.scalar.read(r, e)
 	if e.node == nil || *p.into == "" {
 		return
 	}
-	_, err := jq.Compile(*p.into)
-	wrong, ok := errors.AsType[*jq.Error](err)
-	if !ok {
-		return
-	}
 	at := r.place(e.node)
-	if in, _ := r.expand(textOf(e.node), false); in.expanded() {
+	in, _ := r.expand(textOf(e.node), false)
+	if len(in.values) > 0 && !in.whole {
+		for i, value := range in.values {
+			if strings.ContainsAny(value, "\"\\") || hasControl(value) {
+				r.errorf(at, "%s has %s, and a quote, a backslash or a line break in its value would change the program; expected %s", e.path, in.from[i], inProgram(in.from[i]))
+				return
+			}
+		}
+	}
+	names, err := jq.Secrets(*p.into)
+	if err == nil {
+		values := p.readSecrets(r, e, names)
+		if len(values) < len(names) {
+			return // reported
+		}
+		_, err = jq.Compile(*p.into, values)
+	}
+	wrong, ok := errors.AsType[*jq.Error](err)
+	switch {
+	case !ok:
+	case in.expanded():
 		// The places differ after expansion, and the expanded values may be secret.
-		r.errorf(at, "%s is invalid as expanded from %s; expected a jq program", e.path, in.names())
-		return
+		hint := ""
+		if !in.whole {
+			hint = " that reads " + inProgram(in.from[0])
+		}
+		r.errorf(at, "%s is invalid as expanded from %s; expected a jq program%s", e.path, in.names(), hint)
+	default:
+		text := wrong.Error()
+		if exact, ok := r.within(e.node, wrong.Line, wrong.Column); ok {
+			at, text = exact, wrong.Text
+		}
+		r.errorf(at, "%s is invalid (%s); expected a jq program", e.path, oneLine(text))
 	}
-	if exact, ok := r.within(e.node, wrong.Line, wrong.Column); ok {
-		r.errorf(exact, "%s is invalid (%s); expected a jq program", e.path, oneLine(wrong.Text))
-		return
-	}
-	r.errorf(at, "%s is invalid (%s); expected a jq program", e.path, oneLine(wrong.Error()))
 }
+
+// inProgram is how a program reads the value of an expansion "${NAME}".
+func inProgram(expansion string) string {
+	name := strings.TrimSuffix(strings.TrimPrefix(expansion, "${"), "}")
+	if variable.FindString(name) == name {
+		return "$secret." + name
+	}
+	return fmt.Sprintf("$secret[%q]", name)
+}
+
+// readSecrets looks up what a program reads as $secret.NAME: an environment variable, or "file:/path". It reports
+// the names that it does not find.
+func (p program) readSecrets(r *reader, e entry, names []string) map[string]string {
+	values := make(map[string]string, len(names))
+	for _, name := range names {
+		if match := variable.FindString(name); match != name && !strings.HasPrefix(name, "file:") {
+			r.errorf(r.place(e.node), "%s reads $secret[%q]; expected the name of an environment variable, or \"file:/path\"", e.path, name)
+			continue
+		}
+		_, value, err := r.lookup(name)
+		if err != nil {
+			r.errorf(r.place(e.node), "%s reads %s and %s", e.path, inProgram("${"+name+"}"), unsetHint.ReplaceAllString(err.Error(), ""))
+			continue
+		}
+		values[name] = value
+		r.secrets = append(r.secrets, value)
+		if *p.secrets == nil {
+			*p.secrets = map[string]Secret{}
+		}
+		(*p.secrets)[name] = newSecret(value)
+	}
+	return values
+}
+
+// unsetHint is the part of an error that holds for ${NAME} only.
+var unsetHint = regexp.MustCompile(`, or write \$\{.*$`)
 
 func textOf(n ast.Node) string {
 	text, _, _ := scalarOf(n)
@@ -89,7 +149,7 @@ func (r *reader) within(n ast.Node, line, column int) (Place, bool) {
 
 // columnName is any column name that the database accepts, without quotes.
 func columnName(into *string) scalar {
-	return text(into, "a column name", func(s string) bool { return s != "" && len(s) <= 63 })
+	return text(into, "a column name", func(s string) bool { return s != "" && len(s) <= 63 }).showing(showAll)
 }
 
 var errURL = errors.New("is not an http URL; expected http://host or https://host")

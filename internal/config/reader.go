@@ -18,6 +18,8 @@ type reader struct {
 	errs     Errors
 	// used has the names and tables that only one pipeline may use.
 	used map[string]Place
+	// secrets are the expanded values that no text may show.
+	secrets []string
 }
 
 func newReader(file string, env Lookup, readFile func(string) ([]byte, error)) *reader {
@@ -51,6 +53,10 @@ func (r *reader) config(text []byte) (*Config, error) {
 	if len(r.errs) > 0 {
 		r.errs.sort()
 		return nil, r.errs
+	}
+	c.redaction = newRedaction(&c, r.secrets)
+	for i := range c.Pipelines {
+		c.Pipelines[i].redaction = c.redaction
 	}
 	return &c, nil
 }

@@ -2,18 +2,36 @@ package config
 
 import (
 	"cmp"
+	"encoding/base64"
+	"maps"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
+	"unicode"
 
+	"github.com/outboxrelay/relay/internal/redact"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink/httpsink"
 )
 
-// Redactor returns a function that replaces every secret in a text by ***, and every URL by its masked form.
-// It is the second line of defence, for texts of servers, which may echo what they received: sinks and
-// buffers redact their own errors. The function is safe for concurrent use.
+// redaction is what hides the secrets of a file. Its parts are functions, because printing by reflection does not
+// show what they hold. It may be zero.
+type redaction struct {
+	text     func(string) string // replaces the secrets
+	expanded func() []string     // the expanded values that are secrets
+}
+
+// Redactor returns a function that replaces every secret in a text by ***, and every URL by its masked form:
+// each value that was expanded from ${...} or that a program reads as $secret, and each value of a key that is
+// for secrets. Texts of servers may repeat them. The function is safe for concurrent use.
 func (c *Config) Redactor() func(text string) string {
+	if c.redaction.text == nil {
+		return newRedaction(c, nil).text
+	}
+	return c.redaction.text
+}
+
+func newRedaction(c *Config, expanded []string) redaction {
 	var all []Secret
 	all = append(all, c.Admin.Token)
 	for i := range c.Pipelines {
@@ -24,24 +42,68 @@ func (c *Config) Redactor() func(text string) string {
 			all = append(all, p.DeadLetter.Hook.secrets()...)
 		}
 	}
-	var secrets []string
+	secrets := slices.Clone(expanded)
 	masked := map[string]string{} // by URL
 	for _, s := range all {
 		secrets = append(secrets, s.pieces()...)
-		if s.masked != hidden {
+		if s.masked != hidden && s.masked != s.Reveal() {
 			masked[s.Reveal()] = s.masked
 		}
 	}
-	// Longest first: a secret may be part of another.
-	slices.SortFunc(secrets, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
+	// Longest first: one URL may begin as another does.
+	urls := slices.SortedFunc(maps.Keys(masked), func(a, b string) int { return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b)) })
 	var pairs []string
-	for _, s := range secrets {
-		pairs = append(pairs, s, cmp.Or(masked[s], hidden))
-		for _, form := range []string{url.QueryEscape(s), url.PathEscape(s), strings.Trim(strconv.Quote(s), `"`)} {
-			pairs = append(pairs, form, hidden)
+	for _, u := range urls {
+		pairs = append(pairs, u, masked[u])
+	}
+	replacer, redactor := strings.NewReplacer(pairs...), redact.New(secrets, c.publicNames())
+	return redaction{
+		text:     func(text string) string { return redactor.Text(replacer.Replace(text)) },
+		expanded: func() []string { return expanded },
+	}
+}
+
+// values are the expanded secrets, for a sink that cuts the texts that it quotes.
+func (r redaction) values() []string {
+	if r.expanded == nil {
+		return nil
+	}
+	return r.expanded()
+}
+
+// publicNames are the names that texts have to show: of pipelines, tables and servers.
+func (c *Config) publicNames() (all []string) {
+	for i := range c.Pipelines {
+		p := &c.Pipelines[i]
+		all = append(all, p.Name, p.Source.Schema)
+		for _, table := range []string{p.Source.Table, p.Archive.Table} {
+			schema, name, _ := buffer.SplitTable(table)
+			all = append(all, schema, name)
+		}
+		sinks := []*Sink{&p.Sink}
+		if p.DeadLetter.Hook != nil {
+			sinks = append(sinks, p.DeadLetter.Hook)
+		}
+		all = append(all, publicParts(p.Source.URL.Reveal())...)
+		for _, s := range sinks {
+			all = append(all, publicParts(s.URL.Reveal())...)
 		}
 	}
-	return strings.NewReplacer(pairs...).Replace
+	return slices.DeleteFunc(all, func(name string) bool { return name == "" })
+}
+
+// publicParts are the parts of a URL that texts have to show: the hosts, and of a database its name and the user.
+func publicParts(text string) []string {
+	scheme, user, hosts, rest := redact.SplitURL(text)
+	all := strings.FieldsFunc(hosts, func(c rune) bool { return c == ',' || c == ':' })
+	if strings.HasPrefix(scheme, "http") {
+		return all
+	}
+	if name, _, withPassword := strings.Cut(user, ":"); withPassword || strings.HasPrefix(scheme, "postgres") {
+		all = append(all, name)
+	}
+	path, _, _ := strings.Cut(rest, "?")
+	return append(all, strings.Trim(path, "/"))
 }
 
 // secrets are all secrets of the sink.
@@ -56,12 +118,11 @@ func (s *Sink) secrets() []Secret {
 			all = append(all, value)
 		}
 	}
+	if user, password := h.Basic.User, h.Basic.Password.Reveal(); password != "" {
+		all = append(all, newSecret(base64.StdEncoding.EncodeToString([]byte(user+":"+password))))
+	}
 	return all
 }
-
-// minSecret is the length of the shortest secret that is replaced. Replacing shorter ones
-// would make errors unreadable and protect nothing.
-const minSecret = 4
 
 // pieces are the parts of a secret that a server may have seen and repeat.
 func (s Secret) pieces() []string {
@@ -69,17 +130,18 @@ func (s Secret) pieces() []string {
 	if text == s.masked { // not a secret, or a URL without one
 		return nil
 	}
+	if strings.Contains(text, "://") {
+		return urlPieces(text)
+	}
 	all := []string{text}
-	if scheme, rest, isURL := strings.Cut(text, "://"); isURL {
-		all = append(all, urlPieces(scheme, rest)...)
-	} else if _, credentials, found := strings.Cut(text, " "); found { // Authorization: Bearer ...
+	if _, credentials, found := strings.Cut(text, " "); found { // Authorization: Bearer ...
 		all = append(all, credentials)
 	}
-	return slices.DeleteFunc(all, func(piece string) bool { return len(piece) < minSecret })
+	return all
 }
 
 // urlPieces are the secrets of a URL, as written and decoded.
-func urlPieces(scheme, rest string) []string {
+func urlPieces(text string) []string {
 	var all []string
 	add := func(written string, decode func(string) (string, error)) {
 		all = append(all, written)
@@ -87,18 +149,18 @@ func urlPieces(scheme, rest string) []string {
 			all = append(all, decoded)
 		}
 	}
-	if at := strings.LastIndex(rest, "@"); at >= 0 {
-		user, password, found := strings.Cut(rest[:at], ":")
-		switch {
-		case found:
-			add(password, url.PathUnescape)
-		case !strings.HasPrefix(scheme, "postgres"): // a token, as for NATS and many APIs
-			add(user, url.PathUnescape)
-		}
-		rest = rest[at+1:]
+	scheme, userinfo, _, rest := redact.SplitURL(text)
+	user, password, found := strings.Cut(userinfo, ":")
+	switch {
+	case found:
+		add(password, url.PathUnescape)
+		// A common word is replaced at least here.
+		all = append(all, ":"+password+"@")
+	case !strings.HasPrefix(scheme, "postgres"): // a token, as for NATS and many APIs
+		add(user, url.PathUnescape)
 	}
 	if strings.HasPrefix(scheme, "http") {
-		return append(all, httpsink.PathSecrets(scheme+"://"+rest)...)
+		return append(all, redact.PathSecrets(text)...)
 	}
 	_, query, _ := strings.Cut(rest, "?")
 	for parameter := range strings.SplitSeq(query, "&") {
@@ -107,4 +169,63 @@ func urlPieces(scheme, rest string) []string {
 		}
 	}
 	return all
+}
+
+// shown is what texts may show of an expanded value.
+type shown int
+
+const (
+	showNothing shown = iota
+	// showNames: the value is an address or an account, and texts show it unless it looks like a token.
+	showNames
+	// showAll: the value is a name that texts have to show.
+	showAll
+)
+
+func (s scalar) showing(what shown) scalar {
+	s.shown = what
+	return s
+}
+
+// minExpanded is the length in bytes of the shortest expanded value that is a secret, unless its key is for secrets.
+const minExpanded = 8
+
+// hideExpansions makes the expanded values of a scalar secrets, whichever key it is.
+func (r *reader) hideExpansions(s scalar, in input) {
+	if s.kind != asText || s.shown == showAll {
+		return
+	}
+	for _, value := range in.values {
+		if len(value) < minExpanded || s.shown == showNames && isName(value) || s.url && isPublicPart(in, value) {
+			continue
+		}
+		r.secrets = append(r.secrets, value)
+		if s.hide && s.lines { // the content of a credentials file
+			for line := range strings.Lines(value) {
+				if line = strings.TrimSpace(line); len(line) >= 2*minExpanded && !strings.Contains(line, " ") {
+					r.secrets = append(r.secrets, line)
+				}
+			}
+		}
+	}
+}
+
+// isPublicPart reports whether an expanded value is a public part of its URL, or the whole URL, whose parts are
+// secrets of their own.
+func isPublicPart(in input, value string) bool {
+	return in.whole || slices.ContainsFunc(publicParts(in.text), func(part string) bool {
+		return strings.Contains(part, value) || strings.Contains(part, percentEncode(value))
+	})
+}
+
+// isName reports whether a value looks like a name, because each part of it is a word or a short number.
+func isName(value string) bool {
+	for part := range strings.FieldsFuncSeq(value, func(c rune) bool { return !unicode.IsLetter(c) && !unicode.IsDigit(c) }) {
+		letters := strings.TrimRight(part, "0123456789")
+		mixedCase := letters != "" && strings.ToLower(letters[1:]) != letters[1:] && strings.ToUpper(letters) != letters
+		if len(letters) > 16 || len(part)-len(letters) > 4 || mixedCase || strings.ContainsAny(letters, "0123456789") {
+			return false
+		}
+	}
+	return true
 }

@@ -38,7 +38,9 @@ type scalar struct {
 	lines bool
 	// multiline allows line breaks in the file too.
 	multiline bool
-	set       func(input) error
+	// shown is what texts may show of an expanded value.
+	shown shown
+	set   func(input) error
 }
 
 // invalid is the error that set returns for an unexpected value. Its text gives the
@@ -83,6 +85,7 @@ func (s scalar) read(r *reader, e entry) {
 	case !in.expanded() && kind != s.kind && kind != asWritten:
 		r.errorf(at, "%s is %s; expected %s%s", e.path, s.describeKind(in, kind), s.what, s.hint(in, kind))
 	default:
+		r.hideExpansions(s, in)
 		r.assign(s, e.path, at, in)
 	}
 }
@@ -165,9 +168,9 @@ func scalarOf(n ast.Node) (string, kind, bool) {
 	return "", "", false
 }
 
-// text is text that valid accepts.
+// text is text that valid accepts: a name, an address.
 func text(into *string, what string, valid func(string) bool) scalar {
-	return scalar{what: what, kind: asText, set: func(in input) error {
+	return scalar{what: what, kind: asText, shown: showNames, set: func(in input) error {
 		if !valid(in.text) {
 			return invalid("")
 		}
@@ -243,7 +246,7 @@ func boolean(into *bool) scalar {
 
 func duration(into *time.Duration, low, high time.Duration) scalar {
 	what := fmt.Sprintf("a duration from %s to %s (like 30s)", short(low), short(high))
-	return scalar{what: what, kind: asText, unit: true, set: func(in input) error {
+	return scalar{what: what, kind: asText, unit: true, shown: showAll, set: func(in input) error {
 		d, err := time.ParseDuration(in.text)
 		if err != nil || d < low || d > high {
 			return invalid("")
@@ -267,7 +270,7 @@ func short(d time.Duration) string {
 
 // choice is one of a few words.
 func choice(into *string, words ...string) scalar {
-	return scalar{what: or(quoted(words)), kind: asText, set: func(in input) error {
+	return scalar{what: or(quoted(words)), kind: asText, shown: showAll, set: func(in input) error {
 		if !slices.Contains(words, in.text) {
 			return invalid("")
 		}

@@ -294,11 +294,11 @@ func (s *Sink) keys() []key {
 			help: "TLS settings; for `https://`, `tls+nats://` and every Redis URL (which then uses TLS, as with `rediss://`).",
 		},
 		{
-			name: "request", variants: []string{http}, value: jqProgram(&s.HTTP.Request),
-			help: "A jq program from the default body to the body to send. See [jq](http.md#request).",
+			name: "request", variants: []string{http}, value: jqProgram(&s.HTTP.Request, &s.HTTP.Secrets),
+			help: "A jq program from the default body to the body to send. `$secret.NAME` is the environment variable. See [jq](http.md#request).",
 		},
 		{
-			name: "results", variants: []string{http}, value: jqProgram(&s.HTTP.Results),
+			name: "results", variants: []string{http}, value: jqProgram(&s.HTTP.Results, &s.HTTP.Secrets),
 			help: "A jq program from the response `{status, headers, body, events}` to the events that failed: an array of `{id | index, error, retry}`. See [Results](http.md#results).",
 		},
 		{name: "rate", variants: []string{http}, value: optional{mapping{&httpRate{&s.HTTP}}}, help: "A rate limit."},

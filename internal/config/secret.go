@@ -3,10 +3,12 @@ package config
 import (
 	"log/slog"
 	"strings"
+
+	"github.com/outboxrelay/relay/internal/redact"
 )
 
 // hidden replaces secrets.
-const hidden = "***"
+const hidden = redact.Hidden
 
 // Secret is text that is masked when it is printed, logged or marshalled. A URL shows
 // its harmless parts. Compare the results of Reveal, not Secrets.
@@ -56,15 +58,12 @@ func (s Secret) MarshalText() ([]byte, error) { return []byte(s.masked), nil }
 // maskURL masks the user, the query and, of an http URL, the path: webhooks have
 // secrets in their paths. The URL must be valid.
 func maskURL(url string) string {
-	scheme, rest, ok := strings.Cut(url, "://")
-	if !ok {
+	scheme, user, hosts, rest := redact.SplitURL(url)
+	if hosts == "" && rest == "" {
 		return url // stdout:
 	}
-	// Everything before the last @ may belong to a password, even if the syntax of
-	// URLs says that the password ended earlier.
-	user := ""
-	if at := strings.LastIndex(rest, "@"); at >= 0 {
-		user, rest = hidden+"@", rest[at+1:]
+	if user != "" {
+		user = hidden + "@"
 	}
 	end := "?#"
 	if strings.HasPrefix(scheme, "http") {
@@ -73,5 +72,5 @@ func maskURL(url string) string {
 	if i := strings.IndexAny(rest, end); i >= 0 && rest[i:] != "/" {
 		rest = rest[:i+1] + hidden
 	}
-	return scheme + "://" + user + rest
+	return scheme + "://" + user + hosts + rest
 }

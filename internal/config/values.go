@@ -179,7 +179,7 @@ var (
 )
 
 func name(into *string) scalar {
-	return text(into, "a name of a-z, 0-9, _ and -", pipelineName.MatchString)
+	return text(into, "a name of a-z, 0-9, _ and -", pipelineName.MatchString).showing(showAll)
 }
 
 // sqlName matches a table name with an optional schema. Each part is plain or quoted.
@@ -189,13 +189,13 @@ func table(into *string) scalar {
 	return text(into, `a table like outbox_events, app.outbox_events or "my schema"."Odd Table"`, func(s string) bool {
 		schema, table, _ := buffer.SplitTable(s)
 		return sqlName.MatchString(s) && len(schema) <= 63 && len(table) <= 63
-	})
+	}).showing(showAll)
 }
 
 // schemaName is the name of a schema, with or without quotes.
 func schemaName(into *string) scalar {
 	what := "a schema name"
-	return scalar{what: what, kind: asText, set: func(in input) error {
+	return scalar{what: what, kind: asText, shown: showAll, set: func(in input) error {
 		schema, name, _ := buffer.SplitTable(in.text)
 		if schema != "" || !sqlName.MatchString(in.text) || len(name) > 63 {
 			return invalid("")
@@ -207,12 +207,14 @@ func schemaName(into *string) scalar {
 
 func path(into *string) scalar { return nonEmpty(into, "a file path") }
 
-func hostName(into *string) scalar { return text(into, "a host name", dnsName.MatchString) }
+func hostName(into *string) scalar {
+	return text(into, "a host name", dnsName.MatchString).showing(showAll)
+}
 
 func level(into *slog.Level) scalar {
 	var word string
 	s := choice(&word, "debug", "info", "warn", "error")
-	return scalar{what: s.what, kind: s.kind, set: func(in input) error {
+	return scalar{what: s.what, kind: s.kind, shown: s.shown, set: func(in input) error {
 		if err := s.set(in); err != nil {
 			return err
 		}
@@ -235,7 +237,7 @@ func listen(into *string) scalar {
 		}
 		_, err = strconv.ParseUint(port, 10, 16)
 		return err == nil
-	})
+	}).showing(showAll)
 }
 
 // isLoopback reports whether host is reachable from this machine only.
@@ -251,7 +253,7 @@ var cronParser = cron.NewParser(
 
 func schedule(into *Schedule) scalar {
 	what := `a cron spec of 5 fields, of 6 with seconds, or "@every 1s"`
-	return scalar{what: what, kind: asText, set: func(in input) error {
+	return scalar{what: what, kind: asText, shown: showAll, set: func(in input) error {
 		if zone := strings.HasPrefix(in.text, "TZ=") || strings.HasPrefix(in.text, "CRON_TZ="); zone && !strings.Contains(in.text, " ") {
 			return invalid("time zone without a schedule") // the parser would panic
 		}

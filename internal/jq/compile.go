@@ -25,6 +25,7 @@ type Program struct {
 	Query *gojq.Query
 
 	code     *gojq.Code
+	secrets  []any // the value of $secret, or nothing
 	limits   runLimits
 	runaways atomic.Int32 // runs that Run stopped waiting for
 }
@@ -46,18 +47,48 @@ func (e *Error) Error() string {
 }
 
 // Compile returns a *Error if text is not a jq program, or names a function or variable that does not exist.
-func Compile(text string) (*Program, error) {
+// secrets are the values that the program reads as $secret.NAME, by name.
+func Compile(text string, secrets map[string]string) (*Program, error) {
+	query, err := parse(text)
+	if err != nil {
+		return nil, err
+	}
+	names, err := secretsOf(query)
+	if err != nil {
+		return nil, err
+	}
+	p := &Program{Query: query, limits: defaultLimits}
+	options := guardFunctions()
+	if len(names) > 0 {
+		values := make(map[string]any, len(names))
+		for _, name := range names {
+			value, ok := secrets[name]
+			if !ok {
+				return nil, &Error{Text: fmt.Sprintf("$secret has no %s", name)}
+			}
+			values[name] = value
+		}
+		p.secrets = []any{values}
+		options = append(options, gojq.WithVariables([]string{secretVariable}))
+	}
+	guarded, err := guard(text)
+	if err != nil {
+		return nil, err
+	}
+	if p.code, err = gojq.Compile(guarded, options...); err != nil {
+		return nil, &Error{Text: err.Error()}
+	}
+	return p, nil
+}
+
+func parse(text string) (*gojq.Query, error) {
 	query, err := gojq.Parse(text)
 	if e, ok := errors.AsType[*gojq.ParseError](err); ok {
 		return nil, syntaxError(text, e)
 	} else if err != nil {
 		return nil, &Error{Text: err.Error()}
 	}
-	code, err := gojq.Compile(query)
-	if err != nil {
-		return nil, &Error{Text: err.Error()}
-	}
-	return &Program{Query: query, code: code, limits: defaultLimits}, nil
+	return query, nil
 }
 
 // syntaxError adds the place. An unexpected end is reported at the last character, not on the empty lines

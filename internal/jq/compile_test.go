@@ -19,7 +19,7 @@ func TestCompile_Errors(t *testing.T) {
 		"input_filename":                  `function not defined: input_filename/0`,
 		"  # nothing":                     `missing query`,
 	} {
-		_, err := Compile(program)
+		_, err := Compile(program, nil)
 		if _, ok := errors.AsType[*Error](err); !ok || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got %v; want %s", program, err, want)
 		}

@@ -46,6 +46,9 @@ func (d *decoder) value() (any, error) {
 		return d.string()
 	case '0':
 		number, err := d.ReadValue()
+		if len(number) > maxDigits {
+			return nil, errDigits
+		}
 		return json.Number(d.last(number)), err
 	case '[', '{':
 		if _, err := d.ReadToken(); err != nil {

@@ -71,7 +71,7 @@ func (p *Program) Run(ctx context.Context, input any) (any, error) {
 	}
 	ended, abandoned := make(chan outcome), make(chan struct{})
 	go func() {
-		result, err := p.run(ctx, input)
+		result, err := p.recovered(ctx, input)
 		select {
 		case ended <- outcome{result, err}:
 		case <-abandoned:
@@ -104,8 +104,18 @@ func (p *Program) Run(ctx context.Context, input any) (any, error) {
 	}
 }
 
+// recovered is run. A panic of a step becomes an error, because nobody else can recover in this goroutine.
+func (p *Program) recovered(ctx context.Context, input any) (result any, err error) {
+	defer func() {
+		if reason := recover(); reason != nil {
+			result, err = nil, fmt.Errorf("the program panicked: %v", reason)
+		}
+	}()
+	return p.run(ctx, input)
+}
+
 func (p *Program) run(ctx context.Context, input any) (any, error) {
-	results := p.code.RunWithContext(ctx, input)
+	results := p.code.RunWithContext(ctx, input, p.secrets...)
 	result, ok := results.Next()
 	if !ok {
 		return nil, errNone

@@ -538,4 +538,34 @@ var mutants = []mutant{
 		new:  "NeverBury: false",
 		pkg:  "./cmd/relay", test: "TestRun_DeadLetterHook",
 	},
+
+	// Secrets, and the limits of programs.
+	{
+		name: "only values of secret keys are masked",
+		file: "internal/config/redactor.go",
+		old:  "		r.secrets = append(r.secrets, value)\n		if s.hide",
+		new:  "		if !s.hide {\n			continue\n		}\n		r.secrets = append(r.secrets, value)\n		if s.hide",
+		pkg:  "./cmd/relay", test: "TestSecrets_EveryPosition",
+	},
+	{
+		name: "dead letters keep the sink's words unmasked",
+		file: "delivery/settle.go",
+		old:  "o.Error = w.config.Redact(o.Error)",
+		new:  "_ = w.config.Redact",
+		pkg:  "./delivery", test: "TestSettle_RedactsReasons",
+	},
+	{
+		name: "common words are masked",
+		file: "internal/redact/redact.go",
+		old:  "len(s) < minSecret || IsCommon(s) ||",
+		new:  "len(s) < minSecret ||",
+		pkg:  "./cmd/relay", test: "TestSecrets_CommonWords",
+	},
+	{
+		name: "a program runs without guards",
+		file: "internal/jq/guard.go",
+		old:  "	if needed {\n",
+		new:  "	if needed && false {\n",
+		pkg:  "./internal/jq", test: "TestGuards_HostileData",
+	},
 }

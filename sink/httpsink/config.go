@@ -43,6 +43,8 @@ type Config struct {
 	// Results is a jq program that makes, of {status, headers, body, events}, the list of events that
 	// failed; "" means none.
 	Results string
+	// ProgramSecrets are what Request and Results read as $secret.NAME, by name.
+	ProgramSecrets map[string]string
 	// Gzip compresses bodies.
 	Gzip bool
 	// Rate is how many requests may begin in a time; zero means no limit.
@@ -71,6 +73,8 @@ type Config struct {
 	// Refused are statuses, 100 to 599 except 2xx, that reject the batch; Unavailable are those that are
 	// an outage. They override what the statuses mean otherwise.
 	Refused, Unavailable []int
+	// Secrets are other values that errors must not quote.
+	Secrets []string
 	// TLS is for https.
 	TLS sink.TLS
 }

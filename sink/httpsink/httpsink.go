@@ -3,6 +3,7 @@ package httpsink
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -88,13 +89,13 @@ func newSink(c Config) (*Sink, error) {
 			OnProxyConnectResponse: checkTunnel,
 		},
 	}
-	if s.request, err = compile(c.Request); err != nil {
+	if s.request, err = compile(c.Request, c.ProgramSecrets); err != nil {
 		return nil, fmt.Errorf("request: %w", err)
 	}
-	if s.results, err = compile(c.Results); err != nil {
+	if s.results, err = compile(c.Results, c.ProgramSecrets); err != nil {
 		return nil, fmt.Errorf("results: %w", err)
 	}
-	s.redactor = newRedactor(target, c.Headers, append(c.accessSecrets(), s.proxySecrets()...)...)
+	s.redactor = newRedactor(target, c.Headers, slices.Concat(c.accessSecrets(), s.proxySecrets(), slices.Collect(maps.Values(c.ProgramSecrets)), c.Secrets)...)
 	s.tokens = newTokens(c, s.transport, s.redactor)
 	s.setHeader(c)
 	return s, nil

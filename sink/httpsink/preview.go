@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/outboxrelay/relay/internal/redact"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
@@ -61,7 +62,7 @@ func (s *Sink) maskedHeader(req *http.Request) (fields []sink.Field) {
 
 func (s *Sink) maskHeader(name, value string) string {
 	onlyPlaceholders := slices.ContainsFunc(s.templated, func(h templatedHeader) bool {
-		return h.name == name && strings.Join(literals(h.template.String()), "") == ""
+		return h.name == name && strings.Join(redact.Literals(h.template.String()), "") == ""
 	})
 	switch scheme, _, _ := strings.Cut(value, " "); {
 	case !MayBeSecret(name), strings.Contains(name, "Version"), onlyPlaceholders:

@@ -9,11 +9,11 @@ import (
 )
 
 // compile returns nil if there is no program.
-func compile(text string) (*jq.Program, error) {
+func compile(text string, secrets map[string]string) (*jq.Program, error) {
 	if text == "" {
 		return nil, nil
 	}
-	return jq.Compile(text)
+	return jq.Compile(text, secrets)
 }
 
 // ignoresEvents reports whether a program for results surely reads nothing but the status, the headers and

@@ -83,7 +83,6 @@ func TestRequestProgram_Body(t *testing.T) {
 			"application/x-www-form-urlencoded amount=5&items[0][price]=a&items[1][price]=b&metadata[event+id]=1",
 		},
 		"a string of fields": {httpsink.Config{Format: "form", Request: `"a=\(.events[0].id | @uri)"`}, "application/x-www-form-urlencoded a=1"},
-		"no environment":     {httpsink.Config{Request: `[env, $ENV, (env | length)]`}, "application/json [{},{},0]"},
 		"a payload changed":  {httpsink.Config{Request: `.events[0].payload | .f = 2, . | select(.f == 2)`}, `application/json {"f":2,"n":12345678901234567890}`},
 	} {
 		t.Run(name, func(t *testing.T) {

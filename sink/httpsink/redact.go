@@ -1,26 +1,18 @@
 package httpsink
 
 import (
-	"cmp"
 	"net/http"
-	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/outboxrelay/relay/internal/redact"
 )
 
 const (
-	hidden = "***"
-	// minSecret is the length below which text is not hidden: hiding it would make errors unreadable
-	// and protect nothing.
-	minSecret = 4
-	// minSegment is the same for one segment of a URL's path, because shorter ones are often words, and
-	// minToken for one with a digit or with letters of both cases.
-	minSegment = 16
-	minToken   = 5
+	hidden = redact.Hidden
 	// maxQuote is how many bytes of a response an error quotes.
 	maxQuote = 200
 	// maxTokens is how many tokens stay hidden. A response may repeat one that has been renewed.
@@ -30,11 +22,7 @@ const (
 // MaskPath hides the path and the query of an HTTP URL as a whole: either can be a secret, as in the URL
 // of a webhook. Scheme and host stay visible.
 func MaskPath(url string) string {
-	scheme, rest, _ := strings.Cut(url, "://")
-	host, tail := rest, ""
-	if end := strings.IndexAny(rest, "/?#"); end >= 0 {
-		host, tail = rest[:end], rest[end:]
-	}
+	scheme, _, host, tail := redact.SplitURL(url)
 	if tail != "" && tail != "/" {
 		tail = "/" + hidden
 	}
@@ -59,7 +47,7 @@ type redactor struct {
 
 	mu     sync.Mutex
 	tokens []string // the last ones that were fetched
-	forms  []string // of all secrets, the longest first: one may be part of another
+	now    *redact.Redactor
 }
 
 // newRedactor hides the user's credentials, the values of headers that may be secret, the URL's path and
@@ -72,14 +60,13 @@ func newRedactor(t target, headers map[string]string, secrets ...string) *redact
 		if !MayBeSecret(name) {
 			continue
 		}
-		secrets = append(secrets, literals(value)...)
+		secrets = append(secrets, redact.Literals(value)...)
 		if _, credentials, ok := strings.Cut(value, " "); ok { // Bearer ...
 			secrets = append(secrets, credentials)
 		}
 	}
-	r := &redactor{configured: append(secrets, PathSecrets(t.template.String())...)}
-	r.update()
-	return r
+	secrets = append(secrets, redact.PathSecrets(t.template.String())...)
+	return &redactor{configured: secrets, now: redact.New(secrets, nil)}
 }
 
 // addToken hides a token that was fetched.
@@ -88,33 +75,16 @@ func (r *redactor) addToken(token string) {
 	defer r.mu.Unlock()
 	r.tokens = append(r.tokens, token)
 	r.tokens = r.tokens[max(0, len(r.tokens)-maxTokens):]
-	r.update()
+	r.now = redact.New(slices.Concat(r.configured, r.tokens), nil)
 }
 
-// update sets forms: each secret as a server may write it. Short secrets are left out.
-func (r *redactor) update() {
-	forms := []string{}
-	for _, s := range slices.Concat(r.configured, r.tokens) {
-		if s = strings.TrimSpace(s); len(s) >= minSecret {
-			forms = append(forms, s, url.QueryEscape(s), url.PathEscape(s), strings.Trim(strconv.Quote(s), `"`))
-		}
-	}
-	slices.SortFunc(forms, func(a, b string) int { return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b)) })
-	r.forms = slices.Compact(forms)
-}
-
-func (r *redactor) secretForms() []string {
+func (r *redactor) current() *redact.Redactor {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.forms
+	return r.now
 }
 
-func (r *redactor) redact(text string) string {
-	for _, form := range r.secretForms() {
-		text = strings.ReplaceAll(text, form, hidden)
-	}
-	return text
-}
+func (r *redactor) redact(text string) string { return r.current().Text(text) }
 
 // quote makes a short line of the beginning of a response. isTruncated says that text is not the whole
 // response.
@@ -125,10 +95,8 @@ func (r *redactor) quote(text []byte, isTruncated bool) string {
 // line makes one line of at most maxBytes, and "...". The end of truncated text may be half a secret and is
 // left out.
 func (r *redactor) line(text string, isTruncated bool, maxBytes int) string {
-	longest := 0
-	if forms := r.secretForms(); len(forms) > 0 {
-		longest = len(forms[0])
-	}
+	redactor := r.current()
+	longest := redactor.Longest()
 	if enough := 4*maxBytes + longest; len(text) > enough {
 		text, isTruncated = text[:enough], true
 	}
@@ -140,7 +108,7 @@ func (r *redactor) line(text string, isTruncated bool, maxBytes int) string {
 			return ' '
 		}
 		return c
-	}, r.redact(text))
+	}, redactor.Text(text))
 	line = strings.Join(strings.Fields(line), " ")
 	if len(line) <= maxBytes {
 		return line
@@ -149,66 +117,4 @@ func (r *redactor) line(text string, isTruncated bool, maxBytes int) string {
 		maxBytes--
 	}
 	return line[:maxBytes] + "..."
-}
-
-// PathSecrets are what a server may repeat of the path and the query of an HTTP URL, which may contain
-// {topic} and {key}. A path counts with a slash only, from any segment on, because "/orders" is a path
-// and "orders" is a word; a single segment counts if it looks like a token. Values of the query count
-// always. Each is there as written and unescaped.
-func PathSecrets(template string) (all []string) {
-	add := func(secret string, minLength int) {
-		for _, unescape := range []func(string) (string, error){keep, url.PathUnescape, url.QueryUnescape} {
-			if form, err := unescape(secret); err == nil && len(form) >= minLength && !slices.Contains(all, form) {
-				all = append(all, form)
-			}
-		}
-	}
-	_, rest, _ := strings.Cut(template, "://")
-	start := strings.IndexAny(rest, "/?#")
-	if start < 0 {
-		return nil
-	}
-	path, query, _ := strings.Cut(rest[start:], "?")
-	for _, literal := range literals(path) {
-		literal = strings.TrimSuffix(literal, "/")
-		for at := 0; at < len(literal); at++ {
-			if literal[at] == '/' {
-				add(literal[at:], minSecret)
-				add(strings.ReplaceAll(literal[at:], "/", `\/`), minSecret)
-				if suffix := literal[at+1:]; strings.Contains(suffix, "/") {
-					add(suffix, minSecret)
-					add(strings.ReplaceAll(suffix, "/", `\/`), minSecret)
-				}
-			}
-		}
-		for segment := range strings.SplitSeq(literal, "/") {
-			if isToken(segment) {
-				add(segment, minSecret)
-			}
-		}
-	}
-	for parameter := range strings.SplitSeq(query, "&") {
-		name, value, found := strings.Cut(parameter, "=")
-		if !found {
-			value = name
-		}
-		for _, literal := range literals(value) {
-			add(literal, minSecret)
-		}
-	}
-	return all
-}
-
-func keep(s string) (string, error) { return s, nil }
-
-// isToken reports whether a segment of a path looks like a token, and not like a word or a version.
-func isToken(segment string) bool {
-	mixedCase := func(s string) bool { return strings.ToLower(s) != s && strings.ToUpper(s) != s }
-	return len(segment) >= minSegment || len(segment) >= minToken && (strings.ContainsAny(segment, "0123456789") || mixedCase(segment[1:]))
-}
-
-// literals are the parts of a template between its placeholders, which are not secret.
-func literals(template string) []string {
-	const mark = "\x00"
-	return strings.Split(strings.NewReplacer("{topic}", mark, "{key}", mark).Replace(template), mark)
 }
