@@ -42,7 +42,7 @@ func testSnippets(t *testing.T, programs string) {
 
 var (
 	inline   = regexp.MustCompile("`([^`]+)`")
-	variable = regexp.MustCompile(`\$\{([A-Z_]+)\}`)
+	variable = regexp.MustCompile(`\$(?:\{|secret\.)([A-Z_]+)`)
 	secret   = regexp.MustCompile(`\$\{file:([^}]+)\}`)
 	link     = regexp.MustCompile(`\]\(([^)#]+)(#[^)]*)?\)`)
 	command  = regexp.MustCompile(`^relay (dead [a-z]+|[a-z]+)(.*)$`)
