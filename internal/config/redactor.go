@@ -175,7 +175,7 @@ func urlPieces(text string) []string {
 type shown int
 
 const (
-	showNothing shown = iota
+	_ shown = iota // texts show nothing of the value
 	// showNames: the value is an address or an account, and texts show it unless it looks like a token.
 	showNames
 	// showAll: the value is a name that texts have to show.
