@@ -24,6 +24,18 @@ type Warner interface {
 	Warnings(ctx context.Context) []string
 }
 
+// OfflineWarner is a Sink whose configuration alone may endanger its promises.
+type OfflineWarner interface {
+	// OfflineWarnings returns those of Warner.Warnings that need no connection.
+	OfflineWarnings() []string
+}
+
+// Informer is a Sink that knows how durable its servers are.
+type Informer interface {
+	// Notes returns a sentence each of what an operator should know. Unlike warnings they need no change.
+	Notes(ctx context.Context) []string
+}
+
 // Fencer is a Sink that remembers group_ids.
 type Fencer interface {
 	// Fence gives up the batch's group_id and those of its origins: from then on, other owners

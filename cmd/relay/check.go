@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/outboxrelay/relay/internal/config"
+	"github.com/outboxrelay/relay/sink"
 )
 
 func (a *app) checkCommand() *cobra.Command {
@@ -15,7 +16,8 @@ func (a *app) checkCommand() *cobra.Command {
 		Use:   "check",
 		Short: "Validate the configuration, offline",
 		Long: `Check validates the configuration and prints all errors, one a line:
-file:line:column: <key> is <value>; expected <what>. It connects to nothing.`,
+file:line:column: <key> is <value>; expected <what>. It warns of a sink that
+keeps no events. It connects to nothing.`,
 		Example: "  relay check -c relay.yaml",
 	}, a.check)
 }
@@ -30,6 +32,13 @@ func (a *app) check(_ *cobra.Command, cfg *config.Config) error {
 			return err
 		}
 		p := &cfg.Pipelines[i]
+		if w, ok := opened.Sink.(sink.OfflineWarner); ok {
+			for _, text := range w.OfflineWarnings() {
+				if _, err := fmt.Fprintf(a.stderr, "warning: %s: %s\n", p.Name, text); err != nil {
+					return err
+				}
+			}
+		}
 		line := fmt.Sprintf("ok  %s, %s, batches of %d, %s\n", route(p), plural(int64(p.Workers), "worker", "workers"), p.BatchSize, p.Schedule)
 		if _, err := io.WriteString(a.stdout, a.redact(line)); err != nil {
 			return err

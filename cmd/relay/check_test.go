@@ -40,6 +40,23 @@ ok  lines: postgres://***@db/lines (outbox_events) -> file:///var/log/events (ND
 `, "")
 }
 
+// A failover of Redis may lose events that it acknowledged.
+func TestCheck_RedisFailover(t *testing.T) {
+	t.Parallel()
+	path := write(t, `
+pipelines:
+  - {name: a, source: {url: postgres://db/a}, sink: {url: "redis+sentinel://:s3cret@s/main"}}
+  - {name: b, source: {url: postgres://db/b}, sink: {url: "rediss+cluster://c", wait_replicas: 1}}
+  - {name: c, source: {url: postgres://db/c}, sink: {url: "redis+cluster://c", mode: publish}}
+  - {name: d, source: {url: postgres://db/d}, sink: {url: redis://d}}
+`)
+	r := do(t, nil, "check", "-c", path)
+	r.want(t, 0, "ok  d: ", "warning: a: wait_replicas is 0, so a failover can lose")
+	if strings.Count(r.stderr, "warning: ") != 1 {
+		t.Errorf("stderr: %s", r.stderr)
+	}
+}
+
 func TestCheck_AllErrors(t *testing.T) {
 	t.Parallel()
 	path := write(t, `admin: {listen: "0.0.0.0:7070"}

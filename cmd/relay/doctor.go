@@ -136,6 +136,11 @@ func diagnoseSink(ctx context.Context, key string, c *config.Sink, s sink.Sink) 
 			findings = append(findings, buffer.Finding{Level: buffer.LevelWarning, Subject: key, Text: text})
 		}
 	}
+	if informer, ok := s.(sink.Informer); ok {
+		for _, text := range informer.Notes(ctx) {
+			findings = append(findings, buffer.Finding{Subject: key, Text: text})
+		}
+	}
 	return findings
 }
 

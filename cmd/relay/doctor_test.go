@@ -124,6 +124,21 @@ func TestDoctor_Warnings(t *testing.T) {
 	}
 }
 
+// Doctor says what a Redis may lose of what it acknowledged.
+func TestDoctor_RedisPersistence(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	nothing, second := testserver.Redis(t, "--appendonly", "no", "--save", ""), testserver.Redis(t, "--appendfsync", "everysec")
+	got := doctorJSON(t, write(t, onePipeline("orders", db.url, nothing.URL)), 0)
+	if text := got.find("orders", "warning", "sink"); !strings.Contains(text, "keeps nothing on disk") {
+		t.Errorf("the diagnosis is %+v", got)
+	}
+	got = doctorJSON(t, write(t, onePipeline("orders", db.url, second.URL)), 0)
+	if text := got.find("orders", "ok", "sink"); !strings.Contains(text, "appendfsync everysec") || got.Warnings != 0 {
+		t.Errorf("the diagnosis is %+v", got)
+	}
+}
+
 // Missing privileges come with the GRANT statement.
 func TestDoctor_MissingPrivileges(t *testing.T) {
 	t.Parallel()

@@ -45,20 +45,23 @@ import (
 
 // Sink is Redis as a sink. It is safe for concurrent use.
 type Sink struct {
-	cfg     Config
-	address sink.Template
-	class   sink.Template // of Sidekiq and asynq
-	sent    string        // the marker of a group_id that was sent
-	servers servers
-	secrets secrets
+	cfg       Config
+	address   sink.Template
+	class     sink.Template // of Sidekiq and asynq
+	sent      string        // the marker of a group_id that was sent
+	servers   servers
+	failsOver bool // sentinels or a cluster
+	secrets   secrets
 }
 
 var (
-	_ sink.Sink      = (*Sink)(nil)
-	_ sink.Addresser = (*Sink)(nil)
-	_ sink.Fencer    = (*Sink)(nil)
-	_ sink.Warner    = (*Sink)(nil)
-	_ sink.Previewer = (*Sink)(nil)
+	_ sink.Sink          = (*Sink)(nil)
+	_ sink.Addresser     = (*Sink)(nil)
+	_ sink.Fencer        = (*Sink)(nil)
+	_ sink.Warner        = (*Sink)(nil)
+	_ sink.Informer      = (*Sink)(nil)
+	_ sink.Previewer     = (*Sink)(nil)
+	_ sink.OfflineWarner = (*Sink)(nil)
 )
 
 // New returns a sink, which connects when it is first used. The error lists everything that is invalid in
@@ -81,7 +84,8 @@ func New(cfg Config) (*Sink, error) {
 	}
 	return &Sink{
 		cfg: cfg, address: template, class: class, sent: "sent " + template.String(),
-		servers: cfg.connect(a, dial), secrets: secrets{a.password, cfg.SentinelPassword},
+		servers: cfg.connect(a, dial), failsOver: a.topology != single,
+		secrets: secrets{a.password, cfg.SentinelPassword},
 	}, nil
 }
 

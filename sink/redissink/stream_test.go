@@ -98,6 +98,16 @@ func TestStream_PartOfSentBatchAddsNothing(t *testing.T) {
 	expectMarkers(t, c, "{orders}:relay:", window, map[uuid.UUID]string{b.GroupID: sent, p.GroupID: sent, q.GroupID: sent})
 }
 
+// Events that were put back, under a group_id that no marker knows, are sent again.
+func TestStream_PutBack(t *testing.T) {
+	t.Parallel()
+	_, s, c := start(t, redissink.Config{})
+	b := newBatch("orders", "orders")
+	again := batchOf(b.Events, nil)
+	mustSend(t, s, b, again, again)
+	expectStream(t, c, "orders", slices.Concat(ids(b), ids(b))...)
+}
+
 func TestStream_PartVoidsOrigins(t *testing.T) {
 	t.Parallel()
 	_, s, c := start(t, redissink.Config{})

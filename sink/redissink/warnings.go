@@ -2,61 +2,135 @@ package redissink
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"sync"
 
 	"github.com/redis/go-redis/v9"
 )
 
-// Warnings implements sink.Warner. It checks the deduplication window and the servers' settings for memory
-// and persistence.
+// Warnings implements sink.Warner. It checks the deduplication window and the servers' settings for memory,
+// persistence and replication.
 func (s *Sink) Warnings(ctx context.Context) []string {
 	var warnings []string
 	if resend := s.cfg.ResendWithin; s.cfg.Mode.hasMarkers() && s.cfg.DedupeWindow < resend {
 		warnings = append(warnings, fmt.Sprintf("dedupe_window is %v, but an event may be resent for %v and then arrive twice; "+
 			"set dedupe_window to %v or more", s.cfg.DedupeWindow, resend, resend))
 	}
-	return append(warnings, s.serverWarnings(ctx)...)
+	about, err := s.aboutServers(ctx, s.evictionWarning, truncationWarning, persistenceWarning, s.replicaWarning)
+	if err != nil {
+		about = append(about, fmt.Sprintf("cannot check maxmemory-policy, persistence and replicas of Redis: %v", s.secrets.redact(err)))
+	}
+	return append(warnings, about...)
 }
 
-// serverWarnings checks the settings of every master.
-func (s *Sink) serverWarnings(ctx context.Context) []string {
+// OfflineWarnings implements sink.OfflineWarner.
+func (s *Sink) OfflineWarnings() []string {
+	if !s.failsOver || s.cfg.Mode == Publish || s.cfg.WaitReplicas > 0 {
+		return nil
+	}
+	return []string{"wait_replicas is 0, so a failover can lose acknowledged events; set wait_replicas to 1 or more"}
+}
+
+// Notes implements sink.Informer: what a power cut takes from a server with an append-only file.
+func (s *Sink) Notes(ctx context.Context) []string {
+	notes, err := s.aboutServers(ctx, syncNote)
+	if err != nil {
+		return nil // a warning says so
+	}
+	return notes
+}
+
+// A check returns what is to be said about a server, or "". settings are those of INFO.
+type check = func(ctx context.Context, c *redis.Client, settings map[string]map[string]string) string
+
+// aboutServers runs the checks for every master.
+func (s *Sink) aboutServers(ctx context.Context, checks ...check) ([]string, error) {
 	if s.cfg.Mode == Publish {
-		return nil // Redis stores nothing
+		return nil, nil // Redis stores nothing
 	}
 	var mu sync.Mutex
-	var warnings []string
+	var all []string
 	err := s.servers.ForEachMaster(ctx, func(ctx context.Context, c *redis.Client) error {
-		eviction, errMemory := s.evictionWarning(ctx, c)
-		truncation, errFile := truncationWarning(ctx, c)
-		mu.Lock()
-		defer mu.Unlock()
-		for _, warning := range []string{eviction, truncation} {
-			if warning != "" {
-				warnings = append(warnings, fmt.Sprintf("Redis at %s %s", c.Options().Addr, warning))
+		settings, err := c.InfoMap(ctx).Result()
+		if err != nil {
+			return err
+		}
+		for _, about := range checks {
+			if text := about(ctx, c, settings); text != "" {
+				mu.Lock()
+				all = append(all, fmt.Sprintf("Redis at %s %s", c.Options().Addr, text))
+				mu.Unlock()
 			}
 		}
-		return errors.Join(errMemory, errFile)
+		return nil
 	})
-	if err != nil {
-		warnings = append(warnings, fmt.Sprintf("cannot check maxmemory-policy and the append-only file of Redis: %v", s.secrets.redact(err)))
+	slices.Sort(all)
+	return all, err
+}
+
+// setting returns a setting that a user without +config|get cannot read, as on many managed servers.
+func setting(ctx context.Context, c *redis.Client, name string) (value string, known bool) {
+	set, err := c.ConfigGet(ctx, name).Result()
+	value, known = set[name]
+	return value, err == nil && known
+}
+
+// persistenceWarning is about a server that keeps nothing on disk, or snapshots only. Delivered events are
+// deleted from the database.
+func persistenceWarning(ctx context.Context, c *redis.Client, settings map[string]map[string]string) string {
+	if settings["Persistence"]["aof_enabled"] != "0" {
+		return ""
 	}
-	slices.Sort(warnings)
-	return warnings
+	const fix = "delivered events are deleted from the database; set appendonly to yes"
+	save, known := setting(ctx, c, "save")
+	switch {
+	case known && save == "":
+		return "keeps nothing on disk (appendonly no, no save), so a restart loses all events in it; " + fix
+	case known:
+		return fmt.Sprintf("has snapshots only (appendonly no, save %s), so a crash loses the events since the last one; %s", save, fix)
+	}
+	return "has no append-only file, so a crash loses the events since the last snapshot, if it takes any; " + fix
+}
+
+// syncNote is about a server whose append-only file does not reach the disk before the reply.
+func syncNote(ctx context.Context, c *redis.Client, settings map[string]map[string]string) string {
+	if settings["Persistence"]["aof_enabled"] != "1" {
+		return ""
+	}
+	switch sync, _ := setting(ctx, c, "appendfsync"); sync {
+	case "always":
+		return ""
+	case "no":
+		return "has appendfsync no: a power cut can lose about 30 s of events, a crash of Redis none"
+	case "everysec":
+		return "has appendfsync everysec: a power cut can lose up to 2 s of events, and so can a crash of Redis while its disk is slow"
+	}
+	return "has an append-only file, and appendfsync cannot be read: unless it is always, a power cut can lose the last events"
+}
+
+// replicaWarning is about replicas that may become the master without the last events.
+func (s *Sink) replicaWarning(_ context.Context, _ *redis.Client, settings map[string]map[string]string) string {
+	replicas, err := strconv.Atoi(settings["Replication"]["connected_slaves"])
+	switch {
+	case err != nil || replicas == s.cfg.WaitReplicas:
+		return ""
+	case s.cfg.WaitReplicas == 0:
+		return fmt.Sprintf("has %d replicas and wait_replicas is 0, so a failover can lose acknowledged events; set wait_replicas to 1 or more", replicas)
+	case replicas < s.cfg.WaitReplicas:
+		return fmt.Sprintf("has %d replicas and wait_replicas is %d, so events wait; connect more replicas, or set wait_replicas to less",
+			replicas, s.cfg.WaitReplicas)
+	}
+	return ""
 }
 
 // evictionWarning is about a server that evicts keys when memory runs out.
-func (s *Sink) evictionWarning(ctx context.Context, c *redis.Client) (string, error) {
-	info, err := c.InfoMap(ctx, "memory").Result()
-	if err != nil {
-		return "", err
-	}
-	memory := info["Memory"]
+func (s *Sink) evictionWarning(_ context.Context, _ *redis.Client, settings map[string]map[string]string) string {
+	memory := settings["Memory"]
 	policy := memory["maxmemory_policy"]
 	if memory["maxmemory"] == "0" || policy == "noeviction" {
-		return "", nil
+		return ""
 	}
 	keys := "a stream with its events, or the markers that prevent duplicates"
 	switch s.cfg.Mode {
@@ -67,26 +141,22 @@ func (s *Sink) evictionWarning(ctx context.Context, c *redis.Client) (string, er
 	case Asynq:
 		keys = "a queue with its events, or the markers that prevent duplicates"
 	}
-	return fmt.Sprintf("has maxmemory-policy %s and may evict %s; set maxmemory-policy to noeviction", policy, keys), nil
+	return fmt.Sprintf("has maxmemory-policy %s and may evict %s; set maxmemory-policy to noeviction", policy, keys)
 }
 
 // truncationWarning is about a server that started from an append-only file and has not rewritten it since.
 // If the server was killed while it wrote a batch, it truncates the file within a transaction, which stays
 // open: later commands join it, and its first part runs again at the next start (seen on 7.0.15). A server
 // does not report that; one before 7.0 does not even report that it has rewritten the file.
-func truncationWarning(ctx context.Context, c *redis.Client) (string, error) {
-	info, err := c.InfoMap(ctx, "persistence").Result()
-	if err != nil {
-		return "", err
-	}
-	file := info["Persistence"]
+func truncationWarning(ctx context.Context, c *redis.Client, settings map[string]map[string]string) string {
+	file := settings["Persistence"]
 	if file["aof_enabled"] != "1" || file["aof_rewrites"] != "0" || file["aof_base_size"] == "0" {
-		return "", nil
+		return ""
 	}
 	// A user without +config|get gets the warning for the default setting.
-	if set, err := c.ConfigGet(ctx, "aof-load-truncated").Result(); err == nil && set["aof-load-truncated"] == "no" {
-		return "", nil
+	if load, _ := setting(ctx, c, "aof-load-truncated"); load == "no" {
+		return ""
 	}
 	return "started from an append-only file and has not rewritten it since; if it had crashed before, " +
-		"part of a batch may be written twice at the next start; run BGREWRITEAOF now and after each crash", nil
+		"part of a batch may be written twice at the next start; run BGREWRITEAOF now and after each crash"
 }

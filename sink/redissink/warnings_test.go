@@ -1,0 +1,57 @@
+package redissink_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/outboxrelay/relay/internal/testkit"
+	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/sink/redissink"
+)
+
+// What a server that acknowledges events may lose, by its settings.
+func TestWarnings_Persistence(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		args          []string
+		warning, note string // "" none
+	}{
+		"Nothing":   {[]string{"--appendonly", "no", "--save", ""}, "keeps nothing on disk", ""},
+		"Snapshots": {[]string{"--appendonly", "no", "--save", "3600", "1"}, "save 3600 1", ""},
+		"NoSync":    {[]string{"--appendonly", "yes", "--appendfsync", "no"}, "", "appendfsync no"},
+		"EverySec":  {[]string{"--appendonly", "yes", "--appendfsync", "everysec"}, "", "appendfsync everysec"},
+		"Always":    {[]string{"--appendonly", "yes", "--appendfsync", "always"}, "", ""},
+		"Unknown":   {[]string{"--appendonly", "no", "--rename-command", "CONFIG", ""}, "no append-only file", ""},
+		"UnknownSync": {
+			[]string{"--appendonly", "yes", "--appendfsync", "no", "--rename-command", "CONFIG", ""}, "", "appendfsync cannot be read",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, s, _ := start(t, redissink.Config{}, c.args...)
+			expectOne(t, "warnings", s.Warnings(t.Context()), c.warning)
+			expectOne(t, "notes", s.Notes(t.Context()), c.note)
+		})
+	}
+}
+
+// expectOne fails the test unless one text contains want, or there is none if want is empty.
+func expectOne(t *testing.T, what string, got []string, want string) {
+	t.Helper()
+	switch {
+	case want == "" && len(got) == 0:
+	case want == "" || len(got) != 1 || !strings.Contains(got[0], want):
+		t.Errorf("%s are %q; want one with %q", what, got, want)
+	}
+}
+
+func TestWarnings_Replicas(t *testing.T) {
+	t.Parallel()
+	r := startReplicated(t, testserver.Redis, redissink.Stream)
+	for replicas, want := range map[int]string{0: "wait_replicas is 0, so a failover can lose", 1: "", 2: "so events wait"} {
+		r.cfg.WaitReplicas = replicas
+		expectOne(t, "warnings", r.fresh(t).Warnings(t.Context()), want)
+	}
+	publish := opened(t, redissink.Config{URL: r.master.URL, Mode: redissink.Publish})
+	testkit.Equal(t, "warnings of channels", len(publish.Warnings(t.Context()))+len(publish.Notes(t.Context())), 0)
+}
