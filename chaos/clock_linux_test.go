@@ -2,8 +2,8 @@ package chaos
 
 import (
 	"encoding/json"
-	"go/build"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 
@@ -55,7 +55,9 @@ const jumpingNow = `
 // program does not ask libc, so faketime does not reach it.
 func (x *trial) buildWithJumpingClock() (program string) {
 	x.Helper()
-	original := filepath.Join(build.Default.GOROOT, "src", "time", "time.go")
+	root, err := exec.CommandContext(x.Context(), "go", "env", "GOROOT").Output()
+	testkit.NoError(x, err)
+	original := filepath.Join(strings.TrimSpace(string(root)), "src", "time", "time.go")
 	text, err := os.ReadFile(original)
 	testkit.NoError(x, err)
 	changed := strings.Replace(string(text), "\n\tsec, nsec, mono := runtimeNow()", jumpingNow, 1)

@@ -40,9 +40,12 @@ func (x *trial) diskFull() {
 					limit = int(size()) + 100 // a part of the next batch fits
 				}
 				x.limit(p, strconv.Itoa(limit))
-				testkit.Eventually(x, func() error { return x.health(p, 1) })
 			}, "orders")
 		}, "orders")
+		// So that there is something to write, also if all was delivered before.
+		testkit.NoError(x, toRedis.insert(50, "orders"))
+		testkit.NoError(x, toFile.insert(50, "orders"))
+		testkit.Eventually(x, func() error { return x.health(p, 1) })
 		x.limit(p, "unlimited")
 		toRedis.drained()
 		toFile.drained()
@@ -63,7 +66,7 @@ func (x *trial) limit(p *relay, bytes string) {
 func (x *trial) health(p *relay, status int) error {
 	err := command(x.Context(), x.program, "health", "--ready", "-c", p.config)
 	if (err == nil) != (status == 0) {
-		return fmt.Errorf("relay health --ready: %w; expected exit status %d", err, status)
+		return fmt.Errorf("relay health --ready: %v; expected exit status %d", err, status) //nolint:errorlint // err may be nil
 	}
 	return nil
 }
