@@ -562,6 +562,20 @@ var mutants = []mutant{
 		pkg:  "./cmd/relay", test: "TestSecrets_CommonWords",
 	},
 	{
+		name: "a decoded key leads to another path",
+		file: "sink/httpsink/address.go",
+		old:  "		decoded = next\n",
+		new:  "		return nil\n",
+		pkg:  "./sink/httpsink", test: "TestPath_Traversal",
+	},
+	{
+		name: "the values of a response are not counted",
+		file: "sink/httpsink/results.go",
+		old:  "	if values > maxValues {",
+		new:  "	if values > maxResponse {",
+		pkg:  "./sink/httpsink", test: "TestAnswers_BoundedMemory",
+	},
+	{
 		name: "a program runs without guards",
 		file: "internal/jq/guard.go",
 		old:  "	if needed {\n",

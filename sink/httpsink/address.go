@@ -19,6 +19,8 @@ type target struct {
 	scheme   string
 	host     string // with its port
 	user     *url.Userinfo
+	// emptySegments are the empty segments that the template has of its own.
+	emptySegments int
 }
 
 // parseURL parses Config.URL. Its errors quote no more of it than the host.
@@ -37,7 +39,7 @@ func parseURL(text string) (target, error) {
 		return target{}, errors.New("url is not an HTTP URL; expected http://host/path or https://host/path")
 	case strings.Contains(authority, "{"):
 		return target{}, errors.New("url has a placeholder in its host; expected placeholders after the host only")
-	case checkPath(text) != nil:
+	case checkPath(text, emptySegments(text)) != nil:
 		return target{}, fmt.Errorf("url of %s has . or .. in its path; expected a path without them", u.Host)
 	case strings.Contains(text, "#"):
 		return target{}, fmt.Errorf("url of %s has a fragment; expected nothing after #", u.Host)
@@ -47,6 +49,7 @@ func parseURL(text string) (target, error) {
 	if t.template, err = sink.ParseURLTemplate(scheme + "://" + rest[at:]); err != nil {
 		return target{}, fmt.Errorf("url of %s has another brace; expected only {topic} and {key}", u.Host)
 	}
+	t.emptySegments = emptySegments(t.template.String())
 	return t, nil
 }
 
@@ -54,15 +57,42 @@ func parseTemplate(text string) (*url.URL, error) {
 	return url.Parse(strings.NewReplacer("{topic}", "x", "{key}", "x").Replace(text))
 }
 
-// checkPath rejects an address in which a topic or key of ".." would lead to another path.
-func checkPath(address string) error {
+var (
+	errDots  = errors.New("the topic or key makes . or .. a segment of the URL's path, which leads to another path; expected another value")
+	errEmpty = errors.New("the topic or key makes an empty segment of the URL's path, which leads to another path; expected a value that is not empty")
+)
+
+// checkPath rejects an address in which a topic or key would lead to another path: as a segment of dots, beside a
+// slash or a backslash too, or as an empty segment that the template does not have. The values are escaped in the
+// address, but proxies and servers decode an address, some of them twice, before they resolve the dots.
+func checkPath(address string, emptyInTemplate int) error {
+	path, _, _ := strings.Cut(address, "?")
+	if emptySegments(address) > emptyInTemplate {
+		return sink.Permanent(errEmpty)
+	}
+	for decoded := path; ; {
+		for segment := range strings.FieldsFuncSeq(decoded, func(c rune) bool { return c == '/' || c == '\\' }) {
+			name, _, _ := strings.Cut(segment, ";") // some servers cut parameters off
+			if name == "." || name == ".." {
+				return sink.Permanent(errDots)
+			}
+		}
+		next, err := url.PathUnescape(decoded)
+		if err != nil || next == decoded {
+			return nil
+		}
+		decoded = next
+	}
+}
+
+func emptySegments(address string) (n int) {
 	path, _, _ := strings.Cut(address, "?")
 	for segment := range strings.SplitSeq(path, "/") {
-		if segment == "." || segment == ".." {
-			return sink.Permanent(fmt.Errorf("the topic or key makes %q a segment of the URL's path; expected another value", segment))
+		if segment == "" {
+			n++
 		}
 	}
-	return nil
+	return n
 }
 
 // withPort is the URL's host with its port, or with the default port of the scheme.
@@ -90,7 +120,7 @@ func headerTemplate(value string) sink.Template {
 // wraps sink.ErrPermanent, and does not contain the text around the placeholders.
 func (s *Sink) destination(e *outbox.Event) (url string, headers http.Header, err error) {
 	if url, err = s.template.Address(e); err == nil && !s.template.Fixed() {
-		err = checkPath(url)
+		err = checkPath(url, s.emptySegments)
 	}
 	if err != nil || len(s.templated) == 0 {
 		return url, nil, err

@@ -12,17 +12,25 @@ import (
 	"strings"
 
 	"github.com/itchyny/gojq"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/outboxrelay/relay/internal/jq"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
 
-// The limits of a response that a program reads. Decoded, each value can take 300 bytes of memory.
+// The limits of a response that a program reads. They count what is left after decompression.
 const (
 	maxResponse = 16 << 20 // bytes
 	maxValues   = 1 << 19
+	valueBytes  = 400 // the memory that a decoded value can take
+	// maxDecoded is the memory of all large responses that programs read at the same time in this process.
+	maxDecoded   = 256 << 20
+	largeDecoded = 1 << 20
 )
+
+// decoding limits the memory of large responses.
+var decoding = semaphore.NewWeighted(maxDecoded)
 
 // readResponse returns the events that failed according to the response, or an error about the whole
 // batch. Results decides, unless the status is an outage.
@@ -60,10 +68,17 @@ func (s *Sink) readResponse(ctx context.Context, resp *http.Response, r *request
 
 // runResults runs Config.Results and reads its result. The error may quote secrets.
 func (s *Sink) runResults(ctx context.Context, resp *http.Response, text []byte, r *request, b *buffer.Batch) ([]sink.EventError, error) {
-	body, isJSON, err := decodeBody(text)
-	if err != nil {
-		return nil, err
+	values := countValues(text)
+	if values > maxValues {
+		return nil, fmt.Errorf("the response has more than %d values", maxValues)
 	}
+	if size := int64(len(text) + values*valueBytes); size > largeDecoded {
+		if err := decoding.Acquire(ctx, size); err != nil {
+			return nil, fmt.Errorf("waiting for the memory that other large responses take: %w", err)
+		}
+		defer decoding.Release(size)
+	}
+	body, isJSON := decodeBody(text)
 	result, err := s.results.Run(ctx, map[string]any{
 		"status": resp.StatusCode, "headers": headerValues(resp.Header), "body": body, "events": r.values,
 	})
@@ -96,16 +111,17 @@ func headerValues(h http.Header) map[string]any {
 }
 
 // decodeBody returns the body's value, or the body as a string if it is not JSON.
-func decodeBody(text []byte) (body any, isJSON bool, err error) {
-	// Commas within strings count too. That does not matter this far from a usual response.
-	values := bytes.Count(text, []byte(",")) + bytes.Count(text, []byte("[")) + bytes.Count(text, []byte("{"))
-	if values > maxValues {
-		return nil, false, fmt.Errorf("the response has more than %d values", maxValues)
+func decodeBody(text []byte) (body any, isJSON bool) {
+	if body, err := jq.Decode(text); err == nil {
+		return body, true
 	}
-	if body, err = jq.Decode(text); err == nil {
-		return body, true, nil
-	}
-	return strings.ToValidUTF8(string(text), "\uFFFD"), false, nil
+	return strings.ToValidUTF8(string(text), "\uFFFD"), false
+}
+
+// countValues is at least the number of values in a JSON text. Commas within strings count too, which does not matter
+// this far from a usual response.
+func countValues(text []byte) int {
+	return bytes.Count(text, []byte(",")) + bytes.Count(text, []byte("[")) + bytes.Count(text, []byte("{"))
 }
 
 // resultKeys are the keys of an element of what Results returns.

@@ -1,0 +1,141 @@
+package httpsink_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"io"
+	"net/http"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/outboxrelay/relay/sink"
+	"github.com/outboxrelay/relay/sink/httpsink"
+)
+
+// TestAnswers_BoundedMemory has answers that are small on the wire, or whose values take far more memory than their
+// text. All workers read one at the same time. All of them together stay within
+// 768 MiB; without the limits, they take more than 6 GB.
+func TestAnswers_BoundedMemory(t *testing.T) {
+	const (
+		size    = 16<<20 - 2
+		workers = 8
+		bound   = 768 << 20
+	)
+	fill := func(part string) []byte {
+		text := "[" + strings.Repeat(part, size/len(part)-1)
+		return []byte(strings.TrimSuffix(text, ",") + "]")
+	}
+	answers := map[string][]byte{
+		"Objects": fill("{},"), "Numbers": fill("1,"), "Nested": []byte(strings.Repeat(`[`, size)), "Keys": fill(`{"k":1},`),
+		"AsManyAsAllowed": []byte("[" + strings.Repeat(`{"k":1},`, 262_000) + "1]"), "Bomb": bytes.Repeat([]byte(" "), 1<<30),
+	}
+	for name, text := range answers {
+		var compressed bytes.Buffer
+		w, err := gzip.NewWriterLevel(&compressed, gzip.BestSpeed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write(text); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		answers[name] = compressed.Bytes()
+	}
+	runtime.GC()
+	for name, answer := range answers {
+		t.Run(name, func(t *testing.T) {
+			url := serve(t, func(w http.ResponseWriter, r *http.Request) {
+				_, _ = io.Copy(io.Discard, r.Body)
+				w.Header().Set("Content-Encoding", "gzip")
+				_, _ = w.Write(answer) // the client hangs up
+			})
+			s := open(t, httpsink.Config{URL: url, Results: `[.body[]? | select(. == "no")]`})
+			peak := heapGrowth(t)
+			failed := make(chan error, workers)
+			for range workers {
+				go func() { failed <- s.Send(testContext(t), batch("t")) }()
+			}
+			for range workers {
+				if err := <-failed; (name == "AsManyAsAllowed") != (err == nil) || err != nil && !errors.Is(err, sink.ErrUnavailable) {
+					t.Errorf("got %v", err)
+				}
+			}
+			if grown := peak(); grown > bound {
+				t.Errorf("%d KB on the wire took %d MiB; want at most %d", len(answer)>>10, grown>>20, bound>>20)
+			} else {
+				t.Logf("%d KB on the wire took %d MiB", len(answer)>>10, grown>>20)
+			}
+		})
+	}
+}
+
+// heapGrowth returns a function that says by how much the heap has grown at most.
+func heapGrowth(t *testing.T) func() uint64 {
+	t.Helper()
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	before := m.HeapAlloc
+	done, most := make(chan struct{}), make(chan uint64)
+	go func() {
+		var peak uint64
+		ticker := time.NewTicker(5 * time.Millisecond)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ticker.C:
+				var m runtime.MemStats
+				runtime.ReadMemStats(&m)
+				peak = max(peak, m.HeapAlloc)
+			case <-done:
+				most <- peak - min(peak, before)
+				return
+			}
+		}
+	}()
+	return func() uint64 { close(done); return <-most }
+}
+
+// TestAnswers_SlowLoris has a server that sends a byte now and then, in the head of its answer or in the body. The
+// timeout holds for the answer as a whole.
+func TestAnswers_SlowLoris(t *testing.T) {
+	t.Parallel()
+	for name, head := range map[string]string{
+		"Head": "HTTP/1.1 200 OK\r\nX-Slow: ",
+		"Body": "HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n[",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var sent atomic.Int64
+			url := serve(t, func(w http.ResponseWriter, r *http.Request) {
+				_, _ = io.Copy(io.Discard, r.Body)
+				conn, _, err := http.NewResponseController(w).Hijack()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer conn.Close()
+				ticker := time.NewTicker(10 * time.Millisecond)
+				defer ticker.Stop()
+				for _, err := io.WriteString(conn, head); err == nil; _, err = conn.Write([]byte(" ")) {
+					sent.Add(1)
+					<-ticker.C
+				}
+			})
+			s := open(t, httpsink.Config{URL: url, Timeout: 300 * time.Millisecond, Results: "[]"})
+			err := s.Send(testContext(t), batch("t")) // testContext ends long after the timeout
+			if !errors.Is(err, sink.ErrUnavailable) || testContext(t).Err() != nil {
+				t.Errorf("got %v; want an outage", err)
+			}
+			if sent.Load() < 2 {
+				t.Errorf("the server sent %d bytes only", sent.Load())
+			}
+		})
+	}
+}
