@@ -106,6 +106,15 @@ var mutants = []mutant{
 		pkg:  "./delivery", test: "TestCrashLoopingBatch_IsHalved",
 	},
 
+	// Signals.
+	{
+		name: "a closed terminal kills the relay",
+		file: "cmd/relay/shutdown.go",
+		old:  "	if !signal.Ignored(syscall.SIGHUP) {",
+		new:  "	if signal.Ignored(syscall.SIGHUP) {",
+		pkg:  "./cmd/relay", test: "TestRun_HangUp",
+	},
+
 	// Suspects: rule 15.
 	{
 		name: "a death in company is blamed on the event",
