@@ -115,6 +115,20 @@ func TestCheck_DriverErrors(t *testing.T) {
 	}
 }
 
+// A sink that keeps nothing is no mistake, but it is said.
+func TestCheck_Warnings(t *testing.T) {
+	t.Parallel()
+	path := write(t, `pipelines:
+  - {name: a, source: {url: "postgres://app@db/a"}, sink: {url: nats://bus, core: true}}
+  - {name: b, source: {url: "postgres://app@db/b"}, sink: {url: nats://bus}}
+`)
+	r := do(t, nil, "check", "-c", path)
+	r.want(t, 0, "ok  a: ", "warning: a: core NATS stores nothing")
+	if strings.Contains(r.stderr, "warning: b") {
+		t.Errorf("stderr: %s", r.stderr)
+	}
+}
+
 // Every command reports the errors that only a buffer finds, before it does anything.
 func TestCommands_BufferErrors(t *testing.T) {
 	t.Parallel()

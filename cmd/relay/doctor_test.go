@@ -118,8 +118,11 @@ func TestDoctor_Warnings(t *testing.T) {
 	}
 	path := write(t, onePipeline("orders", db.url, server.URL+"\", subject: \"orders", "    lease: 20s", "    retry: {max: 40s}"))
 	got := doctorJSON(t, path, 0)
-	// lease + the longest wait + the time of a send
-	if text := got.find("orders", "warning", "sink"); !strings.Contains(text, "10s") || !strings.Contains(text, "1m30s") || !strings.Contains(text, "nats stream edit ORDERS") {
+	// five leases + the time of a send
+	if text := got.find("orders", "warning", "sink"); !strings.Contains(text, "10s") || !strings.Contains(text, "2m10s") || !strings.Contains(text, "nats stream edit ORDERS") {
+		t.Errorf("the diagnosis is %+v", got)
+	}
+	if text := got.find("orders", "ok", "sink"); !strings.Contains(text, "stream ORDERS has one replica") {
 		t.Errorf("the diagnosis is %+v", got)
 	}
 }

@@ -64,11 +64,11 @@ func (s *Sink) checkJetStream(ctx context.Context, c *connection) error {
 	return err
 }
 
-// Warnings implements sink.Warner. It checks that the streams of this sink's subjects acknowledge, and that
-// their duplicate windows are as long as an event may be resent.
+// Warnings implements sink.Warner. It checks that the streams of this sink's subjects acknowledge, that they keep
+// what they acknowledged, and that their duplicate windows are as long as an event may be resent.
 func (s *Sink) Warnings(ctx context.Context) []string {
 	if s.core {
-		return nil
+		return s.OfflineWarnings()
 	}
 	var streams []*jetstream.StreamInfo
 	c, err := s.connection(ctx)
@@ -77,10 +77,10 @@ func (s *Sink) Warnings(ctx context.Context) []string {
 	}
 	switch {
 	case errors.Is(err, nats.ErrPermissionViolation):
-		return []string{fmt.Sprintf("cannot check the streams' duplicate windows (an event may be resent for %v): "+
+		return []string{fmt.Sprintf("cannot check the streams' storage and duplicate windows (an event may be resent for %v): "+
 			"the user may not publish to %s; grant that permission", s.resend, streamListSubject)}
 	case err != nil:
-		return []string{fmt.Sprintf("cannot check the streams' duplicate windows: %v", err)}
+		return []string{fmt.Sprintf("cannot check the streams' storage and duplicate windows: %v", err)}
 	case len(streams) == 0 && s.subject.Fixed():
 		return []string{fmt.Sprintf("no stream takes subject %q, so its events wait; run: nats stream add NAME --subjects '%s'%s",
 			s.subject, s.subject, s.windowFlags(0))}
@@ -92,6 +92,7 @@ func (s *Sink) Warnings(ctx context.Context) []string {
 			warnings = append(warnings, fmt.Sprintf("stream %s sends no acknowledgements, so none of its events counts as delivered; run: nats stream edit %s --ack",
 				c.Name, c.Name))
 		}
+		warnings = append(warnings, durabilityWarnings(c)...)
 		if c.Duplicates < s.resend {
 			warnings = append(warnings, fmt.Sprintf("the duplicate window of stream %s is %v, but an event may be resent for %v and then be stored twice; "+
 				"run: nats stream edit %s%s", c.Name, c.Duplicates, s.resend, c.Name, s.windowFlags(c.MaxAge)))

@@ -71,6 +71,9 @@ var (
 	_ sink.Addresser = (*Sink)(nil)
 	_ sink.Warner    = (*Sink)(nil)
 	_ sink.Previewer = (*Sink)(nil)
+
+	_ sink.OfflineWarner = (*Sink)(nil)
+	_ sink.Informer      = (*Sink)(nil)
 )
 
 // New returns a sink. It does not connect yet. The error is about the configuration and contains no secret.
