@@ -26,20 +26,23 @@ type policy struct {
 //	per event              each event as its own verdict says
 //	rejected as a whole    halved, until the bad event stands alone; alone it is buried,
 //	                       at once if permanent, otherwise after maxAttempts
+//
+// At once means: if the sink accepts others. While it may refuse everything, a permanent rejection is one attempt
+// of maxAttempts, and the events are held: they wait until the sink accepts something.
 func (p *policy) decide(l *buffer.Lease, r result) []buffer.Outcome {
 	switch {
 	case r.split != nil:
-		return p.split(l, r.split.Groups)
+		return p.split(l, r.split.Groups, r.others)
 	case r.each != nil:
-		return p.decideEach(l, r.each)
+		return p.decideEach(l, r.each, r.others)
 	case r.whole.kind == accepted:
 		return []buffer.Outcome{{Verdict: buffer.Delivered}}
-	case r.whole.kind == rejected && l.Len() > 1:
+	case r.whole.kind == rejected && l.Len() > 1 && (!r.hold || p.isLast(l.Attempts)):
 		return p.halve(l, r.whole.err.Error())
-	case p.buries(r.whole, l.Attempts):
+	case p.buries(r.whole, l.Attempts, r.others):
 		return []buffer.Outcome{p.dead(nil, l.Attempts, r.whole)}
 	}
-	return []buffer.Outcome{p.retry(l, part{verdict: r.whole, attempts: l.Attempts})}
+	return []buffer.Outcome{p.retry(l, part{verdict: r.whole, attempts: l.Attempts, held: r.hold || p.holds(r.whole, r.others)})}
 }
 
 // part is events that are sent again together.
@@ -47,15 +50,16 @@ type part struct {
 	verdict  verdict // the first of theirs, or the one that waits longest
 	attempts int     // before this one
 	ids      []int64 // nil: all of the batch
+	held     bool    // refused while the sink may refuse everything
 }
 
 // decideEach decides each event by its own verdict. Events that share a kind, an
 // address and a count of attempts share an outcome, and so a new group_id.
-func (p *policy) decideEach(l *buffer.Lease, each []verdict) []buffer.Outcome {
+func (p *policy) decideEach(l *buffer.Lease, each []verdict, others bool) []buffer.Outcome {
 	attempts := p.attempts(l)
-	waits := func(i int) bool { return each[i].kind != accepted && !p.buries(each[i], attempts(i)) }
+	waits := func(i int) bool { return each[i].kind != accepted && !p.buries(each[i], attempts(i), others) }
 	shares := p.keepOrder(l.Events, waits, func(i, first int) bool {
-		return i < first || each[i].permanent && p.buries(each[i], attempts(i))
+		return i < first || each[i].permanent && p.buries(each[i], attempts(i), others)
 	})
 	var (
 		outcomes     []buffer.Outcome
@@ -69,11 +73,11 @@ func (p *policy) decideEach(l *buffer.Lease, each []verdict) []buffer.Outcome {
 		switch v := each[first]; {
 		case v.kind == accepted:
 			delivered = append(delivered, id)
-		case p.buries(v, attempts(first)):
+		case p.buries(v, attempts(first), others):
 			outcomes = append(outcomes, p.dead([]int64{id}, attempts(first), v))
 		default:
 			var one *part
-			if parts, one = partFor(parts, v, attempts(first)); first == i && v.retryAfter > one.verdict.retryAfter {
+			if parts, one = partFor(parts, v, attempts(first), p.holds(v, others)); first == i && v.retryAfter > one.verdict.retryAfter {
 				one.verdict.err, one.verdict.retryAfter = v.err, v.retryAfter
 			}
 			one.ids = append(one.ids, id)
@@ -86,7 +90,7 @@ func (p *policy) decideEach(l *buffer.Lease, each []verdict) []buffer.Outcome {
 		outcomes = append(outcomes, buffer.Outcome{Verdict: buffer.Delivered, IDs: delivered})
 	}
 	for _, one := range parts {
-		if len(one.ids) == len(each) && allTheirFate { // the group_id stays
+		if len(one.ids) == len(each) && allTheirFate { // the group_id stays, unless they were rejected
 			one.ids = nil
 		}
 		outcomes = append(outcomes, p.retry(l, *one))
@@ -99,10 +103,10 @@ func (p *policy) decideEach(l *buffer.Lease, each []verdict) []buffer.Outcome {
 const maxParts = 16
 
 // partFor finds the part of events like this one, or adds it.
-func partFor(parts []*part, v verdict, attempts int) ([]*part, *part) {
+func partFor(parts []*part, v verdict, attempts int, held bool) ([]*part, *part) {
 	find := func() *part {
 		for _, one := range parts {
-			if (one.verdict.kind == rejected) == (v.kind == rejected) && one.verdict.address == v.address && one.attempts == attempts {
+			if (one.verdict.kind == rejected) == (v.kind == rejected) && one.verdict.address == v.address && one.attempts == attempts && one.held == held {
 				return one
 			}
 		}
@@ -114,16 +118,24 @@ func partFor(parts []*part, v verdict, attempts int) ([]*part, *part) {
 		found = find()
 	}
 	if found == nil {
-		found = &part{verdict: v, attempts: attempts}
+		found = &part{verdict: v, attempts: attempts, held: held}
 		parts = append(parts, found)
 	}
 	return parts, found
 }
 
-// buries reports whether a rejection is an event's last.
-func (p *policy) buries(v verdict, attempts int) bool {
-	return v.kind == rejected && !p.neverBury && (v.permanent || attempts+1 >= p.maxAttempts)
+// buries reports whether a rejection is an event's last. others: the sink accepts others.
+func (p *policy) buries(v verdict, attempts int, others bool) bool {
+	return v.kind == rejected && !p.neverBury && (v.permanent && others || attempts+1 >= p.maxAttempts)
 }
+
+// holds reports whether an event waits that would be buried if the sink accepted others.
+func (p *policy) holds(v verdict, others bool) bool {
+	return v.kind == rejected && !p.neverBury && v.permanent && !others
+}
+
+// isLast reports whether the attempt that follows these is the last one.
+func (p *policy) isLast(attempts int) bool { return !p.neverBury && attempts+1 >= p.maxAttempts }
 
 func (p *policy) dead(ids []int64, attempts int, v verdict) buffer.Outcome {
 	return buffer.Outcome{Verdict: buffer.Dead, IDs: ids, Attempts: attempts + 1, Error: v.err.Error()}
@@ -131,11 +143,20 @@ func (p *policy) dead(ids []int64, attempts int, v verdict) buffer.Outcome {
 
 // retry counts an attempt if the part was rejected. After an outage it waits until the
 // sink recovers, unless the sink said how long to wait: then nothing is sent sooner.
+//
+// After an answer that rejected the batch it gets a new group_id, because an API that stores its answers by
+// idempotency key would repeat this one. After an outage it keeps the old one: nobody knows what happened.
 func (p *policy) retry(l *buffer.Lease, one part) buffer.Outcome {
+	if one.verdict.kind == rejected && !one.verdict.mayBePoison && one.ids == nil {
+		one.ids = l.IDs()
+	}
 	o := buffer.Outcome{Verdict: buffer.Retry, IDs: one.ids, GroupID: groupFor(l, one.ids), Attempts: one.attempts, Error: one.verdict.err.Error()}
 	if one.verdict.kind == rejected {
 		o.Attempts++
 		o.After = p.backoff.After(o.Attempts)
+		if one.held {
+			o.Address = new(string)
+		}
 		return o
 	}
 	o.Outages = l.Outages + 1
@@ -162,7 +183,7 @@ func (p *policy) halve(l *buffer.Lease, why string) []buffer.Outcome {
 }
 
 // split makes a batch of each group.
-func (p *policy) split(l *buffer.Lease, groups []sink.Group) []buffer.Outcome {
+func (p *policy) split(l *buffer.Lease, groups []sink.Group, others bool) []buffer.Outcome {
 	if p.ordered {
 		groups = splitIntoRuns(l, groups)
 	}
@@ -178,10 +199,10 @@ func (p *policy) split(l *buffer.Lease, groups []sink.Group) []buffer.Outcome {
 		}
 		v := verdictOf(g.Err)
 		v.kind = rejected
-		if p.buries(v, l.Attempts) {
+		if p.buries(v, l.Attempts, others) {
 			outcomes = append(outcomes, p.dead(ids, l.Attempts, v))
 		} else {
-			outcomes = append(outcomes, p.retry(l, part{verdict: v, attempts: l.Attempts, ids: ids}))
+			outcomes = append(outcomes, p.retry(l, part{verdict: v, attempts: l.Attempts, ids: ids, held: p.holds(v, others)}))
 		}
 	}
 	return p.carryAttempts(l, outcomes)

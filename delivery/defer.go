@@ -10,7 +10,8 @@ import (
 // addresses of its events, are known to be unavailable; nil: send it.
 //
 //   - A batch that was claimed before the sink as a whole was found unavailable is deferred,
-//     and any batch while the sink asks for a pause.
+//     and any batch while the sink asks for a pause. So is one that was claimed before the
+//     sink was found to refuse everything.
 //   - A batch for one unavailable address is deferred, unless it is the half-open probe.
 //   - From a mixed batch the events are split off that would take up a whole Send's time;
 //     the rest is due at once.
@@ -23,6 +24,11 @@ func (w *Worker) deferUnavailable(l *buffer.Lease) []buffer.Outcome {
 		if pause > 0 { // nothing is sent sooner
 			o.After, o.Address = max(w.policy.backoff.After(o.Outages), pause), nil
 		}
+		return []buffer.Outcome{o}
+	}
+	if err := w.refusals.pausedSince(l.ClaimedLocal); err != nil {
+		o := w.deferred(l, nil, "")
+		o.Error = "deferred: the sink refuses every event: " + err.Error()
 		return []buffer.Outcome{o}
 	}
 	if w.addresser == nil || len(l.Events) == 0 || !w.breakers.any() {

@@ -599,7 +599,7 @@ func TestDecide_NeverBury(t *testing.T) {
 			alone.Attempts = attempts
 			_, dueIn, err := b.work(t, alone)
 			expectError(t, err, nil)
-			expect(t, "outcome", describe(b.settled), "retry []")
+			expect(t, "outcome", describe(b.settled), "retry [101]")
 			expect(t, "attempts", b.settled[0].Attempts, attempts+1)
 			if dueIn <= 0 || dueIn > time.Minute {
 				t.Errorf("it waits %v", dueIn)

@@ -44,6 +44,7 @@ type workerHarness struct {
 	settled       []buffer.Outcome   // observed
 	observed      int                // sends
 	recovered     []string           // addresses, observed
+	accepts       int                // observed
 
 	slot delivery.AcquireSlot
 }
@@ -103,6 +104,8 @@ func (b *workerHarness) MarkDelivered(ctx context.Context, _ *buffer.Lease, deli
 
 func (b *workerHarness) Sent(*buffer.Lease, time.Duration) { b.observed++ }
 func (b *workerHarness) Recovered(address string)          { b.recovered = append(b.recovered, address) }
+
+func (b *workerHarness) Accepts() { b.accepts++ }
 
 func (b *workerHarness) Settled(_ *buffer.Lease, outcomes []buffer.Outcome, _ bool, _ time.Duration) {
 	b.settled = outcomes

@@ -60,7 +60,7 @@ func TestDecide_InOrder(t *testing.T) {
 		{"the attempts are the first one's", "aab", 2, partly(at(1, errBad)), "delivered [101 103]0/0, retry [102]1/0"},
 		{"each key's own attempts", "aabb", 1, partly(at(1, errBad), at(2, errBad), at(3, blocked)), "delivered [101]0/0, retry [102]1/0, retry [103 104]2/0"},
 		{"unavailable behind one delivered", "aa", 2, partly(at(1, down)), "delivered [101]0/0, retry [102]0/5"},
-		{"all refused", "aa", 1, partly(at(0, errBad), at(1, blocked)), "retry []2/0"},
+		{"all refused", "aa", 1, partly(at(0, errBad), at(1, blocked)), "retry [101 102]2/0"},
 		{"halves", "abab", 2, errBad, "retry [101 102]2/0, retry [103 104]0/0"},
 		{"halves that share nothing", "aabb", 2, errBad, "retry [101 102]2/0, retry [103 104]2/0"},
 		{"to be split, and no key is", "abab", 1, split([]int{0, 2}, []int{1, 3}), "retry [101 103]1/0, retry [102 104]1/0"},

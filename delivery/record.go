@@ -3,15 +3,17 @@ package delivery
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // record counts a Send's result, once, at the circuit breakers and the poison detector.
-// It returns the result with the address that an outage of the whole batch is about. If
+// The Send began then. It returns the result with the address that an outage of the whole batch is about. If
 // the detector confirms that the batch is poison, the outage comes back as a rejection.
-func (w *Worker) record(ctx context.Context, l *buffer.Lease, r result) result {
+func (w *Worker) record(ctx context.Context, l *buffer.Lease, r result, began time.Time) result {
+	r = w.judge(ctx, l, r, began)
 	if r.split != nil { // nothing was sent
 		return r
 	}
@@ -25,7 +27,7 @@ func (w *Worker) record(ctx context.Context, l *buffer.Lease, r result) result {
 		}
 		if (one || r.each == nil) && w.poison.record(l.GroupID, address) {
 			why := fmt.Errorf("%s: %d times, while others were accepted", r.whole.err.Error(), confirmAfter)
-			return result{poison: true, whole: verdict{kind: rejected, err: why}}
+			return result{poison: true, others: true, whole: verdict{kind: rejected, mayBePoison: true, err: why}}
 		}
 	}
 	deferred := l.Outages > 0
@@ -49,6 +51,36 @@ func (w *Worker) record(ctx context.Context, l *buffer.Lease, r result) result {
 	}
 	if r.has(accepted) || !r.has(unavailable) {
 		w.poison.forget(l.GroupID) // the rest of it is sent under another group_id
+	}
+	return r
+}
+
+// judge counts what was accepted and refused, and adds to the result whether the sink accepts others.
+func (w *Worker) judge(ctx context.Context, l *buffer.Lease, r result, began time.Time) result {
+	if w.config.NeverBury {
+		r.others = true
+		return r
+	}
+	refuses, named, why := r.refuses()
+	if refuses {
+		started := false
+		if r.others, r.hold, started = w.refusals.refused(l, named, why); started {
+			w.config.Log.ErrorContext(ctx, "sink refuses every event, trying one batch at a time; "+
+				"each refusal counts as one of max_attempts; check the sink's settings", "error", why)
+		}
+		return r
+	}
+	if r.split != nil || !r.has(accepted) {
+		return r
+	}
+	r.others = true
+	ended, release := w.refusals.accepted(began)
+	if ended {
+		w.config.Log.InfoContext(ctx, "sink accepts events again")
+		w.breakers.recovered("") // what was deferred meanwhile
+	}
+	if release {
+		w.config.Observer.Accepts()
 	}
 	return r
 }

@@ -27,6 +27,10 @@ type result struct {
 	tooLarge bool
 	// poison: an outage that kept hitting this batch while the sink accepted others is taken for a rejection.
 	poison bool
+	// others: the sink accepts other events, so those that it rejected are to blame.
+	others bool
+	// hold: the batch was rejected as a whole and is not halved, because the sink may reject everything.
+	hold bool
 }
 
 // verdict is what a Send's result says of an event.
@@ -123,6 +127,50 @@ func (r *result) has(k kind) bool {
 		return r.whole.kind == k
 	}
 	return slices.ContainsFunc(r.each, func(v verdict) bool { return v.kind == k })
+}
+
+// of returns what the result says of these events of the batch, as the result of a batch of their own.
+func (r *result) of(l *buffer.Lease, ids []int64) *result {
+	part := &result{whole: r.whole}
+	for i := range l.Events {
+		if r.each != nil && slices.Contains(ids, l.Events[i].ID) {
+			part.each = append(part.each, r.each[i])
+		}
+	}
+	if r.split == nil {
+		return part
+	}
+	for _, g := range r.split.Groups {
+		if g.Err != nil && slices.Contains(ids, l.Events[g.Indexes[0]].ID) {
+			part.whole = verdictOf(g.Err)
+			part.whole.kind = rejected
+		}
+	}
+	return part
+}
+
+// refuses reports whether the sink accepted no event of the batch and rejected some for good, or the batch as a
+// whole. named: it said of which events.
+func (r *result) refuses() (refuses, named bool, why error) {
+	switch {
+	case r.split != nil:
+		for _, g := range r.split.Groups {
+			if g.Err == nil {
+				return false, false, nil
+			}
+			why = g.Err
+		}
+		return true, true, why
+	case r.each == nil:
+		return r.whole.kind == rejected && !r.poison, false, r.whole.err
+	case r.has(accepted):
+		return false, false, nil
+	}
+	i := slices.IndexFunc(r.each, func(v verdict) bool { return v.kind == rejected && v.permanent })
+	if i < 0 {
+		return false, false, nil
+	}
+	return true, true, r.each[i].err
 }
 
 // Answer is what a Send's result says of the limits on batches: their size, and how many are sent at once.

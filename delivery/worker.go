@@ -21,6 +21,9 @@ type Observer interface {
 	// Recovered: an address ("": the sink) accepts batches again after an outage, so those that
 	// wait for it can be made due (buffer.Deferrer).
 	Recovered(address string)
+	// Accepts: the sink accepts events after it refused some, so those that are held can be made due
+	// (buffer.Deferrer.RetryRefused).
+	Accepts()
 }
 
 // Config of a worker. MaxAttempts, Backoff, Observer and Log are required.
@@ -76,6 +79,7 @@ type Worker struct {
 	policy    policy
 	breakers  breakers
 	poison    poisonDetector
+	refusals  refusals
 
 	draining context.Context //nolint:containedctx // the worker's own, which Drain ends
 	drain    context.CancelFunc
@@ -93,6 +97,7 @@ func NewWorker(s sink.Sink, settler buffer.Settler, c Config) *Worker {
 		sink: s, settler: settler, config: c,
 		policy:   policy{c.MaxAttempts, c.NeverBury, c.Ordered, c.Backoff},
 		breakers: breakers{recovered: c.Observer.Recovered},
+		refusals: refusals{pace: c.Backoff},
 	}
 	if a, ok := s.(sink.Addresser); ok && !a.OneAddress() {
 		w.addresser = a
@@ -167,6 +172,9 @@ func (w *Worker) work(leaseCtx, stop context.Context, l *buffer.Lease, slot Acqu
 		return r, err
 	}
 	r.Settled = time.Since(began)
+	if w.refusals.overdue(a.outcomes) {
+		w.config.Observer.Accepts()
+	}
 	w.config.Observer.Settled(l, a.outcomes, a.sent, r.Settled)
 	for i := range a.outcomes {
 		if o := &a.outcomes[i]; o.Verdict == buffer.Retry && (!r.PutBack || o.After < r.DueIn) {
@@ -201,6 +209,14 @@ func (w *Worker) attempt(ctx context.Context, l *buffer.Lease, slot AcquireSlot)
 	if outcomes := w.deferUnavailable(l); outcomes != nil {
 		return attempt{outcomes: outcomes, deferred: true, unsent: true}, nil
 	}
+	if r := w.refusals.decided(l); r != nil {
+		was := *l
+		was.Attempts-- // it counted while it was held
+		outcomes := w.policy.decide(&was, *r)
+		w.refusals.remember(l, r, outcomes)
+		return attempt{outcomes: outcomes, unsent: true}, nil
+	}
+	began := time.Now()
 	r, took, ok := w.send(ctx, l)
 	if !ok {
 		return w.released(ctx, l)
@@ -213,8 +229,11 @@ func (w *Worker) attempt(ctx context.Context, l *buffer.Lease, slot AcquireSlot)
 		return attempt{}, fmt.Errorf("batch %s: %w", l.GroupID, buffer.ErrLeaseLost)
 	}
 	a := attempt{sent: true, unsent: r.split != nil || projectionFailed(l) != nil, took: took, answer: r.answer()}
-	r = w.record(ctx, l, r)
+	r = w.record(ctx, l, r, began)
 	a.outcomes = w.policy.decide(l, r)
+	if r.split != nil || r.has(rejected) {
+		w.refusals.remember(l, &r, a.outcomes)
+	}
 	if r.poison && len(a.outcomes) > 1 {
 		w.poison.inherit(l.GroupID, a.outcomes)
 	}
@@ -292,7 +311,7 @@ func (w *Worker) prepareAndSend(ctx context.Context, b *buffer.Batch) (waited ti
 // alone. That event is fenced, so that no other owner sends it, and buried unless the sink has it.
 func (w *Worker) crashLooping(ctx context.Context, l *buffer.Lease) []buffer.Outcome {
 	why := fmt.Sprintf("%d owners in a row did not finish this batch, %d while nothing else was sent", l.UnfinishedLeases-1, l.UnfinishedLeases-2)
-	one := part{verdict: verdict{kind: rejected, err: errors.New(why)}, attempts: l.Attempts}
+	one := part{verdict: verdict{kind: rejected, mayBePoison: true, err: errors.New(why)}, attempts: l.Attempts}
 	switch {
 	case l.Len() > 1:
 		return w.policy.halve(l, why)
@@ -366,11 +385,20 @@ func (w *Worker) log(ctx context.Context, l *buffer.Lease, a *attempt) {
 
 // Allow returns how many batches may be claimed for the sink: any number (math.MaxInt), none, or
 // one for a half-open probe. It may call the sink's Check and take up to five seconds.
-func (w *Worker) Allow(ctx context.Context) int { return w.breakers.allow(ctx, w.sink) }
+func (w *Worker) Allow(ctx context.Context) int {
+	allowed := w.breakers.allow(ctx, w.sink)
+	if allowed == 0 {
+		return 0
+	}
+	return min(allowed, w.refusals.allow())
+}
 
 // ProbesDue returns for which of the addresses that batches wait for (buffer.Deferrer) it is
 // time to make one batch due, as a half-open probe.
 func (w *Worker) ProbesDue(deferred []string) []string { return w.breakers.probesDue(deferred) }
+
+// Refusal is why the sink is taken to refuse everything; nil if it is not.
+func (w *Worker) Refusal() error { return w.refusals.err() }
 
 // Outage is why the sink is taken to be unavailable; nil if it is not.
 func (w *Worker) Outage() error { return w.breakers.outage() }

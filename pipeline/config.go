@@ -142,6 +142,7 @@ type observer struct {
 func (o observer) Counted(b buffer.Backlog, fresh bool, err error) { o.p.health.counted(b, fresh, err) }
 func (o observer) Backpressure(err error)                          { o.p.health.backpressure(err) }
 func (o observer) Recovered(address string)                        { o.p.recovered.add(address) }
+func (o observer) Accepts()                                        { o.p.recovered.accepts() }
 
 func (o observer) Settled(l *buffer.Lease, outcomes []buffer.Outcome, sent bool, took time.Duration) {
 	o.p.health.settled(outcomes, sent)

@@ -103,15 +103,21 @@ func note(since *time.Time, is bool, now time.Time) {
 	}
 }
 
-// settled takes the outcomes of a batch. They are progress, unless the whole batch only waits again.
+// settled takes the outcomes of a batch. They are progress if something is delivered or buried, or the batch was
+// split for its addresses or its size. A batch that is halved because it was refused is none.
 func (h *health) settled(outcomes []buffer.Outcome, sent bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	progress, outage := false, len(outcomes) > 0
 	for i := range outcomes {
-		h.waiting = h.waiting || outcomes[i].Verdict == buffer.Retry
+		o := &outcomes[i]
+		again := o.Verdict == buffer.Retry
+		h.waiting = h.waiting || again
+		progress = progress || !again || o.IDs != nil && o.Error == ""
+		outage = outage && again && o.Outages > 0
 	}
-	if len(outcomes) == 1 && outcomes[0].Verdict == buffer.Retry {
-		if sent && outcomes[0].Outages > 0 {
+	if !progress {
+		if sent && outage {
 			h.undelivered++
 			h.undeliveredErr = outcomes[0].Error
 		}

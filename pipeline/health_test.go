@@ -81,6 +81,7 @@ func (s *fakeBuffer) Renew(context.Context, *buffer.Lease, time.Duration) error 
 func (s *fakeBuffer) MarkDelivered(context.Context, *buffer.Lease, []int64) error { return nil }
 func (s *fakeBuffer) DeferredAddresses(context.Context) ([]string, error)         { return nil, nil }
 func (s *fakeBuffer) RetryNow(context.Context, string, int) (int, error)          { return 0, nil }
+func (s *fakeBuffer) RetryRefused(context.Context) (int, error)                   { return 0, nil }
 func (s *fakeBuffer) Status(context.Context) (buffer.Status, error)               { return buffer.Status{}, nil }
 func (s *fakeBuffer) Check(context.Context) error                                 { return nil }
 func (s *fakeBuffer) Close() error                                                { return nil }
@@ -130,7 +131,7 @@ func each(errs ...error) error {
 // Readiness depends on progress: a batch that is only put back is none.
 func TestHealth_Stalled(t *testing.T) {
 	t.Parallel()
-	const stalled, nothingThrough = "stalled: events wait", "sends in a row delivered nothing"
+	const stalled, nothingThrough, refusing = "stalled: events wait", "sends in a row delivered nothing", "refusing: the sink refuses every event"
 	down, marked := sink.Unavailable(errTest), three()
 	marked.Delivered = []int64{1, 2, 3}
 	for name, c := range map[string]struct {
@@ -143,8 +144,8 @@ func TestHealth_Stalled(t *testing.T) {
 		"all put back, refused":       {three(), each(errTest, errTest, errTest), stalled},
 		"delivered":                   {three(), nil, ""},
 		"one delivered":               {three(), each(down, nil, down), ""},
-		"one buried":                  {three(), each(down, sink.Permanent(errTest), down), ""},
-		"halved":                      {three(), errTest, ""},
+		"one refused for good":        {three(), each(down, sink.Permanent(errTest), down), refusing},
+		"halved":                      {three(), errTest, stalled},
 		"split":                       {three(), &sink.SplitError{Groups: []sink.Group{{Indexes: []int{0, 1}}, {Indexes: []int{2}}}}, ""},
 		"marked, and deleted at last": {marked, down, ""},
 	} {
@@ -155,7 +156,7 @@ func TestHealth_Stalled(t *testing.T) {
 					s := &fakeBuffer{batch: c.batch, answer: c.answer, backlog: waits}
 					p := s.start(t, nil)
 					after(59 * time.Second)
-					if c.want != nothingThrough { // which is seen at once
+					if c.want != nothingThrough && c.want != refusing { // which are seen at once
 						expectReadiness(t, p, "before a minute is over", "")
 					}
 					after(3 * time.Second)

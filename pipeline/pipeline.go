@@ -70,6 +70,10 @@ func (p *Pipeline) Ready() error {
 	if err := p.worker.Outage(); err != nil {
 		return &NotReady{atSink, err}
 	}
+	// When nothing waits any more, nobody knows whether the sink still refuses.
+	if err := p.worker.Refusal(); err != nil && p.health.waits() {
+		return &NotReady{refusing, err}
+	}
 	return p.health.ready(time.Now())
 }
 

@@ -328,3 +328,4 @@ type noObserver struct{}
 func (noObserver) Sent(*buffer.Lease, time.Duration)                            {}
 func (noObserver) Settled(*buffer.Lease, []buffer.Outcome, bool, time.Duration) {}
 func (noObserver) Recovered(string)                                             {}
+func (noObserver) Accepts()                                                     {}

@@ -11,6 +11,7 @@ import (
 type recoveries struct {
 	mu        sync.Mutex
 	addresses []string
+	accepting bool // and the sink accepts events that may be decided on
 }
 
 func (r *recoveries) add(address string) {
@@ -21,12 +22,18 @@ func (r *recoveries) add(address string) {
 	}
 }
 
-func (r *recoveries) take() []string {
+func (r *recoveries) accepts() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	all := r.addresses
-	r.addresses = nil
-	return all
+	r.accepting = true
+}
+
+func (r *recoveries) take() (addresses []string, accepting bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	addresses, accepting = r.addresses, r.accepting
+	r.addresses, r.accepting = nil, false
+	return addresses, accepting
 }
 
 const (
@@ -47,9 +54,12 @@ func (p *Pipeline) retryDeferred(ctx context.Context, recount func()) {
 			return
 		case <-tick.C:
 		}
-		recovered := p.recovered.take()
+		recovered, accepting := p.recovered.take()
 		for _, address := range recovered {
 			p.retryNow(ctx, address, 0, recount)
+		}
+		if accepting {
+			p.makeDue(ctx, p.buffer.RetryRefused, recount)
 		}
 		if len(recovered) == 0 && p.health.waits() {
 			p.probe(ctx, recount)
@@ -72,9 +82,14 @@ func (p *Pipeline) probe(ctx context.Context, recount func()) {
 }
 
 func (p *Pipeline) retryNow(ctx context.Context, address string, limit int, recount func()) {
+	p.makeDue(ctx, func(ctx context.Context) (int, error) { return p.buffer.RetryNow(ctx, address, limit) }, recount)
+}
+
+// makeDue makes batches due, and has them counted.
+func (p *Pipeline) makeDue(ctx context.Context, retry func(context.Context) (int, error), recount func()) {
 	ctx, cancel := context.WithTimeout(ctx, recoveryTimeout)
 	defer cancel()
-	n, err := p.buffer.RetryNow(ctx, address, limit)
+	n, err := retry(ctx)
 	switch {
 	case err != nil: // they are due by themselves, later
 		p.config.Log.DebugContext(ctx, "making waiting batches due failed", "error", err)

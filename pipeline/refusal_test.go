@@ -16,6 +16,7 @@ import (
 	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/postgres"
 	"github.com/outboxrelay/relay/pipeline"
 	"github.com/outboxrelay/relay/sink"
 )
@@ -91,15 +92,91 @@ func TestPoisonEvent_IsBuriedAloneAndSoon(t *testing.T) {
 	}
 }
 
-// Everything is refused for good: every event is buried, none is lost.
+// A sink that answers 400 to everything, as to a wrong key: nothing dies, few requests are made, and readiness says why.
+// When it is set up right, everything arrives.
+func TestRefusingSink_BuriesNothing(t *testing.T) {
+	t.Parallel()
+	const events, batch = 5000, 1000
+	for name, c := range map[string]postgres.Config{
+		"range": {Claim: buffer.ClaimRange}, "stamp": {Claim: buffer.ClaimStamp}, "order": {Ordered: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d, r := newDatabase(t), newReceiver(t)
+			to := httpAt(t, r)
+			ids := d.insert(t, "orders", events)
+			r.answers(func([]int64) int { return http.StatusBadRequest })
+			c.URL, c.Pipeline, c.Owner = d.url, "orders", "relay"
+			b, err := postgres.Open(c)
+			testkit.NoError(t, err)
+			t.Cleanup(func() { testkit.NoError(t, b.Close()) })
+			p := start(t, b, to, func(p *pipeline.Config) { p.BatchSize, p.Ordered, p.MaxAttempts = batch, c.Ordered, 1000 })
+			expectRefusing(t, p)
+			// The search, one request of each other batch, and what was claimed while the search went on.
+			r.mu.Lock()
+			n := len(r.requests)
+			r.mu.Unlock()
+			if most := 2*bits.Len(batch-1) + 1 + 2*events/batch + 10; n > most {
+				t.Errorf("%d requests until the sink was found to refuse everything; want at most %d", n, most)
+			}
+			testkit.Equal(t, "events", queryValue[int](t, d, "SELECT count(*) FROM outbox_events"), events)
+			dead, _ := d.dead(t)
+			testkit.Equal(t, "dead letters", len(dead), 0)
+			r.answers(nil)
+			d.expectDrained(t)
+			expectOnce(t, to.arrived(t, "orders"), ids)
+			dead, _ = d.dead(t)
+			testkit.Equal(t, "dead letters", len(dead), 0)
+			p.expectReady(t)
+		})
+	}
+}
+
+// expectRefusing waits until the pipeline says that its sink refuses everything.
+func expectRefusing(t *testing.T, p *process) {
+	t.Helper()
+	testserver.Eventually(t, func() error {
+		if e, ok := errors.AsType[*pipeline.NotReady](p.Ready()); !ok || e.Class() != "refusing" {
+			return fmt.Errorf("readiness is %v; want refusing", p.Ready())
+		}
+		return nil
+	})
+}
+
+// One bad event in an empty pipeline may be a sink that refuses everything. It holds up nothing: the next good event
+// passes, and proves that the bad one is to blame.
+func TestRefusingSink_LetsAGoodEventPass(t *testing.T) {
+	t.Parallel()
+	f, r := newFile(t), newReceiver(t)
+	to := httpAt(t, r)
+	r.answers(func(ids []int64) int {
+		if slices.Contains(ids, 1) {
+			return http.StatusBadRequest
+		}
+		return http.StatusOK
+	})
+	f.transaction(t, 1, true)
+	p := start(t, f.buffer(t, "relay"), to, func(c *pipeline.Config) { c.MaxAttempts = 1000 })
+	expectRefusing(t, p)
+	f.transaction(t, 1, true)
+	p.expectReady(t)
+	f.expectDrained(t)
+	testkit.Equal(t, "events that arrived", to.count(t, "orders"), 1)
+	testkit.Equal(t, "the dead letter", f.queryValue(t, "SELECT group_concat(event_id) FROM outbox_dead_letters"), 1)
+}
+
+// Everything is refused for good until max_attempts: every event is buried, none is lost.
 func TestPoisonBatch_IsBuriedWhole(t *testing.T) {
 	t.Parallel()
 	d, r := newDatabase(t), newReceiver(t)
 	ids := d.insert(t, "orders", 20)
 	r.answers(func([]int64) int { return http.StatusUnprocessableEntity })
-	start(t, d.buffer(t, "relay"), httpAt(t, r), func(c *pipeline.Config) { c.BatchSize = 20 })
+	start(t, d.buffer(t, "relay"), httpAt(t, r), func(c *pipeline.Config) { c.BatchSize, c.MaxAttempts = 20, 3 })
 	d.expectDrained(t)
-	dead, _ := d.dead(t)
+	dead, attempts := d.dead(t)
+	if slices.Max(attempts) > 3 || slices.Min(attempts) < 3 {
+		t.Errorf("buried after %v attempts, want 3", attempts)
+	}
 	if !slices.Equal(dead, ids) {
 		t.Errorf("buried %v, want %v", dead, ids)
 	}

@@ -20,7 +20,7 @@ var mutants = []mutant{
 	{
 		name: "the origins are left out",
 		file: "outbox/postgres/internal/ledger/settle.go",
-		old:  "origins := append(append(make([]uuid.UUID, 0, len(s.Batch.Origins)+1), s.Batch.Origins...), s.Batch.GroupID)",
+		old:  "origins := s.Batch.PartOrigins()",
 		new:  "origins := []uuid.UUID{}",
 		pkg:  "./pipeline", test: "TestProtocol/postgres",
 	},
@@ -175,8 +175,8 @@ var mutants = []mutant{
 	{
 		name: "recovery does not retry waiting batches",
 		file: "pipeline/recovery.go",
-		old:  "	n, err := p.buffer.RetryNow(ctx, address, limit)",
-		new:  "	n, err := 0, error(nil)",
+		old:  "return p.buffer.RetryNow(ctx, address, limit)",
+		new:  "return 0, nil",
 		pkg:  "./pipeline", test: "TestRecovery_OfASink",
 	},
 
@@ -525,6 +525,34 @@ var mutants = []mutant{
 		old:  "UPDATE outbox_dead_letters d SET closed_at = clock_timestamp(), closed_as = 'replayed'\nFROM put",
 		new:  "UPDATE outbox_dead_letters d SET closed_at = NULL, closed_as = NULL\nFROM put",
 		pkg:  "./outbox/postgres", test: "TestBuffer/replay",
+	},
+	{
+		name: "a refusal buries although nothing is accepted",
+		file: "delivery/decide.go",
+		old:  "(v.permanent && others || attempts+1",
+		new:  "(v.permanent || attempts+1",
+		pkg:  "./pipeline", test: "TestRefusingSink_BuriesNothing",
+	},
+	{
+		name: "a sink that refuses everything is asked about every event",
+		file: "delivery/refusals.go",
+		old:  "		hold = d.path != l.GroupID\n",
+		new:  "",
+		pkg:  "./delivery", test: "TestRefusal",
+	},
+	{
+		name: "an old success proves that the sink accepts others",
+		file: "delivery/refusals.go",
+		old:  "	if d.row > 0 && began.Before(d.rowSince) {",
+		new:  "	if d.row < 0 {",
+		pkg:  "./delivery", test: "TestRefusal",
+	},
+	{
+		name: "a refused batch keeps its key",
+		file: "delivery/decide.go",
+		old:  "		one.ids = l.IDs()\n",
+		new:  "",
+		pkg:  "./delivery", test: "TestRefusal_ChangesTheKey",
 	},
 	{
 		name: "readiness quotes the sink to everybody",

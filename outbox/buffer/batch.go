@@ -167,6 +167,19 @@ func (b *Batch) Part(indexes []int) *Batch {
 	return &part
 }
 
+// maxOrigins bounds the origins of a batch. The first is kept, because parts of one batch have it in common; of the
+// others the oldest are dropped. A sink remembers group_ids for a time, and 64 refusals with backoff take longer.
+const maxOrigins = 64
+
+// PartOrigins returns the origins of a part of the batch, which gets a group_id of its own; a new slice.
+func (b *Batch) PartOrigins() []uuid.UUID {
+	all := append(slices.Clone(b.Origins), b.GroupID)
+	if more := len(all) - maxOrigins; more > 0 {
+		all = slices.Delete(all, 1, 1+more)
+	}
+	return all
+}
+
 // NewGroupID draws a new group_id: a version 7 UUID, which sorts by time.
 func NewGroupID() uuid.UUID { return uuid.Must(uuid.NewV7()) }
 
@@ -210,7 +223,8 @@ type Outcome struct {
 	UnfinishedLeases int
 	// Address, for Retry: the address of the sink whose outage the events wait
 	// for, "" for the sink as a whole. When it is there again they may be sent
-	// before After is over (see RetryNow); Outages is not 0 then. nil: they may not.
+	// before After is over (see RetryNow); Outages is not 0 then. With Outages 0 the sink refused everything, and
+	// they may be decided on when it accepts something (RetryRefused). nil: they wait until After is over.
 	Address *string
 	// Error, for Retry and Dead, is why; no secret in it.
 	Error string

@@ -7,6 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
@@ -102,5 +104,22 @@ func TestBatch_Part(t *testing.T) {
 	}
 	if b.DeadLetters = nil; b.Part([]int{1}).DeadLetter(0) != nil {
 		t.Error("a part of an ordinary batch has dead letters")
+	}
+}
+
+// Origins are bounded: the first and the latest are kept.
+func TestBatch_PartOrigins(t *testing.T) {
+	t.Parallel()
+	b := &buffer.Batch{GroupID: buffer.NewGroupID()}
+	first := b.GroupID
+	var all []uuid.UUID
+	for range 200 {
+		all = append(all, b.GroupID)
+		origins := b.PartOrigins()
+		n := len(origins)
+		if n != min(len(all), 64) || origins[0] != first || !slices.Equal(origins[1:], all[len(all)-n+1:]) {
+			t.Fatalf("%d of %d origins; want the first and the latest, at most 64", n, len(all))
+		}
+		b = &buffer.Batch{GroupID: buffer.NewGroupID(), Origins: origins}
 	}
 }

@@ -97,7 +97,8 @@ type Settler interface {
 	MarkDelivered(ctx context.Context, l *Lease, delivered []int64) error
 }
 
-// Deferrer finds the batches that wait for an outage to end: Outcome.Address was set and Outages is not 0.
+// Deferrer finds the batches that wait for an outage to end: Outcome.Address was set and Outages is not 0. With
+// Outages 0 they are held, because the sink refused everything.
 type Deferrer interface {
 	// DeferredAddresses lists the addresses that batches of this buffer wait for, each once, ""
 	// for the sink as a whole.
@@ -107,6 +108,9 @@ type Deferrer interface {
 	// soonest first. It returns how many were not due before. Batches that wait for another
 	// reason (a refusal) stay unchanged.
 	RetryNow(ctx context.Context, address string, limit int) (int, error)
+
+	// RetryRefused makes all batches due that are held. It returns how many were not due before.
+	RetryRefused(ctx context.Context) (int, error)
 }
 
 // DeadLetters are a pipeline's dead letters.

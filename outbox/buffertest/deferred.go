@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
@@ -15,6 +17,7 @@ var deferredCases = []testCase{
 	{name: "deferred/retries one address, soonest first", run: deferredOnly},
 	{name: "deferred/retries only waiting batches that are not due", run: deferredWaiting},
 	{name: "deferred/ignores an address without an outage", run: deferredRefused},
+	{name: "deferred/retries what a sink refused that refused everything", run: deferredHeld},
 }
 
 // outage settles the batch as waiting for an address.
@@ -167,4 +170,48 @@ func deferredRefused(t *testing.T, h Harness) {
 	takeOverNone(t, f.Buffer)
 	retryNow(t, f.Buffer, "b", 0, 1)
 	equal(t, "batch made due", takeOver(t, f.Buffer).GroupID, waits.GroupID)
+}
+
+// deferredHeld: the batches that a sink refused while it refused everything are made due, and no others.
+func deferredHeld(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	n := f.Neighbour(t)
+	ids := f.Insert(t, orders(8)...)
+	n.Insert(t, orders(1)...)
+	held := func(ids []int64) buffer.Outcome {
+		return buffer.Outcome{
+			Verdict: buffer.Retry, IDs: ids, GroupID: buffer.NewGroupID(), After: lease, Attempts: 1, Address: text(""), Error: "400 Bad Request",
+		}
+	}
+	whole, parts, refused, waits := claim(t, f.Buffer, 2), claim(t, f.Buffer, 2), claim(t, f.Buffer, 2), claim(t, f.Buffer, 1)
+	all := held(ids[:2])
+	settle(t, f.Buffer, whole, all)
+	first, second := held(ids[2:3]), held(ids[3:4])
+	second.Address = nil
+	settle(t, f.Buffer, parts, first, second)
+	settle(t, f.Buffer, refused, retry(refused, lease))
+	outage(t, f.Buffer, waits, "", lease)
+	neighbour := claim(t, n.Buffer, 1)
+	elsewhere := held(neighbour.IDs())
+	settle(t, n.Buffer, neighbour, elsewhere)
+	equal(t, "origins", ledgerOf(t, f, all.GroupID).Origins, []uuid.UUID{whole.GroupID})
+	deferredAddresses(t, f.Buffer, "")
+	takeOverNone(t, f.Buffer)
+
+	made, err := f.Second(t).RetryRefused(t.Context())
+	ok(t, "RetryRefused", err)
+	equal(t, "batches made due", made, 2)
+	for range 2 {
+		b := takeOver(t, f.Buffer)
+		if b.GroupID != all.GroupID && b.GroupID != first.GroupID {
+			t.Errorf("batch %v of %v was made due", b.GroupID, b.IDs())
+		}
+		equal(t, "attempts and outages", []int{b.Attempts, b.Outages}, []int{1, 0})
+		settle(t, f.Buffer, b, delivered())
+	}
+	takeOverNone(t, f.Buffer)
+	takeOverNone(t, n.Buffer)
+	made, err = f.Buffer.RetryRefused(t.Context())
+	ok(t, "RetryRefused", err)
+	equal(t, "batches made due again", made, 0)
 }

@@ -6,7 +6,6 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -223,7 +222,7 @@ func (l ledger) MarkDelivered(ctx context.Context, batch *buffer.Lease, delivere
 
 // originsOf returns the origins of a part of the batch as a JSON array.
 func originsOf(batch *buffer.Lease) (string, error) {
-	text, err := json.Marshal(append(slices.Clone(batch.Origins), batch.GroupID))
+	text, err := json.Marshal(batch.PartOrigins())
 	return string(text), err
 }
 
@@ -241,6 +240,22 @@ WHERE due_at > strftime('%Y-%m-%dT%H:%M:%fZ', 'now') AND group_id IN (
   WHERE buffer = ?1 AND state = 'waiting' AND address = ?2 AND outages > 0
   ORDER BY due_at LIMIT ?3)`
 )
+
+// A refusal with an address is one of a sink that refused everything.
+const retryRefusedSQL = `
+UPDATE outbox_batches SET due_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
+WHERE buffer = ?1 AND due_at > strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
+  AND state = 'waiting' AND address IS NOT NULL AND outages = 0`
+
+// RetryRefused implements buffer.Deferrer.
+func (l ledger) RetryRefused(ctx context.Context) (due int, err error) {
+	err = l.b.write(ctx, "making refused batches due", func(tx transaction) error {
+		rows, err := tx.exec(ctx, retryRefusedSQL, l.buffer)
+		due = int(rows)
+		return err
+	})
+	return due, err
+}
 
 // DeferredAddresses implements buffer.Deferrer.
 func (l ledger) DeferredAddresses(ctx context.Context) ([]string, error) {

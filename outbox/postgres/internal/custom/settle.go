@@ -8,8 +8,6 @@ import (
 	"strconv"
 	"unicode/utf8"
 
-	"github.com/google/uuid"
-
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/outcomes"
@@ -78,7 +76,7 @@ func (s *settlement) bury(o *buffer.Outcome) pg.Step {
 }
 
 func (s *settlement) regroup(o *buffer.Outcome) pg.Step {
-	origins := append(append(make([]uuid.UUID, 0, len(s.Batch.Origins)+1), s.Batch.Origins...), s.Batch.GroupID)
+	origins := s.Batch.PartOrigins()
 	return pg.Step{SQL: s.Tables.SQL(s.table.either(regroupSQL, regroupUUIDSQL)), Args: []string{
 		s.Tables.Buffer, s.Batch.GroupID.String(), o.GroupID.String(), s.finds(o.IDs), pg.Interval(o.After), s.table.Base.Owner,
 		pg.Int(int64(o.Attempts)), pg.Int(int64(o.Outages)), pg.UUIDArray(origins), pg.Text(o.Error), pg.OptionalText(o.Address), pg.Int(int64(o.UnfinishedLeases)),

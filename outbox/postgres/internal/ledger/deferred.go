@@ -39,6 +39,20 @@ func (l *Ledger) DeferredAddresses(ctx context.Context) ([]string, error) {
 	return addresses, nil
 }
 
+// A refusal with an address is one of a sink that refused everything.
+const retryRefusedSQL = `
+UPDATE outbox_batches SET due_at = clock_timestamp()
+WHERE due_at > clock_timestamp() AND group_id = ANY (ARRAY(
+  SELECT group_id FROM outbox_batches
+  WHERE buffer = $1 AND due_at > $2::timestamptz
+    AND state = 'waiting' AND address IS NOT NULL AND outages = 0
+  FOR UPDATE SKIP LOCKED))`
+
+// RetryRefused implements buffer.Deferrer.
+func (l *Ledger) RetryRefused(ctx context.Context) (int, error) {
+	return l.makeDue(ctx, "retrying refused batches", retryRefusedSQL)
+}
+
 // Batches that are due already count against the limit, but keep their place.
 const retryNowSQL = `
 UPDATE outbox_batches SET due_at = clock_timestamp()
@@ -51,19 +65,22 @@ WHERE due_at > clock_timestamp() AND group_id = ANY (ARRAY(
 
 // RetryNow implements buffer.Deferrer.
 func (l *Ledger) RetryNow(ctx context.Context, address string, limit int) (int, error) {
-	t, err := l.base.Ready(ctx)
-	if err != nil {
-		return 0, err
-	}
 	most := pg.Null // all
 	if limit > 0 {
 		most = pg.Int(int64(limit))
 	}
-	var retried int64
+	return l.makeDue(ctx, "retrying batches", retryNowSQL, pg.Text(address), most)
+}
+
+// makeDue runs a statement that makes batches due. args are the parameters from $3 on.
+func (l *Ledger) makeDue(ctx context.Context, doing, sql string, args ...string) (int, error) {
+	t, err := l.base.Ready(ctx)
+	if err != nil {
+		return 0, err
+	}
+	var due int64
 	err = l.base.DB.Transact(ctx, l.base.DB.WriteTx(l.base.DB.StatementTimeout, "synchronous_commit", "off", "enable_seqscan", "off"), pg.Step{
-		SQL:      t.SQL(retryNowSQL),
-		Args:     []string{l.name(t), pg.Timestamp(l.dueAfter()), pg.Text(address), most},
-		Affected: &retried,
+		SQL: t.SQL(sql), Args: append([]string{l.name(t), pg.Timestamp(l.dueAfter())}, args...), Affected: &due,
 	})
-	return int(retried), l.base.Explain(ctx, "retrying batches", err)
+	return int(due), l.base.Explain(ctx, doing, err)
 }

@@ -3,8 +3,6 @@ package ledger
 import (
 	"context"
 
-	"github.com/google/uuid"
-
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/outcomes"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
@@ -107,7 +105,7 @@ func (s *Settlement) Closing(sql string, affected *int64, more ...string) pg.Ste
 
 // RegroupArgs are the parameters of a statement that gives some events of the batch a new group_id.
 func (s *Settlement) RegroupArgs(o *buffer.Outcome, ids string) []string {
-	origins := append(append(make([]uuid.UUID, 0, len(s.Batch.Origins)+1), s.Batch.Origins...), s.Batch.GroupID)
+	origins := s.Batch.PartOrigins()
 	return []string{
 		s.Ledger.name(s.Tables), s.Batch.GroupID.String(), o.GroupID.String(), pg.Int(s.Batch.FirstID), pg.Int(s.Batch.LastID),
 		ids, pg.Interval(o.After), s.Ledger.base.Owner,

@@ -1,0 +1,229 @@
+package delivery
+
+import (
+	"fmt"
+	"math"
+	"math/bits"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+)
+
+// refusals knows whether the sink accepts events at all. An event that was refused for good is to blame only if
+// the sink accepted another one since. A sink that refuses everything is probably set up wrong: a wrong key that
+// is answered with 400, a wrong path.
+//
+// The search: of the first batch that is refused as a whole, one half after the other is halved, down to an event
+// alone (the path). The other halves are sent once and not halved. So a sink that refuses everything is found out
+// with 2*ceil(log2(batch))+1 requests, and an event alone is among them. What is refused meanwhile is held: it
+// counts an attempt and waits. After a success everything held is decided on, without another request, unless the
+// sink was found to refuse everything: then it was wrong, and is asked again.
+//
+// All of the sink counts, not each address: with {key} in a URL, an event may be the only one of its address.
+// Each process counts alone.
+type refusals struct {
+	pace Backoff // between two tries while the sink refuses everything
+
+	mu         sync.Mutex
+	acceptedAt time.Time // when the last send began of which an event was accepted
+	row        int       // refusals since then that no success explains
+	rowSince   time.Time // when the first of them came
+	batches    map[uuid.UUID]refusal
+	path       uuid.UUID // the batch to be halved; zero: none
+	alone      bool      // an event alone is among those refused
+	enough     int       // so many refusals in a row make it clear
+	refusing   bool
+	since      time.Time
+	until      time.Time // nothing is claimed before
+	tries      int       // since it refuses
+	held       bool      // batches are held since the last success
+	last       error
+}
+
+// refusal is that of a batch, or of the batch that it was a part of.
+type refusal struct {
+	at time.Time
+	// answer is what the sink said of this batch, which is held; nil: nothing yet.
+	answer *result
+	// lonely: nothing else was refused since the sink accepted an event a moment before.
+	lonely bool
+}
+
+const (
+	// momentBefore is how recent a success makes a single refusal the event's own fault, if
+	// nothing else is refused while it is held.
+	momentBefore = 10 * time.Second
+	// tryTakes is how long a claim and its send are waited for before another is tried.
+	tryTakes = time.Second
+)
+
+// refusalPace bounds the time between two tries: a good event never waits longer for its turn.
+var refusalPace = Backoff{Initial: time.Second, Max: 5 * time.Second, Multiplier: 2}
+
+// accepted counts a send that began then and of which an event was accepted. ended reports whether the sink
+// refused everything until now; release: batches are held that can be decided on.
+func (d *refusals) accepted(began time.Time) (ended, release bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if began.After(d.acceptedAt) {
+		d.acceptedAt = began
+	}
+	if d.row > 0 && began.Before(d.rowSince) { // the sink may have changed its mind since
+		return false, false
+	}
+	if ended, release = d.refusing, d.held; ended { // what it refused it may accept now
+		for id, one := range d.batches {
+			one.answer = nil
+			d.batches[id] = one
+		}
+	}
+	d.row, d.path, d.alone, d.enough, d.refusing, d.tries, d.held = 0, uuid.Nil, false, 0, false, 0, false
+	return ended, release
+}
+
+// refused counts a batch of which nothing was accepted and something was refused for good. others reports whether
+// the sink accepts others, so that the events are to blame; hold: the batch must not be halved; began: from
+// now on the sink refuses everything.
+func (d *refusals) refused(l *buffer.Lease, named bool, why error) (others, hold, began bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now, n := time.Now(), l.Len()
+	if before, known := d.batches[l.GroupID]; known && !d.acceptedAt.Before(before.at) {
+		return true, false, false
+	}
+	if d.row++; d.row == 1 {
+		d.rowSince = now
+	}
+	d.last = why
+	switch {
+	case n == 1 || named:
+		d.alone, d.enough, hold = true, max(d.enough, openAfter), true
+	case d.path == uuid.Nil:
+		d.path, d.enough = l.GroupID, 2*bits.Len(uint(n-1))+1
+	default:
+		hold = d.path != l.GroupID
+	}
+	// One that was held and is refused again had time enough to see a success.
+	if !d.refusing && (l.Attempts > 0 || d.alone && d.row >= d.enough) {
+		d.refusing, d.since, began = true, now, true
+	}
+	if d.paused() {
+		d.tries++
+		d.until = now.Add(min(refusalPace.After(d.tries), d.pace.After(d.tries)))
+	}
+	return false, hold, began
+}
+
+// paused reports whether one batch at a time is tried: the sink refuses everything, or so it seems and the
+// search has not come to an event alone.
+func (d *refusals) paused() bool { return d.refusing || d.enough > 0 && d.row >= d.enough }
+
+// remember keeps, before a settle, which batches the refused one becomes.
+func (d *refusals) remember(l *buffer.Lease, r *result, outcomes []buffer.Outcome) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.batches == nil || len(d.batches) >= maxBatches {
+		d.batches = map[uuid.UUID]refusal{}
+	}
+	now := time.Now()
+	one, known := d.batches[l.GroupID]
+	delete(d.batches, l.GroupID)
+	for i := range outcomes {
+		switch o := &outcomes[i]; {
+		case o.Verdict != buffer.Retry:
+		case isHeld(o):
+			part := refusal{at: now, answer: r.of(l, o.IDs)}
+			if known {
+				part.at = one.at
+			}
+			part.lonely = d.row == 1 && l.Len() == 1 && now.Sub(d.acceptedAt) < momentBefore
+			d.batches[o.GroupID], d.held = part, true
+		case r.each == nil:
+			d.batches[o.GroupID] = refusal{at: now}
+			if i == 0 && d.path == l.GroupID {
+				d.path = o.GroupID
+			}
+		}
+	}
+}
+
+// isHeld reports whether the events wait because the sink refuses everything.
+func isHeld(o *buffer.Outcome) bool {
+	return o.Verdict == buffer.Retry && o.Outages == 0 && o.Address != nil
+}
+
+// decided returns what the sink said of a held batch, if it is clear by now that the sink accepts others.
+// Then it need not be asked again. Otherwise nil.
+func (d *refusals) decided(l *buffer.Lease) *result {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	one := d.batches[l.GroupID]
+	switch {
+	case one.answer == nil, one.answer.each != nil && len(one.answer.each) != len(l.Events):
+		return nil
+	case !d.acceptedAt.Before(one.at), one.lonely && d.row == 1:
+		r := *one.answer
+		r.others = true
+		return &r
+	}
+	return nil
+}
+
+// overdue reports whether the sink accepted events while the batch that is held by one of the outcomes was settled.
+func (d *refusals) overdue(outcomes []buffer.Outcome) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for i := range outcomes {
+		if isHeld(&outcomes[i]) {
+			if one, ok := d.batches[outcomes[i].GroupID]; ok && !d.acceptedAt.Before(one.at) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// allow returns how many batches may be claimed: any number, 1 as a try, or 0.
+func (d *refusals) allow() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now := time.Now()
+	switch {
+	case !d.paused():
+		return math.MaxInt
+	case now.Before(d.until):
+		return 0
+	}
+	d.until = now.Add(tryTakes)
+	return 1
+}
+
+// pausedSince returns why a batch that was claimed then should not be sent now; nil: send it.
+func (d *refusals) pausedSince(claimed time.Time) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.refusing && claimed.Before(d.since) && !claimed.IsZero() {
+		return d.last
+	}
+	return nil
+}
+
+// tryNow ends the wait for the next try.
+func (d *refusals) tryNow() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.until = time.Time{}
+}
+
+// err is why nothing is delivered, while the sink refuses everything; otherwise nil.
+func (d *refusals) err() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.refusing {
+		return nil
+	}
+	return fmt.Errorf("the sink refuses every event, %d refusals in a row, the last: %w", d.row, d.last)
+}

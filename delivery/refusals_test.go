@@ -1,0 +1,437 @@
+package delivery_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/bits"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	"pgregory.net/rapid"
+
+	"github.com/outboxrelay/relay/delivery"
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/sink"
+)
+
+// ledger is the batches of one worker, which works on one after the other.
+type ledger struct {
+	*workerHarness
+	// answer is the sink's, and requests how often it was asked about each event.
+	answer   func(ids []int64) error
+	requests map[int64]int
+
+	bubble          bool // each request takes a millisecond
+	batches         []*waiting
+	keys            map[uuid.UUID]bool // group_ids that an answer refused
+	delivered, dead []int64
+}
+
+// waiting is a batch and when it is due.
+type waiting struct {
+	*buffer.Lease
+	due  time.Time
+	held bool
+}
+
+func newLedger(change func(*delivery.Config), answer func(ids []int64) error) *ledger {
+	l := &ledger{workerHarness: newHarness(change), answer: answer, requests: map[int64]int{}, keys: map[uuid.UUID]bool{}}
+	l.send = func(_ context.Context, b *buffer.Batch) error {
+		if l.bubble {
+			<-time.After(time.Millisecond)
+		}
+		ids := b.IDs()
+		for _, id := range ids {
+			l.requests[id]++
+		}
+		return l.answer(ids)
+	}
+	return l
+}
+
+// put adds a batch of fresh events.
+func (l *ledger) put(ids ...int64) {
+	l.batches = append(l.batches, &waiting{Lease: leaseOf(buffer.NewGroupID(), ids), due: time.Now()})
+}
+
+func leaseOf(groupID uuid.UUID, ids []int64) *buffer.Lease {
+	b := &buffer.Lease{Batch: buffer.Batch{GroupID: groupID}, UnfinishedLeases: 1, FirstID: ids[0], LastID: ids[len(ids)-1]}
+	for _, id := range ids {
+		b.Events = append(b.Events, outbox.Event{ID: id})
+	}
+	return b
+}
+
+func idsFrom(first int64, n int) []int64 {
+	ids := make([]int64, n)
+	for i := range ids {
+		ids[i] = first + int64(i)
+	}
+	return ids
+}
+
+// next works on the batch that has been due longest, and returns its outcomes; nil: none is due yet.
+func (l *ledger) next(t testing.TB) []buffer.Outcome {
+	t.Helper()
+	if l.accepts > 0 { // RetryRefused
+		l.accepts = 0
+		for _, b := range l.batches {
+			if b.held {
+				b.due = time.Now()
+			}
+		}
+	}
+	slices.SortStableFunc(l.batches, func(a, b *waiting) int { return a.due.Compare(b.due) })
+	if len(l.batches) == 0 || l.batches[0].due.After(time.Now()) {
+		return nil
+	}
+	batch := l.batches[0].Lease
+	l.batches = l.batches[1:]
+	if l.keys[batch.GroupID] {
+		t.Fatalf("batch %v is sent again under the group_id that was refused", batch.IDs())
+	}
+	batch.ClaimedLocal = time.Now()
+	sends := l.sends
+	if _, err := l.Work(t.Context(), t.Context(), batch, nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range l.settled {
+		ids := o.IDs
+		if ids == nil {
+			ids = batch.IDs()
+		}
+		switch o.Verdict {
+		case buffer.Delivered:
+			l.delivered = append(l.delivered, ids...)
+		case buffer.Dead:
+			l.dead = append(l.dead, ids...)
+		case buffer.Retry:
+			again := leaseOf(o.GroupID, ids)
+			again.Attempts, again.Outages = o.Attempts, o.Outages
+			l.keys[batch.GroupID] = l.keys[batch.GroupID] || l.sends > sends && o.Outages == 0
+			l.batches = append(l.batches, &waiting{Lease: again, due: time.Now().Add(o.After), held: o.Address != nil && o.Outages == 0})
+		}
+	}
+	return l.settled
+}
+
+// drain works until nothing is due.
+func (l *ledger) drain(t testing.TB) {
+	t.Helper()
+	for l.next(t) != nil {
+	}
+}
+
+// wait lets the time pass until a batch is due.
+func (l *ledger) wait() {
+	due := slices.MinFunc(l.batches, func(a, b *waiting) int { return a.due.Compare(b.due) }).due
+	<-time.After(time.Until(due))
+}
+
+func refusesAll([]int64) error { return sink.Permanent(errBad) }
+
+// The bad events of a batch that is refused as a whole are found in at most 2*ceil(log2(batch))+1 requests each, all
+// others are delivered, and none is sent again under a group_id that an answer refused.
+func TestHalving_FindsTheBadEvents(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(rt *rapid.T) {
+		n := rapid.IntRange(1, 1200).Draw(rt, "events")
+		ids := idsFrom(101, n)
+		bad := rapid.SliceOfNDistinct(rapid.SampledFrom(ids), 1, min(n, 3), rapid.ID[int64]).Draw(rt, "bad")
+		requests := 0
+		l := newLedger(func(c *delivery.Config) { c.Ordered = rapid.Bool().Draw(rt, "ordered") }, func(of []int64) error {
+			if of[0] != 1 {
+				requests++
+			}
+			if slices.ContainsFunc(of, func(id int64) bool { return slices.Contains(bad, id) }) {
+				return sink.Permanent(errBad)
+			}
+			return nil
+		})
+		l.put(ids...)
+		l.drain(t)
+		l.put(1) // another event is accepted
+		l.drain(t)
+		slices.Sort(bad)
+		slices.Sort(l.dead)
+		if !slices.Equal(l.dead, bad) || len(l.delivered) != 1+n-len(bad) || len(l.batches) > 0 {
+			rt.Fatalf("buried %v of %v, delivered %d of %d, %d batches wait", l.dead, bad, len(l.delivered), 1+n-len(bad), len(l.batches))
+		}
+		if most := len(bad) * (2*bits.Len(uint(n-1)) + 1); requests > most {
+			rt.Fatalf("%d requests for %d bad events of %d; want at most %d", requests, len(bad), n, most)
+		}
+	})
+}
+
+func TestRefusal(t *testing.T) {
+	t.Parallel()
+	newLedger := func(change func(*delivery.Config), answer func(ids []int64) error) *ledger {
+		l := newLedger(change, answer)
+		l.bubble = true
+		return l
+	}
+	run := func(name string, test func(t *testing.T)) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, test)
+		})
+	}
+
+	run("OfEverythingIsFoundOut", func(t *testing.T) {
+		for _, n := range []int{1, 2, 3, 5, 8, 100, 1000} {
+			l := newLedger(nil, refusesAll)
+			l.put(idsFrom(1, n)...)
+			l.drain(t)
+			if most := 2*bits.Len(uint(n-1)) + 1; l.sends > most {
+				t.Errorf("%d requests for %d events; want at most %d", l.sends, n, most)
+			}
+			if n == 1 {
+				l.wait()
+				l.drain(t)
+			}
+			if l.Refusal() == nil || !strings.Contains(l.Refusal().Error(), errBad.Error()) {
+				t.Errorf("%d events: the refusal is %v", n, l.Refusal())
+			}
+			expect(t, "dead", len(l.dead), 0)
+			expect(t, "a fresh claim at once", l.Allow(t.Context()), 0)
+			<-time.After(5 * time.Second)
+			expect(t, "a try later", l.Allow(t.Context()), 1)
+			expect(t, "two at once", l.Allow(t.Context()), 0)
+		}
+	})
+
+	run("OfEverythingEndsWithASuccess", func(t *testing.T) {
+		l := newLedger(nil, refusesAll)
+		const n = 1000
+		l.put(idsFrom(1, n)...)
+		l.drain(t)
+		l.answer = func(ids []int64) error {
+			if slices.Contains(ids, 500) {
+				return sink.Permanent(errBad)
+			}
+			return nil
+		}
+		asked := l.requests[500]
+		for l.Refusal() != nil {
+			l.wait()
+			l.drain(t)
+		}
+		expect(t, "refusal", l.Refusal(), nil)
+		expect(t, "claims", l.Allow(t.Context()), math.MaxInt)
+		expect(t, "dead", fmt.Sprint(l.dead), "[500]")
+		expect(t, "delivered", len(l.delivered), n-1)
+		if more := l.requests[500] - asked; more > 2*bits.Len(n) {
+			t.Errorf("the bad event was sent %d times more", more)
+		}
+		if l.requests[1] < 2 {
+			t.Error("an event that was refused when everything was is not sent again")
+		}
+	})
+
+	// One attempt of max_attempts, with backoff; a batch of many is halved at the last one.
+	run("OfEverythingBuriesAfterMaxAttempts", func(t *testing.T) {
+		for _, n := range []int{1, 2, 7} {
+			l := newLedger(func(c *delivery.Config) { c.MaxAttempts = 4 }, refusesAll)
+			began := time.Now()
+			l.put(idsFrom(1, n)...)
+			for l.drain(t); len(l.batches) > 0; l.drain(t) {
+				if took := time.Since(began); len(l.dead) > 0 && took < 3*time.Second {
+					t.Fatalf("buried %v after %v", l.dead, took)
+				}
+				l.wait()
+			}
+			expect(t, "dead", len(l.dead), n)
+			expect(t, "delivered", len(l.delivered), 0)
+		}
+	})
+
+	// A sink that stops working buries nothing, not even the events of a batch that is being halved.
+	run("FromNowOnBuriesNothing", func(t *testing.T) {
+		for after := range 12 {
+			l := newLedger(nil, nil)
+			n := 0
+			l.answer = func(ids []int64) error {
+				if n++; n > after || slices.Contains(ids, 1) {
+					return sink.Permanent(errBad)
+				}
+				return nil
+			}
+			for i := range int64(8) {
+				l.put(idsFrom(1+100*i, 32)...)
+			}
+			l.drain(t)
+			if most := after + 2*(2*5+1) + 7; n > most {
+				t.Errorf("%d requests, want at most %d", n, most)
+			}
+			if len(l.dead) > 1 || len(l.dead) == 1 && l.dead[0] != 1 {
+				t.Errorf("buried %v after %d requests", l.dead, after)
+			}
+		}
+	})
+
+	run("AloneAfterASuccess", func(t *testing.T) {
+		l := newLedger(nil, func(ids []int64) error {
+			if ids[0] == 2 {
+				return sink.Permanent(errBad)
+			}
+			return nil
+		})
+		l.put(1)
+		l.put(2)
+		l.drain(t)
+		expect(t, "refusal", l.Refusal(), nil)
+		expect(t, "claims", l.Allow(t.Context()), math.MaxInt)
+		l.wait()
+		l.drain(t)
+		expect(t, "dead", fmt.Sprint(l.dead), "[2]")
+		expect(t, "requests", l.requests[2], 1)
+		expect(t, "attempts", l.settled[0].Attempts, 1)
+	})
+
+	run("AloneBeforeASuccess", func(t *testing.T) {
+		l := newLedger(nil, func(ids []int64) error {
+			if ids[0] == 2 {
+				return sink.Permanent(errBad)
+			}
+			return nil
+		})
+		l.put(2)
+		l.drain(t)
+		expect(t, "dead", len(l.dead), 0)
+		l.put(1)
+		l.drain(t)
+		expect(t, "dead", fmt.Sprint(l.dead), "[2]")
+		expect(t, "requests", l.requests[2], 1)
+	})
+
+	// A success of a send that began before the refusal proves nothing.
+	run("SlowSuccessProvesNothing", func(t *testing.T) {
+		l := newLedger(nil, refusesAll)
+		slow := newLease(9)
+		began, answer := make(chan struct{}), make(chan struct{})
+		send := l.send
+		l.send = func(ctx context.Context, b *buffer.Batch) error {
+			if b.Events[0].ID == 9 {
+				close(began)
+				<-answer
+				return nil
+			}
+			return send(ctx, b)
+		}
+		done := make(chan error)
+		go func() {
+			_, err := l.Work(t.Context(), t.Context(), slow, nil)
+			done <- err
+		}()
+		<-began
+		<-time.After(time.Millisecond)
+		l.put(1)
+		l.drain(t)
+		close(answer)
+		expectError(t, <-done, nil)
+		l.drain(t)
+		expect(t, "dead", len(l.dead), 0)
+		expect(t, "signals", l.accepts, 0)
+	})
+
+	run("NamedByEvent", func(t *testing.T) {
+		all := func(ids []int64) error {
+			e := &sink.BatchError{}
+			for i := range ids {
+				e.Events = append(e.Events, sink.EventError{Index: i, Err: sink.Permanent(fmt.Errorf("%w %d", errBad, ids[i]))})
+			}
+			return e
+		}
+		l := newLedger(nil, all)
+		l.put(1, 2, 3)
+		l.put(4, 5)
+		l.drain(t)
+		expect(t, "requests", l.sends, 2)
+		if l.Refusal() == nil {
+			t.Error("the sink is taken to accept events")
+		}
+		expect(t, "dead", len(l.dead), 0)
+		l.answer = func(ids []int64) error {
+			if ids[0] == 6 {
+				return nil
+			}
+			return all(ids)
+		}
+		l.put(6)
+		l.drain(t)
+		slices.Sort(l.dead)
+		expect(t, "dead", fmt.Sprint(l.dead), "[1 2 3 4 5]")
+		expect(t, "requests", l.sends, 5)
+	})
+
+	run("DefersWhatWasClaimedBefore", func(t *testing.T) {
+		l := newLedger(nil, refusesAll)
+		ahead := newLease(9)
+		ahead.ClaimedLocal = time.Now()
+		<-time.After(time.Millisecond)
+		l.put(idsFrom(1, 4)...)
+		l.drain(t)
+		sends := l.sends
+		if _, err := l.Work(t.Context(), t.Context(), ahead, nil); err != nil {
+			t.Fatal(err)
+		}
+		expect(t, "outcome", fmt.Sprint(describe(l.settled), l.settled[0].Attempts), "retry []0")
+		expect(t, "sends", l.sends, sends)
+		l.answer = func([]int64) error { return nil }
+		l.wait()
+		l.drain(t)
+		if !slices.Contains(l.recovered, "") {
+			t.Error("nothing makes due what was deferred")
+		}
+	})
+
+	run("OfAHookIsRetriedForEver", func(t *testing.T) {
+		l := newLedger(func(c *delivery.Config) { c.NeverBury = true }, refusesAll)
+		l.put(1)
+		for range 20 {
+			l.drain(t)
+			l.wait()
+		}
+		expect(t, "requests", l.sends, 20)
+		expect(t, "dead", len(l.dead), 0)
+		expect(t, "refusal", l.Refusal(), nil)
+		expect(t, "claims", l.Allow(t.Context()), math.MaxInt)
+	})
+}
+
+func newLease(id int64) *buffer.Lease { return leaseOf(buffer.NewGroupID(), []int64{id}) }
+
+// An outage keeps the group_id; an answer that refuses the batch changes it.
+func TestRefusal_ChangesTheKey(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		answer error
+		keeps  bool
+	}{
+		"an outage":                 {sink.Unavailable(errDown), true},
+		"a 5xx":                     {sink.MaybePoison(errDown), true},
+		"a time-out":                {context.DeadlineExceeded, true},
+		"refused":                   {errBad, false},
+		"refused for good":          {sink.Permanent(errBad), false},
+		"refused by event":          {&sink.BatchError{Events: []sink.EventError{{Index: 0, Err: errBad}}}, false},
+		"unavailable by event":      {&sink.BatchError{Events: []sink.EventError{{Index: 0, Err: sink.Unavailable(errDown)}}}, true},
+		"refused by event for good": {&sink.BatchError{Events: []sink.EventError{{Index: 0, Err: sink.Permanent(errBad)}}}, false},
+	} {
+		b := newHarness(nil)
+		b.answer(c.answer)
+		batch := newLease(101)
+		if _, _, err := b.work(t, batch); err != nil {
+			t.Fatal(err)
+		}
+		o := b.settled[0]
+		if keeps := o.GroupID == batch.GroupID; o.Verdict != buffer.Retry || keeps != c.keeps || keeps != (o.IDs == nil) {
+			t.Errorf("%s: %v %v, keeps its group_id: %v", name, o.Verdict, o.IDs, keeps)
+		}
+	}
+}
