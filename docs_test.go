@@ -171,8 +171,8 @@ func testPrivileges(t *testing.T, programs string) {
 	term.must("relay migrate -c owner.yaml")
 	psql("OWNER", grants)
 
-	// An event without a key has no address in keyed.yaml and is buried.
-	psql("SHOP", "INSERT INTO outbox_events (topic, payload) VALUES ('orders.created', '{}') RETURNING id")
+	// An event without a key has no address in keyed.yaml and is buried, because the other one is accepted.
+	psql("SHOP", "INSERT INTO outbox_events (topic, key, payload) VALUES ('orders.created', NULL, '{}'), ('orders.created', 'k', '{}') RETURNING id")
 	keyed := term.start("relay", "run", "-c", "keyed.yaml")
 	keyed.waitFor(&keyed.stderr, verbatim, "events became dead letters")
 	keyed.stop(os.Interrupt)

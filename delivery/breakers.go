@@ -243,6 +243,16 @@ func (b *breakers) pausedSince(claimed time.Time) (pause time.Duration, err erro
 	return 0, nil
 }
 
+// tryNow ends the waits for the next half-open probes, and the pause that the sink asked for.
+func (b *breakers) tryNow() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.pause, b.sink.until = time.Time{}, time.Time{}
+	for _, one := range b.addresses {
+		one.until = time.Time{}
+	}
+}
+
 // outage is why nothing is claimed; nil if batches are.
 func (b *breakers) outage() error {
 	b.mu.Lock()

@@ -164,6 +164,7 @@ func TestDecide_Properties(t *testing.T) {
 			rt.Fatal(err)
 		}
 
+		others := slices.ContainsFunc(fate, func(err error) bool { return err == nil || errors.Is(err, sink.ErrUnavailable) })
 		seen := map[int64]int{}
 		groups := map[uuid.UUID]bool{batch.GroupID: true}
 		for _, o := range b.settled {
@@ -189,7 +190,7 @@ func TestDecide_Properties(t *testing.T) {
 				seen[id]++
 				err := fate[id-101]
 				down := errors.Is(err, sink.ErrUnavailable)
-				last := errors.Is(err, sink.ErrPermanent) && slices.Contains(fate, nil) || batch.Attempts+1 >= 3
+				last := errors.Is(err, sink.ErrPermanent) && others || batch.Attempts+1 >= 3
 				halved := whole && n > 1 && !down
 				want := buffer.Retry
 				switch {

@@ -61,16 +61,18 @@ func (w *Worker) judge(ctx context.Context, l *buffer.Lease, r result, began tim
 		r.others = true
 		return r
 	}
-	refuses, named, why := r.refuses()
-	if refuses {
+	switch why, all := r.refusal(); {
+	case all && why != nil:
 		started := false
-		if r.others, r.hold, started = w.refusals.refused(l, named, why); started {
+		if r.others, r.hold, started = w.refusals.refused(l, r.each != nil || r.split != nil, why); started {
 			w.config.Log.ErrorContext(ctx, "sink refuses every event, trying one batch at a time; "+
 				"each refusal counts as one of max_attempts; check the sink's settings", "error", why)
 		}
 		return r
-	}
-	if r.split != nil || !r.has(accepted) {
+	case why != nil: // a sink that says so of some events does not refuse everything
+		r.others = true
+		return r
+	case r.split != nil || !r.has(accepted):
 		return r
 	}
 	r.others = true

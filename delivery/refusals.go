@@ -91,7 +91,8 @@ func (d *refusals) refused(l *buffer.Lease, named bool, why error) (others, hold
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now, n := time.Now(), l.Len()
-	if before, known := d.batches[l.GroupID]; known && !d.acceptedAt.Before(before.at) {
+	before, known := d.batches[l.GroupID]
+	if known && !d.acceptedAt.Before(before.at) {
 		return true, false, false
 	}
 	if d.row++; d.row == 1 {
@@ -107,7 +108,7 @@ func (d *refusals) refused(l *buffer.Lease, named bool, why error) (others, hold
 		hold = d.path != l.GroupID
 	}
 	// One that was held and is refused again had time enough to see a success.
-	if !d.refusing && (l.Attempts > 0 || d.alone && d.row >= d.enough) {
+	if !d.refusing && (before.answer != nil || d.alone && d.row >= d.enough) {
 		d.refusing, d.since, began = true, now, true
 	}
 	if d.paused() {

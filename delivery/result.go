@@ -149,28 +149,31 @@ func (r *result) of(l *buffer.Lease, ids []int64) *result {
 	return part
 }
 
-// refuses reports whether the sink accepted no event of the batch and rejected some for good, or the batch as a
-// whole. named: it said of which events.
-func (r *result) refuses() (refuses, named bool, why error) {
+// refusal returns why events were rejected for good, or the batch as a whole; nil if they were not, or others of the
+// batch were accepted. all: nothing of the batch had another fate.
+func (r *result) refusal() (why error, all bool) {
 	switch {
 	case r.split != nil:
+		all = true
 		for _, g := range r.split.Groups {
 			if g.Err == nil {
-				return false, false, nil
+				all = false
+			} else {
+				why = g.Err
 			}
-			why = g.Err
 		}
-		return true, true, why
-	case r.each == nil:
-		return r.whole.kind == rejected && !r.poison, false, r.whole.err
-	case r.has(accepted):
-		return false, false, nil
+		return why, all
+	case r.each == nil && r.whole.kind == rejected && !r.poison:
+		return r.whole.err, true
+	case r.each == nil || r.has(accepted):
+		return nil, false
 	}
-	i := slices.IndexFunc(r.each, func(v verdict) bool { return v.kind == rejected && v.permanent })
-	if i < 0 {
-		return false, false, nil
+	for i := range r.each {
+		if v := &r.each[i]; v.kind == rejected && v.permanent {
+			why = v.err
+		}
 	}
-	return true, true, r.each[i].err
+	return why, !r.has(unavailable)
 }
 
 // Answer is what a Send's result says of the limits on batches: their size, and how many are sent at once.

@@ -400,5 +400,19 @@ func (w *Worker) ProbesDue(deferred []string) []string { return w.breakers.probe
 // Refusal is why the sink is taken to refuse everything; nil if it is not.
 func (w *Worker) Refusal() error { return w.refusals.err() }
 
+// Paused reports whether a batch that is due may have to wait, for the sink or for its address.
+func (w *Worker) Paused() bool {
+	return w.breakers.any() || w.breakers.outage() != nil || w.refusals.err() != nil
+}
+
+// TryNow ends all pauses: the next batches are tries, whatever the sink asked for.
+func (w *Worker) TryNow() {
+	w.breakers.tryNow()
+	w.refusals.tryNow()
+	if r, ok := w.sink.(sink.Resumer); ok {
+		r.Resume()
+	}
+}
+
 // Outage is why the sink is taken to be unavailable; nil if it is not.
 func (w *Worker) Outage() error { return w.breakers.outage() }

@@ -82,6 +82,8 @@ func (s *fakeBuffer) MarkDelivered(context.Context, *buffer.Lease, []int64) erro
 func (s *fakeBuffer) DeferredAddresses(context.Context) ([]string, error)         { return nil, nil }
 func (s *fakeBuffer) RetryNow(context.Context, string, int) (int, error)          { return 0, nil }
 func (s *fakeBuffer) RetryRefused(context.Context) (int, error)                   { return 0, nil }
+func (s *fakeBuffer) RetryAll(context.Context, string) (int, error)               { return 0, nil }
+func (s *fakeBuffer) RetryRequest(context.Context) (string, error)                { return "", nil }
 func (s *fakeBuffer) Status(context.Context) (buffer.Status, error)               { return buffer.Status{}, nil }
 func (s *fakeBuffer) Check(context.Context) error                                 { return nil }
 func (s *fakeBuffer) Close() error                                                { return nil }

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // recoveries are the addresses that recovered, whose waiting batches are to be made due.
@@ -48,6 +50,7 @@ const (
 func (p *Pipeline) retryDeferred(ctx context.Context, recount func()) {
 	tick := time.NewTicker(recoveryInterval)
 	defer tick.Stop()
+	var requests retryRequests
 	for {
 		select {
 		case <-ctx.Done():
@@ -64,7 +67,35 @@ func (p *Pipeline) retryDeferred(ctx context.Context, recount func()) {
 		if len(recovered) == 0 && p.health.waits() {
 			p.probe(ctx, recount)
 		}
+		if p.worker.Paused() && requests.isNew(ctx, p.buffer) {
+			p.config.Log.InfoContext(ctx, "trying waiting batches at once, as requested")
+			p.worker.TryNow()
+			recount()
+		}
 	}
+}
+
+// retryRequests are an operator's requests to try waiting batches now (`relay retry`). They come from another
+// process, which has made the batches due; this one may be in a pause.
+type retryRequests struct {
+	last  string
+	asked time.Time
+}
+
+// isNew reports, once, that there is a request. It asks the buffer once a second.
+func (r *retryRequests) isNew(ctx context.Context, from buffer.Deferrer) bool {
+	if time.Since(r.asked) < time.Second {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, recoveryTimeout)
+	defer cancel()
+	request, err := from.RetryRequest(ctx)
+	r.asked = time.Now()
+	if err != nil || request <= r.last { // the database is away, or others of its batches still wait
+		return false
+	}
+	r.last = request
+	return true
 }
 
 // probe makes one batch due of each address whose half-open probe is due.

@@ -136,8 +136,9 @@ func TestRefusingSink_BuriesNothing(t *testing.T) {
 func expectRefusing(t *testing.T, p *process) {
 	t.Helper()
 	testserver.Eventually(t, func() error {
-		if e, ok := errors.AsType[*pipeline.NotReady](p.Ready()); !ok || e.Class() != "refusing" {
-			return fmt.Errorf("readiness is %v; want refusing", p.Ready())
+		err := p.Ready()
+		if e, ok := errors.AsType[*pipeline.NotReady](err); !ok || e.Class() != "refusing" {
+			return fmt.Errorf("readiness has another class than refusing, or is good: %w", errors.Join(err, errTest))
 		}
 		return nil
 	})

@@ -44,6 +44,12 @@ type Fencer interface {
 	Fence(ctx context.Context, b *buffer.Batch) (delivered bool, err error)
 }
 
+// Resumer is a Sink that lets no request begin while its server asked for a pause.
+type Resumer interface {
+	// Resume ends such a pause, because an operator asked for it.
+	Resume()
+}
+
 // Preparer is a Sink whose requests may have to wait before they begin, for a rate limit for
 // example. The worker calls Prepare, Acquire and Send instead of Sink.Send, which does the
 // same in one call.

@@ -23,8 +23,8 @@ func (a *app) statusCommand() *cobra.Command {
 	c := a.withConfig(&cobra.Command{
 		Use:   "status",
 		Short: "Show backlog, oldest event, batches and dead letters",
-		Long: `Status reads the backlog of every pipeline from its database. It changes nothing
-and works without a running relay. If a database cannot be reached, status prints
+		Long: `Status reads the backlog of every pipeline from its database, and why batches wait and
+until when. It changes nothing and works without a running relay. If a database cannot be reached, status prints
 the error, shows the other pipelines and exits with 1.`,
 		Example: "  relay status -c relay.yaml\n  relay status -c relay.yaml --json",
 	}, func(c *cobra.Command, cfg *config.Config) error {
@@ -64,6 +64,9 @@ func (a *app) report(ctx context.Context, cfg *config.Config) admin.Report {
 			continue
 		}
 		one := admin.NewPipelineReport(name, statuses[i])
+		for i := range one.Waits {
+			one.Waits[i].Error = a.redact(one.Waits[i].Error)
+		}
 		if holders[i] != nil {
 			one.VacuumBlockedBy = admin.NewBlockerReport(*holders[i])
 		}
@@ -111,6 +114,9 @@ func statusTable(r admin.Report) string {
 	}
 	text := columns(alignRight(rows), 0)
 	for _, p := range r.Pipelines {
+		for _, w := range p.Waits {
+			text += p.Name + ": " + oneLine(w.Text()) + "\n"
+		}
 		if p.VacuumBlockedBy != nil {
 			text += fmt.Sprintf("%s: vacuum is blocked: %s. Run relay doctor for the fix.\n", p.Name, oneLine(p.VacuumBlockedBy.Text))
 		}

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -21,6 +22,8 @@ type PipelineReport struct {
 	OldestPendingSeconds float64 `json:"oldest_pending_seconds"`
 	Batches              Batches `json:"batches"`
 	Dead                 int64   `json:"dead"`
+	// Waits are why batches wait, the most frequent reasons first.
+	Waits []WaitReport `json:"waits,omitempty"`
 	// VacuumBlockedBy is the oldest transaction that blocks vacuum, if it is old enough for a warning.
 	VacuumBlockedBy *BlockerReport `json:"vacuum_blocked_by,omitempty"`
 }
@@ -51,6 +54,36 @@ func NewBlockerReport(h buffer.VacuumBlocker) *BlockerReport {
 	}
 }
 
+// WaitReport is a reason why batches wait.
+type WaitReport struct {
+	Error   string `json:"error"`
+	Batches int64  `json:"batches"`
+	Events  int64  `json:"events"`
+	// DueInSeconds is until the first of them is due, LastDueInSeconds until the last is; 0 if they are due.
+	DueInSeconds     float64 `json:"due_in_seconds"`
+	LastDueInSeconds float64 `json:"last_due_in_seconds"`
+}
+
+// Text describes the reason in one line.
+func (w WaitReport) Text() string {
+	seconds := func(s float64) string { return Age(time.Duration(s * float64(time.Second))) }
+	due := "due now"
+	switch first, last := seconds(w.DueInSeconds), seconds(w.LastDueInSeconds); {
+	case w.LastDueInSeconds <= 0:
+	case w.DueInSeconds <= 0:
+		due = "due now to in " + last
+	case first == last:
+		due = "due in " + last
+	default:
+		due = "due in " + first + " to " + last
+	}
+	batches := "1 batch waits"
+	if w.Batches != 1 {
+		batches = Count(w.Batches) + " batches wait"
+	}
+	return fmt.Sprintf("%s (%s events), %s: %s", batches, Count(w.Events), due, w.Error)
+}
+
 // Batches are the live batches by state.
 type Batches struct {
 	Leased    int64 `json:"leased"`
@@ -66,8 +99,19 @@ type ReportError struct {
 
 // NewPipelineReport returns the report of a pipeline.
 func NewPipelineReport(name string, s buffer.Status) PipelineReport {
+	var waits []WaitReport
+	for _, w := range s.Waits {
+		if w.Error == "" { // it is only due soon
+			continue
+		}
+		waits = append(waits, WaitReport{
+			Error: w.Error, Batches: w.Batches, Events: w.Events,
+			DueInSeconds: max(0, w.First).Round(time.Millisecond).Seconds(), LastDueInSeconds: max(0, w.Last).Round(time.Millisecond).Seconds(),
+		})
+	}
 	return PipelineReport{
-		Name: name, Pending: s.Pending,
+		Waits: waits,
+		Name:  name, Pending: s.Pending,
 		OldestPendingSeconds: s.OldestPending.Round(time.Millisecond).Seconds(),
 		Batches:              Batches{Leased: s.Leased, Waiting: s.Waiting, Delivered: s.Delivered},
 		Dead:                 s.Dead,

@@ -169,6 +169,9 @@ func (s *Server) report(ctx context.Context) Report {
 			return
 		}
 		one := NewPipelineReport(p.Name, status)
+		for i := range one.Waits {
+			one.Waits[i].Error = s.config.Redact(one.Waits[i].Error)
+		}
 		if h, ok := p.Health.Worst(); ok {
 			one.VacuumBlockedBy = NewBlockerReport(h)
 		}

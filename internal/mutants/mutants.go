@@ -548,6 +548,13 @@ var mutants = []mutant{
 		pkg:  "./delivery", test: "TestRefusal",
 	},
 	{
+		name: "a paused relay does not notice a request to retry",
+		file: "pipeline/recovery.go",
+		old:  "			p.worker.TryNow()\n",
+		new:  "",
+		pkg:  "./cmd/relay", test: "TestRetry_EndsARetryAfter",
+	},
+	{
 		name: "a refused batch keeps its key",
 		file: "delivery/decide.go",
 		old:  "		one.ids = l.IDs()\n",

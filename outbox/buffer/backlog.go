@@ -22,6 +22,8 @@ type Status struct {
 	OldestPending time.Duration
 	// Leased, Waiting and Delivered count the batches by state.
 	Leased, Waiting, Delivered int64
+	// Waits are why batches wait, the most frequent reasons first; at most [MaxWaits].
+	Waits []Wait
 	// Dead counts the pipeline's open dead letters, Unnotified those of them that no
 	// dead-letter hook was notified of.
 	Dead, Unnotified int64
@@ -29,6 +31,20 @@ type Status struct {
 	// the relay's; 0 if there is none, or the database has no such thing.
 	OldestTransaction time.Duration
 }
+
+// Wait is a reason why batches wait.
+type Wait struct {
+	// Error is what the sink said, or why the batches were not sent.
+	Error string
+	// Batches wait for this reason; Events are in them.
+	Batches, Events int64
+	// First and Last are how long until the first and the last of them are due, by the database's clock; negative
+	// if they are due. Outages end earlier, with the first success.
+	First, Last time.Duration
+}
+
+// MaxWaits is how many reasons [Status] has.
+const MaxWaits = 3
 
 // PendingExact is up to how many pending events [Status] counts one by one.
 const PendingExact = 100_000

@@ -183,6 +183,13 @@ func (b *Batch) PartOrigins() []uuid.UUID {
 // NewGroupID draws a new group_id: a version 7 UUID, which sorts by time.
 func NewGroupID() uuid.UUID { return uuid.Must(uuid.NewV7()) }
 
+// RetryRequestPrefix begins the name of each request to retry batches. It stands in the ledger as the owner of the
+// batches that it made due, which have no other owner while they wait.
+const RetryRequestPrefix = "relay retry "
+
+// NewRetryRequest returns the name of a new request. Later names are greater.
+func NewRetryRequest() string { return RetryRequestPrefix + NewGroupID().String() }
+
 // Verdict is the kind of an [Outcome].
 type Verdict uint8
 

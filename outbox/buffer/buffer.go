@@ -111,6 +111,14 @@ type Deferrer interface {
 
 	// RetryRefused makes all batches due that are held. It returns how many were not due before.
 	RetryRefused(ctx context.Context) (int, error)
+
+	// RetryAll makes all waiting batches due, whatever they wait for, by request of an operator. It returns how
+	// many wait. A request has a name of its own, by which a relay in another process notices it, though it
+	// sends nothing at the time (RetryRequest).
+	RetryAll(ctx context.Context, request string) (int, error)
+
+	// RetryRequest returns the latest request of which batches still wait; "" if there is none.
+	RetryRequest(ctx context.Context) (string, error)
 }
 
 // DeadLetters are a pipeline's dead letters.

@@ -38,6 +38,8 @@ func cancelBefore(t *testing.T, h Harness) {
 		"Status":        func() error { _, err := f.Buffer.Status(ctx); return err },
 
 		"DeferredAddresses": func() error { _, err := f.Buffer.DeferredAddresses(ctx); return err },
+		"RetryAll":          func() error { _, err := f.Buffer.RetryAll(ctx, "relay retry 1"); return err },
+		"RetryRequest":      func() error { _, err := f.Buffer.RetryRequest(ctx); return err },
 		"RetryRefused":      func() error { _, err := f.Buffer.RetryRefused(ctx); return err },
 		"RetryNow":          func() error { _, err := f.Buffer.RetryNow(ctx, "", 0); return err },
 		"Dead":              func() error { _, err := f.Buffer.ListDead(ctx, buffer.DeadFilter{}, nil, 10); return err },

@@ -18,6 +18,7 @@ var deferredCases = []testCase{
 	{name: "deferred/retries only waiting batches that are not due", run: deferredWaiting},
 	{name: "deferred/ignores an address without an outage", run: deferredRefused},
 	{name: "deferred/retries what a sink refused that refused everything", run: deferredHeld},
+	{name: "deferred/makes everything due on request", run: deferredAll},
 }
 
 // outage settles the batch as waiting for an address.
@@ -214,4 +215,61 @@ func deferredHeld(t *testing.T, h Harness) {
 	made, err = f.Buffer.RetryRefused(t.Context())
 	ok(t, "RetryRefused", err)
 	equal(t, "batches made due again", made, 0)
+}
+
+// deferredAll: an operator's request makes all waiting batches due and stays readable while they wait.
+func deferredAll(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	n := f.Neighbour(t)
+	f.Insert(t, orders(6)...)
+	n.Insert(t, orders(1)...)
+	request := func(want string) {
+		t.Helper()
+		got, err := f.Second(t).RetryRequest(t.Context())
+		ok(t, "RetryRequest", err)
+		equal(t, "the request", got, want)
+	}
+	all := func(name string, want int) {
+		t.Helper()
+		waiting, err := f.Second(t).RetryAll(t.Context(), name)
+		ok(t, "RetryAll", err)
+		equal(t, "batches that RetryAll made due", waiting, want)
+	}
+	first, second := buffer.NewRetryRequest(), buffer.NewRetryRequest()
+	request("")
+	all(first, 0)
+	request("")
+	refused, waits, pause, leased := claim(t, f.Buffer, 1), claim(t, f.Buffer, 1), claim(t, f.Buffer, 1), claim(t, f.Buffer, 1)
+	settle(t, f.Buffer, refused, retry(refused, lease))
+	outage(t, f.Buffer, waits, "a", lease)
+	o := retry(pause, lease)
+	o.Attempts, o.Outages, o.Error = 0, 3, "429"
+	settle(t, f.Buffer, pause, o)
+	neighbour := claim(t, n.Buffer, 1)
+	outage(t, n.Buffer, neighbour, "a", lease)
+	s, err := f.Buffer.Status(t.Context())
+	ok(t, "Status", err)
+	equal(t, "reasons to wait", len(s.Waits), 3)
+	for _, w := range s.Waits {
+		equal(t, "batches and events that wait for "+w.Error, []int64{w.Batches, w.Events}, []int64{1, 1})
+		about(t, "the first is due in", w.First, lease)
+		about(t, "the last is due in", w.Last, lease)
+	}
+
+	all(first, 3)
+	all(second, 3)
+	request(second)
+	taken := map[uuid.UUID]bool{}
+	for range 3 {
+		b := takeOver(t, f.Buffer)
+		taken[b.GroupID] = true
+		settle(t, f.Buffer, b, retry(b, lease))
+	}
+	takeOverNone(t, f.Buffer)
+	takeOverNone(t, n.Buffer)
+	equal(t, "batches that were made due", len(taken), 3)
+	if taken[leased.GroupID] || taken[neighbour.GroupID] {
+		t.Error("a batch was made due that does not wait, or is another's")
+	}
+	request("")
 }

@@ -143,6 +143,33 @@ SELECT ledger.claimed + fresh.events
        (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = ?4 AND closed_at IS NULL AND notified_at IS NULL)
 FROM ledger, fresh`
 
+const waitsSQL = `
+SELECT coalesce(error, ''), count(*), sum(events),
+       (julianday(min(due_at)) - julianday('now')) * 86400, (julianday(max(due_at)) - julianday('now')) * 86400
+FROM outbox_batches WHERE buffer = ?1 AND state = 'waiting'
+GROUP BY error ORDER BY count(*) DESC, min(due_at) LIMIT ?2`
+
+// waits reads why batches wait.
+func (b *Buffer) waits(ctx context.Context, tx transaction) (all []buffer.Wait, err error) {
+	rows, err := tx.rows(ctx, waitsSQL, b.config.Table, buffer.MaxWaits)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var (
+			one         buffer.Wait
+			first, last float64
+		)
+		if err := rows.Scan(&one.Error, &one.Batches, &one.Events, &first, &last); err != nil {
+			return nil, err
+		}
+		one.First, one.Last = time.Duration(first*float64(time.Second)), time.Duration(last*float64(time.Second))
+		all = append(all, one)
+	}
+	return all, rows.Err()
+}
+
 // Status implements buffer.Inspector.
 func (b *Buffer) Status(ctx context.Context) (buffer.Status, error) {
 	var (
@@ -154,8 +181,12 @@ func (b *Buffer) Status(ctx context.Context) (buffer.Status, error) {
 		if err != nil {
 			return err
 		}
-		return tx.row(ctx, statusSQL, b.config.Table, free, buffer.PendingExact, b.config.Pipeline).
+		err = tx.row(ctx, statusSQL, b.config.Table, free, buffer.PendingExact, b.config.Pipeline).
 			Scan(&s.Pending, &oldest, &s.Leased, &s.Waiting, &s.Delivered, &s.Dead, &s.Unnotified)
+		if err == nil && s.Waiting > 0 {
+			s.Waits, err = b.waits(ctx, tx)
+		}
+		return err
 	})
 	s.OldestPending = max(0, time.Duration(oldest*float64(time.Second)))
 	return s, err

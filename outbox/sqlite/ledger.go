@@ -257,6 +257,34 @@ func (l ledger) RetryRefused(ctx context.Context) (due int, err error) {
 	return due, err
 }
 
+const (
+	retryAllSQL = `
+UPDATE outbox_batches SET due_at = min(due_at, strftime('%Y-%m-%dT%H:%M:%fZ', 'now')), owner = ?2
+WHERE buffer = ?1 AND state = 'waiting'`
+
+	retryRequestSQL = `
+SELECT coalesce(max(owner), '') FROM outbox_batches
+WHERE buffer = ?1 AND state = 'waiting' AND owner LIKE ?2 || '%'`
+)
+
+// RetryAll implements buffer.Deferrer.
+func (l ledger) RetryAll(ctx context.Context, request string) (waiting int, err error) {
+	err = l.b.write(ctx, "making all batches due", func(tx transaction) error {
+		rows, err := tx.exec(ctx, retryAllSQL, l.buffer, request)
+		waiting = int(rows)
+		return err
+	})
+	return waiting, err
+}
+
+// RetryRequest implements buffer.Deferrer.
+func (l ledger) RetryRequest(ctx context.Context) (request string, err error) {
+	err = l.b.read(ctx, "looking for a request to retry", func(tx transaction) error {
+		return tx.row(ctx, retryRequestSQL, l.buffer, buffer.RetryRequestPrefix).Scan(&request)
+	})
+	return request, err
+}
+
 // DeferredAddresses implements buffer.Deferrer.
 func (l ledger) DeferredAddresses(ctx context.Context) ([]string, error) {
 	rows, err := l.b.db.QueryContext(ctx, deferredAddressesSQL, l.buffer)

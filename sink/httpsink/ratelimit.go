@@ -196,6 +196,13 @@ func (l *limiter) paused(now time.Time) (time.Duration, string) {
 	return l.pausedUntil.Sub(now), l.pauseReason
 }
 
+// resume ends the server's pause.
+func (l *limiter) resume() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.pausedUntil = time.Time{}
+}
+
 // pause lets no request begin for this long. It never shortens an earlier pause.
 func (l *limiter) pause(d time.Duration, reason string) {
 	if d <= 0 {
@@ -207,3 +214,6 @@ func (l *limiter) pause(d time.Duration, reason string) {
 		l.pausedUntil, l.pauseReason = until, reason
 	}
 }
+
+// Resume implements sink.Resumer.
+func (s *Sink) Resume() { s.limiter.resume() }

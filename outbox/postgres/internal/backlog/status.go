@@ -35,6 +35,13 @@ SELECT leased, waiting, delivered, claimed, fresh.events,
        (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = $4 AND closed_at IS NULL AND notified_at IS NULL)
 FROM ledger, fresh`
 
+const waitsSQL = `
+SELECT coalesce(error, ''), count(*), sum(events),
+       (extract(epoch FROM min(due_at) - clock_timestamp()) * 1000000)::bigint,
+       (extract(epoch FROM max(due_at) - clock_timestamp()) * 1000000)::bigint
+FROM outbox_batches WHERE buffer = $1 AND state = 'waiting'
+GROUP BY error ORDER BY count(*) DESC, min(due_at) LIMIT $2::bigint`
+
 // Status implements buffer.Inspector.
 func (b *Backlog) Status(ctx context.Context) (buffer.Status, error) {
 	t, err := b.base.Ready(ctx)
@@ -62,6 +69,17 @@ func (b *Backlog) Status(ctx context.Context) (buffer.Status, error) {
 				s.OldestPending = max(0, time.Duration(pg.ReadInt8(v[5]))*time.Microsecond)
 				s.Dead, s.Unnotified = pg.ReadInt8(v[6]), pg.ReadInt8(v[10])
 				s.OldestTransaction = max(0, time.Duration(pg.ReadInt8(v[7]))*time.Microsecond)
+				s.Waits = nil
+				return nil
+			},
+		},
+		pg.Step{
+			SQL: t.SQL(waitsSQL), Args: []string{t.Buffer, pg.Int(buffer.MaxWaits)},
+			Row: func(v [][]byte) error {
+				s.Waits = append(s.Waits, buffer.Wait{
+					Error: string(v[0]), Batches: pg.ReadInt8(v[1]), Events: pg.ReadInt8(v[2]),
+					First: time.Duration(pg.ReadInt8(v[3])) * time.Microsecond, Last: time.Duration(pg.ReadInt8(v[4])) * time.Microsecond,
+				})
 				return nil
 			},
 		},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -51,6 +52,40 @@ WHERE due_at > clock_timestamp() AND group_id = ANY (ARRAY(
 // RetryRefused implements buffer.Deferrer.
 func (l *Ledger) RetryRefused(ctx context.Context) (int, error) {
 	return l.makeDue(ctx, "retrying refused batches", retryRefusedSQL)
+}
+
+const (
+	retryAllSQL = `
+UPDATE outbox_batches SET due_at = least(due_at, clock_timestamp()), owner = $3
+WHERE group_id = ANY (ARRAY(
+  SELECT group_id FROM outbox_batches
+  WHERE buffer = $1 AND due_at > $2::timestamptz AND state = 'waiting'
+  FOR UPDATE SKIP LOCKED))`
+
+	retryRequestSQL = `
+SELECT coalesce(max(owner), '') FROM outbox_batches
+WHERE buffer = $1 AND due_at > $2::timestamptz AND state = 'waiting' AND owner LIKE $3 || '%'`
+)
+
+// RetryAll implements buffer.Deferrer.
+func (l *Ledger) RetryAll(ctx context.Context, request string) (int, error) {
+	return l.makeDue(ctx, "retrying all batches", retryAllSQL, pg.Text(request))
+}
+
+// RetryRequest implements buffer.Deferrer.
+func (l *Ledger) RetryRequest(ctx context.Context) (request string, err error) {
+	t, err := l.base.Ready(ctx)
+	if err != nil {
+		return "", err
+	}
+	err = l.base.DB.Transact(ctx, pg.ReadTx(l.base.DB.StatementTimeout, "enable_seqscan", "off"), pg.Step{
+		SQL: t.SQL(retryRequestSQL), Args: []string{l.name(t), pg.Timestamp(l.dueAfter()), pg.Text(buffer.RetryRequestPrefix)},
+		Row: func(v [][]byte) error {
+			request = string(v[0])
+			return nil
+		},
+	})
+	return request, l.base.Explain(ctx, "looking for a request to retry", err)
 }
 
 // Batches that are due already count against the limit, but keep their place.
