@@ -1,0 +1,51 @@
+// Command manifests checks Kubernetes files against the types of the Kubernetes API: an
+// unknown or misplaced key is an error, where the API server would ignore it.
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// objects are the kinds that the files use.
+var objects = map[string]func() any{
+	"apps/v1 Deployment": func() any { return new(appsv1.Deployment) },
+	"batch/v1 Job":       func() any { return new(batchv1.Job) },
+}
+
+func main() {
+	for _, path := range os.Args[1:] {
+		if err := check(path); err != nil {
+			fmt.Fprintf(os.Stderr, "%s: %v\n", path, err)
+			os.Exit(1)
+		}
+	}
+}
+
+func check(path string) error {
+	file, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	for document := range bytes.SplitSeq(file, []byte("\n---\n")) {
+		var kind metav1.TypeMeta
+		if err := yaml.Unmarshal(document, &kind); err != nil {
+			return err
+		}
+		name := kind.APIVersion + " " + kind.Kind
+		object, ok := objects[name]
+		if !ok {
+			return fmt.Errorf("the object is %q; expected one of those in tools/manifests/main.go", name)
+		}
+		if err := yaml.UnmarshalStrict(document, object()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
