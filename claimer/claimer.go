@@ -19,8 +19,13 @@ type Config struct {
 	Log *slog.Logger
 }
 
-// claimTimeout bounds a claim: a connection that hangs must not hold up a worker for ever.
-const claimTimeout = 15 * time.Second
+const (
+	// claimTimeout bounds a claim: a connection that hangs must not hold up a worker for ever. A buffer spends three
+	// quarters of it at most before it lists by ids what it could not read.
+	claimTimeout = 20 * time.Second
+	// readTimeout bounds the reading of a single large event, whose lease is renewed meanwhile.
+	readTimeout = 10 * time.Minute
+)
 
 // Claimer claims batches. Safe for concurrent use.
 type Claimer struct {
@@ -62,6 +67,18 @@ func (c *Claimer) leaseOf(l *buffer.Lease) time.Duration {
 		return c.config.Lease
 	}
 	return c.config.Lease * time.Duration(min(max(1, l.UnfinishedLeases-1), maxBackoff))
+}
+
+// Read reads a batch of a single event that could not be read in the time of a claim. Otherwise NotRead says why.
+func (c *Claimer) Read(leaseCtx context.Context, l *buffer.Lease) {
+	if l.NotRead == nil || l.Len() != 1 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(leaseCtx, readTimeout)
+	defer cancel()
+	if err := c.buffer.Read(ctx, l); err != nil {
+		l.NotRead = err
+	}
 }
 
 // KeepAlive renews the lease until stop is called, which waits for a renewal under way and

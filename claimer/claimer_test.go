@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/outboxrelay/relay/claimer"
+	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
@@ -66,6 +67,8 @@ func (l *ledger) Claim(context.Context, int, time.Duration) (*buffer.Lease, erro
 func (l *ledger) TakeOver(context.Context, time.Duration, buffer.Due) (*buffer.Lease, error) {
 	return nil, errDown
 }
+
+func (l *ledger) Read(context.Context, *buffer.Lease) error { return errDown }
 
 func refuse(context.Context) error { return errDown }
 
@@ -351,8 +354,45 @@ func TestClaim(t *testing.T) {
 		}
 		s.hangs = true
 		before := time.Now()
-		if b, err := c.Claim(t.Context(), 10); b != nil || !errors.Is(err, context.DeadlineExceeded) || time.Since(before) != 15*time.Second {
-			t.Errorf("got %+v, %v after %v; a connection that hangs is given up after 15s", b, err, time.Since(before))
+		if b, err := c.Claim(t.Context(), 10); b != nil || !errors.Is(err, context.DeadlineExceeded) || time.Since(before) != 20*time.Second {
+			t.Errorf("got %+v, %v after %v; a connection that hangs is given up after 20s", b, err, time.Since(before))
 		}
 	})
+}
+
+// reader reads a batch, or fails.
+type reader struct {
+	source
+	err   error
+	reads int
+}
+
+func (r *reader) Read(_ context.Context, l *buffer.Lease) error {
+	r.reads++
+	if r.err == nil {
+		l.NotRead = nil
+	}
+	return r.err
+}
+
+// A single event is read by itself; several are divided instead.
+func TestRead(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		events, reads int
+		notRead, err  error
+		want          error
+	}{
+		{1, 0, nil, nil, nil},
+		{1, 1, buffer.ErrSlowRead, nil, nil},
+		{1, 1, buffer.ErrSlowRead, errDown, errDown},
+		{2, 0, buffer.ErrTooLarge, nil, buffer.ErrTooLarge},
+	} {
+		r := &reader{err: c.err}
+		l := &buffer.Lease{Batch: buffer.Batch{Events: make([]outbox.Event, c.events)}, NotRead: c.notRead}
+		claimer.New(r, claimer.Config{Lease: lease, Log: slog.New(slog.DiscardHandler)}).Read(t.Context(), l)
+		if r.reads != c.reads || !errors.Is(l.NotRead, c.want) || c.want == nil && l.NotRead != nil {
+			t.Errorf("%+v: %d reads, NotRead %v", c, r.reads, l.NotRead)
+		}
+	}
 }

@@ -192,6 +192,8 @@ func (w *Worker) attempt(ctx context.Context, l *buffer.Lease, slot AcquireSlot)
 		return attempt{outcomes: []buffer.Outcome{{Verdict: buffer.Delivered}}}, nil
 	case l.DeliveryRecorded():
 		return attempt{outcomes: w.policy.finishDelivered(l)}, nil
+	case l.NotRead != nil:
+		return attempt{outcomes: w.policy.divide(l), unsent: true}, nil
 	case crashLoops(l):
 		return attempt{outcomes: w.crashLooping(ctx, l), unsent: true}, nil
 	}

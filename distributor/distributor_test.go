@@ -74,6 +74,18 @@ func TestTickets_OfADistribution(t *testing.T) {
 	}
 }
 
+// Batches that are small because their events are large do not end a distribution early.
+func TestTickets_CutBatches(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, "*/10 * * * *", &fakeBuffer{unclaimed: 300}, nil)
+		defer b.stop()
+		b.size = 2
+		waitUntil(10 * time.Minute)
+		expect(t, "events claimed in 5 batches of 10, or more that are cut", events(b.drain()), 50)
+	})
+}
+
 func TestTickets_KeepAllWorkersBusy(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

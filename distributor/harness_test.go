@@ -226,6 +226,7 @@ func (b *harness) use(ticket distributor.Ticket) distributor.Report {
 	default:
 		r.Events = b.buffer.claim(b.size)
 		r.Full = r.Events == b.size
+		r.Cut = r.Full && b.size < ticket.BatchSize
 	}
 	b.Done(r)
 	return r

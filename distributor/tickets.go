@@ -28,6 +28,9 @@ type Report struct {
 	Events int
 	// Full: as many as a batch may hold, so there may be more.
 	Full bool
+	// Cut: the batch would have had more events, up to its ticket's BatchSize, but for their bytes. MaxBatches is
+	// about batches of BatchSize, so it does not count.
+	Cut bool
 	// PutBack: a batch was put back, due after DueIn.
 	PutBack bool
 	DueIn   time.Duration
@@ -141,6 +144,9 @@ func (d *Distributor) report(r Report) {
 	default:
 		// A batch of late commits is a small one; what was counted is still there.
 		d.uncovered += r.Ticket.BatchSize - r.Events
+		if r.Cut {
+			d.left++
+		}
 		d.continueEager(r)
 	}
 }

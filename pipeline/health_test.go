@@ -61,6 +61,8 @@ func (s *fakeBuffer) TakeOver(_ context.Context, lease time.Duration, _ buffer.D
 	return s.lease(lease)
 }
 
+func (s *fakeBuffer) Read(context.Context, *buffer.Lease) error { return nil }
+
 func (s *fakeBuffer) Send(context.Context, *buffer.Batch) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // limiter says how many batches are in flight at once, how many of those are being sent, and how many events
@@ -15,7 +17,51 @@ type limiter struct {
 
 	mu       sync.Mutex
 	tune     autotune
+	weight   weight
 	inFlight int // batches
+}
+
+// weight is how many bytes an event has, of the batches seen lately. It is pure.
+type weight struct{ bytes, events float64 }
+
+// keepWeight is how much of the weight a batch leaves: the last few count.
+const keepWeight = 0.75
+
+// record takes a batch into account.
+func (w *weight) record(events, bytes int) {
+	w.bytes, w.events = keepWeight*w.bytes+float64(bytes), keepWeight*w.events+float64(events)
+}
+
+// fit returns how many events of limit take three quarters of buffer.MaxBytes, at least 1. More would be cut, which
+// takes longer than smaller claims.
+func (w *weight) fit(limit int) int {
+	if w.bytes*float64(limit) <= maxWeight*w.events {
+		return limit
+	}
+	return max(1, int(maxWeight*w.events/w.bytes))
+}
+
+const maxWeight = buffer.MaxBytes * 3 / 4
+
+// fit returns how many events a claim may take of limit, so that its batch is probably not too large.
+func (l *limiter) fit(limit int) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.weight.fit(limit)
+}
+
+// weigh learns from a batch how large events are. Of one that was not read it is known how many fit.
+func (l *limiter) weigh(batch *buffer.Lease) {
+	events, bytes := len(batch.Events), batch.Bytes()
+	if batch.NotRead != nil {
+		bytes = events * (maxWeight / batch.PartSize)
+	}
+	if events == 0 || batch.DeliveryRecorded() {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.weight.record(events, bytes)
 }
 
 func newLimiter(c Config) *limiter {

@@ -139,8 +139,8 @@ func (p *Pipeline) serve(ctx, stop context.Context, d *distributor.Distributor, 
 	return nil
 }
 
-// claim claims or takes over what the ticket is for.
-func claim(ctx context.Context, c *claimer.Claimer, ticket distributor.Ticket) (l *buffer.Lease, err error) {
+// claim claims, up to limit events, or takes over what the ticket is for.
+func claim(ctx context.Context, c *claimer.Claimer, ticket distributor.Ticket, limit int) (l *buffer.Lease, err error) {
 	err = delivery.Guard(func() error {
 		switch {
 		case ticket.Suspect:
@@ -148,11 +148,23 @@ func claim(ctx context.Context, c *claimer.Claimer, ticket distributor.Ticket) (
 		case ticket.Due:
 			l, err = c.TakeOver(ctx, buffer.DueRetry)
 		default:
-			l, err = c.Claim(ctx, ticket.BatchSize)
+			l, err = c.Claim(ctx, limit)
 		}
 		return err
 	})
 	return l, err
+}
+
+// read reads a single event that was not read in time.
+func (p *Pipeline) read(ctx context.Context, c *claimer.Claimer, l *buffer.Lease) {
+	err := delivery.Guard(func() error {
+		c.Read(ctx, l)
+		return nil
+	})
+	delivery.LogPanic(ctx, p.config.Log, "reading a batch", err, "group_id", l.GroupID)
+	if l.NotRead != nil && !errors.Is(l.NotRead, buffer.ErrTooLarge) {
+		p.health.claim(l.NotRead)
+	}
 }
 
 // work uses one ticket: claim, send, settle. The error is about a batch that was not settled
@@ -179,7 +191,8 @@ func (p *Pipeline) work(ctx, stop context.Context, c *claimer.Claimer, ticket di
 	}
 	// Not ctx: a claim that a signal cuts off in mid-commit would stay there until its lease is over.
 	began := time.Now()
-	l, err := claim(stop, c, ticket)
+	limit := p.limiter.fit(ticket.BatchSize)
+	l, err := claim(stop, c, ticket, limit)
 	report.Took = time.Since(began)
 	p.health.claim(err)
 	if err != nil {
@@ -198,15 +211,18 @@ func (p *Pipeline) work(ctx, stop context.Context, c *claimer.Claimer, ticket di
 	p.config.Observer.Claimed(l, report.Took)
 	claimed := time.Now()
 	report.Events = max(1, l.Len())
-	report.Full = l.Len() == ticket.BatchSize
+	report.Full = l.Len() >= limit || l.Cut
+	report.Cut = report.Full && l.Len() < ticket.BatchSize
+	p.limiter.weigh(l)
 
 	leaseCtx, end := c.KeepAlive(stop, l)
 	defer end()
+	p.read(leaseCtx, c, l)
 	done, err := p.worker.Work(leaseCtx, stop, l, acquireSlot)
 	report.PutBack, report.DueIn = done.PutBack, done.DueIn
 	if !ticket.Due {
 		p.limiter.record(stop, sample{
-			limit: ticket.BatchSize, events: l.Len(), claimed: began, ended: time.Now(),
+			limit: limit, events: l.Len(), claimed: began, ended: time.Now(),
 			sent: done.Sent, took: claimed.Sub(began) + done.Sent + done.Settled, answer: done.Answer,
 		})
 	}

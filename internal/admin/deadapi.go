@@ -29,7 +29,7 @@ const (
 )
 
 // listDead serves GET /api/dead, ordered by pipeline, event id and group_id. The header
-// Link of a full page has the next one.
+// Link of a full page has the next one; a page is full with limit dead letters, or a few megabytes.
 func (s *Server) listDead(w http.ResponseWriter, r *http.Request) {
 	q, err := parseDeadQuery(r.URL.Query())
 	if err != nil {
@@ -39,7 +39,7 @@ func (s *Server) listDead(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), deadTimeout)
 	defer cancel()
 	dead := []DeadLetter{}
-	found := false
+	found, size := false, 0
 	for _, one := range s.snapshots {
 		p := one.pipeline
 		if q.pipeline != "" && p.Name != q.pipeline {
@@ -49,18 +49,27 @@ func (s *Server) listDead(w http.ResponseWriter, r *http.Request) {
 		if q.begin != "" && p.Name != q.begin { // on an earlier page
 			continue
 		}
-		events, err := p.Store.ListDead(ctx, q.filter, q.after, q.limit-len(dead))
-		if err != nil {
-			s.reject(w, http.StatusServiceUnavailable, fmt.Errorf("%s: %w", p.Name, err))
-			return
-		}
-		q.begin, q.after = "", nil
-		for i := range events {
-			dead = append(dead, NewDeadLetter(&events[i], s.config.Redact))
-		}
-		if len(dead) == q.limit {
-			w.Header().Set("Link", "<"+q.next(r.URL, dead[q.limit-1])+`>; rel="next"`)
-			break
+		for {
+			events, err := p.Store.ListDead(ctx, q.filter, q.after, q.limit-len(dead))
+			if err != nil {
+				s.reject(w, http.StatusServiceUnavailable, fmt.Errorf("%s: %w", p.Name, err))
+				return
+			}
+			q.begin, q.after = "", nil
+			if len(events) == 0 { // a shorter page may be a large one
+				break
+			}
+			for i := range events {
+				e := &events[i]
+				dead = append(dead, NewDeadLetter(e, s.config.Redact))
+				size += buffer.EventBytes(&e.Event)
+				q.after = &buffer.DeadKey{EventID: e.ID, GroupID: e.GroupID}
+			}
+			if len(dead) == q.limit || size > buffer.MaxBytes/2 {
+				w.Header().Set("Link", "<"+q.next(r.URL, dead[len(dead)-1])+`>; rel="next"`)
+				s.writeJSON(w, http.StatusOK, dead)
+				return
+			}
 		}
 	}
 	if !found {

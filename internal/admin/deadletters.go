@@ -109,7 +109,7 @@ func (d DeadLetters) Each(ctx context.Context, f buffer.DeadFilter, visit func(*
 			}
 			after = &buffer.DeadKey{EventID: e.ID, GroupID: e.GroupID}
 		}
-		if len(events) < eachPageSize {
+		if len(events) == 0 {
 			return nil
 		}
 	}

@@ -2,6 +2,7 @@ package buffer
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -39,6 +40,11 @@ type Batch struct {
 	Projected bool
 }
 
+// MaxBytes is how many bytes of keys, payloads and headers the events of a batch have together. A batch is
+// made smaller, or divided, where it would have more; a single event may be larger. A pipeline holds
+// workers + max(2, workers/2) batches in memory.
+const MaxBytes = 4 << 20
+
 // Lease is a batch that belongs to one owner until Ends. It belongs to the worker that
 // claimed it or took it over, and is not safe for concurrent writes.
 type Lease struct {
@@ -56,6 +62,13 @@ type Lease struct {
 	// UnfinishedLeases counts the leases in a row that no owner finished, this one
 	// included: 1 for a fresh claim or a retry that is due.
 	UnfinishedLeases int
+	// Cut reports that the claim could have taken more events, but for [MaxBytes].
+	Cut bool
+	// NotRead is why the events have nothing but their ids, keys and times: [ErrTooLarge], or why reading them
+	// failed. nil: they were read. Such a batch is divided by ids, into batches of PartSize, and a single
+	// event is read by itself; see [Claimer.Read].
+	NotRead  error
+	PartSize int
 	// Attempts counts refusals, Outages counts sends in a row that failed
 	// because the sink was unavailable. Only Attempts makes a dead letter.
 	Attempts, Outages int
@@ -110,6 +123,30 @@ func (l *Lease) FailProjection(err error) {
 	l.Events = nil
 }
 
+// FailRead sets NotRead and PartSize, after so many events of the batch were read. The events of the batch are
+// those that could not be read.
+func (l *Lease) FailRead(err error, read int) {
+	l.NotRead = err
+	if !errors.Is(err, ErrTooLarge) { // half as many may be read in time
+		read = min(read, (len(l.Events)+1)/2)
+	}
+	l.PartSize = max(1, read)
+}
+
+// Unread returns the lease without its contents, for [Claimer.Read].
+func (l *Lease) Unread() Lease {
+	return Lease{
+		Batch: Batch{GroupID: l.GroupID, Pipeline: l.Pipeline, Origins: l.Origins}, LeaseNo: l.LeaseNo, FirstID: l.FirstID, LastID: l.LastID,
+		UnfinishedLeases: l.UnfinishedLeases, Attempts: l.Attempts, Outages: l.Outages, ClaimedAt: l.ClaimedAt, ClaimedLocal: l.ClaimedLocal,
+	}
+}
+
+// SetContents takes the contents of a lease of the same batch, and nothing that a renewal changes.
+func (l *Lease) SetContents(from *Lease) {
+	l.Events, l.DeadLetters, l.PayloadIsJSON, l.Projected = from.Events, from.DeadLetters, from.PayloadIsJSON, from.Projected
+	l.Rejected, l.ProjectErr, l.NotRead = from.Rejected, from.ProjectErr, from.NotRead
+}
+
 // Len returns how many events the batch has, including the Rejected ones.
 func (l *Lease) Len() int { return len(l.Events) + len(l.Rejected) }
 
@@ -144,6 +181,23 @@ func (b *Batch) IDs() []int64 {
 		ids[i] = b.Events[i].ID
 	}
 	return ids
+}
+
+// Bytes returns how many bytes count against [MaxBytes].
+func (b *Batch) Bytes() (n int) {
+	for i := range b.Events {
+		n += EventBytes(&b.Events[i])
+	}
+	return n
+}
+
+// EventBytes returns how many bytes of an event count against [MaxBytes].
+func EventBytes(e *outbox.Event) int {
+	n := len(e.Payload) + len(e.Headers)
+	if e.Key != nil {
+		n += len(*e.Key)
+	}
+	return n
 }
 
 // DeadLetter returns why the event at index i was buried; nil outside of a batch for a dead-letter hook.

@@ -60,13 +60,23 @@ type Claimer interface {
 	// row (leased, lease_no 1, unfinished_leases 1) and returns the batch with its events in id
 	// order. Which events, and how the ledger finds them again, depends on the [ClaimMode].
 	// It returns nil, nil if it found nothing to claim; then it has written nothing.
+	//
+	// The claim is committed before the events are read, and reading takes at most half of the lease. If the
+	// events are larger than [MaxBytes] or cannot be read, the lease says so in NotRead.
 	Claim(ctx context.Context, limit int, lease time.Duration) (*Lease, error)
 
 	// TakeOver leases the batch of this kind that has been due longest and is not locked. lease_no rises by
 	// one, and unfinished_leases too (Outcome.UnfinishedLeases is what a retry was settled with). A batch
 	// whose delivery is recorded stays so, and has Delivered filled. A batch whose events were all deleted
 	// has no Events. TakeOver returns nil, nil if nothing of this kind is due.
+	//
+	// The lease is committed before the events are read, as in Claim: what kills its worker while it is
+	// read must count. Of a batch whose delivery is recorded only the ids are read.
 	TakeOver(ctx context.Context, lease time.Duration, due Due) (*Lease, error)
+
+	// Read reads the events of a batch with a single event whose NotRead is set, which is nil then. It takes
+	// until ctx is done; the caller renews the lease.
+	Read(ctx context.Context, l *Lease) error
 
 	// Renew makes the lease end that long from now and sets l.Ends. It returns [ErrLeaseLost] if
 	// the batch has another owner.
@@ -124,7 +134,8 @@ type Deferrer interface {
 // DeadLetters are a pipeline's dead letters.
 type DeadLetters interface {
 	// ListDead lists up to limit dead letters that match, ordered by event id and group_id, behind
-	// after; nil means from the beginning.
+	// after; nil means from the beginning. It lists fewer if they are larger than [MaxBytes] together, and none
+	// only behind the last one.
 	ListDead(ctx context.Context, f DeadFilter, after *DeadKey, limit int) ([]DeadEvent, error)
 
 	// CountDead counts the dead letters that match, the closed ones too. It ignores f.Closed.

@@ -9,6 +9,10 @@ var (
 	// ErrLocked: another transaction has locked delivered events. The batch stays delivered,
 	// and its delete is retried.
 	ErrLocked = errors.New("events are locked by another transaction")
+	// ErrTooLarge: the events of a batch have more than [MaxBytes] bytes.
+	ErrTooLarge = errors.New("the events of the batch are larger than 4 MiB")
+	// ErrSlowRead: the events of a batch could not be read in time.
+	ErrSlowRead = errors.New("the events of the batch could not be read in time")
 	// ErrNotReady: a table, a column or a privilege is missing. The message names it and the fix.
 	ErrNotReady = errors.New("buffer is not ready")
 )

@@ -125,6 +125,15 @@ func (b *Buffer) TakeOver(ctx context.Context, lease time.Duration, due buffer.D
 	return t.events.TakeOver(ctx, lease, due)
 }
 
+// Read implements buffer.Claimer.
+func (b *Buffer) Read(ctx context.Context, l *buffer.Lease) error {
+	t, err := b.ready(ctx)
+	if err != nil {
+		return err
+	}
+	return t.events.Read(ctx, l)
+}
+
 // Settle implements buffer.Settler.
 func (b *Buffer) Settle(ctx context.Context, batch *buffer.Lease, results []buffer.Outcome) error {
 	t, err := b.ready(ctx)

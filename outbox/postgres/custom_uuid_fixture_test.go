@@ -244,6 +244,15 @@ func (q uuidQueue) TakeOver(ctx context.Context, lease time.Duration, due buffer
 	return q.fromRelay(q.Queue.TakeOver(ctx, lease, due))
 }
 
+func (q uuidQueue) Read(ctx context.Context, l *buffer.Lease) error {
+	known := q.toRelay(l)
+	read, err := q.fromRelay(known, q.Queue.Read(ctx, known))
+	if err == nil {
+		l.SetContents(read)
+	}
+	return err
+}
+
 func (q uuidQueue) Renew(ctx context.Context, l *buffer.Lease, lease time.Duration) error {
 	known := q.toRelay(l)
 	err := q.Queue.Renew(ctx, known, lease)
@@ -282,6 +291,8 @@ func (b uuidBuffer) Claim(ctx context.Context, limit int, lease time.Duration) (
 func (b uuidBuffer) TakeOver(ctx context.Context, lease time.Duration, due buffer.Due) (*buffer.Lease, error) {
 	return b.queue.TakeOver(ctx, lease, due)
 }
+
+func (b uuidBuffer) Read(ctx context.Context, l *buffer.Lease) error { return b.queue.Read(ctx, l) }
 
 func (b uuidBuffer) Renew(ctx context.Context, l *buffer.Lease, lease time.Duration) error {
 	return b.queue.Renew(ctx, l, lease)

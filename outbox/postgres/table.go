@@ -20,6 +20,8 @@ type eventTable interface {
 	Stamp(ctx context.Context, t *ledger.Tables, limit int, lease time.Duration, in watermark.Range) (*buffer.Lease, *claim.Start, error)
 	// TakeOver leases the batch of a kind that has been due longest.
 	TakeOver(ctx context.Context, lease time.Duration, due buffer.Due) (*buffer.Lease, error)
+	// Read reads the event of a batch that has no other.
+	Read(ctx context.Context, batch *buffer.Lease) error
 	// Peek returns the events that a claim would take first.
 	Peek(ctx context.Context, limit int) (*buffer.Lease, error)
 	// SettleSteps are the steps for the events of a settlement.
@@ -40,6 +42,10 @@ type relayTable struct {
 
 func (r relayTable) TakeOver(ctx context.Context, lease time.Duration, due buffer.Due) (*buffer.Lease, error) {
 	return ledger.TakeOverEvents(ctx, r.ledger, r.tables, lease, due)
+}
+
+func (r relayTable) Read(ctx context.Context, batch *buffer.Lease) error {
+	return ledger.ReadEvents(ctx, r.ledger, r.tables, batch)
 }
 
 func (r relayTable) Peek(ctx context.Context, limit int) (*buffer.Lease, error) {

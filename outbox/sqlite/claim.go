@@ -32,7 +32,7 @@ func (b *Buffer) Claim(ctx context.Context, limit int, lease time.Duration) (*bu
 		return 0, b.events.stamp(ctx, tx, batch)
 	})
 	if batch != nil {
-		b.events.project(ctx, batch, lease)
+		b.events.project(ctx, batch, lease/2)
 	}
 	return batch, err
 }

@@ -244,8 +244,8 @@ type customRow struct {
 	text string // as rowjson encodes it
 }
 
-// customRows reads the rows of an extent, whose stamp is as the table holds it.
-func (t transaction) customRows(ctx context.Context, which extent) ([]customRow, error) {
+// customRows reads the rows of an extent, whose stamp is as the table holds it. fit is called with the bytes of each.
+func (t transaction) customRows(ctx context.Context, which extent, fit func(n int) error) ([]customRow, error) {
 	values := make([]any, len(t.shape.columns))
 	into := make([]any, 1, 1+len(values))
 	for i := range values {
@@ -257,8 +257,10 @@ func (t transaction) customRows(ctx context.Context, which extent) ([]customRow,
 		if err := rows.Scan(into...); err != nil {
 			return err
 		}
-		row.text, err = rowjson.Encode(t.shape.columns, values)
-		return err
+		if row.text, err = rowjson.Encode(t.shape.columns, values); err != nil {
+			return err
+		}
+		return fit(len(row.text))
 	})
 }
 

@@ -23,47 +23,53 @@ import (
 // committed. If it fails, the batch is leased all the same and waits for a retry.
 //
 // A batch that is marked delivered needs its content only for the archive.
-func (c *customTable) project(ctx context.Context, batch *buffer.Lease, lease time.Duration) {
+func (c *customTable) project(ctx context.Context, batch *buffer.Lease, limit time.Duration) {
 	batch.Projected = true
 	if len(batch.Events) == 0 || batch.DeliveryRecorded() && c.b.config.Archive == "" {
 		return
 	}
 	// The lease is not renewed before the batch is returned.
-	limited, cancel := context.WithTimeout(ctx, lease/2)
+	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	err := c.b.begin(limited, c.reads, readOnly, func(tx transaction) error {
-		return c.projectIn(limited, tx, batch)
+	var read int
+	err := c.b.begin(limited, c.reads, readOnly, func(tx transaction) (err error) {
+		read, err = c.projectIn(limited, tx, batch)
+		return err
 	})
 	switch {
 	case err == nil:
+	case errors.Is(err, buffer.ErrTooLarge) && batch.DeliveryRecorded(): // the rows are archived
+	case errors.Is(err, buffer.ErrTooLarge):
+		batch.FailRead(buffer.ErrTooLarge, read)
 	case ctx.Err() != nil:
 		batch.FailProjection(projection.Unavailable(err))
 	case limited.Err() != nil:
-		batch.FailProjection(projection.TookTooLong(lease / 2))
+		batch.FailProjection(projection.TookTooLong(limit))
 	default:
 		batch.FailProjection(classify(err))
 	}
 }
 
-// projectIn projects in a transaction that sees the batch's stamp. If it fails the events are unchanged.
-func (c *customTable) projectIn(ctx context.Context, tx transaction, batch *buffer.Lease) error {
+// projectIn projects in a transaction that sees the batch's stamp, and returns how many rows it read. If it fails the
+// events are unchanged.
+func (c *customTable) projectIn(ctx context.Context, tx transaction, batch *buffer.Lease) (read int, err error) {
 	project, _ := c.projectOf(tx.shape, batch.GroupID, batch.FirstID, batch.LastID)
 	stamp := tx.shape.stampOf(batch.GroupID)
 	statement, err := projectionStatement(ctx, tx, project, stamp)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	rows, err := tx.tx.QueryContext(ctx, statement, stamp)
 	if err != nil {
-		return runError(err)
+		return 0, runError(err)
 	}
 	p := projecting{events: slices.Clone(batch.Events), isJSON: true}
 	p.rows = projection.NewRows(p.events, c.b.config.Table)
 	if err := p.read(rows); err != nil {
-		return err
+		return p.fitted, err
 	}
 	batch.PayloadIsJSON = p.isJSON
-	return p.finish(ctx, tx, batch, extent{stamp: stamp, first: batch.FirstID, last: batch.LastID}, c.b.config.Table)
+	return p.fitted, p.finish(ctx, tx, batch, extent{stamp: stamp, first: batch.FirstID, last: batch.LastID}, c.b.config.Table)
 }
 
 // projectionStatement returns a statement whose columns are those of projection.Names, in order. The
@@ -105,6 +111,17 @@ type projecting struct {
 	events []outbox.Event // in id order
 	rows   *projection.Rows
 	isJSON bool
+	size   int // bytes that were read, of so many rows
+	fitted int
+}
+
+// fit counts the bytes of a row. A single event always fits.
+func (p *projecting) fit(n int) error {
+	if p.size += n; p.size > buffer.MaxBytes && len(p.events) > 1 && p.fitted > 0 {
+		return buffer.ErrTooLarge
+	}
+	p.fitted++
+	return nil
 }
 
 // read reads and closes rows.
@@ -132,6 +149,13 @@ func (p *projecting) read(rows *sql.Rows) error {
 		var row projection.Row
 		row.CreatedAt, _ = time.Parse(db.TimeFormat, created.String)
 		assign(&row, payload, topic, key, headers)
+		size := len(row.Payload) + len(row.Headers)
+		if row.Key != nil {
+			size += len(*row.Key)
+		}
+		if err := p.fit(size); err != nil {
+			return err
+		}
 		p.rows.Add(i, &row)
 		p.isJSON = p.isJSON && row.Kind != projection.Bytes
 	}
@@ -199,7 +223,7 @@ func (p *projecting) finish(ctx context.Context, tx transaction, batch *buffer.L
 	if missing := p.rows.MissingIDs(); len(missing) > 0 {
 		which.ids = idsArg(missing)
 		var err error
-		if unprojected, err = tx.customRows(ctx, which); err != nil {
+		if unprojected, err = tx.customRows(ctx, which, p.fit); err != nil {
 			return err
 		}
 	}

@@ -79,7 +79,7 @@ func (c *customTable) regroup(ctx context.Context, tx transaction, batch *buffer
 func (c *customTable) each(ctx context.Context, tx transaction, batch *buffer.Lease, which extent,
 	act func(e *outbox.Event, payload any, row string) error,
 ) error {
-	rows, err := tx.customRows(ctx, which)
+	rows, err := tx.customRows(ctx, which, func(int) error { return nil })
 	if err != nil {
 		return err
 	}

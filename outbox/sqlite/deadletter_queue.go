@@ -49,7 +49,7 @@ func (q *DeadLetterQueue) Claim(ctx context.Context, limit int, lease time.Durat
 	batch := q.newLease(lease)
 	err := q.b.write(ctx, "claiming dead letters", func(tx transaction) error {
 		rows, err := tx.rows(ctx, pickDeadLettersSQL, q.b.config.Pipeline, limit)
-		events, rowids, err := scanDeadLetters(rows, err, limit)
+		events, rowids, cut, err := scanDeadLetters(rows, err, limit)
 		if err != nil {
 			return err
 		}
@@ -57,6 +57,7 @@ func (q *DeadLetterQueue) Claim(ctx context.Context, limit int, lease time.Durat
 			return errNothing
 		}
 		setDeadLetters(&batch.Batch, events)
+		batch.Cut = cut
 		if _, err := tx.exec(ctx, stampDeadLettersSQL, batch.GroupID.String(), idset.JSONIDs(rowids)); err != nil {
 			return err
 		}
@@ -65,20 +66,43 @@ func (q *DeadLetterQueue) Claim(ctx context.Context, limit int, lease time.Durat
 	return leased(batch, err)
 }
 
+// The contents are left out if ?3 is false.
 const deadLettersOfSQL = `
-SELECT rowid, event_id, topic, key, payload, headers, created_at,
+SELECT rowid, event_id, topic, key, CASE WHEN ?3 THEN payload END, CASE WHEN ?3 THEN headers END, created_at,
        pipeline, group_id, attempts, error, died_at, notified_at, closed_at, closed_as
 FROM outbox_dead_letters WHERE pipeline = ?2 AND hook_group_id = ?1 AND notified_at IS NULL
 ORDER BY event_id`
 
 // TakeOver implements buffer.Claimer.
 func (q *DeadLetterQueue) TakeOver(ctx context.Context, lease time.Duration, due buffer.Due) (*buffer.Lease, error) {
-	return q.takeOver(ctx, lease, due, func(tx transaction, batch *buffer.Lease, _ holding, count int) error {
-		rows, err := tx.rows(ctx, deadLettersOfSQL, batch.GroupID.String(), q.b.config.Pipeline)
-		events, _, err := scanDeadLetters(rows, err, count)
-		setDeadLetters(&batch.Batch, events)
-		return err
-	})
+	return q.takeOver(ctx, lease, due, q.loader(ctx))
+}
+
+// Read implements buffer.Claimer.
+func (q *DeadLetterQueue) Read(ctx context.Context, batch *buffer.Lease) error {
+	batch.NotRead = nil
+	if err := q.load(ctx, batch, q.loader(ctx)); err != nil {
+		batch.NotRead = err
+	}
+	return batch.NotRead
+}
+
+func (q *DeadLetterQueue) loader(ctx context.Context) loader {
+	return func(tx transaction, batch *buffer.Lease, _ holding, count int) error {
+		fill := func(contents bool) error {
+			rows, err := tx.rows(ctx, deadLettersOfSQL, batch.GroupID.String(), q.b.config.Pipeline, contents)
+			events, _, cut, err := scanDeadLetters(rows, err, count)
+			batch.Events, batch.DeadLetters, batch.Cut = nil, nil, cut
+			setDeadLetters(&batch.Batch, events)
+			return err
+		}
+		if !batch.DeliveryRecorded() { // otherwise it is only marked
+			if err := fill(true); err != nil || !batch.Cut {
+				return err
+			}
+		}
+		return notRead(batch, func() error { return fill(false) })
+	}
 }
 
 func setDeadLetters(batch *buffer.Batch, all []buffer.DeadEvent) {

@@ -68,7 +68,7 @@ func (b *Buffer) ListDead(ctx context.Context, f buffer.DeadFilter, after *buffe
 		args = append(args, after.EventID, after.GroupID.String(), limit)
 	}
 	rows, err := b.db.QueryContext(ctx, statement, args...)
-	events, _, err := scanDeadLetters(rows, err, limit)
+	events, _, _, err := scanDeadLetters(rows, err, limit)
 	return events, b.explain(ctx, "listing dead letters", err)
 }
 
@@ -79,12 +79,13 @@ func (b *Buffer) CountDead(ctx context.Context, f buffer.DeadFilter) (c buffer.D
 }
 
 // scanDeadLetters reads and closes rows, of which there are at most limit. rowids identify the dead letters
-// in the table.
-func scanDeadLetters(rows *sql.Rows, err error, limit int) (events []buffer.DeadEvent, rowids []int64, _ error) {
+// in the table. cut reports that more would be too large.
+func scanDeadLetters(rows *sql.Rows, err error, limit int) (events []buffer.DeadEvent, rowids []int64, cut bool, _ error) {
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, false, err
 	}
 	defer rows.Close()
+	size := 0
 	events = make([]buffer.DeadEvent, 0, min(limit, 1024))
 	for rows.Next() {
 		var (
@@ -95,7 +96,10 @@ func scanDeadLetters(rows *sql.Rows, err error, limit int) (events []buffer.Dead
 		)
 		if err := rows.Scan(&rowid, &d.ID, &d.Topic, &d.Key, &d.Payload, (*[]byte)(&d.Headers), &created,
 			&d.Pipeline, &d.GroupID, &d.Attempts, &d.Error, &died, &notified, &closed, &closedAs); err != nil {
-			return nil, nil, err
+			return nil, nil, false, err
+		}
+		if size += buffer.EventBytes(&d.Event); size > buffer.MaxBytes && len(events) > 0 {
+			return events, rowids, true, nil
 		}
 		for _, t := range []struct {
 			text sql.NullString
@@ -105,7 +109,7 @@ func scanDeadLetters(rows *sql.Rows, err error, limit int) (events []buffer.Dead
 				continue
 			}
 			if *t.at, err = time.Parse(db.TimeFormat, t.text.String); err != nil {
-				return nil, nil, fmt.Errorf("a time of the dead letter of event %d: %w", d.ID, err)
+				return nil, nil, false, fmt.Errorf("a time of the dead letter of event %d: %w", d.ID, err)
 			}
 		}
 		d.ClosedAs = closedAs.String
@@ -114,7 +118,7 @@ func scanDeadLetters(rows *sql.Rows, err error, limit int) (events []buffer.Dead
 		}
 		events, rowids = append(events, d), append(rowids, rowid)
 	}
-	return events, rowids, rows.Err()
+	return events, rowids, false, rows.Err()
 }
 
 const discardSQL = `

@@ -91,19 +91,17 @@ WHERE group_id = coalesce(?4, (
   WHERE buffer = ?3 AND claim IN ('stamp', 'range') AND due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
     AND ` + suspectSQL + ` = ?5
   ORDER BY due_at LIMIT 1))
-RETURNING group_id, lease_no, unfinished_leases, attempts, outages, events, first_id, last_id, origins, delivered, claimed_at,
-          members, newest_at, oldest_at`
+RETURNING group_id, lease_no, unfinished_leases, attempts, outages, first_id, last_id, origins, delivered, claimed_at`
 
-// takeOver leases the batch that has been due longest. load fills in its events, of which the
-// ledger counts so many.
-func (l ledger) takeOver(ctx context.Context, lease time.Duration, due buffer.Due,
-	load func(tx transaction, batch *buffer.Lease, in holding, count int) error,
-) (*buffer.Lease, error) {
+// loader fills in the events of a leased batch, of which the ledger counts so many.
+type loader func(tx transaction, batch *buffer.Lease, in holding, count int) error
+
+// takeOver leases the batch that has been due longest, and reads it when that is committed: an owner that dies while
+// it reads must count.
+func (l ledger) takeOver(ctx context.Context, lease time.Duration, due buffer.Due, load loader) (*buffer.Lease, error) {
 	batch := &buffer.Lease{Batch: buffer.Batch{Pipeline: l.b.config.Pipeline}, Ends: db.LeaseEnd(time.Now(), lease)}
 	err := l.b.write(ctx, "taking over a batch", func(tx transaction) error {
 		var (
-			count                         int
-			in                            holding
 			origins, delivered, claimedAt string
 			next                          any // NULL: the batch that has been due longest
 		)
@@ -115,8 +113,8 @@ func (l ledger) takeOver(ctx context.Context, lease time.Duration, due buffer.Du
 			next = group
 		}
 		err := tx.row(ctx, takeOverSQL, l.b.config.Owner, db.Seconds(lease), l.buffer, next, due == buffer.DueSuspect).Scan(
-			&batch.GroupID, &batch.LeaseNo, &batch.UnfinishedLeases, &batch.Attempts, &batch.Outages, &count,
-			&batch.FirstID, &batch.LastID, &origins, &delivered, &claimedAt, &in.members, &in.newest, &in.oldest)
+			&batch.GroupID, &batch.LeaseNo, &batch.UnfinishedLeases, &batch.Attempts, &batch.Outages,
+			&batch.FirstID, &batch.LastID, &origins, &delivered, &claimedAt)
 		if errors.Is(err, sql.ErrNoRows) {
 			return errNothing
 		}
@@ -126,12 +124,34 @@ func (l ledger) takeOver(ctx context.Context, lease time.Duration, due buffer.Du
 		if batch.ClaimedAt, err = time.Parse(db.TimeFormat, claimedAt); err != nil {
 			return err
 		}
-		if err := errors.Join(json.Unmarshal([]byte(origins), &batch.Origins), json.Unmarshal([]byte(delivered), &batch.Delivered)); err != nil {
+		return errors.Join(json.Unmarshal([]byte(origins), &batch.Origins), json.Unmarshal([]byte(delivered), &batch.Delivered))
+	})
+	if err == nil {
+		err = l.load(ctx, batch, load)
+	}
+	return leased(batch, err)
+}
+
+const holdingSQL = `
+SELECT events, members, newest_at, oldest_at FROM outbox_batches
+WHERE buffer = ?1 AND group_id = ?2 AND lease_no = ?3`
+
+// load reads a leased batch.
+func (l ledger) load(ctx context.Context, batch *buffer.Lease, load loader) error {
+	return l.b.read(ctx, "reading a batch", func(tx transaction) error {
+		var (
+			count int
+			in    holding
+		)
+		err := tx.row(ctx, holdingSQL, l.buffer, batch.GroupID.String(), batch.LeaseNo).Scan(&count, &in.members, &in.newest, &in.oldest)
+		switch {
+		case errors.Is(err, sql.ErrNoRows):
+			return buffer.ErrLeaseLost
+		case err != nil:
 			return err
 		}
 		return load(tx, batch, in, count)
 	})
-	return leased(batch, err)
 }
 
 // A waiting batch has no owner. Its lease_no does not matter.

@@ -106,7 +106,9 @@ func (b *Buffer) pickInOrder(ctx context.Context, tx transaction, batch *buffer.
 		return p, err
 	}
 	found, err := tx.rows(ctx, pickedSQL, idset.JSONIDs(p.ids))
-	return p, b.fillEvents(ctx, tx, batch, len(p.ids), found, err)
+	err = b.fillEvents(ctx, tx, batch, len(p.ids), found, err)
+	p.ids = p.ids[:len(batch.Events)] // the first ones, if they are cut
+	return p, err
 }
 
 const heldLanesSQL = `

@@ -49,6 +49,7 @@ func (c *customTable) peek(ctx context.Context, batch *buffer.Lease, limit int) 
 		return err
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
+	fits := 0 // fewer events, if those are too large
 	err = c.b.explain(ctx, peeking, c.b.begin(ctx, conn, nil, func(tx transaction) error {
 		if err := c.pick(ctx, tx, batch, claimmode.Stamp, c.b.cursor.Position(), limit); err != nil || len(batch.Events) == 0 {
 			return err
@@ -63,11 +64,18 @@ func (c *customTable) peek(ctx context.Context, batch *buffer.Lease, limit int) 
 		batch.Projected = true
 		limited, cancel := context.WithTimeout(ctx, peekTimeout)
 		defer cancel()
-		if err := c.projectIn(limited, tx, batch); err != nil {
+		read, err := c.projectIn(limited, tx, batch)
+		switch {
+		case errors.Is(err, buffer.ErrTooLarge):
+			fits = max(1, min(read, limit/2))
+		case err != nil:
 			batch.FailProjection(classify(err))
 		}
 		return errNothing // rolls back
 	}))
+	if fits > 0 {
+		return c.peek(ctx, batch, fits)
+	}
 	if errors.Is(err, errNothing) {
 		err = nil
 	}

@@ -23,8 +23,8 @@ type eventTable interface {
 	stamp(ctx context.Context, tx transaction, batch *buffer.Lease) error
 	// load fills in the events of a batch that was taken over; the ledger counts so many.
 	load(ctx context.Context, tx transaction, batch *buffer.Lease, in holding, count int) error
-	// project fills in what is sent of a leased batch, once its transaction has committed.
-	project(ctx context.Context, batch *buffer.Lease, lease time.Duration)
+	// project fills in what is sent of a leased batch, once its transaction has committed. It may take so long.
+	project(ctx context.Context, batch *buffer.Lease, limit time.Duration)
 	// remove archives or buries the events of an outcome and deletes them.
 	remove(ctx context.Context, tx transaction, batch *buffer.Lease, which extent, o *buffer.Outcome) error
 	// regroup stamps events of the batch with the group_id of the outcome.
@@ -102,7 +102,8 @@ func (r *relayTable) stamp(ctx context.Context, tx transaction, batch *buffer.Le
 }
 
 // ?1 to ?5 are an extent.
-const eventsOfSQL = `
+const (
+	eventsOfSQL = `
 SELECT id, topic, key, payload, headers, created_at
 FROM outbox_events
 WHERE group_id IS ?1 AND id BETWEEN ?2 AND ?3
@@ -110,27 +111,59 @@ WHERE group_id IS ?1 AND id BETWEEN ?2 AND ?3
   AND (?5 IS NULL OR created_at <= ?5)
 ORDER BY id`
 
+	// Keys are for order.
+	idsOfSQL = `
+SELECT id, '', CASE WHEN ?6 THEN key END, NULL, NULL, created_at
+FROM outbox_events
+WHERE group_id IS ?1 AND id BETWEEN ?2 AND ?3
+  AND (?4 IS NULL OR id IN (SELECT value FROM json_each(?4)))
+  AND (?5 IS NULL OR created_at <= ?5)
+ORDER BY id`
+)
+
 func (r *relayTable) load(ctx context.Context, tx transaction, batch *buffer.Lease, in holding, count int) error {
-	rows, err := tx.rows(ctx, eventsOfSQL, in.extent(batch, nil).args()...)
-	return r.b.fillEvents(ctx, tx, batch, count, rows, err)
+	which := in.extent(batch, nil).args()
+	if !batch.DeliveryRecorded() { // otherwise it is only deleted
+		rows, err := tx.rows(ctx, eventsOfSQL, which...)
+		if err := r.b.fillEvents(ctx, tx, batch, count, rows, err); err != nil || !batch.Cut {
+			return err
+		}
+	}
+	return notRead(batch, func() error {
+		rows, err := tx.rows(ctx, idsOfSQL, append(which, r.b.config.Ordered)...)
+		return r.b.fillEvents(ctx, tx, batch, count, rows, err)
+	})
+}
+
+// notRead lists the events of a batch without their contents, because they are too large or not needed.
+func notRead(batch *buffer.Lease, list func() error) error {
+	read, tooLarge := len(batch.Events), batch.Cut
+	batch.Cut = false
+	if err := list(); err != nil || !tooLarge {
+		return err
+	}
+	batch.FailRead(buffer.ErrTooLarge, read)
+	return nil
 }
 
 const payloadIsJSONSQL = `
 SELECT upper(type) = 'TEXT' FROM pragma_table_info(?1) WHERE name = 'payload'`
 
-// fillEvents reads the events of rows, of which there are at most limit, into the batch and closes rows.
+// fillEvents reads the events of rows, of which there are at most limit, into the batch and closes rows. It sets Cut
+// if they would be too large for a batch.
 func (b *Buffer) fillEvents(ctx context.Context, tx transaction, batch *buffer.Lease, limit int, rows *sql.Rows, err error) error {
 	if err != nil {
 		return err
 	}
-	if batch.Events, err = scanEvents(rows, limit); err != nil {
+	if batch.Events, batch.Cut, err = scanEvents(rows, limit); err != nil {
 		return err
 	}
 	return tx.row(ctx, payloadIsJSONSQL, b.config.Table).Scan(&batch.PayloadIsJSON)
 }
 
-func scanEvents(rows *sql.Rows, limit int) (events []outbox.Event, err error) {
+func scanEvents(rows *sql.Rows, limit int) (events []outbox.Event, cut bool, err error) {
 	defer rows.Close()
+	size := 0
 	events = make([]outbox.Event, 0, min(limit, 1024))
 	for rows.Next() {
 		var (
@@ -138,17 +171,20 @@ func scanEvents(rows *sql.Rows, limit int) (events []outbox.Event, err error) {
 			createdAt string
 		)
 		if err := rows.Scan(&e.ID, &e.Topic, &e.Key, &e.Payload, (*[]byte)(&e.Headers), &createdAt); err != nil {
-			return nil, err
+			return nil, false, err
+		}
+		if size += buffer.EventBytes(&e); size > buffer.MaxBytes && len(events) > 0 {
+			return events, true, nil
 		}
 		if e.CreatedAt, err = time.Parse(db.TimeFormat, createdAt); err != nil {
-			return nil, fmt.Errorf("created_at of event %d: %w", e.ID, err)
+			return nil, false, fmt.Errorf("created_at of event %d: %w", e.ID, err)
 		}
 		if e.Payload == nil {
 			e.Payload = []byte{}
 		}
 		events = append(events, e)
 	}
-	return events, rows.Err()
+	return events, false, rows.Err()
 }
 
 // ?1 to ?5 are an extent.

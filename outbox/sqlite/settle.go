@@ -11,13 +11,28 @@ import (
 
 // TakeOver implements buffer.Claimer.
 func (b *Buffer) TakeOver(ctx context.Context, lease time.Duration, due buffer.Due) (*buffer.Lease, error) {
-	batch, err := b.takeOver(ctx, lease, due, func(tx transaction, batch *buffer.Lease, in holding, count int) error {
-		return b.events.load(ctx, tx, batch, in, count)
-	})
+	batch, err := b.takeOver(ctx, lease, due, b.loader(ctx))
 	if batch != nil {
-		b.events.project(ctx, batch, lease)
+		b.events.project(ctx, batch, lease/2)
 	}
 	return batch, err
+}
+
+// Read implements buffer.Claimer.
+func (b *Buffer) Read(ctx context.Context, batch *buffer.Lease) error {
+	batch.Events, batch.NotRead = nil, nil
+	if err := b.load(ctx, batch, b.loader(ctx)); err != nil {
+		batch.NotRead = err
+		return err
+	}
+	b.events.project(ctx, batch, time.Hour)
+	return batch.NotRead
+}
+
+func (b *Buffer) loader(ctx context.Context) loader {
+	return func(tx transaction, batch *buffer.Lease, in holding, count int) error {
+		return b.events.load(ctx, tx, batch, in, count)
+	}
 }
 
 // Settle implements buffer.Settler. No row is ever locked by itself here, so a batch that is marked

@@ -62,7 +62,7 @@ SELECT (SELECT count(*) FROM stamped), (SELECT batches FROM unordered),
        CASE WHEN EXISTS (SELECT FROM picked) THEN 0 ELSE (SELECT count(*) FROM waits) END`
 
 // The batch is read after the lock was released; see rangeEventsSQL.
-const orderEventsSQL = `
+const stampedEventsSQL = `
 SELECT e.id, e.topic, e.key, e.payload, e.headers, e.created_at
 FROM outbox_batches l
 JOIN outbox_events e ON e.id BETWEEN l.first_id AND l.last_id AND e.group_id = l.group_id
@@ -88,10 +88,12 @@ func (c *Claimer) claimWithin(ctx context.Context, t *ledger.Tables, limit int, 
 		from               = c.watermarks.OrderedFrom()
 	)
 	rows.Reserve(limit)
+	readCtx, reading := ledger.NewReading(ctx, c.base.ReadLimit(lease))
+	defer reading.End()
 	start, begin := c.Begin(t, lease, rows.Reset)
 	begin.Prepare = false
 	err = c.base.DB.Transact(
-		ctx, begin,
+		readCtx, begin,
 		pg.Step{SQL: lockSQL, Args: []string{t.Buffer}},
 		pg.Step{
 			SQL: t.SQL(orderSQL),
@@ -105,10 +107,15 @@ func (c *Claimer) claimWithin(ctx context.Context, t *ledger.Tables, limit int, 
 		},
 		pg.Step{SQL: "COMMIT"},
 		pg.Step{SQL: "BEGIN ISOLATION LEVEL READ COMMITTED"},
-		c.base.DB.WriteTx(c.base.DB.StatementTimeout, "enable_seqscan", "off"),
-		pg.Step{SQL: t.SQL(orderEventsSQL), Args: []string{groupID.String()}, Row: rows.Append},
+		reading.Step(c.base.DB, "enable_seqscan", "off"),
+		pg.Step{SQL: t.SQL(stampedEventsSQL), Args: []string{groupID.String()}, Row: rows.Append},
 	)
+	cause := reading.Cause(readCtx, err, rows.Fitted())
 	switch {
+	case cause != nil && stamped > 0:
+		if batch, err = c.base.List(ctx, t, start.Lease(groupID), cause, rows.Fitted()); err != nil {
+			return nil, 0, err
+		}
 	case err != nil:
 		return nil, 0, err
 	case start.Mode != claimmode.StampKey:
@@ -117,7 +124,7 @@ func (c *Claimer) claimWithin(ctx context.Context, t *ledger.Tables, limit int, 
 		return nil, 0, fmt.Errorf("%w: %d batches of buffer %s were claimed by a relay without order: key; claiming resumes when they are done. Stop that relay",
 			buffer.ErrNotReady, unordered, t.Buffer)
 	}
-	if stamped > 0 {
+	if stamped > 0 && batch == nil {
 		batch = c.base.Complete(&rows, start.Lease(groupID))
 	}
 	c.watermarks.ClaimedInOrder(from, batch, start.LastValue)

@@ -2,6 +2,7 @@ package claim
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -29,6 +30,9 @@ func (c *Claimer) Peek(ctx context.Context, t *ledger.Tables, limit int) (*buffe
 			return rows.Append(v)
 		},
 	})
+	if errors.Is(err, buffer.ErrTooLarge) {
+		err = nil // as many as a batch may have
+	}
 	if err != nil || len(rows.Events) == 0 {
 		return nil, c.base.Explain(ctx, "peeking", err)
 	}

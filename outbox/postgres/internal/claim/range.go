@@ -59,12 +59,14 @@ func (c *Claimer) claimRange(ctx context.Context, t *ledger.Tables, limit int, l
 		_, known    = c.watermarks.Span()
 	)
 	rows.Reserve(limit)
+	readCtx, reading := ledger.NewReading(ctx, c.base.ReadLimit(lease))
+	defer reading.End()
 	start, begin := c.Begin(t, lease, func([][]byte) error {
 		claimed = false
 		return rows.Reset(nil)
 	})
 	err := c.base.DB.Transact(
-		ctx, begin,
+		readCtx, begin,
 		pg.Step{Prepare: true, SQL: lockSQL, Args: []string{t.Buffer}},
 		pg.Step{
 			Prepare: true, SQL: t.SQL(rangeSQL),
@@ -79,10 +81,16 @@ func (c *Claimer) claimRange(ctx context.Context, t *ledger.Tables, limit int, l
 		},
 		pg.Step{SQL: "COMMIT"},
 		pg.Step{SQL: "BEGIN ISOLATION LEVEL READ COMMITTED"},
-		c.base.DB.WriteTx(c.base.DB.StatementTimeout, pg.PlanGeneric...),
+		reading.Step(c.base.DB, pg.PlanGeneric...),
 		pg.Step{Prepare: true, SQL: t.SQL(rangeEventsSQL), Args: []string{groupID.String()}, Row: rows.Append},
 	)
+	batch := start.Lease(groupID)
+	batch.FirstID, batch.LastID = first, last
+	cause := reading.Cause(readCtx, err, rows.Fitted())
 	switch {
+	case cause != nil && claimed:
+		listed, err := c.base.List(ctx, t, batch, cause, rows.Fitted())
+		return listed, start, err
 	case err != nil:
 		return nil, nil, err
 	case start.Mode != claimmode.Range:
@@ -90,7 +98,5 @@ func (c *Claimer) claimRange(ctx context.Context, t *ledger.Tables, limit int, l
 	case !claimed:
 		return nil, start, nil
 	}
-	batch := start.Lease(groupID)
-	batch.FirstID, batch.LastID = first, last
 	return c.base.Complete(&rows, batch), start, nil
 }

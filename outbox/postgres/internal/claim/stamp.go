@@ -33,8 +33,7 @@ WITH picked AS MATERIALIZED (
   FROM picked HAVING count(*) > 0
 )
 UPDATE outbox_events SET group_id = $2::uuid
-WHERE id = ANY (ARRAY(SELECT id FROM picked))
-RETURNING id, topic, key, payload, headers, created_at`
+WHERE id = ANY (ARRAY(SELECT id FROM picked))`
 
 // maxStamping is how many claims of this process stamp at the same time: one reads while the other writes. More
 // would walk over rows that the others have locked, for a quarter more of the server's time.
@@ -51,15 +50,28 @@ func (c *Claimer) Stamp(ctx context.Context, t *ledger.Tables, limit int, lease 
 	defer done()
 	groupID, rows := buffer.NewGroupID(), pg.EventDecoder{PayloadOID: t.PayloadOID}
 	rows.Reserve(limit)
+	readCtx, reading := ledger.NewReading(ctx, c.base.ReadLimit(lease))
+	defer reading.End()
+	var stamped int64
 	start, begin := c.Begin(t, lease, rows.Reset)
-	err = c.base.DB.Transact(ctx, begin, pg.Step{
-		Prepare: true, SQL: t.SQL(stampSQL),
-		Args: []string{
-			t.Buffer, groupID.String(), pg.Int(in.After), pg.Int(in.UpTo), pg.Int(int64(limit)), pg.Interval(lease), c.base.Owner,
+	err = c.base.DB.Transact(
+		readCtx, begin,
+		pg.Step{
+			Prepare: true, SQL: t.SQL(stampSQL),
+			Args: []string{
+				t.Buffer, groupID.String(), pg.Int(in.After), pg.Int(in.UpTo), pg.Int(int64(limit)), pg.Interval(lease), c.base.Owner,
+			},
+			Affected: &stamped,
 		},
-		Row: rows.Append,
-	})
+		pg.Commit, pg.Begin,
+		reading.Step(c.base.DB, pg.PlanGeneric...),
+		pg.Step{Prepare: true, SQL: t.SQL(stampedEventsSQL), Args: []string{groupID.String()}, Row: rows.Append},
+	)
+	cause := reading.Cause(readCtx, err, rows.Fitted())
 	switch {
+	case cause != nil && stamped > 0:
+		batch, err := c.base.List(ctx, t, start.Lease(groupID), cause, rows.Fitted())
+		return batch, start, err
 	case err != nil:
 		return nil, nil, err
 	case start.Mode != claimmode.Stamp:

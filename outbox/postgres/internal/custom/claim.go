@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -47,7 +48,7 @@ func (t *Table) Stamp(ctx context.Context, tables *ledger.Tables, limit int, lea
 	if !t.Numbered() {
 		steps = append(steps, pg.Step{Prepare: true, SQL: tables.SQL(numbersUUIDSQL), Args: []string{groupID.String()}, Row: p.readNumbers})
 	}
-	steps = append(steps, pg.Step{SQL: "COMMIT"})
+	steps = append(steps, pg.Commit)
 	err = t.run(ctx, p, append(steps, t.projectSteps(p)...))
 	switch {
 	case err != nil:
@@ -86,6 +87,31 @@ func (t *Table) TakeOver(ctx context.Context, lease time.Duration, due buffer.Du
 	return t.complete(p, *batch), nil
 }
 
+// Read projects an event by itself, until ctx is done.
+func (t *Table) Read(ctx context.Context, batch *buffer.Lease) error {
+	p := t.newProjecting(batch.GroupID)
+	p.Events, p.limit = batch.Events, pg.ScanTimeout
+	err := t.Base.DB.Transact(ctx, pg.ReadTx(t.Base.DB.StatementTimeout, pg.PlanGeneric...), pg.Step{
+		SQL: t.tables.SQL(keySQL), Args: []string{batch.GroupID.String(), t.finds(batch.Events, batch.IDs())},
+		Row: func(v [][]byte) error {
+			if v[0] != nil && t.key.OID != pg.OIDUUID {
+				p.names[string(v[0])] = batch.Events[0].ID
+			}
+			return nil
+		},
+	})
+	if err != nil {
+		return t.Base.Explain(ctx, "projecting a batch", err)
+	}
+	p.begin()
+	if err := t.run(ctx, p, t.projectSteps(p)); err != nil {
+		return t.Base.Explain(ctx, "projecting a batch", err)
+	}
+	t.readUnprojected(ctx, p)
+	batch.SetContents(t.complete(p, batch.Unread()))
+	return batch.NotRead
+}
+
 // A peek is one transaction: the search path changes within it.
 const (
 	keepPathSQL = `
@@ -122,7 +148,7 @@ func (t *Table) Peek(ctx context.Context, limit int) (*buffer.Lease, error) {
 					e.ID = int64(len(p.Events))
 				}
 				rows[e.ID] = bytes.Replace(v[3], stamp, []byte(`"group_id":null`), 1)
-				return nil
+				return p.fit(len(v[3]))
 			},
 		},
 		// The projection runs without the settings of a claim, and read-only.
@@ -131,7 +157,11 @@ func (t *Table) Peek(ctx context.Context, limit int) (*buffer.Lease, error) {
 	}
 	steps = append(steps, t.projectSteps(p)[1:3]...)
 	steps = append(steps, pg.Step{SQL: "ROLLBACK"})
-	if err := t.run(ctx, p, steps); err != nil {
+	err := t.run(ctx, p, steps)
+	if limit > 1 && (errors.Is(err, buffer.ErrTooLarge) || p.notRead != nil) {
+		return t.Peek(ctx, max(1, min(limit/2, p.Fitted())))
+	}
+	if err != nil {
 		return nil, t.Base.Explain(ctx, "peeking", err)
 	}
 	if len(p.Events) == 0 {
@@ -199,6 +229,9 @@ func (t *Table) complete(p *projecting, batch buffer.Lease) *buffer.Lease {
 		batch.FirstID, batch.LastID = p.Events[0].ID, p.Events[n-1].ID
 	}
 	switch {
+	case p.notRead != nil && !batch.DeliveryRecorded():
+		batch.FailRead(p.notRead, p.Fitted())
+	case p.notRead != nil: // the rows are archived
 	case p.err != nil:
 		batch.FailProjection(p.err)
 	case p.ran:

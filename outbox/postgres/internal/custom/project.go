@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -14,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/projection"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
@@ -45,6 +47,7 @@ type projecting struct {
 	topic   *string // the last one
 	ran     bool
 	err     error // the first reason why the whole projection fails
+	notRead error // why the rows could not be read
 }
 
 func (t *Table) newProjecting(groupID uuid.UUID) *projecting {
@@ -94,9 +97,13 @@ func (p *projecting) begin() {
 func (t *Table) run(ctx context.Context, p *projecting, steps []pg.Step) error {
 	for n := 0; ; n++ {
 		began := time.Now()
-		err := t.Base.DB.RoundTrip(ctx, steps)
+		late, err := t.roundTrip(ctx, p, steps)
 		switch {
 		case err == nil:
+		case p.leased && errors.Is(err, buffer.ErrTooLarge):
+			p.notRead = buffer.ErrTooLarge
+		case p.leased && ctx.Err() == nil && (late || p.Fitted() > 0 && time.Since(began) >= p.limit):
+			p.notRead = fmt.Errorf("%w: %d events in %v", buffer.ErrSlowRead, p.Fitted(), p.limit)
 		case p.leased:
 			p.fail(p.classify(t.Base.DB.ConnectError(err), time.Since(began)))
 		case n == pg.MaxRetries || !slices.Contains([]string{pg.CodeDeadlock, pg.CodeSerialization}, pg.Code(err)):
@@ -107,13 +114,25 @@ func (t *Table) run(ctx context.Context, p *projecting, steps []pg.Step) error {
 		break
 	}
 	p.ran = true
-	if p.err != nil {
+	if p.err != nil || p.notRead != nil {
 		for i := range p.Events {
 			e := &p.Events[i]
 			*e = outbox.Event{ID: e.ID, UUID: e.UUID, Topic: t.topic, CreatedAt: e.CreatedAt}
 		}
 	}
 	return nil
+}
+
+// readGrace is how much later than the server the client stops a projection: its rows are on the way.
+const readGrace = time.Second
+
+// roundTrip runs the steps. late reports that the server did not stop the projection in time: it waits for a
+// slow line, for example.
+func (t *Table) roundTrip(ctx context.Context, p *projecting, steps []pg.Step) (late bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, t.Base.DB.StatementTimeout+p.limit+readGrace)
+	defer cancel()
+	err = t.Base.DB.RoundTrip(ctx, steps)
+	return ctx.Err() != nil, err
 }
 
 func (p *projecting) fail(err error) {
@@ -188,6 +207,13 @@ func (p *projecting) readRow(v [][]byte) error {
 		p.fail(projection.ForeignID(fmt.Sprintf("%q", name), "$1"))
 		return nil
 	}
+	size := 0
+	for _, value := range v {
+		size += len(value)
+	}
+	if err := p.fit(size); err != nil {
+		return err
+	}
 	row := projection.Row{Kind: p.payload}
 	if payload := column(projection.Payload); payload != nil {
 		if p.payload == projection.Bytes {
@@ -219,6 +245,14 @@ func (p *projecting) readRow(v [][]byte) error {
 	}
 	p.rows.Add(i, &row)
 	return nil
+}
+
+// fit counts the bytes of a row. A single event always fits.
+func (p *projecting) fit(n int) error {
+	if len(p.Events) < 2 {
+		return nil
+	}
+	return p.Fit(n)
 }
 
 // find returns the index of the event that the projection names.
@@ -271,7 +305,7 @@ func parseTime(text []byte) (at time.Time, ok bool) {
 // readUnprojected fills in the rows of the events that the projection did not return. If that fails, the
 // batch is returned all the same: a dead letter has the row anyway.
 func (t *Table) readUnprojected(ctx context.Context, p *projecting) {
-	if p.err != nil {
+	if p.err != nil || p.notRead != nil {
 		return
 	}
 	missing := p.rows.MissingIDs()
@@ -289,7 +323,7 @@ func (t *Table) readUnprojected(ctx context.Context, p *projecting) {
 			if i, found := p.findID(v[0]); found && p.rows.Missing(i) {
 				p.Events[i].Payload = slices.Clone(v[1])
 			}
-			return nil
+			return p.fit(len(v[1]))
 		},
 	})
 }

@@ -102,6 +102,11 @@ const rowsSQL = `
 SELECT e.custom_id::text, to_json(e)::text FROM custom_events e
 WHERE e.group_id = $1::uuid AND e.custom_id = ANY ($2)`
 
+// keySQL is how the projection names an event.
+const keySQL = `
+SELECT e.custom_key::text FROM custom_events e
+WHERE e.group_id = $1::uuid AND e.custom_id = ANY ($2)`
+
 // Settlements find events one by one, because their keys need not be near each other. See package ledger.
 const (
 	deleteSQL = `

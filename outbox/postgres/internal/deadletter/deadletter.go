@@ -3,6 +3,7 @@ package deadletter
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 
 	"github.com/google/uuid"
@@ -77,6 +78,9 @@ func (l *DeadLetters) ListDead(ctx context.Context, f buffer.DeadFilter, after *
 		Args: l.Match(f, pg.Bool(f.Closed), eventID, groupID, pg.Int(int64(limit))),
 		Row:  rows.addWithRow,
 	})
+	if errors.Is(err, buffer.ErrTooLarge) {
+		err = nil // the next page begins there
+	}
 	return rows.dead, l.base.Explain(ctx, "listing dead letters", err)
 }
 
@@ -171,6 +175,7 @@ func (d *decoder) addWithRow(v [][]byte) error {
 	if err := d.add(v); err != nil {
 		return err
 	}
+	d.Weigh(len(v[14]))
 	if row := v[14]; len(row) > 0 {
 		d.dead[len(d.dead)-1].Row = d.Copy(row)
 	}

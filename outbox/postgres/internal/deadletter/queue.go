@@ -61,8 +61,8 @@ SELECT leased, waiting, delivered, due, claimed, unclaimed.n,
        suspects
 FROM ledger, unclaimed`
 
-// read calls row with the result of queueSQL. limit bounds the unclaimed dead letters that are counted.
-func (q *Queue) read(ctx context.Context, t *ledger.Tables, limit string, row func(n func(column int) int64)) error {
+// count calls row with the result of queueSQL. limit bounds the unclaimed dead letters that are counted.
+func (q *Queue) count(ctx context.Context, t *ledger.Tables, limit string, row func(n func(column int) int64)) error {
 	return q.base.DB.Transact(ctx, pg.ReadTx(q.base.DB.StatementTimeout, pg.PlanByPrimaryKey...), pg.Step{
 		SQL: t.SQL(queueSQL), Args: []string{t.Buffer + suffix, q.base.Pipeline, limit},
 		Row: func(v [][]byte) error {
@@ -81,7 +81,7 @@ func (q *Queue) CountBacklog(ctx context.Context, limit int) (backlog buffer.Bac
 	if err := q.releaseOrphaned(ctx, t, limit); err != nil {
 		return backlog, q.base.Explain(ctx, "releasing dead letters without a batch", err)
 	}
-	err = q.read(ctx, t, pg.Int(int64(limit)), func(n func(int) int64) {
+	err = q.count(ctx, t, pg.Int(int64(limit)), func(n func(int) int64) {
 		backlog = buffer.Backlog{Waiting: int(n(1)), Delivered: int(n(2)), Due: int(n(3)), Suspects: int(n(7)), Unclaimed: int(n(5))}
 	})
 	return backlog, q.base.Explain(ctx, "counting unnotified dead letters", err)
@@ -93,7 +93,7 @@ func (q *Queue) Status(ctx context.Context) (s buffer.Status, err error) {
 	if err != nil {
 		return s, err
 	}
-	err = q.read(ctx, t, pg.Null, func(n func(int) int64) {
+	err = q.count(ctx, t, pg.Null, func(n func(int) int64) {
 		s = buffer.Status{Leased: n(0), Waiting: n(1), Delivered: n(2), Pending: n(4) + n(5), OldestPending: max(0, time.Duration(n(6))*time.Microsecond)}
 	})
 	return s, q.base.Explain(ctx, "reading the status of the dead letters", err)
@@ -151,8 +151,15 @@ WITH picked AS MATERIALIZED (
   FROM distinct_events HAVING count(*) > 0
 )
 UPDATE outbox_dead_letters d SET hook_group_id = $2::uuid
-FROM distinct_events p WHERE d.pipeline = $3 AND d.event_id = p.event_id AND d.group_id = p.group_id
-RETURNING ` + columnsSQL + `, clock_timestamp()`
+FROM distinct_events p WHERE d.pipeline = $3 AND d.event_id = p.event_id AND d.group_id = p.group_id`
+
+// The dead letters of a batch, without their contents if $3 is false. See ledger.Base.List.
+const readSQL = `
+SELECT d.event_id, d.topic, d.key, CASE WHEN $3::boolean THEN d.payload END, CASE WHEN $3::boolean THEN d.headers END, d.created_at,
+       d.group_id, d.attempts, d.error, d.died_at, d.notified_at, d.closed_at, d.closed_as, d.event_uuid, clock_timestamp()
+FROM outbox_batches l JOIN outbox_dead_letters d ON d.pipeline = $2 AND d.event_id BETWEEN l.first_id AND l.last_id
+  AND d.hook_group_id = l.group_id AND d.notified_at IS NULL
+WHERE l.group_id = $1::uuid`
 
 // Claim implements buffer.Claimer.
 func (q *Queue) Claim(ctx context.Context, limit int, lease time.Duration) (*buffer.Lease, error) {
@@ -161,42 +168,29 @@ func (q *Queue) Claim(ctx context.Context, limit int, lease time.Duration) (*buf
 		return nil, err
 	}
 	var (
-		groupID  = buffer.NewGroupID()
-		rows     = newDecoder(q.base, t)
-		clock    time.Time
-		leaseEnd = time.Now().Add(lease)
+		batch = buffer.Lease{
+			Batch: buffer.Batch{GroupID: buffer.NewGroupID()}, LeaseNo: 1, Ends: time.Now().Add(lease), UnfinishedLeases: 1,
+		}
+		claimed int64
 	)
 	begin := q.base.DB.WriteTx(q.base.DB.StatementTimeout, append([]string{"enable_bitmapscan", "off", "enable_sort", "off"}, pg.PlanByKey...)...)
-	begin.Row = rows.Reset
 	err = q.base.DB.Transact(ctx, begin, pg.Step{
 		SQL: t.SQL(claimSQL),
 		Args: []string{
-			t.Buffer + suffix, groupID.String(), q.base.Pipeline, pg.Int(int64(limit)), pg.Interval(lease), q.base.Owner,
+			t.Buffer + suffix, batch.GroupID.String(), q.base.Pipeline, pg.Int(int64(limit)), pg.Interval(lease), q.base.Owner,
 		},
-		Row: func(v [][]byte) error {
-			clock = pg.ReadTime(v[14])
-			return rows.add(v)
-		},
+		Affected: &claimed,
 	})
 	if err != nil {
 		return nil, q.base.Explain(ctx, "claiming dead letters", err)
 	}
-	if len(rows.Events) == 0 {
+	if claimed == 0 {
 		return nil, nil
 	}
-	batch := q.base.Complete(&rows.EventDecoder, buffer.Lease{
-		Batch: buffer.Batch{GroupID: groupID}, LeaseNo: 1, Ends: leaseEnd, UnfinishedLeases: 1,
-		ClaimedAt: clock, ClaimedLocal: time.Now(),
-	})
-	rows.complete(batch)
-	return batch, nil
+	return q.read(ctx, t, batch, q.base.ReadLimit(lease))
 }
 
-const takeOverSQL = ledger.DueSQL + ledger.TakenSQL + `
-       ` + columnsSQL + `
-FROM taken t
-LEFT JOIN outbox_dead_letters d ON d.pipeline = $6 AND d.event_id BETWEEN t.first_id AND t.last_id
-  AND d.hook_group_id = t.group_id AND d.notified_at IS NULL`
+const takeOverSQL = ledger.DueSQL + ledger.TakenSQL + ledger.NothingSQL
 
 // TakeOver implements buffer.Claimer.
 func (q *Queue) TakeOver(ctx context.Context, lease time.Duration, due buffer.Due) (*buffer.Lease, error) {
@@ -204,12 +198,58 @@ func (q *Queue) TakeOver(ctx context.Context, lease time.Duration, due buffer.Du
 	if err != nil {
 		return nil, err
 	}
-	rows := newDecoder(q.base, t)
-	batch, err := ledger.TakeOver(ctx, q.Ledger, t, lease, due, &rows.EventDecoder, rows.add, pg.PlanByKey, takeOverSQL, q.base.Pipeline)
-	if batch != nil {
-		rows.complete(batch)
+	batch, err := ledger.TakeOver(ctx, q.Ledger, t, lease, due, &pg.EventDecoder{}, nil, pg.PlanByKey, takeOverSQL)
+	if err != nil || batch == nil {
+		return nil, err
 	}
-	return batch, err
+	return q.read(ctx, t, *batch, q.base.ReadLimit(lease))
+}
+
+// Read implements buffer.Claimer.
+func (q *Queue) Read(ctx context.Context, batch *buffer.Lease) error {
+	t, err := q.base.Ready(ctx)
+	if err != nil {
+		return err
+	}
+	read, err := q.read(ctx, t, batch.Unread(), pg.ScanTimeout)
+	if err == nil {
+		batch.SetContents(read)
+		err = read.NotRead
+	}
+	return err
+}
+
+// read reads the dead letters of a leased batch; see ledger.Reading.
+func (q *Queue) read(ctx context.Context, t *ledger.Tables, batch buffer.Lease, limit time.Duration) (*buffer.Lease, error) {
+	contents := !batch.DeliveryRecorded()
+	for {
+		rows := newDecoder(q.base, t)
+		readCtx, reading := ledger.NewReading(ctx, limit)
+		err := q.base.DB.Transact(readCtx, reading.Step(q.base.DB, pg.PlanByKey...), pg.Step{
+			SQL: t.SQL(readSQL), Args: []string{batch.GroupID.String(), q.base.Pipeline, pg.Bool(contents)},
+			Row: func(v [][]byte) error {
+				if batch.ClaimedAt.IsZero() {
+					batch.ClaimedAt, batch.ClaimedLocal = pg.ReadTime(v[14]), time.Now()
+				}
+				return rows.add(v)
+			},
+		})
+		cause := reading.Cause(readCtx, err, rows.Fitted())
+		reading.End()
+		switch {
+		case cause != nil && contents && ctx.Err() == nil:
+			contents, batch.NotRead, batch.PartSize = false, cause, rows.Fitted()
+			continue
+		case err != nil:
+			return nil, q.base.Explain(ctx, "reading dead letters", err)
+		}
+		read := q.base.Complete(&rows.EventDecoder, batch)
+		rows.complete(read)
+		if batch.NotRead != nil && len(read.Events) > 0 {
+			read.FailRead(batch.NotRead, batch.PartSize)
+		}
+		return read, nil
+	}
 }
 
 // The dead letters of a batch are those that carry its hook_group_id and are not notified.

@@ -30,32 +30,33 @@ const TakenSQL = `, taken AS (
       state = CASE state WHEN 'delivered' THEN state ELSE 'leased' END,
       due_at = clock_timestamp() + $3::interval
   FROM due WHERE l.group_id = due.group_id
-  RETURNING l.*, l.members + '{}' AS held
+  RETURNING l.*
 )
 SELECT t.group_id, t.lease_no, t.unfinished_leases, t.attempts, t.outages, t.first_id, t.last_id, t.origins, t.delivered,
        clock_timestamp(), `
 
-// An event belongs to the batch whose group_id it carries, or whose members contain it. (members + '{}' is
-// the same set in one piece: otherwise one with many gaps would be unpacked for each row.)
-const eventsTakenSQL = `
-       e.id, e.topic, e.key, e.payload, e.headers, e.created_at
-FROM taken t
-LEFT JOIN outbox_events e ON e.id BETWEEN t.first_id AND t.last_id AND (e.group_id = t.group_id OR e.id <@ t.held)`
+// NothingSQL ends a take-over that reads no events yet.
+const NothingSQL = `NULL
+FROM taken t`
 
-const takeOverSQL = DueSQL + TakenSQL + eventsTakenSQL
+const takeOverSQL = DueSQL + TakenSQL + NothingSQL
 
 // TakeOverEvents takes over a batch of the relay's own table.
 func TakeOverEvents(ctx context.Context, l *Ledger, t *Tables, lease time.Duration, due buffer.Due) (*buffer.Lease, error) {
-	rows := pg.EventDecoder{PayloadOID: t.PayloadOID}
 	sql := takeOverSQL
 	if l.base.Ordered {
 		sql = takeOverInOrderSQL
 	}
-	return TakeOver(ctx, l, t, lease, due, &rows, rows.Append, []string{"synchronous_commit", "on", "enable_seqscan", "off"}, sql)
+	batch, err := TakeOver(ctx, l, t, lease, due, &pg.EventDecoder{}, nil, []string{"synchronous_commit", "on", "enable_seqscan", "off"}, sql)
+	if err != nil || batch == nil {
+		return nil, err
+	}
+	batch, err = l.base.read(ctx, t, *batch, l.base.ReadLimit(lease))
+	return batch, l.base.Explain(ctx, "reading a batch that was taken over", err)
 }
 
-// TakeOver runs a statement that begins with [DueSQL] and [TakenSQL]. add reads the columns after those of the
-// ledger; args are the statement's other parameters, from $6 on.
+// TakeOver runs a statement that begins with [DueSQL] and [TakenSQL] and commits it. add reads the columns after those
+// of the ledger, into rows; args are the statement's other parameters, from $6 on.
 func TakeOver(
 	ctx context.Context, l *Ledger, t *Tables, lease time.Duration, due buffer.Due, rows *pg.EventDecoder, add func([][]byte) error,
 	settings []string, sql string, args ...string,
@@ -81,7 +82,7 @@ func TakeOver(
 				pg.ReadArray(v[7], func(id []byte) { batch.Origins = append(batch.Origins, uuid.UUID(id)) })
 				pg.ReadArray(v[8], func(id []byte) { batch.Delivered = append(batch.Delivered, pg.ReadInt8(id)) })
 			}
-			if v[10] == nil { // its rows are gone
+			if v[10] == nil { // no row
 				return nil
 			}
 			return add(v[10:])
@@ -93,7 +94,7 @@ func TakeOver(
 	if batch.LeaseNo == 0 {
 		return nil, nil
 	}
-	return l.base.Complete(rows, batch), nil
+	return &batch, nil
 }
 
 // DueInOrderSQL are the due batches that wait for no other. The parts of one batch may share keys.
@@ -116,4 +117,4 @@ WITH due AS (
   FOR UPDATE SKIP LOCKED
 )`
 
-const takeOverInOrderSQL = dueInOrderSQL + TakenSQL + eventsTakenSQL
+const takeOverInOrderSQL = dueInOrderSQL + TakenSQL + NothingSQL

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // EventDecoder turns rows (id, topic, key, payload, headers, created_at) into events.
@@ -18,6 +19,8 @@ type EventDecoder struct {
 	Events []outbox.Event
 
 	limit     int // of events; 0: not known
+	size      int // what counts against buffer.MaxBytes
+	fitted    int // events that were counted
 	used      int // bytes, in all blocks
 	free      []byte
 	keys      []string
@@ -62,12 +65,31 @@ func (d *EventDecoder) blockSize(least int) int {
 
 // Reset is the Row function of a first step: the transaction runs, perhaps again.
 func (d *EventDecoder) Reset([][]byte) error {
-	d.Events, d.used = d.Events[:0], 0
+	d.Events, d.used, d.size, d.fitted = d.Events[:0], 0, 0, 0
 	return nil
 }
 
+// Fit counts n bytes of the next event. The error is buffer.ErrTooLarge if the batch would be too large with
+// them; a single event never is.
+func (d *EventDecoder) Fit(n int) error {
+	if d.size += n; d.size > buffer.MaxBytes && d.fitted > 0 {
+		return buffer.ErrTooLarge
+	}
+	d.fitted++
+	return nil
+}
+
+// Weigh counts more bytes of an event that fitted.
+func (d *EventDecoder) Weigh(n int) { d.size += n }
+
+// Fitted returns how many events were read.
+func (d *EventDecoder) Fitted() int { return d.fitted }
+
 // Append is the Row function that decodes a row.
 func (d *EventDecoder) Append(v [][]byte) error {
+	if err := d.Fit(len(v[2]) + len(v[3]) + len(v[4])); err != nil {
+		return err
+	}
 	e := outbox.Event{ID: ReadInt8(v[0]), Topic: d.Topic(v[1]), CreatedAt: ReadTime(v[5])}
 	if v[2] != nil {
 		if len(d.keys) == cap(d.keys) { // pointers into the old block stay good

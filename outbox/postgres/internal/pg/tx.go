@@ -2,6 +2,7 @@ package pg
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -12,7 +13,8 @@ type Step struct {
 	SQL  string
 	Args []string
 	// Row is called for each row. The values are in binary form and valid during the call
-	// only. nil: rows are ignored.
+	// only. nil: rows are ignored. If it fails the connection is closed, because the rest of the
+	// result may be large.
 	Row func(values [][]byte) error
 	// Affected receives the number of rows that the statement affected.
 	Affected *int64
@@ -92,8 +94,15 @@ func (db *DB) RoundTrip(ctx context.Context, steps []Step) error {
 	}
 	results := conn.Conn().PgConn().ExecBatch(ctx, batch)
 	err = read(results, steps)
+	refused := errors.Is(err, errRow)
+	if refused { // before results.Close, which would read the rest
+		conn.Conn().PgConn().Conn().Close() //nolint:gosec // nothing more is read from it
+	}
 	if closeErr := results.Close(); err == nil {
 		err = closeErr
+	}
+	if refused {
+		conn.Conn().Close(ctx) //nolint:gosec // it is closed already, and must not be used again
 	}
 	switch Code(err) {
 	case CodeReadOnly:
@@ -109,6 +118,14 @@ func (db *DB) RoundTrip(ctx context.Context, steps []Step) error {
 	return err
 }
 
+// rowError is the error of a Row function.
+type rowError struct{ error }
+
+var errRow = errors.New("a row was refused")
+
+func (e rowError) Unwrap() error        { return e.error }
+func (e rowError) Is(target error) bool { return target == errRow }
+
 func read(results *pgconn.MultiResultReader, steps []Step) error {
 	for _, s := range steps {
 		if !results.NextResult() {
@@ -123,7 +140,7 @@ func read(results *pgconn.MultiResultReader, steps []Step) error {
 				continue
 			}
 			if err := s.Row(reader.Values()); err != nil {
-				return err
+				return rowError{err}
 			}
 		}
 		tag, err := reader.Close()

@@ -1,0 +1,74 @@
+package delivery_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/outboxrelay/relay/delivery"
+	"github.com/outboxrelay/relay/outbox/buffer"
+)
+
+// A batch that was not read is not sent: it is divided by ids, or waits as for an outage.
+func TestDivide(t *testing.T) {
+	t.Parallel()
+	slow, broken := fmt.Errorf("%w: 3 events in 15s", buffer.ErrSlowRead), errors.New("connection reset")
+	for _, c := range []struct {
+		name                          string
+		n, read                       int
+		why                           error
+		unfinished, attempts, outages int
+		want                          string // verdict, ids, attempts, outages and unfinished leases of each outcome
+	}{
+		{"too large", 5, 2, buffer.ErrTooLarge, 1, 0, 0, "retry [101 102]0/0/0, retry [103 104]0/0/0, retry [105]0/0/0"},
+		{"too large at the last event", 3, 2, buffer.ErrTooLarge, 1, 0, 0, "retry [101 102]0/0/0, retry [103]0/0/0"},
+		{"sent before", 2, 1, buffer.ErrTooLarge, 1, 2, 0, "retry [101]2/1/0, retry [102]2/1/0"},
+		{"left unfinished before", 2, 1, buffer.ErrTooLarge, 4, 0, 3, "retry [101]0/3/1, retry [102]0/3/1"},
+		{"slow", 4, 3, slow, 1, 0, 0, "retry [101 102]0/0/0, retry [103 104]0/0/0"},
+		{"slow at the first event", 2, 0, slow, 1, 0, 0, "retry [101]0/0/0, retry [102]0/0/0"},
+		{"slow alone", 1, 0, slow, 3, 2, 4, "retry []2/5/2"},
+		{"a broken connection", 4, 2, broken, 1, 0, 0, "retry []0/1/0"},
+		{"a broken connection again", 4, 2, broken, 1, 0, 1, "retry [101 102]0/1/0, retry [103 104]0/1/0"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			b := newHarness(nil)
+			batch := batchOf(c.n)
+			batch.UnfinishedLeases, batch.Attempts, batch.Outages = c.unfinished, c.attempts, c.outages
+			batch.FailRead(c.why, c.read)
+			if _, _, err := b.work(t, batch); err != nil {
+				t.Fatal(err)
+			}
+			got := make([]string, len(b.settled))
+			for i, o := range b.settled {
+				got[i] = fmt.Sprintf("%v %v%d/%d/%d", o.Verdict, o.IDs, o.Attempts, o.Outages, o.UnfinishedLeases)
+				if o.Address != nil {
+					t.Errorf("the recovery of address %q makes it due; want none to", *o.Address)
+				}
+			}
+			expect(t, "outcomes", strings.Join(got, ", "), c.want)
+			expect(t, "sends", b.sends, 0)
+		})
+	}
+}
+
+// The parts of a batch are bounded in number, so that the settle is; the last one is divided again.
+func TestDivide_AtMost64Parts(t *testing.T) {
+	t.Parallel()
+	b := newHarness(func(c *delivery.Config) { c.Ordered = true })
+	batch := batchOf(1000)
+	batch.FailRead(buffer.ErrTooLarge, 1)
+	if _, _, err := b.work(t, batch); err != nil {
+		t.Fatal(err)
+	}
+	var ids []int64
+	for _, o := range b.settled {
+		ids = append(ids, o.IDs...)
+	}
+	expect(t, "parts", len(b.settled), 64)
+	if !slices.Equal(ids, batch.IDs()) {
+		t.Errorf("the parts have ids %v", ids)
+	}
+}

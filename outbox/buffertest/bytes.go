@@ -1,0 +1,213 @@
+package buffertest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
+)
+
+var bytesCases = []testCase{
+	{name: "bytes/claim is bounded", run: bytesClaim},
+	{name: "bytes/claim in order is bounded", relayTableOnly: true, run: bytesClaimInOrder},
+	{name: "bytes/take over is bounded", run: bytesTakeOver},
+	{name: "bytes/larger event goes alone", run: bytesLargerEvent},
+	{name: "bytes/read after the lease is committed", run: bytesRead},
+	{name: "bytes/delivered batch is not read", run: bytesDelivered},
+	{name: "bytes/peek is bounded", run: bytesPeek},
+	{name: "bytes/dead letters are bounded", run: bytesDeadLetters},
+}
+
+// large returns events of that many bytes, which compress well: a bound on what the database stores would not
+// hold.
+func large(n, size int) []outbox.Event {
+	events := make([]outbox.Event, n)
+	for i := range events {
+		events[i] = outbox.Event{Topic: "large", Payload: []byte(fmt.Sprintf(`{"n": %d, "text": "%s"}`, i, strings.Repeat("x", size)))}
+	}
+	return events
+}
+
+// drained is every event that was read, by id.
+type drained map[int64][]byte
+
+// drainBounded claims and takes over what there is, checks the bound, divides what was not read as delivery does, and
+// settles the rest as verdict. It returns how many batches were divided.
+func drainBounded(t *testing.T, q buffer.Queue, verdict buffer.Verdict) (all drained, divided int) {
+	t.Helper()
+	all = drained{}
+	for {
+		l, err := q.TakeOver(t.Context(), lease, buffer.DueRetry)
+		ok(t, "TakeOver", err)
+		if l == nil {
+			l, err = q.Claim(t.Context(), 1000, lease)
+			ok(t, "Claim", err)
+		}
+		if l == nil {
+			return all, divided
+		}
+		if n := l.Bytes(); n > buffer.MaxBytes && len(l.Events) > 1 {
+			t.Fatalf("a batch of %d events has %d bytes; want %d at most", len(l.Events), n, buffer.MaxBytes)
+		}
+		outcomes := []buffer.Outcome{{Verdict: verdict, Error: "bad"}}
+		if l.NotRead != nil {
+			outcomes = divide(t, l)
+			divided++
+		}
+		for _, e := range l.Events {
+			if l.NotRead == nil {
+				if all[e.ID] != nil {
+					t.Fatalf("event %d is in two batches", e.ID)
+				}
+				all[e.ID] = e.Payload
+			}
+		}
+		ok(t, "Settle", q.Settle(t.Context(), l, outcomes))
+	}
+}
+
+// divide returns the outcomes of a batch that was not read.
+func divide(t *testing.T, l *buffer.Lease) (outcomes []buffer.Outcome) {
+	t.Helper()
+	ids := l.IDs()
+	if !errors.Is(l.NotRead, buffer.ErrTooLarge) || l.PartSize < 1 || l.PartSize >= len(ids) || l.Bytes() > 1000 {
+		t.Fatalf("a batch of %d events and %d bytes was not read: %v, in parts of %d", len(ids), l.Bytes(), l.NotRead, l.PartSize)
+	}
+	for part := range slices.Chunk(ids, l.PartSize) {
+		outcomes = append(outcomes, buffer.Outcome{Verdict: buffer.Retry, IDs: part, GroupID: buffer.NewGroupID()})
+	}
+	return outcomes
+}
+
+// same expects exactly these events.
+func (d drained) same(t *testing.T, ids []int64, events []outbox.Event) {
+	t.Helper()
+	equal(t, "events", len(d), len(ids))
+	for i, id := range ids {
+		if !bytes.Equal(d[id], events[i].Payload) {
+			t.Fatalf("event %d has %d bytes of payload; want %d, as inserted", id, len(d[id]), len(events[i].Payload))
+		}
+	}
+}
+
+func bytesClaim(t *testing.T, h Harness) {
+	f := h.Open(t, Options{Bytes: !h.Custom})
+	events := large(30, buffer.MaxBytes/10)
+	ids := f.Insert(t, events...)
+	all, _ := drainBounded(t, f.Buffer, buffer.Delivered)
+	all.same(t, ids, events)
+	empty(t, f)
+}
+
+func bytesClaimInOrder(t *testing.T, h Harness) {
+	f := h.Open(t, Options{Ordered: true})
+	events := large(15, buffer.MaxBytes/5)
+	for i := range events {
+		events[i].Key = text(fmt.Sprint("k", i%3))
+	}
+	ids := f.Insert(t, events...)
+	all, _ := drainBounded(t, f.Buffer, buffer.Delivered)
+	all.same(t, ids, events)
+	empty(t, f)
+}
+
+func bytesTakeOver(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	events := large(12, buffer.MaxBytes/5)
+	ids := f.Insert(t, events...)
+	drainBounded(t, f.Buffer, buffer.Dead)
+	n, err := f.Buffer.Replay(t.Context(), buffer.DeadFilter{}, 100) // all have one group_id
+	ok(t, "Replay", err)
+	equal(t, "replayed", n, len(ids))
+	all, divided := drainBounded(t, f.Buffer, buffer.Delivered)
+	equal(t, "divided", divided, 1)
+	all.same(t, ids, events)
+}
+
+func bytesLargerEvent(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	events := slices.Concat(large(2, 10), large(1, 2*buffer.MaxBytes), large(2, 10))
+	ids := f.Insert(t, events...)
+	all, _ := drainBounded(t, f.Buffer, buffer.Delivered)
+	all.same(t, ids, events)
+}
+
+func bytesRead(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	events := large(1, 100)
+	ids := f.Insert(t, events...)
+	l := claim(t, f.Buffer, 1)
+	bare := l.Unread()
+	bare.Events = []outbox.Event{{ID: l.Events[0].ID, UUID: l.Events[0].UUID, Topic: l.Events[0].Topic, CreatedAt: l.Events[0].CreatedAt}}
+	bare.FailRead(buffer.ErrSlowRead, 0)
+	ok(t, "Read", f.Buffer.Read(t.Context(), &bare))
+	equal(t, "NotRead", bare.NotRead, error(nil))
+	equal(t, "events", bare.IDs(), l.IDs())
+	drained{ids[0]: bare.Events[0].Payload}.same(t, ids, events)
+	equal(t, "PayloadIsJSON", bare.PayloadIsJSON, l.PayloadIsJSON)
+	ok(t, "Settle", f.Buffer.Settle(t.Context(), &bare, []buffer.Outcome{{Verdict: buffer.Delivered}}))
+	empty(t, f)
+}
+
+func bytesDelivered(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	f.Insert(t, large(3, 100)...)
+	b := claim(t, f.Buffer, 10)
+	ok(t, "MarkDelivered", f.Buffer.MarkDelivered(t.Context(), b, b.IDs()))
+	f.ExpireLease(t, b.GroupID, lease)
+	again := takeOver(t, f.Buffer)
+	equal(t, "events", again.IDs(), b.IDs())
+	for _, e := range again.Events {
+		if len(e.Payload) > 0 {
+			t.Fatalf("event %d was read although it is only deleted", e.ID)
+		}
+	}
+	ok(t, "Settle", f.Buffer.Settle(t.Context(), again, []buffer.Outcome{{Verdict: buffer.Delivered}}))
+	empty(t, f)
+}
+
+func bytesPeek(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	events := large(12, buffer.MaxBytes/5)
+	f.Insert(t, events...)
+	peeked := peek(t, f, 100)
+	if n := peeked.Bytes(); n > buffer.MaxBytes || len(peeked.Events) == 0 || len(peeked.Events) >= len(events) {
+		t.Fatalf("Peek returned %d events of %d bytes; want some, of %d bytes at most", len(peeked.Events), n, buffer.MaxBytes)
+	}
+}
+
+func bytesDeadLetters(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	events := large(12, buffer.MaxBytes/5)
+	ids := f.Insert(t, events...)
+	drainBounded(t, f.Buffer, buffer.Dead)
+	var (
+		listed []int64
+		after  *buffer.DeadKey
+	)
+	for {
+		page, err := f.Buffer.ListDead(t.Context(), buffer.DeadFilter{}, after, 100)
+		ok(t, "ListDead", err)
+		if len(page) == 0 {
+			break
+		}
+		size := 0
+		for i := range page {
+			size += buffer.EventBytes(&page[i].Event)
+			listed = append(listed, page[i].ID)
+			after = &buffer.DeadKey{EventID: page[i].ID, GroupID: page[i].GroupID}
+		}
+		if size > buffer.MaxBytes {
+			t.Fatalf("a page of %d dead letters has %d bytes; want %d at most", len(page), size, buffer.MaxBytes)
+		}
+	}
+	equal(t, "dead letters listed", len(listed), len(ids))
+	all, _ := drainBounded(t, f.Queue(t), buffer.Delivered)
+	equal(t, "dead letters notified", len(all), len(ids))
+	countBacklog(t, f.Queue(t), 100, buffer.Backlog{})
+}

@@ -1,0 +1,150 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+)
+
+// A batch is read after its lease was committed, up to buffer.MaxBytes. The client counts the bytes, and closes the
+// connection where there would be more, because only the client knows what a value takes: the server would have to
+// decompress and render it twice. A batch that is too large, or that cannot be read in time, is listed
+// by ids, and the delivery divides it.
+
+// An event belongs to the batch whose group_id it carries, or whose members contain it. (members + '{}' is
+// the same set in one piece: otherwise one with many gaps would be unpacked for each row.)
+const (
+	heldBySQL = `
+WITH l AS MATERIALIZED (
+  SELECT group_id, first_id, last_id, members + '{}' AS members FROM outbox_batches WHERE group_id = $1::uuid
+)`
+
+	readSQL = heldBySQL + `
+SELECT e.id, e.topic, e.key, e.payload, e.headers, e.created_at
+FROM l JOIN outbox_events e ON e.id BETWEEN l.first_id AND l.last_id AND (e.group_id = l.group_id OR e.id <@ l.members)`
+
+	// Keys are for `order: key`.
+	listSQL = heldBySQL + `
+SELECT e.id, '', CASE WHEN $2::boolean THEN e.key END, NULL, NULL, e.created_at
+FROM l JOIN outbox_events e ON e.id BETWEEN l.first_id AND l.last_id AND (e.group_id = l.group_id OR e.id <@ l.members)`
+)
+
+// Reading is the transaction that reads a batch, behind the one that leases it.
+type Reading struct {
+	limit  time.Duration
+	cancel context.CancelCauseFunc
+	timer  *time.Timer
+	began  bool
+}
+
+// ReadLimit is how long a batch may be read: half of its lease, because it is sent in the rest, and no longer than a
+// short statement.
+func (b *Base) ReadLimit(lease time.Duration) time.Duration {
+	return min(b.DB.StatementTimeout, lease/2)
+}
+
+// NewReading returns a context for the whole round trip. It ends when the batch could not be read within the limit.
+// The caller must call End.
+func NewReading(ctx context.Context, limit time.Duration) (context.Context, *Reading) {
+	r := &Reading{limit: max(limit.Truncate(time.Millisecond), time.Millisecond)}
+	ctx, r.cancel = context.WithCancelCause(ctx)
+	return ctx, r
+}
+
+// Begin is the Row function of the transaction's first step: the lease is committed.
+func (r *Reading) Begin([][]byte) error {
+	r.began = true
+	r.timer = time.AfterFunc(r.limit, func() { r.cancel(buffer.ErrSlowRead) })
+	return nil
+}
+
+// Step is the first step of the transaction that reads.
+func (r *Reading) Step(db *pg.DB, settings ...string) pg.Step {
+	s := db.WriteTx(r.limit, settings...)
+	s.Row = r.Begin
+	return s
+}
+
+// End releases the context.
+func (r *Reading) End() {
+	if r.timer != nil {
+		r.timer.Stop()
+	}
+	r.cancel(nil)
+}
+
+// Cause returns why a batch that is leased could not be read, by the round trip's error; nil if it is not leased, or
+// was read. ctx is that of NewReading.
+func (r *Reading) Cause(ctx context.Context, err error, read int) error {
+	switch {
+	case err == nil || !r.began:
+		return nil
+	case errors.Is(err, buffer.ErrTooLarge):
+		return buffer.ErrTooLarge
+	case pg.Code(err) == pg.CodeCancelled, errors.Is(context.Cause(ctx), buffer.ErrSlowRead):
+		return fmt.Errorf("%w: %d events in %v", buffer.ErrSlowRead, read, r.limit)
+	}
+	return err
+}
+
+// List completes a leased batch that was not read, with nothing but the ids, keys and times of its events. It
+// returns cause if that fails too.
+func (b *Base) List(ctx context.Context, t *Tables, batch buffer.Lease, cause error, read int) (*buffer.Lease, error) {
+	rows, err := b.list(ctx, t, &batch)
+	if err != nil {
+		return nil, errors.Join(cause, err)
+	}
+	listed := b.Complete(rows, batch)
+	if len(listed.Events) > 0 {
+		listed.FailRead(cause, read)
+	}
+	return listed, nil
+}
+
+func (b *Base) list(ctx context.Context, t *Tables, batch *buffer.Lease) (*pg.EventDecoder, error) {
+	rows := &pg.EventDecoder{PayloadOID: t.PayloadOID}
+	begin := pg.ReadTx(b.DB.StatementTimeout, "enable_seqscan", "off")
+	begin.Row = rows.Reset
+	err := b.DB.Transact(ctx, begin, pg.Step{
+		SQL: t.SQL(listSQL), Args: []string{batch.GroupID.String(), pg.Bool(b.Ordered)}, Row: rows.Append,
+	})
+	return rows, err
+}
+
+// read reads a leased batch of the relay's own table.
+func (b *Base) read(ctx context.Context, t *Tables, batch buffer.Lease, limit time.Duration) (*buffer.Lease, error) {
+	if batch.DeliveryRecorded() { // it is only deleted
+		rows, err := b.list(ctx, t, &batch)
+		if err != nil {
+			return nil, err
+		}
+		return b.Complete(rows, batch), nil
+	}
+	rows := pg.EventDecoder{PayloadOID: t.PayloadOID}
+	readCtx, reading := NewReading(ctx, limit)
+	defer reading.End()
+	err := b.DB.Transact(readCtx, reading.Step(b.DB, "enable_seqscan", "off"), pg.Step{
+		SQL: t.SQL(readSQL), Args: []string{batch.GroupID.String()}, Row: rows.Append,
+	})
+	if cause := reading.Cause(readCtx, err, rows.Fitted()); cause != nil && ctx.Err() == nil {
+		return b.List(ctx, t, batch, cause, rows.Fitted())
+	}
+	if err != nil {
+		return nil, err
+	}
+	return b.Complete(&rows, batch), nil
+}
+
+// ReadEvents reads a batch of the relay's own table by itself, until ctx is done.
+func ReadEvents(ctx context.Context, l *Ledger, t *Tables, batch *buffer.Lease) error {
+	read, err := l.base.read(ctx, t, batch.Unread(), pg.ScanTimeout)
+	if err == nil {
+		batch.SetContents(read)
+		err = read.NotRead
+	}
+	return l.base.Explain(ctx, "reading a batch", err)
+}
