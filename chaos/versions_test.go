@@ -3,6 +3,7 @@
 package chaos
 
 import (
+	"context"
 	"flag"
 	"path/filepath"
 
@@ -39,7 +40,7 @@ func (x *trial) build(revision string) (program string) {
 	tree := filepath.Join(x.dir, "tree")
 	testkit.NoError(x, command(x.Context(), "git", "worktree", "add", "--detach", tree, revision))
 	x.Cleanup(func() {
-		testkit.NoError(x, command(x.Context(), "git", "worktree", "remove", "--force", tree))
+		testkit.NoError(x, command(context.WithoutCancel(x.Context()), "git", "worktree", "remove", "--force", tree))
 	})
 	program = filepath.Join(x.dir, "relay-"+filepath.Base(revision))
 	testkit.NoError(x, command(x.Context(), "go", "build", "-C", tree, "-o", program, "./cmd/relay"))

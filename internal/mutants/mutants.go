@@ -626,4 +626,25 @@ var mutants = []mutant{
 		new:  "	if needed && false {\n",
 		pkg:  "./internal/jq", test: "TestGuards_HostileData",
 	},
+	{
+		name: "an outage changes the idempotency key",
+		file: "delivery/decide.go",
+		old:  "	o.Outages = l.Outages + 1\n",
+		new:  "	o.IDs, o.GroupID, o.Outages = l.IDs(), buffer.NewGroupID(), l.Outages+1\n",
+		pkg:  "./chaos", test: "TestFault/SlowAnswers",
+	},
+	{
+		name: "a send without a stream is a delivery",
+		file: "sink/natssink/ack.go",
+		old:  "return sink.Unavailable(errNoStream)",
+		new:  "return nil",
+		pkg:  "./chaos", test: "TestFault/StreamMadeAgain",
+	},
+	{
+		name: "the health check fails with the sink",
+		file: "cmd/relay/health.go",
+		old:  "path := \"/livez\"",
+		new:  "path := \"/readyz\"",
+		pkg:  "./cmd/relay", test: "TestHealth",
+	},
 }
