@@ -56,7 +56,7 @@ func route(p *config.Pipeline) string {
 func address(s *config.Sink) string {
 	switch s.Driver {
 	case "redis":
-		return s.Redis.Mode + " " + cmp.Or(s.Redis.Stream, s.Redis.List, s.Redis.Channel)
+		return s.Redis.Mode + " " + cmp.Or(s.Redis.Stream, s.Redis.List, s.Redis.Channel, s.Redis.Queue)
 	case "nats":
 		if s.NATS.Core {
 			return "core subject " + s.NATS.Subject

@@ -49,9 +49,13 @@ pipelines:
   - {name: b, source: {url: postgres://db/b}, sink: {url: "rediss+cluster://c", wait_replicas: 1}}
   - {name: c, source: {url: postgres://db/c}, sink: {url: "redis+cluster://c", mode: publish}}
   - {name: d, source: {url: postgres://db/d}, sink: {url: redis://d}}
+  - name: queues
+    source: {url: postgres://db/e}
+    sink: {url: redis://e, mode: asynq, queue: orders}
+    dead_letter: {hook: {url: redis://e, mode: asynq, queue: dead}} # another target
 `)
 	r := do(t, nil, "check", "-c", path)
-	r.want(t, 0, "ok  d: ", "warning: a: wait_replicas is 0, so a failover can lose")
+	r.want(t, 0, "redis://e (asynq orders)", "warning: a: wait_replicas is 0, so a failover can lose")
 	if strings.Count(r.stderr, "warning: ") != 1 {
 		t.Errorf("stderr: %s", r.stderr)
 	}

@@ -144,7 +144,7 @@ func (s *Sink) target() string {
 	switch s.Driver {
 	case "redis":
 		path := strings.TrimSuffix("/"+strings.Trim(a.path, "/"), "/0") // the default
-		return where + strings.TrimSuffix(path, "/") + " " + s.Redis.Mode + " " + cmp.Or(s.Redis.Stream, s.Redis.List, s.Redis.Channel)
+		return where + strings.TrimSuffix(path, "/") + " " + s.Redis.Mode + " " + cmp.Or(s.Redis.Stream, s.Redis.List, s.Redis.Channel, s.Redis.Queue)
 	case "nats":
 		return where + " " + s.NATS.Subject
 	}

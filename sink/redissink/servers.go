@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net"
 	"net/url"
 	"strconv"
@@ -193,6 +194,9 @@ func (c Config) dialer(a address) (dialer, error) {
 	secure := &tls.Dialer{NetDialer: plain, Config: config}
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := secure.DialContext(ctx, network, addr)
+		if errors.Is(err, context.DeadlineExceeded) { // a server without TLS waits for the rest of a command
+			return nil, fmt.Errorf("no TLS handshake with %s in time; expected a server that speaks TLS at that port", addr)
+		}
 		if err != nil {
 			return nil, err
 		}

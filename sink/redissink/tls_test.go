@@ -99,6 +99,20 @@ func TestTLS_Sentinel(t *testing.T) {
 	s.expectTLS(t, "+sentinel", servers.Addrs[0]+"/"+servers.MasterName)
 }
 
+// A server without TLS does not answer the handshake, and one with TLS rejects plain text.
+func TestTLS_WrongPort(t *testing.T) {
+	t.Parallel()
+	plain := testserver.Redis(t)
+	for _, to := range []*redissink.Sink{
+		opened(t, redissink.Config{URL: "rediss://" + plain.Addr}),
+		opened(t, redissink.Config{URL: plain.URL, TLS: sink.TLS{InsecureSkipVerify: true}}),
+	} {
+		expectOutage(t, to.Check(t.Context()), "expected a server that speaks TLS")
+	}
+	secure := testserver.RedisOptions{TLS: newSecured(t).files}.Start(t)
+	expectOutage(t, send(t, opened(t, redissink.Config{URL: secure.URL}), newBatch("orders")), "")
+}
+
 // The sentinels have a password of their own.
 func TestSentinel_Password(t *testing.T) {
 	t.Parallel()
