@@ -17,7 +17,8 @@ func (a *app) checkCommand() *cobra.Command {
 		Short: "Validate the configuration, offline",
 		Long: `Check validates the configuration and prints all errors, one a line:
 file:line:column: <key> is <value>; expected <what>. It warns of a sink that
-keeps no events. It connects to nothing.`,
+keeps no events, of secrets in clear text, and of a bulk API without results. It
+connects to nothing.`,
 		Example: "  relay check -c relay.yaml",
 	}, a.check)
 }
@@ -43,6 +44,9 @@ func (a *app) check(_ *cobra.Command, cfg *config.Config) error {
 		if _, err := io.WriteString(a.stdout, a.redact(line)); err != nil {
 			return err
 		}
+	}
+	for _, w := range cfg.Warnings() {
+		a.printErr("warning: " + w.String())
 	}
 	return nil
 }

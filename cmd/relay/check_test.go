@@ -159,3 +159,12 @@ func TestCommands_BufferErrors(t *testing.T) {
 		t.Errorf("a database was created despite a wrong configuration: %v", err)
 	}
 }
+
+// Check and doctor warn of what is valid and probably wrong; the exit status stays 0.
+func TestCheck_ClearText(t *testing.T) {
+	t.Parallel()
+	path := write(t, onePipeline("p", "postgres://app:s3cret-1@db.example/app", "http://search.example/_bulk", "    batch_size: 10"))
+	r := do(t, nil, "check", "-c", path)
+	r.want(t, 0, "ok  p", "warning: "+path+":4:19: source.url has no sslmode that requires TLS")
+	r.want(t, 0, "ok  p", "warning: "+path+":5:17: sink.url is a _bulk API, which answers 200 even if it refused events")
+}

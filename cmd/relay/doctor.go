@@ -102,6 +102,15 @@ func (a *app) diagnose(ctx context.Context, cfg *config.Config, pipelines []*con
 	for i := range pipelines {
 		d.Pipelines = append(d.Pipelines, pipelineDiagnosis{Name: cfg.Pipelines[i].Name, Findings: []finding{}})
 	}
+	for i := range d.Pipelines {
+		p := &d.Pipelines[i]
+		for _, w := range cfg.Warnings() {
+			if w.Pipeline == p.Name {
+				p.Findings = append(p.Findings, finding{buffer.LevelWarning.String(), "configuration", a.redact(w.Place.String() + ": " + w.Text), a.redact(w.Fix)})
+				d.Warnings++
+			}
+		}
+	}
 	for _, c := range checks {
 		p := &d.Pipelines[c.pipeline]
 		for _, f := range c.findings {

@@ -153,7 +153,7 @@ func TestSecrets_CommonWords(t *testing.T) {
 	db := newDatabase(t)
 	db.exec("INSERT INTO outbox_events (id, topic, payload) OVERRIDING SYSTEM VALUE VALUES (12345, 'orders', '{}')")
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		http.Error(w, "event 12345 of /v1 was refused", http.StatusBadRequest)
+		http.Error(w, "event 12345 of /v1 was refused: no more events from a relay", http.StatusBadRequest)
 	}))
 	t.Cleanup(server.Close)
 	sink := strings.Replace(server.URL, "http://", "http://delivery:events@", 1) + "/v1/12345/events"
@@ -161,5 +161,5 @@ func TestSecrets_CommonWords(t *testing.T) {
 	do(t, nil, "check", "-c", path).want(t, 0, "workers, batches of 1000", "")
 	r := start(t, nil, "run", "-c", path)
 	r.waitForLog(`events became dead letters`)
-	r.waitForLog("event 12345 of /v1 was refused")
+	r.waitForLog("event 12345 of /v1 was refused: no more events from a relay")
 }

@@ -1,0 +1,102 @@
+package config
+
+import (
+	"cmp"
+	"net"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/outboxrelay/relay/internal/redact"
+	"github.com/outboxrelay/relay/sink/httpsink"
+)
+
+// Warning is a part of a valid configuration that is probably not what its author wants.
+type Warning struct {
+	Place    Place
+	Pipeline string
+	// Text says what is wrong, Fix what to do. Both are without secrets.
+	Text, Fix string
+}
+
+func (w Warning) String() string { return w.Place.String() + ": " + w.Text + "; " + w.Fix }
+
+// Warnings are sorted by place.
+func (c *Config) Warnings() (all []Warning) {
+	for i := range c.Pipelines {
+		p := &c.Pipelines[i]
+		add := func(at Place, text, fix string) { all = append(all, Warning{at, p.Name, text, fix}) }
+		if p.Source.isInClearText() {
+			add(p.Source.Place, "source.url has no sslmode that requires TLS, so the password and all events may cross the network in clear text",
+				"add ?sslmode=verify-full, or require without a check of the server's certificate")
+		}
+		p.Sink.warn("sink", add)
+		if p.DeadLetter.Hook != nil {
+			p.DeadLetter.Hook.warn("dead_letter.hook", add)
+		}
+	}
+	slices.SortStableFunc(all, func(a, b Warning) int { return a.Place.compare(b.Place) })
+	return all
+}
+
+// isInClearText reports whether connections to a server on another machine may be without TLS.
+func (s *Source) isInClearText() bool {
+	if s.Driver != "postgres" {
+		return false
+	}
+	_, a, err := parseURL(literal(s.URL.Reveal()), sourceSchemes)
+	if err != nil || strings.HasPrefix(a.query.Get("host"), "/") { // a Unix socket
+		return false
+	}
+	if !slices.ContainsFunc(append(a.hosts, net.JoinHostPort(a.query.Get("host"), "")), isRemote) {
+		return false
+	}
+	mode := cmp.Or(a.query.Get("sslmode"), os.Getenv("PGSSLMODE")) // as the driver does
+	return !slices.Contains([]string{"require", "verify-ca", "verify-full"}, mode)
+}
+
+// isRemote reports whether host:port is on another machine. A name without a dot is not: it is a container or a
+// service of the same private network.
+func isRemote(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	return err == nil && isRemoteHost(host)
+}
+
+func isRemoteHost(host string) bool { return strings.ContainsAny(host, ".:") && !isLoopback(host) }
+
+// warn finds what is probably wrong with a sink.
+func (s *Sink) warn(path string, add func(at Place, text, fix string)) {
+	if s.Driver != "http" {
+		return
+	}
+	text := s.URL.Reveal()
+	scheme, user, host, rest := redact.SplitURL(text)
+	if scheme == "http" && isRemoteURL(host) && (user != "" || s.HTTP.sendsSecrets() || len(redact.PathSecrets(text)) > 0) {
+		add(s.Place, path+".url is http://, so credentials cross the network to another machine in clear text", "use https://")
+	}
+	if token := s.HTTP.OAuth2.TokenURL.Reveal(); strings.HasPrefix(token, "http://") {
+		if _, _, host, _ := redact.SplitURL(token); isRemoteURL(host) {
+			add(s.Place, path+".oauth2.token_url is http://, so the client secret crosses the network to another machine in clear text", "use https://")
+		}
+	}
+	if segments, _, _ := strings.Cut(rest, "?"); strings.HasSuffix(strings.TrimSuffix(segments, "/"), "/_bulk") && s.HTTP.Results == "" {
+		add(s.Place, path+".url is a _bulk API, which answers 200 even if it refused events, and without "+path+".results all of them count as delivered",
+			"add "+path+".results, as docs/recipes/elasticsearch.md does")
+	}
+}
+
+func isRemoteURL(host string) bool {
+	u, err := url.Parse("http://" + host)
+	return err == nil && isRemoteHost(u.Hostname())
+}
+
+// sendsSecrets reports whether requests carry a secret beside the URL.
+func (h *HTTPSink) sendsSecrets() bool {
+	for name := range h.Headers {
+		if httpsink.MayBeSecret(name) {
+			return true
+		}
+	}
+	return h.Bearer.Reveal() != "" || h.Basic.Password.Reveal() != "" || h.OAuth2.ClientSecret.Reveal() != "" || len(h.Secrets) > 0
+}

@@ -1,0 +1,52 @@
+package config
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+func TestWarnings(t *testing.T) {
+	t.Parallel()
+	const database = "source: {url: 'postgres://db.example/app?sslmode=verify-full'}"
+	for yaml, want := range map[string]string{
+		"source: {url: 'postgres://app:s3cret@db.example/app'}":                                                                                           "source.url has no sslmode that requires TLS",
+		"source: {url: 'postgres://app:s3cret@db.example/app?sslmode=prefer'}":                                                                            "source.url has no sslmode that requires TLS",
+		"source: {url: 'postgres:///app?host=db.example'}":                                                                                                "source.url has no sslmode that requires TLS",
+		"source: {url: 'postgres://127.0.0.1,db.example/app?sslmode=disable'}":                                                                            "source.url has no sslmode that requires TLS",
+		"source: {url: 'postgres://app:s3cret@127.0.0.1/app'}":                                                                                            "",
+		"source: {url: 'postgres://[::1]/app'}":                                                                                                           "",
+		"source: {url: 'postgres:///app?host=/run/postgresql'}":                                                                                           "",
+		"source: {url: 'sqlite:///var/lib/app.db'}":                                                                                                       "",
+		database + "\n  sink: {url: 'http://api.example/in', bearer: s3cret-token}":                                                                       "sink.url is http://, so credentials cross the network",
+		database + "\n  sink: {url: 'http://u:s3cret@api.example/in'}":                                                                                    "sink.url is http://",
+		database + "\n  sink: {url: 'http://api.example/in?key=s3cret-key'}":                                                                              "sink.url is http://",
+		database + "\n  sink: {url: 'http://api.example/in', headers: {X-Key: s3cret}}":                                                                   "sink.url is http://",
+		database + "\n  sink: {url: 'http://api.example/in', request: '{k: $secret.RELAY_ADMIN_TOKEN}'}":                                                  "sink.url is http://",
+		database + "\n  sink: {url: 'https://api.example/in', bearer: s3cret-token}":                                                                      "",
+		database + "\n  sink: {url: 'http://127.0.0.1:80/in', bearer: s3cret-token}":                                                                      "",
+		database + "\n  sink: {url: 'http://localhost/in', bearer: s3cret-token}":                                                                         "",
+		"source: {url: 'postgres://app:s3cret@db/app'}":                                                                                                   "",
+		database + "\n  sink: {url: 'http://api.example/in'}":                                                                                             "",
+		database + "\n  sink: {url: 'https://api.example/in', oauth2: {token_url: 'http://auth.example/token', client_id: relay, client_secret: s3cret}}": "sink.oauth2.token_url is http://",
+		database + "\n  sink: {url: 'https://search.example/products/_bulk?pipeline=x', format: ndjson}":                                                  "sink.url is a _bulk API",
+		database + "\n  sink: {url: 'https://search.example/_bulk', results: '[]'}":                                                                       "",
+		database + "\n  sink: {url: 'stdout:'}\n  dead_letter: {hook: {url: 'http://ops.example/dead', bearer: s3cret-token}}":                            "dead_letter.hook.url is http://",
+	} {
+		if !strings.Contains(yaml, "sink:") {
+			yaml += "\n  sink: {url: 'stdout:'}"
+		}
+		c, err := Parse("relay.yaml", []byte("pipelines:\n- name: p\n  "+yaml+"\n"), lookup)
+		if err != nil {
+			t.Errorf("%s: %v", yaml, err)
+			continue
+		}
+		got := fmt.Sprint(c.Warnings())
+		if len(c.Warnings()) > 1 || want == "" && got != "[]" || !strings.Contains(got, want) || strings.Contains(got, "s3cret") {
+			t.Errorf("%s: got %s; want %q", yaml, got, want)
+		}
+		if want != "" && !strings.HasPrefix(got, "[relay.yaml:") {
+			t.Errorf("%s: %s has no place", yaml, got)
+		}
+	}
+}
