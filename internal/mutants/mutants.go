@@ -83,6 +83,36 @@ var mutants = []mutant{
 		pkg:  "./outbox/postgres", test: "TestBuffer/archive",
 	},
 
+	// Bytes.
+	{
+		name: "a batch has any number of bytes",
+		file: "outbox/postgres/internal/pg/events.go",
+		old:  "d.size > buffer.MaxBytes && d.fitted > 0",
+		new:  "d.size < 0 && d.fitted > 0",
+		pkg:  "./outbox/postgres", test: "TestBufferRange/bytes",
+	},
+	{
+		name: "a batch has any number of bytes, on SQLite",
+		file: "outbox/sqlite/relay_table.go",
+		old:  "size > buffer.MaxBytes && len(events) > 0",
+		new:  "size < 0 && len(events) > 0",
+		pkg:  "./outbox/sqlite", test: "TestBuffer_Stamp/bytes",
+	},
+	{
+		name: "a batch that cannot be read in time is read again and again",
+		file: "delivery/divide.go",
+		old:  "!errors.Is(l.NotRead, buffer.ErrSlowRead) && l.Outages == 0",
+		new:  "!errors.Is(l.NotRead, buffer.ErrTooLarge)",
+		pkg:  "./delivery", test: "TestDivide$",
+	},
+	{
+		name: "an owner that dies while it reads is not counted",
+		file: "outbox/postgres/internal/ledger/takeover.go",
+		old:  "unfinished_leases = unfinished_leases + 1, owner = $4",
+		new:  "unfinished_leases = unfinished_leases, owner = $4",
+		pkg:  "./pipeline", test: "TestRead_AfterTheLeaseIsCommitted",
+	},
+
 	// Outcomes.
 	{
 		name: "an outage counts as an attempt",
