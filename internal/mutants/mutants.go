@@ -21,7 +21,7 @@ var mutants = []mutant{
 		name: "the origins are left out",
 		file: "outbox/postgres/internal/ledger/settle.go",
 		old:  "origins := s.Batch.PartOrigins()",
-		new:  "origins := []uuid.UUID{}",
+		new:  "origins := s.Batch.PartOrigins()[:0]",
 		pkg:  "./pipeline", test: "TestProtocol/postgres",
 	},
 	{
