@@ -335,9 +335,9 @@ func TestRefusal(t *testing.T) {
 		l.drain(t)
 		close(answer)
 		expectError(t, <-done, nil)
+		expect(t, "signals to decide on what is held", l.accepts, 0)
 		l.drain(t)
 		expect(t, "dead", len(l.dead), 0)
-		expect(t, "signals", l.accepts, 0)
 	})
 
 	run("NamedByEvent", func(t *testing.T) {
