@@ -204,6 +204,16 @@ func (p *Pipeline) Migrate(ctx context.Context) (applied []string, err error) {
 	return nil, fmt.Errorf("source.url has the unknown driver %q", s.Driver)
 }
 
+// Rename gives the pipeline the buffer and the dead letters of one that had another name.
+func (p *Pipeline) Rename(ctx context.Context, from string) (buffer.Renamed, error) {
+	b, err := p.OpenBuffer("migrate")
+	if err != nil {
+		return buffer.Renamed{}, err
+	}
+	renamed, err := b.Rename(ctx, from)
+	return renamed, errors.Join(err, b.Close())
+}
+
 // openSink opens the pipeline's sink or its hook.
 func (p *Pipeline) openSink(s *Sink, b buffer.Buffer, process Process) (sink.Sink, error) {
 	url := s.URL.Reveal()

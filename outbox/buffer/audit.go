@@ -30,7 +30,7 @@ type Count struct{ Batches, Events int64 }
 
 // Repair is what Auditor.Repair fixed.
 type Repair struct {
-	// Adopted orphans have a ledger row again and are due.
+	// Adopted orphans have a new group_id, without origins, and a ledger row. They are due.
 	Adopted Count
 	// Removed counts the empty ledger rows, Corrected the miscounted ones. Rows with a lease are left alone.
 	Removed, Corrected int64

@@ -148,6 +148,10 @@ type DeadLetters interface {
 	// one event id. It returns how many events it inserted; 0 means that none is left to replay.
 	Replay(ctx context.Context, f DeadFilter, limit int) (int, error)
 
+	// Rename gives this pipeline the buffer and the dead letters of a pipeline that had another name. It is not for a
+	// pipeline that still runs.
+	Rename(ctx context.Context, from string) (Renamed, error)
+
 	// Discard closes up to limit open dead letters that match and returns how many; 0 means that
 	// none is left.
 	Discard(ctx context.Context, f DeadFilter, limit int) (int, error)

@@ -35,6 +35,14 @@ type DeadEvent struct {
 	Row []byte
 }
 
+// Renamed is what a pipeline got from its former name.
+type Renamed struct {
+	// Owner reports whether it got the buffer.
+	Owner bool
+	// Letters is how many dead letters it got, the closed ones too.
+	Letters int64
+}
+
 // DeadFilter selects the dead letters of a pipeline that match all of its fields. The zero value
 // selects every open one.
 type DeadFilter struct {

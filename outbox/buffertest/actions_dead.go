@@ -175,8 +175,8 @@ func (m *model) discard(t *rapid.T) {
 	equal(t, "dead letters that were counted and not discarded", n, 0)
 }
 
-// repair removes the ledger row of a batch and calls Repair: the events are due under their old
-// group_id, and the earlier owners have lost their leases.
+// repair removes the ledger row of a batch and calls Repair: the events are due under a new group_id, and the earlier
+// owners have lost their leases.
 func (m *model) repair(t *rapid.T) {
 	lost := slices.DeleteFunc(slices.Collect(maps.Keys(m.live)), func(g uuid.UUID) bool { return m.live[g].queue })
 	if len(lost) == 0 {
@@ -188,11 +188,14 @@ func (m *model) repair(t *rapid.T) {
 	r, err := rapid.SampledFrom(m.buffers).Draw(t, "buffer").Repair(t.Context())
 	ok(t, "Repair", err)
 	equal(t, "repaired", r, buffer.Repair{Adopted: buffer.Count{Batches: 1, Events: int64(len(m.members[g]))}})
-	leaseNo := ledgerOf(t, m.f, g).LeaseNo
-	for _, o := range m.owners {
-		if o.batch.GroupID == g && o.batch.LeaseNo >= leaseNo {
-			t.Fatalf("lease_no of batch %s is %d after the repair, an owner has %d", g, leaseNo, o.batch.LeaseNo)
-		}
+	adopted := groupOf(t, m.f, m.members[g][0])
+	if m.members[adopted] != nil {
+		t.Fatalf("group_id %v of an orphan was used before", adopted)
 	}
-	m.live[g] = &liveBatch{state: "waiting", due: now, leaseNo: leaseNo}
+	m.members[adopted] = m.members[g]
+	for _, id := range m.members[g] {
+		m.rows[id] = adopted
+	}
+	delete(m.live, g)
+	m.live[adopted] = &liveBatch{state: "waiting", due: now}
 }

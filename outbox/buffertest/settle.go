@@ -221,23 +221,20 @@ func settleDeadAlready(t *testing.T, h Harness) {
 	empty(t, f)
 }
 
-// settleDeadClosed: after a restore of the buffer, events are refused again under the group_id
+// settleDeadClosed: after a restore of buffer and ledger, events are refused again under the group_id
 // under which they were buried before. Three of their dead letters are closed, one is open.
 func settleDeadClosed(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
-	first := bury(t, f, "refused", orders(4)...)
-	ids, queue := first.IDs(), f.Queue(t)
+	ids, queue := f.Insert(t, orders(4)...), f.Queue(t)
+	first := claim(t, f.Buffer, 10)
+	restore := backup(t, f, first)
+	settle(t, f.Buffer, first, buffer.Outcome{Verdict: buffer.Dead, Attempts: 1, Error: "refused"})
 	settle(t, queue, claim(t, queue, 1), delivered())
 	notifying := claim(t, queue, 1)
 	discard(t, f.Buffer, buffer.DeadFilter{IDs: ids[:3]}, 10, 3)
 	f.Exec(t, "UPDATE outbox_dead_letters SET died_at = '2020-01-01T00:00:00.000Z'")
 	before := f.Dead(t)
-	for _, id := range ids {
-		f.Exec(t, fmt.Sprintf(`INSERT INTO %s (id, topic, key, payload, headers, group_id)
-			VALUES (%d, 'restored', 'k', '%d', '{}', '%s')`, f.Table, id, id, first.GroupID))
-	}
-	_, err := f.Buffer.Repair(t.Context())
-	ok(t, "Repair", err)
+	restore()
 	again := takeOver(t, f.Buffer)
 	equal(t, "batch that came back", []any{again.GroupID, again.IDs()}, []any{first.GroupID, ids})
 	settle(t, f.Buffer, again, buffer.Outcome{Verdict: buffer.Dead, Attempts: 7, Error: "refused again"})

@@ -107,19 +107,32 @@ func (b *Buffer) Peek(ctx context.Context, limit int) (*buffer.Lease, error) {
 	return t.events.Peek(ctx, limit)
 }
 
-// Warnings returns what is done otherwise than configured, a sentence each.
-func (b *Buffer) Warnings(context.Context) []string {
+// Warnings returns what is done otherwise than configured, and dead letters that nobody looks after, a sentence each.
+func (b *Buffer) Warnings(ctx context.Context) (warnings []string) {
 	t := b.table.Load()
-	if t == nil || t.RangeIneligible.Text == "" || b.config.Claim != buffer.ClaimRange {
+	if t == nil {
 		return nil
 	}
-	return []string{"claim: range needs ids that only grow; " + t.RangeIneligible.Text + ", so events are claimed by stamp (" + t.RangeIneligible.Fix + ")"}
+	if t.RangeIneligible.Text != "" && b.config.Claim == buffer.ClaimRange {
+		warnings = append(warnings, "claim: range needs ids that only grow; "+t.RangeIneligible.Text+", so events are claimed by stamp ("+t.RangeIneligible.Fix+")")
+	}
+	orphaned, err := b.Orphaned(ctx)
+	if err != nil {
+		return append(warnings, err.Error())
+	}
+	for _, f := range orphaned {
+		warnings = append(warnings, f.Text+" ("+f.Fix+")")
+	}
+	return warnings
 }
 
 // TakeOver implements buffer.Claimer.
 func (b *Buffer) TakeOver(ctx context.Context, lease time.Duration, due buffer.Due) (*buffer.Lease, error) {
 	t, err := b.ready(ctx)
 	if err != nil {
+		return nil, err
+	}
+	if err := b.base.Own(ctx, &t.Tables); err != nil {
 		return nil, err
 	}
 	return t.events.TakeOver(ctx, lease, due)

@@ -128,9 +128,9 @@ func (b *Buffer) open(ctx context.Context, events catalog.Table, others []catalo
 
 // register reads the buffer's own row, or writes it the first time.
 func (b *Buffer) register(ctx context.Context, t *table) error {
-	floor, err := b.claimer.Register(ctx, &t.Tables)
+	floor, numbering, err := b.claimer.Register(ctx, &t.Tables)
 	if err == nil && b.table.CompareAndSwap(nil, t) {
-		b.watermarks.StartAt(floor)
+		b.watermarks.StartAt(floor, numbering)
 	}
 	return err
 }

@@ -2,8 +2,10 @@ package postgres
 
 import (
 	"context"
+	"errors"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/ownership"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/doctor"
 )
 
@@ -11,7 +13,12 @@ import (
 func (b *Buffer) Diagnose(ctx context.Context) []buffer.Finding {
 	c := doctor.Config{
 		DB: b.db, Table: b.config.Table, LedgerSchema: b.config.Schema, Policy: b.config.Supervisor, Custom: b.config.Custom.Is(),
-		Check: b.Check, Peek: b.Peek, State: b.doctorState,
+		Check: b.Check, Peek: b.Peek, State: b.doctorState, Orphaned: b.Orphaned,
+		Owner: func() *ownership.Error {
+			_, err := b.base.Ownership.Known()
+			conflict, _ := errors.AsType[*ownership.Error](err)
+			return conflict
+		},
 	}
 	if b.config.Wake != buffer.WakePoll {
 		c.Listener = b.Listener(nil)

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/sqlite/internal/db"
 )
@@ -29,30 +31,52 @@ SELECT EXISTS (
   WHERE group_id GLOB '????????-????-????-????-????????????' AND replace(group_id, '-', '') NOT GLOB '*[^0-9a-f]*'
     AND NOT EXISTS (SELECT 1 FROM outbox_batches WHERE group_id = e.group_id))`
 
-	// Orphans keep that group_id, which may have reached the sink before. They are found by
-	// stamp in every claim mode. lease_no begins at the clock, in microseconds, above every lost one.
+	orphansSQL = `
+SELECT DISTINCT group_id FROM outbox_events AS e
+WHERE group_id GLOB '????????-????-????-????-????????????' AND replace(group_id, '-', '') NOT GLOB '*[^0-9a-f]*'
+  AND NOT EXISTS (SELECT 1 FROM outbox_batches WHERE group_id = e.group_id)`
+
+	// Orphans get a new group_id without origins: a sink may know the old one, from events that were delivered long ago,
+	// and would take these for the same. They are found by stamp in every claim mode.
 	adoptSQL = `
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                             attempts, outages, events, first_id, last_id, oldest_at, error)
-SELECT group_id, ?1, 'stamp', 'waiting', CAST(unixepoch('now', 'subsec') * 1000000 AS INTEGER), strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), ?2, 0,
+SELECT ?3, ?1, 'stamp', 'waiting', 0, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), ?2, 0,
        0, 0, count(*), min(id), max(id), coalesce(min(created_at), strftime('%Y-%m-%dT%H:%M:%fZ', 'now')), 'found without a ledger row'
-FROM outbox_events AS e
-WHERE group_id GLOB '????????-????-????-????-????????????' AND replace(group_id, '-', '') NOT GLOB '*[^0-9a-f]*'
-  AND NOT EXISTS (SELECT 1 FROM outbox_batches WHERE group_id = e.group_id)
-GROUP BY group_id
+FROM outbox_events WHERE group_id = ?3
 RETURNING events`
 )
 
 // adopt gives orphans a ledger row.
 func (b *Buffer) adopt(ctx context.Context, tx transaction) (adopted buffer.Count, err error) {
-	rows, err := tx.rows(ctx, adoptSQL, b.config.Table, b.config.Owner)
-	counts, err := db.Column[int64](rows, err)
-	adopted.Batches = int64(len(counts))
-	for _, events := range counts {
-		adopted.Events += events
+	rows, err := tx.rows(ctx, orphansSQL)
+	groups, err := db.Column[string](rows, err)
+	if err != nil {
+		return adopted, err
 	}
-	return adopted, err
+	for _, old := range groups {
+		group, err := uuid.Parse(old)
+		if err != nil {
+			return adopted, err
+		}
+		adopting := buffer.NewGroupID()
+		if err := b.events.restamp(ctx, tx, group, adopting); err != nil {
+			return adopted, err
+		}
+		var events int64
+		if err := tx.row(ctx, adoptSQL, b.config.Table, b.config.Owner, adopting.String()).Scan(&events); err != nil {
+			return adopted, err
+		}
+		adopted.Batches, adopted.Events = adopted.Batches+1, adopted.Events+events
+	}
+	return adopted, nil
 }
+
+// An event before the cursor and before all live batches can only be there if ids are used again: DELETE of all rows and of
+// the row in sqlite_sequence. (Or it was inserted with an id of its own.)
+const renumberedSQL = `
+SELECT EXISTS (SELECT 1 FROM outbox_events WHERE group_id IS NULL AND id <= ?2
+               AND id < (SELECT coalesce(min(first_id), 9223372036854775807) FROM outbox_batches WHERE buffer = ?1))`
 
 // sweep moves the cursor to the beginning and gives orphans a ledger row.
 func (b *Buffer) sweep(ctx context.Context) error {
@@ -82,9 +106,22 @@ func (b *Buffer) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, e
 			return buffer.Backlog{}, err
 		}
 	}
-	var backlog buffer.Backlog
-	from := b.cursor.Position()
+	var (
+		backlog    buffer.Backlog
+		renumbered bool
+		from       = b.cursor.Position()
+	)
 	err := b.read(ctx, "counting the backlog", func(tx transaction) error {
+		if _, err := b.owner(ctx, tx); err != nil {
+			return err
+		}
+		if err := tx.row(ctx, renumberedSQL, b.config.Table, from).Scan(&renumbered); err != nil {
+			return err
+		}
+		if renumbered {
+			b.cursor.Renumbered()
+			from = 0
+		}
 		free, err := b.free(ctx, tx, from)
 		if err != nil {
 			return err

@@ -49,6 +49,9 @@ func (b *Buffer) claim(ctx context.Context, lease time.Duration,
 		if err != nil {
 			return err
 		}
+		if err := b.own(ctx, tx); err != nil {
+			return err
+		}
 		from := b.cursor.Position()
 		skipped, err := take(tx, batch, mode, from)
 		if err != nil {

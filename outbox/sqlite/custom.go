@@ -202,6 +202,14 @@ func (c *customTable) stamp(ctx context.Context, tx transaction, batch *buffer.L
 	return err
 }
 
+const restampCustomSQL = `
+UPDATE custom_events SET group_id = ?2 WHERE group_id = ?1`
+
+func (c *customTable) restamp(ctx context.Context, tx transaction, from, to uuid.UUID) error {
+	_, err := tx.exec(ctx, restampCustomSQL, tx.shape.stampOf(from), tx.shape.stampOf(to))
+	return err
+}
+
 func (c *customTable) load(ctx context.Context, tx transaction, batch *buffer.Lease, in holding, _ int) (err error) {
 	batch.Events, err = scanIDs(tx.row(ctx, loadCustomSQL, append(in.extent(batch, nil).args(), in.oldest)...))
 	return err

@@ -48,6 +48,9 @@ WHERE rowid IN (SELECT value FROM json_each(?2))`
 func (q *DeadLetterQueue) Claim(ctx context.Context, limit int, lease time.Duration) (*buffer.Lease, error) {
 	batch := q.newLease(lease)
 	err := q.b.write(ctx, "claiming dead letters", func(tx transaction) error {
+		if err := q.b.own(ctx, tx); err != nil {
+			return err
+		}
 		rows, err := tx.rows(ctx, pickDeadLettersSQL, q.b.config.Pipeline, limit)
 		events, rowids, cut, err := scanDeadLetters(rows, err, limit)
 		if err != nil {

@@ -26,6 +26,7 @@ func (b *Buffer) Diagnose(ctx context.Context) []buffer.Finding {
 		return d.findings
 	}
 	if ready {
+		d.owner(ctx)
 		d.waiting(ctx)
 	}
 	d.journal(ctx)

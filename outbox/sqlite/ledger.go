@@ -105,6 +105,9 @@ func (l ledger) takeOver(ctx context.Context, lease time.Duration, due buffer.Du
 			origins, delivered, claimedAt string
 			next                          any // NULL: the batch that has been due longest
 		)
+		if err := l.b.own(ctx, tx); err != nil {
+			return err
+		}
 		if l.b.config.Ordered && l.buffer == l.b.config.Table {
 			group, err := l.b.dueInOrder(ctx, tx, due)
 			if err != nil {

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/claimmode"
@@ -23,6 +25,8 @@ type eventTable interface {
 	stamp(ctx context.Context, tx transaction, batch *buffer.Lease) error
 	// load fills in the events of a batch that was taken over; the ledger counts so many.
 	load(ctx context.Context, tx transaction, batch *buffer.Lease, in holding, count int) error
+	// restamp gives the events of one group_id another one.
+	restamp(ctx context.Context, tx transaction, from, to uuid.UUID) error
 	// project fills in what is sent of a leased batch, once its transaction has committed. It may take so long.
 	project(ctx context.Context, batch *buffer.Lease, limit time.Duration)
 	// remove archives or buries the events of an outcome and deletes them.
@@ -144,6 +148,14 @@ func notRead(batch *buffer.Lease, list func() error) error {
 	}
 	batch.FailRead(buffer.ErrTooLarge, read)
 	return nil
+}
+
+const restampSQL = `
+UPDATE outbox_events SET group_id = ?2 WHERE group_id = ?1`
+
+func (r *relayTable) restamp(ctx context.Context, tx transaction, from, to uuid.UUID) error {
+	_, err := tx.exec(ctx, restampSQL, from.String(), to.String())
+	return err
 }
 
 const payloadIsJSONSQL = `

@@ -15,6 +15,11 @@ import (
 // table before the sequence (see package claim). It runs before the search path is set (see pg.SearchPath).
 const lastValueSQL = `
 SELECT coalesce(pg_catalog.pg_sequence_last_value($1::pg_catalog.regclass), 0),
+       pg_catalog.pg_relation_filenode($1::pg_catalog.regclass)::pg_catalog.int8, pg_catalog.pg_postmaster_start_time(),
+       (SELECT seqcache OPERATOR(pg_catalog.>) 1 OR seqincrement OPERATOR(pg_catalog.>) 1
+        FROM pg_catalog.pg_sequence WHERE seqrelid OPERATOR(pg_catalog.=) $1::pg_catalog.regclass),
+       (SELECT pipeline FROM outbox_buffers WHERE buffer OPERATOR(pg_catalog.=) $4),
+       (SELECT owned_since FROM outbox_buffers WHERE buffer OPERATOR(pg_catalog.=) $4),
        pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true), pg_catalog.set_config('jit', 'off', true),
        pg_catalog.set_config('enable_seqscan', 'off', true), pg_catalog.set_config('enable_bitmapscan', 'off', true),
        pg_catalog.set_config('enable_sort', 'off', true),
@@ -54,17 +59,59 @@ func (b *Backlog) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, 
 	if err != nil {
 		return buffer.Backlog{}, err
 	}
-	began := time.Now()
-	r := b.watermarks.NextCount(began, limit)
+	backlog, void, err := b.count(ctx, t, limit)
+	if err == nil && void { // ids are used again, and the count looked only beyond those of before
+		backlog, _, err = b.count(ctx, t, limit)
+	}
+	if err != nil {
+		return buffer.Backlog{}, err
+	}
+	if b.base.Ordered && backlog.Due+backlog.Suspects > 0 {
+		if backlog.Due, backlog.Suspects, err = b.countDue(ctx, t); err != nil {
+			return buffer.Backlog{}, b.base.Explain(ctx, "counting batches", err)
+		}
+	}
+	if limit == 0 {
+		return backlog, nil
+	}
+	late, orphans, err := b.fullSweep(ctx, t, limit, backlog.Unclaimed == limit)
+	if err != nil {
+		return buffer.Backlog{}, b.base.Explain(ctx, "sweeping", err)
+	}
+	backlog.Unclaimed = min(limit, backlog.Unclaimed+late)
+	backlog.Due += orphans
+	if floor, numbering, ok := b.watermarks.FloorToStore(time.Now()); ok {
+		return backlog, b.storeFloor(ctx, t, floor, numbering)
+	}
+	return backlog, nil
+}
+
+// count counts once. void: the sequence was set back, and the count must be repeated. The error is an *ownership.Error if another
+// pipeline owns the buffer.
+func (b *Backlog) count(ctx context.Context, t *ledger.Tables, limit int) (backlog buffer.Backlog, void bool, err error) {
 	var (
-		count   watermark.Count
-		backlog buffer.Backlog
+		count watermark.Count
+		owned error
+		began = time.Now()
+		r     = b.watermarks.NextCount(began, limit)
 	)
 	err = b.base.DB.RoundTrip(ctx, []pg.Step{
-		{SQL: t.SQL(lastValueSQL), Args: []string{t.Sequence, pg.Milliseconds(b.base.DB.StatementTimeout), pg.Milliseconds(b.base.DB.StatementTimeout * 2 / 3)}, Row: func(v [][]byte) error {
-			count.LastValue = pg.ReadInt8(v[0])
-			return nil
-		}},
+		{
+			SQL: t.SQL(lastValueSQL),
+			Args: []string{
+				t.Sequence, pg.Milliseconds(b.base.DB.StatementTimeout), pg.Milliseconds(b.base.DB.StatementTimeout * 2 / 3), t.Buffer,
+			},
+			Row: func(v [][]byte) error {
+				count.LastValue, count.Numbering = pg.ReadInt8(v[0]), ledger.Numbering(v[1], v[2])
+				count.Blocks = v[3] != nil && pg.ReadBool(v[3])
+				var since time.Time
+				if v[5] != nil {
+					since = pg.ReadTime(v[5])
+				}
+				owned = b.base.Ownership.Saw(t.Buffer, string(v[4]), b.base.Pipeline, since)
+				return nil
+			},
+		},
 		{
 			SQL: t.Statements.Count,
 			Args: []string{
@@ -84,39 +131,25 @@ func (b *Backlog) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, 
 			},
 		},
 	})
-	if err != nil {
-		return buffer.Backlog{}, b.base.Explain(ctx, "counting events", err)
+	switch {
+	case err != nil:
+		return buffer.Backlog{}, false, b.base.Explain(ctx, "counting events", err)
+	case owned != nil:
+		return buffer.Backlog{}, false, owned
 	}
 	now := time.Now()
 	count.Took = now.Sub(began)
-	b.watermarks.Counted(r, count, now)
+	void = b.watermarks.Counted(r, count, now)
 	backlog.Unclaimed = min(limit, count.Fresh+count.Late)
-	if b.base.Ordered && backlog.Due+backlog.Suspects > 0 {
-		if backlog.Due, backlog.Suspects, err = b.countDue(ctx, t); err != nil {
-			return buffer.Backlog{}, b.base.Explain(ctx, "counting batches", err)
-		}
-	}
-	if limit == 0 {
-		return backlog, nil
-	}
-	late, orphans, err := b.fullSweep(ctx, t, limit, backlog.Unclaimed == limit)
-	if err != nil {
-		return buffer.Backlog{}, b.base.Explain(ctx, "sweeping", err)
-	}
-	backlog.Unclaimed = min(limit, backlog.Unclaimed+late)
-	backlog.Due += orphans
-	if floor, ok := b.watermarks.FloorToStore(now); ok {
-		return backlog, b.storeFloor(ctx, t, floor)
-	}
-	return backlog, nil
+	return backlog, void, nil
 }
 
 const storeFloorSQL = `
-UPDATE outbox_buffers SET floor = $2::bigint WHERE buffer = $1`
+UPDATE outbox_buffers SET floor = $2::bigint, numbering = $3 WHERE buffer = $1`
 
-func (b *Backlog) storeFloor(ctx context.Context, t *ledger.Tables, floor int64) error {
+func (b *Backlog) storeFloor(ctx context.Context, t *ledger.Tables, floor int64, numbering string) error {
 	err := b.base.DB.Transact(ctx, b.base.DB.WriteTx(b.base.DB.StatementTimeout, "synchronous_commit", "off"),
-		pg.Step{SQL: t.SQL(storeFloorSQL), Args: []string{t.Buffer, pg.Int(floor)}})
+		pg.Step{SQL: t.SQL(storeFloorSQL), Args: []string{t.Buffer, pg.Int(floor), pg.Text(numbering)}})
 	return b.base.Explain(ctx, "storing the floor", err)
 }
 

@@ -21,13 +21,15 @@ SELECT count(*) FROM (
 // hundreds of millions of dead entries. Then the next sweep tries again.
 const fullSweepTimeout = 2 * time.Second
 
-// fullSweep scans everything up to the cursor, every few minutes, for ids that the watermarks cannot know:
-// given by hand, drawn in an earlier transaction, or from a sequence with CACHE.
+// fullSweep scans everything up to the cursor, every few minutes, for ids that the watermarks cannot know: given by
+// hand, or drawn in an earlier transaction. Where sessions draw ids in blocks, it does so every few seconds.
 //
-// It also finds orphans: events that carry a group_id without a ledger row (a restore, a manual change). They
-// are leased again under that group_id, which may have reached the sink before.
+// Every few minutes it also finds orphans: events that carry a group_id without a ledger row (rows put back from an
+// archive, a restore, a manual change). They get a new group_id without origins: a sink may know the old
+// one, from events that were delivered long ago, and would take these for the same.
 func (b *Backlog) fullSweep(ctx context.Context, t *ledger.Tables, limit int, more bool) (late, orphans int, err error) {
-	upTo, due := b.watermarks.FullSweepDue(time.Now(), more)
+	began := time.Now()
+	upTo, due, orphaned := b.watermarks.FullSweepDue(began, more)
 	if !due {
 		return 0, 0, nil
 	}
@@ -38,7 +40,9 @@ func (b *Backlog) fullSweep(ctx context.Context, t *ledger.Tables, limit int, mo
 			return nil
 		}})
 	if err == nil {
-		b.watermarks.FullySwept(late, time.Now())
+		b.watermarks.FullySwept(late, time.Since(began), time.Now())
+	}
+	if err == nil && orphaned {
 		var adopted buffer.Count
 		begin.Row = func([][]byte) error {
 			adopted = buffer.Count{}
@@ -53,21 +57,32 @@ func (b *Backlog) fullSweep(ctx context.Context, t *ledger.Tables, limit int, mo
 	return late, orphans, err
 }
 
-// Orphans are found by their group_id in every mode: a ledger row says for itself how its events are found. lease_no
-// begins at the clock's microseconds, so that it is higher than any that was lost.
+// Orphans are batches by stamp in every mode: a ledger row says for itself how its events are found. The update
+// names the old group_id: somebody else may have adopted and claimed the event since the snapshot.
 const adoptSQL = `
+WITH orphans AS MATERIALIZED (
+  SELECT e.id, e.group_id FROM outbox_events e
+  WHERE e.group_id IS NOT NULL
+    AND NOT EXISTS (SELECT FROM outbox_batches l WHERE l.group_id = e.group_id)
+    AND NOT e.id::bigint <@ (SELECT coalesce(range_agg(m), '{}') FROM outbox_batches, unnest(members) m WHERE buffer = $1)
+), groups AS MATERIALIZED (
+  SELECT group_id, ` + NewGroupSQL + ` AS new FROM (SELECT DISTINCT group_id FROM orphans) o
+), adopted AS (
+  UPDATE outbox_events e SET group_id = g.new FROM orphans o JOIN groups g ON g.group_id = o.group_id
+  WHERE e.id = o.id AND e.group_id = o.group_id
+  RETURNING e.group_id, e.id, e.key, e.created_at
+)
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                             attempts, outages, events, first_id, last_id, oldest_at, error, lanes)
-SELECT e.group_id, $1, 'stamp', 'waiting', (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, clock_timestamp(), $2, 0,
-       0, 0, count(*), min(e.id), max(e.id), min(e.created_at), 'found without a ledger row',
-       CASE WHEN $3::boolean THEN coalesce(array_agg(DISTINCT hashtext(e.key)) FILTER (WHERE e.key IS NOT NULL), '{}') END
-FROM outbox_events e
-WHERE e.group_id IS NOT NULL
-  AND NOT EXISTS (SELECT FROM outbox_batches l WHERE l.group_id = e.group_id)
-  AND NOT e.id::bigint <@ (SELECT coalesce(range_agg(m), '{}') FROM outbox_batches, unnest(members) m WHERE buffer = $1)
-GROUP BY e.group_id
-ON CONFLICT (group_id) DO NOTHING
+SELECT group_id, $1, 'stamp', 'waiting', 0, clock_timestamp(), $2, 0,
+       0, 0, count(*), min(id), max(id), min(created_at), 'found without a ledger row',
+       CASE WHEN $3::boolean THEN coalesce(array_agg(DISTINCT hashtext(key)) FILTER (WHERE key IS NOT NULL), '{}') END
+FROM adopted GROUP BY group_id
 RETURNING events::bigint`
+
+// NewGroupSQL is a version 7 uuid, as buffer.NewGroupID draws it.
+const NewGroupSQL = `(lpad(to_hex((extract(epoch FROM clock_timestamp()) * 1000)::bigint), 12, '0') || '7' ||
+                    substr(replace(gen_random_uuid()::text, '-', ''), 14))::uuid`
 
 // adopt is the step that gives orphans a ledger row.
 func (b *Backlog) adopt(t *ledger.Tables, adopted *buffer.Count) pg.Step {

@@ -50,13 +50,16 @@ type InRange func(ctx context.Context, t *ledger.Tables, limit int, lease time.D
 
 // ClaimBy claims in the stored mode. stamp claims by stamp.
 func (c *Claimer) ClaimBy(ctx context.Context, t *ledger.Tables, stamp InRange, limit int, lease time.Duration) (*buffer.Lease, error) {
+	if err := c.base.Own(ctx, t); err != nil {
+		return nil, err
+	}
 	for tries := 0; ; tries++ {
 		mode := *c.mode.Load()
 		batch, err := c.claim(ctx, t, mode, stamp, limit, lease)
 		again := false
 		if stored, ok := errors.AsType[ModeChanged](err); ok {
 			if stored == "" {
-				_, err = c.Register(ctx, t)
+				_, _, err = c.Register(ctx, t)
 			} else {
 				err = c.negotiate(ctx, t, string(stored))
 			}
@@ -78,14 +81,23 @@ func (c *Claimer) claim(ctx context.Context, t *ledger.Tables, mode string, stam
 	case claimmode.Range:
 		in = c.claimRange
 	}
-	for _, r := range c.watermarks.Ranges() {
-		batch, start, err := in(ctx, t, limit, lease, r)
-		if err != nil {
-			return nil, err
+	for tries := 0; tries < 2; tries++ {
+		void := false
+		for _, r := range c.watermarks.Ranges() {
+			batch, start, err := in(ctx, t, limit, lease, r)
+			if err != nil {
+				return nil, err
+			}
+			void = c.watermarks.Claimed(r, batch, start.Sequence)
+			if batch != nil {
+				return batch, nil
+			}
+			if void {
+				break
+			}
 		}
-		c.watermarks.Claimed(r, batch, start.LastValue)
-		if batch != nil {
-			return batch, nil
+		if !void {
+			break
 		}
 	}
 	return nil, nil
@@ -98,6 +110,8 @@ func (c *Claimer) claim(ctx context.Context, t *ledger.Tables, mode string, stam
 const beginSQL = `
 SELECT coalesce(pg_catalog.pg_sequence_last_value($1::pg_catalog.regclass), 0), pg_catalog.clock_timestamp(),
        (SELECT claim FROM outbox_buffers WHERE buffer OPERATOR(pg_catalog.=) $2),
+       (SELECT pipeline FROM outbox_buffers WHERE buffer OPERATOR(pg_catalog.=) $2),
+       pg_catalog.pg_relation_filenode($1::pg_catalog.regclass)::pg_catalog.int8, pg_catalog.pg_postmaster_start_time(),
        pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true),
        pg_catalog.set_config('synchronous_commit', 'on', true), pg_catalog.set_config('jit', 'off', true),
        pg_catalog.set_config('plan_cache_mode', 'force_generic_plan', true), pg_catalog.set_config('enable_seqscan', 'off', true),
@@ -110,11 +124,10 @@ WHERE NOT EXISTS (SELECT FROM outbox_events WHERE false)`
 
 // Start is what a claim reads before it looks.
 type Start struct {
-	// LastValue is the sequence's.
-	LastValue int64
-	Mode      string
-	clock     time.Time
-	ends      time.Time
+	watermark.Sequence
+	Mode  string
+	clock time.Time
+	ends  time.Time
 }
 
 // Begin returns the first step of a claim. reset is called when its transaction begins, or begins again.
@@ -125,6 +138,11 @@ func (c *Claimer) Begin(t *ledger.Tables, lease time.Duration, reset func([][]by
 		Args: []string{t.Sequence, t.Buffer, pg.Milliseconds(c.base.DB.StatementTimeout), c.base.DB.UserTimeout(), pg.Milliseconds(c.base.DB.StatementTimeout * 2 / 3)},
 		Row: func(v [][]byte) error {
 			s.LastValue, s.clock, s.Mode = pg.ReadInt8(v[0]), pg.ReadTime(v[1]), string(v[2])
+			s.Numbering = ledger.Numbering(v[4], v[5])
+			if owner := string(v[3]); owner != c.base.Pipeline {
+				// It changed a moment ago. The next claim looks who it is, and this one is sent as it would have been then.
+				_ = c.base.Ownership.Saw(t.Buffer, owner, c.base.Pipeline, time.Time{})
+			}
 			return reset(nil)
 		},
 	}

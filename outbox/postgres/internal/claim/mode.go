@@ -26,24 +26,26 @@ func (c *Claimer) ClaimMode() buffer.ClaimMode {
 const registerSQL = `
 INSERT INTO outbox_buffers (buffer, claim) VALUES ($1, $2)
 ON CONFLICT (buffer) DO UPDATE SET claim = outbox_buffers.claim
-RETURNING claim, floor`
+RETURNING claim, floor, numbering, coalesce(pipeline, ''), coalesce(owned_since, 'epoch')`
 
-// Register reads the buffer's own row, or writes it the first time, and returns the stored floor. A mode that
+// Register reads the buffer's own row, or writes it the first time, and returns the stored floor and its numbering. A mode that
 // cannot be changed yet is no error: live batches are taken over and sent, and claims return why nothing is
 // claimed.
-func (c *Claimer) Register(ctx context.Context, t *ledger.Tables) (floor int64, err error) {
+func (c *Claimer) Register(ctx context.Context, t *ledger.Tables) (floor int64, numbering string, err error) {
 	var stored string
 	err = c.base.DB.Transact(ctx, c.base.DB.WriteTx(c.base.DB.StatementTimeout), pg.Step{SQL: t.SQL(registerSQL), Args: []string{t.Buffer, c.preferred(t)}, Row: func(v [][]byte) error {
-		stored, floor = string(v[0]), pg.ReadInt8(v[1])
+		stored, floor, numbering = string(v[0]), pg.ReadInt8(v[1]), string(v[2])
+		// Claims and counts return that it is another pipeline.
+		_ = c.base.Ownership.Saw(t.Buffer, string(v[3]), c.base.Pipeline, pg.ReadTime(v[4]))
 		return nil
 	}})
 	if err != nil {
-		return 0, c.base.DB.ConnectError(err)
+		return 0, "", c.base.DB.ConnectError(err)
 	}
 	if err = c.negotiate(ctx, t, stored); claimmode.InUse(err) {
 		err = nil
 	}
-	return floor, err
+	return floor, numbering, err
 }
 
 // ModeChanged is the error of a claim that found another mode than its own in outbox_buffers;

@@ -127,6 +127,8 @@ func (c *Claimer) claimWithin(ctx context.Context, t *ledger.Tables, limit int, 
 	if stamped > 0 && batch == nil {
 		batch = c.base.Complete(&rows, start.Lease(groupID))
 	}
-	c.watermarks.ClaimedInOrder(from, batch, start.LastValue)
+	if c.watermarks.ClaimedInOrder(from, batch, start.Sequence) && batch == nil && from > 0 {
+		return c.claimWithin(ctx, t, limit, lease, size)
+	}
 	return batch, seen, nil
 }

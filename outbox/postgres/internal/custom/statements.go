@@ -47,6 +47,7 @@ func (t *Table) backlogStatements(events string, relay []string) ledger.Statemen
 	created := strings.ReplaceAll(t.created, "clock_timestamp()", "statement_timestamp()")
 	view := "(SELECT " + id + " AS id, NULL::text AS key, " + created + " AS created_at, e.group_id FROM " + events + " e)"
 	s := backlog.Statements(strings.NewReplacer(append([]string{"outbox_events", view}, relay...)...))
+	s.Adopt = t.tables.SQL(adoptSQL)
 	if !t.Numbered() {
 		s.Audit, s.CorrectCounts, s.Adopt = t.tables.SQL(auditUUIDSQL), t.tables.SQL(correctCountsUUIDSQL), t.tables.SQL(adoptUUIDSQL)
 	}
@@ -95,6 +96,29 @@ RETURNING e.custom_id::bigint, e.custom_key::text, e.created_at, to_json(e)::tex
        e.custom_id::bigint, e.custom_key::text, e.created_at
 FROM taken t
 LEFT JOIN custom_events e ON e.custom_id BETWEEN t.first_id AND t.last_id AND e.group_id = t.group_id`
+)
+
+// Orphans; see package backlog. A custom table has no keys before it is projected.
+const (
+	orphansSQL = `
+WITH orphans AS MATERIALIZED (
+  SELECT e.custom_id AS id, e.group_id FROM custom_events e
+  WHERE e.group_id IS NOT NULL AND NOT EXISTS (SELECT FROM outbox_batches l WHERE l.group_id = e.group_id)
+), groups AS MATERIALIZED (
+  SELECT group_id, ` + backlog.NewGroupSQL + ` AS new FROM (SELECT DISTINCT group_id FROM orphans) o
+), adopted AS (
+  UPDATE custom_events e SET group_id = g.new FROM orphans o JOIN groups g ON g.group_id = o.group_id
+  WHERE e.custom_id = o.id AND e.group_id = o.group_id AND $3::boolean IS NOT NULL
+  RETURNING e.group_id AS group_id, e.custom_id AS id, e.created_at AS created_at
+)`
+
+	adoptSQL = orphansSQL + `
+INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
+                            attempts, outages, events, first_id, last_id, oldest_at, error)
+SELECT group_id, $1, 'stamp', 'waiting', 0, clock_timestamp(), $2, 0,
+       0, 0, count(*), min(id), max(id), min(created_at), 'found without a ledger row'
+FROM adopted GROUP BY group_id
+RETURNING events::bigint`
 )
 
 // rowsSQL are the rows of events that the projection did not return.

@@ -105,16 +105,13 @@ FROM (SELECT l.group_id, count(*) AS events, min(f.created_at) AS oldest_at,
 WHERE l.buffer = $1 AND s.group_id = l.group_id AND s.events <> l.events
   AND $2::boolean IS NOT NULL AND NOT (l.state = 'leased' AND l.due_at > clock_timestamp())`
 
-	adoptUUIDSQL = foundUUIDSQL + `
+	adoptUUIDSQL = orphansSQL + `
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                             attempts, outages, events, first_id, last_id, oldest_at, error, uuids)
-SELECT group_id, $1, 'stamp', 'waiting', (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, clock_timestamp(), $2, 0,
+SELECT group_id, $1, 'stamp', 'waiting', 0, clock_timestamp(), $2, 0,
        0, 0, n, first_id, first_id + n - 1, oldest_at, 'found without a ledger row', uuids
-FROM (SELECT f.group_id, count(*) AS n, nextval('outbox_numbers') + 1 AS first_id, array_agg(f.id ORDER BY f.created_at, f.id) AS uuids,
-             min(f.created_at) AS oldest_at
-      FROM found f
-      WHERE $3::boolean IS NOT NULL AND NOT EXISTS (SELECT FROM outbox_batches l WHERE l.group_id = f.group_id)
-      GROUP BY f.group_id) block
-ON CONFLICT (group_id) DO NOTHING
+FROM (SELECT group_id, count(*) AS n, nextval('outbox_numbers') + 1 AS first_id, array_agg(id ORDER BY created_at, id) AS uuids,
+             min(created_at) AS oldest_at
+      FROM adopted GROUP BY group_id) block
 RETURNING events::bigint`
 )

@@ -167,6 +167,9 @@ func (q *Queue) Claim(ctx context.Context, limit int, lease time.Duration) (*buf
 	if err != nil {
 		return nil, err
 	}
+	if err := q.base.Own(ctx, t); err != nil {
+		return nil, err
+	}
 	var (
 		batch = buffer.Lease{
 			Batch: buffer.Batch{GroupID: buffer.NewGroupID()}, LeaseNo: 1, Ends: time.Now().Add(lease), UnfinishedLeases: 1,
@@ -196,6 +199,9 @@ const takeOverSQL = ledger.DueSQL + ledger.TakenSQL + ledger.NothingSQL
 func (q *Queue) TakeOver(ctx context.Context, lease time.Duration, due buffer.Due) (*buffer.Lease, error) {
 	t, err := q.base.Ready(ctx)
 	if err != nil {
+		return nil, err
+	}
+	if err := q.base.Own(ctx, t); err != nil {
 		return nil, err
 	}
 	batch, err := ledger.TakeOver(ctx, q.Ledger, t, lease, due, &pg.EventDecoder{}, nil, pg.PlanByKey, takeOverSQL)

@@ -39,7 +39,7 @@ const (
 	withoutCursor = "claims have no cursor and read all dead rows while a long transaction blocks vacuum"
 
 	sequenceSQL = `
-SELECT (seqincrement > 0)::text, seqcycle::text FROM pg_sequence WHERE seqrelid = $1::regclass`
+SELECT (seqincrement > 0)::text, seqcycle::text, seqcache::text, seqincrement::text FROM pg_sequence WHERE seqrelid = $1::regclass`
 )
 
 // numberKey adds whether the integer that claims use grows.
@@ -72,6 +72,7 @@ func (d *diagnosis) numberKey(ctx context.Context, events catalog.Table) {
 				"ALTER SEQUENCE "+number.Sequence+" NO CYCLE")
 		default:
 			d.ok(aboutCustom, column+" grows by sequence "+number.Sequence+"; claims use a cursor")
+			d.blocks(number.Sequence, v[2], v[3])
 		}
 	}, number.Sequence)
 }

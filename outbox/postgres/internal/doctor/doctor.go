@@ -6,6 +6,7 @@ import (
 
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/notready"
+	"github.com/outboxrelay/relay/outbox/internal/ownership"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/catalog"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/custom"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
@@ -26,6 +27,10 @@ type Config struct {
 	Custom bool
 	Check  func(context.Context) error
 	Peek   func(ctx context.Context, limit int) (*buffer.Lease, error)
+	// Orphaned finds dead letters under names that no pipeline has.
+	Orphaned func(context.Context) ([]buffer.Finding, error)
+	// Owner returns why this pipeline does not own the buffer; nil if it does, or nobody does.
+	Owner func() *ownership.Error
 	// State returns what Check found, nil if tables are missing.
 	State func() *State
 }
@@ -64,6 +69,7 @@ func Diagnose(ctx context.Context, c Config) []buffer.Finding {
 		d.problem("tables", "table "+events.Quoted+" is UNLOGGED; a crash would empty it", "ALTER TABLE "+events.Quoted+" SET LOGGED")
 	}
 	d.state = c.State()
+	d.owner(ctx)
 	d.rowSecurity(ctx, events)
 	d.claim(ctx, events)
 	d.waiting(ctx)
@@ -72,6 +78,7 @@ func Diagnose(ctx context.Context, c Config) []buffer.Finding {
 		d.custom(ctx, events)
 	} else {
 		d.indexes(ctx, events)
+		d.sequence(ctx, events.Sequence)
 	}
 	d.claimPlan(ctx, events)
 	d.storage(ctx, events)

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/ownership"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -26,6 +27,8 @@ type Base struct {
 	Pipeline, Owner string
 	// Ordered is set for `order: key`.
 	Ordered bool
+	// Ownership is who owns the buffer, as last seen.
+	Ownership ownership.State
 	// Ready returns the tables; it checks the database the first time.
 	Ready func(context.Context) (*Tables, error)
 	// Explain adds to an error what was being done, and what Check finds missing.

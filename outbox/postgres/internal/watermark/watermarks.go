@@ -12,11 +12,16 @@ import (
 const (
 	sweepInterval    = time.Second     // between scans of (floor, cursor] for late commits
 	maxSweepInterval = 3 * time.Second // if a count takes long
-	// FullSweepInterval is between scans of everything, for ids given by hand and sequences with CACHE.
+	// FullSweepInterval is between scans of everything, for ids given by hand.
 	FullSweepInterval = 5 * time.Minute
-	fullSweepDelay    = time.Minute // for which a backlog puts a full sweep off
-	dueMargin         = time.Minute // ledger rows due before this were seen already
-	storeInterval     = 10 * time.Second
+	// blockInterval is between scans of everything if sessions draw ids in blocks: one that commits its last id an hour after
+	// others have passed it holds no lock meanwhile. blockRest is the rest after a scan, in multiples of how long it took,
+	// because dead rows that vacuum cannot remove make it slow.
+	blockInterval  = 2 * time.Second
+	blockRest      = 50
+	fullSweepDelay = time.Minute // for which a backlog puts a full sweep off
+	dueMargin      = time.Minute // ledger rows due before this were seen already
+	storeInterval  = 10 * time.Second
 
 	// maxClaimed bounds the ranges that are remembered; sweeps look at the others.
 	maxClaimed = 64
@@ -38,6 +43,7 @@ type Watermarks struct {
 	mu sync.Mutex
 
 	cursor, floor int64
+	numbering     string              // which ids they are; see Sequence
 	lastValue     int64               // M, as last read
 	lastCounted   int64               // M, as the last count read it
 	watched       int64               // the M of step 2; 0: none
@@ -58,6 +64,8 @@ type Watermarks struct {
 	// them, so a sweep skips the one at the cursor, and a floor that reaches one moves to its end.
 	claimed      idset.Set
 	delayedSince time.Time // since when a full sweep waits for a smaller backlog
+	blocks       bool      // sessions draw ids in blocks
+	blockNext    time.Time // the next sweep for what they drew before
 }
 
 // New returns the watermarks of a buffer. ordered is set for `order: key`.
@@ -98,17 +106,26 @@ func (w *Watermarks) lateScanDue(now time.Time) bool {
 	return true
 }
 
-// Claimed records what a claim in a range returned; batch may be nil. lastValue is M, read before
-// the claim looked.
-func (w *Watermarks) Claimed(in Range, batch *buffer.Lease, lastValue int64) {
+// Sequence is what a statement read of the buffer's sequence before it looked for events.
+type Sequence struct {
+	LastValue int64 // M
+	// Numbering changes whenever ids may be used again: with TRUNCATE RESTART IDENTITY and with a restore the sequence has
+	// another file, and after a failover the server has started at another time. Otherwise a sequence that went back,
+	// and passed the cursor before anybody looked, would not be noticed.
+	Numbering string
+}
+
+// Claimed records what a claim in a range returned; batch may be nil. seen was read before the claim looked. void: the
+// ranges mean nothing any more, and the claim looks again.
+func (w *Watermarks) Claimed(in Range, batch *buffer.Lease, seen Sequence) (void bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	began := in.After
 	if in.Late {
 		began = in.UpTo
 	}
-	if w.sequenceIs(lastValue, began) {
-		return
+	if w.sequenceIs(seen, began) {
+		return true
 	}
 	defer w.addClaimed(batch)
 	switch {
@@ -118,12 +135,13 @@ func (w *Watermarks) Claimed(in Range, batch *buffer.Lease, lastValue int64) {
 		w.lateCount = max(0, w.lateCount-batch.Len())
 	case batch != nil:
 		// An id beyond M was given by hand; a cursor beyond M would hide the sequence's next ids.
-		w.cursor = max(w.cursor, min(batch.LastID, lastValue))
+		w.cursor = max(w.cursor, min(batch.LastID, seen.LastValue))
 		w.smallClaim = batch.Len() <= smallBatch
 		if batch.FirstID > in.After+1 || batch.LastID-batch.FirstID >= int64(batch.Len()) {
 			w.lastGap = batch.LastID
 		}
 	}
+	return false
 }
 
 // addClaimed remembers the ids of a batch without gaps, batch may be nil, and moves the floor over the
@@ -153,28 +171,33 @@ func (w *Watermarks) OrderedFrom() int64 {
 }
 
 // ClaimedInOrder is Claimed for a claim beyond from that keeps order by key.
-func (w *Watermarks) ClaimedInOrder(from int64, batch *buffer.Lease, lastValue int64) {
+func (w *Watermarks) ClaimedInOrder(from int64, batch *buffer.Lease, seen Sequence) (void bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.sequenceIs(lastValue, from) || batch == nil {
-		return
+	if w.sequenceIs(seen, from) {
+		return true
 	}
-	w.cursor = max(w.cursor, min(batch.LastID, lastValue))
+	if batch != nil {
+		w.cursor = max(w.cursor, min(batch.LastID, seen.LastValue))
+	}
+	return false
 }
 
-// sequenceIs records an M that was read after the cursor was seen at began. An M below that means that
-// the sequence was set back (a restore, RESTART IDENTITY): everything is scanned again. An M
-// below only the present cursor is old. void: what was seen since began means nothing any more.
-func (w *Watermarks) sequenceIs(lastValue, began int64) (void bool) {
+// sequenceIs records what was read after the cursor was seen at began. Another numbering, or an M below began (setval),
+// means that the sequence was set back: everything is scanned again. An M below only the present
+// cursor is old. void: what was seen since began means nothing any more.
+func (w *Watermarks) sequenceIs(seen Sequence, began int64) (void bool) {
+	renumbered := seen.Numbering != w.numbering && (w.cursor > 0 || w.floor > 0)
+	w.numbering = seen.Numbering
 	switch {
 	case w.cursor < began: // it was set back meanwhile
 		return true
-	case lastValue < began:
+	case renumbered, seen.LastValue < began:
 		w.cursor, w.floor, w.watched, w.decided, w.stored, w.claimed = 0, 0, 0, 0, 0, nil
-		w.lateCount, w.lastGap, w.lastValue, w.lastCounted = 0, 0, lastValue, 0
+		w.lateCount, w.lastGap, w.lastValue, w.lastCounted = 0, 0, seen.LastValue, 0
 		return true
 	}
-	w.lastValue = max(w.lastValue, lastValue)
+	w.lastValue = max(w.lastValue, seen.LastValue)
 	return false
 }
 
@@ -208,43 +231,61 @@ func (w *Watermarks) NextCount(now time.Time, limit int) CountRange {
 	return r
 }
 
-// FullSweepDue reports whether to scan everything, and up to which id. A full sweep walks over the whole
+// FullSweepDue reports whether to scan everything up to an id, and whether for orphans too. That walks over the whole
 // backlog, so while there is more than was counted it is put off for a minute.
-func (w *Watermarks) FullSweepDue(now time.Time, more bool) (upTo int64, due bool) {
+func (w *Watermarks) FullSweepDue(now time.Time, more bool) (upTo int64, due, orphans bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.lateCount > 0 && !w.ordered || now.Before(w.fullSweepNext) {
-		return 0, false
+	if w.lateCount > 0 && !w.ordered {
+		return 0, false, false
+	}
+	orphans = w.orphansDue(now, more)
+	due = orphans || w.blocks && !now.Before(w.blockNext)
+	if w.ordered {
+		return w.floor, due, orphans // claims see what waits beyond
+	}
+	return w.cursor, due, orphans
+}
+
+func (w *Watermarks) orphansDue(now time.Time, more bool) bool {
+	if now.Before(w.fullSweepNext) {
+		return false
 	}
 	if more {
 		if w.delayedSince.IsZero() {
 			w.delayedSince = now
 		}
 		if now.Sub(w.delayedSince) < fullSweepDelay {
-			return 0, false
+			return false
 		}
 	}
 	w.delayedSince = time.Time{}
 	w.fullSweepNext = now.Add(FullSweepInterval)
-	if w.ordered {
-		return w.floor, true // claims see what waits beyond
-	}
-	return w.cursor, true
+	return true
 }
 
 // FullySwept records how many late events a full sweep found. If it found some, it is repeated at once.
-func (w *Watermarks) FullySwept(found int, now time.Time) {
+func (w *Watermarks) FullySwept(found int, took time.Duration, now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if found > 0 {
-		w.lateCount, w.lateFrom, w.fullSweepNext = found, math.MinInt64, now
+	w.blockNext = now.Add(min(max(blockInterval, blockRest*took), FullSweepInterval))
+	switch {
+	case found == 0:
+		return
+	case w.blocks:
+		w.blockNext = now
+	default:
+		w.fullSweepNext = now
 	}
+	w.lateCount, w.lateFrom = found, math.MinInt64
 }
 
 // Count is the result of a count.
 type Count struct {
 	Fresh, Late int
-	LastValue   int64
+	Sequence
+	// Blocks reports whether sessions draw ids in blocks: CACHE, or an INCREMENT that the application divides.
+	Blocks bool
 	// LockHolders are the transactions that hold a lock on the sequence.
 	LockHolders []string
 	// Now is the database's clock.
@@ -254,12 +295,13 @@ type Count struct {
 	Took      time.Duration
 }
 
-// Counted records a count.
-func (w *Watermarks) Counted(r CountRange, c Count, now time.Time) {
+// Counted records a count. void: it means nothing, and the caller counts again.
+func (w *Watermarks) Counted(r CountRange, c Count, now time.Time) (void bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.sequenceIs(c.LastValue, r.Cursor) { // the count means nothing
-		return
+	w.blocks = c.Blocks
+	if w.sequenceIs(c.Sequence, r.Cursor) {
+		return true
 	}
 	if c.Fresh == 0 && r.limit > 0 {
 		// What appears there later is a late commit. The M of the count before spares that to
@@ -272,11 +314,12 @@ func (w *Watermarks) Counted(r CountRange, c Count, now time.Time) {
 		w.dueFloor = c.OldestDue.Add(-time.Microsecond)
 	}
 	if !r.Sweep {
-		return
+		return false
 	}
 	w.lateCount, w.lateFrom = c.Late, r.LateAfter
 	w.sweepNext = now.Add(min(max(sweepInterval, 20*c.Took), maxSweepInterval))
 	w.advanceFloor(r, c)
+	return false
 }
 
 func (w *Watermarks) advanceFloor(r CountRange, c Count) {
@@ -304,22 +347,22 @@ func (w *Watermarks) advanceFloor(r CountRange, c Count) {
 	}
 }
 
-// FloorToStore returns the floor if it is time to write it to the database.
-func (w *Watermarks) FloorToStore(now time.Time) (int64, bool) {
+// FloorToStore returns the floor, and the numbering of its ids, if it is time to write them to the database.
+func (w *Watermarks) FloorToStore(now time.Time) (floor int64, numbering string, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.floor == w.stored || now.Sub(w.storedAt) < storeInterval {
-		return 0, false
+		return 0, "", false
 	}
 	w.stored, w.storedAt = w.floor, now
-	return w.floor, true
+	return w.floor, w.numbering, true
 }
 
-// StartAt sets cursor and floor to the floor that an earlier process stored.
-func (w *Watermarks) StartAt(floor int64) {
+// StartAt sets cursor and floor to the floor that an earlier process stored, with the numbering of its ids.
+func (w *Watermarks) StartAt(floor int64, numbering string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.cursor, w.floor, w.stored = floor, floor, floor
+	w.cursor, w.floor, w.stored, w.numbering = floor, floor, floor, numbering
 }
 
 // DueAfter returns where the live batches begin on the ledger's time line.

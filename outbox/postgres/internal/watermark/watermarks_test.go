@@ -14,10 +14,10 @@ import (
 func TestClaimed_OldLastValue(t *testing.T) {
 	t.Parallel()
 	m := New(false)
-	m.StartAt(100)
+	m.StartAt(100, "")
 	fresh := Range{After: 100, UpTo: math.MaxInt64}
-	m.Claimed(fresh, &buffer.Lease{LastID: 190}, 200)
-	m.Claimed(fresh, &buffer.Lease{LastID: 150}, 160)
+	m.Claimed(fresh, &buffer.Lease{LastID: 190}, Sequence{LastValue: 200})
+	m.Claimed(fresh, &buffer.Lease{LastID: 150}, Sequence{LastValue: 160})
 	if m.cursor != 190 || m.floor != 100 {
 		t.Errorf("cursor %d, floor %d; want 190, 100", m.cursor, m.floor)
 	}
@@ -26,14 +26,14 @@ func TestClaimed_OldLastValue(t *testing.T) {
 func TestClaimed_SequenceSetBack(t *testing.T) {
 	t.Parallel()
 	m := New(false)
-	m.StartAt(100)
+	m.StartAt(100, "")
 	r := CountRange{Cursor: 100, LateAfter: 100, Sweep: true, limit: 10}
-	m.Claimed(Range{After: 100, UpTo: math.MaxInt64}, nil, 7)
+	m.Claimed(Range{After: 100, UpTo: math.MaxInt64}, nil, Sequence{LastValue: 7})
 	if m.cursor != 0 || m.floor != 0 {
 		t.Errorf("cursor %d, floor %d; want 0, 0", m.cursor, m.floor)
 	}
 	// A count that began before, and read the sequence before.
-	m.Counted(r, Count{LastValue: 100}, r.DueAfter)
+	m.Counted(r, Count{Sequence: Sequence{LastValue: 100}}, r.DueAfter)
 	if m.cursor != 0 || m.watched != 0 {
 		t.Errorf("cursor %d, watched %d; want 0, 0", m.cursor, m.watched)
 	}
@@ -50,12 +50,12 @@ func TestFloor_WaitsForHolders(t *testing.T) {
 	count := func(wantFloor int64, late int, holders ...string) {
 		t.Helper()
 		now = now.Add(maxSweepInterval)
-		m.Counted(m.NextCount(now, 1000), Count{LastValue: 100, LockHolders: holders, Late: late, Now: now}, now)
+		m.Counted(m.NextCount(now, 1000), Count{Sequence: Sequence{LastValue: 100}, LockHolders: holders, Late: late, Now: now}, now)
 		if m.floor != wantFloor {
 			t.Errorf("floor %d, want %d", m.floor, wantFloor)
 		}
 	}
-	m.Claimed(Range{UpTo: math.MaxInt64}, &buffer.Lease{LastID: 90}, 100)
+	m.Claimed(Range{UpTo: math.MaxInt64}, &buffer.Lease{LastID: 90}, Sequence{LastValue: 100})
 	for range 5 {
 		count(0, 0, "early", "fast")
 	}
@@ -77,7 +77,7 @@ func TestRanges_LateBeforeSweep(t *testing.T) {
 	}
 	claim := func(m *Watermarks, first, last int64, events int) {
 		where := Range{After: m.cursor, UpTo: math.MaxInt64}
-		m.Claimed(where, &buffer.Lease{FirstID: first, LastID: last, Batch: buffer.Batch{Events: make([]outbox.Event, events)}}, last)
+		m.Claimed(where, &buffer.Lease{FirstID: first, LastID: last, Batch: buffer.Batch{Events: make([]outbox.Event, events)}}, Sequence{LastValue: last})
 	}
 	for name, c := range map[string]struct {
 		first, last int64
@@ -92,7 +92,7 @@ func TestRanges_LateBeforeSweep(t *testing.T) {
 		"a batch of one without a gap": {101, 101, 1, false},
 	} {
 		m := New(false)
-		m.StartAt(100)
+		m.StartAt(100, "")
 		claim(m, c.first, c.last, c.events)
 		if got := lateFirst(m); got != c.want {
 			t.Errorf("%s: late range first: %t", name, got)
@@ -102,7 +102,7 @@ func TestRanges_LateBeforeSweep(t *testing.T) {
 		}
 	}
 	m := New(false)
-	m.StartAt(100)
+	m.StartAt(100, "")
 	claim(m, 102, 102, 1)
 	m.floor = 102
 	if lateFirst(m) {

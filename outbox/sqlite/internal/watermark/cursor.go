@@ -68,6 +68,13 @@ func (c *Cursor) Exhausted(from int64) {
 	}
 }
 
+// Renumbered moves the cursor to the beginning because ids are used again.
+func (c *Cursor) Renumbered() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.at, c.highest = 0, 0
+}
+
 // Reset moves the cursor to the beginning after a claim whose commit is unknown.
 func (c *Cursor) Reset() {
 	c.mu.Lock()

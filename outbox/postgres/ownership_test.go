@@ -1,0 +1,126 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/outboxrelay/relay/internal/testkit"
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/buffertest"
+)
+
+// TestOwnership: a pipeline with another name claims nothing from a buffer, until it gets the buffer and the dead letters. Relays
+// with the same name claim side by side.
+func TestOwnership(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		opt    buffertest.Options
+		custom *customShape
+	}{
+		"Range":  {opt: buffertest.Options{Claim: buffer.ClaimRange}},
+		"Stamp":  {opt: buffertest.Options{Claim: buffer.ClaimStamp}},
+		"Custom": {custom: integerKeys},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p, table := newMigratedDB(t, c.opt), "outbox_events"
+			if c.custom != nil {
+				p, table = newTestDB(t, p.url, c.opt), "events"
+				p.custom = c.custom
+			}
+			f := p.fixture(t, table, "orders")
+			p.migrated = schemaOfFixture(p, table)
+			event := outbox.Event{Topic: "t", Payload: []byte("{}")}
+			f.Insert(t, event, event, event, event)
+			dead, err := f.Buffer.Claim(t.Context(), 1, lease)
+			check(t, err)
+			check(t, f.Buffer.Settle(t.Context(), dead, []buffer.Outcome{{Verdict: buffer.Dead, Attempts: 1, Error: "bad"}}))
+			abandoned, err := f.Second(t).Claim(t.Context(), 1, lease) // the same name
+			check(t, err)
+			f.ExpireLease(t, abandoned.GroupID, lease)
+
+			renamed := p.fixture(t, table, "new-orders")
+			b := renamed.Buffer
+			check(t, b.Check(t.Context()))
+			refused := map[string]error{}
+			_, refused["claim"] = b.Claim(t.Context(), 10, lease)
+			_, refused["take over"] = testkit.TakeOver(t.Context(), b, lease)
+			_, refused["count"] = b.CountBacklog(t.Context(), 10)
+			_, refused["claim dead letters"] = renamed.Queue(t).Claim(t.Context(), 10, lease)
+			for what, err := range refused {
+				if !errors.Is(err, buffer.ErrNotReady) || !strings.Contains(err.Error(), "pipeline orders owns buffer public."+table+" since 20") ||
+					!strings.Contains(err.Error(), "relay migrate --rename-pipeline orders -c relay.yaml") {
+					t.Errorf("%s: got %v", what, err)
+				}
+			}
+			if text := findings(t, b, "owner"); !strings.Contains(text, "error ") || !strings.Contains(text, "--rename-pipeline orders") {
+				t.Errorf("doctor: %s", text)
+			}
+
+			r, err := b.Rename(t.Context(), "orders")
+			check(t, err)
+			testkit.Equal(t, "renamed", r, buffer.Renamed{Owner: true, Letters: 1})
+			if backlog, err := b.CountBacklog(t.Context(), 10); err != nil || backlog.Unclaimed != 2 || backlog.Due+backlog.Suspects != 1 {
+				t.Errorf("counted %+v, %v", backlog, err)
+			}
+			batch, err := b.Claim(t.Context(), 10, lease)
+			check(t, err)
+			testkit.Equal(t, "claimed", batch.Len(), 2)
+			taken, err := testkit.TakeOver(t.Context(), b, lease)
+			check(t, err)
+			testkit.Equal(t, "taken over", taken.IDs(), abandoned.IDs())
+			letters, err := renamed.Queue(t).Claim(t.Context(), 10, lease)
+			check(t, err)
+			testkit.Equal(t, "dead letters for the hook", letters.IDs(), dead.IDs())
+			if _, err := f.Buffer.CountBacklog(t.Context(), 10); !errors.Is(err, buffer.ErrNotReady) {
+				t.Errorf("the old name counts: %v", err)
+			}
+			if _, err := f.Buffer.Claim(t.Context(), 10, lease); !errors.Is(err, buffer.ErrNotReady) {
+				t.Errorf("the old name claims: %v", err)
+			}
+		})
+	}
+}
+
+// TestOwnership_OrphanedLetters: doctor and run name open dead letters that no pipeline looks after.
+func TestOwnership_OrphanedLetters(t *testing.T) {
+	t.Parallel()
+	p := newMigratedDB(t, buffertest.Options{})
+	f := p.fixture(t, "outbox_events", "orders")
+	f.Insert(t, outbox.Event{Topic: "t", Payload: []byte("{}")})
+	batch, err := f.Buffer.Claim(t.Context(), 1, lease)
+	check(t, err)
+	check(t, f.Buffer.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Dead, Attempts: 1, Error: "bad"}}))
+	f.Exec(t, "UPDATE outbox_dead_letters SET pipeline = 'before'")
+	warner := f.Buffer.(interface {
+		Warnings(context.Context) []string
+	})
+	for what, text := range map[string]string{
+		"doctor": findings(t, f.Buffer, "dead letters"), "run": strings.Join(warner.Warnings(t.Context()), "\n"),
+	} {
+		if !strings.Contains(text, "1 open dead letters belong to pipeline before") || !strings.Contains(text, "--rename-pipeline before") {
+			t.Errorf("%s: %q", what, text)
+		}
+	}
+	r, err := f.Buffer.Rename(t.Context(), "before")
+	check(t, err)
+	testkit.Equal(t, "renamed", r, buffer.Renamed{Letters: 1})
+	if n, err := f.Buffer.CountDead(t.Context(), buffer.DeadFilter{}); err != nil || n.Open != 1 {
+		t.Errorf("%+v, %v", n, err)
+	}
+	testkit.Equal(t, "warnings", len(warner.Warnings(t.Context())), 0)
+}
+
+// findings are those of doctor about a subject.
+func findings(t *testing.T, b buffer.Buffer, subject string) (text string) {
+	t.Helper()
+	for _, f := range b.Diagnose(t.Context()) {
+		if f.Subject == subject {
+			text += f.Level.String() + " " + f.Text + ": " + f.Fix + "\n"
+		}
+	}
+	return text
+}

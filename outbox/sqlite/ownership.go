@@ -1,0 +1,120 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/ownership"
+	"github.com/outboxrelay/relay/outbox/sqlite/internal/db"
+)
+
+const (
+	ownerSQL = `
+SELECT coalesce(pipeline, ''), coalesce(owned_since, '') FROM outbox_buffers WHERE buffer = ?1`
+
+	ownSQL = `
+UPDATE outbox_buffers SET pipeline = ?2, owned_since = strftime('%Y-%m-%dT%H:%M:%fZ', 'now') WHERE buffer = ?1`
+)
+
+// owner returns the pipeline that owns the buffer, "" if none does. The error is an *ownership.Error if it is another one.
+func (b *Buffer) owner(ctx context.Context, tx transaction) (owner string, err error) {
+	var since string
+	err = tx.row(ctx, ownerSQL, b.config.Table).Scan(&owner, &since)
+	if errors.Is(err, sql.ErrNoRows) { // see storedMode
+		return "", nil
+	}
+	if err != nil || owner == "" || owner == b.config.Pipeline {
+		return owner, err
+	}
+	at, _ := time.Parse(db.TimeFormat, since) // for people to read
+	return owner, &ownership.Error{Buffer: b.config.Table, Owner: owner, Pipeline: b.config.Pipeline, Since: at}
+}
+
+// own makes the pipeline the buffer's owner if it has none.
+func (b *Buffer) own(ctx context.Context, tx transaction) error {
+	owner, err := b.owner(ctx, tx)
+	if err == nil && owner == "" {
+		_, err = tx.exec(ctx, ownSQL, b.config.Table, b.config.Pipeline)
+	}
+	return err
+}
+
+const (
+	renameOwnerSQL = `
+UPDATE outbox_buffers SET pipeline = ?2, owned_since = strftime('%Y-%m-%dT%H:%M:%fZ', 'now') WHERE buffer = ?1 AND pipeline = ?3`
+
+	// Closed ones too. The letters of a pipeline that owns another buffer stay its own, and so does one whose event died
+	// under both names.
+	renameLettersSQL = `
+UPDATE outbox_dead_letters SET pipeline = ?1
+WHERE pipeline = ?2 AND NOT EXISTS (SELECT 1 FROM outbox_buffers WHERE pipeline = ?2)
+  AND NOT EXISTS (SELECT 1 FROM outbox_dead_letters AS o
+                  WHERE o.pipeline = ?1 AND o.event_id = outbox_dead_letters.event_id AND o.group_id = outbox_dead_letters.group_id)`
+)
+
+// Rename implements buffer.DeadLetters.
+func (b *Buffer) Rename(ctx context.Context, from string) (r buffer.Renamed, err error) {
+	err = b.write(ctx, "renaming the pipeline", func(tx transaction) error {
+		owned, err := tx.exec(ctx, renameOwnerSQL, b.config.Table, b.config.Pipeline, from)
+		if err != nil {
+			return err
+		}
+		r.Owner = owned > 0
+		r.Letters, err = tx.exec(ctx, renameLettersSQL, b.config.Pipeline, from)
+		return err
+	})
+	return r, err
+}
+
+// No pipeline has a name that owns no buffer of this file.
+const orphanedSQL = `
+SELECT pipeline, count(*) FROM outbox_dead_letters AS d
+WHERE closed_at IS NULL AND pipeline <> ?1 AND NOT EXISTS (SELECT 1 FROM outbox_buffers AS b WHERE b.pipeline = d.pipeline)
+GROUP BY pipeline ORDER BY pipeline`
+
+// orphaned returns a finding for each name that open dead letters have and no pipeline.
+func (b *Buffer) orphaned(ctx context.Context) (found []buffer.Finding, err error) {
+	rows, err := b.db.QueryContext(ctx, orphanedSQL, b.config.Pipeline)
+	return db.All(rows, err, func(rows *sql.Rows, f *buffer.Finding) error {
+		var (
+			name    string
+			letters int64
+		)
+		err := rows.Scan(&name, &letters)
+		*f = ownership.OrphanedLetters(name, letters)
+		return err
+	})
+}
+
+// Warnings returns dead letters that nobody looks after, a sentence each.
+func (b *Buffer) Warnings(ctx context.Context) (warnings []string) {
+	found, err := b.orphaned(ctx)
+	if err != nil {
+		return []string{b.explain(ctx, "looking for dead letters of other names", err).Error()}
+	}
+	for _, f := range found {
+		warnings = append(warnings, f.Text+" ("+f.Fix+")")
+	}
+	return warnings
+}
+
+// owner adds whether another pipeline owns the buffer, and dead letters under names that no pipeline has.
+func (d *diagnosis) owner(ctx context.Context) {
+	const about = "owner"
+	err := d.b.begin(ctx, d.b.db, readOnly, func(tx transaction) error {
+		_, err := d.b.owner(ctx, tx)
+		return err
+	})
+	if conflict, ok := errors.AsType[*ownership.Error](err); ok {
+		d.problem(about, conflict.Text(), conflict.Fix())
+	} else if !d.failed(about, err) {
+		d.ok(about, "no other pipeline owns the buffer")
+	}
+	found, err := d.b.orphaned(ctx)
+	if !d.failed("dead letters", err) {
+		d.findings = append(d.findings, found...)
+	}
+}
