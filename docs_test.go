@@ -42,7 +42,7 @@ func testSnippets(t *testing.T, programs string) {
 
 var (
 	inline   = regexp.MustCompile("`([^`]+)`")
-	variable = regexp.MustCompile(`\$(?:\{|secret\.)([A-Z_]+)`)
+	variable = regexp.MustCompile(`\$(?:\{([A-Z_]+)\}|secret\.([A-Z_]+))`)
 	secret   = regexp.MustCompile(`\$\{file:([^}]+)\}`)
 	link     = regexp.MustCompile(`\]\(([^)#]+)(#[^)]*)?\)`)
 	command  = regexp.MustCompile(`^relay (dead [a-z]+|[a-z]+)(.*)$`)
@@ -63,7 +63,7 @@ func checkYAML(t *testing.T, term *terminal, b block) {
 	}
 	env := map[string]string{}
 	for _, name := range variable.FindAllStringSubmatch(text, -1) {
-		env[name[1]] = "x"
+		env[name[1]+name[2]] = "x"
 	}
 	env["DATABASE_URL"], env["REDIS_URL"] = "postgres://localhost/p", "redis://localhost"
 	env["SLACK_WEBHOOK_URL"] = "https://hooks.slack.com/services/x"
