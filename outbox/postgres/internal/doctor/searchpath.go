@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 
+	"github.com/outboxrelay/relay/outbox/postgres/internal/catalog"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -10,17 +11,18 @@ import (
 const schemasOnPathSQL = `
 SELECT pg_catalog.current_schemas(false)::pg_catalog.text`
 
-// A superuser may do anything anyway.
+// A superuser may do anything anyway, and the owner of the buffer table anything with it.
 const creatorsSQL = `
 SELECT quote_ident(n.nspname), coalesce(quote_ident(r.rolname), 'PUBLIC')
 FROM pg_namespace n CROSS JOIN LATERAL aclexplode(coalesce(n.nspacl, acldefault('n', n.nspowner))) a
      LEFT JOIN pg_roles r ON r.oid = a.grantee
 WHERE n.nspname = ANY ($1::name[]) AND a.privilege_type = 'CREATE' AND a.grantee <> n.nspowner
   AND NOT coalesce(r.rolsuper, false) AND r.rolname IS DISTINCT FROM current_user
+  AND a.grantee <> (SELECT relowner FROM pg_class WHERE oid = $2::regclass)
 ORDER BY 1, 2`
 
 // searchPath adds the schemas of the search path in which others may create what source.project would call.
-func (d *diagnosis) searchPath(ctx context.Context) {
+func (d *diagnosis) searchPath(ctx context.Context, events catalog.Table) {
 	const about = "search_path"
 	schemas := ""
 	err := d.DB.RoundTrip(ctx, []pg.Step{d.DB.UserTx(d.DB.StatementTimeout), {SQL: schemasOnPathSQL, Row: func(v [][]byte) error {
@@ -35,7 +37,7 @@ func (d *diagnosis) searchPath(ctx context.Context) {
 		found++
 		d.warn(about, v[1]+" may create objects in schema "+v[0]+", which is in the search path; source.project could call them, the relay's own statements do not use that path",
 			"REVOKE CREATE ON SCHEMA "+v[0]+" FROM "+v[1])
-	}, schemas)
+	}, schemas, events.Quoted)
 	if answered && found == 0 {
 		d.ok(about, "nobody else may create objects in its schemas")
 	}
