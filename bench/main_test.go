@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outboxrelay/relay/internal/memory"
 	"github.com/outboxrelay/relay/internal/testserver"
 )
 
@@ -22,6 +23,7 @@ func TestMain(m *testing.M) {
 		serveNATS(dir)
 		return
 	}
+	memory.Tune(4) // as relay run does; the yardsticks run in this process, too
 	testserver.Main(m)
 }
 

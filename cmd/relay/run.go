@@ -16,6 +16,7 @@ import (
 
 	"github.com/outboxrelay/relay/internal/admin"
 	"github.com/outboxrelay/relay/internal/config"
+	"github.com/outboxrelay/relay/internal/memory"
 	"github.com/outboxrelay/relay/pipeline"
 	"github.com/outboxrelay/relay/supervisor"
 )
@@ -45,6 +46,11 @@ func (a *app) run(cfg *config.Config) error {
 	if err != nil {
 		return fmt.Errorf("reading the host name: %w", err)
 	}
+	workers := 0
+	for i := range cfg.Pipelines {
+		workers += cfg.Pipelines[i].Workers
+	}
+	memory.Tune(workers)
 	metrics := admin.NewMetrics()
 	gate := pipeline.NewGate()
 	pipelines, err := cfg.Open(func(name string) config.Process {
