@@ -720,13 +720,6 @@ var mutants = []mutant{
 		pkg:  "./sink/httpsink", test: "TestPath_Traversal",
 	},
 	{
-		name: "the values of a response are not counted",
-		file: "sink/httpsink/results.go",
-		old:  "	if values > maxValues {",
-		new:  "	if values > maxResponse {",
-		pkg:  "./sink/httpsink", test: "TestAnswers_BoundedMemory",
-	},
-	{
 		name: "a program runs without guards",
 		file: "internal/jq/guard.go",
 		old:  "	if needed {\n",
