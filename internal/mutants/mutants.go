@@ -228,8 +228,8 @@ var mutants = []mutant{
 	{
 		name: "a sequence that is set back goes unnoticed",
 		file: "outbox/postgres/internal/watermark/watermarks.go",
-		old:  "	case lastValue < began:",
-		new:  "	case lastValue < 0:",
+		old:  "	case renumbered, seen.LastValue < began:",
+		new:  "	case renumbered && seen.LastValue < 0, seen.LastValue < 0:",
 		pkg:  "./pipeline", test: "TestSequence_SetBack",
 	},
 	{
