@@ -230,7 +230,7 @@ func TestInit_MissingPrivileges(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "relay.yaml")
 	wrote := do(t, nil, "init", "--source", source, "--sink", "stdout:", "--table", "contact_activity_events", "-o", path)
 	wrote.want(t, 0, `GRANT SELECT, INSERT, UPDATE, DELETE ON contact_activity_events TO "the relay";`, "")
-	wrote.want(t, 0, `GRANT SELECT ON SEQUENCE contact_activity_events_id_seq TO "the relay";`, "")
+	wrote.want(t, 0, `GRANT SELECT ON SEQUENCE public.contact_activity_events_id_seq TO "the relay";`, "")
 	for _, step := range steps(wrote.stdout) {
 		owner.exec(step)
 	}
