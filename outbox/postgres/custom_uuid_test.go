@@ -1,7 +1,6 @@
 package postgres_test
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"slices"
@@ -276,8 +275,7 @@ func TestCustomUUIDs_Sweep(t *testing.T) {
 	}
 	again, err := testkit.TakeOver(t.Context(), second, time.Minute)
 	check(t, err)
-	byBytes := func(a, b uuid.UUID) int { return bytes.Compare(a[:], b[:]) }
-	got, want := slices.SortedFunc(slices.Values(uuidsOf(again)), byBytes), slices.SortedFunc(slices.Values(uuidsOf(b)), byBytes)
+	got, want := slices.Sorted(slices.Values(uuidsOf(again))), slices.Sorted(slices.Values(uuidsOf(b)))
 	if again.GroupID == b.GroupID || len(again.Origins) != 0 || !slices.Equal(got, want) {
 		t.Fatalf("taken over: %+v; want the events of %s under a new group_id without origins", again, b.GroupID)
 	}
