@@ -18,7 +18,7 @@ import (
 
 // TestAnswers_BoundedMemory has answers that are small on the wire, or whose values take far more memory than their
 // text. All workers read one at the same time. All of them together stay within
-// 768 MiB; without the limits, they take more than 6 GB.
+// 768 MiB.
 func TestAnswers_BoundedMemory(t *testing.T) {
 	const (
 		size    = 16<<20 - 2
