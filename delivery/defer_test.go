@@ -132,7 +132,7 @@ func TestAddressBreaker_SendsOneProbeAndDefersTheRest(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			if _, err := a.Work(t.Context(), t.Context(), to("x"), nil); err != nil {
+			if _, err := a.Work(t.Context(), t.Context(), to("x"), nil, nil); err != nil {
 				t.Error(err)
 			}
 		}()

@@ -133,7 +133,7 @@ func batchOf(n int) *buffer.Lease {
 // work works on a batch whose lease lasts.
 func (b *workerHarness) work(t *testing.T, batch *buffer.Lease) (putBack bool, dueIn time.Duration, err error) {
 	t.Helper()
-	done, err := b.Work(t.Context(), t.Context(), batch, b.slot)
+	done, err := b.Work(t.Context(), t.Context(), batch, b.slot, nil)
 	return done.PutBack, done.DueIn, err
 }
 

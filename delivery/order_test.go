@@ -104,7 +104,7 @@ func TestDecide_InOrderProperties(t *testing.T) {
 			}
 		}
 		a.answer(orderedAnswer(rt, b))
-		if _, err := a.Work(t.Context(), t.Context(), b, nil); err != nil {
+		if _, err := a.Work(t.Context(), t.Context(), b, nil, nil); err != nil {
 			rt.Fatal(err)
 		}
 		expectOrder(rt, b, a.settled)

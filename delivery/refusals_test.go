@@ -98,7 +98,7 @@ func (l *ledger) next(t testing.TB) []buffer.Outcome {
 	}
 	batch.ClaimedLocal = time.Now()
 	sends := l.sends
-	if _, err := l.Work(t.Context(), t.Context(), batch, nil); err != nil {
+	if _, err := l.Work(t.Context(), t.Context(), batch, nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	for _, o := range l.settled {
@@ -326,7 +326,7 @@ func TestRefusal(t *testing.T) {
 		}
 		done := make(chan error)
 		go func() {
-			_, err := l.Work(t.Context(), t.Context(), slow, nil)
+			_, err := l.Work(t.Context(), t.Context(), slow, nil, nil)
 			done <- err
 		}()
 		<-began
@@ -378,7 +378,7 @@ func TestRefusal(t *testing.T) {
 		l.put(idsFrom(1, 4)...)
 		l.drain(t)
 		sends := l.sends
-		if _, err := l.Work(t.Context(), t.Context(), ahead, nil); err != nil {
+		if _, err := l.Work(t.Context(), t.Context(), ahead, nil, nil); err != nil {
 			t.Fatal(err)
 		}
 		expect(t, "outcome", fmt.Sprint(describe(l.settled), l.settled[0].Attempts), "retry []0")

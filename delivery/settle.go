@@ -20,7 +20,8 @@ const (
 // settle writes the outcomes down. If that fails (a lock, a connection lost during the commit), it records
 // the ids that reached the sink on the batch's ledger row, and the delete is left for later. It tries both
 // until one succeeds or the process has to end, because only this worker knows what reached the sink.
-func (w *Worker) settle(leaseCtx, stop context.Context, l *buffer.Lease, outcomes []buffer.Outcome) error {
+// unsettled is called when the first try has failed.
+func (w *Worker) settle(leaseCtx, stop context.Context, l *buffer.Lease, outcomes []buffer.Outcome, unsettled func()) error {
 	for i := range outcomes {
 		if o := &outcomes[i]; o.Error != "" {
 			o.Error = w.config.Redact(o.Error)
@@ -36,6 +37,9 @@ func (w *Worker) settle(leaseCtx, stop context.Context, l *buffer.Lease, outcome
 			return settledAnyway(leaseCtx, tries > 1, err)
 		}
 		w.config.Log.WarnContext(stop, "settling a batch failed, will retry", "group_id", l.GroupID, "error", err)
+		if tries == 1 && unsettled != nil {
+			unsettled()
+		}
 		delivered := deliveredIDs(l, outcomes)
 		record := len(delivered) > 0 && !l.DeliveryRecorded()
 		if record {

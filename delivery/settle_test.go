@@ -89,6 +89,26 @@ func TestSettle_WaitsForTheDatabaseAfterASend(t *testing.T) {
 	})
 }
 
+func TestSettle_SaysThatItFailed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		for name, c := range map[string]struct{ failures, want int }{"success": {0, 0}, "failures": {3, 1}} {
+			b := newHarness(nil)
+			b.settle = func(_ context.Context, try int) error {
+				if try <= c.failures {
+					return errDown
+				}
+				return nil
+			}
+			b.mark = always(errDown)
+			said := 0
+			_, err := b.Work(t.Context(), t.Context(), batchOf(3), nil, func() { said++ })
+			expectError(t, err, nil)
+			expect(t, name, said, c.want)
+		}
+	})
+}
+
 // It is not known whether the commit happened. It did: the row is gone.
 func TestSettle_CommittedWithoutAnswer(t *testing.T) {
 	t.Parallel()
@@ -105,7 +125,7 @@ func TestSettle_CommittedWithoutAnswer(t *testing.T) {
 	b = newHarness(nil)
 	b.settle = always(errDown)
 	b.mark = always(buffer.ErrLeaseLost)
-	_, err = b.Work(lost(t), t.Context(), batchOf(3), nil)
+	_, err = b.Work(lost(t), t.Context(), batchOf(3), nil, nil)
 	expectError(t, err, buffer.ErrLeaseLost)
 	expect(t, "observed", describe(b.settled), "")
 }
@@ -375,7 +395,7 @@ func TestPanic_OfTheSettle(t *testing.T) {
 	t.Parallel()
 	b := newHarness(nil)
 	b.settle = func(context.Context, int) error { panic("index out of range") }
-	done, err := b.Work(t.Context(), t.Context(), batchOf(3), nil)
+	done, err := b.Work(t.Context(), t.Context(), batchOf(3), nil, nil)
 	expectError(t, err, nil)
 	expect(t, "put back", done.PutBack, true)
 	expect(t, "recorded deliveries", len(b.recorded), 1)
@@ -386,7 +406,7 @@ func TestPanic_BesideTheSink(t *testing.T) {
 	t.Parallel()
 	b := newHarness(nil)
 	slot := func(context.Context) (func(), bool) { panic("nil pointer") }
-	_, err := b.Work(t.Context(), t.Context(), batchOf(3), slot)
+	_, err := b.Work(t.Context(), t.Context(), batchOf(3), slot, nil)
 	if _, ok := errors.AsType[*delivery.PanicError](err); !ok {
 		t.Errorf("got error %v, want the panic", err)
 	}
@@ -412,7 +432,7 @@ func TestWork_LeaseLostDuringSend(t *testing.T) {
 			t.Parallel()
 			b := newHarness(nil)
 			b.answer(c.answer)
-			_, err := b.Work(lost(t), t.Context(), batchOf(3), nil)
+			_, err := b.Work(lost(t), t.Context(), batchOf(3), nil, nil)
 			expectError(t, err, c.err)
 			expect(t, "settles", len(b.settles), c.settles)
 		})
@@ -459,7 +479,7 @@ func TestWork_StopPutsTheBatchBack(t *testing.T) {
 		defer cancel()
 		leaseCtx, release := context.WithCancel(stop)
 		defer release()
-		done, err := b.Work(leaseCtx, stop, batchOf(2), nil)
+		done, err := b.Work(leaseCtx, stop, batchOf(2), nil, nil)
 		expectError(t, err, nil)
 		expect(t, "put back", done.PutBack, true)
 		expect(t, "outcomes", describe(b.settled), "retry []")
@@ -487,7 +507,7 @@ func TestSettle_EndsWithStop(t *testing.T) {
 				stop, cancel := context.WithTimeout(t.Context(), 4*time.Second)
 				defer cancel()
 				began := time.Now()
-				_, err := b.Work(stop, stop, batchOf(2), nil)
+				_, err := b.Work(stop, stop, batchOf(2), nil, nil)
 				if err == nil || errors.Is(err, buffer.ErrLeaseLost) {
 					t.Errorf("got %v; want an error that the batch was not settled", err)
 				}
@@ -504,7 +524,7 @@ func TestSettle_EndsWithStop(t *testing.T) {
 			stop, cancel := context.WithCancel(t.Context())
 			cancel()
 			began := time.Now()
-			if _, err := b.Work(t.Context(), stop, batchOf(2), nil); err == nil {
+			if _, err := b.Work(t.Context(), stop, batchOf(2), nil, nil); err == nil {
 				t.Error("no error from a batch that was sent and not settled")
 			}
 			expect(t, "took", time.Since(began), 2*time.Second)

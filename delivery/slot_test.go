@@ -61,7 +61,7 @@ func TestWork_ReleasesBatchWithoutSlot(t *testing.T) {
 	if o.GroupID != batch.GroupID || o.Attempts != 2 || o.Outages != 1 {
 		t.Errorf("put back as %+v", o)
 	}
-	_, err = b.Work(lost(t), t.Context(), batchOf(3), b.slot)
+	_, err = b.Work(lost(t), t.Context(), batchOf(3), b.slot, nil)
 	expectError(t, err, buffer.ErrLeaseLost)
 	expect(t, "settles", len(b.settles), 1)
 
@@ -178,7 +178,7 @@ func TestDrain_ReleasesBatchThatWaitsForARateLimit(t *testing.T) {
 	of := &slots{left: 2}
 	batch := batchOf(3)
 	batch.Attempts, batch.Outages = 2, 1
-	done, err := s.Work(t.Context(), t.Context(), batch, of.acquire)
+	done, err := s.Work(t.Context(), t.Context(), batch, of.acquire, nil)
 	expectError(t, err, nil)
 	expect(t, "put back", done.PutBack, true)
 	expect(t, "due in", done.DueIn, 0)
@@ -192,7 +192,7 @@ func TestDrain_ReleasesBatchThatWaitsForARateLimit(t *testing.T) {
 	if o.GroupID != batch.GroupID || o.Attempts != 2 || o.Outages != 1 || o.After != 0 || o.Error != "" {
 		t.Errorf("put back as %+v", o)
 	}
-	_, err = s.Work(lost(t), t.Context(), batchOf(3), nil)
+	_, err = s.Work(lost(t), t.Context(), batchOf(3), nil, nil)
 	expectError(t, err, buffer.ErrLeaseLost)
 	expect(t, "settles", len(s.settles), 1)
 }
@@ -216,7 +216,7 @@ func TestWork_RateLimitIsNotTheSinksTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newLimited(func(context.Context) error { <-time.After(6 * time.Second); return nil })
 		s.send = func(context.Context, *buffer.Batch) error { <-time.After(time.Second); return nil }
-		done, err := s.Work(t.Context(), t.Context(), batchOf(3), nil)
+		done, err := s.Work(t.Context(), t.Context(), batchOf(3), nil, nil)
 		expectError(t, err, nil)
 		expect(t, "sent", done.Sent, time.Second)
 	})

@@ -142,18 +142,21 @@ type attempt struct {
 // when the process has no time left to settle. The error is why the batch could not be
 // settled; its lease, or the record of its delivery, brings it back.
 //
+// unsettled, if it is not nil, is called when the first try to settle has failed. Others need not wait for the batch
+// from then on: nothing of it is at the sink, and its database may be away for hours.
+//
 // A panic beside the sink and the settle, which have their own recovery, leaves the batch to its lease: it is a suspect
 // then, as if the process had died.
-func (w *Worker) Work(leaseCtx, stop context.Context, l *buffer.Lease, slot AcquireSlot) (r Report, err error) {
+func (w *Worker) Work(leaseCtx, stop context.Context, l *buffer.Lease, slot AcquireSlot, unsettled func()) (r Report, err error) {
 	err = Guard(func() error {
-		r, err = w.work(leaseCtx, stop, l, slot)
+		r, err = w.work(leaseCtx, stop, l, slot, unsettled)
 		return err
 	})
 	LogPanic(leaseCtx, w.config.Log, "the work on a batch", err, "group_id", l.GroupID)
 	return r, err
 }
 
-func (w *Worker) work(leaseCtx, stop context.Context, l *buffer.Lease, slot AcquireSlot) (Report, error) {
+func (w *Worker) work(leaseCtx, stop context.Context, l *buffer.Lease, slot AcquireSlot, unsettled func()) (Report, error) {
 	a, err := w.attempt(leaseCtx, l, slot)
 	if err != nil {
 		return Report{}, err
@@ -164,7 +167,7 @@ func (w *Worker) work(leaseCtx, stop context.Context, l *buffer.Lease, slot Acqu
 	w.log(leaseCtx, l, &a)
 	r := Report{Sent: a.took, Answer: a.answer}
 	began := time.Now()
-	if err := w.settle(leaseCtx, stop, l, a.outcomes); err != nil {
+	if err := w.settle(leaseCtx, stop, l, a.outcomes, unsettled); err != nil {
 		if errors.Is(err, buffer.ErrLocked) {
 			r.PutBack, r.DueIn = true, time.Second
 			return r, nil

@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	weighted "golang.org/x/sync/semaphore"
@@ -23,7 +24,8 @@ type Gate struct {
 
 const (
 	allBatches = 1 << 30
-	// A batch whose database is away does not end until it is back. The other pipelines go on meanwhile.
+	// A batch whose rate limit is slow, or whose database hangs, may not end for long. The other pipelines go on
+	// meanwhile.
 	minPatience = 30 * time.Second
 	maxPatience = 10 * time.Minute
 )
@@ -33,16 +35,16 @@ func NewGate() *Gate {
 	return &Gate{batches: weighted.NewWeighted(allBatches), suspect: make(chan struct{}, 1), patience: minPatience}
 }
 
-// enter waits while a suspect is in flight. leave must be called once. ok is false when ctx is done.
+// enter waits while a suspect is in flight. leave must be called, and may be called again. ok is false when ctx is done.
 func (g *Gate) enter(ctx context.Context) (leave func(), ok bool) {
 	if g.batches.Acquire(ctx, 1) != nil {
 		return nil, false
 	}
-	return func() { g.batches.Release(1) }, true
+	return sync.OnceFunc(func() { g.batches.Release(1) }), true
 }
 
-// alone waits until no batch is in flight, and keeps it so until leave is called, which must be called once. ok is
-// false when ctx is done.
+// alone waits until no batch is in flight, and keeps it so until leave is called, as enter's. ok is false when ctx
+// is done.
 func (g *Gate) alone(ctx context.Context) (leave func(), ok bool) {
 	select {
 	case g.suspect <- struct{}{}:
@@ -56,11 +58,11 @@ func (g *Gate) alone(ctx context.Context) (leave func(), ok bool) {
 		cancel()
 		if err == nil {
 			g.patience = minPatience
-			return func() {
+			return sync.OnceFunc(func() {
 				g.endTurn(began)
 				g.batches.Release(allBatches)
 				<-g.suspect
-			}, true
+			}), true
 		}
 		g.endTurn(began)
 		g.patience = min(2*g.patience, maxPatience)

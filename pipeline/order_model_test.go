@@ -294,7 +294,7 @@ func (w *orderModel) workBy(t *rapid.T, h *leaseHolder) {
 		MaxAttempts: mostRefusals, Ordered: true, Observer: noObserver{}, Log: slog.New(slog.DiscardHandler),
 		Backoff: delivery.Backoff{Initial: time.Millisecond, Max: time.Millisecond, Multiplier: 1},
 	})
-	if _, err := worker.Work(t.Context(), t.Context(), h.batch, nil); err != nil && !errors.Is(err, buffer.ErrLeaseLost) {
+	if _, err := worker.Work(t.Context(), t.Context(), h.batch, nil, nil); err != nil && !errors.Is(err, buffer.ErrLeaseLost) {
 		t.Fatal(err)
 	}
 }

@@ -218,7 +218,7 @@ func (p *Pipeline) work(ctx, stop context.Context, c *claimer.Claimer, ticket di
 	leaseCtx, end := c.KeepAlive(stop, l)
 	defer end()
 	p.read(leaseCtx, c, l)
-	done, err := p.worker.Work(leaseCtx, stop, l, acquireSlot)
+	done, err := p.worker.Work(leaseCtx, stop, l, acquireSlot, leave)
 	report.PutBack, report.DueIn = done.PutBack, done.DueIn
 	if !ticket.Due {
 		p.limiter.record(stop, sample{

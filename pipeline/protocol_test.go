@@ -210,7 +210,7 @@ func (w *protocolModel) lapse(t *rapid.T) {
 func (w *protocolModel) takeOver(t *rapid.T) {
 	h := w.processes.takeOver(t)
 	if h != nil && (h.batch.DeliveryRecorded() || len(h.batch.Events) == 0) { // settled, not sent
-		if _, err := w.worker(h.buf).Work(t.Context(), t.Context(), h.batch, nil); err != nil {
+		if _, err := w.worker(h.buf).Work(t.Context(), t.Context(), h.batch, nil, nil); err != nil {
 			t.Fatal(err)
 		}
 		return
@@ -316,7 +316,7 @@ func (w *protocolModel) drain(t *rapid.T) {
 		if w.blamed(h.batch) && len(h.batch.Events) == 1 {
 			w.blameable++
 		}
-		if _, err := worker.Work(t.Context(), t.Context(), h.batch, nil); err != nil {
+		if _, err := worker.Work(t.Context(), t.Context(), h.batch, nil, nil); err != nil {
 			t.Fatal(err)
 		}
 	}

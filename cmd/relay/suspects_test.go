@@ -200,6 +200,50 @@ func TestSuspects_KillsFromOutside(t *testing.T) {
 	}
 }
 
+// A suspect cannot be settled, because the tables of its pipeline are locked. Another pipeline does not wait for that.
+func TestSuspects_UnsettledHoldUpNobody(t *testing.T) {
+	t.Parallel()
+	arrived, answer, others := make(chan string), make(chan struct{}), make(chan string, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if _, err := io.Copy(io.Discard, r.Body); err != nil {
+			t.Error(err)
+		}
+		if r.URL.Path == "/b" {
+			others <- r.URL.Path
+			return
+		}
+		select {
+		case arrived <- r.URL.Path:
+		case <-r.Context().Done():
+			return
+		}
+		select {
+		case <-answer:
+		case <-r.Context().Done():
+		}
+	}))
+	t.Cleanup(server.Close)
+	a, b := newDatabase(t), newDatabase(t)
+	path := write(t, fmt.Sprintf(`admin: {listen: ""}
+pipelines:
+  - {name: a, source: {url: %q}, sink: {url: "%[3]s/a"}, lease: 1s}
+  - {name: b, source: {url: %[2]q}, sink: {url: "%[3]s/b"}}
+`, a.url, b.url, server.URL))
+	a.insert(1)
+	first := start(t, nil, "run", "-c", path)
+	receive(t, arrived)
+	first.signal(os.Kill)
+	first.exit()
+	second := start(t, nil, "run", "-c", path)
+	receive(t, arrived)
+	a.exec("BEGIN; LOCK TABLE outbox_events, outbox_batches IN ACCESS EXCLUSIVE MODE")
+	close(answer)
+	second.waitForLog("settling a batch failed, will retry")
+	b.insert(1)
+	receive(t, others)
+	a.exec("ROLLBACK")
+}
+
 func receive(t *testing.T, from <-chan string) string {
 	t.Helper()
 	select {

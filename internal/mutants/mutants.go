@@ -161,6 +161,13 @@ var mutants = []mutant{
 		pkg:  "./cmd/relay", test: "TestSuspects_OtherPipelinesAreNotBlamed",
 	},
 	{
+		name: "a suspect that is not settled holds up all pipelines",
+		file: "pipeline/pipeline.go",
+		old:  "p.worker.Work(leaseCtx, stop, l, acquireSlot, leave)",
+		new:  "p.worker.Work(leaseCtx, stop, l, acquireSlot, nil)",
+		pkg:  "./cmd/relay", test: "TestSuspects_UnsettledHoldUpNobody",
+	},
+	{
 		name: "each pipeline has a gate of its own",
 		file: "internal/config/open.go",
 		old:  "		process.Gate = cmp.Or(process.Gate, pipeline.NewGate()) // one for pipeline and hook",

@@ -33,7 +33,7 @@ func TestAcquire_IsNotTheServersTime(t *testing.T) {
 				began, all := time.Now(), make(chan delivery.Report)
 				for range 2 {
 					go func() {
-						d, err := w.Work(t.Context(), t.Context(), &buffer.Lease{Batch: *oneEvent(), UnfinishedLeases: 1}, nil)
+						d, err := w.Work(t.Context(), t.Context(), &buffer.Lease{Batch: *oneEvent(), UnfinishedLeases: 1}, nil, nil)
 						if err != nil || d.Answer != delivery.Accepted {
 							t.Error(err, d.Answer)
 						}
