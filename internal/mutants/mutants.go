@@ -99,6 +99,27 @@ var mutants = []mutant{
 		pkg:  "./outbox/sqlite", test: "TestBuffer_Stamp/bytes",
 	},
 	{
+		name: "a list by ids has the keys",
+		file: "outbox/postgres/internal/ledger/read.go",
+		old:  "hashtextextended(e.key, 0)",
+		new:  "e.key",
+		pkg:  "./outbox/postgres", test: "TestBufferRange/bytes/long_keys_in_order",
+	},
+	{
+		name: "a list of dead letters by ids has the keys",
+		file: "outbox/postgres/internal/deadletter/queue.go",
+		old:  "CASE WHEN $3::boolean THEN d.key END",
+		new:  "d.key",
+		pkg:  "./outbox/postgres", test: "TestBufferRange/bytes/long_keys_of_dead_letters",
+	},
+	{
+		name: "a list by ids has the keys, on SQLite",
+		file: "outbox/sqlite/relay_table.go",
+		old:  "text := string(hash[:])",
+		new:  "text := string(key)",
+		pkg:  "./outbox/sqlite", test: "TestBuffer_Stamp/bytes/long_keys_in_order",
+	},
+	{
 		name: "a batch that cannot be read in time is read again and again",
 		file: "delivery/divide.go",
 		old:  "!errors.Is(l.NotRead, buffer.ErrSlowRead) && l.Outages == 0",

@@ -64,8 +64,8 @@ type Lease struct {
 	UnfinishedLeases int
 	// Cut reports that the claim could have taken more events, but for [MaxBytes].
 	Cut bool
-	// NotRead is why the events have nothing but their ids, keys and times: [ErrTooLarge], or why reading them
-	// failed. nil: they were read. Such a batch is divided by ids, into batches of PartSize, and a single
+	// NotRead is why the events have nothing but their ids and times, and hashes for keys if order is kept: [ErrTooLarge],
+	// or why reading them failed. nil: they were read. Such a batch is divided by ids, into batches of PartSize, and a single
 	// event is read by itself; see [Claimer.Read].
 	NotRead  error
 	PartSize int

@@ -19,6 +19,8 @@ var bytesCases = []testCase{
 	{name: "bytes/larger event goes alone", run: bytesLargerEvent},
 	{name: "bytes/read after the lease is committed", run: bytesRead},
 	{name: "bytes/delivered batch is not read", run: bytesDelivered},
+	{name: "bytes/long keys in order", relayTableOnly: true, run: bytesLongKeys},
+	{name: "bytes/long keys of dead letters", run: bytesLongKeysOfDeadLetters},
 	{name: "bytes/peek is bounded", run: bytesPeek},
 	{name: "bytes/dead letters are bounded", run: bytesDeadLetters},
 }
@@ -169,6 +171,48 @@ func bytesDelivered(t *testing.T, h Harness) {
 	}
 	ok(t, "Settle", f.Buffer.Settle(t.Context(), again, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 	empty(t, f)
+}
+
+// longKeys returns events whose keys alone are larger than a batch. The keys come twice.
+func longKeys() []outbox.Event {
+	events := large(12, 10)
+	for i := range events {
+		events[i].Key = text(fmt.Sprint(i%6, strings.Repeat("k", buffer.MaxBytes/5)))
+	}
+	return events
+}
+
+func bytesLongKeys(t *testing.T, h Harness) {
+	f := h.Open(t, Options{Ordered: true})
+	events := longKeys()
+	ids := f.Insert(t, events...)
+	all, _ := drainBounded(t, f.Buffer, buffer.Dead)
+	all.same(t, ids, events)
+	_, err := f.Buffer.Replay(t.Context(), buffer.DeadFilter{}, 100) // all have one group_id
+	ok(t, "Replay", err)
+	whole := takeOver(t, f.Buffer)
+	equal(t, "events", whole.IDs(), ids)
+	divide(t, whole)
+	for i := range 6 {
+		if *whole.Events[i].Key != *whole.Events[i+6].Key || *whole.Events[i].Key == *whole.Events[(i+1)%6].Key {
+			t.Fatal("equal keys differ, or different ones are equal")
+		}
+	}
+	ok(t, "MarkDelivered", f.Buffer.MarkDelivered(t.Context(), whole, ids))
+	f.ExpireLease(t, whole.GroupID, lease)
+	again := takeOver(t, f.Buffer)
+	equal(t, "events", again.IDs(), ids)
+	ok(t, "Settle", f.Buffer.Settle(t.Context(), again, []buffer.Outcome{{Verdict: buffer.Delivered}}))
+	empty(t, f)
+}
+
+func bytesLongKeysOfDeadLetters(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	ids := f.Insert(t, longKeys()...)
+	drainBounded(t, f.Buffer, buffer.Dead)
+	all, _ := drainBounded(t, f.Queue(t), buffer.Delivered)
+	equal(t, "dead letters notified", len(all), len(ids))
+	countBacklog(t, f.Queue(t), 100, buffer.Backlog{})
 }
 
 func bytesPeek(t *testing.T, h Harness) {

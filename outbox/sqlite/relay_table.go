@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"crypto/sha256"
 	"database/sql"
 	"fmt"
 	"strings"
@@ -115,9 +116,8 @@ WHERE group_id IS ?1 AND id BETWEEN ?2 AND ?3
   AND (?5 IS NULL OR created_at <= ?5)
 ORDER BY id`
 
-	// Keys are for order.
 	idsOfSQL = `
-SELECT id, '', CASE WHEN ?6 THEN key END, NULL, NULL, created_at
+SELECT id, CASE WHEN ?6 THEN key END, created_at
 FROM outbox_events
 WHERE group_id IS ?1 AND id BETWEEN ?2 AND ?3
   AND (?4 IS NULL OR id IN (SELECT value FROM json_each(?4)))
@@ -135,7 +135,10 @@ func (r *relayTable) load(ctx context.Context, tx transaction, batch *buffer.Lea
 	}
 	return notRead(batch, func() error {
 		rows, err := tx.rows(ctx, idsOfSQL, append(which, r.b.config.Ordered)...)
-		return r.b.fillEvents(ctx, tx, batch, count, rows, err)
+		if err == nil {
+			batch.Events, err = scanListed(rows, count)
+		}
+		return err
 	})
 }
 
@@ -197,6 +200,34 @@ func scanEvents(rows *sql.Rows, limit int) (events []outbox.Event, cut bool, err
 		events = append(events, e)
 	}
 	return events, false, rows.Err()
+}
+
+// scanListed reads rows of idsOfSQL. `order: key` asks only which keys are equal, so that a hash does; keys together may
+// be larger than a batch.
+func scanListed(rows *sql.Rows, limit int) (events []outbox.Event, err error) {
+	defer rows.Close()
+	events = make([]outbox.Event, 0, min(limit, 1024))
+	for rows.Next() {
+		var (
+			e         outbox.Event
+			key       sql.RawBytes
+			createdAt string
+		)
+		if err := rows.Scan(&e.ID, &key, &createdAt); err != nil {
+			return nil, err
+		}
+		if key != nil {
+			hash := sha256.Sum256(key)
+			text := string(hash[:])
+			e.Key = &text
+		}
+		if e.CreatedAt, err = time.Parse(db.TimeFormat, createdAt); err != nil {
+			return nil, fmt.Errorf("created_at of event %d: %w", e.ID, err)
+		}
+		e.Payload = []byte{}
+		events = append(events, e)
+	}
+	return events, rows.Err()
 }
 
 // ?1 to ?5 are an extent.

@@ -155,7 +155,8 @@ FROM distinct_events p WHERE d.pipeline = $3 AND d.event_id = p.event_id AND d.g
 
 // The dead letters of a batch, without their contents if $3 is false. See ledger.Base.List.
 const readSQL = `
-SELECT d.event_id, d.topic, d.key, CASE WHEN $3::boolean THEN d.payload END, CASE WHEN $3::boolean THEN d.headers END, d.created_at,
+SELECT d.event_id, d.topic, CASE WHEN $3::boolean THEN d.key END, CASE WHEN $3::boolean THEN d.payload END,
+       CASE WHEN $3::boolean THEN d.headers END, d.created_at,
        d.group_id, d.attempts, d.error, d.died_at, d.notified_at, d.closed_at, d.closed_as, d.event_uuid, clock_timestamp()
 FROM outbox_batches l JOIN outbox_dead_letters d ON d.pipeline = $2 AND d.event_id BETWEEN l.first_id AND l.last_id
   AND d.hook_group_id = l.group_id AND d.notified_at IS NULL

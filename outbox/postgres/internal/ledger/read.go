@@ -27,9 +27,9 @@ WITH l AS MATERIALIZED (
 SELECT e.id, e.topic, e.key, e.payload, e.headers, e.created_at
 FROM l JOIN outbox_events e ON e.id BETWEEN l.first_id AND l.last_id AND (e.group_id = l.group_id OR e.id <@ l.members)`
 
-	// Keys are for `order: key`.
+	// `order: key` asks only which keys are equal, so that a hash does; keys together may be larger than a batch.
 	listSQL = heldBySQL + `
-SELECT e.id, '', CASE WHEN $2::boolean THEN e.key END, NULL, NULL, e.created_at
+SELECT e.id, '', CASE WHEN $2::boolean THEN hashtextextended(e.key, 0) END, NULL, NULL, e.created_at
 FROM l JOIN outbox_events e ON e.id BETWEEN l.first_id AND l.last_id AND (e.group_id = l.group_id OR e.id <@ l.members)`
 )
 
@@ -91,7 +91,7 @@ func (r *Reading) Cause(ctx context.Context, err error, read int) error {
 	return err
 }
 
-// List completes a leased batch that was not read, with nothing but the ids, keys and times of its events. It
+// List completes a leased batch that was not read, with nothing but the ids, times and hashed keys of its events. It
 // returns cause if that fails too.
 func (b *Base) List(ctx context.Context, t *Tables, batch buffer.Lease, cause error, read int) (*buffer.Lease, error) {
 	rows, err := b.list(ctx, t, &batch)
@@ -110,7 +110,7 @@ func (b *Base) list(ctx context.Context, t *Tables, batch *buffer.Lease) (*pg.Ev
 	begin := pg.ReadTx(b.DB.StatementTimeout, "enable_seqscan", "off")
 	begin.Row = rows.Reset
 	err := b.DB.Transact(ctx, begin, pg.Step{
-		SQL: t.SQL(listSQL), Args: []string{batch.GroupID.String(), pg.Bool(b.Ordered)}, Row: rows.Append,
+		SQL: t.SQL(listSQL), Args: []string{batch.GroupID.String(), pg.Bool(b.Ordered)}, Row: rows.AppendListed,
 	})
 	return rows, err
 }

@@ -90,6 +90,11 @@ func (d *EventDecoder) Append(v [][]byte) error {
 	if err := d.Fit(len(v[2]) + len(v[3]) + len(v[4])); err != nil {
 		return err
 	}
+	return d.AppendListed(v)
+}
+
+// AppendListed is Append for a row of a list by ids, which is not bounded.
+func (d *EventDecoder) AppendListed(v [][]byte) error {
 	e := outbox.Event{ID: ReadInt8(v[0]), Topic: d.Topic(v[1]), CreatedAt: ReadTime(v[5])}
 	if v[2] != nil {
 		if len(d.keys) == cap(d.keys) { // pointers into the old block stay good
