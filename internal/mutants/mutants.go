@@ -279,8 +279,8 @@ var mutants = []mutant{
 	{
 		name: "a range is deleted from its first id to its last",
 		file: "outbox/postgres/internal/ledger/settle_events.go",
-		old:  "AND id <@ $4::int8multirange\n  AND (group_id = $1::uuid OR (SELECT current_setting('relay.by_range') = '1'))`",
-		new:  "AND $4::int8multirange IS NOT NULL\n  AND (group_id = $1::uuid OR (SELECT current_setting('relay.by_range') = '1'))`",
+		old:  "AND id <@ $4::int8multirange\n  AND (group_id = $1::uuid OR created_at <= ` + newestSQL + `)`",
+		new:  "AND $4::int8multirange IS NOT NULL\n  AND (group_id = $1::uuid OR created_at <= ` + newestSQL + `)`",
 		pkg:  "./outbox/postgres", test: "TestBufferRange/range",
 	},
 	{
@@ -296,6 +296,20 @@ var mutants = []mutant{
 		old:  "pg.Step{Prepare: true, SQL: lockSQL, Args: []string{t.Buffer}},",
 		new:  "pg.Step{Prepare: true, SQL: lockSQL, Args: []string{buffer.NewGroupID().String()}},",
 		pkg:  "./outbox/postgres", test: "TestBufferRange/claim",
+	},
+	{
+		name: "a new event with a reused id is a member of a batch by range",
+		file: "outbox/postgres/internal/ledger/settle.go",
+		old:  "ELSE to_json(coalesce(newest_at, 'infinity')) #>> '{}' END",
+		new:  "ELSE to_json(coalesce(nullif(newest_at, newest_at), 'infinity')) #>> '{}' END",
+		pkg:  "./outbox/postgres", test: "TestRange_IDsReused",
+	},
+	{
+		name: "a take-over reads a new event with a reused id",
+		file: "outbox/postgres/internal/ledger/read.go",
+		old:  "coalesce(newest_at, 'infinity') AS newest_at",
+		new:  "coalesce(nullif(newest_at, newest_at), 'infinity') AS newest_at",
+		pkg:  "./outbox/postgres", test: "TestRange_IDsReused",
 	},
 	{
 		name: "TRUNCATE leaves the batches",

@@ -53,7 +53,7 @@ const postgresLeftSQL = `
 WITH claimed AS (
     SELECT e.id, l.state, l.error
     FROM outbox_batches l CROSS JOIN unnest(l.members) run
-    JOIN outbox_events e ON e.id >= lower(run) AND e.id < upper(run) AND e.group_id IS NULL
+    JOIN outbox_events e ON e.id >= lower(run) AND e.id < upper(run) AND e.group_id IS NULL AND e.created_at <= coalesce(l.newest_at, 'infinity')
     WHERE l.buffer = (SELECT n.nspname || '.' || c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
                       WHERE c.oid = 'outbox_events'::regclass)
 )

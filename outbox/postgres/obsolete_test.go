@@ -24,6 +24,10 @@ func TestMigrate_RefusesUnreleasedTables(t *testing.T) {
 	}{
 		"Ledger":      {"ALTER TABLE outbox_batches RENAME unfinished_leases TO starts", true, "outbox_batches has column starts, which only an unreleased version of the relay made; expected unfinished_leases: when ", fix, drop},
 		"DeadLetters": {"ALTER TABLE outbox_dead_letters RENAME notified_at TO told_at", true, "outbox_dead_letters has column told_at, which only an unreleased version of the relay made; expected notified_at: when ", fix, drop},
+		"Newest": {
+			"ALTER TABLE outbox_batches DROP COLUMN newest_at", true, "outbox_batches has no column newest_at",
+			"outbox_batches ADD COLUMN newest_at timestamptz", "ALTER TABLE outbox_batches ADD COLUMN newest_at timestamptz",
+		},
 		"Buffers": {
 			"ALTER TABLE outbox_buffers DROP COLUMN pipeline", true, "outbox_buffers has no column pipeline",
 			"outbox_buffers ADD COLUMN pipeline text", "ALTER TABLE outbox_buffers ADD COLUMN pipeline text",

@@ -8,19 +8,22 @@ import (
 )
 
 // foundSQL is every event that a batch has: by the ids that are its members, and of the
-// others by the group_id that they carry, wherever the ledger has its bounds.
+// others by the group_id that they carry, wherever the ledger has its bounds. An event that is newer than the batch with
+// its id is not a member: see package ledger.
 const foundSQL = `
 WITH members AS MATERIALIZED (
-  SELECT group_id, first_id, last_id, members + '{}' AS members FROM outbox_batches
+  SELECT group_id, first_id, last_id, members + '{}' AS members, coalesce(newest_at, 'infinity') AS newest_at FROM outbox_batches
   WHERE buffer = $1 AND members IS NOT NULL
 ), held AS MATERIALIZED (
   SELECT coalesce(range_agg(m), '{}') AS members FROM members, unnest(members.members) m
 ), found AS (
-  SELECT e.group_id, e.id, e.key, e.created_at FROM outbox_events e
-  WHERE e.group_id IS NOT NULL AND NOT e.id::bigint <@ (SELECT members FROM held)
+  SELECT e.group_id, e.id, e.key, e.created_at, false AS unstamped FROM outbox_events e
+  WHERE e.group_id IS NOT NULL
+    AND NOT (e.id::bigint <@ (SELECT members FROM held)
+             AND EXISTS (SELECT FROM members m WHERE e.id::bigint <@ m.members AND e.created_at <= m.newest_at))
   UNION ALL
-  SELECT m.group_id, e.id, e.key, e.created_at
-  FROM members m JOIN outbox_events e ON e.id BETWEEN m.first_id AND m.last_id AND e.id::bigint <@ m.members
+  SELECT m.group_id, e.id, e.key, e.created_at, e.group_id IS NULL
+  FROM members m JOIN outbox_events e ON e.id BETWEEN m.first_id AND m.last_id AND e.id::bigint <@ m.members AND e.created_at <= m.newest_at
 )`
 
 // One statement is one snapshot.
@@ -33,7 +36,7 @@ const auditSQL = foundSQL + `, stamped AS (
   FROM outbox_batches l LEFT JOIN stamped s ON s.group_id = l.group_id
   WHERE l.buffer = $1
 )
-SELECT (SELECT count(*) FROM outbox_events e WHERE e.group_id IS NULL AND NOT e.id::bigint <@ (SELECT members FROM held)),` + AuditedSQL
+SELECT (SELECT count(*) FROM outbox_events e WHERE e.group_id IS NULL) - (SELECT count(*) FROM found WHERE unstamped),` + AuditedSQL
 
 // AuditedSQL ends an audit, whose WITH has stamped and ledger.
 const AuditedSQL = `
@@ -82,11 +85,13 @@ WHERE buffer = $1 AND NOT (state = 'leased' AND due_at > clock_timestamp())
 const correctCountsSQL = foundSQL + `
 UPDATE outbox_batches l
 SET events = s.events, first_id = s.first_id, last_id = s.last_id, oldest_at = s.oldest_at,
+    newest_at = CASE WHEN l.members IS NOT NULL THEN s.newest_at END,
     lanes = CASE WHEN $2::boolean THEN s.lanes END,
     members = CASE WHEN l.members IS NOT NULL THEN s.members END,
     delivered = coalesce((SELECT array_agg(id::bigint ORDER BY id) FROM found
                           WHERE group_id = l.group_id AND id = ANY (l.delivered)), l.delivered)
 FROM (SELECT group_id, count(*) AS events, min(id) AS first_id, max(id) AS last_id, min(created_at) AS oldest_at,
+             max(created_at) AS newest_at,
              range_agg(int8range(id, nullif(id, 9223372036854775807), '[]')) AS members,
              coalesce(array_agg(DISTINCT hashtext(key)) FILTER (WHERE key IS NOT NULL), '{}') AS lanes
       FROM found GROUP BY group_id) s

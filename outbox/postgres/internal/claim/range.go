@@ -21,14 +21,15 @@ import (
 const rangeSQL = `
 WITH` + ledger.HeldSQL + `
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
-                            attempts, outages, events, first_id, last_id, oldest_at, members)
+                            attempts, outages, events, first_id, last_id, oldest_at, newest_at, members)
 SELECT $7::uuid, $1, 'range', 'leased', 1, clock_timestamp() + $8::interval, $9, 1,
-       0, 0, n, first_id, last_id, oldest_at,
+       0, 0, n, first_id, last_id, oldest_at, newest_at,
        CASE WHEN last_id::numeric - first_id < n THEN int8multirange(int8range(first_id, nullif(last_id, 9223372036854775807), '[]'))
             ELSE (SELECT range_agg(int8range(id, nullif(id, 9223372036854775807), '[]')) FROM outbox_events
                   WHERE id BETWEEN first_id AND last_id AND group_id IS NULL AND NOT id <@ (SELECT members FROM held)) END
 FROM (
-  SELECT count(*) AS n, min(id) AS first_id, max(id) AS last_id, min(created_at) AS oldest_at
+  SELECT count(*) AS n, min(id) AS first_id, max(id) AS last_id, min(created_at) AS oldest_at,
+         max(created_at) AS newest_at
   FROM (
     SELECT id, created_at FROM outbox_events
     WHERE id > CASE WHEN $5::boolean THEN $2::bigint ELSE (SELECT upto FROM held) END AND id <= $4::bigint
@@ -42,10 +43,10 @@ RETURNING first_id, last_id`
 // '{}' is the same set in one piece: otherwise one with many gaps would be unpacked for each row.)
 const rangeEventsSQL = `
 WITH l AS MATERIALIZED (
-  SELECT first_id, last_id, members + '{}' AS members FROM outbox_batches WHERE group_id = $1::uuid
+  SELECT first_id, last_id, members + '{}' AS members, newest_at FROM outbox_batches WHERE group_id = $1::uuid
 )
 SELECT e.id, e.topic, e.key, e.payload, e.headers, e.created_at
-FROM l JOIN outbox_events e ON e.id BETWEEN l.first_id AND l.last_id AND e.id <@ l.members`
+FROM l JOIN outbox_events e ON e.id BETWEEN l.first_id AND l.last_id AND e.id <@ l.members AND e.created_at <= l.newest_at`
 
 // claimRange is an InRange.
 func (c *Claimer) claimRange(ctx context.Context, t *ledger.Tables, limit int, lease time.Duration, in watermark.Range) (

@@ -10,11 +10,16 @@ import (
 
 // Settle is one round trip whose first statement is the fence: it changes the ledger row that
 // group_id and lease_no name, and sets relay.fenced if there was one. Every statement after it
-// reads relay.fenced, so an owner that lost its lease changes nothing. relay.by_range says how the
-// batch's rows are found: '1' by their ids, which are its members; ” by the group_id on them.
+// reads relay.fenced, so an owner that lost its lease changes nothing. relay.newest_at says how the
+// batch's rows are found: empty, by the group_id on them; otherwise by their ids, which are its members, and none of them
+// is newer (see heldBySQL). JSON writes a time exactly, and whatever the DateStyle.
 const fenceSQL = `
 RETURNING set_config('relay.fenced', '1', true),
-          set_config('relay.by_range', CASE WHEN members IS NULL THEN '' ELSE '1' END, true)`
+          set_config('relay.newest_at', CASE WHEN members IS NULL THEN ''
+                                             ELSE to_json(coalesce(newest_at, 'infinity')) #>> '{}' END, true)`
+
+// newestSQL is read once a statement. It is NULL if the batch's rows are found by their group_id, so no row is theirs by id.
+const newestSQL = `(SELECT nullif(current_setting('relay.newest_at'), '')::timestamptz)`
 
 // A waiting batch has no owner, with any lease_no.
 const (
@@ -54,7 +59,7 @@ func (s *Settlement) Run(ctx context.Context, o *outcomes.Set, steps []pg.Step) 
 	}
 	b := s.Ledger.base
 	begin := b.DB.WriteTx(b.DB.StatementTimeout, "synchronous_commit", commit, "lock_timeout", pg.Milliseconds(s.Tables.LockTimeout),
-		"enable_seqscan", "off", "enable_bitmapscan", "off", "plan_cache_mode", "force_generic_plan", "relay.fenced", "", "relay.by_range", "")
+		"enable_seqscan", "off", "enable_bitmapscan", "off", "plan_cache_mode", "force_generic_plan", "relay.fenced", "", "relay.newest_at", "")
 	begin.Row = func([][]byte) error {
 		s.fenced = false
 		return nil

@@ -66,6 +66,9 @@ type Watermarks struct {
 	delayedSince time.Time // since when a full sweep waits for a smaller backlog
 	blocks       bool      // sessions draw ids in blocks
 	blockNext    time.Time // the next sweep for what they drew before
+	// Until then new events may have ids of a batch that is still live (see package ledger), so the floor passes them. They are
+	// swept for as those from blocks are.
+	reusedUntil time.Time
 }
 
 // New returns the watermarks of a buffer. ordered is set for `order: key`.
@@ -195,6 +198,7 @@ func (w *Watermarks) sequenceIs(seen Sequence, began int64) (void bool) {
 	case renumbered, seen.LastValue < began:
 		w.cursor, w.floor, w.watched, w.decided, w.stored, w.claimed = 0, 0, 0, 0, 0, nil
 		w.lateCount, w.lastGap, w.lastValue, w.lastCounted = 0, 0, seen.LastValue, 0
+		w.reusedUntil = time.Now().Add(FullSweepInterval)
 		return true
 	}
 	w.lastValue = max(w.lastValue, seen.LastValue)
@@ -240,7 +244,7 @@ func (w *Watermarks) FullSweepDue(now time.Time, more bool) (upTo int64, due, or
 		return 0, false, false
 	}
 	orphans = w.orphansDue(now, more)
-	due = orphans || w.blocks && !now.Before(w.blockNext)
+	due = orphans || (w.blocks || now.Before(w.reusedUntil)) && !now.Before(w.blockNext)
 	if w.ordered {
 		return w.floor, due, orphans // claims see what waits beyond
 	}
@@ -272,7 +276,7 @@ func (w *Watermarks) FullySwept(found int, took time.Duration, now time.Time) {
 	switch {
 	case found == 0:
 		return
-	case w.blocks:
+	case w.blocks || now.Before(w.reusedUntil):
 		w.blockNext = now
 	default:
 		w.fullSweepNext = now
