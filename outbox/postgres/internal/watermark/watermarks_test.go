@@ -109,3 +109,28 @@ func TestRanges_LateBeforeSweep(t *testing.T) {
 		t.Error("late range first below the floor")
 	}
 }
+
+// A live batch may hold ids that are used again, and the floor passes their new events meanwhile: the sweep over all keys
+// runs more often for a while.
+func TestFullSweep_ReusedIDs(t *testing.T) {
+	t.Parallel()
+	m, now := New(false), time.Now()
+	m.StartAt(100, "before")
+	sweep := func(want bool) {
+		t.Helper()
+		now = now.Add(blockInterval)
+		_, due, orphans := m.FullSweepDue(now, false)
+		if due != want || orphans {
+			t.Errorf("due %t, with orphans %t; want %t, false", due, orphans, want)
+		}
+		m.FullySwept(0, time.Millisecond, now)
+	}
+	m.FullSweepDue(now, false) // the first one
+	sweep(false)
+	m.Claimed(Range{After: 100, UpTo: math.MaxInt64}, nil, Sequence{LastValue: 200, Numbering: "after"})
+	sweep(true)
+	sweep(true)
+	m.fullSweepNext = now.Add(2 * FullSweepInterval)
+	now = now.Add(FullSweepInterval + time.Minute)
+	sweep(false)
+}
