@@ -10,7 +10,7 @@ import (
 const maxDivided = maxRuns
 
 // divide decides on a batch that was not read. If its events are too large together, or cannot be read in time, it is
-// divided by ids into parts that are due at once, each smaller than the batch. Otherwise, and if its event is alone, it
+// divided by ids into parts that are due at once, each smaller than the batch. Otherwise, and if its event is alone or its events are unknown, it
 // waits as for an outage. Nothing was sent, and no attempt is counted.
 func (p *policy) divide(l *buffer.Lease) []buffer.Outcome {
 	ids, why := l.IDs(), ""
@@ -18,7 +18,7 @@ func (p *policy) divide(l *buffer.Lease) []buffer.Outcome {
 		why = l.NotRead.Error()
 	}
 	// A connection that breaks once says nothing of the size.
-	if len(ids) == 1 || why != "" && !errors.Is(l.NotRead, buffer.ErrSlowRead) && l.Outages == 0 {
+	if len(ids) <= 1 || why != "" && !errors.Is(l.NotRead, buffer.ErrSlowRead) && l.Outages == 0 {
 		o := p.retry(l, part{verdict: verdict{kind: unavailable, err: l.NotRead}, attempts: l.Attempts})
 		o.Address = nil
 		return []buffer.Outcome{o}

@@ -191,12 +191,12 @@ func (w *Worker) work(leaseCtx, stop context.Context, l *buffer.Lease, slot Acqu
 // nothing to send, otherwise by the Send's result.
 func (w *Worker) attempt(ctx context.Context, l *buffer.Lease, slot AcquireSlot) (attempt, error) {
 	switch {
+	case l.NotRead != nil && !l.DeliveryRecorded(): // it may say nothing of its events
+		return attempt{outcomes: w.policy.divide(l), unsent: true}, nil
 	case l.Len() == 0: // the application deleted them: only the ledger row is left
 		return attempt{outcomes: []buffer.Outcome{{Verdict: buffer.Delivered}}}, nil
 	case l.DeliveryRecorded():
 		return attempt{outcomes: w.policy.finishDelivered(l)}, nil
-	case l.NotRead != nil:
-		return attempt{outcomes: w.policy.divide(l), unsent: true}, nil
 	case crashLoops(l):
 		return attempt{outcomes: w.crashLooping(ctx, l), unsent: true}, nil
 	}

@@ -53,11 +53,11 @@ func (l *limiter) fit(limit int) int {
 // weigh learns from a batch how large events are. Of one that was not read it is known how many fit.
 func (l *limiter) weigh(batch *buffer.Lease) {
 	events, bytes := len(batch.Events), batch.Bytes()
-	if batch.NotRead != nil {
-		bytes = events * (maxWeight / batch.PartSize)
-	}
 	if events == 0 || batch.DeliveryRecorded() {
 		return
+	}
+	if batch.NotRead != nil {
+		bytes = events * (maxWeight / max(1, batch.PartSize))
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -3,6 +3,7 @@ package pipeline
 import (
 	"testing"
 
+	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
@@ -31,4 +32,18 @@ func TestWeight(t *testing.T) {
 		w.record(n, n*300)
 	}
 	expect("small ones again", 1000, 1000, 1000)
+}
+
+// A batch that was not read may have no events, or not say how many fit.
+func TestWeight_OfNothing(t *testing.T) {
+	t.Parallel()
+	l := &limiter{}
+	l.weigh(&buffer.Lease{NotRead: buffer.ErrTooLarge})
+	if got := l.fit(1000); got != 1000 {
+		t.Errorf("after a batch without events %d fit; want 1000", got)
+	}
+	l.weigh(&buffer.Lease{NotRead: buffer.ErrTooLarge, Batch: buffer.Batch{Events: make([]outbox.Event, 2)}})
+	if got := l.fit(1000); got != 1 {
+		t.Errorf("after a batch of which nothing fitted %d fit; want 1", got)
+	}
 }

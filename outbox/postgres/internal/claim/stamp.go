@@ -76,7 +76,7 @@ func (c *Claimer) Stamp(ctx context.Context, t *ledger.Tables, limit int, lease 
 		return nil, nil, err
 	case start.Mode != claimmode.Stamp:
 		return nil, nil, ModeChanged(start.Mode)
-	case len(rows.Events) == 0:
+	case stamped == 0:
 		return nil, start, nil
 	}
 	return c.base.Complete(&rows, start.Lease(groupID)), start, nil

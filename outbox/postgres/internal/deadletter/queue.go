@@ -209,7 +209,11 @@ func (q *Queue) TakeOver(ctx context.Context, lease time.Duration, due buffer.Du
 	if err != nil || batch == nil {
 		return nil, err
 	}
-	return q.read(ctx, t, *batch, q.base.ReadLimit(lease))
+	read, err := q.read(ctx, t, *batch, q.base.ReadLimit(lease))
+	if err != nil {
+		return ledger.NotRead(ctx, batch, err)
+	}
+	return read, nil
 }
 
 // Read implements buffer.Claimer.
@@ -252,8 +256,11 @@ func (q *Queue) read(ctx context.Context, t *ledger.Tables, batch buffer.Lease, 
 		}
 		read := q.base.Complete(&rows.EventDecoder, batch)
 		rows.complete(read)
-		if batch.NotRead != nil && len(read.Events) > 0 {
+		if batch.NotRead != nil {
 			read.FailRead(batch.NotRead, batch.PartSize)
+		}
+		if len(read.Events) == 0 { // nothing is left to be read
+			read.NotRead = nil
 		}
 		return read, nil
 	}

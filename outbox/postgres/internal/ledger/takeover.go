@@ -51,8 +51,22 @@ func TakeOverEvents(ctx context.Context, l *Ledger, t *Tables, lease time.Durati
 	if err != nil || batch == nil {
 		return nil, err
 	}
-	batch, err = l.base.read(ctx, t, *batch, l.base.ReadLimit(lease))
-	return batch, l.base.Explain(ctx, "reading a batch that was taken over", err)
+	read, err := l.base.read(ctx, t, *batch, l.base.ReadLimit(lease))
+	if err != nil {
+		return NotRead(ctx, batch, l.base.Explain(ctx, "reading a batch that was taken over", err))
+	}
+	return read, nil
+}
+
+// NotRead returns a batch that was taken over, but neither read nor listed, without events: it is put back with the
+// count that it had, because a lease that only ends would count as a death of its owner. A delivered one is never
+// blamed.
+func NotRead(ctx context.Context, batch *buffer.Lease, err error) (*buffer.Lease, error) {
+	if batch.DeliveryRecorded() || ctx.Err() != nil {
+		return nil, err
+	}
+	batch.NotRead = err
+	return batch, nil
 }
 
 // TakeOver runs a statement that begins with [DueSQL] and [TakenSQL] and commits it. add reads the columns after those
