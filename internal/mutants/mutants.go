@@ -655,7 +655,7 @@ var mutants = []mutant{
 	{
 		name: "ids from blocks wait for the full sweep",
 		file: "outbox/postgres/internal/watermark/watermarks.go",
-		old:  "due = orphans || w.blocks && !now.Before(w.blockNext)",
+		old:  "due = orphans || (w.blocks || now.Before(w.reusedUntil)) && !now.Before(w.blockNext)",
 		new:  "due = orphans",
 		pkg:  "./outbox/postgres", test: "TestBlocks",
 	},
