@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 		serveNATS(dir)
 		return
 	}
-	memory.Tune(4) // as relay run does; the yardsticks run in this process, too
+	memory.Tune() // as relay run does; the yardsticks run in this process, too
 	testserver.Main(m)
 }
 

@@ -66,7 +66,7 @@ func (c *Claimer) leaseOf(l *buffer.Lease) time.Duration {
 	if l.DeliveryRecorded() {
 		return c.config.Lease
 	}
-	return c.config.Lease * time.Duration(min(max(1, l.UnfinishedLeases-1), maxBackoff))
+	return c.config.Lease * time.Duration(min(max(1, l.UnfinishedLeases-buffer.SuspectAfter), maxBackoff))
 }
 
 // Read reads a batch of a single event that could not be read in the time of a claim. Otherwise NotRead says why.

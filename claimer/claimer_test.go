@@ -310,7 +310,7 @@ func TestTakeOver_LeasesOfSuspectsGrow(t *testing.T) {
 		unfinished int
 		delivered  bool
 		want       time.Duration
-	}{{1, false, lease}, {2, false, lease}, {3, false, 2 * lease}, {6, false, 5 * lease}, {60, false, 5 * lease}, {6, true, lease}} {
+	}{{1, false, lease}, {2, false, lease}, {3, false, lease}, {4, false, 2 * lease}, {7, false, 5 * lease}, {60, false, 5 * lease}, {7, true, lease}} {
 		synctest.Test(t, func(t *testing.T) {
 			l := &buffer.Lease{UnfinishedLeases: c.unfinished, Ends: time.Now().Add(lease)}
 			if c.delivered {

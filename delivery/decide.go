@@ -296,7 +296,7 @@ func staySuspect(l *buffer.Lease, outcomes []buffer.Outcome) {
 		case o.IDs == nil:
 			o.UnfinishedLeases = unfinished
 		default:
-			o.UnfinishedLeases = min(unfinished, 1)
+			o.UnfinishedLeases = min(unfinished, buffer.SuspectAfter)
 		}
 	}
 }

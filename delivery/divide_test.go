@@ -25,7 +25,7 @@ func TestDivide(t *testing.T) {
 		{"too large", 5, 2, buffer.ErrTooLarge, 1, 0, 0, "retry [101 102]0/0/0, retry [103 104]0/0/0, retry [105]0/0/0"},
 		{"too large at the last event", 3, 2, buffer.ErrTooLarge, 1, 0, 0, "retry [101 102]0/0/0, retry [103]0/0/0"},
 		{"sent before", 2, 1, buffer.ErrTooLarge, 1, 2, 0, "retry [101]2/1/0, retry [102]2/1/0"},
-		{"left unfinished before", 2, 1, buffer.ErrTooLarge, 4, 0, 3, "retry [101]0/3/1, retry [102]0/3/1"},
+		{"left unfinished before", 2, 1, buffer.ErrTooLarge, 4, 0, 3, "retry [101]0/3/2, retry [102]0/3/2"},
 		{"slow", 4, 3, slow, 1, 0, 0, "retry [101 102]0/0/0, retry [103 104]0/0/0"},
 		{"slow at the first event", 2, 0, slow, 1, 0, 0, "retry [101]0/0/0, retry [102]0/0/0"},
 		{"slow alone", 1, 0, slow, 3, 2, 4, "retry []2/5/2"},

@@ -250,8 +250,8 @@ func TestCrashLoopingBatch_IsHalved(t *testing.T) {
 	t.Parallel()
 	b := newHarness(nil)
 	for starts, want := range map[int]string{
-		3: "delivered []", // it died alone once
-		4: "retry [101 102 103] retry [104 105]",
+		4: "delivered []", // it died alone once
+		5: "retry [101 102 103] retry [104 105]",
 	} {
 		batch := batchOf(5)
 		batch.UnfinishedLeases = starts
@@ -263,14 +263,14 @@ func TestCrashLoopingBatch_IsHalved(t *testing.T) {
 	expect(t, "sends", b.sends, 1)
 }
 
-// The first lease of a batch ends unfinished with those of others that were in flight, whoever killed the process.
+// The first leases of a batch end unfinished with those of others that were in flight, whoever killed the process.
 func TestCrashLoopingEvent_IsBuriedAfterFiveDeathsAlone(t *testing.T) {
 	t.Parallel()
 	b := newHarness(nil)
 	for _, c := range []struct {
 		starts int
 		want   string
-	}{{2, "delivered []"}, {6, "delivered []"}, {7, "dead []"}} {
+	}{{2, "delivered []"}, {7, "delivered []"}, {8, "dead []"}} {
 		alone := batchOf(1)
 		alone.UnfinishedLeases, alone.Attempts = c.starts, 1
 		if _, _, err := b.work(t, alone); err != nil {
@@ -280,7 +280,7 @@ func TestCrashLoopingEvent_IsBuriedAfterFiveDeathsAlone(t *testing.T) {
 	}
 	expect(t, "sends", b.sends, 2)
 	expect(t, "attempts", b.settled[0].Attempts, 1)
-	if why := b.settled[0].Error; !strings.Contains(why, "6 owners in a row did not finish this batch, 5 while nothing else was sent") {
+	if why := b.settled[0].Error; !strings.Contains(why, "7 owners in a row did not finish this batch, 5 while nothing else was sent") {
 		t.Errorf("buried because of %q, which does not say why", why)
 	}
 }
@@ -296,22 +296,22 @@ func TestSuspect_StaysOneUntilItIsSent(t *testing.T) {
 	}{
 		{"an outage, which the process survived", 1, func(b *workerHarness, _ *buffer.Lease) { b.answer(sink.Unavailable(errDown)) }, []int{0}},
 		{"refused and halved", 2, func(b *workerHarness, _ *buffer.Lease) { b.answer(errBad) }, []int{0, 0}},
-		{"halved, because it died", 2, func(_ *workerHarness, l *buffer.Lease) { l.UnfinishedLeases = 4 }, []int{1, 1}},
+		{"halved, because it died", 2, func(_ *workerHarness, l *buffer.Lease) { l.UnfinishedLeases = 5 }, []int{2, 2}},
 		{"split before it is sent", 2, func(b *workerHarness, _ *buffer.Lease) {
 			b.answer(&sink.SplitError{Groups: []sink.Group{{Indexes: []int{0}}, {Indexes: []int{1}}}})
-		}, []int{1, 1}},
+		}, []int{2, 2}},
 		{"released", 2, func(b *workerHarness, _ *buffer.Lease) {
 			b.slot = func(context.Context) (func(), bool) { return nil, false }
-		}, []int{2}},
-		{"not projected in part", 2, func(_ *workerHarness, l *buffer.Lease) { reject(l, buffer.ErrNotProjected, 0) }, []int{0, 1}},
-		{"its projection fails", 2, func(_ *workerHarness, l *buffer.Lease) { l.FailProjection(buffer.ErrDatabaseUnavailable) }, []int{2}},
+		}, []int{3}},
+		{"not projected in part", 2, func(_ *workerHarness, l *buffer.Lease) { reject(l, buffer.ErrNotProjected, 0) }, []int{0, 2}},
+		{"its projection fails", 2, func(_ *workerHarness, l *buffer.Lease) { l.FailProjection(buffer.ErrDatabaseUnavailable) }, []int{3}},
 		{"its delivery is recorded in part", 2, func(_ *workerHarness, l *buffer.Lease) { l.Delivered = l.IDs()[:1] }, []int{0, 0}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			b := newHarness(nil)
 			l := batchOf(c.events)
-			l.UnfinishedLeases = 3
+			l.UnfinishedLeases = 4
 			c.change(b, l)
 			if _, _, err := b.work(t, l); err != nil {
 				t.Fatal(err)
@@ -562,7 +562,7 @@ func TestCrashLoopingEvent_IsFenced(t *testing.T) {
 			Log: slog.New(slog.DiscardHandler),
 		})
 		alone := batchOf(1)
-		alone.UnfinishedLeases = 7
+		alone.UnfinishedLeases = 8
 		if _, _, err := f.work(t, alone); err != nil {
 			t.Error(err)
 		}

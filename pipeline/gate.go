@@ -26,7 +26,7 @@ const (
 	allBatches = 1 << 30
 	// A batch whose rate limit is slow, or whose database hangs, may not end for long. The other pipelines go on
 	// meanwhile.
-	minPatience = 30 * time.Second
+	minPatience = 5 * time.Second
 	maxPatience = 10 * time.Minute
 )
 

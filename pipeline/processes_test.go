@@ -81,8 +81,12 @@ func (p *processes) took(t *rapid.T, at int, suspect bool, b *buffer.Lease, err 
 	} else {
 		delete(p.alone, b.GroupID)
 	}
-	if want := 1 + p.alone[b.GroupID]; b.UnfinishedLeases != want && !b.DeliveryRecorded() {
-		t.Fatalf("batch %s has %d unfinished leases, want %d: its first, and each that it had alone", b.GroupID, b.UnfinishedLeases, want)
+	switch n := b.UnfinishedLeases; {
+	case b.DeliveryRecorded():
+	case suspect && n != buffer.SuspectAfter+p.alone[b.GroupID]:
+		t.Fatalf("batch %s has %d unfinished leases, want %d in company and %d alone", b.GroupID, n, buffer.SuspectAfter, p.alone[b.GroupID])
+	case !suspect && n > buffer.SuspectAfter:
+		t.Fatalf("batch %s has %d unfinished leases and is no suspect", b.GroupID, n)
 	}
 	return &leaseHolder{buf: p.buffers[at], batch: b, process: p.running[at], suspect: suspect}
 }

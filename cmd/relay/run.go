@@ -46,11 +46,7 @@ func (a *app) run(cfg *config.Config) error {
 	if err != nil {
 		return fmt.Errorf("reading the host name: %w", err)
 	}
-	workers := 0
-	for i := range cfg.Pipelines {
-		workers += cfg.Pipelines[i].Workers
-	}
-	memory.Tune(workers)
+	memory.Tune()
 	metrics := admin.NewMetrics()
 	gate := pipeline.NewGate()
 	pipelines, err := cfg.Open(func(name string) config.Process {

@@ -170,8 +170,8 @@ var mutants = []mutant{
 	{
 		name: "a death in company is blamed on the event",
 		file: "delivery/worker.go",
-		old:  "	diedAlone := l.UnfinishedLeases - 2 // less the first, and the present one",
-		new:  "	diedAlone := l.UnfinishedLeases - 1",
+		old:  "	diedAlone := l.UnfinishedLeases - buffer.SuspectAfter - 1 // less the first ones, and the present one",
+		new:  "	diedAlone := l.UnfinishedLeases - buffer.SuspectAfter",
 		pkg:  "./delivery", test: "TestCrashLoopingEvent_IsBuriedAfterFiveDeathsAlone",
 	},
 	{
@@ -198,14 +198,14 @@ var mutants = []mutant{
 	{
 		name: "other batches are taken over as suspects are",
 		file: "outbox/postgres/internal/ledger/takeover.go",
-		old:  "const SuspectSQL = `(unfinished_leases > 0 AND state <> 'delivered')`",
-		new:  "const SuspectSQL = `(unfinished_leases > 0)`",
+		old:  "const SuspectSQL = `(unfinished_leases > 1 AND state <> 'delivered')`",
+		new:  "const SuspectSQL = `(unfinished_leases > 1)`",
 		pkg:  "./outbox/postgres", test: "TestBuffer/lease/suspects",
 	},
 	{
 		name: "the halves of a suspect go back among the others",
 		file: "delivery/decide.go",
-		old:  "			o.UnfinishedLeases = min(unfinished, 1)",
+		old:  "			o.UnfinishedLeases = min(unfinished, buffer.SuspectAfter)",
 		new:  "			o.UnfinishedLeases = 0",
 		pkg:  "./delivery", test: "TestSuspect_StaysOneUntilItIsSent",
 	},

@@ -99,10 +99,14 @@ type Due uint8
 const (
 	// DueRetry is a batch whose retry is due, or whose events were delivered and must still be deleted.
 	DueRetry Due = iota
-	// DueSuspect is a batch whose last owner did not finish it, so that its events may have killed that
-	// owner: its lease is over, or it is a retry with Outcome.UnfinishedLeases. It must be sent alone.
+	// DueSuspect is a batch that SuspectAfter owners in a row did not finish, so that its events may have killed
+	// them: its lease is over, or it is a retry with Outcome.UnfinishedLeases. It must be sent alone.
 	DueSuspect
 )
+
+// SuspectAfter is how many unfinished leases in a row make a batch a suspect. The first says nothing: whatever ends a
+// process leaves all that it had in flight unfinished, and to send all of that alone would take long.
+const SuspectAfter = 2
 
 // Rejection is an event that cannot be sent.
 type Rejection struct {
@@ -280,7 +284,7 @@ type Outcome struct {
 	// Attempts and Outages, for Retry and Dead, are the new counts.
 	Attempts, Outages int
 	// UnfinishedLeases, for Retry, is the count that a suspect keeps, because this lease says nothing about
-	// it; 0: the events are no suspects (any more).
+	// it; below SuspectAfter: the events are no suspects (any more).
 	UnfinishedLeases int
 	// Address, for Retry: the address of the sink whose outage the events wait
 	// for, "" for the sink as a whole. When it is there again they may be sent

@@ -52,7 +52,7 @@ func (m *model) outcomes(t *rapid.T, o *owner) []buffer.Outcome {
 		case toRetry, toRetryToo:
 			out.Verdict, out.GroupID, out.Error = buffer.Retry, buffer.NewGroupID(), "busy"
 			out.Attempts, out.Outages = rapid.IntRange(0, 9).Draw(t, "attempts"), rapid.IntRange(0, 9).Draw(t, "outages")
-			out.UnfinishedLeases = rapid.SampledFrom([]int{0, 0, 1, 5}).Draw(t, "unfinished leases")
+			out.UnfinishedLeases = rapid.SampledFrom([]int{0, 0, 1, 2, 5}).Draw(t, "unfinished leases")
 			out.After = rapid.SampledFrom([]time.Duration{0, lease}).Draw(t, "after")
 			if out.Outages > 0 {
 				out.Address = rapid.SampledFrom([]*string{nil, text(""), text("a"), text("b")}).Draw(t, "address")

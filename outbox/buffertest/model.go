@@ -100,7 +100,7 @@ type liveBatch struct {
 
 // kind is which take over finds the batch when it is due.
 func (l *liveBatch) kind() buffer.Due {
-	if l.unfinished > 0 && l.state != "delivered" {
+	if l.unfinished >= buffer.SuspectAfter && l.state != "delivered" {
 		return buffer.DueSuspect
 	}
 	return buffer.DueRetry

@@ -235,5 +235,5 @@ func queueCounts(t *testing.T, h Harness) {
 	}
 	b := claim(t, queue, 4)
 	f.ExpireLease(t, b.GroupID, time.Second)
-	countBacklog(t, queue, 100, buffer.Backlog{Unclaimed: 8, Suspects: 1})
+	countBacklog(t, queue, 100, buffer.Backlog{Unclaimed: 8, Due: 1})
 }

@@ -79,7 +79,7 @@ func (l ledger) open(ctx context.Context, tx transaction, batch *buffer.Lease, l
 }
 
 // suspectSQL reports whether a due batch is a suspect: see [buffer.DueSuspect].
-const suspectSQL = `(unfinished_leases > 0 AND state <> 'delivered')`
+const suspectSQL = `(unfinished_leases > 1 AND state <> 'delivered')`
 
 const takeOverSQL = `
 UPDATE outbox_batches

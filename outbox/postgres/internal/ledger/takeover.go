@@ -11,7 +11,7 @@ import (
 )
 
 // SuspectSQL reports whether a due batch is a suspect: see [buffer.DueSuspect].
-const SuspectSQL = `(unfinished_leases > 0 AND state <> 'delivered')`
+const SuspectSQL = `(unfinished_leases > 1 AND state <> 'delivered')`
 
 // DueSQL locks the batch that has been due longest, a suspect if $5 is true.
 const DueSQL = `
