@@ -284,7 +284,7 @@ func leaseTogether(t *testing.T, h Harness) {
 				if all {
 					return nil
 				}
-				b, err := buffers[i%2].TakeOver(ctx, lease, buffer.DueSuspect)
+				b, err := buffers[i%2].TakeOver(ctx, lease, buffer.DueRetry)
 				if err != nil {
 					return err
 				}
@@ -318,7 +318,7 @@ func leaseLocked(t *testing.T, h Harness) {
 	takeOverNone(t, f.Buffer)
 	tx.Rollback(t)
 	eventually(t, "take over of a batch that was locked", func(ctx context.Context) bool {
-		b, err := f.Buffer.TakeOver(ctx, lease, buffer.DueSuspect)
+		b, err := f.Buffer.TakeOver(ctx, lease, buffer.DueRetry)
 		ok(t, "TakeOver", err)
 		return b != nil && b.GroupID == first.GroupID
 	})

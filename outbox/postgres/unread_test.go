@@ -21,14 +21,14 @@ func TestTakeOver_NeitherReadNorListed(t *testing.T) {
 	check(t, err)
 	f.ExpireLease(t, first.GroupID, time.Minute)
 	f.Exec(t, "ALTER TABLE "+f.Table+" RENAME TO away")
-	l, err := f.Buffer.TakeOver(t.Context(), time.Minute, buffer.DueSuspect)
+	l, err := f.Buffer.TakeOver(t.Context(), time.Minute, buffer.DueRetry)
 	check(t, err)
 	if l == nil || l.NotRead == nil || l.Len() != 0 || l.UnfinishedLeases != 2 {
 		t.Fatalf("took over %+v; want a batch that was not read", l)
 	}
 	f.Exec(t, "ALTER TABLE away RENAME TO "+f.Table)
 	check(t, f.Buffer.Settle(t.Context(), l, []buffer.Outcome{{Verdict: buffer.Retry, GroupID: l.GroupID, UnfinishedLeases: 1}}))
-	l, err = f.Buffer.TakeOver(t.Context(), time.Minute, buffer.DueSuspect)
+	l, err = f.Buffer.TakeOver(t.Context(), time.Minute, buffer.DueRetry)
 	check(t, err)
 	if l == nil || l.NotRead != nil || l.Len() != 2 || l.UnfinishedLeases != 2 {
 		t.Fatalf("took over %+v; want both events", l)
