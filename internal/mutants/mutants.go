@@ -116,7 +116,7 @@ var mutants = []mutant{
 		name: "a list by ids has the keys, on SQLite",
 		file: "outbox/sqlite/relay_table.go",
 		old:  "text := string(hash[:])",
-		new:  "text := string(key)",
+		new:  "text := string(hash[:]) + string(key)",
 		pkg:  "./outbox/sqlite", test: "TestBuffer_Stamp/bytes/long_keys_in_order",
 	},
 	{
