@@ -159,7 +159,7 @@ func (t *Table) Peek(ctx context.Context, limit int) (*buffer.Lease, error) {
 	steps = append(steps, pg.Step{SQL: "ROLLBACK"})
 	err := t.run(ctx, p, steps)
 	if limit > 1 && (errors.Is(err, buffer.ErrTooLarge) || p.notRead != nil) {
-		return t.Peek(ctx, max(1, min(limit/2, p.Fitted())))
+		return t.peekAgain(ctx, max(1, min(limit/2, p.Fitted())))
 	}
 	if err != nil {
 		return nil, t.Base.Explain(ctx, "peeking", err)
@@ -173,6 +173,22 @@ func (t *Table) Peek(ctx context.Context, limit int) (*buffer.Lease, error) {
 		}
 	}
 	return t.complete(p, buffer.Lease{Batch: buffer.Batch{GroupID: p.groupID}, ClaimedAt: clock, ClaimedLocal: time.Now()}), nil
+}
+
+// peekAgain peeks at fewer events. The connection of the first peek was closed in mid-answer, and its transaction may
+// keep the rows locked a moment longer.
+func (t *Table) peekAgain(ctx context.Context, limit int) (l *buffer.Lease, err error) {
+	for wait := time.Millisecond; wait < 2*time.Second; wait *= 2 {
+		if l, err = t.Peek(ctx, limit); l != nil || err != nil {
+			return l, err
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	return nil, nil
 }
 
 // readClaimed reads a row of a claim: the event's number, the key by which the projection names it if that is
