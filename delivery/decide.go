@@ -286,21 +286,6 @@ func (p *policy) decideRejected(l *buffer.Lease) []buffer.Outcome {
 	return append(outcomes, sendNow(l, rest, ""))
 }
 
-// staySuspect lets the events of a suspect that was not sent be suspects further on: the batch with the count that it
-// had, a part as one that did not die alone yet.
-func staySuspect(l *buffer.Lease, outcomes []buffer.Outcome) {
-	for i := range outcomes {
-		o := &outcomes[i]
-		switch unfinished := l.UnfinishedLeases - 1; {
-		case o.Verdict != buffer.Retry || o.UnfinishedLeases > 0:
-		case o.IDs == nil:
-			o.UnfinishedLeases = unfinished
-		default:
-			o.UnfinishedLeases = min(unfinished, buffer.SuspectAfter)
-		}
-	}
-}
-
 // projectionFailed returns why nothing of the batch can be sent; nil if that is not known.
 func projectionFailed(l *buffer.Lease) error {
 	switch {

@@ -263,7 +263,7 @@ func TestCrashLoopingBatch_IsHalved(t *testing.T) {
 	expect(t, "sends", b.sends, 1)
 }
 
-// The first leases of a batch end unfinished with those of others that were in flight, whoever killed the process.
+// The first leases of a batch end unfinished with those of others that were in flight, even if another batch killed the process.
 func TestCrashLoopingEvent_IsBuriedAfterFiveDeathsAlone(t *testing.T) {
 	t.Parallel()
 	b := newHarness(nil)

@@ -302,6 +302,9 @@ func (w *orderModel) workBy(t *rapid.T, h *leaseHolder) {
 // work lets an owner work that may have lost its lease.
 func (w *orderModel) work(t *rapid.T) {
 	h := w.holder(t)
+	if h == nil {
+		return
+	}
 	w.workBy(t, h)
 	w.drop(h)
 }
@@ -309,6 +312,9 @@ func (w *orderModel) work(t *rapid.T) {
 // mark: it was sent, and cannot be settled.
 func (w *orderModel) mark(t *rapid.T) {
 	h := w.holder(t)
+	if h == nil {
+		return
+	}
 	if h.batch.DeliveryRecorded() || len(h.batch.Events) == 0 || w.blamed(h.batch) {
 		t.Skip("it is not sent any more")
 	}

@@ -227,6 +227,9 @@ func (w *protocolModel) worker(buf buffer.Queue) *delivery.Worker {
 
 func (w *protocolModel) send(t *rapid.T) {
 	h := w.holder(t)
+	if h == nil {
+		return
+	}
 	w.sendBy(t, h)
 	if !h.sent {
 		w.drop(h)
@@ -252,6 +255,9 @@ func (w *protocolModel) settleBy(t *rapid.T, h *leaseHolder, outcomes ...buffer.
 
 func (w *protocolModel) settle(t *rapid.T) {
 	h := w.holder(t)
+	if h == nil {
+		return
+	}
 	if !h.sent {
 		t.Skip("it was not sent")
 	}
@@ -261,6 +267,9 @@ func (w *protocolModel) settle(t *rapid.T) {
 
 func (w *protocolModel) mark(t *rapid.T) {
 	h := w.holder(t)
+	if h == nil {
+		return
+	}
 	if !h.sent {
 		t.Skip("it was not sent")
 	}
@@ -296,6 +305,9 @@ func (w *protocolModel) halve(t *rapid.T) {
 // putBack: the answer was lost, on the way there or on the way back.
 func (w *protocolModel) putBack(t *rapid.T) {
 	h := w.holder(t)
+	if h == nil {
+		return
+	}
 	w.settleBy(t, h, buffer.Outcome{Verdict: buffer.Retry, GroupID: h.batch.GroupID, Outages: h.batch.Outages + 1})
 	w.drop(h)
 }

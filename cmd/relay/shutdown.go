@@ -26,7 +26,7 @@ var (
 	errShutdownTimeout = errors.New("shutdown timeout")
 )
 
-// endSignals are the signals that end a command in order. SIGHUP, of a terminal that closes, is one unless whoever
+// endSignals are the signals that end a command in order. SIGHUP, of a terminal that closes, is one unless the process that
 // started the command ignores it, as nohup does.
 func endSignals() []os.Signal {
 	signals := []os.Signal{os.Interrupt, syscall.SIGTERM}

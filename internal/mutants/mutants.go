@@ -169,7 +169,7 @@ var mutants = []mutant{
 	// Suspects: rule 15.
 	{
 		name: "a death in company is blamed on the event",
-		file: "delivery/worker.go",
+		file: "delivery/suspects.go",
 		old:  "	diedAlone := l.UnfinishedLeases - buffer.SuspectAfter - 1 // less the first ones, and the present one",
 		new:  "	diedAlone := l.UnfinishedLeases - buffer.SuspectAfter",
 		pkg:  "./delivery", test: "TestCrashLoopingEvent_IsBuriedAfterFiveDeathsAlone",
@@ -204,7 +204,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "the halves of a suspect go back among the others",
-		file: "delivery/decide.go",
+		file: "delivery/suspects.go",
 		old:  "			o.UnfinishedLeases = min(unfinished, buffer.SuspectAfter)",
 		new:  "			o.UnfinishedLeases = 0",
 		pkg:  "./delivery", test: "TestSuspect_StaysOneUntilItIsSent",

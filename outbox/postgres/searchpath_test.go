@@ -53,7 +53,7 @@ CREATE FUNCTION public.hashtextextended(text, bigint) RETURNS bigint LANGUAGE sq
 CREATE FUNCTION public.planted(text, text) RETURNS boolean LANGUAGE sql VOLATILE AS 'SELECT public.planted()';
 CREATE OPERATOR public.= (LEFTARG = text, RIGHTARG = text, FUNCTION = public.planted)`
 
-// TestSearchPath: whoever may create functions in a schema of the search path has none of them called by the relay.
+// TestSearchPath: the relay calls no function that another role created in a schema of the search path.
 func TestSearchPath(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

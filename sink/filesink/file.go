@@ -66,7 +66,7 @@ func (o *file) use(f *os.File, isNew bool) error {
 	return nil
 }
 
-// rejectLink returns an error if the path is a symbolic link. Whoever may write to the directory could have the
+// rejectLink returns an error if the path is a symbolic link. A user who may write to the directory could have the
 // relay append to any file that it may write to.
 func (o *file) rejectLink() error {
 	info, err := os.Lstat(o.path)

@@ -62,19 +62,18 @@ type State struct {
 	conflict *Error
 }
 
-// Saw records the owner, "" for none, and returns an *Error if it is another pipeline. since may be zero.
-func (s *State) Saw(table, owner, pipeline string, since time.Time) error {
+// Saw records the owner, "" for none. since may be zero.
+func (s *State) Saw(table, owner, pipeline string, since time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mine = owner == pipeline
 	if owner == "" || s.mine {
 		s.conflict = nil
-		return nil
+		return
 	}
 	if s.conflict == nil || s.conflict.Owner != owner || !since.IsZero() {
 		s.conflict = &Error{Buffer: table, Owner: owner, Pipeline: pipeline, Since: since}
 	}
-	return s.conflict
 }
 
 // Known reports whether this pipeline owns the buffer, or the conflict; neither if the owner must be looked up.

@@ -108,7 +108,8 @@ func (b *Backlog) count(ctx context.Context, t *ledger.Tables, limit int) (backl
 				if v[5] != nil {
 					since = pg.ReadTime(v[5])
 				}
-				owned = b.base.Ownership.Saw(t.Buffer, string(v[4]), b.base.Pipeline, since)
+				b.base.Ownership.Saw(t.Buffer, string(v[4]), b.base.Pipeline, since)
+				_, owned = b.base.Ownership.Known()
 				return nil
 			},
 		},

@@ -141,7 +141,7 @@ func (c *Claimer) Begin(t *ledger.Tables, lease time.Duration, reset func([][]by
 			s.Numbering = ledger.Numbering(v[4], v[5])
 			if owner := string(v[3]); owner != c.base.Pipeline {
 				// It changed a moment ago. The next claim looks who it is, and this one is sent as it would have been then.
-				_ = c.base.Ownership.Saw(t.Buffer, owner, c.base.Pipeline, time.Time{})
+				c.base.Ownership.Saw(t.Buffer, owner, c.base.Pipeline, time.Time{})
 			}
 			return reset(nil)
 		},

@@ -36,7 +36,7 @@ func (c *Claimer) Register(ctx context.Context, t *ledger.Tables) (floor int64, 
 	err = c.base.DB.Transact(ctx, c.base.DB.WriteTx(c.base.DB.StatementTimeout), pg.Step{SQL: t.SQL(registerSQL), Args: []string{t.Buffer, c.preferred(t)}, Row: func(v [][]byte) error {
 		stored, floor, numbering = string(v[0]), pg.ReadInt8(v[1]), string(v[2])
 		// Claims and counts return that it is another pipeline.
-		_ = c.base.Ownership.Saw(t.Buffer, string(v[3]), c.base.Pipeline, pg.ReadTime(v[4]))
+		c.base.Ownership.Saw(t.Buffer, string(v[3]), c.base.Pipeline, pg.ReadTime(v[4]))
 		return nil
 	}})
 	if err != nil {

@@ -36,5 +36,7 @@ func (b *Base) Own(ctx context.Context, t *Tables) error {
 	if err != nil {
 		return b.Explain(ctx, "reading the buffer's owner", err)
 	}
-	return b.Ownership.Saw(t.Buffer, owner, b.Pipeline, since)
+	b.Ownership.Saw(t.Buffer, owner, b.Pipeline, since)
+	_, conflict := b.Ownership.Known()
+	return conflict
 }

@@ -80,7 +80,9 @@ func decode(limit, events int, row [][]byte) {
 	d := EventDecoder{PayloadOID: OIDJSONB}
 	d.Reserve(limit)
 	for range events {
-		_ = d.Append(row)
+		if err := d.Append(row); err != nil {
+			panic(err)
+		}
 	}
 }
 

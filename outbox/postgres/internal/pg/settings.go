@@ -18,7 +18,7 @@ const (
 	ScanTimeout  = 10 * time.Minute // one that reads a whole table
 )
 
-// SearchPath is that of every transaction but those with a statement of the user's (see UserTx). Whoever may create
+// SearchPath is that of every transaction but those with a statement of the user's (see UserTx). A role that may create
 // objects in a schema of the role's own path could otherwise have the relay call their functions: an exact match there
 // wins over a polymorphic function of pg_catalog. Until it is set, a statement names the schema of each function,
 // operator and type.

@@ -1,0 +1,80 @@
+package delivery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/sink"
+)
+
+// Every lease behind a batch's first ones (buffer.SuspectAfter) is one of a suspect, which is alone in flight: what it
+// leaves unfinished then is a death alone. (The first ones may have ended because another batch killed the process.)
+const (
+	// aloneBeforeHalving is how often a batch of several events dies alone before it is halved, which costs it
+	// its group_id.
+	aloneBeforeHalving = 2
+	// aloneBeforeBurial is how often an event dies alone before it is buried. Somebody may have killed the process.
+	aloneBeforeBurial = 5
+)
+
+// crashLoops reports whether the batch died alone too often to be sent again.
+func crashLoops(l *buffer.Lease) bool {
+	diedAlone := l.UnfinishedLeases - buffer.SuspectAfter - 1 // less the first ones, and the present one
+	if len(l.Rejected) > 0 {                                  // nothing was sent
+		return false
+	}
+	if l.Len() > 1 {
+		return diedAlone >= aloneBeforeHalving
+	}
+	return diedAlone >= aloneBeforeBurial
+}
+
+// crashLooping decides on a batch that keeps killing its workers: it is halved until the poison event is
+// alone. That event is fenced, so that no other owner sends it, and buried unless the sink has it.
+func (w *Worker) crashLooping(ctx context.Context, l *buffer.Lease) []buffer.Outcome {
+	why := fmt.Sprintf("%d owners in a row did not finish this batch, %d while nothing else was sent", l.UnfinishedLeases-1, l.UnfinishedLeases-1-buffer.SuspectAfter)
+	one := part{verdict: verdict{kind: rejected, mayBePoison: true, err: errors.New(why)}, attempts: l.Attempts}
+	switch {
+	case l.Len() > 1:
+		return w.policy.halve(l, why)
+	case w.config.NeverBury:
+		o := w.policy.retry(l, one)
+		o.UnfinishedLeases = buffer.SuspectAfter // it is tried alone again
+		return []buffer.Outcome{o}
+	}
+	if f, ok := w.sink.(sink.Fencer); ok {
+		ctx, cancel := context.WithTimeout(ctx, w.config.SendTimeout)
+		defer cancel()
+		var delivered bool
+		err := w.guardSend(ctx, l.GroupID.String(), func() (err error) {
+			delivered, err = f.Fence(ctx, &l.Batch)
+			return err
+		})
+		switch {
+		case err != nil:
+			one.verdict = verdictOf(err)
+			one.verdict.kind = unavailable
+			return []buffer.Outcome{w.policy.retry(l, one)}
+		case delivered:
+			return []buffer.Outcome{{Verdict: buffer.Delivered}}
+		}
+	}
+	return []buffer.Outcome{{Verdict: buffer.Dead, Attempts: l.Attempts, Error: why}}
+}
+
+// staySuspect lets the events of a suspect that was not sent be suspects further on: the batch with the count that it
+// had, a part as one that did not die alone yet.
+func staySuspect(l *buffer.Lease, outcomes []buffer.Outcome) {
+	for i := range outcomes {
+		o := &outcomes[i]
+		switch unfinished := l.UnfinishedLeases - 1; {
+		case o.Verdict != buffer.Retry || o.UnfinishedLeases > 0:
+		case o.IDs == nil:
+			o.UnfinishedLeases = unfinished
+		default:
+			o.UnfinishedLeases = min(unfinished, buffer.SuspectAfter)
+		}
+	}
+}
