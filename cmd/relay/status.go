@@ -117,6 +117,9 @@ func statusTable(r admin.Report) string {
 		for _, w := range p.Waits {
 			text += p.Name + ": " + oneLine(w.Text()) + "\n"
 		}
+		if p.Suspects != nil {
+			text += p.Name + ": " + p.Suspects.Text() + "\n"
+		}
 		if p.VacuumBlockedBy != nil {
 			text += fmt.Sprintf("%s: vacuum is blocked: %s. Run relay doctor for the fix.\n", p.Name, oneLine(p.VacuumBlockedBy.Text))
 		}

@@ -16,6 +16,8 @@ var (
 		"Events that are committed and neither delivered nor dead; exact to 100,000, an estimate beyond."+unknown)
 	oldestDesc      = desc("relay_oldest_pending_seconds", "Age of the oldest pending event; 0 if there is none."+unknown)
 	batchesDesc     = desc("relay_batches", "Live batches by state."+unknown, "state")
+	suspectsDesc    = desc("relay_suspect_batches", "Live batches that two or more owners in a row did not finish; they are sent one at a time, with nothing else in flight."+unknown)
+	suspectDesc     = desc("relay_oldest_suspect_seconds", "Time since the oldest suspect batch was claimed; 0 if there is none."+unknown)
 	transactionDesc = desc("relay_source_oldest_transaction_seconds",
 		"Age of the oldest open transaction on the database server; 0 if there is none."+unknown)
 	unnotifiedDesc = desc("relay_dead_letters_unnotified", "Open dead letters that dead_letter.hook was not notified of; all of them without a hook."+unknown)
@@ -35,7 +37,7 @@ type gauges struct{ snapshots snapshots }
 
 // Describe implements prometheus.Collector.
 func (g gauges) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{pendingDesc, oldestDesc, batchesDesc, transactionDesc, unnotifiedDesc, upDesc, readyDesc, batchSizeDesc, workersDesc} {
+	for _, d := range []*prometheus.Desc{pendingDesc, oldestDesc, batchesDesc, suspectsDesc, suspectDesc, transactionDesc, unnotifiedDesc, upDesc, readyDesc, batchSizeDesc, workersDesc} {
 		to <- d
 	}
 }
@@ -57,6 +59,8 @@ func (g gauges) Collect(to chan<- prometheus.Metric) {
 		gauge(batchesDesc, known(float64(s.Leased)), "leased")
 		gauge(batchesDesc, known(float64(s.Waiting)), "waiting")
 		gauge(batchesDesc, known(float64(s.Delivered)), "delivered")
+		gauge(suspectsDesc, known(float64(s.Suspects)))
+		gauge(suspectDesc, known(s.OldestSuspect.Seconds()))
 		gauge(transactionDesc, known(s.OldestTransaction.Seconds()))
 		gauge(unnotifiedDesc, known(float64(s.Unnotified)))
 		gauge(upDesc, boolGauge(err == nil))

@@ -77,6 +77,7 @@ func two() []Pipeline {
 		(&state{name: "orders", status: buffer.Status{
 			Pending: 1234, OldestPending: 90*time.Second + 123456*time.Microsecond,
 			Leased: 1, Waiting: 2, Delivered: 3, Dead: 4, OldestTransaction: 5 * time.Second, Unnotified: 2,
+			Suspects: 2, OldestSuspect: 8*time.Minute + 20*time.Second,
 		}}).pipeline(),
 		(&state{name: "down", err: errUnreachable, ready: unready{errUnreachable}}).pipeline(),
 	}

@@ -24,6 +24,8 @@ type PipelineReport struct {
 	Dead                 int64   `json:"dead"`
 	// Waits are why batches wait, the most frequent reasons first.
 	Waits []WaitReport `json:"waits,omitempty"`
+	// Suspects are the batches that are sent one at a time, with nothing else in flight.
+	Suspects *SuspectsReport `json:"suspects,omitempty"`
 	// VacuumBlockedBy is the oldest transaction that blocks vacuum, if it is old enough for a warning.
 	VacuumBlockedBy *BlockerReport `json:"vacuum_blocked_by,omitempty"`
 }
@@ -84,6 +86,23 @@ func (w WaitReport) Text() string {
 	return fmt.Sprintf("%s (%s events), %s: %s", batches, Count(w.Events), due, w.Error)
 }
 
+// SuspectsReport is the batches that several owners in a row did not finish.
+type SuspectsReport struct {
+	Batches int64 `json:"batches"`
+	// OldestSeconds is how long ago the first of them was claimed.
+	OldestSeconds float64 `json:"oldest_seconds"`
+}
+
+// Text describes them in one line.
+func (s SuspectsReport) Text() string {
+	batches, them := "1 batch is", "it"
+	if s.Batches != 1 {
+		batches, them = Count(s.Batches)+" batches are", "them"
+	}
+	return fmt.Sprintf("%s sent one at a time, with nothing else in flight, because two or more owners in a row did not finish %s; the oldest was claimed %s ago",
+		batches, them, Age(time.Duration(s.OldestSeconds*float64(time.Second))))
+}
+
 // Batches are the live batches by state.
 type Batches struct {
 	Leased    int64 `json:"leased"`
@@ -109,9 +128,13 @@ func NewPipelineReport(name string, s buffer.Status) PipelineReport {
 			DueInSeconds: max(0, w.First).Round(time.Millisecond).Seconds(), LastDueInSeconds: max(0, w.Last).Round(time.Millisecond).Seconds(),
 		})
 	}
+	var suspects *SuspectsReport
+	if s.Suspects > 0 {
+		suspects = &SuspectsReport{Batches: s.Suspects, OldestSeconds: s.OldestSuspect.Round(time.Millisecond).Seconds()}
+	}
 	return PipelineReport{
-		Waits: waits,
-		Name:  name, Pending: s.Pending,
+		Waits: waits, Suspects: suspects,
+		Name: name, Pending: s.Pending,
 		OldestPendingSeconds: s.OldestPending.Round(time.Millisecond).Seconds(),
 		Batches:              Batches{Leased: s.Leased, Waiting: s.Waiting, Delivered: s.Delivered},
 		Dead:                 s.Dead,

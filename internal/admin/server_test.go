@@ -38,7 +38,11 @@ func TestStatus(t *testing.T) {
         "waiting": 2,
         "delivered": 3
       },
-      "dead": 4
+      "dead": 4,
+      "suspects": {
+        "batches": 2,
+        "oldest_seconds": 500
+      }
     }
   ],
   "errors": [
@@ -135,7 +139,7 @@ func TestPage(t *testing.T) {
 	w := get(t, New(pipelines, NewMetrics(), Config{Redact: redactor}), "/")
 	body := w.Body.String()
 	for _, want := range []string{
-		">orders<", ">1,234<", ">1m 30s<", `class="bad">4<`, "was sent ***", ">~1,234,567<", "&lt;script&gt;", pageCSS,
+		">orders<", ">1,234<", ">1m 30s<", `class="bad">4<`, "was sent ***", ">~1,234,567<", "2 batches are sent one at a time", "&lt;script&gt;", pageCSS,
 	} {
 		if !strings.Contains(body, want) {
 			t.Errorf("the page lacks %q", want)

@@ -8,7 +8,7 @@ type Backlog struct {
 	Unclaimed int
 	// Due batches: a retry is due, or a recorded delivery is to be deleted.
 	Due int
-	// Suspects are the due batches whose last owner did not finish them; see [DueSuspect].
+	// Suspects are the due batches that several owners in a row did not finish; see [DueSuspect].
 	Suspects int
 	// Waiting batches wait for a retry, due or not; Delivered ones for their delete.
 	Waiting, Delivered int
@@ -24,6 +24,10 @@ type Status struct {
 	Leased, Waiting, Delivered int64
 	// Waits are why batches wait, the most frequent reasons first; at most [MaxWaits].
 	Waits []Wait
+	// Suspects are the batches that are sent one at a time, or will be, because several owners in a row did not
+	// finish them; see [DueSuspect]. OldestSuspect is how long ago the first of them was claimed, by the database's clock.
+	Suspects      int64
+	OldestSuspect time.Duration
 	// Dead counts the pipeline's open dead letters, Unnotified those of them that no
 	// dead-letter hook was notified of.
 	Dead, Unnotified int64

@@ -15,6 +15,7 @@ var backlogCases = []testCase{
 	{name: "backlog/counts batches by state", run: backlogBatches},
 	{name: "backlog/counts late commits", rowLocksOnly: true, run: backlogLate},
 	{name: "status/reports all numbers", run: statusNumbers},
+	{name: "status/counts suspects", run: statusSuspects},
 	{name: "status/reports the oldest transaction", rowLocksOnly: true, run: statusTransaction},
 	{name: "check/accepts a migrated database", run: checkReady},
 	{name: "check/names missing tables and columns", relayTableOnly: true, run: checkMissing},
@@ -130,6 +131,41 @@ func statusNumbers(t *testing.T, h Harness) {
 	}
 	settle(t, f.Buffer, claim(t, f.Buffer, 10), delivered())
 	equal(t, "status when only a marked batch is left", status(), buffer.Status{Delivered: 1})
+}
+
+func statusSuspects(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	f.Insert(t, orders(2)...)
+	suspects := func(when string, want int64) {
+		t.Helper()
+		s, err := f.Second(t).Status(t.Context())
+		ok(t, "Status", err)
+		equal(t, "suspects "+when, s.Suspects, want)
+		if (s.OldestSuspect > 0) != (want > 0) {
+			t.Fatalf("the oldest suspect %s was claimed %v ago", when, s.OldestSuspect)
+		}
+	}
+	b := claim(t, f.Buffer, 1)
+	claim(t, f.Buffer, 1) // its owner does not fail
+	f.ExpireLease(t, b.GroupID, time.Second)
+	suspects("after one unfinished lease", 0)
+	b = takeOverKind(t, f.Buffer, buffer.DueRetry, b)
+	suspects("during the second lease", 0)
+	f.ExpireLease(t, b.GroupID, time.Second)
+	suspects("after two unfinished leases", 1)
+	f.Exec(t, fmt.Sprintf("UPDATE outbox_batches SET claimed_at = '2020-01-02T03:04:05.000Z' WHERE group_id = '%s'", b.GroupID))
+	b = takeOverKind(t, f.Buffer, buffer.DueSuspect, b)
+	suspects("while it is sent alone", 1)
+	s, err := f.Buffer.Status(t.Context())
+	ok(t, "Status", err)
+	if s.OldestSuspect < 365*24*time.Hour {
+		t.Fatalf("a take-over changed when the suspect was claimed to %v ago", s.OldestSuspect)
+	}
+	settle(t, f.Buffer, b, buffer.Outcome{Verdict: buffer.Retry, GroupID: b.GroupID, After: lease, UnfinishedLeases: 2})
+	suspects("while its retry waits", 1)
+	f.ExpireLease(t, b.GroupID, time.Second)
+	settle(t, f.Buffer, takeOverKind(t, f.Buffer, buffer.DueSuspect, b), delivered())
+	suspects("when it is delivered", 0)
 }
 
 func statusTransaction(t *testing.T, h Harness) {

@@ -163,7 +163,9 @@ WITH ledger AS (
          count(*) FILTER (WHERE state = 'waiting') AS waiting,
          count(*) FILTER (WHERE state = 'delivered') AS delivered,
          coalesce(sum(max(events - json_array_length(delivered), 0)), 0) AS claimed,
-         min(oldest_at) FILTER (WHERE events > json_array_length(delivered)) AS oldest_at
+         min(oldest_at) FILTER (WHERE events > json_array_length(delivered)) AS oldest_at,
+         count(*) FILTER (WHERE ` + anySuspectSQL + `) AS suspects,
+         min(claimed_at) FILTER (WHERE ` + anySuspectSQL + `) AS oldest_suspect
   FROM outbox_batches WHERE buffer = ?1
 ), fresh AS (
   SELECT count(*) AS events, max(id) AS last_id, min(created_at) AS oldest_at FROM (
@@ -177,7 +179,8 @@ SELECT ledger.claimed + fresh.events
          min(coalesce(ledger.oldest_at, fresh.oldest_at), coalesce(fresh.oldest_at, ledger.oldest_at)))) * 86400, 0.0),
        leased, waiting, delivered,
        (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = ?4 AND closed_at IS NULL),
-       (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = ?4 AND closed_at IS NULL AND notified_at IS NULL)
+       (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = ?4 AND closed_at IS NULL AND notified_at IS NULL),
+       suspects, coalesce((julianday('now') - julianday(oldest_suspect)) * 86400, 0.0)
 FROM ledger, fresh`
 
 const waitsSQL = `
@@ -210,8 +213,8 @@ func (b *Buffer) waits(ctx context.Context, tx transaction) (all []buffer.Wait, 
 // Status implements buffer.Inspector.
 func (b *Buffer) Status(ctx context.Context) (buffer.Status, error) {
 	var (
-		s      buffer.Status
-		oldest float64
+		s                     buffer.Status
+		oldest, oldestSuspect float64
 	)
 	err := b.read(ctx, "reading the status", func(tx transaction) error {
 		free, err := b.free(ctx, tx, b.cursor.Position())
@@ -219,12 +222,13 @@ func (b *Buffer) Status(ctx context.Context) (buffer.Status, error) {
 			return err
 		}
 		err = tx.row(ctx, statusSQL, b.config.Table, free, buffer.PendingExact, b.config.Pipeline).
-			Scan(&s.Pending, &oldest, &s.Leased, &s.Waiting, &s.Delivered, &s.Dead, &s.Unnotified)
+			Scan(&s.Pending, &oldest, &s.Leased, &s.Waiting, &s.Delivered, &s.Dead, &s.Unnotified, &s.Suspects, &oldestSuspect)
 		if err == nil && s.Waiting > 0 {
 			s.Waits, err = b.waits(ctx, tx)
 		}
 		return err
 	})
 	s.OldestPending = max(0, time.Duration(oldest*float64(time.Second)))
+	s.OldestSuspect = max(0, time.Duration(oldestSuspect*float64(time.Second)))
 	return s, err
 }

@@ -81,17 +81,21 @@ func (l ledger) open(ctx context.Context, tx transaction, batch *buffer.Lease, l
 // suspectSQL reports whether a due batch is a suspect: see [buffer.DueSuspect].
 const suspectSQL = `(unfinished_leases > 1 AND state <> 'delivered')`
 
+// anySuspectSQL reports whether a batch is a suspect, due or not. The lease that an owner has now does not count.
+const anySuspectSQL = `(unfinished_leases > CASE WHEN state = 'leased' AND due_at > strftime('%Y-%m-%dT%H:%M:%fZ', 'now') THEN 2 ELSE 1 END
+    AND state <> 'delivered')`
+
 const takeOverSQL = `
 UPDATE outbox_batches
 SET state = CASE state WHEN 'waiting' THEN 'leased' ELSE state END,
     lease_no = lease_no + 1, unfinished_leases = unfinished_leases + 1, owner = ?1,
-    due_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?2), claimed_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
+    due_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?2)
 WHERE group_id = coalesce(?4, (
   SELECT group_id FROM outbox_batches
   WHERE buffer = ?3 AND claim IN ('stamp', 'range') AND due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
     AND ` + suspectSQL + ` = ?5
   ORDER BY due_at LIMIT 1))
-RETURNING group_id, lease_no, unfinished_leases, attempts, outages, first_id, last_id, origins, delivered, claimed_at`
+RETURNING group_id, lease_no, unfinished_leases, attempts, outages, first_id, last_id, origins, delivered, strftime('%Y-%m-%dT%H:%M:%fZ', 'now')`
 
 // loader fills in the events of a leased batch, of which the ledger counts so many.
 type loader func(tx transaction, batch *buffer.Lease, in holding, count int) error

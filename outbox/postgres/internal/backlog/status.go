@@ -17,7 +17,9 @@ WITH` + ledger.HeldSQL + `, ledger AS (
          count(*) FILTER (WHERE state = 'waiting') AS waiting,
          count(*) FILTER (WHERE state = 'delivered') AS delivered,
          coalesce(sum(greatest(events - cardinality(delivered), 0)), 0)::bigint AS claimed,
-         min(oldest_at) FILTER (WHERE events > cardinality(delivered) AND isfinite(oldest_at)) AS oldest_at
+         min(oldest_at) FILTER (WHERE events > cardinality(delivered) AND isfinite(oldest_at)) AS oldest_at,
+         count(*) FILTER (WHERE ` + ledger.AnySuspectSQL + `) AS suspects,
+         min(claimed_at) FILTER (WHERE ` + ledger.AnySuspectSQL + `) AS oldest_suspect
   FROM outbox_batches WHERE buffer = $1
 ), fresh AS (
   SELECT count(*) AS events, min(created_at) FILTER (WHERE isfinite(created_at)) AS oldest_at FROM (
@@ -32,7 +34,8 @@ SELECT leased, waiting, delivered, claimed, fresh.events,
         FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'),
        greatest((SELECT reltuples FROM pg_class WHERE oid = $5::regclass), 0)::bigint,
        CASE WHEN $3::bigint > 0 THEN $3::bigint - $2::bigint ELSE 9223372036854775807 END,
-       (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = $4 AND closed_at IS NULL AND notified_at IS NULL)
+       (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = $4 AND closed_at IS NULL AND notified_at IS NULL),
+       suspects, coalesce(extract(epoch FROM clock_timestamp() - oldest_suspect) * 1000000, 0)::bigint
 FROM ledger, fresh`
 
 const waitsSQL = `
@@ -69,6 +72,8 @@ func (b *Backlog) Status(ctx context.Context) (buffer.Status, error) {
 				s.OldestPending = max(0, time.Duration(pg.ReadInt8(v[5]))*time.Microsecond)
 				s.Dead, s.Unnotified = pg.ReadInt8(v[6]), pg.ReadInt8(v[10])
 				s.OldestTransaction = max(0, time.Duration(pg.ReadInt8(v[7]))*time.Microsecond)
+				s.Suspects = pg.ReadInt8(v[11])
+				s.OldestSuspect = max(0, time.Duration(pg.ReadInt8(v[12]))*time.Microsecond)
 				s.Waits = nil
 				return nil
 			},

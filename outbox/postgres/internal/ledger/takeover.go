@@ -13,6 +13,10 @@ import (
 // SuspectSQL reports whether a due batch is a suspect: see [buffer.DueSuspect].
 const SuspectSQL = `(unfinished_leases > 1 AND state <> 'delivered')`
 
+// AnySuspectSQL reports whether a batch is a suspect, due or not. The lease that an owner has now does not count.
+const AnySuspectSQL = `(unfinished_leases > CASE WHEN state = 'leased' AND due_at > clock_timestamp() THEN 2 ELSE 1 END
+    AND state <> 'delivered')`
+
 // DueSQL locks the batch that has been due longest, a suspect if $5 is true.
 const DueSQL = `
 WITH due AS (
