@@ -192,6 +192,8 @@ func (r *run) endAndStart(ctx context.Context, p *relay, down time.Duration) err
 		r.faults.add("relay: exit status 0 after SIGTERM")
 	case status == 1 && p.ranOut():
 		r.faults.add("relay: exit status 1 after SIGTERM, shutdown_timeout ran out")
+	case status == 1 && p.leftBatch():
+		r.faults.add("relay: exit status 1 after SIGTERM, PostgreSQL was away")
 	default:
 		r.violation("%s: exit status %d after SIGTERM\n%s", p.name, status, p.said())
 	}

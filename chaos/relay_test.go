@@ -109,4 +109,10 @@ func (p *relay) said() []byte {
 // ranOut reports whether the log says that shutdown_timeout expired.
 func (p *relay) ranOut() bool { return bytes.Contains(p.said(), []byte("shutdown_timeout (")) }
 
+// leftBatch reports whether the last process says that it could not settle a batch, because PostgreSQL was away.
+func (p *relay) leftBatch() bool {
+	said := p.said()
+	return bytes.Contains(said, []byte("was not settled, it will be taken over: settling a batch: cannot reach PostgreSQL"))
+}
+
 func (p *relay) signal(s syscall.Signal) error { return p.process.cmd.Process.Signal(s) }
