@@ -23,7 +23,7 @@ type NotReady struct {
 const (
 	database = "database" // it cannot be reached or used
 	atSink   = "sink"     // it cannot be reached, or an address of it
-	stalled  = "stalled"  // events wait, and none is delivered or buried
+	stalled  = "stalled"  // events wait, and none is delivered or buried, or none can be sent
 	refusing = "refusing" // the sink refuses every event
 )
 

@@ -68,6 +68,9 @@ func (p *Pipeline) Status(ctx context.Context) (buffer.Status, error) { return p
 // minute (two leases, if that is longer) batches were at best put back.
 func (p *Pipeline) Ready() error {
 	if err := p.worker.Outage(); err != nil {
+		if errors.Is(err, sink.ErrProgram) { // nobody asked the sink
+			return &NotReady{stalled, fmt.Errorf("the request program fails: %w", err)}
+		}
 		return &NotReady{atSink, err}
 	}
 	// When nothing waits any more, nobody knows whether the sink still refuses.

@@ -7,6 +7,7 @@ import (
 	"math/bits"
 	"net/http"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres"
 	"github.com/outboxrelay/relay/pipeline"
 	"github.com/outboxrelay/relay/sink"
+	"github.com/outboxrelay/relay/sink/httpsink"
 )
 
 // dead are the ids in outbox_dead_letters, and the attempts of each.
@@ -111,7 +113,7 @@ func TestRefusingSink_BuriesNothing(t *testing.T) {
 			testkit.NoError(t, err)
 			t.Cleanup(func() { testkit.NoError(t, b.Close()) })
 			p := start(t, b, to, func(p *pipeline.Config) { p.BatchSize, p.Ordered, p.MaxAttempts = batch, c.Ordered, 1000 })
-			expectRefusing(t, p)
+			expectClass(t, p, "refusing")
 			// The search, one request of each other batch, and what was claimed while the search went on.
 			r.mu.Lock()
 			n := len(r.requests)
@@ -132,16 +134,32 @@ func TestRefusingSink_BuriesNothing(t *testing.T) {
 	}
 }
 
-// expectRefusing waits until the pipeline says that its sink refuses everything.
-func expectRefusing(t *testing.T, p *process) {
+// expectClass waits until the pipeline is not ready for a reason of that class, and returns the reason.
+func expectClass(t *testing.T, p *process, class string) (reason string) {
 	t.Helper()
 	testserver.Eventually(t, func() error {
 		err := p.Ready()
-		if e, ok := errors.AsType[*pipeline.NotReady](err); !ok || e.Class() != "refusing" {
-			return fmt.Errorf("readiness has another class than refusing, or is good: %w", errors.Join(err, errTest))
+		if e, ok := errors.AsType[*pipeline.NotReady](err); !ok || e.Class() != class {
+			return fmt.Errorf("readiness has another class than %s, or is good: %w", class, errors.Join(err, errTest))
 		}
+		reason = err.Error()
 		return nil
 	})
+	return reason
+}
+
+// A request program that fails on every event is not the sink's fault.
+func TestReady_RequestProgramFails(t *testing.T) {
+	t.Parallel()
+	f, r := newFile(t), newReceiver(t)
+	s, err := httpsink.New(httpsink.Config{URL: r.URL, Request: `error("no such field")`})
+	testkit.NoError(t, err)
+	closeSink(t, s)
+	f.transaction(t, 1, true)
+	p := start(t, f.buffer(t, "relay"), s, nil)
+	if reason := expectClass(t, p, "stalled"); !strings.Contains(reason, "the request program fails") || !strings.Contains(reason, "no such field") {
+		t.Errorf("the reason is %q; it does not name the program", reason)
+	}
 }
 
 // One bad event in an empty pipeline may be a sink that refuses everything. It holds up nothing: the next good event
@@ -158,7 +176,7 @@ func TestRefusingSink_LetsAGoodEventPass(t *testing.T) {
 	})
 	f.transaction(t, 1, true)
 	p := start(t, f.buffer(t, "relay"), to, func(c *pipeline.Config) { c.MaxAttempts = 1000 })
-	expectRefusing(t, p)
+	expectClass(t, p, "refusing")
 	f.transaction(t, 1, true)
 	p.expectReady(t)
 	f.expectDrained(t)

@@ -14,6 +14,9 @@ var (
 	// have caused: a 5xx, a time-out, a response that is cut off. If it keeps hitting one
 	// batch while others are accepted, it counts as a rejection of that batch.
 	ErrMaybePoison = errors.New("sink is unavailable, perhaps because of the batch")
+	// ErrProgram is found, with ErrUnavailable, in an outage that is not the server's: a program of the
+	// configuration fails on every event of the batch, and nothing was sent.
+	ErrProgram = errors.New("a program of the sink fails")
 	// ErrFenced is the error of a batch whose group_id a later owner has given up.
 	ErrFenced = errors.New("group_id is fenced at the sink")
 	// ErrTooLarge is found in the rejection of a batch for its size.
@@ -33,6 +36,9 @@ func Unavailable(err error) error { return kindError{err, ErrUnavailable} }
 
 // MaybePoison wraps err so that errors.Is finds ErrUnavailable and ErrMaybePoison.
 func MaybePoison(err error) error { return kindError{kindError{err, ErrMaybePoison}, ErrUnavailable} }
+
+// ProgramFailed wraps err so that errors.Is finds ErrProgram.
+func ProgramFailed(err error) error { return kindError{err, ErrProgram} }
 
 // kindError adds a kind to an error without adding to its text.
 type kindError struct{ err, kind error }

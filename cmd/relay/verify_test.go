@@ -169,7 +169,7 @@ func TestVerify_ProbesAreDeletedWhenInterrupted(t *testing.T) {
 			if code := r.exit(); code != 1 {
 				t.Errorf("exit status %d, want 1", code)
 			}
-			if text := "relay: interrupted: deleted 1200 unclaimed ones of 1200 probes"; !strings.Contains(r.stderr.String(), text) {
+			if text := "relay: interrupted: deleted all probes (1200); no relay had claimed any\n"; !strings.Contains(r.stderr.String(), text) {
 				t.Errorf("standard error does not contain %q", text)
 			}
 			if out := r.stdout.String(); out != "" {

@@ -165,7 +165,14 @@ func cleanUp(ctx context.Context, app *application, ids []int64) error {
 	if err != nil {
 		return fmt.Errorf("%w; deleting the unclaimed ones of %d probes failed, a relay will send them: %w", ErrInterrupted, len(ids), err)
 	}
-	return fmt.Errorf("%w: deleted %d unclaimed ones of %d probes, a relay has claimed the others", ErrInterrupted, removed, len(ids))
+	switch claimed := int64(len(ids)) - removed; {
+	case len(ids) == 0:
+		return fmt.Errorf("%w before a probe was committed", ErrInterrupted)
+	case claimed == 0:
+		return fmt.Errorf("%w: deleted all probes (%d); no relay had claimed any", ErrInterrupted, removed)
+	default:
+		return fmt.Errorf("%w: deleted the unclaimed ones (%d) of %d probes; a relay has claimed the others (%d)", ErrInterrupted, removed, len(ids), claimed)
+	}
 }
 
 // wait waits until the buffer has no more probes or the timeout is over. It returns those that are left.

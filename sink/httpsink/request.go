@@ -3,6 +3,7 @@ package httpsink
 import (
 	"bytes"
 	"context"
+	"errors"
 	"maps"
 	"net/http"
 
@@ -55,7 +56,11 @@ func (s *Sink) prepare(ctx context.Context, b *buffer.Batch) (*request, []sink.E
 		return nil, nil, err
 	}
 	if s.request != nil {
-		return s.runRequest(ctx, b, r, rejected)
+		made, rejected, err := s.runRequest(ctx, b, r, rejected)
+		if errors.Is(err, sink.ErrMaybePoison) {
+			err = sink.ProgramFailed(err)
+		}
+		return made, rejected, err
 	}
 	r.body = s.makeBody(b, r.indexes)
 	if s.cfg.MaxBytes > 0 && len(r.body) > s.cfg.MaxBytes {
