@@ -138,18 +138,18 @@ func hasHeading(text, anchor string) bool {
 }
 
 // testPrivileges grants two roles exactly the privileges of docs/installing.md. With
-// them the application inserts, and the relay delivers, buries and replays.
+// them the application inserts, and the relay delivers at a shared rate, archives, buries and replays.
 func testPrivileges(t *testing.T, programs string) {
 	server := newRoleServer(t)
 	server.createRoles(t)
 	term := newTerminal(t, programs, "OWNER="+server.as(t, "outbox_owner"), "RELAY="+server.as(t, "outbox_relay"), "SHOP="+server.as(t, "shop"))
 	receiver := term.start("receiver", "-listen", "127.0.0.1:0")
 	config := func(source, sink string) string {
-		return fmt.Sprintf("admin: {listen: \"\"}\npipelines:\n  - name: orders\n    source: {url: \"${%s}\"}\n    sink: {url: %q}\n", source, sink)
+		return fmt.Sprintf("admin: {listen: \"\"}\npipelines:\n  - name: orders\n    source: {url: \"${%s}\"}\n    archive: {table: outbox_archive}\n    sink: {url: %s}\n", source, sink)
 	}
-	term.write("owner.yaml", config("OWNER", "stdout:"))
-	term.write("relay.yaml", config("RELAY", "stdout:"))
-	term.write("keyed.yaml", config("RELAY", "http://"+listenAddress(receiver)+"/{key}"))
+	term.write("owner.yaml", config("OWNER", "'stdout:'"))
+	term.write("relay.yaml", config("RELAY", "'stdout:'"))
+	term.write("keyed.yaml", config("RELAY", "'http://"+listenAddress(receiver)+"/{key}', rate: {requests: 10, per: 1s, shared: true}"))
 
 	var sql []string
 	for _, b := range blocks(t, "docs/installing.md") {
@@ -193,6 +193,9 @@ func testPrivileges(t *testing.T, programs string) {
 	run := term.start("relay", "run", "-c", "relay.yaml")
 	run.waitFor(&run.stdout, verbatim, `{"id":"1","topic":"orders.created","payload":{}`)
 	run.stop(os.Interrupt)
+	if got := psql("OWNER", "SELECT string_agg(id::text, ' ' ORDER BY id) FROM outbox_archive"); got != "1 2" {
+		t.Errorf("the archive has the events %q, want 1 2", got)
+	}
 	if got := term.must("relay status -c relay.yaml --json"); !strings.Contains(got, `"pending": 0`) {
 		t.Errorf("status prints %s", got)
 	}
