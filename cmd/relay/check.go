@@ -33,13 +33,8 @@ func (a *app) check(_ *cobra.Command, cfg *config.Config) error {
 			return err
 		}
 		p := &cfg.Pipelines[i]
-		if w, ok := opened.Sink.(sink.OfflineWarner); ok {
-			for _, text := range w.OfflineWarnings() {
-				if _, err := fmt.Fprintf(a.stderr, "warning: %s: %s\n", p.Name, text); err != nil {
-					return err
-				}
-			}
-		}
+		a.warnOffline(p.Name, opened.Sink)
+		a.warnOffline(p.Name+": dead_letter.hook", opened.Hook)
 		line := fmt.Sprintf("ok  %s, %s, batches of %d, %s\n", route(p), plural(int64(p.Workers), "worker", "workers"), p.BatchSize, p.Schedule)
 		if _, err := io.WriteString(a.stdout, a.redact(line)); err != nil {
 			return err
@@ -49,6 +44,15 @@ func (a *app) check(_ *cobra.Command, cfg *config.Config) error {
 		a.printErr("warning: " + w.String())
 	}
 	return nil
+}
+
+// warnOffline prints the warnings of a sink that need no connection.
+func (a *app) warnOffline(name string, s sink.Sink) {
+	if w, ok := s.(sink.OfflineWarner); ok {
+		for _, text := range w.OfflineWarnings() {
+			a.printErr("warning: " + name + ": " + text)
+		}
+	}
 }
 
 // route describes a pipeline: its name, source and sink.

@@ -125,9 +125,11 @@ func TestCheck_Warnings(t *testing.T) {
 	path := write(t, `pipelines:
   - {name: a, source: {url: "postgres://app@db/a"}, sink: {url: nats://bus, core: true}}
   - {name: b, source: {url: "postgres://app@db/b"}, sink: {url: nats://bus}}
+  - {name: c, source: {url: "postgres://app@db/c"}, sink: {url: nats://bus}, dead_letter: {hook: {url: nats://bus, core: true, subject: dead}}}
 `)
 	r := do(t, nil, "check", "-c", path)
 	r.want(t, 0, "ok  a: ", "warning: a: core NATS stores nothing")
+	r.want(t, 0, "ok  c: ", "warning: c: dead_letter.hook: core NATS stores nothing")
 	if strings.Contains(r.stderr, "warning: b") {
 		t.Errorf("stderr: %s", r.stderr)
 	}

@@ -54,6 +54,9 @@ func (o *file) use(f *os.File, isNew bool) error {
 	}
 	lines := stream{w: f}
 	switch {
+	case info.Mode().IsRegular() && names(info) > 1:
+		return fmt.Errorf("%s is one of %d hard links to a file; expected a file with one name. "+
+			"Move it away, and the relay makes a new one, or set url to another file", o.path, names(info))
 	case isNew:
 		err = syncDir(filepath.Dir(o.path))
 	case info.Mode().IsRegular() && info.Size() > 0:
@@ -74,6 +77,15 @@ func (o *file) rejectLink() error {
 		err = fmt.Errorf("%s is a symbolic link; expected a file. Links are not followed; set url to the file itself", o.path)
 	}
 	return err
+}
+
+// warning says what is wrong with the file's mode, or "".
+func (o *file) warning() string {
+	info, err := os.Lstat(o.path)
+	if err != nil || !info.Mode().IsRegular() || !othersMayWrite(info) { // Check says what is wrong with the path
+		return ""
+	}
+	return fmt.Sprintf("%s has mode %04o, so others than its owner may change what was delivered; run chmod go-w %[1]s", o.path, info.Mode().Perm())
 }
 
 // sameFile reports whether the path still names the open file.

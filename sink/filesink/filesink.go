@@ -9,8 +9,9 @@
 //
 // # Privacy
 //
-// The sink creates files with mode 0600, and keeps the mode of a file that exists. It does not follow a symbolic
-// link at the path; links among the directories above are the operator's.
+// The sink creates files with mode 0600, and keeps the mode of a file that exists; [Sink.Warnings] names one that
+// others may write to. It does not follow a symbolic link at the path, and opens no file that has other names
+// (hard links). Links among the directories above are the operator's.
 //
 // # Rotation
 //
@@ -121,6 +122,16 @@ func (s *Sink) Send(ctx context.Context, b *buffer.Batch) error {
 func (s *Sink) Check(ctx context.Context) error {
 	if err := s.exclusively(ctx, s.out.open); err != nil {
 		return sink.Unavailable(err)
+	}
+	return nil
+}
+
+// Warnings implements sink.Warner.
+func (s *Sink) Warnings(context.Context) []string {
+	if f, ok := s.out.(*file); ok {
+		if text := f.warning(); text != "" {
+			return []string{text}
+		}
 	}
 	return nil
 }
