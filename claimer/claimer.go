@@ -71,7 +71,7 @@ func (c *Claimer) leaseOf(l *buffer.Lease) time.Duration {
 
 // Read reads a batch of a single event that could not be read in the time of a claim. Otherwise NotRead says why.
 func (c *Claimer) Read(leaseCtx context.Context, l *buffer.Lease) {
-	if l.NotRead == nil || l.Len() != 1 {
+	if l.NotRead == nil || errors.Is(l.NotRead, buffer.ErrKillsReader) || l.Len() != 1 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(leaseCtx, readTimeout)

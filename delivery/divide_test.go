@@ -55,6 +55,38 @@ func TestDivide(t *testing.T) {
 	}
 }
 
+// What becomes of a batch that kills its readers is decided by its ids.
+func TestKillsReader(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name          string
+		n, unfinished int
+		keep          bool
+		want          string
+	}{
+		{"several", 3, 5, false, "retry [101 102]2, retry [103]2"},
+		{"one", 1, 9, false, "dead []0"},
+		{"one that is never buried", 1, 9, true, "retry []8"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			b := newHarness(func(config *delivery.Config) { config.NeverBury = c.keep })
+			batch := batchOf(c.n)
+			batch.UnfinishedLeases = c.unfinished
+			batch.FailRead(buffer.ErrKillsReader, 0)
+			if _, _, err := b.work(t, batch); err != nil {
+				t.Fatal(err)
+			}
+			got := make([]string, len(b.settled))
+			for i, o := range b.settled {
+				got[i] = fmt.Sprintf("%v %v%d", o.Verdict, o.IDs, o.UnfinishedLeases)
+			}
+			expect(t, "outcomes", strings.Join(got, ", "), c.want)
+			expect(t, "sends", b.sends, 0)
+		})
+	}
+}
+
 // The parts of a batch are bounded in number, so that the settle is; the last one is divided again.
 func TestDivide_AtMost64Parts(t *testing.T) {
 	t.Parallel()

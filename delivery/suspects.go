@@ -9,42 +9,33 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-// Every lease behind a batch's first ones (buffer.SuspectAfter) is one of a suspect, which is alone in flight: what it
-// leaves unfinished then is a death alone. (The first ones may have ended because another batch killed the process.)
-const (
-	// aloneBeforeHalving is how often a batch of several events dies alone before it is halved, which costs it
-	// its group_id.
-	aloneBeforeHalving = 2
-	// aloneBeforeBurial is how often an event dies alone before it is buried. Somebody may have killed the process.
-	aloneBeforeBurial = 5
-)
-
 // crashLoops reports whether the batch died alone too often to be sent again.
 func crashLoops(l *buffer.Lease) bool {
-	diedAlone := l.UnfinishedLeases - buffer.SuspectAfter - 1 // less the first ones, and the present one
-	if len(l.Rejected) > 0 {                                  // nothing was sent
+	if len(l.Rejected) > 0 { // nothing was sent
 		return false
 	}
 	if l.Len() > 1 {
-		return diedAlone >= aloneBeforeHalving
+		return l.DiedAlone() >= buffer.AloneBeforeHalving
 	}
-	return diedAlone >= aloneBeforeBurial
+	return l.DiedAlone() >= buffer.AloneBeforeBurial
 }
 
 // crashLooping decides on a batch that keeps killing its workers: it is halved until the poison event is
 // alone. That event is fenced, so that no other owner sends it, and buried unless the sink has it.
 func (w *Worker) crashLooping(ctx context.Context, l *buffer.Lease) []buffer.Outcome {
-	why := fmt.Sprintf("%d owners in a row did not finish this batch, %d while nothing else was sent", l.UnfinishedLeases-1, l.UnfinishedLeases-1-buffer.SuspectAfter)
+	why := fmt.Sprintf("%d owners in a row did not finish this batch, %d while nothing else was sent", l.UnfinishedLeases-1, l.DiedAlone())
 	one := part{verdict: verdict{kind: rejected, mayBePoison: true, err: errors.New(why)}, attempts: l.Attempts}
 	switch {
 	case l.Len() > 1:
 		return w.policy.halve(l, why)
 	case w.config.NeverBury:
 		o := w.policy.retry(l, one)
-		o.UnfinishedLeases = buffer.SuspectAfter // it is tried alone again
+		if l.NotRead == nil { // otherwise it is not read again
+			o.UnfinishedLeases = buffer.SuspectAfter // it is tried alone again
+		}
 		return []buffer.Outcome{o}
 	}
-	if f, ok := w.sink.(sink.Fencer); ok {
+	if f, ok := w.sink.(sink.Fencer); ok && (l.NotRead == nil || !l.Projected) { // otherwise its address is unknown
 		ctx, cancel := context.WithTimeout(ctx, w.config.SendTimeout)
 		defer cancel()
 		var delivered bool

@@ -169,6 +169,8 @@ func (w *Worker) work(leaseCtx, stop context.Context, l *buffer.Lease, slot Acqu
 // nothing to send, otherwise by the Send's result.
 func (w *Worker) attempt(ctx context.Context, l *buffer.Lease, slot AcquireSlot) (attempt, error) {
 	switch {
+	case errors.Is(l.NotRead, buffer.ErrKillsReader):
+		return attempt{outcomes: w.crashLooping(ctx, l), unsent: true}, nil
 	case l.NotRead != nil && !l.DeliveryRecorded(): // it may say nothing of its events
 		return attempt{outcomes: w.policy.divide(l), unsent: true}, nil
 	case l.Len() == 0: // the application deleted them: only the ledger row is left

@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"time"
@@ -53,7 +54,7 @@ func (l *limiter) fit(limit int) int {
 // weigh learns from a batch how large events are. Of one that was not read it is known how many fit.
 func (l *limiter) weigh(batch *buffer.Lease) {
 	events, bytes := len(batch.Events), batch.Bytes()
-	if events == 0 || batch.DeliveryRecorded() {
+	if events == 0 || batch.DeliveryRecorded() || errors.Is(batch.NotRead, buffer.ErrKillsReader) {
 		return
 	}
 	if batch.NotRead != nil {

@@ -165,7 +165,7 @@ func (p *Pipeline) read(ctx context.Context, c *claimer.Claimer, l *buffer.Lease
 		return nil
 	})
 	delivery.LogPanic(ctx, p.config.Log, "reading a batch", err, "group_id", l.GroupID)
-	if l.NotRead != nil && !errors.Is(l.NotRead, buffer.ErrTooLarge) {
+	if l.NotRead != nil && !errors.Is(l.NotRead, buffer.ErrTooLarge) && !errors.Is(l.NotRead, buffer.ErrKillsReader) {
 		p.health.claim(l.NotRead)
 	}
 }

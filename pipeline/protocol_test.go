@@ -209,7 +209,8 @@ func (w *protocolModel) lapse(t *rapid.T) {
 
 func (w *protocolModel) takeOver(t *rapid.T) {
 	h := w.processes.takeOver(t)
-	if h != nil && (h.batch.DeliveryRecorded() || len(h.batch.Events) == 0) { // settled, not sent
+	if h != nil && (h.batch.DeliveryRecorded() || len(h.batch.Events) == 0 || h.batch.NotRead != nil) { // settled, not sent
+		w.blame(h)
 		if _, err := w.worker(h.buf).Work(t.Context(), t.Context(), h.batch, nil, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -325,14 +326,19 @@ func (w *protocolModel) drain(t *rapid.T) {
 			}
 			continue // a late one, that a sweep finds
 		}
-		if w.blamed(h.batch) && len(h.batch.Events) == 1 {
-			w.blameable++
-		}
+		w.blame(h)
 		if _, err := worker.Work(t.Context(), t.Context(), h.batch, nil, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
 	t.Fatalf("%d events are left", w.left())
+}
+
+// blame counts the batches that may be buried.
+func (w *protocolModel) blame(h *leaseHolder) {
+	if w.blamed(h.batch) && len(h.batch.Events) == 1 {
+		w.blameable++
+	}
 }
 
 type noObserver struct{}

@@ -169,10 +169,17 @@ var mutants = []mutant{
 	// Suspects: rule 15.
 	{
 		name: "a death in company is blamed on the event",
-		file: "delivery/suspects.go",
-		old:  "	diedAlone := l.UnfinishedLeases - buffer.SuspectAfter - 1 // less the first ones, and the present one",
-		new:  "	diedAlone := l.UnfinishedLeases - buffer.SuspectAfter",
+		file: "outbox/buffer/batch.go",
+		old:  "return l.UnfinishedLeases - SuspectAfter - 1 }",
+		new:  "return l.UnfinishedLeases - SuspectAfter }",
 		pkg:  "./delivery", test: "TestCrashLoopingEvent_IsBuriedAfterFiveDeathsAlone",
+	},
+	{
+		name: "an event that kills its readers is read again",
+		file: "outbox/postgres/internal/ledger/read.go",
+		old:  "		if listed.KillsReader() {",
+		new:  "		if listed.Len() < 0 {",
+		pkg:  "./outbox/postgres", test: "TestBuffer/bytes/batch_that_kills",
 	},
 	{
 		name: "a suspect is taken over beside others",

@@ -65,7 +65,7 @@ type Lease struct {
 	// Cut reports that the claim could have taken more events, but for [MaxBytes].
 	Cut bool
 	// NotRead is why the events have nothing but their ids and times, and hashes for keys if order is kept: [ErrTooLarge],
-	// or why reading them failed. nil: they were read. Such a batch is divided by ids, into batches of PartSize, and a single
+	// [ErrKillsReader], or why reading them failed. nil: they were read. Such a batch is divided by ids, into batches of PartSize, and a single
 	// event is read by itself; see [Claimer.Read].
 	NotRead  error
 	PartSize int
@@ -107,6 +107,35 @@ const (
 // SuspectAfter is how many unfinished leases in a row make a batch a suspect. The first says nothing: whatever ends a
 // process leaves all that it had in flight unfinished, and to send all of that alone would take long.
 const SuspectAfter = 2
+
+// What a suspect leaves unfinished is a death alone.
+const (
+	// AloneBeforeHalving is how often a batch of several events dies alone before it is halved, which costs it
+	// its group_id.
+	AloneBeforeHalving = 2
+	// AloneBeforeBurial is how often an event dies alone before it is buried. Somebody may have killed the process.
+	AloneBeforeBurial = 5
+)
+
+// DiedAlone returns how many owners of the batch died while it was alone in flight: the unfinished leases less the
+// first ones, which may have ended because of another batch, and the present one.
+func (l *Lease) DiedAlone() int { return l.UnfinishedLeases - SuspectAfter - 1 }
+
+// KillsReader reports whether the events of the batch must not be read, because what becomes of them is decided by their
+// ids. An event whose time to be buried has come is read once more, because the address that a projection gives it is needed to ask
+// the sink whether it has the event. An owner that dies of that was killed by the reading.
+func (l *Lease) KillsReader() bool {
+	switch l.Len() {
+	case 0:
+		return false
+	case 1:
+		return l.DiedAlone() > AloneBeforeBurial
+	}
+	return l.DiedAlone() >= AloneBeforeHalving
+}
+
+// MayKillReader reports whether KillsReader depends on the number of events: they are listed first.
+func (l *Lease) MayKillReader() bool { return l.DiedAlone() >= AloneBeforeHalving }
 
 // Rejection is an event that cannot be sent.
 type Rejection struct {

@@ -13,6 +13,9 @@ var (
 	ErrTooLarge = errors.New("the events of the batch are larger than 4 MiB")
 	// ErrSlowRead: the events of a batch could not be read in time.
 	ErrSlowRead = errors.New("the events of the batch could not be read in time")
+	// ErrKillsReader: the batch was not read, because reading it probably ended its owners.
+	// An event that is alone has topic and key, unless they come from a projection. See [Lease.KillsReader].
+	ErrKillsReader = errors.New("the batch was not read, because its owners did not survive that")
 	// ErrNotReady: a table, a column or a privilege is missing. The message names it and the fix.
 	ErrNotReady = errors.New("buffer is not ready")
 )

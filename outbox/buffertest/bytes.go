@@ -19,6 +19,8 @@ var bytesCases = []testCase{
 	{name: "bytes/larger event goes alone", run: bytesLargerEvent},
 	{name: "bytes/read after the lease is committed", run: bytesRead},
 	{name: "bytes/delivered batch is not read", run: bytesDelivered},
+	{name: "bytes/batch that kills its readers is not read", run: bytesKillsReader},
+	{name: "bytes/dead letters that kill their readers are not read", run: bytesDeadLettersKillReader},
 	{name: "bytes/long keys in order", relayTableOnly: true, run: bytesLongKeys},
 	{name: "bytes/long keys of dead letters", run: bytesLongKeysOfDeadLetters},
 	{name: "bytes/peek is bounded", run: bytesPeek},
@@ -171,6 +173,70 @@ func bytesDelivered(t *testing.T, h Harness) {
 	}
 	ok(t, "Settle", f.Buffer.Settle(t.Context(), again, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 	empty(t, f)
+}
+
+// killed takes over a batch whose last owners died alone that often.
+func killed(t *testing.T, f *Fixture, q buffer.Queue, died int) *buffer.Lease {
+	t.Helper()
+	f.Exec(t, fmt.Sprintf("UPDATE outbox_batches SET state = 'leased', unfinished_leases = %d", died+buffer.SuspectAfter))
+	f.ExpireLease(t, f.Ledger(t)[0].GroupID, lease)
+	l, err := q.TakeOver(t.Context(), lease, buffer.DueSuspect)
+	ok(t, "TakeOver", err)
+	if l == nil {
+		t.Fatalf("TakeOver returned nothing; want a batch whose owners died alone %d times", died)
+	}
+	equal(t, "deaths alone", l.DiedAlone(), died)
+	return l
+}
+
+// unread expects a batch of these events that was not read because it kills its readers.
+func unread(t *testing.T, l *buffer.Lease, ids []int64) {
+	t.Helper()
+	if !errors.Is(l.NotRead, buffer.ErrKillsReader) || l.Bytes() > 0 || len(l.Rejected) > 0 {
+		t.Fatalf("took over %d events and %d bytes, NotRead: %v; want a list by ids", l.Len(), l.Bytes(), l.NotRead)
+	}
+	equal(t, "events", l.IDs(), ids)
+}
+
+func bytesKillsReader(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	f.Insert(t, large(2, 100)...)
+	ids := claim(t, f.Buffer, 10).IDs()
+	equal(t, "NotRead", killed(t, f, f.Buffer, buffer.AloneBeforeHalving-1).NotRead, error(nil))
+	two := killed(t, f, f.Buffer, buffer.AloneBeforeHalving)
+	unread(t, two, ids)
+	ok(t, "Settle", f.Buffer.Settle(t.Context(), two, []buffer.Outcome{
+		{Verdict: buffer.Delivered, IDs: ids[:1]},
+		{Verdict: buffer.Retry, IDs: ids[1:], GroupID: buffer.NewGroupID(), UnfinishedLeases: buffer.SuspectAfter},
+	}))
+	one := killed(t, f, f.Buffer, buffer.AloneBeforeBurial)
+	if one.NotRead != nil || one.Bytes() == 0 {
+		t.Fatalf("took over %d bytes, NotRead: %v; want the event, because the sink may be asked for it", one.Bytes(), one.NotRead)
+	}
+	one = killed(t, f, f.Buffer, buffer.AloneBeforeBurial+1)
+	unread(t, one, ids[1:])
+	if !h.Custom && one.Events[0].Topic != "large" {
+		t.Fatalf("the event's topic is %q; want its own, to ask the sink for it", one.Events[0].Topic)
+	}
+	ok(t, "Settle", f.Buffer.Settle(t.Context(), one, []buffer.Outcome{{Verdict: buffer.Dead, Error: "killed its readers"}}))
+	dead := f.Dead(t)
+	equal(t, "dead letters", len(dead), 1)
+	if !strings.Contains(string(dead[0].Payload), strings.Repeat("x", 100)) {
+		t.Fatalf("the dead letter's payload is %s; want that of the event", dead[0].Payload)
+	}
+	equal(t, "ledger rows", len(f.Ledger(t)), 0)
+}
+
+func bytesDeadLettersKillReader(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	f.Insert(t, large(2, 100)...)
+	b := claim(t, f.Buffer, 10)
+	ids := b.IDs()
+	ok(t, "Settle", f.Buffer.Settle(t.Context(), b, []buffer.Outcome{{Verdict: buffer.Dead, Error: "bad"}}))
+	q := f.Queue(t)
+	claim(t, q, 10)
+	equal(t, "NotRead", killed(t, f, q, buffer.AloneBeforeHalving-1).NotRead, error(nil))
+	unread(t, killed(t, f, q, buffer.AloneBeforeHalving), ids)
 }
 
 // longKeys returns events whose keys alone are larger than a batch. The keys come twice.

@@ -69,7 +69,7 @@ func TestProjection_ErrorKinds(t *testing.T) {
 		p := o.projecting(t, strings.Replace(activitiesProject, "a.data AS payload", payload+" AS payload", 1))
 		o.refresh(t)
 		for starts, claim := range []func(*testing.T) *buffer.Lease{
-			func(t *testing.T) *buffer.Lease { return p.claim(t, 10) }, p.takeOver, p.takeOver, p.takeOver, p.takeOver,
+			func(t *testing.T) *buffer.Lease { return p.claim(t, 10) }, p.takeOver, p.takeOver, p.takeOver, // a further one would not read it: buffer.ErrKillsReader
 		} {
 			b := claim(t)
 			if err := b.ProjectErr; err == nil || strings.Contains(err.Error(), "\n") || b.UnfinishedLeases != starts+1 || !slices.Equal(b.IDs(), []int64{1, 2, 3}) {

@@ -28,6 +28,10 @@ func (c *customTable) project(ctx context.Context, batch *buffer.Lease, limit ti
 	if len(batch.Events) == 0 || batch.DeliveryRecorded() && c.b.config.Archive == "" {
 		return
 	}
+	if !batch.DeliveryRecorded() && batch.KillsReader() {
+		batch.FailRead(buffer.ErrKillsReader, 0)
+		return
+	}
 	// The lease is not renewed before the batch is returned.
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

@@ -99,12 +99,7 @@ func (q *DeadLetterQueue) loader(ctx context.Context) loader {
 			setDeadLetters(&batch.Batch, events)
 			return err
 		}
-		if !batch.DeliveryRecorded() { // otherwise it is only marked
-			if err := fill(true); err != nil || !batch.Cut {
-				return err
-			}
-		}
-		return notRead(batch, func() error { return fill(false) })
+		return readUnless(batch, func() error { return fill(false) }, func() error { return fill(true) })
 	}
 }
 

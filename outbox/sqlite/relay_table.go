@@ -123,33 +123,57 @@ WHERE group_id IS ?1 AND id BETWEEN ?2 AND ?3
   AND (?4 IS NULL OR id IN (SELECT value FROM json_each(?4)))
   AND (?5 IS NULL OR created_at <= ?5)
 ORDER BY id`
+
+	// What an address is made of. One with a longer key is not known, and the sink takes none.
+	addressOfSQL = `
+SELECT id, topic, CASE WHEN length(key) <= 65536 THEN key END, NULL, NULL, created_at
+FROM outbox_events
+WHERE group_id IS ?1 AND id BETWEEN ?2 AND ?3
+  AND (?4 IS NULL OR id IN (SELECT value FROM json_each(?4)))
+  AND (?5 IS NULL OR created_at <= ?5)`
 )
 
 func (r *relayTable) load(ctx context.Context, tx transaction, batch *buffer.Lease, in holding, count int) error {
 	which := in.extent(batch, nil).args()
-	if !batch.DeliveryRecorded() { // otherwise it is only deleted
-		rows, err := tx.rows(ctx, eventsOfSQL, which...)
-		if err := r.b.fillEvents(ctx, tx, batch, count, rows, err); err != nil || !batch.Cut {
-			return err
-		}
-	}
-	return notRead(batch, func() error {
+	list := func() error {
 		rows, err := tx.rows(ctx, idsOfSQL, append(which, r.b.config.Ordered)...)
 		if err == nil {
 			batch.Events, err = scanListed(rows, count)
 		}
+		if err == nil && len(batch.Events) == 1 && batch.KillsReader() {
+			if rows, err = tx.rows(ctx, addressOfSQL, which...); err == nil {
+				batch.Events, _, err = scanEvents(rows, 1)
+			}
+		}
 		return err
+	}
+	return readUnless(batch, list, func() error {
+		rows, err := tx.rows(ctx, eventsOfSQL, which...)
+		return r.b.fillEvents(ctx, tx, batch, count, rows, err)
 	})
 }
 
-// notRead lists the events of a batch without their contents, because they are too large or not needed.
-func notRead(batch *buffer.Lease, list func() error) error {
-	read, tooLarge := len(batch.Events), batch.Cut
-	batch.Cut = false
-	if err := list(); err != nil || !tooLarge {
+// readUnless reads the events of a batch that was taken over. It lists them without their contents if they are not
+// needed, if they are too large (Cut), or if they kill their reader.
+func readUnless(batch *buffer.Lease, list, read func() error) error {
+	if batch.DeliveryRecorded() || batch.MayKillReader() {
+		if err := list(); err != nil || batch.DeliveryRecorded() { // then it is only deleted
+			return err
+		}
+		if batch.KillsReader() {
+			batch.FailRead(buffer.ErrKillsReader, 0)
+			return nil
+		}
+	}
+	if err := read(); err != nil || !batch.Cut {
 		return err
 	}
-	batch.FailRead(buffer.ErrTooLarge, read)
+	fitted := len(batch.Events)
+	batch.Cut = false
+	if err := list(); err != nil {
+		return err
+	}
+	batch.FailRead(buffer.ErrTooLarge, fitted)
 	return nil
 }
 

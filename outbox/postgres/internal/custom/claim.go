@@ -78,7 +78,11 @@ func (t *Table) TakeOver(ctx context.Context, lease time.Duration, due buffer.Du
 	p.begin()
 	p.groupID = batch.GroupID
 	// A delivered batch is only deleted, unless it is archived.
-	if len(p.Events) > 0 && (!batch.DeliveryRecorded() || t.tables.Archive) {
+	switch batch.Events = p.Events; {
+	case len(p.Events) == 0:
+	case !batch.DeliveryRecorded() && batch.KillsReader():
+		p.notRead = buffer.ErrKillsReader
+	case !batch.DeliveryRecorded() || t.tables.Archive:
 		if err := t.run(ctx, p, t.projectSteps(p.within(ctx, lease))); err != nil {
 			return nil, t.Base.Explain(ctx, "projecting a batch that was taken over", err)
 		}

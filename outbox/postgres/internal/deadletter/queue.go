@@ -232,7 +232,7 @@ func (q *Queue) Read(ctx context.Context, batch *buffer.Lease) error {
 
 // read reads the dead letters of a leased batch; see ledger.Reading.
 func (q *Queue) read(ctx context.Context, t *ledger.Tables, batch buffer.Lease, limit time.Duration) (*buffer.Lease, error) {
-	contents := !batch.DeliveryRecorded()
+	contents := !batch.DeliveryRecorded() && !batch.MayKillReader()
 	for {
 		rows := newDecoder(q.base, t)
 		readCtx, reading := ledger.NewReading(ctx, limit)
@@ -256,8 +256,15 @@ func (q *Queue) read(ctx context.Context, t *ledger.Tables, batch buffer.Lease, 
 		}
 		read := q.base.Complete(&rows.EventDecoder, batch)
 		rows.complete(read)
-		if batch.NotRead != nil {
+		switch {
+		case batch.NotRead != nil:
 			read.FailRead(batch.NotRead, batch.PartSize)
+		case contents || batch.DeliveryRecorded():
+		case read.KillsReader():
+			read.FailRead(buffer.ErrKillsReader, 0)
+		default:
+			contents = true
+			continue
 		}
 		if len(read.Events) == 0 { // nothing is left to be read
 			read.NotRead = nil

@@ -36,6 +36,12 @@ FROM l JOIN outbox_events e ON e.id BETWEEN l.first_id AND l.last_id
 SELECT e.id, '', CASE WHEN $2::boolean THEN hashtextextended(e.key, 0) END, NULL, NULL, e.created_at
 FROM l JOIN outbox_events e ON e.id BETWEEN l.first_id AND l.last_id
   AND (e.group_id = l.group_id OR e.id <@ l.members AND e.created_at <= l.newest_at)`
+
+	// What an address is made of. One with a longer key is not known, and the sink takes none.
+	addressSQL = heldBySQL + `
+SELECT e.id, e.topic, CASE WHEN octet_length(e.key) <= 65536 THEN e.key END, NULL, NULL, e.created_at
+FROM l JOIN outbox_events e ON e.id BETWEEN l.first_id AND l.last_id
+  AND (e.group_id = l.group_id OR e.id <@ l.members AND e.created_at <= l.newest_at)`
 )
 
 // Reading is the transaction that reads a batch, behind the one that leases it.
@@ -99,7 +105,7 @@ func (r *Reading) Cause(ctx context.Context, err error, read int) error {
 // List completes a leased batch that was not read, with nothing but the ids, times and hashed keys of its events. It
 // returns cause if that fails too.
 func (b *Base) List(ctx context.Context, t *Tables, batch buffer.Lease, cause error, read int) (*buffer.Lease, error) {
-	rows, err := b.list(ctx, t, &batch)
+	rows, err := b.list(ctx, t, &batch, t.SQL(listSQL), pg.Bool(b.Ordered))
 	if err != nil {
 		return nil, errors.Join(cause, err)
 	}
@@ -110,24 +116,39 @@ func (b *Base) List(ctx context.Context, t *Tables, batch buffer.Lease, cause er
 	return listed, nil
 }
 
-func (b *Base) list(ctx context.Context, t *Tables, batch *buffer.Lease) (*pg.EventDecoder, error) {
+func (b *Base) list(ctx context.Context, t *Tables, batch *buffer.Lease, sql string, args ...string) (*pg.EventDecoder, error) {
 	rows := &pg.EventDecoder{PayloadOID: t.PayloadOID}
 	begin := pg.ReadTx(b.DB.StatementTimeout, "enable_seqscan", "off")
 	begin.Row = rows.Reset
 	err := b.DB.Transact(ctx, begin, pg.Step{
-		SQL: t.SQL(listSQL), Args: []string{batch.GroupID.String(), pg.Bool(b.Ordered)}, Row: rows.AppendListed,
+		SQL: sql, Args: append([]string{batch.GroupID.String()}, args...), Row: rows.AppendListed,
 	})
 	return rows, err
 }
 
 // read reads a leased batch of the relay's own table.
 func (b *Base) read(ctx context.Context, t *Tables, batch buffer.Lease, limit time.Duration) (*buffer.Lease, error) {
-	if batch.DeliveryRecorded() { // it is only deleted
-		rows, err := b.list(ctx, t, &batch)
+	if batch.DeliveryRecorded() || batch.MayKillReader() {
+		rows, err := b.list(ctx, t, &batch, t.SQL(listSQL), pg.Bool(b.Ordered))
 		if err != nil {
 			return nil, err
 		}
-		return b.Complete(rows, batch), nil
+		listed := b.Complete(rows, batch)
+		if batch.DeliveryRecorded() { // it is only deleted
+			return listed, nil
+		}
+		if listed.KillsReader() {
+			if listed.Len() == 1 {
+				if rows, err = b.list(ctx, t, &batch, t.SQL(addressSQL)); err != nil {
+					return nil, err
+				}
+				listed = b.Complete(rows, batch)
+			}
+			if listed.Len() > 0 {
+				listed.FailRead(buffer.ErrKillsReader, 0)
+			}
+			return listed, nil
+		}
 	}
 	rows := pg.EventDecoder{PayloadOID: t.PayloadOID}
 	readCtx, reading := NewReading(ctx, limit)
