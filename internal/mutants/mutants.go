@@ -238,6 +238,27 @@ var mutants = []mutant{
 		pkg:  "./delivery", test: "TestDecide_ObeysRetryAfter",
 	},
 	{
+		name: "a gone URL is a refusal",
+		file: "sink/httpsink/response.go",
+		old:  "http.StatusRequestTimeout, http.StatusGone, ",
+		new:  "http.StatusRequestTimeout, ",
+		pkg:  "./sink/httpsink", test: "TestClassifyStatus$",
+	},
+	{
+		name: "a Retry-After of a day parks a batch for a day",
+		file: "sink/httpsink/retryafter.go",
+		old:  "const maxRetryAfter = time.Hour",
+		new:  "const maxRetryAfter = 24 * time.Hour",
+		pkg:  "./sink/httpsink", test: "TestRetryDelays",
+	},
+	{
+		name: "Retry-After holds for its batch only",
+		file: "delivery/breakers.go",
+		old:  "asked.After(b.pause) {",
+		new:  "asked.Before(b.pause) {",
+		pkg:  "./delivery", test: "TestBreaker_RetryAfterHoldsForTheSink",
+	},
+	{
 		name: "recovery does not retry waiting batches",
 		file: "pipeline/recovery.go",
 		old:  "return p.buffer.RetryNow(ctx, address, limit)",
@@ -576,6 +597,13 @@ var mutants = []mutant{
 		pkg:  "./delivery", test: "TestUnprojected_IsBuriedBeforeTheRestIsSent",
 	},
 	{
+		name: "a proposed projection drops the event's own columns",
+		file: "internal/scaffold/project.go",
+		old:  "	p.columns = append(p.columns, p.row(\"e\", p.t, more)+\" AS payload\")\n",
+		new:  "	if p.parent != nil {\n		p.t = p.parent.Table\n	}\n	p.columns = append(p.columns, p.row(\"p\", p.t, more[:0])+\" AS payload\")\n",
+		pkg:  "./internal/scaffold", test: "TestPropose",
+	},
+	{
 		name: "a replay overwrites a row, on SQLite",
 		file: "outbox/sqlite/custom_settle.go",
 		old:  `"INSERT INTO " + db.Quote(c.b.config.Table) + " (" + strings.Join(columns, ", ") + ") VALUES (?" + strings.Repeat(", ?", len(values)-1) + ") ON CONFLICT DO NOTHING"`,
@@ -639,6 +667,13 @@ var mutants = []mutant{
 		pkg:  "./outbox/postgres", test: "TestOwnership",
 	},
 	{
+		name: "dead letters under a former name are not mentioned",
+		file: "outbox/postgres/internal/doctor/owner.go",
+		old:  "d.findings = append(d.findings, found...)",
+		new:  "_ = found",
+		pkg:  "./outbox/postgres", test: "TestOwnership_OrphanedLetters",
+	},
+	{
 		name: "the cursor survives another numbering",
 		file: "outbox/postgres/internal/watermark/watermarks.go",
 		old:  "renumbered := seen.Numbering != w.numbering && (w.cursor > 0 || w.floor > 0)",
@@ -688,6 +723,13 @@ var mutants = []mutant{
 		old:  "(v.permanent && others || attempts+1",
 		new:  "(v.permanent || attempts+1",
 		pkg:  "./pipeline", test: "TestRefusingSink_BuriesNothing",
+	},
+	{
+		name: "a pipeline whose sink refuses everything is ready",
+		file: "pipeline/pipeline.go",
+		old:  "err != nil && p.health.waits() {",
+		new:  "err != nil && !p.health.waits() {",
+		pkg:  "./pipeline", test: "TestHealth_Stalled",
 	},
 	{
 		name: "a sink that refuses everything is asked about every event",
@@ -746,6 +788,20 @@ var mutants = []mutant{
 		old:  "		r.secrets = append(r.secrets, value)\n		if s.hide",
 		new:  "		if !s.hide {\n			continue\n		}\n		r.secrets = append(r.secrets, value)\n		if s.hide",
 		pkg:  "./cmd/relay", test: "TestSecrets_EveryPosition",
+	},
+	{
+		name: "a UUID in a webhook's path is shown",
+		file: "internal/redact/url.go",
+		old:  "return !isPlain(segment) && (len(segment)",
+		new:  "return !isPlain(segment) && strings.Count(segment, \"-\") != 4 && (len(segment)",
+		pkg:  "./internal/redact", test: "TestPathSecrets_Webhooks",
+	},
+	{
+		name: "large answers share no memory",
+		file: "sink/httpsink/results.go",
+		old:  "maxDecoded   = 256 << 20",
+		new:  "maxDecoded   = 1 << 40",
+		pkg:  "./sink/httpsink", test: "TestAnswers_BoundedMemory",
 	},
 	{
 		name: "dead letters keep the sink's words unmasked",
