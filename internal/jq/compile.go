@@ -1,10 +1,14 @@
-// Package jq compiles jq programs and runs them within limits of time and memory.
+// Package jq compiles jq programs and runs them in processes of their own, whose time and memory are limited.
 //
-// Compile parses a program and finds the functions and variables that do not exist. Decode makes the
-// program's input of JSON, Run executes the program, Encode makes JSON of its result.
+//	Compile   parses a program and finds functions and variables that do not exist      compile.go, secret.go
+//	Request   run a program: the pool of this process (pool.go) lends a child           run.go
+//	Results   process (process.go), which gets the program and its input                frame.go
+//	          the child decodes the input, runs the program and encodes the result      child.go, json.go, form.go
 //
-// Values are those of gojq: nil, bool, int, float64, *big.Int, json.Number, string, []any and map[string]any.
-// A number that the program does not calculate with keeps all its digits.
+// The child is this executable, started again: the init function of this package serves runs instead of main. So the
+// package works in every program that imports it, and in tests. The values of a program exist in the child only.
+//
+// A number that a program does not calculate with keeps all its digits.
 package jq
 
 import (
@@ -12,22 +16,24 @@ import (
 	"fmt"
 	"strings"
 	"sync/atomic"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
 	"github.com/itchyny/gojq"
 )
 
-// Program is a compiled jq program. It sees its input and the time of day, but no environment, no files and
+// Program is a jq program without mistakes. It sees its input and the time of day, but no environment, no files and
 // no modules. It is safe for concurrent use.
 type Program struct {
 	// Query is the parsed program.
 	Query *gojq.Query
+	// TimeLimit of a run; Compile sets 5 seconds.
+	TimeLimit time.Duration
 
-	code     *gojq.Code
-	secrets  []any // the value of $secret, or nothing
-	limits   runLimits
-	runaways atomic.Int32 // runs that Run stopped waiting for
+	text    string
+	secrets []byte      // the value of $secret, as JSON; empty if the program does not read it
+	joined  atomic.Bool // the pool counts the program
 }
 
 // Error says what is wrong with a program, and where.
@@ -57,8 +63,7 @@ func Compile(text string, secrets map[string]string) (*Program, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Program{Query: query, limits: defaultLimits}
-	options := guardFunctions()
+	p := &Program{Query: query, TimeLimit: timeLimit, text: text}
 	if len(names) > 0 {
 		values := make(map[string]any, len(names))
 		for _, name := range names {
@@ -68,17 +73,22 @@ func Compile(text string, secrets map[string]string) (*Program, error) {
 			}
 			values[name] = value
 		}
-		p.secrets = []any{values}
+		p.secrets = encode(values)
+	}
+	_, err = compile(query, len(names) > 0)
+	return p, err
+}
+
+func compile(query *gojq.Query, readsSecrets bool) (*gojq.Code, error) {
+	var options []gojq.CompilerOption
+	if readsSecrets {
 		options = append(options, gojq.WithVariables([]string{secretVariable}))
 	}
-	guarded, err := guard(text)
+	code, err := gojq.Compile(query, options...)
 	if err != nil {
-		return nil, err
-	}
-	if p.code, err = gojq.Compile(guarded, options...); err != nil {
 		return nil, &Error{Text: err.Error()}
 	}
-	return p, nil
+	return code, nil
 }
 
 func parse(text string) (*gojq.Query, error) {

@@ -9,31 +9,47 @@ import (
 	"strconv"
 	"sync"
 	"unicode/utf8"
+	"unsafe"
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/itchyny/gojq"
 )
 
-// Decode reads one JSON value. As with encoding/json, the last of two equal keys wins, invalid UTF-8 becomes
-// U+FFFD, and values are nested at most 10,000 deep.
-func Decode(text []byte) (any, error) {
+// Valid returns an error if text is not one JSON value that a program can read.
+func Valid(text []byte) error {
+	d := jsontext.NewDecoder(bytes.NewBuffer(text), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
+	if err := d.SkipValue(); err != nil {
+		return notJSON(err)
+	}
+	return atEnd(d)
+}
+
+func notJSON(err error) error { return fmt.Errorf("not JSON: %w", err) }
+
+func atEnd(d *jsontext.Decoder) error {
+	if _, err := d.ReadToken(); !errors.Is(err, io.EOF) {
+		return errors.New("not JSON: more than one value")
+	}
+	return nil
+}
+
+// decode reads one JSON value. As with encoding/json, the last of two equal keys wins, invalid UTF-8 becomes
+// U+FFFD, and values are nested at most 10,000 deep. The value shares the memory of text, which must not change.
+func decode(text []byte) (any, error) {
 	d, _ := decoders.Get().(*decoder)
 	defer decoders.Put(d)
 	d.Reset(bytes.NewBuffer(text), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
-	d.text, d.valid = string(text), utf8.Valid(text)
+	d.text, d.valid = unsafe.String(unsafe.SliceData(text), len(text)), utf8.Valid(text)
 	v, err := d.value()
 	if err != nil {
-		return nil, fmt.Errorf("not JSON: %w", err)
+		return nil, notJSON(err)
 	}
-	if _, err := d.ReadToken(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("not JSON: more than one value")
-	}
-	return v, nil
+	return v, atEnd(&d.Decoder)
 }
 
 var decoders = sync.Pool{New: func() any { return new(decoder) }}
 
-// decoder makes the values of one text. All strings without an escape share one copy of it.
+// decoder makes the values of one text. All strings without an escape are parts of it.
 type decoder struct {
 	jsontext.Decoder
 	text  string
@@ -46,9 +62,6 @@ func (d *decoder) value() (any, error) {
 		return d.string()
 	case '0':
 		number, err := d.ReadValue()
-		if len(number) > maxDigits {
-			return nil, errDigits
-		}
 		return json.Number(d.last(number)), err
 	case '[', '{':
 		if _, err := d.ReadToken(); err != nil {
@@ -113,8 +126,8 @@ func (d *decoder) last(value jsontext.Value) string {
 	return d.text[end-int64(len(value)) : end]
 }
 
-// Encode returns the JSON of a value, as jq writes it: on one line, with sorted keys.
-func Encode(v any) []byte {
+// encode returns the JSON of a value, as jq writes it: on one line, with sorted keys.
+func encode(v any) []byte {
 	text, err := gojq.Marshal(v)
 	if err != nil { // it has none
 		panic(err)
@@ -122,8 +135,8 @@ func Encode(v any) []byte {
 	return text
 }
 
-// Describe names the kind of a value for an error message: "null", "a string", "an array".
-func Describe(v any) string {
+// describe names the kind of a value for an error message: "null", "a string", "an array".
+func describe(v any) string {
 	switch v := v.(type) {
 	case nil:
 		return "null"
@@ -135,7 +148,7 @@ func Describe(v any) string {
 	return "a " + gojq.TypeOf(v)
 }
 
-// budget bounds what Encode makes of a value. A program can build a value that holds one of its parts many
+// budget bounds what encode makes of a value. A program can build a value that holds one of its parts many
 // times over, and whose JSON is far larger than the value.
 type budget struct{ bytes int }
 

@@ -21,7 +21,7 @@ func standardDecode(text []byte) (v any, isJSON bool) {
 	return v, err == io.EOF
 }
 
-// FuzzDecode compares Decode and Encode with encoding/json.
+// FuzzDecode compares decode and encode with encoding/json.
 func FuzzDecode(f *testing.F) {
 	for _, text := range []string{
 		`{"a":[1,-0,0.10,1e400,12345678901234567890,-9223372036854775808,true,false,null],"b":{"":"\u00e9\ud83d\ude00\ud800x\n\"\\\/"}}`,
@@ -31,16 +31,16 @@ func FuzzDecode(f *testing.F) {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		got, err := Decode([]byte(text))
+		got, err := decode([]byte(text))
 		want, isJSON := standardDecode([]byte(text))
 		if isJSON != (err == nil) {
-			t.Fatalf("%q: Decode returns %v; encoding/json reads it: %v", text, err, isJSON)
+			t.Fatalf("%q: decode returns %v; encoding/json reads it: %v", text, err, isJSON)
 		}
 		if diff := cmp.Diff(want, got); isJSON && diff != "" {
-			t.Fatalf("%q (-encoding/json +Decode):\n%s", text, diff)
+			t.Fatalf("%q (-encoding/json +decode):\n%s", text, diff)
 		}
-		if again, ok := standardDecode(Encode(got)); isJSON && (!ok || !cmp.Equal(want, again)) {
-			t.Fatalf("%q is encoded as %s", text, Encode(got))
+		if again, ok := standardDecode(encode(got)); isJSON && (!ok || !cmp.Equal(want, again)) {
+			t.Fatalf("%q is encoded as %s", text, encode(got))
 		}
 	})
 }
@@ -48,10 +48,10 @@ func FuzzDecode(f *testing.F) {
 func TestDecode_DeepValue(t *testing.T) {
 	t.Parallel()
 	deep := func(n int) []byte { return []byte(strings.Repeat("[", n) + strings.Repeat("]", n)) }
-	if _, err := Decode(deep(maxDepth)); err != nil {
+	if _, err := decode(deep(maxDepth)); err != nil {
 		t.Error(err)
 	}
-	if _, err := Decode(deep(maxDepth + 1)); err == nil {
+	if _, err := decode(deep(maxDepth + 1)); err == nil {
 		t.Error("decoded an array that is nested too deep")
 	}
 }

@@ -1,49 +1,77 @@
 package jq
 
 import (
-	"context"
 	"errors"
+	"fmt"
+	"os"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"github.com/itchyny/gojq"
 	"go.uber.org/goleak"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func run(ctx context.Context, t *testing.T, program string, input any) (any, error) {
+func compiled(t *testing.T, program string) *Program {
 	t.Helper()
 	p, err := Compile(program, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return p.Run(ctx, input)
+	t.Cleanup(p.Close)
+	return p
 }
 
-func TestRun(t *testing.T) {
+func TestRequest(t *testing.T) {
 	t.Parallel()
+	const input = `{"n": 12345678901234567890, "f": 1.10, "e": 1e400}`
 	for program, want := range map[string]string{
 		`[.n, .n == 12345678901234567890, .n + 1, .f]`: `[12345678901234567890,true,12345678901234567891,1.10]`,
 		`{b: 1, a: .e}`:         `{"a":1e400,"b":1}`,
 		`[nan, infinite, 1e21]`: `[null,1.7976931348623157e+308,1e+21]`,
-		`"<\u00e9>"`:            `"<é>"`,
+		`"<\u00e9>"`:            `<é>`,
 		`.`:                     `{"e":1e400,"f":1.10,"n":12345678901234567890}`,
+		`now | type`:            `number`,
 	} {
-		input, err := Decode([]byte(`{"n": 12345678901234567890, "f": 1.10, "e": 1e400}`))
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, err := run(t.Context(), t, program, input)
-		if err != nil || string(Encode(got)) != want {
-			t.Errorf("%s: got %s, %v; want %s", program, Encode(got), err, want)
+		got, err := compiled(t, program).Request(t.Context(), []byte(input), JSON)
+		if err != nil || string(got) != want {
+			t.Errorf("%s: got %s, %v; want %s", program, got, err, want)
 		}
 	}
 }
 
-func TestRun_Failures(t *testing.T) {
+func TestRequest_Shapes(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		program string
+		shape   Shape
+		want    string
+	}{
+		{`[{b: 1}, 2, "x"]`, Lines, "{\"b\":1}\n2\n\"x\"\n"},
+		{`{b: 1}`, Lines, "{\"b\":1}\n"},
+		{`{b: [1, {c: "d e"}]}`, Form, "b[0]=1&b[1][c]=d+e"},
+		{`"a=1"`, Form, "a=1"},
+	} {
+		got, err := compiled(t, c.program).Request(t.Context(), []byte("null"), c.shape)
+		if err != nil || string(got) != c.want {
+			t.Errorf("%s: got %q, %v; want %q", c.program, got, err, c.want)
+		}
+	}
+}
+
+func TestResults_Body(t *testing.T) {
+	t.Parallel()
+	p := compiled(t, `[.status, .body]`)
+	for body, want := range map[string]string{`{"a":1.10}`: `[200,{"a":1.10}]`, "no\xff": "[200,\"no\uFFFD\"]", "": `[200,""]`} {
+		got, err := p.Results(t.Context(), []byte(`{"status":200}`), []byte(body))
+		if err != nil || string(got) != want {
+			t.Errorf("%q: got %s, %v; want %s", body, got, err, want)
+		}
+	}
+}
+
+func TestRequest_Failures(t *testing.T) {
 	t.Parallel()
 	for program, c := range map[string]struct {
 		text string
@@ -54,85 +82,88 @@ func TestRun_Failures(t *testing.T) {
 		`empty`:            {"the program made no result", ErrResults},
 		`1, 2`:             {"the program made more than one result", ErrResults},
 		`1, error("late")`: {text: "error: late"},
-		`"0123456789" * 1000 | reduce range(20) as $i (.; [., .])`: {text: "the result is larger than 128 MiB"},
+		`"0123456789" * 1000 | reduce range(20) as $i (.; [., .])`: {text: "the result is larger than 64 MiB"},
+		`reduce range(60) as $i (1; [., .])`:                       {text: "the result is larger than 64 MiB"},
 		`reduce range(20000) as $i (1; [.])`:                       {text: "the result is nested deeper than 10000"},
 	} {
-		_, err := run(t.Context(), t, program, nil)
-		if err == nil || !strings.Contains(err.Error(), c.text) || c.kind != nil && !errors.Is(err, c.kind) {
+		_, err := compiled(t, program).Request(t.Context(), []byte("null"), JSON)
+		if err == nil || !strings.Contains(err.Error(), c.text) || c.kind != nil && !errors.Is(err, c.kind) || errors.Is(err, ErrLimit) {
 			t.Errorf("%s: got %v; want one that says %q", program, err, c.text)
 		}
 	}
+	if _, err := compiled(t, ".").Request(t.Context(), []byte("{"), JSON); !errors.Is(err, ErrInput) {
+		t.Errorf("input that is not JSON: got %v", err)
+	}
 }
 
-// TestRun_Limits has programs that would take hours or gigabytes. The bound of time is generous:
-// on a busy machine one step over half a gigabyte takes seconds.
-func TestRun_Limits(t *testing.T) {
+// TestRun_HostileSteps has single steps that nothing can interrupt, and that would take minutes or gigabytes.
+func TestRun_HostileSteps(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct {
-		program, text string
-		limits        runLimits
-	}{
-		"Endless":          {`last(repeat(1))`, "did not end within 50ms", runLimits{50 * time.Millisecond, 1 << 40}},
-		"EndlessRecursion": {`def f: 1 + f; f`, "took more than 16 MiB", runLimits{time.Minute, 16 << 20}},
-		"DoubledString":    {`reduce range(31) as $i ("x"; . + .) | length`, "the program ", defaultLimits},
+	numbers := func(from int) string {
+		var all strings.Builder
+		for i := range 400_000 {
+			fmt.Fprintf(&all, ",%d", from+i)
+		}
+		return "[" + all.String()[1:] + "]"
+	}
+	input := []byte(`{"n":300000000,"a":` + numbers(0) + `,"b":` + numbers(400_000) + `,"s":"` + strings.Repeat("a", 20_000) + `"}`)
+	p := compiled(t, ".")
+	for _, c := range []struct{ program, want string }{
+		{`.a - .b`, "did not end"},
+		{`.a | contains($in.b)`, "did not end"},
+		{`.a as $a | $a | indices(.[:200000])`, ""},
+		{`(.s * 50) | [scan("a.*b|a")] | length`, "did not end"},
+		{`until(false; .)`, "did not end"},
+		{`last(repeat(1))`, "did not end"},
+		{`pick(.x[$in.n])`, "memory"},
+		{`getpath(["x", 1e8]) = 1`, "memory"},
+		{`setpath(["x", $in.n]; 1)`, "memory"},
+		{`[fromstream([["x", 1e8], 1], [["x"]])]`, "memory"},
+		{`"x" * 1e6 as $m | [range(3000) | $m] | join(",")`, "memory"},
+		{`.a as $a | [range(200) | $a] | flatten | length`, "memory"},
+		{`.a as $a | [range(200) | $a] | add | length`, "memory"},
+		{`[limit(1e9; repeat(1))]`, "memory"},
+		{`def f: 1 + f; f`, "memory"},
+		{`reduce range(60) as $i (1; [., .]) | tojson | length`, "memory"},
+		{`reduce range(31) as $i ("x"; . + .) | length`, ""},
+		{`reduce range(60) as $i (1; [., .]) | . == (. | .)`, ""},
+		{`"x" * .n`, ""}, // 300 MB
+		{`"7" * 1e6 | tonumber | . * . * .`, ""},
 	} {
-		t.Run(name, func(t *testing.T) {
-			p, err := Compile(c.program, nil)
-			if err != nil {
-				t.Fatal(err)
+		t.Run(c.program, func(t *testing.T) {
+			t.Parallel()
+			hostile := compiled(t, ". as $in | "+c.program)
+			if hostile.TimeLimit = time.Second; c.want == "memory" { // which limit comes first does not depend on the machine
+				hostile.TimeLimit = time.Minute
 			}
-			p.limits = c.limits
 			began := time.Now()
-			_, err = p.Run(t.Context(), nil)
-			if !errors.Is(err, ErrLimit) || !strings.Contains(err.Error(), c.text) || time.Since(began) > time.Minute {
-				t.Errorf("got %v after %v", err, time.Since(began))
+			_, err := hostile.Request(t.Context(), input, JSON)
+			took := time.Since(began)
+			t.Logf("%v after %v", err, took)
+			if c.want != "" && (!errors.Is(err, ErrLimit) || !strings.Contains(err.Error(), c.want)) || err != nil && !errors.Is(err, ErrLimit) {
+				t.Errorf("got %v; want a limit of %q", err, c.want)
+			}
+			if got, err := p.Request(t.Context(), []byte("1"), JSON); string(got) != "1" || err != nil {
+				t.Errorf("another program, afterwards: %s, %v", got, err)
 			}
 		})
 	}
 }
 
-// TestRun_Panic has a step that panics, which must not end the process.
-func TestRun_Panic(t *testing.T) {
+func TestRun_NoEnvironment(t *testing.T) {
 	t.Parallel()
-	query, err := gojq.Parse("explode_now")
+	child, err := start(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	code, err := gojq.Compile(query, gojq.WithFunction("explode_now", 0, 0, func(any, []any) any { panic("odd input") }))
+	defer child.end()
+	environment, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", child.cmd.Process.Pid))
 	if err != nil {
-		t.Fatal(err)
+		t.Skip("the environment of a process cannot be read here: ", err)
 	}
-	p := &Program{code: code, limits: defaultLimits}
-	if _, err := p.Run(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "panicked: odd input") {
-		t.Errorf("got %v", err)
+	for variable := range strings.SplitSeq(strings.TrimRight(string(environment), "\x00"), "\x00") {
+		if name, _, _ := strings.Cut(variable, "="); name != childVariable && name != "TZ" {
+			t.Errorf("it has %s", name)
+		}
 	}
-}
-
-// TestRun_Runaway has a step that does not check its context.
-func TestRun_Runaway(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		release := make(chan struct{})
-		query, err := gojq.Parse("block")
-		if err != nil {
-			t.Fatal(err)
-		}
-		block := gojq.WithFunction("block", 0, 0, func(any, []any) any { <-release; return 1 })
-		code, err := gojq.Compile(query, block)
-		if err != nil {
-			t.Fatal(err)
-		}
-		p, began := &Program{code: code, limits: defaultLimits}, time.Now()
-		if _, err := p.Run(t.Context(), nil); !errors.Is(err, ErrLimit) || time.Since(began) > defaultLimits.time+stopGrace+checkInterval {
-			t.Errorf("got %v after %v", err, time.Since(began))
-		}
-		if _, err := p.Run(t.Context(), nil); !errors.Is(err, errRunaway) {
-			t.Errorf("a second concurrent run: got %v", err)
-		}
-		close(release)
-		synctest.Wait()
-		if v, err := p.Run(t.Context(), nil); v != 1 || err != nil {
-			t.Errorf("after the first run has ended: got %v, %v", v, err)
-		}
-	})
 }

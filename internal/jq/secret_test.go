@@ -1,6 +1,7 @@
 package jq
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 )
@@ -11,7 +12,7 @@ func TestSecrets(t *testing.T) {
 	for program, want := range map[string]string{
 		`{k: $secret.KEY}`: `{"k":"a\"b\\c"}`,
 		`[$secret["file:/run/secrets/x"], $secret."KEY"]`: `["from a file","a\"b\\c"]`,
-		`"key=\($secret.KEY)"`:                            `"key=a\"b\\c"`,
+		`"key=\($secret.KEY)"`:                            `key=a"b\c`,
 		`def f: $secret.KEY; [1] | map(f)`:                `["a\"b\\c"]`,
 		`$secret.KEY | length`:                            `5`,
 	} {
@@ -20,9 +21,10 @@ func TestSecrets(t *testing.T) {
 			t.Errorf("%s: %v", program, err)
 			continue
 		}
-		got, err := p.Run(t.Context(), nil)
-		if err != nil || string(Encode(got)) != want {
-			t.Errorf("%s: got %s, %v; want %s", program, Encode(got), err, want)
+		t.Cleanup(p.Close)
+		got, err := p.Request(t.Context(), []byte("null"), JSON)
+		if err != nil || string(got) != want {
+			t.Errorf("%s: got %s, %v; want %s", program, got, err, want)
 		}
 	}
 	for program, want := range map[string]string{
@@ -42,4 +44,9 @@ func TestSecrets(t *testing.T) {
 			t.Errorf("%s: got %v; want %q", program, err, want)
 		}
 	}
+}
+
+func ExampleSecrets() {
+	fmt.Println(Secrets(`{key: $secret.API_KEY, events: .events}`))
+	// Output: [API_KEY] <nil>
 }

@@ -27,19 +27,23 @@ func (s *Sink) formatOf(b *buffer.Batch) format {
 	case s.cfg.Format == CloudEvents:
 		return format{"[", ",", "]", sink.AppendCloudEvent}
 	}
+	return defaultFormat(b)
+}
+
+// defaultFormat is that of a body without Config.Format, and of the input of Config.Request.
+func defaultFormat(b *buffer.Batch) format {
 	begin := append([]byte(`{"pipeline":`), sink.AppendJSONString(nil, b.Pipeline)...)
 	return format{string(begin) + `,"group_id":"` + b.GroupID.String() + `","events":[`, ",", "]}", sink.AppendEnvelope}
 }
 
 // makeBody makes the body of these events without a program. Each body is a new slice: net/http may still
 // read it after it has returned the response.
-func (s *Sink) makeBody(b *buffer.Batch, indexes []int) []byte {
+func (f format) makeBody(b *buffer.Batch, indexes []int) []byte {
 	size := 128
 	for _, i := range indexes {
 		e := &b.Events[i]
 		size += 160 + len(e.Topic) + len(e.Payload) + len(e.Headers)
 	}
-	f := s.formatOf(b)
 	text := append(make([]byte, 0, size), f.begin...)
 	for n, i := range indexes {
 		if n > 0 {

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/outboxrelay/relay/internal/jq"
@@ -16,18 +17,21 @@ import (
 // Sink sends batches over HTTP/1.1 or HTTP/2. It is safe for concurrent use.
 type Sink struct {
 	target
-	cfg         Config
-	request     *jq.Program // may be nil
-	results     *jq.Program // may be nil
-	header      http.Header // the same for all requests
-	templated   []templatedHeader
-	hostName    string // overrides the URL's host in the request; may be ""
-	redactor    *redactor
-	transport   *http.Transport
-	connections *connections
-	limiter     *limiter
-	tokens      *tokens // nil without OAuth2
-	signer      signer  // nil if requests are not signed
+	cfg     Config
+	request *jq.Program // may be nil
+	results *jq.Program // may be nil
+	// resultsReadEvents reports whether results may read the events.
+	resultsReadEvents bool
+	hasWorked         atomic.Bool // request has made a body
+	header            http.Header // the same for all requests
+	templated         []templatedHeader
+	hostName          string // overrides the URL's host in the request; may be ""
+	redactor          *redactor
+	transport         *http.Transport
+	connections       *connections
+	limiter           *limiter
+	tokens            *tokens // nil without OAuth2
+	signer            signer  // nil if requests are not signed
 }
 
 var (
@@ -95,6 +99,7 @@ func newSink(c Config) (*Sink, error) {
 	if s.results, err = compile(c.Results, c.ProgramSecrets); err != nil {
 		return nil, fmt.Errorf("results: %w", err)
 	}
+	s.resultsReadEvents = s.results != nil && !ignoresEvents(s.results.Query)
 	s.redactor = newRedactor(target, c.Headers, slices.Concat(c.accessSecrets(), s.proxySecrets(), slices.Collect(maps.Values(c.ProgramSecrets)), c.Secrets)...)
 	s.tokens = newTokens(c, s.transport, s.redactor)
 	s.setHeader(c)
@@ -134,8 +139,10 @@ func (s *Sink) Check(ctx context.Context) error {
 	return nil
 }
 
-// Close closes the connections.
+// Close closes the connections, and ends the processes of the programs if no other sink uses them.
 func (s *Sink) Close() error {
+	s.request.Close()
+	s.results.Close()
 	s.transport.CloseIdleConnections()
 	s.tokens.close()
 	s.connections.closeAll()

@@ -2,40 +2,9 @@ package httpsink
 
 import (
 	"testing"
-	"time"
 
-	"github.com/google/go-cmp/cmp"
-	"github.com/google/uuid"
 	"github.com/itchyny/gojq"
-
-	"github.com/outboxrelay/relay/internal/jq"
-	"github.com/outboxrelay/relay/internal/testkit"
-	"github.com/outboxrelay/relay/outbox"
-	"github.com/outboxrelay/relay/outbox/buffer"
-	"github.com/outboxrelay/relay/sink"
 )
-
-func TestDecodeEnvelope(t *testing.T) {
-	t.Parallel()
-	key, at := "k\"é", time.Date(2026, 1, 2, 3, 4, 5, 60_000, time.FixedZone("", 3600))
-	b := &buffer.Batch{
-		Events: []outbox.Event{
-			{ID: 17, Topic: "a", Payload: []byte(`{"n": 1.10, "a": [true, null, "\u00e9"]}`), CreatedAt: at},
-			{UUID: uuid.MustParse("018f3f43-0000-7000-8000-000000000001"), Topic: "b", Key: &key, Payload: []byte("\xff"), Headers: []byte(`{"h": "v"}`), CreatedAt: at},
-			{ID: 1, Topic: "c", Payload: []byte(`"x"`)},
-		},
-		DeadLetters: []*buffer.DeadLetter{nil, nil, {Pipeline: "p", Attempts: 3, Error: "no", DiedAt: at}},
-	}
-	for i := range b.Events {
-		want, err := jq.Decode(sink.AppendEnvelope(nil, b, i))
-		testkit.NoError(t, err)
-		got, err := decodeEnvelope(b, i)
-		testkit.NoError(t, err)
-		if diff := cmp.Diff(want, any(got)); diff != "" {
-			t.Errorf("event %d: the envelope's JSON (-) and its value (+):\n%s", i, diff)
-		}
-	}
-}
 
 func TestIgnoresEvents(t *testing.T) {
 	t.Parallel()

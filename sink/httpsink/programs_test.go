@@ -110,7 +110,7 @@ func TestRequestProgram_Failures(t *testing.T) {
 		"not fields":    {"form", `[.events[].id]`, `request: the program makes an array; expected an object`},
 		"no number":     {"form", `3`, `the program makes a number`},
 		"endless":       {"", `def f: 1 + f; f`, `request: the program `},
-		"larger":        {"", `"0123456789" * 1000 | reduce range(20) as $i (.; [., .])`, `request: the result is larger than 128 MiB`},
+		"larger":        {"", `"0123456789" * 1000 | reduce range(20) as $i (.; [., .])`, `request: the result is larger than 64 MiB`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

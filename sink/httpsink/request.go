@@ -18,8 +18,6 @@ type request struct {
 	body   []byte      // before it is compressed
 	// indexes are those of the events in the request.
 	indexes []int
-	// values are the same events as the programs see them; nil without a program.
-	values []any
 }
 
 const headerIdempotency = "Idempotency-Key"
@@ -42,8 +40,8 @@ func (s *Sink) prepare(ctx context.Context, b *buffer.Batch) (*request, []sink.E
 		}
 		r.indexes = append(r.indexes, i)
 	}
-	if s.request != nil || s.results != nil && !ignoresEvents(s.results.Query) {
-		rejected = append(rejected, r.decodeEvents(b)...)
+	if s.resultsReadEvents { // what they cannot read must not be sent
+		rejected = append(rejected, r.removeUnreadable(b)...)
 	}
 	if len(r.indexes) == 0 {
 		return nil, rejected, nil
@@ -62,7 +60,7 @@ func (s *Sink) prepare(ctx context.Context, b *buffer.Batch) (*request, []sink.E
 		}
 		return made, rejected, err
 	}
-	r.body = s.makeBody(b, r.indexes)
+	r.body = s.formatOf(b).makeBody(b, r.indexes)
 	if s.cfg.MaxBytes > 0 && len(r.body) > s.cfg.MaxBytes {
 		groups, tooLarge := s.splitBody(b, r.indexes)
 		rejected = append(rejected, tooLarge...)

@@ -2,77 +2,52 @@ package httpsink
 
 import (
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/outboxrelay/relay/internal/jq"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
 
-// decodeEvents reads the envelopes for the programs. It removes the events that cannot be read from
-// the request, and returns them.
-func (r *request) decodeEvents(b *buffer.Batch) (rejected []sink.EventError) {
-	indexes := r.indexes[:0]
-	r.values = make([]any, 0, len(r.indexes))
+// removeUnreadable removes the events from the request that are no JSON for a program, and returns them.
+func (r *request) removeUnreadable(b *buffer.Batch) (rejected []sink.EventError) {
+	indexes := make([]int, 0, len(r.indexes))
 	for _, i := range r.indexes {
-		envelope, err := decodeEnvelope(b, i)
+		e := &b.Events[i]
+		var err error
+		if sink.IsJSON(e, b.PayloadIsJSON) {
+			err = jq.Valid(e.Payload)
+		}
+		if err == nil && e.Headers != nil {
+			err = jq.Valid(e.Headers)
+		}
 		if err != nil {
 			rejected = append(rejected, sink.EventError{Index: i, Err: sink.Permanent(fmt.Errorf("its payload or headers are %w", err))})
 			continue
 		}
-		indexes, r.values = append(indexes, i), append(r.values, envelope)
+		indexes = append(indexes, i)
 	}
 	r.indexes = indexes
 	return rejected
-}
-
-// decodeEnvelope returns the value of sink.AppendEnvelope's JSON. It decodes only the payload and the
-// headers: decoding the whole envelope takes twice as long.
-func decodeEnvelope(b *buffer.Batch, i int) (map[string]any, error) {
-	e := &b.Events[i]
-	envelope := make(map[string]any, 8)
-	envelope["id"] = e.Identity()
-	envelope["topic"] = e.Topic
-	envelope["created_at"] = string(sink.AppendTime(nil, e.CreatedAt))
-	if e.Key != nil {
-		envelope["key"] = *e.Key
-	}
-	var err error
-	if !sink.IsJSON(e, b.PayloadIsJSON) {
-		envelope["payload_base64"] = base64.StdEncoding.EncodeToString(e.Payload)
-	} else if envelope["payload"], err = jq.Decode(e.Payload); err != nil {
-		return nil, err
-	}
-	if e.Headers != nil {
-		if envelope["headers"], err = jq.Decode(e.Headers); err != nil {
-			return nil, err
-		}
-	}
-	if d := b.DeadLetter(i); d != nil {
-		if envelope["dead_letter"], err = jq.Decode(sink.AppendDeadLetter(nil, d)); err != nil {
-			return nil, err
-		}
-	}
-	return envelope, nil
 }
 
 // runRequest makes the request's body with Config.Request. If the body is too large, the batch is split
 // into halves: only the program knows how large each event makes it.
 func (s *Sink) runRequest(ctx context.Context, b *buffer.Batch, r *request, rejected []sink.EventError) (*request, []sink.EventError, error) {
 	var failed error
-	if r.body, failed = s.requestBody(ctx, b, r); failed != nil {
-		err := s.requestError(b, r, failed)
-		if ctx.Err() != nil { // cancelled
-			return nil, nil, sink.Unavailable(err)
+	r.body, failed = s.requestBody(ctx, b, r.indexes)
+	if errors.Is(failed, jq.ErrInput) {
+		if unreadable := r.removeUnreadable(b); len(unreadable) > 0 {
+			if rejected = append(rejected, unreadable...); len(r.indexes) == 0 {
+				return nil, rejected, nil
+			}
+			r.body, failed = s.requestBody(ctx, b, r.indexes)
 		}
-		if groups := s.bisect(ctx, b, r, failed); groups != nil {
-			return nil, nil, sink.NewSplitError(groups, rejected, false)
-		}
-		// The program fails on every event. If other batches are delivered meanwhile, these
-		// events are the cause.
-		return nil, nil, sink.MaybePoison(err)
+	}
+	if failed != nil {
+		return nil, rejected, s.requestFailed(ctx, b, r, rejected, failed)
 	}
 	switch {
 	case s.cfg.MaxBytes == 0 || len(r.body) <= s.cfg.MaxBytes:
@@ -84,41 +59,88 @@ func (s *Sink) runRequest(ctx context.Context, b *buffer.Batch, r *request, reje
 	}
 }
 
-// requestBody runs Config.Request.
-func (s *Sink) requestBody(ctx context.Context, b *buffer.Batch, r *request) ([]byte, error) {
-	result, err := s.request.Run(ctx, map[string]any{
-		"pipeline": b.Pipeline, "group_id": b.GroupID.String(), "events": r.values,
-	})
-	if err != nil {
-		return nil, err
+// requestFailed finds out whether the program or one of the events is the cause of a failure. Nothing was sent.
+func (s *Sink) requestFailed(ctx context.Context, b *buffer.Batch, r *request, rejected []sink.EventError, failed error) error {
+	err := s.requestError(b, r.indexes, failed)
+	var groups []sink.Group
+	switch {
+	case ctx.Err() != nil, errors.Is(failed, jq.ErrProcess): // says nothing about program or events
+		return sink.Unavailable(err)
+	case len(r.indexes) == 1 && errors.Is(failed, jq.ErrLimit) && s.hasWorked.Load():
+		return sink.NewBatchError(append(rejected, sink.EventError{Index: r.indexes[0], Err: err}))
+	case len(r.indexes) == 1:
+	case errors.Is(failed, jq.ErrLimit):
+		groups = s.isolate(ctx, b, r.indexes)
+	case !errors.Is(failed, jq.ErrResults):
+		groups = s.bisect(ctx, b, r.indexes)
 	}
-	if text, ok := result.(string); ok {
-		return []byte(text), nil
+	if groups != nil {
+		return sink.NewSplitError(groups, rejected, false)
 	}
+	// The program fails on every event. If other batches are delivered meanwhile, these
+	// events are the cause.
+	return sink.MaybePoison(err)
+}
+
+// requestBody runs Config.Request for these events.
+func (s *Sink) requestBody(ctx context.Context, b *buffer.Batch, indexes []int) ([]byte, error) {
+	shape := jq.JSON
 	switch s.cfg.Format {
 	case Form:
-		return encodeForm(result)
+		shape = jq.Form
 	case NDJSON:
-		lines, ok := result.([]any)
-		if !ok {
-			lines = []any{result}
-		}
-		var text []byte
-		for _, line := range lines {
-			text = append(append(text, jq.Encode(line)...), '\n')
-		}
-		return text, nil
+		shape = jq.Lines
 	}
-	return jq.Encode(result), nil
+	body, err := s.request.Request(ctx, defaultFormat(b).makeBody(b, indexes), shape)
+	if err == nil {
+		s.hasWorked.Store(true)
+	}
+	return body, err
 }
 
 // requestError is the error of the request program. It names the event if there is only one.
-func (s *Sink) requestError(b *buffer.Batch, r *request, err error) error {
+func (s *Sink) requestError(b *buffer.Batch, indexes []int, err error) error {
 	event := ""
-	if len(r.indexes) == 1 {
-		event = " of event " + b.Events[r.indexes[0]].Identity()
+	if len(indexes) == 1 {
+		event = " of event " + b.Events[indexes[0]].Identity()
 	}
 	return fmt.Errorf("request%s: %s (nothing was sent; to try the program, run relay preview)", event, s.redactor.line(err.Error(), false, maxQuote))
+}
+
+// isolateParts is into how many parts isolate divides a batch: one bad event among 1000 is alone after 5 divisions.
+const isolateParts = 4
+
+// isolate divides a batch for which the request program exceeds a limit. A run that does so may take 5 s, so isolate
+// does not look for the event, but tries three of them alone. If one passes, the parts are tried when they are
+// sent: all but one are soon delivered. isolate returns nil if none passes, because the program itself may be the cause.
+func (s *Sink) isolate(ctx context.Context, b *buffer.Batch, indexes []int) []sink.Group {
+	var bad []sink.Group
+	rest, passed := slices.Clone(indexes), false
+	for _, i := range slices.Compact([]int{indexes[0], indexes[len(indexes)/2], indexes[len(indexes)-1]}) {
+		switch _, err := s.requestBody(ctx, b, []int{i}); {
+		case err == nil:
+			passed = true
+		case ctx.Err() != nil || errors.Is(err, jq.ErrProcess):
+		default:
+			reason := s.requestError(b, []int{i}, err)
+			if !errors.Is(err, jq.ErrLimit) { // a limit may be the machine's fault, and is an attempt
+				reason = sink.Permanent(reason)
+			}
+			bad = append(bad, sink.Group{Indexes: []int{i}, Err: reason})
+			rest = slices.DeleteFunc(rest, func(other int) bool { return other == i })
+		}
+	}
+	switch {
+	case !passed:
+		return nil
+	case len(bad) > 0: // the others are probably good
+		return append([]sink.Group{{Indexes: rest}}, bad...)
+	}
+	var groups []sink.Group
+	for part := range slices.Chunk(rest, (len(rest)+isolateParts-1)/isolateParts) {
+		groups = append(groups, sink.Group{Indexes: part})
+	}
+	return groups
 }
 
 // maxBisectRuns is how often bisect runs the program. One bad event among 10,000 needs 28 runs.
@@ -128,46 +150,41 @@ const maxBisectRuns = 64
 // and sending nothing. It returns nil if the program fails on all events, and is thus itself the
 // cause. Otherwise it returns the events that can be sent, each bad event with its error, and the
 // events that were not tried: they are tried when their group is sent.
-func (s *Sink) bisect(ctx context.Context, b *buffer.Batch, r *request, failed error) []sink.Group {
-	if len(r.indexes) < 2 || errors.Is(failed, jq.ErrLimit) || errors.Is(failed, jq.ErrResults) {
-		return nil
-	}
+func (s *Sink) bisect(ctx context.Context, b *buffer.Batch, indexes []int) []sink.Group {
 	var (
 		good, untried []int
 		bad           []sink.Group
 		runs          int
 	)
-	var try func(from, to int)
-	try = func(from, to int) {
-		part := *r
-		part.indexes, part.values = r.indexes[from:to], r.values[from:to]
+	var try func(part []int)
+	try = func(part []int) {
 		if runs == maxBisectRuns || ctx.Err() != nil {
-			untried = append(untried, part.indexes...)
+			untried = append(untried, part...)
 			return
 		}
 		runs++
-		_, err := s.requestBody(ctx, b, &part)
+		_, err := s.requestBody(ctx, b, part)
 		switch {
 		case err == nil:
-			good = append(good, part.indexes...)
-		case errors.Is(err, jq.ErrLimit): // more runs would only take more time
+			good = append(good, part...)
+		case errors.Is(err, jq.ErrLimit), errors.Is(err, jq.ErrProcess): // more runs would only take more time
 			runs = maxBisectRuns
-			untried = append(untried, part.indexes...)
-		case to-from == 1:
-			bad = append(bad, sink.Group{Indexes: part.indexes, Err: sink.Permanent(s.requestError(b, &part, err))})
+			untried = append(untried, part...)
+		case len(part) == 1:
+			bad = append(bad, sink.Group{Indexes: part, Err: sink.Permanent(s.requestError(b, part, err))})
 		default:
-			try(from, (from+to)/2)
-			try((from+to)/2, to)
+			try(part[:len(part)/2])
+			try(part[len(part)/2:])
 		}
 	}
-	middle := len(r.indexes) / 2
-	try(0, middle)
-	try(middle, len(r.indexes))
+	middle := len(indexes) / 2
+	try(indexes[:middle])
+	try(indexes[middle:])
 	if len(good) == 0 || ctx.Err() != nil {
 		return nil
 	}
-	if len(good) == len(r.indexes) { // the program takes each half, but not the whole
-		return halves(r.indexes)
+	if len(good) == len(indexes) { // the program takes each half, but not the whole
+		return halves(indexes)
 	}
 	groups := append([]sink.Group{{Indexes: good}}, bad...)
 	if len(untried) > 0 {

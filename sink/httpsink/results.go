@@ -3,34 +3,23 @@ package httpsink
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math"
 	"net/http"
-	"slices"
+	"strconv"
 	"strings"
 
-	"github.com/itchyny/gojq"
-	"golang.org/x/sync/semaphore"
+	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/outboxrelay/relay/internal/jq"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
 
-// The limits of a response that a program reads. They count what is left after decompression.
-const (
-	maxResponse = 16 << 20 // bytes
-	maxValues   = 1 << 19
-	valueBytes  = 400 // the memory that a decoded value can take
-	// maxDecoded is the memory of all large responses that programs read at the same time in this process.
-	maxDecoded   = 256 << 20
-	largeDecoded = 1 << 20
-)
-
-// decoding limits the memory of large responses.
-var decoding = semaphore.NewWeighted(maxDecoded)
+// maxResponse is the largest response that a program reads, in bytes after decompression.
+const maxResponse = 16 << 20
 
 // readResponse returns the events that failed according to the response, or an error about the whole
 // batch. Results decides, unless the status is an outage.
@@ -68,66 +57,34 @@ func (s *Sink) readResponse(ctx context.Context, resp *http.Response, r *request
 
 // runResults runs Config.Results and reads its result. The error may quote secrets.
 func (s *Sink) runResults(ctx context.Context, resp *http.Response, text []byte, r *request, b *buffer.Batch) ([]sink.EventError, error) {
-	values := countValues(text)
-	if values > maxValues {
-		return nil, fmt.Errorf("the response has more than %d values", maxValues)
-	}
-	if size := int64(len(text) + values*valueBytes); size > largeDecoded {
-		if err := decoding.Acquire(ctx, size); err != nil {
-			return nil, fmt.Errorf("waiting for the memory that other large responses take: %w", err)
-		}
-		defer decoding.Release(size)
-	}
-	body, isJSON := decodeBody(text)
-	result, err := s.results.Run(ctx, map[string]any{
-		"status": resp.StatusCode, "headers": headerValues(resp.Header), "body": body, "events": r.values,
-	})
-	switch {
-	case err != nil && !isJSON:
-		return nil, fmt.Errorf("%w (the body is not JSON)", err)
-	case err != nil:
+	input, err := s.resultsInput(resp, r, b)
+	if err != nil {
 		return nil, err
 	}
-	elements, ok := result.([]any)
-	if !ok {
-		return nil, fmt.Errorf("the program makes %s; expected an array of {id or index, error, retry}", jq.Describe(result))
+	result, err := s.results.Results(ctx, input, text)
+	if err != nil {
+		return nil, err
 	}
-	reader := resultReader{sink: s, batch: b, sent: r.indexes, status: resp.StatusCode, retry: make(map[int]bool, len(elements))}
-	for i, element := range elements {
-		if err := reader.add(element); err != nil {
-			return nil, fmt.Errorf("result %d: %w", i, err)
-		}
-	}
-	return reader.failed, nil
+	reader := resultReader{sink: s, batch: b, sent: r.indexes, status: resp.StatusCode, retry: map[int]bool{}}
+	return reader.read(result)
 }
 
-// headerValues are the headers by name in lower case. Several values of one name are joined.
-func headerValues(h http.Header) map[string]any {
-	all := make(map[string]any, len(h))
-	for name, values := range h {
-		all[strings.ToLower(name)] = strings.ToValidUTF8(strings.Join(values, ", "), "\uFFFD")
+// resultsInput is the input of Config.Results without the body. Events that it does not read are left out.
+func (s *Sink) resultsInput(resp *http.Response, r *request, b *buffer.Batch) ([]byte, error) {
+	headers := make(map[string]string, len(resp.Header)) // several values of one name are joined
+	for name, values := range resp.Header {
+		headers[strings.ToLower(name)] = strings.Join(values, ", ")
 	}
-	return all
-}
-
-// decodeBody returns the body's value, or the body as a string if it is not JSON.
-func decodeBody(text []byte) (body any, isJSON bool) {
-	if body, err := jq.Decode(text); err == nil {
-		return body, true
+	text, err := json.Marshal(map[string]any{"status": resp.StatusCode, "headers": headers})
+	if err != nil || !s.resultsReadEvents {
+		return text, err
 	}
-	return strings.ToValidUTF8(string(text), "\uFFFD"), false
+	events := format{`,"events":[`, ",", "]}", sink.AppendEnvelope}
+	return append(text[:len(text)-1], events.makeBody(b, r.indexes)...), nil
 }
 
-// countValues is at least the number of values in a JSON text. Commas within strings count too, which does not matter
-// this far from a usual response.
-func countValues(text []byte) int {
-	return bytes.Count(text, []byte(",")) + bytes.Count(text, []byte("[")) + bytes.Count(text, []byte("{"))
-}
-
-// resultKeys are the keys of an element of what Results returns.
-var resultKeys = []string{"id", "index", "error", "retry"}
-
-// resultReader reads what Results says about the events.
+// resultReader reads what Results says about the events. The result is never decoded as a whole, which could take
+// many times its length.
 type resultReader struct {
 	sink   *Sink
 	batch  *buffer.Batch
@@ -138,24 +95,81 @@ type resultReader struct {
 	failed []sink.EventError
 }
 
-// add reads one element of the program's result.
-func (r *resultReader) add(element any) error {
-	result, ok := element.(map[string]any)
-	if !ok {
-		return fmt.Errorf("it is %s; expected an object {id or index, error, retry}", jq.Describe(element))
+// result is one element of what Results returns: the JSON of its values, "" for null.
+type result struct{ id, index, error, retry string }
+
+func (r *resultReader) read(text []byte) ([]sink.EventError, error) {
+	d := jsontext.NewDecoder(bytes.NewBuffer(text))
+	if kind := d.PeekKind(); kind != '[' {
+		return nil, fmt.Errorf("the program makes %s; expected an array of {id or index, error, retry}", describe(kind))
 	}
-	for name := range result {
-		if !slices.Contains(resultKeys, name) {
-			return fmt.Errorf("it has the key %q; expected id or index, error, retry", name)
+	if _, err := d.ReadToken(); err != nil {
+		return nil, err
+	}
+	for i := 0; d.PeekKind() != ']'; i++ {
+		one, err := readResult(d)
+		if err == nil {
+			err = r.add(one)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("result %d: %w", i, err)
 		}
 	}
-	position, err := r.findEvent(result["id"], result["index"])
+	return r.failed, nil
+}
+
+func readResult(d *jsontext.Decoder) (one result, err error) {
+	if kind := d.PeekKind(); kind != '{' {
+		return one, fmt.Errorf("it is %s; expected an object {id or index, error, retry}", describe(kind))
+	}
+	if _, err := d.ReadToken(); err != nil {
+		return one, err
+	}
+	for d.PeekKind() != '}' {
+		key, err := d.ReadToken()
+		if err != nil {
+			return one, err
+		}
+		name := key.String()
+		into, ok := map[string]*string{"id": &one.id, "index": &one.index, "error": &one.error, "retry": &one.retry}[name]
+		if !ok {
+			return one, fmt.Errorf("it has the key %q; expected id or index, error, retry", name)
+		}
+		value, err := d.ReadValue()
+		if err != nil {
+			return one, err
+		}
+		if value.Kind() != 'n' {
+			*into = string(value)
+		}
+	}
+	_, err = d.ReadToken()
+	return one, err
+}
+
+// describe names a kind of JSON value.
+func describe(kind jsontext.Kind) string {
+	switch kind {
+	case '{':
+		return "an object"
+	case '[':
+		return "an array"
+	case '"':
+		return "a string"
+	case '0':
+		return "a number"
+	}
+	return kind.String()
+}
+
+func (r *resultReader) add(one result) error {
+	position, err := r.findEvent(one.id, one.index)
 	if err != nil {
 		return err
 	}
-	retry, ok := result["retry"].(bool)
-	if !ok && result["retry"] != nil {
-		return fmt.Errorf("its retry is %s; expected true or false", jq.Describe(result["retry"]))
+	retry := one.retry == "true"
+	if !retry && one.retry != "" && one.retry != "false" {
+		return fmt.Errorf("its retry is %s; expected true or false", describe(jsontext.Value(one.retry).Kind()))
 	}
 	index := r.sent[position]
 	if before, seen := r.retry[index]; seen && before != retry {
@@ -164,7 +178,7 @@ func (r *resultReader) add(element any) error {
 		return nil
 	}
 	r.retry[index] = retry
-	reason := errors.New(r.reason(result["error"]))
+	reason := errors.New(r.reason(one.error))
 	if !retry {
 		reason = sink.Permanent(reason)
 	}
@@ -173,22 +187,22 @@ func (r *resultReader) add(element any) error {
 }
 
 // findEvent returns the position in the request of the event that a result names.
-func (r *resultReader) findEvent(id, index any) (int, error) {
-	if id == nil && index == nil {
+func (r *resultReader) findEvent(id, index string) (int, error) {
+	if id == "" && index == "" {
 		return 0, errors.New("it has neither id nor index; expected one of them")
 	}
 	position := -1
-	if index != nil {
-		n, isNumber := gojq.ToFloat64(index)
+	if index != "" {
+		n, err := strconv.ParseFloat(index, 64)
 		switch {
-		case !isNumber || n != math.Trunc(n):
-			return 0, fmt.Errorf("its index is %s; expected an integer", jq.Encode(index))
+		case err != nil && !errors.Is(err, strconv.ErrRange) || n != math.Trunc(n):
+			return 0, fmt.Errorf("its index is %s; expected an integer", index)
 		case n < 0 || n >= float64(len(r.sent)):
-			return 0, fmt.Errorf("its index is %s; expected 0 to %d, for the request had %d events", jq.Encode(index), len(r.sent)-1, len(r.sent))
+			return 0, fmt.Errorf("its index is %s; expected 0 to %d, for the request had %d events", index, len(r.sent)-1, len(r.sent))
 		}
 		position = int(n)
 	}
-	if id == nil {
+	if id == "" {
 		return position, nil
 	}
 	if r.byID == nil {
@@ -197,31 +211,36 @@ func (r *resultReader) findEvent(id, index any) (int, error) {
 			r.byID[r.batch.Events[index].Identity()] = i
 		}
 	}
-	name, ok := id.(string)
-	if !ok {
-		if _, isNumber := gojq.ToFloat64(id); !isNumber {
-			return 0, fmt.Errorf("its id is %s; expected a string", jq.Describe(id))
-		}
-		name = string(jq.Encode(id))
+	name, kind := id, jsontext.Value(id).Kind()
+	switch kind {
+	case '"':
+		name = unquote(id)
+	case '0':
+	default:
+		return 0, fmt.Errorf("its id is %s; expected a string", describe(kind))
 	}
 	found, ok := r.byID[name]
 	switch {
 	case !ok:
-		return 0, fmt.Errorf("its id is %s; expected the id of an event in the request", jq.Encode(id))
+		return 0, fmt.Errorf("its id is %s; expected the id of an event in the request", id)
 	case position >= 0 && position != found:
-		return 0, fmt.Errorf("its id %s and its index %s name two events; expected one", jq.Encode(id), jq.Encode(index))
+		return 0, fmt.Errorf("its id %s and its index %s name two events; expected one", id, index)
 	}
 	return found, nil
+}
+
+func unquote(quoted string) string {
+	text, _ := jsontext.AppendUnquote(nil, quoted) // it is valid
+	return string(text)
 }
 
 // maxReason is how many bytes are kept of the reason for one event.
 const maxReason = 4 << 10
 
 // reason is the server's reason on one line.
-func (r *resultReader) reason(reason any) string {
-	text, ok := reason.(string)
-	if !ok && reason != nil {
-		text = string(jq.Encode(reason))
+func (r *resultReader) reason(text string) string {
+	if strings.HasPrefix(text, `"`) {
+		text = unquote(text)
 	}
 	if text = r.sink.redactor.line(text, false, maxReason); text == "" {
 		return "rejected without a reason (" + statusText(r.status) + ")"

@@ -1,4 +1,4 @@
-package httpsink
+package jq
 
 import (
 	"fmt"
@@ -6,8 +6,6 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
-
-	"github.com/outboxrelay/relay/internal/jq"
 )
 
 // encodeForm makes application/x-www-form-urlencoded of an object. Nested objects become
@@ -16,7 +14,7 @@ import (
 func encodeForm(v any) ([]byte, error) {
 	object, ok := v.(map[string]any)
 	if !ok {
-		return nil, fmt.Errorf("the program makes %s; expected an object with the form's fields", jq.Describe(v))
+		return nil, fmt.Errorf("the program makes %s; expected an object with the form's fields", describe(v))
 	}
 	var f form
 	err := f.add("", object, 0)
@@ -59,7 +57,7 @@ func (f *form) add(name string, v any, depth int) error {
 	case string:
 		f.addField(name, v)
 	default:
-		f.addField(name, string(jq.Encode(v)))
+		f.addField(name, string(encode(v)))
 	}
 	return nil
 }

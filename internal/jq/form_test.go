@@ -1,4 +1,4 @@
-package httpsink
+package jq
 
 import (
 	"encoding/json"
@@ -8,8 +8,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/outboxrelay/relay/internal/jq"
 )
 
 func TestEncodeForm(t *testing.T) {
@@ -27,7 +25,7 @@ func TestEncodeForm(t *testing.T) {
 		`null`:               {err: "the program makes null; expected an object"},
 		`{"a":` + deep + `}`: {err: "nested deeper than 100"},
 	} {
-		v, err := jq.Decode([]byte(text))
+		v, err := decode([]byte(text))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -46,7 +44,7 @@ func FuzzEncodeForm(f *testing.F) {
 	f.Add(`{"a":[1,{"b":"c=d&e;f+g%20[h]"}],"é":{"[":"]","":null},"x":true}`)
 	f.Add(`{"a":{"b":1},"a[b]":2}`)
 	f.Fuzz(func(t *testing.T, text string) {
-		v, err := jq.Decode([]byte(text))
+		v, err := decode([]byte(text))
 		object, isObject := v.(map[string]any)
 		if err != nil || !isObject {
 			return
