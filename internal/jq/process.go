@@ -44,9 +44,21 @@ type process struct {
 
 // start starts a child. The error wraps ErrProcess, unless ctx ends.
 func start(ctx context.Context) (*process, error) {
-	child, err := launch()
+	path, err := executable()
 	if err != nil {
-		return nil, processError("no process could be started for the jq program: %v (the relay starts its own executable again: allow it to, and allow more processes or memory if there are too few)", err)
+		return nil, startError(err)
+	}
+	return startFile(ctx, path)
+}
+
+func startError(err error) error {
+	return processError("no process could be started for the jq program: %v (Relay starts its own executable again: its sandbox must allow that, and limits must leave room for more processes)", err)
+}
+
+func startFile(ctx context.Context, path string) (*process, error) {
+	child, err := launch(path)
+	if err != nil {
+		return nil, startError(err)
 	}
 	err = child.guard(ctx, startLimit, processError("a process for the jq program did not start within %v", startLimit), func() error {
 		var before int
@@ -66,12 +78,8 @@ func start(ctx context.Context) (*process, error) {
 	return child, nil
 }
 
-// launch runs this executable with pipes, and with an environment that holds no secret.
-func launch() (*process, error) {
-	path, err := executable()
-	if err != nil {
-		return nil, err
-	}
+// launch runs the executable with pipes, and with an environment that holds no secret.
+func launch(path string) (*process, error) {
 	cmd := exec.CommandContext(context.Background(), path)
 	cmd.Args = []string{"relay-jq"}
 	cmd.Env = []string{childVariable + "=1"}

@@ -1,6 +1,7 @@
 package jq
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -11,7 +12,30 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv(parentVariable) != "" {
+		parent()
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// parentVariable makes the test binary a parent that prints its child's process id and runs a program without end.
+const parentVariable = "RELAY_JQ_TEST_PARENT"
+
+func parent() {
+	p, err := Compile(`until(false; .)`, nil)
+	if err != nil {
+		panic(err)
+	}
+	p.TimeLimit = time.Hour
+	child, err := start(context.Background())
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(child.cmd.Process.Pid)
+	_, _ = child.run(context.Background(), p, &job{input: []byte("1"), limit: maxResult})
+}
 
 func compiled(t *testing.T, program string) *Program {
 	t.Helper()
@@ -150,20 +174,13 @@ func TestRun_HostileSteps(t *testing.T) {
 	}
 }
 
-func TestRun_NoEnvironment(t *testing.T) {
+func TestRun_MemoryLimit(t *testing.T) {
 	t.Parallel()
-	child, err := start(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer child.end()
-	environment, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", child.cmd.Process.Pid))
-	if err != nil {
-		t.Skip("the environment of a process cannot be read here: ", err)
-	}
-	for variable := range strings.SplitSeq(strings.TrimRight(string(environment), "\x00"), "\x00") {
-		if name, _, _ := strings.Cut(variable, "="); name != childVariable && name != "TZ" {
-			t.Errorf("it has %s", name)
+	for program, limited := range map[string]bool{`"x" * 1e8 | length`: false, `"x" * 5e8 | length`: true} {
+		p := compiled(t, program)
+		p.TimeLimit = time.Minute
+		if _, err := p.Request(t.Context(), []byte("null"), JSON); limited != errors.Is(err, errMemory) || !limited && err != nil {
+			t.Errorf("%s: got %v", program, err)
 		}
 	}
 }

@@ -6,12 +6,12 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/sink"
 	"github.com/outboxrelay/relay/sink/httpsink"
 )
@@ -47,7 +47,6 @@ func TestAnswers_BoundedMemory(t *testing.T) {
 		}
 		answers[name] = compressed.Bytes()
 	}
-	runtime.GC()
 	for name, answer := range answers {
 		t.Run(name, func(t *testing.T) {
 			url := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -56,7 +55,7 @@ func TestAnswers_BoundedMemory(t *testing.T) {
 				_, _ = w.Write(answer) // the client hangs up
 			})
 			s := open(t, httpsink.Config{URL: url, Results: `[.body[]? | select(. == "no")]`})
-			peak := heapGrowth(t)
+			peak := testkit.HeapGrowth(t)
 			failed := make(chan error, workers)
 			for range workers {
 				go func() { failed <- s.Send(testContext(t), batch("t")) }()
@@ -73,33 +72,6 @@ func TestAnswers_BoundedMemory(t *testing.T) {
 			}
 		})
 	}
-}
-
-// heapGrowth returns a function that says by how much the heap has grown at most.
-func heapGrowth(t *testing.T) func() uint64 {
-	t.Helper()
-	var m runtime.MemStats
-	runtime.GC()
-	runtime.ReadMemStats(&m)
-	before := m.HeapAlloc
-	done, most := make(chan struct{}), make(chan uint64)
-	go func() {
-		var peak uint64
-		ticker := time.NewTicker(5 * time.Millisecond)
-		defer ticker.Stop()
-		for {
-			select {
-			case <-ticker.C:
-				var m runtime.MemStats
-				runtime.ReadMemStats(&m)
-				peak = max(peak, m.HeapAlloc)
-			case <-done:
-				most <- peak - min(peak, before)
-				return
-			}
-		}
-	}()
-	return func() uint64 { close(done); return <-most }
 }
 
 // TestAnswers_SlowLoris has a server that sends a byte now and then, in the head of its answer or in the body. The
