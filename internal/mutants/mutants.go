@@ -555,15 +555,15 @@ var mutants = []mutant{
 	{
 		name: "a result that names an unknown event counts as success",
 		file: "sink/httpsink/results.go",
-		old:  "	position, err := r.findEvent(result[\"id\"], result[\"index\"])\n	if err != nil {\n		return err\n	}",
-		new:  "	position, err := r.findEvent(result[\"id\"], result[\"index\"])\n	if err != nil {\n		return nil\n	}",
+		old:  "	position, err := r.findEvent(one.id, one.index)\n	if err != nil {\n		return err\n	}",
+		new:  "	position, err := r.findEvent(one.id, one.index)\n	if err != nil {\n		return nil\n	}",
 		pkg:  "./sink/httpsink", test: "TestResults_Failures",
 	},
 	{
 		name: "a request program that fails for all events is a rejection",
 		file: "sink/httpsink/request_program.go",
 		old:  "return sink.MaybePoison(err)",
-		new:  "return nil, nil, sink.Permanent(err)",
+		new:  "return sink.Permanent(err)",
 		pkg:  "./sink/httpsink", test: "TestRequestProgram_Failures",
 	},
 	{
