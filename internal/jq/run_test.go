@@ -43,6 +43,7 @@ func compiled(t *testing.T, program string) *Program {
 	if err != nil {
 		t.Fatal(err)
 	}
+	p.TimeLimit = time.Minute // the machine may be slow
 	t.Cleanup(p.Close)
 	return p
 }
@@ -134,7 +135,7 @@ func TestRun_HostileSteps(t *testing.T) {
 	p := compiled(t, ".")
 	for _, c := range []struct{ program, want string }{
 		{`.a - .b`, "did not end"},
-		{`.a | contains($in.b)`, "did not end"},
+		{`.a | contains(.[200000:])`, "did not end"},
 		{`.a as $a | $a | indices(.[:200000])`, ""},
 		{`(.s * 50) | [scan("a.*b|a")] | length`, "did not end"},
 		{`until(false; .)`, "did not end"},
@@ -157,8 +158,8 @@ func TestRun_HostileSteps(t *testing.T) {
 		t.Run(c.program, func(t *testing.T) {
 			t.Parallel()
 			hostile := compiled(t, ". as $in | "+c.program)
-			if hostile.TimeLimit = time.Second; c.want == "memory" { // which limit comes first does not depend on the machine
-				hostile.TimeLimit = time.Minute
+			if c.want != "memory" {
+				hostile.TimeLimit = time.Second
 			}
 			began := time.Now()
 			_, err := hostile.Request(t.Context(), input, JSON)
@@ -178,7 +179,6 @@ func TestRun_MemoryLimit(t *testing.T) {
 	t.Parallel()
 	for program, limited := range map[string]bool{`"x" * 1e8 | length`: false, `"x" * 5e8 | length`: true} {
 		p := compiled(t, program)
-		p.TimeLimit = time.Minute
 		if _, err := p.Request(t.Context(), []byte("null"), JSON); limited != errors.Is(err, errMemory) || !limited && err != nil {
 			t.Errorf("%s: got %v", program, err)
 		}
