@@ -42,7 +42,7 @@ func (a *app) load(path string) (*config.Config, error) {
 	cfg, err := config.Load(path)
 	switch {
 	case err == nil:
-		a.redact = cfg.Redactor()
+		a.config, a.redact = path, cfg.Redactor()
 		return cfg, nil
 	case errors.As(err, new(config.Errors)):
 		return nil, err
@@ -50,6 +50,14 @@ func (a *app) load(path string) (*config.Config, error) {
 		return nil, usage("file %s does not exist; expected a configuration", path)
 	}
 	return nil, usageError{fmt.Errorf("%w; expected a configuration", err)}
+}
+
+// forFile makes the commands in a text name the configuration that was read. Buffers and sinks do not know its path.
+func (a *app) forFile(text string) string {
+	if a.config == "" {
+		return text
+	}
+	return strings.ReplaceAll(text, "-c relay.yaml", "-c "+a.config)
 }
 
 // selectPipelines returns the pipeline with a name, or all pipelines if name is "".

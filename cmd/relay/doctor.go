@@ -114,7 +114,7 @@ func (a *app) diagnose(ctx context.Context, cfg *config.Config, pipelines []*con
 	for _, c := range checks {
 		p := &d.Pipelines[c.pipeline]
 		for _, f := range c.findings {
-			p.Findings = append(p.Findings, finding{f.Level.String(), f.Subject, oneLine(a.redact(f.Text)), a.redact(f.Fix)})
+			p.Findings = append(p.Findings, finding{f.Level.String(), f.Subject, oneLine(a.redact(a.forFile(f.Text))), a.redact(a.forFile(f.Fix))})
 			switch f.Level {
 			case buffer.LevelError:
 				d.Problems++

@@ -83,7 +83,7 @@ func TestDoctor_Problems(t *testing.T) {
 		{"orders", "ok", "sink", "is reachable"},
 		{"orders", "error", "dead_letter.hook", "connection refused"},
 		{"bare", "error", "tables", "table outbox_events does not exist"},
-		{"bare", "error", "tables", "> relay migrate -c relay.yaml"},
+		{"bare", "error", "tables", "> relay migrate -c " + path},
 		{"bare", "ok", "sink", "stdout:"},
 		{"down", "error", "server", "cannot reach PostgreSQL at 127.0.0.1:1"},
 		{"down", "error", "sink", "> start it"},

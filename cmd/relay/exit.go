@@ -48,7 +48,7 @@ func (a *app) exit(err error) int {
 // fail prints an error on one line. The command continues and will exit with 1.
 func (a *app) fail(err error) {
 	a.failed = true
-	a.printErr("relay: " + oneLine(err.Error()))
+	a.printErr("relay: " + oneLine(a.forFile(err.Error())))
 }
 
 // printErr writes to standard error, without secrets.

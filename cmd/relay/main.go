@@ -22,6 +22,8 @@ type app struct {
 	stdout, stderr *os.File
 	// redact removes the secrets of the configuration from a text.
 	redact func(text string) string
+	// config is the path of the configuration, once it is read.
+	config string
 	// started reports whether the command line was valid and a command runs.
 	started bool
 	// failed reports whether an error was printed and the command continued.

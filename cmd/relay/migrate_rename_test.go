@@ -12,7 +12,7 @@ func TestMigrate_RenamePipeline(t *testing.T) {
 	path := write(t, onePipeline("shop", db.url, "stdout:"))
 	r := start(t, nil, "run", "-c", path)
 	r.waitForLog("pipeline orders owns buffer public.outbox_events since 2026-01-02 03:04:05 UTC")
-	do(t, nil, "doctor", "-c", path).want(t, 1, "relay migrate --rename-pipeline orders -c relay.yaml", "")
+	do(t, nil, "doctor", "-c", path).want(t, 1, "relay migrate --rename-pipeline orders -c "+path, "")
 	do(t, nil, "migrate", "--rename-pipeline", "shop", "-c", path).want(t, 2, "", "expected the former name of one")
 	do(t, nil, "migrate", "--rename-pipeline", "nobody", "-c", path).want(t, 1, "shop: up to date\n", "pipeline nobody neither owns its buffer nor has dead letters there")
 	do(t, nil, "migrate", "--rename-pipeline", "orders", "-c", path).want(t, 0, "shop: up to date\nshop: has taken over 1 dead letter from orders\n", "")

@@ -94,7 +94,7 @@ func TestStatus_DatabaseUnavailable(t *testing.T) {
 	r := do(t, nil, "status", "-c", path)
 	r.want(t, 1, "there           7 ", "relay: down: ")
 	r.want(t, 1, "there           7 ", "relay: empty: ")
-	r.want(t, 1, "there           7 ", "relay migrate -c relay.yaml")
+	r.want(t, 1, "there           7 ", "relay migrate -c "+path)
 	if strings.Contains(r.stdout, "down") || strings.Count(r.stderr, "\n") != 2 {
 		t.Errorf("stdout is %q, stderr %q", r.stdout, r.stderr)
 	}

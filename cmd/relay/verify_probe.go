@@ -26,7 +26,7 @@ func (a *app) probe(ctx context.Context, p *config.Pipeline, c probe.Config, asJ
 	}
 	c.Idle = func(after time.Duration) {
 		bar.end()
-		a.printErr(fmt.Sprintf("relay: no relay has claimed a probe for %v; start one with relay run -c relay.yaml if none is running. Ctrl-C deletes the unclaimed probes", after))
+		a.printErr(fmt.Sprintf("relay: no relay has claimed a probe for %v; start one with relay run -c %s if none is running. Ctrl-C deletes the unclaimed probes", after, a.config))
 	}
 	ctx, stop := signal.NotifyContext(ctx, endSignals()...)
 	defer stop()
@@ -45,7 +45,7 @@ func (a *app) probe(ctx context.Context, p *config.Pipeline, c probe.Config, asJ
 	if asJSON {
 		return a.printJSON(result)
 	}
-	_, err = io.WriteString(a.stdout, probeReport(result))
+	_, err = io.WriteString(a.stdout, a.forFile(probeReport(result)))
 	return err
 }
 

@@ -116,7 +116,7 @@ func TestVerify_ProbesToRedis(t *testing.T) {
 	db.insert(10)
 	r := do(t, nil, "verify", "-c", path, "--events", "1100", "--timeout", "300ms")
 	r.want(t, 1, "orders: committed 1,100 probes with topic relay.verify, ids 11-1110 (run ", "")
-	r.want(t, 1, "  unclaimed     1,100  no relay has claimed them; run relay run -c relay.yaml; ids 11-1110\n", "")
+	r.want(t, 1, "  unclaimed     1,100  no relay has claimed them; run relay run -c "+path+"; ids 11-1110\n", "")
 
 	start(t, nil, "run", "-c", path)
 	r = do(t, nil, "verify", "-c", path, "--events", "1200")
@@ -269,7 +269,7 @@ func TestVerify_ProbesFromSQLite(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
 	path := write(t, strings.Replace(onePipeline("lines", "sqlite://"+folder+"/app.db", "file://"+folder+"/out.ndjson"), "app.db\"", "app.db\", table: my_events", 1))
-	do(t, nil, "verify", "-c", path, "--events", "5").want(t, 1, "", "relay migrate -c relay.yaml")
+	do(t, nil, "verify", "-c", path, "--events", "5").want(t, 1, "", "relay migrate -c "+path)
 	do(t, nil, "migrate", "-c", path).want(t, 0, "lines: applied", "")
 	start(t, nil, "run", "-c", path)
 	do(t, nil, "verify", "-c", path, "--events", "700").want(t, 0, "  delivered       700\n  arrivals are unknown: this kind of sink cannot be read", "")

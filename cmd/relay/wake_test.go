@@ -17,7 +17,7 @@ func TestRun_WakeNotify(t *testing.T) {
 	client := connect(t, url)
 	path := write(t, onePipeline("orders", db.url, url, "    wake: notify", "    schedule: '@every 9h'"))
 	before := doctorJSON(t, path, 0)
-	if warned := before.find("orders", "warning", "wake-ups"); !strings.Contains(warned, "relay migrate -c relay.yaml") {
+	if warned := before.find("orders", "warning", "wake-ups"); !strings.Contains(warned, "relay migrate -c "+path) {
 		t.Errorf("without the trigger doctor says %q", warned)
 	}
 	do(t, nil, "migrate", "-c", path).want(t, 0, "orders: applied trigger outbox_notify\n", "")
