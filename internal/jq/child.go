@@ -35,7 +35,7 @@ func serve() {
 	// The collector tries harder before the limit is reached. Far from it, it leaves garbage lie.
 	debug.SetGCPercent(400)
 	debug.SetMemoryLimit(memoryLimit * 3 / 4)
-	if !limitMemory(memoryLimit) {
+	if !limitMemory(memoryFactor * memoryLimit) {
 		go watchMemory()
 	}
 	out := bufio.NewWriterSize(os.Stdout, pipeBuffer)

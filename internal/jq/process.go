@@ -22,6 +22,9 @@ const (
 	// startLimit is how long a child may take to start, which depends on the machine alone.
 	startLimit = 30 * time.Second
 	pipeBuffer = 64 << 10
+
+	// Exit statuses of the Go runtime after a fatal error, and of the race detector.
+	exitFatal, exitRace = 2, 66
 )
 
 // process is a child process, which serves one run after the other.
@@ -206,8 +209,8 @@ func (c *process) causeOfDeath(failure error) error {
 		return errMemory
 	}
 	first, _, _ := strings.Cut(string(bytes.TrimSpace(message)), "\n")
-	if state.ExitCode() == 2 { // a fatal error of the runtime
-		for _, word := range []string{"memory", "stack", "OS thread"} {
+	if code := state.ExitCode(); code == exitFatal || code == exitRace {
+		for _, word := range []string{"memory", "stack", "OS thread", "failed to allocate"} {
 			if bytes.Contains(message, []byte(word)) {
 				return errMemory
 			}

@@ -220,8 +220,8 @@ var trustMutants = []mutant{
 	{
 		name: "the memory of a program is not limited",
 		file: "internal/jq/child.go",
-		old:  "limitMemory(memoryLimit)",
-		new:  "limitMemory(16 * memoryLimit)",
+		old:  "limitMemory(memoryFactor",
+		new:  "limitMemory(16 * memoryFactor",
 		pkg:  "./internal/jq", test: "TestRun_MemoryLimit",
 	},
 	{
