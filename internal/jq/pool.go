@@ -14,6 +14,9 @@ const (
 	maxChildren = 4
 	// idleTime is how long a child waits for another run.
 	idleTime = time.Minute
+	// slotWait is how long a run waits for the runs of others. It is shorter than a Send may take, because a run that
+	// waits is not to blame.
+	slotWait = 15 * time.Second
 )
 
 // children are the child processes of this process. All programs share them, because their memory counts together.
@@ -28,6 +31,19 @@ type pool struct {
 	users int
 	idle  []*process // the one that was used last is last
 	timer *time.Timer
+}
+
+// acquire waits until one run more may begin. Those that wait have their turn in order.
+func (p *pool) acquire(ctx context.Context) error {
+	waitCtx, cancel := context.WithTimeout(ctx, slotWait)
+	defer cancel()
+	if p.slots.Acquire(waitCtx, 1) == nil {
+		return nil
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return processError("all processes for jq programs were busy for %v", slotWait)
 }
 
 // get returns an idle child, or starts one.

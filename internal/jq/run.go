@@ -72,8 +72,8 @@ func (p *Program) run(ctx context.Context, j *job) ([]byte, error) {
 	if !p.joined.Swap(true) {
 		children.join()
 	}
-	if err := children.slots.Acquire(ctx, 1); err != nil {
-		return nil, context.Cause(ctx)
+	if err := children.acquire(ctx); err != nil {
+		return nil, err
 	}
 	defer children.slots.Release(1)
 	child, err := children.get(ctx)
