@@ -1,4 +1,5 @@
 # docker build .                     the relay: one static program and nothing else
+# docker build --build-arg TAGS=slim .   the same without SQLite and the demo
 # docker build --target examples .   the example programs of docker-compose.yml
 
 FROM --platform=$BUILDPLATFORM golang:1.26.8 AS build
@@ -9,9 +10,11 @@ COPY . .
 ARG TARGETOS
 ARG TARGETARCH
 ARG RELEASE
+# slim: without SQLite and the demo.
+ARG TAGS
 # timetzdata: the program contains the time zones for schedules.
 RUN CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH \
-    go build -trimpath -tags timetzdata -ldflags "-s -w -X main.release=$RELEASE" -o /out/ \
+    go build -trimpath -tags "timetzdata $TAGS" -ldflags "-s -w -X main.release=$RELEASE" -o /out/ \
     ./cmd/relay ./examples/producer ./examples/jetstream
 # Certificate authorities, and /tmp for `relay demo`.
 RUN mkdir -p /rootfs/etc/ssl/certs && cp /etc/ssl/certs/ca-certificates.crt /rootfs/etc/ssl/certs/ \

@@ -18,8 +18,8 @@ up: ## start PostgreSQL, Redis, NATS, the relay and a producer in containers
 	docker compose up --build
 
 .PHONY: build
-build: ## build bin/relay
-	CGO_ENABLED=0 $(GO) build -trimpath -o bin/relay ./cmd/relay
+build: ## build bin/relay; TAGS=slim without SQLite and the demo, RELEASE=v1.2.3 to set the version
+	CGO_ENABLED=0 $(GO) build -trimpath -tags "$(TAGS)" -ldflags "-s -w -X main.release=$(RELEASE)" -o bin/relay ./cmd/relay
 
 .PHONY: servers
 servers: ## install PostgreSQL, Redis, Valkey, PgBouncer and Sidekiq for the tests, if missing

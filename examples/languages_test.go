@@ -138,8 +138,8 @@ func (l language) test(t *testing.T, server *testserver.PostgresServer) {
 	err = conn.QueryRow(t.Context(), `
 		SELECT (SELECT count(*) FROM orders), (SELECT count(*) FROM outbox_events),
 		       count(*) FROM outbox_events e JOIN orders o
-		       ON e.payload = jsonb_build_object('order', o.id, 'cents', o.cents) AND e.key = o.customer_id
-		       WHERE e.topic = 'orders.created' AND e.headers ? 'source' AND e.group_id IS NULL
+		       ON e.payload::jsonb = jsonb_build_object('order', o.id, 'cents', o.cents) AND e.key = o.customer_id
+		       WHERE e.topic = 'orders.created' AND e.headers ->> 'source' <> '' AND e.group_id IS NULL
 		       AND clock_timestamp() - e.created_at BETWEEN '0s' AND '1min'`).Scan(&orders, &events, &good)
 	if err != nil {
 		t.Fatal(err)

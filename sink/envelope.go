@@ -130,18 +130,40 @@ func AppendDedupeID(dst []byte, b *buffer.Batch, i int) []byte {
 	return append(append(dst, ':'), first.String()...)
 }
 
-// AppendLine appends the envelope as one line of NDJSON, with its line break. Line breaks between the tokens
-// of a payload or of headers become blanks, which mean the same; JSON strings contain none.
+// AppendLine appends the envelope as one line of NDJSON, with its line break. A payload, or headers, with line
+// breaks between the tokens is compacted; JSON strings contain none. Everything else is the database's own text.
 func AppendLine(dst []byte, b *buffer.Batch, i int) []byte {
-	start := len(dst)
-	dst = AppendEnvelope(dst, b, i)
-	line := dst[start:]
-	for i, c := range line {
-		if c == '\n' || c == '\r' {
-			line[i] = ' '
-		}
+	e := &b.Events[i]
+	if isLine(e.Payload) && isLine(e.Headers) {
+		return append(AppendEnvelope(dst, b, i), '\n')
 	}
-	return append(dst, '\n')
+	one := b.Part([]int{i})
+	if IsJSON(e, b.PayloadIsJSON) {
+		one.Events[0].Payload = compact(e.Payload)
+	}
+	one.Events[0].Headers = compact(e.Headers)
+	return append(AppendEnvelope(dst, one, 0), '\n')
+}
+
+func isLine(text []byte) bool {
+	return bytes.IndexByte(text, '\n') < 0 && bytes.IndexByte(text, '\r') < 0
+}
+
+// compact returns JSON on one line, without blanks between the tokens if it had line breaks there.
+func compact(text []byte) []byte {
+	if isLine(text) {
+		return text
+	}
+	var line bytes.Buffer
+	if err := json.Compact(&line, text); err != nil { // deeper than encoding/json takes; blanks mean the same
+		return bytes.Map(func(r rune) rune {
+			if r == '\n' || r == '\r' {
+				return ' '
+			}
+			return r
+		}, text)
+	}
+	return line.Bytes()
 }
 
 // CheckHeaders returns an error that wraps ErrPermanent if the event's headers are not a JSON object: one

@@ -123,9 +123,21 @@ func TestAppendLine(t *testing.T) {
 		ID: 1, Topic: "a\nb", Payload: []byte("{\r\n  \"a\": \"\\n\"\n}"), Headers: outbox.Headers("{\n}"), CreatedAt: createdAt,
 	}
 	got := sink.AppendLine(nil, &buffer.Batch{Events: []outbox.Event{e}, PayloadIsJSON: true}, 0)
-	want := `{"id":"1","topic":"a\nb","payload":{    "a": "\n" },"headers":{ },"created_at":"2026-01-02T03:04:05.123456Z"}` + "\n"
+	want := `{"id":"1","topic":"a\nb","payload":{"a":"\n"},"headers":{},"created_at":"2026-01-02T03:04:05.123456Z"}` + "\n"
 	if string(got) != want {
 		t.Errorf("got  %q\nwant %q", got, want)
+	}
+	deep := strings.Repeat("[", 20_000) + "\r\n" + strings.Repeat("]", 20_000)
+	for payload, want := range map[string]string{
+		` { "b" : 1,` + "\t" + `"a":1.0e2 } `:            ` { "b" : 1,` + "\t" + `"a":1.0e2 } `,
+		"{ \"b\" : [\n1.0e2 ],\r\"<\u2028\\u0000\":2}\n": "{\"b\":[1.0e2],\"<\u2028\\u0000\":2}",
+		deep: strings.ReplaceAll(deep, "\r\n", "  "),
+	} {
+		one := outbox.Event{Payload: []byte(payload), Headers: outbox.Headers(`{ "c" : "d" }`), CreatedAt: createdAt}
+		got := sink.AppendLine(nil, &buffer.Batch{Events: []outbox.Event{one}, PayloadIsJSON: true}, 0)
+		if !strings.Contains(string(got), `,"payload":`+want+`,"headers":{ "c" : "d" },`) {
+			t.Errorf("payload %.80q: got %.200q", payload, got)
+		}
 	}
 	if string(e.Payload) != "{\r\n  \"a\": \"\\n\"\n}" || string(e.Headers) != "{\n}" {
 		t.Errorf("the event was changed: %q %q", e.Payload, e.Headers)

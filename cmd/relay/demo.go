@@ -1,23 +1,13 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"os"
 
 	"github.com/spf13/cobra"
-
-	"github.com/outboxrelay/relay/internal/demo"
 )
 
 // demoRate is the default of --rate without --events, in orders per second.
 const demoRate = 500
-
-const demoIntro = `A demo shop writes orders to a SQLite database. Each transaction inserts an order
-and its event; one in ten is rolled back. Relay moves the committed events to a
-NATS JetStream stream, all in this process. %s
-
-`
 
 func (a *app) demoCommand() *cobra.Command {
 	var events, rate int
@@ -44,31 +34,4 @@ status is 1.`,
 	c.Flags().IntVar(&events, "events", 0, "stop after this many committed events; 0 to run until Ctrl-C")
 	c.Flags().IntVar(&rate, "rate", 0, fmt.Sprintf("orders per second; 0 for no limit (default %d without --events)", demoRate))
 	return c
-}
-
-func (a *app) demo(events, rate int) (err error) {
-	dir, err := os.MkdirTemp("", "relay-demo-")
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-
-	ending := "Press Ctrl-C to stop."
-	if events > 0 {
-		ending = ""
-	}
-	if _, err := fmt.Fprintf(a.stderr, demoIntro, ending); err != nil {
-		return err
-	}
-	running, stopped, shutdown := newShutdown(demo.Timeout, func() { os.RemoveAll(dir) })
-	defer shutdown.release()
-	terminal := isTerminal(a.stderr) && os.Getenv("TERM") != "dumb"
-	result, err := demo.Run(running, stopped, demo.Config{Dir: dir, Events: events, Rate: rate, Out: a.stderr, Terminal: terminal})
-	if err != nil {
-		return err
-	}
-	if _, err := fmt.Fprint(a.stdout, result); err != nil {
-		return err
-	}
-	return result.Check()
 }

@@ -6,7 +6,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/outboxrelay/relay/outbox/postgres"
-	"github.com/outboxrelay/relay/outbox/sqlite"
 )
 
 func (a *app) schemaCommand() *cobra.Command {
@@ -34,23 +33,26 @@ idempotent and never drops anything.`,
 		},
 	}
 	c.Flags().StringVar(&table, "table", "outbox_events", "the buffer table; may be schema.table on PostgreSQL")
-	c.Flags().StringVar(&payload, "payload", "json", "the payload's type: json or bytes")
+	c.Flags().StringVar(&payload, "payload", "json", "the payload's type: json, jsonb (PostgreSQL) or bytes")
 	return c
 }
 
 // schema returns the DDL for a database.
 func schema(database, table, payload string) (string, error) {
-	if payload != "json" && payload != "bytes" {
-		return "", usage(`--payload is %q; expected "json" or "bytes"`, payload)
-	}
 	if table == "" {
 		return "", usage(`--table is ""; expected a name like outbox_events`)
 	}
 	switch database {
 	case "postgres":
-		return postgres.Schema(postgres.SchemaConfig{Table: table, Bytes: payload == "bytes"})
+		if payload != "json" && payload != "jsonb" && payload != "bytes" {
+			return "", usage(`--payload is %q; expected "json", "jsonb" or "bytes"`, payload)
+		}
+		return postgres.Schema(postgres.SchemaConfig{Table: table, Payload: postgres.Payload(payload)})
 	case "sqlite":
-		return sqlite.Schema(sqlite.SchemaConfig{Table: table, Bytes: payload == "bytes"})
+		if payload != "json" && payload != "bytes" {
+			return "", usage(`--payload is %q; expected "json" or "bytes"`, payload)
+		}
+		return sqliteSchema(table, payload == "bytes")
 	case "mysql":
 		return "", usage(`the database is "mysql", which is not supported yet; expected "postgres" or "sqlite"`)
 	}

@@ -11,7 +11,7 @@ class Orders {
             try (PreparedStatement order = db.prepareStatement(
                     "INSERT INTO orders (customer_id, cents) VALUES (?, ?) RETURNING id");
                  PreparedStatement event = db.prepareStatement(
-                    "INSERT INTO outbox_events (topic, key, payload, headers) VALUES (?, ?, ?::jsonb, ?::jsonb)")) {
+                    "INSERT INTO outbox_events (topic, key, payload, headers) VALUES (?, ?, ?::json, ?::json)")) {
                 order.setString(1, customer);
                 order.setInt(2, cents);
                 long id;

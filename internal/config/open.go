@@ -15,7 +15,6 @@ import (
 	"github.com/outboxrelay/relay/delivery"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres"
-	"github.com/outboxrelay/relay/outbox/sqlite"
 	"github.com/outboxrelay/relay/pipeline"
 	"github.com/outboxrelay/relay/sink"
 	"github.com/outboxrelay/relay/sink/filesink"
@@ -176,10 +175,7 @@ func (p *Pipeline) openBuffer(owner string) (buffer.Buffer, error) {
 			Connections: p.Workers + 4,
 		})
 	case "sqlite":
-		return sqlite.Open(sqlite.Config{
-			URL: s.URL.Reveal(), Table: s.Table, Pipeline: p.Name, Owner: owner, Archive: p.Archive.Table,
-			Ordered: p.ordered(), Claim: buffer.ClaimMode(p.Claim), Custom: s.Custom, SharedRate: p.sharesRate(),
-		})
+		return p.openSQLite(owner)
 	}
 	return nil, fmt.Errorf("source.url has the unknown driver %q", s.Driver)
 }
@@ -199,7 +195,7 @@ func (p *Pipeline) Migrate(ctx context.Context) (applied []string, err error) {
 	case "postgres":
 		return postgres.Migrate(ctx, s.URL.Reveal(), postgres.SchemaConfig{Table: s.Table, Schema: s.Schema, Archive: p.Archive.Table, Notify: p.wake() == buffer.WakeNotify, Custom: s.Custom.Is()})
 	case "sqlite":
-		return sqlite.Migrate(ctx, s.URL.Reveal(), sqlite.SchemaConfig{Table: s.Table, Archive: p.Archive.Table, Custom: s.Custom.Is()})
+		return p.migrateSQLite(ctx)
 	}
 	return nil, fmt.Errorf("source.url has the unknown driver %q", s.Driver)
 }

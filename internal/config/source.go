@@ -41,6 +41,9 @@ func (s sourceURL) set(in input) error {
 	}
 	s.URL = newSecretURL(in)
 	if s.Driver == "sqlite" {
+		if sqliteMissing != nil {
+			return sqliteMissing
+		}
 		s.Path, err = a.filePath()
 	}
 	return err

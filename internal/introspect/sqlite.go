@@ -8,8 +8,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-
-	_ "modernc.org/sqlite" // the driver
 )
 
 const sqliteTablesSQL = `

@@ -75,6 +75,20 @@ var claimMutants = []mutant{
 		pkg:  "./outbox/postgres", test: "TestRange_IDsReused",
 	},
 	{
+		name: "an archive of jsonb takes payloads of json",
+		file: "outbox/postgres/internal/migrate/archive.go",
+		old:  "	if custom || payload == \"json\" {",
+		new:  "	if custom {",
+		pkg:  "./outbox/postgres", test: "TestCheck_ArchiveJSONB",
+	},
+	{
+		name: "the payload is rewritten by the database",
+		file: "outbox/postgres/internal/migrate/schema.go",
+		old:  "payload, headers, deadPayload, custom := \"json\"",
+		new:  "payload, headers, deadPayload, custom := \"jsonb\"",
+		pkg:  "./outbox/postgres", test: "TestPayloadTypes",
+	},
+	{
 		name: "TRUNCATE leaves the batches",
 		file: "outbox/postgres/internal/migrate/schema/0001_outbox.sql",
 		old:  "DELETE FROM %I.outbox_batches WHERE buffer = $1'",

@@ -10,7 +10,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
-	_ "modernc.org/sqlite" // the driver
 
 	"github.com/outboxrelay/relay/internal/config"
 	"github.com/outboxrelay/relay/outbox/buffer"

@@ -36,6 +36,7 @@ func deadFields(t *testing.T, h Harness) {
 		{Topic: "orders.größe", Key: text("customer-7"), Payload: []byte(`{"a": "Ü"}`), Headers: outbox.Headers(`{"trace": "00-ab"}`)},
 		{Topic: "t", Key: text(""), Payload: []byte(`null`), Headers: outbox.Headers(`{}`)},
 		{Topic: "t", Payload: []byte(`1`)},
+		asWritten,
 	})
 }
 

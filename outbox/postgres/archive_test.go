@@ -102,7 +102,7 @@ func TestMigrate_Archive(t *testing.T) {
 	p := newTestDB(t, testserver.Postgres(t), buffertest.Options{})
 	_, err := p.pool.Exec(t.Context(), `CREATE SCHEMA own; CREATE SCHEMA "old events"`)
 	check(t, err)
-	c := postgres.SchemaConfig{Table: "shop_events", Schema: "own", Bytes: true}
+	c := postgres.SchemaConfig{Table: "shop_events", Schema: "own", Payload: postgres.PayloadBytes}
 	_, err = postgres.Migrate(t.Context(), p.url, c)
 	check(t, err)
 	types := func(schema string) []string {
@@ -112,7 +112,7 @@ func TestMigrate_Archive(t *testing.T) {
 	if got := types("own"); len(got) != 0 {
 		t.Errorf("an archive without a configured one: %v", got)
 	}
-	c.Bytes = false // a command that only knows the table
+	c.Payload = "" // a command that only knows the table
 	for archive, schema := range map[string]string{"archive": "own", "old events.shop archive": "old events"} {
 		c.Archive = archive
 		for _, want := range [][]string{{"archive " + archive}, nil} {

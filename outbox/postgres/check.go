@@ -70,12 +70,15 @@ func (b *Buffer) Check(ctx context.Context) error {
 	}
 	var archive string
 	if b.config.Archive != "" {
-		payload, like := "jsonb", events
+		payload, like := "json", events
 		if b.config.Custom.Is() { // projected payloads have the type that dead letters have
-			payload, like = "json", others[1]
+			like = others[1]
 		}
-		if like.OID("payload") == pg.OIDBytea {
+		switch like.OID("payload") {
+		case pg.OIDBytea:
 			payload = "bytea"
+		case pg.OIDJSONB:
+			payload = "jsonb"
 		}
 		if archive, err = migrate.CheckArchive(ctx, b.db, b.config.Archive, own, payload, b.config.Custom.Is(), &missing); err != nil {
 			return b.db.ConnectError(err)

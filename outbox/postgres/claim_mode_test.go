@@ -262,18 +262,37 @@ func TestDiagnose_TruncateTrigger(t *testing.T) {
 	}
 }
 
-// Room for stamps is of no use where nothing is stamped, and missed where it is.
+// A claim by stamp needs room on its pages, a claim by range full ones. The fix suits the mode.
 func TestDiagnose_Fillfactor(t *testing.T) {
 	t.Parallel()
 	p := newMigratedDB(t, buffertest.Options{})
 	f := p.fixture(t, "outbox_events", "orders")
-	f.Exec(t, "ALTER TABLE outbox_events SET (fillfactor = 100)")
-	for mode, want := range map[buffer.ClaimMode]bool{buffer.ClaimRange: false, buffer.ClaimStamp: true} {
-		warned := slices.ContainsFunc(p.as(t, mode).Diagnose(t.Context()), func(f buffer.Finding) bool {
-			return f.Level == buffer.LevelWarning && strings.Contains(f.Text, "fillfactor is 100")
-		})
-		if warned != want {
-			t.Errorf("%s: warned: %t", mode, warned)
+	for _, c := range []struct {
+		fillfactor string
+		mode       buffer.ClaimMode
+		wrong      string // "" for no warning
+	}{
+		{"", buffer.ClaimRange, ""},
+		{"", buffer.ClaimStamp, "is 100; a claim by stamp"},
+		{"50", buffer.ClaimStamp, ""},
+		{"50", buffer.ClaimRange, "is 50; a claim by range"},
+		{"100", buffer.ClaimRange, ""},
+		{"100", buffer.ClaimStamp, "is 100; a claim by stamp"},
+	} {
+		if c.fillfactor != "" {
+			f.Exec(t, "ALTER TABLE outbox_events SET (fillfactor = "+c.fillfactor+")")
+		}
+		b := p.as(t, c.mode)
+		got := find(b.Diagnose(t.Context()), buffer.LevelWarning, "fillfactor", c.wrong)
+		if (got != nil) != (c.wrong != "") {
+			t.Errorf("fillfactor %q, %s: got %+v", c.fillfactor, c.mode, got)
+		}
+		if got == nil {
+			continue
+		}
+		f.Exec(t, got.Fix)
+		if got := find(b.Diagnose(t.Context()), buffer.LevelWarning, "fillfactor", ""); got != nil {
+			t.Errorf("after the fix: %+v", got)
 		}
 	}
 }

@@ -59,13 +59,13 @@ func customHarness(shape *customShape) buffertest.Harness {
 
 // ddl makes the table and its parents.
 func (s *customShape) ddl(table string, bytes bool) string {
-	payload := "jsonb"
+	payload := "json"
 	if bytes {
 		payload = "bytea"
 	}
 	return `
 CREATE TABLE ` + table + ` (` + s.first + `
-	topic text, key text, payload ` + payload + ` NOT NULL, headers jsonb, created_at timestamptz NOT NULL DEFAULT clock_timestamp(), group_id uuid,
+	topic text, key text, payload ` + payload + ` NOT NULL, headers json, created_at timestamptz NOT NULL DEFAULT clock_timestamp(), group_id uuid,
 	parent_id bigint, seal text UNIQUE, raw bytea DEFAULT '\x00ff', "length" integer GENERATED ALWAYS AS (length(topic)) STORED,
 	` + s.id + `);
 CREATE TABLE IF NOT EXISTS parents (id bigint PRIMARY KEY, name text)`

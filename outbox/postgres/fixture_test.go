@@ -47,7 +47,10 @@ func newMigratedDB(t testing.TB, opt buffertest.Options) *testDB {
 }
 
 func schemaOf(opt buffertest.Options, table string) postgres.SchemaConfig {
-	c := postgres.SchemaConfig{Table: table, Bytes: opt.Bytes}
+	c := postgres.SchemaConfig{Table: table}
+	if opt.Bytes {
+		c.Payload = postgres.PayloadBytes
+	}
 	if opt.Archive {
 		c.Archive = "outbox_archive"
 	}

@@ -9,6 +9,16 @@ import (
 // SchemaConfig says which tables Schema and Migrate make.
 type SchemaConfig = migrate.Config
 
+// Payload is the type of the payload of events.
+type Payload = migrate.Payload
+
+// The types of a payload.
+const (
+	PayloadJSON  = migrate.PayloadJSON
+	PayloadJSONB = migrate.PayloadJSONB
+	PayloadBytes = migrate.PayloadBytes
+)
+
 // Schema returns the DDL for c, ready for psql. It can be run again without harm and never drops anything.
 func Schema(c SchemaConfig) (string, error) { return migrate.Schema(c) }
 

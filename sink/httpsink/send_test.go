@@ -74,8 +74,8 @@ func TestSend_Request(t *testing.T) {
 	t.Parallel()
 	const envelopes = `{"id":"1","topic":"a","payload":{` + "\n" + `},"created_at":"2026-01-02T03:04:05.123456Z"},` +
 		`{"id":"2","topic":"a","payload":{` + "\n" + `},"created_at":"2026-01-02T03:04:05.123456Z"}`
-	const lines = `{"id":"1","topic":"a","payload":{ },"created_at":"2026-01-02T03:04:05.123456Z"}` + "\n" +
-		`{"id":"2","topic":"a","payload":{ },"created_at":"2026-01-02T03:04:05.123456Z"}` + "\n"
+	const lines = `{"id":"1","topic":"a","payload":{},"created_at":"2026-01-02T03:04:05.123456Z"}` + "\n" +
+		`{"id":"2","topic":"a","payload":{},"created_at":"2026-01-02T03:04:05.123456Z"}` + "\n"
 	const object = `{"pipeline":"orders","group_id":"01890a5d-ac96-774b-bcce-b302099a8057","events":[` + envelopes + `]}`
 	for name, c := range map[string]struct {
 		config httpsink.Config

@@ -116,8 +116,7 @@ func (h Harness) compare(t *testing.T, d Destination, want sent, got Arrival) {
 	if !h.Keeps.LineBreaks {
 		payload = oneLine(payload)
 	}
-	isSame := bytes.Equal(got.Payload, payload) || bytes.Equal(got.Payload, e.Payload)
-	if !isSame && (!h.Keeps.Reencoded || !sameJSON(got.Payload, e.Payload)) {
+	if !bytes.Equal(got.Payload, payload) && (!h.Keeps.Reencoded || !sameJSON(got.Payload, e.Payload)) {
 		differ("payload", got.Payload, payload)
 	}
 	if h.Keeps.Topic && got.Topic != e.Topic {
@@ -184,11 +183,11 @@ func text(s *string) string {
 	return fmt.Sprintf("%q", *s)
 }
 
-func oneLine(b []byte) []byte {
-	return bytes.Map(func(r rune) rune {
-		if r == '\n' || r == '\r' {
-			return ' '
-		}
-		return r
-	}, b)
+// oneLine compacts JSON with line breaks between its tokens.
+func oneLine(text []byte) []byte {
+	var line bytes.Buffer
+	if bytes.ContainsAny(text, "\r\n") && json.Compact(&line, text) == nil {
+		return line.Bytes()
+	}
+	return text
 }

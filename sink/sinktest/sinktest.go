@@ -47,7 +47,7 @@ type Keeps struct {
 	// Bytes: payloads that are not JSON are carried.
 	Bytes bool
 	// LineBreaks: line breaks between the tokens of a JSON payload or headers text arrive.
-	// Otherwise each arrives as a blank.
+	// Otherwise such a text arrives compacted.
 	LineBreaks bool
 	// Reencoded: a JSON payload is decoded and encoded on its way. Its value arrives, with
 	// all digits of its numbers, but not its text.

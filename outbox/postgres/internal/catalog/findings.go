@@ -56,7 +56,7 @@ func (f *Findings) AddMissing(t Table, columns []string, privileges ...string) {
 	f.AddDenied("table "+t.Quoted, t.Quoted, t.Role, denied...)
 }
 
-// AddJSONB adds that columns are jsonb. A delivered or dead event of a custom table may have JSON that jsonb refuses.
+// AddJSONB adds that columns are jsonb, although a delivered or dead event may have JSON that jsonb refuses.
 func (f *Findings) AddJSONB(t Table, columns ...string) {
 	columns = slices.DeleteFunc(columns, func(c string) bool { return t.OID(c) != pg.OIDJSONB })
 	if len(columns) > 0 {

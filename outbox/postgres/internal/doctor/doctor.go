@@ -78,6 +78,8 @@ func Diagnose(ctx context.Context, c Config) []buffer.Finding {
 		d.custom(ctx, events)
 	} else {
 		d.indexes(ctx, events)
+		d.fillfactor(ctx, events)
+		d.payload(ctx, events)
 		d.sequence(ctx, events.Sequence)
 	}
 	d.claimPlan(ctx, events)

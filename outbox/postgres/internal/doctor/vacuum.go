@@ -3,10 +3,8 @@ package doctor
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 
-	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/catalog"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/migrate"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
@@ -34,9 +32,6 @@ func (d *diagnosis) storage(ctx context.Context, events catalog.Table) {
 			wanted = schema["outbox_events"].Storage
 			if d.Custom { // the application decides
 				wanted = nil
-			}
-			if d.state != nil && d.state.Mode == buffer.ClaimRange { // it updates no events
-				wanted = slices.DeleteFunc(slices.Clone(wanted), func(w [2]string) bool { return w[0] == "fillfactor" })
 			}
 		}
 		if is, set := storageDiff(v[2], wanted); set != "" {

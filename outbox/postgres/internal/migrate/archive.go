@@ -66,8 +66,9 @@ WHERE indrelid = to_regclass($1) AND indisunique AND indisvalid AND indpred IS N
   AND (SELECT array_agg(attname::text ORDER BY attname) FROM pg_attribute
        WHERE attrelid = i.indrelid AND attnum = ANY (i.indkey)) = '{group_id,id}'`
 
-// CheckArchive adds what is missing of the archive, whose payload has a type like "jsonb", and
-// returns its quoted name. The archive of a custom table must not have jsonb.
+// CheckArchive adds what is missing of the archive, whose payload has a type like "json", and
+// returns its quoted name. The archive must not have jsonb if the events may have JSON that jsonb refuses: those of a
+// custom table, and payloads of type json.
 func CheckArchive(ctx context.Context, db *pg.DB, archive, ledgerSchema, payload string, custom bool, missing *catalog.Findings) (string, error) {
 	schema, name := archiveName(archive, ledgerSchema)
 	table, err := catalog.Find(ctx, db, schema, name)
@@ -79,7 +80,7 @@ func CheckArchive(ctx context.Context, db *pg.DB, archive, ledgerSchema, payload
 		"id bigint NOT NULL", "topic text NOT NULL", "key text", "payload " + payload + " NOT NULL", "headers json",
 		"created_at timestamptz NOT NULL", "group_id uuid NOT NULL", "archived_at timestamptz NOT NULL DEFAULT clock_timestamp()",
 	}, "SELECT", "INSERT") // ON CONFLICT reads the columns that it compares
-	if custom {
+	if custom || payload == "json" {
 		missing.AddJSONB(table, "payload", "headers")
 	}
 	if len(*missing) > before {

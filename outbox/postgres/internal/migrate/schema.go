@@ -18,14 +18,23 @@ var migrationFiles embed.FS
 
 var migrations = template.Must(template.ParseFS(migrationFiles, "schema/*.sql"))
 
+// Payload is the type of the payload of events.
+type Payload string
+
+const (
+	PayloadJSON  Payload = "json"  // json: JSON as the application wrote it
+	PayloadJSONB Payload = "jsonb" // jsonb: JSON that PostgreSQL parses, and writes anew for each read
+	PayloadBytes Payload = "bytes" // bytea: opaque bytes
+)
+
 // Config says which tables Schema and Migrate make.
 type Config struct {
 	// Table is the buffer table, "outbox_events" when empty; it may be "schema.table".
 	Table string
 	// Schema is where ledger and dead letters live; the table's when empty.
 	Schema string
-	// Bytes makes payload a column of opaque bytes (bytea) and not of JSON.
-	Bytes bool
+	// Payload is the type of the payload; PayloadJSON when empty. A table that exists keeps its type.
+	Payload Payload
 	// Archive is the table for delivered events, which only Migrate makes; "" for none. It may be "schema.table".
 	Archive string
 	// Notify installs the trigger that notifies the relay of inserts, which only Migrate makes. It is never dropped.
@@ -71,8 +80,11 @@ func (c Config) ledgerSchema() string {
 
 // names are the placeholders of the migrations.
 func (c Config) names() map[string]string {
-	payload, deadPayload, custom := "jsonb", "json", ""
-	if c.Bytes {
+	payload, headers, deadPayload, custom := "json", "json", "json", ""
+	switch c.Payload {
+	case PayloadJSONB:
+		payload, headers = "jsonb", "jsonb"
+	case PayloadBytes:
 		payload, deadPayload = "bytea", "bytea"
 	}
 	if c.Custom {
@@ -81,6 +93,7 @@ func (c Config) names() map[string]string {
 	return map[string]string{
 		"Events":      c.events(),
 		"Payload":     payload,
+		"Headers":     headers,
 		"DeadPayload": deadPayload,
 		// Ledger is a prefix, LedgerSchema the trigger's argument; without one the ledger is in the buffer's schema.
 		"Ledger":       c.ledger(""),

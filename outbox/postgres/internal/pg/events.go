@@ -104,7 +104,7 @@ func (d *EventDecoder) AppendListed(v [][]byte) error {
 		e.Key = &d.keys[len(d.keys)-1]
 	}
 	payload := v[3]
-	if d.PayloadOID == OIDJSONB {
+	if IsJSON(d.PayloadOID) { // of either type: the column's may change meanwhile
 		payload = ReadJSON(payload)
 	}
 	e.Payload = d.Copy(payload)

@@ -7,13 +7,12 @@ CREATE TABLE IF NOT EXISTS {{.Events}} (
     topic      text NOT NULL CHECK (topic <> ''),
     key        text,
     payload    {{.Payload}} NOT NULL,
-    headers    jsonb CHECK (jsonb_typeof(headers) = 'object'),
+    headers    {{.Headers}} CHECK ({{.Headers}}_typeof(headers) = 'object'),
     created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     group_id   uuid
 ) WITH (
-    -- Half of each page stays free, so that stamping a group_id is a HOT update: it
-    -- touches no index. Range claims stamp nothing and do not need it.
-    fillfactor = 50,
+    -- Pages are full: a claim by range writes to no event. For claim: stamp, fillfactor = 50
+    -- leaves room for HOT updates, which touch no index.
     -- Vacuum after a number of dead rows, not after a share of the table: every row is
     -- deleted, and dead rows slow down sweeps and counts at any backlog.
     autovacuum_vacuum_scale_factor = 0,

@@ -1,0 +1,5 @@
+//go:build !slim
+
+package introspect
+
+import _ "modernc.org/sqlite" // the driver
