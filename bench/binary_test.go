@@ -37,6 +37,7 @@ type settings struct {
 	supervisor bool
 	sink       string // a URL; stdout when empty
 	maxlen     int    // of the sink's stream; 0: it is not trimmed
+	address    string // a key of the sink and its value: "stream: orders"
 }
 
 func (c command) configure(b *testing.B, s settings) (path string) {
@@ -47,6 +48,9 @@ func (c command) configure(b *testing.B, s settings) (path string) {
 	}
 	if s.maxlen > 0 {
 		trimmed = fmt.Sprintf(", maxlen: %d", s.maxlen)
+	}
+	if s.address != "" {
+		trimmed += ", " + s.address
 	}
 	yaml := fmt.Sprintf(`admin: {listen: ""}
 log: {level: error}

@@ -9,15 +9,11 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-// countdown closes done when all remaining events are delivered. It measures from the
-// start of the first claim, because waiting for the schedule is no work.
+// countdown closes done when all remaining events are delivered.
 type countdown struct {
-	left  int64
-	seen  atomic.Int64
-	done  chan struct{}
-	once  sync.Once
-	began time.Time
-	took  time.Duration // good when done is closed
+	left int64
+	seen atomic.Int64
+	done chan struct{}
 
 	mu     sync.Mutex
 	claims []time.Duration
@@ -38,7 +34,6 @@ func (c *countdown) await(b *testing.B, atMost time.Duration) {
 }
 
 func (c *countdown) Claimed(_ *buffer.Lease, took time.Duration) {
-	c.once.Do(func() { c.began = time.Now().Add(-took) })
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.claims = append(c.claims, took)
@@ -54,10 +49,13 @@ func (c *countdown) Settled(b *buffer.Lease, outcomes []buffer.Outcome, _ bool, 
 		if outcomes[i].IDs == nil {
 			n = int64(len(b.Events))
 		}
-		if c.seen.Add(n) == c.left {
-			c.took = time.Since(c.began)
-			close(c.done)
-		}
+		c.add(int(n))
+	}
+}
+
+func (c *countdown) add(n int) {
+	if c.seen.Add(int64(n)) == c.left {
+		close(c.done)
 	}
 }
 

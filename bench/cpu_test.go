@@ -78,6 +78,15 @@ func ownTime(tb testing.TB) time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
+// timeOf returns the CPU time of a process; 0 is this one.
+func timeOf(tb testing.TB, pid int) time.Duration {
+	tb.Helper()
+	if pid == 0 {
+		return ownTime(tb)
+	}
+	return cpuTime(tb, pid)
+}
+
 // peakMemory returns the peak resident memory of a process in MB.
 func peakMemory(tb testing.TB, pid int) float64 {
 	tb.Helper()

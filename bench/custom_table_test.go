@@ -2,7 +2,6 @@ package bench
 
 import (
 	"testing"
-	"time"
 
 	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -15,7 +14,7 @@ const (
 	customTable = "contact_activity_events"
 
 	customSchemaSQL = `
-CREATE TABLE contact_activities (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, topic text NOT NULL, payload jsonb NOT NULL);
+CREATE TABLE contact_activities (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, topic text NOT NULL, payload json NOT NULL);
 CREATE TABLE contact_activity_events (
   id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   contact_activity_id bigint NOT NULL REFERENCES contact_activities,
@@ -42,9 +41,9 @@ func BenchmarkProjection(b *testing.B) {
 	testkit.NoError(b, err)
 	contenders := append(db.relays(buffer.ClaimRange, buffer.ClaimStamp), contender{
 		name: "projection", table: customTable, fill: func(b *testing.B) { db.exec(b, fillCustomSQL) },
-		drain: func(b *testing.B, to broker, events int) time.Duration {
-			return db.drained(b, postgres.Config{Table: customTable, Custom: buffer.CustomTable{ID: "id", Project: projectSQL}}, to.sink, events)
+		start: func(b *testing.B, to broker, events int) drain {
+			return db.pipeline(b, postgres.Config{Table: customTable, Custom: buffer.CustomTable{ID: "id", Project: projectSQL}}, to.sink, events)
 		},
 	})
-	db.race(b, redisStream(b), contenders, events)
+	db.race(b, redisStream(b), contenders, events, cold)
 }

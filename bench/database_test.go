@@ -1,11 +1,15 @@
 package bench
 
 import (
+	"context"
 	"fmt"
 	"maps"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/outboxrelay/relay/internal/testkit"
@@ -61,27 +65,75 @@ func queryValue[T any](tb testing.TB, db *database, query string, args ...any) (
 	return answer
 }
 
-// payloadSQL produces JSON of 300 bytes.
-const payloadSQL = `jsonb_build_object('order', i, 'pad', repeat('x', 277 - length(i::text)))`
+// payloadSQL produces JSON of 300 bytes, as payloadOf does.
+const payloadSQL = `json_build_object('order', i, 'pad', repeat('x', 275 - length(i::text)))`
+
+func payloadOf(i int) string {
+	n := strconv.Itoa(i)
+	return `{"order" : ` + n + `, "pad" : "` + strings.Repeat("x", 275-len(n)) + `"}`
+}
 
 // fill empties a table and inserts n events.
 func (db *database) fill(tb testing.TB, table string, n int) {
 	tb.Helper()
-	db.fillWith(tb, table, func() { db.insert(tb, table, n) })
+	db.truncate(tb, table)
+	db.insert(tb, table, n)
 }
 
-func (db *database) fillWith(tb testing.TB, table string, insert func()) {
+// truncate empties a table. The checkpoint is before the events, as in real use: their pages are in the WAL since, so nobody
+// writes them a second time. Nothing vacuums the table: no row has a hint bit.
+func (db *database) truncate(tb testing.TB, table string) {
 	tb.Helper()
 	db.exec(tb, "TRUNCATE outbox_batches, "+table)
-	insert()
-	db.exec(tb, "VACUUM ANALYZE "+table)
 	db.exec(tb, "CHECKPOINT")
 }
 
-// insert commits n events at once.
+// insert commits n events: by COPY at once, or with -fill inserts each in a transaction of its own.
 func (db *database) insert(tb testing.TB, table string, n int) {
 	tb.Helper()
-	db.exec(tb, fmt.Sprintf("INSERT INTO %s (topic, payload) SELECT 'orders', %s FROM generate_series(1, %d) i", table, payloadSQL, n))
+	if *fillBy == "copy" {
+		testkit.NoError(tb, copyEvents(tb.Context(), db.pool, table, n))
+		return
+	}
+	conn, err := db.pool.Acquire(tb.Context())
+	testkit.NoError(tb, err)
+	defer conn.Release()
+	for _, statement := range []string{
+		"SET synchronous_commit = off",
+		fmt.Sprintf("DO $$ BEGIN FOR i IN 1..%d LOOP INSERT INTO %s (topic, payload) VALUES ('orders', %s); COMMIT; END LOOP; END $$", n, table, payloadSQL),
+		"RESET synchronous_commit",
+	} {
+		_, err := conn.Exec(tb.Context(), statement)
+		testkit.NoError(tb, err)
+	}
+}
+
+// copier is a connection, a transaction or a pool.
+type copier interface {
+	CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error)
+}
+
+func copyEvents(ctx context.Context, to copier, table string, n int) error {
+	_, err := to.CopyFrom(ctx, pgx.Identifier{table}, []string{"topic", "payload"}, pgx.CopyFromSlice(n, func(i int) ([]any, error) {
+		return []any{orders, payloadOf(i + 1)}, nil
+	}))
+	return err
+}
+
+// prepareCommit copies n events in a transaction, which commit ends.
+func (db *database) prepareCommit(b *testing.B, table string, n int) (commit func()) {
+	b.Helper()
+	tx, err := db.pool.Begin(b.Context())
+	testkit.NoError(b, err)
+	testkit.NoError(b, copyEvents(b.Context(), tx, table, n))
+	return func() { testkit.NoError(b, tx.Commit(b.Context())) }
+}
+
+// settled reports whether no batch is left, and no event among the last. It does not walk over the dead rows of all events.
+func (db *database) settled(b *testing.B, table string) bool {
+	b.Helper()
+	return queryValue[bool](b, db, fmt.Sprintf(`SELECT NOT EXISTS (SELECT FROM outbox_batches) AND NOT EXISTS (
+		SELECT FROM %[1]s WHERE id > (SELECT last_value - 20 * %[2]d FROM %[1]s_id_seq))`, table, batchSize))
 }
 
 // mustBeEmpty fails if events or batches remain.

@@ -9,22 +9,24 @@ import (
 // BenchmarkDrain drains 300,000 waiting events of 300 bytes in batches of 1000, with
 // the loop and the relay alternating, and reports rates and costs per event.
 // Everything runs on this machine, PostgreSQL with fsync and synchronous_commit on.
+// "cold" includes the start of each contender; before "warm" all of them run and are idle.
 func BenchmarkDrain(b *testing.B) {
 	db := newDatabase(b)
+	relay := build(b, db)
+	relay.migrate(b, settings{})
 	events := scaled(300_000)
-	b.Run("Redis", func(b *testing.B) {
-		db.race(b, redisStream(b), append(db.all(buffer.ClaimRange, buffer.ClaimStamp), db.optimistic()...), events)
-	})
-	b.Run("JetStream", func(b *testing.B) {
-		db.race(b, jetStream(b), db.all(buffer.ClaimRange, buffer.ClaimStamp), events)
-	})
+	contenders := append(db.all(buffer.ClaimRange, buffer.ClaimStamp), db.commands(relay)...)
+	for _, from := range []start{cold, warm} {
+		b.Run("Redis/"+string(from), func(b *testing.B) { db.race(b, redisStream(b), contenders, events, from) })
+		b.Run("JetStream/"+string(from), func(b *testing.B) { db.race(b, jetStream(b), contenders, events, from) })
+	}
 }
 
 // BenchmarkStrategies drains without a sink. The SQL of a claim mode limits its rate
 // with a sink.
 func BenchmarkStrategies(b *testing.B) {
 	db := newDatabase(b)
-	db.race(b, nowhere(), append(db.all(buffer.ClaimRange, buffer.ClaimStamp), db.optimistic()...), scaled(300_000))
+	db.race(b, nowhere(), append(db.all(buffer.ClaimRange, buffer.ClaimStamp), db.optimistic()...), scaled(300_000), cold)
 }
 
 // all returns the loop, and the relay in the modes that -only selects.

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
-	"time"
 
 	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -47,11 +46,11 @@ func BenchmarkJQ(b *testing.B) {
 		b.Cleanup(func() { testkit.NoError(b, s.Close()) })
 		contenders = append(contenders, contender{
 			name: c.name, table: eventsTable,
-			drain: func(b *testing.B, _ broker, events int) time.Duration {
-				return db.drained(b, postgres.Config{Claim: buffer.ClaimAuto}, s, events)
+			start: func(b *testing.B, _ broker, events int) drain {
+				return db.pipeline(b, postgres.Config{Claim: buffer.ClaimAuto}, s, events)
 			},
 		})
 	}
 	to := nowhere()
-	db.race(b, to, contenders, scaled(300_000))
+	db.race(b, to, contenders, scaled(300_000), cold)
 }

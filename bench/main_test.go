@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"flag"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -14,13 +15,22 @@ import (
 )
 
 var (
-	scale = flag.Float64("scale", 1, "factor for event counts and durations; 0.1 for a quick run")
-	only  = flag.String("only", "", "the contenders to run, by name, separated by commas; all when empty")
+	scale  = flag.Float64("scale", 1, "factor for event counts and durations; 0.1 for a quick run")
+	fillBy = flag.String("fill", "copy", "how waiting events are inserted: copy, or inserts for one transaction each")
+	only   = flag.String("only", "", "the contenders to run, by name, separated by commas; all when empty")
 )
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(natsFolder); dir != "" {
 		serveNATS(dir)
+		return
+	}
+	if sink := os.Getenv(loopDrains); sink != "" {
+		memory.Tune()
+		if err := serveLoop(sink, os.Getenv(loopDatabase)); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
 		return
 	}
 	memory.Tune() // as relay run does; the yardsticks run in this process, too
@@ -51,7 +61,13 @@ func pause(b *testing.B, d time.Duration) {
 
 func until(b *testing.B, atMost time.Duration, done func() bool) {
 	b.Helper()
-	for end := time.Now().Add(atMost); !done(); pause(b, 100*time.Millisecond) {
+	untilEach(b, 100*time.Millisecond, atMost, done)
+}
+
+// untilEach looks once an interval.
+func untilEach(b *testing.B, interval, atMost time.Duration, done func() bool) {
+	b.Helper()
+	for end := time.Now().Add(atMost); !done(); pause(b, interval) {
 		if time.Now().After(end) {
 			b.Fatal("it did not happen in time")
 		}

@@ -38,28 +38,28 @@ func (db *database) optimistic() []contender {
 	if !wanted("optimistic") {
 		return nil
 	}
-	return []contender{{name: "optimistic", table: eventsTable, drain: func(b *testing.B, to broker, _ int) time.Duration {
+	return []contender{{name: "optimistic", table: eventsTable, shape: stampShape, start: func(b *testing.B, to broker, _ int) drain {
 		ctx, cancel := bounded(b, 2*time.Minute)
-		defer cancel()
 		conns, pushes := make([]*pgx.Conn, optimisticWorkers), make([]push, optimisticWorkers)
 		for i := range conns {
 			var err error
 			conns[i], err = pgx.Connect(ctx, db.url)
 			testkit.NoError(b, err)
-			pushes[i] = to.loop(b)
+			pushes[i], err = to.loop()
+			testkit.NoError(b, err)
 		}
 		var group errgroup.Group
-		began := time.Now()
 		for i, conn := range conns {
 			group.Go(func() error { return drainOptimistically(ctx, conn, pushes[i]) })
 		}
-		err := group.Wait()
-		took := time.Since(began)
-		for _, conn := range conns {
-			err = errors.Join(err, conn.Close(ctx))
-		}
-		testkit.NoError(b, err)
-		return took
+		return drain{done: func() { testkit.NoError(b, group.Wait()) }, stop: func() {
+			var err error
+			for _, conn := range conns {
+				err = errors.Join(err, conn.Close(ctx))
+			}
+			cancel()
+			testkit.NoError(b, err)
+		}}
 	}}}
 }
 

@@ -78,9 +78,11 @@ func (db *database) rounds(b *testing.B, mode buffer.ClaimMode, rounds, events i
 	for range rounds {
 		round := newCountdown(events)
 		observer.next(round)
-		db.insert(b, eventsTable, events)
+		commit := db.prepareCommit(b, eventsTable, events)
+		began := time.Now()
+		commit()
 		round.await(b, 2*time.Minute)
-		s.add(events, round.took, round.claims)
+		s.add(events, time.Since(began), round.claims)
 	}
 	stop()
 	db.claimedBy(b, mode)
@@ -94,17 +96,23 @@ const loopFor = time.Minute
 // loopRounds does the same with the loop, for a minute.
 func (db *database) loopRounds(b *testing.B, rounds, events int) (s series) {
 	b.Helper()
-	ctx, cancel := bounded(b, loopFor)
-	defer cancel()
+	end := time.After(loopFor)
 	for i := range rounds {
-		db.insert(b, loopTable, events)
+		round := newCountdown(events)
+		commit := db.prepareCommit(b, loopTable, events)
 		var picks picks
-		took := db.loop(b, ctx, 2, nowhere().loop, picks.add)
-		if ctx.Err() != nil {
+		stop := db.startLoop(b, 2, nowhere().loop, round.add, picks.add)
+		began := time.Now()
+		commit()
+		select {
+		case <-round.done:
+			s.add(events, time.Since(began), picks.took)
+			stop()
+		case <-end:
 			b.Logf("the loop was stopped after %v, in round %d", loopFor, i+1)
+			stop()
 			return s
 		}
-		s.add(events, took, picks.took)
 	}
 	db.mustBeEmpty(b, loopTable)
 	return s

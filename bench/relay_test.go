@@ -29,31 +29,22 @@ func (db *database) claimMode(b *testing.B) buffer.ClaimMode {
 	return queryValue[buffer.ClaimMode](b, db, "SELECT claim FROM outbox_buffers WHERE buffer = 'public.outbox_events'")
 }
 
-// relay runs a pipeline in this process until a number of events is delivered. It
-// returns the time from the start of the first claim to the last settle.
-func (db *database) relay(b *testing.B, mode buffer.ClaimMode, s sink.Sink, events int) time.Duration {
-	b.Helper()
-	return db.drained(b, postgres.Config{Claim: mode}, s, events)
-}
-
-// drained does the same with the buffer of c.
-func (db *database) drained(b *testing.B, c postgres.Config, s sink.Sink, events int) time.Duration {
+// pipeline starts a pipeline in this process that ends with a number of events.
+func (db *database) pipeline(b *testing.B, c postgres.Config, s sink.Sink, events int) drain {
 	b.Helper()
 	count := newCountdown(events)
 	stop := db.start(b, c, s, count)
-	count.await(b, 2*time.Minute)
-	stop()
-	return count.took
+	return drain{done: func() { count.await(b, 2*time.Minute) }, stop: stop}
 }
 
 // start runs a pipeline until the returned function is called.
 func (db *database) start(b *testing.B, c postgres.Config, s sink.Sink, observer pipeline.Observer) (stop func()) {
 	b.Helper()
-	c.URL, c.Pipeline, c.Owner, c.Connections = db.url, "bench", "bench", 6
+	c.URL, c.Pipeline, c.Owner, c.Connections = db.url, orders, "bench", 6
 	buf, err := postgres.Open(c)
 	testkit.NoError(b, err)
 	p, err := pipeline.New(buf, s, pipeline.Config{
-		Name: "bench", Observer: observer, Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		Name: orders, Observer: observer, Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
 	testkit.NoError(b, err)
 	ctx, cancel := context.WithCancel(b.Context())

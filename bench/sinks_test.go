@@ -21,11 +21,13 @@ import (
 
 // broker is a destination, for the relay and for the loop.
 type broker struct {
-	pid   int // of the broker; 0 for none
-	sink  sink.Sink
-	loop  func(*testing.B) push
-	empty func(*testing.B, contender)
-	count func(*testing.B) int // of what arrived
+	pid  int // of the broker; 0 for none
+	sink sink.Sink
+	loop func() (push, error)
+	// url and address are what a configuration says of the sink.
+	url, address string
+	empty        func(*testing.B, contender)
+	count        func(*testing.B) int // of what arrived
 }
 
 // nothing is a sink that accepts everything.
@@ -38,7 +40,7 @@ func (nothing) Close() error                              { return nil }
 func nowhere() broker {
 	return broker{
 		sink:  nothing{},
-		loop:  func(*testing.B) push { return func(context.Context, []loopEvent) error { return nil } },
+		loop:  func() (push, error) { return func(context.Context, []loopEvent) error { return nil }, nil },
 		empty: func(*testing.B, contender) {},
 	}
 }
@@ -56,9 +58,10 @@ func redisStream(b *testing.B) broker {
 	client := redis.NewClient(&redis.Options{Addr: server.Addr})
 	b.Cleanup(func() { testkit.NoError(b, client.Close()) })
 	return broker{
-		pid:   redisPID(b, client),
-		sink:  s,
-		loop:  func(*testing.B) push { return xadds(client) },
+		pid:  redisPID(b, client),
+		sink: s,
+		loop: func() (push, error) { return xadds(client), nil },
+		url:  server.URL, address: "stream: " + orders,
 		empty: func(b *testing.B, _ contender) { testkit.NoError(b, client.FlushAll(b.Context()).Err()) },
 		count: func(b *testing.B) int {
 			n, err := client.XLen(b.Context(), orders).Result()
@@ -125,7 +128,8 @@ func jetStream(b *testing.B) broker {
 	b.Cleanup(func() { testkit.NoError(b, s.Close()) })
 	return broker{
 		pid: pid, sink: s, empty: empty,
-		loop: func(b *testing.B) push { return publishes(b, url) },
+		loop: func() (push, error) { return publishes(b, url) },
+		url:  url, address: "subject: " + orders,
 		count: func(b *testing.B) int {
 			stream, err := js.Stream(b.Context(), "ORDERS")
 			testkit.NoError(b, err)
@@ -136,12 +140,13 @@ func jetStream(b *testing.B) broker {
 
 // publishes publishes a batch and then awaits every acknowledgement. By the id in the
 // header JetStream drops duplicates.
-func publishes(b *testing.B, url string) push {
+func publishes(b *testing.B, url string) (push, error) {
 	conn, err := nats.Connect(url)
-	testkit.NoError(b, err)
+	if err != nil {
+		return nil, err
+	}
 	b.Cleanup(conn.Close)
 	js, err := jetstream.New(conn)
-	testkit.NoError(b, err)
 	return func(ctx context.Context, events []loopEvent) error {
 		acks := make([]jetstream.PubAckFuture, len(events))
 		for i := range events {
@@ -167,5 +172,5 @@ func publishes(b *testing.B, url string) push {
 			}
 		}
 		return nil
-	}
+	}, err
 }

@@ -25,10 +25,7 @@ func BenchmarkTenMillion(b *testing.B) {
 	for b.Loop() {
 		server := testserver.Redis(b, "--appendonly", "no")
 		began := time.Now()
-		db.exec(b, "TRUNCATE outbox_batches, outbox_events")
-		db.insert(b, eventsTable, events)
-		db.exec(b, "VACUUM ANALYZE outbox_events")
-		db.exec(b, "CHECKPOINT")
+		db.fill(b, eventsTable, events)
 		filled := time.Since(began)
 
 		ctx, cancel := bounded(b, time.Duration(events)*100*time.Microsecond+time.Minute)

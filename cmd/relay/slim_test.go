@@ -22,7 +22,7 @@ func TestSlim(t *testing.T) {
 		return string(out)
 	}
 	config := write(t, "pipelines: [{name: a, source: {url: 'sqlite:///tmp/absent.db'}, sink: {url: 'stdout:'}}]")
-	for _, args := range [][]string{{"demo", "--events", "1"}, {"schema", "sqlite"}, {"check", config}, {"run", "-c", config}, {"init"}} {
+	for _, args := range [][]string{{"demo", "--events", "1"}, {"schema", "sqlite"}, {"check", "-c", config}, {"run", "-c", config}, {"init"}} {
 		if out := run(args...); !strings.Contains(out, "built without") || strings.Count(out, "\n") != 1 {
 			t.Errorf("relay %s: got %q", strings.Join(args, " "), out)
 		}
