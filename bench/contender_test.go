@@ -114,8 +114,8 @@ func (db *database) measure(b *testing.B, c contender, to broker, events int, fr
 	switch {
 	case from == warm:
 		d = c.start(b, to, events)
-		commit = db.prepareCommit(b, c.table, events)
 		pause(b, idleFor)
+		commit = db.prepareCommit(b, c.table, events)
 	case c.fill != nil:
 		c.fill(b)
 	default:

@@ -30,7 +30,7 @@ func BenchmarkLatency(b *testing.B) {
 			relay.migrate(b, s)
 			var all, inserts []float64
 			for b.Loop() {
-				db.fill(b, eventsTable, 0)
+				db.truncate(b, eventsTable)
 				server := testserver.Redis(b, "--appendonly", "no")
 				s.sink = server.URL
 				_, stop := relay.run(b, s)

@@ -21,19 +21,31 @@ func BenchmarkPinned(b *testing.B) {
 	const rounds = 20
 	events := scaled(50_000)
 	db := newDatabase(b)
-	contenders := db.relays(buffer.ClaimRange, buffer.ClaimStamp)
+	contenders := []struct {
+		name      string
+		mode      buffer.ClaimMode
+		restarted bool
+	}{{"range", buffer.ClaimRange, false}, {"range, restarted", buffer.ClaimRange, true}, {"stamp", buffer.ClaimStamp, false}}
 	for b.Loop() {
 		t := table{head: []string{"", "events/s of round 2", "of the last", "last to second", "median of rounds 16-20 to 2-6", "claim p50 ms, rounds 2-6", "16-20", "p99 ms, rounds 2-6", "16-20"}}
 		var chart strings.Builder
 		for _, c := range contenders {
-			db.fill(b, eventsTable, 0)
+			if !wanted(c.name) {
+				continue
+			}
+			shape := "RESET (fillfactor)"
+			if c.mode == buffer.ClaimStamp {
+				shape = "SET (" + stampShape + ")"
+			}
+			db.exec(b, "ALTER TABLE outbox_events "+shape)
+			db.truncate(b, eventsTable)
 			unpin := db.pin(b, eventsTable)
-			series := db.rounds(b, buffer.ClaimMode(c.name), rounds, events)
+			series := db.rounds(b, c.mode, c.restarted, rounds, events)
 			unpin()
 			series.report(b, &t, &chart, c.name)
 		}
 		if wanted("loop") {
-			db.fill(b, loopTable, 0)
+			db.truncate(b, loopTable)
 			unpin := db.pin(b, loopTable)
 			series := db.loopRounds(b, rounds, events)
 			unpin()
@@ -69,9 +81,24 @@ func (s *series) add(events int, took time.Duration, claims []time.Duration) {
 	s.claims = append(s.claims, ms)
 }
 
-// rounds drains one round after the other with a relay in one claim mode.
-func (db *database) rounds(b *testing.B, mode buffer.ClaimMode, rounds, events int) (s series) {
+// rounds drains one round after the other with a relay in one claim mode. A relay that is restarted starts when the events of
+// a round are there; its start is part of the round.
+func (db *database) rounds(b *testing.B, mode buffer.ClaimMode, restarted bool, rounds, events int) (s series) {
 	b.Helper()
+	if restarted {
+		for range rounds {
+			db.insert(b, eventsTable, events)
+			round := newCountdown(events)
+			began := time.Now()
+			stop := db.start(b, postgres.Config{Claim: mode}, nothing{}, round)
+			round.await(b, 2*time.Minute)
+			s.add(events, time.Since(began), round.claims)
+			stop()
+		}
+		db.claimedBy(b, mode)
+		db.mustBeEmpty(b, eventsTable)
+		return s
+	}
 	observer := &rotating{}
 	observer.next(newCountdown(events))
 	stop := db.start(b, postgres.Config{Claim: mode}, nothing{}, observer)
@@ -139,7 +166,7 @@ func (s *series) report(b *testing.B, t *table, chart *strings.Builder, name str
 	last, steady := s.speeds[n-1]/s.speeds[1], median(late)/median(early)
 	t.add(name, s.speeds[1], s.speeds[n-1], last, steady,
 		claims(earlyClaims, .5), claims(lateClaims, .5), claims(earlyClaims, .99), claims(lateClaims, .99))
-	if name != "loop" {
+	if name = strings.ReplaceAll(name, ", ", "-"); name != "loop" {
 		b.ReportMetric(claims(lateClaims, .99)/claims(earlyClaims, .99), name+"-p99-late/early")
 	}
 	b.ReportMetric(last, name+"-last/second")

@@ -28,7 +28,7 @@ func BenchmarkProcess(b *testing.B) {
 func idle(b *testing.B, relay command, s settings) {
 	db, lasting := relay.db, scaledTime(20*time.Second)
 	relay.migrate(b, s)
-	db.fill(b, eventsTable, 0)
+	db.truncate(b, eventsTable)
 	var statements, cpu float64
 	runs := 0
 	for b.Loop() {

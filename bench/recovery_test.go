@@ -58,7 +58,7 @@ func (db *database) redisReturns(b *testing.B) {
 	var took time.Duration
 	n := 0
 	for b.Loop() {
-		db.fill(b, eventsTable, 0)
+		db.truncate(b, eventsTable)
 		server := testserver.Redis(b)
 		s, err := redissink.New(redissink.Config{URL: server.URL, Stream: "orders"})
 		testkit.NoError(b, err)
@@ -87,7 +87,7 @@ func (db *database) httpReturns(b *testing.B) {
 	var took time.Duration
 	n := 0
 	for b.Loop() {
-		db.fill(b, eventsTable, 0)
+		db.truncate(b, eventsTable)
 		var up, arrived atomic.Bool
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if _, err := io.Copy(io.Discard, r.Body); err != nil || !up.Load() {
@@ -120,7 +120,7 @@ func (db *database) poison(b *testing.B) {
 	var requests int64
 	n := 0
 	for b.Loop() {
-		db.fill(b, eventsTable, 0)
+		db.truncate(b, eventsTable)
 		var asked atomic.Int64
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			body, err := io.ReadAll(r.Body)
