@@ -21,6 +21,7 @@ var migrations = template.Must(template.ParseFS(migrationFiles, "schema/*.sql"))
 // Payload is the type of the payload of events.
 type Payload string
 
+// The types of a payload.
 const (
 	PayloadJSON  Payload = "json"  // json: JSON as the application wrote it
 	PayloadJSONB Payload = "jsonb" // jsonb: JSON that PostgreSQL parses, and writes anew for each read
