@@ -154,12 +154,12 @@ const insertSQL = `
 WITH written AS (
   INSERT INTO %s (topic, key, payload, headers)
   SELECT topic, CASE WHEN n %% 3 > 0 THEN 'customer-' || n %% 100 END,
-         jsonb_build_object('good', good, 'pad', repeat('x', size)),
-         CASE WHEN n %% 7 = 0 THEN '{"source": "chaos"}'::jsonb END
+         json_build_object('good', good, 'pad', repeat('x', size)),
+         CASE WHEN n %% 7 = 0 THEN '{"source": "chaos"}'::json END
   FROM unnest($2::text[], $3::int[], $4::bool[]) WITH ORDINALITY AS e(topic, size, good, n)
-  RETURNING id, payload->'good' AS good
+  RETURNING id, (payload->>'good')::bool AS good
 ), noted AS (
-  INSERT INTO chaos_committed (pipeline, id, good) SELECT $1, id, good::bool FROM written
+  INSERT INTO chaos_committed (pipeline, id, good) SELECT $1, id, good FROM written
 )
 SELECT array_agg(id) FROM written`
 
