@@ -24,6 +24,13 @@ var trustMutants = []mutant{
 		new:  `"INSERT OR REPLACE INTO " + db.Quote(c.b.config.Table) + " (" + strings.Join(columns, ", ") + ") VALUES (?" + strings.Repeat(", ?", len(values)-1) + ")"`,
 		pkg:  "./outbox/sqlite", test: "TestBuffer_CustomTable$/custom",
 	},
+	{
+		name: "text that is not UTF-8 is sent as JSON, on SQLite",
+		file: "outbox/sqlite/relay_table.go",
+		old:  "return !utf8.Valid(e.Payload) }",
+		new:  "return !utf8.Valid(e.Payload) && false }",
+		pkg:  "./outbox/sqlite", test: "TestClaim_InvalidUTF8",
+	},
 	// The supervisor.
 	{
 		name: "a session is terminated in its next transaction",

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	sqlite3 "modernc.org/sqlite/lib"
 
@@ -161,7 +162,7 @@ func (p *projecting) read(rows *sql.Rows) error {
 			return err
 		}
 		p.rows.Add(i, &row)
-		p.isJSON = p.isJSON && row.Kind != projection.Bytes
+		p.isJSON = p.isJSON && row.Kind != projection.Bytes && utf8.Valid(row.Payload)
 	}
 	if err := rows.Err(); err != nil {
 		return runError(err)

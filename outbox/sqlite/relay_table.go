@@ -5,8 +5,10 @@ import (
 	"crypto/sha256"
 	"database/sql"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 
@@ -197,7 +199,12 @@ func (b *Buffer) fillEvents(ctx context.Context, tx transaction, batch *buffer.L
 	if batch.Events, batch.Cut, err = scanEvents(rows, limit); err != nil {
 		return err
 	}
-	return tx.row(ctx, payloadIsJSONSQL, b.config.Table).Scan(&batch.PayloadIsJSON)
+	if err := tx.row(ctx, payloadIsJSONSQL, b.config.Table).Scan(&batch.PayloadIsJSON); err != nil {
+		return err
+	}
+	invalid := func(e outbox.Event) bool { return !utf8.Valid(e.Payload) }
+	batch.PayloadIsJSON = batch.PayloadIsJSON && !slices.ContainsFunc(batch.Events, invalid) // json_valid accepts such text
+	return nil
 }
 
 func scanEvents(rows *sql.Rows, limit int) (events []outbox.Event, cut bool, err error) {
