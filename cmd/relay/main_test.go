@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -28,6 +29,11 @@ const beRelay = "RELAY_TEST_IS_THE_COMMAND"
 func TestMain(m *testing.M) {
 	if os.Getenv(beRelay) != "" {
 		main()
+	}
+	for _, s := range []os.Signal{syscall.SIGHUP, os.Interrupt} {
+		if signal.Ignored(s) { // by nohup, or by a shell's &; the relay must not inherit that
+			signal.Notify(make(chan os.Signal, 1), s)
+		}
 	}
 	logging.Disable() // testserver polls Redis until it is ready
 	testserver.Main(m)

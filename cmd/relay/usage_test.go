@@ -39,7 +39,7 @@ func TestUsage(t *testing.T) {
 		{"schema oracle", 2, "", `the database is "oracle"; expected "postgres" or "sqlite"`},
 		{"schema mysql", 2, "", `the database is "mysql", which is not supported yet; expected "postgres" or "sqlite"`},
 		{"schema postgres sqlite", 2, "", "accepts at most 1 arg"},
-		{"schema --payload xml", 2, "", `--payload is "xml"; expected "json" or "bytes"`},
+		{"schema --payload xml", 2, "", `--payload is "xml"; expected "json", "jsonb" or "bytes"`},
 		{"schema --table=", 2, "", `--table is ""`},
 		{"demo --events -1", 2, "", "--events is -1 and --rate is 0; expected 0 or more"},
 		{"demo --events many", 2, "", "invalid argument"},

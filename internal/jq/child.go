@@ -20,7 +20,7 @@ import (
 const exitMemory = 3
 
 func init() {
-	if os.Getenv(childVariable) != "" {
+	if os.Getenv(childVariable) != "" && len(os.Args) == 1 && os.Args[0] == childName {
 		serve()
 	}
 }
@@ -28,7 +28,7 @@ func init() {
 // serve serves runs until the parent closes the pipe, which also happens when it is killed. Signals that end the
 // relay do not end a child: the relay still runs programs for the batches in flight.
 func serve() {
-	signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 	runtime.GOMAXPROCS(min(2, runtime.GOMAXPROCS(0))) // the program, and the garbage collector
 	debug.SetTraceback("none")
 	offerToKiller()

@@ -34,6 +34,7 @@ type Program struct {
 	text    string
 	secrets []byte      // the value of $secret, as JSON; empty if the program does not read it
 	joined  atomic.Bool // the pool counts the program
+	share   share       // of the pool
 }
 
 // Error says what is wrong with a program, and where.

@@ -5,8 +5,6 @@ import (
 	"runtime"
 	"sync"
 	"time"
-
-	"golang.org/x/sync/semaphore"
 )
 
 const (
@@ -20,12 +18,12 @@ const (
 )
 
 // children are the child processes of this process. All programs share them, because their memory counts together.
-var children = &pool{slots: semaphore.NewWeighted(int64(min(maxChildren, runtime.GOMAXPROCS(0))))}
+var children = &pool{runs: queue{free: min(maxChildren, runtime.GOMAXPROCS(0))}}
 
 // pool lends children. It ends those that have been idle for idleTime, and all when no program uses it. It has no
 // goroutine.
 type pool struct {
-	slots *semaphore.Weighted // of runs
+	runs queue
 
 	mu    sync.Mutex
 	users int
@@ -33,17 +31,22 @@ type pool struct {
 	timer *time.Timer
 }
 
-// acquire waits until one run more may begin. Those that wait have their turn in order.
-func (p *pool) acquire(ctx context.Context) error {
-	waitCtx, cancel := context.WithTimeout(ctx, slotWait)
-	defer cancel()
-	if p.slots.Acquire(waitCtx, 1) == nil {
-		return nil
+// enter waits for the runs of others. A run whose request was sent waits until ctx is done: its batch would be sent again.
+func (p *pool) enter(ctx context.Context, s *share, sent bool) (leave func(), err error) {
+	waitCtx := ctx
+	if !sent {
+		var cancel func()
+		waitCtx, cancel = context.WithTimeout(ctx, slotWait)
+		defer cancel()
 	}
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
+	leave, ok := p.runs.enter(waitCtx, s)
+	switch {
+	case ok:
+		return leave, nil
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
 	}
-	return processError("all processes for jq programs were busy for %v", slotWait)
+	return nil, processError("all processes for jq programs were busy for %v", slotWait)
 }
 
 // get returns an idle child, or starts one.

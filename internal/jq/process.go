@@ -17,6 +17,8 @@ import (
 const (
 	// childVariable makes this executable serve runs instead of its main function.
 	childVariable = "RELAY_JQ_CHILD"
+	// childName is the name of a child, which must have it too: somebody may set the variable for the relay.
+	childName = "relay-jq"
 	// hello is the first line of a child. What other packages print before it is ignored.
 	hello = "relay-jq 1\n"
 	// startLimit is how long a child may take to start, which depends on the machine alone.
@@ -75,16 +77,22 @@ func startFile(ctx context.Context, path string) (*process, error) {
 			}
 		}
 	})
-	if err != nil {
+	switch {
+	case err == nil:
+		return child, nil
+	case ctx.Err() != nil:
 		return nil, err
 	}
-	return child, nil
+	if errors.Is(err, ErrLimit) { // it has not seen the program
+		err = errors.New("it gets no memory")
+	}
+	return nil, startError(err)
 }
 
 // launch runs the executable with pipes, and with an environment that holds no secret.
 func launch(path string) (*process, error) {
 	cmd := exec.CommandContext(context.Background(), path)
-	cmd.Args = []string{"relay-jq"}
+	cmd.Args = []string{childName}
 	cmd.Env = []string{childVariable + "=1"}
 	if zone, ok := os.LookupEnv("TZ"); ok {
 		cmd.Env = append(cmd.Env, "TZ="+zone)
@@ -210,7 +218,10 @@ func (c *process) causeOfDeath(failure error) error {
 	}
 	first, _, _ := strings.Cut(string(bytes.TrimSpace(message)), "\n")
 	if code := state.ExitCode(); code == exitFatal || code == exitRace {
-		for _, word := range []string{"memory", "stack", "OS thread", "failed to allocate"} {
+		if bytes.Contains(message, []byte("OS thread")) {
+			return processError("the process of the jq program could not start a thread: %s", first)
+		}
+		for _, word := range []string{"memory", "stack", "failed to allocate"} {
 			if bytes.Contains(message, []byte(word)) {
 				return errMemory
 			}
@@ -220,5 +231,5 @@ func (c *process) causeOfDeath(failure error) error {
 	if first == "" {
 		first = failure.Error()
 	}
-	return processError("the process of the jq program ended: %v (%s)", state, first)
+	return &kindError{fmt.Sprintf("the process of the jq program ended: %v (%s)", state, first), ErrKilled}
 }

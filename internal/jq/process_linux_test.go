@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -91,7 +92,7 @@ func TestChild_Killed(t *testing.T) {
 	}()
 	awaitRunning(t, child.cmd.Process.Pid)
 	testkit.NoError(t, syscall.Kill(child.cmd.Process.Pid, syscall.SIGKILL))
-	if err := <-failed; !errors.Is(err, ErrProcess) || errors.Is(err, ErrLimit) || !strings.Contains(err.Error(), "killed") {
+	if err := <-failed; !errors.Is(err, ErrKilled) || !errors.Is(err, ErrProcess) || errors.Is(err, ErrLimit) || !strings.Contains(err.Error(), "killed") {
 		t.Errorf("got %v", err)
 	}
 	if !child.ended {
@@ -122,7 +123,7 @@ func TestChild_Cancelled(t *testing.T) {
 func TestChild_Signals(t *testing.T) {
 	t.Parallel()
 	child := testChild(t)
-	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
+	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT} {
 		testkit.NoError(t, syscall.Kill(child.cmd.Process.Pid, signal))
 		if got, err := child.run(t.Context(), compiled(t, "."), &job{input: []byte("1"), limit: maxResult}); string(got) != "1" || err != nil {
 			t.Errorf("after %v: got %s, %v", signal, got, err)
@@ -132,12 +133,16 @@ func TestChild_Signals(t *testing.T) {
 
 func TestStart_Failures(t *testing.T) {
 	t.Parallel()
+	// What the Go runtime says when the machine has no room for a child: the program is not to blame.
+	full := filepath.Join(t.TempDir(), "full")
+	testkit.NoError(t, os.WriteFile(full, []byte("#!/bin/sh\necho 'fatal error: runtime: cannot allocate memory' >&2\nexit 2\n"), 0o700)) //nolint:gosec // it is executed
 	for path, want := range map[string]string{
+		full:           "it gets no memory (Relay starts",
 		os.DevNull:     "permission denied (Relay starts its own executable again",
 		"/bin/true":    "does not serve jq programs",
 		"/bin/cat\x00": "invalid argument",
 	} {
-		if _, err := startFile(t.Context(), path); !errors.Is(err, ErrProcess) || !strings.Contains(err.Error(), want) {
+		if _, err := startFile(t.Context(), path); !errors.Is(err, ErrProcess) || errors.Is(err, ErrLimit) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v; want %q", path, err, want)
 		}
 	}

@@ -27,6 +27,9 @@ var (
 	// ErrProcess is wrapped by an error that says nothing about the program or its input: no process could be
 	// started, or it was killed.
 	ErrProcess = errors.New("process failed")
+	// ErrKilled is wrapped, beside ErrProcess, by the error of a run whose process somebody killed, although it was new:
+	// an operator, or the kernel because memory ran out, which the run may have caused.
+	ErrKilled = fmt.Errorf("%w: killed", ErrProcess)
 )
 
 // kindError is a text that wraps a sentinel without repeating its text.
@@ -72,10 +75,11 @@ func (p *Program) run(ctx context.Context, j *job) ([]byte, error) {
 	if !p.joined.Swap(true) {
 		children.join()
 	}
-	if err := children.acquire(ctx); err != nil {
+	leave, err := children.enter(ctx, &p.share, j.shape == results)
+	if err != nil {
 		return nil, err
 	}
-	defer children.slots.Release(1)
+	defer leave()
 	child, err := children.get(ctx)
 	if err != nil {
 		return nil, err

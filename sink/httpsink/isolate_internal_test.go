@@ -2,6 +2,7 @@ package httpsink
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outboxrelay/relay/internal/jq"
 	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -100,6 +102,34 @@ func TestIsolate_BrokenProgram(t *testing.T) {
 		err := s.Send(t.Context(), numberedEvents(n))
 		if split, ok := errors.AsType[*sink.SplitError](err); ok || !errors.Is(err, sink.ErrMaybePoison) {
 			t.Errorf("%d events: got %v, %v; want an outage that they may cause", n, err, split)
+		}
+	}
+}
+
+// TestIsolate_Killed has a new process that somebody killed, perhaps the kernel because of one event. The batch is divided
+// if the program has worked, and no event is to blame.
+func TestIsolate_Killed(t *testing.T) {
+	t.Parallel()
+	s := openHostile(t, `.`, time.Second)
+	for _, c := range []struct {
+		events, groups int
+		worked         bool
+	}{{100, 4, true}, {2, 2, true}, {1, 0, true}, {100, 0, false}} {
+		s.hasWorked.Store(c.worked)
+		b := numberedEvents(c.events)
+		r := &request{}
+		for i := range b.Events {
+			r.indexes = append(r.indexes, i)
+		}
+		err := s.requestFailed(t.Context(), b, r, nil, fmt.Errorf("%w", jq.ErrKilled))
+		split, _ := errors.AsType[*sink.SplitError](err)
+		switch {
+		case c.groups == 0:
+			if split != nil || !errors.Is(err, sink.ErrUnavailable) || errors.Is(err, sink.ErrMaybePoison) {
+				t.Errorf("%+v: got %v; want an outage", c, err)
+			}
+		case split == nil || len(split.Groups) != c.groups || split.Groups[0].Err != nil:
+			t.Errorf("%+v: got %v; want a division", c, err)
 		}
 	}
 }

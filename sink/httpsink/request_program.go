@@ -64,7 +64,11 @@ func (s *Sink) requestFailed(ctx context.Context, b *buffer.Batch, r *request, r
 	err := s.requestError(b, r.indexes, failed)
 	var groups []sink.Group
 	switch {
-	case ctx.Err() != nil, errors.Is(failed, jq.ErrProcess): // says nothing about program or events
+	case ctx.Err() != nil:
+		return sink.Unavailable(err)
+	case errors.Is(failed, jq.ErrKilled) && len(r.indexes) > 1 && s.hasWorked.Load():
+		groups = divide(r.indexes) // the memory of the machine may have run out because of one event
+	case errors.Is(failed, jq.ErrProcess): // says nothing about program or events
 		return sink.Unavailable(err)
 	case len(r.indexes) == 1 && errors.Is(failed, jq.ErrLimit) && s.hasWorked.Load():
 		return sink.NewBatchError(append(rejected, sink.EventError{Index: r.indexes[0], Err: err}))
@@ -110,10 +114,21 @@ func (s *Sink) requestError(b *buffer.Batch, indexes []int, err error) error {
 // isolateParts is into how many parts isolate divides a batch: one bad event among 1000 is alone after 5 divisions.
 const isolateParts = 4
 
+func divide(indexes []int) []sink.Group {
+	var groups []sink.Group
+	for part := range slices.Chunk(indexes, (len(indexes)+isolateParts-1)/isolateParts) {
+		groups = append(groups, sink.Group{Indexes: part})
+	}
+	return groups
+}
+
 // isolate divides a batch for which the request program exceeds a limit. A run that does so may take 5 s, so isolate
-// does not look for the event, but tries three of them alone. If one passes, the parts are tried when they are
-// sent: all but one are soon delivered. isolate returns nil if none passes, because the program itself may be the cause.
+// does not look for the event: the parts are tried when they are sent, and all but one are soon delivered. If the program has
+// not worked yet, isolate tries three events alone. It returns nil if none passes, because the program itself may be the cause.
 func (s *Sink) isolate(ctx context.Context, b *buffer.Batch, indexes []int) []sink.Group {
+	if s.hasWorked.Load() {
+		return divide(indexes)
+	}
 	var bad []sink.Group
 	rest, passed := slices.Clone(indexes), false
 	for _, i := range slices.Compact([]int{indexes[0], indexes[len(indexes)/2], indexes[len(indexes)-1]}) {
@@ -136,11 +151,7 @@ func (s *Sink) isolate(ctx context.Context, b *buffer.Batch, indexes []int) []si
 	case len(bad) > 0: // the others are probably good
 		return append([]sink.Group{{Indexes: rest}}, bad...)
 	}
-	var groups []sink.Group
-	for part := range slices.Chunk(rest, (len(rest)+isolateParts-1)/isolateParts) {
-		groups = append(groups, sink.Group{Indexes: part})
-	}
-	return groups
+	return divide(rest)
 }
 
 // maxBisectRuns is how often bisect runs the program. One bad event among 10,000 needs 28 runs.

@@ -13,13 +13,20 @@ import (
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
 
-// maxResponse is the largest response that a program reads, in bytes after decompression.
-const maxResponse = 16 << 20
+const (
+	// maxResponse is the largest response that a program reads, in bytes after decompression.
+	maxResponse = 16 << 20
+	// largeResponse is where a response begins to be large, in bytes.
+	largeResponse = 1 << 20
+	// maxLarge is how many large responses this process has in memory at once.
+	maxLarge = 4
+)
 
 // readResponse returns the events that failed according to the response, or an error about the whole
 // batch. Results decides, unless the status is an outage.
@@ -30,14 +37,9 @@ func (s *Sink) readResponse(ctx context.Context, resp *http.Response, r *request
 	if outage, _ := s.cfg.classify(resp.StatusCode); s.results == nil || outage {
 		return nil, s.redactor.read(resp).classifyStatus(s.cfg)
 	}
-	text, err := io.ReadAll(io.LimitReader(resp.Body, maxResponse+1))
-	err = errors.Join(err, resp.Body.Close())
-	switch {
-	case err != nil:
-		err = fmt.Errorf("the response could not be read: %w", err)
-	case len(text) > maxResponse:
-		err = fmt.Errorf("the response is larger than %d MiB", maxResponse>>20)
-	}
+	defer resp.Body.Close()
+	text, release, err := readBody(ctx, resp.Body)
+	defer release()
 	var failed []sink.EventError
 	if err == nil {
 		failed, err = s.runResults(ctx, resp, text, r, b)
@@ -53,6 +55,30 @@ func (s *Sink) readResponse(ctx context.Context, resp *http.Response, r *request
 		return nil, whole.classifyStatus(s.cfg)
 	}
 	return failed, nil
+}
+
+// large bounds how many large responses are in memory at once, read and waiting for the program.
+var large = semaphore.NewWeighted(maxLarge)
+
+// readBody reads the body. release must be called when the text is not used any more.
+func readBody(ctx context.Context, body io.Reader) (text []byte, release func(), err error) {
+	release = func() {}
+	var read bytes.Buffer
+	_, err = io.CopyN(&read, body, largeResponse)
+	if err == nil {
+		if err = large.Acquire(ctx, 1); err != nil {
+			return nil, release, fmt.Errorf("waiting for the memory that other large responses take: %w", err)
+		}
+		release = func() { large.Release(1) }
+		_, err = io.CopyN(&read, body, maxResponse+1-largeResponse)
+	}
+	switch {
+	case err == nil:
+		return nil, release, fmt.Errorf("the response is larger than %d MiB", maxResponse>>20)
+	case !errors.Is(err, io.EOF):
+		return nil, release, fmt.Errorf("the response could not be read: %w", err)
+	}
+	return read.Bytes(), release, nil
 }
 
 // runResults runs Config.Results and reads its result. The error may quote secrets.
