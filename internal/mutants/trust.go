@@ -31,6 +31,34 @@ var trustMutants = []mutant{
 		new:  "return !utf8.Valid(e.Payload) && false }",
 		pkg:  "./outbox/sqlite", test: "TestClaim_InvalidUTF8",
 	},
+	{
+		name: "a SQLite file that was replaced is not noticed",
+		file: "outbox/sqlite/internal/db/follow.go",
+		old:  "	if f.file == nil || !os.SameFile(f.file, file) {",
+		new:  "	if f.file == nil {",
+		pkg:  "./outbox/sqlite", test: "TestReplacedFile",
+	},
+	{
+		name: "a batch of another SQLite file is settled",
+		file: "outbox/sqlite/buffer.go",
+		old:  "at != nil && batch.ClaimedLocal.Before(*at)",
+		new:  "at != nil && batch == nil",
+		pkg:  "./outbox/sqlite", test: "TestReplacedFile$",
+	},
+	{
+		name: "the cursor of another SQLite file stays",
+		file: "outbox/sqlite/buffer.go",
+		old:  "			b.cursor.Restart()\n",
+		new:  "",
+		pkg:  "./outbox/sqlite", test: "TestReplacedFile$",
+	},
+	{
+		name: "the columns of another SQLite file stay",
+		file: "outbox/sqlite/custom.go",
+		old:  "s.generation != t.generation || ",
+		new:  "",
+		pkg:  "./outbox/sqlite", test: "TestReplacedFile_CustomTable",
+	},
 	// The supervisor.
 	{
 		name: "a session is terminated in its next transaction",

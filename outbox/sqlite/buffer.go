@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	sqlite3 "modernc.org/sqlite/lib"
 
@@ -22,6 +23,7 @@ type Buffer struct {
 	ledger
 	config Config
 	file   string
+	follow *db.Follower
 	db     *sql.DB
 	cursor watermark.Cursor
 	window scanwindow.Window
@@ -29,6 +31,9 @@ type Buffer struct {
 	mode   atomic.Pointer[string]
 	events eventTable
 	upkeep tableUpkeep
+	// replaced is when another file was opened in place of the first one; nil: never. It changes only between the
+	// transactions of db, which has one connection.
+	replaced atomic.Pointer[time.Time]
 }
 
 // Open prepares a buffer; it does not touch the file. The error is about the configuration.
@@ -41,24 +46,42 @@ func Open(c Config) (*Buffer, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn, err := db.Open(file, "rw", c.pragmas()...)
-	if err != nil {
-		return nil, err
-	}
-	b := newBuffer(c, file, conn)
+	b := newBuffer(c, file)
+	b.db = b.follow.Open("rw", b.opened(), c.pragmas()...)
+	b.db.SetMaxOpenConns(1)
 	if c.Custom.Is() {
-		custom, err := newCustomTable(b)
-		if err != nil {
-			return nil, errors.Join(err, conn.Close())
-		}
+		custom := newCustomTable(b)
 		b.events, b.upkeep = custom, custom
 	}
 	return b, nil
 }
 
-// newBuffer returns a buffer on the relay's own table.
-func newBuffer(c Config, file string, conn *sql.DB) *Buffer {
-	b := &Buffer{config: c, file: file, db: conn}
+// opened returns a function that is called with the generation of the file whenever a connection is opened. Another file
+// has other events: what is remembered is forgotten.
+func (b *Buffer) opened() func(generation int64) {
+	var last int64
+	return func(generation int64) {
+		if last != 0 && generation != last {
+			now := time.Now()
+			b.replaced.Store(&now)
+			b.cursor.Restart()
+		}
+		last = generation
+	}
+}
+
+// fence returns ErrLeaseLost for a batch that was leased in the file that was here before. In a backup of it there may be
+// the same batch; it belongs to whoever takes it over.
+func (b *Buffer) fence(batch *buffer.Lease) error {
+	if at := b.replaced.Load(); at != nil && batch.ClaimedLocal.Before(*at) {
+		return buffer.ErrLeaseLost
+	}
+	return nil
+}
+
+// newBuffer returns a buffer on the relay's own table, without a connection.
+func newBuffer(c Config, file string) *Buffer {
+	b := &Buffer{config: c, file: file, follow: db.NewFollower(file)}
 	b.ledger = ledger{b, c.Table}
 	own := &relayTable{b: b, names: names(c.Table, c.Archive)}
 	b.events, b.upkeep = own, own
@@ -87,12 +110,16 @@ func (b *Buffer) read(ctx context.Context, doing string, act func(tx transaction
 }
 
 func (b *Buffer) begin(ctx context.Context, on *sql.DB, options *sql.TxOptions, act func(tx transaction) error) error {
+	if err := b.follow.Check(); err != nil && b.follow.Generation() > 0 { // before that SQLite says what is wrong
+		return err
+	}
+	generation := b.follow.Generation()
 	tx, err := on.BeginTx(ctx, options)
 	if err != nil {
 		return err
 	}
 	defer tx.Rollback() //nolint:errcheck // after the commit it does nothing, before it the error is known
-	t := transaction{tx: tx}
+	t := transaction{tx: tx, generation: generation}
 	if err := b.upkeep.begin(ctx, &t); err != nil {
 		return err
 	}
@@ -107,6 +134,8 @@ type transaction struct {
 	tx    *sql.Tx
 	names *strings.Replacer
 	shape *shape // of a custom table; otherwise nil
+	// generation is that of the file, or one before.
+	generation int64
 }
 
 func (t transaction) exec(ctx context.Context, statement string, args ...any) (rows int64, err error) {

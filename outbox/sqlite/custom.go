@@ -32,23 +32,20 @@ type customTable struct {
 	shape atomic.Pointer[shape]
 }
 
-func newCustomTable(b *Buffer) (*customTable, error) {
-	reads, err := db.OpenMany(b.file, "rw", "query_only(1)")
-	if err != nil {
-		return nil, err
-	}
+func newCustomTable(b *Buffer) *customTable {
+	reads := b.follow.Open("rw", nil, "query_only(1)")
 	reads.SetMaxIdleConns(4)
-	return &customTable{b: b, reads: reads}, nil
+	return &customTable{b: b, reads: reads}
 }
 
 func (c *customTable) close() error { return c.reads.Close() }
 
-// shape is the definition of a custom table in one version of the schema.
+// shape is the definition of a custom table in one version of the schema of one file.
 type shape struct {
-	version int64
-	columns []string // without generated ones
-	bytes   bool     // group_id holds the 16 bytes of the uuid, not its text
-	names   *strings.Replacer
+	generation, version int64
+	columns             []string // without generated ones
+	bytes               bool     // group_id holds the 16 bytes of the uuid, not its text
+	names               *strings.Replacer
 }
 
 const (
@@ -67,8 +64,8 @@ func (c *customTable) begin(ctx context.Context, t *transaction) error {
 		return err
 	}
 	s := c.shape.Load()
-	if s == nil || s.version != version {
-		s = &shape{version: version}
+	if s == nil || s.generation != t.generation || s.version != version {
+		s = &shape{generation: t.generation, version: version}
 		if err := c.readShape(ctx, t.tx, s); err != nil {
 			return err
 		}

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strconv"
 	"strings"
@@ -266,6 +267,9 @@ func runError(err error) error {
 func classify(err error) error {
 	if errors.Is(err, buffer.ErrEventData) {
 		return err
+	}
+	if errors.Is(err, fs.ErrNotExist) { // see db.Follower
+		return projection.Unavailable(err)
 	}
 	switch db.Code(err) {
 	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL,

@@ -38,7 +38,6 @@ func leased(batch *buffer.Lease, err error) (*buffer.Lease, error) {
 	if err != nil {
 		return nil, err
 	}
-	batch.ClaimedLocal = time.Now()
 	return batch, nil
 }
 
@@ -75,6 +74,7 @@ func (l ledger) open(ctx context.Context, tx transaction, batch *buffer.Lease, l
 	}
 	var err error
 	batch.ClaimedAt, err = time.Parse(db.TimeFormat, claimedAt)
+	batch.ClaimedLocal = time.Now()
 	return err
 }
 
@@ -131,6 +131,7 @@ func (l ledger) takeOver(ctx context.Context, lease time.Duration, due buffer.Du
 		if batch.ClaimedAt, err = time.Parse(db.TimeFormat, claimedAt); err != nil {
 			return err
 		}
+		batch.ClaimedLocal = time.Now()
 		return errors.Join(json.Unmarshal([]byte(origins), &batch.Origins), json.Unmarshal([]byte(delivered), &batch.Delivered))
 	})
 	if err == nil {
@@ -146,6 +147,9 @@ WHERE buffer = ?1 AND group_id = ?2 AND lease_no = ?3`
 // load reads a leased batch.
 func (l ledger) load(ctx context.Context, batch *buffer.Lease, load loader) error {
 	return l.b.read(ctx, "reading a batch", func(tx transaction) error {
+		if err := l.b.fence(batch); err != nil {
+			return err
+		}
 		var (
 			count int
 			in    holding
@@ -170,6 +174,9 @@ WHERE buffer = ?2 AND group_id = ?3 AND lease_no = ?4 AND state <> 'waiting'`
 func (l ledger) Renew(ctx context.Context, batch *buffer.Lease, lease time.Duration) error {
 	end := db.LeaseEnd(time.Now(), lease)
 	err := l.b.write(ctx, "renewing a lease", func(tx transaction) error {
+		if err := l.b.fence(batch); err != nil {
+			return err
+		}
 		return fenced(tx.exec(ctx, renewSQL, db.Seconds(lease), l.buffer, batch.GroupID.String(), batch.LeaseNo))
 	})
 	if err == nil {
@@ -215,6 +222,9 @@ func (l ledger) settle(ctx context.Context, batch *buffer.Lease, all []buffer.Ou
 		return err
 	}
 	return l.b.write(ctx, "settling a batch", func(tx transaction) error {
+		if err := l.b.fence(batch); err != nil {
+			return err
+		}
 		if set.RetriesWhole() {
 			o := set.All
 			return fenced(tx.exec(ctx, retryWholeSQL, l.buffer, batch.GroupID.String(), batch.LeaseNo,
@@ -243,6 +253,9 @@ const deleteAgain = time.Second
 // MarkDelivered implements buffer.Settler.
 func (l ledger) MarkDelivered(ctx context.Context, batch *buffer.Lease, delivered []int64) error {
 	return l.b.write(ctx, "marking a batch delivered", func(tx transaction) error {
+		if err := l.b.fence(batch); err != nil {
+			return err
+		}
 		return fenced(tx.exec(ctx, markDeliveredSQL, l.buffer, batch.GroupID.String(), batch.LeaseNo, idsArg(delivered), db.Seconds(deleteAgain)))
 	})
 }

@@ -114,7 +114,8 @@ func Migrate(ctx context.Context, url string, c SchemaConfig) (applied []string,
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
-	b := newBuffer(Config{Table: c.Table, Archive: c.Archive}, file, conn)
+	b := newBuffer(Config{Table: c.Table, Archive: c.Archive}, file)
+	b.db = conn
 	if err := writeAhead(ctx, conn); err != nil {
 		return nil, b.unusable(err)
 	}

@@ -29,15 +29,15 @@ func File(rawURL string) (string, error) {
 // one writer needs. In this process callers queue for it in order; against other processes
 // it waits for the lock for BusyTimeout.
 func Open(file, mode string, pragmas ...string) (*sql.DB, error) {
-	db, err := OpenMany(file, mode, pragmas...)
-	if err == nil {
-		db.SetMaxOpenConns(1)
+	db, err := sql.Open("sqlite", dataSource(file, mode, pragmas...))
+	if err != nil {
+		return nil, fmt.Errorf("opening %s: %w", file, err)
 	}
-	return db, err
+	db.SetMaxOpenConns(1)
+	return db, nil
 }
 
-// OpenMany is Open for any number of connections.
-func OpenMany(file, mode string, pragmas ...string) (*sql.DB, error) {
+func dataSource(file, mode string, pragmas ...string) string {
 	name := url.URL{Scheme: "file", Path: file, RawQuery: url.Values{
 		"mode":      {mode},
 		"_txlock":   {"immediate"},
@@ -47,11 +47,7 @@ func OpenMany(file, mode string, pragmas ...string) (*sql.DB, error) {
 		// after it was sent.
 		"_pragma": append([]string{fmt.Sprintf("busy_timeout(%d)", BusyTimeout.Milliseconds()), "synchronous(FULL)"}, pragmas...),
 	}.Encode()}
-	db, err := sql.Open("sqlite", name.String())
-	if err != nil {
-		return nil, fmt.Errorf("opening %s: %w", file, err)
-	}
-	return db, nil
+	return name.String()
 }
 
 // Code returns the primary result code of an error of SQLite's; otherwise 0.

@@ -75,6 +75,13 @@ func (c *Cursor) Renumbered() {
 	c.at, c.highest = 0, 0
 }
 
+// Restart makes the cursor the zero Cursor, because another file is read.
+func (c *Cursor) Restart() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.at, c.highest, c.swept = 0, 0, time.Time{}
+}
+
 // Reset moves the cursor to the beginning after a claim whose commit is unknown.
 func (c *Cursor) Reset() {
 	c.mu.Lock()

@@ -1,0 +1,128 @@
+package sqlite_test
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/outboxrelay/relay/internal/testkit"
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/sqlite"
+)
+
+// replaceable is a migrated file that is replaced in a test, and a buffer on it.
+func replaceable(t *testing.T, ddl string, c sqlite.Config) (file string, b *sqlite.Buffer) {
+	t.Helper()
+	file = filepath.Join(t.TempDir(), "app.db")
+	c.URL, c.Pipeline = urlOf(file), "orders"
+	if ddl != "" {
+		change(t, file, ddl)
+	}
+	migrate(t, c.URL, sqlite.SchemaConfig{Table: c.Table, Custom: c.Custom.Is()})
+	b, err := sqlite.Open(c)
+	testkit.NoError(t, err)
+	t.Cleanup(func() { testkit.NoError(t, b.Close()) })
+	return file, b
+}
+
+// change executes statements on a connection of their own.
+func change(t *testing.T, file, statements string) {
+	t.Helper()
+	db, err := sql.Open("sqlite", applicationDSN(file))
+	testkit.NoError(t, err)
+	exec(t, db, statements)
+	testkit.NoError(t, db.Close())
+}
+
+// restore puts a backup in place of the file.
+func restore(t *testing.T, backup, file string) {
+	t.Helper()
+	testkit.NoError(t, os.Rename(backup, file))
+	for _, suffix := range []string{"-wal", "-shm"} {
+		if err := os.Remove(file + suffix); !errors.Is(err, fs.ErrNotExist) {
+			testkit.NoError(t, err)
+		}
+	}
+}
+
+// TestReplacedFile: events of a file that was put in place of the open one are claimed, and a batch of the old one settles
+// nothing, although the backup has the same batch.
+func TestReplacedFile(t *testing.T) {
+	t.Parallel()
+	const insert = "INSERT INTO outbox_events (topic, payload) VALUES ('t', '1')"
+	for _, mode := range []buffer.ClaimMode{buffer.ClaimStamp, buffer.ClaimRange} {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			file, b := replaceable(t, "", sqlite.Config{Claim: mode})
+			change(t, file, insert)
+			old := claim(t, b, 10)
+			backup := file + ".backup"
+			change(t, file, fmt.Sprintf("VACUUM INTO '%s'", backup))
+			for range 5 { // they are claimed, so that the cursor is beyond those of the backup
+				change(t, file, insert)
+				claim(t, b, 10)
+			}
+			restore(t, backup, file)
+			change(t, file, insert)
+
+			expectIDs(t, "claimed", claim(t, b, 10).IDs(), []int64{2})
+			for what, err := range map[string]error{
+				"settle": b.Settle(t.Context(), old, []buffer.Outcome{{Verdict: buffer.Delivered}}),
+				"mark":   b.MarkDelivered(t.Context(), old, old.IDs()),
+				"renew":  b.Renew(t.Context(), old, time.Hour),
+				"read":   b.Read(t.Context(), old),
+			} {
+				if !errors.Is(err, buffer.ErrLeaseLost) {
+					t.Errorf("%s: got %v; expected ErrLeaseLost", what, err)
+				}
+			}
+			change(t, file, "UPDATE outbox_batches SET due_at = '2020-01-02T03:04:05.678Z' WHERE first_id = 1")
+			again, err := testkit.TakeOver(t.Context(), b, time.Hour)
+			testkit.NoError(t, err)
+			expectIDs(t, "taken over", again.IDs(), []int64{1})
+			testkit.NoError(t, b.Settle(t.Context(), again, []buffer.Outcome{{Verdict: buffer.Delivered}}))
+		})
+	}
+}
+
+// TestReplacedFile_CustomTable: the table of another file may have other columns in the same version of its schema, and its
+// projection runs in that file.
+func TestReplacedFile_CustomTable(t *testing.T) {
+	t.Parallel()
+	c := sqlite.Config{Table: "t", Custom: buffer.CustomTable{ID: "id", Project: "SELECT id, payload FROM {events}"}}
+	text := "CREATE TABLE t (id INTEGER PRIMARY KEY, payload, group_id TEXT); INSERT INTO t (payload) VALUES ('1')"
+	blob := "CREATE TABLE t (id INTEGER PRIMARY KEY, payload, group_id BLOB); INSERT INTO t (payload) VALUES ('2')"
+	file, b := replaceable(t, text, c)
+	other, _ := replaceable(t, blob, c)
+	old := claimed(t, b)
+	change(t, other, "PRAGMA wal_checkpoint(TRUNCATE)")
+	restore(t, other, file)
+
+	batch := claimed(t, b)
+	testkit.NoError(t, batch.ProjectErr)
+	testkit.Equal(t, "payload", string(batch.Events[0].Payload), "2")
+	if err := b.Settle(t.Context(), old, []buffer.Outcome{{Verdict: buffer.Delivered}}); !errors.Is(err, buffer.ErrLeaseLost) {
+		t.Errorf("settled in another file: %v", err)
+	}
+	testkit.NoError(t, b.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Delivered}}))
+}
+
+// TestReplacedFile_Away: without a file at the path nothing is claimed; if the same file comes back, leases go on.
+func TestReplacedFile_Away(t *testing.T) {
+	t.Parallel()
+	file, b := replaceable(t, "", sqlite.Config{})
+	change(t, file, "INSERT INTO outbox_events (topic, payload) VALUES ('t', '1'), ('t', '2')")
+	batch := claim(t, b, 1)
+	testkit.NoError(t, os.Rename(file, file+".away"))
+	if _, err := b.Claim(t.Context(), 1, time.Hour); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("claimed without the file: %v", err)
+	}
+	testkit.NoError(t, os.Rename(file+".away", file))
+	testkit.NoError(t, b.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Delivered}}))
+	expectIDs(t, "claimed", claim(t, b, 1).IDs(), []int64{2})
+}
