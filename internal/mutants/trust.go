@@ -97,6 +97,13 @@ var trustMutants = []mutant{
 		pkg:  "./outbox/sqlite", test: "TestOwnership",
 	},
 	{
+		name: "two ledgers claim one table's events",
+		file: "outbox/postgres/internal/ledger/ownership.go",
+		old:  "	b.Ownership.SawElsewhere(conflict)\n",
+		new:  "",
+		pkg:  "./outbox/postgres", test: "TestOwnership_OtherLedger",
+	},
+	{
 		name: "renaming a pipeline leaves its dead letters",
 		file: "outbox/postgres/internal/deadletter/rename.go",
 		old:  "UPDATE outbox_dead_letters d SET pipeline = $1\nWHERE pipeline = $2 AND",

@@ -10,6 +10,7 @@ import (
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
+	"github.com/outboxrelay/relay/outbox/postgres"
 )
 
 // TestOwnership: a pipeline with another name claims nothing from a buffer, until it gets the buffer and the dead letters. Relays
@@ -123,4 +124,47 @@ func findings(t *testing.T, b buffer.Buffer, subject string) (text string) {
 		}
 	}
 	return text
+}
+
+// TestOwnership_OtherLedger has a second ledger for the same table, by source.schema: two ledgers would each claim all events.
+func TestOwnership_OtherLedger(t *testing.T) {
+	t.Parallel()
+	for name, claim := range map[string]buffer.ClaimMode{"Range": buffer.ClaimRange, "Stamp": buffer.ClaimStamp} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newMigratedDB(t, buffertest.Options{Claim: claim})
+			f := p.fixture(t, "outbox_events", "orders")
+			event := outbox.Event{Topic: "t", Payload: []byte("{}")}
+			f.Insert(t, event, event)
+			_, err := f.Buffer.Claim(t.Context(), 1, lease)
+			check(t, err)
+
+			f.Exec(t, "CREATE SCHEMA other")
+			_, err = postgres.Migrate(t.Context(), p.url, postgres.SchemaConfig{Table: "public.outbox_events", Schema: "other"})
+			check(t, err)
+			b, err := postgres.Open(postgres.Config{URL: p.url, Table: "public.outbox_events", Schema: "other", Pipeline: "orders", Claim: claim})
+			check(t, err)
+			t.Cleanup(func() { check(t, b.Close()) })
+			check(t, b.Check(t.Context()))
+			refused := map[string]error{}
+			_, refused["claim"] = b.Claim(t.Context(), 10, lease)
+			_, refused["take over"] = testkit.TakeOver(t.Context(), b, lease)
+			_, refused["count"] = b.CountBacklog(t.Context(), 10)
+			for what, err := range refused {
+				if !errors.Is(err, buffer.ErrNotReady) || !strings.Contains(err.Error(), "pipeline orders owns buffer public.outbox_events in another ledger, that of public.outbox_buffers since 20") {
+					t.Errorf("%s: got %v", what, err)
+				}
+			}
+			const fix = "UPDATE public.outbox_buffers SET pipeline = NULL WHERE buffer = 'public.outbox_events'"
+			if text := findings(t, b, "owner"); !strings.Contains(text, fix) {
+				t.Errorf("doctor: %q", text)
+			}
+			f.Exec(t, fix)
+			claimed, err := b.Claim(t.Context(), 10, lease)
+			check(t, err)
+			if claimed.Len() == 0 {
+				t.Error("claimed nothing after the fix")
+			}
+		})
+	}
 }

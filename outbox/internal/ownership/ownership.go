@@ -15,6 +15,8 @@ import (
 type Error struct {
 	Buffer, Owner, Pipeline string
 	Since                   time.Time
+	// Ledger is the outbox_buffers of another schema in which Owner owns the buffer; "": that of this ledger.
+	Ledger string
 }
 
 func (e *Error) Error() string {
@@ -27,12 +29,20 @@ func (e *Error) Text() string {
 	if !e.Since.IsZero() {
 		since = " since " + e.Since.UTC().Format("2006-01-02 15:04:05 UTC")
 	}
+	if e.Ledger != "" {
+		return fmt.Sprintf("pipeline %s owns buffer %s in another ledger, that of %s%s; pipeline %s claims nothing from it, because two ledgers would each send all of its events",
+			e.Owner, e.Buffer, e.Ledger, since, e.Pipeline)
+	}
 	return fmt.Sprintf("pipeline %s owns buffer %s%s; pipeline %s claims nothing from it, because two pipelines would each send a part of its events",
 		e.Owner, e.Buffer, since, e.Pipeline)
 }
 
 // Fix says how another pipeline becomes the owner.
 func (e *Error) Fix() string {
+	if e.Ledger != "" {
+		return fmt.Sprintf("use the same source.schema; or, to move the ledger, stop the relays that use the other one when relay status shows no batches, and run: UPDATE %s SET pipeline = NULL WHERE buffer = '%s'",
+			e.Ledger, strings.ReplaceAll(e.Buffer, "'", "''"))
+	}
 	return fmt.Sprintf("give pipeline %s a table of its own, or, if it replaces %s, stop that one and run: %s", e.Pipeline, e.Owner, Command(e.Owner))
 }
 
@@ -60,6 +70,21 @@ type State struct {
 	mu       sync.Mutex
 	mine     bool
 	conflict *Error
+	other    *Error // in another ledger
+}
+
+// SawElsewhere records the conflict with another ledger, or that there is none: nil.
+func (s *State) SawElsewhere(conflict *Error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.other = conflict
+}
+
+// Elsewhere reports whether another ledger was in conflict when it was last looked for.
+func (s *State) Elsewhere() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.other != nil
 }
 
 // Saw records the owner, "" for none. since may be zero.
@@ -80,8 +105,11 @@ func (s *State) Saw(table, owner, pipeline string, since time.Time) {
 func (s *State) Known() (mine bool, conflict error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.conflict != nil {
+	switch {
+	case s.conflict != nil:
 		return false, s.conflict
+	case s.other != nil:
+		return false, s.other
 	}
 	return s.mine, nil
 }

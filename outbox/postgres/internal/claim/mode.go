@@ -42,6 +42,9 @@ func (c *Claimer) Register(ctx context.Context, t *ledger.Tables) (floor int64, 
 	if err != nil {
 		return 0, "", c.base.DB.ConnectError(err)
 	}
+	if err = c.base.LookElsewhere(ctx, t); err != nil {
+		return 0, "", err
+	}
 	if err = c.negotiate(ctx, t, stored); claimmode.InUse(err) {
 		err = nil
 	}
