@@ -113,6 +113,7 @@ type dead struct {
 
 type repair struct {
 	Adopted   count `json:"adopted"`
+	Cleared   int64 `json:"cleared"`
 	Removed   int64 `json:"removed"`
 	Corrected int64 `json:"corrected"`
 }
@@ -155,7 +156,7 @@ func audit(ctx context.Context, p *config.Pipeline, repairing bool) (_ pipelineA
 	if err == nil && repairing && !found.Agrees() {
 		var r buffer.Repair
 		if r, err = b.Repair(ctx); err == nil {
-			repaired = &repair{count(r.Adopted), r.Removed, r.Corrected}
+			repaired = &repair{count(r.Adopted), r.Cleared, r.Removed, r.Corrected}
 			found, err = b.Audit(ctx)
 		}
 	}
@@ -202,6 +203,9 @@ func (r *auditReport) describe() string {
 			add("repaired: added ledger rows for %s of %s, which are due; removed %s without events; corrected %s",
 				plural(r.Adopted.Events, "event", "events"), plural(r.Adopted.Batches, "batch", "batches"),
 				plural(r.Removed, "ledger row", "ledger rows"), plural(r.Corrected, "event count", "event counts"))
+			if r.Cleared > 0 {
+				add("cleared the group_id of %s, which was not a uuid; only the relay writes group_id", plural(r.Cleared, "event", "events"))
+			}
 			fix = "leased batches are not repaired; run relay verify --repair again when the lease is over"
 		}
 		if p.Orphaned.Batches > 0 {

@@ -59,6 +59,27 @@ var trustMutants = []mutant{
 		new:  "",
 		pkg:  "./outbox/sqlite", test: "TestReplacedFile_CustomTable",
 	},
+	{
+		name: "a group_id that is not a uuid stays, on SQLite",
+		file: "outbox/sqlite/backlog.go",
+		old:  "	if cleared, err = b.events.clear(ctx, tx); err != nil {",
+		new:  "	if cleared = 0; err != nil {",
+		pkg:  "./outbox/sqlite", test: "TestOrphans_NotUUID",
+	},
+	{
+		name: "an event of a live batch by range is claimed again, on SQLite",
+		file: "outbox/sqlite/backlog.go",
+		old:  "    WHERE l.buffer = ?1 AND e.id BETWEEN",
+		new:  "    WHERE l.buffer <> ?1 AND e.id BETWEEN",
+		pkg:  "./outbox/sqlite", test: "TestOrphans_MemberOfLiveBatch",
+	},
+	{
+		name: "a group_id in upper case is cleared while its batch lives",
+		file: "outbox/sqlite/custom.go",
+		old:  "WHERE group_id = lower(e.group_id))`",
+		new:  "WHERE group_id = e.group_id)`",
+		pkg:  "./outbox/sqlite", test: "TestOrphans_WithoutCase",
+	},
 	// The supervisor.
 	{
 		name: "a session is terminated in its next transaction",

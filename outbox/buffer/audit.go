@@ -32,6 +32,8 @@ type Count struct{ Batches, Events int64 }
 type Repair struct {
 	// Adopted orphans have a new group_id, without origins, and a ledger row. They are due.
 	Adopted Count
+	// Cleared counts the events whose group_id was not a uuid, as SQLite allows. They are unclaimed.
+	Cleared int64
 	// Removed counts the empty ledger rows, Corrected the miscounted ones. Rows with a lease are left alone.
 	Removed, Corrected int64
 }

@@ -50,8 +50,7 @@ SELECT (SELECT count(*) FROM outbox_events WHERE group_id IS NULL) - (SELECT coa
        count(*) FILTER (WHERE events = 0), count(*) FILTER (WHERE miscounted)
 FROM ledger`
 
-// Audit implements buffer.Auditor. A stamp that is not a uuid was set by hand; it counts as an orphan
-// too, but Repair leaves it alone.
+// Audit implements buffer.Auditor. A group_id that is not a uuid counts as an orphan too.
 func (b *Buffer) Audit(ctx context.Context) (a buffer.Audit, err error) {
 	err = b.read(ctx, "auditing", func(tx transaction) error {
 		return tx.row(ctx, auditSQL, b.config.Table, b.config.Pipeline).Scan(
@@ -88,7 +87,7 @@ func (b *Buffer) Repair(ctx context.Context) (buffer.Repair, error) {
 	}
 	var r buffer.Repair
 	err = b.write(ctx, "repairing", func(tx transaction) (err error) {
-		if r.Adopted, err = b.adopt(ctx, tx); err != nil {
+		if r.Adopted, r.Cleared, err = b.adopt(ctx, tx); err != nil {
 			return err
 		}
 		if r.Removed, err = tx.exec(ctx, removeEmptySQL, b.config.Table); err != nil {

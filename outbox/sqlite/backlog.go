@@ -22,18 +22,31 @@ SELECT (SELECT count(*) FROM (
        count(*) FILTER (WHERE state = 'delivered')
 FROM outbox_batches WHERE buffer = ?1`
 
+// isStampSQL reports whether a group_id that is not NULL is one as the relay writes it.
+const isStampSQL = `(typeof(group_id) = 'text' AND group_id GLOB '????????-????-????-????-????????????'
+      AND length(replace(group_id, '-', '')) = 32 AND replace(group_id, '-', '') NOT GLOB '*[^0-9a-f]*')`
+
 const (
-	// Orphans are events that carry a uuid without a ledger row, as after a restore of one table or a
-	// manual change.
+	// Orphans are events that carry a group_id without a ledger row, as after a restore of one table or a manual
+	// change. A column may compare without case.
 	hasOrphansSQL = `
 SELECT EXISTS (
   SELECT 1 FROM outbox_events AS e
-  WHERE group_id GLOB '????????-????-????-????-????????????' AND replace(group_id, '-', '') NOT GLOB '*[^0-9a-f]*'
-    AND NOT EXISTS (SELECT 1 FROM outbox_batches WHERE group_id = e.group_id))`
+  WHERE group_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM outbox_batches WHERE group_id = lower(e.group_id)))`
+
+	// Values that are not uuids, as '' from an ORM, may be in any number of events: they become claims of the usual size. A live batch
+	// by range would take its members for its own again, and delete what it has not sent.
+	clearSQL = `
+UPDATE outbox_events AS e SET group_id = NULL
+WHERE group_id IS NOT NULL AND NOT ` + isStampSQL + `
+  AND NOT EXISTS (SELECT 1 FROM outbox_batches WHERE group_id = lower(e.group_id))
+  AND NOT EXISTS (
+    SELECT 1 FROM outbox_batches AS l, json_each(CASE WHEN json_valid(l.members) THEN l.members END) AS run
+    WHERE l.buffer = ?1 AND e.id BETWEEN json_extract(run.value, '$[0]') AND json_extract(run.value, '$[1]'))`
 
 	orphansSQL = `
 SELECT DISTINCT group_id FROM outbox_events AS e
-WHERE group_id GLOB '????????-????-????-????-????????????' AND replace(group_id, '-', '') NOT GLOB '*[^0-9a-f]*'
+WHERE ` + isStampSQL + `
   AND NOT EXISTS (SELECT 1 FROM outbox_batches WHERE group_id = e.group_id)`
 
 	// Orphans get a new group_id without origins: a sink may know the old one, from events that were delivered long ago,
@@ -47,29 +60,32 @@ FROM outbox_events WHERE group_id = ?3
 RETURNING events`
 )
 
-// adopt gives orphans a ledger row.
-func (b *Buffer) adopt(ctx context.Context, tx transaction) (adopted buffer.Count, err error) {
+// adopt gives orphans a ledger row. It clears a group_id that is not a uuid.
+func (b *Buffer) adopt(ctx context.Context, tx transaction) (adopted buffer.Count, cleared int64, err error) {
+	if cleared, err = b.events.clear(ctx, tx); err != nil {
+		return adopted, 0, err
+	}
 	rows, err := tx.rows(ctx, orphansSQL)
 	groups, err := db.Column[string](rows, err)
 	if err != nil {
-		return adopted, err
+		return adopted, cleared, err
 	}
 	for _, old := range groups {
 		group, err := uuid.Parse(old)
 		if err != nil {
-			return adopted, err
+			return adopted, cleared, err
 		}
 		adopting := buffer.NewGroupID()
 		if err := b.events.restamp(ctx, tx, group, adopting); err != nil {
-			return adopted, err
+			return adopted, cleared, err
 		}
 		var events int64
 		if err := tx.row(ctx, adoptSQL, b.config.Table, b.config.Owner, adopting.String()).Scan(&events); err != nil {
-			return adopted, err
+			return adopted, cleared, err
 		}
 		adopted.Batches, adopted.Events = adopted.Batches+1, adopted.Events+events
 	}
-	return adopted, nil
+	return adopted, cleared, nil
 }
 
 // An event before the cursor and before all live batches can only be there if ids are used again: DELETE of all rows and of
@@ -86,7 +102,7 @@ func (b *Buffer) sweep(ctx context.Context) error {
 	})
 	if err == nil && orphans { // otherwise it is not worth waiting for the write lock
 		err = b.write(ctx, "adopting orphans", func(tx transaction) error {
-			if _, err := b.adopt(ctx, tx); err != nil {
+			if _, _, err := b.adopt(ctx, tx); err != nil {
 				return err
 			}
 			return b.fillLanes(ctx, tx)

@@ -103,14 +103,14 @@ func (c *customTable) readShape(ctx context.Context, tx *sql.Tx, s *shape) error
 	if err := rows.Err(); err != nil {
 		return err
 	}
-	group := "group_id"
+	group, isStamp := "group_id", isStampSQL
 	if s.bytes {
-		group = textOfUUID
+		group, isStamp = textOfUUID, "(typeof(group_id) = 'blob' AND length(group_id) = 16)"
 	}
 	table := db.Quote(c.b.config.Table)
 	view := "(SELECT " + db.Quote(c.b.config.Custom.ID) + " AS id, " + created + " AS created_at, " + group + " AS group_id FROM " + table + ")"
 	s.names = strings.NewReplacer(defaultTable, view, defaultArchive, db.Quote(c.b.config.Archive),
-		"custom_events", table, "custom_id", db.Quote(c.b.config.Custom.ID), "custom_columns", s.values())
+		"custom_events", table, "custom_id", db.Quote(c.b.config.Custom.ID), "custom_columns", s.values(), "custom_is_stamp", isStamp)
 	return nil
 }
 
@@ -119,7 +119,7 @@ func isBytes(declared string) bool {
 	return strings.Contains(declared, "BLOB") || strings.Contains(declared, "BINARY") || strings.Contains(declared, "BYTE")
 }
 
-// A value that is not a uuid was set by hand and stays as it is.
+// A value that is not a uuid stays as it is; see clearCustomSQL.
 const textOfUUID = `CASE WHEN typeof(group_id) = 'blob' AND length(group_id) = 16
     THEN lower(substr(hex(group_id), 1, 8) || '-' || substr(hex(group_id), 9, 4) || '-' || substr(hex(group_id), 13, 4) || '-' ||
                substr(hex(group_id), 17, 4) || '-' || substr(hex(group_id), 21))
@@ -205,6 +205,16 @@ UPDATE custom_events SET group_id = ?2 WHERE group_id = ?1`
 func (c *customTable) restamp(ctx context.Context, tx transaction, from, to uuid.UUID) error {
 	_, err := tx.exec(ctx, restampCustomSQL, tx.shape.stampOf(from), tx.shape.stampOf(to))
 	return err
+}
+
+// No batch of a custom table is claimed by range.
+const clearCustomSQL = `
+UPDATE custom_events AS e SET group_id = NULL
+WHERE group_id IS NOT NULL AND NOT custom_is_stamp
+  AND NOT EXISTS (SELECT 1 FROM outbox_batches WHERE group_id = lower(e.group_id))`
+
+func (c *customTable) clear(ctx context.Context, tx transaction) (events int64, err error) {
+	return tx.exec(ctx, clearCustomSQL)
 }
 
 func (c *customTable) load(ctx context.Context, tx transaction, batch *buffer.Lease, in holding, _ int) (err error) {

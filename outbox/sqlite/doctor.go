@@ -28,6 +28,7 @@ func (b *Buffer) Diagnose(ctx context.Context) []buffer.Finding {
 	if ready {
 		d.owner(ctx)
 		d.waiting(ctx)
+		d.orphans(ctx)
 	}
 	d.journal(ctx)
 	d.integrity(ctx)
@@ -101,6 +102,21 @@ func (d *diagnosis) waiting(ctx context.Context) {
 	default:
 		d.warn(about, fmt.Sprintf("%d batches with %d events wait for a retry; the newest because: %s", batches, events, why),
 			"remove the cause; the relay retries by itself")
+	}
+}
+
+// orphans adds whether events carry a group_id without a ledger row.
+func (d *diagnosis) orphans(ctx context.Context) {
+	const about = "group_id"
+	var orphans bool
+	err := d.b.begin(ctx, d.b.db, readOnly, func(tx transaction) error { return tx.row(ctx, hasOrphansSQL).Scan(&orphans) })
+	switch {
+	case d.failed(about, err):
+	case orphans:
+		d.warn(about, "events have a group_id but no ledger row, as after a restore or an INSERT that sets it; relays search for them only every few minutes",
+			"relay verify --repair; an application must not set group_id")
+	default:
+		d.ok(about, "each that an event has is in the ledger")
 	}
 }
 

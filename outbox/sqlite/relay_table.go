@@ -30,6 +30,8 @@ type eventTable interface {
 	load(ctx context.Context, tx transaction, batch *buffer.Lease, in holding, count int) error
 	// restamp gives the events of one group_id another one.
 	restamp(ctx context.Context, tx transaction, from, to uuid.UUID) error
+	// clear sets a group_id that is not a uuid to NULL, and returns of how many events.
+	clear(ctx context.Context, tx transaction) (events int64, err error)
 	// project fills in what is sent of a leased batch, once its transaction has committed. It may take so long.
 	project(ctx context.Context, batch *buffer.Lease, limit time.Duration)
 	// remove archives or buries the events of an outcome and deletes them.
@@ -185,6 +187,10 @@ UPDATE outbox_events SET group_id = ?2 WHERE group_id = ?1`
 func (r *relayTable) restamp(ctx context.Context, tx transaction, from, to uuid.UUID) error {
 	_, err := tx.exec(ctx, restampSQL, from.String(), to.String())
 	return err
+}
+
+func (r *relayTable) clear(ctx context.Context, tx transaction) (events int64, err error) {
+	return tx.exec(ctx, clearSQL, r.b.config.Table)
 }
 
 const payloadIsJSONSQL = `

@@ -95,8 +95,8 @@ func TestReplacedFile(t *testing.T) {
 func TestReplacedFile_CustomTable(t *testing.T) {
 	t.Parallel()
 	c := sqlite.Config{Table: "t", Custom: buffer.CustomTable{ID: "id", Project: "SELECT id, payload FROM {events}"}}
-	text := "CREATE TABLE t (id INTEGER PRIMARY KEY, payload, group_id TEXT); INSERT INTO t (payload) VALUES ('1')"
-	blob := "CREATE TABLE t (id INTEGER PRIMARY KEY, payload, group_id BLOB); INSERT INTO t (payload) VALUES ('2')"
+	text := "CREATE TABLE t (id INTEGER PRIMARY KEY, payload, a, group_id TEXT); INSERT INTO t (payload) VALUES ('1')"
+	blob := "CREATE TABLE t (id INTEGER PRIMARY KEY, payload, b, group_id BLOB); INSERT INTO t (payload) VALUES ('2')"
 	file, b := replaceable(t, text, c)
 	other, _ := replaceable(t, blob, c)
 	old := claimed(t, b)
@@ -109,7 +109,7 @@ func TestReplacedFile_CustomTable(t *testing.T) {
 	if err := b.Settle(t.Context(), old, []buffer.Outcome{{Verdict: buffer.Delivered}}); !errors.Is(err, buffer.ErrLeaseLost) {
 		t.Errorf("settled in another file: %v", err)
 	}
-	testkit.NoError(t, b.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Delivered}}))
+	testkit.NoError(t, b.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Dead}})) // with its row
 }
 
 // TestReplacedFile_Away: without a file at the path nothing is claimed; if the same file comes back, leases go on.

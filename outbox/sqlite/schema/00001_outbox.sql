@@ -13,7 +13,7 @@ CREATE TABLE IF NOT EXISTS {{.Events}} (
     headers    TEXT CHECK (headers IS NULL OR json_valid(headers) AND json_type(headers) = 'object'),
     created_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))
                CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%fZ', created_at)),
-    group_id   TEXT
+    group_id   TEXT CHECK (length(group_id) = 36) -- the relay sets it
 );
 
 {{end -}}
