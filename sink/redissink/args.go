@@ -38,15 +38,18 @@ func (s *Sink) calls(ctx context.Context, b *buffer.Batch) (calls []*call, rejec
 			c.key = sidekiqKey(g.Address)
 			args, c.indexes, more = s.sidekiqArgs(b, g)
 		case List:
-			args = append(make([]any, 0, 2+len(g.Indexes)), "RPUSH", g.Address)
-			args = append(args, envelopes(b, g.Indexes)...)
+			c.indexes, more = withHeaders(b, g.Indexes)
+			args = append(make([]any, 0, 2+len(c.indexes)), "RPUSH", g.Address)
+			args = append(args, envelopes(b, c.indexes)...)
 		default:
-			for at, envelope := range envelopes(b, g.Indexes) {
+			c.indexes, more = withHeaders(b, g.Indexes)
+			for at, envelope := range envelopes(b, c.indexes) {
 				calls = append(calls, &call{
-					address: g.Address, key: g.Address, indexes: g.Indexes[at : at+1],
+					address: g.Address, key: g.Address, indexes: c.indexes[at : at+1],
 					cmd: redis.NewCmd(ctx, "PUBLISH", g.Address, envelope),
 				})
 			}
+			rejected = append(rejected, more...)
 			continue
 		}
 		rejected = append(rejected, more...)
@@ -149,6 +152,18 @@ func shape(b *buffer.Batch, i int) string {
 		return "headers"
 	}
 	return "plain"
+}
+
+// withHeaders returns the events whose headers an envelope can carry, and those rejected.
+func withHeaders(b *buffer.Batch, indexes []int) (valid []int, rejected []sink.EventError) {
+	for _, i := range indexes {
+		if err := sink.CheckHeaders(&b.Events[i]); err != nil {
+			rejected = append(rejected, sink.EventError{Index: i, Err: err})
+			continue
+		}
+		valid = append(valid, i)
+	}
+	return valid, rejected
 }
 
 // envelopes are the events' JSON envelopes, as arguments.

@@ -197,6 +197,17 @@ func TestQueues_InvalidEvents(t *testing.T) {
 	}
 }
 
+// TestEnvelopes_InvalidHeaders: an event whose headers would make an envelope invalid is rejected alone.
+func TestEnvelopes_InvalidHeaders(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []redissink.Mode{redissink.List, redissink.Publish} {
+		_, s, _ := start(t, redissink.Config{Mode: mode})
+		b := newBatch("a", "a", "a")
+		b.Events[1].Headers = outbox.Headers("{\"a\":\"\xff\"}") // json_valid of SQLite accepts it
+		expectParts(t, send(t, s, b), sink.ErrPermanent, 1)
+	}
+}
+
 // No event is pushed to a queue whose name could not be registered, because it would be
 // pushed again.
 func TestQueues_UnregisteredQueueGetsNothing(t *testing.T) {
