@@ -121,7 +121,7 @@ var trustMutants = []mutant{
 		name: "two ledgers claim one table's events",
 		file: "outbox/postgres/internal/ledger/ownership.go",
 		old:  "	b.Ownership.SawElsewhere(conflict)\n",
-		new:  "",
+		new:  "	_ = conflict\n",
 		pkg:  "./outbox/postgres", test: "TestOwnership_OtherLedger",
 	},
 	{
@@ -297,9 +297,37 @@ var trustMutants = []mutant{
 	{
 		name: "a process that somebody kills is a limit of its program",
 		file: "internal/jq/process.go",
-		old:  "	return processError(\"the process of the jq program ended",
-		new:  "	return limitError(\"the process of the jq program ended",
+		old:  "state, first), ErrKilled}",
+		new:  "state, first), ErrLimit}",
 		pkg:  "./internal/jq", test: "TestChild_Killed",
+	},
+	{
+		name: "programs have their turn in order of arrival",
+		file: "internal/jq/queue.go",
+		old:  "	s.taken += took\n",
+		new:  "	_ = took\n",
+		pkg:  "./internal/jq", test: "TestPool_Fair",
+	},
+	{
+		name: "a run that waits for others is a time-out of its batch",
+		file: "internal/jq/pool.go",
+		old:  "	if !sent {",
+		new:  "	if sent {",
+		pkg:  "./internal/jq", test: "TestPool_Busy",
+	},
+	{
+		name: "a process that cannot start is a limit of its program",
+		file: "internal/jq/process.go",
+		old:  "	return nil, startError(err)\n}\n\n// launch",
+		new:  "	return nil, errMemory\n}\n\n// launch",
+		pkg:  "./internal/jq", test: "TestStart_Failures",
+	},
+	{
+		name: "a batch whose process is killed again stays whole",
+		file: "sink/httpsink/request_program.go",
+		old:  "errors.Is(failed, jq.ErrKilled) && len(r.indexes) > 1",
+		new:  "errors.Is(failed, jq.ErrKilled) && len(r.indexes) > 1000",
+		pkg:  "./sink/httpsink", test: "TestIsolate_Killed",
 	},
 	{
 		name: "a batch with a hostile event is not divided",
