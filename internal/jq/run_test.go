@@ -175,6 +175,18 @@ func TestRun_HostileSteps(t *testing.T) {
 	}
 }
 
+// TestRun_TimeLimit has a program that never ends. Without its own limit it would take all of its context's time.
+func TestRun_TimeLimit(t *testing.T) {
+	t.Parallel()
+	p := compiled(t, `until(false; .)`)
+	p.TimeLimit = 100 * time.Millisecond
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if _, err := p.Request(ctx, []byte("1"), JSON); !errors.Is(err, ErrLimit) {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestRun_MemoryLimit(t *testing.T) {
 	t.Parallel()
 	for program, limited := range map[string]bool{`"x" * 5e7 | length`: false, `"x" * 5e8 | length`: true} {

@@ -291,8 +291,8 @@ var trustMutants = []mutant{
 		name: "the time of a program is not limited",
 		file: "internal/jq/process.go",
 		old:  "time.AfterFunc(limit, func() { c.kill(tooLong) })",
-		new:  "time.AfterFunc(100*limit, func() { c.kill(tooLong) })",
-		pkg:  "./sink/httpsink", test: "TestIsolate_BrokenProgram",
+		new:  "time.AfterFunc(time.Hour+limit, func() { c.kill(tooLong) })",
+		pkg:  "./internal/jq", test: "TestRun_TimeLimit",
 	},
 	{
 		name: "a process that somebody kills is a limit of its program",
