@@ -93,10 +93,29 @@ func (b *Buffer) Check(ctx context.Context) error {
 			return err
 		}
 	}
+	if events.Exists && others[2].Exists {
+		if err := b.checkOwners(ctx, events, others[2], archive, &missing); err != nil {
+			return b.db.ConnectError(err)
+		}
+	}
 	if err := missing.Err(); err != nil {
 		return err
 	}
 	return b.open(ctx, events, others, archive, facts)
+}
+
+// checkOwners adds objects that another role planted. The buffer's owner is trusted: its triggers run with the relay's
+// rights anyway. The ledger of a custom table may have another owner, whom Migrate has checked.
+func (b *Buffer) checkOwners(ctx context.Context, events, buffers catalog.Table, archive string, missing *catalog.Findings) error {
+	o := migrate.LedgerObjects(buffers.Schema)
+	o.Trusted = []string{events.Quoted}
+	if b.config.Custom.Is() {
+		o.Trusted = append(o.Trusted, buffers.Quoted)
+	}
+	if archive != "" {
+		o.Relations, o.Guarded = append(o.Relations, archive), append(o.Guarded, archive)
+	}
+	return missing.AddForeign(ctx, b.db, o)
 }
 
 // open takes the tables that Check found into use. others are ledger, dead letters and buffers.

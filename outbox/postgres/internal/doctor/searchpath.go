@@ -35,7 +35,7 @@ func (d *diagnosis) searchPath(ctx context.Context, events catalog.Table) {
 	found := 0
 	answered := d.query(ctx, about, creatorsSQL, func(v []string) {
 		found++
-		d.warn(about, v[1]+" may create objects in schema "+v[0]+", which is in the search path; source.project could call them, the relay's own statements do not use that path",
+		d.warn(about, v[1]+" may create objects in schema "+v[0]+", which is in the search path; source.project could call them; the relay's own statements name their schemas, and run and migrate refuse relay objects of other owners",
 			"REVOKE CREATE ON SCHEMA "+v[0]+" FROM "+v[1])
 	}, schemas, events.Quoted)
 	if answered && found == 0 {

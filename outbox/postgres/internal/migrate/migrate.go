@@ -45,11 +45,17 @@ func migrate(ctx context.Context, url string, c Config, timeout time.Duration) (
 	if _, err := tx.Exec(ctx, guardSQL, pgx.QueryExecModeSimpleProtocol); err != nil {
 		return nil, pg.ConnectError(config, err)
 	}
-	if err = refuseObsolete(ctx, tx, c); err == nil {
+	if err = refuseForeign(ctx, tx, c); err == nil {
+		err = refuseObsolete(ctx, tx, c)
+	}
+	if err == nil {
 		applied, err = up(ctx, tx, config, c, timeout)
 	}
 	if err == nil {
 		applied, err = complete(ctx, tx, c, applied, timeout)
+	}
+	if err == nil { // what was planted meanwhile
+		err = refuseForeign(ctx, tx, c)
 	}
 	if err == nil {
 		err = tx.Commit(ctx)
