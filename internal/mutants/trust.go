@@ -309,6 +309,13 @@ var trustMutants = []mutant{
 		pkg:  "./internal/jq", test: "TestChild_Killed",
 	},
 	{
+		name: "the connection behind a status 101 is read as a response",
+		file: "sink/httpsink/transport.go",
+		old:  "resp.StatusCode == http.StatusSwitchingProtocols",
+		new:  "resp.StatusCode == 0",
+		pkg:  "./sink/httpsink", test: "TestSend_SwitchingProtocols",
+	},
+	{
 		name: "programs have their turn in order of arrival",
 		file: "internal/jq/queue.go",
 		old:  "	s.taken += took\n",

@@ -126,7 +126,7 @@ func (o *tokens) request(ctx context.Context) (*token, error) {
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
 	client := &http.Client{
-		Transport: o.transport,
+		Transport: noUpgrade{o.transport},
 		// The client's secret is sent to no other host.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}

@@ -109,7 +109,7 @@ func (s *Sink) post(ctx context.Context, r *request, b *buffer.Batch, permit per
 	}
 	s.authorize(req, permit, b.GroupID.String(), r.body)
 	// A http.Client would follow redirects.
-	resp, err := s.transport.RoundTrip(req)
+	resp, err := noUpgrade{s.transport}.RoundTrip(req)
 	switch {
 	case err == nil:
 		s.observe(resp, permit)

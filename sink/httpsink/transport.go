@@ -56,6 +56,21 @@ func (c *connections) closeAll() {
 	}
 }
 
+var errUpgrade = errors.New("101 Switching Protocols, which nobody asked for; expected the response of an HTTP API: look at the URL")
+
+// noUpgrade makes the status 101 an error. The body of such a response is the connection itself, whose reads
+// no context ends.
+type noUpgrade struct{ *http.Transport }
+
+// RoundTrip implements http.RoundTripper.
+func (t noUpgrade) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := t.Transport.RoundTrip(req)
+	if err == nil && resp.StatusCode == http.StatusSwitchingProtocols {
+		return nil, errors.Join(errUpgrade, resp.Body.Close())
+	}
+	return resp, err
+}
+
 var errProxy = errors.New("proxy is not the URL of an HTTP proxy; expected http://host:port or https://host:port")
 
 // proxyFunc is for http.Transport. Without a URL it uses the environment.
@@ -96,7 +111,7 @@ func (s *Sink) connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	resp, err := transport.RoundTrip(req)
+	resp, err := noUpgrade{transport}.RoundTrip(req)
 	if err == nil {
 		err = resp.Body.Close()
 	}
