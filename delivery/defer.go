@@ -26,7 +26,7 @@ func (w *Worker) deferUnavailable(l *buffer.Lease) []buffer.Outcome {
 		}
 		return []buffer.Outcome{o}
 	}
-	if err := w.refusals.pausedSince(l.ClaimedLocal); err != nil {
+	if err := w.refusals.pausedSince(l); err != nil {
 		o := w.deferred(l, nil, "")
 		o.Error = "deferred: the sink refuses every event: " + err.Error()
 		return []buffer.Outcome{o}

@@ -33,6 +33,8 @@ type refusals struct {
 	rowSince   time.Time // when the first of them came
 	batches    map[uuid.UUID]refusal
 	path       uuid.UUID // the batch to be halved; zero: none
+	pathAt     time.Time // when it was last refused or divided
+	pathSent   bool      // its send is under way
 	alone      bool      // an event alone is among those refused
 	enough     int       // so many refusals in a row make it clear
 	refusing   bool
@@ -56,6 +58,8 @@ const (
 	// momentBefore is how recent a success makes a single refusal the event's own fault, if
 	// nothing else is refused while it is held.
 	momentBefore = 10 * time.Second
+	// pathLost is how long the search waits for the batch to be halved, which an outage or another process may keep.
+	pathLost = 15 * time.Second
 	// tryTakes is how long a claim and its send are waited for before another is tried.
 	tryTakes = time.Second
 )
@@ -80,7 +84,7 @@ func (d *refusals) accepted(began time.Time) (ended, release bool) {
 			d.batches[id] = one
 		}
 	}
-	d.row, d.path, d.alone, d.enough, d.refusing, d.tries, d.held = 0, uuid.Nil, false, 0, false, 0, false
+	d.row, d.path, d.pathSent, d.alone, d.enough, d.refusing, d.tries, d.held = 0, uuid.Nil, false, false, 0, false, 0, false
 	return ended, release
 }
 
@@ -102,10 +106,13 @@ func (d *refusals) refused(l *buffer.Lease, named bool, why error) (others, hold
 	switch {
 	case n == 1 || named:
 		d.alone, d.enough, hold = true, max(d.enough, openAfter), true
-	case d.path == uuid.Nil:
-		d.path, d.enough = l.GroupID, 2*bits.Len(uint(n-1))+1
+	case d.path == uuid.Nil, d.path != l.GroupID && !d.alone && !d.pathSent && now.Sub(d.pathAt) > pathLost:
+		d.path, d.pathAt, d.enough = l.GroupID, now, max(d.enough, 2*bits.Len(uint(n-1))+1)
 	default:
 		hold = d.path != l.GroupID
+	}
+	if d.path == l.GroupID {
+		d.pathAt = now
 	}
 	// One that was held and is refused again had time enough to see a success.
 	if !d.refusing && (before.answer != nil || d.alone && d.row >= d.enough) {
@@ -145,7 +152,7 @@ func (d *refusals) remember(l *buffer.Lease, r *result, outcomes []buffer.Outcom
 		case r.each == nil:
 			d.batches[o.GroupID] = refusal{at: now}
 			if i == 0 && d.path == l.GroupID {
-				d.path = o.GroupID
+				d.path, d.pathAt = o.GroupID, now
 			}
 		}
 	}
@@ -202,14 +209,23 @@ func (d *refusals) allow() int {
 	return 1
 }
 
-// pausedSince returns why a batch that was claimed then should not be sent now; nil: send it.
-func (d *refusals) pausedSince(claimed time.Time) error {
+// pausedSince returns why a batch should not be sent now; nil: send it. The search goes on: its batch is sent.
+func (d *refusals) pausedSince(l *buffer.Lease) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.refusing && claimed.Before(d.since) && !claimed.IsZero() {
+	if d.refusing && l.ClaimedLocal.Before(d.since) && !l.ClaimedLocal.IsZero() && l.GroupID != d.path {
 		return d.last
 	}
 	return nil
+}
+
+// sending tells when the send of a batch begins and ends.
+func (d *refusals) sending(id uuid.UUID, begins bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if id == d.path {
+		d.pathSent = begins
+	}
 }
 
 // tryNow ends the wait for the next try.

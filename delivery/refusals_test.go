@@ -206,6 +206,38 @@ func TestRefusal(t *testing.T) {
 		}
 	})
 
+	// The batch that is halved waits for something else: another process has it, or an outage. Another one is halved
+	// soon, not only when its attempts are used up.
+	run("TheSearchIsInterrupted", func(t *testing.T) {
+		bad := []int64{3, 101}
+		l := newLedger(func(c *delivery.Config) {
+			c.MaxAttempts, c.Backoff = 10, delivery.Backoff{Initial: time.Second, Max: 5 * time.Minute, Multiplier: 2}
+		}, func(ids []int64) error {
+			if slices.ContainsFunc(bad, func(id int64) bool { return slices.Contains(ids, id) }) {
+				return sink.Permanent(errBad)
+			}
+			return nil
+		})
+		l.put(idsFrom(1, 4)...)
+		l.next(t)
+		l.batches = nil // the parts are gone
+		l.put(idsFrom(101, 100)...)
+		began := time.Now()
+		for range 100 {
+			if l.drain(t); len(l.batches) == 0 {
+				break
+			}
+			l.wait()
+		}
+		slices.Sort(l.delivered)
+		if !slices.Equal(l.dead, bad[1:]) || !slices.Equal(l.delivered, idsFrom(102, 99)) {
+			t.Errorf("dead %v, delivered %v", l.dead, l.delivered)
+		}
+		if took := time.Since(began); took > time.Minute {
+			t.Errorf("took %v", took)
+		}
+	})
+
 	run("OfEverythingEndsWithASuccess", func(t *testing.T) {
 		l := newLedger(nil, refusesAll)
 		const n = 1000

@@ -202,7 +202,9 @@ func (w *Worker) attempt(ctx context.Context, l *buffer.Lease, slot AcquireSlot)
 		return attempt{outcomes: outcomes, unsent: true}, nil
 	}
 	began := time.Now()
+	w.refusals.sending(l.GroupID, true)
 	r, took, ok := w.send(ctx, l)
+	w.refusals.sending(l.GroupID, false)
 	if !ok {
 		return w.released(ctx, l)
 	}
