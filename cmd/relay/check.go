@@ -13,13 +13,14 @@ import (
 
 func (a *app) checkCommand() *cobra.Command {
 	return a.withConfig(&cobra.Command{
-		Use:   "check",
+		Use:   "check [FILE]",
+		Args:  cobra.MaximumNArgs(1),
 		Short: "Validate the configuration, offline",
 		Long: `Check validates the configuration and prints all errors, one a line:
 file:line:column: <key> is <value>; expected <what>. It warns of a sink that
 keeps no events, of secrets in clear text, and of a bulk API without results. It
 connects to nothing.`,
-		Example: "  relay check -c relay.yaml",
+		Example: "  relay check relay.yaml\n  relay check -c relay.yaml",
 	}, a.check)
 }
 

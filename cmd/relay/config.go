@@ -15,13 +15,21 @@ import (
 
 const configEnv = "RELAY_CONFIG"
 
-// withConfig makes a command that reads the configuration before it runs.
+// withConfig makes a command that reads the configuration before it runs. Its argument, if it takes one, is the file.
 func (a *app) withConfig(c *cobra.Command, run func(*cobra.Command, *config.Config) error) *cobra.Command {
 	var path string
-	c.Args = cobra.NoArgs
+	if c.Args == nil {
+		c.Args = cobra.NoArgs
+	}
 	c.Flags().StringVarP(&path, "config", "c", "", "configuration file (default $"+configEnv+")")
-	c.RunE = func(c *cobra.Command, _ []string) error {
+	c.RunE = func(c *cobra.Command, args []string) error {
 		logging.Disable() // go-redis logs errors that it also returns
+		if len(args) == 1 {
+			if path != "" {
+				return usage("the configuration is %s and %s; expected one file", path, args[0])
+			}
+			path = args[0]
+		}
 		cfg, err := a.load(path)
 		if err != nil {
 			return err

@@ -35,6 +35,8 @@ func TestUsage(t *testing.T) {
 		{"run -c", 2, "", "flag needs an argument"},
 		{"run", 2, "", "the configuration file is not set; expected -c relay.yaml or RELAY_CONFIG=relay.yaml"},
 		{"status -c /nowhere/relay.yaml", 2, "", "file /nowhere/relay.yaml does not exist"},
+		{"check /nowhere/relay.yaml", 2, "", "file /nowhere/relay.yaml does not exist"},
+		{"check a.yaml b.yaml", 2, "", "accepts at most 1 arg"},
 		{"check -c /", 2, "", "is a directory; expected a configuration"},
 		{"schema oracle", 2, "", `the database is "oracle"; expected "postgres" or "sqlite"`},
 		{"schema mysql", 2, "", `the database is "mysql", which is not supported yet; expected "postgres" or "sqlite"`},
@@ -57,4 +59,6 @@ func TestConfigFromEnvironment(t *testing.T) {
 	do(t, []string{env}, "check").want(t, 0, "ok  here: postgres://***@db/app", "")
 	other := write(t, onePipeline("there", "postgres://app@db/app", "stdout:"))
 	do(t, []string{env}, "check", "-c", other).want(t, 0, "ok  there: ", "")
+	do(t, []string{env}, "check", other).want(t, 0, "ok  there: ", "")
+	do(t, nil, "check", "-c", other, "/second.yaml").want(t, 2, "", "the configuration is "+other+" and /second.yaml; expected one file")
 }
