@@ -63,6 +63,9 @@ func (a *app) health(ctx context.Context, admin config.Admin, path string) (err 
 		return fmt.Errorf("the relay does not answer at admin.listen; start it with relay run, or see its log: %w", err)
 	}
 	defer func() { err = errors.Join(err, response.Body.Close()) }()
+	if response.StatusCode == http.StatusSwitchingProtocols { // its body is the connection, whose reads no context ends
+		return fmt.Errorf("GET http://%s%s: %s: another program than the relay answers at admin.listen", admin.Listen, path, response.Status)
+	}
 	body, err := io.ReadAll(io.LimitReader(response.Body, healthLimit))
 	if err != nil {
 		return err

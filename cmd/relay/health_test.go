@@ -2,6 +2,9 @@ package main
 
 import (
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"syscall"
 	"testing"
@@ -45,6 +48,25 @@ func TestHealth(t *testing.T) {
 	do(t, nil, "health", "-c", broken).want(t, 0, "ok\n", "")
 	r.signal(syscall.SIGTERM)
 	r.exit()
+}
+
+// Another server has the address, and answers 101: no context ends a read of what follows.
+func TestHealth_SwitchingProtocols(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+		_, _ = io.Copy(io.Discard, conn)
+	}))
+	t.Cleanup(server.Close)
+	at := strings.TrimPrefix(server.URL, "http://")
+	file := write(t, strings.Replace(onePipeline("orders", "postgres://app@db/app", "stdout:"), `{listen: ""}`, `{listen: "`+at+`"}`, 1))
+	do(t, nil, "health", "-c", file).want(t, 1, "", "101 Switching Protocols: another program")
 }
 
 func TestHealth_NoEndpoint(t *testing.T) {

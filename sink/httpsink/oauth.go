@@ -153,6 +153,8 @@ func (o *tokens) failed(err error) error {
 			why += ": " + o.redactor.quote([]byte(failure.ErrorCode+" "+failure.ErrorDescription), false)
 		case failure.Response.StatusCode >= 300 && failure.Response.StatusCode <= 399:
 			why += " (redirects are not followed)"
+		case failure.Response.StatusCode == http.StatusSwitchingProtocols:
+			why += upgradeHint
 		case len(failure.Body) > 0:
 			why += ": " + o.redactor.quote(failure.Body, false)
 		}

@@ -45,6 +45,8 @@ func (r response) classifyStatus(c Config) error {
 	isOutage, maybePoison := c.classify(r.status)
 	text := statusText(r.status)
 	switch {
+	case r.status == http.StatusSwitchingProtocols:
+		text += upgradeHint
 	case r.status >= 300 && r.status <= 399:
 		text += " (redirects are not followed)"
 	case isOutage && (r.status == http.StatusUnauthorized || r.status == http.StatusForbidden):

@@ -56,17 +56,19 @@ func (c *connections) closeAll() {
 	}
 }
 
-var errUpgrade = errors.New("101 Switching Protocols, which nobody asked for; expected the response of an HTTP API: look at the URL")
+// upgradeHint says what to do about the status 101.
+const upgradeHint = " (nobody asked for another protocol; expected the URL of an HTTP API)"
 
-// noUpgrade makes the status 101 an error. The body of such a response is the connection itself, whose reads
-// no context ends.
+// noUpgrade closes the connection of a response with the status 101. The body of such a response is the connection
+// itself, whose reads no context ends.
 type noUpgrade struct{ *http.Transport }
 
 // RoundTrip implements http.RoundTripper.
 func (t noUpgrade) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := t.Transport.RoundTrip(req)
 	if err == nil && resp.StatusCode == http.StatusSwitchingProtocols {
-		return nil, errors.Join(errUpgrade, resp.Body.Close())
+		_ = resp.Body.Close() // the status says all
+		resp.Body = http.NoBody
 	}
 	return resp, err
 }

@@ -51,6 +51,9 @@ func TestSend_SwitchingProtocols(t *testing.T) {
 	for name, c := range map[string]httpsink.Config{
 		"Status":  {URL: url},
 		"Results": {URL: url, Results: ".body.errors"},
+		"Proxy":   {URL: "http://127.0.0.1:1/", Proxy: url},
+		"Tunnel":  {URL: "https://127.0.0.1:1/", Proxy: url},
+		"Address": {URL: url + "/{topic}"},
 		"Token":   {URL: url, OAuth2: httpsink.OAuth2{TokenURL: url, ClientID: "relay", ClientSecret: "secret"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -67,6 +70,10 @@ func TestSend_SwitchingProtocols(t *testing.T) {
 			case err := <-ended:
 				if !errors.Is(err, sink.ErrUnavailable) || !strings.Contains(err.Error(), "101 Switching Protocols") {
 					t.Errorf("got %v", err)
+				}
+				expectMaybePoison(t, err, false)
+				if _, one := errors.AsType[*sink.BatchError](err); one != (name == "Address") {
+					t.Errorf("got an outage of one address: %v", one)
 				}
 			case <-ctx.Done():
 				t.Error("Send has not returned")
