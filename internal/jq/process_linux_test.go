@@ -62,6 +62,11 @@ func TestChild_EndsWithParent(t *testing.T) {
 	_, err = fmt.Fscan(out, &pid)
 	testkit.NoError(t, err)
 	awaitRunning(t, pid)
+	t.Cleanup(func() {
+		if t.Failed() { // it runs for ever
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	})
 	testkit.NoError(t, cmd.Process.Kill())
 	_, _ = io.Copy(io.Discard, out)
 	_ = cmd.Wait()
