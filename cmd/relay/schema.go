@@ -47,7 +47,7 @@ func schema(database, table, payload string) (string, error) {
 		if payload != "json" && payload != "jsonb" && payload != "bytes" {
 			return "", usage(`--payload is %q; expected "json", "jsonb" or "bytes"`, payload)
 		}
-		return postgres.Schema(postgres.SchemaConfig{Table: table, Payload: postgres.Payload(payload)})
+		return postgres.Schema(postgres.SchemaConfig{Table: table, Payload: postgres.Payload(payload), Notify: true})
 	case "sqlite":
 		if payload != "json" && payload != "bytes" {
 			return "", usage(`--payload is %q; expected "json" or "bytes"`, payload)

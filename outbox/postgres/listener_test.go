@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -480,8 +481,14 @@ func TestNotifyTrigger_AnyTableName(t *testing.T) {
 		running.Wait()
 		check(t, b.Close())
 	}
+	// Nor is it installed through a pooler.
+	applied, err := postgres.Migrate(t.Context(), testserver.PgBouncer(t, p.url), postgres.SchemaConfig{Table: "pooled", Notify: true})
+	check(t, err)
+	if slices.Contains(applied, "trigger outbox_notify") {
+		t.Errorf("applied %q through a pooler", applied)
+	}
 	// Without Notify the trigger is neither installed nor dropped.
-	_, err := postgres.Migrate(t.Context(), p.url, postgres.SchemaConfig{})
+	_, err = postgres.Migrate(t.Context(), p.url, postgres.SchemaConfig{})
 	check(t, err)
 	var n int
 	check(t, p.pool.QueryRow(t.Context(), "SELECT count(*) FROM pg_trigger WHERE tgname = 'outbox_notify'").Scan(&n))

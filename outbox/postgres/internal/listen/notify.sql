@@ -9,6 +9,6 @@ END $notify$;
 -- An idle relay holds this lock exclusively, so that it cannot be shared: the insert notifies.
 -- Otherwise the insert shares the lock until its transaction ends, and no relay becomes idle
 -- before. The condition is in WHEN, because most inserts need not call the function.
-CREATE TRIGGER outbox_notify AFTER INSERT ON {{.Events}} FOR EACH STATEMENT
+CREATE OR REPLACE TRIGGER outbox_notify AFTER INSERT ON {{.Events}} FOR EACH STATEMENT
     WHEN (NOT pg_catalog.pg_try_advisory_xact_lock_shared(1919711607, '{{.EventsText}}'::pg_catalog.regclass::pg_catalog.oid::pg_catalog.int4))
     EXECUTE FUNCTION {{.Notify}}();

@@ -41,6 +41,15 @@ func findTrigger(ctx context.Context, db *pg.DB, table string) (t trigger, err e
 	return t, err
 }
 
+// TriggerDDL returns the DDL of the trigger of a table and its function. Both names are quoted.
+func TriggerDDL(table, function string) (string, error) {
+	var ddl strings.Builder
+	err := notifyTemplate.Execute(&ddl, map[string]string{
+		"Events": table, "EventsText": strings.ReplaceAll(table, "'", "''"), "Notify": function,
+	})
+	return ddl.String(), err
+}
+
 // InstallTrigger makes the trigger of a table and its function in a schema, unless the table has
 // it, enabled or not. Both names are quoted.
 func InstallTrigger(ctx context.Context, tx pgx.Tx, table, function string) (installed bool, err error) {
@@ -48,13 +57,11 @@ func InstallTrigger(ctx context.Context, tx pgx.Tx, table, function string) (ins
 	if err := tx.QueryRow(ctx, triggerSQL, table).Scan(&t.tableOID, &t.installed, &t.enabled); err != nil || t.installed {
 		return false, err
 	}
-	var ddl strings.Builder
-	if err := notifyTemplate.Execute(&ddl, map[string]string{
-		"Events": table, "EventsText": strings.ReplaceAll(table, "'", "''"), "Notify": function,
-	}); err != nil {
+	ddl, err := TriggerDDL(table, function)
+	if err != nil {
 		return false, err
 	}
-	if _, err := tx.Exec(ctx, ddl.String(), pgx.QueryExecModeSimpleProtocol); err != nil {
+	if _, err := tx.Exec(ctx, ddl, pgx.QueryExecModeSimpleProtocol); err != nil {
 		return false, fmt.Errorf("installing the trigger %s: %w", TriggerName, err)
 	}
 	return true, nil
@@ -74,7 +81,7 @@ func (l *Listener) Diagnose(ctx context.Context, table string) (buffer.Finding, 
 	case l.config.Wake == buffer.WakeNotify:
 		f = buffer.Finding{Level: buffer.LevelWarning, Subject: Subject, Text: "wake is notify, but " + found.text + "; " + polling, Fix: found.fix}
 	case found == errNoTrigger:
-		f.Text = polling + "; to be notified of commits, set wake: notify and run relay migrate"
+		f.Text = polling + "; to be notified of commits, run relay migrate"
 	default:
 		f.Text = found.text + "; " + polling
 	}

@@ -34,6 +34,13 @@ func migrate(ctx context.Context, url string, c Config, timeout time.Duration) (
 		return nil, pg.ConnectError(config, err)
 	}
 	defer guard.Close(context.WithoutCancel(ctx))
+	if c.notifies() {
+		pooled, err := pg.ThroughPooler(ctx, guard)
+		if err != nil {
+			return nil, pg.ConnectError(config, err)
+		}
+		c.Notify = !pooled
+	}
 	tx, err := guard.Begin(ctx)
 	if err != nil {
 		return nil, pg.ConnectError(config, err)
@@ -165,10 +172,10 @@ func complete(ctx context.Context, tx pgx.Tx, c Config, applied []string, timeou
 					return err
 				}
 			}
-			if archive, err = makeArchive(ctx, tx, c); err != nil || !c.Notify || c.Custom {
+			if archive, err = makeArchive(ctx, tx, c); err != nil || !c.notifies() {
 				return err
 			}
-			trigger, err = listen.InstallTrigger(ctx, tx, c.events(), pg.Ident(c.ledgerSchema(), listen.TriggerName))
+			trigger, err = listen.InstallTrigger(ctx, tx, c.events(), c.notifyFunction())
 			return err
 		})
 	})
@@ -189,6 +196,7 @@ func restore(ctx context.Context, tx pgx.Tx, c Config) error {
 	if err != nil || complete {
 		return err
 	}
+	c.Notify = false // complete installs the trigger
 	ddl, err := Schema(c)
 	if err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 	"testing/fstest"
 	"text/template"
 
+	"github.com/outboxrelay/relay/outbox/postgres/internal/listen"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -38,7 +39,8 @@ type Config struct {
 	Payload Payload
 	// Archive is the table for delivered events, which only Migrate makes; "" for none. It may be "schema.table".
 	Archive string
-	// Notify installs the trigger that notifies the relay of inserts, which only Migrate makes. It is never dropped.
+	// Notify adds the trigger that notifies the relay of inserts; not to a custom table. It is never dropped. Migrate does
+	// not install it through a pooler, which loses notifications.
 	Notify bool
 	// Custom is set for a custom table, which is neither made nor changed. Schema is made if it
 	// is named and does not exist.
@@ -70,8 +72,21 @@ func Schema(c Config) (string, error) {
 			}
 		}
 	}
+	if c.notifies() {
+		ddl, err := listen.TriggerDDL(c.events(), c.notifyFunction())
+		if err != nil {
+			return "", err
+		}
+		out.WriteString("\n" + ddl)
+	}
 	return strings.TrimLeft(out.String(), "\n"), nil
 }
+
+// notifies reports whether the table gets the trigger that notifies the relay.
+func (c Config) notifies() bool { return c.Notify && !c.Custom }
+
+// notifyFunction is the quoted name of the trigger's function.
+func (c Config) notifyFunction() string { return pg.Ident(c.ledgerSchema(), listen.TriggerName) }
 
 // ledgerSchema is the schema of the relay's own tables; "" to find them by the search path.
 func (c Config) ledgerSchema() string {
