@@ -6,7 +6,7 @@
 // Fresh events are counted on the schedule. With Eager, a worker whose batch came back full
 // gets the next ticket at once. With Poll, claims need no count: a commit notification
 // issues a ticket immediately; without notifications the distributor polls 5 ms after a
-// claim that returned events and doubles the interval up to 1 s. While notifications come
+// claim that returned events and lengthens the interval by half up to 1 s. While notifications come
 // faster than claims, the listener is paused and the distributor polls (see wakeState).
 //
 // Due batches (a retry is due, an owner is gone, a delete must be repeated) are looked for independently
@@ -55,6 +55,8 @@ type Config struct {
 	// Listener notifies of commits, whose events are then claimed at once; only with Poll. nil:
 	// by polling alone.
 	Listener Listener
+	// Ordered: an event may wait for the batch that holds its key, and no commit notifies when that is gone.
+	Ordered bool
 	// BatchSize is the events a batch may hold. MaxBatches is the tickets one distribution may
 	// issue. MaxWaiting is the batches that may wait for a retry or a delete before
 	// claiming stops. Workers is the workers there are.
@@ -139,7 +141,7 @@ func New(b Buffer, c Config) *Distributor {
 		counts:   make(chan countResult, 1), // never more than one under way
 		recounts: make(chan struct{}, 1),
 		free:     c.Workers, nextBackoff: firstBackoff,
-		wakeState: wakeState{listener: c.Listener, polls: c.Poll},
+		wakeState: wakeState{listener: c.Listener, polls: c.Poll, ordered: c.Ordered},
 	}
 }
 

@@ -18,9 +18,12 @@ type Listener interface {
 
 const (
 	// firstPoll is how long after a claim that returned events the next poll is; each poll
-	// that returns none doubles it, until maxPoll, when the counts find events instead.
+	// that returns none makes it longer by half, until maxPoll, when the counts find events instead.
 	firstPoll = 5 * time.Millisecond
 	maxPoll   = time.Second
+	// followUp is how long after a claim that returned events one more poll is while commits notify. A late commit
+	// notifies too, and claims of few events look for it, so that this is for those that a large claim passed over.
+	followUp = 250 * time.Millisecond
 	// pollInterval is how often counts include fresh events, besides the schedule, while no
 	// commit notifies; safetyInterval while commits do, in case a notification was lost.
 	pollInterval   = dueInterval
@@ -33,6 +36,7 @@ const (
 type wakeState struct {
 	listener Listener // nil: there is none
 	polls    bool     // fresh events are claimed between distributions
+	ordered  bool     // an event may wait for the batch that holds its key
 
 	requested   bool          // a notification or a poll asks for a claim of fresh events
 	listening   bool          // the listener does, as it last said
@@ -45,7 +49,7 @@ type wakeState struct {
 	commits     int           // that notified since
 	claims      int           // of fresh events, since
 	events      int           // that they returned
-	claimTime   time.Duration // of one claim, on average
+	claimTime   time.Duration // of one claim that does not wait for a processor
 }
 
 // start requests a claim, for what was committed before.
@@ -120,7 +124,7 @@ func (w *wakeState) countedFresh(now time.Time) {
 
 // onClaim takes a report on a ticket for fresh events. After a claim that returned some
 // there is a poll even while commits notify: for an event that committed late, behind those
-// that were claimed, and for one whose key was in this batch.
+// that were claimed, and with order by key soon, for one whose key was in this batch.
 func (w *wakeState) onClaim(r Report, now time.Time) {
 	if !w.polls {
 		return
@@ -131,10 +135,10 @@ func (w *wakeState) onClaim(r Report, now time.Time) {
 	}
 	w.claims++
 	w.events += r.Events
-	if r.Took > 0 {
-		w.claimTime += (r.Took - w.claimTime) / 8
-	}
+	w.took(r.Took)
 	switch {
+	case r.Events > 0 && w.listening && !w.ordered:
+		w.pollWait, w.pollAt = firstPoll, now.Add(followUp)
 	case r.Events > 0 && r.Ticket.requested:
 		w.planPoll(w.requestedAt) // the time it took counts
 	case r.Events > 0:
@@ -142,13 +146,25 @@ func (w *wakeState) onClaim(r Report, now time.Time) {
 	case r.Ticket.requested && w.listening:
 		w.pollAt = time.Time{}
 	case r.Ticket.requested:
-		w.pollWait *= 2
+		w.pollWait += w.pollWait / 2
 		w.pollAt = w.requestedAt.Add(w.pollWait)
 		if w.pollWait >= maxPoll {
 			w.pollAt = time.Time{}
 		}
 	}
 	w.balance(now)
+}
+
+// took takes the time of a claim. A claim that waits for a processor takes longer, and says nothing of the disk, so
+// that claimTime follows shorter ones at once and longer ones slowly.
+func (w *wakeState) took(claim time.Duration) {
+	switch {
+	case claim <= 0:
+	case claim < w.claimTime:
+		w.claimTime += (claim - w.claimTime) / 2
+	default:
+		w.claimTime += (claim - w.claimTime) / 64
+	}
 }
 
 // balance decides whether commits notify. Commits that notify queue up: each holds a lock of the

@@ -14,7 +14,7 @@ func TestMigrate_RenamePipeline(t *testing.T) {
 	r.waitForLog("pipeline orders owns buffer public.outbox_events since 2026-01-02 03:04:05 UTC")
 	do(t, nil, "doctor", "-c", path).want(t, 1, "relay migrate --rename-pipeline orders -c "+path, "")
 	do(t, nil, "migrate", "--rename-pipeline", "shop", "-c", path).want(t, 2, "", "expected the former name of one")
-	do(t, nil, "migrate", "--rename-pipeline", "nobody", "-c", path).want(t, 1, "shop: up to date\n", "pipeline nobody neither owns its buffer nor has dead letters there")
+	do(t, nil, "migrate", "--rename-pipeline", "nobody", "-c", path).want(t, 1, "shop: applied trigger outbox_notify\n", "pipeline nobody neither owns its buffer nor has dead letters there")
 	do(t, nil, "migrate", "--rename-pipeline", "orders", "-c", path).want(t, 0, "shop: up to date\nshop: has taken over 1 dead letter from orders\n", "")
 	r.waitForLog("counting backlog works again") // without a restart
 	if got := db.open("shop"); got != "17" {

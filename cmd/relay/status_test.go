@@ -22,7 +22,7 @@ func TestMigrate(t *testing.T) {
 		"  - {name: new, source: {url: \""+file+"\"}, sink: {url: 'stdout:'}}\n")
 	db.insert(3)
 	first := do(t, nil, "migrate", "-c", path)
-	first.want(t, 1, "old: up to date\nnew: applied 00001_", "relay: down: ")
+	first.want(t, 1, "old: applied trigger outbox_notify\nnew: applied 00001_", "relay: down: ")
 	if strings.Count(first.stderr, "\n") != 1 {
 		t.Errorf("stderr is %q, want one line", first.stderr)
 	}

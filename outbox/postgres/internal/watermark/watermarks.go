@@ -27,12 +27,11 @@ const (
 	maxClaimed = 64
 )
 
-// A claim looks for late commits without a sweep (see lateScanDue) every lateInterval, if
-// the last one was small and the late commits are within lateSpan ids.
+// A claim looks for late commits without a sweep (see lateScanDue) if the last one was small and the late commits
+// are within lateSpan ids.
 const (
-	lateInterval = 10 * time.Millisecond
-	lateSpan     = 5000
-	smallBatch   = 100
+	lateSpan   = 2000
+	smallBatch = 100
 )
 
 // Watermarks are safe for concurrent use.
@@ -55,7 +54,6 @@ type Watermarks struct {
 	lateFrom      int64 // where that sweep began
 	lastGap       int64 // the highest id behind a gap that a claim left
 	smallClaim    bool  // the last claim of fresh events was small
-	lateNext      time.Time
 	dueFloor      time.Time
 	dueAllNext    time.Time
 	storedAt      time.Time
@@ -77,8 +75,10 @@ func New(ordered bool) *Watermarks { return &Watermarks{ordered: ordered} }
 // Range is where a claim looks: (After, UpTo].
 type Range struct {
 	After, UpTo int64
-	// Late is set for a scan for late commits, not for fresh events.
+	// Late is set for a scan for late commits, beyond the cursor for fresh events too.
 	Late bool
+
+	cursor int64 // when the range was made
 }
 
 // Ranges returns where the next claim looks, one after the other until it finds something. Late
@@ -86,27 +86,25 @@ type Range struct {
 func (w *Watermarks) Ranges() []Range {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	fresh, late := Range{After: w.cursor, UpTo: math.MaxInt64}, Range{After: w.floor, UpTo: w.claimed.Before(w.cursor), Late: true}
+	fresh := Range{After: w.cursor, UpTo: math.MaxInt64, cursor: w.cursor}
+	late := Range{After: w.floor, UpTo: w.claimed.Before(w.cursor), Late: true, cursor: w.cursor}
 	switch {
 	case w.lateCount > 0:
-		return []Range{{After: w.lateFrom, UpTo: w.cursor, Late: true}, fresh}
-	case w.lateScanDue(time.Now()):
-		return []Range{late, fresh}
+		return []Range{{After: w.lateFrom, UpTo: w.cursor, Late: true, cursor: w.cursor}, fresh}
+	case w.lateScanDue():
+		late.UpTo = fresh.UpTo
+		return []Range{late}
 	case late.After < late.UpTo:
 		return []Range{fresh, late}
 	}
 	return []Range{fresh}
 }
 
-// lateScanDue reports whether to look for late events first although no sweep saw one. Of two
+// lateScanDue reports whether a claim takes late events too although no sweep saw one. Of two
 // transactions that overlap, the later one often commits first; if every claim finds fresh events,
 // the other would wait for a sweep. After large claims, and over many ids, a sweep is soon enough.
-func (w *Watermarks) lateScanDue(now time.Time) bool {
-	if w.floor >= w.lastGap || !w.smallClaim || w.cursor-w.floor > lateSpan || now.Before(w.lateNext) {
-		return false
-	}
-	w.lateNext = now.Add(lateInterval)
-	return true
+func (w *Watermarks) lateScanDue() bool {
+	return w.floor < w.lastGap && w.smallClaim && w.cursor-w.floor <= lateSpan
 }
 
 // Sequence is what a statement read of the buffer's sequence before it looked for events.
@@ -123,15 +121,15 @@ type Sequence struct {
 func (w *Watermarks) Claimed(in Range, batch *buffer.Lease, seen Sequence) (void bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	began := in.After
-	if in.Late {
-		began = in.UpTo
-	}
-	if w.sequenceIs(seen, began) {
+	if w.sequenceIs(seen, in.cursor) {
 		return true
 	}
 	defer w.addClaimed(batch)
 	switch {
+	case in.Late && in.UpTo == math.MaxInt64 && batch == nil:
+	case in.Late && in.UpTo == math.MaxInt64:
+		w.cursor = max(w.cursor, min(batch.LastID, seen.LastValue))
+		w.smallClaim, w.lastGap = batch.Len() <= smallBatch, w.cursor // unless addClaimed moves the floor there
 	case in.Late && batch == nil:
 		w.lateCount = 0
 	case in.Late:
@@ -147,16 +145,21 @@ func (w *Watermarks) Claimed(in Range, batch *buffer.Lease, seen Sequence) (void
 	return false
 }
 
-// addClaimed remembers the ids of a batch without gaps, batch may be nil, and moves the floor over the
-// ranges that it reaches.
+// addClaimed remembers the ids of a batch that is small or without gaps, batch may be nil, and moves the floor over
+// the ranges that it reaches.
 func (w *Watermarks) addClaimed(batch *buffer.Lease) {
 	if batch != nil && batch.LastID <= w.cursor && len(batch.Events) > 0 {
 		r := idset.Range{First: batch.Events[0].ID, Last: batch.Events[len(batch.Events)-1].ID}
-		if r.Last-r.First == int64(len(batch.Events))-1 {
+		switch {
+		case r.Last-r.First == int64(len(batch.Events))-1:
 			w.claimed.Add(r)
+		case len(batch.Events) <= smallBatch:
+			for i := range batch.Events {
+				w.claimed.Add(idset.Range{First: batch.Events[i].ID, Last: batch.Events[i].ID})
+			}
 		}
-		if len(w.claimed) > maxClaimed {
-			w.claimed = w.claimed[1:]
+		if more := len(w.claimed) - maxClaimed; more > 0 {
+			w.claimed = w.claimed[more:]
 		}
 	}
 	w.floor = w.claimed.Advance(w.floor)
