@@ -61,8 +61,11 @@ func Open(c Config) (*Buffer, error) {
 	return b, nil
 }
 
-// Close closes the connections; it waits for calls under way.
+// Close writes the floor, if the database answers within a second, and closes the connections; it waits for calls under way.
 func (b *Buffer) Close() error {
+	if t := b.table.Load(); t != nil {
+		b.StoreLastFloor(&t.Tables)
+	}
 	b.db.Close()
 	return nil
 }

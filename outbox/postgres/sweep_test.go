@@ -11,6 +11,7 @@ import (
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
+	"github.com/outboxrelay/relay/outbox/postgres"
 )
 
 // TestSweep_Orphans: events that carry a group_id without a ledger row, as after a
@@ -85,4 +86,28 @@ func TestSweep_OddTimes(t *testing.T) {
 		_, err = f.Buffer.Claim(t.Context(), 10, lease)
 		check(t, err)
 	}
+}
+
+// TestClose_StoresFloor: the next process begins behind what this one has delivered, however short it ran.
+func TestClose_StoresFloor(t *testing.T) {
+	t.Parallel()
+	p := newMigratedDB(t, buffertest.Options{})
+	f := p.fixture(t, "outbox_events", "orders")
+	event := outbox.Event{Topic: "t", Payload: []byte("{}")}
+	f.Insert(t, event)
+	b, err := postgres.Open(postgres.Config{URL: p.url, Pipeline: "orders", Claim: buffer.ClaimRange})
+	check(t, err)
+	var last int64
+	for range 2 { // the second time less than the interval of the writes has passed
+		last = f.Insert(t, event)[0]
+		l, err := b.Claim(t.Context(), 10, lease)
+		check(t, err)
+		check(t, b.Settle(t.Context(), l, []buffer.Outcome{{Verdict: buffer.Delivered}}))
+		_, err = b.CountBacklog(t.Context(), 10)
+		check(t, err)
+	}
+	check(t, b.Close())
+	var floor int64
+	check(t, p.pool.QueryRow(t.Context(), "SELECT floor FROM outbox_buffers WHERE buffer = 'public.outbox_events'").Scan(&floor))
+	testkit.Equal(t, "floor", floor, last)
 }

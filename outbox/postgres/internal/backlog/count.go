@@ -148,6 +148,19 @@ func (b *Backlog) count(ctx context.Context, t *ledger.Tables, limit int) (backl
 const storeFloorSQL = `
 UPDATE outbox_buffers SET floor = $2::bigint, numbering = $3 WHERE buffer = $1`
 
+// closeTimeout bounds the last write of the floor: a database that is away must not hold up the end of a process.
+const closeTimeout = time.Second
+
+// StoreLastFloor writes the floor when the process ends, so that the next one does not look at what this one has
+// delivered since the last write. The floor only saves work, and an error is ignored.
+func (b *Backlog) StoreLastFloor(t *ledger.Tables) {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	if floor, numbering, ok := b.watermarks.LastFloor(); ok {
+		_ = b.storeFloor(ctx, t, floor, numbering)
+	}
+}
+
 func (b *Backlog) storeFloor(ctx context.Context, t *ledger.Tables, floor int64, numbering string) error {
 	err := b.base.DB.Transact(ctx, b.base.DB.WriteTx(b.base.DB.StatementTimeout, "synchronous_commit", "off"),
 		pg.Step{SQL: t.SQL(storeFloorSQL), Args: []string{t.Buffer, pg.Int(floor), pg.Text(numbering)}})

@@ -19,9 +19,9 @@ const (
 	// because dead rows that vacuum cannot remove make it slow.
 	blockInterval  = 2 * time.Second
 	blockRest      = 50
-	fullSweepDelay = time.Minute // for which a backlog puts a full sweep off
-	dueMargin      = time.Minute // ledger rows due before this were seen already
-	storeInterval  = 10 * time.Second
+	fullSweepDelay = time.Minute      // for which a backlog puts a full sweep off
+	dueMargin      = time.Minute      // ledger rows due before this were seen already
+	storeInterval  = 10 * time.Second // between writes of the floor; one more when the process ends
 
 	// maxClaimed bounds the ranges that are remembered; sweeps look at the others.
 	maxClaimed = 64
@@ -363,6 +363,13 @@ func (w *Watermarks) FloorToStore(now time.Time) (floor int64, numbering string,
 	}
 	w.stored, w.storedAt = w.floor, now
 	return w.floor, w.numbering, true
+}
+
+// LastFloor returns the floor, and the numbering of its ids, if it was not written since it moved.
+func (w *Watermarks) LastFloor() (floor int64, numbering string, ok bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.floor, w.numbering, w.floor != w.stored
 }
 
 // StartAt sets cursor and floor to the floor that an earlier process stored, with the numbering of its ids.
