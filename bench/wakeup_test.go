@@ -99,7 +99,7 @@ func (db *database) wakeups(b *testing.B, table, redisAddr string, pid, connecti
 		var err error
 		conns[i], err = pgx.Connect(ctx, db.url)
 		testkit.NoError(b, err)
-		defer conns[i].Close(b.Context()) //nolint:errcheck // nothing depends on it
+		defer conns[i].Close(b.Context())
 	}
 	from := "0"
 	warm := max(20, perSecond/10) / connections * connections
