@@ -27,9 +27,16 @@ var claimMutants = []mutant{
 	{
 		name: "a range with a gap is remembered",
 		file: "outbox/postgres/internal/watermark/watermarks.go",
-		old:  "		if r.Last-r.First == int64(len(batch.Events))-1 {",
-		new:  "		if r.Last >= r.First {",
+		old:  "		case r.Last-r.First == int64(len(batch.Events))-1:",
+		new:  "		case r.Last >= r.First:",
 		pkg:  "./outbox/postgres/internal/watermark", test: "TestAddClaimed_Properties",
+	},
+	{
+		name: "a claim after one with a gap passes over late commits",
+		file: "outbox/postgres/internal/watermark/watermarks.go",
+		old:  "	case w.lateScanDue():\n		late.UpTo = fresh.UpTo",
+		new:  "	case w.lateScanDue():\n		late = fresh",
+		pkg:  "./outbox/postgres/internal/watermark", test: "TestRanges_LateBeforeSweep",
 	},
 	// Range claims.
 	{
