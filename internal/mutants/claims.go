@@ -49,8 +49,8 @@ var claimMutants = []mutant{
 	{
 		name: "a range is deleted from its first id to its last",
 		file: "outbox/postgres/internal/ledger/settle_events.go",
-		old:  "AND id <@ $4::int8multirange\n  AND (group_id = $1::uuid OR created_at <= ` + newestSQL + `)`",
-		new:  "AND $4::int8multirange IS NOT NULL\n  AND (group_id = $1::uuid OR created_at <= ` + newestSQL + `)`",
+		old:  "AND id <@ $4::int8multirange\n  AND (group_id = $1::uuid OR group_id IS NULL AND created_at <= ` + newestSQL + `)`",
+		new:  "AND $4::int8multirange IS NOT NULL\n  AND (group_id = $1::uuid OR group_id IS NULL AND created_at <= ` + newestSQL + `)`",
 		pkg:  "./outbox/postgres", test: "TestBufferRange/range",
 	},
 	{
@@ -80,6 +80,13 @@ var claimMutants = []mutant{
 		old:  "coalesce(newest_at, 'infinity') AS newest_at",
 		new:  "coalesce(nullif(newest_at, newest_at), 'infinity') AS newest_at",
 		pkg:  "./outbox/postgres", test: "TestRange_IDsReused",
+	},
+	{
+		name: "a settle by range deletes what another batch holds by its group_id",
+		file: "outbox/postgres/internal/ledger/settle_events.go",
+		old:  "AND id <@ $4::int8multirange\n  AND (group_id = $1::uuid OR group_id IS NULL AND created_at",
+		new:  "AND id <@ $4::int8multirange\n  AND (group_id = $1::uuid OR created_at",
+		pkg:  "./outbox/postgres", test: "TestRange_GroupIDSet",
 	},
 	{
 		name: "an archive of jsonb takes payloads of json",

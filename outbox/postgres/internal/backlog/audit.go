@@ -7,23 +7,19 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
-// foundSQL is every event that a batch has: by the ids that are its members, and of the
-// others by the group_id that they carry, wherever the ledger has its bounds. An event that is newer than the batch with
+// foundSQL is every event that a batch has: by the group_id that it carries, wherever the ledger has its bounds, and
+// without a group_id by the ids that are the batch's members. An event that is newer than the batch with
 // its id is not a member: see package ledger.
 const foundSQL = `
 WITH members AS MATERIALIZED (
   SELECT group_id, first_id, last_id, members + '{}' AS members, coalesce(newest_at, 'infinity') AS newest_at FROM outbox_batches
   WHERE buffer = $1 AND members IS NOT NULL
-), held AS MATERIALIZED (
-  SELECT coalesce(range_agg(m), '{}') AS members FROM members, unnest(members.members) m
 ), found AS (
-  SELECT e.group_id, e.id, e.key, e.created_at, false AS unstamped FROM outbox_events e
-  WHERE e.group_id IS NOT NULL
-    AND NOT (e.id::bigint <@ (SELECT members FROM held)
-             AND EXISTS (SELECT FROM members m WHERE e.id::bigint <@ m.members AND e.created_at <= m.newest_at))
+  SELECT e.group_id, e.id, e.key, e.created_at, false AS unstamped FROM outbox_events e WHERE e.group_id IS NOT NULL
   UNION ALL
-  SELECT m.group_id, e.id, e.key, e.created_at, e.group_id IS NULL
-  FROM members m JOIN outbox_events e ON e.id BETWEEN m.first_id AND m.last_id AND e.id::bigint <@ m.members AND e.created_at <= m.newest_at
+  SELECT m.group_id, e.id, e.key, e.created_at, true
+  FROM members m JOIN outbox_events e
+    ON e.id BETWEEN m.first_id AND m.last_id AND e.group_id IS NULL AND e.id::bigint <@ m.members AND e.created_at <= m.newest_at
 )`
 
 // One statement is one snapshot.

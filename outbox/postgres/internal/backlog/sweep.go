@@ -64,9 +64,6 @@ WITH orphans AS MATERIALIZED (
   SELECT e.id, e.group_id FROM outbox_events e
   WHERE e.group_id IS NOT NULL
     AND NOT EXISTS (SELECT FROM outbox_batches l WHERE l.group_id = e.group_id)
-    AND NOT (e.id::bigint <@ (SELECT coalesce(range_agg(m), '{}') FROM outbox_batches, unnest(members) m WHERE buffer = $1)
-             AND EXISTS (SELECT FROM outbox_batches l WHERE l.buffer = $1 AND e.id::bigint <@ l.members
-                         AND e.created_at <= coalesce(l.newest_at, 'infinity')))
 ), groups AS MATERIALIZED (
   SELECT group_id, ` + NewGroupSQL + ` AS new FROM (SELECT DISTINCT group_id FROM orphans) o
 ), adopted AS (

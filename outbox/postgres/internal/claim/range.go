@@ -46,7 +46,7 @@ WITH l AS MATERIALIZED (
   SELECT first_id, last_id, members + '{}' AS members, newest_at FROM outbox_batches WHERE group_id = $1::uuid
 )
 SELECT e.id, e.topic, e.key, e.payload, e.headers, e.created_at
-FROM l JOIN outbox_events e ON e.id BETWEEN l.first_id AND l.last_id AND e.id <@ l.members AND e.created_at <= l.newest_at`
+FROM l JOIN outbox_events e ON e.id BETWEEN l.first_id AND l.last_id AND e.group_id IS NULL AND e.id <@ l.members AND e.created_at <= l.newest_at`
 
 // claimRange is an InRange.
 func (c *Claimer) claimRange(ctx context.Context, t *ledger.Tables, limit int, lease time.Duration, in watermark.Range) (

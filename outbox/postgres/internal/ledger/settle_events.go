@@ -13,19 +13,19 @@ import (
 // The bounds make the plan: a walk along the primary key from the first id to the last,
 // even with wrong statistics.
 const (
-	// Exactly these ids; one that carries a group_id must carry the batch's. By range, an event that is newer than the
-	// batch has a reused id: it stays.
+	// Exactly these ids; one that carries a group_id must carry the batch's. By range, it carries none; an event that
+	// is newer than the batch has a reused id: it stays.
 	deleteSQL = `
 DELETE FROM outbox_events
 WHERE current_setting('relay.fenced') = '1'
   AND id BETWEEN $2::bigint AND $3::bigint AND id <@ $4::int8multirange
-  AND (group_id = $1::uuid OR created_at <= ` + newestSQL + `)`
+  AND (group_id = $1::uuid OR group_id IS NULL AND created_at <= ` + newestSQL + `)`
 
 	// Ids without a gap need no set.
 	deleteRunSQL = `
 DELETE FROM outbox_events
 WHERE current_setting('relay.fenced') = '1' AND id BETWEEN $2::bigint AND $3::bigint
-  AND (group_id = $1::uuid OR created_at <= ` + newestSQL + `)`
+  AND (group_id = $1::uuid OR group_id IS NULL AND created_at <= ` + newestSQL + `)`
 
 	// Skip rows locked by the application and retry them later, so that the relay, not the
 	// application, is the deadlock victim.
@@ -35,7 +35,7 @@ WHERE id = ANY (ARRAY(
   SELECT id FROM outbox_events
   WHERE current_setting('relay.fenced') = '1'
     AND id BETWEEN $2::bigint AND $3::bigint AND id <@ $4::int8multirange
-    AND (group_id = $1::uuid OR created_at <= ` + newestSQL + `)
+    AND (group_id = $1::uuid OR group_id IS NULL AND created_at <= ` + newestSQL + `)
   ORDER BY id
   FOR UPDATE SKIP LOCKED))`
 
@@ -56,7 +56,7 @@ WHERE current_setting('relay.fenced') = '1' AND buffer = $1 AND group_id = $2::u
   AND NOT EXISTS (
     SELECT FROM outbox_events e
     WHERE e.id BETWEEN $4::bigint AND $5::bigint AND (e.group_id = $2::uuid
-      OR e.id <@ $6::int8multirange AND e.created_at <= ` + newestSQL + `))`
+      OR e.group_id IS NULL AND e.id <@ $6::int8multirange AND e.created_at <= ` + newestSQL + `))`
 
 	// What is left of a delivered batch was locked, and is deleted next time.
 	keepSQL = `
@@ -65,7 +65,7 @@ UPDATE outbox_batches SET events = locked.events, delivered = locked.ids,
 FROM (SELECT count(*) AS events, array_agg(id ORDER BY id) AS ids, range_agg(int8range(id, nullif(id, 9223372036854775807), '[]')) AS members
       FROM outbox_events
       WHERE id BETWEEN $4::bigint AND $5::bigint AND (group_id = $2::uuid
-        OR id <@ $6::int8multirange AND created_at <= ` + newestSQL + `)) locked
+        OR group_id IS NULL AND id <@ $6::int8multirange AND created_at <= ` + newestSQL + `)) locked
 WHERE current_setting('relay.fenced') = '1' AND buffer = $1 AND outbox_batches.group_id = $2::uuid
   AND lease_no = $3::bigint AND locked.events > 0`
 
@@ -78,7 +78,7 @@ SELECT $1, e.id, e.topic, e.key, e.payload, e.headers, e.created_at, $2::uuid, $
 FROM outbox_events e
 WHERE current_setting('relay.fenced') = '1'
   AND e.id BETWEEN $3::bigint AND $4::bigint AND e.id <@ $7::int8multirange
-  AND (e.group_id = $2::uuid OR e.created_at <= ` + newestSQL + `)
+  AND (e.group_id = $2::uuid OR e.group_id IS NULL AND e.created_at <= ` + newestSQL + `)
 ON CONFLICT (pipeline, event_id, group_id) DO UPDATE
 SET topic = EXCLUDED.topic, key = EXCLUDED.key, payload = EXCLUDED.payload, headers = EXCLUDED.headers,
     created_at = EXCLUDED.created_at, attempts = EXCLUDED.attempts, error = EXCLUDED.error,
@@ -106,7 +106,7 @@ FROM regrouped HAVING count(*) > 0`
 WITH regrouped AS MATERIALIZED (
   SELECT id, created_at FROM outbox_events
   WHERE current_setting('relay.fenced') = '1' AND current_setting('relay.newest_at') <> ''
-    AND id BETWEEN $4::bigint AND $5::bigint AND id <@ $6::int8multirange AND created_at <= ` + newestSQL + `
+    AND id BETWEEN $4::bigint AND $5::bigint AND group_id IS NULL AND id <@ $6::int8multirange AND created_at <= ` + newestSQL + `
 )
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                             attempts, outages, events, first_id, last_id, oldest_at, newest_at, origins, error, address, members)
