@@ -68,10 +68,7 @@ pipelines:
 // migrate creates the tables for the settings, and the trigger.
 func (c command) migrate(b *testing.B, s settings) {
 	b.Helper()
-	out, err := exec.CommandContext(b.Context(), c.binary, "migrate", "-c", c.configure(b, s)).CombinedOutput()
-	if err != nil {
-		b.Fatalf("%v\n%s", err, out)
-	}
+	c.migrateAll(b, c.configure(b, s))
 	const insertTriggersSQL = `
 SELECT count(*) FROM pg_trigger WHERE tgrelid = $1::regclass AND NOT tgisinternal AND tgtype & 4 <> 0`
 	if n := queryValue[int](b, c.db, insertTriggersSQL, cmp.Or(s.table, eventsTable)); s.wake == "notify" && n == 0 {
@@ -79,11 +76,26 @@ SELECT count(*) FROM pg_trigger WHERE tgrelid = $1::regclass AND NOT tgisinterna
 	}
 }
 
+// migrateAll creates the tables of all pipelines in a configuration.
+func (c command) migrateAll(b *testing.B, path string) {
+	b.Helper()
+	out, err := exec.CommandContext(b.Context(), c.binary, "migrate", "-c", path).CombinedOutput()
+	if err != nil {
+		b.Fatalf("%v\n%s", err, out)
+	}
+}
+
 // run starts the relay. It runs until stop is called or the benchmark ends.
 func (c command) run(b *testing.B, s settings) (pid int, stop func()) {
 	b.Helper()
+	return c.start(b, c.configure(b, s))
+}
+
+// start runs all pipelines of a configuration until stop is called or the benchmark ends.
+func (c command) start(b *testing.B, path string) (pid int, stop func()) {
+	b.Helper()
 	// A benchmark's context ends before its cleanups, which stop the relay.
-	cmd := exec.CommandContext(context.WithoutCancel(b.Context()), c.binary, "run", "-c", c.configure(b, s))
+	cmd := exec.CommandContext(context.WithoutCancel(b.Context()), c.binary, "run", "-c", path)
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	testkit.NoError(b, cmd.Start())

@@ -90,9 +90,26 @@ func timeOf(tb testing.TB, pid int) time.Duration {
 // peakMemory returns the peak resident memory of a process in MB.
 func peakMemory(tb testing.TB, pid int) float64 {
 	tb.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	return megabytes(tb, pid, "status", "VmHWM:")
+}
+
+// residentMemory returns the resident memory of a process in MB.
+func residentMemory(tb testing.TB, pid int) float64 {
+	tb.Helper()
+	return megabytes(tb, pid, "status", "VmRSS:")
+}
+
+// proportionalMemory returns the memory of a process in MB: what it does not share, and its part of what it does.
+func proportionalMemory(tb testing.TB, pid int) float64 {
+	tb.Helper()
+	return megabytes(tb, pid, "smaps_rollup", "Pss:")
+}
+
+func megabytes(tb testing.TB, pid int, file, label string) float64 {
+	tb.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, file))
 	testkit.NoError(tb, err)
-	_, line, _ := strings.Cut(string(text), "VmHWM:")
+	_, line, _ := strings.Cut(string(text), label)
 	n, err := strconv.Atoi(strings.Fields(line)[0])
 	testkit.NoError(tb, err)
 	return float64(n) / 1024
