@@ -35,6 +35,8 @@ type Process struct {
 	// Observer and Log are for the pipeline; both may be nil.
 	Observer pipeline.Observer
 	Log      *slog.Logger
+	// pools are those of Config.Open, by URL.
+	pools map[string]*postgres.Pool
 }
 
 // Runtime is a pipeline that is ready to run.
@@ -76,7 +78,8 @@ func (p *Pipeline) Open(process Process) (*Runtime, error) {
 		o                           Runtime
 		errBuffer, errSink, errHook error
 	)
-	o.Buffer, errBuffer = p.OpenBuffer(process.Owner)
+	o.Buffer, errBuffer = p.openBuffer(process.Owner, process.pools)
+	errBuffer = withPlace(p.Source.Place, errBuffer)
 	o.Sink, errSink = p.openSink(&p.Sink, o.Buffer, process)
 	hook := p.DeadLetter.Hook
 	if hook != nil {
@@ -117,9 +120,12 @@ func (c *Config) Open(each func(name string) Process) ([]*Runtime, error) {
 		all   []*Runtime
 		wrong Errors
 	)
+	pools := c.pools()
 	for i := range c.Pipelines {
 		p := &c.Pipelines[i]
-		o, err := p.Open(each(p.Name))
+		process := each(p.Name)
+		process.pools = pools
+		o, err := p.Open(process)
 		if err != nil {
 			wrong = append(wrong, validationErrors(err)...)
 			continue
@@ -159,11 +165,12 @@ func (c *Config) CheckSources() error {
 // OpenBuffer opens the buffer alone, and connects to nothing. The caller closes it. errors.As finds [Errors] in the
 // error: the mistakes that only the driver finds.
 func (p *Pipeline) OpenBuffer(owner string) (buffer.Buffer, error) {
-	b, err := p.openBuffer(owner)
+	b, err := p.openBuffer(owner, nil)
 	return b, withPlace(p.Source.Place, err)
 }
 
-func (p *Pipeline) openBuffer(owner string) (buffer.Buffer, error) {
+// openBuffer opens the buffer with a shared pool, if there is one for its URL.
+func (p *Pipeline) openBuffer(owner string, pools map[string]*postgres.Pool) (buffer.Buffer, error) {
 	s := &p.Source
 	switch s.Driver {
 	case "postgres":
@@ -171,8 +178,7 @@ func (p *Pipeline) openBuffer(owner string) (buffer.Buffer, error) {
 			URL: s.URL.Reveal(), Table: s.Table, Schema: s.Schema, Pipeline: p.Name, Owner: owner, Archive: p.Archive.Table,
 			Ordered: p.ordered(), Claim: buffer.ClaimMode(p.Claim), Wake: p.wake(), Custom: s.Custom,
 			SharedRate: p.sharesRate(), Supervisor: s.Supervisor.Policy(),
-			// One for each worker, and some for leases, counts and the status.
-			Connections: p.Workers + 4,
+			Connections: p.connections(), Pool: pools[s.URL.Reveal()],
 		})
 	case "sqlite":
 		return p.openSQLite(owner)

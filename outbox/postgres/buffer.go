@@ -39,7 +39,13 @@ func Open(c Config) (*Buffer, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
-	db, err := pg.Open(c.URL, c.Connections)
+	if c.Pool == nil {
+		var err error
+		if c.Pool, err = NewPool(c.URL, c.Connections); err != nil {
+			return nil, err
+		}
+	}
+	db, err := c.Pool.Use(c.Connections)
 	if err != nil {
 		return nil, fmt.Errorf("postgres buffer: %w", err)
 	}

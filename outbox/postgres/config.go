@@ -36,8 +36,10 @@ type Config struct {
 	SharedRate bool
 	// Supervisor is the age from which Diagnose reports vacuum blockers, and the privileges to end them.
 	Supervisor buffer.SupervisorPolicy
-	// Connections bounds the pool; 8 if 0. Each concurrent call takes one.
+	// Connections is how many connections the buffer has at most; 8 if 0. Each concurrent call takes one.
 	Connections int
+	// Pool has the connections, for buffers with the same URL; nil: the buffer has a pool of its own.
+	Pool *Pool
 }
 
 func (c Config) withDefaults() Config {

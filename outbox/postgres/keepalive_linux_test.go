@@ -20,11 +20,11 @@ func TestConnectionsAreProbed(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer b.Close()
-	conn, err := b.db.Acquire(t.Context())
+	conn, release, err := b.db.Acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Release()
+	defer release()
 	probed(t, conn.Conn().PgConn().Conn())
 
 	config, err := pg.ConnConfig(url)

@@ -100,11 +100,11 @@ type described struct {
 func describe(ctx context.Context, db *pg.DB, project string) (d described, err error) {
 	ctx, cancel := context.WithTimeout(ctx, db.StatementTimeout)
 	defer cancel()
-	conn, err := db.Acquire(ctx)
+	conn, release, err := db.Acquire(ctx)
 	if err != nil {
 		return d, err
 	}
-	defer conn.Release()
+	defer release()
 	pgConn := conn.Conn().PgConn()
 	statement, err := pgConn.Prepare(ctx, "", project, []uint32{pg.OIDUUID})
 	if err != nil {

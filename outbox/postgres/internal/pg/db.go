@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -13,50 +12,48 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// DB is a pool of connections to one database. Its methods are safe for concurrent use.
+// DB is one user of a pool of connections to a database. Its methods are safe for concurrent use.
 type DB struct {
-	pool *pgxpool.Pool
+	*Pool
 	// StatementTimeout bounds each short statement; ShortTimeout unless a test sets it
 	// before the first statement.
 	StatementTimeout time.Duration
-	// preparedDisabled: statements cannot be prepared, although the connection seems to support it.
-	preparedDisabled atomic.Bool
-	linux            atomic.Bool
+
+	pool *pgxpool.Pool
+	// slots holds a value for each connection that this user has: it must not take those of the others.
+	slots chan struct{}
+	close func()
 }
 
-// Open prepares a pool of at most that many connections; it does not connect. The error is
-// about the URL, and holds no password.
-func Open(url string, connections int) (*DB, error) {
-	config, err := pgxpool.ParseConfig(url)
+// Close ends the use of the pool; it waits for calls under way. The last user's Close closes the connections.
+func (db *DB) Close() { db.close() }
+
+func (db *DB) leave() {
+	for range cap(db.slots) {
+		db.slots <- struct{}{}
+	}
+	db.Pool.leave()
+	for range cap(db.slots) { // a call from now on fails if the pool is closed
+		<-db.slots
+	}
+}
+
+// Acquire takes a connection out of the pool, for what no Step can do. release puts it back.
+func (db *DB) Acquire(ctx context.Context) (conn *pgxpool.Conn, release func(), err error) {
+	select {
+	case db.slots <- struct{}{}:
+	case <-ctx.Done():
+		return nil, nil, ctx.Err()
+	}
+	conn, err = db.pool.Acquire(ctx)
 	if err != nil {
-		return nil, withoutURL(err)
+		<-db.slots
+		return nil, nil, err
 	}
-	harden(config.ConnConfig)
-	config.MaxConns = int32(min(connections, 1<<16)) //nolint:gosec // bounded
-	config.MinConns = 0
-	config.MaxConnIdleTime = 5 * time.Minute
-	db := &DB{StatementTimeout: ShortTimeout}
-	config.AfterConnect = db.detectPooler
-	db.pool, err = pgxpool.NewWithConfig(context.Background(), config)
-	return db, err
-}
-
-// Close closes the connections; it waits for calls under way.
-func (db *DB) Close() { db.pool.Close() }
-
-// Acquire takes a connection out of the pool, for what no Step can do.
-func (db *DB) Acquire(ctx context.Context) (*pgxpool.Conn, error) { return db.pool.Acquire(ctx) }
-
-// ServerRunsLinux records whether the server's system has tcp_user_timeout. Another one
-// would write a complaint to its log for each transaction that sets it.
-func (db *DB) ServerRunsLinux(yes bool) { db.linux.Store(yes) }
-
-// UserTimeout is the value for tcp_user_timeout, in milliseconds.
-func (db *DB) UserTimeout() string {
-	if db.linux.Load() {
-		return "30000"
-	}
-	return "0"
+	return conn, func() { // closes a connection that is broken, or still in a transaction
+		conn.Release()
+		<-db.slots
+	}, nil
 }
 
 // ConnConfig parses a URL for a connection outside the pool. Pool settings in the URL are

@@ -16,21 +16,34 @@ import (
 //
 // Behind a transaction pooler nothing can be prepared, and a statement is planned each time.
 
-// statements are the names of what was prepared on a connection, by their SQL.
-type statements map[string]string
+// statements is what was prepared on a connection, by its SQL.
+type statements struct {
+	known map[string]*statement
+	used  int // counts uses
+	named int // counts names
+}
+
+type statement struct {
+	name string
+	used int // the last use
+}
+
+// maxStatements bounds the statements of a connection, because their plans stay in the memory of its backend. Those of
+// a pipeline are about ten; the names of its tables are part of them.
+const maxStatements = 200
 
 const statementsKey = "relay statements"
 
 // detectPooler lets a new connection prepare statements if it leads to the server itself.
-func (db *DB) detectPooler(ctx context.Context, conn *pgx.Conn) error {
-	if db.preparedDisabled.Load() {
+func (p *Pool) detectPooler(ctx context.Context, conn *pgx.Conn) error {
+	if p.preparedDisabled.Load() {
 		return nil
 	}
 	pooled, err := ThroughPooler(ctx, conn)
 	if err != nil || pooled {
 		return err
 	}
-	conn.PgConn().CustomData()[statementsKey] = statements{}
+	conn.PgConn().CustomData()[statementsKey] = &statements{known: map[string]*statement{}}
 	return nil
 }
 
@@ -47,19 +60,40 @@ func ThroughPooler(ctx context.Context, conn *pgx.Conn) (bool, error) {
 
 // prepared returns the statement's name on this connection, "" where none can have one.
 func (db *DB) prepared(ctx context.Context, conn *pgconn.PgConn, sql string) (string, error) {
-	known, ok := conn.CustomData()[statementsKey].(statements)
+	all, ok := conn.CustomData()[statementsKey].(*statements)
 	if !ok {
 		return "", nil
 	}
-	name, ok := known[sql]
-	if !ok {
-		name = "relay_" + strconv.Itoa(len(known))
-		if err := db.prepare(ctx, conn, name, sql); err != nil {
+	all.used++
+	if s, ok := all.known[sql]; ok {
+		s.used = all.used
+		return s.name, nil
+	}
+	if len(all.known) >= maxStatements {
+		if err := all.forget(ctx, conn); err != nil {
 			return "", err
 		}
-		known[sql] = name
 	}
+	name := "relay_" + strconv.Itoa(all.named)
+	all.named++
+	if err := db.prepare(ctx, conn, name, sql); err != nil {
+		return "", err
+	}
+	all.known[sql] = &statement{name, all.used}
 	return name, nil
+}
+
+// forget deallocates the statement that has not been used for the longest time.
+func (all *statements) forget(ctx context.Context, conn *pgconn.PgConn) error {
+	var oldest string
+	for sql, s := range all.known {
+		if oldest == "" || s.used < all.known[oldest].used {
+			oldest = sql
+		}
+	}
+	name := all.known[oldest].name
+	delete(all.known, oldest)
+	return conn.Deallocate(ctx, name)
 }
 
 // prepare uses a transaction of its own: preparing waits for the tables' locks, and the

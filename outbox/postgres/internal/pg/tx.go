@@ -62,12 +62,11 @@ var (
 
 // RoundTrip pipelines the steps behind one Sync.
 func (db *DB) RoundTrip(ctx context.Context, steps []Step) error {
-	conn, err := db.pool.Acquire(ctx)
+	conn, release, err := db.Acquire(ctx)
 	if err != nil {
 		return err
 	}
-	// Release closes a connection that is broken, or still in a transaction.
-	defer conn.Release()
+	defer release()
 
 	batch := &pgconn.Batch{}
 	for _, s := range steps {

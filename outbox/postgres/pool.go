@@ -1,0 +1,20 @@
+package postgres
+
+import (
+	"fmt"
+
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+)
+
+// Pool is connections that the buffers of one database share. The first buffer opens it, the last one closes it.
+type Pool = pg.Pool
+
+// NewPool prepares a pool of at most that many connections. It does not connect. The error is about the URL, and holds no
+// password.
+func NewPool(url string, connections int) (*Pool, error) {
+	p, err := pg.NewPool(url, connections)
+	if err != nil {
+		return nil, fmt.Errorf("postgres buffer: %w", err)
+	}
+	return p, nil
+}
