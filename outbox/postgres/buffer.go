@@ -45,7 +45,7 @@ func Open(c Config) (*Buffer, error) {
 			return nil, err
 		}
 	}
-	db, err := c.Pool.Use(c.Connections)
+	db, err := c.Pool.connections.Use(c.Connections)
 	if err != nil {
 		return nil, fmt.Errorf("postgres buffer: %w", err)
 	}

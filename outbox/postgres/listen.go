@@ -16,7 +16,7 @@ func (b *Buffer) Listener(log *slog.Logger) *Listener {
 		log = slog.Default()
 	}
 	return listen.New(listen.Config{
-		DB: b.db, URL: b.config.URL, Wake: b.config.Wake, Log: log,
+		DB: b.db, Hub: b.config.Pool.hub, Wake: b.config.Wake, Log: log,
 		Table: func(ctx context.Context) (string, error) {
 			t, err := b.ready(ctx)
 			if err != nil {

@@ -3,11 +3,16 @@ package postgres
 import (
 	"fmt"
 
+	"github.com/outboxrelay/relay/outbox/postgres/internal/listen"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
-// Pool is connections that the buffers of one database share. The first buffer opens it, the last one closes it.
-type Pool = pg.Pool
+// Pool is connections that the buffers of one database share, and one more on which their listeners listen. It is
+// open while a buffer uses it.
+type Pool struct {
+	connections *pg.Pool
+	hub         *listen.Hub
+}
 
 // NewPool prepares a pool of at most that many connections. It does not connect. The error is about the URL, and holds no
 // password.
@@ -16,5 +21,5 @@ func NewPool(url string, connections int) (*Pool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("postgres buffer: %w", err)
 	}
-	return p, nil
+	return &Pool{p, &listen.Hub{URL: url}}, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -100,4 +101,82 @@ func TestPrepared_Bounded(t *testing.T) {
 	}}))
 	testkit.Equal(t, "statements", statements, 200)
 	testkit.Equal(t, "statements in use", kept, 1)
+}
+
+// Listeners of a pool share a connection. Each counts the commits of its own table, whatever becomes of the others.
+func TestPool_ListenersShareAConnection(t *testing.T) {
+	t.Parallel()
+	url := testserver.Postgres(t)
+	conn, err := pgx.Connect(t.Context(), url)
+	testkit.NoError(t, err)
+	defer conn.Close(context.Background())
+	exec := func(sql string) {
+		t.Helper()
+		_, err := conn.Exec(t.Context(), sql)
+		testkit.NoError(t, err)
+	}
+	all := sharing(t, url, 3, 3)
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	listeners, stops := make([]*Listener, len(all)), make([]func(), len(all))
+	for i, b := range all {
+		_, err := Migrate(t.Context(), url, SchemaConfig{Table: b.config.Table, Notify: true})
+		testkit.NoError(t, err)
+		listeners[i] = b.Listener(nil)
+		one, stop := context.WithCancel(ctx)
+		ended := make(chan struct{})
+		stops[i] = func() { stop(); <-ended }
+		running.Go(func() { defer close(ended); listeners[i].Run(one) })
+	}
+	defer running.Wait()
+	defer cancel()
+	expect := func(i, commits int, listening bool) {
+		t.Helper()
+		n, is := 0, !listening
+		testserver.Eventually(t, func() error {
+			select {
+			case <-listeners[i].Notifications():
+				var more int
+				more, is = listeners[i].Drain()
+				n += more
+			default:
+			}
+			if n != commits || is != listening {
+				return fmt.Errorf("listener %d: %d commits, listening %t; want %d and %t", i, n, is, commits, listening)
+			}
+			return nil
+		})
+	}
+	insert := func(i int) { exec(fmt.Sprintf("INSERT INTO events_%d (topic, payload) VALUES ('t', '{}')", i)) }
+	for i := range all {
+		expect(i, 0, true)
+	}
+	insert(1)
+	expect(1, 1, true)
+	var sessions int
+	testkit.NoError(t, conn.QueryRow(t.Context(), "SELECT count(DISTINCT pid) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' AND granted AND classid = 1919711607").Scan(&sessions))
+	testkit.Equal(t, "sessions with locks", sessions, 1)
+
+	listeners[1].Pause(true)
+	expect(1, 0, false)
+	insert(0)
+	expect(0, 1, true)
+	listeners[1].Pause(false)
+	expect(1, 0, true)
+	stops[1]()
+	testserver.Eventually(t, func() error {
+		var locks int
+		testkit.NoError(t, conn.QueryRow(t.Context(), "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 'events_1'::regclass").Scan(&locks))
+		if locks > 0 {
+			return errors.New("the lock of a listener that has stopped is held")
+		}
+		return nil
+	})
+	insert(2)
+	expect(2, 1, true)
+	for i, l := range listeners {
+		if n, _ := l.Drain(); n > 0 {
+			t.Errorf("listener %d: %d commits more", i, n)
+		}
+	}
 }

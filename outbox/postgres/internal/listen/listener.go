@@ -14,8 +14,8 @@ import (
 // Config describes a Listener. All fields are required.
 type Config struct {
 	DB *pg.DB
-	// URL is the database that DB is connected to.
-	URL string
+	// Hub has the connection that listens, to the database that DB is connected to.
+	Hub *Hub
 	// Wake decides whether an obstacle to listening is worth a warning.
 	Wake buffer.WakeMode
 	// Table returns the buffer table's quoted name, or why it is not ready.
@@ -28,14 +28,14 @@ type Config struct {
 type Listener struct {
 	config        Config
 	notifications chan struct{} // holds one when Drain has something to return
-	reported      error         // why it does not listen, as logged; owned by Run
+	reported      error         // why it does not listen, as logged; owned by Run, and by the session while Run waits for it
 
 	mu        sync.Mutex
 	commits   int  // since the last Drain
 	listening bool // the lock is held and the connection listens
 	lapsed    bool // it did not listen at some time since the last Drain
 	paused    bool
-	interrupt context.CancelFunc // ends a wait for notifications; nil if there is none
+	interrupt func() // has the session look at paused; nil while there is no session
 }
 
 // New returns a Listener that does not listen before Run.
@@ -117,12 +117,11 @@ func (l *Listener) setNotListening() {
 	}
 }
 
-// setInterrupt sets how Pause ends a wait, and reports whether the listener is paused now.
-func (l *Listener) setInterrupt(cancel context.CancelFunc) (paused bool) {
+// setInterrupt sets how Pause is passed on.
+func (l *Listener) setInterrupt(interrupt func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.interrupt = cancel
-	return l.paused
+	l.interrupt = interrupt
 }
 
 const (
@@ -177,6 +176,23 @@ func (l *Listener) Run(ctx context.Context) {
 		case <-retry.C:
 		}
 	}
+}
+
+// listen listens until ctx is done or an error.
+func (l *Listener) listen(ctx context.Context) error {
+	table, err := l.config.Table(ctx)
+	if err != nil {
+		return err
+	}
+	// Look through the pool first: without the trigger no connection is needed.
+	trigger, err := findTrigger(ctx, l.config.DB, table)
+	if err != nil {
+		return err
+	}
+	if !trigger.enabled {
+		return errNoTrigger
+	}
+	return l.config.Hub.serve(ctx, l, table, trigger.tableOID)
 }
 
 // report logs why the listener does not listen, unless that was reported before.

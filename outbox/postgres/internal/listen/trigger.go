@@ -96,7 +96,11 @@ func (l *Listener) findObstacle(ctx context.Context, table string) (*obstacle, e
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	conn, err := connect(ctx, l.config.URL)
+	config, err := pg.ConnConfig(l.config.Hub.URL)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return nil, err
 	}
