@@ -75,6 +75,9 @@ type Config struct {
 const (
 	// dueInterval is how often due batches are counted.
 	dueInterval = time.Second
+	// quietInterval is how often everything is counted while commits notify and the last count found nothing at all. A
+	// batch of an owner that is gone is found by so much later.
+	quietInterval = 5 * time.Second
 	// countTimeout bounds a count.
 	countTimeout = 30 * time.Second
 	// firstBackoff is how long no ticket is issued after a claim that failed; it doubles up to maxBackoff.
@@ -182,7 +185,9 @@ func (d *Distributor) Run(ctx context.Context) error {
 			d.recount = true
 			d.dueBy(time.Now())
 		case <-d.notifications():
-			d.onNotification(time.Now())
+			if d.onNotification(time.Now()); !d.listening {
+				d.endQuiet()
+			}
 		case <-wait.C:
 			d.tick(time.Now())
 			// A count that takes long must not hold up workers that could continue.
@@ -218,6 +223,15 @@ func (d *Distributor) next() time.Time {
 func (d *Distributor) dueBy(t time.Time) {
 	if t.Before(d.dueNext) {
 		d.dueNext = t
+	}
+}
+
+// endQuiet counts as often again as while something is done.
+func (d *Distributor) endQuiet() {
+	now := time.Now()
+	d.dueBy(now.Add(dueInterval))
+	if next := d.config.Schedule.Next(now); !next.IsZero() && next.Before(d.schedNext) {
+		d.schedNext = next
 	}
 }
 
@@ -277,7 +291,18 @@ func (d *Distributor) onCount(ctx context.Context, c countResult) {
 		d.schedNext = d.config.Schedule.Next(now)
 		d.countedFresh(now)
 	}
+	if !d.recount && d.isQuiet(c.backlog) {
+		d.dueNext = now.Add(quietInterval)
+		if !d.schedNext.IsZero() && d.schedNext.Before(d.dueNext) { // put off, and not left out
+			d.schedNext = d.dueNext
+		}
+	}
 	d.reportBackpressure(ctx, now)
+}
+
+// isQuiet reports whether nothing is there to be done before a commit notifies.
+func (d *Distributor) isQuiet(b buffer.Backlog) bool {
+	return d.listening && !d.requested && d.free == d.config.Workers && b.Unclaimed+b.Due+b.Suspects+b.Waiting+b.Delivered == 0
 }
 
 // reportBackpressure says when MaxWaiting stops the claiming, and when claiming resumes.

@@ -122,6 +122,9 @@ func (d *Distributor) report(r Report) {
 	if !r.Ticket.Due {
 		d.onClaim(r, time.Now())
 	}
+	if r.Events > 0 || r.Err != nil {
+		d.endQuiet()
+	}
 	switch {
 	case r.Ticket.Suspect:
 		d.suspectOut = false
