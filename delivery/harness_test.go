@@ -45,6 +45,7 @@ type workerHarness struct {
 	observed      int                // sends
 	recovered     []string           // addresses, observed
 	accepts       int                // observed
+	hung          []int              // calls, observed
 
 	slot delivery.AcquireSlot
 }
@@ -106,6 +107,8 @@ func (b *workerHarness) Sent(*buffer.Lease, time.Duration) { b.observed++ }
 func (b *workerHarness) Recovered(address string)          { b.recovered = append(b.recovered, address) }
 
 func (b *workerHarness) Accepts() { b.accepts++ }
+
+func (b *workerHarness) Hanging(calls int) { b.hung = append(b.hung, calls) }
 
 func (b *workerHarness) Settled(_ *buffer.Lease, outcomes []buffer.Outcome, _ bool, _ time.Duration) {
 	b.settled = outcomes

@@ -30,6 +30,9 @@ func (w *Worker) record(ctx context.Context, l *buffer.Lease, r result, began ti
 			return result{poison: true, others: true, whole: verdict{kind: rejected, mayBePoison: true, err: why}}
 		}
 	}
+	if r.hung { // the sink's Check may not return either
+		r.whole.address, _ = w.onlyAddress(l)
+	}
 	deferred := l.Outages > 0
 	if r.isOutage() {
 		w.breakers.recordFailure(r.whole.address, deferred, r.whole)

@@ -31,6 +31,8 @@ type result struct {
 	others bool
 	// hold: the batch was rejected as a whole and is not halved, because the sink may reject everything.
 	hold bool
+	// hung: the Send was given up.
+	hung bool
 }
 
 // verdict is what a Send's result says of an event.

@@ -36,13 +36,9 @@ func (w *Worker) crashLooping(ctx context.Context, l *buffer.Lease) []buffer.Out
 		return []buffer.Outcome{o}
 	}
 	if f, ok := w.sink.(sink.Fencer); ok && (l.NotRead == nil || !l.Projected) { // otherwise its address is unknown
-		ctx, cancel := context.WithTimeout(ctx, w.config.SendTimeout)
+		fenceCtx, cancel := context.WithTimeout(ctx, w.config.SendTimeout)
 		defer cancel()
-		var delivered bool
-		err := w.guardSend(ctx, l.GroupID.String(), func() (err error) {
-			delivered, err = f.Fence(ctx, &l.Batch)
-			return err
-		})
+		delivered, err := callSink(w, ctx, fenceCtx, l, func() (bool, error) { return f.Fence(fenceCtx, &l.Batch) })
 		switch {
 		case err != nil:
 			one.verdict = verdictOf(err)

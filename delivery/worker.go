@@ -24,6 +24,8 @@ type Observer interface {
 	// Accepts: the sink accepts events after it refused some, so those that are held can be made due
 	// (buffer.Deferrer.RetryRefused).
 	Accepts()
+	// Hanging: so many calls of the sink do not return. Each needs a worker's place until it does.
+	Hanging(calls int)
 }
 
 // Config of a worker. MaxAttempts, Backoff, Observer and Log are required.
@@ -39,7 +41,9 @@ type Config struct {
 	Ordered bool
 	// SendTimeout bounds every Send; 30 s when 0.
 	SendTimeout time.Duration
-	Observer    Observer
+	// SendGrace is how long a Send may go on after its context has ended; 10 s when 0. Then it is given up.
+	SendGrace time.Duration
+	Observer  Observer
 	// Redact removes secrets from the reasons that a settle stores; nil changes nothing.
 	Redact func(text string) string
 	// Log takes one DEBUG line a batch, WARN for a retry, ERROR for a dead letter.
@@ -58,6 +62,7 @@ type Worker struct {
 	breakers  breakers
 	poison    poisonDetector
 	refusals  refusals
+	hung      hungCalls
 
 	draining context.Context //nolint:containedctx // the worker's own, which Drain ends
 	drain    context.CancelFunc
@@ -67,6 +72,9 @@ type Worker struct {
 func NewWorker(s sink.Sink, settler buffer.Settler, c Config) *Worker {
 	if c.SendTimeout == 0 {
 		c.SendTimeout = 30 * time.Second
+	}
+	if c.SendGrace == 0 {
+		c.SendGrace = 10 * time.Second
 	}
 	if c.Redact == nil {
 		c.Redact = func(text string) string { return text }
@@ -248,15 +256,14 @@ func (w *Worker) send(ctx context.Context, l *buffer.Lease) (r result, took time
 	sendCtx, cancel := context.WithTimeout(ctx, w.config.SendTimeout)
 	defer cancel()
 	began := time.Now()
-	var waited time.Duration
-	err := w.guardSend(ctx, l.GroupID.String(), func() (err error) {
-		waited, err = w.prepareAndSend(sendCtx, &l.Batch)
-		return err
-	})
+	waited, err := callSink(w, ctx, sendCtx, l, func() (time.Duration, error) { return w.prepareAndSend(sendCtx, &l.Batch) })
 	if errors.Is(err, errDraining) {
 		return result{}, 0, false
 	}
 	r = interpret(&l.Batch, err, w.addressOf)
+	if r.hung = errors.Is(err, errHung); r.hung { // no batch is blamed for what its library does
+		return r, time.Since(began), true
+	}
 	if err != nil && r.each == nil && r.split == nil {
 		switch {
 		case ctx.Err() != nil: // cut off

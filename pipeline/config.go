@@ -50,6 +50,8 @@ type Config struct {
 	Backoff delivery.Backoff
 	// SendTimeout bounds one Send; 30 s.
 	SendTimeout time.Duration
+	// SendGrace is how long a Send may take to return after that, before its batch is given up; 10 s.
+	SendGrace time.Duration
 	// Gate is shared by all pipelines of the process, so that a batch that may kill it is alone; nil: the
 	// pipeline is the only one.
 	Gate *Gate
@@ -107,7 +109,7 @@ func (c Config) validate() error {
 	if c.Name == "" {
 		return errors.New("pipeline: the name is empty; expected one")
 	}
-	for _, n := range []int{c.BatchSize, c.MaxBatches, c.MaxWaiting, c.Workers, c.MaxAttempts, int(c.Lease), int(c.SendTimeout)} {
+	for _, n := range []int{c.BatchSize, c.MaxBatches, c.MaxWaiting, c.Workers, c.MaxAttempts, int(c.Lease), int(c.SendTimeout), int(c.SendGrace)} {
 		if n < 0 {
 			return fmt.Errorf("pipeline %s: a number or time is negative; expected 1 or more", c.Name)
 		}
@@ -143,6 +145,7 @@ func (o observer) Counted(b buffer.Backlog, fresh bool, err error) { o.p.health.
 func (o observer) Backpressure(err error)                          { o.p.health.backpressure(err) }
 func (o observer) Recovered(address string)                        { o.p.recovered.add(address) }
 func (o observer) Accepts()                                        { o.p.recovered.accepts() }
+func (o observer) Hanging(calls int)                               { o.p.limiter.hang(calls) }
 
 func (o observer) Settled(l *buffer.Lease, outcomes []buffer.Outcome, sent bool, took time.Duration) {
 	o.p.health.settled(outcomes, sent)

@@ -20,6 +20,8 @@ type limiter struct {
 	tune     autotune
 	weight   weight
 	inFlight int // batches
+	hung     int // calls of the sink that do not return
+	upper    int // workers that there may be
 }
 
 // weight is how many bytes an event has, of the batches seen lately. It is pure.
@@ -66,8 +68,8 @@ func (l *limiter) weigh(batch *buffer.Lease) {
 }
 
 func newLimiter(c Config) *limiter {
-	l := &limiter{log: c.Log, tune: newAutotune(c)}
-	_, workers := l.tune.current()
+	l := &limiter{log: c.Log, tune: newAutotune(c), upper: c.Workers}
+	_, workers := l.current()
 	l.slots.resize(workers)
 	return l
 }
@@ -79,6 +81,9 @@ func maxInFlight(workers int) int { return workers + max(2, workers/2) }
 // limits are the events of a batch and the batches that may be in flight.
 func (l *limiter) limits() (batchSize, batches int) {
 	batchSize, workers := l.current()
+	if workers == 0 {
+		return batchSize, 0
+	}
 	return batchSize, maxInFlight(workers)
 }
 
@@ -86,7 +91,22 @@ func (l *limiter) limits() (batchSize, batches int) {
 func (l *limiter) current() (batchSize, workers int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.tune.current()
+	return l.now()
+}
+
+// now is current for callers that hold the lock. Calls that hang leave fewer workers, at last none.
+func (l *limiter) now() (batchSize, workers int) {
+	batchSize, workers = l.tune.current()
+	return batchSize, max(0, min(workers, l.upper-l.hung))
+}
+
+// hang takes how many calls of the sink do not return. Each keeps its batch in memory, in a worker's place.
+func (l *limiter) hang(calls int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.hung = calls
+	_, workers := l.now()
+	l.slots.resize(workers)
 }
 
 // drainGrace is how long after a signal a batch that was claimed ahead may still be sent.
@@ -106,12 +126,12 @@ func (l *limiter) count(n int) {
 func (l *limiter) record(ctx context.Context, s sample) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	_, workers := l.tune.current()
+	_, workers := l.now()
 	s.busy = l.inFlight > workers
 	if !l.tune.record(s) {
 		return
 	}
-	batchSize, workers := l.tune.current()
+	batchSize, workers := l.now()
 	l.slots.resize(workers)
 	l.log.DebugContext(ctx, "limits changed", "batch_size", batchSize, "workers", workers)
 }

@@ -48,7 +48,7 @@ func New(b buffer.Queue, s sink.Sink, c Config) (*Pipeline, error) {
 		limiter: newLimiter(c),
 	}
 	p.worker = delivery.NewWorker(s, b, delivery.Config{
-		MaxAttempts: c.MaxAttempts, NeverBury: c.NeverBury, Ordered: c.Ordered, Backoff: c.Backoff, SendTimeout: c.SendTimeout,
+		MaxAttempts: c.MaxAttempts, NeverBury: c.NeverBury, Ordered: c.Ordered, Backoff: c.Backoff, SendTimeout: c.SendTimeout, SendGrace: c.SendGrace,
 		Observer: observer{c.Observer, p}, Redact: c.Redact, Log: c.Log,
 	})
 	return p, nil
@@ -65,8 +65,12 @@ func (p *Pipeline) Status(ctx context.Context) (buffer.Status, error) { return p
 
 // Ready returns nil while the pipeline can reach its database and its sink and makes progress; otherwise why
 // not, a *NotReady. It makes none while MaxWaiting keeps fresh events from being claimed, nor if events wait and for a
-// minute (two leases, if that is longer) batches were at best put back.
+// minute (two leases, if that is longer) batches were at best put back. A Send that does not return makes it not ready,
+// because the process needs a restart.
 func (p *Pipeline) Ready() error {
+	if err := p.worker.Hung(); err != nil {
+		return &NotReady{stalled, err}
+	}
 	if err := p.worker.Outage(); err != nil {
 		if errors.Is(err, sink.ErrProgram) { // nobody asked the sink
 			return &NotReady{stalled, fmt.Errorf("the request program fails: %w", err)}

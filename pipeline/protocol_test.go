@@ -347,3 +347,4 @@ func (noObserver) Sent(*buffer.Lease, time.Duration)                            
 func (noObserver) Settled(*buffer.Lease, []buffer.Outcome, bool, time.Duration) {}
 func (noObserver) Recovered(string)                                             {}
 func (noObserver) Accepts()                                                     {}
+func (noObserver) Hanging(int)                                                  {}

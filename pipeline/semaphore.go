@@ -17,11 +17,11 @@ type semaphore struct {
 	waiting []chan bool // each takes one answer
 }
 
-// acquire waits for a slot. ok is false when the semaphore is closed and no slot is free, or
-// ctx is done. A slot must be released once.
+// acquire waits for a slot. ok is false when the semaphore is closed and no slot is free, its size is 0,
+// or ctx is done. A slot must be released once.
 func (s *semaphore) acquire(ctx context.Context) (release func(), ok bool) {
 	s.mu.Lock()
-	if s.closed || s.taken < s.size && len(s.waiting) == 0 {
+	if s.closed || s.size == 0 || s.taken < s.size && len(s.waiting) == 0 {
 		defer s.mu.Unlock()
 		if s.taken >= s.size {
 			return nil, false
@@ -56,7 +56,8 @@ func (s *semaphore) release() {
 	s.serve()
 }
 
-// resize changes how many slots there are. A slot that is taken stays so until it is released.
+// resize changes how many slots there are. A slot that is taken stays so until it is released. Size 0 ends all
+// waits: nobody knows when there will be a slot.
 func (s *semaphore) resize(size int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -70,6 +71,9 @@ func (s *semaphore) serve() {
 		s.waiting = s.waiting[1:]
 		s.taken++
 	}
+	if s.size == 0 {
+		s.refuse()
+	}
 }
 
 // close ends all waits, now and later.
@@ -77,6 +81,10 @@ func (s *semaphore) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
+	s.refuse()
+}
+
+func (s *semaphore) refuse() {
 	for _, answer := range s.waiting {
 		answer <- false
 	}

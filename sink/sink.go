@@ -12,7 +12,8 @@ import (
 // Sink is a destination. Implementations are safe for concurrent use, keep no reference to the
 // batch after Send has returned, do not change it, do not retry, and put no secret into an error.
 type Sink interface {
-	// Send delivers the batch before ctx's deadline. Its result is
+	// Send delivers the batch before ctx's deadline, and returns soon after ctx has ended: later its result is
+	// dropped. Its result is
 	//   - nil: every event is durably accepted;
 	//   - a *BatchError: the events that it names are not accepted, the others are;
 	//   - a *SplitError: nothing was sent, because the batch cannot have one group_id;
@@ -26,6 +27,7 @@ type Sink interface {
 	// error wraps ErrUnavailable if waiting may help.
 	Check(ctx context.Context) error
 
-	// Close closes connections. It is not called during a Send.
+	// Close closes connections. It is not called during a Send, unless that Send does not return long after its context has
+	// ended.
 	Close() error
 }

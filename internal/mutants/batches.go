@@ -2,6 +2,42 @@ package main
 
 // batchMutants are about what becomes of a batch: leases, settles, sizes, outcomes.
 var batchMutants = []mutant{
+	// Sends that hang.
+	{
+		name: "a send that hangs is waited for",
+		file: "delivery/hung.go",
+		old:  "	case <-grace.C:\n",
+		new:  "	case <-make(chan time.Time):\n",
+		pkg:  "./delivery", test: "TestHungSend$",
+	},
+	{
+		name: "a time-out that hangs is the batch's fault",
+		file: "delivery/worker.go",
+		old:  "	if r.hung = errors.Is(err, errHung); r.hung {",
+		new:  "	if r.hung = errors.Is(err, errHung) && false; r.hung {",
+		pkg:  "./delivery", test: "TestHungSend_BlamesNobody",
+	},
+	{
+		name: "sends that hang keep no worker",
+		file: "pipeline/limits.go",
+		old:  "	l.hung = calls\n",
+		new:  "	l.hung = 0 * calls\n",
+		pkg:  "./pipeline", test: "TestHungSend$",
+	},
+	{
+		name: "batches wait for workers that hang",
+		file: "pipeline/semaphore.go",
+		old:  "	if s.size == 0 {\n		s.refuse()\n	}\n",
+		new:  "",
+		pkg:  "./pipeline", test: "TestHungSend$",
+	},
+	{
+		name: "readiness is green while a send hangs",
+		file: "pipeline/pipeline.go",
+		old:  "	if err := p.worker.Hung(); err != nil {",
+		new:  "	if err := p.worker.Hung(); err != nil && false {",
+		pkg:  "./pipeline", test: "TestHungSend$",
+	},
 	// Leases.
 	{
 		name: "the fence is left out",
