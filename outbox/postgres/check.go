@@ -126,6 +126,7 @@ func (b *Buffer) open(ctx context.Context, events catalog.Table, others []catalo
 	t := &table{Tables: ledger.Tables{
 		Buffer:   events.Schema + "." + events.Name,
 		Events:   events.Quoted,
+		Schema:   others[0].Schema,
 		Sequence: events.Sequence, PayloadOID: events.OID("payload"), DeadPayloadOID: others[1].OID("payload"),
 		Archive:     archive != "",
 		LockTimeout: max(time.Millisecond, min(events.DeadlockTimeout/2, time.Second)),

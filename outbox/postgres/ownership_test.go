@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -140,8 +142,7 @@ func TestOwnership_OtherLedger(t *testing.T) {
 			check(t, err)
 
 			f.Exec(t, "CREATE SCHEMA other")
-			_, err = postgres.Migrate(t.Context(), p.url, postgres.SchemaConfig{Table: "public.outbox_events", Schema: "other"})
-			check(t, err)
+			migrateOther(t, p)
 			b, err := postgres.Open(postgres.Config{URL: p.url, Table: "public.outbox_events", Schema: "other", Pipeline: "orders", Claim: claim})
 			check(t, err)
 			t.Cleanup(func() { check(t, b.Close()) })
@@ -165,6 +166,89 @@ func TestOwnership_OtherLedger(t *testing.T) {
 			if claimed.Len() == 0 {
 				t.Error("claimed nothing after the fix")
 			}
+		})
+	}
+}
+
+// migrateOther makes a second ledger for the buffer, in schema other, which migrate refuses while the buffer's trigger names the first.
+func migrateOther(t *testing.T, p *testDB) {
+	t.Helper()
+	other := postgres.SchemaConfig{Table: "public.outbox_events", Schema: "other"}
+	_, err := postgres.Migrate(t.Context(), p.url, other)
+	if !errors.Is(err, buffer.ErrNotReady) || !strings.Contains(err.Error(), "belongs to the ledger in schema public, which its trigger outbox_truncated names") {
+		t.Fatalf("migrating a second ledger: %v", err)
+	}
+	_, err = p.pool.Exec(t.Context(), "DROP TRIGGER outbox_truncated ON public.outbox_events")
+	check(t, err)
+	_, err = postgres.Migrate(t.Context(), p.url, other)
+	check(t, err)
+}
+
+// TestOwnership_OtherLedgerUnreadable has two ledgers whose relays may read their own only. The buffer's trigger decides: a relay that runs
+// notices the move at its next count.
+func TestOwnership_OtherLedgerUnreadable(t *testing.T) {
+	t.Parallel()
+	for schema, quoted := range map[string]string{"other": `"other"`, `Öther "ledger"\1`: `"Öther ""ledger""\1"`} {
+		t.Run(schema, func(t *testing.T) {
+			t.Parallel()
+			p := newMigratedDB(t, buffertest.Options{Claim: buffer.ClaimRange})
+			exec := func(sql string) {
+				t.Helper()
+				_, err := p.pool.Exec(t.Context(), sql)
+				check(t, err)
+			}
+			exec("CREATE SCHEMA " + pgx.Identifier{schema}.Sanitize())
+			open := func(role, ledger string) *postgres.Buffer {
+				url := p.asRole(t, role, "GRANT USAGE ON SCHEMA public", "GRANT SELECT, INSERT, UPDATE, DELETE ON public.outbox_events",
+					"GRANT USAGE ON SCHEMA "+pgx.Identifier{ledger}.Sanitize(),
+					"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA "+pgx.Identifier{ledger}.Sanitize(),
+					"GRANT USAGE ON ALL SEQUENCES IN SCHEMA "+pgx.Identifier{ledger}.Sanitize(), "GRANT USAGE, SELECT ON SEQUENCE public.outbox_events_id_seq")
+				b, err := postgres.Open(postgres.Config{URL: url, Table: "public.outbox_events", Schema: ledger, Pipeline: "orders", Claim: buffer.ClaimRange})
+				check(t, err)
+				t.Cleanup(func() { check(t, b.Close()) })
+				check(t, b.Check(t.Context()))
+				return b
+			}
+			works := func(b *postgres.Buffer) {
+				t.Helper()
+				exec("INSERT INTO public.outbox_events (topic, payload) SELECT 't', '{}' FROM generate_series(1, 10)")
+				_, err := b.CountBacklog(t.Context(), 100)
+				check(t, err)
+				l, err := b.Claim(t.Context(), 10, lease)
+				check(t, err)
+				testkit.Equal(t, "events claimed", l.Len(), 10)
+				check(t, b.Settle(t.Context(), l, []buffer.Outcome{{Verdict: buffer.Delivered}}))
+			}
+			refused := func(b *postgres.Buffer, ledger string) {
+				t.Helper()
+				all := map[string]error{}
+				_, all["count"] = b.CountBacklog(t.Context(), 100)
+				_, all["claim"] = b.Claim(t.Context(), 10, lease)
+				_, all["take over"] = testkit.TakeOver(t.Context(), b, lease)
+				want := "belongs to another ledger, that of " + ledger + ".outbox_buffers, which its trigger"
+				for what, err := range all {
+					if !errors.Is(err, buffer.ErrNotReady) || !strings.Contains(err.Error(), want) {
+						t.Errorf("%s: got %v; want one that %s", what, err, want)
+					}
+				}
+				if text := findings(t, b, "owner"); !strings.Contains(text, "DROP TRIGGER outbox_truncated ON public.outbox_events") {
+					t.Errorf("doctor: %q", text)
+				}
+			}
+			first := open("first_", "public")
+			works(first)
+			exec("DROP TRIGGER outbox_truncated ON public.outbox_events")
+			_, err := postgres.Migrate(t.Context(), p.url, postgres.SchemaConfig{Table: "public.outbox_events", Schema: schema})
+			check(t, err)
+			second := open("second_", schema)
+			refused(first, quoted)
+			works(second)
+
+			exec("DROP TRIGGER outbox_truncated ON public.outbox_events")
+			_, err = postgres.Migrate(t.Context(), p.url, postgres.SchemaConfig{Table: "public.outbox_events"})
+			check(t, err)
+			refused(second, "public")
+			works(first)
 		})
 	}
 }

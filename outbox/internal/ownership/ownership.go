@@ -15,8 +15,9 @@ import (
 type Error struct {
 	Buffer, Owner, Pipeline string
 	Since                   time.Time
-	// Ledger is the outbox_buffers of another schema in which Owner owns the buffer; "": that of this ledger.
-	Ledger string
+	// Ledger is the outbox_buffers of another schema in which Owner owns the buffer; "": that of this ledger. Without an Owner
+	// the trigger of table Events names that ledger.
+	Ledger, Events string
 }
 
 func (e *Error) Error() string {
@@ -29,7 +30,11 @@ func (e *Error) Text() string {
 	if !e.Since.IsZero() {
 		since = " since " + e.Since.UTC().Format("2006-01-02 15:04:05 UTC")
 	}
-	if e.Ledger != "" {
+	switch {
+	case e.Owner == "":
+		return fmt.Sprintf("buffer %s belongs to another ledger, that of %s, which its trigger outbox_truncated names; pipeline %s claims nothing from it, because two ledgers would each send all of its events",
+			e.Buffer, e.Ledger, e.Pipeline)
+	case e.Ledger != "":
 		return fmt.Sprintf("pipeline %s owns buffer %s in another ledger, that of %s%s; pipeline %s claims nothing from it, because two ledgers would each send all of its events",
 			e.Owner, e.Buffer, e.Ledger, since, e.Pipeline)
 	}
@@ -40,8 +45,12 @@ func (e *Error) Text() string {
 // Fix says how another pipeline becomes the owner.
 func (e *Error) Fix() string {
 	if e.Ledger != "" {
-		return fmt.Sprintf("use the same source.schema; or, to move the ledger, stop the relays that use the other one when relay status shows no batches, and run: UPDATE %s SET pipeline = NULL WHERE buffer = '%s'",
+		fix := fmt.Sprintf("use the same source.schema; or, to move the ledger, stop the relays that use the other one when relay status shows no batches, and run: UPDATE %s SET pipeline = NULL WHERE buffer = '%s'",
 			e.Ledger, strings.ReplaceAll(e.Buffer, "'", "''"))
+		if e.Owner == "" {
+			fix += "; DROP TRIGGER outbox_truncated ON " + e.Events + ", and relay migrate"
+		}
+		return fix
 	}
 	return fmt.Sprintf("give pipeline %s a table of its own, or, if it replaces %s, stop that one and run: %s", e.Pipeline, e.Owner, Command(e.Owner))
 }

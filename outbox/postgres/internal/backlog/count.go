@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/ownership"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/watermark"
@@ -58,6 +59,11 @@ func (b *Backlog) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, 
 	t, err := b.base.Ready(ctx)
 	if err != nil {
 		return buffer.Backlog{}, err
+	}
+	if b.base.Ownership.Elsewhere() {
+		if err := b.base.LookElsewhere(ctx, t); err != nil {
+			return buffer.Backlog{}, err
+		}
 	}
 	backlog, void, err := b.count(ctx, t, limit)
 	if err == nil && void { // ids are used again, and the count looked only beyond those of before
@@ -131,6 +137,10 @@ func (b *Backlog) count(ctx context.Context, t *ledger.Tables, limit int) (backl
 				return nil
 			},
 		},
+		b.base.TriggerStep(t, func(e *ownership.Error) { // somebody moved the buffer to another ledger
+			b.base.Ownership.SawElsewhere(e)
+			owned = e
+		}),
 	})
 	switch {
 	case err != nil:

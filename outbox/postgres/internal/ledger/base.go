@@ -41,6 +41,8 @@ type Tables struct {
 	Buffer string
 	// Events is the quoted name of the buffer table.
 	Events string
+	// Schema is that of the ledger.
+	Schema string
 	// Sequence generates the ids; a name that regclass reads, or pg.Null.
 	Sequence string
 	// PayloadOID and DeadPayloadOID are the types of the payload of events and of dead letters.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/internal/ownership"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/catalog"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -71,7 +72,15 @@ func (b *Base) LookElsewhere(ctx context.Context, t *Tables) error {
 	read := func(sql string, row func([][]byte) error, args ...string) error {
 		return b.DB.Transact(ctx, pg.ReadTx(b.DB.StatementTimeout), pg.Step{SQL: sql, Args: args, Row: row})
 	}
-	err := read(otherLedgersSQL, func(v [][]byte) error {
+	err := b.DB.Transact(ctx, pg.ReadTx(b.DB.StatementTimeout), b.TriggerStep(t, func(e *ownership.Error) { conflict = e }))
+	if err != nil {
+		return b.Explain(ctx, "looking for other ledgers", err)
+	}
+	if conflict != nil {
+		b.Ownership.SawElsewhere(conflict)
+		return nil
+	}
+	err = read(otherLedgersSQL, func(v [][]byte) error {
 		ledgers = append(ledgers, string(v[0]))
 		return nil
 	}, t.SQL("outbox_buffers"), t.Events)
@@ -89,4 +98,12 @@ func (b *Base) LookElsewhere(ctx context.Context, t *Tables) error {
 	}
 	b.Ownership.SawElsewhere(conflict)
 	return nil
+}
+
+// TriggerStep returns a step that looks whether the buffer's trigger names another ledger, which needs no privilege. saw gets the conflict.
+func (b *Base) TriggerStep(t *Tables, saw func(*ownership.Error)) pg.Step {
+	return pg.Step{SQL: catalog.OtherLedgerSQL, Args: []string{t.Events, t.Schema}, Row: func(v [][]byte) error {
+		saw(&ownership.Error{Buffer: t.Buffer, Pipeline: b.Pipeline, Ledger: pg.Ident(string(v[0]), "outbox_buffers"), Events: t.Events})
+		return nil
+	}}
 }

@@ -56,6 +56,9 @@ func migrate(ctx context.Context, url string, c Config, timeout time.Duration) (
 		err = refuseObsolete(ctx, tx, c)
 	}
 	if err == nil {
+		err = refuseOther(ctx, tx, c)
+	}
+	if err == nil {
 		applied, err = up(ctx, tx, config, c, timeout)
 	}
 	if err == nil {

@@ -2,6 +2,8 @@ package migrate
 
 import (
 	"context"
+	"errors"
+	"fmt"
 
 	"github.com/jackc/pgx/v5"
 
@@ -44,4 +46,20 @@ func LedgerObjects(schema string) catalog.Objects {
 	o.Guarded = append(o.Guarded, o.Relations...)
 	o.Functions = []string{pg.Ident(schema, "outbox_truncated"), pg.Ident(schema, listen.TriggerName)}
 	return o
+}
+
+// refuseOther returns a buffer.ErrNotReady if the buffer belongs to the ledger of another schema. Its trigger would name this one.
+func refuseOther(ctx context.Context, tx pgx.Tx, c Config) error {
+	var other string
+	err := tx.QueryRow(ctx, catalog.OtherLedgerSQL, c.events(), c.ledgerSchema()).Scan(&other)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var missing catalog.Findings
+	missing.Add(fmt.Sprintf("table %s belongs to the ledger in schema %s, which its trigger outbox_truncated names; two ledgers would each send all of its events", c.events(), pg.Quote(other)),
+		fmt.Sprintf("source.schema: %s; or, to move the ledger, stop the relays when relay status shows no batches, and run: DROP TRIGGER outbox_truncated ON %s", other, c.events()))
+	return missing.Err()
 }
