@@ -2,6 +2,28 @@ package main
 
 // trustMutants are about what the database and its users may do to the relay.
 var trustMutants = []mutant{
+	// Two ledgers.
+	{
+		name: "a second ledger takes the trigger of the first",
+		file: "outbox/postgres/internal/migrate/migrate.go",
+		old:  "		err = refuseOther(ctx, tx, c)\n",
+		new:  "		err = refuseObsolete(ctx, tx, c)\n",
+		pkg:  "./outbox/postgres", test: "TestOwnership_OtherLedger$",
+	},
+	{
+		name: "a relay that runs does not notice the move of its buffer",
+		file: "outbox/postgres/internal/backlog/count.go",
+		old:  "			b.base.Ownership.SawElsewhere(e)\n			owned = e\n",
+		new:  "",
+		pkg:  "./outbox/postgres", test: "TestOwnership_OtherLedgerUnreadable",
+	},
+	{
+		name: "a relay that starts does not look which ledger the trigger names",
+		file: "outbox/postgres/internal/ledger/ownership.go",
+		old:  "	if conflict != nil {\n		b.Ownership",
+		new:  "	if conflict = nil; conflict != nil {\n		b.Ownership",
+		pkg:  "./outbox/postgres", test: "TestOwnership_OtherLedgerUnreadable",
+	},
 	// Custom tables.
 	{
 		name: "events that are not projected are sent",
