@@ -22,7 +22,7 @@ import (
 type deaf struct{ address string }
 
 func (s deaf) Send(_ context.Context, b *buffer.Batch) error {
-	conn, err := net.Dial("tcp", s.address) //nolint:noctx // that is the fault of this library
+	conn, err := net.Dial("tcp", s.address)
 	if err != nil {
 		return err
 	}
@@ -46,7 +46,7 @@ type muteServer struct {
 
 func listen(t *testing.T) *muteServer {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // on loopback
+	l, err := net.Listen("tcp", "127.0.0.1:0")
 	testkit.NoError(t, err)
 	s := &muteServer{Listener: l}
 	var accepting sync.WaitGroup

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/internal/ownership"
-	"github.com/outboxrelay/relay/outbox/postgres/internal/catalog"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -102,7 +101,7 @@ func (b *Base) LookElsewhere(ctx context.Context, t *Tables) error {
 
 // TriggerStep returns a step that looks whether the buffer's trigger names another ledger, which needs no privilege. saw gets the conflict.
 func (b *Base) TriggerStep(t *Tables, saw func(*ownership.Error)) pg.Step {
-	return pg.Step{SQL: catalog.OtherLedgerSQL, Args: []string{t.Events, t.Schema}, Row: func(v [][]byte) error {
+	return pg.Step{SQL: OtherLedgerSQL, Args: []string{t.Events, t.Schema}, Row: func(v [][]byte) error {
 		saw(&ownership.Error{Buffer: t.Buffer, Pipeline: b.Pipeline, Ledger: pg.Ident(string(v[0]), "outbox_buffers"), Events: t.Events})
 		return nil
 	}}

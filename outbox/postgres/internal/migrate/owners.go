@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/outboxrelay/relay/outbox/postgres/internal/catalog"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/listen"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
@@ -51,7 +52,7 @@ func LedgerObjects(schema string) catalog.Objects {
 // refuseOther returns a buffer.ErrNotReady if the buffer belongs to the ledger of another schema. Its trigger would name this one.
 func refuseOther(ctx context.Context, tx pgx.Tx, c Config) error {
 	var other string
-	err := tx.QueryRow(ctx, catalog.OtherLedgerSQL, c.events(), c.ledgerSchema()).Scan(&other)
+	err := tx.QueryRow(ctx, ledger.OtherLedgerSQL, c.events(), c.ledgerSchema()).Scan(&other)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil
 	}

@@ -1,4 +1,4 @@
-package catalog
+package ledger
 
 // OtherLedgerSQL returns the schema of another ledger that the buffer $1 belongs to; its own is in schema $2. The
 // buffer's trigger outbox_truncated names the ledger, everybody may read that, and only the buffer's owner can change it. A ledger
