@@ -38,6 +38,7 @@ type settings struct {
 	sink       string // a URL; stdout when empty
 	maxlen     int    // of the sink's stream; 0: it is not trimmed
 	address    string // a key of the sink and its value: "stream: orders"
+	batch      int    // batch_size; 0: the default
 }
 
 func (c command) configure(b *testing.B, s settings) (path string) {
@@ -58,8 +59,9 @@ pipelines:
 - name: orders
   source: {url: %q, table: %s%s}
   wake: %s
+  batch_size: %d
   sink: {url: %q%s}
-`, c.db.url, cmp.Or(s.table, eventsTable), supervisor, cmp.Or(s.wake, "auto"), cmp.Or(s.sink, "stdout:"), trimmed)
+`, c.db.url, cmp.Or(s.table, eventsTable), supervisor, cmp.Or(s.wake, "auto"), cmp.Or(s.batch, batchSize), cmp.Or(s.sink, "stdout:"), trimmed)
 	path = filepath.Join(b.TempDir(), "relay.yaml")
 	testkit.NoError(b, os.WriteFile(path, []byte(yaml), 0o600))
 	return path

@@ -39,7 +39,7 @@ CREATE TABLE loop_events (
 const (
 	loopPickSQL = `
 SELECT id, topic, key, payload, headers, created_at FROM loop_events
-ORDER BY id LIMIT 1000 FOR UPDATE SKIP LOCKED`
+ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED`
 
 	loopDeleteSQL = `
 DELETE FROM loop_events WHERE id = ANY ($1)`
@@ -60,9 +60,15 @@ type push func(ctx context.Context, events []loopEvent) error
 // startLoop starts workers, each with its own connection and push, in this process.
 func (db *database) startLoop(b *testing.B, workers int, connect func() (push, error), delivered func(int), picked func(time.Duration)) (stop func()) {
 	b.Helper()
+	return db.startLoopOf(b, workers, batchSize, connect, delivered, picked)
+}
+
+// startLoopOf starts workers with batches of at most limit events.
+func (db *database) startLoopOf(b *testing.B, workers, limit int, connect func() (push, error), delivered func(int), picked func(time.Duration)) (stop func()) {
+	b.Helper()
 	ctx, cancel := context.WithCancel(b.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- runLoop(ctx, db.url, workers, connect, delivered, picked) }()
+	go func() { ended <- runLoop(ctx, db.url, workers, limit, connect, delivered, picked) }()
 	return func() {
 		cancel()
 		testkit.NoError(b, <-ended)
@@ -72,8 +78,8 @@ func (db *database) startLoop(b *testing.B, workers int, connect func() (push, e
 // pollInterval is how long a worker of the loop waits when the table is empty.
 const pollInterval = 5 * time.Millisecond
 
-// runLoop runs workers until ctx ends. It reports how many events each batch had when it is committed, and the time of each SELECT.
-func runLoop(ctx context.Context, url string, workers int, connect func() (push, error), delivered func(int), picked func(time.Duration)) error {
+// runLoop runs workers with batches of at most limit events until ctx ends. It reports how many events each batch had when it is committed, and the time of each SELECT.
+func runLoop(ctx context.Context, url string, workers, limit int, connect func() (push, error), delivered func(int), picked func(time.Duration)) error {
 	var group errgroup.Group
 	for range workers {
 		group.Go(func() error {
@@ -84,7 +90,7 @@ func runLoop(ctx context.Context, url string, workers int, connect func() (push,
 			push, err := connect()
 			for err == nil && ctx.Err() == nil {
 				var n int
-				if n, err = loopBatch(ctx, conn, push, picked); n > 0 {
+				if n, err = loopBatch(ctx, conn, limit, push, picked); n > 0 {
 					delivered(n)
 				} else if err == nil {
 					select {
@@ -114,7 +120,7 @@ func (p *picks) add(took time.Duration) {
 	p.took = append(p.took, took)
 }
 
-func loopBatch(ctx context.Context, conn *pgx.Conn, push push, picked func(time.Duration)) (n int, err error) {
+func loopBatch(ctx context.Context, conn *pgx.Conn, limit int, push push, picked func(time.Duration)) (n int, err error) {
 	began := time.Now()
 	tx, err := conn.Begin(ctx)
 	if err != nil {
@@ -125,11 +131,11 @@ func loopBatch(ctx context.Context, conn *pgx.Conn, push push, picked func(time.
 			err = errors.Join(err, rollback)
 		}
 	}()
-	rows, err := tx.Query(ctx, loopPickSQL)
+	rows, err := tx.Query(ctx, loopPickSQL, limit)
 	if err != nil {
 		return 0, err
 	}
-	events, ids := make([]loopEvent, 0, batchSize), make([]int64, 0, batchSize)
+	events, ids := make([]loopEvent, 0, limit), make([]int64, 0, limit)
 	for rows.Next() {
 		var e loopEvent
 		if err := rows.Scan(&e.id, &e.topic, &e.key, &e.payload, &e.headers, &e.createdAt); err != nil {

@@ -25,6 +25,9 @@ func BenchmarkPipelines(b *testing.B) {
 		t := table{head: []string{"idle pipelines", "statements/s", "PostgreSQL % of a core", "own %", "own MB", "connections", "at the start", "backends MB"}}
 		for _, wake := range []string{"notify", "poll"} {
 			for _, n := range []int{1, 10, 100} {
+				if !wanted(fmt.Sprintf("%d-%s", n, wake)) {
+					continue
+				}
 				path := relay.configureMany(b, n, wake)
 				relay.migrateAll(b, path)
 				idle := relay.idleOf(b, path, lasting)

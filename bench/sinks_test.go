@@ -96,7 +96,7 @@ func xadds(client *redis.Client) push {
 			if e.headers != nil {
 				values = append(values, "headers", e.headers)
 			}
-			pipe.XAdd(ctx, &redis.XAddArgs{Stream: orders, Values: values})
+			pipe.XAdd(ctx, &redis.XAddArgs{Stream: e.topic, Values: values})
 		}
 		_, err := pipe.Exec(ctx)
 		return err
@@ -113,16 +113,7 @@ func jetStream(b *testing.B) broker {
 	b.Cleanup(conn.Close)
 	js, err := jetstream.New(conn)
 	testkit.NoError(b, err)
-	// Each drain has a new stream, because a purged one keeps the ids of the last.
-	empty := func(b *testing.B, c contender) {
-		if err := js.DeleteStream(b.Context(), "ORDERS"); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
-			b.Fatal(err)
-		}
-		_, err := js.CreateStream(b.Context(), jetstream.StreamConfig{
-			Name: "ORDERS", Subjects: []string{orders}, Storage: jetstream.FileStorage, AllowBatchPublish: c.batched,
-		})
-		testkit.NoError(b, err)
-	}
+	empty := func(b *testing.B, c contender) { newStream(b, js, orders, c.batched) }
 	s, err := natssink.New(natssink.Config{URL: url, Subject: orders})
 	testkit.NoError(b, err)
 	b.Cleanup(func() { testkit.NoError(b, s.Close()) })
@@ -130,12 +121,28 @@ func jetStream(b *testing.B) broker {
 		pid: pid, sink: s, empty: empty,
 		loop: func() (push, error) { return publishes(b, url) },
 		url:  url, address: "subject: " + orders,
-		count: func(b *testing.B) int {
-			stream, err := js.Stream(b.Context(), "ORDERS")
-			testkit.NoError(b, err)
-			return int(stream.CachedInfo().State.Msgs) //nolint:gosec // as many as were sent
-		},
+		count: func(b *testing.B) int { return inStream(b, js) },
 	}
+}
+
+// newStream makes the stream anew for each drain, because a purged one keeps the ids of the last.
+func newStream(b *testing.B, js jetstream.JetStream, subject string, batched bool) {
+	b.Helper()
+	if err := js.DeleteStream(b.Context(), "ORDERS"); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+		b.Fatal(err)
+	}
+	_, err := js.CreateStream(b.Context(), jetstream.StreamConfig{
+		Name: "ORDERS", Subjects: []string{subject}, Storage: jetstream.FileStorage, AllowBatchPublish: batched,
+	})
+	testkit.NoError(b, err)
+}
+
+// inStream returns how many events arrived.
+func inStream(b *testing.B, js jetstream.JetStream) int {
+	b.Helper()
+	stream, err := js.Stream(b.Context(), "ORDERS")
+	testkit.NoError(b, err)
+	return int(stream.CachedInfo().State.Msgs) //nolint:gosec // as many as were sent
 }
 
 // publishes publishes a batch and then awaits every acknowledgement. By the id in the
@@ -151,7 +158,7 @@ func publishes(b *testing.B, url string) (push, error) {
 		acks := make([]jetstream.PubAckFuture, len(events))
 		for i := range events {
 			e := &events[i]
-			m := nats.NewMsg(orders)
+			m := nats.NewMsg(e.topic)
 			m.Data = e.payload
 			m.Header.Set(jetstream.MsgIDHeader, strconv.FormatInt(e.id, 10))
 			if e.key != nil {

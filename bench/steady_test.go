@@ -102,7 +102,7 @@ func serveLoop(sink, database string) error {
 	}()
 	client := redis.NewClient(options)
 	defer client.Close()
-	return runLoop(ctx, database, 2, func() (push, error) { return xadds(client), nil }, func(int) {}, func(time.Duration) {})
+	return runLoop(ctx, database, 2, batchSize, func() (push, error) { return xadds(client), nil }, func(int) {}, func(time.Duration) {})
 }
 
 func (db *database) loopProcess(b *testing.B, url string) (pid int, stop func()) {

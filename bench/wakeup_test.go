@@ -64,7 +64,7 @@ func (db *database) pollingLoop(b *testing.B, to *testserver.RedisServer) (pid i
 	push := xadds(client)
 	go func() {
 		for {
-			n, err := loopBatch(context.WithoutCancel(ctx), conn, push, func(time.Duration) {})
+			n, err := loopBatch(context.WithoutCancel(ctx), conn, batchSize, push, func(time.Duration) {})
 			if err != nil || ctx.Err() != nil {
 				ended <- err
 				return
