@@ -32,10 +32,14 @@ func BenchmarkSizes(b *testing.B) {
 	relay := build(b, db)
 	relay.migrate(b, settings{})
 	for _, s := range []size{
-		{name: "Payload/100B", events: 200_000, payload: 100}, {name: "Payload/1kB", events: 100_000, payload: 1000},
-		{name: "Payload/10kB", events: 20_000, payload: 10_000}, {name: "Payload/100kB", events: 4000, payload: 100_000},
-		{name: "Batch/10", events: 20_000, batch: 10}, {name: "Batch/100", events: 100_000, batch: 100},
-		{name: "Batch/1000", events: 200_000, batch: 1000}, {name: "Batch/10000", events: 200_000, batch: 10_000},
+		{name: "Payload/100B", events: 200_000, payload: 100},
+		{name: "Payload/1kB", events: 100_000, payload: 1000},
+		{name: "Payload/10kB", events: 20_000, payload: 10_000},
+		{name: "Payload/100kB", events: 4000, payload: 100_000},
+		{name: "Batch/10", events: 20_000, batch: 10},
+		{name: "Batch/100", events: 100_000, batch: 100},
+		{name: "Batch/1000", events: 200_000, batch: 1000},
+		{name: "Batch/10000", events: 200_000, batch: 10_000},
 	} {
 		b.Run(s.name, func(b *testing.B) { relay.drainsOf(b, s, redisTopics(b)) })
 	}
