@@ -297,4 +297,7 @@ func projectionFailed(l *buffer.Lease) error {
 	return nil
 }
 
-func notSent(err error) error { return fmt.Errorf("not sent, its projection failed: %w", err) }
+// ErrProjection is found in an outage that is not the sink's: the projection of a custom table failed.
+var ErrProjection = errors.New("not sent, its projection failed")
+
+func notSent(err error) error { return fmt.Errorf("%w: %w", ErrProjection, err) }

@@ -6,7 +6,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/outboxrelay/relay/delivery"
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/sink"
 )
 
 var errStarting = errors.New("starting")
@@ -32,6 +34,20 @@ func (e *NotReady) Unwrap() error { return e.err }
 
 // Class returns database, sink, stalled or refusing.
 func (e *NotReady) Class() string { return e.class }
+
+// classifyOutage returns why nothing is claimed, by what the last sends met. Programs and projections are part of the
+// configuration: the sink is not to blame for them.
+func classifyOutage(err error) *NotReady {
+	switch {
+	case errors.Is(err, sink.ErrProgram):
+		return &NotReady{stalled, fmt.Errorf("a program of the sink fails: %w", err)}
+	case errors.Is(err, buffer.ErrDatabaseUnavailable):
+		return &NotReady{database, err}
+	case errors.Is(err, delivery.ErrProjection):
+		return &NotReady{stalled, err}
+	}
+	return &NotReady{atSink, err}
+}
 
 // health is what readiness is decided from.
 type health struct {

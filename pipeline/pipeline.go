@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -24,6 +25,9 @@ type Listener interface {
 	// Run listens until ctx is done.
 	Run(ctx context.Context)
 }
+
+// logging is a buffer that notices what an operator should know.
+type logging interface{ SetLog(log *slog.Logger) }
 
 // Pipeline moves events from one buffer to one sink. Make one with New.
 type Pipeline struct {
@@ -46,6 +50,9 @@ func New(b buffer.Queue, s sink.Sink, c Config) (*Pipeline, error) {
 		config: c, buffer: b, sink: s,
 		health:  health{stalledAfter: max(time.Minute, 2*c.Lease), bufferErr: errStarting, sinkErr: errStarting},
 		limiter: newLimiter(c),
+	}
+	if l, ok := b.(logging); ok {
+		l.SetLog(c.Log)
 	}
 	p.worker = delivery.NewWorker(s, b, delivery.Config{
 		MaxAttempts: c.MaxAttempts, NeverBury: c.NeverBury, Ordered: c.Ordered, Backoff: c.Backoff, SendTimeout: c.SendTimeout, SendGrace: c.SendGrace,
@@ -72,10 +79,7 @@ func (p *Pipeline) Ready() error {
 		return &NotReady{stalled, err}
 	}
 	if err := p.worker.Outage(); err != nil {
-		if errors.Is(err, sink.ErrProgram) { // nobody asked the sink
-			return &NotReady{stalled, fmt.Errorf("the request program fails: %w", err)}
-		}
-		return &NotReady{atSink, err}
+		return classifyOutage(err)
 	}
 	// When nothing waits any more, nobody knows whether the sink still refuses.
 	if err := p.worker.Refusal(); err != nil && p.health.waits() {

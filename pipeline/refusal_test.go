@@ -18,6 +18,7 @@ import (
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres"
+	"github.com/outboxrelay/relay/outbox/sqlite"
 	"github.com/outboxrelay/relay/pipeline"
 	"github.com/outboxrelay/relay/sink"
 	"github.com/outboxrelay/relay/sink/httpsink"
@@ -148,17 +149,49 @@ func expectClass(t *testing.T, p *process, class string) (reason string) {
 	return reason
 }
 
-// A request program that fails on every event is not the sink's fault.
-func TestReady_RequestProgramFails(t *testing.T) {
+// A program that fails on every batch is not the sink's fault.
+func TestReady_ProgramFails(t *testing.T) {
+	t.Parallel()
+	for program, c := range map[string]httpsink.Config{
+		"request": {Request: `error("no such field")`},
+		"results": {Results: `error("no such field")`},
+	} {
+		t.Run(program, func(t *testing.T) {
+			t.Parallel()
+			f, r := newFile(t), newReceiver(t)
+			c.URL = r.URL
+			s, err := httpsink.New(c)
+			testkit.NoError(t, err)
+			closeSink(t, s)
+			f.transaction(t, 1, true)
+			p := start(t, f.buffer(t, "relay"), s, nil)
+			reason := expectClass(t, p, "stalled")
+			for _, text := range []string{"a program of the sink fails", program, "no such field"} {
+				if !strings.Contains(reason, text) {
+					t.Errorf("the reason is %q; expected it to contain %q", reason, text)
+				}
+			}
+		})
+	}
+}
+
+// A projection that fails on every batch is not the sink's fault.
+func TestReady_ProjectionFails(t *testing.T) {
 	t.Parallel()
 	f, r := newFile(t), newReceiver(t)
-	s, err := httpsink.New(httpsink.Config{URL: r.URL, Request: `error("no such field")`})
+	_, err := f.app.ExecContext(t.Context(), "CREATE TABLE t (id INTEGER PRIMARY KEY, group_id TEXT); INSERT INTO t (id) VALUES (1)")
 	testkit.NoError(t, err)
-	closeSink(t, s)
-	f.transaction(t, 1, true)
-	p := start(t, f.buffer(t, "relay"), s, nil)
-	if reason := expectClass(t, p, "stalled"); !strings.Contains(reason, "the request program fails") || !strings.Contains(reason, "no such field") {
-		t.Errorf("the reason is %q; it does not name the program", reason)
+	b, err := sqlite.Open(sqlite.Config{
+		URL: f.url, Pipeline: "orders", Owner: "relay", Table: "t",
+		Custom: buffer.CustomTable{ID: "id", Project: "SELECT id + 1 AS id, '1' AS payload FROM {events}"},
+	})
+	testkit.NoError(t, err)
+	t.Cleanup(func() { testkit.NoError(t, b.Close()) })
+	_, err = sqlite.Migrate(t.Context(), f.url, sqlite.SchemaConfig{Table: "t", Custom: true})
+	testkit.NoError(t, err)
+	p := start(t, b, httpAt(t, r), nil)
+	if reason := expectClass(t, p, "stalled"); !strings.Contains(reason, "projection failed") {
+		t.Errorf("the reason is %q; it does not name the projection", reason)
 	}
 }
 

@@ -15,7 +15,7 @@ var (
 	// batch while others are accepted, it counts as a rejection of that batch.
 	ErrMaybePoison = errors.New("sink is unavailable, perhaps because of the batch")
 	// ErrProgram is found, with ErrUnavailable, in an outage that is not the server's: a program of the
-	// configuration fails on every event of the batch, and nothing was sent.
+	// configuration fails, on every event of the batch before anything is sent, or on the response.
 	ErrProgram = errors.New("a program of the sink fails")
 	// ErrFenced is the error of a batch whose group_id a later owner has given up.
 	ErrFenced = errors.New("group_id is fenced at the sink")

@@ -25,7 +25,7 @@ type Status struct {
 	// Waits are why batches wait, the most frequent reasons first; at most [MaxWaits].
 	Waits []Wait
 	// Suspects are the batches that are sent one at a time, or will be, because several owners in a row did not
-	// finish them; see [DueSuspect]. OldestSuspect is how long ago the first of them was claimed, by the database's clock.
+	// finish them, those of its dead-letter hook included; see [DueSuspect]. OldestSuspect is how long ago the first of them was claimed, by the database's clock.
 	Suspects      int64
 	OldestSuspect time.Duration
 	// Dead counts the pipeline's open dead letters, Unnotified those of them that no

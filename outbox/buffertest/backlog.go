@@ -166,6 +166,13 @@ func statusSuspects(t *testing.T, h Harness) {
 	f.ExpireLease(t, b.GroupID, time.Second)
 	settle(t, f.Buffer, takeOverKind(t, f.Buffer, buffer.DueSuspect, b), delivered())
 	suspects("when it is delivered", 0)
+
+	bury(t, f, "refused", orders(1)...)
+	b = claim(t, f.Queue(t), 1)
+	f.ExpireLease(t, b.GroupID, time.Second)
+	b = takeOverKind(t, f.Queue(t), buffer.DueRetry, b)
+	f.ExpireLease(t, b.GroupID, time.Second)
+	suspects("of the dead-letter hook", 1)
 }
 
 func statusTransaction(t *testing.T, h Harness) {

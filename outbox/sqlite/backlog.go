@@ -172,17 +172,18 @@ func (b *Buffer) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, e
 }
 
 // The ledger counts claimed events exactly. Unclaimed events beyond the cursor are counted up to ?3;
-// the ids tell roughly how many more there are.
+// the ids tell roughly how many more there are. Suspects include those of the dead-letter hook.
 const statusSQL = `
 WITH ledger AS (
   SELECT count(*) FILTER (WHERE state = 'leased') AS leased,
          count(*) FILTER (WHERE state = 'waiting') AS waiting,
          count(*) FILTER (WHERE state = 'delivered') AS delivered,
          coalesce(sum(max(events - json_array_length(delivered), 0)), 0) AS claimed,
-         min(oldest_at) FILTER (WHERE events > json_array_length(delivered)) AS oldest_at,
-         count(*) FILTER (WHERE ` + anySuspectSQL + `) AS suspects,
-         min(claimed_at) FILTER (WHERE ` + anySuspectSQL + `) AS oldest_suspect
+         min(oldest_at) FILTER (WHERE events > json_array_length(delivered)) AS oldest_at
   FROM outbox_batches WHERE buffer = ?1
+), alone AS (
+  SELECT count(*) AS suspects, min(claimed_at) AS oldest_suspect
+  FROM outbox_batches WHERE buffer IN (?1, ?1 || '` + queueSuffix + `') AND ` + anySuspectSQL + `
 ), fresh AS (
   SELECT count(*) AS events, max(id) AS last_id, min(created_at) AS oldest_at FROM (
     SELECT e.id, e.created_at FROM json_each(?2) AS free CROSS JOIN outbox_events AS e
@@ -197,7 +198,7 @@ SELECT ledger.claimed + fresh.events
        (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = ?4 AND closed_at IS NULL),
        (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = ?4 AND closed_at IS NULL AND notified_at IS NULL),
        suspects, coalesce((julianday('now') - julianday(oldest_suspect)) * 86400, 0.0)
-FROM ledger, fresh`
+FROM ledger, alone, fresh`
 
 const waitsSQL = `
 SELECT coalesce(error, ''), count(*), sum(events),

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -34,7 +35,11 @@ type Buffer struct {
 	// replaced is when another file was opened in place of the first one; nil: never. It changes only between the
 	// transactions of db, which has one connection.
 	replaced atomic.Pointer[time.Time]
+	log      atomic.Pointer[slog.Logger] // may be nil
 }
+
+// SetLog sets where the buffer warns that its file was replaced. Without it the buffer logs nothing.
+func (b *Buffer) SetLog(log *slog.Logger) { b.log.Store(log) }
 
 // Open prepares a buffer; it does not touch the file. The error is about the configuration.
 func Open(c Config) (*Buffer, error) {
@@ -65,6 +70,10 @@ func (b *Buffer) opened() func(generation int64) {
 			now := time.Now()
 			b.replaced.Store(&now)
 			b.cursor.Restart()
+			if log := b.log.Load(); log != nil {
+				log.Warn("SQLite file was replaced, the relay reads the new one; batches in flight are not settled, and their events are sent again "+
+					"if the new file has them; stop the relay before a restore, and run relay verify now", "file", b.file)
+			}
 		}
 		last = generation
 	}

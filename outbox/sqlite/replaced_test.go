@@ -1,12 +1,15 @@
 package sqlite_test
 
 import (
+	"bytes"
 	"database/sql"
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -69,8 +72,13 @@ func TestReplacedFile(t *testing.T) {
 			}
 			restore(t, backup, file)
 			change(t, file, insert)
+			var log bytes.Buffer
+			b.SetLog(slog.New(slog.NewTextHandler(&log, nil)))
 
 			expectIDs(t, "claimed", claim(t, b, 10).IDs(), []int64{2})
+			if n := strings.Count(log.String(), "level=WARN"); n != 1 || !strings.Contains(log.String(), "file="+file) {
+				t.Errorf("the log has %d warnings:\n%s\nexpected one that names %s", n, log.String(), file)
+			}
 			for what, err := range map[string]error{
 				"settle": b.Settle(t.Context(), old, []buffer.Outcome{{Verdict: buffer.Delivered}}),
 				"mark":   b.MarkDelivered(t.Context(), old, old.IDs()),

@@ -15,6 +15,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"golang.org/x/sync/semaphore"
 
+	"github.com/outboxrelay/relay/internal/jq"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
@@ -41,12 +42,16 @@ func (s *Sink) readResponse(ctx context.Context, resp *http.Response, r *request
 	text, release, err := readBody(ctx, resp.Body)
 	defer release()
 	var failed []sink.EventError
-	if err == nil {
+	ran := err == nil
+	if ran {
 		failed, err = s.runResults(ctx, resp, text, r, b)
 	}
 	if err != nil {
-		err = fmt.Errorf("%s: results: %s%w", statusText(resp.StatusCode), s.redactor.line(err.Error(), false, maxQuote), errResponded)
-		return nil, sink.Unavailable(err)
+		said := sink.Unavailable(fmt.Errorf("%s: results: %s%w", statusText(resp.StatusCode), s.redactor.line(err.Error(), false, maxQuote), errResponded))
+		if ran && !errors.Is(err, jq.ErrProcess) {
+			said = sink.ProgramFailed(said)
+		}
+		return nil, said
 	}
 	if len(failed) == 0 && !isSuccess(resp.StatusCode) {
 		// The status says that something was rejected, but the program found nothing. Without this

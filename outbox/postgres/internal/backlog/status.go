@@ -10,17 +10,18 @@ import (
 )
 
 // The ledger has the exact number of claimed events; unclaimed ones are counted from the floor on, up to
-// buffer.PendingExact.
+// buffer.PendingExact. Suspects include those of the dead-letter hook: they keep everything else of the process waiting too.
 const statusSQL = `
 WITH` + ledger.HeldSQL + `, ledger AS (
   SELECT count(*) FILTER (WHERE state = 'leased') AS leased,
          count(*) FILTER (WHERE state = 'waiting') AS waiting,
          count(*) FILTER (WHERE state = 'delivered') AS delivered,
          coalesce(sum(greatest(events - cardinality(delivered), 0)), 0)::bigint AS claimed,
-         min(oldest_at) FILTER (WHERE events > cardinality(delivered) AND isfinite(oldest_at)) AS oldest_at,
-         count(*) FILTER (WHERE ` + ledger.AnySuspectSQL + `) AS suspects,
-         min(claimed_at) FILTER (WHERE ` + ledger.AnySuspectSQL + `) AS oldest_suspect
+         min(oldest_at) FILTER (WHERE events > cardinality(delivered) AND isfinite(oldest_at)) AS oldest_at
   FROM outbox_batches WHERE buffer = $1
+), alone AS (
+  SELECT count(*) AS suspects, min(claimed_at) AS oldest_suspect
+  FROM outbox_batches WHERE buffer IN ($1, $1 || '` + ledger.DeadLettersSuffix + `') AND ` + ledger.AnySuspectSQL + `
 ), fresh AS (
   SELECT count(*) AS events, min(created_at) FILTER (WHERE isfinite(created_at)) AS oldest_at FROM (
     SELECT e.created_at FROM outbox_events e
@@ -36,7 +37,7 @@ SELECT leased, waiting, delivered, claimed, fresh.events,
        CASE WHEN $3::bigint > 0 THEN $3::bigint - $2::bigint ELSE 9223372036854775807 END,
        (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = $4 AND closed_at IS NULL AND notified_at IS NULL),
        suspects, coalesce(extract(epoch FROM clock_timestamp() - oldest_suspect) * 1000000, 0)::bigint
-FROM ledger, fresh`
+FROM ledger, alone, fresh`
 
 const waitsSQL = `
 SELECT coalesce(error, ''), count(*), sum(events),

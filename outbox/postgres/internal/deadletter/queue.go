@@ -12,9 +12,6 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
-// suffix distinguishes the queue's ledger rows from the buffer's.
-const suffix = " dead letters"
-
 // Queue is the queue of the dead-letter hook. It implements buffer.Queue; its methods are safe for concurrent use.
 type Queue struct {
 	*ledger.Ledger
@@ -30,7 +27,7 @@ type Queue struct {
 // letters at the first count and once an interval.
 func NewQueue(base *ledger.Base, check func(context.Context) error, releaseInterval time.Duration) *Queue {
 	return &Queue{
-		Ledger: ledger.New(base, suffix, func() time.Time { return time.Time{} }),
+		Ledger: ledger.New(base, ledger.DeadLettersSuffix, func() time.Time { return time.Time{} }),
 		base:   base, check: check, releaseInterval: releaseInterval,
 	}
 }
@@ -64,7 +61,7 @@ FROM ledger, unclaimed`
 // count calls row with the result of queueSQL. limit bounds the unclaimed dead letters that are counted.
 func (q *Queue) count(ctx context.Context, t *ledger.Tables, limit string, row func(n func(column int) int64)) error {
 	return q.base.DB.Transact(ctx, pg.ReadTx(q.base.DB.StatementTimeout, pg.PlanByPrimaryKey...), pg.Step{
-		SQL: t.SQL(queueSQL), Args: []string{t.Buffer + suffix, q.base.Pipeline, limit},
+		SQL: t.SQL(queueSQL), Args: []string{t.Buffer + ledger.DeadLettersSuffix, q.base.Pipeline, limit},
 		Row: func(v [][]byte) error {
 			row(func(column int) int64 { return pg.ReadInt8(v[column]) })
 			return nil
@@ -181,7 +178,7 @@ func (q *Queue) Claim(ctx context.Context, limit int, lease time.Duration) (*buf
 	err = q.base.DB.Transact(ctx, begin, pg.Step{
 		SQL: t.SQL(claimSQL),
 		Args: []string{
-			t.Buffer + suffix, batch.GroupID.String(), q.base.Pipeline, pg.Int(int64(limit)), pg.Interval(lease), q.base.Owner,
+			t.Buffer + ledger.DeadLettersSuffix, batch.GroupID.String(), q.base.Pipeline, pg.Int(int64(limit)), pg.Interval(lease), q.base.Owner,
 		},
 		Affected: &claimed,
 	})

@@ -8,6 +8,9 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
+// DeadLettersSuffix is the suffix of the ledger of the dead-letter hook.
+const DeadLettersSuffix = " dead letters"
+
 // Ledger is the live batches of one buffer: its rows of outbox_batches.
 type Ledger struct {
 	base *Base
