@@ -19,6 +19,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -292,7 +293,8 @@ func (d *Distributor) onCount(ctx context.Context, c countResult) {
 		d.countedFresh(now)
 	}
 	if !d.recount && d.isQuiet(c.backlog) {
-		d.dueNext = now.Add(quietInterval)
+		// Not all at once, or the pipelines of a process would need a connection each.
+		d.dueNext = now.Add(quietInterval - rand.N(dueInterval))
 		if !d.schedNext.IsZero() && d.schedNext.Before(d.dueNext) { // put off, and not left out
 			d.schedNext = d.dueNext
 		}

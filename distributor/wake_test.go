@@ -266,7 +266,7 @@ func TestListener_IdleCost(t *testing.T) {
 				expect(t, "claims in 10 minutes", len(claims), 0)
 				most := 600 // one a second
 				if listens {
-					most = 120
+					most = 150
 				}
 				if n := b.buffer.countCalls() - before; n > most {
 					t.Errorf("%d counts in 10 minutes; want at most %d", n, most)
@@ -294,7 +294,9 @@ func TestListener_QuietCounts(t *testing.T) {
 			return b.buffer.countCalls() - before
 		}
 		counts(4*time.Second + 500*ms)
-		expect(t, "counts in 60 quiet seconds", counts(64*time.Second+500*ms), 12)
+		if n := counts(64*time.Second + 500*ms); n < 11 || n > 15 { // 4 to 5 s apart
+			t.Errorf("%d counts in 60 quiet seconds; want 11 to 15", n)
+		}
 		b.commit(listener, 1)
 		if n := counts(66 * time.Second); n == 0 {
 			t.Error("no count follows a claim")
