@@ -18,6 +18,7 @@ type hookServer struct {
 	url    string
 	mu     sync.Mutex
 	status int
+	refuse string // the id of a dead letter that is answered with 400
 	got    []string
 }
 
@@ -46,6 +47,12 @@ func newHookServer(t *testing.T) *hookServer {
 		if h.status != http.StatusOK {
 			w.WriteHeader(h.status)
 			return
+		}
+		for _, e := range body.Events {
+			if e.ID == h.refuse {
+				w.WriteHeader(http.StatusBadRequest)
+				return
+			}
 		}
 		for _, e := range body.Events {
 			h.got = append(h.got, e.ID+" "+e.DeadLetter.Error)
@@ -100,6 +107,46 @@ func TestRun_DeadLetterHook(t *testing.T) {
 	testserver.Eventually(t, func() error {
 		if n := client.XLen(t.Context(), "a").Val(); n != 1 {
 			return fmt.Errorf("%d events arrived", n)
+		}
+		return nil
+	})
+	r.signal(syscall.SIGTERM)
+	if code := r.exit(); code != 0 {
+		t.Errorf("exit status %d", code)
+	}
+}
+
+// A dead letter that its hook rejects for good, while it accepts others, is never buried: it is retried, beyond max_attempts, and stays visible as
+// one that the hook was not notified of.
+func TestRun_DeadLetterHook_RejectsOne(t *testing.T) {
+	t.Parallel()
+	db, url, hook := newDatabase(t), testserver.SharedRedis(t), newHookServer(t)
+	path := write(t, onePipeline("p", db.url, url, "    retry: {initial: 10ms, max: 20ms, max_attempts: 2}",
+		"    dead_letter: {hook: {url: '"+hook.url+"'}}"))
+	db.bury("p", [3]string{"1", "a", "first"}, [3]string{"2", "a", "second"}, [3]string{"3", "a", "third"})
+	hook.mu.Lock()
+	hook.refuse = "2"
+	hook.mu.Unlock()
+	hook.respond(http.StatusOK)
+	r := start(t, nil, "run", "-c", path)
+	testserver.Eventually(t, func() error {
+		notified := db.count("SELECT count(*) FROM outbox_dead_letters WHERE notified_at IS NOT NULL")
+		retried := db.count("SELECT count(*) FROM outbox_batches WHERE attempts > 4 AND events = 1")
+		if notified != 2 || retried != 1 {
+			return fmt.Errorf("the hook was notified of %d, and %d rejected dead letters are retried; want 2 and 1", notified, retried)
+		}
+		return nil
+	})
+	if n := db.count("SELECT count(*) FROM outbox_dead_letters"); n != 3 {
+		t.Errorf("there are %d dead letters; want 3", n)
+	}
+	do(t, nil, "dead", "list", "-c", path).want(t, 0, "  no        second\n", "")
+	hook.mu.Lock()
+	hook.refuse = ""
+	hook.mu.Unlock()
+	testserver.Eventually(t, func() error {
+		if n := db.count("SELECT count(*) FROM outbox_dead_letters WHERE notified_at IS NOT NULL"); n != 3 {
+			return fmt.Errorf("the hook was notified of %d", n)
 		}
 		return nil
 	})

@@ -271,7 +271,7 @@ var trustMutants = []mutant{
 		file: "internal/config/open.go",
 		old:  "NeverBury: true",
 		new:  "NeverBury: false",
-		pkg:  "./cmd/relay", test: "TestRun_DeadLetterHook",
+		pkg:  "./cmd/relay", test: "TestRun_DeadLetterHook_RejectsOne",
 	},
 	// Secrets, and the limits of programs.
 	{

@@ -67,6 +67,7 @@ WITH claimed AS (
     FROM outbox_batches l CROSS JOIN json_each(l.members) run CROSS JOIN outbox_events e
     WHERE l.buffer = 'outbox_events' AND e.group_id IS NULL
       AND e.id BETWEEN json_extract(run.value, '$[0]') AND json_extract(run.value, '$[1]')
+      AND (l.newest_at IS NULL OR e.created_at <= l.newest_at)
 )
 SELECT e.id, coalesce(l.state, c.state, CASE WHEN e.group_id IS NULL THEN '' ELSE 'lost' END), coalesce(l.error, c.error, '')
 FROM outbox_events e LEFT JOIN outbox_batches l ON l.group_id = e.group_id LEFT JOIN claimed c ON c.id = e.id
