@@ -116,12 +116,12 @@ func TestRun_DeadLetterHook(t *testing.T) {
 	}
 }
 
-// A dead letter that its hook rejects for good, while it accepts others, is never buried: it is retried, beyond max_attempts, and stays visible as
+// A dead letter that its hook rejects for good, while it accepts others, is never buried: it is retried beyond the 10 attempts of a hook, and stays visible as
 // one that the hook was not notified of.
 func TestRun_DeadLetterHook_RejectsOne(t *testing.T) {
 	t.Parallel()
 	db, url, hook := newDatabase(t), testserver.SharedRedis(t), newHookServer(t)
-	path := write(t, onePipeline("p", db.url, url, "    retry: {initial: 10ms, max: 20ms, max_attempts: 2}",
+	path := write(t, onePipeline("p", db.url, url, "    retry: {initial: 10ms, max: 20ms}",
 		"    dead_letter: {hook: {url: '"+hook.url+"'}}"))
 	db.bury("p", [3]string{"1", "a", "first"}, [3]string{"2", "a", "second"}, [3]string{"3", "a", "third"})
 	hook.mu.Lock()
@@ -131,7 +131,7 @@ func TestRun_DeadLetterHook_RejectsOne(t *testing.T) {
 	r := start(t, nil, "run", "-c", path)
 	testserver.Eventually(t, func() error {
 		notified := db.count("SELECT count(*) FROM outbox_dead_letters WHERE notified_at IS NOT NULL")
-		retried := db.count("SELECT count(*) FROM outbox_batches WHERE attempts > 4 AND events = 1")
+		retried := db.count("SELECT count(*) FROM outbox_batches WHERE attempts > 12 AND events = 1")
 		if notified != 2 || retried != 1 {
 			return fmt.Errorf("the hook was notified of %d, and %d rejected dead letters are retried; want 2 and 1", notified, retried)
 		}
