@@ -178,7 +178,7 @@ var sinkMutants = []mutant{
 		name: "readiness blames the sink for a program",
 		file: "pipeline/health.go",
 		old:  "case errors.Is(err, sink.ErrProgram):",
-		new:  "case false:",
+		new:  "case errors.Is(nil, sink.ErrProgram):",
 		pkg:  "./pipeline", test: "TestReady_ProgramFails",
 	},
 	{
@@ -192,7 +192,7 @@ var sinkMutants = []mutant{
 		name: "readiness blames the sink for a projection",
 		file: "pipeline/health.go",
 		old:  "case errors.Is(err, delivery.ErrProjection):",
-		new:  "case false:",
+		new:  "case errors.Is(nil, delivery.ErrProjection):",
 		pkg:  "./pipeline", test: "TestReady_ProjectionFails",
 	},
 	{
