@@ -296,6 +296,20 @@ var trustMutants = []mutant{
 		pkg:  "./delivery", test: "TestSettle_RedactsReasons",
 	},
 	{
+		name: "the first part of a secret before an ellipsis is shown",
+		file: "internal/redact/redact.go",
+		old:  "parts[i] = r.hideFirstPart(kept)",
+		new:  "parts[i] = kept",
+		pkg:  "./sink/httpsink", test: "TestPrograms_SecretInPreview",
+	},
+	{
+		name: "the first part of a secret at the end of a truncated response is shown",
+		file: "sink/httpsink/redact.go",
+		old:  "r.current().Beginning(text)",
+		new:  "r.redact(text)",
+		pkg:  "./sink/httpsink", test: "TestRedactor_Truncated",
+	},
+	{
 		name: "common words are masked",
 		file: "internal/redact/redact.go",
 		old:  "len(s) < minSecret || IsCommon(s) ||",

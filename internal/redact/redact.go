@@ -34,8 +34,10 @@ const (
 // Redactor replaces secrets. The zero Redactor replaces nothing. It is safe for concurrent use.
 type Redactor struct {
 	replacer *strings.Replacer
-	words    []string // replaced only as whole words, longest first
-	longest  int
+	// forms are those that replacer replaces, and behind them words. Both have the longest first.
+	forms      []string
+	everywhere int      // how many forms replacer replaces
+	words      []string // replaced only as whole words
 }
 
 // New returns a Redactor for these secrets. public are names that texts must show: hosts, tables, pipelines. A
@@ -56,22 +58,39 @@ func New(secrets, public []string) *Redactor {
 	longestFirst := func(a, b string) int { return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b)) }
 	slices.SortFunc(everywhere, longestFirst)
 	slices.SortFunc(words, longestFirst)
-	r := &Redactor{words: slices.Compact(words)}
+	everywhere, words = slices.Compact(everywhere), slices.Compact(words)
+	r := &Redactor{forms: slices.Concat(everywhere, words), everywhere: len(everywhere), words: words}
 	var pairs []string
-	for _, form := range slices.Compact(everywhere) {
+	for _, form := range everywhere {
 		pairs = append(pairs, form, Hidden)
 	}
 	if len(pairs) > 0 {
-		r.replacer, r.longest = strings.NewReplacer(pairs...), len(pairs[0])
-	}
-	if len(r.words) > 0 {
-		r.longest = max(r.longest, len(r.words[0]))
+		r.replacer = strings.NewReplacer(pairs...)
 	}
 	return r
 }
 
-// Text returns the text without secrets.
+// ellipses stand where a server or a library has cut a text: gojq writes `string ("sk_live_9f ...")`.
+var ellipses = []string{"...", "…"}
+
+// Text returns the text without secrets, and without the first part of a secret before an ellipsis.
 func (r *Redactor) Text(text string) string {
+	text = r.whole(text)
+	for _, ellipsis := range ellipses {
+		parts := strings.Split(text, ellipsis)
+		for i, part := range parts[:len(parts)-1] {
+			kept := strings.TrimRight(part, " ")
+			parts[i] = r.hideFirstPart(kept) + part[len(kept):]
+		}
+		text = strings.Join(parts, ellipsis)
+	}
+	return text
+}
+
+// Beginning is Text for the beginning of a longer text, which may end within a secret.
+func (r *Redactor) Beginning(text string) string { return r.hideFirstPart(r.Text(text)) }
+
+func (r *Redactor) whole(text string) string {
 	if r.replacer != nil {
 		text = r.replacer.Replace(text)
 	}
@@ -81,9 +100,25 @@ func (r *Redactor) Text(text string) string {
 	return text
 }
 
-// Longest is the length of the longest text that is replaced. The end of a text that was cut may be a part of a
-// secret of that length.
-func (r *Redactor) Longest() int { return r.longest }
+// hideFirstPart replaces the first part of a secret, of at least minSecret bytes, at the end of a text.
+func (r *Redactor) hideFirstPart(text string) string {
+	start := len(text)
+	for i, form := range r.forms {
+		for n := min(len(form)-1, len(text)); n >= minSecret && len(text)-n < start; n-- {
+			before, found := strings.CutSuffix(text, form[:n])
+			if !found || IsCommon(form[:n]) {
+				continue
+			}
+			if last, _ := utf8.DecodeLastRuneInString(before); i < r.everywhere || !inWord(last) {
+				start = len(before)
+			}
+		}
+	}
+	if start == len(text) {
+		return text
+	}
+	return text[:start] + Hidden
+}
 
 //go:embed words.txt
 var wordList string

@@ -40,6 +40,37 @@ func TestRedactor_Sense(t *testing.T) {
 	}
 }
 
+// TestRedactor_FirstPart has texts that a server, a program or a library cut within a secret.
+func TestRedactor_FirstPart(t *testing.T) {
+	t.Parallel()
+	r := New([]string{"sk_live_9fQ7ZxLm2VbT4nRw8", `p"a\ss w/rd`, "kwyxzs", "relayed-to-me"}, nil)
+	for text, want := range map[string]string{
+		`cannot iterate over: string ("sk_live_9fQ7ZxLm ...")`:        `cannot iterate over: string ("*** ...")`,
+		`cannot add: array (["sk_live_9fQ7Zx ...]) and number (1)`:    `cannot add: array (["*** ...]) and number (1)`,
+		`cannot add: object ({"key":"sk_live_9fQ ...}) and null`:      `cannot add: object ({"key":"*** ...}) and null`,
+		`string ("Bearer sk_l ...") and string ("sk_live_9fQ7 ...")`:  `string ("Bearer *** ...") and string ("*** ...")`,
+		`string ("p\"a\\ss ...")`:                                     `string ("*** ...")`,
+		`string ("p\"a\ ...")`:                                        `string ("*** ...")`,
+		`"string (\"sk_live_9fQ7ZxLm ...\")"`:                         `"string (\"*** ...\")"`,
+		"the key sk_live_9f… is unknown":                              "the key ***… is unknown",
+		"the key sk_live_9fQ7ZxLm2VbT4nRw8...":                        "the key ***...",
+		"sk_... sk_live_9f kwyx... akwyx... to the relay ... is live": "sk_... sk_live_9f ***... akwyx... to the relay ... is live",
+	} {
+		if got := r.Text(text); got != want {
+			t.Errorf("%s becomes %s, want %s", text, got, want)
+		}
+	}
+	for text, want := range map[string]string{
+		"the key sk_live_9f":            "the key ***",
+		"sk_live_9fQ7ZxLm2VbT4nRw8 sk_": "*** sk_",
+		"to the relay":                  "to the relay",
+	} {
+		if got := r.Beginning(text); got != want {
+			t.Errorf("the beginning %s becomes %s, want %s", text, got, want)
+		}
+	}
+}
+
 func TestPathSecrets(t *testing.T) {
 	t.Parallel()
 	for template, want := range map[string][]string{

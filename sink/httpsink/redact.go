@@ -92,23 +92,22 @@ func (r *redactor) quote(text []byte, isTruncated bool) string {
 	return r.line(string(text), isTruncated, maxQuote)
 }
 
-// line makes one line of at most maxBytes, and "...". The end of truncated text may be half a secret and is
-// left out.
+// line makes one line of at most maxBytes, and "...". isTruncated says that text may end within a secret.
 func (r *redactor) line(text string, isTruncated bool, maxBytes int) string {
-	redactor := r.current()
-	longest := redactor.Longest()
-	if enough := 4*maxBytes + longest; len(text) > enough {
+	if enough := 4 * maxBytes; len(text) > enough {
 		text, isTruncated = text[:enough], true
 	}
 	if isTruncated {
-		text = text[:max(0, len(text)-longest)]
+		text = r.current().Beginning(text)
+	} else {
+		text = r.redact(text)
 	}
 	line := strings.Map(func(c rune) rune {
 		if c == utf8.RuneError || !unicode.IsPrint(c) {
 			return ' '
 		}
 		return c
-	}, redactor.Text(text))
+	}, text)
 	line = strings.Join(strings.Fields(line), " ")
 	if len(line) <= maxBytes {
 		return line

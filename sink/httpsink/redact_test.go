@@ -1,6 +1,9 @@
 package httpsink
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 func TestMaskPath(t *testing.T) {
 	t.Parallel()
@@ -13,6 +16,24 @@ func TestMaskPath(t *testing.T) {
 	} {
 		if got := MaskPath(url); got != want {
 			t.Errorf("%s: got %s; want %s", url, got, want)
+		}
+	}
+}
+
+// TestRedactor_Truncated cuts a response at each place, as a connection that is lost does.
+func TestRedactor_Truncated(t *testing.T) {
+	t.Parallel()
+	const secret = "sk_live_9fQ7ZxLm2VbT4nRw8KcY1uHs6DgJ3pEa5XoN0iBvQrStUvWxYz"
+	r := newRedactor(target{}, nil, secret)
+	for _, before := range []string{"", "the key ", strings.Repeat(" ", 4*maxQuote-20)} {
+		response := before + secret + " is not allowed here" + strings.Repeat(".", 100)
+		for n := range len(response) {
+			if got := r.quote([]byte(response[:n]), true); strings.Contains(got, secret[:4]) {
+				t.Fatalf("%q is quoted as %q", response[:n], got)
+			}
+		}
+		if got, want := r.quote([]byte(response), false), "*** is not allowed"; len(before) < maxQuote && !strings.Contains(got, want) {
+			t.Errorf("%q is quoted as %q", response, got)
 		}
 	}
 }

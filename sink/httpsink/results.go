@@ -268,12 +268,12 @@ func unquote(quoted string) string {
 // maxReason is how many bytes are kept of the reason for one event.
 const maxReason = 4 << 10
 
-// reason is the server's reason on one line.
+// reason is the server's reason on one line. The server or the program may have cut it.
 func (r *resultReader) reason(text string) string {
 	if strings.HasPrefix(text, `"`) {
 		text = unquote(text)
 	}
-	if text = r.sink.redactor.line(text, false, maxReason); text == "" {
+	if text = r.sink.redactor.line(text, true, maxReason); text == "" {
 		return "rejected without a reason (" + statusText(r.status) + ")"
 	}
 	return text

@@ -148,6 +148,35 @@ func TestResults_Failures(t *testing.T) {
 	}
 }
 
+// TestPrograms_SecretInPreview has programs whose errors quote the first bytes of a value, which is a secret or holds one.
+func TestPrograms_SecretInPreview(t *testing.T) {
+	t.Parallel()
+	const secret = "sk_live_9fQ7ZxLm2VbT4nRw8KcY1uHs6DgJ3pEa5XoN0iBvQrStUvWxYz"
+	expect := func(err error) {
+		t.Helper()
+		if err == nil || strings.Contains(err.Error(), secret[:4]) || !strings.Contains(err.Error(), "***") {
+			t.Errorf("got %v; want an error with ***", err)
+		}
+	}
+	for _, program := range []string{
+		`[.body.errors[]]`, `.body + 1`, `{(.body): 1} + .body`, `[.body] + {}`, `{a: .body} + []`, `.body | tonumber`, `.body | fromjson`, `.body | strptime("%Y")`,
+		`.body | test(1)`, `error(.body)`, `error({body})`, `.body | halt_error`, `.body | ltrimstr(1) | implode`, `try .body[] catch error`,
+		`try .body[] catch [{index: 0, error: .}]`, `[{index: 0, error: .body[:30]}]`, `[{index: 0, error: [.body]}]`, `[{index: .body}]`, `[{id: .body}]`,
+		`.body as $b | [{index: 0, ($b): 1}]`, `.body | @base64d`,
+	} {
+		for _, body := range []string{secret, "Key " + secret + " is not allowed", `"K=` + secret + ` bad"`} {
+			s := open(t, httpsink.Config{URL: respondWith(t, 200, body), Results: program, Bearer: secret})
+			if expect(s.Send(testContext(t), batch("a"))); t.Failed() {
+				t.Fatalf("%s of %s", program, body)
+			}
+		}
+	}
+	for _, program := range []string{`$secret.KEY + 1`, `[$secret.KEY] - .events[0]`, `$secret.KEY | fromjson`, `error($secret.KEY)`} {
+		s := open(t, httpsink.Config{URL: respondWith(t, 200, ""), Request: program, ProgramSecrets: map[string]string{"KEY": secret}})
+		expect(s.Send(testContext(t), numbered()))
+	}
+}
+
 func TestResults_TruncatedResponse(t *testing.T) {
 	t.Parallel()
 	url := respondWith(t, 200, "[]", "Content-Length", "1000")
