@@ -142,13 +142,14 @@ func TestMaybePoison_NoConnection(t *testing.T) {
 	}
 }
 
-// TestMaybePoison_ServerGone closes the server between two requests: the second may have been written to the
-// old connection, but there is no other one.
+// TestMaybePoison_ServerGone closes the server behind a request: the second may have been written to the
+// old connection, but there is none for the third.
 func TestMaybePoison_ServerGone(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	s := open(t, httpsink.Config{URL: server.URL})
 	testkit.NoError(t, s.Send(testContext(t), batch("a")))
 	server.Close()
+	expectOutage(t, s.Send(testContext(t), batch("a")))
 	expectMaybePoison(t, s.Send(testContext(t), batch("a")), false)
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"maps"
 	"net/http"
+	"strings"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
@@ -100,11 +101,21 @@ func (s *Sink) httpRequest(ctx context.Context, r *request, b *buffer.Batch) (*h
 		req.Header.Set(headerEncoding, "gzip")
 	}
 	if _, configured := req.Header[headerIdempotency]; !configured {
-		// With this header net/http also sends the request again if the server closes the
-		// connection at that moment.
 		req.Header.Set(headerIdempotency, b.GroupID.String())
 	}
 	return req, nil
+}
+
+// sentOnce makes net/http send a request once. It repeats a request with one of these headers if the server closes a used
+// connection before it responds: outside of the rate limit, and unseen. It knows them by their canonical names only. It still
+// repeats what the server cannot have processed, on any connection before the first byte and on HTTP/2.
+func sentOnce(h http.Header) {
+	for _, name := range []string{headerIdempotency, "X-Idempotency-Key"} {
+		if values, ok := h[name]; ok {
+			delete(h, name)
+			h[strings.ToLower(name)] = values
+		}
+	}
 }
 
 // halves and singles are groups of these events, all of them in order.

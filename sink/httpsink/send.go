@@ -108,6 +108,7 @@ func (s *Sink) post(ctx context.Context, r *request, b *buffer.Batch, permit per
 		return nil, s.redactor.outage(err)
 	}
 	s.authorize(req, permit, b.GroupID.String(), r.body)
+	sentOnce(req.Header)
 	// A http.Client would follow redirects.
 	resp, err := noUpgrade{s.transport}.RoundTrip(req)
 	switch {
@@ -121,8 +122,8 @@ func (s *Sink) post(ctx context.Context, r *request, b *buffer.Batch, permit per
 	return nil, s.redactor.outage(err)
 }
 
-// writeTracker stores whether at least the head of the request was written. net/http may try a request
-// again on another connection, and fail to get one.
+// writeTracker stores whether at least the head of the request was written. net/http may try a request that the server
+// did not get again on another connection, and fail to get one.
 type writeTracker struct{ atomic.Bool }
 
 func (w *writeTracker) trace() *httptrace.ClientTrace {

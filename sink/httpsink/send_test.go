@@ -252,6 +252,37 @@ func TestSend_EndlessResponse(t *testing.T) {
 	}
 }
 
+// TestSend_LostConnection has a server that closes a connection when it has read the second request. The sink must not send that
+// request again by itself, outside of the rate limit: it is an outage, which is logged and tried again.
+func TestSend_LostConnection(t *testing.T) {
+	t.Parallel()
+	for name, header := range map[string]string{"group_id": "", "configured": "Idempotency-Key", "X": "X-Idempotency-Key"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var requests atomic.Int64
+			url := serve(t, func(w http.ResponseWriter, r *http.Request) {
+				if requests.Add(1); header != "" && r.Header.Get(header) != "mine" || r.Header.Get("Idempotency-Key") == "" {
+					t.Errorf("got the header %v", r.Header)
+				}
+				if requests.Load() == 2 {
+					panic(http.ErrAbortHandler)
+				}
+			})
+			config := httpsink.Config{URL: url, Headers: map[string]string{}}
+			if header != "" {
+				config.Headers[header] = "mine"
+			}
+			s := open(t, config)
+			testkit.NoError(t, s.Send(testContext(t), batch("a")))
+			expectMaybePoison(t, s.Send(testContext(t), batch("a")), true)
+			testkit.NoError(t, s.Send(testContext(t), batch("a")))
+			if n := requests.Load(); n != 3 {
+				t.Errorf("%d requests were made; want 3", n)
+			}
+		})
+	}
+}
+
 // TestSend_EchoedRequest has a server that sends the request back: net/http quotes it in its error.
 func TestSend_EchoedRequest(t *testing.T) {
 	t.Parallel()
