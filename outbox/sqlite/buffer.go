@@ -52,7 +52,7 @@ func Open(c Config) (*Buffer, error) {
 		return nil, err
 	}
 	b := newBuffer(c, file)
-	b.db = b.follow.Open("rw", b.opened(), c.pragmas()...)
+	b.db = b.follow.Open("rw", 1, b.opened(), c.pragmas()...)
 	b.db.SetMaxOpenConns(1)
 	if c.Custom.Is() {
 		custom := newCustomTable(b)

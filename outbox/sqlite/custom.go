@@ -33,9 +33,7 @@ type customTable struct {
 }
 
 func newCustomTable(b *Buffer) *customTable {
-	reads := b.follow.Open("rw", nil, "query_only(1)")
-	reads.SetMaxIdleConns(4)
-	return &customTable{b: b, reads: reads}
+	return &customTable{b: b, reads: b.follow.Open("rw", 4, nil, "query_only(1)")}
 }
 
 func (c *customTable) close() error { return c.reads.Close() }

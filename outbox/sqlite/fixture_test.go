@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -23,7 +24,13 @@ import (
 	"github.com/outboxrelay/relay/outbox/sqlite"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if file := os.Getenv(applicationFile); file != "" {
+		runApplication(file)
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 func TestBuffer_Stamp(t *testing.T) {
 	t.Parallel()

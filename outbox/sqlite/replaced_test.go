@@ -1,13 +1,17 @@
 package sqlite_test
 
 import (
+	"bufio"
 	"bytes"
+	"context"
 	"database/sql"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
+	osexec "os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -50,6 +54,110 @@ func restore(t *testing.T, backup, file string) {
 		if err := os.Remove(file + suffix); !errors.Is(err, fs.ErrNotExist) {
 			testkit.NoError(t, err)
 		}
+	}
+}
+
+// copyOver restores a backup as `rm -f app.db-wal app.db-shm; cp backup.db app.db` does: the file stays the same one.
+func copyOver(t *testing.T, backup, file string) {
+	t.Helper()
+	for _, suffix := range []string{"-wal", "-shm"} {
+		testkit.NoError(t, os.Remove(file+suffix))
+	}
+	content, err := os.ReadFile(backup)
+	testkit.NoError(t, err)
+	testkit.NoError(t, os.WriteFile(file, content, 0o600))
+}
+
+// applicationFile is the environment variable that makes this program an application with the file open. It must be
+// another process: connections of one process share what SQLite knows of a file.
+const applicationFile = "RELAY_TEST_APPLICATION"
+
+// runApplication inserts an event into each table, and keeps the file open until its input ends.
+func runApplication(file string) {
+	db, err := sql.Open("sqlite", applicationDSN(file))
+	if err == nil {
+		_, err = db.ExecContext(context.Background(), insertBoth)
+	}
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	fmt.Println("inserted")
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	_ = db.Close()
+}
+
+const (
+	insertFirst = "INSERT INTO outbox_events (topic, payload) VALUES ('t', '1')"
+	insertBoth  = insertFirst + "; INSERT INTO second_events (topic, payload) VALUES ('t', '1')"
+)
+
+// application starts another process that inserts an event into each table. stop ends it.
+func application(t *testing.T, file string) (stop func()) {
+	t.Helper()
+	self, err := os.Executable()
+	testkit.NoError(t, err)
+	program := osexec.CommandContext(t.Context(), self)
+	program.Env = append(os.Environ(), applicationFile+"="+file)
+	input, err := program.StdinPipe()
+	testkit.NoError(t, err)
+	output, err := program.StdoutPipe()
+	testkit.NoError(t, err)
+	testkit.NoError(t, program.Start())
+	line, _ := bufio.NewReader(output).ReadString('\n')
+	testkit.Equal(t, "the application's output", line, "inserted\n")
+	return func() {
+		testkit.NoError(t, input.Close())
+		testkit.NoError(t, program.Wait())
+	}
+}
+
+// TestReplacedFile_CopiedOver: a backup that is copied over the open file is read by all buffers of the process, whoever
+// opens it first, and nothing that was written before gets into it.
+func TestReplacedFile_CopiedOver(t *testing.T) {
+	t.Parallel()
+	for _, opener := range []string{"application", "relay"} {
+		t.Run(opener, func(t *testing.T) {
+			t.Parallel()
+			file, b := replaceable(t, "", sqlite.Config{})
+			migrate(t, urlOf(file), sqlite.SchemaConfig{Table: "second_events"})
+			second, err := sqlite.Open(sqlite.Config{URL: urlOf(file), Pipeline: "second", Table: "second_events"})
+			testkit.NoError(t, err)
+			change(t, file, insertBoth)
+			old := claim(t, b, 10)
+			expectIDs(t, "claimed by the second buffer", claim(t, second, 10).IDs(), []int64{1})
+			backup := file + ".backup"
+			change(t, file, fmt.Sprintf("VACUUM INTO '%s'", backup))
+			change(t, backup, "PRAGMA journal_mode = WAL")
+			for range 5 {
+				change(t, file, insertFirst)
+				claim(t, b, 10)
+			}
+			copyOver(t, backup, file)
+
+			if opener == "relay" {
+				_, err := b.CountBacklog(t.Context(), 10)
+				testkit.NoError(t, err)
+			}
+			stop := application(t, file)
+			expectIDs(t, "claimed", claim(t, b, 10).IDs(), []int64{2})
+			expectIDs(t, "claimed by the second buffer", claim(t, second, 10).IDs(), []int64{2})
+			if err := b.Settle(t.Context(), old, []buffer.Outcome{{Verdict: buffer.Delivered}}); !errors.Is(err, buffer.ErrLeaseLost) {
+				t.Errorf("settled in another file: %v", err)
+			}
+			stop()
+			testkit.NoError(t, b.Close())
+			testkit.NoError(t, second.Close())
+			db, err := sql.Open("sqlite", applicationDSN(file))
+			testkit.NoError(t, err)
+			var integrity string
+			var events int
+			testkit.NoError(t, db.QueryRowContext(t.Context(), "PRAGMA integrity_check").Scan(&integrity))
+			testkit.NoError(t, db.QueryRowContext(t.Context(), "SELECT count(*) FROM outbox_events").Scan(&events))
+			testkit.NoError(t, db.Close())
+			testkit.Equal(t, "integrity", integrity, "ok")
+			testkit.Equal(t, "events", events, 2)
+		})
 	}
 }
 

@@ -5,94 +5,91 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"fmt"
-	"os"
-	"sync"
 
 	sqlite "modernc.org/sqlite"
 )
 
-// Follower opens the file that is at a path now. If another file was put there, as by a restore, its connections are
-// closed and opened again: SQLite would go on with the old file, which has no name any more. It is safe for concurrent use.
-type Follower struct {
-	path string
-
-	mu         sync.Mutex
-	file       os.FileInfo // nil before the first connection
-	generation int64       // rises with every file
-}
+// Follower opens the database that is at a path now. If another one was put there, as by a restore, its connections are
+// closed and opened again: SQLite would go on with the old one, which has no name any more. It is safe for concurrent use.
+type Follower struct{ place *place }
 
 // NewFollower returns a Follower of a path. It does not touch the file.
-func NewFollower(path string) *Follower { return &Follower{path: path} }
+func NewFollower(path string) *Follower { return &Follower{placeOf(path)} }
 
-// Check looks which file is at the path. It returns an error if there is none; connections stay with the file that
+// Check looks which database is at the path. It returns an error if there is none; connections stay with the one that
 // they have, which may come back.
 func (f *Follower) Check() error {
-	file, err := os.Stat(f.path)
-	if err != nil {
-		return err
-	}
-	f.found(file)
-	return nil
+	_, _, err := f.place.check()
+	return err
 }
 
-// found records which file is at the path, and returns its generation.
-func (f *Follower) found(file os.FileInfo) int64 {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.file == nil || !os.SameFile(f.file, file) {
-		f.generation++
-	}
-	f.file = file
-	return f.generation
-}
+// Generation returns the number of the database that is at the path, as far as is known; 0 before the first Check.
+func (f *Follower) Generation() int64 { return f.place.current() }
 
-// Generation returns the number of the file that is at the path, as far as is known; 0 before the first Check.
-func (f *Follower) Generation() int64 {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.generation
-}
-
-// Open is the package's Open for the file at the path, with any number of connections. opened, if it is not nil, is called with the generation of each new connection
-// before its first use.
-func (f *Follower) Open(mode string, opened func(generation int64), pragmas ...string) *sql.DB {
-	return sql.OpenDB(connector{f, dataSource(f.path, mode, pragmas...), opened})
+// Open is the package's Open for the database at the path, with any number of connections, of which so many stay open while
+// they are idle. opened, if it is not nil, is called with the generation of each new connection before its first use.
+func (f *Follower) Open(mode string, idle int, opened func(generation int64), pragmas ...string) *sql.DB {
+	c := &connector{place: f.place, name: dataSource(f.place.path, mode, pragmas...), opened: opened}
+	c.pool = sql.OpenDB(c)
+	c.pool.SetMaxIdleConns(idle)
+	f.place.mu.Lock()
+	defer f.place.mu.Unlock()
+	f.place.pools[c.pool] = idle
+	return c.pool
 }
 
 type connector struct {
-	follower *Follower
-	name     string
-	opened   func(generation int64)
+	place  *place
+	name   string
+	opened func(generation int64)
+	pool   *sql.DB
 }
 
-func (c connector) Driver() driver.Driver { return &sqlite.Driver{} }
+func (c *connector) Driver() driver.Driver { return &sqlite.Driver{} }
 
-func (c connector) Connect(context.Context) (driver.Conn, error) {
-	before, err := os.Stat(c.follower.path)
-	if err != nil { // SQLite says what is wrong
-		before = nil
-	}
-	opened, err := c.Driver().Open(c.name)
-	if err != nil {
-		return nil, err
-	}
-	after, err := os.Stat(c.follower.path)
-	if err == nil && (before == nil || !os.SameFile(before, after)) {
-		err = fmt.Errorf("the file %s was replaced while it was opened", c.follower.path)
-	}
-	session, ok := opened.(session)
-	if err == nil && !ok {
-		err = fmt.Errorf("%T lacks methods of a connection", opened)
-	}
-	if err != nil {
+// Close implements io.Closer, for a pool that is closed.
+func (c *connector) Close() error {
+	c.place.mu.Lock()
+	defer c.place.mu.Unlock()
+	delete(c.place.pools, c.pool)
+	return nil
+}
+
+// connectTries is how often a connection is opened whose files are replaced meanwhile. They also are if another
+// process closes its last connection.
+const connectTries = 3
+
+func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
+	for range connectTries {
+		before, generation, notFound := c.place.check()
+		if err := c.place.wait(ctx); err != nil {
+			return nil, fmt.Errorf("waiting until the file that was at %s is closed: %w", c.place.path, err)
+		}
+		opened, err := c.Driver().Open(c.name)
+		if err != nil { // SQLite says what is wrong
+			return nil, err
+		}
+		s, ok := opened.(session)
+		switch {
+		case !ok:
+			err = fmt.Errorf("%T lacks methods of a connection", opened)
+		case notFound != nil:
+			err = notFound
+		case c.place.opened(before, generation):
+			if c.opened != nil {
+				c.opened(generation)
+			}
+			return connection{s, c.place, generation}, nil
+		}
+		if err == nil {
+			interrupt(s)
+		}
 		_ = opened.Close() // the error is known
-		return nil, err
+		if err != nil {
+			return nil, err
+		}
 	}
-	generation := c.follower.found(after)
-	if c.opened != nil {
-		c.opened(generation)
-	}
-	return connection{session, c.follower, generation}, nil
+	return nil, fmt.Errorf("the file %s was replaced while it was opened", c.place.path)
 }
 
 // session is what database/sql uses of a connection.
@@ -107,14 +104,14 @@ type session interface {
 	driver.Validator
 }
 
-// connection is thrown away when another file is at the path.
+// connection is thrown away when another database is at the path.
 type connection struct {
 	session
-	follower   *Follower
+	place      *place
 	generation int64
 }
 
-func (c connection) current() bool { return c.generation == c.follower.Generation() }
+func (c connection) current() bool { return c.generation == c.place.current() }
 
 // IsValid implements driver.Validator, for a connection that goes back to the pool.
 func (c connection) IsValid() bool { return c.session.IsValid() && c.current() }
@@ -126,3 +123,6 @@ func (c connection) ResetSession(ctx context.Context) error {
 	}
 	return c.session.ResetSession(ctx)
 }
+
+// Close implements driver.Conn.
+func (c connection) Close() error { return c.place.close(c.session, c.generation) }
