@@ -6,9 +6,7 @@
 package config
 
 import (
-	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"time"
@@ -276,9 +274,6 @@ type FileSink struct {
 // Lookup finds an environment variable, as os.LookupEnv does.
 type Lookup func(name string) (value string, set bool)
 
-// maxBytes is far beyond any real configuration; it stops -c /dev/zero.
-const maxBytes = 256 << 10
-
 // Load reads the file at path, with the process's environment. The error is the
 // file's (errors.Is finds fs.ErrNotExist) or [Errors].
 func Load(path string) (*Config, error) {
@@ -293,19 +288,4 @@ func Load(path string) (*Config, error) {
 // messages. The error is always [Errors].
 func Parse(name string, text []byte, env Lookup) (*Config, error) {
 	return newReader(name, env, readFile).config(text)
-}
-
-var errTooLarge = errors.New("larger than 256 KiB")
-
-func readFile(path string) (text []byte, err error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	text, err = io.ReadAll(io.LimitReader(f, maxBytes+1))
-	if err == nil && len(text) > maxBytes {
-		err = &os.PathError{Op: "read", Path: path, Err: errTooLarge}
-	}
-	return text, err
 }
