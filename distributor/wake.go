@@ -135,7 +135,9 @@ func (w *wakeState) onClaim(r Report, now time.Time) {
 	}
 	w.claims++
 	w.events += r.Events
-	w.took(r.Took)
+	if r.Events > 0 { // an empty claim does not wait for the disk
+		w.took(r.Took)
+	}
 	switch {
 	case r.Events > 0 && w.listening && !w.ordered:
 		w.pollWait, w.pollAt = firstPoll, now.Add(followUp)

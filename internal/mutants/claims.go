@@ -2,6 +2,13 @@ package main
 
 // claimMutants are about which events are claimed, and in what order.
 var claimMutants = []mutant{
+	{
+		name: "a claim serves who asked after it began",
+		file: "outbox/postgres/internal/claim/turns.go",
+		old:  "	if t.emptied.After(asked) {",
+		new:  "	if !t.emptied.IsZero() {",
+		pkg:  "./outbox/postgres/internal/claim", test: "TestTurns_Serves",
+	},
 	// Watermarks.
 	{
 		name: "the floor moves past a gap",

@@ -34,6 +34,7 @@ type Claimer struct {
 	window     scanwindow.Window
 	// stamping holds an element for each claim by stamp that is under way.
 	stamping chan struct{}
+	turns    *turns
 	mode     atomic.Pointer[string] // nil before the database was seen
 	// upgradeNext is when a relay that follows another mode next tries to store its own.
 	upgradeNext atomic.Int64 // Unix nanoseconds
@@ -41,7 +42,7 @@ type Claimer struct {
 
 // New returns the claimer of a buffer.
 func New(base *ledger.Base, watermarks *watermark.Watermarks, request claimmode.Request) *Claimer {
-	return &Claimer{base: base, watermarks: watermarks, request: request, stamping: make(chan struct{}, maxStamping)}
+	return &Claimer{base: base, watermarks: watermarks, request: request, stamping: make(chan struct{}, maxStamping), turns: newTurns()}
 }
 
 // InRange claims in a range of ids. The error is ModeChanged if another mode is stored.
@@ -74,17 +75,32 @@ func (c *Claimer) ClaimBy(ctx context.Context, t *ledger.Tables, stamp InRange, 
 }
 
 func (c *Claimer) claim(ctx context.Context, t *ledger.Tables, mode string, stamp InRange, limit int, lease time.Duration) (*buffer.Lease, error) {
-	in := stamp
 	switch mode {
 	case claimmode.StampKey:
 		return c.claimInOrder(ctx, t, limit, lease)
 	case claimmode.Range:
-		in = c.claimRange
+		turn, err := c.turns.take(ctx)
+		if turn == nil {
+			return nil, err
+		}
+		batch, err := c.claimFrom(func(r watermark.Range, last bool) (*buffer.Lease, *Start, error) {
+			return c.claimRange(ctx, t, limit, lease, r, func(events int) { turn.end(last && events < limit) })
+		})
+		turn.end(batch == nil && err == nil)
+		return batch, err
 	}
+	return c.claimFrom(func(r watermark.Range, _ bool) (*buffer.Lease, *Start, error) {
+		return stamp(ctx, t, limit, lease, r)
+	})
+}
+
+// claimFrom claims where the watermarks say, until something is found; last: there is nowhere else to look.
+func (c *Claimer) claimFrom(claim func(r watermark.Range, last bool) (*buffer.Lease, *Start, error)) (*buffer.Lease, error) {
 	for tries := 0; tries < 2; tries++ {
 		void := false
-		for _, r := range c.watermarks.Ranges() {
-			batch, start, err := in(ctx, t, limit, lease, r)
+		ranges := c.watermarks.Ranges()
+		for i, r := range ranges {
+			batch, start, err := claim(r, i == len(ranges)-1)
 			if err != nil {
 				return nil, err
 			}

@@ -37,7 +37,7 @@ FROM (
       AND EXISTS (SELECT FROM outbox_buffers WHERE buffer = $1 AND claim = 'range')
     ORDER BY id LIMIT $6::bigint) picked
 ) batch WHERE n > 0
-RETURNING first_id, last_id`
+RETURNING first_id, last_id, events::bigint`
 
 // The batch is read after the lock was released, because a client that stops reading must not hold it. (members +
 // '{}' is the same set in one piece: otherwise one with many gaps would be unpacked for each row.)
@@ -48,24 +48,31 @@ WITH l AS MATERIALIZED (
 SELECT e.id, e.topic, e.key, e.payload, e.headers, e.created_at
 FROM l JOIN outbox_events e ON e.id BETWEEN l.first_id AND l.last_id AND e.group_id IS NULL AND e.id <@ l.members AND e.created_at <= l.newest_at`
 
-// claimRange is an InRange.
-func (c *Claimer) claimRange(ctx context.Context, t *ledger.Tables, limit int, lease time.Duration, in watermark.Range) (
-	*buffer.Lease, *Start, error,
-) {
+// claimRange claims in a range of ids. committed is called when other claims see that these events are taken.
+func (c *Claimer) claimRange(
+	ctx context.Context, t *ledger.Tables, limit int, lease time.Duration, in watermark.Range, committed func(events int),
+) (*buffer.Lease, *Start, error) {
 	var (
 		groupID     = buffer.NewGroupID()
 		rows        = pg.EventDecoder{PayloadOID: t.PayloadOID}
 		first, last int64
-		claimed     bool
+		claimed     int
 		_, known    = c.watermarks.Span()
 	)
 	rows.Reserve(limit)
 	readCtx, reading := ledger.NewReading(ctx, c.base.ReadLimit(lease))
 	defer reading.End()
 	start, begin := c.Begin(t, lease, func([][]byte) error {
-		claimed = false
+		claimed = 0
 		return rows.Reset(nil)
 	})
+	read := reading.Step(c.base.DB, pg.PlanGeneric...)
+	read.Row = func(v [][]byte) error {
+		if claimed > 0 {
+			committed(claimed)
+		}
+		return reading.Begin(v)
+	}
 	err := c.base.DB.Transact(
 		readCtx, begin,
 		pg.Step{Prepare: true, SQL: lockSQL, Args: []string{t.Buffer}},
@@ -76,27 +83,27 @@ func (c *Claimer) claimRange(ctx context.Context, t *ledger.Tables, limit int, l
 				groupID.String(), pg.Interval(lease), c.base.Owner,
 			},
 			Row: func(v [][]byte) error {
-				claimed, first, last = true, pg.ReadInt8(v[0]), pg.ReadInt8(v[1])
+				first, last, claimed = pg.ReadInt8(v[0]), pg.ReadInt8(v[1]), int(pg.ReadInt8(v[2]))
 				return nil
 			},
 		},
 		pg.Step{SQL: "COMMIT"},
 		pg.Step{SQL: "BEGIN ISOLATION LEVEL READ COMMITTED"},
-		reading.Step(c.base.DB, pg.PlanGeneric...),
+		read,
 		pg.Step{Prepare: true, SQL: t.SQL(rangeEventsSQL), Args: []string{groupID.String()}, Row: rows.Append},
 	)
 	batch := start.Lease(groupID)
 	batch.FirstID, batch.LastID = first, last
 	cause := reading.Cause(readCtx, err, rows.Fitted())
 	switch {
-	case cause != nil && claimed:
+	case cause != nil && claimed > 0:
 		listed, err := c.base.List(ctx, t, batch, cause, rows.Fitted())
 		return listed, start, err
 	case err != nil:
 		return nil, nil, err
 	case start.Mode != claimmode.Range:
 		return nil, nil, ModeChanged(start.Mode)
-	case !claimed:
+	case claimed == 0:
 		return nil, start, nil
 	}
 	return c.base.Complete(&rows, batch), start, nil

@@ -24,7 +24,7 @@ const (
 	storeInterval  = 10 * time.Second // between writes of the floor; one more when the process ends
 
 	// maxClaimed bounds the ranges that are remembered; sweeps look at the others.
-	maxClaimed = 64
+	maxClaimed = 1024
 )
 
 // A claim looks for late commits without a sweep (see lateScanDue) if the last one was small and the late commits
