@@ -96,7 +96,8 @@ CREATE TABLE IF NOT EXISTS outbox_buffers (
     floor      bigint NOT NULL DEFAULT 0,
     numbering  text NOT NULL DEFAULT '',      -- which ids the floor is about: it changes when ids may be used again
     pipeline   text,                          -- the only pipeline that claims; NULL before the first claim
-    owned_since timestamptz                   -- since when
+    owned_since timestamptz,                  -- since when
+    swept_at   timestamptz                    -- when everything was last scanned
 );
 
 -- Numbers for events with uuid keys: a batch takes a block of a million.

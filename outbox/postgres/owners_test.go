@@ -15,7 +15,7 @@ import (
 )
 
 const plantedBuffersSQL = `CREATE TABLE public.outbox_buffers (buffer text PRIMARY KEY, claim text NOT NULL, floor bigint NOT NULL DEFAULT 0,
-	numbering text NOT NULL DEFAULT '', pipeline text, owned_since timestamptz)`
+	numbering text NOT NULL DEFAULT '', pipeline text, owned_since timestamptz, swept_at timestamptz)`
 
 // TestMigrate_Planted: migrate refuses what another role made under the name of a table, sequence or function of the
 // relay's, and changes nothing.

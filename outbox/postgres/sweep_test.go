@@ -111,3 +111,27 @@ func TestClose_StoresFloor(t *testing.T) {
 	check(t, p.pool.QueryRow(t.Context(), "SELECT floor FROM outbox_buffers WHERE buffer = 'public.outbox_events'").Scan(&floor))
 	testkit.Equal(t, "floor", floor, last)
 }
+
+// TestSweep_OncePerBuffer: a process that starts does not scan everything again soon after another one did.
+func TestSweep_OncePerBuffer(t *testing.T) {
+	t.Parallel()
+	p := newMigratedDB(t, buffertest.Options{})
+	f := p.fixture(t, "outbox_events", "orders")
+	f.Insert(t, outbox.Event{Topic: "t", Payload: []byte("{}")})
+	count := func(want int) {
+		t.Helper()
+		b, err := postgres.Open(postgres.Config{URL: p.url, Pipeline: "orders", Claim: buffer.ClaimRange})
+		check(t, err)
+		defer b.Close()
+		backlog, err := b.CountBacklog(t.Context(), 10)
+		check(t, err)
+		testkit.Equal(t, "due", backlog.Due, want)
+	}
+	count(0) // this one scans
+	f.Exec(t, "UPDATE outbox_events SET group_id = '01890000-0000-7000-8000-000000000001'")
+	count(0)
+	f.Exec(t, "UPDATE outbox_buffers SET swept_at = now() - interval '4 minutes 50 seconds'")
+	count(0)
+	f.Exec(t, "UPDATE outbox_buffers SET swept_at = now() - interval '5 minutes 1 second'")
+	count(1)
+}

@@ -21,6 +21,7 @@ SELECT coalesce(pg_catalog.pg_sequence_last_value($1::pg_catalog.regclass), 0),
         FROM pg_catalog.pg_sequence WHERE seqrelid OPERATOR(pg_catalog.=) $1::pg_catalog.regclass),
        (SELECT pipeline FROM outbox_buffers WHERE buffer OPERATOR(pg_catalog.=) $4),
        (SELECT owned_since FROM outbox_buffers WHERE buffer OPERATOR(pg_catalog.=) $4),
+       (SELECT swept_at FROM outbox_buffers WHERE buffer OPERATOR(pg_catalog.=) $4),
        pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true), pg_catalog.set_config('jit', 'off', true),
        pg_catalog.set_config('enable_seqscan', 'off', true), pg_catalog.set_config('enable_bitmapscan', 'off', true),
        pg_catalog.set_config('enable_sort', 'off', true),
@@ -113,6 +114,9 @@ func (b *Backlog) count(ctx context.Context, t *ledger.Tables, limit int) (backl
 				var since time.Time
 				if v[5] != nil {
 					since = pg.ReadTime(v[5])
+				}
+				if v[6] != nil {
+					count.SweptAt = pg.ReadTime(v[6])
 				}
 				b.base.Ownership.Saw(t.Buffer, string(v[4]), b.base.Pipeline, since)
 				_, owned = b.base.Ownership.Known()

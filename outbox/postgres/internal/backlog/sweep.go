@@ -54,7 +54,20 @@ func (b *Backlog) fullSweep(ctx context.Context, t *ledger.Tables, limit int, mo
 	if c := pg.Code(err); (c == pg.CodeCancelled || c == pg.CodeLockTimeout) && ctx.Err() == nil {
 		err = nil // out of time: the next one tries again
 	}
+	if err == nil && orphaned && late == 0 {
+		err = b.storeSweep(ctx, t)
+	}
 	return late, orphans, err
+}
+
+const storeSweepSQL = `
+UPDATE outbox_buffers SET swept_at = clock_timestamp() WHERE buffer = $1`
+
+// storeSweep writes that everything was scanned, or would have taken too long, so that no other process does it again,
+// nor the next one that starts.
+func (b *Backlog) storeSweep(ctx context.Context, t *ledger.Tables) error {
+	return b.base.DB.Transact(ctx, b.base.DB.WriteTx(b.base.DB.StatementTimeout, "synchronous_commit", "off"),
+		pg.Step{SQL: t.SQL(storeSweepSQL), Args: []string{t.Buffer}})
 }
 
 // Orphans are batches by stamp in every mode: a ledger row says for itself how its events are found. The update

@@ -61,6 +61,7 @@ type Watermarks struct {
 	// claimed are ranges beyond the floor that this process has claimed. Nothing can commit late among
 	// them, so a sweep skips the one at the cursor, and a floor that reaches one moves to its end.
 	claimed      idset.Set
+	sweepAgain   bool      // the last scan of everything found some, and there may be more
 	delayedSince time.Time // since when a full sweep waits for a smaller backlog
 	blocks       bool      // sessions draw ids in blocks
 	blockNext    time.Time // the next sweep for what they drew before
@@ -271,11 +272,19 @@ func (w *Watermarks) orphansDue(now time.Time, more bool) bool {
 	return true
 }
 
+// fullSweepFrom puts the next scan of everything off, unless the last one found something that no claim has taken yet.
+func (w *Watermarks) fullSweepFrom(next time.Time) {
+	if next.After(w.fullSweepNext) && !w.sweepAgain {
+		w.fullSweepNext = next
+	}
+}
+
 // FullySwept records how many late events a full sweep found. If it found some, it is repeated at once.
 func (w *Watermarks) FullySwept(found int, took time.Duration, now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.blockNext = now.Add(min(max(blockInterval, blockRest*took), FullSweepInterval))
+	w.sweepAgain = found > 0
 	switch {
 	case found == 0:
 		return
@@ -297,6 +306,8 @@ type Count struct {
 	LockHolders []string
 	// Now is the database's clock.
 	Now time.Time
+	// SweptAt is when a process last scanned everything; zero: never.
+	SweptAt time.Time
 	// OldestDue is that of the live batches; zero: there are none.
 	OldestDue time.Time
 	Took      time.Duration
@@ -316,6 +327,9 @@ func (w *Watermarks) Counted(r CountRange, c Count, now time.Time) (void bool) {
 		w.cursor = max(w.cursor, min(w.lastCounted, c.LastValue))
 	}
 	w.lastCounted = c.LastValue
+	if !c.SweptAt.IsZero() { // by this process or another
+		w.fullSweepFrom(now.Add(FullSweepInterval - max(0, c.Now.Sub(c.SweptAt))))
+	}
 	w.dueFloor = c.Now.Add(-dueMargin)
 	if !c.OldestDue.IsZero() && c.OldestDue.Before(w.dueFloor) {
 		w.dueFloor = c.OldestDue.Add(-time.Microsecond)

@@ -131,3 +131,34 @@ func TestFullSweep_ReusedIDs(t *testing.T) {
 	now = now.Add(FullSweepInterval + time.Minute)
 	sweep(false)
 }
+
+// TestFullSweep_ByAnother: a sweep of another process counts, unless this one has found something since.
+func TestFullSweep_ByAnother(t *testing.T) {
+	t.Parallel()
+	w, now, clock := New(false), time.Now(), time.Now().Add(time.Hour) // the database's clock is another
+	counted := func(age time.Duration) {
+		t.Helper()
+		w.Counted(w.NextCount(now, 10), Count{Now: clock, SweptAt: clock.Add(-age)}, now)
+	}
+	sweep := func(what string, want bool) {
+		t.Helper()
+		if _, due, _ := w.FullSweepDue(now, false); due != want {
+			t.Errorf("%s: due %t, want %t", what, due, want)
+		}
+	}
+	counted(time.Minute)
+	sweep("a minute after another's", false)
+	now = now.Add(FullSweepInterval - time.Minute)
+	sweep("five minutes after another's", true)
+	w.FullySwept(3, time.Second, now)
+	w.Claimed(Range{After: 5, UpTo: 5, Late: true}, nil, Sequence{}) // the three are claimed
+	counted(0)
+	sweep("after one that found some", true)
+	w.FullySwept(0, time.Second, now)
+	counted(0)
+	now = now.Add(time.Minute)
+	counted(-time.Hour) // a clock that was set back
+	sweep("after one in the future", false)
+	now = now.Add(FullSweepInterval)
+	sweep("five minutes after it", true)
+}
