@@ -12,21 +12,12 @@ import (
 )
 
 // The sequence's last value is read by a statement of its own, before the count (see package watermark). This
-// statement also keeps the planner to the primary key's order (see pg.PlanByPrimaryKey), and locks the
-// table before the sequence (see package claim). It runs before the search path is set (see pg.SearchPath).
+// statement also locks the table before the sequence (see package claim).
 const lastValueSQL = `
-SELECT coalesce(pg_catalog.pg_sequence_last_value($1::pg_catalog.regclass), 0),
-       pg_catalog.pg_relation_filenode($1::pg_catalog.regclass)::pg_catalog.int8, pg_catalog.pg_postmaster_start_time(),
-       (SELECT seqcache OPERATOR(pg_catalog.>) 1 OR seqincrement OPERATOR(pg_catalog.>) 1
-        FROM pg_catalog.pg_sequence WHERE seqrelid OPERATOR(pg_catalog.=) $1::pg_catalog.regclass),
-       (SELECT pipeline FROM outbox_buffers WHERE buffer OPERATOR(pg_catalog.=) $4),
-       (SELECT owned_since FROM outbox_buffers WHERE buffer OPERATOR(pg_catalog.=) $4),
-       (SELECT swept_at FROM outbox_buffers WHERE buffer OPERATOR(pg_catalog.=) $4),
-       pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true), pg_catalog.set_config('jit', 'off', true),
-       pg_catalog.set_config('enable_seqscan', 'off', true), pg_catalog.set_config('enable_bitmapscan', 'off', true),
-       pg_catalog.set_config('enable_sort', 'off', true),
-       pg_catalog.set_config('statement_timeout', $2, true), pg_catalog.set_config('lock_timeout', $3, true),
-       pg_catalog.set_config('idle_in_transaction_session_timeout', '30000', true)
+SELECT coalesce(pg_sequence_last_value($1::regclass), 0), pg_relation_filenode($1::regclass)::int8, pg_postmaster_start_time(),
+       (SELECT seqcache > 1 OR seqincrement > 1 FROM pg_sequence WHERE seqrelid = $1::regclass),
+       b.pipeline, b.owned_since, b.swept_at
+FROM (SELECT) one LEFT JOIN outbox_buffers b ON b.buffer = $2
 WHERE NOT EXISTS (SELECT FROM outbox_events WHERE false)`
 
 // Every count is bounded, and every scan begins at a watermark.
@@ -103,11 +94,10 @@ func (b *Backlog) count(ctx context.Context, t *ledger.Tables, limit int) (backl
 		r     = b.watermarks.NextCount(began, limit)
 	)
 	err = b.base.DB.RoundTrip(ctx, []pg.Step{
+		pg.ReadTx(b.base.DB.StatementTimeout, pg.PlanByPrimaryKey...),
 		{
-			SQL: t.SQL(lastValueSQL),
-			Args: []string{
-				t.Sequence, pg.Milliseconds(b.base.DB.StatementTimeout), pg.Milliseconds(b.base.DB.StatementTimeout * 2 / 3), t.Buffer,
-			},
+			SQL:  t.SQL(lastValueSQL),
+			Args: []string{t.Sequence, t.Buffer},
 			Row: func(v [][]byte) error {
 				count.LastValue, count.Numbering = pg.ReadInt8(v[0]), ledger.Numbering(v[1], v[2])
 				count.Blocks = v[3] != nil && pg.ReadBool(v[3])

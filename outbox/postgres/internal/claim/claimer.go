@@ -122,20 +122,10 @@ func (c *Claimer) claimFrom(claim func(r watermark.Range, last bool) (*buffer.Le
 // beginSQL reads the sequence before the claim's own snapshot is taken. Reading it locks it. TRUNCATE ... RESTART
 // IDENTITY locks first the table and then the sequence; so does this statement, which names the
 // table, and neither deadlocks with the other.
-// It runs before the search path is set: see pg.SearchPath.
 const beginSQL = `
-SELECT coalesce(pg_catalog.pg_sequence_last_value($1::pg_catalog.regclass), 0), pg_catalog.clock_timestamp(),
-       (SELECT claim FROM outbox_buffers WHERE buffer OPERATOR(pg_catalog.=) $2),
-       (SELECT pipeline FROM outbox_buffers WHERE buffer OPERATOR(pg_catalog.=) $2),
-       pg_catalog.pg_relation_filenode($1::pg_catalog.regclass)::pg_catalog.int8, pg_catalog.pg_postmaster_start_time(),
-       pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true),
-       pg_catalog.set_config('synchronous_commit', 'on', true), pg_catalog.set_config('jit', 'off', true),
-       pg_catalog.set_config('plan_cache_mode', 'force_generic_plan', true), pg_catalog.set_config('enable_seqscan', 'off', true),
-       pg_catalog.set_config('enable_bitmapscan', 'off', true), pg_catalog.set_config('enable_sort', 'off', true),
-       pg_catalog.set_config('statement_timeout', $3, true), pg_catalog.set_config('lock_timeout', $5, true),
-       pg_catalog.set_config('idle_in_transaction_session_timeout', '30000', true),
-       pg_catalog.set_config('tcp_keepalives_idle', '15', true), pg_catalog.set_config('tcp_keepalives_interval', '5', true),
-       pg_catalog.set_config('tcp_keepalives_count', '3', true), pg_catalog.set_config('tcp_user_timeout', $4, true)
+SELECT coalesce(pg_sequence_last_value($1::regclass), 0), clock_timestamp(),
+       b.claim, b.pipeline, pg_relation_filenode($1::regclass)::int8, pg_postmaster_start_time()
+FROM (SELECT) one LEFT JOIN outbox_buffers b ON b.buffer = $2
 WHERE NOT EXISTS (SELECT FROM outbox_events WHERE false)`
 
 // Start is what a claim reads before it looks.
@@ -146,12 +136,11 @@ type Start struct {
 	ends  time.Time
 }
 
-// Begin returns the first step of a claim. reset is called when its transaction begins, or begins again.
-func (c *Claimer) Begin(t *ledger.Tables, lease time.Duration, reset func([][]byte) error) (*Start, pg.Step) {
-	s := &Start{ends: time.Now().Add(lease)}
-	return s, pg.Step{
-		Prepare: true, SQL: t.SQL(beginSQL),
-		Args: []string{t.Sequence, t.Buffer, pg.Milliseconds(c.base.DB.StatementTimeout), c.base.DB.UserTimeout(), pg.Milliseconds(c.base.DB.StatementTimeout * 2 / 3)},
+// Begin returns the first two steps of a claim. reset is called when its transaction begins, or begins again.
+func (c *Claimer) Begin(t *ledger.Tables, lease time.Duration, reset func([][]byte) error) (s *Start, settings, begin pg.Step) {
+	s = &Start{ends: time.Now().Add(lease)}
+	return s, c.base.DB.BatchTx(c.base.DB.StatementTimeout), pg.Step{
+		Prepare: true, SQL: t.SQL(beginSQL), Args: []string{t.Sequence, t.Buffer},
 		Row: func(v [][]byte) error {
 			s.LastValue, s.clock, s.Mode = pg.ReadInt8(v[0]), pg.ReadTime(v[1]), string(v[2])
 			s.Numbering = ledger.Numbering(v[4], v[5])

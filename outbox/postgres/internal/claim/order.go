@@ -90,10 +90,10 @@ func (c *Claimer) claimWithin(ctx context.Context, t *ledger.Tables, limit int, 
 	rows.Reserve(limit)
 	readCtx, reading := ledger.NewReading(ctx, c.base.ReadLimit(lease))
 	defer reading.End()
-	start, begin := c.Begin(t, lease, rows.Reset)
+	start, settings, begin := c.Begin(t, lease, rows.Reset)
 	begin.Prepare = false
 	err = c.base.DB.Transact(
-		readCtx, begin,
+		readCtx, settings, begin,
 		pg.Step{SQL: lockSQL, Args: []string{t.Buffer}},
 		pg.Step{
 			SQL: t.SQL(orderSQL),
@@ -107,7 +107,7 @@ func (c *Claimer) claimWithin(ctx context.Context, t *ledger.Tables, limit int, 
 		},
 		pg.Step{SQL: "COMMIT"},
 		pg.Step{SQL: "BEGIN ISOLATION LEVEL READ COMMITTED"},
-		reading.Step(c.base.DB, "enable_seqscan", "off"),
+		reading.Step(c.base.DB),
 		pg.Step{SQL: t.SQL(stampedEventsSQL), Args: []string{groupID.String()}, Row: rows.Append},
 	)
 	cause := reading.Cause(readCtx, err, rows.Fitted())

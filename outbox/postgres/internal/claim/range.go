@@ -62,11 +62,11 @@ func (c *Claimer) claimRange(
 	rows.Reserve(limit)
 	readCtx, reading := ledger.NewReading(ctx, c.base.ReadLimit(lease))
 	defer reading.End()
-	start, begin := c.Begin(t, lease, func([][]byte) error {
+	start, settings, begin := c.Begin(t, lease, func([][]byte) error {
 		claimed = 0
 		return rows.Reset(nil)
 	})
-	read := reading.Step(c.base.DB, pg.PlanGeneric...)
+	read := reading.Step(c.base.DB)
 	read.Row = func(v [][]byte) error {
 		if claimed > 0 {
 			committed(claimed)
@@ -74,7 +74,7 @@ func (c *Claimer) claimRange(
 		return reading.Begin(v)
 	}
 	err := c.base.DB.Transact(
-		readCtx, begin,
+		readCtx, settings, begin,
 		pg.Step{Prepare: true, SQL: lockSQL, Args: []string{t.Buffer}},
 		pg.Step{
 			Prepare: true, SQL: t.SQL(rangeSQL),

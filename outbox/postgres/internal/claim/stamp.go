@@ -53,9 +53,9 @@ func (c *Claimer) Stamp(ctx context.Context, t *ledger.Tables, limit int, lease 
 	readCtx, reading := ledger.NewReading(ctx, c.base.ReadLimit(lease))
 	defer reading.End()
 	var stamped int64
-	start, begin := c.Begin(t, lease, rows.Reset)
+	start, settings, begin := c.Begin(t, lease, rows.Reset)
 	err = c.base.DB.Transact(
-		readCtx, begin,
+		readCtx, settings, begin,
 		pg.Step{
 			Prepare: true, SQL: t.SQL(stampSQL),
 			Args: []string{
@@ -64,7 +64,7 @@ func (c *Claimer) Stamp(ctx context.Context, t *ledger.Tables, limit int, lease 
 			Affected: &stamped,
 		},
 		pg.Commit, pg.Begin,
-		reading.Step(c.base.DB, pg.PlanGeneric...),
+		reading.Step(c.base.DB),
 		pg.Step{Prepare: true, SQL: t.SQL(stampedEventsSQL), Args: []string{groupID.String()}, Row: rows.Append},
 	)
 	cause := reading.Cause(readCtx, err, rows.Fitted())

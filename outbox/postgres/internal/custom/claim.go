@@ -32,10 +32,9 @@ func (t *Table) Stamp(ctx context.Context, tables *ledger.Tables, limit int, lea
 	groupID := buffer.NewGroupID()
 	p := t.newProjecting(groupID).within(ctx, lease)
 	p.Reserve(limit)
-	start, begin := t.Claimer.Begin(tables, lease, p.Reset)
+	start, settings, begin := t.Claimer.Begin(tables, lease, p.Reset)
 	steps := []pg.Step{
-		{SQL: "BEGIN ISOLATION LEVEL READ COMMITTED"},
-		begin,
+		pg.Begin, settings, begin,
 		{
 			Prepare: true, SQL: tables.SQL(t.either(stampSQL, stampUUIDSQL)),
 			Args: []string{
@@ -119,7 +118,7 @@ func (t *Table) Read(ctx context.Context, batch *buffer.Lease) error {
 // A peek is one transaction: the search path changes within it.
 const (
 	keepPathSQL = `
-SELECT pg_catalog.set_config('relay.search_path', pg_catalog.current_setting('search_path'), true)`
+SELECT pg_catalog.set_config('relay.search_path', ` + pg.OwnPathSQL + `, true)`
 
 	restorePathSQL = `
 SELECT pg_catalog.set_config('search_path', pg_catalog.current_setting('relay.search_path'), true)`

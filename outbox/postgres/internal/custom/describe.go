@@ -106,14 +106,20 @@ func describe(ctx context.Context, db *pg.DB, project string) (d described, err 
 	}
 	defer release()
 	pgConn := conn.Conn().PgConn()
-	statement, err := pgConn.Prepare(ctx, "", project, []uint32{pg.OIDUUID})
+	err = db.AsUser(ctx, pgConn, func() error {
+		statement, err := pgConn.Prepare(ctx, "", project, []uint32{pg.OIDUUID})
+		if err != nil {
+			return err
+		}
+		d.columns, d.parameters = statement.Fields, len(statement.ParamOIDs)
+		if statement, err = pgConn.Prepare(ctx, "", project, nil); err == nil {
+			d.parameters = len(statement.ParamOIDs)
+		} else if !pg.IsStatementError(err) {
+			return err
+		}
+		return nil
+	})
 	if err != nil {
-		return d, err
-	}
-	d.columns, d.parameters = statement.Fields, len(statement.ParamOIDs)
-	if statement, err = pgConn.Prepare(ctx, "", project, nil); err == nil {
-		d.parameters = len(statement.ParamOIDs)
-	} else if !pg.IsStatementError(err) {
 		return d, err
 	}
 	kinds := conn.Conn().TypeMap()

@@ -75,8 +75,8 @@ func (r *Reading) Begin([][]byte) error {
 }
 
 // Step is the first step of the transaction that reads.
-func (r *Reading) Step(db *pg.DB, settings ...string) pg.Step {
-	s := db.WriteTx(r.limit, settings...)
+func (r *Reading) Step(db *pg.DB) pg.Step {
+	s := db.BatchTx(r.limit)
 	s.Row = r.Begin
 	return s
 }
@@ -154,7 +154,7 @@ func (b *Base) read(ctx context.Context, t *Tables, batch buffer.Lease, limit ti
 	rows := pg.EventDecoder{PayloadOID: t.PayloadOID}
 	readCtx, reading := NewReading(ctx, limit)
 	defer reading.End()
-	err := b.DB.Transact(readCtx, reading.Step(b.DB, "enable_seqscan", "off"), pg.Step{
+	err := b.DB.Transact(readCtx, reading.Step(b.DB), pg.Step{
 		SQL: t.SQL(readSQL), Args: []string{batch.GroupID.String()}, Row: rows.Append,
 	})
 	if cause := reading.Cause(readCtx, err, rows.Fitted()); cause != nil && ctx.Err() == nil {

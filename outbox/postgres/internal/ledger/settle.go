@@ -58,8 +58,8 @@ func (s *Settlement) Run(ctx context.Context, o *outcomes.Set, steps []pg.Step) 
 		commit = "on"
 	}
 	b := s.Ledger.base
-	begin := b.DB.WriteTx(b.DB.StatementTimeout, "synchronous_commit", commit, "lock_timeout", pg.Milliseconds(s.Tables.LockTimeout),
-		"enable_seqscan", "off", "enable_bitmapscan", "off", "plan_cache_mode", "force_generic_plan", "relay.fenced", "", "relay.newest_at", "")
+	begin := b.DB.BatchTx(b.DB.StatementTimeout, "synchronous_commit", commit, "lock_timeout", pg.Milliseconds(s.Tables.LockTimeout),
+		"relay.fenced", "", "relay.newest_at", "")
 	begin.Row = func([][]byte) error {
 		s.fenced = false
 		return nil

@@ -34,7 +34,7 @@ func NewPool(url string, connections int) (*Pool, error) {
 	config.MinConns = 0
 	config.MaxConnIdleTime = 5 * time.Minute
 	p := &Pool{config: config}
-	config.AfterConnect = p.detectPooler
+	config.AfterConnect = p.begin
 	return p, nil
 }
 

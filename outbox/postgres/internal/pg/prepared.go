@@ -32,21 +32,6 @@ type statement struct {
 // a pipeline are about ten; the names of its tables are part of them.
 const maxStatements = 200
 
-const statementsKey = "relay statements"
-
-// detectPooler lets a new connection prepare statements if it leads to the server itself.
-func (p *Pool) detectPooler(ctx context.Context, conn *pgx.Conn) error {
-	if p.preparedDisabled.Load() {
-		return nil
-	}
-	pooled, err := ThroughPooler(ctx, conn)
-	if err != nil || pooled {
-		return err
-	}
-	conn.PgConn().CustomData()[statementsKey] = &statements{known: map[string]*statement{}}
-	return nil
-}
-
 const backendSQL = `SELECT pg_catalog.pg_backend_pid()`
 
 // ThroughPooler reports whether a pooler stands between the connection and the server. A
@@ -60,10 +45,11 @@ func ThroughPooler(ctx context.Context, conn *pgx.Conn) (bool, error) {
 
 // prepared returns the statement's name on this connection, "" where none can have one.
 func (db *DB) prepared(ctx context.Context, conn *pgconn.PgConn, sql string) (string, error) {
-	all, ok := conn.CustomData()[statementsKey].(*statements)
-	if !ok {
+	session := sessionOf(conn)
+	if session == nil {
 		return "", nil
 	}
+	all := &session.statements
 	all.used++
 	if s, ok := all.known[sql]; ok {
 		s.used = all.used

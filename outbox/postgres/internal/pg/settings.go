@@ -8,7 +8,7 @@ import (
 )
 
 // Every transaction begins with its settings. They are local to it, so that nothing stays
-// on a pooled session. Among them are its bounds at the server: a connection can hang
+// on a session that a pooler lends to others; see session for connections without one. Among them are its bounds at the server: a connection can hang
 // without an error, and a machine can vanish in the middle of a pipelined transaction. The
 // server would then wait for the rest of it, with rows locked, until TCP gives up, which
 // takes two hours by default.
@@ -38,7 +38,13 @@ func bounded(limit time.Duration, settings []string) Step {
 	if !slices.Contains(settings, "lock_timeout") {
 		bounds = append(bounds, "lock_timeout", Milliseconds(limit*2/3))
 	}
-	return SetLocal(append(bounds, settings...)...)
+	return Step{Settings: append(bounds, settings...)}
+}
+
+// BatchTx is WriteTx for prepared statements about one batch, which find rows by a key, and a commit that waits for the
+// disk.
+func (db *DB) BatchTx(limit time.Duration, settings ...string) Step {
+	return db.WriteTx(limit, append(slices.Clone(batchSettings), settings...)...)
 }
 
 // WriteTx is ReadTx for a transaction that locks rows. tcp_user_timeout is how long the
@@ -48,7 +54,7 @@ func (db *DB) WriteTx(limit time.Duration, settings ...string) Step {
 	return ReadTx(limit, append(db.keepAlive(), settings...)...)
 }
 
-// UserTx is WriteTx for a transaction with a statement of the user's: it has the session's own search path.
+// UserTx is WriteTx for a transaction with a statement of the user's: it has the search path of the role and the database.
 func (db *DB) UserTx(limit time.Duration, settings ...string) Step {
 	return bounded(limit, append(db.keepAlive(), settings...))
 }
@@ -60,7 +66,8 @@ func (db *DB) keepAlive() []string {
 	}
 }
 
-// SetLocal sets the settings (name, value, name, value, ...) until the transaction ends.
+// SetLocal sets the settings (name, value, name, value, ...) until the transaction ends. Unlike Step.Settings it may be
+// anywhere in it.
 func SetLocal(settings ...string) Step {
 	var sql strings.Builder
 	sql.WriteString("SELECT ")
@@ -78,6 +85,12 @@ var (
 	// Statistics taken while most rows were claimed make it expect few unclaimed ones, so
 	// that it would rather read and sort the whole backlog.
 	PlanByPrimaryKey = []string{"enable_seqscan", "off", "enable_bitmapscan", "off", "enable_sort", "off"}
+
+	// batchSettings are for prepared statements about one batch.
+	batchSettings = []string{
+		"synchronous_commit", "on", "plan_cache_mode", "force_generic_plan",
+		"enable_seqscan", "off", "enable_bitmapscan", "off", "enable_sort", "off",
+	}
 
 	// PlanGeneric is for prepared statements that find rows by a key.
 	PlanGeneric = []string{"enable_seqscan", "off", "enable_bitmapscan", "off", "plan_cache_mode", "force_generic_plan"}

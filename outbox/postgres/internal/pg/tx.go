@@ -12,6 +12,9 @@ import (
 type Step struct {
 	SQL  string
 	Args []string
+	// Settings (name, value, name, value, ...) of the transaction, instead of SQL; not nil. It is the first step after the
+	// transaction began. Where the session has them already nothing is sent, and Row is called with nil.
+	Settings []string
 	// Row is called for each row. The values are in binary form and valid during the call
 	// only. nil: rows are ignored. If it fails the connection is closed, because the rest of the
 	// result may be large.
@@ -69,7 +72,17 @@ func (db *DB) RoundTrip(ctx context.Context, steps []Step) error {
 	defer release()
 
 	batch := &pgconn.Batch{}
-	for _, s := range steps {
+	session := sessionOf(conn.Conn().PgConn())
+	steps = slices.Clone(steps)
+	for i := range steps {
+		s := &steps[i]
+		if s.Settings != nil {
+			set, any := session.settingsStep(*s)
+			if *s = set; !any {
+				s.SQL = ""
+				continue
+			}
+		}
 		values := make([][]byte, len(s.Args))
 		for i, a := range s.Args {
 			if a != Null {
@@ -127,6 +140,14 @@ func (e rowError) Is(target error) bool { return target == errRow }
 
 func read(results *pgconn.MultiResultReader, steps []Step) error {
 	for _, s := range steps {
+		if s.SQL == "" { // the session has the settings
+			if s.Row != nil {
+				if err := s.Row(nil); err != nil {
+					return rowError{err}
+				}
+			}
+			continue
+		}
 		if !results.NextResult() {
 			return results.Close()
 		}
