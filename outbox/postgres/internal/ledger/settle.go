@@ -58,8 +58,7 @@ func (s *Settlement) Run(ctx context.Context, o *outcomes.Set, steps []pg.Step) 
 		commit = "on"
 	}
 	b := s.Ledger.base
-	begin := b.DB.BatchTx(b.DB.StatementTimeout, "synchronous_commit", commit, "lock_timeout", pg.Milliseconds(s.Tables.LockTimeout),
-		"relay.fenced", "", "relay.newest_at", "")
+	begin := b.DB.SettleTx(b.DB.StatementTimeout, "synchronous_commit", commit, "lock_timeout", pg.Milliseconds(s.Tables.LockTimeout))
 	begin.Row = func([][]byte) error {
 		s.fenced = false
 		return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -30,6 +31,14 @@ func sessionOf(conn *pgconn.PgConn) *session {
 
 // setBack are the names of session.own. Probes of a connection, and what every transaction sets, stay.
 var setBack = []string{"search_path", "synchronous_commit", "plan_cache_mode", "enable_seqscan", "enable_bitmapscan", "enable_sort"}
+
+// fence are the settings in which the statements of a settle say what they found.
+var fence = []string{"relay.fenced", "", "relay.newest_at", ""}
+
+// SettleTx is BatchTx for a settle: its fence is not set yet.
+func (db *DB) SettleTx(limit time.Duration, settings ...string) Step {
+	return db.BatchTx(limit, append(settings, fence...)...)
+}
 
 // OwnPathSQL is the search path of the role and the database, in a transaction that may have another.
 const OwnPathSQL = `coalesce(nullif(pg_catalog.current_setting('relay.search_path', true), ''), pg_catalog.current_setting('search_path'))`
@@ -59,7 +68,7 @@ func (p *Pool) begin(ctx context.Context, conn *pgx.Conn) error {
 	for i, name := range setBack {
 		s.own = append(s.own, name, values[i])
 	}
-	keeps := (&DB{Pool: p}).BatchTx(ShortTimeout).Settings
+	keeps := (&DB{Pool: p}).BatchTx(ShortTimeout, fence...).Settings
 	var set []string
 	for pair := range slices.Chunk(keeps, 2) {
 		s.keeps[pair[0]] = pair[1]
