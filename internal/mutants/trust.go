@@ -23,6 +23,12 @@ var trustMutants = []mutant{
 		old:  "	if conflict != nil {\n		b.Ownership",
 		new:  "	if conflict = nil; conflict != nil {\n		b.Ownership",
 		pkg:  "./outbox/postgres", test: "TestOwnership_OtherLedgerUnreadable",
+	{
+		name: "a projection runs with the search path that the session keeps",
+		file: "outbox/postgres/internal/pg/session.go",
+		old:  `var setBack = []string{"search_path", `,
+		new:  `var setBack = []string{`,
+		pkg:  "./outbox/postgres", test: "TestTransactions_Settings",
 	},
 	// Custom tables.
 	{

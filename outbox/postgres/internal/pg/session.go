@@ -29,7 +29,7 @@ func sessionOf(conn *pgconn.PgConn) *session {
 	return s
 }
 
-// setBack are the names of session.own. Probes of a connection, and what every transaction sets, stay.
+// setBack are the names of session.own, the search path first. Probes of a connection, and what every transaction sets, stay.
 var setBack = []string{"search_path", "synchronous_commit", "plan_cache_mode", "enable_seqscan", "enable_bitmapscan", "enable_sort"}
 
 // fence are the settings in which the statements of a settle say what they found.
