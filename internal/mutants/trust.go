@@ -23,6 +23,7 @@ var trustMutants = []mutant{
 		old:  "	if conflict != nil {\n		b.Ownership",
 		new:  "	if conflict = nil; conflict != nil {\n		b.Ownership",
 		pkg:  "./outbox/postgres", test: "TestOwnership_OtherLedgerUnreadable",
+	},
 	{
 		name: "a projection runs with the search path that the session keeps",
 		file: "outbox/postgres/internal/pg/session.go",

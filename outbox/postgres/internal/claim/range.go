@@ -66,7 +66,7 @@ func (c *Claimer) claimRange(
 		claimed = 0
 		return rows.Reset(nil)
 	})
-	read := reading.Step(c.base.DB)
+	read := reading.Step(c.base.DB.BatchTx)
 	read.Row = func(v [][]byte) error {
 		if claimed > 0 {
 			committed(claimed)

@@ -233,7 +233,7 @@ func (q *Queue) read(ctx context.Context, t *ledger.Tables, batch buffer.Lease, 
 	for {
 		rows := newDecoder(q.base, t)
 		readCtx, reading := ledger.NewReading(ctx, limit)
-		err := q.base.DB.Transact(readCtx, reading.Step(q.base.DB), pg.Step{
+		err := q.base.DB.Transact(readCtx, reading.Step(q.base.DB.WriteTx, pg.PlanByKey...), pg.Step{
 			SQL: t.SQL(readSQL), Args: []string{batch.GroupID.String(), q.base.Pipeline, pg.Bool(contents)},
 			Row: func(v [][]byte) error {
 				if batch.ClaimedAt.IsZero() {

@@ -74,9 +74,9 @@ func (r *Reading) Begin([][]byte) error {
 	return nil
 }
 
-// Step is the first step of the transaction that reads.
-func (r *Reading) Step(db *pg.DB) pg.Step {
-	s := db.BatchTx(r.limit)
+// Step is the first step of the transaction that reads: begin is one of the pg.DB's, such as BatchTx.
+func (r *Reading) Step(begin func(limit time.Duration, settings ...string) pg.Step, settings ...string) pg.Step {
+	s := begin(r.limit, settings...)
 	s.Row = r.Begin
 	return s
 }
@@ -154,7 +154,7 @@ func (b *Base) read(ctx context.Context, t *Tables, batch buffer.Lease, limit ti
 	rows := pg.EventDecoder{PayloadOID: t.PayloadOID}
 	readCtx, reading := NewReading(ctx, limit)
 	defer reading.End()
-	err := b.DB.Transact(readCtx, reading.Step(b.DB), pg.Step{
+	err := b.DB.Transact(readCtx, reading.Step(b.DB.WriteTx, "enable_seqscan", "off"), pg.Step{
 		SQL: t.SQL(readSQL), Args: []string{batch.GroupID.String()}, Row: rows.Append,
 	})
 	if cause := reading.Cause(readCtx, err, rows.Fitted()); cause != nil && ctx.Err() == nil {
