@@ -69,9 +69,9 @@ var batchMutants = []mutant{
 	},
 	{
 		name: "a claim does not wait for the disk",
-		file: "outbox/postgres/internal/claim/claimer.go",
-		old:  "set_config('synchronous_commit', 'on', true)",
-		new:  "set_config('synchronous_commit', 'off', true)",
+		file: "outbox/postgres/internal/pg/settings.go",
+		old:  `		"synchronous_commit", "on", "plan_cache_mode",`,
+		new:  `		"synchronous_commit", "off", "plan_cache_mode",`,
 		pkg:  "./outbox/postgres", test: "TestClaim_SynchronousCommit",
 	},
 	// Settle.

@@ -18,6 +18,13 @@ var claimMutants = []mutant{
 		pkg:  "./outbox/postgres/internal/watermark", test: "TestFloor_WaitsForHolders",
 	},
 	{
+		name: "a sweep leaves out the ids of a long transaction that has ended",
+		file: "outbox/postgres/internal/watermark/watermarks.go",
+		old:  "			from = min(from, since)\n",
+		new:  "			from = min(from, max(since, w.sweptM))\n",
+		pkg:  "./outbox/postgres/internal/watermark", test: "TestSweeps_FindLateCommits",
+	},
+	{
 		name: "no sweep looks behind the cursor",
 		file: "outbox/postgres/internal/watermark/watermarks.go",
 		old:  "w.floor < w.cursor && (w.ordered || !now.Before(w.sweepNext)) {",

@@ -225,9 +225,9 @@ var trustMutants = []mutant{
 	},
 	{
 		name: "a claim keeps the role's search path",
-		file: "outbox/postgres/internal/claim/claimer.go",
-		old:  "       pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true),\n",
-		new:  "",
+		file: "outbox/postgres/internal/pg/settings.go",
+		old:  `append([]string{"search_path", SearchPath}, settings...)`,
+		new:  `settings`,
 		pkg:  "./outbox/postgres", test: "TestSearchPath",
 	},
 	// Dead letters.

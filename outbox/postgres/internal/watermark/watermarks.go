@@ -48,6 +48,9 @@ type Watermarks struct {
 	watched       int64               // the M of step 2; 0: none
 	lockHolders   map[string]struct{} // step 2
 	decided       int64               // the M of step 3
+	sweepFrom     int64               // where the next sweep begins; see advanceSweep
+	sweptM        int64               // the M of the last sweep
+	sweptHolders  map[string]int64    // who held a lock on the sequence then, and the M before each of them was seen
 	sweepNext     time.Time
 	fullSweepNext time.Time
 	lateCount     int   // late events that the last sweep saw and no claim has taken yet
@@ -88,7 +91,7 @@ func (w *Watermarks) Ranges() []Range {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	fresh := Range{After: w.cursor, UpTo: math.MaxInt64, cursor: w.cursor}
-	late := Range{After: w.floor, UpTo: w.claimed.Before(w.cursor), Late: true, cursor: w.cursor}
+	late := Range{After: w.lateAfter(), UpTo: w.claimed.Before(w.cursor), Late: true, cursor: w.cursor}
 	switch {
 	case w.lateCount > 0:
 		return []Range{{After: w.lateFrom, UpTo: w.cursor, Late: true, cursor: w.cursor}, fresh}
@@ -105,7 +108,16 @@ func (w *Watermarks) Ranges() []Range {
 // transactions that overlap, the later one often commits first; if every claim finds fresh events,
 // the other would wait for a sweep. After large claims, and over many ids, a sweep is soon enough.
 func (w *Watermarks) lateScanDue() bool {
-	return w.floor < w.lastGap && w.smallClaim && w.cursor-w.floor <= lateSpan
+	return w.floor < w.lastGap && w.smallClaim && w.cursor-w.lateAfter() <= lateSpan
+}
+
+// lateAfter returns where claims look for late commits. A large transaction that is open has many rows beyond the floor,
+// which a claim must not read while others wait for it; what it passes over so is a sweep's.
+func (w *Watermarks) lateAfter() int64 {
+	if w.cursor-w.floor <= lateSpan {
+		return w.floor
+	}
+	return max(w.floor, w.sweepFrom)
 }
 
 // Sequence is what a statement read of the buffer's sequence before it looked for events.
@@ -201,6 +213,7 @@ func (w *Watermarks) sequenceIs(seen Sequence, began int64) (void bool) {
 		return true
 	case renumbered, seen.LastValue < began:
 		w.cursor, w.floor, w.watched, w.decided, w.stored, w.claimed = 0, 0, 0, 0, 0, nil
+		w.sweepFrom, w.sweptM, w.sweptHolders = 0, 0, nil
 		w.lateCount, w.lastGap, w.lastValue, w.lastCounted = 0, 0, seen.LastValue, 0
 		w.reusedUntil = time.Now().Add(FullSweepInterval)
 		return true
@@ -214,7 +227,7 @@ func (w *Watermarks) sequenceIs(seen Sequence, began int64) (void bool) {
 type CountRange struct {
 	Cursor              int64
 	LateAfter, LateUpTo int64
-	// Sweep: LateAfter is the floor, and the lock holders of the sequence are read too.
+	// Sweep: whatever committed late is beyond LateAfter, and the lock holders of the sequence are read too.
 	Sweep bool
 	// DueAfter is where the live batches begin on the ledger's time line.
 	DueAfter time.Time
@@ -231,6 +244,9 @@ func (w *Watermarks) NextCount(now time.Time, limit int) CountRange {
 	r := CountRange{Cursor: w.cursor, LateAfter: w.cursor, LateUpTo: w.cursor, DueAfter: w.dueFloor, limit: limit, LastValue: w.lastValue}
 	if limit > 0 && w.floor < w.cursor && (w.ordered || !now.Before(w.sweepNext)) {
 		r.LateAfter, r.LateUpTo, r.Sweep = w.floor, w.claimed.Before(w.cursor), true
+		if !w.ordered { // otherwise events wait there for their keys too
+			r.LateAfter = min(max(w.floor, w.sweepFrom), r.LateUpTo)
+		}
 	}
 	if !now.Before(w.dueAllNext) {
 		r.DueAfter = time.Time{}
@@ -340,7 +356,37 @@ func (w *Watermarks) Counted(r CountRange, c Count, now time.Time) (void bool) {
 	w.lateCount, w.lateFrom = c.Late, r.LateAfter
 	w.sweepNext = now.Add(min(max(sweepInterval, 20*c.Took), maxSweepInterval))
 	w.advanceFloor(r, c)
+	w.advanceSweep(r, c)
 	return false
+}
+
+// advanceSweep sets where the next sweep begins, by what the one of r and c, number k, has found. An event becomes one to find
+// if its transaction commits, or if the cursor passes it. What has committed since the snapshot of sweep k
+//
+//   - held a lock on the sequence at k-1, and not any more at k. Then its ids are beyond the M that was read before it was first seen;
+//   - or came after the locks were read at k-1. Then its ids are beyond the M that was read before them;
+//   - or holds its lock still, or came after k. It is seen at k+1, and found at k+2.
+//
+// So a transaction that is open costs nothing, however many rows it has inserted.
+func (w *Watermarks) advanceSweep(r CountRange, c Count) {
+	from := min(w.sweptM, r.LateUpTo)
+	if c.Late > 0 { // some are left until a sweep finds none
+		from = min(from, r.LateAfter)
+	}
+	holders := make(map[string]int64, len(c.LockHolders))
+	for _, h := range c.LockHolders {
+		since, seen := w.sweptHolders[h]
+		if !seen {
+			since = w.sweptM
+		}
+		holders[h] = since
+	}
+	for h, since := range w.sweptHolders {
+		if _, still := holders[h]; !still {
+			from = min(from, since)
+		}
+	}
+	w.sweepFrom, w.sweptM, w.sweptHolders = from, c.LastValue, holders
 }
 
 func (w *Watermarks) advanceFloor(r CountRange, c Count) {
