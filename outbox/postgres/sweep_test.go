@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/google/uuid"
@@ -25,7 +26,7 @@ func TestSweep_Orphans(t *testing.T) {
 	ids := f.Insert(t, event, event, event)
 	live, err := f.Second(t).Claim(t.Context(), 1, lease)
 	check(t, err)
-	f.Exec(t, "UPDATE outbox_events SET group_id = '01890000-0000-7000-8000-000000000001' WHERE group_id IS NULL")
+	f.Exec(t, fmt.Sprintf("UPDATE outbox_events SET group_id = '01890000-0000-7000-8000-000000000001' WHERE id > %d", ids[0]))
 
 	backlog, err := f.Buffer.CountBacklog(t.Context(), 10)
 	check(t, err)

@@ -35,9 +35,9 @@ var setBack = []string{"search_path", "synchronous_commit", "plan_cache_mode", "
 // fence are the settings in which the statements of a settle say what they found.
 var fence = []string{"relay.fenced", "", "relay.newest_at", ""}
 
-// SettleTx is BatchTx for a settle: its fence is not set yet.
+// SettleTx is BatchTx for a settle: its fence is not set yet. Unlike a claim it may sort what it finds by group_id.
 func (db *DB) SettleTx(limit time.Duration, settings ...string) Step {
-	return db.BatchTx(limit, append(settings, fence...)...)
+	return db.BatchTx(limit, append(append(settings, "enable_sort", "on"), fence...)...)
 }
 
 // OwnPathSQL is the search path of the role and the database, in a transaction that may have another.
