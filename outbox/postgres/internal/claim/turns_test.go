@@ -35,9 +35,9 @@ func TestTurns_Serves(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				turns := newTurns()
 				first := <-turns.ask(t.Context())
-				time.Sleep(time.Millisecond)
+				<-time.After(time.Millisecond)
 				asked := []<-chan *turn{turns.ask(t.Context()), turns.ask(t.Context())}
-				time.Sleep(time.Millisecond)
+				<-time.After(time.Millisecond)
 				first.end(c.first) // it began before they asked: what they ask for may have come since
 				synctest.Wait()
 				var second *turn
