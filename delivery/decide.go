@@ -21,6 +21,7 @@ type policy struct {
 //
 //	accepted               delivered
 //	unavailable            the batch waits; no attempt is counted
+//	unavailable for it     halved, and the event that is alone waits; no attempt is counted
 //	to be split            each part gets a group_id of its own and is due at once; a part
 //	                       that is refused is buried or retried
 //	per event              each event as its own verdict says
@@ -33,6 +34,8 @@ func (p *policy) decide(l *buffer.Lease, r result) []buffer.Outcome {
 	switch {
 	case r.split != nil:
 		return p.split(l, r.split.Groups, r.others)
+	case r.divide:
+		return p.divideOutage(l, r.whole.err.Error())
 	case r.each != nil:
 		return p.decideEach(l, r.each, r.others)
 	case r.whole.kind == accepted:
@@ -180,6 +183,16 @@ func (p *policy) halve(l *buffer.Lease, why string) []buffer.Outcome {
 	ids := l.IDs()
 	middle := (len(ids) + 1) / 2
 	return p.carryAttempts(l, []buffer.Outcome{sendNow(l, ids[:middle], why), sendNow(l, ids[middle:], why)})
+}
+
+// divideOutage halves a batch that alone keeps meeting an outage. Its halves are not fresh: that they meet it again says
+// nothing of the sink.
+func (p *policy) divideOutage(l *buffer.Lease, why string) []buffer.Outcome {
+	halves := p.halve(l, why)
+	for i := range halves {
+		halves[i].Outages = max(1, l.Outages)
+	}
+	return halves
 }
 
 // split makes a batch of each group.

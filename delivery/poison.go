@@ -11,9 +11,9 @@ import (
 )
 
 // poisonDetector remembers the batches whose sends ended in an outage that they may have caused, a 5xx or a
-// time-out. Such an outage counts if, since the last one, the address accepted more than twice as many other
+// time-out, or of which an answer accepted nothing, a 403. Such an outage counts if, since the last one, the address accepted more than twice as many other
 // batches as it did not: a server that answers every other request with a 502 is down, and no event must be
-// buried for that. After confirmAfter the outage is a rejection of that batch. Each process counts alone.
+// buried for that. After confirmAfter of one kind the outage is a rejection of that batch, or divides it. Each process counts alone.
 type poisonDetector struct {
 	mu      sync.Mutex
 	batches map[uuid.UUID]history
@@ -22,10 +22,11 @@ type poisonDetector struct {
 
 // history is that of one batch.
 type history struct {
-	n     int   // outages that counted
-	at    tally // when the last one counted, included
-	own   int   // the batch's outages since then that did not count
-	since time.Time
+	n           int   // outages that counted, in a row of one kind
+	notAccepted bool  // their kind
+	at          tally // when the last one counted, included
+	own         int   // the batch's outages since then that did not count
+	since       time.Time
 }
 
 // tally counts what became of an address's sends.
@@ -38,8 +39,9 @@ const (
 	historyExpires = time.Hour
 )
 
-// record counts an outage of the batch and reports whether it is confirmed as poison.
-func (d *poisonDetector) record(groupID uuid.UUID, address string) (confirmed bool) {
+// record counts an outage of the batch and reports whether it is confirmed as the batch's own. notAccepted: its answer
+// accepted nothing.
+func (d *poisonDetector) record(groupID uuid.UUID, address string, notAccepted bool) (confirmed bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.batches == nil || len(d.batches) >= maxBatches {
@@ -58,7 +60,10 @@ func (d *poisonDetector) record(groupID uuid.UUID, address string) (confirmed bo
 	if !again {
 		maps.DeleteFunc(d.batches, func(_ uuid.UUID, one history) bool { return time.Since(one.since) > historyExpires })
 	}
-	d.batches[groupID] = history{n: last.n + 1, at: now, since: time.Now()}
+	if last.notAccepted != notAccepted {
+		last.n = 0
+	}
+	d.batches[groupID] = history{n: last.n + 1, notAccepted: notAccepted, at: now, since: time.Now()}
 	return last.n+1 >= confirmAfter
 }
 
@@ -70,7 +75,7 @@ func (d *poisonDetector) inherit(from uuid.UUID, parts []buffer.Outcome) {
 	last := d.batches[from]
 	delete(d.batches, from)
 	for i := range parts {
-		d.batches[parts[i].GroupID] = history{n: confirmAfter - 1, at: last.at, since: last.since}
+		d.batches[parts[i].GroupID] = history{n: confirmAfter - 1, notAccepted: last.notAccepted, at: last.at, since: last.since}
 	}
 }
 

@@ -11,13 +11,14 @@ import (
 
 // record counts a Send's result, once, at the circuit breakers and the poison detector.
 // The Send began then. It returns the result with the address that an outage of the whole batch is about. If
-// the detector confirms that the batch is poison, the outage comes back as a rejection.
+// the detector confirms that the batch is poison, the outage comes back as a rejection; if nothing of it was accepted for
+// sure, as one for which the batch is divided.
 func (w *Worker) record(ctx context.Context, l *buffer.Lease, r result, began time.Time) result {
 	r = w.judge(ctx, l, r, began)
 	if r.split != nil { // nothing was sent
 		return r
 	}
-	if r.whole.kind == unavailable && r.whole.mayBePoison {
+	if r.whole.kind == unavailable && (r.whole.mayBePoison || r.whole.notAccepted) {
 		address, one := w.onlyAddress(l)
 		if r.each == nil {
 			if one && !w.answers(ctx) {
@@ -25,9 +26,12 @@ func (w *Worker) record(ctx context.Context, l *buffer.Lease, r result, began ti
 			}
 			r.whole.address = address
 		}
-		if (one || r.each == nil) && w.poison.record(l.GroupID, address) {
+		switch confirmed := (one || r.each == nil) && w.poison.record(l.GroupID, address, !r.whole.mayBePoison); {
+		case confirmed && r.whole.mayBePoison:
 			why := fmt.Errorf("%s: %d times, while others were accepted", r.whole.err.Error(), confirmAfter)
 			return result{poison: true, others: true, whole: verdict{kind: rejected, mayBePoison: true, err: why}}
+		case confirmed && l.Len() > 1:
+			return result{divide: true, whole: verdict{kind: unavailable, err: r.whole.err}}
 		}
 	}
 	if r.hung { // the sink's Check may not return either

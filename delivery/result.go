@@ -27,6 +27,8 @@ type result struct {
 	tooLarge bool
 	// poison: an outage that kept hitting this batch while the sink accepted others is taken for a rejection.
 	poison bool
+	// divide: an outage of which nothing was accepted kept hitting this batch while the sink accepted others.
+	divide bool
 	// others: the sink accepts other events, so those that it rejected are to blame.
 	others bool
 	// hold: the batch was rejected as a whole and is not halved, because the sink may reject everything.
@@ -42,6 +44,8 @@ type verdict struct {
 	permanent bool
 	// mayBePoison: the outage may be the event's own doing; timedOut: the time ran out.
 	mayBePoison, timedOut bool
+	// notAccepted: the outage's answer says that nothing of the batch was accepted.
+	notAccepted bool
 	// retryAfter is how long the sink asked to be left alone; 0 if it did not.
 	retryAfter time.Duration
 	// address is the address that is unavailable, "" for the sink as a whole.
@@ -93,6 +97,7 @@ func verdictOf(err error) verdict {
 	v := verdict{kind: rejected, err: err, permanent: errors.Is(err, sink.ErrPermanent)}
 	v.timedOut = errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded)
 	v.mayBePoison = v.timedOut || errors.Is(err, sink.ErrMaybePoison)
+	v.notAccepted = errors.Is(err, sink.ErrNotAccepted)
 	if e, ok := errors.AsType[*sink.UnavailableError](err); ok {
 		v.retryAfter = e.RetryAfter
 	}

@@ -229,7 +229,7 @@ func (w *Worker) attempt(ctx context.Context, l *buffer.Lease, slot AcquireSlot)
 	if r.split != nil || r.has(rejected) {
 		w.refusals.remember(l, &r, a.outcomes)
 	}
-	if r.poison && len(a.outcomes) > 1 {
+	if (r.poison || r.divide) && len(a.outcomes) > 1 {
 		w.poison.inherit(l.GroupID, a.outcomes)
 	}
 	return a, nil

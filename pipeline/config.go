@@ -148,6 +148,6 @@ func (o observer) Accepts()                                        { o.p.recover
 func (o observer) Hanging(calls int)                               { o.p.limiter.hang(calls) }
 
 func (o observer) Settled(l *buffer.Lease, outcomes []buffer.Outcome, sent bool, took time.Duration) {
-	o.p.health.settled(outcomes, sent)
+	o.p.health.settled(l, outcomes, sent)
 	o.Observer.Settled(l, outcomes, sent, took)
 }

@@ -25,7 +25,7 @@ type NotReady struct {
 const (
 	database = "database" // it cannot be reached or used
 	atSink   = "sink"     // it cannot be reached, or an address of it
-	stalled  = "stalled"  // events wait, and none is delivered or buried, or none can be sent
+	stalled  = "stalled"  // events wait, and none is delivered or buried, or none can be sent, or the sink does not take theirs
 	refusing = "refusing" // the sink refuses every event
 )
 
@@ -66,6 +66,7 @@ type health struct {
 	// freshSince and dueSince are when unclaimed events, and due batches, were first counted
 	// without any progress since; zero if none.
 	freshSince, dueSince time.Time
+	stuck                stuckBatches
 }
 
 func (h *health) buffer(err error)       { h.set(&h.bufferErr, err) }
@@ -121,7 +122,7 @@ func note(since *time.Time, is bool, now time.Time) {
 
 // settled takes the outcomes of a batch. They are progress if something is delivered or buried, or the batch was
 // split for its addresses or its size. A batch that is halved because it was refused is none.
-func (h *health) settled(outcomes []buffer.Outcome, sent bool) {
+func (h *health) settled(l *buffer.Lease, outcomes []buffer.Outcome, sent bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	progress, outage := false, len(outcomes) > 0
@@ -132,6 +133,7 @@ func (h *health) settled(outcomes []buffer.Outcome, sent bool) {
 		progress = progress || !again || o.IDs != nil && o.Error == ""
 		outage = outage && again && o.Outages > 0
 	}
+	h.stuck.settled(l, outcomes, sent, progress, time.Now())
 	if !progress {
 		if sent && outage {
 			h.undelivered++
@@ -162,6 +164,9 @@ func (h *health) ready(now time.Time) error {
 		if passed := now.Sub(since); !since.IsZero() && passed > h.stalledAfter {
 			return &NotReady{stalled, fmt.Errorf("events wait, and none was delivered or buried for %v", passed.Round(time.Second))}
 		}
+	}
+	if err := h.stuck.reason(now, h.stalledAfter); err != nil {
+		return &NotReady{stalled, err}
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/robfig/cron/v3"
 
 	"github.com/outboxrelay/relay/internal/testkit"
@@ -49,7 +50,10 @@ func (s *fakeBuffer) lease(lease time.Duration) (*buffer.Lease, error) {
 		return nil, nil
 	}
 	b := s.batch
-	b.GroupID, b.LeaseNo, b.Ends = buffer.NewGroupID(), 1, time.Now().Add(lease)
+	if b.GroupID == uuid.Nil {
+		b.GroupID = buffer.NewGroupID()
+	}
+	b.LeaseNo, b.Ends = 1, time.Now().Add(lease)
 	return &b, nil
 }
 
@@ -224,6 +228,53 @@ func TestHealth_NamesMaxWaiting(t *testing.T) {
 		expectReadiness(t, p, "with room again", "")
 		testkit.Equal(t, "messages about resuming", log.count("claiming resumed"), 1)
 		testkit.Equal(t, "warnings", log.count("claiming stopped"), 1)
+	})
+}
+
+// TestHealth_StuckBatch: an outage that keeps hitting one batch while others are delivered.
+func TestHealth_StuckBatch(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &fakeBuffer{}
+		p := s.start(t, nil)
+		try := func(batch buffer.Lease, answer error) {
+			s.set(func(s *fakeBuffer) { s.batch, s.answer, s.backlog = batch, answer, buffer.Backlog{Due: 1, Waiting: 1} })
+			after(time.Second)
+			s.set(func(s *fakeBuffer) { s.batch, s.backlog = buffer.Lease{}, buffer.Backlog{Waiting: 1} })
+			after(10 * time.Second)
+		}
+		bad := three()
+		bad.GroupID = buffer.NewGroupID()
+		outage := func() {
+			try(bad, sink.Unavailable(errTest))
+			bad.Outages++
+		}
+		for range 8 { // of all batches
+			outage()
+		}
+		for range 3 {
+			try(three(), nil)
+			expectReadiness(t, p, "after a delivery", "")
+			outage()
+		}
+		for range 4 {
+			expectReadiness(t, p, "after three outages between deliveries", "stalled: 1 batches are not accepted while others are; batch "+bad.GroupID.String())
+			expectReadiness(t, p, "the reason", errTest.Error())
+			try(three(), nil)
+		}
+		outage()
+		try(three(), nil)
+		expectReadiness(t, p, "after another outage and a delivery", bad.GroupID.String())
+		try(bad, nil)
+		expectReadiness(t, p, "when it is delivered", "")
+
+		for range 4 {
+			outage()
+			try(three(), nil)
+		}
+		expectReadiness(t, p, "stuck again", bad.GroupID.String())
+		after(10 * time.Minute)
+		expectReadiness(t, p, "when another process has it", "")
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -131,6 +132,37 @@ func TestPoisonEvent_AnsweredWith500(t *testing.T) {
 	if len(dead) != 1 || dead[0] != poison {
 		t.Errorf("buried %v, want %d alone", dead, poison)
 	}
+}
+
+// TestOutageOfOneBatch: an API answers each batch that contains one event with 403. The others of its batch are delivered; that
+// event waits, and is not buried.
+func TestOutageOfOneBatch(t *testing.T) {
+	t.Parallel()
+	d, r := newDatabase(t), newReceiver(t)
+	to := httpAt(t, r)
+	ids := d.insert(t, "orders", 50)
+	bad := ids[33]
+	var forbidden atomic.Bool
+	forbidden.Store(true)
+	r.answers(func(ids []int64) int {
+		if forbidden.Load() && slices.Contains(ids, bad) {
+			return http.StatusForbidden
+		}
+		return http.StatusOK
+	})
+	start(t, d.buffer(t, "relay"), to, func(c *pipeline.Config) { c.MaxAttempts = 3 })
+	testserver.Eventually(t, func() error { // others come all the while
+		ids = append(ids, d.insert(t, "orders", 1)...)
+		if left := queryValue[int](t, d, fmt.Sprintf("SELECT count(*) FROM outbox_events WHERE id <= %d", ids[49])); left > 1 {
+			return fmt.Errorf("%d events of the first batch were not delivered", left)
+		}
+		return nil
+	})
+	forbidden.Store(false)
+	d.expectDrained(t)
+	expectOnce(t, to.arrived(t, "orders"), ids)
+	dead, _ := d.dead(t)
+	testkit.Equal(t, "dead letters", len(dead), 0)
 }
 
 // A sink panics at one event. The process goes on, and buries nothing else.

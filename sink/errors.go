@@ -14,6 +14,9 @@ var (
 	// have caused: a 5xx, a time-out, a response that is cut off. If it keeps hitting one
 	// batch while others are accepted, it counts as a rejection of that batch.
 	ErrMaybePoison = errors.New("sink is unavailable, perhaps because of the batch")
+	// ErrNotAccepted is found, with ErrUnavailable, in an outage whose answer says that nothing of the batch was
+	// accepted: a 403, a 404. If it keeps hitting one batch while others are accepted, that batch is divided.
+	ErrNotAccepted = errors.New("sink is unavailable, and accepted nothing of the batch")
 	// ErrProgram is found, with ErrUnavailable, in an outage that is not the server's: a program of the
 	// configuration fails, on every event of the batch before anything is sent, or on the response.
 	ErrProgram = errors.New("a program of the sink fails")
@@ -36,6 +39,9 @@ func Unavailable(err error) error { return kindError{err, ErrUnavailable} }
 
 // MaybePoison wraps err so that errors.Is finds ErrUnavailable and ErrMaybePoison.
 func MaybePoison(err error) error { return kindError{kindError{err, ErrMaybePoison}, ErrUnavailable} }
+
+// NotAccepted wraps err so that errors.Is finds ErrUnavailable and ErrNotAccepted.
+func NotAccepted(err error) error { return kindError{kindError{err, ErrNotAccepted}, ErrUnavailable} }
 
 // ProgramFailed wraps err so that errors.Is finds ErrProgram.
 func ProgramFailed(err error) error { return kindError{err, ErrProgram} }

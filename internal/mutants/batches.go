@@ -183,6 +183,27 @@ var batchMutants = []mutant{
 		pkg:  "./delivery", test: "TestPoison_NotConfirmedByAnOutage",
 	},
 	{
+		name: "a 403 that keeps hitting one batch holds all of it",
+		file: "delivery/record.go",
+		old:  "(r.whole.mayBePoison || r.whole.notAccepted)",
+		new:  "r.whole.mayBePoison",
+		pkg:  "./delivery", test: "TestPoison_OutageOfOneBatch",
+	},
+	{
+		name: "a batch is divided although parts of it may have been accepted",
+		file: "delivery/record.go",
+		old:  "(r.whole.mayBePoison || r.whole.notAccepted)",
+		new:  "!r.hung",
+		pkg:  "./delivery", test: "TestPoison_OutageOfOneBatch",
+	},
+	{
+		name: "readiness forgets a batch when another one is delivered",
+		file: "pipeline/stuck.go",
+		old:  "	if progress {\n",
+		new:  "	if progress {\n		clear(s.batches)\n",
+		pkg:  "./pipeline", test: "TestHealth_StuckBatch",
+	},
+	{
 		name: "a batch that kills its worker is sent forever",
 		file: "delivery/worker.go",
 		old:  "	case crashLoops(l):",

@@ -70,8 +70,8 @@ func TestHeaders_UnavailableAddress(t *testing.T) {
 	b.Events[0].Key = &key
 	err := open(t, httpsink.Config{URL: url, Headers: map[string]string{"X-Token": "s3cret-{key}"}}).Send(testContext(t), b)
 	expectOutage(t, err)
-	if some, ok := errors.AsType[*sink.BatchError](err); !ok || len(some.Events) != 1 || strings.Contains(err.Error(), "s3cret") {
-		t.Errorf("got %v, want an outage of the event's address", err)
+	if some, ok := errors.AsType[*sink.BatchError](err); !ok || len(some.Events) != 1 || strings.Contains(err.Error(), "s3cret") || !errors.Is(err, sink.ErrNotAccepted) {
+		t.Errorf("got %v, want an outage of the event's address that accepted nothing", err)
 	}
 }
 

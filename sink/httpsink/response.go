@@ -69,8 +69,11 @@ func (r response) classifyStatus(c Config) error {
 	} else {
 		err = fmt.Errorf("%w%w", err, errResponded)
 	}
-	if maybePoison {
+	switch {
+	case maybePoison:
 		return sink.MaybePoison(err)
+	case r.retryAfter == 0 && c.acceptsNothing(r.status):
+		return sink.NotAccepted(err)
 	}
 	return sink.Unavailable(err)
 }
@@ -85,6 +88,17 @@ func (c Config) classify(status int) (outage, maybePoison bool) {
 		return true, false
 	}
 	return isOutage(status), status >= 500
+}
+
+// acceptsNothing reports whether a status that is an outage says that nothing of the request was accepted, and does not
+// ask for another time. A 302 or 303 says neither: a server may answer so what it accepted.
+func (c Config) acceptsNothing(status int) bool {
+	switch status {
+	case http.StatusTemporaryRedirect, http.StatusPermanentRedirect, http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound,
+		http.StatusMethodNotAllowed, http.StatusProxyAuthRequired, http.StatusGone, http.StatusMisdirectedRequest:
+		return !slices.Contains(c.Unavailable, status)
+	}
+	return false
 }
 
 // isOutage reports whether a status says nothing about the events. A status that asks for another URL,

@@ -18,6 +18,8 @@ func kind(err error) string {
 	switch {
 	case errors.Is(err, sink.ErrMaybePoison) && errors.Is(err, sink.ErrUnavailable):
 		kind = "maybe poison"
+	case errors.Is(err, sink.ErrNotAccepted) && errors.Is(err, sink.ErrUnavailable):
+		kind = "not accepted"
 	case errors.Is(err, sink.ErrUnavailable):
 		kind = "outage"
 	case errors.Is(err, sink.ErrPermanent):
@@ -35,7 +37,8 @@ func TestClassifyStatus(t *testing.T) {
 	t.Parallel()
 	kinds := map[string][]int{
 		"delivered":    {200, 201, 202, 204, 207, 299},
-		"outage":       {300, 301, 302, 303, 304, 307, 308, 401, 403, 404, 405, 407, 408, 410, 421, 425, 429},
+		"outage":       {300, 301, 302, 303, 304, 408, 425, 429},
+		"not accepted": {307, 308, 401, 403, 404, 405, 407, 410, 421},
 		"maybe poison": {500, 501, 502, 503, 504, 507, 599, 600, 999},
 		"rejected":     {400, 402, 406, 409, 411, 412, 413, 414, 415, 416, 417, 418, 422, 423, 424, 426, 428, 431, 451, 499},
 	}
@@ -44,12 +47,13 @@ func TestClassifyStatus(t *testing.T) {
 			if got := kind(response{status: status}.classifyStatus(Config{})); got != want {
 				t.Errorf("%d: got %s, want %s", status, got, want)
 			}
-			if want != "outage" && want != "maybe poison" {
+			timed := map[string]string{"outage": "outage", "not accepted": "outage", "maybe poison": "maybe poison"}[want]
+			if timed == "" {
 				continue
 			}
-			timed := response{status: status, retryAfter: time.Second}.classifyStatus(Config{})
-			if got := kind(timed); got != want+" for a time" {
-				t.Errorf("%d with Retry-After: got %s, want %s for a time", status, got, want)
+			timed += " for a time"
+			if got := kind(response{status: status, retryAfter: time.Second}.classifyStatus(Config{})); got != timed {
+				t.Errorf("%d with Retry-After: got %s, want %s", status, got, timed)
 			}
 		}
 	}
@@ -57,11 +61,11 @@ func TestClassifyStatus(t *testing.T) {
 
 func TestClassifyStatus_Overrides(t *testing.T) {
 	t.Parallel()
-	o := Config{Refused: []int{404, 503, 301}, Unavailable: []int{422, 500, 599, 100}}
+	o := Config{Refused: []int{404, 503, 301}, Unavailable: []int{422, 500, 599, 100, 410}}
 	for status, want := range map[int]string{
 		404: "rejected", 503: "rejected", 301: "rejected",
-		422: "outage", 500: "outage", 599: "outage", 100: "outage",
-		403: "outage", 405: "outage", 421: "outage", 423: "rejected", 501: "maybe poison", 504: "maybe poison", 598: "maybe poison", 200: "delivered",
+		422: "outage", 500: "outage", 599: "outage", 100: "outage", 410: "outage",
+		403: "not accepted", 405: "not accepted", 421: "not accepted", 423: "rejected", 501: "maybe poison", 504: "maybe poison", 598: "maybe poison", 200: "delivered",
 	} {
 		if got := kind(response{status: status}.classifyStatus(o)); got != want {
 			t.Errorf("%d: got %s, want %s", status, got, want)

@@ -91,8 +91,11 @@ func addressUnavailable(b *buffer.Batch, err error) error {
 	for i := range events {
 		events[i] = sink.EventError{Index: i, Err: err}
 	}
-	if errors.Is(err, sink.ErrMaybePoison) {
+	switch {
+	case errors.Is(err, sink.ErrMaybePoison):
 		return sink.MaybePoison(&sink.BatchError{Events: events})
+	case errors.Is(err, sink.ErrNotAccepted):
+		return sink.NotAccepted(&sink.BatchError{Events: events})
 	}
 	return sink.Unavailable(&sink.BatchError{Events: events})
 }

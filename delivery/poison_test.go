@@ -1,0 +1,84 @@
+package delivery_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/sink"
+)
+
+// TestPoison_OutageOfOneBatch: an outage keeps hitting the batch with event 103. It is divided until that event is alone, and the
+// event waits, if the answers say that nothing was accepted and the address accepts others.
+func TestPoison_OutageOfOneBatch(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		err       error
+		others    bool
+		delivered int
+	}{
+		"nothing was accepted":                {sink.NotAccepted(errBad), true, 7},
+		"what was accepted is unknown":        {sink.Unavailable(errBad), true, 0},
+		"nothing is accepted, of others also": {sink.NotAccepted(errBad), false, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				a := newAddressed(nil)
+				a.send = func(_ context.Context, b *buffer.Batch) error {
+					if slices.Contains(b.IDs(), 103) || !c.others {
+						return c.err
+					}
+					return nil
+				}
+				parts := []*buffer.Lease{to("x", "x", "x", "x", "x", "x", "x", "x")}
+				first, delivered := parts[0].GroupID, 0
+				var alone *buffer.Lease
+				for n := 0; len(parts) > 0 && n < 30; n++ {
+					batch := parts[0]
+					parts = parts[1:]
+					for _, o := range a.works(t, batch) {
+						if o.Verdict == buffer.Delivered {
+							delivered += batch.Len()
+							continue
+						}
+						expect(t, "verdict", o.Verdict, buffer.Retry)
+						expect(t, "attempts", o.Attempts, 0)
+						if (o.IDs == nil) != (o.GroupID == batch.GroupID) || o.Outages == 0 {
+							t.Errorf("outcome %+v of batch %s", o, batch.GroupID)
+						}
+						part := &buffer.Lease{Batch: buffer.Batch{GroupID: o.GroupID}, UnfinishedLeases: 1, Outages: o.Outages}
+						for _, e := range batch.Events {
+							if o.IDs == nil || slices.Contains(o.IDs, e.ID) {
+								part.Events = append(part.Events, e)
+							}
+						}
+						if part.Len() == 1 && part.Events[0].ID == 103 {
+							alone = part
+						}
+						parts = append(parts, part)
+					}
+					<-time.After(2 * time.Second)
+					other := to("x")
+					other.Events[0] = outbox.Event{ID: 900, Topic: "x"}
+					a.works(t, other)
+					<-time.After(2 * time.Second)
+				}
+				expect(t, "delivered", delivered, c.delivered)
+				expect(t, "the event is alone", alone != nil, c.delivered > 0)
+				if alone == nil && len(parts) == 1 {
+					expect(t, "the group_id", parts[0].GroupID, first)
+				}
+				if len(parts) != 1 {
+					t.Errorf("%d batches wait", len(parts))
+				}
+				expect(t, "the breakers", fmt.Sprint(a.Outage() != nil), fmt.Sprint(false))
+			})
+		})
+	}
+}
