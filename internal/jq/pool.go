@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	// maxChildren bounds the memory of all programs of this process.
+	// maxChildren bounds the memory of all programs of this process. One child is for short runs.
 	maxChildren = 4
 	// idleTime is how long a child waits for another run.
 	idleTime = time.Minute
@@ -18,7 +18,7 @@ const (
 )
 
 // children are the child processes of this process. All programs share them, because their memory counts together.
-var children = &pool{runs: queue{free: min(maxChildren, runtime.GOMAXPROCS(0))}}
+var children = &pool{runs: queue{free: min(maxChildren-1, runtime.GOMAXPROCS(0)), reserved: 1}}
 
 // pool lends children. It ends those that have been idle for idleTime, and all when no program uses it. It has no
 // goroutine.
@@ -32,21 +32,21 @@ type pool struct {
 }
 
 // enter waits for the runs of others. A run whose request was sent waits until ctx is done: its batch would be sent again.
-func (p *pool) enter(ctx context.Context, s *share, sent bool) (leave func(), err error) {
+func (p *pool) enter(ctx context.Context, s *share, sent, long bool) (turn, error) {
 	waitCtx := ctx
 	if !sent {
 		var cancel func()
 		waitCtx, cancel = context.WithTimeout(ctx, slotWait)
 		defer cancel()
 	}
-	leave, ok := p.runs.enter(waitCtx, s)
+	begun, ok := p.runs.enter(waitCtx, s, long)
 	switch {
 	case ok:
-		return leave, nil
+		return begun, nil
 	case ctx.Err() != nil:
-		return nil, context.Cause(ctx)
+		return turn{}, context.Cause(ctx)
 	}
-	return nil, processError("all processes for jq programs were busy for %v", slotWait)
+	return turn{}, processError("all processes for jq programs were busy for %v", slotWait)
 }
 
 // get returns an idle child, or starts one.

@@ -138,11 +138,15 @@ func (c *process) end() {
 	c.close()
 }
 
-// run runs a program. A child whose run did not come to an end has ended.
-func (c *process) run(ctx context.Context, p *Program, j *job) ([]byte, error) {
+// run runs a program. If the run must be short and is not, the error is errNotShort. A child whose run did not come to an end has ended.
+func (c *process) run(ctx context.Context, p *Program, j *job, short bool) ([]byte, error) {
+	limit, tooLong := p.TimeLimit, limitError("the program did not end within %v", p.TimeLimit)
+	if short && shortRun < limit {
+		limit, tooLong = shortRun, errNotShort
+	}
 	var answer kind
 	var text []byte
-	err := c.guard(ctx, p.TimeLimit, limitError("the program did not end within %v", p.TimeLimit), func() error {
+	err := c.guard(ctx, limit, tooLong, func() error {
 		if err := writeFrame(c.in, byte(j.shape), []byte(p.text), p.secrets, j.input, j.body); err != nil {
 			return err
 		}

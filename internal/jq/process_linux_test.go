@@ -92,7 +92,7 @@ func TestChild_Killed(t *testing.T) {
 	p.TimeLimit = time.Hour
 	failed := make(chan error)
 	go func() {
-		_, err := child.run(t.Context(), p, &job{input: []byte("1"), limit: maxResult})
+		_, err := child.run(t.Context(), p, &job{input: []byte("1"), limit: maxResult}, false)
 		failed <- err
 	}()
 	awaitRunning(t, child.cmd.Process.Pid)
@@ -113,7 +113,7 @@ func TestChild_Cancelled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	failed := make(chan error)
 	go func() {
-		_, err := child.run(ctx, p, &job{input: []byte("1"), limit: maxResult})
+		_, err := child.run(ctx, p, &job{input: []byte("1"), limit: maxResult}, false)
 		failed <- err
 	}()
 	awaitRunning(t, child.cmd.Process.Pid)
@@ -130,7 +130,7 @@ func TestChild_Signals(t *testing.T) {
 	child := testChild(t)
 	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT} {
 		testkit.NoError(t, syscall.Kill(child.cmd.Process.Pid, signal))
-		if got, err := child.run(t.Context(), compiled(t, "."), &job{input: []byte("1"), limit: maxResult}); string(got) != "1" || err != nil {
+		if got, err := child.run(t.Context(), compiled(t, "."), &job{input: []byte("1"), limit: maxResult}, false); string(got) != "1" || err != nil {
 			t.Errorf("after %v: got %s, %v", signal, got, err)
 		}
 	}

@@ -49,7 +49,10 @@ func processError(format string, a ...any) error {
 	return &kindError{fmt.Sprintf(format, a...), ErrProcess}
 }
 
-var errMemory = limitError("the program took more than %d MiB of memory", memoryLimit>>20)
+var (
+	errMemory   = limitError("the program took more than %d MiB of memory", memoryLimit>>20)
+	errNotShort = errors.New("the run is not short")
+)
 
 // Request runs the program on a JSON text, and returns its only result in this shape. It waits for a child process;
 // ctx ends the wait and the run.
@@ -69,27 +72,38 @@ type job struct {
 	limit       int // of the result, in bytes
 }
 
-// run runs the program in a child that may have run others. If that child ends because of its memory, earlier runs
-// may be to blame; if it is killed, nobody is. In both cases the program is run once more, in a new child.
+// run runs the program. If the run is not as short as expected, it is repeated in a child for any run.
 func (p *Program) run(ctx context.Context, j *job) ([]byte, error) {
 	if !p.joined.Swap(true) {
 		children.join()
 	}
-	leave, err := children.enter(ctx, &p.share, j.shape == results)
+	text, err := p.runOnce(ctx, j, false)
+	if errors.Is(err, errNotShort) {
+		text, err = p.runOnce(ctx, j, true)
+	}
+	return text, err
+}
+
+// runOnce runs the program in a child that may have run others. If that child ends because of its memory, earlier runs
+// may be to blame; if it is killed, nobody is. In both cases the program is run once more, in a new child.
+func (p *Program) runOnce(ctx context.Context, j *job, long bool) ([]byte, error) {
+	begun, err := children.enter(ctx, &p.share, j.shape == results, long)
 	if err != nil {
 		return nil, err
 	}
-	defer leave()
+	began := time.Now()
+	defer func() { children.runs.leave(begun, time.Since(began)) }()
 	child, err := children.get(ctx)
 	if err != nil {
 		return nil, err
 	}
-	text, err := child.run(ctx, p, j)
+	began = time.Now() // the start of a child is nobody's time
+	text, err := child.run(ctx, p, j, begun.short)
 	if !child.isNew && (errors.Is(err, errMemory) || errors.Is(err, ErrProcess)) {
 		if child, err = start(ctx); err != nil {
 			return nil, err
 		}
-		text, err = child.run(ctx, p, j)
+		text, err = child.run(ctx, p, j, begun.short)
 	}
 	children.put(child)
 	return text, err

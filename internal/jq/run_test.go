@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/outboxrelay/relay/internal/testkit"
 )
 
 func TestMain(m *testing.M) {
@@ -34,7 +36,7 @@ func parent() {
 		panic(err)
 	}
 	fmt.Println(child.cmd.Process.Pid)
-	_, _ = child.run(context.Background(), p, &job{input: []byte("1"), limit: maxResult})
+	_, _ = child.run(context.Background(), p, &job{input: []byte("1"), limit: maxResult}, false)
 }
 
 func compiled(t *testing.T, program string) *Program {
@@ -194,5 +196,39 @@ func TestRun_MemoryLimit(t *testing.T) {
 		if _, err := p.Request(t.Context(), []byte("null"), JSON); limited != errors.Is(err, errMemory) || !limited && err != nil {
 			t.Errorf("%s: got %v", program, err)
 		}
+	}
+}
+
+// TestRun_NotShort has a run that gets the child for short runs, because the others are taken, and is not short. It begins again
+// when another child is free.
+func TestRun_NotShort(t *testing.T) { //nolint:paralleltest // it takes the children of all tests
+	other := &share{}
+	var taken []turn
+	for range children.runs.free {
+		begun, ok := children.runs.enter(t.Context(), other, true)
+		if !ok {
+			t.Fatal(t.Context().Err())
+		}
+		taken = append(taken, begun)
+	}
+	p := compiled(t, `last(range(1e7))`)
+	result := make(chan string)
+	go func() {
+		text, err := p.Request(t.Context(), []byte("null"), JSON)
+		result <- fmt.Sprint(string(text), err)
+	}()
+	testkit.Eventually(t, func() error {
+		children.runs.mu.Lock()
+		defer children.runs.mu.Unlock()
+		if w := children.runs.waiting; len(w) != 1 || !w[0].long || children.runs.reserved != 1 {
+			return fmt.Errorf("%d runs wait; want one", len(w))
+		}
+		return nil
+	})
+	for _, begun := range taken {
+		children.runs.leave(begun, 0)
+	}
+	if got, want := <-result, "9999999<nil>"; got != want {
+		t.Errorf("got %s, want %s", got, want)
 	}
 }

@@ -345,10 +345,10 @@ var trustMutants = []mutant{
 		pkg:  "./sink/httpsink", test: "TestSend_LostConnection",
 	},
 	{
-		name: "a pipe that nobody writes to is read for ever",
+		name: "a pipe that nobody writes to is empty",
 		file: "internal/config/file.go",
-		old:  "	case <-time.After(limit):",
-		new:  "	case <-time.After(1000000 * limit):",
+		old:  "	case <-time.After(limit):\n",
+		new:  "	case <-time.After(limit):\n		return nil, nil\n",
 		pkg:  "./internal/config", test: "TestReadFile_Pipe",
 	},
 	{
@@ -394,11 +394,25 @@ var trustMutants = []mutant{
 		pkg:  "./sink/httpsink", test: "TestSend_SwitchingProtocols",
 	},
 	{
-		name: "programs have their turn in order of arrival",
+		name: "programs whose runs take long go ahead of short runs",
 		file: "internal/jq/queue.go",
-		old:  "	s.taken += took\n",
-		new:  "	_ = took\n",
-		pkg:  "./internal/jq", test: "TestPool_Fair",
+		old:  "return w.share.taken + w.share.expected }",
+		new:  "return w.share.taken }",
+		pkg:  "./internal/jq", test: "TestQueue_Fair",
+	},
+	{
+		name: "the child for short runs takes all runs",
+		file: "internal/jq/queue.go",
+		old:  "(!short || w.isShort())",
+		new:  "(!short || !w.long)",
+		pkg:  "./internal/jq", test: "TestQueue_Fair",
+	},
+	{
+		name: "a run that is not short is the program's fault",
+		file: "internal/jq/run.go",
+		old:  "errors.Is(err, errNotShort)",
+		new:  "false",
+		pkg:  "./internal/jq", test: "TestRun_NotShort",
 	},
 	{
 		name: "a run that waits for others is a time-out of its batch",
