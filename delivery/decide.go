@@ -227,9 +227,9 @@ func sendNow(l *buffer.Lease, ids []int64, why string) buffer.Outcome {
 }
 
 // finishDelivered deletes the events that were delivered before; the rest gets a new group_id.
-func (p *policy) finishDelivered(l *buffer.Lease) []buffer.Outcome {
-	was := make(map[int64]bool, len(l.Delivered))
-	for _, id := range l.Delivered {
+func (p *policy) finishDelivered(l *buffer.Lease, before []int64) []buffer.Outcome {
+	was := make(map[int64]bool, len(before))
+	for _, id := range before {
 		was[id] = true
 	}
 	delivered, rest := []int64{}, []int64(nil)

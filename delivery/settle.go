@@ -20,7 +20,8 @@ const (
 // settle writes the outcomes down. If that fails (a lock, a connection lost during the commit), it records
 // the ids that reached the sink on the batch's ledger row, and the delete is left for later. It tries both
 // until one succeeds or the process has to end, because only this worker knows what reached the sink.
-// unsettled is called when the first try has failed.
+// unsettled is called when the first try has failed. If another worker of this process takes the batch over meanwhile, it knows
+// what was accepted.
 func (w *Worker) settle(leaseCtx, stop context.Context, l *buffer.Lease, outcomes []buffer.Outcome, unsettled func()) error {
 	for i := range outcomes {
 		if o := &outcomes[i]; o.Error != "" {
@@ -31,10 +32,12 @@ func (w *Worker) settle(leaseCtx, stop context.Context, l *buffer.Lease, outcome
 	for tries := 1; ; tries++ {
 		err := w.settleStep(stop, l, func(ctx context.Context) error { return w.settler.Settle(ctx, l, outcomes) })
 		if err == nil || errors.Is(err, buffer.ErrLocked) {
+			w.unsettled.forget(l.GroupID)
 			return err
 		}
+		w.unsettled.remember(l, outcomes)
 		if errors.Is(err, buffer.ErrLeaseLost) {
-			return settledAnyway(leaseCtx, tries > 1, err)
+			return w.settledAnyway(leaseCtx, l, tries > 1, err)
 		}
 		w.config.Log.WarnContext(stop, "settling a batch failed, will retry", "group_id", l.GroupID, "error", err)
 		if tries == 1 && unsettled != nil {
@@ -48,7 +51,7 @@ func (w *Worker) settle(leaseCtx, stop context.Context, l *buffer.Lease, outcome
 			case recordErr == nil:
 				return buffer.ErrLocked // the next owner deletes them
 			case errors.Is(recordErr, buffer.ErrLeaseLost):
-				return settledAnyway(leaseCtx, true, recordErr)
+				return w.settledAnyway(leaseCtx, l, true, recordErr)
 			}
 		}
 		if !record && tries == maxSettleTries {
@@ -65,8 +68,9 @@ func (w *Worker) settle(leaseCtx, stop context.Context, l *buffer.Lease, outcome
 
 // settledAnyway decides what a lost lease means. If an earlier try to settle ended without an
 // answer, and the lease has not ended, that try removed the row.
-func settledAnyway(leaseCtx context.Context, unanswered bool, lost error) error {
+func (w *Worker) settledAnyway(leaseCtx context.Context, l *buffer.Lease, unanswered bool, lost error) error {
 	if unanswered && leaseCtx.Err() == nil {
+		w.unsettled.forget(l.GroupID)
 		return nil
 	}
 	return lost

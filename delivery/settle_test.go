@@ -725,3 +725,45 @@ func TestSettle_RedactsReasons(t *testing.T) {
 		t.Errorf("settled %+v", b.settles)
 	}
 }
+
+// TestSettle_TakenOverByTheSameProcess: the database could not be written until the lease was over. The next owner, in the same
+// process, settles what the sink accepted and sends only the rest.
+func TestSettle_TakenOverByTheSameProcess(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		answer error
+		want   string
+	}{
+		"all":  {nil, "delivered []"},
+		"some": {&sink.BatchError{Events: []sink.EventError{{Index: 1, Err: errBad}}}, "delivered [101 103] retry [102]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := newHarness(nil)
+				b.answer(c.answer)
+				b.mark = always(errDeadlock)
+				b.settle = func(_ context.Context, n int) error {
+					if n < 3 {
+						return errDeadlock
+					}
+					return buffer.ErrLeaseLost
+				}
+				first := batchOf(3)
+				_, err := b.Work(lost(t), t.Context(), first, nil, nil)
+				expectError(t, err, buffer.ErrLeaseLost)
+
+				b.settle = nil
+				again := batchOf(3)
+				again.GroupID, again.LeaseNo, again.UnfinishedLeases = first.GroupID, 2, 2
+				_, _, err = b.work(t, again)
+				expectError(t, err, nil)
+				expect(t, "sends", b.sends, 1)
+				expect(t, "outcomes", describe(b.settled), c.want)
+				_, _, err = b.work(t, again) // put back by hand
+				expectError(t, err, nil)
+				expect(t, "sends after it was settled", b.sends, 2)
+			})
+		})
+	}
+}

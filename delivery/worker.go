@@ -62,6 +62,7 @@ type Worker struct {
 	breakers  breakers
 	poison    poisonDetector
 	refusals  refusals
+	unsettled unsettled
 	hung      hungCalls
 
 	draining context.Context //nolint:containedctx // the worker's own, which Drain ends
@@ -176,6 +177,9 @@ func (w *Worker) work(leaseCtx, stop context.Context, l *buffer.Lease, slot Acqu
 // attempt finds out what becomes of every event of the batch: without a Send where there is
 // nothing to send, otherwise by the Send's result.
 func (w *Worker) attempt(ctx context.Context, l *buffer.Lease, slot AcquireSlot) (attempt, error) {
+	if ids := w.unsettled.accepted(l.GroupID); len(ids) > 0 && !l.DeliveryRecorded() {
+		return attempt{outcomes: w.policy.finishDelivered(l, ids)}, nil
+	}
 	switch {
 	case errors.Is(l.NotRead, buffer.ErrKillsReader):
 		return attempt{outcomes: w.crashLooping(ctx, l), unsent: true}, nil
@@ -184,7 +188,7 @@ func (w *Worker) attempt(ctx context.Context, l *buffer.Lease, slot AcquireSlot)
 	case l.Len() == 0: // the application deleted them: only the ledger row is left
 		return attempt{outcomes: []buffer.Outcome{{Verdict: buffer.Delivered}}}, nil
 	case l.DeliveryRecorded():
-		return attempt{outcomes: w.policy.finishDelivered(l)}, nil
+		return attempt{outcomes: w.policy.finishDelivered(l, l.Delivered)}, nil
 	case crashLoops(l):
 		return attempt{outcomes: w.crashLooping(ctx, l), unsent: true}, nil
 	}

@@ -104,9 +104,16 @@ var batchMutants = []mutant{
 		pkg:  "./pipeline", test: "TestSettle_RecordsDeliveryOfLockedRows",
 	},
 	{
+		name: "a batch that this process could not settle is sent again",
+		file: "delivery/settle.go",
+		old:  "		w.unsettled.remember(l, outcomes)\n",
+		new:  "",
+		pkg:  "./delivery", test: "TestSettle_TakenOverByTheSameProcess",
+	},
+	{
 		name: "a marked batch is sent again",
 		file: "delivery/worker.go",
-		old:  "	case l.DeliveryRecorded():\n		return attempt{outcomes: w.policy.finishDelivered(l)}, nil\n",
+		old:  "	case l.DeliveryRecorded():\n		return attempt{outcomes: w.policy.finishDelivered(l, l.Delivered)}, nil\n",
 		new:  "",
 		pkg:  "./delivery", test: "TestFinishDelivered_SendsOnlyTheRest",
 	},

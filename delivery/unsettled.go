@@ -1,0 +1,51 @@
+package delivery
+
+import (
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+)
+
+// unsettled remembers what the sink accepted of batches whose settle failed. If the database could not be written until the
+// lease was over, another worker of this process may take such a batch over, and must not send it again.
+type unsettled struct {
+	mu      sync.Mutex
+	batches map[uuid.UUID]acceptedIDs
+}
+
+type acceptedIDs struct {
+	ids []int64
+	at  time.Time
+}
+
+func (u *unsettled) remember(l *buffer.Lease, outcomes []buffer.Outcome) {
+	ids := deliveredIDs(l, outcomes)
+	if len(ids) == 0 {
+		return
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	maps.DeleteFunc(u.batches, func(_ uuid.UUID, one acceptedIDs) bool { return time.Since(one.at) > historyExpires }) // another process has it
+	if u.batches == nil || len(u.batches) >= maxBatches {
+		u.batches = map[uuid.UUID]acceptedIDs{}
+	}
+	u.batches[l.GroupID] = acceptedIDs{ids, time.Now()}
+}
+
+// accepted returns the ids that the sink accepted of the batch; nil if nothing is known.
+func (u *unsettled) accepted(groupID uuid.UUID) []int64 {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.batches[groupID].ids
+}
+
+// forget drops a batch that is settled.
+func (u *unsettled) forget(groupID uuid.UUID) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	delete(u.batches, groupID)
+}
