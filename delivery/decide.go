@@ -148,9 +148,11 @@ func (p *policy) dead(ids []int64, attempts int, v verdict) buffer.Outcome {
 // sink recovers, unless the sink said how long to wait: then nothing is sent sooner.
 //
 // After an answer that rejected the batch it gets a new group_id, because an API that stores its answers by
-// idempotency key would repeat this one. After an outage it keeps the old one: nobody knows what happened.
+// idempotency key would repeat this one. After an outage it keeps the old one: nobody knows what happened. So does a
+// batch that an earlier owner may have sent, while the sink may refuse everything.
 func (p *policy) retry(l *buffer.Lease, one part) buffer.Outcome {
-	if one.verdict.kind == rejected && !one.verdict.mayBePoison && one.ids == nil {
+	keep := one.held && maybeSent(l)
+	if one.verdict.kind == rejected && !one.verdict.mayBePoison && one.ids == nil && !keep {
 		one.ids = l.IDs()
 	}
 	o := buffer.Outcome{Verdict: buffer.Retry, IDs: one.ids, GroupID: groupFor(l, one.ids), Attempts: one.attempts, Error: one.verdict.err.Error()}
@@ -159,6 +161,9 @@ func (p *policy) retry(l *buffer.Lease, one part) buffer.Outcome {
 		o.After = p.backoff.After(o.Attempts)
 		if one.held {
 			o.Address = new(string)
+		}
+		if keep && one.ids == nil { // the next owner knows it, too
+			o.UnfinishedLeases = 1
 		}
 		return o
 	}
@@ -169,6 +174,9 @@ func (p *policy) retry(l *buffer.Lease, one part) buffer.Outcome {
 	}
 	return o
 }
+
+// maybeSent reports whether an earlier owner of the batch did not finish it, and may have sent it.
+func maybeSent(l *buffer.Lease) bool { return l.UnfinishedLeases > 1 }
 
 // groupFor keeps the group_id of a batch that stays whole.
 func groupFor(l *buffer.Lease, ids []int64) uuid.UUID {

@@ -83,7 +83,7 @@ func (w *Worker) judge(ctx context.Context, l *buffer.Lease, r result, began tim
 		return r
 	}
 	r.others = true
-	ended, release := w.refusals.accepted(began)
+	ended, release := w.refusals.accepted(l, r.each == nil, began)
 	if ended {
 		w.config.Log.InfoContext(ctx, "sink accepts events again")
 		w.breakers.recovered("") // what was deferred meanwhile

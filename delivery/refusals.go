@@ -12,15 +12,16 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-// refusals knows whether the sink accepts events at all. An event that was refused for good is to blame only if
-// the sink accepted another one since. A sink that refuses everything is probably set up wrong: a wrong key that
-// is answered with 400, a wrong path.
+// refusals knows whether the sink accepts events at all. An event that was refused alone for good is to blame only if
+// the sink accepted another one in a send that began after that. A sink that refuses everything is probably set up
+// wrong: a wrong key that is answered with 400, a wrong path. What was accepted before a refusal proves nothing: the key
+// may just have expired.
 //
 // The search: of the first batch that is refused as a whole, one half after the other is halved, down to an event
 // alone (the path). The other halves are sent once and not halved. So a sink that refuses everything is found out
 // with 2*ceil(log2(batch))+1 requests, and an event alone is among them. What is refused meanwhile is held: it
 // counts an attempt and waits. After a success everything held is decided on, without another request, unless the
-// sink was found to refuse everything: then it was wrong, and is asked again.
+// sink refused events of several batches meanwhile: then it may have been wrong, and is asked again.
 //
 // All of the sink counts, not each address: with {key} in a URL, an event may be the only one of its address.
 // Each process counts alone.
@@ -31,6 +32,9 @@ type refusals struct {
 	acceptedAt time.Time // when the last send began of which an event was accepted
 	row        int       // refusals since then that no success explains
 	rowSince   time.Time // when the first of them came
+	rowOf      uuid.UUID // the batch that the first of them was a part of
+	several    bool      // not all of them were
+	doubtedAt  time.Time // when the sink last accepted an event after it had refused several batches
 	batches    map[uuid.UUID]refusal
 	path       uuid.UUID // the batch to be halved; zero: none
 	pathAt     time.Time // when it was last refused or divided
@@ -47,17 +51,19 @@ type refusals struct {
 
 // refusal is that of a batch, or of the batch that it was a part of.
 type refusal struct {
-	at time.Time
-	// answer is what the sink said of this batch, which is held; nil: nothing yet.
+	at   time.Time
+	root uuid.UUID // the batch that it was a part of at first
+	held bool
+	// alone: its event was, or each of its events was named.
+	alone bool
+	// sibling is the other half of the batch that was halved; lastLeft: it was accepted, so the bad event is in this one.
+	sibling  uuid.UUID
+	lastLeft bool
+	// answer is what the sink said of this batch, which is held; nil: it is asked again.
 	answer *result
-	// lonely: nothing else was refused since the sink accepted an event a moment before.
-	lonely bool
 }
 
 const (
-	// momentBefore is how recent a success makes a single refusal the event's own fault, if
-	// nothing else is refused while it is held.
-	momentBefore = 10 * time.Second
 	// pathLost is how long the search waits for the batch to be halved, which an outage or another process may keep.
 	pathLost = 15 * time.Second
 	// tryTakes is how long a claim and its send are waited for before another is tried.
@@ -67,24 +73,38 @@ const (
 // refusalPace bounds the time between two tries: a good event never waits longer for its turn.
 var refusalPace = Backoff{Initial: time.Second, Max: 5 * time.Second, Multiplier: 2}
 
-// accepted counts a send that began then and of which an event was accepted. ended reports whether the sink
+// accepted counts a send that began then and of which an event was accepted, or all of the batch. ended reports whether the sink
 // refused everything until now; release: batches are held that can be decided on.
-func (d *refusals) accepted(began time.Time) (ended, release bool) {
+func (d *refusals) accepted(l *buffer.Lease, all bool, began time.Time) (ended, release bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if half, ok := d.batches[l.GroupID]; ok && all {
+		delete(d.batches, l.GroupID)
+		if other, ok := d.batches[half.sibling]; ok {
+			other.lastLeft, release = true, other.held
+			d.batches[half.sibling] = other
+		}
+	}
 	if began.After(d.acceptedAt) {
 		d.acceptedAt = began
 	}
 	if d.row > 0 && began.Before(d.rowSince) { // the sink may have changed its mind since
-		return false, false
+		return false, release
 	}
-	if ended, release = d.refusing, d.held; ended { // what it refused it may accept now
-		for id, one := range d.batches {
+	ended, release = d.refusing, d.held || release
+	doubted := ended || d.several // what it refused it may accept now
+	if doubted {
+		d.doubtedAt = time.Now()
+	}
+	d.held = false
+	for id, one := range d.batches {
+		d.held = d.held || release && one.held && !one.lastLeft && one.at.After(began)
+		if doubted {
 			one.answer = nil
 			d.batches[id] = one
 		}
 	}
-	d.row, d.path, d.pathSent, d.alone, d.enough, d.refusing, d.tries, d.held = 0, uuid.Nil, false, false, 0, false, 0, false
+	d.row, d.several, d.path, d.pathSent, d.alone, d.enough, d.refusing, d.tries = 0, false, uuid.Nil, false, false, 0, false, 0
 	return ended, release
 }
 
@@ -96,16 +116,21 @@ func (d *refusals) refused(l *buffer.Lease, named bool, why error) (others, hold
 	defer d.mu.Unlock()
 	now, n := time.Now(), l.Len()
 	before, known := d.batches[l.GroupID]
-	if known && !d.acceptedAt.Before(before.at) {
+	alone := n == 1 || named
+	// Not the sibling of a bad event: the sink may have changed its mind while the batch was halved.
+	if before.lastLeft || known && !d.acceptedAt.Before(before.at) && (!alone || before.alone) {
 		return true, false, false
 	}
 	if d.row++; d.row == 1 {
-		d.rowSince = now
+		d.rowSince, d.rowOf = now, before.rootOf(l)
 	}
+	d.several = d.several || d.rowOf != before.rootOf(l)
 	d.last = why
 	switch {
-	case n == 1 || named:
+	case alone:
 		d.alone, d.enough, hold = true, max(d.enough, openAfter), true
+	case maybeSent(l):
+		hold = true
 	case d.path == uuid.Nil, d.path != l.GroupID && !d.alone && !d.pathSent && now.Sub(d.pathAt) > pathLost:
 		d.path, d.pathAt, d.enough = l.GroupID, now, max(d.enough, 2*bits.Len(uint(n-1))+1)
 	default:
@@ -115,7 +140,7 @@ func (d *refusals) refused(l *buffer.Lease, named bool, why error) (others, hold
 		d.pathAt = now
 	}
 	// One that was held and is refused again had time enough to see a success.
-	if !d.refusing && (before.answer != nil || d.alone && d.row >= d.enough) {
+	if !d.refusing && (before.held && d.row > 1 || d.alone && d.row >= d.enough) {
 		d.refusing, d.since, began = true, now, true
 	}
 	if d.paused() {
@@ -129,28 +154,46 @@ func (d *refusals) refused(l *buffer.Lease, named bool, why error) (others, hold
 // search has not come to an event alone.
 func (d *refusals) paused() bool { return d.refusing || d.enough > 0 && d.row >= d.enough }
 
-// remember keeps, before a settle, which batches the refused one becomes.
-func (d *refusals) remember(l *buffer.Lease, r *result, outcomes []buffer.Outcome) {
+// rootOf returns the batch that this one was a part of at first.
+func (one refusal) rootOf(l *buffer.Lease) uuid.UUID {
+	if one.root == uuid.Nil {
+		return l.GroupID
+	}
+	return one.root
+}
+
+// remember keeps, before a settle, which batches the refused one becomes. Its send began then.
+func (d *refusals) remember(l *buffer.Lease, r *result, outcomes []buffer.Outcome, began time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.batches == nil || len(d.batches) >= maxBatches {
 		d.batches = map[uuid.UUID]refusal{}
 	}
 	now := time.Now()
-	one, known := d.batches[l.GroupID]
+	was := d.batches[l.GroupID]
+	root := was.rootOf(l)
 	delete(d.batches, l.GroupID)
 	for i := range outcomes {
 		switch o := &outcomes[i]; {
 		case o.Verdict != buffer.Retry:
 		case isHeld(o):
-			part := refusal{at: now, answer: r.of(l, o.IDs)}
-			if known {
-				part.at = one.at
+			part := refusal{at: now, root: root, held: true, alone: l.Len() == 1 || r.each != nil || r.split != nil}
+			if o.GroupID != l.GroupID && !began.Before(d.doubtedAt) {
+				part.answer = r.of(l, o.IDs)
 			}
-			part.lonely = d.row == 1 && l.Len() == 1 && now.Sub(d.acceptedAt) < momentBefore
+			if other, ok := d.batches[was.sibling]; ok && len(outcomes) == 1 {
+				other.sibling = o.GroupID
+				d.batches[was.sibling] = other
+				part.sibling = was.sibling
+			}
+			part.lastLeft = was.lastLeft
 			d.batches[o.GroupID], d.held = part, true
 		case r.each == nil:
-			d.batches[o.GroupID] = refusal{at: now}
+			half := refusal{at: now, root: root}
+			if r.split == nil && len(outcomes) == 2 {
+				half.sibling = outcomes[1-i].GroupID
+			}
+			d.batches[o.GroupID] = half
 			if i == 0 && d.path == l.GroupID {
 				d.path, d.pathAt = o.GroupID, now
 			}
@@ -172,7 +215,7 @@ func (d *refusals) decided(l *buffer.Lease) *result {
 	switch {
 	case one.answer == nil, one.answer.each != nil && len(one.answer.each) != len(l.Events):
 		return nil
-	case !d.acceptedAt.Before(one.at), one.lonely && d.row == 1:
+	case one.lastLeft, !d.acceptedAt.Before(one.at):
 		r := *one.answer
 		r.others = true
 		return &r
@@ -186,7 +229,7 @@ func (d *refusals) overdue(outcomes []buffer.Outcome) bool {
 	defer d.mu.Unlock()
 	for i := range outcomes {
 		if isHeld(&outcomes[i]) {
-			if one, ok := d.batches[outcomes[i].GroupID]; ok && !d.acceptedAt.Before(one.at) {
+			if one, ok := d.batches[outcomes[i].GroupID]; ok && (one.lastLeft || !d.acceptedAt.Before(one.at)) {
 				return true
 			}
 		}

@@ -307,8 +307,9 @@ func TestRefusal(t *testing.T) {
 		}
 	})
 
-	run("AloneAfterASuccess", func(t *testing.T) {
-		l := newLedger(nil, func(ids []int64) error {
+	// The key may have expired in between.
+	run("SuccessBeforeProvesNothing", func(t *testing.T) {
+		l := newLedger(func(c *delivery.Config) { c.MaxAttempts = 4 }, func(ids []int64) error {
 			if ids[0] == 2 {
 				return sink.Permanent(errBad)
 			}
@@ -319,11 +320,82 @@ func TestRefusal(t *testing.T) {
 		l.drain(t)
 		expect(t, "refusal", l.Refusal(), nil)
 		expect(t, "claims", l.Allow(t.Context()), math.MaxInt)
-		l.wait()
+		for requests := 2; requests < 4; requests++ {
+			l.wait()
+			l.drain(t)
+			expect(t, "dead", len(l.dead), 0)
+			expect(t, "requests", l.requests[2], requests)
+			if l.Refusal() == nil {
+				t.Error("the sink is taken to accept events")
+			}
+		}
+		l.put(3)
 		l.drain(t)
 		expect(t, "dead", fmt.Sprint(l.dead), "[2]")
-		expect(t, "requests", l.requests[2], 1)
-		expect(t, "attempts", l.settled[0].Attempts, 1)
+		expect(t, "refusal", l.Refusal(), nil)
+	})
+
+	// A batch has a bad event, others are accepted, and then the sink refuses everything: the halves are not to blame.
+	run("SuccessBetweenTwoHalvesProvesNothing", func(t *testing.T) {
+		l := newLedger(nil, refusesAll)
+		l.put(1, 2)
+		l.next(t)
+		l.answer = func([]int64) error { return nil }
+		l.batches = append([]*waiting{{Lease: newLease(3)}}, l.batches...)
+		l.next(t)
+		l.answer = refusesAll
+		l.drain(t)
+		expect(t, "delivered", fmt.Sprint(l.delivered), "[3]")
+		expect(t, "dead", len(l.dead), 0)
+		l.answer = func([]int64) error { return nil }
+		for len(l.batches) > 0 {
+			l.wait()
+			l.drain(t)
+		}
+		expect(t, "dead", len(l.dead), 0)
+	})
+
+	// The sink refused several batches before it was clear that it refuses everything: it is asked again.
+	run("OfSeveralBatchesIsDoubted", func(t *testing.T) {
+		l := newLedger(nil, refusesAll)
+		l.put(idsFrom(1, 8)...)
+		l.put(9)
+		l.next(t)
+		l.next(t)
+		expect(t, "refusal", l.Refusal(), nil)
+		l.answer = func([]int64) error { return nil }
+		l.drain(t)
+		expect(t, "dead", len(l.dead), 0)
+		expect(t, "delivered", len(l.delivered), 9)
+		expect(t, "requests", l.requests[9], 2)
+	})
+
+	// Nobody knows whether an earlier owner's send was accepted. Its key can tell, once the sink accepts anything.
+	run("OfABatchThatMayHaveBeenSentKeepsTheKey", func(t *testing.T) {
+		for name, answer := range map[string]error{"delivered []": nil, "retry [101] retry [102]": sink.Permanent(errBad)} {
+			b := newHarness(nil)
+			l := batchOf(2)
+			l.UnfinishedLeases = 2
+			work := func(l *buffer.Lease, answer error) buffer.Outcome {
+				b.answer(answer)
+				if _, _, err := b.work(t, l); err != nil {
+					t.Fatal(err)
+				}
+				<-time.After(time.Millisecond)
+				return b.settled[0]
+			}
+			for range 3 {
+				o := work(l, sink.Permanent(errBad))
+				expect(t, "outcome", describe(b.settled), "retry []")
+				expect(t, "group_id", o.GroupID, l.GroupID)
+				l.UnfinishedLeases, l.Attempts = o.UnfinishedLeases+1, 0
+				expect(t, "unfinished leases", l.UnfinishedLeases, 2)
+			}
+			work(newLease(1), nil)
+			work(l, answer)
+			expect(t, "outcome", describe(b.settled), name)
+			expect(t, "sends", b.sends, 5)
+		}
 	})
 
 	run("AloneBeforeASuccess", func(t *testing.T) {

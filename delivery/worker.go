@@ -210,7 +210,7 @@ func (w *Worker) attempt(ctx context.Context, l *buffer.Lease, slot AcquireSlot)
 		was := *l
 		was.Attempts-- // it counted while it was held
 		outcomes := w.policy.decide(&was, *r)
-		w.refusals.remember(l, r, outcomes)
+		w.refusals.remember(l, r, outcomes, time.Now())
 		return attempt{outcomes: outcomes, unsent: true}, nil
 	}
 	began := time.Now()
@@ -231,7 +231,7 @@ func (w *Worker) attempt(ctx context.Context, l *buffer.Lease, slot AcquireSlot)
 	r = w.record(ctx, l, r, began)
 	a.outcomes = w.policy.decide(l, r)
 	if r.split != nil || r.has(rejected) {
-		w.refusals.remember(l, &r, a.outcomes)
+		w.refusals.remember(l, &r, a.outcomes, began)
 	}
 	if (r.poison || r.divide) && len(a.outcomes) > 1 {
 		w.poison.inherit(l.GroupID, a.outcomes)

@@ -135,6 +135,84 @@ func TestRefusingSink_BuriesNothing(t *testing.T) {
 	}
 }
 
+// An API that starts to refuse everything just after it accepted events, as when a key expires, buries nothing, and
+// what it refused arrives when it is set up right.
+func TestRefusingSink_AfterASuccess(t *testing.T) {
+	t.Parallel()
+	for _, relays := range []int{1, 2} {
+		t.Run(fmt.Sprint(relays), func(t *testing.T) {
+			t.Parallel()
+			d, r := newDatabase(t), newReceiver(t)
+			var (
+				ids       []int64
+				processes []*process
+				accepted  = make([]atomic.Int64, relays)
+				to        destination
+			)
+			for i := range relays {
+				to = httpAt(t, r)
+				counts := &sendHook{to, func(_ context.Context, _ *buffer.Batch, next func() error) error {
+					err := next()
+					if err == nil {
+						accepted[i].Add(1)
+					}
+					return err
+				}}
+				processes = append(processes, start(t, d.buffer(t, fmt.Sprint("relay", i)), counts, func(c *pipeline.Config) { c.MaxAttempts = 1000 }))
+			}
+			insertUntil := func(enough func(i int) error) {
+				testserver.Eventually(t, func() error {
+					ids = append(ids, d.insert(t, "orders", 1)...)
+					for i := range relays {
+						if err := enough(i); err != nil {
+							return err
+						}
+					}
+					return nil
+				})
+			}
+			insertUntil(func(i int) error {
+				if accepted[i].Load() == 0 {
+					return fmt.Errorf("relay %d has sent nothing", i)
+				}
+				return nil
+			})
+			d.expectDrained(t)
+			r.answers(func([]int64) int { return http.StatusBadRequest })
+			ids = append(ids, d.insert(t, "orders", 1)...) // alone
+			refused := ids[len(ids)-1]
+			testserver.Eventually(t, func() error {
+				r.mu.Lock()
+				defer r.mu.Unlock()
+				n := 0
+				for _, ids := range r.requests {
+					if slices.Contains(ids, refused) {
+						n++
+					}
+				}
+				if n < 3 {
+					return fmt.Errorf("the event was asked about %d times", n)
+				}
+				return nil
+			})
+			insertUntil(func(i int) error {
+				if err := processes[i].Ready(); err == nil {
+					return fmt.Errorf("relay %d is ready", i)
+				}
+				return nil
+			})
+			r.answers(nil)
+			d.expectDrained(t)
+			expectOnce(t, to.arrived(t, "orders"), ids)
+			dead, _ := d.dead(t)
+			testkit.Equal(t, "dead letters", len(dead), 0)
+			for _, p := range processes {
+				p.expectReady(t)
+			}
+		})
+	}
+}
+
 // expectClass waits until the pipeline is not ready for a reason of that class, and returns the reason.
 func expectClass(t *testing.T, p *process, class string) (reason string) {
 	t.Helper()
