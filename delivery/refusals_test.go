@@ -355,6 +355,47 @@ func TestRefusal(t *testing.T) {
 		expect(t, "dead", len(l.dead), 0)
 	})
 
+	// The other half was accepted, in a send that began before the refusal or after it: the bad event is in this one.
+	run("OfTheLastHalfLeft", func(t *testing.T) {
+		for _, late := range []bool{false, true} {
+			l := newLedger(nil, func(ids []int64) error {
+				if slices.Contains(ids, 1) {
+					return sink.Permanent(errBad)
+				}
+				return nil
+			})
+			l.put(1, 2)
+			l.next(t)
+			good := l.batches[1].Lease
+			l.batches = l.batches[:1]
+			answer := make(chan struct{})
+			send := l.send
+			l.send = func(ctx context.Context, b *buffer.Batch) error {
+				if late && b.Events[0].ID == 2 {
+					<-answer
+				}
+				return send(ctx, b)
+			}
+			done := make(chan error)
+			go func() {
+				_, err := l.Work(t.Context(), t.Context(), good, nil, nil)
+				done <- err
+			}()
+			if synctest.Wait(); !late {
+				expectError(t, <-done, nil)
+			}
+			l.next(t)
+			if late {
+				expect(t, "dead", len(l.dead), 0)
+				close(answer)
+				expectError(t, <-done, nil)
+				l.next(t)
+			}
+			expect(t, "dead", fmt.Sprint(l.dead), "[1]")
+			expect(t, "requests", l.requests[1], 2)
+		}
+	})
+
 	// The sink refused several batches before it was clear that it refuses everything: it is asked again.
 	run("OfSeveralBatchesIsDoubted", func(t *testing.T) {
 		l := newLedger(nil, refusesAll)
