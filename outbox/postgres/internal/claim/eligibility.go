@@ -30,8 +30,12 @@ SELECT s.seqincrement > 0, s.seqcycle,
        coalesce(pg_sequence_last_value(s.seqrelid), 0), has_table_privilege('pg_subscription_rel', 'SELECT')
 FROM pg_sequence s WHERE s.seqrelid = $1::regclass`
 
-	idsBeyondSQL = `
-SELECT FROM outbox_events WHERE id > $1::bigint ORDER BY id LIMIT 1`
+	idBeyondSQL = `
+SELECT id::bigint FROM outbox_events WHERE id > $1::bigint ORDER BY id LIMIT 1`
+
+	// Read after the id: it may have been generated since the sequence was read first.
+	lastValueSQL = `
+SELECT coalesce(pg_sequence_last_value($1::regclass), 0)`
 
 	subscribedSQL = `
 SELECT FROM pg_subscription_rel WHERE srrelid = $1::regclass LIMIT 1`
@@ -41,7 +45,8 @@ SELECT FROM pg_subscription_rel WHERE srrelid = $1::regclass LIMIT 1`
 func RangeIneligible(ctx context.Context, db *pg.DB, t *ledger.Tables) (why buffer.Finding, err error) {
 	var (
 		there, grows, cycles, defaults, readable bool
-		lastValue, beyond, subscribed            int64
+		lastValue, subscribed                    int64
+		beyond                                   bool
 	)
 	err = db.RoundTrip(ctx, []pg.Step{pg.ReadTx(db.StatementTimeout), {SQL: idsSQL, Args: []string{t.Sequence, t.Events}, Row: func(v [][]byte) error {
 		there, grows, cycles, defaults = true, pg.ReadBool(v[0]), pg.ReadBool(v[1]), pg.ReadBool(v[2])
@@ -53,13 +58,17 @@ func RangeIneligible(ctx context.Context, db *pg.DB, t *ledger.Tables) (why buff
 	}
 	steps := []pg.Step{
 		pg.ReadTx(db.StatementTimeout, pg.PlanByPrimaryKey...),
-		{SQL: t.SQL(idsBeyondSQL), Args: []string{pg.Int(lastValue + manualIDMargin)}, Affected: &beyond},
 	}
 	if readable {
 		steps = append(steps, pg.Step{SQL: subscribedSQL, Args: []string{t.Events}, Affected: &subscribed})
 	}
 	if err := db.Transact(ctx, steps...); err != nil {
 		return why, err
+	}
+	if there {
+		if beyond, err = idBeyond(ctx, db, t, &lastValue); err != nil {
+			return why, err
+		}
 	}
 	switch {
 	case !there || !defaults:
@@ -74,9 +83,38 @@ func RangeIneligible(ctx context.Context, db *pg.DB, t *ledger.Tables) (why buff
 	case subscribed > 0:
 		why.Text = fmt.Sprintf("a subscription fills table %s with the ids of another server", t.Events)
 		why.Fix = "run the relay on the server where events are inserted"
-	case beyond > 0:
+	case beyond:
 		why.Text = fmt.Sprintf("table %s has ids far beyond its sequence's last value %d, which it did not generate", t.Events, lastValue)
 		why.Fix = fmt.Sprintf("insert without ids, and SELECT setval('%s', max(id)) FROM %s", t.Sequence, t.Events)
 	}
 	return why, nil
+}
+
+// idBeyond reports whether there is an id far beyond lastValue, the sequence's, which it updates. Where a thousand ids are generated
+// while it looks, it looks again.
+func idBeyond(ctx context.Context, db *pg.DB, t *ledger.Tables, lastValue *int64) (bool, error) {
+	for range 3 {
+		var (
+			found bool
+			id    int64
+		)
+		err := db.RoundTrip(ctx, []pg.Step{
+			pg.ReadTx(db.StatementTimeout, pg.PlanByPrimaryKey...),
+			{SQL: t.SQL(idBeyondSQL), Args: []string{pg.Int(*lastValue + manualIDMargin)}, Row: func(v [][]byte) error {
+				found, id = true, pg.ReadInt8(v[0])
+				return nil
+			}},
+			{SQL: lastValueSQL, Args: []string{t.Sequence}, Row: func(v [][]byte) error {
+				*lastValue = pg.ReadInt8(v[0])
+				return nil
+			}},
+		})
+		if err != nil || !found {
+			return false, err
+		}
+		if id > *lastValue {
+			return true, nil
+		}
+	}
+	return false, nil
 }
