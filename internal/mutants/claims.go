@@ -25,6 +25,13 @@ var claimMutants = []mutant{
 		pkg:  "./outbox/postgres/internal/watermark", test: "TestSweeps_FindLateCommits",
 	},
 	{
+		name: "ids that are generated meanwhile look like another numbering",
+		file: "outbox/postgres/internal/claim/eligibility.go",
+		old:  "		if id > *lastValue {",
+		new:  "		if id > 0 {",
+		pkg:  "./outbox/postgres", test: "TestClaimMode_GeneratedMeanwhile",
+	},
+	{
 		name: "no sweep looks behind the cursor",
 		file: "outbox/postgres/internal/watermark/watermarks.go",
 		old:  "w.floor < w.cursor && (w.ordered || !now.Before(w.sweepNext)) {",

@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -235,6 +236,36 @@ func TestClaimMode_RangeIneligible(t *testing.T) {
 	if warnings := b.Warnings(t.Context()); len(warnings) > 0 {
 		t.Errorf("range holds, and it warns: %q", warnings)
 	}
+}
+
+// TestClaimMode_GeneratedMeanwhile: ids that are generated between the two reads do not look like another numbering.
+func TestClaimMode_GeneratedMeanwhile(t *testing.T) {
+	t.Parallel()
+	p := newMigratedDB(t, buffertest.Options{})
+	p.fixture(t, "outbox_events", "orders")
+	ctx := t.Context()
+	tx, err := p.pool.Begin(ctx)
+	check(t, err)
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+	_, err = tx.Exec(ctx, "LOCK TABLE outbox_events IN ACCESS EXCLUSIVE MODE")
+	check(t, err)
+	b := p.as(t, buffer.ClaimRange)
+	checked := make(chan error, 1)
+	go func() { checked <- b.Check(ctx) }()
+	testserver.Eventually(t, func() error {
+		var waits bool
+		err := p.pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_locks
+			WHERE relation = 'outbox_events'::regclass AND mode = 'AccessShareLock' AND NOT granted)`).Scan(&waits)
+		if err == nil && !waits {
+			err = errors.New("the check does not wait for the table")
+		}
+		return err
+	})
+	_, err = tx.Exec(ctx, "INSERT INTO outbox_events (topic, payload) SELECT 't', '1' FROM generate_series(1, 3000)")
+	check(t, err)
+	check(t, tx.Commit(ctx))
+	check(t, <-checked)
+	expectMode(t, b, buffer.ClaimRange)
 }
 
 // Without its trigger TRUNCATE would leave batches behind; doctor says how to make it
