@@ -177,9 +177,9 @@ var trustMutants = []mutant{
 	{
 		name: "two ledgers claim one table's events",
 		file: "outbox/postgres/internal/ledger/ownership.go",
-		old:  "	b.Ownership.SawElsewhere(conflict)\n",
-		new:  "	_ = conflict\n",
-		pkg:  "./outbox/postgres", test: "TestOwnership_OtherLedger",
+		old:  "	}\n	b.Ownership.SawElsewhere(conflict)\n",
+		new:  "	}\n	_ = conflict\n",
+		pkg:  "./outbox/postgres", test: "TestOwnership_OtherLedger$",
 	},
 	{
 		name: "renaming a pipeline leaves its dead letters",
