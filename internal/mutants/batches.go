@@ -262,6 +262,20 @@ var batchMutants = []mutant{
 		pkg:  "./cmd/relay", test: "TestSuspects_OtherPipelinesAreNotBlamed",
 	},
 	{
+		name: "a batch that cannot be read counts as a death of its owner",
+		file: "outbox/postgres/internal/ledger/takeover.go",
+		old:  "	batch.NotRead = err\n	return batch, nil",
+		new:  "	return nil, err",
+		pkg:  "./outbox/postgres", test: "TestBuffer/lease/unreadable",
+	},
+	{
+		name: "a batch that cannot be read counts as a death of its owner, on SQLite",
+		file: "outbox/sqlite/ledger.go",
+		old:  "	batch.NotRead = err\n	return batch, nil",
+		new:  "	return nil, err",
+		pkg:  "./outbox/sqlite", test: "TestBuffer_Stamp/lease/unreadable",
+	},
+	{
 		name: "other batches are taken over as suspects are",
 		file: "outbox/postgres/internal/ledger/takeover.go",
 		old:  "const SuspectSQL = `(unfinished_leases > 1 AND state <> 'delivered')`",

@@ -22,6 +22,7 @@ var leaseCases = []testCase{
 	{name: "lease/ends with the settle", run: leaseSettled},
 	{name: "lease/counts unfinished leases, attempts and outages", run: leaseCounts},
 	{name: "lease/suspects are taken over apart", run: leaseSuspects},
+	{name: "lease/unreadable batch is put back", relayTableOnly: true, run: leaseUnreadable},
 	{name: "lease/concurrent takeovers take different batches", run: leaseTogether},
 	{name: "lease/takeover skips locked batches", rowLocksOnly: true, run: leaseLocked},
 }
@@ -259,6 +260,28 @@ func leaseSuspects(t *testing.T, h Harness) {
 	suspect := half(ids[7:], 2)
 	takeOverKind(t, f.Buffer, buffer.DueRetry, nil)
 	settle(t, f.Buffer, takeOverKind(t, f.Buffer, buffer.DueSuspect, suspect), delivered())
+	empty(t, f)
+}
+
+// leaseUnreadable has a batch that is taken over and cannot be read: it is returned without its events, so that it is put
+// back with the count that it had. A lease that only ends would count as a death of its owner.
+func leaseUnreadable(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	f.Insert(t, orders(2)...)
+	first := claim(t, f.Buffer, 10)
+	f.ExpireLease(t, first.GroupID, time.Minute)
+	f.Exec(t, "ALTER TABLE "+f.Table+" RENAME TO away")
+	b := takeOverKind(t, f.Buffer, buffer.DueRetry, first)
+	if b.NotRead == nil || b.UnfinishedLeases != 2 {
+		t.Fatalf("took over %+v; want a batch that was not read", b)
+	}
+	f.Exec(t, "ALTER TABLE away RENAME TO "+f.Table)
+	back := retry(b, 0)
+	back.UnfinishedLeases = 1
+	settle(t, f.Buffer, b, back)
+	b = takeOver(t, f.Buffer)
+	equal(t, "events and unfinished leases", []int{b.Len(), b.UnfinishedLeases}, []int{2, 2})
+	settle(t, f.Buffer, b, delivered())
 	empty(t, f)
 }
 

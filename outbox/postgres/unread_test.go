@@ -11,30 +11,6 @@ import (
 
 var twoEvents = []outbox.Event{{Topic: "a", Payload: []byte("1")}, {Topic: "a", Payload: []byte("2")}}
 
-// A batch that was taken over, and can be neither read nor listed, is returned, so that it is put back: a lease that
-// only ends would count as a death of its owner.
-func TestTakeOver_NeitherReadNorListed(t *testing.T) {
-	t.Parallel()
-	f := harness(buffer.ClaimStamp).Open(t, buffertest.Options{Claim: buffer.ClaimStamp})
-	f.Insert(t, twoEvents...)
-	first, err := f.Buffer.Claim(t.Context(), 10, time.Minute)
-	check(t, err)
-	f.ExpireLease(t, first.GroupID, time.Minute)
-	f.Exec(t, "ALTER TABLE "+f.Table+" RENAME TO away")
-	l, err := f.Buffer.TakeOver(t.Context(), time.Minute, buffer.DueRetry)
-	check(t, err)
-	if l == nil || l.NotRead == nil || l.Len() != 0 || l.UnfinishedLeases != 2 {
-		t.Fatalf("took over %+v; want a batch that was not read", l)
-	}
-	f.Exec(t, "ALTER TABLE away RENAME TO "+f.Table)
-	check(t, f.Buffer.Settle(t.Context(), l, []buffer.Outcome{{Verdict: buffer.Retry, GroupID: l.GroupID, UnfinishedLeases: 1}}))
-	l, err = f.Buffer.TakeOver(t.Context(), time.Minute, buffer.DueRetry)
-	check(t, err)
-	if l == nil || l.NotRead != nil || l.Len() != 2 || l.UnfinishedLeases != 2 {
-		t.Fatalf("took over %+v; want both events", l)
-	}
-}
-
 // The application deletes the events between the claim and its read: the batch is returned without events, so that its
 // ledger row is removed.
 func TestClaim_DeletedBeforeTheRead(t *testing.T) {

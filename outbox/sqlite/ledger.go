@@ -134,10 +134,24 @@ func (l ledger) takeOver(ctx context.Context, lease time.Duration, due buffer.Du
 		batch.ClaimedLocal = time.Now()
 		return errors.Join(json.Unmarshal([]byte(origins), &batch.Origins), json.Unmarshal([]byte(delivered), &batch.Delivered))
 	})
-	if err == nil {
-		err = l.load(ctx, batch, load)
+	if batch, err = leased(batch, err); batch == nil {
+		return nil, err
 	}
-	return leased(batch, err)
+	if err := l.load(ctx, batch, load); err != nil {
+		return notRead(ctx, batch, err)
+	}
+	return batch, nil
+}
+
+// notRead returns a batch that was taken over but could not be read, without events: it is put back with the count that
+// it had, because a lease that only ends would count as a death of its owner. A delivered one is never blamed.
+func notRead(ctx context.Context, batch *buffer.Lease, err error) (*buffer.Lease, error) {
+	if batch.DeliveryRecorded() || ctx.Err() != nil || errors.Is(err, buffer.ErrLeaseLost) {
+		return nil, err
+	}
+	batch.Events, batch.DeadLetters, batch.Cut = nil, nil, false
+	batch.NotRead = err
+	return batch, nil
 }
 
 const holdingSQL = `

@@ -12,7 +12,7 @@ import (
 // TakeOver implements buffer.Claimer.
 func (b *Buffer) TakeOver(ctx context.Context, lease time.Duration, due buffer.Due) (*buffer.Lease, error) {
 	batch, err := b.takeOver(ctx, lease, due, b.loader(ctx))
-	if batch != nil {
+	if batch != nil && batch.NotRead == nil {
 		b.events.project(ctx, batch, lease/2)
 	}
 	return batch, err
