@@ -1,10 +1,8 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"io"
 	"strconv"
 	"time"
@@ -26,7 +24,8 @@ func (a *app) deadListCommand() *cobra.Command {
 		Use:   "list",
 		Short: "List dead letters",
 		Long: `List shows the matching dead letters, one a line, at most --limit. With --json it
-shows all of them as an array of objects with the columns of outbox_dead_letters.`,
+shows all of them as an array of objects with the columns of outbox_dead_letters,
+with payloads and headers as they were written.`,
 		Example: "  relay dead list -c relay.yaml\n  relay dead list -c relay.yaml --json | jq .[].event_id",
 	}, func(_ *cobra.Command, cfg *config.Config) error {
 		if f.limit < 0 {
@@ -57,19 +56,16 @@ func (a *app) listJSON(ctx context.Context, all []deadLetters, limit int) error 
 	}
 	for _, l := range all {
 		err := l.each(ctx, func(e *buffer.DeadEvent) (bool, error) {
-			var text bytes.Buffer
-			if count > 0 {
-				text.WriteByte(',')
-			}
-			text.WriteString("\n  ")
-			enc := json.NewEncoder(&text)
-			enc.SetEscapeHTML(false)
-			enc.SetIndent("  ", "  ")
-			if err := enc.Encode(admin.NewDeadLetter(e, a.redact)); err != nil {
+			object, err := admin.NewDeadLetter(e, a.redact).Text("  ")
+			if err != nil {
 				return false, err
 			}
+			between := "\n  "
+			if count > 0 {
+				between = ",\n  "
+			}
 			count++
-			_, err := a.stdout.Write(bytes.TrimRight(text.Bytes(), "\n"))
+			_, err = a.stdout.Write(append([]byte(between), object...))
 			return count != limit, err
 		})
 		if err != nil {

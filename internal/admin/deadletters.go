@@ -157,6 +157,37 @@ func NewDeadLetter(d *buffer.DeadEvent, redact func(string) string) DeadLetter {
 	return dead
 }
 
+// Text returns the dead letter as a JSON object, each line after the first behind prefix. Payload, headers and row are as
+// they were written, which package json would format anew.
+func (d DeadLetter) Text(prefix string) ([]byte, error) {
+	written := [...]struct { // the last first, so that a name found first is a field's
+		name  string
+		value *json.RawMessage
+	}{{"event_row", &d.EventRow}, {"headers", &d.Headers}, {"payload", &d.Payload}}
+	var texts [len(written)]json.RawMessage
+	place := json.RawMessage("0")
+	for i, w := range written {
+		if texts[i] = *w.value; len(texts[i]) > 0 {
+			*w.value = place
+		}
+	}
+	var buf bytes.Buffer
+	enc := json.NewEncoder(&buf)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent(prefix, "  ")
+	if err := enc.Encode(d); err != nil {
+		return nil, err
+	}
+	text := bytes.TrimRight(buf.Bytes(), "\n")
+	for i, w := range written {
+		if len(texts[i]) > 0 {
+			field := []byte("\n" + prefix + "  \"" + w.name + "\": ")
+			text = bytes.Replace(text, append(field[:len(field):len(field)], place...), append(field, texts[i]...), 1)
+		}
+	}
+	return text, nil
+}
+
 // Identity is the id of an event. In JSON it is a number, or a string for a uuid.
 type Identity struct {
 	id   int64
