@@ -6,7 +6,7 @@
 // Fresh events are counted on the schedule. With Eager, a worker whose batch came back full
 // gets the next ticket at once. With Poll, claims need no count: a commit notification
 // issues a ticket immediately; without notifications the distributor polls 5 ms after a
-// claim that returned events and lengthens the interval by half up to 1 s. While notifications come
+// claim that returned events and lengthens the interval by half up to Config.IdlePoll. While notifications come
 // faster than claims, the listener is paused and the distributor polls (see wakeState).
 //
 // Due batches (a retry is due, an owner is gone, a delete must be repeated) are looked for independently
@@ -56,6 +56,8 @@ type Config struct {
 	// Listener notifies of commits, whose events are then claimed at once; only with Poll. nil:
 	// by polling alone.
 	Listener Listener
+	// IdlePoll is the interval of polls while nothing happens, without a Listener; by default and at most a second.
+	IdlePoll time.Duration
 	// Ordered: an event may wait for the batch that holds its key, and no commit notifies when that is gone.
 	Ordered bool
 	// BatchSize is the events a batch may hold. MaxBatches is the tickets one distribution may
@@ -145,8 +147,15 @@ func New(b Buffer, c Config) *Distributor {
 		counts:   make(chan countResult, 1), // never more than one under way
 		recounts: make(chan struct{}, 1),
 		free:     c.Workers, nextBackoff: firstBackoff,
-		wakeState: wakeState{listener: c.Listener, polls: c.Poll, ordered: c.Ordered},
+		wakeState: wakeState{listener: c.Listener, polls: c.Poll, ordered: c.Ordered, idlePoll: c.idlePoll()},
 	}
+}
+
+func (c *Config) idlePoll() time.Duration {
+	if c.IdlePoll == 0 || c.Listener != nil {
+		return maxPoll
+	}
+	return min(c.IdlePoll, maxPoll)
 }
 
 // Tickets is where workers take their tickets from; closed when Run returns.

@@ -18,7 +18,7 @@ type Listener interface {
 
 const (
 	// firstPoll is how long after a claim that returned events the next poll is; each poll
-	// that returns none makes it longer by half, until maxPoll, when the counts find events instead.
+	// that returns none makes it longer by half, until Config.IdlePoll; from maxPoll on the counts find events instead.
 	firstPoll = 5 * time.Millisecond
 	maxPoll   = time.Second
 	// followUp is how long after a claim that returned events one more poll is while commits notify. A late commit
@@ -37,6 +37,7 @@ type wakeState struct {
 	listener Listener // nil: there is none
 	polls    bool     // fresh events are claimed between distributions
 	ordered  bool     // an event may wait for the batch that holds its key
+	idlePoll time.Duration
 
 	requested   bool          // a notification or a poll asks for a claim of fresh events
 	listening   bool          // the listener does, as it last said
@@ -148,7 +149,7 @@ func (w *wakeState) onClaim(r Report, now time.Time) {
 	case r.Ticket.requested && w.listening:
 		w.pollAt = time.Time{}
 	case r.Ticket.requested:
-		w.pollWait += w.pollWait / 2
+		w.pollWait = min(w.pollWait+w.pollWait/2, w.idlePoll)
 		w.pollAt = w.requestedAt.Add(w.pollWait)
 		if w.pollWait >= maxPoll {
 			w.pollAt = time.Time{}

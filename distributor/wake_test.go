@@ -246,6 +246,27 @@ func TestPoll_BacksOff(t *testing.T) {
 	}
 }
 
+// TestPoll_Idle: with an interval for idle times polls never end.
+func TestPoll_Idle(t *testing.T) {
+	t.Parallel()
+	for idle, want := range map[time.Duration]int{100 * ms: 100, 700 * ms: 14, time.Hour: 0} {
+		t.Run(idle.String(), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := start(t, "0 2 * * *", &fakeBuffer{}, func(c *distributor.Config) { c.Poll, c.Eager, c.IdlePoll = true, true, idle })
+				defer b.stop()
+				c := b.startWorkers(4, 0, 0)
+				waitUntil(10 * time.Second)
+				c.times()
+				waitUntil(20 * time.Second)
+				if claims, _ := c.times(); len(claims) < want-1 || len(claims) > want+1 {
+					t.Errorf("%d claims in ten seconds, want %d", len(claims), want)
+				}
+			})
+		})
+	}
+}
+
 func TestListener_IdleCost(t *testing.T) {
 	t.Parallel()
 	for name, listens := range map[string]bool{"by polling": false, "by notifications": true} {

@@ -25,6 +25,8 @@ type Config struct {
 	// and may be nil, says when (`wake`).
 	Poll     bool
 	Listener Listener
+	// IdlePoll is the interval of polls while nothing happens and there is no Listener; by default and at most a second.
+	IdlePoll time.Duration
 	// BatchSize is the events of a batch at the most; 1000. With AutoBatchSize their number is
 	// found, by how long sends take, and BatchSize bounds it; 10,000.
 	BatchSize     int

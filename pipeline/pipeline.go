@@ -103,7 +103,7 @@ func (p *Pipeline) Run(ctx, stop context.Context) error {
 	defer p.config.Log.InfoContext(stop, "pipeline stopped")
 	defer context.AfterFunc(ctx, p.drain)()
 	d := distributor.New(p.buffer, distributor.Config{
-		Schedule: p.config.Schedule, Eager: !p.config.OnSchedule, Poll: p.config.Poll, Listener: p.config.Listener, Ordered: p.config.Ordered, BatchSize: p.config.BatchSize,
+		Schedule: p.config.Schedule, Eager: !p.config.OnSchedule, Poll: p.config.Poll, Listener: p.config.Listener, IdlePoll: p.config.IdlePoll, Ordered: p.config.Ordered, BatchSize: p.config.BatchSize,
 		MaxBatches: p.config.MaxBatches, MaxWaiting: p.config.MaxWaiting, Workers: maxInFlight(p.config.Workers),
 		Limits: p.limiter.limits, Allow: p.worker.Allow, Observer: observer{p.config.Observer, p}, Log: p.config.Log,
 	})

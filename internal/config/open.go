@@ -37,6 +37,8 @@ type Process struct {
 	Log      *slog.Logger
 	// pools are those of Config.Open, by URL.
 	pools map[string]*postgres.Pool
+	// pipelines is how many Config.Open opens; 0: one.
+	pipelines int
 }
 
 // Runtime is a pipeline that is ready to run.
@@ -91,6 +93,9 @@ func (p *Pipeline) Open(process Process) (*Runtime, error) {
 		process.Gate = cmp.Or(process.Gate, pipeline.NewGate()) // one for pipeline and hook
 		c := p.pipelineConfig(process)
 		c.Poll, c.Listener = p.wakes(o.Buffer, process.Log)
+		if p.Source.Driver != "sqlite" {
+			c.IdlePoll = idlePoll * time.Duration(max(1, process.pipelines))
+		}
 		var errNew, errNewHook error
 		o.Pipeline, errNew = pipeline.New(o.Buffer, o.Sink, c)
 		if hook != nil {
@@ -124,7 +129,7 @@ func (c *Config) Open(each func(name string) Process) ([]*Runtime, error) {
 	for i := range c.Pipelines {
 		p := &c.Pipelines[i]
 		process := each(p.Name)
-		process.pools = pools
+		process.pools, process.pipelines = pools, len(c.Pipelines)
 		o, err := p.Open(process)
 		if err != nil {
 			wrong = append(wrong, validationErrors(err)...)

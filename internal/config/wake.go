@@ -2,6 +2,7 @@ package config
 
 import (
 	"log/slog"
+	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres"
@@ -16,6 +17,10 @@ const everySecond = "@every 1s"
 func (p *Pipeline) betweenDistributions() bool {
 	return p.Eager && (p.Wake != string(buffer.WakeAuto) || p.Schedule.Text == everySecond)
 }
+
+// idlePoll is how often an idle relay polls PostgreSQL if nothing notifies it, all of its pipelines together. A poll takes both
+// about a millisecond of a core. SQLite is polled once a second, because a poll takes the file's write lock.
+const idlePoll = 100 * time.Millisecond
 
 // wake is the wake mode of the buffer: polling if nothing would notify.
 func (p *Pipeline) wake() buffer.WakeMode {

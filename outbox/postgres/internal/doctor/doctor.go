@@ -185,7 +185,7 @@ func (d *diagnosis) wakeUps(ctx context.Context, events catalog.Table) {
 	switch {
 	case d.Listener == nil:
 	case d.Custom:
-		d.ok(listen.Subject, "polling (5 ms to 1 s), because a custom table has no trigger "+listen.TriggerName)
+		d.ok(listen.Subject, "polling (5 to 100 ms for each pipeline), because a custom table has no trigger "+listen.TriggerName)
 	default:
 		f, err := d.Listener.Diagnose(ctx, events.Quoted)
 		if !d.failed(listen.Subject, err) {
