@@ -2,10 +2,10 @@ package backlog
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
-	"github.com/outboxrelay/relay/outbox/internal/ownership"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/watermark"
@@ -13,10 +13,10 @@ import (
 
 // The sequence's last value is read by a statement of its own, before the count (see package watermark). This
 // statement also locks the table before the sequence (see package claim).
-const lastValueSQL = `
+var lastValueSQL = `
 SELECT coalesce(pg_sequence_last_value($1::regclass), 0), pg_relation_filenode($1::regclass)::int8, pg_postmaster_start_time(),
        (SELECT seqcache > 1 OR seqincrement > 1 FROM pg_sequence WHERE seqrelid = $1::regclass),
-       b.pipeline, b.owned_since, b.swept_at
+       b.pipeline, b.owned_since, b.swept_at, (` + strings.NewReplacer("$1", "$3", "$2", "$4").Replace(ledger.OtherLedgerSQL) + `)
 FROM (SELECT) one LEFT JOIN outbox_buffers b ON b.buffer = $2
 WHERE NOT EXISTS (SELECT FROM outbox_events WHERE false)`
 
@@ -94,10 +94,10 @@ func (b *Backlog) count(ctx context.Context, t *ledger.Tables, limit int) (backl
 		r     = b.watermarks.NextCount(began, limit)
 	)
 	err = b.base.DB.RoundTrip(ctx, []pg.Step{
-		pg.ReadTx(b.base.DB.StatementTimeout, pg.PlanByPrimaryKey...),
+		b.base.DB.BatchTx(b.base.DB.StatementTimeout),
 		{
 			SQL:  t.SQL(lastValueSQL),
-			Args: []string{t.Sequence, t.Buffer},
+			Args: []string{t.Sequence, t.Buffer, t.Events, t.Schema},
 			Row: func(v [][]byte) error {
 				count.LastValue, count.Numbering = pg.ReadInt8(v[0]), ledger.Numbering(v[1], v[2])
 				count.Blocks = v[3] != nil && pg.ReadBool(v[3])
@@ -109,6 +109,9 @@ func (b *Backlog) count(ctx context.Context, t *ledger.Tables, limit int) (backl
 					count.SweptAt = pg.ReadTime(v[6])
 				}
 				b.base.Ownership.Saw(t.Buffer, string(v[4]), b.base.Pipeline, since)
+				if v[7] != nil { // somebody moved the buffer to another ledger
+					b.base.Ownership.SawElsewhere(b.base.MovedTo(t, string(v[7])))
+				}
 				_, owned = b.base.Ownership.Known()
 				return nil
 			},
@@ -131,10 +134,6 @@ func (b *Backlog) count(ctx context.Context, t *ledger.Tables, limit int) (backl
 				return nil
 			},
 		},
-		b.base.TriggerStep(t, func(e *ownership.Error) { // somebody moved the buffer to another ledger
-			b.base.Ownership.SawElsewhere(e)
-			owned = e
-		}),
 	})
 	switch {
 	case err != nil:

@@ -71,7 +71,10 @@ func (b *Base) LookElsewhere(ctx context.Context, t *Tables) error {
 	read := func(sql string, row func([][]byte) error, args ...string) error {
 		return b.DB.Transact(ctx, pg.ReadTx(b.DB.StatementTimeout), pg.Step{SQL: sql, Args: args, Row: row})
 	}
-	err := b.DB.Transact(ctx, pg.ReadTx(b.DB.StatementTimeout), b.TriggerStep(t, func(e *ownership.Error) { conflict = e }))
+	err := b.DB.Transact(ctx, pg.ReadTx(b.DB.StatementTimeout), pg.Step{SQL: OtherLedgerSQL, Args: []string{t.Events, t.Schema}, Row: func(v [][]byte) error {
+		conflict = b.MovedTo(t, string(v[0]))
+		return nil
+	}})
 	if err != nil {
 		return b.Explain(ctx, "looking for other ledgers", err)
 	}
@@ -99,10 +102,7 @@ func (b *Base) LookElsewhere(ctx context.Context, t *Tables) error {
 	return nil
 }
 
-// TriggerStep returns a step that looks whether the buffer's trigger names another ledger, which needs no privilege. saw gets the conflict.
-func (b *Base) TriggerStep(t *Tables, saw func(*ownership.Error)) pg.Step {
-	return pg.Step{SQL: OtherLedgerSQL, Args: []string{t.Events, t.Schema}, Row: func(v [][]byte) error {
-		saw(&ownership.Error{Buffer: t.Buffer, Pipeline: b.Pipeline, Ledger: pg.Ident(string(v[0]), "outbox_buffers"), Events: t.Events})
-		return nil
-	}}
+// MovedTo is the conflict of a buffer whose trigger names the ledger of another schema; see OtherLedgerSQL.
+func (b *Base) MovedTo(t *Tables, schema string) *ownership.Error {
+	return &ownership.Error{Buffer: t.Buffer, Pipeline: b.Pipeline, Ledger: pg.Ident(schema, "outbox_buffers"), Events: t.Events}
 }

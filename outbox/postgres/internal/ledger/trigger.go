@@ -11,4 +11,4 @@ SELECT ledger FROM (
   WHERE c.oid = to_regclass($1) AND t.tgname = 'outbox_truncated' AND t.tgtype & 32 <> 0) named
 WHERE ledger <> $2 AND EXISTS (
   SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-  WHERE n.nspname = ledger AND c.relname = 'outbox_batches')`
+  WHERE n.nspname = ledger AND c.relname = 'outbox' || '_batches')`
