@@ -216,6 +216,24 @@ func TestSend_InvalidHeaders(t *testing.T) {
 	})
 }
 
+// The value of a NATS header is text, not JSON: \u0000 becomes a NUL byte, a lone surrogate U+FFFD, and the last of duplicate keys counts.
+func TestSend_UnusualHeaders(t *testing.T) {
+	singlyAndFast(t, func(t *testing.T, fast bool) {
+		o := newFixture(t, jetstream.StreamConfig{AllowBatchPublish: fast})
+		headers := []string{`{"a": "x\u0000y"}`, `{"a": "x\ud800y"}`, `{"a": "first", "a": "last"}`, `{"a": "1", "A": "2"}`}
+		b := batch(slices.Repeat([]string{"orders.a"}, len(headers))...)
+		for i, h := range headers {
+			b.Events[i].Headers = outbox.Headers(h)
+		}
+		testkit.NoError(t, o.sink.Send(testkit.Timeout(t, sendTimeout), b))
+		var got []string
+		for _, a := range stored(t, o.stream) {
+			got = append(got, string(a.Headers))
+		}
+		testkit.Equal(t, "headers", got, []string{`{"a":"x\u0000y"}`, `{"a":"x�y"}`, `{"a":"last"}`, `{"A":"2","a":"1"}`})
+	})
+}
+
 func TestSend_RelayHeadersWin(t *testing.T) {
 	t.Parallel()
 	o := newFixture(t, jetstream.StreamConfig{})
