@@ -182,6 +182,13 @@ var trustMutants = []mutant{
 		pkg:  "./outbox/postgres", test: "TestOwnership_OtherLedger$",
 	},
 	{
+		name: "texts arrive in the database's encoding",
+		file: "outbox/postgres/internal/pg/db.go",
+		old:  "	c.RuntimeParams[\"client_encoding\"] = \"UTF8\"",
+		new:  "	",
+		pkg:  "./outbox/postgres", test: "TestClaim_Encodings",
+	},
+	{
 		name: "renaming a pipeline leaves its dead letters",
 		file: "outbox/postgres/internal/deadletter/rename.go",
 		old:  "UPDATE outbox_dead_letters d SET pipeline = $1\nWHERE pipeline = $2 AND",

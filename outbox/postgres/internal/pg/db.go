@@ -92,4 +92,16 @@ func harden(c *pgx.ConnConfig) {
 	if c.RuntimeParams["application_name"] == "" {
 		c.RuntimeParams["application_name"] = "relay"
 	}
+	c.RuntimeParams["client_encoding"] = "UTF8" // otherwise texts arrive in the encoding of the database, or of the role
+	c.AfterConnect = keepBytes
+}
+
+// keepBytes lets a database with SQL_ASCII, which does not know the encoding of its texts, send their bytes as they are. It refuses
+// to send any that are not UTF-8 otherwise.
+func keepBytes(ctx context.Context, conn *pgconn.PgConn) error {
+	if conn.ParameterStatus("server_encoding") != "SQL_ASCII" {
+		return nil
+	}
+	_, err := conn.Exec(ctx, "SET client_encoding = SQL_ASCII").ReadAll()
+	return err
 }
