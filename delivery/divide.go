@@ -2,6 +2,7 @@ package delivery
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
@@ -18,8 +19,13 @@ func (p *policy) divide(l *buffer.Lease) []buffer.Outcome {
 		why = l.NotRead.Error()
 	}
 	// A connection that breaks once says nothing of the size.
-	if len(ids) <= 1 || why != "" && !errors.Is(l.NotRead, buffer.ErrSlowRead) && l.Outages == 0 {
-		o := p.retry(l, part{verdict: verdict{kind: unavailable, err: l.NotRead}, attempts: l.Attempts})
+	eventsAtFault := errors.Is(l.NotRead, buffer.ErrSlowRead) || errors.Is(l.NotRead, buffer.ErrUnreadable)
+	if len(ids) <= 1 || why != "" && !eventsAtFault && l.Outages == 0 {
+		err := l.NotRead
+		if len(ids) == 1 && errors.Is(err, buffer.ErrUnreadable) {
+			err = fmt.Errorf("event %s cannot be read: correct its row, or delete it: %w", l.AllEvents()[0].Identity(), err)
+		}
+		o := p.retry(l, part{verdict: verdict{kind: unavailable, err: err}, attempts: l.Attempts})
 		o.Address = nil
 		return []buffer.Outcome{o}
 	}

@@ -15,6 +15,7 @@ import (
 func TestDivide(t *testing.T) {
 	t.Parallel()
 	slow, broken := fmt.Errorf("%w: 3 events in 15s", buffer.ErrSlowRead), errors.New("connection reset")
+	unreadable := fmt.Errorf("%w: no equivalent", buffer.ErrUnreadable)
 	for _, c := range []struct {
 		name                          string
 		n, read                       int
@@ -29,6 +30,8 @@ func TestDivide(t *testing.T) {
 		{"slow", 4, 3, slow, 1, 0, 0, "retry [101 102]0/0/0, retry [103 104]0/0/0"},
 		{"slow at the first event", 2, 0, slow, 1, 0, 0, "retry [101]0/0/0, retry [102]0/0/0"},
 		{"slow alone", 1, 0, slow, 3, 2, 4, "retry []2/5/2"},
+		{"unreadable", 2, 0, unreadable, 1, 0, 0, "retry [101]0/0/0, retry [102]0/0/0"},
+		{"unreadable alone", 1, 0, unreadable, 1, 0, 0, "retry []0/1/0"},
 		{"neither read nor listed", 0, 0, broken, 4, 2, 1, "retry []2/2/3"},
 		{"a broken connection", 4, 2, broken, 1, 0, 0, "retry []0/1/0"},
 		{"a broken connection again", 4, 2, broken, 1, 0, 1, "retry [101 102]0/1/0, retry [103 104]0/1/0"},

@@ -3,6 +3,7 @@ package pipeline_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -275,6 +276,27 @@ func TestHealth_StuckBatch(t *testing.T) {
 		expectReadiness(t, p, "stuck again", bad.GroupID.String())
 		after(10 * time.Minute)
 		expectReadiness(t, p, "when another process has it", "")
+	})
+}
+
+// TestHealth_Unreadable: the database cannot send one event, and sends others.
+func TestHealth_Unreadable(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &fakeBuffer{}
+		p := s.start(t, nil)
+		bad := three()
+		bad.GroupID, bad.Events = buffer.NewGroupID(), bad.Events[:1]
+		bad.FailRead(fmt.Errorf("%w: no equivalent", buffer.ErrUnreadable), 0)
+		for range 10 {
+			s.set(func(s *fakeBuffer) { s.batch, s.backlog = bad, buffer.Backlog{Due: 1, Waiting: 1} })
+			after(time.Second)
+			s.set(func(s *fakeBuffer) { s.batch, s.backlog = three(), buffer.Backlog{Unclaimed: 3, Waiting: 1} })
+			after(10 * time.Second)
+			bad.Outages++
+		}
+		expectReadiness(t, p, "after two minutes", "stalled: 1 batches are stuck; batch "+bad.GroupID.String())
+		expectReadiness(t, p, "the reason", "event "+bad.Events[0].Identity()+" cannot be read: correct its row, or delete it")
 	})
 }
 

@@ -173,9 +173,12 @@ func (p *Pipeline) read(ctx context.Context, c *claimer.Claimer, l *buffer.Lease
 		return nil
 	})
 	delivery.LogPanic(ctx, p.config.Log, "reading a batch", err, "group_id", l.GroupID)
-	if l.NotRead != nil && !errors.Is(l.NotRead, buffer.ErrTooLarge) && !errors.Is(l.NotRead, buffer.ErrKillsReader) {
-		p.health.claim(l.NotRead)
+	for _, ofEvents := range []error{nil, buffer.ErrTooLarge, buffer.ErrKillsReader, buffer.ErrUnreadable} {
+		if errors.Is(l.NotRead, ofEvents) {
+			return
+		}
 	}
+	p.health.claim(l.NotRead)
 }
 
 // work uses one ticket: claim, send, settle. The error is about a batch that was not settled

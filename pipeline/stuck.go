@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -13,8 +14,8 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-// stuckBatches knows the batches that outages keep hitting while others are delivered. Readiness must not forget one with
-// each other batch that is. Each process knows those that it sent.
+// stuckBatches knows the batches that outages keep hitting while others are delivered, and those of an event that cannot
+// be read. Readiness must not forget one with each other batch that is delivered. Each process knows those that it sent.
 type stuckBatches struct {
 	mu       sync.Mutex
 	batches  map[uuid.UUID]stuckBatch
@@ -28,6 +29,8 @@ type stuckBatch struct {
 	passed   int       // outages before which others were delivered, each time anew
 	due      time.Time
 	err      string
+
+	unreadable bool // the database cannot send its event
 }
 
 const (
@@ -55,7 +58,9 @@ func (s *stuckBatches) settled(l *buffer.Lease, outcomes []buffer.Outcome, sent,
 		if one.since.IsZero() {
 			one.since = now
 		}
-		if sent {
+		if l.Len() == 1 && errors.Is(l.NotRead, buffer.ErrUnreadable) { // no outage: another try changes nothing
+			one.unreadable, one.err = true, o.Error
+		} else if sent {
 			if !one.failedAt.IsZero() && s.progress.After(one.failedAt) {
 				one.passed++
 			}
@@ -77,7 +82,7 @@ func (s *stuckBatches) reason(now time.Time, after time.Duration) error {
 	maps.DeleteFunc(s.batches, func(_ uuid.UUID, one stuckBatch) bool { return now.Sub(one.due) > after })
 	var stuck []uuid.UUID
 	for id, one := range s.batches {
-		if one.passed >= stuckAfter && now.Sub(one.since) > after {
+		if (one.unreadable || one.passed >= stuckAfter) && now.Sub(one.since) > after {
 			stuck = append(stuck, id)
 		}
 	}
@@ -88,6 +93,9 @@ func (s *stuckBatches) reason(now time.Time, after time.Duration) error {
 		return cmp.Or(s.batches[a].since.Compare(s.batches[b].since), slices.Compare(a[:], b[:]))
 	})
 	one := s.batches[oldest]
-	return fmt.Errorf("%d batches are not accepted while others are; batch %s has waited for %v: %s",
-		len(stuck), oldest, now.Sub(one.since).Round(time.Second), one.err)
+	what := "are not accepted while others are"
+	if one.unreadable {
+		what = "are stuck"
+	}
+	return fmt.Errorf("%d batches %s; batch %s has waited for %v: %s", len(stuck), what, oldest, now.Sub(one.since).Round(time.Second), one.err)
 }

@@ -163,8 +163,8 @@ var batchMutants = []mutant{
 	{
 		name: "a batch that cannot be read in time is read again and again",
 		file: "delivery/divide.go",
-		old:  "!errors.Is(l.NotRead, buffer.ErrSlowRead) && l.Outages == 0",
-		new:  "!errors.Is(l.NotRead, buffer.ErrTooLarge)",
+		old:  "!eventsAtFault && l.Outages == 0",
+		new:  "(eventsAtFault || !eventsAtFault)",
 		pkg:  "./delivery", test: "TestDivide$",
 	},
 	{

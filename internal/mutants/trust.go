@@ -189,6 +189,13 @@ var trustMutants = []mutant{
 		pkg:  "./outbox/postgres", test: "TestClaim_Encodings",
 	},
 	{
+		name: "an event that cannot be read waits in silence",
+		file: "pipeline/stuck.go",
+		old:  "(one.unreadable || one.passed >= stuckAfter)",
+		new:  "one.passed >= stuckAfter",
+		pkg:  "./pipeline", test: "TestHealth_Unreadable",
+	},
+	{
 		name: "renaming a pipeline leaves its dead letters",
 		file: "outbox/postgres/internal/deadletter/rename.go",
 		old:  "UPDATE outbox_dead_letters d SET pipeline = $1\nWHERE pipeline = $2 AND",

@@ -65,7 +65,7 @@ type Lease struct {
 	// Cut reports that the claim could have taken more events, but for [MaxBytes].
 	Cut bool
 	// NotRead is why the events have nothing but their ids and times, and hashes for keys if order is kept: [ErrTooLarge],
-	// [ErrKillsReader], or why reading them failed. nil: they were read. Such a batch is divided by ids, into batches of PartSize, and a single
+	// [ErrUnreadable], [ErrKillsReader], or why reading them failed. nil: they were read. Such a batch is divided by ids, into batches of PartSize, and a single
 	// event is read by itself; see [Claimer.Read].
 	NotRead  error
 	PartSize int

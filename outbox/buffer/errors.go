@@ -13,6 +13,8 @@ var (
 	ErrTooLarge = errors.New("the events of the batch are larger than 4 MiB")
 	// ErrSlowRead: the events of a batch could not be read in time.
 	ErrSlowRead = errors.New("the events of the batch could not be read in time")
+	// ErrUnreadable: the database cannot send an event of the batch, such as a text that has no equivalent in UTF-8.
+	ErrUnreadable = errors.New("the database cannot send the event")
 	// ErrKillsReader: the batch was not read, because reading it probably ended its owners.
 	// An event that is alone has topic and key, unless they come from a projection. See [Lease.KillsReader].
 	ErrKillsReader = errors.New("the batch was not read, because its owners did not survive that")

@@ -2,12 +2,14 @@ package postgres_test
 
 import (
 	"context"
+	"errors"
 	"net/url"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
 	"github.com/outboxrelay/relay/outbox/postgres"
 )
@@ -56,5 +58,34 @@ func TestClaim_Encodings(t *testing.T) {
 				t.Errorf("claimed %+v, want payload %q", l, c.want)
 			}
 		})
+	}
+}
+
+// An event whose text has no equivalent in UTF-8 cannot be read: its batch says so, and holds nothing but its id.
+func TestClaim_Unreadable(t *testing.T) {
+	t.Parallel()
+	pool, b := encodedDB(t, "WIN1252")
+	_, err := pool.Exec(t.Context(), `INSERT INTO outbox_events (topic, payload) VALUES ('t', '1'), ('t', E'"\x81"')`)
+	check(t, err)
+	l, err := b.Claim(t.Context(), 10, lease)
+	check(t, err)
+	if l.Len() != 2 || !errors.Is(l.NotRead, buffer.ErrUnreadable) || !strings.Contains(l.NotRead.Error(), "no equivalent") {
+		t.Fatalf("claimed %+v", l)
+	}
+	parts := []buffer.Outcome{
+		{Verdict: buffer.Retry, IDs: []int64{1}, GroupID: buffer.NewGroupID()},
+		{Verdict: buffer.Retry, IDs: []int64{2}, GroupID: buffer.NewGroupID()},
+	}
+	check(t, b.Settle(t.Context(), l, parts))
+	for range parts {
+		l, err := b.TakeOver(t.Context(), lease, buffer.DueRetry)
+		check(t, err)
+		bad := l.FirstID == 2
+		if l.Len() != 1 || bad != errors.Is(l.NotRead, buffer.ErrUnreadable) {
+			t.Errorf("took over %+v", l)
+		}
+		if bad && !errors.Is(b.Read(t.Context(), l), buffer.ErrUnreadable) {
+			t.Errorf("read %+v", l)
+		}
 	}
 }

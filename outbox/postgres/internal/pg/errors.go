@@ -55,6 +55,12 @@ func IsStatementError(err error) bool {
 	return c != ""
 }
 
+// IsDataError reports whether the server cannot compute or send a value.
+func IsDataError(err error) bool {
+	c := Code(err)
+	return strings.HasPrefix(c, "22") || strings.HasPrefix(c, "54")
+}
+
 // ConnectError adds to an error of this database how to fix it.
 func (db *DB) ConnectError(err error) error { return ConnectError(db.pool.Config().ConnConfig, err) }
 
