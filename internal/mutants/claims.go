@@ -48,8 +48,8 @@ var claimMutants = []mutant{
 	{
 		name: "a range with a gap is remembered",
 		file: "outbox/postgres/internal/watermark/watermarks.go",
-		old:  "		case r.Last-r.First == int64(len(batch.Events))-1:",
-		new:  "		case r.Last >= r.First:",
+		old:  "events[last+1].ID == events[last].ID+1",
+		new:  "events[last+1].ID > events[last].ID",
 		pkg:  "./outbox/postgres/internal/watermark", test: "TestAddClaimed_Properties",
 	},
 	{

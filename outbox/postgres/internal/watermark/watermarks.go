@@ -27,12 +27,8 @@ const (
 	maxClaimed = 1024
 )
 
-// A claim looks for late commits without a sweep (see lateScanDue) if the last one was small and the late commits
-// are within lateSpan ids.
-const (
-	lateSpan   = 2000
-	smallBatch = 100
-)
+// lateSpan is the ids within which a claim looks for late commits without a sweep; see lateScanDue.
+const lateSpan = 2000
 
 // Watermarks are safe for concurrent use.
 type Watermarks struct {
@@ -56,7 +52,6 @@ type Watermarks struct {
 	lateCount     int   // late events that the last sweep saw and no claim has taken yet
 	lateFrom      int64 // where that sweep began
 	lastGap       int64 // the highest id behind a gap that a claim left
-	smallClaim    bool  // the last claim of fresh events was small
 	dueFloor      time.Time
 	dueAllNext    time.Time
 	storedAt      time.Time
@@ -106,9 +101,9 @@ func (w *Watermarks) Ranges() []Range {
 
 // lateScanDue reports whether a claim takes late events too although no sweep saw one. Of two
 // transactions that overlap, the later one often commits first; if every claim finds fresh events,
-// the other would wait for a sweep. After large claims, and over many ids, a sweep is soon enough.
+// the other would wait for a sweep. Over many ids a sweep is soon enough.
 func (w *Watermarks) lateScanDue() bool {
-	return w.floor < w.lastGap && w.smallClaim && w.cursor-w.lateAfter() <= lateSpan
+	return w.floor < w.lastGap && w.cursor-w.lateAfter() <= lateSpan
 }
 
 // lateAfter returns where claims look for late commits. A large transaction that is open has many rows beyond the floor,
@@ -142,7 +137,7 @@ func (w *Watermarks) Claimed(in Range, batch *buffer.Lease, seen Sequence) (void
 	case in.Late && in.UpTo == math.MaxInt64 && batch == nil:
 	case in.Late && in.UpTo == math.MaxInt64:
 		w.cursor = max(w.cursor, min(batch.LastID, seen.LastValue))
-		w.smallClaim, w.lastGap = batch.Len() <= smallBatch, w.cursor // unless addClaimed moves the floor there
+		w.lastGap = w.cursor // unless addClaimed moves the floor there
 	case in.Late && batch == nil:
 		w.lateCount = 0
 	case in.Late:
@@ -150,7 +145,6 @@ func (w *Watermarks) Claimed(in Range, batch *buffer.Lease, seen Sequence) (void
 	case batch != nil:
 		// An id beyond M was given by hand; a cursor beyond M would hide the sequence's next ids.
 		w.cursor = max(w.cursor, min(batch.LastID, seen.LastValue))
-		w.smallClaim = batch.Len() <= smallBatch
 		if batch.FirstID > in.After+1 || batch.LastID-batch.FirstID >= int64(batch.Len()) {
 			w.lastGap = batch.LastID
 		}
@@ -158,18 +152,15 @@ func (w *Watermarks) Claimed(in Range, batch *buffer.Lease, seen Sequence) (void
 	return false
 }
 
-// addClaimed remembers the ids of a batch that is small or without gaps, batch may be nil, and moves the floor over
-// the ranges that it reaches.
+// addClaimed remembers the ids of a batch, which may be nil, and moves the floor over the ranges that it reaches.
 func (w *Watermarks) addClaimed(batch *buffer.Lease) {
-	if batch != nil && batch.LastID <= w.cursor && len(batch.Events) > 0 {
-		r := idset.Range{First: batch.Events[0].ID, Last: batch.Events[len(batch.Events)-1].ID}
-		switch {
-		case r.Last-r.First == int64(len(batch.Events))-1:
-			w.claimed.Add(r)
-		case len(batch.Events) <= smallBatch:
-			for i := range batch.Events {
-				w.claimed.Add(idset.Range{First: batch.Events[i].ID, Last: batch.Events[i].ID})
+	if batch != nil && batch.LastID <= w.cursor {
+		events := batch.Events
+		for first, last := 0, 0; first < len(events); first = last + 1 {
+			for last = first; last+1 < len(events) && events[last+1].ID == events[last].ID+1; {
+				last++
 			}
+			w.claimed.Add(idset.Range{First: events[first].ID, Last: events[last].ID})
 		}
 		if more := len(w.claimed) - maxClaimed; more > 0 {
 			w.claimed = w.claimed[more:]

@@ -87,7 +87,7 @@ func TestRanges_LateBeforeSweep(t *testing.T) {
 		"no gap":                       {101, 103, 3, false},
 		"a gap before the batch":       {102, 104, 3, true},
 		"a gap within the batch":       {101, 104, 3, true},
-		"a large claim":                {102, 1101, 1000, false},
+		"a large claim":                {102, 1101, 1000, true},
 		"many ids to scan":             {6000, 6001, 2, false},
 		"a batch of one without a gap": {101, 101, 1, false},
 	} {
