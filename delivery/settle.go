@@ -31,7 +31,7 @@ func (w *Worker) settle(leaseCtx, stop context.Context, l *buffer.Lease, outcome
 	wait := firstRetry
 	for tries := 1; ; tries++ {
 		err := w.settleStep(stop, l, func(ctx context.Context) error { return w.settler.Settle(ctx, l, outcomes) })
-		if err == nil || errors.Is(err, buffer.ErrLocked) {
+		if _, kept := errors.AsType[*buffer.KeptError](err); err == nil || kept || errors.Is(err, buffer.ErrLocked) {
 			w.unsettled.forget(l.GroupID)
 			return err
 		}

@@ -767,3 +767,27 @@ func TestSettle_TakenOverByTheSameProcess(t *testing.T) {
 		})
 	}
 }
+
+// TestWork_KeptEvents: a batch whose events were not deleted is put back, logged once, and reported until it is settled.
+func TestWork_KeptEvents(t *testing.T) {
+	t.Parallel()
+	b := newHarness(nil)
+	kept := &buffer.KeptError{Table: "public.outbox_events", Kept: 2, Of: 3, RetryIn: 4 * time.Second}
+	b.settle = upTo(2, kept)
+	first, second := batchOf(3), batchOf(3)
+	for _, batch := range []*buffer.Lease{first, second} {
+		putBack, dueIn, err := b.work(t, batch)
+		expectError(t, err, nil)
+		expect(t, "put back", putBack, true)
+		expect(t, "due in", dueIn, kept.RetryIn)
+		expectError(t, b.Kept(), error(kept))
+	}
+	expect(t, "log lines", strings.Count(b.log.String(), "2 of 3 delivered events of table public.outbox_events"), 1)
+	expect(t, "recorded deliveries", len(b.recorded), 0)
+	for _, batch := range []*buffer.Lease{first, second} {
+		expect(t, "kept", b.Kept() != nil, true)
+		_, _, err := b.work(t, batch)
+		expectError(t, err, nil)
+	}
+	expectError(t, b.Kept(), nil)
+}

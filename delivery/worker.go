@@ -64,6 +64,7 @@ type Worker struct {
 	refusals  refusals
 	unsettled unsettled
 	hung      hungCalls
+	kept      keptBatches
 
 	draining context.Context //nolint:containedctx // the worker's own, which Drain ends
 	drain    context.CancelFunc
@@ -159,8 +160,16 @@ func (w *Worker) work(leaseCtx, stop context.Context, l *buffer.Lease, slot Acqu
 			r.PutBack, r.DueIn = true, time.Second
 			return r, nil
 		}
+		if kept, ok := errors.AsType[*buffer.KeptError](err); ok {
+			w.kept.add(l.GroupID, kept, func() {
+				w.config.Log.ErrorContext(leaseCtx, kept.Error(), "group_id", l.GroupID, "retry_in", kept.RetryIn)
+			})
+			r.PutBack, r.DueIn = true, kept.RetryIn
+			return r, nil
+		}
 		return r, err
 	}
+	w.kept.remove(l.GroupID)
 	r.Settled = time.Since(began)
 	if w.refusals.overdue(a.outcomes) {
 		w.config.Observer.Accepts()

@@ -78,6 +78,9 @@ func (p *Pipeline) Ready() error {
 	if err := p.worker.Hung(); err != nil {
 		return &NotReady{stalled, err}
 	}
+	if err := p.worker.Kept(); err != nil {
+		return &NotReady{stalled, err}
+	}
 	if err := p.worker.Outage(); err != nil {
 		return classifyOutage(err)
 	}

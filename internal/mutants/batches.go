@@ -76,6 +76,13 @@ var batchMutants = []mutant{
 	},
 	// Settle.
 	{
+		name: "a delete that deletes nothing goes unnoticed",
+		file: "outbox/postgres/internal/ledger/settle_kept.go",
+		old:  "deleted >= int64(s.kept.ids) {",
+		new:  "deleted >= 0 {",
+		pkg:  "./outbox/postgres", test: "TestSettle_KeptEvents",
+	},
+	{
 		name: "the settle deletes the group after a partial delivery",
 		file: "outbox/postgres/internal/ledger/settle_events.go",
 		old:  "	var steps []pg.Step\n	for _, d := range o.Dead {",

@@ -98,7 +98,7 @@ type Settler interface {
 	//
 	// The old ledger row is removed unless all of the batch is retried. For a batch whose delivery
 	// is recorded the delete skips rows that other transactions have locked. While some are
-	// left the batch stays delivered, due again soon, and Settle returns [ErrLocked]; retried
+	// left the batch stays delivered, due again soon, and Settle returns [ErrLocked], or a [*KeptError]; retried
 	// events have their new group_id nevertheless.
 	Settle(ctx context.Context, l *Lease, outcomes []Outcome) error
 

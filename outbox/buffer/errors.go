@@ -1,6 +1,10 @@
 package buffer
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+	"time"
+)
 
 // The states of a buffer; compare with errors.Is.
 var (
@@ -21,3 +25,23 @@ var (
 	// ErrNotReady: a table, a column or a privilege is missing. The message names it and the fix.
 	ErrNotReady = errors.New("buffer is not ready")
 )
+
+// KeptError is the error of a Settle that is written down, but whose DELETE left events without an error. The batch is
+// recorded as delivered, so that they are not sent again; their delete is tried again.
+type KeptError struct {
+	// Table is the buffer. Kept of the Of events that were to be deleted are still there.
+	Table    string
+	Kept, Of int
+	// RetryIn is when the delete is due again.
+	RetryIn time.Duration
+}
+
+func (e *KeptError) Error() string {
+	return fmt.Sprintf("%d of %d delivered events of table %s were not deleted: a trigger, a rule or a row-level policy on DELETE keeps them; "+
+		"let the relay's role delete them (relay doctor names the cause); they are not sent again", e.Kept, e.Of, e.Table)
+}
+
+// KeptRetry is how long a batch waits whose delete left events, by its lease_no: 2 s, doubled each time, up to a minute.
+func KeptRetry(leaseNo int64) time.Duration {
+	return min(time.Second<<min(max(leaseNo, 1), 6), time.Minute)
+}

@@ -41,23 +41,33 @@ func (t *Table) SettleSteps(with *ledger.Settlement, o *outcomes.Set) []pg.Step 
 	if s.Tables.Archive {
 		if len(delivered) > 0 {
 			slices.Sort(delivered)
-			steps = append(steps, pg.Step{SQL: s.Tables.SQL(archivedSQL), Args: append([]string{s.Batch.GroupID.String(), s.finds(delivered)}, s.contents(delivered)...)})
+			steps = append(steps, s.Deleting(len(delivered), pg.Step{
+				SQL: s.Tables.SQL(archivedSQL), Args: append([]string{s.Batch.GroupID.String(), s.finds(delivered)}, s.contents(delivered)...),
+			}))
 		}
 	} else { // then both are only deleted
 		dead = append(delivered, dead...)
 	}
 	if len(dead) > 0 {
 		slices.Sort(dead)
-		steps = append(steps, pg.Step{Prepare: true, SQL: s.Tables.SQL(plainSQL), Args: []string{s.Batch.GroupID.String(), s.finds(dead)}})
+		steps = append(steps, s.Deleting(len(dead), pg.Step{Prepare: true, SQL: s.Tables.SQL(plainSQL), Args: []string{s.Batch.GroupID.String(), s.finds(dead)}}))
+	}
+	if !s.Batch.DeliveryRecorded() {
+		s.RecordKept(func(string) pg.Step {
+			settled, dead := o.IDs(s.Batch)
+			return pg.Step{SQL: s.Tables.SQL(s.table.either(recordKeptSQL, recordKeptUUIDSQL)), Args: append(s.KeptArgs(), s.finds(append(settled, dead...)))}
+		})
 	}
 	if s.Batch.DeliveryRecorded() {
 		ids := s.Batch.IDs()
 		finds := s.finds(ids)
 		args := []string{s.Tables.Buffer, s.Batch.GroupID.String(), pg.Int(s.Batch.LeaseNo), finds}
+		free := s.Free(pg.Step{SQL: s.Tables.SQL(freeSQL), Args: []string{finds, s.Batch.GroupID.String(), finds, pg.IDArray(ids)}})
+		steps = slices.Insert(steps, 0, free)
 		steps = append(
 			steps,
 			pg.Step{SQL: s.Tables.SQL(closeSQL), Args: args, Affected: &s.Closed},
-			pg.Step{SQL: s.Tables.SQL(keepSQL), Args: append(slices.Clone(args), finds, pg.IDArray(ids))},
+			s.Left(pg.Step{SQL: s.Tables.SQL(keepSQL), Args: append(slices.Clone(args), finds, pg.IDArray(ids))}),
 		)
 	}
 	return steps

@@ -168,7 +168,25 @@ FROM (SELECT count(*) AS events, array_agg(s.id ORDER BY s.id) AS ids
       FROM custom_events e JOIN unnest($5::text[], $6::bigint[]) s(key, id) ON s.key = e.custom_id::text
       WHERE e.custom_id = ANY ($4) AND e.group_id = $2::uuid) locked
 WHERE current_setting('relay.fenced') = '1' AND l.buffer = $1 AND l.group_id = $2::uuid
-  AND l.lease_no = $3::bigint AND locked.events > 0`
+  AND l.lease_no = $3::bigint AND locked.events > 0
+RETURNING locked.ids`
+
+	freeSQL = `
+SELECT s.id FROM (
+  SELECT e.custom_id::text AS key FROM custom_events e
+  WHERE current_setting('relay.fenced') = '1' AND e.custom_id = ANY ($1) AND e.group_id = $2::uuid
+  ORDER BY e.custom_id
+  FOR UPDATE SKIP LOCKED) locked JOIN unnest($3::text[], $4::bigint[]) s(key, id) USING (key)`
+
+	recordKeptSQL = `
+INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
+                            attempts, outages, events, first_id, last_id, oldest_at, delivered)
+SELECT $2::uuid, $1, 'stamp', 'delivered', $3::bigint, clock_timestamp() + $5::interval, $4, 1,
+       0, 0, count(*), min(e.custom_id), max(e.custom_id), min(e.created_at), array_agg(e.custom_id::bigint ORDER BY e.custom_id)
+FROM custom_events e WHERE e.custom_id = ANY ($6) AND e.group_id = $2::uuid
+HAVING count(*) > 0
+ON CONFLICT (group_id) DO NOTHING
+RETURNING events::bigint`
 
 	// The dead letter has what was sent, and the row, which a replay puts back.
 	burySQL = `

@@ -70,6 +70,17 @@ SELECT $3::uuid, $1, 'stamp', 'waiting', 0, clock_timestamp() + $5::interval, $6
 FROM (SELECT count(*) AS n, nextval('outbox_numbers') + 1 AS first_id, array_agg(id ORDER BY created_at, id) AS uuids,
              min(created_at) AS oldest_at
       FROM regrouped HAVING count(*) > 0) block`
+
+	recordKeptUUIDSQL = `
+INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
+                            attempts, outages, events, first_id, last_id, oldest_at, uuids, delivered)
+SELECT $2::uuid, $1, 'stamp', 'delivered', $3::bigint, clock_timestamp() + $5::interval, $4, 1,
+       0, 0, n, first_id, first_id + n - 1, oldest_at, uuids, ARRAY(SELECT generate_series(first_id, first_id + n - 1))
+FROM (SELECT count(*) AS n, nextval('outbox_numbers') + 1 AS first_id, array_agg(e.custom_id ORDER BY e.created_at, e.custom_id) AS uuids,
+             min(e.created_at) AS oldest_at
+      FROM custom_events e WHERE e.custom_id = ANY ($6) AND e.group_id = $2::uuid HAVING count(*) > 0) block
+ON CONFLICT (group_id) DO NOTHING
+RETURNING events::bigint`
 )
 
 // See package backlog.

@@ -17,7 +17,7 @@ func (d *diagnosis) rowSecurity(ctx context.Context, events catalog.Table) {
 	const about = "row security"
 	d.query(ctx, about, rowSecuritySQL, func(v []string) {
 		if v[0] == "true" {
-			d.problem(about, "row level security hides rows of table "+events.Quoted+" from role "+v[1]+"; the relay never sends them",
+			d.problem(about, "row level security hides rows of table "+events.Quoted+" from role "+v[1]+"; the relay never sends them, and without a policy for DELETE it cannot delete delivered events",
 				"ALTER ROLE "+v[1]+" BYPASSRLS")
 		}
 	}, events.Quoted)

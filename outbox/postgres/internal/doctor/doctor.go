@@ -71,6 +71,7 @@ func Diagnose(ctx context.Context, c Config) []buffer.Finding {
 	d.state = c.State()
 	d.owner(ctx)
 	d.rowSecurity(ctx, events)
+	d.deletes(ctx, events)
 	d.claim(ctx, events)
 	d.waiting(ctx)
 	d.wakeUps(ctx, events)

@@ -47,6 +47,8 @@ type Settlement struct {
 	// Closed counts the ledger rows that a step of a delivered batch removed.
 	Closed int64
 	fenced bool
+	newest string
+	kept   keptCheck
 }
 
 // Run settles: the fence, then the steps of the settlement.
@@ -61,6 +63,7 @@ func (s *Settlement) Run(ctx context.Context, o *outcomes.Set, steps []pg.Step) 
 	begin := b.DB.SettleTx(b.DB.StatementTimeout, "synchronous_commit", commit, "lock_timeout", pg.Milliseconds(s.Tables.LockTimeout))
 	begin.Row = func([][]byte) error {
 		s.fenced = false
+		s.kept.begin()
 		return nil
 	}
 	// After a deadlock with the application it is not run again at once, which could
@@ -71,8 +74,12 @@ func (s *Settlement) Run(ctx context.Context, o *outcomes.Set, steps []pg.Step) 
 		return b.Explain(ctx, "settling a batch", err)
 	case !s.fenced:
 		return buffer.ErrLeaseLost
-	case s.Batch.DeliveryRecorded() && !o.RetriesWhole() && s.Closed == 0:
-		return buffer.ErrLocked
+	case o.RetriesWhole():
+		return nil
+	case !s.Batch.DeliveryRecorded():
+		return s.recordKept(ctx)
+	case s.Closed == 0:
+		return s.lockedOrKept(ctx)
 	}
 	return nil
 }
@@ -89,8 +96,8 @@ func (s *Settlement) fence(o *outcomes.Set) pg.Step {
 		sql = fenceKeepSQL
 		args = append(args, pg.Interval(deliveredRetry))
 	}
-	return pg.Step{Prepare: true, SQL: s.Tables.SQL(sql), Args: args, Row: func([][]byte) error {
-		s.fenced = true
+	return pg.Step{Prepare: true, SQL: s.Tables.SQL(sql), Args: args, Row: func(v [][]byte) error {
+		s.fenced, s.newest = true, string(v[1])
 		return nil
 	}}
 }

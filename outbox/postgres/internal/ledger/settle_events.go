@@ -67,7 +67,37 @@ FROM (SELECT count(*) AS events, array_agg(id ORDER BY id) AS ids, range_agg(int
       WHERE id BETWEEN $4::bigint AND $5::bigint AND (group_id = $2::uuid
         OR group_id IS NULL AND id <@ $6::int8multirange AND created_at <= ` + newestSQL + `)) locked
 WHERE current_setting('relay.fenced') = '1' AND buffer = $1 AND outbox_batches.group_id = $2::uuid
-  AND lease_no = $3::bigint AND locked.events > 0`
+  AND lease_no = $3::bigint AND locked.events > 0
+RETURNING locked.ids`
+
+	// Without a policy for UPDATE, row-level security lets nobody lock a row.
+	freeSQL = `
+SELECT id FROM (
+  SELECT id FROM outbox_events
+  WHERE current_setting('relay.fenced') = '1'
+    AND id BETWEEN $2::bigint AND $3::bigint AND id <@ $4::int8multirange
+    AND (group_id = $1::uuid OR group_id IS NULL AND created_at <= ` + newestSQL + `)
+  ORDER BY id
+  FOR UPDATE SKIP LOCKED) locked
+UNION ALL
+SELECT id FROM outbox_events
+WHERE row_security_active($5::regclass) AND current_setting('relay.fenced') = '1'
+  AND id BETWEEN $2::bigint AND $3::bigint AND id <@ $4::int8multirange
+  AND (group_id = $1::uuid OR group_id IS NULL AND created_at <= ` + newestSQL + `)`
+
+	// $9 is relay.newest_at.
+	recordKeptSQL = `
+INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
+                            attempts, outages, events, first_id, last_id, oldest_at, newest_at, delivered, members)
+SELECT $2::uuid, $1, CASE WHEN $9 = '' THEN 'stamp' ELSE 'range' END, 'delivered', $3::bigint, clock_timestamp() + $5::interval, $4, 1,
+       0, 0, count(*), min(id), max(id), min(created_at), CASE WHEN $9 <> '' THEN max(created_at) END, array_agg(id ORDER BY id),
+       CASE WHEN $9 <> '' THEN range_agg(int8range(id, nullif(id, 9223372036854775807), '[]')) END
+FROM outbox_events
+WHERE id BETWEEN $6::bigint AND $7::bigint AND id <@ $8::int8multirange
+  AND (group_id = $2::uuid OR group_id IS NULL AND created_at <= (SELECT nullif($9, '')::timestamptz))
+HAVING count(*) > 0
+ON CONFLICT (group_id) DO NOTHING
+RETURNING events::bigint`
 
 	// A restored buffer brings an event back under a group_id that it died under before. If that
 	// dead letter was closed since, it is opened again.
@@ -133,11 +163,15 @@ func (s *Settlement) EventSteps(o *outcomes.Set) []pg.Step {
 		gone, dead = append(gone, dead...), nil
 	}
 	if !s.Batch.DeliveryRecorded() {
+		s.RecordKept(func(newest string) pg.Step {
+			return pg.Step{SQL: s.Tables.SQL(recordKeptSQL), Args: append(s.KeptArgs(), append(s.Bounds()[1:], idset.Of(append(gone, dead...)).Multirange(), newest)...)}
+		})
 		return append(steps, s.deleteSteps(deleteSQL, archiveDeletedSQL, gone, dead)...)
 	}
+	left := idset.Of(slices.Concat(gone, dead)).Multirange()
+	steps = append(steps, s.Free(pg.Step{SQL: s.Tables.SQL(freeSQL), Args: append(s.Bounds(), left, s.Tables.Events)}))
 	steps = append(steps, s.deleteSteps(deleteFreeSQL, archiveFreeSQL, gone, dead)...)
-	left := idset.Of(append(gone, dead...)).Multirange()
-	return append(steps, s.Closing(closeSQL, &s.Closed, left), s.Closing(keepSQL, nil, left))
+	return append(steps, s.Closing(closeSQL, &s.Closed, left), s.Left(s.Closing(keepSQL, nil, left)))
 }
 
 // deleteSteps are the steps for those that were delivered and those that were buried.
@@ -153,7 +187,7 @@ func (s *Settlement) deleteSteps(plainSQL, archivedSQL string, delivered, dead [
 			} else {
 				args = append(args, idset.Of(ids).Multirange())
 			}
-			deletes = append(deletes, pg.Step{Prepare: true, SQL: s.Tables.SQL(sql), Args: args})
+			deletes = append(deletes, s.Deleting(len(ids), pg.Step{Prepare: true, SQL: s.Tables.SQL(sql), Args: args}))
 		}
 	}
 	if s.Tables.Archive {

@@ -1,0 +1,110 @@
+package ledger
+
+import (
+	"context"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+)
+
+// A DELETE that deletes nothing is no error to PostgreSQL: a BEFORE trigger returned NULL, a rule does something else
+// instead, no row-level policy allows it. The events would be claimed again, and sent again, for ever. So a settle compares
+// what it deleted with what it was to delete, which the command tags say. Fewer were deleted also if somebody deleted
+// an event by hand, so only the events that are still there count.
+
+// keptCheck is how a settle finds events that its DELETE left.
+type keptCheck struct {
+	ids     int                         // to be deleted
+	deleted []*int64                    // by each step
+	record  func(newest string) pg.Step // makes a delivered batch of those that are left, and returns their number
+	// In a delivered batch: those that no other transaction has locked, before the delete; those that are left.
+	free map[int64]bool
+	left []int64
+}
+
+func (k *keptCheck) begin() { k.free, k.left = map[int64]bool{}, nil }
+
+// Deleting returns the step, whose rows affected are those of so many ids.
+func (s *Settlement) Deleting(ids int, step pg.Step) pg.Step {
+	step.Affected = new(int64)
+	s.kept.ids += ids
+	s.kept.deleted = append(s.kept.deleted, step.Affected)
+	return step
+}
+
+// RecordKept sets the step that makes a delivered batch of the events that the DELETE left. newest is
+// relay.newest_at of the batch.
+func (s *Settlement) RecordKept(step func(newest string) pg.Step) { s.kept.record = step }
+
+// KeptArgs are the parameters of such a step: buffer, group_id, lease_no, owner and when the delete is due again.
+func (s *Settlement) KeptArgs() []string {
+	return []string{
+		s.Ledger.name(s.Tables), s.Batch.GroupID.String(), pg.Int(s.Batch.LeaseNo), s.Ledger.base.Owner, pg.Interval(buffer.KeptRetry(s.Batch.LeaseNo)),
+	}
+}
+
+// Free is a step of a delivered batch that locks the events that no other transaction has locked, before the delete, and returns their ids.
+func (s *Settlement) Free(step pg.Step) pg.Step {
+	step.Row = func(v [][]byte) error {
+		s.kept.free[pg.ReadInt8(v[0])] = true
+		return nil
+	}
+	return step
+}
+
+// Left is the step that keeps a delivered batch, and returns the ids that are left.
+func (s *Settlement) Left(step pg.Step) pg.Step {
+	step.Row = func(v [][]byte) error {
+		pg.ReadArray(v[0], func(id []byte) { s.kept.left = append(s.kept.left, pg.ReadInt8(id)) })
+		return nil
+	}
+	return step
+}
+
+func (s *Settlement) keptError(kept int) error {
+	return &buffer.KeptError{Table: s.Tables.Buffer, Kept: kept, Of: max(s.kept.ids, kept), RetryIn: buffer.KeptRetry(s.Batch.LeaseNo)}
+}
+
+// recordKept gives the events that the DELETE left a ledger row again. A claim that comes between the two transactions
+// sends them once more.
+func (s *Settlement) recordKept(ctx context.Context) error {
+	var deleted int64
+	for _, n := range s.kept.deleted {
+		deleted += *n
+	}
+	if s.kept.record == nil || deleted >= int64(s.kept.ids) {
+		return nil
+	}
+	var kept int64
+	step := s.kept.record(s.newest)
+	step.Row = func(v [][]byte) error {
+		kept = pg.ReadInt8(v[0])
+		return nil
+	}
+	b := s.Ledger.base
+	err := b.DB.Transact(ctx, b.DB.WriteTx(b.DB.StatementTimeout, "synchronous_commit", "off", "enable_seqscan", "off", "enable_bitmapscan", "off"), step)
+	switch {
+	case err != nil:
+		return b.Explain(ctx, "recording events that were not deleted", err)
+	case kept > 0:
+		return s.keptError(int(kept))
+	}
+	return nil
+}
+
+// lockedOrKept returns why events of a delivered batch are left.
+func (s *Settlement) lockedOrKept(ctx context.Context) error {
+	kept := 0
+	for _, id := range s.kept.left {
+		if s.kept.free[id] {
+			kept++
+		}
+	}
+	if kept == 0 {
+		return buffer.ErrLocked
+	}
+	if err := s.Ledger.Renew(ctx, s.Batch, buffer.KeptRetry(s.Batch.LeaseNo)); err != nil {
+		return err
+	}
+	return s.keptError(kept)
+}
