@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -99,6 +100,30 @@ func TestSettle_RecordsDeliveryOfLockedRows(t *testing.T) {
 	if n := len(g.waits); n != 3 {
 		t.Errorf("%d more sends; want 3 for the 25 fresh events", n)
 	}
+}
+
+// A trigger keeps what the relay deletes: each event is sent once, readiness fails, and the events go when the trigger has gone.
+func TestSettle_KeptEvents(t *testing.T) {
+	t.Parallel()
+	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
+	d.exec(t, "CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'")
+	d.exec(t, "CREATE TRIGGER keep BEFORE DELETE ON outbox_events FOR EACH ROW EXECUTE FUNCTION keep()")
+	ids := d.insert(t, "orders", 25)
+	p := start(t, d.buffer(t, "relay"), to, oneBatch)
+	testserver.Eventually(t, func() error { // each batch is tried again
+		tried := queryValue[int](t, d, "SELECT coalesce(sum(events), 0) FROM outbox_batches WHERE state = 'delivered' AND lease_no > 1")
+		if tried != len(ids) {
+			return fmt.Errorf("the delete of %d events was tried again; want %d", tried, len(ids))
+		}
+		return nil
+	})
+	if err := p.Ready(); err == nil || !strings.HasPrefix(err.Error(), "stalled: ") || !strings.Contains(err.Error(), "were not deleted") {
+		t.Errorf("ready: %v; want stalled", err)
+	}
+	d.exec(t, "DROP TRIGGER keep ON outbox_events")
+	d.expectDrained(t)
+	expectOnce(t, to.arrived(t, "orders"), ids)
+	testserver.Eventually(t, p.Ready)
 }
 
 // The application and the relay each hold what the other wants. It is the relay

@@ -83,6 +83,13 @@ var batchMutants = []mutant{
 		pkg:  "./outbox/postgres", test: "TestSettle_KeptEvents",
 	},
 	{
+		name: "a delete that a rule replaced stays prepared",
+		file: "outbox/postgres/internal/ledger/settle_kept.go",
+		old:  "step.Prepare && !s.Ledger.keeps.Load()",
+		new:  "step.Prepare",
+		pkg:  "./outbox/postgres", test: "TestSettle_KeptEvents",
+	},
+	{
 		name: "the settle deletes the group after a partial delivery",
 		file: "outbox/postgres/internal/ledger/settle_events.go",
 		old:  "	var steps []pg.Step\n	for _, d := range o.Dead {",

@@ -93,10 +93,11 @@ func testKept(t *testing.T, f *buffertest.Fixture, keeper [2]string) {
 	check(t, err)
 	tx := f.Begin(t)
 	tx.Exec(t, fmt.Sprintf("UPDATE %s SET topic = topic WHERE id = %d", f.Table, ids[1]))
-	if err := f.Buffer.Settle(t.Context(), b, []buffer.Outcome{{Verdict: buffer.Delivered}}); !errors.Is(err, buffer.ErrLocked) {
+	err = f.Buffer.Settle(t.Context(), b, []buffer.Outcome{{Verdict: buffer.Delivered}})
+	tx.Rollback(t)
+	if !errors.Is(err, buffer.ErrLocked) {
 		t.Fatalf("got %v; want ErrLocked", err)
 	}
-	tx.Rollback(t)
 	f.ExpireLease(t, b.GroupID, lease)
 	b, err = testkit.TakeOver(t.Context(), f.Buffer, lease)
 	check(t, err)

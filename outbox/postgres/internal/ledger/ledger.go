@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -18,6 +19,9 @@ type Ledger struct {
 	suffix string
 	// dueAfter is where the live batches begin on the ledger's time line.
 	dueAfter func() time.Time
+	// keeps: a DELETE left events, so that deletes are no longer prepared. A prepared one that a rule replaces by nothing
+	// depends on no table: PostgreSQL does not plan it anew when the rule is dropped.
+	keeps atomic.Bool
 }
 
 // New returns the ledger of the rows that name the buffer with a suffix. No live batch is due before dueAfter.

@@ -27,6 +27,7 @@ func (k *keptCheck) begin() { k.free, k.left = map[int64]bool{}, nil }
 // Deleting returns the step, whose rows affected are those of so many ids.
 func (s *Settlement) Deleting(ids int, step pg.Step) pg.Step {
 	step.Affected = new(int64)
+	step.Prepare = step.Prepare && !s.Ledger.keeps.Load()
 	s.kept.ids += ids
 	s.kept.deleted = append(s.kept.deleted, step.Affected)
 	return step
@@ -62,6 +63,7 @@ func (s *Settlement) Left(step pg.Step) pg.Step {
 }
 
 func (s *Settlement) keptError(kept int) error {
+	s.Ledger.keeps.Store(true)
 	return &buffer.KeptError{Table: s.Tables.Buffer, Kept: kept, Of: max(s.kept.ids, kept), RetryIn: buffer.KeptRetry(s.Batch.LeaseNo)}
 }
 
