@@ -82,7 +82,7 @@ SELECT id FROM (
 UNION ALL
 SELECT id FROM outbox_events
 WHERE row_security_active($5::regclass) AND current_setting('relay.fenced') = '1'
-  AND id BETWEEN $2::bigint AND $3::bigint AND id <@ $4::int8multirange
+  AND id <@ $4::int8multirange AND id BETWEEN $2::bigint AND $3::bigint
   AND (group_id = $1::uuid OR group_id IS NULL AND created_at <= ` + newestSQL + `)`
 
 	// $9 is relay.newest_at.
