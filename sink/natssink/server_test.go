@@ -190,8 +190,10 @@ func TestConnect_ClusterFailover(t *testing.T) {
 	})
 	s := open(t, natssink.Config{URL: asUser("app:pw", first.URL), Core: true})
 	testkit.NoError(t, s.Send(testkit.Timeout(t, sendTimeout), batch("a")))
-	sub, err := connect(t, asUser("app:pw", second.URL)).SubscribeSync("a")
+	subscriber := connect(t, asUser("app:pw", second.URL))
+	sub, err := subscriber.SubscribeSync("a")
 	testkit.NoError(t, err)
+	testkit.NoError(t, subscriber.Flush()) // core NATS sends nothing to a subscription that the server does not know yet
 	first.Stop()
 	testkit.Eventually(t, func() error { return s.Send(testkit.Timeout(t, sendTimeout), batch("a")) })
 	if _, err := sub.NextMsg(sendTimeout); err != nil {
