@@ -83,6 +83,13 @@ var batchMutants = []mutant{
 		pkg:  "./outbox/postgres", test: "TestSettle_KeptEvents",
 	},
 	{
+		name: "a delete that deletes nothing goes unnoticed, on SQLite",
+		file: "outbox/sqlite/settle.go",
+		old:  "removed >= int64(of) {",
+		new:  "removed >= 0 {",
+		pkg:  "./outbox/sqlite", test: "TestSettle_KeptEvents",
+	},
+	{
 		name: "a delete that a rule replaced stays prepared",
 		file: "outbox/postgres/internal/ledger/settle_kept.go",
 		old:  "step.Prepare && !s.Ledger.keeps.Load()",

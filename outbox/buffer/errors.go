@@ -38,7 +38,7 @@ type KeptError struct {
 
 func (e *KeptError) Error() string {
 	return fmt.Sprintf("%d of %d delivered events of table %s were not deleted: a trigger, a rule or a row-level policy on DELETE keeps them; "+
-		"let the relay's role delete them (relay doctor names the cause); they are not sent again", e.Kept, e.Of, e.Table)
+		"let the relay delete them (relay doctor names the cause); they are not sent again", e.Kept, e.Of, e.Table)
 }
 
 // KeptRetry is how long a batch waits whose delete left events, by its lease_no: 2 s, doubled each time, up to a minute.

@@ -46,7 +46,7 @@ VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
 ON CONFLICT (id, group_id) DO NOTHING`
 )
 
-func (c *customTable) remove(ctx context.Context, tx transaction, batch *buffer.Lease, which extent, o *buffer.Outcome) error {
+func (c *customTable) remove(ctx context.Context, tx transaction, batch *buffer.Lease, which extent, o *buffer.Outcome) (deleted int64, err error) {
 	which = tx.shape.stamped(which, batch.GroupID)
 	group := batch.GroupID.String()
 	if o.Verdict == buffer.Dead || c.b.config.Archive != "" {
@@ -61,11 +61,10 @@ func (c *customTable) remove(ctx context.Context, tx transaction, batch *buffer.
 			return err
 		})
 		if err != nil {
-			return err
+			return 0, err
 		}
 	}
-	_, err := tx.exec(ctx, deleteCustomSQL, which.args()[:4]...)
-	return err
+	return tx.exec(ctx, deleteCustomSQL, which.args()[:4]...)
 }
 
 func (c *customTable) regroup(ctx context.Context, tx transaction, batch *buffer.Lease, which extent, o *buffer.Outcome) error {

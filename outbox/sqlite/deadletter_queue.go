@@ -7,6 +7,7 @@ import (
 
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/idset"
+	"github.com/outboxrelay/relay/outbox/internal/outcomes"
 	"github.com/outboxrelay/relay/outbox/sqlite/internal/db"
 	"github.com/outboxrelay/relay/outbox/sqlite/internal/watermark"
 )
@@ -132,26 +133,35 @@ HAVING count(*) > 0`
 
 // Settle implements buffer.Settler.
 func (q *DeadLetterQueue) Settle(ctx context.Context, batch *buffer.Lease, all []buffer.Outcome) error {
-	return q.settle(ctx, batch, all, func(tx transaction, _ holding, o *buffer.Outcome) error {
-		which := []any{batch.GroupID.String(), q.b.config.Pipeline, idsArg(o.IDs)}
-		switch o.Verdict {
-		case buffer.Delivered:
-			_, err := tx.exec(ctx, markNotifiedSQL, which...)
-			return err
-		case buffer.Retry:
-			if _, err := tx.exec(ctx, regroupDeadLettersSQL, append(which, o.GroupID.String())...); err != nil {
+	return q.settle(ctx, batch, all, func(tx transaction, _ holding, _ *outcomes.Set) error {
+		for i := range all {
+			if err := q.settleOne(ctx, tx, batch, &all[i]); err != nil {
 				return err
 			}
-			origins, err := originsOf(batch)
-			if err != nil {
-				return err
-			}
-			_, err = tx.exec(ctx, openQueuePartSQL, o.GroupID.String(), q.buffer, db.Seconds(o.After), q.b.config.Owner,
-				o.Attempts, o.Outages, origins, o.Error, o.Address, q.b.config.Pipeline, o.UnfinishedLeases)
+		}
+		return nil
+	})
+}
+
+func (q *DeadLetterQueue) settleOne(ctx context.Context, tx transaction, batch *buffer.Lease, o *buffer.Outcome) error {
+	which := []any{batch.GroupID.String(), q.b.config.Pipeline, idsArg(o.IDs)}
+	switch o.Verdict {
+	case buffer.Delivered:
+		_, err := tx.exec(ctx, markNotifiedSQL, which...)
+		return err
+	case buffer.Retry:
+		if _, err := tx.exec(ctx, regroupDeadLettersSQL, append(which, o.GroupID.String())...); err != nil {
 			return err
 		}
-		return fmt.Errorf("settling batch %s of dead letters: verdict is %v; expected delivered or retry", batch.GroupID, o.Verdict)
-	})
+		origins, err := originsOf(batch)
+		if err != nil {
+			return err
+		}
+		_, err = tx.exec(ctx, openQueuePartSQL, o.GroupID.String(), q.buffer, db.Seconds(o.After), q.b.config.Owner,
+			o.Attempts, o.Outages, origins, o.Error, o.Address, q.b.config.Pipeline, o.UnfinishedLeases)
+		return err
+	}
+	return fmt.Errorf("settling batch %s of dead letters: verdict is %v; expected delivered or retry", batch.GroupID, o.Verdict)
 }
 
 const (

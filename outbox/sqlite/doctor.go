@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -29,6 +30,7 @@ func (b *Buffer) Diagnose(ctx context.Context) []buffer.Finding {
 		d.owner(ctx)
 		d.waiting(ctx)
 		d.orphans(ctx)
+		d.deletes(ctx)
 	}
 	d.journal(ctx)
 	d.integrity(ctx)
@@ -117,6 +119,29 @@ func (d *diagnosis) orphans(ctx context.Context) {
 			"relay verify --repair; an application must not set group_id")
 	default:
 		d.ok(about, "each that an event has is in the ledger")
+	}
+}
+
+const triggersSQL = `
+SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = ?1 COLLATE NOCASE ORDER BY name`
+
+// deleteIgnored matches the definition of a trigger that may keep rows from being deleted, unless it is AFTER DELETE. A
+// trigger without BEFORE is one.
+var deleteIgnored = regexp.MustCompile(`(?is)(\bafter\s+)?\bdelete\s+on\b.*\braise\s*\(\s*ignore\s*\)`)
+
+// deletes adds what may make a DELETE of a delivered event do nothing.
+func (d *diagnosis) deletes(ctx context.Context) {
+	const about = "deletes"
+	rows, err := d.b.db.QueryContext(ctx, triggersSQL, d.b.config.Table)
+	triggers, err := db.All(rows, err, func(rows *sql.Rows, t *[2]string) error { return rows.Scan(&t[0], &t[1]) })
+	if d.failed(about, err) {
+		return
+	}
+	for _, t := range triggers {
+		if found := deleteIgnored.FindStringSubmatch(t[1]); found != nil && found[1] == "" {
+			d.warn(about, "trigger "+db.Quote(t[0])+" of table "+db.Quote(d.b.config.Table)+" fires BEFORE DELETE and calls RAISE(IGNORE); where it does so, "+
+				"delivered events stay in the table, and the pipeline stalls", "DROP TRIGGER "+db.Quote(t[0]))
+		}
 	}
 }
 

@@ -227,9 +227,9 @@ SET state = 'delivered', delivered = ?4, due_at = strftime('%Y-%m-%dT%H:%M:%fZ',
 WHERE buffer = ?1 AND group_id = ?2 AND lease_no = ?3 AND state <> 'waiting'`
 )
 
-// settle closes the batch's ledger row, or lets it wait, and calls each for every outcome.
+// settle lets the batch wait, or closes its ledger row and calls act, in one transaction.
 func (l ledger) settle(ctx context.Context, batch *buffer.Lease, all []buffer.Outcome,
-	each func(tx transaction, in holding, o *buffer.Outcome) error,
+	act func(tx transaction, in holding, set *outcomes.Set) error,
 ) error {
 	set, err := outcomes.Group(batch, all)
 	if err != nil {
@@ -252,12 +252,7 @@ func (l ledger) settle(ctx context.Context, batch *buffer.Lease, all []buffer.Ou
 		if err != nil {
 			return err
 		}
-		for i := range all {
-			if err := each(tx, in, &all[i]); err != nil {
-				return err
-			}
-		}
-		return nil
+		return act(tx, in, &set)
 	})
 }
 

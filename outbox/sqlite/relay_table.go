@@ -34,8 +34,8 @@ type eventTable interface {
 	clear(ctx context.Context, tx transaction) (events int64, err error)
 	// project fills in what is sent of a leased batch, once its transaction has committed. It may take so long.
 	project(ctx context.Context, batch *buffer.Lease, limit time.Duration)
-	// remove archives or buries the events of an outcome and deletes them.
-	remove(ctx context.Context, tx transaction, batch *buffer.Lease, which extent, o *buffer.Outcome) error
+	// remove archives or buries the events of an outcome and deletes them, and returns how many it deleted.
+	remove(ctx context.Context, tx transaction, batch *buffer.Lease, which extent, o *buffer.Outcome) (deleted int64, err error)
 	// regroup stamps events of the batch with the group_id of the outcome.
 	regroup(ctx context.Context, tx transaction, batch *buffer.Lease, which extent, o *buffer.Outcome) error
 }
@@ -308,7 +308,7 @@ WHERE group_id IS ?1 AND id BETWEEN ?2 AND ?3
   AND (?5 IS NULL OR created_at <= ?5)`
 )
 
-func (r *relayTable) remove(ctx context.Context, tx transaction, batch *buffer.Lease, which extent, o *buffer.Outcome) (err error) {
+func (r *relayTable) remove(ctx context.Context, tx transaction, batch *buffer.Lease, which extent, o *buffer.Outcome) (deleted int64, err error) {
 	group := batch.GroupID.String()
 	switch {
 	case o.Verdict == buffer.Dead:
@@ -317,10 +317,9 @@ func (r *relayTable) remove(ctx context.Context, tx transaction, batch *buffer.L
 		_, err = tx.exec(ctx, archiveSQL, append(which.args(), group)...)
 	}
 	if err != nil {
-		return err
+		return 0, err
 	}
-	_, err = tx.exec(ctx, deleteSQL, which.args()...)
-	return err
+	return tx.exec(ctx, deleteSQL, which.args()...)
 }
 
 func (r *relayTable) regroup(ctx context.Context, tx transaction, _ *buffer.Lease, which extent, o *buffer.Outcome) error {

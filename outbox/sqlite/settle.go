@@ -2,10 +2,12 @@ package sqlite
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/claimmode"
+	"github.com/outboxrelay/relay/outbox/internal/outcomes"
 	"github.com/outboxrelay/relay/outbox/sqlite/internal/db"
 )
 
@@ -38,13 +40,34 @@ func (b *Buffer) loader(ctx context.Context) loader {
 // Settle implements buffer.Settler. No row is ever locked by itself here, so a batch that is marked
 // delivered is settled like any other, and ErrLocked never comes.
 func (b *Buffer) Settle(ctx context.Context, batch *buffer.Lease, all []buffer.Outcome) error {
-	return b.settle(ctx, batch, all, func(tx transaction, in holding, o *buffer.Outcome) error {
-		which := in.extent(batch, o.IDs)
-		if o.Verdict == buffer.Retry {
-			return b.retryPart(ctx, tx, batch, in, which, o)
+	var of, kept int
+	err := b.settle(ctx, batch, all, func(tx transaction, in holding, set *outcomes.Set) error {
+		for _, o := range set.Retry {
+			if err := b.retryPart(ctx, tx, batch, in, in.extent(batch, o.IDs), o); err != nil {
+				return err
+			}
 		}
-		return b.events.remove(ctx, tx, batch, which, o)
+		var removed int64
+		for _, o := range slices.Concat(set.Dead, set.Delivered) {
+			n, err := b.events.remove(ctx, tx, batch, in.extent(batch, o.IDs), o)
+			if err != nil {
+				return err
+			}
+			removed += n
+		}
+		delivered, dead := set.IDs(batch)
+		ids := slices.Concat(delivered, dead)
+		if of = len(ids); removed >= int64(of) {
+			return nil
+		}
+		var err error
+		kept, err = b.recordKept(ctx, tx, batch, in, ids)
+		return err
 	})
+	if err == nil && kept > 0 {
+		return &buffer.KeptError{Table: b.config.Table, Kept: kept, Of: of, RetryIn: buffer.KeptRetry(batch.LeaseNo)}
+	}
+	return err
 }
 
 // ?1 to ?5 are an extent.
