@@ -6,7 +6,7 @@ var claimMutants = []mutant{
 		name: "a claim serves who asked after it began",
 		file: "outbox/postgres/internal/claim/turns.go",
 		old:  "	if t.emptied.After(asked) {",
-		new:  "	if !t.emptied.IsZero() {",
+		new:  "	if !asked.IsZero() && !t.emptied.IsZero() {",
 		pkg:  "./outbox/postgres/internal/claim", test: "TestTurns_Serves",
 	},
 	// Watermarks.
@@ -115,6 +115,13 @@ var claimMutants = []mutant{
 		old:  "	if custom || payload == \"json\" {",
 		new:  "	if custom {",
 		pkg:  "./outbox/postgres", test: "TestCheck_ArchiveJSONB",
+	},
+	{
+		name: "a payload whose type changed is read as the old one",
+		file: "outbox/postgres/internal/pg/events.go",
+		old:  "	if len(columns) > 3 {",
+		new:  "	if len(columns) > 6 {",
+		pkg:  "./outbox/postgres", test: "TestPayloadTypes_Changed",
 	},
 	{
 		name: "the payload is rewritten by the database",

@@ -2,7 +2,6 @@ package postgres_test
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 
@@ -80,20 +79,9 @@ func TestDiagnose_PayloadJSONB(t *testing.T) {
 		_, err := p.pool.Exec(t.Context(), `INSERT INTO outbox_events (topic, payload) VALUES ('t', '`+written+`')`)
 		check(t, err)
 		var batch *buffer.Lease
-		testkit.Eventually(t, func() error { // prepared statements know the old type: the first read after the change fails
-			var failed error
-			if batch, failed = running.Claim(t.Context(), 10, lease); batch == nil {
-				batch, err = testkit.TakeOver(t.Context(), running, lease)
-				failed = errors.Join(failed, err)
-			}
-			if batch == nil {
-				return fmt.Errorf("no batch: %w", failed)
-			}
-			if batch.NotRead != nil {
-				err = running.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Retry, GroupID: batch.GroupID, Error: "not read"}})
-				return errors.Join(batch.NotRead, err)
-			}
-			return nil
+		testkit.Eventually(t, func() (err error) { // prepared statements know the old type: the first read after the change fails
+			batch, err = claimRead(t, running)
+			return err
 		})
 		if string(batch.Events[0].Payload) != want {
 			t.Fatalf("got %+v, want %s", batch, want)
@@ -115,6 +103,53 @@ func TestDiagnose_PayloadJSONB(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "outbox_events_headers_check") {
 		t.Errorf("headers that are no object: got %v", err)
 	}
+}
+
+// TestPayloadTypes_Changed: a buffer that is open notices that the type of its payloads has changed. They begin like binary jsonb.
+func TestPayloadTypes_Changed(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []buffer.ClaimMode{buffer.ClaimRange, buffer.ClaimStamp} {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			f := newMigratedDB(t, buffertest.Options{Claim: mode}).fixture(t, "outbox_events", "orders")
+			arrives := func(payload, want string, isJSON bool) {
+				t.Helper()
+				f.Exec(t, "INSERT INTO outbox_events (topic, payload) VALUES ('t', "+payload+")")
+				var batch *buffer.Lease
+				testkit.Eventually(t, func() (err error) {
+					batch, err = claimRead(t, f.Buffer)
+					return err
+				})
+				if got := string(batch.Events[0].Payload); got != want || batch.PayloadIsJSON != isJSON {
+					t.Errorf("got %q, JSON: %v; want %q, %v", got, batch.PayloadIsJSON, want, isJSON)
+				}
+				check(t, f.Buffer.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Delivered}}))
+			}
+			arrives("'1'", "1", true)
+			f.Exec(t, "ALTER TABLE outbox_events ALTER payload TYPE bytea USING convert_to(payload::text, 'UTF8')")
+			arrives(`'\x01020304'`, "\x01\x02\x03\x04", false)
+			f.Exec(t, "ALTER TABLE outbox_events ALTER payload TYPE jsonb USING convert_from(payload, 'UTF8')::jsonb")
+			arrives("'2'", "2", true)
+		})
+	}
+}
+
+// claimRead claims a batch, or takes over one that could not be read, because a prepared statement knew the table as it was.
+func claimRead(t *testing.T, b buffer.Buffer) (*buffer.Lease, error) {
+	t.Helper()
+	batch, err := b.Claim(t.Context(), 10, lease)
+	if batch == nil && err == nil {
+		batch, err = testkit.TakeOver(t.Context(), b, lease)
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case batch == nil:
+		return nil, errors.New("no batch")
+	case batch.NotRead != nil:
+		check(t, b.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Retry, GroupID: batch.GroupID, Error: "not read"}}))
+	}
+	return batch, batch.NotRead
 }
 
 // Check refuses an archive of jsonb if the payload is json: what jsonb refuses could never be settled.

@@ -108,7 +108,7 @@ func (c *Claimer) claimWithin(ctx context.Context, t *ledger.Tables, limit int, 
 		pg.Step{SQL: "COMMIT"},
 		pg.Step{SQL: "BEGIN ISOLATION LEVEL READ COMMITTED"},
 		reading.Step(c.base.DB.WriteTx, "enable_seqscan", "off"),
-		pg.Step{SQL: t.SQL(stampedEventsSQL), Args: []string{groupID.String()}, Row: rows.Append},
+		pg.Step{SQL: t.SQL(stampedEventsSQL), Args: []string{groupID.String()}, Columns: rows.Columns, Row: rows.Append},
 	)
 	cause := reading.Cause(readCtx, err, rows.Fitted())
 	switch {

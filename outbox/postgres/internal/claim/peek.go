@@ -25,6 +25,7 @@ func (c *Claimer) Peek(ctx context.Context, t *ledger.Tables, limit int) (*buffe
 	begin.Row = rows.Reset
 	err := c.base.DB.Transact(ctx, begin, pg.Step{
 		SQL: t.SQL(peekSQL), Args: []string{t.Buffer, pg.Int(floor), pg.Int(lastValue), pg.Int(int64(limit))},
+		Columns: rows.Columns,
 		Row: func(v [][]byte) error {
 			clock = pg.ReadTime(v[6])
 			return rows.Append(v)

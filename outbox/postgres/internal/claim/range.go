@@ -92,7 +92,7 @@ func (c *Claimer) claimRange(
 		pg.Step{SQL: "COMMIT"},
 		pg.Step{SQL: "BEGIN ISOLATION LEVEL READ COMMITTED"},
 		read,
-		pg.Step{Prepare: true, SQL: t.SQL(rangeEventsSQL), Args: []string{groupID.String()}, Row: rows.Append},
+		pg.Step{Prepare: true, SQL: t.SQL(rangeEventsSQL), Args: []string{groupID.String()}, Columns: rows.Columns, Row: rows.Append},
 	)
 	batch := start.Lease(groupID)
 	batch.FirstID, batch.LastID = first, last

@@ -65,7 +65,7 @@ func (c *Claimer) Stamp(ctx context.Context, t *ledger.Tables, limit int, lease 
 		},
 		pg.Commit, pg.Begin,
 		reading.Step(c.base.DB.BatchTx),
-		pg.Step{Prepare: true, SQL: t.SQL(stampedEventsSQL), Args: []string{groupID.String()}, Row: rows.Append},
+		pg.Step{Prepare: true, SQL: t.SQL(stampedEventsSQL), Args: []string{groupID.String()}, Columns: rows.Columns, Row: rows.Append},
 	)
 	cause := reading.Cause(readCtx, err, rows.Fitted())
 	switch {

@@ -63,7 +63,7 @@ func planOf(ctx context.Context, db *pg.DB, project string) (*pg.Plan, error) {
 	var answer []byte
 	err := db.RoundTrip(ctx, []pg.Step{db.UserTx(db.StatementTimeout), {
 		SQL: "EXPLAIN (FORMAT JSON) " + project, Args: []string{uuid.Nil.String()},
-		UserSQL: func([]pgconn.FieldDescription) {}, Row: func(v [][]byte) error {
+		UserSQL: true, Row: func(v [][]byte) error {
 			answer = slices.Clone(v[0])
 			return nil
 		},

@@ -81,7 +81,7 @@ func (t *Table) projectSteps(p *projecting) []pg.Step {
 	return []pg.Step{
 		{SQL: "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"},
 		begin,
-		{SQL: t.project, Args: []string{p.groupID.String()}, UserSQL: p.readColumns, Row: p.readRow},
+		{SQL: t.project, Args: []string{p.groupID.String()}, UserSQL: true, Columns: p.readColumns, Row: p.readRow},
 		{SQL: "COMMIT"},
 	}
 }

@@ -74,9 +74,9 @@ func (l *DeadLetters) ListDead(ctx context.Context, f buffer.DeadFilter, after *
 	begin := pg.ReadTx(pg.BulkTimeout, "enable_seqscan", "off")
 	begin.Row = rows.Reset
 	err = l.base.DB.Transact(ctx, begin, pg.Step{
-		SQL:  t.SQL(listSQL),
-		Args: l.Match(f, pg.Bool(f.Closed), eventID, groupID, pg.Int(int64(limit))),
-		Row:  rows.addWithRow,
+		SQL:     t.SQL(listSQL),
+		Args:    l.Match(f, pg.Bool(f.Closed), eventID, groupID, pg.Int(int64(limit))),
+		Columns: rows.Columns, Row: rows.addWithRow,
 	})
 	if errors.Is(err, buffer.ErrTooLarge) {
 		err = nil // the next page begins there

@@ -235,6 +235,7 @@ func (q *Queue) read(ctx context.Context, t *ledger.Tables, batch buffer.Lease, 
 		readCtx, reading := ledger.NewReading(ctx, limit)
 		err := q.base.DB.Transact(readCtx, reading.Step(q.base.DB.WriteTx, pg.PlanByKey...), pg.Step{
 			SQL: t.SQL(readSQL), Args: []string{batch.GroupID.String(), q.base.Pipeline, pg.Bool(contents)},
+			Columns: rows.Columns,
 			Row: func(v [][]byte) error {
 				if batch.ClaimedAt.IsZero() {
 					batch.ClaimedAt, batch.ClaimedLocal = pg.ReadTime(v[14]), time.Now()

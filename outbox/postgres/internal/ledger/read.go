@@ -157,7 +157,7 @@ func (b *Base) read(ctx context.Context, t *Tables, batch buffer.Lease, limit ti
 	readCtx, reading := NewReading(ctx, limit)
 	defer reading.End()
 	err := b.DB.Transact(readCtx, reading.Step(b.DB.WriteTx, "enable_seqscan", "off"), pg.Step{
-		SQL: t.SQL(readSQL), Args: []string{batch.GroupID.String()}, Row: rows.Append,
+		SQL: t.SQL(readSQL), Args: []string{batch.GroupID.String()}, Columns: rows.Columns, Row: rows.Append,
 	})
 	if cause := reading.Cause(readCtx, err, rows.Fitted()); cause != nil && ctx.Err() == nil {
 		return b.List(ctx, t, batch, cause, rows.Fitted())

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
@@ -13,7 +15,7 @@ import (
 // allocations and not thousands. They are copied out of pgx's read buffer, once, because
 // pgx reads the next rows into it.
 type EventDecoder struct {
-	// PayloadOID is the type of the payload column.
+	// PayloadOID is the type of the payload column. See Columns.
 	PayloadOID uint32
 	// Events are those that were decoded.
 	Events []outbox.Event
@@ -84,6 +86,13 @@ func (d *EventDecoder) Weigh(n int) { d.size += n }
 
 // Fitted returns how many events were read.
 func (d *EventDecoder) Fitted() int { return d.fitted }
+
+// Columns is the Columns function of a step with Append: the type of the payload column may have changed since the table was read.
+func (d *EventDecoder) Columns(columns []pgconn.FieldDescription) {
+	if len(columns) > 3 {
+		d.PayloadOID = columns[3].DataTypeOID
+	}
+}
 
 // Append is the Row function that decodes a row.
 func (d *EventDecoder) Append(v [][]byte) error {

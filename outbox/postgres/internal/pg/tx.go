@@ -24,9 +24,10 @@ type Step struct {
 	// Prepare: the statement runs for each batch, and has one plan for all parameters.
 	Prepare bool
 	// UserSQL marks a statement of the user's, which may return any columns: its only
-	// parameter is a uuid, its values come as texts, and UserSQL gets the columns before
-	// the rows.
-	UserSQL func([]pgconn.FieldDescription)
+	// parameter is a uuid, and its values come as texts.
+	UserSQL bool
+	// Columns is called with the columns of the result, before the rows.
+	Columns func([]pgconn.FieldDescription)
 }
 
 // Transact runs the steps in one READ COMMITTED transaction and one round trip. The
@@ -96,7 +97,7 @@ func (db *DB) RoundTrip(ctx context.Context, steps []Step) error {
 			}
 		}
 		switch {
-		case s.UserSQL != nil:
+		case s.UserSQL:
 			batch.ExecParams(s.SQL, values, []uint32{OIDUUID}, nil, nil)
 		case name != "":
 			batch.ExecPrepared(name, values, nil, []int16{1})
@@ -152,8 +153,8 @@ func read(results *pgconn.MultiResultReader, steps []Step) error {
 			return results.Close()
 		}
 		reader := results.ResultReader()
-		if s.UserSQL != nil {
-			s.UserSQL(reader.FieldDescriptions())
+		if s.Columns != nil {
+			s.Columns(reader.FieldDescriptions())
 		}
 		for reader.NextRow() {
 			if s.Row == nil {
