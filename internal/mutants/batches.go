@@ -90,6 +90,13 @@ var batchMutants = []mutant{
 		pkg:  "./outbox/sqlite", test: "TestSettle_KeptEvents",
 	},
 	{
+		name: "events that a delete left are always recorded after the settle",
+		file: "outbox/postgres/internal/ledger/settle_kept.go",
+		old:  "return s.kept.record != nil && s.Ledger.keeps.Load()",
+		new:  "return false",
+		pkg:  "./outbox/postgres", test: "TestSettle_KeptAgain",
+	},
+	{
 		name: "a delete that a rule replaced stays prepared",
 		file: "outbox/postgres/internal/ledger/settle_kept.go",
 		old:  "step.Prepare && !s.Ledger.keeps.Load()",

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/uuid"
+
 	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -34,6 +36,10 @@ func TestSettle_KeptEvents(t *testing.T) {
 			})
 		}
 	}
+	t.Run("order", func(t *testing.T) {
+		t.Parallel()
+		testKept(t, newMigratedDB(t, buffertest.Options{Ordered: true}).fixture(t, "outbox_events", "orders"), keepers["trigger"])
+	})
 	t.Run("archive", func(t *testing.T) {
 		t.Parallel()
 		testKept(t, newMigratedDB(t, buffertest.Options{Archive: true}).fixture(t, "outbox_events", "orders"), keepers["trigger"])
@@ -107,6 +113,41 @@ func testKept(t *testing.T, f *buffertest.Fixture, keeper [2]string) {
 	}
 	if rows := f.Ledger(t); len(rows) != 1 || rows[0].GroupID != part {
 		t.Errorf("the ledger: %+v", rows)
+	}
+}
+
+// TestSettle_KeptAgain: once a DELETE has left events, a settle records what is left in its own transaction, so that no
+// claim comes before it.
+func TestSettle_KeptAgain(t *testing.T) {
+	t.Parallel()
+	open := map[string]func(*testing.T) *buffertest.Fixture{
+		"custom table": func(t *testing.T) *buffertest.Fixture {
+			return customHarness(integerKeys).Open(t, buffertest.Options{})
+		},
+	}
+	for _, mode := range []buffer.ClaimMode{buffer.ClaimStamp, buffer.ClaimRange} {
+		open[string(mode)] = func(t *testing.T) *buffertest.Fixture {
+			return newMigratedDB(t, buffertest.Options{Claim: mode}).fixture(t, "outbox_events", "orders")
+		}
+	}
+	for name, open := range open {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := open(t)
+			event := outbox.Event{Topic: "t", Payload: []byte("1")}
+			f.Insert(t, event, event, event, event)
+			f.Exec(t, fmt.Sprintf(keepers["trigger"][0], f.Table))
+			settle := func() uuid.UUID {
+				b, err := f.Buffer.Claim(t.Context(), 2, lease)
+				check(t, err)
+				wantKept(t, f.Buffer.Settle(t.Context(), b, []buffer.Outcome{
+					{Verdict: buffer.Delivered, IDs: b.IDs()[:1]}, {Verdict: buffer.Dead, IDs: b.IDs()[1:], Error: "no"},
+				}), 2, 2)
+				return b.GroupID
+			}
+			settle()
+			f.Exec(t, fmt.Sprintf(`DO $$ BEGIN ASSERT (SELECT l.xmin = d.xmin FROM outbox_batches l JOIN outbox_dead_letters d USING (group_id) WHERE group_id = '%s'); END $$`, settle()))
+		})
 	}
 }
 

@@ -53,7 +53,7 @@ func (t *Table) SettleSteps(with *ledger.Settlement, o *outcomes.Set) []pg.Step 
 		steps = append(steps, s.Deleting(len(dead), pg.Step{Prepare: true, SQL: s.Tables.SQL(plainSQL), Args: []string{s.Batch.GroupID.String(), s.finds(dead)}}))
 	}
 	if !s.Batch.DeliveryRecorded() {
-		s.RecordKept(func(string) pg.Step {
+		s.RecordKept(func() pg.Step {
 			settled, dead := o.IDs(s.Batch)
 			return pg.Step{SQL: s.Tables.SQL(s.table.either(recordKeptSQL, recordKeptUUIDSQL)), Args: append(s.KeptArgs(), s.finds(append(settled, dead...)))}
 		})

@@ -183,7 +183,7 @@ INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, ow
                             attempts, outages, events, first_id, last_id, oldest_at, delivered)
 SELECT $2::uuid, $1, 'stamp', 'delivered', $3::bigint, clock_timestamp() + $5::interval, $4, 1,
        0, 0, count(*), min(e.custom_id), max(e.custom_id), min(e.created_at), array_agg(e.custom_id::bigint ORDER BY e.custom_id)
-FROM custom_events e WHERE e.custom_id = ANY ($6) AND e.group_id = $2::uuid
+FROM custom_events e WHERE current_setting('relay.fenced') = '1' AND e.custom_id = ANY ($6) AND e.group_id = $2::uuid
 HAVING count(*) > 0
 ON CONFLICT (group_id) DO NOTHING
 RETURNING events::bigint`

@@ -59,6 +59,10 @@ func (s *Settlement) Run(ctx context.Context, o *outcomes.Set, steps []pg.Step) 
 	if !o.RetriesWhole() && len(o.Retry) > 0 {
 		commit = "on"
 	}
+	recorded := s.recordsKept()
+	if recorded {
+		steps = append(steps, s.recordStep())
+	}
 	b := s.Ledger.base
 	begin := b.DB.SettleTx(b.DB.StatementTimeout, "synchronous_commit", commit, "lock_timeout", pg.Milliseconds(s.Tables.LockTimeout))
 	begin.Row = func([][]byte) error {
@@ -77,7 +81,7 @@ func (s *Settlement) Run(ctx context.Context, o *outcomes.Set, steps []pg.Step) 
 	case o.RetriesWhole():
 		return nil
 	case !s.Batch.DeliveryRecorded():
-		return s.recordKept(ctx)
+		return s.recordKept(ctx, recorded)
 	case s.Closed == 0:
 		return s.lockedOrKept(ctx)
 	}

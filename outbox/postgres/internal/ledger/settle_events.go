@@ -85,16 +85,16 @@ WHERE row_security_active($5::regclass) AND current_setting('relay.fenced') = '1
   AND id <@ $4::int8multirange AND id BETWEEN $2::bigint AND $3::bigint
   AND (group_id = $1::uuid OR group_id IS NULL AND created_at <= ` + newestSQL + `)`
 
-	// $9 is relay.newest_at.
+	// The sink has these events, so they hold no key.
 	recordKeptSQL = `
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
-                            attempts, outages, events, first_id, last_id, oldest_at, newest_at, delivered, members)
-SELECT $2::uuid, $1, CASE WHEN $9 = '' THEN 'stamp' ELSE 'range' END, 'delivered', $3::bigint, clock_timestamp() + $5::interval, $4, 1,
-       0, 0, count(*), min(id), max(id), min(created_at), CASE WHEN $9 <> '' THEN max(created_at) END, array_agg(id ORDER BY id),
-       CASE WHEN $9 <> '' THEN range_agg(int8range(id, nullif(id, 9223372036854775807), '[]')) END
+                            attempts, outages, events, first_id, last_id, oldest_at, newest_at, delivered, members, lanes)
+SELECT $2::uuid, $1, CASE WHEN current_setting('relay.newest_at') = '' THEN 'stamp' ELSE 'range' END, 'delivered', $3::bigint, clock_timestamp() + $5::interval, $4, 1,
+       0, 0, count(*), min(id), max(id), min(created_at), CASE WHEN current_setting('relay.newest_at') <> '' THEN max(created_at) END, array_agg(id ORDER BY id),
+       CASE WHEN current_setting('relay.newest_at') <> '' THEN range_agg(int8range(id, nullif(id, 9223372036854775807), '[]')) END, '{}'
 FROM outbox_events
-WHERE id BETWEEN $6::bigint AND $7::bigint AND id <@ $8::int8multirange
-  AND (group_id = $2::uuid OR group_id IS NULL AND created_at <= (SELECT nullif($9, '')::timestamptz))
+WHERE current_setting('relay.fenced') = '1' AND id BETWEEN $6::bigint AND $7::bigint AND id <@ $8::int8multirange
+  AND (group_id = $2::uuid OR group_id IS NULL AND created_at <= ` + newestSQL + `)
 HAVING count(*) > 0
 ON CONFLICT (group_id) DO NOTHING
 RETURNING events::bigint`
@@ -163,8 +163,8 @@ func (s *Settlement) EventSteps(o *outcomes.Set) []pg.Step {
 		gone, dead = append(gone, dead...), nil
 	}
 	if !s.Batch.DeliveryRecorded() {
-		s.RecordKept(func(newest string) pg.Step {
-			return pg.Step{SQL: s.Tables.SQL(recordKeptSQL), Args: append(s.KeptArgs(), append(s.Bounds()[1:], idset.Of(append(gone, dead...)).Multirange(), newest)...)}
+		s.RecordKept(func() pg.Step {
+			return pg.Step{SQL: s.Tables.SQL(recordKeptSQL), Args: append(s.KeptArgs(), append(s.Bounds()[1:], idset.Of(append(gone, dead...)).Multirange())...)}
 		})
 		return append(steps, s.deleteSteps(deleteSQL, archiveDeletedSQL, gone, dead)...)
 	}

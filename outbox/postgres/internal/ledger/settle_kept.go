@@ -14,15 +14,16 @@ import (
 
 // keptCheck is how a settle finds events that its DELETE left.
 type keptCheck struct {
-	ids     int                         // to be deleted
-	deleted []*int64                    // by each step
-	record  func(newest string) pg.Step // makes a delivered batch of those that are left, and returns their number
+	ids     int            // to be deleted
+	deleted []*int64       // by each step
+	record  func() pg.Step // makes a delivered batch of those that are left, and returns their number
+	kept    int64          // what it returned
 	// In a delivered batch: those that no other transaction has locked, before the delete; those that are left.
 	free map[int64]bool
 	left []int64
 }
 
-func (k *keptCheck) begin() { k.free, k.left = map[int64]bool{}, nil }
+func (k *keptCheck) begin() { k.kept, k.free, k.left = 0, map[int64]bool{}, nil }
 
 // Deleting returns the step, whose rows affected are those of so many ids.
 func (s *Settlement) Deleting(ids int, step pg.Step) pg.Step {
@@ -33,9 +34,8 @@ func (s *Settlement) Deleting(ids int, step pg.Step) pg.Step {
 	return step
 }
 
-// RecordKept sets the step that makes a delivered batch of the events that the DELETE left. newest is
-// relay.newest_at of the batch.
-func (s *Settlement) RecordKept(step func(newest string) pg.Step) { s.kept.record = step }
+// RecordKept sets the step that makes a delivered batch of the events that the DELETE left.
+func (s *Settlement) RecordKept(step func() pg.Step) { s.kept.record = step }
 
 // KeptArgs are the parameters of such a step: buffer, group_id, lease_no, owner and when the delete is due again.
 func (s *Settlement) KeptArgs() []string {
@@ -67,29 +67,40 @@ func (s *Settlement) keptError(kept int) error {
 	return &buffer.KeptError{Table: s.Tables.Buffer, Kept: kept, Of: max(s.kept.ids, kept), RetryIn: buffer.KeptRetry(s.Batch.LeaseNo)}
 }
 
-// recordKept gives the events that the DELETE left a ledger row again. A claim that comes between the two transactions
-// sends them once more.
-func (s *Settlement) recordKept(ctx context.Context) error {
+// recordsKept reports whether the settle records in its own transaction what its DELETE leaves: once one has left
+// events, because the statement would cost every settle something.
+func (s *Settlement) recordsKept() bool { return s.kept.record != nil && s.Ledger.keeps.Load() }
+
+func (s *Settlement) recordStep() pg.Step {
+	step := s.kept.record()
+	step.Row = func(v [][]byte) error {
+		s.kept.kept = pg.ReadInt8(v[0])
+		return nil
+	}
+	return step
+}
+
+// recordKept gives the events that the DELETE left a ledger row again, unless the settle did. It is a second transaction: a
+// claim that comes before it sends the events once more, as after a kill between the two.
+func (s *Settlement) recordKept(ctx context.Context, recorded bool) error {
 	var deleted int64
 	for _, n := range s.kept.deleted {
 		deleted += *n
 	}
-	if s.kept.record == nil || deleted >= int64(s.kept.ids) {
-		return nil
+	if !recorded && s.kept.record != nil && deleted < int64(s.kept.ids) {
+		b := s.Ledger.base
+		begin := b.DB.WriteTx(b.DB.StatementTimeout, "synchronous_commit", "off", "enable_seqscan", "off", "enable_bitmapscan", "off",
+			"relay.fenced", "1", "relay.newest_at", s.newest)
+		begin.Row = func([][]byte) error {
+			s.kept.begin()
+			return nil
+		}
+		if err := b.DB.Transact(ctx, begin, s.recordStep()); err != nil {
+			return b.Explain(ctx, "recording events that were not deleted", err)
+		}
 	}
-	var kept int64
-	step := s.kept.record(s.newest)
-	step.Row = func(v [][]byte) error {
-		kept = pg.ReadInt8(v[0])
-		return nil
-	}
-	b := s.Ledger.base
-	err := b.DB.Transact(ctx, b.DB.WriteTx(b.DB.StatementTimeout, "synchronous_commit", "off", "enable_seqscan", "off", "enable_bitmapscan", "off"), step)
-	switch {
-	case err != nil:
-		return b.Explain(ctx, "recording events that were not deleted", err)
-	case kept > 0:
-		return s.keptError(int(kept))
+	if s.kept.kept > 0 {
+		return s.keptError(int(s.kept.kept))
 	}
 	return nil
 }
