@@ -24,7 +24,7 @@ func (a *app) statusCommand() *cobra.Command {
 		Use:   "status",
 		Short: "Show backlog, oldest event, batches and dead letters",
 		Long: `Status reads the backlog of every pipeline from its database, and why batches wait and
-until when. It changes nothing and works without a running relay. If a database cannot be reached, status prints
+until when, those of the dead-letter hook too. It changes nothing and works without a running relay. If a database cannot be reached, status prints
 the error, shows the other pipelines and exits with 1.`,
 		Example: "  relay status -c relay.yaml\n  relay status -c relay.yaml --json",
 	}, func(c *cobra.Command, cfg *config.Config) error {
@@ -63,10 +63,7 @@ func (a *app) report(ctx context.Context, cfg *config.Config) admin.Report {
 			a.fail(fmt.Errorf("%s: %w", name, err))
 			continue
 		}
-		one := admin.NewPipelineReport(name, statuses[i])
-		for i := range one.Waits {
-			one.Waits[i].Error = a.redact(one.Waits[i].Error)
-		}
+		one := admin.NewPipelineReport(name, statuses[i], a.redact)
 		if holders[i] != nil {
 			one.VacuumBlockedBy = admin.NewBlockerReport(*holders[i])
 		}
@@ -116,6 +113,11 @@ func statusTable(r admin.Report) string {
 	for _, p := range r.Pipelines {
 		for _, w := range p.Waits {
 			text += p.Name + ": " + oneLine(w.Text()) + "\n"
+		}
+		if p.Hook != nil {
+			for _, w := range p.Hook.Waits {
+				text += p.Name + ": dead-letter hook: " + oneLine(w.Text()) + "\n"
+			}
 		}
 		if p.Suspects != nil {
 			text += p.Name + ": " + p.Suspects.Text() + "\n"

@@ -74,6 +74,10 @@ orders      1,234   2h 5m       1        2          1     2
 	db.exec("UPDATE outbox_batches SET unfinished_leases = 2, claimed_at = clock_timestamp() - interval '3 hours 9 minutes' WHERE state <> 'delivered'")
 	do(t, nil, "status", "-c", path).want(t, 0, "orders: 2 batches are sent one at a time, with nothing else in flight, because two or more owners in a row "+
 		"did not finish them; the oldest was claimed 3h 9m ago\n", "") // the leased one may still finish
+	db.exec(`INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases, attempts, outages, events, first_id, last_id, oldest_at, error)
+		VALUES (gen_random_uuid(), 'public.outbox_events dead letters', 'stamp', 'waiting', 1, now(), 'x', 0, 0, 1, 2, 1, 2, now(), E'503\nfrom the hook')`)
+	do(t, nil, "status", "-c", path).want(t, 0, "orders: dead-letter hook: 1 batch waits (2 events), due now: 503 from the hook\n", "")
+	do(t, nil, "status", "-c", path, "--json").want(t, 0, `"dead_letter_hook": {`, "")
 	delete(got.Pipelines[0], "oldest_pending_seconds")
 	if diff := cmp.Diff([]map[string]any{{
 		"name": "orders", "pending": 1234.0, "dead": 2.0,

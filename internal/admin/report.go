@@ -24,6 +24,8 @@ type PipelineReport struct {
 	Dead                 int64   `json:"dead"`
 	// Waits are why batches wait, the most frequent reasons first.
 	Waits []WaitReport `json:"waits,omitempty"`
+	// Hook is what waits for the dead-letter hook; nil if nothing does.
+	Hook *HookReport `json:"dead_letter_hook,omitempty"`
 	// Suspects are the batches that are sent one at a time, with nothing else in flight.
 	Suspects *SuspectsReport `json:"suspects,omitempty"`
 	// VacuumBlockedBy is the oldest transaction that blocks vacuum, if it is old enough for a warning.
@@ -64,6 +66,12 @@ type WaitReport struct {
 	// DueInSeconds is until the first of them is due, LastDueInSeconds until the last is; 0 if they are due.
 	DueInSeconds     float64 `json:"due_in_seconds"`
 	LastDueInSeconds float64 `json:"last_due_in_seconds"`
+}
+
+// HookReport is the open dead letters that the dead-letter hook was not notified of, and why their batches wait.
+type HookReport struct {
+	Unnotified int64        `json:"unnotified"`
+	Waits      []WaitReport `json:"waits"`
 }
 
 // Text describes the reason in one line.
@@ -116,27 +124,34 @@ type ReportError struct {
 	Error string `json:"error"`
 }
 
-// NewPipelineReport returns the report of a pipeline.
-func NewPipelineReport(name string, s buffer.Status) PipelineReport {
-	var waits []WaitReport
-	for _, w := range s.Waits {
-		if w.Error == "" { // it is only due soon
-			continue
-		}
-		waits = append(waits, WaitReport{
-			Error: w.Error, Batches: w.Batches, Events: w.Events,
-			DueInSeconds: max(0, w.First).Round(time.Millisecond).Seconds(), LastDueInSeconds: max(0, w.Last).Round(time.Millisecond).Seconds(),
-		})
+// NewPipelineReport returns the report of a pipeline, without the secrets that redact removes.
+func NewPipelineReport(name string, s buffer.Status, redact func(string) string) PipelineReport {
+	var hook *HookReport
+	if waits := waitReports(s.HookWaits, redact); len(waits) > 0 {
+		hook = &HookReport{Unnotified: s.Unnotified, Waits: waits}
 	}
 	var suspects *SuspectsReport
 	if s.Suspects > 0 {
 		suspects = &SuspectsReport{Batches: s.Suspects, OldestSeconds: s.OldestSuspect.Round(time.Millisecond).Seconds()}
 	}
 	return PipelineReport{
-		Waits: waits, Suspects: suspects,
+		Waits: waitReports(s.Waits, redact), Hook: hook, Suspects: suspects,
 		Name: name, Pending: s.Pending,
 		OldestPendingSeconds: s.OldestPending.Round(time.Millisecond).Seconds(),
 		Batches:              Batches{Leased: s.Leased, Waiting: s.Waiting, Delivered: s.Delivered},
 		Dead:                 s.Dead,
 	}
+}
+
+func waitReports(all []buffer.Wait, redact func(string) string) (reports []WaitReport) {
+	for _, w := range all {
+		if w.Error == "" { // it is only due soon
+			continue
+		}
+		reports = append(reports, WaitReport{
+			Error: redact(w.Error), Batches: w.Batches, Events: w.Events,
+			DueInSeconds: max(0, w.First).Round(time.Millisecond).Seconds(), LastDueInSeconds: max(0, w.Last).Round(time.Millisecond).Seconds(),
+		})
+	}
+	return reports
 }

@@ -66,6 +66,32 @@ func TestStatus(t *testing.T) {
 	}
 }
 
+func TestStatus_DeadLetterHook(t *testing.T) {
+	t.Parallel()
+	s := New([]Pipeline{(&state{name: "orders", status: buffer.Status{
+		Dead: 4, Unnotified: 3, HookWaits: []buffer.Wait{{Batches: 2}, {Error: "503 from s3cret", Batches: 1, Events: 3, First: 2 * time.Second, Last: 2 * time.Second}},
+	}}).pipeline()}, NewMetrics(), Config{Redact: redactor})
+	const want = `"dead_letter_hook": {
+        "unnotified": 3,
+        "waits": [
+          {
+            "error": "503 from ***",
+            "batches": 1,
+            "events": 3,
+            "due_in_seconds": 2,
+            "last_due_in_seconds": 2
+          }
+        ]
+      }`
+	if body := get(t, s, "/api/status").Body.String(); !strings.Contains(body, want) {
+		t.Errorf("got %s", body)
+	}
+	const line = "dead-letter hook: 1 batch waits (3 events), due in 2s: 503 from ***"
+	if body := get(t, s, "/").Body.String(); !strings.Contains(body, line) {
+		t.Errorf("the page is %s; want %q", body, line)
+	}
+}
+
 func TestStatus_ShowsVacuumBlocker(t *testing.T) {
 	t.Parallel()
 	s := New([]Pipeline{

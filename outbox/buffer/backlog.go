@@ -24,6 +24,8 @@ type Status struct {
 	Leased, Waiting, Delivered int64
 	// Waits are why batches wait, the most frequent reasons first; at most [MaxWaits].
 	Waits []Wait
+	// HookWaits are why batches of the dead-letter hook wait; their Events are dead letters.
+	HookWaits []Wait
 	// Suspects are the batches that are sent one at a time, or will be, because several owners in a row did not
 	// finish them, those of its dead-letter hook included; see [DueSuspect]. OldestSuspect is how long ago the first of them was claimed, by the database's clock.
 	Suspects      int64

@@ -180,7 +180,8 @@ func queueSeparate(t *testing.T, h Harness) {
 	takeOverNone(t, f.Buffer)
 	s, err := f.Buffer.Status(t.Context())
 	ok(t, "Status", err)
-	s.OldestTransaction = 0
+	equal(t, "reasons of the hook to wait", len(s.HookWaits), 1)
+	s.OldestTransaction, s.HookWaits = 0, nil
 	equal(t, "status of the buffer", s, buffer.Status{Dead: 3, Unnotified: 3})
 	audit(t, f.Buffer, buffer.Audit{Dead: buffer.DeadCount{Open: 3, Unnotified: 3}})
 	untouched(t, f, "Repair of the buffer", func() {

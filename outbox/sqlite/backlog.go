@@ -206,9 +206,9 @@ SELECT coalesce(error, ''), count(*), sum(events),
 FROM outbox_batches WHERE buffer = ?1 AND state = 'waiting'
 GROUP BY error ORDER BY count(*) DESC, min(due_at) LIMIT ?2`
 
-// waits reads why batches wait.
-func (b *Buffer) waits(ctx context.Context, tx transaction) (all []buffer.Wait, err error) {
-	rows, err := tx.rows(ctx, waitsSQL, b.config.Table, buffer.MaxWaits)
+// waits reads why the batches of a ledger wait.
+func (l ledger) waits(ctx context.Context, tx transaction) (all []buffer.Wait, err error) {
+	rows, err := tx.rows(ctx, waitsSQL, l.buffer, buffer.MaxWaits)
 	if err != nil {
 		return nil, err
 	}
@@ -242,6 +242,9 @@ func (b *Buffer) Status(ctx context.Context) (buffer.Status, error) {
 			Scan(&s.Pending, &oldest, &s.Leased, &s.Waiting, &s.Delivered, &s.Dead, &s.Unnotified, &s.Suspects, &oldestSuspect)
 		if err == nil && s.Waiting > 0 {
 			s.Waits, err = b.waits(ctx, tx)
+		}
+		if err == nil && s.Unnotified > 0 {
+			s.HookWaits, err = ledger{b, b.config.Table + queueSuffix}.waits(ctx, tx)
 		}
 		return err
 	})

@@ -75,23 +75,26 @@ func (b *Backlog) Status(ctx context.Context) (buffer.Status, error) {
 				s.OldestTransaction = max(0, time.Duration(pg.ReadInt8(v[7]))*time.Microsecond)
 				s.Suspects = pg.ReadInt8(v[11])
 				s.OldestSuspect = max(0, time.Duration(pg.ReadInt8(v[12]))*time.Microsecond)
-				s.Waits = nil
+				s.Waits, s.HookWaits = nil, nil
 				return nil
 			},
 		},
-		pg.Step{
-			SQL: t.SQL(waitsSQL), Args: []string{t.Buffer, pg.Int(buffer.MaxWaits)},
-			Row: func(v [][]byte) error {
-				s.Waits = append(s.Waits, buffer.Wait{
-					Error: string(v[0]), Batches: pg.ReadInt8(v[1]), Events: pg.ReadInt8(v[2]),
-					First: time.Duration(pg.ReadInt8(v[3])) * time.Microsecond, Last: time.Duration(pg.ReadInt8(v[4])) * time.Microsecond,
-				})
-				return nil
-			},
-		},
+		waitsStep(t, t.Buffer, &s.Waits),
+		waitsStep(t, t.Buffer+ledger.DeadLettersSuffix, &s.HookWaits),
 	)
 	if err != nil {
 		return buffer.Status{}, b.base.Explain(ctx, "reading the status", err)
 	}
 	return s, nil
+}
+
+// waitsStep adds why the batches of a ledger wait.
+func waitsStep(t *ledger.Tables, name string, waits *[]buffer.Wait) pg.Step {
+	return pg.Step{SQL: t.SQL(waitsSQL), Args: []string{name, pg.Int(buffer.MaxWaits)}, Row: func(v [][]byte) error {
+		*waits = append(*waits, buffer.Wait{
+			Error: string(v[0]), Batches: pg.ReadInt8(v[1]), Events: pg.ReadInt8(v[2]),
+			First: time.Duration(pg.ReadInt8(v[3])) * time.Microsecond, Last: time.Duration(pg.ReadInt8(v[4])) * time.Microsecond,
+		})
+		return nil
+	}}
 }
