@@ -5,8 +5,6 @@ import (
 	"math"
 	"sync"
 	"time"
-
-	"github.com/outboxrelay/relay/sink"
 )
 
 // breaker is the circuit breaker of an address, or of the sink as a whole: closed, open
@@ -204,7 +202,7 @@ func (b *breakers) probesDue(deferred []string) (due []string) {
 }
 
 // allow returns how many batches may be claimed: any number, 1 for a half-open probe, or 0.
-func (b *breakers) allow(ctx context.Context, s sink.Sink) int {
+func (b *breakers) allow(ctx context.Context, check func(context.Context) error) int {
 	now := time.Now()
 	b.mu.Lock()
 	open, paused, early := b.sink.open(), now.Before(b.pause), now.Before(b.sink.until)
@@ -217,7 +215,7 @@ func (b *breakers) allow(ctx context.Context, s sink.Sink) int {
 	}
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	err := s.Check(ctx)
+	err := check(ctx)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.sink.until = time.Now().Add(probes.After(b.sink.failures))

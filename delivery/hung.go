@@ -37,30 +37,22 @@ func callSink[T any](w *Worker, leaseCtx, ctx context.Context, l *buffer.Lease, 
 		value T
 		err   error
 	}
-	began, answer := time.Now(), make(chan result, 1)
-	go func() {
-		var r result
+	began, wait := time.Now(), w.config.SendGrace
+	grace := func() time.Duration {
+		if leaseCtx.Err() != nil && !leaseLost(leaseCtx) { // the process has no time left
+			wait = min(wait, stopTimeout)
+		}
+		return wait
+	}
+	r, late := await(ctx, grace, func() (r result) {
 		r.err = w.guardSend(ctx, l.GroupID.String(), func() (err error) {
 			r.value, err = call()
 			return err
 		})
-		answer <- r
-	}()
-	select {
-	case r := <-answer:
+		return r
+	})
+	if late == nil {
 		return r.value, r.err
-	case <-ctx.Done():
-	}
-	wait := w.config.SendGrace
-	if leaseCtx.Err() != nil && !leaseLost(leaseCtx) { // the process has no time left
-		wait = min(wait, stopTimeout)
-	}
-	grace := time.NewTimer(wait)
-	defer grace.Stop()
-	select {
-	case r := <-answer:
-		return r.value, r.err
-	case <-grace.C:
 	}
 	one := &hungCall{l.GroupID, began}
 	w.hung.add(one, w.config.Observer.Hanging)
@@ -68,13 +60,33 @@ func callSink[T any](w *Worker, leaseCtx, ctx context.Context, l *buffer.Lease, 
 		"the sink returns; restart the relay to get the worker back, and report this as a fault of the sink's library",
 		"group_id", l.GroupID, "events", l.Len(), "after", time.Since(began).Round(time.Millisecond))
 	go func() { // nobody can wait for it
-		<-answer
+		<-late
 		w.hung.remove(one, w.config.Observer.Hanging)
 		w.config.Log.InfoContext(leaseCtx, "sink returned at last, its worker sends again", "group_id", one.groupID,
 			"after", time.Since(began).Round(time.Millisecond))
 	}()
 	var none T
 	return none, sink.Unavailable(fmt.Errorf("%w: gave up %v after the end of its time", errHung, wait))
+}
+
+// await returns what call returns, unless that takes longer than grace after ctx's end: then it returns the channel on which
+// the result comes at last.
+func await[T any](ctx context.Context, grace func() time.Duration, call func() T) (result T, late <-chan T) {
+	answer := make(chan T, 1)
+	go func() { answer <- call() }()
+	select {
+	case result = <-answer:
+		return result, nil
+	case <-ctx.Done():
+	}
+	timer := time.NewTimer(grace())
+	defer timer.Stop()
+	select {
+	case result = <-answer:
+		return result, nil
+	case <-timer.C:
+		return result, answer
+	}
 }
 
 func (h *hungCalls) add(one *hungCall, observe func(calls int)) {
@@ -96,6 +108,9 @@ func (w *Worker) Hung() error {
 	w.hung.mu.Lock()
 	defer w.hung.mu.Unlock()
 	if len(w.hung.calls) == 0 {
+		if w.hungChecks.Load() > 0 {
+			return errHungCheck
+		}
 		return nil
 	}
 	oldest := w.hung.calls[0]

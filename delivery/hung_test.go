@@ -171,3 +171,46 @@ func TestHungSend_Fence(t *testing.T) {
 		expect(t, "settles", len(f.settles), 1)
 	})
 }
+
+// TestHungCheck: a Check that does not return is given up, and until it returns no other is begun.
+func TestHungCheck(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		end   func(context.Context) (context.Context, context.CancelFunc)
+		after time.Duration
+	}{
+		"deadline": {func(ctx context.Context) (context.Context, context.CancelFunc) {
+			return context.WithTimeout(ctx, 5*time.Second)
+		}, 15 * time.Second},
+		"stop": {func(ctx context.Context) (context.Context, context.CancelFunc) {
+			ctx, cancel := context.WithCancel(ctx)
+			time.AfterFunc(5*time.Second, cancel)
+			return ctx, cancel
+		}, 6 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := newHarness(nil)
+				goOn := make(chan struct{})
+				b.check = func(context.Context) error { <-goOn; return nil }
+				ctx, cancel := c.end(t.Context())
+				defer cancel()
+				began := time.Now()
+				for range 3 {
+					if err := b.Worker.Check(ctx); !errors.Is(err, sink.ErrUnavailable) {
+						t.Errorf("got %v; want an outage", err)
+					}
+					expect(t, "given up after", time.Since(began), c.after)
+				}
+				expect(t, "checks", b.checks, 1)
+				expect(t, "hung", b.Hung() != nil, true)
+				close(goOn)
+				synctest.Wait()
+				expectError(t, b.Hung(), nil)
+				expectError(t, b.Worker.Check(t.Context()), nil)
+				expect(t, "checks", b.checks, 2)
+			})
+		})
+	}
+}

@@ -141,7 +141,7 @@ func (w *Worker) recordAddresses(ctx context.Context, l *buffer.Lease, r *result
 func (w *Worker) answers(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	return w.sink.Check(ctx) == nil
+	return w.Check(ctx) == nil
 }
 
 // addressOf returns the event's address, "" where there is only one or none.

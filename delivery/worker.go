@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -64,7 +65,9 @@ type Worker struct {
 	refusals  refusals
 	unsettled unsettled
 	hung      hungCalls
-	kept      keptBatches
+	// hungChecks is how many calls of the sink's Check do not return.
+	hungChecks atomic.Int32
+	kept       keptBatches
 
 	draining context.Context //nolint:containedctx // the worker's own, which Drain ends
 	drain    context.CancelFunc
@@ -360,7 +363,7 @@ func (w *Worker) log(ctx context.Context, l *buffer.Lease, a *attempt) {
 // Allow returns how many batches may be claimed for the sink: any number (math.MaxInt), none, or
 // one for a half-open probe. It may call the sink's Check and take up to five seconds.
 func (w *Worker) Allow(ctx context.Context) int {
-	allowed := w.breakers.allow(ctx, w.sink)
+	allowed := w.breakers.allow(ctx, w.Check)
 	if allowed == 0 {
 		return 0
 	}

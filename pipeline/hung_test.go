@@ -180,3 +180,25 @@ func TestHungSend_Stop(t *testing.T) {
 		t.Errorf("the ledger holds %s; want none leased", states)
 	}
 }
+
+// deafCheck is a sink whose library knows no context when it checks.
+type deafCheck struct{ deaf }
+
+func (s deafCheck) Check(ctx context.Context) error { return s.Send(ctx, &buffer.Batch{}) }
+
+// A process whose first Check hangs still ends.
+func TestHungCheck_Stop(t *testing.T) {
+	t.Parallel()
+	d, mute := newDatabase(t), listen(t)
+	p := start(t, d.buffer(t, "relay"), deafCheck{deaf{mute.Addr().String()}}, impatient)
+	testserver.Eventually(t, func() error {
+		if mute.open() == 0 {
+			return errors.New("no Check yet")
+		}
+		return nil
+	})
+	p.stop(t)
+	if reason := expectClass(t, p, "stalled"); !strings.Contains(reason, "does not return") {
+		t.Errorf("the reason is %q; want that the sink does not return", reason)
+	}
+}

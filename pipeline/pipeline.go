@@ -72,7 +72,7 @@ func (p *Pipeline) Status(ctx context.Context) (buffer.Status, error) { return p
 
 // Ready returns nil while the pipeline can reach its database and its sink and makes progress; otherwise why
 // not, a *NotReady. It makes none while MaxWaiting keeps fresh events from being claimed, nor if events wait and for a
-// minute (two leases, if that is longer) batches were at best put back. A Send that does not return makes it not ready,
+// minute (two leases, if that is longer) batches were at best put back. A call of the sink that does not return makes it not ready,
 // because the process needs a restart.
 func (p *Pipeline) Ready() error {
 	if err := p.worker.Hung(); err != nil {
@@ -98,7 +98,7 @@ func (p *Pipeline) Ready() error {
 //
 // ctx must end no later than stop. A pipeline runs once.
 func (p *Pipeline) Run(ctx, stop context.Context) error {
-	if !p.waitReady(ctx, "database", p.buffer.Check, p.health.buffer) || !p.waitReady(ctx, "sink", p.sink.Check, p.health.sink) {
+	if !p.waitReady(ctx, "database", p.buffer.Check, p.health.buffer) || !p.waitReady(ctx, "sink", p.worker.Check, p.health.sink) {
 		return nil
 	}
 	p.warn(ctx)

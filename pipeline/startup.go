@@ -100,7 +100,7 @@ func (p *Pipeline) probeSink(ctx context.Context) {
 		case <-tick.C:
 		}
 		checkCtx, cancel := context.WithTimeout(ctx, probeInterval)
-		err := p.sink.Check(checkCtx)
+		err := p.worker.Check(checkCtx)
 		cancel()
 		if ctx.Err() == nil {
 			p.health.sink(err)

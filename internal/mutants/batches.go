@@ -125,6 +125,13 @@ var batchMutants = []mutant{
 		pkg:  "./outbox/sqlite", test: "TestRange_HoldsExactIDs",
 	},
 	{
+		name: "a hung check is checked again",
+		file: "delivery/check.go",
+		old:  "w.hungChecks.Load() > 0",
+		new:  "w.hungChecks.Load() < 0",
+		pkg:  "./delivery", test: "TestHungCheck",
+	},
+	{
 		name: "a failed delete leaves no mark",
 		file: "delivery/settle.go",
 		old:  "		record := len(delivered) > 0 && !l.DeliveryRecorded()",
