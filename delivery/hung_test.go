@@ -203,7 +203,9 @@ func TestHungCheck(t *testing.T) {
 					}
 					expect(t, "given up after", time.Since(began), c.after)
 				}
+				b.mu.Lock()
 				expect(t, "checks", b.checks, 1)
+				b.mu.Unlock()
 				expect(t, "hung", b.Hung() != nil, true)
 				close(goOn)
 				synctest.Wait()

@@ -6,7 +6,7 @@ var batchMutants = []mutant{
 	{
 		name: "a send that hangs is waited for",
 		file: "delivery/hung.go",
-		old:  "	case <-grace.C:\n",
+		old:  "	case <-timer.C:\n",
 		new:  "	case <-make(chan time.Time):\n",
 		pkg:  "./delivery", test: "TestHungSend$",
 	},
@@ -78,8 +78,8 @@ var batchMutants = []mutant{
 	{
 		name: "a delete that deletes nothing goes unnoticed",
 		file: "outbox/postgres/internal/ledger/settle_kept.go",
-		old:  "deleted >= int64(s.kept.ids) {",
-		new:  "deleted >= 0 {",
+		old:  "deleted < int64(s.kept.ids) {",
+		new:  "deleted < 0 {",
 		pkg:  "./outbox/postgres", test: "TestSettle_KeptEvents",
 	},
 	{
