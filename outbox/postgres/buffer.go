@@ -82,6 +82,8 @@ type table struct {
 	events eventTable
 	// custom is the event table if it is custom, otherwise nil; for the doctor.
 	custom *custom.Table
+	// replaced is closed when another table has the name.
+	replaced chan struct{}
 }
 
 // ready returns the table, looking at the database the first time.
@@ -95,13 +97,39 @@ func (b *Buffer) ready(ctx context.Context) (*table, error) {
 	return b.table.Load(), nil
 }
 
+// onTable calls f with the table that has the buffer's name now, as far as is known, and again if an error of f made Check find
+// another one.
+func onTable[T any](ctx context.Context, b *Buffer, f func(*table) (T, error)) (result T, err error) {
+	t, err := b.ready(ctx)
+	if err == nil && t.Replaced() {
+		err = b.Check(ctx)
+		t = b.table.Load()
+	}
+	if err != nil {
+		return result, err
+	}
+	result, err = f(t)
+	if now := b.table.Load(); err != nil && now != t {
+		return f(now)
+	}
+	return result, err
+}
+
 // Claim implements buffer.Claimer.
 func (b *Buffer) Claim(ctx context.Context, limit int, lease time.Duration) (*buffer.Lease, error) {
-	t, err := b.ready(ctx)
-	if err != nil {
-		return nil, err
+	return onTable(ctx, b, func(t *table) (*buffer.Lease, error) {
+		return b.claimer.ClaimBy(ctx, &t.Tables, t.events.Stamp, limit, lease)
+	})
+}
+
+// CountBacklog implements buffer.Inspector.
+func (b *Buffer) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, error) {
+	count := func(*table) (buffer.Backlog, error) { return b.Backlog.CountBacklog(ctx, limit) }
+	backlog, err := onTable(ctx, b, count)
+	if err == nil && b.table.Load().Replaced() { // it was counted with the sequence of the other table
+		return onTable(ctx, b, count)
 	}
-	return b.claimer.ClaimBy(ctx, &t.Tables, t.events.Stamp, limit, lease)
+	return backlog, err
 }
 
 // ClaimMode returns the mode in which this relay claims; "" before it has seen the database.

@@ -123,9 +123,10 @@ func (b *Buffer) open(ctx context.Context, events catalog.Table, others []catalo
 	names := []string{
 		"outbox_batches", others[0].Quoted, "outbox_dead_letters", others[1].Quoted, "outbox_buffers", others[2].Quoted, "outbox_archive", archive,
 	}
-	t := &table{Tables: ledger.Tables{
+	t := &table{replaced: make(chan struct{}), Tables: ledger.Tables{
 		Buffer:   events.Schema + "." + events.Name,
 		Events:   events.Quoted,
+		OID:      events.ID,
 		Schema:   others[0].Schema,
 		Sequence: events.Sequence, PayloadOID: events.OID("payload"), DeadPayloadOID: others[1].OID("payload"),
 		Archive:     archive != "",
@@ -149,13 +150,21 @@ func (b *Buffer) open(ctx context.Context, events catalog.Table, others []catalo
 	return b.register(ctx, t)
 }
 
-// register reads the buffer's own row, or writes it the first time.
+// register reads the buffer's own row, or writes it the first time. The table is used from now on, instead of another one that
+// had its name.
 func (b *Buffer) register(ctx context.Context, t *table) error {
-	floor, numbering, err := b.claimer.Register(ctx, &t.Tables)
-	if err == nil && b.table.CompareAndSwap(nil, t) {
-		b.watermarks.StartAt(floor, numbering)
+	stored, err := b.claimer.Register(ctx, &t.Tables)
+	was := b.table.Load()
+	same := was != nil && was.OID == t.OID && was.Sequence == t.Sequence && !was.Replaced()
+	if err != nil || same || !b.table.CompareAndSwap(was, t) {
+		return err
 	}
-	return err
+	if was == nil {
+		b.watermarks.StartAt(stored)
+	} else {
+		close(was.replaced)
+	}
+	return nil
 }
 
 func (b *Buffer) checkSequence(ctx context.Context, events catalog.Table, missing *catalog.Findings) error {

@@ -17,12 +17,12 @@ func (b *Buffer) Listener(log *slog.Logger) *Listener {
 	}
 	return listen.New(listen.Config{
 		DB: b.db, Hub: b.config.Pool.hub, Wake: b.config.Wake, Log: log,
-		Table: func(ctx context.Context) (string, error) {
+		Table: func(ctx context.Context) (string, <-chan struct{}, error) {
 			t, err := b.ready(ctx)
 			if err != nil {
-				return "", err
+				return "", nil, err
 			}
-			return t.Events, nil
+			return t.Events, t.replaced, nil
 		},
 	})
 }

@@ -48,8 +48,9 @@ func (r notifyDB) exec(t *testing.T, sql string) {
 // testListener runs a listener and records what it reports.
 type testListener struct {
 	*postgres.Listener
-	log  *testkit.Output
-	stop func()
+	buffer *postgres.Buffer
+	log    *testkit.Output
+	stop   func()
 
 	mu        sync.Mutex
 	commits   int
@@ -61,7 +62,7 @@ func (r notifyDB) listen(t *testing.T, url string, wake buffer.WakeMode) *testLi
 	t.Helper()
 	b, err := postgres.Open(postgres.Config{URL: url, Pipeline: "orders", Wake: wake})
 	check(t, err)
-	e := &testListener{log: &testkit.Output{}}
+	e := &testListener{buffer: b, log: &testkit.Output{}}
 	e.Listener = b.Listener(slog.New(slog.NewTextHandler(e.log, nil)))
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -395,6 +396,65 @@ func TestListener_NoTrigger(t *testing.T) {
 		t.Errorf("applied (-want +got):\n%s", diff)
 	}
 	r.listen(t, r.url, buffer.WakeAuto).expectListening(t, true)
+}
+
+// TestListener_ReplacedTable: another table gets the buffer's name while a relay listens. The relay listens to that one, if it has
+// the trigger; otherwise it polls.
+func TestListener_ReplacedTable(t *testing.T) {
+	t.Parallel()
+	const trigger = `SELECT replace(pg_get_triggerdef(oid), ' ON public.outbox_events ', ' ON outbox_new ') FROM pg_trigger
+		WHERE tgname = 'outbox_notify' AND tgrelid = 'outbox_events'::regclass`
+	for name, c := range map[string]struct {
+		before, after func(t *testing.T, r notifyDB)
+		listens       bool
+	}{
+		"NoTrigger": {},
+		"CopiedTrigger": {before: func(t *testing.T, r notifyDB) { // it tries the lock of the table that has the name then
+			r.exec(t, query(t, r.pool, trigger, pgx.RowTo[string])[0])
+		}},
+		"OwnTrigger": {before: func(t *testing.T, r notifyDB) {
+			r.exec(t, strings.ReplaceAll(query(t, r.pool, trigger, pgx.RowTo[string])[0], "'outbox_events'", "'outbox_new'"))
+		}, listens: true},
+		"Migrated": {after: func(t *testing.T, r notifyDB) {
+			applied, err := postgres.Migrate(t.Context(), r.url, postgres.SchemaConfig{Notify: true})
+			check(t, err)
+			testkit.Equal(t, "applied", applied, []string{"trigger outbox_notify"})
+		}, listens: true},
+		"CopiedAndMigrated": {before: func(t *testing.T, r notifyDB) {
+			r.exec(t, query(t, r.pool, trigger, pgx.RowTo[string])[0])
+		}, after: func(t *testing.T, r notifyDB) {
+			_, err := postgres.Migrate(t.Context(), r.url, postgres.SchemaConfig{Notify: true})
+			check(t, err)
+		}, listens: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newNotifyDB(t)
+			e := r.listen(t, r.url, buffer.WakeNotify)
+			e.expectListening(t, true)
+			r.exec(t, "CREATE TABLE outbox_new (LIKE outbox_events INCLUDING ALL)")
+			if c.before != nil {
+				c.before(t, r)
+			}
+			r.exec(t, "BEGIN; ALTER TABLE outbox_events RENAME TO outbox_old; ALTER TABLE outbox_new RENAME TO outbox_events; COMMIT")
+			if c.after != nil {
+				c.after(t, r)
+			}
+			_, err := e.buffer.CountBacklog(t.Context(), 10)
+			check(t, err)
+			e.expectLog(t, "another table has the name", 1)
+			if !c.listens {
+				e.expectLog(t, "no enabled trigger outbox_notify", 1)
+				e.expectListening(t, false)
+				return
+			}
+			e.expectListening(t, true)
+			testserver.Eventually(t, func() error { return r.expectLockHolders(t, 1) })
+			commits, _, _ := e.state()
+			r.exec(t, plainInsert)
+			e.expectCommits(t, commits+1)
+		})
+	}
 }
 
 // An inserting role needs no privilege but INSERT, and the trigger ignores its search_path.

@@ -3,11 +3,14 @@ package postgres_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/url"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox"
@@ -62,10 +65,156 @@ func TestNumbering_NextProcess(t *testing.T) {
 	f := p.fixture(t, "outbox_events", "orders")
 	insertMany(t, f, 100)
 	idle(t, f)
-	f.Exec(t, `UPDATE outbox_buffers SET floor = 100, numbering = pg_relation_filenode('outbox_events_id_seq') || '@' ||
-		(extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint`)
+	storeFloor(t, f)
 	f.Exec(t, "TRUNCATE outbox_events RESTART IDENTITY")
 	expectClaimed(t, f.Second(t), insertMany(t, f, 150))
+}
+
+// TestNumbering_Status: so do the commands that only look, which neither claim nor count.
+func TestNumbering_Status(t *testing.T) {
+	t.Parallel()
+	for name, reuse := range map[string]string{
+		"RestartIdentity": "TRUNCATE outbox_events RESTART IDENTITY",
+		"SetBack":         "SELECT setval('outbox_events_id_seq', 1)",
+		"Replaced":        replaceTable("outbox_events"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newMigratedDB(t, buffertest.Options{Claim: buffer.ClaimRange})
+			f := p.fixture(t, "outbox_events", "orders")
+			insertMany(t, f, 100)
+			idle(t, f)
+			storeFloor(t, f)
+			status := func(want int64) {
+				t.Helper()
+				b := f.Second(t)
+				s, err := b.Status(t.Context())
+				check(t, err)
+				peeked, err := b.(*postgres.Buffer).Peek(t.Context(), 100)
+				check(t, err)
+				if n := int64(peeked.Len()); s.Pending != want || n != want {
+					t.Errorf("%d pending and %d peeked, want %d", s.Pending, n, want)
+				}
+			}
+			f.Exec(t, "INSERT INTO outbox_events (id, topic, payload) OVERRIDING SYSTEM VALUE VALUES (0, 't', '{}')") // below the floor
+			insertMany(t, f, 2)
+			status(2)
+			f.Exec(t, "DELETE FROM outbox_events")
+			f.Exec(t, reuse)
+			insertMany(t, f, 50)
+			status(50)
+		})
+	}
+}
+
+// storeFloor stores the floor 100, as a process does.
+func storeFloor(t *testing.T, f *buffertest.Fixture) {
+	t.Helper()
+	f.Exec(t, `UPDATE outbox_buffers SET floor = 100, numbering = 'outbox_events'::regclass::oid || '/' ||
+		pg_relation_filenode('outbox_events_id_seq') || '@' || (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint`)
+}
+
+// replaceTable is how a table is changed without a long lock.
+func replaceTable(table string) string {
+	return strings.ReplaceAll(`
+BEGIN;
+CREATE TABLE outbox_new (LIKE outbox_events INCLUDING ALL);
+ALTER TABLE outbox_events RENAME TO outbox_old;
+ALTER TABLE outbox_new RENAME TO outbox_events;
+COMMIT`, "outbox_events", table)
+}
+
+// TestNumbering_ReplacedTable: another table gets the buffer's name while the relay runs. It has a sequence of its own.
+func TestNumbering_ReplacedTable(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		opt    buffertest.Options
+		custom *customShape
+	}{
+		"Range":   {opt: buffertest.Options{Claim: buffer.ClaimRange}},
+		"Stamp":   {opt: buffertest.Options{Claim: buffer.ClaimStamp}},
+		"Ordered": {opt: buffertest.Options{Ordered: true}},
+		"Custom":  {custom: integerKeys},
+	} {
+		for _, old := range []string{"", "DROP TABLE outbox_old"} {
+			for _, look := range []string{"Claim", "Count"} {
+				t.Run(name+"/"+look+"/"+old, func(t *testing.T) {
+					t.Parallel()
+					p, table := newMigratedDB(t, c.opt), "outbox_events"
+					if c.custom != nil {
+						p, table = newTestDB(t, p.url, c.opt), "events"
+						p.custom = c.custom
+					}
+					f := p.fixture(t, table, "orders")
+					insertMany(t, f, 100)
+					idle(t, f)
+					f.Exec(t, replaceTable(table))
+					f.Exec(t, old)
+					ids := insertMany(t, f, 150)
+					if look == "Count" {
+						backlog, err := f.Buffer.CountBacklog(t.Context(), 1000)
+						check(t, err)
+						if backlog.Unclaimed != len(ids) {
+							t.Errorf("%d events counted, want %d", backlog.Unclaimed, len(ids))
+						}
+					}
+					expectClaimed(t, f.Buffer, ids)
+					more := insertMany(t, f, 10)
+					backlog, err := f.Buffer.CountBacklog(t.Context(), 1000)
+					check(t, err)
+					if backlog.Unclaimed != len(more) {
+						t.Errorf("%d events counted later, want %d", backlog.Unclaimed, len(more))
+					}
+					expectClaimed(t, f.Buffer, more)
+				})
+			}
+		}
+	}
+}
+
+// TestNumbering_ReplacedMeanwhile: a claim waits for the lock of the table that is being replaced.
+func TestNumbering_ReplacedMeanwhile(t *testing.T) {
+	t.Parallel()
+	for _, opt := range []buffertest.Options{{Claim: buffer.ClaimRange}, {Claim: buffer.ClaimStamp}, {Ordered: true}} {
+		t.Run(fmt.Sprint(opt.Claim, opt.Ordered), func(t *testing.T) {
+			t.Parallel()
+			p := newMigratedDB(t, opt)
+			f := p.fixture(t, "outbox_events", "orders")
+			insertMany(t, f, 100)
+			idle(t, f)
+			tx, err := p.pool.Begin(t.Context())
+			check(t, err)
+			for statement := range strings.SplitSeq(replaceTable("outbox_events"), ";") {
+				if statement = strings.TrimSpace(statement); statement != "BEGIN" && statement != "COMMIT" {
+					_, err = tx.Exec(t.Context(), statement)
+					check(t, err)
+				}
+			}
+			_, err = tx.Exec(t.Context(), "INSERT INTO outbox_events (topic, payload) SELECT 't', '{}' FROM generate_series(1, 150)")
+			check(t, err)
+			var (
+				claiming errgroup.Group
+				first    *buffer.Lease
+			)
+			claiming.Go(func() (err error) {
+				first, err = f.Buffer.Claim(t.Context(), 1000, lease)
+				return err
+			})
+			testserver.Eventually(t, func() error {
+				return p.pool.QueryRow(t.Context(), `SELECT 1 FROM pg_stat_activity
+					WHERE application_name = 'relay' AND wait_event_type = 'Lock' AND datname = current_database()`).Scan(new(int))
+			})
+			check(t, tx.Commit(t.Context()))
+			check(t, claiming.Wait())
+			var left []int64
+			for id := int64(1); id <= 150; id++ {
+				if first == nil || !slices.Contains(first.IDs(), id) {
+					left = append(left, id)
+				}
+			}
+			expectClaimed(t, f.Buffer, left)
+		})
+	}
 }
 
 // TestNumbering_AsynchronousFailover: a standby that lacks the last 500 events becomes the primary, and hands their ids out again.

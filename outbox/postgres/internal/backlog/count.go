@@ -14,7 +14,8 @@ import (
 // The sequence's last value is read by a statement of its own, before the count (see package watermark). This
 // statement also locks the table before the sequence (see package claim).
 var lastValueSQL = `
-SELECT coalesce(pg_sequence_last_value($1::regclass), 0), pg_relation_filenode($1::regclass)::int8, pg_postmaster_start_time(),
+SELECT coalesce(pg_sequence_last_value($1::regclass), 0),
+       $3::text::regclass::oid::int8, pg_relation_filenode($1::regclass)::int8, pg_postmaster_start_time(),
        (SELECT seqcache > 1 OR seqincrement > 1 FROM pg_sequence WHERE seqrelid = $1::regclass),
        b.pipeline, b.owned_since, b.swept_at, (` + strings.NewReplacer("$1", "$3", "$2", "$4").Replace(ledger.OtherLedgerSQL) + `)
 FROM (SELECT) one LEFT JOIN outbox_buffers b ON b.buffer = $2
@@ -99,18 +100,18 @@ func (b *Backlog) count(ctx context.Context, t *ledger.Tables, limit int) (backl
 			SQL:  t.SQL(lastValueSQL),
 			Args: []string{t.Sequence, t.Buffer, t.Events, t.Schema},
 			Row: func(v [][]byte) error {
-				count.LastValue, count.Numbering = pg.ReadInt8(v[0]), ledger.Numbering(v[1], v[2])
-				count.Blocks = v[3] != nil && pg.ReadBool(v[3])
+				count.LastValue, count.Numbering = pg.ReadInt8(v[0]), t.Numbering(v[1], v[2], v[3])
+				count.Blocks = v[4] != nil && pg.ReadBool(v[4])
 				var since time.Time
-				if v[5] != nil {
-					since = pg.ReadTime(v[5])
-				}
 				if v[6] != nil {
-					count.SweptAt = pg.ReadTime(v[6])
+					since = pg.ReadTime(v[6])
 				}
-				b.base.Ownership.Saw(t.Buffer, string(v[4]), b.base.Pipeline, since)
-				if v[7] != nil { // somebody moved the buffer to another ledger
-					b.base.Ownership.SawElsewhere(b.base.MovedTo(t, string(v[7])))
+				if v[7] != nil {
+					count.SweptAt = pg.ReadTime(v[7])
+				}
+				b.base.Ownership.Saw(t.Buffer, string(v[5]), b.base.Pipeline, since)
+				if v[8] != nil { // somebody moved the buffer to another ledger
+					b.base.Ownership.SawElsewhere(b.base.MovedTo(t, string(v[8])))
 				}
 				_, owned = b.base.Ownership.Known()
 				return nil

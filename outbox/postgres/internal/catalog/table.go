@@ -16,6 +16,7 @@ type Table struct {
 	// ForbiddenSchema is the quoted name of the schema if the role may not use it.
 	ForbiddenSchema string
 	Exists          bool
+	ID              int64 // the table's oid
 	// IsTable is false for a view.
 	IsTable, Unlogged bool
 	// PartitionKey is RANGE (created_at); "" if the table is not partitioned.
@@ -55,7 +56,7 @@ SELECT n.nspname::text, c.relname::text, quote_ident(n.nspname) || '.' || quote_
        c.relkind = 'r' AND c.relpersistence = 'u',
        (SELECT extract(epoch FROM current_setting('deadlock_timeout')::interval) * 1000)::bigint,
        current_user::text, current_database()::text, version() ~ 'linux', c.relkind IN ('r', 'p'),
-       CASE WHEN c.relkind = 'p' THEN pg_get_partkeydef(c.oid) ELSE '' END
+       CASE WHEN c.relkind = 'p' THEN pg_get_partkeydef(c.oid) ELSE '' END, c.oid::int8
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.oid = to_regclass($1) AND has_schema_privilege(n.oid, 'USAGE')`
 
@@ -91,7 +92,7 @@ func Find(ctx context.Context, db *pg.DB, schema, name string) (Table, error) {
 		t.Unlogged = pg.ReadBool(v[10])
 		t.DeadlockTimeout = time.Duration(pg.ReadInt8(v[11])) * time.Millisecond
 		t.Role, t.Database, t.ServerIsLinux = string(v[12]), string(v[13]), pg.ReadBool(v[14])
-		t.IsTable, t.PartitionKey = pg.ReadBool(v[15]), string(v[16])
+		t.IsTable, t.PartitionKey, t.ID = pg.ReadBool(v[15]), string(v[16]), pg.ReadInt8(v[17])
 		return nil
 	}}})
 	return t, err

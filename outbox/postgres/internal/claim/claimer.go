@@ -60,7 +60,7 @@ func (c *Claimer) ClaimBy(ctx context.Context, t *ledger.Tables, stamp InRange, 
 		again := false
 		if stored, ok := errors.AsType[ModeChanged](err); ok {
 			if stored == "" {
-				_, _, err = c.Register(ctx, t)
+				_, err = c.Register(ctx, t)
 			} else {
 				err = c.negotiate(ctx, t, string(stored))
 			}
@@ -121,10 +121,10 @@ func (c *Claimer) claimFrom(claim func(r watermark.Range, last bool) (*buffer.Le
 
 // beginSQL reads the sequence before the claim's own snapshot is taken. Reading it locks it. TRUNCATE ... RESTART
 // IDENTITY locks first the table and then the sequence; so does this statement, which names the
-// table, and neither deadlocks with the other.
+// table, and neither deadlocks with the other. $3 is a text, so that the table's oid is looked up while it is locked.
 const beginSQL = `
 SELECT coalesce(pg_sequence_last_value($1::regclass), 0), clock_timestamp(),
-       b.claim, b.pipeline, pg_relation_filenode($1::regclass)::int8, pg_postmaster_start_time()
+       b.claim, b.pipeline, $3::text::regclass::oid::int8, pg_relation_filenode($1::regclass)::int8, pg_postmaster_start_time()
 FROM (SELECT) one LEFT JOIN outbox_buffers b ON b.buffer = $2
 WHERE NOT EXISTS (SELECT FROM outbox_events WHERE false)`
 
@@ -140,10 +140,10 @@ type Start struct {
 func (c *Claimer) Begin(t *ledger.Tables, lease time.Duration, reset func([][]byte) error) (s *Start, settings, begin pg.Step) {
 	s = &Start{ends: time.Now().Add(lease)}
 	return s, c.base.DB.BatchTx(c.base.DB.StatementTimeout), pg.Step{
-		Prepare: true, SQL: t.SQL(beginSQL), Args: []string{t.Sequence, t.Buffer},
+		Prepare: true, SQL: t.SQL(beginSQL), Args: []string{t.Sequence, t.Buffer, t.Events},
 		Row: func(v [][]byte) error {
 			s.LastValue, s.clock, s.Mode = pg.ReadInt8(v[0]), pg.ReadTime(v[1]), string(v[2])
-			s.Numbering = ledger.Numbering(v[4], v[5])
+			s.Numbering = t.Numbering(v[4], v[5], v[6])
 			if owner := string(v[3]); owner != c.base.Pipeline {
 				// It changed a moment ago. The next claim looks who it is, and this one is sent as it would have been then.
 				c.base.Ownership.Saw(t.Buffer, owner, c.base.Pipeline, time.Time{})

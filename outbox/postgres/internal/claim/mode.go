@@ -8,6 +8,7 @@ import (
 	"github.com/outboxrelay/relay/outbox/internal/claimmode"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/watermark"
 )
 
 // preferred is the mode that this relay would store.
@@ -28,27 +29,28 @@ INSERT INTO outbox_buffers (buffer, claim) VALUES ($1, $2)
 ON CONFLICT (buffer) DO UPDATE SET claim = outbox_buffers.claim
 RETURNING claim, floor, numbering, coalesce(pipeline, ''), coalesce(owned_since, 'epoch')`
 
-// Register reads the buffer's own row, or writes it the first time, and returns the stored floor and its numbering. A mode that
+// Register reads the buffer's own row, or writes it the first time, and returns where the watermarks begin. A mode that
 // cannot be changed yet is no error: live batches are taken over and sent, and claims return why nothing is
 // claimed.
-func (c *Claimer) Register(ctx context.Context, t *ledger.Tables) (floor int64, numbering string, err error) {
+func (c *Claimer) Register(ctx context.Context, t *ledger.Tables) (w watermark.Stored, err error) {
 	var stored string
-	err = c.base.DB.Transact(ctx, c.base.DB.WriteTx(c.base.DB.StatementTimeout), pg.Step{SQL: t.SQL(registerSQL), Args: []string{t.Buffer, c.preferred(t)}, Row: func(v [][]byte) error {
-		stored, floor, numbering = string(v[0]), pg.ReadInt8(v[1]), string(v[2])
+	start, _, begin := c.Begin(t, 0, func([][]byte) error { return nil })
+	err = c.base.DB.Transact(ctx, c.base.DB.WriteTx(c.base.DB.StatementTimeout), begin, pg.Step{SQL: t.SQL(registerSQL), Args: []string{t.Buffer, c.preferred(t)}, Row: func(v [][]byte) error {
+		stored, w = string(v[0]), watermark.Stored{Floor: pg.ReadInt8(v[1]), Numbering: string(v[2]), Now: start.Sequence}
 		// Claims and counts return that it is another pipeline.
 		c.base.Ownership.Saw(t.Buffer, string(v[3]), c.base.Pipeline, pg.ReadTime(v[4]))
 		return nil
 	}})
 	if err != nil {
-		return 0, "", c.base.DB.ConnectError(err)
+		return w, c.base.DB.ConnectError(err)
 	}
 	if err = c.base.LookElsewhere(ctx, t); err != nil {
-		return 0, "", err
+		return w, err
 	}
 	if err = c.negotiate(ctx, t, stored); claimmode.InUse(err) {
 		err = nil
 	}
-	return floor, numbering, err
+	return w, err
 }
 
 // ModeChanged is the error of a claim that found another mode than its own in outbox_buffers;

@@ -14,6 +14,7 @@ package ledger
 import (
 	"context"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -39,8 +40,9 @@ type Base struct {
 type Tables struct {
 	// Buffer is "schema.table", as the ledger names the buffer.
 	Buffer string
-	// Events is the quoted name of the buffer table.
+	// Events is the quoted name of the buffer table, OID its oid.
 	Events string
+	OID    int64
 	// Schema is that of the ledger.
 	Schema string
 	// Sequence generates the ids; a name that regclass reads, or pg.Null.
@@ -54,6 +56,7 @@ type Tables struct {
 	// LockTimeout is shorter than the server's deadlock_timeout, so that in a deadlock with the
 	// application the relay is the one that gives up.
 	LockTimeout time.Duration
+	replaced    atomic.Bool
 	// Names replaces the default names in statements.
 	Names *strings.Replacer
 	// Statements are those about all events of the buffer.

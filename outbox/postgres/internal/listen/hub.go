@@ -14,18 +14,21 @@ type Hub struct {
 	session *session // nil: none, or it has ended
 }
 
-// serve listens to the commits of a table until ctx is done or an error.
-func (h *Hub) serve(ctx context.Context, l *Listener, table string, tableOID int64) error {
+// serve listens to the commits of a table until ctx is done, the table is replaced, or an error.
+func (h *Hub) serve(ctx context.Context, l *Listener, table string, tableOID int64, replaced <-chan struct{}) error {
 	m := &member{Listener: l, table: table, tableOID: tableOID, ended: make(chan struct{})}
 	s := h.join(ctx, m)
+	err := errReplaced
 	select {
 	case <-m.ended:
 		return m.err
+	case <-replaced:
 	case <-ctx.Done():
+		err = ctx.Err()
 	}
 	h.leave(s, m)
 	<-m.ended
-	return ctx.Err()
+	return err
 }
 
 // join adds a member to the session, which it begins if there is none.

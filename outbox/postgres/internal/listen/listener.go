@@ -18,8 +18,8 @@ type Config struct {
 	Hub *Hub
 	// Wake decides whether an obstacle to listening is worth a warning.
 	Wake buffer.WakeMode
-	// Table returns the buffer table's quoted name, or why it is not ready.
-	Table func(context.Context) (string, error)
+	// Table returns the buffer table's quoted name, or why it is not ready. replaced is closed when another table has the name.
+	Table func(context.Context) (name string, replaced <-chan struct{}, err error)
 	Log   *slog.Logger
 }
 
@@ -147,6 +147,9 @@ var (
 	}
 )
 
+// errReplaced is why a listener of a table that was replaced ends; Run begins again with the other.
+var errReplaced = errors.New("another table has the name of the buffer table now")
+
 const polling = "falling back to polling (5 ms to 1 s)"
 
 // Run listens until ctx is done. While it cannot listen, it logs why once and keeps trying.
@@ -158,6 +161,10 @@ func (l *Listener) Run(ctx context.Context) {
 		l.stopListening()
 		if ctx.Err() != nil {
 			return
+		}
+		if errors.Is(err, errReplaced) {
+			l.config.Log.WarnContext(ctx, err.Error(), "fix", "relay migrate -c relay.yaml, if that one lacks the relay's triggers")
+			continue
 		}
 		l.report(ctx, err)
 		switch {
@@ -180,7 +187,7 @@ func (l *Listener) Run(ctx context.Context) {
 
 // listen listens until ctx is done or an error.
 func (l *Listener) listen(ctx context.Context) error {
-	table, err := l.config.Table(ctx)
+	table, replaced, err := l.config.Table(ctx)
 	if err != nil {
 		return err
 	}
@@ -192,7 +199,7 @@ func (l *Listener) listen(ctx context.Context) error {
 	if !trigger.enabled {
 		return errNoTrigger
 	}
-	return l.config.Hub.serve(ctx, l, table, trigger.tableOID)
+	return l.config.Hub.serve(ctx, l, table, trigger.tableOID, replaced)
 }
 
 // report logs why the listener does not listen, unless that was reported before.

@@ -224,10 +224,11 @@ func (s *session) checkDirect(ctx context.Context) error {
 	return err
 }
 
-// triggersSQL are the tables of $1 that have the trigger.
+// triggersSQL are the tables of $1 that have the trigger. See otherLockSQL.
 const triggersSQL = `
 SELECT c.oid::bigint FROM pg_class c JOIN pg_trigger t ON t.tgrelid = c.oid AND t.tgname = 'outbox_notify' AND NOT t.tgisinternal
-WHERE c.oid = ANY ($1::bigint[]::oid[]) AND t.tgenabled IN ('O', 'A') AND c.oid = ANY (SELECT to_regclass(n) FROM unnest($2::text[]) n)`
+WHERE c.oid = ANY ($1::bigint[]::oid[]) AND t.tgenabled IN ('O', 'A') AND c.oid = ANY (SELECT to_regclass(n) FROM unnest($2::text[]) n)
+  AND NOT ` + otherLockSQL
 
 // listen listens for new members and gives up those that leave, or whose trigger is gone. It returns the others.
 func (s *session) listen(ctx context.Context, members, leaving []*member) (listening []*member, err error) {

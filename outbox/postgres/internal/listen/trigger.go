@@ -21,9 +21,16 @@ var notifyDDL string
 
 var notifyTemplate = template.Must(template.New("notify").Parse(notifyDDL))
 
+// otherLockSQL reports whether trigger t tries the lock of another table than c, and so never notifies: its definition was copied
+// from one that had the name of c.
+const otherLockSQL = `EXISTS (
+    SELECT FROM pg_depend d
+    WHERE d.classid = 'pg_trigger'::regclass AND d.objid = t.oid AND d.refclassid = 'pg_class'::regclass AND d.refobjid <> c.oid)`
+
 // triggerSQL returns no row if there is no such table.
 const triggerSQL = `
-SELECT c.oid::bigint, t.oid IS NOT NULL, coalesce(t.tgenabled IN ('O', 'A'), false)
+SELECT c.oid::bigint, t.oid IS NOT NULL AND NOT ` + otherLockSQL + `,
+       coalesce(t.tgenabled IN ('O', 'A') AND NOT ` + otherLockSQL + `, false)
 FROM pg_class c LEFT JOIN pg_trigger t ON t.tgrelid = c.oid AND t.tgname = 'outbox_notify' AND NOT t.tgisinternal
 WHERE c.oid = to_regclass($1)`
 

@@ -119,8 +119,8 @@ func (w *Watermarks) lateAfter() int64 {
 type Sequence struct {
 	LastValue int64 // M
 	// Numbering changes whenever ids may be used again: with TRUNCATE RESTART IDENTITY and with a restore the sequence has
-	// another file, and after a failover the server has started at another time. Otherwise a sequence that went back,
-	// and passed the cursor before anybody looked, would not be noticed.
+	// another file, after a failover the server has started at another time, and another table under the buffer's name has another
+	// oid. Otherwise a sequence that went back, and passed the cursor before anybody looked, would not be noticed.
 	Numbering string
 }
 
@@ -203,14 +203,18 @@ func (w *Watermarks) sequenceIs(seen Sequence, began int64) (void bool) {
 	case w.cursor < began: // it was set back meanwhile
 		return true
 	case renumbered, seen.LastValue < began:
-		w.cursor, w.floor, w.watched, w.decided, w.stored, w.claimed = 0, 0, 0, 0, 0, nil
-		w.sweepFrom, w.sweptM, w.sweptHolders = 0, 0, nil
-		w.lateCount, w.lastGap, w.lastValue, w.lastCounted = 0, 0, seen.LastValue, 0
-		w.reusedUntil = time.Now().Add(FullSweepInterval)
+		w.startAgain(seen.LastValue)
 		return true
 	}
 	w.lastValue = max(w.lastValue, seen.LastValue)
 	return false
+}
+
+func (w *Watermarks) startAgain(lastValue int64) {
+	w.cursor, w.floor, w.watched, w.decided, w.stored, w.claimed = 0, 0, 0, 0, 0, nil
+	w.sweepFrom, w.sweptM, w.sweptHolders = 0, 0, nil
+	w.lateCount, w.lastGap, w.lastValue, w.lastCounted = 0, 0, lastValue, 0
+	w.reusedUntil = time.Now().Add(FullSweepInterval)
 }
 
 // CountRange is what the next count covers: fresh events beyond Cursor, and late ones in
@@ -423,11 +427,22 @@ func (w *Watermarks) LastFloor() (floor int64, numbering string, ok bool) {
 	return w.floor, w.numbering, w.floor != w.stored
 }
 
-// StartAt sets cursor and floor to the floor that an earlier process stored, with the numbering of its ids.
-func (w *Watermarks) StartAt(floor int64, numbering string) {
+// Stored is the floor that an earlier process stored.
+type Stored struct {
+	Floor int64
+	// Numbering is that of the ids when it was stored; Now is what the sequence is now.
+	Numbering string
+	Now       Sequence
+}
+
+// StartAt sets cursor and floor to a stored floor, or to 0 if that is about ids of another numbering.
+func (w *Watermarks) StartAt(s Stored) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.cursor, w.floor, w.stored, w.numbering = floor, floor, floor, numbering
+	w.cursor, w.floor, w.stored, w.numbering = s.Floor, s.Floor, s.Floor, s.Now.Numbering
+	if s.Floor > 0 && (s.Numbering != s.Now.Numbering || s.Now.LastValue < s.Floor) {
+		w.startAgain(0)
+	}
 }
 
 // DueAfter returns where the live batches begin on the ledger's time line.

@@ -14,7 +14,7 @@ import (
 func TestClaimed_OldLastValue(t *testing.T) {
 	t.Parallel()
 	m := New(false)
-	m.StartAt(100, "")
+	m.StartAt(Stored{Floor: 100, Now: Sequence{LastValue: 100}})
 	fresh := Range{After: 100, UpTo: math.MaxInt64, cursor: 100}
 	m.Claimed(fresh, &buffer.Lease{LastID: 190}, Sequence{LastValue: 200})
 	m.Claimed(fresh, &buffer.Lease{LastID: 150}, Sequence{LastValue: 160})
@@ -26,7 +26,7 @@ func TestClaimed_OldLastValue(t *testing.T) {
 func TestClaimed_SequenceSetBack(t *testing.T) {
 	t.Parallel()
 	m := New(false)
-	m.StartAt(100, "")
+	m.StartAt(Stored{Floor: 100, Now: Sequence{LastValue: 100}})
 	r := CountRange{Cursor: 100, LateAfter: 100, Sweep: true, limit: 10}
 	m.Claimed(Range{After: 100, UpTo: math.MaxInt64, cursor: 100}, nil, Sequence{LastValue: 7})
 	if m.cursor != 0 || m.floor != 0 {
@@ -92,14 +92,14 @@ func TestRanges_LateBeforeSweep(t *testing.T) {
 		"a batch of one without a gap": {101, 101, 1, false},
 	} {
 		m := New(false)
-		m.StartAt(100, "")
+		m.StartAt(Stored{Floor: 100, Now: Sequence{LastValue: 100}})
 		claim(m, c.first, c.last, c.events)
 		if got := lateFirst(m); got != c.want {
 			t.Errorf("%s: late range first: %t", name, got)
 		}
 	}
 	m := New(false)
-	m.StartAt(100, "")
+	m.StartAt(Stored{Floor: 100, Now: Sequence{LastValue: 100}})
 	claim(m, 102, 102, 1)
 	m.floor = 102
 	if lateFirst(m) {
@@ -112,7 +112,7 @@ func TestRanges_LateBeforeSweep(t *testing.T) {
 func TestFullSweep_ReusedIDs(t *testing.T) {
 	t.Parallel()
 	m, now := New(false), time.Now()
-	m.StartAt(100, "before")
+	m.StartAt(Stored{Floor: 100, Numbering: "before", Now: Sequence{LastValue: 100, Numbering: "before"}})
 	sweep := func(want bool) {
 		t.Helper()
 		now = now.Add(blockInterval)
@@ -130,6 +130,33 @@ func TestFullSweep_ReusedIDs(t *testing.T) {
 	m.fullSweepNext = now.Add(2 * FullSweepInterval)
 	now = now.Add(FullSweepInterval + time.Minute)
 	sweep(false)
+}
+
+// TestStartAt: a stored floor counts for the ids that it is about only.
+func TestStartAt(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		now    Sequence
+		floor  int64
+		reused bool
+	}{
+		"the same":          {Sequence{120, "a"}, 100, false},
+		"another numbering": {Sequence{120, "b"}, 0, true},
+		"set back":          {Sequence{99, "a"}, 0, true},
+	} {
+		m, now := New(false), time.Now()
+		m.StartAt(Stored{Floor: 100, Numbering: "a", Now: c.now})
+		if floor, _ := m.Span(); floor != c.floor || m.cursor != c.floor {
+			t.Errorf("%s: floor %d, cursor %d; want %d", name, floor, m.cursor, c.floor)
+		}
+		m.FullSweepDue(now, false) // the first one
+		if _, due, _ := m.FullSweepDue(now.Add(blockInterval), false); due != c.reused {
+			t.Errorf("%s: swept often: %t, want %t", name, due, c.reused)
+		}
+		if m.Claimed(Range{After: c.floor, cursor: c.floor}, nil, c.now) {
+			t.Errorf("%s: the first claim begins again", name)
+		}
+	}
 }
 
 // TestFullSweep_ByAnother: a sweep of another process counts, unless this one has found something since.
