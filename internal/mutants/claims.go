@@ -25,6 +25,20 @@ var claimMutants = []mutant{
 		pkg:  "./outbox/postgres/internal/watermark", test: "TestSweeps_FindLateCommits",
 	},
 	{
+		name: "a prepared transaction that the server recovered looks new",
+		file: "outbox/postgres/internal/watermark/watermarks.go",
+		old:  "			since = w.floor\n",
+		new:  "			since = w.sweptM\n",
+		pkg:  "./outbox/postgres/internal/watermark", test: "TestFloor_WaitsForRecovered",
+	},
+	{
+		name: "a prepared transaction that the server recovered seems to have ended",
+		file: "outbox/postgres/internal/watermark/watermarks.go",
+		old:  "			w.watched, w.decided = 0, 0\n",
+		new:  "			w.decided = 0\n",
+		pkg:  "./outbox/postgres/internal/watermark", test: "TestFloor_WaitsForRecovered",
+	},
+	{
 		name: "ids that are generated meanwhile look like another numbering",
 		file: "outbox/postgres/internal/claim/eligibility.go",
 		old:  "		if id > *lastValue {",

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -19,9 +20,14 @@ type world struct {
 	lastValue int64
 	step      int64              // between ids; so far apart that claims leave late commits to sweeps, if it is large
 	open      map[string][]int64 // the ids of each transaction that holds a lock on the sequence
+	prepared  map[string]bool    // those that are prepared
 	began     int
 	visible   map[int64]bool // committed and unclaimed
 	w         *Watermarks
+}
+
+func newWorld() *world {
+	return &world{now: time.Now(), open: map[string][]int64{}, prepared: map[string]bool{}, visible: map[int64]bool{}, w: New(false)}
 }
 
 func (w *world) begin() {
@@ -63,6 +69,19 @@ func (w *world) within(after, upTo int64) (ids []int64) {
 	return ids
 }
 
+// crash is that of a backend: the server goes on, without the transactions that are not prepared. The others hold their locks under
+// another name.
+func (w *world) crash() {
+	open, prepared := map[string][]int64{}, map[string]bool{}
+	for h, ids := range w.open {
+		if w.prepared[h] {
+			h = recoveredPrefix + strings.TrimPrefix(h, recoveredPrefix)
+			open[h], prepared[h] = ids, true
+		}
+	}
+	w.open, w.prepared = open, prepared
+}
+
 // act is something that transactions do, which may happen between two statements of the relay.
 func (w *world) act(t *rapid.T) {
 	open := slices.Sorted(func(yield func(string) bool) {
@@ -72,13 +91,17 @@ func (w *world) act(t *rapid.T) {
 			}
 		}
 	})
-	what := rapid.IntRange(0, 5).Draw(t, "what")
+	what := rapid.IntRange(0, 6).Draw(t, "what")
 	switch {
 	case what == 0 && len(open) < 6:
 		w.begin()
 	case len(open) == 0:
 	case what <= 3:
-		w.draw(rapid.SampledFrom(open).Draw(t, "draws"))
+		if h := rapid.SampledFrom(open).Draw(t, "draws"); !w.prepared[h] {
+			w.draw(h)
+		}
+	case what == 6:
+		w.prepared[rapid.SampledFrom(open).Draw(t, "prepares")] = true
 	case what == 4:
 		w.end(rapid.SampledFrom(open).Draw(t, "commits"), true)
 	default:
@@ -127,7 +150,7 @@ func (w *world) count(between func()) {
 func TestSweeps_FindLateCommits(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		w := &world{now: time.Now(), open: map[string][]int64{}, visible: map[int64]bool{}, w: New(false)}
+		w := newWorld()
 		w.step = rapid.SampledFrom([]int64{1, 2 * lateSpan}).Draw(t, "step")
 		between := func() {
 			for range rapid.IntRange(0, 2).Draw(t, "steps between") {
@@ -135,7 +158,9 @@ func TestSweeps_FindLateCommits(t *testing.T) {
 			}
 		}
 		for range rapid.IntRange(10, 120).Draw(t, "steps") {
-			switch rapid.IntRange(0, 5).Draw(t, "next") {
+			switch rapid.IntRange(0, 6).Draw(t, "next") {
+			case 6:
+				w.crash()
 			case 0:
 				w.claim(rapid.IntRange(1, 5).Draw(t, "limit"), between)
 			case 1:
@@ -162,7 +187,7 @@ func TestSweeps_FindLateCommits(t *testing.T) {
 // transaction has committed.
 func TestSweeps_LeaveOpenTransactionsOut(t *testing.T) {
 	t.Parallel()
-	w := &world{now: time.Now(), open: map[string][]int64{}, visible: map[int64]bool{}, w: New(false)}
+	w := newWorld()
 	nothing := func() {}
 	short := func() {
 		w.open["short"] = nil
@@ -196,5 +221,40 @@ func TestSweeps_LeaveOpenTransactionsOut(t *testing.T) {
 	w.claim(1000, nothing)
 	if len(w.visible) != 999_000 {
 		t.Errorf("%d events of the large transaction wait, want 999,000 after a claim", len(w.visible))
+	}
+}
+
+// TestFloor_WaitsForRecovered: neither the floor nor a sweep passes what a prepared transaction inserted before a backend crashed.
+// It holds its lock under another name from then on.
+func TestFloor_WaitsForRecovered(t *testing.T) {
+	t.Parallel()
+	w := newWorld()
+	nothing := func() {}
+	w.open["prepared"], w.prepared["prepared"] = nil, true
+	w.draw("prepared")
+	insert := func() {
+		w.open["short"] = nil
+		w.draw("short")
+		w.end("short", true)
+		w.claim(1000, nothing)
+		w.count(nothing)
+	}
+	for range 5 {
+		insert()
+	}
+	w.crash()
+	for range 5 {
+		insert()
+	}
+	if w.w.floor > 0 {
+		t.Errorf("floor %d", w.w.floor)
+	}
+	w.end(recoveredPrefix+"prepared", true)
+	for range 3 {
+		w.count(nothing)
+		w.claim(1000, nothing)
+	}
+	if len(w.visible) > 0 {
+		t.Errorf("%v waits; floor %d, next sweep from %d", w.within(0, math.MaxInt64), w.w.floor, w.w.sweepFrom)
 	}
 }

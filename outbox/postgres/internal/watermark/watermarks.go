@@ -2,6 +2,7 @@ package watermark
 
 import (
 	"math"
+	"strings"
 	"sync"
 	"time"
 
@@ -371,7 +372,11 @@ func (w *Watermarks) advanceSweep(r CountRange, c Count) {
 	holders := make(map[string]int64, len(c.LockHolders))
 	for _, h := range c.LockHolders {
 		since, seen := w.sweptHolders[h]
-		if !seen {
+		switch {
+		case seen:
+		case strings.HasPrefix(h, recoveredPrefix): // it was there before
+			since = w.floor
+		default:
 			since = w.sweptM
 		}
 		holders[h] = since
@@ -384,7 +389,16 @@ func (w *Watermarks) advanceSweep(r CountRange, c Count) {
 	w.sweepFrom, w.sweptM, w.sweptHolders = from, c.LastValue, holders
 }
 
+// recoveredPrefix is that of a prepared transaction in pg_locks once the server has recovered from the crash of a backend. It had
+// another name before, under which it seems to have ended.
+const recoveredPrefix = "-1/"
+
 func (w *Watermarks) advanceFloor(r CountRange, c Count) {
+	for _, h := range c.LockHolders {
+		if _, seen := w.sweptHolders[h]; !seen && strings.HasPrefix(h, recoveredPrefix) {
+			w.watched, w.decided = 0, 0
+		}
+	}
 	// Step 4 for the M decided before this count began.
 	if w.decided > 0 && c.Late == 0 {
 		w.floor = w.claimed.Advance(max(w.floor, min(w.decided, r.LateUpTo)))
