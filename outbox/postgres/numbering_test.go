@@ -146,7 +146,7 @@ func TestNumbering_ReplacedTable(t *testing.T) {
 						p.custom = c.custom
 					}
 					f := p.fixture(t, table, "orders")
-					insertMany(t, f, 100)
+					insertMany(t, f, 300)
 					idle(t, f)
 					f.Exec(t, replaceTable(table))
 					f.Exec(t, old)
@@ -159,6 +159,7 @@ func TestNumbering_ReplacedTable(t *testing.T) {
 						}
 					}
 					expectClaimed(t, f.Buffer, ids)
+					idle(t, f) // the cursor follows the sequence
 					more := insertMany(t, f, 10)
 					backlog, err := f.Buffer.CountBacklog(t.Context(), 1000)
 					check(t, err)

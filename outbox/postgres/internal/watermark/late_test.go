@@ -229,6 +229,7 @@ func TestSweeps_LeaveOpenTransactionsOut(t *testing.T) {
 func TestFloor_WaitsForRecovered(t *testing.T) {
 	t.Parallel()
 	w := newWorld()
+	w.step = 2 * lateSpan // only sweeps find late commits
 	nothing := func() {}
 	w.open["prepared"], w.prepared["prepared"] = nil, true
 	w.draw("prepared")
