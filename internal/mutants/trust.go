@@ -422,6 +422,20 @@ var trustMutants = []mutant{
 		pkg:  "./sink/httpsink", test: "TestSend_LostConnection",
 	},
 	{
+		name: "an HTTP/2 connection whose flow was dropped is used for ever",
+		file: "sink/httpsink/httpsink.go",
+		old:  "SendPingTimeout: pingAfter, ",
+		new:  "",
+		pkg:  "./sink/httpsink", test: "TestSend_DroppedFlows",
+	},
+	{
+		name: "each HTTP/1.1 connection whose flow was dropped costs a time-out",
+		file: "sink/httpsink/send.go",
+		old:  "			s.transport.CloseIdleConnections() //",
+		new:  "			_ = s //",
+		pkg:  "./sink/httpsink", test: "TestSend_DroppedFlows",
+	},
+	{
 		name: "a pipe that nobody writes to is empty",
 		file: "internal/config/file.go",
 		old:  "	case <-time.After(limit):\n",

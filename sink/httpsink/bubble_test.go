@@ -5,10 +5,12 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
@@ -54,10 +56,16 @@ func newBubbleSink(t *testing.T, c Config, h http.HandlerFunc) (s *Sink, done fu
 	w := &wire{conns: make(chan net.Conn), over: make(chan struct{})}
 	server := &http.Server{Handler: h, ReadHeaderTimeout: time.Hour}
 	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(w) }()
 	if c.URL == "" {
 		c.URL = "http://api.example/in"
 	}
+	serve := func() error { return server.Serve(w) }
+	if strings.HasPrefix(c.URL, "https:") { // and HTTP/2
+		cert, key := testkit.NewAuthority(t).Issue(t, "api.example")
+		c.TLS.InsecureSkipVerify = true
+		serve = func() error { return server.ServeTLS(w, cert, key) }
+	}
+	go func() { ended <- serve() }()
 	s, err := New(c)
 	if err != nil {
 		t.Fatal(err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -44,7 +45,16 @@ var (
 const (
 	dialTimeout = 10 * time.Second
 	idleTimeout = 90 * time.Second
-	keepAlive   = 15 * time.Second // of TCP
+)
+
+// A connection whose peer is silent is probed, and closed if the peer does not answer: a firewall may have dropped the flow
+// without a word. TCP probes idle connections only. HTTP/2 needs pings of its own, because it sends all requests over one
+// connection, which is never idle then.
+var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}
+
+const (
+	pingAfter   = 15 * time.Second // without a frame from the server
+	pingTimeout = 10 * time.Second
 )
 
 // New returns a sink that is not connected yet. The error is about the configuration and contains no
@@ -89,6 +99,7 @@ func newSink(c Config) (*Sink, error) {
 			ForceAttemptHTTP2:   true,
 			MaxIdleConnsPerHost: 100, // a pipeline has no more workers
 			IdleConnTimeout:     idleTimeout,
+			HTTP2:               &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
 
 			OnProxyConnectResponse: checkTunnel,
 		},

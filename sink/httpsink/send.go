@@ -119,6 +119,9 @@ func (s *Sink) post(ctx context.Context, r *request, b *buffer.Batch, permit per
 		s.observe(resp, permit)
 		return s.readResponse(ctx, resp, r, b)
 	case written.Load() && !errors.Is(ctx.Err(), context.Canceled):
+		if ctx.Err() != nil {
+			s.transport.CloseIdleConnections() // they may be as dead as this one
+		}
 		return nil, sink.MaybePoison(s.redactor.outage(err))
 	}
 	// There is no connection, or the caller cancelled.

@@ -22,7 +22,7 @@ type connection struct {
 }
 
 func (c *connections) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	raw, err := (&net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}).DialContext(ctx, network, address)
+	raw, err := (&net.Dialer{Timeout: dialTimeout, KeepAliveConfig: keepAlive}).DialContext(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}
