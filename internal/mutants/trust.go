@@ -401,6 +401,27 @@ var trustMutants = []mutant{
 		pkg:  "./delivery", test: "TestSettle_RedactsReasons",
 	},
 	{
+		name: "a secret that is escaped twice is shown",
+		file: "internal/redact/decode.go",
+		old:  "const depth = 2\n",
+		new:  "const depth = 1\n",
+		pkg:  "./internal/redact", test: "TestRedactor_Encoders",
+	},
+	{
+		name: "characters that a server escapes without need hide a secret from the redactor",
+		file: "internal/redact/decode.go",
+		old:  "	case c == 'u':\n		return utf16Escape(text)\n",
+		new:  "",
+		pkg:  "./internal/redact", test: "TestRedactor_OtherForms",
+	},
+	{
+		name: "a secret that is cut within an escape is shown",
+		file: "internal/redact/decode.go",
+		old:  "if isOpen && (mayBeCut || l.isCut) {",
+		new:  "if isOpen && mayBeCut && n > 1_000 {",
+		pkg:  "./internal/redact", test: "TestRedactor_FirstPartEncoded",
+	},
+	{
 		name: "the first part of a secret before an ellipsis is shown",
 		file: "internal/redact/redact.go",
 		old:  "parts[i] = r.hideFirstPart(kept)",

@@ -157,21 +157,11 @@ func FuzzRedactor(f *testing.F) {
 	f.Fuzz(func(t *testing.T, secret, text string) {
 		r := New([]string{secret}, nil)
 		got := r.Text(text + secret + text)
-		if s := strings.TrimSpace(secret); len(s) >= 16 && !strings.Contains(Hidden, s) && strings.Contains(strings.ReplaceAll(got, Hidden, ""), s) && !strings.Contains(s, "*") && !strings.Contains(text, "*") && !overlaps(s) {
+		if s := strings.TrimSpace(secret); len(s) >= 16 && strings.Contains(got, s) && !strings.Contains(s, "*") {
 			t.Errorf("%q in %q becomes %q", secret, text+secret+text, got)
 		}
 		if r := New(nil, nil); r.Text(text) != text {
 			t.Errorf("%q becomes %q without a secret", text, r.Text(text))
 		}
 	})
-}
-
-// overlaps reports whether two of s can share characters, so that removing one leaves another.
-func overlaps(s string) bool {
-	for i := 1; i < len(s); i++ {
-		if strings.HasPrefix(s, s[i:]) {
-			return true
-		}
-	}
-	return false
 }
